@@ -1,0 +1,8 @@
+// Package v1 holds the EgressService type of the API group k8s.ovn.org, version v1, as its API reference has it. The one
+// addition is status.conditions.
+//
+// +kubebuilder:object:generate=true
+// +groupName=k8s.ovn.org
+package v1
+
+//go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0 object crd paths=. output:crd:dir=../../config/crd

@@ -1,0 +1,172 @@
+package bgp
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// maxNextHops bounds the next hops of one route.
+const maxNextHops = 16
+
+// candidate is a path to one prefix, as far as the choice among paths depends on it.
+type candidate struct {
+	localPref uint32
+	asLen     int
+	origin    uint8
+	med       uint32
+	firstAS   uint32 // 0: the neighbour's own
+	internal  bool
+	stale     bool // its peer is restarting gracefully
+	nextHop   plan.NextHop
+}
+
+// bestNextHops chooses the next hops of one prefix. Paths tie as RFC 4271 §9.1.2.2 compares them, down to external over
+// internal: highest LOCAL_PREF, shortest AS path, lowest origin, lowest MED among paths by the same neighbouring AS. All
+// that tie are used, whatever their AS paths hold. A path of a restarting peer counts only where no other is left: the
+// peer may as well be dead.
+func bestNextHops(paths []candidate) []plan.NextHop {
+	if slices.ContainsFunc(paths, func(c candidate) bool { return !c.stale }) {
+		paths = keep(paths, func(c candidate) bool { return !c.stale })
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	best := slices.MinFunc(paths, compareCandidates)
+	paths = keep(paths, func(c candidate) bool { return compareCandidates(c, best) == 0 })
+	lowest := map[uint32]uint32{}
+	for _, c := range paths {
+		if med, ok := lowest[c.firstAS]; !ok || c.med < med {
+			lowest[c.firstAS] = c.med
+		}
+	}
+	paths = keep(paths, func(c candidate) bool { return c.med == lowest[c.firstAS] })
+	if slices.ContainsFunc(paths, func(c candidate) bool { return !c.internal }) {
+		paths = keep(paths, func(c candidate) bool { return !c.internal })
+	}
+	hops := make([]plan.NextHop, 0, len(paths))
+	for _, c := range paths {
+		hops = append(hops, c.nextHop)
+	}
+	slices.SortFunc(hops, func(a, b plan.NextHop) int {
+		return cmp.Or(a.Gateway.Compare(b.Gateway), cmp.Compare(a.Device, b.Device))
+	})
+	hops = slices.Compact(hops)
+	return hops[:min(len(hops), maxNextHops)]
+}
+
+func compareCandidates(a, b candidate) int {
+	return cmp.Or(cmp.Compare(b.localPref, a.localPref), cmp.Compare(a.asLen, b.asLen), cmp.Compare(a.origin, b.origin))
+}
+
+func keep(paths []candidate, f func(candidate) bool) []candidate {
+	var out []candidate
+	for _, c := range paths {
+		if f(c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// newCandidate reads a path learned from peer; false when it has no usable next hop.
+func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, bool) {
+	c := candidate{localPref: defaultLocalPref, internal: p.PeerASN == localASN, stale: p.Stale}
+	var gateway, linkLocal netip.Addr
+	for _, a := range p.Attrs {
+		switch a := a.(type) {
+		case *bgp.PathAttributeOrigin:
+			c.origin = a.Value
+		case *bgp.PathAttributeAsPath:
+			for _, segment := range a.Value {
+				c.asLen += segment.ASLen()
+				if as := segment.GetAS(); c.firstAS == 0 && len(as) > 0 {
+					c.firstAS = as[0]
+				}
+			}
+		case *bgp.PathAttributeLocalPref:
+			c.localPref = a.Value
+		case *bgp.PathAttributeMultiExitDisc:
+			c.med = a.Value
+		case *bgp.PathAttributeNextHop:
+			gateway = a.Value
+		case *bgp.PathAttributeMpReachNLRI:
+			gateway, linkLocal = a.Nexthop, a.LinkLocalNexthop
+		}
+	}
+	gateway = gateway.Unmap()
+	switch {
+	case p.PeerAddress.IsLinkLocalUnicast() && !c.internal && usableGateway(gateway):
+		// On an unnumbered link the router's global address may be on no subnet of ours. GoBGP drops the link-local
+		// one beside it, but the session's own is the same.
+		gateway = p.PeerAddress
+	case !usableGateway(gateway):
+		gateway = linkLocal
+	}
+	if !usableGateway(gateway) || (gateway.Is4() && p.Family == bgp.RF_IPv6_UC) {
+		return c, false
+	}
+	c.nextHop.Gateway = gateway.WithZone("")
+	// A gateway that is on the peer's own link is told with its device: in a VRF or a bare table the kernel need not
+	// find it by itself. A third party's, behind an internal or distant peer, is left to the routing table.
+	onLink := !c.internal && peer.EBGPMultiHop <= 1
+	if onLink || gateway.IsLinkLocalUnicast() || gateway.WithZone("") == peer.Address.WithZone("") {
+		c.nextHop.Device = deviceOf(peer)
+	}
+	return c, !gateway.IsLinkLocalUnicast() || c.nextHop.Device != ""
+}
+
+func usableGateway(a netip.Addr) bool {
+	return a.IsValid() && (a.IsGlobalUnicast() || a.IsLinkLocalUnicast() && a.Is6())
+}
+
+// deviceOf returns the interface by which an on-link peer is reached.
+func deviceOf(peer plan.Peer) string {
+	return cmp.Or(peer.Device, peer.Interface, peer.Address.Zone())
+}
+
+// refusal is what is never learned, whatever peers may send: ranges, sorted, none inside another.
+type refusal []netip.Prefix
+
+func newRefusal(ranges []netip.Prefix) refusal {
+	var r refusal
+	for _, p := range slices.SortedFunc(slices.Values(ranges), comparePrefixes) {
+		if len(r) == 0 || !r[len(r)-1].Overlaps(p) { // what is inside another sorts after it
+			r = append(r, p)
+		}
+	}
+	return r
+}
+
+// covers tells whether a prefix is inside one of the ranges or around one, or is no unicast destination. Default routes
+// are the exception, they are around everything.
+func (r refusal) covers(prefix netip.Prefix) bool {
+	if prefix.Bits() == 0 {
+		return false
+	}
+	// Only the neighbours in the order can overlap.
+	i, found := slices.BinarySearchFunc(r, prefix, comparePrefixes)
+	return found || i > 0 && r[i-1].Overlaps(prefix) || i < len(r) && r[i].Overlaps(prefix) ||
+		slices.ContainsFunc(neverLearned, func(n netip.Prefix) bool { return n.Bits() <= prefix.Bits() && n.Contains(prefix.Addr()) })
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// neverLearned holds "this network", loopback, link-local, multicast and reserved addresses.
+var neverLearned = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/127"), // unspecified and loopback
+	netip.MustParsePrefix("::ffff:0:0/96"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("ff00::/8"),
+}

@@ -1,0 +1,175 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/osrg/gobgp/v4/api"
+
+	"github.com/egressway/egressway/internal/config"
+)
+
+// exchange says what is exchanged with one peer: everything of a session that may change without resetting it.
+type exchange struct {
+	Export export
+	Import []config.PrefixPattern
+	// Silent denies everything, both ways.
+	Silent bool
+}
+
+// export holds what an announcement to one peer carries.
+type export struct {
+	config.Advertise
+	Internal bool // an internal peer: LOCAL_PREF is sent
+	ASN      uint32
+	NextHop4 netip.Addr
+	NextHop6 netip.Addr
+}
+
+const defaultLocalPref = 100
+
+// The families that are spoken.
+var (
+	ipv4Unicast = &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	ipv6Unicast = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
+)
+
+const (
+	importPolicy = "import"
+	exportPolicy = "export"
+)
+
+// policies makes GoBGP's policy of one speaker: a statement per peer, family and direction that accepts. What no
+// statement accepts is rejected by the default action.
+func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
+	var sets []*api.DefinedSet
+	in := &api.Policy{Name: importPolicy, Statements: []*api.Statement{{
+		// Import policies see our own announcements too.
+		Name:       "in-own",
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
+	}}}
+	out := &api.Policy{Name: exportPolicy}
+	for _, addr := range sortedAddrs(peers) {
+		x := peers[addr]
+		if x.Silent {
+			continue
+		}
+		peer := &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: "peer-" + addr.String()}
+		sets = append(sets, &api.DefinedSet{
+			DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR,
+			Name:        peer.Name,
+			List:        []string{addr.WithZone("").String()},
+		})
+		for _, family := range []*api.Family{ipv4Unicast, ipv6Unicast} {
+			key := fmt.Sprintf("%s-%s", family.Afi, addr)
+			if prefixes := prefixSet("in-"+key, family, x.Import); prefixes != nil {
+				sets = append(sets, prefixes)
+				in.Statements = append(in.Statements, &api.Statement{
+					Name: "in-" + key,
+					Conditions: &api.Conditions{
+						NeighborSet: peer,
+						PrefixSet:   &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: prefixes.Name},
+						AfiSafiIn:   []*api.Family{family},
+					},
+					Actions: &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
+				})
+			}
+			nextHop := x.Export.NextHop4
+			if family == ipv6Unicast {
+				nextHop = x.Export.NextHop6
+			}
+			if !nextHop.IsValid() {
+				continue // the peer could not send anything here
+			}
+			out.Statements = append(out.Statements, &api.Statement{
+				Name: "out-" + key,
+				Conditions: &api.Conditions{
+					NeighborSet: peer,
+					AfiSafiIn:   []*api.Family{family},
+					RouteType:   api.Conditions_ROUTE_TYPE_LOCAL,
+				},
+				Actions: x.Export.actions(nextHop),
+			})
+		}
+	}
+	return &api.SetPoliciesRequest{DefinedSets: sets, Policies: []*api.Policy{in, out}}
+}
+
+func (e export) actions(nextHop netip.Addr) *api.Actions {
+	a := &api.Actions{
+		RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
+		Nexthop:     &api.NexthopAction{Address: nextHop.WithZone("").String()},
+	}
+	if e.Internal {
+		a.LocalPref = &api.LocalPrefAction{Value: e.LocalPref}
+		if e.LocalPref == 0 {
+			a.LocalPref.Value = defaultLocalPref
+		}
+	}
+	if e.MED != 0 {
+		a.Med = &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: int64(e.MED)}
+	}
+	if e.ASPathPrepend != 0 {
+		a.AsPrepend = &api.AsPrependAction{Asn: e.ASN, Repeat: uint32(e.ASPathPrepend)}
+	}
+	if len(e.Communities) > 0 {
+		a.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: e.Communities}
+	}
+	if len(e.LargeCommunities) > 0 {
+		a.LargeCommunity = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: e.LargeCommunities}
+	}
+	return a
+}
+
+// prefixSet makes a set of the patterns of one family; nil when there is none, since GoBGP takes an empty set as "any".
+func prefixSet(name string, family *api.Family, patterns []config.PrefixPattern) *api.DefinedSet {
+	set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
+	for _, p := range patterns {
+		if p.Prefix.Addr().Is4() != (family == ipv4Unicast) {
+			continue
+		}
+		least, most := lengths(p)
+		set.Prefixes = append(set.Prefixes, &api.Prefix{
+			IpPrefix:      p.Prefix.Masked().String(),
+			MaskLengthMin: uint32(least),
+			MaskLengthMax: uint32(most),
+		})
+	}
+	if len(set.Prefixes) == 0 {
+		return nil
+	}
+	return set
+}
+
+// lengths returns the shortest and the longest prefix length that a pattern matches. GE alone matches up to host
+// routes, LE alone down to the prefix itself.
+func lengths(p config.PrefixPattern) (least, most int) {
+	least, most = p.Prefix.Bits(), p.Prefix.Bits()
+	if p.GE != 0 {
+		least, most = max(least, int(p.GE)), p.Prefix.Addr().BitLen()
+	}
+	if p.LE != 0 {
+		most = int(p.LE)
+	}
+	return least, most
+}
+
+// matches tells whether any pattern matches prefix.
+func matches(patterns []config.PrefixPattern, prefix netip.Prefix) bool {
+	return slices.ContainsFunc(patterns, func(p config.PrefixPattern) bool {
+		least, most := lengths(p)
+		return prefix.Bits() >= least && prefix.Bits() <= most &&
+			p.Prefix.Addr().BitLen() == prefix.Addr().BitLen() && p.Prefix.Contains(prefix.Addr())
+	})
+}
+
+func sortedAddrs[V any](m map[netip.Addr]V) []netip.Addr {
+	addrs := make([]netip.Addr, 0, len(m))
+	for a := range m {
+		addrs = append(addrs, a)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
+}

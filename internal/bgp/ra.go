@@ -1,0 +1,252 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// Unnumbered peers find each other by router advertisements (RFC 4861): a router tells its link-local address by them,
+// and FRR opens a session only with a neighbour that sends some.
+const (
+	advertiseInterval = 10 * time.Second
+	reopenInterval    = time.Second // after an interface vanished or is not up
+)
+
+// neighbors learns the link-local addresses of the routers on interfaces, one each.
+type neighbors struct {
+	log  *slog.Logger
+	wake func()
+
+	mu        sync.Mutex
+	listeners map[string]*listener
+}
+
+type listener struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	addr   netip.Addr // of the router, with zone
+}
+
+func newNeighbors(log *slog.Logger, wake func()) *neighbors {
+	return &neighbors{log: log, wake: wake, listeners: map[string]*listener{}}
+}
+
+// set makes names the interfaces that are listened on.
+func (n *neighbors) set(names []string) {
+	n.mu.Lock()
+	var stopped []*listener
+	for name, l := range n.listeners {
+		if !slices.Contains(names, name) {
+			l.cancel()
+			stopped = append(stopped, l)
+			delete(n.listeners, name)
+		}
+	}
+	for _, name := range names {
+		if n.listeners[name] != nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		l := &listener{cancel: cancel, done: make(chan struct{})}
+		n.listeners[name] = l
+		go func() {
+			defer close(l.done)
+			n.run(ctx, name, l)
+		}()
+	}
+	n.mu.Unlock()
+	for _, l := range stopped {
+		<-l.done
+	}
+}
+
+func (n *neighbors) close() { n.set(nil) }
+
+// address is the router's address on an interface, invalid while it is unknown.
+func (n *neighbors) address(name string) netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.listeners[name].addr
+}
+
+// run talks on one interface until ctx ends, starting anew when the interface goes away.
+func (n *neighbors) run(ctx context.Context, name string, l *listener) {
+	for {
+		if err := n.talk(ctx, name, l); err != nil && ctx.Err() == nil {
+			n.log.Debug("cannot listen for router advertisements", "interface", name, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(reopenInterval):
+		}
+	}
+}
+
+func (n *neighbors) talk(ctx context.Context, name string, l *listener) error {
+	ifi, err := net.InterfaceByName(name)
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", name, err)
+	}
+	conn, err := listenICMP(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	failed := make(chan error, 1)
+	go func() { failed <- n.receive(conn, ifi, l) }()
+	err = advertise(ctx, conn, ifi, failed)
+	conn.Close()
+	if err == nil {
+		<-failed
+	}
+	return err
+}
+
+// receive learns from advertisements until the socket fails.
+func (n *neighbors) receive(conn *ipv6.PacketConn, ifi *net.Interface, l *listener) error {
+	b := make([]byte, 1500)
+	for {
+		size, control, src, err := conn.ReadFrom(b)
+		if err != nil {
+			return err
+		}
+		// RFC 4861 §6.1.2: what was forwarded is not from this link.
+		if size < 16 || control == nil || control.HopLimit != 255 || control.IfIndex != ifi.Index {
+			continue
+		}
+		ip, ok := src.(*net.IPAddr)
+		if !ok {
+			continue
+		}
+		addr, ok := netip.AddrFromSlice(ip.IP)
+		if !ok || !addr.IsLinkLocalUnicast() {
+			continue
+		}
+		addr = addr.WithZone(ifi.Name)
+		n.mu.Lock()
+		is := l.addr
+		l.addr = addr
+		n.mu.Unlock()
+		if is != addr {
+			n.wake()
+		}
+	}
+}
+
+// advertise sends a solicitation, then advertisements, until ctx ends or the receiver failed.
+func advertise(ctx context.Context, conn *ipv6.PacketConn, ifi *net.Interface, failed chan error) error {
+	tick := time.NewTicker(advertiseInterval)
+	defer tick.Stop()
+	if err := send(conn, ifi, ipv6.ICMPTypeRouterSolicitation, "ff02::2", solicitation(ifi)); err != nil {
+		return errors.Join(err, stopReceiver(conn, failed))
+	}
+	for {
+		if err := send(conn, ifi, ipv6.ICMPTypeRouterAdvertisement, "ff02::1", advertisement(ifi)); err != nil {
+			return errors.Join(err, stopReceiver(conn, failed))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+func stopReceiver(conn *ipv6.PacketConn, failed chan error) error {
+	conn.Close()
+	return <-failed
+}
+
+func send(conn *ipv6.PacketConn, ifi *net.Interface, typ ipv6.ICMPType, to string, body []byte) error {
+	m := icmp.Message{Type: typ, Body: &icmp.RawBody{Data: body}}
+	b, err := m.Marshal(nil) // the kernel fills the checksum in
+	if err != nil {
+		return fmt.Errorf("encode %v: %w", typ, err)
+	}
+	dst := &net.IPAddr{IP: net.ParseIP(to), Zone: ifi.Name}
+	if _, err := conn.WriteTo(b, &ipv6.ControlMessage{HopLimit: 255, IfIndex: ifi.Index, Src: linkLocal(ifi.Name).AsSlice()}, dst); err != nil {
+		return fmt.Errorf("send %v on %s: %w", typ, ifi.Name, err)
+	}
+	return nil
+}
+
+func solicitation(ifi *net.Interface) []byte {
+	return append(make([]byte, 4), sourceLinkLayer(ifi)...)
+}
+
+// advertisement says that a router is here but nobody's default router: its lifetime is zero.
+func advertisement(ifi *net.Interface) []byte {
+	b := make([]byte, 12)
+	b[0] = 64 // hop limit for hosts
+	return append(b, sourceLinkLayer(ifi)...)
+}
+
+// sourceLinkLayer is the option with our hardware address.
+func sourceLinkLayer(ifi *net.Interface) []byte {
+	if len(ifi.HardwareAddr) != 6 {
+		return nil
+	}
+	return append([]byte{1, 1}, ifi.HardwareAddr...)
+}
+
+// listenICMP opens a socket that receives router advertisements of one interface.
+func listenICMP(ctx context.Context, name string) (*ipv6.PacketConn, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), name) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	c, err := lc.ListenPacket(ctx, "ip6:ipv6-icmp", "::")
+	if err != nil {
+		return nil, fmt.Errorf("open ICMPv6 socket on %s: %w", name, err)
+	}
+	conn := ipv6.NewPacketConn(c)
+	var filter ipv6.ICMPFilter
+	filter.SetAll(true)
+	filter.Accept(ipv6.ICMPTypeRouterAdvertisement)
+	if err := errors.Join(
+		conn.SetICMPFilter(&filter),
+		conn.SetControlMessage(ipv6.FlagHopLimit|ipv6.FlagInterface, true),
+		conn.SetMulticastHopLimit(255),
+		conn.SetMulticastLoopback(false),
+	); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("set up ICMPv6 socket on %s: %w", name, err)
+	}
+	return conn, nil
+}
+
+// linkLocal is our own link-local address on an interface, without zone; invalid when there is none.
+func linkLocal(name string) netip.Addr {
+	ifi, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Addr{}
+	}
+	addrs, err := ifi.Addrs()
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}

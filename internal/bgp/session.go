@@ -1,0 +1,235 @@
+package bgp
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Session is the state of one session, for people and metrics.
+type Session struct {
+	Network   string
+	Peer      string     // the configured address, or the interface of an unnumbered peer
+	Address   netip.Addr // of the peer; invalid while an unnumbered peer is unknown
+	ASN       uint32     // of the peer, as configured or as it says
+	State     string     // waiting, idle, connect, active, opensent, openconfirm, established
+	Up        bool       // established, and the peer is who it should be
+	Since     time.Time  // of the state
+	Families  []config.Family
+	Received  int // routes the peer sends
+	Accepted  int // of them, those that pass the import rules
+	Announced int // routes sent to the peer
+	BFD       string
+	LastError string // why the session was lost or is refused; empty when it is well
+}
+
+// StateEstablished is the state in which a session exchanges routes, StateWaiting the one of an unnumbered peer whose
+// address is not known yet.
+const (
+	StateEstablished = "established"
+	StateWaiting     = "waiting"
+)
+
+// session holds the parameters of one session that cannot change without resetting it. It is comparable.
+type session struct {
+	address     netip.Addr
+	port        uint16
+	asn         uint32 // 0: any
+	hold        time.Duration
+	keepalive   time.Duration
+	connect     time.Duration
+	multihop    uint8
+	ttlSecurity uint8
+	password    string
+	bfd         config.BFDProfile // zero: none
+	ipv4, ipv6  bool
+	maxPrefixes uint32
+	restartTime time.Duration // zero: no graceful restart
+	bind        string        // device
+}
+
+// String and GoString keep the password out of every kind of formatting.
+func (s session) String() string   { return "session with " + s.address.String() }
+func (s session) GoString() string { return s.String() }
+
+// newSession takes the parameters of a session out of the plan and reads the peer's password.
+func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, error) {
+	s := session{
+		address:     address,
+		port:        p.Port,
+		asn:         p.ASN,
+		hold:        time.Duration(p.HoldTime),
+		keepalive:   time.Duration(p.KeepaliveTime),
+		connect:     time.Duration(p.ConnectTime),
+		multihop:    p.EBGPMultiHop,
+		ttlSecurity: p.TTLSecurity,
+		ipv4:        slices.Contains(p.AddressFamilies, config.IPv4Unicast),
+		ipv6:        slices.Contains(p.AddressFamilies, config.IPv6Unicast),
+		maxPrefixes: p.MaxPrefixes,
+		bind:        cmp.Or(address.Zone(), sp.Device),
+	}
+	switch p.DynamicASN {
+	case config.DynamicInternal:
+		s.asn = sp.ASN
+	case config.DynamicExternal:
+		s.asn = 0
+	}
+	if !s.ipv4 && !s.ipv6 {
+		s.ipv4, s.ipv6 = true, true
+	}
+	if p.BFD != nil {
+		s.bfd = *p.BFD
+	}
+	if sp.GracefulRestart.Enabled {
+		s.restartTime = time.Duration(sp.GracefulRestart.RestartTime)
+	}
+	if p.PasswordFile != "" {
+		b, err := os.ReadFile(p.PasswordFile)
+		if err != nil {
+			return s, fmt.Errorf("read the password of peer %s: %w", nameOf(p), err)
+		}
+		// RFC 2385 leaves the limit to the system; Linux has room for 80 bytes.
+		s.password = string(bytes.TrimRight(b, "\r\n"))
+		if len(s.password) == 0 || len(s.password) > 80 {
+			return s, fmt.Errorf("password of peer %s: file %s holds %d bytes, not 1 to 80", nameOf(p), p.PasswordFile, len(s.password))
+		}
+	}
+	return s, nil
+}
+
+// nameOf is how people call a peer.
+func nameOf(p plan.Peer) string {
+	if p.Interface != "" {
+		return p.Interface
+	}
+	return p.Address.String()
+}
+
+// How long a session that lost its connection waits before it tries again.
+const idleHoldTime = time.Second
+
+// How long announcements may be held back after a restart of the daemon for peers that have not sent all their routes
+// yet; the time for one router that is away must not cost the others much.
+const restartDeferral = 5 * time.Second
+
+// peer makes GoBGP's configuration. following says that an earlier run of the daemon may have left routes with the peer,
+// guarded that BFD watches the session.
+func (s session) peer(following, guarded bool) *api.Peer {
+	p := &api.Peer{
+		Conf: &api.PeerConf{
+			NeighborAddress: s.address.String(),
+			PeerAsn:         s.asn,
+			AuthPassword:    s.password,
+		},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime:               seconds(s.hold),
+			KeepaliveInterval:      seconds(s.keepalive),
+			ConnectRetry:           seconds(s.connect),
+			IdleHoldTimeAfterReset: seconds(idleHoldTime),
+		}},
+		Transport: &api.Transport{BindInterface: s.bind, RemotePort: uint32(s.port)},
+	}
+	graceful := s.restartTime > 0
+	if graceful {
+		p.GracefulRestart = &api.GracefulRestart{
+			Enabled:         true,
+			RestartTime:     uint32(min(seconds(s.restartTime), 4095)),
+			DeferralTime:    uint32(seconds(restartDeferral)),
+			LocalRestarting: following,
+		}
+	}
+	for _, family := range s.families() {
+		p.AfiSafis = append(p.AfiSafis, &api.AfiSafi{
+			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: graceful}},
+			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: s.maxPrefixes, ShutdownThresholdPct: 80},
+		})
+	}
+	switch {
+	case s.ttlSecurity > 0:
+		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 256 - uint32(s.ttlSecurity)}
+	case s.multihop > 0:
+		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(s.multihop)}
+	}
+	if guarded {
+		p.Bfd = &api.BfdPeerConfig{
+			Enabled:                  true,
+			DesiredMinimumTxInterval: s.bfd.TransmitInterval * 1000, // microseconds
+			RequiredMinimumReceive:   s.bfd.ReceiveInterval * 1000,
+			DetectionMultiplier:      uint32(s.bfd.DetectMultiplier),
+		}
+	}
+	return p
+}
+
+func (s session) families() []*api.Family {
+	var f []*api.Family
+	if s.ipv4 {
+		f = append(f, ipv4Unicast)
+	}
+	if s.ipv6 {
+		f = append(f, ipv6Unicast)
+	}
+	return f
+}
+
+// seconds rounds up: half a second must not become the zero that means GoBGP's default.
+func seconds(d time.Duration) uint64 {
+	return uint64((d + time.Second - 1) / time.Second)
+}
+
+// sessionState is what events tell of a session.
+type sessionState struct {
+	state     bgp.FSMState
+	since     time.Time
+	asn       uint32 // the peer's, known once it was established
+	families  []config.Family
+	overLimit bool // closed for sending too many routes
+	lastError string
+}
+
+func stateName(s bgp.FSMState) string {
+	switch s {
+	case bgp.BGP_FSM_CONNECT:
+		return "connect"
+	case bgp.BGP_FSM_ACTIVE:
+		return "active"
+	case bgp.BGP_FSM_OPENSENT:
+		return "opensent"
+	case bgp.BGP_FSM_OPENCONFIRM:
+		return "openconfirm"
+	case bgp.BGP_FSM_ESTABLISHED:
+		return StateEstablished
+	}
+	return "idle"
+}
+
+// bothSpeak returns the families that both ends offered.
+func bothSpeak(local, remote []bgp.ParameterCapabilityInterface) []config.Family {
+	offers := func(caps []bgp.ParameterCapabilityInterface, family bgp.Family) bool {
+		return slices.ContainsFunc(caps, func(c bgp.ParameterCapabilityInterface) bool {
+			m, ok := c.(*bgp.CapMultiProtocol)
+			return ok && m.CapValue == family
+		})
+	}
+	var families []config.Family
+	for _, f := range []struct {
+		family bgp.Family
+		name   config.Family
+	}{{bgp.RF_IPv4_UC, config.IPv4Unicast}, {bgp.RF_IPv6_UC, config.IPv6Unicast}} {
+		if offers(local, f.family) && offers(remote, f.family) {
+			families = append(families, f.name)
+		}
+	}
+	return families
+}

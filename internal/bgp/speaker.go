@@ -1,0 +1,417 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// identity is what all sessions of a speaker share; it cannot change while the speaker runs.
+type identity struct {
+	device     string
+	asn        uint32
+	routerID   netip.Addr
+	listenPort int
+}
+
+func identityOf(d plan.Speaker) identity {
+	port := d.ListenPort
+	if port <= 0 {
+		port = -1 // GoBGP takes 0 for 179
+	}
+	return identity{device: d.Device, asn: d.ASN, routerID: d.RouterID, listenPort: port}
+}
+
+// speaker is the BGP speaker of one network. Speakers serialises the calls that change it.
+type speaker struct {
+	network  string
+	identity identity
+	log      *slog.Logger
+	wake     func()
+
+	server    *server.BgpServer
+	ended     *atomic.Bool // silences the server
+	unwatch   context.CancelFunc
+	served    chan struct{} // closed when the server's loop has ended
+	neighbors *neighbors    // of unnumbered peers
+
+	announced map[netip.Prefix]bool
+	configs   map[netip.Addr]session
+	guarded   map[netip.Addr]bool     // sessions that BFD watches
+	exchanges map[netip.Addr]exchange // as GoBGP's policy has them
+	following map[string]bool         // names of peers that may hold routes of an earlier run of the daemon
+
+	reading sync.Mutex // held while learned routes are read, so that nobody takes old ones for new; before mu
+	mu      sync.Mutex // guards what follows; never held while GoBGP is called
+	desired plan.Speaker
+	peers   map[netip.Addr]plan.Peer // of desired, by the address that is spoken to
+	states  map[netip.Addr]*sessionState
+	faults  map[string]string // why a peer has no session, by its name
+	dirty   bool              // the learned routes may have changed
+	learned []plan.Route
+	passed  map[netip.Addr]int // accepted routes
+}
+
+// start starts a speaker without any session.
+func start(ctx context.Context, log *slog.Logger, wake func(), d plan.Speaker, restarting bool) (*speaker, error) {
+	if !d.RouterID.Is4() {
+		return nil, fmt.Errorf("start BGP speaker: router ID %s is not an IPv4 address", d.RouterID)
+	}
+	log = log.With("network", d.Network)
+	ended := new(atomic.Bool)
+	s := &speaker{
+		network:   d.Network,
+		identity:  identityOf(d),
+		log:       log,
+		wake:      wake,
+		server:    server.NewBgpServer(server.LoggerOption(slog.New(quieter{log.Handler(), ended}), nil)),
+		ended:     ended,
+		served:    make(chan struct{}),
+		announced: map[netip.Prefix]bool{},
+		configs:   map[netip.Addr]session{},
+		guarded:   map[netip.Addr]bool{},
+		following: map[string]bool{},
+		states:    map[netip.Addr]*sessionState{},
+		faults:    map[string]string{},
+		passed:    map[netip.Addr]int{},
+	}
+	for _, p := range d.Peers {
+		s.following[nameOf(p)] = restarting
+	}
+	s.neighbors = newNeighbors(log, wake)
+	go func() {
+		defer close(s.served)
+		s.server.Serve()
+	}()
+	if err := s.begin(ctx); err != nil {
+		return nil, errors.Join(err, s.stop(ctx, false))
+	}
+	return s, nil
+}
+
+func (s *speaker) begin(ctx context.Context) error {
+	if err := s.server.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+		Asn:          s.identity.asn,
+		RouterId:     s.identity.routerID.String(),
+		ListenPort:   int32(s.identity.listenPort),
+		BindToDevice: s.identity.device,
+		// Without it, GoBGP does not tell of changes beside the best path. It is one variable for all servers of a
+		// process, and so are the options of route selection: every speaker sets the same.
+		UseMultiplePaths: true,
+	}}); err != nil {
+		return fmt.Errorf("start BGP speaker: %w", err)
+	}
+	if err := s.setPolicies(ctx, map[netip.Addr]exchange{}); err != nil {
+		return err
+	}
+	for direction, name := range map[api.PolicyDirection]string{
+		api.PolicyDirection_POLICY_DIRECTION_IMPORT: importPolicy,
+		api.PolicyDirection_POLICY_DIRECTION_EXPORT: exportPolicy,
+	} {
+		if err := s.server.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+			Name:          "global",
+			Direction:     direction,
+			Policies:      []*api.Policy{{Name: name}},
+			DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+		}}); err != nil {
+			return fmt.Errorf("assign %s policy: %w", name, err)
+		}
+	}
+	watch, cancel := context.WithCancel(context.Background())
+	s.unwatch = cancel
+	if err := s.server.WatchEvent(watch, server.WatchEventMessageCallbacks{
+		OnBestPath:   s.pathsChanged,
+		OnPeerUpdate: s.peerChanged,
+	}, server.WatchBestPath(false), server.WatchPeer()); err != nil {
+		return fmt.Errorf("watch BGP events: %w", err)
+	}
+	return nil
+}
+
+// stop ends all sessions and the server.
+func (s *speaker) stop(ctx context.Context, graceful bool) error {
+	s.neighbors.close()
+	if s.unwatch != nil {
+		s.unwatch() // first: GoBGP's watchers may block a server that stops
+	}
+	err := s.server.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful})
+	s.ended.Store(true)
+	s.server.Stop() // ends what StopBgp leaves, BFD, and complains that BGP has ended
+	<-s.served
+	if err != nil {
+		return fmt.Errorf("stop BGP speaker: %w", err)
+	}
+	return nil
+}
+
+// withdraw takes back what d does not announce and ends the sessions that d does not have.
+func (s *speaker) withdraw(ctx context.Context, d plan.Speaker) error {
+	gone := maps.Clone(s.announced)
+	for _, prefix := range d.Announce {
+		delete(gone, prefix)
+	}
+	var errs []error
+	if len(gone) > 0 {
+		if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths(slices.Collect(maps.Keys(gone)))}); err != nil {
+			errs = append(errs, fmt.Errorf("withdraw %d prefixes: %w", len(gone), err))
+		} else {
+			maps.DeleteFunc(s.announced, func(p netip.Prefix, _ bool) bool { return gone[p] })
+		}
+	}
+	s.mu.Lock()
+	peers := maps.Clone(s.peers)
+	s.mu.Unlock()
+	for _, addr := range sortedAddrs(s.configs) {
+		p, ok := peers[addr]
+		if ok && slices.ContainsFunc(d.Peers, func(q plan.Peer) bool { return nameOf(p) == nameOf(q) }) {
+			continue
+		}
+		errs = append(errs, s.removePeer(ctx, addr))
+	}
+	return errors.Join(errs...)
+}
+
+// apply makes sessions and announcements equal to d.
+func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
+	var errs []error
+	s.neighbors.set(interfaces(d))
+	peers := make(map[netip.Addr]plan.Peer, len(d.Peers))
+	configs := make(map[netip.Addr]session, len(d.Peers))
+	faults := map[string]string{}
+	for _, p := range d.Peers {
+		addr := p.Address
+		if p.Interface != "" {
+			if addr = s.neighbors.address(p.Interface); !addr.IsValid() {
+				continue // it has not told its address yet
+			}
+		}
+		if _, twice := peers[addr]; twice {
+			errs = append(errs, fmt.Errorf("peer %s: another peer of the network has its address", nameOf(p)))
+			continue
+		}
+		c, err := newSession(d, p, addr)
+		if err != nil {
+			errs = append(errs, err)
+			faults[nameOf(p)] = err.Error()
+			running, ok := s.configs[addr]
+			if !ok {
+				continue
+			}
+			c = running // better the session of before than none
+		}
+		peers[addr], configs[addr] = p, c
+	}
+
+	for _, addr := range sortedAddrs(s.configs) {
+		if configs[addr] != s.configs[addr] {
+			errs = append(errs, s.removePeer(ctx, addr))
+		}
+	}
+	s.setDesired(d, peers, faults)
+	errs = append(errs, s.withdraw(ctx, d))
+
+	exchanges := map[netip.Addr]exchange{}
+	for addr, p := range peers {
+		x, err := s.exchange(d, p, addr)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		exchanges[addr] = x
+	}
+	before := s.exchanges
+	if err := s.setPolicies(ctx, exchanges); err != nil {
+		return errors.Join(append(errs, err)...) // without a right policy nothing may be told
+	}
+	// Announcements precede new sessions: the first table that a peer gets is complete.
+	errs = append(errs, s.announce(d.Announce))
+	for _, addr := range sortedAddrs(configs) {
+		if _, running := s.configs[addr]; running {
+			errs = append(errs, s.refresh(ctx, addr, before[addr], exchanges[addr]), s.guard(ctx, addr))
+		} else {
+			errs = append(errs, s.addPeer(ctx, configs[addr], nameOf(peers[addr])))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *speaker) addPeer(ctx context.Context, c session, name string) error {
+	s.mu.Lock()
+	s.states[c.address] = &sessionState{since: time.Now()}
+	s.mu.Unlock()
+	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: c.peer(s.following[name], false)}); err != nil {
+		return fmt.Errorf("add peer %s: %w", name, err)
+	}
+	s.configs[c.address] = c
+	delete(s.following, name)
+	return nil
+}
+
+// guard has BFD watch a session while it is established. Before, it would only do harm: FRR sets BFD up anew for every
+// session, which looks like a failure to a neighbour whose BFD is up already.
+func (s *speaker) guard(ctx context.Context, addr netip.Addr) error {
+	c := s.configs[addr]
+	up := s.remoteASN(addr) != 0
+	if c.bfd == (config.BFDProfile{}) || up == s.guarded[addr] {
+		return nil
+	}
+	if _, err := s.server.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: c.peer(false, up)}); err != nil {
+		return fmt.Errorf("set up BFD with peer %s: %w", addr, err)
+	}
+	s.guarded[addr] = up
+	return nil
+}
+
+// exchange makes what is exchanged with a peer out of the plan.
+func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchange, error) {
+	asn := p.ASN
+	x := exchange{Import: p.Receive}
+	var err error
+	switch p.DynamicASN {
+	case config.DynamicInternal:
+		asn = d.ASN
+	case config.DynamicExternal:
+		// GoBGP knows only "any": the peer stays silenced until its OPEN has told that it is of the right kind.
+		asn = s.remoteASN(addr)
+		x.Silent = asn == 0 || asn == d.ASN
+		if asn == d.ASN {
+			err = fmt.Errorf("peer %s is not external: its AS is %d, as ours", nameOf(p), asn)
+		}
+	}
+	x.Export = export{Advertise: p.Advertise, Internal: asn == d.ASN, ASN: d.ASN, NextHop4: p.NextHop4, NextHop6: p.NextHop6}
+	if p.Interface != "" {
+		// Without addresses of that family, the link-local one serves both (RFC 8950).
+		own := linkLocal(p.Interface)
+		if !x.Export.NextHop4.IsValid() {
+			x.Export.NextHop4 = own
+		}
+		if !x.Export.NextHop6.IsValid() {
+			x.Export.NextHop6 = own
+		}
+	}
+	return x, err
+}
+
+func (s *speaker) setPolicies(ctx context.Context, exchanges map[netip.Addr]exchange) error {
+	if reflect.DeepEqual(s.exchanges, exchanges) {
+		return nil
+	}
+	if err := s.server.SetPolicies(ctx, policies(exchanges)); err != nil {
+		return fmt.Errorf("set BGP policies: %w", err)
+	}
+	s.exchanges = exchanges
+	return nil
+}
+
+// refresh makes a running session follow a changed policy.
+func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after exchange) error {
+	out := before.Silent != after.Silent || !reflect.DeepEqual(before.Export, after.Export)
+	in := before.Silent != after.Silent || !reflect.DeepEqual(before.Import, after.Import)
+	reset := &api.ResetPeerRequest{Address: addr.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_BOTH}
+	switch {
+	case !in && !out:
+		return nil
+	case !in:
+		reset.Direction = api.ResetPeerRequest_DIRECTION_OUT
+	case !out:
+		reset.Direction = api.ResetPeerRequest_DIRECTION_IN
+	}
+	if err := s.server.ResetPeer(ctx, reset); err != nil {
+		return fmt.Errorf("refresh peer %s: %w", addr, err)
+	}
+	return nil
+}
+
+func (s *speaker) announce(prefixes []netip.Prefix) error {
+	missing := slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return s.announced[p] })
+	if len(missing) == 0 {
+		return nil
+	}
+	if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: paths(missing)}); err != nil {
+		return fmt.Errorf("announce %d prefixes: %w", len(missing), err)
+	}
+	for _, p := range missing {
+		s.announced[p] = true
+	}
+	return nil
+}
+
+// paths makes the paths of our own announcements. What peers get to see of them is the export policy's.
+func paths(prefixes []netip.Prefix) []*apiutil.Path {
+	out := make([]*apiutil.Path, 0, len(prefixes))
+	for _, prefix := range prefixes {
+		family, unspecified := bgp.RF_IPv4_UC, netip.IPv4Unspecified()
+		if prefix.Addr().Is6() {
+			family, unspecified = bgp.RF_IPv6_UC, netip.IPv6Unspecified()
+		}
+		nlri, err := bgp.NewIPAddrPrefix(prefix)
+		if err != nil {
+			continue // not a prefix at all
+		}
+		nextHop, err := bgp.NewPathAttributeNextHop(unspecified)
+		if err != nil {
+			continue
+		}
+		out = append(out, &apiutil.Path{
+			Family: family,
+			Nlri:   nlri,
+			Age:    time.Now().Unix(),
+			Attrs: []bgp.PathAttributeInterface{
+				bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP),
+				nextHop,
+				// No peer's path to the same prefix may win over ours: the announcement would be taken back.
+				bgp.NewPathAttributeLocalPref(math.MaxUint32),
+			},
+		})
+	}
+	return out
+}
+
+func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
+	s.mu.Lock()
+	delete(s.states, addr) // its end is our will, no loss to tell of
+	s.changed()
+	s.mu.Unlock()
+	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
+		return fmt.Errorf("remove peer %s: %w", addr, err)
+	}
+	delete(s.configs, addr)
+	delete(s.guarded, addr)
+	return nil
+}
+
+func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, faults map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !reflect.DeepEqual(s.peers, peers) || !slices.Equal(s.desired.Refuse, d.Refuse) || !slices.Equal(s.desired.Announce, d.Announce) {
+		s.changed()
+	}
+	s.desired, s.peers, s.faults = d, peers, faults
+	maps.DeleteFunc(s.states, func(a netip.Addr, _ *sessionState) bool { _, ok := peers[a]; return !ok })
+}
+
+func interfaces(d plan.Speaker) []string {
+	var names []string
+	for _, p := range d.Peers {
+		if p.Interface != "" {
+			names = append(names, p.Interface)
+		}
+	}
+	return names
+}

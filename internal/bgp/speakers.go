@@ -1,0 +1,149 @@
+// Package bgp speaks BGP for the networks of this node: one GoBGP server per network, bound to the network's VRF device.
+// It denies by default in both directions: out go exactly the prefixes that the plan announces, in come only the listed
+// ones, and nothing that was learned is ever told on.
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Speakers is the set of BGP speakers of this node. Its methods may be called concurrently.
+type Speakers struct {
+	log  *slog.Logger
+	wake func()
+
+	mu        sync.Mutex // held while speakers change
+	byNetwork map[string]*speaker
+	applied   bool // the first Apply has been: speakers made later do not follow a restart of the daemon
+}
+
+// New makes an empty set. wake is called whenever a session or the learned routes change; it must
+// neither block nor call back. The caller is to apply again then: some sessions are only complete after that.
+func New(log *slog.Logger, wake func()) *Speakers {
+	return &Speakers{log: log, wake: wake, byNetwork: map[string]*speaker{}}
+}
+
+// Withdraw is the first step of a change: it takes back every announcement that desired does not hold, closes the
+// sessions it does not hold and stops the speakers it does not hold. When it returns, the withdrawals are in the
+// sessions' send queues. It never starts or announces anything.
+func (s *Speakers) Withdraw(ctx context.Context, desired []plan.Speaker) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wanted := byNetwork(desired)
+	return each(slices.Sorted(maps.Keys(s.byNetwork)), func(network string) error {
+		d, ok := wanted[network]
+		if !ok {
+			sp := s.byNetwork[network]
+			delete(s.byNetwork, network)
+			return sp.stop(ctx, false)
+		}
+		return s.byNetwork[network].withdraw(ctx, d)
+	})
+}
+
+// Apply is the last step of a change: it makes speakers, sessions and announcements equal to desired. Sessions whose
+// parameters did not change are left alone; what is announced to a peer and what is accepted from it changes without a
+// reset. A network that fails does not keep the others from being served.
+func (s *Speakers) Apply(ctx context.Context, desired []plan.Speaker) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wanted := byNetwork(desired)
+	gone := slices.DeleteFunc(slices.Sorted(maps.Keys(s.byNetwork)), func(n string) bool { _, ok := wanted[n]; return ok })
+	err := each(gone, func(network string) error {
+		sp := s.byNetwork[network]
+		delete(s.byNetwork, network)
+		return sp.stop(ctx, false)
+	})
+	err = errors.Join(err, each(slices.Sorted(maps.Keys(wanted)), func(network string) error {
+		return s.apply(ctx, wanted[network])
+	}))
+	s.applied = true
+	return err
+}
+
+func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
+	var errs []error
+	sp := s.byNetwork[d.Network]
+	if sp != nil && sp.identity != identityOf(d) {
+		// The OPEN messages and the sockets of all its sessions change: nothing of it could stay.
+		delete(s.byNetwork, d.Network)
+		errs = append(errs, sp.stop(ctx, false))
+		sp = nil
+	}
+	if sp == nil {
+		var err error
+		if sp, err = start(ctx, s.log, s.wake, d, !s.applied); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		s.byNetwork[d.Network] = sp
+	}
+	return errors.Join(append(errs, sp.apply(ctx, d))...)
+}
+
+// Learned returns the routes that peers tell and that pass their import rules, of every network that has a speaker,
+// sorted.
+func (s *Speakers) Learned() []plan.NetworkRoutes {
+	var out []plan.NetworkRoutes
+	for _, sp := range s.running() {
+		out = append(out, plan.NetworkRoutes{Network: sp.network, Routes: sp.learnedRoutes()})
+	}
+	return out
+}
+
+// Sessions returns the state of every configured session, sorted by network and peer.
+func (s *Speakers) Sessions() []Session {
+	var out []Session
+	for _, sp := range s.running() {
+		out = append(out, sp.sessions()...)
+	}
+	return out
+}
+
+// Close ends all sessions and stops all speakers. A graceful close lets peers that negotiated graceful restart keep our
+// routes for a while, as before a restart of the daemon; otherwise they drop them at once.
+func (s *Speakers) Close(ctx context.Context, graceful bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := each(slices.Sorted(maps.Keys(s.byNetwork)), func(network string) error {
+		return s.byNetwork[network].stop(ctx, graceful)
+	})
+	clear(s.byNetwork)
+	return err
+}
+
+func (s *Speakers) running() []*speaker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*speaker, 0, len(s.byNetwork))
+	for _, network := range slices.Sorted(maps.Keys(s.byNetwork)) {
+		out = append(out, s.byNetwork[network])
+	}
+	return out
+}
+
+// each calls f for every network and names the network in the errors.
+func each(networks []string, f func(network string) error) error {
+	var errs []error
+	for _, network := range networks {
+		if err := f(network); err != nil {
+			errs = append(errs, fmt.Errorf("network %s: %w", network, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func byNetwork(speakers []plan.Speaker) map[string]plan.Speaker {
+	m := make(map[string]plan.Speaker, len(speakers))
+	for _, sp := range speakers {
+		m[sp.Network] = sp
+	}
+	return m
+}

@@ -1,0 +1,472 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+const (
+	vip4 = "203.0.113.7/32"
+	vip6 = "2001:db8:7::7/128"
+)
+
+func TestAnnounce(t *testing.T) {
+	s := newSite(t)
+	// r1 is reached over IPv4, r2 over IPv6; both take both families.
+	sp := red(peer("10.0.1.1", "red1"), peer("fd00:2::1", "red2"))
+	sp.Announce = prefixes(vip4, vip6)
+	s.apply(sp)
+	s.established()
+	for _, c := range []struct{ router, peer, prefix, nextHop string }{
+		{"r1", "10.0.1.2", vip4, "10.0.1.2"},
+		{"r1", "10.0.1.2", vip6, "fd00:1::2"},
+		{"r2", "fd00:2::2", vip4, "10.0.2.2"},
+		{"r2", "fd00:2::2", vip6, "fd00:2::2"},
+	} {
+		s.untilRoute(c.router, "red", c.prefix, c.peer, func(r route) error {
+			if !r.Valid || len(r.NextHops) == 0 || r.NextHops[0].IP != c.nextHop || r.ASPath.String != "64512" || r.Metric != 0 {
+				return fmt.Errorf("%s at %s: %+v", c.prefix, c.router, r)
+			}
+			return nil
+		})
+	}
+	require.Equal(t, 2, s.session("red", "10.0.1.1").Announced)
+
+	sp.Announce = prefixes(vip6)
+	require.NoError(t, s.speakers.Withdraw(t.Context(), []plan.Speaker{sp}))
+	s.untilNoRoute("r1", "red", vip4)
+	s.untilNoRoute("r2", "red", vip4)
+	s.apply(sp)
+	s.apply()
+	s.untilNoRoute("r1", "red", vip6)
+}
+
+func TestAttributes(t *testing.T) {
+	s := newSite(t)
+	r1 := peer("10.0.1.1", "red1", func(p *plan.Peer) {
+		p.Advertise = config.Advertise{
+			Communities: []string{"64512:7", "no-export"}, LargeCommunities: []string{"64512:1:2"}, MED: 50, ASPathPrepend: 2, LocalPref: 300,
+		}
+	})
+	// r2 is an internal peer in this test, and gets the other next hops.
+	s.configure("r2", "no router bgp 65002 vrf red", "router bgp 64512 vrf red", "no bgp default ipv4-unicast",
+		"bgp router-id 10.255.0.2",
+		"neighbor 10.0.2.2 remote-as 64512", "neighbor 10.0.2.2 timers connect 1",
+		"address-family ipv4 unicast", "neighbor 10.0.2.2 activate")
+	r2 := peer("10.0.2.1", "red2", func(p *plan.Peer) {
+		p.ASN, p.DynamicASN = 0, config.DynamicInternal
+		p.NextHop4 = netip.MustParseAddr("fd00:2::2") // RFC 8950
+		p.Advertise.LocalPref = 150
+	})
+	sp := red(r1, r2)
+	sp.Announce = prefixes(vip4, vip6)
+	s.apply(sp)
+	s.established()
+	for _, prefix := range sp.Announce {
+		s.untilRoute("r1", "red", prefix.String(), "10.0.1.2", func(r route) error {
+			if r.ASPath.String != "64512 64512 64512" || r.Metric != 50 || r.Community.String != "64512:7 no-export" || r.LargeCommunity.String != "64512:1:2" {
+				return fmt.Errorf("%+v", r)
+			}
+			return nil
+		})
+	}
+	s.untilRoute("r2", "red", vip4, "10.0.2.2", func(r route) error {
+		if r.LocalPref != 150 || len(r.NextHops) == 0 || r.NextHops[0].IP != "fd00:2::2" || r.ASPath.String != "Local" {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+
+	// New attributes and prefixes go out without a new session.
+	before := s.establishments("r1", "red", "10.0.1.2")
+	since := s.session("red", "10.0.1.1").Since
+	sp.Peers[0].Advertise = config.Advertise{Communities: []string{"64512:8"}, MED: 10}
+	s.apply(sp)
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(r route) error {
+		if r.ASPath.String != "64512" || r.Metric != 10 || r.Community.String != "64512:8" || r.LargeCommunity.String != "" {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	require.Equal(t, before, s.establishments("r1", "red", "10.0.1.2"))
+	require.Equal(t, since, s.session("red", "10.0.1.1").Since)
+
+	// A session's own parameter resets that session and no other.
+	others := s.establishments("r2", "red", "10.0.2.2")
+	sp.Peers[0].HoldTime = config.Duration(30 * time.Second)
+	s.apply(sp)
+	s.until(func() error {
+		if n := s.establishments("r1", "red", "10.0.1.2"); n != before+1 {
+			return fmt.Errorf("r1 has seen %d sessions", n)
+		}
+		return nil
+	})
+	require.Equal(t, others, s.establishments("r2", "red", "10.0.2.2"))
+}
+
+func TestLearn(t *testing.T) {
+	s := newSite(t)
+	for _, r := range []string{"1", "2"} {
+		lines := []string{"router bgp 6500" + r + " vrf red", "address-family ipv4 unicast", "neighbor node default-originate"}
+		for _, p := range []string{"10.244.0.0/16", "10.244.1.0/24", "10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", vip4, "198.51.100.0/24", "198.51.100.128/25", "192.0.2.0/24"} {
+			lines = append(lines, "network "+p)
+		}
+		lines = append(lines, "exit-address-family", "address-family ipv6 unicast", "neighbor node default-originate")
+		for _, p := range []string{"fd44::/16", "2001:db8:100::/48", "ff0e::/16", vip6} {
+			lines = append(lines, "network "+p)
+		}
+		s.configure("r"+r, lines...)
+	}
+	everything := receive(pattern("0.0.0.0/0", 0, 32), pattern("::/0", 0, 128))
+	listed := receive(pattern("0.0.0.0/0"), pattern("::/0"), pattern("198.51.100.0/24", 25, 32))
+	sp := red(peer("10.0.1.1", "red1", listed), peer("fd00:2::1", "red2", listed))
+	sp.Announce = prefixes(vip4, vip6)
+	sp.Refuse = prefixes("10.244.0.0/16", "fd44::/16")
+	s.apply(sp)
+	s.untilLearned("red",
+		"0.0.0.0/0 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
+		"198.51.100.128/25 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
+		"::/0 via fd00:1::1 dev red1 via fd00:2::1 dev red2")
+	require.Equal(t, 3, s.session("red", "10.0.1.1").Accepted)
+
+	// With everything listed, the refused, the reserved and our own stay out, and nothing is told on.
+	since := s.session("red", "10.0.1.1").Since
+	sp.Peers[0] = peer("10.0.1.1", "red1", everything)
+	sp.Peers[1] = peer("fd00:2::1", "red2", everything)
+	s.apply(sp)
+	s.untilLearned("red",
+		"0.0.0.0/0 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
+		"192.0.2.0/24 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
+		"198.51.100.0/24 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
+		"198.51.100.128/25 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
+		"::/0 via fd00:1::1 dev red1 via fd00:2::1 dev red2",
+		"2001:db8:100::/48 via fd00:1::1 dev red1 via fd00:2::1 dev red2")
+	require.Equal(t, since, s.session("red", "10.0.1.1").Since, "no reset")
+	for _, e := range s.speakers.Sessions() {
+		require.Equal(t, 2, e.Announced, "%+v", e)
+	}
+	for _, prefix := range []string{"192.0.2.0/24", "2001:db8:100::/48"} {
+		for _, r := range []string{"r1", "r2"} {
+			paths, err := s.routes(r, "red", prefix)
+			require.NoError(t, err)
+			require.Len(t, paths, 1, "only its own")
+		}
+	}
+
+	// A router that goes takes its next hops along; one that takes a route back too.
+	s.configure("r2", "router bgp 65002 vrf red", "address-family ipv4 unicast", "no neighbor node default-originate")
+	s.until(func() error {
+		if have := s.learned("red"); len(have) == 0 || have[0] != "0.0.0.0/0 via 10.0.1.1 dev red1" {
+			return fmt.Errorf("%q", have)
+		}
+		return nil
+	})
+	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.2 shutdown")
+	s.untilLearned("red",
+		"192.0.2.0/24 via 10.0.2.1 dev red2",
+		"198.51.100.0/24 via 10.0.2.1 dev red2",
+		"198.51.100.128/25 via 10.0.2.1 dev red2",
+		"::/0 via fd00:2::1 dev red2",
+		"2001:db8:100::/48 via fd00:2::1 dev red2")
+	sp.Peers = sp.Peers[1:]
+	sp.Peers[0].Receive = nil
+	s.apply(sp)
+	s.untilLearned("red")
+}
+
+func TestSecuredSessions(t *testing.T) {
+	s := newSite(t)
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("canary-1\n"), 0o600))
+	for _, n := range []string{"10.0.1.2", "fd00:1::2"} {
+		s.configure("r1", "router bgp 65001 vrf red", "neighbor "+n+" password canary-1", "neighbor "+n+" ttl-security hops 1")
+	}
+	secured := func(p *plan.Peer) { p.PasswordFile, p.TTLSecurity = file, 1 }
+	sp := red(peer("10.0.1.1", "red1", secured), peer("fd00:1::1", "red1", secured), peer("10.0.2.1", "red2"))
+	sp.Announce = prefixes(vip4)
+	s.apply(sp)
+	s.established()
+
+	// A new password resets the sessions that use it.
+	others := s.establishments("r2", "red", "10.0.2.2")
+	for _, n := range []string{"10.0.1.2", "fd00:1::2"} {
+		s.configure("r1", "router bgp 65001 vrf red", "neighbor "+n+" password canary-2")
+	}
+	require.NoError(t, os.WriteFile(file, []byte("canary-2\n"), 0o600))
+	s.apply(sp)
+	s.until(func() error {
+		for _, n := range []string{"10.0.1.2", "fd00:1::2"} {
+			if c := s.establishments("r1", "red", n); c != 2 {
+				return fmt.Errorf("%s: %d sessions", n, c)
+			}
+		}
+		return nil
+	})
+	require.Equal(t, others, s.establishments("r2", "red", "10.0.2.2"))
+
+	// A password that cannot be read leaves the session alone and is told.
+	require.NoError(t, os.Remove(file))
+	err := s.speakers.Apply(t.Context(), []plan.Speaker{sp})
+	require.ErrorContains(t, err, "network red: read the password of peer 10.0.1.1")
+	require.True(t, s.session("red", "10.0.1.1").Up)
+	require.Contains(t, s.session("red", "10.0.1.1").LastError, "password")
+
+	require.NoError(t, s.speakers.Close(t.Context(), false))
+	require.NotContains(t, s.detail.String(), "canary")
+	require.Contains(t, s.detail.String(), "Add a peer configuration", "GoBGP's log is in it")
+}
+
+func TestSamePeerAddressInTwoNetworks(t *testing.T) {
+	s := newSite(t)
+	s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "neighbor node default-originate")
+	r, b := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0")))), blue(peer("10.0.1.1", "blue1", receive(pattern("0.0.0.0/0"))))
+	r.Announce, b.Announce = prefixes(vip4), prefixes("203.0.113.8/32")
+	s.apply(r, b)
+	s.established()
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+	s.untilLearned("blue", "0.0.0.0/0 via 10.0.1.1 dev blue1")
+	fromUs := func(route) error { return nil }
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", fromUs)
+	s.untilRoute("r1", "blue", "203.0.113.8/32", "10.0.1.2", fromUs)
+	s.untilNoRoute("r1", "blue", vip4)
+	s.untilNoRoute("r1", "red", "203.0.113.8/32")
+
+	// Applying the same again changes nothing; a new router ID restarts that speaker alone.
+	since := s.session("red", "10.0.1.1").Since
+	s.apply(r, b)
+	require.Equal(t, since, s.session("red", "10.0.1.1").Since)
+	untouched := s.session("blue", "10.0.1.1").Since
+	r.RouterID = netip.MustParseAddr("10.255.1.9")
+	s.apply(r, b)
+	require.False(t, s.session("red", "10.0.1.1").Up)
+	s.established()
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+	require.Equal(t, untouched, s.session("blue", "10.0.1.1").Since)
+
+	// A network that fails or goes does not touch the other.
+	since = s.session("red", "10.0.1.1").Since
+	b.RouterID = netip.Addr{}
+	require.ErrorContains(t, s.speakers.Apply(t.Context(), []plan.Speaker{b, r}), "network blue: start BGP speaker: router ID")
+	s.desired = []plan.Speaker{r}
+	s.untilNoRoute("r1", "blue", "203.0.113.8/32")
+	require.Equal(t, since, s.session("red", "10.0.1.1").Since)
+	require.Empty(t, s.learned("blue"))
+}
+
+func TestMaxPrefixes(t *testing.T) {
+	s := newSite(t)
+	for _, r := range []string{"1", "2"} {
+		s.configure("r"+r, "router bgp 6500"+r+" vrf red", "address-family ipv4 unicast", "network 192.0.2.0/24")
+	}
+	few := func(p *plan.Peer) { p.MaxPrefixes = 10 }
+	all := receive(pattern("0.0.0.0/0", 0, 32))
+	sp := red(peer("10.0.1.1", "red1", few, all), peer("10.0.2.1", "red2", few, all))
+	sp.GracefulRestart = config.GracefulRestart{Enabled: true, RestartTime: config.Duration(time.Minute)}
+	s.apply(sp)
+	s.untilLearned("red", "192.0.2.0/24 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2")
+	since := s.session("red", "10.0.2.1").Since
+	lines := []string{"router bgp 65001 vrf red", "address-family ipv4 unicast"}
+	for i := range 20 {
+		lines = append(lines, fmt.Sprintf("network 192.0.%d.0/24", 100+i))
+	}
+	s.configure("r1", lines...)
+	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2")
+	require.Contains(t, s.session("red", "10.0.1.1").LastError, "maxPrefixes")
+	require.False(t, s.session("red", "10.0.1.1").Up)
+	require.Equal(t, since, s.session("red", "10.0.2.1").Since)
+
+	// A higher limit opens it again.
+	sp.Peers[0].MaxPrefixes = 100
+	s.apply(sp)
+	s.established()
+	s.until(func() error {
+		if n := len(s.learned("red")); n != 21 {
+			return fmt.Errorf("%d routes", n)
+		}
+		return nil
+	})
+}
+
+func TestRouterRestart(t *testing.T) {
+	s := newSite(t)
+	defaultRoute := func() {
+		s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "neighbor node default-originate")
+	}
+	defaultRoute()
+	sp := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0"))))
+	sp.Announce = prefixes(vip4)
+	s.apply(sp)
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+	_, err := s.Node("r1").Run(t.Context(), "sh", "-ec", "kill -9 $(cat /run/frr/bgpd.pid)")
+	require.NoError(t, err)
+	s.untilLearned("red")
+	require.NotEmpty(t, s.session("red", "10.0.1.1").LastError)
+	_, err = s.Node("r1").Run(t.Context(), "/usr/lib/frr/bgpd", "-d", "-F", "traditional", "-A", "127.0.0.1")
+	require.NoError(t, err)
+	started := time.Now()
+	defaultRoute()
+	s.established()
+	t.Logf("the session was back after %s", time.Since(started))
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
+}
+
+func TestGracefulRestart(t *testing.T) {
+	s := newSite(t)
+	sp := red(peer("10.0.1.1", "red1"), peer("10.0.2.1", "red2"))
+	sp.Announce = prefixes(vip4)
+	sp.GracefulRestart = config.GracefulRestart{Enabled: true, RestartTime: config.Duration(time.Minute)}
+	s.apply(sp)
+	s.established()
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
+	require.NoError(t, s.speakers.Close(t.Context(), true))
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(r route) error {
+		if !r.Stale {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	// The next run of the daemon; r2 has gone meanwhile and may not delay what r1 gets to know for long.
+	s.configure("r2", "no router bgp 65002 vrf red")
+	s.speakers = New(s.speakers.log, s.wake)
+	s.apply(sp)
+	s.until(func() error {
+		if !s.session("red", "10.0.1.1").Up {
+			return errors.New("no session")
+		}
+		return nil
+	})
+	started := time.Now()
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(r route) error {
+		if r.Stale {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	t.Logf("announced anew after %s", time.Since(started))
+
+	// An end without grace takes everything back.
+	require.NoError(t, s.speakers.Close(t.Context(), false))
+	s.untilNoRoute("r1", "red", vip4)
+}
+
+func TestDynamicExternal(t *testing.T) {
+	s := newSite(t)
+	s.configure("r2", "no router bgp 65002 vrf red", "router bgp 64512 vrf red", "bgp router-id 10.255.0.2",
+		"neighbor 10.0.2.2 remote-as 64512", "neighbor 10.0.2.2 timers connect 1")
+	external := func(p *plan.Peer) { p.ASN, p.DynamicASN = 0, config.DynamicExternal }
+	sp := red(peer("10.0.1.1", "red1", external), peer("10.0.2.1", "red2", external))
+	sp.Announce = prefixes(vip4)
+	s.desired = []plan.Speaker{sp}
+	require.NoError(t, s.speakers.Apply(t.Context(), s.desired))
+	s.until(func() error {
+		if err := s.speakers.Apply(t.Context(), s.desired); err == nil {
+			return errors.New("the internal peer is not refused")
+		}
+		if !s.session("red", "10.0.1.1").Up {
+			return errors.New("the external peer has no session")
+		}
+		return nil
+	})
+	require.ErrorContains(t, s.speakers.Apply(t.Context(), s.desired), "peer 10.0.2.1 is not external: its AS is 64512")
+	require.False(t, s.session("red", "10.0.2.1").Up)
+	require.EqualValues(t, 65001, s.session("red", "10.0.1.1").ASN)
+	require.NoError(t, lab.Wait(t.Context(), limit, func() error {
+		paths, err := s.routes("r1", "red", vip4)
+		if err == nil && len(paths) == 0 {
+			err = errors.New("nothing announced to the external peer")
+		}
+		return err
+	}))
+	paths, err := s.routes("r2", "red", vip4)
+	require.NoError(t, err)
+	require.Empty(t, paths)
+}
+
+func TestListen(t *testing.T) {
+	s := newSite(t)
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("s3cret"), 0o600))
+	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.2 password s3cret")
+	// The routers dial: with this port, the node's own calls reach nobody.
+	called := func(p *plan.Peer) { p.Port = 1790 }
+	r := red(peer("10.0.1.1", "red1", called, func(p *plan.Peer) { p.PasswordFile = file }), peer("fd00:2::1", "red2", called))
+	b := blue(peer("10.0.1.1", "blue1", called))
+	r.ListenPort, b.ListenPort = 179, 179
+	r.Announce = prefixes(vip4)
+	s.apply(r, b)
+	s.established()
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
+}
+
+func TestBFD(t *testing.T) {
+	s := newSite(t)
+	_, err := s.Node("r1").VTY("bfdd", "configure terminal", "bfd", "profile fast", "receive-interval 100", "transmit-interval 100")
+	require.NoError(t, err)
+	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.2 bfd profile fast", "address-family ipv4 unicast", "neighbor node default-originate")
+	sp := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0")), func(p *plan.Peer) {
+		p.BFD = &config.BFDProfile{Name: "fast", TransmitInterval: 100, ReceiveInterval: 100, DetectMultiplier: 3}
+	}))
+	s.apply(sp)
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+	s.until(func() error {
+		if e := s.session("red", "10.0.1.1"); e.BFD != "up" || !e.Up || e.Accepted != 1 {
+			return fmt.Errorf("%+v", e)
+		}
+		return nil
+	})
+	require.Equal(t, 1, s.establishments("r1", "red", "10.0.1.2"), "BFD did not cost a session")
+	// The path breaks without a link going down.
+	started := time.Now()
+	_, err = s.Node("r1").Run(t.Context(), "tc", "qdisc", "add", "dev", "red1", "root", "netem", "loss", "100%")
+	require.NoError(t, err)
+	s.untilLearned("red")
+	require.Less(t, time.Since(started), 5*time.Second, "well before the hold time")
+	t.Logf("the route was gone after %s", time.Since(started))
+	_, err = s.Node("r1").Run(t.Context(), "tc", "qdisc", "del", "dev", "red1", "root")
+	require.NoError(t, err)
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+	s.until(func() error {
+		if e := s.session("red", "10.0.1.1"); e.BFD != "up" {
+			return fmt.Errorf("%+v", e)
+		}
+		return nil
+	})
+}
+
+func TestUnnumbered(t *testing.T) {
+	s := newSite(t)
+	s.configure("r1", "router bgp 65001 vrf red", "neighbor red1 interface v6only remote-as 64512", "neighbor red1 timers connect 1",
+		"address-family ipv4 unicast", "neighbor red1 activate", "neighbor red1 default-originate", "exit-address-family",
+		"address-family ipv6 unicast", "neighbor red1 activate", "neighbor red1 default-originate")
+	r1 := peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0"), pattern("::/0")))
+	r1.Address, r1.Interface = netip.Addr{}, "red1"
+	r1.NextHop4, r1.NextHop6 = netip.Addr{}, netip.Addr{}
+	sp := red(r1)
+	sp.Announce = prefixes(vip4, vip6)
+	s.apply(sp)
+	require.Equal(t, StateWaiting, s.session("red", "red1").State)
+	s.established()
+	own := linkLocal("red1").String()
+	for _, prefix := range sp.Announce {
+		s.untilRoute("r1", "red", prefix.String(), own, func(r route) error {
+			if !r.Valid || len(r.NextHops) == 0 || r.NextHops[0].IP != own {
+				return fmt.Errorf("%+v", r)
+			}
+			return nil
+		})
+	}
+	gateway := s.session("red", "red1").Address.WithZone("")
+	s.untilLearned("red", fmt.Sprintf("0.0.0.0/0 via %s dev red1", gateway), fmt.Sprintf("::/0 via %s dev red1", gateway))
+}

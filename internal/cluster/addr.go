@@ -1,0 +1,43 @@
+package cluster
+
+import (
+	"errors"
+	"net/netip"
+)
+
+// ParseAddr reads an address that a pod or a Service may have. The error says why text is none.
+func ParseAddr(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}, errors.New("not an IP address")
+	}
+	if why := Unfit(a); why != "" {
+		return netip.Addr{}, errors.New(why + ", not one of a pod, a Service or a node")
+	}
+	return a, nil
+}
+
+// Unfit says why no pod, Service or node can have address a; empty: one can.
+func Unfit(a netip.Addr) string {
+	switch {
+	case !a.IsValid():
+		return "an invalid address"
+	case a.Zone() != "":
+		return "an address with a zone"
+	case a.Is4In6():
+		return "an IPv4-mapped IPv6 address"
+	case a.IsUnspecified():
+		return "the unspecified address"
+	case a.IsLoopback():
+		return "a loopback address"
+	case a.IsMulticast():
+		return "a multicast address"
+	case a.IsLinkLocalUnicast():
+		return "a link-local address"
+	case a.Is4() && a.As4()[0] == 0:
+		return "an address of \"this network\""
+	case a.Is4() && a.As4()[0] >= 240:
+		return "a reserved or the broadcast address"
+	}
+	return ""
+}

@@ -1,0 +1,236 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+)
+
+// The From functions trim API objects to what is read of them. They are pure. What is wrong with a part is left out and
+// becomes a Problem; an object that an API server would refuse becomes a Problem and ok is false.
+
+// FromEgressService trims an EgressService. An invalid selector stays in it: the object has no host then, and its pods'
+// packets are dropped rather than sent as if it was not there.
+func FromEgressService(o *egressv1.EgressService) (key Key, e EgressService, problems []Problem, ok bool) {
+	key = keyOf(o)
+	f := findings{kind: "EgressService", object: key.String()}
+	if !f.key(key) {
+		return key, e, f.problems, false
+	}
+	e = EgressService{
+		Created:    o.CreationTimestamp.Time,
+		SourceIPBy: SourceIPBy(o.Spec.SourceIPBy),
+		Network:    o.Spec.Network,
+		Host:       o.Status.Host,
+		Generation: o.Generation,
+	}
+	switch e.SourceIPBy {
+	case "":
+		e.SourceIPBy = SourceIPByLoadBalancer
+	case SourceIPByLoadBalancer, SourceIPByNetwork:
+	default:
+		f.add("spec.sourceIPBy", string(e.SourceIPBy), ReasonInvalidValue, "one of %s, %s", SourceIPByLoadBalancer, SourceIPByNetwork)
+		return key, e, f.problems, false
+	}
+	if s := o.Spec.NodeSelector; len(s.MatchLabels) > 0 || len(s.MatchExpressions) > 0 {
+		e.NodeSelector = s.DeepCopy()
+		if _, err := metav1.LabelSelectorAsSelector(e.NodeSelector); err != nil {
+			f.add("spec.nodeSelector", "", ReasonInvalidSelector, "not a label selector: %s", err)
+		}
+	}
+	return key, e, f.problems, true
+}
+
+// FromService trims a Service.
+func FromService(o *corev1.Service) (key Key, s Service, problems []Problem, ok bool) {
+	key = keyOf(o)
+	f := findings{kind: "Service", object: key.String()}
+	if !f.key(key) {
+		return key, s, f.problems, false
+	}
+	s = Service{
+		LoadBalancer: o.Spec.Type == corev1.ServiceTypeLoadBalancer,
+		LocalTraffic: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+	}
+	clusterIPs, field := o.Spec.ClusterIPs, "spec.clusterIPs"
+	if len(clusterIPs) == 0 && o.Spec.ClusterIP != "" {
+		clusterIPs, field = []string{o.Spec.ClusterIP}, "spec.clusterIP"
+	}
+	for _, text := range clusterIPs {
+		if text == "" || text == corev1.ClusterIPNone {
+			continue
+		}
+		a, err := ParseAddr(text)
+		if err != nil {
+			f.add(field, text, ReasonInvalidAddress, "%s", err)
+			continue
+		}
+		s.ClusterIPs = append(s.ClusterIPs, a)
+	}
+	for _, in := range o.Status.LoadBalancer.Ingress {
+		s.Ingress = append(s.Ingress, Ingress{IP: in.IP, Hostname: in.Hostname})
+	}
+	for i, p := range o.Spec.Ports {
+		if p.Port < 1 || p.Port > 65535 || p.TargetPort.IntVal < 0 || p.TargetPort.IntVal > 65535 {
+			f.add(fmt.Sprintf("spec.ports[%d]", i), "", ReasonInvalidValue, "a port is a number from 1 to 65535")
+			continue
+		}
+		port := Port{Name: p.Name, Protocol: string(p.Protocol), Port: uint16(p.Port), TargetPort: uint16(p.Port)}
+		if port.Protocol == "" {
+			port.Protocol = string(corev1.ProtocolTCP)
+		}
+		switch {
+		case p.TargetPort.Type == intstr.String:
+			port.TargetPort = 0 // by name: differs from pod to pod
+		case p.TargetPort.IntVal != 0:
+			port.TargetPort = uint16(p.TargetPort.IntVal)
+		}
+		s.Ports = append(s.Ports, port)
+	}
+	return key, s, f.problems, true
+}
+
+// FromSlice trims an EndpointSlice to the Service it belongs to and its endpoints, whatever their conditions: an
+// endpoint leaves when it leaves the slice. A slice of no Service or of host names yields none.
+func FromSlice(o *discoveryv1.EndpointSlice) (service Key, endpoints []Endpoint) {
+	service = Key{o.Namespace, o.Labels[discoveryv1.LabelServiceName]}
+	if service.Name == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
+		return service, nil
+	}
+	for _, e := range o.Endpoints {
+		node := ""
+		if e.NodeName != nil {
+			node = *e.NodeName
+		}
+		for _, a := range e.Addresses {
+			endpoints = append(endpoints, Endpoint{Address: a, Node: node})
+		}
+	}
+	return service, endpoints
+}
+
+// FromNode trims a Node.
+func FromNode(o *corev1.Node) (name string, n Node, problems []Problem, ok bool) {
+	f := findings{kind: "Node", object: o.Name}
+	if len(validation.IsDNS1123Subdomain(o.Name)) > 0 {
+		f.add("metadata.name", o.Name, ReasonInvalidName, "lower case letters, digits, '-' and '.', at most 253 bytes")
+		return o.Name, n, f.problems, false
+	}
+	n = Node{Labels: o.Labels}
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			n.Ready = c.Status == corev1.ConditionTrue
+		}
+	}
+	for i, addr := range o.Status.Addresses {
+		if addr.Type != corev1.NodeInternalIP && addr.Type != corev1.NodeExternalIP {
+			continue
+		}
+		a, err := ParseAddr(addr.Address)
+		if err != nil {
+			f.add(fmt.Sprintf("status.addresses[%d].address", i), addr.Address, ReasonInvalidAddress, "%s", err)
+			continue
+		}
+		n.Addresses = append(n.Addresses, a)
+		if addr.Type == corev1.NodeInternalIP {
+			n.Internal = append(n.Internal, a)
+		}
+	}
+	if len(n.Internal) == 0 {
+		f.add("status.addresses", "", ReasonNoInternalIP,
+			"no usable address of type InternalIP: nothing can be steered to or from this node")
+	}
+	if len(o.Spec.PodCIDRs) > 0 {
+		n.PodCIDRs = f.prefixes("spec.podCIDRs", o.Spec.PodCIDRs)
+	} else if o.Spec.PodCIDR != "" {
+		n.PodCIDRs = f.prefixes("spec.podCIDR", []string{o.Spec.PodCIDR})
+	}
+	return o.Name, n, f.problems, true
+}
+
+// FromNamespace trims a Namespace. The label by which selectors name it is there even where no API server has added it.
+func FromNamespace(o *corev1.Namespace) (name string, n Namespace, problems []Problem, ok bool) {
+	f := findings{kind: "Namespace", object: o.Name}
+	if !f.label("metadata.name", o.Name) {
+		return o.Name, n, f.problems, false
+	}
+	n.Labels = map[string]string{}
+	maps.Copy(n.Labels, o.Labels)
+	n.Labels[corev1.LabelMetadataName] = o.Name
+	return o.Name, n, nil, true
+}
+
+// FromServiceCIDR trims a ServiceCIDR.
+func FromServiceCIDR(o *networkingv1.ServiceCIDR) ([]netip.Prefix, []Problem) {
+	f := findings{kind: "ServiceCIDR", object: o.Name}
+	cidrs := f.prefixes("spec.cidrs", o.Spec.CIDRs)
+	return cidrs, f.problems
+}
+
+// CompactEndpoints drops what several slices tell alike: a slice holds one family and one set of ports.
+func CompactEndpoints(endpoints []Endpoint) []Endpoint {
+	seen := make(map[Endpoint]bool, len(endpoints))
+	return slices.DeleteFunc(endpoints, func(e Endpoint) bool {
+		twice := seen[e]
+		seen[e] = true
+		return twice
+	})
+}
+
+func keyOf(o metav1.Object) Key { return Key{o.GetNamespace(), o.GetName()} }
+
+// findings collects what is wrong with one object.
+type findings struct {
+	kind, object string
+	problems     []Problem
+}
+
+func (f *findings) add(field, value string, reason Reason, format string, args ...any) {
+	f.problems = append(f.problems, Problem{
+		Kind: f.kind, Object: f.object, Field: field, Value: value, Reason: reason, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// key wants namespace and name to be what an API server takes for a Service; an EgressService has its Service's.
+func (f *findings) key(k Key) bool {
+	name, namespace := f.label("metadata.name", k.Name), f.label("metadata.namespace", k.Namespace)
+	return name && namespace
+}
+
+func (f *findings) label(field, name string) bool {
+	switch {
+	case name == "":
+		f.add(field, "", ReasonInvalidName, "missing")
+	case len(name) > validation.DNS1123LabelMaxLength:
+		f.add(field, name, ReasonNameTooLong, "at most %d bytes, this has %d", validation.DNS1123LabelMaxLength, len(name))
+	case len(validation.IsDNS1123Label(name)) > 0:
+		f.add(field, name, ReasonInvalidName, "lower case letters, digits and '-', a letter or digit first and last")
+	default:
+		return true
+	}
+	return false
+}
+
+// prefixes keeps the usable ones. One of length 0 would make every destination part of the cluster.
+func (f *findings) prefixes(field string, texts []string) []netip.Prefix {
+	var usable []netip.Prefix
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Bits() == 0 || p.Addr().Is4In6() || p.Addr().IsMulticast() || p.Addr().IsLoopback() {
+			f.add(field, text, ReasonInvalidAddress, "not a usable prefix, such as 10.244.1.0/24")
+			continue
+		}
+		usable = append(usable, p.Masked())
+	}
+	return usable
+}

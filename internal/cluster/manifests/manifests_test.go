@@ -1,0 +1,248 @@
+package manifests
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func addrs(texts ...string) []netip.Addr {
+	var as []netip.Addr
+	for _, t := range texts {
+		as = append(as, netip.MustParseAddr(t))
+	}
+	return as
+}
+
+func TestReadSamples(t *testing.T) {
+	o, problems := Read("../../../config/samples")
+	require.Empty(t, problems)
+	web := cluster.Key{Namespace: "shop", Name: "web"}
+	require.Equal(t, cluster.EgressService{SourceIPBy: cluster.SourceIPByLoadBalancer, Network: "red"}, o.EgressServices[web])
+	require.Equal(t, cluster.Service{
+		LoadBalancer: true,
+		ClusterIPs:   addrs("10.96.0.10", "fd96::10"),
+		Ingress:      []cluster.Ingress{{IP: "203.0.113.10"}, {IP: "2001:db8:203::10"}},
+		Ports:        []cluster.Port{{Name: "http", Protocol: "TCP", Port: 80, TargetPort: 8080}},
+	}, o.Services[web])
+	require.Equal(t, []cluster.Endpoint{
+		{Address: "10.244.1.11", Node: "a"}, {Address: "10.244.2.11", Node: "b"},
+		{Address: "fd44:1::11", Node: "a"}, {Address: "fd44:2::11", Node: "b"},
+	}, o.Endpoints[web])
+	require.Equal(t, cluster.Node{
+		Labels:    map[string]string{"kubernetes.io/hostname": "b", "node-role.kubernetes.io/worker": ""},
+		Ready:     true,
+		Addresses: addrs("10.0.0.12", "fd00::12"),
+		Internal:  addrs("10.0.0.12", "fd00::12"),
+		PodCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd44:2::/64")},
+	}, o.Nodes["b"])
+	require.Equal(t, "jobs", o.Namespaces["jobs"].Labels["kubernetes.io/metadata.name"])
+	require.Len(t, o.ServiceCIDRs, 2)
+	require.Len(t, o.EgressServices, 3)
+
+	o, problems = Read("../../../config/samples/upstream")
+	require.Empty(t, problems)
+	require.Len(t, o.EgressServices, 5)
+}
+
+const good = `
+apiVersion: k8s.ovn.org/v1
+kind: EgressService
+metadata: {name: good}
+`
+
+// write makes a folder of the named files.
+func write(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	return dir
+}
+
+// Each broken document yields its lines, and the good one behind it is read all the same.
+func TestBrokenDocuments(t *testing.T) {
+	es := func(rest string) string {
+		return "apiVersion: k8s.ovn.org/v1\nkind: EgressService\n" + rest
+	}
+	tests := map[string]struct {
+		text  string
+		want  []string
+		count int // EgressServices beside the good one
+	}{
+		"syntax":         {"a: [b\nc: d\n", []string{`f.yaml:1: Manifest f.yaml: not YAML: did not find expected ',' or ']'`}, 0},
+		"tab":            {"a:\n\tb: c\n", []string{`f.yaml:2: Manifest f.yaml: not YAML: found character that cannot start any token`}, 0},
+		"not an object":  {"- a\n", []string{`f.yaml:1: Manifest f.yaml: a list, but a mapping is needed`}, 0},
+		"no kind":        {"metadata: {name: x}\n", []string{`f.yaml:1: Manifest f.yaml: kind: missing: not a Kubernetes object`}, 0},
+		"duplicate key":  {es("metadata: {name: x}\nspec:\n  network: a\n  network: b\n"), []string{`f.yaml:6: Manifest f.yaml: not YAML: key "network" already set in map`}, 0},
+		"unknown fields": {es("metadata:\n  name: x\nspec:\n  netwrok: red\n  nodeSelector:\n    matchLabel: {}\n"), []string{`f.yaml:6: EgressService default/x: spec.netwrok: unknown field, ignored`, `f.yaml:8: EgressService default/x: spec.nodeSelector.matchLabel: unknown field, ignored`}, 1},
+		"wrong case":     {es("metadata: {name: x}\nspec:\n  Network: red\n"), []string{`f.yaml:5: EgressService default/x: spec.Network: unknown field, ignored`}, 1},
+		"wrong type":     {es("metadata: {name: x}\nspec:\n  network: 100\n"), []string{`f.yaml:5: EgressService default/x: spec.network: "100": a number, but a string is needed`}, 0},
+		"spec is a list": {es("metadata: {name: x}\nspec: []\n"), []string{`f.yaml:4: EgressService default/x: spec: a list, but a mapping is needed`}, 0},
+		"no name":        {es("spec: {}\n"), []string{`f.yaml:1: EgressService default/: metadata.name: missing`}, 0},
+		"long name":      {es("metadata:\n  name: " + strings.Repeat("x", 64) + "\n"), []string{`f.yaml:4: EgressService default/` + strings.Repeat("x", 64) + `: metadata.name: "` + strings.Repeat("x", 64) + `": at most 63 bytes, this has 64`}, 0},
+		"long namespace": {es("metadata:\n  name: x\n  namespace: " + strings.Repeat("y", 64) + "\n"), []string{`f.yaml:5: EgressService ` + strings.Repeat("y", 64) + `/x: metadata.namespace: "` + strings.Repeat("y", 64) + `": at most 63 bytes, this has 64`}, 0},
+		"bad name":       {es("metadata: {name: ../x}\n"), []string{`f.yaml:3: EgressService default/../x: metadata.name: "../x": lower case letters, digits and '-', a letter or digit first and last`}, 0},
+		"sourceIPBy":     {es("metadata: {name: x}\nspec:\n  sourceIPBy: Magic\n"), []string{`f.yaml:5: EgressService default/x: spec.sourceIPBy: "Magic": one of LoadBalancerIP, Network`}, 0},
+		"selector":       {es("metadata: {name: x}\nspec:\n  nodeSelector:\n    matchExpressions: [{key: k, operator: Near}]\n"), []string{`f.yaml:6: EgressService default/x: spec.nodeSelector: not a label selector: "Near" is not a valid label selector operator`}, 1},
+		"version":        {"apiVersion: k8s.ovn.org/v2\nkind: EgressService\nmetadata: {name: x}\n", []string{`f.yaml:1: EgressService x: apiVersion: "k8s.ovn.org/v2": k8s.ovn.org/v1 is known`}, 0},
+		"time":           {es("metadata: {name: x, creationTimestamp: yesterday}\n"), []string{`f.yaml:1: EgressService default/x: parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday" as "2006"`}, 0},
+		"duplicate":      {es("metadata: {name: x}\n---\n" + es("metadata: {name: x}\nspec: {network: late}\n")), []string{`f.yaml:5: EgressService default/x: is given twice: the first counts, at f.yaml:1`}, 1},
+		"bad ClusterIP":  {"apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec:\n  clusterIPs: [10.0.0.300]\n", []string{`f.yaml:5: Service default/x: spec.clusterIPs: "10.0.0.300": not an IP address`}, 0},
+		"bad port":       {"apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec:\n  ports:\n  - {port: 80}\n  - {port: 65616}\n", []string{`f.yaml:7: Service default/x: spec.ports[1]: a port is a number from 1 to 65535`}, 0},
+		"bad node": {"apiVersion: v1\nkind: Node\nmetadata: {name: m}\nspec:\n  podCIDRs: [10.244.0.0, 0.0.0.0/0]\nstatus:\n  addresses:\n  - type: InternalIP\n    address: 127.0.0.1\n", []string{
+			`f.yaml:9: Node m: status.addresses[0].address: "127.0.0.1": a loopback address, not one of a pod, a Service or a node`,
+			`f.yaml:8: Node m: status.addresses: no usable address of type InternalIP: nothing can be steered to or from this node`,
+			`f.yaml:5: Node m: spec.podCIDRs: "10.244.0.0": not a usable prefix, such as 10.244.1.0/24`,
+			`f.yaml:5: Node m: spec.podCIDRs: "0.0.0.0/0": not a usable prefix, such as 10.244.1.0/24`,
+		}, 0},
+		"node's name":  {"apiVersion: v1\nkind: Node\nmetadata: {name: N_1}\n", []string{`f.yaml:3: Node N_1: metadata.name: "N_1": lower case letters, digits, '-' and '.', at most 253 bytes`}, 0},
+		"bad CIDR":     {"apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: s}\nspec: {cidrs: [x]}\n", []string{`f.yaml:4: ServiceCIDR s: spec.cidrs: "x": not a usable prefix, such as 10.244.1.0/24`}, 0},
+		"in a List":    {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {name: ok}}\n- apiVersion: k8s.ovn.org/v1\n  kind: EgressService\n  metadata: {name: x}\n  spec: {network: []}\n", []string{`f.yaml:8: EgressService default/x: spec.network: a list, but a string is needed`}, 1},
+		"other kinds":  {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: 5\n---\napiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: x}\n", nil, 0},
+		"blank":        {"\n# nothing\n---\n---\n", nil, 0},
+		"bomb":         {"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\n", []string{`f.yaml:1: Manifest f.yaml: not YAML: document contains excessive aliasing`}, 0},
+		"control code": {es("metadata: {name: \"a\\nb\\e[1m\"}\n"), []string{`f.yaml:3: EgressService default/a\nb\x1b[1m: metadata.name: "a\nb\x1b[1m": lower case letters, digits and '-', a letter or digit first and last`}, 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := write(t, map[string]string{"f.yaml": test.text + "---" + good})
+			o, problems := Read(dir)
+			var got []string
+			for _, p := range problems {
+				got = append(got, strings.ReplaceAll(p.Error(), dir+"/", ""))
+			}
+			require.Equal(t, test.want, got)
+			require.Contains(t, o.EgressServices, cluster.Key{Namespace: "default", Name: "good"})
+			require.Len(t, o.EgressServices, test.count+1)
+		})
+	}
+}
+
+func TestFiles(t *testing.T) {
+	dir := write(t, map[string]string{
+		"1.json":    "{\n\t\"apiVersion\": \"k8s.ovn.org/v1\",\n\t\"kind\": \"EgressServiceList\",\n\t\"items\": [{\"apiVersion\": \"k8s.ovn.org/v1\", \"kind\": \"EgressService\", \"metadata\": {\"name\": \"j\", \"namespace\": \"n\", \"creationTimestamp\": \"2024-01-02T03:04:05Z\", \"generation\": 7}, \"status\": {\"host\": \"a\"}}]\n}\n",
+		"2.yml":     strings.ReplaceAll(good, "\n", "\r\n"),
+		"3.txt":     "a: [",
+		".4.yaml":   "a: [",
+		"5.yaml.sw": "a: [",
+	})
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "6.yaml"), 0o700))
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "7.yaml")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "8.yaml"), nil, 0o600))
+	require.NoError(t, os.Truncate(filepath.Join(dir, "8.yaml"), maxSize+1))
+	o, problems := Read(dir)
+	var got []string
+	for _, p := range problems {
+		got = append(got, strings.ReplaceAll(p.Error(), dir+"/", ""))
+	}
+	require.Equal(t, []string{
+		"6.yaml: Manifest 6.yaml: not a regular file",
+		"7.yaml: Manifest 7.yaml: no such file or directory",
+		"8.yaml: Manifest 8.yaml: larger than 32 MiB",
+	}, got)
+	require.Equal(t, map[cluster.Key]cluster.EgressService{
+		{Namespace: "n", Name: "j"}: {
+			SourceIPBy: cluster.SourceIPByLoadBalancer, Created: o.EgressServices[cluster.Key{Namespace: "n", Name: "j"}].Created, Host: "a", Generation: 7,
+		},
+		{Namespace: "default", Name: "good"}: {SourceIPBy: cluster.SourceIPByLoadBalancer},
+	}, o.EgressServices)
+	require.True(t, time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC).Equal(o.EgressServices[cluster.Key{Namespace: "n", Name: "j"}].Created))
+
+	_, problems = Read(filepath.Join(dir, "none"))
+	require.Len(t, problems, 1)
+	require.Equal(t, cluster.ReasonNoFolder, problems[0].Reason)
+}
+
+func TestObjects(t *testing.T) {
+	o, problems := Read(write(t, map[string]string{
+		"a.yaml": `
+apiVersion: k8s.ovn.org/v1
+kind: EgressService
+metadata: {name: x}
+spec: {sourceIPBy: Network, nodeSelector: {matchLabels: {Zone: A}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: x}
+spec:
+  type: LoadBalancer
+  clusterIP: None
+  externalTrafficPolicy: Local
+  ports: [{port: 53, protocol: UDP}, {port: 80, targetPort: web}]
+status: {loadBalancer: {ingress: [{hostname: lb.example.com}, {ip: 203.0.113.1}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: x-1, labels: {kubernetes.io/service-name: x}}, addressType: IPv4,
+ endpoints: [{addresses: [10.244.0.1], nodeName: a, conditions: {ready: false}}, {addresses: [10.244.0.2, 10.244.0.3]}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: x-2, labels: {kubernetes.io/service-name: x}}, addressType: IPv4,
+ endpoints: [{addresses: [10.244.0.1], nodeName: a}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: x-3, labels: {kubernetes.io/service-name: x}}, addressType: FQDN,
+ endpoints: [{addresses: [example.com]}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: z}, addressType: IPv4, endpoints: [{addresses: [10.244.0.9]}]}
+---
+{apiVersion: v1, kind: Node, metadata: {name: ready}, spec: {podCIDR: 10.244.0.0/24}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}, {type: ExternalIP, address: 192.0.2.1}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: unknown}, status: {addresses: [{type: InternalIP, address: 10.0.0.2}], conditions: [{type: Ready, status: Unknown}]}}
+`}))
+	require.Empty(t, problems)
+	x := cluster.Key{Namespace: "default", Name: "x"}
+	require.Equal(t, cluster.EgressService{
+		SourceIPBy: cluster.SourceIPByNetwork, NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"Zone": "A"}},
+	}, o.EgressServices[x])
+	require.Equal(t, cluster.Service{
+		LoadBalancer: true, LocalTraffic: true,
+		Ingress: []cluster.Ingress{{Hostname: "lb.example.com"}, {IP: "203.0.113.1"}},
+		Ports:   []cluster.Port{{Protocol: "UDP", Port: 53, TargetPort: 53}, {Protocol: "TCP", Port: 80}},
+	}, o.Services[x])
+	require.Equal(t, map[cluster.Key][]cluster.Endpoint{x: {{Address: "10.244.0.1", Node: "a"}, {Address: "10.244.0.2"}, {Address: "10.244.0.3"}}}, o.Endpoints)
+	require.True(t, o.Nodes["ready"].Ready)
+	require.Equal(t, addrs("10.0.0.1", "192.0.2.1"), o.Nodes["ready"].Addresses)
+	require.Equal(t, addrs("10.0.0.1"), o.Nodes["ready"].Internal)
+	require.False(t, o.Nodes["unknown"].Ready)
+}
+
+func TestWatch(t *testing.T) {
+	dir := write(t, nil)
+	woken := make(chan struct{}, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- Watch(ctx, dir, func() { woken <- struct{}{} }) }()
+	<-woken
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "f.yaml"), []byte(good), 0o600))
+	<-woken
+	_, problems := Read(dir)
+	require.Empty(t, problems)
+	cancel()
+	require.NoError(t, <-done)
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Node}]\n---\n&a [*a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "f.yaml"), data, 0o600))
+		_, problems := Read(dir)
+		for _, p := range problems {
+			require.NotContains(t, p.Error(), "\n", fmt.Sprintf("%#v", p))
+			require.True(t, strings.HasPrefix(p.Where, dir), p.Where)
+		}
+	})
+}

@@ -1,0 +1,137 @@
+// Package cluster holds the objects of the cluster that egress depends on, trimmed to the fields that are read, whatever
+// source they come from: kube watches an API server, manifests a folder.
+package cluster
+
+import (
+	"net/netip"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/egressway/egressway/internal/text"
+)
+
+// Key names a namespaced object. An EgressService and its Service share one.
+type Key struct {
+	Namespace, Name string
+}
+
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Compare orders keys by namespace, then name.
+func (k Key) Compare(o Key) int {
+	if k.Namespace != o.Namespace {
+		if k.Namespace < o.Namespace {
+			return -1
+		}
+		return 1
+	}
+	switch {
+	case k.Name < o.Name:
+		return -1
+	case k.Name > o.Name:
+		return 1
+	}
+	return 0
+}
+
+// Objects is everything a source knows. It is not changed after it was handed out.
+type Objects struct {
+	EgressServices map[Key]EgressService
+	Services       map[Key]Service
+	Endpoints      map[Key][]Endpoint // of the Service of that key, all its EndpointSlices together
+	Nodes          map[string]Node
+	Namespaces     map[string]Namespace
+	ServiceCIDRs   []netip.Prefix
+}
+
+// EgressService is the part of the custom resource that is read.
+type EgressService struct {
+	Created      time.Time // zero: unknown
+	SourceIPBy   SourceIPBy
+	NodeSelector *metav1.LabelSelector // nil: every node
+	Network      string                // empty: the default network
+	Host         string                // status.host
+	Generation   int64
+}
+
+// SourceIPBy is where the source address of egress comes from.
+type SourceIPBy string
+
+// The choices of SourceIPBy.
+const (
+	SourceIPByLoadBalancer SourceIPBy = "LoadBalancerIP" // the Service's ingress IP; also when the field is empty
+	SourceIPByNetwork      SourceIPBy = "Network"        // the outgoing interface's address on the endpoint's own node
+)
+
+// AllHosts is status.host of an EgressService whose every node is its host.
+const AllHosts = "ALL"
+
+// Service is the part of a core/v1 Service that is read.
+type Service struct {
+	LoadBalancer bool // spec.type
+	LocalTraffic bool // spec.externalTrafficPolicy: Local
+	ClusterIPs   []netip.Addr
+	Ingress      []Ingress // status.loadBalancer.ingress, in order
+	Ports        []Port
+}
+
+// Ingress is one entry of status.loadBalancer.ingress, as written: an IP or a host name.
+type Ingress struct {
+	IP, Hostname string
+}
+
+// Port is a port of a Service. The lab's service proxy reads it, steering does not: it covers every protocol.
+type Port struct {
+	Name, Protocol   string
+	Port, TargetPort uint16
+}
+
+// Endpoint is one address of one endpoint of an EndpointSlice, as written.
+type Endpoint struct {
+	Address string
+	Node    string // empty: unknown
+}
+
+// Node is the part of a core/v1 Node that is read.
+type Node struct {
+	Labels    map[string]string
+	Ready     bool
+	Addresses []netip.Addr // every address of status.addresses
+	Internal  []netip.Addr // those of type InternalIP
+	PodCIDRs  []netip.Prefix
+}
+
+// Namespace is the part of a core/v1 Namespace that is read.
+type Namespace struct {
+	Labels map[string]string
+}
+
+// Problem says what is wrong with one object. Every other object is served as if it was alone.
+type Problem struct {
+	Kind    string // EgressService, Service, EndpointSlice, Node, Config, ...
+	Object  string // namespace/name or name
+	Field   string // path of the field, empty: the whole object
+	Value   string // what is there
+	Reason  Reason // a word for machines, CamelCase
+	Message string // what is wrong and what would be right
+	Where   string // file:line, where the source is a file
+}
+
+// Reason is a Problem in one word, fit for a condition's reason.
+type Reason string
+
+// Error writes the problem on one line: [where: ]kind object: field: value: message.
+func (p Problem) Error() string {
+	s := p.Kind + " " + p.Object + ": "
+	if p.Where != "" {
+		s = p.Where + ": " + s
+	}
+	if p.Field != "" {
+		s += p.Field + ": "
+	}
+	if p.Value != "" {
+		s += text.Quote(p.Value) + ": "
+	}
+	return text.Line(s + p.Message)
+}

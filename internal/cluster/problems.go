@@ -1,0 +1,32 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+)
+
+// SortProblems sorts problems by object and field. Of those that several places found alike, it keeps the one that
+// tells its file and line.
+func SortProblems(problems []Problem) []Problem {
+	same := func(a, b Problem) int {
+		return cmp.Or(
+			cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(a.Object, b.Object),
+			cmp.Compare(a.Field, b.Field),
+			cmp.Compare(a.Value, b.Value),
+			cmp.Compare(a.Reason, b.Reason),
+			cmp.Compare(a.Message, b.Message),
+		)
+	}
+	slices.SortFunc(problems, func(a, b Problem) int {
+		return cmp.Or(same(a, b), -cmp.Compare(a.Where, b.Where)) // a place before none
+	})
+	kept := problems[:0]
+	for _, p := range problems {
+		if n := len(kept); n > 0 && same(kept[n-1], p) == 0 && (p.Where == "" || p.Where == kept[n-1].Where) {
+			continue
+		}
+		kept = append(kept, p)
+	}
+	return kept
+}

@@ -1,0 +1,24 @@
+package cluster
+
+// Reasons of problems that sources and the election find.
+const (
+	ReasonNoFolder          Reason = "NoFolder"
+	ReasonInvalidFile       Reason = "InvalidFile"
+	ReasonInvalidManifest   Reason = "InvalidManifest"
+	ReasonUnknownField      Reason = "UnknownField"
+	ReasonUnknownVersion    Reason = "UnknownVersion"
+	ReasonInvalidValue      Reason = "InvalidValue"
+	ReasonInvalidName       Reason = "InvalidName"
+	ReasonNameTooLong       Reason = "NameTooLong"
+	ReasonInvalidSelector   Reason = "InvalidSelector"
+	ReasonInvalidAddress    Reason = "InvalidAddress"
+	ReasonNoInternalIP      Reason = "NoInternalIP"
+	ReasonDuplicate         Reason = "Duplicate"
+	ReasonServiceNotFound   Reason = "ServiceNotFound"
+	ReasonNotLoadBalancer   Reason = "NotLoadBalancer"
+	ReasonNoIngressIP       Reason = "NoIngressIP"
+	ReasonHostnameIngress   Reason = "HostnameIngress"
+	ReasonNoEndpoints       Reason = "NoEndpoints"
+	ReasonNoEligibleNode    Reason = "NoEligibleNode"
+	ReasonSharedIngressHost Reason = "SharedIngressHost"
+)

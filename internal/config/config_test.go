@@ -1,0 +1,246 @@
+package config
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestEmptyFileIsDefaults(t *testing.T) {
+	for _, text := range []string{"", "\n# nothing\n", "{}", "networks: []\nbgp:\n", "---\n"} {
+		c, err := Parse("f.yaml", []byte(text))
+		require.NoError(t, err, text)
+		require.Equal(t, Defaults(), c, text)
+	}
+	c := Defaults()
+	require.Equal(t, uint32(0x3f00), c.Marks.Mask)
+	require.Equal(t, 700, c.Marks.RulePriority)
+	n, ok := c.Network("")
+	require.True(t, ok)
+	require.Equal(t, DefaultNetwork, n.Name)
+	_, ok = c.Network("red")
+	require.False(t, ok)
+}
+
+func TestPeerDefaults(t *testing.T) {
+	c, err := Parse("f.yaml", []byte(`
+bgp: {asn: 64512, bfdProfiles: [{name: slow}]}
+networks:
+- {name: red, vrf: vrf-red, namespaces: {}, peers: [{address: 10.1.0.1, asn: 64601}, {address: 10.1.0.2, asn: 64601, holdTime: 3s}]}
+`))
+	require.NoError(t, err)
+	n, ok := c.Network("red")
+	require.True(t, ok)
+	require.Equal(t, &metav1.LabelSelector{}, n.Namespaces)
+	require.Equal(t, Peer{
+		Address:         netip.MustParseAddr("10.1.0.1"),
+		Port:            179,
+		ASN:             64601,
+		HoldTime:        Duration(9 * time.Second),
+		KeepaliveTime:   Duration(3 * time.Second),
+		ConnectTime:     Duration(5 * time.Second),
+		AddressFamilies: []Family{IPv4Unicast, IPv6Unicast},
+		MaxPrefixes:     10000,
+	}, n.Peers[0])
+	require.Equal(t, Duration(time.Second), n.Peers[1].KeepaliveTime)
+	require.Equal(t, BFDProfile{Name: "slow", TransmitInterval: 300, ReceiveInterval: 300, DetectMultiplier: 3}, c.BGP.BFDProfiles[0])
+	_, ok = c.Network(DefaultNetwork)
+	require.True(t, ok, "the default network always exists")
+}
+
+func TestEveryKeyIsRead(t *testing.T) {
+	c, err := Load("testdata/full.yaml")
+	require.NoError(t, err)
+	defaultPeer := Peer{}
+	defaultPeer.setDefaults()
+	unnumbered, far := defaultPeer, defaultPeer
+	unnumbered.Interface, unnumbered.DynamicASN, unnumbered.KeepaliveTime = "eth1", DynamicInternal, Duration(3*time.Second)
+	unnumbered.Advertise.LocalPref = 200
+	far.Address, far.DynamicASN, far.EBGPMultiHop, far.HoldTime = netip.MustParseAddr("fd00::1"), DynamicExternal, 3, 0
+	require.Equal(t, &Config{
+		Node:         "worker-1",
+		Source:       Source{Kubernetes: Kubernetes{Kubeconfig: "/etc/kubernetes/egressway.conf"}},
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd96::/108")},
+		OnNoPath:     NoPathAllow,
+		Steering:     Steering{Mode: SteeringVXLAN, Device: "egw0", VNI: 77, Port: 4791, MTU: 1400},
+		Marks:        Marks{Mask: 0xff0000, RulePriority: 500},
+		BGP: BGP{
+			ASN:             64512,
+			RouterID:        netip.MustParseAddr("10.0.0.11"),
+			ListenPort:      179,
+			GracefulRestart: GracefulRestart{RestartTime: Duration(time.Minute)},
+			BFDProfiles:     []BFDProfile{{"fast", 100, 150, 4}},
+		},
+		AllowUnlisted: true,
+		Networks: []Network{
+			{
+				Name: "red", VRF: "vrf-red", Interfaces: []string{"eth1", "eth2.100"}, Table: 1001,
+				Namespaces: &metav1.LabelSelector{
+					MatchLabels: map[string]string{"example.com/Team": "Red"},
+					MatchExpressions: []metav1.LabelSelectorRequirement{
+						{Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpIn, Values: []string{"shop", "web"}},
+					},
+				},
+				OnNoPath: NoPathDrop,
+				Peers: []Peer{
+					{
+						Address: netip.MustParseAddr("10.1.0.1"), ASN: 64601, Port: 1179,
+						HoldTime: Duration(30 * time.Second), KeepaliveTime: Duration(10 * time.Second), ConnectTime: Duration(time.Minute),
+						TTLSecurity: 1, PasswordFile: "testdata/password", BFDProfile: "fast",
+						AddressFamilies: []Family{IPv4Unicast}, MaxPrefixes: 5,
+						Receive: []PrefixPattern{
+							{Prefix: netip.MustParsePrefix("0.0.0.0/0")},
+							{Prefix: netip.MustParsePrefix("2001:db8::/32"), GE: 48, LE: 64},
+						},
+						Advertise: Advertise{
+							Communities: []string{"64512:1", "no-export"}, LargeCommunities: []string{"64512:1:2"},
+							MED: 10, ASPathPrepend: 2,
+						},
+					},
+					unnumbered,
+				},
+			},
+			{Name: "100", Table: 100},
+			{Name: "default", Peers: []Peer{far}},
+		},
+		Status: Status{Socket: "/run/e.sock"},
+		Log:    Log{Level: "debug", Format: "json"},
+	}, c)
+}
+
+// Every file of testdata/bad is refused with exactly the lines of its .want file.
+func TestBadFiles(t *testing.T) {
+	files, err := filepath.Glob("testdata/bad/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			_, err := Load(file)
+			require.Error(t, err)
+			var all Errors
+			require.ErrorAs(t, err, &all)
+			var one Error
+			require.ErrorAs(t, err, &one)
+			got := strings.ReplaceAll(err.Error(), file+":", "") + "\n"
+			want := strings.TrimSuffix(file, ".yaml") + ".want"
+			if os.Getenv("UPDATE_GOLDEN") != "" {
+				require.NoError(t, os.WriteFile(want, []byte(got), 0o644))
+			}
+			expected, err := os.ReadFile(want)
+			require.NoError(t, err)
+			require.Equal(t, string(expected), got)
+		})
+	}
+}
+
+func TestEnvironmentOverridesScalars(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "egressway.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("bgp: {asn: 64513}\nlog: {level: warn}\n"), 0o600))
+	t.Setenv("EGRESSWAY_LOG_LEVEL", "debug")
+	t.Setenv("EGRESSWAY_BGP_ASN", "64999")
+	t.Setenv("EGRESSWAY_BGP_ROUTERID", "10.0.0.1")
+	t.Setenv("EGRESSWAY_BGP_GRACEFULRESTART_RESTARTTIME", "30s")
+	t.Setenv("EGRESSWAY_BGP_GRACEFULRESTART_ENABLED", "false")
+	t.Setenv("EGRESSWAY_MARKS_MASK", "0xf000")
+	t.Setenv("EGRESSWAY_NODE", "b")
+	c, err := Load(file)
+	require.NoError(t, err)
+	require.Equal(t, "debug", c.Log.Level)
+	require.Equal(t, uint32(64999), c.BGP.ASN)
+	require.Equal(t, netip.MustParseAddr("10.0.0.1"), c.BGP.RouterID)
+	require.Equal(t, GracefulRestart{RestartTime: Duration(30 * time.Second)}, c.BGP.GracefulRestart)
+	require.Equal(t, uint32(0xf000), c.Marks.Mask)
+	require.Equal(t, "b", c.Node)
+
+	t.Setenv("EGRESSWAY_BGP_ASN", "many")
+	t.Setenv("EGRESSWAY_LOG_LEVEL", "loud")
+	_, err = Load(file)
+	require.EqualError(t, err, `$EGRESSWAY_BGP_ASN: bgp.asn: "many": not a whole number from 0 to 4294967295
+$EGRESSWAY_LOG_LEVEL: log.level: "loud": one of debug, info, warn, error`)
+}
+
+func TestNodeName(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "egressway.yaml")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	t.Setenv("NODE_NAME", "")
+	c, err := Load(file)
+	require.NoError(t, err)
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	require.Equal(t, strings.ToLower(host), c.Node)
+	t.Setenv("NODE_NAME", "worker-7")
+	c, err = Load(file)
+	require.NoError(t, err)
+	require.Equal(t, "worker-7", c.Node)
+}
+
+func TestLoadRefusesFiles(t *testing.T) {
+	_, err := Load(filepath.Join(t.TempDir(), "none.yaml"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	large := filepath.Join(t.TempDir(), "large.yaml")
+	require.NoError(t, os.WriteFile(large, []byte("#"+strings.Repeat("x", 1<<20)), 0o600))
+	_, err = Load(large)
+	require.EqualError(t, err, large+": larger than 1 MiB: not a configuration")
+}
+
+func TestReadPassword(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	for text, want := range map[string]string{"secret": "secret", "secret\n": "secret", " a b \r\n": " a b ", strings.Repeat("x", 80) + "\n": strings.Repeat("x", 80)} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		got, err := ReadPassword(file)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{"", "\n", strings.Repeat("x", 81), strings.Repeat("x", 1000)} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		_, err := ReadPassword(file)
+		require.Error(t, err)
+	}
+}
+
+func TestCommunities(t *testing.T) {
+	c, err := ParseCommunity("64512:7")
+	require.NoError(t, err)
+	require.Equal(t, uint32(64512<<16|7), c)
+	c, err = ParseCommunity("no-export")
+	require.NoError(t, err)
+	require.Equal(t, uint32(0xffffff01), c)
+	l, err := ParseLargeCommunity("4200000000:1:2")
+	require.NoError(t, err)
+	require.Equal(t, [3]uint32{4200000000, 1, 2}, l)
+	for _, bad := range []string{"", "1", "1:", "1:2:3", "65536:1", "-1:1", "no-such", "1: 2", "0x1:2"} {
+		_, err := ParseCommunity(bad)
+		require.Error(t, err, bad)
+	}
+	for _, bad := range []string{"", "1:2", "1:2:3:4", "4294967296:1:1", "no-export"} {
+		_, err := ParseLargeCommunity(bad)
+		require.Error(t, err, bad)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	full, err := os.ReadFile("testdata/full.yaml")
+	require.NoError(f, err)
+	f.Add(full)
+	f.Add([]byte("a: &x [*x]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse("f.yaml", data)
+		if err == nil {
+			_, ok := c.Network(DefaultNetwork)
+			require.True(t, ok)
+			return
+		}
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			require.True(t, strings.HasPrefix(line, "f.yaml"), "%q", line)
+		}
+	})
+}

@@ -1,0 +1,303 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// place is where a value stands in its file, and how people call it.
+type place struct {
+	file  string
+	line  int
+	shown string // path with list entries by name
+	text  string // the value as written, of scalars
+}
+
+// decoder fills a Config from YAML. It is stricter than the library's: an unknown key, a key given twice, a value of
+// another type are errors, all found in one pass, each with its line.
+type decoder struct {
+	file   string
+	places map[string]place // by path with list entries by position, networks[0].peers[1].holdTime
+	failed map[string]bool  // paths whose values could not be decoded: nothing more is said about them
+	errs   Errors
+}
+
+func newDecoder(file string) *decoder {
+	return &decoder{file: file, places: map[string]place{}, failed: map[string]bool{}}
+}
+
+func (d *decoder) errorf(n *yaml.Node, shown, value, format string, args ...any) {
+	d.errs = append(d.errs, Error{File: d.file, Line: n.Line, Field: shown, Value: value, Message: fmt.Sprintf(format, args...)})
+}
+
+// decode reads the one document of data into c.
+func (d *decoder) decode(data []byte, c *Config) {
+	docs := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, next yaml.Node
+	if err := docs.Decode(&doc); err != nil {
+		if !errors.Is(err, io.EOF) {
+			d.syntax(err)
+		}
+		return
+	}
+	switch err := docs.Decode(&next); {
+	case err == nil:
+		d.errorf(&next, "", "", "a second document begins here: one is allowed")
+	case !errors.Is(err, io.EOF):
+		d.syntax(err)
+	}
+	if root := doc.Content[0]; !null(root) {
+		d.value(root, reflect.ValueOf(c).Elem(), "", "")
+	}
+}
+
+var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`)
+
+// syntax takes the line out of the library's message.
+func (d *decoder) syntax(err error) {
+	text := err.Error()
+	m := yamlLine.FindStringSubmatch(text)
+	line, _ := strconv.Atoi(m[1]) // none: 0, the whole file
+	d.errs = append(d.errs, Error{File: d.file, Line: line, Message: "not YAML: " + text[len(m[0]):]})
+}
+
+func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
+// value decodes n into v. A null leaves what is there: the default.
+func (d *decoder) value(n *yaml.Node, v reflect.Value, path, shown string) {
+	if null(n) {
+		return
+	}
+	text := ""
+	if n.Kind == yaml.ScalarNode {
+		text = n.Value
+	}
+	d.places[path] = place{d.file, n.Line, shown, text}
+	fail := func(format string, args ...any) {
+		d.errorf(n, shown, text, format, args...)
+		d.failed[path] = true
+	}
+	if n.Kind == yaml.AliasNode || n.Anchor != "" {
+		fail("anchors and aliases are not supported: write the value out")
+		return
+	}
+	t := v.Type()
+	if t.Kind() == reflect.Pointer {
+		v.Set(reflect.New(t.Elem()))
+		v, t = v.Elem(), t.Elem()
+	}
+	switch want := nodeKind(t); {
+	case n.Kind != want:
+		fail("%s is needed here, not a %s", wanted(t), kindName[n.Kind])
+	case want == yaml.ScalarNode:
+		if err := setScalar(v, n.Value, n.Tag); err != nil {
+			fail("%s", err)
+		}
+	case want == yaml.SequenceNode:
+		v.Set(reflect.MakeSlice(t, len(n.Content), len(n.Content)))
+		for i, item := range n.Content {
+			if s, ok := v.Index(i).Addr().Interface().(interface{ setDefaults() }); ok {
+				s.setDefaults()
+			}
+			d.value(item, v.Index(i), fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("%s[%s]", shown, entryName(item, i)))
+		}
+	case t.Kind() == reflect.Map: // of strings, in label selectors
+		v.Set(reflect.MakeMap(t))
+		d.keys(n, shown, func(key, val *yaml.Node) {
+			item := reflect.New(t.Elem()).Elem()
+			d.value(val, item, join(path, key.Value), join(shown, key.Value))
+			v.SetMapIndex(reflect.ValueOf(key.Value), item)
+		})
+	default:
+		d.mapping(n, v, path, shown)
+	}
+}
+
+// mapping decodes the keys of n into the fields of struct v.
+func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path, shown string) {
+	fields := fieldsOf(v.Type())
+	d.keys(n, shown, func(key, val *yaml.Node) {
+		i := slices.Index(fields, key.Value)
+		if i < 0 {
+			d.errorf(key, join(shown, key.Value), "", "unknown key; known here: %s", strings.Join(fields, ", "))
+			return
+		}
+		d.value(val, v.Field(i), join(path, key.Value), join(shown, key.Value))
+	})
+}
+
+// keys calls f with each key of mapping n once.
+func (d *decoder) keys(n *yaml.Node, shown string, f func(key, val *yaml.Node)) {
+	first := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, val := n.Content[i], n.Content[i+1]
+		if key.Kind != yaml.ScalarNode {
+			d.errorf(key, shown, "", "a key must be a plain word, not a %s", kindName[key.Kind])
+			continue
+		}
+		if line, twice := first[key.Value]; twice {
+			d.errorf(key, join(shown, key.Value), "", "given twice; first on line %d", line)
+			continue
+		}
+		first[key.Value] = key.Line
+		f(key, val)
+	}
+}
+
+func join(path, key string) string {
+	if path == "" || key == "" || strings.HasPrefix(key, "[") {
+		return path + key
+	}
+	return path + "." + key
+}
+
+// entryName is what a list's entry is called in messages: its name or address where it has one, else its position.
+func entryName(n *yaml.Node, i int) string {
+	for _, want := range []string{"name", "address", "interface"} {
+		for k := 0; n.Kind == yaml.MappingNode && k+1 < len(n.Content); k += 2 {
+			if v := n.Content[k+1]; n.Content[k].Value == want && v.Kind == yaml.ScalarNode && !null(v) && v.Value != "" {
+				return v.Value
+			}
+		}
+	}
+	return strconv.Itoa(i)
+}
+
+// fieldsOf lists the keys of a struct in the order of its fields.
+func fieldsOf(t reflect.Type) []string {
+	names := make([]string, t.NumField())
+	for i := range names {
+		tag := t.Field(i).Tag.Get("yaml")
+		if tag == "" {
+			tag = t.Field(i).Tag.Get("json") // API types
+		}
+		names[i], _, _ = strings.Cut(tag, ",")
+	}
+	return names
+}
+
+var kindName = map[yaml.Kind]string{
+	yaml.MappingNode:  "mapping",
+	yaml.SequenceNode: "list",
+	yaml.ScalarNode:   "single value",
+	yaml.AliasNode:    "alias",
+}
+
+var (
+	addrType     = reflect.TypeFor[netip.Addr]()
+	prefixType   = reflect.TypeFor[netip.Prefix]()
+	durationType = reflect.TypeFor[Duration]()
+)
+
+// nodeKind is the kind of YAML that a value of type t is written as.
+func nodeKind(t reflect.Type) yaml.Kind {
+	switch {
+	case t == addrType, t == prefixType:
+		return yaml.ScalarNode
+	case t.Kind() == reflect.Slice:
+		return yaml.SequenceNode
+	case t.Kind() == reflect.Struct, t.Kind() == reflect.Map, t.Kind() == reflect.Pointer:
+		return yaml.MappingNode
+	}
+	return yaml.ScalarNode
+}
+
+// wanted describes the values that a scalar of type t takes.
+func wanted(t reflect.Type) string {
+	switch t {
+	case addrType:
+		return "an IP address"
+	case prefixType:
+		return "a prefix such as 10.0.0.0/8"
+	case durationType:
+		return "a duration with its unit, such as 9s"
+	}
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		return "a mapping of keys to values"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		return fmt.Sprintf("a whole number from 0 to %d", uint64(1)<<t.Bits()-1)
+	}
+	return "a whole number"
+}
+
+// setScalar parses text into v. The tag is what YAML takes the text for; empty, from the environment, it is not looked at.
+func setScalar(v reflect.Value, text, tag string) error {
+	wrong := errors.New("not " + wanted(v.Type()))
+	isString := tag == "" || tag == "!!str"
+	switch v.Type() {
+	case addrType:
+		if text == "" {
+			return nil
+		}
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return wrong
+		}
+		v.Set(reflect.ValueOf(a))
+		return nil
+	case prefixType:
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return wrong
+		}
+		v.Set(reflect.ValueOf(p))
+		return nil
+	case durationType:
+		t, err := time.ParseDuration(text)
+		if err != nil {
+			return wrong
+		}
+		v.SetInt(int64(t))
+		return nil
+	}
+	switch v.Kind() {
+	case reflect.String:
+		if !isString {
+			return errors.New("not a string: put it in quotes")
+		}
+		v.SetString(text)
+	case reflect.Bool:
+		if text != "true" && text != "false" || tag == "!!str" {
+			return wrong
+		}
+		v.SetBool(text == "true")
+	case reflect.Int:
+		i, err := strconv.Atoi(text)
+		if err != nil || tag == "!!str" {
+			return wrong
+		}
+		v.SetInt(int64(i))
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		base := 10
+		// Masks are written in hexadecimal, often in quotes so that no tool turns them into decimals.
+		if hex, ok := strings.CutPrefix(text, "0x"); ok {
+			text, base = hex, 16
+		} else if tag == "!!str" {
+			return wrong
+		}
+		u, err := strconv.ParseUint(text, base, v.Type().Bits())
+		if err != nil {
+			return wrong
+		}
+		v.SetUint(u)
+	}
+	return nil
+}

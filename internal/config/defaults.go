@@ -1,0 +1,65 @@
+package config
+
+import "time"
+
+// Defaults is the configuration that an empty file stands for.
+func Defaults() *Config {
+	return &Config{
+		OnNoPath: NoPathDrop,
+		Steering: Steering{Mode: SteeringAuto, Device: "egressway", VNI: 7946, Port: 4790},
+		Marks:    Marks{Mask: 0x3f00, RulePriority: 700},
+		BGP: BGP{
+			ListenPort:      -1,
+			GracefulRestart: GracefulRestart{Enabled: true, RestartTime: Duration(120 * time.Second)},
+		},
+		Networks: []Network{{Name: DefaultNetwork}},
+		Status:   Status{Socket: "/run/egressway/egressway.sock", MetricsAddress: "127.0.0.1:9479"},
+		Log:      Log{Level: "info", Format: "text"},
+	}
+}
+
+// setDefaults gives a peer the values it has where its entry says nothing.
+func (p *Peer) setDefaults() {
+	*p = Peer{
+		Port:            179,
+		HoldTime:        Duration(9 * time.Second),
+		ConnectTime:     Duration(5 * time.Second),
+		AddressFamilies: []Family{IPv4Unicast, IPv6Unicast},
+		MaxPrefixes:     10000,
+	}
+}
+
+// setDefaults gives a profile the timers that routers use unless told otherwise.
+func (p *BFDProfile) setDefaults() {
+	*p = BFDProfile{TransmitInterval: 300, ReceiveInterval: 300, DetectMultiplier: 3}
+}
+
+// complete derives what depends on other values.
+func (c *Config) complete() {
+	for i := range c.Networks {
+		for j := range c.Networks[i].Peers {
+			p := &c.Networks[i].Peers[j]
+			if p.KeepaliveTime == 0 && p.HoldTime > 0 {
+				// A third of the hold time, as RFC 4271 suggests: two messages may be lost.
+				third := time.Duration(p.HoldTime) / 3
+				p.KeepaliveTime = Duration(max(third.Truncate(time.Second), time.Second))
+			}
+		}
+	}
+	if _, ok := c.Network(DefaultNetwork); !ok {
+		c.Networks = append(c.Networks, Network{Name: DefaultNetwork})
+	}
+}
+
+// Network finds the entry that spec.network names; the empty name is the default network's, which every configuration has.
+func (c *Config) Network(name string) (*Network, bool) {
+	if name == "" {
+		name = DefaultNetwork
+	}
+	for i := range c.Networks {
+		if c.Networks[i].Name == name {
+			return &c.Networks[i], true
+		}
+	}
+	return nil, false
+}

@@ -1,0 +1,63 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/egressway/egressway/internal/text"
+)
+
+// Error is one thing that is wrong with a configuration.
+type Error struct {
+	File    string // or "$EGRESSWAY_…" for a value from the environment
+	Line    int    // 0: the whole file
+	Field   string // path of the key, list entries by their name: networks[red].peers[10.1.0.1].holdTime
+	Value   string // what is there, empty where something is missing
+	Message string // what would be right
+}
+
+// Error writes it on one line: file:line: field: value: message.
+func (e Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Line > 0 {
+		fmt.Fprintf(&b, ":%d", e.Line)
+	}
+	if e.Field != "" {
+		b.WriteString(": " + e.Field)
+	}
+	if e.Value != "" {
+		b.WriteString(": " + text.Quote(e.Value))
+	}
+	b.WriteString(": " + e.Message)
+	return text.Line(b.String())
+}
+
+// Errors is everything that is wrong with a configuration, by line. It is what Load returns for a file that it could read.
+type Errors []Error
+
+// Error writes one error a line.
+func (es Errors) Error() string {
+	lines := make([]string, len(es))
+	for i, e := range es {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap makes each of them visible to errors.As.
+func (es Errors) Unwrap() []error {
+	errs := make([]error, len(es))
+	for i, e := range es {
+		errs[i] = e
+	}
+	return errs
+}
+
+func (es Errors) sort() {
+	slices.SortStableFunc(es, func(a, b Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.File, b.File), cmp.Compare(a.Field, b.Field))
+	})
+}

@@ -1,0 +1,144 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+)
+
+// maxSize is the most that a configuration file may hold: far more than anybody writes, little enough to read at once.
+const maxSize = 1 << 20
+
+// Load reads the configuration file at path, puts values of the environment over it and completes it with defaults. What
+// is wrong with the content comes back as Errors, all at once.
+func Load(path string) (*Config, error) {
+	c, _, err := load(path)
+	return c, err
+}
+
+// load also returns what the file holds, for Watch to compare.
+func load(path string) (*Config, []byte, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, data, err
+	}
+	c, err := parse(path, data, environment())
+	if err != nil {
+		return nil, data, err
+	}
+	if c.Node == "" {
+		c.Node = os.Getenv("NODE_NAME")
+	}
+	if c.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, data, fmt.Errorf("node: take the host name: %w", err)
+		}
+		c.Node = strings.ToLower(host) // as kubelet does
+	}
+	return c, data, nil
+}
+
+// Parse is Load for content that is already read, without the environment: the same content gives the same Config.
+// Relative paths in it are relative to the folder of file.
+func Parse(file string, data []byte) (*Config, error) { return parse(file, data, viper.New()) }
+
+func parse(file string, data []byte, env *viper.Viper) (*Config, error) {
+	c := Defaults()
+	d := newDecoder(file)
+	d.decode(data, c)
+	d.override(reflect.ValueOf(c).Elem(), "", env)
+	for i := range c.Networks {
+		for j := range c.Networks[i].Peers {
+			if p := &c.Networks[i].Peers[j]; p.PasswordFile != "" && !filepath.IsAbs(p.PasswordFile) {
+				p.PasswordFile = filepath.Join(filepath.Dir(file), p.PasswordFile)
+			}
+		}
+	}
+	c.complete()
+	v := &validator{decoder: d, c: c}
+	v.validate()
+	if len(d.errs) > 0 {
+		d.errs.sort()
+		return nil, d.errs
+	}
+	return c, nil
+}
+
+func read(path string) ([]byte, error) {
+	data, err := readAtMost(path, maxSize+1)
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	if len(data) > maxSize {
+		return data, Errors{{File: path, Message: "larger than 1 MiB: not a configuration"}}
+	}
+	return data, nil
+}
+
+func readAtMost(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
+// environment binds every scalar outside lists to EGRESSWAY_ and its path: log.level is EGRESSWAY_LOG_LEVEL.
+func environment() *viper.Viper {
+	v := viper.New()
+	v.SetEnvPrefix("egressway")
+	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
+	v.AutomaticEnv()
+	return v
+}
+
+func envName(path string) string {
+	return "EGRESSWAY_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+}
+
+// override sets the scalars for which env has a value.
+func (d *decoder) override(v reflect.Value, path string, env *viper.Viper) {
+	for i, name := range fieldsOf(v.Type()) {
+		field, path := v.Field(i), join(path, name)
+		switch {
+		case nodeKind(field.Type()) != yaml.ScalarNode:
+			if field.Kind() == reflect.Struct {
+				d.override(field, path, env)
+			}
+		case env.IsSet(path):
+			text, from := env.GetString(path), "$"+envName(path)
+			d.places[path] = place{file: from, shown: path, text: text}
+			delete(d.failed, path)
+			if err := setScalar(field, text, ""); err != nil {
+				d.failed[path] = true
+				d.errs = append(d.errs, Error{File: from, Field: path, Value: text, Message: err.Error()})
+			}
+		}
+	}
+}
+
+// ReadPassword reads a peer's TCP MD5 password (RFC 2385): what the file holds less its last line end, at most 80 bytes, which is
+// what the kernel takes.
+func ReadPassword(path string) (string, error) {
+	const most = 80
+	data, err := readAtMost(path, most+3)
+	if err != nil {
+		return "", fmt.Errorf("read the password: %w", err)
+	}
+	password := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
+	switch {
+	case password == "":
+		return "", fmt.Errorf("read the password: %s is empty", path)
+	case len(password) > most:
+		return "", fmt.Errorf("read the password: %s holds more than %d bytes", path, most)
+	}
+	return password, nil
+}

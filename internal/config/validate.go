@@ -1,0 +1,230 @@
+package config
+
+import (
+	"fmt"
+	"math/bits"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// The routing tables that our steering to hosts uses; no network may have one of them.
+const (
+	SteeringTableBase  = 794600
+	SteeringTableCount = 128
+)
+
+// validator judges a decoded Config. Paths are those of decoder.places.
+type validator struct {
+	*decoder
+	c *Config
+}
+
+// bad reports the value at path, or that it is missing where the file has none.
+func (v *validator) bad(path, format string, args ...any) {
+	e := Error{File: v.file, Message: fmt.Sprintf(format, args...)}
+	if p, ok := v.places[path]; ok {
+		e.File, e.Value = p.file, p.text
+	}
+	// The nearest enclosing entry of the file tells the line and the name.
+	found := false
+	for end := len(path); ; end = max(strings.LastIndexAny(path[:end], ".["), 0) {
+		if v.failed[path[:end]] {
+			return // the decoder has told
+		}
+		if p, ok := v.places[path[:end]]; ok && !found {
+			found, e.Line, e.Field = true, p.line, join(p.shown, strings.TrimPrefix(path[end:], "."))
+		}
+		if end == 0 {
+			break
+		}
+	}
+	if !found {
+		e.Field = path
+	}
+	v.errs = append(v.errs, e)
+}
+
+func (v *validator) validate() {
+	c := v.c
+	if c.Node != "" && len(validation.IsDNS1123Subdomain(c.Node)) > 0 {
+		v.bad("node", "not a node's name: lower case letters, digits, '-' and '.', at most 253 bytes")
+	}
+	if c.Source.Manifests != "" && c.Source.Kubernetes.Kubeconfig != "" {
+		v.bad("source.manifests", "objects come from one source: leave either this or kubernetes.kubeconfig out")
+	}
+	for i, p := range c.ClusterCIDRs {
+		path := fmt.Sprintf("clusterCIDRs[%d]", i)
+		if v.prefix(path, p) && p.Bits() == 0 {
+			v.bad(path, "every address: nothing would ever be steered")
+		}
+	}
+	oneOf(v, "onNoPath", c.OnNoPath, NoPathDrop, NoPathAllow)
+	v.steering()
+	v.marks()
+	v.bgp()
+	v.networks()
+	if !filepath.IsAbs(c.Status.Socket) || len(c.Status.Socket) > 107 {
+		v.bad("status.socket", "an absolute path of at most 107 bytes is needed")
+	}
+	v.listenAddress("status.metricsAddress", c.Status.MetricsAddress)
+	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
+	oneOf(v, "log.format", c.Log.Format, "text", "json")
+}
+
+func (v *validator) steering() {
+	s := v.c.Steering
+	oneOf(v, "steering.mode", s.Mode, SteeringAuto, SteeringDirect, SteeringVXLAN)
+	v.device("steering.device", s.Device)
+	if s.VNI == 0 || s.VNI >= 1<<24 {
+		v.bad("steering.vni", "not a VXLAN network identifier: 1 to %d", 1<<24-1)
+	}
+	if s.Port == 0 {
+		v.bad("steering.port", "not a UDP port: 1 to 65535")
+	}
+	if s.MTU != 0 && (s.MTU < 1280 || s.MTU > 65000) {
+		v.bad("steering.mtu", "0, for the underlay's less the encapsulation, or 1280 (the least IPv6 allows) to 65000")
+	}
+}
+
+func (v *validator) marks() {
+	m := v.c.Marks
+	if n := bits.OnesCount32(m.Mask); n < 4 || bits.Len32(m.Mask)-bits.TrailingZeros32(m.Mask) != n {
+		v.bad("marks.mask", "at least 4 bits in a row are needed, such as 0x3f00")
+	}
+	if m.RulePriority < 1 || m.RulePriority > 899 {
+		v.bad("marks.rulePriority", "1 to 899: our 100 priorities must end before the kernel's VRF rule at 1000")
+	}
+}
+
+func (v *validator) bgp() {
+	b := v.c.BGP
+	if _, given := v.places["bgp.asn"]; given {
+		v.asn("bgp.asn", b.ASN)
+	}
+	if a := b.RouterID; a.IsValid() && (!a.Is4() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback()) {
+		v.bad("bgp.routerID", "an IPv4 address of this node is needed")
+	}
+	if b.ListenPort != -1 && (b.ListenPort < 1 || b.ListenPort > 65535) {
+		v.bad("bgp.listenPort", "a TCP port, 1 to 65535, or -1 to dial only")
+	}
+	if t := b.GracefulRestart.RestartTime; b.GracefulRestart.Enabled || t != 0 {
+		v.seconds("bgp.gracefulRestart.restartTime", t, 1, 4095)
+	}
+	seen := map[string]string{}
+	for i, p := range b.BFDProfiles {
+		path := fmt.Sprintf("bgp.bfdProfiles[%d]", i)
+		if p.Name == "" {
+			v.bad(path+".name", "missing: the name by which peers refer to it")
+		} else {
+			v.unique(seen, p.Name, path+".name", "another profile has this name")
+		}
+		const least, most = 10, 60000
+		if p.TransmitInterval < least || p.TransmitInterval > most {
+			v.bad(path+".transmitInterval", "%d to %d milliseconds", least, most)
+		}
+		if p.ReceiveInterval < least || p.ReceiveInterval > most {
+			v.bad(path+".receiveInterval", "%d to %d milliseconds", least, most)
+		}
+		if p.DetectMultiplier == 0 {
+			v.bad(path+".detectMultiplier", "1 to 255 missed packets")
+		}
+	}
+}
+
+// asn refuses the numbers that no speaker may have as its own: RFC 7607 (0), RFC 6793 (AS_TRANS), RFC 7300 (the last ones).
+func (v *validator) asn(path string, asn uint32) {
+	switch asn {
+	case 0, 23456, 65535, 4294967295:
+		v.bad(path, "a reserved AS number: private ones are 64512 to 65534 and 4200000000 to 4294967294")
+	}
+}
+
+// seconds wants whole seconds, which is what BGP messages carry.
+func (v *validator) seconds(path string, d Duration, least, most int) bool {
+	t := time.Duration(d)
+	if t%time.Second != 0 || t < time.Duration(least)*time.Second || t > time.Duration(most)*time.Second {
+		v.bad(path, "whole seconds, %ds to %ds", least, most)
+		return false
+	}
+	return true
+}
+
+// oneOf wants value to be one of known.
+func oneOf[T ~string](v *validator, path string, value T, known ...T) {
+	if !slices.Contains(known, value) {
+		words := make([]string, len(known))
+		for i, k := range known {
+			words[i] = string(k)
+		}
+		v.bad(path, "one of %s", strings.Join(words, ", "))
+	}
+}
+
+// device wants a name that the kernel takes for an interface.
+func (v *validator) device(path, name string) bool {
+	switch {
+	case name == "":
+		v.bad(path, "missing: an interface's name")
+	case len(name) > 15:
+		v.bad(path, "not an interface's name: at most 15 bytes, this has %d", len(name))
+	case name == "." || name == ".." || name == "lo" || strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r > '~' || r == '/' || r == ':'
+	}):
+		v.bad(path, "not a usable interface's name: printable ASCII without blank, '/' and ':', and not lo")
+	default:
+		return true
+	}
+	return false
+}
+
+// prefix refuses what is no network of routable form.
+func (v *validator) prefix(path string, p netip.Prefix) bool {
+	switch {
+	case !p.IsValid():
+		v.bad(path, "missing: a prefix such as 10.0.0.0/8")
+	case p.Addr().Is4In6():
+		v.bad(path, "an IPv4 prefix in IPv6 clothes: write it as IPv4")
+	case p != p.Masked():
+		v.bad(path, "bits are set after the prefix length: %s is meant?", p.Masked())
+	default:
+		return true
+	}
+	return false
+}
+
+// unique reports path if value was seen before.
+func (v *validator) unique(seen map[string]string, value, path, format string, args ...any) {
+	first, twice := seen[value]
+	if !twice {
+		seen[value] = path
+		return
+	}
+	message := fmt.Sprintf(format, args...)
+	if line := v.places[first].line; line > 0 {
+		message += fmt.Sprintf(", on line %d", line)
+	}
+	v.bad(path, "%s", message)
+}
+
+func (v *validator) listenAddress(path, address string) {
+	if address == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err == nil && host != "" && host != "localhost" {
+		_, err = netip.ParseAddr(host)
+	}
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		v.bad(path, "an IP address and a port, such as 127.0.0.1:9479 or [::1]:9479, or empty for none")
+	}
+}

@@ -1,0 +1,348 @@
+package election
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+)
+
+// Elect chooses hosts for all EgressServices. It depends on nothing but the objects, so every node that sees the same
+// objects chooses alike.
+//
+// A host that an object's status names stays as long as it may be it. The others are given out one by one, the oldest
+// first, to the node with the fewest services; among those with equally few, a hash decides, so that services
+// spread. Services of one network that share an ingress IP share the host.
+func Elect(objects cluster.Objects) map[cluster.Key]Choice {
+	e := newElector(objects)
+	choices := make(map[cluster.Key]Choice, len(objects.EgressServices))
+	var contenders []*contender
+	for _, key := range byAge(objects.EgressServices) {
+		c, all, problem := e.contender(key)
+		switch {
+		case problem != nil:
+			choices[key] = Choice{Problem: problem}
+		case all:
+			choices[key] = Choice{Host: cluster.AllHosts}
+		default:
+			contenders = append(contenders, c)
+		}
+	}
+	groups := group(contenders, func(c *contender, problem *cluster.Problem) { choices[c.key] = Choice{Problem: problem} })
+	for _, g := range groups {
+		if g.host = e.current(g); g.host != none {
+			e.load[g.host] += len(g.members)
+		}
+	}
+	for _, g := range groups {
+		if g.host == none {
+			g.host = e.best(g, none)
+			e.load[g.host] += len(g.members)
+		}
+	}
+	for _, g := range groups {
+		choice := Choice{Host: e.name(g.host), Standby: e.name(e.best(g, g.host))}
+		for _, c := range g.members {
+			choices[c.key] = choice
+		}
+	}
+	return choices
+}
+
+// byAge orders the objects as they win over one another: the older first, then by key.
+func byAge(objects map[cluster.Key]cluster.EgressService) []cluster.Key {
+	keys := slices.Collect(maps.Keys(objects))
+	slices.SortFunc(keys, func(a, b cluster.Key) int {
+		return cmp.Or(objects[a].Created.Compare(objects[b].Created), a.Compare(b))
+	})
+	return keys
+}
+
+// elector holds what the choices have in common. Nodes are numbers in it: ten thousand services look at a thousand each.
+type elector struct {
+	objects   cluster.Objects
+	nodes     []string // Ready ones, sorted
+	hashes    []uint64 // of their names
+	everyNode []int
+	matching  map[string][]int // nodes by selector
+	nodeAddrs map[netip.Addr]bool
+	load      []int // services by host
+}
+
+// none stands for no node.
+const none = -1
+
+func newElector(objects cluster.Objects) *elector {
+	e := &elector{objects: objects, matching: map[string][]int{}, nodeAddrs: map[netip.Addr]bool{}}
+	for name, n := range objects.Nodes {
+		for _, a := range n.Addresses {
+			e.nodeAddrs[a] = true
+		}
+		if n.Ready {
+			e.nodes = append(e.nodes, name)
+		}
+	}
+	slices.Sort(e.nodes)
+	e.load = make([]int, len(e.nodes))
+	for i, name := range e.nodes {
+		e.everyNode = append(e.everyNode, i)
+		e.hashes = append(e.hashes, hash(name))
+	}
+	return e
+}
+
+// name is the name of a node's number.
+func (e *elector) name(node int) string {
+	if node == none {
+		return ""
+	}
+	return e.nodes[node]
+}
+
+// selected lists the Ready nodes that selector matches.
+func (e *elector) selected(selector labels.Selector) []int {
+	if selector.Empty() {
+		return e.everyNode
+	}
+	text := selector.String()
+	nodes, known := e.matching[text]
+	if !known {
+		for i, name := range e.nodes {
+			if selector.Matches(labels.Set(e.objects.Nodes[name].Labels)) {
+				nodes = append(nodes, i)
+			}
+		}
+		e.matching[text] = nodes
+	}
+	return nodes
+}
+
+// contender is an EgressService that needs one host.
+type contender struct {
+	key        cluster.Key
+	network    string
+	ingress    []netip.Addr
+	host       string // by its status
+	candidates []int  // nodes that may be the host, sorted, not empty
+}
+
+// contender judges one EgressService by itself; all says that every node is its host.
+func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *cluster.Problem) {
+	spec := e.objects.EgressServices[key]
+	refuse := func(field, value string, reason cluster.Reason, format string, args ...any) (*contender, bool, *cluster.Problem) {
+		return nil, false, noHost(key, field, value, reason, format, args...)
+	}
+	service, exists := e.objects.Services[key]
+	switch {
+	case !exists:
+		return refuse("", "", cluster.ReasonServiceNotFound, "no Service of this namespace and name")
+	case !service.LoadBalancer:
+		return refuse("", "", cluster.ReasonNotLoadBalancer, "its Service is not of type LoadBalancer")
+	}
+	switch spec.SourceIPBy {
+	case cluster.SourceIPByNetwork:
+		return nil, true, nil
+	case cluster.SourceIPByLoadBalancer, "":
+	default:
+		return refuse("spec.sourceIPBy", string(spec.SourceIPBy), cluster.ReasonInvalidValue,
+			"one of %s, %s", cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork)
+	}
+	selector := labels.Everything()
+	if spec.NodeSelector != nil {
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(spec.NodeSelector); err != nil {
+			return refuse("spec.nodeSelector", "", cluster.ReasonInvalidSelector, "not a label selector: %s", err)
+		}
+	}
+	c = &contender{key: key, network: cmp.Or(spec.Network, config.DefaultNetwork), host: spec.Host}
+	hostname := ""
+	for _, in := range service.Ingress {
+		if a, err := cluster.ParseAddr(in.IP); err == nil && !e.nodeAddrs[a] {
+			c.ingress = append(c.ingress, a)
+		}
+		hostname = cmp.Or(hostname, in.Hostname)
+	}
+	switch {
+	case len(c.ingress) > 0:
+	case hostname != "":
+		return refuse("", hostname, cluster.ReasonHostnameIngress, "its Service has a host name as ingress: an IP is needed")
+	default:
+		return refuse("", "", cluster.ReasonNoIngressIP, "its Service has no usable ingress IP yet: something must assign one, such as MetalLB")
+	}
+	if !slices.ContainsFunc(e.objects.Endpoints[key], e.isPod) {
+		return refuse("", "", cluster.ReasonNoEndpoints, "its Service has no endpoint with an address of its own")
+	}
+	matching := e.selected(selector)
+	c.candidates = matching
+	if service.LocalTraffic {
+		holds := map[string]bool{}
+		for _, p := range e.objects.Endpoints[key] {
+			holds[p.Node] = true
+		}
+		c.candidates = nil
+		for _, i := range matching {
+			if holds[e.nodes[i]] {
+				c.candidates = append(c.candidates, i)
+			}
+		}
+	}
+	switch {
+	case len(c.candidates) > 0:
+		return c, false, nil
+	case len(matching) > 0:
+		return refuse("", "", cluster.ReasonNoEligibleNode, "no eligible node holds an endpoint, as externalTrafficPolicy: Local asks")
+	case len(e.nodes) > 0:
+		return refuse("spec.nodeSelector", "", cluster.ReasonNoEligibleNode, "matches no Ready node")
+	}
+	return refuse("", "", cluster.ReasonNoEligibleNode, "no node is Ready")
+}
+
+// isPod tells an endpoint with its own address from a hostNetwork one.
+func (e *elector) isPod(p cluster.Endpoint) bool {
+	a, err := cluster.ParseAddr(p.Address)
+	return err == nil && !e.nodeAddrs[a]
+}
+
+// unit is the services that have one host together.
+type unit struct {
+	members    []*contender // the oldest first
+	candidates []int        // of all of them
+	host       int
+}
+
+// group joins contenders that share an ingress IP in one network. One that no node fits together with the older ones
+// is refused, so that it costs them nothing.
+func group(contenders []*contender, refuse func(*contender, *cluster.Problem)) []*unit {
+	type claim struct {
+		network string
+		addr    netip.Addr
+	}
+	root := map[*contender]*contender{} // disjoint sets; the root of each is its oldest member
+	find := func(c *contender) *contender {
+		for root[c] != c {
+			c = root[c]
+		}
+		return c
+	}
+	position := map[*contender]int{}
+	owner := map[claim]*contender{}
+	for i, c := range contenders {
+		root[c], position[c] = c, i
+		for _, a := range c.ingress {
+			first, taken := owner[claim{c.network, a}]
+			if !taken {
+				owner[claim{c.network, a}] = c
+				continue
+			}
+			x, y := find(first), find(c)
+			if position[x] > position[y] {
+				x, y = y, x
+			}
+			root[y] = x
+		}
+	}
+	var units []*unit
+	of := map[*contender]*unit{}
+	for _, c := range contenders {
+		u := of[find(c)]
+		if u == nil {
+			u = &unit{candidates: c.candidates}
+			of[find(c)] = u
+			units = append(units, u)
+		}
+		both := u.candidates
+		if len(u.members) > 0 {
+			both = intersect(u.candidates, c.candidates)
+		}
+		if len(both) == 0 {
+			oldest := u.members[0]
+			refuse(c, noHost(c.key, "", "", cluster.ReasonSharedIngressHost,
+				"no node fits both it and EgressService %s, which is older and shares its ingress IP (%s)", oldest.key, addrs(c.ingress)))
+			continue
+		}
+		u.candidates = both
+		u.members = append(u.members, c)
+	}
+	return units
+}
+
+// intersect keeps what two sorted lists have in common.
+func intersect(a, b []int) []int {
+	var both []int
+	for _, i := range a {
+		if _, ok := slices.BinarySearch(b, i); ok {
+			both = append(both, i)
+		}
+	}
+	return both
+}
+
+// current is the host that the members have, the oldest one's first, if it may stay.
+func (e *elector) current(u *unit) int {
+	for _, c := range u.members {
+		if i, ok := slices.BinarySearch(e.nodes, c.host); ok {
+			if _, ok := slices.BinarySearch(u.candidates, i); ok {
+				return i
+			}
+		}
+	}
+	return none
+}
+
+// best is the candidate with the fewest services that is not except. Among several it is the one that a rendezvous hash
+// says: every service has its own stable order of preference among the nodes.
+func (e *elector) best(u *unit, except int) int {
+	least := math.MaxInt
+	for _, i := range u.candidates {
+		if i != except {
+			least = min(least, e.load[i])
+		}
+	}
+	best, bestScore, own := none, uint64(0), hash(u.members[0].key.String())
+	for _, i := range u.candidates {
+		if i == except || e.load[i] != least {
+			continue
+		}
+		if score := mix(own ^ e.hashes[i]); best == none || score > bestScore {
+			best, bestScore = i, score
+		}
+	}
+	return best
+}
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return mix(h.Sum64())
+}
+
+// mix spreads every bit over the whole number, which FNV does not (Stafford's variant 13, as in SplitMix64).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+func noHost(key cluster.Key, field, value string, reason cluster.Reason, format string, args ...any) *cluster.Problem {
+	return &cluster.Problem{
+		Kind: "EgressService", Object: key.String(), Field: field, Value: value, Reason: reason, Message: fmt.Sprintf(format, args...),
+	}
+}
+
+func addrs(as []netip.Addr) string {
+	words := make([]string, len(as))
+	for i, a := range as {
+		words[i] = a.String()
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,11 @@
+// Package election chooses the host of every EgressService. The choice is a pure function of the objects.
+package election
+
+import "github.com/egressway/egressway/internal/cluster"
+
+// Choice is the outcome for one EgressService.
+type Choice struct {
+	Host    string // a node's name, cluster.AllHosts, or empty: none
+	Standby string // the node that takes over; empty: none
+	Problem *cluster.Problem
+}

@@ -1,0 +1,38 @@
+package kernel
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+func TestCleanup(t *testing.T) {
+	h := newNode(t)
+	uplink(t, "eth0", "10.0.0.1/24")
+	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	uplink(t, "eth2", "10.2.0.2/24", "2001:db8:2::2/64")
+	ip(t, "link add vrf-blue type vrf table 1002", "link set vrf-blue up", "rule add pref 720 lookup 1002", "route add default via 10.0.0.254",
+		"route add 192.0.2.0/24 via 10.0.0.254 table 1001 proto 143")
+	before := state(t)
+	ctx := t.Context()
+	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}, {Name: "vrf-blue", Interfaces: []string{"eth2"}}}
+	require.NoError(t, new(vrfs).apply(ctx, h, desired))
+	require.NoError(t, applyTunnel(ctx, h, &plan.Tunnel{
+		Device: "egressway", VNI: 7, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},
+		Hosts: []plan.TunnelHost{host("10.0.0.2", 2, "fe80::ff:fe00:2")},
+	}))
+	require.NoError(t, addRoutes(ctx, h, []plan.Route{
+		{Table: 1001, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.1.0.1", "eth1")}},
+		{Table: 1002, Dst: prefix("::/0"), NextHops: []plan.NextHop{via("2001:db8:2::1", "eth2")}},
+		{Table: 254, Dst: prefix("203.0.113.0/24"), NextHops: []plan.NextHop{via("10.0.0.9", "eth0")}},
+		{Table: 5002, Dst: prefix("::/0"), NextHops: []plan.NextHop{via("fe80::ff:fe00:2", "egressway")}},
+	}))
+	require.NoError(t, addRules(ctx, []plan.Rule{{Priority: 799, Mark: 0x800000, Mask: 0x800000, Unreachable: true}}))
+	require.Contains(t, ip(t, "link show eth2"), "master vrf-blue")
+
+	require.NoError(t, cleanup(ctx, h))
+	require.Equal(t, before, state(t))
+	quiet(t, func() error { return cleanup(ctx, h) })
+}

@@ -1,0 +1,67 @@
+package kernel
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// readLinks reads the interfaces of this node with their addresses, sorted by name.
+func readLinks(h *netlink.Handle) ([]plan.Link, error) {
+	all, err := retried(h.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	addrs, err := retried(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	names := make(map[int]string, len(all))
+	for _, l := range all {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	prefixes := make(map[int][]netip.Prefix, len(all))
+	for _, a := range addrs {
+		if p, ok := prefixOf(a.IPNet); ok && a.Flags&unix.IFA_F_DADFAILED == 0 {
+			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
+		}
+	}
+	links := make([]plan.Link, 0, len(all))
+	for _, l := range all {
+		a := l.Attrs()
+		link := plan.Link{
+			Name: a.Name, Index: a.Index, Up: isUp(a), Master: names[a.MasterIndex], MTU: a.MTU, Addrs: prefixes[a.Index],
+		}
+		if v, ok := l.(*netlink.Vrf); ok {
+			link.VRFTable = v.Table
+		}
+		slices.SortFunc(link.Addrs, func(a, b netip.Prefix) int {
+			return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+		})
+		links = append(links, link)
+	}
+	slices.SortFunc(links, func(a, b plan.Link) int { return cmp.Compare(a.Name, b.Name) })
+	return links, nil
+}
+
+// isUp says whether an interface is administratively up with carrier. Software devices may not know their state.
+func isUp(a *netlink.LinkAttrs) bool {
+	return a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0 &&
+		(a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown)
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	addr, ok := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(addr.Unmap(), ones), ok
+}

@@ -1,0 +1,172 @@
+package kernel
+
+import (
+	"encoding/binary"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// The parts that rules are made of. Each loads what it needs into register 1, or into the 32-bit registers from reg32
+// where a key is put together, so parts can follow one another freely.
+const (
+	reg   = unix.NFT_REG_1
+	reg32 = unix.NFT_REG32_00
+)
+
+type part = []expr.Any
+
+// join joins parts.
+func join(parts ...part) (r []expr.Any) {
+	for _, p := range parts {
+		r = append(r, p...)
+	}
+	return r
+}
+
+func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+func equal(v []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: v} }
+
+// An address family as rules see it: where its addresses stand in the header, and the suffix of its sets.
+type family struct {
+	proto    byte
+	suffix   string
+	src, dst uint32 // offsets
+	len      uint32
+}
+
+var (
+	ipv4     = family{unix.NFPROTO_IPV4, "4", 12, 16, 4}
+	ipv6     = family{unix.NFPROTO_IPV6, "6", 8, 24, 16}
+	families = []family{ipv4, ipv6}
+)
+
+func (f family) is() part {
+	return part{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg}, equal([]byte{f.proto})}
+}
+
+func (f family) load(offset, register uint32) part {
+	return part{&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.len}}
+}
+
+func (f family) source() part      { return join(f.is(), f.load(f.src, reg)) }
+func (f family) destination() part { return join(f.is(), f.load(f.dst, reg)) }
+
+// in matches when what was loaded is an element of the set.
+func in(set string) part { return part{&expr.Lookup{SourceRegister: reg, SetName: set}} }
+
+func notIn(set string) part {
+	return part{&expr.Lookup{SourceRegister: reg, SetName: set, Invert: true}}
+}
+
+// verdictOf looks what was loaded up in a verdict map.
+func verdictOf(set string) part {
+	return part{&expr.Lookup{SourceRegister: reg, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: set}}
+}
+
+func inInterface() part { return part{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg}} }
+
+func outInterface() part { return part{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg}} }
+
+var (
+	original = part{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, equal([]byte{0})}
+	reply    = part{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, equal([]byte{1})}
+)
+
+// Bits of ct state and ct status (include/uapi/linux/netfilter/nf_tables.h and nf_conntrack_common.h).
+const (
+	stateEstablished = 1 << 1
+	stateRelated     = 1 << 2
+	stateNew         = 1 << 3
+	statusDNAT       = 1 << 5
+)
+
+func ctHas(key expr.CtKey, bits uint32) part {
+	return part{
+		&expr.Ct{Key: key, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(bits), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)},
+	}
+}
+
+// ourCtMark loads our bits of the connection's mark.
+func ourCtMark(m plan.Marks) part {
+	return part{
+		&expr.Ct{Key: expr.CtKeyMARK, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(m.Mask), Xor: native(0)},
+	}
+}
+
+func ctMarkIs(m plan.Marks, v uint32) part { return append(ourCtMark(m), equal(native(v))) }
+
+func setPacketMark(m plan.Marks, v uint32) part {
+	return part{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(^m.Mask), Xor: native(v)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg},
+	}
+}
+
+func setCtMark(m plan.Marks, v uint32) part {
+	return part{
+		&expr.Ct{Key: expr.CtKeyMARK, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(^m.Mask), Xor: native(v)},
+		&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: reg},
+	}
+}
+
+// destinationIs compares the type of the destination address in the routing tables (rtnetlink's RTN_*).
+func destinationIsNot(kind uint32) part {
+	return part{
+		&expr.Fib{Register: reg, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(kind)},
+	}
+}
+
+// sourceOfDevice matches when the source address is the outgoing interface's own.
+func sourceOfDevice() part {
+	return part{&expr.Fib{Register: reg, FlagSADDR: true, FlagOIF: true, ResultADDRTYPE: true}, equal(native(unix.RTN_LOCAL))}
+}
+
+func jump(chain string) part { return part{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}} }
+func goTo(chain string) part { return part{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
+
+var (
+	accept     = part{&expr.Verdict{Kind: expr.VerdictAccept}}
+	drop       = part{&expr.Verdict{Kind: expr.VerdictDrop}}
+	masquerade = part{&expr.Masq{}}
+)
+
+// sourceNAT rewrites the source to the address in register 1.
+func (f family) sourceNAT() part {
+	return part{&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.proto), RegAddrMin: reg, RegAddrMax: reg}}
+}
+
+// mappedTo loads the value that the map has for what was loaded.
+func mappedTo(set string, register uint32) part {
+	return part{&expr.Lookup{SourceRegister: reg, DestRegister: register, IsDestRegSet: true, SetName: set}}
+}
+
+// clampMSS lowers the MSS option of a TCP SYN; the kernel never raises it (nft_exthdr_tcp_set_eval).
+func clampMSS(mss uint16) part {
+	const tcpMSS, synFlag = 2, 0x02
+	return part{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}, equal([]byte{unix.IPPROTO_TCP}),
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{synFlag}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{0}},
+		&expr.Immediate{Register: reg, Data: binary.BigEndian.AppendUint16(nil, mss)},
+		&expr.Exthdr{SourceRegister: reg, Type: tcpMSS, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+	}
+}
+
+// priority is a chain's place among all that hook in.
+func priority(p int32) *nftables.ChainPriority {
+	return nftables.ChainPriorityRef(nftables.ChainPriority(p))
+}
+
+func nativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }

@@ -1,0 +1,205 @@
+package kernel
+
+import (
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Names of the sets and maps; those with addresses carry the family's suffix.
+const (
+	setUplinks    = "uplinks"     // device : jump from-N
+	setDevices    = "devices"     // every uplink
+	setReplies    = "replies"     // ct mark of a connection that came in by N : goto reply-N
+	setNAT        = "nat"         // ct mark of an egress flow : goto its chain of nat
+	setGuards     = "guards"      // ct mark : goto its guard
+	setPaths      = "paths"       // path id, its meaning as the comment: the only memory there is
+	setEgress     = "egress"      // selected pod : goto path-N or no-path
+	setSource     = "source"      // selected pod : the address it leaves with, itself where it is steered on
+	setSources    = "sources"     // selected pod . that address: what a connection's first source and a packet's must be
+	setMasquerade = "masqueraded" // selected pods that leave with the outgoing interface's address
+	setCluster    = "cluster"     // destinations that are never steered
+	setPods       = "pods"        // addresses that must not cross an uplink as they are
+	setIngress    = "ingress"     // ingress IPs
+)
+
+// chain is one chain as it should be.
+type chain struct {
+	name     string
+	hook     *nftables.ChainHook // nil: a chain that others jump to
+	priority int32
+	kind     nftables.ChainType
+	rules    [][]expr.Any
+}
+
+// Chains that are named in more than one place.
+const (
+	chainOwnSource = "own-source"
+	chainPass      = "pass"
+)
+
+// Priorities. Ours comes after DNAT (-100), so that destinations are the real ones; our SNAT before any CNI's (kindnet
+// stands at srcnat-10), since the first to bind an address wins; the guard after all others.
+const (
+	priorityPrerouting = -90
+	priorityOutput     = -150
+	priorityForward    = -10
+	priorityNAT        = 50
+	priorityGuard      = 300
+)
+
+// chains is the whole packet path; what differs from packet to packet is looked up in sets.
+func chains(d plan.DataPlane) []chain {
+	m := d.Marks
+	base := []chain{
+		{name: "prerouting", hook: nftables.ChainHookPrerouting, priority: priorityPrerouting, kind: nftables.ChainTypeFilter, rules: prerouting()},
+		{name: "output", hook: nftables.ChainHookOutput, priority: priorityOutput, kind: nftables.ChainTypeRoute, rules: output(m)},
+		{name: "forward", hook: nftables.ChainHookForward, priority: priorityForward, kind: nftables.ChainTypeFilter, rules: forward(d)},
+		{name: "nat", hook: nftables.ChainHookPostrouting, priority: priorityNAT, kind: nftables.ChainTypeNAT, rules: [][]expr.Any{
+			join(ourCtMark(m), verdictOf(setNAT)),
+		}},
+		{name: "guard", hook: nftables.ChainHookPostrouting, priority: priorityGuard, kind: nftables.ChainTypeFilter, rules: guard(m)},
+		{name: "came-in", rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setReplies))}},
+		{name: "exempt", rules: exempt()},
+		{name: "no-path", rules: [][]expr.Any{jump("exempt"), drop}},
+		{name: "snat", rules: snat()},
+		{name: chainPass, rules: [][]expr.Any{join(setPacketMark(m, 0), accept)}}, // our bits do not leave this node
+	}
+	for _, p := range d.Paths {
+		base = append(base, pathChains(m, p)...)
+	}
+	return base
+}
+
+func prerouting() [][]expr.Any {
+	rules := [][]expr.Any{
+		join(inInterface(), verdictOf(setUplinks)),
+		join(reply, goTo("came-in")),
+	}
+	for _, f := range families {
+		rules = append(rules, join(f.source(), verdictOf(setEgress+f.suffix)))
+	}
+	return rules
+}
+
+// output serves what this node sends itself: replies of its own sockets, and ICMP errors about routed packets.
+func output(m plan.Marks) [][]expr.Any {
+	rules := [][]expr.Any{join(reply, jump("came-in"))}
+	for _, f := range families {
+		// The kernel answers a pod in the context of the VRF that the packet was about to leave by: lead it back.
+		rules = append(rules, join(outInterface(), in(setDevices), f.destination(), in(setPods+f.suffix), setPacketMark(m, m.Cluster())))
+	}
+	return rules
+}
+
+func forward(d plan.DataPlane) [][]expr.Any {
+	m := d.Marks
+	var rules [][]expr.Any
+	for _, p := range d.Paths {
+		if p.Tunneled {
+			rules = append(rules,
+				join(ctMarkIs(m, m.Egress(p.ID)), ipv4.is(), clampMSS(d.ClampMSS4)),
+				join(ctMarkIs(m, m.Egress(p.ID)), ipv6.is(), clampMSS(d.ClampMSS6)))
+		}
+	}
+	rules = append(rules, join(ctHas(expr.CtKeySTATE, stateEstablished|stateRelated), accept))
+	for _, f := range families {
+		// No Service took it: forwarded by the default route it would come back, until its hop limit ends.
+		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), drop))
+	}
+	return rules
+}
+
+// exempt accepts what stays in the cluster, and drops what is meant for an ingress IP that no Service took.
+func exempt() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, f := range families {
+		rules = append(rules, join(f.destination(), in(setCluster+f.suffix), accept))
+	}
+	rules = append(rules, join(destinationIsNot(unix.RTN_UNICAST), accept))
+	for _, f := range families {
+		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), drop))
+	}
+	return rules
+}
+
+// snat binds the source. A steered flow's is bound to itself: an accept would not keep a later chain from masquerading.
+func snat() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, f := range families {
+		rules = append(rules,
+			join(f.source(), mappedTo(setSource+f.suffix, reg), f.sourceNAT()),
+			join(f.source(), in(setMasquerade+f.suffix), masquerade))
+	}
+	return rules
+}
+
+// guard lets nothing out that has the wrong source or goes the wrong way, whatever happened before.
+func guard(m plan.Marks) [][]expr.Any {
+	rules := [][]expr.Any{join(ourCtMark(m), verdictOf(setGuards))}
+	for _, f := range families {
+		rules = append(rules, join(outInterface(), in(setDevices), f.source(), in(setPods+f.suffix), drop))
+	}
+	return rules
+}
+
+func isDefault(p plan.Path) bool {
+	return p.Key.Kind == plan.PathNetwork && p.Key.Name == config.DefaultNetwork
+}
+
+func named(prefix string, id plan.PathID) string { return fmt.Sprintf("%s-%d", prefix, id) }
+
+// elsewhere matches packets on their way out by an interface that is not the path's.
+func elsewhere(p plan.Path) part {
+	if isDefault(p) || len(p.Devices) == 0 {
+		return join(outInterface(), in(setDevices))
+	}
+	return join(outInterface(), notIn(named("devices", p.ID)))
+}
+
+// pathChains are the chains of one path.
+func pathChains(m plan.Marks, p plan.Path) []chain {
+	egress, ingress := m.Egress(p.ID), m.Ingress(p.ID)
+	done := goTo(chainPass)
+
+	guardRules := [][]expr.Any{join(reply, done), join(elsewhere(p), drop), jump(chainOwnSource), drop}
+
+	all := []chain{
+		// A selected pod's packets. A flow that had another path, or none, when it began must not go on.
+		{name: named("path", p.ID), rules: [][]expr.Any{
+			join(ctMarkIs(m, egress), setPacketMark(m, egress), accept),
+			jump("exempt"),
+			join(ctHas(expr.CtKeySTATE, stateNew), setCtMark(m, egress), setPacketMark(m, egress), accept),
+			drop,
+		}},
+		{name: named("guard", p.ID), rules: guardRules},
+	}
+	if p.Key.Kind != plan.PathNetwork || isDefault(p) {
+		return all
+	}
+
+	came := join(setCtMark(m, ingress), setPacketMark(m, m.Cluster()), accept)
+	from := [][]expr.Any{
+		join(reply, ctHas(expr.CtKeyMARK, m.EgressBit()), setPacketMark(m, m.Cluster()), accept),
+		join(original, ctHas(expr.CtKeySTATUS, statusDNAT), came),
+	}
+	for _, f := range families {
+		from = append(from, join(f.destination(), in(setIngress+f.suffix), came))
+	}
+	for _, f := range families {
+		from = append(from, join(original, f.source(), notIn(setCluster+f.suffix), f.load(f.dst, reg), in(setPods+f.suffix), drop))
+	}
+	return append(all,
+		// Packets from an uplink. Each passes twice where the uplink is enslaved: as the interface's, then as the VRF's.
+		chain{name: named("from", p.ID), rules: from},
+		chain{name: named("reply", p.ID), rules: [][]expr.Any{join(setPacketMark(m, egress), accept)}},
+		chain{name: named("guard-reply", p.ID), rules: [][]expr.Any{
+			join(original, done), join(elsewhere(p), drop), done,
+		}},
+	)
+}

@@ -1,0 +1,206 @@
+package kernel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// set is one set or map as it should be.
+type set struct {
+	nftables.Set
+	elements []nftables.SetElement
+}
+
+// sets is everything that is looked up.
+func sets(d plan.DataPlane) []*set {
+	byName := map[string]*set{}
+	var all []*set
+	add := func(name string, s nftables.Set) *set {
+		s.Name = name
+		n := &set{Set: s}
+		byName[name] = n
+		all = append(all, n)
+		return n
+	}
+	ifname := nftables.Set{KeyType: nftables.TypeIFName, KeyByteOrder: binaryutil.NativeEndian}
+	mark := nftables.Set{KeyType: nftables.TypeMark, KeyByteOrder: binaryutil.NativeEndian}
+	verdicts := func(s nftables.Set) nftables.Set {
+		s.IsMap, s.DataType = true, nftables.TypeVerdict
+		return s
+	}
+	uplinks, devices := add(setUplinks, verdicts(ifname)), add(setDevices, ifname)
+	replies, nat, guards := add(setReplies, verdicts(mark)), add(setNAT, verdicts(mark)), add(setGuards, verdicts(mark))
+	paths := add(setPaths, mark)
+
+	m := d.Marks
+	for _, p := range d.Paths {
+		paths.elements = append(paths.elements, nftables.SetElement{Key: native(uint32(p.ID)), Comment: pathComment(p.Key)})
+		nat.goTo(native(m.Egress(p.ID)), "snat")
+		guards.goTo(native(m.Egress(p.ID)), named("guard", p.ID))
+		if p.Key.Kind == plan.PathNetwork && !isDefault(p) {
+			replies.goTo(native(m.Ingress(p.ID)), named("reply", p.ID))
+			guards.goTo(native(m.Ingress(p.ID)), named("guard-reply", p.ID))
+		}
+		if len(p.Devices) > 0 {
+			own := add(named("devices", p.ID), ifname)
+			for _, device := range p.Devices {
+				own.element(deviceKey(device))
+			}
+		}
+	}
+	for _, u := range d.Uplinks {
+		uplinks.elements = append(uplinks.elements, nftables.SetElement{
+			Key: deviceKey(u.Device), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: named("from", u.Path)},
+		})
+		devices.element(deviceKey(u.Device))
+	}
+
+	for _, f := range families {
+		addr := nftables.Set{KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian}
+		ranges, pairs, toAddr := addr, addr, addr
+		ranges.Interval = true
+		pairs.Concatenation, pairs.KeyType = true, nftables.MustConcatSetType(f.datatype(), f.datatype())
+		toAddr.IsMap, toAddr.DataType = true, f.datatype()
+		egress := add(setEgress+f.suffix, verdicts(addr))
+		source, sources := add(setSource+f.suffix, toAddr), add(setSources+f.suffix, pairs)
+		masqueraded := add(setMasquerade+f.suffix, addr)
+		for _, e := range d.Endpoints {
+			if !f.has(e.Addr) {
+				continue
+			}
+			key := e.Addr.AsSlice()
+			switch {
+			case e.Path == 0:
+				egress.goTo(key, "no-path")
+				continue
+			case !e.Source.IsValid():
+				masqueraded.element(key)
+			default:
+				value := e.Source.AsSlice()
+				source.elements = append(source.elements, nftables.SetElement{Key: key, Val: value})
+				sources.element(slices.Concat(key, value))
+			}
+			egress.goTo(key, named("path", e.Path))
+		}
+		add(setCluster+f.suffix, ranges).elements = f.intervals(d.Cluster)
+		add(setPods+f.suffix, ranges).elements = f.intervals(d.Pods)
+		ingress := add(setIngress+f.suffix, addr)
+		for _, i := range d.Ingress {
+			if f.has(i.Addr) {
+				ingress.element(i.Addr.AsSlice())
+			}
+		}
+	}
+	return all
+}
+
+func (s *set) element(key []byte) { s.elements = append(s.elements, nftables.SetElement{Key: key}) }
+
+func (s *set) goTo(key []byte, chain string) {
+	s.elements = append(s.elements, nftables.SetElement{Key: key, VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}})
+}
+
+func (f family) datatype() nftables.SetDatatype {
+	if f.len == 4 {
+		return nftables.TypeIPAddr
+	}
+	return nftables.TypeIP6Addr
+}
+
+func (f family) has(a netip.Addr) bool { return a.BitLen() == int(f.len)*8 }
+
+// intervals turns sorted, disjoint prefixes into half-open ranges, joining adjacent ones.
+func (f family) intervals(prefixes []netip.Prefix) (elements []nftables.SetElement) {
+	var end netip.Addr // of the range being built; invalid: none, or it ends with the address space
+	for _, p := range prefixes {
+		if !f.has(p.Addr()) {
+			continue
+		}
+		if !end.IsValid() || end != p.Addr() {
+			if end.IsValid() {
+				elements = append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+			}
+			elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
+		}
+		end = lastAddr(p).Next()
+	}
+	if end.IsValid() {
+		elements = append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+	}
+	return elements
+}
+
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// deviceKey is an interface name as the kernel compares it: padded to IFNAMSIZ.
+func deviceKey(name string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, name)
+	return b
+}
+
+func pathComment(k plan.PathKey) string { return string(k.Kind) + " " + k.Name }
+
+func parsePath(comment string) (plan.PathKey, bool) {
+	kind, name, ok := strings.Cut(comment, " ")
+	return plan.PathKey{Kind: plan.PathKind(kind), Name: name}, ok
+}
+
+// identity is an element in a form in which what was planned and what the kernel lists compare equal.
+func identity(e nftables.SetElement) string {
+	var b bytes.Buffer
+	b.Write(e.Key)
+	if e.IntervalEnd {
+		b.WriteString("|end")
+	}
+	b.WriteByte('|')
+	switch {
+	case e.VerdictData != nil:
+		b.Write(native(uint32(e.VerdictData.Kind)))
+		b.WriteString(e.VerdictData.Chain)
+	case e.Val != nil:
+		b.Write(e.Val)
+	}
+	b.WriteByte('|')
+	b.WriteString(e.Comment)
+	return b.String()
+}
+
+// verdictFromKernel takes apart what the library leaves encoded: a verdict's attributes, code and chain.
+func verdictFromKernel(e *nftables.SetElement) {
+	v := &expr.Verdict{}
+	for b := e.Val; len(b) >= unix.SizeofRtAttr; {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofRtAttr || size > len(b) {
+			break
+		}
+		data := b[unix.SizeofRtAttr:size]
+		switch binary.NativeEndian.Uint16(b[2:]) &^ unix.NLA_F_NESTED {
+		case unix.NFTA_VERDICT_CODE:
+			if len(data) == 4 {
+				v.Kind = expr.VerdictKind(int32(binary.BigEndian.Uint32(data)))
+			}
+		case unix.NFTA_VERDICT_CHAIN:
+			v.Chain = string(bytes.TrimRight(data, "\x00"))
+		}
+		b = b[min(len(b), (size+3)&^3):]
+	}
+	e.Val, e.VerdictData = nil, v
+}

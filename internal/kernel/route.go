@@ -1,0 +1,364 @@
+package kernel
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// RouteProtocol marks every route and rule of ours.
+const RouteProtocol = 142
+
+const rtaNHID = 30 // RTA_NH_ID
+
+// routeKey is what tells the routes of a table apart.
+type routeKey struct {
+	table  uint32
+	dst    netip.Prefix
+	metric uint32
+}
+
+func (k routeKey) String() string {
+	return fmt.Sprintf("%s table %d metric %d", k.dst, k.table, k.metric)
+}
+
+// leg is a next hop in the kernel's terms.
+type leg struct {
+	gateway netip.Addr
+	device  int // index; 0: the kernel finds it by the gateway
+	onLink  bool
+	dead    bool // as read: the device is down or has no carrier
+}
+
+// route is a route in the kernel's normal form: metrics explicit, legs sorted.
+type route struct {
+	routeKey
+	protocol uint8
+	kind     uint8 // RTN_UNICAST, RTN_UNREACHABLE, ...
+	legs     []leg
+	object   bool // next hops stand in a next hop object
+}
+
+// same says whether both lead the same way.
+func (r *route) same(o *route) bool {
+	return r.kind == o.kind && !r.object && !o.object && slices.EqualFunc(r.legs, o.legs, func(a, b leg) bool {
+		return a.gateway == b.gateway && a.onLink == b.onLink && (a.device == b.device || a.device == 0 || b.device == 0)
+	})
+}
+
+func (r *route) sortLegs() {
+	slices.SortFunc(r.legs, func(a, b leg) int {
+		return cmp.Or(a.gateway.Compare(b.gateway), cmp.Compare(a.device, b.device))
+	})
+}
+
+// addRoutes adds the routes that are missing and changes those that differ. A leg whose device is missing or down is left
+// out while another stands.
+func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) error {
+	wanted, errs := normalRoutes(h, desired)
+	const (
+		missing = iota
+		different
+		right
+	)
+	state, err := retried(func() (map[routeKey]int, error) {
+		state := make(map[routeKey]int, len(wanted))
+		return state, dumpOurs(ctx, func(r *route) {
+			if w, ok := wanted[r.routeKey]; ok && state[r.routeKey] != right {
+				state[r.routeKey] = different
+				if w.same(r) {
+					state[r.routeKey] = right
+				}
+			}
+		})
+	})
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	var todo []*route
+	var messages []message
+	for i := range desired {
+		r := wanted[keyOf(&desired[i])]
+		if r == nil || state[r.routeKey] == right {
+			continue
+		}
+		// A new route must not touch a foreign one of the same key; our own is replaced in one step.
+		flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
+		if state[r.routeKey] == different {
+			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+		}
+		state[r.routeKey] = right
+		todo = append(todo, r)
+		messages = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)})
+	}
+	results, err := change(ctx, messages)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for i, err := range results {
+		switch {
+		case errors.Is(err, unix.EEXIST):
+			errs = append(errs, fmt.Errorf("add route %s: another route, not of this daemon, stands there: %w", todo[i].routeKey, err))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("add route %s: %w", todo[i].routeKey, err))
+		}
+	}
+	return joined(errs)
+}
+
+// pruneRoutes removes the routes of ours, in any table, that are not desired.
+func pruneRoutes(ctx context.Context, desired []plan.Route) error {
+	wanted := make(map[routeKey]bool, len(desired))
+	for i := range desired {
+		wanted[keyOf(&desired[i])] = true
+	}
+	stale, err := retried(func() ([]*route, error) {
+		var stale []*route
+		seen := map[routeKey]bool{}
+		err := dumpOurs(ctx, func(r *route) {
+			if !wanted[r.routeKey] || seen[r.routeKey] {
+				stale = append(stale, r)
+			}
+			seen[r.routeKey] = true
+		})
+		return stale, err
+	})
+	if err != nil {
+		return err
+	}
+	messages := make([]message, len(stale))
+	for i, r := range stale {
+		messages[i] = message{unix.RTM_DELROUTE, 0, r.encode(false)}
+	}
+	results, err := change(ctx, messages)
+	if err != nil {
+		return err
+	}
+	for i, err := range results {
+		if results[i] = nil; err != nil && !errors.Is(err, unix.ESRCH) {
+			results[i] = fmt.Errorf("delete route %s: %w", stale[i].routeKey, err)
+		}
+	}
+	return joined(results)
+}
+
+// keyOf is the key of a planned route in the kernel's normal form.
+func keyOf(r *plan.Route) routeKey {
+	k := routeKey{r.Table, r.Dst.Masked(), r.Metric}
+	if k.metric == 0 && k.dst.Addr().Is6() {
+		k.metric = 1024 // IP6_RT_PRIO_USER
+	}
+	return k
+}
+
+// normalRoutes resolves devices and drops what cannot be installed, with an error each.
+func normalRoutes(h *netlink.Handle, desired []plan.Route) (map[routeKey]*route, []error) {
+	var errs []error
+	devices := map[string]netlink.Link{}
+	device := func(name string) (netlink.Link, error) {
+		if l, ok := devices[name]; ok {
+			return l, nil
+		}
+		l, err := h.LinkByName(name)
+		if err == nil {
+			devices[name] = l
+		}
+		return l, err
+	}
+	ipv6 := len(routeFamilies()) > 1
+	wanted := make(map[routeKey]*route, len(desired))
+	for i := range desired {
+		p := &desired[i]
+		if p.Unreachable && p.Dst.Addr().Is6() && !ipv6 {
+			continue
+		}
+		r := &route{routeKey: keyOf(p), protocol: RouteProtocol, kind: unix.RTN_UNICAST}
+		if p.Unreachable {
+			r.kind = unix.RTN_UNREACHABLE
+		}
+		var legErrs []error
+		for _, n := range p.NextHops {
+			l := leg{gateway: n.Gateway, onLink: n.OnLink}
+			if n.Device != "" {
+				d, err := device(n.Device)
+				if err == nil && d.Attrs().RawFlags&unix.IFF_UP == 0 {
+					err = unix.ENETDOWN
+				}
+				if err != nil {
+					legErrs = append(legErrs, fmt.Errorf("add route %s by %s: device %s: %w", r.routeKey, n.Gateway, n.Device, err))
+					continue
+				}
+				l.device = d.Attrs().Index
+			}
+			r.legs = append(r.legs, l)
+		}
+		errs = append(errs, legErrs...)
+		if len(r.legs) == 0 && !p.Unreachable {
+			if len(legErrs) == 0 {
+				errs = append(errs, fmt.Errorf("add route %s: it has no next hop", r.routeKey))
+			}
+			continue
+		}
+		r.sortLegs()
+		r.legs = slices.Compact(r.legs)
+		wanted[r.routeKey] = r
+	}
+	return wanted, errs
+}
+
+// dumpRoutes calls each, until it returns false, for every route of a family, table (0: all) and protocol (0: all).
+func dumpRoutes(family uint8, table uint32, protocol uint8, each func(*route) bool) error {
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0], body[5] = family, protocol
+	if table != 0 {
+		body = appendAttr32(body, unix.RTA_TABLE, table)
+	}
+	return dump(message{typ: unix.RTM_GETROUTE, body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
+		r, ok := decodeRoute(b)
+		if !ok || b[0] != family || table != 0 && r.table != table || protocol != 0 && r.protocol != protocol {
+			return true
+		}
+		return each(r)
+	})
+}
+
+// dumpOurs calls each for every route of ours.
+func dumpOurs(ctx context.Context, each func(*route)) error {
+	for _, family := range routeFamilies() {
+		err := dumpRoutes(family, 0, RouteProtocol, func(r *route) bool { each(r); return ctx.Err() == nil })
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return fmt.Errorf("list routes: %w", err)
+		}
+	}
+	return nil
+}
+
+// encode writes the body of a request to add, or to delete, the route.
+func (r *route) encode(add bool) []byte {
+	b := make([]byte, unix.SizeofRtMsg, 96)
+	family, ipv4 := uint8(unix.AF_INET6), r.dst.Addr().Is4()
+	if ipv4 {
+		family = unix.AF_INET
+	}
+	b[0], b[1], b[5], b[7] = family, uint8(r.dst.Bits()), r.protocol, r.kind
+	b = appendAttr(b, unix.RTA_DST, r.dst.Addr().AsSlice()...)
+	b = appendAttr32(b, unix.RTA_TABLE, r.table)
+	if r.metric != 0 {
+		b = appendAttr32(b, unix.RTA_PRIORITY, r.metric)
+	}
+	if !add {
+		// The key finds it, with all its legs; for IPv4, whose tables may hold several of one key, the legs too.
+		b[6] = unix.RT_SCOPE_NOWHERE
+		if !ipv4 || r.object {
+			return b
+		}
+	} else if ipv4 && !slices.ContainsFunc(r.legs, func(l leg) bool { return l.gateway.IsValid() }) && r.kind == unix.RTN_UNICAST {
+		b[6] = unix.RT_SCOPE_LINK
+	}
+	if len(r.legs) == 1 {
+		binary.NativeEndian.PutUint32(b[8:], r.legs[0].flags())
+		if r.legs[0].device != 0 {
+			b = appendAttr32(b, unix.RTA_OIF, uint32(r.legs[0].device))
+		}
+		return r.legs[0].appendGateway(b, ipv4)
+	}
+	var legs []byte
+	for _, l := range r.legs {
+		start := len(legs)
+		legs = append(legs, make([]byte, unix.SizeofRtNexthop)...)
+		legs[start+2] = uint8(l.flags())
+		binary.NativeEndian.PutUint32(legs[start+4:], uint32(l.device))
+		legs = l.appendGateway(legs, ipv4)
+		binary.NativeEndian.PutUint16(legs[start:], uint16(len(legs)-start))
+	}
+	if len(legs) > 0 {
+		b = appendAttr(b, unix.RTA_MULTIPATH, legs...)
+	}
+	return b
+}
+
+func (l leg) flags() uint32 {
+	if l.onLink {
+		return unix.RTNH_F_ONLINK
+	}
+	return 0
+}
+
+// appendGateway appends the gateway as its family and the route's ask for.
+func (l leg) appendGateway(b []byte, ipv4 bool) []byte {
+	switch {
+	case !l.gateway.IsValid():
+		return b
+	case ipv4 && l.gateway.Is6():
+		via := binary.NativeEndian.AppendUint16(nil, unix.AF_INET6)
+		return appendAttr(b, unix.RTA_VIA, append(via, l.gateway.AsSlice()...)...)
+	}
+	return appendAttr(b, unix.RTA_GATEWAY, l.gateway.AsSlice()...)
+}
+
+// decodeRoute reads a route; ok is false for what is no route of a table, such as cached exceptions.
+func decodeRoute(b []byte) (r *route, ok bool) {
+	if len(b) < unix.SizeofRtMsg || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
+		return nil, false
+	}
+	r = &route{protocol: b[5], kind: b[7]}
+	r.table = uint32(b[4])
+	dst := netip.IPv6Unspecified()
+	if b[0] == unix.AF_INET {
+		dst = netip.IPv4Unspecified()
+	}
+	one := decodeLeg(binary.NativeEndian.Uint32(b[8:]), 0, b, unix.SizeofRtMsg)
+	for typ, value := range attrs(b, unix.SizeofRtMsg) {
+		switch typ {
+		case unix.RTA_DST:
+			dst, _ = netip.AddrFromSlice(value)
+		case unix.RTA_TABLE:
+			r.table = binary.NativeEndian.Uint32(value)
+		case unix.RTA_PRIORITY:
+			r.metric = binary.NativeEndian.Uint32(value)
+		case unix.RTA_OIF:
+			one.device = int(binary.NativeEndian.Uint32(value))
+		case rtaNHID:
+			r.object = true
+		case unix.RTA_MULTIPATH:
+			for len(value) >= unix.SizeofRtNexthop {
+				n := int(binary.NativeEndian.Uint16(value))
+				if n < unix.SizeofRtNexthop || n > len(value) {
+					break
+				}
+				device := int(binary.NativeEndian.Uint32(value[4:]))
+				r.legs = append(r.legs, decodeLeg(uint32(value[2]), device, value[:n], unix.SizeofRtNexthop))
+				value = value[min(align(n), len(value)):]
+			}
+		}
+	}
+	r.dst = netip.PrefixFrom(dst, int(b[1]))
+	// Unreachable IPv6 routes name the loopback device.
+	if r.kind == unix.RTN_UNICAST && r.legs == nil {
+		r.legs = []leg{one}
+	}
+	r.sortLegs()
+	return r, true
+}
+
+func decodeLeg(flags uint32, device int, b []byte, fixed int) leg {
+	l := leg{device: device, onLink: flags&unix.RTNH_F_ONLINK != 0, dead: flags&(unix.RTNH_F_DEAD|unix.RTNH_F_LINKDOWN) != 0}
+	for typ, value := range attrs(b, fixed) {
+		switch typ {
+		case unix.RTA_GATEWAY:
+			l.gateway, _ = netip.AddrFromSlice(value)
+		case unix.RTA_VIA:
+			l.gateway, _ = netip.AddrFromSlice(value[min(2, len(value)):])
+		}
+	}
+	return l
+}

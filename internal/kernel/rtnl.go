@@ -1,0 +1,237 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Routes come in hundreds of thousands, rules need their action, and what the kernel flushes must be put back as it was
+// with every attribute: these three are read and written as messages, all else by the netlink library.
+
+// message is an rtnetlink message less its header.
+type message struct {
+	typ   uint16
+	flags uint16 // beside NLM_F_REQUEST and NLM_F_ACK
+	body  []byte
+}
+
+// routeFamilies are the address families of this kernel, which may have been started without IPv6.
+func routeFamilies() []uint8 {
+	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
+		return []uint8{unix.AF_INET}
+	}
+	return []uint8{unix.AF_INET, unix.AF_INET6}
+}
+
+// attrs yields the attributes that follow a fixed header of length fixed.
+func attrs(body []byte, fixed int) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for b := body[min(fixed, len(body)):]; len(b) >= unix.SizeofRtAttr; {
+			n := int(binary.NativeEndian.Uint16(b))
+			if n < unix.SizeofRtAttr || n > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[unix.SizeofRtAttr:n]) {
+				return
+			}
+			b = b[min(align(n), len(b)):]
+		}
+	}
+}
+
+// appendAttr appends an attribute, padded.
+func appendAttr(b []byte, typ uint16, value ...byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = append(b, value...)
+	return append(b, make([]byte, align(len(value))-len(value))...)
+}
+
+func appendAttr32(b []byte, typ uint16, value uint32) []byte {
+	return appendAttr(b, typ, binary.NativeEndian.AppendUint32(nil, value)...)
+}
+
+func align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
+
+// conn is an rtnetlink socket for one dump or a series of changes.
+type conn struct {
+	sock *nl.NetlinkSocket
+	seq  uint32
+}
+
+func dial() (*conn, error) {
+	sock, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	// Strict checking makes the kernel filter dumps. Kernels before 4.20 lack it; callers filter too.
+	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	_ = sock.SetExtAck(true)
+	_ = sock.SetReceiveBufferSize(receiveBuffer, true)
+	return &conn{sock: sock}, nil
+}
+
+func (c *conn) close() { c.sock.Close() }
+
+// send sends several messages by one system call.
+func (c *conn) send(messages []message) error {
+	var b []byte
+	for _, m := range messages {
+		c.seq++
+		b = binary.NativeEndian.AppendUint32(b, uint32(unix.SizeofNlMsghdr+len(m.body)))
+		b = binary.NativeEndian.AppendUint16(b, m.typ)
+		b = binary.NativeEndian.AppendUint16(b, m.flags|unix.NLM_F_REQUEST)
+		b = binary.NativeEndian.AppendUint32(b, c.seq)
+		b = append(b, 0, 0, 0, 0) // port, filled in by the kernel
+		b = append(b, m.body...)
+		b = append(b, make([]byte, align(len(b))-len(b))...)
+	}
+	return unix.Sendto(c.sock.GetFd(), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+}
+
+// batch bounds the messages sent at once, and with them the acknowledgements that wait in the receive buffer.
+const batch = 128
+
+// change sends the messages and returns an error, or nil, for each of them.
+func change(ctx context.Context, messages []message) ([]error, error) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	c, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	errs := make([]error, len(messages))
+	for done := 0; done < len(messages); {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		part := messages[done:min(done+batch, len(messages))]
+		for i := range part {
+			part[i].flags |= unix.NLM_F_ACK
+		}
+		first := c.seq + 1
+		if err := c.send(part); err != nil {
+			return nil, fmt.Errorf("send rtnetlink request: %w", err)
+		}
+		for acked := 0; acked < len(part); {
+			replies, _, err := c.sock.Receive()
+			if err != nil {
+				return nil, fmt.Errorf("receive rtnetlink answer: %w", err)
+			}
+			for _, r := range replies {
+				if i := r.Header.Seq - first; r.Header.Type == unix.NLMSG_ERROR && int(i) < len(part) {
+					errs[done+int(i)] = answer(r)
+					acked++
+				}
+			}
+		}
+		done += len(part)
+	}
+	return errs, nil
+}
+
+// dump asks for a list and calls each for every entry until it returns false. The body is each's only while it runs.
+// With ErrDumpInterrupted the list is not whole, see retried.
+func dump(request message, want uint16, each func(body []byte) bool) error {
+	c, err := dial()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	request.flags |= unix.NLM_F_DUMP
+	if err := c.send([]message{request}); err != nil {
+		return fmt.Errorf("send rtnetlink dump request: %w", err)
+	}
+	for interrupted := false; ; {
+		replies, _, err := c.sock.Receive()
+		if err != nil {
+			return fmt.Errorf("receive rtnetlink dump: %w", err)
+		}
+		for _, r := range replies {
+			interrupted = interrupted || r.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+			switch r.Header.Type {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				if err := answer(r); err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: no such table
+					return err
+				}
+				if interrupted {
+					return netlink.ErrDumpInterrupted
+				}
+				return nil
+			case want:
+				if !each(r.Data) {
+					return nil
+				}
+			}
+		}
+	}
+}
+
+// retried calls list again while what it lists changes under it.
+func retried[T any](list func() (T, error)) (T, error) {
+	const tries = 10
+	for range tries - 1 {
+		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return list()
+}
+
+// answer reads the error out of an acknowledgement, with the kernel's own words where it has some.
+func answer(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		return nil
+	}
+	errno := int32(binary.NativeEndian.Uint32(m.Data))
+	if errno == 0 {
+		return nil
+	}
+	err := error(syscall.Errno(-errno))
+	if m.Header.Flags&unix.NLM_F_ACK_TLVS == 0 {
+		return err
+	}
+	skip := 4 + unix.SizeofNlMsghdr
+	if m.Header.Type == unix.NLMSG_DONE {
+		skip = 4
+	} else if m.Header.Flags&unix.NLM_F_CAPPED == 0 && len(m.Data) >= 8 {
+		skip = 4 + align(int(binary.NativeEndian.Uint32(m.Data[4:])))
+	}
+	for typ, value := range attrs(m.Data, skip) {
+		if typ == unix.NLMSGERR_ATTR_MSG {
+			return fmt.Errorf("%w (%s)", err, strings.TrimRight(string(value), "\x00"))
+		}
+	}
+	return err
+}
+
+// joined joins errors, only the first of many.
+func joined(errs []error) error {
+	const most = 10
+	kept := errs[:0:0]
+	n := 0
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		if n++; n <= most {
+			kept = append(kept, err)
+		}
+	}
+	if n > most {
+		kept = append(kept, fmt.Errorf("and %d errors more", n-most))
+	}
+	return errors.Join(kept...)
+}

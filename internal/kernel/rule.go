@@ -1,0 +1,169 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// rule is a rule of ours in one family. The netlink library reads no action, so rules travel as messages.
+type rule struct {
+	family uint8
+	plan.Rule
+	action uint8
+}
+
+func (r rule) String() string {
+	family := "IPv4"
+	if r.family == unix.AF_INET6 {
+		family = "IPv6"
+	}
+	to := fmt.Sprintf("table %d", r.Table)
+	if r.Unreachable {
+		to = "unreachable"
+	}
+	return fmt.Sprintf("%s rule %d mark %#x/%#x %s", family, r.Priority, r.Mark, r.Mask, to)
+}
+
+// addRules adds the rules that are missing, in both families.
+func addRules(ctx context.Context, desired []plan.Rule) error {
+	have, err := listRules()
+	if err != nil {
+		return err
+	}
+	standing := make(map[rule]bool, len(have))
+	for _, r := range have {
+		standing[r] = true
+	}
+	var todo []rule
+	var messages []message
+	for _, r := range both(desired) {
+		if !standing[r] {
+			standing[r] = true
+			todo = append(todo, r)
+			messages = append(messages, message{unix.RTM_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, r.encode()})
+		}
+	}
+	return changeRules(ctx, "add", todo, messages, unix.EEXIST)
+}
+
+// pruneRules removes the rules of ours that are not desired, or stand twice.
+func pruneRules(ctx context.Context, desired []plan.Rule) error {
+	have, err := listRules()
+	if err != nil {
+		return err
+	}
+	wanted := make(map[rule]bool, 2*len(desired))
+	for _, r := range both(desired) {
+		wanted[r] = true
+	}
+	var todo []rule
+	var messages []message
+	for _, r := range have {
+		if !wanted[r] {
+			todo = append(todo, r)
+			messages = append(messages, message{unix.RTM_DELRULE, 0, r.encode()})
+		}
+		delete(wanted, r)
+	}
+	return changeRules(ctx, "delete", todo, messages, unix.ENOENT)
+}
+
+// changeRules sends the messages; an answer of done means that there was nothing to do.
+func changeRules(ctx context.Context, what string, rules []rule, messages []message, done error) error {
+	results, err := change(ctx, messages)
+	if err != nil {
+		return err
+	}
+	for i, err := range results {
+		if results[i] = nil; err != nil && !errors.Is(err, done) {
+			results[i] = fmt.Errorf("%s %s: %w", what, rules[i], err)
+		}
+	}
+	return joined(results)
+}
+
+func both(desired []plan.Rule) []rule {
+	rules := make([]rule, 0, 2*len(desired))
+	for _, family := range routeFamilies() {
+		for _, r := range desired {
+			action := uint8(nl.FR_ACT_TO_TBL)
+			if r.Unreachable {
+				action, r.Table = nl.FR_ACT_UNREACHABLE, 0
+			}
+			r.Mark &= r.Mask
+			rules = append(rules, rule{family: family, Rule: r, action: action})
+		}
+	}
+	return rules
+}
+
+// listRules lists the rules of our protocol.
+func listRules() ([]rule, error) {
+	var all []rule
+	for _, family := range routeFamilies() {
+		body := make([]byte, unix.SizeofRtMsg)
+		body[0] = family
+		rules, err := retried(func() ([]rule, error) {
+			var rules []rule
+			err := dump(message{typ: unix.RTM_GETRULE, body: body}, unix.RTM_NEWRULE, func(b []byte) bool {
+				if r, ours := decodeRule(b); ours && r.family == family {
+					rules = append(rules, r)
+				}
+				return true
+			})
+			return rules, err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list rules: %w", err)
+		}
+		all = append(all, rules...)
+	}
+	return all, nil
+}
+
+// encode writes the body of a request; struct fib_rule_hdr has the layout of struct rtmsg.
+func (r rule) encode() []byte {
+	b := make([]byte, unix.SizeofRtMsg, 64)
+	b[0], b[7] = r.family, r.action
+	b = appendAttr32(b, nl.FRA_PRIORITY, uint32(r.Priority))
+	b = appendAttr32(b, nl.FRA_FWMARK, r.Mark)
+	b = appendAttr32(b, nl.FRA_FWMASK, r.Mask)
+	if r.Table != 0 {
+		b = appendAttr32(b, nl.FRA_TABLE, r.Table)
+	}
+	return appendAttr(b, nl.FRA_PROTOCOL, RouteProtocol)
+}
+
+// decodeRule reads a rule and whether it is ours: of our protocol, without selectors that ours never have.
+func decodeRule(b []byte) (r rule, ours bool) {
+	if len(b) < unix.SizeofRtMsg {
+		return r, false
+	}
+	r.family, r.action = b[0], b[7]
+	r.Unreachable = r.action == nl.FR_ACT_UNREACHABLE
+	plain := true
+	for typ, value := range attrs(b, unix.SizeofRtMsg) {
+		switch typ {
+		case nl.FRA_PROTOCOL:
+			ours = value[0] == RouteProtocol
+		case nl.FRA_PRIORITY:
+			r.Priority = int(binary.NativeEndian.Uint32(value))
+		case nl.FRA_FWMARK:
+			r.Mark = binary.NativeEndian.Uint32(value)
+		case nl.FRA_FWMASK:
+			r.Mask = binary.NativeEndian.Uint32(value)
+		case nl.FRA_TABLE:
+			r.Table = binary.NativeEndian.Uint32(value)
+		case nl.FRA_SRC, nl.FRA_DST, nl.FRA_IIFNAME, nl.FRA_OIFNAME:
+			plain = false
+		}
+	}
+	return r, ours && plain
+}

@@ -1,0 +1,195 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// tunnelAddress is the IPv4 dummy address (RFC 7600): a loose reverse path filter passes nothing on a device without an
+// IPv4 address.
+var tunnelAddress = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 0, 8}), 32)
+
+// The nest of attributes that leads to a device's rp_filter.
+const (
+	inetConf = 1 // IFLA_INET_CONF
+	rpFilter = 8 // IPV4_DEVCONF_RP_FILTER
+)
+
+// applyTunnel makes our VXLAN device, and the neighbour and forwarding entries in it, equal to t; nil removes it.
+func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel) error {
+	links, err := retried(h.LinkList)
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var device *netlink.Vxlan
+	for _, l := range links {
+		v, vxlan := l.(*netlink.Vxlan)
+		switch {
+		case vxlan && v.LinkAttrs.Group == linkGroup:
+			if t != nil && suits(v, t) {
+				device = v
+				break
+			}
+			if err := h.LinkDel(v); err != nil {
+				return fmt.Errorf("delete tunnel device %s: %w", v.Name, err)
+			}
+		case t != nil && l.Attrs().Name == t.Device:
+			return fmt.Errorf("create tunnel device %s: a %s device of this name, not of this daemon, stands there", t.Device, l.Type())
+		}
+	}
+	if t == nil {
+		return nil
+	}
+	if device == nil {
+		if device, err = addTunnel(h, t); err != nil {
+			return fmt.Errorf("create tunnel device %s: %w", t.Device, err)
+		}
+	}
+	if err := setTunnel(h, device, t); err != nil {
+		return fmt.Errorf("set up tunnel device %s: %w", t.Device, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return applyHosts(h, device, t.Hosts)
+}
+
+// suits says whether a device has the attributes that cannot be changed.
+func suits(v *netlink.Vxlan, t *plan.Tunnel) bool {
+	local, _ := netip.AddrFromSlice(v.SrcAddr)
+	return v.Name == t.Device && v.VxlanId == int(t.VNI) && v.Port == int(t.Port) && local.Unmap() == t.Local.Unmap() && !v.Learning
+}
+
+func addTunnel(h *netlink.Handle, t *plan.Tunnel) (*netlink.Vxlan, error) {
+	attrs := newLinkAttrs(t.Device)
+	attrs.MTU, attrs.HardwareAddr = t.MTU, t.MAC[:]
+	err := h.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(t.VNI), Port: int(t.Port), SrcAddr: t.Local.AsSlice(), NoAge: true})
+	if err != nil {
+		return nil, err
+	}
+	link, err := h.LinkByName(t.Device)
+	if err != nil {
+		return nil, err
+	}
+	v, ok := link.(*netlink.Vxlan)
+	if !ok {
+		return nil, fmt.Errorf("it is a %s", link.Type())
+	}
+	return v, nil
+}
+
+// setTunnel sets what can be changed on a device.
+func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
+	var errs []error
+	if v.MTU != t.MTU {
+		errs = append(errs, h.LinkSetMTU(v, t.MTU))
+	}
+	if !bytes.Equal(v.HardwareAddr, t.MAC[:]) {
+		errs = append(errs, h.LinkSetHardwareAddr(v, t.MAC[:]))
+	}
+	if filter, _ := sysctl("net", "ipv4", "conf", v.Name, "rp_filter"); filter != 2 {
+		errs = append(errs, setLooseFilter(v.Index))
+	}
+	if v.RawFlags&unix.IFF_UP == 0 {
+		// The link-local address is made of the MAC whatever the node's default is: next hops are computed from it.
+		errs = append(errs, h.LinkSetIP6AddrGenMode(v, nl.IN6_ADDR_GEN_MODE_EUI64))
+	}
+	errs = append(errs, setUp(h, v))
+	have, err := retried(func() ([]netlink.Addr, error) { return h.AddrList(v, netlink.FAMILY_V4) })
+	errs = append(errs, err)
+	for _, a := range have {
+		if p, _ := prefixOf(a.IPNet); p == tunnelAddress {
+			return errors.Join(errs...)
+		}
+	}
+	address := &netlink.Addr{
+		IPNet: &net.IPNet{IP: tunnelAddress.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)},
+		Scope: unix.RT_SCOPE_LINK,
+	}
+	return errors.Join(append(errs, h.AddrAdd(v, address))...)
+}
+
+// setLooseFilter sets rp_filter to 2 by netlink: /proc/sys is read-only in an unprivileged container.
+func setLooseFilter(device int) error {
+	request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(device)
+	request.AddData(msg)
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(rpFilter, nl.Uint32Attr(2))
+	request.AddData(spec)
+	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("set rp_filter: %w", err)
+	}
+	return nil
+}
+
+// applyHosts makes the permanent neighbours (next hop to MAC) and the forwarding entries (MAC to underlay address) of the
+// device those of hosts.
+func applyHosts(h *netlink.Handle, v *netlink.Vxlan, hosts []plan.TunnelHost) error {
+	type key struct {
+		family int
+		by     string // next hop, or MAC in the forwarding database
+	}
+	keyOf := func(n *netlink.Neigh) key {
+		if n.Family == unix.AF_BRIDGE {
+			return key{n.Family, string(n.HardwareAddr)}
+		}
+		return key{n.Family, string(n.IP.To16())}
+	}
+	wanted := map[key]*netlink.Neigh{}
+	for i := range hosts {
+		for _, n := range []*netlink.Neigh{
+			{Family: unix.AF_INET6, State: netlink.NUD_PERMANENT, IP: hosts[i].NextHop.AsSlice()},
+			{Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP, Flags: netlink.NTF_SELF, IP: hosts[i].Remote.AsSlice()},
+		} {
+			n.LinkIndex, n.HardwareAddr = v.Index, hosts[i].MAC[:]
+			wanted[keyOf(n)] = n
+		}
+	}
+	var stale []netlink.Neigh
+	right := map[key]bool{}
+	for _, family := range []int{unix.AF_INET6, unix.AF_BRIDGE} {
+		have, err := retried(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, family) })
+		if err != nil {
+			return fmt.Errorf("list neighbours of %s: %w", v.Name, err)
+		}
+		for _, n := range have {
+			if n.State&netlink.NUD_PERMANENT == 0 {
+				continue
+			}
+			w := wanted[keyOf(&n)]
+			switch {
+			case w != nil && w.IP.Equal(n.IP) && bytes.Equal(w.HardwareAddr, n.HardwareAddr):
+				right[keyOf(&n)] = true
+			case w == nil || family == unix.AF_BRIDGE: // a MAC may lead to several addresses, a next hop has one MAC
+				stale = append(stale, n)
+			}
+		}
+	}
+	var errs []error
+	for k, n := range wanted {
+		if right[k] {
+			continue
+		}
+		if err := h.NeighSet(n); err != nil {
+			errs = append(errs, fmt.Errorf("add neighbour %s %s of %s: %w", n.IP, n.HardwareAddr, v.Name, err))
+		}
+	}
+	for _, n := range stale {
+		if err := h.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("delete neighbour %s %s of %s: %w", n.IP, n.HardwareAddr, v.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,94 @@
+package kernel
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+func host(remote string, mac byte, nextHop string) plan.TunnelHost {
+	return plan.TunnelHost{Remote: addr(remote), MAC: [6]byte{2, 0, 0, 0, 0, mac}, NextHop: addr(nextHop)}
+}
+
+func TestTunnel(t *testing.T) {
+	h := newNode(t)
+	uplink(t, "eth0", "10.0.0.1/24", "2001:db8::1/64")
+	ip(t, "link add vxlan9 type vxlan id 9 dstport 4789 local 10.0.0.1", "link set vxlan9 up")
+	before := state(t)
+	tunnel := &plan.Tunnel{
+		Device: "egressway", VNI: 7946, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},
+		Hosts: []plan.TunnelHost{host("10.0.0.2", 2, "fe80::ff:fe00:2"), host("10.0.0.3", 3, "fe80::ff:fe00:3")},
+	}
+	apply := func() error { return applyTunnel(t.Context(), h, tunnel) }
+	require.NoError(t, apply())
+	quiet(t, apply)
+
+	link := show(t, "link show egressway")[0]
+	require.Equal(t, "02:00:00:00:00:01", link["address"])
+	require.EqualValues(t, 1450, link["mtu"])
+	data := link["linkinfo"].(map[string]any)["info_data"].(map[string]any)
+	require.EqualValues(t, 7946, data["id"])
+	require.EqualValues(t, 4790, data["port"])
+	require.Equal(t, "10.0.0.1", data["local"])
+	require.Equal(t, false, data["learning"])
+	require.Contains(t, ip(t, "addr show egressway"), "inet6 fe80::ff:fe00:1/64 scope link")
+	filter, _ := sysctl("net", "ipv4", "conf", "egressway", "rp_filter")
+	require.Equal(t, 2, filter)
+
+	entries := func() (lines []string) {
+		for _, n := range show(t, "-6 neigh show dev egressway nud permanent") {
+			lines = append(lines, n["dst"].(string)+" "+n["lladdr"].(string))
+		}
+		// bridge(8) tells the forwarding entries; their state is only seen by it.
+		for _, n := range forwarding(t, "egressway") {
+			lines = append(lines, n["mac"].(string)+" "+n["dst"].(string)+" "+n["state"].(string))
+		}
+		return lines
+	}
+	require.ElementsMatch(t, []string{
+		"fe80::ff:fe00:2 02:00:00:00:00:02", "fe80::ff:fe00:3 02:00:00:00:00:03",
+		"02:00:00:00:00:02 10.0.0.2 permanent", "02:00:00:00:00:03 10.0.0.3 permanent",
+	}, entries())
+	steer := []plan.Route{
+		{Table: 5002, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{{Gateway: addr("fe80::ff:fe00:2"), Device: "egressway", OnLink: true}}},
+		{Table: 5002, Dst: prefix("::/0"), NextHops: []plan.NextHop{{Gateway: addr("fe80::ff:fe00:2"), Device: "egressway", OnLink: true}}},
+	}
+	steered := func() error { return addRoutes(t.Context(), h, steer) }
+	require.NoError(t, steered())
+	quiet(t, steered)
+	require.Equal(t, []string{"default [fe80::ff:fe00:2@egressway]"}, routesOf(t, "4", 5002))
+
+	// One host moves to another address, one goes, one changes its MAC, one comes; the device stays.
+	tunnel.Hosts = []plan.TunnelHost{host("10.0.0.22", 2, "fe80::ff:fe00:2"), host("10.0.0.4", 4, "fe80::ff:fe00:3")}
+	tunnel.MTU, tunnel.MAC = 1400, [6]byte{2, 0, 0, 0, 0, 9}
+	require.NoError(t, apply())
+	quiet(t, apply)
+	require.ElementsMatch(t, []string{
+		"fe80::ff:fe00:2 02:00:00:00:00:02", "fe80::ff:fe00:3 02:00:00:00:00:04",
+		"02:00:00:00:00:02 10.0.0.22 permanent", "02:00:00:00:00:04 10.0.0.4 permanent",
+	}, entries())
+	changed := show(t, "link show egressway")[0]
+	require.Equal(t, link["ifindex"], changed["ifindex"])
+	require.Equal(t, "02:00:00:00:00:09", changed["address"])
+	require.EqualValues(t, 1400, changed["mtu"])
+
+	// What cannot be changed makes a new device; also under another name, with an IPv6 underlay.
+	tunnel.VNI = 7947
+	require.NoError(t, apply())
+	quiet(t, apply)
+	tunnel.Device, tunnel.Local = "egressway6", netip.MustParseAddr("2001:db8::1")
+	tunnel.Hosts = []plan.TunnelHost{host("2001:db8::2", 2, "fe80::ff:fe00:2")}
+	require.NoError(t, apply())
+	quiet(t, apply)
+	require.NotContains(t, ip(t, "link show type vxlan"), "egressway:")
+
+	tunnel.Device = "vxlan9"
+	require.ErrorContains(t, apply(), "create tunnel device vxlan9: a vxlan device of this name, not of this daemon, stands there")
+	tunnel = nil
+	require.NoError(t, apply())
+	require.NoError(t, pruneRoutes(t.Context(), nil))
+	require.Equal(t, before, state(t), "the foreign device stays as it was")
+}

@@ -1,0 +1,199 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// linkGroup marks the links that we create. It is given with the creation, so none of ours is ever without it.
+const linkGroup = 14200142
+
+// enslavedPrefix begins the alternative name that marks an interface which we enslaved; its index follows.
+const enslavedPrefix = "egressway-uplink-"
+
+func enslavedMark(a *netlink.LinkAttrs) string { return enslavedPrefix + strconv.Itoa(a.Index) }
+
+// enslavedMarks are the marks that an interface bears: one, or none.
+func enslavedMarks(a *netlink.LinkAttrs) []string {
+	return slices.DeleteFunc(slices.Clone(a.AltNames), func(n string) bool { return !strings.HasPrefix(n, enslavedPrefix) })
+}
+
+// newLinkAttrs are those of a link of ours.
+func newLinkAttrs(name string) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name, a.Group = name, linkGroup
+	return a
+}
+
+// vrfs applies VRF devices. It remembers what stood on the interfaces while they were enslaved, in case somebody deletes
+// the VRF under them: the kernel flushes it then.
+type vrfs struct {
+	seen map[int]flushed // by index of the interface
+}
+
+// apply creates the VRF devices that are missing and enslaves the interfaces that are listed.
+func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
+	var errs []error
+	for _, d := range desired {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		device, err := applyVRF(h, d)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, name := range d.Interfaces {
+			if err := v.enslave(h, name, device); err != nil {
+				errs = append(errs, fmt.Errorf("enslave %s to VRF %s: %w", name, d.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// applyVRF adopts or creates a VRF device.
+func applyVRF(h *netlink.Handle, v plan.VRF) (*netlink.Vrf, error) {
+	link, err := h.LinkByName(v.Name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) && v.Create {
+		if err := h.LinkAdd(&netlink.Vrf{LinkAttrs: newLinkAttrs(v.Name), Table: v.Table}); err != nil {
+			return nil, fmt.Errorf("create VRF %s with table %d: %w", v.Name, v.Table, err)
+		}
+		link, err = h.LinkByName(v.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find VRF %s: %w", v.Name, err)
+	}
+	device, ok := link.(*netlink.Vrf)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("adopt VRF %s: a device of this name is a %s, no VRF", v.Name, link.Type())
+	case v.Table != 0 && device.Table != v.Table:
+		return nil, fmt.Errorf("adopt VRF %s: its table is %d, not %d as configured", v.Name, device.Table, v.Table)
+	}
+	if device.Group == linkGroup {
+		if err := setUp(h, device); err != nil {
+			return nil, fmt.Errorf("set VRF %s up: %w", v.Name, err)
+		}
+	}
+	return device, nil
+}
+
+// prune frees the interfaces that we enslaved and removes the VRF devices that we created, unless they are desired.
+func (v *vrfs) prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
+	links, err := retried(h.LinkList)
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	keep := map[string]bool{}
+	master := map[string]string{} // of the interfaces that stay enslaved
+	for _, d := range desired {
+		keep[d.Name] = true
+		for _, name := range d.Interfaces {
+			master[name] = d.Name
+		}
+	}
+	devices := map[int]*netlink.Vrf{}
+	for _, l := range links {
+		if d, ok := l.(*netlink.Vrf); ok {
+			devices[d.Index] = d
+		}
+	}
+	var errs []error
+	for _, l := range links {
+		a := l.Attrs()
+		d := devices[a.MasterIndex]
+		if len(enslavedMarks(a)) == 0 || d != nil && master[a.Name] == d.Name || ctx.Err() != nil {
+			continue
+		}
+		if err := release(h, l, d); err != nil {
+			errs = append(errs, fmt.Errorf("release %s: %w", a.Name, err))
+		}
+		delete(v.seen, a.Index)
+	}
+	for _, d := range devices {
+		if d.Group != linkGroup || keep[d.Name] || ctx.Err() != nil {
+			continue
+		}
+		if err := h.LinkDel(d); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+			errs = append(errs, fmt.Errorf("delete VRF %s: %w", d.Name, err))
+		}
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// enslave makes an interface a port of a VRF, unless it is one.
+func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find interface: %w", err)
+	}
+	a := link.Attrs()
+	switch a.MasterIndex {
+	case vrf.Index, 0:
+	default:
+		master := strconv.Itoa(a.MasterIndex)
+		if m, err := h.LinkByIndex(a.MasterIndex); err == nil {
+			master = m.Type() + " " + m.Attrs().Name
+		}
+		return fmt.Errorf("it is enslaved to %s, free it first", master)
+	}
+	standing, err := readFlushed(a.Index)
+	if err != nil {
+		return err
+	}
+	if a.MasterIndex == vrf.Index {
+		if v.seen == nil {
+			v.seen = map[int]flushed{}
+		}
+		v.seen[a.Index] = standing
+		return nil
+	}
+	// The mark comes first: one without a master does no harm, a master without the mark would outlive us.
+	if mark := enslavedMark(a); !slices.Contains(a.AltNames, mark) {
+		if err := h.LinkAddAltName(link, mark); err != nil {
+			return fmt.Errorf("add alternative name %s: %w", mark, err)
+		}
+	}
+	if err := h.LinkSetMaster(link, vrf); err != nil {
+		return fmt.Errorf("set master: %w", err)
+	}
+	return errors.Join(standing.restore(a.Index, mainTable, vrf.Table), v.seen[a.Index].restore(a.Index, mainTable, vrf.Table))
+}
+
+// release undoes enslave. vrf is nil where the interface is no port of a VRF any more.
+func release(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
+	var errs []error
+	if vrf != nil {
+		index := link.Attrs().Index
+		standing, err := readFlushed(index)
+		if err != nil {
+			return err
+		}
+		if err := h.LinkSetNoMaster(link); err != nil {
+			return fmt.Errorf("set no master: %w", err)
+		}
+		errs = append(errs, standing.restore(index, vrf.Table, mainTable))
+	}
+	for _, mark := range enslavedMarks(link.Attrs()) {
+		errs = append(errs, h.LinkDelAltName(link, mark))
+	}
+	return errors.Join(errs...)
+}
+
+// setUp sets a link up unless it is.
+func setUp(h *netlink.Handle, link netlink.Link) error {
+	if link.Attrs().RawFlags&unix.IFF_UP != 0 {
+		return nil
+	}
+	return h.LinkSetUp(link)
+}

@@ -1,0 +1,97 @@
+package kernel
+
+import (
+	"fmt"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+func TestWatch(t *testing.T) {
+	newNode(t)
+	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	state(t) // settles
+	woken := watchHere(t, receiveBuffer)
+	wait := func(why string) {
+		t.Helper()
+		select {
+		case <-woken:
+		case <-time.After(10 * time.Second):
+			t.Fatal("not woken by " + why)
+		}
+	}
+	wait("the start")
+	for _, line := range []string{
+		"link add eth2 type dummy", "link set eth1 alias x", "addr add 10.1.0.3/24 dev eth1", "-6 addr add 2001:db8:1::3/64 dev eth1 nodad",
+		"route add 192.0.2.0/24 via 10.1.0.1 table 1001", "-6 route add 2001:db8:9::/48 via 2001:db8:1::1 table 1001",
+		"rule add pref 700 fwmark 1 lookup 1001", "-6 rule add pref 700 fwmark 1 lookup 1001",
+		"rule del pref 700", "-6 rule del pref 700", "route flush table 1001", "-6 route flush table 1001", "link del eth2",
+	} {
+		drain(woken)
+		ip(t, line)
+		wait(line)
+	}
+
+	for _, line := range []string{
+		"add table inet " + tableName, "add set inet " + tableName + " s { type ipv4_addr; }", "add element inet " + tableName + " s { 192.0.2.1 }",
+		"add chain inet " + tableName + " c", "add rule inet " + tableName + " c accept", "flush chain inet " + tableName + " c", "flush ruleset",
+	} {
+		drain(woken)
+		nftCommand(t, line)
+		wait(line)
+	}
+	nftCommand(t, "add table inet "+tableName)
+	drain(woken)
+	nftCommand(t, "add table inet kube-proxy")
+	nftCommand(t, "add chain inet kube-proxy c")
+	select {
+	case <-woken:
+		t.Fatal("woken by another's table")
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+func nftCommand(t *testing.T, line string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "nft", line).CombinedOutput()
+	require.NoError(t, err, "nft %s: %s", line, out)
+}
+
+// drain waits until nothing wakes for a moment: one command may cause several events.
+func drain(woken <-chan struct{}) {
+	for quiet := false; !quiet; {
+		select {
+		case <-woken:
+		case <-time.After(30 * time.Millisecond):
+			quiet = true
+		}
+	}
+}
+
+func TestWatchOverflows(t *testing.T) {
+	h := newNode(t)
+	woken := watchHere(t, 1<<12)
+	drain(woken)
+	var many []plan.Route
+	for i := range 20_000 {
+		many = append(many, plan.Route{Table: 1001, Dst: prefix(fmt.Sprintf("20.%d.%d.0/24", i/250, i%250)), Unreachable: true})
+	}
+	require.NoError(t, addRoutes(t.Context(), h, many)) // far more events than fit, so some of them are lost
+	drain(woken)
+	ip(t, "link add eth1 type dummy")
+	select {
+	case <-woken:
+	case <-time.After(10 * time.Second):
+		t.Fatal("not woken after events were lost")
+	}
+}
+
+func TestQuietWithoutChange(t *testing.T) {
+	newNode(t)
+	quiet(t, func() error { return nil })
+	require.Len(t, show(t, "link show"), 1)
+}

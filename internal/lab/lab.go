@@ -1,0 +1,245 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Image is what stands in for a container image: programs of this machine.
+type Image struct {
+	Dirs  []string                                 // empty and private to the node
+	Owner string                                   // user that Dirs belong to; empty: root
+	Start func(ctx context.Context, n *Node) error // runs when the links are there and the exec lines are done
+}
+
+// Images maps image names without tag to their stand-ins. An image that is not listed has nothing to start.
+type Images map[string]Image
+
+// StandIns are the images that every lab has.
+var StandIns = Images{"quay.io/frrouting/frr": FRR}
+
+// Options vary a topology.
+type Options struct {
+	Images Images              // beside StandIns
+	Exec   map[string][]string // further lines per node, after those of the file
+}
+
+// Lab is a topology that runs.
+type Lab struct {
+	Topology *Topology
+	Nodes    map[string]*Node
+
+	mu      sync.Mutex
+	closers []func() // of what watches and answers in the lab
+	end     sync.Once
+}
+
+// Deploy builds the topology of a file. It is complete when Deploy returns, but for sessions between routers.
+func Deploy(ctx context.Context, path string, o Options) (*Lab, error) {
+	t, err := Load(path)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("find folder of %s: %w", path, err)
+	}
+	l := &Lab{Topology: t, Nodes: map[string]*Node{}}
+	for name, d := range t.Graph.Nodes {
+		d.Exec = slices.Concat(d.Exec, o.Exec[name])
+		l.Nodes[name] = newNode(name, d)
+	}
+	for name := range o.Exec {
+		if l.Nodes[name] == nil {
+			return nil, fmt.Errorf("options: exec: no node %q in %s", name, path)
+		}
+	}
+	images := Images(merged(StandIns, o.Images))
+	if err := l.build(ctx, images, dir); err != nil {
+		return nil, errors.Join(fmt.Errorf("deploy %s: %w", path, err), l.Destroy())
+	}
+	return l, nil
+}
+
+func (l *Lab) build(ctx context.Context, images Images, dir string) error {
+	err := l.each(func(n *Node) error { return n.create(images[repository(n.Definition.Image)], dir) })
+	if err != nil {
+		return err
+	}
+	if err := l.plug(ctx); err != nil {
+		return err
+	}
+	return l.each(func(n *Node) error {
+		if err := n.exec(ctx, n.Definition.Exec); err != nil {
+			return err
+		}
+		if start := images[repository(n.Definition.Image)].Start; start != nil {
+			return start(ctx, n)
+		}
+		return nil
+	})
+}
+
+// each does f for every node at once.
+func (l *Lab) each(f func(*Node) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(l.Nodes))
+	for i, name := range slices.Sorted(maps.Keys(l.Nodes)) {
+		wg.Go(func() {
+			if err := f(l.Nodes[name]); err != nil {
+				errs[i] = fmt.Errorf("node %s: %w", name, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// plug makes all links in one go; each end is born in its node, so that no two names can clash.
+func (l *Lab) plug(ctx context.Context) error {
+	var batch strings.Builder
+	end := func(endpoint string) (device, netns string) {
+		node, device, _ := strings.Cut(endpoint, ":")
+		return device, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.Nodes[node].netns.Fd())
+	}
+	for _, link := range l.Topology.Graph.Links {
+		var mtu string
+		if link.MTU > 0 {
+			mtu = "mtu " + strconv.Itoa(link.MTU)
+		}
+		left, leftNS := end(link.Endpoints[0])
+		right, rightNS := end(link.Endpoints[1])
+		fmt.Fprintf(&batch, "link add %s %s netns %s type veth peer name %s %s netns %s\n", left, mtu, leftNS, right, mtu, rightNS)
+	}
+	cmd := exec.CommandContext(ctx, "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(batch.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make links: %w: %s", err, out)
+	}
+	return l.each(func(n *Node) error {
+		devices, err := n.Interfaces()
+		if err != nil {
+			return fmt.Errorf("list interfaces: %w", err)
+		}
+		return n.Do(func() error {
+			for _, d := range devices {
+				if err := linkUp(d.Name); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// linkUp is for the thread's own network namespace.
+func linkUp(device string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq(device)
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", device, err)
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request); err != nil {
+		return fmt.Errorf("read flags of %s: %w", device, err)
+	}
+	request.SetUint16(request.Uint16() | unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
+		return fmt.Errorf("set %s up: %w", device, err)
+	}
+	return nil
+}
+
+// Node returns a node by name, nil if the topology has none of that name.
+func (l *Lab) Node(name string) *Node { return l.Nodes[name] }
+
+// atEnd has f called by Destroy, before the nodes go.
+func (l *Lab) atEnd(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closers = append(l.closers, f)
+}
+
+// Destroy ends everything that runs in the lab, and the lab. A second call does nothing.
+func (l *Lab) Destroy() (err error) {
+	l.end.Do(func() {
+		for _, c := range slices.Backward(l.closers) {
+			c()
+		}
+		err = l.killProcesses()
+		for _, n := range l.Nodes {
+			n.destroy()
+		}
+	})
+	return err
+}
+
+// killProcesses kills what runs in the nodes, daemons that left their parent included, and waits for their end.
+func (l *Lab) killProcesses() error {
+	ours := map[uint64]bool{}
+	for _, n := range l.Nodes {
+		var st unix.Stat_t
+		if n.netns != nil && unix.Fstat(int(n.netns.Fd()), &st) == nil {
+			ours[st.Ino] = true
+		}
+	}
+	return Wait(context.Background(), 5*time.Second, func() error {
+		namespaces, err := filepath.Glob("/proc/[0-9]*/ns/net")
+		if err != nil {
+			return err
+		}
+		var alive []string
+		for _, path := range namespaces {
+			var st unix.Stat_t
+			pid, err := strconv.Atoi(strings.Split(path, "/")[2])
+			if err != nil || pid == os.Getpid() || unix.Stat(path, &st) != nil || !ours[st.Ino] {
+				continue
+			}
+			if syscall.Kill(pid, syscall.SIGKILL) == nil {
+				alive = append(alive, strconv.Itoa(pid))
+			}
+		}
+		if len(alive) > 0 {
+			return fmt.Errorf("processes %s are still in the lab", strings.Join(alive, ", "))
+		}
+		return nil
+	})
+}
+
+// pollEvery is how often Wait looks: a question to a socket takes a few milliseconds.
+const pollEvery = 20 * time.Millisecond
+
+// Wait asks until ok is nil, at most for limit, and returns its last error.
+func Wait(ctx context.Context, limit time.Duration, ok func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := ok()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %s: %w", limit, err)
+		case <-tick.C:
+		}
+	}
+}

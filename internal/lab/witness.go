@@ -1,0 +1,244 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Packet is what a Witness tells apart.
+type Packet struct {
+	Node, Interface string
+	Out             bool // sent by the interface; otherwise received
+	Src, Dst        netip.Addr
+	Protocol        Protocol
+}
+
+func (p Packet) String() string {
+	direction := "in"
+	if p.Out {
+		direction = "out"
+	}
+	return fmt.Sprintf("%s:%s %s %s > %s %s", p.Node, p.Interface, direction, p.Src, p.Dst, p.Protocol)
+}
+
+// Packets counts packets.
+type Packets map[Packet]int
+
+// lost stands for the interface in an entry that counts packets the witness could not look at. Every filter finds it,
+// so that nobody takes a witness for innocent that looked away.
+const lost = "(lost)"
+
+// Witness counts the IP packets that pass interfaces of some nodes.
+type Witness struct {
+	views []*view
+	work  sync.WaitGroup
+}
+
+// view is the witness's socket on one node.
+type view struct {
+	node   *Node
+	only   string // interface; empty: all
+	file   *os.File
+	raw    syscall.RawConn
+	mu     sync.Mutex
+	names  map[int]string // of interfaces, empty: not looked at
+	counts Packets
+}
+
+// Witness starts counting at the given places, each written node or node:interface; a node alone means all its interfaces
+// but loopback. It ends with the lab, or by Close.
+func (l *Lab) Witness(places ...string) (*Witness, error) {
+	w := &Witness{}
+	for _, place := range places {
+		name, device, _ := strings.Cut(place, ":")
+		v, err := newView(l.Nodes[name], device)
+		if err != nil {
+			w.Close()
+			return nil, fmt.Errorf("node %s: start witness: %w", name, err)
+		}
+		w.views = append(w.views, v)
+		w.work.Go(func() {
+			// Emptied as packets come, so that the kernel's buffer holds what a test does before it asks.
+			_ = v.raw.Read(func(fd uintptr) bool { v.drain(int(fd)); return false })
+		})
+	}
+	l.atEnd(w.Close)
+	return w, nil
+}
+
+func newView(n *Node, device string) (*view, error) {
+	v := &view{node: n, only: device, names: map[int]string{}, counts: Packets{}}
+	const buffer = 32 << 20
+	err := n.Do(func() error {
+		all := int(unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8) // in network byte order
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, all)
+		if err != nil {
+			return err
+		}
+		v.file = os.NewFile(uintptr(fd), "witness")
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer)
+	})
+	if err != nil {
+		return nil, errors.Join(err, v.file.Close())
+	}
+	if v.raw, err = v.file.SyscallConn(); err != nil {
+		return nil, errors.Join(err, v.file.Close())
+	}
+	return v, nil
+}
+
+// drain counts what the socket holds.
+func (v *view) drain(fd int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for buf := make([]byte, 256); ; { // headers are enough
+		n, from, err := unix.Recvfrom(fd, buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		link, ok := from.(*unix.SockaddrLinklayer)
+		if !ok {
+			continue
+		}
+		name := v.name(link.Ifindex)
+		if p, ok := parsePacket(buf[:n]); ok && name != "" {
+			p.Node, p.Interface, p.Out = v.node.Name, name, link.Pkttype == unix.PACKET_OUTGOING
+			v.counts[p]++
+		}
+	}
+}
+
+// name is that of an interface to look at.
+func (v *view) name(index int) string {
+	if name, ok := v.names[index]; ok {
+		return name
+	}
+	name := fmt.Sprintf("#%d", index) // already gone
+	_ = v.node.Do(func() error {
+		d, err := net.InterfaceByIndex(index)
+		if err == nil {
+			name = d.Name
+		}
+		return err
+	})
+	if name == "lo" && v.only != "lo" || v.only != "" && v.only != name {
+		name = ""
+	}
+	v.names[index] = name
+	return name
+}
+
+// parsePacket reads addresses and protocol from the start of a packet.
+func parsePacket(b []byte) (Packet, bool) {
+	switch {
+	case len(b) >= 20 && b[0]>>4 == 4:
+		return Packet{Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:])), Protocol: Protocol(b[9])}, true
+	case len(b) >= 40 && b[0]>>4 == 6:
+		p := Packet{Src: netip.AddrFrom16([16]byte(b[8:])), Dst: netip.AddrFrom16([16]byte(b[24:])), Protocol: Protocol(b[6])}
+		const hopByHop, routing, fragment, options = 0, 43, 44, 60
+		for b = b[40:]; len(b) >= 8; {
+			length := 8
+			switch p.Protocol {
+			case hopByHop, routing, options:
+				length += 8 * int(b[1])
+			case fragment:
+			default:
+				return p, true
+			}
+			p.Protocol = Protocol(b[0])
+			b = b[min(length, len(b)):]
+		}
+		return p, true
+	}
+	return Packet{}, false
+}
+
+// Counts returns all packets that passed since the start or the last Reset.
+func (w *Witness) Counts() Packets { return w.Find(func(Packet) bool { return true }) }
+
+// Find returns the packets that are wanted, and how many packets were lost if any were.
+func (w *Witness) Find(wanted func(Packet) bool) Packets {
+	found := Packets{}
+	for _, v := range w.views {
+		v.look()
+		v.mu.Lock()
+		for p, n := range v.counts {
+			if p.Interface == lost || wanted(p) {
+				found[p] += n
+			}
+		}
+		v.mu.Unlock()
+	}
+	return found
+}
+
+// Reset forgets all packets so far.
+func (w *Witness) Reset() {
+	for _, v := range w.views {
+		v.look()
+		v.mu.Lock()
+		clear(v.counts)
+		v.mu.Unlock()
+	}
+}
+
+// look counts what passed up to now.
+func (v *view) look() {
+	_ = v.raw.Control(func(fd uintptr) {
+		v.drain(int(fd))
+		stats, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS)
+		if err == nil && stats.Drops > 0 {
+			v.mu.Lock()
+			v.counts[Packet{Node: v.node.Name, Interface: lost}] += int(stats.Drops)
+			v.mu.Unlock()
+		}
+	})
+}
+
+// Close ends the witness. What it counted stays.
+func (w *Witness) Close() {
+	for _, v := range w.views {
+		v.file.Close()
+	}
+	w.work.Wait()
+}
+
+// Total is the number of packets.
+func (p Packets) Total() int {
+	sum := 0
+	for n := range maps.Values(p) {
+		sum += n
+	}
+	return sum
+}
+
+// Sources wants packets whose source is in one of the prefixes.
+func Sources(prefixes ...netip.Prefix) func(Packet) bool {
+	return func(p Packet) bool { return inside(p.Src, prefixes) }
+}
+
+// Destinations wants packets whose destination is in one of the prefixes.
+func Destinations(prefixes ...netip.Prefix) func(Packet) bool {
+	return func(p Packet) bool { return inside(p.Dst, prefixes) }
+}
+
+func inside(a netip.Addr, prefixes []netip.Prefix) bool {
+	for _, p := range prefixes {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}

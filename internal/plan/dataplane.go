@@ -1,0 +1,132 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// neverSteered holds destinations that do not leave a link or a node at all.
+var neverSteered = []netip.Prefix{
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("ff00::/8"),
+}
+
+// dataPlane plans what packets meet.
+func (b *builder) dataPlane(services []*service) {
+	d := &b.plan.DataPlane
+	d.Marks = b.marks
+	for _, n := range b.networks {
+		id := b.paths[PathKey{PathNetwork, n.name}]
+		if id == 0 {
+			continue
+		}
+		p := Path{ID: id, Key: PathKey{PathNetwork, n.name}, Devices: n.devices}
+		if n.usable {
+			p.Table = n.table
+		}
+		d.Paths = append(d.Paths, p)
+		for _, device := range n.devices {
+			d.Uplinks = append(d.Uplinks, Uplink{device, id})
+		}
+	}
+	for _, host := range sortedKeys(b.hosts) {
+		h := b.hosts[host]
+		key := PathKey{PathSteer, host}
+		id := b.paths[key]
+		d.Paths = append(d.Paths, Path{ID: id, Key: key, Table: h.routes[0].Table, Devices: h.devices, Tunneled: h.tunneled})
+	}
+	slices.SortFunc(d.Paths, func(x, y Path) int { return int(x.ID) - int(y.ID) })
+	slices.SortFunc(d.Uplinks, func(x, y Uplink) int { return compareStrings(x.Device, y.Device) })
+
+	d.Pods = b.pods(services)
+	d.Cluster = b.clusterPrefixes(d.Pods)
+	for a, owner := range b.ingress {
+		d.Ingress = append(d.Ingress, IngressIP{a, b.paths[PathKey{PathNetwork, owner.network}]})
+	}
+	slices.SortFunc(d.Ingress, func(x, y IngressIP) int { return x.Addr.Compare(y.Addr) })
+	if t := b.plan.Tunnel; t != nil {
+		d.ClampMSS4, d.ClampMSS6 = uint16(t.MTU-40), uint16(t.MTU-60) // IPv4 and IPv6 header, each with TCP's
+	}
+}
+
+// pods is where pods are: the nodes' pod CIDRs, and endpoints outside of them.
+func (b *builder) pods(services []*service) []netip.Prefix {
+	var all []netip.Prefix
+	for _, n := range b.Objects.Nodes {
+		all = append(all, n.PodCIDRs...)
+	}
+	all = minimal(all)
+	for _, s := range services {
+		for _, e := range s.endpoints {
+			if !within(all, e.addr) {
+				all = append(all, netip.PrefixFrom(e.addr, e.addr.BitLen()))
+			}
+		}
+	}
+	return minimal(all)
+}
+
+// clusterPrefixes is every destination that stays inside the cluster.
+func (b *builder) clusterPrefixes(pods []netip.Prefix) []netip.Prefix {
+	all := slices.Concat(pods, neverSteered, b.Config.ClusterCIDRs, b.Objects.ServiceCIDRs)
+	for _, n := range b.Objects.Nodes {
+		for _, a := range n.Addresses {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	for _, l := range b.Facts.Links {
+		for _, p := range l.Addrs {
+			all = append(all, netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+		}
+	}
+	for a := range b.clusterIPs {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return minimal(all)
+}
+
+// minimal sorts prefixes and drops those inside others.
+func minimal(all []netip.Prefix) []netip.Prefix {
+	all = slices.Clone(all)
+	for i, p := range all {
+		all[i] = p.Masked()
+	}
+	slices.SortFunc(all, comparePrefix)
+	out := all[:0]
+	for _, p := range all {
+		if len(out) > 0 && out[len(out)-1].Contains(p.Addr()) && out[len(out)-1].Bits() <= p.Bits() {
+			continue
+		}
+		out = append(out, p)
+	}
+	return slices.Clip(out)
+}
+
+// within says whether one of the minimal prefixes holds addr.
+func within(minimal []netip.Prefix, addr netip.Addr) bool {
+	i, found := slices.BinarySearchFunc(minimal, addr, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+	return found || i > 0 && minimal[i-1].Contains(addr)
+}
+
+// announced says which of a service's ingress IPs this node announces.
+func (b *builder) announced(s *service) []netip.Addr {
+	if s.network == nil || !s.network.usable || len(s.endpoints) == 0 || len(s.ingress) == 0 {
+		return nil
+	}
+	serving := s.choice.Host == b.Node
+	if s.choice.Host == cluster.AllHosts {
+		serving = b.Objects.Nodes[b.Node].Ready && (!s.service.LocalTraffic ||
+			slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.node == b.Node }))
+	}
+	if !serving {
+		return nil
+	}
+	return s.ingress
+}

@@ -1,0 +1,18 @@
+package plan
+
+import "github.com/egressway/egressway/internal/cluster"
+
+// Reasons of problems that planning finds.
+const (
+	ReasonPathsExhausted    cluster.Reason = "PathsExhausted"
+	ReasonVRFMissing        cluster.Reason = "VRFMissing"
+	ReasonTableMismatch     cluster.Reason = "TableMismatch"
+	ReasonNetworkNotFound   cluster.Reason = "NetworkNotFound"
+	ReasonNetworkNotAllowed cluster.Reason = "NetworkNotAllowed"
+	ReasonInvalidAddress    cluster.Reason = "InvalidAddress"
+	ReasonIngressConflict   cluster.Reason = "IngressConflict"
+	ReasonEndpointConflict  cluster.Reason = "EndpointConflict"
+	ReasonHostUnreachable   cluster.Reason = "HostUnreachable"
+	ReasonNoRouterID        cluster.Reason = "NoRouterID"
+	ReasonNoRoute           cluster.Reason = "NoRoute"
+)

@@ -1,0 +1,248 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+)
+
+// service is one EgressService on its way through Build.
+type service struct {
+	key       cluster.Key
+	spec      cluster.EgressService
+	service   cluster.Service
+	network   *network // nil: none that it may use
+	choice    election.Choice
+	ingress   []netip.Addr // usable ingress IPs, in order
+	endpoints []endpoint   // selected pods, sorted
+}
+
+type endpoint struct {
+	addr netip.Addr
+	node string // empty: unknown
+}
+
+// source is the address of the family of addr that egress leaves with on the host: the first ingress IP.
+func (s *service) source(addr netip.Addr) netip.Addr {
+	for _, a := range s.ingress {
+		if a.Is4() == addr.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func (s *service) networkName() string {
+	if s.network != nil {
+		return s.network.name
+	}
+	if s.spec.Network != "" {
+		return s.spec.Network
+	}
+	return config.DefaultNetwork
+}
+
+// readServices reads the EgressServices in the order in which they win over one another: the older first.
+func (b *builder) readServices() []*service {
+	services := make([]*service, 0, len(b.Objects.EgressServices))
+	for key, spec := range b.Objects.EgressServices {
+		services = append(services, &service{key: key, spec: spec, choice: b.Hosts[key]})
+	}
+	slices.SortFunc(services, func(x, y *service) int {
+		if c := x.spec.Created.Compare(y.spec.Created); c != 0 {
+			return c
+		}
+		return x.key.Compare(y.key)
+	})
+	for _, s := range services {
+		if s.choice.Problem != nil {
+			b.problems = append(b.problems, *s.choice.Problem)
+		}
+		s.network = b.networkOf(s.key, s.spec.Network)
+		s.service = b.Objects.Services[s.key]
+		b.readIngress(s)
+		b.readEndpoints(s)
+	}
+	return services
+}
+
+// readIngress keeps the ingress IPs that can be served. An IP belongs to the network of the oldest object that wants it.
+func (b *builder) readIngress(s *service) {
+	if !s.service.LoadBalancer {
+		return
+	}
+	const field = "status.loadBalancer.ingress"
+	refuse := func(value string, reason cluster.Reason, format string, args ...any) {
+		b.problem("EgressService", s.key.String(), field, value, reason, format, args...)
+	}
+	for _, in := range s.service.Ingress {
+		if in.IP == "" {
+			continue // a host name: the election tells where no IP stands beside it
+		}
+		a, err := netip.ParseAddr(in.IP)
+		switch why := unfit(a); {
+		case err != nil:
+			refuse(in.IP, ReasonInvalidAddress, "not an IP address")
+			continue
+		case why != "":
+			refuse(in.IP, ReasonInvalidAddress, "%s cannot be announced nor be a source address", why)
+			continue
+		case b.nodeIPs[a] != "":
+			refuse(in.IP, ReasonInvalidAddress, "is an address of node %s: an ingress IP must belong to no node", b.nodeIPs[a])
+			continue
+		case slices.Contains(s.ingress, a):
+			continue
+		}
+		name := s.networkName()
+		if old, taken := b.ingress[a]; taken && old.network != name {
+			refuse(in.IP, ReasonIngressConflict, "is served by EgressService %s in network %s; one ingress IP belongs to one network", old.key, old.network)
+			continue
+		} else if !taken && s.network != nil {
+			b.ingress[a] = ingressOwner{s.key, name}
+		}
+		s.ingress = append(s.ingress, a)
+	}
+}
+
+// readEndpoints keeps the addresses that are pods' and no older object's.
+func (b *builder) readEndpoints(s *service) {
+	seen := map[netip.Addr]bool{}
+	refuse := func(value string, reason cluster.Reason, format string, args ...any) {
+		b.problem("EgressService", s.key.String(), "endpoints", value, reason, format, args...)
+	}
+	for _, e := range b.Objects.Endpoints[s.key] {
+		a, err := netip.ParseAddr(e.Address)
+		why := unfit(a)
+		switch {
+		case err != nil:
+			refuse(e.Address, ReasonInvalidAddress, "not an IP address")
+			continue
+		case why != "":
+			refuse(e.Address, ReasonInvalidAddress, "%s is no pod's address", why)
+			continue
+		case seen[a]:
+			continue
+		case b.nodeIPs[a] != "" && (b.nodeIPs[a] == e.Node || e.Node == ""):
+			continue // a hostNetwork pod: its packets are the node's own
+		case b.nodeIPs[a] != "":
+			refuse(e.Address, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", b.nodeIPs[a], e.Node)
+			continue
+		}
+		if owner, ok := b.clusterIPs[a]; ok {
+			refuse(e.Address, ReasonInvalidAddress, "is the ClusterIP of Service %s, not a pod's address", owner)
+			continue
+		}
+		if owner, ok := b.owner[a]; ok {
+			refuse(e.Address, ReasonEndpointConflict, "is selected by EgressService %s, which is older and keeps it", owner)
+			continue
+		}
+		seen[a] = true
+		b.owner[a] = s.key
+		s.endpoints = append(s.endpoints, endpoint{a, e.Node})
+	}
+	slices.SortFunc(s.endpoints, func(x, y endpoint) int { return x.addr.Compare(y.addr) })
+}
+
+// unfit says why an address can be neither a pod's nor a Service's; empty: it can.
+func unfit(a netip.Addr) string {
+	switch {
+	case !a.IsValid():
+		return "an invalid address"
+	case a.Zone() != "":
+		return "an address with a zone"
+	case a.Is4In6():
+		return "an IPv4-mapped IPv6 address"
+	case a.IsUnspecified():
+		return "the unspecified address"
+	case a.IsLoopback():
+		return "a loopback address"
+	case a.IsMulticast():
+		return "a multicast address"
+	case a.IsLinkLocalUnicast():
+		return "a link-local address"
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "the broadcast address"
+	}
+	return ""
+}
+
+// steeredTo lists the hosts other than node to which some pod of this node must be steered.
+func steeredTo(node string, services []*service) []string {
+	hosts := map[string]bool{}
+	for _, s := range services {
+		if s.steered(node) && slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.on(node) }) {
+			hosts[s.choice.Host] = true
+		}
+	}
+	return sortedKeys(hosts)
+}
+
+// steered says whether this service's pods on node egress by another node.
+func (s *service) steered(node string) bool {
+	return s.spec.SourceIPBy != cluster.SourceIPByNetwork && s.network != nil && s.choice.Host != "" && s.choice.Host != node
+}
+
+// on says whether the endpoint is, or may be, on node.
+func (e endpoint) on(node string) bool { return e.node == node || e.node == "" }
+
+// selectEndpoints decides the path and the source of every selected pod. A pod of another node whose packets should
+// not pass here has path 0: should one arrive, by a stale route elsewhere, it is dropped.
+func (b *builder) selectEndpoints(services []*service) {
+	for _, s := range services {
+		for _, e := range s.endpoints {
+			path, source := b.pathOf(s, e)
+			if path == 0 && e.on(b.Node) && b.noPath(s.network) == config.NoPathAllow {
+				continue // as if it was not selected
+			}
+			b.plan.DataPlane.Endpoints = append(b.plan.DataPlane.Endpoints, Endpoint{e.addr, path, source})
+		}
+	}
+	slices.SortFunc(b.plan.DataPlane.Endpoints, func(x, y Endpoint) int { return x.Addr.Compare(y.Addr) })
+}
+
+// pathOf is the path of one endpoint on this node and the address it leaves with.
+func (b *builder) pathOf(s *service, e endpoint) (PathID, netip.Addr) {
+	none := netip.Addr{}
+	if s.network == nil || s.choice.Host == "" {
+		return 0, none
+	}
+	local := e.on(b.Node)
+	masquerade := s.spec.SourceIPBy == cluster.SourceIPByNetwork
+	switch {
+	case masquerade && !local:
+		return 0, none
+	case masquerade || s.choice.Host == b.Node:
+		source := none
+		if !masquerade {
+			if source = s.source(e.addr); !source.IsValid() {
+				return 0, none
+			}
+		}
+		if !b.reachable(s.network, e.addr) {
+			return 0, none
+		}
+		return b.paths[PathKey{PathNetwork, s.network.name}], source
+	case !local || b.hosts[s.choice.Host] == nil:
+		return 0, none
+	}
+	return b.paths[PathKey{PathSteer, s.choice.Host}], e.addr
+}
+
+// reachable says whether the network can carry packets of addr's family. Where packets without a route are dropped, the
+// routing rules see to it packet by packet; where they are allowed out, the pods must not be selected in the first place.
+func (b *builder) reachable(n *network, addr netip.Addr) bool {
+	if !n.usable {
+		return false
+	}
+	if b.noPath(n) != config.NoPathAllow {
+		return true
+	}
+	routed := b.Facts.Routed[n.table]
+	if addr.Is4() {
+		return routed.IPv4
+	}
+	return routed.IPv6
+}

@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/egressway/egressway/internal/config"
+)
+
+// speakers plans a BGP speaker for every network with peers, and what becomes of each service.
+func (b *builder) speakers(services []*service) {
+	announce := map[*network][]netip.Prefix{}
+	for _, s := range services {
+		addrs := b.announced(s)
+		for _, a := range addrs {
+			announce[s.network] = append(announce[s.network], netip.PrefixFrom(a, a.BitLen()))
+		}
+		b.plan.Services = append(b.plan.Services, Service{
+			Key: s.key, SourceIPBy: s.spec.SourceIPBy, Network: s.networkName(), Host: s.choice.Host, Standby: s.choice.Standby,
+			IngressIPs: s.ingress, Endpoints: len(s.endpoints), Local: count(s.endpoints, func(e endpoint) bool { return e.node == b.Node }),
+			Announced: addrs,
+		})
+	}
+	slices.SortFunc(b.plan.Services, func(x, y Service) int { return x.Key.Compare(y.Key) })
+
+	refuse := b.plan.DataPlane.Cluster
+	for _, in := range b.plan.DataPlane.Ingress {
+		refuse = append(refuse[:len(refuse):len(refuse)], netip.PrefixFrom(in.Addr, in.Addr.BitLen()))
+	}
+	refuse = minimal(refuse)
+	for _, n := range b.networks {
+		if !n.usable || len(n.Peers) == 0 {
+			continue
+		}
+		prefixes := announce[n]
+		slices.SortFunc(prefixes, comparePrefix)
+		s := Speaker{
+			Network: n.name, Device: n.VRF, ASN: b.Config.BGP.ASN, RouterID: b.Config.BGP.RouterID, ListenPort: b.Config.BGP.ListenPort,
+			GracefulRestart: b.Config.BGP.GracefulRestart, Announce: slices.Compact(prefixes), Refuse: refuse,
+		}
+		if !s.RouterID.IsValid() {
+			s.RouterID = b.internalIP(b.Node, true)
+		}
+		if !s.RouterID.IsValid() {
+			b.problem("Config", "bgp.routerID", "", "", ReasonNoRouterID,
+				"node %s has no IPv4 InternalIP to take the router ID from: set bgp.routerID", b.Node)
+			continue
+		}
+		for _, p := range n.Peers {
+			s.Peers = append(s.Peers, b.peer(n, p))
+		}
+		b.plan.Speakers = append(b.plan.Speakers, s)
+	}
+}
+
+func count[T any](s []T, is func(T) bool) (n int) {
+	for _, x := range s {
+		if is(x) {
+			n++
+		}
+	}
+	return n
+}
+
+// peer adds to a peer's configuration the interface that leads to it and our addresses there: the next hops to announce.
+func (b *builder) peer(n *network, c config.Peer) Peer {
+	p := Peer{Peer: c}
+	for i := range b.Config.BGP.BFDProfiles {
+		if f := b.Config.BGP.BFDProfiles[i]; c.BFDProfile != "" && f.Name == c.BFDProfile {
+			p.BFD = &f
+		}
+	}
+	belongs := func(l Link) bool {
+		if len(n.devices) == 0 {
+			return !b.isUplink(l.Name) && l.Name != b.Config.Steering.Device
+		}
+		return slices.Contains(n.devices, l.Name)
+	}
+	fallback := -1
+	for i, l := range b.Facts.Links {
+		if !belongs(l) {
+			continue
+		}
+		if c.Interface == l.Name || slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return c.Address.IsValid() && a.Contains(c.Address) }) {
+			p.Device = l.Name
+			p.NextHop4, p.NextHop6 = nextHops(l)
+			return p
+		}
+		if four, six := nextHops(l); fallback < 0 && (four.IsValid() || six.IsValid()) && l.Name != "lo" {
+			fallback = i
+		}
+	}
+	if c.Interface != "" {
+		p.Device = c.Interface
+	} else if fallback >= 0 { // beyond a router: any address of ours in that network
+		p.NextHop4, p.NextHop6 = nextHops(b.Facts.Links[fallback])
+	}
+	return p
+}
+
+// nextHops picks the first global address of each family of a link.
+func nextHops(l Link) (four, six netip.Addr) {
+	for _, p := range l.Addrs {
+		a := p.Addr()
+		switch {
+		case a.Is4() && !four.IsValid() && !a.IsLoopback():
+			four = a
+		case a.Is6() && !six.IsValid() && !a.IsLinkLocalUnicast() && !a.IsLoopback():
+			six = a
+		}
+	}
+	return four, six
+}

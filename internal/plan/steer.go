@@ -1,0 +1,186 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"slices"
+
+	"github.com/egressway/egressway/internal/config"
+)
+
+// Bytes that VXLAN adds to a packet: outer IP, UDP, VXLAN and inner Ethernet headers (RFC 7348).
+const (
+	vxlanOverhead4 = 50
+	vxlanOverhead6 = 70
+)
+
+// steering is how this node reaches one host.
+type steering struct {
+	routes   []Route
+	devices  []string
+	tunneled bool
+}
+
+// steer plans a routing table for every host that pods of this node egress by.
+func (b *builder) steer(services []*service) {
+	b.hosts = map[string]*steering{}
+	mode := b.Config.Steering.Mode
+	if mode == config.SteeringVXLAN || mode == config.SteeringAuto && b.someNodeOffLink() {
+		b.planTunnel()
+	}
+	for _, host := range steeredTo(b.Node, services) {
+		id := b.paths[PathKey{PathSteer, host}]
+		if id == 0 {
+			continue
+		}
+		table := config.SteeringTableBase + uint32(id)
+		need := families(b.Node, host, services)
+		h := b.direct(host, table, need)
+		if mode == config.SteeringVXLAN || h == nil && mode == config.SteeringAuto {
+			h = b.tunnelled(host, table)
+		}
+		if h == nil {
+			b.problem("Node", host, "status.addresses", "", ReasonHostUnreachable,
+				"pods of node %s cannot be steered to it (steering.mode %s): no InternalIP of each family needed is on-link, or there is none", b.Node, mode)
+			continue
+		}
+		b.hosts[host] = h
+	}
+}
+
+// families says which families of this node's pods are steered to host.
+func families(node, host string, services []*service) (f Families) {
+	for _, s := range services {
+		if !s.steered(node) || s.choice.Host != host {
+			continue
+		}
+		for _, e := range s.endpoints {
+			if e.on(node) {
+				f.IPv4 = f.IPv4 || e.addr.Is4()
+				f.IPv6 = f.IPv6 || e.addr.Is6()
+			}
+		}
+	}
+	return f
+}
+
+// onLink finds the interface, no uplink of a network, whose subnet holds addr.
+func (b *builder) onLink(addr netip.Addr) (device string, ok bool) {
+	for _, l := range b.Facts.Links {
+		if b.isUplink(l.Name) || l.Name == b.Config.Steering.Device {
+			continue
+		}
+		for _, p := range l.Addrs {
+			if p.Contains(addr) && p.Addr() != addr && !p.IsSingleIP() {
+				return l.Name, true
+			}
+		}
+	}
+	return "", false
+}
+
+func (b *builder) isUplink(device string) bool {
+	return slices.ContainsFunc(b.networks, func(n *network) bool { return slices.Contains(n.devices, device) })
+}
+
+// internalIP is the first InternalIP of a family of a node.
+func (b *builder) internalIP(node string, ipv4 bool) netip.Addr {
+	for _, a := range b.Objects.Nodes[node].Internal {
+		if a.Is4() == ipv4 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func (b *builder) someNodeOffLink() bool {
+	for name, n := range b.Objects.Nodes {
+		for _, a := range n.Internal {
+			if _, ok := b.onLink(a); name != b.Node && !ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// direct steers by the host's node IP as next hop; nil where one of the families needed is not on-link.
+func (b *builder) direct(host string, table uint32, need Families) *steering {
+	h := &steering{}
+	for _, f := range []struct {
+		needed, ipv4 bool
+		any          netip.Prefix
+	}{{need.IPv4, true, anyIPv4}, {need.IPv6, false, anyIPv6}} {
+		gw := b.internalIP(host, f.ipv4)
+		device, ok := b.onLink(gw)
+		if !ok {
+			if f.needed {
+				return nil
+			}
+			continue
+		}
+		h.routes = append(h.routes, Route{Table: table, Dst: f.any, NextHops: []NextHop{{Gateway: gw, Device: device}}})
+		if !slices.Contains(h.devices, device) {
+			h.devices = append(h.devices, device)
+		}
+	}
+	if len(h.routes) == 0 {
+		return nil
+	}
+	return h
+}
+
+// planTunnel plans the VXLAN device, which every node needs that may send or receive by it.
+func (b *builder) planTunnel() {
+	c := b.Config.Steering
+	local, overhead := b.internalIP(b.Node, true), vxlanOverhead4
+	if !local.IsValid() {
+		local, overhead = b.internalIP(b.Node, false), vxlanOverhead6
+	}
+	i := slices.IndexFunc(b.Facts.Links, func(l Link) bool {
+		return slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return p.Addr() == local })
+	})
+	if i < 0 {
+		b.problem("Node", b.Node, "status.addresses", local.String(), ReasonHostUnreachable,
+			"no interface of this node has its InternalIP, which VXLAN steering sends from")
+		return
+	}
+	mtu := c.MTU
+	if mtu == 0 {
+		mtu = b.Facts.Links[i].MTU - overhead
+	}
+	b.plan.Tunnel = &Tunnel{Device: c.Device, VNI: c.VNI, Port: c.Port, MTU: mtu, Local: local, MAC: tunnelMAC(local)}
+}
+
+// tunnelled steers by the VXLAN device. One next hop serves both families: the link-local address of the host's device.
+func (b *builder) tunnelled(host string, table uint32) *steering {
+	t := b.plan.Tunnel
+	if t == nil {
+		return nil
+	}
+	remote := b.internalIP(host, t.Local.Is4())
+	if !remote.IsValid() {
+		return nil
+	}
+	mac := tunnelMAC(remote)
+	hop := TunnelHost{Node: host, Remote: remote, MAC: mac, NextHop: linkLocal(mac)}
+	t.Hosts = append(t.Hosts, hop)
+	h := &steering{devices: []string{t.Device}, tunneled: true}
+	for _, any := range []netip.Prefix{anyIPv4, anyIPv6} {
+		h.routes = append(h.routes, Route{Table: table, Dst: any, NextHops: []NextHop{{Gateway: hop.NextHop, Device: t.Device, OnLink: true}}})
+	}
+	return h
+}
+
+// tunnelMAC derives the address of a node's VXLAN device from its underlay address, so that nodes need not tell.
+func tunnelMAC(underlay netip.Addr) (mac [6]byte) {
+	sum := sha256.Sum256([]byte("egressway " + underlay.String()))
+	copy(mac[:], sum[:])
+	mac[0] = mac[0]&^0x01 | 0x02 // locally administered, unicast
+	return mac
+}
+
+// linkLocal is the modified EUI-64 link-local address of a MAC (RFC 4291, appendix A).
+func linkLocal(m [6]byte) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 0x02, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
+}

@@ -1,0 +1,208 @@
+package plan
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// WriteText writes a plan for a person: what becomes of each EgressService, then what the node is made to be.
+func WriteText(out io.Writer, p *NodePlan, problems []cluster.Problem) error {
+	w := &textWriter{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), paths: map[PathID]string{0: "drop"}}
+	for _, path := range p.DataPlane.Paths {
+		w.paths[path.ID] = fmt.Sprintf("%s %s", path.Key.Kind, path.Key.Name)
+	}
+	w.services(p)
+	w.networks(p)
+	w.packets(p)
+	w.routing(p)
+	w.bgp(p)
+	if len(problems) > 0 {
+		w.title("Problems")
+		for _, problem := range problems {
+			w.line("  %s: %s", problem.Reason, problem.Error())
+		}
+	}
+	return w.Flush()
+}
+
+type textWriter struct {
+	*tabwriter.Writer
+	paths map[PathID]string
+	begun bool
+}
+
+func (w *textWriter) line(format string, args ...any) {
+	_, _ = fmt.Fprintf(w.Writer, format+"\n", args...) // the tabwriter keeps the error for Flush
+}
+
+func (w *textWriter) title(format string, args ...any) {
+	if w.begun {
+		w.line("")
+	}
+	w.begun = true
+	w.line(format, args...)
+}
+
+func (w *textWriter) services(p *NodePlan) {
+	w.title("EgressServices, as node %s has them", p.Node)
+	for _, s := range p.Services {
+		mode := "LoadBalancerIP"
+		if s.Masquerade() {
+			mode = "Network"
+		}
+		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tingress %s\t%d endpoints, %d here\t%s", s.Key, mode, s.Network,
+			orNone(s.Host), orNone(s.Standby), addrs(s.IngressIPs), s.Endpoints, s.Local, announcedText(s))
+	}
+	if len(p.Services) == 0 {
+		w.line("  none")
+	}
+}
+
+func announcedText(s Service) string {
+	if len(s.Announced) == 0 {
+		return "not announced here"
+	}
+	return "announced here"
+}
+
+func (w *textWriter) networks(p *NodePlan) {
+	if len(p.VRFs) == 0 && p.Tunnel == nil {
+		return
+	}
+	w.title("Devices")
+	for _, v := range p.VRFs {
+		verb := "adopt"
+		if v.Create {
+			verb = "adopt or create"
+		}
+		w.line("  %s VRF %s\ttable %d\tinterfaces %s", verb, v.Name, v.Table, orNone(strings.Join(v.Interfaces, " ")))
+	}
+	if t := p.Tunnel; t != nil {
+		w.line("  VXLAN %s\tvni %d\tport %d\tmtu %d\tfrom %s", t.Device, t.VNI, t.Port, t.MTU, t.Local)
+		for _, h := range t.Hosts {
+			w.line("  \tto %s at %s", h.Node, h.Remote)
+		}
+	}
+}
+
+func (w *textWriter) packets(p *NodePlan) {
+	d := p.DataPlane
+	w.title("Packets of selected pods (never steered: %s)", prefixes(d.Cluster))
+	for _, e := range d.Endpoints {
+		source := "source of the outgoing interface"
+		switch {
+		case e.Path == 0:
+			source = ""
+		case e.Source == e.Addr:
+			source = "source kept"
+		case e.Source.IsValid():
+			source = "source " + e.Source.String()
+		}
+		w.line("  from %s\t%s\t%s", e.Addr, w.paths[e.Path], source)
+	}
+	if len(d.Endpoints) == 0 {
+		w.line("  none")
+	}
+	if len(d.Ingress) > 0 {
+		w.title("Connections to ingress IPs answer by the network they came by")
+		for _, i := range d.Ingress {
+			w.line("  to %s\tof %s", i.Addr, w.paths[i.Path])
+		}
+	}
+}
+
+func (w *textWriter) routing(p *NodePlan) {
+	w.title("Routing rules (both families)")
+	for _, r := range p.Rules {
+		to := fmt.Sprintf("lookup %d", r.Table)
+		if r.Unreachable {
+			to = "unreachable"
+		}
+		w.line("  %d\tfwmark %#x/%#x\t%s\t%s", r.Priority, r.Mark, r.Mask, to, w.meaning(p, r))
+	}
+	if len(p.Routes) == 0 {
+		return
+	}
+	w.title("Routes")
+	for _, r := range p.Routes {
+		to := "unreachable"
+		if !r.Unreachable {
+			var hops []string
+			for _, h := range r.NextHops {
+				hops = append(hops, fmt.Sprintf("via %s dev %s", h.Gateway, h.Device))
+			}
+			to = strings.Join(hops, ", ")
+		}
+		w.line("  table %d\t%s\t%s", r.Table, r.Dst, to)
+	}
+}
+
+// meaning says what a rule is for.
+func (w *textWriter) meaning(p *NodePlan, r Rule) string {
+	m := p.DataPlane.Marks
+	switch {
+	case r.Mark == m.Cluster() && r.Unreachable, r.Mark == m.EgressBit():
+		return "without a route: dropped"
+	case r.Mark == m.Cluster():
+		return "came by an uplink, is for the cluster"
+	}
+	return w.paths[m.Path(r.Mark)]
+}
+
+func (w *textWriter) bgp(p *NodePlan) {
+	for _, s := range p.Speakers {
+		bound := "not bound to a device"
+		if s.Device != "" {
+			bound = "bound to " + s.Device
+		}
+		w.title("BGP speaker of network %s: AS %d, router ID %s, %s", s.Network, s.ASN, s.RouterID, bound)
+		for _, peer := range s.Peers {
+			name := peer.Address.String()
+			if peer.Interface != "" {
+				name = peer.Interface
+			}
+			as := fmt.Sprint(peer.ASN)
+			if peer.DynamicASN != "" {
+				as = string(peer.DynamicASN)
+			}
+			w.line("  peer %s\tAS %s\tnext hops %s", name, as, addrs(valid(peer.NextHop4, peer.NextHop6)))
+		}
+		w.line("  announces %s", prefixes(s.Announce))
+	}
+}
+
+func valid(all ...netip.Addr) (some []netip.Addr) {
+	for _, a := range all {
+		if a.IsValid() {
+			some = append(some, a)
+		}
+	}
+	return some
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func addrs(all []netip.Addr) string { return joined(all) }
+
+func prefixes(all []netip.Prefix) string { return joined(all) }
+
+func joined[T fmt.Stringer](all []T) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	s := make([]string, len(all))
+	for i, x := range all {
+		s[i] = x.String()
+	}
+	return strings.Join(s, " ")
+}

@@ -1,0 +1,111 @@
+package watch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const quiet = 10 * time.Millisecond
+
+// start watches dir and returns the wake-ups; the first, of the start, was taken.
+func start(t *testing.T, dir string) <-chan struct{} {
+	t.Helper()
+	woken, done := make(chan struct{}, 1000), make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { done <- Folder(ctx, dir, quiet, func() { woken <- struct{}{} }) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	wait(t, woken)
+	return woken
+}
+
+func wait(t *testing.T, woken <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-woken:
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "no wake-up")
+	}
+}
+
+func TestEditors(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "f")
+	woken := start(t, dir)
+	require.NoError(t, os.WriteFile(file, []byte("1"), 0o600))
+	wait(t, woken)
+	require.NoError(t, os.WriteFile(file+".new", []byte("2"), 0o600))
+	require.NoError(t, os.Rename(file+".new", file))
+	wait(t, woken)
+	require.NoError(t, os.Remove(file))
+	wait(t, woken)
+}
+
+// A mounted ConfigMap is a folder of links through ..data, which is swapped.
+func TestConfigMapSwap(t *testing.T) {
+	dir := t.TempDir()
+	version := func(name, text string) {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "f"), []byte(text), 0o600))
+		require.NoError(t, os.Symlink(name, filepath.Join(dir, "..tmp")))
+		require.NoError(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
+	}
+	version("..1", "1")
+	require.NoError(t, os.Symlink("..data/f", filepath.Join(dir, "f")))
+	woken := start(t, dir)
+	version("..2", "2")
+	wait(t, woken)
+	data, err := os.ReadFile(filepath.Join(dir, "f"))
+	require.NoError(t, err)
+	require.Equal(t, "2", string(data))
+}
+
+func TestFolderIsReplaced(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	woken := start(t, dir)
+	require.NoError(t, os.Rename(dir, dir+".old"))
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	wait(t, woken)
+	require.Eventually(t, func() bool { // until the new folder is watched, which its wake-ups show
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte(time.Now().String()), 0o600))
+		select {
+		case <-woken:
+			return true
+		case <-time.After(20 * quiet):
+			return false
+		}
+	}, 10*time.Second, quiet)
+}
+
+func TestEndlessChangesAreTold(t *testing.T) {
+	dir := t.TempDir()
+	woken := start(t, dir)
+	ticks := time.NewTicker(quiet / 5)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ticks.C:
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600))
+		case <-woken:
+			return
+		case <-t.Context().Done():
+			require.FailNow(t, "no wake-up")
+		}
+	}
+}
+
+func TestNoFolder(t *testing.T) {
+	err := Folder(t.Context(), filepath.Join(t.TempDir(), "none"), quiet, func() {})
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
