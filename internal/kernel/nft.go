@@ -2,10 +2,12 @@ package kernel
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -21,10 +23,13 @@ const chunk = 500
 // sendBuffer lets a transaction of some 100,000 elements through in one piece, bytes.
 const sendBuffer = 64 << 20
 
-// nft makes our nftables table equal to a plan, in one transaction.
-type nft struct{}
+// nft makes our nftables table equal to a plan, in one transaction. It remembers what it wrote, and what the kernel then
+// showed, to leave rules alone that are as they should be.
+type nft struct {
+	wrote, showed [sha256.Size]byte
+}
 
-func (nft) open() (*nftables.Conn, error) {
+func (*nft) open() (*nftables.Conn, error) {
 	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
 		return errors.Join(c.SetWriteBuffer(sendBuffer), c.SetReadBuffer(sendBuffer))
 	}))
@@ -36,7 +41,7 @@ func (nft) open() (*nftables.Conn, error) {
 
 // apply brings the table to the plan. Packets see the old rules or the new, never a mixture. It says whether
 // connections may now disagree with the plan.
-func (n nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err error) {
+func (n *nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err error) {
 	c, err := n.open()
 	if err != nil {
 		return false, err
@@ -52,7 +57,7 @@ func (n nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err err
 	return true, nil
 }
 
-func (n nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed bool, err error) {
+func (n *nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed bool, err error) {
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
 	have := map[string][]nftables.SetElement{}
 	stale := map[string]bool{}
@@ -63,7 +68,12 @@ func (n nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed boo
 			return false, err
 		}
 	}
-	want := sets(d)
+	want, wantChains := sets(d), chains(d)
+	wrote, err := fingerprint(wantChains)
+	if err != nil {
+		return false, err
+	}
+	rewrite := !exists || wrote != n.wrote
 	if exists {
 		present, err := c.GetSets(table)
 		if err != nil {
@@ -89,16 +99,26 @@ func (n nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed boo
 				stale[ch.Name] = true
 			}
 		}
+		showed, err := n.shown()
+		if err != nil {
+			return false, err
+		}
+		rewrite = rewrite || showed != n.showed
 	}
 
-	c.AddTable(table)
 	if fresh {
+		c.AddTable(table)
 		c.DelTable(table)
+	}
+	if rewrite {
 		c.AddTable(table)
 	}
-	wantChains := chains(d)
 	made := map[string]*nftables.Chain{}
 	for _, w := range wantChains {
+		delete(stale, w.name)
+		if !rewrite {
+			continue
+		}
 		ch := &nftables.Chain{Name: w.name, Table: table}
 		if w.hook != nil {
 			policy := nftables.ChainPolicyAccept
@@ -106,16 +126,19 @@ func (n nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed boo
 		}
 		made[w.name] = c.AddChain(ch)
 		c.FlushChain(ch)
-		delete(stale, w.name)
 	}
-	c.AddChain(&nftables.Chain{Name: chainOwnSource, Table: table})
+	if rewrite {
+		c.AddChain(&nftables.Chain{Name: chainOwnSource, Table: table})
+	}
 	for name := range stale {
 		c.FlushChain(&nftables.Chain{Name: name, Table: table})
 	}
 	for _, w := range want {
 		w.Table = table
-		if err := c.AddSet(&w.Set, nil); err != nil {
-			return false, fmt.Errorf("add set %s: %w", w.Name, err)
+		if _, there := have[w.Name]; rewrite || !there {
+			if err := c.AddSet(&w.Set, nil); err != nil {
+				return false, fmt.Errorf("add set %s: %w", w.Name, err)
+			}
 		}
 		differs, err := n.updateElements(c, w, have[w.Name])
 		if err != nil {
@@ -124,6 +147,9 @@ func (n nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed boo
 		changed = changed || differs
 	}
 	for _, w := range wantChains {
+		if !rewrite {
+			break
+		}
 		for _, r := range w.rules {
 			c.AddRule(&nftables.Rule{Table: table, Chain: made[w.name], Exprs: r})
 		}
@@ -140,8 +166,56 @@ func (n nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed boo
 	if err := addOwnSource(); err != nil {
 		return false, err
 	}
+	if rewrite {
+		if n.showed, err = n.shown(); err != nil {
+			return false, err
+		}
+		n.wrote = wrote
+	}
 	return changed || !exists, nil
 }
+
+// fingerprint sums up what is to be written into the chains.
+func fingerprint(all []chain) (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	for _, c := range all {
+		_, _ = fmt.Fprintf(h, "chain %s %d\n", c.name, c.priority)
+		for _, r := range c.rules {
+			for _, e := range r {
+				b, err := expr.Marshal(unix.NFPROTO_INET, e)
+				if err != nil {
+					return sum, fmt.Errorf("encode %T: %w", e, err)
+				}
+				_, _ = h.Write(b)
+			}
+			_, _ = h.Write([]byte("\n"))
+		}
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+// shown sums up the rules that the kernel lists for the table, handles included: anybody's hand in them shows.
+func (*nft) shown() (sum [sha256.Size]byte, err error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return sum, fmt.Errorf("open nftables socket: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	rules, err := conn.Execute(nftMessage(unix.NFT_MSG_GETRULE, netlink.Dump, encode(netlink.Attribute{
+		Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00"),
+	})))
+	if err != nil {
+		return sum, fmt.Errorf("list rules of nftables table %s: %w", tableName, err)
+	}
+	h := sha256.New()
+	for _, r := range rules {
+		_, _ = h.Write(r.Data[nfgenmsgLen:]) // that header holds the generation, which any table's change moves on
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+// nfgenmsgLen is the length of struct nfgenmsg.
+const nfgenmsgLen = 4
 
 func containsSet(all []*set, name string) bool {
 	for _, s := range all {
@@ -152,7 +226,7 @@ func containsSet(all []*set, name string) bool {
 	return false
 }
 
-func (nft) elements(c *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, error) {
+func (*nft) elements(c *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, error) {
 	elements, err := c.GetSetElements(s)
 	if err != nil {
 		return nil, fmt.Errorf("list elements of set %s: %w", s.Name, err)
@@ -166,7 +240,7 @@ func (nft) elements(c *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, e
 }
 
 // updateElements queues the difference. Ranges are replaced whole: the kernel refuses half of one.
-func (nft) updateElements(c *nftables.Conn, w *set, have []nftables.SetElement) (changed bool, err error) {
+func (*nft) updateElements(c *nftables.Conn, w *set, have []nftables.SetElement) (changed bool, err error) {
 	old := make(map[string]nftables.SetElement, len(have))
 	for _, e := range have {
 		old[identity(e)] = e
@@ -203,7 +277,7 @@ func (nft) updateElements(c *nftables.Conn, w *set, have []nftables.SetElement) 
 	return true, nil
 }
 
-func (nft) exists(c *nftables.Conn) (bool, error) {
+func (*nft) exists(c *nftables.Conn) (bool, error) {
 	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return false, fmt.Errorf("list nftables tables: %w", err)
@@ -217,7 +291,7 @@ func (nft) exists(c *nftables.Conn) (bool, error) {
 }
 
 // paths reads the path ids in force.
-func (n nft) paths() (map[plan.PathKey]plan.PathID, error) {
+func (n *nft) paths() (map[plan.PathKey]plan.PathID, error) {
 	c, err := n.open()
 	if err != nil {
 		return nil, err
@@ -248,7 +322,7 @@ func (n nft) paths() (map[plan.PathKey]plan.PathID, error) {
 }
 
 // cleanup removes the table.
-func (n nft) cleanup() error {
+func (n *nft) cleanup() error {
 	c, err := n.open()
 	if err != nil {
 		return err

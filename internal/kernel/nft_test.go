@@ -3,20 +3,12 @@ package kernel
 import (
 	"net/netip"
 	"os/exec"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
 )
-
-func enterFreshNetns(t *testing.T) {
-	t.Helper()
-	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	require.NoError(t, unix.Unshare(unix.CLONE_NEWNET))
-}
 
 func ruleset(t *testing.T) string {
 	t.Helper()
@@ -51,7 +43,7 @@ func someDataPlane() plan.DataPlane {
 }
 
 func TestTableIsMadeKeptAndReplaced(t *testing.T) {
-	enterFreshNetns(t)
+	newNode(t)
 	foreign := "table ip other { chain c { type filter hook forward priority 0; counter accept; }; }"
 	out, err := exec.Command("nft", foreign).CombinedOutput()
 	require.NoError(t, err, string(out))

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+func newCleanupCommand() *cobra.Command {
+	var configFile string
+	c := &cobra.Command{
+		Use:   "cleanup [--config FILE]",
+		Short: "Remove everything that the daemon made on this node, and nothing else",
+		Long: `Remove everything that the daemon made on this node, and nothing else: the nftables table, rules, routes, the tunnel and the
+VRF devices it created. Interfaces that it enslaved are freed with their addresses. Connections that it steered end.
+
+Stop the daemon first. The configuration is read for marks.mask; without it the default mask is taken.`,
+		Example: "  egressway cleanup --config /etc/egressway/config.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conf := config.Defaults()
+			if configFile != "" {
+				var err error
+				if conf, err = loadConfig(cmd.ErrOrStderr(), configFile); err != nil {
+					return err
+				}
+			}
+			if running(conf.Status.Socket) {
+				return fmt.Errorf("the daemon that answers at %s would make everything anew: stop it first", conf.Status.Socket)
+			}
+			node, err := kernel.Open()
+			if err != nil {
+				return err
+			}
+			defer node.Close()
+			if err := node.Cleanup(cmd.Context(), plan.Marks{Mask: conf.Marks.Mask}); err != nil {
+				return errors.Join(errors.New("not everything could be removed"), err)
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&configFile, "config", "", "configuration `file` of the daemon")
+	_ = c.MarkFlagFilename("config", "yaml", "yml")
+	return c
+}

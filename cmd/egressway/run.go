@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/egressway/egressway/internal/agent"
+	"github.com/egressway/egressway/internal/config"
+)
+
+func newRunCommand() *cobra.Command {
+	var configFile string
+	c := &cobra.Command{
+		Use:   "run --config FILE",
+		Short: "Run the daemon on this node",
+		Long: `Run the daemon on this node until SIGTERM or SIGINT.
+
+What it made in the kernel stays when it stops and is taken over by the next start; "egressway cleanup" removes it.
+Needs CAP_NET_ADMIN, and CAP_NET_RAW where a peer is unnumbered.`,
+		Example: "  egressway run --config /etc/egressway/config.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conf, err := loadConfig(cmd.ErrOrStderr(), configFile)
+			if err != nil {
+				return err
+			}
+			if conf.Source.Manifests == "" {
+				return errors.New("source.manifests is not set: this version reads objects from a folder of manifests only")
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return agent.Run(ctx, newLogger(cmd.ErrOrStderr(), conf.Log), configFile, conf, version)
+		},
+	}
+	c.Flags().StringVar(&configFile, "config", "", "configuration `file`")
+	_ = c.MarkFlagRequired("config") // fails for an unknown flag only
+	_ = c.MarkFlagFilename("config", "yaml", "yml")
+	return c
+}
+
+// loadConfig loads the configuration or prints every error in it.
+func loadConfig(out io.Writer, file string) (*config.Config, error) {
+	conf, err := config.Load(file)
+	var all config.Errors
+	if errors.As(err, &all) {
+		for _, e := range all {
+			fmt.Fprintln(out, e)
+		}
+		return nil, invalidError{len(all)}
+	}
+	return conf, err
+}
+
+func newLogger(out io.Writer, c config.Log) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Level)) // checked when the configuration was loaded
+	options := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(out, options))
+	}
+	return slog.New(slog.NewTextHandler(out, options))
+}

@@ -1,0 +1,128 @@
+// Package kernel makes the kernel of this node equal to a plan: VRF devices, the tunnel, routes, rules and the nftables
+// table. Everything of ours bears a mark that the kernel shows (a route protocol, a link group, a table's name); nothing
+// else is touched. Each applier lists what is ours, compares, and changes the difference.
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Node is the kernel of this node.
+type Node struct {
+	links     *netlink.Handle
+	flows     *netlink.Handle
+	vrfs      vrfs
+	nft       nft
+	unsettled bool // connections may contradict the plan
+}
+
+// Open opens the sockets that a Node needs.
+func Open() (*Node, error) {
+	links, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open route netlink socket: %w", err)
+	}
+	flows, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
+	if err != nil {
+		links.Close()
+		return nil, fmt.Errorf("open netfilter netlink socket: %w", err)
+	}
+	return &Node{links: links, flows: flows, unsettled: true}, nil
+}
+
+// Close closes the sockets. What was applied stays.
+func (n *Node) Close() {
+	n.links.Close()
+	n.flows.Close()
+}
+
+// Facts reads what a plan depends on. Of tables it looks at those named, at every VRF device's and at the main one.
+func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) {
+	links, err := readLinks(n.links)
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	tables = append(slices.Clone(tables), unix.RT_TABLE_MAIN)
+	for _, l := range links {
+		if l.VRFTable != 0 {
+			tables = append(tables, l.VRFTable)
+		}
+	}
+	slices.Sort(tables)
+	tables = slices.DeleteFunc(slices.Compact(tables), func(t uint32) bool { return t == 0 })
+	links, routed, err := readFacts(ctx, n.links, tables)
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	paths, err := n.nft.paths()
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	return plan.Facts{Links: links, Routed: routed, Paths: paths}, nil
+}
+
+// Result is what an Apply left.
+type Result struct {
+	// InForce says that rules and packet filter are as planned: what they serve may be announced.
+	InForce bool
+	// Ended counts the connections that contradicted the plan.
+	Ended uint
+}
+
+// Apply makes the kernel equal to the plan: what packets will need first, then what sends them there; what they no
+// longer need goes last. One step's failure does not stop the others.
+func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
+	var r Result
+	var errs []error
+	try := func(err error) bool {
+		errs = append(errs, err)
+		return err == nil
+	}
+	try(n.vrfs.apply(ctx, n.links, p.VRFs))
+	if p.Tunnel != nil {
+		try(applyTunnel(ctx, n.links, p.Tunnel))
+	}
+	try(addRoutes(ctx, n.links, p.Routes))
+	rules := try(addRules(ctx, p.Rules))
+
+	changed, err := n.nft.apply(ctx, p.DataPlane)
+	packets := try(err)
+	n.unsettled = n.unsettled || changed
+	if packets && n.unsettled {
+		// The new rules already drop what contradicts them; without its connection a packet begins anew under them.
+		r.Ended, err = endContradictions(ctx, n.flows, p.DataPlane)
+		n.unsettled = !try(err)
+	}
+	r.InForce = rules && packets
+	if r.InForce {
+		try(pruneRules(ctx, p.Rules))
+		try(pruneRoutes(ctx, p.Routes))
+		if p.Tunnel == nil {
+			try(applyTunnel(ctx, n.links, nil))
+		}
+		try(n.vrfs.prune(ctx, n.links, p.VRFs))
+	}
+	return r, errors.Join(errs...)
+}
+
+// Problems tells what settings of the kernel keep packets from passing by these devices; they are the operator's to change.
+func (n *Node) Problems(node string, devices []string) []cluster.Problem {
+	return sysctlProblems(node, devices)
+}
+
+// Cleanup removes everything of ours from this node, and nothing else. Connections whose mark says that they are ours end:
+// their source would be wrong on any other way.
+func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
+	table := n.nft.cleanup()
+	_, flows := endContradictions(ctx, n.flows, plan.DataPlane{Marks: m})
+	return errors.Join(table, flows, cleanup(ctx, n.links))
+}
