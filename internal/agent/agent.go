@@ -53,6 +53,7 @@ type Agent struct {
 
 // last is what the loop remembers of its last pass; losing it costs a little work, nothing else.
 type last struct {
+	plan      *plan.NodePlan
 	announced map[string][]netip.Prefix
 	problems  []cluster.Problem
 	errors    string
@@ -175,35 +176,41 @@ func (a *Agent) pass(ctx context.Context) error {
 		return nil // nothing is known yet: what is in force stays
 	}
 
+	pass := status.Pass{Began: began, ConfigStale: stale != nil}
+	if stale != nil {
+		problems = append(slices.Clone(problems), configProblems(a.configFile, stale)...)
+	}
+	found, err := a.plan(ctx, c, objects)
+	if err == nil {
+		problems = append(slices.Clone(problems), found...)
+		var result kernel.Result
+		result, err = a.apply(ctx, a.last.plan)
+		pass.InForce, pass.ConnectionsEnded = result.InForce, result.Ended
+	}
+	if ctx.Err() != nil {
+		return nil // stopping: half a pass is no failure
+	}
+	a.report(err)
+	pass.Ended, pass.Err, pass.Announced = time.Now(), err, a.last.announced
+	a.status.Publish(status.From(a.last.plan, a.tell(problems), a.speakers.Sessions(), pass))
+	return err
+}
+
+// plan plans this node anew.
+func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Objects) ([]cluster.Problem, error) {
 	var tables []uint32
 	for _, n := range c.Networks {
 		tables = append(tables, n.Table)
 	}
 	facts, err := a.kernel.Facts(ctx, tables...)
 	if err != nil {
-		a.report(err)
-		return err
+		return nil, err
 	}
-	desired, found := plan.Build(plan.Snapshot{
+	desired, problems := plan.Build(plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: election.Elect(objects), Facts: facts, Learned: a.speakers.Learned(),
 	})
-	problems = append(slices.Clone(problems), found...)
-	problems = append(problems, a.kernel.Problems(c.Node, devices(desired, facts))...)
-	if stale != nil {
-		problems = append(problems, configProblems(a.configFile, stale)...)
-	}
-
-	result, err := a.apply(ctx, desired)
-	if ctx.Err() != nil {
-		return nil // stopping: half a pass is no failure
-	}
-	a.report(err)
-	problems = a.tell(problems)
-	a.status.Publish(status.From(desired, problems, a.speakers.Sessions(), status.Pass{
-		Began: began, Ended: time.Now(), InForce: result.InForce, ConnectionsEnded: result.Ended, ConfigStale: stale != nil, Err: err,
-		Announced: a.last.announced,
-	}))
-	return err
+	a.last.plan = desired
+	return append(problems, a.kernel.Problems(c.Node, devices(desired, facts))...), nil
 }
 
 // apply withdraws first and announces last: no peer sends packets that the kernel is not ready for.

@@ -104,15 +104,14 @@ func (n *neighbors) talk(ctx context.Context, name string, l *listener) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
 	failed := make(chan error, 1)
-	go func() { failed <- n.receive(conn, ifi, l) }()
+	go func() {
+		defer close(failed)
+		failed <- n.receive(conn, ifi, l)
+	}()
 	err = advertise(ctx, conn, ifi, failed)
-	conn.Close()
-	if err == nil {
-		<-failed
-	}
-	return err
+	_ = conn.Close() // ends the receiver
+	return errors.Join(err, <-failed)
 }
 
 // receive learns from advertisements until the socket fails.
@@ -147,15 +146,15 @@ func (n *neighbors) receive(conn *ipv6.PacketConn, ifi *net.Interface, l *listen
 }
 
 // advertise sends a solicitation, then advertisements, until ctx ends or the receiver failed.
-func advertise(ctx context.Context, conn *ipv6.PacketConn, ifi *net.Interface, failed chan error) error {
+func advertise(ctx context.Context, conn *ipv6.PacketConn, ifi *net.Interface, failed <-chan error) error {
 	tick := time.NewTicker(advertiseInterval)
 	defer tick.Stop()
 	if err := send(conn, ifi, ipv6.ICMPTypeRouterSolicitation, "ff02::2", solicitation(ifi)); err != nil {
-		return errors.Join(err, stopReceiver(conn, failed))
+		return err
 	}
 	for {
 		if err := send(conn, ifi, ipv6.ICMPTypeRouterAdvertisement, "ff02::1", advertisement(ifi)); err != nil {
-			return errors.Join(err, stopReceiver(conn, failed))
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -165,11 +164,6 @@ func advertise(ctx context.Context, conn *ipv6.PacketConn, ifi *net.Interface, f
 		case <-tick.C:
 		}
 	}
-}
-
-func stopReceiver(conn *ipv6.PacketConn, failed chan error) error {
-	conn.Close()
-	return <-failed
 }
 
 func send(conn *ipv6.PacketConn, ifi *net.Interface, typ ipv6.ICMPType, to string, body []byte) error {

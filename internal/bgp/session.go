@@ -100,7 +100,7 @@ func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, erro
 		}
 		// RFC 2385 leaves the limit to the system; Linux has room for 80 bytes.
 		s.password = string(bytes.TrimRight(b, "\r\n"))
-		if len(s.password) == 0 || len(s.password) > 80 {
+		if s.password == "" || len(s.password) > 80 {
 			return s, fmt.Errorf("password of peer %s: file %s holds %d bytes, not 1 to 80", nameOf(p), p.PasswordFile, len(s.password))
 		}
 	}

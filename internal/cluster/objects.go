@@ -13,7 +13,8 @@ import (
 
 // Key names a namespaced object. An EgressService and its Service share one.
 type Key struct {
-	Namespace, Name string
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 }
 
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
@@ -109,13 +110,13 @@ type Namespace struct {
 
 // Problem says what is wrong with one object. Every other object is served as if it was alone.
 type Problem struct {
-	Kind    string // EgressService, Service, EndpointSlice, Node, Config, ...
-	Object  string // namespace/name or name
-	Field   string // path of the field, empty: the whole object
-	Value   string // what is there
-	Reason  Reason // a word for machines, CamelCase
-	Message string // what is wrong and what would be right
-	Where   string // file:line, where the source is a file
+	Kind    string `json:"kind"`            // EgressService, Service, EndpointSlice, Node, Config, ...
+	Object  string `json:"object"`          // namespace/name or name
+	Field   string `json:"field,omitempty"` // path of the field, empty: the whole object
+	Value   string `json:"value,omitempty"` // what is there
+	Reason  Reason `json:"reason"`          // a word for machines, CamelCase
+	Message string `json:"message"`         // what is wrong and what would be right
+	Where   string `json:"where,omitempty"` // file:line, where the source is a file
 }
 
 // Reason is a Problem in one word, fit for a condition's reason.

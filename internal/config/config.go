@@ -83,16 +83,16 @@ type BGP struct {
 
 // GracefulRestart is RFC 4724's: peers keep our routes while the daemon restarts.
 type GracefulRestart struct {
-	Enabled     bool     `yaml:"enabled"`
-	RestartTime Duration `yaml:"restartTime"` // at most 4095 s
+	Enabled     bool     `yaml:"enabled" json:"enabled"`
+	RestartTime Duration `yaml:"restartTime" json:"restartTime"` // at most 4095 s
 }
 
 // BFDProfile holds RFC 5880 timers, in milliseconds.
 type BFDProfile struct {
-	Name             string `yaml:"name"`
-	TransmitInterval uint32 `yaml:"transmitInterval"`
-	ReceiveInterval  uint32 `yaml:"receiveInterval"`
-	DetectMultiplier uint8  `yaml:"detectMultiplier"`
+	Name             string `yaml:"name" json:"name,omitempty"`
+	TransmitInterval uint32 `yaml:"transmitInterval" json:"transmitInterval,omitempty"`
+	ReceiveInterval  uint32 `yaml:"receiveInterval" json:"receiveInterval,omitempty"`
+	DetectMultiplier uint8  `yaml:"detectMultiplier" json:"detectMultiplier,omitempty"`
 }
 
 // DefaultNetwork is the name of the network that is the main table, used by objects that name none.
@@ -130,38 +130,38 @@ const (
 
 // Peer is a BGP neighbour of one network.
 type Peer struct {
-	Address         netip.Addr      `yaml:"address"`
-	Interface       string          `yaml:"interface"` // instead of Address: unnumbered, the neighbour's link-local address is learned
-	Port            uint16          `yaml:"port"`      // TCP port to dial
-	ASN             uint32          `yaml:"asn"`
-	DynamicASN      DynamicASN      `yaml:"dynamicASN"`
-	HoldTime        Duration        `yaml:"holdTime"`
-	KeepaliveTime   Duration        `yaml:"keepaliveTime"`
-	ConnectTime     Duration        `yaml:"connectTime"`
-	EBGPMultiHop    uint8           `yaml:"ebgpMultiHop"` // TTL; 0: the peer is on-link
-	TTLSecurity     uint8           `yaml:"ttlSecurity"`  // hops, RFC 5082; 0: off
-	PasswordFile    string          `yaml:"passwordFile"` // TCP MD5, RFC 2385
-	BFDProfile      string          `yaml:"bfdProfile"`
-	AddressFamilies []Family        `yaml:"addressFamilies"`
-	MaxPrefixes     uint32          `yaml:"maxPrefixes"` // per family; the session closes above
-	Receive         []PrefixPattern `yaml:"receive"`     // nothing is accepted unless listed
-	Advertise       Advertise       `yaml:"advertise"`
+	Address         netip.Addr      `yaml:"address" json:"address,omitzero"`
+	Interface       string          `yaml:"interface" json:"interface,omitempty"` // instead of Address: unnumbered, the neighbour's link-local address is learned
+	Port            uint16          `yaml:"port" json:"port,omitempty"`           // TCP port to dial
+	ASN             uint32          `yaml:"asn" json:"asn,omitempty"`
+	DynamicASN      DynamicASN      `yaml:"dynamicASN" json:"dynamicASN,omitempty"`
+	HoldTime        Duration        `yaml:"holdTime" json:"holdTime,omitempty"`
+	KeepaliveTime   Duration        `yaml:"keepaliveTime" json:"keepaliveTime,omitempty"`
+	ConnectTime     Duration        `yaml:"connectTime" json:"connectTime,omitempty"`
+	EBGPMultiHop    uint8           `yaml:"ebgpMultiHop" json:"ebgpMultiHop,omitempty"` // TTL; 0: the peer is on-link
+	TTLSecurity     uint8           `yaml:"ttlSecurity" json:"ttlSecurity,omitempty"`   // hops, RFC 5082; 0: off
+	PasswordFile    string          `yaml:"passwordFile" json:"passwordFile,omitempty"` // TCP MD5, RFC 2385
+	BFDProfile      string          `yaml:"bfdProfile" json:"bfdProfile,omitempty"`
+	AddressFamilies []Family        `yaml:"addressFamilies" json:"addressFamilies,omitempty"`
+	MaxPrefixes     uint32          `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"` // per family; the session closes above
+	Receive         []PrefixPattern `yaml:"receive" json:"receive,omitempty"`         // nothing is accepted unless listed
+	Advertise       Advertise       `yaml:"advertise" json:"advertise,omitzero"`
 }
 
 // PrefixPattern matches routes: Prefix itself, or with GE or LE the prefixes inside it whose length is in [GE, LE].
 type PrefixPattern struct {
-	Prefix netip.Prefix `yaml:"prefix"`
-	GE     uint8        `yaml:"ge"`
-	LE     uint8        `yaml:"le"`
+	Prefix netip.Prefix `yaml:"prefix" json:"prefix"`
+	GE     uint8        `yaml:"ge" json:"ge,omitempty"`
+	LE     uint8        `yaml:"le" json:"le,omitempty"`
 }
 
 // Advertise holds the attributes of what we announce to one peer.
 type Advertise struct {
-	Communities      []string `yaml:"communities"`      // RFC 1997, "64512:1" or a well-known name
-	LargeCommunities []string `yaml:"largeCommunities"` // RFC 8092, "64512:1:2"
-	LocalPref        uint32   `yaml:"localPref"`        // internal peers only; 0: 100
-	MED              uint32   `yaml:"med"`
-	ASPathPrepend    uint8    `yaml:"asPathPrepend"` // times
+	Communities      []string `yaml:"communities" json:"communities,omitempty"`           // RFC 1997, "64512:1" or a well-known name
+	LargeCommunities []string `yaml:"largeCommunities" json:"largeCommunities,omitempty"` // RFC 8092, "64512:1:2"
+	LocalPref        uint32   `yaml:"localPref" json:"localPref,omitempty"`               // internal peers only; 0: 100
+	MED              uint32   `yaml:"med" json:"med,omitempty"`
+	ASPathPrepend    uint8    `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"` // times
 }
 
 // Status says where the daemon answers about itself.
@@ -178,3 +178,6 @@ type Log struct {
 
 // Duration is a time.Duration written as "9s" or "1m30s".
 type Duration time.Duration
+
+// MarshalText writes a Duration as it is read.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }

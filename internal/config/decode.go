@@ -107,7 +107,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path, shown string) {
 	case want == yaml.SequenceNode:
 		v.Set(reflect.MakeSlice(t, len(n.Content), len(n.Content)))
 		for i, item := range n.Content {
-			if s, ok := v.Index(i).Addr().Interface().(interface{ setDefaults() }); ok {
+			if s, ok := reflect.TypeAssert[interface{ setDefaults() }](v.Index(i).Addr()); ok {
 				s.setDefaults()
 			}
 			d.value(item, v.Index(i), fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("%s[%s]", shown, entryName(item, i)))

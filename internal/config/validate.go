@@ -17,8 +17,13 @@ import (
 // The routing tables that our steering to hosts uses; no network may have one of them.
 const (
 	SteeringTableBase  = 794600
-	SteeringTableCount = 128
+	SteeringTableCount = 4096
 )
+
+// ReservedTable says that no network may have the table: it is the kernel's own or one of our steering.
+func ReservedTable(table uint32) bool {
+	return table == 0 || table >= 253 && table <= 255 || table >= SteeringTableBase && table < SteeringTableBase+SteeringTableCount
+}
 
 // validator judges a decoded Config. Paths are those of decoder.places.
 type validator struct {
@@ -200,13 +205,12 @@ func (v *validator) prefix(path string, p netip.Prefix) bool {
 }
 
 // unique reports path if value was seen before.
-func (v *validator) unique(seen map[string]string, value, path, format string, args ...any) {
+func (v *validator) unique(seen map[string]string, value, path, message string) {
 	first, twice := seen[value]
 	if !twice {
 		seen[value] = path
 		return
 	}
-	message := fmt.Sprintf(format, args...)
 	if line := v.places[first].line; line > 0 {
 		message += fmt.Sprintf(", on line %d", line)
 	}

@@ -166,7 +166,7 @@ func clampMSS(mss uint16) part {
 
 // priority is a chain's place among all that hook in.
 func priority(p int32) *nftables.ChainPriority {
-	return nftables.ChainPriorityRef(nftables.ChainPriority(p))
+	return new(nftables.ChainPriority(p))
 }
 
 func nativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -70,11 +71,8 @@ func follow(ctx context.Context, sock *nl.NetlinkSocket, matters func(syscall.Ne
 		case err != nil:
 			return fmt.Errorf("receive events: %w", err)
 		}
-		for _, e := range events {
-			if matters(e) {
-				wake()
-				break
-			}
+		if slices.ContainsFunc(events, matters) {
+			wake()
 		}
 	}
 }

@@ -25,7 +25,7 @@ func limited(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // dial opens a socket in the node.
-func (n *Node) dial(ctx context.Context, network string, dst string, options []SocketOption) (net.Conn, error) {
+func (n *Node) dial(ctx context.Context, network, dst string, options []SocketOption) (net.Conn, error) {
 	s := socketOptions(options)
 	d := net.Dialer{Control: s.control, KeepAlive: -1}
 	d.SetMultipathTCP(false)
@@ -172,7 +172,8 @@ func (n *Node) askUDP(ctx context.Context, dst netip.AddrPort, size int, options
 	if got < size {
 		return a, fmt.Errorf("the answer has %d bytes", got)
 	}
-	return a, json.Unmarshal(buf[:got], &a)
+	err = json.Unmarshal(buf[:got], &a)
+	return a, err
 }
 
 // echoID tells the pings of this process apart.

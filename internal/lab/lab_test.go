@@ -26,8 +26,10 @@ func web(local bool) *cluster.Objects {
 			Ports:      []cluster.Port{{Protocol: "TCP", Port: 80, TargetPort: 8080}, {Protocol: "UDP", Port: 80, TargetPort: 8080}},
 		}},
 		Endpoints: map[cluster.Key][]cluster.Endpoint{key: {
-			{Address: "10.244.1.11", Node: "a"}, {Address: "fd44:1::11", Node: "a"},
-			{Address: "10.244.2.11", Node: "b"}, {Address: "fd44:2::11", Node: "b"},
+			{Address: "10.244.1.11", Node: "a"},
+			{Address: "fd44:1::11", Node: "a"},
+			{Address: "10.244.2.11", Node: "b"},
+			{Address: "fd44:2::11", Node: "b"},
 		}},
 		Nodes: map[string]cluster.Node{},
 	}

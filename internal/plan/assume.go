@@ -2,11 +2,13 @@ package plan
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 )
+
+// assumedTable is the first of the tables that VRF devices are assumed to have where the configuration names none.
+const assumedTable = 1000000
 
 // Assume makes facts up for a node that cannot be asked: its VRF devices are there as the configuration has them, with a
 // route in each, and every other node is on the same LAN.
@@ -14,24 +16,56 @@ func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 	f := Facts{Routed: map[uint32]Families{mainTable: {IPv4: true, IPv6: true}}}
 	lan := Link{Name: "lan", Index: 2, Up: true, MTU: 1500}
 	for _, a := range objects.Nodes[node].Internal {
-		bits := 24
-		if a.Is6() {
-			bits = 64
-		}
-		lan.Addrs = append(lan.Addrs, netip.PrefixFrom(a, bits))
+		lan.Addrs = append(lan.Addrs, sharedSubnet(a, objects.Nodes))
 	}
 	f.Links = append(f.Links, lan)
+	var vrfs []config.Network
+	listed := map[string]bool{}
 	for _, n := range c.Networks {
-		if n.VRF != "" && n.Table != 0 {
-			f.Links = append(f.Links, Link{Name: n.VRF, Up: true, MTU: 1500, VRFTable: n.Table})
+		listed[n.Name], listed[n.VRF] = true, true
+		vrfs = append(vrfs, n)
+	}
+	if c.AllowUnlisted {
+		names := map[string]bool{}
+		for _, e := range objects.EgressServices {
+			names[e.Network] = !listed[e.Network]
+		}
+		for _, name := range sortedKeys(names) {
+			if names[name] && name != "" {
+				vrfs = append(vrfs, unlisted(name))
+			}
+		}
+	}
+	for i, n := range vrfs {
+		table := n.Table
+		if n.VRF != "" {
+			if table == 0 {
+				table = assumedTable + uint32(i)
+			}
+			f.Links = append(f.Links, Link{Name: n.VRF, Up: true, MTU: 1500, VRFTable: table})
 		}
 		for _, i := range n.Interfaces {
 			f.Links = append(f.Links, Link{Name: i, Up: true, MTU: 1500, Master: n.VRF})
 		}
-		if n.Table != 0 {
-			f.Routed[n.Table] = Families{IPv4: true, IPv6: true}
+		if table != 0 {
+			f.Routed[table] = Families{IPv4: true, IPv6: true}
 		}
 	}
-	slices.SortFunc(f.Links, func(x, y Link) int { return compareStrings(x.Name, y.Name) })
 	return f
+}
+
+// sharedSubnet is a subnet around a that holds every node's address of its family.
+func sharedSubnet(a netip.Addr, nodes map[string]cluster.Node) netip.Prefix {
+	bits := 24
+	if a.Is6() {
+		bits = 64
+	}
+	for _, n := range nodes {
+		for _, other := range n.Internal {
+			for other.BitLen() == a.BitLen() && !netip.PrefixFrom(a, bits).Contains(other) {
+				bits--
+			}
+		}
+	}
+	return netip.PrefixFrom(a, bits)
 }

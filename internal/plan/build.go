@@ -22,6 +22,8 @@ const vrfFloorMetric = 4278198272
 // Build is the plan: what this node should be, and what is wrong with which object. A bad object is a Problem of that
 // object alone.
 func Build(s Snapshot) (*NodePlan, []cluster.Problem) {
+	s.Facts.Links = slices.Clone(s.Facts.Links)
+	slices.SortFunc(s.Facts.Links, func(x, y Link) int { return compareStrings(x.Name, y.Name) })
 	b := &builder{
 		Snapshot: s,
 		marks:    Marks{Mask: s.Config.Marks.Mask, Priority: s.Config.Marks.RulePriority},
@@ -29,6 +31,7 @@ func Build(s Snapshot) (*NodePlan, []cluster.Problem) {
 		owner:    map[netip.Addr]cluster.Key{},
 		ingress:  map[netip.Addr]ingressOwner{},
 		nodeIPs:  map[netip.Addr]string{},
+		peers:    map[netip.Addr]string{},
 	}
 	b.readNodes()
 	b.readNetworks()
@@ -60,8 +63,10 @@ type builder struct {
 	hosts      map[string]*steering // by node, of the hosts steered to
 	nodeIPs    map[netip.Addr]string
 	clusterIPs map[netip.Addr]cluster.Key
+	inside     []netip.Prefix             // pods' and Services' ranges
 	owner      map[netip.Addr]cluster.Key // whose endpoint an address is
 	ingress    map[netip.Addr]ingressOwner
+	peers      map[netip.Addr]string // the network whose peer it is
 }
 
 type ingressOwner struct {
@@ -76,11 +81,15 @@ func (b *builder) problem(kind, object, field, value string, reason cluster.Reas
 }
 
 func (b *builder) readNodes() {
-	for name, n := range b.Objects.Nodes {
+	inside := slices.Clone(b.Objects.ServiceCIDRs)
+	for _, name := range sortedKeys(b.Objects.Nodes) {
+		n := b.Objects.Nodes[name]
 		for _, a := range n.Addresses {
 			b.nodeIPs[a] = name
 		}
+		inside = append(inside, n.PodCIDRs...)
 	}
+	b.inside = minimal(inside)
 	for _, l := range b.Facts.Links {
 		for _, p := range l.Addrs {
 			b.nodeIPs[p.Addr()] = b.Node
@@ -99,21 +108,29 @@ func (b *builder) readNodes() {
 // allotPaths gives every network and every host steered to a path id, keeping those in force: live packets and
 // connections carry them.
 func (b *builder) allotPaths(services []*service) {
-	var want []PathKey
+	var want, unlisted []PathKey
 	for _, n := range b.networks {
-		want = append(want, PathKey{PathNetwork, n.name})
+		switch k := (PathKey{PathNetwork, n.name}); {
+		case n.listed:
+			want = append(want, k)
+		case n.usable:
+			unlisted = append(unlisted, k)
+		}
 	}
 	for _, host := range steeredTo(b.Node, services) {
 		want = append(want, PathKey{PathSteer, host})
 	}
+	want = append(want, unlisted...) // last: whoever writes objects can make many up
 	b.paths = map[PathKey]PathID{}
-	taken := map[PathID]bool{}
+	taken, inForce := map[PathID]bool{}, map[PathID]bool{}
+	for _, id := range b.Facts.Paths {
+		inForce[id] = true
+	}
 	for _, k := range want {
 		if id := b.Facts.Paths[k]; id > 0 && id <= b.marks.MaxPath() && !taken[id] {
 			b.paths[k], taken[id] = id, true
 		}
 	}
-	next := PathID(1)
 	for _, k := range want {
 		if b.paths[k] != 0 {
 			continue
@@ -121,8 +138,8 @@ func (b *builder) allotPaths(services []*service) {
 		// An id that was given up a moment ago may still stand in a connection's mark: use it last.
 		id := PathID(0)
 		for _, fresh := range []bool{true, false} {
-			for next = 1; next <= b.marks.MaxPath() && id == 0; next++ {
-				if !taken[next] && (!fresh || !inForce(b.Facts.Paths, next)) {
+			for next := PathID(1); next <= b.marks.MaxPath() && id == 0; next++ {
+				if !taken[next] && (!fresh || !inForce[next]) {
 					id = next
 				}
 			}
@@ -130,19 +147,13 @@ func (b *builder) allotPaths(services []*service) {
 		if id == 0 {
 			b.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", b.marks.Mask), ReasonPathsExhausted,
 				"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask", len(want), b.marks.MaxPath(), k.Kind, k.Name)
+			if k.Kind == PathNetwork {
+				b.byName[k.Name].usable = false
+			}
 			continue
 		}
 		b.paths[k], taken[id] = id, true
 	}
-}
-
-func inForce(paths map[PathKey]PathID, id PathID) bool {
-	for _, have := range paths {
-		if have == id {
-			return true
-		}
-	}
-	return false
 }
 
 // rules are few and constant: one a path, whatever the number of endpoints.

@@ -62,10 +62,10 @@ func (b *builder) pods(services []*service) []netip.Prefix {
 	for _, n := range b.Objects.Nodes {
 		all = append(all, n.PodCIDRs...)
 	}
-	all = minimal(all)
+	ranges := minimal(all)
 	for _, s := range services {
 		for _, e := range s.endpoints {
-			if !within(all, e.addr) {
+			if !within(ranges, e.addr) {
 				all = append(all, netip.PrefixFrom(e.addr, e.addr.BitLen()))
 			}
 		}
@@ -94,7 +94,7 @@ func (b *builder) clusterPrefixes(pods []netip.Prefix) []netip.Prefix {
 
 // minimal sorts prefixes and drops those inside others.
 func minimal(all []netip.Prefix) []netip.Prefix {
-	all = slices.Clone(all)
+	all = slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return !p.IsValid() })
 	for i, p := range all {
 		all[i] = p.Masked()
 	}
@@ -117,7 +117,7 @@ func within(minimal []netip.Prefix, addr netip.Addr) bool {
 
 // announced says which of a service's ingress IPs this node announces.
 func (b *builder) announced(s *service) []netip.Addr {
-	if s.network == nil || !s.network.usable || len(s.endpoints) == 0 || len(s.ingress) == 0 {
+	if s.network == nil || !s.network.usable || len(s.network.Peers) == 0 || len(s.endpoints) == 0 || len(s.ingress) == 0 {
 		return nil
 	}
 	serving := s.choice.Host == b.Node

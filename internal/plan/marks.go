@@ -1,13 +1,17 @@
 package plan
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/egressway/egressway/internal/config"
+)
 
 // Marks lays our bits of the packet mark and of the conntrack mark out: the top bit of the mask says "egress", the
 // others hold a path id. In a packet mark all path bits set without the egress bit mean "cluster": the main table.
 // In a conntrack mark, egress and N means an egress flow on path N; N alone, a connection that came in by network N.
 type Marks struct {
-	Mask     uint32
-	Priority int // of the first rule
+	Mask     uint32 `json:"mask"`
+	Priority int    `json:"priority"` // of the first rule
 }
 
 func (m Marks) shift() int { return bits.TrailingZeros32(m.Mask) }
@@ -24,8 +28,10 @@ func (m Marks) Ingress(id PathID) uint32 { return uint32(id) << m.shift() }
 // Cluster is the packet mark that means the main table.
 func (m Marks) Cluster() uint32 { return m.Mask &^ m.EgressBit() }
 
-// MaxPath is the largest path id that fits.
-func (m Marks) MaxPath() PathID { return PathID(m.Cluster()>>m.shift()) - 1 }
+// MaxPath is the largest path id that fits, also among the routing tables for steering.
+func (m Marks) MaxPath() PathID {
+	return min(PathID(m.Cluster()>>m.shift())-1, config.SteeringTableCount-1)
+}
 
 // Path takes the path id out of a mark of either kind.
 func (m Marks) Path(mark uint32) PathID { return PathID((mark & m.Cluster()) >> m.shift()) }

@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -33,26 +34,10 @@ func (b *builder) readNetworks() {
 		b.addNetwork(config.Network{Name: config.DefaultNetwork}, true)
 	}
 	if b.Config.AllowUnlisted {
-		names := map[string]bool{}
-		for _, e := range b.Objects.EgressServices {
-			if e.Network != "" && b.byName[e.Network] == nil {
-				names[e.Network] = true
-			}
-		}
-		for _, name := range sortedKeys(names) {
-			c := config.Network{Name: name}
-			if table, err := strconv.ParseUint(name, 10, 32); err == nil {
-				if table == 0 || table >= 253 && table <= 255 {
-					continue // reserved tables: reported where the object names it
-				}
-				c.Table = uint32(table)
-			} else {
-				c.VRF = name
-			}
-			b.addNetwork(c, false)
-		}
+		b.addUnlisted()
 	}
 	slices.SortFunc(b.networks, func(x, y *network) int { return compareStrings(x.name, y.name) })
+	b.readDevices()
 	for _, n := range b.networks {
 		if n.VRF != "" && n.usable {
 			b.plan.VRFs = append(b.plan.VRFs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: n.Interfaces})
@@ -68,27 +53,116 @@ func (b *builder) addNetwork(c config.Network, listed bool) {
 	n := &network{Network: c, name: c.Name, table: c.Table, onNoPath: c.OnNoPath, usable: true, listed: listed}
 	b.networks = append(b.networks, n)
 	b.byName[c.Name] = n
-	if c.Name == config.DefaultNetwork {
-		n.table = mainTable
-		return
+	for _, p := range c.Peers {
+		if first, known := b.peers[p.Address]; !known || c.Name < first {
+			b.peers[p.Address] = c.Name
+		}
 	}
-	n.devices = append(n.devices, c.Interfaces...)
-	if c.VRF != "" {
+	switch {
+	case c.Name == config.DefaultNetwork:
+		n.table = mainTable
+	case c.VRF != "":
 		b.findVRF(n)
 	}
-	slices.Sort(n.devices)
-	n.devices = slices.Compact(n.devices)
+}
+
+// addUnlisted adds the networks that objects name without an entry, unless they are another network by another name:
+// whoever may not use that one would get in by the back door, and its packets have one path only.
+func (b *builder) addUnlisted() {
+	var names []string
+	for _, e := range b.Objects.EgressServices {
+		if e.Network != "" && b.byName[e.Network] == nil {
+			names = append(names, e.Network)
+		}
+	}
+	slices.Sort(names)
+	var tables []config.Network
+	for _, name := range slices.Compact(names) {
+		c := unlisted(name)
+		switch {
+		case c.Table != 0:
+			tables = append(tables, c)
+		case c.VRF != "" && b.sameAs(c) == nil:
+			b.addNetwork(c, false)
+		}
+	}
+	for _, c := range tables { // a VRF's table is known now
+		if b.sameAs(c) == nil {
+			b.addNetwork(c, false)
+		}
+	}
+}
+
+// unlisted is the network that a name without an entry stands for: a number is a routing table, else it is a VRF
+// device. Neither is set where it can be none.
+func unlisted(name string) config.Network {
+	c := config.Network{Name: name}
+	table, err := strconv.ParseUint(name, 10, 32)
+	switch {
+	case err != nil && len(name) < 16 && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r > '~' }):
+		c.VRF = name
+	case err == nil && strconv.FormatUint(table, 10) == name && !config.ReservedTable(uint32(table)):
+		c.Table = uint32(table)
+	}
+	return c
+}
+
+// sameAs finds the network that has an unlisted one's device or table; nil: none.
+func (b *builder) sameAs(c config.Network) *network {
+	table := c.Table
+	for _, l := range b.Facts.Links {
+		if c.VRF != "" && l.Name == c.VRF {
+			table = l.VRFTable
+		}
+	}
+	for _, n := range b.networks {
+		if n.name != c.Name && (c.VRF != "" && n.VRF == c.VRF || slices.Contains(n.Interfaces, c.VRF) || table != 0 && n.table == table) {
+			return n
+		}
+	}
+	return nil
+}
+
+// readDevices gives every uplink to one network: the one that lists it, else the one whose VRF has it now.
+func (b *builder) readDevices() {
+	taken := map[string]bool{}
+	add := func(n *network, device string) {
+		if !taken[device] {
+			taken[device] = true
+			n.devices = append(n.devices, device)
+		}
+	}
+	for _, n := range b.networks {
+		if n.VRF != "" {
+			add(n, n.VRF)
+		}
+		for _, device := range n.Interfaces {
+			add(n, device)
+		}
+	}
+	for _, n := range b.networks {
+		for _, l := range b.Facts.Links {
+			if n.VRF != "" && n.usable && l.Master == n.VRF {
+				add(n, l.Name)
+			}
+		}
+		slices.Sort(n.devices)
+	}
 }
 
 // findVRF adopts the VRF device that exists, or plans its creation.
 func (b *builder) findVRF(n *network) {
-	n.devices = append(n.devices, n.VRF)
+	refuse := func(field, value string, reason cluster.Reason, format string, args ...any) {
+		n.usable = false
+		if n.listed {
+			b.problem("Network", n.name, field, value, reason, format, args...)
+		} // else it is a problem of whoever names it
+	}
 	i := slices.IndexFunc(b.Facts.Links, func(l Link) bool { return l.Name == n.VRF })
 	if i < 0 {
 		n.create = n.Table != 0 && len(n.Interfaces) > 0
-		n.usable = n.create
 		if !n.create {
-			b.problem("Network", n.name, "vrf", n.VRF, ReasonVRFMissing,
+			refuse("vrf", n.VRF, ReasonVRFMissing,
 				"no such VRF device on node %s; create it, or list interfaces and a table so that it is made", b.Node)
 		}
 		return
@@ -96,23 +170,16 @@ func (b *builder) findVRF(n *network) {
 	vrf := b.Facts.Links[i]
 	switch {
 	case vrf.VRFTable == 0:
-		n.usable = false
-		b.problem("Network", n.name, "vrf", n.VRF, ReasonVRFMissing, "the interface of that name is not a VRF device")
+		refuse("vrf", n.VRF, ReasonVRFMissing, "the interface of that name is not a VRF device")
 		return
 	case n.Table != 0 && n.Table != vrf.VRFTable:
-		n.usable = false
-		b.problem("Network", n.name, "table", strconv.Itoa(int(n.Table)), ReasonTableMismatch,
+		refuse("table", strconv.Itoa(int(n.Table)), ReasonTableMismatch,
 			"VRF device %s has table %d: set that one, or leave table out", n.VRF, vrf.VRFTable)
 		return
 	}
 	n.table = vrf.VRFTable
 	// A VRF we made is recreated with its floor when it vanishes; the floor of an adopted one is its owner's.
 	n.create = n.Table != 0 && len(n.Interfaces) > 0
-	for _, l := range b.Facts.Links {
-		if l.Master == n.VRF {
-			n.devices = append(n.devices, l.Name)
-		}
-	}
 }
 
 // networkOf finds the network that an EgressService names and may use; nil with a problem otherwise.
@@ -128,9 +195,24 @@ func (b *builder) networkOf(key cluster.Key, name string) *network {
 				known = append(known, n.name)
 			}
 		}
-		b.problem("EgressService", key.String(), "spec.network", name, ReasonNetworkNotFound,
-			"no such network; the configuration lists %v", known)
+		refuse := func(format string, args ...any) {
+			b.problem("EgressService", key.String(), "spec.network", name, ReasonNetworkNotFound, format, args...)
+		}
+		c := unlisted(name)
+		same := b.sameAs(c)
+		switch {
+		case !b.Config.AllowUnlisted:
+			refuse("no such network; the configuration lists %s", strings.Join(known, ", "))
+		case c.VRF == "" && c.Table == 0:
+			refuse("no such network, nor can it be a VRF device or the number of a free routing table")
+		case same != nil:
+			refuse("belongs to network %s: name that one", same.name)
+		}
 		return nil
+	}
+	if !n.listed && !n.usable {
+		b.problem("EgressService", key.String(), "spec.network", name, ReasonVRFMissing,
+			"the configuration has no such network, nor node %s a VRF device of that name", b.Node)
 	}
 	if n.Namespaces != nil {
 		selector, err := metav1.LabelSelectorAsSelector(n.Namespaces)

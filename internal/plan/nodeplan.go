@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"net"
 	"net/netip"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -22,7 +23,7 @@ type Snapshot struct {
 
 // Facts is what the kernel of this node says, as far as a plan depends on it.
 type Facts struct {
-	Links []Link // sorted by name
+	Links []Link
 	// Paths holds the path ids in force, so that marks in live packets and connections keep their meaning.
 	Paths map[PathKey]PathID
 	// Routed holds the tables of networks in which a usable unicast route stands, per family.
@@ -53,66 +54,73 @@ type NetworkRoutes struct {
 
 // NodePlan is the desired state of one node. Its slices are sorted; nothing in it names a custom resource but Services.
 type NodePlan struct {
-	Node       string
-	VRFs       []VRF
-	Tunnel     *Tunnel // nil: no VXLAN steering
-	Rules      []Rule
-	Routes     []Route // every route of ours, in every table
-	DataPlane  DataPlane
-	Speakers   []Speaker
-	Services   []Service // for people: what becomes of each EgressService here
-	RouteTable []uint32  // tables of networks whose facts matter
+	Node       string    `json:"node"`
+	VRFs       []VRF     `json:"vrfs,omitempty"`
+	Tunnel     *Tunnel   `json:"tunnel,omitempty"` // nil: no VXLAN steering
+	Rules      []Rule    `json:"rules,omitempty"`
+	Routes     []Route   `json:"routes,omitempty"` // every route of ours, in every table
+	DataPlane  DataPlane `json:"dataPlane"`
+	Speakers   []Speaker `json:"speakers,omitempty"`
+	Services   []Service `json:"services,omitempty"`    // for people: what becomes of each EgressService here
+	RouteTable []uint32  `json:"routeTables,omitempty"` // tables of networks whose facts matter
 }
 
 // VRF is a VRF device with the interfaces enslaved to it. An existing device is adopted as it is.
 type VRF struct {
-	Name       string
-	Table      uint32
-	Create     bool     // when it does not exist
-	Interfaces []string // enslave these, others stay as they are
+	Name       string   `json:"name"`
+	Table      uint32   `json:"table"`
+	Create     bool     `json:"create,omitempty"`     // when it does not exist
+	Interfaces []string `json:"interfaces,omitempty"` // enslave these, others stay as they are
 }
 
 // Tunnel is our VXLAN device and the hosts reached through it.
 type Tunnel struct {
-	Device string
-	VNI    uint32
-	Port   uint16
-	MTU    int
-	Local  netip.Addr // underlay address of this node
-	MAC    [6]byte    // of our device, derived from Local
-	Hosts  []TunnelHost
+	Device string       `json:"device"`
+	VNI    uint32       `json:"vni"`
+	Port   uint16       `json:"port"`
+	MTU    int          `json:"mtu"`
+	Local  netip.Addr   `json:"local,omitzero"` // underlay address of this node
+	MAC    MAC          `json:"mac"`            // of our device, derived from Local
+	Hosts  []TunnelHost `json:"hosts,omitempty"`
 }
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+// MarshalText writes the address as six colon-separated bytes.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(net.HardwareAddr(m[:]).String()), nil }
 
 // TunnelHost is a host steered to. The next hop is its device's link-local address, for both families.
 type TunnelHost struct {
-	Node    string
-	Remote  netip.Addr // underlay address
-	MAC     [6]byte
-	NextHop netip.Addr // fe80::/64 address made of MAC
+	Node    string     `json:"node"`
+	Remote  netip.Addr `json:"remote,omitzero"` // underlay address
+	MAC     MAC        `json:"mac"`
+	NextHop netip.Addr `json:"nextHop,omitzero"` // fe80::/64 address made of MAC
 }
 
 // Rule is a routing policy rule, made for IPv4 and IPv6 alike.
 type Rule struct {
-	Priority    int
-	Mark, Mask  uint32
-	Table       uint32 // 0 with Unreachable
-	Unreachable bool
+	Priority    int    `json:"priority"`
+	Mark        uint32 `json:"mark"`
+	Mask        uint32 `json:"mask"`
+	Table       uint32 `json:"table,omitempty"` // 0 with Unreachable
+	Unreachable bool   `json:"unreachable,omitempty"`
 }
 
 // Route is a route of ours. Exactly one of NextHops and Unreachable is set.
 type Route struct {
-	Table       uint32
-	Dst         netip.Prefix
-	Metric      uint32 // 0: the kernel's default of the family
-	NextHops    []NextHop
-	Unreachable bool
+	Table       uint32       `json:"table,omitempty"`
+	Dst         netip.Prefix `json:"dst"`
+	Metric      uint32       `json:"metric,omitempty"` // 0: the kernel's default of the family
+	NextHops    []NextHop    `json:"nextHops,omitempty"`
+	Unreachable bool         `json:"unreachable,omitempty"`
 }
 
 // NextHop is one leg of a route, of equal weight.
 type NextHop struct {
-	Gateway netip.Addr // may be IPv6 for an IPv4 route, RFC 8950
-	Device  string
-	OnLink  bool
+	Gateway netip.Addr `json:"gateway,omitzero"` // may be IPv6 for an IPv4 route, RFC 8950
+	Device  string     `json:"device"`
+	OnLink  bool       `json:"onLink,omitempty"`
 }
 
 // PathID numbers a path within the mark. 0 is no path.
@@ -120,8 +128,8 @@ type PathID uint32
 
 // PathKey names what a path id stands for, across restarts.
 type PathKey struct {
-	Kind PathKind
-	Name string // of the network or node
+	Kind PathKind `json:"kind"`
+	Name string   `json:"name"` // of the network or node
 }
 
 // PathKind is what a path leads to.
@@ -135,85 +143,87 @@ const (
 
 // DataPlane is what packets meet: how their source decides their path and their source address.
 type DataPlane struct {
-	Marks   Marks
-	Paths   []Path
-	Uplinks []Uplink
+	Marks   Marks    `json:"marks"`
+	Paths   []Path   `json:"paths,omitempty"`
+	Uplinks []Uplink `json:"uplinks,omitempty"`
 	// Endpoints are the selected pods' addresses.
-	Endpoints []Endpoint
+	Endpoints []Endpoint `json:"endpoints,omitempty"`
 	// Cluster holds destinations that are never steered: pods, Services, nodes.
-	Cluster []netip.Prefix
+	Cluster []netip.Prefix `json:"cluster,omitempty"`
 	// Pods holds sources that must not leave by an uplink as they are, nor be reached from one.
-	Pods []netip.Prefix
-	// Ingress holds the ingress IPs that are served, with the network that each belongs to.
-	Ingress []IngressIP
+	Pods []netip.Prefix `json:"pods,omitempty"`
+	// Ingress holds the ingress IPs that have a network, with the network that each belongs to.
+	Ingress []IngressIP `json:"ingress,omitempty"`
 	// ClampMSS is the most a TCP segment may hold on tunnelled paths, per family; 0: not clamped.
-	ClampMSS4, ClampMSS6 uint16
+	ClampMSS4 uint16 `json:"clampMSS4,omitempty"`
+	ClampMSS6 uint16 `json:"clampMSS6,omitempty"`
 }
 
 // Path is a way out of this node.
 type Path struct {
-	ID    PathID
-	Key   PathKey
-	Table uint32
+	ID    PathID  `json:"id"`
+	Key   PathKey `json:"key"`
+	Table uint32  `json:"table,omitempty"`
 	// Devices by which its packets leave; empty for the default network: every device that is no uplink of another.
-	Devices  []string
-	Tunneled bool
+	Devices  []string `json:"devices,omitempty"`
+	Tunneled bool     `json:"tunneled,omitempty"`
 }
 
 // Uplink is an interface that belongs to a network: a VRF device, an interface enslaved to it, or one of a bare table.
 type Uplink struct {
-	Device string
-	Path   PathID
+	Device string `json:"device"`
+	Path   PathID `json:"path"`
 }
 
 // Endpoint is a selected pod's address.
 type Endpoint struct {
-	Addr netip.Addr
-	Path PathID // 0: dropped
+	Addr netip.Addr `json:"addr,omitzero"`
+	Path PathID     `json:"path"` // 0: dropped
 	// Source is the address it leaves with: the ingress IP on the host, itself where it is steered on.
 	// Invalid: the outgoing interface's.
-	Source netip.Addr
+	Source netip.Addr `json:"source,omitzero"`
+	Node   string     `json:"node,omitempty"` // for people: where the pod is; empty: not known
 }
 
 // IngressIP is an address that clients use.
 type IngressIP struct {
-	Addr netip.Addr
-	Path PathID // of its network; 0: the network has no path here
+	Addr netip.Addr `json:"addr,omitzero"`
+	Path PathID     `json:"path"` // of its network; 0: the network has no path here
 }
 
 // Speaker is the BGP speaker of one network.
 type Speaker struct {
-	Network         string
-	Device          string // VRF device to bind to; empty: none
-	ASN             uint32
-	RouterID        netip.Addr
-	ListenPort      int
-	GracefulRestart config.GracefulRestart
-	Peers           []Peer
-	Announce        []netip.Prefix // exactly these
-	Refuse          []netip.Prefix // never learned, nor anything inside or around but a default route
+	Network         string                 `json:"network"`
+	Device          string                 `json:"device,omitempty"` // VRF device to bind to; empty: none
+	ASN             uint32                 `json:"asn"`
+	RouterID        netip.Addr             `json:"routerID,omitzero"`
+	ListenPort      int                    `json:"listenPort"`
+	GracefulRestart config.GracefulRestart `json:"gracefulRestart"`
+	Peers           []Peer                 `json:"peers,omitempty"`
+	Announce        []netip.Prefix         `json:"announce,omitempty"` // exactly these
+	Refuse          []netip.Prefix         `json:"refuse,omitempty"`   // never learned, nor anything inside or around but a default route
 }
 
 // Peer is a session's configuration and what this node adds to it.
 type Peer struct {
 	config.Peer
-	BFD      *config.BFDProfile
-	NextHop4 netip.Addr // our address towards it, what announcements name as next hop; invalid: none of that family
-	NextHop6 netip.Addr
-	Device   string // interface by which an on-link peer is reached; empty: by routing
+	BFD      *config.BFDProfile `json:"bfd,omitempty"`
+	NextHop4 netip.Addr         `json:"nextHop4,omitzero"` // our address towards it, what announcements name as next hop; invalid: none of that family
+	NextHop6 netip.Addr         `json:"nextHop6,omitzero"`
+	Device   string             `json:"device,omitempty"` // interface by which an on-link peer is reached; empty: by routing
 }
 
 // Service is what becomes of one EgressService on this node.
 type Service struct {
-	Key        cluster.Key
-	SourceIPBy cluster.SourceIPBy
-	Network    string
-	Host       string
-	Standby    string
-	IngressIPs []netip.Addr
-	Endpoints  int          // selected addresses in the cluster
-	Local      int          // of them on this node
-	Announced  []netip.Addr // from this node
+	Key        cluster.Key        `json:"key"`
+	SourceIPBy cluster.SourceIPBy `json:"sourceIPBy"`
+	Network    string             `json:"network"`
+	Host       string             `json:"host"`
+	Standby    string             `json:"standby,omitempty"`
+	IngressIPs []netip.Addr       `json:"ingressIPs,omitempty"`
+	Endpoints  int                `json:"endpoints"`           // selected addresses in the cluster
+	Local      int                `json:"local"`               // of them on this node
+	Announced  []netip.Addr       `json:"announced,omitempty"` // from this node
 }
 
 // Masquerade says that egress leaves with the outgoing interface's address on the pod's own node.

@@ -64,6 +64,8 @@ func (b *builder) readServices() []*service {
 		s.network = b.networkOf(s.key, s.spec.Network)
 		s.service = b.Objects.Services[s.key]
 		b.readIngress(s)
+	}
+	for _, s := range services {
 		b.readEndpoints(s)
 	}
 	return services
@@ -83,7 +85,7 @@ func (b *builder) readIngress(s *service) {
 			continue // a host name: the election tells where no IP stands beside it
 		}
 		a, err := netip.ParseAddr(in.IP)
-		switch why := unfit(a); {
+		switch why := cluster.Unfit(a); {
 		case err != nil:
 			refuse(in.IP, ReasonInvalidAddress, "not an IP address")
 			continue
@@ -94,6 +96,14 @@ func (b *builder) readIngress(s *service) {
 			refuse(in.IP, ReasonInvalidAddress, "is an address of node %s: an ingress IP must belong to no node", b.nodeIPs[a])
 			continue
 		case slices.Contains(s.ingress, a):
+			continue
+		}
+		if owner, ok := b.clusterIPs[a]; ok {
+			refuse(in.IP, ReasonInvalidAddress, "is the ClusterIP of Service %s", owner)
+			continue
+		}
+		if within(b.inside, a) {
+			refuse(in.IP, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
 			continue
 		}
 		name := s.networkName()
@@ -109,21 +119,19 @@ func (b *builder) readIngress(s *service) {
 
 // readEndpoints keeps the addresses that are pods' and no older object's.
 func (b *builder) readEndpoints(s *service) {
-	seen := map[netip.Addr]bool{}
+	seen := map[netip.Addr]int{} // its place among the endpoints
 	refuse := func(value string, reason cluster.Reason, format string, args ...any) {
 		b.problem("EgressService", s.key.String(), "endpoints", value, reason, format, args...)
 	}
 	for _, e := range b.Objects.Endpoints[s.key] {
 		a, err := netip.ParseAddr(e.Address)
-		why := unfit(a)
+		why := cluster.Unfit(a)
 		switch {
 		case err != nil:
 			refuse(e.Address, ReasonInvalidAddress, "not an IP address")
 			continue
 		case why != "":
 			refuse(e.Address, ReasonInvalidAddress, "%s is no pod's address", why)
-			continue
-		case seen[a]:
 			continue
 		case b.nodeIPs[a] != "" && (b.nodeIPs[a] == e.Node || e.Node == ""):
 			continue // a hostNetwork pod: its packets are the node's own
@@ -135,54 +143,62 @@ func (b *builder) readEndpoints(s *service) {
 			refuse(e.Address, ReasonInvalidAddress, "is the ClusterIP of Service %s, not a pod's address", owner)
 			continue
 		}
+		if owner, ok := b.ingress[a]; ok {
+			refuse(e.Address, ReasonInvalidAddress, "is an ingress IP of EgressService %s, not a pod's address", owner.key)
+			continue
+		}
+		if network, ok := b.peers[a]; ok {
+			refuse(e.Address, ReasonInvalidAddress, "is a BGP peer in network %s, not a pod", network)
+			continue
+		}
+		if i, ok := seen[a]; ok {
+			if s.endpoints[i].node != e.Node {
+				s.endpoints[i].node = "" // on one of several: any may be right
+			}
+			continue
+		}
 		if owner, ok := b.owner[a]; ok {
 			refuse(e.Address, ReasonEndpointConflict, "is selected by EgressService %s, which is older and keeps it", owner)
 			continue
 		}
-		seen[a] = true
+		seen[a] = len(s.endpoints)
 		b.owner[a] = s.key
 		s.endpoints = append(s.endpoints, endpoint{a, e.Node})
 	}
 	slices.SortFunc(s.endpoints, func(x, y endpoint) int { return x.addr.Compare(y.addr) })
-}
-
-// unfit says why an address can be neither a pod's nor a Service's; empty: it can.
-func unfit(a netip.Addr) string {
-	switch {
-	case !a.IsValid():
-		return "an invalid address"
-	case a.Zone() != "":
-		return "an address with a zone"
-	case a.Is4In6():
-		return "an IPv4-mapped IPv6 address"
-	case a.IsUnspecified():
-		return "the unspecified address"
-	case a.IsLoopback():
-		return "a loopback address"
-	case a.IsMulticast():
-		return "a multicast address"
-	case a.IsLinkLocalUnicast():
-		return "a link-local address"
-	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "the broadcast address"
+	if s.spec.SourceIPBy == cluster.SourceIPByNetwork || s.choice.Host == "" || len(s.ingress) == 0 {
+		return
 	}
-	return ""
-}
-
-// steeredTo lists the hosts other than node to which some pod of this node must be steered.
-func steeredTo(node string, services []*service) []string {
-	hosts := map[string]bool{}
-	for _, s := range services {
-		if s.steered(node) && slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.on(node) }) {
-			hosts[s.choice.Host] = true
+	for _, family := range []struct {
+		name string
+		is   func(endpoint) bool
+	}{
+		{"IPv4", func(e endpoint) bool { return e.addr.Is4() }},
+		{"IPv6", func(e endpoint) bool { return e.addr.Is6() }},
+	} {
+		if i := slices.IndexFunc(s.endpoints, family.is); i >= 0 && !s.source(s.endpoints[i].addr).IsValid() {
+			b.problem("EgressService", s.key.String(), "", "", cluster.ReasonNoIngressIP,
+				"its Service has %[1]s endpoints but no %[1]s ingress IP: their %[1]s packets have no source address", family.name)
 		}
 	}
-	return sortedKeys(hosts)
 }
 
-// steered says whether this service's pods on node egress by another node.
-func (s *service) steered(node string) bool {
-	return s.spec.SourceIPBy != cluster.SourceIPByNetwork && s.network != nil && s.choice.Host != "" && s.choice.Host != node
+// steeredTo lists the hosts other than node to which some pod of this node must be steered, those of older services first.
+func steeredTo(node string, services []*service) (hosts []string) {
+	listed := map[string]bool{}
+	for _, s := range services {
+		if !listed[s.choice.Host] && slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return s.steered(node, e) }) {
+			listed[s.choice.Host] = true
+			hosts = append(hosts, s.choice.Host)
+		}
+	}
+	return hosts
+}
+
+// steered says whether an endpoint is on node but egresses by another node.
+func (s *service) steered(node string, e endpoint) bool {
+	return s.spec.SourceIPBy != cluster.SourceIPByNetwork && s.network != nil && s.choice.Host != "" && s.choice.Host != node &&
+		e.on(node) && s.source(e.addr).IsValid()
 }
 
 // on says whether the endpoint is, or may be, on node.
@@ -197,7 +213,7 @@ func (b *builder) selectEndpoints(services []*service) {
 			if path == 0 && e.on(b.Node) && b.noPath(s.network) == config.NoPathAllow {
 				continue // as if it was not selected
 			}
-			b.plan.DataPlane.Endpoints = append(b.plan.DataPlane.Endpoints, Endpoint{e.addr, path, source})
+			b.plan.DataPlane.Endpoints = append(b.plan.DataPlane.Endpoints, Endpoint{e.addr, path, source, e.node})
 		}
 	}
 	slices.SortFunc(b.plan.DataPlane.Endpoints, func(x, y Endpoint) int { return x.Addr.Compare(y.Addr) })
@@ -209,23 +225,20 @@ func (b *builder) pathOf(s *service, e endpoint) (PathID, netip.Addr) {
 	if s.network == nil || s.choice.Host == "" {
 		return 0, none
 	}
-	local := e.on(b.Node)
-	masquerade := s.spec.SourceIPBy == cluster.SourceIPByNetwork
-	switch {
-	case masquerade && !local:
-		return 0, none
-	case masquerade || s.choice.Host == b.Node:
-		source := none
-		if !masquerade {
-			if source = s.source(e.addr); !source.IsValid() {
-				return 0, none
-			}
-		}
-		if !b.reachable(s.network, e.addr) {
+	local, out := e.on(b.Node), b.paths[PathKey{PathNetwork, s.network.name}]
+	if s.spec.SourceIPBy == cluster.SourceIPByNetwork {
+		if !local || !b.reachable(s.network, e.addr) {
 			return 0, none
 		}
-		return b.paths[PathKey{PathNetwork, s.network.name}], source
-	case !local || b.hosts[s.choice.Host] == nil:
+		return out, none
+	}
+	source := s.source(e.addr)
+	switch {
+	case !source.IsValid(): // no ingress IP of this family: the host would drop it
+		return 0, none
+	case s.choice.Host == b.Node && b.reachable(s.network, e.addr):
+		return out, source
+	case s.choice.Host == b.Node || !local || b.hosts[s.choice.Host] == nil:
 		return 0, none
 	}
 	return b.paths[PathKey{PathSteer, s.choice.Host}], e.addr

@@ -23,9 +23,9 @@ func (b *builder) speakers(services []*service) {
 	}
 	slices.SortFunc(b.plan.Services, func(x, y Service) int { return x.Key.Compare(y.Key) })
 
-	refuse := b.plan.DataPlane.Cluster
+	refuse := slices.Clone(b.plan.DataPlane.Cluster)
 	for _, in := range b.plan.DataPlane.Ingress {
-		refuse = append(refuse[:len(refuse):len(refuse)], netip.PrefixFrom(in.Addr, in.Addr.BitLen()))
+		refuse = append(refuse, netip.PrefixFrom(in.Addr, in.Addr.BitLen()))
 	}
 	refuse = minimal(refuse)
 	for _, n := range b.networks {

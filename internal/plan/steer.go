@@ -41,21 +41,30 @@ func (b *builder) steer(services []*service) {
 		}
 		if h == nil {
 			b.problem("Node", host, "status.addresses", "", ReasonHostUnreachable,
-				"pods of node %s cannot be steered to it (steering.mode %s): no InternalIP of each family needed is on-link, or there is none", b.Node, mode)
+				"pods of node %s cannot be steered to it: steering.mode %s needs an InternalIP %s", b.Node, mode, wantedOfHost[mode])
 			continue
 		}
 		b.hosts[host] = h
 	}
+	if t := b.plan.Tunnel; t != nil {
+		slices.SortFunc(t.Hosts, func(x, y TunnelHost) int { return compareStrings(x.Node, y.Node) })
+	}
+}
+
+var wantedOfHost = map[config.SteeringMode]string{
+	config.SteeringDirect: "of each family steered that is on-link there",
+	config.SteeringVXLAN:  "of the family that the tunnel goes by",
+	config.SteeringAuto:   "of each family steered that is on-link there, or one of the family that the tunnel goes by",
 }
 
 // families says which families of this node's pods are steered to host.
 func families(node, host string, services []*service) (f Families) {
 	for _, s := range services {
-		if !s.steered(node) || s.choice.Host != host {
+		if s.choice.Host != host {
 			continue
 		}
 		for _, e := range s.endpoints {
-			if e.on(node) {
+			if s.steered(node, e) {
 				f.IPv4 = f.IPv4 || e.addr.Is4()
 				f.IPv6 = f.IPv6 || e.addr.Is6()
 			}
@@ -140,14 +149,18 @@ func (b *builder) planTunnel() {
 	i := slices.IndexFunc(b.Facts.Links, func(l Link) bool {
 		return slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return p.Addr() == local })
 	})
-	if i < 0 {
+	switch {
+	case !local.IsValid():
+		return // the Node's own problem
+	case i < 0:
 		b.problem("Node", b.Node, "status.addresses", local.String(), ReasonHostUnreachable,
 			"no interface of this node has its InternalIP, which VXLAN steering sends from")
 		return
 	}
 	mtu := c.MTU
 	if mtu == 0 {
-		mtu = b.Facts.Links[i].MTU - overhead
+		// IPv6 wants 1280: over a smaller underlay the outer packets are fragmented.
+		mtu = max(b.Facts.Links[i].MTU-overhead, 1280)
 	}
 	b.plan.Tunnel = &Tunnel{Device: c.Device, VNI: c.VNI, Port: c.Port, MTU: mtu, Local: local, MAC: tunnelMAC(local)}
 }
@@ -173,7 +186,7 @@ func (b *builder) tunnelled(host string, table uint32) *steering {
 }
 
 // tunnelMAC derives the address of a node's VXLAN device from its underlay address, so that nodes need not tell.
-func tunnelMAC(underlay netip.Addr) (mac [6]byte) {
+func tunnelMAC(underlay netip.Addr) (mac MAC) {
 	sum := sha256.Sum256([]byte("egressway " + underlay.String()))
 	copy(mac[:], sum[:])
 	mac[0] = mac[0]&^0x01 | 0x02 // locally administered, unicast
@@ -181,6 +194,6 @@ func tunnelMAC(underlay netip.Addr) (mac [6]byte) {
 }
 
 // linkLocal is the modified EUI-64 link-local address of a MAC (RFC 4291, appendix A).
-func linkLocal(m [6]byte) netip.Addr {
+func linkLocal(m MAC) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 0x02, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -55,7 +56,7 @@ func (w *textWriter) services(p *NodePlan) {
 		if s.Masquerade() {
 			mode = "Network"
 		}
-		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tingress %s\t%d endpoints, %d here\t%s", s.Key, mode, s.Network,
+		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tingress %s\tendpoints %d, here %d\t%s", s.Key, mode, s.Network,
 			orNone(s.Host), orNone(s.Standby), addrs(s.IngressIPs), s.Endpoints, s.Local, announcedText(s))
 	}
 	if len(p.Services) == 0 {
@@ -83,31 +84,43 @@ func (w *textWriter) networks(p *NodePlan) {
 		w.line("  %s VRF %s\ttable %d\tinterfaces %s", verb, v.Name, v.Table, orNone(strings.Join(v.Interfaces, " ")))
 	}
 	if t := p.Tunnel; t != nil {
-		w.line("  VXLAN %s\tvni %d\tport %d\tmtu %d\tfrom %s", t.Device, t.VNI, t.Port, t.MTU, t.Local)
+		w.line("  VXLAN %s\tVNI %d\tport %d from %s, MTU %d, TCP segments up to %d (IPv4), %d (IPv6)",
+			t.Device, t.VNI, t.Port, t.Local, t.MTU, p.DataPlane.ClampMSS4, p.DataPlane.ClampMSS6)
 		for _, h := range t.Hosts {
-			w.line("  \tto %s at %s", h.Node, h.Remote)
+			w.line("  to %s\tat %s", h.Node, h.Remote)
 		}
 	}
 }
 
 func (w *textWriter) packets(p *NodePlan) {
 	d := p.DataPlane
-	w.title("Packets of selected pods (never steered: %s)", prefixes(d.Cluster))
+	w.title("Packets of selected pods")
 	for _, e := range d.Endpoints {
-		source := "source of the outgoing interface"
+		source := "\tsource of the outgoing interface"
 		switch {
 		case e.Path == 0:
 			source = ""
 		case e.Source == e.Addr:
-			source = "source kept"
+			source = "\tsource kept"
 		case e.Source.IsValid():
-			source = "source " + e.Source.String()
+			source = "\tsource " + e.Source.String()
 		}
-		w.line("  from %s\t%s\t%s", e.Addr, w.paths[e.Path], source)
+		node := "on " + e.Node
+		if e.Node == "" {
+			node = "on any node"
+		}
+		w.line("  from %s\t%s\t%s%s", e.Addr, node, w.paths[e.Path], source)
 	}
 	if len(d.Endpoints) == 0 {
 		w.line("  none")
 	}
+	four := slices.IndexFunc(d.Cluster, func(p netip.Prefix) bool { return p.Addr().Is6() }) // they are sorted
+	if four < 0 {
+		four = len(d.Cluster)
+	}
+	w.title("Never steered, being inside the cluster")
+	w.line("  %s", prefixes(d.Cluster[:four]))
+	w.line("  %s", prefixes(d.Cluster[four:]))
 	if len(d.Ingress) > 0 {
 		w.title("Connections to ingress IPs answer by the network they came by")
 		for _, i := range d.Ingress {
@@ -137,6 +150,9 @@ func (w *textWriter) routing(p *NodePlan) {
 				hops = append(hops, fmt.Sprintf("via %s dev %s", h.Gateway, h.Device))
 			}
 			to = strings.Join(hops, ", ")
+		}
+		if r.Metric != 0 {
+			to += fmt.Sprintf(" metric %d", r.Metric)
 		}
 		w.line("  table %d\t%s\t%s", r.Table, r.Dst, to)
 	}

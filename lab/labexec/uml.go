@@ -162,6 +162,7 @@ func (g guestProcess) run() (int, error) {
 		return strconv.Atoi(string(b))
 	}
 	log, _ := os.ReadFile(kernelLog.Name())
+	//nolint:errorlint // waited may be nil
 	return 0, fmt.Errorf("the guest ended without a status (%v); its kernel said:\n%s", waited, log[max(0, len(log)-8000):])
 }
 

@@ -103,8 +103,7 @@ func readFile(path string) ([]byte, error) {
 
 // reason is err without the operation and path of a file error, which the problem tells itself.
 func reason(err error) string {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err.Error()
 	}
 	return err.Error()

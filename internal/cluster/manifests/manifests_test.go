@@ -39,8 +39,10 @@ func TestReadSamples(t *testing.T) {
 		Ports:        []cluster.Port{{Name: "http", Protocol: "TCP", Port: 80, TargetPort: 8080}},
 	}, o.Services[web])
 	require.Equal(t, []cluster.Endpoint{
-		{Address: "10.244.1.11", Node: "a"}, {Address: "10.244.2.11", Node: "b"},
-		{Address: "fd44:1::11", Node: "a"}, {Address: "fd44:2::11", Node: "b"},
+		{Address: "10.244.1.11", Node: "a"},
+		{Address: "10.244.2.11", Node: "b"},
+		{Address: "fd44:1::11", Node: "a"},
+		{Address: "fd44:2::11", Node: "b"},
 	}, o.Endpoints[web])
 	require.Equal(t, cluster.Node{
 		Labels:    map[string]string{"kubernetes.io/hostname": "b", "node-role.kubernetes.io/worker": ""},
@@ -200,7 +202,8 @@ status: {loadBalancer: {ingress: [{hostname: lb.example.com}, {ip: 203.0.113.1}]
 {apiVersion: v1, kind: Node, metadata: {name: ready}, spec: {podCIDR: 10.244.0.0/24}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}, {type: ExternalIP, address: 192.0.2.1}]}}
 ---
 {apiVersion: v1, kind: Node, metadata: {name: unknown}, status: {addresses: [{type: InternalIP, address: 10.0.0.2}], conditions: [{type: Ready, status: Unknown}]}}
-`}))
+`,
+	}))
 	require.Empty(t, problems)
 	x := cluster.Key{Namespace: "default", Name: "x"}
 	require.Equal(t, cluster.EgressService{

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/manifests"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+func newPlanCommand() *cobra.Command {
+	var o planOptions
+	c := &cobra.Command{
+		Use:   "plan --config FILE --manifests DIR --node NAME [--facts FILE] [-o text|json]",
+		Short: "Print what the daemon would make of a node",
+		Long: `Print what the daemon would make of a node, from a configuration and a folder of manifests: nothing is touched, no
+privilege is needed.
+
+Unless a file tells what the node's kernel has, it is assumed that the VRF devices exist as configured with a route in
+each, and that all nodes are on one LAN. Such a file holds
+  links: [{name: eth2, master: vrf-red, addrs: [10.1.0.11/24]}, {name: vrf-red, vrfTable: 1001}]   # also up, mtu
+  routed: [{table: 1001, ipv4: true, ipv6: true}]   # tables with a usable route
+  paths: [{kind: network, name: red, id: 2}]        # path ids in force`,
+		Example:       "  egressway plan --config config/egressway.yaml --manifests config/samples --node a",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return o.run(cmd.OutOrStdout()) },
+	}
+	c.Flags().StringVar(&o.config, "config", "", "configuration `file`")
+	c.Flags().StringVar(&o.manifests, "manifests", "", "`folder` of manifests")
+	c.Flags().StringVar(&o.node, "node", "", "`name` of the node")
+	c.Flags().StringVar(&o.facts, "facts", "", "`file` that tells what the node's kernel has")
+	c.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	for _, name := range []string{"config", "manifests", "node"} {
+		_ = c.MarkFlagRequired(name) // fails for an unknown flag only
+	}
+	_ = c.MarkFlagFilename("config", "yaml", "yml")
+	_ = c.MarkFlagFilename("facts", "yaml", "yml")
+	_ = c.MarkFlagDirname("manifests")
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+type planOptions struct {
+	config, manifests, node, facts, output string
+}
+
+func (o planOptions) run(out io.Writer) error {
+	if o.output != "text" && o.output != "json" {
+		return fmt.Errorf("output %q: one of text, json", o.output)
+	}
+	conf, err := config.Load(o.config)
+	if all := (config.Errors)(nil); errors.As(err, &all) {
+		for _, e := range all {
+			fmt.Fprintln(out, e)
+		}
+		return invalidError{len(all)}
+	}
+	if err != nil {
+		return err
+	}
+	objects, problems := manifests.Read(o.manifests)
+	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Reason == cluster.ReasonNoFolder }); i >= 0 {
+		return problems[i]
+	}
+	if _, known := objects.Nodes[o.node]; !known {
+		names := slices.Sorted(maps.Keys(objects.Nodes))
+		return fmt.Errorf("no node %q in %s; there are: %s", o.node, o.manifests, strings.Join(names, ", "))
+	}
+	facts := plan.Assume(conf, objects, o.node)
+	if o.facts != "" {
+		data, err := os.ReadFile(o.facts)
+		if err != nil {
+			return fmt.Errorf("read facts: %w", err)
+		}
+		if facts, err = plan.ReadFacts(data); err != nil {
+			return fmt.Errorf("%s: %w", o.facts, err)
+		}
+	}
+	desired, found := plan.Build(plan.Snapshot{
+		Node: o.node, Config: conf, Objects: objects, Hosts: election.Elect(objects), Facts: facts,
+	})
+	problems = cluster.SortProblems(append(append([]cluster.Problem{}, problems...), found...))
+	if o.output == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(struct {
+			Plan     *plan.NodePlan    `json:"plan"`
+			Problems []cluster.Problem `json:"problems"`
+		}{desired, problems})
+	}
+	return plan.WriteText(out, desired, problems)
+}

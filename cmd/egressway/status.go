@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/status"
+)
+
+func newStatusCommand() *cobra.Command {
+	var socket, format string
+	var watch bool
+	c := &cobra.Command{
+		Use:   "status [-o table|wide|json|yaml] [--watch] [--socket PATH]",
+		Short: "Show what the daemon on this node makes of each EgressService",
+		Long: `Show what the daemon on this node makes of each EgressService: its network, host and standby, its ingress IPs, how many
+endpoints it has, how many BGP sessions of its network are up, whether this node announces it, and what is wrong with it.
+
+Problems of other objects are listed beneath. The wide output adds networks, sessions and every problem in full.`,
+		Example: `  egressway status
+  egressway status -o wide --watch
+  egressway status -o json | jq '.egressServices[] | select(.host == "")'`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			write, err := statusWriter(format, watch)
+			if err != nil {
+				return err
+			}
+			err = showStatus(cmd.Context(), socket, watch, func(r status.Report) error { return write(cmd.OutOrStdout(), r) })
+			if errors.Is(err, status.ErrNoDaemon) {
+				return fmt.Errorf(`%w: start it with "egressway run --config FILE", or name its status.socket with --socket`, err)
+			}
+			return err
+		},
+	}
+	c.Flags().StringVarP(&format, "output", "o", "table", "`format`: table, wide, json or yaml")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on: show every change, as JSON one report a line")
+	c.Flags().StringVar(&socket, "socket", config.Defaults().Status.Socket, "`path` of the daemon's socket")
+	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func showStatus(ctx context.Context, socket string, watch bool, show func(status.Report) error) error {
+	if watch {
+		return status.Follow(ctx, socket, show)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	r, err := status.Read(ctx, socket)
+	if err != nil {
+		return err
+	}
+	return show(r)
+}
+
+// running says whether a daemon listens on the socket, be it too busy to answer.
+func running(socket string) bool {
+	conn, err := net.DialTimeout("unix", socket, time.Second)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// statusWriter returns what writes a report in the format, one of several where they follow each other.
+func statusWriter(format string, several bool) (func(io.Writer, status.Report) error, error) {
+	switch format {
+	case "table", "wide":
+		begun := false
+		return func(w io.Writer, r status.Report) error {
+			if begun {
+				fmt.Fprintln(w)
+			}
+			begun = true
+			return status.WriteText(w, r, format == "wide", time.Now())
+		}, nil
+	case "json":
+		return func(w io.Writer, r status.Report) error {
+			e := json.NewEncoder(w)
+			if !several {
+				e.SetIndent("", "  ")
+			}
+			return e.Encode(r)
+		}, nil
+	case "yaml":
+		return func(w io.Writer, r status.Report) error {
+			b, err := yaml.Marshal(r)
+			if err == nil && several {
+				b = append([]byte("---\n"), b...)
+			}
+			if err == nil {
+				_, err = w.Write(b)
+			}
+			return err
+		}, nil
+	}
+	return nil, fmt.Errorf("-o %q: one of table, wide, json, yaml", format)
+}

@@ -1,0 +1,320 @@
+// Package stage is the topology vrf-egress with our daemon on its nodes: what the end-to-end tests and the demo play on.
+package stage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/manifests"
+	"github.com/egressway/egressway/internal/lab"
+)
+
+// The addresses that every external host answers on, with its own name.
+var (
+	Outside4 = netip.MustParseAddrPort("198.51.100.10:8080")
+	Outside6 = netip.MustParseAddrPort("[2001:db8:100::10]:8080")
+)
+
+// Pods and Externals are the nodes of the topology that answer and ask.
+var (
+	Pods      = []string{"a-p1", "a-p2", "b-p1", "b-p2", "c-p1"}
+	Externals = []string{"ext-red", "ext-blue", "ext-default"}
+)
+
+// Routers are the places where every packet from and to the nodes is counted, with the network that each belongs to.
+var Routers = map[string]string{"red1:eth1": "red", "red2:eth1": "red", "blue1:eth1": "blue", "blue2:eth1": "blue", "gw:eth1": "default"}
+
+// Options says how a stage differs from the topology as it is in the repository.
+type Options struct {
+	Nodes     []string            // that run the daemon; nil: a and b
+	Config    func(string) string // edits the daemon's configuration
+	Manifests map[string]string   // file name: content; nil: those of the topology
+	Exec      map[string][]string // extra commands on a node when it is made
+}
+
+// Stage is a running lab.
+type Stage struct {
+	*lab.Lab
+	Witness *lab.Witness
+	Daemons map[string]*lab.Daemon
+
+	dir   string
+	nodes []string
+}
+
+// shared is a folder in memory that nodes see too: they have a /run and /tmp of their own.
+const shared = "/dev/shm"
+
+// New deploys the topology of folder containerlab, starts responders, service proxies and daemons. Close ends it.
+func New(ctx context.Context, containerlab string, o Options) (s *Stage, err error) {
+	dir, err := os.MkdirTemp(shared, "stage-")
+	if err != nil {
+		return nil, err
+	}
+	s = &Stage{Daemons: map[string]*lab.Daemon{}, dir: dir, nodes: o.Nodes}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := os.CopyFS(dir, os.DirFS(containerlab)); err != nil {
+		return s, fmt.Errorf("copy the topology: %w", err)
+	}
+	if s.nodes == nil {
+		s.nodes = []string{"a", "b"}
+	}
+	if o.Config != nil {
+		if err := s.EditConfig(o.Config); err != nil {
+			return s, err
+		}
+	}
+	if o.Manifests != nil {
+		if err := os.RemoveAll(s.manifests()); err != nil {
+			return s, err
+		}
+		if err := os.Mkdir(s.manifests(), 0o755); err != nil {
+			return s, err
+		}
+		for name, content := range o.Manifests {
+			if err := s.put(name, content); err != nil {
+				return s, err
+			}
+		}
+	}
+	if s.Lab, err = lab.Deploy(ctx, filepath.Join(dir, "vrf-egress.clab.yml"), lab.Options{Exec: o.Exec}); err != nil {
+		return s, err
+	}
+	if err := s.RespondOn(ctx, append(slices.Clone(Externals), Pods...)...); err != nil {
+		return s, err
+	}
+	if err := s.proxy(ctx); err != nil {
+		return s, err
+	}
+	places := make([]string, 0, len(Routers))
+	for place := range Routers {
+		places = append(places, place)
+	}
+	if s.Witness, err = s.Lab.Witness(places...); err != nil {
+		return s, err
+	}
+	for _, node := range s.nodes {
+		if err := s.StartDaemon(node); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// Close ends daemons and nodes and removes the files.
+func (s *Stage) Close() error {
+	if s.Witness != nil {
+		s.Witness.Close()
+	}
+	if s.Lab != nil {
+		s.Lab.Destroy()
+	}
+	return os.RemoveAll(s.dir)
+}
+
+// StartDaemon starts the daemon on a node.
+func (s *Stage) StartDaemon(node string) error {
+	binary, err := lab.Binary()
+	if err != nil {
+		return err
+	}
+	s.Daemons[node], err = s.Lab.StartDaemon(s.Node(node), binary, "/etc/egressway/config.yaml")
+	return err
+}
+
+// Egressway runs a command line of our binary on a node.
+func (s *Stage) Egressway(ctx context.Context, node string, args ...string) (string, error) {
+	binary, err := lab.Binary()
+	if err != nil {
+		return "", err
+	}
+	return s.Node(node).Run(ctx, append([]string{binary}, args...)...)
+}
+
+func (s *Stage) manifests() string { return filepath.Join(s.dir, "vrf-egress", "manifests") }
+
+// put replaces a file at once, as kubectl or a ConfigMap would.
+func (s *Stage) put(name, content string) error {
+	path := filepath.Join(s.manifests(), name)
+	temporary := filepath.Join(s.manifests(), "."+name)
+	if err := os.WriteFile(temporary, []byte(content), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
+// Manifest reads a file of the folder that all daemons watch.
+func (s *Stage) Manifest(name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(s.manifests(), name))
+	return string(b), err
+}
+
+// Write puts a file into the folder that all daemons watch, and lets the service proxies follow.
+func (s *Stage) Write(ctx context.Context, name, content string) error {
+	if err := s.put(name, content); err != nil {
+		return err
+	}
+	return s.proxy(ctx)
+}
+
+// Edit changes a file of that folder by replacing text, which must be there. from and to alternate.
+func (s *Stage) Edit(ctx context.Context, name string, fromTo ...string) error {
+	content, err := s.Manifest(name)
+	if err != nil {
+		return err
+	}
+	for i := 0; i+1 < len(fromTo); i += 2 {
+		if !strings.Contains(content, fromTo[i]) {
+			return fmt.Errorf("manifest %s does not hold %q", name, fromTo[i])
+		}
+		content = strings.ReplaceAll(content, fromTo[i], fromTo[i+1])
+	}
+	return s.Write(ctx, name, content)
+}
+
+// Remove takes a file out of that folder.
+func (s *Stage) Remove(ctx context.Context, name string) error {
+	if err := os.Remove(filepath.Join(s.manifests(), name)); err != nil {
+		return err
+	}
+	return s.proxy(ctx)
+}
+
+// EditConfig changes the daemons' configuration; those that run take it up. It is written in place: nodes have the
+// file bound into theirs.
+func (s *Stage) EditConfig(edit func(string) string) error {
+	path := filepath.Join(s.dir, "vrf-egress", "config.yaml")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(edit(string(b))), 0o644)
+}
+
+// Objects reads the folder as the daemons do.
+func (s *Stage) Objects() cluster.Objects {
+	o, _ := manifests.Read(s.manifests())
+	return o
+}
+
+func (s *Stage) proxy(ctx context.Context) error {
+	o := s.Objects()
+	return s.ProxyServices(ctx, &o, "a", "b", "c")
+}
+
+// NextHops is what a router's BGP table says of a prefix: the sorted next hops of its paths.
+func (s *Stage) NextHops(router string, prefix netip.Prefix) ([]string, error) {
+	family := "ipv4"
+	if prefix.Addr().Is6() {
+		family = "ipv6"
+	}
+	out, err := s.Node(router).VTY("bgpd", fmt.Sprintf("show bgp %s unicast %s json", family, prefix))
+	if err != nil {
+		return nil, err
+	}
+	var table struct {
+		Paths []struct {
+			Nexthops []struct{ IP, Scope string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &table); err != nil {
+		return nil, fmt.Errorf("%s: %w in %q", router, err, out)
+	}
+	var hops []string
+	for _, p := range table.Paths {
+		for _, h := range p.Nexthops {
+			if h.Scope != "link-local" {
+				hops = append(hops, h.IP)
+			}
+		}
+	}
+	slices.Sort(hops)
+	return hops, nil
+}
+
+// Prefixes lists every prefix of a family ("ipv4", "ipv6") in a router's BGP table.
+func (s *Stage) Prefixes(router, family string) ([]string, error) {
+	var table struct{ Routes map[string]json.RawMessage }
+	if err := s.Node(router).VTYJSON(&table, "bgpd", fmt.Sprintf("show bgp %s unicast json", family)); err != nil {
+		return nil, err
+	}
+	var all []string
+	for p := range table.Routes {
+		all = append(all, p)
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// AwaitRoute waits until a router has a prefix with exactly these next hops; none: until it is gone.
+func (s *Stage) AwaitRoute(ctx context.Context, router, prefix string, hops ...string) error {
+	slices.Sort(hops)
+	return lab.Wait(ctx, patience, func() error {
+		have, err := s.NextHops(router, netip.MustParsePrefix(prefix))
+		if err == nil && !slices.Equal(have, hops) {
+			err = fmt.Errorf("%s has %s by %v, want %v", router, prefix, have, hops)
+		}
+		return err
+	})
+}
+
+// patience is how long the lab may take for what should come soon, on a busy machine.
+const patience = 30 * time.Second
+
+// Await asks until the answer is as wanted: by the external host named, which saw the source.
+func (s *Stage) Await(ctx context.Context, pod string, to netip.AddrPort, name, source string) error {
+	return lab.Wait(ctx, patience, func() error {
+		a, err := s.Node(pod).AskTCP(ctx, to)
+		if err != nil {
+			return err
+		}
+		return Check(a, name, source)
+	})
+}
+
+// Check compares who answered, and from where it was asked, with what is wanted.
+func Check(a lab.Answer, name, source string) error {
+	if a.Name != name || a.Peer.Addr() != netip.MustParseAddr(source) {
+		return fmt.Errorf("%s answered and saw %s, want %s and %s", a.Name, a.Peer.Addr(), name, source)
+	}
+	return nil
+}
+
+// inside is what no router may see: addresses of pods and Services.
+var inside = []netip.Prefix{
+	netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44::/16"),
+	netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112"),
+}
+
+// Wrong finds the packets that a router should not have seen: those to the outside whose source is not among the allowed
+// ones of its network, and those from or to addresses that exist inside the cluster only.
+func (s *Stage) Wrong(allowed map[string][]string) lab.Packets {
+	return s.Witness.Find(func(p lab.Packet) bool {
+		if p.Out {
+			// Not from a node; and a witness may see later fragments as the node has rewritten them since, in shared memory.
+			return false
+		}
+		for _, i := range inside {
+			if i.Contains(p.Src) || i.Contains(p.Dst) {
+				return true
+			}
+		}
+		if p.Dst != Outside4.Addr() && p.Dst != Outside6.Addr() {
+			return false
+		}
+		return !slices.Contains(allowed[Routers[p.Node+":"+p.Interface]], p.Src.String())
+	})
+}

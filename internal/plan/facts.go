@@ -1,0 +1,70 @@
+package plan
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// ReadFacts reads facts that a person wrote down or copied from a node, as YAML. A link is up with an MTU of 1500 unless
+// told otherwise.
+func ReadFacts(data []byte) (Facts, error) {
+	var file struct {
+		Links []factsLink `yaml:"links"`
+		Paths []struct {
+			Kind PathKind `yaml:"kind"`
+			Name string   `yaml:"name"`
+			ID   PathID   `yaml:"id"`
+		} `yaml:"paths"`
+		Routed []struct {
+			Table uint32 `yaml:"table"`
+			IPv4  bool   `yaml:"ipv4"`
+			IPv6  bool   `yaml:"ipv6"`
+		} `yaml:"routed"`
+	}
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return Facts{}, fmt.Errorf("decode facts: %w", err)
+	}
+	f := Facts{Paths: map[PathKey]PathID{}, Routed: map[uint32]Families{}}
+	for i, l := range file.Links {
+		l.Index = i + 1
+		f.Links = append(f.Links, Link(l))
+	}
+	for _, p := range file.Paths {
+		if p.Kind != PathNetwork && p.Kind != PathSteer {
+			return Facts{}, fmt.Errorf("decode facts: path kind %q: one of %s, %s", p.Kind, PathNetwork, PathSteer)
+		}
+		f.Paths[PathKey{p.Kind, p.Name}] = p.ID
+	}
+	for _, r := range file.Routed {
+		f.Routed[r.Table] = Families{r.IPv4, r.IPv6}
+	}
+	return f, nil
+}
+
+type factsLink Link
+
+func (l *factsLink) UnmarshalYAML(n *yaml.Node) error {
+	link := struct {
+		Name     string         `yaml:"name"`
+		Up       bool           `yaml:"up"`
+		Master   string         `yaml:"master"`
+		VRFTable uint32         `yaml:"vrfTable"`
+		MTU      int            `yaml:"mtu"`
+		Addrs    []netip.Prefix `yaml:"addrs"`
+	}{Up: true, MTU: 1500}
+	if err := n.Decode(&link); err != nil {
+		return err
+	}
+	if link.Name == "" {
+		return fmt.Errorf("line %d: a link without a name", n.Line)
+	}
+	*l = factsLink{Name: link.Name, Up: link.Up, Master: link.Master, VRFTable: link.VRFTable, MTU: link.MTU, Addrs: link.Addrs}
+	return nil
+}

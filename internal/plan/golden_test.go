@@ -1,0 +1,71 @@
+package plan_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/manifests"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestStories compares plans with those in testdata, where every folder is a story: what happens (story.md), the input,
+// and the plan of each node of interest (NODE.txt). NODE.facts.yaml says what the kernel of a node has; without it that is
+// assumed. UPDATE_GOLDEN=1 writes the plans anew; an empty NODE.txt begins a new one.
+func TestStories(t *testing.T) {
+	goldens, err := filepath.Glob("testdata/*/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, goldens)
+	for _, golden := range goldens {
+		dir, file := filepath.Split(golden)
+		node := strings.TrimSuffix(file, ".txt")
+		t.Run(filepath.Base(dir)+"/"+node, func(t *testing.T) {
+			require.FileExists(t, dir+"story.md")
+			s, problems := story(t, dir, node)
+			desired, found := plan.Build(s)
+			for i, p := range problems {
+				problems[i].Where = strings.TrimPrefix(p.Where, dir)
+			}
+			var got bytes.Buffer
+			require.NoError(t, plan.WriteText(&got, desired, cluster.SortProblems(append(problems, found...))))
+			for line := range strings.Lines(got.String()) {
+				require.Equal(t, strings.TrimRight(line, " \n"), strings.TrimSuffix(line, "\n"), "blanks at the end")
+			}
+			if os.Getenv("UPDATE_GOLDEN") != "" {
+				require.NoError(t, os.WriteFile(golden, got.Bytes(), 0o600))
+				return
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), got.String())
+		})
+	}
+}
+
+// story reads a folder as node sees it.
+func story(t *testing.T, dir, node string) (plan.Snapshot, []cluster.Problem) {
+	t.Helper()
+	c, err := config.Load(filepath.Join(dir, "config.yaml"))
+	require.NoError(t, err)
+	objects, problems := manifests.Read(filepath.Join(dir, "manifests"))
+	require.Contains(t, objects.Nodes, node)
+	facts := plan.Assume(c, objects, node)
+	data, err := os.ReadFile(filepath.Join(dir, node+".facts.yaml"))
+	if err == nil {
+		facts, err = plan.ReadFacts(data)
+		require.NoError(t, err)
+	} else {
+		require.ErrorIs(t, err, os.ErrNotExist)
+	}
+	return plan.Snapshot{Node: node, Config: c, Objects: objects, Hosts: election.Elect(objects), Facts: facts}, problems
+}

@@ -1,0 +1,80 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+)
+
+// ErrNoDaemon says that nobody answers on the socket.
+var ErrNoDaemon = errors.New("no daemon answers")
+
+// Read asks the daemon on the socket for its report.
+func Read(ctx context.Context, socket string) (Report, error) {
+	var r Report
+	body, err := get(ctx, socket, "/status")
+	if err != nil {
+		return r, err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(body).Decode(&r); err != nil {
+		return r, fmt.Errorf("read the status on socket %s: %w", socket, err)
+	}
+	return r, nil
+}
+
+// Follow calls seen with the daemon's report and with every one that says something else, until seen fails, the daemon
+// ends, which is an error, or ctx does, which is none.
+func Follow(ctx context.Context, socket string, seen func(Report) error) error {
+	body, err := get(ctx, socket, "/status?watch=1")
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer body.Close()
+	for lines := json.NewDecoder(body); ; {
+		var r Report
+		err := lines.Decode(&r)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return fmt.Errorf("the daemon on socket %s ended", socket)
+		case err != nil:
+			return fmt.Errorf("read the status on socket %s: %w", socket, err)
+		}
+		if err := seen(r); err != nil {
+			return err
+		}
+	}
+}
+
+func get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
+	var d net.Dialer
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) },
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://egressway"+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the status: %w", err)
+	}
+	resp, err := client.Do(req)
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("%w on socket %s", ErrNoDaemon, socket)
+	case err != nil:
+		return nil, fmt.Errorf("ask for the status on socket %s: %w", socket, errors.Unwrap(err)) // without the made-up URL
+	case resp.StatusCode != http.StatusOK:
+		resp.Body.Close()
+		return nil, fmt.Errorf("ask for the status on socket %s: it answers %s", socket, resp.Status)
+	}
+	return resp.Body, nil
+}

@@ -1,0 +1,93 @@
+package status
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// beatLimit is how long the loop may be silent before it counts as stuck.
+const beatLimit = time.Minute
+
+// Status holds the current report and serves it. Its methods may be called concurrently.
+type Status struct {
+	version, node string
+	started       time.Time
+	beat          atomic.Pointer[time.Time] // last sign of life of the loop
+	current       atomic.Pointer[published]
+
+	registry *prometheus.Registry
+	passes   *prometheus.CounterVec
+	seconds  prometheus.Histogram
+	ended    prometheus.Counter
+}
+
+// published is a report and the call that there is a newer one.
+type published struct {
+	Report
+	superseded chan struct{} // closed then
+}
+
+// New makes the status of a daemon that starts now.
+func New(version, node string) *Status {
+	s := &Status{
+		version: version, node: node, started: time.Now(),
+		registry: prometheus.NewRegistry(),
+		passes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "egressway_passes_total", Help: "Passes of the loop, by result.",
+		}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "egressway_pass_duration_seconds", Help: "How long passes of the loop took.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+		}),
+		ended: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "egressway_connections_ended_total", Help: "Connections that were ended because they contradicted the plan.",
+		}),
+	}
+	for _, result := range []string{resultOK, resultError} {
+		s.passes.WithLabelValues(result) // so that the first of them is seen as an increase
+	}
+	s.current.Store(&published{s.sign(From(nil, nil, nil, Pass{})), make(chan struct{})})
+	s.Beat()
+	s.registry.MustRegister(s.passes, s.seconds, s.ended, reportCollector{s},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return s
+}
+
+const (
+	resultOK    = "ok"
+	resultError = "error"
+)
+
+// Publish replaces the current report. One whose Applied differs from the last one's counts as a pass.
+func (s *Status) Publish(r Report) {
+	s.Beat()
+	next := &published{s.sign(r), make(chan struct{})}
+	last := s.current.Swap(next)
+	if !r.Applied.Equal(last.Applied) {
+		result := resultOK
+		if len(r.Errors) > 0 {
+			result = resultError
+		}
+		s.passes.WithLabelValues(result).Inc()
+		s.seconds.Observe(r.Duration.Seconds())
+		s.ended.Add(float64(r.ConnectionsEnded))
+	}
+	close(last.superseded)
+}
+
+// Beat says that the loop is alive although it has nothing to publish.
+func (s *Status) Beat() {
+	now := time.Now()
+	s.beat.Store(&now)
+}
+
+// Report returns the current report.
+func (s *Status) Report() Report { return s.current.Load().Report }
+
+func (s *Status) sign(r Report) Report {
+	r.Node, r.Version, r.Started = s.node, s.version, s.started
+	return r
+}
