@@ -9,14 +9,14 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 MODULE  := github.com/egressway/egressway
 
 # Packages whose tests make devices, routes or nodes run as root on a kernel with VRF; labexec gives them one.
-LAB  := $(addprefix $(MODULE)/,internal/bgp internal/kernel internal/lab) $(shell $(GO) list ./test/... 2>/dev/null)
-UNIT := $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
+LAB  = $(addprefix $(MODULE)/,internal/bgp internal/kernel internal/lab) $(shell $(GO) list ./test/... 2>/dev/null)
+UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 
 # The lab starts this daemon on its nodes.
 export EGRESSWAY_BIN := $(CURDIR)/bin/egressway
 
 .NOTPARALLEL:
-.PHONY: help deps lab-kernel build generate lint unit lab test demo clean bin/egressway bin/labexec bin/demo
+.PHONY: help deps lab-kernel build generate lint fmt unit lab test demo clean bin/egressway bin/labexec bin/demo
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ generate: ## write deepcopy functions and the CRD anew
 
 lint: $(TOOLS)/golangci-lint-$(LINTER) ## golangci-lint; .golangci.yml has the rules, import directions among them
 	$< run ./...
+
+fmt: $(TOOLS)/golangci-lint-$(LINTER) ## gofumpt and goimports
+	$< fmt ./...
 
 # Built from the Go module proxy, once: about 2 minutes on 2 cores.
 $(TOOLS)/golangci-lint-$(LINTER):

@@ -62,7 +62,7 @@ func (o planOptions) run(out io.Writer) error {
 		return fmt.Errorf("output %q: one of text, json", o.output)
 	}
 	conf, err := config.Load(o.config)
-	if all := (config.Errors)(nil); errors.As(err, &all) {
+	if all, ok := errors.AsType[config.Errors](err); ok {
 		for _, e := range all {
 			fmt.Fprintln(out, e)
 		}

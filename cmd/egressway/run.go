@@ -47,8 +47,7 @@ Needs CAP_NET_ADMIN, and CAP_NET_RAW where a peer is unnumbered.`,
 // loadConfig loads the configuration or prints every error in it.
 func loadConfig(out io.Writer, file string) (*config.Config, error) {
 	conf, err := config.Load(file)
-	var all config.Errors
-	if errors.As(err, &all) {
+	if all, ok := errors.AsType[config.Errors](err); ok {
 		for _, e := range all {
 			fmt.Fprintln(out, e)
 		}

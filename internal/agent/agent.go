@@ -28,6 +28,10 @@ const (
 	retryAfter = time.Second
 	// beatEvery is how often an idle loop shows that it lives.
 	beatEvery = 10 * time.Second
+	// tellWithin is how long a peer may take to tell its routes once a session is established.
+	tellWithin = 5 * time.Second
+	// settleWithin is how long routes of an earlier run stay for peers that do not come back.
+	settleWithin = 2 * time.Minute
 	// restartAfter is the pause before a watch that failed is started again.
 	restartAfter = time.Second
 	// closeWithin bounds the orderly end of the speakers.
@@ -48,7 +52,8 @@ type Agent struct {
 	stale  error // why the file that is there now is not in force
 	source *source
 
-	last last
+	started time.Time
+	last    last
 }
 
 // last is what the loop remembers of its last pass; losing it costs a little work, nothing else.
@@ -57,6 +62,7 @@ type last struct {
 	announced map[string][]netip.Prefix
 	problems  []cluster.Problem
 	errors    string
+	settled   map[string]bool // networks whose peers have told what they know, once
 }
 
 // Run serves until ctx ends. c is what configFile holds; changes of the file are taken up as they come. What is in force
@@ -69,7 +75,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	defer node.Close()
 	a := &Agent{
 		log: log, configFile: configFile, kernel: node, status: status.New(version, c.Node),
-		awake: make(chan struct{}, 1), config: c,
+		awake: make(chan struct{}, 1), config: c, started: time.Now(), last: last{settled: map[string]bool{}},
 	}
 	a.speakers = bgp.New(log, a.wake)
 	log.Info("starting", "node", c.Node, "version", version, "config", configFile)
@@ -153,8 +159,10 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-beat.C:
-			a.status.Beat()
-			continue
+			if a.last.plan == nil || len(a.last.plan.Held) == 0 {
+				a.status.Beat()
+				continue
+			}
 		case <-a.awake:
 		case <-retry.C:
 		}
@@ -206,11 +214,38 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	if err != nil {
 		return nil, err
 	}
+	unsettled := a.unsettled(c) // before the routes are read: they are complete then
 	desired, problems := plan.Build(plan.Snapshot{
-		Node: c.Node, Config: c, Objects: objects, Hosts: election.Elect(objects), Facts: facts, Learned: a.speakers.Learned(),
+		Node: c.Node, Config: c, Objects: objects, Hosts: election.Elect(objects), Facts: facts,
+		Learned: a.speakers.Learned(), Unsettled: unsettled,
 	})
 	a.last.plan = desired
-	return append(problems, a.kernel.Problems(c.Node, devices(desired, facts))...), nil
+	local, err := a.kernel.Problems(c.Node, devices(desired, facts))
+	if err != nil {
+		a.log.Debug("this node could not be looked over for what gets in the way", "error", err)
+	}
+	return append(problems, local...), nil
+}
+
+// unsettled names the networks whose peers may still hold back what they told an earlier run of the daemon: its routes
+// stay meanwhile, or every start would be a gap.
+func (a *Agent) unsettled(c *config.Config) (names []string) {
+	sessions := a.speakers.Sessions()
+	for _, n := range c.Networks {
+		if a.last.settled[n.Name] {
+			continue
+		}
+		told := slices.ContainsFunc(sessions, func(s bgp.Session) bool { return s.Network == n.Name })
+		for _, s := range sessions {
+			told = told && (s.Network != n.Name || s.Up && time.Since(s.Since) > tellWithin)
+		}
+		if len(n.Peers) == 0 || told || time.Since(a.started) > settleWithin {
+			a.last.settled[n.Name] = true
+			continue
+		}
+		names = append(names, n.Name)
+	}
+	return names
 }
 
 // apply withdraws first and announces last: no peer sends packets that the kernel is not ready for.

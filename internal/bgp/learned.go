@@ -143,15 +143,15 @@ func newRefusal(ranges []netip.Prefix) refusal {
 	return r
 }
 
-// covers tells whether a prefix is inside one of the ranges or around one, or is no unicast destination. Default routes
-// are the exception, they are around everything.
+// covers tells whether a prefix is one of the ranges or inside one, or is no unicast destination. One around a range does
+// no harm: what stays in the cluster is exempt from steering, and elsewhere the longer prefix wins.
 func (r refusal) covers(prefix netip.Prefix) bool {
 	if prefix.Bits() == 0 {
 		return false
 	}
-	// Only the neighbours in the order can overlap.
+	// The ranges are disjoint: only the one before in the order can hold it.
 	i, found := slices.BinarySearchFunc(r, prefix, comparePrefixes)
-	return found || i > 0 && r[i-1].Overlaps(prefix) || i < len(r) && r[i].Overlaps(prefix) ||
+	return found || i > 0 && r[i-1].Overlaps(prefix) ||
 		slices.ContainsFunc(neverLearned, func(n netip.Prefix) bool { return n.Bits() <= prefix.Bits() && n.Contains(prefix.Addr()) })
 }
 

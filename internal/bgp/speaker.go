@@ -26,6 +26,7 @@ import (
 // identity is what all sessions of a speaker share; it cannot change while the speaker runs.
 type identity struct {
 	device     string
+	index      int // of the device
 	asn        uint32
 	routerID   netip.Addr
 	listenPort int
@@ -36,7 +37,7 @@ func identityOf(d plan.Speaker) identity {
 	if port <= 0 {
 		port = -1 // GoBGP takes 0 for 179
 	}
-	return identity{device: d.Device, asn: d.ASN, routerID: d.RouterID, listenPort: port}
+	return identity{device: d.Device, index: d.DeviceIndex, asn: d.ASN, routerID: d.RouterID, listenPort: port}
 }
 
 // speaker is the BGP speaker of one network. Speakers serialises the calls that change it.

@@ -147,6 +147,7 @@ func TestLearn(t *testing.T) {
 	s.apply(sp)
 	s.untilLearned("red",
 		"0.0.0.0/0 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
+		"10.0.0.0/8 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
 		"192.0.2.0/24 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
 		"198.51.100.0/24 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
 		"198.51.100.128/25 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",

@@ -105,7 +105,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	r.InForce = rules && packets
 	if r.InForce {
 		try(pruneRules(ctx, p.Rules))
-		try(pruneRoutes(ctx, p.Routes))
+		try(pruneRoutes(ctx, p.Routes, p.Held...))
 		if p.Tunnel == nil {
 			try(applyTunnel(ctx, n.links, nil))
 		}
@@ -114,9 +114,11 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	return r, errors.Join(errs...)
 }
 
-// Problems tells what settings of the kernel keep packets from passing by these devices; they are the operator's to change.
-func (n *Node) Problems(node string, devices []string) []cluster.Problem {
-	return sysctlProblems(node, devices)
+// Problems tells what on this node keeps packets from passing by these devices, or takes them past our rules. It is the
+// operator's to change.
+func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error) {
+	bypassed, err := bypassProblems(n.links, node)
+	return append(sysctlProblems(node, devices), bypassed...), err
 }
 
 // Cleanup removes everything of ours from this node, and nothing else. Connections whose mark says that they are ours end:

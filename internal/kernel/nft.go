@@ -140,6 +140,12 @@ func (n *nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed bo
 				return false, fmt.Errorf("add set %s: %w", w.Name, err)
 			}
 		}
+		if w.HasTimeout {
+			continue // what is in there leaves by itself
+		}
+		if err := n.keep(c, w.former, w.left(have[w.Name])); err != nil {
+			return false, fmt.Errorf("keep what leaves set %s: %w", w.Name, err)
+		}
 		differs, err := n.updateElements(c, w, have[w.Name])
 		if err != nil {
 			return false, fmt.Errorf("update set %s: %w", w.Name, err)
@@ -275,6 +281,16 @@ func (*nft) updateElements(c *nftables.Conn, w *set, have []nftables.SetElement)
 		}
 	}
 	return true, nil
+}
+
+// keep queues elements of a set of former ones.
+func (*nft) keep(c *nftables.Conn, former *set, left []nftables.SetElement) error {
+	for ; len(left) > 0; left = left[min(chunk, len(left)):] {
+		if err := c.SetAddElements(&former.Set, left[:min(chunk, len(left))]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (*nft) exists(c *nftables.Conn) (bool, error) {

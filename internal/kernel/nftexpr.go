@@ -79,6 +79,7 @@ var (
 
 // Bits of ct state and ct status (include/uapi/linux/netfilter/nf_tables.h and nf_conntrack_common.h).
 const (
+	stateInvalid     = 1 << 0
 	stateEstablished = 1 << 1
 	stateRelated     = 1 << 2
 	stateNew         = 1 << 3

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -26,7 +27,11 @@ const (
 	setCluster    = "cluster"     // destinations that are never steered
 	setPods       = "pods"        // addresses that must not cross an uplink as they are
 	setIngress    = "ingress"     // ingress IPs
+	setFormer     = "former"      // pods and ingress IPs that were among the above a moment ago
 )
+
+// formerFor outlives what routers and pods send before they know.
+const formerFor = time.Minute
 
 // chain is one chain as it should be.
 type chain struct {
@@ -58,7 +63,7 @@ func chains(d plan.DataPlane) []chain {
 	m := d.Marks
 	base := []chain{
 		{name: "prerouting", hook: nftables.ChainHookPrerouting, priority: priorityPrerouting, kind: nftables.ChainTypeFilter, rules: prerouting()},
-		{name: "output", hook: nftables.ChainHookOutput, priority: priorityOutput, kind: nftables.ChainTypeRoute, rules: output(m)},
+		{name: "output", hook: nftables.ChainHookOutput, priority: priorityOutput, kind: nftables.ChainTypeRoute, rules: output(d)},
 		{name: "forward", hook: nftables.ChainHookForward, priority: priorityForward, kind: nftables.ChainTypeFilter, rules: forward(d)},
 		{name: "nat", hook: nftables.ChainHookPostrouting, priority: priorityNAT, kind: nftables.ChainTypeNAT, rules: [][]expr.Any{
 			join(ourCtMark(m), verdictOf(setNAT)),
@@ -88,8 +93,14 @@ func prerouting() [][]expr.Any {
 }
 
 // output serves what this node sends itself: replies of its own sockets, and ICMP errors about routed packets.
-func output(m plan.Marks) [][]expr.Any {
+func output(d plan.DataPlane) [][]expr.Any {
+	m := d.Marks
 	rules := [][]expr.Any{join(reply, jump("came-in"))}
+	for _, p := range d.Paths {
+		// An error about the answer to a selected pod's packet goes to where that packet went.
+		egress := m.Egress(p.ID)
+		rules = append(rules, join(original, ctMarkIs(m, egress), setPacketMark(m, egress), accept))
+	}
 	for _, f := range families {
 		// The kernel answers a pod in the context of the VRF that the packet was about to leave by: lead it back.
 		rules = append(rules, join(outInterface(), in(setDevices), f.destination(), in(setPods+f.suffix), setPacketMark(m, m.Cluster())))
@@ -106,6 +117,11 @@ func forward(d plan.DataPlane) [][]expr.Any {
 				join(ctMarkIs(m, m.Egress(p.ID)), ipv4.is(), clampMSS(d.ClampMSS4)),
 				join(ctMarkIs(m, m.Egress(p.ID)), ipv6.is(), clampMSS(d.ClampMSS6)))
 		}
+	}
+	for _, f := range families {
+		// The rest of a connection that ended with the pod's selection: no NAT, a CNI's neither, would give it a source.
+		rules = append(rules, join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(setFormer+f.suffix),
+			f.load(f.dst, reg), notIn(setCluster+f.suffix), drop))
 	}
 	rules = append(rules, join(ctHas(expr.CtKeySTATE, stateEstablished|stateRelated), accept))
 	for _, f := range families {
@@ -190,6 +206,10 @@ func pathChains(m plan.Marks, p plan.Path) []chain {
 	}
 	for _, f := range families {
 		from = append(from, join(f.destination(), in(setIngress+f.suffix), came))
+	}
+	for _, f := range families {
+		// Until routers have seen the withdrawal: back to them it would go round, until its hop limit ends.
+		from = append(from, join(f.destination(), in(setFormer+f.suffix), drop))
 	}
 	for _, f := range families {
 		from = append(from, join(original, f.source(), notIn(setCluster+f.suffix), f.load(f.dst, reg), in(setPods+f.suffix), drop))

@@ -19,6 +19,7 @@ import (
 type set struct {
 	nftables.Set
 	elements []nftables.SetElement
+	former   *set // keeps the keys that leave this one for a while; nil: none does
 }
 
 // sets is everything that is looked up.
@@ -71,6 +72,9 @@ func sets(d plan.DataPlane) []*set {
 		ranges.Interval = true
 		pairs.Concatenation, pairs.KeyType = true, nftables.MustConcatSetType(f.datatype(), f.datatype())
 		toAddr.IsMap, toAddr.DataType = true, f.datatype()
+		timed := addr
+		timed.HasTimeout, timed.Timeout = true, formerFor
+		former := add(setFormer+f.suffix, timed)
 		egress := add(setEgress+f.suffix, verdicts(addr))
 		source, sources := add(setSource+f.suffix, toAddr), add(setSources+f.suffix, pairs)
 		masqueraded := add(setMasquerade+f.suffix, addr)
@@ -95,6 +99,7 @@ func sets(d plan.DataPlane) []*set {
 		add(setCluster+f.suffix, ranges).elements = f.intervals(d.Cluster)
 		add(setPods+f.suffix, ranges).elements = f.intervals(d.Pods)
 		ingress := add(setIngress+f.suffix, addr)
+		egress.former, ingress.former = former, former
 		for _, i := range d.Ingress {
 			if f.has(i.Addr) {
 				ingress.element(i.Addr.AsSlice())
@@ -147,6 +152,23 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	}
 	a, _ := netip.AddrFromSlice(b)
 	return a
+}
+
+// left lists what the kernel has of a set and the plan has no more, as elements of its former one.
+func (s *set) left(have []nftables.SetElement) (elements []nftables.SetElement) {
+	if s.former == nil || len(have) == 0 {
+		return nil
+	}
+	stay := make(map[string]bool, len(s.elements))
+	for _, e := range s.elements {
+		stay[string(e.Key)] = true
+	}
+	for _, e := range have {
+		if !stay[string(e.Key)] {
+			elements = append(elements, nftables.SetElement{Key: e.Key})
+		}
+	}
+	return elements
 }
 
 // deviceKey is an interface name as the kernel compares it: padded to IFNAMSIZ.

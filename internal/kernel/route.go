@@ -115,8 +115,8 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) err
 	return joined(errs)
 }
 
-// pruneRoutes removes the routes of ours, in any table, that are not desired.
-func pruneRoutes(ctx context.Context, desired []plan.Route) error {
+// pruneRoutes removes the routes of ours, in any table but those held, that are not desired.
+func pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
 	wanted := make(map[routeKey]bool, len(desired))
 	for i := range desired {
 		wanted[keyOf(&desired[i])] = true
@@ -125,7 +125,7 @@ func pruneRoutes(ctx context.Context, desired []plan.Route) error {
 		var stale []*route
 		seen := map[routeKey]bool{}
 		err := dumpOurs(ctx, func(r *route) {
-			if !wanted[r.routeKey] || seen[r.routeKey] {
+			if (!wanted[r.routeKey] || seen[r.routeKey]) && !slices.Contains(held, r.table) {
 				stale = append(stale, r)
 			}
 			seen[r.routeKey] = true

@@ -152,6 +152,10 @@ func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 		return err
 	}
 	if a.MasterIndex == vrf.Index {
+		// Read while somebody deletes the VRF, it may be half of it. To ask for a link waits for that to end.
+		if link, err = h.LinkByIndex(a.Index); err != nil || link.Attrs().MasterIndex != vrf.Index {
+			return errors.New("its VRF vanished meanwhile")
+		}
 		if v.seen == nil {
 			v.seen = map[int]flushed{}
 		}

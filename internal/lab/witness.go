@@ -37,7 +37,8 @@ type Packets map[Packet]int
 // so that nobody takes a witness for innocent that looked away.
 const lost = "(lost)"
 
-// Witness counts the IP packets that pass interfaces of some nodes.
+// Witness counts the IP packets that pass interfaces of some nodes. Of a packet in fragments it counts
+// all that come in, but only the first that goes out.
 type Witness struct {
 	views []*view
 	work  sync.WaitGroup
@@ -115,6 +116,9 @@ func (v *view) drain(fd int) {
 		name := v.name(link.Ifindex)
 		if p, ok := parsePacket(buf[:n]); ok && name != "" {
 			p.Node, p.Interface, p.Out = v.node.Name, name, link.Pkttype == unix.PACKET_OUTGOING
+			if p.Out && laterFragment(buf[:n]) {
+				continue // its memory is shared with the receiver, which may have written new addresses into it
+			}
 			v.counts[p]++
 		}
 	}
@@ -163,6 +167,18 @@ func parsePacket(b []byte) (Packet, bool) {
 		return p, true
 	}
 	return Packet{}, false
+}
+
+// laterFragment tells a fragment that is not the first of its packet.
+func laterFragment(b []byte) bool {
+	const fragment = 44 // IPv6 header
+	switch {
+	case b[0]>>4 == 4:
+		return b[6]&0x1f != 0 || b[7] != 0
+	case len(b) >= 48 && b[6] == fragment:
+		return b[42] != 0 || b[43]&^7 != 0
+	}
+	return false
 }
 
 // Counts returns all packets that passed since the start or the last Reset.

@@ -39,6 +39,7 @@ func Build(s Snapshot) (*NodePlan, []cluster.Problem) {
 	b.allotPaths(services)
 	b.steer(services)
 	b.selectEndpoints(services)
+	b.needRoutes()
 	b.dataPlane(services)
 	b.rules()
 	b.routes()
@@ -80,6 +81,9 @@ func (b *builder) problem(kind, object, field, value string, reason cluster.Reas
 	})
 }
 
+// ipvsDevice is where kube-proxy binds the addresses of Services in its IPVS mode: they do not become the node's.
+const ipvsDevice = "kube-ipvs0"
+
 func (b *builder) readNodes() {
 	inside := slices.Clone(b.Objects.ServiceCIDRs)
 	for _, name := range sortedKeys(b.Objects.Nodes) {
@@ -91,6 +95,9 @@ func (b *builder) readNodes() {
 	}
 	b.inside = minimal(inside)
 	for _, l := range b.Facts.Links {
+		if l.Name == ipvsDevice {
+			continue
+		}
 		for _, p := range l.Addrs {
 			b.nodeIPs[p.Addr()] = b.Node
 		}

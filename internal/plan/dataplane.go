@@ -45,8 +45,9 @@ func (b *builder) dataPlane(services []*service) {
 	slices.SortFunc(d.Paths, func(x, y Path) int { return int(x.ID) - int(y.ID) })
 	slices.SortFunc(d.Uplinks, func(x, y Uplink) int { return compareStrings(x.Device, y.Device) })
 
-	d.Pods = b.pods(services)
-	d.Cluster = b.clusterPrefixes(d.Pods)
+	var strays []netip.Prefix
+	d.Pods, strays = b.pods(services)
+	d.Cluster = b.clusterPrefixes(d.Pods, strays)
 	for a, owner := range b.ingress {
 		d.Ingress = append(d.Ingress, IngressIP{a, b.paths[PathKey{PathNetwork, owner.network}]})
 	}
@@ -56,25 +57,35 @@ func (b *builder) dataPlane(services []*service) {
 	}
 }
 
-// pods is where pods are: the nodes' pod CIDRs, and endpoints outside of them.
-func (b *builder) pods(services []*service) []netip.Prefix {
-	var all []netip.Prefix
+// pods is where pods are: the nodes' pod CIDRs, and endpoints outside of them. The latter are strays where ranges of
+// pods are known: anybody can write such an address into an EndpointSlice.
+func (b *builder) pods(services []*service) (all, strays []netip.Prefix) {
+	ranges := slices.Clone(b.Config.ClusterCIDRs)
 	for _, n := range b.Objects.Nodes {
 		all = append(all, n.PodCIDRs...)
 	}
-	ranges := minimal(all)
+	ranges = minimal(append(ranges, all...))
 	for _, s := range services {
 		for _, e := range s.endpoints {
-			if !within(ranges, e.addr) {
-				all = append(all, netip.PrefixFrom(e.addr, e.addr.BitLen()))
+			if within(ranges, e.addr) {
+				continue
+			}
+			p := netip.PrefixFrom(e.addr, e.addr.BitLen())
+			all = append(all, p)
+			if slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Addr().Is4() == e.addr.Is4() }) {
+				strays = append(strays, p)
+				b.problem("EgressService", s.key.String(), "endpoints", e.addr.String(), ReasonOutsidePodRanges,
+					"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; add its range to clusterCIDRs if it is a pod")
 			}
 		}
 	}
-	return minimal(all)
+	return minimal(all), strays
 }
 
-// clusterPrefixes is every destination that stays inside the cluster.
-func (b *builder) clusterPrefixes(pods []netip.Prefix) []netip.Prefix {
+// clusterPrefixes is every destination that stays inside the cluster. A stray is none: it would lead other pods' packets
+// to that address out by the default network.
+func (b *builder) clusterPrefixes(pods, strays []netip.Prefix) []netip.Prefix {
+	pods = slices.DeleteFunc(slices.Clone(pods), func(p netip.Prefix) bool { return slices.Contains(strays, p) })
 	all := slices.Concat(pods, neverSteered, b.Config.ClusterCIDRs, b.Objects.ServiceCIDRs)
 	for _, n := range b.Objects.Nodes {
 		for _, a := range n.Addresses {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +15,14 @@ import (
 // told otherwise.
 func ReadFacts(data []byte) (Facts, error) {
 	var file struct {
-		Links []factsLink `yaml:"links"`
+		Links []struct {
+			Name     string         `yaml:"name"`
+			Up       *bool          `yaml:"up"`
+			Master   string         `yaml:"master"`
+			VRFTable uint32         `yaml:"vrfTable"`
+			MTU      int            `yaml:"mtu"`
+			Addrs    []netip.Prefix `yaml:"addrs"`
+		} `yaml:"links"`
 		Paths []struct {
 			Kind PathKind `yaml:"kind"`
 			Name string   `yaml:"name"`
@@ -33,8 +41,12 @@ func ReadFacts(data []byte) (Facts, error) {
 	}
 	f := Facts{Paths: map[PathKey]PathID{}, Routed: map[uint32]Families{}}
 	for i, l := range file.Links {
-		l.Index = i + 1
-		f.Links = append(f.Links, Link(l))
+		if l.Name == "" {
+			return Facts{}, fmt.Errorf("decode facts: links[%d] has no name", i)
+		}
+		f.Links = append(f.Links, Link{
+			Name: l.Name, Index: i + 1, Up: l.Up == nil || *l.Up, Master: l.Master, VRFTable: l.VRFTable, MTU: cmp.Or(l.MTU, 1500), Addrs: l.Addrs,
+		})
 	}
 	for _, p := range file.Paths {
 		if p.Kind != PathNetwork && p.Kind != PathSteer {
@@ -46,25 +58,4 @@ func ReadFacts(data []byte) (Facts, error) {
 		f.Routed[r.Table] = Families{r.IPv4, r.IPv6}
 	}
 	return f, nil
-}
-
-type factsLink Link
-
-func (l *factsLink) UnmarshalYAML(n *yaml.Node) error {
-	link := struct {
-		Name     string         `yaml:"name"`
-		Up       bool           `yaml:"up"`
-		Master   string         `yaml:"master"`
-		VRFTable uint32         `yaml:"vrfTable"`
-		MTU      int            `yaml:"mtu"`
-		Addrs    []netip.Prefix `yaml:"addrs"`
-	}{Up: true, MTU: 1500}
-	if err := n.Decode(&link); err != nil {
-		return err
-	}
-	if link.Name == "" {
-		return fmt.Errorf("line %d: a link without a name", n.Line)
-	}
-	*l = factsLink{Name: link.Name, Up: link.Up, Master: link.Master, VRFTable: link.VRFTable, MTU: link.MTU, Addrs: link.Addrs}
-	return nil
 }

@@ -42,11 +42,11 @@ func (b *builder) readNetworks() {
 		if n.VRF != "" && n.usable {
 			b.plan.VRFs = append(b.plan.VRFs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: n.Interfaces})
 		}
-		if n.usable {
-			b.plan.RouteTable = append(b.plan.RouteTable, n.table)
+		if n.usable && slices.Contains(b.Unsettled, n.name) {
+			b.plan.Held = append(b.plan.Held, n.table)
 		}
 	}
-	slices.Sort(b.plan.RouteTable)
+	slices.Sort(b.plan.Held)
 }
 
 func (b *builder) addNetwork(c config.Network, listed bool) {

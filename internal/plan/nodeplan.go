@@ -19,6 +19,8 @@ type Snapshot struct {
 	Hosts   map[cluster.Key]election.Choice
 	Facts   Facts
 	Learned []NetworkRoutes // by peers, sorted by network
+	// Unsettled names networks whose peers have not told all they know since the daemon started.
+	Unsettled []string
 }
 
 // Facts is what the kernel of this node says, as far as a plan depends on it.
@@ -54,15 +56,15 @@ type NetworkRoutes struct {
 
 // NodePlan is the desired state of one node. Its slices are sorted; nothing in it names a custom resource but Services.
 type NodePlan struct {
-	Node       string    `json:"node"`
-	VRFs       []VRF     `json:"vrfs,omitempty"`
-	Tunnel     *Tunnel   `json:"tunnel,omitempty"` // nil: no VXLAN steering
-	Rules      []Rule    `json:"rules,omitempty"`
-	Routes     []Route   `json:"routes,omitempty"` // every route of ours, in every table
-	DataPlane  DataPlane `json:"dataPlane"`
-	Speakers   []Speaker `json:"speakers,omitempty"`
-	Services   []Service `json:"services,omitempty"`    // for people: what becomes of each EgressService here
-	RouteTable []uint32  `json:"routeTables,omitempty"` // tables of networks whose facts matter
+	Node      string    `json:"node"`
+	VRFs      []VRF     `json:"vrfs,omitempty"`
+	Tunnel    *Tunnel   `json:"tunnel,omitempty"` // nil: no VXLAN steering
+	Rules     []Rule    `json:"rules,omitempty"`
+	Routes    []Route   `json:"routes,omitempty"` // every route of ours, in every table
+	DataPlane DataPlane `json:"dataPlane"`
+	Speakers  []Speaker `json:"speakers,omitempty"`
+	Services  []Service `json:"services,omitempty"` // for people: what becomes of each EgressService here
+	Held      []uint32  `json:"held,omitempty"`     // tables in which routes of ours stay although they are not planned, yet
 }
 
 // VRF is a VRF device with the interfaces enslaved to it. An existing device is adopted as it is.
@@ -195,13 +197,14 @@ type IngressIP struct {
 type Speaker struct {
 	Network         string                 `json:"network"`
 	Device          string                 `json:"device,omitempty"` // VRF device to bind to; empty: none
+	DeviceIndex     int                    `json:"-"`                // of it: sockets stay bound to one that is made anew
 	ASN             uint32                 `json:"asn"`
 	RouterID        netip.Addr             `json:"routerID,omitzero"`
 	ListenPort      int                    `json:"listenPort"`
 	GracefulRestart config.GracefulRestart `json:"gracefulRestart"`
 	Peers           []Peer                 `json:"peers,omitempty"`
 	Announce        []netip.Prefix         `json:"announce,omitempty"` // exactly these
-	Refuse          []netip.Prefix         `json:"refuse,omitempty"`   // never learned, nor anything inside or around but a default route
+	Refuse          []netip.Prefix         `json:"refuse,omitempty"`   // never learned, nor anything inside
 }
 
 // Peer is a session's configuration and what this node adds to it.

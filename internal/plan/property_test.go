@@ -20,7 +20,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-const worlds = 300
+const worlds = 120
 
 // world makes up a cluster with a few things wrong in it, as node n0 sees it. The same seed makes the same one.
 func world(seed uint64) plan.Snapshot {

@@ -12,7 +12,8 @@ const (
 	ReasonInvalidAddress    cluster.Reason = "InvalidAddress"
 	ReasonIngressConflict   cluster.Reason = "IngressConflict"
 	ReasonEndpointConflict  cluster.Reason = "EndpointConflict"
+	ReasonOutsidePodRanges  cluster.Reason = "OutsidePodRanges"
+	ReasonNoRoute           cluster.Reason = "NoRoute"
 	ReasonHostUnreachable   cluster.Reason = "HostUnreachable"
 	ReasonNoRouterID        cluster.Reason = "NoRouterID"
-	ReasonNoRoute           cluster.Reason = "NoRoute"
 )

@@ -3,6 +3,7 @@ package plan
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -58,15 +59,20 @@ func (b *builder) readServices() []*service {
 		return x.key.Compare(y.key)
 	})
 	for _, s := range services {
-		if s.choice.Problem != nil {
-			b.problems = append(b.problems, *s.choice.Problem)
-		}
 		s.network = b.networkOf(s.key, s.spec.Network)
 		s.service = b.Objects.Services[s.key]
+		start := len(b.problems)
 		b.readIngress(s)
-	}
-	for _, s := range services {
+		badIngress := len(b.problems) > start
+		start = len(b.problems)
 		b.readEndpoints(s)
+		badEndpoints := len(b.problems) > start
+		if p := s.choice.Problem; p != nil {
+			told := p.Reason == cluster.ReasonNoIngressIP && badIngress || p.Reason == cluster.ReasonNoEndpoints && badEndpoints
+			if !told { // that there is none follows from why each of them is bad
+				b.problems = append(b.problems, *p)
+			}
+		}
 	}
 	return services
 }
@@ -100,6 +106,10 @@ func (b *builder) readIngress(s *service) {
 		}
 		if owner, ok := b.clusterIPs[a]; ok {
 			refuse(in.IP, ReasonInvalidAddress, "is the ClusterIP of Service %s", owner)
+			continue
+		}
+		if owner, ok := b.owner[a]; ok {
+			refuse(in.IP, ReasonInvalidAddress, "is an endpoint of EgressService %s, which is older", owner)
 			continue
 		}
 		if within(b.inside, a) {
@@ -242,6 +252,28 @@ func (b *builder) pathOf(s *service, e endpoint) (PathID, netip.Addr) {
 		return 0, none
 	}
 	return b.paths[PathKey{PathSteer, s.choice.Host}], e.addr
+}
+
+// needRoutes tells of networks that selected pods are sent out by here, but that have no route of a family.
+func (b *builder) needRoutes() {
+	need := map[PathID]Families{}
+	for _, e := range b.plan.DataPlane.Endpoints {
+		f := need[e.Path]
+		f.IPv4, f.IPv6 = f.IPv4 || e.Addr.Is4(), f.IPv6 || e.Addr.Is6()
+		need[e.Path] = f
+	}
+	for _, n := range b.networks {
+		f, routed := need[b.paths[PathKey{PathNetwork, n.name}]], b.Facts.Routed[n.table]
+		for _, family := range []struct {
+			name    string
+			missing bool
+		}{{"IPv4", f.IPv4 && !routed.IPv4}, {"IPv6", f.IPv6 && !routed.IPv6}} {
+			if family.missing {
+				b.problem("Network", n.name, "table", strconv.Itoa(int(n.table)), ReasonNoRoute,
+					"has no %s route on node %s: selected pods' packets are dropped until a peer tells one, or one is added", family.name, b.Node)
+			}
+		}
+	}
 }
 
 // reachable says whether the network can carry packets of addr's family. Where packets without a route are dropped, the

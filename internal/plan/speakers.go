@@ -32,11 +32,18 @@ func (b *builder) speakers(services []*service) {
 		if !n.usable || len(n.Peers) == 0 {
 			continue
 		}
+		device := slices.IndexFunc(b.Facts.Links, func(l Link) bool { return l.Name == n.VRF })
+		if n.VRF != "" && device < 0 {
+			continue // there is nothing to bind to before this plan has made it
+		}
 		prefixes := announce[n]
 		slices.SortFunc(prefixes, comparePrefix)
 		s := Speaker{
 			Network: n.name, Device: n.VRF, ASN: b.Config.BGP.ASN, RouterID: b.Config.BGP.RouterID, ListenPort: b.Config.BGP.ListenPort,
 			GracefulRestart: b.Config.BGP.GracefulRestart, Announce: slices.Compact(prefixes), Refuse: refuse,
+		}
+		if n.VRF != "" {
+			s.DeviceIndex = b.Facts.Links[device].Index
 		}
 		if !s.RouterID.IsValid() {
 			s.RouterID = b.internalIP(b.Node, true)

@@ -62,7 +62,7 @@ func get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) },
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://egressway"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://egressway"+path, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the status: %w", err)
 	}

@@ -149,7 +149,7 @@ func orEmpty[T any](s []T) []T {
 
 // messages takes joined errors apart.
 func messages(err error) []string {
-	list, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // what wraps a list is a message of its own
+	list, ok := err.(interface{ Unwrap() []error }) // not errors.As: what wraps a list is a message of its own
 	switch {
 	case err == nil:
 		return []string{}

@@ -65,7 +65,7 @@ func ask(t *testing.T, socket, address, path string) (int, string) {
 			return d.DialContext(ctx, "unix", socket)
 		}
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
 	require.NoError(t, err)
 	resp, err := client.Do(req)
 	require.NoError(t, err)
@@ -205,7 +205,7 @@ func TestHealthAndReadiness(t *testing.T) {
 		mux := s.publicMux()
 		get := func(path string) (int, string) {
 			w := httptest.NewRecorder()
-			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
 			return w.Code, w.Body.String()
 		}
 		require.Equal(t, "", s.unhealthy())
@@ -216,9 +216,9 @@ func TestHealthAndReadiness(t *testing.T) {
 		_, body = get("/readyz")
 		require.Equal(t, "the kernel is not as planned\n", body)
 
-		time.Sleep(beatLimit)
+		time.Sleep(beatLimit) //nolint:forbidigo // passes at once under synctest
 		require.Equal(t, "", s.unhealthy())
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // likewise
 		code, body = get("/healthz")
 		require.Equal(t, http.StatusServiceUnavailable, code)
 		require.Equal(t, "the loop has been silent for 1m1s\n", body)
@@ -237,7 +237,7 @@ func TestMetrics(t *testing.T) {
 	s.Publish(From(p, problems, sessions, done))
 
 	w := httptest.NewRecorder()
-	s.publicMux().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	s.publicMux().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
 	text := w.Body.String()
 	var stable strings.Builder

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -16,7 +17,10 @@ import (
 // quiet, or after ten times that where it never ends. The folder is watched, not its files: editors replace files, and
 // a mounted ConfigMap swaps one symbolic link for all of them. The folder may vanish and come back; it must be there at
 // the start. The content is not looked at, so changed may be called for nothing.
-func Folder(ctx context.Context, dir string, quiet time.Duration, changed func()) error {
+//
+// The files named are watched themselves too: one that is a mount of its own, as containers have them, may be written to
+// where it comes from, which the folder does not tell.
+func Folder(ctx context.Context, dir string, quiet time.Duration, changed func(), files ...string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("watch folder %s: %w", dir, err)
@@ -31,6 +35,9 @@ func Folder(ctx context.Context, dir string, quiet time.Duration, changed func()
 		if err := w.Add(d); err != nil {
 			return fmt.Errorf("watch folder %s: %w", d, err)
 		}
+	}
+	for _, f := range files {
+		_ = w.Add(f) // not there yet: its creation is an event of the folder
 	}
 	changed()
 	settle := time.NewTimer(quiet)
@@ -57,6 +64,10 @@ func Folder(ctx context.Context, dir string, quiet time.Duration, changed func()
 				// Another folder under the old name. What is missed until the watch stands is seen by the wake-up that follows.
 				_ = w.Remove(dir)
 				_ = w.Add(dir) // gone again already: its return is an event of the parent
+			}
+			if e.Has(fsnotify.Create) && slices.Contains(files, e.Name) {
+				_ = w.Remove(e.Name) // the one before
+				_ = w.Add(e.Name)
 			}
 			pending()
 		case err := <-w.Errors:

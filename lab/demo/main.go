@@ -29,10 +29,8 @@ const picture = `
         \     /            \      /               |
     == red, a VRF ==   == blue, a VRF ==   == default: LAN ==
        |    |    |        |    |    |         |    |    |
-       a    b    c        a    b    c         a    b    c    nodes: Egressway runs on each
-      / \  / \   |
-   a-p1 | b-p1 | c-p1                                        pods
-      a-p2   b-p2
+       a    b    c        a    b    c         a    b    c    the same three nodes, Egressway runs on each;
+                                                             pods: a-p1, a-p2 on a; b-p1, b-p2 on b; c-p1 on c
 `
 
 const served = `
@@ -70,12 +68,13 @@ func run() int {
 	d := &demo{began: time.Now()}
 	err := d.play(ctx, *topology, *samples)
 	if d.Stage != nil {
-		if err != nil {
-			for _, node := range slices.Sorted(maps.Keys(d.Daemons)) {
-				fmt.Printf("\nlog of the daemon on %s:\n%s", node, d.Daemons[node].Log())
-			}
+		if err != nil || d.failed() > 0 {
+			d.logs()
 		}
 		err = errors.Join(err, d.Close())
+	}
+	if err == nil {
+		err = d.table()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
@@ -120,7 +119,7 @@ func (d *demo) play(ctx context.Context, topology, samples string) error {
 	d.tryMove(ctx)
 	d.tryRestart(ctx)
 	d.tryCleanup(ctx, before)
-	return d.table()
+	return nil
 }
 
 // build makes everything but the daemons.
@@ -163,7 +162,7 @@ func (d *demo) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.findHost(ctx); err != nil {
+	if err := errors.Join(d.awaitSessions(ctx), d.findHost(ctx)); err != nil {
 		return err
 	}
 	everyBlue := []string{"10.2.0.11", "10.2.0.12", "10.2.0.13"}
@@ -191,6 +190,30 @@ func (d *demo) start(ctx context.Context) error {
 	}
 	d.say("everything is announced and served; the host of web is %s", d.host)
 	return nil
+}
+
+// awaitSessions waits until every router has its session with every node.
+func (d *demo) awaitSessions(ctx context.Context) error {
+	return lab.Wait(ctx, 30*time.Second, func() error {
+		for _, router := range []string{"red1", "red2", "blue1", "blue2", "gw"} {
+			var summary struct {
+				Peers map[string]struct{ State string }
+			}
+			if err := d.Node(router).VTYJSON(&summary, "bgpd", "show bgp ipv4 unicast summary json"); err != nil {
+				return err
+			}
+			up := 0
+			for _, p := range summary.Peers {
+				if p.State == "Established" {
+					up++
+				}
+			}
+			if up < len(nodes) {
+				return fmt.Errorf("%s has %d sessions with nodes", router, up)
+			}
+		}
+		return nil
+	})
 }
 
 // findHost asks red1, the only judge of who announces web, for its host.
@@ -268,26 +291,41 @@ func (d *demo) try(what string, f func() (seen string, err error)) {
 	}
 }
 
+// failed is the number of things that were not as promised.
+func (d *demo) failed() (n int) {
+	for _, r := range d.rows {
+		if r.err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// logs prints what the daemons said.
+func (d *demo) logs() {
+	for _, node := range slices.Sorted(maps.Keys(d.Daemons)) {
+		fmt.Printf("\nlog of the daemon on %s:\n%s", node, d.Daemons[node].Log())
+	}
+}
+
 // table prints what was tried and seen; an error says how much of it was wrong.
 func (d *demo) table() error {
 	fmt.Println()
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "  tried\tseen")
-	failed := 0
 	for _, r := range d.rows {
 		verdict, seen := "✔", r.seen
 		if r.err != nil {
 			verdict, seen = "✘", strings.ReplaceAll(r.err.Error(), "\n", "; ")
-			failed++
 		}
 		fmt.Fprintf(w, "%s %s\t%s\n", verdict, r.tried, seen)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Printf("\n%d tried, %d failed, in %.0f seconds\n", len(d.rows), failed, time.Since(d.began).Seconds())
-	if failed > 0 {
-		return fmt.Errorf("%d of %d failed", failed, len(d.rows))
+	fmt.Printf("\n%d tried, %d failed, in %.0f seconds\n", len(d.rows), d.failed(), time.Since(d.began).Seconds())
+	if d.failed() > 0 {
+		return fmt.Errorf("%d of %d failed", d.failed(), len(d.rows))
 	}
 	return nil
 }

@@ -422,6 +422,10 @@ func difference(before, after string) string {
 			lines = append(lines, "+ "+l)
 		}
 	}
+	const enough = 6
+	if more := len(lines) - enough; more > 0 {
+		lines = append(lines[:enough], fmt.Sprintf("and %d more", more))
+	}
 	return strings.Join(lines, "; ")
 }
 

@@ -1,0 +1,64 @@
+package kernel
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// Reasons of the Problems about packets that never meet our rules.
+const (
+	ReasonNetfilterBypassed cluster.Reason = "NetfilterBypassed"
+	ReasonFlowOffload       cluster.Reason = "FlowOffload"
+)
+
+// bypasses names devices by which CNIs show that pods' packets may pass netfilter by.
+var bypasses = map[string]string{
+	"cilium_host": "Cilium is on this node: with eBPF host routing pods' packets pass netfilter by and are not steered; set bpf.hostLegacyRouting: true",
+	"bpfin.cali":  "Calico's eBPF data plane is on this node: pods' packets pass netfilter by and are not steered; use its iptables or nftables data plane",
+}
+
+// bypassProblems tells of what on this node may carry pods' packets past our rules: an eBPF data plane, or a flowtable,
+// whose offloaded packets are routed without a mark.
+func bypassProblems(h *netlink.Handle, node string) ([]cluster.Problem, error) {
+	var problems []cluster.Problem
+	links, err := readLinks(h)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if why, ok := bypasses[l.Name]; ok {
+			problems = append(problems, cluster.Problem{Kind: "Node", Object: node, Field: "device", Value: l.Name, Reason: ReasonNetfilterBypassed, Message: why})
+		}
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return problems, fmt.Errorf("open nftables socket: %w", err)
+	}
+	tables, err := c.ListTables()
+	if err != nil {
+		return problems, fmt.Errorf("list nftables tables: %w", err)
+	}
+	for _, t := range tables {
+		flowtables, err := c.ListFlowtables(t)
+		if err != nil {
+			return problems, fmt.Errorf("list flowtables of table %s: %w", t.Name, err)
+		}
+		for _, f := range flowtables {
+			if len(f.Devices) == 0 {
+				continue
+			}
+			slices.Sort(f.Devices)
+			problems = append(problems, cluster.Problem{
+				Kind: "Node", Object: node, Field: "flowtable", Value: t.Name + " " + f.Name, Reason: ReasonFlowOffload,
+				Message: "packets offloaded between " + strings.Join(f.Devices, ", ") + " are routed without our mark, and dropped or answered by another network; keep selected pods' and uplink devices out of it",
+			})
+		}
+	}
+	return problems, nil
+}

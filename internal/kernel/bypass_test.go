@@ -1,0 +1,26 @@
+package kernel
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhatPassesOurRulesByIsTold(t *testing.T) {
+	h := newNode(t)
+	problems, err := bypassProblems(h, "a")
+	require.NoError(t, err)
+	require.Empty(t, problems)
+
+	ip(t, "link add cilium_host type dummy", "link add eth7 type dummy")
+	out, err := exec.Command("nft", "table inet fast { flowtable pods { hook ingress priority 0; devices = { eth7 }; }; }").CombinedOutput()
+	require.NoError(t, err, string(out))
+	problems, err = bypassProblems(h, "a")
+	require.NoError(t, err)
+	require.Len(t, problems, 2)
+	require.Equal(t, ReasonNetfilterBypassed, problems[0].Reason)
+	require.Equal(t, ReasonFlowOffload, problems[1].Reason)
+	require.Contains(t, problems[1].Error(), `flowtable: "fast pods"`)
+	require.Contains(t, problems[1].Message, "eth7")
+}
