@@ -86,11 +86,15 @@ const (
 	statusDNAT       = 1 << 5
 )
 
-func ctHas(key expr.CtKey, bits uint32) part {
+func ctHas(key expr.CtKey, bits uint32) part { return ctBits(key, bits, expr.CmpOpNeq) }
+
+func ctLacks(key expr.CtKey, bits uint32) part { return ctBits(key, bits, expr.CmpOpEq) }
+
+func ctBits(key expr.CtKey, bits uint32, op expr.CmpOp) part {
 	return part{
 		&expr.Ct{Key: key, Register: reg},
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(bits), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)},
+		&expr.Cmp{Op: op, Register: reg, Data: native(0)},
 	}
 }
 
@@ -154,16 +158,31 @@ func mappedTo(set string, register uint32) part {
 
 // clampMSS lowers the MSS option of a TCP SYN; the kernel never raises it (nft_exthdr_tcp_set_eval).
 func clampMSS(mss uint16) part {
-	const tcpMSS, synFlag = 2, 0x02
+	const tcpMSS = 2
+	return append(tcpSYN(expr.CmpOpNeq),
+		&expr.Immediate{Register: reg, Data: binary.BigEndian.AppendUint16(nil, mss)},
+		&expr.Exthdr{SourceRegister: reg, Type: tcpMSS, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+	)
+}
+
+// tcpSYN compares the SYN flag of a TCP segment with 0.
+func tcpSYN(op expr.CmpOp) part {
+	const synFlag = 0x02
 	return part{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}, equal([]byte{unix.IPPROTO_TCP}),
 		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{synFlag}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{0}},
-		&expr.Immediate{Register: reg, Data: binary.BigEndian.AppendUint16(nil, mss)},
-		&expr.Exthdr{SourceRegister: reg, Type: tcpMSS, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+		&expr.Cmp{Op: op, Register: reg, Data: []byte{0}},
 	}
 }
+
+var (
+	tcpWithoutSYN = tcpSYN(expr.CmpOpEq)
+	notTCP        = part{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
+	}
+)
 
 // priority is a chain's place among all that hook in.
 func priority(p int32) *nftables.ChainPriority {

@@ -27,7 +27,9 @@ const (
 	setCluster    = "cluster"     // destinations that are never steered
 	setPods       = "pods"        // addresses that must not cross an uplink as they are
 	setIngress    = "ingress"     // ingress IPs
-	setFormer     = "former"      // pods and ingress IPs that were among the above a moment ago
+	setGuests     = "guests"      // pods of other nodes
+	setBetween    = "between"     // devices that lead to other nodes
+	setFormer     = "former"      // pods and ingress IPs that were among the above, or otherwise, a moment ago
 )
 
 // formerFor outlives what routers and pods send before they know.
@@ -70,6 +72,7 @@ func chains(d plan.DataPlane) []chain {
 		}},
 		{name: "guard", hook: nftables.ChainHookPostrouting, priority: priorityGuard, kind: nftables.ChainTypeFilter, rules: guard(m)},
 		{name: "came-in", rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setReplies))}},
+		{name: "late", rules: late()},
 		{name: "exempt", rules: exempt()},
 		{name: "no-path", rules: [][]expr.Any{jump("exempt"), drop}},
 		{name: "snat", rules: snat()},
@@ -88,6 +91,22 @@ func prerouting() [][]expr.Any {
 	}
 	for _, f := range families {
 		rules = append(rules, join(f.source(), verdictOf(setEgress+f.suffix)))
+	}
+	for _, f := range families {
+		// Its node steers it here already or still; by the default route it would take this node's address.
+		rules = append(rules, join(inInterface(), in(setBetween), f.source(), in(setGuests+f.suffix), original,
+			f.load(f.dst, reg), notIn(setCluster+f.suffix), drop))
+	}
+	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew), goTo("late")))
+}
+
+// late drops late answers of connections that ended with a change. Taken for a connection to the pod, one would make what
+// the pod sends an answer, which no path and no SNAT applies to.
+func late() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, f := range families {
+		answer := join(f.destination(), in(setFormer+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix), ctLacks(expr.CtKeySTATUS, statusDNAT))
+		rules = append(rules, join(answer, tcpWithoutSYN, drop), join(answer, notTCP, drop))
 	}
 	return rules
 }
@@ -157,7 +176,10 @@ func snat() [][]expr.Any {
 
 // guard lets nothing out that has the wrong source or goes the wrong way, whatever happened before.
 func guard(m plan.Marks) [][]expr.Any {
-	rules := [][]expr.Any{join(ourCtMark(m), verdictOf(setGuards))}
+	rules := [][]expr.Any{
+		join(ourCtMark(m), verdictOf(setGuards)),
+		join(ctHas(expr.CtKeyMARK, m.EgressBit()), drop), // its path is gone, and its connection about to end
+	}
 	for _, f := range families {
 		rules = append(rules, join(outInterface(), in(setDevices), f.source(), in(setPods+f.suffix), drop))
 	}

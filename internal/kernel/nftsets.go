@@ -43,6 +43,11 @@ func sets(d plan.DataPlane) []*set {
 	replies, nat, guards := add(setReplies, verdicts(mark)), add(setNAT, verdicts(mark)), add(setGuards, verdicts(mark))
 	paths := add(setPaths, mark)
 
+	between := add(setBetween, ifname)
+	for _, device := range d.Between {
+		between.element(deviceKey(device))
+	}
+
 	m := d.Marks
 	for _, p := range d.Paths {
 		paths.elements = append(paths.elements, nftables.SetElement{Key: native(uint32(p.ID)), Comment: pathComment(p.Key)})
@@ -97,9 +102,10 @@ func sets(d plan.DataPlane) []*set {
 			egress.goTo(key, named("path", e.Path))
 		}
 		add(setCluster+f.suffix, ranges).elements = f.intervals(d.Cluster)
+		add(setGuests+f.suffix, ranges).elements = f.intervals(d.Guests)
 		add(setPods+f.suffix, ranges).elements = f.intervals(d.Pods)
 		ingress := add(setIngress+f.suffix, addr)
-		egress.former, ingress.former = former, former
+		egress.former, source.former, ingress.former = former, former, former
 		for _, i := range d.Ingress {
 			if f.has(i.Addr) {
 				ingress.element(i.Addr.AsSlice())
@@ -154,17 +160,17 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// left lists what the kernel has of a set and the plan has no more, as elements of its former one.
+// left lists what the kernel has of a set and the plan has no more, or otherwise, as elements of its former one.
 func (s *set) left(have []nftables.SetElement) (elements []nftables.SetElement) {
 	if s.former == nil || len(have) == 0 {
 		return nil
 	}
 	stay := make(map[string]bool, len(s.elements))
 	for _, e := range s.elements {
-		stay[string(e.Key)] = true
+		stay[identity(e)] = true
 	}
 	for _, e := range have {
-		if !stay[string(e.Key)] {
+		if !stay[identity(e)] {
 			elements = append(elements, nftables.SetElement{Key: e.Key})
 		}
 	}

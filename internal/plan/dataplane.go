@@ -48,6 +48,7 @@ func (b *builder) dataPlane(services []*service) {
 	var strays []netip.Prefix
 	d.Pods, strays = b.pods(services)
 	d.Cluster = b.clusterPrefixes(d.Pods, strays)
+	b.guests(d)
 	for a, owner := range b.ingress {
 		d.Ingress = append(d.Ingress, IngressIP{a, b.paths[PathKey{PathNetwork, owner.network}]})
 	}
@@ -80,6 +81,26 @@ func (b *builder) pods(services []*service) (all, strays []netip.Prefix) {
 		}
 	}
 	return minimal(all), strays
+}
+
+// guests plans what other nodes' pods may not do here.
+func (b *builder) guests(d *DataPlane) {
+	for name, n := range b.Objects.Nodes {
+		if name == b.Node {
+			continue
+		}
+		d.Guests = append(d.Guests, n.PodCIDRs...)
+		for _, a := range n.Internal {
+			if device, ok := b.onLink(a); ok {
+				d.Between = append(d.Between, device)
+			}
+		}
+	}
+	if t := b.plan.Tunnel; t != nil {
+		d.Between = append(d.Between, t.Device)
+	}
+	slices.Sort(d.Between)
+	d.Guests, d.Between = minimal(d.Guests), slices.Compact(d.Between)
 }
 
 // clusterPrefixes is every destination that stays inside the cluster. A stray is none: it would lead other pods' packets

@@ -154,6 +154,10 @@ type DataPlane struct {
 	Cluster []netip.Prefix `json:"cluster,omitempty"`
 	// Pods holds sources that must not leave by an uplink as they are, nor be reached from one.
 	Pods []netip.Prefix `json:"pods,omitempty"`
+	// Guests holds pods of other nodes. What they send out of the cluster comes here by one of Between only where their
+	// node steers it: what is not selected here, not yet or no more, is dropped.
+	Guests  []netip.Prefix `json:"guests,omitempty"`
+	Between []string       `json:"between,omitempty"` // devices that lead to other nodes
 	// Ingress holds the ingress IPs that have a network, with the network that each belongs to.
 	Ingress []IngressIP `json:"ingress,omitempty"`
 	// ClampMSS is the most a TCP segment may hold on tunnelled paths, per family; 0: not clamped.
