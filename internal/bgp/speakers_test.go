@@ -175,6 +175,7 @@ func TestLearn(t *testing.T) {
 	})
 	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.2 shutdown")
 	s.untilLearned("red",
+		"10.0.0.0/8 via 10.0.2.1 dev red2",
 		"192.0.2.0/24 via 10.0.2.1 dev red2",
 		"198.51.100.0/24 via 10.0.2.1 dev red2",
 		"198.51.100.128/25 via 10.0.2.1 dev red2",

@@ -170,10 +170,12 @@ func TestConfigGrows(t *testing.T) {
 	var full string
 	s := play(t, stage.Options{Config: func(c string) string {
 		full = c
-		blue, rest := strings.Index(c, "  - name: blue"), strings.Index(c, "  - name: default")
-		c = c[:blue] + c[rest:]
+		before, _, _ := strings.Cut(c, "  - name: blue")
+		_, rest, _ := strings.Cut(c, "  - name: default")
+		c = before + "  - name: default" + rest
 		red2 := strings.Index(c, "      - address: 10.1.0.2")
-		return c[:red2] + c[strings.Index(c, "  - name: default"):]
+		_, rest, _ = strings.Cut(c, "  - name: default")
+		return c[:red2] + "  - name: default" + rest
 	}})
 	ctx := t.Context()
 	all := asDeployed()
