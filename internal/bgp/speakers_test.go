@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -471,4 +472,34 @@ func TestUnnumbered(t *testing.T) {
 	}
 	gateway := s.session("red", "red1").Address.WithZone("")
 	s.untilLearned("red", fmt.Sprintf("0.0.0.0/0 via %s dev red1", gateway), fmt.Sprintf("::/0 via %s dev red1", gateway))
+}
+
+// TestMultihop speaks with an address of the router that is on no common subnet.
+func TestMultihop(t *testing.T) {
+	s := newSite(t)
+	_, err := s.Node("r1").Run(t.Context(), "ip", "addr", "add", "10.255.0.1/32", "dev", "red")
+	require.NoError(t, err)
+	run(t, "ip", "route", "add", "10.255.0.1/32", "via", "10.0.1.1", "vrf", "red")
+	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.2 ebgp-multihop 3", "neighbor 10.0.1.2 update-source 10.255.0.1",
+		"address-family ipv4 unicast", "neighbor node default-originate")
+
+	sp := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0")), func(p *plan.Peer) {
+		p.Address, p.Device, p.EBGPMultiHop = netip.MustParseAddr("10.255.0.1"), "", 3
+	}))
+	sp.Announce = prefixes(vip4)
+	s.apply(sp)
+	s.established()
+	s.until(func() error {
+		paths, err := s.routes("r1", "red", vip4)
+		if err == nil && len(paths) != 1 {
+			err = fmt.Errorf("%d paths", len(paths))
+		}
+		return err
+	})
+	s.until(func() error {
+		if learned := s.learned("red"); len(learned) != 1 || !strings.Contains(learned[0], "via 10.255.0.1") {
+			return fmt.Errorf("%q", learned)
+		}
+		return nil
+	})
 }
