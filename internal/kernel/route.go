@@ -84,7 +84,7 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) err
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	var todo []*route
+	var wanting []*route
 	var messages []message
 	for i := range desired {
 		r := wanted[keyOf(&desired[i])]
@@ -97,7 +97,7 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) err
 			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
 		state[r.routeKey] = right
-		todo = append(todo, r)
+		wanting = append(wanting, r)
 		messages = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)})
 	}
 	results, err := change(ctx, messages)
@@ -107,9 +107,9 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) err
 	for i, err := range results {
 		switch {
 		case errors.Is(err, unix.EEXIST):
-			errs = append(errs, fmt.Errorf("add route %s: another route, not of this daemon, stands there: %w", todo[i].routeKey, err))
+			errs = append(errs, fmt.Errorf("add route %s: another route, not of this daemon, stands there: %w", wanting[i].routeKey, err))
 		case err != nil:
-			errs = append(errs, fmt.Errorf("add route %s: %w", todo[i].routeKey, err))
+			errs = append(errs, fmt.Errorf("add route %s: %w", wanting[i].routeKey, err))
 		}
 	}
 	return joined(errs)

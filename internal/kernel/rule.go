@@ -41,16 +41,16 @@ func addRules(ctx context.Context, desired []plan.Rule) error {
 	for _, r := range have {
 		standing[r] = true
 	}
-	var todo []rule
+	var missing []rule
 	var messages []message
 	for _, r := range both(desired) {
 		if !standing[r] {
 			standing[r] = true
-			todo = append(todo, r)
+			missing = append(missing, r)
 			messages = append(messages, message{unix.RTM_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, r.encode()})
 		}
 	}
-	return changeRules(ctx, "add", todo, messages, unix.EEXIST)
+	return changeRules(ctx, "add", missing, messages, unix.EEXIST)
 }
 
 // pruneRules removes the rules of ours that are not desired, or stand twice.
@@ -63,16 +63,16 @@ func pruneRules(ctx context.Context, desired []plan.Rule) error {
 	for _, r := range both(desired) {
 		wanted[r] = true
 	}
-	var todo []rule
+	var missing []rule
 	var messages []message
 	for _, r := range have {
 		if !wanted[r] {
-			todo = append(todo, r)
+			missing = append(missing, r)
 			messages = append(messages, message{unix.RTM_DELRULE, 0, r.encode()})
 		}
 		delete(wanted, r)
 	}
-	return changeRules(ctx, "delete", todo, messages, unix.ENOENT)
+	return changeRules(ctx, "delete", missing, messages, unix.ENOENT)
 }
 
 // changeRules sends the messages; an answer of done means that there was nothing to do.
