@@ -9,6 +9,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:path=egressservices
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Assigned Host",type=string,JSONPath=".status.host"
+// +kubebuilder:printcolumn:name="Standby",type=string,priority=1,JSONPath=".status.standby"
+// +kubebuilder:printcolumn:name="Network",type=string,priority=1,JSONPath=".spec.network"
+// +kubebuilder:printcolumn:name="Programmed",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Programmed')].status"
 type EgressService struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -52,6 +55,16 @@ const (
 type EgressServiceStatus struct {
 	// The name of the node that is the host; "ALL" with sourceIPBy Network; empty while there is none.
 	Host string `json:"host"`
+
+	// The name of the node that takes over from the host. It is programmed like the host, and routers know its path, as a
+	// worse one.
+	// +optional
+	Standby string `json:"standby,omitempty"`
+
+	// How many hosts there have been. Routers prefer the path of a later host, so that a former one that does not know yet
+	// gets no packets.
+	// +optional
+	Term int64 `json:"term,omitempty"`
 
 	// Why there is or is no host, and whether its egress is served.
 	// +optional

@@ -111,7 +111,10 @@ func TestDefinitionIsCompatible(t *testing.T) {
 	require.Equal(t, true, at(t, version, "served"))
 	require.Equal(t, true, at(t, version, "storage"))
 	require.Equal(t, map[string]any{"status": map[string]any{}}, at(t, version, "subresources"))
-	require.Equal(t, []any{map[string]any{"name": "Assigned Host", "type": "string", "jsonPath": ".status.host"}}, at(t, version, "additionalPrinterColumns"))
+	require.Equal(t, map[string]any{"name": "Assigned Host", "type": "string", "jsonPath": ".status.host"}, at(t, version, "additionalPrinterColumns", 0))
+	for _, column := range at(t, version, "additionalPrinterColumns").([]any)[1:] {
+		require.EqualValues(t, 1, at(t, column, "priority"), "ours are shown by -o wide only")
+	}
 	schema := at(t, version, "schema", "openAPIV3Schema")
 	require.Nil(t, at(t, schema, "required"))
 	spec := at(t, schema, "properties", "spec")

@@ -20,18 +20,21 @@ import (
 // becomes a Problem; an object that an API server would refuse becomes a Problem and ok is false.
 
 // FromEgressService trims an EgressService. An invalid selector stays in it: the object has no host then, and its pods'
-// packets are dropped rather than sent as if it was not there.
+// packets are dropped rather than sent as if it was not there. So does a name that an API server takes, but for no
+// Service: the object's status can say so.
 func FromEgressService(o *egressv1.EgressService) (key Key, e EgressService, problems []Problem, ok bool) {
 	key = keyOf(o)
 	f := findings{kind: "EgressService", object: key.String()}
-	if !f.key(key) {
+	name, namespace := f.label("metadata.name", key.Name), f.label("metadata.namespace", key.Namespace)
+	if !namespace || !name && len(validation.IsDNS1123Subdomain(key.Name)) > 0 {
 		return key, e, f.problems, false
 	}
 	e = EgressService{
+		UID:        string(o.UID),
 		Created:    o.CreationTimestamp.Time,
 		SourceIPBy: SourceIPBy(o.Spec.SourceIPBy),
 		Network:    o.Spec.Network,
-		Host:       o.Status.Host,
+		Status:     Status{Host: o.Status.Host, Standby: o.Status.Standby, Term: o.Status.Term, Conditions: o.Status.Conditions},
 		Generation: o.Generation,
 	}
 	switch e.SourceIPBy {
@@ -126,7 +129,7 @@ func FromNode(o *corev1.Node) (name string, n Node, problems []Problem, ok bool)
 		f.add("metadata.name", o.Name, ReasonInvalidName, "lower case letters, digits, '-' and '.', at most 253 bytes")
 		return o.Name, n, f.problems, false
 	}
-	n = Node{Labels: o.Labels}
+	n = Node{UID: string(o.UID), Labels: o.Labels}
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			n.Ready = c.Status == corev1.ConditionTrue
@@ -201,7 +204,7 @@ func (f *findings) add(field, value string, reason Reason, format string, args .
 	})
 }
 
-// key wants namespace and name to be what an API server takes for a Service; an EgressService has its Service's.
+// key wants namespace and name to be what an API server takes for a Service.
 func (f *findings) key(k Key) bool {
 	name, namespace := f.label("metadata.name", k.Name), f.label("metadata.namespace", k.Namespace)
 	return name && namespace

@@ -48,12 +48,22 @@ type Objects struct {
 
 // EgressService is the part of the custom resource that is read.
 type EgressService struct {
+	UID          string    // empty: unknown
 	Created      time.Time // zero: unknown
 	SourceIPBy   SourceIPBy
 	NodeSelector *metav1.LabelSelector // nil: every node
 	Network      string                // empty: the default network
-	Host         string                // status.host
+	Status       Status
 	Generation   int64
+	Version      uint64 // metadata.resourceVersion, larger with every change; 0: unknown
+}
+
+// Status is what the status of an EgressService says, or should say.
+type Status struct {
+	Host       string // a node, AllHosts, or empty: none
+	Standby    string // the node that takes over; empty: none
+	Term       int64  // how many hosts there have been; 0: not known
+	Conditions []metav1.Condition
 }
 
 // SourceIPBy is where the source address of egress comes from.
@@ -96,6 +106,7 @@ type Endpoint struct {
 
 // Node is the part of a core/v1 Node that is read.
 type Node struct {
+	UID       string // empty: unknown
 	Labels    map[string]string
 	Ready     bool
 	Addresses []netip.Addr // every address of status.addresses

@@ -159,7 +159,7 @@ func TestFiles(t *testing.T) {
 	}, got)
 	require.Equal(t, map[cluster.Key]cluster.EgressService{
 		{Namespace: "n", Name: "j"}: {
-			SourceIPBy: cluster.SourceIPByLoadBalancer, Created: o.EgressServices[cluster.Key{Namespace: "n", Name: "j"}].Created, Host: "a", Generation: 7,
+			SourceIPBy: cluster.SourceIPByLoadBalancer, Created: o.EgressServices[cluster.Key{Namespace: "n", Name: "j"}].Created, Status: cluster.Status{Host: "a"}, Generation: 7,
 		},
 		{Namespace: "default", Name: "good"}: {SourceIPBy: cluster.SourceIPByLoadBalancer},
 	}, o.EgressServices)
