@@ -116,8 +116,8 @@ func (s *speaker) readRoutes(d plan.Speaker, peers map[netip.Addr]plan.Peer, ove
 	passed := map[netip.Addr]int{}
 	refusal := newRefusal(d.Refuse)
 	own := map[netip.Prefix]bool{}
-	for _, p := range d.Announce {
-		own[p] = true
+	for _, a := range d.Announce {
+		own[a.Prefix] = true
 	}
 	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
 		err := s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family},

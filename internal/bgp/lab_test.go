@@ -23,7 +23,7 @@ import (
 )
 
 // site is a node, which is this process, plugged to routers: to r1 and r2 in VRF red, to r1 in VRF blue with the same
-// addresses.
+// addresses. By another cable, its VRF blue is a second node to r1's VRF red.
 type site struct {
 	*lab.Lab
 	t        *testing.T
@@ -41,7 +41,7 @@ func newSite(t *testing.T) *site {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, l.Destroy())
-		for _, device := range []string{"red1", "red2", "blue1", "red", "blue"} {
+		for _, device := range []string{"red1", "red2", "red3", "blue1", "red", "blue"} {
 			// The kernel removes cables together with the routers' namespaces, some time after those are gone.
 			if err := exec.Command("ip", "link", "del", device).Run(); err != nil {
 				_, gone := net.InterfaceByName(device)
@@ -54,9 +54,10 @@ func newSite(t *testing.T) *site {
 		run(t, "ip", "link", "set", vrf, "up")
 	}
 	s := &site{Lab: l, t: t, woken: make(chan struct{}, 1)}
-	s.plug("r1", "red", "red1", 1)
-	s.plug("r2", "red", "red2", 2)
-	s.plug("r1", "blue", "blue1", 1)
+	s.plug("r1", "red", "red", "red1", 1)
+	s.plug("r2", "red", "red", "red2", 2)
+	s.plug("r1", "red", "blue", "red3", 3)
+	s.plug("r1", "blue", "blue", "blue1", 1)
 
 	// What was there before, the lab's threads among it, is no leak of the speakers.
 	before := goleak.IgnoreCurrent()
@@ -75,19 +76,19 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// plug makes a cable from the node to a router, in a VRF of the same name at both ends.
-func (s *site) plug(router, vrf, device string, subnet int) {
+// plug makes a cable from a VRF of the node to one of a router.
+func (s *site) plug(router, there, here, device string, subnet int) {
 	s.t.Helper()
 	_, err := s.Node(router).Run(s.t.Context(), "sh", "-ec", fmt.Sprintf(`
 ip link add %[1]s type veth peer name %[1]s netns %[2]d
 ip link set %[1]s master %[3]s up
 ip addr add 10.0.%[4]d.1/24 dev %[1]s
-ip addr add fd00:%[4]d::1/64 dev %[1]s nodad`, device, os.Getpid(), vrf, subnet))
+ip addr add fd00:%[4]d::1/64 dev %[1]s nodad`, device, os.Getpid(), there, subnet))
 	require.NoError(s.t, err)
 	run(s.t, "sh", "-ec", fmt.Sprintf(`
 ip link set %[1]s master %[2]s up
 ip addr add 10.0.%[3]d.2/24 dev %[1]s
-ip addr add fd00:%[3]d::2/64 dev %[1]s nodad`, device, vrf, subnet))
+ip addr add fd00:%[3]d::2/64 dev %[1]s nodad`, device, here, subnet))
 }
 
 func run(t *testing.T, args ...string) {
@@ -189,10 +190,15 @@ type route struct {
 	ASPath struct {
 		String string `json:"string"`
 	} `json:"aspath"`
-	Metric    int  `json:"metric"`
-	LocalPref int  `json:"locPrf"`
-	Stale     bool `json:"stale"`
-	Valid     bool `json:"valid"`
+	Origin    string `json:"origin"`
+	Metric    int    `json:"metric"`
+	LocalPref int    `json:"locPrf"`
+	Stale     bool   `json:"stale"`
+	Valid     bool   `json:"valid"`
+	Multipath bool   `json:"multipath"`
+	Bestpath  struct {
+		Overall bool `json:"overall"`
+	} `json:"bestpath"`
 	Community struct {
 		String string `json:"string"`
 	} `json:"community"`
@@ -239,6 +245,34 @@ func (s *site) untilRoute(router, vrf, prefix, peer string, ok func(route) error
 	})
 }
 
+// untilBest waits until a router's best path to prefix is the one from peer, without another that is as good, and returns
+// it together with the others.
+func (s *site) untilBest(router, vrf, prefix, peer string) (best route, others []route) {
+	s.t.Helper()
+	s.until(func() error {
+		paths, err := s.routes(router, vrf, prefix)
+		if err != nil {
+			return err
+		}
+		best, others = route{}, nil
+		for _, p := range paths {
+			switch {
+			case p.Bestpath.Overall:
+				best = p
+			case p.Multipath:
+				return fmt.Errorf("%s has more than one best path to %s: %+v", router, prefix, paths)
+			default:
+				others = append(others, p)
+			}
+		}
+		if best.Peer.ID != peer {
+			return fmt.Errorf("the best path of %s to %s is not by %s: %+v", router, prefix, peer, paths)
+		}
+		return nil
+	})
+	return best, others
+}
+
 func (s *site) untilNoRoute(router, vrf, prefix string) {
 	s.t.Helper()
 	s.until(func() error {
@@ -253,12 +287,27 @@ func (s *site) untilNoRoute(router, vrf, prefix string) {
 // establishments counts how often a router's session was established, as the router sees it.
 func (s *site) establishments(router, vrf, neighbor string) int {
 	s.t.Helper()
-	var answer map[string]struct {
-		Count int    `json:"connectionsEstablished"`
-		State string `json:"bgpState"`
-	}
+	return s.neighbor(router, vrf, neighbor).Count
+}
+
+// updates counts the UPDATEs that a router has got from a neighbor, withdrawals among them.
+func (s *site) updates(router, vrf, neighbor string) int {
+	s.t.Helper()
+	return s.neighbor(router, vrf, neighbor).Messages.Updates
+}
+
+type neighborState struct {
+	Count    int `json:"connectionsEstablished"`
+	Messages struct {
+		Updates int `json:"updatesRecv"`
+	} `json:"messageStats"`
+}
+
+func (s *site) neighbor(router, vrf, neighbor string) neighborState {
+	s.t.Helper()
+	var answer map[string]neighborState
 	require.NoError(s.t, s.Node(router).VTYJSON(&answer, "bgpd", fmt.Sprintf("show bgp vrf %s neighbors %s json", vrf, neighbor)))
-	return answer[neighbor].Count
+	return answer[neighbor]
 }
 
 func red(peers ...plan.Peer) plan.Speaker {
@@ -276,7 +325,7 @@ func blue(peers ...plan.Peer) plan.Speaker {
 // peer is r1 or r2 as the node sees it in a subnet.
 func peer(addr, device string, change ...func(*plan.Peer)) plan.Peer {
 	a := netip.MustParseAddr(addr)
-	router := map[string]uint32{"red1": 65001, "red2": 65002, "blue1": 65011}[device]
+	router := map[string]uint32{"red1": 65001, "red2": 65002, "red3": 65001, "blue1": 65011}[device]
 	subnet := device[len(device)-1:]
 	p := plan.Peer{
 		Peer: config.Peer{
@@ -293,6 +342,15 @@ func peer(addr, device string, change ...func(*plan.Peer)) plan.Peer {
 		c(&p)
 	}
 	return p
+}
+
+// announcing makes the announcements of a host whose term is not known.
+func announcing(s ...string) []plan.Announcement {
+	var out []plan.Announcement
+	for _, p := range prefixes(s...) {
+		out = append(out, plan.Announcement{Prefix: p})
+	}
+	return out
 }
 
 func receive(patterns ...config.PrefixPattern) func(*plan.Peer) {

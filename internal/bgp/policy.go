@@ -1,7 +1,9 @@
 package bgp
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -83,36 +85,51 @@ func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
 			if !nextHop.IsValid() {
 				continue // the peer could not send anything here
 			}
-			out.Statements = append(out.Statements, &api.Statement{
-				Name: "out-" + key,
-				Conditions: &api.Conditions{
-					NeighborSet: peer,
-					AfiSafiIn:   []*api.Family{family},
-					RouteType:   api.Conditions_ROUTE_TYPE_LOCAL,
-				},
-				Actions: x.Export.actions(nextHop),
-			})
+			ours := func(name string, path uint32) *api.Statement {
+				return &api.Statement{
+					Name: name + key,
+					Conditions: &api.Conditions{
+						NeighborSet: peer,
+						AfiSafiIn:   []*api.Family{family},
+						RouteType:   api.Conditions_ROUTE_TYPE_LOCAL,
+						LocalPrefEq: &api.LocalPrefEq{Value: path},
+					},
+					Actions: x.Export.actions(nextHop, path == standbyPath),
+				}
+			}
+			out.Statements = append(out.Statements, ours("out-", hostPath), ours("out-standby-", standbyPath))
 		}
 	}
 	return &api.SetPoliciesRequest{DefinedSets: sets, Policies: []*api.Policy{in, out}}
 }
 
-func (e export) actions(nextHop netip.Addr) *api.Actions {
+// standbyPrepend is how much longer a standby's AS path is. The host's is preferred although it comes by up to four ASes
+// more, as from one leaf of a fabric with super-spines to another: by spine, super-spine, spine and leaf.
+const standbyPrepend = 5
+
+// actions makes the attributes of an announcement to the peer. No router prefers a standby's path to the host's: external
+// peers get a longer AS path, internal ones, which would refuse an AS path with their own AS, half the LOCAL_PREF. Beyond
+// that, the ORIGIN of all of its paths is the worst.
+func (e export) actions(nextHop netip.Addr, standby bool) *api.Actions {
 	a := &api.Actions{
 		RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
 		Nexthop:     &api.NexthopAction{Address: nextHop.WithZone("").String()},
 	}
+	prepend := uint32(e.ASPathPrepend)
 	if e.Internal {
-		a.LocalPref = &api.LocalPrefAction{Value: e.LocalPref}
-		if e.LocalPref == 0 {
-			a.LocalPref.Value = defaultLocalPref
+		preference := cmp.Or(e.LocalPref, defaultLocalPref)
+		if standby {
+			preference = max(preference/2, 1) // GoBGP takes 0 for none
 		}
+		a.LocalPref = &api.LocalPrefAction{Value: preference}
+	} else if standby {
+		prepend += standbyPrepend
 	}
-	if e.MED != 0 {
-		a.Med = &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: int64(e.MED)}
+	if prepend != 0 {
+		a.AsPrepend = &api.AsPrependAction{Asn: e.ASN, Repeat: prepend}
 	}
-	if e.ASPathPrepend != 0 {
-		a.AsPrepend = &api.AsPrependAction{Asn: e.ASN, Repeat: uint32(e.ASPathPrepend)}
+	if e.MED != 0 { // on top of the announcement's own
+		a.Med = &api.MedAction{Type: api.MedAction_TYPE_MOD, Value: min(int64(e.MED), math.MaxUint32-medTerms+1)}
 	}
 	if len(e.Communities) > 0 {
 		a.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: e.Communities}

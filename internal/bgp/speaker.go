@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -15,8 +14,6 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/egressway/egressway/internal/config"
@@ -53,7 +50,7 @@ type speaker struct {
 	served    chan struct{} // closed when the server's loop has ended
 	neighbors *neighbors    // of unnumbered peers
 
-	announced map[netip.Prefix]bool
+	announced map[netip.Prefix]plan.Announcement
 	configs   map[netip.Addr]session
 	guarded   map[netip.Addr]bool     // sessions that BFD watches
 	exchanges map[netip.Addr]exchange // as GoBGP's policy has them
@@ -85,7 +82,7 @@ func start(ctx context.Context, log *slog.Logger, wake func(), d plan.Speaker, r
 		server:    server.NewBgpServer(server.LoggerOption(slog.New(quieter{log.Handler(), ended}), nil)),
 		ended:     ended,
 		served:    make(chan struct{}),
-		announced: map[netip.Prefix]bool{},
+		announced: map[netip.Prefix]plan.Announcement{},
 		configs:   map[netip.Addr]session{},
 		guarded:   map[netip.Addr]bool{},
 		following: map[string]bool{},
@@ -164,18 +161,7 @@ func (s *speaker) stop(ctx context.Context, graceful bool) error {
 
 // withdraw takes back what d does not announce and ends the sessions that d does not have.
 func (s *speaker) withdraw(ctx context.Context, d plan.Speaker) error {
-	gone := maps.Clone(s.announced)
-	for _, prefix := range d.Announce {
-		delete(gone, prefix)
-	}
-	var errs []error
-	if len(gone) > 0 {
-		if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths(slices.Collect(maps.Keys(gone)))}); err != nil {
-			errs = append(errs, fmt.Errorf("withdraw %d prefixes: %w", len(gone), err))
-		} else {
-			maps.DeleteFunc(s.announced, func(p netip.Prefix, _ bool) bool { return gone[p] })
-		}
-	}
+	errs := []error{s.retract(d.Announce)}
 	s.mu.Lock()
 	peers := maps.Clone(s.peers)
 	s.mu.Unlock()
@@ -337,51 +323,6 @@ func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after ex
 		return fmt.Errorf("refresh peer %s: %w", addr, err)
 	}
 	return nil
-}
-
-func (s *speaker) announce(prefixes []netip.Prefix) error {
-	missing := slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return s.announced[p] })
-	if len(missing) == 0 {
-		return nil
-	}
-	if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: paths(missing)}); err != nil {
-		return fmt.Errorf("announce %d prefixes: %w", len(missing), err)
-	}
-	for _, p := range missing {
-		s.announced[p] = true
-	}
-	return nil
-}
-
-// paths makes the paths of our own announcements. What peers get to see of them is the export policy's.
-func paths(prefixes []netip.Prefix) []*apiutil.Path {
-	out := make([]*apiutil.Path, 0, len(prefixes))
-	for _, prefix := range prefixes {
-		family, unspecified := bgp.RF_IPv4_UC, netip.IPv4Unspecified()
-		if prefix.Addr().Is6() {
-			family, unspecified = bgp.RF_IPv6_UC, netip.IPv6Unspecified()
-		}
-		nlri, err := bgp.NewIPAddrPrefix(prefix)
-		if err != nil {
-			continue // not a prefix at all
-		}
-		nextHop, err := bgp.NewPathAttributeNextHop(unspecified)
-		if err != nil {
-			continue
-		}
-		out = append(out, &apiutil.Path{
-			Family: family,
-			Nlri:   nlri,
-			Age:    time.Now().Unix(),
-			Attrs: []bgp.PathAttributeInterface{
-				bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP),
-				nextHop,
-				// No peer's path to the same prefix may win over ours: the announcement would be taken back.
-				bgp.NewPathAttributeLocalPref(math.MaxUint32),
-			},
-		})
-	}
-	return out
 }
 
 func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {

@@ -26,7 +26,7 @@ func TestAnnounce(t *testing.T) {
 	s := newSite(t)
 	// r1 is reached over IPv4, r2 over IPv6; both take both families.
 	sp := red(peer("10.0.1.1", "red1"), peer("fd00:2::1", "red2"))
-	sp.Announce = prefixes(vip4, vip6)
+	sp.Announce = announcing(vip4, vip6)
 	s.apply(sp)
 	s.established()
 	for _, c := range []struct{ router, peer, prefix, nextHop string }{
@@ -44,7 +44,7 @@ func TestAnnounce(t *testing.T) {
 	}
 	require.Equal(t, 2, s.session("red", "10.0.1.1").Announced)
 
-	sp.Announce = prefixes(vip6)
+	sp.Announce = announcing(vip6)
 	require.NoError(t, s.speakers.Withdraw(t.Context(), []plan.Speaker{sp}))
 	s.untilNoRoute("r1", "red", vip4)
 	s.untilNoRoute("r2", "red", vip4)
@@ -71,11 +71,11 @@ func TestAttributes(t *testing.T) {
 		p.Advertise.LocalPref = 150
 	})
 	sp := red(r1, r2)
-	sp.Announce = prefixes(vip4, vip6)
+	sp.Announce = announcing(vip4, vip6)
 	s.apply(sp)
 	s.established()
-	for _, prefix := range sp.Announce {
-		s.untilRoute("r1", "red", prefix.String(), "10.0.1.2", func(r route) error {
+	for _, a := range sp.Announce {
+		s.untilRoute("r1", "red", a.Prefix.String(), "10.0.1.2", func(r route) error {
 			if r.ASPath.String != "64512 64512 64512" || r.Metric != 50 || r.Community.String != "64512:7 no-export" || r.LargeCommunity.String != "64512:1:2" {
 				return fmt.Errorf("%+v", r)
 			}
@@ -132,7 +132,7 @@ func TestLearn(t *testing.T) {
 	everything := receive(pattern("0.0.0.0/0", 0, 32), pattern("::/0", 0, 128))
 	listed := receive(pattern("0.0.0.0/0"), pattern("::/0"), pattern("198.51.100.0/24", 25, 32))
 	sp := red(peer("10.0.1.1", "red1", listed), peer("fd00:2::1", "red2", listed))
-	sp.Announce = prefixes(vip4, vip6)
+	sp.Announce = announcing(vip4, vip6)
 	sp.Refuse = prefixes("10.244.0.0/16", "fd44::/16")
 	s.apply(sp)
 	s.untilLearned("red",
@@ -197,7 +197,7 @@ func TestSecuredSessions(t *testing.T) {
 	}
 	secured := func(p *plan.Peer) { p.PasswordFile, p.TTLSecurity = file, 1 }
 	sp := red(peer("10.0.1.1", "red1", secured), peer("fd00:1::1", "red1", secured), peer("10.0.2.1", "red2"))
-	sp.Announce = prefixes(vip4)
+	sp.Announce = announcing(vip4)
 	s.apply(sp)
 	s.established()
 
@@ -234,7 +234,7 @@ func TestSamePeerAddressInTwoNetworks(t *testing.T) {
 	s := newSite(t)
 	s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "neighbor node default-originate")
 	r, b := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0")))), blue(peer("10.0.1.1", "blue1", receive(pattern("0.0.0.0/0"))))
-	r.Announce, b.Announce = prefixes(vip4), prefixes("203.0.113.8/32")
+	r.Announce, b.Announce = announcing(vip4), announcing("203.0.113.8/32")
 	s.apply(r, b)
 	s.established()
 	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
@@ -308,7 +308,7 @@ func TestRouterRestart(t *testing.T) {
 	}
 	defaultRoute()
 	sp := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0"))))
-	sp.Announce = prefixes(vip4)
+	sp.Announce = announcing(vip4)
 	s.apply(sp)
 	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
 	_, err := s.Node("r1").Run(t.Context(), "sh", "-ec", "kill -9 $(cat /run/frr/bgpd.pid)")
@@ -328,7 +328,7 @@ func TestRouterRestart(t *testing.T) {
 func TestGracefulRestart(t *testing.T) {
 	s := newSite(t)
 	sp := red(peer("10.0.1.1", "red1"), peer("10.0.2.1", "red2"))
-	sp.Announce = prefixes(vip4)
+	sp.Announce = announcing(vip4)
 	sp.GracefulRestart = config.GracefulRestart{Enabled: true, RestartTime: config.Duration(time.Minute)}
 	s.apply(sp)
 	s.established()
@@ -370,7 +370,7 @@ func TestDynamicExternal(t *testing.T) {
 		"neighbor 10.0.2.2 remote-as 64512", "neighbor 10.0.2.2 timers connect 1")
 	external := func(p *plan.Peer) { p.ASN, p.DynamicASN = 0, config.DynamicExternal }
 	sp := red(peer("10.0.1.1", "red1", external), peer("10.0.2.1", "red2", external))
-	sp.Announce = prefixes(vip4)
+	sp.Announce = announcing(vip4)
 	s.desired = []plan.Speaker{sp}
 	require.NoError(t, s.speakers.Apply(t.Context(), s.desired))
 	s.until(func() error {
@@ -407,7 +407,7 @@ func TestListen(t *testing.T) {
 	r := red(peer("10.0.1.1", "red1", called, func(p *plan.Peer) { p.PasswordFile = file }), peer("fd00:2::1", "red2", called))
 	b := blue(peer("10.0.1.1", "blue1", called))
 	r.ListenPort, b.ListenPort = 179, 179
-	r.Announce = prefixes(vip4)
+	r.Announce = announcing(vip4)
 	s.apply(r, b)
 	s.established()
 	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
@@ -457,13 +457,13 @@ func TestUnnumbered(t *testing.T) {
 	r1.Address, r1.Interface = netip.Addr{}, "red1"
 	r1.NextHop4, r1.NextHop6 = netip.Addr{}, netip.Addr{}
 	sp := red(r1)
-	sp.Announce = prefixes(vip4, vip6)
+	sp.Announce = announcing(vip4, vip6)
 	s.apply(sp)
 	require.Equal(t, StateWaiting, s.session("red", "red1").State)
 	s.established()
 	own := linkLocal("red1").String()
-	for _, prefix := range sp.Announce {
-		s.untilRoute("r1", "red", prefix.String(), own, func(r route) error {
+	for _, a := range sp.Announce {
+		s.untilRoute("r1", "red", a.Prefix.String(), own, func(r route) error {
 			if !r.Valid || len(r.NextHops) == 0 || r.NextHops[0].IP != own {
 				return fmt.Errorf("%+v", r)
 			}
@@ -486,7 +486,7 @@ func TestMultihop(t *testing.T) {
 	sp := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0")), func(p *plan.Peer) {
 		p.Address, p.Device, p.EBGPMultiHop = netip.MustParseAddr("10.255.0.1"), "", 3
 	}))
-	sp.Announce = prefixes(vip4)
+	sp.Announce = announcing(vip4)
 	s.apply(sp)
 	s.established()
 	s.until(func() error {

@@ -35,7 +35,7 @@ func BenchmarkBuild(b *testing.B) {
 			o.Endpoints[key] = append(o.Endpoints[key], cluster.Endpoint{Address: fmt.Sprintf("172.%d.%d.%d", n>>8, n&255, i*10/nodes), Node: fmt.Sprint("n", n)})
 		}
 	}
-	s := plan.Snapshot{Node: "n1", Config: c, Objects: o, Hosts: election.Elect(o), Facts: plan.Assume(c, o, "n1")}
+	s := plan.Snapshot{Node: "n1", Config: c, Objects: o, Hosts: election.Elect(o, nil), Facts: plan.Assume(c, o, "n1")}
 	for b.Loop() {
 		plan.Build(s)
 	}

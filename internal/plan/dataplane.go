@@ -152,7 +152,7 @@ func (b *builder) announced(s *service) []netip.Addr {
 	if s.network == nil || !s.network.usable || len(s.network.Peers) == 0 || len(s.endpoints) == 0 || len(s.ingress) == 0 {
 		return nil
 	}
-	serving := s.choice.Host == b.Node
+	serving := s.choice.Host == b.Node || s.choice.Host != "" && s.choice.Standby == b.Node
 	if s.choice.Host == cluster.AllHosts {
 		serving = b.Objects.Nodes[b.Node].Ready && (!s.service.LocalTraffic ||
 			slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.node == b.Node }))

@@ -67,5 +67,5 @@ func story(t *testing.T, dir, node string) (plan.Snapshot, []cluster.Problem) {
 	} else {
 		require.ErrorIs(t, err, os.ErrNotExist)
 	}
-	return plan.Snapshot{Node: node, Config: c, Objects: objects, Hosts: election.Elect(objects), Facts: facts}, problems
+	return plan.Snapshot{Node: node, Config: c, Objects: objects, Hosts: election.Elect(objects, nil), Facts: facts}, problems
 }

@@ -197,6 +197,15 @@ type IngressIP struct {
 	Path PathID     `json:"path"` // of its network; 0: the network has no path here
 }
 
+// Announcement is an ingress IP that a speaker announces.
+type Announcement struct {
+	Prefix netip.Prefix `json:"prefix"`
+	// Standby is a path for when the host's is gone: worse at every router, however far away.
+	Standby bool `json:"standby,omitempty"`
+	// Term decides between two nodes that both announce as the host for a moment: routers prefer the later one. 0: not known.
+	Term int64 `json:"term,omitempty"`
+}
+
 // Speaker is the BGP speaker of one network.
 type Speaker struct {
 	Network         string                 `json:"network"`
@@ -207,7 +216,7 @@ type Speaker struct {
 	ListenPort      int                    `json:"listenPort"`
 	GracefulRestart config.GracefulRestart `json:"gracefulRestart"`
 	Peers           []Peer                 `json:"peers,omitempty"`
-	Announce        []netip.Prefix         `json:"announce,omitempty"` // exactly these
+	Announce        []Announcement         `json:"announce,omitempty"` // exactly these, sorted
 	Refuse          []netip.Prefix         `json:"refuse,omitempty"`   // never learned, nor anything inside
 }
 

@@ -76,7 +76,7 @@ func world(seed uint64) plan.Snapshot {
 	for i := range 1 + r.IntN(8) {
 		addService(r, &s.Objects, cluster.Key{Namespace: pick(r, "good", "good", "other"), Name: fmt.Sprint("s", i)}, time.Unix(int64(r.IntN(5)), 0))
 	}
-	s.Hosts = election.Elect(s.Objects)
+	s.Hosts = election.Elect(s.Objects, nil)
 	return s
 }
 
@@ -140,7 +140,7 @@ func shuffled(r *rand.Rand, s plan.Snapshot) plan.Snapshot {
 	for key, endpoints := range o.Endpoints {
 		o.Endpoints[key] = shuffle(r, endpoints)
 	}
-	s.Objects, s.Hosts = o, election.Elect(o)
+	s.Objects, s.Hosts = o, election.Elect(o, nil)
 	return s
 }
 
@@ -246,7 +246,8 @@ func TestPlanHangsTogether(t *testing.T) {
 		}
 		announced := map[netip.Prefix]bool{}
 		for _, speaker := range p.Speakers {
-			for _, a := range speaker.Announce {
+			for _, announcement := range speaker.Announce {
+				a := announcement.Prefix
 				require.True(t, a.IsSingleIP(), "seed %d", seed)
 				require.False(t, announced[a], "seed %d: %s announced in two networks", seed, a)
 				announced[a] = true
@@ -348,7 +349,12 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 				o.Services[key] = service
 			}
 			broken := s
-			broken.Objects, broken.Hosts = o, election.Elect(o)
+			broken.Objects, broken.Hosts = o, election.Elect(o, nil)
+			for k, c := range s.Hosts { // who stands by depends on how many services each node has
+				choice := broken.Hosts[k]
+				choice.Standby = c.Standby
+				broken.Hosts[k] = choice
+			}
 			require.Equal(t, want, fate(broken), "seed %d: %s", seed, name)
 			_, problems := plan.Build(broken)
 			require.True(t, slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == key.String() }) || name == "stolen endpoints" || name == "stolen ingress",
@@ -375,7 +381,7 @@ func FuzzBuild(f *testing.F) {
 		s.Objects.Nodes[node] = cluster.Node{Ready: true, Internal: []netip.Addr{{}}, Addresses: []netip.Addr{{}}, PodCIDRs: []netip.Prefix{{}}}
 		s.Facts.Links = append(slices.DeleteFunc(s.Facts.Links, func(l plan.Link) bool { return l.Name == device }), plan.Link{Name: device, MTU: mtu, Master: network, VRFTable: mask, Addrs: []netip.Prefix{{}}})
 		for _, s.Node = range []string{"n0", node, ""} {
-			s.Hosts = election.Elect(s.Objects)
+			s.Hosts = election.Elect(s.Objects, nil)
 			requireSame(t, asJSON(t, s), asJSON(t, shuffled(rand.New(rand.NewPCG(seed, 1)), s)), "shuffled")
 			s.Hosts[key] = election.Choice{Host: node}
 			plan.Build(s)

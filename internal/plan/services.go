@@ -248,6 +248,8 @@ func (b *builder) pathOf(s *service, e endpoint) (PathID, netip.Addr) {
 		return 0, none
 	case s.choice.Host == b.Node && b.reachable(s.network, e.addr):
 		return out, source
+	case s.choice.Standby == b.Node && !local && b.reachable(s.network, e.addr):
+		return out, source // whoever has heard of a move before us steers here already
 	case s.choice.Host == b.Node || !local || b.hosts[s.choice.Host] == nil:
 		return 0, none
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -9,11 +10,17 @@ import (
 
 // speakers plans a BGP speaker for every network with peers, and what becomes of each service.
 func (b *builder) speakers(services []*service) {
-	announce := map[*network][]netip.Prefix{}
+	announce := map[*network]map[netip.Prefix]Announcement{}
 	for _, s := range services {
 		addrs := b.announced(s)
 		for _, a := range addrs {
-			announce[s.network] = append(announce[s.network], netip.PrefixFrom(a, a.BitLen()))
+			if announce[s.network] == nil {
+				announce[s.network] = map[netip.Prefix]Announcement{}
+			}
+			p := netip.PrefixFrom(a, a.BitLen())
+			if other, shared := announce[s.network][p]; !shared || other.worseThan(s.announcement(b.Node, p)) {
+				announce[s.network][p] = s.announcement(b.Node, p)
+			}
 		}
 		b.plan.Services = append(b.plan.Services, Service{
 			Key: s.key, SourceIPBy: s.spec.SourceIPBy, Network: s.networkName(), Host: s.choice.Host, Standby: s.choice.Standby,
@@ -36,11 +43,11 @@ func (b *builder) speakers(services []*service) {
 		if n.VRF != "" && device < 0 {
 			continue // there is nothing to bind to before this plan has made it
 		}
-		prefixes := announce[n]
-		slices.SortFunc(prefixes, comparePrefix)
+		announcements := slices.Collect(maps.Values(announce[n]))
+		slices.SortFunc(announcements, func(x, y Announcement) int { return comparePrefix(x.Prefix, y.Prefix) })
 		s := Speaker{
 			Network: n.name, Device: n.VRF, ASN: b.Config.BGP.ASN, RouterID: b.Config.BGP.RouterID, ListenPort: b.Config.BGP.ListenPort,
-			GracefulRestart: b.Config.BGP.GracefulRestart, Announce: slices.Compact(prefixes), Refuse: refuse,
+			GracefulRestart: b.Config.BGP.GracefulRestart, Announce: announcements, Refuse: refuse,
 		}
 		if n.VRF != "" {
 			s.DeviceIndex = b.Facts.Links[device].Index
@@ -58,6 +65,19 @@ func (b *builder) speakers(services []*service) {
 		}
 		b.plan.Speakers = append(b.plan.Speakers, s)
 	}
+}
+
+// announcement is how node announces an ingress IP of the service.
+func (s *service) announcement(node string, p netip.Prefix) Announcement {
+	return Announcement{Prefix: p, Standby: s.choice.Standby == node && s.choice.Host != node, Term: s.choice.Term}
+}
+
+// worseThan says that o is preferred, of two announcements of one ingress IP that Services share.
+func (a Announcement) worseThan(o Announcement) bool {
+	if a.Standby != o.Standby {
+		return a.Standby
+	}
+	return o.Term > a.Term
 }
 
 func count[T any](s []T, is func(T) bool) (n int) {

@@ -57,16 +57,19 @@ func (w *textWriter) services(p *NodePlan) {
 			mode = "Network"
 		}
 		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tingress %s\tendpoints %d, here %d\t%s", s.Key, mode, s.Network,
-			orNone(s.Host), orNone(s.Standby), addrs(s.IngressIPs), s.Endpoints, s.Local, announcedText(s))
+			orNone(s.Host), orNone(s.Standby), addrs(s.IngressIPs), s.Endpoints, s.Local, announcedText(s, p.Node))
 	}
 	if len(p.Services) == 0 {
 		w.line("  none")
 	}
 }
 
-func announcedText(s Service) string {
-	if len(s.Announced) == 0 {
+func announcedText(s Service, node string) string {
+	switch {
+	case len(s.Announced) == 0:
 		return "not announced here"
+	case s.Standby == node:
+		return "announced here as standby"
 	}
 	return "announced here"
 }
@@ -188,7 +191,20 @@ func (w *textWriter) bgp(p *NodePlan) {
 			}
 			w.line("  peer %s\tAS %s\tnext hops %s", name, as, addrs(valid(peer.NextHop4, peer.NextHop6)))
 		}
-		w.line("  announces %s", prefixes(s.Announce))
+		for _, standby := range []bool{false, true} {
+			var some []netip.Prefix
+			for _, a := range s.Announce {
+				if a.Standby == standby {
+					some = append(some, a.Prefix)
+				}
+			}
+			switch {
+			case !standby:
+				w.line("  announces %s", prefixes(some))
+			case len(some) > 0:
+				w.line("  announces as standby %s", prefixes(some))
+			}
+		}
 	}
 }
 

@@ -47,7 +47,9 @@ func pass() (*plan.NodePlan, []cluster.Problem, []bgp.Session, Pass) {
 			{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Table: 7001},
 		}},
 		Speakers: []plan.Speaker{{
-			Network: "red", Announce: []netip.Prefix{host("203.0.113.10"), host("203.0.113.11"), host("2001:db8::10")},
+			Network: "red", Announce: []plan.Announcement{
+				{Prefix: host("203.0.113.10")}, {Prefix: host("203.0.113.11")}, {Prefix: host("203.0.113.13"), Standby: true}, {Prefix: host("2001:db8::10")},
+			},
 			Peers: []plan.Peer{
 				{Peer: config.Peer{Address: ip("10.1.0.1")}, NextHop4: ip("10.1.0.2")}, // no next hop for IPv6
 				{Peer: config.Peer{Interface: "red1"}},
@@ -69,6 +71,10 @@ func pass() (*plan.NodePlan, []cluster.Problem, []bgp.Session, Pass) {
 			{
 				Key: cluster.Key{Namespace: "shop", Name: "out"}, SourceIPBy: cluster.SourceIPByNetwork, Network: "blue", Host: cluster.AllHosts, Endpoints: 1,
 			},
+			{
+				Key: cluster.Key{Namespace: "shop", Name: "spare"}, Network: "red", Host: "b", Standby: "a", Endpoints: 1,
+				IngressIPs: []netip.Addr{ip("203.0.113.13")}, Announced: []netip.Addr{ip("203.0.113.13")},
+			},
 		},
 	}
 	problems := []cluster.Problem{
@@ -86,7 +92,7 @@ func pass() (*plan.NodePlan, []cluster.Problem, []bgp.Session, Pass) {
 	}
 	return p, problems, sessions, Pass{
 		Began: noon.Add(-12 * time.Millisecond), Ended: noon, InForce: true, ConnectionsEnded: 7,
-		Announced: map[string][]netip.Prefix{"red": {host("203.0.113.10"), host("2001:db8::10")}}, // 203.0.113.11 waits for the kernel
+		Announced: map[string][]netip.Prefix{"red": {host("203.0.113.10"), host("203.0.113.13"), host("2001:db8::10")}}, // 203.0.113.11 waits for the kernel
 	}
 }
 
@@ -100,7 +106,7 @@ func TestFrom(t *testing.T) {
 		{Name: "default", Table: 254, Usable: true},
 		{Name: "red", VRF: "vrf-red", Table: 1001, Usable: true, Learned: 1, Sessions: 2, SessionsUp: 1},
 	}, r.Networks)
-	require.Len(t, r.Services, 4)
+	require.Len(t, r.Services, 5)
 	both, fresh, lost, out := r.Services[0], r.Services[1], r.Services[2], r.Services[3]
 	require.Equal(t, []netip.Addr{ip("203.0.113.10")}, both.Announced, "no peer that is up has a next hop for the other")
 	require.Equal(t, cluster.SourceIPByLoadBalancer, both.SourceIPBy)

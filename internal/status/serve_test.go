@@ -96,7 +96,7 @@ func TestServe(t *testing.T) {
 	r, err := Read(t.Context(), c.Socket)
 	require.NoError(t, err)
 	require.Equal(t, "a", r.Node)
-	require.Len(t, r.Services, 4)
+	require.Len(t, r.Services, 5)
 	for _, address := range []string{"", c.MetricsAddress} {
 		for _, path := range []string{"/healthz", "/readyz"} {
 			code, body := ask(t, c.Socket, address, path)

@@ -84,16 +84,18 @@ func (w *textWriter) services(r Report, wide bool) {
 			w.row(name, string(s.SourceIPBy), s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, here, sessions[s.Network], addrs(s.Announced), problem)
 			continue
 		}
-		w.row(name, s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, sessions[s.Network], announced(s), problem)
+		w.row(name, s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, sessions[s.Network], announced(r, s), problem)
 	}
 }
 
-// announced says whether this node announces the service.
-func announced(s Service) string {
-	switch len(s.Announced) {
-	case 0:
+// announced says whether this node announces the service, and whether as the one that would take over.
+func announced(r Report, s Service) string {
+	switch {
+	case len(s.Announced) == 0:
 		return "no"
-	case len(s.IngressIPs):
+	case s.Standby == r.Node && s.Host != r.Node:
+		return "standby"
+	case len(s.Announced) == len(s.IngressIPs):
 		return "yes"
 	}
 	return fmt.Sprintf("%d/%d", len(s.Announced), len(s.IngressIPs))

@@ -16,6 +16,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/manifests"
 	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/internal/lab/kubetest"
 )
 
 // The addresses that every external host answers on, with its own name.
@@ -30,6 +31,9 @@ var (
 	Externals = []string{"ext-red", "ext-blue", "ext-default"}
 )
 
+// Nodes are those that run the daemon, unless told otherwise, and c.
+var Nodes = []string{"a", "b", "c"}
+
 // Routers are the places where every packet from and to the nodes is counted, with the network that each belongs to.
 var Routers = map[string]string{"red1:eth1": "red", "red2:eth1": "red", "blue1:eth1": "blue", "blue2:eth1": "blue", "gw:eth1": "default"}
 
@@ -39,6 +43,10 @@ type Options struct {
 	Config    func(string) string // edits the daemon's configuration
 	Manifests map[string]string   // file name: content; nil: those of the topology
 	Exec      map[string][]string // extra commands on a node when it is made
+
+	API     bool     // the daemons read the objects from an API server, where they are put instead
+	CRD     string   // of EgressService there; empty: ours
+	Objects []string // more YAML documents for the API server, before the daemons start
 }
 
 // Stage is a running lab.
@@ -46,6 +54,7 @@ type Stage struct {
 	*lab.Lab
 	Witness *lab.Witness
 	Daemons map[string]*lab.Daemon
+	API     *kubetest.API // nil without
 
 	dir   string
 	nodes []string
@@ -90,8 +99,13 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 			}
 		}
 	}
-	if s.Lab, err = lab.Deploy(ctx, filepath.Join(dir, "vrf-egress.clab.yml"), lab.Options{Exec: o.Exec}); err != nil {
+	if s.Lab, err = lab.Deploy(ctx, filepath.Join(dir, "vrf-egress.clab.yml"), lab.Options{Exec: o.Exec, Management: o.API}); err != nil {
 		return s, err
+	}
+	if o.API {
+		if err := s.startAPI(ctx, containerlab, o); err != nil {
+			return s, err
+		}
 	}
 	if err := s.RespondOn(ctx, append(slices.Clone(Externals), Pods...)...); err != nil {
 		return s, err
@@ -122,7 +136,11 @@ func (s *Stage) Close() error {
 	if s.Lab != nil {
 		s.Lab.Destroy()
 	}
-	return os.RemoveAll(s.dir)
+	var err error
+	if s.API != nil {
+		err = s.API.Close()
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
 // StartDaemon starts the daemon on a node.
@@ -131,7 +149,13 @@ func (s *Stage) StartDaemon(node string) error {
 	if err != nil {
 		return err
 	}
-	s.Daemons[node], err = s.Lab.StartDaemon(s.Node(node), binary, "/etc/egressway/config.yaml")
+	config := "/etc/egressway/config.yaml"
+	if s.API != nil {
+		if config, err = s.apiConfig(context.Background(), node); err != nil {
+			return err
+		}
+	}
+	s.Daemons[node], err = s.Lab.StartDaemon(s.Node(node), binary, config)
 	return err
 }
 
@@ -164,8 +188,17 @@ func (s *Stage) Manifest(name string) (string, error) {
 
 // Write puts a file into the folder that all daemons watch, and lets the service proxies follow.
 func (s *Stage) Write(ctx context.Context, name, content string) error {
+	before, err := s.Manifest(name)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	if err := s.put(name, content); err != nil {
 		return err
+	}
+	if s.API != nil {
+		if err := s.apply(ctx, before, content); err != nil {
+			return err
+		}
 	}
 	return s.proxy(ctx)
 }
@@ -187,8 +220,17 @@ func (s *Stage) Edit(ctx context.Context, name string, fromTo ...string) error {
 
 // Remove takes a file out of that folder.
 func (s *Stage) Remove(ctx context.Context, name string) error {
+	before, err := s.Manifest(name)
+	if err != nil {
+		return err
+	}
 	if err := os.Remove(filepath.Join(s.manifests(), name)); err != nil {
 		return err
+	}
+	if s.API != nil {
+		if err := s.apply(ctx, before, ""); err != nil {
+			return err
+		}
 	}
 	return s.proxy(ctx)
 }
@@ -215,34 +257,47 @@ func (s *Stage) proxy(ctx context.Context) error {
 	return s.ProxyServices(ctx, &o, "a", "b", "c")
 }
 
-// NextHops is what a router's BGP table says of a prefix: the sorted next hops of its paths.
-func (s *Stage) NextHops(router string, prefix netip.Prefix) ([]string, error) {
+// Paths is what a router's BGP table says of a prefix: the sorted next hops of the paths that it uses, which are the best
+// and those as good, and of the others.
+func (s *Stage) Paths(router string, prefix netip.Prefix) (used, others []string, err error) {
 	family := "ipv4"
 	if prefix.Addr().Is6() {
 		family = "ipv6"
 	}
 	out, err := s.Node(router).VTY("bgpd", fmt.Sprintf("show bgp %s unicast %s json", family, prefix))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var table struct {
 		Paths []struct {
-			Nexthops []struct{ IP, Scope string }
+			Bestpath  struct{ Overall bool }
+			Multipath bool
+			Nexthops  []struct{ IP, Scope string }
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &table); err != nil {
-		return nil, fmt.Errorf("%s: %w in %q", router, err, out)
+		return nil, nil, fmt.Errorf("%s: %w in %q", router, err, out)
 	}
-	var hops []string
 	for _, p := range table.Paths {
 		for _, h := range p.Nexthops {
-			if h.Scope != "link-local" {
-				hops = append(hops, h.IP)
+			switch {
+			case h.Scope == "link-local":
+			case p.Bestpath.Overall || p.Multipath:
+				used = append(used, h.IP)
+			default:
+				others = append(others, h.IP)
 			}
 		}
 	}
-	slices.Sort(hops)
-	return hops, nil
+	slices.Sort(used)
+	slices.Sort(others)
+	return used, others, nil
+}
+
+// NextHops is what a router uses for a prefix: the sorted next hops of its best paths.
+func (s *Stage) NextHops(router string, prefix netip.Prefix) ([]string, error) {
+	used, _, err := s.Paths(router, prefix)
+	return used, err
 }
 
 // Prefixes lists every prefix of a family ("ipv4", "ipv6") in a router's BGP table.
@@ -259,13 +314,26 @@ func (s *Stage) Prefixes(router, family string) ([]string, error) {
 	return all, nil
 }
 
-// AwaitRoute waits until a router has a prefix with exactly these next hops; none: until it is gone.
+// AwaitRoute waits until a router uses exactly these next hops for a prefix; none: until it is gone.
 func (s *Stage) AwaitRoute(ctx context.Context, router, prefix string, hops ...string) error {
 	slices.Sort(hops)
 	return lab.Wait(ctx, patience, func() error {
 		have, err := s.NextHops(router, netip.MustParsePrefix(prefix))
 		if err == nil && !slices.Equal(have, hops) {
 			err = fmt.Errorf("%s has %s by %v, want %v", router, prefix, have, hops)
+		}
+		return err
+	})
+}
+
+// AwaitStandby waits until a router has paths to a prefix by exactly these next hops that it would use if the host's were
+// gone.
+func (s *Stage) AwaitStandby(ctx context.Context, router, prefix string, hops ...string) error {
+	slices.Sort(hops)
+	return lab.Wait(ctx, patience, func() error {
+		used, others, err := s.Paths(router, netip.MustParsePrefix(prefix))
+		if err == nil && (len(used) == 0 || !slices.Equal(others, hops)) {
+			err = fmt.Errorf("%s has %s by %v and, in reserve, by %v, want %v", router, prefix, used, others, hops)
 		}
 		return err
 	})

@@ -1,0 +1,102 @@
+package bgp
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Inside GoBGP, our own paths have these LOCAL_PREFs: no peer's path to the same prefix may win over one of them, or the
+// announcement would be taken back. The export policy tells hosts' and standbys' paths apart by them; peers never see them.
+const (
+	hostPath    = math.MaxUint32
+	standbyPath = math.MaxUint32 - 1
+)
+
+// medTerms is how many terms a MED tells apart.
+const medTerms = 1 << 16
+
+// med is what an announcement adds to the MED of a peer: the later the term, the less. Routers prefer the least among the
+// paths by one AS, and so the later one of two hosts while the former does not know of it. Of two standbys, they prefer the
+// one that has just been the host, until the next host is one.
+func med(a plan.Announcement) uint32 {
+	if a.Term <= 0 {
+		return 0
+	}
+	return uint32(medTerms - 1 - a.Term%medTerms)
+}
+
+// retract takes back what desired does not hold. A host's path that becomes a standby's waits for announce: a standby is
+// programmed like the host, and until routers know the next host's, there is no better path.
+func (s *speaker) retract(desired []plan.Announcement) error {
+	gone := maps.Clone(s.announced)
+	for _, a := range desired {
+		delete(gone, a.Prefix)
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths(slices.Collect(maps.Values(gone)))}); err != nil {
+		return fmt.Errorf("withdraw %d prefixes: %w", len(gone), err)
+	}
+	for p := range gone {
+		delete(s.announced, p)
+	}
+	return nil
+}
+
+// announce tells peers what they have not been told yet. A path takes the place of the one before to the same prefix:
+// peers get one UPDATE and no withdrawal.
+func (s *speaker) announce(desired []plan.Announcement) error {
+	changed := slices.DeleteFunc(slices.Clone(desired), func(a plan.Announcement) bool {
+		had, ok := s.announced[a.Prefix]
+		return ok && had.Standby == a.Standby && med(had) == med(a)
+	})
+	if len(changed) == 0 {
+		return nil
+	}
+	if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: paths(changed)}); err != nil {
+		return fmt.Errorf("announce %d prefixes: %w", len(changed), err)
+	}
+	for _, a := range changed {
+		s.announced[a.Prefix] = a
+	}
+	return nil
+}
+
+// paths makes the paths of our own announcements. What peers get to see of them is the export policy's.
+func paths(announcements []plan.Announcement) []*apiutil.Path {
+	out := make([]*apiutil.Path, 0, len(announcements))
+	for _, a := range announcements {
+		family, unspecified := bgp.RF_IPv4_UC, netip.IPv4Unspecified()
+		if a.Prefix.Addr().Is6() {
+			family, unspecified = bgp.RF_IPv6_UC, netip.IPv6Unspecified()
+		}
+		nlri, err := bgp.NewIPAddrPrefix(a.Prefix)
+		if err != nil {
+			continue // not a prefix at all
+		}
+		nextHop, err := bgp.NewPathAttributeNextHop(unspecified)
+		if err != nil {
+			continue
+		}
+		origin, preference := bgp.BGP_ORIGIN_ATTR_TYPE_IGP, uint32(hostPath)
+		if a.Standby {
+			origin, preference = bgp.BGP_ORIGIN_ATTR_TYPE_INCOMPLETE, standbyPath
+		}
+		attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(origin), nextHop, bgp.NewPathAttributeLocalPref(preference)}
+		if m := med(a); m != 0 {
+			attrs = append(attrs, bgp.NewPathAttributeMultiExitDisc(m))
+		}
+		out = append(out, &apiutil.Path{Family: family, Nlri: nlri, Age: time.Now().Unix(), Attrs: attrs})
+	}
+	return out
+}
