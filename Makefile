@@ -4,6 +4,9 @@ SHELL  := /bin/bash
 GO     ?= go
 TOOLS  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/egressway/tools
 LINTER := v2.15.0
+HELM      := v4.3.1
+KUSTOMIZE := v5.8.2
+KO        := v0.19.1
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 MODULE  := github.com/egressway/egressway
@@ -16,7 +19,7 @@ UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 export EGRESSWAY_BIN := $(CURDIR)/bin/egressway
 
 .NOTPARALLEL:
-.PHONY: help deps lab-kernel build generate lint fmt unit lab test demo clean bin/egressway bin/labexec bin/demo
+.PHONY: help deps lab-kernel kubelab build generate lint fmt tools unit lab test demo image clean bin/egressway bin/labexec bin/demo
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +29,9 @@ deps: ## install the Debian packages that the lab and the tests need, where they
 
 lab-kernel: bin/labexec ## build the lab's kernel, unless it is cached or this one has VRF (7 to 15 minutes on 2 cores)
 	@LAB_VERBOSE=1 bin/labexec true 2>&1 | grep -q 'mode native' || lab/kernel/build.sh
+
+kubelab: ## build the API server of the tests, unless it is cached (6 minutes on 2 cores), and print its path
+	@lab/kubelab/build.sh
 
 build: bin/egressway ## bin/egressway
 
@@ -40,6 +46,7 @@ bin/demo:
 
 generate: ## write deepcopy functions and the CRD anew
 	$(GO) generate ./api/...
+	cp config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
 
 lint: $(TOOLS)/golangci-lint-$(LINTER) ## golangci-lint; .golangci.yml has the rules, import directions among them
 	$< run ./...
@@ -54,16 +61,42 @@ $(TOOLS)/golangci-lint-$(LINTER):
 	GOBIN=$(TOOLS)/build CGO_ENABLED=0 nice $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTER)
 	mv $(TOOLS)/build/golangci-lint $@
 
-unit: ## tests that need no lab, with the race detector
-	$(GO) test -race -count=1 -timeout 10m $(UNIT)
+tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) ## build helm and kustomize for the tests of deploy, once
 
-lab: lab-kernel bin/egressway bin/labexec ## tests in the lab: namespaces, FRR, packets
-	$(GO) test -count=1 -p 2 -timeout 15m -exec $(CURDIR)/bin/labexec $(LAB)
+# Programs from the Go module proxy, kept with their version in the name.
+$(TOOLS)/helm-%:
+	$(call install,helm,helm.sh/helm/v4/cmd/helm@$*)
 
-test: deps build lint lab-kernel unit lab ## everything that the CI runs
+$(TOOLS)/kustomize-%:
+	$(call install,kustomize,sigs.k8s.io/kustomize/kustomize/v5@$*)
+
+$(TOOLS)/ko-%:
+	$(call install,ko,github.com/google/ko@$*)
+
+define install
+	@echo "building $(@F), once"
+	mkdir -p $(TOOLS)/build
+	GOBIN=$(TOOLS)/build CGO_ENABLED=0 nice $(GO) install -ldflags '-s -w' $2
+	mv $(TOOLS)/build/$1 $@
+endef
+
+unit: tools kubelab ## tests that need no lab, with the race detector
+	KUBELAB=$$(lab/kubelab/build.sh) $(GO) test -race -count=1 -timeout 10m $(UNIT)
+
+lab: lab-kernel kubelab bin/egressway bin/labexec ## tests in the lab: namespaces, FRR, packets, an API server
+	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 $(GO) test -count=1 -p 2 -timeout 15m -exec $(CURDIR)/bin/labexec $(LAB)
+
+test: deps build lint lab-kernel kubelab unit lab ## everything that the CI runs
 
 demo: deps lab-kernel build bin/labexec bin/demo ## two nodes, two networks, routers, packets: ends with a table of what was seen
 	bin/labexec bin/demo
 
+# With Docker: docker build --build-arg VERSION=$(VERSION) -t egressway:dev .
+image: $(TOOLS)/ko-$(KO) ## the image, without Docker: dist/egressway.tar (the Dockerfile is the other way)
+	@mkdir -p dist
+	VERSION=$(VERSION) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) KO_DOCKER_REPO=egressway $< build --push=false --bare --tags dev \
+		--platform linux/$$($(GO) env GOARCH) --image-label org.opencontainers.image.source=https://$(MODULE),org.opencontainers.image.version=$(VERSION) \
+		--tarball dist/egressway.tar ./cmd/egressway
+
 clean: ## remove what was built here; the caches under ~/.cache stay
-	rm -rf bin
+	rm -rf bin dist

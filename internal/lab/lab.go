@@ -35,6 +35,10 @@ var StandIns = Images{"quay.io/frrouting/frr": FRR}
 type Options struct {
 	Images Images              // beside StandIns
 	Exec   map[string][]string // further lines per node, after those of the file
+
+	// Management gives each node an eth0, unless it has one, in a network by which it reaches the lab's API server. Its
+	// addresses are 10.98.0.10 and fd98::10 and on, in order of the nodes' names.
+	Management bool
 }
 
 // Lab is a topology that runs.
@@ -61,6 +65,9 @@ func Deploy(ctx context.Context, path string, o Options) (*Lab, error) {
 	for name, d := range t.Graph.Nodes {
 		d.Exec = slices.Concat(d.Exec, o.Exec[name])
 		l.Nodes[name] = newNode(name, d)
+	}
+	if o.Management {
+		l.manage()
 	}
 	for name := range o.Exec {
 		if l.Nodes[name] == nil {
@@ -123,6 +130,12 @@ func (l *Lab) plug(ctx context.Context) error {
 		left, leftNS := end(link.Endpoints[0])
 		right, rightNS := end(link.Endpoints[1])
 		fmt.Fprintf(&batch, "link add %s %s netns %s type veth peer name %s %s netns %s\n", left, mtu, leftNS, right, mtu, rightNS)
+	}
+	for _, n := range l.Nodes {
+		if n.Management.IsValid() {
+			_, netns := end(n.Name + ":" + managementDevice)
+			batch.WriteString(n.managementWire(netns))
+		}
 	}
 	cmd := exec.CommandContext(ctx, "ip", "-batch", "-")
 	cmd.Stdin = strings.NewReader(batch.String())

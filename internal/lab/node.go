@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/user"
@@ -27,6 +28,7 @@ func init() { runtime.LockOSThread() }
 type Node struct {
 	Name       string
 	Definition Definition // with what it inherited
+	Management netip.Addr // its address in the management network, if it has one
 
 	netns, mntns, utsns *os.File
 	tasks               chan task

@@ -39,6 +39,14 @@ func runJob(jobFile string) error {
 	if err := prepare(); err != nil {
 		return err
 	}
+	if j.API {
+		if err := os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"); err != nil {
+			return err
+		}
+		if err := manage(guestIPv4, guestIPv6, "link set "+guestNIC+" master "+mgmt, "link set "+guestNIC+" up"); err != nil {
+			return err
+		}
+	}
 	stdout, err := openConsole("/dev/tty1")
 	if err != nil {
 		return err

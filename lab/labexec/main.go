@@ -9,7 +9,8 @@
 //
 // Settings, all optional, by environment: LAB_MODE (native or uml; otherwise probed), LAB_UML (the kernel; otherwise the
 // newest that `make lab-kernel` left in the cache), LAB_MEM (the guest's memory, 1536M), LAB_UML_ARGS (further kernel
-// arguments), LAB_NOPIN (do not tie the guest to one CPU), LAB_VERBOSE (say what is done).
+// arguments), LAB_NOPIN (do not tie the guest to one CPU), LAB_API (have a Kubernetes API server at hand, see api.go),
+// LAB_VERBOSE (say what is done).
 package main
 
 import (
@@ -31,6 +32,8 @@ func main() {
 		os.Exit(probe())
 	case os.Getenv(stageEnv) == stageNative:
 		os.Exit(enter(os.Args[1:]))
+	case os.Getenv(stageEnv) == stageHost:
+		os.Exit(besideAPI(os.Args[1:]))
 	}
 	os.Exit(run(os.Args[1:]))
 }
@@ -51,8 +54,11 @@ func run(args []string) int {
 	verbose("mode %s", mode)
 	switch mode {
 	case "native":
-		return runNative(args)
+		return runStage(stageNative, args)
 	case "uml":
+		if apiWanted() {
+			return runStage(stageHost, args)
+		}
 		return runUML(args)
 	}
 	return fail("LAB_MODE=%s: must be native or uml", mode)

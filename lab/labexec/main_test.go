@@ -96,6 +96,24 @@ func TestNewestKernelIsTaken(t *testing.T) {
 	require.Equal(t, "/my/linux", kernel)
 }
 
+func TestKubelabTakesOrdersBesideTheJob(t *testing.T) {
+	require.NotEmpty(t, os.Getenv(kubelabEnv), "run `make kubelab`")
+	cmd := labexec(t, []string{"LAB_API=1"}, "bash", "-ec", `
+		ip -o addr show mgmt | grep -c -e 10.98.0. -e fd98::
+		echo $KUBELAB_CONTROL
+		exec 3<>/dev/tcp/10.98.0.1/6440
+		printf 'POST /kill HTTP/1.0\r\n\r\n' >&3
+		read -r answer <&3; echo "${answer%?}"; exit 4`)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.Equal(t, 4, exitStatus(cmd.Run()), stderr.String())
+	require.Equal(t, "2\nhttp://10.98.0.1:6440\nHTTP/1.0 200 OK\n", stdout.String())
+
+	out, err := labexec(t, []string{"LAB_API=1", kubelabEnv + "="}, "true").CombinedOutput()
+	require.Equal(t, exitLab, exitStatus(err))
+	require.Contains(t, string(out), "`make kubelab`")
+}
+
 func TestUsageErrors(t *testing.T) {
 	for _, c := range []struct {
 		env, message string

@@ -5,14 +5,17 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"syscall"
 )
 
-// A native run re-executes labexec: once in a throw-away namespace to probe, once to become the program.
+// Labexec executes itself again in new namespaces: in a throw-away one to probe, to become the program of a native run, and
+// to run the guest beside an API server.
 const (
 	stageEnv    = "LABEXEC_STAGE"
 	stageProbe  = "probe"
 	stageNative = "native"
+	stageHost   = "host"
 )
 
 // again is labexec itself at another stage, in new network and mount namespaces.
@@ -39,8 +42,8 @@ func probe() int {
 	return 0
 }
 
-func runNative(args []string) int {
-	cmd := again(stageNative, args...)
+func runStage(stage string, args []string) int {
+	cmd := again(stage, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
@@ -72,6 +75,16 @@ func enter(args []string) int {
 	}
 	if err := prepare(); err != nil {
 		return fail("%v", err)
+	}
+	if apiWanted() {
+		// What it starts dies with the thread, which has to be the one that becomes the program.
+		runtime.LockOSThread()
+		if err := manage(hostIPv4, hostIPv6); err != nil {
+			return fail("%v", err)
+		}
+		if _, err := startControl(); err != nil {
+			return fail("%v", err)
+		}
 	}
 	path, err := exec.LookPath(args[0])
 	if err != nil {

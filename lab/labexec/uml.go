@@ -22,6 +22,7 @@ type job struct {
 	Env     []string
 	Dir     string
 	Status  string // file for the exit status
+	API     bool   // there is an API server on the host
 	Started time.Time
 }
 
@@ -85,7 +86,7 @@ func runUML(args []string) int {
 	}
 	defer os.RemoveAll(memory)
 	g := guestProcess{kernel: kernel, files: files, memory: memory, job: job{
-		Args: append([]string{path}, args[1:]...), Env: os.Environ(), Status: filepath.Join(files, "status"), Started: time.Now(),
+		Args: append([]string{path}, args[1:]...), Env: os.Environ(), Status: filepath.Join(files, "status"), API: apiWanted(), Started: time.Now(),
 	}}
 	if g.job.Dir, err = os.Getwd(); err != nil {
 		return fail("%v", err)
@@ -145,6 +146,13 @@ func (g guestProcess) run() (int, error) {
 		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", "init=" + init, jobEnv + "=" + jobFile,
 		"con=null", "con0=null,fd:3", "con1=null,fd:1", "con2=null,fd:2", "con3=fd:4,null", "ssl=null",
 		"quiet", "loglevel=4", "panic=-1", "ncpus=1", "seccomp=auto",
+	}
+	if g.job.API {
+		wire, err := guestWire(g.files)
+		if err != nil {
+			return 0, err
+		}
+		args = append(args, wire)
 	}
 	cmd := exec.Command(g.kernel, append(args, strings.Fields(os.Getenv("LAB_UML_ARGS"))...)...)
 	cmd.Env = []string{"TMPDIR=" + g.memory, "HOME=" + g.memory, "PATH=" + os.Getenv("PATH")}
