@@ -14,17 +14,16 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/config"
 )
 
-// Elect chooses hosts for all EgressServices. It depends on nothing but the objects, so every node that sees the same
-// objects chooses alike.
+// Elect chooses hosts for all EgressServices. reports is what the nodes tell of themselves: only one that has the network
+// may be host or standby. Where nobody reports, reports is nil, and every Ready node may be.
 //
-// A host that an object's status names stays as long as it may be it. The others are given out one by one, the oldest
-// first, to the node with the fewest services; among those with equally few, a hash decides, so that services
-// spread. Services of one network that share an ingress IP share the host.
-func Elect(objects cluster.Objects) map[cluster.Key]Choice {
-	e := newElector(objects)
+// A host, and a standby, that an object's status names stays as long as it may be it; the standby follows a host that may
+// not. The others are given out one by one, the oldest first, to the node with the fewest services; among those with
+// equally few, a hash decides, so that services spread. Services of one network that share an ingress IP share the host.
+func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[cluster.Key]Choice {
+	e := newElector(objects, reports)
 	choices := make(map[cluster.Key]Choice, len(objects.EgressServices))
 	var contenders []*contender
 	for _, key := range byAge(objects.EgressServices) {
@@ -46,15 +45,28 @@ func Elect(objects cluster.Objects) map[cluster.Key]Choice {
 	}
 	for _, g := range groups {
 		if g.host == none {
-			g.host = e.best(g, none)
+			if g.host = e.standby(g); g.host == none {
+				g.host = e.best(g, none)
+			}
 			e.load[g.host] += len(g.members)
 		}
 	}
 	for _, g := range groups {
-		choice := Choice{Host: e.name(g.host), Standby: e.name(e.best(g, g.host))}
+		standby := e.standby(g)
+		if standby == none {
+			standby = e.best(g, g.host)
+		}
+		choice := Choice{Host: e.name(g.host), Standby: e.name(standby)}
 		for _, c := range g.members {
+			if choice.Why = ""; c.status.Host != "" && c.status.Host != choice.Host {
+				choice.Why = e.unfit(c)
+			}
 			choices[c.key] = choice
 		}
+	}
+	for key, c := range choices {
+		c.Term = objects.EgressServices[key].Status.Term
+		choices[key] = c
 	}
 	return choices
 }
@@ -71,19 +83,26 @@ func byAge(objects map[cluster.Key]cluster.EgressService) []cluster.Key {
 // elector holds what the choices have in common. Nodes are numbers in it: ten thousand services look at a thousand each.
 type elector struct {
 	objects   cluster.Objects
-	nodes     []string // Ready ones, sorted
-	hashes    []uint64 // of their names
+	reports   map[string]cluster.Report // nil: nobody reports
+	nodes     []string                  // Ready ones, sorted
+	hashes    []uint64                  // of their names
 	everyNode []int
-	matching  map[string][]int // nodes by selector
+	matching  map[match][]int
 	nodeAddrs map[netip.Addr]bool
 	load      []int // services by host
+}
+
+// match is what the nodes that match have in common.
+type match struct {
+	selector string
+	network  string // empty: any
 }
 
 // none stands for no node.
 const none = -1
 
-func newElector(objects cluster.Objects) *elector {
-	e := &elector{objects: objects, matching: map[string][]int{}, nodeAddrs: map[netip.Addr]bool{}}
+func newElector(objects cluster.Objects, reports map[string]cluster.Report) *elector {
+	e := &elector{objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{}}
 	for name, n := range objects.Nodes {
 		for _, a := range n.Addresses {
 			e.nodeAddrs[a] = true
@@ -114,15 +133,30 @@ func (e *elector) selected(selector labels.Selector) []int {
 	if selector.Empty() {
 		return e.everyNode
 	}
-	text := selector.String()
-	nodes, known := e.matching[text]
+	return e.remembered(match{selector: selector.String()}, e.everyNode, func(name string) bool {
+		return selector.Matches(labels.Set(e.objects.Nodes[name].Labels))
+	})
+}
+
+// fit lists those of the nodes that selector matches, which are given, that have the network.
+func (e *elector) fit(selector labels.Selector, nodes []int, network string) []int {
+	if e.reports == nil {
+		return nodes
+	}
+	return e.remembered(match{selector.String(), network}, nodes, func(name string) bool {
+		return e.reports[name].Networks[network].Fit()
+	})
+}
+
+func (e *elector) remembered(m match, of []int, fits func(name string) bool) []int {
+	nodes, known := e.matching[m]
 	if !known {
-		for i, name := range e.nodes {
-			if selector.Matches(labels.Set(e.objects.Nodes[name].Labels)) {
+		for _, i := range of {
+			if fits(e.nodes[i]) {
 				nodes = append(nodes, i)
 			}
 		}
-		e.matching[text] = nodes
+		e.matching[m] = nodes
 	}
 	return nodes
 }
@@ -132,8 +166,9 @@ type contender struct {
 	key        cluster.Key
 	network    string
 	ingress    []netip.Addr
-	host       string // by its status
-	candidates []int  // nodes that may be the host, sorted, not empty
+	status     cluster.Status
+	selector   labels.Selector
+	candidates []int // nodes that may be the host, sorted, not empty
 }
 
 // contender judges one EgressService by itself; all says that every node is its host.
@@ -164,7 +199,7 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 			return refuse("spec.nodeSelector", "", cluster.ReasonInvalidSelector, "not a label selector: %s", err)
 		}
 	}
-	c = &contender{key: key, network: cmp.Or(spec.Network, config.DefaultNetwork), host: spec.Host}
+	c = &contender{key: key, network: networkOf(spec), status: spec.Status, selector: selector}
 	hostname := ""
 	for _, in := range service.Ingress {
 		if a, err := cluster.ParseAddr(in.IP); err == nil && !e.nodeAddrs[a] {
@@ -183,14 +218,15 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 		return refuse("", "", cluster.ReasonNoEndpoints, "its Service has no endpoint with an address of its own")
 	}
 	matching := e.selected(selector)
-	c.candidates = matching
+	fit := e.fit(selector, matching, c.network)
+	c.candidates = fit
 	if service.LocalTraffic {
 		holds := map[string]bool{}
 		for _, p := range e.objects.Endpoints[key] {
 			holds[p.Node] = true
 		}
 		c.candidates = nil
-		for _, i := range matching {
+		for _, i := range fit {
 			if holds[e.nodes[i]] {
 				c.candidates = append(c.candidates, i)
 			}
@@ -199,8 +235,10 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 	switch {
 	case len(c.candidates) > 0:
 		return c, false, nil
-	case len(matching) > 0:
+	case len(fit) > 0:
 		return refuse("", "", cluster.ReasonNoEligibleNode, "no eligible node holds an endpoint, as externalTrafficPolicy: Local asks")
+	case len(matching) > 0:
+		return refuse("", "", cluster.ReasonNoEligibleNode, "%s", e.lacking(matching, c.network))
 	case len(e.nodes) > 0:
 		return refuse("spec.nodeSelector", "", cluster.ReasonNoEligibleNode, "matches no Ready node")
 	}
@@ -290,13 +328,89 @@ func intersect(a, b []int) []int {
 // current is the host that the members have, the oldest one's first, if it may stay.
 func (e *elector) current(u *unit) int {
 	for _, c := range u.members {
-		if i, ok := slices.BinarySearch(e.nodes, c.host); ok {
-			if _, ok := slices.BinarySearch(u.candidates, i); ok {
-				return i
-			}
+		if i := e.candidate(u, c.status.Host); i != none {
+			return i
 		}
 	}
 	return none
+}
+
+// standby is the standby that the members have, the oldest one's first, if it may stay.
+func (e *elector) standby(u *unit) int {
+	for _, c := range u.members {
+		if i := e.candidate(u, c.status.Standby); i != none && i != u.host {
+			return i
+		}
+	}
+	return none
+}
+
+// candidate is the number of the node of that name if it is a candidate.
+func (e *elector) candidate(u *unit, name string) int {
+	if i, ok := slices.BinarySearch(e.nodes, name); ok {
+		if _, ok := slices.BinarySearch(u.candidates, i); ok {
+			return i
+		}
+	}
+	return none
+}
+
+// unfit says why the host that a contender has by its status is not its host any more.
+func (e *elector) unfit(c *contender) string {
+	host := c.status.Host
+	n, exists := e.objects.Nodes[host]
+	i, ready := slices.BinarySearch(e.nodes, host)
+	switch {
+	case host == cluster.AllHosts:
+		return "sourceIPBy is not Network any more"
+	case !exists:
+		return fmt.Sprintf("there is no node %s any more", host)
+	case !ready:
+		return fmt.Sprintf("node %s is not Ready", host)
+	case !c.selector.Matches(labels.Set(n.Labels)):
+		return fmt.Sprintf("node %s does not match spec.nodeSelector any more", host)
+	case e.reports != nil && !e.reports[host].Networks[c.network].Fit():
+		return e.lacking([]int{i}, c.network)
+	case !slices.Contains(c.candidates, i):
+		return fmt.Sprintf("node %s has no endpoint any more, as externalTrafficPolicy: Local asks", host)
+	}
+	return "an older EgressService with the same ingress IP has another host"
+}
+
+// lacking says what nodes, none of which is fit for the network, lack.
+func (e *elector) lacking(nodes []int, network string) string {
+	var silent, unusable, down []string
+	for _, i := range nodes {
+		name := e.nodes[i]
+		r, reports := e.reports[name]
+		switch {
+		case !reports:
+			silent = append(silent, name)
+		case !r.Networks[network].Usable:
+			unusable = append(unusable, name)
+		default:
+			down = append(down, name)
+		}
+	}
+	var parts []string
+	for _, p := range []struct {
+		nodes []string
+		what  string
+	}{{down, "no BGP session of network " + network + " is up on "}, {unusable, "network " + network + " is not usable on "}, {silent, "no daemon reports from "}} {
+		if len(p.nodes) > 0 {
+			parts = append(parts, p.what+some(p.nodes))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// some names a few of the nodes.
+func some(nodes []string) string {
+	const few = 3
+	if len(nodes) > few {
+		return fmt.Sprintf("%s and %d more", strings.Join(nodes[:few], ", "), len(nodes)-few)
+	}
+	return strings.Join(nodes, ", ")
 }
 
 // best is the candidate with the fewest services that is not except. Among several it is the one that a rendezvous hash

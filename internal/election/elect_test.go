@@ -128,7 +128,7 @@ func TestWhyNoHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := objects(4, "a", "b")
 			test.edit(o)
-			got := Elect(o)
+			got := Elect(o, nil)
 			require.Empty(t, got[key("a")].Host)
 			require.Empty(t, got[key("a")].Standby)
 			require.NotNil(t, got[key("a")].Problem)
@@ -144,7 +144,7 @@ func TestNoNodeIsReady(t *testing.T) {
 	n := o.Nodes["n0"]
 	n.Ready = false
 	o.Nodes["n0"] = n
-	require.Equal(t, cluster.ReasonNoEligibleNode, Elect(o)[key("a")].Problem.Reason)
+	require.Equal(t, cluster.ReasonNoEligibleNode, Elect(o, nil)[key("a")].Problem.Reason)
 }
 
 func TestNetworkModeHasEveryHost(t *testing.T) {
@@ -153,7 +153,7 @@ func TestNetworkModeHasEveryHost(t *testing.T) {
 		e.SourceIPBy, s.Ingress = cluster.SourceIPByNetwork, nil
 	})
 	delete(o.Endpoints, key("a"))
-	require.Equal(t, Choice{Host: cluster.AllHosts}, Elect(o)[key("a")])
+	require.Equal(t, Choice{Host: cluster.AllHosts}, Elect(o, nil)[key("a")])
 }
 
 func TestEligibility(t *testing.T) {
@@ -163,34 +163,34 @@ func TestEligibility(t *testing.T) {
 		s.LocalTraffic = true
 	})
 	o.Endpoints[key("a")] = []cluster.Endpoint{{Address: "10.244.0.1", Node: "n1"}, {Address: "10.244.0.2", Node: "n2"}, {Address: "10.244.0.3"}}
-	require.Equal(t, Choice{Host: "n2"}, Elect(o)[key("a")])
+	require.Equal(t, Choice{Host: "n2"}, Elect(o, nil)[key("a")])
 	o.Endpoints[key("a")] = append(o.Endpoints[key("a")], cluster.Endpoint{Address: "10.244.0.4", Node: "n4"})
-	got := Elect(o)[key("a")]
+	got := Elect(o, nil)[key("a")]
 	require.ElementsMatch(t, []string{"n2", "n4"}, []string{got.Host, got.Standby})
 }
 
 func TestHostStays(t *testing.T) {
 	o := objects(3, names(9)...)
 	for _, name := range names(9) {
-		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Host = "n1" })
+		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "n1" })
 	}
-	require.Equal(t, map[string]int{"n1": 9}, hosts(Elect(o)), "no rebalancing")
+	require.Equal(t, map[string]int{"n1": 9}, hosts(Elect(o, nil)), "no rebalancing")
 	n := o.Nodes["n1"]
 	n.Ready = false
 	o.Nodes["n1"] = n
-	moved := Elect(o)
+	moved := Elect(o, nil)
 	require.Len(t, hosts(moved), 2)
 	require.Zero(t, hosts(moved)["n1"])
 	n.Ready = true
 	o.Nodes["n1"] = n
 	for _, name := range names(9) {
-		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Host = moved[key(name)].Host })
+		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = moved[key(name)].Host })
 	}
-	for k, c := range Elect(o) {
+	for k, c := range Elect(o, nil) {
 		require.Equal(t, moved[k].Host, c.Host, "no failback")
 	}
-	change(o, "svc-0", func(e *cluster.EgressService, _ *cluster.Service) { e.Host = "gone" })
-	require.Equal(t, "n1", Elect(o)[key("svc-0")].Host, "a host that is no node counts for nothing; n1 has the fewest services")
+	change(o, "svc-0", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "gone" })
+	require.Equal(t, "n1", Elect(o, nil)[key("svc-0")].Host, "a host that is no node counts for nothing; n1 has the fewest services")
 }
 
 func TestSharedIngressSharesHost(t *testing.T) {
@@ -212,7 +212,7 @@ func TestSharedIngressSharesHost(t *testing.T) {
 		e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "odd"}}
 		e.Network = "default" // is what the empty name means
 	})
-	got := Elect(o)
+	got := Elect(o, nil)
 	require.Equal(t, got[key("svc-0")], got[key("svc-1")])
 	require.Equal(t, got[key("svc-0")], got[key("svc-2")])
 	require.Equal(t, "odd", o.Nodes[got[key("svc-0")].Host].Labels["zone"])
@@ -221,13 +221,13 @@ func TestSharedIngressSharesHost(t *testing.T) {
 }
 
 func TestServicesSpread(t *testing.T) {
-	got := hosts(Elect(objects(7, names(700)...)))
+	got := hosts(Elect(objects(7, names(700)...), nil))
 	require.Len(t, got, 7)
 	for host, n := range got {
 		require.Equal(t, 100, n, host)
 	}
 	standbys := map[string]int{}
-	for _, c := range Elect(objects(7, names(700)...)) {
+	for _, c := range Elect(objects(7, names(700)...), nil) {
 		require.NotEqual(t, c.Host, c.Standby)
 		standbys[c.Standby]++
 	}
@@ -236,7 +236,7 @@ func TestServicesSpread(t *testing.T) {
 	}
 	first := map[string]int{}
 	for i := range 600 { // each alone: only the hash decides
-		for host, n := range hosts(Elect(objects(6, fmt.Sprintf("svc-%d", i)))) {
+		for host, n := range hosts(Elect(objects(6, fmt.Sprintf("svc-%d", i)), nil)) {
 			first[host] += n
 		}
 	}
@@ -254,7 +254,7 @@ func TestElectIsStable(t *testing.T) {
 			change(o, k.Name, func(e *cluster.EgressService, s *cluster.Service) {
 				e.Created = time.Unix(rng.Int64N(3), 0)
 				if rng.IntN(3) == 0 {
-					e.Host = fmt.Sprintf("n%d", rng.IntN(8))
+					e.Status.Host = fmt.Sprintf("n%d", rng.IntN(8))
 				}
 				if rng.IntN(3) == 0 {
 					e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": []string{"even", "odd"}[rng.IntN(2)]}}
@@ -263,18 +263,18 @@ func TestElectIsStable(t *testing.T) {
 				s.LocalTraffic = rng.IntN(5) == 0
 			})
 		}
-		want := Elect(o)
+		want := Elect(o, nil)
 		require.Len(t, want, len(o.EgressServices))
 		shuffled := cluster.Objects{
 			EgressServices: reinserted(rng, o.EgressServices), Services: reinserted(rng, o.Services),
 			Endpoints: reinserted(rng, o.Endpoints), Nodes: reinserted(rng, o.Nodes),
 		}
-		require.Equal(t, want, Elect(shuffled))
+		require.Equal(t, want, Elect(shuffled, nil))
 		for k, c := range want {
 			require.NotEqual(t, c.Host == "", c.Problem == nil, "either a host or a reason: %s", k)
-			change(o, k.Name, func(e *cluster.EgressService, _ *cluster.Service) { e.Host = c.Host })
+			change(o, k.Name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = c.Host })
 		}
-		for k, c := range Elect(o) {
+		for k, c := range Elect(o, nil) {
 			require.Equal(t, want[k].Host, c.Host)
 		}
 	}
@@ -297,6 +297,6 @@ func reinserted[K comparable, V any](rng *rand.Rand, m map[K]V) map[K]V {
 func BenchmarkElect(b *testing.B) {
 	o := objects(1000, names(10000)...)
 	for b.Loop() {
-		Elect(o)
+		Elect(o, nil)
 	}
 }

@@ -7,5 +7,7 @@ import "github.com/egressway/egressway/internal/cluster"
 type Choice struct {
 	Host    string // a node's name, cluster.AllHosts, or empty: none
 	Standby string // the node that takes over; empty: none
+	Term    int64  // how many hosts there have been; 0: not known
+	Why     string // the former host is not the host any more, where it is not; empty: it is, or there was none
 	Problem *cluster.Problem
 }

@@ -1,0 +1,223 @@
+package election
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// up makes reports of nodes whose default network has one session, which is up.
+func up(nodes ...string) map[string]cluster.Report {
+	reports := map[string]cluster.Report{}
+	for _, n := range nodes {
+		reports[n] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, Sessions: 1, Up: 1}}}
+	}
+	return reports
+}
+
+func applied(reports map[string]cluster.Report, node string, version uint64) {
+	r := reports[node]
+	r.Applied = version
+	reports[node] = r
+}
+
+func unready(o cluster.Objects, node string) {
+	n := o.Nodes[node]
+	n.Ready = false
+	o.Nodes[node] = n
+}
+
+func condition(t *testing.T, s cluster.Status, kind string) metav1.Condition {
+	t.Helper()
+	c := meta.FindStatusCondition(s.Conditions, kind)
+	require.NotNil(t, c, kind)
+	return *c
+}
+
+// world steps one EgressService through its statuses, as a leader and an API server would.
+type world struct {
+	t       *testing.T
+	o       cluster.Objects
+	reports map[string]cluster.Report
+	key     cluster.Key
+	version uint64
+	view    View // Impatient, Pruned, Problems
+}
+
+func (w *world) step() cluster.Status {
+	w.t.Helper()
+	v := w.view
+	v.Key, v.Choice, v.Since = w.key, Elect(w.o, w.reports)[w.key], w.version
+	next := Next(w.o, w.reports, v)
+	e := w.o.EgressServices[w.key]
+	if e.Status.Host != next.Host || e.Status.Standby != next.Standby {
+		w.version++
+	}
+	e.Status = next
+	w.o.EgressServices[w.key] = e
+	return next
+}
+
+func TestMoveIsMadeBeforeItIsBroken(t *testing.T) {
+	w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1}
+	first := w.step()
+	require.EqualValues(t, 1, first.Term)
+	require.Contains(t, []string{"n0", "n1", "n2"}, first.Host)
+	require.Contains(t, []string{"n0", "n1", "n2"}, first.Standby, "n3 does not report")
+	require.Equal(t, string(ReasonPending), condition(t, first, ConditionProgrammed).Reason)
+
+	applied(w.reports, first.Host, w.version)
+	require.Equal(t, metav1.ConditionTrue, condition(t, w.step(), ConditionProgrammed).Status)
+
+	// The selector wants another node, which is not the standby.
+	third := strings.NewReplacer(first.Host, "", first.Standby, "").Replace("n0n1n2")
+	change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+		e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"only": "this"}}
+	})
+	n := w.o.Nodes[third]
+	n.Labels = map[string]string{"only": "this"}
+	w.o.Nodes[third] = n
+	for range 3 {
+		moving := w.step()
+		require.Equal(t, first.Host, moving.Host)
+		require.Equal(t, third, moving.Standby)
+		require.EqualValues(t, 1, moving.Term)
+		c := condition(t, moving, ConditionHostAssigned)
+		require.Equal(t, string(ReasonMoving), c.Reason)
+		require.Contains(t, c.Message, "node "+first.Host+" does not match spec.nodeSelector any more")
+	}
+	applied(w.reports, third, w.version)
+	moved := w.step()
+	require.Equal(t, third, moved.Host)
+	require.Empty(t, moved.Standby)
+	require.EqualValues(t, 2, moved.Term)
+}
+
+func TestMoveDoesNotWait(t *testing.T) {
+	for name, lose := range map[string]func(w *world, host string){
+		"not Ready":     func(w *world, host string) { unready(w.o, host) },
+		"no such node":  func(w *world, host string) { delete(w.o.Nodes, host) },
+		"daemon silent": func(w *world, host string) { delete(w.reports, host) },
+		"session down": func(w *world, host string) {
+			w.reports[host] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, Sessions: 2}}}
+		},
+		"network gone": func(w *world, host string) {
+			w.reports[host] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Sessions: 2}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1}
+			first := w.step()
+			lose(w, first.Host)
+			moved := w.step()
+			require.Equal(t, first.Standby, moved.Host, "the standby serves already")
+			require.NotEqual(t, first.Host, moved.Standby)
+			require.EqualValues(t, 2, moved.Term)
+		})
+	}
+	for name, view := range map[string]View{"impatient": {Impatient: true}, "upstream's CRD": {Pruned: true}} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1"), key: key("a"), version: 1, view: view}
+			first := w.step()
+			change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+				e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": w.o.Nodes[first.Standby].Labels["zone"]}}
+			})
+			require.Equal(t, first.Standby, w.step().Host)
+		})
+	}
+}
+
+func TestConditions(t *testing.T) {
+	w := &world{t: t, o: objects(2, "a"), reports: up("n0", "n1"), key: key("a"), version: 1}
+	foreign := metav1.Condition{Type: "example.com/Audited", Status: metav1.ConditionTrue, Reason: "Seen"}
+	change(w.o, "a", func(e *cluster.EgressService, s *cluster.Service) {
+		e.Status.Conditions = []metav1.Condition{foreign}
+		e.Generation = 7
+		s.Ingress = nil
+	})
+	w.view.Problems = []cluster.Problem{
+		{Kind: "EgressService", Object: "shop/a", Field: "endpoints", Value: "10.0.0.1", Reason: "InvalidAddress", Message: "is no pod's"},
+		{Kind: "Service", Object: "shop/a", Field: "spec.ports[0]", Reason: "InvalidValue", Message: "a port is a number"},
+	}
+	s := w.step()
+	require.Empty(t, s.Host)
+	require.Zero(t, s.Term)
+	c := condition(t, s, ConditionHostAssigned)
+	require.Equal(t, metav1.ConditionFalse, c.Status)
+	require.Equal(t, string(cluster.ReasonNoIngressIP), c.Reason)
+	require.EqualValues(t, 7, c.ObservedGeneration)
+	require.True(t, strings.HasPrefix(c.Message, "its Service has no usable ingress IP yet"), c.Message)
+	c = condition(t, s, ConditionValid)
+	require.Equal(t, "InvalidAddress", c.Reason)
+	require.Equal(t, `endpoints: "10.0.0.1": is no pod's; Service shop/a: spec.ports[0]: a port is a number`, c.Message)
+	require.Equal(t, string(ReasonNoHost), condition(t, s, ConditionProgrammed).Reason)
+	require.Equal(t, foreign, condition(t, s, foreign.Type), "others' conditions stay")
+
+	change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.SourceIPBy = cluster.SourceIPByNetwork })
+	w.view.Problems = nil
+	s = w.step()
+	require.Equal(t, cluster.AllHosts, s.Host)
+	require.Empty(t, s.Standby)
+	require.Equal(t, metav1.ConditionTrue, condition(t, s, ConditionValid).Status)
+	require.Contains(t, condition(t, s, ConditionProgrammed).Message, "n0", "its endpoint is there")
+	applied(w.reports, "n0", w.version)
+	require.Equal(t, metav1.ConditionTrue, condition(t, w.step(), ConditionProgrammed).Status)
+}
+
+func TestWhyNoNodeIsEligible(t *testing.T) {
+	o := objects(5, "a")
+	reports := up("n0")
+	reports["n0"] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, Sessions: 1}}}
+	reports["n1"] = cluster.Report{}
+	p := Elect(o, reports)[key("a")].Problem
+	require.NotNil(t, p)
+	require.Equal(t, cluster.ReasonNoEligibleNode, p.Reason)
+	require.Equal(t, "no BGP session of network default is up on n0; network default is not usable on n1; no daemon reports from n2, n3, n4", p.Message)
+}
+
+func TestObey(t *testing.T) {
+	o := objects(3, "a", "b", "c", "d", "e")
+	change(o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+		e.Status = cluster.Status{Host: "n1", Standby: "n2", Term: 4}
+	})
+	change(o, "b", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "gone" })
+	change(o, "c", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = cluster.AllHosts })
+	change(o, "d", func(e *cluster.EgressService, _ *cluster.Service) {
+		e.SourceIPBy, e.Status.Host = cluster.SourceIPByNetwork, "n1"
+	})
+	change(o, "e", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = nil })
+	got := Obey(o)
+	require.Equal(t, Choice{Host: "n1", Standby: "n2", Term: 4}, got[key("a")])
+	require.Empty(t, got[key("b")].Host)
+	require.Contains(t, got[key("b")].Problem.Message, "there is no node gone")
+	require.Empty(t, got[key("c")].Host, "the mode has changed, the status not yet")
+	require.Equal(t, cluster.AllHosts, got[key("d")].Host, "the mode alone says so")
+	require.Equal(t, cluster.ReasonNoIngressIP, got[key("e")].Problem.Reason)
+}
+
+func TestLabels(t *testing.T) {
+	o := objects(3)
+	add := func(namespace, name, host string, age int) {
+		o.EgressServices[cluster.Key{Namespace: namespace, Name: name}] = cluster.EgressService{
+			Created: metav1.Unix(int64(1000-age), 0).Time, Status: cluster.Status{Host: host},
+		}
+	}
+	add("a-b", "c", "n0", 1)
+	add("a", "b-c", "n1", 2)
+	add("shop", "web", "n1", 1)
+	add("shop", "none", "", 1)
+	add("shop", "all", cluster.AllHosts, 1)
+	add(strings.Repeat("n", 32), strings.Repeat("s", 30), "n2", 1)
+	add(strings.Repeat("n", 32), strings.Repeat("s", 31), "n2", 1)
+	labels, problems := Labels(o)
+	require.Equal(t, map[string][]string{"n1": {"a-b-c", "shop-web"}, "n2": {strings.Repeat("n", 32) + "-" + strings.Repeat("s", 30)}}, labels)
+	require.Len(t, problems, 2)
+	require.Equal(t, ReasonLabelConflict, problems[0].Reason)
+	require.Equal(t, "a-b/c", problems[0].Object)
+	require.Equal(t, ReasonLabelTooLong, problems[1].Reason)
+}
