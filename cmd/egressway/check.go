@@ -89,7 +89,7 @@ func check(configFile, folder string) (found []error, summary string) {
 // planProblems is what planning for each of the nodes says, assuming that their networks are up.
 func planProblems(conf *config.Config, objects cluster.Objects) []cluster.Problem {
 	var problems []cluster.Problem
-	hosts := election.Elect(objects)
+	hosts := election.Elect(objects, nil)
 	for _, node := range slices.Sorted(maps.Keys(objects.Nodes)) {
 		_, found := plan.Build(plan.Snapshot{
 			Node:    node,

@@ -90,7 +90,7 @@ func (o planOptions) run(out io.Writer) error {
 		}
 	}
 	desired, found := plan.Build(plan.Snapshot{
-		Node: o.node, Config: conf, Objects: objects, Hosts: election.Elect(objects), Facts: facts,
+		Node: o.node, Config: conf, Objects: objects, Hosts: election.Elect(objects, nil), Facts: facts,
 	})
 	problems = cluster.SortProblems(append(append([]cluster.Problem{}, problems...), found...))
 	if o.output == "json" {

@@ -30,9 +30,6 @@ Needs CAP_NET_ADMIN, and CAP_NET_RAW where a peer is unnumbered.`,
 			if err != nil {
 				return err
 			}
-			if conf.Source.Manifests == "" {
-				return errors.New("source.manifests is not set: this version reads objects from a folder of manifests only")
-			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			return agent.Run(ctx, newLogger(cmd.ErrOrStderr(), conf.Log), configFile, conf, version)

@@ -17,7 +17,6 @@ import (
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
@@ -50,8 +49,8 @@ type Agent struct {
 	mu     sync.Mutex // guards what watches hand to the loop
 	config *config.Config
 	stale  error // why the file that is there now is not in force
-	source *source
 
+	source  source
 	started time.Time
 	last    last
 }
@@ -59,10 +58,12 @@ type Agent struct {
 // last is what the loop remembers of its last pass; losing it costs a little work, nothing else.
 type last struct {
 	plan      *plan.NodePlan
-	announced map[string][]netip.Prefix
+	announced map[string][]plan.Announcement
 	problems  []cluster.Problem
 	errors    string
+	applied   uint64          // the newest EgressService reported to be in force
 	settled   map[string]bool // networks whose peers have told what they know, once
+	lead      leadership
 }
 
 // Run serves until ctx ends. c is what configFile holds; changes of the file are taken up as they come. What is in force
@@ -73,6 +74,11 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		return err
 	}
 	defer node.Close()
+	if err := node.CheckRival(); kernel.IsRival(err) {
+		return err
+	} else if err != nil {
+		log.Warn("this node could not be looked over for another that serves EgressServices", "error", err)
+	}
 	a := &Agent{
 		log: log, configFile: configFile, kernel: node, status: status.New(version, c.Node),
 		awake: make(chan struct{}, 1), config: c, started: time.Now(), last: last{settled: map[string]bool{}},
@@ -81,13 +87,13 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	log.Info("starting", "node", c.Node, "version", version, "config", configFile)
 
 	g, ctx := errgroup.WithContext(ctx)
-	a.source = newSource(log, a.wake)
+	a.source = newSource(log, c, version, a.wake)
 	g.Go(func() error { return a.status.Serve(ctx, c.Status) })
 	g.Go(func() error { return a.again(ctx, "kernel events", func() error { return kernel.Watch(ctx, a.wake) }) })
 	g.Go(func() error {
 		return a.again(ctx, "configuration", func() error { return config.Watch(ctx, configFile, a.reload) })
 	})
-	g.Go(func() error { a.source.run(ctx, c.Source); return nil })
+	g.Go(func() error { a.source.Run(ctx); return nil })
 	g.Go(func() error { a.loop(ctx); return nil })
 	err = g.Wait()
 
@@ -167,7 +173,7 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-retry.C:
 		}
 		a.status.Beat()
-		if err := a.pass(ctx); err != nil {
+		if err := a.pass(ctx); err != nil || a.last.lead.waiting {
 			retry.Reset(retryAfter)
 		}
 	}
@@ -179,14 +185,15 @@ func (a *Agent) pass(ctx context.Context) error {
 	a.mu.Lock()
 	c, stale := a.config, a.stale
 	a.mu.Unlock()
-	objects, problems, ok := a.source.objects()
-	if !ok {
-		return nil // nothing is known yet: what is in force stays
-	}
-
+	objects, problems, ok := a.source.Objects()
 	pass := status.Pass{Began: began, ConfigStale: stale != nil}
 	if stale != nil {
 		problems = append(slices.Clone(problems), configProblems(a.configFile, stale)...)
+	}
+	if !ok { // nothing is known yet: what is in force stays
+		pass.Ended = time.Now()
+		a.status.Publish(status.From(nil, problems, nil, pass)) // the source has logged them
+		return nil
 	}
 	found, err := a.plan(ctx, c, objects)
 	if err == nil {
@@ -194,12 +201,14 @@ func (a *Agent) pass(ctx context.Context) error {
 		var result kernel.Result
 		result, err = a.apply(ctx, a.last.plan)
 		pass.InForce, pass.ConnectionsEnded = result.InForce, result.Ended
+		a.report(c, objects, result.InForce)
+		a.lead(c, objects, problems)
 	}
 	if ctx.Err() != nil {
 		return nil // stopping: half a pass is no failure
 	}
-	a.report(err)
-	pass.Ended, pass.Err, pass.Announced = time.Now(), err, a.last.announced
+	a.logErrors(err)
+	pass.Ended, pass.Err, pass.Announced = time.Now(), err, prefixes(a.last.announced)
 	a.status.Publish(status.From(a.last.plan, a.tell(problems), a.speakers.Sessions(), pass))
 	return err
 }
@@ -216,7 +225,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	}
 	unsettled := a.unsettled(c) // before the routes are read: they are complete then
 	desired, problems := plan.Build(plan.Snapshot{
-		Node: c.Node, Config: c, Objects: objects, Hosts: election.Elect(objects), Facts: facts,
+		Node: c.Node, Config: c, Objects: objects, Hosts: a.source.hosts(objects), Facts: facts,
 		Learned: a.speakers.Learned(), Unsettled: unsettled,
 	})
 	a.last.plan = desired
@@ -257,22 +266,44 @@ func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan) (kernel.Resul
 		speakers = a.onlyAnnounced(speakers)
 	}
 	announce := a.speakers.Apply(ctx, speakers)
-	a.last.announced = map[string][]netip.Prefix{}
+	a.last.announced = map[string][]plan.Announcement{}
 	for _, s := range speakers {
 		a.last.announced[s.Network] = s.Announce
 	}
 	return result, errors.Join(withdraw, err, announce)
 }
 
-// onlyAnnounced leaves out what is not announced yet.
+// onlyAnnounced leaves out what is not announced yet, and keeps the rest from being preferred more than it is.
 func (a *Agent) onlyAnnounced(speakers []plan.Speaker) []plan.Speaker {
 	speakers = slices.Clone(speakers)
 	for i, s := range speakers {
-		speakers[i].Announce = slices.DeleteFunc(slices.Clone(s.Announce), func(p netip.Prefix) bool {
-			return !slices.Contains(a.last.announced[s.Network], p)
-		})
+		now := map[netip.Prefix]plan.Announcement{}
+		for _, had := range a.last.announced[s.Network] {
+			now[had.Prefix] = had
+		}
+		speakers[i].Announce = nil
+		for _, wanted := range s.Announce {
+			had, ok := now[wanted.Prefix]
+			if ok && !wanted.Standby {
+				wanted = had
+			}
+			if ok {
+				speakers[i].Announce = append(speakers[i].Announce, wanted)
+			}
+		}
 	}
 	return speakers
+}
+
+// prefixes is what is announced in each network, in whatever way.
+func prefixes(announced map[string][]plan.Announcement) map[string][]netip.Prefix {
+	all := make(map[string][]netip.Prefix, len(announced))
+	for network, announcements := range announced {
+		for _, a := range announcements {
+			all[network] = append(all[network], a.Prefix)
+		}
+	}
+	return all
 }
 
 // devices lists the interfaces that selected pods' packets pass, for which settings of the kernel matter.
@@ -305,8 +336,8 @@ func configProblems(file string, err error) []cluster.Problem {
 
 const reasonConfigRefused cluster.Reason = "ConfigRefused"
 
-// report logs the errors of a pass when they change.
-func (a *Agent) report(err error) {
+// logErrors logs the errors of a pass when they change.
+func (a *Agent) logErrors(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()

@@ -35,6 +35,8 @@ type Source struct {
 // Kubernetes says how to reach the API server.
 type Kubernetes struct {
 	Kubeconfig string `yaml:"kubeconfig"` // default: the service account inside a cluster
+	Namespace  string `yaml:"namespace"`  // of the Leases; default $POD_NAMESPACE, then the service account's, then egressway-system
+	LabelHosts bool   `yaml:"labelHosts"` // label the host's node egress-service.k8s.ovn.org/<namespace>-<name>
 }
 
 // NoPath is what happens to a selected pod's packets while there is no host or no route for them.

@@ -68,7 +68,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 	far.Address, far.DynamicASN, far.EBGPMultiHop, far.HoldTime = netip.MustParseAddr("fd00::1"), DynamicExternal, 3, 0
 	require.Equal(t, &Config{
 		Node:         "worker-1",
-		Source:       Source{Kubernetes: Kubernetes{Kubeconfig: "/etc/kubernetes/egressway.conf"}},
+		Source:       Source{Kubernetes: Kubernetes{Kubeconfig: "/etc/kubernetes/egressway.conf", Namespace: "egress", LabelHosts: true}},
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd96::/108")},
 		OnNoPath:     NoPathAllow,
 		Steering:     Steering{Mode: SteeringVXLAN, Device: "egw0", VNI: 77, Port: 4791, MTU: 1400},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -42,7 +43,19 @@ func load(path string) (*Config, []byte, error) {
 		}
 		c.Node = strings.ToLower(host) // as kubelet does
 	}
+	if c.Source.Kubernetes.Namespace == "" {
+		c.Source.Kubernetes.Namespace = namespace()
+	}
 	return c, data, nil
+}
+
+// serviceAccountNamespace is where Kubernetes tells a pod its namespace.
+const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// namespace is the namespace that the daemon runs in, as far as it can know.
+func namespace() string {
+	told, _ := os.ReadFile(serviceAccountNamespace) // outside a cluster there is none
+	return cmp.Or(os.Getenv("POD_NAMESPACE"), strings.TrimSpace(string(told)), "egressway-system")
 }
 
 // Parse is Load for content that is already read, without the environment: the same content gives the same Config.

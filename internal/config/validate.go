@@ -64,6 +64,9 @@ func (v *validator) validate() {
 	if c.Source.Manifests != "" && c.Source.Kubernetes.Kubeconfig != "" {
 		v.bad("source.manifests", "objects come from one source: leave either this or kubernetes.kubeconfig out")
 	}
+	if n := c.Source.Kubernetes.Namespace; n != "" && len(validation.IsDNS1123Label(n)) > 0 {
+		v.bad("source.kubernetes.namespace", "not a namespace: lower case letters, digits and '-', at most 63 bytes")
+	}
 	for i, p := range c.ClusterCIDRs {
 		path := fmt.Sprintf("clusterCIDRs[%d]", i)
 		if v.prefix(path, p) && p.Bits() == 0 {

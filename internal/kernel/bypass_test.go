@@ -24,3 +24,21 @@ func TestWhatPassesOurRulesByIsTold(t *testing.T) {
 	require.Contains(t, problems[1].Error(), `flowtable: "fast pods"`)
 	require.Contains(t, problems[1].Message, "eth7")
 }
+
+func TestRival(t *testing.T) {
+	newNode(t)
+	nft := func(line string) {
+		out, err := exec.Command("nft", line).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	n, err := Open()
+	require.NoError(t, err)
+	t.Cleanup(n.Close)
+	require.NoError(t, n.CheckRival())
+	nft("add table inet ovn-kubernetes")
+	require.NoError(t, n.CheckRival(), "without EgressService we live side by side")
+	nft("add chain inet ovn-kubernetes egress-services")
+	require.True(t, IsRival(n.CheckRival()))
+	nft("delete chain inet ovn-kubernetes egress-services")
+	require.NoError(t, n.CheckRival(), "as the message says")
+}

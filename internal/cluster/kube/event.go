@@ -1,0 +1,108 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// Event is something that happened to an EgressService, for people to read.
+type Event struct {
+	Warning         bool
+	Reason, Message string
+}
+
+// telling is an Event to be told about an object.
+type telling struct {
+	event *corev1.Event
+	patch []byte // of an earlier one like it; nil: there is none
+	known bool   // whether that was looked up
+}
+
+// tell queues the events of a status that was written. Events come after all statuses: those are more urgent.
+func (t *term) tell(key cluster.Key, w statusWrite) {
+	now := metav1.Now()
+	for _, e := range w.Events {
+		kind := corev1.EventTypeNormal
+		if e.Warning {
+			kind = corev1.EventTypeWarning
+		}
+		t.told.Add(&telling{event: &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, GenerateName: key.Name + "."},
+			InvolvedObject: corev1.ObjectReference{
+				APIVersion: egressv1.GroupVersion.String(), Kind: "EgressService", Namespace: key.Namespace, Name: key.Name,
+				UID: types.UID(w.uid), ResourceVersion: strconv.FormatUint(w.version, 10),
+			},
+			Type: kind, Reason: e.Reason, Message: e.Message,
+			FirstTimestamp: now, LastTimestamp: now, Count: 1,
+			Source:              corev1.EventSource{Component: component, Host: t.options.Node},
+			ReportingController: component, ReportingInstance: t.options.Node,
+		}})
+	}
+}
+
+// tellEvents tells the queued events until the queue is shut down. One that the server refuses is not told again.
+func (t *term) tellEvents(ctx context.Context) {
+	for {
+		what, shutDown := t.told.Get()
+		if shutDown {
+			return
+		}
+		var err error
+		if t.leads() == t {
+			err = t.tellEvent(ctx, what)
+		}
+		_, refused := errors.AsType[*apierrors.StatusError](err)
+		if err != nil && ctx.Err() == nil && !refused {
+			t.told.AddRateLimited(what)
+		} else {
+			t.told.Forget(what)
+		}
+		if ctx.Err() == nil {
+			t.outcome(t.clients, requestEvent, eventResource, err)
+		}
+		t.told.Done(what)
+	}
+}
+
+// tellEvent tells one event. One like an earlier one only counts that up, and what comes too often is left out.
+func (t *term) tellEvent(ctx context.Context, what *telling) error {
+	ctx, cancel := context.WithTimeout(ctx, requestWithin)
+	defer cancel()
+	about := what.event.InvolvedObject
+	if !what.known {
+		result, err := t.events.EventCorrelate(what.event)
+		if err != nil {
+			return fmt.Errorf("event of EgressService %s/%s: %w", about.Namespace, about.Name, err)
+		}
+		if result.Skip {
+			return nil
+		}
+		what.event, what.patch, what.known = result.Event, result.Patch, true
+	}
+	to := t.clients.core.CoreV1().Events(about.Namespace)
+	counts := what.event.Count > 1 && what.event.Name != ""
+	var there *corev1.Event
+	var err error
+	if counts {
+		there, err = to.Patch(ctx, what.event.Name, types.StrategicMergePatchType, what.patch, metav1.PatchOptions{})
+	}
+	if !counts || apierrors.IsNotFound(err) {
+		what.event.ResourceVersion, what.event.Name = "", ""
+		there, err = to.Create(ctx, what.event, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("event of EgressService %s/%s: %w", about.Namespace, about.Name, err)
+	}
+	t.events.UpdateState(there)
+	return nil
+}

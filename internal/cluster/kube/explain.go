@@ -1,0 +1,264 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// Reasons of problems with the API server.
+const (
+	ReasonBadKubeconfig  cluster.Reason = "BadKubeconfig"
+	ReasonUnreachable    cluster.Reason = "Unreachable"
+	ReasonUntrusted      cluster.Reason = "UntrustedServer"
+	ReasonExpired        cluster.Reason = "CertificateExpired"
+	ReasonClockSkew      cluster.Reason = "ClockSkew"
+	ReasonUnauthorized   cluster.Reason = "Unauthorized"
+	ReasonForbidden      cluster.Reason = "Forbidden"
+	ReasonCRDMissing     cluster.Reason = "CRDMissing"
+	ReasonNotServed      cluster.Reason = "NotServed"
+	ReasonServerFails    cluster.Reason = "ServerFails"
+	ReasonListDoubted    cluster.Reason = "ListDoubted"
+	ReasonUnintelligible cluster.Reason = "Unintelligible"
+)
+
+const kindAPI = "API"
+
+// egressResource is how kubectl names EgressServices, and the name of their CRD.
+const egressResource = "egressservices." + egressv1.GroupName
+
+// explain says what is wrong when the server was asked for a resource, as in "services", and what mends it; nil: nothing
+// that anybody has to know of.
+func explain(server, resource string, err error) *cluster.Problem {
+	p := cluster.Problem{Kind: kindAPI, Object: "server " + server}
+	say := func(reason cluster.Reason, format string, args ...any) *cluster.Problem {
+		p.Reason, p.Message = reason, fmt.Sprintf(format, args...)
+		return &p
+	}
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) {
+		return explainTransport(say, err)
+	}
+	switch text := status.Status().Message; {
+	case again(err):
+		return nil
+	case apierrors.IsUnauthorized(err):
+		return say(ReasonUnauthorized, "it does not accept this daemon's credentials: its token or certificate is wrong, expired or revoked; "+
+			"renew it in the kubeconfig, or restart the pod")
+	case apierrors.IsForbidden(err):
+		p.Object = resource
+		return say(ReasonForbidden, "%s; apply the ClusterRole that comes with Egressway, and bind it to this daemon's account", text)
+	case apierrors.IsNotFound(err) && resource == egressResource:
+		p.Object = resource
+		return say(ReasonCRDMissing, "this CRD is not installed: apply it, it comes with Egressway; what is in force stays")
+	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err):
+		p.Object = resource
+		return say(ReasonNotServed, "%s does not serve them (%s): it is no Kubernetes API server, or too old a one", server, text)
+	default:
+		return say(ReasonServerFails, "it answers with an error (%s): look at its log", text)
+	}
+}
+
+// again says that a request need only be repeated in another way: what it asked for is too old or too new for the server.
+func again(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// explainTransport explains why there was no answer, or none that can be read.
+func explainTransport(say func(cluster.Reason, string, ...any) *cluster.Problem, err error) *cluster.Problem {
+	const unreachable = "it does not answer (%s): what is in force stays; see that it runs, and that this node reaches it"
+	var (
+		dns       *net.DNSError
+		errno     syscall.Errno
+		timeout   net.Error
+		authority x509.UnknownAuthorityError
+		invalid   x509.CertificateInvalidError
+		name      x509.HostnameError
+		alert     tls.AlertError
+		record    tls.RecordHeaderError
+	)
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return explainDates(say, invalid.Cert, time.Now())
+	case errors.As(err, &authority), errors.As(err, &invalid), errors.As(err, &name):
+		return say(ReasonUntrusted, "its certificate is not to be trusted (%s): put its authority, and a name that is in its certificate, into the kubeconfig",
+			innermost(err))
+	case errors.As(err, &alert):
+		return say(ReasonUnauthorized, "it does not accept this daemon's certificate (%s): renew it in the kubeconfig", alert)
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return say(ReasonUntrusted, "it does not speak TLS: it is no Kubernetes API server, or the port in the kubeconfig is wrong")
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return say(ReasonUnreachable, unreachable, "there is no host "+dns.Name)
+	case errors.As(err, &errno):
+		return say(ReasonUnreachable, unreachable, errno)
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return say(ReasonUnreachable, unreachable, "no answer in time")
+	case errors.As(err, &timeout), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), isLost(err):
+		return say(ReasonUnreachable, unreachable, "the connection was lost")
+	default:
+		return say(ReasonUnintelligible, "its answer cannot be read: %s", err)
+	}
+}
+
+// isLost recognizes how the HTTP/2 client tells that a connection has ended, which it does in words only.
+func isLost(err error) bool {
+	return slices.ContainsFunc([]string{"http2: ", "client connection lost", "connection reset by peer", "unexpected EOF"},
+		func(words string) bool { return strings.Contains(err.Error(), words) })
+}
+
+// explainDates tells whose fault it is that a certificate is not valid now: the clock's, or its own.
+func explainDates(say func(cluster.Reason, string, ...any) *cluster.Problem, cert *x509.Certificate, now time.Time) *cluster.Problem {
+	if now.Before(cert.NotBefore) {
+		return say(ReasonClockSkew, "its certificate is not valid before %s, but this node's clock is before that: set the clock",
+			cert.NotBefore.UTC().Format(time.RFC3339))
+	}
+	return say(ReasonExpired, "its certificate was valid until %s, by this node's clock: renew the certificate, or set the clock",
+		cert.NotAfter.UTC().Format(time.RFC3339))
+}
+
+// explainSkew says that a server's clock is that much ahead of this node's; nil: it is not worth a word.
+func explainSkew(server string, ahead time.Duration) *cluster.Problem {
+	if ahead.Abs() <= skewMost {
+		return nil
+	}
+	where := "ahead of"
+	if ahead < 0 {
+		where = "behind"
+	}
+	return &cluster.Problem{
+		Kind: kindAPI, Object: "server " + server, Reason: ReasonClockSkew, Message: fmt.Sprintf(
+			"its clock is %s %s this node's: certificates and tokens may be refused; synchronize both", ahead.Abs().Round(time.Second), where),
+	}
+}
+
+// explainAccess says what is wrong with the kubeconfig, or with the service account where there is none.
+func explainAccess(kubeconfig string, err error) *cluster.Problem {
+	if err == nil {
+		return nil
+	}
+	p := &cluster.Problem{Kind: kindAPI, Object: "kubeconfig " + kubeconfig, Reason: ReasonBadKubeconfig}
+	var file *fs.PathError
+	switch {
+	case errors.Is(err, rest.ErrNotInCluster):
+		p.Object = "kubeconfig"
+		p.Message = "none is configured, and this is not a pod: set source.kubernetes.kubeconfig"
+	case errors.As(err, &file):
+		p.Message = fmt.Sprintf("%s cannot be read (%s): put it there", file.Path, file.Err)
+	default:
+		p.Message = fmt.Sprintf("it cannot be used (%s): mend it", innermost(err))
+	}
+	if kubeconfig == "" && p.Object != "kubeconfig" {
+		p.Object = "service account"
+	}
+	return p
+}
+
+// innermost is the text of the error without those that it came through.
+func innermost(err error) string {
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
+	}
+	return err.Error()
+}
+
+// aboutAccess and aboutClock are who complains of what no kind of object does.
+const (
+	aboutAccess = "access"
+	aboutClock  = "clock"
+)
+
+// complaints are what is wrong with the API server, by who found it.
+type complaints struct {
+	mu   sync.Mutex
+	by   map[string]cluster.Problem
+	told []cluster.Problem // in the log, while nobody else tells them
+}
+
+// complain takes what is wrong now for the one that complains; nil: nothing. Where several find alike, the words of the
+// first one stay: they may differ in what does not matter.
+func (c *Cluster) complain(who string, p *cluster.Problem) {
+	if !c.complaints.take(who, p) {
+		return
+	}
+	if !c.synced.Load() {
+		c.complaints.log(c.log)
+	}
+	c.wake()
+}
+
+// take says whether it is something else than before.
+func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	former, had := c.by[who]
+	if p == nil {
+		delete(c.by, who)
+		return had
+	}
+	said := *p
+	for _, other := range c.by {
+		if alike(other, *p) {
+			said = other
+		}
+	}
+	c.by[who] = said
+	return !had || former != said
+}
+
+// alike says whether the words for one will do for the other: what times out is refused next, and is the same trouble.
+func alike(a, b cluster.Problem) bool {
+	if a.Reason == ReasonBadKubeconfig {
+		return a == b // it is told by one only, and another error needs another remedy
+	}
+	return a.Object == b.Object && a.Reason == b.Reason
+}
+
+// all gives what is wrong, each thing once.
+func (c *complaints) all() []cluster.Problem {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.each()
+}
+
+func (c *complaints) each() []cluster.Problem {
+	return cluster.SortProblems(slices.Collect(maps.Values(c.by)))
+}
+
+// log tells what has come and gone. Once there are objects, who reads them tells their problems.
+func (c *complaints) log(to *slog.Logger) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.each()
+	for _, p := range now {
+		if !slices.Contains(c.told, p) {
+			to.Warn("problem", "kind", p.Kind, "object", p.Object, "reason", p.Reason, "problem", p.Error())
+		}
+	}
+	for _, p := range c.told {
+		if !slices.Contains(now, p) {
+			to.Info("problem gone", "kind", p.Kind, "object", p.Object, "reason", p.Reason)
+		}
+	}
+	c.told = now
+}

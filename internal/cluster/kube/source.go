@@ -1,0 +1,252 @@
+package kube
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// source is the part of a Cluster that keeps what the server tells.
+type source struct {
+	complaints complaints
+	words      words
+	synced     atomic.Bool // every kind was told once
+	kinds      []follower
+
+	mu             sync.Mutex
+	egressServices *store[cluster.Key, cluster.EgressService]
+	services       *store[cluster.Key, cluster.Service]
+	slices         *store[cluster.Key, slice]
+	nodes          *store[string, cluster.Node]
+	namespaces     *store[string, cluster.Namespace]
+	serviceCIDRs   *store[string, []netip.Prefix]
+
+	slicesOf  map[cluster.Key]map[cluster.Key]slice // by Service, then by their own key
+	stale     map[cluster.Key]bool                  // Services whose slices have changed since the last snapshot
+	endpoints table[cluster.Key, []cluster.Endpoint]
+}
+
+// follower is a store of any kind.
+type follower interface {
+	follow(ctx context.Context, k clients)
+	isSynced() bool
+	found() []cluster.Problem
+}
+
+// slice is what is kept of an EndpointSlice.
+type slice struct {
+	service   cluster.Key
+	endpoints []cluster.Endpoint
+}
+
+func (s *source) init(c *Cluster) {
+	s.complaints.by = map[string]cluster.Problem{}
+	s.slicesOf, s.stale = map[cluster.Key]map[cluster.Key]slice{}, map[cluster.Key]bool{}
+	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
+		resource: egressResource, example: &egressv1.EgressService{}, served: crdStays,
+		client: func(k clients) rest.Interface { return k.egress },
+		trim: trimmer(func(o *egressv1.EgressService) object[cluster.Key, cluster.EgressService] {
+			key, e, problems, ok := cluster.FromEgressService(o)
+			e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0, not known, on servers that count otherwise
+			e.Network = s.words.one(e.Network)
+			return object[cluster.Key, cluster.EgressService]{key, e, problems, ok}
+		}),
+	})
+	s.services = newStore(c, kind[cluster.Key, cluster.Service]{
+		resource: "services", example: &corev1.Service{}, client: coreClient,
+		trim: trimmer(func(o *corev1.Service) object[cluster.Key, cluster.Service] {
+			key, service, problems, ok := cluster.FromService(o)
+			for i, p := range service.Ports {
+				service.Ports[i].Name, service.Ports[i].Protocol = s.words.one(p.Name), s.words.one(p.Protocol)
+			}
+			return object[cluster.Key, cluster.Service]{key, service, problems, ok}
+		}),
+	})
+	s.slices = newStore(c, kind[cluster.Key, slice]{
+		resource: "endpointslices.discovery.k8s.io", example: &discoveryv1.EndpointSlice{}, moved: s.moveSlice,
+		client: func(k clients) rest.Interface { return k.core.DiscoveryV1().RESTClient() },
+		trim:   trimmer(s.trimSlice),
+	})
+	s.nodes = newStore(c, kind[string, cluster.Node]{
+		resource: nodeResource, example: &corev1.Node{}, client: coreClient, own: c.options.Node, hasOwn: true,
+		trim: trimmer(func(o *corev1.Node) object[string, cluster.Node] {
+			name, n, problems, ok := cluster.FromNode(o)
+			n.Labels = s.labels(n.Labels)
+			return object[string, cluster.Node]{name, n, problems, ok}
+		}),
+	})
+	s.namespaces = newStore(c, kind[string, cluster.Namespace]{
+		resource: "namespaces", example: &corev1.Namespace{}, client: coreClient,
+		trim: trimmer(func(o *corev1.Namespace) object[string, cluster.Namespace] {
+			name, n, problems, ok := cluster.FromNamespace(o)
+			n.Labels = s.labels(n.Labels)
+			return object[string, cluster.Namespace]{name, n, problems, ok}
+		}),
+	})
+	s.serviceCIDRs = newStore(c, kind[string, []netip.Prefix]{
+		resource: "servicecidrs.networking.k8s.io", example: &networkingv1.ServiceCIDR{}, optional: true,
+		client: func(k clients) rest.Interface { return k.core.NetworkingV1().RESTClient() },
+		trim: trimmer(func(o *networkingv1.ServiceCIDR) object[string, []netip.Prefix] {
+			prefixes, problems := cluster.FromServiceCIDR(o)
+			return object[string, []netip.Prefix]{o.Name, prefixes, problems, true}
+		}),
+	})
+	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs}
+}
+
+func coreClient(k clients) rest.Interface { return k.core.CoreV1().RESTClient() }
+
+// trimmer has only objects of type O trimmed.
+func trimmer[O, V any, K comparable](trim func(O) object[K, V]) func(any) (object[K, V], bool) {
+	return func(o any) (x object[K, V], fits bool) {
+		as, fits := o.(O)
+		if fits {
+			x = trim(as)
+		}
+		return x, fits
+	}
+}
+
+func (s *source) labels(of map[string]string) map[string]string {
+	labels := make(map[string]string, len(of))
+	for key, value := range of {
+		labels[s.words.one(key)] = s.words.one(value)
+	}
+	return labels
+}
+
+func (s *source) trimSlice(o *discoveryv1.EndpointSlice) object[cluster.Key, slice] {
+	service, endpoints := cluster.FromSlice(o)
+	for i, e := range endpoints {
+		endpoints[i].Node = s.words.one(e.Node)
+	}
+	service.Namespace = s.words.one(service.Namespace)
+	return object[cluster.Key, slice]{
+		key:   cluster.Key{Namespace: service.Namespace, Name: o.Name},
+		value: slice{service, slices.Clone(cluster.CompactEndpoints(endpoints))}, // without room for more
+		ok:    service.Name != "",
+	}
+}
+
+// moveSlice puts a slice where it belongs.
+func (s *source) moveSlice(key cluster.Key, from, to slice) {
+	if of := s.slicesOf[from.service]; of != nil {
+		delete(of, key)
+		s.stale[from.service] = true
+		if len(of) == 0 {
+			delete(s.slicesOf, from.service)
+		}
+	}
+	if to.service.Name == "" {
+		return
+	}
+	if s.slicesOf[to.service] == nil {
+		s.slicesOf[to.service] = map[cluster.Key]slice{}
+	}
+	s.slicesOf[to.service][key] = to
+	s.stale[to.service] = true
+}
+
+// merge puts the slices of Services together that have changed.
+func (s *source) merge() map[cluster.Key][]cluster.Endpoint {
+	for service := range s.stale {
+		of := s.slicesOf[service]
+		var endpoints []cluster.Endpoint
+		for _, key := range slices.SortedFunc(maps.Keys(of), cluster.Key.Compare) {
+			if len(of) == 1 {
+				endpoints = of[key].endpoints // most often, and these are compact
+				break
+			}
+			endpoints = append(endpoints, of[key].endpoints...)
+		}
+		if len(of) > 1 {
+			endpoints = cluster.CompactEndpoints(endpoints)
+		}
+		if len(endpoints) > 0 {
+			s.endpoints.own()[service] = endpoints
+		} else if _, had := s.endpoints.entries[service]; had {
+			delete(s.endpoints.own(), service)
+		}
+	}
+	clear(s.stale)
+	return s.endpoints.handOut()
+}
+
+// change does f, which says whether Objects gives something else afterwards.
+func (c *Cluster) change(f func() (changed bool)) {
+	c.mu.Lock()
+	changed := f()
+	c.mu.Unlock()
+	if changed {
+		c.wake()
+	}
+}
+
+// checkSynced notes that every kind was told. The caller has the mutex.
+func (c *Cluster) checkSynced() {
+	if !slices.ContainsFunc(c.kinds, func(f follower) bool { return !f.isSynced() }) {
+		c.synced.Store(true)
+	}
+}
+
+// Objects is what the API server told last, and all that is wrong; ok is false until every kind was told. What it gives
+// is not changed afterwards.
+func (c *Cluster) Objects() (objects cluster.Objects, problems []cluster.Problem, ok bool) {
+	c.mu.Lock()
+	for _, k := range c.kinds {
+		problems = append(problems, k.found()...)
+	}
+	if ok = c.synced.Load(); ok {
+		objects = c.snapshot()
+	}
+	c.mu.Unlock()
+	return objects, cluster.SortProblems(append(problems, c.complaints.all()...)), ok
+}
+
+func (s *source) snapshot() cluster.Objects {
+	var cidrs []netip.Prefix
+	for _, prefixes := range s.serviceCIDRs.objects.entries {
+		cidrs = append(cidrs, prefixes...)
+	}
+	slices.SortFunc(cidrs, netip.Prefix.Compare)
+	return cluster.Objects{
+		EgressServices: s.egressServices.objects.handOut(),
+		Services:       s.services.objects.handOut(),
+		Endpoints:      s.merge(),
+		Nodes:          s.nodes.objects.handOut(),
+		Namespaces:     s.namespaces.objects.handOut(),
+		ServiceCIDRs:   cidrs,
+	}
+}
+
+// crdStays fails unless EgressServices can be created: a server takes no new ones while their CRD is deleted.
+func crdStays(ctx context.Context, k clients) error {
+	var kinds metav1.APIResourceList
+	err := k.core.Discovery().RESTClient().Get().AbsPath("/apis", egressv1.GroupVersion.Group, egressv1.GroupVersion.Version).Do(ctx).Into(&kinds)
+	if apierrors.IsForbidden(err) {
+		return nil // it is not for us to know
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range kinds.APIResources {
+		if r.Name == "egressservices" && slices.Contains(r.Verbs, "create") {
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(egressv1.GroupVersion.WithResource("egressservices").GroupResource(), "")
+}

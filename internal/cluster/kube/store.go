@@ -1,0 +1,232 @@
+package kube
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"reflect"
+	"strings"
+	"sync"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// table is a map that is handed out whole. What was handed out is not changed any more: the next change makes a copy.
+type table[K comparable, V any] struct {
+	entries map[K]V
+	out     bool
+}
+
+func (t *table[K, V]) own() map[K]V {
+	switch {
+	case t.entries == nil:
+		t.entries = map[K]V{}
+	case t.out:
+		t.entries = maps.Clone(t.entries)
+	}
+	t.out = false
+	return t.entries
+}
+
+func (t *table[K, V]) handOut() map[K]V {
+	if t.entries == nil {
+		t.own()
+	}
+	t.out = true
+	return t.entries
+}
+
+// object is what is kept of an object.
+type object[K comparable, V any] struct {
+	key      K
+	value    V
+	problems []cluster.Problem
+	ok       bool // false: only its problems count
+}
+
+// store keeps what is read of the objects of a kind. It is what a reflector fills.
+//
+// The API server's word is taken for what is there. What is not there any more is believed when a watch tells so; where a
+// list only lacks what was there, it stays until a second one lacks it too (doubts.go).
+type store[K comparable, V any] struct {
+	kind[K, V]
+	cluster *Cluster
+
+	// The Cluster's mutex guards what follows.
+	objects  table[K, V]
+	problems map[K][]cluster.Problem
+	synced   bool
+	doubts   doubts[K]
+}
+
+// Transformer has the reflector trim objects as they come.
+func (s *store[K, V]) Transformer() cache.TransformFunc {
+	return func(o any) (any, error) { return s.read(o) }
+}
+
+// read trims an object, unless that was done.
+func (s *store[K, V]) read(o any) (*object[K, V], error) {
+	switch o := o.(type) {
+	case *object[K, V]:
+		return o, nil
+	case cache.DeletedFinalStateUnknown:
+		return s.read(o.Obj)
+	}
+	x, fits := s.trim(o)
+	if !fits {
+		return nil, fmt.Errorf("%s: %T is no such object", s.resource, o)
+	}
+	return &x, nil
+}
+
+// Add takes an object that is there.
+func (s *store[K, V]) Add(o any) error {
+	x, err := s.read(o)
+	if err != nil {
+		return err
+	}
+	s.cluster.change(func() bool { return s.put(x) })
+	return nil
+}
+
+// Update is Add.
+func (s *store[K, V]) Update(o any) error { return s.Add(o) }
+
+// Delete takes leave of an object.
+func (s *store[K, V]) Delete(o any) error {
+	x, err := s.read(o)
+	if err != nil {
+		return err
+	}
+	s.cluster.change(func() bool {
+		if s.served != nil && s.knows(x.key) {
+			s.doubts.deleted(x.key)
+			return false
+		}
+		return s.remove(x.key)
+	})
+	return nil
+}
+
+// Replace takes a list of what is there.
+func (s *store[K, V]) Replace(list []any, _ string) error {
+	listed := make([]*object[K, V], 0, len(list))
+	for _, o := range list {
+		x, err := s.read(o)
+		if err != nil {
+			return err
+		}
+		listed = append(listed, x)
+	}
+	s.cluster.change(func() bool {
+		changed := !s.synced
+		there := make(map[K]bool, len(listed))
+		for _, x := range listed {
+			there[x.key] = true
+			changed = s.put(x) || changed
+		}
+		for key := range s.known() {
+			if !there[key] {
+				changed = s.doubts.lacking(key) || changed
+			}
+		}
+		s.synced = true
+		s.cluster.checkSynced()
+		return changed
+	})
+	return nil
+}
+
+// Resync has nothing to do.
+func (s *store[K, V]) Resync() error { return nil }
+
+// put keeps an object, and says whether it is another than before.
+func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
+	changed = s.doubts.settle(x.key)
+	if !reflect.DeepEqual(s.problems[x.key], x.problems) {
+		changed = true
+		if delete(s.problems, x.key); len(x.problems) > 0 {
+			s.problems[x.key] = x.problems
+		}
+	}
+	former, had := s.objects.entries[x.key]
+	switch {
+	case x.ok && had && reflect.DeepEqual(former, x.value), !x.ok && !had:
+		return changed
+	case x.ok:
+		s.objects.own()[x.key] = x.value
+	default:
+		delete(s.objects.own(), x.key)
+	}
+	if s.moved != nil {
+		s.moved(x.key, former, x.value)
+	}
+	return true
+}
+
+// remove forgets an object, and says whether it was there.
+func (s *store[K, V]) remove(key K) (changed bool) {
+	return s.put(&object[K, V]{key: key})
+}
+
+func (s *store[K, V]) knows(key K) bool {
+	_, there := s.objects.entries[key]
+	return there || s.problems[key] != nil
+}
+
+// known goes through the keys of what is known, some of them twice.
+func (s *store[K, V]) known() iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for key := range s.objects.entries {
+			if !yield(key) {
+				return
+			}
+		}
+		for key := range s.problems {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+func (s *store[K, V]) isSynced() bool { return s.synced }
+
+// found gives what is wrong with the objects, and with what was told about them.
+func (s *store[K, V]) found() (problems []cluster.Problem) {
+	for _, p := range s.problems {
+		problems = append(problems, p...)
+	}
+	if p := s.doubtful(); p != nil {
+		problems = append(problems, *p)
+	}
+	return problems
+}
+
+// words keeps one copy of what many objects say.
+type words struct {
+	mu   sync.Mutex
+	kept map[string]string
+}
+
+// wordsMost bounds what is kept: beyond, it begins anew.
+const wordsMost = 1 << 14
+
+func (w *words) one(word string) string {
+	if word == "" {
+		return ""
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if kept, ok := w.kept[word]; ok {
+		return kept
+	}
+	if w.kept == nil || len(w.kept) >= wordsMost {
+		w.kept = map[string]string{}
+	}
+	word = strings.Clone(word)
+	w.kept[word] = word
+	return word
+}

@@ -1,0 +1,188 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// probeEvery is how often a leader tries whether a CRD that dropped parts of the status keeps them by now. What it still
+// drops makes no new version of the object.
+const probeEvery = time.Minute
+
+// Wanted is what should stand in the status of an EgressService. The times of its conditions are filled in by Write.
+type Wanted struct {
+	Status cluster.Status
+	Events []Event // told once, after the status was written
+}
+
+// statusWrite is a status to be written over the one that stands in a version of an EgressService.
+type statusWrite struct {
+	Wanted
+	uid     string
+	version uint64
+	stands  cluster.Status
+	probe   bool // to see what the CRD keeps, though what it kept so far stands
+}
+
+// written is what the API server answered to a write.
+type written struct {
+	version uint64
+	status  cluster.Status
+}
+
+// Write takes what the leader wants to stand in every EgressService's status, in place of what was wanted before. What
+// differs is written, unless the object has changed meanwhile: the change wakes the leader, which decides anew. Nothing
+// is written while this daemon does not lead.
+func (c *Cluster) Write(want map[cluster.Key]Wanted) {
+	t := c.leads()
+	objects, _, ok := c.Objects()
+	if t == nil || !ok {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, w := range t.written {
+		if e, there := objects.EgressServices[key]; !there || e.Version >= w.version {
+			delete(t.written, key)
+		}
+	}
+	t.statuses = map[cluster.Key]statusWrite{}
+	for key, w := range want {
+		e, there := objects.EgressServices[key]
+		if !there || sameStatus(w.Status, e.Status) {
+			continue
+		}
+		probe := false
+		if t.stands(w.Status, e.Status) {
+			if time.Since(t.probed) < probeEvery {
+				continue
+			}
+			probe, t.probed = true, time.Now()
+		}
+		t.statuses[key] = statusWrite{Wanted: w, uid: e.UID, version: e.Version, stands: e.Status, probe: probe}
+		t.queue.Add(target{service: key})
+	}
+}
+
+// Pruned says that the CRD in the cluster drops what only ours has: upstream's is installed.
+func (c *Cluster) Pruned() bool { return c.pruned.Load() }
+
+// stands says whether what is wanted is there, as far as the CRD keeps it.
+func (t *term) stands(want, have cluster.Status) bool {
+	return sameStatus(want, have) || t.pruned.Load() && want.Host == have.Host
+}
+
+// writeStatus writes one status. An error is worth another try.
+func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
+	t.mu.Lock()
+	w, wanted := t.statuses[key]
+	if last, ok := t.written[key]; ok && last.version > w.version {
+		w.version, w.stands = last.version, last.status
+	}
+	t.mu.Unlock()
+	if !wanted || t.stands(w.Status, w.stands) && !w.probe {
+		return nil
+	}
+	w.Status.Conditions = timed(w.Status.Conditions, w.stands.Conditions, metav1.Now())
+	patch, err := json.Marshal(statusPatch(w.version, w.Status))
+	if err != nil {
+		return fmt.Errorf("status of EgressService %s: %w", key, err)
+	}
+	answer := &egressv1.EgressService{}
+	err = t.clients.egress.Patch(types.MergePatchType).
+		Namespace(key.Namespace).Resource("egressservices").Name(key.Name).SubResource("status").
+		Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch).Do(ctx).Into(answer)
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil // it has changed, or is gone: the leader hears of it and decides anew
+	case err != nil:
+		return fmt.Errorf("patch status of EgressService %s: %w", key, err)
+	}
+	_, now, _, _ := cluster.FromEgressService(answer)
+	now.Version, err = strconv.ParseUint(answer.ResourceVersion, 10, 64)
+	if err != nil {
+		return fmt.Errorf("status of EgressService %s: resourceVersion: %w", key, err)
+	}
+	t.mu.Lock()
+	t.written[key] = written{now.Version, now.Status}
+	t.mu.Unlock()
+	t.notePruning(w.Status, now.Status)
+	if now.Version != w.version {
+		t.tell(key, w)
+	}
+	return nil
+}
+
+// notePruning compares what was asked for with what the API server kept.
+func (t *term) notePruning(asked, kept cluster.Status) {
+	switch pruned := dropped(asked, kept); {
+	case pruned && t.pruned.CompareAndSwap(false, true):
+		t.log.Warn("the CRD of EgressService in this cluster drops standby, term and conditions of the status, as the one of " +
+			"OVN-Kubernetes does: moves are not make-before-break, and reasons stand in events only; apply Egressway's CRD")
+		t.wake()
+	case !pruned && extended(asked) && t.pruned.CompareAndSwap(true, false):
+		t.log.Info("the CRD of EgressService keeps the whole status now")
+		t.wake()
+	}
+}
+
+// dropped says whether a part of the status that upstream's CRD does not have was lost.
+func dropped(asked, kept cluster.Status) bool {
+	return asked.Standby != "" && kept.Standby == "" || asked.Term != 0 && kept.Term == 0 ||
+		len(asked.Conditions) > 0 && len(kept.Conditions) == 0
+}
+
+// extended says whether the status has a part that upstream's CRD does not have.
+func extended(s cluster.Status) bool { return s.Standby != "" || s.Term != 0 || len(s.Conditions) > 0 }
+
+// statusPatch makes the merge patch that brings a version of an EgressService to the status.
+func statusPatch(version uint64, s cluster.Status) map[string]any {
+	status := map[string]any{"host": s.Host, "standby": nil, "term": nil, "conditions": nil}
+	if s.Standby != "" {
+		status["standby"] = s.Standby
+	}
+	if s.Term != 0 {
+		status["term"] = s.Term
+	}
+	if len(s.Conditions) > 0 {
+		status["conditions"] = s.Conditions
+	}
+	return map[string]any{
+		"metadata": map[string]any{"resourceVersion": strconv.FormatUint(version, 10)},
+		"status":   status,
+	}
+}
+
+// sameStatus compares statuses, but for the times of conditions.
+func sameStatus(a, b cluster.Status) bool {
+	return a.Host == b.Host && a.Standby == b.Standby && a.Term == b.Term && len(a.Conditions) == len(b.Conditions) &&
+		!slices.ContainsFunc(a.Conditions, func(x metav1.Condition) bool {
+			y := meta.FindStatusCondition(b.Conditions, x.Type)
+			return y == nil || x.Status != y.Status || x.Reason != y.Reason || x.Message != y.Message ||
+				x.ObservedGeneration != y.ObservedGeneration
+		})
+}
+
+// timed gives conditions the time of their last transition: the former one where the status stays.
+func timed(want, have []metav1.Condition, now metav1.Time) []metav1.Condition {
+	want = slices.Clone(want)
+	for i := range want {
+		want[i].LastTransitionTime = now
+		if former := meta.FindStatusCondition(have, want[i].Type); former != nil && former.Status == want[i].Status {
+			want[i].LastTransitionTime = former.LastTransitionTime
+		}
+	}
+	return want
+}

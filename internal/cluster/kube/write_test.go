@@ -1,0 +1,210 @@
+package kube
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// service makes an EgressService, and waits until the daemon knows it.
+func (f *fixture) service(t *testing.T, d *daemon, namespace, name string) (cluster.Key, *egressv1.EgressService) {
+	t.Helper()
+	o := &egressv1.EgressService{}
+	require.NoError(t, f.egress.Post().Namespace(namespace).Resource("egressservices").
+		Body(&egressv1.EgressService{ObjectMeta: metav1.ObjectMeta{Name: name}}).Do(t.Context()).Into(o))
+	key := cluster.Key{Namespace: namespace, Name: name}
+	require.Eventually(t, func() bool {
+		objects, _, ok := d.Objects()
+		_, there := objects.EgressServices[key]
+		return ok && there
+	}, soon, step)
+	return key, o
+}
+
+// get gives an EgressService as the server has it.
+func (f *fixture) get(t *testing.T, key cluster.Key) *egressv1.EgressService {
+	t.Helper()
+	o := &egressv1.EgressService{}
+	require.NoError(t, f.egress.Get().Namespace(key.Namespace).Resource("egressservices").Name(key.Name).Do(t.Context()).Into(o))
+	return o
+}
+
+// edit patches the status by hand.
+func (f *fixture) edit(t *testing.T, key cluster.Key, status string) *egressv1.EgressService {
+	t.Helper()
+	o := &egressv1.EgressService{}
+	require.NoError(t, f.egress.Patch(types.MergePatchType).Namespace(key.Namespace).Resource("egressservices").Name(key.Name).
+		SubResource("status").Body([]byte(`{"status":`+status+`}`)).Do(t.Context()).Into(o))
+	return o
+}
+
+// decides does what a leader does: it writes what it wants whenever something changed, until ok.
+func (d *daemon) decides(t *testing.T, want map[cluster.Key]Wanted, ok func() bool) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		d.Write(want)
+		return ok()
+	}, soon, step)
+}
+
+func wanted(host string) Wanted {
+	return Wanted{
+		Status: cluster.Status{Host: host, Standby: "b", Term: 3, Conditions: []metav1.Condition{{
+			Type: "Programmed", Status: metav1.ConditionTrue, Reason: "Programmed", Message: "node " + host + " is the host",
+		}}},
+		Events: []Event{{Reason: "Elected", Message: "node " + host + " is the host"}, {Warning: true, Reason: "Moved", Message: "moved"}},
+	}
+}
+
+func (f *fixture) status(t *testing.T) {
+	ns := f.namespace(t)
+	d := f.daemon(t, ns, "a")
+	key, created := f.service(t, d, ns, "web")
+	want := map[cluster.Key]Wanted{key: wanted("a"), {Namespace: ns, Name: "gone"}: wanted("b")}
+	d.Write(want) // nobody leads yet, or nothing else happens
+
+	leader(t, d)
+	var o *egressv1.EgressService
+	right := func() bool { // it stands, and the daemon knows
+		o = f.get(t, key)
+		objects, _, _ := d.Objects()
+		return sameStatus(wanted("a").Status, cluster.Status{
+			Host: o.Status.Host, Standby: o.Status.Standby, Term: o.Status.Term, Conditions: o.Status.Conditions,
+		}) && sameStatus(wanted("a").Status, objects.EgressServices[key].Status)
+	}
+	d.decides(t, want, right)
+	since := o.Status.Conditions[0].LastTransitionTime
+	require.False(t, since.IsZero())
+	require.False(t, d.Pruned())
+	version := o.ResourceVersion
+
+	// Each of its events once, and nothing is written that stands.
+	events := f.core.CoreV1().Events(ns)
+	require.Eventually(t, func() bool {
+		list, err := events.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		return len(list.Items) == 2
+	}, soon, step)
+	for range 10 {
+		d.Write(want)
+	}
+	require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
+	list, err := events.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 2)
+	for _, e := range list.Items {
+		require.Equal(t, created.UID, e.InvolvedObject.UID)
+		require.Equal(t, "EgressService", e.InvolvedObject.Kind)
+		require.Equal(t, component, e.Source.Component)
+		require.EqualValues(t, 1, e.Count)
+	}
+	require.Equal(t, version, f.get(t, key).ResourceVersion)
+
+	// An edit by hand is put right, the time of a condition that stays is too.
+	f.edit(t, key, `{"host":"mallory","standby":null,"term":null}`)
+	d.decides(t, want, right)
+	require.Equal(t, since, o.Status.Conditions[0].LastTransitionTime)
+
+	// What the leader decided from an older version is not written.
+	edited := f.edit(t, key, `{"host":"mallory"}`)
+	w := d.leads()
+	w.mu.Lock()
+	w.written = map[cluster.Key]written{}
+	w.statuses = map[cluster.Key]statusWrite{key: {Wanted: wanted("c"), version: 1}}
+	w.mu.Unlock()
+	require.NoError(t, w.writeStatus(t.Context(), key))
+	require.Equal(t, edited.ResourceVersion, f.get(t, key).ResourceVersion)
+	d.decides(t, want, right)
+
+	// Nil: nothing is wanted.
+	version = o.ResourceVersion
+	d.Write(nil)
+	require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
+	require.Equal(t, version, f.get(t, key).ResourceVersion)
+}
+
+func (f *fixture) prunes(t *testing.T) {
+	f.applyCRD(t, upstreamCRD)
+	defer f.applyCRD(t, ourCRD)
+	ns := f.namespace(t)
+	d := f.daemon(t, ns, "a")
+	key, _ := f.service(t, d, ns, "web")
+	leader(t, d)
+	again := func() { // and a probe each time
+		t := d.leads()
+		t.mu.Lock()
+		t.probed = time.Time{}
+		t.mu.Unlock()
+	}
+
+	// The server may go by the former CRD a little longer.
+	host := "a"
+	require.Eventually(t, func() bool {
+		again()
+		host += "a"
+		d.Write(map[cluster.Key]Wanted{key: wanted(host)})
+		return d.Pruned()
+	}, soon, step)
+	want := map[cluster.Key]Wanted{key: wanted("a")}
+	d.decides(t, want, func() bool {
+		objects, _, _ := d.Objects()
+		return objects.EgressServices[key].Status.Host == "a" && f.get(t, key).Status.Host == "a"
+	})
+	require.Empty(t, f.get(t, key).Status.Standby)
+	version := f.get(t, key).ResourceVersion
+	for range 10 {
+		again()
+		d.Write(want)
+		require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
+	}
+	require.Equal(t, version, f.get(t, key).ResourceVersion)
+	require.True(t, d.Pruned())
+
+	// Ours is applied meanwhile.
+	f.applyCRD(t, ourCRD)
+	require.Eventually(t, func() bool {
+		again()
+		d.Write(want)
+		return !d.Pruned() && f.get(t, key).Status.Standby == "b"
+	}, soon, step)
+}
+
+func (f *fixture) labels(t *testing.T) {
+	ns := f.namespace(t)
+	d := f.daemon(t, ns, "a")
+	leader(t, d)
+	labels := func(node string) map[string]string {
+		o, err := f.core.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+		require.NoError(t, err)
+		return o.Labels
+	}
+	become := func(want map[string][]string, a, b map[string]string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			d.Label(want)
+			return len(relabel(labels("a"), want["a"])) == 0 && len(relabel(labels("b"), want["b"])) == 0
+		}, soon, step)
+		require.Equal(t, a, labels("a"))
+		require.Equal(t, b, labels("b"))
+	}
+	edit := func(node, patch string) {
+		_, err := f.core.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":`+patch+`}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	edit("a", `{"rack":"1"}`)
+	web, batch := labelPrefix+"shop-web", labelPrefix+"shop-batch"
+	want := map[string][]string{"a": {"shop-web", "shop-batch"}, "gone": {"shop-web"}}
+	become(want, map[string]string{"rack": "1", web: "", batch: ""}, nil)
+	edit("a", `{"`+web+`":"x","`+batch+`":null}`)
+	edit("b", `{"`+web+`":""}`)
+	become(want, map[string]string{"rack": "1", web: "", batch: ""}, nil)
+	become(map[string][]string{"b": {"shop-web"}}, map[string]string{"rack": "1"}, map[string]string{web: ""})
+	become(nil, map[string]string{"rack": "1"}, nil)
+}

@@ -1,0 +1,47 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables"
+)
+
+// RivalError says that another program on the node serves EgressServices.
+type RivalError struct{ Table, Chain string }
+
+func (e RivalError) Error() string {
+	return fmt.Sprintf("OVN-Kubernetes serves EgressServices on this node (nftables chain %[1]s in table inet %[2]s), and two must not: "+
+		"run it without --enable-egress-service, then remove what it left: nft delete chain inet %[2]s %[1]s", e.Chain, e.Table)
+}
+
+// What OVN-Kubernetes makes on a node when it runs with --enable-egress-service.
+const (
+	ovnTable = "ovn-kubernetes"
+	ovnChain = "egress-services"
+)
+
+// CheckRival returns a RivalError when somebody else serves EgressServices on this node: both would fight for hosts,
+// labels and source addresses.
+func (n *Node) CheckRival() error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables socket: %w", err)
+	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return fmt.Errorf("list nftables chains: %w", err)
+	}
+	for _, chain := range chains {
+		if chain.Table.Name == ovnTable && chain.Name == ovnChain {
+			return RivalError{ovnTable, ovnChain}
+		}
+	}
+	return nil
+}
+
+// IsRival tells a RivalError from a failure to look.
+func IsRival(err error) bool {
+	_, ok := errors.AsType[RivalError](err)
+	return ok
+}
