@@ -1,0 +1,258 @@
+package deploy
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	k8syaml "sigs.k8s.io/yaml"
+)
+
+// TestOneCRD: the chart's copy is the one that is generated.
+func TestOneCRD(t *testing.T) {
+	const name = "k8s.ovn.org_egressservices.yaml"
+	generated, err := os.ReadFile("../config/crd/" + name)
+	require.NoError(t, err)
+	copied, err := os.ReadFile(chart + "/crds/" + name)
+	require.NoError(t, err)
+	require.Equal(t, string(generated), string(copied), `"make generate" copies it`)
+}
+
+// TestSameObjects: helm and kustomize make the same of the same wishes.
+func TestSameObjects(t *testing.T) {
+	for _, c := range []struct {
+		name, values string
+		components   []string
+	}{
+		{name: "defaults"},
+		{name: "metrics", values: "podMonitor: {enabled: true}", components: []string{"podmonitor"}},
+		{name: "labels", values: "labelHosts: true", components: []string{"host-label"}},
+		{name: "all", values: "{podMonitor: {enabled: true}, labelHosts: true}", components: []string{"podmonitor", "host-label"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			helm, kustomize := rendered(t, c.values), built(t, overlay(t, c.components...))
+			require.Equal(t, configOf(t, kustomize), configOf(t, helm))
+			for _, o := range []objects{helm, kustomize} {
+				normalize(o)
+			}
+			require.Equal(t, slices.Sorted(maps.Keys(kustomize)), slices.Sorted(maps.Keys(helm)))
+			for key, o := range kustomize {
+				require.Equal(t, o.Object, helm[key].Object, key)
+			}
+		})
+	}
+}
+
+// normalize takes out what may differ. Helm makes no namespace: its own record is in it beforehand.
+func normalize(o objects) {
+	delete(o, "Namespace /"+namespace)
+	for _, u := range o {
+		u.SetLabels(nil)
+		if u.GetKind() == "ConfigMap" {
+			delete(u.Object, "data") // compared as the daemon reads it
+		}
+	}
+}
+
+func TestLint(t *testing.T) {
+	run(t, "helm", "lint", "--strict", chart)
+	run(t, "helm", "lint", "--strict", chart, "--values", file(t, "{podMonitor: {enabled: true}, labelHosts: true}"))
+}
+
+// TestPrivileges: what the daemon may do on a node is what it needs, and no more.
+func TestPrivileges(t *testing.T) {
+	spec := daemonSet(t, built(t, base), "egressway").Spec.Template.Spec
+	require.True(t, spec.HostNetwork)
+	require.False(t, spec.HostPID || spec.HostIPC)
+	require.Empty(t, spec.InitContainers)
+	require.Len(t, spec.Containers, 1)
+	confined(t, spec.Containers[0], "NET_ADMIN", "NET_RAW")
+
+	cleanup := daemonSet(t, built(t, "kustomize/cleanup"), "egressway-cleanup").Spec.Template.Spec
+	require.Len(t, cleanup.InitContainers, 1)
+	require.Len(t, cleanup.Containers, 1)
+	confined(t, cleanup.InitContainers[0], "NET_ADMIN")
+	confined(t, cleanup.Containers[0])
+	require.Equal(t, spec.Volumes, cleanup.Volumes, "cleanup reads the daemon's configuration and finds its socket")
+	require.Equal(t, spec.Containers[0].Image, cleanup.InitContainers[0].Image)
+}
+
+func confined(t *testing.T, c corev1.Container, capabilities ...corev1.Capability) {
+	t.Helper()
+	s := c.SecurityContext
+	require.NotNil(t, s, c.Name)
+	require.False(t, s.Privileged != nil && *s.Privileged)
+	require.NotNil(t, s.AllowPrivilegeEscalation)
+	require.False(t, *s.AllowPrivilegeEscalation)
+	require.NotNil(t, s.ReadOnlyRootFilesystem)
+	require.True(t, *s.ReadOnlyRootFilesystem)
+	require.Equal(t, corev1.SeccompProfileTypeRuntimeDefault, s.SeccompProfile.Type)
+	require.Equal(t, []corev1.Capability{"ALL"}, s.Capabilities.Drop)
+	require.Equal(t, capabilities, s.Capabilities.Add)
+	require.False(t, c.Resources.Requests.Memory().IsZero())
+}
+
+func daemonSet(t *testing.T, o objects, name string) *appsv1.DaemonSet {
+	t.Helper()
+	u := o["DaemonSet "+namespace+"/"+name]
+	require.NotNil(t, u)
+	var d appsv1.DaemonSet
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &d, true))
+	return &d
+}
+
+// TestValues: what the values say arrives where it should.
+func TestValues(t *testing.T) {
+	for _, c := range []struct {
+		name, values string
+		check        func(*testing.T, objects, corev1.PodSpec)
+	}{
+		{"an AS number of 32 bits stays a number", "config: {bgp: {asn: 4200000001}}", func(t *testing.T, o objects, _ corev1.PodSpec) {
+			require.EqualValues(t, 4200000001, configOf(t, o).BGP.ASN)
+		}},
+		{
+			"quoted values stay strings", `config: {marks: {mask: "0x3f00"}, networks: [{name: "100", table: 100}], clusterCIDRs: ["fd44::/16"]}`,
+			func(t *testing.T, o objects, _ corev1.PodSpec) {
+				c := configOf(t, o)
+				require.EqualValues(t, 0x3f00, c.Marks.Mask)
+				require.Equal(t, "100", c.Networks[0].Name)
+				require.Equal(t, "fd44::/16", c.ClusterCIDRs[0].String())
+			},
+		},
+		{"probes follow the metrics address", `config: {status: {metricsAddress: "[fd00::1]:9000"}}`, func(t *testing.T, _ objects, p corev1.PodSpec) {
+			require.EqualValues(t, 9000, p.Containers[0].Ports[0].ContainerPort)
+			require.Equal(t, "fd00::1", p.Containers[0].LivenessProbe.HTTPGet.Host)
+			require.Equal(t, "fd00::1", p.Containers[0].ReadinessProbe.HTTPGet.Host)
+		}},
+		{"probes ask the loopback address for all addresses", `config: {status: {metricsAddress: "0.0.0.0:9000"}}`, func(t *testing.T, _ objects, p corev1.PodSpec) {
+			require.Equal(t, "127.0.0.1", p.Containers[0].LivenessProbe.HTTPGet.Host)
+		}},
+		{"no probes without metrics", `config: {status: {metricsAddress: ""}}`, func(t *testing.T, _ objects, p corev1.PodSpec) {
+			require.Empty(t, p.Containers[0].Ports)
+			require.Nil(t, p.Containers[0].LivenessProbe)
+			require.Nil(t, p.Containers[0].ReadinessProbe)
+		}},
+		{
+			"a metrics address of one's own stays with a PodMonitor", `{podMonitor: {enabled: true, labels: {release: prometheus}}, config: {status: {metricsAddress: "10.0.0.1:9000"}}}`,
+			func(t *testing.T, o objects, p corev1.PodSpec) {
+				require.Contains(t, p.Containers[0].Env, corev1.EnvVar{Name: "EGRESSWAY_STATUS_METRICSADDRESS", Value: "10.0.0.1:9000"})
+				require.Equal(t, "prometheus", o["PodMonitor "+namespace+"/egressway"].GetLabels()["release"])
+			},
+		},
+		{"image", "{image: {repository: registry.example.com/egressway, tag: v9}, imagePullSecrets: [{name: registry}]}", func(t *testing.T, _ objects, p corev1.PodSpec) {
+			require.Equal(t, "registry.example.com/egressway:v9", p.Containers[0].Image)
+			require.Equal(t, []corev1.LocalObjectReference{{Name: "registry"}}, p.ImagePullSecrets)
+		}},
+		{"digest", "image: {digest: sha256:" + strings.Repeat("a", 64) + "}", func(t *testing.T, _ objects, p corev1.PodSpec) {
+			require.Equal(t, "ghcr.io/egressway/egressway@sha256:"+strings.Repeat("a", 64), p.Containers[0].Image)
+		}},
+		{
+			"nothing optional", "{priorityClassName: '', tolerations: [], nodeSelector: {kubernetes.io/os: null}, resources: {requests: null, limits: null}, config: {networks: null}}",
+			func(t *testing.T, _ objects, p corev1.PodSpec) {
+				require.Empty(t, p.PriorityClassName)
+				require.Empty(t, p.Tolerations)
+				require.Empty(t, p.NodeSelector)
+				require.Empty(t, p.Containers[0].Resources.Limits)
+			},
+		},
+		{
+			"placement", "{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: gpu, operator: Exists}]}]}}}, updateStrategy: {type: OnDelete, rollingUpdate: null}}",
+			func(t *testing.T, o objects, p corev1.PodSpec) {
+				require.NotNil(t, p.Affinity.NodeAffinity)
+				require.Equal(t, appsv1.OnDeleteDaemonSetStrategyType, daemonSet(t, o, "egressway").Spec.UpdateStrategy.Type)
+				require.Nil(t, daemonSet(t, o, "egressway").Spec.UpdateStrategy.RollingUpdate)
+			},
+		},
+		{"another Secret", "passwordSecret: bgp", func(t *testing.T, _ objects, p corev1.PodSpec) {
+			require.Equal(t, "bgp", p.Volumes[0].Projected.Sources[1].Secret.Name)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			o := rendered(t, c.values)
+			c.check(t, o, daemonSet(t, o, "egressway").Spec.Template.Spec)
+		})
+	}
+}
+
+// TestBadValues: a value that would do nothing, or break the daemon, is refused by name.
+func TestBadValues(t *testing.T) {
+	for values, named := range map[string]string{
+		"labelhosts: true":                                     "labelhosts",
+		"labelHosts: yes please":                               "labelHosts",
+		"image: {digest: abc}":                                 "digest",
+		"image: {pullPolicy: Sometimes}":                       "pullPolicy",
+		"podMonitor: {enabled: true, interval: half a minute}": "interval",
+		"config: {status: {metricsAddress: 9479}}":             "metricsAddress",
+		"config: {status: {socket: /tmp/sock}}":                "socket",
+		"config: {networks: [{vrf: vrf-red}]}":                 "name",
+		"config: []":                                           "config",
+	} {
+		t.Run(values, func(t *testing.T) {
+			t.Parallel()
+			_, err := try(t, "helm", "template", "egressway", chart, "--values", file(t, values))
+			require.ErrorContains(t, err, named)
+		})
+	}
+}
+
+// TestDocumentedValues: the chart's README has every value, and its schema too.
+func TestDocumentedValues(t *testing.T) {
+	readme, err := os.ReadFile(chart + "/README.md")
+	require.NoError(t, err)
+	var values map[string]any
+	b, err := os.ReadFile(chart + "/values.yaml")
+	require.NoError(t, err)
+	require.NoError(t, k8syaml.UnmarshalStrict(b, &values))
+	var schema struct{ Properties map[string]any }
+	b, err = os.ReadFile(chart + "/values.schema.json")
+	require.NoError(t, err)
+	require.NoError(t, k8syaml.Unmarshal(b, &schema))
+	for key, value := range values {
+		require.Contains(t, schema.Properties, key)
+		names := []string{key}
+		if inner, ok := value.(map[string]any); ok && (key == "image" || key == "podMonitor") {
+			names = nil
+			for k := range inner {
+				names = append(names, key+"."+k)
+			}
+		}
+		for _, name := range names {
+			require.Contains(t, string(readme), "| `"+name+"` |")
+		}
+	}
+}
+
+// TestRoles: both ways to install give the daemon the same rights, and none but these on Nodes.
+func TestRoles(t *testing.T) {
+	for _, labels := range []bool{false, true} {
+		var components []string
+		if labels {
+			components = []string{"host-label"}
+		}
+		verbs := sets.New[string]()
+		rules, _, err := unstructured.NestedSlice(built(t, overlay(t, components...))["ClusterRole /egressway"].Object, "rules")
+		require.NoError(t, err)
+		for _, r := range rules {
+			rule, ok := r.(map[string]any)
+			require.True(t, ok)
+			resources, _, _ := unstructured.NestedStringSlice(rule, "resources")
+			of, _, _ := unstructured.NestedStringSlice(rule, "verbs")
+			require.NotContains(t, of, "*")
+			require.NotContains(t, resources, "*")
+			if slices.Contains(resources, "nodes") {
+				verbs.Insert(of...)
+			}
+		}
+		require.Equal(t, labels, verbs.Has("patch"))
+	}
+}
