@@ -18,6 +18,8 @@ kind: Service
 metadata: {namespace: shop, name: zoo}
 spec:
   type: LoadBalancer
+  ipFamilyPolicy: RequireDualStack
+  clusterIP: 10.96.0.30
   clusterIPs: [10.96.0.30, "fd96::30"]
   ports: [{name: tcp, protocol: TCP, port: 80, targetPort: 8080}]
 status:

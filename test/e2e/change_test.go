@@ -70,13 +70,18 @@ func TestChange(t *testing.T) {
 		route("blue1", "192.0.2.10/32")
 	}, "network: blue # of web", "network: red")
 
-	change("host", nil, func(t *testing.T) {
-		route("red1", "192.0.2.10/32", "10.1.0.12")
-		route("red2", "2001:db8:2::10/128", "fd01::12")
-	}, "network: red\n", "network: red\nstatus:\n  host: b\n")
-	change("host back", nil, func(t *testing.T) {
-		route("red1", "192.0.2.10/32", "10.1.0.11")
-	}, "status:\n  host: b\n", "status:\n  host: a\n")
+	move := func(name, to string, fromTo ...string) {
+		t.Helper()
+		t.Run(name, func(t *testing.T) {
+			moving(t, s, now, []string{"a-p1", "b-p1"}, func() {
+				require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
+				route("red1", "192.0.2.10/32", "10.1.0."+to)
+				route("red2", "2001:db8:2::10/128", "fd01::"+to)
+			})
+		})
+	}
+	move("host", "12", "network: red\n", "network: red\nstatus:\n  host: b\n")
+	move("host back", "11", "status:\n  host: b\n", "status:\n  host: a\n")
 	change("host named no more", nil, nil, "status:\n  host: a\n", "")
 
 	change("mode", identities{

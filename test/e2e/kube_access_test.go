@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/internal/lab/stage"
+)
+
+// granted reads what the rights that we ship permit: verb, group and resource.
+func granted(t *testing.T) map[string]bool {
+	t.Helper()
+	b, err := os.ReadFile("../../deploy/kustomize/base/rbac.yaml")
+	require.NoError(t, err)
+	all := map[string]bool{}
+	for _, document := range strings.Split(string(b), "\n---\n") {
+		var role rbacv1.ClusterRole // a Role is the same but for its kind
+		require.NoError(t, yaml.Unmarshal([]byte(document), &role))
+		for _, rule := range role.Rules {
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						all[fmt.Sprintf("%s %s.%s", verb, resource, group)] = true
+					}
+				}
+			}
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// used reads in the API server's records what the daemons asked for; none of it may have been refused.
+func used(t *testing.T, s *stage.Stage) map[string]bool {
+	t.Helper()
+	events, err := s.API.Audit(t.Context())
+	require.NoError(t, err)
+	all := map[string]bool{}
+	for _, e := range events {
+		if !strings.HasPrefix(e.User, "system:serviceaccount:"+stage.Namespace+":") || e.Resource == "" {
+			continue
+		}
+		require.False(t, e.Forbidden(), "%s: %s %s", e.User, e.Verb, e.Path)
+		resource := e.Resource
+		if e.Subresource != "" {
+			resource += "/" + e.Subresource
+		}
+		all[fmt.Sprintf("%s %s.%s", e.Verb, resource, e.Group)] = true
+	}
+	return all
+}
+
+// TestAccess holds the rights that we ship against what daemons do: none lacks, none is there for nothing.
+func TestAccess(t *testing.T) {
+	s := play(t, stage.Options{API: true})
+	ctx := t.Context()
+	host, standby := hosts(t, s)
+	const free = "network: red\n"
+	at := func(node string) string {
+		return free + "  nodeSelector: {matchLabels: {kubernetes.io/hostname: " + node + "}}\n"
+	}
+	// The same two moves again and again are the same two Events, counted.
+	require.NoError(t, s.Edit(ctx, "web.yaml", free, at(standby)))
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
+		if used(t, s)["patch events."] {
+			return nil
+		}
+		if err := s.Edit(ctx, "web.yaml", at(standby), at(host)); err != nil {
+			return err
+		}
+		if err := s.AwaitHost(ctx, "shop", "web", host, ""); err != nil {
+			return err
+		}
+		if err := s.Edit(ctx, "web.yaml", at(host), at(standby)); err != nil {
+			return err
+		}
+		if err := s.AwaitHost(ctx, "shop", "web", standby, ""); err != nil {
+			return err
+		}
+		return fmt.Errorf("no Event was counted up")
+	}))
+	have, need := granted(t), used(t, s)
+	for right := range have {
+		// A list is what a server is asked for that cannot stream one: those before Kubernetes 1.34.
+		if verb, resource, _ := strings.Cut(right, " "); verb == "list" && need["watch "+resource] {
+			need[right] = true
+		}
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(need)))
+}

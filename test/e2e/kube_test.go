@@ -1,0 +1,208 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/internal/lab/stage"
+)
+
+// hosts asks the API server for the host and the standby of web, once they are in force.
+func hosts(t *testing.T, s *stage.Stage) (host, standby string) {
+	t.Helper()
+	e, err := s.AwaitStatus(t.Context(), "shop", "web", func(e egressv1.EgressServiceStatus) error {
+		if e.Host == "" || e.Standby == "" || !meta.IsStatusConditionTrue(e.Conditions, "Programmed") {
+			return errors.New("want a host and a standby in force")
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return e.Status.Host, e.Status.Standby
+}
+
+// in is the address of a node in red.
+var inRed = map[string][2]string{"a": {"10.1.0.11", "fd01::11"}, "b": {"10.1.0.12", "fd01::12"}}
+
+// hostAt waits until both routers of red use exactly one path to the ingress IPs of web, by node.
+func hostAt(t *testing.T, s *stage.Stage, node string) {
+	t.Helper()
+	for _, router := range []string{"red1", "red2"} {
+		require.NoError(t, s.AwaitRoute(t.Context(), router, "192.0.2.10/32", inRed[node][0]))
+		require.NoError(t, s.AwaitRoute(t.Context(), router, "2001:db8:2::10/128", inRed[node][1]))
+	}
+}
+
+const patience = 30 * time.Second
+
+func other(node string) string { return map[string]string{"a": "b", "b": "a"}[node] }
+
+// TestKubernetes changes what pods are to the outside world by the objects of an API server, under their traffic.
+func TestKubernetes(t *testing.T) {
+	s := play(t, stage.Options{API: true, Manifests: oneFile(t)})
+	ctx := t.Context()
+	host, standby := hosts(t, s)
+	hostAt(t, s, host)
+	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.10/32", inRed[standby][0]))
+	require.NoError(t, s.AwaitHost(ctx, "shop", "batch", "ALL", ""))
+	now := asDeployed()
+	awaitServed(t, s, now)
+
+	change := func(name string, changed identities, done func(t *testing.T), fromTo ...string) {
+		t.Helper()
+		after := now.with(changed)
+		t.Run(name, func(t *testing.T) {
+			transition(t, s, now, after, func() {
+				require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
+				if done != nil {
+					done(t)
+				}
+			})
+		})
+		now = after
+	}
+	webAs := func(i identity) identities { return identities{"a-p1": i, "b-p1": i} }
+
+	selector := "network: red\n  nodeSelector: {matchLabels: {kubernetes.io/hostname: " + standby + "}}\n"
+	t.Run("host by selector", func(t *testing.T) {
+		// A question whose answer comes when the host has changed is lost: who asked by the former host is unknown to the new.
+		s.Witness.Reset()
+		during := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
+		during.answered(t, 3, now)
+		require.NoError(t, s.Edit(ctx, "shop.yaml", "network: red\n", selector))
+		require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+		hostAt(t, s, standby)
+		during.answered(t, 5, now)
+		during.stop(t, now, now.nobody())
+		requireInnocent(t, s, now)
+	})
+	change("selector gone: no failback", nil, func(t *testing.T) {
+		require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
+	}, selector, "network: red\n")
+	moved := identity{"ext-red", "192.0.2.11", "2001:db8:2::11"}
+	change("ingress IP", webAs(moved), func(t *testing.T) {
+		require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32"))
+	}, "ip: 192.0.2.10", "ip: 192.0.2.11", `ip: "2001:db8:2::10"`, `ip: "2001:db8:2::11"`)
+	change("ingress IP back", webAs(web), nil,
+		"ip: 192.0.2.11", "ip: 192.0.2.10", `ip: "2001:db8:2::11"`, `ip: "2001:db8:2::10"`)
+	change("network", webAs(identity{"ext-blue", web.source4, web.source6}), nil, "network: red", "network: blue # of web")
+	change("network back", webAs(web), nil, "network: blue # of web", "network: red")
+	change("mode", identities{
+		"a-p1": {"ext-red", "10.1.0.11", "fd01::11"}, "b-p1": {"ext-red", "10.1.0.12", "fd01::12"},
+	}, func(t *testing.T) {
+		require.NoError(t, s.AwaitHost(ctx, "shop", "web", "ALL", ""))
+	}, "sourceIPBy: LoadBalancerIP", "sourceIPBy: Network # of web")
+	change("mode back", webAs(web), nil, "sourceIPBy: Network # of web", "sourceIPBy: LoadBalancerIP")
+	change("object deleted", identities{"a-p1": nodeA, "b-p1": nodeB}, func(t *testing.T) {
+		require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32"))
+	}, webEgress, "# no web\n")
+	change("object created", webAs(web), nil, "# no web\n", webEgress)
+	change("endpoint removed", identities{"b-p1": nodeB}, nil, webEndpoint4, "# 4\n", webEndpoint6, "# 6\n")
+	change("endpoint added", identities{"b-p1": web}, nil, "# 4\n", webEndpoint4, "# 6\n", webEndpoint6)
+
+	for _, node := range []string{"a", "b"} {
+		require.NotContains(t, strings.ToLower(s.Daemons[node].Log()), "pass failed", "the daemon of %s had no trouble", node)
+	}
+}
+
+// TestStatusIsPutRight edits by hand what the leader wrote.
+func TestStatusIsPutRight(t *testing.T) {
+	s := play(t, stage.Options{API: true})
+	ctx := t.Context()
+	host, standby := hosts(t, s)
+	require.NoError(t, s.API.Apply(ctx, fmt.Sprintf(
+		"{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {namespace: shop, name: web}, spec: {sourceIPBy: LoadBalancerIP, network: red}, status: {host: %s, standby: %s}}", standby, host)))
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby))
+	hostAt(t, s, host)
+}
+
+// TestLeaderDies kills the daemon that elects, and then takes the host's node away.
+func TestLeaderDies(t *testing.T) {
+	s := play(t, stage.Options{API: true})
+	ctx := t.Context()
+	now := asDeployed()
+	host, standby := hosts(t, s)
+	awaitServed(t, s, now)
+	traffic := ask(t, s, "a-p1", "b-p1", "c-p1")
+	traffic.answered(t, 3, now)
+
+	leader := ""
+	for node, d := range s.Daemons {
+		if strings.Contains(d.Log(), "msg=leading") {
+			leader = node
+		}
+	}
+	require.NotEmpty(t, leader)
+	s.Daemons[leader].Kill()
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
+		if !strings.Contains(s.Daemons[other(leader)].Log(), "msg=leading") {
+			return errors.New("the other daemon does not lead")
+		}
+		return nil
+	}))
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby), "nothing moves because a daemon died")
+	hostAt(t, s, host)
+	traffic.answered(t, 3, now)
+	require.NoError(t, s.StartDaemon(leader))
+
+	// The node of the host is not Ready any more, by what the API server says.
+	const ready, not = `- {type: Ready, status: "True"}`, `- {type: Ready, status: "False"}`
+	nodes, err := s.Manifest("cluster.yaml")
+	require.NoError(t, err)
+	documents := strings.Split(nodes, "---\n")
+	for i, d := range documents {
+		if strings.Contains(d, "name: "+host+"\n") {
+			documents[i] = strings.Replace(d, ready, not, 1)
+		}
+	}
+	require.NoError(t, s.Write(ctx, "cluster.yaml", strings.Join(documents, "---\n")))
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+	hostAt(t, s, standby)
+	traffic.answered(t, 5, now)
+	require.NoError(t, s.Write(ctx, "cluster.yaml", nodes))
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host), "no failback")
+	traffic.stop(t, now, now.nobody())
+	requireInnocent(t, s, now)
+}
+
+// TestAPIServerAway takes the API server away from daemons that run, and from one that starts.
+func TestAPIServerAway(t *testing.T) {
+	s := play(t, stage.Options{API: true})
+	ctx := t.Context()
+	now := asDeployed()
+	host, standby := hosts(t, s)
+	awaitServed(t, s, now)
+	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
+	traffic.answered(t, 3, now)
+
+	require.NoError(t, s.API.Kill(ctx))
+	awaitLog(t, s, "it does not answer", nil, "a", "b")
+	require.NoError(t, s.Daemons[standby].Stop(ctx))
+	require.NoError(t, s.StartDaemon(standby))
+	awaitLog(t, s, "it does not answer", nil, standby)
+	traffic.answered(t, 10, now)
+	hostAt(t, s, host)
+
+	require.NoError(t, s.API.Up(ctx))
+	awaitAll(t, s, now)
+	require.NoError(t, s.Write(ctx, "zoo.yaml", lateManifest))
+	awaitAll(t, s, identities{"c-p1": nodeC}) // no daemon is on node c
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", inRed[host][0]))
+	_, err := s.AwaitStatus(ctx, "shop", "zoo", func(e egressv1.EgressServiceStatus) error {
+		if e.Host == "" {
+			return errors.New("want a host")
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby))
+	traffic.stop(t, now)
+	requireInnocent(t, s, now)
+}

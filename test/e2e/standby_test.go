@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/internal/lab/stage"
+)
+
+// fibWatch is what a router's kernel tells of its routes as they change.
+type fibWatch struct {
+	router string
+	mu     sync.Mutex
+	lines  []string
+}
+
+// watchFIB watches a router until the test ends.
+func watchFIB(t *testing.T, s *stage.Stage, router string) *fibWatch {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	w := &fibWatch{router: router}
+	cmd := s.Node(router).Command(ctx, "ip", "-o", "monitor", "route")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	var work sync.WaitGroup
+	work.Go(func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			w.mu.Lock()
+			w.lines = append(w.lines, lines.Text())
+			w.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		work.Wait()
+		require.Error(t, cmd.Wait(), "it ends when it is killed")
+	})
+	const sign = "203.0.113.250"
+	require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error {
+		for _, change := range []string{"add", "del"} {
+			if _, err := s.Node(router).Run(ctx, "ip", "route", change, sign+"/32", "dev", "lo"); err != nil {
+				return err
+			}
+		}
+		if len(w.changes(sign)) == 0 {
+			return fmt.Errorf("%s tells nothing of its routes", router)
+		}
+		return nil
+	}))
+	return w
+}
+
+// changes lists what was told of the route to a host since forget.
+func (w *fibWatch) changes(addr string) (all []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.lines {
+		if slices.Contains(strings.Fields(l), addr) {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+func (w *fibWatch) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = nil
+}
+
+var viaGateway = regexp.MustCompile(`via (\S+)`)
+
+// requireMoved fails unless the route to a host was there all the time and went over from one gateway to another once. For a
+// moment it may have had both.
+func (w *fibWatch) requireMoved(t *testing.T, addr, from, to string) {
+	t.Helper()
+	stages := []string{from}
+	for _, l := range w.changes(addr) {
+		require.NotContains(t, l, "Deleted", "%s at %s", addr, w.router)
+		var gateways []string
+		for _, m := range viaGateway.FindAllStringSubmatch(l, -1) {
+			gateways = append(gateways, m[1])
+		}
+		slices.Sort(gateways)
+		stages = append(stages, strings.Join(gateways, " "))
+	}
+	both := []string{from, to}
+	slices.Sort(both)
+	stages = slices.DeleteFunc(slices.Compact(stages), func(gateways string) bool { return gateways == strings.Join(both, " ") })
+	require.Equal(t, []string{from, to}, slices.Compact(stages), "gateways of %s at %s", addr, w.router)
+}
+
+// moving makes a change that gives some pods another host, under the traffic of all. No packet shows another identity, and
+// connections stay. But what is answered to a new connection by the next host before routers know it, or by the former one
+// after they do, comes to the other host: of the movers, some questions go unanswered.
+func moving(t *testing.T, s *stage.Stage, pods identities, movers []string, change func()) {
+	t.Helper()
+	nobody := identities{}
+	for _, pod := range movers {
+		nobody[pod] = identity{}
+	}
+	s.Witness.Reset()
+	old := talk(t, s, pods)
+	traffic := ask(t, s, slices.Sorted(maps.Keys(pods))...)
+	traffic.answered(t, 3, pods)
+	change()
+	traffic.answered(t, 5, pods)
+	traffic.stop(t, pods, pods.with(nobody))
+	old.goOn(t, pods, pods)
+	requireInnocent(t, s, pods)
+}
+
+// TestStandby has routers know the way to the node that takes over before it does: they have a way at every moment.
+func TestStandby(t *testing.T) {
+	now := strings.Replace(manifest(t, "web.yaml"), "network: red\n", "network: red\nstatus: {host: a, standby: b, term: 1}\n", 1)
+	s := play(t, stage.Options{
+		Nodes:     []string{"a", "b", "c"},
+		Manifests: map[string]string{"cluster.yaml": manifest(t, "cluster.yaml"), "batch.yaml": manifest(t, "batch.yaml"), "web.yaml": now},
+	})
+	ctx := t.Context()
+	all := asDeployed()
+	webPods, routers := []string{"a-p1", "b-p1"}, []string{"red1", "red2"}
+	paths := func(active, standby string) {
+		t.Helper()
+		for _, router := range routers {
+			for _, f := range ipFamilies {
+				require.NoError(t, s.AwaitRoute(ctx, router, host(f.web), f.of(f.red, active).String()))
+				if standby != "" {
+					require.NoError(t, s.AwaitStandby(ctx, router, host(f.web), f.of(f.red, standby).String()))
+				}
+			}
+		}
+	}
+	paths("a", "b")
+	awaitServed(t, s, all)
+	watches := make([]*fibWatch, len(routers))
+	for i, router := range routers {
+		watches[i] = watchFIB(t, s, router)
+	}
+	status := func(host, standby string, term int) string {
+		return fmt.Sprintf("status: {host: %s, standby: %s, term: %d}", host, standby, term)
+	}
+	was := status("a", "b", 1)
+	// tell writes another status, as whoever elects would.
+	tell := func(host, standby string, term int) {
+		t.Helper()
+		next := status(host, standby, term)
+		require.NoError(t, s.Edit(ctx, "web.yaml", was, next))
+		was = next
+		paths(host, standby)
+	}
+	moved := func(t *testing.T, from, to string) {
+		t.Helper()
+		for _, w := range watches {
+			for _, f := range ipFamilies {
+				w.requireMoved(t, f.web.String(), f.of(f.red, from).String(), f.of(f.red, to).String())
+			}
+			w.forget()
+		}
+	}
+	fromOutside := func(t *testing.T) {
+		t.Helper()
+		for _, f := range ipFamilies {
+			a, err := s.Node("ext-red").AskTCP(ctx, netip.AddrPortFrom(f.web, 80))
+			require.NoError(t, err)
+			require.Contains(t, []string{"a-p1", "b-p1"}, a.Name)
+		}
+	}
+
+	for _, w := range watches {
+		w.forget()
+	}
+	t.Run("to the standby", func(t *testing.T) {
+		moving(t, s, all, webPods, func() { tell("b", "a", 2) })
+		moved(t, "a", "b")
+	})
+	t.Run("and back", func(t *testing.T) {
+		moving(t, s, all, webPods, func() { tell("a", "b", 3) })
+		moved(t, "b", "a")
+	})
+	t.Run("to a third node, which is the standby first", func(t *testing.T) {
+		moving(t, s, all, webPods, func() {
+			tell("a", "c", 3)
+			tell("c", "a", 4)
+		})
+		moved(t, "a", "c")
+	})
+	t.Run("the host's sessions end", func(t *testing.T) {
+		fromOutside(t)
+		for _, router := range routers {
+			_, err := s.Node(router).VTY("bgpd", "configure terminal", "router bgp 64601", "neighbor 10.1.0.13 shutdown")
+			require.NoError(t, err)
+		}
+		paths("a", "")
+		moved(t, "c", "a")
+		fromOutside(t)
+	})
+}
