@@ -94,8 +94,11 @@ func besideAPI(args []string) int {
 
 // manage makes the bridge that internal/lab plugs its nodes into.
 func manage(ipv4, ipv6 string, more ...string) error {
+	// Without an address of its own, a bridge takes one of its ports', and has another one when that goes: who knows the
+	// former one sends to nobody for half a minute.
+	const address = "02:00:00:98:00:02"
 	return ip(append([]string{
-		"link add " + mgmt + " type bridge", "link set " + mgmt + " up",
+		"link add " + mgmt + " address " + address + " type bridge", "link set " + mgmt + " up",
 		"addr add " + ipv4 + "/24 dev " + mgmt, "addr add " + ipv6 + "/64 dev " + mgmt + " nodad",
 	}, more...)...)
 }
