@@ -111,31 +111,37 @@ func (a *Agent) lead(c *config.Config, objects cluster.Objects, problems []clust
 		l.waiting = true
 		return
 	}
-	real := objects
-	objects.EgressServices = l.remembered(real)
-	choices := election.Elect(objects, reports)
+	api.Write(l.elect(api, c, objects, reports, problems))
+}
+
+// elect decides what should stand in the status of every EgressService.
+func (l *leadership) elect(api apiServer, c *config.Config, objects cluster.Objects, reports map[string]cluster.Report, problems []cluster.Problem) map[cluster.Key]kube.Wanted {
+	told := objects.EgressServices
+	objects.EgressServices = l.remembered(objects)
 	if c.Source.Kubernetes.LabelHosts {
 		labels, unlabelled := election.Labels(objects)
 		api.Label(labels)
 		problems = append(slices.Clone(problems), unlabelled...)
 	}
 	found := byObject(problems)
+	choices := election.Elect(objects, reports)
 	want := make(map[cluster.Key]kube.Wanted, len(choices))
 	for key, choice := range choices {
-		d, known := l.decided[key]
 		view := election.View{
-			Key: key, Choice: choice, Problems: without(found[key.String()], choice.Problem), Since: math.MaxUint64,
-			Impatient: known && time.Since(d.began) > moveWithin, Pruned: api.Pruned(),
+			Key: key, Choice: choice, Problems: without(found[key.String()], choice.Problem), Since: math.MaxUint64, Pruned: api.Pruned(),
 		}
-		if known && d.version != 0 {
-			view.Since = d.version
+		if d, known := l.decided[key]; known {
+			view.Impatient = time.Since(d.began) > moveWithin
+			if d.version != 0 {
+				view.Since = d.version
+			}
 		}
 		next := election.Next(objects, reports, view)
-		want[key] = kube.Wanted{Status: next, Events: events(real.EgressServices[key].Status, next, choice)}
-		l.decide(key, real.EgressServices[key], next)
+		want[key] = kube.Wanted{Status: next, Events: events(told[key].Status, next, choice)}
+		l.decide(key, told[key], next)
 		l.waiting = l.waiting || next.Host != choice.Host
 	}
-	api.Write(want)
+	return want
 }
 
 // events tells people what changes between two statuses.

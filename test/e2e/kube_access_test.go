@@ -22,7 +22,7 @@ func granted(t *testing.T) map[string]bool {
 	b, err := os.ReadFile("../../deploy/kustomize/base/rbac.yaml")
 	require.NoError(t, err)
 	all := map[string]bool{}
-	for _, document := range strings.Split(string(b), "\n---\n") {
+	for document := range strings.SplitSeq(string(b), "\n---\n") {
 		var role rbacv1.ClusterRole // a Role is the same but for its kind
 		require.NoError(t, yaml.Unmarshal([]byte(document), &role))
 		for _, rule := range role.Rules {

@@ -70,8 +70,8 @@ func (r *random) endpoints(name, family string) string {
 		}
 		text += fmt.Sprintf("  - {addresses: [%q]%s, conditions: {ready: %t, serving: true, terminating: %t}}\n", addr, node, r.IntN(2) > 0, r.IntN(4) == 0)
 	}
-	if strings.HasSuffix(text, "endpoints:\n") {
-		text = strings.TrimSuffix(text, "endpoints:\n") + "endpoints: []\n"
+	if head, none := strings.CutSuffix(text, "endpoints:\n"); none {
+		return head + "endpoints: []\n"
 	}
 	return text
 }
@@ -119,7 +119,7 @@ func (r *random) step(t *testing.T, s *stage.Stage) {
 			case node == "c" && r.IntN(3) == 0:
 				remove(d)
 			default:
-				apply(strings.Replace(d, `{type: Ready, status: "True"}`, fmt.Sprintf(`{type: Ready, status: "%s"}`, r.pick("True", "True", "False", "Unknown")), 1))
+				apply(strings.Replace(d, `{type: Ready, status: "True"}`, fmt.Sprintf(`{type: Ready, status: %q}`, r.pick("True", "True", "False", "Unknown")), 1))
 			}
 		}
 	}

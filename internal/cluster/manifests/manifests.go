@@ -214,7 +214,8 @@ func (f *folder) egressService(d *document) {
 	o.Namespace = namespaceOr(o.Namespace)
 	key, e, problems, ok := cluster.FromEgressService(&o)
 	f.report(d, problems...)
-	if ok && f.claim(d) {
+	misnamed := slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Field == "metadata.name" })
+	if ok && !misnamed && f.claim(d) { // one that can have no Service is of use for its status only
 		f.objects.EgressServices[key] = e
 	}
 }

@@ -32,7 +32,7 @@ func (s *Stage) startAPI(ctx context.Context, containerlab string, o Options) er
 	repository := filepath.Join(containerlab, "..")
 	crd := o.CRD
 	if crd == "" {
-		b, err := os.ReadFile(filepath.Join(repository, "config/crd/k8s.ovn.org_egressservices.yaml"))
+		b, err := os.ReadFile(filepath.Join(repository, "config", "crd", "k8s.ovn.org_egressservices.yaml"))
 		if err != nil {
 			return fmt.Errorf("read the CRD: %w", err)
 		}
@@ -43,7 +43,7 @@ func (s *Stage) startAPI(ctx context.Context, containerlab string, o Options) er
 		return fmt.Errorf("read our RBAC: %w", err)
 	}
 	documents := []string{crd, namespaces}
-	for _, document := range strings.Split(string(shipped), "\n---\n") {
+	for document := range strings.SplitSeq(string(shipped), "\n---\n") {
 		if strings.Contains(document, "\nkind: ServiceAccount\n") || strings.HasPrefix(document, "kind: ServiceAccount") {
 			continue // there is one a node
 		}
@@ -102,7 +102,7 @@ func User(node string) string {
 func (s *Stage) apply(ctx context.Context, before, after string) error {
 	// The range of Services is the server's own.
 	documents := func(content string) (all []string) {
-		for _, d := range strings.Split(content, "\n---\n") {
+		for d := range strings.SplitSeq(content, "\n---\n") {
 			if strings.Contains(d, "kind:") && !strings.Contains(d, "kind: ServiceCIDR") {
 				all = append(all, d)
 			}
