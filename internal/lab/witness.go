@@ -20,6 +20,7 @@ type Packet struct {
 	Out             bool // sent by the interface; otherwise received
 	Src, Dst        netip.Addr
 	Protocol        Protocol
+	Fresh           bool // its hop limit is that of Linux: nobody has forwarded it yet
 }
 
 func (p Packet) String() string {
@@ -27,7 +28,11 @@ func (p Packet) String() string {
 	if p.Out {
 		direction = "out"
 	}
-	return fmt.Sprintf("%s:%s %s %s > %s %s", p.Node, p.Interface, direction, p.Src, p.Dst, p.Protocol)
+	fresh := ""
+	if p.Fresh {
+		fresh = " fresh"
+	}
+	return fmt.Sprintf("%s:%s %s %s > %s %s%s", p.Node, p.Interface, direction, p.Src, p.Dst, p.Protocol, fresh)
 }
 
 // Packets counts packets.
@@ -148,9 +153,9 @@ func (v *view) name(index int) string {
 func parsePacket(b []byte) (Packet, bool) {
 	switch {
 	case len(b) >= 20 && b[0]>>4 == 4:
-		return Packet{Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:])), Protocol: Protocol(b[9])}, true
+		return Packet{Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:])), Protocol: Protocol(b[9]), Fresh: b[8] == hopLimit}, true
 	case len(b) >= 40 && b[0]>>4 == 6:
-		p := Packet{Src: netip.AddrFrom16([16]byte(b[8:])), Dst: netip.AddrFrom16([16]byte(b[24:])), Protocol: Protocol(b[6])}
+		p := Packet{Src: netip.AddrFrom16([16]byte(b[8:])), Dst: netip.AddrFrom16([16]byte(b[24:])), Protocol: Protocol(b[6]), Fresh: b[7] == hopLimit}
 		const hopByHop, routing, fragment, options = 0, 43, 44, 60
 		for b = b[40:]; len(b) >= 8; {
 			length := 8
@@ -168,6 +173,9 @@ func parsePacket(b []byte) (Packet, bool) {
 	}
 	return Packet{}, false
 }
+
+// hopLimit is what Linux sends with (net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit).
+const hopLimit = 64
 
 // laterFragment tells a fragment that is not the first of its packet.
 func laterFragment(b []byte) bool {

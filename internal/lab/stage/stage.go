@@ -376,7 +376,8 @@ func (s *Stage) Wrong(allowed map[string][]string) lab.Packets {
 				return true
 			}
 		}
-		if p.Dst != Outside4.Addr() && p.Dst != Outside6.Addr() {
+		// A node answers what comes for a connection that it has forgotten by a reset of its own.
+		if p.Dst != Outside4.Addr() && p.Dst != Outside6.Addr() || p.Fresh {
 			return false
 		}
 		return !slices.Contains(allowed[Routers[p.Node+":"+p.Interface]], p.Src.String())
