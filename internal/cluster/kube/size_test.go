@@ -1,0 +1,71 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/lab/kubetest"
+)
+
+// BenchmarkSync follows a cluster of 10,000 Services with an EgressService each, 100,000 endpoints and 1,000 Nodes until all is
+// known, and says what it holds then.
+//
+//	KUBELAB=$(lab/kubelab/build.sh) go test ./internal/cluster/kube -run - -bench Sync -benchtime 5x
+func BenchmarkSync(b *testing.B) {
+	crd, err := os.ReadFile(ourCRD)
+	require.NoError(b, err)
+	s := kubetest.Start(b, kubetest.Options{Args: []string{"-endpointslice=false", "-run-pods=false", "-seed-services=10000", "-seed-nodes=1000"}})
+	s.Apply(b, string(crd))
+	path := filepath.Join(b.TempDir(), "kubeconfig")
+	require.NoError(b, os.WriteFile(path, s.Kubeconfig(), 0o600))
+	held := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := held()
+	var bytes uint64
+	for b.Loop() {
+		woken := make(chan struct{}, 1)
+		c := New(slog.New(slog.DiscardHandler), Options{Kubeconfig: path, Namespace: "default", Node: "node-0"}, func() {
+			select {
+			case woken <- struct{}{}:
+			default:
+			}
+		})
+		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.Run(ctx)
+		}()
+		for ok := false; !ok; {
+			select {
+			case <-woken:
+			case <-ctx.Done():
+				b.Fatal("not synced within a minute")
+			}
+			var endpoints int
+			objects, _, synced := c.Objects()
+			for _, e := range objects.Endpoints {
+				endpoints += len(e)
+			}
+			ok = synced && len(objects.EgressServices) == 10_000 && len(objects.Services) >= 10_000 && endpoints >= 100_000 && len(objects.Nodes) == 1_000
+		}
+		b.StopTimer()
+		bytes = held() - before
+		cancel()
+		<-done
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(bytes)/(1<<20), "MiB-held")
+}
