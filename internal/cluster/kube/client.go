@@ -37,8 +37,9 @@ const (
 type clients struct {
 	core   kubernetes.Interface
 	egress rest.Interface
-	server string // its URL
-	access []byte // digest of what it was made of
+	raw    rest.Interface // of EgressServices in their raw form
+	server string         // its URL
+	access []byte         // digest of what it was made of
 	http   *http.Client
 }
 
@@ -68,11 +69,13 @@ func newClients(o Options, skew func(ahead time.Duration)) (clients, error) {
 	if err := egressv1.AddToScheme(scheme); err != nil {
 		return clients{}, fmt.Errorf("register types: %w", err)
 	}
-	egress := rest.CopyConfig(config)
-	egress.APIPath, egress.GroupVersion = "/apis", &egressv1.GroupVersion
-	egress.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	if k.egress, err = rest.RESTClientForConfigAndClient(egress, k.http); err != nil {
-		return clients{}, fmt.Errorf("make client of EgressServices: %w", err)
+	for client, scheme := range map[*rest.Interface]*runtime.Scheme{&k.egress: scheme, &k.raw: rawScheme()} {
+		egress := rest.CopyConfig(config)
+		egress.APIPath, egress.GroupVersion = "/apis", &egressv1.GroupVersion
+		egress.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		if *client, err = rest.RESTClientForConfigAndClient(egress, k.http); err != nil {
+			return clients{}, fmt.Errorf("make client of EgressServices: %w", err)
+		}
 	}
 	return k, nil
 }

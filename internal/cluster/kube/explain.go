@@ -201,9 +201,7 @@ func (c *Cluster) complain(who string, p *cluster.Problem) {
 	if !c.complaints.take(who, p) {
 		return
 	}
-	if !c.synced.Load() {
-		c.complaints.log(c.log)
-	}
+	c.complaints.log(c.log, !c.synced.Load())
 	c.wake()
 }
 
@@ -245,20 +243,23 @@ func (c *complaints) each() []cluster.Problem {
 	return cluster.SortProblems(slices.Collect(maps.Values(c.by)))
 }
 
-// log tells what has come and gone. Once there are objects, who reads them tells their problems.
-func (c *complaints) log(to *slog.Logger) {
+// log tells what has come, if that is for us to tell, and what has gone of it. Once there are objects, who reads them
+// tells their problems.
+func (c *complaints) log(to *slog.Logger, ours bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.each()
 	for _, p := range now {
-		if !slices.Contains(c.told, p) {
+		if ours && !slices.Contains(c.told, p) {
 			to.Warn("problem", "kind", p.Kind, "object", p.Object, "reason", p.Reason, "problem", p.Error())
+			c.told = append(c.told, p)
 		}
 	}
-	for _, p := range c.told {
-		if !slices.Contains(now, p) {
+	c.told = slices.DeleteFunc(c.told, func(p cluster.Problem) bool {
+		gone := !slices.Contains(now, p)
+		if gone {
 			to.Info("problem gone", "kind", p.Kind, "object", p.Object, "reason", p.Reason)
 		}
-	}
-	c.told = now
+		return gone
+	})
 }

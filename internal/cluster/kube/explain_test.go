@@ -128,7 +128,7 @@ func (s *site) kubeconfigs(t *testing.T) {
 		require.NoError(t, os.WriteFile(file+".new", text, 0o600))
 		require.NoError(t, os.Rename(file+".new", file))
 	}
-	require.Contains(t, r.untilProblem(t, "kubeconfig "+file, ReasonBadKubeconfig).Message, "no such file")
+	require.Contains(t, r.untilProblem(t, "kubeconfig "+file, ReasonBadKubeconfig), "no such file")
 	write([]byte("{"))
 	r.until(t, "not YAML", func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool {
 		return len(problems) == 1 && problems[0].Reason == ReasonBadKubeconfig && strings.Contains(problems[0].Message, "cannot be used")
@@ -187,8 +187,8 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 	s.Apply(t, fmt.Sprintf(role, most))
 	_, kubeconfig := s.ServiceAccountConfig(t, "default", "reader")
 	r := read(t, fileOf(t, kubeconfig))
-	p := r.untilProblem(t, "endpointslices.discovery.k8s.io", ReasonForbidden)
-	require.Contains(t, p.Message, `User "system:serviceaccount:default:reader" cannot`)
+	message := r.untilProblem(t, "endpointslices.discovery.k8s.io", ReasonForbidden)
+	require.Contains(t, message, `User "system:serviceaccount:default:reader" cannot`)
 	s.Apply(t, fmt.Sprintf(role, most+", endpointslices"))
 	r.untilWell(t)
 	require.Equal(t, 1, r.log.count("level=WARN", "endpointslices"), r.log)

@@ -97,7 +97,6 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 	case ctx.Err() != nil:
 	case err == nil:
 		s.cluster.complain(who, nil)
-		s.cluster.complain(s.resource+" list", nil)
 	case o.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)), s.optional && apierrors.IsNotFound(err):
 		// A server that does not list by watches is asked for a list next.
 		s.cluster.complain(who, nil)
@@ -115,11 +114,10 @@ func within(ctx context.Context, answer time.Duration, q *rest.Request, last *in
 	ctx, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(answer, func() { cancel(context.DeadlineExceeded) })
 	w, err := q.Watch(ctx)
-	if err != nil || !late.Stop() {
-		late.Stop()
-		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			err = fmt.Errorf("begin to watch: %w", context.DeadlineExceeded)
-		}
+	if !late.Stop() { // also if it began just now: its context is over
+		err = fmt.Errorf("begin to watch: %w", context.DeadlineExceeded)
+	}
+	if err != nil {
 		if w != nil {
 			w.Stop()
 		}

@@ -34,6 +34,7 @@ type proxy struct {
 	unknown string        // a resource that it answers 404 for
 	blind   string        // a resource that it answers nothing about
 	refused int           // how often it did not
+	silent  string        // a resource that it never answers about
 	without map[string][]string
 	times   int // how many lists lack what is in without
 	lists   int // that were told
@@ -42,7 +43,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, s *site) *proxy {
 	t.Helper()
-	p := &proxy{watches: map[string][]context.CancelFunc{}}
+	p := &proxy{watches: map[string][]context.CancelFunc{}, without: map[string][]string{}}
 	server, err := url.Parse(s.Config().Host)
 	require.NoError(t, err)
 	transport, err := rest.TransportFor(s.Config())
@@ -81,7 +82,9 @@ func (p *proxy) serve(w http.ResponseWriter, q *http.Request, pass http.Handler)
 	resource, watches := resourceOf(q.URL.Path), q.URL.Query().Get("watch") != ""
 	p.mu.Lock()
 	answer := 0
+	silent := resource == p.silent
 	switch {
+	case silent:
 	case resource == p.unknown:
 		answer = http.StatusNotFound
 	case resource == p.blind:
@@ -90,7 +93,7 @@ func (p *proxy) serve(w http.ResponseWriter, q *http.Request, pass http.Handler)
 	case q.URL.Query().Get("sendInitialEvents") != "":
 		answer = http.StatusUnprocessableEntity // lists are lists here
 	}
-	if answer == 0 && watches {
+	if answer == 0 && (watches || silent) {
 		ctx, cancel := context.WithCancel(q.Context())
 		q = q.WithContext(ctx)
 		p.watches[resource] = append(p.watches[resource], cancel)
@@ -111,6 +114,10 @@ func (p *proxy) serve(w http.ResponseWriter, q *http.Request, pass http.Handler)
 	if !watches {
 		q.Header.Set("Accept", "application/json") // which is easily edited
 		q.Header.Del("Accept-Encoding")
+	}
+	if silent {
+		<-q.Context().Done()
+		return
 	}
 	pass.ServeHTTP(w, q)
 }
@@ -173,7 +180,7 @@ func (p *proxy) relist(t *testing.T, resource string, times int, without []strin
 	for _, f := range meanwhile {
 		f()
 	}
-	p.set(func() { p.blind, p.without, p.times = "", map[string][]string{resource: without}, times })
+	p.set(func() { p.blind, p.without[resource], p.times = "", without, times })
 }
 
 func (p *proxy) set(f func()) {
@@ -217,7 +224,7 @@ func (s *site) lies(t *testing.T) {
 	r.untilWell(t)
 
 	// One list lacks some; the next one has them.
-	p.relist("services", 1, names[:3]...)
+	p.relist(t, "services", 1, names[:3])
 	r.until(t, "doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
 		require.Equal(t, len(names), count(o))
 		return doubted(problems, "services")
@@ -235,12 +242,12 @@ func (s *site) lies(t *testing.T) {
 		}
 		require.Equal(t, len(names), count(r.objects(t)))
 	})
-	r.until(t, "doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool { return doubted(problems, "services") })
+	r.until(t, "doubt", func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool { return doubted(problems, "services") })
 	r.until(t, "gone", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool { return count(o) == 1 })
 	r.untilWell(t)
 
 	// The whole of a kind is missing.
-	p.relist("egressservices", 1, "web")
+	p.relist(t, "egressservices", 1, []string{"web"})
 	r.until(t, "doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
 		require.Contains(t, o.EgressServices, web)
 		return doubted(problems, egressResource)
@@ -251,7 +258,7 @@ func (s *site) lies(t *testing.T) {
 	})
 
 	// What a list lacks and a watch tells of again is beyond doubt, and what it tells to be gone is gone.
-	p.relist("services", 1, names[3])
+	p.relist(t, "services", 1, names[3:])
 	r.until(t, "doubt", func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool { return doubted(problems, "services") })
 	s.Delete(t, service(names[3]))
 	r.until(t, "gone", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
@@ -261,20 +268,29 @@ func (s *site) lies(t *testing.T) {
 	r.untilWell(t)
 }
 
-// ownNode: no list that lacks it is believed, however often it is told.
+// ownNode: no list of a server that lacks it is believed, however often it is told.
 func (s *site) ownNode(t *testing.T) {
-	s.Apply(t, `{apiVersion: v1, kind: Node, metadata: {name: other}}`)
+	s.Apply(t, `{apiVersion: v1, kind: Node, metadata: {name: other}}`, service("kept"))
 	p := newProxy(t, s)
 	r := read(t, p.kubeconfig)
 	r.untilWell(t)
-	p.relist("nodes", 1000, "own", "other")
+	p.relist(t, "nodes", 1000, []string{"own", "other"})
 	begin := p.told()
 	r.until(t, "told often", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
 		require.Contains(t, o.Nodes, "own")
 		require.Contains(t, o.Nodes, "other")
 		return p.told() >= begin+3
 	})
-	require.Contains(t, r.untilProblem(t, "nodes", ReasonListDoubted).Message, "this very node")
+	require.Contains(t, r.untilProblem(t, "nodes", ReasonListDoubted), "this very node")
+	kept := cluster.Key{Namespace: "default", Name: "kept"}
+	require.Contains(t, r.objects(t).Services, kept)
+	p.relist(t, "services", 1000, []string{"kept"})
+	r.untilProblem(t, "services", ReasonListDoubted)
+	begin = p.told()
+	r.until(t, "told often", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
+		require.Contains(t, o.Services, kept)
+		return p.told() >= begin+6
+	})
 	p.set(func() { p.without = map[string][]string{"nodes": {"other"}} })
 	r.until(t, "one gone", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
 		_, there := o.Nodes["other"]
@@ -282,7 +298,22 @@ func (s *site) ownNode(t *testing.T) {
 	})
 	require.Contains(t, r.objects(t).Nodes, "own")
 	r.untilWell(t)
-	s.Delete(t, `{apiVersion: v1, kind: Node, metadata: {name: other}}`)
+	s.Delete(t, `{apiVersion: v1, kind: Node, metadata: {name: other}}`, service("kept"))
+}
+
+// silent: a kind that the server, or what stands before it, says nothing about is noticed.
+func (s *site) silent(t *testing.T) {
+	p := newProxy(t, s)
+	p.set(func() { p.silent = "services" })
+	r := read(t, p.kubeconfig)
+	require.Contains(t, r.untilProblem(t, "server http://", ReasonUnreachable), "no answer in time")
+	_, _, synced := r.Objects()
+	require.False(t, synced)
+	p.set(func() {
+		p.silent = ""
+		p.cut("services")
+	})
+	r.untilWell(t)
 }
 
 // oldServer: one that has no ServiceCIDRs is as good, and may be upgraded.
@@ -301,7 +332,7 @@ func (s *site) clock(t *testing.T) {
 	p := newProxy(t, s)
 	p.set(func() { p.ahead = time.Hour })
 	r := read(t, p.kubeconfig)
-	require.Contains(t, r.untilProblem(t, "server http://", ReasonClockSkew).Message, "ahead of this node's")
+	require.Contains(t, r.untilProblem(t, "server http://", ReasonClockSkew), "ahead of this node's")
 	r.until(t, "synced all the same", func(_ cluster.Objects, _ []cluster.Problem, synced bool) bool { return synced })
 	p.set(func() {
 		p.ahead = 0
@@ -312,5 +343,5 @@ func (s *site) clock(t *testing.T) {
 		p.ahead = -2 * time.Minute
 		p.cut("services")
 	})
-	require.Contains(t, r.untilProblem(t, "server http://", ReasonClockSkew).Message, "behind this node's")
+	require.Contains(t, r.untilProblem(t, "server http://", ReasonClockSkew), "behind this node's")
 }

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -35,8 +34,8 @@ type source struct {
 	namespaces     *store[string, cluster.Namespace]
 	serviceCIDRs   *store[string, []netip.Prefix]
 
-	slicesOf  map[cluster.Key]map[cluster.Key]slice // by Service, then by their own key
-	stale     map[cluster.Key]bool                  // Services whose slices have changed since the last snapshot
+	slicesOf  map[cluster.Key][]cluster.Key // by Service, in no order
+	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
 	endpoints table[cluster.Key, []cluster.Endpoint]
 }
 
@@ -55,16 +54,10 @@ type slice struct {
 
 func (s *source) init(c *Cluster) {
 	s.complaints.by = map[string]cluster.Problem{}
-	s.slicesOf, s.stale = map[cluster.Key]map[cluster.Key]slice{}, map[cluster.Key]bool{}
+	s.slicesOf, s.stale = map[cluster.Key][]cluster.Key{}, map[cluster.Key]bool{}
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
-		resource: egressResource, example: &egressv1.EgressService{}, served: crdStays,
-		client: func(k clients) rest.Interface { return k.egress },
-		trim: trimmer(func(o *egressv1.EgressService) object[cluster.Key, cluster.EgressService] {
-			key, e, problems, ok := cluster.FromEgressService(o)
-			e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0, not known, on servers that count otherwise
-			e.Network = s.words.one(e.Network)
-			return object[cluster.Key, cluster.EgressService]{key, e, problems, ok}
-		}),
+		resource: egressResource, example: &rawEgressService{}, served: crdStays,
+		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService),
 	})
 	s.services = newStore(c, kind[cluster.Key, cluster.Service]{
 		resource: "services", example: &corev1.Service{}, client: coreClient,
@@ -121,6 +114,18 @@ func trimmer[O, V any, K comparable](trim func(O) object[K, V]) func(any) (objec
 	}
 }
 
+func (s *source) trimEgressService(r *rawEgressService) object[cluster.Key, cluster.EgressService] {
+	o, unread, readable := r.decode()
+	key, e, problems, ok := cluster.FromEgressService(o)
+	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0, not known, on servers that count otherwise
+	e.Network = s.words.one(e.Network)
+	for i := range e.Status.Conditions {
+		c := &e.Status.Conditions[i]
+		c.Type, c.Reason, c.Message = s.words.one(c.Type), s.words.one(c.Reason), s.words.one(c.Message)
+	}
+	return object[cluster.Key, cluster.EgressService]{key, e, append(unread, problems...), ok && readable}
+}
+
 func (s *source) labels(of map[string]string) map[string]string {
 	labels := make(map[string]string, len(of))
 	for key, value := range of {
@@ -144,21 +149,20 @@ func (s *source) trimSlice(o *discoveryv1.EndpointSlice) object[cluster.Key, sli
 
 // moveSlice puts a slice where it belongs.
 func (s *source) moveSlice(key cluster.Key, from, to slice) {
-	if of := s.slicesOf[from.service]; of != nil {
-		delete(of, key)
-		s.stale[from.service] = true
-		if len(of) == 0 {
+	if from.service != to.service && from.service.Name != "" {
+		if of := slices.DeleteFunc(s.slicesOf[from.service], func(k cluster.Key) bool { return k == key }); len(of) > 0 {
+			s.slicesOf[from.service] = of
+		} else {
 			delete(s.slicesOf, from.service)
 		}
+		s.stale[from.service] = true
 	}
-	if to.service.Name == "" {
-		return
+	if to.service.Name != "" {
+		if of := s.slicesOf[to.service]; !slices.Contains(of, key) {
+			s.slicesOf[to.service] = append(of, key)
+		}
+		s.stale[to.service] = true
 	}
-	if s.slicesOf[to.service] == nil {
-		s.slicesOf[to.service] = map[cluster.Key]slice{}
-	}
-	s.slicesOf[to.service][key] = to
-	s.stale[to.service] = true
 }
 
 // merge puts the slices of Services together that have changed.
@@ -166,14 +170,12 @@ func (s *source) merge() map[cluster.Key][]cluster.Endpoint {
 	for service := range s.stale {
 		of := s.slicesOf[service]
 		var endpoints []cluster.Endpoint
-		for _, key := range slices.SortedFunc(maps.Keys(of), cluster.Key.Compare) {
-			if len(of) == 1 {
-				endpoints = of[key].endpoints // most often, and these are compact
-				break
+		if len(of) == 1 {
+			endpoints = s.slices.objects.entries[of[0]].endpoints // most often, and these are compact
+		} else {
+			for _, key := range slices.SortedFunc(slices.Values(of), cluster.Key.Compare) {
+				endpoints = append(endpoints, s.slices.objects.entries[key].endpoints...)
 			}
-			endpoints = append(endpoints, of[key].endpoints...)
-		}
-		if len(of) > 1 {
 			endpoints = cluster.CompactEndpoints(endpoints)
 		}
 		if len(endpoints) > 0 {

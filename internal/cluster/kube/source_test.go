@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
@@ -30,9 +31,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// impatient are the pauses of tests. The doubt is long enough to be seen.
+// impatient are the pauses of tests. The doubt is long enough to be seen; a server that refuses a token closes the
+// connection too, and HTTP/2 takes seconds to ask again.
 var impatient = pauses{
-	access: 20 * time.Millisecond, answer: 2 * time.Second, doubt: 500 * time.Millisecond, doubtMax: time.Second,
+	access: 20 * time.Millisecond, answer: 5 * time.Second, doubt: 500 * time.Millisecond, doubtMax: time.Second,
 	deletion: 100 * time.Millisecond, unserved: 100 * time.Millisecond,
 }
 
@@ -129,20 +131,20 @@ func (r *reader) objects(t *testing.T) cluster.Objects {
 	return o
 }
 
-// untilProblem waits for a problem with the API server, and gives it.
-func (r *reader) untilProblem(t *testing.T, object string, reason cluster.Reason) (found cluster.Problem) {
+// untilProblem waits for a problem with the API server, and gives its message.
+func (r *reader) untilProblem(t *testing.T, object string, reason cluster.Reason) (message string) {
 	t.Helper()
 	r.until(t, string(reason), func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool {
 		for _, p := range problems {
 			if p.Kind == kindAPI && strings.HasPrefix(p.Object, object) && p.Reason == reason {
-				found = p
+				message = p.Message
 				return true
 			}
 		}
 		return false
 	})
-	require.NotEmpty(t, found.Message)
-	return found
+	require.NotEmpty(t, message)
+	return message
 }
 
 // untilWell waits until nothing is wrong with the API server any more.
@@ -183,6 +185,7 @@ func TestSource(t *testing.T) {
 	t.Run("CRD missing", s.crdMissing) // applies it
 	t.Run("every kind", s.everyKind)
 	t.Run("names", s.names)
+	t.Run("unreadable", s.unreadable)
 	t.Run("random", s.random)
 	t.Run("kubeconfig", s.kubeconfigs)
 	t.Run("forbidden", s.forbidden)
@@ -190,6 +193,7 @@ func TestSource(t *testing.T) {
 	t.Run("clock", s.clock)
 	t.Run("lies", s.lies)
 	t.Run("own node", s.ownNode)
+	t.Run("silent", s.silent)
 	t.Run("killed", func(t *testing.T) { s.outage(t, s.Kill, s.Up) })
 	t.Run("frozen", func(t *testing.T) { s.outage(t, s.Freeze, s.Thaw) })
 	t.Run("CRD deleted", s.crdDeleted)
@@ -201,8 +205,8 @@ var web = cluster.Key{Namespace: "default", Name: "web"}
 
 func (s *site) crdMissing(t *testing.T) {
 	r := read(t, s.kubeconfig)
-	p := r.untilProblem(t, egressResource, ReasonCRDMissing)
-	require.Contains(t, p.Error(), "API egressservices.k8s.ovn.org: this CRD is not installed")
+	message := r.untilProblem(t, egressResource, ReasonCRDMissing)
+	require.Contains(t, message, "this CRD is not installed")
 	r.until(t, "everything else", func(cluster.Objects, []cluster.Problem, bool) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -266,24 +270,38 @@ spec: {type: ClusterIP, ports: [{port: 80}]}
 		{apply: endpointSlice("web-0", "other", "10.244.0.3"), ok: endpointsAre("10.244.0.4")},
 		{remove: endpointSlice("web-1", "web"), ok: func(o cluster.Objects) bool { _, there := o.Endpoints[web]; return !there }},
 		{remove: endpointSlice("web-0", "other"), ok: func(o cluster.Objects) bool { return len(o.Endpoints) == 0 || o.Endpoints[web] == nil }},
-		{apply: `{apiVersion: v1, kind: Node, metadata: {name: b, labels: {zone: x}}, status: {addresses: [{type: InternalIP, address: 10.0.0.2}], conditions: [{type: Ready, status: "True"}]}}`,
-			ok: func(o cluster.Objects) bool { return o.Nodes["b"].Ready && o.Nodes["b"].Labels["zone"] == "x" }},
-		{apply: `{apiVersion: v1, kind: Node, metadata: {name: b}, status: {conditions: [{type: Ready, status: Unknown}]}}`,
-			ok: func(o cluster.Objects) bool { _, there := o.Nodes["b"]; return there && !o.Nodes["b"].Ready }},
-		{apply: `{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: x}}}`,
-			ok: func(o cluster.Objects) bool { return o.Namespaces["shop"].Labels["team"] == "x" }},
-		{apply: `{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: more}, spec: {cidrs: [10.200.0.0/16]}}`,
+		{
+			apply: `{apiVersion: v1, kind: Node, metadata: {name: b, labels: {zone: x}}, status: {addresses: [{type: InternalIP, address: 10.0.0.2}], conditions: [{type: Ready, status: "True"}]}}`,
+			ok:    func(o cluster.Objects) bool { return o.Nodes["b"].Ready && o.Nodes["b"].Labels["zone"] == "x" },
+		},
+		{
+			apply: `{apiVersion: v1, kind: Node, metadata: {name: b}, status: {conditions: [{type: Ready, status: Unknown}]}}`,
+			ok:    func(o cluster.Objects) bool { _, there := o.Nodes["b"]; return there && !o.Nodes["b"].Ready },
+		},
+		{
+			apply: `{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: x}}}`,
+			ok:    func(o cluster.Objects) bool { return o.Namespaces["shop"].Labels["team"] == "x" },
+		},
+		{
+			apply: `{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: more}, spec: {cidrs: [10.200.0.0/16]}}`,
 			ok: func(o cluster.Objects) bool {
 				return slices.Contains(o.ServiceCIDRs, netip.MustParsePrefix("10.200.0.0/16")) && len(o.ServiceCIDRs) > 1
-			}},
-		{remove: `{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: more}}`,
+			},
+		},
+		{
+			remove: `{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: more}}`,
 			ok: func(o cluster.Objects) bool {
 				return !slices.Contains(o.ServiceCIDRs, netip.MustParsePrefix("10.200.0.0/16"))
-			}},
-		{remove: `{apiVersion: v1, kind: Node, metadata: {name: b}}`,
-			ok: func(o cluster.Objects) bool { _, there := o.Nodes["b"]; return !there }},
-		{remove: `{apiVersion: v1, kind: Service, metadata: {name: web, namespace: default}}`,
-			ok: func(o cluster.Objects) bool { _, there := o.Services[web]; return !there }},
+			},
+		},
+		{
+			remove: `{apiVersion: v1, kind: Node, metadata: {name: b}}`,
+			ok:     func(o cluster.Objects) bool { _, there := o.Nodes["b"]; return !there },
+		},
+		{
+			remove: `{apiVersion: v1, kind: Service, metadata: {name: web, namespace: default}}`,
+			ok:     func(o cluster.Objects) bool { _, there := o.Services[web]; return !there },
+		},
 		{remove: webService, ok: func(o cluster.Objects) bool { _, there := o.EgressServices[web]; return !there }},
 	} {
 		before := r.objects(t)
@@ -341,6 +359,38 @@ func (s *site) names(t *testing.T) {
 	}
 }
 
+// unreadable: what the API server lets through and Go does not read hides nothing else.
+func (s *site) unreadable(t *testing.T) {
+	odd := cluster.Key{Namespace: "default", Name: "odd"}
+	oddService := strings.Replace(webService, "web", "odd", 1)
+	s.Apply(t, webService, oddService)
+	patch := func(status string) {
+		t.Helper()
+		require.NoError(t, s.egress.Patch(types.MergePatchType).Namespace(odd.Namespace).Resource("egressservices").Name(odd.Name).
+			SubResource("status").Body([]byte(`{"status":`+status+`}`)).Do(t.Context()).Error())
+	}
+	patch(`{"host":"own","term":2}`)
+	early := read(t, s.kubeconfig)
+	early.untilWell(t)
+	_, err := s.egress.Patch(types.MergePatchType).Namespace(odd.Namespace).Resource("egressservices").Name(odd.Name).SubResource("status").Body(
+		[]byte(`{"status":{"conditions":[{"type":"X","status":"True","reason":"X","message":"","lastTransitionTime":"2026-01-01t00:00:00z"}]}}`),
+	).Do(t.Context()).Raw()
+	require.NoError(t, err)
+	told := func(problems []cluster.Problem) bool {
+		return slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == odd.String() && p.Field == "status" })
+	}
+	for _, r := range []*reader{early, read(t, s.kubeconfig)} {
+		r.until(t, "told", func(o cluster.Objects, problems []cluster.Problem, synced bool) bool {
+			_, there := o.EgressServices[web]
+			return synced && there && o.EgressServices[odd].Status.Host == "own" && o.EgressServices[odd].Status.Term == 2 && told(problems)
+		})
+		r.untilWell(t)
+	}
+	patch(`{"host":"own","conditions":null}`)
+	early.until(t, "mended", func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool { return !told(problems) })
+	s.Delete(t, webService, oddService)
+}
+
 // random: after many changes, what is known is what a direct list gives.
 func (s *site) random(t *testing.T) {
 	seed := rand.Uint64()
@@ -365,7 +415,7 @@ spec: {network: %s, sourceIPBy: %s}, status: {host: %s, term: %d}}`, name, pick(
 				return endpointSlice("s-"+pick("1", "2", "3", "4", "5"), name, fmt.Sprint("10.244.0.", 1+number(9)), fmt.Sprint("10.244.1.", 1+number(9)))
 			},
 			"node": func() string {
-				return fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: n-%s, labels: {l: x%d}}, status: {addresses: [{type: InternalIP, address: 10.0.0.%d}], conditions: [{type: Ready, status: "%s"}]}}`,
+				return fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: n-%s, labels: {l: x%d}}, status: {addresses: [{type: InternalIP, address: 10.0.0.%d}], conditions: [{type: Ready, status: %q}]}}`,
 					name, number(3), 1+number(9), pick("True", "False"))
 			},
 			"namespace": func() string {

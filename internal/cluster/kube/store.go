@@ -120,6 +120,7 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 		}
 		listed = append(listed, x)
 	}
+	s.cluster.complain(s.resource+" list", nil) // also when a watch listed them
 	s.cluster.change(func() bool {
 		changed := !s.synced
 		there := make(map[K]bool, len(listed))
