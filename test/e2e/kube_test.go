@@ -72,16 +72,16 @@ func TestKubernetes(t *testing.T) {
 
 	selector := "network: red\n  nodeSelector: {matchLabels: {kubernetes.io/hostname: " + standby + "}}\n"
 	t.Run("host by selector", func(t *testing.T) {
-		// A question whose answer comes when the host has changed is lost: who asked by the former host is unknown to the new.
-		s.Witness.Reset()
-		during := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
-		during.answered(t, 3, now)
-		require.NoError(t, s.Edit(ctx, "shop.yaml", "network: red\n", selector))
-		require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
-		hostAt(t, s, standby)
-		during.answered(t, 5, now)
-		during.stop(t, now, now.nobody())
-		requireInnocent(t, s, now)
+		watches := []*fibWatch{watchFIB(t, s, "red1"), watchFIB(t, s, "red2")}
+		moving(t, s, now, []string{"a-p1", "b-p1"}, func() {
+			require.NoError(t, s.Edit(ctx, "shop.yaml", "network: red\n", selector))
+			require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+			hostAt(t, s, standby)
+		})
+		for _, w := range watches {
+			w.requireMoved(t, "192.0.2.10", inRed[host][0], inRed[standby][0])
+			w.requireMoved(t, "2001:db8:2::10", inRed[host][1], inRed[standby][1])
+		}
 	})
 	change("selector gone: no failback", nil, func(t *testing.T) {
 		require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
