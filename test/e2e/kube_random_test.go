@@ -113,7 +113,7 @@ func (r *random) step(t *testing.T, s *stage.Stage) {
 		node := r.pick("a", "b", "c")
 		all, err := s.Manifest("cluster.yaml")
 		require.NoError(t, err)
-		for _, d := range strings.Split(all, "---\n") {
+		for d := range strings.SplitSeq(all, "---\n") {
 			switch {
 			case !strings.Contains(d, "name: "+node+"\n"):
 			case node == "c" && r.IntN(3) == 0:
