@@ -37,19 +37,7 @@ func TestChange(t *testing.T) {
 	now := asDeployed()
 	awaitServed(t, s, now)
 
-	change := func(name string, changed identities, done func(t *testing.T), fromTo ...string) {
-		t.Helper()
-		after := now.with(changed)
-		t.Run(name, func(t *testing.T) {
-			transition(t, s, now, after, func() {
-				require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
-				if done != nil {
-					done(t)
-				}
-			})
-		})
-		now = after
-	}
+	change := changer(t, s, now)
 	webAs := func(i identity) identities { return identities{"a-p1": i, "b-p1": i} }
 	moved := identity{"ext-red", "192.0.2.11", "2001:db8:2::11"}
 

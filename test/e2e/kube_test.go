@@ -55,19 +55,7 @@ func TestKubernetes(t *testing.T) {
 	now := asDeployed()
 	awaitServed(t, s, now)
 
-	change := func(name string, changed identities, done func(t *testing.T), fromTo ...string) {
-		t.Helper()
-		after := now.with(changed)
-		t.Run(name, func(t *testing.T) {
-			transition(t, s, now, after, func() {
-				require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
-				if done != nil {
-					done(t)
-				}
-			})
-		})
-		now = after
-	}
+	change := changer(t, s, now)
 	webAs := func(i identity) identities { return identities{"a-p1": i, "b-p1": i} }
 
 	selector := "network: red\n  nodeSelector: {matchLabels: {kubernetes.io/hostname: " + standby + "}}\n"

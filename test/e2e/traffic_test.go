@@ -248,6 +248,24 @@ func transition(t *testing.T, s *stage.Stage, before, after identities, change f
 	requireInnocent(t, s, after)
 }
 
+// changer gives what makes one change of shop.yaml after the other, each a subtest: fromTo is what Edit takes,
+// changed the pods that are somebody else then, done what to wait for before that is asked.
+func changer(t *testing.T, s *stage.Stage, now identities) func(name string, changed identities, done func(*testing.T), fromTo ...string) {
+	return func(name string, changed identities, done func(*testing.T), fromTo ...string) {
+		t.Helper()
+		after := now.with(changed)
+		t.Run(name, func(t *testing.T) {
+			transition(t, s, now, after, func() {
+				require.NoError(t, s.Edit(t.Context(), "shop.yaml", fromTo...))
+				if done != nil {
+					done(t)
+				}
+			})
+		})
+		now = after
+	}
+}
+
 // awaitServed waits until every pod is who it should be, and forgets the packets up to then: before the daemons are there,
 // pods leave as the CNI has it.
 func awaitServed(t *testing.T, s *stage.Stage, all identities) {
