@@ -139,11 +139,14 @@ func TestFarHost(t *testing.T) {
 	}
 	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.3.2 peer-group node",
 		"neighbor 10.0.2.1 remote-as 65002", "neighbor 10.0.2.1 ebgp-multihop 3", "neighbor 10.0.2.1 timers connect 1",
-		"address-family ipv4 unicast", "neighbor 10.0.2.1 activate", "neighbor 10.0.2.1 route-map fabric out")
+		"address-family ipv4 unicast", "neighbor 10.0.2.1 activate", "neighbor 10.0.2.1 route-map fabric out", "neighbor 10.0.2.1 route-map near in")
 	s.configure("r1", "route-map fabric permit 10", "set as-path prepend 65101 65102 65103")
+	// A next hop on the link: FRR is slow, at times, to see that a kernel's route leads to one farther off.
+	s.configure("r1", "route-map near permit 10", "set ip next-hop 10.0.1.2")
+	s.configure("r2", "route-map near permit 10", "set ip next-hop 10.0.2.2")
 	s.configure("r2", "router bgp 65002 vrf red",
 		"neighbor 10.0.1.1 remote-as 65001", "neighbor 10.0.1.1 ebgp-multihop 3", "neighbor 10.0.1.1 timers connect 1",
-		"address-family ipv4 unicast", "neighbor 10.0.1.1 activate")
+		"address-family ipv4 unicast", "neighbor 10.0.1.1 activate", "neighbor 10.0.1.1 route-map near in")
 	near, far := red(peer("10.0.2.1", "red2")), blue(peer("10.0.3.1", "red3"))
 	far.RouterID = netip.MustParseAddr("10.255.1.2")
 	near.Announce, far.Announce = asStandby(1), asHost(1)
