@@ -132,10 +132,14 @@ func (s *Stage) apply(ctx context.Context, before, after string) error {
 	return nil
 }
 
+// Kubeconfig is the path of the kubeconfig of a node's daemon.
+func (s *Stage) Kubeconfig(node string) string { return filepath.Join(s.dir, node+".kubeconfig") }
+
 // apiConfig writes the configuration of a node's daemon, which reads objects from the API server.
 func (s *Stage) apiConfig(ctx context.Context, node string) (path string, err error) {
-	k := filepath.Join(s.dir, node+".kubeconfig")
-	if _, err := os.Stat(k); err != nil { // a daemon that starts again is the same, and the server may be away
+	k := s.Kubeconfig(node)
+	path = filepath.Join(s.dir, node+".yaml")
+	if _, err := os.Stat(path); err != nil { // a daemon that starts again is the same, and the server may be away
 		_, kubeconfig, err := s.API.ServiceAccountConfig(ctx, Namespace, account(node))
 		if err != nil {
 			return "", err
@@ -152,8 +156,7 @@ func (s *Stage) apiConfig(ctx context.Context, node string) (path string, err er
 	if !strings.Contains(string(c), folder) {
 		return "", fmt.Errorf("the configuration does not hold %q", folder)
 	}
-	source := fmt.Sprintf("  kubernetes: {kubeconfig: %s, namespace: %s}\n", k, Namespace)
-	path = filepath.Join(s.dir, node+".yaml")
+	source := fmt.Sprintf("  kubernetes: {kubeconfig: %s, namespace: %s, labelHosts: %t}\n", k, Namespace, s.labelHosts)
 	return path, os.WriteFile(path, []byte(strings.Replace(string(c), folder, source, 1)), 0o644)
 }
 

@@ -44,9 +44,10 @@ type Options struct {
 	Manifests map[string]string   // file name: content; nil: those of the topology
 	Exec      map[string][]string // extra commands on a node when it is made
 
-	API     bool     // the daemons read the objects from an API server, where they are put instead
-	CRD     string   // of EgressService there; empty: ours
-	Objects []string // more YAML documents for the API server, before the daemons start
+	API        bool     // the daemons read the objects from an API server, where they are put instead
+	CRD        string   // of EgressService there; empty: ours
+	Objects    []string // more YAML documents for the API server, before the daemons start
+	LabelHosts bool     // the daemons label the hosts' nodes; the right to is among Objects
 }
 
 // Stage is a running lab.
@@ -56,8 +57,9 @@ type Stage struct {
 	Daemons map[string]*lab.Daemon
 	API     *kubetest.API // nil without
 
-	dir   string
-	nodes []string
+	dir        string
+	nodes      []string
+	labelHosts bool
 }
 
 // shared is a folder in memory that nodes see too: they have a /run and /tmp of their own.
@@ -69,7 +71,7 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 	if err != nil {
 		return nil, err
 	}
-	s = &Stage{Daemons: map[string]*lab.Daemon{}, dir: dir, nodes: o.Nodes}
+	s = &Stage{Daemons: map[string]*lab.Daemon{}, dir: dir, nodes: o.Nodes, labelHosts: o.LabelHosts}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
