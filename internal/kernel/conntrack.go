@@ -45,7 +45,8 @@ func (f *flowCheck) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	e, selected := f.endpoints[source]
 	switch {
 	case mark&f.marks.EgressBit() != 0:
-		return !selected || e.Path != f.marks.Path(mark) || e.Source.IsValid() && e.Source != leaves
+		way := plan.Way{Path: f.marks.Path(mark), Source: leaves}
+		return !selected || way != e.Kept && (e.Path != way.Path || e.Source.IsValid() && e.Source != leaves)
 	case mark != 0:
 		return !f.networks[f.marks.Path(mark)]
 	}

@@ -108,6 +108,14 @@ func ourCtMark(m plan.Marks) part {
 
 func ctMarkIs(m plan.Marks, v uint32) part { return append(ourCtMark(m), equal(native(v))) }
 
+func packetMarkHas(bit uint32) part {
+	return part{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(bit), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)},
+	}
+}
+
 func setPacketMark(m plan.Marks, v uint32) part {
 	return part{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},

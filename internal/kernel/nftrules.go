@@ -29,6 +29,9 @@ const (
 	setIngress    = "ingress"     // ingress IPs
 	setGuests     = "guests"      // pods of other nodes
 	setBetween    = "between"     // devices that lead to other nodes
+	setStrays     = "strays"      // ingress IP : goto stray-N
+	setKeeps      = "keeps"       // ct mark of an egress flow : goto keep-N
+	setKept       = "kept"        // per path: selected pods whose flows may stay on it
 	setFormer     = "former"      // pods and ingress IPs that were among the above, or otherwise, a moment ago
 )
 
@@ -48,6 +51,7 @@ type chain struct {
 const (
 	chainOwnSource = "own-source"
 	chainPass      = "pass"
+	chainKept      = "kept"
 )
 
 // Priorities. Ours comes after DNAT (-100), so that destinations are the real ones; our SNAT before any CNI's (kindnet
@@ -74,6 +78,7 @@ func chains(d plan.DataPlane) []chain {
 		{name: "came-in", rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setReplies))}},
 		{name: "late", rules: late()},
 		{name: "exempt", rules: exempt()},
+		{name: chainKept, rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setKeeps))}},
 		{name: "no-path", rules: [][]expr.Any{jump("exempt"), drop}},
 		{name: "snat", rules: snat()},
 		{name: chainPass, rules: [][]expr.Any{join(setPacketMark(m, 0), accept)}}, // our bits do not leave this node
@@ -142,7 +147,9 @@ func forward(d plan.DataPlane) [][]expr.Any {
 		rules = append(rules, join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(setFormer+f.suffix),
 			f.load(f.dst, reg), notIn(setCluster+f.suffix), drop))
 	}
-	rules = append(rules, join(ctHas(expr.CtKeySTATE, stateEstablished|stateRelated), accept))
+	rules = append(rules,
+		join(ctHas(expr.CtKeySTATE, stateEstablished|stateRelated), accept),
+		join(packetMarkHas(m.EgressBit()), accept)) // a stray on its way to the other of host and standby
 	for _, f := range families {
 		// No Service took it: forwarded by the default route it would come back, until its hop limit ends.
 		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), drop))
@@ -183,7 +190,7 @@ func guard(m plan.Marks) [][]expr.Any {
 	for _, f := range families {
 		rules = append(rules, join(outInterface(), in(setDevices), f.source(), in(setPods+f.suffix), drop))
 	}
-	return rules
+	return append(rules, join(packetMarkHas(m.EgressBit()), setPacketMark(m, 0))) // a stray without a connection
 }
 
 func isDefault(p plan.Path) bool {
@@ -212,12 +219,28 @@ func pathChains(m plan.Marks, p plan.Path) []chain {
 		{name: named("path", p.ID), rules: [][]expr.Any{
 			join(ctMarkIs(m, egress), setPacketMark(m, egress), accept),
 			jump("exempt"),
+			jump(chainKept),
 			join(ctHas(expr.CtKeySTATE, stateNew), setCtMark(m, egress), setPacketMark(m, egress), accept),
 			drop,
 		}},
 		{name: named("guard", p.ID), rules: guardRules},
 	}
-	if p.Key.Kind != plan.PathNetwork || isDefault(p) {
+	var keep [][]expr.Any
+	for _, f := range families {
+		keep = append(keep, join(f.source(), in(named(setKept+f.suffix, p.ID)), setPacketMark(m, egress), accept))
+	}
+	all = append(all, chain{name: named("keep", p.ID), rules: keep})
+	if p.Key.Kind == plan.PathSteer {
+		return append(all,
+			// What came from outside for an ingress IP and is of no connection here: one of the other of host and standby, by
+			// that node's connection or none. It has no connection itself where the kernel finds it invalid, as a TCP SYN-ACK.
+			chain{name: named("stray", p.ID), rules: [][]expr.Any{
+				setCtMark(m, ingress),
+				join(setPacketMark(m, egress), accept),
+			}},
+			chain{name: named("guard-stray", p.ID), rules: [][]expr.Any{join(elsewhere(p), drop), done}})
+	}
+	if isDefault(p) {
 		return all
 	}
 
@@ -225,6 +248,9 @@ func pathChains(m plan.Marks, p plan.Path) []chain {
 	from := [][]expr.Any{
 		join(reply, ctHas(expr.CtKeyMARK, m.EgressBit()), setPacketMark(m, m.Cluster()), accept),
 		join(original, ctHas(expr.CtKeySTATUS, statusDNAT), came),
+	}
+	for _, f := range families {
+		from = append(from, join(f.destination(), verdictOf(setStrays+f.suffix)))
 	}
 	for _, f := range families {
 		from = append(from, join(f.destination(), in(setIngress+f.suffix), came))

@@ -41,7 +41,7 @@ func sets(d plan.DataPlane) []*set {
 	}
 	uplinks, devices := add(setUplinks, verdicts(ifname)), add(setDevices, ifname)
 	replies, nat, guards := add(setReplies, verdicts(mark)), add(setNAT, verdicts(mark)), add(setGuards, verdicts(mark))
-	paths := add(setPaths, mark)
+	paths, keeps := add(setPaths, mark), add(setKeeps, verdicts(mark))
 
 	between := add(setBetween, ifname)
 	for _, device := range d.Between {
@@ -53,6 +53,10 @@ func sets(d plan.DataPlane) []*set {
 		paths.elements = append(paths.elements, nftables.SetElement{Key: native(uint32(p.ID)), Comment: pathComment(p.Key)})
 		nat.goTo(native(m.Egress(p.ID)), "snat")
 		guards.goTo(native(m.Egress(p.ID)), named("guard", p.ID))
+		keeps.goTo(native(m.Egress(p.ID)), named("keep", p.ID))
+		if p.Key.Kind == plan.PathSteer {
+			guards.goTo(native(m.Ingress(p.ID)), named("guard-stray", p.ID))
+		}
 		if p.Key.Kind == plan.PathNetwork && !isDefault(p) {
 			replies.goTo(native(m.Ingress(p.ID)), named("reply", p.ID))
 			guards.goTo(native(m.Ingress(p.ID)), named("guard-reply", p.ID))
@@ -83,6 +87,9 @@ func sets(d plan.DataPlane) []*set {
 		egress := add(setEgress+f.suffix, verdicts(addr))
 		source, sources := add(setSource+f.suffix, toAddr), add(setSources+f.suffix, pairs)
 		masqueraded := add(setMasquerade+f.suffix, addr)
+		for _, p := range d.Paths {
+			add(named(setKept+f.suffix, p.ID), addr)
+		}
 		for _, e := range d.Endpoints {
 			if !f.has(e.Addr) {
 				continue
@@ -100,15 +107,24 @@ func sets(d plan.DataPlane) []*set {
 				sources.element(slices.Concat(key, value))
 			}
 			egress.goTo(key, named("path", e.Path))
+			if kept := byName[named(setKept+f.suffix, e.Kept.Path)]; kept != nil {
+				kept.element(key)
+				if e.Kept.Source != e.Source {
+					sources.element(slices.Concat(key, e.Kept.Source.AsSlice()))
+				}
+			}
 		}
 		add(setCluster+f.suffix, ranges).elements = f.intervals(d.Cluster)
 		add(setGuests+f.suffix, ranges).elements = f.intervals(d.Guests)
 		add(setPods+f.suffix, ranges).elements = f.intervals(d.Pods)
-		ingress := add(setIngress+f.suffix, addr)
+		ingress, strays := add(setIngress+f.suffix, addr), add(setStrays+f.suffix, verdicts(addr))
 		egress.former, source.former, ingress.former = former, former, former
 		for _, i := range d.Ingress {
 			if f.has(i.Addr) {
 				ingress.element(i.Addr.AsSlice())
+				if i.Stray != 0 {
+					strays.goTo(i.Addr.AsSlice(), named("stray", i.Stray))
+				}
 			}
 		}
 	}

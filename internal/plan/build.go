@@ -36,8 +36,9 @@ func Build(s Snapshot) (*NodePlan, []cluster.Problem) {
 	b.readNodes()
 	b.readNetworks()
 	services := b.readServices()
-	b.allotPaths(services)
-	b.steer(services)
+	b.findTargets(services)
+	b.allotPaths()
+	b.steer()
 	b.selectEndpoints(services)
 	b.needRoutes()
 	b.dataPlane(services)
@@ -61,7 +62,8 @@ type builder struct {
 	networks   []*network
 	byName     map[string]*network
 	paths      map[PathKey]PathID
-	hosts      map[string]*steering // by node, of the hosts steered to
+	targets    []*target
+	hosts      map[string]*steering // by node, of those steered to
 	nodeIPs    map[netip.Addr]string
 	clusterIPs map[netip.Addr]cluster.Key
 	inside     []netip.Prefix             // pods' and Services' ranges
@@ -112,10 +114,10 @@ func (b *builder) readNodes() {
 	}
 }
 
-// allotPaths gives every network and every host steered to a path id, keeping those in force: live packets and
-// connections carry them.
-func (b *builder) allotPaths(services []*service) {
-	var want, unlisted []PathKey
+// allotPaths gives every network and every node steered to a path id, keeping those in force: live packets and
+// connections carry them. Ids for paths that are not needed, only of use, are given last and taken back first.
+func (b *builder) allotPaths() {
+	var want, unlisted, useful []PathKey
 	for _, n := range b.networks {
 		switch k := (PathKey{PathNetwork, n.name}); {
 		case n.listed:
@@ -124,8 +126,12 @@ func (b *builder) allotPaths(services []*service) {
 			unlisted = append(unlisted, k)
 		}
 	}
-	for _, host := range steeredTo(b.Node, services) {
-		want = append(want, PathKey{PathSteer, host})
+	for _, t := range b.targets {
+		if t.needed {
+			want = append(want, PathKey{PathSteer, t.node})
+		} else {
+			useful = append(useful, PathKey{PathSteer, t.node})
+		}
 	}
 	want = append(want, unlisted...) // last: whoever writes objects can make many up
 	b.paths = map[PathKey]PathID{}
@@ -133,23 +139,30 @@ func (b *builder) allotPaths(services []*service) {
 	for _, id := range b.Facts.Paths {
 		inForce[id] = true
 	}
-	for _, k := range want {
+	for _, k := range slices.Concat(want, useful) {
 		if id := b.Facts.Paths[k]; id > 0 && id <= b.marks.MaxPath() && !taken[id] {
 			b.paths[k], taken[id] = id, true
 		}
+	}
+	free := func() PathID {
+		// An id that was given up a moment ago may still stand in a connection's mark: use it last.
+		for _, fresh := range []bool{true, false} {
+			for id := PathID(1); id <= b.marks.MaxPath(); id++ {
+				if !taken[id] && (!fresh || !inForce[id]) {
+					return id
+				}
+			}
+		}
+		return 0
 	}
 	for _, k := range want {
 		if b.paths[k] != 0 {
 			continue
 		}
-		// An id that was given up a moment ago may still stand in a connection's mark: use it last.
-		id := PathID(0)
-		for _, fresh := range []bool{true, false} {
-			for next := PathID(1); next <= b.marks.MaxPath() && id == 0; next++ {
-				if !taken[next] && (!fresh || !inForce[next]) {
-					id = next
-				}
-			}
+		id := free()
+		for i := len(useful) - 1; i >= 0 && id == 0; i-- {
+			id = b.paths[useful[i]]
+			delete(b.paths, useful[i])
 		}
 		if id == 0 {
 			b.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", b.marks.Mask), ReasonPathsExhausted,
@@ -160,6 +173,11 @@ func (b *builder) allotPaths(services []*service) {
 			continue
 		}
 		b.paths[k], taken[id] = id, true
+	}
+	for _, k := range useful {
+		if id := free(); b.paths[k] == 0 && id != 0 {
+			b.paths[k], taken[id] = id, true
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
 )
 
 // neverSteered holds destinations that do not leave a link or a node at all.
@@ -49,13 +50,31 @@ func (b *builder) dataPlane(services []*service) {
 	d.Pods, strays = b.pods(services)
 	d.Cluster = b.clusterPrefixes(d.Pods, strays)
 	b.guests(d)
+	partners := b.partners(services)
 	for a, owner := range b.ingress {
-		d.Ingress = append(d.Ingress, IngressIP{a, b.paths[PathKey{PathNetwork, owner.network}]})
+		d.Ingress = append(d.Ingress, IngressIP{Addr: a, Path: b.paths[PathKey{PathNetwork, owner.network}], Stray: partners[a]})
 	}
 	slices.SortFunc(d.Ingress, func(x, y IngressIP) int { return x.Addr.Compare(y.Addr) })
 	if t := b.plan.Tunnel; t != nil {
 		d.ClampMSS4, d.ClampMSS6 = uint16(t.MTU-40), uint16(t.MTU-60) // IPv4 and IPv6 header, each with TCP's
 	}
+}
+
+// partners finds the path to the other of host and standby for every ingress IP of which this node is one of them. The
+// default network has no uplinks of its own by which what comes from outside could be told from what a partner passes on.
+func (b *builder) partners(services []*service) map[netip.Addr]PathID {
+	partners := map[netip.Addr]PathID{}
+	for _, s := range services {
+		if s.network == nil || s.network.name == config.DefaultNetwork {
+			continue
+		}
+		for _, a := range s.ingress {
+			if id := b.way(s.partner(b.Node), a); id != 0 {
+				partners[a] = id
+			}
+		}
+	}
+	return partners
 }
 
 // pods is where pods are: the nodes' pod CIDRs, and endpoints outside of them. The latter are strays where ranges of

@@ -64,6 +64,7 @@ type NodePlan struct {
 	DataPlane DataPlane `json:"dataPlane"`
 	Speakers  []Speaker `json:"speakers,omitempty"`
 	Services  []Service `json:"services,omitempty"` // for people: what becomes of each EgressService here
+	Watched   []string  `json:"watched,omitempty"`  // nodes whose death this one must notice: hosts and standbys of its pods, and its partners
 	Held      []uint32  `json:"held,omitempty"`     // tables in which routes of ours stay although they are not planned, yet
 }
 
@@ -189,12 +190,22 @@ type Endpoint struct {
 	// Invalid: the outgoing interface's.
 	Source netip.Addr `json:"source,omitzero"`
 	Node   string     `json:"node,omitempty"` // for people: where the pod is; empty: not known
+	// Kept is the way by the standby. A flow that took it, when the standby was the host, may stay there.
+	Kept Way `json:"kept,omitzero"`
+}
+
+// Way is a path and the source that packets have on it.
+type Way struct {
+	Path   PathID     `json:"path"`
+	Source netip.Addr `json:"source,omitzero"`
 }
 
 // IngressIP is an address that clients use.
 type IngressIP struct {
 	Addr netip.Addr `json:"addr,omitzero"`
 	Path PathID     `json:"path"` // of its network; 0: the network has no path here
+	// Stray leads to the other of host and standby: what comes for no connection that is known here is one of its. 0: to none.
+	Stray PathID `json:"stray,omitempty"`
 }
 
 // Announcement is an ingress IP that a speaker announces.
@@ -204,6 +215,8 @@ type Announcement struct {
 	Standby bool `json:"standby,omitempty"`
 	// Term decides between two nodes that both announce as the host for a moment: routers prefer the later one. 0: not known.
 	Term int64 `json:"term,omitempty"`
+	// Shutdown asks routers to look for another path while this one still works (RFC 8326).
+	Shutdown bool `json:"shutdown,omitempty"`
 }
 
 // Speaker is the BGP speaker of one network.

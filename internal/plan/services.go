@@ -193,18 +193,6 @@ func (b *builder) readEndpoints(s *service) {
 	}
 }
 
-// steeredTo lists the hosts other than node to which some pod of this node must be steered, those of older services first.
-func steeredTo(node string, services []*service) (hosts []string) {
-	listed := map[string]bool{}
-	for _, s := range services {
-		if !listed[s.choice.Host] && slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return s.steered(node, e) }) {
-			listed[s.choice.Host] = true
-			hosts = append(hosts, s.choice.Host)
-		}
-	}
-	return hosts
-}
-
 // steered says whether an endpoint is on node but egresses by another node.
 func (s *service) steered(node string, e endpoint) bool {
 	return s.spec.SourceIPBy != cluster.SourceIPByNetwork && s.network != nil && s.choice.Host != "" && s.choice.Host != node &&
@@ -223,7 +211,9 @@ func (b *builder) selectEndpoints(services []*service) {
 			if path == 0 && e.on(b.Node) && b.noPath(s.network) == config.NoPathAllow {
 				continue // as if it was not selected
 			}
-			b.plan.DataPlane.Endpoints = append(b.plan.DataPlane.Endpoints, Endpoint{e.addr, path, source, e.node})
+			b.plan.DataPlane.Endpoints = append(b.plan.DataPlane.Endpoints, Endpoint{
+				Addr: e.addr, Path: path, Source: source, Node: e.node, Kept: b.kept(s, e),
+			})
 		}
 	}
 	slices.SortFunc(b.plan.DataPlane.Endpoints, func(x, y Endpoint) int { return x.Addr.Compare(y.Addr) })
@@ -254,6 +244,21 @@ func (b *builder) pathOf(s *service, e endpoint) (PathID, netip.Addr) {
 		return 0, none
 	}
 	return b.paths[PathKey{PathSteer, s.choice.Host}], e.addr
+}
+
+// kept is the way by the standby of an endpoint of this node.
+func (b *builder) kept(s *service, e endpoint) Way {
+	source := s.source(e.addr)
+	switch {
+	case s.network == nil || s.spec.SourceIPBy == cluster.SourceIPByNetwork || !e.on(b.Node) || !source.IsValid() || s.choice.Standby == "":
+	case s.choice.Standby == b.Node && b.reachable(s.network, e.addr):
+		return Way{b.paths[PathKey{PathNetwork, s.network.name}], source}
+	case s.choice.Standby != b.Node:
+		if id := b.way(s.choice.Standby, e.addr); id != 0 {
+			return Way{id, e.addr}
+		}
+	}
+	return Way{}
 }
 
 // needRoutes tells of networks that selected pods are sent out by here, but that have no route of a family.

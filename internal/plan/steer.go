@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 )
 
@@ -21,23 +22,26 @@ type steering struct {
 	tunneled bool
 }
 
-// steer plans a routing table for every host that pods of this node egress by.
-func (b *builder) steer(services []*service) {
+// steer plans a routing table for every node steered to.
+func (b *builder) steer() {
 	b.hosts = map[string]*steering{}
 	mode := b.Config.Steering.Mode
 	if mode == config.SteeringVXLAN || mode == config.SteeringAuto && b.someNodeOffLink() {
 		b.planTunnel()
 	}
-	for _, host := range steeredTo(b.Node, services) {
+	for _, t := range b.targets {
+		host := t.node
 		id := b.paths[PathKey{PathSteer, host}]
 		if id == 0 {
 			continue
 		}
 		table := config.SteeringTableBase + uint32(id)
-		need := families(b.Node, host, services)
-		h := b.direct(host, table, need)
+		h := b.direct(host, table, t.families)
 		if mode == config.SteeringVXLAN || h == nil && mode == config.SteeringAuto {
 			h = b.tunnelled(host, table)
+		}
+		if h == nil && !t.needed {
+			continue
 		}
 		if h == nil {
 			b.problem("Node", host, "status.addresses", "", ReasonHostUnreachable,
@@ -57,20 +61,79 @@ var wantedOfHost = map[config.SteeringMode]string{
 	config.SteeringAuto:   "of each family steered that is on-link there, or one of the family that the tunnel goes by",
 }
 
-// families says which families of this node's pods are steered to host.
-func families(node, host string, services []*service) (f Families) {
+// target is another node that packets are steered to.
+type target struct {
+	node     string
+	needed   bool     // pods of this node egress by it; else it only takes what is its: strays, and flows of before
+	families Families // of these pods' packets
+}
+
+// way is the path to another node for packets of a's family; 0: there is none.
+func (b *builder) way(node string, a netip.Addr) PathID {
+	h := b.hosts[node]
+	if h == nil || !slices.ContainsFunc(h.routes, func(r Route) bool { return r.Dst.Addr().Is4() == a.Is4() }) {
+		return 0
+	}
+	return b.paths[PathKey{PathSteer, node}]
+}
+
+// findTargets finds the nodes to steer to: those needed in the order in which services, the older first, need them.
+func (b *builder) findTargets(services []*service) {
+	byNode := map[string]*target{}
+	watched, order := map[string]bool{}, map[string]int{}
+	add := func(node string, a netip.Addr, needed bool) {
+		if node == "" || node == b.Node {
+			return
+		}
+		watched[node] = true
+		t := byNode[node]
+		if t == nil {
+			t = &target{node: node}
+			byNode[node] = t
+			b.targets = append(b.targets, t)
+		}
+		if needed {
+			if !t.needed {
+				t.needed, order[node] = true, len(order)
+			}
+			t.families.IPv4, t.families.IPv6 = t.families.IPv4 || a.Is4(), t.families.IPv6 || a.Is6()
+		}
+	}
 	for _, s := range services {
-		if s.choice.Host != host {
+		if s.network == nil || s.spec.SourceIPBy == cluster.SourceIPByNetwork || s.choice.Host == "" || s.choice.Host == cluster.AllHosts {
 			continue
 		}
 		for _, e := range s.endpoints {
-			if s.steered(node, e) {
-				f.IPv4 = f.IPv4 || e.addr.Is4()
-				f.IPv6 = f.IPv6 || e.addr.Is6()
+			if e.on(b.Node) && s.source(e.addr).IsValid() {
+				add(s.choice.Host, e.addr, true)
+				add(s.choice.Standby, e.addr, false)
 			}
 		}
+		add(s.partner(b.Node), netip.Addr{}, false)
 	}
-	return f
+	slices.SortStableFunc(b.targets, func(x, y *target) int {
+		switch {
+		case x.needed && y.needed:
+			return order[x.node] - order[y.node]
+		case x.needed:
+			return -1
+		case y.needed:
+			return 1
+		}
+		return 0
+	})
+	b.plan.Watched = sortedKeys(watched)
+}
+
+// partner is the other of host and standby where node is one of them.
+func (s *service) partner(node string) string {
+	switch node {
+	case s.choice.Host:
+		return s.choice.Standby
+	case s.choice.Standby:
+		return s.choice.Host
+	}
+	return ""
 }
 
 // onLink finds the interface, no uplink of a network, whose subnet holds addr.

@@ -112,7 +112,11 @@ func (w *textWriter) packets(p *NodePlan) {
 		if e.Node == "" {
 			node = "on any node"
 		}
-		w.line("  from %s\t%s\t%s%s", e.Addr, node, w.paths[e.Path], source)
+		kept := ""
+		if e.Kept.Path != 0 {
+			kept = "\told flows may stay on " + w.paths[e.Kept.Path]
+		}
+		w.line("  from %s\t%s\t%s%s%s", e.Addr, node, w.paths[e.Path], source, kept)
 	}
 	if len(d.Endpoints) == 0 {
 		w.line("  none")
@@ -127,7 +131,11 @@ func (w *textWriter) packets(p *NodePlan) {
 	if len(d.Ingress) > 0 {
 		w.title("Connections to ingress IPs answer by the network they came by")
 		for _, i := range d.Ingress {
-			w.line("  to %s\tof %s", i.Addr, w.paths[i.Path])
+			stray := ""
+			if i.Stray != 0 {
+				stray = "\twhat nobody here knows goes to " + w.paths[i.Stray]
+			}
+			w.line("  to %s\tof %s%s", i.Addr, w.paths[i.Path], stray)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func TestChange(t *testing.T) {
 	move := func(name, to string, fromTo ...string) {
 		t.Helper()
 		t.Run(name, func(t *testing.T) {
-			moving(t, s, now, []string{"a-p1", "b-p1"}, func() {
+			moving(t, s, now, func() {
 				require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
 				route("red1", "192.0.2.10/32", "10.1.0."+to)
 				route("red2", "2001:db8:2::10/128", "fd01::"+to)

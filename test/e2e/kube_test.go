@@ -61,11 +61,11 @@ func TestKubernetes(t *testing.T) {
 	selector := "network: red\n  nodeSelector: {matchLabels: {kubernetes.io/hostname: " + standby + "}}\n"
 	t.Run("host by selector", func(t *testing.T) {
 		watches := []*fibWatch{watchFIB(t, s, "red1"), watchFIB(t, s, "red2")}
-		moving(t, s, now, []string{"a-p1", "b-p1"}, func() {
+		moving(t, s, now, func() {
 			require.NoError(t, s.Edit(ctx, "shop.yaml", "network: red\n", selector))
 			require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
 			hostAt(t, s, standby)
-		})
+		}, "a-p1", "b-p1")
 		for _, w := range watches {
 			w.requireMoved(t, "192.0.2.10", inRed[host][0], inRed[standby][0])
 			w.requireMoved(t, "2001:db8:2::10", inRed[host][1], inRed[standby][1])
