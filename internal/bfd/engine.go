@@ -1,0 +1,334 @@
+// Package bfd watches other nodes with Bidirectional Forwarding Detection: asynchronous mode (RFC 5880) in the
+// encapsulation for several hops (RFC 5883), without authentication, echo and demand mode. Both ends of a session run
+// it; it works with other implementations too.
+//
+// Nobody proves who he is. A packet is taken only if it comes from a peer's address, and in a session that is up only if
+// it knows one of the two random discriminators. So who can send packets with a node's address as source towards UDP 4784
+// of another node, but reads none, can begin sessions with those that have none with that node and can make us send a
+// few packets to it; he cannot end a session, nor make a dead peer look alive to whom had a session with it. Who reads
+// the packets, too, can do all of that. The TTL proves nothing, since the number of hops between nodes is not known: the
+// network must not let packets with nodes' addresses in from outside.
+package bfd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/egressway/egressway/internal/config"
+)
+
+// Port is the UDP port of BFD over several hops (RFC 5883, 5).
+const Port = 4784
+
+// Peer is another node, by one of its addresses.
+type Peer struct {
+	Node    string
+	Address netip.Addr // its InternalIP: packets go there and are taken from there only
+	Local   netip.Addr // ours, the source of packets; invalid: what the routing table says
+
+	// Active peers are watched: they are asked whether they live. Others are answered when they ask.
+	Active bool
+}
+
+// Options of an engine.
+type Options struct {
+	Port    uint16            // UDP, ours and all peers'; 0: Port
+	Bind    netip.Addr        // to listen on and to send from; invalid: every address of both families
+	Profile config.BFDProfile // its name does not matter
+	Log     *slog.Logger      // nil: none
+	Wake    func()            // called after State or Failed of a session changed; calls follow one another; nil: none
+}
+
+// Session is what an engine knows about a peer.
+type Session struct {
+	Node    string
+	Address netip.Addr
+	Active  bool
+	State   State
+
+	// Failed says that the session was up and that nothing has been heard from the peer for a detection time since. It
+	// stays so until the session is up again. A peer that was never up, that said it goes, or that says that it does not
+	// hear us has not failed. That of a peer which is not Active may be an old story: nobody asks whether it is back.
+	Failed bool
+
+	Since     time.Time     // of State and Failed
+	Detection time.Duration // how long the peer may be silent; 0: it is not heard
+	LastError string        // why the session is not up or cannot send; empty: it is well
+}
+
+func (s *session) snapshot() Session {
+	detection := time.Duration(0)
+	if s.remote != 0 {
+		detection = s.detection()
+	}
+	return Session{
+		Node: s.peer.Node, Address: s.peer.Address, Active: s.peer.Active, State: s.state, Failed: s.failed,
+		Since: s.since, Detection: detection, LastError: s.lastError(),
+	}
+}
+
+// Engine runs the sessions of this node. Its methods may be called at once.
+type Engine struct {
+	log     *slog.Logger
+	started time.Time
+	sockets []*socket
+
+	mu     sync.Mutex
+	table  *table
+	closed bool
+	armed  time.Duration // when the loop wakes up by itself
+
+	kick    chan struct{} // the loop has to look anew
+	wake    chan struct{} // Wake is to be called
+	done    chan struct{}
+	loop    sync.WaitGroup
+	readers sync.WaitGroup
+}
+
+// Listen opens the sockets and begins to answer; there are no peers yet. A family that this machine does not have is
+// no error, unless it is Bind's or there is none.
+func Listen(o Options) (*Engine, error) {
+	if err := usable(o.Profile); err != nil {
+		return nil, err
+	}
+	port := cmp.Or(o.Port, Port)
+	sockets, err := open(o.Bind.Unmap(), port)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("open BFD sockets: %w: FRR's bfdd has ports 3784 and 4784 where it runs; all nodes need one and the same that is free", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open BFD sockets: %w", err)
+	}
+	e := &Engine{
+		log: o.Log, started: time.Now(), sockets: sockets, table: newTable(o.Profile),
+		kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	e.table.path = func(p Peer) *path { return newPath(p, port) }
+	e.table.drain = func() {
+		for _, s := range e.sockets {
+			s.drain(e.take)
+		}
+	}
+	for _, s := range sockets {
+		e.readers.Go(func() { e.read(s) })
+	}
+	e.loop.Go(e.run)
+	go e.call(o.Wake)
+	return e, nil
+}
+
+func (e *Engine) now() time.Duration { return time.Since(e.started) }
+
+// Set makes peers the ones there are. Sessions of peers that stay go on. The session of a peer that is no longer there is
+// taken down; so is, a minute later, one that is up with a peer which is no longer Active, unless the peer began it.
+func (e *Engine) Set(peers []Peer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	e.table.set(peers, e.now())
+	e.hurry()
+}
+
+// SetProfile changes the timers; sessions go on.
+func (e *Engine) SetProfile(p config.BFDProfile) error {
+	if err := usable(p); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.table.profile = p
+	e.table.rescale(true)
+	return nil
+}
+
+func usable(p config.BFDProfile) error {
+	if p.TransmitInterval == 0 || p.ReceiveInterval == 0 || p.DetectMultiplier == 0 {
+		return fmt.Errorf("BFD timers: transmit interval %d ms, receive interval %d ms, detection multiplier %d: none may be 0",
+			p.TransmitInterval, p.ReceiveInterval, p.DetectMultiplier)
+	}
+	return nil
+}
+
+// Sessions returns every peer's session by address.
+func (e *Engine) Sessions() []Session {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]Session, 0, len(e.table.sessions))
+	for _, s := range e.table.sessions {
+		all = append(all, s.snapshot())
+	}
+	slices.SortFunc(all, func(a, b Session) int { return a.Address.Compare(b.Address) })
+	return all
+}
+
+// Counters returns a copy of what was counted.
+func (e *Engine) Counters() Counters {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.table.counters
+	c.Discarded = maps.Clone(c.Discarded)
+	return c
+}
+
+// Close tells every peer that sessions end on purpose, and ends. It does not wait for a call of Wake that is under way.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	e.mu.Unlock()
+	close(e.done)
+	e.loop.Wait()
+
+	e.mu.Lock()
+	last := e.table.takeDown(e.now())
+	e.mu.Unlock()
+	for i := range farewells {
+		if i > 0 {
+			<-time.After(farewellGap / 2)
+		}
+		e.send(last)
+	}
+	var errs []error
+	for _, s := range e.sockets {
+		errs = append(errs, s.close())
+	}
+	e.readers.Wait()
+	return errors.Join(errs...)
+}
+
+// hurry has the loop look at the queue anew. It is called with mu held.
+func (e *Engine) hurry() {
+	select {
+	case e.kick <- struct{}{}:
+	default:
+	}
+}
+
+// call calls Wake when there is something new, until the engine ends. It has a goroutine of its own, so that no session
+// waits for what Wake does, whose end Close cannot wait for: Wake may want what Close's caller holds.
+func (e *Engine) call(wake func()) {
+	for {
+		select {
+		case <-e.wake:
+			if wake != nil {
+				wake()
+			}
+		case <-e.done:
+			return
+		}
+	}
+}
+
+// run does what is due, again and again.
+func (e *Engine) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var out []outgoing
+	var logged time.Time // a pause
+	for {
+		select {
+		case <-timer.C:
+		case <-e.kick:
+		case <-e.done:
+			return
+		}
+		e.mu.Lock()
+		now, pauses := e.now(), e.table.counters.Pauses
+		var next time.Duration
+		out, next = e.table.due(now, out[:0])
+		changes := e.table.changes
+		e.table.changes = nil
+		e.armed = next
+		paused := e.table.counters.Pauses != pauses
+		e.mu.Unlock()
+		if paused && time.Since(logged) > 10*time.Second {
+			logged = time.Now()
+			e.log.Warn("this process or its machine stood still: BFD peers get time to be heard before they are given up")
+		}
+		e.send(out)
+		e.tell(changes)
+		if next == never {
+			timer.Stop()
+		} else {
+			timer.Reset(next - e.now())
+		}
+	}
+}
+
+// read takes packets as they come. A flood of them does not keep the loop from its work.
+func (e *Engine) read(s *socket) {
+	s.wait(func(fd int) {
+		for more := true; more; {
+			e.mu.Lock()
+			more = s.read(fd, readMost, e.take)
+			if e.table.planned < e.armed || len(e.table.changes) > 0 {
+				e.hurry()
+			}
+			e.mu.Unlock()
+		}
+	})
+}
+
+// take is called with mu held.
+func (e *Engine) take(from netip.Addr, b []byte) { e.table.receive(from, b, e.now()) }
+
+// send sends packets. An error is the session's to show; whether the peer lives is found out by what it sends.
+func (e *Engine) send(out []outgoing) {
+	if len(out) == 0 {
+		return
+	}
+	for i := range out {
+		out[i].err = errFamily
+	}
+	for _, s := range e.sockets {
+		s.send(out)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range out {
+		o := &out[i]
+		if o.err == nil {
+			o.session.sendErr = ""
+			e.table.counters.Sent++
+			continue
+		}
+		o.session.sendErr = "send: " + o.err.Error()
+		e.table.counters.SendErrors++
+	}
+}
+
+// tell logs changes and has Wake called.
+func (e *Engine) tell(changes []Session) {
+	if len(changes) == 0 {
+		return
+	}
+	for _, c := range changes {
+		level := slog.LevelDebug
+		if c.Active && c.State != Init {
+			level = slog.LevelInfo
+		}
+		e.log.Log(context.Background(), level, "BFD session changed",
+			"node", c.Node, "peer", c.Address, "state", c.State.String(), "failed", c.Failed, "reason", c.LastError)
+	}
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}

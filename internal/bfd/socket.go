@@ -1,0 +1,210 @@
+package bfd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// receiveBuffer holds what peers send while this process stands still: a second of packetRate, at 768 bytes each that
+	// the kernel counts.
+	receiveBuffer = 4 << 20
+
+	// readMost bounds how long packets are read before anything else is done.
+	readMost = 256
+
+	// drainMost is more than receiveBuffer holds: reading ends, though a flood does not.
+	drainMost = 2 * receiveBuffer / 768
+
+	// BFD wants the source port of a session to be from this range (RFC 5881, 4).
+	leastSource, mostSource = 49152, 65535
+
+	hops         = 255  // TTL
+	trafficClass = 0xc0 // class selector 6, network control (RFC 4594)
+	priority     = 6    // in the node's own queues: the highest that needs no capability
+)
+
+var errFamily = errors.New("this node has no socket of the peer's address family")
+
+// socket is the pair of one family: one receives at the port that peers send to, one sends.
+type socket struct {
+	v6       bool
+	listener *net.UDPConn
+	receiver syscall.RawConn
+	source   *net.UDPConn
+	sender   syscall.RawConn
+	buf      [2 * packetSize]byte // longer ones are cut, and no control packets either way
+}
+
+// open opens the sockets of bind's family, or of each that this machine has.
+func open(bind netip.Addr, port uint16) ([]*socket, error) {
+	var all []*socket
+	var missing error
+	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		at := any
+		if bind.IsValid() {
+			if bind.Is6() != any.Is6() {
+				continue
+			}
+			at = bind
+		}
+		s, err := openAt(at, port)
+		switch {
+		case err == nil:
+			all = append(all, s)
+		case !bind.IsValid() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)):
+			missing = errors.Join(missing, err)
+		default:
+			for _, s := range all {
+				_ = s.close() // it was not used
+			}
+			return nil, err
+		}
+	}
+	if len(all) == 0 {
+		return nil, missing
+	}
+	return all, nil
+}
+
+func openAt(at netip.Addr, port uint16) (*socket, error) {
+	s := &socket{v6: at.Is6()}
+	var err error
+	s.listener, s.receiver, err = bindUDP(netip.AddrPortFrom(at, port), func(fd int) error {
+		// Beyond what the administrator allows if we may, else as much as is allowed.
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) == nil {
+			return nil
+		}
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	})
+	if err != nil {
+		return nil, err
+	}
+	const ports = mostSource - leastSource + 1
+	first := rand.N(ports)
+	for i := range 100 {
+		source := uint16(leastSource + (first+i)%ports)
+		s.source, s.sender, err = bindUDP(netip.AddrPortFrom(at, source), s.sendOptions)
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	if err != nil {
+		s.listener.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *socket) sendOptions(fd int) error {
+	set := func(level, option, value int) error { return unix.SetsockoptInt(fd, level, option, value) }
+	class := errors.Join(set(unix.IPPROTO_IP, unix.IP_TTL, hops), set(unix.IPPROTO_IP, unix.IP_TOS, trafficClass))
+	if s.v6 {
+		class = errors.Join(set(unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hops), set(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, trafficClass))
+	}
+	// Setting the class sets the priority, too, and not to what it should be.
+	return errors.Join(class, set(unix.SOL_SOCKET, unix.SO_PRIORITY, priority))
+}
+
+func bindUDP(at netip.AddrPort, options func(fd int) error) (*net.UDPConn, syscall.RawConn, error) {
+	network := "udp4"
+	if at.Addr().Is6() {
+		network = "udp6"
+	}
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		return errors.Join(c.Control(func(fd uintptr) { err = options(int(fd)) }), err)
+	}}
+	conn, err := config.ListenPacket(context.Background(), network, at.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	udp := conn.(*net.UDPConn)
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		udp.Close()
+		return nil, nil, fmt.Errorf("take the descriptor of UDP %s: %w", at, err)
+	}
+	return udp, raw, nil
+}
+
+func (s *socket) close() error { return errors.Join(s.listener.Close(), s.source.Close()) }
+
+// wait calls readable whenever something may be there to read, until the socket is closed.
+func (s *socket) wait(readable func(fd int)) {
+	_ = s.receiver.Read(func(fd uintptr) bool { // ends with the socket
+		readable(int(fd))
+		return false
+	})
+}
+
+// drain reads what waits, without being told that something does.
+func (s *socket) drain(take func(from netip.Addr, b []byte)) {
+	_ = s.receiver.Control(func(fd uintptr) { s.read(int(fd), drainMost, take) }) // it is closed: nothing waits
+}
+
+// read takes at most so many packets that wait, and says whether there may be more. Not two calls at once.
+func (s *socket) read(fd, most int, take func(from netip.Addr, b []byte)) (more bool) {
+	for range most {
+		n, from, err := unix.Recvfrom(fd, s.buf[:], unix.MSG_DONTWAIT)
+		switch a := from.(type) {
+		case *unix.SockaddrInet4:
+			take(netip.AddrFrom4(a.Addr), s.buf[:n])
+		case *unix.SockaddrInet6:
+			take(netip.AddrFrom16(a.Addr), s.buf[:n])
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false
+		}
+	}
+	return true
+}
+
+// path is how packets go to a peer.
+type path struct {
+	v6   bool
+	to   unix.Sockaddr
+	from []byte // control message with the source address; empty: what the routing table says
+}
+
+// newPath makes the path to a peer's port. An own address of the other family is none.
+func newPath(p Peer, port uint16) *path {
+	if p.Address.Is4() {
+		h := &path{to: &unix.SockaddrInet4{Port: int(port), Addr: p.Address.As4()}}
+		if p.Local.Is4() {
+			h.from = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: p.Local.As4()})
+		}
+		return h
+	}
+	h := &path{v6: true, to: &unix.SockaddrInet6{Port: int(port), Addr: p.Address.As16()}}
+	if p.Local.Is6() {
+		h.from = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: p.Local.As16()})
+	}
+	return h
+}
+
+// outgoing is a packet to send.
+type outgoing struct {
+	session *session
+	path    *path
+	bytes   [packetSize]byte
+	err     error // of sending it
+}
+
+// send sends what goes by this socket's family. It does not wait for room: what does not fit is lost, as on the wire.
+func (s *socket) send(out []outgoing) {
+	_ = s.sender.Write(func(fd uintptr) bool {
+		for i := range out {
+			if o := &out[i]; o.path.v6 == s.v6 {
+				_, o.err = unix.SendmsgN(int(fd), o.bytes[:], o.path.from, o.path.to, unix.MSG_DONTWAIT)
+			}
+		}
+		return true
+	})
+}
