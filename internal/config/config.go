@@ -21,9 +21,13 @@ type Config struct {
 	Networks     []Network      `yaml:"networks"`
 	// AllowUnlisted permits a spec.network that no entry of Networks names: a number is a routing table, a string an
 	// existing VRF device.
-	AllowUnlisted bool   `yaml:"allowUnlisted"`
-	Status        Status `yaml:"status"`
-	Log           Log    `yaml:"log"`
+	AllowUnlisted bool     `yaml:"allowUnlisted"`
+	Moves         Moves    `yaml:"moves"`
+	OnStop        OnStop   `yaml:"onStop"`
+	Failover      Failover `yaml:"failover"`
+	Speaker       Speaker  `yaml:"speaker"`
+	Status        Status   `yaml:"status"`
+	Log           Log      `yaml:"log"`
 }
 
 // Source says where objects come from; exactly one is used, Manifests if it is set.
@@ -166,6 +170,30 @@ type Advertise struct {
 	ASPathPrepend    uint8    `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"` // times
 }
 
+// Moves says how services go from one host to another while both could serve them.
+type Moves struct {
+	// KeepFlows is how long the former host stays as the standby, so that flows which go by it may end there; 0: not at
+	// all. What the daemon that elects has counts for all.
+	KeepFlows Duration `yaml:"keepFlows"`
+	// Within bounds how long a daemon that ends with OnStopDrain waits for its services to move.
+	Within Duration `yaml:"within"`
+}
+
+// OnStop is what becomes of this node's services when its daemon is told to end.
+type OnStop string
+
+// The choices of OnStop.
+const (
+	OnStopKeep  OnStop = "keep"  // what is in force stays, for the next run to take over
+	OnStopDrain OnStop = "drain" // they move to other nodes first
+)
+
+// Speaker says where the process is that speaks BGP and BFD for the daemon, and outlives it.
+type Speaker struct {
+	Socket string `yaml:"socket"`
+	Start  bool   `yaml:"start"` // one where none answers on Socket; else somebody else does
+}
+
 // Status says where the daemon answers about itself.
 type Status struct {
 	Socket         string `yaml:"socket"`
@@ -183,3 +211,10 @@ type Duration time.Duration
 
 // MarshalText writes a Duration as it is read.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (d *Duration) UnmarshalText(text []byte) error {
+	t, err := time.ParseDuration(string(text))
+	*d = Duration(t)
+	return err
+}

@@ -81,6 +81,13 @@ func TestEveryKeyIsRead(t *testing.T) {
 			BFDProfiles:     []BFDProfile{{"fast", 100, 150, 4}},
 		},
 		AllowUnlisted: true,
+		Moves:         Moves{KeepFlows: Duration(90 * time.Second), Within: Duration(15 * time.Second)},
+		OnStop:        OnStopDrain,
+		Failover: Failover{
+			BFD:   NodeBFD{Port: 4784, TransmitInterval: 50, ReceiveInterval: 60, DetectMultiplier: 5},
+			Flows: NodeFlows{Port: 14785},
+		},
+		Speaker: Speaker{Socket: "/tmp/speaker.sock"},
 		Networks: []Network{
 			{
 				Name: "red", VRF: "vrf-red", Interfaces: []string{"eth1", "eth2.100"}, Table: 1001,

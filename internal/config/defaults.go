@@ -13,8 +13,15 @@ func Defaults() *Config {
 			GracefulRestart: GracefulRestart{Enabled: true, RestartTime: Duration(120 * time.Second)},
 		},
 		Networks: []Network{{Name: DefaultNetwork}},
-		Status:   Status{Socket: "/run/egressway/egressway.sock", MetricsAddress: "127.0.0.1:9479"},
-		Log:      Log{Level: "info", Format: "text"},
+		Moves:    Moves{KeepFlows: Duration(time.Minute), Within: Duration(20 * time.Second)},
+		OnStop:   OnStopKeep,
+		Failover: Failover{
+			BFD:   NodeBFD{Enabled: true, Port: 14784, TransmitInterval: 100, ReceiveInterval: 100, DetectMultiplier: 3},
+			Flows: NodeFlows{Enabled: true, Port: 4785},
+		},
+		Speaker: Speaker{Socket: "/run/egressway/speaker.sock", Start: true},
+		Status:  Status{Socket: "/run/egressway/egressway.sock", MetricsAddress: "127.0.0.1:9479"},
+		Log:     Log{Level: "info", Format: "text"},
 	}
 }
 

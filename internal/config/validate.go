@@ -78,12 +78,22 @@ func (v *validator) validate() {
 	v.marks()
 	v.bgp()
 	v.networks()
-	if !filepath.IsAbs(c.Status.Socket) || len(c.Status.Socket) > 107 {
-		v.bad("status.socket", "an absolute path of at most 107 bytes is needed")
+	v.moves()
+	v.failover()
+	v.socket("speaker.socket", c.Speaker.Socket)
+	v.socket("status.socket", c.Status.Socket)
+	if c.Speaker.Socket == c.Status.Socket {
+		v.bad("speaker.socket", "that is status.socket: two processes listen there, each on its own")
 	}
 	v.listenAddress("status.metricsAddress", c.Status.MetricsAddress)
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")
+}
+
+func (v *validator) socket(path, file string) {
+	if !filepath.IsAbs(file) || len(file) > 107 { // what sockaddr_un has room for
+		v.bad(path, "an absolute path of at most 107 bytes is needed")
+	}
 }
 
 func (v *validator) steering() {
@@ -98,6 +108,20 @@ func (v *validator) steering() {
 	}
 	if s.MTU != 0 && (s.MTU < 1280 || s.MTU > 65000) {
 		v.bad("steering.mtu", "0, for the underlay's less the encapsulation, or 1280 (the least IPv6 allows) to 65000")
+	}
+}
+
+func (v *validator) moves() {
+	c := v.c
+	if d := time.Duration(c.Moves.KeepFlows); d < 0 || d > time.Hour {
+		v.bad("moves.keepFlows", "0s, to leave a former host at once, to 1h")
+	}
+	if d := time.Duration(c.Moves.Within); d < time.Second || d > time.Hour {
+		v.bad("moves.within", "1s to 1h; less than whoever stops the daemon waits before it kills it, 30s for a pod")
+	}
+	oneOf(v, "onStop", c.OnStop, OnStopKeep, OnStopDrain)
+	if c.OnStop == OnStopDrain && c.Source.Manifests != "" {
+		v.bad("onStop", "nobody moves services where objects come from source.manifests: %s is right there", OnStopKeep)
 	}
 }
 
@@ -133,13 +157,7 @@ func (v *validator) bgp() {
 		} else {
 			v.unique(seen, p.Name, path+".name", "another profile has this name")
 		}
-		const least, most = 10, 60000
-		if p.TransmitInterval < least || p.TransmitInterval > most {
-			v.bad(path+".transmitInterval", "%d to %d milliseconds", least, most)
-		}
-		if p.ReceiveInterval < least || p.ReceiveInterval > most {
-			v.bad(path+".receiveInterval", "%d to %d milliseconds", least, most)
-		}
+		v.bfdIntervals(path, p)
 		if p.DetectMultiplier == 0 {
 			v.bad(path+".detectMultiplier", "1 to 255 missed packets")
 		}
