@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/speaker"
 )
 
 func newCleanupCommand() *cobra.Command {
@@ -17,9 +20,10 @@ func newCleanupCommand() *cobra.Command {
 		Use:   "cleanup [--config FILE]",
 		Short: "Remove everything that the daemon made on this node, and nothing else",
 		Long: `Remove everything that the daemon made on this node, and nothing else: the nftables table, rules, routes, the tunnel and the
-VRF devices it created. Interfaces that it enslaved are freed with their addresses. Connections that it steered end.
+VRF devices it created. Interfaces that it enslaved are freed with their addresses. Connections that it steered end. Before that, its
+speaker takes back what it announces, and ends.
 
-Stop the daemon first. The configuration is read for marks.mask; without it the default mask is taken.`,
+Stop the daemon first. The configuration is read for marks.mask and the sockets; without it the defaults are taken.`,
 		Example: "  egressway cleanup --config /etc/egressway/config.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -32,6 +36,12 @@ Stop the daemon first. The configuration is read for marks.mask; without it the 
 			}
 			if running(conf.Status.Socket) {
 				return fmt.Errorf("the daemon that answers at %s would make everything anew: stop it first", conf.Status.Socket)
+			}
+			// First: no peer may send packets that nothing is there for any more.
+			ending, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
+			defer cancel()
+			if err := speaker.End(ending, conf.Speaker.Socket, version); err != nil {
+				return err
 			}
 			node, err := kernel.Open()
 			if err != nil {

@@ -40,6 +40,6 @@ with their Service's LoadBalancer ingress IP as source, which the host node anno
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRunCommand(), newCheckCommand(), newPlanCommand(), newStatusCommand(), newCleanupCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newSpeakerCommand(), newCheckCommand(), newPlanCommand(), newStatusCommand(), newDrainCommand(), newCleanupCommand(), newVersionCommand())
 	return root
 }

@@ -26,6 +26,12 @@ func statusDaemon(t *testing.T) (s *status.Status, socket string, stop func()) {
 	s.Publish(status.From(&plan.NodePlan{Services: []plan.Service{
 		{Key: cluster.Key{Namespace: "shop", Name: "web"}, Network: "red", Host: "a", Endpoints: 2},
 	}}, nil, nil, status.Pass{Ended: time.Now(), Began: time.Now(), InForce: true}))
+	return s, socket, serveStatus(t, s, socket)
+}
+
+// serveStatus serves s on a socket until the test ends or stop is called.
+func serveStatus(t *testing.T, s *status.Status, socket string) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, config.Status{Socket: socket}) }()
@@ -39,7 +45,7 @@ func statusDaemon(t *testing.T) (s *status.Status, socket string, stop func()) {
 	}
 	t.Cleanup(stop)
 	require.Eventually(t, func() bool { _, err := status.Read(t.Context(), socket); return err == nil }, 10*time.Second, 5*time.Millisecond)
-	return s, socket, stop
+	return stop
 }
 
 func TestStatus(t *testing.T) {

@@ -15,11 +15,24 @@ import (
 )
 
 // Inside GoBGP, our own paths have these LOCAL_PREFs: no peer's path to the same prefix may win over one of them, or the
-// announcement would be taken back. The export policy tells hosts' and standbys' paths apart by them; peers never see them.
+// announcement would be taken back. The export policy tells the kinds of paths apart by them; peers never see them.
 const (
-	hostPath    = math.MaxUint32
-	standbyPath = math.MaxUint32 - 1
+	hostPath     pathKind = math.MaxUint32
+	standbyPath  pathKind = math.MaxUint32 - 1
+	shutdownPath pathKind = math.MaxUint32 - 2 // a standby's that is about to go
 )
+
+type pathKind uint32
+
+func kindOf(a plan.Announcement) pathKind {
+	switch {
+	case !a.Standby:
+		return hostPath
+	case a.Shutdown:
+		return shutdownPath
+	}
+	return standbyPath
+}
 
 // medTerms is how many terms a MED tells apart.
 const medTerms = 1 << 16
@@ -58,7 +71,7 @@ func (s *speaker) retract(desired []plan.Announcement) error {
 func (s *speaker) announce(desired []plan.Announcement) error {
 	changed := slices.DeleteFunc(slices.Clone(desired), func(a plan.Announcement) bool {
 		had, ok := s.announced[a.Prefix]
-		return ok && had.Standby == a.Standby && med(had) == med(a)
+		return ok && kindOf(had) == kindOf(a) && med(had) == med(a)
 	})
 	if len(changed) == 0 {
 		return nil
@@ -88,11 +101,11 @@ func paths(announcements []plan.Announcement) []*apiutil.Path {
 		if err != nil {
 			continue
 		}
-		origin, preference := bgp.BGP_ORIGIN_ATTR_TYPE_IGP, uint32(hostPath)
-		if a.Standby {
-			origin, preference = bgp.BGP_ORIGIN_ATTR_TYPE_INCOMPLETE, standbyPath
+		kind, origin := kindOf(a), bgp.BGP_ORIGIN_ATTR_TYPE_IGP
+		if kind != hostPath {
+			origin = bgp.BGP_ORIGIN_ATTR_TYPE_INCOMPLETE
 		}
-		attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(origin), nextHop, bgp.NewPathAttributeLocalPref(preference)}
+		attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(origin), nextHop, bgp.NewPathAttributeLocalPref(uint32(kind))}
 		if m := med(a); m != 0 {
 			attrs = append(attrs, bgp.NewPathAttributeMultiExitDisc(m))
 		}

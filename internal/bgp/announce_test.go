@@ -203,6 +203,12 @@ func TestStandbyAttributes(t *testing.T) {
 		s.apply(sp)
 		expect("r2", "10.0.2.2", fmt.Sprintf("Local incomplete, MED 4294967292, LOCAL_PREF %d, ", half))
 	}
+	for i := range sp.Announce {
+		sp.Announce[i].Shutdown = true
+	}
+	s.apply(sp)
+	expect("r1", "10.0.1.2", strings.Repeat("64512 ", 8)+"incomplete, MED 65582, LOCAL_PREF 0, 64512:7 graceful-shutdown")
+	expect("r2", "10.0.2.2", "Local incomplete, MED 4294967292, LOCAL_PREF 1, graceful-shutdown")
 	require.Equal(t, 1, s.establishments("r1", "red", "10.0.1.2"))
 	require.Equal(t, 1, s.establishments("r2", "red", "10.0.2.2"))
 }

@@ -85,23 +85,26 @@ func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
 			if !nextHop.IsValid() {
 				continue // the peer could not send anything here
 			}
-			ours := func(name string, path uint32) *api.Statement {
+			ours := func(name string, kind pathKind) *api.Statement {
 				return &api.Statement{
 					Name: name + key,
 					Conditions: &api.Conditions{
 						NeighborSet: peer,
 						AfiSafiIn:   []*api.Family{family},
 						RouteType:   api.Conditions_ROUTE_TYPE_LOCAL,
-						LocalPrefEq: &api.LocalPrefEq{Value: path},
+						LocalPrefEq: &api.LocalPrefEq{Value: uint32(kind)},
 					},
-					Actions: x.Export.actions(nextHop, path == standbyPath),
+					Actions: x.Export.actions(nextHop, kind),
 				}
 			}
-			out.Statements = append(out.Statements, ours("out-", hostPath), ours("out-standby-", standbyPath))
+			out.Statements = append(out.Statements, ours("out-", hostPath), ours("out-standby-", standbyPath), ours("out-shutdown-", shutdownPath))
 		}
 	}
 	return &api.SetPoliciesRequest{DefinedSets: sets, Policies: []*api.Policy{in, out}}
 }
+
+// gracefulShutdown is the well-known community of RFC 8326.
+const gracefulShutdown = "65535:0"
 
 // standbyPrepend is how much longer a standby's AS path is. The host's is preferred although it comes by up to four ASes
 // more, as from one leaf of a fabric with super-spines to another: by spine, super-spine, spine and leaf.
@@ -109,8 +112,9 @@ const standbyPrepend = 5
 
 // actions makes the attributes of an announcement to the peer. No router prefers a standby's path to the host's: external
 // peers get a longer AS path, internal ones, which would refuse an AS path with their own AS, half the LOCAL_PREF. Beyond
-// that, the ORIGIN of all of its paths is the worst.
-func (e export) actions(nextHop netip.Addr, standby bool) *api.Actions {
+// that, the ORIGIN of all of its paths is the worst. One that is about to go bears the community GRACEFUL_SHUTDOWN, and the
+// least LOCAL_PREF (RFC 8326).
+func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 	a := &api.Actions{
 		RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
 		Nexthop:     &api.NexthopAction{Address: nextHop.WithZone("").String()},
@@ -118,11 +122,14 @@ func (e export) actions(nextHop netip.Addr, standby bool) *api.Actions {
 	prepend := uint32(e.ASPathPrepend)
 	if e.Internal {
 		preference := cmp.Or(e.LocalPref, defaultLocalPref)
-		if standby {
-			preference = max(preference/2, 1) // GoBGP takes 0 for none
+		switch kind { // GoBGP takes 0 for none
+		case standbyPath:
+			preference = max(preference/2, 1)
+		case shutdownPath:
+			preference = 1
 		}
 		a.LocalPref = &api.LocalPrefAction{Value: preference}
-	} else if standby {
+	} else if kind != hostPath {
 		prepend += standbyPrepend
 	}
 	if prepend != 0 {
@@ -131,8 +138,12 @@ func (e export) actions(nextHop netip.Addr, standby bool) *api.Actions {
 	if e.MED != 0 { // on top of the announcement's own
 		a.Med = &api.MedAction{Type: api.MedAction_TYPE_MOD, Value: min(int64(e.MED), math.MaxUint32-medTerms+1)}
 	}
-	if len(e.Communities) > 0 {
-		a.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: e.Communities}
+	communities := e.Communities
+	if kind == shutdownPath {
+		communities = append(slices.Clone(communities), gracefulShutdown)
+	}
+	if len(communities) > 0 {
+		a.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: communities}
 	}
 	if len(e.LargeCommunities) > 0 {
 		a.LargeCommunity = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: e.LargeCommunities}

@@ -18,19 +18,19 @@ import (
 
 // Session is the state of one session, for people and metrics.
 type Session struct {
-	Network   string
-	Peer      string     // the configured address, or the interface of an unnumbered peer
-	Address   netip.Addr // of the peer; invalid while an unnumbered peer is unknown
-	ASN       uint32     // of the peer, as configured or as it says
-	State     string     // waiting, idle, connect, active, opensent, openconfirm, established
-	Up        bool       // established, and the peer is who it should be
-	Since     time.Time  // of the state
-	Families  []config.Family
-	Received  int // routes the peer sends
-	Accepted  int // of them, those that pass the import rules
-	Announced int // routes sent to the peer
-	BFD       string
-	LastError string // why the session was lost or is refused; empty when it is well
+	Network   string          `json:"network"`
+	Peer      string          `json:"peer"`             // the configured address, or the interface of an unnumbered peer
+	Address   netip.Addr      `json:"address,omitzero"` // of the peer; invalid while an unnumbered peer is unknown
+	ASN       uint32          `json:"asn"`              // of the peer, as configured or as it says
+	State     string          `json:"state"`            // waiting, idle, connect, active, opensent, openconfirm, established
+	Up        bool            `json:"up,omitempty"`     // established, and the peer is who it should be
+	Since     time.Time       `json:"since,omitzero"`   // of the state
+	Families  []config.Family `json:"families,omitempty"`
+	Received  int             `json:"received,omitempty"`  // routes the peer sends
+	Accepted  int             `json:"accepted,omitempty"`  // of them, those that pass the import rules
+	Announced int             `json:"announced,omitempty"` // routes sent to the peer
+	BFD       string          `json:"bfd,omitempty"`
+	LastError string          `json:"lastError,omitempty"` // why the session was lost or is refused; empty when it is well
 }
 
 // StateEstablished is the state in which a session exchanges routes, StateWaiting the one of an unnumbered peer whose

@@ -129,7 +129,7 @@ func FromNode(o *corev1.Node) (name string, n Node, problems []Problem, ok bool)
 		f.add("metadata.name", o.Name, ReasonInvalidName, "lower case letters, digits, '-' and '.', at most 253 bytes")
 		return o.Name, n, f.problems, false
 	}
-	n = Node{UID: string(o.UID), Labels: o.Labels}
+	n = Node{UID: string(o.UID), Labels: o.Labels, Cordoned: o.Spec.Unschedulable}
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			n.Ready = c.Status == corev1.ConditionTrue

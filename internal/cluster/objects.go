@@ -109,6 +109,7 @@ type Node struct {
 	UID       string // empty: unknown
 	Labels    map[string]string
 	Ready     bool
+	Cordoned  bool         // spec.unschedulable
 	Addresses []netip.Addr // every address of status.addresses
 	Internal  []netip.Addr // those of type InternalIP
 	PodCIDRs  []netip.Prefix

@@ -19,9 +19,13 @@ import (
 // Elect chooses hosts for all EgressServices. reports is what the nodes tell of themselves: only one that has the network
 // may be host or standby. Where nobody reports, reports is nil, and every Ready node may be.
 //
-// A host, and a standby, that an object's status names stays as long as it may be it; the standby follows a host that may
-// not. The others are given out one by one, the oldest first, to the node with the fewest services; among those with
-// equally few, a hash decides, so that services spread. Services of one network that share an ingress IP share the host.
+// Of the nodes that may, those are preferred that are not seen dead, have a route for every family that the service needs,
+// are not draining and not cordoned: the first of these counts most. A host, and a standby, that an object's status names
+// stays as long as no other is preferred to it; the standby follows a host that does not. The others are given out one by
+// one, the oldest first, to the node with the fewest services; among those with equally few, a hash decides, so that services
+// spread. Services of one network that share an ingress IP share the host.
+//
+// A standby lacks nothing that the host has, and is neither dead nor draining.
 func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[cluster.Key]Choice {
 	e := newElector(objects, reports)
 	choices := make(map[cluster.Key]Choice, len(objects.EgressServices))
@@ -39,29 +43,31 @@ func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[clust
 	}
 	groups := group(contenders, func(c *contender, problem *cluster.Problem) { choices[c.key] = Choice{Problem: problem} })
 	for _, g := range groups {
+		g.lacks = e.lacksFor(g.demand)
 		if g.host = e.current(g); g.host != none {
 			e.load[g.host] += len(g.members)
 		}
 	}
 	for _, g := range groups {
 		if g.host == none {
-			if g.host = e.standby(g); g.host == none {
-				g.host = e.best(g, none)
+			if g.host = e.successor(g); g.host == none {
+				g.host = e.best(g, none, everyLack)
 			}
 			e.load[g.host] += len(g.members)
 		}
 	}
 	for _, g := range groups {
 		standby := e.standby(g)
-		if standby == none {
-			standby = e.best(g, g.host)
-		}
-		choice := Choice{Host: e.name(g.host), Standby: e.name(standby)}
+		choice := Choice{Host: e.name(g.host), Standby: e.name(standby), Despite: e.despite(g)}
 		for _, c := range g.members {
 			if choice.Why = ""; c.status.Host != "" && c.status.Host != choice.Host {
-				choice.Why = e.unfit(c)
+				choice.Why = e.unfit(c, g)
 			}
+			choice.Serves = e.serving(c, g)
 			choices[c.key] = choice
+			if g.lacks[g.host]&lacksLife != 0 && c.status.Host != choice.Host {
+				choices[c.key] = Choice{Problem: noHost(c.key, "", "", cluster.ReasonNoEligibleNode, "%s", silent(choice.Host))}
+			}
 		}
 	}
 	for key, c := range choices {
@@ -90,6 +96,9 @@ type elector struct {
 	matching  map[match][]int
 	nodeAddrs map[netip.Addr]bool
 	load      []int // services by host
+	dead      map[string]bool
+	seen      map[string]bool // alive, by other nodes
+	lacks     map[demand][]lack
 }
 
 // match is what the nodes that match have in common.
@@ -102,7 +111,10 @@ type match struct {
 const none = -1
 
 func newElector(objects cluster.Objects, reports map[string]cluster.Report) *elector {
-	e := &elector{objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{}}
+	e := &elector{
+		objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{}, lacks: map[demand][]lack{},
+	}
+	e.dead, e.seen = judge(reports)
 	for name, n := range objects.Nodes {
 		for _, a := range n.Addresses {
 			e.nodeAddrs[a] = true
@@ -166,6 +178,7 @@ type contender struct {
 	key        cluster.Key
 	network    string
 	ingress    []netip.Addr
+	need       families
 	status     cluster.Status
 	selector   labels.Selector
 	candidates []int // nodes that may be the host, sorted, not empty
@@ -214,7 +227,8 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 	default:
 		return refuse("", "", cluster.ReasonNoIngressIP, "its Service has no usable ingress IP yet: something must assign one, such as MetalLB")
 	}
-	if !slices.ContainsFunc(e.objects.Endpoints[key], e.isPod) {
+	var found bool
+	if c.need, found = e.need(e.objects.Endpoints[key], c.ingress); !found {
 		return refuse("", "", cluster.ReasonNoEndpoints, "its Service has no endpoint with an address of its own")
 	}
 	matching := e.selected(selector)
@@ -245,16 +259,12 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 	return refuse("", "", cluster.ReasonNoEligibleNode, "no node is Ready")
 }
 
-// isPod tells an endpoint with its own address from a hostNetwork one.
-func (e *elector) isPod(p cluster.Endpoint) bool {
-	a, err := cluster.ParseAddr(p.Address)
-	return err == nil && !e.nodeAddrs[a]
-}
-
 // unit is the services that have one host together.
 type unit struct {
 	members    []*contender // the oldest first
 	candidates []int        // of all of them
+	demand     demand       // of all together
+	lacks      []lack       // of every node
 	host       int
 }
 
@@ -310,6 +320,9 @@ func group(contenders []*contender, refuse func(*contender, *cluster.Problem)) [
 		}
 		u.candidates = both
 		u.members = append(u.members, c)
+		u.demand.network = c.network
+		u.demand.need.ipv4 = u.demand.need.ipv4 || c.need.ipv4
+		u.demand.need.ipv6 = u.demand.need.ipv6 || c.need.ipv6
 	}
 	return units
 }
@@ -327,22 +340,42 @@ func intersect(a, b []int) []int {
 
 // current is the host that the members have, the oldest one's first, if it may stay.
 func (e *elector) current(u *unit) int {
+	return e.had(u, func(s cluster.Status) string { return s.Host })
+}
+
+// successor is the standby that the members have, the oldest one's first, if it may be the host.
+func (e *elector) successor(u *unit) int {
+	return e.had(u, func(s cluster.Status) string { return s.Standby })
+}
+
+// had is a node that members have by their status, the oldest one's first, where no candidate is preferred to it.
+func (e *elector) had(u *unit, which func(cluster.Status) string) int {
 	for _, c := range u.members {
-		if i := e.candidate(u, c.status.Host); i != none {
+		if i := e.candidate(u, which(c.status)); i != none && (u.lacks[i] == 0 || u.lacks[i] == u.least()) {
 			return i
 		}
 	}
 	return none
 }
 
-// standby is the standby that the members have, the oldest one's first, if it may stay.
+// standby is the node that takes over from the unit's host: the one that the members have, the oldest one's first, unless
+// another is preferred to it.
 func (e *elector) standby(u *unit) int {
+	had := none
 	for _, c := range u.members {
 		if i := e.candidate(u, c.status.Standby); i != none && i != u.host {
-			return i
+			had = i
+			break
 		}
 	}
-	return none
+	if had != none && u.lacks[had] == 0 {
+		return had
+	}
+	best := e.best(u, u.host, bearable(u.lacks[u.host]))
+	if had != none && best != none && u.lacks[had] == u.lacks[best] {
+		return had
+	}
+	return best
 }
 
 // candidate is the number of the node of that name if it is a candidate.
@@ -353,28 +386,6 @@ func (e *elector) candidate(u *unit, name string) int {
 		}
 	}
 	return none
-}
-
-// unfit says why the host that a contender has by its status is not its host any more.
-func (e *elector) unfit(c *contender) string {
-	host := c.status.Host
-	n, exists := e.objects.Nodes[host]
-	i, ready := slices.BinarySearch(e.nodes, host)
-	switch {
-	case host == cluster.AllHosts:
-		return "sourceIPBy is not Network any more"
-	case !exists:
-		return fmt.Sprintf("there is no node %s any more", host)
-	case !ready:
-		return fmt.Sprintf("node %s is not Ready", host)
-	case !c.selector.Matches(labels.Set(n.Labels)):
-		return fmt.Sprintf("node %s does not match spec.nodeSelector any more", host)
-	case e.reports != nil && !e.reports[host].Networks[c.network].Fit():
-		return e.lacking([]int{i}, c.network)
-	case !slices.Contains(c.candidates, i):
-		return fmt.Sprintf("node %s has no endpoint any more, as externalTrafficPolicy: Local asks", host)
-	}
-	return "an older EgressService with the same ingress IP has another host"
 }
 
 // lacking says what nodes, none of which is fit for the network, lack.
@@ -413,18 +424,20 @@ func some(nodes []string) string {
 	return strings.Join(nodes, ", ")
 }
 
-// best is the candidate with the fewest services that is not except. Among several it is the one that a rendezvous hash
-// says: every service has its own stable order of preference among the nodes.
-func (e *elector) best(u *unit, except int) int {
-	least := math.MaxInt
+// best is, of the candidates that lack no more than may, and are not except, the one that lacks least; among several, the one with the
+// fewest services; among several of these, the one that a rendezvous hash says: every service has its own stable order of
+// preference among the nodes. There may be none.
+func (e *elector) best(u *unit, except int, may lack) int {
+	lacks, load := u.lacks, e.load[:len(u.lacks)]
+	least, lacking := math.MaxInt, everyLack
 	for _, i := range u.candidates {
-		if i != except {
-			least = min(least, e.load[i])
+		if l := lacks[i]; l <= lacking && l&^may == 0 && (load[i] < least || l < lacking) && i != except {
+			least, lacking = load[i], l
 		}
 	}
 	best, bestScore, own := none, uint64(0), hash(u.members[0].key.String())
 	for _, i := range u.candidates {
-		if i == except || e.load[i] != least {
+		if load[i] != least || lacks[i] != lacking || i == except {
 			continue
 		}
 		if score := mix(own ^ e.hashes[i]); best == none || score > bestScore {

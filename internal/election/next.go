@@ -39,21 +39,45 @@ type View struct {
 	Impatient bool
 	// Pruned says that the API server keeps no more of a status than the host.
 	Pruned bool
+	// Dead nodes, see Dead. Where the host is one, nodes have gone over to its standby by themselves (Failover).
+	Dead map[string]bool
+	// Keep says that a host which is left while it can serve stays as the standby for a while: flows that go by it end there.
+	Keep bool
+	// Former is the standby that stays for that reason; empty: none does, or the time is over.
+	Former string
 }
 
 // Next is what should stand in the status of an EgressService now, but for the times of its conditions.
 //
 // A host that could still serve is followed only by a node that serves already: the next host is made the standby first,
-// and becomes the host once it reports that this is in force. Where the former host is gone, there is nothing to wait for.
+// and becomes the host once it reports that this is in force. The former one is the standby then, for a while. Where the host
+// is gone, there is nothing to wait for nor to keep.
+//
+// A dead host is followed by its standby, which every node that noticed treats as the host already, in the term that follows;
+// a better one has its turn afterwards. Where it has to be another at once, its term is one more, or there would be two hosts of one term.
 func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cluster.Status {
 	spec := objects.EgressServices[v.Key]
 	now, wanted := spec.Status, v.Choice
 	next := cluster.Status{Host: wanted.Host, Standby: wanted.Standby, Term: now.Term}
 	moving := false
-	switch {
-	case wanted.Host == "" || wanted.Host == cluster.AllHosts || wanted.Host == now.Host:
-	case v.Pruned || v.Impatient || !serves(objects, reports, spec) || now.Standby == wanted.Host && reports[wanted.Host].Applied >= v.Since:
+	switch able := func(node string) bool { return slices.Contains(wanted.Serves, node) }; {
+	case wanted.Host == "" || wanted.Host == cluster.AllHosts:
+	case wanted.Host == now.Host:
+		if v.Former != "" && v.Former == now.Standby && able(v.Former) {
+			next.Standby = v.Former
+		}
+	case v.Dead[now.Host] && now.Standby != "" && now.Standby != wanted.Host && !v.Dead[now.Standby] && !v.Pruned:
 		next.Term++
+		if moving = able(now.Standby); moving {
+			next.Host, next.Standby = now.Standby, wanted.Host
+		} else {
+			next.Term++
+		}
+	case v.Pruned || v.Impatient || !able(now.Host) || now.Standby == wanted.Host && reports[wanted.Host].Applied >= v.Since:
+		next.Term++
+		if v.Keep && !v.Pruned && able(now.Host) {
+			next.Standby = now.Host
+		}
 	default:
 		moving = true
 		next.Host, next.Standby = now.Host, wanted.Host
@@ -66,11 +90,6 @@ func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cl
 		meta.SetStatusCondition(&next.Conditions, c)
 	}
 	return next
-}
-
-// serves says whether the host that the status names can go on for a while.
-func serves(objects cluster.Objects, reports map[string]cluster.Report, e cluster.EgressService) bool {
-	return objects.Nodes[e.Status.Host].Ready && reports[e.Status.Host].Networks[networkOf(e)].Fit()
 }
 
 // Concerned lists the nodes that do something for an EgressService with that status, beside steering to its host.
@@ -106,8 +125,13 @@ func hostAssigned(s cluster.Status, wanted Choice, moving bool) metav1.Condition
 		c.Reason, c.Message = string(ReasonMoving), fmt.Sprintf("node %s is the host until node %s reports that it can take over: %s", s.Host, wanted.Host, wanted.Why)
 	case s.Standby == "":
 		c.Message = fmt.Sprintf("node %s is the host; no other node could take over", s.Host)
+	case s.Standby != wanted.Standby:
+		c.Message = fmt.Sprintf("node %s is the host; node %s, which was, stays as standby for flows that go by it", s.Host, s.Standby)
 	default:
 		c.Message = fmt.Sprintf("node %s is the host, node %s would take over", s.Host, s.Standby)
+	}
+	if wanted.Despite != "" && s.Host == wanted.Host {
+		c.Message += "; " + wanted.Despite
 	}
 	return c
 }

@@ -1,6 +1,7 @@
 package election
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 func up(nodes ...string) map[string]cluster.Report {
 	reports := map[string]cluster.Report{}
 	for _, n := range nodes {
-		reports[n] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, Sessions: 1, Up: 1}}}
+		reports[n] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, IPv4: true, IPv6: true, Sessions: 1, Up: 1}}}
 	}
 	return reports
 }
@@ -46,15 +47,19 @@ type world struct {
 	reports map[string]cluster.Report
 	key     cluster.Key
 	version uint64
-	view    View // Impatient, Pruned, Problems
+	view    View   // Impatient, Pruned, Problems, Keep
+	former  string // the last host, until the time is over
 }
 
 func (w *world) step() cluster.Status {
 	w.t.Helper()
 	v := w.view
-	v.Key, v.Choice, v.Since = w.key, Elect(w.o, w.reports)[w.key], w.version
+	v.Key, v.Choice, v.Since, v.Dead, v.Former = w.key, Elect(w.o, w.reports)[w.key], w.version, Dead(w.reports), w.former
 	next := Next(w.o, w.reports, v)
 	e := w.o.EgressServices[w.key]
+	if w.former = v.Former; next.Host != e.Status.Host {
+		w.former = e.Status.Host
+	}
 	if e.Status.Host != next.Host || e.Status.Standby != next.Standby {
 		w.version++
 	}
@@ -127,6 +132,191 @@ func TestMoveDoesNotWait(t *testing.T) {
 			change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 				e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": w.o.Nodes[first.Standby].Labels["zone"]}}
 			})
+			require.Equal(t, first.Standby, w.step().Host)
+		})
+	}
+}
+
+// moved is a world in which the selector has made service a go from its first host to the third node.
+func moved(t *testing.T, view View) (w *world, from, to string) {
+	t.Helper()
+	w = &world{t: t, o: objects(3, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1, view: view}
+	first := w.step()
+	to = strings.NewReplacer(first.Host, "", first.Standby, "").Replace("n0n1n2")
+	n := w.o.Nodes[to]
+	n.Labels = map[string]string{"only": "this"}
+	w.o.Nodes[to] = n
+	change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+		e.NodeSelector = &metav1.LabelSelector{MatchLabels: n.Labels}
+	})
+	require.Equal(t, to, w.step().Standby)
+	applied(w.reports, to, w.version)
+	require.Equal(t, to, w.step().Host)
+	return w, first.Host, to
+}
+
+func TestFormerHostIsKeptForItsFlows(t *testing.T) {
+	w, from, to := moved(t, View{Keep: true})
+	for range 3 {
+		kept := w.step()
+		require.Equal(t, to, kept.Host)
+		require.Equal(t, from, kept.Standby, "although it is no candidate")
+		require.EqualValues(t, 2, kept.Term)
+		require.Equal(t, "node "+to+" is the host; node "+from+", which was, stays as standby for flows that go by it",
+			condition(t, kept, ConditionHostAssigned).Message)
+	}
+	w.former = ""
+	over := w.step()
+	require.Equal(t, to, over.Host)
+	require.Empty(t, over.Standby, "the time is over")
+	require.EqualValues(t, 2, over.Term)
+
+	t.Run("not if it is not wanted", func(t *testing.T) {
+		w, _, _ := moved(t, View{})
+		require.Empty(t, w.o.EgressServices[w.key].Status.Standby)
+	})
+	for name, lose := range map[string]func(w *world, host string){
+		"session down": func(w *world, host string) {
+			w.reports[host] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, IPv4: true, Sessions: 2}}}
+		},
+		"no route":      func(w *world, host string) { routed(w.reports, host, false, true) },
+		"daemon silent": func(w *world, host string) { delete(w.reports, host) },
+		"dead":          func(w *world, host string) { say(w.reports, w.o.EgressServices[w.key].Status.Host, host, false) },
+		"no such node":  func(w *world, host string) { delete(w.o.Nodes, host) },
+		"not Ready":     func(w *world, host string) { unready(w.o, host) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, from, to := moved(t, View{Keep: true})
+			require.Equal(t, from, w.step().Standby)
+			lose(w, from)
+			left := w.step()
+			require.Equal(t, to, left.Host)
+			require.Empty(t, left.Standby, "it can't serve any more")
+			require.EqualValues(t, 2, left.Term)
+		})
+	}
+	t.Run("a move back does not wait", func(t *testing.T) {
+		w, from, _ := moved(t, View{Keep: true})
+		change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+			e.NodeSelector = &metav1.LabelSelector{MatchLabels: w.o.Nodes[from].Labels}
+		})
+		applied(w.reports, from, w.version)
+		back := w.step()
+		require.Equal(t, from, back.Host)
+		require.EqualValues(t, 3, back.Term)
+	})
+	t.Run("where it may be the standby it is that", func(t *testing.T) {
+		w, from, _ := moved(t, View{Keep: true})
+		change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.NodeSelector = nil })
+		w.former = ""
+		stays := w.step()
+		require.Equal(t, from, stays.Standby)
+		require.Contains(t, condition(t, stays, ConditionHostAssigned).Message, "would take over")
+	})
+}
+
+// A standby that merely may not be one any more is left at once: no flow goes by it.
+func TestStandbyIsNotKept(t *testing.T) {
+	w := &world{t: t, o: objects(3, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1, view: View{Keep: true}}
+	first := w.step()
+	cordon(w.o, first.Standby, true)
+	next := w.step()
+	require.Equal(t, first.Host, next.Host)
+	require.NotEqual(t, first.Standby, next.Standby)
+	require.NotEmpty(t, next.Standby)
+}
+
+// What the nodes do by themselves when the host dies is what the leader writes.
+func TestFailoverIsConfirmed(t *testing.T) {
+	obeyed := func(w *world) Choice {
+		return Failover(Obey(w.o), Dead(w.reports))[w.key]
+	}
+	t.Run("by the standby", func(t *testing.T) {
+		w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1, view: View{Keep: true}}
+		first := w.step()
+		say(w.reports, first.Standby, first.Host, false)
+		by := obeyed(w)
+		require.Equal(t, first.Standby, by.Host)
+		confirmed := w.step()
+		require.Equal(t, by.Host, confirmed.Host)
+		require.Equal(t, by.Term, confirmed.Term)
+		require.NotEqual(t, first.Host, confirmed.Standby)
+		require.Equal(t, by.Host, w.step().Host)
+
+		say(w.reports, first.Standby, first.Host, true)
+		back := w.step()
+		require.Equal(t, by.Host, back.Host, "no failback")
+		require.EqualValues(t, 2, back.Term)
+	})
+	t.Run("by a standby that may not be the host", func(t *testing.T) {
+		w, from, to := moved(t, View{Keep: true})
+		n := w.o.Nodes["n3"]
+		n.Ready, n.Labels = true, map[string]string{"only": "this"}
+		w.o.Nodes["n3"] = n
+		maps.Copy(w.reports, up("n3"))
+		require.Equal(t, from, w.step().Standby)
+		say(w.reports, from, to, false)
+		by := obeyed(w)
+		require.Equal(t, from, by.Host)
+		confirmed := w.step()
+		require.Equal(t, []string{from, "n3"}, []string{confirmed.Host, confirmed.Standby}, "it goes on from there")
+		require.Equal(t, by.Term, confirmed.Term)
+		require.Equal(t, from, w.step().Host, "until the next one reports")
+		applied(w.reports, "n3", w.version)
+		last := w.step()
+		require.Equal(t, []string{"n3", from}, []string{last.Host, last.Standby})
+		require.EqualValues(t, 4, last.Term)
+	})
+	t.Run("not by one that cannot serve", func(t *testing.T) {
+		w := &world{t: t, o: objects(3, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1}
+		first := w.step()
+		third := strings.NewReplacer(first.Host, "", first.Standby, "").Replace("n0n1n2")
+		say(w.reports, third, first.Host, false)
+		routed(w.reports, first.Standby, false, false)
+		next := w.step()
+		require.Equal(t, third, next.Host)
+		require.EqualValues(t, 3, next.Term, "nodes have given the term to the standby")
+	})
+	t.Run("nobody else", func(t *testing.T) {
+		w := &world{t: t, o: objects(1, "a"), reports: up("n0"), key: key("a"), version: 1}
+		first := w.step()
+		say(w.reports, "w", "n0", false)
+		require.Equal(t, first.Host, obeyed(w).Host)
+		stays := w.step()
+		require.Equal(t, first.Host, stays.Host)
+		require.EqualValues(t, 1, stays.Term)
+		require.Contains(t, condition(t, stays, ConditionHostAssigned).Message, "node n0 does not answer the nodes that watch it, but no other node may be the host")
+	})
+}
+
+// A host that cannot serve is left without waiting for the next one; one that only should not be it is not.
+func TestHasteAndLeisure(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(w *world, host string)
+		why   string
+		haste bool
+	}{
+		"cordoned": {func(w *world, host string) { cordon(w.o, host, true) }, "is cordoned", false},
+		"draining": {func(w *world, host string) { drain(w.reports, host, true) }, "is draining", false},
+		"no route": {func(w *world, host string) { routed(w.reports, host, false, false) }, "network default has no IPv4 route", true},
+		"dead":     {func(w *world, host string) { say(w.reports, "w", host, false) }, "does not answer", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{t: t, o: objects(3, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1}
+			first := w.step()
+			w.version++ // the standby has not reported this
+			test.spoil(w, first.Host)
+			require.Contains(t, Elect(w.o, w.reports)[w.key].Why, test.why)
+			next := w.step()
+			if test.haste {
+				require.Equal(t, first.Standby, next.Host)
+				return
+			}
+			require.Equal(t, first.Host, next.Host)
+			c := condition(t, next, ConditionHostAssigned)
+			require.Equal(t, string(ReasonMoving), c.Reason)
+			require.Contains(t, c.Message, test.why)
+			applied(w.reports, first.Standby, w.version)
 			require.Equal(t, first.Standby, w.step().Host)
 		})
 	}

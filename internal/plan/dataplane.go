@@ -41,7 +41,13 @@ func (b *builder) dataPlane(services []*service) {
 		h := b.hosts[host]
 		key := PathKey{PathSteer, host}
 		id := b.paths[key]
-		d.Paths = append(d.Paths, Path{ID: id, Key: key, Table: h.routes[0].Table, Devices: h.devices, Tunneled: h.tunneled})
+		p := Path{ID: id, Key: key, Table: h.routes[0].Table, Devices: h.devices, Tunneled: h.tunneled}
+		if !h.tunneled {
+			for _, r := range h.routes {
+				p.Via = append(p.Via, r.NextHops[0].Gateway)
+			}
+		}
+		d.Paths = append(d.Paths, p)
 	}
 	slices.SortFunc(d.Paths, func(x, y Path) int { return int(x.ID) - int(y.ID) })
 	slices.SortFunc(d.Uplinks, func(x, y Uplink) int { return compareStrings(x.Device, y.Device) })
@@ -50,31 +56,35 @@ func (b *builder) dataPlane(services []*service) {
 	d.Pods, strays = b.pods(services)
 	d.Cluster = b.clusterPrefixes(d.Pods, strays)
 	b.guests(d)
-	partners := b.partners(services)
 	for a, owner := range b.ingress {
-		d.Ingress = append(d.Ingress, IngressIP{Addr: a, Path: b.paths[PathKey{PathNetwork, owner.network}], Stray: partners[a]})
+		d.Ingress = append(d.Ingress, IngressIP{Addr: a, Path: b.paths[PathKey{PathNetwork, owner.network}]})
 	}
 	slices.SortFunc(d.Ingress, func(x, y IngressIP) int { return x.Addr.Compare(y.Addr) })
+	b.strays(services)
 	if t := b.plan.Tunnel; t != nil {
 		d.ClampMSS4, d.ClampMSS6 = uint16(t.MTU-40), uint16(t.MTU-60) // IPv4 and IPv6 header, each with TCP's
 	}
 }
 
-// partners finds the path to the other of host and standby for every ingress IP of which this node is one of them. The
+// strays finds the path to the other of host and standby for every ingress IP of which this node is one of them. The
 // default network has no uplinks of its own by which what comes from outside could be told from what a partner passes on.
-func (b *builder) partners(services []*service) map[netip.Addr]PathID {
-	partners := map[netip.Addr]PathID{}
+// A node without a daemon would send strays on.
+func (b *builder) strays(services []*service) {
+	all := b.plan.DataPlane.Ingress
 	for _, s := range services {
-		if s.network == nil || s.network.name == config.DefaultNetwork {
+		partner := s.partner(b.Node)
+		if s.network == nil || s.network.name == config.DefaultNetwork || b.Heard != nil && !b.Heard[partner] {
 			continue
 		}
 		for _, a := range s.ingress {
-			if id := b.way(s.partner(b.Node), a); id != 0 {
-				partners[a] = id
+			id := b.way(partner, a)
+			i, known := slices.BinarySearchFunc(all, a, func(i IngressIP, a netip.Addr) int { return i.Addr.Compare(a) })
+			if id != 0 && known {
+				all[i].Stray = id
+				all[i].Resumed = all[i].Resumed || s.choice.Host == b.Node && s.choice.Former
 			}
 		}
 	}
-	return partners
 }
 
 // pods is where pods are: the nodes' pod CIDRs, and endpoints outside of them. The latter are strays where ranges of

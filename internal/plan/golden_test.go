@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/manifests"
@@ -68,4 +69,41 @@ func story(t *testing.T, dir, node string) (plan.Snapshot, []cluster.Problem) {
 		require.ErrorIs(t, err, os.ErrNotExist)
 	}
 	return plan.Snapshot{Node: node, Config: c, Objects: objects, Hosts: election.Elect(objects, nil), Facts: facts}, problems
+}
+
+// TestFormerHost has a standby that could not be elected ask routers for another path (RFC 8326).
+func TestFormerHost(t *testing.T) {
+	key := cluster.Key{Namespace: "shop", Name: "web"}
+	for name, c := range map[string]struct {
+		change   func(*plan.Snapshot)
+		shutdown bool
+	}{
+		"standby":  {func(*plan.Snapshot) {}, false},
+		"draining": {func(s *plan.Snapshot) { s.Draining = true }, true},
+		"cordoned": {func(s *plan.Snapshot) {
+			n := s.Objects.Nodes["a"]
+			n.Cordoned = true
+			s.Objects.Nodes["a"] = n
+		}, true},
+		"not selected": {func(s *plan.Snapshot) {
+			e := s.Objects.EgressServices[key]
+			e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "2"}}
+			s.Objects.EgressServices[key] = e
+		}, true},
+		"host": {func(s *plan.Snapshot) {
+			s.Draining, s.Hosts[key] = true, election.Choice{Host: "a", Standby: "b", Term: 2}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := story(t, "testdata/one-service", "a")
+			s.Hosts[key] = election.Choice{Host: "b", Standby: "a", Term: 2}
+			c.change(&s)
+			desired, _ := plan.Build(s)
+			require.Len(t, desired.Speakers, 1)
+			require.Len(t, desired.Speakers[0].Announce, 2)
+			for _, a := range desired.Speakers[0].Announce {
+				require.Equal(t, c.shutdown, a.Shutdown, "%+v", a)
+			}
+		})
+	}
 }

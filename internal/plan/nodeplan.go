@@ -21,6 +21,9 @@ type Snapshot struct {
 	Learned []NetworkRoutes // by peers, sorted by network
 	// Unsettled names networks whose peers have not told all they know since the daemon started.
 	Unsettled []string
+	Draining  bool // this node is about to go
+	// Heard are the nodes that are known to run a daemon, as far as that matters; nil: whichever is host or standby does.
+	Heard map[string]bool
 }
 
 // Facts is what the kernel of this node says, as far as a plan depends on it.
@@ -174,6 +177,8 @@ type Path struct {
 	// Devices by which its packets leave; empty for the default network: every device that is no uplink of another.
 	Devices  []string `json:"devices,omitempty"`
 	Tunneled bool     `json:"tunneled,omitempty"`
+	// Via are its next hops, one a family, where others leave by the same device: those of a path to another node on the LAN.
+	Via []netip.Addr `json:"via,omitempty"`
 }
 
 // Uplink is an interface that belongs to a network: a VRF device, an interface enslaved to it, or one of a bare table.
@@ -206,6 +211,8 @@ type IngressIP struct {
 	Path PathID     `json:"path"` // of its network; 0: the network has no path here
 	// Stray leads to the other of host and standby: what comes for no connection that is known here is one of its. 0: to none.
 	Stray PathID `json:"stray,omitempty"`
+	// Resumed says that the other one was the host before: TCP connections that began there go on there.
+	Resumed bool `json:"resumed,omitempty"`
 }
 
 // Announcement is an ingress IP that a speaker announces.

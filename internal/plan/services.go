@@ -193,12 +193,6 @@ func (b *builder) readEndpoints(s *service) {
 	}
 }
 
-// steered says whether an endpoint is on node but egresses by another node.
-func (s *service) steered(node string, e endpoint) bool {
-	return s.spec.SourceIPBy != cluster.SourceIPByNetwork && s.network != nil && s.choice.Host != "" && s.choice.Host != node &&
-		e.on(node) && s.source(e.addr).IsValid()
-}
-
 // on says whether the endpoint is, or may be, on node.
 func (e endpoint) on(node string) bool { return e.node == node || e.node == "" }
 

@@ -5,6 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/egressway/egressway/internal/config"
 )
 
@@ -18,8 +21,9 @@ func (b *builder) speakers(services []*service) {
 				announce[s.network] = map[netip.Prefix]Announcement{}
 			}
 			p := netip.PrefixFrom(a, a.BitLen())
-			if other, shared := announce[s.network][p]; !shared || other.worseThan(s.announcement(b.Node, p)) {
-				announce[s.network][p] = s.announcement(b.Node, p)
+			own := b.announcement(s, p)
+			if other, shared := announce[s.network][p]; !shared || other.worseThan(own) {
+				announce[s.network][p] = own
 			}
 		}
 		b.plan.Services = append(b.plan.Services, Service{
@@ -67,15 +71,33 @@ func (b *builder) speakers(services []*service) {
 	}
 }
 
-// announcement is how node announces an ingress IP of the service.
-func (s *service) announcement(node string, p netip.Prefix) Announcement {
-	return Announcement{Prefix: p, Standby: s.choice.Standby == node && s.choice.Host != node, Term: s.choice.Term}
+// announcement is how this node announces an ingress IP of the service. A standby that could not be elected is a former
+// host, which serves until its flows have ended.
+func (b *builder) announcement(s *service, p netip.Prefix) Announcement {
+	standby := s.choice.Standby == b.Node && s.choice.Host != b.Node
+	return Announcement{Prefix: p, Standby: standby, Term: s.choice.Term, Shutdown: standby && !b.electable(s)}
+}
+
+// electable says whether this node may become the host of a service, as far as it knows itself.
+func (b *builder) electable(s *service) bool {
+	n := b.Objects.Nodes[b.Node]
+	if b.Draining || n.Cordoned {
+		return false
+	}
+	if s.spec.NodeSelector == nil {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.spec.NodeSelector)
+	return err == nil && selector.Matches(labels.Set(n.Labels))
 }
 
 // worseThan says that o is preferred, of two announcements of one ingress IP that Services share.
 func (a Announcement) worseThan(o Announcement) bool {
-	if a.Standby != o.Standby {
+	switch {
+	case a.Standby != o.Standby:
 		return a.Standby
+	case a.Shutdown != o.Shutdown:
+		return a.Shutdown
 	}
 	return o.Term > a.Term
 }

@@ -199,21 +199,33 @@ func (w *textWriter) bgp(p *NodePlan) {
 			}
 			w.line("  peer %s\tAS %s\tnext hops %s", name, as, addrs(valid(peer.NextHop4, peer.NextHop6)))
 		}
-		for _, standby := range []bool{false, true} {
-			var some []netip.Prefix
-			for _, a := range s.Announce {
-				if a.Standby == standby {
-					some = append(some, a.Prefix)
-				}
-			}
-			switch {
-			case !standby:
-				w.line("  announces %s", prefixes(some))
-			case len(some) > 0:
-				w.line("  announces as standby %s", prefixes(some))
+		as := map[string][]netip.Prefix{}
+		for _, a := range s.Announce {
+			as[a.role()] = append(as[a.role()], a.Prefix)
+		}
+		w.line("  announces %s", prefixes(as[""]))
+		for _, role := range []string{roleStandby, roleFormer} {
+			if len(as[role]) > 0 {
+				w.line("  announces as %s %s", role, prefixes(as[role]))
 			}
 		}
 	}
+}
+
+const (
+	roleStandby = "standby"
+	roleFormer  = "former host"
+)
+
+// role is as what an ingress IP is announced; empty: as the host.
+func (a Announcement) role() string {
+	switch {
+	case !a.Standby:
+		return ""
+	case a.Shutdown:
+		return roleFormer
+	}
+	return roleStandby
 }
 
 func valid(all ...netip.Addr) (some []netip.Addr) {

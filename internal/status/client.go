@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 )
 
@@ -17,7 +19,7 @@ var ErrNoDaemon = errors.New("no daemon answers")
 // Read asks the daemon on the socket for its report.
 func Read(ctx context.Context, socket string) (Report, error) {
 	var r Report
-	body, err := get(ctx, socket, "/status")
+	body, err := request(ctx, socket, http.MethodGet, "/status")
 	if err != nil {
 		return r, err
 	}
@@ -31,7 +33,7 @@ func Read(ctx context.Context, socket string) (Report, error) {
 // Follow calls seen with the daemon's report and with every one that says something else, until seen fails, the daemon
 // ends, which is an error, or ctx does, which is none.
 func Follow(ctx context.Context, socket string, seen func(Report) error) error {
-	body, err := get(ctx, socket, "/status?watch=1")
+	body, err := request(ctx, socket, http.MethodGet, "/status?watch=1")
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -56,25 +58,44 @@ func Follow(ctx context.Context, socket string, seen func(Report) error) error {
 	}
 }
 
-func get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
+// Drain asks the daemon on the socket to have this node's services moved away, or to end that.
+func Drain(ctx context.Context, socket string, yes bool) error {
+	method := http.MethodPost
+	if !yes {
+		method = http.MethodDelete
+	}
+	body, err := request(ctx, socket, method, "/drain")
+	if err == nil {
+		body.Close()
+	}
+	return err
+}
+
+// request sends a request to the daemon. What it refuses is an error with what it says about it.
+func request(ctx context.Context, socket, method, path string) (io.ReadCloser, error) {
 	var d net.Dialer
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) },
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://egressway"+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, "http://egressway"+path, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the status: %w", err)
+		return nil, fmt.Errorf("ask the daemon: %w", err)
 	}
 	resp, err := client.Do(req)
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w on socket %s", ErrNoDaemon, socket)
 	case err != nil:
-		return nil, fmt.Errorf("ask for the status on socket %s: %w", socket, errors.Unwrap(err)) // without the made-up URL
-	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("ask the daemon on socket %s: %w", socket, errors.Unwrap(err)) // without the made-up URL
+	case resp.StatusCode == http.StatusConflict:
+		defer resp.Body.Close()
+		const longest = 4 << 10
+		said, err := io.ReadAll(io.LimitReader(resp.Body, longest))
+		return nil, fmt.Errorf("the daemon refuses: %w", cmp.Or(err, errors.New(strings.TrimSpace(string(said)))))
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent:
 		resp.Body.Close()
-		return nil, fmt.Errorf("ask for the status on socket %s: it answers %s", socket, resp.Status)
+		return nil, fmt.Errorf("ask the daemon on socket %s: it answers %s", socket, resp.Status)
 	}
 	return resp.Body, nil
 }

@@ -31,11 +31,14 @@ var (
 	descProblems  = desc("problems", "Problems of objects and of the configuration, by reason.", "reason")
 	descReady     = desc("ready", "Whether the first pass is complete and the kernel as planned.")
 	descStale     = desc("config_stale", "Whether the configuration file has errors and an earlier one is in force.")
+	descDraining  = desc("draining", "Whether this node is asked to serve no EgressService.")
 	descLastPass  = desc("last_pass_timestamp_seconds", "When the last pass of the loop ended.")
+	descEntries   = desc("conntrack_entries", "Connections that the kernel of this node tracks.")
+	descLimit     = desc("conntrack_entries_limit", "How many connections it may track; what begins beyond is dropped.")
 	descBuild     = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 	allDescs      = []*prometheus.Desc{
 		descServices, descEndpoints, descAnnounced, descLearned, descUsable, descSessionUp, descReceived, descAccepted, descSent,
-		descProblems, descReady, descStale, descLastPass, descBuild,
+		descProblems, descReady, descStale, descDraining, descLastPass, descEntries, descLimit, descBuild,
 	}
 )
 
@@ -58,8 +61,13 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descBuild, 1, c.status.version, runtime.Version())
 	gauge(descReady, number(r.Ready))
 	gauge(descStale, number(r.ConfigStale))
+	gauge(descDraining, number(r.Draining))
 	if !r.Applied.IsZero() {
 		gauge(descLastPass, float64(r.Applied.UnixNano())/1e9)
+	}
+	if connections := c.status.connections.Load(); connections != nil {
+		gauge(descEntries, float64(connections[0]))
+		gauge(descLimit, float64(connections[1]))
 	}
 	for name, n := range r.byNetwork() {
 		gauge(descServices, float64(n.services), name)

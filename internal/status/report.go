@@ -23,12 +23,14 @@ type Report struct {
 	Applied          time.Time     `json:"applied,omitzero"`    // end of the last pass; zero: none yet
 	Duration         time.Duration `json:"durationNanoseconds"` // of the last pass
 	Ready            bool          `json:"ready"`               // the first pass is complete, and the last one left the kernel as planned
+	Draining         bool          `json:"draining"`            // the node wants to serve no EgressService
 	ConfigStale      bool          `json:"configStale"`         // the configuration file has errors, the last good one is in force
 	ConnectionsEnded uint          `json:"connectionsEnded"`    // connections that contradicted the plan, in the last pass
 	Errors           []string      `json:"errors"`              // of the last pass
 	Services         []Service     `json:"egressServices"`      // sorted by namespace and name
 	Sessions         []Session     `json:"sessions"`            // sorted by network and peer
 	Networks         []Network     `json:"networks"`            // sorted by name
+	Watched          []Watched     `json:"watched"`             // by BFD, sorted by node
 	Problems         []Problem     `json:"problems"`            // of every object, sorted
 }
 
@@ -47,6 +49,25 @@ type Service struct {
 	Problems   []Problem          `json:"problems"`
 }
 
+// Hosted names the services whose host this node is.
+func (r Report) Hosted() []string {
+	return r.named(func(s Service) bool { return s.Host == r.Node })
+}
+
+// Backed names the services whose standby this node is, be it for flows of the time when it was the host.
+func (r Report) Backed() []string {
+	return r.named(func(s Service) bool { return s.Standby == r.Node && s.Host != r.Node })
+}
+
+func (r Report) named(which func(Service) bool) (names []string) {
+	for _, s := range r.Services {
+		if which(s) {
+			names = append(names, s.Namespace+"/"+s.Name)
+		}
+	}
+	return names
+}
+
 // Session is a BGP session of this node.
 type Session struct {
 	Network   string          `json:"network"`
@@ -62,6 +83,12 @@ type Session struct {
 	Announced int             `json:"announced"`
 	BFD       string          `json:"bfd,omitempty"`
 	LastError string          `json:"lastError,omitempty"`
+}
+
+// Watched is another node whose silence this one notices.
+type Watched struct {
+	Node  string `json:"node"`
+	Alive bool   `json:"alive"`
 }
 
 // Network is a network as this node has it.
@@ -95,7 +122,9 @@ type Pass struct {
 	InForce          bool // the kernel is as planned
 	ConnectionsEnded uint
 	ConfigStale      bool
+	Draining         bool
 	Err              error
+	Watched          map[string]bool // nodes, and whether they are alive
 	// Announced is what the speaker of each network was told to announce. It lags behind the plan where the kernel is not
 	// ready for packets to come.
 	Announced map[string][]netip.Prefix
@@ -107,10 +136,15 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 		p = &plan.NodePlan{}
 	}
 	r := Report{
-		Applied: pass.Ended, Duration: pass.Ended.Sub(pass.Began), Ready: pass.InForce, ConfigStale: pass.ConfigStale,
+		Applied: pass.Ended, Duration: pass.Ended.Sub(pass.Began), Ready: pass.InForce, ConfigStale: pass.ConfigStale, Draining: pass.Draining,
 		ConnectionsEnded: pass.ConnectionsEnded, Errors: messages(pass.Err),
 		Services: make([]Service, 0, len(p.Services)), Sessions: make([]Session, 0, len(sessions)), Problems: make([]Problem, 0, len(problems)),
 	}
+	r.Watched = make([]Watched, 0, len(pass.Watched))
+	for node, alive := range pass.Watched {
+		r.Watched = append(r.Watched, Watched{node, alive})
+	}
+	slices.SortFunc(r.Watched, func(x, y Watched) int { return strings.Compare(x.Node, y.Node) })
 	byService := map[string][]Problem{}
 	for _, problem := range cluster.SortProblems(slices.Clone(problems)) {
 		r.Problems = append(r.Problems, Problem(problem))

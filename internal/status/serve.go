@@ -8,15 +8,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/socket"
 )
 
 const (
@@ -26,11 +24,11 @@ const (
 
 // Serve answers on the socket, and on the metrics address if there is one, until ctx ends.
 func (s *Status) Serve(ctx context.Context, c config.Status) error {
-	socket, err := listenSocket(ctx, c.Socket)
+	local, err := socket.Listen(ctx, c.Socket)
 	if err != nil {
 		return fmt.Errorf("status.socket: %w", err)
 	}
-	defer socket.Close()
+	defer local.Close()
 	var metrics net.Listener
 	if c.MetricsAddress != "" {
 		var lc net.ListenConfig
@@ -43,7 +41,7 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	// Watching clients are answered for as long as they stay: they have a deadline for each report instead.
-	servers := []*server{newServer(ctx, "status.socket", socket, s.socketMux(), 0)}
+	servers := []*server{newServer(ctx, "status.socket", local, s.socketMux(), 0)}
 	if metrics != nil {
 		servers = append(servers, newServer(ctx, "status.metricsAddress", metrics, s.publicMux(), writeTimeout))
 	}
@@ -100,58 +98,6 @@ func (s *server) shutdown() {
 	}
 }
 
-// listenSocket makes the socket, accessible to its owner only, and its folder. It replaces a socket on which nobody
-// answers: a daemon that was killed left it.
-func listenSocket(ctx context.Context, path string) (net.Listener, error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("create the socket's folder: %w", err)
-	}
-	// Two daemons that start at once must not both find the socket abandoned and remove each other's.
-	lock, err := os.Open(dir)
-	if err != nil {
-		return nil, fmt.Errorf("lock the socket's folder: %w", err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lock the socket's folder %s: %w", dir, err)
-	}
-	// Linux gives the file the mode that the socket has when it is bound: there is no moment at which others may connect.
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var chmod error
-		err := c.Control(func(fd uintptr) { chmod = syscall.Fchmod(int(fd), 0o600) })
-		return errors.Join(err, chmod)
-	}}
-	l, err := lc.Listen(ctx, "unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
-	}
-	if err := removeAbandoned(ctx, path); err != nil {
-		return nil, err
-	}
-	return lc.Listen(ctx, "unix", path)
-}
-
-func removeAbandoned(ctx context.Context, path string) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	if info.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("%s is there already and is no socket", path)
-	}
-	d := net.Dialer{Timeout: time.Second}
-	conn, err := d.DialContext(ctx, "unix", path)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return fmt.Errorf("another daemon answers on %s", path)
-	case !errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("another daemon may use %s: %w", path, err)
-	}
-	return os.Remove(path)
-}
-
 // publicMux serves what anybody may know.
 func (s *Status) publicMux() *http.ServeMux {
 	mux := http.NewServeMux()
@@ -161,7 +107,7 @@ func (s *Status) publicMux() *http.ServeMux {
 	return mux
 }
 
-// socketMux serves that and the report.
+// socketMux serves that and the report, and takes orders: only the daemon's own user can connect to the socket.
 func (s *Status) socketMux() *http.ServeMux {
 	mux := s.publicMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
@@ -173,7 +119,23 @@ func (s *Status) socketMux() *http.ServeMux {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.Report()) // the client is gone
 	})
+	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, _ *http.Request) { s.order(w, true) })
+	mux.HandleFunc("DELETE /drain", func(w http.ResponseWriter, _ *http.Request) { s.order(w, false) })
 	return mux
+}
+
+// order passes the order to drain on, or to end that.
+func (s *Status) order(w http.ResponseWriter, drain bool) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	if s.drain == nil {
+		http.Error(w, "the daemon cannot drain", http.StatusNotImplemented)
+		return
+	}
+	if err := s.drain(drain); err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // stream sends a report a line: the current one and, whenever it says something else, the then current one.

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,8 @@ type Status struct {
 	started       time.Time
 	beat          atomic.Pointer[time.Time] // last sign of life of the loop
 	current       atomic.Pointer[published]
+	connections   atomic.Pointer[[2]uint32] // entries of the kernel's table, and their limit; nil: not known
+	drain         func(yes bool) error      // nil: nobody can
 
 	registry *prometheus.Registry
 	passes   *prometheus.CounterVec
@@ -76,6 +79,30 @@ func (s *Status) Publish(r Report) {
 		s.ended.Add(float64(r.ConnectionsEnded))
 	}
 	close(last.superseded)
+}
+
+// OnDrain has f called when somebody asks on the socket to drain this node, or to end that. What f refuses, it says why. It
+// is to be called before Serve.
+func (s *Status) OnDrain(f func(yes bool) error) { s.drain = f }
+
+// Await waits until a report is as wanted, and is false when ctx ended before.
+func (s *Status) Await(ctx context.Context, wanted func(Report) bool) bool {
+	for {
+		p := s.current.Load()
+		if wanted(p.Report) {
+			return true
+		}
+		select {
+		case <-p.superseded:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// SetConnections says how many connections the kernel tracks and how many it may.
+func (s *Status) SetConnections(entries, limit uint32) {
+	s.connections.Store(&[2]uint32{entries, limit})
 }
 
 // Beat says that the loop is alive although it has nothing to publish.

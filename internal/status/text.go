@@ -49,6 +49,9 @@ func (w *textWriter) head(r Report, now time.Time) {
 	if r.Ready {
 		state = "ready"
 	}
+	if r.Draining {
+		state += ", draining"
+	}
 	last := "no pass yet"
 	if !r.Applied.IsZero() {
 		last = fmt.Sprintf("last pass %s ago in %s", age(now.Sub(r.Applied)), r.Duration.Round(10*time.Microsecond))

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -196,14 +197,17 @@ func (f *fixture) reports(t *testing.T) {
 		return func() bool {
 			reports, leading := first.Leading()
 			got, ok := reports[d.options.Node]
-			return leading && ok && got.Applied == want.Applied && len(got.Networks) == len(want.Networks)
+			return leading && ok && reflect.DeepEqual(got, want)
 		}
+	}
+	full := cluster.Report{
+		Applied: 7, Draining: true, Hosts: map[string]bool{"x": false},
+		Networks: map[string]cluster.NetworkState{"red": {Usable: true, IPv4: true, Sessions: 2, Up: 1}},
 	}
 	for _, d := range all {
 		require.Eventually(t, told(d, cluster.Report{}), soon, step)
-		r := cluster.Report{Applied: 7, Networks: map[string]cluster.NetworkState{"red": {Usable: true, Sessions: 2, Up: 1}}}
-		d.Report(r)
-		require.Eventually(t, told(d, r), soon, step)
+		d.Report(full)
+		require.Eventually(t, told(d, full), soon, step)
 	}
 
 	leases := f.core.CoordinationV1().Leases(ns)
@@ -219,7 +223,7 @@ func (f *fixture) reports(t *testing.T) {
 	}
 	lease := there()
 	require.Equal(t, map[string]string{labelName: component, labelReport: ""}, lease.Labels)
-	require.JSONEq(t, `{"networks":{"red":{"usable":true,"sessions":2,"up":1}},"applied":7}`, lease.Annotations[annotationReport])
+	require.JSONEq(t, `{"networks":{"red":{"usable":true,"ipv4":true,"ipv6":false,"sessions":2,"up":1}},"draining":true,"hosts":{"x":false},"applied":7}`, lease.Annotations[annotationReport])
 	node, err := f.core.CoreV1().Nodes().Get(t.Context(), second.options.Node, metav1.GetOptions{})
 	require.NoError(t, err)
 
@@ -241,7 +245,7 @@ func (f *fixture) reports(t *testing.T) {
 		[]byte(`{"metadata":{"annotations":{"`+annotationReport+`":"{"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return there().Annotations[annotationReport] != "{" }, soon, step)
-	require.True(t, told(second, cluster.Report{Applied: 7, Networks: map[string]cluster.NetworkState{"red": {}}})())
+	require.True(t, told(second, full)())
 
 	// A node whose daemon ended is presumed dead after a while, the others are not.
 	second.stop()
@@ -250,7 +254,7 @@ func (f *fixture) reports(t *testing.T) {
 		_, ok := reports[second.options.Node]
 		return leading && !ok
 	}, soon, step)
-	require.True(t, told(first, cluster.Report{Applied: 7, Networks: map[string]cluster.NetworkState{"red": {}}})())
+	require.True(t, told(first, full)())
 }
 
 // outage: whoever leads afterwards presumes nobody dead.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -28,6 +29,7 @@ type Cluster struct {
 	options Options
 	wake    func()
 	pauses  pauses
+	clients atomic.Pointer[clients] // in use
 	source
 	coordination
 }
@@ -88,6 +90,8 @@ func (c *Cluster) serve(ctx context.Context, k clients) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer k.close()
 	defer cancel()
+	c.clients.Store(&k)
+	defer c.clients.Store(nil)
 	var g sync.WaitGroup
 	g.Go(func() {
 		defer cancel()

@@ -184,6 +184,7 @@ func TestSource(t *testing.T) {
 	s.Apply(t, `{apiVersion: v1, kind: Node, metadata: {name: own}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}]}}`)
 	t.Run("CRD missing", s.crdMissing) // applies it
 	t.Run("every kind", s.everyKind)
+	t.Run("current", s.current)
 	t.Run("names", s.names)
 	t.Run("unreadable", s.unreadable)
 	t.Run("random", s.random)
@@ -277,6 +278,14 @@ spec: {type: ClusterIP, ports: [{port: 80}]}
 		{
 			apply: `{apiVersion: v1, kind: Node, metadata: {name: b}, status: {conditions: [{type: Ready, status: Unknown}]}}`,
 			ok:    func(o cluster.Objects) bool { _, there := o.Nodes["b"]; return there && !o.Nodes["b"].Ready },
+		},
+		{
+			apply: `{apiVersion: v1, kind: Node, metadata: {name: b}, spec: {unschedulable: true}}`,
+			ok:    func(o cluster.Objects) bool { return o.Nodes["b"].Cordoned },
+		},
+		{
+			apply: `{apiVersion: v1, kind: Node, metadata: {name: b}, spec: {unschedulable: false}}`,
+			ok:    func(o cluster.Objects) bool { return !o.Nodes["b"].Cordoned },
 		},
 		{
 			apply: `{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: x}}}`,

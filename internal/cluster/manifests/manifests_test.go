@@ -201,7 +201,7 @@ status: {loadBalancer: {ingress: [{hostname: lb.example.com}, {ip: 203.0.113.1}]
 ---
 {apiVersion: v1, kind: Node, metadata: {name: ready}, spec: {podCIDR: 10.244.0.0/24}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}, {type: ExternalIP, address: 192.0.2.1}]}}
 ---
-{apiVersion: v1, kind: Node, metadata: {name: unknown}, status: {addresses: [{type: InternalIP, address: 10.0.0.2}], conditions: [{type: Ready, status: Unknown}]}}
+{apiVersion: v1, kind: Node, metadata: {name: unknown}, spec: {unschedulable: true}, status: {addresses: [{type: InternalIP, address: 10.0.0.2}], conditions: [{type: Ready, status: Unknown}]}}
 `,
 	}))
 	require.Empty(t, problems)
@@ -219,6 +219,8 @@ status: {loadBalancer: {ingress: [{hostname: lb.example.com}, {ip: 203.0.113.1}]
 	require.Equal(t, addrs("10.0.0.1", "192.0.2.1"), o.Nodes["ready"].Addresses)
 	require.Equal(t, addrs("10.0.0.1"), o.Nodes["ready"].Internal)
 	require.False(t, o.Nodes["unknown"].Ready)
+	require.True(t, o.Nodes["unknown"].Cordoned)
+	require.False(t, o.Nodes["ready"].Cordoned)
 }
 
 func TestWatch(t *testing.T) {

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/status"
+)
+
+func newDrainCommand() *cobra.Command {
+	var socket string
+	var undo bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "drain [--undo] [--timeout DURATION] [--socket PATH]",
+		Short: "Move this node's services to other nodes, before it goes",
+		Long: `Ask the daemon on this node to serve no EgressService any more, and wait until other nodes do: until this node is the host of
+none, nor kept as standby for flows of the time when it was (moves.keepFlows of the configuration). A service that no other node can
+serve stays. EgressServices with sourceIPBy: Network are not concerned: every node serves its own pods.
+
+Needs an API server as source: with manifests, set spec.unschedulable of the Node. "kubectl cordon" moves services too.
+
+It holds until --undo, or until the daemon starts again. Exit code 1: the timeout came first; the node goes on draining.`,
+		Example: `  egressway drain && systemctl reboot
+  egressway drain --undo`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := status.Drain(cmd.Context(), socket, !undo)
+			switch {
+			case errors.Is(err, status.ErrNoDaemon):
+				return fmt.Errorf("%w: name its status.socket with --socket", err)
+			case err != nil || undo:
+				return err
+			}
+			return awaitDrained(cmd.Context(), cmd.OutOrStdout(), socket, timeout)
+		},
+	}
+	c.Flags().BoolVar(&undo, "undo", false, "take services again")
+	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
+	c.Flags().StringVar(&socket, "socket", config.Defaults().Status.Socket, "`path` of the daemon's socket")
+	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
+	return c
+}
+
+const (
+	// toldWithin is how long whoever elects may take to hear that the node drains: until then it may make it a host.
+	toldWithin = time.Second
+	// repeatAfter is the pause between lines that say the same.
+	repeatAfter = 10 * time.Second
+)
+
+// awaitDrained follows the daemon until its node is drained, and writes how that goes.
+func awaitDrained(ctx context.Context, out io.Writer, socket string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	reports, failed := make(chan status.Report), make(chan error, 1)
+	go func() {
+		defer close(failed)
+		failed <- status.Follow(ctx, socket, func(r status.Report) error {
+			select {
+			case reports <- r:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}()
+	var last status.Report
+	p := progress{out: out, began: time.Now()}
+	tick := time.NewTicker(toldWithin)
+	defer tick.Stop()
+	known := false
+	for {
+		select {
+		case last = <-reports:
+			known = true
+		case <-tick.C:
+		case err := <-failed:
+			if err != nil {
+				return err
+			}
+			if !known {
+				return fmt.Errorf("the daemon on socket %s did not tell its status within %s", socket, timeout)
+			}
+			return fmt.Errorf("node %s is not drained after %s: %s; it goes on draining", last.Node, timeout, remaining(last))
+		}
+		if known && p.tell(last, time.Now()) {
+			cancel()
+			for range failed { // it is cancelled, and ends
+			}
+			return nil
+		}
+	}
+}
+
+// progress writes lines about a node that drains, each once and then now and again.
+type progress struct {
+	out   io.Writer
+	began time.Time
+	said  string
+	at    time.Time
+	flows time.Time // since when only flows are waited for
+}
+
+// tell writes what is new in a report, and says whether the node is drained.
+func (p *progress) tell(r status.Report, now time.Time) (drained bool) {
+	hosted, backed := len(r.Hosted()), len(r.Backed())
+	var line, passed string
+	switch {
+	case hosted > 0:
+		p.flows = time.Time{}
+		line = services(hosted) + " moving"
+	case backed > 0:
+		if p.flows.IsZero() {
+			p.flows = now
+		}
+		line = "waiting for the flows of " + services(backed)
+		passed = fmt.Sprintf(" (%s)", now.Sub(p.flows).Round(time.Second))
+	case !r.Draining || now.Sub(p.began) < toldWithin:
+		return false
+	default:
+		fmt.Fprintf(p.out, "node %s is drained\n", r.Node)
+		return true
+	}
+	if line != p.said || now.Sub(p.at) >= repeatAfter {
+		p.said, p.at = line, now
+		fmt.Fprintln(p.out, line+passed)
+	}
+	return false
+}
+
+func services(n int) string {
+	if n == 1 {
+		return "1 service"
+	}
+	return fmt.Sprintf("%d services", n)
+}
+
+// remaining says what still holds a node.
+func remaining(r status.Report) string {
+	var parts []string
+	for _, p := range []struct {
+		what  string
+		names []string
+	}{{"host of ", r.Hosted()}, {"standby of ", r.Backed()}} {
+		const few = 5
+		switch n := len(p.names); {
+		case n > few:
+			parts = append(parts, fmt.Sprintf("%s%s and %d more", p.what, strings.Join(p.names[:few], ", "), n-few))
+		case n > 0:
+			parts = append(parts, p.what+strings.Join(p.names, ", "))
+		}
+	}
+	if len(parts) == 0 {
+		return "whoever elects may not know yet"
+	}
+	return "it is still " + strings.Join(parts, ", and ")
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/status"
+)
+
+// served is a report of a draining node a with services that have this host and standby, one letter each.
+func served(hosts ...string) status.Report {
+	p := &plan.NodePlan{}
+	for i, h := range hosts {
+		p.Services = append(p.Services, plan.Service{
+			Key: cluster.Key{Namespace: "shop", Name: string(rune('k' + i))}, Host: h[:1], Standby: strings.TrimSpace(h[1:]),
+		})
+	}
+	now := time.Now()
+	r := status.From(p, nil, nil, status.Pass{Began: now, Ended: now, InForce: true, Draining: true})
+	r.Node = "a"
+	return r
+}
+
+func TestDrainProgress(t *testing.T) {
+	var out strings.Builder
+	began := time.Now()
+	p := progress{out: &out, began: began}
+	says := func(after time.Duration, r status.Report, want string) {
+		t.Helper()
+		out.Reset()
+		done := p.tell(r, began.Add(after))
+		require.Equal(t, want, out.String())
+		require.Equal(t, strings.HasSuffix(want, "drained\n"), done)
+	}
+	says(0, served("ab", "ac", "bc", "ca"), "2 services moving\n")
+	says(time.Second, served("ab", "ac", "bc", "ca"), "")
+	says(2*time.Second, served("ab", "ba", "bc", "c "), "1 service moving\n")
+	says(3*time.Second, served("ba", "ca"), "waiting for the flows of 2 services (0s)\n")
+	says(9*time.Second, served("ba", "ca"), "")
+	says(13*time.Second, served("ba", "ca"), "waiting for the flows of 2 services (10s)\n")
+	says(14*time.Second, served("ba", "cb"), "waiting for the flows of 1 service (11s)\n")
+	says(15*time.Second, served("ab", "cb"), "1 service moving\n")
+	says(16*time.Second, served("bc", "cb"), "node a is drained\n")
+
+	p = progress{out: &out, began: began}
+	says(0, served(), "") // whoever elects may not know yet
+	undrained := served()
+	undrained.Draining = false
+	says(time.Minute, undrained, "")
+	says(time.Minute, served(), "node a is drained\n")
+}
+
+func TestDrainRemaining(t *testing.T) {
+	require.Equal(t, "it is still host of shop/k, and standby of shop/l", remaining(served("ab", "ba")))
+	require.Equal(t, "it is still host of shop/k, shop/l, shop/m, shop/n, shop/o and 2 more", remaining(served("a ", "a ", "a ", "a ", "a ", "a ", "a ")))
+}
+
+func TestDrain(t *testing.T) {
+	run := func(args ...string) (code int, out, errs string) {
+		var o, e bytes.Buffer
+		code = execute(append([]string{"drain"}, args...), &o, &e)
+		return code, o.String(), e.String()
+	}
+	s, socket := status.New("v0.1.0", "a"), filepath.Join(t.TempDir(), "e.sock")
+	orders := make(chan bool, 1)
+	s.OnDrain(func(yes bool) error {
+		orders <- yes
+		return nil
+	})
+	serveStatus(t, s, socket)
+
+	s.Publish(served("bc"))
+	code, out, errs := run("--socket", socket)
+	require.Zero(t, code, errs)
+	require.Equal(t, "node a is drained\n", out)
+	require.True(t, <-orders)
+
+	code, out, errs = run("--undo", "--socket", socket)
+	require.Zero(t, code, errs)
+	require.Empty(t, out)
+	require.False(t, <-orders)
+
+	s.Publish(served("ab"))
+	code, out, errs = run("--timeout", "1s", "--socket", socket)
+	require.Equal(t, 1, code)
+	require.Equal(t, "1 service moving\n", out)
+	require.Equal(t, "egressway: node a is not drained after 1s: it is still host of shop/k; it goes on draining\n", errs)
+
+	code, _, errs = run("--socket", socket+"x")
+	require.Equal(t, 1, code)
+	require.Equal(t, "egressway: no daemon answers on socket "+socket+"x: name its status.socket with --socket\n", errs)
+}
+
+func TestDrainRefused(t *testing.T) {
+	s, socket := status.New("v0.1.0", "a"), filepath.Join(t.TempDir(), "e.sock")
+	s.OnDrain(func(bool) error { return errors.New("nobody moves services here") })
+	serveStatus(t, s, socket)
+	var out, errs bytes.Buffer
+	require.Equal(t, 1, execute([]string{"drain", "--socket", socket}, &out, &errs))
+	require.Equal(t, "egressway: the daemon refuses: nobody moves services here\n", errs.String())
+}

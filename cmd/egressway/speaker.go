@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/speaker"
+)
+
+func newSpeakerCommand() *cobra.Command {
+	defaults := config.Defaults()
+	path, log := defaults.Speaker.Socket, defaults.Log
+	c := &cobra.Command{
+		Use:   "speaker [--socket PATH]",
+		Short: "Run the process that speaks BGP and BFD for the daemon, and outlives it",
+		Long: `Run the process that speaks BGP and BFD for the daemon ("egressway run") on this node until SIGTERM or SIGINT.
+
+The daemon tells it over the socket what to announce. It goes on as it is when the daemon ends, is killed or upgraded, and
+the next daemon takes it over: routers notice nothing. It needs no configuration of its own, but reads the files with
+peers' passwords. The daemon starts one by itself where none answers, unless its configuration says speaker.start: false.
+
+When it is told to end, peers that negotiated graceful restart keep what they were told for a while; "egressway cleanup"
+ends it for good. Needs CAP_NET_ADMIN and CAP_NET_RAW.`,
+		Example: "  egressway speaker --socket /run/egressway/speaker.sock",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{"debug", "info", "warn", "error"}, log.Level) {
+				return fmt.Errorf("--log-level %q: one of debug, info, warn, error", log.Level)
+			}
+			if !slices.Contains([]string{"text", "json"}, log.Format) {
+				return fmt.Errorf("--log-format %q: one of text, json", log.Format)
+			}
+			// Whoever started it may have read its log, and be gone: that must not be its end.
+			signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return speaker.Serve(ctx, speaker.Options{Log: newLogger(cmd.ErrOrStderr(), log), Socket: path, Version: version})
+		},
+	}
+	c.Flags().StringVar(&path, "socket", path, "`path` of the socket to listen on, speaker.socket of the daemon")
+	c.Flags().StringVar(&log.Level, "log-level", log.Level, "`level`: debug, info, warn or error")
+	c.Flags().StringVar(&log.Format, "log-format", log.Format, "`format`: text or json")
+	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
+	_ = c.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}

@@ -1,0 +1,44 @@
+package kube
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// current: a Cluster finds out that its watches have not told all yet.
+func (s *site) current(t *testing.T) {
+	r := read(t, s.kubeconfig)
+	r.untilWell(t)
+	s.Apply(t, webService)
+	r.until(t, "the new object", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
+		_, ok := o.EgressServices[web]
+		return ok
+	})
+	require.NoError(t, r.Current(t.Context()))
+	known := func(change func(all map[cluster.Key]cluster.EgressService)) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		change(r.egressServices.objects.own())
+	}
+	var as cluster.EgressService
+	known(func(all map[cluster.Key]cluster.EgressService) {
+		as = all[web]
+		older := as
+		older.Version--
+		all[web] = older
+	})
+	require.ErrorIs(t, r.Current(t.Context()), errBehind, "an older version")
+	known(func(all map[cluster.Key]cluster.EgressService) { delete(all, web) })
+	require.ErrorIs(t, r.Current(t.Context()), errBehind, "one less")
+	known(func(all map[cluster.Key]cluster.EgressService) {
+		all[web], all[cluster.Key{Namespace: "default", Name: "gone"}] = as, as
+	})
+	require.ErrorIs(t, r.Current(t.Context()), errBehind, "one more")
+	known(func(all map[cluster.Key]cluster.EgressService) {
+		delete(all, cluster.Key{Namespace: "default", Name: "gone"})
+	})
+	require.NoError(t, r.Current(t.Context()))
+}

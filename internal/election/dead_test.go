@@ -1,0 +1,138 @@
+package election
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// witnesses writes what nodes say of others: "c: a- b+" is c to whom a is dead and b alive.
+func witnesses(lines ...string) map[string]cluster.Report {
+	reports := map[string]cluster.Report{}
+	for _, l := range lines {
+		node, says, _ := strings.Cut(l, ": ")
+		hosts := map[string]bool{}
+		for word := range strings.FieldsSeq(says) {
+			hosts[word[:len(word)-1]] = strings.HasSuffix(word, "+")
+		}
+		reports[node] = cluster.Report{Hosts: hosts}
+	}
+	return reports
+}
+
+func TestDead(t *testing.T) {
+	tests := map[string]struct {
+		say  []string
+		want []string
+	}{
+		"nobody watches":                    {[]string{"a: ", "b: "}, nil},
+		"all is well":                       {[]string{"a: b+ c+", "b: a+", "c: a+"}, nil},
+		"one witness":                       {[]string{"b: a-"}, []string{"a"}},
+		"one witness, and it knows others":  {[]string{"b: a- c+", "c: b+"}, []string{"a"}},
+		"it died without a word":            {[]string{"a: b+ c+", "b: a- c+", "c: a- b+"}, []string{"a"}},
+		"a tie":                             {[]string{"b: a- d+", "c: a+", "d: b+"}, nil},
+		"more see it than do not":           {[]string{"b: a- d+", "c: a+", "d: a+ b+"}, nil},
+		"more do not":                       {[]string{"b: a- d+", "c: a+", "d: a- b+"}, []string{"a"}},
+		"itself is no witness":              {[]string{"a: a+", "b: a-"}, []string{"a"}},
+		"cut off from everybody":            {[]string{"a: b- c- d-", "b: a- c+ d+", "c: a- b+", "d: a- b+"}, []string{"a"}},
+		"cut off from those it steers to":   {[]string{"x: a- b-", "a: x-", "b: x-"}, []string{"x"}},
+		"cut off, and the first to tell":    {[]string{"x: a- b-", "a: x+", "b: x+"}, nil},
+		"cut off, and others see its hosts": {[]string{"x: a- b-", "y: a+ b+"}, nil},
+		"two hosts die at once":             {[]string{"x: a- b-", "y: a- b-", "a: x+ y+", "b: x+ y+"}, []string{"a", "b"}},
+		"two that accuse each other":        {[]string{"a: b-", "b: a-"}, []string{"a", "b"}},
+		"and a third knows one of them":     {[]string{"a: b- c+", "b: a-", "c: a+"}, []string{"b"}},
+		"two halves, the larger one is right": {
+			[]string{"a: b+ c+ x- y-", "b: a+ c+ x- y-", "c: a+ b+ x- y-", "x: y+ a- b- c-", "y: x+ a- b- c-"}, []string{"x", "y"},
+		},
+		"a dead one's last word does not help another": {[]string{"a: b+ c+ d+", "b: a+ c+", "c: a- b- d+", "d: a- b- c+"}, []string{"a", "b"}},
+		"it is back": {[]string{"a: b+ c+", "b: a+", "c: a+"}, nil},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			reports := witnesses(test.say...)
+			require.ElementsMatch(t, test.want, slices.Collect(maps.Keys(Dead(reports))))
+			require.Equal(t, Dead(reports), Dead(reinserted(rand.New(rand.NewPCG(1, 2)), reports)))
+		})
+	}
+}
+
+// Whoever is in the larger part of a cluster that falls in two is alive, and all others are dead, however many watch each other.
+func TestLargerPartLives(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		small := 1 + rng.IntN(5)
+		large := small + 1 + rng.IntN(5)
+		part := func(n int) bool { return n < small }
+		reports := map[string]cluster.Report{}
+		var lost []string
+		name := func(n int) string { return string(rune('a' + n)) }
+		for i := range small + large {
+			hosts := map[string]bool{}
+			for j := range small + large {
+				if i != j {
+					hosts[name(j)] = part(i) == part(j)
+				}
+			}
+			reports[name(i)] = cluster.Report{Hosts: hosts}
+			if part(i) {
+				lost = append(lost, name(i))
+			}
+		}
+		require.ElementsMatch(t, lost, slices.Collect(maps.Keys(Dead(reports))), "%v", reports)
+	}
+}
+
+func TestSilent(t *testing.T) {
+	for says, want := range map[string]map[string]bool{
+		"":      nil,
+		"a+":    nil,
+		"a+ b+": nil,
+		"a-":    {"a": true},
+		"a- b+": {"a": true},
+		"a- b-": nil,
+	} {
+		require.Equal(t, want, Silent(witnesses("x: " + says)["x"].Hosts), says)
+	}
+}
+
+func TestFailover(t *testing.T) {
+	choices := map[cluster.Key]Choice{
+		key("both"):    {Host: "a", Standby: "b", Term: 4},
+		key("other"):   {Host: "b", Standby: "a", Term: 2},
+		key("alone"):   {Host: "a", Term: 9},
+		key("third"):   {Host: "c", Standby: "b", Term: 1},
+		key("no term"): {Host: "a", Standby: "c"},
+		key("all"):     {Host: cluster.AllHosts, Term: 3},
+		key("none"):    {Problem: &cluster.Problem{Kind: "EgressService"}},
+	}
+	same := func(a, b map[cluster.Key]Choice) bool {
+		a[key("probe")] = Choice{Host: "probe"}
+		defer delete(a, key("probe"))
+		_, ok := b[key("probe")]
+		return ok
+	}
+	for _, dead := range []map[string]bool{nil, {}, {"x": true}, {"a": false}} {
+		require.True(t, same(choices, Failover(choices, dead)), "%v changes nothing", dead)
+	}
+
+	before := maps.Clone(choices)
+	got := Failover(choices, map[string]bool{"a": true})
+	require.Equal(t, before, choices, "what is given is not changed")
+	const why = "node a does not answer the nodes that watch it"
+	want := maps.Clone(choices)
+	want[key("both")] = Choice{Host: "b", Term: 5, Why: why}
+	want[key("other")] = Choice{Host: "b", Term: 2}
+	want[key("no term")] = Choice{Host: "c", Why: why}
+	require.Equal(t, want, got)
+
+	got = Failover(choices, map[string]bool{"a": true, "b": true})
+	require.Equal(t, Choice{Host: "a", Term: 4}, got[key("both")], "nobody is better")
+	require.Equal(t, Choice{Host: "b", Term: 2}, got[key("other")])
+	require.Equal(t, Choice{Host: "c", Term: 1}, got[key("third")])
+}

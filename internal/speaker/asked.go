@@ -1,0 +1,145 @@
+package speaker
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// asked is what an agent asked the speaker for, by network. It is never changed once it is made.
+type asked map[string]plan.Speaker
+
+func askedFor(speakers []plan.Speaker) asked {
+	a := make(asked, len(speakers))
+	for _, s := range speakers {
+		s.Announce, s.Refuse = sorted(s.Announce, prefixOf), sorted(s.Refuse, itself)
+		a[s.Network] = s
+	}
+	return a
+}
+
+// speakers is what was asked for, sorted by network.
+func (a asked) speakers() []plan.Speaker {
+	all := make([]plan.Speaker, 0, len(a))
+	for _, network := range slices.Sorted(maps.Keys(a)) {
+		all = append(all, a[network])
+	}
+	return all
+}
+
+// announced is what is announced in each network.
+func (a asked) announced() map[string][]plan.Announcement {
+	all := make(map[string][]plan.Announcement, len(a))
+	for network, s := range a {
+		all[network] = s.Announce
+	}
+	return all
+}
+
+// excess is what of a has no place in desired.
+func (a asked) excess(desired asked) (w withdrawal) {
+	for _, s := range a.speakers() {
+		d, stays := desired[s.Network]
+		n := networkWithdrawal{Network: s.Network, All: !stays}
+		if stays {
+			same := func(plan.Announcement, plan.Announcement) bool { return true }
+			n.Prefixes = changeOf(s.Announce, d.Announce, prefixOf, same).Gone
+			for _, p := range s.Peers {
+				if !slices.ContainsFunc(d.Peers, func(q plan.Peer) bool { return nameOf(p) == nameOf(q) }) {
+					n.Peers = append(n.Peers, nameOf(p))
+				}
+			}
+		}
+		if n.All || len(n.Prefixes) > 0 || len(n.Peers) > 0 {
+			w.Networks = append(w.Networks, n)
+		}
+	}
+	return w
+}
+
+// without is a less what is withdrawn.
+func (a asked) without(w withdrawal) asked {
+	less := maps.Clone(a)
+	for _, n := range w.Networks {
+		s, ok := less[n.Network]
+		switch {
+		case !ok:
+		case n.All:
+			delete(less, n.Network)
+		default:
+			s.Announce = listChange[plan.Announcement]{Gone: n.Prefixes}.apply(s.Announce, prefixOf)
+			s.Peers = slices.DeleteFunc(slices.Clone(s.Peers), func(p plan.Peer) bool { return slices.Contains(n.Peers, nameOf(p)) })
+			less[n.Network] = s
+		}
+	}
+	return less
+}
+
+// changeTo is what turns a into desired.
+func (a asked) changeTo(desired asked) (c change) {
+	for network := range a {
+		if _, stays := desired[network]; !stays {
+			c.Gone = append(c.Gone, network)
+		}
+	}
+	slices.Sort(c.Gone)
+	for _, d := range desired.speakers() {
+		had, known := a[d.Network]
+		s := speakerChange{
+			Network:  d.Network,
+			Announce: changeOf(had.Announce, d.Announce, prefixOf, equal),
+			Refuse:   changeOf(had.Refuse, d.Refuse, itself, equal),
+		}
+		if rest := withoutLists(d); !known || !reflect.DeepEqual(withoutLists(had), rest) {
+			w := toWire(rest)
+			s.Speaker = &w
+		}
+		if s.Speaker != nil || !s.Announce.empty() || !s.Refuse.empty() {
+			c.Speakers = append(c.Speakers, s)
+		}
+	}
+	return c
+}
+
+func (c change) empty() bool { return !c.Full && len(c.Speakers) == 0 && len(c.Gone) == 0 }
+
+// changed is a after a change. An error says that the change is one of something else.
+func (a asked) changed(c change) (asked, error) {
+	next := asked{}
+	if !c.Full {
+		next = maps.Clone(a)
+	}
+	for _, network := range c.Gone {
+		delete(next, network)
+	}
+	for _, s := range c.Speakers {
+		now, known := next[s.Network]
+		if s.Speaker != nil {
+			announce, refuse := now.Announce, now.Refuse
+			now = s.Speaker.speaker()
+			now.Network, now.Announce, now.Refuse = s.Network, announce, refuse
+		} else if !known {
+			return a, fmt.Errorf("network %s has no speaker that could be changed", s.Network)
+		}
+		now.Announce = s.Announce.apply(now.Announce, prefixOf)
+		now.Refuse = s.Refuse.apply(now.Refuse, itself)
+		next[s.Network] = now
+	}
+	return next, nil
+}
+
+func withoutLists(s plan.Speaker) plan.Speaker {
+	s.Announce, s.Refuse = nil, nil
+	return s
+}
+
+// nameOf is how a peer is told from others of its network.
+func nameOf(p plan.Peer) string {
+	if p.Interface != "" {
+		return p.Interface
+	}
+	return p.Address.String()
+}

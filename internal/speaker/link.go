@@ -1,0 +1,272 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// link is the connection to a speaker, at the agent's end.
+type link struct {
+	*wire
+	socket   string
+	wake     func()
+	watching *watching // what BFD does; guarded by the client's asking
+
+	mu        sync.Mutex // guards what follows
+	asked     asked      // of the speaker
+	confirmed bool       // it has done so without error
+	partly    bool       // not all of what was asked is known, or to be believed: the next change is a full one
+	unsure    uint64     // how often it said that it could not keep to it
+	heard     heard
+	pieces    map[string]listChange[plan.Route] // of routes of which more is to come
+	last      uint64                            // request
+	awaited   map[uint64]chan *answer
+	gone      error // why the link has ended; nil: it has not
+}
+
+var (
+	errOtherProtocol = errors.New("it speaks another protocol")
+	errTakenOver     = errors.New("another agent took over")
+	errEnding        = errors.New("it was told to end")
+)
+
+// connect connects to the speaker on the socket and says hello.
+func connect(ctx context.Context, path, version string, wake func()) (*link, hello, error) {
+	d := net.Dialer{Timeout: helloWithin}
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, hello{}, err
+	}
+	l := &link{
+		wire: newWire(conn), socket: path, wake: wake, partly: true, asked: asked{},
+		pieces: map[string]listChange[plan.Route]{}, awaited: map[uint64]chan *answer{},
+	}
+	h, err := l.greet(version)
+	if err != nil {
+		conn.Close()
+		return nil, h, err
+	}
+	return l, h, nil
+}
+
+func (l *link) greet(version string) (hello, error) {
+	if err := l.write(message{Hello: &hello{Protocol: Protocol, Version: version}}, helloWithin); err != nil {
+		return hello{}, err
+	}
+	h, err := l.readHello()
+	switch {
+	case err != nil:
+		return h, fmt.Errorf("await its hello: %w", err)
+	case h.Protocol != Protocol:
+		return h, fmt.Errorf("%w: %d, being of version %s; this agent speaks %d, being of version %s: restart the speaker",
+			errOtherProtocol, h.Protocol, h.Version, Protocol, version)
+	}
+	speakers := make([]plan.Speaker, 0, len(h.Speakers))
+	for _, s := range h.Speakers {
+		speakers = append(speakers, s.speaker())
+	}
+	l.asked = askedFor(speakers)
+	return h, nil
+}
+
+// listen hears what the speaker says until it ends, and returns why. told is called when it has told all it knows.
+func (l *link) listen(told func()) error {
+	for {
+		m, err := l.read()
+		if err == nil {
+			err = l.hear(m, told)
+		}
+		if err != nil {
+			l.hangUp(err)
+			return err
+		}
+	}
+}
+
+func (l *link) hear(m message, told func()) error {
+	switch {
+	case m.Answer != nil:
+		l.mu.Lock()
+		waiting := l.awaited[m.ID]
+		delete(l.awaited, m.ID)
+		l.mu.Unlock()
+		if waiting != nil {
+			waiting <- m.Answer
+		}
+	case m.Sessions != nil:
+		l.mu.Lock()
+		worth := worthAPass(l.heard.sessions, m.Sessions.All)
+		l.heard.sessions = m.Sessions.All
+		l.mu.Unlock()
+		if worth {
+			l.wake()
+		}
+	case m.Learned != nil:
+		if l.hearLearned(*m.Learned) {
+			l.wake()
+		}
+	case m.Nodes != nil:
+		l.mu.Lock()
+		l.heard.nodes = m.Nodes.sessions()
+		l.mu.Unlock()
+		l.wake()
+	case m.Told:
+		told()
+	case m.Again:
+		l.mu.Lock()
+		l.confirmed = false
+		l.unsure++
+		l.mu.Unlock()
+		l.wake()
+	case m.Superseded != "":
+		return fmt.Errorf("%w, of version %s", errTakenOver, m.Superseded)
+	case m.Ending:
+		return errEnding
+	}
+	return nil
+}
+
+// hearLearned takes up what differs in the routes of a network, and says whether it is complete now.
+func (l *link) hearLearned(m learned) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m.Gone {
+		delete(l.pieces, m.Network)
+		l.heard.learned = l.heard.learned.without(m.Network)
+		return true
+	}
+	all := l.pieces[m.Network]
+	all.Set, all.Gone = append(all.Set, m.Routes.Set...), append(all.Gone, m.Routes.Gone...)
+	if m.More {
+		l.pieces[m.Network] = all
+		return false
+	}
+	delete(l.pieces, m.Network)
+	l.heard.learned = l.heard.learned.set(m.Network, all.apply(l.heard.learned[m.Network], destination))
+	return true
+}
+
+// ask sends a request and waits for the answer.
+func (l *link) ask(ctx context.Context, m message) (*answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	if deadline, ok := ctx.Deadline(); ok {
+		m.Milliseconds = max(1, time.Until(deadline).Milliseconds())
+	}
+	waiting := make(chan *answer, 1)
+	l.mu.Lock()
+	if l.gone != nil {
+		l.mu.Unlock()
+		return nil, absent(l.socket, l.gone)
+	}
+	l.last++
+	m.ID = l.last
+	l.awaited[m.ID] = waiting
+	l.mu.Unlock()
+	if err := l.write(m, writeWithin); err != nil {
+		l.hangUp(err)
+		return nil, absent(l.socket, err)
+	}
+	select {
+	case a, ok := <-waiting:
+		if !ok {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return nil, absent(l.socket, l.gone)
+		}
+		return a, nil
+	case <-ctx.Done():
+		err := fmt.Errorf("it does not answer: %w", ctx.Err())
+		l.hangUp(err) // whether it has done what was asked is not known: only a new connection tells
+		return nil, absent(l.socket, err)
+	}
+}
+
+// hangUp ends the link, once.
+func (l *link) hangUp(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone != nil {
+		return
+	}
+	l.gone = why
+	for id, waiting := range l.awaited {
+		close(waiting)
+		delete(l.awaited, id)
+	}
+	l.conn.Close()
+}
+
+// request is what a request is made of.
+type request struct {
+	now       asked // before it
+	confirmed bool
+	partly    bool
+	unsure    uint64
+}
+
+func (l *link) request() request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return request{l.asked, l.confirmed, l.partly, l.unsure}
+}
+
+// answered notes what the speaker was asked for with r.
+func (l *link) answered(r request, now asked, confirmed, partly bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked, l.partly = now, partly
+	l.confirmed = confirmed && l.unsure == r.unsure // it may have said so before it answered
+}
+
+func (l *link) known() heard {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.heard
+}
+
+func absent(path string, why error) error {
+	return fmt.Errorf("%w answers on socket %s: %w", ErrAbsent, path, why)
+}
+
+func (a *answer) err() error {
+	errs := make([]error, 0, len(a.Errors))
+	for _, e := range a.Errors {
+		errs = append(errs, errors.New(e))
+	}
+	return errors.Join(errs...)
+}
+
+// End asks the speaker on the socket to take back everything and exit. Where none is there is nothing to do.
+func End(ctx context.Context, path, version string) error {
+	l, _, err := connect(ctx, path, version, func() {})
+	if nobody(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("end the speaker on socket %s: %w", path, err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = l.listen(func() {}) // why it ends, the answer says
+	}()
+	a, err := l.ask(ctx, message{End: true})
+	if err == nil {
+		err = a.err()
+	}
+	if err != nil {
+		l.hangUp(err)
+		<-ended
+		return fmt.Errorf("end the speaker on socket %s: %s", path, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	<-ended
+	return nil
+}

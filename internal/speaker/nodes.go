@@ -1,0 +1,176 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/egressway/egressway/internal/bfd"
+	"github.com/egressway/egressway/internal/config"
+)
+
+// watching is which nodes BFD runs with, and how.
+type watching struct {
+	Port    uint16            `json:"port"`
+	Bind    netip.Addr        `json:"bind,omitzero"`
+	Profile config.BFDProfile `json:"profile"`
+	Peers   []nodePeer        `json:"peers,omitempty"` // none: no BFD
+}
+
+// nodePeer is a bfd.Peer.
+type nodePeer struct {
+	Node    string     `json:"node"`
+	Address netip.Addr `json:"address"`
+	Local   netip.Addr `json:"local,omitzero"`
+	Active  bool       `json:"active,omitempty"`
+}
+
+// nodeSession is a bfd.Session.
+type nodeSession struct {
+	Node      string        `json:"node"`
+	Address   netip.Addr    `json:"address"`
+	Active    bool          `json:"active,omitempty"`
+	State     bfd.State     `json:"state"`
+	Failed    bool          `json:"failed,omitempty"`
+	Since     time.Time     `json:"since"`
+	Detection time.Duration `json:"detectionNanoseconds,omitempty"`
+	LastError string        `json:"lastError,omitempty"`
+}
+
+// nodes replaces the state of all nodes.
+type nodes struct {
+	All []nodeSession `json:"all"`
+}
+
+func watchingOf(o bfd.Options, peers []bfd.Peer) watching {
+	w := watching{Port: o.Port, Bind: o.Bind, Profile: o.Profile}
+	for _, p := range peers {
+		w.Peers = append(w.Peers, nodePeer(p))
+	}
+	return w
+}
+
+func (w watching) equal(o watching) bool {
+	return w.Port == o.Port && w.Bind == o.Bind && w.Profile == o.Profile && slices.Equal(w.Peers, o.Peers)
+}
+
+// watch runs BFD with other nodes.
+type watch struct {
+	log  *slog.Logger
+	wake func()
+
+	mu     sync.Mutex // guards what follows
+	engine *bfd.Engine
+	now    watching
+}
+
+// set makes the sessions those of w. Those that stay are left alone.
+func (n *watch) set(w watching) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs []error
+	if n.engine != nil && (len(w.Peers) == 0 || w.Port != n.now.Port || w.Bind != n.now.Bind) {
+		errs = append(errs, n.engine.Close())
+		n.engine = nil
+	}
+	if len(w.Peers) == 0 {
+		return errors.Join(errs...)
+	}
+	var err error
+	switch {
+	case n.engine == nil:
+		n.engine, err = bfd.Listen(bfd.Options{Port: w.Port, Bind: w.Bind, Profile: w.Profile, Log: n.log, Wake: n.wake})
+	case w.Profile != n.now.Profile:
+		err = n.engine.SetProfile(w.Profile)
+	}
+	if err != nil {
+		return errors.Join(append(errs, fmt.Errorf("BFD with other nodes: %w", err))...)
+	}
+	peers := make([]bfd.Peer, 0, len(w.Peers))
+	for _, p := range w.Peers {
+		peers = append(peers, bfd.Peer(p))
+	}
+	n.engine.Set(peers)
+	n.now = w
+	return errors.Join(errs...)
+}
+
+// sessions is what BFD says of other nodes.
+func (n *watch) sessions() (all []nodeSession) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.engine == nil {
+		return nil
+	}
+	for _, s := range n.engine.Sessions() {
+		all = append(all, nodeSession(s))
+	}
+	return all
+}
+
+// close tells the other nodes that this is no failure, and ends.
+func (n *watch) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.engine == nil {
+		return nil
+	}
+	defer func() { n.engine = nil }()
+	return n.engine.Close()
+}
+
+// tellNodes tells the agent what changed of other nodes.
+func (d *driver) tellNodes() error {
+	d.tellingNodes.Lock()
+	defer d.tellingNodes.Unlock()
+	now := d.server.nodes.sessions()
+	if slices.Equal(now, d.nodes) {
+		return nil
+	}
+	d.nodes = now
+	return d.write(message{Nodes: &nodes{now}}, writeWithin)
+}
+
+// Watch runs BFD in the speaker with other nodes, with the Port, Bind and Profile of o; with none where peers is empty.
+// Where all is so already it does not ask.
+func (c *Client) Watch(ctx context.Context, o bfd.Options, peers []bfd.Peer) error {
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	l, err := c.current()
+	if err != nil {
+		return err
+	}
+	w := watchingOf(o, peers)
+	if l.watching != nil && l.watching.equal(w) {
+		return nil
+	}
+	a, err := l.ask(ctx, message{Watch: &w})
+	if err != nil {
+		return err
+	}
+	l.watching = nil
+	if len(a.Errors) == 0 {
+		l.watching = &w
+	}
+	return a.err()
+}
+
+// Nodes is what BFD says of other nodes. Without a speaker it is what the last one said.
+func (c *Client) Nodes() []bfd.Session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now().nodes
+}
+
+func (n nodes) sessions() []bfd.Session {
+	all := make([]bfd.Session, 0, len(n.All))
+	for _, s := range n.All {
+		all = append(all, bfd.Session(s))
+	}
+	return all
+}

@@ -1,0 +1,260 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/socket"
+)
+
+const (
+	// settleEvery is how often the speaker looks whether what it was asked for is complete, beside after every event. It
+	// finds what has no event: a password's file that changed.
+	settleEvery = 5 * time.Second
+	// applyWithin bounds what is done without an agent that waits for it.
+	applyWithin = 30 * time.Second
+	// closeWithin bounds the orderly end.
+	closeWithin = 5 * time.Second
+)
+
+// Options says how a speaker serves.
+type Options struct {
+	Log     *slog.Logger
+	Socket  string
+	Version string // of the program
+}
+
+// server is a running speaker.
+type server struct {
+	log     *slog.Logger
+	version string
+	started time.Time
+	woken   chan struct{} // something of BGP changed
+	end     chan struct{} // an agent wants the end
+	ending  sync.Once
+
+	speakers *bgp.Speakers
+
+	nodes  *watch
+	driver atomic.Pointer[driver] // the agent's connection, nil: none
+
+	driving sync.Mutex // held while the speakers and the driver change; guards what follows
+	asked   asked
+	applied bool
+	fault   string // why what was asked for is not complete, as far as it was found out without the agent
+}
+
+// Serve speaks as agents on the socket ask it to, until ctx ends or an agent asks for the end. When ctx ends, peers that
+// negotiated graceful restart keep what they were told for a while; when an agent asks for the end, all is taken back.
+func Serve(ctx context.Context, o Options) error {
+	listener, err := socket.Listen(ctx, o.Socket)
+	if err != nil {
+		return fmt.Errorf("speaker's socket: %w", err)
+	}
+	s := &server{
+		log: o.Log, version: o.Version, started: time.Now(),
+		woken: make(chan struct{}, 1), end: make(chan struct{}), asked: asked{},
+	}
+	s.speakers = bgp.New(o.Log, func() { signal(s.woken) })
+	s.nodes = &watch{log: o.Log, wake: s.stirred}
+	o.Log.Info("speaker starts", "version", o.Version, "socket", o.Socket)
+
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	var running sync.WaitGroup
+	running.Go(func() { s.settle(serving) })
+	running.Go(func() { s.accept(serving, listener, &running) })
+	graceful := true
+	select {
+	case <-ctx.Done():
+	case <-s.end:
+		graceful = false
+	}
+	_ = listener.Close()
+	s.dismiss()
+	stop()
+	running.Wait()
+	return s.close(graceful)
+}
+
+// close ends what the speaker does.
+func (s *server) close(graceful bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+	defer cancel()
+	s.driving.Lock()
+	defer s.driving.Unlock()
+	graceful = graceful && slices.ContainsFunc(s.asked.speakers(), func(p plan.Speaker) bool { return p.GracefulRestart.Enabled })
+	s.log.Info("speaker ends", "gracefulRestart", graceful)
+	return errors.Join(s.nodes.close(), s.speakers.Close(ctx, graceful))
+}
+
+// accept serves agents until the listener is closed.
+func (s *server) accept(ctx context.Context, l net.Listener, running *sync.WaitGroup) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			s.log.Warn("cannot accept an agent", "error", err)
+			if !sleep(ctx, time.Second) { // out of file descriptors
+				return
+			}
+			continue
+		}
+		running.Go(func() { s.serve(ctx, conn) })
+	}
+}
+
+// dismiss tells the agent that the speaker ends.
+func (s *server) dismiss() {
+	if d := s.driver.Load(); d != nil {
+		d.farewell(message{Ending: true})
+	}
+}
+
+// settle goes on with what was asked for whenever something happened: some sessions are only complete after they came up,
+// and there may be no agent to ask again.
+func (s *server) settle(ctx context.Context) {
+	tick := time.NewTicker(settleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.woken:
+		case <-tick.C:
+		}
+		s.again(ctx)
+	}
+}
+
+// again applies once more what was asked for.
+func (s *server) again(ctx context.Context) {
+	s.driving.Lock()
+	defer s.driving.Unlock()
+	if s.applied && ctx.Err() == nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyWithin)
+		defer cancel()
+		fault := ""
+		if err := s.speakers.Apply(ctx, s.asked.speakers()); err != nil {
+			fault = err.Error()
+		}
+		if d := s.driver.Load(); d != nil && fault != s.fault {
+			signal(d.unsure)
+		}
+		s.noteFault(fault)
+	}
+	if d := s.driver.Load(); d != nil {
+		signal(d.changed)
+	}
+}
+
+// stirred is called when something changed of another node.
+func (s *server) stirred() {
+	if d := s.driver.Load(); d != nil {
+		signal(d.stirred)
+	}
+}
+
+// noteFault logs why what was asked for is not complete, when that changes.
+func (s *server) noteFault(fault string) {
+	if fault != "" && fault != s.fault {
+		s.log.Error("not everything that was asked for could be done, it will be tried again", "error", fault)
+	}
+	s.fault = fault
+}
+
+// takeOver makes d the agent that drives. It returns the one before.
+func (s *server) takeOver(d *driver) (former *driver, now hello) {
+	s.driving.Lock()
+	defer s.driving.Unlock()
+	former = s.driver.Swap(d)
+	now = hello{Protocol: Protocol, Version: s.version, Started: s.started}
+	for _, sp := range s.asked.speakers() {
+		sp.Refuse = nil
+		now.Speakers = append(now.Speakers, toWire(sp))
+	}
+	return former, now
+}
+
+// leave is called when a connection has ended.
+func (s *server) leave(d *driver) {
+	s.driving.Lock()
+	defer s.driving.Unlock()
+	if s.driver.CompareAndSwap(d, nil) {
+		s.log.Info("agent is gone, all stays as it is", "agentVersion", d.version)
+	}
+}
+
+var errSuperseded = errors.New("another agent drives the speaker now")
+
+// do does what an agent asks for.
+func (s *server) do(ctx context.Context, d *driver, m message) *answer {
+	s.driving.Lock()
+	defer s.driving.Unlock()
+	if s.driver.Load() != d {
+		return answerOf(errSuperseded)
+	}
+	switch {
+	case m.Withdraw != nil:
+		s.asked = s.asked.without(*m.Withdraw)
+		return answerOf(s.speakers.Withdraw(ctx, s.asked.speakers()))
+	case m.Apply != nil:
+		next, err := s.asked.changed(*m.Apply)
+		if err != nil {
+			return &answer{Errors: []string{err.Error()}, Full: true}
+		}
+		s.asked, s.applied = next, true
+		err = s.speakers.Apply(ctx, s.asked.speakers())
+		s.fault = ""
+		if err != nil {
+			s.fault = err.Error() // the agent logs it
+		}
+		return answerOf(err)
+	case m.Watch != nil:
+		return answerOf(s.nodes.set(*m.Watch))
+	case m.End:
+		s.log.Info("told to end", "agentVersion", d.version)
+		s.asked = asked{}
+		return answerOf(errors.Join(s.nodes.close(), s.speakers.Close(ctx, false)))
+	}
+	return answerOf(fmt.Errorf("the speaker is of version %s and does not know this request: restart it when its sessions may be lost", s.version))
+}
+
+// answerOf takes joined errors apart, a line each.
+func answerOf(err error) *answer {
+	if err == nil {
+		return &answer{}
+	}
+	return &answer{Errors: strings.Split(err.Error(), "\n")}
+}
+
+// signal leaves a note for somebody who may be busy.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // a note is there already
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
