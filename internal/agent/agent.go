@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,8 +18,11 @@ import (
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/speaker"
 	"github.com/egressway/egressway/internal/status"
 )
 
@@ -33,8 +37,8 @@ const (
 	settleWithin = 2 * time.Minute
 	// restartAfter is the pause before a watch that failed is started again.
 	restartAfter = time.Second
-	// closeWithin bounds the orderly end of the speakers.
-	closeWithin = 5 * time.Second
+	// speakerWithin is how long the first pass waits for the speaker.
+	speakerWithin = 5 * time.Second
 )
 
 // Agent is the daemon on one node.
@@ -42,28 +46,47 @@ type Agent struct {
 	log        *slog.Logger
 	configFile string
 	kernel     *kernel.Node
-	speakers   *bgp.Speakers
+	speakers   *speaker.Client
+	flows      *flows.Carrier
 	status     *status.Status
-	awake      chan struct{}
+	awake      chan struct{} // by what sources, peers or people say
+	drifted    chan struct{} // by what happens in the kernel
+	pace       pace          // of passes that the latter asks for
 
 	mu     sync.Mutex // guards what watches hand to the loop
 	config *config.Config
 	stale  error // why the file that is there now is not in force
 
-	source  source
-	started time.Time
-	last    last
+	source   source
+	started  time.Time
+	draining draining
+	last     last
+
+	asking    atomic.Bool               // whether what is known is what the API server has
+	confirmed atomic.Pointer[time.Time] // when it was, last
 }
 
 // last is what the loop remembers of its last pass; losing it costs a little work, nothing else.
 type last struct {
-	plan      *plan.NodePlan
-	announced map[string][]plan.Announcement
-	problems  []cluster.Problem
-	errors    string
-	applied   uint64          // the newest EgressService reported to be in force
-	settled   map[string]bool // networks whose peers have told what they know, once
-	lead      leadership
+	restored restored
+	filling  filling
+	plan     *plan.NodePlan
+	problems []cluster.Problem
+	errors   string
+	applied  uint64          // the newest EgressService reported to be in force
+	speaker  time.Time       // when the speaker was started that the last pass saw
+	settling time.Time       // since when it was seen
+	settled  map[string]bool // networks whose peers have told it what they know, once
+	routed   map[uint32]plan.Families
+	watched  map[string]bool // the hosts that this node watches, and whether they are alive; nil: none
+	heard    map[string]bool // the nodes that ever were alive
+	deaths   deaths
+	dead     map[string]bool // the nodes whose standbys this one takes for hosts
+	named    []string        // those of them that are hosts or standbys by what the sources say
+	failing  bool            // they have changed, which is not in force yet
+	hosts    map[cluster.Key]election.Choice
+	quiet    quiet
+	lead     leadership
 }
 
 // Run serves until ctx ends. c is what configFile holds; changes of the file are taken up as they come. What is in force
@@ -80,34 +103,58 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		log.Warn("this node could not be looked over for another that serves EgressServices", "error", err)
 	}
 	a := &Agent{
-		log: log, configFile: configFile, kernel: node, status: status.New(version, c.Node),
-		awake: make(chan struct{}, 1), config: c, started: time.Now(), last: last{settled: map[string]bool{}},
+		log: log, configFile: configFile, kernel: node, flows: flows.New(log, marks(c)), status: status.New(version, c.Node),
+		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(), last: last{settled: map[string]bool{}, deaths: deaths{}, heard: map[string]bool{}},
 	}
-	a.speakers = bgp.New(log, a.wake)
+	a.speakers = speaker.NewClient(speaker.ClientOptions{
+		Log: log, Socket: c.Speaker.Socket, Version: version, Start: speakerCommand(c), Wake: a.wake,
+	})
 	log.Info("starting", "node", c.Node, "version", version, "config", configFile)
 
+	stop := ctx
+	ctx, end := context.WithCancel(context.WithoutCancel(ctx)) // the daemon may drain its node before it ends
+	defer end()
 	g, ctx := errgroup.WithContext(ctx)
 	a.source = newSource(log, c, version, a.wake)
+	a.status.OnDrain(a.drain)
+	g.Go(func() error { defer end(); a.drainOnStop(ctx, stop); return nil })
 	g.Go(func() error { return a.status.Serve(ctx, c.Status) })
-	g.Go(func() error { return a.again(ctx, "kernel events", func() error { return kernel.Watch(ctx, a.wake) }) })
+	g.Go(func() error { a.speakers.Run(ctx); return nil })
+	g.Go(func() error { return a.again(ctx, "kernel events", func() error { return kernel.Watch(ctx, a.drift) }) })
 	g.Go(func() error {
 		return a.again(ctx, "configuration", func() error { return config.Watch(ctx, configFile, a.reload) })
 	})
+	g.Go(func() error { a.flows.Run(ctx); return nil })
 	g.Go(func() error { a.source.Run(ctx); return nil })
 	g.Go(func() error { a.loop(ctx); return nil })
 	err = g.Wait()
 
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-	defer cancel()
-	graceful := a.config.BGP.GracefulRestart.Enabled
-	log.Info("stopping; what is in the kernel stays in force", "gracefulRestart", graceful)
-	return errors.Join(err, a.speakers.Close(closing, graceful))
+	log.Info("stopping; what is in the kernel stays in force, and so do the BGP sessions")
+	if err := node.Release(); err != nil {
+		log.Warn("the nftables table could not be given up; of other versions only those that know owners of tables can take it over", "error", err)
+	}
+	return err
+}
+
+// speakerCommand is the command line of a speaker that the daemon starts; nil: it must not.
+func speakerCommand(c *config.Config) []string {
+	if !c.Speaker.Start {
+		return nil
+	}
+	return []string{"egressway", "speaker", "--socket", c.Speaker.Socket, "--log-level", c.Log.Level, "--log-format", c.Log.Format}
 }
 
 func (a *Agent) wake() {
 	select {
 	case a.awake <- struct{}{}:
 	default: // a pass is due already, it will see this change too
+	}
+}
+
+func (a *Agent) drift() {
+	select {
+	case a.drifted <- struct{}{}:
+	default:
 	}
 }
 
@@ -145,8 +192,8 @@ func (a *Agent) reload(c *config.Config, err error) {
 	switch {
 	case err != nil:
 		a.log.Error("configuration refused, the last good one stays in force", "file", a.configFile, "error", err)
-	case c.Node != a.config.Node || c.Source != a.config.Source || c.Status != a.config.Status || c.Marks != a.config.Marks:
-		a.stale = errors.New("node, source, status and marks change with a restart only: the last configuration stays in force")
+	case c.Node != a.config.Node || c.Source != a.config.Source || c.Status != a.config.Status || c.Marks != a.config.Marks || c.Speaker != a.config.Speaker:
+		a.stale = errors.New("node, source, speaker, status and marks change with a restart only: the last configuration stays in force")
 		a.log.Error("configuration refused", "file", a.configFile, "error", a.stale)
 	default:
 		a.config = c
@@ -160,20 +207,39 @@ func (a *Agent) loop(ctx context.Context) {
 	defer beat.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
+	select { // the first pass should know what is announced and learned
+	case <-ctx.Done():
+	case <-a.speakers.Ready():
+	case <-time.After(speakerWithin):
+	}
+	var due <-chan time.Time // when the pass is that the kernel's events asked for; nil: none is
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-beat.C:
-			if a.last.plan == nil || len(a.last.plan.Held) == 0 {
+		case now := <-beat.C:
+			if changed := a.look(now); !changed && (a.last.plan == nil || len(a.last.plan.Held) == 0) {
 				a.status.Beat()
 				continue
 			}
 		case <-a.awake:
+		case <-a.drifted:
+			if due != nil {
+				continue
+			}
+			if wait := a.pace.take(time.Now()); wait > 0 {
+				due = time.After(wait)
+				continue
+			}
+		case <-due:
 		case <-retry.C:
 		}
+		due = nil // this pass sees what the events told of
 		a.status.Beat()
-		if err := a.pass(ctx); err != nil || a.last.lead.waiting {
+		began := time.Now()
+		err := a.pass(ctx)
+		a.pace.took = time.Since(began)
+		if err != nil || a.last.lead.waiting {
 			retry.Reset(retryAfter)
 		}
 	}
@@ -190,6 +256,9 @@ func (a *Agent) pass(ctx context.Context) error {
 	if stale != nil {
 		problems = append(slices.Clone(problems), configProblems(a.configFile, stale)...)
 	}
+	if err := a.speakers.Problem(); err != nil {
+		problems = append(slices.Clone(problems), cluster.Problem{Kind: "Speaker", Object: c.Speaker.Socket, Reason: reasonNoSpeaker, Message: err.Error()})
+	}
 	if !ok { // nothing is known yet: what is in force stays
 		pass.Ended = time.Now()
 		a.status.Publish(status.From(nil, problems, nil, pass)) // the source has logged them
@@ -198,9 +267,14 @@ func (a *Agent) pass(ctx context.Context) error {
 	found, err := a.plan(ctx, c, objects)
 	if err == nil {
 		problems = append(slices.Clone(problems), found...)
+		a.carry(c, objects, a.last.plan)
 		var result kernel.Result
-		result, err = a.apply(ctx, a.last.plan)
-		pass.InForce, pass.ConnectionsEnded = result.InForce, result.Ended
+		result, err = a.apply(ctx, a.last.plan, began)
+		pass.InForce, pass.ConnectionsEnded, pass.Draining = result.InForce, result.Ended, a.draining.wanted()
+		pass.Watched = a.last.watched
+		a.last.restored.add(a.log, result.Restored, began)
+		a.look(began)
+		problems = append(problems, a.troubles(c.Node, began)...)
 		a.report(c, objects, result.InForce)
 		a.lead(c, objects, problems)
 	}
@@ -208,7 +282,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		return nil // stopping: half a pass is no failure
 	}
 	a.logErrors(err)
-	pass.Ended, pass.Err, pass.Announced = time.Now(), err, prefixes(a.last.announced)
+	pass.Ended, pass.Err, pass.Announced = time.Now(), err, prefixes(a.speakers.Announced())
 	a.status.Publish(status.From(a.last.plan, a.tell(problems), a.speakers.Sessions(), pass))
 	return err
 }
@@ -224,10 +298,24 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		return nil, err
 	}
 	unsettled := a.unsettled(c) // before the routes are read: they are complete then
+	hosts := a.failover(a.source.hosts(objects))
+	election.Resume(a.last.hosts, hosts)
+	a.last.hosts = hosts
 	desired, problems := plan.Build(plan.Snapshot{
-		Node: c.Node, Config: c, Objects: objects, Hosts: a.source.hosts(objects), Facts: facts,
-		Learned: a.speakers.Learned(), Unsettled: unsettled,
+		Node: c.Node, Config: c, Objects: objects, Hosts: hosts, Facts: facts,
+		Learned: a.speakers.Learned(), Unsettled: unsettled, Draining: a.draining.wanted(),
+		Heard: a.heard(),
 	})
+	desired.Speakers = a.hush(ctx, a.draining.silenced(desired.Speakers))
+	if err := a.speakers.Watch(ctx, nodeBFD(c), peers(c, objects, slices.Concat(desired.Watched, a.last.named))); err != nil {
+		if !errors.Is(err, speaker.ErrAbsent) { // which is a problem of its own
+			problems = append(problems, cluster.Problem{
+				Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
+				Message: fmt.Sprintf("%s: other nodes are not watched, a host that dies silently is not noticed here; another port, or enabled: false, may be right", err),
+			})
+		}
+	}
+	a.last.routed = facts.Routed
 	a.last.plan = desired
 	local, err := a.kernel.Problems(c.Node, devices(desired, facts))
 	if err != nil {
@@ -236,9 +324,12 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	return append(problems, local...), nil
 }
 
-// unsettled names the networks whose peers may still hold back what they told an earlier run of the daemon: its routes
-// stay meanwhile, or every start would be a gap.
+// unsettled names the networks whose peers may still hold back what they told an earlier speaker: its routes stay
+// meanwhile, or every start would be a gap.
 func (a *Agent) unsettled(c *config.Config) (names []string) {
+	if started := a.speakers.Started(); a.last.settling.IsZero() || !started.Equal(a.last.speaker) {
+		a.last.speaker, a.last.settling, a.last.settled = started, time.Now(), map[string]bool{}
+	}
 	sessions := a.speakers.Sessions()
 	for _, n := range c.Networks {
 		if a.last.settled[n.Name] {
@@ -248,7 +339,7 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 		for _, s := range sessions {
 			told = told && (s.Network != n.Name || s.Up && time.Since(s.Since) > tellWithin)
 		}
-		if len(n.Peers) == 0 || told || time.Since(a.started) > settleWithin {
+		if len(n.Peers) == 0 || told || time.Since(a.last.settling) > settleWithin {
 			a.last.settled[n.Name] = true
 			continue
 		}
@@ -258,27 +349,26 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 }
 
 // apply withdraws first and announces last: no peer sends packets that the kernel is not ready for.
-func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan) (kernel.Result, error) {
+func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Time) (kernel.Result, error) {
 	withdraw := a.speakers.Withdraw(ctx, desired.Speakers)
 	result, err := a.kernel.Apply(ctx, desired)
 	speakers := desired.Speakers
-	if !result.InForce {
+	if result.InForce {
+		a.failedOver(began)
+	} else {
 		speakers = a.onlyAnnounced(speakers)
 	}
 	announce := a.speakers.Apply(ctx, speakers)
-	a.last.announced = map[string][]plan.Announcement{}
-	for _, s := range speakers {
-		a.last.announced[s.Network] = s.Announce
-	}
 	return result, errors.Join(withdraw, err, announce)
 }
 
 // onlyAnnounced leaves out what is not announced yet, and keeps the rest from being preferred more than it is.
 func (a *Agent) onlyAnnounced(speakers []plan.Speaker) []plan.Speaker {
 	speakers = slices.Clone(speakers)
+	announced := a.speakers.Announced()
 	for i, s := range speakers {
 		now := map[netip.Prefix]plan.Announcement{}
-		for _, had := range a.last.announced[s.Network] {
+		for _, had := range announced[s.Network] {
 			now[had.Prefix] = had
 		}
 		speakers[i].Announce = nil
@@ -334,7 +424,11 @@ func configProblems(file string, err error) []cluster.Problem {
 	return problems
 }
 
-const reasonConfigRefused cluster.Reason = "ConfigRefused"
+const (
+	reasonConfigRefused cluster.Reason = "ConfigRefused"
+	reasonNoSpeaker     cluster.Reason = "NoSpeaker"
+	reasonNotWatched    cluster.Reason = "NodesNotWatched"
+)
 
 // logErrors logs the errors of a pass when they change.
 func (a *Agent) logErrors(err error) {

@@ -10,16 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/kube"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
-	"github.com/egressway/egressway/internal/plan"
 )
 
 const (
-	// reportWithin is how long a daemon that starts waits for its sessions before it tells that they are down: until then
-	// what its former run told still holds.
+	// reportWithin is how long a daemon that starts waits for its sessions and their routes before it tells that they are
+	// missing: until then what its former run told still holds.
 	reportWithin = 15 * time.Second
 	// gatherWithin is how long one that begins to lead waits for the reports of nodes that may have no daemon: the first
 	// node to report should not become the host of everything.
@@ -34,6 +34,7 @@ type leadership struct {
 	decided  map[cluster.Key]decision
 	waiting  bool // something is due although nothing may happen
 	reported bool // of this node, since the daemon started
+	steady   steady
 }
 
 // decision is what the leader wants of an EgressService. It is what counts, whatever somebody else writes to the status.
@@ -42,7 +43,9 @@ type decision struct {
 	status     cluster.Status // without conditions
 	generation int64
 	version    uint64 // of the object that first said so; 0: none does yet
+	former     string // the standby that was the host before, and stays for its flows; empty: none
 	began      time.Time
+	moving     time.Time // since when another host is wanted; zero: none is
 }
 
 // report tells the leader what this node has.
@@ -51,31 +54,30 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, inForce bool) 
 	if !ok {
 		return
 	}
-	r := cluster.Report{Networks: map[string]cluster.NetworkState{}, Applied: a.last.applied}
-	for _, p := range a.last.plan.DataPlane.Paths {
-		if p.Key.Kind == plan.PathNetwork {
-			r.Networks[p.Key.Name] = cluster.NetworkState{Usable: p.Table != 0}
-		}
-	}
-	down := false
-	for _, s := range a.speakers.Sessions() {
-		n := r.Networks[s.Network]
-		n.Sessions++
-		if s.Up {
-			n.Up++
-		}
-		down = down || !s.Up
-		r.Networks[s.Network] = n
-	}
+	states, incomplete := a.states(c)
+	r := cluster.Report{Networks: states, Hosts: a.last.watched, Draining: a.draining.wanted(), Applied: a.last.applied}
 	if inForce {
 		r.Applied = applied(objects, c.Node, a.last.applied)
 		a.last.applied = r.Applied
 	}
-	if down && !a.last.lead.reported && time.Since(a.started) < reportWithin {
+	if incomplete && !r.Draining && !a.last.lead.reported && time.Since(a.started) < reportWithin {
 		return
 	}
 	a.last.lead.reported = true
 	api.Report(r)
+}
+
+// sessions are those of this node. Without a speaker the planned ones are down, be they known to have been up or not.
+func (a *Agent) sessions() (all []bgp.Session) {
+	if a.speakers.Problem() == nil {
+		return a.speakers.Sessions()
+	}
+	for _, s := range a.last.plan.Speakers {
+		for range s.Peers {
+			all = append(all, bgp.Session{Network: s.Network})
+		}
+	}
+	return all
 }
 
 // applied is the newest version among all EgressServices, where one that concerns node is newer than before.
@@ -100,11 +102,15 @@ func (a *Agent) lead(c *config.Config, objects cluster.Objects, problems []clust
 	l := &a.last.lead
 	reports, leading := api.Leading()
 	if !leading {
-		l.since, l.decided, l.waiting = time.Time{}, nil, !l.reported
+		l.since, l.decided, l.steady, l.waiting = time.Time{}, nil, steady{}, !l.reported
 		return
 	}
 	if l.since.IsZero() {
 		l.since, l.decided = time.Now(), map[cluster.Key]decision{}
+	}
+	reports, wait := l.steady.believe(reports, time.Now())
+	if wait > 0 {
+		time.AfterFunc(wait, a.wake)
 	}
 	l.waiting = !l.reported
 	if time.Since(l.since) < gatherWithin && !allReport(objects, reports) {
@@ -124,22 +130,34 @@ func (l *leadership) elect(api apiServer, c *config.Config, objects cluster.Obje
 		problems = append(slices.Clone(problems), unlabelled...)
 	}
 	found := byObject(problems)
-	choices := election.Elect(objects, reports)
+	choices, dead := election.Elect(objects, reports), election.Dead(reports)
+	keep := time.Duration(c.Moves.KeepFlows)
 	want := make(map[cluster.Key]kube.Wanted, len(choices))
 	for key, choice := range choices {
 		view := election.View{
-			Key: key, Choice: choice, Problems: without(found[key.String()], choice.Problem), Since: math.MaxUint64, Pruned: api.Pruned(),
+			Key: key, Choice: choice, Problems: without(found[key.String()], choice.Problem), Since: math.MaxUint64,
+			Pruned: api.Pruned(), Dead: dead, Keep: keep > 0,
 		}
-		if d, known := l.decided[key]; known {
-			view.Impatient = time.Since(d.began) > moveWithin
-			if d.version != 0 {
-				view.Since = d.version
-			}
+		d, known := l.decided[key]
+		if !known {
+			// A leader that begins does not know which standby was the host before: each is given the time that flows have.
+			d.former, d.began = told[key].Status.Standby, time.Now()
+		}
+		if time.Since(d.began) < keep {
+			view.Former = d.former
+		}
+		if known {
+			d.want(choice.Host)
+			l.decided[key] = d
+			view.Impatient = !d.moving.IsZero() && time.Since(d.moving) > moveWithin
+		}
+		if d.version != 0 {
+			view.Since = d.version
 		}
 		next := election.Next(objects, reports, view)
 		want[key] = kube.Wanted{Status: next, Events: events(told[key].Status, next, choice)}
 		l.decide(key, told[key], next)
-		l.waiting = l.waiting || next.Host != choice.Host
+		l.waiting = l.waiting || next.Host != choice.Host || next.Standby != choice.Standby
 	}
 	return want
 }
@@ -207,14 +225,33 @@ func (l *leadership) remembered(objects cluster.Objects) map[cluster.Key]cluster
 
 func (l *leadership) decide(key cluster.Key, e cluster.EgressService, next cluster.Status) {
 	next.Conditions = nil
-	if d, known := l.decided[key]; known && d.stands(next) {
+	had, known := l.decided[key]
+	if known && had.stands(next) {
 		return
 	}
-	d := decision{uid: e.UID, status: next, generation: e.Generation, began: time.Now()}
+	d := decision{uid: e.UID, status: next, generation: e.Generation, began: time.Now(), moving: had.moving}
+	was := had.status
+	if !known {
+		was = e.Status
+		d.former = was.Standby
+	}
+	if was.Host != next.Host {
+		d.former = was.Host
+	}
 	if d.stands(e.Status) {
 		d.version = e.Version
 	}
 	l.decided[key] = d
+}
+
+// want notes which host is wanted.
+func (d *decision) want(host string) {
+	switch {
+	case host == d.status.Host:
+		d.moving = time.Time{}
+	case d.moving.IsZero():
+		d.moving = time.Now()
+	}
 }
 
 // stands says whether a status has the host and the standby that were decided.

@@ -48,8 +48,17 @@ type folder struct {
 	problems []cluster.Problem
 }
 
+// hosts gives a term to hosts that were written down without one: a standby that takes over must be able to announce a
+// later one.
 func (*folder) hosts(o cluster.Objects) map[cluster.Key]election.Choice {
-	return election.Elect(o, nil)
+	choices := election.Elect(o, nil)
+	for key, c := range choices {
+		if c.Host != "" && c.Host != cluster.AllHosts && c.Term == 0 {
+			c.Term = 1
+			choices[key] = c
+		}
+	}
+	return choices
 }
 
 func (f *folder) Objects() (o cluster.Objects, problems []cluster.Problem, ok bool) {

@@ -58,10 +58,11 @@ func (f *flowCheck) inCluster(a netip.Addr) bool {
 	return found || i > 0 && f.cluster[i-1].Contains(a)
 }
 
-// endContradictions deletes the connections that contradict the plan, in one pass over the table.
+// endContradictions deletes the connections that contradict the plan, in one pass over the table. Those that are steered
+// elsewhere now are led there first.
 func endContradictions(ctx context.Context, h *netlink.Handle, d plan.DataPlane) (ended uint, err error) {
 	check := newFlowCheck(d)
-	var errs []error
+	errs := []error{leadOn(ctx, d)}
 	for _, f := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		if ctx.Err() != nil {
 			return ended, ctx.Err()

@@ -23,6 +23,7 @@ type Node struct {
 	vrfs      vrfs
 	nft       nft
 	unsettled bool // connections may contradict the plan
+	taken     taken
 }
 
 // Open opens the sockets that a Node needs.
@@ -39,8 +40,9 @@ func Open() (*Node, error) {
 	return &Node{links: links, flows: flows, unsettled: true}, nil
 }
 
-// Close closes the sockets. What was applied stays.
+// Close closes the sockets. What was applied stays. An nftables table that belongs to us is nobody's from then on.
 func (n *Node) Close() {
+	n.nft.close()
 	n.links.Close()
 	n.flows.Close()
 }
@@ -76,6 +78,9 @@ type Result struct {
 	InForce bool
 	// Ended counts the connections that contradicted the plan.
 	Ended uint
+	// Restored names what was in force after the last Apply and was found to be gone or changed by somebody else. A link that
+	// goes down takes its routes along.
+	Restored []string
 }
 
 // Apply makes the kernel equal to the plan: what packets will need first, then what sends them there; what they no
@@ -87,22 +92,26 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		errs = append(errs, err)
 		return err == nil
 	}
+	n.vrfs.taken = &n.taken
 	try(n.vrfs.apply(ctx, n.links, p.VRFs))
 	if p.Tunnel != nil {
-		try(applyTunnel(ctx, n.links, p.Tunnel))
+		try(applyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel))
 	}
-	try(addRoutes(ctx, n.links, p.Routes))
-	rules := try(addRules(ctx, p.Rules))
+	try(addRoutes(ctx, n.links, p.Routes, n.taken.route))
+	rules := try(addRules(ctx, p.Rules, n.taken.rule))
 
 	changed, err := n.nft.apply(ctx, p.DataPlane)
 	packets := try(err)
+	if n.nft.missed {
+		n.taken.table()
+	}
 	n.unsettled = n.unsettled || changed
 	if packets && n.unsettled {
 		// The new rules already drop what contradicts them; without its connection a packet begins anew under them.
 		r.Ended, err = endContradictions(ctx, n.flows, p.DataPlane)
 		n.unsettled = !try(err)
 	}
-	r.InForce = rules && packets
+	r.InForce, r.Restored = rules && packets, n.taken.end(p)
 	if r.InForce {
 		try(pruneRules(ctx, p.Rules))
 		try(pruneRoutes(ctx, p.Routes, p.Held...))
@@ -114,17 +123,25 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	return r, errors.Join(errs...)
 }
 
+// Release gives up what of this node belongs to this process, before an orderly end. It stays in force, and any version of
+// the daemon can take it over.
+func (n *Node) Release() error { return n.nft.release() }
+
 // Problems tells what on this node keeps packets from passing by these devices, or takes them past our rules. It is the
 // operator's to change.
 func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error) {
 	bypassed, err := bypassProblems(n.links, node)
-	return append(sysctlProblems(node, devices), bypassed...), err
+	problems := append(sysctlProblems(node, devices), bypassed...)
+	return append(problems, n.nft.problems(node)...), err
 }
 
 // Cleanup removes everything of ours from this node, and nothing else. Connections whose mark says that they are ours end:
 // their source would be wrong on any other way.
 func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
 	table := n.nft.cleanup()
+	if errors.As(table, &OwnedError{}) {
+		return table // a daemon would make everything anew
+	}
 	_, flows := endContradictions(ctx, n.flows, plan.DataPlane{Marks: m})
 	return errors.Join(table, flows, cleanup(ctx, n.links))
 }

@@ -5,6 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -27,8 +30,13 @@ const sendBuffer = 64 << 20
 // showed, to leave rules alone that are as they should be.
 type nft struct {
 	wrote, showed [sha256.Size]byte
+	writer        *tableWriter
+	flags         uint32          // that the table should have
+	inForce       *plan.DataPlane // what the last apply brought about; nil: it failed
+	missed        bool            // the last apply found that somebody had been at the table
 }
 
+// open opens what is needed to read.
 func (*nft) open() (*nftables.Conn, error) {
 	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
 		return errors.Join(c.SetWriteBuffer(sendBuffer), c.SetReadBuffer(sendBuffer))
@@ -39,79 +47,127 @@ func (*nft) open() (*nftables.Conn, error) {
 	return c, nil
 }
 
+// claim opens the socket that is to own the table, unless it is open.
+func (n *nft) claim(flags uint32) error {
+	if n.writer != nil {
+		return nil
+	}
+	w, err := openTableWriter()
+	if err != nil {
+		return err
+	}
+	if flags != 0 {
+		if able, err := w.takesFlags(flags); err != nil {
+			w.close()
+			return err
+		} else if !able {
+			flags = 0
+		}
+	}
+	n.writer, n.flags = w, flags
+	return nil
+}
+
 // apply brings the table to the plan. Packets see the old rules or the new, never a mixture. It says whether
 // connections may now disagree with the plan.
 func (n *nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err error) {
-	c, err := n.open()
+	if err := n.claim(tableOwned); err != nil {
+		return false, err
+	}
+	before := n.inForce
+	n.inForce = nil
+	changed, err = n.update(before, d, n.flags, false)
+	if owned := (OwnedError{}); err != nil && !errors.As(err, &owned) && ctx.Err() == nil {
+		// The table is not of the shape we know: another version's, or somebody's hand was in it. Replace it whole, at once.
+		if _, again := n.update(nil, d, n.flags, true); again != nil {
+			return false, fmt.Errorf("replace nftables table %s: %w (after %w)", tableName, again, err)
+		}
+		changed, err = true, nil
+	}
+	if err == nil {
+		n.inForce = &d
+	}
+	return changed, err
+}
+
+// release gives the table up: it stays in force, as anybody's. Whoever comes next takes it over, an older version too,
+// which would not know what to do with an orphan.
+func (n *nft) release() error {
+	if n.writer == nil {
+		return nil
+	}
+	defer n.close()
+	if n.flags == 0 || n.inForce == nil {
+		return nil
+	}
+	_, err := n.update(nil, *n.inForce, 0, false)
+	return err
+}
+
+func (n *nft) close() {
+	if n.writer != nil {
+		n.writer.close()
+		n.writer = nil
+	}
+}
+
+// update writes what differs. A table of ours alone is as it was written, by before; others are read. The table is written
+// whole, in place of the one that is there, where that has other flags, which nobody can change, or where asked for: fresh
+// forgets what it holds.
+func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fresh bool) (changed bool, err error) {
+	now, err := readTableState()
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = c.CloseLasting() }()
-	if changed, err = n.update(c, d, false); err == nil || ctx.Err() != nil {
-		return changed, err
+	if now.owner != 0 && now.owner != n.writer.port {
+		return false, OwnedError{now.owner}
 	}
-	// The table is not of the shape we know: another version's, or somebody's hand was in it. Replace it whole, at once.
-	if _, again := n.update(c, d, true); again != nil {
-		return false, fmt.Errorf("replace nftables table %s: %w (after %w)", tableName, again, err)
+	known := before != nil && now.owner == n.writer.port && !fresh
+	if known && sameDataPlane(before, &d) {
+		return false, nil
 	}
-	return true, nil
-}
+	orphan := now.exists && now.flags == tablePersist
+	replace := now.exists && (fresh || now.flags != flags && !(orphan && flags == tableOwned))
 
-func (n *nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed bool, err error) {
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
-	have := map[string][]nftables.SetElement{}
-	stale := map[string]bool{}
-	var staleSets []*nftables.Set
-	exists := false
-	if !fresh {
-		if exists, err = n.exists(c); err != nil {
-			return false, err
-		}
-	}
 	want, wantChains := sets(d), chains(d)
 	wrote, err := fingerprint(wantChains)
 	if err != nil {
 		return false, err
 	}
-	rewrite := !exists || wrote != n.wrote
-	if exists {
-		present, err := c.GetSets(table)
-		if err != nil {
-			return false, fmt.Errorf("list sets of nftables table %s: %w", tableName, err)
-		}
-		for _, s := range present {
-			s.Table = table
-			elements, err := n.elements(c, s)
-			if err != nil {
-				return false, err
-			}
-			have[s.Name] = elements
-			if !containsSet(want, s.Name) {
-				staleSets = append(staleSets, s)
-			}
-		}
-		list, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-		if err != nil {
-			return false, fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
-		}
-		for _, ch := range list {
-			if ch.Table.Name == tableName && ch.Name != chainOwnSource {
-				stale[ch.Name] = true
-			}
-		}
-		showed, err := n.shown()
-		if err != nil {
+	rewrite := !now.exists || replace || wrote != n.wrote
+	written := n.showed != [sha256.Size]byte{}
+	n.missed = written && !now.exists
+	var has contents
+	switch {
+	case known:
+		has = contentsOf(*before)
+	case now.exists && !fresh:
+		if has, err = n.read(table); err != nil {
 			return false, err
 		}
-		rewrite = rewrite || showed != n.showed
+		n.missed = written && has.showed != n.showed
+		rewrite = rewrite || has.showed != n.showed
+	}
+	stale := has.chains
+	var staleSets []*nftables.Set
+	for _, s := range has.sets {
+		if s.Table = table; !containsSet(want, s.Name) {
+			staleSets = append(staleSets, s)
+		}
 	}
 
-	if fresh {
-		c.AddTable(table)
-		c.DelTable(table)
+	t, err := newTransaction()
+	if err != nil {
+		return false, fmt.Errorf("begin transaction: %w", err)
 	}
-	if rewrite {
-		c.AddTable(table)
+	if replace {
+		t.DelTable(table)
+		clear(stale)
+		staleSets = nil
+	}
+	if rewrite || orphan {
+		t.AddTable(table)
 	}
 	made := map[string]*nftables.Chain{}
 	for _, w := range wantChains {
@@ -124,53 +180,67 @@ func (n *nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed bo
 			policy := nftables.ChainPolicyAccept
 			ch.Hooknum, ch.Priority, ch.Type, ch.Policy = w.hook, priority(w.priority), w.kind, &policy
 		}
-		made[w.name] = c.AddChain(ch)
-		c.FlushChain(ch)
+		made[w.name] = t.AddChain(ch)
+		t.FlushChain(ch)
 	}
 	if rewrite {
-		c.AddChain(&nftables.Chain{Name: chainOwnSource, Table: table})
+		t.AddChain(&nftables.Chain{Name: chainOwnSource, Table: table})
 	}
 	for name := range stale {
-		c.FlushChain(&nftables.Chain{Name: name, Table: table})
+		t.FlushChain(&nftables.Chain{Name: name, Table: table})
 	}
 	for _, w := range want {
 		w.Table = table
-		if _, there := have[w.Name]; rewrite || !there {
-			if err := c.AddSet(&w.Set, nil); err != nil {
+		had, there := has.elements[w.Name]
+		if rewrite || !there {
+			if err := t.AddSet(&w.Set, nil); err != nil {
 				return false, fmt.Errorf("add set %s: %w", w.Name, err)
 			}
 		}
-		if w.HasTimeout {
-			continue // what is in there leaves by itself
+		if w.HasTimeout { // what is in there leaves by itself
+			if replace {
+				if err := n.add(t, w, remaining(had)); err != nil {
+					return false, fmt.Errorf("carry set %s over: %w", w.Name, err)
+				}
+			}
+			continue
 		}
-		if err := n.keep(c, w.former, w.left(have[w.Name])); err != nil {
-			return false, fmt.Errorf("keep what leaves set %s: %w", w.Name, err)
+		if w.former != nil {
+			if err := n.add(t, w.former, w.left(had)); err != nil {
+				return false, fmt.Errorf("keep what leaves set %s: %w", w.Name, err)
+			}
 		}
-		differs, err := n.updateElements(c, w, have[w.Name])
-		if err != nil {
+		add, remove := w.difference(had)
+		changed = changed || len(add)+len(remove) > 0
+		if replace {
+			add, remove = w.elements, nil
+		}
+		if err := n.change(t, w, add, remove); err != nil {
 			return false, fmt.Errorf("update set %s: %w", w.Name, err)
 		}
-		changed = changed || differs
 	}
 	for _, w := range wantChains {
 		if !rewrite {
 			break
 		}
 		for _, r := range w.rules {
-			c.AddRule(&nftables.Rule{Table: table, Chain: made[w.name], Exprs: r})
+			t.AddRule(&nftables.Rule{Table: table, Chain: made[w.name], Exprs: r})
 		}
 	}
 	for _, s := range staleSets {
-		c.DelSet(s)
+		t.DelSet(s)
 	}
 	for name := range stale {
-		c.DelChain(&nftables.Chain{Name: name, Table: table})
+		t.DelChain(&nftables.Chain{Name: name, Table: table})
 	}
-	if err := c.Flush(); err != nil {
+	var more []netlink.Message
+	if rewrite {
+		if more, err = ownSourceRules(); err != nil {
+			return false, err
+		}
+	}
+	if err := t.commit(n.writer, flags, more...); err != nil {
 		return false, fmt.Errorf("commit to nftables table %s: %w", tableName, err)
-	}
-	if err := addOwnSource(); err != nil {
-		return false, err
 	}
 	if rewrite {
 		if n.showed, err = n.shown(); err != nil {
@@ -178,7 +248,68 @@ func (n *nft) update(c *nftables.Conn, d plan.DataPlane, fresh bool) (changed bo
 		}
 		n.wrote = wrote
 	}
-	return changed || !exists, nil
+	return changed || !now.exists || fresh, nil
+}
+
+// contents is what the table holds.
+type contents struct {
+	sets     []*nftables.Set
+	elements map[string][]nftables.SetElement // by set
+	chains   map[string]bool                  // but for own-source, which stays
+	showed   [sha256.Size]byte                // sum of the rules
+}
+
+// read reads the contents from the kernel.
+func (n *nft) read(table *nftables.Table) (has contents, err error) {
+	c, err := n.open()
+	if err != nil {
+		return has, err
+	}
+	defer func() { _ = c.CloseLasting() }()
+	if has.sets, err = c.GetSets(table); err != nil {
+		return has, fmt.Errorf("list sets of nftables table %s: %w", tableName, err)
+	}
+	has.elements, has.chains = make(map[string][]nftables.SetElement, len(has.sets)), map[string]bool{}
+	for _, s := range has.sets {
+		s.Table = table
+		if has.elements[s.Name], err = n.elements(c, s); err != nil {
+			return has, err
+		}
+	}
+	list, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return has, fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
+	}
+	for _, ch := range list {
+		if ch.Table.Name == tableName && ch.Name != chainOwnSource {
+			has.chains[ch.Name] = true
+		}
+	}
+	has.showed, err = n.shown()
+	return has, err
+}
+
+// contentsOf is what a table that was written by d holds, but for elements that leave by themselves.
+func contentsOf(d plan.DataPlane) contents {
+	has := contents{elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
+	for _, s := range sets(d) {
+		has.sets = append(has.sets, &s.Set)
+		has.elements[s.Name] = s.elements
+	}
+	for _, ch := range chains(d) {
+		has.chains[ch.name] = true
+	}
+	return has
+}
+
+// sameDataPlane compares what may be long without reflection.
+func sameDataPlane(a, b *plan.DataPlane) bool {
+	if !slices.Equal(a.Endpoints, b.Endpoints) || !slices.Equal(a.Ingress, b.Ingress) {
+		return false
+	}
+	x, y := *a, *b
+	x.Endpoints, y.Endpoints, x.Ingress, y.Ingress = nil, nil, nil, nil
+	return reflect.DeepEqual(x, y)
 }
 
 // fingerprint sums up what is to be written into the chains.
@@ -245,13 +376,12 @@ func (*nft) elements(c *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, 
 	return elements, nil
 }
 
-// updateElements queues the difference. Ranges are replaced whole: the kernel refuses half of one.
-func (*nft) updateElements(c *nftables.Conn, w *set, have []nftables.SetElement) (changed bool, err error) {
+// difference is what must be added to, and taken from, the elements that a set has.
+func (w *set) difference(have []nftables.SetElement) (add, remove []nftables.SetElement) {
 	old := make(map[string]nftables.SetElement, len(have))
 	for _, e := range have {
 		old[identity(e)] = e
 	}
-	var add, remove []nftables.SetElement
 	for _, e := range w.elements {
 		id := identity(e)
 		if _, ok := old[id]; ok {
@@ -263,34 +393,43 @@ func (*nft) updateElements(c *nftables.Conn, w *set, have []nftables.SetElement)
 	for _, e := range old {
 		remove = append(remove, e)
 	}
+	return add, remove
+}
+
+// change queues a difference. Ranges are replaced whole: the kernel refuses half of one.
+func (n *nft) change(t *transaction, w *set, add, remove []nftables.SetElement) error {
 	if len(add)+len(remove) == 0 {
-		return false, nil
+		return nil
 	}
 	if w.Interval {
-		c.FlushSet(&w.Set)
+		t.FlushSet(&w.Set)
 		add, remove = w.elements, nil
 	}
 	for ; len(remove) > 0; remove = remove[min(chunk, len(remove)):] {
-		if err := c.SetDeleteElements(&w.Set, remove[:min(chunk, len(remove))]); err != nil {
-			return false, err
+		if err := t.SetDeleteElements(&w.Set, remove[:min(chunk, len(remove))]); err != nil {
+			return err
 		}
 	}
-	for ; len(add) > 0; add = add[min(chunk, len(add)):] {
-		if err := c.SetAddElements(&w.Set, add[:min(chunk, len(add))]); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
+	return n.add(t, w, add)
 }
 
-// keep queues elements of a set of former ones.
-func (*nft) keep(c *nftables.Conn, former *set, left []nftables.SetElement) error {
-	for ; len(left) > 0; left = left[min(chunk, len(left)):] {
-		if err := c.SetAddElements(&former.Set, left[:min(chunk, len(left))]); err != nil {
+// add queues elements of a set.
+func (*nft) add(t *transaction, s *set, elements []nftables.SetElement) error {
+	for ; len(elements) > 0; elements = elements[min(chunk, len(elements)):] {
+		if err := t.SetAddElements(&s.Set, elements[:min(chunk, len(elements))]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// remaining are elements that leave by themselves, for another set of the same kind: each for as long as it still has.
+func remaining(elements []nftables.SetElement) []nftables.SetElement {
+	elements = slices.Clone(elements)
+	for i, e := range elements {
+		elements[i].Timeout = max(e.Expires, time.Millisecond)
+	}
+	return elements
 }
 
 func (*nft) exists(c *nftables.Conn) (bool, error) {
@@ -337,20 +476,26 @@ func (n *nft) paths() (map[plan.PathKey]plan.PathID, error) {
 	return paths, nil
 }
 
-// cleanup removes the table.
+// cleanup removes the table, unless it belongs to a daemon.
 func (n *nft) cleanup() error {
-	c, err := n.open()
+	if err := n.claim(0); err != nil {
+		return err
+	}
+	now, err := readTableState()
+	if err != nil || !now.exists {
+		return err
+	}
+	if now.owner != 0 && now.owner != n.writer.port {
+		return OwnedError{now.owner}
+	}
+	t, err := newTransaction()
 	if err != nil {
-		return err
+		return fmt.Errorf("begin transaction: %w", err)
 	}
-	defer func() { _ = c.CloseLasting() }()
-	exists, err := n.exists(c)
-	if err != nil || !exists {
-		return err
-	}
-	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: tableName})
-	if err := c.Flush(); err != nil {
+	t.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: tableName})
+	if err := t.commit(n.writer, 0); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", tableName, err)
 	}
+	n.inForce = nil
 	return nil
 }

@@ -83,6 +83,7 @@ func TestTableIsMadeKeptAndReplaced(t *testing.T) {
 	require.Equal(t, len(first), len(withoutFormer(ruleset(t))))
 
 	// A table of our name whose sets have another shape is replaced whole.
+	n.close()
 	out, err = exec.Command("sh", "-c", "nft delete table inet egressway; nft 'table inet egressway { set uplinks { type ipv4_addr; }; }'").CombinedOutput()
 	require.NoError(t, err, string(out))
 	_, err = n.apply(t.Context(), d)

@@ -56,6 +56,15 @@ func (f family) load(offset, register uint32) part {
 func (f family) source() part      { return join(f.is(), f.load(f.src, reg)) }
 func (f family) destination() part { return join(f.is(), f.load(f.dst, reg)) }
 
+// nextHop loads where the packet was routed to.
+func (f family) nextHop() part {
+	key := expr.RtNexthop4
+	if f == ipv6 {
+		key = expr.RtNexthop6
+	}
+	return part{&expr.Rt{Key: key, Register: reg}}
+}
+
 // in matches when what was loaded is an element of the set.
 func in(set string) part { return part{&expr.Lookup{SourceRegister: reg, SetName: set}} }
 
@@ -157,6 +166,11 @@ var (
 // sourceNAT rewrites the source to the address in register 1.
 func (f family) sourceNAT() part {
 	return part{&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.proto), RegAddrMin: reg, RegAddrMax: reg}}
+}
+
+// sameDestination binds the destination to what it is: no later chain gives it another one.
+func (f family) sameDestination() part {
+	return append(f.load(f.dst, reg), &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: reg, RegAddrMax: reg})
 }
 
 // mappedTo loads the value that the map has for what was loaded.

@@ -30,6 +30,7 @@ const (
 	setGuests     = "guests"      // pods of other nodes
 	setBetween    = "between"     // devices that lead to other nodes
 	setStrays     = "strays"      // ingress IP : goto stray-N
+	setResumed    = "resumed"     // ingress IPs of which another node was the host before
 	setKeeps      = "keeps"       // ct mark of an egress flow : goto keep-N
 	setKept       = "kept"        // per path: selected pods whose flows may stay on it
 	setFormer     = "former"      // pods and ingress IPs that were among the above, or otherwise, a moment ago
@@ -57,6 +58,7 @@ const (
 // Priorities. Ours comes after DNAT (-100), so that destinations are the real ones; our SNAT before any CNI's (kindnet
 // stands at srcnat-10), since the first to bind an address wins; the guard after all others.
 const (
+	priorityResume     = -110
 	priorityPrerouting = -90
 	priorityOutput     = -150
 	priorityForward    = -10
@@ -74,6 +76,7 @@ func chains(d plan.DataPlane) []chain {
 		{name: "nat", hook: nftables.ChainHookPostrouting, priority: priorityNAT, kind: nftables.ChainTypeNAT, rules: [][]expr.Any{
 			join(ourCtMark(m), verdictOf(setNAT)),
 		}},
+		{name: "resume", hook: nftables.ChainHookPrerouting, priority: priorityResume, kind: nftables.ChainTypeNAT, rules: resume()},
 		{name: "guard", hook: nftables.ChainHookPostrouting, priority: priorityGuard, kind: nftables.ChainTypeFilter, rules: guard(m)},
 		{name: "came-in", rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setReplies))}},
 		{name: "late", rules: late()},
@@ -157,6 +160,16 @@ func forward(d plan.DataPlane) [][]expr.Any {
 	return rules
 }
 
+// resume keeps a Service from taking the middle of a TCP connection that began at the former host: bound to the
+// destination that it has, it is a stray.
+func resume() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, f := range families {
+		rules = append(rules, join(inInterface(), in(setDevices), f.destination(), in(setResumed+f.suffix), tcpWithoutSYN, f.sameDestination()))
+	}
+	return rules
+}
+
 // exempt accepts what stays in the cluster, and drops what is meant for an ingress IP that no Service took.
 func exempt() [][]expr.Any {
 	var rules [][]expr.Any
@@ -207,12 +220,29 @@ func elsewhere(p plan.Path) part {
 	return join(outInterface(), notIn(named("devices", p.ID)))
 }
 
+// leftBehind drops what leaves by another interface than the path's, or by the right one to another next hop: where the
+// way to another node and the default route share an interface, a packet whose rule or route is gone would take that one.
+func leftBehind(p plan.Path) [][]expr.Any {
+	rules := [][]expr.Any{join(elsewhere(p), drop)}
+	for _, via := range p.Via {
+		f := ipv4
+		if via.Is6() {
+			f = ipv6
+		}
+		rules = append(rules, join(f.is(), f.nextHop(), part{&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: via.AsSlice()}}, drop))
+	}
+	return rules
+}
+
 // pathChains are the chains of one path.
 func pathChains(m plan.Marks, p plan.Path) []chain {
 	egress, ingress := m.Egress(p.ID), m.Ingress(p.ID)
 	done := goTo(chainPass)
 
-	guardRules := [][]expr.Any{join(reply, done), join(elsewhere(p), drop), jump(chainOwnSource), drop}
+	inwards := join(outInterface(), notIn(setDevices)) // to the pods: an uplink is never the way there
+	guardRules := [][]expr.Any{join(reply, inwards, done)}
+	guardRules = append(guardRules, leftBehind(p)...)
+	guardRules = append(guardRules, jump(chainOwnSource), drop)
 
 	all := []chain{
 		// A selected pod's packets. A flow that had another path, or none, when it began must not go on.
@@ -238,7 +268,7 @@ func pathChains(m plan.Marks, p plan.Path) []chain {
 				setCtMark(m, ingress),
 				join(setPacketMark(m, egress), accept),
 			}},
-			chain{name: named("guard-stray", p.ID), rules: [][]expr.Any{join(elsewhere(p), drop), done}})
+			chain{name: named("guard-stray", p.ID), rules: append(leftBehind(p), done)})
 	}
 	if isDefault(p) {
 		return all
@@ -267,7 +297,7 @@ func pathChains(m plan.Marks, p plan.Path) []chain {
 		chain{name: named("from", p.ID), rules: from},
 		chain{name: named("reply", p.ID), rules: [][]expr.Any{join(setPacketMark(m, egress), accept)}},
 		chain{name: named("guard-reply", p.ID), rules: [][]expr.Any{
-			join(original, done), join(elsewhere(p), drop), done,
+			join(original, inwards, done), join(elsewhere(p), drop), join(reply, done), drop,
 		}},
 	)
 }

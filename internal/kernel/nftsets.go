@@ -118,12 +118,16 @@ func sets(d plan.DataPlane) []*set {
 		add(setGuests+f.suffix, ranges).elements = f.intervals(d.Guests)
 		add(setPods+f.suffix, ranges).elements = f.intervals(d.Pods)
 		ingress, strays := add(setIngress+f.suffix, addr), add(setStrays+f.suffix, verdicts(addr))
+		resumed := add(setResumed+f.suffix, addr)
 		egress.former, source.former, ingress.former = former, former, former
 		for _, i := range d.Ingress {
 			if f.has(i.Addr) {
 				ingress.element(i.Addr.AsSlice())
 				if i.Stray != 0 {
 					strays.goTo(i.Addr.AsSlice(), named("stray", i.Stray))
+				}
+				if i.Resumed {
+					resumed.element(i.Addr.AsSlice())
 				}
 			}
 		}

@@ -16,26 +16,12 @@ import (
 //	ct original ip saddr @masqueraded4 fib saddr . oif type local goto pass
 //
 // The library cannot express "ct original ip saddr" (NFT_CT_SRC_IP), and what it offers, NFT_CT_SRC, makes nft abort
-// when it lists such a rule. So these rules, which never change, are written here by hand. Until they stand the guard
-// finds nothing that passes, and drops.
+// when it lists such a rule. So these rules, which never change, are written here by hand, in the transaction of all others.
 
-// addOwnSource writes the rules of chain own-source if they are not there.
-func addOwnSource() error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return fmt.Errorf("open nftables socket: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	present, err := conn.Execute(nftMessage(unix.NFT_MSG_GETRULE, netlink.Dump, ruleAttributes(nil)))
-	if err != nil {
-		return fmt.Errorf("list rules of chain %s: %w", chainOwnSource, err)
-	}
-	if len(present) == 2*len(families) {
-		return nil
-	}
+// ownSourceRules are the messages that write the rules of chain own-source anew.
+func ownSourceRules() ([]netlink.Message, error) {
 	messages := []netlink.Message{
-		batchEdge(unix.NFNL_MSG_BATCH_BEGIN),
-		nftMessage(unix.NFT_MSG_DELRULE, netlink.Acknowledge, ruleAttributes(nil)), // without a handle: all rules of the chain
+		nftMessage(unix.NFT_MSG_DELRULE, 0, ruleAttributes(nil)), // without a handle: all rules of the chain
 	}
 	for _, f := range families {
 		pair := join(f.load(f.src, reg32+f.len/4), part{&expr.Lookup{SourceRegister: reg32, SetName: setSources + f.suffix}}, goTo(chainPass))
@@ -43,22 +29,12 @@ func addOwnSource() error {
 		for _, rest := range []part{pair, masqueraded} {
 			expressions, err := ownSource(f, rest)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			messages = append(messages, nftMessage(unix.NFT_MSG_NEWRULE, netlink.Acknowledge|netlink.Create|netlink.Append, ruleAttributes(expressions)))
+			messages = append(messages, nftMessage(unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, ruleAttributes(expressions)))
 		}
 	}
-	messages = append(messages, batchEdge(unix.NFNL_MSG_BATCH_END))
-
-	if _, err := conn.SendMessages(messages); err != nil {
-		return fmt.Errorf("write chain %s: %w", chainOwnSource, err)
-	}
-	for range messages[1 : len(messages)-1] {
-		if _, err := conn.Receive(); err != nil {
-			return fmt.Errorf("write chain %s: %w", chainOwnSource, err)
-		}
-	}
-	return nil
+	return messages, nil
 }
 
 // ownSource encodes the expressions of a rule of one family: the connection's first source in register reg32, then rest.

@@ -61,9 +61,9 @@ func (r *route) sortLegs() {
 	})
 }
 
-// addRoutes adds the routes that are missing and changes those that differ. A leg whose device is missing or down is left
-// out while another stands.
-func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) error {
+// addRoutes adds the routes that are missing and changes those that differ, and calls made for each of them. A leg whose
+// device is missing or down is left out while another stands.
+func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, made ...func(*plan.Route)) error {
 	wanted, errs := normalRoutes(h, desired)
 	const (
 		missing = iota
@@ -85,6 +85,7 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) err
 		return errors.Join(append(errs, err)...)
 	}
 	var wanting []*route
+	var planned []*plan.Route
 	var messages []message
 	for i := range desired {
 		r := wanted[keyOf(&desired[i])]
@@ -97,7 +98,7 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) err
 			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
 		state[r.routeKey] = right
-		wanting = append(wanting, r)
+		wanting, planned = append(wanting, r), append(planned, &desired[i])
 		messages = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)})
 	}
 	results, err := change(ctx, messages)
@@ -110,6 +111,11 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) err
 			errs = append(errs, fmt.Errorf("add route %s: another route, not of this daemon, stands there: %w", wanting[i].routeKey, err))
 		case err != nil:
 			errs = append(errs, fmt.Errorf("add route %s: %w", wanting[i].routeKey, err))
+		}
+		for _, call := range made {
+			if err == nil {
+				call(planned[i])
+			}
 		}
 	}
 	return joined(errs)

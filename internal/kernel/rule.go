@@ -31,8 +31,8 @@ func (r rule) String() string {
 	return fmt.Sprintf("%s rule %d mark %#x/%#x %s", family, r.Priority, r.Mark, r.Mask, to)
 }
 
-// addRules adds the rules that are missing, in both families.
-func addRules(ctx context.Context, desired []plan.Rule) error {
+// addRules adds the rules that are missing, in both families, and calls made for each that it added.
+func addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
 	have, err := listRules()
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func addRules(ctx context.Context, desired []plan.Rule) error {
 			messages = append(messages, message{unix.RTM_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, r.encode()})
 		}
 	}
-	return changeRules(ctx, "add", missing, messages, unix.EEXIST)
+	return changeRules(ctx, "add", missing, messages, unix.EEXIST, made...)
 }
 
 // pruneRules removes the rules of ours that are not desired, or stand twice.
@@ -75,8 +75,8 @@ func pruneRules(ctx context.Context, desired []plan.Rule) error {
 	return changeRules(ctx, "delete", missing, messages, unix.ENOENT)
 }
 
-// changeRules sends the messages; an answer of done means that there was nothing to do.
-func changeRules(ctx context.Context, what string, rules []rule, messages []message, done error) error {
+// changeRules sends the messages and calls each for what they changed; an answer of done means that there was nothing to do.
+func changeRules(ctx context.Context, what string, rules []rule, messages []message, done error, each ...func(rule)) error {
 	results, err := change(ctx, messages)
 	if err != nil {
 		return err
@@ -84,6 +84,11 @@ func changeRules(ctx context.Context, what string, rules []rule, messages []mess
 	for i, err := range results {
 		if results[i] = nil; err != nil && !errors.Is(err, done) {
 			results[i] = fmt.Errorf("%s %s: %w", what, rules[i], err)
+		}
+		for _, call := range each {
+			if err == nil {
+				call(rules[i])
+			}
 		}
 	}
 	return joined(results)

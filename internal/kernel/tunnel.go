@@ -25,8 +25,9 @@ const (
 	rpFilter = 8 // IPV4_DEVCONF_RP_FILTER
 )
 
-// applyTunnel makes our VXLAN device, and the neighbour and forwarding entries in it, equal to t; nil removes it.
-func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel) error {
+// applyTunnel makes our VXLAN device, and the neighbour and forwarding entries in it, equal to t; nil removes it. It calls
+// made when it had to make the device.
+func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ...func(*plan.Tunnel)) error {
 	links, err := retried(h.LinkList)
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
@@ -53,6 +54,9 @@ func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel) error {
 	if device == nil {
 		if device, err = addTunnel(h, t); err != nil {
 			return fmt.Errorf("create tunnel device %s: %w", t.Device, err)
+		}
+		for _, call := range made {
+			call(t)
 		}
 	}
 	if err := setTunnel(h, device, t); err != nil {

@@ -37,7 +37,8 @@ func newLinkAttrs(name string) netlink.LinkAttrs {
 // vrfs applies VRF devices. It remembers what stood on the interfaces while they were enslaved, in case somebody deletes
 // the VRF under them: the kernel flushes it then.
 type vrfs struct {
-	seen map[int]flushed // by index of the interface
+	seen  map[int]flushed // by index of the interface
+	taken *taken          // nil: nobody asks
 }
 
 // apply creates the VRF devices that are missing and enslaves the interfaces that are listed.
@@ -47,10 +48,13 @@ func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		device, err := applyVRF(h, d)
+		device, made, err := applyVRF(h, d)
 		if err != nil {
 			errs = append(errs, err)
 			continue
+		}
+		if made && v.taken != nil {
+			v.taken.vrf(d.Name)
 		}
 		for _, name := range d.Interfaces {
 			if err := v.enslave(h, name, device); err != nil {
@@ -61,31 +65,32 @@ func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 	return errors.Join(errs...)
 }
 
-// applyVRF adopts or creates a VRF device.
-func applyVRF(h *netlink.Handle, v plan.VRF) (*netlink.Vrf, error) {
+// applyVRF adopts or creates a VRF device, and says whether it made it.
+func applyVRF(h *netlink.Handle, v plan.VRF) (device *netlink.Vrf, made bool, err error) {
 	link, err := h.LinkByName(v.Name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) && v.Create {
 		if err := h.LinkAdd(&netlink.Vrf{LinkAttrs: newLinkAttrs(v.Name), Table: v.Table}); err != nil {
-			return nil, fmt.Errorf("create VRF %s with table %d: %w", v.Name, v.Table, err)
+			return nil, false, fmt.Errorf("create VRF %s with table %d: %w", v.Name, v.Table, err)
 		}
+		made = true
 		link, err = h.LinkByName(v.Name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find VRF %s: %w", v.Name, err)
+		return nil, made, fmt.Errorf("find VRF %s: %w", v.Name, err)
 	}
 	device, ok := link.(*netlink.Vrf)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("adopt VRF %s: a device of this name is a %s, no VRF", v.Name, link.Type())
+		return nil, made, fmt.Errorf("adopt VRF %s: a device of this name is a %s, no VRF", v.Name, link.Type())
 	case v.Table != 0 && device.Table != v.Table:
-		return nil, fmt.Errorf("adopt VRF %s: its table is %d, not %d as configured", v.Name, device.Table, v.Table)
+		return nil, made, fmt.Errorf("adopt VRF %s: its table is %d, not %d as configured", v.Name, device.Table, v.Table)
 	}
 	if device.Group == linkGroup {
 		if err := setUp(h, device); err != nil {
-			return nil, fmt.Errorf("set VRF %s up: %w", v.Name, err)
+			return nil, made, fmt.Errorf("set VRF %s up: %w", v.Name, err)
 		}
 	}
-	return device, nil
+	return device, made, nil
 }
 
 // prune frees the interfaces that we enslaved and removes the VRF devices that we created, unless they are desired.
@@ -111,8 +116,9 @@ func (v *vrfs) prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 	var errs []error
 	for _, l := range links {
 		a := l.Attrs()
-		d := devices[a.MasterIndex]
-		if len(enslavedMarks(a)) == 0 || d != nil && master[a.Name] == d.Name || ctx.Err() != nil {
+		d, wanted := devices[a.MasterIndex], master[a.Name]
+		stays := wanted != "" && (d == nil || d.Name == wanted) // without a master somebody has just deleted it: the next pass comes
+		if len(enslavedMarks(a)) == 0 || stays || ctx.Err() != nil {
 			continue
 		}
 		if err := release(h, l, d); err != nil {
@@ -170,6 +176,9 @@ func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 	}
 	if err := h.LinkSetMaster(link, vrf); err != nil {
 		return fmt.Errorf("set master: %w", err)
+	}
+	if v.taken != nil {
+		v.taken.port(name, vrf.Name)
 	}
 	return errors.Join(standing.restore(a.Index, mainTable, vrf.Table), v.seen[a.Index].restore(a.Index, mainTable, vrf.Table))
 }

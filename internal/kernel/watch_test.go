@@ -44,6 +44,29 @@ func TestWatch(t *testing.T) {
 		nftCommand(t, line)
 		wait(line)
 	}
+	// What stands in a tunnel of ours matters, the neighbours on other links do not.
+	ip(t, fmt.Sprintf("link add egressway group %d type vxlan id 7946 dstport 4790 nolearning", linkGroup), "link set egressway up")
+	for _, line := range []string{
+		"neigh add 192.0.2.7 lladdr 02:00:00:00:00:07 dev egressway nud permanent", "neigh del 192.0.2.7 dev egressway",
+	} {
+		drain(woken)
+		ip(t, line)
+		wait(line)
+	}
+	for _, change := range []string{"append", "del"} {
+		drain(woken)
+		out, err := exec.CommandContext(t.Context(), "bridge", "fdb", change, "02:00:00:00:00:07", "dev", "egressway", "dst", "10.1.0.7").CombinedOutput()
+		require.NoError(t, err, string(out))
+		wait("fdb " + change)
+	}
+	drain(woken)
+	ip(t, "neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev eth1 nud permanent", "neigh del 10.1.0.9 dev eth1")
+	select {
+	case <-woken:
+		t.Fatal("woken by a neighbour that is no concern of ours")
+	case <-time.After(100 * time.Millisecond):
+	}
+
 	nftCommand(t, "add table inet "+tableName)
 	drain(woken)
 	nftCommand(t, "add table inet kube-proxy")

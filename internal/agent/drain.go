@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/status"
+)
+
+// draining is whether this node is about to go, in the daemon's memory: one that starts again takes services again.
+type draining struct {
+	mu      sync.Mutex
+	asked   bool // to serve nothing
+	leaving bool // to announce nothing
+}
+
+func (d *draining) wanted() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.asked
+}
+
+// silenced leaves announcements out once the daemon is leaving.
+func (d *draining) silenced(speakers []plan.Speaker) []plan.Speaker {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.leaving {
+		return speakers
+	}
+	speakers = slices.Clone(speakers)
+	for i := range speakers {
+		speakers[i].Announce = nil
+	}
+	return speakers
+}
+
+func (d *draining) set(change func(*draining)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(d)
+}
+
+var errNobodyMoves = errors.New("objects come from source.manifests: every node elects by itself there, and nobody is told to move services; " +
+	"draining needs an API server. Set spec.unschedulable of the Node in the manifests instead")
+
+// drain has this node's services moved away, or takes that back.
+func (a *Agent) drain(yes bool) error {
+	if _, ok := a.source.(apiServer); !ok {
+		return errNobodyMoves
+	}
+	a.draining.set(func(d *draining) { d.asked = yes })
+	a.log.Info("asked to drain", "drain", yes)
+	a.wake()
+	return nil
+}
+
+// drainOnStop waits until the daemon is told to stop, and then, where that is configured, until this node's services have
+// moved. It withdraws what is announced when they have: flows that still go by this node do so by what stays in its
+// kernel. Where services did not move in time, all stays announced, as it does without draining. It returns when ctx ends, too.
+func (a *Agent) drainOnStop(ctx, stop context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-stop.Done():
+	}
+	a.mu.Lock()
+	c := a.config
+	a.mu.Unlock()
+	if _, ok := a.source.(apiServer); !ok || c.OnStop != config.OnStopDrain {
+		return
+	}
+	within := time.Duration(c.Moves.Within)
+	a.log.Info("asked to stop: services move to other nodes first", "within", within)
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	a.draining.set(func(d *draining) { d.asked = true })
+	a.wake()
+	if !a.status.Await(ctx, func(r status.Report) bool { return r.Draining && len(r.Hosted()) == 0 }) {
+		a.log.Warn("services did not move in time, what is announced stays announced", "egressservices", a.status.Report().Hosted())
+		return
+	}
+	a.draining.set(func(d *draining) { d.leaving = true })
+	a.wake()
+	quiet := func(r status.Report) bool {
+		return !slices.ContainsFunc(r.Services, func(s status.Service) bool { return len(s.Announced) > 0 })
+	}
+	if !a.status.Await(ctx, quiet) {
+		a.log.Warn("what this node announces could not be withdrawn in time")
+		return
+	}
+	a.log.Info("services have moved, nothing is announced any more")
+}

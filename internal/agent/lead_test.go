@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+var web = cluster.Key{Namespace: "shop", Name: "web"}
+
+func as(host, standby string) cluster.Status { return cluster.Status{Host: host, Standby: standby} }
+
+func TestFormerHostIsRemembered(t *testing.T) {
+	l := &leadership{decided: map[cluster.Key]decision{}}
+	object := cluster.EgressService{UID: "1", Status: as("a", "b")}
+	decide := func(s cluster.Status) decision {
+		l.decide(web, object, s)
+		return l.decided[web]
+	}
+	first := decide(as("a", "b"))
+	require.Equal(t, "b", first.former, "a leader that begins does not know")
+	require.Equal(t, first, decide(as("a", "b")), "it is decided once")
+	require.Empty(t, decide(as("a", "c")).former)
+	require.Equal(t, "a", decide(as("c", "a")).former)
+	require.Empty(t, decide(as("c", "")).former)
+	require.Equal(t, "c", decide(as("", "")).former)
+
+	l.decided = map[cluster.Key]decision{}
+	require.Equal(t, "a", decide(as("b", "a")).former, "it was the host by what the object said")
+}
+
+// A move is impatient when it takes long, not when there was none for long.
+func TestPatienceBeginsWithTheMove(t *testing.T) {
+	d := decision{status: as("a", "b"), began: time.Now().Add(-time.Hour)}
+	d.want("a")
+	require.Zero(t, d.moving)
+	d.want("c")
+	began := d.moving
+	require.NotZero(t, began)
+	d.want("b")
+	require.Equal(t, began, d.moving)
+
+	l := &leadership{decided: map[cluster.Key]decision{web: d}}
+	l.decide(web, cluster.EgressService{}, as("a", "c"))
+	d = l.decided[web]
+	require.Equal(t, began, d.moving, "a step of it is no new move")
+	d.want("a")
+	require.Zero(t, d.moving)
+}

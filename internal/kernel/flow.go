@@ -1,0 +1,392 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Flow is an egress flow on its host, as conntrack holds it: what another node needs to go on with it. Only TCP and UDP have
+// ports to lose; of all else the next packet makes the same entry anew.
+type Flow struct {
+	Proto    uint8          // unix.IPPROTO_TCP or IPPROTO_UDP
+	Src, Dst netip.AddrPort // pod and remote
+	SNAT     netip.AddrPort // what the remote sees as source
+	Path     plan.PathID    // the network that it leaves by, in this node's numbers
+	State    uint8          // of TCP: TCPEstablished and others, as the kernel numbers them; 0: not told
+	Answered bool           // packets were seen both ways (IPS_SEEN_REPLY)
+	Assured  bool           // TCP: established; UDP: answered for more than two seconds (IPS_ASSURED)
+	Timeout  uint32         // seconds until it ends without a packet; 0 in what the kernel tells of the end
+}
+
+// States of TCP that matter here (enum tcp_conntrack).
+const (
+	TCPEstablished uint8 = 3
+	TCPTimeWait    uint8 = 7
+	TCPClosed      uint8 = 8
+)
+
+// Attributes and flags of conntrack messages that the library does not name (linux/netfilter/nfnetlink_conntrack.h,
+// nf_conntrack_common.h, nf_conntrack_tcp.h).
+const (
+	ctaNATSrc        = 6  // CTA_NAT_SRC
+	ctaMarkMask      = 21 // CTA_MARK_MASK
+	ctaNATV4MinIP    = 1  // CTA_NAT_V4_MINIP; the maximum is the next number
+	ctaNATProto      = 3  // CTA_NAT_PROTO
+	ctaNATV6MinIP    = 4  // CTA_NAT_V6_MINIP
+	ctaNATPortMin    = 1  // CTA_PROTONAT_PORT_MIN
+	ctaNATPortMax    = 2  // CTA_PROTONAT_PORT_MAX
+	tcpFlagBeLiberal = 8  // IP_CT_TCP_FLAG_BE_LIBERAL
+
+	statusSeenReply = 1 << 1 // IPS_SEEN_REPLY
+	statusAssured   = 1 << 2 // IPS_ASSURED
+	statusConfirmed = 1 << 3 // IPS_CONFIRMED
+	statusSNAT      = 1 << 4 // IPS_SRC_NAT
+)
+
+// conntrackMessage is the type of a message of the conntrack subsystem.
+func conntrackMessage(kind uint16) uint16 { return unix.NFNL_SUBSYS_CTNETLINK<<8 | kind }
+
+// ctEntry is what a message tells of one entry, as far as it matters here.
+type ctEntry struct {
+	Flow
+	mark    uint32
+	from    netip.AddrPort // source of the reply direction: the remote, after DNAT
+	snatted bool
+	liberal bool // TCP sequence numbers are not checked, either way
+}
+
+// decodeEntry reads the body of a message about an entry. ok is false where it is not of TCP or UDP.
+func decodeEntry(body []byte) (e ctEntry, ok bool) {
+	if len(body) < nl.SizeofNfgenmsg {
+		return e, false
+	}
+	var status uint32
+	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
+		switch {
+		case typ == nl.CTA_TUPLE_ORIG:
+			e.Src, e.Dst, e.Proto, ok = decodeTuple(value)
+		case typ == nl.CTA_TUPLE_REPLY:
+			e.from, e.SNAT, _, _ = decodeTuple(value)
+		case typ == nl.CTA_STATUS && len(value) >= 4:
+			status = binary.BigEndian.Uint32(value)
+		case typ == nl.CTA_TIMEOUT && len(value) >= 4:
+			e.Timeout = binary.BigEndian.Uint32(value)
+		case typ == nl.CTA_MARK && len(value) >= 4:
+			e.mark = binary.BigEndian.Uint32(value)
+		case typ == nl.CTA_PROTOINFO:
+			e.State, e.liberal = decodeTCP(value)
+		}
+	}
+	e.Answered, e.Assured, e.snatted = status&statusSeenReply != 0, status&statusAssured != 0, status&statusSNAT != 0
+	return e, ok
+}
+
+func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
+	var from, to netip.Addr
+	var fromPort, toPort uint16
+	for typ, value := range attrs(b, 0) {
+		switch typ {
+		case nl.CTA_TUPLE_IP:
+			for typ, value := range attrs(value, 0) {
+				switch typ {
+				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
+					from, _ = netip.AddrFromSlice(value)
+				case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
+					to, _ = netip.AddrFromSlice(value)
+				}
+			}
+		case nl.CTA_TUPLE_PROTO:
+			for typ, value := range attrs(value, 0) {
+				switch {
+				case typ == nl.CTA_PROTO_NUM && len(value) > 0:
+					proto = value[0]
+				case typ == nl.CTA_PROTO_SRC_PORT && len(value) >= 2:
+					fromPort = binary.BigEndian.Uint16(value)
+				case typ == nl.CTA_PROTO_DST_PORT && len(value) >= 2:
+					toPort = binary.BigEndian.Uint16(value)
+				}
+			}
+		}
+	}
+	ok = from.IsValid() && to.IsValid() && (proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_UDP)
+	return netip.AddrPortFrom(from, fromPort), netip.AddrPortFrom(to, toPort), proto, ok
+}
+
+func decodeTCP(b []byte) (state uint8, liberal bool) {
+	flags := uint8(0xff)
+	for typ, value := range attrs(b, 0) {
+		if typ != nl.CTA_PROTOINFO_TCP {
+			continue
+		}
+		for typ, value := range attrs(value, 0) {
+			switch {
+			case typ == nl.CTA_PROTOINFO_TCP_STATE && len(value) > 0:
+				state = value[0]
+			case (typ == nl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL || typ == nl.CTA_PROTOINFO_TCP_FLAGS_REPLY) && len(value) > 0:
+				flags &= value[0]
+			}
+		}
+	}
+	return state, flags&tcpFlagBeLiberal != 0
+}
+
+// flow is the entry as a flow; ok says that it is one that leaves by this node with another source.
+func (e ctEntry) flow(m plan.Marks) (f Flow, ok bool) {
+	f = e.Flow
+	f.Path = m.Path(e.mark)
+	return f, e.mark&m.EgressBit() != 0 && e.snatted
+}
+
+// ctConn is a conntrack socket for one dump or a series of changes.
+type ctConn struct {
+	*conn
+	buf []byte
+}
+
+func dialConntrack() (*ctConn, error) {
+	sock, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open netfilter socket: %w", err)
+	}
+	// An error need not repeat what it answers.
+	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
+	_ = sock.SetReceiveBufferSize(receiveBuffer, true)
+	return &ctConn{&conn{sock: sock}, make([]byte, 1<<16)}, nil // no dump's message is larger
+}
+
+// receive calls each for every reply that one packet holds. The body is each's only while it runs.
+func (c *ctConn) receive(each func(h syscall.NlMsghdr, body []byte)) error {
+	n, _, err := unix.Recvfrom(c.sock.GetFd(), c.buf, 0)
+	for errors.Is(err, unix.EINTR) {
+		n, _, err = unix.Recvfrom(c.sock.GetFd(), c.buf, 0)
+	}
+	if err != nil {
+		return err
+	}
+	eachMessage(c.buf[:n], func(m []byte) {
+		h := syscall.NlMsghdr{
+			Len: uint32(len(m)), Type: binary.NativeEndian.Uint16(m[messageType:]), Flags: binary.NativeEndian.Uint16(m[messageFlags:]),
+			Seq: binary.NativeEndian.Uint32(m[messageSeq:]),
+		}
+		each(h, m[unix.SizeofNlMsghdr:])
+	})
+	return nil
+}
+
+// Fields of struct nlmsghdr.
+const (
+	messageType  = 4
+	messageFlags = 6
+	messageSeq   = 8
+	messagePort  = 12 // of the program that caused an event; 0: packets or time did
+)
+
+// eachMessage calls each for every message, with its header, of a packet.
+func eachMessage(b []byte, each func([]byte)) {
+	for len(b) >= unix.SizeofNlMsghdr {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return
+		}
+		each(b[:size])
+		b = b[min(align(size), len(b)):]
+	}
+}
+
+// ListFlows calls each for every egress flow that leaves by this node with another source, until it returns false. It
+// may take its time: the kernel waits. A flow that begins or ends meanwhile may be missing, one may come twice.
+func ListFlows(ctx context.Context, m plan.Marks, each func(Flow) bool) error {
+	return dumpEntries(ctx, m, func(e ctEntry) bool {
+		f, ok := e.flow(m)
+		return !ok || each(f)
+	})
+}
+
+// dumpEntries calls each for every entry whose mark has the egress bit, of TCP and UDP.
+func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) error {
+	c, err := dialConntrack()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
+	body = appendMark(body, m.EgressBit(), m.EgressBit()) // the kernel leaves out what does not match
+	request := message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_GET), flags: unix.NLM_F_DUMP, body: body}
+	if err := c.send([]message{request}); err != nil {
+		return fmt.Errorf("send conntrack dump request: %w", err)
+	}
+	for {
+		var ended bool
+		var failed error
+		err := c.receive(func(h syscall.NlMsghdr, body []byte) {
+			switch {
+			case ended:
+			case h.Type == unix.NLMSG_DONE || h.Type == unix.NLMSG_ERROR:
+				ended, failed = true, answer(syscall.NetlinkMessage{Header: h, Data: body})
+			case h.Type == conntrackMessage(nl.IPCTNL_MSG_CT_NEW):
+				e, ok := decodeEntry(body)
+				ended = ok && !each(e)
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("receive conntrack dump: %w", err)
+		}
+		if failed != nil {
+			return fmt.Errorf("list egress flows: %w", failed)
+		}
+		if ended || ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// entryChange is a message about one entry, and what came of it.
+type entryChange struct {
+	message
+	found ctEntry // what a question was answered with
+	err   error
+}
+
+// exchange sends the messages and fills in what came of each. Only the last of a batch is acknowledged: of the others
+// the kernel tells what went wrong.
+func (c *ctConn) exchange(changes []entryChange) error {
+	messages := make([]message, 0, min(batch, len(changes)))
+	for len(changes) > 0 {
+		part := changes[:min(batch, len(changes))]
+		changes = changes[len(part):]
+		messages = messages[:0]
+		for i := range part {
+			messages = append(messages, part[i].message)
+		}
+		messages[len(part)-1].flags |= unix.NLM_F_ACK
+		first := c.seq + 1
+		if err := c.send(messages); err != nil {
+			return fmt.Errorf("send conntrack request: %w", err)
+		}
+		for acknowledged := false; !acknowledged; {
+			err := c.receive(func(h syscall.NlMsghdr, body []byte) {
+				i := int(h.Seq - first)
+				switch {
+				case i < 0 || i >= len(part):
+				case h.Type == unix.NLMSG_ERROR:
+					part[i].err = answer(syscall.NetlinkMessage{Header: h, Data: body})
+					acknowledged = acknowledged || i == len(part)-1
+				default:
+					part[i].found, _ = decodeEntry(body)
+				}
+			})
+			if err != nil {
+				return fmt.Errorf("receive conntrack answer: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// nested appends an attribute that holds those that add appends.
+func nested(b []byte, typ uint16, add func([]byte) []byte) []byte {
+	start := len(b)
+	b = add(append(b, 0, 0, 0, 0))
+	binary.NativeEndian.PutUint16(b[start:], uint16(len(b)-start))
+	binary.NativeEndian.PutUint16(b[start+2:], typ|unix.NLA_F_NESTED)
+	return b
+}
+
+func appendBE16(b []byte, typ, value uint16) []byte {
+	return appendAttr(b, typ, byte(value>>8), byte(value))
+}
+
+func appendBE32(b []byte, typ uint16, value uint32) []byte {
+	return appendAttr(b, typ, byte(value>>24), byte(value>>16), byte(value>>8), byte(value))
+}
+
+func appendAddr(b []byte, typ uint16, a netip.Addr) []byte {
+	if a.Is4() {
+		raw := a.As4()
+		return appendAttr(b, typ, raw[:]...)
+	}
+	raw := a.As16()
+	return appendAttr(b, typ, raw[:]...)
+}
+
+func appendMark(b []byte, mark, mask uint32) []byte {
+	return appendBE32(appendBE32(b, nl.CTA_MARK, mark), ctaMarkMask, mask)
+}
+
+func appendTuple(b []byte, typ uint16, proto uint8, src, dst netip.AddrPort) []byte {
+	from, to := uint16(nl.CTA_IP_V4_SRC), uint16(nl.CTA_IP_V4_DST)
+	if src.Addr().Is6() {
+		from, to = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
+	}
+	return nested(b, typ, func(b []byte) []byte {
+		b = nested(b, nl.CTA_TUPLE_IP, func(b []byte) []byte {
+			return appendAddr(appendAddr(b, from, src.Addr()), to, dst.Addr())
+		})
+		return nested(b, nl.CTA_TUPLE_PROTO, func(b []byte) []byte {
+			b = appendAttr(b, nl.CTA_PROTO_NUM, proto)
+			b = appendBE16(b, nl.CTA_PROTO_SRC_PORT, src.Port())
+			return appendBE16(b, nl.CTA_PROTO_DST_PORT, dst.Port())
+		})
+	})
+}
+
+// errNoFlow is what the kernel says of an entry that is not there.
+var errNoFlow = unix.ENOENT
+
+// about is a message of a kind about the entry of a flow, known by the tuple of its original direction.
+func (f Flow) about(kind, flags uint16) message {
+	return message{conntrackMessage(kind), flags, appendTuple(f.header(), nl.CTA_TUPLE_ORIG, f.Proto, f.Src, f.Dst)}
+}
+
+// aboutReply is one about the entry, whosever it is, that has the flow's reply tuple.
+func (f Flow) aboutReply(kind, flags uint16) message {
+	return message{conntrackMessage(kind), flags, appendTuple(f.header(), nl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.SNAT)}
+}
+
+// header is struct nfgenmsg.
+func (f Flow) header() []byte {
+	family := byte(unix.AF_INET)
+	if f.Src.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	return append(make([]byte, 0, 256), family, unix.NFNETLINK_V0, 0, 0)
+}
+
+// RemoveFlows deletes the entries of flows. One that is not there is no error.
+func RemoveFlows(flows []Flow) error {
+	changes := make([]entryChange, len(flows))
+	for i, f := range flows {
+		changes[i].message = f.about(nl.IPCTNL_MSG_CT_DELETE, 0)
+	}
+	if err := exchangeAll(changes); err != nil {
+		return err
+	}
+	var errs []error
+	for i, c := range changes {
+		if c.err != nil && !errors.Is(c.err, errNoFlow) {
+			errs = append(errs, fmt.Errorf("remove flow of %s to %s: %w", flows[i].Src, flows[i].Dst, c.err))
+		}
+	}
+	return joined(errs)
+}
+
+func exchangeAll(changes []entryChange) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	c, err := dialConntrack()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return c.exchange(changes)
+}

@@ -1,0 +1,607 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// netNS is a machine of a test of flows: a network namespace.
+type netNS struct {
+	tb   testing.TB
+	file *os.File
+}
+
+func newNetNS(tb testing.TB) *netNS {
+	tb.Helper()
+	n := &netNS{tb: tb}
+	require.NoError(tb, onThread(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		n.file, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	}))
+	tb.Cleanup(func() { require.NoError(tb, n.file.Close()) })
+	n.run("ip link set lo up", "sysctl -qw net.ipv6.conf.default.accept_dad=0")
+	return n
+}
+
+// onThread runs f on a thread that ends with it.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+	}()
+	return <-done
+}
+
+// do runs f in the namespace. Sockets that it opens stay there.
+func (n *netNS) do(f func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// run runs shell commands in the namespace.
+func (n *netNS) run(lines ...string) {
+	n.tb.Helper()
+	var out []byte
+	err := n.do(func() (err error) {
+		out, err = exec.CommandContext(n.tb.Context(), "sh", "-ec", strings.Join(lines, "\n")).CombinedOutput()
+		return err
+	})
+	require.NoError(n.tb, err, "%s: %s", lines, out)
+}
+
+// family4 and family6 are the addresses of one address family in these tests.
+type flowNet struct {
+	name                string
+	pods                [2]string
+	ingress, remote     string
+	pod1, pod2          string // first three parts of the addresses between the pods and each router
+	out1, out2          string
+	ip, nft, all, local string
+}
+
+var flowNets = []flowNet{
+	{"IPv4", [2]string{"10.244.1.11", "10.244.1.12"}, "203.0.113.10", "198.51.100.10", "10.0.1.", "10.0.2.", "10.1.1.", "10.1.2.", "ip -4", "ip", "0.0.0.0/0", "/32"},
+	{"IPv6", [2]string{"fd44:1::11", "fd44:1::12"}, "2001:db8:203::10", "2001:db8:100::10", "fd00:1::", "fd00:2::", "fd01:1::", "fd01:2::", "ip -6", "ip6", "::/0", "/128"},
+}
+
+// flowLab is a pod's node, two routers that could be the host, and a remote, in a square.
+type flowLab struct {
+	flowNet
+	marks                plan.Marks
+	pod, r1, r2, outside *netNS
+	port                 uint16
+	answer               func(netip.AddrPort) error // has the remote send by UDP
+}
+
+func newFlowLab(t *testing.T, f flowNet) *flowLab {
+	t.Helper()
+	l := &flowLab{flowNet: f, marks: plan.Marks{Mask: 0x3f00}, pod: newNetNS(t), r1: newNetNS(t), r2: newNetNS(t), outside: newNetNS(t)}
+	wire := func(left *netNS, leftDevice string, right *netNS, rightDevice, net string) {
+		t.Helper()
+		require.NoError(t, left.do(func() error {
+			out, err := exec.Command("ip", "link", "add", leftDevice, "type", "veth", "peer", "name", rightDevice,
+				"netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), right.file.Fd())).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		}))
+		for i, end := range []struct {
+			n      *netNS
+			device string
+		}{{left, leftDevice}, {right, rightDevice}} {
+			bits, nodad := "/24", ""
+			if f.name == "IPv6" {
+				bits, nodad = "/64", "nodad"
+			}
+			end.n.run(fmt.Sprintf("ip addr add %s%d%s dev %s %s", net, i+1, bits, end.device, nodad), "ip link set "+end.device+" up")
+		}
+	}
+	wire(l.pod, "r1", l.r1, "pods", f.pod1)
+	wire(l.pod, "r2", l.r2, "pods", f.pod2)
+	wire(l.outside, "r1", l.r1, "out", f.out1)
+	wire(l.outside, "r2", l.r2, "out", f.out2)
+	for _, p := range f.pods {
+		l.pod.run("ip addr add " + p + f.local + " dev lo")
+	}
+	l.outside.run("ip addr add " + f.remote + f.local + " dev lo")
+	for i, r := range []*netNS{l.r1, l.r2} {
+		r.run("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1",
+			fmt.Sprintf("%s route add %s via %s1", f.ip, f.remote, []string{f.out1, f.out2}[i]))
+		for _, p := range f.pods {
+			r.run(fmt.Sprintf("%s route add %s via %s1", f.ip, p, []string{f.pod1, f.pod2}[i]))
+		}
+		r.run(fmt.Sprintf(`nft '
+			table inet t {
+				chain begin { type filter hook prerouting priority -90; iifname pods ct state new ct mark set %#x; }
+				chain source { type nat hook postrouting priority 50; oifname out ct mark %#x snat %s to %s; }
+				chain rest { type filter hook forward priority 0; ct state invalid drop; }
+			}'`, l.marks.Egress(2), l.marks.Egress(2), f.nft, f.ingress))
+	}
+	l.by(1)
+	return l
+}
+
+// by has packets go by one of the routers, both ways.
+func (l *flowLab) by(router int) {
+	l.pod.tb.Helper()
+	l.pod.run(fmt.Sprintf("%s route replace %s via %s2", l.ip, l.all, []string{l.pod1, l.pod2}[router-1]))
+	l.outside.run(fmt.Sprintf("%s route replace %s via %s2", l.ip, l.ingress, []string{l.out1, l.out2}[router-1]))
+}
+
+// serve has the remote send back by TCP what it receives, and answer by UDP what is not "keep". It tells whom it sees.
+func (l *flowLab) serve() (seen <-chan netip.AddrPort) {
+	t := l.pod.tb
+	t.Helper()
+	var tcp net.Listener
+	var udp *net.UDPConn
+	require.NoError(t, l.outside.do(func() (err error) {
+		if tcp, err = net.Listen("tcp", net.JoinHostPort(l.remote, "0")); err != nil {
+			return err
+		}
+		l.port = tcp.Addr().(*net.TCPAddr).AddrPort().Port()
+		udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(l.to()))
+		return err
+	}))
+	l.answer = func(to netip.AddrPort) error {
+		_, err := udp.WriteToUDPAddrPort([]byte("answer"), to)
+		return err
+	}
+	clients := make(chan netip.AddrPort, 1024)
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			c, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			clients <- c.RemoteAddr().(*net.TCPAddr).AddrPort()
+			stop := context.AfterFunc(t.Context(), func() { c.Close() })
+			work.Go(func() {
+				defer stop()
+				_, _ = io.Copy(c, c)
+				c.Close()
+			})
+		}
+	})
+	work.Go(func() {
+		for buf := make([]byte, 2048); ; {
+			n, from, err := udp.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			clients <- from
+			if string(buf[:n]) != "keep" {
+				_, _ = udp.WriteToUDPAddrPort(buf[:n], from)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		tcp.Close()
+		udp.Close()
+		work.Wait()
+	})
+	return clients
+}
+
+func (l *flowLab) to() netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(l.remote), l.port)
+}
+
+// dial opens a socket of a pod, from a port.
+func (l *flowLab) dial(network string, pod int, port uint16) net.Conn {
+	t := l.pod.tb
+	t.Helper()
+	from := netip.AddrPortFrom(netip.MustParseAddr(l.pods[pod]), port)
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(from), KeepAlive: -1, Timeout: 10 * time.Second}
+	if network == "udp" {
+		d.LocalAddr = net.UDPAddrFromAddrPort(from)
+	}
+	var c net.Conn
+	require.NoError(t, l.pod.do(func() (err error) {
+		c, err = d.DialContext(t.Context(), network, l.to().String())
+		return err
+	}))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// echo sends something and waits until it came back.
+func echo(c net.Conn, size int, within time.Duration) error {
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := c.Write(make([]byte, size))
+		wrote <- err
+	}()
+	_, err := io.CopyN(io.Discard, c, int64(size))
+	return errors.Join(err, <-wrote)
+}
+
+// receive waits for a packet.
+func receive(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		return err
+	}
+	_, err := c.Read(make([]byte, 100))
+	return err
+}
+
+func (l *flowLab) list(n *netNS) (all []Flow) {
+	l.pod.tb.Helper()
+	require.NoError(l.pod.tb, n.do(func() error {
+		return ListFlows(l.pod.tb.Context(), l.marks, func(f Flow) bool { all = append(all, f); return true })
+	}))
+	return all
+}
+
+func (l *flowLab) inject(n *netNS, o Injection, flows ...Flow) (r Injected, err error) {
+	l.pod.tb.Helper()
+	o.Marks = l.marks
+	if o.Steering == nil {
+		o.Steering = func(p plan.PathID) bool { return p == 3 }
+	}
+	require.NoError(l.pod.tb, n.do(func() error {
+		r, err = InjectFlows(o, flows)
+		return nil
+	}))
+	return r, err
+}
+
+func forEachFamily(t *testing.T, test func(t *testing.T, l *flowLab)) {
+	t.Helper()
+	for _, f := range flowNets {
+		t.Run(f.name, func(t *testing.T) { test(t, newFlowLab(t, f)) })
+	}
+}
+
+// TestConnectionGoesOnByAnotherRouter moves live connections from one router to another that has their entries. The port
+// that one of them has is not what the second router would give it.
+func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		seen := l.serve()
+		const port = 40000
+		first := l.dial("tcp", 0, port)
+		as := <-seen
+		require.EqualValues(t, port, as.Port(), "the port is kept where it is free")
+		second := l.dial("tcp", 1, port)
+		as = <-seen
+		require.NotEqualValues(t, port, as.Port(), "two pods have the same port")
+		require.NoError(t, first.Close())
+		require.NoError(t, echo(second, 1<<20, 20*time.Second))
+
+		flows := l.list(l.r1)
+		i := slices.IndexFunc(flows, func(f Flow) bool { return f.Src.Addr().String() == l.pods[1] })
+		require.GreaterOrEqual(t, i, 0, "%+v", flows)
+		f := flows[i]
+		require.Equal(t, Flow{
+			Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(addr(l.pods[1]), port), Dst: l.to(), SNAT: as, Path: 2,
+			State: TCPEstablished, Answered: true, Assured: true, Timeout: f.Timeout,
+		}, f)
+		require.Greater(t, f.Timeout, uint32(3600))
+
+		f.Path = 5 // the number of the network there
+		r, err := l.inject(l.r2, Injection{Replace: true}, f)
+		require.NoError(t, err)
+		require.Equal(t, Injected{Created: 1}, r)
+		there := l.list(l.r2)
+		require.Len(t, there, 1)
+		f.Timeout = there[0].Timeout
+		require.Equal(t, f, there[0])
+
+		l.by(2)
+		for range 3 {
+			require.NoError(t, echo(second, 4<<20, 30*time.Second))
+		}
+		// And back, with what the second router knows by now.
+		back := l.list(l.r2)[0]
+		back.Path = 2
+		r, err = l.inject(l.r1, Injection{Replace: true}, back)
+		require.NoError(t, err)
+		require.Equal(t, Injected{Refreshed: 1}, r)
+		l.by(1)
+		require.NoError(t, echo(second, 1<<20, 20*time.Second))
+	})
+}
+
+// TestConnectionEndsWithoutItsEntry shows what happens to the same connection otherwise.
+func TestConnectionEndsWithoutItsEntry(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		seen := l.serve()
+		l.dial("tcp", 0, 40000)
+		<-seen
+		second := l.dial("tcp", 1, 40000)
+		<-seen
+		require.NoError(t, echo(second, 1000, 20*time.Second))
+		l.by(2)
+		require.Error(t, echo(second, 1000, 2*time.Second))
+	})
+}
+
+// TestAnswerComesFirst has the remote send before the pod does.
+func TestAnswerComesFirst(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		seen := l.serve()
+		question := l.dial("udp", 1, 40000)
+		_, err := question.Write([]byte("keep"))
+		require.NoError(t, err)
+		as := <-seen
+		flows := l.list(l.r1)
+		require.Len(t, flows, 1)
+		require.False(t, flows[0].Answered)
+		r, err := l.inject(l.r2, Injection{Replace: true}, flows...)
+		require.NoError(t, err)
+		require.Equal(t, Injected{Created: 1}, r)
+		l.by(2)
+		require.NoError(t, l.answer(as))
+		require.NoError(t, receive(question))
+		_, err = question.Write([]byte("answer"))
+		require.NoError(t, err)
+		require.Equal(t, as, <-seen)
+		require.NoError(t, receive(question))
+	})
+}
+
+// watching returns what WatchFlows tells in a namespace.
+func (l *flowLab) watching(n *netNS, buffer int) <-chan FlowEvent {
+	t := l.pod.tb
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	events, done := make(chan FlowEvent, 1024), make(chan error, 1)
+	go func() {
+		done <- n.do(func() error {
+			return watchFlows(ctx, l.marks, buffer, func(e FlowEvent) { events <- e })
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	require.Equal(t, FlowEvent{Kind: FlowsLost}, <-events)
+	return events
+}
+
+func TestFlowEvents(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		seen := l.serve()
+		events := l.watching(l.r1, eventBuffer)
+		c := l.dial("tcp", 0, 0)
+		as := <-seen
+		e := <-events
+		require.Equal(t, FlowChanged, e.Kind)
+		require.Equal(t, Flow{
+			Proto: unix.IPPROTO_TCP, Src: c.LocalAddr().(*net.TCPAddr).AddrPort(), Dst: l.to(), SNAT: as, Path: 2,
+			State: TCPEstablished, Answered: true, Assured: true, Timeout: e.Flow.Timeout,
+		}, e.Flow)
+		require.NoError(t, echo(c, 1000, 20*time.Second))
+		require.NoError(t, c.Close())
+		e = <-events
+		require.Equal(t, FlowEnded, e.Kind)
+		require.Equal(t, as, e.Flow.SNAT)
+		require.Equal(t, TCPTimeWait, e.Flow.State)
+
+		question := l.dial("udp", 1, 0)
+		require.NoError(t, echo(question, 100, 20*time.Second))
+		as = <-seen
+		for _, answered := range []bool{false, true} {
+			e = <-events
+			require.Equal(t, FlowEvent{FlowChanged, Flow{
+				Proto: unix.IPPROTO_UDP, Src: question.LocalAddr().(*net.UDPAddr).AddrPort(), Dst: l.to(), SNAT: as, Path: 2,
+				Answered: answered, Timeout: e.Flow.Timeout,
+			}}, e)
+		}
+
+		// What programs do is not told, nor what happens to a connection that is no egress flow.
+		flows := l.list(l.r1)
+		require.NoError(t, l.r1.do(func() error { return RemoveFlows(slices.Concat(flows, flows)) }))
+		require.Empty(t, l.list(l.r1))
+		_, err := l.inject(l.r1, Injection{}, flows...)
+		require.NoError(t, err)
+		l.r1.run("nft flush chain inet t begin")
+		l.outside.run(fmt.Sprintf("%s route add %s via %s2", l.ip, l.pods[0], l.out1))
+		l.dial("tcp", 0, 0)
+		<-seen
+		l.r1.run(fmt.Sprintf("nft add rule inet t begin iifname pods ct state new ct mark set %#x", l.marks.Egress(2)))
+		c = l.dial("tcp", 1, 0)
+		<-seen
+		e = <-events
+		require.Equal(t, c.LocalAddr().(*net.TCPAddr).AddrPort(), e.Flow.Src)
+		// A reset ends one at once, and one that runs out is told of too.
+		require.NoError(t, c.(*net.TCPConn).SetLinger(0))
+		require.NoError(t, c.Close())
+		e = <-events
+		require.Equal(t, FlowEnded, e.Kind)
+		require.Equal(t, TCPClosed, e.Flow.State)
+	})
+}
+
+// TestLostFlowEvents has more happen than the socket holds.
+func TestLostFlowEvents(t *testing.T) {
+	l := newFlowLab(t, flowNets[0])
+	l.serve()
+	begun, lost := make(chan struct{}), make(chan struct{}, 1024)
+	happened := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- l.r1.do(func() error {
+			return watchFlows(ctx, l.marks, 1, func(e FlowEvent) {
+				if e.Kind != FlowsLost {
+					return
+				}
+				select {
+				case <-happened:
+					lost <- struct{}{}
+				default: // the first call: the socket fills up behind it
+					close(begun)
+					<-happened
+				}
+			})
+		})
+	}()
+	<-begun
+	for range 100 {
+		_, err := l.dial("udp", 1, 0).Write([]byte("keep"))
+		require.NoError(t, err)
+	}
+	close(happened)
+	<-lost
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// TestClashes injects flows where something is in the way.
+func TestClashes(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		remote, ingress := netip.AddrPortFrom(addr(l.remote), 443), addr(l.ingress)
+		flow := func(pod int, port, as uint16) Flow {
+			return Flow{
+				Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(addr(l.pods[pod]), port), Dst: remote, SNAT: netip.AddrPortFrom(ingress, as),
+				Path: 2, State: TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
+			}
+		}
+		inject := func(o Injection, want Injected, flows ...Flow) {
+			t.Helper()
+			r, err := l.inject(l.r2, o, flows...)
+			require.NoError(t, err)
+			require.Equal(t, want, r)
+		}
+		ports := func() map[string]uint16 {
+			t.Helper()
+			all := map[string]uint16{}
+			for _, f := range l.list(l.r2) {
+				all[f.Src.String()] = f.SNAT.Port()
+			}
+			return all
+		}
+		a := flow(0, 1000, 5000)
+		inject(Injection{}, Injected{Created: 1}, a)
+		inject(Injection{}, Injected{Refreshed: 1}, a)
+		a.Timeout = 2000
+		inject(Injection{}, Injected{Refreshed: 1, Created: 1}, a, flow(0, 1001, 5001))
+		require.Greater(t, l.list(l.r2)[slices.IndexFunc(l.list(l.r2), func(f Flow) bool { return f.Src == a.Src })].Timeout, uint32(1500))
+
+		other := flow(0, 1000, 6000) // the same ends, another source
+		inject(Injection{}, Injected{Refused: 1}, other)
+		inject(Injection{Replace: true}, Injected{Replaced: 1}, other)
+		taken := flow(1, 1000, 6000) // another pod with that source
+		inject(Injection{}, Injected{Refused: 1}, taken)
+		inject(Injection{Replace: true}, Injected{Replaced: 1}, taken)
+		require.Equal(t, map[string]uint16{taken.Src.String(): 6000, flow(0, 1001, 0).Src.String(): 5001}, ports())
+
+		// A stray is a connection that came by the ingress IP, on its way to another node.
+		stray := func(mark uint32, port uint16) {
+			t.Helper()
+			require.NoError(t, l.r2.do(func() error {
+				f := Flow{
+					Proto: unix.IPPROTO_TCP, Src: remote, Dst: netip.AddrPortFrom(ingress, port), SNAT: remote,
+					State: TCPEstablished, Answered: true, Assured: true, Timeout: 100,
+				}
+				m := f.creation(l.marks)
+				m.body = appendMark(m.body, mark, l.marks.Mask) // the last one counts
+				changes := []entryChange{{message: m}}
+				return errors.Join(exchangeAll(changes), changes[0].err)
+			}))
+		}
+		stray(l.marks.Ingress(3), 7000)
+		inject(Injection{}, Injected{Replaced: 1}, flow(0, 1002, 7000))
+		stray(l.marks.Ingress(2), 7001) // a client of the Service
+		inject(Injection{Replace: true}, Injected{Refused: 1}, flow(0, 1003, 7001))
+		stray(0, 7002)
+		inject(Injection{Replace: true}, Injected{Refused: 1}, flow(0, 1004, 7002))
+
+		many := make([]Flow, 1000)
+		for i := range many {
+			many[i] = flow(1, uint16(20000+i), uint16(30000+i))
+		}
+		inject(Injection{}, Injected{Created: len(many)}, many...)
+		inject(Injection{}, Injected{Refreshed: len(many)}, many...)
+		wrong := flow(0, 1005, 8000)
+		wrong.SNAT = netip.AddrPortFrom(addr(map[string]string{"IPv4": "2001:db8::1", "IPv6": "203.0.113.1"}[l.name]), 8000)
+		r, err := l.inject(l.r2, Injection{}, wrong)
+		require.ErrorContains(t, err, "want addresses of one family")
+		require.Equal(t, Injected{Refused: 1}, r)
+		require.NoError(t, l.r2.do(func() error { return RemoveFlows(l.list(l.r2)) }))
+		require.Empty(t, l.list(l.r2))
+	})
+}
+
+// TestFlowsAreLedOn has flows of own pods steered elsewhere: their entries stay, and take what comes.
+func TestFlowsAreLedOn(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		remote, pod := netip.AddrPortFrom(addr(l.remote), 443), addr(l.pods[0])
+		flow := func(port uint16, path plan.PathID, as netip.AddrPort) Flow {
+			return Flow{
+				Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(pod, port), Dst: remote, SNAT: as, Path: path,
+				State: TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
+			}
+		}
+		own := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(pod, port) }
+		ingress := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr(l.ingress), port) }
+		closing := flow(5, 2, ingress(5))
+		closing.State = TCPTimeWait
+		other := flow(6, 2, ingress(6))
+		other.Src = netip.AddrPortFrom(addr(l.pods[1]), 6)
+		_, err := l.inject(l.r1, Injection{},
+			flow(1, 3, own(1)),     // steered to the former host
+			flow(2, 4, own(2)),     // to the next one already
+			flow(3, 2, ingress(9)), // left here, with another port
+			flow(4, 6, own(4)),     // by the standby, where it may stay
+			closing, other)
+		require.NoError(t, err)
+		d := plan.DataPlane{
+			Marks: l.marks,
+			Paths: []plan.Path{
+				{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
+				{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "next"}},
+				{ID: 6, Key: plan.PathKey{Kind: plan.PathSteer, Name: "standby"}},
+			},
+			Endpoints: []plan.Endpoint{
+				{Addr: pod, Path: 4, Source: pod, Kept: plan.Way{Path: 6, Source: pod}},
+				{Addr: addr(l.pods[1]), Path: 2, Source: addr("203.0.113.99")}, // it has another ingress IP now
+			},
+		}
+		for range 2 {
+			require.NoError(t, l.r1.do(func() error { return leadOn(t.Context(), d) }))
+			all := map[uint16]Flow{}
+			require.NoError(t, l.r1.do(func() error {
+				return dumpEntries(t.Context(), l.marks, func(e ctEntry) bool {
+					e.Path, e.Timeout = l.marks.Path(e.mark), 1000
+					all[e.Src.Port()] = e.Flow
+					return true
+				})
+			}))
+			require.Equal(t, map[uint16]Flow{
+				1: flow(1, 4, own(1)), 2: flow(2, 4, own(2)), 3: flow(3, 4, own(3)), 4: flow(4, 6, own(4)), 5: closing, 6: other,
+			}, all)
+		}
+		require.Len(t, l.list(l.r1), 2, "those that are led on are no flows of this node any more")
+	})
+}

@@ -1,0 +1,196 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// FlowEvent is what happens to an egress flow of this node.
+type FlowEvent struct {
+	Kind FlowEventKind
+	Flow Flow // but with FlowsLost
+}
+
+// FlowEventKind is what happened.
+type FlowEventKind uint8
+
+// The kinds of event.
+const (
+	FlowsLost   FlowEventKind = iota // events were lost: what is there must be listed
+	FlowChanged                      // it began, or changed in a way that is told
+	FlowEnded                        // it was closed, or ran out
+)
+
+// eventBuffer holds some 20,000 events while the reader is busy: half a second of 20,000 flows a second.
+const eventBuffer = 16 << 20
+
+// WatchFlows calls each for what happens to the egress flows that leave by this node with another source:
+//
+//   - of TCP, that one is established, and that it is closed, which is long before its entry goes, or ran out;
+//   - of UDP, that one began, was answered, and is assured.
+//
+// What a program does to entries (an injection, a removal) is not told. The first call is FlowsLost, once everything that
+// happens is seen. It ends with ctx, without an error.
+func WatchFlows(ctx context.Context, m plan.Marks, each func(FlowEvent)) error {
+	return watchFlows(ctx, m, eventBuffer, each)
+}
+
+func watchFlows(ctx context.Context, m plan.Marks, buffer int, each func(FlowEvent)) error {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return fmt.Errorf("open netfilter socket: %w", err)
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.SetReadBuffer(buffer); err != nil {
+		return fmt.Errorf("set receive buffer for conntrack events: %w", err)
+	}
+	filter, err := bpf.Assemble(eventFilter(m))
+	if err != nil {
+		return fmt.Errorf("assemble filter of conntrack events: %w", err)
+	}
+	if err := c.SetBPF(filter); err != nil {
+		return fmt.Errorf("filter conntrack events: %w", err)
+	}
+	for _, group := range []uint32{unix.NFNLGRP_CONNTRACK_NEW, unix.NFNLGRP_CONNTRACK_UPDATE, unix.NFNLGRP_CONNTRACK_DESTROY} {
+		if err := c.JoinGroup(group); err != nil {
+			return fmt.Errorf("subscribe to conntrack events: %w", err)
+		}
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("read conntrack events: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
+
+	each(FlowEvent{Kind: FlowsLost})
+	buf := make([]byte, 1<<16)
+	for {
+		var n int
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			n, _, failed = unix.Recvfrom(int(fd), buf, 0)
+			return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(failed, unix.ENOBUFS): // the socket goes on
+			each(FlowEvent{Kind: FlowsLost})
+			continue
+		case errors.Join(err, failed) != nil:
+			return fmt.Errorf("receive conntrack events: %w", errors.Join(err, failed))
+		}
+		eachMessage(buf[:n], func(b []byte) {
+			if e, ok := decodeEvent(m, b); ok {
+				each(e)
+			}
+		})
+	}
+}
+
+// decodeEvent reads one message with its header. What it leaves out eventFilter does, too: this is for kernels whose
+// messages hold less.
+func decodeEvent(m plan.Marks, b []byte) (FlowEvent, bool) {
+	if binary.NativeEndian.Uint32(b[messagePort:]) != 0 {
+		return FlowEvent{}, false
+	}
+	e, ok := decodeEntry(b[unix.SizeofNlMsghdr:])
+	f, egress := e.flow(m)
+	if !ok || !egress {
+		return FlowEvent{}, false
+	}
+	ended := binary.NativeEndian.Uint16(b[messageType:]) == conntrackMessage(nl.IPCTNL_MSG_CT_DELETE)
+	closed := f.State == TCPTimeWait || f.State == TCPClosed
+	switch {
+	case f.Proto == unix.IPPROTO_UDP:
+		return FlowEvent{FlowChanged, f}, !ended
+	case !f.Assured || ended && closed: // not told of, or told before
+		return FlowEvent{}, false
+	case ended || closed:
+		return FlowEvent{FlowEnded, f}, true
+	}
+	return FlowEvent{FlowChanged, f}, f.State == TCPEstablished
+}
+
+// eventFilter is run by the kernel for every event of every connection of the node. It passes those that decodeEvent
+// understands; the others do not reach this process at all.
+func eventFilter(m plan.Marks) []bpf.Instruction {
+	const header = unix.SizeofNlMsghdr + nl.SizeofNfgenmsg
+	attribute := func(typ uint32) []bpf.Instruction { // A: where the attribute is, 0: nowhere
+		return []bpf.Instruction{
+			bpf.LoadConstant{Dst: bpf.RegA, Val: header},
+			bpf.LoadConstant{Dst: bpf.RegX, Val: typ},
+			bpf.LoadExtension{Num: bpf.ExtNetlinkAttr},
+		}
+	}
+	inside := func(typ uint32) []bpf.Instruction { // A: where an attribute is in the one that A shows
+		return []bpf.Instruction{
+			bpf.LoadConstant{Dst: bpf.RegX, Val: typ},
+			bpf.LoadExtension{Num: bpf.ExtNetlinkAttrNested},
+		}
+	}
+	value := func(size int) []bpf.Instruction { // A: the value of the attribute that A shows
+		return []bpf.Instruction{bpf.TAX{}, bpf.LoadIndirect{Off: unix.SizeofRtAttr, Size: size}}
+	}
+	refuseUnless := func(test bpf.JumpTest, v uint32) []bpf.Instruction {
+		return []bpf.Instruction{bpf.JumpIf{Cond: test, Val: v, SkipTrue: 1}, bpf.RetConstant{}}
+	}
+	const whole = 1 << 18 // more than any message has
+	pass := []bpf.Instruction{bpf.RetConstant{Val: whole}}
+	refuse := []bpf.Instruction{bpf.RetConstant{}}
+	passIf := func(v uint32) []bpf.Instruction {
+		return []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipFalse: 1}, pass[0]}
+	}
+	refuseIf := func(v uint32) []bpf.Instruction {
+		return []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipFalse: 1}, refuse[0]}
+	}
+	program := func(parts ...[]bpf.Instruction) (all []bpf.Instruction) {
+		for _, p := range parts {
+			all = append(all, p...)
+		}
+		return all
+	}
+	// A message's header is in the order of this machine, what the filter loads in that of the network.
+	ended := uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, conntrackMessage(nl.IPCTNL_MSG_CT_DELETE))))
+	kind := []bpf.Instruction{bpf.LoadAbsolute{Off: messageType, Size: 2}}
+
+	udp := program(kind, refuseIf(ended), pass)
+	tcp := program(
+		attribute(nl.CTA_STATUS), value(4), refuseUnless(bpf.JumpBitsSet, statusAssured),
+		attribute(nl.CTA_PROTOINFO), passIf(0),
+		inside(nl.CTA_PROTOINFO_TCP), refuseIf(0), inside(nl.CTA_PROTOINFO_TCP_STATE), refuseIf(0), value(1),
+		[]bpf.Instruction{bpf.StoreScratch{Src: bpf.RegA, N: 0}},
+		kind,
+	)
+	// Of the end of an entry, that of an open connection; of a change, that to established or closed.
+	closedBefore := program(
+		[]bpf.Instruction{bpf.LoadScratch{Dst: bpf.RegA, N: 0}},
+		refuseIf(uint32(TCPTimeWait)), refuseIf(uint32(TCPClosed)), pass,
+	)
+	tcp = append(tcp, bpf.JumpIf{Cond: bpf.JumpEqual, Val: ended, SkipFalse: uint8(len(closedBefore))})
+	tcp = append(tcp, closedBefore...)
+	tcp = append(tcp, program(
+		[]bpf.Instruction{bpf.LoadScratch{Dst: bpf.RegA, N: 0}},
+		passIf(uint32(TCPEstablished)), passIf(uint32(TCPTimeWait)), passIf(uint32(TCPClosed)),
+		refuse,
+	)...)
+
+	first := program(
+		[]bpf.Instruction{bpf.LoadAbsolute{Off: messagePort, Size: 4}}, refuseUnless(bpf.JumpEqual, 0),
+		attribute(nl.CTA_MARK), refuseIf(0), value(4), refuseUnless(bpf.JumpBitsSet, m.EgressBit()),
+		attribute(nl.CTA_STATUS), refuseIf(0), value(4), refuseUnless(bpf.JumpBitsSet, statusSNAT),
+		attribute(nl.CTA_TUPLE_ORIG), refuseIf(0), inside(nl.CTA_TUPLE_PROTO), refuseIf(0), inside(nl.CTA_PROTO_NUM), refuseIf(0), value(1),
+		[]bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_UDP, SkipFalse: uint8(len(udp))}},
+	)
+	return program(first, udp, refuseUnless(bpf.JumpEqual, unix.IPPROTO_TCP), tcp)
+}

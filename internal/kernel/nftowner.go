@@ -1,0 +1,246 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// A table with an owner, a netlink socket, is changed by that socket alone: "nft flush ruleset" of others passes it by, and
+// whatever else they try fails with EPERM. The owner's end leaves a table with the flag persist as an orphan, which is like
+// any other table until the next owner comes. Without that flag it would end with its owner (nft_rcv_nl_event,
+// nf_tables_updtable in net/netfilter/nf_tables_api.c; owner since Linux 5.12, persist and adoption since 6.9).
+const (
+	tableOwner   = 0x2 // NFT_TABLE_F_OWNER
+	tablePersist = 0x4 // NFT_TABLE_F_PERSIST
+	tableOwned   = tableOwner | tablePersist
+
+	attrTableOwner = 7 // NFTA_TABLE_OWNER: the port of the owner's socket
+	probeName      = tableName + "-probe"
+)
+
+// maxAnswer is more than an error takes.
+const maxAnswer = 1 << 16
+
+// tableWriter is the socket by which every change of our table goes: the table belongs to it.
+type tableWriter struct {
+	sock *nl.NetlinkSocket
+	port uint32 // the socket's address, which the kernel shows as the table's owner
+	seq  uint32
+}
+
+func openTableWriter() (*tableWriter, error) {
+	sock, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	w := &tableWriter{sock: sock}
+	w.port, err = sock.GetPid()
+	err = errors.Join(err,
+		unix.SetsockoptInt(sock.GetFd(), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer),
+		sock.SetReceiveBufferSize(sendBuffer, true))
+	if err != nil {
+		sock.Close()
+		return nil, fmt.Errorf("set up nftables socket: %w", err)
+	}
+	_ = sock.SetExtAck(true)                                                        // the kernel's own words, where it has some
+	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // errors without the message they are about
+	return w, nil
+}
+
+func (w *tableWriter) close() { w.sock.Close() }
+
+// commit has the kernel carry out the messages of one transaction, its edges included, all or none of them.
+func (w *tableWriter) commit(batch []netlink.Message) error {
+	last := len(batch) - 2 // before the edge
+	if last < 1 {
+		return nil
+	}
+	var b []byte
+	for i, m := range batch {
+		w.seq++
+		m.Header.PID, m.Header.Sequence = 0, w.seq
+		// Errors come unasked for; that it was received at all is said once.
+		if m.Header.Flags &^= netlink.Acknowledge; i == last {
+			m.Header.Flags |= netlink.Acknowledge
+		}
+		m.Header.Length = uint32(unix.SizeofNlMsghdr + align(len(m.Data)))
+		m.Data = append(m.Data, make([]byte, align(len(m.Data))-len(m.Data))...)
+		encoded, err := m.MarshalBinary()
+		if err != nil {
+			return fmt.Errorf("encode message %d: %w", i, err)
+		}
+		b = append(b, encoded...)
+	}
+	if err := unix.Sendto(w.sock.GetFd(), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	return w.answers(w.seq - 1)
+}
+
+// answers reads what the kernel has said to the messages just sent, which it carries out before the sending ends.
+func (w *tableWriter) answers(last uint32) error {
+	var errs []error
+	acknowledged := false
+	for buf := make([]byte, maxAnswer); ; {
+		n, _, err := unix.Recvfrom(w.sock.GetFd(), buf, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			if err := joined(errs); err != nil || acknowledged {
+				return err
+			}
+			return errors.New("the kernel did not answer")
+		case err != nil:
+			return fmt.Errorf("receive answers: %w", err)
+		}
+		messages, err := syscall.ParseNetlinkMessage(buf[:n])
+		if err != nil {
+			return fmt.Errorf("read answers: %w", err)
+		}
+		for _, m := range messages {
+			if m.Header.Type == unix.NLMSG_ERROR {
+				errs = append(errs, answer(m))
+				acknowledged = acknowledged || m.Header.Seq == last
+			}
+		}
+	}
+}
+
+// transaction collects changes to our table. The library encodes them, and the socket that owns the table sends them.
+type transaction struct {
+	*nftables.Conn
+	batch []netlink.Message
+}
+
+func newTransaction() (*transaction, error) {
+	t := &transaction{}
+	// The library has no other way to have its messages sent by a socket that is not its own.
+	c, err := nftables.New(nftables.WithTestDial(func(batch []netlink.Message) ([]netlink.Message, error) {
+		t.batch = append(t.batch, batch...)
+		return nil, io.EOF // no answers
+	}))
+	t.Conn = c
+	return t, err
+}
+
+// commit sends what was collected, with more messages at its end. Tables are made with the flags given: the library knows none.
+func (t *transaction) commit(w *tableWriter, flags uint32, more ...netlink.Message) error {
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if len(t.batch) == 0 {
+		return nil
+	}
+	end := len(t.batch) - 1
+	batch := append(append(t.batch[:end:end], more...), t.batch[end])
+	for i, m := range batch {
+		if m.Header.Type == netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE) {
+			batch[i] = newTable(tableName, flags)
+		}
+	}
+	return w.commit(batch)
+}
+
+func newTable(name string, flags uint32) netlink.Message {
+	return nftMessage(unix.NFT_MSG_NEWTABLE, netlink.Create, encode(
+		netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(name + "\x00")},
+		netlink.Attribute{Type: unix.NFTA_TABLE_FLAGS, Data: binary.BigEndian.AppendUint32(nil, flags)},
+	))
+}
+
+// takesFlags says whether the kernel knows these flags of a table. It is asked by a table that is gone at once.
+func (w *tableWriter) takesFlags(flags uint32) (bool, error) {
+	err := w.commit([]netlink.Message{
+		batchEdge(unix.NFNL_MSG_BATCH_BEGIN),
+		newTable(probeName, flags),
+		nftMessage(unix.NFT_MSG_DELTABLE, 0, encode(netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(probeName + "\x00")})),
+		batchEdge(unix.NFNL_MSG_BATCH_END),
+	})
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask for ownership of nftables tables: %w", err)
+	}
+	return true, nil
+}
+
+// tableState is what the kernel shows of our table itself.
+type tableState struct {
+	exists bool
+	flags  uint32
+	owner  uint32 // port of the owner's socket; 0: it has none
+}
+
+func readTableState() (s tableState, err error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return s, fmt.Errorf("open nftables socket: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	answers, err := conn.Execute(nftMessage(unix.NFT_MSG_GETTABLE, 0, encode(
+		netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(tableName + "\x00")},
+	)))
+	if errors.Is(err, unix.ENOENT) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("read nftables table %s: %w", tableName, err)
+	}
+	for _, m := range answers {
+		s.exists = true
+		for typ, value := range attrs(m.Data, nfgenmsgLen) {
+			switch {
+			case len(value) != 4:
+			case typ == unix.NFTA_TABLE_FLAGS:
+				s.flags = binary.BigEndian.Uint32(value)
+			case typ == attrTableOwner:
+				s.owner = binary.BigEndian.Uint32(value)
+			}
+		}
+	}
+	return s, nil
+}
+
+// ReasonTableNotOwned is of a Problem: this kernel does not let us own our table.
+const ReasonTableNotOwned cluster.Reason = "TableNotOwned"
+
+// problems tells what keeps the table from being ours alone.
+func (n *nft) problems(node string) []cluster.Problem {
+	if n.writer == nil || n.flags != 0 {
+		return nil
+	}
+	var release string
+	if u := (unix.Utsname{}); unix.Uname(&u) == nil {
+		release = unix.ByteSliceToString(u.Release[:])
+	}
+	return []cluster.Problem{{
+		Kind: "Node", Object: node, Field: "kernel", Value: release, Reason: ReasonTableNotOwned,
+		Message: "it cannot keep others' hands off our nftables table, as Linux 6.9 and newer can: after nft flush ruleset selected pods " +
+			"leave by the main table until the table is back, some milliseconds later",
+	}}
+}
+
+// OwnedError says that our table belongs to another process: another daemon runs on this node.
+type OwnedError struct{ Port uint32 }
+
+func (e OwnedError) Error() string {
+	who := fmt.Sprintf("the netlink socket %d", e.Port)
+	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", e.Port)); err == nil { // a process's first socket has its id
+		who = fmt.Sprintf("process %d (%s)", e.Port, strings.TrimSpace(string(name)))
+	}
+	return fmt.Sprintf("nftables table inet %s belongs to %s: another daemon runs on this node, and must end first", tableName, who)
+}

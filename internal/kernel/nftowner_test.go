@@ -1,0 +1,124 @@
+package kernel
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// nftTry runs nft and returns what it printed.
+func nftTry(t *testing.T, line string) (string, error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "nft", line).CombinedOutput()
+	return string(out), err
+}
+
+func tableStateNow(t *testing.T) tableState {
+	t.Helper()
+	s, err := readTableState()
+	require.NoError(t, err)
+	return s
+}
+
+// TestOwnedTable has others try to change a table that is ours, and shows what an orphan is.
+func TestOwnedTable(t *testing.T) {
+	newNode(t)
+	var n nft
+	d := someDataPlane()
+	_, err := n.apply(t.Context(), d)
+	require.NoError(t, err)
+	require.Equal(t, tableState{true, tableOwned, n.writer.port}, tableStateNow(t))
+	full := ruleset(t)
+
+	for _, line := range []string{
+		"delete table inet egressway", "flush table inet egressway", "flush chain inet egressway guard", "delete chain inet egressway guard",
+		"add rule inet egressway guard accept", "add element inet egressway cluster4 { 192.0.2.0/24 }", "flush set inet egressway pods4",
+		"add table inet egressway", "add table inet egressway { flags dormant; }",
+	} {
+		out, err := nftTry(t, line)
+		require.Error(t, err, line)
+		require.Contains(t, out, "Operation not permitted", line)
+	}
+	nftCommand(t, "flush ruleset")
+	require.Equal(t, full, ruleset(t))
+
+	// Another daemon comes meanwhile.
+	var next nft
+	_, err = next.apply(t.Context(), d)
+	require.ErrorAs(t, err, &OwnedError{})
+	require.ErrorContains(t, err, "another daemon runs on this node")
+	require.ErrorAs(t, new(nft).cleanup(), &OwnedError{})
+	require.Equal(t, full, ruleset(t))
+
+	// The first one dies: nobody's, the table stands, and the other takes it as it is.
+	n.close()
+	require.Equal(t, tableState{true, tablePersist, 0}, tableStateNow(t))
+	changed, err := next.apply(t.Context(), d)
+	require.NoError(t, err)
+	require.False(t, changed)
+	require.Equal(t, tableState{true, tableOwned, next.writer.port}, tableStateNow(t))
+
+	// Given up, it is a table like any other, also to a version that knows nothing of owners.
+	require.NoError(t, next.release())
+	require.Equal(t, tableState{true, 0, 0}, tableStateNow(t))
+	nftCommand(t, "add table inet egressway")
+	nftCommand(t, "flush chain inet egressway guard")
+	_, err = n.apply(t.Context(), d)
+	require.NoError(t, err)
+	require.Equal(t, tableState{true, tableOwned, n.writer.port}, tableStateNow(t))
+	require.Equal(t, full, ruleset(t))
+	require.NoError(t, n.cleanup())
+	require.Empty(t, ruleset(t))
+
+	// An orphan is protected from nobody.
+	_, err = n.apply(t.Context(), d)
+	require.NoError(t, err)
+	n.close()
+	out, err := nftTry(t, "add table inet egressway")
+	require.Error(t, err, "flags differ")
+	require.Contains(t, out, "Operation not supported")
+	nftCommand(t, "flush chain inet egressway guard")
+	nftCommand(t, "add rule inet egressway guard accept")
+	nftCommand(t, "flush ruleset")
+	require.Empty(t, ruleset(t))
+}
+
+// TestFormerElementsAreCarried replaces the table whole, as when it gets an owner: what is to be remembered for a while
+// still is.
+func TestFormerElementsAreCarried(t *testing.T) {
+	newNode(t)
+	d := someDataPlane()
+	var n nft
+	require.NoError(t, n.claim(0))
+	_, err := n.apply(t.Context(), d)
+	require.NoError(t, err)
+	require.Equal(t, tableState{true, 0, 0}, tableStateNow(t))
+	smaller := d
+	smaller.Endpoints = d.Endpoints[:1]
+	_, err = n.apply(t.Context(), smaller)
+	require.NoError(t, err)
+	require.Regexp(t, `(?s)set former4 {[^}]*10\.244\.1\.12 expires`, ruleset(t))
+
+	var next nft
+	changed, err := next.apply(t.Context(), smaller)
+	require.NoError(t, err)
+	require.False(t, changed)
+	require.Equal(t, tableState{true, tableOwned, next.writer.port}, tableStateNow(t))
+	require.Regexp(t, `(?s)set former4 {[^}]*10\.244\.1\.12 [^}]*expires`, ruleset(t))
+}
+
+// TestKernelWithoutOwners asks for a flag that no kernel knows, as persist is to one before 6.9.
+func TestKernelWithoutOwners(t *testing.T) {
+	newNode(t)
+	var n nft
+	require.NoError(t, n.claim(tableOwned|0x80))
+	require.Zero(t, n.flags)
+	_, err := n.apply(t.Context(), someDataPlane())
+	require.NoError(t, err)
+	require.Equal(t, tableState{true, 0, 0}, tableStateNow(t))
+	require.NotContains(t, ruleset(t), probeName)
+	require.Equal(t, ReasonTableNotOwned, n.problems("a")[0].Reason)
+	require.NoError(t, n.release())
+	require.Equal(t, tableState{true, 0, 0}, tableStateNow(t))
+}

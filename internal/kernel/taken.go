@@ -1,0 +1,82 @@
+package kernel
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// taken finds what others took away: what stood after the last Apply, is planned still, and had to be made anew.
+type taken struct {
+	before  *plan.NodePlan // in force since the last Apply; nil: none is
+	routes  map[routeKey]*plan.Route
+	objects []string
+}
+
+// end tells what was taken away before an Apply, which has brought p about.
+func (t *taken) end(p *plan.NodePlan) []string {
+	objects := t.objects
+	*t = taken{before: p}
+	return objects
+}
+
+func (t *taken) add(object string) {
+	if !slices.Contains(t.objects, object) {
+		t.objects = append(t.objects, object)
+	}
+}
+
+// rule takes in a rule that was made. Rules of one priority, of both families, are told as one.
+func (t *taken) rule(r rule) {
+	if t.before != nil && slices.Contains(both(t.before.Rules), r) {
+		t.add(fmt.Sprintf("rule %d", r.Priority))
+	}
+}
+
+// route takes in a route that was made. Routes are told by their table.
+func (t *taken) route(p *plan.Route) {
+	if t.before == nil {
+		return
+	}
+	if t.routes == nil {
+		t.routes = make(map[routeKey]*plan.Route, len(t.before.Routes))
+		for i := range t.before.Routes {
+			t.routes[keyOf(&t.before.Routes[i])] = &t.before.Routes[i]
+		}
+	}
+	if had := t.routes[keyOf(p)]; had != nil && reflect.DeepEqual(had, p) {
+		t.add(fmt.Sprintf("routes of table %d", p.Table))
+	}
+}
+
+// vrf takes in a VRF device that was made.
+func (t *taken) vrf(name string) {
+	if t.before != nil && slices.ContainsFunc(t.before.VRFs, func(v plan.VRF) bool { return v.Name == name }) {
+		t.add("VRF device " + name)
+	}
+}
+
+// port takes in an interface that was enslaved.
+func (t *taken) port(name, vrf string) {
+	if t.before != nil && slices.ContainsFunc(t.before.VRFs, func(v plan.VRF) bool {
+		return v.Name == vrf && slices.Contains(v.Interfaces, name)
+	}) {
+		t.add("interface " + name + " in VRF " + vrf)
+	}
+}
+
+// tunnel takes in a tunnel device that was made.
+func (t *taken) tunnel(made *plan.Tunnel) {
+	if t.before != nil && t.before.Tunnel != nil && t.before.Tunnel.Device == made.Device {
+		t.add("VXLAN device " + made.Device)
+	}
+}
+
+// table takes in that the nftables table was not as it was left.
+func (t *taken) table() {
+	if t.before != nil {
+		t.add("nftables table inet " + tableName)
+	}
+}
