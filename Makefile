@@ -12,14 +12,14 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 MODULE  := github.com/egressway/egressway
 
 # Packages whose tests make devices, routes or nodes run as root on a kernel with VRF; labexec gives them one.
-LAB  = $(addprefix $(MODULE)/,internal/bgp internal/kernel internal/lab) $(shell $(GO) list ./test/... 2>/dev/null)
+LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/lab) $(shell $(GO) list ./test/... 2>/dev/null)
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 
 # The lab starts this daemon on its nodes.
 export EGRESSWAY_BIN := $(CURDIR)/bin/egressway
 
 .NOTPARALLEL:
-.PHONY: help deps lab-kernel kubelab build generate lint fmt tools unit lab test demo image clean bin/egressway bin/labexec bin/demo
+.PHONY: help deps lab-kernel kubelab build generate lint fmt tools unit lab test demo failover image clean bin/egressway bin/egressway-next bin/labexec bin/demo chaos bin/chaos
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,11 +38,18 @@ build: bin/egressway ## bin/egressway
 bin/egressway:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/egressway
 
+# The same in another version, for tests of upgrades.
+bin/egressway-next:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=v-next' -o $@ ./cmd/egressway
+
 bin/labexec:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/labexec
 
 bin/demo:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/demo
+
+bin/chaos:
+	CGO_ENABLED=0 $(GO) build -ldflags '-X main.version=$(VERSION)' -o $@ ./lab/chaos
 
 generate: ## write deepcopy functions and the CRD anew
 	$(GO) generate ./api/...
@@ -83,7 +90,7 @@ endef
 unit: tools kubelab ## tests that need no lab, with the race detector
 	KUBELAB=$$(lab/kubelab/build.sh) $(GO) test -race -count=1 -timeout 10m $(UNIT)
 
-lab: lab-kernel kubelab bin/egressway bin/labexec ## tests in the lab: namespaces, FRR, packets, an API server
+lab: lab-kernel kubelab bin/egressway bin/egressway-next bin/labexec ## tests in the lab: namespaces, FRR, packets, an API server
 	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 $(GO) test -count=1 -p 2 -timeout 15m -exec $(CURDIR)/bin/labexec $(LAB)
 
 test: deps build lint lab-kernel kubelab unit lab ## everything that the CI runs
@@ -91,12 +98,19 @@ test: deps build lint lab-kernel kubelab unit lab ## everything that the CI runs
 demo: deps lab-kernel build bin/labexec bin/demo ## two nodes, two networks, routers, packets: ends with a table of what was seen
 	bin/labexec bin/demo
 
+chaos: deps lab-kernel kubelab build bin/labexec bin/chaos ## break the lab in random order under traffic: SEED=n (random), MINUTES=n (10), FAULTS=kind,kind (all)
+	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 bin/labexec bin/chaos -seed '$(or $(SEED),0)' -minutes '$(or $(MINUTES),10)' -faults '$(FAULTS)'
+
 # With Docker: docker build --build-arg VERSION=$(VERSION) -t egressway:dev .
 image: $(TOOLS)/ko-$(KO) ## the image, without Docker: dist/egressway.tar (the Dockerfile is the other way)
 	@mkdir -p dist
 	VERSION=$(VERSION) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) KO_DOCKER_REPO=egressway $< build --push=false --bare --tags dev \
 		--platform linux/$$($(GO) env GOARCH) --image-label org.opencontainers.image.source=https://$(MODULE),org.opencontainers.image.version=$(VERSION) \
 		--tarball dist/egressway.tar ./cmd/egressway
+
+failover: lab-kernel kubelab build bin/labexec ## have the host die RUNS times (50) under traffic, and print how long who took
+	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 FAILOVER_RUNS=$(or $(RUNS),50) \
+		$(GO) test -count=1 -timeout 2h -exec $(CURDIR)/bin/labexec ./test/e2e -run 'TestFailover$$' -v
 
 clean: ## remove what was built here; the caches under ~/.cache stay
 	rm -rf bin dist

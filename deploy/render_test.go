@@ -77,6 +77,14 @@ func TestPrivileges(t *testing.T) {
 	require.Len(t, spec.Containers, 1)
 	confined(t, spec.Containers[0], "NET_ADMIN", "NET_RAW")
 
+	speaker := daemonSet(t, built(t, base), "egressway-speaker").Spec.Template.Spec
+	require.True(t, speaker.HostNetwork)
+	require.False(t, speaker.HostPID || speaker.HostIPC || *speaker.AutomountServiceAccountToken)
+	require.Empty(t, speaker.InitContainers)
+	require.Len(t, speaker.Containers, 1)
+	confined(t, speaker.Containers[0], "NET_RAW")
+	require.Equal(t, spec.Containers[0].Image, speaker.Containers[0].Image)
+
 	cleanup := daemonSet(t, built(t, "kustomize/cleanup"), "egressway-cleanup").Spec.Template.Spec
 	require.Len(t, cleanup.InitContainers, 1)
 	require.Len(t, cleanup.Containers, 1)
@@ -108,6 +116,39 @@ func daemonSet(t *testing.T, o objects, name string) *appsv1.DaemonSet {
 	var d appsv1.DaemonSet
 	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &d, true))
 	return &d
+}
+
+// TestSpeaker: daemon and speaker find each other, read the same passwords, and are on the same nodes.
+func TestSpeaker(t *testing.T) {
+	o := built(t, base)
+	set := daemonSet(t, o, "egressway-speaker")
+	require.Equal(t, appsv1.OnDeleteDaemonSetStrategyType, set.Spec.UpdateStrategy.Type, "an update costs sessions")
+	speaker, daemon := set.Spec.Template.Spec, daemonSet(t, o, "egressway").Spec.Template.Spec
+	require.Equal(t, []string{"speaker", "--socket=" + configOf(t, o).Speaker.Socket}, speaker.Containers[0].Args)
+	require.Contains(t, daemon.Containers[0].Env, corev1.EnvVar{Name: "EGRESSWAY_SPEAKER_START", Value: "false"})
+	require.NotEqual(t, set.Spec.Selector, daemonSet(t, o, "egressway").Spec.Selector)
+
+	mounted := func(p corev1.PodSpec) (paths []string) {
+		for _, m := range p.Containers[0].VolumeMounts {
+			paths = append(paths, m.MountPath)
+		}
+		return paths
+	}
+	require.Equal(t, mounted(daemon), mounted(speaker))
+	require.Equal(t, daemon.Volumes[0].Projected.Sources[1].Secret.Name, speaker.Volumes[0].Secret.SecretName)
+	require.Equal(t, daemon.Volumes[1], speaker.Volumes[1])
+	require.Equal(t, daemon.NodeSelector, speaker.NodeSelector)
+	require.Equal(t, daemon.Tolerations, speaker.Tolerations)
+	require.Equal(t, daemon.PriorityClassName, speaker.PriorityClassName)
+
+	o = rendered(t, `{config: {speaker: {socket: /run/egressway/s.sock}, log: {level: debug, format: json}}, passwordSecret: bgp,
+		tolerations: [], affinity: {podAffinity: {}}, speaker: {resources: {limits: {memory: 2Gi}}}}`)
+	speaker = daemonSet(t, o, "egressway-speaker").Spec.Template.Spec
+	require.Equal(t, []string{"speaker", "--socket=/run/egressway/s.sock", "--log-level=debug", "--log-format=json"}, speaker.Containers[0].Args)
+	require.Equal(t, "bgp", speaker.Volumes[0].Secret.SecretName)
+	require.Empty(t, speaker.Tolerations)
+	require.NotNil(t, speaker.Affinity)
+	require.Equal(t, "2Gi", speaker.Containers[0].Resources.Limits.Memory().String())
 }
 
 // TestValues: what the values say arrives where it should.
@@ -194,6 +235,8 @@ func TestBadValues(t *testing.T) {
 		"podMonitor: {enabled: true, interval: half a minute}": "interval",
 		"config: {status: {metricsAddress: 9479}}":             "metricsAddress",
 		"config: {status: {socket: /tmp/sock}}":                "socket",
+		"config: {speaker: {socket: /tmp/sock}}":               "socket",
+		"speaker: {updateStrategy: {type: RollingUpdate}}":     "updateStrategy",
 		"config: {networks: [{vrf: vrf-red}]}":                 "name",
 		"config: []":                                           "config",
 	} {
@@ -220,7 +263,7 @@ func TestDocumentedValues(t *testing.T) {
 	for key, value := range values {
 		require.Contains(t, schema.Properties, key)
 		names := []string{key}
-		if inner, ok := value.(map[string]any); ok && (key == "image" || key == "podMonitor") {
+		if inner, ok := value.(map[string]any); ok && (key == "image" || key == "podMonitor" || key == "speaker") {
 			names = nil
 			for k := range inner {
 				names = append(names, key+"."+k)

@@ -24,6 +24,22 @@ func Binary() (string, error) {
 	return path, nil
 }
 
+// NextVersion is what NextBinary says it is.
+const NextVersion = "v-next"
+
+// NextBinary is the path of our own program in another version, built beside Binary.
+func NextBinary() (string, error) {
+	path, err := Binary()
+	if err != nil {
+		return "", err
+	}
+	path += "-next"
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("another version of our program is needed: go build -ldflags '-X main.version=%s' -o %s ./cmd/egressway: %w", NextVersion, path, err)
+	}
+	return path, nil
+}
+
 // Daemon is a program that runs in a node until it is stopped.
 type Daemon struct {
 	cmd  *exec.Cmd
@@ -49,7 +65,9 @@ func (l *Lab) Start(n *Node, args ...string) (*Daemon, error) {
 		return nil, fmt.Errorf("%s: %w", d.what, err)
 	}
 	go func() { // owned by Done: every way to end waits for it
-		d.err = d.cmd.Wait()
+		if err := d.cmd.Wait(); !errors.Is(err, exec.ErrWaitDelay) { // what it left behind may write on
+			d.err = err
+		}
 		close(d.done)
 	}()
 	l.atEnd(d.Kill)
@@ -64,6 +82,16 @@ func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
 // Done is closed when the daemon has ended; Err says how.
 func (d *Daemon) Done() <-chan struct{} { return d.done }
+
+// Ended says whether the daemon has ended.
+func (d *Daemon) Ended() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
+}
 
 // Err is how the daemon ended: nil with status 0. It waits for the end.
 func (d *Daemon) Err() error {

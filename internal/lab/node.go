@@ -30,6 +30,7 @@ type Node struct {
 	Definition Definition // with what it inherited
 	Management netip.Addr // its address in the management network, if it has one
 
+	wire                string // the bridge's end of its interface there
 	netns, mntns, utsns *os.File
 	tasks               chan task
 	gone                chan struct{}

@@ -35,6 +35,23 @@ func (p Packet) String() string {
 	return fmt.Sprintf("%s:%s %s %s > %s %s%s", p.Node, p.Interface, direction, p.Src, p.Dst, p.Protocol, fresh)
 }
 
+// Header is what a Witness notes of the latest packet of a kind, to tell what it was.
+type Header struct {
+	SrcPort, DstPort uint16
+	Flags            uint8 // TCP: FIN 1, SYN 2, RST 4, PSH 8, ACK 16
+	Length           uint16
+}
+
+func (h Header) String() string {
+	what := []string{fmt.Sprintf("port %d > %d, %d bytes", h.SrcPort, h.DstPort, h.Length)}
+	for i, name := range []string{"FIN", "SYN", "RST", "PSH", "ACK"} {
+		if h.Flags&(1<<i) != 0 {
+			what = append(what, name)
+		}
+	}
+	return strings.Join(what, " ")
+}
+
 // Packets counts packets.
 type Packets map[Packet]int
 
@@ -58,6 +75,7 @@ type view struct {
 	mu     sync.Mutex
 	names  map[int]string // of interfaces, empty: not looked at
 	counts Packets
+	latest map[Packet]Header
 }
 
 // Witness starts counting at the given places, each written node or node:interface; a node alone means all its interfaces
@@ -82,7 +100,7 @@ func (l *Lab) Witness(places ...string) (*Witness, error) {
 }
 
 func newView(n *Node, device string) (*view, error) {
-	v := &view{node: n, only: device, names: map[int]string{}, counts: Packets{}}
+	v := &view{node: n, only: device, names: map[int]string{}, counts: Packets{}, latest: map[Packet]Header{}}
 	const buffer = 32 << 20
 	err := n.Do(func() error {
 		all := int(unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8) // in network byte order
@@ -115,8 +133,8 @@ func (v *view) drain(fd int) {
 			return
 		}
 		link, ok := from.(*unix.SockaddrLinklayer)
-		if !ok {
-			continue
+		if !ok || link.Pkttype == unix.PACKET_OTHERHOST {
+			continue // for somebody else, whom the switch has forgotten: it sends such frames to everybody
 		}
 		name := v.name(link.Ifindex)
 		if p, ok := parsePacket(buf[:n]); ok && name != "" {
@@ -125,6 +143,9 @@ func (v *view) drain(fd int) {
 				continue // its memory is shared with the receiver, which may have written new addresses into it
 			}
 			v.counts[p]++
+			if h, ok := parseHeader(p, buf[:n]); ok && !laterFragment(buf[:n]) {
+				v.latest[p] = h
+			}
 		}
 	}
 }
@@ -174,6 +195,26 @@ func parsePacket(b []byte) (Packet, bool) {
 	return Packet{}, false
 }
 
+// parseHeader reads ports and flags. Those behind IPv6 extension headers are not looked for.
+func parseHeader(p Packet, b []byte) (h Header, ok bool) {
+	length, next := 40, b[6]
+	if b[0]>>4 == 4 {
+		length, next = int(b[0]&0x0f)*4, b[9]
+		h.Length = uint16(b[2])<<8 | uint16(b[3])
+	} else {
+		h.Length = uint16(b[4])<<8 | uint16(b[5]) + 40
+	}
+	if Protocol(next) != p.Protocol || p.Protocol != TCP && p.Protocol != UDP || len(b) < length+14 {
+		return h, false
+	}
+	b = b[length:]
+	h.SrcPort, h.DstPort = uint16(b[0])<<8|uint16(b[1]), uint16(b[2])<<8|uint16(b[3])
+	if p.Protocol == TCP {
+		h.Flags = b[13] & 0x1f
+	}
+	return h, true
+}
+
 // hopLimit is what Linux sends with (net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit).
 const hopLimit = 64
 
@@ -208,12 +249,29 @@ func (w *Witness) Find(wanted func(Packet) bool) Packets {
 	return found
 }
 
+// Latest is what was noted of the latest packet of a kind, if it was TCP or UDP.
+func (w *Witness) Latest(p Packet) (h Header, ok bool) {
+	for _, v := range w.views {
+		if v.node.Name != p.Node {
+			continue
+		}
+		v.mu.Lock()
+		noted, has := v.latest[p]
+		v.mu.Unlock()
+		if has {
+			h, ok = noted, true
+		}
+	}
+	return h, ok
+}
+
 // Reset forgets all packets so far.
 func (w *Witness) Reset() {
 	for _, v := range w.views {
 		v.look()
 		v.mu.Lock()
 		clear(v.counts)
+		clear(v.latest)
 		v.mu.Unlock()
 	}
 }

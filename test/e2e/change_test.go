@@ -65,7 +65,7 @@ func TestChange(t *testing.T) {
 				require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
 				route("red1", "192.0.2.10/32", "10.1.0."+to)
 				route("red2", "2001:db8:2::10/128", "fd01::"+to)
-			})
+			}, "a-p1", "b-p1")
 		})
 	}
 	move("host", "12", "network: red\n", "network: red\nstatus:\n  host: b\n")

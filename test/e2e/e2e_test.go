@@ -22,6 +22,9 @@ func play(t *testing.T, o stage.Options) *stage.Stage {
 			for node, d := range s.Daemons {
 				t.Logf("daemon on %s:\n%s", node, d.Log())
 			}
+			for node, d := range s.Speakers {
+				t.Logf("speaker on %s:\n%s", node, d.Log())
+			}
 		}
 		require.NoError(t, s.Close())
 	})

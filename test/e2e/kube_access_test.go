@@ -70,7 +70,7 @@ func TestAccess(t *testing.T) {
 	}
 	// The same two moves again and again are the same two Events, counted.
 	require.NoError(t, s.Edit(ctx, "web.yaml", free, at(standby)))
-	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
 	require.NoError(t, lab.Wait(ctx, patience, func() error {
 		if used(t, s)["patch events."] {
 			return nil
@@ -78,13 +78,13 @@ func TestAccess(t *testing.T) {
 		if err := s.Edit(ctx, "web.yaml", at(standby), at(host)); err != nil {
 			return err
 		}
-		if err := s.AwaitHost(ctx, "shop", "web", host, ""); err != nil {
+		if err := s.AwaitHost(ctx, "shop", "web", host, standby); err != nil {
 			return err
 		}
 		if err := s.Edit(ctx, "web.yaml", at(host), at(standby)); err != nil {
 			return err
 		}
-		if err := s.AwaitHost(ctx, "shop", "web", standby, ""); err != nil {
+		if err := s.AwaitHost(ctx, "shop", "web", standby, host); err != nil {
 			return err
 		}
 		return fmt.Errorf("no Event was counted up")

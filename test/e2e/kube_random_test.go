@@ -173,6 +173,8 @@ func told(t *testing.T, s *stage.Stage, router string) (all []string) {
 				if !strings.Contains(p.Path, "64512") {
 					continue
 				}
+				// Which of several that are used alike is called the best one depends on which came first.
+				p.Multipath, p.Bestpath = p.Multipath || p.Bestpath, false
 				b, err := json.Marshal(p)
 				require.NoError(t, err)
 				all = append(all, prefix+" "+string(b))
@@ -225,7 +227,8 @@ func TestRandomChanges(t *testing.T) {
 		require.NoError(t, err)
 	}
 	t.Logf("SEED=%d repeats this", seed)
-	s := play(t, stage.Options{API: true})
+	// A former host that stands by for its flows would go in the midst of the comparison.
+	s := play(t, stage.Options{API: true, Config: func(c string) string { return c + "moves: {keepFlows: 0s}\n" }})
 	ctx := t.Context()
 	host, _ := hosts(t, s)
 	hostAt(t, s, host)

@@ -63,7 +63,7 @@ func TestKubernetes(t *testing.T) {
 		watches := []*fibWatch{watchFIB(t, s, "red1"), watchFIB(t, s, "red2")}
 		moving(t, s, now, func() {
 			require.NoError(t, s.Edit(ctx, "shop.yaml", "network: red\n", selector))
-			require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+			require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host), "the former host is kept for its flows")
 			hostAt(t, s, standby)
 		}, "a-p1", "b-p1")
 		for _, w := range watches {
@@ -151,7 +151,13 @@ func TestLeaderDies(t *testing.T) {
 		}
 	}
 	require.NoError(t, s.Write(ctx, "cluster.yaml", strings.Join(documents, "---\n")))
-	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+	_, err = s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
+		if e.Host != standby {
+			return errors.New("want the standby as host")
+		}
+		return nil
+	})
+	require.NoError(t, err)
 	hostAt(t, s, standby)
 	traffic.answered(t, 5, now)
 	require.NoError(t, s.Write(ctx, "cluster.yaml", nodes))

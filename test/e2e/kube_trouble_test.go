@@ -334,7 +334,7 @@ func TestHostLabels(t *testing.T) {
 	labelled(map[string]string{"shop-web": host, "a-b-c": older})
 
 	require.NoError(t, s.Edit(ctx, "web.yaml", "network: red\n", "network: red\n  nodeSelector: {matchLabels: {kubernetes.io/hostname: "+standby+"}}\n"))
-	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
 	labelled(map[string]string{"shop-web": standby, "a-b-c": older})
 
 	for node, labels := range map[string]string{

@@ -152,6 +152,8 @@ func TestStandby(t *testing.T) {
 	}
 	paths("a", "b")
 	awaitServed(t, s, all)
+	awaitWatched(t, s, "a", "b")
+	awaitWatched(t, s, "b", "a")
 	watches := make([]*fibWatch, len(routers))
 	for i, router := range routers {
 		watches[i] = watchFIB(t, s, router)
@@ -177,6 +179,31 @@ func TestStandby(t *testing.T) {
 			w.forget()
 		}
 	}
+	// visited is moving with connections from outside, which go on too.
+	visited := func(t *testing.T, change func()) {
+		t.Helper()
+		var visits []*lab.Session
+		for _, f := range ipFamilies {
+			for range 4 { // some are served by pods of the host, some by others'
+				visit, err := s.Node("ext-red").Open(ctx, netip.AddrPortFrom(f.web, 80))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, visit.Close()) })
+				visits = append(visits, visit)
+			}
+		}
+		var served []string
+		for _, visit := range visits {
+			a, err := visit.Ask(ctx)
+			require.NoError(t, err)
+			served = append(served, a.Name)
+		}
+		moving(t, s, all, change)
+		for i, visit := range visits {
+			a, err := visit.Ask(ctx)
+			require.NoError(t, err, "served by %s", served[i])
+			require.Equal(t, served[i], a.Name)
+		}
+	}
 	fromOutside := func(t *testing.T) {
 		t.Helper()
 		for _, f := range ipFamilies {
@@ -190,16 +217,18 @@ func TestStandby(t *testing.T) {
 		w.forget()
 	}
 	t.Run("to the standby", func(t *testing.T) {
-		moving(t, s, all, func() { tell("b", "a", 2) })
+		visited(t, func() { tell("b", "a", 2) })
 		moved(t, "a", "b")
 	})
 	t.Run("and back", func(t *testing.T) {
-		moving(t, s, all, func() { tell("a", "b", 3) })
+		visited(t, func() { tell("a", "b", 3) })
 		moved(t, "b", "a")
 	})
 	t.Run("to a third node, which is the standby first", func(t *testing.T) {
-		moving(t, s, all, func() {
+		visited(t, func() {
 			tell("a", "c", 3)
+			awaitWatched(t, s, "a", "c")
+			awaitWatched(t, s, "c", "a")
 			tell("c", "a", 4)
 		})
 		moved(t, "a", "c")

@@ -2,6 +2,7 @@
 package stage
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,6 +45,12 @@ type Options struct {
 	Manifests map[string]string   // file name: content; nil: those of the topology
 	Exec      map[string][]string // extra commands on a node when it is made
 
+	OwnSpeaker bool // the daemons start their speakers themselves
+	BFD        bool // routers and nodes watch each other by BFD
+	// BFDInterval is that of BFD in milliseconds, of which 3 may pass in silence; 0: 100. A machine that is shared with others
+	// may stand still for longer than 300 ms, which looks like a failure to both ends.
+	BFDInterval int
+
 	API        bool     // the daemons read the objects from an API server, where they are put instead
 	CRD        string   // of EgressService there; empty: ours
 	Objects    []string // more YAML documents for the API server, before the daemons start
@@ -53,13 +60,15 @@ type Options struct {
 // Stage is a running lab.
 type Stage struct {
 	*lab.Lab
-	Witness *lab.Witness
-	Daemons map[string]*lab.Daemon
-	API     *kubetest.API // nil without
+	Witness  *lab.Witness
+	Daemons  map[string]*lab.Daemon
+	Speakers map[string]*lab.Daemon // of nodes whose daemon does not start its own
+	API      *kubetest.API          // nil without
 
 	dir        string
 	nodes      []string
 	labelHosts bool
+	ownSpeaker bool
 }
 
 // shared is a folder in memory that nodes see too: they have a /run and /tmp of their own.
@@ -71,7 +80,10 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 	if err != nil {
 		return nil, err
 	}
-	s = &Stage{Daemons: map[string]*lab.Daemon{}, dir: dir, nodes: o.Nodes, labelHosts: o.LabelHosts}
+	s = &Stage{
+		Daemons: map[string]*lab.Daemon{}, Speakers: map[string]*lab.Daemon{},
+		dir: dir, nodes: o.Nodes, labelHosts: o.LabelHosts, ownSpeaker: o.OwnSpeaker,
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -82,6 +94,11 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 	}
 	if s.nodes == nil {
 		s.nodes = []string{"a", "b"}
+	}
+	if o.BFD {
+		if err := s.bfd(cmp.Or(o.BFDInterval, 100)); err != nil {
+			return s, err
+		}
 	}
 	if o.Config != nil {
 		if err := s.EditConfig(o.Config); err != nil {
@@ -145,11 +162,21 @@ func (s *Stage) Close() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// StartDaemon starts the daemon on a node.
+// StartDaemon starts the daemon on a node, and before it the node's speaker where none runs.
 func (s *Stage) StartDaemon(node string) error {
 	binary, err := lab.Binary()
 	if err != nil {
 		return err
+	}
+	return s.StartDaemonOf(node, binary)
+}
+
+// StartDaemonOf is StartDaemon with another version of our program.
+func (s *Stage) StartDaemonOf(node, binary string) (err error) {
+	if !s.ownSpeaker && (s.Speakers[node] == nil || s.Speakers[node].Ended()) {
+		if err := s.StartSpeaker(node); err != nil {
+			return err
+		}
 	}
 	config := "/etc/egressway/config.yaml"
 	if s.API != nil {

@@ -1,0 +1,250 @@
+// Package flows carries the established egress flows of a host to the standby, so that they go on when the standby takes
+// over: with the same source address and port, which nothing but a connection's entry in conntrack remembers.
+//
+// Every node dials each node that it is host or standby with, and tells what begins and ends of their flows. The host tells
+// all of them when a channel comes up, and again in parts from time to time; so the other side needs to remember nothing,
+// and whatever was missed is mended or runs out.
+package flows
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Role is that two nodes are host and standby of an ingress IP, and this one is one of them.
+type Role struct {
+	Ingress netip.Addr  // what flows have as source
+	Local   netip.Addr  // InternalIP of this node
+	Peer    netip.Addr  // InternalIP of the other, of the same family
+	Host    bool        // this node is the host; else Peer is
+	Path    plan.PathID // of the network here
+}
+
+// Counters count since the start of the process.
+type Counters struct {
+	Sent      uint64 // flows told to other nodes, whatever became of them
+	Bytes     uint64 // sent for it, without the headers of TCP and IP
+	Received  uint64 // flows that other nodes told
+	Injected  uint64 // of them, new here
+	Refreshed uint64 // here already
+	Held      uint64 // of pods of this node: kept in memory until it takes over
+	Removed   uint64 // told to be over
+	Refused   uint64 // not planned here, or in the way of what is
+	Dropped   uint64 // not told at first because too many were to be told
+	Lost      uint64 // times that the kernel had more events than could be read; what is there is listed then
+}
+
+type counters struct {
+	sent, bytes, received, injected, refreshed, held, removed, refused, dropped, lost atomic.Uint64
+}
+
+// Carrier carries flows between this node and others.
+type Carrier struct {
+	log      *slog.Logger
+	marks    plan.Marks
+	counters counters
+	changed  chan struct{} // the view has
+	due      chan struct{} // a full list is
+	inject   sync.Mutex    // held while entries are made, so that a view is one thing to all of them
+
+	mu       sync.Mutex // guards what follows; never held while waiting
+	view     *view
+	channels map[link]*channel
+	pending  *pending
+	held     map[key]held
+	senders  map[netip.Addr]context.CancelCauseFunc // nodes that a channel came from
+}
+
+// view is what this node is to do, as one pass of the daemon found it. It does not change.
+type view struct {
+	port  uint16
+	tell  map[netip.Addr][]told              // by ingress IP
+	hear  map[netip.Addr]map[netip.Addr]Role // by peer and ingress IP
+	local []netip.Addr
+	data  plan.DataPlane
+}
+
+// told is somebody who hears of an ingress IP's flows.
+type told struct {
+	*channel
+	host bool // this node is the host
+}
+
+// key is what tells flows apart.
+type key struct {
+	proto    uint8
+	src, dst netip.AddrPort
+}
+
+func keyOf(f kernel.Flow) key { return key{f.Proto, f.Src, f.Dst} }
+
+// New returns a Carrier that carries nothing until it runs and is told to.
+func New(log *slog.Logger, marks plan.Marks) *Carrier {
+	return &Carrier{
+		log: log, marks: marks, changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		view: &view{}, channels: map[link]*channel{}, pending: newPending(), held: map[key]held{},
+		senders: map[netip.Addr]context.CancelCauseFunc{},
+	}
+}
+
+// Counters returns what has been counted.
+func (c *Carrier) Counters() Counters {
+	n := &c.counters
+	return Counters{
+		Sent: n.sent.Load(), Bytes: n.bytes.Load(), Received: n.received.Load(), Injected: n.injected.Load(),
+		Refreshed: n.refreshed.Load(), Held: n.held.Load(), Removed: n.removed.Load(), Refused: n.refused.Load(),
+		Dropped: n.dropped.Load(), Lost: n.lost.Load(),
+	}
+}
+
+// Set says what this node is from now on: its roles, the port by which nodes talk, and its data plane. It is to be called
+// before the data plane is in force: where this node takes over, flows of its own pods, which the former host changed the
+// source of, get their entries first. Where it hands over, established ones of its own pods go on by the next host.
+func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
+	v := &view{port: port, tell: map[netip.Addr][]told{}, hear: map[netip.Addr]map[netip.Addr]Role{}, data: d}
+	c.mu.Lock()
+	links, hosted := map[link]bool{}, map[*channel]map[netip.Addr]bool{}
+	for _, r := range roles {
+		l := link{r.Local, netip.AddrPortFrom(r.Peer, port)}
+		ch := c.channels[l]
+		if ch == nil {
+			ch = newChannel(l)
+			c.channels[l] = ch
+		}
+		links[l] = true
+		v.tell[r.Ingress] = append(v.tell[r.Ingress], told{ch, r.Host})
+		if v.hear[r.Peer] == nil {
+			v.hear[r.Peer] = map[netip.Addr]Role{}
+		}
+		v.hear[r.Peer][r.Ingress] = r
+		if !slices.Contains(v.local, r.Local) {
+			v.local = append(v.local, r.Local)
+		}
+		if hosted[ch] == nil {
+			hosted[ch] = map[netip.Addr]bool{}
+		}
+		if r.Host {
+			hosted[ch][r.Ingress] = true
+		}
+	}
+	maps.DeleteFunc(c.channels, func(l link, _ *channel) bool { return !links[l] })
+	for _, ch := range c.channels {
+		if ch.hosts(hosted[ch]) {
+			signal(c.due)
+		}
+	}
+	for peer, end := range c.senders {
+		if v.hear[peer] == nil {
+			end(errNoRole)
+			delete(c.senders, peer)
+		}
+	}
+	former := c.view
+	c.view = v
+	c.mu.Unlock()
+	signal(c.changed)
+	c.takeOver(v)
+	c.leave(former, v)
+}
+
+func (c *Carrier) now() *view {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.view
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// restartAfter is the pause before something that failed is tried again.
+const restartAfter = time.Second
+
+// Run carries until ctx ends. What was injected stays.
+func (c *Carrier) Run(ctx context.Context) {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { c.serve(ctx, g); return nil })
+	g.Go(func() error { c.release(ctx); return nil })
+	g.Go(func() error { c.listAll(ctx); return nil })
+	_ = g.Wait() // none of them fails
+}
+
+// serve keeps running what the view asks for: channels and listeners, and where there are any, the watch. Without one, the
+// kernel does not make up messages about every connection of the node.
+func (c *Carrier) serve(ctx context.Context, g *errgroup.Group) {
+	watches := map[*Carrier]context.CancelFunc{}
+	channels, listeners := map[*channel]context.CancelFunc{}, map[netip.AddrPort]context.CancelFunc{}
+	for {
+		wanted := map[*channel]bool{}
+		c.mu.Lock()
+		v := c.view
+		for _, ch := range c.channels {
+			wanted[ch] = true
+		}
+		c.mu.Unlock()
+		follow(ctx, g, watches, map[*Carrier]bool{c: len(wanted) > 0}, func(ctx context.Context, c *Carrier) { c.watch(ctx) })
+		follow(ctx, g, channels, wanted, c.send)
+		addrs := map[netip.AddrPort]bool{}
+		for _, a := range v.local {
+			addrs[netip.AddrPortFrom(a, v.port)] = true
+		}
+		follow(ctx, g, listeners, addrs, c.listen)
+		select {
+		case <-c.changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *Carrier) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := kernel.WatchFlows(ctx, c.marks, c.happened); err != nil {
+			c.log.Warn("egress flows cannot be watched, trying again", "error", err)
+		}
+		pause(ctx, restartAfter)
+	}
+}
+
+// follow starts what is wanted and does not run, and ends what runs and is not wanted.
+func follow[T comparable](ctx context.Context, g *errgroup.Group, running map[T]context.CancelFunc, wanted map[T]bool, run func(context.Context, T)) {
+	for t, end := range running {
+		if !wanted[t] {
+			end()
+			delete(running, t)
+		}
+	}
+	for t, yes := range wanted {
+		if yes && running[t] == nil {
+			each, end := context.WithCancel(ctx)
+			running[t] = end
+			g.Go(func() error { run(each, t); return nil })
+		}
+	}
+}
+
+// pause waits, and says whether ctx still goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,469 @@
+package flows
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func at(s string) netip.AddrPort   { return netip.MustParseAddrPort(s) }
+func marks() plan.Marks            { return plan.Marks{Mask: 0x3f00, Priority: 700} }
+func steering(id plan.PathID) bool { return id == 3 }
+
+func tcpFlow(src, dst, as string) kernel.Flow {
+	return kernel.Flow{
+		Proto: unix.IPPROTO_TCP, Src: at(src), Dst: at(dst), SNAT: at(as), Path: 2,
+		State: kernel.TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
+	}
+}
+
+func TestRoles(t *testing.T) {
+	nodes := map[string]cluster.Node{
+		"a":   {Internal: []netip.Addr{addr("fd00::11"), addr("10.0.0.11")}},
+		"b":   {Internal: []netip.Addr{addr("10.0.0.12"), addr("fd00::12")}},
+		"six": {Internal: []netip.Addr{addr("fd00::13")}},
+		"bad": {},
+	}
+	web4, web6, shop := addr("192.0.2.10"), addr("2001:db8:2::10"), addr("192.0.2.20")
+	service := func(network, host, standby string, ips ...netip.Addr) plan.Service {
+		return plan.Service{Network: network, Host: host, Standby: standby, IngressIPs: ips}
+	}
+	p := &plan.NodePlan{Node: "a", DataPlane: plan.DataPlane{Paths: []plan.Path{
+		{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
+		{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "blue"}},
+	}}}
+	four := func(a netip.Addr, host bool) Role { return Role{a, addr("10.0.0.11"), addr("10.0.0.12"), host, 2} }
+	for _, c := range []struct {
+		what     string
+		services []plan.Service
+		want     []Role
+	}{
+		{"host", []plan.Service{service("red", "a", "b", web4, web6)}, []Role{four(web4, true), four(web6, true)}},
+		{"standby", []plan.Service{service("red", "b", "a", web4)}, []Role{four(web4, false)}},
+		{
+			"two services with one ingress IP",
+			[]plan.Service{service("red", "a", "b", web4), service("red", "a", "b", web4, shop)},
+			[]Role{four(web4, true), four(shop, true)},
+		},
+		{
+			"the other has IPv6 only",
+			[]plan.Service{service("red", "a", "six", web4)},
+			[]Role{{web4, addr("fd00::11"), addr("fd00::13"), true, 2}},
+		},
+		{"neither", []plan.Service{service("red", "b", "six", web4)}, nil},
+		{"no standby", []plan.Service{service("red", "a", "", web4)}, nil},
+		{"on all nodes", []plan.Service{service("red", "ALL", "", web4)}, nil},
+		{"a network without a path here", []plan.Service{service("blue", "a", "b", web4)}, nil},
+		{"the other has no address", []plan.Service{service("red", "a", "bad", web4)}, nil},
+		{"the other is not known", []plan.Service{service("red", "a", "gone", web4)}, nil},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			p.Services = c.services
+			require.Equal(t, c.want, Roles(p, nodes))
+		})
+	}
+}
+
+// someView is that of a standby of 192.0.2.10, and host of 192.0.2.20.
+func someView() (roles []Role, d plan.DataPlane) {
+	local, peer := addr("127.0.0.1"), addr("127.0.0.2")
+	roles = []Role{
+		{addr("192.0.2.10"), local, peer, false, 2},
+		{addr("192.0.2.20"), local, peer, true, 2},
+	}
+	standby := plan.Way{Path: 2, Source: addr("192.0.2.10")}
+	return roles, plan.DataPlane{
+		Marks: marks(),
+		Paths: []plan.Path{
+			{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
+			{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}},
+		},
+		Endpoints: []plan.Endpoint{
+			{Addr: addr("10.244.1.11"), Path: 3, Source: addr("10.244.1.11"), Kept: standby}, // of this node
+			{Addr: addr("10.244.2.11"), Path: 2, Source: addr("192.0.2.10")},
+			{Addr: addr("10.244.2.12"), Path: 2, Source: addr("192.0.2.20")},
+			{Addr: addr("10.244.2.13")},
+			{Addr: addr("10.244.2.14"), Path: 2, Source: addr("192.0.2.30")},
+		},
+	}
+}
+
+func TestJudge(t *testing.T) {
+	c := New(slog.New(slog.DiscardHandler), marks())
+	roles, d := someView()
+	c.Set(4785, roles, d)
+	v := c.now()
+	const remote = "198.51.100.10:443"
+	for _, test := range []struct {
+		what, peer, src, as string
+		here, ok            bool
+	}{
+		{"of another node's pod, which we would serve", "127.0.0.2", "10.244.2.11:1000", "192.0.2.10:1000", true, true},
+		{"of a pod that we serve", "127.0.0.2", "10.244.2.12:1000", "192.0.2.20:1000", true, true},
+		{"of our pod", "127.0.0.2", "10.244.1.11:1000", "192.0.2.10:1000", false, true},
+		{"from somebody else", "127.0.0.3", "10.244.2.11:1000", "192.0.2.10:1000", false, false},
+		{"with the source of another Service", "127.0.0.2", "10.244.2.11:1000", "192.0.2.20:1000", false, false},
+		{"with a source that we have no part in", "127.0.0.2", "10.244.2.14:1000", "192.0.2.30:1000", false, false},
+		{"of a pod without a path", "127.0.0.2", "10.244.2.13:1000", "192.0.2.10:1000", false, false},
+		{"of what is not selected", "127.0.0.2", "10.244.2.99:1000", "192.0.2.10:1000", false, false},
+		{"of our pod, with the source of another Service", "127.0.0.2", "10.244.1.11:1000", "192.0.2.20:1000", false, false},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			f := tcpFlow(test.src, remote, test.as)
+			f.Path = 9
+			_, here, ok := v.judge(addr(test.peer), &f)
+			require.Equal(t, []bool{test.here, test.ok}, []bool{here, ok})
+			if ok {
+				require.EqualValues(t, 2, f.Path)
+			}
+		})
+	}
+}
+
+func TestPending(t *testing.T) {
+	p, start := newPending(), time.Unix(1000, 0)
+	young := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")
+	question, short := young, young
+	question.Proto, short.Src = unix.IPPROTO_UDP, at("10.244.1.11:2")
+	require.True(t, p.add(young, start))
+	require.True(t, p.add(short, start))
+	require.True(t, p.add(question, start.Add(tellAfter/2)))
+	require.Empty(t, p.ripe(start.Add(tellAfter-1)))
+	require.True(t, p.forget(short))
+	require.False(t, p.forget(short))
+	young.Timeout = 77
+	require.True(t, p.add(young, start.Add(tellAfter-1)), "a change does not make it wait longer")
+	require.Equal(t, []kernel.Flow{young}, p.ripe(start.Add(tellAfter)))
+	require.False(t, p.forget(young))
+	require.Equal(t, []kernel.Flow{question}, p.ripe(start.Add(time.Hour)))
+	require.Empty(t, p.flows)
+	for i := range mostPending {
+		f := young
+		f.Src = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 16), byte(i >> 8)}), uint16(i&0xff))
+		require.True(t, p.add(f, start))
+	}
+	require.False(t, p.add(short, start))
+	require.Len(t, p.ripe(start.Add(tellAfter)), mostPending)
+}
+
+func TestWhatIsTold(t *testing.T) {
+	tcp := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")
+	udp := tcp
+	udp.Proto, udp.State, udp.Timeout = unix.IPPROTO_UDP, 0, 120
+	with := func(f kernel.Flow, change func(*kernel.Flow)) kernel.Flow { change(&f); return f }
+	for _, c := range []struct {
+		what    string
+		flow    kernel.Flow
+		worth   bool
+		timeout uint32
+	}{
+		{"TCP", tcp, true, 1000},
+		{"TCP with the kernel's timeout", with(tcp, func(f *kernel.Flow) { f.Timeout = 432000 }), true, 10800},
+		{"TCP half closed", with(tcp, func(f *kernel.Flow) { f.State = 5; f.Timeout = 60 }), true, 1800},
+		{"TCP closed", with(tcp, func(f *kernel.Flow) { f.State = kernel.TCPTimeWait }), false, 0},
+		{"TCP begins", with(tcp, func(f *kernel.Flow) { f.State = 2; f.Assured = false }), false, 0},
+		{"UDP", udp, true, 180},
+		{"UDP question", with(udp, func(f *kernel.Flow) { f.Answered, f.Assured, f.Timeout = false, false, 30 }), true, 90},
+		{"UDP question, answered", with(udp, func(f *kernel.Flow) { f.Assured = false }), false, 0},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			require.Equal(t, c.worth, worth(c.flow))
+			if c.worth {
+				require.Equal(t, c.timeout, alive(c.flow).Timeout)
+			}
+		})
+	}
+}
+
+func TestTheLastRecordOfAFlowCounts(t *testing.T) {
+	a, b := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1"), tcpFlow("10.244.1.11:2", "198.51.100.10:443", "192.0.2.10:1")
+	require.Equal(t, []record{{b, false}, {a, true}}, lasts([]record{{a, false}, {b, true}, {b, false}, {a, true}}))
+}
+
+// TestCarriers has two nodes on one kernel tell each other. What one lists is there already when the other hears of it.
+func TestCarriers(t *testing.T) {
+	flows := []kernel.Flow{
+		tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1"),
+		tcpFlow("10.244.2.11:2", "198.51.100.10:443", "192.0.2.10:2"),
+		tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:3"), // of a pod of the standby
+		tcpFlow("10.244.2.99:1", "198.51.100.10:443", "192.0.2.10:4"), // not selected there
+	}
+	inject := kernel.Injection{Marks: marks(), Steering: steering, Replace: true}
+	_, err := kernel.InjectFlows(inject, flows)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, kernel.RemoveFlows(flows)) })
+
+	roles, d := someView()
+	other := make([]Role, 0, len(roles))
+	for _, r := range roles {
+		other = append(other, Role{r.Ingress, r.Peer, r.Local, !r.Host, 2})
+	}
+	standby, host := New(slog.New(slog.NewTextHandler(t.Output(), nil)), marks()), New(slog.New(slog.NewTextHandler(t.Output(), nil)), marks())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{}, 2)
+	for _, c := range []*Carrier{standby, host} {
+		go func() { c.Run(ctx); done <- struct{}{} }()
+	}
+	defer func() { cancel(); <-done; <-done }()
+	standby.Set(4785, roles, d)
+	host.Set(4785, other, d)
+	is := func(what string, holds func() bool) {
+		t.Helper()
+		require.Eventually(t, holds, 20*time.Second, 10*time.Millisecond, "%s: host %+v, standby %+v", what, host.Counters(), standby.Counters())
+	}
+	is("all are told once the channel is up", func() bool { return standby.Counters().Received == 4 })
+	is("the other channel is up", func() bool {
+		host.mu.Lock()
+		defer host.mu.Unlock()
+		return len(host.senders) == 1
+	})
+	got := standby.Counters()
+	got.Lost = 0
+	require.Equal(t, Counters{Received: 4, Refreshed: 2, Held: 1, Refused: 1}, got)
+	require.GreaterOrEqual(t, host.Counters().Bytes, uint64(4*(1+size4)))
+
+	// Another role of the host has all told again.
+	host.Set(4785, slices.Concat(other, []Role{{addr("192.0.2.40"), other[0].Local, other[0].Peer, true, 2}}), d)
+	is("another role", func() bool { return standby.Counters().Received == 8 })
+
+	// What is about to be told has its turn; what ended does not wait.
+	changed := flows[1]
+	host.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: changed})
+	host.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: changed})
+	host.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: flows[0]})
+	host.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: flows[2]})
+	is("an end and a change", func() bool { c := standby.Counters(); return c.Removed == 1 && c.Held == 3 })
+	var left []string
+	require.NoError(t, kernel.ListFlows(t.Context(), marks(), func(f kernel.Flow) bool { left = append(left, f.SNAT.String()); return true }))
+	require.ElementsMatch(t, []string{"192.0.2.10:2", "192.0.2.10:3", "192.0.2.10:4"}, left)
+	require.EqualValues(t, 10, standby.Counters().Received)
+
+	// What ran out at the standby may live at the host; what was closed is over for both.
+	ranOut := flows[1]
+	standby.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: ranOut})
+	ranOut.State = kernel.TCPClosed
+	standby.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: ranOut})
+	is("the standby tells of what was closed", func() bool { return host.Counters().Removed == 1 })
+	require.Zero(t, host.Counters().Refreshed, "what the host knows is not told back")
+
+	// The standby takes over, the former host stays as the standby: the flow of its own pod may go on by it.
+	require.NoError(t, kernel.RemoveFlows(flows))
+	ours, kept := addr("10.244.1.11"), plan.Way{Path: 3, Source: addr("10.244.1.11")}
+	d.Endpoints = slices.Clone(d.Endpoints)
+	d.Endpoints[0] = plan.Endpoint{Addr: ours, Path: 2, Source: addr("192.0.2.10"), Kept: kept}
+	roles[0].Host = true
+	standby.Set(4785, roles, d)
+	require.Zero(t, standby.Counters().Injected)
+	// The former host goes: now it gets its entry here.
+	d.Endpoints = slices.Clone(d.Endpoints)
+	d.Endpoints[0].Kept = plan.Way{}
+	standby.Set(4785, roles, d)
+	require.EqualValues(t, 1, standby.Counters().Injected)
+
+	// Without a role it listens no more.
+	standby.Set(4785, nil, d)
+	is("no listener", func() bool {
+		c, err := net.Dial("tcp", "127.0.0.1:4785")
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+}
+
+// TestStrangers are not heard.
+func TestStrangers(t *testing.T) {
+	c := New(slog.New(slog.NewTextHandler(t.Output(), nil)), marks())
+	roles, d := someView()
+	c.Set(4786, roles, d)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { c.Run(ctx); close(done) }()
+	defer func() { cancel(); <-done }()
+	dial := func(from string, hops int) (net.Conn, error) {
+		t.Helper()
+		var conn net.Conn
+		require.Eventually(t, func() bool {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: addr(from).AsSlice()}}
+			var err error
+			conn, err = d.Dial("tcp", "127.0.0.1:4786")
+			return err == nil
+		}, 20*time.Second, 10*time.Millisecond)
+		t.Cleanup(func() { conn.Close() })
+		raw, err := conn.(*net.TCPConn).SyscallConn()
+		require.NoError(t, err)
+		require.NoError(t, control(raw, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, hops) }))
+		hello := make([]byte, helloSize)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		if _, err := conn.Read(hello); err != nil {
+			return conn, err
+		}
+		_, err = conn.Write(hello)
+		return conn, err
+	}
+	flow := appendRecord(nil, record{Flow: tcpFlow("10.244.2.99:1", "198.51.100.10:443", "192.0.2.10:1")})
+	frame := append([]byte{0, byte(len(flow))}, flow...)
+	hungUp := func(conn net.Conn) {
+		t.Helper()
+		_, err := conn.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+	}
+
+	_, err := dial("127.0.0.3", 255)
+	require.Error(t, err, "not a node with a role")
+
+	conn, err := dial("127.0.0.2", 254)
+	require.NoError(t, err)
+	_, _ = conn.Write(frame)
+	hungUp(conn) // it came from behind a router: nothing of it arrived in time
+	require.Zero(t, c.Counters().Received)
+
+	conn, err = dial("127.0.0.2", 255)
+	require.NoError(t, err)
+	_, err = conn.Write(frame)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return c.Counters().Received == 1 }, 20*time.Second, 10*time.Millisecond)
+	next, err := dial("127.0.0.2", 255)
+	require.NoError(t, err)
+	_, err = next.Write(frame)
+	require.NoError(t, err)
+	hungUp(conn) // replaced
+	_, err = next.Write([]byte{0xff, 0xff})
+	require.NoError(t, err)
+	hungUp(next)
+	require.EqualValues(t, 2, c.Counters().Received)
+}
+
+func TestRecords(t *testing.T) {
+	udp6 := kernel.Flow{
+		Proto: unix.IPPROTO_UDP, Src: at("[fd44:1::11]:5353"), Dst: at("[2001:db8:100::10]:53"), SNAT: at("[2001:db8:2::10]:1024"), Timeout: 90,
+	}
+	all := []record{{Flow: tcpFlow("10.244.1.11:40000", "198.51.100.10:443", "192.0.2.10:1024")}, {Flow: udp6}, {Flow: udp6, ended: true}}
+	var b []byte
+	for i := range all {
+		all[i].Path = 0
+		b = appendRecord(b, all[i])
+	}
+	b = append(b, 3, 99, 1, 2) // of a kind to come
+	var got []record
+	require.NoError(t, decodeRecords(b, func(r record) { got = append(got, r) }))
+	require.Equal(t, all, got)
+
+	var parts int
+	many := bytes.Repeat(b, 1000)
+	var joined []byte
+	require.NoError(t, frames(many, func(part []byte) error {
+		parts++
+		joined = append(joined, part...)
+		require.LessOrEqual(t, len(part), maxFrame)
+		return decodeRecords(part, func(record) {})
+	}))
+	require.Equal(t, many, joined)
+	require.Equal(t, (len(many)+maxFrame-1)/maxFrame, parts)
+
+	for what, bad := range map[string][]byte{
+		"cut":           b[:20],
+		"short":         {4, kindAlive, 6, 0, 0},
+		"other size":    append([]byte{size4 + 1}, append(bytes.Clone(b[1:1+size4]), 0)...),
+		"protocol":      append([]byte{size4, kindAlive, 1}, b[3:1+size4]...),
+		"IPv4 as IPv6":  appendRecord(nil, record{Flow: kernel.Flow{Proto: 6, Src: at("[::ffff:1.2.3.4]:1"), Dst: at("[fd00::1]:1"), SNAT: at("[fd00::2]:1")}}),
+		"wrong version": {size6, kindEnded, 17, 0, 0, 0, 0},
+	} {
+		require.ErrorIs(t, decodeRecords(bad, func(record) {}), errFormat, what)
+	}
+}
+
+// FuzzRecords feeds the decoder anything: what it accepts is what it says it is.
+func FuzzRecords(f *testing.F) {
+	f.Add(appendRecord(nil, record{Flow: tcpFlow("10.244.1.11:40000", "198.51.100.10:443", "192.0.2.10:1024")}))
+	f.Add(appendRecord(nil, record{Flow: tcpFlow("[fd44:1::11]:1", "[2001:db8:100::10]:53", "[2001:db8:2::10]:1024"), ended: true}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_ = decodeRecords(b, func(r record) {
+			require.Contains(t, []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP}, r.Proto)
+			require.Equal(t, r.Src.Addr().Is4(), r.Dst.Addr().Is4())
+			require.Equal(t, r.Src.Addr().Is4(), r.SNAT.Addr().Is4())
+			again := r
+			require.NoError(t, decodeRecords(appendRecord(nil, r), func(r record) { again = r }))
+			require.Equal(t, r, again)
+		})
+		_ = frames(b, func(part []byte) error {
+			require.NotEmpty(t, part)
+			return nil
+		})
+	})
+}
+
+// BenchmarkTell tells what one flow costs who tells of it, but for the kernel's part: from its event to the queue, and
+// out of it. BenchmarkHear is the other side up to the kernel.
+func BenchmarkTell(b *testing.B) {
+	c := New(slog.New(slog.DiscardHandler), marks())
+	roles, d := someView()
+	c.Set(4785, roles, d)
+	for _, ch := range c.channels {
+		ch.begin()
+	}
+	f := tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.20:1")
+	b.ReportAllocs()
+	i, size := 0, 0
+	for b.Loop() {
+		i++
+		f.Src = netip.AddrPortFrom(f.Src.Addr(), uint16(i))
+		f.Dst = netip.AddrPortFrom(f.Dst.Addr(), uint16(i>>16))
+		c.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: f})
+		if i%200 != 0 {
+			continue
+		}
+		c.mu.Lock()
+		for _, f := range c.pending.ripe(time.Now().Add(tellAfter)) {
+			for _, t := range c.view.tell[f.SNAT.Addr()] {
+				c.tell(t, alive(f))
+			}
+		}
+		c.mu.Unlock()
+		for _, ch := range c.channels {
+			size += len(ch.take())
+		}
+	}
+	b.ReportMetric(float64(size)/float64(b.N), "bytes/op")
+}
+
+func BenchmarkHear(b *testing.B) {
+	c := New(slog.New(slog.DiscardHandler), marks())
+	roles, d := someView()
+	c.Set(4785, roles, d)
+	v := c.now()
+	var frame []byte
+	f, n := tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1"), 0
+	for ; len(frame) < maxFrame-size4; n++ {
+		f.Src = netip.AddrPortFrom(f.Src.Addr(), uint16(n))
+		frame = appendRecord(frame, record{Flow: f})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		var records []record
+		require.NoError(b, decodeRecords(frame, func(r record) { records = append(records, r) }))
+		for _, r := range lasts(records) {
+			if _, here, _ := v.judge(addr("127.0.0.2"), &r.Flow); !here {
+				b.Fatal("refused")
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/flow")
+}

@@ -1,0 +1,401 @@
+package flows
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+const (
+	// silentFor is how long a channel may say nothing.
+	silentFor = 4 * beatEvery
+	// mostStrangers bounds the connections that have not shown who they are.
+	mostStrangers = 16
+	// mostHeld bounds the flows of own pods that are kept until this node takes over, some 10 MiB.
+	mostHeld = 50000
+)
+
+// held is a flow of a pod of this node, as the host has it. An entry would be in the way of the one that has its packets
+// steered to the host; it is made when this node takes over.
+type held struct {
+	kernel.Flow
+	steered plan.PathID // by which it goes to the host
+	until   time.Time
+}
+
+var (
+	errNoRole   = errors.New("it is not host or standby with this node")
+	errReplaced = errors.New("it has set up another")
+)
+
+// listen takes channels of other nodes until ctx ends.
+func (c *Carrier) listen(ctx context.Context, at netip.AddrPort) {
+	told := ""
+	for ctx.Err() == nil {
+		if err := c.accept(ctx, at); ctx.Err() == nil && err.Error() != told {
+			told = err.Error()
+			c.log.Warn("no egress flows can be taken from other nodes, trying again", "address", at, "error", err)
+		}
+		pause(ctx, restartAfter)
+	}
+}
+
+func (c *Carrier) accept(ctx context.Context, at netip.AddrPort) error {
+	config := net.ListenConfig{Control: farthest}
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(ctx, "tcp", at.String())
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	defer l.Close()
+	var work sync.WaitGroup
+	defer work.Wait()
+	strangers := make(chan struct{}, mostStrangers)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		peer := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+		select {
+		case strangers <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		if c.now().hear[peer] == nil {
+			<-strangers
+			conn.Close()
+			continue
+		}
+		work.Go(func() {
+			known := sync.OnceFunc(func() { <-strangers })
+			defer known()
+			defer conn.Close()
+			if err := c.hear(ctx, peer, conn, known); err != nil && ctx.Err() == nil {
+				c.log.Info("channel for egress flows ended", "peer", peer, "why", err)
+			}
+		})
+	}
+}
+
+// hear takes what a node tells until it hangs up.
+func (c *Carrier) hear(ctx context.Context, peer netip.Addr, conn net.Conn, known func()) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if onLink(peer) {
+		if err := onlyNeighbours(conn, peer); err != nil {
+			return err
+		}
+	}
+	// What answers this came after the limit was set, and to the address that it says it comes from.
+	hello := append([]byte(magic), version)
+	hello = append(hello, make([]byte, helloSize-len(hello))...)
+	if _, err := rand.Read(hello[len(magic)+1:]); err != nil {
+		return err
+	}
+	if err := conn.SetDeadline(time.Now().Add(dialWithin)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(hello); err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(conn, 2+maxFrame)
+	greeting := make([]byte, helloSize)
+	if _, err := io.ReadFull(in, greeting); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	if !bytes.Equal(greeting, hello) {
+		return fmt.Errorf("greeting: %w", errFormat)
+	}
+	known()
+	c.mu.Lock()
+	if before := c.senders[peer]; before != nil {
+		before(errReplaced)
+	}
+	c.senders[peer] = end
+	c.mu.Unlock()
+	err := c.hearFrames(peer, conn, in)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ctx.Err() != nil { // replaced, without a role, or at the end
+		return context.Cause(ctx)
+	}
+	delete(c.senders, peer)
+	return err
+}
+
+func (c *Carrier) hearFrames(peer netip.Addr, conn net.Conn, in io.Reader) error {
+	frame := make([]byte, maxFrame)
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(silentFor)); err != nil {
+			return err
+		}
+		var size [2]byte
+		if _, err := io.ReadFull(in, size[:]); err != nil {
+			return err
+		}
+		n := int(binary.BigEndian.Uint16(size[:]))
+		if n > maxFrame {
+			return fmt.Errorf("%w: a frame of %d bytes", errFormat, n)
+		}
+		if _, err := io.ReadFull(in, frame[:n]); err != nil {
+			return err
+		}
+		var records []record
+		if err := decodeRecords(frame[:n], func(r record) { records = append(records, r) }); err != nil {
+			return err
+		}
+		c.received(peer, records)
+	}
+}
+
+// received does what the records of a frame say, as far as this node's plan agrees.
+func (c *Carrier) received(peer netip.Addr, records []record) {
+	c.counters.received.Add(uint64(len(records)))
+	c.inject.Lock()
+	defer c.inject.Unlock()
+	v := c.now()
+	var ended []kernel.Flow
+	var alive, weaker []kernel.Flow // weaker: of the standby, which does not know better
+	for _, r := range lasts(records) {
+		role, here, ok := v.judge(peer, &r.Flow)
+		if r.ended {
+			c.letGo(r.Flow)
+		}
+		switch {
+		case !ok:
+			c.counters.refused.Add(1)
+		case here && r.ended:
+			ended = append(ended, r.Flow)
+		case here && role.Host:
+			weaker = append(weaker, r.Flow)
+		case here:
+			alive = append(alive, r.Flow)
+		case !r.ended:
+			e, _ := v.endpoint(r.Src.Addr())
+			c.hold(held{r.Flow, e.Path, time.Now().Add(time.Duration(r.Timeout) * time.Second)})
+		}
+	}
+	c.counters.removed.Add(uint64(len(ended)))
+	err := kernel.RemoveFlows(ended)
+	err = errors.Join(err, c.injected(v, true, alive), c.injected(v, false, weaker))
+	if err != nil {
+		c.log.Debug("egress flows of another node could not be taken over", "peer", peer, "error", err)
+	}
+}
+
+func (c *Carrier) injected(v *view, replace bool, flows []kernel.Flow) error {
+	// Connections that came in by a path that is no network's are strays, also of paths that are gone.
+	steering := func(id plan.PathID) bool { return !v.network(id) }
+	r, err := kernel.InjectFlows(kernel.Injection{Marks: c.marks, Steering: steering, Replace: replace}, flows)
+	c.counters.injected.Add(uint64(r.Created + r.Replaced))
+	c.counters.refreshed.Add(uint64(r.Refreshed))
+	c.counters.refused.Add(uint64(r.Refused))
+	return err
+}
+
+// lasts is the last record of each flow. What ended goes before what began, whose port it may have had.
+func lasts(records []record) []record {
+	last := make(map[key]int, len(records))
+	for i, r := range records {
+		last[keyOf(r.Flow)] = i
+	}
+	all := records[:0]
+	for i, r := range records {
+		if last[keyOf(r.Flow)] == i {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// judge says what a flow that a node tells of is here, and fills in its path: here says that an entry belongs into
+// conntrack, else it is a flow of a pod of this node that is steered to that node.
+func (v *view) judge(peer netip.Addr, f *kernel.Flow) (role Role, here, ok bool) {
+	role, ok = v.hear[peer][f.SNAT.Addr()]
+	if !ok {
+		return role, false, false
+	}
+	e, selected := v.endpoint(f.Src.Addr())
+	way := plan.Way{Path: role.Path, Source: role.Ingress}
+	f.Path = role.Path
+	switch {
+	case !selected:
+		return role, false, false
+	case e.Path == way.Path && e.Source == way.Source:
+		return role, true, true
+	case e.Kept == way:
+		return role, false, true
+	}
+	return role, false, false
+}
+
+func (v *view) endpoint(a netip.Addr) (plan.Endpoint, bool) {
+	all := v.data.Endpoints
+	i, ok := slices.BinarySearchFunc(all, a, func(e plan.Endpoint, a netip.Addr) int { return e.Addr.Compare(a) })
+	if !ok {
+		return plan.Endpoint{}, false
+	}
+	return all[i], true
+}
+
+// hold keeps a flow of a pod of this node.
+func (c *Carrier) hold(h held) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := keyOf(h.Flow)
+	if _, had := c.held[k]; !had && len(c.held) >= mostHeld {
+		c.counters.refused.Add(1)
+		return
+	}
+	c.counters.held.Add(1)
+	c.held[k] = h
+}
+
+func (c *Carrier) letGo(f kernel.Flow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, keyOf(f))
+}
+
+// takeOver makes entries for the flows of own pods that leave by this node in a new view. Those that go on by the former
+// host, which is the standby now, stay as they are.
+func (c *Carrier) takeOver(v *view) {
+	c.mu.Lock()
+	nothing := len(c.held) == 0
+	c.mu.Unlock()
+	if nothing {
+		return // what is received now is judged by the new view
+	}
+	c.inject.Lock()
+	defer c.inject.Unlock()
+	now := time.Now()
+	var flows []kernel.Flow
+	c.mu.Lock()
+	for k, h := range c.held {
+		e, ok := v.endpoint(h.Src.Addr())
+		switch {
+		case ok && e.Kept.Path == h.steered && e.Kept.Source == e.Addr:
+		case ok && e.Source == h.SNAT.Addr() && v.network(e.Path):
+			h.Path = e.Path
+			if left := h.until.Sub(now); left > 0 {
+				h.Timeout = uint32(left / time.Second)
+				flows = append(flows, h.Flow)
+			}
+			delete(c.held, k)
+		case !ok || e.Kept.Source != h.SNAT.Addr():
+			delete(c.held, k) // no more of our business
+		}
+	}
+	c.mu.Unlock()
+	if len(flows) == 0 {
+		return
+	}
+	if err := c.injected(v, true, flows); err != nil {
+		c.log.Warn("some egress flows of pods of this node could not be taken over", "error", err)
+	}
+	c.log.Info("egress flows of pods of this node leave here now", "flows", len(flows))
+}
+
+func (v *view) network(id plan.PathID) bool {
+	return slices.ContainsFunc(v.data.Paths, func(p plan.Path) bool { return p.ID == id && p.Key.Kind == plan.PathNetwork })
+}
+
+// leave has established flows of own pods go on by the next host, where this node was the host before. That one knows them
+// by now, and what the remote answers it sends to the pod itself, not to this node for its source to be changed back. Those
+// that it has not been told of stay here, as long as this node is the standby.
+func (c *Carrier) leave(former, v *view) {
+	left := map[netip.Addr]plan.PathID{}
+	for _, roles := range v.hear {
+		for a, r := range roles {
+			if was := former.hear[r.Peer][a]; was.Host && !r.Host {
+				left[a] = r.Path
+			}
+		}
+	}
+	if len(left) == 0 {
+		return
+	}
+	var flows []kernel.Flow
+	err := kernel.ListFlows(context.Background(), c.marks, func(f kernel.Flow) bool { // it is short, and is not to be left half done
+		e, ok := v.endpoint(f.Src.Addr())
+		path, was := left[f.SNAT.Addr()]
+		if ok && was && e.Kept == (plan.Way{Path: path, Source: f.SNAT.Addr()}) && e.Source == e.Addr && worth(f) && f.Assured && !c.young(f) {
+			f.Path = e.Path
+			flows = append(flows, f)
+		}
+		return true
+	})
+	if err == nil {
+		err = kernel.LeadFlows(c.marks, flows)
+	}
+	if err != nil {
+		c.log.Warn("some egress flows of pods of this node could not be led to the next host", "error", err)
+	}
+	if len(flows) > 0 {
+		c.log.Info("egress flows of pods of this node go on by the next host", "flows", len(flows))
+	}
+}
+
+func (c *Carrier) young(f kernel.Flow) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, waits := c.pending.flows[keyOf(f)]
+	return waits
+}
+
+// dropStale forgets held flows that would have run out.
+func (c *Carrier) dropStale(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, h := range c.held {
+		if h.until.Before(now) {
+			delete(c.held, k)
+		}
+	}
+}
+
+// onLink says whether no router is between this node and an address.
+func onLink(a netip.Addr) bool {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(addrs, func(n net.Addr) bool {
+		p, err := netip.ParsePrefix(n.String())
+		return err == nil && p.Masked().Contains(a)
+	})
+}
+
+// onlyNeighbours has the kernel drop what a router has forwarded (RFC 5082): a pod's packets that a CNI gave its node's
+// address, above all.
+func onlyNeighbours(conn net.Conn, peer netip.Addr) error {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	return control(raw, func(fd int) error {
+		if peer.Is4() {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MINTTL, 255)
+		}
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MINHOPCOUNT, 255)
+	})
+}

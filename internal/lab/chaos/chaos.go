@@ -1,0 +1,251 @@
+// Package chaos breaks the lab, one fault after the other, under traffic that counts every packet that gets lost or goes
+// wrong, and requires it to be whole again each time. What is done, to which node and for how long, follows from a seed.
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/internal/lab/stage"
+)
+
+// Options say what is to be done.
+type Options struct {
+	Containerlab string        // folder of the topologies
+	Seed         uint64        // the same seed is the same schedule
+	For          time.Duration // no fault begins later; zero: as many as Count says
+	Count        int           // of faults; zero: as many as For allows
+	Only         []string      // kinds of faults; none: all
+	Out          io.Writer     // where progress is told
+
+	// For a machine that has other things to do too.
+	Slower  int           // questions are asked so many times less often; zero: as often as can be
+	Slack   time.Duration // what is bounded may take so much longer
+	Patient bool          // nodes and routers do not take each other for dead within 300 ms, but nodes within 2 s and routers by BGP alone
+}
+
+// Result is what came of it.
+type Result struct {
+	Rows      []Row
+	Failures  []string // what was not as promised; none: all is well
+	Brains    Brains
+	Questions int    // that were answered
+	Log       string // of the daemons, where something failed
+}
+
+// Run deploys the lab, breaks it, and takes it down. An error means that it could not be told what came of all of it.
+func Run(ctx context.Context, o Options) (result Result, err error) {
+	kinds, err := only(o.Only)
+	if err != nil {
+		return result, err
+	}
+	r := &run{Options: o, began: time.Now(), rows: map[string]*Row{}}
+	r.Stage, err = stage.New(ctx, o.Containerlab, stage.Options{
+		API: true, BFD: !o.Patient, Nodes: stage.Nodes, Config: o.config,
+	})
+	if err != nil {
+		return result, err
+	}
+	err = r.start(ctx)
+	if err == nil {
+		err = r.playAll(ctx, kinds)
+	}
+	result = r.result(kinds)
+	if err != nil || len(result.Failures) > 0 {
+		for _, node := range stage.Nodes {
+			result.Log += fmt.Sprintf("daemon on %s:\n%s\n", node, r.Daemons[node].Log())
+		}
+	}
+	return result, errors.Join(err, r.end(), r.Close())
+}
+
+// config edits the daemons' configuration.
+func (o Options) config(c string) string {
+	c += "moves: {keepFlows: " + keepFlows.String() + "}\n"
+	if o.Patient {
+		c += "failover: {bfd: {detectMultiplier: 20}}\n"
+	}
+	return c
+}
+
+// keepFlows is how long a host that is left on purpose stays as standby. It is short, so that a move is over in a while.
+const keepFlows = 5 * time.Second
+
+// run is one run.
+type run struct {
+	Options
+	*stage.Stage
+	began time.Time
+
+	probe  *lab.Probe
+	brains *brains
+
+	now, before   identities // of the pods; before: what they were before the present fault, which until it is over they may be
+	host, standby string     // of web, when the lab was last whole
+
+	rows     map[string]*Row
+	failures []string
+}
+
+// start waits until all is served, and starts the traffic.
+func (r *run) start(ctx context.Context) (err error) {
+	r.now = asDeployed()
+	r.before = r.now
+	r.say("built; waiting until everything is served")
+	if r.brains, err = watchBrains(ctx, r.Stage); err != nil {
+		return err
+	}
+	for pod, i := range r.now {
+		for _, to := range outside {
+			if err := r.Await(ctx, pod, to, i.host, i.source(to)); err != nil {
+				return err
+			}
+		}
+	}
+	r.Witness.Reset()
+	if r.probe, err = r.Probe(questions(r.now, max(1, r.Slower))...); err != nil {
+		return err
+	}
+	if err := r.settle(ctx, time.Now()); err != nil {
+		return err
+	}
+	r.say("whole: host %s, standby %s", r.host, r.standby)
+	return nil
+}
+
+// playAll has faults happen until that is enough, or until the lab stays broken: what came next would tell nothing.
+func (r *run) playAll(ctx context.Context, kinds []string) error {
+	for i, s := range draw(r.Seed, kinds) {
+		if r.Count > 0 && i >= r.Count || r.For > 0 && time.Since(r.began) > r.For {
+			return nil
+		}
+		whole, err := r.play(ctx, i, s)
+		if err != nil {
+			return fmt.Errorf("fault %d, %s: %w", i+1, s, err)
+		}
+		if !whole {
+			return nil
+		}
+	}
+	return nil
+}
+
+// end stops what watches.
+func (r *run) end() error {
+	if r.brains != nil {
+		r.brains.end()
+	}
+	if r.probe == nil {
+		return nil
+	}
+	return r.probe.Stop()
+}
+
+// result is what came of it so far.
+func (r *run) result(kinds []string) Result {
+	result := Result{Rows: r.table(kinds), Failures: r.failures}
+	if r.probe != nil {
+		for _, report := range r.probe.Between(r.began, r.began) {
+			result.Questions += report.Answered
+		}
+	}
+	if r.brains != nil {
+		result.Brains = r.brains.longest()
+	}
+	if b := result.Brains; b.Longest > splitLimit+r.Slack {
+		result.Failures = append(result.Failures, fmt.Sprintf("%s: sent to two nodes for %d ms, may do so for %d ms",
+			b.Where, b.Longest.Milliseconds(), splitLimit.Milliseconds()))
+	}
+	return result
+}
+
+// settleLimit is how long the lab may take to be whole again. It is long, so that a slow machine is not taken for a fault that
+// is never mended: how long each fault may be felt is another limit.
+const settleLimit = 90 * time.Second
+
+// play has one fault happen, and judges it. It tells whether the lab is whole afterwards.
+func (r *run) play(ctx context.Context, number int, s step) (whole bool, err error) {
+	f := faults[s.kind]
+	s.node = r.cast(s.role)
+	in := incident{began: time.Now()}
+	r.Witness.Reset()
+	if f.dead != nil {
+		in.dead = f.dead(r, &s)
+	}
+	if err := f.inject(ctx, r, &s); err != nil {
+		in.errs = append(in.errs, fmt.Errorf("it did not begin: %w", err))
+	}
+	if f.heal != nil {
+		if err := pause(ctx, s.hold); err != nil {
+			return false, err
+		}
+		s.healed = time.Now()
+		if err := f.heal(ctx, r, &s); err != nil {
+			in.errs = append(in.errs, fmt.Errorf("it did not end: %w", err))
+		}
+		in.healed = s.healed
+	}
+	unsettled := r.settle(ctx, time.Now())
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	in.settled = time.Now()
+	if unsettled != nil {
+		in.errs = append(in.errs, unsettled)
+	} else {
+		// What is asked up to the next fault is of this one, and whether it is lost takes a second to know.
+		err = pause(ctx, max(s.pause, judged))
+	}
+	in.step, in.ended = s, time.Now().Add(-judged)
+	r.judge(number, in)
+	r.before = r.now
+	r.expect()
+	return unsettled == nil, err
+}
+
+// judged is how long after it was asked it is known what came of a question.
+const judged = 1100 * time.Millisecond
+
+// cast finds who plays a role.
+func (r *run) cast(role int) string {
+	for _, node := range stage.Nodes {
+		if node != r.host && node != r.standby {
+			return [...]string{r.host, r.standby, node}[role]
+		}
+	}
+	return r.host
+}
+
+func (r *run) say(format string, args ...any) {
+	fmt.Fprintf(r.Out, "%7.1f s  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// pause waits.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// only is the kinds named, or all.
+func only(names []string) ([]string, error) {
+	if len(names) == 0 {
+		return kinds(), nil
+	}
+	for _, n := range names {
+		if _, ok := faults[n]; !ok {
+			return nil, fmt.Errorf("no fault %q: must be one of %q", n, kinds())
+		}
+	}
+	return slices.Clone(names), nil
+}

@@ -1,0 +1,251 @@
+package chaos
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/egressway/egressway/internal/lab"
+)
+
+// incident is a fault that happened.
+type incident struct {
+	step step
+	dead func(lab.Question) bool // what cannot be answered before it is healed, whatever a daemon does
+
+	began, settled, ended time.Time
+	healed                time.Time // zero for a fault that nobody has to heal
+
+	errs []error // of what was to be done, and of a lab that stays broken
+}
+
+// over is from when on the lab is left to itself.
+func (in incident) over() time.Time {
+	if in.healed.IsZero() {
+		return in.began
+	}
+	return in.healed
+}
+
+// Row is what was seen of one kind of fault, over all times that it happened.
+type Row struct {
+	Fault    string
+	Count    int
+	Lost     int           // questions by new flows that were not answered within a second
+	Broken   int           // sessions that ended
+	Leaks    int           // packets that a router should not have seen, and answers that showed somebody else
+	Excused  int           // lost while the machine was too busy to tell
+	Late     time.Duration // the longest that the machine did nothing
+	Recovery time.Duration
+	Stall    time.Duration // the longest that a session waited for an answer
+	Settled  time.Duration // the longest until everything was as it should be, from the healing
+	Limit    Limit
+	Failed   int // times that a limit was not kept
+}
+
+// verdict is what one incident comes to.
+type verdict struct {
+	Row
+	failures []string
+
+	down, back, unchanged, wrong felt
+	seen                         lab.Answerer // one that was wrong
+	slowest                      string       // who felt the fault for the longest time
+}
+
+func (v *verdict) fail(format string, args ...any) {
+	v.failures = append(v.failures, fmt.Sprintf(format, args...))
+}
+
+// before is how long before its beginning a fault may be felt: by what is under way then.
+const before = 100 * time.Millisecond
+
+// judge counts what an incident did and compares it with what it may do.
+func (r *run) judge(number int, in incident) {
+	v := verdict{Row: Row{Fault: in.step.kind, Count: 1, Limit: limits[in.step.kind].with(r.Slack), Settled: in.settled.Sub(in.over())}}
+	from := in.began.Add(-before)
+	delays := r.probe.Delays(from, in.ended.Add(judged))
+	for _, d := range delays {
+		v.Late = max(v.Late, d.By)
+	}
+	busy := r.busy(from, in.ended, delays)
+	for _, report := range r.probe.Between(from, in.ended) {
+		if report.Question.Node != control {
+			v.flow(r, in, report, busy)
+		}
+	}
+	v.sum()
+	wrong := r.Wrong(r.allowed())
+	if v.Leaks += wrong.Total(); len(wrong) > 0 {
+		v.fail("%d packets at routers with a wrong source or in a wrong network: %s", wrong.Total(), r.some(wrong))
+	}
+	for _, err := range in.errs {
+		v.fail("%v", err)
+	}
+	row := r.rows[in.step.kind]
+	if row == nil {
+		row = &Row{Fault: in.step.kind, Limit: v.Limit}
+		r.rows[in.step.kind] = row
+	}
+	row.add(v)
+	mark := "ok"
+	if len(v.failures) > 0 {
+		mark = "FAILED"
+	}
+	r.say("%3d %-50s lost %4d  broken %2d  leaks %2d  recovery %5d ms  stall %5d ms  whole after %4.1f s  late %4d ms  %s",
+		number+1, in.step, v.Lost, v.Broken, v.Leaks, v.Recovery.Milliseconds(), v.Stall.Milliseconds(), v.Settled.Seconds(), v.Late.Milliseconds(), mark)
+	if v.slowest != "" {
+		r.say("      the latest that was felt: %s", v.slowest)
+	}
+	for _, f := range v.failures {
+		r.failures = append(r.failures, fmt.Sprintf("fault %d, %s: %s", number+1, in.step, f))
+		r.say("      %s", f)
+	}
+}
+
+func (row *Row) add(v verdict) {
+	row.Count++
+	row.Lost += v.Lost
+	row.Broken += v.Broken
+	row.Leaks += v.Leaks
+	row.Excused += v.Excused
+	row.Late = max(row.Late, v.Late)
+	row.Recovery = max(row.Recovery, v.Recovery)
+	row.Stall = max(row.Stall, v.Stall)
+	row.Settled = max(row.Settled, v.Settled)
+	if len(v.failures) > 0 {
+		row.Failed++
+	}
+}
+
+// flow judges one kind of question.
+func (v *verdict) flow(r *run, in incident, report lab.Report, busy func(lab.Question, time.Time) bool) {
+	q := report.Question
+	dead := in.dead != nil && in.dead(q)
+	changed := r.now[q.Node] != r.before[q.Node]
+	for _, at := range report.Lost {
+		p, since, limit, phase := &v.down, in.began, v.Limit.Down, "began"
+		if !in.healed.IsZero() && !at.Before(in.healed) {
+			p, since, limit, phase = &v.back, in.healed, v.Limit.Back, "ended"
+		} else if dead {
+			continue
+		}
+		if changed { // nodes hear of it one after the other, and its sessions are ended
+			limit = max(limit, v.Limit.Change)
+		}
+		took := max(0, at.Sub(since)) + q.Every
+		late := limit == 0 || took > limit
+		if late && (v.Late > starved || busy(q, at)) {
+			v.Excused++
+			continue
+		}
+		v.Lost++
+		v.recovered(took, fmt.Sprintf("%s, after it %s", q, phase))
+		if late {
+			p.add(q, at.Sub(since))
+		}
+	}
+	if !changed && !dead {
+		v.Stall = max(v.Stall, report.Stalled)
+		if v.Broken += len(report.Broken); len(report.Broken) > 0 && !v.Limit.Breaks && v.Late <= starved {
+			v.fail("%s: the connection was broken %d ms after it began", q, report.Broken[0].Sub(in.began).Milliseconds())
+		}
+	}
+	for _, w := range report.Wrong {
+		if slices.Contains(wanted(r.before)(q), w.Seen) { // not changed yet
+			took := w.At.Sub(in.over())
+			v.recovered(took, q.String()+", after the change")
+			if took > v.Limit.Change {
+				v.unchanged.add(q, took)
+			}
+			continue
+		}
+		v.Leaks++
+		v.wrong.add(q, w.At.Sub(in.began))
+		v.seen = w.Seen
+	}
+}
+
+// recovered notes how long a kind of question felt the fault.
+func (v *verdict) recovered(took time.Duration, who string) {
+	if took > v.Recovery {
+		v.Recovery, v.slowest = took, who
+	}
+}
+
+// felt is what was seen of a fault in many flows when it may not be.
+type felt struct {
+	count       int
+	first, last time.Duration
+	questions   []string
+}
+
+func (f *felt) add(q lab.Question, after time.Duration) {
+	if f.count == 0 {
+		f.first, f.last = after, after
+	}
+	f.count++
+	f.first, f.last = min(f.first, after), max(f.last, after)
+	if name := q.String(); !slices.Contains(f.questions, name) {
+		f.questions = append(f.questions, name)
+	}
+}
+
+func (f *felt) String() string {
+	return fmt.Sprintf("%d, from %d to %d ms: %s", f.count, f.first.Milliseconds(), f.last.Milliseconds(), strings.Join(f.questions, ", "))
+}
+
+// sum says what came of all flows.
+func (v *verdict) sum() {
+	for _, p := range []struct {
+		felt
+		what  string
+		limit time.Duration
+	}{
+		{v.down, "lost after it began", v.Limit.Down},
+		{v.back, "lost after it ended", v.Limit.Back},
+		{v.unchanged, "answered as before the change after it ended", v.Limit.Change},
+	} {
+		if p.count > 0 {
+			v.fail("%s, which may be so for %d ms: %s", p.what, p.limit.Milliseconds(), &p.felt)
+		}
+	}
+	if v.wrong.count > 0 {
+		v.fail("answered to somebody else (%s) after it began: %s", v.seen, &v.wrong)
+	}
+}
+
+// busy tells of a question whether the machine was too busy for its loss to mean anything: what no fault touches was lost at
+// that time too, or TCP was to send something again (after 200 ms) while nothing ran.
+func (r *run) busy(from, to time.Time, delays []lab.Delay) func(lab.Question, time.Time) bool {
+	var bad []time.Time
+	for _, report := range r.probe.Between(from, to) {
+		if report.Question.Node == control {
+			bad = append(bad, report.Lost...)
+		}
+	}
+	const around = time.Second
+	return func(q lab.Question, at time.Time) bool {
+		near := func(t time.Time) bool { return t.Sub(at).Abs() < around }
+		return slices.ContainsFunc(bad, near) || q.Protocol == lab.TCP && slices.ContainsFunc(delays, func(d lab.Delay) bool { return near(d.At) })
+	}
+}
+
+// starved is for how long nothing may run before the nodes take each other for dead: BFD waits for 300 ms. What follows is not
+// lost by a fault.
+const starved = 200 * time.Millisecond
+
+// some names a few packets.
+func (r *run) some(packets lab.Packets) string {
+	var all []string
+	for p, n := range packets {
+		what := fmt.Sprintf("%d × %s", n, p)
+		if h, ok := r.Witness.Latest(p); ok {
+			what += ", the latest " + h.String()
+		}
+		all = append(all, what)
+	}
+	slices.Sort(all)
+	return strings.Join(all[:min(5, len(all))], "; ")
+}

@@ -1,0 +1,294 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/internal/lab/stage"
+)
+
+// failoverRuns is how often TestFailover has the host die: FAILOVER_RUNS, or once.
+func failoverRuns(t *testing.T) int {
+	t.Helper()
+	if text := os.Getenv("FAILOVER_RUNS"); text != "" {
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err, "FAILOVER_RUNS")
+		return n
+	}
+	return 1
+}
+
+// TestFailover has the host die without a word, again and again, while its services are asked for a hundred times a
+// second; the last time the API server is away. It prints when each of those who must notice did, after the death.
+func TestFailover(t *testing.T) {
+	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, API: true, BFD: true})
+	f := &failovers{Stage: s, watches: map[string]*timedFIB{}, took: map[string][]time.Duration{}}
+	for _, router := range []string{"red1", "red2"} {
+		f.watches[router] = timeFIB(t, s, router)
+	}
+	for range failoverRuns(t) {
+		f.run(t, false)
+	}
+	f.run(t, true)
+	for _, what := range []string{"node noticed", "node steers anew", "router's FIB", "new flow works", "status confirmed"} {
+		t.Logf("%-20s %s", what, percentiles(f.took[what]))
+	}
+}
+
+// failovers is what TestFailover watches and measures.
+type failovers struct {
+	*stage.Stage
+	watches map[string]*timedFIB // of the routers of red
+	took    map[string][]time.Duration
+}
+
+// run has the host die, and come back.
+func (s *failovers) run(t *testing.T, away bool) {
+	t.Helper()
+	ctx := t.Context()
+	host, standby := hosts(t, s.Stage)
+	pods := slices.DeleteFunc([]string{"a-p1", "b-p1"}, func(pod string) bool { return pod[:1] == host })
+	all, watchers := identities{}, []string{standby}
+	for _, pod := range pods {
+		all[pod] = web
+		watchers = append(watchers, pod[:1])
+	}
+	for router := range s.watches {
+		require.NoError(t, s.AwaitStandby(ctx, router, "192.0.2.10/32", inRedOf(standby)[0]))
+	}
+	awaitAll(t, s.Stage, all)
+	awaitWatched(t, s.Stage, host, watchers...)
+	s.Witness.Reset()
+	var questions []lab.Question
+	for _, pod := range pods {
+		for _, to := range outside {
+			for _, p := range []lab.Protocol{lab.UDP, lab.TCP} {
+				questions = append(questions, lab.Question{
+					Node: pod, To: to, Protocol: p, Every: 10 * time.Millisecond,
+					Want: []lab.Answerer{{Name: "ext-red", Source: netip.MustParseAddr(web.source(to))}},
+				})
+			}
+		}
+	}
+	probe, err := s.Probe(questions...)
+	require.NoError(t, err)
+	steady := func(since time.Time) {
+		t.Helper()
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			return probe.Steady(since, 50, func(lab.Question) bool { return true })
+		}))
+	}
+	var lease coordinationv1.Lease
+	require.NoError(t, s.API.Get(ctx, "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: "+stage.Namespace+", name: egressway}}", &lease))
+	leader := *lease.Spec.HolderIdentity
+	if away {
+		require.NoError(t, s.API.Freeze(ctx))
+	}
+	steady(time.Now())
+
+	died := time.Now()
+	require.NoError(t, s.Stage.Freeze(ctx, host))
+	steady(time.Now())
+	ended := time.Now()
+	require.NoError(t, probe.Stop())
+	requireInnocent(t, s.Stage, asDeployed())
+	took := func(what string, d time.Duration) { s.took[what] = append(s.took[what], d) }
+	for _, r := range probe.Between(died.Add(-time.Second), ended) {
+		require.Empty(t, r.Wrong, "%s", r.Question)
+		last := time.Duration(0)
+		if n := len(r.Lost); n > 0 {
+			last = r.Lost[n-1].Sub(died) + r.Question.Every
+		}
+		took("new flow works", last)
+	}
+	for _, w := range s.watches {
+		for _, vip := range webVIPs {
+			if d, changed := w.away(t, vip, inRedOf(host), died); changed { // not where BFD took a starved host for dead before
+				took("router's FIB", d)
+			}
+		}
+	}
+	for _, node := range watchers {
+		for what, words := range map[string]string{"node noticed": "node went silent", "node steers anew": "failover is in force"} {
+			if d, logged := loggedAfter(t, s.Daemons[node].Log(), words, died); logged {
+				took(what, d)
+			}
+		}
+	}
+
+	// The one that elects confirms what happened, and the dead node's return changes nothing.
+	if away {
+		require.NoError(t, s.API.Thaw(ctx))
+	}
+	_, err = s.AwaitStatus(ctx, "shop", "web", hostIs(standby))
+	require.NoError(t, err)
+	took("status confirmed", time.Since(died))
+	sessions := map[string]int{}
+	for router := range s.watches {
+		sessions[router], _, err = established(s.Stage, router, inRedOf(host)[0])
+		require.NoError(t, err)
+	}
+	back := time.Now()
+	require.NoError(t, s.Thaw(ctx, host))
+	for router, w := range s.watches {
+		awaitSession(t, s.Stage, router, inRedOf(host)[0], sessions[router])
+		for _, vip := range webVIPs {
+			require.Empty(t, w.by(t, vip, inRedOf(host), back), "%s's way to %s after node %s is back", router, vip, host)
+		}
+	}
+	t.Logf("%s died while %s led, %s is the host, confirmed after %s: new flows worked after %s", host, leader, standby, s.took["status confirmed"][len(s.took["status confirmed"])-1], s.took["new flow works"][len(s.took["new flow works"])-len(questions):])
+}
+
+// webVIPs are the ingress IPs of web.
+var webVIPs = []string{web.source4, web.source6}
+
+func inRedOf(node string) []string {
+	end := string('1' + rune(node[0]-'a'))
+	return []string{"10.1.0.1" + end, "fd01::1" + end}
+}
+
+// awaitWatched waits until other nodes watch a node, and see it alive.
+func awaitWatched(t *testing.T, s *stage.Stage, node string, watchers ...string) {
+	t.Helper()
+	for _, other := range watchers {
+		require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+			out, err := s.Egressway(t.Context(), other, "status", "-o", "json")
+			if err == nil && !strings.Contains(out, fmt.Sprintf("\"node\": %q,\n      \"alive\": true", node)) {
+				err = fmt.Errorf("node %s does not watch %s: %s", other, node, out)
+			}
+			return err
+		}))
+	}
+}
+
+// percentiles sums durations up.
+func percentiles(all []time.Duration) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	slices.Sort(all)
+	at := func(share float64) time.Duration {
+		return all[min(len(all)-1, int(share*float64(len(all))))].Round(time.Millisecond)
+	}
+	return fmt.Sprintf("p50 %s, p90 %s, p99 %s, most %s of %d", at(0.5), at(0.9), at(0.99), all[len(all)-1].Round(time.Millisecond), len(all))
+}
+
+var logged = regexp.MustCompile(`time=(\S+)`)
+
+// loggedAfter is how long after a moment a daemon first logged something; false: it has not.
+func loggedAfter(t *testing.T, log, what string, moment time.Time) (time.Duration, bool) {
+	t.Helper()
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, what) {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339Nano, logged.FindStringSubmatch(line)[1])
+		require.NoError(t, err)
+		if at.After(moment) {
+			return at.Sub(moment), true
+		}
+	}
+	return 0, false
+}
+
+// timedFIB is what a router's kernel tells of its routes, with the time.
+type timedFIB struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+var stamp = regexp.MustCompile(`^\[(\S+)\] `)
+
+// timeFIB watches a router until the test ends.
+func timeFIB(t *testing.T, s *stage.Stage, router string) *timedFIB {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	w := &timedFIB{}
+	cmd := s.Node(router).Command(ctx, "ip", "-o", "-ts", "monitor", "route")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	var work sync.WaitGroup
+	work.Go(func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			w.mu.Lock()
+			w.lines = append(w.lines, lines.Text())
+			w.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		work.Wait()
+		require.Error(t, cmd.Wait(), "it ends when it is killed")
+	})
+	return w
+}
+
+// away is how long after a moment the route to a host first went by none of some gateways; false: it has not changed.
+func (w *timedFIB) away(t *testing.T, addr string, gateways []string, moment time.Time) (time.Duration, bool) {
+	t.Helper()
+	for _, c := range w.changes(t, addr, moment) {
+		if c.there && !slices.ContainsFunc(gateways, func(g string) bool { return slices.Contains(c.words, g) }) {
+			return c.at.Sub(moment), true
+		}
+	}
+	return 0, false
+}
+
+// by are the routes to a host by one of some gateways that came after a moment.
+func (w *timedFIB) by(t *testing.T, addr string, gateways []string, moment time.Time) (all []string) {
+	t.Helper()
+	for _, c := range w.changes(t, addr, moment) {
+		if c.there && slices.ContainsFunc(gateways, func(g string) bool { return slices.Contains(c.words, g) }) {
+			all = append(all, strings.Join(c.words, " "))
+		}
+	}
+	return all
+}
+
+// fibChange is one that a kernel told.
+type fibChange struct {
+	at    time.Time
+	there bool // it is not a deletion
+	words []string
+}
+
+func (w *timedFIB) changes(t *testing.T, addr string, moment time.Time) (all []fibChange) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.lines {
+		at, err := time.ParseInLocation("2006-01-02T15:04:05.999999", stamp.FindStringSubmatch(l)[1], time.Local)
+		require.NoError(t, err, l)
+		words := strings.Fields(l)
+		if slices.Contains(words, addr) && !at.Before(moment) {
+			all = append(all, fibChange{at, !slices.Contains(words, "Deleted"), words})
+		}
+	}
+	return all
+}
+
+// hostIs wants a node to be the host.
+func hostIs(node string) func(egressv1.EgressServiceStatus) error {
+	return func(e egressv1.EgressServiceStatus) error {
+		if e.Host != node {
+			return fmt.Errorf("want host %s", node)
+		}
+		return nil
+	}
+}

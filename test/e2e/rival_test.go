@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/internal/status"
+)
+
+// awaitProblem waits until a node's daemon tells of a problem with a value, or no more.
+func awaitProblem(t *testing.T, s *stage.Stage, node string, reason cluster.Reason, value string, there bool) {
+	t.Helper()
+	require.NoError(t, lab.Wait(t.Context(), 90*time.Second, func() error {
+		out, err := s.Egressway(t.Context(), node, "status", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var r status.Report
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			return err
+		}
+		if there != slices.ContainsFunc(r.Problems, func(p status.Problem) bool { return p.Reason == reason && strings.Contains(p.Value, value) }) {
+			return fmt.Errorf("%s %q wanted %t: %v", reason, value, there, r.Problems)
+		}
+		return nil
+	}))
+}
+
+// TestRival has another program on the node that deletes our rules ten times a second: they come back each time, nothing
+// goes another way meanwhile, and the daemon says what happens without saying it each time.
+func TestRival(t *testing.T) {
+	s := play(t, stage.Options{Manifests: oneFile(t)})
+	ctx := t.Context()
+	all := asDeployed()
+	awaitServed(t, s, all)
+	awaitLearned(t, s)
+	watch := watchKernel(t, s, "a")
+	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
+	traffic.answered(t, 3, all)
+	watch.forget()
+	const times = 100
+	_, err := s.Node("a").Run(ctx, "sh", "-c", fmt.Sprintf("for i in $(seq %d); do ip rule del pref 701; ip rule del pref 799; sleep 0.1; done", times))
+	require.NoError(t, err)
+	awaitProblem(t, s, "a", "ForeignHand", "rule 799", true)
+	awaitProblem(t, s, "a", "ForeignHand", "rule 701", true)
+	rules := func(line string) bool { return strings.Contains(line, "proto 142") && strings.Contains(line, "fwmark") }
+	require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+		if lost := watch.count(func(e kernelEvent) bool { return e.gone && rules(e.text) }); lost < times || len(watch.returns(rules)) < lost {
+			return fmt.Errorf("%d lost, %d back", lost, len(watch.returns(rules)))
+		}
+		return nil
+	}))
+	took := watch.returns(rules)
+	slices.Sort(took)
+	t.Logf("%d rules deleted, back after %s in the middle, %s at most", len(took), took[len(took)/2], took[len(took)-1])
+	traffic.answered(t, 5, all)
+	none := identities{"a-p1": {}, "a-p2": {}, "b-p1": {}}
+	traffic.stop(t, all, all.with(none))
+	requireInnocent(t, s, all)
+
+	log := s.Daemons["a"].Log()
+	require.LessOrEqual(t, strings.Count(log, "put back what something else took away"), 2, "one line a minute")
+	require.LessOrEqual(t, strings.Count(log, "reason=ForeignHand"), 4)
+	require.NotContains(t, s.Daemons["b"].Log(), "ForeignHand")
+	awaitProblem(t, s, "a", "ForeignHand", "rule", false)
+}
+
+// TestChurn has others change so many routes that the kernel drops the events of some: our own route that goes with them
+// comes back.
+func TestChurn(t *testing.T) {
+	s := play(t, stage.Options{Manifests: oneFile(t)})
+	ctx := t.Context()
+	all := asDeployed()
+	awaitServed(t, s, all)
+	awaitLearned(t, s)
+	var add, del strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&add, "route add 20.%d.%d.0/24 dev eth1 table 77\n", i/250, i%250)
+		fmt.Fprintf(&del, "route del 20.%d.%d.0/24 dev eth1 table 77\n", i/250, i%250)
+	}
+	const ours = "ip route show table 1001 proto 142; ip rule show"
+	before := unlearned(inKernel(t, s, "a", ours))
+	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
+	traffic.answered(t, 3, all)
+	for _, batch := range []string{add.String(), del.String()} {
+		half := len(batch) / 2
+		half += strings.IndexByte(batch[half:], '\n') + 1
+		_, err := s.Node("a").Input(ctx, batch[:half]+"route flush table 1001 proto 142\nrule del pref 799\n"+batch[half:], "ip", "-batch", "-")
+		require.NoError(t, err)
+		require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+			if now := unlearned(inKernel(t, s, "a", ours)); !slices.Equal(now, before) {
+				return fmt.Errorf("not as before: %v", now)
+			}
+			return nil
+		}))
+		traffic.answered(t, 3, all)
+	}
+	none := identities{"a-p1": {}, "a-p2": {}, "b-p1": {}}
+	traffic.stop(t, all, all.with(none))
+	requireInnocent(t, s, all)
+}
