@@ -21,7 +21,8 @@ func newRunCommand() *cobra.Command {
 		Short: "Run the daemon on this node",
 		Long: `Run the daemon on this node until SIGTERM or SIGINT.
 
-What it made in the kernel stays when it stops and is taken over by the next start; "egressway cleanup" removes it.
+What it made in the kernel stays when it stops and is taken over by the next start, and so are the BGP sessions, which a process of
+their own keeps: see "egressway speaker". "egressway cleanup" removes all of it.
 Needs CAP_NET_ADMIN, and CAP_NET_RAW where a peer is unnumbered.`,
 		Example: "  egressway run --config /etc/egressway/config.yaml",
 		Args:    cobra.NoArgs,

@@ -103,7 +103,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		log.Warn("this node could not be looked over for another that serves EgressServices", "error", err)
 	}
 	a := &Agent{
-		log: log, configFile: configFile, kernel: node, flows: flows.New(log, marks(c)), status: status.New(version, c.Node),
+		log: log, configFile: configFile, kernel: node, flows: flows.New(log, c.Node, marks(c)), status: status.New(version, c.Node),
 		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(), last: last{settled: map[string]bool{}, deaths: deaths{}, heard: map[string]bool{}},
 	}
 	a.speakers = speaker.NewClient(speaker.ClientOptions{

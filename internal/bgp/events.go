@@ -55,6 +55,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		st.state, st.since = now.SessionState, at
 	}
 	st.overLimit = now.AdminState == api.PeerState_ADMIN_STATE_PFX_CT
+	s.noteOpening(now.NeighborAddress, before, now.SessionState)
 	switch {
 	case now.SessionState == bgp.BGP_FSM_ESTABLISHED && before != bgp.BGP_FSM_ESTABLISHED:
 		st.lastError, st.asn = "", now.PeerASN

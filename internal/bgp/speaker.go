@@ -62,7 +62,8 @@ type speaker struct {
 	peers   map[netip.Addr]plan.Peer // of desired, by the address that is spoken to
 	states  map[netip.Addr]*sessionState
 	faults  map[string]string // why a peer has no session, by its name
-	dirty   bool              // the learned routes may have changed
+	failed  map[netip.Addr]*failedOpenings
+	dirty   bool // the learned routes may have changed
 	learned []plan.Route
 	passed  map[netip.Addr]int // accepted routes
 }
@@ -88,6 +89,7 @@ func start(ctx context.Context, log *slog.Logger, wake func(), d plan.Speaker, r
 		following: map[string]bool{},
 		states:    map[netip.Addr]*sessionState{},
 		faults:    map[string]string{},
+		failed:    map[netip.Addr]*failedOpenings{},
 		passed:    map[netip.Addr]int{},
 	}
 	for _, p := range d.Peers {
@@ -207,7 +209,7 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	}
 
 	for _, addr := range sortedAddrs(s.configs) {
-		if configs[addr] != s.configs[addr] {
+		if configs[addr] != s.configs[addr] || s.tryAgain(addr) {
 			errs = append(errs, s.removePeer(ctx, addr))
 		}
 	}
@@ -346,6 +348,7 @@ func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, fau
 	}
 	s.desired, s.peers, s.faults = d, peers, faults
 	maps.DeleteFunc(s.states, func(a netip.Addr, _ *sessionState) bool { _, ok := peers[a]; return !ok })
+	maps.DeleteFunc(s.failed, func(a netip.Addr, _ *failedOpenings) bool { _, ok := peers[a]; return !ok })
 }
 
 func interfaces(d plan.Speaker) []string {

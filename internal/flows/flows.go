@@ -1,9 +1,9 @@
 // Package flows carries the established egress flows of a host to the standby, so that they go on when the standby takes
 // over: with the same source address and port, which nothing but a connection's entry in conntrack remembers.
 //
-// Every node dials each node that it is host or standby with, and tells what begins and ends of their flows. The host tells
-// all of them when a channel comes up, and again in parts from time to time; so the other side needs to remember nothing,
-// and whatever was missed is mended or runs out.
+// Host and standby dial each other. The host tells what begins and ends, all there is when a channel comes up, and that again
+// in parts from time to time; so the standby needs to remember nothing, and whatever was missed is mended or runs out. The
+// standby tells what was closed there.
 package flows
 
 import (
@@ -52,6 +52,7 @@ type counters struct {
 // Carrier carries flows between this node and others.
 type Carrier struct {
 	log      *slog.Logger
+	node     string
 	marks    plan.Marks
 	counters counters
 	changed  chan struct{} // the view has
@@ -89,10 +90,10 @@ type key struct {
 
 func keyOf(f kernel.Flow) key { return key{f.Proto, f.Src, f.Dst} }
 
-// New returns a Carrier that carries nothing until it runs and is told to.
-func New(log *slog.Logger, marks plan.Marks) *Carrier {
+// New returns the Carrier of a node, that carries nothing until it runs and is told to.
+func New(log *slog.Logger, node string, marks plan.Marks) *Carrier {
 	return &Carrier{
-		log: log, marks: marks, changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		log: log, node: node, marks: marks, changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
 		view: &view{}, channels: map[link]*channel{}, pending: newPending(), held: map[key]held{},
 		senders: map[netip.Addr]context.CancelCauseFunc{},
 	}
@@ -110,7 +111,7 @@ func (c *Carrier) Counters() Counters {
 
 // Set says what this node is from now on: its roles, the port by which nodes talk, and its data plane. It is to be called
 // before the data plane is in force: where this node takes over, flows of its own pods, which the former host changed the
-// source of, get their entries first. Where it hands over, established ones of its own pods go on by the next host.
+// source of, get their entries first. Until then their packets are dropped, not sent with another source.
 func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
 	v := &view{port: port, tell: map[netip.Addr][]told{}, hear: map[netip.Addr]map[netip.Addr]Role{}, data: d}
 	c.mu.Lock()
@@ -150,12 +151,10 @@ func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
 			delete(c.senders, peer)
 		}
 	}
-	former := c.view
 	c.view = v
 	c.mu.Unlock()
 	signal(c.changed)
 	c.takeOver(v)
-	c.leave(former, v)
 }
 
 func (c *Carrier) now() *view {

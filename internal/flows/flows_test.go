@@ -95,17 +95,18 @@ func someView() (roles []Role, d plan.DataPlane) {
 			{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}},
 		},
 		Endpoints: []plan.Endpoint{
-			{Addr: addr("10.244.1.11"), Path: 3, Source: addr("10.244.1.11"), Kept: standby}, // of this node
+			{Addr: addr("10.244.1.11"), Path: 3, Source: addr("10.244.1.11"), Kept: standby, Node: "a"},
 			{Addr: addr("10.244.2.11"), Path: 2, Source: addr("192.0.2.10")},
 			{Addr: addr("10.244.2.12"), Path: 2, Source: addr("192.0.2.20")},
 			{Addr: addr("10.244.2.13")},
 			{Addr: addr("10.244.2.14"), Path: 2, Source: addr("192.0.2.30")},
+			{Addr: addr("10.244.3.11"), Path: 2, Source: addr("192.0.2.20"), Node: "a"},
 		},
 	}
 }
 
 func TestJudge(t *testing.T) {
-	c := New(slog.New(slog.DiscardHandler), marks())
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
 	roles, d := someView()
 	c.Set(4785, roles, d)
 	v := c.now()
@@ -191,6 +192,63 @@ func TestWhatIsTold(t *testing.T) {
 	}
 }
 
+func TestWhoIsTold(t *testing.T) {
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
+	roles, d := someView()
+	c.Set(4785, roles, d)
+	var ch *channel
+	for _, ch = range c.channels {
+		ch.begin()
+	}
+	asStandby := tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1")
+	asHost := tcpFlow("10.244.2.12:1", "198.51.100.10:443", "192.0.2.20:1")
+	neither := tcpFlow("10.244.2.14:1", "198.51.100.10:443", "192.0.2.30:1")
+	own := tcpFlow("10.244.3.11:1", "198.51.100.10:443", "192.0.2.20:2")
+	told := func() (all []record) {
+		require.NoError(t, decodeRecords(ch.take(), func(r record) { all = append(all, r) }))
+		return all
+	}
+	for _, f := range []kernel.Flow{asStandby, asHost, neither, own} {
+		c.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: f})
+	}
+	c.tellRipe(time.Now())
+	require.Empty(t, told())
+	c.tellRipe(time.Now().Add(tellAfter))
+	got := told()
+	require.Len(t, got, 1)
+	require.Equal(t, asHost.SNAT, got[0].SNAT)
+
+	for _, state := range []uint8{kernel.TCPEstablished, kernel.TCPTimeWait} { // it ran out, it was closed
+		for _, f := range []kernel.Flow{asStandby, asHost, neither, own} {
+			f.State = state
+			c.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: f})
+		}
+	}
+	got = told()
+	require.Len(t, got, 3)
+	for i, f := range []kernel.Flow{asHost, asStandby, asHost} {
+		require.True(t, got[i].ended)
+		require.Equal(t, f.SNAT, got[i].SNAT)
+	}
+	require.Zero(t, c.Counters().Dropped)
+
+	// More than a channel takes: new flows have less room than what ended.
+	standby := standbyOf(ch)
+	for i := 0; len(ch.queue) < mostQueued/4*3; i++ {
+		f := asHost
+		f.Src = netip.AddrPortFrom(f.Src.Addr(), uint16(i))
+		c.tell(standby, alive(f))
+	}
+	c.tell(standby, alive(asHost))
+	require.EqualValues(t, 1, c.Counters().Dropped)
+	require.True(t, ch.lost, "all is listed later")
+	c.tell(standby, record{asHost, true})
+	require.EqualValues(t, 1, c.Counters().Dropped)
+}
+
+// standbyOf is who hears by a channel.
+func standbyOf(ch *channel) told { return told{ch, true} }
+
 func TestTheLastRecordOfAFlowCounts(t *testing.T) {
 	a, b := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1"), tcpFlow("10.244.1.11:2", "198.51.100.10:443", "192.0.2.10:1")
 	require.Equal(t, []record{{b, false}, {a, true}}, lasts([]record{{a, false}, {b, true}, {b, false}, {a, true}}))
@@ -214,7 +272,8 @@ func TestCarriers(t *testing.T) {
 	for _, r := range roles {
 		other = append(other, Role{r.Ingress, r.Peer, r.Local, !r.Host, 2})
 	}
-	standby, host := New(slog.New(slog.NewTextHandler(t.Output(), nil)), marks()), New(slog.New(slog.NewTextHandler(t.Output(), nil)), marks())
+	standby := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "a", marks())
+	host := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "b", marks())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{}, 2)
 	for _, c := range []*Carrier{standby, host} {
@@ -289,7 +348,7 @@ func TestCarriers(t *testing.T) {
 
 // TestStrangers are not heard.
 func TestStrangers(t *testing.T) {
-	c := New(slog.New(slog.NewTextHandler(t.Output(), nil)), marks())
+	c := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "a", marks())
 	roles, d := someView()
 	c.Set(4786, roles, d)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -395,7 +454,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add(appendRecord(nil, record{Flow: tcpFlow("10.244.1.11:40000", "198.51.100.10:443", "192.0.2.10:1024")}))
 	f.Add(appendRecord(nil, record{Flow: tcpFlow("[fd44:1::11]:1", "[2001:db8:100::10]:53", "[2001:db8:2::10]:1024"), ended: true}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_ = decodeRecords(b, func(r record) {
+		err := decodeRecords(b, func(r record) {
 			require.Contains(t, []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP}, r.Proto)
 			require.Equal(t, r.Src.Addr().Is4(), r.Dst.Addr().Is4())
 			require.Equal(t, r.Src.Addr().Is4(), r.SNAT.Addr().Is4())
@@ -403,17 +462,20 @@ func FuzzRecords(f *testing.F) {
 			require.NoError(t, decodeRecords(appendRecord(nil, r), func(r record) { again = r }))
 			require.Equal(t, r, again)
 		})
-		_ = frames(b, func(part []byte) error {
+		if err != nil {
+			return
+		}
+		require.NoError(t, frames(b, func(part []byte) error {
 			require.NotEmpty(t, part)
-			return nil
-		})
+			return decodeRecords(part, func(record) {})
+		}))
 	})
 }
 
 // BenchmarkTell tells what one flow costs who tells of it, but for the kernel's part: from its event to the queue, and
 // out of it. BenchmarkHear is the other side up to the kernel.
 func BenchmarkTell(b *testing.B) {
-	c := New(slog.New(slog.DiscardHandler), marks())
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
 	roles, d := someView()
 	c.Set(4785, roles, d)
 	for _, ch := range c.channels {
@@ -430,13 +492,7 @@ func BenchmarkTell(b *testing.B) {
 		if i%200 != 0 {
 			continue
 		}
-		c.mu.Lock()
-		for _, f := range c.pending.ripe(time.Now().Add(tellAfter)) {
-			for _, t := range c.view.tell[f.SNAT.Addr()] {
-				c.tell(t, alive(f))
-			}
-		}
-		c.mu.Unlock()
+		c.tellRipe(time.Now().Add(tellAfter))
 		for _, ch := range c.channels {
 			size += len(ch.take())
 		}
@@ -445,7 +501,7 @@ func BenchmarkTell(b *testing.B) {
 }
 
 func BenchmarkHear(b *testing.B) {
-	c := New(slog.New(slog.DiscardHandler), marks())
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
 	roles, d := someView()
 	c.Set(4785, roles, d)
 	v := c.now()

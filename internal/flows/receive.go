@@ -319,49 +319,6 @@ func (v *view) network(id plan.PathID) bool {
 	return slices.ContainsFunc(v.data.Paths, func(p plan.Path) bool { return p.ID == id && p.Key.Kind == plan.PathNetwork })
 }
 
-// leave has established flows of own pods go on by the next host, where this node was the host before. That one knows them
-// by now, and what the remote answers it sends to the pod itself, not to this node for its source to be changed back. Those
-// that it has not been told of stay here, as long as this node is the standby.
-func (c *Carrier) leave(former, v *view) {
-	left := map[netip.Addr]plan.PathID{}
-	for _, roles := range v.hear {
-		for a, r := range roles {
-			if was := former.hear[r.Peer][a]; was.Host && !r.Host {
-				left[a] = r.Path
-			}
-		}
-	}
-	if len(left) == 0 {
-		return
-	}
-	var flows []kernel.Flow
-	err := kernel.ListFlows(context.Background(), c.marks, func(f kernel.Flow) bool { // it is short, and is not to be left half done
-		e, ok := v.endpoint(f.Src.Addr())
-		path, was := left[f.SNAT.Addr()]
-		if ok && was && e.Kept == (plan.Way{Path: path, Source: f.SNAT.Addr()}) && e.Source == e.Addr && worth(f) && f.Assured && !c.young(f) {
-			f.Path = e.Path
-			flows = append(flows, f)
-		}
-		return true
-	})
-	if err == nil {
-		err = kernel.LeadFlows(c.marks, flows)
-	}
-	if err != nil {
-		c.log.Warn("some egress flows of pods of this node could not be led to the next host", "error", err)
-	}
-	if len(flows) > 0 {
-		c.log.Info("egress flows of pods of this node go on by the next host", "flows", len(flows))
-	}
-}
-
-func (c *Carrier) young(f kernel.Flow) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, waits := c.pending.flows[keyOf(f)]
-	return waits
-}
-
 // dropStale forgets held flows that would have run out.
 func (c *Carrier) dropStale(now time.Time) {
 	c.mu.Lock()

@@ -23,8 +23,8 @@ const (
 	// mostQueued bounds what waits to be sent by one channel, in bytes. The last quarter is for flows that ended: to keep
 	// one here that is over would take its port from another.
 	mostQueued = 4 << 20
-	// pace bounds a channel, in bytes a second: 50,000 IPv4 flows, or what costs the other side a fifth of a core.
-	pace = 50000 * (1 + size4)
+	// pace bounds a channel, in flows a second: what costs each side about a fifth of a core.
+	pace = 50000
 	// beatEvery is how often a channel shows that it lives, where there is nothing to tell.
 	beatEvery = 5 * time.Second
 	// writeWithin is how long the other side may take none of what is sent.
@@ -161,7 +161,7 @@ func (c *Carrier) happened(e kernel.FlowEvent) {
 	}
 	targets := c.view.tell[e.Flow.SNAT.Addr()]
 	switch {
-	case len(targets) == 0:
+	case len(targets) == 0 || c.own(c.view, e.Flow):
 	case e.Kind == kernel.FlowEnded:
 		if c.pending.forget(e.Flow) {
 			return
@@ -193,6 +193,14 @@ func worth(f kernel.Flow) bool {
 	return f.Assured || !f.Answered
 }
 
+// own says whether a flow is of a pod of this node, which is not told of: the pod dies with the node. While the node lives,
+// the flow leaves here, and if the other node knew of it, it would send what the remote answers to the pod itself, past the
+// entry here.
+func (c *Carrier) own(v *view, f kernel.Flow) bool {
+	e, ok := v.endpoint(f.Src.Addr())
+	return ok && e.Node == c.node
+}
+
 func (c *Carrier) tell(t told, r record) {
 	if !t.put(r) {
 		c.counters.dropped.Add(1)
@@ -221,13 +229,22 @@ func (c *Carrier) release(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			c.mu.Lock()
-			for _, f := range c.pending.ripe(now) {
-				for _, t := range c.view.tell[f.SNAT.Addr()] {
-					c.tell(t, alive(f))
-				}
+			c.tellRipe(now)
+		}
+	}
+}
+
+// tellRipe tells the standbys. A host hears nothing of flows that began at its standby: those come from nodes that do not
+// reach the host, and it could not send them what the remote answers. It hands that to the standby as long as it does not
+// know whose it is.
+func (c *Carrier) tellRipe(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.pending.ripe(now) {
+		for _, t := range c.view.tell[f.SNAT.Addr()] {
+			if t.host {
+				c.tell(t, alive(f))
 			}
-			c.mu.Unlock()
 		}
 	}
 }
@@ -262,7 +279,7 @@ func (c *Carrier) listAll(ctx context.Context) {
 func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (err error) {
 	full := map[*channel]bool{}
 	c.mu.Lock()
-	tell, some := c.view.tell, false
+	v, some := c.view, false
 	for _, ch := range c.channels {
 		ch.mu.Lock()
 		if ch.lost && time.Since(ch.lastTold) >= listAgainAfter {
@@ -289,12 +306,12 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 		}
 	}()
 	return kernel.ListFlows(ctx, c.marks, func(f kernel.Flow) bool {
-		if !worth(f) {
+		if !worth(f) || c.own(v, f) {
 			return ctx.Err() == nil
 		}
 		// Rounds share the TCP flows out among them; no two rounds in a row tell of the same.
 		turn := f.Proto == unix.IPPROTO_UDP || (f.Src.Port()^f.Dst.Port())%tellTCPEvery == number%tellTCPEvery
-		for _, t := range tell[f.SNAT.Addr()] {
+		for _, t := range v.tell[f.SNAT.Addr()] {
 			if t.host && (full[t.channel] || regular && turn) {
 				t.putListed(ctx, alive(f))
 			}
@@ -378,11 +395,13 @@ func (c *Carrier) sendQueued(ctx context.Context, ch *channel, conn net.Conn) er
 		if _, err := conn.Write(frame); err != nil {
 			return fmt.Errorf("send: %w", err)
 		}
-		c.counters.bytes.Add(uint64(len(frame)))
+		count := 0
 		for n := 0; n < len(records); n += 1 + int(records[n]) {
-			c.counters.sent.Add(1)
+			count++
 		}
-		if ahead += time.Duration(len(records)) * time.Second / pace; ahead > batchFor {
+		c.counters.bytes.Add(uint64(len(frame)))
+		c.counters.sent.Add(uint64(count))
+		if ahead += time.Duration(count) * time.Second / pace; ahead > batchFor {
 			if !pause(ctx, ahead) {
 				return errHungUp
 			}

@@ -59,7 +59,6 @@ func conntrackMessage(kind uint16) uint16 { return unix.NFNL_SUBSYS_CTNETLINK<<8
 type ctEntry struct {
 	Flow
 	mark    uint32
-	from    netip.AddrPort // source of the reply direction: the remote, after DNAT
 	snatted bool
 	liberal bool // TCP sequence numbers are not checked, either way
 }
@@ -75,7 +74,7 @@ func decodeEntry(body []byte) (e ctEntry, ok bool) {
 		case typ == nl.CTA_TUPLE_ORIG:
 			e.Src, e.Dst, e.Proto, ok = decodeTuple(value)
 		case typ == nl.CTA_TUPLE_REPLY:
-			e.from, e.SNAT, _, _ = decodeTuple(value)
+			_, e.SNAT, _, _ = decodeTuple(value)
 		case typ == nl.CTA_STATUS && len(value) >= 4:
 			status = binary.BigEndian.Uint32(value)
 		case typ == nl.CTA_TIMEOUT && len(value) >= 4:

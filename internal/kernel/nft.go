@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -127,7 +126,7 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 		return false, nil
 	}
 	orphan := now.exists && now.flags == tablePersist
-	replace := now.exists && (fresh || now.flags != flags && !(orphan && flags == tableOwned))
+	replace := now.exists && (fresh || now.flags != flags && (!orphan || flags != tableOwned))
 
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
 	want, wantChains := sets(d), chains(d)
@@ -149,89 +148,16 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 		n.missed = written && has.showed != n.showed
 		rewrite = rewrite || has.showed != n.showed
 	}
-	stale := has.chains
-	var staleSets []*nftables.Set
-	for _, s := range has.sets {
-		if s.Table = table; !containsSet(want, s.Name) {
-			staleSets = append(staleSets, s)
-		}
-	}
-
 	t, err := newTransaction()
 	if err != nil {
 		return false, fmt.Errorf("begin transaction: %w", err)
 	}
-	if replace {
-		t.DelTable(table)
-		clear(stale)
-		staleSets = nil
-	}
-	if rewrite || orphan {
+	if orphan && !rewrite {
 		t.AddTable(table)
 	}
-	made := map[string]*nftables.Chain{}
-	for _, w := range wantChains {
-		delete(stale, w.name)
-		if !rewrite {
-			continue
-		}
-		ch := &nftables.Chain{Name: w.name, Table: table}
-		if w.hook != nil {
-			policy := nftables.ChainPolicyAccept
-			ch.Hooknum, ch.Priority, ch.Type, ch.Policy = w.hook, priority(w.priority), w.kind, &policy
-		}
-		made[w.name] = t.AddChain(ch)
-		t.FlushChain(ch)
-	}
-	if rewrite {
-		t.AddChain(&nftables.Chain{Name: chainOwnSource, Table: table})
-	}
-	for name := range stale {
-		t.FlushChain(&nftables.Chain{Name: name, Table: table})
-	}
-	for _, w := range want {
-		w.Table = table
-		had, there := has.elements[w.Name]
-		if rewrite || !there {
-			if err := t.AddSet(&w.Set, nil); err != nil {
-				return false, fmt.Errorf("add set %s: %w", w.Name, err)
-			}
-		}
-		if w.HasTimeout { // what is in there leaves by itself
-			if replace {
-				if err := n.add(t, w, remaining(had)); err != nil {
-					return false, fmt.Errorf("carry set %s over: %w", w.Name, err)
-				}
-			}
-			continue
-		}
-		if w.former != nil {
-			if err := n.add(t, w.former, w.left(had)); err != nil {
-				return false, fmt.Errorf("keep what leaves set %s: %w", w.Name, err)
-			}
-		}
-		add, remove := w.difference(had)
-		changed = changed || len(add)+len(remove) > 0
-		if replace {
-			add, remove = w.elements, nil
-		}
-		if err := n.change(t, w, add, remove); err != nil {
-			return false, fmt.Errorf("update set %s: %w", w.Name, err)
-		}
-	}
-	for _, w := range wantChains {
-		if !rewrite {
-			break
-		}
-		for _, r := range w.rules {
-			t.AddRule(&nftables.Rule{Table: table, Chain: made[w.name], Exprs: r})
-		}
-	}
-	for _, s := range staleSets {
-		t.DelSet(s)
-	}
-	for name := range stale {
-		t.DelChain(&nftables.Chain{Name: name, Table: table})
+	c := tableChange{table: table, sets: want, chains: wantChains, has: has, rewrite: rewrite, replace: replace}
+	if changed, err = c.queue(t); err != nil {
+		return false, err
 	}
 	var more []netlink.Message
 	if rewrite {
@@ -249,57 +175,6 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 		n.wrote = wrote
 	}
 	return changed || !now.exists || fresh, nil
-}
-
-// contents is what the table holds.
-type contents struct {
-	sets     []*nftables.Set
-	elements map[string][]nftables.SetElement // by set
-	chains   map[string]bool                  // but for own-source, which stays
-	showed   [sha256.Size]byte                // sum of the rules
-}
-
-// read reads the contents from the kernel.
-func (n *nft) read(table *nftables.Table) (has contents, err error) {
-	c, err := n.open()
-	if err != nil {
-		return has, err
-	}
-	defer func() { _ = c.CloseLasting() }()
-	if has.sets, err = c.GetSets(table); err != nil {
-		return has, fmt.Errorf("list sets of nftables table %s: %w", tableName, err)
-	}
-	has.elements, has.chains = make(map[string][]nftables.SetElement, len(has.sets)), map[string]bool{}
-	for _, s := range has.sets {
-		s.Table = table
-		if has.elements[s.Name], err = n.elements(c, s); err != nil {
-			return has, err
-		}
-	}
-	list, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return has, fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
-	}
-	for _, ch := range list {
-		if ch.Table.Name == tableName && ch.Name != chainOwnSource {
-			has.chains[ch.Name] = true
-		}
-	}
-	has.showed, err = n.shown()
-	return has, err
-}
-
-// contentsOf is what a table that was written by d holds, but for elements that leave by themselves.
-func contentsOf(d plan.DataPlane) contents {
-	has := contents{elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
-	for _, s := range sets(d) {
-		has.sets = append(has.sets, &s.Set)
-		has.elements[s.Name] = s.elements
-	}
-	for _, ch := range chains(d) {
-		has.chains[ch.name] = true
-	}
-	return has
 }
 
 // sameDataPlane compares what may be long without reflection.
@@ -374,62 +249,6 @@ func (*nft) elements(c *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, 
 		}
 	}
 	return elements, nil
-}
-
-// difference is what must be added to, and taken from, the elements that a set has.
-func (w *set) difference(have []nftables.SetElement) (add, remove []nftables.SetElement) {
-	old := make(map[string]nftables.SetElement, len(have))
-	for _, e := range have {
-		old[identity(e)] = e
-	}
-	for _, e := range w.elements {
-		id := identity(e)
-		if _, ok := old[id]; ok {
-			delete(old, id)
-		} else {
-			add = append(add, e)
-		}
-	}
-	for _, e := range old {
-		remove = append(remove, e)
-	}
-	return add, remove
-}
-
-// change queues a difference. Ranges are replaced whole: the kernel refuses half of one.
-func (n *nft) change(t *transaction, w *set, add, remove []nftables.SetElement) error {
-	if len(add)+len(remove) == 0 {
-		return nil
-	}
-	if w.Interval {
-		t.FlushSet(&w.Set)
-		add, remove = w.elements, nil
-	}
-	for ; len(remove) > 0; remove = remove[min(chunk, len(remove)):] {
-		if err := t.SetDeleteElements(&w.Set, remove[:min(chunk, len(remove))]); err != nil {
-			return err
-		}
-	}
-	return n.add(t, w, add)
-}
-
-// add queues elements of a set.
-func (*nft) add(t *transaction, s *set, elements []nftables.SetElement) error {
-	for ; len(elements) > 0; elements = elements[min(chunk, len(elements)):] {
-		if err := t.SetAddElements(&s.Set, elements[:min(chunk, len(elements))]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// remaining are elements that leave by themselves, for another set of the same kind: each for as long as it still has.
-func remaining(elements []nftables.SetElement) []nftables.SetElement {
-	elements = slices.Clone(elements)
-	for i, e := range elements {
-		elements[i].Timeout = max(e.Expires, time.Millisecond)
-	}
-	return elements
 }
 
 func (*nft) exists(c *nftables.Conn) (bool, error) {

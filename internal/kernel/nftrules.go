@@ -250,7 +250,8 @@ func pathChains(m plan.Marks, p plan.Path) []chain {
 			join(ctMarkIs(m, egress), setPacketMark(m, egress), accept),
 			jump("exempt"),
 			jump(chainKept),
-			join(ctHas(expr.CtKeySTATE, stateNew), setCtMark(m, egress), setPacketMark(m, egress), accept),
+			// One that nobody has answered is new for as long, but its source is bound already, for the path that it has.
+			join(ctMarkIs(m, 0), ctHas(expr.CtKeySTATE, stateNew), setCtMark(m, egress), setPacketMark(m, egress), accept),
 			drop,
 		}},
 		{name: named("guard", p.ID), rules: guardRules},

@@ -80,7 +80,7 @@ type Delay struct {
 }
 
 // delayed is from when on a round that comes late is worth telling.
-const delayed = 50 * time.Millisecond
+const delayed = 30 * time.Millisecond
 
 // Probe starts asking. It ends with the lab, or by Stop.
 func (l *Lab) Probe(questions ...Question) (*Probe, error) {

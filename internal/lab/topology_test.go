@@ -98,3 +98,25 @@ func TestParsePacket(t *testing.T) {
 		require.False(t, ok)
 	}
 }
+
+func TestParseHeader(t *testing.T) {
+	v4 := make([]byte, 40)
+	v4[0], v4[3], v4[9] = 0x45, 40, byte(TCP)
+	v4[20], v4[21], v4[22], v4[23], v4[33] = 0x1f, 0x90, 0, 80, 0x12
+	h, ok := parseHeader(Packet{Protocol: TCP}, v4)
+	require.True(t, ok)
+	require.Equal(t, "port 8080 > 80, 40 bytes SYN ACK", h.String())
+
+	v6 := make([]byte, 60)
+	v6[0], v6[5], v6[6], v6[43] = 0x60, 20, byte(UDP), 80
+	h, ok = parseHeader(Packet{Protocol: UDP}, v6)
+	require.True(t, ok)
+	require.Equal(t, Header{DstPort: 80, Length: 60}, h)
+
+	for _, p := range []Packet{{Protocol: ICMP}, {Protocol: TCP}} { // no ports, or another header first
+		_, ok := parseHeader(p, v6)
+		require.False(t, ok)
+	}
+	_, ok = parseHeader(Packet{Protocol: TCP}, v4[:30])
+	require.False(t, ok)
+}

@@ -238,6 +238,20 @@ func TestAdoption(t *testing.T) {
 	require.NotEqual(t, up, r.since())
 }
 
+// TestAbsent is about an agent that must not start a speaker, and waits for one.
+func TestAbsent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	c, _ := drive(t, ClientOptions{Socket: path, Version: "v1"})
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		require.EqualError(t, c.Problem(), `no speaker listens on socket `+path+`: start "egressway speaker", or set speaker.start`)
+	}, limit, 10*time.Millisecond)
+	require.ErrorIs(t, c.Apply(t.Context(), nil), ErrAbsent)
+	require.Empty(t, c.Learned())
+	serve(t, path)
+	ready(t, c)
+	require.NoError(t, c.Apply(t.Context(), nil))
+}
+
 // TestTakeOver has a second agent come while the first is there.
 func TestTakeOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")

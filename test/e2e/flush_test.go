@@ -27,7 +27,7 @@ const listOurs = "nft list tables | grep -c 'inet egressway' || true"
 
 // TestFlush has others flush all of nftables, as scripts and firewalls do when they start. Selected pods do not notice.
 func TestFlush(t *testing.T) {
-	s := play(t, stage.Options{Manifests: oneFile(t)})
+	s := play(t, stage.Options{Manifests: oneFile(t), Config: steady})
 	ctx := t.Context()
 	all := asDeployed()
 	awaitServed(t, s, all)

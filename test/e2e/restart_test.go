@@ -80,7 +80,7 @@ func awaitSession(t *testing.T, s *stage.Stage, router, peer string, times int) 
 
 // TestRestart ends the daemon on the host and starts it again: pods and routers, which have BFD, do not notice.
 func TestRestart(t *testing.T) {
-	s := play(t, stage.Options{Manifests: oneFile(t), BFD: true, BFDInterval: 500})
+	s := play(t, stage.Options{Manifests: oneFile(t), BFD: true, BFDInterval: 1000})
 	ctx := t.Context()
 	all := asDeployed()
 	sessions := map[string]string{"red1": "10.1.0.11", "red2": "10.1.0.11", "blue1": "10.2.0.11", "blue2": "10.2.0.11"}
@@ -114,7 +114,7 @@ func TestRestart(t *testing.T) {
 			}
 
 			require.NoError(t, end())
-			traffic.answered(t, 40, all) // longer than BFD would take to notice
+			traffic.answered(t, 80, all) // longer than BFD would take to notice
 			require.Equal(t, before, unlearned(inKernel(t, s, "a", ours)), "what is in force when the daemon has ended")
 			old.goOn(t, all, all)
 

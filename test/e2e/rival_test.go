@@ -38,7 +38,7 @@ func awaitProblem(t *testing.T, s *stage.Stage, node string, reason cluster.Reas
 // TestRival has another program on the node that deletes our rules ten times a second: they come back each time, nothing
 // goes another way meanwhile, and the daemon says what happens without saying it each time.
 func TestRival(t *testing.T) {
-	s := play(t, stage.Options{Manifests: oneFile(t)})
+	s := play(t, stage.Options{Manifests: oneFile(t), Config: steady})
 	ctx := t.Context()
 	all := asDeployed()
 	awaitServed(t, s, all)
@@ -77,7 +77,7 @@ func TestRival(t *testing.T) {
 // TestChurn has others change so many routes that the kernel drops the events of some: our own route that goes with them
 // comes back.
 func TestChurn(t *testing.T) {
-	s := play(t, stage.Options{Manifests: oneFile(t)})
+	s := play(t, stage.Options{Manifests: oneFile(t), Config: steady})
 	ctx := t.Context()
 	all := asDeployed()
 	awaitServed(t, s, all)

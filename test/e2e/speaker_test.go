@@ -100,7 +100,7 @@ func moment(t *testing.T, most time.Duration) {
 // TestSpeakerOutlivesAgents kills the host's daemon again and again, while it starts, changes its node, or does nothing,
 // and while its objects change. No router sees anything of it, none of the pods' questions goes unanswered.
 func TestSpeakerOutlivesAgents(t *testing.T) {
-	s := play(t, stage.Options{BFD: true, BFDInterval: 500})
+	s := play(t, stage.Options{BFD: true, BFDInterval: 1000})
 	ctx := t.Context()
 	all := asDeployed()
 	awaitServed(t, s, all)
@@ -151,7 +151,7 @@ func TestUpgrade(t *testing.T) {
 	require.NoError(t, err)
 	next, err := lab.NextBinary()
 	require.NoError(t, err)
-	s := play(t, stage.Options{BFD: true, BFDInterval: 500})
+	s := play(t, stage.Options{BFD: true, BFDInterval: 1000})
 	ctx := t.Context()
 	all := asDeployed()
 	awaitServed(t, s, all)
@@ -226,7 +226,7 @@ func speakerOf(t *testing.T, s *stage.Stage, node string) (pid int) {
 
 // TestOwnSpeaker has daemons start their speakers themselves.
 func TestOwnSpeaker(t *testing.T) {
-	s := play(t, stage.Options{BFD: true, BFDInterval: 500, OwnSpeaker: true})
+	s := play(t, stage.Options{BFD: true, BFDInterval: 1000, OwnSpeaker: true})
 	ctx := t.Context()
 	all := asDeployed()
 	awaitServed(t, s, all)
@@ -247,7 +247,7 @@ func TestOwnSpeaker(t *testing.T) {
 		own, err := syscall.Getpgid(speaker)
 		require.NoError(t, err)
 		require.NotEqual(t, group, own, "what is done to the daemon's process group is not done to it")
-		traffic.answered(t, 40, all)
+		traffic.answered(t, 80, all) // longer than BFD would take to notice
 		require.NoError(t, s.StartDaemon("a"))
 		require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", "10.2.0.11", "10.2.0.12"), "the next one drives it")

@@ -36,7 +36,7 @@ type Row struct {
 	Broken   int           // sessions that ended
 	Leaks    int           // packets that a router should not have seen, and answers that showed somebody else
 	Excused  int           // lost while the machine was too busy to tell
-	Late     time.Duration // the longest that the machine did nothing
+	Late     time.Duration // how long, at most, the machine did nothing in any one second
 	Recovery time.Duration
 	Stall    time.Duration // the longest that a session waited for an answer
 	Settled  time.Duration // the longest until everything was as it should be, from the healing
@@ -66,9 +66,7 @@ func (r *run) judge(number int, in incident) {
 	v := verdict{Row: Row{Fault: in.step.kind, Count: 1, Limit: limits[in.step.kind].with(r.Slack), Settled: in.settled.Sub(in.over())}}
 	from := in.began.Add(-before)
 	delays := r.probe.Delays(from, in.ended.Add(judged))
-	for _, d := range delays {
-		v.Late = max(v.Late, d.By)
-	}
+	v.Late = stood(delays)
 	busy := r.busy(from, in.ended, delays)
 	for _, report := range r.probe.Between(from, in.ended) {
 		if report.Question.Node != control {
@@ -230,6 +228,20 @@ func (r *run) busy(from, to time.Time, delays []lab.Delay) func(lab.Question, ti
 		near := func(t time.Time) bool { return t.Sub(at).Abs() < around }
 		return slices.ContainsFunc(bad, near) || q.Protocol == lab.TCP && slices.ContainsFunc(delays, func(d lab.Delay) bool { return near(d.At) })
 	}
+}
+
+// stood is for how long, at most, the machine did nothing in any one second.
+func stood(delays []lab.Delay) (most time.Duration) {
+	for i, d := range delays {
+		sum := time.Duration(0)
+		for _, next := range delays[i:] {
+			if next.At.Sub(d.At) < time.Second {
+				sum += next.By
+			}
+		}
+		most = max(most, sum)
+	}
+	return most
 }
 
 // starved is for how long nothing may run before the nodes take each other for dead: BFD waits for 300 ms. What follows is not

@@ -38,6 +38,9 @@ func (s *Stage) StartSpeaker(node string) error {
 // frrRouters are the nodes that run FRR.
 var frrRouters = []string{"red1", "red2", "blue1", "blue2", "gw"}
 
+// usualInterval of BFD is the one that nodes have among each other by default; milliseconds.
+const usualInterval = 100
+
 // bfd has routers and nodes watch each other, with this many milliseconds between packets.
 func (s *Stage) bfd(interval int) error {
 	folder := filepath.Join(s.dir, "vrf-egress")
@@ -51,6 +54,10 @@ func (s *Stage) bfd(interval int) error {
 		edit(filepath.Join(folder, "config.yaml"),
 			"bgp:\n", "bgp:\n"+profiles,
 			"        connectTime: 1s\n", "        connectTime: 1s\n        bfdProfile: fast\n"),
+	}
+	between := fmt.Sprintf("failover: {bfd: {transmitInterval: %d, receiveInterval: %[1]d}}\n", interval)
+	if interval != usualInterval {
+		errs = append(errs, edit(filepath.Join(folder, "config.yaml"), "bgp:\n", between+"bgp:\n"))
 	}
 	for _, router := range frrRouters {
 		errs = append(errs, edit(filepath.Join(folder, router+".conf"), group, group+" neighbor NODES bfd profile fast\n"))

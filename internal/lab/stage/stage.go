@@ -47,8 +47,8 @@ type Options struct {
 
 	OwnSpeaker bool // the daemons start their speakers themselves
 	BFD        bool // routers and nodes watch each other by BFD
-	// BFDInterval is that of BFD in milliseconds, of which 3 may pass in silence; 0: 100. A machine that is shared with others
-	// may stand still for longer than 300 ms, which looks like a failure to both ends.
+	// BFDInterval is that of BFD in milliseconds, also between nodes, of which 3 may pass in silence; 0: 100. A machine that is
+	// shared with others may stand still for longer than 300 ms, which looks like a failure to both ends.
 	BFDInterval int
 
 	API        bool     // the daemons read the objects from an API server, where they are put instead
@@ -96,7 +96,7 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 		s.nodes = []string{"a", "b"}
 	}
 	if o.BFD {
-		if err := s.bfd(cmp.Or(o.BFDInterval, 100)); err != nil {
+		if err := s.bfd(cmp.Or(o.BFDInterval, usualInterval)); err != nil {
 			return s, err
 		}
 	}

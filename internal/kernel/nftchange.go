@@ -1,0 +1,212 @@
+package kernel
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// contents is what the table holds.
+type contents struct {
+	sets     []*nftables.Set
+	elements map[string][]nftables.SetElement // by set
+	chains   map[string]bool                  // but for own-source, which stays
+	showed   [sha256.Size]byte                // sum of the rules
+}
+
+// read reads the contents from the kernel.
+func (n *nft) read(table *nftables.Table) (has contents, err error) {
+	c, err := n.open()
+	if err != nil {
+		return has, err
+	}
+	defer func() { _ = c.CloseLasting() }()
+	if has.sets, err = c.GetSets(table); err != nil {
+		return has, fmt.Errorf("list sets of nftables table %s: %w", tableName, err)
+	}
+	has.elements, has.chains = make(map[string][]nftables.SetElement, len(has.sets)), map[string]bool{}
+	for _, s := range has.sets {
+		s.Table = table
+		if has.elements[s.Name], err = n.elements(c, s); err != nil {
+			return has, err
+		}
+	}
+	list, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return has, fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
+	}
+	for _, ch := range list {
+		if ch.Table.Name == tableName && ch.Name != chainOwnSource {
+			has.chains[ch.Name] = true
+		}
+	}
+	has.showed, err = n.shown()
+	return has, err
+}
+
+// contentsOf is what a table that was written by d holds, but for elements that leave by themselves.
+func contentsOf(d plan.DataPlane) contents {
+	has := contents{elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
+	for _, s := range sets(d) {
+		has.sets = append(has.sets, &s.Set)
+		has.elements[s.Name] = s.elements
+	}
+	for _, ch := range chains(d) {
+		has.chains[ch.name] = true
+	}
+	return has
+}
+
+// tableChange is what makes the table hold what it should.
+type tableChange struct {
+	table   *nftables.Table
+	sets    []*set
+	chains  []chain
+	has     contents
+	rewrite bool // the rules
+	replace bool // everything
+}
+
+// queue queues the change, and says whether other elements are in it than before.
+func (c *tableChange) queue(t *transaction) (changed bool, err error) {
+	stale := c.has.chains
+	if c.replace {
+		t.DelTable(c.table)
+		stale = nil
+	}
+	var made []*nftables.Chain
+	if c.rewrite {
+		t.AddTable(c.table)
+		for _, w := range c.chains {
+			made = append(made, t.AddChain(w.in(c.table)))
+			t.FlushChain(made[len(made)-1])
+		}
+		t.AddChain(&nftables.Chain{Name: chainOwnSource, Table: c.table})
+	}
+	for _, w := range c.chains {
+		delete(stale, w.name)
+	}
+	for name := range stale { // they may refer to each other
+		t.FlushChain(&nftables.Chain{Name: name, Table: c.table})
+	}
+	for _, w := range c.sets {
+		differs, err := c.queueSet(t, w)
+		if err != nil {
+			return false, fmt.Errorf("change set %s: %w", w.Name, err)
+		}
+		changed = changed || differs
+	}
+	for i, ch := range made {
+		for _, r := range c.chains[i].rules {
+			t.AddRule(&nftables.Rule{Table: c.table, Chain: ch, Exprs: r})
+		}
+	}
+	for _, s := range c.has.sets {
+		if s.Table = c.table; !c.replace && !containsSet(c.sets, s.Name) {
+			t.DelSet(s)
+		}
+	}
+	for name := range stale {
+		t.DelChain(&nftables.Chain{Name: name, Table: c.table})
+	}
+	return changed, nil
+}
+
+// queueSet queues a set and its elements.
+func (c *tableChange) queueSet(t *transaction, w *set) (changed bool, err error) {
+	w.Table = c.table
+	had, there := c.has.elements[w.Name]
+	if c.rewrite || !there {
+		if err := t.AddSet(&w.Set, nil); err != nil {
+			return false, err
+		}
+	}
+	if w.HasTimeout { // what is in there leaves by itself
+		if c.replace {
+			err = t.add(w, remaining(had))
+		}
+		return false, err
+	}
+	if w.former != nil {
+		if err := t.add(w.former, w.left(had)); err != nil {
+			return false, err
+		}
+	}
+	add, remove := w.difference(had)
+	changed = len(add)+len(remove) > 0
+	if c.replace {
+		add, remove = w.elements, nil
+	}
+	return changed, t.change(w, add, remove)
+}
+
+// in is a chain as the library takes it.
+func (c chain) in(table *nftables.Table) *nftables.Chain {
+	ch := &nftables.Chain{Name: c.name, Table: table}
+	if c.hook != nil {
+		policy := nftables.ChainPolicyAccept
+		ch.Hooknum, ch.Priority, ch.Type, ch.Policy = c.hook, priority(c.priority), c.kind, &policy
+	}
+	return ch
+}
+
+// difference is what must be added to, and taken from, the elements that a set has.
+func (s *set) difference(have []nftables.SetElement) (add, remove []nftables.SetElement) {
+	old := make(map[string]nftables.SetElement, len(have))
+	for _, e := range have {
+		old[identity(e)] = e
+	}
+	for _, e := range s.elements {
+		id := identity(e)
+		if _, ok := old[id]; ok {
+			delete(old, id)
+		} else {
+			add = append(add, e)
+		}
+	}
+	for _, e := range old {
+		remove = append(remove, e)
+	}
+	return add, remove
+}
+
+// change queues a difference. Ranges are replaced whole: the kernel refuses half of one.
+func (t *transaction) change(w *set, add, remove []nftables.SetElement) error {
+	if len(add)+len(remove) == 0 {
+		return nil
+	}
+	if w.Interval {
+		t.FlushSet(&w.Set)
+		add, remove = w.elements, nil
+	}
+	for ; len(remove) > 0; remove = remove[min(chunk, len(remove)):] {
+		if err := t.SetDeleteElements(&w.Set, remove[:min(chunk, len(remove))]); err != nil {
+			return err
+		}
+	}
+	return t.add(w, add)
+}
+
+// add queues elements of a set.
+func (t *transaction) add(s *set, elements []nftables.SetElement) error {
+	for ; len(elements) > 0; elements = elements[min(chunk, len(elements)):] {
+		if err := t.SetAddElements(&s.Set, elements[:min(chunk, len(elements))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remaining are elements that leave by themselves, for another set of the same kind: each for as long as it still has.
+func remaining(elements []nftables.SetElement) []nftables.SetElement {
+	elements = slices.Clone(elements)
+	for i, e := range elements {
+		elements[i].Timeout = max(e.Expires, time.Millisecond)
+	}
+	return elements
+}
