@@ -21,6 +21,7 @@ import (
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/speaker"
 	"github.com/egressway/egressway/internal/status"
@@ -166,21 +167,10 @@ func (a *Agent) again(ctx context.Context, what string, watch func() error) erro
 			return nil
 		}
 		a.log.Warn("watch ended, starting it again", "watch", what, "error", err)
-		if !sleep(ctx, restartAfter) {
+		if !pause.For(ctx, restartAfter) {
 			return nil
 		}
 		a.wake()
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

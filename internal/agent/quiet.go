@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -103,6 +104,6 @@ func (a *Agent) ask(ctx context.Context, api apiServer) {
 			return
 		}
 		a.log.Debug("not sure yet of what is known", "error", err)
-		sleep(ctx, askAgain)
+		pause.For(ctx, askAgain)
 	}
 }

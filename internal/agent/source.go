@@ -10,6 +10,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster/manifests"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/pause"
 )
 
 // source tells the objects and who their hosts are.
@@ -76,7 +77,7 @@ func (f *folder) Run(ctx context.Context) {
 		}
 		f.log.Warn("watch ended, starting it again", "watch", f.path, "error", err)
 		f.read()
-		if !sleep(ctx, restartAfter) {
+		if !pause.For(ctx, restartAfter) {
 			return
 		}
 	}

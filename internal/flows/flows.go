@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -215,7 +216,7 @@ func (c *Carrier) watch(ctx context.Context) {
 		if err := kernel.WatchFlows(ctx, c.marks, c.happened); err != nil {
 			c.log.Warn("egress flows cannot be watched, trying again", "error", err)
 		}
-		pause(ctx, restartAfter)
+		pause.For(ctx, restartAfter)
 	}
 }
 
@@ -233,17 +234,5 @@ func follow[T comparable](ctx context.Context, g *errgroup.Group, running map[T]
 			running[t] = end
 			g.Go(func() error { run(each, t); return nil })
 		}
-	}
-}
-
-// pause waits, and says whether ctx still goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -51,7 +52,7 @@ func (c *Carrier) listen(ctx context.Context, at netip.AddrPort) {
 			told = err.Error()
 			c.log.Warn("no egress flows can be taken from other nodes, trying again", "address", at, "error", err)
 		}
-		pause(ctx, restartAfter)
+		pause.For(ctx, restartAfter)
 	}
 }
 

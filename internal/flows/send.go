@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/pause"
 )
 
 const (
@@ -269,7 +270,7 @@ func (c *Carrier) listAll(ctx context.Context) {
 		}
 		if err := c.listOnce(ctx, regular, number); err != nil && ctx.Err() == nil {
 			c.log.Warn("egress flows cannot be listed, trying again", "error", err)
-			pause(ctx, restartAfter)
+			pause.For(ctx, restartAfter)
 			signal(c.due)
 		}
 	}
@@ -333,7 +334,7 @@ func (c *Carrier) send(ctx context.Context, ch *channel) {
 			told = err.Error()
 			log.Info("egress flows cannot be told to host or standby, trying again", "error", err)
 		}
-		pause(ctx, restartAfter)
+		pause.For(ctx, restartAfter)
 	}
 }
 
@@ -402,7 +403,7 @@ func (c *Carrier) sendQueued(ctx context.Context, ch *channel, conn net.Conn) er
 		c.counters.bytes.Add(uint64(len(frame)))
 		c.counters.sent.Add(uint64(count))
 		if ahead += time.Duration(count) * time.Second / pace; ahead > batchFor {
-			if !pause(ctx, ahead) {
+			if !pause.For(ctx, ahead) {
 				return errHungUp
 			}
 			ahead = 0
@@ -417,7 +418,7 @@ func (c *Carrier) sendQueued(ctx context.Context, ch *channel, conn net.Conn) er
 		case <-beat.C:
 			err = write(nil)
 		case <-ch.filled:
-			pause(ctx, batchFor)
+			pause.For(ctx, batchFor)
 			err = frames(ch.take(), write)
 		}
 		if err != nil {

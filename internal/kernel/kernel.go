@@ -47,8 +47,19 @@ func (n *Node) Close() {
 	n.flows.Close()
 }
 
-// Facts reads what a plan depends on. Of tables it looks at those named, at every VRF device's and at the main one.
+// Facts reads what a plan depends on. Of tables it looks at those named, at every VRF device's and at the main one. Where
+// the routes of the last Apply are gone, they are put back first if that can be: a plan made of what holds for a moment would
+// end connections.
 func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) {
+	f, err := n.facts(ctx, tables)
+	if err == nil && n.taken.lost(f.Routed, tables) {
+		_ = n.restore(ctx, n.taken.before) // what is wrong with it Apply will say
+		f, err = n.facts(ctx, tables)
+	}
+	return f, err
+}
+
+func (n *Node) facts(ctx context.Context, tables []uint32) (plan.Facts, error) {
 	links, err := readLinks(n.links)
 	if err != nil {
 		return plan.Facts{}, err
@@ -92,12 +103,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		errs = append(errs, err)
 		return err == nil
 	}
-	n.vrfs.taken = &n.taken
-	try(n.vrfs.apply(ctx, n.links, p.VRFs))
-	if p.Tunnel != nil {
-		try(applyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel))
-	}
-	try(addRoutes(ctx, n.links, p.Routes, n.taken.route))
+	try(n.restore(ctx, p))
 	rules := try(addRules(ctx, p.Rules, n.taken.rule))
 
 	changed, err := n.nft.apply(ctx, p.DataPlane)
@@ -121,6 +127,16 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		try(n.vrfs.prune(ctx, n.links, p.VRFs))
 	}
 	return r, errors.Join(errs...)
+}
+
+// restore makes devices and routes that a plan needs.
+func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
+	n.vrfs.taken = &n.taken
+	errs := []error{n.vrfs.apply(ctx, n.links, p.VRFs)}
+	if p.Tunnel != nil {
+		errs = append(errs, applyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel))
+	}
+	return errors.Join(append(errs, addRoutes(ctx, n.links, p.Routes, n.taken.route))...)
 }
 
 // Release gives up what of this node belongs to this process, before an orderly end. It stays in force, and any version of

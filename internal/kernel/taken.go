@@ -22,6 +22,21 @@ func (t *taken) end(p *plan.NodePlan) []string {
 	return objects
 }
 
+// lost says whether one of the tables, or that of a VRF, has no route of a family any more, in which one of ours should be.
+func (t *taken) lost(routed map[uint32]plan.Families, tables []uint32) bool {
+	if t.before == nil {
+		return false
+	}
+	for _, v := range t.before.VRFs {
+		tables = append(slices.Clip(tables), v.Table)
+	}
+	return slices.ContainsFunc(t.before.Routes, func(r plan.Route) bool {
+		f := routed[r.Table]
+		has := r.Dst.Addr().Is4() && f.IPv4 || r.Dst.Addr().Is6() && f.IPv6
+		return !has && !r.Unreachable && slices.Contains(tables, r.Table)
+	})
+}
+
 func (t *taken) add(object string) {
 	if !slices.Contains(t.objects, object) {
 		t.objects = append(t.objects, object)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/egressway/egressway/internal/pause"
 )
 
 const (
@@ -33,16 +35,16 @@ func (c *Client) Run(ctx context.Context) {
 			return
 		}
 		c.without(err)
-		pause := lookEvery
+		rest := lookEvery
 		switch {
 		case errors.Is(err, errTakenOver):
-			pause = yieldFor
+			rest = yieldFor
 		case errors.Is(err, errNotStarted), errors.Is(err, errOtherProtocol):
-			pause = restartAfter
+			rest = restartAfter
 		case time.Since(began) > lookEvery:
 			continue // a speaker that served and is gone: nothing is worth a pause
 		}
-		sleep(ctx, pause)
+		pause.For(ctx, rest)
 	}
 }
 

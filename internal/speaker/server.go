@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/socket"
 )
@@ -107,7 +108,7 @@ func (s *server) accept(ctx context.Context, l net.Listener, running *sync.WaitG
 				return
 			}
 			s.log.Warn("cannot accept an agent", "error", err)
-			if !sleep(ctx, time.Second) { // out of file descriptors
+			if !pause.For(ctx, time.Second) { // out of file descriptors
 				return
 			}
 			continue
@@ -245,16 +246,5 @@ func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // a note is there already
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,9 +34,9 @@ func failoverRuns(t *testing.T) int {
 // second; the last time the API server is away. It prints when each of those who must notice did, after the death.
 func TestFailover(t *testing.T) {
 	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, API: true, BFD: true})
-	f := &failovers{Stage: s, watches: map[string]*timedFIB{}, took: map[string][]time.Duration{}}
+	f := &failovers{Stage: s, watches: map[string]*fibWatch{}, took: map[string][]time.Duration{}}
 	for _, router := range []string{"red1", "red2"} {
-		f.watches[router] = timeFIB(t, s, router)
+		f.watches[router] = watchFIB(t, s, router)
 	}
 	for range failoverRuns(t) {
 		f.run(t, false)
@@ -53,7 +50,7 @@ func TestFailover(t *testing.T) {
 // failovers is what TestFailover watches and measures.
 type failovers struct {
 	*stage.Stage
-	watches map[string]*timedFIB // of the routers of red
+	watches map[string]*fibWatch // of the routers of red
 	took    map[string][]time.Duration
 }
 
@@ -206,43 +203,12 @@ func loggedAfter(t *testing.T, log, what string, moment time.Time) (time.Duratio
 	return 0, false
 }
 
-// timedFIB is what a router's kernel tells of its routes, with the time.
-type timedFIB struct {
-	mu    sync.Mutex
-	lines []string
-}
-
 var stamp = regexp.MustCompile(`^\[(\S+)\] `)
 
-// timeFIB watches a router until the test ends.
-func timeFIB(t *testing.T, s *stage.Stage, router string) *timedFIB {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	w := &timedFIB{}
-	cmd := s.Node(router).Command(ctx, "ip", "-o", "-ts", "monitor", "route")
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	var work sync.WaitGroup
-	work.Go(func() {
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			w.mu.Lock()
-			w.lines = append(w.lines, lines.Text())
-			w.mu.Unlock()
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		work.Wait()
-		require.Error(t, cmd.Wait(), "it ends when it is killed")
-	})
-	return w
-}
-
 // away is how long after a moment the route to a host first went by none of some gateways; false: it has not changed.
-func (w *timedFIB) away(t *testing.T, addr string, gateways []string, moment time.Time) (time.Duration, bool) {
+func (w *fibWatch) away(t *testing.T, addr string, gateways []string, moment time.Time) (time.Duration, bool) {
 	t.Helper()
-	for _, c := range w.changes(t, addr, moment) {
+	for _, c := range w.changesAfter(t, addr, moment) {
 		if c.there && !slices.ContainsFunc(gateways, func(g string) bool { return slices.Contains(c.words, g) }) {
 			return c.at.Sub(moment), true
 		}
@@ -251,9 +217,9 @@ func (w *timedFIB) away(t *testing.T, addr string, gateways []string, moment tim
 }
 
 // by are the routes to a host by one of some gateways that came after a moment.
-func (w *timedFIB) by(t *testing.T, addr string, gateways []string, moment time.Time) (all []string) {
+func (w *fibWatch) by(t *testing.T, addr string, gateways []string, moment time.Time) (all []string) {
 	t.Helper()
-	for _, c := range w.changes(t, addr, moment) {
+	for _, c := range w.changesAfter(t, addr, moment) {
 		if c.there && slices.ContainsFunc(gateways, func(g string) bool { return slices.Contains(c.words, g) }) {
 			all = append(all, strings.Join(c.words, " "))
 		}
@@ -268,15 +234,12 @@ type fibChange struct {
 	words []string
 }
 
-func (w *timedFIB) changes(t *testing.T, addr string, moment time.Time) (all []fibChange) {
+func (w *fibWatch) changesAfter(t *testing.T, addr string, moment time.Time) (all []fibChange) {
 	t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, l := range w.lines {
+	for _, l := range w.changes(addr) {
 		at, err := time.ParseInLocation("2006-01-02T15:04:05.999999", stamp.FindStringSubmatch(l)[1], time.Local)
 		require.NoError(t, err, l)
-		words := strings.Fields(l)
-		if slices.Contains(words, addr) && !at.Before(moment) {
+		if words := strings.Fields(l); !at.Before(moment) {
 			all = append(all, fibChange{at, !slices.Contains(words, "Deleted"), words})
 		}
 	}

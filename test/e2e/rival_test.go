@@ -47,11 +47,13 @@ func TestRival(t *testing.T) {
 	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
 	traffic.answered(t, 3, all)
 	watch.forget()
+	noRoute := strings.Count(s.Daemons["a"].Log(), "NoRoute")
 	const times = 100
-	_, err := s.Node("a").Run(ctx, "sh", "-c", fmt.Sprintf("for i in $(seq %d); do ip rule del pref 701; ip rule del pref 799; sleep 0.1; done", times))
+	_, err := s.Node("a").Run(ctx, "sh", "-c", fmt.Sprintf("for i in $(seq %d); do ip rule del pref 701; ip rule del pref 799; ip route flush table 1001 proto 142; sleep 0.1; done", times))
 	require.NoError(t, err)
-	awaitProblem(t, s, "a", "ForeignHand", "rule 799", true)
-	awaitProblem(t, s, "a", "ForeignHand", "rule 701", true)
+	for _, object := range []string{"rule 701", "rule 799", "routes of table 1001"} {
+		awaitProblem(t, s, "a", "ForeignHand", object, true)
+	}
 	rules := func(line string) bool { return strings.Contains(line, "proto 142") && strings.Contains(line, "fwmark") }
 	require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
 		if lost := watch.count(func(e kernelEvent) bool { return e.gone && rules(e.text) }); lost < times || len(watch.returns(rules)) < lost {
@@ -69,7 +71,8 @@ func TestRival(t *testing.T) {
 
 	log := s.Daemons["a"].Log()
 	require.LessOrEqual(t, strings.Count(log, "put back what something else took away"), 2, "one line a minute")
-	require.LessOrEqual(t, strings.Count(log, "reason=ForeignHand"), 4)
+	require.LessOrEqual(t, strings.Count(log, "reason=ForeignHand"), 3)
+	require.Equal(t, noRoute, strings.Count(log, "NoRoute"), "a moment is no state")
 	require.NotContains(t, s.Daemons["b"].Log(), "ForeignHand")
 	awaitProblem(t, s, "a", "ForeignHand", "rule", false)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/egressway/egressway/internal/lab/stage"
 )
 
-// fibWatch is what a router's kernel tells of its routes as they change.
+// fibWatch is what a router's kernel tells of its routes as they change, with the time.
 type fibWatch struct {
 	router string
 	mu     sync.Mutex
@@ -31,7 +31,7 @@ func watchFIB(t *testing.T, s *stage.Stage, router string) *fibWatch {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	w := &fibWatch{router: router}
-	cmd := s.Node(router).Command(ctx, "ip", "-o", "monitor", "route")
+	cmd := s.Node(router).Command(ctx, "ip", "-o", "-ts", "monitor", "route")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

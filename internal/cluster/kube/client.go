@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/pause"
 )
 
 const (
@@ -84,7 +85,7 @@ func (k clients) close() { utilnet.CloseIdleConnectionsFor(k.http.Transport) }
 
 // watchAccess returns when what the clients were made of has changed, or ctx ends. What cannot be read changes nothing.
 func (c *Cluster) watchAccess(ctx context.Context, k clients) {
-	for pause(ctx, c.pauses.access) {
+	for pause.For(ctx, c.pauses.access) {
 		_, digest, err := access(c.options.Kubeconfig)
 		c.complain(aboutAccess, explainAccess(c.options.Kubeconfig, err))
 		if err == nil && !bytes.Equal(digest, k.access) {

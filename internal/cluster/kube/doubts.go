@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/pause"
 )
 
 // doubts are objects that may be gone, each since which doubt: an answer to an older one settles no newer one.
@@ -85,7 +86,7 @@ func (s *store[K, V]) settleDoubts(ctx context.Context, k clients) {
 		case <-s.doubts.arise:
 		}
 		for wait := s.cluster.pauses.doubt; ; wait = min(2*wait, s.cluster.pauses.doubtMax) {
-			if !pause(ctx, wait) {
+			if !pause.For(ctx, wait) {
 				signal(s.doubts.arise) // for whoever comes next
 				return
 			}
@@ -165,7 +166,7 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 		case <-s.doubts.removal:
 		}
 		for wait := s.cluster.pauses.deletion; ; wait = min(2*wait, retryMost) {
-			if !pause(ctx, wait) {
+			if !pause.For(ctx, wait) {
 				signal(s.doubts.removal)
 				return
 			}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/pause"
 )
 
 const (
@@ -57,7 +58,7 @@ func (s *store[K, V]) follow(ctx context.Context, k clients) {
 			list, err := s.list(ctx, k, o)
 			if s.optional && apierrors.IsNotFound(err) {
 				err = errors.Join(err, s.Replace(nil, "")) // there are none
-				pause(ctx, s.cluster.pauses.unserved)
+				pause.For(ctx, s.cluster.pauses.unserved)
 			}
 			return list, err
 		},

@@ -12,6 +12,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+
+	"github.com/egressway/egressway/internal/pause"
 )
 
 // Options say which API server is asked, and as what.
@@ -66,7 +68,7 @@ func (c *Cluster) Run(ctx context.Context) {
 		k, err := c.connect()
 		c.complain(aboutAccess, explainAccess(c.options.Kubeconfig, err))
 		if err != nil {
-			pause(ctx, retry.Step())
+			pause.For(ctx, retry.Step())
 			continue
 		}
 		retry = backoff()

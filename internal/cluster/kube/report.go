@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/pause"
 )
 
 const (
@@ -82,7 +83,7 @@ func (c *Cluster) tellReports(ctx context.Context, k clients) {
 		case <-ctx.Done():
 			return
 		case <-changed:
-			if !pause(ctx, settle) {
+			if !pause.For(ctx, settle) {
 				return
 			}
 		case <-due:
@@ -97,7 +98,7 @@ func (c *Cluster) tellReports(ctx context.Context, k clients) {
 			next = min(next, tellAgain+rand.N(2*tellAgain))
 		}
 		due = time.After(next)
-		if !pause(ctx, pace) {
+		if !pause.For(ctx, pace) {
 			return
 		}
 	}
@@ -150,18 +151,6 @@ func reportName(node string) string {
 	}
 	sum := sha256.Sum256([]byte(node))
 	return prefix + hex.EncodeToString(sum[:])
-}
-
-// pause waits, and is false when ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // reports is what the nodes told the leader.

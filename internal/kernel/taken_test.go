@@ -1,0 +1,77 @@
+package kernel
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// TestRestored takes things away and has them named, and lets no plan be made without what can be put back.
+func TestRestored(t *testing.T) {
+	newNode(t)
+	uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
+	n, err := Open()
+	require.NoError(t, err)
+	t.Cleanup(n.Close)
+	p := &plan.NodePlan{
+		VRFs: []plan.VRF{{Name: "red", Table: 1001, Create: true, Interfaces: []string{"eth2"}}},
+		Rules: []plan.Rule{
+			{Priority: 701, Mark: 0x2100, Mask: 0x3f00, Table: 1001}, {Priority: 799, Mark: 0x2000, Mask: 0x2000, Unreachable: true},
+		},
+		Routes: []plan.Route{
+			{Table: 1001, Dst: prefix("0.0.0.0/0"), Metric: 20, NextHops: []plan.NextHop{via("10.1.0.1", "eth2")}},
+			{Table: 1001, Dst: prefix("::/0"), Metric: 20, NextHops: []plan.NextHop{via("2001:db8:1::1", "eth2")}},
+			{Table: 794603, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.1.0.3", "eth2")}},
+		},
+		DataPlane: someDataPlane(),
+	}
+	apply := func() []string {
+		t.Helper()
+		r, err := n.Apply(t.Context(), p)
+		require.NoError(t, err)
+		require.True(t, r.InForce)
+		return r.Restored
+	}
+	require.Empty(t, apply(), "what was never there is not taken away")
+	require.Empty(t, apply())
+
+	ip(t, "rule del pref 799", "-6 rule del pref 799", "rule del pref 701")
+	require.ElementsMatch(t, []string{"rule 701", "rule 799"}, apply())
+	ip(t, "route change default via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route del default table 794603")
+	require.ElementsMatch(t, []string{"routes of table 1001", "routes of table 794603"}, apply())
+	require.Empty(t, apply())
+
+	routed := func() plan.Families {
+		t.Helper()
+		f, err := n.Facts(t.Context())
+		require.NoError(t, err)
+		return f.Routed[1001]
+	}
+	require.Equal(t, plan.Families{IPv4: true, IPv6: true}, routed())
+	ip(t, "-6 route del default table 1001 metric 20")
+	require.Equal(t, plan.Families{IPv4: true, IPv6: true}, routed(), "it is put back")
+	ip(t, "link del red")
+	require.Equal(t, plan.Families{IPv4: true, IPv6: true}, routed())
+	require.ElementsMatch(t, []string{"VRF device red", "interface eth2 in VRF red", "routes of table 1001", "routes of table 794603"}, apply())
+	ip(t, "link set eth2 down")
+	require.Equal(t, plan.Families{}, routed(), "it is gone")
+
+	// Nobody else changes a table that is ours; without owners it is noticed.
+	ip(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
+	eventually(t, func() bool { _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
+	n.nft.close()
+	require.NoError(t, n.nft.claim(0))
+	_ = apply()
+	require.Empty(t, apply())
+	nftCommand(t, "flush chain inet egressway guard")
+	require.Equal(t, []string{"nftables table inet egressway"}, apply())
+	nftCommand(t, "flush ruleset")
+	require.Equal(t, []string{"nftables table inet egressway"}, apply())
+	require.Empty(t, apply())
+
+	// What is not planned any more is no loss.
+	p = &plan.NodePlan{DataPlane: p.DataPlane}
+	require.Empty(t, apply())
+}
