@@ -177,7 +177,7 @@ func TestPoliciesDenyByDefault(t *testing.T) {
 		}
 	}
 	// No family without a next hop, no import without a pattern, nothing for a silent peer.
-	require.Equal(t, []string{"in-own", "in-AFI_IP6-10.0.1.1", "out-AFI_IP-10.0.1.1", "out-standby-AFI_IP-10.0.1.1"}, names)
+	require.Equal(t, []string{"in-own", "in-AFI_IP6-10.0.1.1", "out-AFI_IP-10.0.1.1", "out-standby-AFI_IP-10.0.1.1", "out-shutdown-AFI_IP-10.0.1.1"}, names)
 }
 
 func TestSecretsDoNotShow(t *testing.T) {
