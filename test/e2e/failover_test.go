@@ -19,26 +19,28 @@ import (
 	"github.com/egressway/egressway/internal/lab/stage"
 )
 
-// failoverRuns is how often TestFailover has the host die: FAILOVER_RUNS, or once.
-func failoverRuns(t *testing.T) int {
+// failoverRuns is how often TestFailover has the host die: FAILOVER_RUNS, to measure, with 100 ms as interval of BFD; or
+// once, on a machine that may be too busy for that.
+func failoverRuns(t *testing.T) (runs, interval int) {
 	t.Helper()
 	if text := os.Getenv("FAILOVER_RUNS"); text != "" {
 		n, err := strconv.Atoi(text)
 		require.NoError(t, err, "FAILOVER_RUNS")
-		return n
+		return n, 100
 	}
-	return 1
+	return 1, 500
 }
 
 // TestFailover has the host die without a word, again and again, while its services are asked for a hundred times a
 // second; the last time the API server is away. It prints when each of those who must notice did, after the death.
 func TestFailover(t *testing.T) {
-	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, API: true, BFD: true})
+	runs, interval := failoverRuns(t)
+	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, API: true, BFD: true, BFDInterval: interval})
 	f := &failovers{Stage: s, watches: map[string]*fibWatch{}, took: map[string][]time.Duration{}}
 	for _, router := range []string{"red1", "red2"} {
 		f.watches[router] = watchFIB(t, s, router)
 	}
-	for range failoverRuns(t) {
+	for range runs {
 		f.run(t, false)
 	}
 	f.run(t, true)
