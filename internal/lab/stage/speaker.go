@@ -65,6 +65,14 @@ func (s *Stage) bfd(interval int) error {
 	return errors.Join(errs...)
 }
 
+// patient gives BFD between nodes time, in a configuration that says nothing of it.
+func patient(config string) string {
+	if strings.Contains(config, "\nfailover:") {
+		return config
+	}
+	return strings.Replace(config, "\nbgp:\n", "\nfailover: {bfd: {transmitInterval: 500, receiveInterval: 500}}\nbgp:\n", 1)
+}
+
 // edit replaces text in a file, all of which must be there. fromTo alternates.
 func edit(path string, fromTo ...string) error {
 	b, err := os.ReadFile(path)

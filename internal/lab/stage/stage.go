@@ -105,6 +105,11 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 			return s, err
 		}
 	}
+	if !o.BFD { // what is not about failover need not suffer from a machine that is busy for 300 ms
+		if err := s.EditConfig(patient); err != nil {
+			return s, err
+		}
+	}
 	if o.Manifests != nil {
 		if err := os.RemoveAll(s.manifests()); err != nil {
 			return s, err
