@@ -131,9 +131,6 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	err = g.Wait()
 
 	log.Info("stopping; what is in the kernel stays in force, and so do the BGP sessions")
-	if err := node.Release(); err != nil {
-		log.Warn("the nftables table could not be given up; of other versions only those that know owners of tables can take it over", "error", err)
-	}
 	return err
 }
 
@@ -226,9 +223,9 @@ func (a *Agent) loop(ctx context.Context) {
 		}
 		due = nil // this pass sees what the events told of
 		a.status.Beat()
-		began := time.Now()
+		began := processorTime()
 		err := a.pass(ctx)
-		a.pace.took = time.Since(began)
+		a.pace.cost = processorTime() - began
 		if err != nil || a.last.lead.waiting {
 			retry.Reset(retryAfter)
 		}
@@ -288,7 +285,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		return nil, err
 	}
 	unsettled := a.unsettled(c) // before the routes are read: they are complete then
-	hosts := a.failover(a.source.hosts(objects))
+	hosts := a.failover(c.Node, a.source.hosts(objects))
 	election.Resume(a.last.hosts, hosts)
 	a.last.hosts = hosts
 	desired, problems := plan.Build(plan.Snapshot{

@@ -53,7 +53,7 @@ func (d deaths) see(sessions []bfd.Session, now time.Time) (dead map[string]bool
 }
 
 // failover makes the standby of a host that is dead the host, on this node, until the one that elects says who is.
-func (a *Agent) failover(choices map[cluster.Key]election.Choice) map[cluster.Key]election.Choice {
+func (a *Agent) failover(node string, choices map[cluster.Key]election.Choice) map[cluster.Key]election.Choice {
 	sessions := a.speakers.Nodes()
 	a.last.watched = alive(sessions)
 	for node := range a.last.watched {
@@ -80,7 +80,14 @@ func (a *Agent) failover(choices map[cluster.Key]election.Choice) map[cluster.Ke
 	}
 	a.last.failing = !maps.Equal(dead, a.last.dead)
 	a.last.dead, a.last.named = dead, named(choices, dead)
-	return election.Failover(choices, dead)
+	after, heard := election.Failover(choices, dead), a.heard()
+	for key, c := range after {
+		// With manifests, the standby may be a node without a daemon: it would send on by its default route what it gets.
+		if heard != nil && c.Host != choices[key].Host && c.Host != node && !heard[c.Host] {
+			after[key] = choices[key]
+		}
+	}
+	return after
 }
 
 // named are the dead that the choices name still. They are watched as before, to see whether they come back.

@@ -27,20 +27,20 @@ func TestPace(t *testing.T) {
 	require.InDelta(t, 600, n, 10)
 	require.LessOrEqual(t, most, paceEvery)
 
-	p.took = 8 * time.Millisecond
+	p.cost = 8 * time.Millisecond
 	n, most = passes(time.Minute)
 	require.InDelta(t, 375, n, 10, "a pause of 20 times 8 ms")
 	require.LessOrEqual(t, most, 160*time.Millisecond)
 
-	p.took = 40 * time.Millisecond
+	p.cost = 40 * time.Millisecond
 	_, most = passes(time.Minute)
 	require.LessOrEqual(t, most, paceMost)
 
-	p.took = time.Second
+	p.cost = time.Second
 	n, _ = passes(time.Minute)
 	require.InDelta(t, 15, n, 1)
 
-	now, p.took = now.Add(time.Hour), 0
+	now, p.cost = now.Add(time.Hour), 0
 	for range paceBurst {
 		require.Zero(t, p.take(now), "after a while of peace again")
 	}

@@ -34,7 +34,7 @@ type Session struct {
 }
 
 // StateEstablished is the state in which a session exchanges routes, StateWaiting the one of an unnumbered peer whose
-// address is not known yet.
+// address is not known yet, and of a session that an earlier speaker's BFD still stands in the way of.
 const (
 	StateEstablished = "established"
 	StateWaiting     = "waiting"

@@ -43,6 +43,7 @@ type speaker struct {
 	identity identity
 	log      *slog.Logger
 	wake     func()
+	started  time.Time
 
 	server    *server.BgpServer
 	ended     *atomic.Bool // silences the server
@@ -80,6 +81,7 @@ func start(ctx context.Context, log *slog.Logger, wake func(), d plan.Speaker, r
 		identity:  identityOf(d),
 		log:       log,
 		wake:      wake,
+		started:   time.Now(),
 		server:    server.NewBgpServer(server.LoggerOption(slog.New(quieter{log.Handler(), ended}), nil)),
 		ended:     ended,
 		served:    make(chan struct{}),
@@ -233,6 +235,8 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	for _, addr := range sortedAddrs(configs) {
 		if _, running := s.configs[addr]; running {
 			errs = append(errs, s.refresh(ctx, addr, before[addr], exchanges[addr]), s.guard(ctx, addr))
+		} else if wait := s.silence(configs[addr], nameOf(peers[addr])); wait > 0 {
+			time.AfterFunc(wait, s.wake)
 		} else {
 			errs = append(errs, s.addPeer(ctx, configs[addr], nameOf(peers[addr])))
 		}

@@ -51,9 +51,12 @@ func (n *Node) Close() {
 // the routes of the last Apply are gone, they are put back first if that can be: a plan made of what holds for a moment would
 // end connections.
 func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) {
+	const tries = 3 // somebody may take them away again meanwhile
 	f, err := n.facts(ctx, tables)
-	if err == nil && n.taken.lost(f.Routed, tables) {
-		_ = n.restore(ctx, n.taken.before) // what is wrong with it Apply will say
+	for range tries {
+		if err != nil || !n.taken.lost(f.Routed, tables) || n.restore(ctx, n.taken.before) != nil {
+			break // what is wrong Apply will say
+		}
 		f, err = n.facts(ctx, tables)
 	}
 	return f, err
@@ -138,10 +141,6 @@ func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
 	}
 	return errors.Join(append(errs, addRoutes(ctx, n.links, p.Routes, n.taken.route))...)
 }
-
-// Release gives up what of this node belongs to this process, before an orderly end. It stays in force, and any version of
-// the daemon can take it over.
-func (n *Node) Release() error { return n.nft.release() }
 
 // Problems tells what on this node keeps packets from passing by these devices, or takes them past our rules. It is the
 // operator's to change.

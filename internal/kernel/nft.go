@@ -89,20 +89,6 @@ func (n *nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err er
 	return changed, err
 }
 
-// release gives the table up: it stays in force, as anybody's. Whoever comes next takes it over, an older version too,
-// which would not know what to do with an orphan.
-func (n *nft) release() error {
-	if n.writer == nil {
-		return nil
-	}
-	defer n.close()
-	if n.flags == 0 || n.inForce == nil {
-		return nil
-	}
-	_, err := n.update(nil, *n.inForce, 0, false)
-	return err
-}
-
 func (n *nft) close() {
 	if n.writer != nil {
 		n.writer.close()

@@ -178,6 +178,11 @@ func mappedTo(set string, register uint32) part {
 	return part{&expr.Lookup{SourceRegister: reg, DestRegister: register, IsDestRegSet: true, SetName: set}}
 }
 
+// isKeyOf matches when the map has an address for what was loaded. nft lists no lookup whose result is not used.
+func (f family) isKeyOf(set string) part {
+	return append(mappedTo(set, reg), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, f.len)})
+}
+
 // clampMSS lowers the MSS option of a TCP SYN; the kernel never raises it (nft_exthdr_tcp_set_eval).
 func clampMSS(mss uint16) part {
 	const tcpMSS = 2

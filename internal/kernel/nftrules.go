@@ -114,7 +114,10 @@ func late() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
 		answer := join(f.destination(), in(setFormer+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix), ctLacks(expr.CtKeySTATUS, statusDNAT))
-		rules = append(rules, join(answer, tcpWithoutSYN, drop), join(answer, notTCP, drop))
+		rules = append(rules, join(answer, tcpWithoutSYN, drop), join(answer, notTCP, drop),
+			// The middle of a connection, which a host that lost sight of this node handed over: its pod knows it by another name.
+			join(f.destination(), f.isKeyOf(setSource+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix),
+				ctLacks(expr.CtKeySTATUS, statusDNAT), tcpWithoutSYN, drop))
 	}
 	return rules
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/egressway/egressway/internal/lab/chaos"
 )
 
-// TestChaos has one fault of each kind happen that is mended quickly, under traffic. `make chaos` has all kinds happen, again
+// TestChaos has one fault of each kind happen that is mended quickly and moves no host, under traffic. `make chaos` has all kinds happen, again
 // and again.
 func TestChaos(t *testing.T) {
 	result, err := chaos.Run(t.Context(), chaos.Options{
@@ -33,7 +33,7 @@ func TestChaos(t *testing.T) {
 }
 
 var quickFaults = []string{
-	"API server unreachable", "agent killed", "agent killed in a change", "agent stopped", "all agents killed",
-	"learned routes flushed", "nft flush ruleset", "node cordoned", "nothing", "rival deletes a rule", "rules deleted",
+	"API server unreachable", "agent killed", "agent stopped", "all agents killed",
+	"learned routes flushed", "nft flush ruleset", "nothing", "rival deletes a rule", "rules deleted",
 	"split from API", "steering routes flushed",
 }

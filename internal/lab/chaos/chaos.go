@@ -199,7 +199,11 @@ func (r *run) play(ctx context.Context, number int, s step) (whole bool, err err
 		in.errs = append(in.errs, unsettled)
 	} else {
 		// What is asked up to the next fault is of this one, and whether it is lost takes a second to know.
-		err = pause(ctx, max(s.pause, judged))
+		rest := max(s.pause, judged)
+		if f.moves {
+			rest = max(rest, keepFlows+judged)
+		}
+		err = pause(ctx, rest)
 	}
 	in.step, in.ended = s, time.Now().Add(-judged)
 	r.judge(number, in)

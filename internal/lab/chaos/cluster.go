@@ -35,7 +35,7 @@ var clusterFaults = map[string]fault{
 		heal: func(ctx context.Context, r *run, s *step) error {
 			return r.Edit(ctx, "web.yaml", webNetwork+selector(s.node), webNetwork)
 		},
-		hold: aWhile,
+		hold: aWhile, moves: true,
 	},
 	"node cordoned": {
 		inject: func(ctx context.Context, r *run, s *step) error {
@@ -44,7 +44,7 @@ var clusterFaults = map[string]fault{
 		heal: func(ctx context.Context, r *run, s *step) error {
 			return r.Edit(ctx, "cluster.yaml", nodeSpec(s.node)+cordon, nodeSpec(s.node))
 		},
-		hold: aWhile,
+		hold: aWhile, moves: true,
 	},
 	"node drained": {
 		inject: func(ctx context.Context, r *run, s *step) error {
@@ -55,7 +55,7 @@ var clusterFaults = map[string]fault{
 			_, err := r.Egressway(ctx, s.node, "drain", "--undo")
 			return err
 		},
-		hold: aWhile,
+		hold: aWhile, moves: true,
 	},
 	"node not Ready": {
 		inject: func(ctx context.Context, r *run, s *step) error { return r.ready(ctx, s.node, true, false) },

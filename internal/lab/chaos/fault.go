@@ -17,6 +17,8 @@ type fault struct {
 	heal   func(context.Context, *run, *step) error // nil: the daemon does
 	hold   [2]time.Duration                         // from when and until when somebody heals it
 
+	moves bool // a host is left on purpose: what it keeps for a while ends before anything else happens
+
 	// dead tells what cannot be answered until it is healed, whatever a daemon does; nil: nothing.
 	dead func(*run, *step) func(lab.Question) bool
 }

@@ -1,0 +1,121 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// watching returns what WatchFlows tells in a namespace.
+func (l *flowLab) watching(n *netNS, buffer int) <-chan FlowEvent {
+	t := l.pod.tb
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	events, done := make(chan FlowEvent, 1024), make(chan error, 1)
+	go func() {
+		done <- n.do(func() error {
+			return watchFlows(ctx, l.marks, buffer, func(e FlowEvent) { events <- e })
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	require.Equal(t, FlowEvent{Kind: FlowsLost}, <-events)
+	return events
+}
+
+func TestFlowEvents(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		seen := l.serve()
+		events := l.watching(l.r1, eventBuffer)
+		c := l.dial("tcp", 0, 0)
+		as := <-seen
+		e := <-events
+		require.Equal(t, FlowChanged, e.Kind)
+		require.Equal(t, Flow{
+			Proto: unix.IPPROTO_TCP, Src: c.LocalAddr().(*net.TCPAddr).AddrPort(), Dst: l.to(), SNAT: as, Path: 2,
+			State: TCPEstablished, Answered: true, Assured: true, Timeout: e.Flow.Timeout,
+		}, e.Flow)
+		require.NoError(t, echo(c, 1000, 20*time.Second))
+		require.NoError(t, c.Close())
+		e = <-events
+		require.Equal(t, FlowEnded, e.Kind)
+		require.Equal(t, as, e.Flow.SNAT)
+		require.Equal(t, TCPTimeWait, e.Flow.State)
+
+		question := l.dial("udp", 1, 0)
+		require.NoError(t, echo(question, 100, 20*time.Second))
+		as = <-seen
+		for _, answered := range []bool{false, true} {
+			e = <-events
+			require.Equal(t, FlowEvent{FlowChanged, Flow{
+				Proto: unix.IPPROTO_UDP, Src: question.LocalAddr().(*net.UDPAddr).AddrPort(), Dst: l.to(), SNAT: as, Path: 2,
+				Answered: answered, Timeout: e.Flow.Timeout,
+			}}, e)
+		}
+
+		// What programs do is not told, nor what happens to a connection that is no egress flow.
+		flows := l.list(l.r1)
+		require.NoError(t, l.r1.do(func() error { return RemoveFlows(slices.Concat(flows, flows)) }))
+		require.Empty(t, l.list(l.r1))
+		_, err := l.inject(l.r1, Injection{}, flows...)
+		require.NoError(t, err)
+		l.r1.run("nft flush chain inet t begin")
+		l.outside.run(fmt.Sprintf("%s route add %s via %s2", l.ip, l.pods[0], l.out1))
+		l.dial("tcp", 0, 0)
+		<-seen
+		l.r1.run(fmt.Sprintf("nft add rule inet t begin iifname pods ct state new ct mark set %#x", l.marks.Egress(2)))
+		c = l.dial("tcp", 1, 0)
+		<-seen
+		e = <-events
+		require.Equal(t, c.LocalAddr().(*net.TCPAddr).AddrPort(), e.Flow.Src)
+		// A reset ends one at once, and one that runs out is told of too.
+		require.NoError(t, c.(*net.TCPConn).SetLinger(0))
+		require.NoError(t, c.Close())
+		e = <-events
+		require.Equal(t, FlowEnded, e.Kind)
+		require.Equal(t, TCPClosed, e.Flow.State)
+	})
+}
+
+// TestLostFlowEvents has more happen than the socket holds.
+func TestLostFlowEvents(t *testing.T) {
+	l := newFlowLab(t, flowNets[0])
+	l.serve()
+	begun, lost := make(chan struct{}), make(chan struct{}, 1024)
+	happened := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- l.r1.do(func() error {
+			return watchFlows(ctx, l.marks, 1, func(e FlowEvent) {
+				if e.Kind != FlowsLost {
+					return
+				}
+				select {
+				case <-happened:
+					lost <- struct{}{}
+				default: // the first call: the socket fills up behind it
+					close(begun)
+					<-happened
+				}
+			})
+		})
+	}()
+	<-begun
+	for range 100 {
+		_, err := l.dial("udp", 1, 0).Write([]byte("keep"))
+		require.NoError(t, err)
+	}
+	close(happened)
+	<-lost
+	cancel()
+	require.NoError(t, <-done)
+}
