@@ -60,7 +60,7 @@ func TestOwnedTable(t *testing.T) {
 	require.Equal(t, tableState{true, tableOwned, next.writer.port}, tableStateNow(t))
 
 	next.close()
-	require.NoError(t, n.cleanup())
+	require.NoError(t, new(nft).cleanup())
 	require.Empty(t, ruleset(t))
 
 	// An orphan is protected from nobody.
