@@ -32,6 +32,7 @@ func run() int {
 	minutes := flag.Float64("minutes", 10, "how long faults happen")
 	flag.IntVar(&o.Count, "count", 0, "how many faults happen at most; 0: any number")
 	faults := flag.String("faults", "", "only these kinds, separated by commas")
+	flag.BoolVar(&o.Patient, "patient", false, "for a busy machine: nodes take each other for dead after 2 s only, and routers watch them by BGP alone")
 	verbose := flag.Bool("logs", false, "print the daemons' logs where something failed")
 	flag.Parse()
 	o.For = time.Duration(*minutes * float64(time.Minute))

@@ -44,7 +44,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	if err != nil {
 		return result, err
 	}
-	r := &run{Options: o, began: time.Now(), rows: map[string]*Row{}}
+	r := &run{Options: o, began: time.Now(), rows: map[string]*Row{}, logs: map[string]string{}}
 	r.Stage, err = stage.New(ctx, o.Containerlab, stage.Options{
 		API: true, BFD: !o.Patient, Nodes: stage.Nodes, Config: o.config,
 	})
@@ -58,7 +58,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	result = r.result(kinds)
 	if err != nil || len(result.Failures) > 0 {
 		for _, node := range stage.Nodes {
-			result.Log += fmt.Sprintf("daemon on %s:\n%s\n", node, r.Daemons[node].Log())
+			result.Log += fmt.Sprintf("daemon on %s:\n%s\n", node, r.logs[node]+r.Daemons[node].Log())
 		}
 	}
 	return result, errors.Join(err, r.end(), r.Close())
@@ -90,6 +90,7 @@ type run struct {
 
 	rows     map[string]*Row
 	failures []string
+	logs     map[string]string // of each node's daemons that are no more
 }
 
 // start waits until all is served, and starts the traffic.

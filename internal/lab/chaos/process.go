@@ -50,7 +50,7 @@ var processFaults = map[string]fault{
 		},
 		heal: func(_ context.Context, r *run, _ *step) (err error) {
 			for node := range r.Daemons {
-				err = errors.Join(err, r.StartDaemon(node))
+				err = errors.Join(err, r.restart(node))
 			}
 			return err
 		},
@@ -65,7 +65,13 @@ func killAgent(_ context.Context, r *run, s *step) error {
 
 func stopAgent(ctx context.Context, r *run, s *step) error { return r.Daemons[s.node].Stop(ctx) }
 
-func startAgent(_ context.Context, r *run, s *step) error { return r.StartDaemon(s.node) }
+func startAgent(_ context.Context, r *run, s *step) error { return r.restart(s.node) }
+
+// restart starts the daemon of a node again, and keeps what the former one has said.
+func (r *run) restart(node string) error {
+	r.logs[node] += r.Daemons[node].Log()
+	return r.StartDaemon(node)
+}
 
 // signalSpeaker signals the speaker of a node, whoever started it.
 func (r *run) signalSpeaker(node string, signal syscall.Signal) error {
