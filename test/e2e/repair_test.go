@@ -152,9 +152,9 @@ type damage struct {
 }
 
 // standing is what of ours must come back on a node.
-const standing = "ip rule; ip -6 rule; for t in 1001 1002; do ip route show table $t proto 142; ip -6 route show table $t proto 142; done | grep -v -e nexthop -e 'metric 20'; " +
+const standing = "ip rule; ip -6 rule; for t in 1001 1002; do ip route show table $t proto 142; ip -6 route show table $t proto 142; done | grep -v -e nexthop -e 'metric 20' || true; " +
 	"ip -br link show type vrf | cut -d' ' -f1; ip -br link show master vrf-red | cut -d' ' -f1; ip -br link show master vrf-blue | cut -d' ' -f1; " +
-	"ip -br link show type vxlan | cut -d' ' -f1; ip route show table all proto 142 | grep 7946; ip -6 route show table all proto 142 | grep 7946"
+	"ip -br link show type vxlan | cut -d' ' -f1; ip route show table all proto 142 | grep 7946 || true; ip -6 route show table all proto 142 | grep 7946 || true"
 
 // mended does some damage under the traffic of all pods. Nobody's packets take another way or show another source while it
 // lasts; it is repaired, and all is as before.
