@@ -305,7 +305,7 @@ func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
 			Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(addr(l.pods[1]), port), Dst: l.to(), SNAT: as, Path: 2,
 			State: TCPEstablished, Answered: true, Assured: true, Timeout: f.Timeout,
 		}, f)
-		require.Greater(t, f.Timeout, uint32(3600))
+		require.GreaterOrEqual(t, f.Timeout, uint32(299)) // less than usual while something is not acknowledged
 
 		f.Path = 5 // the number of the network there
 		r, err := l.inject(l.r2, Injection{Replace: true}, f)
