@@ -67,8 +67,8 @@ func newSite(t *testing.T) *site {
 	)), s.wake)
 	t.Cleanup(func() {
 		require.NoError(t, s.speakers.Close(context.WithoutCancel(t.Context()), false))
-		if path := os.Getenv("BGP_TEST_LOG"); path != "" {
-			require.NoError(t, os.WriteFile(path, s.detail.Bytes(), 0o600))
+		if t.Failed() {
+			t.Log("all that was logged:\n" + s.detail.String())
 		}
 		// GoBGP forgets the pump of a queue that was not empty when its peer was removed.
 		goleak.VerifyNone(t, before, goleak.IgnoreTopFunction("github.com/eapache/channels.(*InfiniteChannel).infiniteBuffer"))
