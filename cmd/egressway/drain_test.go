@@ -19,9 +19,9 @@ import (
 func served(hosts ...string) status.Report {
 	p := &plan.NodePlan{}
 	for i, h := range hosts {
-		p.Services = append(p.Services, plan.Service{
+		p.Services = p.Services.With([]plan.Service{{
 			Key: cluster.Key{Namespace: "shop", Name: string(rune('k' + i))}, Host: h[:1], Standby: strings.TrimSpace(h[1:]),
-		})
+		}}, nil)
 	}
 	now := time.Now()
 	r := status.From(p, nil, nil, status.Pass{Began: now, Ended: now, InForce: true, Draining: true})

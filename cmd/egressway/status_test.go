@@ -16,6 +16,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/status"
 )
 
@@ -23,9 +24,9 @@ import (
 func statusDaemon(t *testing.T) (s *status.Status, socket string, stop func()) {
 	t.Helper()
 	s, socket = status.New("v0.1.0", "a"), filepath.Join(t.TempDir(), "e.sock")
-	s.Publish(status.From(&plan.NodePlan{Services: []plan.Service{
-		{Key: cluster.Key{Namespace: "shop", Name: "web"}, Network: "red", Host: "a", Endpoints: 2},
-	}}, nil, nil, status.Pass{Ended: time.Now(), Began: time.Now(), InForce: true}))
+	s.Publish(status.From(&plan.NodePlan{Services: sorted.Of(plan.Service{
+		Key: cluster.Key{Namespace: "shop", Name: "web"}, Network: "red", Host: "a", Endpoints: 2,
+	})}, nil, nil, status.Pass{Ended: time.Now(), Began: time.Now(), InForce: true}))
 	return s, socket, serveStatus(t, s, socket)
 }
 

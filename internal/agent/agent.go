@@ -23,6 +23,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/speaker"
 	"github.com/egressway/egressway/internal/status"
 )
@@ -354,29 +355,26 @@ func (a *Agent) onlyAnnounced(speakers []plan.Speaker) []plan.Speaker {
 	speakers = slices.Clone(speakers)
 	announced := a.speakers.Announced()
 	for i, s := range speakers {
-		now := map[netip.Prefix]plan.Announcement{}
-		for _, had := range announced[s.Network] {
-			now[had.Prefix] = had
-		}
-		speakers[i].Announce = nil
-		for _, wanted := range s.Announce {
-			had, ok := now[wanted.Prefix]
-			if ok && !wanted.Standby {
-				wanted = had
-			}
-			if ok {
-				speakers[i].Announce = append(speakers[i].Announce, wanted)
+		var stay []plan.Announcement
+		for had := range announced[s.Network].All() {
+			switch wanted, ok := s.Announce.Get(had); {
+			case !ok:
+			case wanted.Standby:
+				stay = append(stay, wanted)
+			default:
+				stay = append(stay, had)
 			}
 		}
+		speakers[i].Announce = sorted.Of(stay...)
 	}
 	return speakers
 }
 
 // prefixes is what is announced in each network, in whatever way.
-func prefixes(announced map[string][]plan.Announcement) map[string][]netip.Prefix {
+func prefixes(announced map[string]sorted.List[plan.Announcement]) map[string][]netip.Prefix {
 	all := make(map[string][]netip.Prefix, len(announced))
 	for network, announcements := range announced {
-		for _, a := range announcements {
+		for a := range announcements.All() {
 			all[network] = append(all[network], a.Prefix)
 		}
 	}

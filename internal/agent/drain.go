@@ -9,6 +9,7 @@ import (
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/status"
 )
 
@@ -34,7 +35,7 @@ func (d *draining) silenced(speakers []plan.Speaker) []plan.Speaker {
 	}
 	speakers = slices.Clone(speakers)
 	for i := range speakers {
-		speakers[i].Announce = nil
+		speakers[i].Announce = sorted.List[plan.Announcement]{}
 	}
 	return speakers
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 const (
@@ -84,7 +85,7 @@ func (a *Agent) hush(ctx context.Context, speakers []plan.Speaker) []plan.Speake
 	speakers = slices.Clone(speakers)
 	for i, s := range speakers {
 		if _, unsure := q.since[s.Network]; unsure {
-			speakers[i].Announce = nil
+			speakers[i].Announce = sorted.List[plan.Announcement]{}
 		}
 	}
 	return speakers

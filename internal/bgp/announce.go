@@ -2,16 +2,15 @@ package bgp
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // Inside GoBGP, our own paths have these LOCAL_PREFs: no peer's path to the same prefix may win over one of them, or the
@@ -49,39 +48,42 @@ func med(a plan.Announcement) uint32 {
 
 // retract takes back what desired does not hold. A host's path that becomes a standby's waits for announce: a standby is
 // programmed like the host, and until routers know the next host's, there is no better path.
-func (s *speaker) retract(desired []plan.Announcement) error {
-	gone := maps.Clone(s.announced)
-	for _, a := range desired {
-		delete(gone, a.Prefix)
+func (s *speaker) retract(desired sorted.List[plan.Announcement]) error {
+	var gone []plan.Announcement
+	for had, now := range s.announced.Changes(desired) {
+		if now == nil {
+			gone = append(gone, *had)
+		}
 	}
 	if len(gone) == 0 {
 		return nil
 	}
-	if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths(slices.Collect(maps.Values(gone)))}); err != nil {
+	if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths(gone)}); err != nil {
 		return fmt.Errorf("withdraw %d prefixes: %w", len(gone), err)
 	}
-	for p := range gone {
-		delete(s.announced, p)
-	}
+	s.announced = s.announced.With(nil, gone)
 	return nil
 }
 
 // announce tells peers what they have not been told yet. A path takes the place of the one before to the same prefix:
 // peers get one UPDATE and no withdrawal.
-func (s *speaker) announce(desired []plan.Announcement) error {
-	changed := slices.DeleteFunc(slices.Clone(desired), func(a plan.Announcement) bool {
-		had, ok := s.announced[a.Prefix]
-		return ok && kindOf(had) == kindOf(a) && med(had) == med(a)
-	})
-	if len(changed) == 0 {
-		return nil
+func (s *speaker) announce(desired sorted.List[plan.Announcement]) error {
+	var differ, changed []plan.Announcement
+	for had, now := range s.announced.Changes(desired) {
+		if now == nil {
+			continue
+		}
+		differ = append(differ, *now)
+		if had == nil || kindOf(*had) != kindOf(*now) || med(*had) != med(*now) {
+			changed = append(changed, *now)
+		}
 	}
-	if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: paths(changed)}); err != nil {
-		return fmt.Errorf("announce %d prefixes: %w", len(changed), err)
+	if len(changed) > 0 {
+		if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: paths(changed)}); err != nil {
+			return fmt.Errorf("announce %d prefixes: %w", len(changed), err)
+		}
 	}
-	for _, a := range changed {
-		s.announced[a.Prefix] = a
-	}
+	s.announced = s.announced.With(differ, nil)
 	return nil
 }
 

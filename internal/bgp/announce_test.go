@@ -11,6 +11,7 @@ import (
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 func TestMED(t *testing.T) {
@@ -23,20 +24,20 @@ func TestMED(t *testing.T) {
 }
 
 // asHost and asStandby make the announcements of both families.
-func asHost(term int64) []plan.Announcement {
-	all := announcing(vip4, vip6)
-	for i := range all {
-		all[i].Term = term
-	}
-	return all
+func asHost(term int64) sorted.List[plan.Announcement] {
+	return changed(announcing(vip4, vip6), func(a *plan.Announcement) { a.Term = term })
 }
 
-func asStandby(term int64) []plan.Announcement {
-	all := asHost(term)
+func asStandby(term int64) sorted.List[plan.Announcement] {
+	return changed(asHost(term), func(a *plan.Announcement) { a.Standby = true })
+}
+
+func changed(l sorted.List[plan.Announcement], change func(*plan.Announcement)) sorted.List[plan.Announcement] {
+	all := l.Slice()
 	for i := range all {
-		all[i].Standby = true
+		change(&all[i])
 	}
-	return all
+	return sorted.Of(all...)
 }
 
 const (
@@ -117,7 +118,7 @@ func TestHostAndStandby(t *testing.T) {
 	})
 
 	// The host ends: its standby is what is left, and becomes the host.
-	first.Announce = nil
+	first.Announce = announcing()
 	told(firstAddr, func() { s.apply(first, second) }, func() {
 		expect(secondAddr, 65532, longer, "incomplete", "", "")
 	})
@@ -159,7 +160,7 @@ func TestFarHost(t *testing.T) {
 		}
 		return nil
 	})
-	far.Announce = nil
+	far.Announce = announcing()
 	s.apply(near, far)
 	s.untilBest("r2", "red", vip4, "10.0.2.2")
 	best, _ := s.untilBest("r1", "red", vip4, "10.0.2.1")
@@ -203,9 +204,7 @@ func TestStandbyAttributes(t *testing.T) {
 		s.apply(sp)
 		expect("r2", "10.0.2.2", fmt.Sprintf("Local incomplete, MED 4294967292, LOCAL_PREF %d, ", half))
 	}
-	for i := range sp.Announce {
-		sp.Announce[i].Shutdown = true
-	}
+	sp.Announce = changed(sp.Announce, func(a *plan.Announcement) { a.Shutdown = true })
 	s.apply(sp)
 	expect("r1", "10.0.1.2", strings.Repeat("64512 ", 8)+"incomplete, MED 65582, LOCAL_PREF 0, 64512:7 graceful-shutdown")
 	expect("r2", "10.0.2.2", "Local incomplete, MED 4294967292, LOCAL_PREF 1, graceful-shutdown")

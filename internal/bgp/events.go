@@ -116,15 +116,12 @@ func (s *speaker) readRoutes(d plan.Speaker, peers map[netip.Addr]plan.Peer, ove
 	var routes []plan.Route
 	passed := map[netip.Addr]int{}
 	refusal := newRefusal(d.Refuse)
-	own := map[netip.Prefix]bool{}
-	for _, a := range d.Announce {
-		own[a.Prefix] = true
-	}
+	own := func(p netip.Prefix) bool { _, ok := d.Announce.Get(plan.Announcement{Prefix: p}); return ok }
 	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
 		err := s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family},
 			func(nlri bgp.NLRI, paths []*apiutil.Path) {
 				n, ok := nlri.(*bgp.IPAddrPrefix)
-				if !ok || own[n.Prefix] || refusal.covers(n.Prefix) {
+				if !ok || own(n.Prefix) || refusal.covers(n.Prefix) {
 					return
 				}
 				var candidates []candidate

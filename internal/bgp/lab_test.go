@@ -20,6 +20,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // site is a node, which is this process, plugged to routers: to r1 and r2 in VRF red, to r1 in VRF blue with the same
@@ -345,12 +346,19 @@ func peer(addr, device string, change ...func(*plan.Peer)) plan.Peer {
 }
 
 // announcing makes the announcements of a host whose term is not known.
-func announcing(s ...string) []plan.Announcement {
+func announcing(s ...string) sorted.List[plan.Announcement] {
 	var out []plan.Announcement
 	for _, p := range prefixes(s...) {
 		out = append(out, plan.Announcement{Prefix: p})
 	}
-	return out
+	return sorted.Of(out...)
+}
+
+func refusing(s ...string) (l sorted.List[plan.Prefix]) {
+	for _, p := range prefixes(s...) {
+		l = l.With([]plan.Prefix{{Prefix: p}}, nil)
+	}
+	return l
 }
 
 func receive(patterns ...config.PrefixPattern) func(*plan.Peer) {

@@ -9,6 +9,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // maxNextHops bounds the next hops of one route.
@@ -133,11 +134,11 @@ func deviceOf(peer plan.Peer) string {
 // refusal is what is never learned, whatever peers may send: ranges, sorted, none inside another.
 type refusal []netip.Prefix
 
-func newRefusal(ranges []netip.Prefix) refusal {
+func newRefusal(ranges sorted.List[plan.Prefix]) refusal {
 	var r refusal
-	for _, p := range slices.SortedFunc(slices.Values(ranges), comparePrefixes) {
-		if len(r) == 0 || !r[len(r)-1].Overlaps(p) { // what is inside another sorts after it
-			r = append(r, p)
+	for p := range ranges.All() {
+		if len(r) == 0 || !r[len(r)-1].Overlaps(p.Prefix) { // what is inside another sorts after it
+			r = append(r, p.Prefix)
 		}
 	}
 	return r

@@ -42,7 +42,7 @@ func TestMatches(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	ranges := newRefusal(prefixes("203.0.113.7/32", "10.244.3.0/24", "10.244.0.0/16", "10.244.9.0/24", "fd44::/16"))
+	ranges := newRefusal(refusing("203.0.113.7/32", "10.244.3.0/24", "10.244.0.0/16", "10.244.9.0/24", "fd44::/16"))
 	for prefix, want := range map[string]bool{
 		"0.0.0.0/0": false, "::/0": false,
 		"10.244.0.0/16": true, "10.244.7.0/24": true, "10.244.200.0/24": true, "10.0.0.0/8": false, "10.243.0.0/16": false,

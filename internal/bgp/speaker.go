@@ -18,6 +18,7 @@ import (
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // identity is what all sessions of a speaker share; it cannot change while the speaker runs.
@@ -51,7 +52,7 @@ type speaker struct {
 	served    chan struct{} // closed when the server's loop has ended
 	neighbors *neighbors    // of unnumbered peers
 
-	announced map[netip.Prefix]plan.Announcement
+	announced sorted.List[plan.Announcement]
 	configs   map[netip.Addr]session
 	guarded   map[netip.Addr]bool     // sessions that BFD watches
 	exchanges map[netip.Addr]exchange // as GoBGP's policy has them
@@ -85,7 +86,6 @@ func start(ctx context.Context, log *slog.Logger, wake func(), d plan.Speaker, r
 		server:    server.NewBgpServer(server.LoggerOption(slog.New(quieter{log.Handler(), ended}), nil)),
 		ended:     ended,
 		served:    make(chan struct{}),
-		announced: map[netip.Prefix]plan.Announcement{},
 		configs:   map[netip.Addr]session{},
 		guarded:   map[netip.Addr]bool{},
 		following: map[string]bool{},
@@ -347,7 +347,7 @@ func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
 func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, faults map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !reflect.DeepEqual(s.peers, peers) || !slices.Equal(s.desired.Refuse, d.Refuse) || !slices.Equal(s.desired.Announce, d.Announce) {
+	if !reflect.DeepEqual(s.peers, peers) || !s.desired.Refuse.Same(d.Refuse) || !s.desired.Announce.Same(d.Announce) {
 		s.changed()
 	}
 	s.desired, s.peers, s.faults = d, peers, faults

@@ -74,7 +74,7 @@ func TestAttributes(t *testing.T) {
 	sp.Announce = announcing(vip4, vip6)
 	s.apply(sp)
 	s.established()
-	for _, a := range sp.Announce {
+	for a := range sp.Announce.All() {
 		s.untilRoute("r1", "red", a.Prefix.String(), "10.0.1.2", func(r route) error {
 			if r.ASPath.String != "64512 64512 64512" || r.Metric != 50 || r.Community.String != "64512:7 no-export" || r.LargeCommunity.String != "64512:1:2" {
 				return fmt.Errorf("%+v", r)
@@ -133,7 +133,7 @@ func TestLearn(t *testing.T) {
 	listed := receive(pattern("0.0.0.0/0"), pattern("::/0"), pattern("198.51.100.0/24", 25, 32))
 	sp := red(peer("10.0.1.1", "red1", listed), peer("fd00:2::1", "red2", listed))
 	sp.Announce = announcing(vip4, vip6)
-	sp.Refuse = prefixes("10.244.0.0/16", "fd44::/16")
+	sp.Refuse = refusing("10.244.0.0/16", "fd44::/16")
 	s.apply(sp)
 	s.untilLearned("red",
 		"0.0.0.0/0 via 10.0.1.1 dev red1 via 10.0.2.1 dev red2",
@@ -462,7 +462,7 @@ func TestUnnumbered(t *testing.T) {
 	require.Equal(t, StateWaiting, s.session("red", "red1").State)
 	s.established()
 	own := linkLocal("red1").String()
-	for _, a := range sp.Announce {
+	for a := range sp.Announce.All() {
 		s.untilRoute("r1", "red", a.Prefix.String(), own, func(r route) error {
 			if !r.Valid || len(r.NextHops) == 0 || r.NextHops[0].IP != own {
 				return fmt.Errorf("%+v", r)

@@ -17,6 +17,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -74,7 +75,7 @@ func TestRoles(t *testing.T) {
 		{"the other is not known", []plan.Service{service("red", "a", "gone", web4)}, nil},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			p.Services = c.services
+			p.Services = sorted.Of(c.services...)
 			require.Equal(t, c.want, Roles(p, nodes))
 		})
 	}
@@ -94,14 +95,14 @@ func someView() (roles []Role, d plan.DataPlane) {
 			{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
 			{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}},
 		},
-		Endpoints: []plan.Endpoint{
+		Endpoints: sorted.Of([]plan.Endpoint{
 			{Addr: addr("10.244.1.11"), Path: 3, Source: addr("10.244.1.11"), Kept: standby, Node: "a"},
 			{Addr: addr("10.244.2.11"), Path: 2, Source: addr("192.0.2.10")},
 			{Addr: addr("10.244.2.12"), Path: 2, Source: addr("192.0.2.20")},
 			{Addr: addr("10.244.2.13")},
 			{Addr: addr("10.244.2.14"), Path: 2, Source: addr("192.0.2.30")},
 			{Addr: addr("10.244.3.11"), Path: 2, Source: addr("192.0.2.20"), Node: "a"},
-		},
+		}...),
 	}
 }
 
@@ -324,14 +325,12 @@ func TestCarriers(t *testing.T) {
 	// The standby takes over, the former host stays as the standby: the flow of its own pod may go on by it.
 	require.NoError(t, kernel.RemoveFlows(flows))
 	ours, kept := addr("10.244.1.11"), plan.Way{Path: 3, Source: addr("10.244.1.11")}
-	d.Endpoints = slices.Clone(d.Endpoints)
-	d.Endpoints[0] = plan.Endpoint{Addr: ours, Path: 2, Source: addr("192.0.2.10"), Kept: kept}
+	d.Endpoints = d.Endpoints.With([]plan.Endpoint{{Addr: ours, Path: 2, Source: addr("192.0.2.10"), Kept: kept}}, nil)
 	roles[0].Host = true
 	standby.Set(4785, roles, d)
 	require.Zero(t, standby.Counters().Injected)
 	// The former host goes: now it gets its entry here.
-	d.Endpoints = slices.Clone(d.Endpoints)
-	d.Endpoints[0].Kept = plan.Way{}
+	d.Endpoints = d.Endpoints.With([]plan.Endpoint{{Addr: ours, Path: 2, Source: addr("192.0.2.10")}}, nil)
 	standby.Set(4785, roles, d)
 	require.EqualValues(t, 1, standby.Counters().Injected)
 

@@ -250,12 +250,7 @@ func (v *view) judge(peer netip.Addr, f *kernel.Flow) (role Role, here, ok bool)
 }
 
 func (v *view) endpoint(a netip.Addr) (plan.Endpoint, bool) {
-	all := v.data.Endpoints
-	i, ok := slices.BinarySearchFunc(all, a, func(e plan.Endpoint, a netip.Addr) int { return e.Addr.Compare(a) })
-	if !ok {
-		return plan.Endpoint{}, false
-	}
-	return all[i], true
+	return v.data.Endpoints.Get(plan.Endpoint{Addr: a})
 }
 
 // hold keeps a flow of a pod of this node.

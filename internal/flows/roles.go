@@ -10,7 +10,7 @@ import (
 // Roles finds the ingress IPs of which a node is host or standby, and who is the other.
 func Roles(p *plan.NodePlan, nodes map[string]cluster.Node) (roles []Role) {
 	seen := map[Role]bool{}
-	for _, s := range p.Services {
+	for s := range p.Services.All() {
 		other := ""
 		switch p.Node {
 		case s.Host:

@@ -23,8 +23,8 @@ type flowCheck struct {
 }
 
 func newFlowCheck(d plan.DataPlane) *flowCheck {
-	f := &flowCheck{marks: d.Marks, endpoints: make(map[netip.Addr]plan.Endpoint, len(d.Endpoints)), networks: map[plan.PathID]bool{}, cluster: d.Cluster}
-	for _, e := range d.Endpoints {
+	f := &flowCheck{marks: d.Marks, endpoints: make(map[netip.Addr]plan.Endpoint, d.Endpoints.Len()), networks: map[plan.PathID]bool{}, cluster: d.Cluster}
+	for e := range d.Endpoints.All() {
 		f.endpoints[e.Addr] = e
 	}
 	for _, p := range d.Paths {

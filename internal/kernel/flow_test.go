@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // netNS is a machine of a test of flows: a network namespace.
@@ -470,9 +471,7 @@ func TestFlowsAreLedOn(t *testing.T) {
 				{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "next"}},
 				{ID: 6, Key: plan.PathKey{Kind: plan.PathSteer, Name: "standby"}},
 			},
-			Endpoints: []plan.Endpoint{
-				{Addr: pod, Path: 4, Source: pod, Kept: plan.Way{Path: 6, Source: pod}},
-			},
+			Endpoints: sorted.Of(plan.Endpoint{Addr: pod, Path: 4, Source: pod, Kept: plan.Way{Path: 6, Source: pod}}),
 		}
 		for range 2 {
 			require.NoError(t, l.r1.do(func() error { return leadOn(t.Context(), d) }))
@@ -507,9 +506,9 @@ func TestUnansweredFlowKeepsItsPath(t *testing.T) {
 				{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "former"}, Table: 794604, Devices: []string{"pods"}},
 			},
 			Uplinks:   []plan.Uplink{{Device: "out", Path: 2}},
-			Endpoints: []plan.Endpoint{{Addr: pod, Path: 2, Source: addr(l.ingress), Kept: plan.Way{Path: 3, Source: pod}}},
+			Endpoints: sorted.Of(plan.Endpoint{Addr: pod, Path: 2, Source: addr(l.ingress), Kept: plan.Way{Path: 3, Source: pod}}),
 			Pods:      []netip.Prefix{pods}, Cluster: []netip.Prefix{pods},
-			Ingress: []plan.IngressIP{{Addr: addr(l.ingress), Path: 2}},
+			Ingress: sorted.Of(plan.IngressIP{Addr: addr(l.ingress), Path: 2}),
 		}
 		old := l.dial("udp", 0, 40000)
 		steered := Flow{Proto: unix.IPPROTO_UDP, Src: netip.AddrPortFrom(pod, 40000), Dst: l.to(), SNAT: netip.AddrPortFrom(pod, 40000), Path: 4, Timeout: 30}

@@ -3,7 +3,6 @@ package kernel
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 
@@ -20,7 +19,13 @@ func leadOn(ctx context.Context, d plan.DataPlane) error {
 		steer[p.ID] = p.Key.Kind == plan.PathSteer
 	}
 	steered := func(e plan.Endpoint) bool { return steer[e.Path] && e.Source == e.Addr }
-	if !slices.ContainsFunc(d.Endpoints, steered) {
+	some := false
+	for e := range d.Endpoints.All() {
+		if some = steered(e); some {
+			break
+		}
+	}
+	if !some {
 		return nil
 	}
 	endpoints := newFlowCheck(d).endpoints

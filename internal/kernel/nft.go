@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // tableName is the one nftables table that is ours, of family inet.
@@ -165,11 +165,12 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 
 // sameDataPlane compares what may be long without reflection.
 func sameDataPlane(a, b *plan.DataPlane) bool {
-	if !slices.Equal(a.Endpoints, b.Endpoints) || !slices.Equal(a.Ingress, b.Ingress) {
+	if !a.Endpoints.Same(b.Endpoints) || !a.Ingress.Same(b.Ingress) {
 		return false
 	}
 	x, y := *a, *b
-	x.Endpoints, y.Endpoints, x.Ingress, y.Ingress = nil, nil, nil, nil
+	x.Endpoints, y.Endpoints = sorted.List[plan.Endpoint]{}, sorted.List[plan.Endpoint]{}
+	x.Ingress, y.Ingress = sorted.List[plan.IngressIP]{}, sorted.List[plan.IngressIP]{}
 	return reflect.DeepEqual(x, y)
 }
 

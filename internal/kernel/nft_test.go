@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 func ruleset(t *testing.T) string {
@@ -29,16 +30,16 @@ func someDataPlane() plan.DataPlane {
 			{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Table: 794603, Devices: []string{"egressway"}, Tunneled: true},
 		},
 		Uplinks: []plan.Uplink{{Device: "eth2", Path: 2}, {Device: "vrf-red", Path: 2}},
-		Endpoints: []plan.Endpoint{
+		Endpoints: sorted.Of([]plan.Endpoint{
 			{Addr: a("10.244.1.11"), Path: 2, Source: a("203.0.113.10")},
 			{Addr: a("10.244.1.12"), Path: 3, Source: a("10.244.1.12")},
 			{Addr: a("10.244.1.13"), Path: 2},
 			{Addr: a("10.244.1.14")},
 			{Addr: a("fd44:1::11"), Path: 2, Source: a("2001:db8:203::10")},
-		},
+		}...),
 		Cluster:   []netip.Prefix{p("10.244.0.0/16"), p("255.255.255.255/32"), p("fd44::/16"), p("ff00::/8")},
 		Pods:      []netip.Prefix{p("10.244.1.0/24"), p("10.244.2.0/24"), p("fd44:1::/64")},
-		Ingress:   []plan.IngressIP{{Addr: a("203.0.113.10"), Path: 2}, {Addr: a("2001:db8:203::10"), Path: 2}},
+		Ingress:   sorted.Of(plan.IngressIP{Addr: a("203.0.113.10"), Path: 2}, plan.IngressIP{Addr: a("2001:db8:203::10"), Path: 2}),
 		ClampMSS4: 1410, ClampMSS6: 1390,
 	}
 }
@@ -70,7 +71,7 @@ func TestTableIsMadeKeptAndReplaced(t *testing.T) {
 	}, paths)
 
 	smaller := d
-	smaller.Paths, smaller.Endpoints, smaller.Cluster = d.Paths[:2], d.Endpoints[:1], d.Cluster[:1]
+	smaller.Paths, smaller.Endpoints, smaller.Cluster = d.Paths[:2], sorted.Of(d.Endpoints.Slice()[0]), d.Cluster[:1]
 	changed, err = n.apply(t.Context(), smaller)
 	require.NoError(t, err)
 	require.True(t, changed)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // nftTry runs nft and returns what it printed.
@@ -87,7 +89,7 @@ func TestFormerElementsAreCarried(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tableState{true, 0, 0}, tableStateNow(t))
 	smaller := d
-	smaller.Endpoints = d.Endpoints[:1]
+	smaller.Endpoints = sorted.Of(d.Endpoints.Slice()[0])
 	_, err = n.apply(t.Context(), smaller)
 	require.NoError(t, err)
 	require.Regexp(t, `(?s)set former4 {[^}]*10\.244\.1\.12 expires`, ruleset(t))

@@ -90,7 +90,7 @@ func sets(d plan.DataPlane) []*set {
 		for _, p := range d.Paths {
 			add(named(setKept+f.suffix, p.ID), addr)
 		}
-		for _, e := range d.Endpoints {
+		for e := range d.Endpoints.All() {
 			if !f.has(e.Addr) {
 				continue
 			}
@@ -120,7 +120,7 @@ func sets(d plan.DataPlane) []*set {
 		ingress, strays := add(setIngress+f.suffix, addr), add(setStrays+f.suffix, verdicts(addr))
 		resumed := add(setResumed+f.suffix, addr)
 		egress.former, source.former, ingress.former = former, former, former
-		for _, i := range d.Ingress {
+		for i := range d.Ingress.All() {
 			if f.has(i.Addr) {
 				ingress.element(i.Addr.AsSlice())
 				if i.Stray != 0 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // neverSteered holds destinations that do not leave a link or a node at all.
@@ -56,11 +57,13 @@ func (b *builder) dataPlane(services []*service) {
 	d.Pods, strays = b.pods(services)
 	d.Cluster = b.clusterPrefixes(d.Pods, strays)
 	b.guests(d)
+	ingress := make([]IngressIP, 0, len(b.ingress))
 	for a, owner := range b.ingress {
-		d.Ingress = append(d.Ingress, IngressIP{Addr: a, Path: b.paths[PathKey{PathNetwork, owner.network}]})
+		ingress = append(ingress, IngressIP{Addr: a, Path: b.paths[PathKey{PathNetwork, owner.network}]})
 	}
-	slices.SortFunc(d.Ingress, func(x, y IngressIP) int { return x.Addr.Compare(y.Addr) })
-	b.strays(services)
+	slices.SortFunc(ingress, IngressIP.Compare)
+	b.strays(services, ingress)
+	d.Ingress = sorted.Of(ingress...)
 	if t := b.plan.Tunnel; t != nil {
 		d.ClampMSS4, d.ClampMSS6 = uint16(t.MTU-40), uint16(t.MTU-60) // IPv4 and IPv6 header, each with TCP's
 	}
@@ -69,8 +72,7 @@ func (b *builder) dataPlane(services []*service) {
 // strays finds the path to the other of host and standby for every ingress IP of which this node is one of them. The
 // default network has no uplinks of its own by which what comes from outside could be told from what a partner passes on.
 // A node without a daemon would send strays on.
-func (b *builder) strays(services []*service) {
-	all := b.plan.DataPlane.Ingress
+func (b *builder) strays(services []*service, all []IngressIP) {
 	for _, s := range services {
 		partner := s.partner(b.Node)
 		if s.network == nil || s.network.name == config.DefaultNetwork || b.Heard != nil && !b.Heard[partner] {

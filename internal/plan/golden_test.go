@@ -100,8 +100,8 @@ func TestFormerHost(t *testing.T) {
 			c.change(&s)
 			desired, _ := plan.Build(s)
 			require.Len(t, desired.Speakers, 1)
-			require.Len(t, desired.Speakers[0].Announce, 2)
-			for _, a := range desired.Speakers[0].Announce {
+			require.Equal(t, 2, desired.Speakers[0].Announce.Len())
+			for a := range desired.Speakers[0].Announce.All() {
 				require.Equal(t, c.shutdown, a.Shutdown, "%+v", a)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // Snapshot is all that a plan depends on.
@@ -57,18 +58,18 @@ type NetworkRoutes struct {
 	Routes  []Route // Table is 0
 }
 
-// NodePlan is the desired state of one node. Its slices are sorted; nothing in it names a custom resource but Services.
+// NodePlan is the desired state of one node. Its slices and lists are sorted, lists by what is told apart: addresses, prefixes, keys; nothing in it names a custom resource but Services.
 type NodePlan struct {
-	Node      string    `json:"node"`
-	VRFs      []VRF     `json:"vrfs,omitempty"`
-	Tunnel    *Tunnel   `json:"tunnel,omitempty"` // nil: no VXLAN steering
-	Rules     []Rule    `json:"rules,omitempty"`
-	Routes    []Route   `json:"routes,omitempty"` // every route of ours, in every table
-	DataPlane DataPlane `json:"dataPlane"`
-	Speakers  []Speaker `json:"speakers,omitempty"`
-	Services  []Service `json:"services,omitempty"` // for people: what becomes of each EgressService here
-	Watched   []string  `json:"watched,omitempty"`  // nodes whose death this one must notice: hosts and standbys of its pods, and its partners
-	Held      []uint32  `json:"held,omitempty"`     // tables in which routes of ours stay although they are not planned, yet
+	Node      string               `json:"node"`
+	VRFs      []VRF                `json:"vrfs,omitempty"`
+	Tunnel    *Tunnel              `json:"tunnel,omitempty"` // nil: no VXLAN steering
+	Rules     []Rule               `json:"rules,omitempty"`
+	Routes    []Route              `json:"routes,omitempty"` // every route of ours, in every table
+	DataPlane DataPlane            `json:"dataPlane"`
+	Speakers  []Speaker            `json:"speakers,omitempty"`
+	Services  sorted.List[Service] `json:"services,omitzero"` // for people: what becomes of each EgressService here
+	Watched   []string             `json:"watched,omitempty"` // nodes whose death this one must notice: hosts and standbys of its pods, and its partners
+	Held      []uint32             `json:"held,omitempty"`    // tables in which routes of ours stay although they are not planned, yet
 }
 
 // VRF is a VRF device with the interfaces enslaved to it. An existing device is adopted as it is.
@@ -153,7 +154,7 @@ type DataPlane struct {
 	Paths   []Path   `json:"paths,omitempty"`
 	Uplinks []Uplink `json:"uplinks,omitempty"`
 	// Endpoints are the selected pods' addresses.
-	Endpoints []Endpoint `json:"endpoints,omitempty"`
+	Endpoints sorted.List[Endpoint] `json:"endpoints,omitzero"`
 	// Cluster holds destinations that are never steered: pods, Services, nodes.
 	Cluster []netip.Prefix `json:"cluster,omitempty"`
 	// Pods holds sources that must not leave by an uplink as they are, nor be reached from one.
@@ -163,7 +164,7 @@ type DataPlane struct {
 	Guests  []netip.Prefix `json:"guests,omitempty"`
 	Between []string       `json:"between,omitempty"` // devices that lead to other nodes
 	// Ingress holds the ingress IPs that have a network, with the network that each belongs to.
-	Ingress []IngressIP `json:"ingress,omitempty"`
+	Ingress sorted.List[IngressIP] `json:"ingress,omitzero"`
 	// ClampMSS is the most a TCP segment may hold on tunnelled paths, per family; 0: not clamped.
 	ClampMSS4 uint16 `json:"clampMSS4,omitempty"`
 	ClampMSS6 uint16 `json:"clampMSS6,omitempty"`
@@ -228,16 +229,16 @@ type Announcement struct {
 
 // Speaker is the BGP speaker of one network.
 type Speaker struct {
-	Network         string                 `json:"network"`
-	Device          string                 `json:"device,omitempty"` // VRF device to bind to; empty: none
-	DeviceIndex     int                    `json:"-"`                // of it: sockets stay bound to one that is made anew
-	ASN             uint32                 `json:"asn"`
-	RouterID        netip.Addr             `json:"routerID,omitzero"`
-	ListenPort      int                    `json:"listenPort"`
-	GracefulRestart config.GracefulRestart `json:"gracefulRestart"`
-	Peers           []Peer                 `json:"peers,omitempty"`
-	Announce        []Announcement         `json:"announce,omitempty"` // exactly these, sorted
-	Refuse          []netip.Prefix         `json:"refuse,omitempty"`   // never learned, nor anything inside
+	Network         string                    `json:"network"`
+	Device          string                    `json:"device,omitempty"` // VRF device to bind to; empty: none
+	DeviceIndex     int                       `json:"-"`                // of it: sockets stay bound to one that is made anew
+	ASN             uint32                    `json:"asn"`
+	RouterID        netip.Addr                `json:"routerID,omitzero"`
+	ListenPort      int                       `json:"listenPort"`
+	GracefulRestart config.GracefulRestart    `json:"gracefulRestart"`
+	Peers           []Peer                    `json:"peers,omitempty"`
+	Announce        sorted.List[Announcement] `json:"announce,omitzero"` // exactly these
+	Refuse          sorted.List[Prefix]       `json:"refuse,omitzero"`   // never learned, nor anything inside
 }
 
 // Peer is a session's configuration and what this node adds to it.

@@ -202,7 +202,7 @@ func TestPlanHangsTogether(t *testing.T) {
 			tables[path.Table] = true
 		}
 		seen := map[netip.Addr]bool{}
-		for _, e := range d.Endpoints {
+		for e := range d.Endpoints.All() {
 			require.False(t, seen[e.Addr], "seed %d: %s twice", seed, e.Addr)
 			require.True(t, slices.ContainsFunc(d.Pods, func(r netip.Prefix) bool { return r.Contains(e.Addr) }), "seed %d: %s is no pod", seed, e.Addr)
 			seen[e.Addr] = true
@@ -246,7 +246,7 @@ func TestPlanHangsTogether(t *testing.T) {
 		}
 		announced := map[netip.Prefix]bool{}
 		for _, speaker := range p.Speakers {
-			for _, announcement := range speaker.Announce {
+			for announcement := range speaker.Announce.All() {
 				a := announcement.Prefix
 				require.True(t, a.IsSingleIP(), "seed %d", seed)
 				require.False(t, announced[a], "seed %d: %s announced in two networks", seed, a)
@@ -273,12 +273,12 @@ func fate(s plan.Snapshot) map[string]string {
 			}
 		}
 	}
-	for _, e := range p.DataPlane.Endpoints {
+	for e := range p.DataPlane.Endpoints.All() {
 		if others[e.Addr] {
 			of[e.Addr.String()] = fmt.Sprint(names[e.Path], e.Source)
 		}
 	}
-	for _, service := range p.Services {
+	for service := range p.Services.All() {
 		if service.Key.Namespace != "broken" {
 			of[service.Key.String()] = fmt.Sprint(service.Host, service.IngressIPs, service.Endpoints, service.Announced)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // service is one EgressService on its way through Build.
@@ -199,18 +200,19 @@ func (e endpoint) on(node string) bool { return e.node == node || e.node == "" }
 // selectEndpoints decides the path and the source of every selected pod. A pod of another node whose packets should
 // not pass here has path 0: should one arrive, by a stale route elsewhere, it is dropped.
 func (b *builder) selectEndpoints(services []*service) {
+	var all []Endpoint
 	for _, s := range services {
 		for _, e := range s.endpoints {
 			path, source := b.pathOf(s, e)
 			if path == 0 && e.on(b.Node) && b.noPath(s.network) == config.NoPathAllow {
 				continue // as if it was not selected
 			}
-			b.plan.DataPlane.Endpoints = append(b.plan.DataPlane.Endpoints, Endpoint{
+			all = append(all, Endpoint{
 				Addr: e.addr, Path: path, Source: source, Node: e.node, Kept: b.kept(s, e),
 			})
 		}
 	}
-	slices.SortFunc(b.plan.DataPlane.Endpoints, func(x, y Endpoint) int { return x.Addr.Compare(y.Addr) })
+	b.plan.DataPlane.Endpoints = sorted.Of(all...)
 }
 
 // pathOf is the path of one endpoint on this node and the address it leaves with.
@@ -258,7 +260,7 @@ func (b *builder) kept(s *service, e endpoint) Way {
 // needRoutes tells of networks that selected pods are sent out by here, but that have no route of a family.
 func (b *builder) needRoutes() {
 	need := map[PathID]Families{}
-	for _, e := range b.plan.DataPlane.Endpoints {
+	for e := range b.plan.DataPlane.Endpoints.All() {
 		f := need[e.Path]
 		f.IPv4, f.IPv6 = f.IPv4 || e.Addr.Is4(), f.IPv6 || e.Addr.Is6()
 		need[e.Path] = f

@@ -9,10 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // speakers plans a BGP speaker for every network with peers, and what becomes of each service.
 func (b *builder) speakers(services []*service) {
+	rows := make([]Service, 0, len(services))
 	announce := map[*network]map[netip.Prefix]Announcement{}
 	for _, s := range services {
 		addrs := b.announced(s)
@@ -26,19 +28,22 @@ func (b *builder) speakers(services []*service) {
 				announce[s.network][p] = own
 			}
 		}
-		b.plan.Services = append(b.plan.Services, Service{
+		rows = append(rows, Service{
 			Key: s.key, SourceIPBy: s.spec.SourceIPBy, Network: s.networkName(), Host: s.choice.Host, Standby: s.choice.Standby,
 			IngressIPs: s.ingress, Endpoints: len(s.endpoints), Local: count(s.endpoints, func(e endpoint) bool { return e.node == b.Node }),
 			Announced: addrs,
 		})
 	}
-	slices.SortFunc(b.plan.Services, func(x, y Service) int { return x.Key.Compare(y.Key) })
+	b.plan.Services = sorted.Of(rows...)
 
 	refuse := slices.Clone(b.plan.DataPlane.Cluster)
-	for _, in := range b.plan.DataPlane.Ingress {
+	for in := range b.plan.DataPlane.Ingress.All() {
 		refuse = append(refuse, netip.PrefixFrom(in.Addr, in.Addr.BitLen()))
 	}
-	refuse = minimal(refuse)
+	refused := make([]Prefix, 0, len(refuse))
+	for _, p := range minimal(refuse) {
+		refused = append(refused, Prefix{p})
+	}
 	for _, n := range b.networks {
 		if !n.usable || len(n.Peers) == 0 {
 			continue
@@ -47,11 +52,9 @@ func (b *builder) speakers(services []*service) {
 		if n.VRF != "" && device < 0 {
 			continue // there is nothing to bind to before this plan has made it
 		}
-		announcements := slices.Collect(maps.Values(announce[n]))
-		slices.SortFunc(announcements, func(x, y Announcement) int { return comparePrefix(x.Prefix, y.Prefix) })
 		s := Speaker{
 			Network: n.name, Device: n.VRF, ASN: b.Config.BGP.ASN, RouterID: b.Config.BGP.RouterID, ListenPort: b.Config.BGP.ListenPort,
-			GracefulRestart: b.Config.BGP.GracefulRestart, Announce: announcements, Refuse: refuse,
+			GracefulRestart: b.Config.BGP.GracefulRestart, Announce: sorted.Of(slices.Collect(maps.Values(announce[n]))...), Refuse: sorted.Of(refused...),
 		}
 		if n.VRF != "" {
 			s.DeviceIndex = b.Facts.Links[device].Index

@@ -51,7 +51,7 @@ func (w *textWriter) title(format string, args ...any) {
 
 func (w *textWriter) services(p *NodePlan) {
 	w.title("EgressServices, as node %s has them", p.Node)
-	for _, s := range p.Services {
+	for s := range p.Services.All() {
 		mode := "LoadBalancerIP"
 		if s.Masquerade() {
 			mode = "Network"
@@ -59,7 +59,7 @@ func (w *textWriter) services(p *NodePlan) {
 		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tingress %s\tendpoints %d, here %d\t%s", s.Key, mode, s.Network,
 			orNone(s.Host), orNone(s.Standby), addrs(s.IngressIPs), s.Endpoints, s.Local, announcedText(s, p.Node))
 	}
-	if len(p.Services) == 0 {
+	if p.Services.Len() == 0 {
 		w.line("  none")
 	}
 }
@@ -98,7 +98,7 @@ func (w *textWriter) networks(p *NodePlan) {
 func (w *textWriter) packets(p *NodePlan) {
 	d := p.DataPlane
 	w.title("Packets of selected pods")
-	for _, e := range d.Endpoints {
+	for e := range d.Endpoints.All() {
 		source := "\tsource of the outgoing interface"
 		switch {
 		case e.Path == 0:
@@ -118,7 +118,7 @@ func (w *textWriter) packets(p *NodePlan) {
 		}
 		w.line("  from %s\t%s\t%s%s%s", e.Addr, node, w.paths[e.Path], source, kept)
 	}
-	if len(d.Endpoints) == 0 {
+	if d.Endpoints.Len() == 0 {
 		w.line("  none")
 	}
 	four := slices.IndexFunc(d.Cluster, func(p netip.Prefix) bool { return p.Addr().Is6() }) // they are sorted
@@ -128,9 +128,9 @@ func (w *textWriter) packets(p *NodePlan) {
 	w.title("Never steered, being inside the cluster")
 	w.line("  %s", prefixes(d.Cluster[:four]))
 	w.line("  %s", prefixes(d.Cluster[four:]))
-	if len(d.Ingress) > 0 {
+	if d.Ingress.Len() > 0 {
 		w.title("Connections to ingress IPs answer by the network they came by")
-		for _, i := range d.Ingress {
+		for i := range d.Ingress.All() {
 			stray := ""
 			if i.Stray != 0 {
 				stray = "\twhat nobody here knows goes to " + w.paths[i.Stray]
@@ -200,7 +200,7 @@ func (w *textWriter) bgp(p *NodePlan) {
 			w.line("  peer %s\tAS %s\tnext hops %s", name, as, addrs(valid(peer.NextHop4, peer.NextHop6)))
 		}
 		as := map[string][]netip.Prefix{}
-		for _, a := range s.Announce {
+		for a := range s.Announce.All() {
 			as[a.role()] = append(as[a.role()], a.Prefix)
 		}
 		w.line("  announces %s", prefixes(as[""]))

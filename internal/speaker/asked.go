@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // asked is what an agent asked the speaker for, by network. It is never changed once it is made.
@@ -15,7 +16,6 @@ type asked map[string]plan.Speaker
 func askedFor(speakers []plan.Speaker) asked {
 	a := make(asked, len(speakers))
 	for _, s := range speakers {
-		s.Announce, s.Refuse = sorted(s.Announce, prefixOf), sorted(s.Refuse, itself)
 		a[s.Network] = s
 	}
 	return a
@@ -31,8 +31,8 @@ func (a asked) speakers() []plan.Speaker {
 }
 
 // announced is what is announced in each network.
-func (a asked) announced() map[string][]plan.Announcement {
-	all := make(map[string][]plan.Announcement, len(a))
+func (a asked) announced() map[string]sorted.List[plan.Announcement] {
+	all := make(map[string]sorted.List[plan.Announcement], len(a))
 	for network, s := range a {
 		all[network] = s.Announce
 	}
@@ -45,8 +45,7 @@ func (a asked) excess(desired asked) (w withdrawal) {
 		d, stays := desired[s.Network]
 		n := networkWithdrawal{Network: s.Network, All: !stays}
 		if stays {
-			same := func(plan.Announcement, plan.Announcement) bool { return true }
-			n.Prefixes = changeOf(s.Announce, d.Announce, prefixOf, same).Gone
+			n.Prefixes = changeIn(s.Announce, d.Announce, prefixOf).Gone
 			for _, p := range s.Peers {
 				if !slices.ContainsFunc(d.Peers, func(q plan.Peer) bool { return nameOf(p) == nameOf(q) }) {
 					n.Peers = append(n.Peers, nameOf(p))
@@ -70,7 +69,7 @@ func (a asked) without(w withdrawal) asked {
 		case n.All:
 			delete(less, n.Network)
 		default:
-			s.Announce = listChange[plan.Announcement]{Gone: n.Prefixes}.apply(s.Announce, prefixOf)
+			s.Announce = applyIn(listChange[plan.Announcement]{Gone: n.Prefixes}, s.Announce, announced)
 			s.Peers = slices.DeleteFunc(slices.Clone(s.Peers), func(p plan.Peer) bool { return slices.Contains(n.Peers, nameOf(p)) })
 			less[n.Network] = s
 		}
@@ -90,8 +89,8 @@ func (a asked) changeTo(desired asked) (c change) {
 		had, known := a[d.Network]
 		s := speakerChange{
 			Network:  d.Network,
-			Announce: changeOf(had.Announce, d.Announce, prefixOf, equal),
-			Refuse:   changeOf(had.Refuse, d.Refuse, itself, equal),
+			Announce: changeIn(had.Announce, d.Announce, prefixOf),
+			Refuse:   changeIn(had.Refuse, d.Refuse, refused),
 		}
 		if rest := withoutLists(d); !known || !reflect.DeepEqual(withoutLists(had), rest) {
 			w := toWire(rest)
@@ -124,15 +123,15 @@ func (a asked) changed(c change) (asked, error) {
 		} else if !known {
 			return a, fmt.Errorf("network %s has no speaker that could be changed", s.Network)
 		}
-		now.Announce = s.Announce.apply(now.Announce, prefixOf)
-		now.Refuse = s.Refuse.apply(now.Refuse, itself)
+		now.Announce = applyIn(s.Announce, now.Announce, announced)
+		now.Refuse = applyIn(s.Refuse, now.Refuse, refusal)
 		next[s.Network] = now
 	}
 	return next, nil
 }
 
 func withoutLists(s plan.Speaker) plan.Speaker {
-	s.Announce, s.Refuse = nil, nil
+	s.Announce, s.Refuse = sorted.List[plan.Announcement]{}, sorted.List[plan.Prefix]{}
 	return s
 }
 

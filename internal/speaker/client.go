@@ -10,6 +10,7 @@ import (
 
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // ErrAbsent says that there is no speaker to ask. Errors that wrap it say why.
@@ -96,7 +97,7 @@ func (c *Client) Apply(ctx context.Context, desired []plan.Speaker) error {
 
 // Announced is what the speaker was asked to announce in each network, by this agent or by the one before it; nil where
 // no speaker answers.
-func (c *Client) Announced() map[string][]plan.Announcement {
+func (c *Client) Announced() map[string]sorted.List[plan.Announcement] {
 	l, err := c.current()
 	if err != nil {
 		return nil

@@ -130,7 +130,7 @@ func (d *driver) tell() error {
 	for _, n := range d.server.speakers.Learned() {
 		delete(gone, n.Network)
 		had, known := d.learned[n.Network]
-		c := changeOf(had, sorted(n.Routes, destination), destination, sameRoute)
+		c := changeOf(had, n.Routes, destination, sameRoute)
 		if known && c.empty() {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // prefix is what a list is sorted by.
@@ -83,24 +84,32 @@ func first[T any](a, b []T, of func(T) prefix) int {
 	return comparePrefixes(of(a[0]), of(b[0]))
 }
 
-// sorted returns a list as listChange wants it. What plan and bgp make is so already.
-func sorted[T any](list []T, of func(T) prefix) []T {
-	order := func(a, b T) int { return comparePrefixes(of(a), of(b)) }
-	for i := 1; i < len(list); i++ {
-		if order(list[i-1], list[i]) >= 0 {
-			list = slices.Clone(list)
-			slices.SortStableFunc(list, order)
-			return slices.CompactFunc(list, func(a, b T) bool { return order(a, b) == 0 })
+// changeIn is changeOf for lists that share what they have in common.
+func changeIn[T sorted.Item[T]](before, after sorted.List[T], of func(T) prefix) (c listChange[T]) {
+	for had, now := range before.Changes(after) {
+		if now == nil {
+			c.Gone = append(c.Gone, of(*had))
+		} else {
+			c.Set = append(c.Set, *now)
 		}
 	}
-	return list
+	return c
 }
 
-func prefixOf(a plan.Announcement) prefix { return a.Prefix }
-func itself(p prefix) prefix              { return p }
-func destination(r plan.Route) prefix     { return r.Dst }
+// applyIn is apply for them. like makes an element of a prefix.
+func applyIn[T sorted.Item[T]](c listChange[T], before sorted.List[T], like func(prefix) T) sorted.List[T] {
+	gone := make([]T, 0, len(c.Gone))
+	for _, p := range c.Gone {
+		gone = append(gone, like(p))
+	}
+	return before.With(c.Set, gone)
+}
 
-func equal[T comparable](a, b T) bool { return a == b }
+func prefixOf(a plan.Announcement) prefix  { return a.Prefix }
+func refused(p plan.Prefix) prefix         { return p.Prefix }
+func destination(r plan.Route) prefix      { return r.Dst }
+func announced(p prefix) plan.Announcement { return plan.Announcement{Prefix: p} }
+func refusal(p prefix) plan.Prefix         { return plan.Prefix{Prefix: p} }
 
 func sameRoute(a, b plan.Route) bool {
 	return a.Table == b.Table && a.Dst == b.Dst && a.Metric == b.Metric && a.Unreachable == b.Unreachable &&

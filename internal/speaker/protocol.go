@@ -96,7 +96,7 @@ type speakerChange struct {
 	Network  string                        `json:"network"`
 	Speaker  *wireSpeaker                  `json:"speaker,omitempty"` // all but the lists below; nil: as before
 	Announce listChange[plan.Announcement] `json:"announce,omitzero"`
-	Refuse   listChange[prefix]            `json:"refuse,omitzero"`
+	Refuse   listChange[plan.Prefix]       `json:"refuse,omitzero"`
 }
 
 // wireSpeaker is a plan.Speaker with all its fields.

@@ -18,6 +18,7 @@ import (
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 var update = flag.Bool("update", false, "write the keys of this version's messages to testdata")
@@ -39,6 +40,12 @@ func (f *filler) fill(v reflect.Value) {
 		return
 	case reflect.TypeFor[bfd.State]():
 		v.Set(reflect.ValueOf(bfd.Up))
+		return
+	case reflect.TypeFor[sorted.List[plan.Announcement]]():
+		v.Set(reflect.ValueOf(listOf[plan.Announcement](f)))
+		return
+	case reflect.TypeFor[sorted.List[plan.Prefix]]():
+		v.Set(reflect.ValueOf(listOf[plan.Prefix](f)))
 		return
 	}
 	switch v.Kind() {
@@ -70,6 +77,12 @@ func (f *filler) fill(v reflect.Value) {
 	}
 }
 
+func listOf[T sorted.Item[T]](f *filler) sorted.List[T] {
+	items := make([]T, 2)
+	f.fill(reflect.ValueOf(&items).Elem())
+	return sorted.Of(items...)
+}
+
 func filled[T any]() (x T) {
 	new(filler).fill(reflect.ValueOf(&x).Elem())
 	return x
@@ -97,7 +110,7 @@ func TestEveryFieldTravels(t *testing.T) {
 		c := asked{}.changeTo(desired)
 		next, err := asked{}.changed(*send(t, message{Apply: &c}).Apply)
 		require.NoError(t, err)
-		require.Equal(t, desired, next)
+		require.Equal(t, laidOut(desired), laidOut(next))
 	})
 	t.Run("session", func(t *testing.T) {
 		s := filled[bgp.Session]()

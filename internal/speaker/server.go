@@ -16,6 +16,7 @@ import (
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/socket"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 const (
@@ -183,7 +184,7 @@ func (s *server) takeOver(d *driver) (former *driver, now hello) {
 	former = s.driver.Swap(d)
 	now = hello{Protocol: Protocol, Version: s.version, Started: s.started}
 	for _, sp := range s.asked.speakers() {
-		sp.Refuse = nil
+		sp.Refuse = sorted.List[plan.Prefix]{}
 		now.Speakers = append(now.Speakers, toWire(sp))
 	}
 	return former, now

@@ -165,7 +165,7 @@ func (r *router) speaker(announce ...string) plan.Speaker {
 		}},
 	}
 	for _, a := range announce {
-		s.Announce = append(s.Announce, plan.Announcement{Prefix: netip.MustParsePrefix(a)})
+		s.Announce = s.Announce.With([]plan.Announcement{{Prefix: netip.MustParsePrefix(a)}}, nil)
 	}
 	return s
 }
@@ -207,7 +207,7 @@ func TestAdoption(t *testing.T) {
 	require.Equal(t, first.Started(), second.Started())
 	require.Equal(t, []plan.Announcement{
 		{Prefix: netip.MustParsePrefix("198.51.100.1/32")}, {Prefix: netip.MustParsePrefix("198.51.100.2/32")},
-	}, second.Announced()["red"])
+	}, second.Announced()["red"].Slice())
 	require.True(t, second.Sessions()[0].Up)
 	require.True(t, first.Sessions()[0].Since.Equal(second.Sessions()[0].Since))
 	r.has(t, 2)
@@ -215,7 +215,7 @@ func TestAdoption(t *testing.T) {
 	// It withdraws first, as an agent does that finds other objects than the one before left.
 	desired := r.speaker("198.51.100.2/32", "198.51.100.3/32", "198.51.100.4/32")
 	require.NoError(t, second.Withdraw(t.Context(), []plan.Speaker{desired}))
-	require.Equal(t, []plan.Announcement{{Prefix: netip.MustParsePrefix("198.51.100.2/32")}}, second.Announced()["red"])
+	require.Equal(t, []plan.Announcement{{Prefix: netip.MustParsePrefix("198.51.100.2/32")}}, second.Announced()["red"].Slice())
 	r.has(t, 1)
 	require.NoError(t, second.Apply(t.Context(), []plan.Speaker{desired}))
 	r.has(t, 3)

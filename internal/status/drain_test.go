@@ -13,11 +13,12 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // hosting is what a daemon on node a publishes that has these hosts and standbys.
 func hosting(draining bool, services ...plan.Service) Report {
-	return From(&plan.NodePlan{Services: services}, nil, nil, Pass{Began: time.Now(), Ended: time.Now(), InForce: true, Draining: draining})
+	return From(&plan.NodePlan{Services: sorted.Of(services...)}, nil, nil, Pass{Began: time.Now(), Ended: time.Now(), InForce: true, Draining: draining})
 }
 
 func service(name, host, standby string) plan.Service {

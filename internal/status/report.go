@@ -138,7 +138,7 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 	r := Report{
 		Applied: pass.Ended, Duration: pass.Ended.Sub(pass.Began), Ready: pass.InForce, ConfigStale: pass.ConfigStale, Draining: pass.Draining,
 		ConnectionsEnded: pass.ConnectionsEnded, Errors: messages(pass.Err),
-		Services: make([]Service, 0, len(p.Services)), Sessions: make([]Session, 0, len(sessions)), Problems: make([]Problem, 0, len(problems)),
+		Services: make([]Service, 0, p.Services.Len()), Sessions: make([]Session, 0, len(sessions)), Problems: make([]Problem, 0, len(problems)),
 	}
 	r.Watched = make([]Watched, 0, len(pass.Watched))
 	for node, alive := range pass.Watched {
@@ -157,7 +157,7 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 		r.Sessions = append(r.Sessions, Session(s))
 	}
 	told := told(p.Speakers, pass.Announced, sessions)
-	for _, s := range p.Services {
+	for s := range p.Services.All() {
 		announced := s.Announced
 		if untold := func(a netip.Addr) bool { return !told[route{s.Network, a}] }; slices.ContainsFunc(announced, untold) {
 			announced = slices.DeleteFunc(slices.Clone(announced), untold)

@@ -19,6 +19,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,15 +48,15 @@ func pass() (*plan.NodePlan, []cluster.Problem, []bgp.Session, Pass) {
 			{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Table: 7001},
 		}},
 		Speakers: []plan.Speaker{{
-			Network: "red", Announce: []plan.Announcement{
+			Network: "red", Announce: sorted.Of([]plan.Announcement{
 				{Prefix: host("203.0.113.10")}, {Prefix: host("203.0.113.11")}, {Prefix: host("203.0.113.13"), Standby: true}, {Prefix: host("2001:db8::10")},
-			},
+			}...),
 			Peers: []plan.Peer{
 				{Peer: config.Peer{Address: ip("10.1.0.1")}, NextHop4: ip("10.1.0.2")}, // no next hop for IPv6
 				{Peer: config.Peer{Interface: "red1"}},
 			},
 		}},
-		Services: []plan.Service{
+		Services: sorted.Of([]plan.Service{
 			{
 				Key: cluster.Key{Namespace: "shop", Name: "both"}, Network: "red", Host: "a", Standby: "b", Endpoints: 4, Local: 3,
 				IngressIPs: []netip.Addr{ip("203.0.113.10"), ip("2001:db8::10")}, Announced: []netip.Addr{ip("203.0.113.10"), ip("2001:db8::10")},
@@ -75,7 +76,7 @@ func pass() (*plan.NodePlan, []cluster.Problem, []bgp.Session, Pass) {
 				Key: cluster.Key{Namespace: "shop", Name: "spare"}, Network: "red", Host: "b", Standby: "a", Endpoints: 1,
 				IngressIPs: []netip.Addr{ip("203.0.113.13")}, Announced: []netip.Addr{ip("203.0.113.13")},
 			},
-		},
+		}...),
 	}
 	problems := []cluster.Problem{
 		{Kind: "Network", Object: "blue", Field: "vrf", Value: "vrf-blue", Reason: plan.ReasonVRFMissing, Message: "no such VRF device on node a"},

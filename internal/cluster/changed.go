@@ -1,0 +1,31 @@
+package cluster
+
+// Changed says what may differ between two Objects.
+type Changed struct {
+	// All says that everything may: it does where Nodes, Namespaces or ServiceCIDRs differ.
+	All bool
+	// Keys are of EgressServices, Services and endpoints that differ, or are new, or gone.
+	Keys map[Key]bool
+}
+
+// Everything is the change from nothing known.
+func Everything() Changed { return Changed{All: true} }
+
+// Empty says that nothing differs.
+func (c Changed) Empty() bool { return !c.All && len(c.Keys) == 0 }
+
+// Add adds a key.
+func (c *Changed) Add(key Key) {
+	if c.Keys == nil {
+		c.Keys = map[Key]bool{}
+	}
+	c.Keys[key] = true
+}
+
+// Join adds what another change says.
+func (c *Changed) Join(o Changed) {
+	c.All = c.All || o.All
+	for key := range o.Keys {
+		c.Add(key)
+	}
+}

@@ -1,0 +1,42 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Compare orders endpoints by their addresses.
+func (e Endpoint) Compare(o Endpoint) int { return e.Addr.Compare(o.Addr) }
+
+// Equal says whether two endpoints are the same.
+func (e Endpoint) Equal(o Endpoint) bool { return e == o }
+
+// Compare orders ingress IPs by their addresses.
+func (i IngressIP) Compare(o IngressIP) int { return i.Addr.Compare(o.Addr) }
+
+// Equal says whether two ingress IPs are the same.
+func (i IngressIP) Equal(o IngressIP) bool { return i == o }
+
+// Compare orders announcements by their prefixes.
+func (a Announcement) Compare(o Announcement) int { return comparePrefix(a.Prefix, o.Prefix) }
+
+// Equal says whether two announcements are the same.
+func (a Announcement) Equal(o Announcement) bool { return a == o }
+
+// Compare orders services by their keys.
+func (s Service) Compare(o Service) int { return s.Key.Compare(o.Key) }
+
+// Equal says whether two services are the same.
+func (s Service) Equal(o Service) bool {
+	return s.Key == o.Key && s.SourceIPBy == o.SourceIPBy && s.Network == o.Network && s.Host == o.Host && s.Standby == o.Standby &&
+		s.Endpoints == o.Endpoints && s.Local == o.Local && slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
+}
+
+// Prefix is a prefix as an element of a list.
+type Prefix struct{ netip.Prefix }
+
+// Compare orders prefixes by their addresses, then by their lengths.
+func (p Prefix) Compare(o Prefix) int { return comparePrefix(p.Prefix, o.Prefix) }
+
+// Equal says whether two prefixes are the same.
+func (p Prefix) Equal(o Prefix) bool { return p == o }

@@ -1,0 +1,273 @@
+// Package sorted has immutable sorted lists that share what they have in common: a change costs what changes, and what
+// differs between two lists that came from one another is found without looking at the rest.
+package sorted
+
+import (
+	"encoding/json"
+	"iter"
+	"slices"
+)
+
+// Item is an element of a List.
+type Item[T any] interface {
+	// Compare orders elements by their keys. Two elements of one key are never in a list together.
+	Compare(T) int
+	// Equal says whether elements of one key are the same in everything else too.
+	Equal(T) bool
+}
+
+// Sizes of chunks. A change copies one chunk, and the list of chunks: for 100,000 elements the two are about as large.
+const (
+	chunkMost  = 512
+	chunkLeast = chunkMost / 4
+)
+
+// List is an immutable sorted list. The zero List is empty. Lists may be read concurrently.
+type List[T Item[T]] struct {
+	chunks [][]T // none is empty
+	length int
+}
+
+// Of makes a list of elements in any order. Of several of one key the last counts. A slice that is passed on is kept, and sorted.
+func Of[T Item[T]](items ...T) List[T] {
+	if !slices.IsSortedFunc(items, T.Compare) {
+		slices.SortStableFunc(items, T.Compare)
+	}
+	items = lastOfEach(items)
+	l := List[T]{length: len(items)}
+	for chunk := range slices.Chunk(items, chunkMost/2) {
+		l.chunks = append(l.chunks, chunk)
+	}
+	return l
+}
+
+// lastOfEach keeps, of neighbours of one key, the last.
+func lastOfEach[T Item[T]](items []T) []T {
+	kept := items[:0]
+	for i, item := range items {
+		if i+1 == len(items) || items[i+1].Compare(item) != 0 {
+			kept = append(kept, item)
+		}
+	}
+	return kept
+}
+
+// Len is the number of elements.
+func (l List[T]) Len() int { return l.length }
+
+// IsZero says whether the list is empty. It has encoding/json leave out fields with omitzero.
+func (l List[T]) IsZero() bool { return l.length == 0 }
+
+// All goes through the elements in order.
+func (l List[T]) All() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for _, chunk := range l.chunks {
+			for _, item := range chunk {
+				if !yield(item) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Slice is the elements in order.
+func (l List[T]) Slice() []T { return slices.Concat(l.chunks...) }
+
+// Get finds the element that has the key of another.
+func (l List[T]) Get(like T) (item T, ok bool) {
+	if i := l.chunkOf(like); i < len(l.chunks) {
+		if j, found := slices.BinarySearchFunc(l.chunks[i], like, T.Compare); found {
+			return l.chunks[i][j], true
+		}
+	}
+	return item, false
+}
+
+// chunkOf is the first chunk whose last element is not before an element: where it is, if anywhere.
+func (l List[T]) chunkOf(like T) int {
+	i, _ := slices.BinarySearchFunc(l.chunks, like, func(chunk []T, like T) int { return chunk[len(chunk)-1].Compare(like) })
+	return i
+}
+
+// With is the list with elements set, which replace those of the same key, and without those that have the keys of gone.
+// An element that is in both is set.
+func (l List[T]) With(set, gone []T) List[T] {
+	if len(set)+len(gone) == 0 {
+		return l
+	}
+	changes := make([]change[T], 0, len(set)+len(gone))
+	for _, item := range gone {
+		changes = append(changes, change[T]{item: item, gone: true})
+	}
+	for _, item := range set {
+		changes = append(changes, change[T]{item: item})
+	}
+	slices.SortStableFunc(changes, func(x, y change[T]) int { return x.item.Compare(y.item) })
+
+	next := List[T]{chunks: make([][]T, 0, len(l.chunks)+1)}
+	rest := 0 // the first chunk that is not in next
+	for len(changes) > 0 {
+		at := min(l.chunkOf(changes[0].item), max(len(l.chunks)-1, 0)) // what is beyond the end belongs to the last one
+		next.chunks = append(next.chunks, l.chunks[rest:at]...)
+		mine := changes
+		var chunk []T
+		if at < len(l.chunks) {
+			chunk = l.chunks[at]
+		}
+		if at+1 < len(l.chunks) {
+			end, _ := slices.BinarySearchFunc(changes, l.chunks[at+1][0], func(c change[T], first T) int { return c.item.Compare(first) })
+			mine = changes[:end]
+		}
+		changes = changes[len(mine):]
+		next.add(merge(chunk, mine))
+		rest = at + 1
+	}
+	if rest < len(l.chunks) {
+		next.chunks = append(next.chunks, l.chunks[rest:]...)
+	}
+	for _, chunk := range next.chunks {
+		next.length += len(chunk)
+	}
+	return next
+}
+
+type change[T any] struct {
+	item T
+	gone bool
+}
+
+// merge makes a chunk with changes. It gives the chunk itself where nothing changes.
+func merge[T Item[T]](chunk []T, changes []change[T]) []T {
+	merged := make([]T, 0, len(chunk)+len(changes))
+	rest, same := chunk, true
+	for i, c := range changes {
+		if i+1 < len(changes) && changes[i+1].item.Compare(c.item) == 0 {
+			continue // the last one counts
+		}
+		j, found := slices.BinarySearchFunc(rest, c.item, T.Compare)
+		merged = append(merged, rest[:j]...)
+		same = same && (c.gone && !found || !c.gone && found && rest[j].Equal(c.item))
+		if rest = rest[j:]; found {
+			rest = rest[1:]
+		}
+		if !c.gone {
+			merged = append(merged, c.item)
+		}
+	}
+	if same {
+		return chunk
+	}
+	return append(merged, rest...)
+}
+
+// add adds the elements of a chunk at the end, as chunks of a fit size.
+func (l *List[T]) add(chunk []T) {
+	if last := len(l.chunks) - 1; last >= 0 && len(chunk) < chunkLeast && len(l.chunks[last]) < chunkLeast {
+		chunk = slices.Concat(l.chunks[last], chunk)
+		l.chunks = l.chunks[:last]
+	}
+	if len(chunk) > chunkMost {
+		for part := range slices.Chunk(chunk, chunkMost/2) {
+			l.chunks = append(l.chunks, part)
+		}
+	} else if len(chunk) > 0 {
+		l.chunks = append(l.chunks, chunk)
+	}
+}
+
+// Changes goes through what differs from l in next, in order: elements that are gone, where the second is nil, those that
+// are new, where the first is nil, and those that are otherwise. Neither is to be written to.
+func (l List[T]) Changes(next List[T]) iter.Seq2[*T, *T] {
+	return func(yield func(former, now *T) bool) {
+		a, b := cursor[T]{chunks: l.chunks}, cursor[T]{chunks: next.chunks}
+		for {
+			for a.skips(&b) {
+				a.chunks, b.chunks = a.chunks[1:], b.chunks[1:]
+			}
+			x, y := a.item(), b.item()
+			order := 0
+			switch {
+			case x == nil && y == nil:
+				return
+			case x == nil:
+				order = 1
+			case y == nil:
+				order = -1
+			default:
+				order = (*x).Compare(*y)
+			}
+			switch {
+			case order < 0:
+				a.step()
+				y = nil
+			case order > 0:
+				b.step()
+				x = nil
+			default:
+				a.step()
+				b.step()
+				if (*x).Equal(*y) {
+					continue
+				}
+			}
+			if !yield(x, y) {
+				return
+			}
+		}
+	}
+}
+
+// cursor is a place in a list.
+type cursor[T any] struct {
+	chunks [][]T
+	at     int // in the first of them
+}
+
+// skips says whether both are at the beginning of the same chunk.
+func (c *cursor[T]) skips(o *cursor[T]) bool {
+	if c.at != 0 || o.at != 0 || len(c.chunks) == 0 || len(o.chunks) == 0 {
+		return false
+	}
+	x, y := c.chunks[0], o.chunks[0]
+	return len(x) == len(y) && &x[0] == &y[0]
+}
+
+func (c *cursor[T]) item() *T {
+	if len(c.chunks) == 0 {
+		return nil
+	}
+	return &c.chunks[0][c.at]
+}
+
+func (c *cursor[T]) step() {
+	if c.at++; c.at == len(c.chunks[0]) {
+		c.chunks, c.at = c.chunks[1:], 0
+	}
+}
+
+// Same says whether two lists hold the same.
+func (l List[T]) Same(o List[T]) bool {
+	for range l.Changes(o) {
+		return false
+	}
+	return true
+}
+
+// MarshalJSON writes the elements as an array.
+func (l List[T]) MarshalJSON() ([]byte, error) {
+	if l.length == 0 {
+		return []byte("[]"), nil
+	}
+	return json.Marshal(l.Slice())
+}
+
+// UnmarshalJSON reads an array.
+func (l *List[T]) UnmarshalJSON(data []byte) error {
+	var items []T
+	if err := json.Unmarshal(data, &items); err != nil {
+		return err
+	}
+	*l = Of(items...)
+	return nil
+}
