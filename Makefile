@@ -19,7 +19,7 @@ UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 export EGRESSWAY_BIN := $(CURDIR)/bin/egressway
 
 .NOTPARALLEL:
-.PHONY: help deps lab-kernel kubelab build generate lint fmt tools unit lab test demo failover image clean bin/egressway bin/egressway-next bin/labexec bin/demo chaos bin/chaos
+.PHONY: help deps lab-kernel kubelab build generate lint fmt tools unit lab test demo failover image clean bin/egressway bin/egressway-next bin/labexec bin/demo chaos bin/chaos bench-changes bin/bench-changes
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,12 @@ image: $(TOOLS)/ko-$(KO) ## the image, without Docker: dist/egressway.tar (the D
 failover: lab-kernel kubelab build bin/labexec ## have the host die RUNS times (50) under traffic, and print how long who took
 	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 FAILOVER_RUNS=$(or $(RUNS),50) \
 		$(GO) test -count=1 -timeout 2h -exec $(CURDIR)/bin/labexec ./test/e2e -run 'TestFailover$$' -v
+
+bin/bench-changes:
+	CGO_ENABLED=0 $(GO) build -ldflags '-X main.version=$(VERSION)' -o $@ ./lab/bench/changes
+
+bench-changes: kubelab build bin/bench-changes ## what a change and a start of the daemon take on a node of a large cluster (10 minutes, as root): ARGS='-services 200 -nodes 20', see -h
+	KUBELAB=$$(lab/kubelab/build.sh) bin/bench-changes $(ARGS)
 
 clean: ## remove what was built here; the caches under ~/.cache stay
 	rm -rf bin dist

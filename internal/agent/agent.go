@@ -18,7 +18,6 @@ import (
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/pause"
@@ -60,6 +59,8 @@ type Agent struct {
 	stale  error // why the file that is there now is not in force
 
 	source   source
+	leader   *leader // nil: every node elects for itself
+	planner  plan.Planner
 	started  time.Time
 	draining draining
 	last     last
@@ -70,25 +71,31 @@ type Agent struct {
 
 // last is what the loop remembers of its last pass; losing it costs a little work, nothing else.
 type last struct {
+	config   *config.Config
+	changed  cluster.Changed // what no plan has taken in yet
 	restored restored
 	filling  filling
 	plan     *plan.NodePlan
-	problems []cluster.Problem
+	told     told
 	errors   string
-	applied  uint64          // the newest EgressService reported to be in force
+	inForce  inForce
+	reported bool            // to the leader, since the daemon started
 	speaker  time.Time       // when the speaker was started that the last pass saw
 	settling time.Time       // since when it was seen
 	settled  map[string]bool // networks whose peers have told it what they know, once
 	routed   map[uint32]plan.Families
 	watched  map[string]bool // the hosts that this node watches, and whether they are alive; nil: none
+	watching []string        // the nodes that it should watch
 	heard    map[string]bool // the nodes that ever were alive
 	deaths   deaths
+	doubt    doubt
 	dead     map[string]bool // the nodes whose standbys this one takes for hosts
 	named    []string        // those of them that are hosts or standbys by what the sources say
 	failing  bool            // they have changed, which is not in force yet
-	hosts    map[cluster.Key]election.Choice
+	choices  choices
+	taken    cluster.Changed // by the last plan
+	roles    roles
 	quiet    quiet
-	lead     leadership
 }
 
 // Run serves until ctx ends. c is what configFile holds; changes of the file are taken up as they come. What is in force
@@ -119,15 +126,22 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	g, ctx := errgroup.WithContext(ctx)
 	a.source = newSource(log, c, version, a.wake)
 	a.status.OnDrain(a.drain)
+	a.countFlows()
 	g.Go(func() error { defer end(); a.drainOnStop(ctx, stop); return nil })
 	g.Go(func() error { return a.status.Serve(ctx, c.Status) })
 	g.Go(func() error { a.speakers.Run(ctx); return nil })
-	g.Go(func() error { return a.again(ctx, "kernel events", func() error { return kernel.Watch(ctx, a.drift) }) })
+	g.Go(func() error {
+		return a.again(ctx, "kernel events", func() error { return a.kernel.Watch(ctx, a.drift) })
+	})
 	g.Go(func() error {
 		return a.again(ctx, "configuration", func() error { return config.Watch(ctx, configFile, a.reload) })
 	})
 	g.Go(func() error { a.flows.Run(ctx); return nil })
 	g.Go(func() error { a.source.Run(ctx); return nil })
+	if api, ok := a.source.(apiServer); ok {
+		a.leader = newLeader(api)
+		g.Go(func() error { a.leader.run(ctx); return nil })
+	}
 	g.Go(func() error { a.loop(ctx); return nil })
 	err = g.Wait()
 
@@ -227,89 +241,117 @@ func (a *Agent) loop(ctx context.Context) {
 		began := processorTime()
 		err := a.pass(ctx)
 		a.pace.cost = processorTime() - began
-		if err != nil || a.last.lead.waiting {
+		if err != nil || a.leader != nil && !a.last.reported {
 			retry.Reset(retryAfter)
 		}
 	}
 }
 
-// pass brings this node to what the sources, the kernel and the peers say now.
+// pass brings this node to what the sources, the kernel and the peers say now. It costs what changed since the last one.
 func (a *Agent) pass(ctx context.Context) error {
-	began := time.Now()
+	pass := status.Pass{Began: time.Now(), Draining: a.draining.wanted()}
 	a.mu.Lock()
 	c, stale := a.config, a.stale
 	a.mu.Unlock()
-	objects, problems, ok := a.source.Objects()
-	pass := status.Pass{Began: began, ConfigStale: stale != nil}
-	if stale != nil {
-		problems = append(slices.Clone(problems), configProblems(a.configFile, stale)...)
+	objects, changed, found, ok := a.source.Objects()
+	a.last.changed.Join(changed)
+	a.last.inForce.pending.Join(changed)
+	var node []cluster.Problem // beside those of objects
+	if pass.ConfigStale = stale != nil; pass.ConfigStale {
+		node = append(node, configProblems(a.configFile, stale)...)
 	}
 	if err := a.speakers.Problem(); err != nil {
-		problems = append(slices.Clone(problems), cluster.Problem{Kind: "Speaker", Object: c.Speaker.Socket, Reason: reasonNoSpeaker, Message: err.Error()})
+		node = append(node, cluster.Problem{Kind: "Speaker", Object: c.Speaker.Socket, Reason: reasonNoSpeaker, Message: err.Error()})
 	}
 	if !ok { // nothing is known yet: what is in force stays
 		pass.Ended = time.Now()
-		a.status.Publish(status.From(nil, problems, nil, pass)) // the source has logged them
+		a.publish(nil, slices.Concat(found, node), nil, pass) // the source has logged them
 		return nil
 	}
-	found, err := a.plan(ctx, c, objects)
+	planned, local, err := a.plan(ctx, c, objects)
+	node = append(node, local...)
 	if err == nil {
-		problems = append(slices.Clone(problems), found...)
-		a.carry(c, objects, a.last.plan)
+		a.carry(c, objects, a.last.taken, a.last.plan)
 		var result kernel.Result
-		result, err = a.apply(ctx, a.last.plan, began)
-		pass.InForce, pass.ConnectionsEnded, pass.Draining = result.InForce, result.Ended, a.draining.wanted()
+		result, pass.ConnectionsEnded, err = a.apply(ctx, a.last.plan, pass.Began)
+		pass.InForce = result.InForce
 		pass.Watched = a.last.watched
-		a.last.restored.add(a.log, result.Restored, began)
-		a.look(began)
-		problems = append(problems, a.troubles(c.Node, began)...)
+		a.last.restored.add(a.log, result.Restored, pass.Began)
+		a.look(pass.Began)
+		node = append(node, a.troubles(c.Node, pass.Began)...)
 		a.report(c, objects, result.InForce)
-		a.lead(c, objects, problems)
 	}
 	if ctx.Err() != nil {
 		return nil // stopping: half a pass is no failure
 	}
+	problems := a.tell(found, planned, node)
+	if a.leader != nil {
+		a.leader.tell(matter{config: c, objects: objects, changed: changed, problems: problems})
+	}
 	a.logErrors(err)
-	pass.Ended, pass.Err, pass.Announced = time.Now(), err, prefixes(a.speakers.Announced())
-	a.status.Publish(status.From(a.last.plan, a.tell(problems), a.speakers.Sessions(), pass))
+	pass.Ended, pass.Err = time.Now(), err
+	a.publish(a.last.plan, problems, a.speakers.Sessions(), pass)
 	return err
 }
 
-// plan plans this node anew.
-func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Objects) ([]cluster.Problem, error) {
+// publish has the status tell of a pass. Nothing is made up before somebody asks.
+func (a *Agent) publish(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, pass status.Pass) {
+	announced := a.speakers.Announced()
+	a.status.PublishPass(pass, func() status.Report {
+		pass.Announced = prefixes(announced)
+		return status.From(p, problems, sessions, pass)
+	})
+}
+
+// plan plans this node anew. It gives what is wrong with objects by the plan, and with this node.
+func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Objects) (planned, local []cluster.Problem, err error) {
 	var tables []uint32
 	for _, n := range c.Networks {
 		tables = append(tables, n.Table)
 	}
 	facts, err := a.kernel.Facts(ctx, tables...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	unsettled := a.unsettled(c) // before the routes are read: they are complete then
-	hosts := a.failover(c.Node, a.source.hosts(objects))
-	election.Resume(a.last.hosts, hosts)
-	a.last.hosts = hosts
-	desired, problems := plan.Build(plan.Snapshot{
-		Node: c.Node, Config: c, Objects: objects, Hosts: hosts, Facts: facts,
+	change := a.last.changed
+	elected, others := a.source.hosts(objects, change)
+	dead := a.silent(elected)
+	if a.last.choices.resumed, err = a.resumed(objects); err != nil {
+		return nil, nil, err
+	}
+	for _, key := range a.last.choices.update(c.Node, elected, others, dead, a.heard()) {
+		change.Add(key)
+	}
+	desired, planned := a.planner.Plan(plan.Snapshot{
+		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.now, Facts: facts,
 		Learned: a.speakers.Learned(), Unsettled: unsettled, Draining: a.draining.wanted(),
 		Heard: a.heard(),
-	})
-	desired.Speakers = a.hush(ctx, a.draining.silenced(desired.Speakers))
-	if err := a.speakers.Watch(ctx, nodeBFD(c), peers(c, objects, slices.Concat(desired.Watched, a.last.named))); err != nil {
-		if !errors.Is(err, speaker.ErrAbsent) { // which is a problem of its own
-			problems = append(problems, cluster.Problem{
+	}, change)
+	if speakers := a.hush(ctx, a.draining.silenced(desired.Speakers)); !sameSlice(speakers, desired.Speakers) {
+		quiet := *desired
+		quiet.Speakers = speakers
+		desired = &quiet
+	}
+	watching := slices.Concat(desired.Watched, a.last.named)
+	if change.All || c != a.last.config || !slices.Equal(watching, a.last.watching) {
+		if err := a.speakers.Watch(ctx, nodeBFD(c), peers(c, objects, watching)); err == nil {
+			a.last.config, a.last.watching = c, watching
+		} else if a.last.config = nil; !errors.Is(err, speaker.ErrAbsent) { // which is a problem of its own
+			local = append(local, cluster.Problem{
 				Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
 				Message: fmt.Sprintf("%s: other nodes are not watched, a host that dies silently is not noticed here; another port, or enabled: false, may be right", err),
 			})
 		}
 	}
+	a.last.taken, a.last.changed = change, cluster.Changed{}
 	a.last.routed = facts.Routed
 	a.last.plan = desired
-	local, err := a.kernel.Problems(c.Node, devices(desired, facts))
+	inTheWay, err := a.kernel.Problems(c.Node, devices(desired, facts))
 	if err != nil {
 		a.log.Debug("this node could not be looked over for what gets in the way", "error", err)
 	}
-	return append(problems, local...), nil
+	return planned, append(local, inTheWay...), nil
 }
 
 // unsettled names the networks whose peers may still hold back what they told an earlier speaker: its routes stay
@@ -337,9 +379,9 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 }
 
 // apply withdraws first and announces last: no peer sends packets that the kernel is not ready for.
-func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Time) (kernel.Result, error) {
+func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Time) (result kernel.Result, ended uint, err error) {
 	withdraw := a.speakers.Withdraw(ctx, desired.Speakers)
-	result, err := a.kernel.Apply(ctx, desired)
+	result, err = a.kernel.Apply(ctx, desired)
 	speakers := desired.Speakers
 	if result.InForce {
 		a.failedOver(began)
@@ -347,7 +389,11 @@ func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Ti
 		speakers = a.onlyAnnounced(speakers)
 	}
 	announce := a.speakers.Apply(ctx, speakers)
-	return result, errors.Join(withdraw, err, announce)
+	var contradictions error
+	if result.Contradicted {
+		ended, contradictions = a.kernel.EndContradictions(ctx, desired.DataPlane)
+	}
+	return result, ended, errors.Join(withdraw, err, announce, contradictions)
 }
 
 // onlyAnnounced leaves out what is not announced yet, and keeps the rest from being preferred more than it is.
@@ -432,19 +478,37 @@ func (a *Agent) logErrors(err error) {
 	a.log.Info("pass complete, earlier errors are gone")
 }
 
-// tell sorts the problems and logs those that come and go.
-func (a *Agent) tell(problems []cluster.Problem) []cluster.Problem {
-	problems = cluster.SortProblems(problems)
-	for _, p := range problems {
-		if !slices.Contains(a.last.problems, p) {
+// told is what was told of what is wrong.
+type told struct {
+	found, planned, node []cluster.Problem // by the sources, by the plan, of this node
+	problems             []cluster.Problem // all of them, sorted
+}
+
+// tell sorts all problems and logs those that come and go. While none differs, it gives the same slice.
+func (a *Agent) tell(found, planned, node []cluster.Problem) []cluster.Problem {
+	t := &a.last.told
+	if t.problems != nil && sameSlice(found, t.found) && sameSlice(planned, t.planned) && slices.Equal(node, t.node) {
+		return t.problems
+	}
+	all := cluster.SortProblems(slices.Concat(found, planned, node))
+	known := make(map[cluster.Problem]bool, len(t.problems))
+	for _, p := range t.problems {
+		known[p] = true
+	}
+	for _, p := range all {
+		if !known[p] {
 			a.log.Warn("problem", "kind", p.Kind, "object", p.Object, "reason", p.Reason, "problem", p.Error())
 		}
+		delete(known, p)
 	}
-	for _, p := range a.last.problems {
-		if !slices.Contains(problems, p) {
+	for _, p := range t.problems {
+		if known[p] {
 			a.log.Info("problem gone", "kind", p.Kind, "object", p.Object, "reason", p.Reason)
 		}
 	}
-	a.last.problems = problems
-	return problems
+	if all == nil {
+		all = []cluster.Problem{}
+	}
+	*t = told{found, planned, node, all}
+	return all
 }

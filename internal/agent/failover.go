@@ -52,22 +52,68 @@ func (d deaths) see(sessions []bfd.Session, now time.Time) (dead map[string]bool
 	return dead, wait
 }
 
-// failover makes the standby of a host that is dead the host, on this node, until the one that elects says who is.
-func (a *Agent) failover(node string, choices map[cluster.Key]election.Choice) map[cluster.Key]election.Choice {
+// together is how close in time nodes went silent that this node was cut off from, rather than all dead.
+const together = time.Second
+
+// doubt is this node's doubt of itself.
+type doubt struct {
+	since time.Time // since when some node is silent and it is not known whether others are; zero: there is no doubt
+}
+
+// judge says which of the nodes that went silent are dead, for all this node can know. Others that it has lately heard of say
+// that it is not cut off; others that went silent at the same time, that it is, and none is dead then. Where others may be about to go silent too, it
+// says after what time that will have shown. Where there are no others, the one that went silent is dead.
+func (d *doubt) judge(silent map[string]bool, sessions []bfd.Session, now time.Time) (dead map[string]bool, wait time.Duration) {
+	heard, lost, unsure := false, len(silent) > 1, time.Duration(0)
+	for _, s := range sessions {
+		switch {
+		case silent[s.Node]:
+		case s.State == bfd.Up && s.Heard:
+			heard = true
+		case s.State == bfd.Up:
+			unsure = max(unsure, s.Detection*2/3)
+		case s.Failed && slices.ContainsFunc(sessions, func(o bfd.Session) bool { return silent[o.Node] && o.Failed && s.Since.Sub(o.Since).Abs() < together }):
+			lost = true
+		}
+	}
+	switch {
+	case len(silent) == 0:
+		d.since = time.Time{}
+		return nil, 0
+	case heard:
+		return silent, 0
+	case unsure > 0:
+		if d.since.IsZero() {
+			d.since = now
+		}
+		if wait = unsure - now.Sub(d.since); wait <= 0 {
+			return silent, 0 // it would have shown
+		}
+		return nil, wait
+	case lost:
+		return nil, 0
+	}
+	return silent, 0
+}
+
+// silent finds the nodes that this one takes for dead: their standbys are the hosts here, until the one that elects says who is.
+func (a *Agent) silent(elected map[cluster.Key]election.Choice) map[string]bool {
 	sessions := a.speakers.Nodes()
 	a.last.watched = alive(sessions)
 	for node := range a.last.watched {
-		a.last.heard[node] = true
+		if !a.last.heard[node] {
+			a.last.heard = maps.Clone(a.last.heard) // plans have the one before
+			a.last.heard[node] = true
+		}
 	}
-	dead, wait := a.last.deaths.see(sessions, time.Now())
+	now := time.Now()
+	dead, wait := a.last.deaths.see(sessions, now)
 	if wait > 0 {
 		time.AfterFunc(wait, a.wake)
 	}
-	seen := map[string]bool{}
-	for node := range a.last.watched {
-		seen[node] = !dead[node]
+	if dead, wait = a.last.doubt.judge(dead, sessions, now); wait > 0 {
+		time.AfterFunc(wait, a.wake)
 	}
-	dead = election.Silent(seen)
 	for node := range dead {
 		if !a.last.dead[node] {
 			a.log.Warn("node went silent: its standbys are the hosts", "node", node)
@@ -79,15 +125,8 @@ func (a *Agent) failover(node string, choices map[cluster.Key]election.Choice) m
 		}
 	}
 	a.last.failing = !maps.Equal(dead, a.last.dead)
-	a.last.dead, a.last.named = dead, named(choices, dead)
-	after, heard := election.Failover(choices, dead), a.heard()
-	for key, c := range after {
-		// With manifests, the standby may be a node without a daemon: it would send on by its default route what it gets.
-		if heard != nil && c.Host != choices[key].Host && c.Host != node && !heard[c.Host] {
-			after[key] = choices[key]
-		}
-	}
-	return after
+	a.last.dead, a.last.named = dead, named(elected, dead)
+	return dead
 }
 
 // named are the dead that the choices name still. They are watched as before, to see whether they come back.

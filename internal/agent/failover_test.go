@@ -45,3 +45,52 @@ func TestDeaths(t *testing.T) {
 		require.Equal(t, step.wait, wait, "%+v", step)
 	}
 }
+
+// TestDoubt has a node hear of others or not when one goes silent.
+func TestDoubt(t *testing.T) {
+	began := time.Unix(1000, 0)
+	const detection = 300 * time.Millisecond
+	up := func(node string, heard bool) bfd.Session {
+		return bfd.Session{Node: node, State: bfd.Up, Heard: heard, Detection: detection}
+	}
+	failed := func(node string, after time.Duration) bfd.Session {
+		return bfd.Session{Node: node, Active: node == "a", State: bfd.Down, Failed: true, Since: began.Add(after)}
+	}
+	for name, c := range map[string]struct {
+		sessions []bfd.Session
+		silent   string // one letter a node
+		dead     bool   // at once
+		later    bool   // when nothing else happens
+	}{
+		"nobody else":                    {[]bfd.Session{failed("a", 0)}, "a", true, true},
+		"another is heard":               {[]bfd.Session{failed("a", 0), up("b", true)}, "a", true, true},
+		"one of several is heard":        {[]bfd.Session{failed("a", 0), up("b", false), up("c", true)}, "a", true, true},
+		"another may be silent too":      {[]bfd.Session{failed("a", 0), up("b", false)}, "a", false, true},
+		"another is silent too":          {[]bfd.Session{failed("a", 0), failed("b", 90*time.Millisecond)}, "a", false, false},
+		"one is silent, one may be":      {[]bfd.Session{failed("a", 0), failed("b", 90*time.Millisecond), up("c", false)}, "a", false, true},
+		"another has long been silent":   {[]bfd.Session{failed("a", 0), failed("b", -time.Hour)}, "a", true, true},
+		"one is silent, another heard":   {[]bfd.Session{failed("a", 0), failed("b", 0), up("c", true)}, "a", true, true},
+		"two that are watched, no other": {[]bfd.Session{failed("a", 0), failed("b", 0)}, "ab", false, false},
+		"two that are watched":           {[]bfd.Session{failed("a", 0), failed("b", 0), up("c", true)}, "ab", true, true},
+		"another was never up":           {[]bfd.Session{failed("a", 0), {Node: "b", State: bfd.Down}}, "a", true, true},
+	} {
+		var d doubt
+		silent := map[string]bool{}
+		for _, node := range c.silent {
+			silent[string(node)] = true
+		}
+		dead, wait := d.judge(silent, c.sessions, began)
+		require.Equal(t, c.dead, dead != nil, name)
+		if c.dead {
+			require.Equal(t, silent, dead, name)
+		}
+		require.Equal(t, c.later && !c.dead, wait > 0, name)
+		dead, wait = d.judge(silent, c.sessions, began.Add(detection))
+		require.Equal(t, c.later, dead != nil, name)
+		require.Zero(t, wait, name)
+		dead, wait = d.judge(nil, c.sessions, began.Add(time.Minute))
+		require.Empty(t, dead, name)
+		require.Zero(t, wait, name)
+		require.Equal(t, doubt{}, d, name)
+	}
+}

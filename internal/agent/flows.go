@@ -1,19 +1,67 @@
 package agent
 
 import (
+	"slices"
+
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// carry tells what this node is about to be, so that established flows go on where a host changes.
-func (a *Agent) carry(c *config.Config, objects cluster.Objects, desired *plan.NodePlan) {
-	var roles []flows.Role
-	if c.Failover.Flows.Enabled {
-		roles = flows.Roles(desired, objects.Nodes)
+// roles are what this node is of each ingress IP. While nothing differs that makes them, they are the same slice.
+type roles struct {
+	config *config.Config
+	plan   *plan.NodePlan // that they were found in
+	all    []flows.Role
+}
+
+// find finds the roles in a plan.
+func (r *roles) find(c *config.Config, objects cluster.Objects, changed cluster.Changed, p *plan.NodePlan) []flows.Role {
+	before := r.plan
+	r.plan = p
+	if !c.Failover.Flows.Enabled {
+		r.all = nil
+	} else if before == nil || c != r.config || changed.All || !slices.EqualFunc(before.DataPlane.Paths, p.DataPlane.Paths, samePath) || otherRoles(before, p) {
+		r.all = flows.Roles(p, objects.Nodes)
 	}
-	a.flows.Set(c.Failover.Flows.Port, roles, desired.DataPlane)
+	r.config = c
+	return r.all
+}
+
+func samePath(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }
+
+// otherRoles says whether a service differs in what makes roles.
+func otherRoles(before, now *plan.NodePlan) bool {
+	for was, is := range before.Services.Changes(now.Services) {
+		if was == nil || is == nil || was.Host != is.Host || was.Standby != is.Standby || was.Network != is.Network || !slices.Equal(was.IngressIPs, is.IngressIPs) {
+			return true
+		}
+	}
+	return false
+}
+
+// carry tells what this node is about to be, so that established flows go on where a host changes.
+func (a *Agent) carry(c *config.Config, objects cluster.Objects, changed cluster.Changed, desired *plan.NodePlan) {
+	a.flows.Set(c.Failover.Flows.Port, a.last.roles.find(c, objects, changed, desired), desired.DataPlane)
+}
+
+// countFlows has what is carried among the metrics.
+func (a *Agent) countFlows() {
+	for _, c := range []struct {
+		name, help string
+		of         func(flows.Counters) uint64
+	}{
+		{"flows_sent", "Egress flows told to the standby of their ingress IP.", func(c flows.Counters) uint64 { return c.Sent }},
+		{"flows_sent_bytes", "Bytes sent for that, without headers of TCP and IP.", func(c flows.Counters) uint64 { return c.Bytes }},
+		{"flows_received", "Egress flows that other nodes told.", func(c flows.Counters) uint64 { return c.Received }},
+		{"flows_injected", "Of them, those that a connection was made of here.", func(c flows.Counters) uint64 { return c.Injected }},
+		{"flows_refused", "Of them, those that are not planned here, or in the way of a connection that is here.", func(c flows.Counters) uint64 { return c.Refused }},
+		{"flows_dropped", "Flows that were not told at first, because too many were to be told.", func(c flows.Counters) uint64 { return c.Dropped }},
+		{"flows_events_lost", "Times that the kernel told more of connections than could be read; all were listed then.", func(c flows.Counters) uint64 { return c.Lost }},
+	} {
+		a.status.Count(c.name, c.help, func() uint64 { return c.of(a.flows.Counters()) })
+	}
 }
 
 // marks are the bits of packets and connections that are ours. They change with a restart only.

@@ -10,31 +10,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/kube"
-	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 )
 
-const (
-	// reportWithin is how long a daemon that starts waits for its sessions and their routes before it tells that they are
-	// missing: until then what its former run told still holds.
-	reportWithin = 15 * time.Second
-	// gatherWithin is how long one that begins to lead waits for the reports of nodes that may have no daemon: the first
-	// node to report should not become the host of everything.
-	gatherWithin = 5 * time.Second
-	// moveWithin is how long a move waits for the next host's report.
-	moveWithin = 10 * time.Second
-)
+// moveWithin is how long a move waits for the next host's report.
+const moveWithin = 10 * time.Second
 
 // leadership is what this daemon remembers while it leads. A leader that begins knows nothing but what the objects say.
 type leadership struct {
-	since    time.Time // zero: it does not lead
-	decided  map[cluster.Key]decision
-	waiting  bool // something is due although nothing may happen
-	reported bool // of this node, since the daemon started
-	steady   steady
+	since   time.Time // zero: it does not lead
+	decided map[cluster.Key]decision
+	touched cluster.Changed // objects about which something else was decided since the last election
+	elected election.Elected
+	waiting bool // something is due although nothing may happen
+	steady  steady
 }
 
 // decision is what the leader wants of an EgressService. It is what counts, whatever somebody else writes to the status.
@@ -48,89 +39,17 @@ type decision struct {
 	moving     time.Time // since when another host is wanted; zero: none is
 }
 
-// report tells the leader what this node has.
-func (a *Agent) report(c *config.Config, objects cluster.Objects, inForce bool) {
-	api, ok := a.source.(apiServer)
-	if !ok {
-		return
-	}
-	states, incomplete := a.states(c)
-	r := cluster.Report{Networks: states, Hosts: a.last.watched, Draining: a.draining.wanted(), Applied: a.last.applied}
-	if inForce {
-		r.Applied = applied(objects, c.Node, a.last.applied)
-		a.last.applied = r.Applied
-	}
-	if incomplete && !r.Draining && !a.last.lead.reported && time.Since(a.started) < reportWithin {
-		return
-	}
-	a.last.lead.reported = true
-	api.Report(r)
-}
-
-// sessions are those of this node. Without a speaker the planned ones are down, be they known to have been up or not.
-func (a *Agent) sessions() (all []bgp.Session) {
-	if a.speakers.Problem() == nil {
-		return a.speakers.Sessions()
-	}
-	for _, s := range a.last.plan.Speakers {
-		for range s.Peers {
-			all = append(all, bgp.Session{Network: s.Network})
-		}
-	}
-	return all
-}
-
-// applied is the newest version among all EgressServices, where one that concerns node is newer than before.
-func applied(objects cluster.Objects, node string, before uint64) uint64 {
-	newest, concerned := before, false
-	for key, e := range objects.EgressServices {
-		newest = max(newest, e.Version)
-		concerned = concerned || e.Version > before && slices.Contains(election.Concerned(objects, key, e.Status), node)
-	}
-	if !concerned {
-		return before
-	}
-	return newest
-}
-
-// lead elects for all nodes, while this daemon is the one that does.
-func (a *Agent) lead(c *config.Config, objects cluster.Objects, problems []cluster.Problem) {
-	api, ok := a.source.(apiServer)
-	if !ok {
-		return
-	}
-	l := &a.last.lead
-	reports, leading := api.Leading()
-	if !leading {
-		l.since, l.decided, l.steady, l.waiting = time.Time{}, nil, steady{}, !l.reported
-		return
-	}
-	if l.since.IsZero() {
-		l.since, l.decided = time.Now(), map[cluster.Key]decision{}
-	}
-	reports, wait := l.steady.believe(reports, time.Now())
-	if wait > 0 {
-		time.AfterFunc(wait, a.wake)
-	}
-	l.waiting = !l.reported
-	if time.Since(l.since) < gatherWithin && !allReport(objects, reports) {
-		l.waiting = true
-		return
-	}
-	api.Write(l.elect(api, c, objects, reports, problems))
-}
-
 // elect decides what should stand in the status of every EgressService.
-func (l *leadership) elect(api apiServer, c *config.Config, objects cluster.Objects, reports map[string]cluster.Report, problems []cluster.Problem) map[cluster.Key]kube.Wanted {
-	told := objects.EgressServices
-	objects.EgressServices = l.remembered(objects)
+func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.Report, choices map[cluster.Key]election.Choice) map[cluster.Key]kube.Wanted {
+	l.waiting = false
+	c, objects, problems := m.config, m.standing, m.problems
+	told := m.objects.EgressServices
 	if c.Source.Kubernetes.LabelHosts {
 		labels, unlabelled := election.Labels(objects)
 		api.Label(labels)
 		problems = append(slices.Clone(problems), unlabelled...)
 	}
-	found := byObject(problems)
-	choices, dead := election.Elect(objects, reports), election.Dead(reports)
+	found, dead := byObject(problems), election.Dead(reports)
 	keep := time.Duration(c.Moves.KeepFlows)
 	want := make(map[cluster.Key]kube.Wanted, len(choices))
 	for key, choice := range choices {
@@ -242,6 +161,7 @@ func (l *leadership) decide(key cluster.Key, e cluster.EgressService, next clust
 		d.version = e.Version
 	}
 	l.decided[key] = d
+	l.touched.Add(key)
 }
 
 // want notes which host is wanted.

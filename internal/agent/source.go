@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -17,25 +18,32 @@ import (
 type source interface {
 	// Run follows the objects until ctx ends.
 	Run(ctx context.Context)
-	// Objects is what is known now; ok is false while not everything ever was.
-	Objects() (o cluster.Objects, problems []cluster.Problem, ok bool)
-	hosts(o cluster.Objects) map[cluster.Key]election.Choice
+	// Objects is what is known now, and how it differs from what the call before gave: the first one gives Everything. ok
+	// is false while not everything ever was known. Problems are the same slice as before while none differs.
+	Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool)
+	// hosts says who is elected, and for which objects that is another answer than the last time. change is what differs in the objects.
+	hosts(o cluster.Objects, change cluster.Changed) (elected map[cluster.Key]election.Choice, changed []cluster.Key)
 }
 
 func newSource(log *slog.Logger, c *config.Config, version string, wake func()) source {
 	if c.Source.Manifests != "" {
-		return &folder{log: log, wake: wake, path: c.Source.Manifests}
+		return &folder{log: log, wake: wake, path: c.Source.Manifests, files: manifests.Open(c.Source.Manifests)}
 	}
-	return apiServer{kube.New(log, kube.Options{
+	return apiServer{Cluster: kube.New(log, kube.Options{
 		Kubeconfig: c.Source.Kubernetes.Kubeconfig, Namespace: c.Source.Kubernetes.Namespace,
 		Node: c.Node, LabelHosts: c.Source.Kubernetes.LabelHosts, Version: version,
-	}, wake)}
+	}, wake), obeyed: new(election.Obeyed)}
 }
 
 // apiServer is a cluster's API server. One daemon elects the hosts, all others read them from it.
-type apiServer struct{ *kube.Cluster }
+type apiServer struct {
+	*kube.Cluster
+	obeyed *election.Obeyed
+}
 
-func (apiServer) hosts(o cluster.Objects) map[cluster.Key]election.Choice { return election.Obey(o) }
+func (s apiServer) hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+	return s.obeyed.Update(o, change)
+}
 
 // folder is a folder of manifests. Every daemon elects the hosts for itself.
 type folder struct {
@@ -43,29 +51,25 @@ type folder struct {
 	wake func()
 	path string
 
+	files   *manifests.Folder // of Run
+	elected election.Elected  // of the loop
+
 	mu       sync.Mutex
 	known    bool
 	latest   cluster.Objects
+	changed  cluster.Changed // since Objects was called
 	problems []cluster.Problem
 }
 
-// hosts gives a term to hosts that were written down without one: a standby that takes over must be able to announce a
-// later one.
-func (*folder) hosts(o cluster.Objects) map[cluster.Key]election.Choice {
-	choices := election.Elect(o, nil)
-	for key, c := range choices {
-		if c.Host != "" && c.Host != cluster.AllHosts && c.Term == 0 {
-			c.Term = 1
-			choices[key] = c
-		}
-	}
-	return choices
+func (f *folder) hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+	return f.elected.Update(o, nil, change)
 }
 
-func (f *folder) Objects() (o cluster.Objects, problems []cluster.Problem, ok bool) {
+func (f *folder) Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.latest, f.problems, f.known
+	changed, f.changed = f.changed, cluster.Changed{}
+	return f.latest, changed, f.problems, f.known
 }
 
 // Run follows the folder. One that vanishes changes nothing that is in force.
@@ -76,22 +80,40 @@ func (f *folder) Run(ctx context.Context) {
 			return
 		}
 		f.log.Warn("watch ended, starting it again", "watch", f.path, "error", err)
-		f.read()
+		f.read(true)
 		if !pause.For(ctx, restartAfter) {
 			return
 		}
 	}
 }
 
-func (f *folder) read() {
-	objects, problems := manifests.Read(f.path)
+// read takes up what has changed. While the folder has not settled, what is gone may be on its way from one file to another.
+func (f *folder) read(settled bool) {
+	var (
+		objects  cluster.Objects
+		changed  cluster.Changed
+		problems []cluster.Problem
+	)
+	if settled {
+		objects, changed, problems = f.files.Read()
+	} else {
+		var ok bool
+		if objects, changed, problems, ok = f.files.Glance(); !ok {
+			return
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	same := slices.Equal(problems, f.problems)
 	f.problems = problems
 	missing := len(problems) == 1 && problems[0].Reason == cluster.ReasonNoFolder
-	if !missing {
+	switch {
+	case !missing && f.known && changed.Empty() && same:
+		return // it was told of before
+	case !missing:
 		f.latest, f.known = objects, true
-	} else if !f.known {
+		f.changed.Join(changed)
+	case !f.known:
 		f.log.Warn("no objects yet: nothing is changed on this node", "problem", problems[0].Error())
 	}
 	f.wake()

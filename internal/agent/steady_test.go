@@ -16,14 +16,14 @@ var (
 	silenced = cluster.NetworkState{Usable: true, IPv4: true, IPv6: true, Sessions: 2}
 )
 
-// leader believes reports of network red by nodes, and of blue, which is always well.
-type leader struct {
+// believer believes reports of network red by nodes, and of blue, which is always well.
+type believer struct {
 	t     *testing.T
 	began time.Time
 	steady
 }
 
-func (l *leader) hears(after time.Duration, told, want map[string]cluster.NetworkState, wait time.Duration) {
+func (l *believer) hears(after time.Duration, told, want map[string]cluster.NetworkState, wait time.Duration) {
 	l.t.Helper()
 	reports := func(of map[string]cluster.NetworkState) map[string]cluster.Report {
 		all := map[string]cluster.Report{}
@@ -42,7 +42,7 @@ func (l *leader) hears(after time.Duration, told, want map[string]cluster.Networ
 func TestNetworkIsBelievedOnceSteady(t *testing.T) {
 	type states = map[string]cluster.NetworkState
 	const ms = time.Millisecond
-	l := &leader{t: t, began: time.Now()}
+	l := &believer{t: t, began: time.Now()}
 	all := states{"a": well, "b": well}
 	l.hears(0, all, all, 0)
 	l.hears(10*ms, states{"a": busy, "b": well}, states{"a": busy, "b": well}, 0) // makes no difference
@@ -83,7 +83,7 @@ func TestNetworkIsBelievedOnceSteady(t *testing.T) {
 	for _, node := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		before[node], now[node] = well, well
 	}
-	l = &leader{t: t, began: time.Now()}
+	l = &believer{t: t, began: time.Now()}
 	l.hears(0, before, before, 0)
 	for i, node := range []string{"a", "b", "c", "d", "e"} {
 		at := time.Duration(i) * 450 * ms
@@ -96,7 +96,7 @@ func TestNetworkIsBelievedOnceSteady(t *testing.T) {
 
 func TestNodesThatComeAndGoAreBelieved(t *testing.T) {
 	type states = map[string]cluster.NetworkState
-	l := &leader{t: t, began: time.Now()}
+	l := &believer{t: t, began: time.Now()}
 	l.hears(0, states{"a": well}, states{"a": well}, 0)
 	l.hears(1, states{"a": well, "b": silenced}, states{"a": well, "b": silenced}, 0)
 	l.hears(2, states{"a": silenced, "b": silenced, "c": well}, states{"a": well, "b": silenced, "c": well}, steadyFor)

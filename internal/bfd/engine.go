@@ -60,19 +60,22 @@ type Session struct {
 	// hear us has not failed. That of a peer which is not Active may be an old story: nobody asks whether it is back.
 	Failed bool
 
+	// Heard says that the peer was heard of in the first half of its detection time: more lately than one that is about to fail.
+	Heard bool
+
 	Since     time.Time     // of State and Failed
 	Detection time.Duration // how long the peer may be silent; 0: it is not heard
 	LastError string        // why the session is not up or cannot send; empty: it is well
 }
 
-func (s *session) snapshot() Session {
+func (s *session) snapshot(now time.Duration) Session {
 	detection := time.Duration(0)
 	if s.remote != 0 {
 		detection = s.detection()
 	}
 	return Session{
 		Node: s.peer.Node, Address: s.peer.Address, Active: s.peer.Active, State: s.state, Failed: s.failed,
-		Since: s.since, Detection: detection, LastError: s.lastError(),
+		Heard: s.state == Up && s.heard(now), Since: s.since, Detection: detection, LastError: s.lastError(),
 	}
 }
 
@@ -167,9 +170,9 @@ func usable(p config.BFDProfile) error {
 func (e *Engine) Sessions() []Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := make([]Session, 0, len(e.table.sessions))
+	all, now := make([]Session, 0, len(e.table.sessions)), e.now()
 	for _, s := range e.table.sessions {
-		all = append(all, s.snapshot())
+		all = append(all, s.snapshot(now))
 	}
 	slices.SortFunc(all, func(a, b Session) int { return a.Address.Compare(b.Address) })
 	return all

@@ -108,7 +108,7 @@ func TestEngines(t *testing.T) {
 	until(t, func() bool { return a.with(b).Detection == 300*time.Millisecond }) // at first, a packet a second is told
 	s := a.with(b)
 	require.Equal(t, Session{
-		Node: "127.84.7.2", Address: b.addr, Active: true, State: Up, Since: s.Since, Detection: 300 * time.Millisecond,
+		Node: "127.84.7.2", Address: b.addr, Active: true, State: Up, Heard: true, Since: s.Since, Detection: 300 * time.Millisecond,
 	}, s)
 	require.WithinDuration(t, time.Now(), s.Since, limit)
 

@@ -108,6 +108,17 @@ func (s *session) detection() time.Duration {
 	return time.Duration(s.remoteState.mult) * max(s.inForce.rx, s.remoteState.tx)
 }
 
+// heard says whether the peer was heard of in the first half of the detection time, or, where it may miss less than two packets, since
+// it should have been.
+func (s *session) heard(now time.Duration) bool {
+	whole := s.detection()
+	lately := whole / 2
+	if s.remoteState.mult > 0 {
+		lately = max(lately, whole/time.Duration(s.remoteState.mult)*5/4)
+	}
+	return s.expires != never && s.expires-now > whole-lately
+}
+
 // due is the next moment at which something is to be done.
 func (s *session) due() time.Duration { return min(s.nextTx, s.expires, s.restAt) }
 

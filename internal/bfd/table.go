@@ -252,7 +252,7 @@ func (t *table) changed(s *session, state State, failed bool) {
 	if s.state == state && s.failed == failed {
 		return
 	}
-	t.changes = append(t.changes, s.snapshot())
+	t.changes = append(t.changes, s.snapshot(never)) // for the log
 	if (s.state == Up) != (state == Up) {
 		if s.state == Up {
 			t.up++
@@ -353,7 +353,7 @@ func (t *table) rest(s *session, now time.Duration) *session {
 	fresh := t.add(s.peer, now)
 	fresh.path, fresh.began = s.path, false
 	t.leave(s, now)
-	t.changes = append(t.changes, fresh.snapshot())
+	t.changes = append(t.changes, fresh.snapshot(never))
 	t.rescale(false)
 	return fresh
 }

@@ -99,6 +99,32 @@ func TestDeath(t *testing.T) {
 	require.False(t, node.session(host).Failed)
 }
 
+// When one of two goes silent, whether the other was heard of tells a dead node from a way that is cut.
+func TestHeard(t *testing.T) {
+	for range 200 {
+		for _, cut := range []bool{false, true} {
+			w := newWorld(t)
+			node, a, b := w.boot(1, fast), w.boot(2, fast), w.boot(3, fast)
+			node.watch(w, true, a, b)
+			a.watch(w, false, node)
+			b.watch(w, false, node)
+			w.meet(node, a)
+			w.meet(node, b)
+			w.pass(time.Second + rand.N(300*time.Millisecond))
+			require.True(t, node.session(a).Heard)
+			if cut {
+				w.lost = func(datagram) bool { return true }
+			} else {
+				a.kill()
+			}
+			failed := func(m *machine) bool { return node.session(m).Failed }
+			w.until(time.Second, "one failed", func() bool { return failed(a) || failed(b) })
+			require.False(t, node.session(a).Heard)
+			require.Equal(t, !cut, node.session(b).Heard)
+		}
+	}
+}
+
 // A node that watches a host no more still learns that it is back.
 func TestFailedIsAskedFor(t *testing.T) {
 	w, node, host := pair(t)

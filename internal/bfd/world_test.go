@@ -58,6 +58,7 @@ type machine struct {
 	frozen  bool // the machine: packets are lost
 	waiting []datagram
 
+	world   *world
 	sent    []datagram
 	changes []Session
 }
@@ -80,7 +81,7 @@ func (w *world) boot(i int, p config.BFDProfile) *machine {
 	a := address(i)
 	m := w.machines[a]
 	if m == nil {
-		m = &machine{addr: a}
+		m = &machine{addr: a, world: w}
 		w.machines[a] = m
 		w.order = append(w.order, m)
 	}
@@ -116,7 +117,7 @@ func (m *machine) session(o *machine) Session {
 	if s == nil {
 		return Session{}
 	}
-	return s.snapshot()
+	return s.snapshot(m.world.now)
 }
 
 // step lets a tick pass, and after it the time in which nothing happens, but not more than until end.
@@ -203,7 +204,7 @@ func (w *world) until(limit time.Duration, what string, ok func() bool) time.Dur
 		if w.now > began+limit {
 			for _, m := range w.order {
 				for _, s := range m.sessions {
-					w.t.Logf("%s: %+v", m.addr, s.snapshot())
+					w.t.Logf("%s: %+v", m.addr, s.snapshot(w.now))
 				}
 			}
 			require.Fail(w.t, fmt.Sprintf("not within %s: %s", limit, what))

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -50,9 +52,12 @@ func med(a plan.Announcement) uint32 {
 // programmed like the host, and until routers know the next host's, there is no better path.
 func (s *speaker) retract(desired sorted.List[plan.Announcement]) error {
 	var gone []plan.Announcement
+	rest := false
 	for had, now := range s.announced.Changes(desired) {
 		if now == nil {
 			gone = append(gone, *had)
+		} else {
+			rest = true
 		}
 	}
 	if len(gone) == 0 {
@@ -61,19 +66,27 @@ func (s *speaker) retract(desired sorted.List[plan.Announcement]) error {
 	if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths(gone)}); err != nil {
 		return fmt.Errorf("withdraw %d prefixes: %w", len(gone), err)
 	}
-	s.announced = s.announced.With(nil, gone)
+	if s.announced = s.announced.With(nil, gone); !rest {
+		s.announced = desired // it holds the same, and shares more with what comes next
+	}
+	s.noteTold(gone, -1)
 	return nil
 }
 
 // announce tells peers what they have not been told yet. A path takes the place of the one before to the same prefix:
 // peers get one UPDATE and no withdrawal.
 func (s *speaker) announce(desired sorted.List[plan.Announcement]) error {
-	var differ, changed []plan.Announcement
+	var differ, changed, added []plan.Announcement
+	rest := false
 	for had, now := range s.announced.Changes(desired) {
-		if now == nil {
+		if now == nil { // it could not be taken back
+			rest = true
 			continue
 		}
 		differ = append(differ, *now)
+		if had == nil {
+			added = append(added, *now)
+		}
 		if had == nil || kindOf(*had) != kindOf(*now) || med(*had) != med(*now) {
 			changed = append(changed, *now)
 		}
@@ -83,8 +96,39 @@ func (s *speaker) announce(desired sorted.List[plan.Announcement]) error {
 			return fmt.Errorf("announce %d prefixes: %w", len(changed), err)
 		}
 	}
-	s.announced = s.announced.With(differ, nil)
+	if s.announced = s.announced.With(differ, nil); !rest {
+		s.announced = desired
+	}
+	s.noteTold(added, 1)
 	return nil
+}
+
+// perFamily is how many announcements there are of IPv4 and of IPv6.
+type perFamily [2]int
+
+func (s *speaker) noteTold(announcements []plan.Announcement, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range announcements {
+		s.tells[familyIndex(a.Prefix)] += n
+	}
+}
+
+// sends says of which families a peer gets announcements when its session has them: those in which it gets a next hop.
+type sends [2]bool
+
+func (x exchange) sends() sends {
+	return sends{!x.Silent && x.Export.NextHop4.IsValid(), !x.Silent && x.Export.NextHop6.IsValid()}
+}
+
+// announced is how many announcements a peer gets: the export policy lets all of a family pass, or none.
+func (s sends) announced(families []config.Family, tells perFamily) (n int) {
+	for i, family := range []config.Family{config.IPv4Unicast, config.IPv6Unicast} {
+		if s[i] && slices.Contains(families, family) {
+			n += tells[i]
+		}
+	}
+	return n
 }
 
 // paths makes the paths of our own announcements. What peers get to see of them is the export policy's.

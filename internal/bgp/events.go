@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -12,26 +11,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/plan"
 )
-
-// changed notes that the learned routes may be others now. It wakes once until somebody looks. s.mu is held.
-func (s *speaker) changed() {
-	if !s.dirty {
-		s.dirty = true
-		s.wake()
-	}
-}
-
-// pathsChanged is called by GoBGP, which waits for it.
-func (s *speaker) pathsChanged(paths []*apiutil.Path, _ time.Time) {
-	if len(paths) > 0 && !slices.ContainsFunc(paths, func(p *apiutil.Path) bool { return p.PeerAddress.IsValid() }) {
-		return // our own announcements
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.changed()
-}
 
 // peerChanged is called by GoBGP, which waits for it.
 func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
@@ -54,7 +34,6 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	if now.SessionState != before {
 		st.state, st.since = now.SessionState, at
 	}
-	st.overLimit = now.AdminState == api.PeerState_ADMIN_STATE_PFX_CT
 	s.noteOpening(now.NeighborAddress, before, now.SessionState)
 	switch {
 	case now.SessionState == bgp.BGP_FSM_ESTABLISHED && before != bgp.BGP_FSM_ESTABLISHED:
@@ -64,7 +43,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	case now.SessionState != bgp.BGP_FSM_ESTABLISHED:
 		switch {
 		case st.overLimit:
-			st.lastError = "the peer sent more routes than maxPrefixes allows"
+			st.lastError = tooManyPrefixes
 		case now.DisconnectMessage != "" && now.SessionState == bgp.BGP_FSM_IDLE:
 			st.lastError = now.DisconnectMessage
 		}
@@ -73,9 +52,14 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 			s.log.Warn("BGP session lost", "peer", nameOf(p), "reason", st.lastError)
 		}
 	}
+	if before == bgp.BGP_FSM_ESTABLISHED && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
+		// Its routes stay, and are of less worth, of which no event tells.
+		st.resumed = true
+		s.changed((*outdated).addAll)
+	}
 	if before == bgp.BGP_FSM_ESTABLISHED || now.SessionState == bgp.BGP_FSM_ESTABLISHED {
-		s.dirty = true
-		s.wake()
+		s.uncounted = true
+		s.hint.Apply()
 	}
 }
 
@@ -89,75 +73,24 @@ func (s *speaker) remoteASN(addr netip.Addr) uint32 {
 	return 0
 }
 
-// learnedRoutes returns the routes to install.
-func (s *speaker) learnedRoutes() []plan.Route {
-	s.reading.Lock()
-	defer s.reading.Unlock()
+// lastError is why a session was lost.
+func (s *speaker) lastError(addr netip.Addr) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dirty {
-		s.dirty = false
-		desired, peers := s.desired, s.peers
-		over := map[netip.Addr]bool{}
-		for addr, st := range s.states {
-			over[addr] = st.overLimit
-		}
-		s.mu.Unlock()
-		routes, passed := s.readRoutes(desired, peers, over)
-		s.mu.Lock()
-		s.learned, s.passed = routes, passed
+	if st := s.states[addr]; st != nil {
+		return st.lastError
 	}
-	return slices.Clone(s.learned)
+	return ""
 }
 
-// readRoutes computes the learned routes from GoBGP's tables. Import rules are GoBGP's policy too, but it knows neither
-// refused ranges nor whether its policy is the plan's yet: they are applied here once more, where it counts.
-func (s *speaker) readRoutes(d plan.Speaker, peers map[netip.Addr]plan.Peer, over map[netip.Addr]bool) ([]plan.Route, map[netip.Addr]int) {
-	var routes []plan.Route
-	passed := map[netip.Addr]int{}
-	refusal := newRefusal(d.Refuse)
-	own := func(p netip.Prefix) bool { _, ok := d.Announce.Get(plan.Announcement{Prefix: p}); return ok }
-	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
-		err := s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family},
-			func(nlri bgp.NLRI, paths []*apiutil.Path) {
-				n, ok := nlri.(*bgp.IPAddrPrefix)
-				if !ok || own(n.Prefix) || refusal.covers(n.Prefix) {
-					return
-				}
-				var candidates []candidate
-				for _, p := range paths {
-					peer, known := peers[p.PeerAddress]
-					if !known || over[p.PeerAddress] || !matches(peer.Receive, n.Prefix) {
-						continue
-					}
-					if c, usable := newCandidate(p, d.ASN, peer); usable {
-						candidates = append(candidates, c)
-						passed[p.PeerAddress]++
-					}
-				}
-				if hops := bestNextHops(candidates); len(hops) > 0 {
-					routes = append(routes, plan.Route{Dst: n.Prefix, NextHops: hops})
-				}
-			})
-		if err != nil {
-			s.log.Debug("cannot list learned routes", "error", err)
-		}
+// sessions returns the state of every configured session. What routes they carry is as of the last call with count, which
+// costs more, or better.
+func (s *speaker) sessions(count bool) []Session {
+	if count {
+		s.count()
 	}
-	slices.SortFunc(routes, func(a, b plan.Route) int { return comparePrefixes(a.Dst, b.Dst) })
-	return routes, passed
-}
-
-// sessions returns the state of every configured session.
-func (s *speaker) sessions() []Session {
-	s.learnedRoutes() // for the counts
-	counts := map[netip.Addr]*api.Peer{}
-	if err := s.server.ListPeer(context.Background(), &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
-		if addr, err := netip.ParseAddr(p.GetState().GetNeighborAddress()); err == nil {
-			counts[addr] = p
-		}
-	}); err != nil {
-		s.log.Debug("cannot list BGP peers", "error", err)
-	}
+	watched := map[string]*api.BfdPeerState{}
+	s.server.ListBfdPeer(context.Background(), func(addr string, state *api.BfdPeerState) { watched[addr] = state })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spoken := map[string]netip.Addr{}
@@ -173,24 +106,21 @@ func (s *speaker) sessions() []Session {
 		}
 		st := s.states[addr]
 		if st != nil {
-			e.State, e.Since, e.Families, e.Accepted = stateName(st.state), st.since, st.families, s.passed[addr]
+			e.State, e.Since, e.Families, e.Accepted = stateName(st.state), st.since, st.families, s.learned.passed[addr]
 			e.ASN = cmp.Or(st.asn, e.ASN)
 			e.LastError = st.lastError
-			e.Up = st.state == bgp.BGP_FSM_ESTABLISHED
+			e.Up = st.state == bgp.BGP_FSM_ESTABLISHED && !st.overLimit
 			if e.Up && p.DynamicASN == config.DynamicExternal && st.asn == s.desired.ASN {
 				e.Up, e.LastError = false, "the peer is not external: its AS is ours"
 			}
-		}
-		e.LastError = cmp.Or(s.faults[nameOf(p)], e.LastError)
-		if c := counts[addr]; c != nil {
-			for _, family := range c.AfiSafis {
-				e.Received += int(family.GetState().GetReceived())
-				e.Announced += int(family.GetState().GetAdvertised())
+			if st.state == bgp.BGP_FSM_ESTABLISHED {
+				e.Received, e.Announced = st.received.counted[0]+st.received.counted[1], s.sends[addr].announced(st.families, s.tells)
 			}
 			if p.BFD != nil {
-				e.BFD = bfdName(c.GetState().GetBfdState().GetSessionState())
+				e.BFD = bfdName(watched[addr.String()].GetSessionState())
 			}
 		}
+		e.LastError = cmp.Or(s.faults[nameOf(p)], e.LastError)
 		out = append(out, e)
 	}
 	return out

@@ -65,7 +65,7 @@ func newSite(t *testing.T) *site {
 	s.speakers = New(slog.New(slog.NewMultiHandler(
 		slog.NewTextHandler(t.Output(), nil),
 		slog.NewTextHandler(&s.detail, &slog.HandlerOptions{Level: slog.LevelDebug}),
-	)), s.wake)
+	)), Hints{Apply: s.wake, Routes: func() {}})
 	t.Cleanup(func() {
 		require.NoError(t, s.speakers.Close(context.WithoutCancel(t.Context()), false))
 		if t.Failed() {
@@ -154,7 +154,7 @@ func (s *site) session(network, peer string) Session {
 func (s *site) learned(network string) []string {
 	var out []string
 	for _, n := range s.speakers.Learned() {
-		for _, r := range n.Routes {
+		for r := range n.Routes.All() {
 			if n.Network != network {
 				continue
 			}

@@ -32,6 +32,9 @@ type candidate struct {
 // that tie are used, whatever their AS paths hold. A path of a restarting peer counts only where no other is left: the
 // peer may as well be dead.
 func bestNextHops(paths []candidate) []plan.NextHop {
+	if len(paths) == 1 {
+		return []plan.NextHop{paths[0].nextHop}
+	}
 	if slices.ContainsFunc(paths, func(c candidate) bool { return !c.stale }) {
 		paths = keep(paths, func(c candidate) bool { return !c.stale })
 	}
@@ -131,29 +134,56 @@ func deviceOf(peer plan.Peer) string {
 	return cmp.Or(peer.Device, peer.Interface, peer.Address.Zone())
 }
 
-// refusal is what is never learned, whatever peers may send: ranges, sorted, none inside another.
-type refusal []netip.Prefix
+// refusal is what is never learned, whatever peers may send: ranges, of which few lengths are different.
+type refusal struct {
+	ranges  map[netip.Prefix]bool
+	lengths [2][129]int // how many ranges of each family have the length
+}
 
-func newRefusal(ranges sorted.List[plan.Prefix]) refusal {
-	var r refusal
-	for p := range ranges.All() {
-		if len(r) == 0 || !r[len(r)-1].Overlaps(p.Prefix) { // what is inside another sorts after it
-			r = append(r, p.Prefix)
+func newRefusal(ranges sorted.List[plan.Prefix]) (r refusal) {
+	r.change(sorted.List[plan.Prefix]{}, ranges)
+	return r
+}
+
+// change makes it refuse other ranges than before.
+func (r *refusal) change(before, after sorted.List[plan.Prefix]) {
+	for had, now := range before.Changes(after) {
+		if r.ranges == nil {
+			r.ranges = map[netip.Prefix]bool{}
+		}
+		if now == nil {
+			delete(r.ranges, had.Prefix)
+			r.lengths[familyIndex(had.Prefix)][had.Bits()]--
+		} else {
+			r.ranges[now.Prefix] = true
+			r.lengths[familyIndex(now.Prefix)][now.Bits()]++
 		}
 	}
-	return r
+}
+
+// familyIndex is 0 for IPv4, 1 for IPv6.
+func familyIndex(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return 0
+	}
+	return 1
 }
 
 // covers tells whether a prefix is one of the ranges or inside one, or is no unicast destination. One around a range does
 // no harm: what stays in the cluster is exempt from steering, and elsewhere the longer prefix wins.
-func (r refusal) covers(prefix netip.Prefix) bool {
+func (r *refusal) covers(prefix netip.Prefix) bool {
 	if prefix.Bits() == 0 {
 		return false
 	}
-	// The ranges are disjoint: only the one before in the order can hold it.
-	i, found := slices.BinarySearchFunc(r, prefix, comparePrefixes)
-	return found || i > 0 && r[i-1].Overlaps(prefix) ||
-		slices.ContainsFunc(neverLearned, func(n netip.Prefix) bool { return n.Bits() <= prefix.Bits() && n.Contains(prefix.Addr()) })
+	for bits, n := range r.lengths[familyIndex(prefix)][:prefix.Bits()+1] {
+		if n == 0 {
+			continue
+		}
+		if around, err := prefix.Addr().Prefix(bits); err == nil && r.ranges[around] {
+			return true
+		}
+	}
+	return slices.ContainsFunc(neverLearned, func(n netip.Prefix) bool { return n.Bits() <= prefix.Bits() && n.Contains(prefix.Addr()) })
 }
 
 func comparePrefixes(a, b netip.Prefix) int {

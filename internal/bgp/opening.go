@@ -1,8 +1,11 @@
 package bgp
 
 import (
+	"context"
 	"net/netip"
+	"time"
 
+	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
@@ -30,7 +33,7 @@ func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
 		}
 		if r.times++; r.times <= openingsMost {
 			r.again = true
-			s.wake()
+			s.hint.Apply()
 		}
 	}
 }
@@ -39,10 +42,67 @@ func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
 func (s *speaker) tryAgain(addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if st := s.states[addr]; st != nil && st.anew {
+		return true // the next state is another one
+	}
 	r := s.failed[addr]
 	if r == nil || !r.again {
 		return false
 	}
 	r.again = false
 	return true
+}
+
+const (
+	// leastPatience is how long a peer may take at least to answer an OPEN.
+	leastPatience = 10 * time.Second
+	// patienceConnects is how many of its connect times it may take, where that is longer.
+	patienceConnects = 3
+	// lookEvery is how often peers are looked at that may not answer.
+	lookEvery = time.Second
+)
+
+// unanswered is an OPEN that a peer has not answered.
+type unanswered struct {
+	sent  uint64 // OPENs so far, this one included; 0: none is unanswered
+	since time.Time
+}
+
+// noteUnanswered has sessions set up anew whose peers have taken a connection and say nothing on it. A router that is
+// stopped, or busy, does that, and a firewall that lost the connection. GoBGP waits 240 s for the OPEN (RFC 4271, 8.2.2) and
+// tries no other connection meanwhile; the session is active all that time, as if nobody were there.
+func (s *speaker) noteUnanswered(ctx context.Context, now time.Time) {
+	if now.Sub(s.looked) < lookEvery {
+		return
+	}
+	s.looked = now
+	for addr, c := range s.configs {
+		s.mu.Lock()
+		st := s.states[addr]
+		opening := st != nil && (st.state == bgp.BGP_FSM_ACTIVE || st.state == bgp.BGP_FSM_OPENSENT)
+		s.mu.Unlock()
+		if !opening {
+			continue
+		}
+		var sent, received uint64
+		if err := s.server.ListPeer(ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
+			sent = p.GetState().GetMessages().GetSent().GetOpen()
+			received = p.GetState().GetMessages().GetReceived().GetOpen()
+		}); err != nil {
+			continue
+		}
+		s.mu.Lock()
+		switch patience := max(patienceConnects*c.connect, leastPatience); {
+		case sent <= received:
+			st.unanswered = unanswered{}
+		case sent != st.unanswered.sent:
+			st.unanswered = unanswered{sent, now}
+		case now.Sub(st.unanswered.since) > patience:
+			st.unanswered = unanswered{}
+			st.lastError = "the peer has not answered an OPEN for " + patience.String()
+			st.anew = true
+			s.log.Warn("BGP peer does not answer, the session is set up anew", "peer", addr, "after", patience)
+		}
+		s.mu.Unlock()
+	}
 }

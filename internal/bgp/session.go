@@ -152,7 +152,6 @@ func (s session) peer(following, guarded bool) *api.Peer {
 		p.AfiSafis = append(p.AfiSafis, &api.AfiSafi{
 			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: graceful}},
-			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: s.maxPrefixes, ShutdownThresholdPct: 80},
 		})
 	}
 	switch {
@@ -195,7 +194,13 @@ type sessionState struct {
 	asn       uint32 // the peer's, known once it was established
 	families  []config.Family
 	overLimit bool // closed for sending too many routes
-	lastError string
+	resumed   bool // the session before ended with a graceful restart of the peer
+	suspect   bool // it may send too many
+	received  received
+
+	unanswered unanswered
+	anew       bool // it is to be set up anew
+	lastError  string
 }
 
 func stateName(s bgp.FSMState) string {

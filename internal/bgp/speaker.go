@@ -43,7 +43,7 @@ type speaker struct {
 	network  string
 	identity identity
 	log      *slog.Logger
-	wake     func()
+	hint     Hints
 	started  time.Time
 
 	server    *server.BgpServer
@@ -56,22 +56,28 @@ type speaker struct {
 	configs   map[netip.Addr]session
 	guarded   map[netip.Addr]bool     // sessions that BFD watches
 	exchanges map[netip.Addr]exchange // as GoBGP's policy has them
-	following map[string]bool         // names of peers that may hold routes of an earlier run of the daemon
+	following map[string]bool         // names of peers that may hold routes of an earlier run of the daemon: no session has been up since
+	looked    time.Time               // when peers were looked at that may not answer
+	recounted time.Time               // when all routes were counted
 
 	reading sync.Mutex // held while learned routes are read, so that nobody takes old ones for new; before mu
-	mu      sync.Mutex // guards what follows; never held while GoBGP is called
-	desired plan.Speaker
-	peers   map[netip.Addr]plan.Peer // of desired, by the address that is spoken to
-	states  map[netip.Addr]*sessionState
-	faults  map[string]string // why a peer has no session, by its name
-	failed  map[netip.Addr]*failedOpenings
-	dirty   bool // the learned routes may have changed
-	learned []plan.Route
-	passed  map[netip.Addr]int // accepted routes
+	reader  reader
+
+	mu        sync.Mutex // guards what follows; never held while GoBGP is called
+	desired   plan.Speaker
+	peers     map[netip.Addr]plan.Peer // of desired, by the address that is spoken to
+	states    map[netip.Addr]*sessionState
+	faults    map[string]string // why a peer has no session, by its name
+	failed    map[netip.Addr]*failedOpenings
+	outdated  outdated
+	learned   learned
+	uncounted bool                 // peers may send more or fewer routes than when they were counted
+	tells     perFamily            // of announced
+	sends     map[netip.Addr]sends // of exchanges
 }
 
 // start starts a speaker without any session.
-func start(ctx context.Context, log *slog.Logger, wake func(), d plan.Speaker, restarting bool) (*speaker, error) {
+func start(ctx context.Context, log *slog.Logger, hint Hints, d plan.Speaker, restarting bool) (*speaker, error) {
 	if !d.RouterID.Is4() {
 		return nil, fmt.Errorf("start BGP speaker: router ID %s is not an IPv4 address", d.RouterID)
 	}
@@ -81,7 +87,7 @@ func start(ctx context.Context, log *slog.Logger, wake func(), d plan.Speaker, r
 		network:   d.Network,
 		identity:  identityOf(d),
 		log:       log,
-		wake:      wake,
+		hint:      hint,
 		started:   time.Now(),
 		server:    server.NewBgpServer(server.LoggerOption(slog.New(quieter{log.Handler(), ended}), nil)),
 		ended:     ended,
@@ -92,12 +98,11 @@ func start(ctx context.Context, log *slog.Logger, wake func(), d plan.Speaker, r
 		states:    map[netip.Addr]*sessionState{},
 		faults:    map[string]string{},
 		failed:    map[netip.Addr]*failedOpenings{},
-		passed:    map[netip.Addr]int{},
 	}
 	for _, p := range d.Peers {
 		s.following[nameOf(p)] = restarting
 	}
-	s.neighbors = newNeighbors(log, wake)
+	s.neighbors = newNeighbors(log, hint.Apply)
 	go func() {
 		defer close(s.served)
 		s.server.Serve()
@@ -114,9 +119,6 @@ func (s *speaker) begin(ctx context.Context) error {
 		RouterId:     s.identity.routerID.String(),
 		ListenPort:   int32(s.identity.listenPort),
 		BindToDevice: s.identity.device,
-		// Without it, GoBGP does not tell of changes beside the best path. It is one variable for all servers of a
-		// process, and so are the options of route selection: every speaker sets the same.
-		UseMultiplePaths: true,
 	}}); err != nil {
 		return fmt.Errorf("start BGP speaker: %w", err)
 	}
@@ -139,9 +141,12 @@ func (s *speaker) begin(ctx context.Context) error {
 	watch, cancel := context.WithCancel(context.Background())
 	s.unwatch = cancel
 	if err := s.server.WatchEvent(watch, server.WatchEventMessageCallbacks{
-		OnBestPath:   s.pathsChanged,
+		OnPathUpdate: s.pathsChanged,
+		OnPathEor:    s.tableTold,
 		OnPeerUpdate: s.peerChanged,
-	}, server.WatchBestPath(false), server.WatchPeer()); err != nil {
+		// Not the best paths: which are, is decided here, and GoBGP does not name all that this depends on. Its queue of
+		// events has no bound, so none is lost.
+	}, server.WatchUpdate(false, "", ""), server.WatchAdjInWithdraw(), server.WatchEor(false), server.WatchPeer()); err != nil {
 		return fmt.Errorf("watch BGP events: %w", err)
 	}
 	return nil
@@ -210,13 +215,18 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 		peers[addr], configs[addr] = p, c
 	}
 
+	s.noteUnanswered(ctx, time.Now())
+	why := map[netip.Addr]string{} // a session is set up anew
 	for _, addr := range sortedAddrs(s.configs) {
-		if configs[addr] != s.configs[addr] || s.tryAgain(addr) {
+		if configs[addr] != s.configs[addr] {
+			errs = append(errs, s.removePeer(ctx, addr))
+		} else if s.tryAgain(addr) {
+			why[addr] = s.lastError(addr)
 			errs = append(errs, s.removePeer(ctx, addr))
 		}
 	}
 	s.setDesired(d, peers, faults)
-	errs = append(errs, s.withdraw(ctx, d))
+	errs = append(errs, s.limit(ctx), s.withdraw(ctx, d))
 
 	exchanges := map[netip.Addr]exchange{}
 	for addr, p := range peers {
@@ -234,25 +244,28 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	errs = append(errs, s.announce(d.Announce))
 	for _, addr := range sortedAddrs(configs) {
 		if _, running := s.configs[addr]; running {
+			if s.remoteASN(addr) != 0 {
+				delete(s.following, nameOf(peers[addr]))
+			}
 			errs = append(errs, s.refresh(ctx, addr, before[addr], exchanges[addr]), s.guard(ctx, addr))
 		} else if wait := s.silence(configs[addr], nameOf(peers[addr])); wait > 0 {
-			time.AfterFunc(wait, s.wake)
+			time.AfterFunc(wait, s.hint.Apply)
 		} else {
-			errs = append(errs, s.addPeer(ctx, configs[addr], nameOf(peers[addr])))
+			errs = append(errs, s.addPeer(ctx, configs[addr], nameOf(peers[addr]), why[addr]))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *speaker) addPeer(ctx context.Context, c session, name string) error {
+// addPeer begins a session. lastError is why the former one is no more.
+func (s *speaker) addPeer(ctx context.Context, c session, name, lastError string) error {
 	s.mu.Lock()
-	s.states[c.address] = &sessionState{since: time.Now()}
+	s.states[c.address] = &sessionState{since: time.Now(), lastError: lastError}
 	s.mu.Unlock()
 	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: c.peer(s.following[name], false)}); err != nil {
 		return fmt.Errorf("add peer %s: %w", name, err)
 	}
 	s.configs[c.address] = c
-	delete(s.following, name)
 	return nil
 }
 
@@ -309,6 +322,12 @@ func (s *speaker) setPolicies(ctx context.Context, exchanges map[netip.Addr]exch
 		return fmt.Errorf("set BGP policies: %w", err)
 	}
 	s.exchanges = exchanges
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sends = make(map[netip.Addr]sends, len(exchanges))
+	for addr, x := range exchanges {
+		s.sends[addr] = x.sends()
+	}
 	return nil
 }
 
@@ -325,7 +344,13 @@ func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after ex
 	case !out:
 		reset.Direction = api.ResetPeerRequest_DIRECTION_IN
 	}
-	if err := s.server.ResetPeer(ctx, reset); err != nil {
+	err := s.server.ResetPeer(ctx, reset)
+	if in {
+		s.mu.Lock()
+		s.changed((*outdated).addAll)
+		s.mu.Unlock()
+	}
+	if err != nil {
 		return fmt.Errorf("refresh peer %s: %w", addr, err)
 	}
 	return nil
@@ -334,7 +359,6 @@ func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after ex
 func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
 	s.mu.Lock()
 	delete(s.states, addr) // its end is our will, no loss to tell of
-	s.changed()
 	s.mu.Unlock()
 	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
@@ -347,9 +371,31 @@ func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
 func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, faults map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !reflect.DeepEqual(s.peers, peers) || !s.desired.Refuse.Same(d.Refuse) || !s.desired.Announce.Same(d.Announce) {
-		s.changed()
-	}
+	s.changed(func(o *outdated) {
+		if s.desired.ASN != d.ASN || !reflect.DeepEqual(s.peers, peers) {
+			o.addAll()
+			return
+		}
+		for had, now := range s.desired.Announce.Changes(d.Announce) {
+			switch {
+			case had == nil:
+				o.add(now.Prefix)
+			case now == nil:
+				o.add(had.Prefix)
+			}
+		}
+		for had, now := range s.desired.Refuse.Changes(d.Refuse) {
+			p := now
+			if p == nil {
+				p = had
+			}
+			if !p.IsSingleIP() {
+				o.addAll() // whatever is inside
+				return
+			}
+			o.add(p.Prefix)
+		}
+	})
 	s.desired, s.peers, s.faults = d, peers, faults
 	maps.DeleteFunc(s.states, func(a netip.Addr, _ *sessionState) bool { _, ok := peers[a]; return !ok })
 	maps.DeleteFunc(s.failed, func(a netip.Addr, _ *failedOpenings) bool { _, ok := peers[a]; return !ok })

@@ -13,22 +13,28 @@ import (
 	"sync"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // Speakers is the set of BGP speakers of this node. Its methods may be called concurrently.
 type Speakers struct {
 	log  *slog.Logger
-	wake func()
+	hint Hints
 
 	mu        sync.Mutex // held while speakers change
 	byNetwork map[string]*speaker
 	applied   bool // the first Apply has been: speakers made later do not follow a restart of the daemon
 }
 
-// New makes an empty set. wake is called whenever a session or the learned routes change; it must
-// neither block nor call back. The caller is to apply again then: some sessions are only complete after that.
-func New(log *slog.Logger, wake func()) *Speakers {
-	return &Speakers{log: log, wake: wake, byNetwork: map[string]*speaker{}}
+// Hints are called when something happened. They must neither block nor call back.
+type Hints struct {
+	Apply  func() // a session has changed: apply again, some are only complete after that
+	Routes func() // learned routes may have changed; once, until they are read
+}
+
+// New makes an empty set.
+func New(log *slog.Logger, hint Hints) *Speakers {
+	return &Speakers{log: log, hint: hint, byNetwork: map[string]*speaker{}}
 }
 
 // Withdraw is the first step of a change: it takes back every announcement that desired does not hold, closes the
@@ -80,7 +86,7 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	}
 	if sp == nil {
 		var err error
-		if sp, err = start(ctx, s.log, s.wake, d, !s.applied); err != nil {
+		if sp, err = start(ctx, s.log, s.hint, d, !s.applied); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 		s.byNetwork[d.Network] = sp
@@ -88,21 +94,34 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	return errors.Join(append(errs, sp.apply(ctx, d))...)
 }
 
+// NetworkRoutes is what the peers of one network tell.
+type NetworkRoutes struct {
+	Network string
+	Routes  sorted.List[plan.Route] // Table and Metric are 0
+}
+
 // Learned returns the routes that peers tell and that pass their import rules, of every network that has a speaker,
-// sorted.
-func (s *Speakers) Learned() []plan.NetworkRoutes {
-	var out []plan.NetworkRoutes
+// sorted. What has not changed since the last call is shared with what it returned.
+func (s *Speakers) Learned() []NetworkRoutes {
+	var out []NetworkRoutes
 	for _, sp := range s.running() {
-		out = append(out, plan.NetworkRoutes{Network: sp.network, Routes: sp.learnedRoutes()})
+		out = append(out, NetworkRoutes{Network: sp.network, Routes: sp.learnedRoutes()})
 	}
 	return out
 }
 
-// Sessions returns the state of every configured session, sorted by network and peer.
-func (s *Speakers) Sessions() []Session {
+// Sessions returns the state of every configured session, sorted by network and peer. Accepted is of the routes that Learned
+// returned last.
+func (s *Speakers) Sessions() []Session { return s.sessions(true) }
+
+// States is Sessions with the counts of routes that peers send as they were when Sessions was called last: it is cheap
+// however many there are.
+func (s *Speakers) States() []Session { return s.sessions(false) }
+
+func (s *Speakers) sessions(count bool) []Session {
 	var out []Session
 	for _, sp := range s.running() {
-		out = append(out, sp.sessions()...)
+		out = append(out, sp.sessions(count)...)
 	}
 	return out
 }

@@ -342,7 +342,7 @@ func TestGracefulRestart(t *testing.T) {
 	})
 	// The next run of the daemon; r2 has gone meanwhile and may not delay what r1 gets to know for long.
 	s.configure("r2", "no router bgp 65002 vrf red")
-	s.speakers = New(s.speakers.log, s.wake)
+	s.speakers = New(s.speakers.log, s.speakers.hint)
 	s.apply(sp)
 	s.until(func() error {
 		if !s.session("red", "10.0.1.1").Up {

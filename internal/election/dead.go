@@ -20,24 +20,6 @@ func Dead(reports map[string]cluster.Report) map[string]bool {
 	return dead
 }
 
-// Silent tells which of the nodes that one node watches are dead for all it can know by itself: it has no other witness. One
-// that hears of nobody any more, of two or more, takes itself for cut off, and none of them for dead.
-func Silent(watched map[string]bool) map[string]bool {
-	var dead map[string]bool
-	for node, alive := range watched {
-		if !alive {
-			if dead == nil {
-				dead = map[string]bool{}
-			}
-			dead[node] = true
-		}
-	}
-	if len(dead) == len(watched) && len(dead) > 1 {
-		return nil
-	}
-	return dead
-}
-
 // judge tells the dead, and those that somebody who counts sees alive.
 func judge(reports map[string]cluster.Report) (dead, seen map[string]bool) {
 	for {

@@ -88,51 +88,26 @@ func TestLargerPartLives(t *testing.T) {
 	}
 }
 
-func TestSilent(t *testing.T) {
-	for says, want := range map[string]map[string]bool{
-		"":      nil,
-		"a+":    nil,
-		"a+ b+": nil,
-		"a-":    {"a": true},
-		"a- b+": {"a": true},
-		"a- b-": nil,
-	} {
-		require.Equal(t, want, Silent(witnesses("x: " + says)["x"].Hosts), says)
-	}
-}
-
 func TestFailover(t *testing.T) {
-	choices := map[cluster.Key]Choice{
-		key("both"):    {Host: "a", Standby: "b", Term: 4},
-		key("other"):   {Host: "b", Standby: "a", Term: 2},
-		key("alone"):   {Host: "a", Term: 9},
-		key("third"):   {Host: "c", Standby: "b", Term: 1},
-		key("no term"): {Host: "a", Standby: "c"},
-		key("all"):     {Host: cluster.AllHosts, Term: 3},
-		key("none"):    {Problem: &cluster.Problem{Kind: "EgressService"}},
-	}
-	same := func(a, b map[cluster.Key]Choice) bool {
-		a[key("probe")] = Choice{Host: "probe"}
-		defer delete(a, key("probe"))
-		_, ok := b[key("probe")]
-		return ok
-	}
-	for _, dead := range []map[string]bool{nil, {}, {"x": true}, {"a": false}} {
-		require.True(t, same(choices, Failover(choices, dead)), "%v changes nothing", dead)
-	}
-
-	before := maps.Clone(choices)
-	got := Failover(choices, map[string]bool{"a": true})
-	require.Equal(t, before, choices, "what is given is not changed")
 	const why = "node a does not answer the nodes that watch it"
-	want := maps.Clone(choices)
-	want[key("both")] = Choice{Host: "b", Term: 5, Why: why}
-	want[key("other")] = Choice{Host: "b", Term: 2}
-	want[key("no term")] = Choice{Host: "c", Why: why}
-	require.Equal(t, want, got)
-
-	got = Failover(choices, map[string]bool{"a": true, "b": true})
-	require.Equal(t, Choice{Host: "a", Term: 4}, got[key("both")], "nobody is better")
-	require.Equal(t, Choice{Host: "b", Term: 2}, got[key("other")])
-	require.Equal(t, Choice{Host: "c", Term: 1}, got[key("third")])
+	for name, c := range map[string]struct{ given, a, both Choice }{
+		"both":    {Choice{Host: "a", Standby: "b", Term: 4}, Choice{Host: "b", Term: 5, Why: why}, Choice{Host: "a", Term: 4}}, // nobody is better
+		"other":   {Choice{Host: "b", Standby: "a", Term: 2}, Choice{Host: "b", Term: 2}, Choice{Host: "b", Term: 2}},
+		"alone":   {Choice{Host: "a", Term: 9}, Choice{Host: "a", Term: 9}, Choice{Host: "a", Term: 9}},
+		"third":   {Choice{Host: "c", Standby: "b", Term: 1}, Choice{Host: "c", Standby: "b", Term: 1}, Choice{Host: "c", Term: 1}},
+		"no term": {Choice{Host: "a", Standby: "c"}, Choice{Host: "c", Why: why}, Choice{Host: "c", Why: why}},
+		"all":     {Choice{Host: cluster.AllHosts, Term: 3}, Choice{Host: cluster.AllHosts, Term: 3}, Choice{Host: cluster.AllHosts, Term: 3}},
+		"none":    {Choice{Why: "x"}, Choice{Why: "x"}, Choice{Why: "x"}},
+	} {
+		for _, dead := range []map[string]bool{nil, {}, {"x": true}, {"a": false}} {
+			got, changed := c.given.Failover(dead)
+			require.False(t, changed, "%s: %v changes nothing", name, dead)
+			require.Equal(t, c.given, got, name)
+		}
+		got, changed := c.given.Failover(map[string]bool{"a": true})
+		require.Equal(t, c.a, got, name)
+		require.Equal(t, !got.Same(c.given), changed, name)
+		got, _ = c.given.Failover(map[string]bool{"a": true, "b": true})
+		require.Equal(t, c.both, got, name)
+	}
 }

@@ -229,7 +229,8 @@ func TestStandbyIsNotKept(t *testing.T) {
 // What the nodes do by themselves when the host dies is what the leader writes.
 func TestFailoverIsConfirmed(t *testing.T) {
 	obeyed := func(w *world) Choice {
-		return Failover(Obey(w.o), Dead(w.reports))[w.key]
+		after, _ := Obey(w.o)[w.key].Failover(Dead(w.reports))
+		return after
 	}
 	t.Run("by the standby", func(t *testing.T) {
 		w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1, view: View{Keep: true}}

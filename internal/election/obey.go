@@ -10,24 +10,23 @@ import (
 
 // Obey takes hosts and standbys from the objects' status, where one daemon elects for all.
 func Obey(objects cluster.Objects) map[cluster.Key]Choice {
-	e := newElector(objects, nil)
-	choices := make(map[cluster.Key]Choice, len(objects.EgressServices))
-	for key, spec := range objects.EgressServices {
-		_, all, problem := e.contender(key)
-		s := spec.Status
-		_, exists := objects.Nodes[s.Host]
-		switch {
-		case all: // needs no election
-			choices[key] = Choice{Host: cluster.AllHosts, Term: s.Term}
-		case exists:
-			choices[key] = Choice{Host: s.Host, Standby: s.Standby, Term: s.Term, Problem: problem}
-		case problem != nil:
-			choices[key] = Choice{Problem: problem, Term: s.Term}
-		default:
-			choices[key] = Choice{Term: s.Term, Problem: noHost(key, "status.host", s.Host, ReasonNoHost, "%s", unelected(s.Host))}
-		}
-	}
+	choices, _ := new(Obeyed).Update(objects, cluster.Everything())
 	return choices
+}
+
+// obey takes host and standby from one object's status.
+func (e *elector) obey(key cluster.Key, s cluster.Status) Choice {
+	_, all, problem := e.contender(key)
+	_, exists := e.objects.Nodes[s.Host]
+	switch {
+	case all: // needs no election
+		return Choice{Host: cluster.AllHosts, Term: s.Term}
+	case exists:
+		return Choice{Host: s.Host, Standby: s.Standby, Term: s.Term, Problem: problem}
+	case problem != nil:
+		return Choice{Problem: problem, Term: s.Term}
+	}
+	return Choice{Term: s.Term, Problem: noHost(key, "status.host", s.Host, ReasonNoHost, "%s", unelected(s.Host))}
 }
 
 func unelected(host string) string {

@@ -1,17 +1,10 @@
 package election
 
-import "github.com/egressway/egressway/internal/cluster"
-
-// Resume notes in the choices which standbys were hosts in those of before, or are noted there already: such a standby has
-// connections that go on. now is changed.
-func Resume(before, now map[cluster.Key]Choice) {
-	for key, c := range now {
-		was := before[key]
-		followed := was.Host == c.Standby && was.Host != c.Host
-		noted := was.Former && was.Host == c.Host && was.Standby == c.Standby
-		if c.Standby != "" && (followed || noted) {
-			c.Former = true
-			now[key] = c
-		}
-	}
+// Resume notes in a choice that its standby was the host in the one before, or is noted there already: such a standby has
+// connections that go on.
+func (c Choice) Resume(before Choice) Choice {
+	followed := before.Host == c.Standby && before.Host != c.Host
+	noted := before.Former && before.Host == c.Host && before.Standby == c.Standby
+	c.Former = c.Former || c.Standby != "" && (followed || noted)
+	return c
 }

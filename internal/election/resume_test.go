@@ -4,13 +4,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/egressway/egressway/internal/cluster"
 )
 
 func TestResume(t *testing.T) {
-	key := cluster.Key{Namespace: "shop", Name: "web"}
-	before := map[cluster.Key]Choice{}
+	var before Choice
 	for _, step := range []struct {
 		host, standby string
 		former        bool
@@ -27,9 +24,7 @@ func TestResume(t *testing.T) {
 		{"", "", false},
 		{"b", "a", false},
 	} {
-		now := map[cluster.Key]Choice{key: {Host: step.host, Standby: step.standby}}
-		Resume(before, now)
-		require.Equal(t, step.former, now[key].Former, "%+v", step)
-		before = now
+		before = Choice{Host: step.host, Standby: step.standby}.Resume(before)
+		require.Equal(t, step.former, before.Former, "%+v", step)
 	}
 }

@@ -65,12 +65,14 @@ type Carrier struct {
 	channels map[link]*channel
 	pending  *pending
 	held     map[key]held
+	sources  map[netip.Addr]int                     // of the held flows
 	senders  map[netip.Addr]context.CancelCauseFunc // nodes that a channel came from
 }
 
 // view is what this node is to do, as one pass of the daemon found it. It does not change.
 type view struct {
 	port  uint16
+	roles []Role
 	tell  map[netip.Addr][]told              // by ingress IP
 	hear  map[netip.Addr]map[netip.Addr]Role // by peer and ingress IP
 	local []netip.Addr
@@ -95,7 +97,7 @@ func keyOf(f kernel.Flow) key { return key{f.Proto, f.Src, f.Dst} }
 func New(log *slog.Logger, node string, marks plan.Marks) *Carrier {
 	return &Carrier{
 		log: log, node: node, marks: marks, changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
-		view: &view{}, channels: map[link]*channel{}, pending: newPending(), held: map[key]held{},
+		view: &view{}, channels: map[link]*channel{}, pending: newPending(), held: map[key]held{}, sources: map[netip.Addr]int{},
 		senders: map[netip.Addr]context.CancelCauseFunc{},
 	}
 }
@@ -112,9 +114,20 @@ func (c *Carrier) Counters() Counters {
 
 // Set says what this node is from now on: its roles, the port by which nodes talk, and its data plane. It is to be called
 // before the data plane is in force: where this node takes over, flows of its own pods, which the former host changed the
-// source of, get their entries first. Until then their packets are dropped, not sent with another source.
+// source of, get their entries first. Until then their packets are dropped, not sent with another source. The same roles, the
+// very slice, as before cost nothing.
 func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
-	v := &view{port: port, tell: map[netip.Addr][]told{}, hear: map[netip.Addr]map[netip.Addr]Role{}, data: d}
+	before := c.now()
+	if before.port == port && len(before.roles) == len(roles) && (len(roles) == 0 || &before.roles[0] == &roles[0]) {
+		v := *before
+		v.data = d
+		c.mu.Lock()
+		c.view = &v
+		c.mu.Unlock()
+		c.takeOver(before, &v)
+		return
+	}
+	v := &view{port: port, roles: roles, tell: map[netip.Addr][]told{}, hear: map[netip.Addr]map[netip.Addr]Role{}, data: d}
 	c.mu.Lock()
 	links, hosted := map[link]bool{}, map[*channel]map[netip.Addr]bool{}
 	for _, r := range roles {
@@ -155,7 +168,7 @@ func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
 	c.view = v
 	c.mu.Unlock()
 	signal(c.changed)
-	c.takeOver(v)
+	c.takeOver(before, v)
 }
 
 func (c *Carrier) now() *view {

@@ -258,9 +258,12 @@ func (c *Carrier) hold(h held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := keyOf(h.Flow)
-	if _, had := c.held[k]; !had && len(c.held) >= mostHeld {
-		c.counters.refused.Add(1)
-		return
+	if _, had := c.held[k]; !had {
+		if len(c.held) >= mostHeld {
+			c.counters.refused.Add(1)
+			return
+		}
+		c.sources[k.src.Addr()]++
 	}
 	c.counters.held.Add(1)
 	c.held[k] = h
@@ -269,14 +272,27 @@ func (c *Carrier) hold(h held) {
 func (c *Carrier) letGo(f kernel.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.held, keyOf(f))
+	c.forget(keyOf(f))
+}
+
+// forget forgets a held flow. c.mu is held.
+func (c *Carrier) forget(k key) {
+	if _, had := c.held[k]; !had {
+		return
+	}
+	delete(c.held, k)
+	if a := k.src.Addr(); c.sources[a] > 1 {
+		c.sources[a]--
+	} else {
+		delete(c.sources, a)
+	}
 }
 
 // takeOver makes entries for the flows of own pods that leave by this node in a new view. Those that go on by the former
 // host, which is the standby now, stay as they are.
-func (c *Carrier) takeOver(v *view) {
+func (c *Carrier) takeOver(before, v *view) {
 	c.mu.Lock()
-	nothing := len(c.held) == 0
+	nothing := len(c.held) == 0 || !c.concerned(before, v)
 	c.mu.Unlock()
 	if nothing {
 		return // what is received now is judged by the new view
@@ -296,9 +312,9 @@ func (c *Carrier) takeOver(v *view) {
 				h.Timeout = uint32(left / time.Second)
 				flows = append(flows, h.Flow)
 			}
-			delete(c.held, k)
+			c.forget(k)
 		case !ok || e.Kept.Source != h.SNAT.Addr():
-			delete(c.held, k) // no more of our business
+			c.forget(k) // no more of our business
 		}
 	}
 	c.mu.Unlock()
@@ -311,6 +327,19 @@ func (c *Carrier) takeOver(v *view) {
 	c.log.Info("egress flows of pods of this node leave here now", "flows", len(flows))
 }
 
+// concerned says whether a view has anything else than the one before for the sources of held flows. c.mu is held.
+func (c *Carrier) concerned(before, v *view) bool {
+	if !slices.EqualFunc(before.data.Paths, v.data.Paths, func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }) {
+		return true
+	}
+	for was, is := range before.data.Endpoints.Changes(v.data.Endpoints) {
+		if was != nil && c.sources[was.Addr] > 0 || is != nil && c.sources[is.Addr] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (v *view) network(id plan.PathID) bool {
 	return slices.ContainsFunc(v.data.Paths, func(p plan.Path) bool { return p.ID == id && p.Key.Kind == plan.PathNetwork })
 }
@@ -321,7 +350,7 @@ func (c *Carrier) dropStale(now time.Time) {
 	defer c.mu.Unlock()
 	for k, h := range c.held {
 		if h.until.Before(now) {
-			delete(c.held, k)
+			c.forget(k)
 		}
 	}
 }

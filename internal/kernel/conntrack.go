@@ -2,12 +2,14 @@ package kernel
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -16,62 +18,282 @@ import (
 // flowCheck says which connections contradict the plan. The address a connection leaves with was bound when it began:
 // one that began before its pod was selected, or with another ingress IP or path, can only be ended.
 type flowCheck struct {
-	marks     plan.Marks
-	endpoints map[netip.Addr]plan.Endpoint
-	networks  map[plan.PathID]bool
-	cluster   []netip.Prefix
+	plan.DataPlane
+	networks map[plan.PathID]bool
+	steering map[plan.PathID]bool
 }
 
 func newFlowCheck(d plan.DataPlane) *flowCheck {
-	f := &flowCheck{marks: d.Marks, endpoints: make(map[netip.Addr]plan.Endpoint, d.Endpoints.Len()), networks: map[plan.PathID]bool{}, cluster: d.Cluster}
-	for e := range d.Endpoints.All() {
-		f.endpoints[e.Addr] = e
-	}
+	f := &flowCheck{DataPlane: d, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{}}
 	for _, p := range d.Paths {
-		if p.Key.Kind == plan.PathNetwork {
-			f.networks[p.ID] = true
-		}
+		f.networks[p.ID] = p.Key.Kind == plan.PathNetwork
+		f.steering[p.ID] = p.Key.Kind == plan.PathSteer
 	}
 	return f
 }
 
-// MatchConntrackFlow says that a connection must end.
-func (f *flowCheck) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	mark := flow.Mark & f.marks.Mask
-	source, _ := netip.AddrFromSlice(flow.Forward.SrcIP)
-	target, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // after DNAT
-	leaves, _ := netip.AddrFromSlice(flow.Reverse.DstIP) // after SNAT
-	source, target, leaves = source.Unmap(), target.Unmap(), leaves.Unmap()
-	e, selected := f.endpoints[source]
+// connection is what is compared with a plan.
+type connection struct {
+	source netip.Addr // that it began with
+	target netip.Addr // after DNAT
+	leaves netip.Addr // source after SNAT
+	mark   uint32
+}
+
+// contradicts says that a connection must end.
+func (f *flowCheck) contradicts(c connection) bool {
+	mark := c.mark & f.Marks.Mask
+	e, selected := f.Endpoints.Get(plan.Endpoint{Addr: c.source})
 	switch {
-	case mark&f.marks.EgressBit() != 0:
-		way := plan.Way{Path: f.marks.Path(mark), Source: leaves}
-		return !selected || way != e.Kept && (e.Path != way.Path || e.Source.IsValid() && e.Source != leaves)
+	case mark&f.Marks.EgressBit() != 0:
+		way := plan.Way{Path: f.Marks.Path(mark), Source: c.leaves}
+		return !selected || !accepts(&e, way)
 	case mark != 0:
-		return !f.networks[f.marks.Path(mark)]
+		return !f.networks[f.Marks.Path(mark)]
 	}
-	return selected && !f.inCluster(target)
+	return selected && !f.inCluster(c.target)
+}
+
+// accepts says whether a flow of an endpoint may go on its way.
+func accepts(e *plan.Endpoint, way plan.Way) bool {
+	return way == e.Kept || e.Path == way.Path && (!e.Source.IsValid() || e.Source == way.Source)
 }
 
 func (f *flowCheck) inCluster(a netip.Addr) bool {
-	i, found := slices.BinarySearchFunc(f.cluster, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
-	return found || i > 0 && f.cluster[i-1].Contains(a)
+	i, found := slices.BinarySearchFunc(f.Cluster, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+	return found || i > 0 && f.Cluster[i-1].Contains(a)
 }
 
-// endContradictions deletes the connections that contradict the plan, in one pass over the table. Those that are steered
-// elsewhere now are led there first.
-func endContradictions(ctx context.Context, h *netlink.Handle, d plan.DataPlane) (ended uint, err error) {
-	check := newFlowCheck(d)
-	errs := []error{leadOn(ctx, d)}
-	for _, f := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		if ctx.Err() != nil {
-			return ended, ctx.Err()
-		}
-		n, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, f, check)
-		ended += n
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("end connections that contradict the plan: %w", err))
+// doubt says whose connections may contradict a plan that did not contradict the one before.
+type doubt struct {
+	all       bool
+	endpoints map[netip.Addr]bool
+}
+
+func (d *doubt) none() bool { return !d.all && len(d.endpoints) == 0 }
+
+// doubtOf finds out whose connections may contradict a plan. Where nothing shrank that let them pass, none can. With first
+// it looks no further than for whether there are some.
+func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
+	if before == nil || before.Marks != now.Marks {
+		return doubt{all: true}
+	}
+	if !shared(before.Paths, now.Paths) {
+		f := newFlowCheck(*now)
+		for _, p := range before.Paths {
+			d.all = d.all || p.Key.Kind == plan.PathNetwork && !f.networks[p.ID]
 		}
 	}
-	return ended, errors.Join(errs...)
+	if !same(before.Cluster, now.Cluster) {
+		f := flowCheck{DataPlane: *now}
+		for _, p := range before.Cluster { // those of before are inside those of now, or what was inside the cluster is outside
+			i, found := slices.BinarySearchFunc(f.Cluster, p.Addr(), func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+			holds := found && f.Cluster[i].Bits() <= p.Bits() || !found && i > 0 && f.Cluster[i-1].Contains(p.Addr())
+			d.all = d.all || !holds
+		}
+	}
+	if d.all {
+		return d
+	}
+	for x, y := range before.Endpoints.Changes(now.Endpoints) {
+		a := x
+		if a == nil {
+			a = y
+		} else if y != nil && (x.Path == 0 || lets(y, plan.Way{Path: x.Path, Source: x.Source})) && (x.Kept == plan.Way{} || accepts(y, x.Kept)) {
+			continue
+		}
+		if d.endpoints == nil {
+			d.endpoints = map[netip.Addr]bool{}
+		}
+		if d.endpoints[a.Addr] = true; first {
+			return d
+		}
+	}
+	return d
+}
+
+// lets says whether an endpoint lets pass all that one with another way did. Without a source that is any.
+func lets(e *plan.Endpoint, way plan.Way) bool {
+	return e.Path == way.Path && (e.Source == way.Source || !e.Source.IsValid())
+}
+
+// settled is the plan that no connection contradicted.
+type settled struct {
+	plan  *plan.DataPlane // nil: it is not known
+	whole time.Time       // when all connections were looked at
+	cost  time.Duration   // of that
+}
+
+// Connections that the packets of before had begun when the new rules came in force may not have been there yet when they were
+// looked for. So all are looked at again, at times.
+const (
+	wholeEvery = time.Minute
+	fewest     = 4 // addresses up to which the kernel is asked for each
+)
+
+// EndContradictions ends the connections that contradict the plan that is in force. Those that are steered elsewhere now are
+// led there instead. The rules drop what contradicts them already; without its connection a packet begins anew under them.
+// It looks at the connections of those whose plan has changed since it last succeeded.
+func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended uint, err error) {
+	began := n.clock()
+	of := doubtOf(n.settled.plan, &d, false)
+	if of.none() {
+		n.settled.plan = &d
+		return 0, nil
+	}
+	if began.Sub(n.settled.whole) >= max(wholeEvery, lookShare*n.settled.cost) {
+		of = doubt{all: true}
+	}
+	if ended, err = endContradictions(ctx, d, of); err != nil {
+		return ended, err
+	}
+	n.settled.plan = &d
+	if of.all {
+		n.settled.whole, n.settled.cost = began, n.clock().Sub(began)
+	}
+	return ended, nil
+}
+
+// endContradictions leads flows on, and ends the connections that contradict the plan, as far as they are in doubt.
+func endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
+	check := newFlowCheck(d)
+	var led, end []entryChange
+	take := func(body []byte) bool {
+		source, ok := originalSource(body)
+		if !ok || !of.all && !of.endpoints[source] {
+			return ctx.Err() == nil
+		}
+		if m, ok := check.lead(body); ok {
+			led = append(led, m)
+		} else if check.contradicts(decodeConnection(body)) {
+			end = append(end, entryChange{message: deletion(body)})
+		}
+		return ctx.Err() == nil
+	}
+	if of.all || len(of.endpoints) > fewest {
+		err = dumpConnections(netip.Addr{}, take)
+	} else {
+		for a := range of.endpoints {
+			err = errors.Join(err, dumpConnections(a, take))
+		}
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look for connections that contradict the plan: %w", err)
+	}
+	if err := exchangeAll(led); err != nil {
+		return 0, fmt.Errorf("lead egress flows to where they are steered now: %w", err)
+	}
+	for _, c := range led { // what ended meanwhile needs nothing
+		if c.err != nil && !errors.Is(c.err, errNoFlow) {
+			c.message, c.err = c.instead, nil
+			end = append(end, c)
+		}
+	}
+	if err := exchangeAll(end); err != nil {
+		return 0, fmt.Errorf("end connections that contradict the plan: %w", err)
+	}
+	var errs []error
+	for _, c := range end {
+		switch {
+		case c.err == nil:
+			ended++
+		case !errors.Is(c.err, errNoFlow):
+			errs = append(errs, fmt.Errorf("end connection that contradicts the plan: %w", c.err))
+		}
+	}
+	return ended, joined(errs)
+}
+
+// Of dumps, what x/sys does not name (linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_netlink.c).
+const (
+	ctaFilter          = 25     // CTA_FILTER, since Linux 5.8
+	ctaFilterOrigFlags = 1      // CTA_FILTER_ORIG_FLAGS
+	filterSource       = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
+	ctaZone            = 18     // CTA_ZONE
+)
+
+// dumpConnections calls each for every connection, of any protocol, until it returns false. With a source the kernel leaves
+// out what has another, if it can: each must look itself.
+func dumpConnections(source netip.Addr, each func(body []byte) bool) error {
+	c, err := dialConntrack()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
+	if source.IsValid() {
+		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header()
+		from := uint16(nl.CTA_IP_V4_SRC)
+		if source.Is6() {
+			from = nl.CTA_IP_V6_SRC
+		}
+		body = nested(body, nl.CTA_TUPLE_ORIG, func(b []byte) []byte {
+			return nested(b, nl.CTA_TUPLE_IP, func(b []byte) []byte { return appendAddr(b, from, source) })
+		})
+		body = nested(body, ctaFilter, func(b []byte) []byte {
+			b = appendAttr32(b, ctaFilterOrigFlags, filterSource)
+			return appendAttr32(b, ctaFilterOrigFlags+1, 0)
+		})
+	}
+	return c.dump(message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_GET), body: body}, each)
+}
+
+// originalSource reads the source that a connection began with, and nothing else.
+func originalSource(body []byte) (netip.Addr, bool) {
+	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
+		if typ == nl.CTA_TUPLE_ORIG {
+			source, _ := tupleAddresses(value)
+			return source, source.IsValid()
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// tupleAddresses reads the addresses of a tuple.
+func tupleAddresses(tuple []byte) (from, to netip.Addr) {
+	for typ, value := range attrs(tuple, 0) {
+		if typ != nl.CTA_TUPLE_IP {
+			continue
+		}
+		for typ, value := range attrs(value, 0) {
+			switch typ {
+			case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
+				from, _ = netip.AddrFromSlice(value)
+			case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
+				to, _ = netip.AddrFromSlice(value)
+			}
+		}
+	}
+	return from, to
+}
+
+func decodeConnection(body []byte) (c connection) {
+	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
+		switch {
+		case typ == nl.CTA_TUPLE_ORIG:
+			c.source, _ = tupleAddresses(value)
+		case typ == nl.CTA_TUPLE_REPLY:
+			c.target, c.leaves = tupleAddresses(value)
+		case typ == nl.CTA_MARK && len(value) >= 4:
+			c.mark = binary.BigEndian.Uint32(value)
+		}
+	}
+	return c
+}
+
+// deletion is the request to delete an entry as the kernel showed it, and no other that took its place.
+func deletion(body []byte) message {
+	b := slices.Clone(body[:nl.SizeofNfgenmsg])
+	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
+		switch typ {
+		case nl.CTA_TUPLE_ORIG:
+			b = appendAttr(b, typ|unix.NLA_F_NESTED, value...)
+		case nl.CTA_ID, ctaZone:
+			b = appendAttr(b, typ, value...)
+		}
+	}
+	return message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_DELETE), body: b}
 }

@@ -5,30 +5,25 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// readFacts reads what a plan depends on: the links, and in which of the tables a usable route stands.
-func readFacts(ctx context.Context, h *netlink.Handle, tables []uint32) ([]plan.Link, map[uint32]plan.Families, error) {
-	links, err := readLinks(h)
-	if err != nil {
-		return nil, nil, err
-	}
+// readAllRouted says in which of the tables a usable route stands.
+func readAllRouted(ctx context.Context, tables []uint32) (map[uint32]plan.Families, error) {
 	routed := make(map[uint32]plan.Families, len(tables))
 	for _, table := range tables {
 		if err := ctx.Err(); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		families, err := readRouted(table)
 		if err != nil {
-			return nil, nil, fmt.Errorf("list routes of table %d: %w", table, err)
+			return nil, fmt.Errorf("list routes of table %d: %w", table, err)
 		}
 		routed[table] = families
 	}
-	return links, routed, nil
+	return routed, nil
 }
 
 // readRouted says for which families a table leads somewhere.

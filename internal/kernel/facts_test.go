@@ -18,7 +18,9 @@ func TestFacts(t *testing.T) {
 		"link add eth2 type dummy", "addr add 10.2.0.2/24 dev eth2")
 	tables := []uint32{254, 1001, 1002}
 	facts := func() (map[string]plan.Link, map[uint32]plan.Families) {
-		links, routed, err := readFacts(t.Context(), h, tables)
+		links, err := readLinks(h)
+		require.NoError(t, err)
+		routed, err := readAllRouted(t.Context(), tables)
 		require.NoError(t, err)
 		byName := map[string]plan.Link{}
 		for _, l := range links {

@@ -219,9 +219,23 @@ func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) err
 	defer c.close()
 	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
 	body = appendMark(body, m.EgressBit(), m.EgressBit()) // the kernel leaves out what does not match
-	request := message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_GET), flags: unix.NLM_F_DUMP, body: body}
+	request := message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_GET), body: body}
+	err = c.dump(request, func(body []byte) bool {
+		e, ok := decodeEntry(body)
+		return ctx.Err() == nil && (!ok || each(e))
+	})
+	if err != nil {
+		return fmt.Errorf("list egress flows: %w", err)
+	}
+	return ctx.Err()
+}
+
+// dump asks for a list and calls each for the body of every entry until it returns false. The body is each's only while it
+// runs. The kernel's answers are as large as can be: where it resumes it begins to count from the start.
+func (c *ctConn) dump(request message, each func(body []byte) bool) error {
+	request.flags |= unix.NLM_F_DUMP
 	if err := c.send([]message{request}); err != nil {
-		return fmt.Errorf("send conntrack dump request: %w", err)
+		return fmt.Errorf("send dump request: %w", err)
 	}
 	for {
 		var ended bool
@@ -231,19 +245,15 @@ func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) err
 			case ended:
 			case h.Type == unix.NLMSG_DONE || h.Type == unix.NLMSG_ERROR:
 				ended, failed = true, answer(syscall.NetlinkMessage{Header: h, Data: body})
-			case h.Type == conntrackMessage(nl.IPCTNL_MSG_CT_NEW):
-				e, ok := decodeEntry(body)
-				ended = ok && !each(e)
+			default:
+				ended = !each(body)
 			}
 		})
 		if err != nil {
-			return fmt.Errorf("receive conntrack dump: %w", err)
+			return fmt.Errorf("receive dump: %w", err)
 		}
-		if failed != nil {
-			return fmt.Errorf("list egress flows: %w", failed)
-		}
-		if ended || ctx.Err() != nil {
-			return ctx.Err()
+		if failed != nil || ended {
+			return failed
 		}
 	}
 }
@@ -251,16 +261,18 @@ func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) err
 // entryChange is a message about one entry, and what came of it.
 type entryChange struct {
 	message
-	found ctEntry // what a question was answered with
-	err   error
+	instead message // what is to be tried when it fails
+	found   ctEntry // what a question was answered with
+	err     error
 }
 
 // exchange sends the messages and fills in what came of each. Only the last of a batch is acknowledged: of the others
 // the kernel tells what went wrong.
 func (c *ctConn) exchange(changes []entryChange) error {
-	messages := make([]message, 0, min(batch, len(changes)))
+	const most = 128 // at once: the requests must fit into the send buffer, and the answers are longer
+	messages := make([]message, 0, min(most, len(changes)))
 	for len(changes) > 0 {
-		part := changes[:min(batch, len(changes))]
+		part := changes[:min(most, len(changes))]
 		changes = changes[len(part):]
 		messages = messages[:0]
 		for i := range part {

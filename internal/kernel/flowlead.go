@@ -1,50 +1,28 @@
 package kernel
 
 import (
-	"context"
-	"fmt"
-
 	"github.com/vishvananda/netlink/nl"
 
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// leadOn has egress flows of this node's pods that were steered to one host go to the one that they are steered to now. There
-// the flow goes on if it is known, and else begins anew. Without its entry here, it would have to begin anew on this node
-// too, which only the pod can do: what the remote sends meanwhile, and after it for as long as the pod has nothing to say,
-// would find no connection. What cannot be led on contradicts the plan, and is ended.
-func leadOn(ctx context.Context, d plan.DataPlane) error {
-	steer := map[plan.PathID]bool{}
-	for _, p := range d.Paths {
-		steer[p.ID] = p.Key.Kind == plan.PathSteer
+// lead is the change that has an egress flow of one of this node's pods that was steered to one host go to the one that it is
+// steered to now, if the entry is of such a flow. There it goes on if it is known, and else begins anew. Without its entry here,
+// it would have to begin anew on this node too, which only the pod can do: what the remote sends meanwhile, and after it for
+// as long as the pod has nothing to say, would find no connection. What cannot be led on contradicts the plan, and is ended.
+func (f *flowCheck) lead(body []byte) (c entryChange, ok bool) {
+	e, ok := decodeEntry(body)
+	if !ok || e.mark&f.Marks.EgressBit() == 0 {
+		return c, false
 	}
-	steered := func(e plan.Endpoint) bool { return steer[e.Path] && e.Source == e.Addr }
-	some := false
-	for e := range d.Endpoints.All() {
-		if some = steered(e); some {
-			break
-		}
+	to, selected := f.Endpoints.Get(plan.Endpoint{Addr: e.Src.Addr()})
+	way := plan.Way{Path: f.Marks.Path(e.mark), Source: e.SNAT.Addr()}
+	steered := selected && f.steering[to.Path] && to.Source == to.Addr
+	if !steered || way.Source != to.Source || way.Path == to.Path || way == to.Kept {
+		return c, false
 	}
-	if !some {
-		return nil
-	}
-	endpoints := newFlowCheck(d).endpoints
-	var changes []entryChange
-	err := dumpEntries(ctx, d.Marks, func(e ctEntry) bool {
-		to := endpoints[e.Src.Addr()]
-		way := plan.Way{Path: d.Marks.Path(e.mark), Source: e.SNAT.Addr()}
-		if steered(to) && way.Source == to.Source && way.Path != to.Path && way != to.Kept {
-			m := e.about(nl.IPCTNL_MSG_CT_NEW, 0)
-			m.body = appendMark(m.body, d.Marks.Egress(to.Path), d.Marks.Mask)
-			changes = append(changes, entryChange{message: m})
-		}
-		return true
-	})
-	if err == nil {
-		err = exchangeAll(changes) // what ended meanwhile needs nothing
-	}
-	if err != nil {
-		return fmt.Errorf("lead egress flows to where they are steered now: %w", err)
-	}
-	return nil
+	c.message = e.about(nl.IPCTNL_MSG_CT_NEW, 0)
+	c.body = appendMark(c.body, f.Marks.Egress(to.Path), f.Marks.Mask)
+	c.instead = deletion(body)
+	return c, true
 }

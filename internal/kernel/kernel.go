@@ -1,13 +1,17 @@
 // Package kernel makes the kernel of this node equal to a plan: VRF devices, the tunnel, routes, rules and the nftables
 // table. Everything of ours bears a mark that the kernel shows (a route protocol, a link group, a table's name); nothing
-// else is touched. Each applier lists what is ours, compares, and changes the difference.
+// else is touched. Each applier lists what is ours, compares, and changes the difference. What nobody has touched since the last
+// plan was brought about is not listed again: then the difference is that of the plans.
 package kernel
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,14 +20,28 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Node is the kernel of this node.
+// Node is the kernel of this node. One goroutine uses it, beside those of Watch.
 type Node struct {
-	links     *netlink.Handle
-	flows     *netlink.Handle
-	vrfs      vrfs
-	nft       nft
-	unsettled bool // connections may contradict the plan
-	taken     taken
+	links   *netlink.Handle
+	route   *conn // by which routes and rules are changed; nil: by one for each change
+	vrfs    vrfs
+	nft     nft
+	taken   taken
+	stirs   stirs
+	settled settled
+	facts   knownFacts
+	trouble knownProblems
+	done    *plan.NodePlan // what is wholly in force since the last Apply; nil: some of it may not be
+	seen    counts         // what had happened when that began
+	look    look
+	now     func() time.Time // nil: time.Now
+}
+
+// look is when everything is looked at without need.
+type look struct {
+	next time.Time
+	due  bool          // the pass that goes on is one
+	cost time.Duration // of it, so far
 }
 
 // Open opens the sockets that a Node needs.
@@ -32,37 +50,86 @@ func Open() (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open route netlink socket: %w", err)
 	}
-	flows, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
-	if err != nil {
-		links.Close()
-		return nil, fmt.Errorf("open netfilter netlink socket: %w", err)
+	n := &Node{links: links}
+	if n.route, err = dial(); err == nil {
+		n.stirs.routePort, err = n.route.sock.GetPid()
 	}
-	return &Node{links: links, flows: flows, unsettled: true}, nil
+	if err == nil {
+		n.nft.writer, err = openTableWriter()
+	}
+	if err != nil {
+		n.Close()
+		return nil, err
+	}
+	n.stirs.tablePort = n.nft.writer.port
+	return n, nil
 }
 
 // Close closes the sockets. What was applied stays. An nftables table that belongs to us is nobody's from then on.
 func (n *Node) Close() {
 	n.nft.close()
+	if n.route != nil {
+		n.route.close()
+	}
 	n.links.Close()
-	n.flows.Close()
 }
 
-// Facts reads what a plan depends on. Of tables it looks at those named, at every VRF device's and at the main one. Where
-// the routes of the last Apply are gone, they are put back first if that can be: a plan made of what holds for a moment would
-// end connections.
+func (n *Node) clock() time.Time {
+	if n.now != nil {
+		return n.now()
+	}
+	return time.Now()
+}
+
+// knownFacts is what Facts read.
+type knownFacts struct {
+	plan.Facts
+	tables []uint32 // asked for
+	seen   counts   // what had happened when it was read
+	valid  bool
+}
+
+// Facts reads what a plan depends on, unless nobody has touched it since it did: then it gives what it gave before. Of tables
+// it looks at those named, at every VRF device's and at the main one. Where the routes of the last Apply are gone, they are
+// put back first if that can be: a plan made of what holds for a moment would end connections.
 func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) {
+	began := n.clock()
+	n.look.due = !began.Before(n.look.next)
+	n.look.cost = 0
+	seen := n.stirs.now()
+	n.trust(seen)
+	paths, err := n.nft.pathsInForce()
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	if n.facts.valid && !n.look.due && seen.watching && seen.facts == n.facts.seen.facts && slices.Equal(tables, n.facts.tables) {
+		n.facts.Paths = paths
+		return n.facts.Facts, nil
+	}
+	n.facts = knownFacts{}
 	const tries = 3 // somebody may take them away again meanwhile
-	f, err := n.facts(ctx, tables)
+	f, err := n.readFacts(ctx, tables)
 	for range tries {
 		if err != nil || !n.taken.lost(f.Routed, tables) || n.restore(ctx, n.taken.before) != nil {
 			break // what is wrong Apply will say
 		}
-		f, err = n.facts(ctx, tables)
+		f, err = n.readFacts(ctx, tables)
 	}
-	return f, err
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	f.Paths = paths
+	n.facts = knownFacts{Facts: f, tables: slices.Clone(tables), seen: seen, valid: true}
+	n.look.cost = n.clock().Sub(began)
+	return f, nil
 }
 
-func (n *Node) facts(ctx context.Context, tables []uint32) (plan.Facts, error) {
+// trust says that the nftables table is as the last Apply left it, if events tell of everything.
+func (n *Node) trust(seen counts) {
+	n.nft.trusted = seen.watching && seen.table == n.seen.table && n.done != nil && !n.look.due
+}
+
+func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, error) {
 	links, err := readLinks(n.links)
 	if err != nil {
 		return plan.Facts{}, err
@@ -75,61 +142,135 @@ func (n *Node) facts(ctx context.Context, tables []uint32) (plan.Facts, error) {
 	}
 	slices.Sort(tables)
 	tables = slices.DeleteFunc(slices.Compact(tables), func(t uint32) bool { return t == 0 })
-	links, routed, err := readFacts(ctx, n.links, tables)
+	routed, err := readAllRouted(ctx, tables)
 	if err != nil {
 		return plan.Facts{}, err
 	}
-	paths, err := n.nft.paths()
-	if err != nil {
-		return plan.Facts{}, err
-	}
-	return plan.Facts{Links: links, Routed: routed, Paths: paths}, nil
+	return plan.Facts{Links: links, Routed: routed}, nil
 }
 
 // Result is what an Apply left.
 type Result struct {
 	// InForce says that rules and packet filter are as planned: what they serve may be announced.
 	InForce bool
-	// Ended counts the connections that contradicted the plan.
-	Ended uint
+	// Contradicted says that connections may contradict the plan: EndContradictions should be called soon.
+	Contradicted bool
 	// Restored names what was in force after the last Apply and was found to be gone or changed by somebody else. A link that
 	// goes down takes its routes along.
 	Restored []string
 }
 
 // Apply makes the kernel equal to the plan: what packets will need first, then what sends them there; what they no
-// longer need goes last. One step's failure does not stop the others.
+// longer need goes last. One step's failure does not stop the others. A plan is not to be written to any more.
 func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
+	began := n.clock()
+	seen := n.stirs.now()
+	n.trust(seen)
+	if n.done == nil || !shared(n.done.Routes, p.Routes) || !shared(n.done.VRFs, p.VRFs) || n.done.Tunnel != p.Tunnel ||
+		!shared(n.done.DataPlane.Uplinks, p.DataPlane.Uplinks) {
+		n.stirs.setConcern(concernOf(p)) // what happens from here on to what is made now matters
+	}
+	before := n.done
+	if n.look.due || !seen.watching || seen.all != n.seen.all {
+		before = nil
+	}
+	n.done = nil
+
 	var r Result
 	var errs []error
 	try := func(err error) bool {
 		errs = append(errs, err)
 		return err == nil
 	}
-	try(n.restore(ctx, p))
-	rules := try(addRules(ctx, p.Rules, n.taken.rule))
+	var routes routeChanges
+	known := before != nil && reflect.DeepEqual(before.VRFs, p.VRFs) && reflect.DeepEqual(before.Tunnel, p.Tunnel) && slices.Equal(before.Held, p.Held)
+	if known {
+		routes, known = changesOf(before.Routes, p.Routes)
+	}
+	if known {
+		try(n.route.addChanged(ctx, n.links, routes))
+	} else {
+		try(n.restore(ctx, p))
+	}
+	sameRules := before != nil && same(before.Rules, p.Rules)
+	rules := sameRules || try(n.route.addRules(ctx, p.Rules, n.taken.rule))
 
 	changed, err := n.nft.apply(ctx, p.DataPlane)
 	packets := try(err)
 	if n.nft.missed {
 		n.taken.table()
 	}
-	n.unsettled = n.unsettled || changed
-	if packets && n.unsettled {
-		// The new rules already drop what contradicts them; without its connection a packet begins anew under them.
-		r.Ended, err = endContradictions(ctx, n.flows, p.DataPlane)
-		n.unsettled = !try(err)
+	if changed && n.nft.doubted {
+		n.settled.plan = nil // packets may have passed by other rules
 	}
+	doubted := doubtOf(n.settled.plan, &p.DataPlane, true)
+	r.Contradicted = packets && !doubted.none()
 	r.InForce, r.Restored = rules && packets, n.taken.end(p)
 	if r.InForce {
-		try(pruneRules(ctx, p.Rules))
-		try(pruneRoutes(ctx, p.Routes, p.Held...))
-		if p.Tunnel == nil {
-			try(applyTunnel(ctx, n.links, nil))
+		if !sameRules {
+			try(n.route.pruneRules(ctx, p.Rules))
 		}
-		try(n.vrfs.prune(ctx, n.links, p.VRFs))
+		if known {
+			try(n.route.removeGone(ctx, routes.gone, p.Held))
+		} else {
+			try(n.route.pruneRoutes(ctx, p.Routes, p.Held...))
+			if p.Tunnel == nil {
+				try(applyTunnel(ctx, n.links, nil))
+			}
+			try(n.vrfs.prune(ctx, n.links, p.VRFs))
+		}
 	}
-	return r, errors.Join(errs...)
+	try(n.reread(ctx, p, known, routes))
+	err = errors.Join(errs...)
+	if err == nil {
+		n.done, n.seen = p, seen
+		if before == nil {
+			n.look.cost += n.clock().Sub(began)
+			n.look.next, n.look.due = began.Add(max(lookEvery, lookShare*n.look.cost)), false
+		}
+	}
+	return r, err
+}
+
+// reread reads where tables lead after routes of ours changed, of which no event tells. Where it is otherwise than Facts
+// said, another pass is due.
+func (n *Node) reread(ctx context.Context, p *plan.NodePlan, known bool, changes routeChanges) error {
+	if !n.facts.valid || known && len(changes.set)+len(changes.gone) == 0 {
+		return nil
+	}
+	touched := map[uint32]bool{}
+	table := uint32(0)
+	take := func(r *plan.Route) {
+		if r.Table != table {
+			table = r.Table
+			touched[table] = true
+		}
+	}
+	for _, r := range slices.Concat(changes.set, changes.gone) {
+		take(r)
+	}
+	if !known {
+		for t := range n.facts.Routed {
+			touched[t] = true
+		}
+	}
+	var tables []uint32
+	for t := range n.facts.Routed {
+		if touched[t] {
+			tables = append(tables, t)
+		}
+	}
+	routed, err := readAllRouted(ctx, tables)
+	if err != nil {
+		return err
+	}
+	now := maps.Clone(n.facts.Routed)
+	maps.Copy(now, routed)
+	if !maps.Equal(now, n.facts.Routed) {
+		n.facts.Routed = now
+		n.stirs.wakeUp()
+	}
+	return nil
 }
 
 // restore makes devices and routes that a plan needs.
@@ -139,15 +280,32 @@ func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
 	if p.Tunnel != nil {
 		errs = append(errs, applyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel))
 	}
-	return errors.Join(append(errs, addRoutes(ctx, n.links, p.Routes, n.taken.route))...)
+	return errors.Join(append(errs, n.route.addRoutes(ctx, n.links, p.Routes, n.taken.route))...)
+}
+
+// knownProblems is what Problems found.
+type knownProblems struct {
+	problems []cluster.Problem
+	node     string
+	devices  []string
+	seen     counts
+	next     time.Time // when it is to look again, since no event tells of settings; zero: at once
+	err      error
 }
 
 // Problems tells what on this node keeps packets from passing by these devices, or takes them past our rules. It is the
-// operator's to change.
+// operator's to change. It looks again when somebody has touched what our routes stand on, and every 10 s.
 func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error) {
+	seen, now := n.stirs.now(), n.clock()
+	k := &n.trouble
+	if seen.watching && seen.all == k.seen.all && now.Before(k.next) && node == k.node && slices.Equal(devices, k.devices) {
+		return slices.Clip(k.problems), k.err
+	}
 	bypassed, err := bypassProblems(n.links, node)
 	problems := append(sysctlProblems(node, devices), bypassed...)
-	return append(problems, n.nft.problems(node)...), err
+	problems = append(problems, n.nft.problems(node)...)
+	*k = knownProblems{problems, node, slices.Clone(devices), seen, now.Add(max(lookEvery, lookShare*n.clock().Sub(now))), err}
+	return slices.Clip(problems), err
 }
 
 // Cleanup removes everything of ours from this node, and nothing else. Connections whose mark says that they are ours end:
@@ -157,6 +315,6 @@ func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
 	if errors.As(table, &OwnedError{}) {
 		return table // a daemon would make everything anew
 	}
-	_, flows := endContradictions(ctx, n.flows, plan.DataPlane{Marks: m})
+	_, flows := endContradictions(ctx, plan.DataPlane{Marks: m}, doubt{all: true})
 	return errors.Join(table, flows, cleanup(ctx, n.links))
 }

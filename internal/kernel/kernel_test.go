@@ -113,8 +113,11 @@ func quiet(t *testing.T, apply func() error) {
 }
 
 // watchHere runs watch in the namespace of the test and returns what it wakes.
-func watchHere(t *testing.T, buffer int) <-chan struct{} {
+func watchHere(t *testing.T, buffer int, n ...*Node) <-chan struct{} {
 	t.Helper()
+	if n == nil {
+		n = []*Node{{}}
+	}
 	ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	require.NoError(t, err)
 	woken := make(chan struct{}, 1)
@@ -126,7 +129,7 @@ func watchHere(t *testing.T, buffer int) <-chan struct{} {
 			done <- err
 			return
 		}
-		done <- watch(ctx, buffer, func() {
+		done <- n[0].watch(ctx, buffer, func() {
 			select {
 			case woken <- struct{}{}:
 			default:

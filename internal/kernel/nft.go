@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -30,9 +31,13 @@ const sendBuffer = 64 << 20
 type nft struct {
 	wrote, showed [sha256.Size]byte
 	writer        *tableWriter
-	flags         uint32          // that the table should have
-	inForce       *plan.DataPlane // what the last apply brought about; nil: it failed
-	missed        bool            // the last apply found that somebody had been at the table
+	claimed       bool
+	flags         uint32                       // that the table should have
+	inForce       *plan.DataPlane              // what the last apply brought about; nil: it failed
+	paths         map[plan.PathKey]plan.PathID // of that
+	missed        bool                         // the last apply found that somebody had been at the table
+	doubted       bool                         // the last apply could not take it that the table was as it had left it
+	trusted       bool                         // nobody else has been at the table since then: set by whoever listens
 }
 
 // open opens what is needed to read.
@@ -46,24 +51,26 @@ func (*nft) open() (*nftables.Conn, error) {
 	return c, nil
 }
 
-// claim opens the socket that is to own the table, unless it is open.
+// claim finds out which flags the table can have, once, and opens the socket that is to own it unless it is open.
 func (n *nft) claim(flags uint32) error {
-	if n.writer != nil {
+	if n.claimed {
 		return nil
 	}
-	w, err := openTableWriter()
-	if err != nil {
-		return err
+	if n.writer == nil {
+		w, err := openTableWriter()
+		if err != nil {
+			return err
+		}
+		n.writer = w
 	}
 	if flags != 0 {
-		if able, err := w.takesFlags(flags); err != nil {
-			w.close()
+		if able, err := n.writer.takesFlags(flags); err != nil {
 			return err
 		} else if !able {
 			flags = 0
 		}
 	}
-	n.writer, n.flags = w, flags
+	n.flags, n.claimed = flags, true
 	return nil
 }
 
@@ -84,6 +91,12 @@ func (n *nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err er
 		changed, err = true, nil
 	}
 	if err == nil {
+		if n.paths == nil || before == nil || !slices.EqualFunc(before.Paths, d.Paths, func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }) {
+			n.paths = make(map[plan.PathKey]plan.PathID, len(d.Paths))
+			for _, p := range d.Paths {
+				n.paths[p.Key] = p.ID
+			}
+		}
 		n.inForce = &d
 	}
 	return changed, err
@@ -92,7 +105,7 @@ func (n *nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err er
 func (n *nft) close() {
 	if n.writer != nil {
 		n.writer.close()
-		n.writer = nil
+		n.writer, n.claimed, n.trusted = nil, false, false
 	}
 }
 
@@ -100,61 +113,78 @@ func (n *nft) close() {
 // whole, in place of the one that is there, where that has other flags, which nobody can change, or where asked for: fresh
 // forgets what it holds.
 func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fresh bool) (changed bool, err error) {
-	now, err := readTableState()
-	if err != nil {
-		return false, err
-	}
-	if now.owner != 0 && now.owner != n.writer.port {
-		return false, OwnedError{now.owner}
-	}
-	known := before != nil && now.owner == n.writer.port && !fresh
-	if known && sameDataPlane(before, &d) {
-		return false, nil
-	}
-	orphan := now.exists && now.flags == tablePersist
-	replace := now.exists && (fresh || now.flags != flags && (!orphan || flags != tableOwned))
-
-	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
-	want, wantChains := sets(d), chains(d)
-	wrote, err := fingerprint(wantChains)
-	if err != nil {
-		return false, err
-	}
-	rewrite := !now.exists || replace || wrote != n.wrote
-	written := n.showed != [sha256.Size]byte{}
-	n.missed = written && !now.exists
-	var has contents
-	switch {
-	case known:
-		has = contentsOf(*before)
-	case now.exists && !fresh:
-		if has, err = n.read(table); err != nil {
+	known := before != nil && !fresh && n.trusted
+	now := tableState{exists: true, flags: flags}
+	if !known {
+		if now, err = readTableState(); err != nil {
 			return false, err
 		}
-		n.missed = written && has.showed != n.showed
-		rewrite = rewrite || has.showed != n.showed
+		if now.owner != 0 && now.owner != n.writer.port {
+			return false, OwnedError{now.owner}
+		}
+		known = before != nil && now.owner == n.writer.port && !fresh
 	}
+	n.doubted, n.missed = !known, false
+	rest := known && sameFixed(before, &d) // all but addresses is as it was
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
 	t, err := newTransaction()
 	if err != nil {
 		return false, fmt.Errorf("begin transaction: %w", err)
 	}
-	if orphan && !rewrite {
+	if rest {
+		addresses := between(before, &d)
+		if !addresses.differs {
+			return false, nil
+		}
+		t.batch = addresses.messages()
+		if err := t.commit(n.writer, flags); err != nil {
+			return false, fmt.Errorf("commit to nftables table %s: %w", tableName, err)
+		}
+		return true, nil
+	}
+	orphan := now.exists && now.flags == tablePersist
+	replace := now.exists && (fresh || now.flags != flags && (!orphan || flags != tableOwned))
+
+	c := tableChange{table: table, sets: sets(d), chains: chains(d), replace: replace}
+	wrote, err := fingerprint(c.chains)
+	if err != nil {
+		return false, err
+	}
+	c.rewrite = !now.exists || replace || wrote != n.wrote
+	written := n.showed != [sha256.Size]byte{}
+	n.missed = written && !now.exists
+	switch {
+	case known:
+		c.has, c.addresses = contentsOf(*before), between(before, &d)
+	case now.exists && !fresh:
+		if c.has, err = n.read(table, &d); err != nil {
+			return false, err
+		}
+		n.missed = written && c.has.showed != n.showed
+		c.rewrite = c.rewrite || c.has.showed != n.showed
+		fallthrough
+	default:
+		c.addresses = reach(c.has.addresses, &d, replace || !now.exists)
+	}
+	if orphan && !c.rewrite {
 		t.AddTable(table)
 	}
-	c := tableChange{table: table, sets: want, chains: wantChains, has: has, rewrite: rewrite, replace: replace}
 	if changed, err = c.queue(t); err != nil {
 		return false, err
 	}
-	var more []netlink.Message
-	if rewrite {
-		if more, err = ownSourceRules(); err != nil {
+	if c.rewrite {
+		own, err := ownSourceRules()
+		if err != nil {
+			return false, err
+		}
+		if err := t.raw(own...); err != nil {
 			return false, err
 		}
 	}
-	if err := t.commit(n.writer, flags, more...); err != nil {
+	if err := t.commit(n.writer, flags); err != nil {
 		return false, fmt.Errorf("commit to nftables table %s: %w", tableName, err)
 	}
-	if rewrite {
+	if c.rewrite {
 		if n.showed, err = n.shown(); err != nil {
 			return false, err
 		}
@@ -163,15 +193,24 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 	return changed || !now.exists || fresh, nil
 }
 
-// sameDataPlane compares what may be long without reflection.
-func sameDataPlane(a, b *plan.DataPlane) bool {
-	if !a.Endpoints.Same(b.Endpoints) || !a.Ingress.Same(b.Ingress) {
+// sameFixed says whether two plans are the same but for addresses. Where they share slices it looks no further.
+func sameFixed(a, b *plan.DataPlane) bool {
+	if !same(a.Cluster, b.Cluster) || !same(a.Pods, b.Pods) || !same(a.Guests, b.Guests) {
 		return false
 	}
 	x, y := *a, *b
 	x.Endpoints, y.Endpoints = sorted.List[plan.Endpoint]{}, sorted.List[plan.Endpoint]{}
 	x.Ingress, y.Ingress = sorted.List[plan.IngressIP]{}, sorted.List[plan.IngressIP]{}
+	x.Cluster, x.Pods, x.Guests, y.Cluster, y.Pods, y.Guests = nil, nil, nil, nil, nil, nil
 	return reflect.DeepEqual(x, y)
+}
+
+// same says whether two slices hold the same, at once where they are one.
+func same[T comparable](a, b []T) bool { return shared(a, b) || slices.Equal(a, b) }
+
+// shared says whether two slices are one.
+func shared[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // fingerprint sums up what is to be written into the chains.
@@ -251,8 +290,16 @@ func (*nft) exists(c *nftables.Conn) (bool, error) {
 	return false, nil
 }
 
-// paths reads the path ids in force.
-func (n *nft) paths() (map[plan.PathKey]plan.PathID, error) {
+// pathsInForce are the path ids in force, read where they are not known.
+func (n *nft) pathsInForce() (map[plan.PathKey]plan.PathID, error) {
+	if n.inForce != nil && n.trusted {
+		return n.paths, nil
+	}
+	return n.readPaths()
+}
+
+// readPaths reads the path ids in force.
+func (n *nft) readPaths() (map[plan.PathKey]plan.PathID, error) {
 	c, err := n.open()
 	if err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ func TestTableIsMadeKeptAndReplaced(t *testing.T) {
 	require.False(t, changed, "the same plan must change nothing")
 	require.Equal(t, first, ruleset(t))
 
-	paths, err := n.paths()
+	paths, err := n.readPaths()
 	require.NoError(t, err)
 	require.Equal(t, map[plan.PathKey]plan.PathID{
 		{Kind: plan.PathNetwork, Name: "default"}: 1, {Kind: plan.PathNetwork, Name: "red"}: 2, {Kind: plan.PathSteer, Name: "b"}: 3,

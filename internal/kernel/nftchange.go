@@ -13,26 +13,37 @@ import (
 
 // contents is what the table holds.
 type contents struct {
-	sets     []*nftables.Set
-	elements map[string][]nftables.SetElement // by set
-	chains   map[string]bool                  // but for own-source, which stays
-	showed   [sha256.Size]byte                // sum of the rules
+	sets      map[string]*nftables.Set
+	elements  map[string][]nftables.SetElement // by set, but for those of addresses
+	addresses map[setName]map[string]string    // what stands in those: key and value, as readElements has them
+	chains    map[string]bool                  // but for own-source, which stays
+	showed    [sha256.Size]byte                // sum of the rules
 }
 
-// read reads the contents from the kernel.
-func (n *nft) read(table *nftables.Table) (has contents, err error) {
+// read reads the contents from the kernel. Sets that d has not are of no interest: they go.
+func (n *nft) read(table *nftables.Table, d *plan.DataPlane) (has contents, err error) {
 	c, err := n.open()
 	if err != nil {
 		return has, err
 	}
 	defer func() { _ = c.CloseLasting() }()
-	if has.sets, err = c.GetSets(table); err != nil {
+	all, err := c.GetSets(table)
+	if err != nil {
 		return has, fmt.Errorf("list sets of nftables table %s: %w", tableName, err)
 	}
-	has.elements, has.chains = make(map[string][]nftables.SetElement, len(has.sets)), map[string]bool{}
-	for _, s := range has.sets {
+	has = contents{
+		sets: make(map[string]*nftables.Set, len(all)), elements: make(map[string][]nftables.SetElement, len(all)),
+		addresses: map[setName]map[string]string{}, chains: map[string]bool{},
+	}
+	ofAddresses := addressSets(d)
+	for _, s := range all {
 		s.Table = table
-		if has.elements[s.Name], err = n.elements(c, s); err != nil {
+		has.sets[s.Name] = s
+		if name, ok := ofAddresses[s.Name]; ok {
+			if has.addresses[name], err = readElements(s.Name); err != nil {
+				return has, err
+			}
+		} else if has.elements[s.Name], err = n.elements(c, s); err != nil {
 			return has, err
 		}
 	}
@@ -49,11 +60,11 @@ func (n *nft) read(table *nftables.Table) (has contents, err error) {
 	return has, err
 }
 
-// contentsOf is what a table that was written by d holds, but for elements that leave by themselves.
+// contentsOf is what a table that was written by d holds, but for addresses.
 func contentsOf(d plan.DataPlane) contents {
-	has := contents{elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
+	has := contents{sets: map[string]*nftables.Set{}, elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
 	for _, s := range sets(d) {
-		has.sets = append(has.sets, &s.Set)
+		has.sets[s.Name] = &s.Set
 		has.elements[s.Name] = s.elements
 	}
 	for _, ch := range chains(d) {
@@ -64,12 +75,13 @@ func contentsOf(d plan.DataPlane) contents {
 
 // tableChange is what makes the table hold what it should.
 type tableChange struct {
-	table   *nftables.Table
-	sets    []*set
-	chains  []chain
-	has     contents
-	rewrite bool // the rules
-	replace bool // everything
+	table     *nftables.Table
+	sets      []*set
+	chains    []chain
+	has       contents
+	addresses *elementChanges
+	rewrite   bool // the rules
+	replace   bool // everything
 }
 
 // queue queues the change, and says whether other elements are in it than before.
@@ -101,6 +113,10 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 		}
 		changed = changed || differs
 	}
+	changed = changed || c.addresses.differs
+	if err := t.raw(c.addresses.messages()...); err != nil {
+		return false, err
+	}
 	for i, ch := range made {
 		for _, r := range c.chains[i].rules {
 			t.AddRule(&nftables.Rule{Table: c.table, Chain: ch, Exprs: r})
@@ -117,25 +133,20 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	return changed, nil
 }
 
-// queueSet queues a set and its elements.
+// queueSet queues a set, and its elements where it is not one of addresses.
 func (c *tableChange) queueSet(t *transaction, w *set) (changed bool, err error) {
 	w.Table = c.table
-	had, there := c.has.elements[w.Name]
-	if c.rewrite || !there {
+	if c.rewrite || c.has.sets[w.Name] == nil {
 		if err := t.AddSet(&w.Set, nil); err != nil {
 			return false, err
 		}
 	}
+	had := c.has.elements[w.Name]
 	if w.HasTimeout { // what is in there leaves by itself
 		if c.replace {
 			err = t.add(w, remaining(had))
 		}
 		return false, err
-	}
-	if w.former != nil {
-		if err := t.add(w.former, w.left(had)); err != nil {
-			return false, err
-		}
 	}
 	add, remove := w.difference(had)
 	changed = len(add)+len(remove) > 0

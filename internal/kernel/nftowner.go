@@ -61,32 +61,41 @@ func openTableWriter() (*tableWriter, error) {
 
 func (w *tableWriter) close() { w.sock.Close() }
 
-// commit has the kernel carry out the messages of one transaction, its edges included, all or none of them.
-func (w *tableWriter) commit(batch []netlink.Message) error {
-	last := len(batch) - 2 // before the edge
-	if last < 1 {
+// commit has the kernel carry out the messages as one transaction, all or none of them.
+func (w *tableWriter) commit(messages []netlink.Message) error {
+	if len(messages) == 0 {
 		return nil
 	}
-	var b []byte
-	for i, m := range batch {
-		w.seq++
-		m.Header.PID, m.Header.Sequence = 0, w.seq
+	edge := len(batchEdge(unix.NFNL_MSG_BATCH_BEGIN).Data) + unix.SizeofNlMsghdr
+	size := 2 * edge
+	for _, m := range messages {
+		size += unix.SizeofNlMsghdr + align(len(m.Data))
+	}
+	b := w.append(make([]byte, 0, size), batchEdge(unix.NFNL_MSG_BATCH_BEGIN))
+	for i, m := range messages {
 		// Errors come unasked for; that it was received at all is said once.
-		if m.Header.Flags &^= netlink.Acknowledge; i == last {
+		if m.Header.Flags &^= netlink.Acknowledge; i == len(messages)-1 {
 			m.Header.Flags |= netlink.Acknowledge
 		}
-		m.Header.Length = uint32(unix.SizeofNlMsghdr + align(len(m.Data)))
-		m.Data = append(m.Data, make([]byte, align(len(m.Data))-len(m.Data))...)
-		encoded, err := m.MarshalBinary()
-		if err != nil {
-			return fmt.Errorf("encode message %d: %w", i, err)
-		}
-		b = append(b, encoded...)
+		b = w.append(b, m)
 	}
+	last := w.seq
+	b = w.append(b, batchEdge(unix.NFNL_MSG_BATCH_END))
 	if err := unix.Sendto(w.sock.GetFd(), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
-	return w.answers(w.seq - 1)
+	return w.answers(last)
+}
+
+// append appends a message as it is sent. The kernel fills in the port.
+func (w *tableWriter) append(b []byte, m netlink.Message) []byte {
+	w.seq++
+	b = binary.NativeEndian.AppendUint32(b, uint32(unix.SizeofNlMsghdr+align(len(m.Data))))
+	b = binary.NativeEndian.AppendUint16(b, uint16(m.Header.Type))
+	b = binary.NativeEndian.AppendUint16(b, uint16(m.Header.Flags))
+	b = binary.NativeEndian.AppendUint32(b, w.seq)
+	b = append(append(b, 0, 0, 0, 0), m.Data...)
+	return append(b, make([]byte, align(len(m.Data))-len(m.Data))...)
 }
 
 // answers reads what the kernel has said to the messages just sent, which it carries out before the sending ends.
@@ -119,39 +128,46 @@ func (w *tableWriter) answers(last uint32) error {
 	}
 }
 
-// transaction collects changes to our table. The library encodes them, and the socket that owns the table sends them.
+// transaction collects changes to our table. The library encodes most of them, and the socket that owns the table sends them.
 type transaction struct {
 	*nftables.Conn
-	batch []netlink.Message
+	batch []netlink.Message // without the edges
 }
 
 func newTransaction() (*transaction, error) {
 	t := &transaction{}
 	// The library has no other way to have its messages sent by a socket that is not its own.
 	c, err := nftables.New(nftables.WithTestDial(func(batch []netlink.Message) ([]netlink.Message, error) {
-		t.batch = append(t.batch, batch...)
+		t.batch = append(t.batch, batch[1:len(batch)-1]...)
 		return nil, io.EOF // no answers
 	}))
 	t.Conn = c
 	return t, err
 }
 
-// commit sends what was collected, with more messages at its end. Tables are made with the flags given: the library knows none.
-func (t *transaction) commit(w *tableWriter, flags uint32, more ...netlink.Message) error {
+// raw appends messages to what was collected so far.
+func (t *transaction) raw(messages ...netlink.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("encode transaction: %w", err)
+	}
+	t.batch = append(t.batch, messages...)
+	return nil
+}
+
+// commit sends what was collected. Tables are made with the flags given: the library knows none.
+func (t *transaction) commit(w *tableWriter, flags uint32) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if len(t.batch) == 0 {
-		return nil
-	}
-	end := len(t.batch) - 1
-	batch := append(append(t.batch[:end:end], more...), t.batch[end])
-	for i, m := range batch {
+	for i, m := range t.batch {
 		if m.Header.Type == netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE) {
-			batch[i] = newTable(tableName, flags)
+			t.batch[i] = newTable(tableName, flags)
 		}
 	}
-	return w.commit(batch)
+	return w.commit(t.batch)
 }
 
 func newTable(name string, flags uint32) netlink.Message {
@@ -164,10 +180,8 @@ func newTable(name string, flags uint32) netlink.Message {
 // takesFlags says whether the kernel knows these flags of a table. It is asked by a table that is gone at once.
 func (w *tableWriter) takesFlags(flags uint32) (bool, error) {
 	err := w.commit([]netlink.Message{
-		batchEdge(unix.NFNL_MSG_BATCH_BEGIN),
 		newTable(probeName, flags),
 		nftMessage(unix.NFT_MSG_DELTABLE, 0, encode(netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(probeName + "\x00")})),
-		batchEdge(unix.NFNL_MSG_BATCH_END),
 	})
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):

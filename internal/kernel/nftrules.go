@@ -14,13 +14,13 @@ import (
 
 // Names of the sets and maps; those with addresses carry the family's suffix.
 const (
-	setUplinks    = "uplinks"     // device : jump from-N
+	setUplinks    = "uplinks"     // device that is an uplink or leads to other nodes : the chain of what comes by it
 	setDevices    = "devices"     // every uplink
 	setReplies    = "replies"     // ct mark of a connection that came in by N : goto reply-N
-	setNAT        = "nat"         // ct mark of an egress flow : goto its chain of nat
 	setGuards     = "guards"      // ct mark : goto its guard
 	setPaths      = "paths"       // path id, its meaning as the comment: the only memory there is
-	setEgress     = "egress"      // selected pod : goto path-N or no-path
+	setEgress     = "egress"      // selected pod : path id, 0 where it has none
+	setGoing      = "going"       // ct mark of an egress flow : jump going-N
 	setSource     = "source"      // selected pod : the address it leaves with, itself where it is steered on
 	setSources    = "sources"     // selected pod . that address: what a connection's first source and a packet's must be
 	setMasquerade = "masqueraded" // selected pods that leave with the outgoing interface's address
@@ -28,8 +28,7 @@ const (
 	setPods       = "pods"        // addresses that must not cross an uplink as they are
 	setIngress    = "ingress"     // ingress IPs
 	setGuests     = "guests"      // pods of other nodes
-	setBetween    = "between"     // devices that lead to other nodes
-	setStrays     = "strays"      // ingress IP : goto stray-N
+	setStrays     = "strays"      // ingress IP : path id
 	setResumed    = "resumed"     // ingress IPs of which another node was the host before
 	setKeeps      = "keeps"       // ct mark of an egress flow : goto keep-N
 	setKept       = "kept"        // per path: selected pods whose flows may stay on it
@@ -51,8 +50,12 @@ type chain struct {
 // Chains that are named in more than one place.
 const (
 	chainOwnSource = "own-source"
+	chainOurs      = "ours"
+	chainBetween   = "between"
 	chainPass      = "pass"
 	chainKept      = "kept"
+	chainWays      = "ways"
+	chainStrays    = "strays"
 )
 
 // Priorities. Ours comes after DNAT (-100), so that destinations are the real ones; our SNAT before any CNI's (kindnet
@@ -70,15 +73,20 @@ const (
 func chains(d plan.DataPlane) []chain {
 	m := d.Marks
 	base := []chain{
-		{name: "prerouting", hook: nftables.ChainHookPrerouting, priority: priorityPrerouting, kind: nftables.ChainTypeFilter, rules: prerouting()},
+		{name: "prerouting", hook: nftables.ChainHookPrerouting, priority: priorityPrerouting, kind: nftables.ChainTypeFilter, rules: prerouting(m)},
 		{name: "output", hook: nftables.ChainHookOutput, priority: priorityOutput, kind: nftables.ChainTypeRoute, rules: output(d)},
-		{name: "forward", hook: nftables.ChainHookForward, priority: priorityForward, kind: nftables.ChainTypeFilter, rules: forward(d)},
+		{name: "forward", hook: nftables.ChainHookForward, priority: priorityForward, kind: nftables.ChainTypeFilter, rules: forward(m)},
 		{name: "nat", hook: nftables.ChainHookPostrouting, priority: priorityNAT, kind: nftables.ChainTypeNAT, rules: [][]expr.Any{
-			join(ourCtMark(m), verdictOf(setNAT)),
+			join(ctHas(expr.CtKeyMARK, m.EgressBit()), goTo("snat")),
 		}},
 		{name: "resume", hook: nftables.ChainHookPrerouting, priority: priorityResume, kind: nftables.ChainTypeNAT, rules: resume()},
 		{name: "guard", hook: nftables.ChainHookPostrouting, priority: priorityGuard, kind: nftables.ChainTypeFilter, rules: guard(m)},
-		{name: "came-in", rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setReplies))}},
+		{name: chainOurs, rules: ours(m)},
+		{name: "outwards", rules: outwards()},
+		{name: "backwards", rules: backwards(m)},
+		{name: "sent", rules: sent(d)},
+		{name: chainBetween, rules: fromNodes(m)},
+		{name: "came-in", rules: [][]expr.Any{join(ctHas(expr.CtKeyMARK, m.Mask), ourCtMark(m), verdictOf(setReplies))}},
 		{name: "late", rules: late()},
 		{name: "exempt", rules: exempt()},
 		{name: chainKept, rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setKeeps))}},
@@ -87,23 +95,34 @@ func chains(d plan.DataPlane) []chain {
 		{name: chainPass, rules: [][]expr.Any{join(setPacketMark(m, 0), accept)}}, // our bits do not leave this node
 	}
 	for _, p := range d.Paths {
-		base = append(base, pathChains(m, p)...)
+		base = append(append(base, going(m, p)), pathChains(d, p)...)
 	}
-	return base
+	return append(base, waysOf(d)...)
 }
 
-func prerouting() [][]expr.Any {
+func prerouting(m plan.Marks) [][]expr.Any {
+	rules := append([][]expr.Any{join(inInterface(), verdictOf(setUplinks))}, bySource(m)...)
+	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew), goTo("late")))
+}
+
+// bySource finds selected pods' packets, and what answers connections that came in.
+func bySource(m plan.Marks) [][]expr.Any {
 	rules := [][]expr.Any{
-		join(inInterface(), verdictOf(setUplinks)),
 		join(reply, goTo("came-in")),
+		join(ctHas(expr.CtKeyMARK, m.EgressBit()), ourCtMark(m), verdictOf(setGoing)),
 	}
 	for _, f := range families {
-		rules = append(rules, join(f.source(), verdictOf(setEgress+f.suffix)))
+		rules = append(rules, join(f.source(), anyPath(setEgress+f.suffix), goTo(chainWays+f.suffix)))
 	}
+	return rules
+}
+
+// fromNodes is for what comes from another node, by no uplink.
+func fromNodes(m plan.Marks) [][]expr.Any {
+	rules := bySource(m)
 	for _, f := range families {
 		// Its node steers it here already or still; by the default route it would take this node's address.
-		rules = append(rules, join(inInterface(), in(setBetween), f.source(), in(setGuests+f.suffix), original,
-			f.load(f.dst, reg), notIn(setCluster+f.suffix), drop))
+		rules = append(rules, join(f.source(), in(setGuests+f.suffix), original, f.load(f.dst, reg), notIn(setCluster+f.suffix), drop))
 	}
 	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew), goTo("late")))
 }
@@ -114,16 +133,24 @@ func late() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
 		answer := join(f.destination(), in(setFormer+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix), ctLacks(expr.CtKeySTATUS, statusDNAT))
-		rules = append(rules, join(answer, tcpWithoutSYN, drop), join(answer, notTCP, drop),
+		rules = append(rules, join(tcpWithoutSYN, answer, drop), join(notTCP, answer, drop),
 			// The middle of a connection, which a host that lost sight of this node handed over: its pod knows it by another name.
-			join(f.destination(), f.isKeyOf(setSource+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix),
-				ctLacks(expr.CtKeySTATUS, statusDNAT), tcpWithoutSYN, drop))
+			join(tcpWithoutSYN, f.destination(), f.isKeyOf(setSource+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix),
+				ctLacks(expr.CtKeySTATUS, statusDNAT), drop))
 	}
 	return rules
 }
 
 // output serves what this node sends itself: replies of its own sockets, and ICMP errors about routed packets.
 func output(d plan.DataPlane) [][]expr.Any {
+	return [][]expr.Any{
+		join(ctHas(expr.CtKeyMARK, d.Marks.Mask), jump("sent")),
+		join(outInterface(), in(setDevices), jump("backwards")),
+	}
+}
+
+// sent is what the node sends on connections of ours.
+func sent(d plan.DataPlane) [][]expr.Any {
 	m := d.Marks
 	rules := [][]expr.Any{join(reply, jump("came-in"))}
 	for _, p := range d.Paths {
@@ -131,30 +158,25 @@ func output(d plan.DataPlane) [][]expr.Any {
 		egress := m.Egress(p.ID)
 		rules = append(rules, join(original, ctMarkIs(m, egress), setPacketMark(m, egress), accept))
 	}
+	return rules
+}
+
+// backwards leads what the kernel answers a pod in the context of the VRF that the pod's packet was about to leave by.
+func backwards(m plan.Marks) (rules [][]expr.Any) {
 	for _, f := range families {
-		// The kernel answers a pod in the context of the VRF that the packet was about to leave by: lead it back.
-		rules = append(rules, join(outInterface(), in(setDevices), f.destination(), in(setPods+f.suffix), setPacketMark(m, m.Cluster())))
+		rules = append(rules, join(f.destination(), in(setPods+f.suffix), setPacketMark(m, m.Cluster())))
 	}
 	return rules
 }
 
-func forward(d plan.DataPlane) [][]expr.Any {
-	m := d.Marks
-	var rules [][]expr.Any
-	for _, p := range d.Paths {
-		if p.Tunneled {
-			rules = append(rules,
-				join(ctMarkIs(m, m.Egress(p.ID)), ipv4.is(), clampMSS(d.ClampMSS4)),
-				join(ctMarkIs(m, m.Egress(p.ID)), ipv6.is(), clampMSS(d.ClampMSS6)))
-		}
-	}
+func forward(m plan.Marks) [][]expr.Any {
+	rules := [][]expr.Any{join(ctHas(expr.CtKeySTATE, stateEstablished|stateRelated), accept)}
 	for _, f := range families {
 		// The rest of a connection that ended with the pod's selection: no NAT, a CNI's neither, would give it a source.
 		rules = append(rules, join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(setFormer+f.suffix),
 			f.load(f.dst, reg), notIn(setCluster+f.suffix), drop))
 	}
 	rules = append(rules,
-		join(ctHas(expr.CtKeySTATE, stateEstablished|stateRelated), accept),
 		join(packetMarkHas(m.EgressBit()), accept)) // a stray on its way to the other of host and standby
 	for _, f := range families {
 		// No Service took it: forwarded by the default route it would come back, until its hop limit ends.
@@ -168,7 +190,7 @@ func forward(d plan.DataPlane) [][]expr.Any {
 func resume() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
-		rules = append(rules, join(inInterface(), in(setDevices), f.destination(), in(setResumed+f.suffix), tcpWithoutSYN, f.sameDestination()))
+		rules = append(rules, join(tcpWithoutSYN, inInterface(), in(setDevices), f.destination(), in(setResumed+f.suffix), f.sameDestination()))
 	}
 	return rules
 }
@@ -199,14 +221,27 @@ func snat() [][]expr.Any {
 
 // guard lets nothing out that has the wrong source or goes the wrong way, whatever happened before.
 func guard(m plan.Marks) [][]expr.Any {
-	rules := [][]expr.Any{
+	return [][]expr.Any{
+		join(ctHas(expr.CtKeyMARK, m.Mask), jump(chainOurs)),
+		join(outInterface(), in(setDevices), jump("outwards")),
+		join(packetMarkHas(m.EgressBit()), setPacketMark(m, 0)), // a stray without a connection
+	}
+}
+
+// ours guards what has a mark of ours. What came in by a network that is gone is like any other packet.
+func ours(m plan.Marks) [][]expr.Any {
+	return [][]expr.Any{
 		join(ourCtMark(m), verdictOf(setGuards)),
 		join(ctHas(expr.CtKeyMARK, m.EgressBit()), drop), // its path is gone, and its connection about to end
 	}
+}
+
+// outwards guards what leaves by an uplink and is no flow of ours.
+func outwards() (rules [][]expr.Any) {
 	for _, f := range families {
-		rules = append(rules, join(outInterface(), in(setDevices), f.source(), in(setPods+f.suffix), drop))
+		rules = append(rules, join(f.source(), in(setPods+f.suffix), drop))
 	}
-	return append(rules, join(packetMarkHas(m.EgressBit()), setPacketMark(m, 0))) // a stray without a connection
+	return rules
 }
 
 func isDefault(p plan.Path) bool {
@@ -238,23 +273,27 @@ func leftBehind(p plan.Path) [][]expr.Any {
 }
 
 // pathChains are the chains of one path.
-func pathChains(m plan.Marks, p plan.Path) []chain {
+func pathChains(d plan.DataPlane, p plan.Path) []chain {
+	m := d.Marks
 	egress, ingress := m.Egress(p.ID), m.Ingress(p.ID)
 	done := goTo(chainPass)
 
 	inwards := join(outInterface(), notIn(setDevices)) // to the pods: an uplink is never the way there
-	guardRules := [][]expr.Any{join(reply, inwards, done)}
+	var guardRules [][]expr.Any
+	if p.Tunneled {
+		guardRules = append(guardRules, join(ipv4.is(), clampMSS(d.ClampMSS4)), join(ipv6.is(), clampMSS(d.ClampMSS6)))
+	}
+	guardRules = append(guardRules, join(reply, inwards, done))
 	guardRules = append(guardRules, leftBehind(p)...)
 	guardRules = append(guardRules, jump(chainOwnSource), drop)
 
 	all := []chain{
 		// A selected pod's packets. A flow that had another path, or none, when it began must not go on.
 		{name: named("path", p.ID), rules: [][]expr.Any{
-			join(ctMarkIs(m, egress), setPacketMark(m, egress), accept),
 			jump("exempt"),
-			jump(chainKept),
 			// One that nobody has answered is new for as long, but its source is bound already, for the path that it has.
 			join(ctMarkIs(m, 0), ctHas(expr.CtKeySTATE, stateNew), setCtMark(m, egress), setPacketMark(m, egress), accept),
+			jump(chainKept),
 			drop,
 		}},
 		{name: named("guard", p.ID), rules: guardRules},
@@ -284,7 +323,7 @@ func pathChains(m plan.Marks, p plan.Path) []chain {
 		join(original, ctHas(expr.CtKeySTATUS, statusDNAT), came),
 	}
 	for _, f := range families {
-		from = append(from, join(f.destination(), verdictOf(setStrays+f.suffix)))
+		from = append(from, join(f.destination(), anyPath(setStrays+f.suffix), goTo(chainStrays+f.suffix)))
 	}
 	for _, f := range families {
 		from = append(from, join(f.destination(), in(setIngress+f.suffix), came))
@@ -297,6 +336,8 @@ func pathChains(m plan.Marks, p plan.Path) []chain {
 		from = append(from, join(original, f.source(), notIn(setCluster+f.suffix), f.load(f.dst, reg), in(setPods+f.suffix), drop))
 	}
 	return append(all,
+		// An uplink that leads to other nodes too.
+		chain{name: named(chainBetween, p.ID), rules: [][]expr.Any{jump(named("from", p.ID)), goTo(chainBetween)}},
 		// Packets from an uplink. Each passes twice where the uplink is enslaved: as the interface's, then as the VRF's.
 		chain{name: named("from", p.ID), rules: from},
 		chain{name: named("reply", p.ID), rules: [][]expr.Any{join(setPacketMark(m, egress), accept)}},

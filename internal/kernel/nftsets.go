@@ -15,21 +15,21 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
+// devicesMost is how many devices a set has room for.
+const devicesMost = 1024
+
 // set is one set or map as it should be.
 type set struct {
 	nftables.Set
-	elements []nftables.SetElement
-	former   *set // keeps the keys that leave this one for a while; nil: none does
+	elements []nftables.SetElement // but for sets of addresses, see element
 }
 
-// sets is everything that is looked up.
+// sets is everything that is looked up. What stands in sets of addresses is not among it, see element.
 func sets(d plan.DataPlane) []*set {
-	byName := map[string]*set{}
 	var all []*set
 	add := func(name string, s nftables.Set) *set {
 		s.Name = name
 		n := &set{Set: s}
-		byName[name] = n
 		all = append(all, n)
 		return n
 	}
@@ -39,21 +39,21 @@ func sets(d plan.DataPlane) []*set {
 		s.IsMap, s.DataType = true, nftables.TypeVerdict
 		return s
 	}
+	// Of a set that has a size the kernel makes one whose lookup takes half the time (nft_hash).
+	ifname.Size, mark.Size = devicesMost, 2*uint32(d.Marks.MaxPath())
 	uplinks, devices := add(setUplinks, verdicts(ifname)), add(setDevices, ifname)
-	replies, nat, guards := add(setReplies, verdicts(mark)), add(setNAT, verdicts(mark)), add(setGuards, verdicts(mark))
+	replies, guards := add(setReplies, verdicts(mark)), add(setGuards, verdicts(mark))
 	paths, keeps := add(setPaths, mark), add(setKeeps, verdicts(mark))
-
-	between := add(setBetween, ifname)
-	for _, device := range d.Between {
-		between.element(deviceKey(device))
-	}
+	onward := add(setGoing, verdicts(mark))
 
 	m := d.Marks
 	for _, p := range d.Paths {
 		paths.elements = append(paths.elements, nftables.SetElement{Key: native(uint32(p.ID)), Comment: pathComment(p.Key)})
-		nat.goTo(native(m.Egress(p.ID)), "snat")
 		guards.goTo(native(m.Egress(p.ID)), named("guard", p.ID))
 		keeps.goTo(native(m.Egress(p.ID)), named("keep", p.ID))
+		onward.elements = append(onward.elements, nftables.SetElement{
+			Key: native(m.Egress(p.ID)), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: named("going", p.ID)},
+		})
 		if p.Key.Kind == plan.PathSteer {
 			guards.goTo(native(m.Ingress(p.ID)), named("guard-stray", p.ID))
 		}
@@ -69,68 +69,44 @@ func sets(d plan.DataPlane) []*set {
 		}
 	}
 	for _, u := range d.Uplinks {
-		uplinks.elements = append(uplinks.elements, nftables.SetElement{
-			Key: deviceKey(u.Device), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: named("from", u.Path)},
-		})
+		if slices.Contains(d.Between, u.Device) {
+			uplinks.goTo(deviceKey(u.Device), named(chainBetween, u.Path))
+		} else {
+			uplinks.elements = append(uplinks.elements, nftables.SetElement{
+				Key: deviceKey(u.Device), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: named("from", u.Path)},
+			})
+		}
 		devices.element(deviceKey(u.Device))
+	}
+	for _, device := range d.Between {
+		if !slices.ContainsFunc(d.Uplinks, func(u plan.Uplink) bool { return u.Device == device }) {
+			uplinks.goTo(deviceKey(device), chainBetween)
+		}
 	}
 
 	for _, f := range families {
 		addr := nftables.Set{KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian}
-		ranges, pairs, toAddr := addr, addr, addr
+		ranges, pairs, toAddr, toPath := addr, addr, addr, addr
 		ranges.Interval = true
 		pairs.Concatenation, pairs.KeyType = true, nftables.MustConcatSetType(f.datatype(), f.datatype())
 		toAddr.IsMap, toAddr.DataType = true, f.datatype()
+		toPath.IsMap, toPath.DataType = true, nftables.TypeMark
 		timed := addr
 		timed.HasTimeout, timed.Timeout = true, formerFor
-		former := add(setFormer+f.suffix, timed)
-		egress := add(setEgress+f.suffix, verdicts(addr))
-		source, sources := add(setSource+f.suffix, toAddr), add(setSources+f.suffix, pairs)
-		masqueraded := add(setMasquerade+f.suffix, addr)
+		add(setFormer+f.suffix, timed)
+		add(setEgress+f.suffix, toPath)
+		add(setSource+f.suffix, toAddr)
+		add(setSources+f.suffix, pairs)
+		add(setMasquerade+f.suffix, addr)
 		for _, p := range d.Paths {
 			add(named(setKept+f.suffix, p.ID), addr)
-		}
-		for e := range d.Endpoints.All() {
-			if !f.has(e.Addr) {
-				continue
-			}
-			key := e.Addr.AsSlice()
-			switch {
-			case e.Path == 0:
-				egress.goTo(key, "no-path")
-				continue
-			case !e.Source.IsValid():
-				masqueraded.element(key)
-			default:
-				value := e.Source.AsSlice()
-				source.elements = append(source.elements, nftables.SetElement{Key: key, Val: value})
-				sources.element(slices.Concat(key, value))
-			}
-			egress.goTo(key, named("path", e.Path))
-			if kept := byName[named(setKept+f.suffix, e.Kept.Path)]; kept != nil {
-				kept.element(key)
-				if e.Kept.Source != e.Source {
-					sources.element(slices.Concat(key, e.Kept.Source.AsSlice()))
-				}
-			}
 		}
 		add(setCluster+f.suffix, ranges).elements = f.intervals(d.Cluster)
 		add(setGuests+f.suffix, ranges).elements = f.intervals(d.Guests)
 		add(setPods+f.suffix, ranges).elements = f.intervals(d.Pods)
-		ingress, strays := add(setIngress+f.suffix, addr), add(setStrays+f.suffix, verdicts(addr))
-		resumed := add(setResumed+f.suffix, addr)
-		egress.former, source.former, ingress.former = former, former, former
-		for i := range d.Ingress.All() {
-			if f.has(i.Addr) {
-				ingress.element(i.Addr.AsSlice())
-				if i.Stray != 0 {
-					strays.goTo(i.Addr.AsSlice(), named("stray", i.Stray))
-				}
-				if i.Resumed {
-					resumed.element(i.Addr.AsSlice())
-				}
-			}
-		}
+		add(setIngress+f.suffix, addr)
+		add(setStrays+f.suffix, toPath)
+		add(setResumed+f.suffix, addr)
 	}
 	return all
 }
@@ -178,23 +154,6 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	}
 	a, _ := netip.AddrFromSlice(b)
 	return a
-}
-
-// left lists what the kernel has of a set and the plan has no more, or otherwise, as elements of its former one.
-func (s *set) left(have []nftables.SetElement) (elements []nftables.SetElement) {
-	if s.former == nil || len(have) == 0 {
-		return nil
-	}
-	stay := make(map[string]bool, len(s.elements))
-	for _, e := range s.elements {
-		stay[identity(e)] = true
-	}
-	for _, e := range have {
-		if !stay[identity(e)] {
-			elements = append(elements, nftables.SetElement{Key: e.Key})
-		}
-	}
-	return elements
 }
 
 // deviceKey is an interface name as the kernel compares it: padded to IFNAMSIZ.

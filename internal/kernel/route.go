@@ -64,6 +64,10 @@ func (r *route) sortLegs() {
 // addRoutes adds the routes that are missing and changes those that differ, and calls made for each of them. A leg whose
 // device is missing or down is left out while another stands.
 func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, made ...func(*plan.Route)) error {
+	return (*conn)(nil).addRoutes(ctx, h, desired, made...)
+}
+
+func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, made ...func(*plan.Route)) error {
 	wanted, errs := normalRoutes(h, desired)
 	const (
 		missing = iota
@@ -101,16 +105,13 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, mad
 		wanting, planned = append(wanting, r), append(planned, &desired[i])
 		messages = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)})
 	}
-	results, err := change(ctx, messages)
+	results, err := c.change(ctx, messages)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	for i, err := range results {
-		switch {
-		case errors.Is(err, unix.EEXIST):
-			errs = append(errs, fmt.Errorf("add route %s: another route, not of this daemon, stands there: %w", wanting[i].routeKey, err))
-		case err != nil:
-			errs = append(errs, fmt.Errorf("add route %s: %w", wanting[i].routeKey, err))
+		if err != nil {
+			errs = append(errs, addError(wanting[i], err))
 		}
 		for _, call := range made {
 			if err == nil {
@@ -123,6 +124,10 @@ func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, mad
 
 // pruneRoutes removes the routes of ours, in any table but those held, that are not desired.
 func pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
+	return (*conn)(nil).pruneRoutes(ctx, desired, held...)
+}
+
+func (c *conn) pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
 	wanted := make(map[routeKey]bool, len(desired))
 	for i := range desired {
 		wanted[keyOf(&desired[i])] = true
@@ -145,7 +150,7 @@ func pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) erro
 	for i, r := range stale {
 		messages[i] = message{unix.RTM_DELROUTE, 0, r.encode(false)}
 	}
-	results, err := change(ctx, messages)
+	results, err := c.change(ctx, messages)
 	if err != nil {
 		return err
 	}
@@ -168,57 +173,14 @@ func keyOf(r *plan.Route) routeKey {
 
 // normalRoutes resolves devices and drops what cannot be installed, with an error each.
 func normalRoutes(h *netlink.Handle, desired []plan.Route) (map[routeKey]*route, []error) {
-	var errs []error
-	devices := map[string]netlink.Link{}
-	device := func(name string) (netlink.Link, error) {
-		if l, ok := devices[name]; ok {
-			return l, nil
-		}
-		l, err := h.LinkByName(name)
-		if err == nil {
-			devices[name] = l
-		}
-		return l, err
-	}
-	ipv6 := len(routeFamilies()) > 1
+	n := newNormalizer(h)
 	wanted := make(map[routeKey]*route, len(desired))
 	for i := range desired {
-		p := &desired[i]
-		if p.Unreachable && p.Dst.Addr().Is6() && !ipv6 {
-			continue
+		if r := n.normal(&desired[i]); r != nil {
+			wanted[r.routeKey] = r
 		}
-		r := &route{routeKey: keyOf(p), protocol: RouteProtocol, kind: unix.RTN_UNICAST}
-		if p.Unreachable {
-			r.kind = unix.RTN_UNREACHABLE
-		}
-		var legErrs []error
-		for _, n := range p.NextHops {
-			l := leg{gateway: n.Gateway, onLink: n.OnLink}
-			if n.Device != "" {
-				d, err := device(n.Device)
-				if err == nil && d.Attrs().RawFlags&unix.IFF_UP == 0 {
-					err = unix.ENETDOWN
-				}
-				if err != nil {
-					legErrs = append(legErrs, fmt.Errorf("add route %s by %s: device %s: %w", r.routeKey, n.Gateway, n.Device, err))
-					continue
-				}
-				l.device = d.Attrs().Index
-			}
-			r.legs = append(r.legs, l)
-		}
-		errs = append(errs, legErrs...)
-		if len(r.legs) == 0 && !p.Unreachable {
-			if len(legErrs) == 0 {
-				errs = append(errs, fmt.Errorf("add route %s: it has no next hop", r.routeKey))
-			}
-			continue
-		}
-		r.sortLegs()
-		r.legs = slices.Compact(r.legs)
-		wanted[r.routeKey] = r
 	}
-	return wanted, errs
+	return wanted, n.errs
 }
 
 // dumpRoutes calls each, until it returns false, for every route of a family, table (0: all) and protocol (0: all).
@@ -264,7 +226,7 @@ func (r *route) encode(add bool) []byte {
 	if !add {
 		// The key finds it, with all its legs; for IPv4, whose tables may hold several of one key, the legs too.
 		b[6] = unix.RT_SCOPE_NOWHERE
-		if !ipv4 || r.object {
+		if !ipv4 || r.object || len(r.legs) == 0 {
 			return b
 		}
 	} else if ipv4 && !slices.ContainsFunc(r.legs, func(l leg) bool { return l.gateway.IsValid() }) && r.kind == unix.RTN_UNICAST {

@@ -85,7 +85,11 @@ func (c *conn) close() { c.sock.Close() }
 
 // send sends several messages by one system call.
 func (c *conn) send(messages []message) error {
-	var b []byte
+	size := 0
+	for i := range messages {
+		size += unix.SizeofNlMsghdr + align(len(messages[i].body))
+	}
+	b := make([]byte, 0, size)
 	for _, m := range messages {
 		c.seq++
 		b = binary.NativeEndian.AppendUint32(b, uint32(unix.SizeofNlMsghdr+len(m.body)))
@@ -99,45 +103,60 @@ func (c *conn) send(messages []message) error {
 	return unix.Sendto(c.sock.GetFd(), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
-// batch bounds the messages sent at once, and with them the acknowledgements that wait in the receive buffer.
-const batch = 128
+// Bounds of what is sent at once, of messages and of bytes: it must fit into the send buffer, and if all of it fails the
+// answers into the receive buffer.
+const (
+	batch     = 1000
+	batchMost = 128 << 10
+)
 
-// change sends the messages and returns an error, or nil, for each of them.
+// change sends the messages by a socket of their own and returns an error, or nil, for each of them.
 func change(ctx context.Context, messages []message) ([]error, error) {
+	return (*conn)(nil).change(ctx, messages)
+}
+
+// change sends the messages and returns an error, or nil, for each of them. Only the last of those that are sent at once is
+// acknowledged: of the others the kernel tells what went wrong. Without a conn they have a socket of their own.
+func (c *conn) change(ctx context.Context, messages []message) ([]error, error) {
 	if len(messages) == 0 {
 		return nil, nil
 	}
-	c, err := dial()
-	if err != nil {
-		return nil, err
+	if c == nil {
+		var err error
+		if c, err = dial(); err != nil {
+			return nil, err
+		}
+		defer c.close()
 	}
-	defer c.close()
 	errs := make([]error, len(messages))
 	for done := 0; done < len(messages); {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		part := messages[done:min(done+batch, len(messages))]
-		for i := range part {
-			part[i].flags |= unix.NLM_F_ACK
+		count, size := 0, 0
+		for count < batch && done+count < len(messages) && (count == 0 || size < batchMost) {
+			size += unix.SizeofNlMsghdr + align(len(messages[done+count].body))
+			count++
 		}
+		part := messages[done : done+count]
+		part[count-1].flags |= unix.NLM_F_ACK
 		first := c.seq + 1
 		if err := c.send(part); err != nil {
 			return nil, fmt.Errorf("send rtnetlink request: %w", err)
 		}
-		for acked := 0; acked < len(part); {
+		for acknowledged := false; !acknowledged; {
 			replies, _, err := c.sock.Receive()
 			if err != nil {
 				return nil, fmt.Errorf("receive rtnetlink answer: %w", err)
 			}
 			for _, r := range replies {
-				if i := r.Header.Seq - first; r.Header.Type == unix.NLMSG_ERROR && int(i) < len(part) {
-					errs[done+int(i)] = answer(r)
-					acked++
+				if i := int(int32(r.Header.Seq - first)); r.Header.Type == unix.NLMSG_ERROR && i >= 0 && i < count {
+					errs[done+i] = answer(r)
+					acknowledged = acknowledged || i == count-1
 				}
 			}
 		}
-		done += len(part)
+		done += count
 	}
 	return errs, nil
 }

@@ -33,6 +33,11 @@ func (r rule) String() string {
 
 // addRules adds the rules that are missing, in both families, and calls made for each that it added.
 func addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
+	return (*conn)(nil).addRules(ctx, desired, made...)
+}
+
+// addRules adds them by a socket of its own, or by one of theirs if it is nil.
+func (c *conn) addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
 	have, err := listRules()
 	if err != nil {
 		return err
@@ -50,11 +55,15 @@ func addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) erro
 			messages = append(messages, message{unix.RTM_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, r.encode()})
 		}
 	}
-	return changeRules(ctx, "add", missing, messages, unix.EEXIST, made...)
+	return c.changeRules(ctx, "add", missing, messages, unix.EEXIST, made...)
 }
 
 // pruneRules removes the rules of ours that are not desired, or stand twice.
 func pruneRules(ctx context.Context, desired []plan.Rule) error {
+	return (*conn)(nil).pruneRules(ctx, desired)
+}
+
+func (c *conn) pruneRules(ctx context.Context, desired []plan.Rule) error {
 	have, err := listRules()
 	if err != nil {
 		return err
@@ -72,12 +81,12 @@ func pruneRules(ctx context.Context, desired []plan.Rule) error {
 		}
 		delete(wanted, r)
 	}
-	return changeRules(ctx, "delete", missing, messages, unix.ENOENT)
+	return c.changeRules(ctx, "delete", missing, messages, unix.ENOENT)
 }
 
 // changeRules sends the messages and calls each for what they changed; an answer of done means that there was nothing to do.
-func changeRules(ctx context.Context, what string, rules []rule, messages []message, done error, each ...func(rule)) error {
-	results, err := change(ctx, messages)
+func (c *conn) changeRules(ctx context.Context, what string, rules []rule, messages []message, done error, each ...func(rule)) error {
+	results, err := c.change(ctx, messages)
 	if err != nil {
 		return err
 	}

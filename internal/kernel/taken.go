@@ -10,16 +10,38 @@ import (
 
 // taken finds what others took away: what stood after the last Apply, is planned still, and had to be made anew.
 type taken struct {
-	before  *plan.NodePlan // in force since the last Apply; nil: none is
+	before  *plan.NodePlan           // in force since the last Apply; nil: none is
+	leads   map[uint32]plan.Families // where its routes lead
 	routes  map[routeKey]*plan.Route
 	objects []string
 }
 
 // end tells what was taken away before an Apply, which has brought p about.
 func (t *taken) end(p *plan.NodePlan) []string {
-	objects := t.objects
-	*t = taken{before: p}
+	objects, leads := t.objects, t.leads
+	if t.before == nil || !shared(t.before.Routes, p.Routes) {
+		leads = leadsOf(p.Routes)
+	}
+	*t = taken{before: p, leads: leads}
 	return objects
+}
+
+// leadsOf says for which families routes lead somewhere, by table.
+func leadsOf(routes []plan.Route) map[uint32]plan.Families {
+	leads := map[uint32]plan.Families{}
+	for i := range routes {
+		if r := &routes[i]; !r.Unreachable {
+			f := leads[r.Table]
+			if r.Dst.Addr().Is4() && !f.IPv4 {
+				f.IPv4 = true
+				leads[r.Table] = f
+			} else if r.Dst.Addr().Is6() && !f.IPv6 {
+				f.IPv6 = true
+				leads[r.Table] = f
+			}
+		}
+	}
+	return leads
 }
 
 // lost says whether one of the tables, or that of a VRF, has no route of a family any more, in which one of ours should be.
@@ -30,11 +52,13 @@ func (t *taken) lost(routed map[uint32]plan.Families, tables []uint32) bool {
 	for _, v := range t.before.VRFs {
 		tables = append(slices.Clip(tables), v.Table)
 	}
-	return slices.ContainsFunc(t.before.Routes, func(r plan.Route) bool {
-		f := routed[r.Table]
-		has := r.Dst.Addr().Is4() && f.IPv4 || r.Dst.Addr().Is6() && f.IPv6
-		return !has && !r.Unreachable && slices.Contains(tables, r.Table)
-	})
+	for table, planned := range t.leads {
+		has := routed[table]
+		if slices.Contains(tables, table) && (planned.IPv4 && !has.IPv4 || planned.IPv6 && !has.IPv6) {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *taken) add(object string) {

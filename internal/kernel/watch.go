@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -16,18 +15,21 @@ import (
 // receiveBuffer holds the events of some 20,000 routes while the reader is busy. The kernel drops what does not fit.
 const receiveBuffer = 16 << 20
 
-// Watch calls wake when links, addresses, routes, rules, what stands in our tunnel or our nft table change, whoever changes
-// them, and when it begins to see changes or may have missed some. It ends with ctx, without an error.
-func Watch(ctx context.Context, wake func()) error { return watch(ctx, receiveBuffer, wake) }
+// Watch calls wake when links, addresses, routes, rules, what stands in our tunnel or our nft table change by other hands than
+// this Node's, and when it begins to see changes or may have missed some. While it runs, this Node reads again only what
+// somebody stirred. It ends with ctx, without an error.
+func (n *Node) Watch(ctx context.Context, wake func()) error {
+	return n.watch(ctx, receiveBuffer, wake)
+}
 
-func watch(ctx context.Context, buffer int, wake func()) error {
-	routing, err := subscribe(buffer, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
+	routing, err := subscribe(buffer, unix.NETLINK_ROUTE, n.stirs.routePort, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEIGH)
 	if err != nil {
 		return fmt.Errorf("subscribe to rtnetlink events: %w", err)
 	}
 	defer routing.Close()
-	nftables, err := subscribe(buffer, unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	nftables, err := subscribe(buffer, unix.NETLINK_NETFILTER, n.stirs.tablePort, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return fmt.Errorf("subscribe to nftables events: %w", err)
 	}
@@ -37,22 +39,39 @@ func watch(ctx context.Context, buffer int, wake func()) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, routing.Close)()
 	defer context.AfterFunc(ctx, nftables.Close)()
-	links, err := readOurLinks()
+	ours, names, err := readOurLinks()
 	if err != nil {
 		return err
 	}
+	n.stirs.watch(wake)
+	defer n.stirs.watch(nil)
 	wake()
 	ended := make(chan error)
 	go func() {
 		defer cancel()
-		ended <- follow(ctx, nftables, inOurTable, wake)
+		ended <- n.follow(ctx, nftables, wake, func(m syscall.NetlinkMessage) bool {
+			if !inOurTable(m) || n.stirs.tablePort != 0 && m.Header.Pid == n.stirs.tablePort {
+				return false
+			}
+			n.stirs.takeTable()
+			return true
+		})
 	}()
-	err = follow(ctx, routing, links.concern, wake)
+	err = n.follow(ctx, routing, wake, func(m syscall.NetlinkMessage) bool {
+		if m.Header.Type == unix.RTM_NEWLINK {
+			ours.add(m.Data)
+		}
+		what := n.stirs.stir(names, ours, m)
+		n.stirs.take(what)
+		return what != stirNothing
+	})
 	cancel()
 	return errors.Join(err, <-ended)
 }
 
-func subscribe(buffer, protocol int, groups ...uint) (*nl.NetlinkSocket, error) {
+// subscribe opens a socket for events, but for those that the socket of a port caused, 0 for none: of these there may be
+// very many at once.
+func subscribe(buffer, protocol int, but uint32, groups ...uint) (*nl.NetlinkSocket, error) {
 	sock, err := nl.Subscribe(protocol, groups...)
 	if err != nil {
 		return nil, err
@@ -61,22 +80,44 @@ func subscribe(buffer, protocol int, groups ...uint) (*nl.NetlinkSocket, error) 
 		sock.Close()
 		return nil, fmt.Errorf("set receive buffer: %w", err)
 	}
+	if but != 0 {
+		// A kernel without socket filters sends them, and they are passed over by whoever reads.
+		_ = ignore(sock.GetFd(), but)
+	}
 	return sock, nil
 }
 
-// follow calls wake for the events that matter until ctx ends and with it the socket.
-func follow(ctx context.Context, sock *nl.NetlinkSocket, matters func(syscall.NetlinkMessage) bool, wake func()) error {
+// ignore has a socket not receive what was caused by the socket of a port.
+func ignore(fd int, port uint32) error {
+	var order [4]byte
+	binary.NativeEndian.PutUint32(order[:], port)
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: messagePort},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: binary.BigEndian.Uint32(order[:])}, // it loads as big endian
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 30},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+}
+
+// follow calls wake for the events that matter until ctx ends and with it the socket. Each event is looked at.
+func (n *Node) follow(ctx context.Context, sock *nl.NetlinkSocket, wake func(), matters func(syscall.NetlinkMessage) bool) error {
 	for {
 		events, _, err := sock.Receive()
+		some := false
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS): // events were lost, the socket goes on
-			wake()
+			n.stirs.missed()
+			some = true
 		case err != nil:
 			return fmt.Errorf("receive events: %w", err)
 		}
-		if slices.ContainsFunc(events, matters) {
+		for _, m := range events {
+			some = matters(m) || some
+		}
+		if some {
 			wake()
 		}
 	}
@@ -85,18 +126,19 @@ func follow(ctx context.Context, sock *nl.NetlinkSocket, matters func(syscall.Ne
 // ourLinks are the indices of the links that we made. Neighbours come and go on all others, and are none of our concern.
 type ourLinks map[uint32]bool
 
-func readOurLinks() (ourLinks, error) {
-	links := ourLinks{}
+func readOurLinks() (ourLinks, linkNames, error) {
+	links, names := ourLinks{}, linkNames{}
 	_, err := retried(func() (any, error) {
 		return nil, dump(message{typ: unix.RTM_GETLINK, body: make([]byte, unix.SizeofIfInfomsg)}, unix.RTM_NEWLINK, func(b []byte) bool {
 			links.add(b)
+			names[binary.NativeEndian.Uint32(b[linkIndex:])] = linkName(b)
 			return true
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
+		return nil, nil, fmt.Errorf("list links: %w", err)
 	}
-	return links, nil
+	return links, names, nil
 }
 
 func (o ourLinks) add(link []byte) {
@@ -109,17 +151,6 @@ func (o ourLinks) add(link []byte) {
 
 // Fields of struct ifinfomsg and struct ndmsg.
 const linkIndex = 4
-
-// concern says whether a change matters.
-func (o ourLinks) concern(m syscall.NetlinkMessage) bool {
-	switch m.Header.Type {
-	case unix.RTM_NEWLINK:
-		o.add(m.Data)
-	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		return o[binary.NativeEndian.Uint32(m.Data[linkIndex:])]
-	}
-	return true
-}
 
 // inOurTable says whether an nftables event is about our table or what is in it. Attribute 1 names the table in all of them.
 func inOurTable(m syscall.NetlinkMessage) bool {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -40,3 +41,13 @@ func (p Prefix) Compare(o Prefix) int { return comparePrefix(p.Prefix, o.Prefix)
 
 // Equal says whether two prefixes are the same.
 func (p Prefix) Equal(o Prefix) bool { return p == o }
+
+// Compare orders routes by their destinations, then by their tables and metrics.
+func (r Route) Compare(o Route) int {
+	return cmp.Or(comparePrefix(r.Dst, o.Dst), cmp.Compare(r.Table, o.Table), cmp.Compare(r.Metric, o.Metric))
+}
+
+// Equal says whether two routes are the same.
+func (r Route) Equal(o Route) bool {
+	return r.Dst == o.Dst && r.Table == o.Table && r.Metric == o.Metric && r.Unreachable == o.Unreachable && slices.Equal(r.NextHops, o.NextHops)
+}

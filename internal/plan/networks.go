@@ -25,70 +25,74 @@ type network struct {
 }
 
 // readNetworks resolves the listed networks and, where that is allowed, those that objects name without an entry.
-func (b *builder) readNetworks() {
-	b.byName = map[string]*network{}
-	for _, c := range b.Config.Networks {
-		b.addNetwork(c, true)
+func (g *ground) readNetworks(names map[string]int, unsettled []string) {
+	g.byName = map[string]*network{}
+	for _, c := range g.config.Networks {
+		g.addNetwork(c, true)
 	}
-	if b.byName[config.DefaultNetwork] == nil {
-		b.addNetwork(config.Network{Name: config.DefaultNetwork}, true)
+	if g.byName[config.DefaultNetwork] == nil {
+		g.addNetwork(config.Network{Name: config.DefaultNetwork}, true)
 	}
-	if b.Config.AllowUnlisted {
-		b.addUnlisted()
+	if g.config.AllowUnlisted {
+		g.addUnlisted(names)
 	}
-	slices.SortFunc(b.networks, func(x, y *network) int { return compareStrings(x.name, y.name) })
-	b.readDevices()
-	for _, n := range b.networks {
+	slices.SortFunc(g.networks, func(x, y *network) int { return compareStrings(x.name, y.name) })
+	g.readDevices()
+	var known []string
+	for _, n := range g.networks {
+		if n.listed {
+			known = append(known, n.name)
+		}
 		if n.VRF != "" && n.usable {
-			b.plan.VRFs = append(b.plan.VRFs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: n.Interfaces})
+			g.vrfs = append(g.vrfs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: n.Interfaces})
 		}
-		if n.usable && slices.Contains(b.Unsettled, n.name) {
-			b.plan.Held = append(b.plan.Held, n.table)
+		if n.usable && slices.Contains(unsettled, n.name) {
+			g.held = append(g.held, n.table)
 		}
 	}
-	slices.Sort(b.plan.Held)
+	g.listed = strings.Join(known, ", ")
+	slices.Sort(g.held)
 }
 
-func (b *builder) addNetwork(c config.Network, listed bool) {
+func (g *ground) addNetwork(c config.Network, listed bool) {
 	n := &network{Network: c, name: c.Name, table: c.Table, onNoPath: c.OnNoPath, usable: true, listed: listed}
-	b.networks = append(b.networks, n)
-	b.byName[c.Name] = n
+	g.networks = append(g.networks, n)
+	g.byName[c.Name] = n
 	for _, p := range c.Peers {
-		if first, known := b.peers[p.Address]; !known || c.Name < first {
-			b.peers[p.Address] = c.Name
+		if first, known := g.peers[p.Address]; !known || c.Name < first {
+			g.peers[p.Address] = c.Name
 		}
 	}
 	switch {
 	case c.Name == config.DefaultNetwork:
 		n.table = mainTable
 	case c.VRF != "":
-		b.findVRF(n)
+		g.findVRF(n)
 	}
 }
 
 // addUnlisted adds the networks that objects name without an entry, unless they are another network by another name:
 // whoever may not use that one would get in by the back door, and its packets have one path only.
-func (b *builder) addUnlisted() {
+func (g *ground) addUnlisted(named map[string]int) {
 	var names []string
-	for _, e := range b.Objects.EgressServices {
-		if e.Network != "" && b.byName[e.Network] == nil {
-			names = append(names, e.Network)
+	for _, name := range sortedKeys(named) {
+		if name != "" && g.byName[name] == nil {
+			names = append(names, name)
 		}
 	}
-	slices.Sort(names)
 	var tables []config.Network
-	for _, name := range slices.Compact(names) {
+	for _, name := range names {
 		c := unlisted(name)
 		switch {
 		case c.Table != 0:
 			tables = append(tables, c)
-		case c.VRF != "" && b.sameAs(c) == nil:
-			b.addNetwork(c, false)
+		case c.VRF != "" && g.sameAs(c) == nil:
+			g.addNetwork(c, false)
 		}
 	}
 	for _, c := range tables { // a VRF's table is known now
-		if b.sameAs(c) == nil {
-			b.addNetwork(c, false)
+		if g.sameAs(c) == nil {
+			g.addNetwork(c, false)
 		}
 	}
 }
@@ -108,14 +112,14 @@ func unlisted(name string) config.Network {
 }
 
 // sameAs finds the network that has an unlisted one's device or table; nil: none.
-func (b *builder) sameAs(c config.Network) *network {
+func (g *ground) sameAs(c config.Network) *network {
 	table := c.Table
-	for _, l := range b.Facts.Links {
+	for _, l := range g.links {
 		if c.VRF != "" && l.Name == c.VRF {
 			table = l.VRFTable
 		}
 	}
-	for _, n := range b.networks {
+	for _, n := range g.networks {
 		if n.name != c.Name && (c.VRF != "" && n.VRF == c.VRF || slices.Contains(n.Interfaces, c.VRF) || table != 0 && n.table == table) {
 			return n
 		}
@@ -124,7 +128,7 @@ func (b *builder) sameAs(c config.Network) *network {
 }
 
 // readDevices gives every uplink to one network: the one that lists it, else the one whose VRF has it now.
-func (b *builder) readDevices() {
+func (g *ground) readDevices() {
 	taken := map[string]bool{}
 	add := func(n *network, device string) {
 		if !taken[device] {
@@ -132,7 +136,7 @@ func (b *builder) readDevices() {
 			n.devices = append(n.devices, device)
 		}
 	}
-	for _, n := range b.networks {
+	for _, n := range g.networks {
 		if n.VRF != "" {
 			add(n, n.VRF)
 		}
@@ -140,8 +144,8 @@ func (b *builder) readDevices() {
 			add(n, device)
 		}
 	}
-	for _, n := range b.networks {
-		for _, l := range b.Facts.Links {
+	for _, n := range g.networks {
+		for _, l := range g.links {
 			if n.VRF != "" && n.usable && l.Master == n.VRF {
 				add(n, l.Name)
 			}
@@ -151,23 +155,23 @@ func (b *builder) readDevices() {
 }
 
 // findVRF adopts the VRF device that exists, or plans its creation.
-func (b *builder) findVRF(n *network) {
+func (g *ground) findVRF(n *network) {
 	refuse := func(field, value string, reason cluster.Reason, format string, args ...any) {
 		n.usable = false
 		if n.listed {
-			b.problem("Network", n.name, field, value, reason, format, args...)
+			g.problem("Network", n.name, field, value, reason, format, args...)
 		} // else it is a problem of whoever names it
 	}
-	i := slices.IndexFunc(b.Facts.Links, func(l Link) bool { return l.Name == n.VRF })
+	i := slices.IndexFunc(g.links, func(l Link) bool { return l.Name == n.VRF })
 	if i < 0 {
 		n.create = n.Table != 0 && len(n.Interfaces) > 0
 		if !n.create {
 			refuse("vrf", n.VRF, ReasonVRFMissing,
-				"no such VRF device on node %s; create it, or list interfaces and a table so that it is made", b.Node)
+				"no such VRF device on node %s; create it, or list interfaces and a table so that it is made", g.node)
 		}
 		return
 	}
-	vrf := b.Facts.Links[i]
+	vrf := g.links[i]
 	switch {
 	case vrf.VRFTable == 0:
 		refuse("vrf", n.VRF, ReasonVRFMissing, "the interface of that name is not a VRF device")
@@ -182,56 +186,55 @@ func (b *builder) findVRF(n *network) {
 	n.create = n.Table != 0 && len(n.Interfaces) > 0
 }
 
+// allowance asks whether a namespace may use a network.
+type allowance struct {
+	network   *network
+	namespace string
+}
+
+func (g *ground) allows(n *network, namespace string) bool {
+	if n.Namespaces == nil {
+		return true
+	}
+	asked := allowance{n, namespace}
+	may, known := g.allowed[asked]
+	if !known {
+		selector, err := metav1.LabelSelectorAsSelector(n.Namespaces)
+		may = err == nil && selector.Matches(labels.Set(g.namespaces[namespace].Labels))
+		g.allowed[asked] = may
+	}
+	return may
+}
+
 // networkOf finds the network that an EgressService names and may use; nil with a problem otherwise.
-func (b *builder) networkOf(key cluster.Key, name string) *network {
+func (g *ground) networkOf(key cluster.Key, name string, f *findings) *network {
 	if name == "" {
 		name = config.DefaultNetwork
 	}
-	n := b.byName[name]
+	refuse := func(reason cluster.Reason, format string, args ...any) {
+		f.problem("EgressService", key.String(), "spec.network", name, reason, format, args...)
+	}
+	n := g.byName[name]
 	if n == nil {
-		known := make([]string, 0, len(b.networks))
-		for _, n := range b.networks {
-			if n.listed {
-				known = append(known, n.name)
-			}
-		}
-		refuse := func(format string, args ...any) {
-			b.problem("EgressService", key.String(), "spec.network", name, ReasonNetworkNotFound, format, args...)
-		}
 		c := unlisted(name)
-		same := b.sameAs(c)
+		same := g.sameAs(c)
 		switch {
-		case !b.Config.AllowUnlisted:
-			refuse("no such network; the configuration lists %s", strings.Join(known, ", "))
+		case !g.config.AllowUnlisted:
+			refuse(ReasonNetworkNotFound, "no such network; the configuration lists %s", g.listed)
 		case c.VRF == "" && c.Table == 0:
-			refuse("no such network, nor can it be a VRF device or the number of a free routing table")
+			refuse(ReasonNetworkNotFound, "no such network, nor can it be a VRF device or the number of a free routing table")
 		case same != nil:
-			refuse("belongs to network %s: name that one", same.name)
+			refuse(ReasonNetworkNotFound, "belongs to network %s: name that one", same.name)
 		}
 		return nil
 	}
 	if !n.listed && !n.usable {
-		b.problem("EgressService", key.String(), "spec.network", name, ReasonVRFMissing,
-			"the configuration has no such network, nor node %s a VRF device of that name", b.Node)
+		refuse(ReasonVRFMissing, "the configuration has no such network, nor node %s a VRF device of that name", g.node)
 	}
-	if n.Namespaces != nil {
-		selector, err := metav1.LabelSelectorAsSelector(n.Namespaces)
-		if err != nil || !selector.Matches(labels.Set(b.Objects.Namespaces[key.Namespace].Labels)) {
-			b.problem("EgressService", key.String(), "spec.network", name, ReasonNetworkNotAllowed,
-				"namespace %s may not use network %s: its labels do not match the network's namespaces selector %q",
-				key.Namespace, name, metav1.FormatLabelSelector(n.Namespaces))
-			return nil
-		}
+	if !g.allows(n, key.Namespace) {
+		refuse(ReasonNetworkNotAllowed, "namespace %s may not use network %s: its labels do not match the network's namespaces selector %q",
+			key.Namespace, name, metav1.FormatLabelSelector(n.Namespaces))
+		return nil
 	}
 	return n
-}
-
-func compareStrings(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }

@@ -85,6 +85,7 @@ func (c *Client) Apply(ctx context.Context, desired []plan.Speaker) error {
 		m = asked{}.changeTo(next)
 		m.Full = true
 	} else if m = r.now.changeTo(next); m.empty() && r.confirmed {
+		l.answered(r, next, true, false) // it is the same, and shares more with what comes next
 		return nil
 	}
 	a, err := l.ask(ctx, message{Apply: &m})
@@ -105,7 +106,8 @@ func (c *Client) Announced() map[string]sorted.List[plan.Announcement] {
 	return l.request().now.announced()
 }
 
-// Learned is bgp.Speakers.Learned. Without a speaker it is what the last one told.
+// Learned is what peers tell, sorted, by network. Routes of a network are the same slice as before while they have not changed.
+// Without a speaker it is what the last one told.
 func (c *Client) Learned() []plan.NetworkRoutes {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -3,11 +3,13 @@ package speaker
 import (
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // heard is what a speaker told. What is in it is replaced, never changed.
@@ -17,22 +19,49 @@ type heard struct {
 	nodes    []bfd.Session
 }
 
-// routes are the learned ones of each network, sorted.
-type routes map[string][]plan.Route
+// routes are the learned ones of each network.
+type routes map[string]*networkRoutes
+
+// networkRoutes are those of one network.
+type networkRoutes struct {
+	mu   sync.Mutex // guards what follows
+	now  sorted.List[plan.Route]
+	made []plan.Route // of now, once somebody asked; never written to
+}
+
+// list is what now holds, and makes the same slice until there is another one.
+func (n *networkRoutes) list() []plan.Route {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.made == nil && n.now.Len() > 0 {
+		n.made = n.now.Slice()
+		n.now = sorted.Of(n.made...) // it is kept: there are not two of each route
+	}
+	return n.made
+}
+
+func (n *networkRoutes) current() sorted.List[plan.Route] {
+	if n == nil {
+		return sorted.List[plan.Route]{}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.now
+}
 
 func (r routes) list() []plan.NetworkRoutes {
 	all := make([]plan.NetworkRoutes, 0, len(r))
 	for _, network := range slices.Sorted(maps.Keys(r)) {
-		all = append(all, plan.NetworkRoutes{Network: network, Routes: r[network]})
+		all = append(all, plan.NetworkRoutes{Network: network, Routes: r[network].list()})
 	}
 	return all
 }
 
-// set makes a copy in which one network has other routes.
-func (r routes) set(network string, list []plan.Route) routes {
+// changed makes a copy in which one network has other routes.
+func (r routes) changed(network string, c listChange[plan.Route]) routes {
 	next := make(routes, len(r)+1)
 	maps.Copy(next, r)
-	next[network] = list
+	next[network] = &networkRoutes{now: applyIn(c, r[network].current(), routeTo)}
 	return next
 }
 
@@ -40,6 +69,26 @@ func (r routes) without(network string) routes {
 	next := maps.Clone(r)
 	delete(next, network)
 	return next
+}
+
+// sameHopsMost bounds what is remembered.
+const sameHopsMost = 4096
+
+// sameHops has routes by the same next hop share it: nearly all routes of a peer have the same.
+type sameHops map[plan.NextHop][]plan.NextHop
+
+func (s *sameHops) one(hops []plan.NextHop) []plan.NextHop {
+	if len(hops) != 1 {
+		return hops
+	}
+	if same, ok := (*s)[hops[0]]; ok {
+		return same
+	}
+	if *s == nil || len(*s) >= sameHopsMost {
+		*s = sameHops{}
+	}
+	(*s)[hops[0]] = hops
+	return hops
 }
 
 // down is what holds when the speaker is gone. Learned routes stay: whether peers still have them is not known before

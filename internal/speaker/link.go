@@ -19,14 +19,17 @@ type link struct {
 	wake     func()
 	watching *watching // what BFD does; guarded by the client's asking
 
+	// Only who listens uses these.
+	pieces map[string]listChange[plan.Route] // of routes of which more is to come
+	hops   sameHops
+
 	mu        sync.Mutex // guards what follows
 	asked     asked      // of the speaker
 	confirmed bool       // it has done so without error
 	partly    bool       // not all of what was asked is known, or to be believed: the next change is a full one
 	unsure    uint64     // how often it said that it could not keep to it
 	heard     heard
-	pieces    map[string]listChange[plan.Route] // of routes of which more is to come
-	last      uint64                            // request
+	last      uint64 // request
 	awaited   map[uint64]chan *answer
 	gone      error // why the link has ended; nil: it has not
 }
@@ -133,24 +136,33 @@ func (l *link) hear(m message, told func()) error {
 	return nil
 }
 
-// hearLearned takes up what differs in the routes of a network, and says whether it is complete now.
+// hearLearned takes up what differs in the routes of a network, and says whether it is complete now. Nobody else changes
+// what is learned.
 func (l *link) hearLearned(m learned) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if m.Gone {
 		delete(l.pieces, m.Network)
-		l.heard.learned = l.heard.learned.without(m.Network)
+		l.setLearned(l.known().learned.without(m.Network))
 		return true
 	}
 	all := l.pieces[m.Network]
-	all.Set, all.Gone = append(all.Set, m.Routes.Set...), append(all.Gone, m.Routes.Gone...)
+	for _, r := range m.Routes.Set {
+		r.NextHops = l.hops.one(r.NextHops)
+		all.Set = append(all.Set, r)
+	}
+	all.Gone = append(all.Gone, m.Routes.Gone...)
 	if m.More {
 		l.pieces[m.Network] = all
 		return false
 	}
 	delete(l.pieces, m.Network)
-	l.heard.learned = l.heard.learned.set(m.Network, all.apply(l.heard.learned[m.Network], destination))
+	l.setLearned(l.known().learned.changed(m.Network, all))
 	return true
+}
+
+func (l *link) setLearned(r routes) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard.learned = r
 }
 
 // ask sends a request and waits for the answer.

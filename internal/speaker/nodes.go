@@ -37,6 +37,7 @@ type nodeSession struct {
 	Active    bool          `json:"active,omitempty"`
 	State     bfd.State     `json:"state"`
 	Failed    bool          `json:"failed,omitempty"`
+	Heard     bool          `json:"heard,omitempty"`
 	Since     time.Time     `json:"since"`
 	Detection time.Duration `json:"detectionNanoseconds,omitempty"`
 	LastError string        `json:"lastError,omitempty"`

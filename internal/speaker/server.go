@@ -67,7 +67,7 @@ func Serve(ctx context.Context, o Options) error {
 		log: o.Log, version: o.Version, started: time.Now(),
 		woken: make(chan struct{}, 1), end: make(chan struct{}), asked: asked{},
 	}
-	s.speakers = bgp.New(o.Log, func() { signal(s.woken) })
+	s.speakers = bgp.New(o.Log, bgp.Hints{Apply: func() { signal(s.woken) }, Routes: s.routesChanged})
 	s.nodes = &watch{log: o.Log, wake: s.stirred}
 	o.Log.Info("speaker starts", "version", o.Version, "socket", o.Socket)
 
@@ -159,6 +159,13 @@ func (s *server) again(ctx context.Context) {
 	}
 	if d := s.driver.Load(); d != nil {
 		signal(d.changed)
+	}
+}
+
+// routesChanged is called when learned routes may have changed.
+func (s *server) routesChanged() {
+	if d := s.driver.Load(); d != nil {
+		signal(d.routes)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	ossignal "os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // TestMain lets the test start itself as a speaker.
@@ -131,6 +133,12 @@ func newRouter(t *testing.T) *router {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
+	return newRouterAt(t, l)
+}
+
+// newRouterAt makes a router that listens instead of somebody else.
+func newRouterAt(t *testing.T, l net.Listener) *router {
+	t.Helper()
 	port := uint16(l.Addr().(*net.TCPAddr).Port)
 	require.NoError(t, l.Close())
 	path := filepath.Join(t.TempDir(), "router.sock")
@@ -236,6 +244,31 @@ func TestAdoption(t *testing.T) {
 	apply(t, second, desired)
 	r.has(t, 3)
 	require.NotEqual(t, up, r.since())
+}
+
+// TestSilentRouter is about a router that takes the first connection, as its kernel does when it is stopped, and never answers
+// on it, nor ends it. There is a session with the next one, long before the 240 s that RFC 4271 grants to an OPEN.
+func TestSilentRouter(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "s.sock")
+	serve(t, path)
+	c, _ := drive(t, ClientOptions{Socket: path, Version: "v1"})
+	ready(t, c)
+	r := &router{port: uint16(l.Addr().(*net.TCPAddr).Port)}
+	apply(t, c, r.speaker("198.51.100.1/32"))
+	silent, err := l.Accept()
+	require.NoError(t, err)
+	defer silent.Close()
+	r = newRouterAt(t, l)
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		require.Contains(t, c.Sessions()[0].LastError, "has not answered an OPEN")
+	}, limit, 20*time.Millisecond)
+	r.has(t, 1)
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		require.True(t, c.Sessions()[0].Up)
+		require.Empty(t, c.Sessions()[0].LastError)
+	}, limit, 20*time.Millisecond)
 }
 
 // TestAbsent is about an agent that must not start a speaker, and waits for one.
@@ -488,9 +521,10 @@ func TestManyRoutes(t *testing.T) {
 			NextHops: []plan.NextHop{{Gateway: netip.MustParseAddr(via), Device: "eth1"}},
 		}
 	}
-	var had []plan.Route
-	tell := func(now []plan.Route) {
-		require.NoError(t, d.tellLearned("red", changeOf(had, now, destination, sameRoute)))
+	var had sorted.List[plan.Route]
+	tell := func(routes []plan.Route) {
+		now := sorted.Of(slices.Clone(routes)...)
+		require.NoError(t, d.tellLearned("red", changeIn(had, now, destination)))
 		had = now
 	}
 	var routes []plan.Route
@@ -508,4 +542,5 @@ func TestManyRoutes(t *testing.T) {
 	require.Error(t, <-done)
 	require.Equal(t, 3, wakes, "once for all pieces")
 	require.Equal(t, []plan.NetworkRoutes{{Network: "red", Routes: routes}}, l.heard.learned.list())
+	require.Same(t, &l.heard.learned.list()[0].Routes[0], &l.heard.learned.list()[0].Routes[0], "nothing has changed")
 }

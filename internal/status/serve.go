@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/socket"
 )
 
@@ -138,6 +139,9 @@ func (s *Status) order(w http.ResponseWriter, drain bool) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// streamEvery is how often a stream looks for a newer report.
+const streamEvery = 50 * time.Millisecond
+
 // stream sends a report a line: the current one and, whenever it says something else, the then current one.
 func (s *Status) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -145,16 +149,20 @@ func (s *Status) stream(w http.ResponseWriter, r *http.Request) {
 	var sent []byte
 	for {
 		p := s.current.Load()
-		if said, err := json.Marshal(p.timeless()); err == nil && !bytes.Equal(said, sent) {
+		report := p.report()
+		if said, err := json.Marshal(report.timeless()); err == nil && !bytes.Equal(said, sent) {
 			sent = said
 			_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-			if json.NewEncoder(w).Encode(p.Report) != nil || conn.Flush() != nil {
+			if json.NewEncoder(w).Encode(report) != nil || conn.Flush() != nil {
 				return // the client is gone
 			}
 		}
 		select {
 		case <-p.superseded:
 		case <-r.Context().Done():
+			return
+		}
+		if !pause.For(r.Context(), streamEvery) { // a report of ten thousand services costs more than most passes
 			return
 		}
 	}

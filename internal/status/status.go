@@ -2,6 +2,8 @@ package status
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,9 +29,10 @@ type Status struct {
 	ended    prometheus.Counter
 }
 
-// published is a report and the call that there is a newer one.
+// published is a report, made when somebody asks for it, and the call that there is a newer one.
 type published struct {
-	Report
+	report     func() Report
+	applied    time.Time
 	superseded chan struct{} // closed then
 }
 
@@ -52,7 +55,7 @@ func New(version, node string) *Status {
 	for _, result := range []string{resultOK, resultError} {
 		s.passes.WithLabelValues(result) // so that the first of them is seen as an increase
 	}
-	s.current.Store(&published{s.sign(From(nil, nil, nil, Pass{})), make(chan struct{})})
+	s.current.Store(s.published(Pass{}, func() Report { return From(nil, nil, nil, Pass{}) }))
 	s.Beat()
 	s.registry.MustRegister(s.passes, s.seconds, s.ended, reportCollector{s},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -66,19 +69,36 @@ const (
 
 // Publish replaces the current report. One whose Applied differs from the last one's counts as a pass.
 func (s *Status) Publish(r Report) {
+	errs := make([]error, 0, len(r.Errors))
+	for _, e := range r.Errors {
+		errs = append(errs, errors.New(e))
+	}
+	s.PublishPass(Pass{Began: r.Applied.Add(-r.Duration), Ended: r.Applied, ConnectionsEnded: r.ConnectionsEnded, Err: errors.Join(errs...)},
+		func() Report { return r })
+}
+
+// PublishPass is Publish for a report of a pass that is only made, once, when somebody asks for it.
+func (s *Status) PublishPass(p Pass, report func() Report) {
 	s.Beat()
-	next := &published{s.sign(r), make(chan struct{})}
+	next := s.published(p, report)
 	last := s.current.Swap(next)
-	if !r.Applied.Equal(last.Applied) {
+	if !next.applied.Equal(last.applied) {
 		result := resultOK
-		if len(r.Errors) > 0 {
+		if p.Err != nil {
 			result = resultError
 		}
 		s.passes.WithLabelValues(result).Inc()
-		s.seconds.Observe(r.Duration.Seconds())
-		s.ended.Add(float64(r.ConnectionsEnded))
+		s.seconds.Observe(p.Ended.Sub(p.Began).Seconds())
+		s.ended.Add(float64(p.ConnectionsEnded))
 	}
 	close(last.superseded)
+}
+
+func (s *Status) published(p Pass, report func() Report) *published {
+	return &published{
+		report:  sync.OnceValue(func() Report { return s.sign(report()) }),
+		applied: p.Ended, superseded: make(chan struct{}),
+	}
 }
 
 // OnDrain has f called when somebody asks on the socket to drain this node, or to end that. What f refuses, it says why. It
@@ -89,7 +109,7 @@ func (s *Status) OnDrain(f func(yes bool) error) { s.drain = f }
 func (s *Status) Await(ctx context.Context, wanted func(Report) bool) bool {
 	for {
 		p := s.current.Load()
-		if wanted(p.Report) {
+		if wanted(p.report()) {
 			return true
 		}
 		select {
@@ -98,6 +118,12 @@ func (s *Status) Await(ctx context.Context, wanted func(Report) bool) bool {
 			return false
 		}
 	}
+}
+
+// Count has a counter among the metrics, egressway_name_total, that is read when somebody asks. It is to be called before Serve.
+func (s *Status) Count(name, help string, value func() uint64) {
+	s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "egressway_" + name + "_total", Help: help},
+		func() float64 { return float64(value()) }))
 }
 
 // SetConnections says how many connections the kernel tracks and how many it may.
@@ -112,7 +138,7 @@ func (s *Status) Beat() {
 }
 
 // Report returns the current report.
-func (s *Status) Report() Report { return s.current.Load().Report }
+func (s *Status) Report() Report { return s.current.Load().report() }
 
 func (s *Status) sign(r Report) Report {
 	r.Node, r.Version, r.Started = s.node, s.version, s.started

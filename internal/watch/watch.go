@@ -3,13 +3,12 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 )
 
 // Folder calls changed once when the watch stands, so that nothing between an earlier reading and the watch is missed,
@@ -21,63 +20,105 @@ import (
 // The files named are watched themselves too: one that is a mount of its own, as containers have them, may be written to
 // where it comes from, which the folder does not tell.
 func Folder(ctx context.Context, dir string, quiet time.Duration, changed func(), files ...string) error {
+	return folder(ctx, dir, quiet, func(settled bool) {
+		if settled {
+			changed()
+		}
+	}, files)
+}
+
+// Eager is Folder, but tells of a file at once too, with settled false: when it was put there whole, or was closed after it was
+// written, and none is being written. More may follow, so it is told again when the folder has settled. That something is gone is
+// told then only.
+func Eager(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool)) error {
+	return folder(ctx, dir, quiet, changed, nil)
+}
+
+func folder(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool), files []string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("watch folder %s: %w", dir, err)
 	}
-	w, err := fsnotify.NewWatcher()
+	n, err := newNotifier()
 	if err != nil {
 		return fmt.Errorf("watch folder %s: %w", dir, err)
 	}
-	defer w.Close()
+	done := make(chan struct{})
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
+		n.read(done)
+	}()
+	defer func() {
+		close(done)
+		_ = n.file.Close() // which ends the reading
+		<-reading
+	}()
 	// The folder's own coming and going shows in its parent only.
-	for _, d := range []string{filepath.Dir(dir), dir} {
-		if err := w.Add(d); err != nil {
-			return fmt.Errorf("watch folder %s: %w", d, err)
-		}
+	parent := filepath.Dir(dir)
+	if err := n.add(parent, parentEvents); err != nil {
+		return fmt.Errorf("watch folder %s: %w", parent, err)
+	}
+	if err := n.add(dir, folderEvents); err != nil {
+		return fmt.Errorf("watch folder %s: %w", dir, err)
 	}
 	for _, f := range files {
-		_ = w.Add(f) // not there yet: its creation is an event of the folder
+		_ = n.add(f, fileEvents) // not there yet: its creation is an event of the folder
 	}
-	changed()
+	changed(true)
 	settle := time.NewTimer(quiet)
 	settle.Stop()
 	defer settle.Stop()
-	var since time.Time // of the first change not told yet
-	pending := func() {
-		if since.IsZero() {
-			since = time.Now()
-		}
-		if time.Since(since) < 10*quiet {
-			settle.Reset(quiet)
-		}
-	}
+	var since time.Time          // of the first change not told yet
+	written := map[string]bool{} // files that are being written
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case e := <-w.Events:
-			if filepath.Dir(e.Name) != dir && e.Name != dir {
+		case r := <-n.raw:
+			e, known := n.event(r)
+			if !known || e.path != "" && filepath.Dir(e.path) != dir && e.path != dir {
 				continue // the parent's other business
 			}
-			if e.Name == dir && e.Has(fsnotify.Create) {
+			there := e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0
+			if e.path == dir && there {
 				// Another folder under the old name. What is missed until the watch stands is seen by the wake-up that follows.
-				_ = w.Remove(dir)
-				_ = w.Add(dir) // gone again already: its return is an event of the parent
+				_ = n.add(dir, folderEvents) // gone again already: its return is an event of the parent
 			}
-			if e.Has(fsnotify.Create) && slices.Contains(files, e.Name) {
-				_ = w.Remove(e.Name) // the one before
-				_ = w.Add(e.Name)
+			if there && slices.Contains(files, e.path) {
+				_ = n.add(e.path, fileEvents) // in place of the one before
 			}
-			pending()
-		case err := <-w.Errors:
-			if !errors.Is(err, fsnotify.ErrEventOverflow) {
-				return fmt.Errorf("watch folder %s: %w", dir, err)
+			if since.IsZero() {
+				since = time.Now()
 			}
-			pending() // events were lost, which ones does not matter
+			if time.Since(since) < 10*quiet {
+				settle.Reset(quiet)
+			}
+			if whole(e, written) {
+				changed(false)
+			}
+		case err := <-n.failed:
+			return fmt.Errorf("watch folder %s: %w", dir, err)
 		case <-settle.C:
 			since = time.Time{}
-			changed()
+			clear(written)
+			changed(true)
 		}
 	}
+}
+
+// whole says whether an event brings a file that is whole, and leaves none that is not. It keeps account of those that are being
+// written.
+func whole(e event, written map[string]bool) bool {
+	switch {
+	case e.mask&unix.IN_MODIFY != 0, e.mask&unix.IN_CREATE != 0 && e.mask&unix.IN_ISDIR == 0:
+		written[e.path] = true // a file that is made is written next; a link is not, but is told of soon enough
+		return false
+	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO) != 0:
+		delete(written, e.path)
+		return len(written) == 0
+	case e.mask&(unix.IN_MOVED_FROM|unix.IN_DELETE) != 0:
+		delete(written, e.path)
+	}
+	return false
 }

@@ -51,6 +51,41 @@ func TestEditors(t *testing.T) {
 	wait(t, woken)
 }
 
+// A file that is whole is told of at once, but not while another is being written, and again when all has settled.
+func TestEager(t *testing.T) {
+	dir := t.TempDir()
+	type told struct{ settled, whole bool }
+	woken, done := make(chan told), make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	half := filepath.Join(dir, "half")
+	go func() {
+		done <- Eager(ctx, dir, time.Second, func(settled bool) {
+			text, err := os.ReadFile(half)
+			woken <- told{settled, err != nil || string(text) == "12"}
+		})
+	}()
+	require.Equal(t, told{settled: true, whole: true}, <-woken)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("1"), 0o600))
+	require.Equal(t, told{whole: true}, <-woken)
+	require.NoError(t, os.Rename(filepath.Join(dir, "f"), filepath.Join(dir, "g")))
+	require.Equal(t, told{whole: true}, <-woken)
+
+	f, err := os.Create(half)
+	require.NoError(t, err)
+	_, err = f.WriteString("1")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("2"), 0o600))
+	_, err = f.WriteString("2")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.Equal(t, told{whole: true}, <-woken)
+	require.Equal(t, told{settled: true, whole: true}, <-woken)
+	require.NoError(t, os.Remove(half))
+	require.Equal(t, told{settled: true, whole: true}, <-woken, "what is gone may come back")
+	cancel()
+	require.NoError(t, <-done)
+}
+
 // A mounted ConfigMap is a folder of links through ..data, which is swapped.
 func TestConfigMapSwap(t *testing.T) {
 	dir := t.TempDir()

@@ -75,6 +75,8 @@ func serve(ctx context.Context, args []string) error {
 	f.IntVar(&o.seed.endpoints, "seed-endpoints", 10, "endpoints of each such slice")
 	f.IntVar(&o.seed.nodes, "seed-nodes", 0, "Nodes to write into etcd before the start")
 	f.IntVar(&o.seed.networks, "seed-networks", 8, "networks that these EgressServices are spread over")
+	f.IntVar(&o.seed.namespaces, "seed-namespaces", 0, "Namespaces to write and to spread all that over; default has it all otherwise")
+	f.IntVar(&o.seed.hosts, "seed-hosts", 0, "so many of these Nodes are hosts and standbys in turn, as if elected; none otherwise")
 	f.StringVar(&verbosity, "v", "", "log at this level; silent otherwise")
 	if err := f.Parse(args); err != nil {
 		return err

@@ -23,10 +23,20 @@ import (
 // every cluster IP in use, so that 10,000 take minutes; written to etcd before the server starts they take a second.
 // Nothing validates them.
 type seedOptions struct {
-	services  int // each with an EndpointSlice and an EgressService, named seed-N
-	endpoints int // of each slice
-	nodes     int // node-N
-	networks  int // vrf0 and on, over which the EgressServices are spread
+	services   int // each with an EndpointSlice and an EgressService, named seed-N
+	endpoints  int // of each slice
+	nodes      int // node-N
+	networks   int // vrf0 and on, over which the EgressServices are spread
+	namespaces int // team-0 and on, over which all is spread; 0: everything is in default
+	hosts      int // the first so many nodes are hosts in turn, each the standby of the one before it; 0: nothing is elected, every node may be
+}
+
+// namespace is that of the i-th Service.
+func (o seedOptions) namespace(i int) string {
+	if o.namespaces == 0 {
+		return metav1.NamespaceDefault
+	}
+	return fmt.Sprintf("team-%d", i%o.namespaces)
 }
 
 type seeder struct {
@@ -39,7 +49,17 @@ func seed(ctx context.Context, kv clientv3.KV, o seedOptions) error {
 	s := &seeder{kv: kv, encoder: protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)}
 	for i := range o.nodes {
 		n := seedNode(i)
+		if o.hosts > 0 && i >= o.hosts {
+			delete(n.Labels, egressLabel)
+		}
 		if err := s.put(ctx, "minions/"+n.Name, n, corev1.SchemeGroupVersion.WithKind("Node")); err != nil {
+			return err
+		}
+	}
+	for i := range o.namespaces {
+		n := &corev1.Namespace{ObjectMeta: meta("", o.namespace(i)), Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+		n.Labels[corev1.LabelMetadataName] = n.Name
+		if err := s.put(ctx, "namespaces/"+n.Name, n, corev1.SchemeGroupVersion.WithKind("Namespace")); err != nil {
 			return err
 		}
 	}
@@ -53,8 +73,9 @@ func seed(ctx context.Context, kv clientv3.KV, o seedOptions) error {
 
 func (s *seeder) service(ctx context.Context, i int, o seedOptions) error {
 	name, clusterIP := fmt.Sprintf("seed-%d", i), address("10.100.0.1", i)
+	in := o.namespace(i)
 	service := &corev1.Service{
-		ObjectMeta: meta(name),
+		ObjectMeta: meta(in, name),
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": name},
 			ClusterIP: clusterIP, ClusterIPs: []string{clusterIP},
@@ -68,30 +89,47 @@ func (s *seeder) service(ctx context.Context, i int, o seedOptions) error {
 			{IP: address("198.18.0.0", i), IPMode: new(corev1.LoadBalancerIPModeVIP)},
 		}}},
 	}
-	allocated := &networkingv1.IPAddress{ObjectMeta: meta(clusterIP), Spec: networkingv1.IPAddressSpec{
+	allocated := &networkingv1.IPAddress{ObjectMeta: meta("", clusterIP), Spec: networkingv1.IPAddressSpec{
 		ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: service.Namespace, Name: name},
 	}}
-	allocated.Namespace = ""
 	allocated.Labels = map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: "ipallocator.k8s.io"}
 	for _, x := range []struct {
 		key    string
 		object runtime.Object
 		kind   schema.GroupVersionKind
 	}{
-		{"services/specs/default/" + name, service, corev1.SchemeGroupVersion.WithKind("Service")},
+		{"services/specs/" + in + "/" + name, service, corev1.SchemeGroupVersion.WithKind("Service")},
 		{"ipaddresses/" + clusterIP, allocated, networkingv1.SchemeGroupVersion.WithKind("IPAddress")},
-		{"endpointslices/default/" + name, seedSlice(name, i, o), discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")},
+		{"endpointslices/" + in + "/" + name, seedSlice(name, i, o), discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")},
 	} {
 		if err := s.put(ctx, x.key, x.object, x.kind); err != nil {
 			return err
 		}
 	}
 	// Custom resources are stored as JSON.
-	return s.add(ctx, "k8s.ovn.org/egressservices/default/"+name, fmt.Sprintf(`{
+	return s.add(ctx, "k8s.ovn.org/egressservices/"+in+"/"+name, fmt.Sprintf(`{
 		"apiVersion": "k8s.ovn.org/v1", "kind": "EgressService",
-		"metadata": {"name": %q, "namespace": "default", "uid": %q, "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
-		"spec": {"sourceIPBy": "LoadBalancerIP", "network": "vrf%d", "nodeSelector": {"matchLabels": {"egress": "true"}}}
-	}`, name, uuid.NewUUID(), i%max(o.networks, 1)))
+		"metadata": {"name": %q, "namespace": %q, "uid": %q, "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
+		"spec": {"sourceIPBy": "LoadBalancerIP", "network": "vrf%d", "nodeSelector": {"matchLabels": {%q: "true"}}}%s
+	}`, name, in, uuid.NewUUID(), i%max(o.networks, 1), egressLabel, o.status(i)))
+}
+
+// egressLabel is on the nodes that may be hosts.
+const egressLabel = "egress"
+
+// status is what a leader has written, where hosts are elected.
+func (o seedOptions) status(i int) string {
+	if o.hosts == 0 {
+		return ""
+	}
+	host, standby := nodeName(i%o.hosts), nodeName((i+1)%o.hosts)
+	condition := func(kind, reason, message string) string {
+		return fmt.Sprintf(`{"type": %q, "status": "True", "reason": %q, "message": %q, "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:01Z"}`,
+			kind, reason, message)
+	}
+	return fmt.Sprintf(`, "status": {"host": %q, "standby": %q, "term": 1, "conditions": [%s, %s, %s]}`, host, standby,
+		condition("HostAssigned", "Elected", host+" is the host, "+standby+" the standby"),
+		condition("Valid", "Valid", "nothing is wrong"), condition("Programmed", "Programmed", "all nodes concerned serve it"))
 }
 
 // put adds an object of a kind that kube-apiserver stores as protobuf.
@@ -121,9 +159,9 @@ func (s *seeder) flush(ctx context.Context) error {
 	return err
 }
 
-func meta(name string) metav1.ObjectMeta {
+func meta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Name: name, Namespace: metav1.NamespaceDefault, UID: uuid.NewUUID(), Generation: 1,
+		Name: name, Namespace: namespace, UID: uuid.NewUUID(), Generation: 1,
 		CreationTimestamp: metav1.Now(), Labels: map[string]string{"app": name},
 	}
 }
@@ -137,7 +175,7 @@ func address(from string, i int) string {
 
 func seedSlice(name string, i int, o seedOptions) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: meta(name), AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: meta(o.namespace(i), name), AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 	}
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "kubelab"}
@@ -147,7 +185,7 @@ func seedSlice(name string, i int, o seedOptions) *discoveryv1.EndpointSlice {
 			Addresses:  []string{address("10.128.0.0", k)},
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 			NodeName:   new(nodeName(k % max(o.nodes, 1))),
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", name, e), UID: uuid.NewUUID()},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, Name: fmt.Sprintf("%s-%d", name, e), UID: uuid.NewUUID()},
 		})
 	}
 	return s
@@ -155,9 +193,8 @@ func seedSlice(name string, i int, o seedOptions) *discoveryv1.EndpointSlice {
 
 // seedNode carries what makes real Nodes large: conditions and 50 images.
 func seedNode(i int) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: meta(nodeName(i))}
-	n.Namespace = ""
-	n.Labels = map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux", "egress": "true"}
+	n := &corev1.Node{ObjectMeta: meta("", nodeName(i))}
+	n.Labels = map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux", egressLabel: "true"}
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddress(i)}}
 	for kind, status := range map[corev1.NodeConditionType]corev1.ConditionStatus{
 		corev1.NodeMemoryPressure: corev1.ConditionFalse, corev1.NodeDiskPressure: corev1.ConditionFalse,

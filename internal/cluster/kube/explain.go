@@ -192,6 +192,7 @@ const (
 type complaints struct {
 	mu   sync.Mutex
 	by   map[string]cluster.Problem
+	news int               // how often that has changed
 	told []cluster.Problem // in the log, while nobody else tells them
 }
 
@@ -211,7 +212,9 @@ func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
 	defer c.mu.Unlock()
 	former, had := c.by[who]
 	if p == nil {
-		delete(c.by, who)
+		if delete(c.by, who); had {
+			c.news++
+		}
 		return had
 	}
 	said := *p
@@ -221,7 +224,10 @@ func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
 		}
 	}
 	c.by[who] = said
-	return !had || former != said
+	if changed = !had || former != said; changed {
+		c.news++
+	}
+	return changed
 }
 
 // alike says whether the words for one will do for the other: what times out is refused next, and is the same trouble.
@@ -230,6 +236,13 @@ func alike(a, b cluster.Problem) bool {
 		return a == b // it is told by one only, and another error needs another remedy
 	}
 	return a.Object == b.Object && a.Reason == b.Reason
+}
+
+// count tells whether there is something else than before.
+func (c *complaints) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.news
 }
 
 // all gives what is wrong, each thing once.

@@ -32,7 +32,8 @@ type kind[K comparable, V any] struct {
 	example  runtime.Object
 	client   func(clients) rest.Interface
 	trim     func(any) (x object[K, V], fits bool)
-	moved    func(key K, from, to V)              // told of every change, may be nil
+	changed  func(key K)                          // told of every change, may be nil
+	moved    func(key K, from, to V)              // told of it too, may be nil
 	served   func(context.Context, clients) error // asked before a deletion is believed, may be nil
 	optional bool                                 // old servers do not serve it
 	own      K                                    // what no list lacks that is believed

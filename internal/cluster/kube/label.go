@@ -21,7 +21,7 @@ type labelWrite map[string]*string
 // daemon leads and is to label hosts.
 func (c *Cluster) Label(want map[string][]string) {
 	t := c.leads()
-	objects, _, ok := c.Objects()
+	objects, ok := c.latest()
 	if t == nil || !ok || !c.options.LabelHosts {
 		return
 	}

@@ -307,7 +307,7 @@ func (s *site) silent(t *testing.T) {
 	p.set(func() { p.silent = "services" })
 	r := read(t, p.kubeconfig)
 	require.Contains(t, r.untilProblem(t, "server http://", ReasonUnreachable), "no answer in time")
-	_, _, synced := r.Objects()
+	_, synced := r.latest()
 	require.False(t, synced)
 	p.set(func() {
 		p.silent = ""

@@ -132,9 +132,12 @@ func (c *Cluster) tellReport(ctx context.Context, k clients) error {
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	// Only here: to change the owner of what is there takes permission to delete it, on some clusters.
-	if objects, _, ok := c.Objects(); ok && objects.Nodes[node].UID != "" {
+	c.mu.Lock()
+	uid := c.nodes.objects.entries[node].UID
+	c.mu.Unlock()
+	if uid != "" && c.synced.Load() {
 		lease.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: types.UID(objects.Nodes[node].UID),
+			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: types.UID(uid),
 		}}
 	}
 	if _, err = to.Create(ctx, lease, metav1.CreateOptions{}); err != nil {
@@ -240,7 +243,9 @@ func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
 		version: l.ResourceVersion, text: l.Annotations[annotationReport],
 		at: now, lasts: time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second,
 	}
-	if json.Unmarshal([]byte(n.text), &n.report) != nil {
+	if former != nil && former.text == n.text {
+		n.report = former.report // it was only renewed
+	} else if json.Unmarshal([]byte(n.text), &n.report) != nil {
 		return false
 	}
 	if r.nodes == nil {

@@ -37,6 +37,12 @@ type source struct {
 	slicesOf  map[cluster.Key][]cluster.Key // by Service, in no order
 	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
 	endpoints table[cluster.Key, []cluster.Endpoint]
+	cidrs     []netip.Prefix // of all ServiceCIDRs, sorted
+
+	changed  cluster.Changed   // since the last snapshot, but for stale
+	problems []cluster.Problem // all of them, as handed out last
+	refound  bool              // what was found has changed since
+	heard    int               // the complaints that are among them
 }
 
 // follower is a store of any kind.
@@ -55,12 +61,13 @@ type slice struct {
 func (s *source) init(c *Cluster) {
 	s.complaints.by = map[string]cluster.Problem{}
 	s.slicesOf, s.stale = map[cluster.Key][]cluster.Key{}, map[cluster.Key]bool{}
+	s.changed = cluster.Everything()
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
 		resource: egressResource, example: &rawEgressService{}, served: crdStays,
-		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService),
+		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService), changed: s.keyChanged,
 	})
 	s.services = newStore(c, kind[cluster.Key, cluster.Service]{
-		resource: "services", example: &corev1.Service{}, client: coreClient,
+		resource: "services", example: &corev1.Service{}, client: coreClient, changed: s.keyChanged,
 		trim: trimmer(func(o *corev1.Service) object[cluster.Key, cluster.Service] {
 			key, service, problems, ok := cluster.FromService(o)
 			for i, p := range service.Ports {
@@ -75,7 +82,7 @@ func (s *source) init(c *Cluster) {
 		trim:   trimmer(s.trimSlice),
 	})
 	s.nodes = newStore(c, kind[string, cluster.Node]{
-		resource: nodeResource, example: &corev1.Node{}, client: coreClient, own: c.options.Node, hasOwn: true,
+		resource: nodeResource, example: &corev1.Node{}, client: coreClient, changed: s.allChanged, own: c.options.Node, hasOwn: true,
 		trim: trimmer(func(o *corev1.Node) object[string, cluster.Node] {
 			name, n, problems, ok := cluster.FromNode(o)
 			n.Labels = s.labels(n.Labels)
@@ -83,7 +90,7 @@ func (s *source) init(c *Cluster) {
 		}),
 	})
 	s.namespaces = newStore(c, kind[string, cluster.Namespace]{
-		resource: "namespaces", example: &corev1.Namespace{}, client: coreClient,
+		resource: "namespaces", example: &corev1.Namespace{}, client: coreClient, changed: s.allChanged,
 		trim: trimmer(func(o *corev1.Namespace) object[string, cluster.Namespace] {
 			name, n, problems, ok := cluster.FromNamespace(o)
 			n.Labels = s.labels(n.Labels)
@@ -91,7 +98,7 @@ func (s *source) init(c *Cluster) {
 		}),
 	})
 	s.serviceCIDRs = newStore(c, kind[string, []netip.Prefix]{
-		resource: "servicecidrs.networking.k8s.io", example: &networkingv1.ServiceCIDR{}, optional: true,
+		resource: "servicecidrs.networking.k8s.io", example: &networkingv1.ServiceCIDR{}, optional: true, changed: s.cidrsChanged,
 		client: func(k clients) rest.Interface { return k.core.NetworkingV1().RESTClient() },
 		trim: trimmer(func(o *networkingv1.ServiceCIDR) object[string, []netip.Prefix] {
 			prefixes, problems := cluster.FromServiceCIDR(o)
@@ -165,6 +172,22 @@ func (s *source) moveSlice(key cluster.Key, from, to slice) {
 	}
 }
 
+func (s *source) keyChanged(key cluster.Key) {
+	if !s.changed.All { // which needs no keys
+		s.changed.Add(key)
+	}
+}
+
+func (s *source) allChanged(string) { s.changed = cluster.Everything() }
+
+func (s *source) cidrsChanged(string) {
+	s.cidrs, s.changed = nil, cluster.Everything()
+	for _, prefixes := range s.serviceCIDRs.objects.entries {
+		s.cidrs = append(s.cidrs, prefixes...)
+	}
+	slices.SortFunc(s.cidrs, netip.Prefix.Compare)
+}
+
 // merge puts the slices of Services together that have changed.
 func (s *source) merge() map[cluster.Key][]cluster.Endpoint {
 	for service := range s.stale {
@@ -178,11 +201,15 @@ func (s *source) merge() map[cluster.Key][]cluster.Endpoint {
 			}
 			endpoints = cluster.CompactEndpoints(endpoints)
 		}
+		if slices.Equal(endpoints, s.endpoints.entries[service]) {
+			continue
+		}
 		if len(endpoints) > 0 {
 			s.endpoints.own()[service] = endpoints
-		} else if _, had := s.endpoints.entries[service]; had {
+		} else {
 			delete(s.endpoints.own(), service)
 		}
+		s.keyChanged(service)
 	}
 	clear(s.stale)
 	return s.endpoints.handOut()
@@ -205,33 +232,52 @@ func (c *Cluster) checkSynced() {
 	}
 }
 
-// Objects is what the API server told last, and all that is wrong; ok is false until every kind was told. What it gives
-// is not changed afterwards.
-func (c *Cluster) Objects() (objects cluster.Objects, problems []cluster.Problem, ok bool) {
+// Objects is what the API server told last, how that may differ from what the call before gave, and all that is wrong; ok
+// is false until every kind was told. What it gives is not changed afterwards. It is for one caller.
+func (c *Cluster) Objects() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	c.mu.Lock()
-	for _, k := range c.kinds {
-		problems = append(problems, k.found()...)
+	defer c.mu.Unlock()
+	problems = c.allProblems()
+	if ok = c.synced.Load(); ok {
+		objects = c.snapshot()
+		changed, c.changed = c.changed, cluster.Changed{}
 	}
+	return objects, changed, problems, ok
+}
+
+// latest is what Objects would give. It takes no part in who was told what.
+func (c *Cluster) latest() (objects cluster.Objects, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if ok = c.synced.Load(); ok {
 		objects = c.snapshot()
 	}
-	c.mu.Unlock()
-	return objects, cluster.SortProblems(append(problems, c.complaints.all()...)), ok
+	return objects, ok
+}
+
+// allProblems is the same slice as before while nothing else is wrong.
+func (s *source) allProblems() []cluster.Problem {
+	heard := s.complaints.count()
+	if s.heard == heard && !s.refound {
+		return s.problems
+	}
+	var problems []cluster.Problem
+	for _, k := range s.kinds {
+		problems = append(problems, k.found()...)
+	}
+	problems = cluster.SortProblems(append(problems, s.complaints.all()...))
+	s.problems, s.heard, s.refound = slices.Clip(problems), heard, false
+	return s.problems
 }
 
 func (s *source) snapshot() cluster.Objects {
-	var cidrs []netip.Prefix
-	for _, prefixes := range s.serviceCIDRs.objects.entries {
-		cidrs = append(cidrs, prefixes...)
-	}
-	slices.SortFunc(cidrs, netip.Prefix.Compare)
 	return cluster.Objects{
 		EgressServices: s.egressServices.objects.handOut(),
 		Services:       s.services.objects.handOut(),
 		Endpoints:      s.merge(),
 		Nodes:          s.nodes.objects.handOut(),
 		Namespaces:     s.namespaces.objects.handOut(),
-		ServiceCIDRs:   cidrs,
+		ServiceCIDRs:   s.cidrs,
 	}
 }
 

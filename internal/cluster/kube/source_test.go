@@ -102,8 +102,11 @@ func (l *lines) count(words ...string) (n int) {
 // until waits for what the objects and problems are to be.
 func (r *reader) until(t *testing.T, what string, ok func(o cluster.Objects, problems []cluster.Problem, synced bool) bool) {
 	t.Helper()
-	if !waitFor(t, func() bool { return ok(r.Objects()) }) {
-		_, problems, synced := r.Objects()
+	if !waitFor(t, func() bool {
+		o, _, problems, synced := r.Objects()
+		return ok(o, problems, synced)
+	}) {
+		_, _, problems, synced := r.Objects()
 		require.Fail(t, what, "synced %t, problems %v", synced, problems)
 	}
 }
@@ -126,7 +129,7 @@ func waitFor(t *testing.T, ok func() bool) bool {
 
 func (r *reader) objects(t *testing.T) cluster.Objects {
 	t.Helper()
-	o, _, synced := r.Objects()
+	o, synced := r.latest()
 	require.True(t, synced)
 	return o
 }
@@ -213,7 +216,7 @@ func (s *site) crdMissing(t *testing.T) {
 		defer r.mu.Unlock()
 		return !slices.ContainsFunc(r.kinds[1:], func(f follower) bool { return !f.isSynced() })
 	})
-	_, _, synced := r.Objects()
+	_, synced := r.latest()
 	require.False(t, synced)
 	s.applyCRD(t, ourCRD)
 	r.untilWell(t)

@@ -129,8 +129,8 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 			changed = s.put(x) || changed
 		}
 		for key := range s.known() {
-			if !there[key] {
-				changed = s.doubts.lacking(key) || changed
+			if !there[key] && s.doubts.lacking(key) {
+				changed, s.cluster.refound = true, true
 			}
 		}
 		s.synced = true
@@ -152,6 +152,9 @@ func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 			s.problems[x.key] = x.problems
 		}
 	}
+	if changed {
+		s.cluster.refound = true
+	}
 	former, had := s.objects.entries[x.key]
 	switch {
 	case x.ok && had && reflect.DeepEqual(former, x.value), !x.ok && !had:
@@ -163,6 +166,9 @@ func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 	}
 	if s.moved != nil {
 		s.moved(x.key, former, x.value)
+	}
+	if s.changed != nil {
+		s.changed(x.key)
 	}
 	return true
 }

@@ -23,7 +23,7 @@ type toldCluster struct {
 	woken int
 }
 
-func newTold(t *testing.T) *toldCluster {
+func newTold(t testing.TB) *toldCluster {
 	t.Helper()
 	c := &toldCluster{}
 	c.Cluster = New(slog.New(slog.DiscardHandler), Options{Node: "own"}, func() { c.woken++ })
@@ -31,14 +31,14 @@ func newTold(t *testing.T) *toldCluster {
 }
 
 // sync tells that there is nothing of any kind.
-func (c *toldCluster) sync(t *testing.T) {
+func (c *toldCluster) sync(t testing.TB) {
 	t.Helper()
 	for _, s := range []cache.ReflectorStore{c.egressServices, c.services, c.slices, c.nodes, c.namespaces, c.serviceCIDRs} {
-		_, _, synced := c.Objects()
+		_, synced := c.latest()
 		require.False(t, synced)
 		require.NoError(t, s.Replace(nil, ""))
 	}
-	_, _, synced := c.Objects()
+	_, synced := c.latest()
 	require.True(t, synced)
 }
 
@@ -51,7 +51,7 @@ func aService(name string, port int32) *corev1.Service {
 }
 
 func (c *toldCluster) names() []string {
-	o, _, _ := c.Objects()
+	o, _ := c.latest()
 	var names []string
 	for key := range o.Services {
 		names = append(names, key.Name)
@@ -85,7 +85,7 @@ func TestStoreDoubtsLists(t *testing.T) {
 	c.sync(t)
 	a, b := aService("a", 80), aService("b", 80)
 	doubted := func() bool {
-		_, problems, _ := c.Objects()
+		_, _, problems, _ := c.Objects()
 		return slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == "services" && p.Reason == ReasonListDoubted })
 	}
 	lacked := func() map[cluster.Key]int { return maps.Clone(c.services.doubts.lacked) }
@@ -101,7 +101,7 @@ func TestStoreDoubtsLists(t *testing.T) {
 	c.services.believe(lacked(), map[cluster.Key]*object[cluster.Key, cluster.Service]{x.key: x})
 	require.Equal(t, []string{"a"}, c.names())
 	require.False(t, doubted())
-	o, _, _ := c.Objects()
+	o, _ := c.latest()
 	require.EqualValues(t, 81, o.Services[x.key].Ports[0].Port)
 
 	// What was told again meanwhile is not given up for an older doubt, even if there is a new one.
@@ -126,12 +126,12 @@ func TestStoreDoubtsLists(t *testing.T) {
 	require.NoError(t, c.nodes.Replace([]any{node("own"), node("b")}, ""))
 	require.NoError(t, c.nodes.Replace(nil, ""))
 	c.nodes.believe(maps.Clone(c.nodes.doubts.lacked), nil)
-	o, problems, _ := c.Objects()
+	o, _, problems, _ := c.Objects()
 	require.Len(t, o.Nodes, 2)
 	require.True(t, slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == "nodes" && p.Reason == ReasonListDoubted }))
 	require.NoError(t, c.nodes.Delete(node("own")))
 	c.nodes.believe(maps.Clone(c.nodes.doubts.lacked), nil)
-	o, _, _ = c.Objects()
+	o, _ = c.latest()
 	require.Empty(t, o.Nodes)
 }
 
@@ -141,14 +141,14 @@ func TestStoreTellsProblems(t *testing.T) {
 	bad := aService("a", 80)
 	bad.Spec.ClusterIP = "nonsense"
 	require.NoError(t, c.services.Add(bad))
-	_, problems, _ := c.Objects()
+	_, _, problems, _ := c.Objects()
 	require.Len(t, problems, 1)
 	require.Equal(t, "default/a", problems[0].Object)
 	require.Equal(t, []string{"a"}, c.names())
 	require.NoError(t, c.services.Replace(nil, ""), "one that has a problem is doubted like any other")
 	require.Equal(t, []string{"a"}, c.names())
 	require.NoError(t, c.services.Add(aService("a", 80)))
-	_, problems, _ = c.Objects()
+	_, _, problems, _ = c.Objects()
 	require.Empty(t, problems)
 }
 
@@ -172,7 +172,7 @@ func TestSlices(t *testing.T) {
 		for range random.IntN(4) {
 			o.Endpoints = append(o.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.244.0.", random.IntN(5))}, NodeName: new("own")})
 		}
-		before, _, _ := c.Objects()
+		before, _ := c.latest()
 		text := fmt.Sprint(before)
 		if random.IntN(4) == 0 {
 			delete(there, o.Name)
@@ -187,7 +187,7 @@ func TestSlices(t *testing.T) {
 				want[key] = cluster.CompactEndpoints(append(want[key], endpoints...))
 			}
 		}
-		now, _, _ := c.Objects()
+		now, _ := c.latest()
 		require.Equal(t, want, now.Endpoints)
 		require.Equal(t, text, fmt.Sprint(before), "what was handed out stays as it was")
 	}

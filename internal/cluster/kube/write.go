@@ -47,7 +47,7 @@ type written struct {
 // is written while this daemon does not lead.
 func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 	t := c.leads()
-	objects, _, ok := c.Objects()
+	objects, ok := c.latest()
 	if t == nil || !ok {
 		return
 	}

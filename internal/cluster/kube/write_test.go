@@ -20,7 +20,7 @@ func (f *fixture) service(t *testing.T, d *daemon, namespace, name string) (clus
 		Body(&egressv1.EgressService{ObjectMeta: metav1.ObjectMeta{Name: name}}).Do(t.Context()).Into(o))
 	key := cluster.Key{Namespace: namespace, Name: name}
 	require.Eventually(t, func() bool {
-		objects, _, ok := d.Objects()
+		objects, ok := d.latest()
 		_, there := objects.EgressServices[key]
 		return ok && there
 	}, soon, step)
@@ -73,7 +73,7 @@ func (f *fixture) status(t *testing.T) {
 	var o *egressv1.EgressService
 	right := func() bool { // it stands, and the daemon knows
 		o = f.get(t, key)
-		objects, _, _ := d.Objects()
+		objects, _ := d.latest()
 		return sameStatus(wanted("a").Status, cluster.Status{
 			Host: o.Status.Host, Standby: o.Status.Standby, Term: o.Status.Term, Conditions: o.Status.Conditions,
 		}) && sameStatus(wanted("a").Status, objects.EgressServices[key].Status)
@@ -153,7 +153,7 @@ func (f *fixture) prunes(t *testing.T) {
 	}, soon, step)
 	want := map[cluster.Key]Wanted{key: wanted("a")}
 	d.decides(t, want, func() bool {
-		objects, _, _ := d.Objects()
+		objects, _ := d.latest()
 		return objects.EgressServices[key].Status.Host == "a" && f.get(t, key).Status.Host == "a"
 	})
 	require.Empty(t, f.get(t, key).Status.Standby)

@@ -2,39 +2,52 @@
 package manifests
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
+	"iter"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-
-	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/watch"
 )
 
-// Watch calls wake once at the start and then whenever the folder changed, until ctx ends.
-func Watch(ctx context.Context, dir string, wake func()) error {
-	return watch.Folder(ctx, dir, 50*time.Millisecond, wake)
+// Watch calls wake once at the start and then whenever the folder changed, until ctx ends. A file that was changed is told of at
+// once, with settled false, which is for Glance; then again when nothing more happens, which is for Read.
+func Watch(ctx context.Context, dir string, wake func(settled bool)) error {
+	return watch.Eager(ctx, dir, 50*time.Millisecond, wake)
 }
-
-// maxSize is the most that one file may hold: 50,000 endpoints are less.
-const maxSize = 32 << 20
 
 // Read reads every *.yaml, *.yml and *.json file of the folder, in the order of their names. What is broken becomes a
 // Problem with file and line and hides nothing else; of two objects with one name the first counts. Kinds that egress does not
 // depend on are left out silently. A problem with ReasonNoFolder means that nothing could be read at all.
 func Read(dir string) (cluster.Objects, []cluster.Problem) {
-	f := &folder{
+	objects, _, problems := Open(dir).Read()
+	return objects, problems
+}
+
+// Folder is a folder that is read again and again. What has not changed is not read anew.
+type Folder struct {
+	dir      string
+	files    map[string]*file         // by name
+	names    map[name][]*entry        // in the order of files and lines: the first counts
+	slices   map[cluster.Key][]*entry // the EndpointSlices that count, by Service
+	known    bool                     // it was read before
+	missing  bool                     // it could not be read
+	objects  cluster.Objects
+	problems []cluster.Problem
+}
+
+// Open gives a Folder of which nothing was read yet.
+func Open(dir string) *Folder {
+	return &Folder{
+		dir: dir, files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
 		objects: cluster.Objects{
 			EgressServices: map[cluster.Key]cluster.EgressService{},
 			Services:       map[cluster.Key]cluster.Service{},
@@ -42,63 +55,325 @@ func Read(dir string) (cluster.Objects, []cluster.Problem) {
 			Nodes:          map[string]cluster.Node{},
 			Namespaces:     map[string]cluster.Namespace{},
 		},
-		first: map[string]string{},
 	}
-	entries, err := os.ReadDir(dir) // sorted
+}
+
+// Read gives what Read of the folder gives, and how the objects may differ from those of the call before. Objects and problems are
+// not changed afterwards; problems are the same slice as before where none differs. A folder that cannot be read leaves the
+// objects as they were.
+func (f *Folder) Read() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem) {
+	news, err := f.look()
+	return f.read(news, err)
+}
+
+// Glance is Read while the folder is being changed. Where an object is gone it takes nothing up, and ok is false: the object
+// may be on its way to another file.
+func (f *Folder) Glance() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
+	news, err := f.look()
+	if err != nil || f.lacking(news) {
+		return f.objects, cluster.Changed{}, f.problems, false
+	}
+	objects, changed, problems = f.read(news, nil)
+	return objects, changed, problems, true
+}
+
+// lacking says whether the folder would lack an object that it has, with these files in the place of their former selves.
+func (f *Folder) lacking(news map[string]*file) bool {
+	there := map[name]bool{}
+	for _, now := range news {
+		if now != nil {
+			for e := range now.entries() {
+				there[e.name] = true
+			}
+		}
+	}
+	for name := range news {
+		former := f.files[name]
+		if former == nil {
+			continue
+		}
+		for e := range former.entries() {
+			stays := func(o *entry) bool {
+				_, concerned := news[o.file.name]
+				return !concerned
+			}
+			if e.name != nameless && !there[e.name] && !slices.ContainsFunc(f.names[e.name], stays) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem) {
 	if err != nil {
-		f.problems = append(f.problems, cluster.Problem{Kind: "Manifests", Object: dir, Reason: cluster.ReasonNoFolder, Message: reason(err)})
-		return f.objects, f.problems
+		f.missing = true
+		f.tell([]cluster.Problem{{Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoFolder, Message: reason(err)}})
+		return f.objects, cluster.Changed{}, f.problems
 	}
+	changed, wrong := f.take(news)
+	if !f.known {
+		f.known, changed = true, cluster.Everything()
+	}
+	if wrong || f.missing {
+		f.missing = false
+		f.tell(f.found())
+	}
+	return f.objects, changed, f.problems
+}
+
+// look gives the files that have changed, by name; nil: it is gone.
+func (f *Folder) look() (map[string]*file, error) {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return nil, err
+	}
+	news, there := map[string]*file{}, make(map[string]bool, len(f.files))
 	for _, e := range entries {
 		ext := filepath.Ext(e.Name())
 		if strings.HasPrefix(e.Name(), ".") || !slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
 			continue // also what editors and ConfigMap mounts keep beside the files
 		}
-		f.file(filepath.Join(dir, e.Name()), ext == ".json")
+		there[e.Name()] = true
+		if former, now := f.files[e.Name()], readFile(filepath.Join(f.dir, e.Name()), f.files[e.Name()]); now != former {
+			news[e.Name()] = now
+		}
 	}
-	for key, endpoints := range f.objects.Endpoints {
-		f.objects.Endpoints[key] = cluster.CompactEndpoints(endpoints)
+	for name := range f.files {
+		if !there[name] {
+			news[name] = nil
+		}
 	}
-	return f.objects, f.problems
+	return news, nil
 }
 
-// folder is what was read so far.
-type folder struct {
-	objects  cluster.Objects
-	problems []cluster.Problem
-	first    map[string]string // kind and name → where it was first
+// take puts files in the place of their former selves. wrong says that something is wrong with what is new or gone.
+func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong bool) {
+	counted := map[name]*entry{} // of the names that are concerned, what counted before; nil: nothing
+	for name, now := range news {
+		wrong = wrong || f.wrong(f.files[name]) || f.wrong(now)
+	}
+	for name, now := range news {
+		if former := f.files[name]; former != nil {
+			f.forget(former, counted)
+		}
+		if delete(f.files, name); now != nil {
+			f.files[name] = now
+		}
+	}
+	for _, now := range news {
+		if now != nil {
+			f.add(now, counted)
+		}
+	}
+	d := differences{folder: f, fresh: cluster.Objects{}, services: map[cluster.Key]bool{}}
+	for name, before := range counted {
+		all := f.names[name]
+		var now *entry
+		if len(all) > 0 {
+			now = all[0]
+		}
+		for _, e := range all {
+			e.by = now
+		}
+		wrong = wrong || len(all) > 1
+		if before != now {
+			d.add(before, now)
+		}
+	}
+	d.finish()
+	return d.changed, wrong
 }
 
-func (f *folder) file(path string, isJSON bool) {
-	data, err := readFile(path)
-	if err != nil {
-		f.problems = append(f.problems, cluster.Problem{
-			Kind: "Manifest", Object: filepath.Base(path), Reason: cluster.ReasonInvalidFile, Message: reason(err), Where: path,
-		})
-		return
+// wrong says whether something is wrong with a file, as far as it is known; nil: there is none.
+func (f *Folder) wrong(is *file) bool {
+	if is != nil {
+		for e := range is.entries() {
+			if len(e.problems) > 0 || len(e.inForce) > 0 || e.name != nameless && len(f.names[e.name]) > 1 {
+				return true
+			}
+		}
 	}
-	for _, d := range documents(data, isJSON) {
-		d.file = path
-		if err := d.parse(); err != nil {
-			f.report(d, err.problem("Manifest", filepath.Base(path)))
+	return false
+}
+
+func (f *Folder) forget(old *file, counted map[name]*entry) {
+	for e := range old.entries() {
+		if e.name == nameless {
 			continue
 		}
-		f.document(d)
+		all := f.names[e.name]
+		if _, noted := counted[e.name]; !noted {
+			counted[e.name] = all[0]
+		}
+		if all = slices.DeleteFunc(slices.Clone(all), func(o *entry) bool { return o == e }); len(all) > 0 {
+			f.names[e.name] = all
+		} else {
+			delete(f.names, e.name)
+		}
 	}
 }
 
-// readFile refuses what would block or exhaust us.
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, errors.New("not a regular file")
-	case info.Size() > maxSize:
-		return nil, fmt.Errorf("larger than %d MiB", maxSize>>20)
+func (f *Folder) add(now *file, counted map[name]*entry) {
+	at := 0
+	for e := range now.entries() {
+		e.file, e.at = now, at
+		if at++; e.name == nameless {
+			continue
+		}
+		all := f.names[e.name]
+		if _, noted := counted[e.name]; !noted {
+			counted[e.name] = nil
+			if len(all) > 0 {
+				counted[e.name] = all[0]
+			}
+		}
+		i, _ := slices.BinarySearchFunc(all, e, compare)
+		f.names[e.name] = slices.Insert(all, i, e)
 	}
-	return os.ReadFile(path)
+}
+
+// compare orders entries by file and line.
+func compare(a, b *entry) int {
+	if a.file != b.file {
+		return strings.Compare(a.file.name, b.file.name)
+	}
+	return a.at - b.at
+}
+
+// differences are what becomes of a folder's objects.
+type differences struct {
+	folder   *Folder
+	fresh    cluster.Objects // the maps of it that were copied
+	services map[cluster.Key]bool
+	cidrs    bool
+	changed  cluster.Changed
+}
+
+// add has one entry count in place of another of the same name; nil: none.
+func (d *differences) add(before, now *entry) {
+	var had, has any
+	if before != nil {
+		had = before.value
+	}
+	if now != nil {
+		has = now.value
+	}
+	o, either := &d.folder.objects, has
+	if either == nil {
+		either = had
+	}
+	if _, slice := either.(endpoints); !slice && reflect.DeepEqual(had, has) {
+		return
+	}
+	switch v := either.(type) {
+	case egressService:
+		set(&d.fresh.EgressServices, &o.EgressServices, v.key, v.is, has != nil)
+		d.changed.Add(v.key)
+	case service:
+		set(&d.fresh.Services, &o.Services, v.key, v.is, has != nil)
+		d.changed.Add(v.key)
+	case endpoints:
+		if had, ok := had.(endpoints); ok {
+			d.services[had.service] = true
+			s := slices.DeleteFunc(slices.Clone(d.folder.slices[had.service]), func(e *entry) bool { return e == before })
+			if d.folder.slices[had.service] = s; len(s) == 0 {
+				delete(d.folder.slices, had.service)
+			}
+		}
+		if has, ok := has.(endpoints); ok {
+			d.services[has.service] = true
+			d.folder.slices[has.service] = append(d.folder.slices[has.service], now)
+		}
+	case node:
+		set(&d.fresh.Nodes, &o.Nodes, v.name, v.is, has != nil)
+		d.changed.All = true
+	case namespace:
+		set(&d.fresh.Namespaces, &o.Namespaces, v.name, v.is, has != nil)
+		d.changed.All = true
+	case serviceCIDR:
+		d.cidrs, d.changed.All = true, true
+	}
+}
+
+// finish puts together what several entries say.
+func (d *differences) finish() {
+	f, o := d.folder, &d.folder.objects
+	for key := range d.services {
+		var all []cluster.Endpoint
+		of := f.slices[key]
+		if slices.SortFunc(of, compare); len(of) == 1 {
+			all = of[0].value.(endpoints).are
+		} else {
+			for _, e := range of {
+				all = append(all, e.value.(endpoints).are...)
+			}
+			all = cluster.CompactEndpoints(all)
+		}
+		if !slices.Equal(all, o.Endpoints[key]) {
+			set(&d.fresh.Endpoints, &o.Endpoints, key, all, len(all) > 0)
+			d.changed.Add(key)
+		}
+	}
+	if d.cidrs {
+		o.ServiceCIDRs = nil
+		for e := range f.entries() {
+			if v, is := e.value.(serviceCIDR); is && e.by == e {
+				o.ServiceCIDRs = append(o.ServiceCIDRs, v.cidrs...)
+			}
+		}
+	}
+}
+
+// set changes a map that may have been handed out: it is copied once.
+func set[K comparable, V any](fresh, all *map[K]V, key K, value V, there bool) {
+	if *fresh == nil {
+		*fresh = maps.Clone(*all)
+		*all = *fresh
+	}
+	if there {
+		(*all)[key] = value
+	} else {
+		delete(*all, key)
+	}
+}
+
+// entries goes through all of them, in order.
+func (f *Folder) entries() iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
+		for _, name := range slices.Sorted(maps.Keys(f.files)) {
+			for e := range f.files[name].entries() {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// found is what is wrong.
+func (f *Folder) found() (problems []cluster.Problem) {
+	for e := range f.entries() {
+		problems = append(problems, e.problems...)
+		switch {
+		case e.name == nameless:
+		case e.by == e:
+			problems = append(problems, e.inForce...)
+		default:
+			problems = append(problems, cluster.Problem{
+				Kind: e.name.kind, Object: e.name.object, Reason: cluster.ReasonDuplicate, Where: e.where,
+				Message: "is given twice: the first counts, at " + e.by.where,
+			})
+		}
+	}
+	return problems
+}
+
+// tell keeps the problems.
+func (f *Folder) tell(problems []cluster.Problem) {
+	if !slices.Equal(problems, f.problems) {
+		f.problems = slices.Clip(problems)
+	}
 }
 
 // reason is err without the operation and path of a file error, which the problem tells itself.
@@ -107,186 +382,4 @@ func reason(err error) string {
 		return pathError.Err.Error()
 	}
 	return err.Error()
-}
-
-// readers holds the kinds that are read, by apiVersion and kind.
-var readers = map[[2]string]func(*folder, *document){
-	{"k8s.ovn.org/v1", "EgressService"}:          (*folder).egressService,
-	{"v1", "Service"}:                            (*folder).service,
-	{"discovery.k8s.io/v1", "EndpointSlice"}:     (*folder).endpointSlice,
-	{"v1", "Node"}:                               (*folder).node,
-	{"v1", "Namespace"}:                          (*folder).namespace,
-	{"networking.k8s.io/v1", "ServiceCIDR"}:      (*folder).serviceCIDR,
-	{"networking.k8s.io/v1beta1", "ServiceCIDR"}: (*folder).serviceCIDR,
-}
-
-// document reads one object, or a list of them.
-func (f *folder) document(d *document) {
-	if len(d.data) == 0 || bytes.Equal(d.data, []byte("null")) {
-		return
-	}
-	var head struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-		Metadata   struct {
-			Name      string `json:"name"`
-			Namespace string `json:"namespace"`
-		} `json:"metadata"`
-		Items []rawJSON `json:"items"`
-	}
-	if err := d.decode(&head); err != nil {
-		f.report(d, err.problem("Manifest", filepath.Base(d.file)))
-		return
-	}
-	if head.Kind == "" {
-		f.report(d, cluster.Problem{
-			Kind: "Manifest", Object: filepath.Base(d.file), Field: "kind", Reason: cluster.ReasonInvalidManifest, Message: "missing: not a Kubernetes object",
-		})
-		return
-	}
-	read, known := readers[[2]string{head.APIVersion, head.Kind}]
-	_, listed := readers[[2]string{head.APIVersion, strings.TrimSuffix(head.Kind, "List")}]
-	switch group, _, _ := strings.Cut(head.APIVersion, "/"); {
-	case known:
-		d.kind, d.object = head.Kind, head.Metadata.Name
-		if namespaced := head.Kind != "Node" && head.Kind != "Namespace" && head.Kind != "ServiceCIDR"; namespaced {
-			if head.Metadata.Namespace == "" {
-				head.Metadata.Namespace = "default"
-			}
-			d.object = head.Metadata.Namespace + "/" + d.object
-		}
-		read(f, d)
-	case head.APIVersion == "v1" && head.Kind == "List", listed:
-		for i, item := range head.Items {
-			f.document(d.item(i, item))
-		}
-	case group == egressv1.GroupName && head.Kind == "EgressService":
-		f.report(d, cluster.Problem{
-			Kind: head.Kind, Object: head.Metadata.Name, Field: "apiVersion", Value: head.APIVersion,
-			Reason: cluster.ReasonUnknownVersion, Message: egressv1.GroupVersion.String() + " is known",
-		})
-	}
-}
-
-// report adds problems, with the line of what each is about.
-func (f *folder) report(d *document, problems ...cluster.Problem) {
-	for _, p := range problems {
-		if p.Where == "" {
-			p.Where = d.where(p.Field)
-		}
-		f.problems = append(f.problems, p)
-	}
-}
-
-// claim is true for the first object of a name.
-func (f *folder) claim(d *document) bool {
-	name := d.kind + " " + d.object
-	if first, taken := f.first[name]; taken {
-		f.report(d, cluster.Problem{
-			Kind: d.kind, Object: d.object, Reason: cluster.ReasonDuplicate, Message: "is given twice: the first counts, at " + first,
-		})
-		return false
-	}
-	f.first[name] = d.where("")
-	return true
-}
-
-// into decodes d into an API object; an object that does not fit is reported.
-func (f *folder) into(d *document, object any) bool {
-	if err := d.decode(object); err != nil {
-		f.report(d, err.problem(d.kind, d.object))
-		return false
-	}
-	return true
-}
-
-func (f *folder) egressService(d *document) {
-	var o egressv1.EgressService
-	if !f.into(d, &o) {
-		return
-	}
-	// As an API server does, which would drop them with a warning.
-	for _, field := range d.unknownFields(&o) {
-		f.report(d, cluster.Problem{
-			Kind: d.kind, Object: d.object, Field: field, Reason: cluster.ReasonUnknownField, Message: "unknown field, ignored",
-		})
-	}
-	o.Namespace = namespaceOr(o.Namespace)
-	key, e, problems, ok := cluster.FromEgressService(&o)
-	f.report(d, problems...)
-	misnamed := slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Field == "metadata.name" })
-	if ok && !misnamed && f.claim(d) { // one that can have no Service is of use for its status only
-		f.objects.EgressServices[key] = e
-	}
-}
-
-func (f *folder) service(d *document) {
-	var o corev1.Service
-	if !f.into(d, &o) {
-		return
-	}
-	o.Namespace = namespaceOr(o.Namespace)
-	key, s, problems, ok := cluster.FromService(&o)
-	f.report(d, problems...)
-	if ok && f.claim(d) {
-		f.objects.Services[key] = s
-	}
-}
-
-func (f *folder) endpointSlice(d *document) {
-	var o discoveryv1.EndpointSlice
-	if !f.into(d, &o) || !f.claim(d) {
-		return
-	}
-	o.Namespace = namespaceOr(o.Namespace)
-	if key, endpoints := cluster.FromSlice(&o); len(endpoints) > 0 {
-		f.objects.Endpoints[key] = append(f.objects.Endpoints[key], endpoints...)
-	}
-}
-
-func (f *folder) node(d *document) {
-	var o corev1.Node
-	if !f.into(d, &o) {
-		return
-	}
-	name, n, problems, ok := cluster.FromNode(&o)
-	f.report(d, problems...)
-	if !ok || !f.claim(d) {
-		return
-	}
-	// In an API server a node without this condition has not reported yet. In a folder nobody reports: who writes a
-	// node down without the condition means that it is there.
-	if !slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
-		n.Ready = true
-	}
-	f.objects.Nodes[name] = n
-}
-
-func (f *folder) namespace(d *document) {
-	var o corev1.Namespace
-	if !f.into(d, &o) {
-		return
-	}
-	name, n, problems, ok := cluster.FromNamespace(&o)
-	f.report(d, problems...)
-	if ok && f.claim(d) {
-		f.objects.Namespaces[name] = n
-	}
-}
-
-func (f *folder) serviceCIDR(d *document) {
-	var o networkingv1.ServiceCIDR
-	if !f.into(d, &o) || !f.claim(d) {
-		return
-	}
-	cidrs, problems := cluster.FromServiceCIDR(&o)
-	f.report(d, problems...)
-	f.objects.ServiceCIDRs = append(f.objects.ServiceCIDRs, cidrs...)
-}
-
-func namespaceOr(namespace string) string {
-	if namespace == "" {
-		return corev1.NamespaceDefault
-	}
-	return namespace
 }

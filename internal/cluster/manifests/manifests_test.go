@@ -228,7 +228,7 @@ func TestWatch(t *testing.T) {
 	woken := make(chan struct{}, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- Watch(ctx, dir, func() { woken <- struct{}{} }) }()
+	go func() { done <- Watch(ctx, dir, func(bool) { woken <- struct{}{} }) }()
 	<-woken
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "f.yaml"), []byte(good), 0o600))
 	<-woken

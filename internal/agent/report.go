@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"slices"
+	"time"
+
+	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+)
+
+// reportWithin is how long a daemon that starts waits for its sessions and their routes before it tells that they are
+// missing: until then what its former run told still holds.
+const reportWithin = 15 * time.Second
+
+// report tells the leader what this node has.
+func (a *Agent) report(c *config.Config, objects cluster.Objects, inForce bool) {
+	api, ok := a.source.(apiServer)
+	if !ok {
+		return
+	}
+	states, incomplete := a.states(c)
+	r := cluster.Report{Networks: states, Hosts: a.last.watched, Draining: a.draining.wanted(), Applied: a.last.inForce.version}
+	if inForce {
+		r.Applied = a.last.inForce.take(objects, c.Node)
+	}
+	if incomplete && !r.Draining && !a.last.reported && time.Since(a.started) < reportWithin {
+		return
+	}
+	a.last.reported = true
+	api.Report(r)
+}
+
+// sessions are those of this node. Without a speaker the planned ones are down, be they known to have been up or not.
+func (a *Agent) sessions() (all []bgp.Session) {
+	if a.speakers.Problem() == nil {
+		return a.speakers.Sessions()
+	}
+	for _, s := range a.last.plan.Speakers {
+		for range s.Peers {
+			all = append(all, bgp.Session{Network: s.Network})
+		}
+	}
+	return all
+}
+
+// inForce is which EgressServices are in force on this node, by their versions.
+type inForce struct {
+	version uint64          // the newest that was reported
+	newest  uint64          // of all
+	pending cluster.Changed // what has changed since it was looked at
+}
+
+// take looks at what has changed, now that it is in force. It gives the newest version among all EgressServices, where one that
+// concerns node is newer than what was reported before.
+func (f *inForce) take(objects cluster.Objects, node string) uint64 {
+	concerned := false
+	look := func(key cluster.Key, e cluster.EgressService) {
+		f.newest = max(f.newest, e.Version)
+		concerned = concerned || e.Version > f.version && slices.Contains(election.Concerned(objects, key, e.Status), node)
+	}
+	if f.pending.All {
+		for key, e := range objects.EgressServices {
+			look(key, e)
+		}
+	} else {
+		for key := range f.pending.Keys {
+			look(key, objects.EgressServices[key]) // one that is gone has version 0
+		}
+	}
+	f.pending = cluster.Changed{}
+	if concerned {
+		f.version = f.newest
+	}
+	return f.version
+}

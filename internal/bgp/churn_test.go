@@ -1,0 +1,139 @@
+package bgp
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// untilSettled waits until what is learned by events is what all of GoBGP's table makes.
+func (s *site) untilSettled(network string) {
+	s.t.Helper()
+	s.until(func() error {
+		sp := s.speakers.byNetwork[network]
+		now := sp.learnedRoutes()
+		sp.reading.Lock()
+		defer sp.reading.Unlock()
+		sp.mu.Lock()
+		r := sp.rules()
+		sp.mu.Unlock()
+		all, err := sp.read(r, outdated{all: true}, learned{})
+		if err != nil {
+			return err
+		}
+		if a, b := now.Slice(), all.routes.Slice(); !slices.EqualFunc(a, b, plan.Route.Equal) {
+			return fmt.Errorf("learned in %s: %v, in the table is %v", network, a, b)
+		}
+		sp.mu.Lock()
+		defer sp.mu.Unlock()
+		if !maps.Equal(all.passed, sp.learned.passed) || !all.told.Same(sp.learned.told) {
+			return fmt.Errorf("told in %s: %v, in the table is %v", network, sp.learned.told.Slice(), all.told.Slice())
+		}
+		return nil
+	})
+}
+
+// TestLearnedByEvents has two routers change their minds at random, and the node what it takes: what is learned step by
+// step is what a look at everything finds.
+func TestLearnedByEvents(t *testing.T) {
+	s := newSite(t)
+	const size = 60
+	for _, r := range []string{"1", "2"} {
+		s.configure("r"+r, "route-map low permit 10", "set metric 10")
+		s.configure("r"+r, "route-map high permit 10", "set metric 20")
+		s.configure("r"+r, "route-map long permit 10", "set as-path prepend 65100")
+		s.configure("r"+r, "router bgp 6500"+r+" vrf red", "bgp graceful-restart")
+	}
+	all := receive(pattern("0.0.0.0/0", 0, 32), pattern("::/0", 0, 128))
+	sp := red(peer("10.0.1.1", "red1", all), peer("fd00:2::1", "red2", all))
+	sp.GracefulRestart = config.GracefulRestart{Enabled: true, RestartTime: config.Duration(time.Minute)}
+	s.apply(sp)
+	s.established()
+
+	random := rand.New(rand.NewPCG(1, 2))
+	had := map[string]map[int]bool{"r1": {}, "r2": {}}
+	most := 0
+	for range 30 {
+		for router, has := range had {
+			four := []string{"router bgp 6500" + router[1:] + " vrf red", "address-family ipv4 unicast"}
+			six := []string{"router bgp 6500" + router[1:] + " vrf red", "address-family ipv6 unicast"}
+			for range random.IntN(size / 2) {
+				i := random.IntN(size)
+				lines, prefix := &four, fmt.Sprintf("198.51.100.%d/32", i)
+				if i%3 == 0 {
+					lines, prefix = &six, fmt.Sprintf("2001:db8:%x::/48", i)
+				}
+				if has[i] && random.IntN(3) == 0 {
+					*lines = append(*lines, "no network "+prefix)
+					delete(has, i)
+					continue
+				}
+				how := []string{"", " route-map low", " route-map high", " route-map long"}[random.IntN(4)]
+				*lines = append(*lines, "network "+prefix+how)
+				has[i] = true
+			}
+			s.configure(router, four...)
+			s.configure(router, six...)
+		}
+		switch random.IntN(5) {
+		case 0: // the plan changes: what is refused, our own, taken
+			sp.Refuse = refusing(fmt.Sprintf("198.51.100.%d/32", random.IntN(size)), fmt.Sprintf("2001:db8:%x::/48", 3*random.IntN(size/3)))
+			s.apply(sp)
+		case 1:
+			sp.Announce = announcing(fmt.Sprintf("198.51.100.%d/32", random.IntN(size)))
+			s.apply(sp)
+		case 2:
+			sp.Peers = slices.Clone(sp.Peers)
+			sp.Peers[0] = peer("10.0.1.1", "red1", all)
+			if random.IntN(2) == 0 {
+				sp.Peers[0] = peer("10.0.1.1", "red1", receive(pattern("198.51.100.0/27", 32, 32)))
+			}
+			s.apply(sp)
+		case 3:
+			_, err := s.Node("r2").VTY("bgpd", "clear bgp vrf red *")
+			require.NoError(t, err)
+		}
+		s.untilSettled("red")
+		most = max(most, len(s.learned("red")))
+	}
+	require.Greater(t, most, size/4)
+
+	// A router that restarts gracefully: its routes are of less worth, and those that do not come back go.
+	s.established()
+	s.apply(sp)
+	s.untilSettled("red")
+	_, err := s.Node("r2").Run(t.Context(), "sh", "-ec", "kill -9 $(cat /run/frr/bgpd.pid)")
+	require.NoError(t, err)
+	s.until(func() error {
+		if s.session("red", "fd00:2::1").Up {
+			return fmt.Errorf("r2 is up")
+		}
+		return nil
+	})
+	s.untilSettled("red")
+	t.Logf("%d routes while r2 is away", len(s.learned("red")))
+	_, err = s.Node("r2").Run(t.Context(), "/usr/lib/frr/bgpd", "-d", "-F", "traditional", "-A", "127.0.0.1")
+	require.NoError(t, err)
+	s.configure("r2", "router bgp 65002 vrf red", "bgp graceful-restart", "address-family ipv4 unicast", "network 198.51.100.200/32")
+	s.established()
+	s.until(func() error {
+		if !slices.Contains(s.learned("red"), "198.51.100.200/32 via 10.0.2.1 dev red2") {
+			return fmt.Errorf("r2 has not told its routes: %v", s.learned("red"))
+		}
+		return nil
+	})
+	s.untilSettled("red")
+	for _, r := range s.speakers.Sessions() {
+		if r.Peer == "fd00:2::1" {
+			require.Equal(t, 1, r.Accepted)
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package bgp
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// lookupsAtOnce is how many prefixes are looked up at once: GoBGP does nothing else meanwhile.
+const lookupsAtOnce = 1024
+
+// outdatedMost is how many prefixes are noted one by one.
+const outdatedMost = 1 << 18
+
+// outdated is which of the learned routes may be others now.
+type outdated struct {
+	all      bool
+	prefixes map[netip.Prefix]struct{}
+}
+
+func (o *outdated) none() bool { return !o.all && len(o.prefixes) == 0 }
+
+func (o *outdated) add(p netip.Prefix) {
+	if o.all {
+		return
+	}
+	if o.prefixes == nil {
+		o.prefixes = map[netip.Prefix]struct{}{}
+	}
+	if o.prefixes[p] = struct{}{}; len(o.prefixes) > outdatedMost {
+		o.addAll()
+	}
+}
+
+func (o *outdated) addAll() { o.all, o.prefixes = true, nil }
+
+// told says which peers tell a prefix, of those whose import rules it passes. There is one for each prefix that somebody
+// tells.
+type told struct {
+	prefix netip.Prefix
+	by     []netip.Addr // sorted; not to be written to
+}
+
+// Compare orders by prefixes.
+func (t told) Compare(o told) int { return comparePrefixes(t.prefix, o.prefix) }
+
+// Equal says whether the same peers tell a prefix.
+func (t told) Equal(o told) bool { return t.prefix == o.prefix && slices.Equal(t.by, o.by) }
+
+// rules is what decides which of the routes that peers send are learned. Nothing in it is ever written to.
+type rules struct {
+	asn      uint32
+	peers    map[netip.Addr]plan.Peer
+	over     map[netip.Addr]bool // peers that sent too many
+	announce sorted.List[plan.Announcement]
+	refuse   sorted.List[plan.Prefix]
+}
+
+// learned are the routes that were learned, as of the last time that somebody read them.
+type learned struct {
+	routes sorted.List[plan.Route]
+	told   sorted.List[told]
+	passed map[netip.Addr]int // how many of told each peer tells
+}
+
+// reader reads routes out of GoBGP's tables. One at a time may use it.
+type reader struct {
+	refusal refusal
+	refused sorted.List[plan.Prefix] // what refusal was made of
+	hops    shared[plan.NextHop]
+	by      shared[netip.Addr]
+	paths   []candidate // to be used again
+	tellers []netip.Addr
+}
+
+// changed notes that routes may be others now, and tells whoever reads them, once until somebody does. s.mu is held.
+func (s *speaker) changed(note func(*outdated)) {
+	idle := s.outdated.none()
+	note(&s.outdated)
+	if idle && !s.outdated.none() {
+		s.hint.Routes()
+	}
+}
+
+// pathsChanged is called by GoBGP, which waits for it, with what a peer sent, and with what went with its session. Which
+// of it is in the tables, and what it means, is looked up later: GoBGP has none of its locks free before both are done.
+func (s *speaker) pathsChanged(paths []*apiutil.Path, _ time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uncounted = true
+	s.noteReceived(paths)
+	s.changed(func(o *outdated) {
+		for _, p := range paths {
+			if n, ok := p.Nlri.(*bgp.IPAddrPrefix); ok {
+				o.add(n.Prefix)
+			}
+		}
+	})
+}
+
+// tableTold is called by GoBGP, which waits for it, when a peer has sent all it has. What is left of a session that was lost
+// goes then, and no event names it.
+func (s *speaker) tableTold(eor *apiutil.Path, _ time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.states[eor.PeerAddress]; st == nil || st.resumed {
+		s.changed((*outdated).addAll)
+	}
+}
+
+// learnedRoutes returns the routes to install. What changed since the last call is looked up, and nothing else.
+func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.outdated.none() {
+		return s.learned.routes
+	}
+	o, now := s.outdated, s.learned
+	s.outdated = outdated{} // what is noted from now on is for the next call
+	r := s.rules()
+	s.mu.Unlock()
+	next, err := s.read(r, o, now)
+	s.mu.Lock()
+	if err != nil { // the server has ended, or the next call does better
+		s.log.Debug("cannot look up learned routes", "error", err)
+		s.outdated.addAll()
+	}
+	s.learned = next
+	return next.routes
+}
+
+// rules is what holds now. s.mu is held.
+func (s *speaker) rules() rules {
+	r := rules{asn: s.desired.ASN, peers: s.peers, over: map[netip.Addr]bool{}, announce: s.desired.Announce, refuse: s.desired.Refuse}
+	for addr, st := range s.states {
+		r.over[addr] = st.overLimit
+	}
+	return r
+}
+
+// read looks up what is outdated.
+func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
+	s.reader.refusal.change(s.reader.refused, r.refuse)
+	s.reader.refused = r.refuse
+	var routes, noRoutes []plan.Route
+	var news, noNews []told
+	take := func(p netip.Prefix, paths []*apiutil.Path) {
+		hops, by := s.reader.choose(r, p, paths)
+		if len(hops) > 0 {
+			routes = append(routes, plan.Route{Dst: p, NextHops: hops})
+		}
+		if len(by) > 0 {
+			news = append(news, told{p, by})
+		}
+	}
+	if o.all {
+		for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
+			if err := s.list(family, nil, take); err != nil {
+				return now, err
+			}
+		}
+		var set []plan.Route
+		for had, has := range now.routes.Changes(sorted.Of(routes...)) {
+			if has == nil {
+				noRoutes = append(noRoutes, *had)
+			} else {
+				set = append(set, *has)
+			}
+		}
+		routes = set
+		var setNews []told
+		for had, has := range now.told.Changes(sorted.Of(news...)) {
+			if has == nil {
+				noNews = append(noNews, *had)
+			} else {
+				setNews = append(setNews, *has)
+			}
+		}
+		return now.with(routes, noRoutes, setNews, noNews), nil
+	}
+	var wanted [2][]*apiutil.LookupPrefix
+	for p := range o.prefixes {
+		noRoutes, noNews = append(noRoutes, plan.Route{Dst: p}), append(noNews, told{prefix: p}) // unless it is found
+		if s.reader.never(r, p) {
+			continue
+		}
+		i := 0
+		if p.Addr().Is6() {
+			i = 1
+		}
+		wanted[i] = append(wanted[i], &apiutil.LookupPrefix{Prefix: p.String()})
+	}
+	for i, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
+		for some := range slices.Chunk(wanted[i], lookupsAtOnce) {
+			if err := s.list(family, some, take); err != nil {
+				return now, err
+			}
+		}
+	}
+	return now.with(routes, noRoutes, news, noNews), nil
+}
+
+// list goes through the prefixes of GoBGP's table, or some of them.
+func (s *speaker) list(family bgp.Family, some []*apiutil.LookupPrefix, f func(netip.Prefix, []*apiutil.Path)) error {
+	return s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family, Prefixes: some},
+		func(nlri bgp.NLRI, paths []*apiutil.Path) {
+			if n, ok := nlri.(*bgp.IPAddrPrefix); ok {
+				f(n.Prefix, paths)
+			}
+		})
+}
+
+// with is what is learned after a change. The lists before stay as they are.
+func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learned {
+	next := learned{routes: l.routes.With(routes, noRoutes), told: l.told.With(news, noNews), passed: l.passed}
+	copied := false
+	count := func(t *told, n int) {
+		if t == nil {
+			return
+		}
+		if !copied {
+			passed := make(map[netip.Addr]int, len(l.passed)+1)
+			for addr, n := range l.passed {
+				passed[addr] = n
+			}
+			next.passed, copied = passed, true
+		}
+		for _, addr := range t.by {
+			if next.passed[addr] += n; next.passed[addr] == 0 {
+				delete(next.passed, addr)
+			}
+		}
+	}
+	for had, has := range l.told.Changes(next.told) {
+		count(had, -1)
+		count(has, 1)
+	}
+	return next
+}
+
+// never says that a prefix is not learned, whoever tells it.
+func (r *reader) never(ru rules, p netip.Prefix) bool {
+	_, own := ru.announce.Get(plan.Announcement{Prefix: p})
+	return own || r.refusal.covers(p)
+}
+
+// choose makes a route of the paths to a prefix, and says who tells it. Import rules are GoBGP's policy too, but it knows
+// neither refused ranges nor whether its policy is the plan's yet: they are applied here once more, where it counts.
+func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) (hops []plan.NextHop, by []netip.Addr) {
+	r.paths, r.tellers = r.paths[:0], r.tellers[:0]
+	for _, path := range paths {
+		peer, known := ru.peers[path.PeerAddress]
+		if !known || ru.over[path.PeerAddress] || !matches(peer.Receive, p) {
+			continue
+		}
+		if c, usable := newCandidate(path, ru.asn, peer); usable {
+			r.paths, r.tellers = append(r.paths, c), append(r.tellers, path.PeerAddress)
+		}
+	}
+	if len(r.paths) == 0 || r.never(ru, p) {
+		return nil, nil
+	}
+	slices.SortFunc(r.tellers, netip.Addr.Compare)
+	return r.hops.one(bestNextHops(r.paths)), r.by.one(r.tellers)
+}
+
+// sharedMost bounds what is remembered to be shared.
+const sharedMost = 4096
+
+// shared has equal lists be one: nearly all routes of a peer have the same next hops. Lists are told apart by their first
+// elements, and then one by one.
+type shared[T comparable] struct {
+	known map[T][][]T
+	size  int
+}
+
+// one is a list that equals l. l may be written to afterwards.
+func (s *shared[T]) one(l []T) []T {
+	if len(l) == 0 {
+		return nil
+	}
+	for _, known := range s.known[l[0]] {
+		if slices.Equal(known, l) {
+			return known
+		}
+	}
+	if s.known == nil || s.size >= sharedMost {
+		s.known, s.size = map[T][][]T{}, 0
+	}
+	l = slices.Clone(l)
+	s.known[l[0]], s.size = append(s.known[l[0]], l), s.size+1
+	return l
+}

@@ -1,0 +1,131 @@
+package manifests
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// maxSize is the most that one file may hold: 50,000 endpoints are less.
+const maxSize = 32 << 20
+
+// unsure is how long after a change a file may change again without a sign of it: file systems count time in steps, of up to 2 s.
+const unsure = 2 * time.Second
+
+// file is what was read of a file.
+type file struct {
+	name  string
+	state state
+	sum   uint64 // of the text
+	parts []part
+}
+
+// part is a document of a file: what it holds depends on its text and its place only.
+type part struct {
+	before  int // lines of the file
+	sum     uint64
+	entries []*entry
+}
+
+var seed = maphash.MakeSeed()
+
+// state changes whenever a file does.
+type state struct {
+	device, inode     uint64
+	size              int64
+	modified, changed syscall.Timespec
+	sure              bool // false: it was read too soon after a change
+}
+
+// readFile reads a file, unless it is what it was before; nil: it was not there. What would block or exhaust us is refused.
+func readFile(path string, former *file) *file {
+	now, err := stateOf(path)
+	if err == nil && former != nil && now.sure && former.state == now {
+		return former
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(path)
+	}
+	if err != nil {
+		name := filepath.Base(path)
+		return &file{name: name, parts: []part{{entries: []*entry{{problems: []cluster.Problem{{
+			Kind: "Manifest", Object: name, Reason: cluster.ReasonInvalidFile, Message: reason(err), Where: path,
+		}}}}}}}
+	}
+	f := &file{name: filepath.Base(path), state: now, sum: maphash.Bytes(seed, text)}
+	if former != nil && former.read() && former.sum == f.sum {
+		former.state = now
+		return former
+	}
+	f.parse(text, path, former)
+	return f
+}
+
+// read says whether the file could be read.
+func (f *file) read() bool { return f.state != state{} }
+
+func stateOf(path string) (state, error) {
+	began := time.Now()
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return state{}, err
+	case !info.Mode().IsRegular():
+		return state{}, errors.New("not a regular file")
+	case info.Size() > maxSize:
+		return state{}, fmt.Errorf("larger than %d MiB", maxSize>>20)
+	}
+	s := state{size: info.Size(), sure: began.Sub(info.ModTime()) > unsure}
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.device, s.inode, s.modified, s.changed = sys.Dev, sys.Ino, sys.Mtim, sys.Ctim
+		s.sure = s.sure && began.Sub(time.Unix(sys.Ctim.Unix())) > unsure
+	}
+	return s, nil
+}
+
+// parse reads the documents that the former file does not have at the same place.
+func (f *file) parse(text []byte, path string, former *file) {
+	type place struct {
+		before int
+		sum    uint64
+	}
+	known := map[place]part{}
+	if former != nil && former.read() {
+		for _, p := range former.parts {
+			known[place{p.before, p.sum}] = p
+		}
+	}
+	for _, d := range documents(text, filepath.Ext(path) == ".json") {
+		d.file = path
+		p := part{before: d.before, sum: maphash.Bytes(seed, d.text)}
+		if same, ok := known[place{p.before, p.sum}]; ok {
+			p.entries = same.entries
+		} else {
+			p.entries = read(d)
+		}
+		if len(p.entries) > 0 {
+			f.parts = append(f.parts, p)
+		}
+	}
+}
+
+// entries goes through them in order.
+func (f *file) entries() iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
+		for _, p := range f.parts {
+			for _, e := range p.entries {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}

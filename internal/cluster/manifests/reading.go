@@ -1,0 +1,258 @@
+package manifests
+
+import (
+	"bytes"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// entry is what one object of a file says.
+type entry struct {
+	problems []cluster.Problem // told in any case; before what follows
+	name     name              // zero: there are problems only
+	where    string
+	value    any               // what it is worth if it counts
+	inForce  []cluster.Problem // told if it counts
+
+	file *file
+	at   int    // which entry of the file
+	by   *entry // of all entries of that name, the one that counts
+}
+
+// name is a kind and the name of an object.
+type name struct{ kind, object string }
+
+var nameless name
+
+// What entries are worth: one for each kind that is read.
+type (
+	egressService struct {
+		key cluster.Key
+		is  cluster.EgressService
+	}
+	service struct {
+		key cluster.Key
+		is  cluster.Service
+	}
+	endpoints struct {
+		service cluster.Key
+		are     []cluster.Endpoint
+	}
+	node struct {
+		name string
+		is   cluster.Node
+	}
+	namespace struct {
+		name string
+		is   cluster.Namespace
+	}
+	serviceCIDR struct{ cidrs []netip.Prefix }
+)
+
+// reading makes entries of a document.
+type reading struct {
+	problems []cluster.Problem // not in an entry yet
+	entries  []*entry
+}
+
+// read gives what a document holds: one object, or a list of them.
+func read(d *document) []*entry {
+	r := &reading{}
+	if err := d.parse(); err != nil {
+		r.report(d, err.problem("Manifest", filepath.Base(d.file)))
+	} else {
+		r.document(d)
+	}
+	if len(r.problems) > 0 {
+		r.entries = append(r.entries, &entry{problems: r.problems})
+	}
+	return r.entries
+}
+
+// readers holds the kinds that are read, by apiVersion and kind.
+var readers = map[[2]string]func(*reading, *document){
+	{"k8s.ovn.org/v1", "EgressService"}:          (*reading).egressService,
+	{"v1", "Service"}:                            (*reading).service,
+	{"discovery.k8s.io/v1", "EndpointSlice"}:     (*reading).endpointSlice,
+	{"v1", "Node"}:                               (*reading).node,
+	{"v1", "Namespace"}:                          (*reading).namespace,
+	{"networking.k8s.io/v1", "ServiceCIDR"}:      (*reading).serviceCIDR,
+	{"networking.k8s.io/v1beta1", "ServiceCIDR"}: (*reading).serviceCIDR,
+}
+
+// document reads one object, or a list of them.
+func (r *reading) document(d *document) {
+	if len(d.data) == 0 || bytes.Equal(d.data, []byte("null")) {
+		return
+	}
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name      string `json:"name"`
+			Namespace string `json:"namespace"`
+		} `json:"metadata"`
+		Items []rawJSON `json:"items"`
+	}
+	if err := d.decode(&head); err != nil {
+		r.report(d, err.problem("Manifest", filepath.Base(d.file)))
+		return
+	}
+	if head.Kind == "" {
+		r.report(d, cluster.Problem{
+			Kind: "Manifest", Object: filepath.Base(d.file), Field: "kind", Reason: cluster.ReasonInvalidManifest, Message: "missing: not a Kubernetes object",
+		})
+		return
+	}
+	read, known := readers[[2]string{head.APIVersion, head.Kind}]
+	_, listed := readers[[2]string{head.APIVersion, strings.TrimSuffix(head.Kind, "List")}]
+	switch group, _, _ := strings.Cut(head.APIVersion, "/"); {
+	case known:
+		d.kind, d.object = head.Kind, head.Metadata.Name
+		if namespaced := head.Kind != "Node" && head.Kind != "Namespace" && head.Kind != "ServiceCIDR"; namespaced {
+			if head.Metadata.Namespace == "" {
+				head.Metadata.Namespace = "default"
+			}
+			d.object = head.Metadata.Namespace + "/" + d.object
+		}
+		read(r, d)
+	case head.APIVersion == "v1" && head.Kind == "List", listed:
+		for i, item := range head.Items {
+			r.document(d.item(i, item))
+		}
+	case group == egressv1.GroupName && head.Kind == "EgressService":
+		r.report(d, cluster.Problem{
+			Kind: head.Kind, Object: head.Metadata.Name, Field: "apiVersion", Value: head.APIVersion,
+			Reason: cluster.ReasonUnknownVersion, Message: egressv1.GroupVersion.String() + " is known",
+		})
+	}
+}
+
+// report adds problems, with the line of what each is about.
+func (r *reading) report(d *document, problems ...cluster.Problem) {
+	for _, p := range problems {
+		r.problems = append(r.problems, located(d, p))
+	}
+}
+
+func located(d *document, p cluster.Problem) cluster.Problem {
+	if p.Where == "" {
+		p.Where = d.where(p.Field)
+	}
+	return p
+}
+
+// claim adds what the document is worth if it is the first of its name, and what is wrong with it then.
+func (r *reading) claim(d *document, value any, problems ...cluster.Problem) {
+	e := &entry{problems: r.problems, name: name{d.kind, d.object}, where: d.where(""), value: value}
+	for _, p := range problems {
+		e.inForce = append(e.inForce, located(d, p))
+	}
+	r.entries, r.problems = append(r.entries, e), nil
+}
+
+// into decodes d into an API object; an object that does not fit is reported.
+func (r *reading) into(d *document, object any) bool {
+	if err := d.decode(object); err != nil {
+		r.report(d, err.problem(d.kind, d.object))
+		return false
+	}
+	return true
+}
+
+func (r *reading) egressService(d *document) {
+	var o egressv1.EgressService
+	if !r.into(d, &o) {
+		return
+	}
+	// As an API server does, which would drop them with a warning.
+	for _, field := range d.unknownFields(&o) {
+		r.report(d, cluster.Problem{
+			Kind: d.kind, Object: d.object, Field: field, Reason: cluster.ReasonUnknownField, Message: "unknown field, ignored",
+		})
+	}
+	o.Namespace = namespaceOr(o.Namespace)
+	key, e, problems, ok := cluster.FromEgressService(&o)
+	r.report(d, problems...)
+	misnamed := slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Field == "metadata.name" })
+	if ok && !misnamed { // one that can have no Service is of use for its status only
+		r.claim(d, egressService{key, e})
+	}
+}
+
+func (r *reading) service(d *document) {
+	var o corev1.Service
+	if !r.into(d, &o) {
+		return
+	}
+	o.Namespace = namespaceOr(o.Namespace)
+	key, s, problems, ok := cluster.FromService(&o)
+	r.report(d, problems...)
+	if ok {
+		r.claim(d, service{key, s})
+	}
+}
+
+func (r *reading) endpointSlice(d *document) {
+	var o discoveryv1.EndpointSlice
+	if !r.into(d, &o) {
+		return
+	}
+	o.Namespace = namespaceOr(o.Namespace)
+	key, all := cluster.FromSlice(&o)
+	r.claim(d, endpoints{key, cluster.CompactEndpoints(all)})
+}
+
+func (r *reading) node(d *document) {
+	var o corev1.Node
+	if !r.into(d, &o) {
+		return
+	}
+	name, n, problems, ok := cluster.FromNode(&o)
+	r.report(d, problems...)
+	if !ok {
+		return
+	}
+	// In an API server a node without this condition has not reported yet. In a folder nobody reports: who writes a
+	// node down without the condition means that it is there.
+	if !slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
+		n.Ready = true
+	}
+	r.claim(d, node{name, n})
+}
+
+func (r *reading) namespace(d *document) {
+	var o corev1.Namespace
+	if !r.into(d, &o) {
+		return
+	}
+	name, n, problems, ok := cluster.FromNamespace(&o)
+	r.report(d, problems...)
+	if ok {
+		r.claim(d, namespace{name, n})
+	}
+}
+
+func (r *reading) serviceCIDR(d *document) {
+	var o networkingv1.ServiceCIDR
+	if r.into(d, &o) {
+		cidrs, problems := cluster.FromServiceCIDR(&o)
+		r.claim(d, serviceCIDR{cidrs}, problems...)
+	}
+}
+
+func namespaceOr(namespace string) string {
+	if namespace == "" {
+		return corev1.NamespaceDefault
+	}
+	return namespace
+}

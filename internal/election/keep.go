@@ -1,0 +1,141 @@
+package election
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// Obeyed keeps what Obey says in step with the objects: a change costs what changed.
+type Obeyed struct {
+	elector *elector
+	choices map[cluster.Key]Choice
+}
+
+// Update takes in what changed since the last time. The choices are the same map each time, and changed names those that
+// are others now, or gone.
+func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choices map[cluster.Key]Choice, changed []cluster.Key) {
+	if o.elector == nil || change.All {
+		o.elector = newElector(objects, nil)
+	}
+	o.elector.objects = objects
+	if o.choices == nil {
+		o.choices = make(map[cluster.Key]Choice, len(objects.EgressServices))
+	}
+	set := func(key cluster.Key) {
+		was, had := o.choices[key]
+		spec, exists := objects.EgressServices[key]
+		if !exists {
+			if delete(o.choices, key); had {
+				changed = append(changed, key)
+			}
+			return
+		}
+		if now := o.elector.obey(key, spec.Status); !had || !now.Same(was) {
+			o.choices[key] = now
+			changed = append(changed, key)
+		}
+	}
+	if !change.All {
+		for key := range change.Keys {
+			set(key)
+		}
+		return o.choices, changed
+	}
+	for key := range objects.EgressServices {
+		set(key)
+	}
+	for key := range o.choices {
+		if _, exists := objects.EgressServices[key]; !exists {
+			set(key)
+		}
+	}
+	return o.choices, changed
+}
+
+// Elected keeps what Elect says in step with the objects: it elects anew only where something differs that it depends on,
+// which most changes of endpoints do not.
+type Elected struct {
+	elector  *elector
+	reports  map[string]cluster.Report
+	standing map[cluster.Key]standing
+	choices  map[cluster.Key]Choice
+}
+
+// standing is all of one object that an election depends on, but for how old it is.
+type standing struct {
+	contender *contender
+	all       bool
+	problem   *cluster.Problem
+	created   int64
+	term      int64
+}
+
+func (s standing) same(o standing) bool {
+	if s.all != o.all || s.created != o.created || s.term != o.term || !reflect.DeepEqual(s.problem, o.problem) || (s.contender == nil) != (o.contender == nil) {
+		return false
+	}
+	if s.contender == nil {
+		return true
+	}
+	x, y := s.contender, o.contender
+	return x.key == y.key && x.network == y.network && slices.Equal(x.ingress, y.ingress) && x.need == y.need &&
+		x.status.Host == y.status.Host && x.status.Standby == y.status.Standby &&
+		x.selector.String() == y.selector.String() && slices.Equal(x.candidates, y.candidates)
+}
+
+// Update takes in what changed since the last time, and the reports as they are now. changed names the choices that are others now,
+// or gone.
+func (e *Elected) Update(objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed) (choices map[cluster.Key]Choice, changed []cluster.Key) {
+	if e.elector != nil && !change.All && reflect.DeepEqual(e.reports, reports) {
+		e.elector.objects = objects
+		differs := false
+		for key := range change.Keys {
+			was, had := e.standing[key]
+			if _, exists := objects.EgressServices[key]; !exists {
+				delete(e.standing, key)
+				differs = differs || had
+				continue
+			}
+			now := e.elector.standing(key)
+			e.standing[key] = now
+			differs = differs || !had || !now.same(was)
+		}
+		if !differs {
+			return e.choices, nil
+		}
+	} else {
+		e.elector, e.reports = newElector(objects, reports), maps.Clone(reports)
+		e.standing = make(map[cluster.Key]standing, len(objects.EgressServices))
+		for key := range objects.EgressServices {
+			e.standing[key] = e.elector.standing(key)
+		}
+	}
+	before := e.choices
+	e.choices = Elect(objects, reports)
+	for key, now := range e.choices {
+		if was, had := before[key]; !had || !now.Same(was) {
+			changed = append(changed, key)
+		}
+	}
+	for key := range before {
+		if _, exists := e.choices[key]; !exists {
+			changed = append(changed, key)
+		}
+	}
+	return e.choices, changed
+}
+
+func (e *elector) standing(key cluster.Key) standing {
+	c, all, problem := e.contender(key)
+	spec := e.objects.EgressServices[key]
+	return standing{c, all, problem, spec.Created.UnixNano(), spec.Status.Term}
+}
+
+// Same says whether two choices are alike.
+func (c Choice) Same(o Choice) bool {
+	return c.Host == o.Host && c.Standby == o.Standby && c.Term == o.Term && c.Former == o.Former && c.Why == o.Why && c.Despite == o.Despite &&
+		slices.Equal(c.Serves, o.Serves) && (c.Problem == o.Problem || c.Problem != nil && o.Problem != nil && *c.Problem == *o.Problem)
+}

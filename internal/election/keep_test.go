@@ -1,0 +1,111 @@
+package election
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// wander changes some objects at random, in copies of the maps, and says what it changed.
+func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
+	o.EgressServices, o.Services, o.Endpoints = maps.Clone(o.EgressServices), maps.Clone(o.Services), maps.Clone(o.Endpoints)
+	for range 1 + r.IntN(3) {
+		k := key(fmt.Sprint("s", r.IntN(12)))
+		changed.Add(k)
+		spec, service := o.EgressServices[k], o.Services[k]
+		spec.Created = time.Unix(int64(r.IntN(3)), 0)
+		switch r.IntN(9) {
+		case 0:
+			delete(o.EgressServices, k)
+			continue
+		case 1:
+			delete(o.Services, k)
+			continue
+		case 2:
+			spec.Status = cluster.Status{Host: fmt.Sprint("n", r.IntN(6)), Standby: fmt.Sprint("n", r.IntN(6)), Term: r.Int64N(3)}
+		case 3:
+			spec.Network = []string{"", "red", "blue"}[r.IntN(3)]
+		case 4:
+			service.LocalTraffic = !service.LocalTraffic
+		case 5:
+			spec.SourceIPBy = []cluster.SourceIPBy{cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork}[r.IntN(2)]
+		default:
+			o.Endpoints[k] = nil
+			for range r.IntN(4) {
+				o.Endpoints[k] = append(o.Endpoints[k], cluster.Endpoint{Address: fmt.Sprint("10.244.0.", r.IntN(9)), Node: fmt.Sprint("n", r.IntN(6))})
+			}
+		}
+		service.LoadBalancer = r.IntN(8) > 0
+		service.Ingress = []cluster.Ingress{{IP: fmt.Sprint("192.0.2.", r.IntN(20))}}
+		o.EgressServices[k], o.Services[k] = spec, service
+	}
+	if r.IntN(12) == 0 {
+		o.Nodes = maps.Clone(o.Nodes)
+		name := fmt.Sprint("n", r.IntN(6))
+		if n, there := o.Nodes[name]; there && r.IntN(2) == 0 {
+			n.Ready = !n.Ready
+			o.Nodes[name] = n
+		} else if there {
+			delete(o.Nodes, name)
+		} else {
+			a := []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", name[1:]))}
+			o.Nodes[name] = cluster.Node{Ready: true, Addresses: a, Internal: a}
+		}
+		changed.All = true
+	}
+	return changed
+}
+
+// follow keeps a copy of choices by what an update says has changed.
+func follow(kept, choices map[cluster.Key]Choice, changed []cluster.Key) {
+	for _, k := range changed {
+		if c, there := choices[k]; there {
+			kept[k] = c
+		} else {
+			delete(kept, k)
+		}
+	}
+}
+
+// What is kept in step is what is found out anew.
+func TestChoicesInStep(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		o := objects(5, "s0", "s1", "s2")
+		obeyed, elected := new(Obeyed), new(Elected)
+		keptObeyed, keptElected := map[cluster.Key]Choice{}, map[cluster.Key]Choice{}
+		changed := cluster.Everything()
+		for step := range 200 {
+			choices, keys := obeyed.Update(o, changed)
+			require.Equal(t, Obey(o), choices, "seed %d, step %d", seed, step)
+			follow(keptObeyed, choices, keys)
+			require.Equal(t, choices, keptObeyed, "seed %d, step %d", seed, step)
+
+			choices, keys = elected.Update(o, nil, changed)
+			require.Equal(t, Elect(o, nil), choices, "seed %d, step %d: %v", seed, step, slices.Collect(maps.Keys(changed.Keys)))
+			follow(keptElected, choices, keys)
+			require.Equal(t, choices, keptElected, "seed %d, step %d", seed, step)
+			changed = wander(r, &o)
+		}
+	}
+}
+
+// An endpoint that comes makes no difference to who is the host, and no election.
+func TestNoElectionForAnEndpoint(t *testing.T) {
+	o, elected := objects(5, "s0", "s1"), new(Elected)
+	before, _ := elected.Update(o, nil, cluster.Everything())
+	o.Endpoints = maps.Clone(o.Endpoints)
+	o.Endpoints[key("s0")] = append(slices.Clone(o.Endpoints[key("s0")]), cluster.Endpoint{Address: "10.244.0.77", Node: "n1"})
+	after, changed := elected.Update(o, nil, cluster.Changed{Keys: map[cluster.Key]bool{key("s0"): true}})
+	require.Empty(t, changed)
+	require.Equal(t, reflect.ValueOf(before).Pointer(), reflect.ValueOf(after).Pointer(), "the same map")
+}

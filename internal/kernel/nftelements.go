@@ -1,0 +1,471 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Sets of addresses hold an element or more for each endpoint and each ingress IP: hundreds of thousands in all. What one of
+// these is in them is one function, for the whole contents and for differences alike, and they are written by hand: the
+// library takes some microseconds and a dozen allocations for each.
+
+// addressSet is a set of addresses, of either family.
+type addressSet uint8
+
+const (
+	inEgress addressSet = iota
+	inSource
+	inSources
+	inMasqueraded
+	inKept // one for each path
+	inIngress
+	inStrays
+	inResumed
+	inFormer
+)
+
+// element is one of a set of addresses.
+type element struct {
+	set  addressSet
+	path plan.PathID // value of inEgress and inStrays; of inKept the one that the set is named after
+	key  netip.Addr
+	with netip.Addr // second half of the key of inSources, value of inSource
+}
+
+// pathSet are the path ids of a plan.
+type pathSet map[plan.PathID]bool
+
+func pathsOf(d *plan.DataPlane) pathSet {
+	s := make(pathSet, len(d.Paths))
+	for _, p := range d.Paths {
+		s[p.ID] = true
+	}
+	return s
+}
+
+// ofEndpoint appends what the sets hold of an endpoint. A flow stays on the way by the standby only where that path stands.
+func (s pathSet) ofEndpoint(all []element, e *plan.Endpoint) []element {
+	all = append(all, element{set: inEgress, path: e.Path, key: e.Addr})
+	if e.Path == 0 {
+		return all
+	}
+	if e.Source.IsValid() {
+		all = append(all, element{set: inSource, key: e.Addr, with: e.Source}, element{set: inSources, key: e.Addr, with: e.Source})
+	} else {
+		all = append(all, element{set: inMasqueraded, key: e.Addr})
+	}
+	if s[e.Kept.Path] {
+		all = append(all, element{set: inKept, path: e.Kept.Path, key: e.Addr})
+		if e.Kept.Source.IsValid() && e.Kept.Source != e.Source {
+			all = append(all, element{set: inSources, key: e.Addr, with: e.Kept.Source})
+		}
+	}
+	return all
+}
+
+// ofIngress appends what the sets hold of an ingress IP.
+func ofIngress(all []element, i *plan.IngressIP) []element {
+	all = append(all, element{set: inIngress, key: i.Addr})
+	if i.Stray != 0 {
+		all = append(all, element{set: inStrays, path: i.Stray, key: i.Addr})
+	}
+	if i.Resumed {
+		all = append(all, element{set: inResumed, key: i.Addr})
+	}
+	return all
+}
+
+// eachElement goes through the elements that a plan asks for. The slice is each's only while it runs.
+func eachElement(d *plan.DataPlane, each func([]element)) {
+	paths := pathsOf(d)
+	var buf []element
+	for e := range d.Endpoints.All() {
+		buf = paths.ofEndpoint(buf[:0], &e)
+		each(buf)
+	}
+	for i := range d.Ingress.All() {
+		buf = ofIngress(buf[:0], &i)
+		each(buf)
+	}
+}
+
+// remembered says that what leaves the set is kept in mind for a while, among the former ones.
+func (s addressSet) remembered() bool { return s == inEgress || s == inSource || s == inIngress }
+
+// setName tells the sets apart.
+type setName struct {
+	set  addressSet
+	path plan.PathID // of inKept
+	ipv6 bool
+}
+
+func (e *element) in() setName {
+	n := setName{set: e.set, ipv6: !e.key.Is4()}
+	if e.set == inKept {
+		n.path = e.path
+	}
+	return n
+}
+
+func (n setName) String() string {
+	suffix := ipv4.suffix
+	if n.ipv6 {
+		suffix = ipv6.suffix
+	}
+	name := [...]string{setEgress, setSource, setSources, setMasquerade, setKept, setIngress, setStrays, setResumed, setFormer}[n.set] + suffix
+	if n.set == inKept {
+		return named(name, n.path)
+	}
+	return name
+}
+
+// addressSets are the sets of addresses of a plan by their names, but for the former ones, which leave by themselves.
+func addressSets(d *plan.DataPlane) map[string]setName {
+	all := map[string]setName{}
+	for _, v6 := range []bool{false, true} {
+		for set := inEgress; set < inFormer; set++ {
+			if set == inKept {
+				for _, p := range d.Paths {
+					n := setName{inKept, p.ID, v6}
+					all[n.String()] = n
+				}
+				continue
+			}
+			n := setName{set: set, ipv6: v6}
+			all[n.String()] = n
+		}
+	}
+	return all
+}
+
+// appendKey appends the key as the kernel compares it.
+func (e *element) appendKey(b []byte) []byte {
+	b = appendRaw(b, e.key)
+	if e.set == inSources {
+		b = appendRaw(b, e.with)
+	}
+	return b
+}
+
+func appendRaw(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		raw := a.As4()
+		return append(b, raw[:]...)
+	}
+	raw := a.As16()
+	return append(b, raw[:]...)
+}
+
+// appendValue appends what a map holds for the element's key: a path id or an address.
+func (e *element) appendValue(b []byte) []byte {
+	switch e.set {
+	case inEgress, inStrays:
+		return binary.NativeEndian.AppendUint32(b, uint32(e.path))
+	case inSource:
+		return appendRaw(b, e.with)
+	}
+	return b
+}
+
+// appendTo appends the element as it stands in a list of elements.
+func (e *element) appendTo(b []byte) []byte {
+	value := func(b []byte, add func([]byte) []byte) []byte {
+		start := len(b)
+		return closed(add(append(b, 0, 0, 0, 0)), start, unix.NFTA_DATA_VALUE)
+	}
+	return nested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
+		b = nested(b, unix.NFTA_SET_ELEM_KEY, func(b []byte) []byte { return value(b, e.appendKey) })
+		if e.set == inEgress || e.set == inStrays || e.set == inSource {
+			b = nested(b, unix.NFTA_SET_ELEM_DATA, func(b []byte) []byte { return value(b, e.appendValue) })
+		}
+		return b
+	})
+}
+
+// closed writes the header of an attribute that began at start, and pads it.
+func closed(b []byte, start int, typ uint16) []byte {
+	binary.NativeEndian.PutUint16(b[start:], uint16(len(b)-start))
+	binary.NativeEndian.PutUint16(b[start+2:], typ)
+	for len(b)%unix.NLA_ALIGNTO != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+// listMost bounds a list of elements: its length is told in 16 bits.
+const listMost = 60_000
+
+// elementWriter collects elements into messages of one kind, NFT_MSG_NEWSETELEM or NFT_MSG_DELSETELEM.
+type elementWriter struct {
+	kind  uint16
+	count int
+	lists map[setName]*elementList
+	order []setName
+}
+
+type elementList struct {
+	head     []byte // of each message, up to the list
+	done     [][]byte
+	building []byte
+}
+
+func newElementWriter(kind uint16) *elementWriter {
+	return &elementWriter{kind: kind, lists: map[setName]*elementList{}}
+}
+
+func (w *elementWriter) write(e *element) {
+	name := e.in()
+	l := w.lists[name]
+	if l == nil {
+		l = &elementList{}
+		l.head = append(l.head, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
+		l.head = appendAttr(l.head, unix.NFTA_SET_ELEM_LIST_TABLE, []byte(tableName+"\x00")...)
+		l.head = appendAttr(l.head, unix.NFTA_SET_ELEM_LIST_SET, []byte(name.String()+"\x00")...)
+		w.lists[name] = l
+		w.order = append(w.order, name)
+	}
+	if len(l.building) == 0 {
+		l.building = append(slices.Clone(l.head), 0, 0, 0, 0)
+	}
+	w.count++
+	if l.building = e.appendTo(l.building); len(l.building) > listMost {
+		l.end()
+	}
+}
+
+// end ends the message that is being built.
+func (l *elementList) end() {
+	if len(l.building) > 0 {
+		l.done = append(l.done, closed(l.building, len(l.head), unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_LIST_ELEMENTS))
+		l.building = nil
+	}
+}
+
+// messages are what was collected. The writer must not be used any more.
+func (w *elementWriter) messages() (all []netlink.Message) {
+	flags := netlink.Request
+	if w.kind == unix.NFT_MSG_NEWSETELEM {
+		flags |= netlink.Create
+	}
+	for _, name := range w.order {
+		l := w.lists[name]
+		l.end()
+		for _, data := range l.done {
+			all = append(all, netlink.Message{
+				Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | w.kind), Flags: flags}, Data: data,
+			})
+		}
+	}
+	return all
+}
+
+// elementChanges are what makes sets of addresses other ones.
+type elementChanges struct {
+	gone, add *elementWriter
+	differs   bool // something else stands in them than before
+}
+
+func newElementChanges() *elementChanges {
+	return &elementChanges{gone: newElementWriter(unix.NFT_MSG_DELSETELEM), add: newElementWriter(unix.NFT_MSG_NEWSETELEM)}
+}
+
+// messages are what was collected: what leaves comes first, for something else may take its place.
+func (c *elementChanges) messages() []netlink.Message {
+	return append(c.gone.messages(), c.add.messages()...)
+}
+
+// from takes in that an address was one thing and is another. What leaves is remembered for a while.
+func (c *elementChanges) from(former, now []element) {
+	remember := false
+	for i := range former {
+		if !slices.Contains(now, former[i]) {
+			c.gone.write(&former[i])
+			c.differs = true
+			remember = remember || former[i].set.remembered()
+		}
+	}
+	for i := range now {
+		if !slices.Contains(former, now[i]) {
+			c.add.write(&now[i])
+			c.differs = true
+		}
+	}
+	if remember {
+		c.remember(former[0].key)
+	}
+}
+
+// remember has an address among the former ones for a while.
+func (c *elementChanges) remember(a netip.Addr) { c.add.write(&element{set: inFormer, key: a}) }
+
+// between is what makes the sets of one plan those of another.
+func between(before, now *plan.DataPlane) *elementChanges {
+	c := newElementChanges()
+	had, have := pathsOf(before), pathsOf(now)
+	var a, b []element
+	for x, y := range before.Endpoints.Changes(now.Endpoints) {
+		a, b = a[:0], b[:0]
+		if x != nil {
+			a = had.ofEndpoint(a, x)
+		}
+		if y != nil {
+			b = have.ofEndpoint(b, y)
+		}
+		c.from(a, b)
+	}
+	if moved := had.differs(have); len(moved) > 0 {
+		for e := range now.Endpoints.All() { // those that stay as they are, but for whether a path of theirs stands
+			if !moved[e.Kept.Path] {
+				continue
+			}
+			if former, ok := before.Endpoints.Get(e); ok && former.Equal(e) {
+				a, b = had.ofEndpoint(a[:0], &e), have.ofEndpoint(b[:0], &e)
+				c.from(a, b)
+			}
+		}
+	}
+	for x, y := range before.Ingress.Changes(now.Ingress) {
+		a, b = a[:0], b[:0]
+		if x != nil {
+			a = ofIngress(a, x)
+		}
+		if y != nil {
+			b = ofIngress(b, y)
+		}
+		c.from(a, b)
+	}
+	return c
+}
+
+// differs are the ids that only one of both has.
+func (s pathSet) differs(o pathSet) pathSet {
+	var all pathSet
+	for _, pair := range [][2]pathSet{{s, o}, {o, s}} {
+		for id := range pair[0] {
+			if !pair[1][id] {
+				if all == nil {
+					all = pathSet{}
+				}
+				all[id] = true
+			}
+		}
+	}
+	return all
+}
+
+// reach is what makes sets that hold what was read those of a plan; whole writes all of it, for a table that is made anew.
+func reach(has map[setName]map[string]string, d *plan.DataPlane, whole bool) *elementChanges {
+	c := newElementChanges()
+	var key, value []byte
+	eachElement(d, func(all []element) {
+		remember := false
+		for i := range all {
+			e := &all[i]
+			here := has[e.in()]
+			key, value = e.appendKey(key[:0]), e.appendValue(value[:0])
+			had, there := here[string(key)]
+			delete(here, string(key))
+			same := there && had == string(value)
+			c.differs = c.differs || !same
+			if there && !same {
+				remember = remember || e.set.remembered()
+				if !whole {
+					c.gone.write(e) // the key is all that counts
+				}
+			}
+			if !same || whole {
+				c.add.write(e)
+			}
+		}
+		if remember {
+			c.remember(all[0].key)
+		}
+	})
+	for name, here := range has { // what is left of it
+		for key := range here {
+			c.differs = true
+			if e, ok := name.element(key); ok {
+				if !whole {
+					c.gone.write(&e)
+				}
+				if name.set.remembered() {
+					c.remember(e.key)
+				}
+			}
+		}
+	}
+	return c
+}
+
+// element is one of the set with a key as the kernel shows it, without a value.
+func (n setName) element(key string) (e element, ok bool) {
+	e = element{set: n.set, path: n.path}
+	size := int(ipv4.len)
+	if n.ipv6 {
+		size = int(ipv6.len)
+	}
+	if n.set == inSources {
+		if len(key) != 2*size {
+			return e, false
+		}
+		e.with, _ = netip.AddrFromSlice([]byte(key[size:]))
+		key = key[:size]
+	}
+	e.key, ok = netip.AddrFromSlice([]byte(key))
+	return e, ok && len(key) == size
+}
+
+// readElements reads what stands in a set of addresses: keys, and what a map holds for them.
+func readElements(set string) (map[string]string, error) {
+	c, err := dialConntrack()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	request := nftMessage(unix.NFT_MSG_GETSETELEM, 0, encode(
+		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(tableName + "\x00")},
+		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
+	))
+	all := map[string]string{}
+	err = c.dump(message{typ: uint16(request.Header.Type), body: request.Data}, func(body []byte) bool {
+		for typ, list := range attrs(body, nfgenmsgLen) {
+			if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+				continue
+			}
+			for _, e := range attrs(list, 0) {
+				var key, value string
+				for typ, data := range attrs(e, 0) {
+					switch typ {
+					case unix.NFTA_SET_ELEM_KEY:
+						key = dataValue(data)
+					case unix.NFTA_SET_ELEM_DATA:
+						value = dataValue(data)
+					}
+				}
+				all[key] = value
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list elements of set %s: %w", set, err)
+	}
+	return all, nil
+}
+
+// dataValue reads a value. Of a verdict it gives what is none.
+func dataValue(data []byte) string {
+	for typ, value := range attrs(data, 0) {
+		if typ == unix.NFTA_DATA_VALUE {
+			return string(value)
+		}
+	}
+	return "verdict"
+}

@@ -1,0 +1,228 @@
+package kernel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// routeChanges is what differs between the routes of two plans: those to add or change, and those to remove.
+type routeChanges struct {
+	set, fresh, gone []*plan.Route // fresh: of set, where none of its key was
+}
+
+// routeOrders are the orders that a plan's routes may have.
+var routeOrders = []func(a, b *plan.Route) int{
+	func(a, b *plan.Route) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), comparePrefixes(a.Dst, b.Dst), cmp.Compare(a.Metric, b.Metric))
+	},
+	func(a, b *plan.Route) int {
+		return cmp.Or(comparePrefixes(a.Dst, b.Dst), cmp.Compare(a.Table, b.Table), cmp.Compare(a.Metric, b.Metric))
+	},
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	if order := a.Addr().Compare(b.Addr()); order != 0 {
+		return order
+	}
+	return cmp.Compare(a.Bits(), b.Bits())
+}
+
+// changesOf finds what differs, where both are sorted and no two of a plan are of one key. ok is false where they are not.
+func changesOf(before, now []plan.Route) (c routeChanges, ok bool) {
+	if shared(before, now) {
+		return c, true
+	}
+	for _, order := range routeOrders {
+		if c, ok = changesBy(before, now, order); ok {
+			return c, true
+		}
+	}
+	return c, false
+}
+
+func changesBy(before, now []plan.Route, order func(a, b *plan.Route) int) (c routeChanges, ok bool) {
+	var last [2]*plan.Route
+	next := func(which int, routes []plan.Route) bool { // it comes after the one before, and its key as the kernel has it too
+		r := &routes[0]
+		if l := last[which]; l != nil && (order(l, r) >= 0 || l.Dst == r.Dst && l.Table == r.Table && keyOf(l) == keyOf(r)) {
+			return false
+		}
+		last[which] = r
+		return true
+	}
+	for len(before)+len(now) > 0 {
+		which := 0
+		switch {
+		case len(before) == 0:
+			which = 1
+		case len(now) == 0:
+			which = -1
+		default:
+			which = order(&now[0], &before[0])
+			if which < 0 {
+				which = 1
+			} else if which > 0 {
+				which = -1
+			}
+		}
+		if which <= 0 && !next(0, before) || which >= 0 && !next(1, now) {
+			return routeChanges{}, false
+		}
+		switch {
+		case which < 0:
+			c.gone, before = append(c.gone, &before[0]), before[1:]
+		case which > 0:
+			c.set, c.fresh, now = append(c.set, &now[0]), append(c.fresh, &now[0]), now[1:]
+		default:
+			if !sameRoute(&before[0], &now[0]) {
+				c.set = append(c.set, &now[0])
+			}
+			before, now = before[1:], now[1:]
+		}
+	}
+	return c, true
+}
+
+// sameRoute says whether routes of one key lead the same way.
+func sameRoute(a, b *plan.Route) bool {
+	return a.Unreachable == b.Unreachable && same(a.NextHops, b.NextHops)
+}
+
+// add makes what is to be there: with it fails what a look over everything would make right.
+func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeChanges) error {
+	fresh := make(map[*plan.Route]bool, len(changes.fresh))
+	for _, r := range changes.fresh {
+		fresh[r] = true
+	}
+	n := newNormalizer(h)
+	messages := make([]message, 0, len(changes.set))
+	routes := make([]*route, 0, len(changes.set))
+	for _, p := range changes.set {
+		r := n.normal(p)
+		if r == nil {
+			continue
+		}
+		flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_REPLACE)
+		if fresh[p] { // a new route must not touch a foreign one of the same key
+			flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		}
+		messages, routes = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)}), append(routes, r)
+	}
+	results, err := c.change(ctx, messages)
+	if err != nil {
+		return errors.Join(append(n.errs, err)...)
+	}
+	for i, err := range results {
+		if err != nil {
+			n.errs = append(n.errs, addError(routes[i], err))
+		}
+	}
+	return joined(n.errs)
+}
+
+// removeGone removes what is planned no more, but for what stands in tables that are held.
+func (c *conn) removeGone(ctx context.Context, gone []*plan.Route, held []uint32) error {
+	ipv6 := len(routeFamilies()) > 1
+	messages := make([]message, 0, len(gone))
+	keys := make([]routeKey, 0, len(gone))
+	for _, p := range gone {
+		if slices.Contains(held, p.Table) || p.Dst.Addr().Is6() && !ipv6 {
+			continue
+		}
+		// Without legs it is the route of ours of this key, whatever became of them.
+		r := &route{routeKey: keyOf(p), protocol: RouteProtocol, kind: unix.RTN_UNICAST}
+		if p.Unreachable {
+			r.kind = unix.RTN_UNREACHABLE
+		}
+		messages, keys = append(messages, message{unix.RTM_DELROUTE, 0, r.encode(false)}), append(keys, r.routeKey)
+	}
+	results, err := c.change(ctx, messages)
+	if err != nil {
+		return err
+	}
+	for i, err := range results {
+		if results[i] = nil; err != nil && !errors.Is(err, unix.ESRCH) {
+			results[i] = fmt.Errorf("delete route %s: %w", keys[i], err)
+		}
+	}
+	return joined(results)
+}
+
+func addError(r *route, err error) error {
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add route %s: another route, not of this daemon, stands there: %w", r.routeKey, err)
+	}
+	return fmt.Errorf("add route %s: %w", r.routeKey, err)
+}
+
+// normalizer turns planned routes into the kernel's normal form. It resolves devices, and collects why what cannot be
+// installed cannot.
+type normalizer struct {
+	h       *netlink.Handle
+	ipv6    bool
+	devices map[string]netlink.Link
+	errs    []error
+}
+
+func newNormalizer(h *netlink.Handle) *normalizer {
+	return &normalizer{h: h, ipv6: len(routeFamilies()) > 1, devices: map[string]netlink.Link{}}
+}
+
+func (n *normalizer) device(name string) (netlink.Link, error) {
+	if l, ok := n.devices[name]; ok {
+		return l, nil
+	}
+	l, err := n.h.LinkByName(name)
+	if err == nil {
+		n.devices[name] = l
+	}
+	return l, err
+}
+
+// normal is a route in the kernel's normal form; nil: it cannot be installed.
+func (n *normalizer) normal(p *plan.Route) *route {
+	if p.Unreachable && p.Dst.Addr().Is6() && !n.ipv6 {
+		return nil
+	}
+	r := &route{routeKey: keyOf(p), protocol: RouteProtocol, kind: unix.RTN_UNICAST}
+	if p.Unreachable {
+		r.kind = unix.RTN_UNREACHABLE
+	}
+	failed := false
+	for _, hop := range p.NextHops {
+		l := leg{gateway: hop.Gateway, onLink: hop.OnLink}
+		if hop.Device != "" {
+			d, err := n.device(hop.Device)
+			if err == nil && d.Attrs().RawFlags&unix.IFF_UP == 0 {
+				err = unix.ENETDOWN
+			}
+			if err != nil {
+				failed = true
+				n.errs = append(n.errs, fmt.Errorf("add route %s by %s: device %s: %w", r.routeKey, hop.Gateway, hop.Device, err))
+				continue
+			}
+			l.device = d.Attrs().Index
+		}
+		r.legs = append(r.legs, l)
+	}
+	if len(r.legs) == 0 && !p.Unreachable {
+		if !failed {
+			n.errs = append(n.errs, fmt.Errorf("add route %s: it has no next hop", r.routeKey))
+		}
+		return nil
+	}
+	if len(r.legs) > 1 {
+		r.sortLegs()
+		r.legs = slices.Compact(r.legs)
+	}
+	return r
+}

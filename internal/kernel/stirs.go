@@ -1,0 +1,239 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// What is read of the kernel is read again when somebody else has touched it, which events tell. The rest is the look that
+// needs no event: over everything every lookEvery, and more rarely where it takes long, so that it costs a thousandth of the
+// time.
+const (
+	lookEvery = 10 * time.Second
+	lookShare = 1000
+)
+
+// stir is what an event says.
+type stir int
+
+const (
+	stirNothing stir = iota // to us
+	stirWake                // something happened that changes nothing that is read
+	stirFacts               // links, addresses, or routes that are not ours
+	stirAll                 // or what we made, and what it stands on
+)
+
+// stirs counts what others did to the kernel.
+type stirs struct {
+	mu      sync.Mutex
+	counts  counts
+	concern concern
+	wake    func() // nil: nobody watches
+	// ports of the sockets whose changes are our own: of routes and rules, and of the nftables table
+	routePort, tablePort uint32
+}
+
+// counts is how often something happened since the start.
+type counts struct {
+	watching          bool
+	facts, all, table uint64
+}
+
+func (s *stirs) now() counts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts
+}
+
+// watch says that events are told from now on, or not any more.
+func (s *stirs) watch(wake func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake, s.counts.watching = wake, wake != nil
+	s.counts.facts++
+	s.counts.all++
+	s.counts.table++
+}
+
+// missed says that events were lost.
+func (s *stirs) missed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.facts++
+	s.counts.all++
+	s.counts.table++
+}
+
+func (s *stirs) take(what stir) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if what >= stirFacts {
+		s.counts.facts++
+	}
+	if what >= stirAll {
+		s.counts.all++
+	}
+}
+
+func (s *stirs) takeTable() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.table++
+}
+
+// wakeUp has a pass see what our own changes brought about, which no event tells of.
+func (s *stirs) wakeUp() {
+	s.mu.Lock()
+	wake := s.wake
+	s.mu.Unlock()
+	if wake != nil {
+		wake()
+	}
+}
+
+// concern is what our routes, rules and devices stand on.
+type concern struct {
+	any     bool // whatever happens matters
+	devices map[string]bool
+	tables  map[uint32]bool
+}
+
+func (s *stirs) setConcern(c concern) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.concern = c
+}
+
+func (s *stirs) concerns() concern {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.concern
+}
+
+// concernOf is what a plan stands on.
+func concernOf(p *plan.NodePlan) concern {
+	c := concern{devices: map[string]bool{}, tables: map[uint32]bool{}}
+	for _, v := range p.VRFs {
+		c.devices[v.Name] = true
+		c.tables[v.Table] = true
+		for _, name := range v.Interfaces {
+			c.devices[name] = true
+		}
+	}
+	if p.Tunnel != nil {
+		c.devices[p.Tunnel.Device] = true
+	}
+	for _, u := range p.DataPlane.Uplinks {
+		c.devices[u.Device] = true
+	}
+	device, table := "", uint32(0) // of the route before: of very many most are alike
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		if r.Table != table {
+			table = r.Table
+			c.tables[table] = true
+		}
+		for j := range r.NextHops {
+			switch d := r.NextHops[j].Device; {
+			case d == "":
+				c.any = true
+			case d != device:
+				device = d
+				c.devices[d] = true
+			}
+		}
+	}
+	return c
+}
+
+// linkNames are the names of links by index, as events tell them.
+type linkNames map[uint32]string
+
+// stir says what an event of routing means.
+func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) stir {
+	if s.routePort != 0 && m.Header.Pid == s.routePort {
+		switch m.Header.Type {
+		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE:
+			return stirNothing
+		}
+	}
+	switch m.Header.Type {
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH: // they come and go on all other links, and are none of our concern
+		if len(m.Data) >= unix.SizeofNdMsg && ours[binary.NativeEndian.Uint32(m.Data[linkIndex:])] {
+			return stirAll
+		}
+		return stirNothing
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		if r, ours := decodeRule(m.Data); ours || r.action == 0 {
+			return stirAll
+		}
+		return stirWake
+	}
+	c := s.concerns()
+	if c.any || c.devices == nil {
+		names.take(m)
+		return stirAll
+	}
+	about := func(index uint32) bool {
+		name, known := names[index]
+		return !known || c.devices[name]
+	}
+	matters := true
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(m.Data) < unix.SizeofIfInfomsg {
+			break
+		}
+		index := binary.NativeEndian.Uint32(m.Data[linkIndex:])
+		_, known := names[index]
+		matters = known && about(index) || ours[index] // as it was called before
+		names.take(m)
+		name := linkName(m.Data)
+		matters = matters || name == "" || c.devices[name]
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		if len(m.Data) >= unix.SizeofIfAddrmsg {
+			matters = about(binary.NativeEndian.Uint32(m.Data[addrIndex:]))
+		}
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		if r, ok := decodeRoute(m.Data); ok {
+			matters = r.protocol == RouteProtocol || c.tables[r.table] ||
+				slices.ContainsFunc(r.legs, func(l leg) bool { return l.device != 0 && about(uint32(l.device)) })
+		}
+	}
+	if matters {
+		return stirAll
+	}
+	return stirFacts
+}
+
+// take takes in the name of a link.
+func (n linkNames) take(m syscall.NetlinkMessage) {
+	if len(m.Data) < unix.SizeofIfInfomsg {
+		return
+	}
+	index := binary.NativeEndian.Uint32(m.Data[linkIndex:])
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK:
+		if name := linkName(m.Data); name != "" {
+			n[index] = name
+		}
+	case unix.RTM_DELLINK:
+		delete(n, index)
+	}
+}
+
+func linkName(link []byte) string {
+	for typ, value := range attrs(link, unix.SizeofIfInfomsg) {
+		if typ == unix.IFLA_IFNAME {
+			return unix.ByteSliceToString(value)
+		}
+	}
+	return ""
+}

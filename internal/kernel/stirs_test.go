@@ -1,0 +1,339 @@
+package kernel
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// watchedNode is a Node that is told of what happens in a namespace of its own, with a clock that stands still.
+func watchedNode(t *testing.T) (n *Node, now *time.Time, woken <-chan struct{}) {
+	t.Helper()
+	newNode(t)
+	uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
+	uplink(t, "eth7")
+	state(t) // settles
+	n, err := Open()
+	require.NoError(t, err)
+	t.Cleanup(n.Close)
+	at := time.Now()
+	n.now = func() time.Time { return at }
+	woken = watchHere(t, receiveBuffer, n)
+	drain(woken)
+	return n, &at, woken
+}
+
+// TestOnlyWhatIsStirredIsReadAgain changes things behind a Node's back, which nothing tells it of, and as others do.
+func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
+	n, now, woken := watchedNode(t)
+	p := &plan.NodePlan{
+		Rules: []plan.Rule{{Priority: 701, Mark: 0x2100, Mask: 0x3f00, Table: 1001}},
+		Routes: []plan.Route{
+			{Table: 1001, Dst: prefix("0.0.0.0/0"), Metric: 20, NextHops: []plan.NextHop{via("10.1.0.1", "eth2")}},
+			{Table: 1001, Dst: prefix("2001:db8:9::/48"), Metric: 20, NextHops: []plan.NextHop{via("2001:db8:1::1", "eth2")}},
+		},
+		DataPlane: someDataPlane(),
+	}
+	apply := func(restored ...string) {
+		t.Helper()
+		f, err := n.Facts(t.Context(), 1001)
+		require.NoError(t, err)
+		require.Equal(t, n.facts.Facts, f)
+		r, err := n.Apply(t.Context(), p)
+		require.NoError(t, err)
+		require.True(t, r.InForce)
+		require.ElementsMatch(t, restored, r.Restored)
+	}
+	rules := func() string { return ip(t, "rule show pref 701") }
+	apply()
+	apply()
+	drain(woken)
+	f, err := n.Facts(t.Context(), 1001)
+	require.NoError(t, err)
+	require.Equal(t, plan.Families{IPv4: true, IPv6: true}, f.Routed[1001], "our own routes are facts too")
+	require.Equal(t, map[plan.PathKey]plan.PathID{
+		{Kind: plan.PathNetwork, Name: "default"}: 1, {Kind: plan.PathNetwork, Name: "red"}: 2, {Kind: plan.PathSteer, Name: "b"}: 3,
+	}, f.Paths)
+	again, err := n.Facts(t.Context(), 1001)
+	require.NoError(t, err)
+	require.True(t, shared(f.Links, again.Links))
+
+	// By our own socket, of which nothing tells: nobody looks, until it is time to look at everything.
+	require.NoError(t, n.route.pruneRules(t.Context(), nil))
+	require.NoError(t, n.route.pruneRoutes(t.Context(), nil))
+	apply()
+	require.Empty(t, rules())
+	*now = now.Add(lookEvery)
+	apply("rule 701", "routes of table 1001")
+	require.NotEmpty(t, rules())
+	drain(woken)
+
+	// By others.
+	await := func() {
+		t.Helper()
+		select {
+		case <-woken:
+			drain(woken)
+		case <-time.After(10 * time.Second):
+			t.Fatal("not woken")
+		}
+	}
+	ip(t, "rule del pref 701")
+	await()
+	apply("rule 701")
+	ip(t, "-6 route del 2001:db8:9::/48 table 1001")
+	await()
+	apply("routes of table 1001") // by Facts, which finds that the table leads nowhere any more
+	require.Len(t, show(t, "-6 route show table 1001"), 1)
+	ip(t, "route change default via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142")
+	await()
+	apply("routes of table 1001")
+	ip(t, "link set eth2 down")
+	await()
+	f, err = n.Facts(t.Context(), 1001)
+	require.NoError(t, err)
+	require.Equal(t, plan.Families{}, f.Routed[1001])
+	ip(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
+	eventually(t, func() bool { _, _ = n.Facts(t.Context(), 1001); _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
+	apply()
+	drain(woken)
+
+	// What our routes do not stand on is a fact, and no more.
+	all := n.stirs.now().all
+	ip(t, "addr add 10.7.0.1/24 dev eth7")
+	await()
+	require.Equal(t, all, n.stirs.now().all)
+	f, err = n.Facts(t.Context(), 1001)
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(f.Links, func(l plan.Link) bool { return l.Name == "eth7" && slices.Contains(l.Addrs, prefix("10.7.0.1/24")) }))
+
+	// Events that were lost may have told of anything.
+	require.NoError(t, n.route.pruneRules(t.Context(), nil))
+	n.stirs.missed()
+	apply("rule 701")
+
+	// A table without an owner is looked at when somebody else was at it.
+	n.nft.close()
+	require.NoError(t, n.nft.claim(0))
+	n.stirs.tablePort = n.nft.writer.port
+	n.done = nil
+	_, err = n.Apply(t.Context(), p)
+	require.NoError(t, err)
+	drain(woken)
+	apply()
+	nftCommand(t, "flush chain inet egressway guard")
+	await()
+	apply("nftables table inet egressway")
+	nftCommand(t, "delete element inet egressway egress4 { 10.244.1.11 }")
+	await()
+	apply()
+	require.Contains(t, ruleset(t), "10.244.1.11 : 0x00000002")
+}
+
+// anyRoutes are routes at random, sorted as a plan's are.
+func anyRoutes(r *rand.Rand) []plan.Route {
+	all := map[string]plan.Route{}
+	hops := []plan.NextHop{via("10.1.0.1", "eth2"), via("10.1.0.3", "eth2"), via("10.1.0.4", "eth2")}
+	hops6 := []plan.NextHop{via("2001:db8:1::1", "eth2"), via("2001:db8:1::3", "eth2"), via("2001:db8:1::4", "eth2")}
+	for range r.IntN(40) {
+		route := plan.Route{Table: 1001 + uint32(r.IntN(2)), Metric: uint32(r.IntN(2)) * 20}
+		from := hops
+		if r.IntN(2) == 0 {
+			route.Dst = prefix(fmt.Sprintf("20.0.%d.0/24", r.IntN(20)))
+		} else {
+			route.Dst, from = prefix(fmt.Sprintf("2001:db8:%x::/48", 0x100+r.IntN(20))), hops6
+		}
+		if route.Unreachable = r.IntN(4) == 0; !route.Unreachable {
+			first := r.IntN(3)
+			route.NextHops = slices.Clone(from[first : first+1+r.IntN(3-first)])
+		}
+		all[fmt.Sprint(route.Table, route.Dst, route.Metric)] = route
+	}
+	var routes []plan.Route
+	for _, route := range all {
+		routes = append(routes, route)
+	}
+	order := routeOrders[r.IntN(2)]
+	slices.SortFunc(routes, func(a, b plan.Route) int { return order(&a, &b) })
+	return routes
+}
+
+// TestRoutesByDifference has the kernel hold what each of plans at random says, without a look at it.
+func TestRoutesByDifference(t *testing.T) {
+	n, _, woken := watchedNode(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	var before []plan.Route
+	byDifference := 0
+	for step := range 60 {
+		p := &plan.NodePlan{Routes: anyRoutes(r), DataPlane: someDataPlane()}
+		if _, ok := changesOf(before, p.Routes); ok && n.done != nil && n.stirs.now().all == n.seen.all {
+			byDifference++
+		}
+		_, err := n.Apply(t.Context(), p)
+		require.NoError(t, err)
+		before = p.Routes
+		wanted, errs := normalRoutes(n.links, p.Routes)
+		require.Empty(t, errs)
+		require.NoError(t, dumpOurs(t.Context(), func(have *route) {
+			w := wanted[have.routeKey]
+			require.True(t, w != nil && w.same(have), "step %d: %+v is there, %+v should be", step, have, w)
+			delete(wanted, have.routeKey)
+		}))
+		require.Empty(t, wanted, "step %d", step)
+		if step == 0 {
+			drain(woken)
+		}
+	}
+	require.Greater(t, byDifference, 20)
+}
+
+// Both ways to see what differs say the same.
+func TestChangesOfRoutes(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		a, b := anyRoutes(r), anyRoutes(r)
+		c, ok := changesOf(a, b)
+		if !ok {
+			continue
+		}
+		had, have := map[routeKey]*plan.Route{}, map[routeKey]*plan.Route{}
+		for i := range a {
+			had[keyOf(&a[i])] = &a[i]
+		}
+		for i := range b {
+			have[keyOf(&b[i])] = &b[i]
+		}
+		set, gone := 0, 0
+		for k, x := range have {
+			if y := had[k]; y == nil || !sameRoute(x, y) {
+				require.Contains(t, c.set, x)
+				require.Equal(t, y == nil, slices.Contains(c.fresh, x))
+				set++
+			}
+		}
+		for k, x := range had {
+			if have[k] == nil {
+				require.Contains(t, c.gone, x)
+				gone++
+			}
+		}
+		require.Len(t, c.set, set)
+		require.Len(t, c.gone, gone)
+	}
+	one := []plan.Route{{Table: 1, Dst: prefix("::/0"), Metric: 0}, {Table: 1, Dst: prefix("::/0"), Metric: 1024}}
+	_, ok := changesOf(nil, one)
+	require.False(t, ok, "the kernel knows but one of these two")
+	_, ok = changesOf(nil, []plan.Route{{Table: 1, Dst: prefix("2.0.0.0/8")}, {Table: 1, Dst: prefix("1.0.0.0/8")}})
+	require.False(t, ok, "not sorted")
+}
+
+// Whoever's connection contradicts a plan, and did not contradict the one before, is in doubt.
+func TestDoubt(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00}}
+	found, spared := 0, 0
+	for range 200 {
+		next := anyDataPlane(r, d)
+		a, b := newFlowCheck(d), newFlowCheck(next)
+		of := doubtOf(&d, &next, false)
+		require.Equal(t, of.none(), !of.all && len(of.endpoints) == 0)
+		first := doubtOf(&d, &next, true)
+		require.Equal(t, of.none(), first.none())
+		for range 500 {
+			pod := func() netip.Addr {
+				if i := r.IntN(120); i%2 == 0 {
+					return addr(fmt.Sprintf("10.244.1.%d", i))
+				}
+				return addr(fmt.Sprintf("fd44:1::%d", r.IntN(120)))
+			}
+			c := connection{source: pod(), target: addr("198.51.100.1"), leaves: addr(fmt.Sprintf("203.0.113.%d", r.IntN(4)))}
+			if r.IntN(3) == 0 {
+				c.leaves = c.source
+			}
+			if r.IntN(3) == 0 {
+				c.target = addr([]string{"10.244.1.1", "10.96.0.1", "fd44::1"}[r.IntN(3)])
+			}
+			id := plan.PathID(r.IntN(7))
+			c.mark = []uint32{0, d.Marks.Egress(id), d.Marks.Ingress(id)}[r.IntN(3)]
+			if !a.contradicts(c) && b.contradicts(c) {
+				found++
+				require.True(t, of.all || of.endpoints[c.source], "%+v", c)
+			} else if !of.all && !of.endpoints[c.source] {
+				spared++
+			}
+		}
+		d = next
+	}
+	require.Greater(t, found, 100)
+	require.Greater(t, spared, 100)
+}
+
+// TestContradictionsOfFew has connections of some end, found by their source, and those of all others stay.
+func TestContradictionsOfFew(t *testing.T) {
+	newNode(t)
+	n, err := Open()
+	require.NoError(t, err)
+	t.Cleanup(n.Close)
+	d := someDataPlane()
+	d.Endpoints = sorted.Of(manyEndpoints(100, 2)...)
+	all := d.Endpoints.Slice()
+	var flows []Flow
+	for i, e := range all {
+		flows = append(flows, Flow{
+			Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(e.Addr, uint16(1000+i)), Dst: netip.MustParseAddrPort("198.51.100.10:443"),
+			SNAT: netip.AddrPortFrom(e.Source, uint16(1000+i)), Path: 2, State: TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
+		})
+	}
+	r, err := InjectFlows(Injection{Marks: d.Marks}, flows)
+	require.NoError(t, err)
+	require.Equal(t, Injected{Created: len(flows)}, r)
+	count := func() (n int) {
+		require.NoError(t, ListFlows(t.Context(), d.Marks, func(Flow) bool { n++; return true }))
+		return n
+	}
+	end := func() uint {
+		t.Helper()
+		p := &plan.NodePlan{DataPlane: d}
+		result, err := n.Apply(t.Context(), p)
+		require.NoError(t, err)
+		ended, err := n.EndContradictions(t.Context(), d)
+		require.NoError(t, err)
+		require.True(t, result.Contradicted || ended == 0)
+		result, err = n.Apply(t.Context(), p)
+		require.NoError(t, err)
+		require.False(t, result.Contradicted)
+		return ended
+	}
+	require.Zero(t, end())
+	require.Equal(t, 100, count())
+	for _, few := range []int{1, fewest, 20} {
+		had := count()
+		d.Endpoints = d.Endpoints.With(nil, d.Endpoints.Slice()[:few])
+		require.Equal(t, uint(few), end())
+		require.Equal(t, had-few, count())
+	}
+	moved := d.Endpoints.Slice()[0]
+	moved.Path, moved.Kept = 3, plan.Way{Path: 2, Source: moved.Source}
+	moved.Source = moved.Addr
+	d.Endpoints = d.Endpoints.With([]plan.Endpoint{moved}, nil)
+	require.Zero(t, end(), "it may stay")
+	moved.Node = "c"
+	d.Endpoints = d.Endpoints.With([]plan.Endpoint{moved}, nil)
+	require.Zero(t, end())
+	var seen []netip.Addr
+	require.NoError(t, dumpConnections(moved.Addr, func(body []byte) bool {
+		source, _ := originalSource(body)
+		seen = append(seen, source)
+		return true
+	}))
+	require.Equal(t, []netip.Addr{moved.Addr}, seen, "the kernel leaves out the rest")
+}

@@ -1,0 +1,257 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"github.com/egressway/egressway/internal/config"
+)
+
+// frame is what services go by once it is known to which nodes they lead: paths and how they are steered. It is not
+// changed once it is made.
+type frame struct {
+	findings
+	*ground
+	paths   map[PathKey]PathID
+	without map[string]bool      // networks that no path id was left for
+	hosts   map[string]*steering // by node, of those steered to
+	routed  map[uint32]Families
+	heard   map[string]bool
+	leaving bool // the node is draining
+	// ordered says that the age of services had a say in the path ids: not all were in force before.
+	ordered bool
+
+	// Parts of the plan.
+	watched  []string
+	tunnelTo *Tunnel
+	ways     []Path
+	uplinks  []Uplink
+	rules    []Rule
+	steered  []Route
+	speakers []Speaker // but for what they announce and refuse
+}
+
+// newFrame makes a frame for the nodes that services lead to.
+func newFrame(g *ground, s *Snapshot, targets []target) *frame {
+	f := &frame{
+		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, hosts: map[string]*steering{},
+		routed: maps.Clone(s.Facts.Routed), heard: maps.Clone(s.Heard), leaving: s.Draining,
+	}
+	for _, t := range targets {
+		f.watched = append(f.watched, t.node)
+	}
+	slices.Sort(f.watched)
+	f.allotPaths(targets, s.Facts.Paths)
+	f.steer(targets)
+	f.planPaths()
+	f.planRules()
+	f.planSpeakers()
+	return f
+}
+
+// likeFor says whether all services find the same in another frame on the same ground.
+func (f *frame) likeFor(o *frame) bool {
+	return maps.Equal(f.paths, o.paths) && maps.Equal(f.without, o.without) && reflect.DeepEqual(f.hosts, o.hosts) &&
+		maps.Equal(f.routed, o.routed) && sameHeard(f.heard, o.heard) && f.leaving == o.leaving
+}
+
+// sameHeard compares what was heard: of nobody is not the same as nothing known.
+func sameHeard(x, y map[string]bool) bool { return (x == nil) == (y == nil) && maps.Equal(x, y) }
+
+// allotPaths gives every network and every node steered to a path id, keeping those in force: live packets and
+// connections carry them. Ids for paths that are not needed, only of use, are given last and taken back first.
+func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
+	var want, unlisted, useful []PathKey
+	for _, n := range f.networks {
+		switch k := (PathKey{PathNetwork, n.name}); {
+		case n.listed:
+			want = append(want, k)
+		case n.usable:
+			unlisted = append(unlisted, k)
+		}
+	}
+	for _, t := range targets {
+		if t.needed {
+			want = append(want, PathKey{PathSteer, t.node})
+		} else {
+			useful = append(useful, PathKey{PathSteer, t.node})
+		}
+	}
+	want = append(want, unlisted...) // last: whoever writes objects can make many up
+	taken, inForce := map[PathID]bool{}, map[PathID]bool{}
+	for _, id := range before {
+		inForce[id] = true
+	}
+	for _, k := range slices.Concat(want, useful) {
+		if id := before[k]; id > 0 && id <= f.marks.MaxPath() && !taken[id] {
+			f.paths[k], taken[id] = id, true
+		} else {
+			f.ordered = true
+		}
+	}
+	free := func() PathID {
+		// An id that was given up a moment ago may still stand in a connection's mark: use it last.
+		for _, fresh := range []bool{true, false} {
+			for id := PathID(1); id <= f.marks.MaxPath(); id++ {
+				if !taken[id] && (!fresh || !inForce[id]) {
+					return id
+				}
+			}
+		}
+		return 0
+	}
+	for _, k := range want {
+		if f.paths[k] != 0 {
+			continue
+		}
+		id := free()
+		for i := len(useful) - 1; i >= 0 && id == 0; i-- {
+			id = f.paths[useful[i]]
+			delete(f.paths, useful[i])
+		}
+		if id == 0 {
+			f.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", f.marks.Mask), ReasonPathsExhausted,
+				"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask", len(want), f.marks.MaxPath(), k.Kind, k.Name)
+			if k.Kind == PathNetwork {
+				f.without[k.Name] = true
+			}
+			continue
+		}
+		f.paths[k], taken[id] = id, true
+	}
+	for _, k := range useful {
+		if f.paths[k] != 0 {
+			continue
+		}
+		if id := free(); id != 0 {
+			f.paths[k], taken[id] = id, true
+		}
+	}
+}
+
+// usable says whether a network can be used on this node.
+func (f *frame) usable(n *network) bool { return n.usable && !f.without[n.name] }
+
+// out is the path out by a network of this node.
+func (f *frame) out(n *network) PathID { return f.paths[PathKey{PathNetwork, n.name}] }
+
+// reachable says whether the network can carry packets of a family. Where packets without a route are dropped, the
+// routing rules see to it packet by packet; where they are allowed out, the pods must not be selected in the first place.
+func (f *frame) reachable(n *network, ipv4 bool) bool {
+	if !f.usable(n) {
+		return false
+	}
+	if f.noPath(n) != config.NoPathAllow {
+		return true
+	}
+	routed := f.routed[n.table]
+	if ipv4 {
+		return routed.IPv4
+	}
+	return routed.IPv6
+}
+
+// planPaths lists the paths and the devices that packets come by.
+func (f *frame) planPaths() {
+	for _, n := range f.networks {
+		id := f.out(n)
+		if id == 0 {
+			continue
+		}
+		p := Path{ID: id, Key: PathKey{PathNetwork, n.name}, Devices: n.devices}
+		if f.usable(n) {
+			p.Table = n.table
+		}
+		f.ways = append(f.ways, p)
+		for _, device := range n.devices {
+			f.uplinks = append(f.uplinks, Uplink{device, id})
+		}
+	}
+	for host, h := range f.hosts {
+		key := PathKey{PathSteer, host}
+		p := Path{ID: f.paths[key], Key: key, Table: h.routes[0].Table, Devices: h.devices, Tunneled: h.tunneled}
+		if !h.tunneled {
+			for _, r := range h.routes {
+				p.Via = append(p.Via, r.NextHops[0].Gateway)
+			}
+		}
+		f.ways = append(f.ways, p)
+	}
+	slices.SortFunc(f.ways, func(x, y Path) int { return cmp.Compare(x.ID, y.ID) })
+	slices.SortFunc(f.uplinks, func(x, y Uplink) int { return compareStrings(x.Device, y.Device) })
+}
+
+// planRules plans few and constant rules: one a path, whatever the number of endpoints.
+func (f *frame) planRules() {
+	m, base := f.marks, f.marks.Priority
+	add := func(r Rule) { f.rules = append(f.rules, r) }
+	add(Rule{Priority: base, Mark: m.Cluster(), Mask: m.Mask, Table: mainTable})
+	for _, p := range f.ways {
+		if p.Table != 0 {
+			add(Rule{Priority: base + 1, Mark: m.Egress(p.ID), Mask: m.Mask, Table: p.Table})
+		}
+	}
+	// What found no route above must not fall through to the tables below.
+	add(Rule{Priority: base + 98, Mark: m.Cluster(), Mask: m.Mask, Unreachable: true})
+	add(Rule{Priority: base + 99, Mark: m.EgressBit(), Mask: m.EgressBit(), Unreachable: true})
+}
+
+// needRoutes tells of networks that selected pods are sent out by here, but that have no route of a family.
+func (f *frame) needRoutes(sent *sending) (problems findings) {
+	for _, n := range f.networks {
+		need, routed := sent.by(f, n), f.routed[n.table]
+		for _, family := range []struct {
+			name    string
+			missing bool
+		}{{"IPv4", need.IPv4 && !routed.IPv4}, {"IPv6", need.IPv6 && !routed.IPv6}} {
+			if family.missing {
+				problems.problem("Network", n.name, "table", strconv.Itoa(int(n.table)), ReasonNoRoute,
+					"has no %s route on node %s: selected pods' packets are dropped until a peer tells one, or one is added", family.name, f.node)
+			}
+		}
+	}
+	return problems
+}
+
+// learnedMetric leaves an operator's own routes in front of those that peers tell, as FRR's distance of 20 does.
+const learnedMetric = 20
+
+// vrfFloorMetric is the metric of the unreachable default route of a VRF we make, the kernel's own advice
+// (Documentation/networking/vrf.rst): a lookup in the VRF must not fall through to the main table.
+const vrfFloorMetric = 4278198272
+
+// routes lists every route of ours.
+func (f *frame) routes(learned []NetworkRoutes) []Route {
+	length := 2*len(f.networks) + len(f.steered)
+	for _, l := range learned {
+		length += len(l.Routes)
+	}
+	all := make([]Route, 0, length)
+	for _, n := range f.networks {
+		if n.create {
+			for _, to := range []netip.Prefix{anyIPv4, anyIPv6} {
+				all = append(all, Route{Table: n.table, Dst: to, Metric: vrfFloorMetric, Unreachable: true})
+			}
+		}
+	}
+	for _, l := range learned {
+		n := f.byName[l.Network]
+		if n == nil || !f.usable(n) {
+			continue
+		}
+		for _, r := range l.Routes {
+			r.Table, r.Metric = n.table, learnedMetric
+			all = append(all, r)
+		}
+	}
+	all = append(all, f.steered...)
+	slices.SortFunc(all, func(x, y Route) int {
+		return cmp.Or(cmp.Compare(x.Table, y.Table), comparePrefix(x.Dst, y.Dst), cmp.Compare(x.Metric, y.Metric))
+	})
+	return slices.Clip(all)
+}

@@ -1,0 +1,208 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+)
+
+const mainTable = 254 // RT_TABLE_MAIN
+
+// ground is what holds whatever becomes of single services: nodes, links, networks, ranges of addresses. It is not changed
+// once it is made.
+type ground struct {
+	findings
+	node       string
+	config     *config.Config
+	marks      Marks
+	nodes      map[string]cluster.Node
+	namespaces map[string]cluster.Namespace
+	links      []Link // by name
+
+	networks []*network // by name
+	byName   map[string]*network
+	listed   string // the names that the configuration lists, for people
+	allowed  map[allowance]bool
+
+	nodeIPs map[netip.Addr]string // the node that has it
+	peers   map[netip.Addr]string // the network whose BGP peer it is
+	inside  []netip.Prefix        // pods' and Services' ranges
+	ranges  []netip.Prefix        // pods' ranges
+	ranged  Families              // those of which there are ranges of pods
+	cluster []netip.Prefix        // what stays inside of the cluster, but for single Services and pods
+
+	// Parts of the plan.
+	pods    []netip.Prefix // of the nodes
+	vrfs    []VRF
+	held    []uint32
+	guests  []netip.Prefix
+	between []string
+	tunnel  *Tunnel // without hosts
+}
+
+// findings are problems that one part of the plan finds.
+type findings struct{ problems []cluster.Problem }
+
+func (f *findings) problem(kind, object, field, value string, reason cluster.Reason, format string, args ...any) {
+	f.problems = append(f.problems, cluster.Problem{
+		Kind: kind, Object: object, Field: field, Value: value, Reason: reason, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// newGround looks at a snapshot but for its services, of which it wants the names of the networks that they are of.
+func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
+	g := &ground{
+		node: s.Node, config: s.Config, marks: Marks{Mask: s.Config.Marks.Mask, Priority: s.Config.Marks.RulePriority},
+		nodes: s.Objects.Nodes, namespaces: s.Objects.Namespaces, links: links,
+		nodeIPs: map[netip.Addr]string{}, peers: map[netip.Addr]string{}, allowed: map[allowance]bool{},
+	}
+	g.readNodes(s.Objects.ServiceCIDRs)
+	g.readNetworks(names, s.Unsettled)
+	g.readRanges(s.Objects.ServiceCIDRs)
+	if mode := g.config.Steering.Mode; mode == config.SteeringVXLAN || mode == config.SteeringAuto && g.someNodeOffLink() {
+		g.planTunnel()
+	}
+	g.planGuests()
+	return g
+}
+
+// likeFor says whether services find the same in another ground of the same configuration and the same nodes.
+func (g *ground) likeFor(o *ground) bool {
+	tables := func(links []Link) []Link { // by which an unlisted network may be another one
+		links = slices.DeleteFunc(slices.Clone(links), func(l Link) bool { return l.VRFTable == 0 })
+		for i, l := range links {
+			links[i] = Link{Name: l.Name, VRFTable: l.VRFTable}
+		}
+		return links
+	}
+	return maps.Equal(g.nodeIPs, o.nodeIPs) && reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
+}
+
+// ipvsDevice is where kube-proxy binds the addresses of Services in its IPVS mode: they do not become the node's.
+const ipvsDevice = "kube-ipvs0"
+
+func (g *ground) readNodes(serviceCIDRs []netip.Prefix) {
+	inside := slices.Clone(serviceCIDRs)
+	for _, name := range sortedKeys(g.nodes) {
+		n := g.nodes[name]
+		for _, a := range n.Addresses {
+			g.nodeIPs[a] = name
+		}
+		inside = append(inside, n.PodCIDRs...)
+	}
+	g.inside = minimal(inside)
+	for _, l := range g.links {
+		if l.Name == ipvsDevice {
+			continue
+		}
+		for _, p := range l.Addrs {
+			g.nodeIPs[p.Addr()] = g.node
+		}
+	}
+}
+
+// neverSteered holds destinations that do not leave a link or a node at all.
+var neverSteered = []netip.Prefix{
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("ff00::/8"),
+}
+
+// readRanges finds where pods are and what stays inside of the cluster.
+func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
+	var pods []netip.Prefix
+	for _, n := range g.nodes {
+		pods = append(pods, n.PodCIDRs...)
+	}
+	g.pods = minimal(pods)
+	g.ranges = minimal(slices.Concat(g.config.ClusterCIDRs, pods))
+	for _, r := range g.ranges {
+		g.ranged.IPv4, g.ranged.IPv6 = g.ranged.IPv4 || r.Addr().Is4(), g.ranged.IPv6 || !r.Addr().Is4()
+	}
+	all := slices.Concat(pods, neverSteered, g.config.ClusterCIDRs, serviceCIDRs)
+	for _, n := range g.nodes {
+		for _, a := range n.Addresses {
+			all = append(all, single(a))
+		}
+	}
+	for _, l := range g.links {
+		for _, p := range l.Addrs {
+			all = append(all, single(p.Addr()))
+		}
+	}
+	g.cluster = minimal(all)
+}
+
+// planGuests plans what other nodes' pods may not do here.
+func (g *ground) planGuests() {
+	for name, n := range g.nodes {
+		if name == g.node {
+			continue
+		}
+		g.guests = append(g.guests, n.PodCIDRs...)
+		for _, a := range n.Internal {
+			if device, ok := g.onLink(a); ok && !slices.Contains(g.between, device) {
+				g.between = append(g.between, device)
+			}
+		}
+	}
+	if t := g.tunnel; t != nil {
+		g.between = append(g.between, t.Device)
+	}
+	slices.Sort(g.between)
+	g.guests, g.between = minimal(g.guests), slices.Compact(g.between)
+}
+
+// onLink finds the interface, no uplink of a network, whose subnet holds addr.
+func (g *ground) onLink(addr netip.Addr) (device string, ok bool) {
+	for _, l := range g.links {
+		for _, p := range l.Addrs {
+			if p.Contains(addr) && p.Addr() != addr && !p.IsSingleIP() && l.Name != g.config.Steering.Device && !g.isUplink(l.Name) {
+				return l.Name, true
+			}
+		}
+	}
+	return "", false
+}
+
+func (g *ground) isUplink(device string) bool {
+	return slices.ContainsFunc(g.networks, func(n *network) bool { return slices.Contains(n.devices, device) })
+}
+
+// internalIP is the first InternalIP of a family of a node.
+func (g *ground) internalIP(node string, ipv4 bool) netip.Addr {
+	for _, a := range g.nodes[node].Internal {
+		if a.Is4() == ipv4 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func (g *ground) someNodeOffLink() bool {
+	for name, n := range g.nodes {
+		for _, a := range n.Internal {
+			if _, ok := g.onLink(a); name != g.node && !ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// noPath is what becomes of a selected pod of network n, which may be nil, while there is no path for it.
+func (g *ground) noPath(n *network) config.NoPath {
+	if n != nil && n.onNoPath != config.NoPathDefault {
+		return n.onNoPath
+	}
+	return g.config.OnNoPath
+}

@@ -1,0 +1,361 @@
+package plan_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// evolving is a world that changes step by step. What was handed out stays as it is.
+type evolving struct {
+	*rand.Rand
+	plan.Snapshot
+	changed cluster.Changed
+	elect   bool // by the rules; else hosts are where chance has them
+}
+
+func evolvingWorld(seed uint64) *evolving {
+	e := &evolving{Rand: rand.New(rand.NewPCG(seed, 7)), Snapshot: world(seed), changed: cluster.Everything()}
+	e.elect = chance(e.Rand, 0.5)
+	return e
+}
+
+// step changes one thing.
+func (e *evolving) step() {
+	o := &e.Objects
+	key := e.key()
+	e.changed.Add(key)
+	switch e.IntN(26) {
+	case 0, 1, 2: // endpoints come
+		var added []cluster.Endpoint
+		for range 1 + e.IntN(3) {
+			added = append(added, e.endpoint())
+		}
+		e.setEndpoints(key, slices.Concat(o.Endpoints[key], added))
+	case 3, 4: // and go
+		e.setEndpoints(key, slices.DeleteFunc(slices.Clone(o.Endpoints[key]), func(cluster.Endpoint) bool { return chance(e.Rand, 0.4) }))
+	case 5: // and move to another service
+		to := e.key()
+		e.changed.Add(to)
+		moved := o.Endpoints[key]
+		e.setEndpoints(key, nil)
+		e.setEndpoints(to, slices.Concat(o.Endpoints[to], moved))
+	case 6: // others' endpoints
+		e.setEndpoints(key, slices.Concat(o.Endpoints[key], o.Endpoints[e.key()]))
+	case 7, 8: // ingress IPs
+		e.service(key, func(s *cluster.Service) {
+			s.Ingress = nil
+			for range e.IntN(4) {
+				s.Ingress = append(s.Ingress, cluster.Ingress{IP: pick(e.Rand, fmt.Sprint("203.0.113.", e.IntN(9)), fmt.Sprint("2001:db8::", e.IntN(9)),
+					pick(e.Rand, garbage...), e.endpoint().Address, e.clusterIP().String())})
+			}
+		})
+	case 9:
+		e.service(key, func(s *cluster.Service) {
+			s.ClusterIPs = nil
+			for range e.IntN(3) {
+				s.ClusterIPs = append(s.ClusterIPs, e.clusterIP())
+			}
+		})
+	case 10:
+		e.service(key, func(s *cluster.Service) {
+			s.LoadBalancer, s.LocalTraffic = chance(e.Rand, 0.9), chance(e.Rand, 0.3)
+		})
+	case 11:
+		e.service(key, func(s *cluster.Service) { *s = cluster.Service{} })
+		delete(o.Services, key)
+	case 12, 13:
+		e.egress(key, func(s *cluster.EgressService) {
+			s.Network = pick(e.Rand, "red", "red", "", "blue", "green", "vrf-dmz", "vrf-blue", "77", "254", "no/vrf", "red", "dark")
+		})
+	case 14:
+		e.egress(key, func(s *cluster.EgressService) { s.Created = time.Unix(int64(e.IntN(5)), 0) })
+	case 15:
+		e.egress(key, func(s *cluster.EgressService) {
+			s.SourceIPBy = pick(e.Rand, cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork)
+			s.NodeSelector = nil
+			if chance(e.Rand, 0.5) {
+				s.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"rack": pick(e.Rand, "1", "2")}}
+			}
+		})
+	case 16:
+		e.egress(key, func(*cluster.EgressService) {})
+		delete(o.EgressServices, key)
+	case 17:
+		o.Nodes = maps.Clone(o.Nodes)
+		name := fmt.Sprint("n", e.IntN(6))
+		n := o.Nodes[name]
+		switch e.IntN(3) {
+		case 0:
+			delete(o.Nodes, name)
+		case 1:
+			as := []netip.Addr{addr(fmt.Sprintf("10.0.%d.1%d", e.IntN(8)/7, e.IntN(6))), addr(fmt.Sprintf("fd00::1%d", e.IntN(6)))}
+			i := name[1:]
+			o.Nodes[name] = cluster.Node{Ready: true, Addresses: as, Internal: as, PodCIDRs: prefixes("10.244."+i+".0/24", "fd44:"+i+"::/64")}
+		default:
+			n.Ready, n.Cordoned, n.Labels = chance(e.Rand, 0.7), chance(e.Rand, 0.3), map[string]string{"rack": pick(e.Rand, "1", "2")}
+			if chance(e.Rand, 0.3) {
+				n.PodCIDRs = nil
+			}
+			o.Nodes[name] = n
+		}
+		e.changed.Join(cluster.Everything())
+	case 18:
+		c := *e.Config
+		switch e.IntN(5) {
+		case 0:
+			c.AllowUnlisted = !c.AllowUnlisted
+		case 1:
+			c.OnNoPath = pick(e.Rand, config.NoPathDrop, config.NoPathAllow)
+		case 2:
+			c.Steering.Mode = pick(e.Rand, config.SteeringAuto, config.SteeringDirect, config.SteeringVXLAN)
+		case 3:
+			c.Marks.Mask = pick[uint32](e.Rand, 0x3f00, 0xf000, 0x7000)
+		case 4:
+			c.ClusterCIDRs = pick(e.Rand, nil, prefixes("10.250.0.0/16"), prefixes("10.0.0.0/8", "fd50::/16"))
+		}
+		e.Config = &c
+	case 19:
+		e.links()
+	case 20:
+		e.Facts.Routed = maps.Clone(e.Facts.Routed)
+		e.Facts.Routed[pick[uint32](e.Rand, 254, 1001, 1002, 1009, 100)] = plan.Families{IPv4: chance(e.Rand, 0.6), IPv6: chance(e.Rand, 0.6)}
+	case 21:
+		e.Learned = slices.Clone(e.Learned)
+		l := &e.Learned[e.IntN(len(e.Learned))]
+		l.Routes = nil
+		for i := range e.IntN(4) {
+			l.Routes = append(l.Routes, plan.Route{Dst: prefixes(fmt.Sprintf("192.0.%d.0/24", i))[0], NextHops: []plan.NextHop{{Gateway: addr("10.1.0.1"), Device: "eth2"}}})
+		}
+	case 22:
+		e.Draining = chance(e.Rand, 0.3)
+	case 23:
+		e.Heard = nil
+		for i := range 6 {
+			if e.Heard == nil && chance(e.Rand, 0.7) {
+				e.Heard = map[string]bool{}
+			}
+			if e.Heard != nil {
+				e.Heard[fmt.Sprint("n", i)] = chance(e.Rand, 0.7)
+			}
+		}
+	case 24:
+		e.Unsettled = pick(e.Rand, nil, []string{"red"}, []string{"red", "green"})
+	case 25: // a new one of a name that another has too, nearly
+		addService(e.Rand, o, e.fresh(), time.Unix(int64(e.IntN(5)), 0))
+	}
+}
+
+func (e *evolving) links() {
+	e.Facts.Links = slices.Clone(e.Facts.Links)
+	i := e.IntN(len(e.Facts.Links))
+	l := &e.Facts.Links[i]
+	switch e.IntN(6) {
+	case 0:
+		l.MTU = pick(e.Rand, 1400, 1500, 9000)
+	case 1:
+		l.Index++
+	case 2:
+		l.Addrs = append(slices.Clone(l.Addrs), prefixes(fmt.Sprintf("10.0.0.%d/24", e.IntN(20)))...)
+	case 3:
+		if name := "kube-ipvs0"; !slices.ContainsFunc(e.Facts.Links, func(l plan.Link) bool { return l.Name == name }) {
+			e.Facts.Links = append(e.Facts.Links, plan.Link{Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(e.clusterIP(), 32), prefixes("203.0.113.3/32")[0]}})
+		}
+	case 4:
+		if len(e.Facts.Links) > 3 {
+			e.Facts.Links = slices.Delete(e.Facts.Links, i, i+1)
+		}
+	case 5:
+		l.VRFTable = pick[uint32](e.Rand, 0, 1001, 1002, 1009)
+	}
+}
+
+func (e *evolving) keys() []cluster.Key {
+	all := map[cluster.Key]bool{}
+	for k := range e.Objects.EgressServices {
+		all[k] = true
+	}
+	for k := range e.Objects.Services {
+		all[k] = true
+	}
+	return slices.SortedFunc(maps.Keys(all), cluster.Key.Compare)
+}
+
+func (e *evolving) key() cluster.Key {
+	if all := e.keys(); len(all) > 0 && chance(e.Rand, 0.95) {
+		return pick(e.Rand, all...)
+	}
+	return e.fresh()
+}
+
+// fresh is a key that changes with all that is of it.
+func (e *evolving) fresh() cluster.Key {
+	key := cluster.Key{Namespace: pick(e.Rand, "good", "other"), Name: fmt.Sprint("s", e.IntN(12))}
+	o := &e.Objects
+	e.changed.Add(key)
+	o.EgressServices, o.Services, o.Endpoints = maps.Clone(o.EgressServices), maps.Clone(o.Services), maps.Clone(o.Endpoints)
+	o.Endpoints[key] = slices.Clone(o.Endpoints[key])
+	return key
+}
+
+func (e *evolving) endpoint() cluster.Endpoint {
+	n := e.IntN(5)
+	x := cluster.Endpoint{Address: pick(e.Rand, fmt.Sprintf("10.244.%d.%d", n, e.IntN(20)), fmt.Sprintf("fd44:%d::%d", n, e.IntN(20))), Node: fmt.Sprint("n", n)}
+	if chance(e.Rand, 0.15) {
+		x.Address = pick(e.Rand, pick(e.Rand, garbage...), fmt.Sprint("203.0.113.", e.IntN(9)), e.clusterIP().String(), "fd44:1:0::7", "fd44:1::7")
+	}
+	if chance(e.Rand, 0.1) {
+		x.Node = pick(e.Rand, "", "n0", "unknown")
+	}
+	return x
+}
+
+// clusterIP is one that several Services may have, mostly in their range.
+func (e *evolving) clusterIP() netip.Addr {
+	return addr(pick(e.Rand, "10.96.0.", "10.97.0.") + strconv.Itoa(e.IntN(6)+1))
+}
+
+func (e *evolving) setEndpoints(key cluster.Key, all []cluster.Endpoint) {
+	e.Objects.Endpoints = maps.Clone(e.Objects.Endpoints)
+	e.Objects.Endpoints[key] = all
+	if all == nil {
+		delete(e.Objects.Endpoints, key)
+	}
+}
+
+func (e *evolving) service(key cluster.Key, change func(*cluster.Service)) {
+	e.Objects.Services = maps.Clone(e.Objects.Services)
+	s := e.Objects.Services[key]
+	change(&s)
+	e.Objects.Services[key] = s
+}
+
+func (e *evolving) egress(key cluster.Key, change func(*cluster.EgressService)) {
+	e.Objects.EgressServices = maps.Clone(e.Objects.EgressServices)
+	s := e.Objects.EgressServices[key]
+	change(&s)
+	e.Objects.EgressServices[key] = s
+}
+
+// choose has hosts chosen anew, and says of which services.
+func (e *evolving) choose() {
+	before := e.Hosts
+	if e.elect {
+		e.Hosts = election.Elect(e.Objects, nil)
+	} else {
+		e.Hosts = maps.Clone(before)
+		for range e.IntN(3) {
+			if all := e.keys(); len(all) > 0 {
+				key := pick(e.Rand, all...)
+				e.Hosts[key] = election.Choice{
+					Host: pick(e.Rand, "", "n0", "n0", "n1", "n2", "n3", cluster.AllHosts), Standby: pick(e.Rand, "", "n0", "n1", "n2"),
+					Term: e.Int64N(3), Former: chance(e.Rand, 0.3),
+				}
+			}
+		}
+	}
+	for key, choice := range e.Hosts {
+		if !reflect.DeepEqual(choice, before[key]) {
+			e.changed.Add(key)
+		}
+	}
+	for key := range before {
+		if _, still := e.Hosts[key]; !still {
+			e.changed.Add(key)
+		}
+	}
+}
+
+func textOf(t *testing.T, desired *plan.NodePlan, problems []cluster.Problem) string {
+	t.Helper()
+	data, err := json.MarshalIndent(map[string]any{"plan": desired, "problems": problems}, "", " ")
+	require.NoError(t, err)
+	return string(data)
+}
+
+func hashOf(text string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text))
+	return h.Sum64()
+}
+
+// A Planner that is told what changed plans what Build plans, at every step, and leaves what it planned before alone.
+func TestPlannerPlansWhatBuildPlans(t *testing.T) {
+	worlds, steps := uint64(60), 60
+	if n, err := strconv.Atoi(os.Getenv("PLAN_WORLDS")); err == nil { // for a longer run
+		worlds = uint64(n)
+	}
+	for seed := range worlds {
+		e := evolvingWorld(seed)
+		var p plan.Planner
+		var before *plan.NodePlan
+		var told []cluster.Problem
+		var hash uint64
+		for step := range steps {
+			desired, problems := p.Plan(e.Snapshot, e.changed)
+			full, all := plan.Build(e.Snapshot)
+			text := textOf(t, desired, problems)
+			requireSame(t, textOf(t, full, all), text, "seed %d, step %d, changed %v", seed, step, e.changed)
+			require.Equal(t, indices(full), indices(desired), "seed %d, step %d", seed, step)
+			if before != nil {
+				require.Equal(t, hash, hashOf(textOf(t, before, told)), "seed %d, step %d: the plan before has changed", seed, step)
+				requireShared(t, before, desired)
+			}
+			before, told, hash = desired, problems, hashOf(text)
+
+			again, sameProblems := p.Plan(e.Snapshot, cluster.Changed{})
+			require.Same(t, desired, again, "seed %d, step %d: nothing changed", seed, step)
+			require.True(t, len(problems) == 0 || &problems[0] == &sameProblems[0])
+
+			e.changed = cluster.Changed{}
+			for range e.IntN(4) {
+				e.step()
+			}
+			e.choose()
+			if chance(e.Rand, 0.8) { // else the plan is not in force yet
+				e.Facts.Paths = map[plan.PathKey]plan.PathID{}
+				for _, path := range desired.DataPlane.Paths {
+					e.Facts.Paths[path.Key] = path.ID
+				}
+			}
+		}
+	}
+}
+
+// indices is what JSON leaves out.
+func indices(p *plan.NodePlan) (all []int) {
+	for _, s := range p.Speakers {
+		all = append(all, s.DeviceIndex)
+	}
+	return all
+}
+
+// requireShared wants slices that are equal to be the same.
+func requireShared(t *testing.T, before, now *plan.NodePlan) {
+	t.Helper()
+	for _, of := range []struct{ before, now any }{{*before, *now}, {before.DataPlane, now.DataPlane}} {
+		x, y := reflect.ValueOf(of.before), reflect.ValueOf(of.now)
+		for i := range x.NumField() {
+			if f := x.Field(i); f.Kind() == reflect.Slice && f.Len() > 0 && reflect.DeepEqual(f.Interface(), y.Field(i).Interface()) {
+				require.Equal(t, f.Pointer(), y.Field(i).Pointer(), x.Type().Field(i).Name)
+			}
+		}
+	}
+}

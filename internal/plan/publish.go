@@ -1,0 +1,497 @@
+package plan
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// edit is what differs in a list.
+type edit[T sorted.Item[T]] struct{ set, gone []T }
+
+func (e *edit[T]) put(item T)  { e.set = append(e.set, item) }
+func (e *edit[T]) drop(item T) { e.gone = append(e.gone, item) }
+
+// to makes the next list, and says whether it differs from the former. A list that is done anew has all its elements in set.
+func (e *edit[T]) to(former sorted.List[T], anew bool) (next sorted.List[T], differs bool) {
+	if !anew {
+		next = former.With(e.set, e.gone)
+		return next, !former.Same(next)
+	}
+	if former.Len() == 0 {
+		next = sorted.Of(e.set...)
+		return next, next.Len() > 0
+	}
+	now := sorted.Of(e.set...)
+	var differences edit[T]
+	for x, y := range former.Changes(now) {
+		if y != nil {
+			differences.put(*y)
+		} else {
+			differences.drop(*x)
+		}
+	}
+	return differences.to(former, false)
+}
+
+// publish makes the next plan out of the former one.
+func (r *pass) publish() {
+	former := r.Planner.plan
+	if former == nil {
+		former = &NodePlan{Node: r.Node}
+	}
+	next := *former
+	next.Node = r.Node
+	d := &next.DataPlane
+	r.planEndpoints(d)
+	r.planServices(&next)
+	r.planPrefixes(d)
+	touched := r.planIngress(d)
+	r.planRefuse(former.DataPlane.Cluster, d, touched)
+	if f := r.frame; f != r.former {
+		next.VRFs = keep(former.VRFs, f.vrfs)
+		next.Held = keep(former.Held, f.held)
+		next.Watched = keep(former.Watched, f.watched)
+		next.Rules = keep(former.Rules, f.rules)
+		if next.Tunnel = f.tunnelTo; reflect.DeepEqual(former.Tunnel, f.tunnelTo) {
+			next.Tunnel = former.Tunnel
+		}
+		d.Marks = f.marks
+		d.Paths, d.Uplinks = keep(former.DataPlane.Paths, f.ways), keep(former.DataPlane.Uplinks, f.uplinks)
+		d.Guests, d.Between = keep(former.DataPlane.Guests, f.guests), keep(former.DataPlane.Between, f.between)
+		d.ClampMSS4, d.ClampMSS6 = 0, 0
+		if t := next.Tunnel; t != nil {
+			d.ClampMSS4, d.ClampMSS6 = uint16(t.MTU-40), uint16(t.MTU-60) // IPv4 and IPv6 header, each with TCP's
+		}
+	}
+	if r.frame != r.former || !sameLearned(r.Learned, r.last.Learned) {
+		next.Routes = keepBy(former.Routes, r.frame.routes(r.Learned), Route.Equal)
+	}
+	next.Speakers = keepBy(former.Speakers, r.speakers(former.Speakers), Speaker.equal)
+	if r.Planner.plan == nil || !next.is(former) {
+		r.Planner.plan = &next
+	}
+	r.planProblems()
+}
+
+// is says whether a plan shares all that it is made of with another.
+func (p *NodePlan) is(o *NodePlan) bool {
+	d, e := &p.DataPlane, &o.DataPlane
+	return p.Node == o.Node && identical(p.VRFs, o.VRFs) && p.Tunnel == o.Tunnel && identical(p.Rules, o.Rules) &&
+		identical(p.Routes, o.Routes) && identical(p.Speakers, o.Speakers) && p.Services.Same(o.Services) &&
+		identical(p.Watched, o.Watched) && identical(p.Held, o.Held) &&
+		d.Marks == e.Marks && identical(d.Paths, e.Paths) && identical(d.Uplinks, e.Uplinks) && d.Endpoints.Same(e.Endpoints) &&
+		identical(d.Cluster, e.Cluster) && identical(d.Pods, e.Pods) && identical(d.Guests, e.Guests) &&
+		identical(d.Between, e.Between) && d.Ingress.Same(e.Ingress) && d.ClampMSS4 == e.ClampMSS4 && d.ClampMSS6 == e.ClampMSS6
+}
+
+// keep is the former slice where the next holds the same.
+func keep[T any](former, next []T) []T {
+	return keepBy(former, next, func(x, y T) bool { return reflect.DeepEqual(x, y) })
+}
+
+func keepBy[T any](former, next []T, same func(x, y T) bool) []T {
+	if identical(former, next) || slices.EqualFunc(former, next, same) {
+		return former
+	}
+	return next
+}
+
+// whole says whether so many services are done again that doing all is less work.
+func (r *pass) whole() bool {
+	return r.anew || len(r.redone) > 100 && len(r.redone) > len(r.services)/4
+}
+
+// each goes through the services to look at: all, or those that are done again.
+func (r *pass) each(whole bool, see func(*service)) {
+	if whole {
+		for _, s := range r.claims.services {
+			if s != nil {
+				see(s)
+			}
+		}
+		return
+	}
+	for _, one := range r.redone {
+		see(one.service)
+	}
+}
+
+// planEndpoints decides what becomes of every selected pod.
+func (r *pass) planEndpoints(d *DataPlane) {
+	var e edit[Endpoint]
+	if r.whole() {
+		e.set = r.allEndpoints()
+		d.Endpoints, _ = e.to(d.Endpoints, true)
+		return
+	}
+	for _, one := range r.redone {
+		w, had := r.frame.waysOf(one.service), r.former.waysOf(&one.was)
+		differences(one.was.endpoints, one.endpoints, func(x, y *endpoint) {
+			if y == nil {
+				e.drop(Endpoint{Addr: x.addr})
+				return
+			}
+			if x != nil && *x == *y && w == had {
+				return
+			}
+			if row, selected := w.endpoint(*y, r.Node); selected {
+				e.put(row)
+			} else {
+				e.drop(row)
+			}
+		})
+	}
+	d.Endpoints, _ = e.to(d.Endpoints, false)
+}
+
+// allEndpoints is every endpoint, sorted.
+func (r *pass) allEndpoints() []Endpoint {
+	type place struct {
+		high, low uint64 // the address
+		ways      *ways
+		of        *endpoint
+	}
+	var places [2][]place // by family
+	count := 0
+	all := make([]ways, len(r.claims.services))
+	r.each(true, func(s *service) { count += len(s.endpoints) })
+	places[ipv4] = make([]place, 0, count)
+	r.each(true, func(s *service) {
+		if len(s.endpoints) == 0 {
+			return
+		}
+		w := &all[s.id]
+		*w = r.frame.waysOf(s)
+		for i := range s.endpoints {
+			e := &s.endpoints[i]
+			if w[familyOf(e.addr)][e.place(r.Node)].open {
+				continue // as if it was not selected
+			}
+			a := e.addr.As16()
+			family := familyOf(e.addr)
+			places[family] = append(places[family], place{binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]), w, e})
+		}
+	})
+	rows := make([]Endpoint, 0, len(places[ipv4])+len(places[ipv6]))
+	for _, family := range places {
+		slices.SortFunc(family, func(x, y place) int {
+			if x.high != y.high {
+				return cmp.Compare(x.high, y.high)
+			}
+			return cmp.Compare(x.low, y.low)
+		})
+		for _, p := range family {
+			row, _ := p.ways.endpoint(*p.of, r.Node)
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// planServices says what becomes of each EgressService.
+func (r *pass) planServices(next *NodePlan) {
+	var e edit[Service]
+	whole := r.whole()
+	r.each(whole, func(s *service) {
+		row := s.row(r.frame.announced(s))
+		had, known := next.Services.Get(row)
+		switch {
+		case s.selects && (whole || !known || !had.Equal(row)):
+			e.put(row)
+		case !s.selects && known:
+			e.drop(had)
+		}
+	})
+	next.Services, _ = e.to(next.Services, whole)
+}
+
+// planPrefixes plans where pods are and what stays inside of the cluster. A stray is no part of the cluster: it would
+// lead other pods' packets to that address out by the default network.
+func (r *pass) planPrefixes(d *DataPlane) {
+	g := r.ground
+	another := r.former == nil || r.former.ground != g
+	var outside, within edit[Prefix]
+	whole := r.anew || another
+	inside := func(a netip.Addr, is bool) {
+		if p := (Prefix{single(a)}); is && !withinCluster(g, a) {
+			within.put(p)
+		} else {
+			within.drop(p)
+		}
+	}
+	add := func(s *service) {
+		for _, a := range s.outside {
+			outside.put(Prefix{single(a)})
+			inside(a, !g.stray(a))
+		}
+		for _, a := range s.clusterIPs {
+			inside(a, true)
+		}
+	}
+	if whole {
+		r.each(true, add)
+	} else {
+		for _, one := range r.redone {
+			for _, a := range one.was.outside {
+				if _, still := slices.BinarySearchFunc(one.outside, a, netip.Addr.Compare); !still {
+					outside.drop(Prefix{single(a)})
+					within.drop(Prefix{single(a)})
+				}
+			}
+			for _, a := range one.was.clusterIPs {
+				if !slices.Contains(one.clusterIPs, a) {
+					others := slices.ContainsFunc(r.claims.on(a), func(c claim) bool { return c.kinds&asClusterIP != 0 })
+					inside(a, others)
+				}
+			}
+			if !slices.Equal(one.outside, one.was.outside) || !slices.Equal(one.clusterIPs, one.was.clusterIPs) {
+				add(one.service)
+			}
+		}
+	}
+	var differs bool
+	if r.outside, differs = outside.to(r.outside, whole); differs || another {
+		d.Pods = keepBy(d.Pods, merged(g.pods, r.outside.Slice()), samePrefix)
+	}
+	if r.within, differs = within.to(r.within, whole); differs || another {
+		d.Cluster = keepBy(d.Cluster, merged(g.cluster, r.within.Slice()), samePrefix)
+	}
+}
+
+func samePrefix(x, y netip.Prefix) bool { return x == y }
+
+func withinCluster(g *ground, a netip.Addr) bool { return within(g.cluster, a) }
+
+// planIngress plans the ingress IPs and their announcements. It tells the addresses that may have become ingress IPs or
+// none; nil: any.
+func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
+	var e edit[IngressIP]
+	announce := map[string]*edit[Announcement]{}
+	whole := r.whole()
+	touched = []netip.Addr{}
+	seen := map[netip.Addr]bool{}
+	look := func(all []netip.Addr) {
+		for _, a := range all {
+			if seen[a] {
+				continue
+			}
+			seen[a] = true
+			touched = append(touched, a)
+			in, as, network := r.ingressAt(a)
+			had, known := d.Ingress.Get(IngressIP{Addr: a})
+			switch {
+			case network != nil && (whole || !known || had != in):
+				e.put(in)
+			case network == nil && known:
+				e.drop(had)
+			}
+			for name, list := range r.announce {
+				if !whole && (network == nil || name != network.name || !as.Prefix.IsValid()) {
+					if had, ok := list.Get(Announcement{Prefix: single(a)}); ok {
+						editOf(announce, name).drop(had)
+					}
+				}
+			}
+			if as.Prefix.IsValid() {
+				editOf(announce, network.name).put(as)
+			}
+		}
+	}
+	if whole {
+		r.each(true, func(s *service) { look(s.ingress) })
+	} else {
+		for _, one := range r.redone {
+			look(one.was.ingress)
+			look(one.ingress)
+		}
+	}
+	d.Ingress, _ = e.to(d.Ingress, whole)
+	if r.announce == nil {
+		r.announce = map[string]sorted.List[Announcement]{}
+	}
+	if whole {
+		for name := range r.announce {
+			editOf(announce, name) // it may have none now
+		}
+	}
+	for name, e := range announce {
+		r.announce[name], _ = e.to(r.announce[name], whole)
+	}
+	if whole {
+		return nil
+	}
+	return touched
+}
+
+func editOf(of map[string]*edit[Announcement], network string) *edit[Announcement] {
+	e := of[network]
+	if e == nil {
+		e = &edit[Announcement]{}
+		of[network] = e
+	}
+	return e
+}
+
+// ingressAt is what becomes of an ingress IP, and how it is announced, if it is: several services of one network may
+// share it. Without a network it is none.
+func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *network) {
+	for _, c := range r.claims.on(a) { // the later one counts
+		s := c.by
+		if c.kinds&asIngress == 0 || s.network == nil || !slices.Contains(s.ingress, a) {
+			continue
+		}
+		face := r.frame.faceOf(s)
+		of, in.Addr, in.Path = s.network, a, face.path
+		if stray := face.strays[familyOf(a)]; stray != 0 {
+			in.Stray = stray
+			in.Resumed = in.Resumed || face.resumed
+		}
+		if face.announced {
+			if own := face.as; !as.Prefix.IsValid() || as.worseThan(own) {
+				as = own
+				as.Prefix = single(a)
+			}
+		}
+	}
+	return in, as, of
+}
+
+// worseThan says that o is preferred, of two announcements of one ingress IP that Services share.
+func (a Announcement) worseThan(o Announcement) bool {
+	switch {
+	case a.Standby != o.Standby:
+		return a.Standby
+	case a.Shutdown != o.Shutdown:
+		return a.Shutdown
+	}
+	return o.Term > a.Term
+}
+
+// planRefuse plans what speakers never learn: what is inside of the cluster, and ingress IPs.
+func (r *pass) planRefuse(before []netip.Prefix, d *DataPlane, touched []netip.Addr) {
+	var e edit[Prefix]
+	whole := touched == nil
+	if !whole && !identical(before, d.Cluster) {
+		changedPrefixes(before, d.Cluster, func(p netip.Prefix) {
+			whole = whole || !p.IsSingleIP()
+			touched = append(touched, p.Addr())
+		})
+	}
+	if whole {
+		all := slices.Clone(d.Cluster)
+		for in := range d.Ingress.All() {
+			all = append(all, single(in.Addr))
+		}
+		for _, p := range minimal(all) {
+			e.put(Prefix{p})
+		}
+	} else {
+		for _, a := range touched {
+			p := Prefix{single(a)}
+			is := holds(d.Cluster, a)
+			if !is && !within(d.Cluster, a) {
+				_, is = d.Ingress.Get(IngressIP{Addr: a})
+			}
+			if _, had := r.refuse.Get(p); had && !is {
+				e.drop(p)
+			} else if is && !had {
+				e.put(p)
+			}
+		}
+	}
+	r.refuse, _ = e.to(r.refuse, whole)
+}
+
+// changedPrefixes tells of two sorted slices what only one has.
+func changedPrefixes(x, y []netip.Prefix, tell func(netip.Prefix)) {
+	for len(x) > 0 || len(y) > 0 {
+		switch {
+		case len(y) == 0 || len(x) > 0 && comparePrefix(x[0], y[0]) < 0:
+			tell(x[0])
+			x = x[1:]
+		case len(x) == 0 || comparePrefix(x[0], y[0]) > 0:
+			tell(y[0])
+			y = y[1:]
+		default:
+			x, y = x[1:], y[1:]
+		}
+	}
+}
+
+// speakers adds to each speaker what it announces and refuses.
+func (r *pass) speakers(former []Speaker) []Speaker {
+	all := slices.Clone(r.frame.speakers)
+	for i := range all {
+		s := &all[i]
+		s.Announce, s.Refuse = r.announce[s.Network], r.refuse
+		if j := slices.IndexFunc(former, func(o Speaker) bool { return o.Network == s.Network }); j >= 0 {
+			s.Peers = keep(former[j].Peers, s.Peers)
+		}
+	}
+	return all
+}
+
+func (s Speaker) equal(o Speaker) bool {
+	return s.Network == o.Network && s.Device == o.Device && s.DeviceIndex == o.DeviceIndex && s.ASN == o.ASN && s.RouterID == o.RouterID &&
+		s.ListenPort == o.ListenPort && s.GracefulRestart == o.GracefulRestart && identical(s.Peers, o.Peers) &&
+		s.Announce.Same(o.Announce) && s.Refuse.Same(o.Refuse)
+}
+
+// found is a problem as an element of a list.
+type found cluster.Problem
+
+// Compare orders problems by kind, object and field.
+func (f found) Compare(o found) int {
+	return cmp.Or(cmp.Compare(f.Kind, o.Kind), cmp.Compare(f.Object, o.Object), cmp.Compare(f.Field, o.Field),
+		cmp.Compare(f.Value, o.Value), cmp.Compare(f.Reason, o.Reason), cmp.Compare(f.Message, o.Message), cmp.Compare(f.Where, o.Where))
+}
+
+// Equal says whether two problems are the same.
+func (f found) Equal(o found) bool { return f == o }
+
+// planProblems lists what is wrong with which object.
+func (r *pass) planProblems() {
+	var e edit[found]
+	for _, one := range r.redone {
+		if slices.Equal(one.problems, one.was.problems) {
+			continue
+		}
+		for _, p := range one.was.problems {
+			e.drop(found(p))
+		}
+		for _, p := range one.service.problems {
+			e.put(found(p))
+		}
+	}
+	list, differs := e.to(r.Planner.found, r.anew)
+	r.Planner.found = list
+	general := sortedProblems(slices.Concat(r.ground.problems, r.frame.problems, r.frame.needRoutes(&r.sending).problems))
+	if !differs && slices.Equal(general, r.general) && r.Planner.plan != nil {
+		return
+	}
+	r.general = general
+	all := make([]cluster.Problem, 0, list.Len()+len(general))
+	for f := range list.All() {
+		p := cluster.Problem(f)
+		for len(general) > 0 && found(general[0]).Compare(f) < 0 {
+			all, general = append(all, general[0]), general[1:]
+		}
+		all = append(all, p)
+	}
+	all = slices.Compact(append(all, general...))
+	if len(all) == 0 {
+		all = nil
+	}
+	r.problems = keepBy(r.problems, all, func(x, y cluster.Problem) bool { return x == y })
+}
+
+func sortedProblems(all []cluster.Problem) []cluster.Problem {
+	slices.SortFunc(all, func(x, y cluster.Problem) int { return found(x).Compare(found(y)) })
+	return all
+}

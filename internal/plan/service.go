@@ -1,0 +1,578 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+)
+
+// service is a Service, with its EgressService if it has one, and what becomes of it by itself.
+type service struct {
+	key      cluster.Key
+	id       uint32
+	disputes int32 // addresses that it claims with others, or for several things
+	selects  bool  // there is an EgressService
+
+	created       time.Time
+	sourceIPBy    cluster.SourceIPBy
+	wanted        string // the network that it names
+	nodeSelector  *metav1.LabelSelector
+	localTraffic  bool
+	host, standby string
+	term          int64
+	former        bool
+
+	network    *network     // nil: none that it may use
+	clusterIPs []netip.Addr // claimed
+	addresses  []netip.Addr // claimed as ingress IPs
+	ingress    []netip.Addr // of these, what it serves, in order
+	endpoints  []endpoint   // selected pods, sorted
+	lost       []netip.Addr // claimed as endpoints, but not had; sorted
+	outside    []netip.Addr // endpoints in no range of pods, sorted
+	problems   []cluster.Problem
+
+	has   [2][2]bool // whether it has endpoints, by family and by where
+	local int        // endpoints on this node
+	leads leads
+	sends sends
+}
+
+type endpoint struct {
+	addr netip.Addr
+	node string // empty: unknown
+}
+
+func (e endpoint) compare(o endpoint) int { return e.addr.Compare(o.addr) }
+
+// on says whether the endpoint is, or may be, on node.
+func (e endpoint) on(node string) bool { return e.node == node || e.node == "" }
+
+// Indices of has and of ways.
+const (
+	ipv4, ipv6      = 0, 1
+	elsewhere, here = 0, 1
+)
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+func (e endpoint) place(node string) int {
+	if e.on(node) {
+		return here
+	}
+	return elsewhere
+}
+
+// source is the address of a family that egress leaves with on the host: the first ingress IP.
+func (s *service) source(family int) netip.Addr {
+	for _, a := range s.ingress {
+		if familyOf(a) == family {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func (s *service) networkName() string {
+	if s.network != nil {
+		return s.network.name
+	}
+	if s.wanted != "" {
+		return s.wanted
+	}
+	return config.DefaultNetwork
+}
+
+// partner is the other of host and standby where node is one of them.
+func (s *service) partner(node string) string {
+	switch node {
+	case s.host:
+		return s.standby
+	case s.standby:
+		return s.host
+	}
+	return ""
+}
+
+// redone is a service that is done again.
+type redone struct {
+	*service
+	was        service // as it was before
+	spec       cluster.Service
+	raw        []cluster.Endpoint
+	told       findings
+	election   *cluster.Problem
+	candidates []endpoint // sorted: what could be pods
+	unfit      bool       // some endpoints are no candidates, and that is told
+}
+
+// read takes what objects say about a service.
+func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
+	s := r.service
+	spec, selects := o.EgressServices[s.key]
+	r.spec = o.Services[s.key]
+	r.raw = nil
+	s.clusterIPs = r.spec.ClusterIPs
+	s.selects = selects
+	s.created, s.sourceIPBy, s.wanted, s.nodeSelector = spec.Created, spec.SourceIPBy, spec.Network, spec.NodeSelector
+	s.localTraffic = r.spec.LocalTraffic
+	s.host, s.standby, s.term, s.former, r.election = choice.Host, choice.Standby, choice.Term, choice.Former, choice.Problem
+	s.network, r.told = nil, findings{}
+	if !selects {
+		s.host, s.standby, s.term, s.former, r.election = "", "", 0, false, nil
+		return
+	}
+	r.raw = o.Endpoints[s.key]
+	s.network = g.networkOf(s.key, s.wanted, &r.told)
+}
+
+// ingressClaims are the addresses that could be ingress IPs of a service.
+func (r *redone) ingressClaims(g *ground) (all []netip.Addr) {
+	if !r.selects || !r.spec.LoadBalancer {
+		return nil
+	}
+	for _, in := range r.spec.Ingress {
+		a, err := netip.ParseAddr(in.IP)
+		if err == nil && cluster.Unfit(a) == "" && g.nodeIPs[a] == "" && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// settleIngress keeps the ingress IPs that can be served. An IP belongs to the network of the oldest object that wants it.
+func (r *redone) settleIngress(c *claims) {
+	s, g := r.service, c.ground
+	s.ingress = nil
+	if !s.selects || !r.spec.LoadBalancer {
+		return
+	}
+	const field = "status.loadBalancer.ingress"
+	refuse := func(value string, reason cluster.Reason, format string, args ...any) {
+		r.told.problem("EgressService", s.key.String(), field, value, reason, format, args...)
+	}
+	for _, in := range r.spec.Ingress {
+		if in.IP == "" {
+			continue // a host name: the election tells where no IP stands beside it
+		}
+		a, err := netip.ParseAddr(in.IP)
+		switch why := cluster.Unfit(a); {
+		case err != nil:
+			refuse(in.IP, ReasonInvalidAddress, "not an IP address")
+			continue
+		case why != "":
+			refuse(in.IP, ReasonInvalidAddress, "%s cannot be announced nor be a source address", why)
+			continue
+		case g.nodeIPs[a] != "":
+			refuse(in.IP, ReasonInvalidAddress, "is an address of node %s: an ingress IP must belong to no node", g.nodeIPs[a])
+			continue
+		case slices.Contains(s.ingress, a):
+			continue
+		}
+		var v verdict
+		if s.disputes > 0 {
+			v = c.judge(a)
+		}
+		switch {
+		case v.clusterIP:
+			refuse(in.IP, ReasonInvalidAddress, "is the ClusterIP of Service %s", v.cluster)
+		case v.owner.before(s):
+			refuse(in.IP, ReasonInvalidAddress, "is an endpoint of EgressService %s, which is older", v.owner.key)
+		case within(g.inside, a):
+			refuse(in.IP, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
+		case v.ingress.before(s) && v.network != s.networkName():
+			refuse(in.IP, ReasonIngressConflict, "is served by EgressService %s in network %s; one ingress IP belongs to one network", v.ingress.key, v.network)
+		default:
+			s.ingress = append(s.ingress, a)
+		}
+	}
+}
+
+// readEndpoints finds the candidates: addresses that are no node's.
+func (r *redone) readEndpoints(g *ground) {
+	r.candidates = make([]endpoint, 0, len(r.raw))
+	start := len(r.told.problems)
+	for _, e := range r.raw {
+		a, err := netip.ParseAddr(e.Address)
+		if err != nil {
+			r.refuse(e.Address, ReasonInvalidAddress, "not an IP address")
+			continue
+		}
+		if why := cluster.Unfit(a); why != "" {
+			r.refuse(e.Address, ReasonInvalidAddress, "%s is no pod's address", why)
+			continue
+		}
+		if node := g.nodeIPs[a]; node != "" {
+			if node != e.Node && e.Node != "" {
+				r.refuse(e.Address, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", node, e.Node)
+			} // else it is a hostNetwork pod: its packets are the node's own
+			continue
+		}
+		r.candidates = append(r.candidates, endpoint{a, e.Node})
+	}
+	r.unfit = len(r.told.problems) > start
+	if !slices.IsSortedFunc(r.candidates, endpoint.compare) {
+		slices.SortFunc(r.candidates, endpoint.compare)
+	}
+	kept := r.candidates[:0]
+	for _, e := range r.candidates {
+		if last := len(kept) - 1; last < 0 || kept[last].addr != e.addr {
+			kept = append(kept, e)
+		} else if kept[last].node != e.node {
+			kept[last].node = "" // on one of several: any may be right
+		}
+	}
+	r.candidates = kept
+}
+
+func (r *redone) refuse(value string, reason cluster.Reason, format string, args ...any) {
+	r.told.problem("EgressService", r.key.String(), "endpoints", value, reason, format, args...)
+}
+
+// settleEndpoints keeps the candidates that are pods' and no older object's.
+func (r *redone) settleEndpoints(c *claims) {
+	s, g := r.service, c.ground
+	s.endpoints, s.lost = r.candidates, nil
+	if s.disputes == 0 && !slices.ContainsFunc(r.candidates, func(e endpoint) bool { return g.peers[e.addr] != "" }) {
+		return
+	}
+	s.endpoints = nil
+	for _, e := range r.candidates {
+		if r.refusal(c, e.addr) == nil {
+			s.endpoints = append(s.endpoints, e)
+		} else {
+			s.lost = append(s.lost, e.addr)
+		}
+	}
+	if len(s.lost) == 0 {
+		return
+	}
+	for _, e := range r.raw { // the problems name addresses as they are written
+		a, err := netip.ParseAddr(e.Address)
+		if _, lost := slices.BinarySearchFunc(s.lost, a, netip.Addr.Compare); err == nil && lost {
+			r.refusal(c, a)(e.Address)
+		}
+	}
+}
+
+// refusal says that a candidate is no endpoint of this service, given how its address is written; nil: it is one.
+func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
+	var v verdict
+	if r.disputes > 0 && c.several[a] != nil {
+		v = c.judge(a)
+	}
+	switch s, g := r.service, c.ground; {
+	case v.clusterIP:
+		return func(text string) {
+			r.refuse(text, ReasonInvalidAddress, "is the ClusterIP of Service %s, not a pod's address", v.cluster)
+		}
+	case v.ingress.is && v.ingress.age(s) <= 0:
+		return func(text string) {
+			r.refuse(text, ReasonInvalidAddress, "is an ingress IP of EgressService %s, not a pod's address", v.ingress.key)
+		}
+	case g.peers[a] != "":
+		return func(text string) {
+			r.refuse(text, ReasonInvalidAddress, "is a BGP peer in network %s, not a pod", g.peers[a])
+		}
+	case v.owner.before(s):
+		return func(text string) {
+			r.refuse(text, ReasonEndpointConflict, "is selected by EgressService %s, which is older and keeps it", v.owner.key)
+		}
+	}
+	return nil
+}
+
+// settle decides what a service has of what it claims.
+func (r *redone) settle(c *claims) {
+	s, g := r.service, c.ground
+	start := len(r.told.problems)
+	r.settleIngress(c)
+	badIngress := len(r.told.problems) > start
+	start = len(r.told.problems)
+	r.settleEndpoints(c)
+	r.look(g)
+	badEndpoints := r.unfit || len(r.told.problems) > start
+	if p := r.election; p != nil {
+		told := p.Reason == cluster.ReasonNoIngressIP && badIngress || p.Reason == cluster.ReasonNoEndpoints && badEndpoints
+		if !told { // that there is none follows from why each of them is bad
+			r.told.problems = append(r.told.problems, *p)
+		}
+	}
+	r.findStrays(g)
+	s.problems = r.told.problems
+	s.leads = s.leading(g.node)
+}
+
+// look looks where the endpoints are, and whether each has a source.
+func (r *redone) look(g *ground) {
+	s := r.service
+	s.has, s.local = [2][2]bool{}, 0
+	for _, e := range s.endpoints {
+		s.has[familyOf(e.addr)][e.place(g.node)] = true
+		if e.node == g.node {
+			s.local++
+		}
+	}
+	if s.sourceIPBy == cluster.SourceIPByNetwork || s.host == "" || len(s.ingress) == 0 {
+		return
+	}
+	for family, name := range [...]string{"IPv4", "IPv6"} {
+		if s.has[family] != [2]bool{} && !s.source(family).IsValid() {
+			r.told.problem("EgressService", s.key.String(), "", "", cluster.ReasonNoIngressIP,
+				"its Service has %[1]s endpoints but no %[1]s ingress IP: their %[1]s packets have no source address", name)
+		}
+	}
+}
+
+// findStrays finds endpoints in no range of pods. They are strays where such ranges are known: anybody can write an
+// address into an EndpointSlice.
+func (r *redone) findStrays(g *ground) {
+	s := r.service
+	s.outside = nil
+	var last netip.Prefix // neighbours are often in one range
+	for _, e := range s.endpoints {
+		if last.IsValid() && last.Contains(e.addr) {
+			continue
+		}
+		i, found := searchPrefixes(g.ranges, e.addr)
+		if !found {
+			i--
+		}
+		if i >= 0 && g.ranges[i].Contains(e.addr) {
+			last = g.ranges[i]
+			continue
+		}
+		s.outside = append(s.outside, e.addr)
+		if g.stray(e.addr) {
+			r.told.problem("EgressService", s.key.String(), "endpoints", e.addr.String(), ReasonOutsidePodRanges,
+				"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; add its range to clusterCIDRs if it is a pod")
+		}
+	}
+}
+
+// stray says whether an endpoint outside of pods' ranges is taken for something outside of the cluster by other pods.
+func (g *ground) stray(a netip.Addr) bool {
+	if a.Is4() {
+		return g.ranged.IPv4
+	}
+	return g.ranged.IPv6
+}
+
+// leads says to which nodes the packets of a service lead from here.
+type leads struct {
+	host string   // pods of this node egress by it; empty: none do
+	of   Families // these pods' packets
+	also string   // takes what is its: strays, and flows of before
+}
+
+func (s *service) leading(node string) (l leads) {
+	if s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || s.host == "" || s.host == cluster.AllHosts {
+		return l
+	}
+	l.of = Families{
+		IPv4: s.has[ipv4][here] && s.source(ipv4).IsValid(),
+		IPv6: s.has[ipv6][here] && s.source(ipv6).IsValid(),
+	}
+	l.also = s.partner(node)
+	if l.of != (Families{}) && s.host != node {
+		l.host = s.host
+		if s.standby != node {
+			l.also = s.standby
+		}
+	}
+	if l.host == "" {
+		l.of = Families{}
+	}
+	if l.also == node {
+		l.also = ""
+	}
+	return l
+}
+
+// way is what becomes of the endpoints of a service that have one family and are, or are not, on this node.
+type way struct {
+	path   PathID
+	source netip.Addr
+	own    bool // each has itself as source
+	open   bool // as if they were not selected
+	kept   Way
+	ownToo bool // on the kept way
+}
+
+type ways [2][2]way
+
+// endpoint is what becomes of one endpoint; false: nothing.
+func (w *ways) endpoint(e endpoint, node string) (Endpoint, bool) {
+	v := &w[familyOf(e.addr)][e.place(node)]
+	row := Endpoint{Addr: e.addr, Path: v.path, Source: v.source, Node: e.node, Kept: v.kept}
+	if v.own {
+		row.Source = e.addr
+	}
+	if v.ownToo {
+		row.Kept.Source = e.addr
+	}
+	return row, !v.open
+}
+
+// waysOf decides the path and the source of the pods of a service. A pod of another node whose packets should not pass
+// here has path 0: should one arrive, by a stale route elsewhere, it is dropped.
+func (f *frame) waysOf(s *service) (w ways) {
+	if !s.selects {
+		return w
+	}
+	allow := f.noPath(s.network) == config.NoPathAllow
+	for family := range w {
+		for place := range w[family] {
+			v := &w[family][place]
+			v.path, v.source, v.own = f.pathOf(s, family, place == here)
+			v.open = v.path == 0 && place == here && allow
+		}
+		v := &w[family][here]
+		v.kept, v.ownToo = f.keptOf(s, family)
+	}
+	return w
+}
+
+// pathOf is the path of endpoints on this node and the address they leave with.
+func (f *frame) pathOf(s *service, family int, local bool) (id PathID, source netip.Addr, own bool) {
+	if s.network == nil || s.host == "" {
+		return 0, source, false
+	}
+	reachable := f.reachable(s.network, family == ipv4)
+	if s.sourceIPBy == cluster.SourceIPByNetwork {
+		if !local || !reachable {
+			return 0, source, false
+		}
+		return f.out(s.network), source, false
+	}
+	ingress := s.source(family)
+	switch {
+	case !ingress.IsValid(): // no ingress IP of this family: the host would drop it
+		return 0, source, false
+	case s.host == f.node && reachable:
+		return f.out(s.network), ingress, false
+	case s.standby == f.node && !local && reachable:
+		return f.out(s.network), ingress, false // whoever has heard of a move before us steers here already
+	case s.host == f.node || !local || f.hosts[s.host] == nil:
+		return 0, source, false
+	}
+	return f.paths[PathKey{PathSteer, s.host}], source, true
+}
+
+// keptOf is the way by the standby of endpoints of this node.
+func (f *frame) keptOf(s *service, family int) (kept Way, own bool) {
+	source := s.source(family)
+	switch {
+	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "":
+	case s.standby == f.node && f.reachable(s.network, family == ipv4):
+		return Way{f.out(s.network), source}, false
+	case s.standby != f.node:
+		if id := f.way(s.standby, family == ipv4); id != 0 {
+			return Way{Path: id}, true
+		}
+	}
+	return Way{}, false
+}
+
+// sends says what the endpoints of a service need on this node.
+type sends struct {
+	out     Families // by its network
+	dropped Families
+}
+
+func (f *frame) sendsOf(s *service, w *ways) (n sends) {
+	for family := range w {
+		for place, v := range w[family] {
+			if !s.has[family][place] || v.open {
+				continue
+			}
+			of := Families{IPv4: family == ipv4, IPv6: family == ipv6}
+			if v.path == 0 {
+				n.dropped = n.dropped.and(of)
+			} else if v.path == f.out(s.network) {
+				n.out = n.out.and(of)
+			}
+		}
+	}
+	return n
+}
+
+func (f Families) and(o Families) Families { return Families{f.IPv4 || o.IPv4, f.IPv6 || o.IPv6} }
+
+// face is how a service is reached from outside.
+type face struct {
+	network   string
+	created   time.Time
+	path      PathID    // of its network
+	strays    [2]PathID // to the partner, by family
+	resumed   bool
+	announced bool
+	as        Announcement // without a prefix
+}
+
+func (f *frame) faceOf(s *service) (c face) {
+	if s.network == nil || len(s.ingress) == 0 {
+		return c
+	}
+	c.network, c.created, c.path = s.network.name, s.created, f.out(s.network)
+	partner := s.partner(f.node)
+	// The default network has no uplinks of its own by which what comes from outside could be told from what a partner
+	// passes on. A node without a daemon would send strays on.
+	if s.network.name != config.DefaultNetwork && (f.heard == nil || f.heard[partner]) {
+		c.strays = [2]PathID{f.way(partner, true), f.way(partner, false)}
+		c.resumed = s.host == f.node && s.former
+	}
+	if c.announced = f.announced(s); c.announced {
+		// A standby that could not be elected is a former host, which serves until its flows have ended.
+		standby := s.standby == f.node && s.host != f.node
+		c.as = Announcement{Standby: standby, Term: s.term, Shutdown: standby && !f.electable(s)}
+	}
+	return c
+}
+
+// announced says whether this node announces the ingress IPs of a service.
+func (f *frame) announced(s *service) bool {
+	if s.network == nil || !f.usable(s.network) || len(s.network.Peers) == 0 || len(s.endpoints) == 0 || len(s.ingress) == 0 {
+		return false
+	}
+	if s.host == cluster.AllHosts {
+		return f.nodes[f.node].Ready && (!s.localTraffic || s.local > 0)
+	}
+	return s.host == f.node || s.host != "" && s.standby == f.node
+}
+
+// electable says whether this node may become the host of a service, as far as it knows itself.
+func (f *frame) electable(s *service) bool {
+	n := f.nodes[f.node]
+	if f.leaving || n.Cordoned {
+		return false
+	}
+	if s.nodeSelector == nil {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.nodeSelector)
+	return err == nil && selector.Matches(labels.Set(n.Labels))
+}
+
+// row is what becomes of a service, for people.
+func (s *service) row(announced bool) Service {
+	row := Service{
+		Key: s.key, SourceIPBy: s.sourceIPBy, Network: s.networkName(), Host: s.host, Standby: s.standby,
+		IngressIPs: s.ingress, Endpoints: len(s.endpoints), Local: s.local,
+	}
+	if announced {
+		row.Announced = s.ingress
+	}
+	return row
+}

@@ -1,0 +1,124 @@
+package watch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// folderEvents are what happens to the files of a folder.
+	folderEvents = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CLOSE_WRITE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
+		unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+	// parentEvents tell that a folder itself comes and goes.
+	parentEvents = unix.IN_CREATE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_ONLYDIR
+	// fileEvents are what happens to a file.
+	fileEvents = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
+)
+
+// event is something that happened to what is watched.
+type event struct {
+	path string // of the file or folder; empty: events were lost
+	mask uint32 // inotify(7)
+}
+
+// notifier is an inotify instance.
+type notifier struct {
+	file    *os.File
+	raw     chan rawEvent
+	failed  chan error // one, at the end
+	paths   map[int32]string
+	watches map[string]int32 // by path
+}
+
+// rawEvent is an event as the kernel tells it.
+type rawEvent struct {
+	watch int32
+	mask  uint32
+	name  string
+}
+
+func newNotifier() (*notifier, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("inotify: %w", err)
+	}
+	n := &notifier{
+		file: os.NewFile(uintptr(fd), "inotify"), raw: make(chan rawEvent), failed: make(chan error, 1),
+		paths: map[int32]string{}, watches: map[string]int32{},
+	}
+	return n, nil
+}
+
+// add watches a path, in place of what it named before.
+func (n *notifier) add(path string, mask uint32) error {
+	conn, err := n.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	watch := -1
+	if e := conn.Control(func(fd uintptr) {
+		if old, had := n.watches[path]; had {
+			_, _ = unix.InotifyRmWatch(int(fd), uint32(old)) //nolint:gosec // not negative; an error: it is gone with its file
+			delete(n.paths, old)
+			delete(n.watches, path)
+		}
+		watch, err = unix.InotifyAddWatch(int(fd), path, mask)
+	}); e != nil {
+		return e
+	}
+	if err != nil {
+		return &os.PathError{Op: "watch", Path: path, Err: err}
+	}
+	n.paths[int32(watch)], n.watches[path] = path, int32(watch) //nolint:gosec // it is an int in C
+	return nil
+}
+
+// read passes events on until the file is closed, or fails.
+func (n *notifier) read(done <-chan struct{}) {
+	buffer := make([]byte, 64<<10)
+	for {
+		length, err := n.file.Read(buffer)
+		if err != nil {
+			n.failed <- err
+			return
+		}
+		for rest := buffer[:length]; len(rest) >= unix.SizeofInotifyEvent; {
+			head := rest[:unix.SizeofInotifyEvent]
+			e := rawEvent{
+				watch: int32(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Wd):])), //nolint:gosec // an int in C
+				mask:  binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Mask):]),
+			}
+			named := min(unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Len):])), len(rest))
+			e.name = string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:named], "\x00"))
+			rest = rest[named:]
+			select {
+			case n.raw <- e:
+			case <-done:
+				return
+			}
+		}
+	}
+}
+
+// event says what happened to which path; false: to none that is watched any more.
+func (n *notifier) event(r rawEvent) (event, bool) {
+	if r.mask&unix.IN_Q_OVERFLOW != 0 {
+		return event{mask: r.mask}, true
+	}
+	path, watched := n.paths[r.watch]
+	if r.mask&unix.IN_IGNORED != 0 && watched { // what it named is gone
+		delete(n.paths, r.watch)
+		delete(n.watches, path)
+		return event{}, false
+	}
+	if r.name != "" {
+		path = filepath.Join(path, r.name)
+	}
+	return event{path: path, mask: r.mask}, watched
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/egressway/egressway/internal/config"
+	"golang.org/x/sys/unix"
+)
+
+// The kinds of packets.
+const (
+	established = "established"   // of a selected pod's flow, to the outside
+	answers     = "answers"       // of that flow, back
+	fresh       = "first packets" // of selected pods' flows
+	passing     = "unselected pod"
+	passingBack = "its answers"
+	passingNew  = "its first packets"
+	local       = "node itself"
+	pingPong    = "question and answer" // of a selected pod, its own sockets and those outside included
+)
+
+var kinds = []string{established, answers, fresh, passing, passingBack, passingNew, local, pingPong}
+
+const (
+	flows    = 1024 // that packets of established flows belong to
+	newFlows = 8192
+)
+
+// subject is a node with a layout, and what is measured there.
+type subject struct {
+	*bed
+	layout
+	name    string
+	against []string // names of other subjects
+	streams map[string]*stream
+	socket  int // of the node, to the outside
+	ends    [2]int
+	took    map[string][]float64 // ns per packet, by round
+	scale   int                  // a batch is smaller by that
+}
+
+type bench struct {
+	subjects []*subject
+	only     []string
+	size     int
+	parts    bool
+}
+
+// entry is what becomes a subject.
+type entry struct {
+	name    string
+	l       layout
+	against []string
+}
+
+func (b *bench) prepare() error {
+	const members = 10_000
+	own := layout{pods: ownPods, enters: "pod0", device: "eth2", source: ingressIP}
+	with := func(l layout, endpoints int, setup func(layout) error) layout {
+		l.endpoints, l.setup = endpoints, setup
+		return l
+	}
+	eth1 := own
+	eth1.device = "eth1"
+	noNAT := eth1
+	noNAT.source = unchanged
+	one := eth1
+	one.source = oneSource
+	oneRule := own
+	oneRule.source = oneSource
+	all := []entry{
+		{"forwarding", with(noNAT, members, plain), nil},
+		{"one SNAT rule", with(one, members, staticSNAT), []string{"forwarding"}},
+		{"one SNAT rule, one routing rule", with(oneRule, members, staticRule), []string{"forwarding", "one SNAT rule"}},
+	}
+	for _, n := range []int{1, 100, 1000, 10_000} {
+		all = append(all, entry{fmt.Sprint("a rule per endpoint, ", n), with(own, n, rulePerEndpoint), []string{"forwarding", "one SNAT rule"}})
+	}
+	direct := egressway(config.SteeringDirect, "a")
+	for _, n := range []int{1, 100, 1000, 10_000, 50_000} {
+		all = append(all, entry{fmt.Sprint("egressway, ", n), with(own, n, direct), []string{"forwarding", "one SNAT rule", "one SNAT rule, one routing rule", "egressway, 1"}})
+	}
+	// Cluster rules masquerade what nobody else gave a source: that of unselected pods becomes the node's.
+	masquerading := noNAT
+	masquerading.source = func(l layout, _ int) netip.Addr { return netip.MustParseAddr("10.0.0.11") }
+	all = append(all,
+		entry{"cluster", with(masquerading, members, func(layout) error { return clusterRules() }), []string{"forwarding"}},
+		entry{"cluster, egressway, 10000", with(own, members, func(l layout) error {
+			if err := clusterRules(); err != nil {
+				return err
+			}
+			return direct(l)
+		}), []string{"cluster"}},
+	)
+	steered := noNAT
+	all = append(all, entry{"egressway, 10000, steered to a neighbour", with(steered, members, egressway(config.SteeringDirect, "b")), []string{"egressway, 10000"}})
+	host := own
+	host.pods, host.enters = farPods, "eth1"
+	all = append(all, entry{"egressway, 10000, of a neighbour's pods", with(host, members, direct), []string{"egressway, 10000"}})
+	six := func(l layout) layout { l.v6 = true; return l }
+	all = append(all,
+		entry{"IPv6, forwarding", with(six(noNAT), members, plain), nil},
+		entry{"IPv6, one SNAT rule", with(six(one), members, staticSNAT), []string{"IPv6, forwarding"}},
+		entry{"IPv6, egressway, 10000", with(six(own), members, direct), []string{"IPv6, forwarding", "IPv6, one SNAT rule"}},
+	)
+	if b.parts {
+		all = parts(noNAT)
+	}
+	for _, e := range all {
+		if len(b.only) > 0 && !slices.ContainsFunc(b.only, func(w string) bool { return strings.Contains(e.name, w) }) {
+			continue
+		}
+		began := time.Now()
+		s, err := newSubject(e.name, e.l)
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+		s.against = e.against
+		b.subjects = append(b.subjects, s)
+		fmt.Fprintf(os.Stderr, "%s: ready after %s\n", e.name, time.Since(began).Round(time.Millisecond))
+	}
+	return nil
+}
+
+func newSubject(name string, l layout) (*subject, error) {
+	bed, err := newBed(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &subject{bed: bed, layout: l, name: name, streams: map[string]*stream{}, took: map[string][]float64{}, scale: 1}
+	if strings.Contains(name, "a rule per endpoint") {
+		s.scale = 1 + l.endpoints/100
+	}
+	if err := in(bed.node, func() error { return l.setup(l) }); err != nil {
+		return nil, err
+	}
+	if err := s.sinks(); err != nil {
+		return nil, err
+	}
+	if err := in(bed.node, s.load); err != nil {
+		return nil, err
+	}
+	return s, s.check()
+}
+
+// mac is the address of a device of the node.
+func mac(device string) [6]byte {
+	return [6]byte{2, 0, 0, 0, 0, map[string]byte{"pod0": 1, "eth1": 2, "eth2": 3}[device]}
+}
+
+// load makes the streams.
+func (s *subject) load() error {
+	far := netip.AddrPortFrom(outsider[s.v6], 53)
+	port := func(a netip.Addr, i int) netip.AddrPort { return netip.AddrPortFrom(a, uint16(10_000+i)) }
+	spread := func(i, of int) int { return i * s.endpoints / of }
+	add := func(kind, device string, n int, f func(i int) (from, to netip.AddrPort)) error {
+		frames := make([]frame, n)
+		for i := range frames {
+			from, to := f(i)
+			frames[i] = udpFrame(mac(device), from, to)
+		}
+		at, err := index(device)
+		if err != nil {
+			return err
+		}
+		s.streams[kind], err = newStream(at, frames)
+		return err
+	}
+	bystander := others[s.v6]
+	passingSource := func(i int) netip.Addr { return plus(bystander, i) }
+	if strings.HasPrefix(s.name, "cluster") {
+		passingSource = func(int) netip.Addr { return netip.MustParseAddr("10.0.0.11") }
+	}
+	steps := []error{
+		add(established, s.enters, flows, func(i int) (netip.AddrPort, netip.AddrPort) { return port(s.podAddr(spread(i, flows)), i), far }),
+		add(answers, s.device, flows, func(i int) (netip.AddrPort, netip.AddrPort) {
+			return far, port(s.source(s.layout, spread(i, flows)), i)
+		}),
+		add(fresh, s.enters, newFlows, func(i int) (netip.AddrPort, netip.AddrPort) {
+			return port(s.podAddr(i*7919%s.endpoints), 2000+i), far
+		}),
+		add(passing, "pod0", flows, func(i int) (netip.AddrPort, netip.AddrPort) { return port(plus(bystander, i), 20_000+i), far }),
+		add(passingBack, "eth1", flows, func(i int) (netip.AddrPort, netip.AddrPort) { return far, port(passingSource(i), 20_000+i) }),
+		add(passingNew, "pod0", newFlows, func(i int) (netip.AddrPort, netip.AddrPort) {
+			return port(plus(bystander, i*7%newFlows), 22_000+i), far
+		}),
+	}
+	for _, err := range steps {
+		if err != nil {
+			return err
+		}
+	}
+	var err error
+	if s.socket, err = dial(far); err != nil {
+		return err
+	}
+	return os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream", []byte("3600"), 0)
+}
+
+func dial(to netip.AddrPort) (int, error) {
+	family := unix.AF_INET
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(to.Port()), Addr: [4]byte(to.Addr().AsSlice()[:4])}
+	if to.Addr().Is6() {
+		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return 0, err
+	}
+	return fd, unix.Connect(fd, sa)
+}
+
+// sinks count what comes out of the node, and drop it at once.
+func (s *subject) sinks() error {
+	const chain = `	chain %[1]s {
+		type filter hook ingress device %[1]s priority 0; policy accept;
+		meta length 50 counter name %[1]s drop
+	}
+`
+	table := func(devices ...string) string {
+		var b strings.Builder
+		b.WriteString("table netdev sink {\n")
+		for _, d := range devices {
+			_, _ = fmt.Fprintf(&b, "\tcounter %s { }\n"+chain, d)
+		}
+		b.WriteString("}\n")
+		return b.String()
+	}
+	if err := in(s.outside, func() error { return rules(table("eth1", "eth2")) }); err != nil {
+		return err
+	}
+	return in(s.pod, func() error { return rules(table("pod0")) })
+}

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/lab"
+)
+
+//go:embed bench.clab.yml
+var topology []byte
+
+// Where things are in the topology, and in the clusters that kubelab seeds.
+const (
+	apiAddress     = "172.31.255.254:6443"
+	metricsAddress = "172.31.0.1:9479"
+	ownNode        = "node-0"
+	network        = "vrf0"
+)
+
+// Time that things may take on a machine that is busy with them.
+const (
+	apiWithin   = 10 * time.Minute
+	startWithin = 10 * time.Minute
+	stopWithin  = 20 * time.Second
+)
+
+// bed is the node, its cluster and its peer.
+type bed struct {
+	options
+	lab           *lab.Lab
+	node, outside *lab.Node
+	dir           string
+	api           *api
+	cluster       *cluster
+	seen          *seen
+	daemon        *lab.Daemon
+	end           context.CancelFunc
+}
+
+func build(ctx context.Context, o options) (b *bed, err error) {
+	if o.kubelab == "" {
+		return nil, errors.New("-kubelab or KUBELAB must name the API server's program: make kubelab prints its path")
+	}
+	if o.hosts < 3 || o.hosts > 25 || o.hosts > o.nodes {
+		return nil, fmt.Errorf("-hosts %d: 3 to 25 of the %d nodes: each is a path of the node, of which there are 31", o.hosts, o.nodes)
+	}
+	if o.daemon, err = filepath.Abs(o.daemon); err != nil {
+		return nil, err
+	}
+	ctx, end := context.WithCancel(ctx)
+	b = &bed{options: o, seen: newSeen(), end: end}
+	defer func() {
+		if err != nil {
+			b.destroy()
+		}
+	}()
+	if b.dir, err = os.MkdirTemp("", "egressway-bench-"); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(b.dir, "bench.clab.yml")
+	if err := os.WriteFile(file, topology, 0o600); err != nil {
+		return nil, err
+	}
+	if b.lab, err = lab.Deploy(ctx, file, lab.Options{}); err != nil {
+		return nil, err
+	}
+	b.node, b.outside = b.lab.Node("node"), b.lab.Node("outside")
+	b.cluster = newCluster(o)
+	if err := errors.Join(watchNetfilter(b.node, b.seen), listenAsPeer(ctx, b.outside, b.seen)); err != nil {
+		return nil, err
+	}
+	err = b.startAPI(ctx)
+	return b, err
+}
+
+func (b *bed) destroy() {
+	b.end()
+	if b.lab != nil {
+		if err := b.lab.Destroy(); err != nil {
+			fmt.Fprintln(os.Stderr, "changes:", err)
+		}
+	}
+	_ = os.RemoveAll(b.dir)
+}
+
+// startAPI starts the API server with all objects, and makes those that no seed writes.
+func (b *bed) startAPI(ctx context.Context) error {
+	const home = "/run/kubelab"
+	if err := b.outside.Do(func() error { return os.MkdirAll(home, 0o700) }); err != nil {
+		return err
+	}
+	server, err := b.lab.Start(b.outside, b.kubelab, "-listen", apiAddress, "-dir", home, "-endpointslice=false", "-run-pods=false",
+		fmt.Sprint("-seed-services=", b.services), fmt.Sprint("-seed-endpoints=", b.endpoints), fmt.Sprint("-seed-nodes=", b.nodes),
+		fmt.Sprint("-seed-hosts=", b.hosts), fmt.Sprint("-seed-namespaces=", b.namespaces), "-seed-networks=1")
+	if err != nil {
+		return err
+	}
+	err = lab.Wait(ctx, apiWithin, func() error {
+		if strings.Contains(server.Log(), "READY ") || server.Ended() {
+			return nil
+		}
+		return errors.New("the API server is not ready")
+	})
+	if err != nil || server.Ended() {
+		return fmt.Errorf("start %s: %w: %s", b.kubelab, cmp.Or(err, errors.New("it ended")), tail(server.Log()))
+	}
+	var kubeconfig []byte
+	err = b.outside.Do(func() (err error) {
+		kubeconfig, err = os.ReadFile(home + "/kubeconfig")
+		return err
+	})
+	if err == nil {
+		err = os.WriteFile(b.path("kubeconfig"), kubeconfig, 0o600)
+	}
+	if err == nil {
+		b.api, err = newAPI(kubeconfig, b.dial)
+	}
+	if err != nil {
+		return err
+	}
+	return b.furnish(ctx)
+}
+
+// furnish makes what the daemon needs of the cluster. Another node leads, as for all but one of a thousand: the Lease lasts
+// longer than any benchmark.
+func (b *bed) furnish(ctx context.Context) error {
+	crd, err := os.ReadFile(b.crd)
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
+	for _, r := range []request{
+		{http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "application/yaml", crd},
+		{http.MethodPost, "/api/v1/namespaces", asJSON, []byte(`{"metadata": {"name": "egressway-system"}}`)},
+		{http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/egressway-system/leases", asJSON, fmt.Appendf(nil,
+			`{"metadata": {"name": "egressway"}, "spec": {"holderIdentity": "node-1_bench", "leaseDurationSeconds": 864000, "acquireTime": %[1]q, "renewTime": %[1]q}}`, now)},
+	} {
+		if _, err := b.api.ask(ctx, r); err != nil {
+			return err
+		}
+	}
+	return lab.Wait(ctx, apiWithin, func() error {
+		_, err := b.api.ask(ctx, request{http.MethodGet, b.api.egressServices("default") + "?limit=1", asJSON, nil})
+		return err
+	})
+}
+
+func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
+
+// dial connects from outside.
+func (b *bed) dial(ctx context.Context, kind, address string) (c net.Conn, err error) {
+	err = b.outside.Do(func() (err error) {
+		c, err = new(net.Dialer).DialContext(ctx, kind, address)
+		return err
+	})
+	return c, err
+}
+
+// configure writes the daemon's configuration for a source.
+func (b *bed) configure(source string) error {
+	return os.WriteFile(b.path("config.yaml"), fmt.Appendf(nil, `
+node: %s
+source: %s
+clusterCIDRs: [10.128.0.0/9]
+bgp:
+  asn: 64512
+networks:
+- name: %s
+  table: 1001
+  interfaces: [eth2]
+  peers: [{address: %s, asn: %d}]
+status: {metricsAddress: "%s"}
+`, ownNode, source, network, peerAddress, peerASN, metricsAddress), 0o600)
+}
+
+func (b *bed) fromAPI() string {
+	return fmt.Sprintf("{kubernetes: {kubeconfig: %s, namespace: egressway-system}}", b.path("kubeconfig"))
+}
+
+// begun is how a start went, each from the moment before the process was made; zero: not seen.
+type begun struct {
+	at                      time.Time
+	synced, ready, peerFull time.Duration
+}
+
+// start starts the daemon and waits until all is in force, and announced at the peer.
+func (b *bed) start(ctx context.Context) (s begun, err error) {
+	b.seen.forget()
+	s.at = time.Now()
+	if b.daemon, err = b.lab.StartDaemon(b.node, b.daemonPath(), b.path("config.yaml")); err != nil {
+		return s, err
+	}
+	fmt.Fprintf(os.Stderr, "changes: %s: the daemon is process %d\n", s.at.Format(time.TimeOnly), b.daemon.PID())
+	client := &http.Client{Transport: &http.Transport{DialContext: b.dial}}
+	defer client.CloseIdleConnections()
+	err = lab.Wait(ctx, startWithin, func() error {
+		if b.daemon.Ended() {
+			return nil
+		}
+		r, err := client.Get("http://" + metricsAddress + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if body, _ := io.ReadAll(r.Body); r.StatusCode != http.StatusOK {
+			return fmt.Errorf("the daemon is not ready: %s", body)
+		}
+		return nil
+	})
+	if err == nil && b.daemon.Ended() {
+		err = fmt.Errorf("the daemon ended: %w", b.daemon.Err())
+	}
+	if err != nil {
+		return s, fmt.Errorf("%w\n%s", err, tail(b.said()))
+	}
+	s.ready = time.Since(s.at)
+	want := b.cluster.announcedHere()
+	err = lab.Wait(ctx, startWithin, func() error {
+		if n := b.seen.count(announced, s.at); n < want {
+			return fmt.Errorf("%d of %d ingress IPs are announced\n%s", n, want, tail(b.said()))
+		}
+		return nil
+	})
+	s.peerFull, s.synced = time.Since(s.at), b.logged("objects known", s.at)
+	return s, err
+}
+
+func (b *bed) daemonPath() string { return b.options.daemon }
+
+func (b *bed) said() string {
+	if b.daemon == nil {
+		return ""
+	}
+	return b.daemon.Log()
+}
+
+// logged is when the daemon wrote a message, after a time; zero: it did not.
+func (b *bed) logged(message string, after time.Time) time.Duration {
+	for line := range strings.Lines(b.said()) {
+		if !strings.Contains(line, `msg="`+message+`"`) {
+			continue
+		}
+		stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+		if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil {
+			return at.Sub(after)
+		}
+	}
+	return 0
+}
+
+// stop ends the daemon and its speaker, and takes away what they made.
+func (b *bed) stop(ctx context.Context) error {
+	if b.daemon == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopWithin)
+	defer cancel()
+	speaker := b.speaker()
+	if err := b.daemon.Stop(ctx); err != nil {
+		return err
+	}
+	if speaker != 0 {
+		_ = syscall.Kill(speaker, syscall.SIGKILL)
+	}
+	if err := lab.Wait(ctx, stopWithin, func() error {
+		if b.speaker() != 0 {
+			return errors.New("the speaker does not end")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	_, err := b.node.Run(ctx, b.daemonPath(), "cleanup", "--config", b.path("config.yaml"))
+	return err
+}
+
+// speaker is the process id of the node's speaker; 0: there is none.
+func (b *bed) speaker() int {
+	var home unix.Stat_t
+	if err := b.node.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &home) }); err != nil {
+		return 0
+	}
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, process := range all {
+		var there unix.Stat_t
+		if unix.Stat(process+"/ns/net", &there) != nil || there.Ino != home.Ino {
+			continue
+		}
+		line, _ := os.ReadFile(process + "/cmdline")
+		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil && strings.Contains(string(line), "\x00speaker\x00") {
+			return pid
+		}
+	}
+	return 0
+}
+
+// tail is the end of a log.
+func tail(log string) string { return log[max(0, len(log)-4000):] }

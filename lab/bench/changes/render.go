@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// request is what a change asks of the API server.
+func (c *cluster) request(x *change) request {
+	s, api := x.service, (*api)(nil)
+	switch x.what {
+	case endpointAdded, endpointRemoved, endpointMoved:
+		return request{http.MethodPatch, api.slices(s.namespace) + "/" + s.name, asMerge, encode(map[string]any{"endpoints": s.endpointsJSON()})}
+	case ingressChanged:
+		return request{http.MethodPatch, api.services(s.namespace) + "/" + s.name + "/status", asMerge, encode(map[string]any{"status": s.serviceStatus()})}
+	case egressDeleted:
+		return request{http.MethodDelete, api.egressServices(s.namespace) + "/" + s.name, asJSON, nil}
+	case egressCreated:
+		o := s.egressService()
+		return request{http.MethodPost, api.egressServices(s.namespace), asJSON, encode(o)}
+	}
+	return request{http.MethodPatch, api.egressServices(s.namespace) + "/" + s.name + "/status", asMerge, encode(map[string]any{"status": c.egressStatus(s)})}
+}
+
+func (s *service) endpointsJSON() []any {
+	all := []any{}
+	for i, e := range s.endpoints {
+		all = append(all, map[string]any{
+			"addresses": []string{e.addr.String()}, "nodeName": nodeName(e.node),
+			"conditions": map[string]any{"ready": true, "serving": true, "terminating": false},
+			"targetRef":  map[string]any{"kind": "Pod", "namespace": s.namespace, "name": fmt.Sprintf("%s-%d", s.name, i)},
+		})
+	}
+	return all
+}
+
+func (s *service) metadata() map[string]any {
+	return map[string]any{"namespace": s.namespace, "name": s.name, "labels": map[string]any{"app": s.name, "kubernetes.io/service-name": s.name}}
+}
+
+func (s *service) serviceStatus() map[string]any {
+	return map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": s.ingress.String(), "ipMode": "VIP"}}}}
+}
+
+func (s *service) egressService() map[string]any {
+	return map[string]any{
+		"apiVersion": "k8s.ovn.org/v1", "kind": "EgressService", "metadata": s.metadata(),
+		"spec": map[string]any{"sourceIPBy": "LoadBalancerIP", "network": network, "nodeSelector": map[string]any{"matchLabels": map[string]any{"egress": "true"}}},
+	}
+}
+
+func (c *cluster) egressStatus(s *service) map[string]any {
+	return map[string]any{"host": nodeName(s.host), "standby": nodeName(c.standby(s)), "term": 1}
+}
+
+func (s *service) core() map[string]any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Service", "metadata": s.metadata(), "status": s.serviceStatus(),
+		"spec": map[string]any{
+			"type": "LoadBalancer", "clusterIP": nth("10.100.0.1", s.number).String(), "clusterIPs": []string{nth("10.100.0.1", s.number).String()},
+			"ports": []any{map[string]any{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}},
+		},
+	}
+}
+
+func (s *service) slice() map[string]any {
+	return map[string]any{
+		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": s.metadata(), "addressType": "IPv4",
+		"ports": []any{map[string]any{"name": "http", "port": 8080, "protocol": "TCP"}}, "endpoints": s.endpointsJSON(),
+	}
+}
+
+// file is the manifest that has a Service: a line of YAML, which JSON is too, an object.
+func (c *cluster) file(s *service) (name, manifest string) {
+	number := s.number / c.perFile
+	var b strings.Builder
+	for _, s := range c.services[number*c.perFile : min((number+1)*c.perFile, len(c.services))] {
+		objects := []map[string]any{s.core(), s.slice()}
+		if s.state != deleted {
+			e := s.egressService()
+			e["status"] = c.egressStatus(s)
+			objects = append(objects, e)
+		}
+		for _, o := range objects {
+			b.WriteString("---\n")
+			b.Write(encode(o))
+			b.WriteByte('\n')
+		}
+	}
+	return fmt.Sprintf("services-%d.yaml", number), b.String()
+}
+
+// nodesFile is the manifest of the Nodes.
+func (c *cluster) nodesFile() string {
+	var b strings.Builder
+	for i := range c.nodes {
+		labels := map[string]any{"kubernetes.io/hostname": nodeName(i)}
+		if i < c.hosts {
+			labels["egress"] = "true"
+		}
+		b.WriteString("---\n")
+		b.Write(encode(map[string]any{
+			"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": nodeName(i), "labels": labels},
+			"status": map[string]any{
+				"addresses":  []any{map[string]any{"type": "InternalIP", "address": fmt.Sprintf("172.31.%d.%d", i/250, i%250+1)}},
+				"conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
+			},
+		}))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// encode is for what can be encoded.
+func encode(o any) []byte {
+	b, _ := json.Marshal(o)
+	return b
+}

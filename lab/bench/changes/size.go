@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// use is what the daemon and its speaker have used.
+type use struct {
+	at              time.Time
+	agent, speaker  process
+	heap            float64 // bytes in use, of the agent
+	goroutines      float64
+	passes, seconds float64 // of the agent's loop
+}
+
+// process is what the kernel tells of one.
+type process struct {
+	cpu       time.Duration
+	peak, now int // KiB resident
+}
+
+// use asks the daemon too, which makes its report for that.
+func (b *bed) use(ctx context.Context) (u use, err error) {
+	u.at = time.Now()
+	if u.agent, err = readProcess(b.daemon.PID()); err != nil {
+		return u, err
+	}
+	if pid := b.speaker(); pid != 0 {
+		if u.speaker, err = readProcess(pid); err != nil {
+			return u, err
+		}
+	}
+	metrics, err := b.metrics(ctx)
+	if err != nil {
+		return u, err
+	}
+	u.heap, u.goroutines = metrics["go_memstats_heap_inuse_bytes"], metrics["go_goroutines"]
+	u.passes, u.seconds = metrics["egressway_pass_duration_seconds_count"], metrics["egressway_pass_duration_seconds_sum"]
+	return u, nil
+}
+
+func (b *bed) metrics(ctx context.Context) (map[string]float64, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: b.dial, DisableKeepAlives: true}}
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	r, err := client.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	all := map[string]float64{}
+	for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+		name, value, ok := strings.Cut(lines.Text(), " ")
+		if n, err := strconv.ParseFloat(value, 64); ok && err == nil {
+			all[name] = n
+		}
+	}
+	return all, nil
+}
+
+// clockTick is the unit of processor time in /proc: USER_HZ, on every Linux.
+const clockTick = 10 * time.Millisecond
+
+func readProcess(pid int) (p process, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return p, err
+	}
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	for _, i := range []int{11, 12} { // utime and stime, proc(5)
+		if n, err := strconv.Atoi(string(fields[i])); err == nil {
+			p.cpu += time.Duration(n) * clockTick
+		}
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return p, err
+	}
+	for line := range strings.Lines(string(status)) {
+		key, value, _ := strings.Cut(line, ":")
+		n, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
+		switch key {
+		case "VmHWM":
+			p.peak = n
+		case "VmRSS":
+			p.now = n
+		}
+	}
+	return p, nil
+}
+
+// cost prints what the daemon used between two moments.
+func (*bed) cost(out io.Writer, before, after use, when string) {
+	share := func(from, to process) float64 {
+		return 100 * (to.cpu - from.cpu).Seconds() / after.at.Sub(before.at).Seconds()
+	}
+	t := newTable("", "daemon", "its speaker")
+	t.add("processor, "+when, fmt.Sprintf("%.1f %% of one", share(before.agent, after.agent)), fmt.Sprintf("%.1f %%", share(before.speaker, after.speaker)))
+	t.add("RSS before", mebi(before.agent.now), mebi(before.speaker.now))
+	t.add("RSS after", mebi(after.agent.now), mebi(after.speaker.now))
+	t.add("RSS, most since its start", mebi(after.agent.peak), mebi(after.speaker.peak))
+	t.add("heap in use after", mebi(int(after.heap/1024)), "")
+	t.add("goroutines before, after", fmt.Sprintf("%g, %g", before.goroutines, after.goroutines), "")
+	if n := after.passes - before.passes; n > 0 {
+		each := func(total time.Duration) string { return inWords(time.Duration(float64(total) / n)) }
+		t.add("passes", fmt.Sprintf("%g", n), "")
+		t.add("time of a pass, on average", each(time.Duration((after.seconds-before.seconds)*float64(time.Second))), "")
+		t.add("processor time for each pass, with all else that the process does", each(after.agent.cpu-before.agent.cpu), each(after.speaker.cpu-before.speaker.cpu))
+	}
+	t.print(out)
+}
+
+// coldStarts measures starts of the daemon on a node that has nothing of it yet.
+func (b *bed) coldStarts(ctx context.Context, out io.Writer) error {
+	if err := b.configure(b.fromAPI()); err != nil {
+		return err
+	}
+	t := newTable("cold start", "all objects known", "in force", "all announced at the peer", "RSS, most", "of the speaker")
+	for i := range b.starts {
+		if err := b.stop(ctx); err != nil {
+			return err
+		}
+		s, err := b.start(ctx)
+		if err != nil {
+			return err
+		}
+		u, err := b.use(ctx)
+		if err != nil {
+			return err
+		}
+		synced := "?"
+		if s.synced > 0 {
+			synced = inWords(s.synced)
+		}
+		t.add(strconv.Itoa(i+1), synced, inWords(s.ready), inWords(s.peerFull), mebi(u.agent.peak), mebi(u.speaker.peak))
+	}
+	fmt.Fprintf(out, "### Start and size\n\nTimes are from the start of the process; in force is `/readyz`; the peer is told %d prefixes.\n\n", b.cluster.announcedHere())
+	t.print(out)
+	return nil
+}
+
+// atRest measures a daemon to which nothing happens.
+func (b *bed) atRest(ctx context.Context, out io.Writer) error {
+	const calm = 30 * time.Second // the start's garbage is collected, and its memory given back
+	if err := wait(ctx, min(calm, b.rest)); err != nil {
+		return err
+	}
+	before, err := b.use(ctx)
+	if err == nil {
+		err = wait(ctx, b.rest)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := b.use(ctx)
+	if err != nil {
+		return err
+	}
+	b.cost(out, before, after, "at rest")
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// times are durations.
+type times []time.Duration
+
+// add takes in the time between two moments, if both were seen.
+func (t *times) add(from, to time.Time) {
+	if !from.IsZero() && !to.IsZero() {
+		*t = append(*t, to.Sub(from))
+	}
+}
+
+// columns are n, p50, p90, p99 and the most.
+func (t times) columns() []string {
+	slices.Sort(t)
+	at := func(share float64) string {
+		return inWords(t[min(len(t)-1, int(math.Ceil(share*float64(len(t))))-1)])
+	}
+	return []string{strconv.Itoa(len(t)), at(0.5), at(0.9), at(0.99), at(1)}
+}
+
+// inWords has three digits.
+func inWords(d time.Duration) string {
+	ms := float64(d) / float64(time.Millisecond)
+	switch {
+	case math.Abs(ms) < 10:
+		return fmt.Sprintf("%.2f ms", ms)
+	case math.Abs(ms) < 100:
+		return fmt.Sprintf("%.1f ms", ms)
+	case math.Abs(ms) < 1000:
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return fmt.Sprintf("%.2f s", ms/1000)
+}
+
+func mebi(kib int) string { return fmt.Sprintf("%.0f MiB", float64(kib)/1024) }
+
+// table is one of Markdown.
+type table struct{ rows [][]string }
+
+func newTable(head ...string) *table {
+	rule := make([]string, len(head))
+	for i := range rule {
+		rule[i] = "---"
+	}
+	return &table{rows: [][]string{head, rule}}
+}
+
+func (t *table) add(row ...string) { t.rows = append(t.rows, row) }
+
+func (t *table) print(out io.Writer) {
+	for _, row := range t.rows {
+		fmt.Fprintf(out, "| %s |\n", strings.Join(row, " | "))
+	}
+	fmt.Fprintln(out)
+}

@@ -1,0 +1,41 @@
+// Bench measures what a packet costs on a node, with the daemon's plan in force and without, side by side in one run: it
+// builds a node between a pod and the outside for every layout, and lets packets through each in turn, round by round. It
+// prints Markdown. It needs root, ip(8), nft(8) and a kernel with BPF; VRF devices it does not need.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	rounds := flag.Int("rounds", 30, "`number` of rounds")
+	only := flag.String("only", "", "`words`, separated by semicolons, one of which the name of a layout must hold")
+	size := flag.Int("packets", 16384, "`number` of packets of a batch")
+	ofParts := flag.Bool("parts", false, "measure what rules are made of instead")
+	flag.Parse()
+	runtime.LockOSThread() // the namespace is the thread's
+	b := bench{size: *size, parts: *ofParts}
+	for _, w := range strings.Split(*only, ";") {
+		if w != "" {
+			b.only = append(b.only, w)
+		}
+	}
+	err := b.prepare()
+	for i := 0; err == nil && i < *rounds; i++ {
+		err = b.round()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	var u unix.Utsname
+	_ = unix.Uname(&u)
+	fmt.Printf("Linux %s, %d rounds, ns of one processor per packet; in parentheses the ratio to the same round of another layout: median, and quartiles.\n", unix.ByteSliceToString(u.Release[:]), *rounds)
+	b.tables()
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// check lets every flow begin and be answered, and makes sure that all packets come out where they should.
+func (s *subject) check() error {
+	for _, c := range []struct {
+		kind, device string
+		ns           int
+	}{
+		{established, s.device, s.outside}, {answers, s.enters, s.behind(s.enters)}, {fresh, s.device, s.outside},
+		{passing, "eth1", s.outside}, {passingBack, "pod0", s.pod}, {passingNew, "eth1", s.outside},
+	} {
+		before, err := s.counted(c.ns, c.device)
+		if err != nil {
+			return err
+		}
+		n := flows
+		if err := in(s.node, func() error { _, err := s.streams[c.kind].send(n); return err }); err != nil {
+			return err
+		}
+		after, err := s.counted(c.ns, c.device)
+		if err != nil {
+			return err
+		}
+		if after-before != n {
+			return fmt.Errorf("%s: %d of %d packets came out by %s", c.kind, after-before, n, c.device)
+		}
+	}
+	return nil
+}
+
+// behind is the namespace that a device of the node leads to.
+func (s *subject) behind(device string) int {
+	if device == "pod0" {
+		return s.pod
+	}
+	return s.outside
+}
+
+func (s *subject) counted(ns int, device string) (n int, err error) {
+	err = in(ns, func() error {
+		out, err := exec.Command("nft", "list", "counter", "netdev", "sink", device).Output()
+		if err != nil {
+			return fmt.Errorf("read counter: %w", err)
+		}
+		_, rest, _ := strings.Cut(string(out), "packets ")
+		_, err = fmt.Sscan(rest, &n)
+		return err
+	})
+	return n, err
+}
+
+// round measures everything once.
+func (b *bench) round() error {
+	for _, kind := range kinds {
+		if b.parts && kind != passing {
+			continue
+		}
+		for _, s := range b.subjects {
+			if err := in(s.node, func() error { return s.measure(kind, b.size/s.scale) }); err != nil {
+				return fmt.Errorf("%s: %s: %w", s.name, kind, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *subject) measure(kind string, n int) error {
+	var took time.Duration
+	var err error
+	switch kind {
+	case pingPong:
+		return nil
+	case local:
+		if n > newFlows {
+			n = newFlows
+		}
+		if took, err = s.sendLocal(n); err != nil {
+			return err
+		}
+	case fresh, passingNew:
+		if err := flushConntrack(); err != nil {
+			return err
+		}
+		if err := s.streams[kind].restart(); err != nil {
+			return err
+		}
+		if n = min(n, newFlows); n > 256 {
+			n &^= 63
+		}
+		took, err = s.streams[kind].send(n)
+		if err == nil {
+			err = flushConntrack()
+		}
+		for _, again := range []string{established, answers, passing, passingBack} {
+			if err == nil {
+				_, err = s.streams[again].send(flows)
+			}
+		}
+	default:
+		if _, err = s.streams[kind].send(min(flows, n)); err == nil { // what it needs into the caches
+			took, err = s.streams[kind].send(n)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	s.took[kind] = append(s.took[kind], float64(took)/float64(n))
+	return nil
+}
+
+// sendLocal has the node itself send.
+func (s *subject) sendLocal(n int) (time.Duration, error) {
+	data := make([]byte, 22)
+	began := processorTime()
+	for range n {
+		if _, err := unix.Write(s.socket, data); err != nil {
+			return 0, err
+		}
+	}
+	return processorTime() - began, nil
+}
+
+// flushConntrack forgets every connection in the thread's namespace.
+func flushConntrack() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	m := make([]byte, unix.NLMSG_HDRLEN+4)
+	binary.NativeEndian.PutUint32(m, uint32(len(m)))
+	binary.NativeEndian.PutUint16(m[4:], unix.NFNL_SUBSYS_CTNETLINK<<8|2) // IPCTNL_MSG_CT_DELETE
+	binary.NativeEndian.PutUint16(m[6:], unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+	if err := unix.Sendto(fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	answer := make([]byte, 4096)
+	if _, _, err = unix.Recvfrom(fd, answer, 0); err != nil {
+		return err
+	}
+	if errno := int32(binary.NativeEndian.Uint32(answer[unix.NLMSG_HDRLEN:])); errno != 0 {
+		return fmt.Errorf("flush connections: %w", unix.Errno(-errno))
+	}
+	return nil
+}
+
+// spread is the median and the quartiles.
+func spread(values []float64) (q1, median, q3 float64) {
+	v := slices.Sorted(slices.Values(values))
+	at := func(f float64) float64 {
+		if len(v) == 0 {
+			return math.NaN()
+		}
+		x := f * float64(len(v)-1)
+		i := int(x)
+		if i+1 >= len(v) {
+			return v[i]
+		}
+		return v[i] + (x-float64(i))*(v[i+1]-v[i])
+	}
+	return at(.25), at(.5), at(.75)
+}
+
+// tables prints, for every kind, what each subject needs, and its ratio to others.
+func (b *bench) tables() {
+	byName := map[string]*subject{}
+	for _, s := range b.subjects {
+		byName[s.name] = s
+	}
+	for _, kind := range kinds {
+		if b.parts && kind == passing {
+			b.perPart()
+			continue
+		}
+		if len(b.subjects) == 0 || len(b.subjects[0].took[kind]) == 0 {
+			continue
+		}
+		fmt.Printf("\n%s:\n\n", kind)
+		for _, s := range b.subjects {
+			_, median, _ := spread(s.took[kind])
+			fmt.Printf("| %s | %.0f |", s.name, median)
+			for _, name := range s.against {
+				o := byName[name]
+				if o == nil || o == s {
+					continue
+				}
+				ratios := make([]float64, len(s.took[kind]))
+				for i := range ratios {
+					ratios[i] = s.took[kind][i] / o.took[kind][i]
+				}
+				q1, median, q3 := spread(ratios)
+				fmt.Printf(" %s: %.3f (%.3f-%.3f) |", name, median, q1, q3)
+			}
+			fmt.Println()
+		}
+	}
+}
+
+// perPart prints what each part adds to a packet, ns.
+func (b *bench) perPart() {
+	base, empty := b.subjects[0].took[passing], b.subjects[1].took[passing]
+	for i, s := range b.subjects {
+		added := make([]float64, len(base))
+		for r := range added {
+			switch {
+			case i < 3 || strings.HasSuffix(s.name, "routing rules"):
+				added[r] = s.took[passing][r] - base[r]
+			default:
+				added[r] = (s.took[passing][r] - empty[r]) / repeated
+			}
+		}
+		q1, median, q3 := spread(added)
+		fmt.Printf("| `%s` | %.1f | %.1f-%.1f |\n", s.name, median, q1, q3)
+	}
+}
