@@ -19,7 +19,7 @@ UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 export EGRESSWAY_BIN := $(CURDIR)/bin/egressway
 
 .NOTPARALLEL:
-.PHONY: help deps lab-kernel kubelab build generate lint fmt tools unit lab test demo failover image clean bin/egressway bin/egressway-next bin/labexec bin/demo chaos bin/chaos bench-changes bin/bench-changes
+.PHONY: help deps lab-kernel kubelab build generate lint fmt tools unit lab test demo failover image clean bin/egressway bin/egressway-next bin/labexec bin/demo chaos bin/chaos bench-changes bin/bench-changes bench-packets bin/bench-packets
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bin/demo:
 
 bin/chaos:
 	CGO_ENABLED=0 $(GO) build -ldflags '-X main.version=$(VERSION)' -o $@ ./lab/chaos
+
+bin/bench-packets:
+	CGO_ENABLED=0 $(GO) build -o $@ ./lab/bench/packets
 
 generate: ## write deepcopy functions and the CRD anew
 	$(GO) generate ./api/...
@@ -122,6 +125,9 @@ bin/bench-changes:
 
 bench-changes: kubelab build bin/bench-changes ## what a change and a start of the daemon take on a node of a large cluster (10 minutes, as root): ARGS='-services 200 -nodes 20', see -h
 	KUBELAB=$$(lab/kubelab/build.sh) bin/bench-changes $(ARGS)
+
+bench-packets: bin/bench-packets ## what a packet costs on this machine's kernel (root, 5 minutes): docs/benchmarks.md says what is compared
+	bin/bench-packets -rounds $(or $(ROUNDS),20)
 
 clean: ## remove what was built here; the caches under ~/.cache stay
 	rm -rf bin dist

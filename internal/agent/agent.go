@@ -268,6 +268,9 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.publish(nil, slices.Concat(found, node), nil, pass) // the source has logged them
 		return nil
 	}
+	if a.last.plan == nil {
+		a.log.Info("objects known", "egressservices", len(objects.EgressServices), "nodes", len(objects.Nodes), "after", time.Since(a.started).Round(time.Millisecond))
+	}
 	planned, local, err := a.plan(ctx, c, objects)
 	node = append(node, local...)
 	if err == nil {

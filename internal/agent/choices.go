@@ -36,12 +36,12 @@ func (c *choices) update(node string, elected map[cluster.Key]election.Choice, c
 			}
 			return
 		}
-		now := c.here(node, choice).Resume(was)
-		if first && now.Host == node && now.Standby != "" && c.resumed != nil {
-			now.Former = c.resumed(key)
+		next := c.here(node, choice).Resume(was)
+		if first && next.Host == node && next.Standby != "" && c.resumed != nil {
+			next.Former = c.resumed(key)
 		}
-		if !had || !now.Same(was) {
-			c.now[key] = now
+		if !had || !next.Same(was) {
+			c.now[key] = next
 			differ = append(differ, key)
 		}
 	}

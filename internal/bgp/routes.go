@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -189,7 +190,6 @@ func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 	}
 	var wanted [2][]*apiutil.LookupPrefix
 	for p := range o.prefixes {
-		noRoutes, noNews = append(noRoutes, plan.Route{Dst: p}), append(noNews, told{prefix: p}) // unless it is found
 		if s.reader.never(r, p) {
 			continue
 		}
@@ -206,7 +206,26 @@ func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 			}
 		}
 	}
+	// What was there and was not found is gone.
+	slices.SortFunc(routes, plan.Route.Compare)
+	slices.SortFunc(news, told.Compare)
+	for p := range o.prefixes {
+		if had, ok := now.routes.Get(plan.Route{Dst: p}); ok && !holds(routes, had) {
+			noRoutes = append(noRoutes, had)
+		}
+		if had, ok := now.told.Get(told{prefix: p}); ok && !holds(news, had) {
+			noNews = append(noNews, had)
+		}
+	}
+	slices.SortFunc(noRoutes, plan.Route.Compare)
+	slices.SortFunc(noNews, told.Compare)
 	return now.with(routes, noRoutes, news, noNews), nil
+}
+
+// holds says whether a sorted list holds an element of the key of another.
+func holds[T sorted.Item[T]](all []T, like T) bool {
+	_, ok := slices.BinarySearchFunc(all, like, T.Compare)
+	return ok
 }
 
 // list goes through the prefixes of GoBGP's table, or some of them.
@@ -228,11 +247,8 @@ func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learne
 			return
 		}
 		if !copied {
-			passed := make(map[netip.Addr]int, len(l.passed)+1)
-			for addr, n := range l.passed {
-				passed[addr] = n
-			}
-			next.passed, copied = passed, true
+			next.passed, copied = make(map[netip.Addr]int, len(l.passed)+1), true
+			maps.Copy(next.passed, l.passed)
 		}
 		for _, addr := range t.by {
 			if next.passed[addr] += n; next.passed[addr] == 0 {

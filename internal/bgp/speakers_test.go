@@ -325,6 +325,29 @@ func TestRouterRestart(t *testing.T) {
 	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
 }
 
+// TestStoppedRouter is about a router that stands still for a while: its kernel takes connections, and nobody answers on them.
+func TestStoppedRouter(t *testing.T) {
+	s := newSite(t)
+	_, err := s.Node("r1").Run(t.Context(), "sh", "-ec", "kill -STOP $(cat /run/frr/bgpd.pid)")
+	require.NoError(t, err)
+	sp := red(peer("10.0.1.1", "red1"), peer("10.0.2.1", "red2"))
+	s.apply(sp)
+	s.until(func() error {
+		require.NoError(t, s.speakers.Apply(t.Context(), s.desired)) // nothing happens that would ask for it
+		if e := s.session("red", "10.0.1.1"); !strings.Contains(e.LastError, "has not answered an OPEN for 10s") {
+			return fmt.Errorf("%+v", e)
+		}
+		return nil
+	})
+	others := s.session("red", "10.0.2.1")
+	require.True(t, others.Up)
+	_, err = s.Node("r1").Run(t.Context(), "sh", "-ec", "kill -CONT $(cat /run/frr/bgpd.pid)")
+	require.NoError(t, err)
+	s.established()
+	require.Empty(t, s.session("red", "10.0.1.1").LastError)
+	require.Equal(t, others.Since, s.session("red", "10.0.2.1").Since)
+}
+
 func TestGracefulRestart(t *testing.T) {
 	s := newSite(t)
 	sp := red(peer("10.0.1.1", "red1"), peer("10.0.2.1", "red2"))

@@ -220,7 +220,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 			try(n.vrfs.prune(ctx, n.links, p.VRFs))
 		}
 	}
-	try(n.reread(ctx, p, known, routes))
+	try(n.reread(ctx, known, routes))
 	err = errors.Join(errs...)
 	if err == nil {
 		n.done, n.seen = p, seen
@@ -234,7 +234,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 
 // reread reads where tables lead after routes of ours changed, of which no event tells. Where it is otherwise than Facts
 // said, another pass is due.
-func (n *Node) reread(ctx context.Context, p *plan.NodePlan, known bool, changes routeChanges) error {
+func (n *Node) reread(ctx context.Context, known bool, changes routeChanges) error {
 	if !n.facts.valid || known && len(changes.set)+len(changes.gone) == 0 {
 		return nil
 	}
@@ -299,13 +299,12 @@ func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error
 	seen, now := n.stirs.now(), n.clock()
 	k := &n.trouble
 	if seen.watching && seen.all == k.seen.all && now.Before(k.next) && node == k.node && slices.Equal(devices, k.devices) {
-		return slices.Clip(k.problems), k.err
+		return slices.Concat(k.problems, n.nft.problems(node)), k.err
 	}
 	bypassed, err := bypassProblems(n.links, node)
 	problems := append(sysctlProblems(node, devices), bypassed...)
-	problems = append(problems, n.nft.problems(node)...)
 	*k = knownProblems{problems, node, slices.Clone(devices), seen, now.Add(max(lookEvery, lookShare*n.clock().Sub(now))), err}
-	return slices.Clip(problems), err
+	return slices.Concat(problems, n.nft.problems(node)), err
 }
 
 // Cleanup removes everything of ours from this node, and nothing else. Connections whose mark says that they are ours end:

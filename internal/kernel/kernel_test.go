@@ -159,3 +159,21 @@ func forwarding(t *testing.T, device string) (list []map[string]any) {
 	require.NoError(t, json.Unmarshal(out, &list))
 	return list
 }
+
+// These change routes and rules as somebody else does: by sockets of their own.
+
+func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) error {
+	return (*conn)(nil).addRoutes(ctx, h, desired)
+}
+
+func pruneRoutes(ctx context.Context, desired []plan.Route) error {
+	return (*conn)(nil).pruneRoutes(ctx, desired)
+}
+
+func addRules(ctx context.Context, desired []plan.Rule) error {
+	return (*conn)(nil).addRules(ctx, desired)
+}
+
+func pruneRules(ctx context.Context, desired []plan.Rule) error {
+	return (*conn)(nil).pruneRules(ctx, desired)
+}

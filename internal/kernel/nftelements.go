@@ -130,7 +130,7 @@ func (n setName) String() string {
 func addressSets(d *plan.DataPlane) map[string]setName {
 	all := map[string]setName{}
 	for _, v6 := range []bool{false, true} {
-		for set := inEgress; set < inFormer; set++ {
+		for set := range inFormer {
 			if set == inKept {
 				for _, p := range d.Paths {
 					n := setName{inKept, p.ID, v6}
@@ -167,7 +167,7 @@ func appendRaw(b []byte, a netip.Addr) []byte {
 func (e *element) appendValue(b []byte) []byte {
 	switch e.set {
 	case inEgress, inStrays:
-		return binary.NativeEndian.AppendUint32(b, uint32(e.path))
+		return binary.BigEndian.AppendUint32(b, uint32(e.path)) // see pathValue
 	case inSource:
 		return appendRaw(b, e.with)
 	}

@@ -174,13 +174,13 @@ func (f family) sameDestination() part {
 }
 
 // mappedTo loads the value that the map has for what was loaded.
-func mappedTo(set string, register uint32) part {
-	return part{&expr.Lookup{SourceRegister: reg, DestRegister: register, IsDestRegSet: true, SetName: set}}
+func mappedTo(set string) part {
+	return part{&expr.Lookup{SourceRegister: reg, DestRegister: reg, IsDestRegSet: true, SetName: set}}
 }
 
 // isKeyOf matches when the map has an address for what was loaded. nft lists no lookup whose result is not used.
 func (f family) isKeyOf(set string) part {
-	return append(mappedTo(set, reg), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, f.len)})
+	return append(mappedTo(set), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, f.len)})
 }
 
 // clampMSS lowers the MSS option of a TCP SYN; the kernel never raises it (nft_exthdr_tcp_set_eval).

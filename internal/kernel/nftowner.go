@@ -234,7 +234,7 @@ const ReasonTableNotOwned cluster.Reason = "TableNotOwned"
 
 // problems tells what keeps the table from being ours alone.
 func (n *nft) problems(node string) []cluster.Problem {
-	if n.writer == nil || n.flags != 0 {
+	if !n.claimed || n.flags != 0 {
 		return nil
 	}
 	var release string

@@ -35,8 +35,9 @@ const (
 	setFormer     = "former"      // pods and ingress IPs that were among the above, or otherwise, a moment ago
 )
 
-// formerFor outlives what routers and pods send before they know.
-const formerFor = time.Minute
+// formerFor outlives what routers and pods send before they know. A pod whose connection ended with a change repeats its end
+// for as long as TCP tries, a quarter of an hour (tcp_retries2 in ip-sysctl.rst): no NAT would give that a source.
+const formerFor = 16 * time.Minute
 
 // chain is one chain as it should be.
 type chain struct {
@@ -213,7 +214,7 @@ func snat() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
 		rules = append(rules,
-			join(f.source(), mappedTo(setSource+f.suffix, reg), f.sourceNAT()),
+			join(f.source(), mappedTo(setSource+f.suffix), f.sourceNAT()),
 			join(f.source(), in(setMasquerade+f.suffix), masquerade))
 	}
 	return rules

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"math/bits"
 	"strconv"
 
@@ -17,14 +18,17 @@ import (
 // leafMost is how many ids are compared one after another.
 const leafMost = 4
 
+// pathValue is a path id as a map holds it. nft lists values in this order right.
+func pathValue(id plan.PathID) []byte { return binary.BigEndian.AppendUint32(nil, uint32(id)) }
+
 // anyPath matches what a map has a path id for.
 func anyPath(set string) part {
-	return append(mappedTo(set, reg), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(^uint32(0))})
+	return append(mappedTo(set), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: pathValue(^plan.PathID(0))})
 }
 
 // isPath matches what a map has the path id for.
 func isPath(set string, id plan.PathID) part {
-	return append(mappedTo(set, reg), equal(native(uint32(id))))
+	return append(mappedTo(set), equal(pathValue(id)))
 }
 
 // ways are the chains that lead what was loaded to the chain of the path that a set has for it, to-N; the first bears the
@@ -53,11 +57,11 @@ func ways(name string, load part, set, to string, ids []plan.PathID, otherwise .
 		halves[half] = append(halves[half], id)
 	}
 	has := part{
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(uint32(bit)), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: native(uint32(bit))},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: pathValue(bit), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: pathValue(bit)},
 	}
 	below := func(half int) string { return name + "-" + strconv.Itoa(half) }
-	c.rules = append(c.rules, join(load, mappedTo(set, reg), has, goTo(below(1))), goTo(below(0)))
+	c.rules = append(c.rules, join(load, mappedTo(set), has, goTo(below(1))), goTo(below(0)))
 	all := []chain{c}
 	for half, ids := range halves {
 		all = append(all, ways(below(half), load, set, to, ids, otherwise...)...)

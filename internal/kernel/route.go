@@ -63,10 +63,6 @@ func (r *route) sortLegs() {
 
 // addRoutes adds the routes that are missing and changes those that differ, and calls made for each of them. A leg whose
 // device is missing or down is left out while another stands.
-func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, made ...func(*plan.Route)) error {
-	return (*conn)(nil).addRoutes(ctx, h, desired, made...)
-}
-
 func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, made ...func(*plan.Route)) error {
 	wanted, errs := normalRoutes(h, desired)
 	const (
@@ -123,10 +119,6 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 }
 
 // pruneRoutes removes the routes of ours, in any table but those held, that are not desired.
-func pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
-	return (*conn)(nil).pruneRoutes(ctx, desired, held...)
-}
-
 func (c *conn) pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
 	wanted := make(map[routeKey]bool, len(desired))
 	for i := range desired {

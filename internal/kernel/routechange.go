@@ -49,44 +49,46 @@ func changesOf(before, now []plan.Route) (c routeChanges, ok bool) {
 	return c, false
 }
 
+// changesBy compares two slices side by side. Of very many routes most are the same: these cost least.
 func changesBy(before, now []plan.Route, order func(a, b *plan.Route) int) (c routeChanges, ok bool) {
-	var last [2]*plan.Route
-	next := func(which int, routes []plan.Route) bool { // it comes after the one before, and its key as the kernel has it too
-		r := &routes[0]
-		if l := last[which]; l != nil && (order(l, r) >= 0 || l.Dst == r.Dst && l.Table == r.Table && keyOf(l) == keyOf(r)) {
-			return false
-		}
-		last[which] = r
-		return true
+	var former, last *plan.Route             // the ones before these
+	follows := func(l, r *plan.Route) bool { // also as the kernel has their keys
+		return l == nil || order(l, r) < 0 && (l.Dst != r.Dst || l.Table != r.Table || keyOf(l) != keyOf(r))
 	}
+	paired := true // the ones before these were of one key
 	for len(before)+len(now) > 0 {
-		which := 0
+		which := 0 // to take next: of before, if negative, of now, or both
 		switch {
 		case len(before) == 0:
 			which = 1
 		case len(now) == 0:
 			which = -1
-		default:
-			which = order(&now[0], &before[0])
-			if which < 0 {
-				which = 1
-			} else if which > 0 {
-				which = -1
+		case before[0].Dst != now[0].Dst || before[0].Table != now[0].Table || before[0].Metric != now[0].Metric:
+			which = -order(&now[0], &before[0])
+		}
+		if which <= 0 {
+			r := &before[0]
+			if !follows(former, r) {
+				return routeChanges{}, false
 			}
+			former, before = r, before[1:]
 		}
-		if which <= 0 && !next(0, before) || which >= 0 && !next(1, now) {
-			return routeChanges{}, false
+		if which >= 0 {
+			r := &now[0]
+			// Of one key with what follows, after two of one key, it follows too.
+			if (which > 0 || !paired) && !follows(last, r) {
+				return routeChanges{}, false
+			}
+			last, now = r, now[1:]
 		}
+		paired = which == 0
 		switch {
 		case which < 0:
-			c.gone, before = append(c.gone, &before[0]), before[1:]
+			c.gone = append(c.gone, former)
 		case which > 0:
-			c.set, c.fresh, now = append(c.set, &now[0]), append(c.fresh, &now[0]), now[1:]
-		default:
-			if !sameRoute(&before[0], &now[0]) {
-				c.set = append(c.set, &now[0])
-			}
-			before, now = before[1:], now[1:]
+			c.set, c.fresh = append(c.set, last), append(c.fresh, last)
+		case !sameRoute(former, last):
+			c.set = append(c.set, last)
 		}
 	}
 	return c, true

@@ -32,11 +32,6 @@ func (r rule) String() string {
 }
 
 // addRules adds the rules that are missing, in both families, and calls made for each that it added.
-func addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
-	return (*conn)(nil).addRules(ctx, desired, made...)
-}
-
-// addRules adds them by a socket of its own, or by one of theirs if it is nil.
 func (c *conn) addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
 	have, err := listRules()
 	if err != nil {
@@ -59,10 +54,6 @@ func (c *conn) addRules(ctx context.Context, desired []plan.Rule, made ...func(r
 }
 
 // pruneRules removes the rules of ours that are not desired, or stand twice.
-func pruneRules(ctx context.Context, desired []plan.Rule) error {
-	return (*conn)(nil).pruneRules(ctx, desired)
-}
-
 func (c *conn) pruneRules(ctx context.Context, desired []plan.Rule) error {
 	have, err := listRules()
 	if err != nil {

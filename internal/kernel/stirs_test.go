@@ -262,7 +262,7 @@ func TestDoubt(t *testing.T) {
 			if r.IntN(3) == 0 {
 				c.target = addr([]string{"10.244.1.1", "10.96.0.1", "fd44::1"}[r.IntN(3)])
 			}
-			id := plan.PathID(r.IntN(7))
+			id := plan.PathID(1 + r.IntN(6))
 			c.mark = []uint32{0, d.Marks.Egress(id), d.Marks.Ingress(id)}[r.IntN(3)]
 			if !a.contradicts(c) && b.contradicts(c) {
 				found++

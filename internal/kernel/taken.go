@@ -29,16 +29,19 @@ func (t *taken) end(p *plan.NodePlan) []string {
 // leadsOf says for which families routes lead somewhere, by table.
 func leadsOf(routes []plan.Route) map[uint32]plan.Families {
 	leads := map[uint32]plan.Families{}
+	var of uint32 // the table of the route before: of very many most are of one
+	var f plan.Families
 	for i := range routes {
-		if r := &routes[i]; !r.Unreachable {
-			f := leads[r.Table]
-			if r.Dst.Addr().Is4() && !f.IPv4 {
-				f.IPv4 = true
-				leads[r.Table] = f
-			} else if r.Dst.Addr().Is6() && !f.IPv6 {
-				f.IPv6 = true
-				leads[r.Table] = f
-			}
+		r := &routes[i]
+		if r.Unreachable {
+			continue
+		}
+		if r.Table != of {
+			of, f = r.Table, leads[r.Table]
+		}
+		if ipv4 := r.Dst.Addr().Is4(); ipv4 && !f.IPv4 || !ipv4 && !f.IPv6 {
+			f.IPv4, f.IPv6 = f.IPv4 || ipv4, f.IPv6 || !ipv4
+			leads[of] = f
 		}
 	}
 	return leads

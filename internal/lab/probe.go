@@ -204,6 +204,7 @@ type Report struct {
 	Answered int         // in the whole life of the probe
 	Lost     []time.Time // when each was asked that was not answered within a second, or that TCP had to send again
 	Broken   []time.Time // sessions: when a connection ended, or was given up since it was silent for ten seconds
+	Why      string      // sessions: what ended the latest that was broken
 	Stalled  time.Duration
 	Wrong    []Wrong
 }

@@ -26,6 +26,7 @@ type flow struct {
 	answered int
 	lost     []time.Time
 	broken   []time.Time
+	why      string // the latest was broken
 	stalls   []stall
 	wrong    []Wrong
 	row      []time.Time // when the latest that were all answered were asked; at most steadyMost
@@ -279,7 +280,7 @@ func (f *flow) lose(x *exchange, why string) {
 	case !f.q.Session:
 		f.lost = append(f.lost, x.asked)
 	case x.lived:
-		f.broken = append(f.broken, time.Now())
+		f.broken, f.why = append(f.broken, time.Now()), why
 	}
 	f.trouble, f.row = why, f.row[:0]
 }
@@ -309,7 +310,7 @@ func (f *flow) latest() string {
 }
 
 func (f *flow) report(from, to time.Time) Report {
-	r := Report{Question: f.q, Answered: f.answered}
+	r := Report{Question: f.q, Answered: f.answered, Why: f.why}
 	within := func(at time.Time) bool { return !at.Before(from) && at.Before(to) }
 	for _, at := range f.lost {
 		if within(at) {

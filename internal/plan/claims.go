@@ -209,7 +209,7 @@ func (c *claims) noteAll(s *service) {
 
 // claim changes what a service claims from what it did to what it does.
 func (r *redone) claim(c *claims) {
-	s, was := r.service, &r.was
+	s, was := r.service, r.was
 	s.clusterIPs = fit(r.spec.ClusterIPs)
 	s.addresses = r.ingressClaims(c.ground)
 	change := func(was, now []netip.Addr, k kinds) {

@@ -47,6 +47,7 @@ type pass struct {
 	gone   []*redone // of redone: services that are no more
 	of     map[*service]*redone
 	former *frame
+	none   service // what a service was that nothing was known of
 }
 
 // Plan plans for a snapshot, of whose Objects and Hosts nothing differs from those of the pass before but what changed
@@ -106,7 +107,7 @@ func (r *pass) rename(key cluster.Key) {
 func (r *pass) readGround() {
 	links := sortedLinks(r.Facts.Links)
 	same := !r.anew && slices.EqualFunc(links, r.last.Facts.Links, sameLink) && slices.Equal(r.Unsettled, r.last.Unsettled) &&
-		!(r.renamed && r.Config.AllowUnlisted)
+		(!r.renamed || !r.Config.AllowUnlisted)
 	r.Facts.Links = links
 	if same {
 		return
@@ -197,9 +198,10 @@ func (r *pass) reread(s *service) {
 }
 
 func (r *pass) redo(s *service) *redone {
-	one := &redone{service: s}
+	one := &redone{service: s, was: &r.none}
 	if !r.anew {
-		one.was = *s
+		was := *s
+		one.was = &was
 		r.of[s] = one
 	}
 	r.redone = append(r.redone, one)
@@ -238,7 +240,7 @@ func (r *pass) recount() {
 	for _, one := range r.redone {
 		w := r.frame.waysOf(one.service)
 		one.sends = r.frame.sendsOf(one.service, &w)
-		r.sending.count(&one.was, -1)
+		r.sending.count(one.was, -1)
 		r.sending.count(one.service, 1)
 	}
 }

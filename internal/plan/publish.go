@@ -107,18 +107,12 @@ func (r *pass) whole() bool {
 	return r.anew || len(r.redone) > 100 && len(r.redone) > len(r.services)/4
 }
 
-// each goes through the services to look at: all, or those that are done again.
-func (r *pass) each(whole bool, see func(*service)) {
-	if whole {
-		for _, s := range r.claims.services {
-			if s != nil {
-				see(s)
-			}
+// each goes through all services.
+func (r *pass) each(see func(*service)) {
+	for _, s := range r.claims.services {
+		if s != nil {
+			see(s)
 		}
-		return
-	}
-	for _, one := range r.redone {
-		see(one.service)
 	}
 }
 
@@ -131,7 +125,7 @@ func (r *pass) planEndpoints(d *DataPlane) {
 		return
 	}
 	for _, one := range r.redone {
-		w, had := r.frame.waysOf(one.service), r.former.waysOf(&one.was)
+		w, had := r.frame.waysOf(one.service), r.former.waysOf(one.was)
 		differences(one.was.endpoints, one.endpoints, func(x, y *endpoint) {
 			if y == nil {
 				e.drop(Endpoint{Addr: x.addr})
@@ -152,63 +146,111 @@ func (r *pass) planEndpoints(d *DataPlane) {
 
 // allEndpoints is every endpoint, sorted.
 func (r *pass) allEndpoints() []Endpoint {
-	type place struct {
-		high, low uint64 // the address
-		ways      *ways
-		of        *endpoint
-	}
-	var places [2][]place // by family
+	services := r.claims.services
 	count := 0
-	all := make([]ways, len(r.claims.services))
-	r.each(true, func(s *service) { count += len(s.endpoints) })
-	places[ipv4] = make([]place, 0, count)
-	r.each(true, func(s *service) {
+	r.each(func(s *service) { count += len(s.endpoints) })
+	places := [2][]place{ipv4: make([]place, 0, count)}
+	all := make([]ways, len(services))
+	r.each(func(s *service) {
 		if len(s.endpoints) == 0 {
 			return
 		}
 		w := &all[s.id]
 		*w = r.frame.waysOf(s)
-		for i := range s.endpoints {
-			e := &s.endpoints[i]
-			if w[familyOf(e.addr)][e.place(r.Node)].open {
-				continue // as if it was not selected
-			}
-			a := e.addr.As16()
+		for i, e := range s.endpoints {
 			family := familyOf(e.addr)
-			places[family] = append(places[family], place{binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]), w, e})
+			if !w[family][e.place(r.Node)].open { // else it is as if it was not selected
+				places[family] = append(places[family], placeOf(e.addr, s.id, i))
+			}
 		}
 	})
 	rows := make([]Endpoint, 0, len(places[ipv4])+len(places[ipv6]))
 	for _, family := range places {
-		slices.SortFunc(family, func(x, y place) int {
-			if x.high != y.high {
-				return cmp.Compare(x.high, y.high)
-			}
-			return cmp.Compare(x.low, y.low)
-		})
-		for _, p := range family {
-			row, _ := p.ways.endpoint(*p.of, r.Node)
+		for _, p := range sortPlaces(family) {
+			row, _ := all[p.service].endpoint(services[p.service].endpoints[p.endpoint], r.Node)
 			rows = append(rows, row)
 		}
 	}
 	return rows
 }
 
+// place says where the endpoint of an address is.
+type place struct {
+	high, low         uint64 // the address
+	service, endpoint uint32
+}
+
+func placeOf(a netip.Addr, service uint32, endpoint int) place {
+	b := a.As16()
+	return place{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), service, uint32(endpoint)}
+}
+
+// sortPlaces sorts by address, byte by byte from the last: there are many, and most of their bytes are the same. It uses
+// the slice up.
+func sortPlaces(places []place) []place {
+	if len(places) == 0 {
+		return nil
+	}
+	var high, low uint64 // the bits that differ
+	for _, p := range places {
+		high, low = high|p.high^places[0].high, low|p.low^places[0].low
+	}
+	other := make([]place, len(places))
+	for shift := 0; shift < 128; shift += 8 {
+		differ, of := low, func(p *place) byte { return byte(p.low >> shift) }
+		if shift >= 64 {
+			differ, of = high, func(p *place) byte { return byte(p.high >> (shift - 64)) }
+		}
+		if byte(differ>>(shift%64)) == 0 {
+			continue
+		}
+		var begin [256]int
+		for i := range places {
+			begin[of(&places[i])]++
+		}
+		sum := 0
+		for i := range begin {
+			begin[i], sum = sum, sum+begin[i]
+		}
+		for i := range places {
+			b := of(&places[i])
+			other[begin[b]] = places[i]
+			begin[b]++
+		}
+		places, other = other, places
+	}
+	return places
+}
+
 // planServices says what becomes of each EgressService.
 func (r *pass) planServices(next *NodePlan) {
 	var e edit[Service]
-	whole := r.whole()
-	r.each(whole, func(s *service) {
-		row := s.row(r.frame.announced(s))
+	if r.whole() {
+		all := make([]*service, 0, len(r.services))
+		r.each(func(s *service) {
+			if s.selects {
+				all = append(all, s)
+			}
+		})
+		slices.SortFunc(all, func(x, y *service) int { return x.key.Compare(y.key) }) // much less to move than rows
+		e.set = make([]Service, 0, len(all))
+		for _, s := range all {
+			e.put(s.row(r.frame.announced(s)))
+		}
+		next.Services, _ = e.to(next.Services, true)
+		return
+	}
+	for _, one := range r.redone {
+		row := one.row(r.frame.announced(one.service))
 		had, known := next.Services.Get(row)
 		switch {
-		case s.selects && (whole || !known || !had.Equal(row)):
+		case one.selects && (!known || !had.Equal(row)):
 			e.put(row)
-		case !s.selects && known:
+		case !one.selects && known:
 			e.drop(had)
 		}
-	})
-	next.Services, _ = e.to(next.Services, whole)
+	}
+	next.Services, _ = e.to(next.Services, false)
 }
 
 // planPrefixes plans where pods are and what stays inside of the cluster. A stray is no part of the cluster: it would
@@ -235,7 +277,7 @@ func (r *pass) planPrefixes(d *DataPlane) {
 		}
 	}
 	if whole {
-		r.each(true, add)
+		r.each(add)
 	} else {
 		for _, one := range r.redone {
 			for _, a := range one.was.outside {
@@ -304,7 +346,7 @@ func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
 		}
 	}
 	if whole {
-		r.each(true, func(s *service) { look(s.ingress) })
+		r.each(func(s *service) { look(s.ingress) })
 	} else {
 		for _, one := range r.redone {
 			look(one.was.ingress)
@@ -488,7 +530,7 @@ func (r *pass) planProblems() {
 	if len(all) == 0 {
 		all = nil
 	}
-	r.problems = keepBy(r.problems, all, func(x, y cluster.Problem) bool { return x == y })
+	r.problems = keepBy(r.problems, slices.Clip(all), func(x, y cluster.Problem) bool { return x == y })
 }
 
 func sortedProblems(all []cluster.Problem) []cluster.Problem {

@@ -18,16 +18,19 @@ type service struct {
 	key      cluster.Key
 	id       uint32
 	disputes int32 // addresses that it claims with others, or for several things
-	selects  bool  // there is an EgressService
+
+	selects      bool // there is an EgressService
+	localTraffic bool
+	former       bool       // the standby was the host before
+	has          [2][2]bool // whether it has endpoints, by family and by where
+	sends        sends
 
 	created       time.Time
 	sourceIPBy    cluster.SourceIPBy
 	wanted        string // the network that it names
 	nodeSelector  *metav1.LabelSelector
-	localTraffic  bool
 	host, standby string
 	term          int64
-	former        bool
 
 	network    *network     // nil: none that it may use
 	clusterIPs []netip.Addr // claimed
@@ -38,10 +41,8 @@ type service struct {
 	outside    []netip.Addr // endpoints in no range of pods, sorted
 	problems   []cluster.Problem
 
-	has   [2][2]bool // whether it has endpoints, by family and by where
-	local int        // endpoints on this node
+	local int // endpoints on this node
 	leads leads
-	sends sends
 }
 
 type endpoint struct {
@@ -108,7 +109,7 @@ func (s *service) partner(node string) string {
 // redone is a service that is done again.
 type redone struct {
 	*service
-	was        service // as it was before
+	was        *service // as it was before
 	spec       cluster.Service
 	raw        []cluster.Endpoint
 	told       findings
@@ -127,10 +128,12 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	s.selects = selects
 	s.created, s.sourceIPBy, s.wanted, s.nodeSelector = spec.Created, spec.SourceIPBy, spec.Network, spec.NodeSelector
 	s.localTraffic = r.spec.LocalTraffic
-	s.host, s.standby, s.term, s.former, r.election = choice.Host, choice.Standby, choice.Term, choice.Former, choice.Problem
+	s.host, s.standby, s.term, r.election = choice.Host, choice.Standby, choice.Term, choice.Problem
+	s.former = choice.Former
 	s.network, r.told = nil, findings{}
 	if !selects {
-		s.host, s.standby, s.term, s.former, r.election = "", "", 0, false, nil
+		s.host, s.standby, s.term, r.election = "", "", 0, nil
+		s.former = false
 		return
 	}
 	r.raw = o.Endpoints[s.key]
@@ -196,6 +199,9 @@ func (r *redone) settleIngress(c *claims) {
 		default:
 			s.ingress = append(s.ingress, a)
 		}
+	}
+	if slices.Equal(s.ingress, s.addresses) {
+		s.ingress = s.addresses // nearly always: held once
 	}
 }
 

@@ -103,7 +103,9 @@ func (l List[T]) With(set, gone []T) List[T] {
 	for _, item := range set {
 		changes = append(changes, change[T]{item: item})
 	}
-	slices.SortStableFunc(changes, func(x, y change[T]) int { return x.item.Compare(y.item) })
+	if order := func(x, y change[T]) int { return x.item.Compare(y.item) }; !slices.IsSortedFunc(changes, order) {
+		slices.SortStableFunc(changes, order)
+	}
 
 	next := List[T]{chunks: make([][]T, 0, len(l.chunks)+1)}
 	rest := 0 // the first chunk that is not in next

@@ -38,7 +38,7 @@ const (
 	wireNextHop = "192.0.2.9"
 )
 
-// newWirePeer listens for speakers. Of IPv4 routes, none are longer than 64,000 in all that is not read.
+// newWirePeer listens for speakers. Up to 65,536 UPDATEs may wait to be looked at.
 func newWirePeer(tb testing.TB) *wirePeer {
 	tb.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -170,8 +170,8 @@ func (p *wirePeer) tell(told, withdrawn []netip.Prefix, inMessage int, med uint3
 				nlri, told = appendPrefix(nlri, told[0]), told[1:]
 			}
 			hop := netip.MustParseAddr(wireNextHop).As4()
-			attrs = append(attrs, 0x40, 1, 1, 0)                                               // ORIGIN: IGP
-			attrs = append(attrs, 0x40, 2, 6, 2, 1, 0, 0, byte(wireASN>>8), byte(wireASN&255)) // AS_PATH
+			attrs = append(attrs, 0x40, 1, 1, 0, // ORIGIN: IGP
+				0x40, 2, 6, 2, 1, 0, 0, byte(wireASN>>8), byte(wireASN&255)) // AS_PATH
 			attrs = append(append(attrs, 0x40, 3, 4), hop[:]...)
 			attrs = binary.BigEndian.AppendUint32(append(attrs, 0x80, 4, 4), med)
 			med++
@@ -220,7 +220,7 @@ func (p *wirePeer) hears() heardUpdate {
 	select {
 	case u := <-p.updates:
 		return u
-	case <-time.After(limit):
+	case <-time.After(10 * limit):
 		require.Fail(p.tb, "no UPDATE")
 		return heardUpdate{}
 	}

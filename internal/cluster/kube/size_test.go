@@ -88,6 +88,7 @@ func BenchmarkSync(b *testing.B) {
 
 // processorTime is what this process has taken so far: the API server, on the same processors, takes most of the time.
 func processorTime(b *testing.B) time.Duration {
+	b.Helper()
 	var u unix.Rusage
 	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())

@@ -23,23 +23,23 @@ type toldCluster struct {
 	woken int
 }
 
-func newTold(t testing.TB) *toldCluster {
-	t.Helper()
+func newTold(tb testing.TB) *toldCluster {
+	tb.Helper()
 	c := &toldCluster{}
 	c.Cluster = New(slog.New(slog.DiscardHandler), Options{Node: "own"}, func() { c.woken++ })
 	return c
 }
 
 // sync tells that there is nothing of any kind.
-func (c *toldCluster) sync(t testing.TB) {
-	t.Helper()
+func (c *toldCluster) sync(tb testing.TB) {
+	tb.Helper()
 	for _, s := range []cache.ReflectorStore{c.egressServices, c.services, c.slices, c.nodes, c.namespaces, c.serviceCIDRs} {
 		_, synced := c.latest()
-		require.False(t, synced)
-		require.NoError(t, s.Replace(nil, ""))
+		require.False(tb, synced)
+		require.NoError(tb, s.Replace(nil, ""))
 	}
 	_, synced := c.latest()
-	require.True(t, synced)
+	require.True(tb, synced)
 }
 
 // aService is one of the default namespace with that port.

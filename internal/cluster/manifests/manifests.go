@@ -166,7 +166,7 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 			f.add(now, counted)
 		}
 	}
-	d := differences{folder: f, fresh: cluster.Objects{}, services: map[cluster.Key]bool{}}
+	d := differences{folder: f, copied: map[any]bool{}, services: map[cluster.Key]bool{}}
 	for name, before := range counted {
 		all := f.names[name]
 		var now *entry
@@ -244,7 +244,7 @@ func compare(a, b *entry) int {
 // differences are what becomes of a folder's objects.
 type differences struct {
 	folder   *Folder
-	fresh    cluster.Objects // the maps of it that were copied
+	copied   map[any]bool // pointers to the maps that were
 	services map[cluster.Key]bool
 	cidrs    bool
 	changed  cluster.Changed
@@ -268,10 +268,10 @@ func (d *differences) add(before, now *entry) {
 	}
 	switch v := either.(type) {
 	case egressService:
-		set(&d.fresh.EgressServices, &o.EgressServices, v.key, v.is, has != nil)
+		set(d, &o.EgressServices, v.key, v.is, has != nil)
 		d.changed.Add(v.key)
 	case service:
-		set(&d.fresh.Services, &o.Services, v.key, v.is, has != nil)
+		set(d, &o.Services, v.key, v.is, has != nil)
 		d.changed.Add(v.key)
 	case endpoints:
 		if had, ok := had.(endpoints); ok {
@@ -286,10 +286,10 @@ func (d *differences) add(before, now *entry) {
 			d.folder.slices[has.service] = append(d.folder.slices[has.service], now)
 		}
 	case node:
-		set(&d.fresh.Nodes, &o.Nodes, v.name, v.is, has != nil)
+		set(d, &o.Nodes, v.name, v.is, has != nil)
 		d.changed.All = true
 	case namespace:
-		set(&d.fresh.Namespaces, &o.Namespaces, v.name, v.is, has != nil)
+		set(d, &o.Namespaces, v.name, v.is, has != nil)
 		d.changed.All = true
 	case serviceCIDR:
 		d.cidrs, d.changed.All = true, true
@@ -311,7 +311,7 @@ func (d *differences) finish() {
 			all = cluster.CompactEndpoints(all)
 		}
 		if !slices.Equal(all, o.Endpoints[key]) {
-			set(&d.fresh.Endpoints, &o.Endpoints, key, all, len(all) > 0)
+			set(d, &o.Endpoints, key, all, len(all) > 0)
 			d.changed.Add(key)
 		}
 	}
@@ -326,10 +326,9 @@ func (d *differences) finish() {
 }
 
 // set changes a map that may have been handed out: it is copied once.
-func set[K comparable, V any](fresh, all *map[K]V, key K, value V, there bool) {
-	if *fresh == nil {
-		*fresh = maps.Clone(*all)
-		*all = *fresh
+func set[K comparable, V any](d *differences, all *map[K]V, key K, value V, there bool) { //nolint:gocritic // the map is replaced
+	if !d.copied[all] {
+		*all, d.copied[all] = maps.Clone(*all), true
 	}
 	if there {
 		(*all)[key] = value

@@ -147,7 +147,7 @@ func (v *verdict) flow(r *run, in incident, report lab.Report, busy func(lab.Que
 	if !changed && !dead {
 		v.Stall = max(v.Stall, report.Stalled)
 		if v.Broken += len(report.Broken); len(report.Broken) > 0 && !v.Limit.Breaks && v.Late <= starved {
-			v.fail("%s: the connection was broken %d ms after it began", q, report.Broken[0].Sub(in.began).Milliseconds())
+			v.fail("%s: the connection was broken %d ms after it began: %s", q, report.Broken[0].Sub(in.began).Milliseconds(), report.Why)
 		}
 	}
 	for _, w := range report.Wrong {

@@ -25,10 +25,10 @@ var limits = map[string]Limit{
 	"agent and speaker killed": {Down: returned, Back: returned, Breaks: true},
 
 	"nft flush ruleset":       {Down: repaired},
-	"rules deleted":           {Down: repaired},
+	"rules deleted":           {Down: repaired, Breaks: true},
 	"learned routes flushed":  {Down: repaired},
 	"steering routes flushed": {Down: repaired},
-	"rival deletes a rule":    {Down: rivalry + repaired, Back: repaired},
+	"rival deletes a rule":    {Down: rivalry + repaired, Back: repaired, Breaks: true},
 	"VRF deleted":             {Down: failover, Back: returned, Breaks: true},
 	"uplink renamed":          {Down: failover, Back: returned, Breaks: true},
 	"uplink without address":  {Down: failover, Back: returned, Breaks: true},

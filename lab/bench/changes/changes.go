@@ -243,7 +243,7 @@ func (b *bed) manifests(ctx context.Context, out io.Writer) error {
 		x.err = os.Rename(aside, folder+"/"+name)
 	}
 	fmt.Fprintf(out, "### From a folder of manifests\n\n%d files of %d Services. Start: in force after %s, all announced after %s.\n\n",
-		(b.services+b.perFile-1)/b.perFile, b.perFile, inWords(s.ready), inWords(s.peerFull))
+		(b.services+b.perFile-1)/b.perFile, b.perFile, inWords(s.ready), s.announcedAfter())
 	lone, err := b.alone(ctx, send, true)
 	if err != nil {
 		return err

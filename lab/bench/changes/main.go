@@ -35,6 +35,7 @@ type options struct {
 	starts int
 	moves  int
 
+	server  bool
 	folder  bool
 	perFile int
 	seed    uint64
@@ -65,6 +66,7 @@ func run() error {
 	flag.DurationVar(&o.rest, "rest", time.Minute, "for how long the daemon is watched at rest")
 	flag.IntVar(&o.starts, "starts", 3, "cold starts")
 	flag.IntVar(&o.moves, "moves", 6, "moves of the large Service")
+	flag.BoolVar(&o.server, "server", true, "measure with an API server")
 	flag.BoolVar(&o.folder, "folder", true, "measure a folder of manifests too")
 	flag.IntVar(&o.perFile, "per-file", 100, "Services in a file of that folder")
 	flag.Uint64Var(&o.seed, "seed", 1, "of what is left to chance")
@@ -92,7 +94,10 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	fmt.Fprintf(out, "%d Services with an EgressService and %d endpoints each, %d Nodes, %d of them hosts; the node that is measured is host of %d, standby of %d.\n",
 		o.services, o.endpoints, o.nodes, o.hosts, o.services/o.hosts, o.services/o.hosts)
 	fmt.Fprintf(out, "Commit %s, kernel %s, %d processors, which the daemon shares with the API server and with what makes the changes.\n\n", version, kernel(), runtime.NumCPU())
-	parts := []func(context.Context, io.Writer) error{b.coldStarts, b.atRest, b.changes, b.move}
+	var parts []func(context.Context, io.Writer) error
+	if o.server {
+		parts = append(parts, b.coldStarts, b.atRest, b.changes, b.move)
+	}
 	if o.folder {
 		parts = append(parts, b.manifests)
 	}

@@ -145,7 +145,7 @@ func (b *bed) coldStarts(ctx context.Context, out io.Writer) error {
 		if s.synced > 0 {
 			synced = inWords(s.synced)
 		}
-		t.add(strconv.Itoa(i+1), synced, inWords(s.ready), inWords(s.peerFull), mebi(u.agent.peak), mebi(u.speaker.peak))
+		t.add(strconv.Itoa(i+1), synced, inWords(s.ready), s.announcedAfter(), mebi(u.agent.peak), mebi(u.speaker.peak))
 	}
 	fmt.Fprintf(out, "### Start and size\n\nTimes are from the start of the process; in force is `/readyz`; the peer is told %d prefixes.\n\n", b.cluster.announcedHere())
 	t.print(out)

@@ -88,7 +88,9 @@ route add default via fd01::254 dev eth2 table 1001
 // running waits until devices have a carrier: until then they drop what they are to send.
 func running(devices ...string) error {
 	const patience = 5 * time.Second
-	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for began := time.Now(); ; <-poll.C {
 		up := 0
 		for _, d := range devices {
 			if i, err := net.InterfaceByName(d); err == nil && i.Flags&net.FlagRunning != 0 {

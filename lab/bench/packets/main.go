@@ -18,10 +18,14 @@ func main() {
 	only := flag.String("only", "", "`words`, separated by semicolons, one of which the name of a layout must hold")
 	size := flag.Int("packets", 16384, "`number` of packets of a batch")
 	ofParts := flag.Bool("parts", false, "measure what rules are made of instead")
+	kind := flag.String("kind", "", "measure only this `kind` of packets")
 	flag.Parse()
 	runtime.LockOSThread() // the namespace is the thread's
 	b := bench{size: *size, parts: *ofParts}
-	for _, w := range strings.Split(*only, ";") {
+	if *kind != "" {
+		kinds = []string{*kind}
+	}
+	for w := range strings.SplitSeq(*only, ";") {
 		if w != "" {
 			b.only = append(b.only, w)
 		}

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/egressway/egressway/internal/config"
 	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/config"
 )
 
 // The kinds of packets.
@@ -69,12 +70,15 @@ func (b *bench) prepare() error {
 	eth1.device = "eth1"
 	noNAT := eth1
 	noNAT.source = unchanged
+	ruled := own
+	ruled.source = unchanged
 	one := eth1
 	one.source = oneSource
 	oneRule := own
 	oneRule.source = oneSource
 	all := []entry{
 		{"forwarding", with(noNAT, members, plain), nil},
+		{"forwarding, one routing rule", with(ruled, members, oneRoutingRule), []string{"forwarding"}},
 		{"one SNAT rule", with(one, members, staticSNAT), []string{"forwarding"}},
 		{"one SNAT rule, one routing rule", with(oneRule, members, staticRule), []string{"forwarding", "one SNAT rule"}},
 	}
@@ -83,11 +87,11 @@ func (b *bench) prepare() error {
 	}
 	direct := egressway(config.SteeringDirect, "a")
 	for _, n := range []int{1, 100, 1000, 10_000, 50_000} {
-		all = append(all, entry{fmt.Sprint("egressway, ", n), with(own, n, direct), []string{"forwarding", "one SNAT rule", "one SNAT rule, one routing rule", "egressway, 1"}})
+		all = append(all, entry{fmt.Sprint("egressway, ", n), with(own, n, direct), []string{"forwarding", "forwarding, one routing rule", "one SNAT rule", "one SNAT rule, one routing rule", "egressway, 1"}})
 	}
 	// Cluster rules masquerade what nobody else gave a source: that of unselected pods becomes the node's.
 	masquerading := noNAT
-	masquerading.source = func(l layout, _ int) netip.Addr { return netip.MustParseAddr("10.0.0.11") }
+	masquerading.source = func(layout, int) netip.Addr { return netip.MustParseAddr("10.0.0.11") }
 	all = append(all,
 		entry{"cluster", with(masquerading, members, func(layout) error { return clusterRules() }), []string{"forwarding"}},
 		entry{"cluster, egressway, 10000", with(own, members, func(l layout) error {
@@ -142,10 +146,16 @@ func newSubject(name string, l layout) (*subject, error) {
 	if err := s.sinks(); err != nil {
 		return nil, err
 	}
+	if err := s.people(); err != nil {
+		return nil, err
+	}
 	if err := in(bed.node, s.load); err != nil {
 		return nil, err
 	}
-	return s, s.check()
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // mac is the address of a device of the node.
@@ -196,23 +206,69 @@ func (s *subject) load() error {
 		}
 	}
 	var err error
-	if s.socket, err = dial(far); err != nil {
+	if s.socket, err = socket(netip.AddrPort{}, far); err != nil {
 		return err
 	}
 	return os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream", []byte("3600"), 0)
 }
 
-func dial(to netip.AddrPort) (int, error) {
+// socket opens a UDP socket in the thread's namespace.
+func socket(local, remote netip.AddrPort) (int, error) {
+	convert := func(a netip.AddrPort) unix.Sockaddr {
+		if a.Addr().Is6() {
+			return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+		}
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
 	family := unix.AF_INET
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(to.Port()), Addr: [4]byte(to.Addr().AsSlice()[:4])}
-	if to.Addr().Is6() {
-		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	if local.Addr().Is6() || remote.Addr().Is6() {
+		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("open socket: %w", err)
 	}
-	return fd, unix.Connect(fd, sa)
+	if local.IsValid() {
+		if err := unix.Bind(fd, convert(local)); err != nil {
+			return 0, fmt.Errorf("bind socket to %s: %w", local, err)
+		}
+	}
+	if remote.IsValid() {
+		if err := unix.Connect(fd, convert(remote)); err != nil {
+			return 0, fmt.Errorf("connect socket to %s: %w", remote, err)
+		}
+	}
+	return fd, nil
+}
+
+// people gives a pod and somebody outside sockets. It is not for nodes whose selected pods are elsewhere.
+func (s *subject) people() error {
+	if s.enters != "pod0" {
+		return nil
+	}
+	pod, router, net, node := s.podAddr(0), "169.254.1.1", "169.254.1.2/30", map[string]string{"eth1": "10.0.0.11", "eth2": "10.1.0.11"}[s.device]
+	nodad, outsideNets := "", [2]string{"10.0.0.254/24", "10.1.0.254/24"}
+	if s.v6 {
+		router, net, node = "fd69::1", "fd69::2/126", map[string]string{"eth1": "fd00::11", "eth2": "fd01::11"}[s.device]
+		nodad, outsideNets = " nodad", [2]string{"fd00::254/64", "fd01::254/64"}
+	}
+	if err := in(s.pod, func() (err error) {
+		if err := script(fmt.Sprintf("address add %s dev pod0%s\naddress add %s dev lo%s\nroute add default via %s dev pod0\n", net, nodad, pod, nodad, router)); err != nil {
+			return err
+		}
+		s.ends[0], err = socket(netip.AddrPortFrom(pod, 7000), netip.AddrPortFrom(outsider[s.v6], 7))
+		return err
+	}); err != nil {
+		return err
+	}
+	return in(s.outside, func() (err error) {
+		if err := script(fmt.Sprintf("address add %s dev eth1%s\naddress add %s dev eth2%s\naddress add %s dev lo%s\nroute add default via %s\n",
+			outsideNets[0], nodad, outsideNets[1], nodad, outsider[s.v6], nodad, node)); err != nil {
+			return err
+		}
+		s.ends[1], err = socket(netip.AddrPortFrom(outsider[s.v6], 7), netip.AddrPort{})
+		return err
+	})
 }
 
 // sinks count what comes out of the node, and drop it at once.

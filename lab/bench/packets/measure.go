@@ -18,8 +18,12 @@ func (s *subject) check() error {
 		kind, device string
 		ns           int
 	}{
-		{established, s.device, s.outside}, {answers, s.enters, s.behind(s.enters)}, {fresh, s.device, s.outside},
-		{passing, "eth1", s.outside}, {passingBack, "pod0", s.pod}, {passingNew, "eth1", s.outside},
+		{established, s.device, s.outside},
+		{answers, s.enters, s.behind(s.enters)},
+		{fresh, s.device, s.outside},
+		{passing, "eth1", s.outside},
+		{passingBack, "pod0", s.pod},
+		{passingNew, "eth1", s.outside},
 	} {
 		before, err := s.counted(c.ns, c.device)
 		if err != nil {
@@ -81,7 +85,11 @@ func (s *subject) measure(kind string, n int) error {
 	var err error
 	switch kind {
 	case pingPong:
-		return nil
+		if s.enters != "pod0" {
+			return nil
+		}
+		n = min(n, 2048)
+		took, err = s.talk(n)
 	case local:
 		if n > newFlows {
 			n = newFlows
@@ -122,11 +130,37 @@ func (s *subject) measure(kind string, n int) error {
 
 // sendLocal has the node itself send.
 func (s *subject) sendLocal(n int) (time.Duration, error) {
-	data := make([]byte, 22)
+	data := make([]byte, 22) // as long as injected packets
+	if s.v6 {
+		data = data[:2]
+	}
 	began := processorTime()
 	for range n {
 		if _, err := unix.Write(s.socket, data); err != nil {
 			return 0, err
+		}
+	}
+	return processorTime() - began, nil
+}
+
+// talk has a pod ask and somebody outside answer, one after another. Packets arrive while the system call that sends them runs.
+func (s *subject) talk(n int) (time.Duration, error) {
+	question := make([]byte, 30)
+	buf := make([]byte, 64)
+	began := processorTime()
+	for range n {
+		if _, err := unix.Write(s.ends[0], question); err != nil {
+			return 0, fmt.Errorf("ask: %w", err)
+		}
+		size, from, err := unix.Recvfrom(s.ends[1], buf, 0)
+		if err != nil {
+			return 0, fmt.Errorf("hear the question: %w", err)
+		}
+		if err := unix.Sendto(s.ends[1], buf[:size], 0, from); err != nil {
+			return 0, fmt.Errorf("answer: %w", err)
+		}
+		if _, err := unix.Read(s.ends[0], buf); err != nil {
+			return 0, fmt.Errorf("hear the answer: %w", err)
 		}
 	}
 	return processorTime() - began, nil
@@ -173,43 +207,60 @@ func spread(values []float64) (q1, median, q3 float64) {
 	return at(.25), at(.5), at(.75)
 }
 
-// tables prints, for every kind, what each subject needs, and its ratio to others.
+// tables prints what each subject needs, and its ratios to others.
 func (b *bench) tables() {
+	if b.parts {
+		b.perPart()
+		return
+	}
 	byName := map[string]*subject{}
 	for _, s := range b.subjects {
 		byName[s.name] = s
 	}
-	for _, kind := range kinds {
-		if b.parts && kind == passing {
-			b.perPart()
-			continue
+	head := "\n| | " + strings.Join(kinds, " | ") + " |\n|---|" + strings.Repeat("---|", len(kinds))
+	fmt.Println(head)
+	for _, s := range b.subjects {
+		fmt.Printf("| %s |", s.name)
+		for _, kind := range kinds {
+			fmt.Print(cell("%.0f", s.took[kind]), " |")
 		}
-		if len(b.subjects) == 0 || len(b.subjects[0].took[kind]) == 0 {
-			continue
-		}
-		fmt.Printf("\n%s:\n\n", kind)
-		for _, s := range b.subjects {
-			_, median, _ := spread(s.took[kind])
-			fmt.Printf("| %s | %.0f |", s.name, median)
-			for _, name := range s.against {
-				o := byName[name]
-				if o == nil || o == s {
-					continue
+		fmt.Println()
+	}
+	fmt.Println(head)
+	for _, s := range b.subjects {
+		for _, name := range s.against {
+			o := byName[name]
+			if o == nil || o == s {
+				continue
+			}
+			fmt.Printf("| %s : %s |", s.name, name)
+			for _, kind := range kinds {
+				var ratios []float64
+				for i := range min(len(s.took[kind]), len(o.took[kind])) {
+					ratios = append(ratios, s.took[kind][i]/o.took[kind][i])
 				}
-				ratios := make([]float64, len(s.took[kind]))
-				for i := range ratios {
-					ratios[i] = s.took[kind][i] / o.took[kind][i]
-				}
-				q1, median, q3 := spread(ratios)
-				fmt.Printf(" %s: %.3f (%.3f-%.3f) |", name, median, q1, q3)
+				fmt.Print(cell("**%.2f**", ratios), cell(" (%.2[2]f to %.2[3]f)", ratios), " |")
 			}
 			fmt.Println()
 		}
 	}
 }
 
+// cell formats the median, and the quartiles as second and third argument.
+func cell(format string, values []float64) string {
+	if len(values) == 0 {
+		return ""
+	}
+	q1, median, q3 := spread(values)
+	if !strings.Contains(format, "[") {
+		return fmt.Sprintf(" "+format, median)
+	}
+	return fmt.Sprintf(format, median, q1, q3)
+}
+
 // perPart prints what each part adds to a packet, ns.
 func (b *bench) perPart() {
+	fmt.Println("\n| | ns | quartiles |\n|---|---|---|")
 	base, empty := b.subjects[0].took[passing], b.subjects[1].took[passing]
 	for i, s := range b.subjects {
 		added := make([]float64, len(base))

@@ -39,7 +39,6 @@ const perService = 10 // endpoints
 type layout struct {
 	endpoints int
 	v6        bool
-	first     func(map[bool]netip.Addr) netip.Addr
 	setup     func(layout) error
 	device    string                       // by which selected pods' packets leave
 	source    func(layout, int) netip.Addr // that those of an endpoint have there
@@ -75,10 +74,18 @@ table inet static {
 `)
 }
 
-// staticRule is that with one routing rule, which leads to the other network.
-func staticRule(l layout) error {
+// oneRoutingRule leads the pods to the other network. A node with a VRF device has such a rule already, the kernel's own.
+func oneRoutingRule(l layout) error {
 	pods := map[bool]string{false: "10.64.0.0/15", true: "fd64::1:0/108"}[l.v6]
 	if err := script("rule add from " + pods + " priority 900 table 1001\n"); err != nil {
+		return err
+	}
+	return rules(tracked)
+}
+
+// staticRule is that with one routing rule, which leads to the other network.
+func staticRule(l layout) error {
+	if err := oneRoutingRule(l); err != nil {
 		return err
 	}
 	return rules(`

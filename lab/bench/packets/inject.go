@@ -207,7 +207,8 @@ func sender(next, frames, length int) []instruction {
 		return []instruction{
 			{move, r(2, 10), 0, 0},
 			{addValue, r(2, 0), 0, -4},
-			{wide, r(1, mapFD), 0, int32(fd)}, {},
+			{wide, r(1, mapFD), 0, int32(fd)},
+			{},
 			{call, 0, 0, lookup},
 			{jumpIfZero, r(0, 0), 1, 0},
 			{unix.BPF_JMP | unix.BPF_JA, 0, 2, 0},
