@@ -131,6 +131,17 @@ func (s sends) announced(families []config.Family, tells perFamily) (n int) {
 	return n
 }
 
+// prependRoom is what an AS_PATH may grow by on the way to a peer: 255 autonomous systems, and the segment's head.
+const prependRoom = 2 + 4*255
+
+// roomy makes an attribute seem longer than it is. GoBGP 4.8.0 fills a message up by the lengths of its attributes, and does not count what
+// AS_PATH has grown by, our own AS and those prepended: a message of more than 4096 bytes cannot be sent, and it drops all
+// its prefixes without an error.
+func roomy(o *bgp.PathAttributeOrigin) *bgp.PathAttributeOrigin {
+	o.Length += prependRoom
+	return o
+}
+
 // paths makes the paths of our own announcements. What peers get to see of them is the export policy's.
 func paths(announcements []plan.Announcement) []*apiutil.Path {
 	out := make([]*apiutil.Path, 0, len(announcements))
@@ -151,7 +162,7 @@ func paths(announcements []plan.Announcement) []*apiutil.Path {
 		if kind != hostPath {
 			origin = bgp.BGP_ORIGIN_ATTR_TYPE_INCOMPLETE
 		}
-		attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(origin), nextHop, bgp.NewPathAttributeLocalPref(uint32(kind))}
+		attrs := []bgp.PathAttributeInterface{roomy(bgp.NewPathAttributeOrigin(origin)), nextHop, bgp.NewPathAttributeLocalPref(uint32(kind))}
 		if m := med(a); m != 0 {
 			attrs = append(attrs, bgp.NewPathAttributeMultiExitDisc(m))
 		}

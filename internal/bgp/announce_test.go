@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/netip"
@@ -210,4 +211,57 @@ func TestStandbyAttributes(t *testing.T) {
 	expect("r2", "10.0.2.2", "Local incomplete, MED 4294967292, LOCAL_PREF 1, graceful-shutdown")
 	require.Equal(t, 1, s.establishments("r1", "red", "10.0.1.2"))
 	require.Equal(t, 1, s.establishments("r2", "red", "10.0.2.2"))
+}
+
+// TestManyAnnouncements fills messages up: of thousands of prefixes none is missing at the router, of hosts' and of standbys'.
+func TestManyAnnouncements(t *testing.T) {
+	s := newSite(t)
+	many := func(standby bool) sorted.List[plan.Announcement] {
+		var all []plan.Announcement
+		for i := range 3000 {
+			v4, v6 := netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 2: 0xd, 3: 0xb8, 14: byte(i >> 8), 15: byte(i)})
+			for _, a := range []netip.Addr{v4, v6} {
+				all = append(all, plan.Announcement{Prefix: netip.PrefixFrom(a, a.BitLen()), Standby: standby, Term: 1})
+			}
+		}
+		return sorted.Of(all...)
+	}
+	sp := red(peer("10.0.1.1", "red1", func(p *plan.Peer) { p.Advertise.ASPathPrepend = 10 }), peer("fd00:1::1", "red1"))
+	// has waits until the router has so many prefixes of each neighbour that tells any.
+	has := func(family string, want int) {
+		t.Helper()
+		s.until(func() error {
+			out, err := s.Node("r1").Run(t.Context(), "vtysh", "-c", "show bgp vrf red "+family+" unicast summary json")
+			if err != nil {
+				return err
+			}
+			var summary struct {
+				Peers map[string]struct{ PfxRcd int }
+			}
+			if err := json.Unmarshal([]byte(out), &summary); err != nil {
+				return err
+			}
+			told := 0
+			for neighbor, p := range summary.Peers {
+				if told += p.PfxRcd; p.PfxRcd != 0 && p.PfxRcd != want {
+					return fmt.Errorf("%s tells %d prefixes of %s", neighbor, p.PfxRcd, family)
+				}
+			}
+			if (told > 0) != (want > 0) {
+				return fmt.Errorf("%d prefixes of %s", told, family)
+			}
+			return nil
+		})
+	}
+	for _, standby := range []bool{true, false} {
+		sp.Announce = many(standby)
+		s.apply(sp)
+		s.established()
+		has("ipv4", 3000)
+		has("ipv6", 3000)
+		sp.Announce = announcing()
+		s.apply(sp)
+		has("ipv4", 0)
+		has("ipv6", 0)
+	}
 }

@@ -48,7 +48,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 			st.lastError = now.DisconnectMessage
 		}
 		if before == bgp.BGP_FSM_ESTABLISHED {
-			st.asn, st.families = 0, nil
+			st.asn, st.families, st.received = 0, nil, received{}
 			s.log.Warn("BGP session lost", "peer", nameOf(p), "reason", st.lastError)
 		}
 	}

@@ -42,6 +42,15 @@ func (s *speaker) noteReceived(paths []*apiutil.Path) {
 	}
 }
 
+// sent is how many routes peers may have sent, at most, that are still there. s.mu is held.
+func (s *speaker) sent() (n int) {
+	for _, st := range s.states {
+		r := st.received
+		n += r.counted[0] + r.counted[1] + r.since[0] + r.since[1]
+	}
+	return n
+}
+
 // limit ends the sessions with peers that send more routes of a family than they may. It stays so until the session's
 // configuration is another one.
 func (s *speaker) limit(ctx context.Context) error {

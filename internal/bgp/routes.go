@@ -127,6 +127,9 @@ func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
 	}
 	o, now := s.outdated, s.learned
 	s.outdated = outdated{} // what is noted from now on is for the next call
+	if n := len(o.prefixes); n >= lookupsAtOnce && 2*n >= s.sent() {
+		o.addAll() // a look at everything is cheaper
+	}
 	r := s.rules()
 	s.mu.Unlock()
 	next, err := s.read(r, o, now)
@@ -169,6 +172,8 @@ func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 				return now, err
 			}
 		}
+		slices.SortFunc(routes, plan.Route.Compare)
+		slices.SortFunc(news, told.Compare)
 		var set []plan.Route
 		for had, has := range now.routes.Changes(sorted.Of(routes...)) {
 			if has == nil {

@@ -92,7 +92,6 @@ func BenchmarkApply(b *testing.B) {
 		{"10000-endpoints-move", with(func(p *plan.NodePlan) { p.DataPlane.Endpoints = d.Endpoints.With(moved, nil) })},
 		{"one-route", with(func(p *plan.NodePlan) { p.Routes = full.Routes[1:] })},
 		{"1000-routes", with(func(p *plan.NodePlan) { p.Routes = thousand })},
-		{"100000-routes-come-or-go", with(func(p *plan.NodePlan) { p.Routes = nil })},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			require.NoError(b, machine.do(func() error {
@@ -101,6 +100,31 @@ func BenchmarkApply(b *testing.B) {
 					if err := pass([]*plan.NodePlan{c.to, full}[i%2]); err != nil {
 						return err
 					}
+				}
+				return pass(full)
+			}))
+		})
+	}
+	none := with(func(p *plan.NodePlan) { p.Routes = nil })
+	for _, c := range []struct {
+		name     string
+		from, to *plan.NodePlan
+	}{{"100000-routes-come", none, full}, {"100000-routes-go", full, none}} {
+		b.Run(c.name, func(b *testing.B) {
+			require.NoError(b, machine.do(func() error {
+				for b.Loop() {
+					b.StopTimer()
+					if err := pass(c.from); err != nil {
+						return err
+					}
+					end := processorTime(b)
+					b.StartTimer()
+					if err := pass(c.to); err != nil {
+						return err
+					}
+					b.StopTimer()
+					end()
+					b.StartTimer()
 				}
 				return pass(full)
 			}))

@@ -82,10 +82,15 @@ func (s *stirs) take(what stir) {
 	}
 }
 
-func (s *stirs) takeTable() {
+// takeTable takes in an event about our table, and says whether it was of somebody else's making.
+func (s *stirs) takeTable(m syscall.NetlinkMessage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.tablePort != 0 && m.Header.Pid == s.tablePort {
+		return false
+	}
 	s.counts.table++
+	return true
 }
 
 // wakeUp has a pass see what our own changes brought about, which no event tells of.

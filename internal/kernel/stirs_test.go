@@ -124,7 +124,9 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	// A table without an owner is looked at when somebody else was at it.
 	n.nft.close()
 	require.NoError(t, n.nft.claim(0))
+	n.stirs.mu.Lock()
 	n.stirs.tablePort = n.nft.writer.port
+	n.stirs.mu.Unlock()
 	n.done = nil
 	_, err = n.Apply(t.Context(), p)
 	require.NoError(t, err)

@@ -50,11 +50,7 @@ func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
 	go func() {
 		defer cancel()
 		ended <- n.follow(ctx, nftables, wake, func(m syscall.NetlinkMessage) bool {
-			if !inOurTable(m) || n.stirs.tablePort != 0 && m.Header.Pid == n.stirs.tablePort {
-				return false
-			}
-			n.stirs.takeTable()
-			return true
+			return inOurTable(m) && n.stirs.takeTable(m)
 		})
 	}()
 	err = n.follow(ctx, routing, wake, func(m syscall.NetlinkMessage) bool {

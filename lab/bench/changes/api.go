@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -119,35 +120,55 @@ func (a *api) watch(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := a.send(ctx, request{http.MethodGet, path + "?watch=1&resourceVersion=" + version, asJSON, nil})
+	from := func() (*http.Response, error) {
+		return a.send(ctx, request{http.MethodGet, path + "?watch=1&resourceVersion=" + version, asJSON, nil})
+	}
+	answer, err := from()
 	if err != nil {
 		return err
 	}
 	go func() {
-		defer answer.Body.Close()
-		for lines := bufio.NewReaderSize(answer.Body, 1<<20); ; {
-			line, err := lines.ReadBytes('\n')
-			at := time.Now()
+		for ctx.Err() == nil { // the server ends a watch that is slow, or old
+			if last := a.follow(answer.Body); last != "" {
+				version = last
+			}
+			answer.Body.Close()
+			if answer, err = from(); err != nil && ctx.Err() == nil {
+				fmt.Fprintln(os.Stderr, "changes: the watch beside the daemon's ends:", err)
+			}
 			if err != nil {
 				return
 			}
-			var e struct {
-				Type   string `json:"type"`
-				Object object `json:"object"`
-			}
-			if json.Unmarshal(line, &e) != nil {
-				continue
-			}
-			key := e.Object.Metadata.ResourceVersion
-			if e.Type == "DELETED" {
-				key = e.Object.Metadata.Namespace + "/" + e.Object.Metadata.Name
-			}
-			a.mu.Lock()
-			a.events[key] = append(a.events[key], at)
-			a.mu.Unlock()
 		}
+		answer.Body.Close()
 	}()
 	return nil
+}
+
+// follow reads the events of a watch until it ends, and returns the version of the last.
+func (a *api) follow(in io.Reader) (version string) {
+	for lines := bufio.NewReaderSize(in, 1<<20); ; {
+		line, err := lines.ReadBytes('\n')
+		at := time.Now()
+		if err != nil {
+			return version
+		}
+		var e struct {
+			Type   string `json:"type"`
+			Object object `json:"object"`
+		}
+		if json.Unmarshal(line, &e) != nil || e.Object.Metadata.ResourceVersion == "" {
+			continue
+		}
+		version = e.Object.Metadata.ResourceVersion
+		key := version
+		if e.Type == "DELETED" {
+			key = e.Object.Metadata.Namespace + "/" + e.Object.Metadata.Name
+		}
+		a.mu.Lock()
+		a.events[key] = append(a.events[key], at)
+		a.mu.Unlock()
+	}
 }
 
 // told is when the watches were first told, after a time, of a version or of the deletion of namespace/name; zero: they were not.

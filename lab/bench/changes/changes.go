@@ -14,6 +14,8 @@ const settleWithin = 30 * time.Second
 
 // changes measures changes at the API server, lone ones and many.
 func (b *bed) changes(ctx context.Context, out io.Writer) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	for _, path := range []string{allSlices, allServices, allEgressServices} {
 		if err := b.api.watch(ctx, path); err != nil {
 			return err
@@ -191,7 +193,7 @@ func (b *bed) table(out io.Writer, all []*change, asked bool) {
 	}
 	t.print(out)
 	if failed+unseen+untold > 0 {
-		fmt.Fprintf(out, "%d requests failed; of %d changes no commit was seen, of %d no UPDATE.\n\n", failed, unseen, untold)
+		fmt.Fprintf(out, "%d requests failed; of %d changes no commit was seen, of %d no UPDATE, as they were undone before or took more than %s.\n\n", failed, unseen, untold, settleWithin)
 	}
 }
 
