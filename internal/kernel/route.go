@@ -138,20 +138,11 @@ func (c *conn) pruneRoutes(ctx context.Context, desired []plan.Route, held ...ui
 	if err != nil {
 		return err
 	}
-	messages := make([]message, len(stale))
+	messages, keys := make([]message, len(stale)), make([]routeKey, len(stale))
 	for i, r := range stale {
-		messages[i] = message{unix.RTM_DELROUTE, 0, r.encode(false)}
+		messages[i], keys[i] = message{unix.RTM_DELROUTE, 0, r.encode(false)}, r.routeKey
 	}
-	results, err := c.change(ctx, messages)
-	if err != nil {
-		return err
-	}
-	for i, err := range results {
-		if results[i] = nil; err != nil && !errors.Is(err, unix.ESRCH) {
-			results[i] = fmt.Errorf("delete route %s: %w", stale[i].routeKey, err)
-		}
-	}
-	return joined(results)
+	return c.remove(ctx, messages, keys)
 }
 
 // keyOf is the key of a planned route in the kernel's normal form.

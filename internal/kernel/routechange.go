@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 
@@ -147,6 +148,16 @@ func (c *conn) removeGone(ctx context.Context, gone []*plan.Route, held []uint32
 		}
 		messages, keys = append(messages, message{unix.RTM_DELROUTE, 0, r.encode(false)}), append(keys, r.routeKey)
 	}
+	return c.remove(ctx, messages, keys)
+}
+
+// remove deletes routes, each of a key. It does so in no order: the kernel's trie is made anew around each of those that go one
+// after another, which takes ten times as long where there are very many (100,000: 1.2 s, not 0.1 s).
+func (c *conn) remove(ctx context.Context, messages []message, keys []routeKey) error {
+	rand.New(rand.NewPCG(0, 0)).Shuffle(len(messages), func(i, j int) {
+		messages[i], messages[j] = messages[j], messages[i]
+		keys[i], keys[j] = keys[j], keys[i]
+	})
 	results, err := c.change(ctx, messages)
 	if err != nil {
 		return err

@@ -3,16 +3,22 @@ package speaker
 import (
 	"encoding/binary"
 	"io"
+	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // wirePeer is a router that says exactly what it is told to say (RFC 4271), and notes when it hears what. It costs next to
@@ -233,4 +239,67 @@ func manyPrefixes(n int) []netip.Prefix {
 		all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{20 + byte(i>>16), byte(i >> 8), byte(i), 0}), 24))
 	}
 	return all
+}
+
+// TestLearnedIsWhatPeerTold has a peer tell and withdraw at random, few routes and many, and its session break: what the
+// agent has is what the peer has told last.
+func TestLearnedIsWhatPeerTold(t *testing.T) {
+	p := newWirePeer(t)
+	path := filepath.Join(t.TempDir(), "s.sock")
+	serve(t, path)
+	c, _ := drive(t, ClientOptions{Socket: path, Version: "v1"})
+	ready(t, c)
+	desired := p.speaker()
+	apply(t, c, desired)
+	p.established()
+	all := manyPrefixes(6000)
+	told := map[netip.Prefix]bool{}
+	random := rand.New(rand.NewPCG(1, 2))
+	for step := range 40 {
+		var set, gone []netip.Prefix
+		most := []int{1, 20, len(all)}[random.IntN(3)]
+		for range 1 + random.IntN(most) {
+			if prefix := all[random.IntN(len(all))]; random.IntN(5) < 2 {
+				gone = append(gone, prefix)
+			} else {
+				set = append(set, prefix)
+			}
+		}
+		switch random.IntN(8) {
+		case 0:
+			p.hangUp()
+			p.established()
+			clear(told)
+		case 1: // addresses that are not to be learned, for a while
+			desired.Refuse = sorted.Of(plan.Prefix{Prefix: netip.PrefixFrom(all[random.IntN(len(all))].Addr(), 32)})
+			apply(t, c, desired)
+		}
+		inMessage := 1 + random.IntN(300)
+		p.tell(nil, gone, inMessage, 0)
+		p.tell(set, nil, inMessage, random.Uint32N(100))
+		for _, prefix := range gone {
+			delete(told, prefix)
+		}
+		for _, prefix := range set {
+			told[prefix] = true
+		}
+		if step%4 > 0 {
+			continue // the next step comes upon this one
+		}
+		want := slices.SortedFunc(maps.Keys(told), netip.Prefix.Compare)
+		require.EventuallyWithT(t, func(t *assert.CollectT) {
+			var have []netip.Prefix
+			for _, network := range c.Learned() {
+				for _, r := range network.Routes {
+					have = append(have, r.Dst)
+				}
+			}
+			require.True(t, slices.Equal(want, have), "step %d: %d routes are learned, %d told", step, len(have), len(want))
+		}, limit, 20*time.Millisecond)
+		require.EventuallyWithT(t, func(t *assert.CollectT) {
+			s := c.Sessions()[0]
+			require.Equal(t, len(told), s.Received)
+			require.Equal(t, len(told), s.Accepted)
+		}, limit, 20*time.Millisecond)
+	}
 }
