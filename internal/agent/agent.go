@@ -93,6 +93,7 @@ type last struct {
 	named    []string        // those of them that are hosts or standbys by what the sources say
 	failing  bool            // they have changed, which is not in force yet
 	choices  choices
+	sweep    sweep
 	taken    cluster.Changed // by the last plan
 	roles    roles
 	quiet    quiet
@@ -394,7 +395,7 @@ func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Ti
 	announce := a.speakers.Apply(ctx, speakers)
 	var contradictions error
 	if result.Contradicted {
-		ended, contradictions = a.kernel.EndContradictions(ctx, desired.DataPlane)
+		ended, contradictions = a.endContradictions(ctx, desired)
 	}
 	return result, ended, errors.Join(withdraw, err, announce, contradictions)
 }
