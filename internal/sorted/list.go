@@ -28,7 +28,7 @@ type List[T Item[T]] struct {
 	length int
 }
 
-// Of makes a list of elements in any order. Of several of one key the last counts. A slice that is passed on is kept, and sorted.
+// Of makes a list of elements in any order. Of several of one key the last counts. A slice that is passed on is sorted.
 func Of[T Item[T]](items ...T) List[T] {
 	if !slices.IsSortedFunc(items, T.Compare) {
 		slices.SortStableFunc(items, T.Compare)
@@ -36,7 +36,7 @@ func Of[T Item[T]](items ...T) List[T] {
 	items = lastOfEach(items)
 	l := List[T]{length: len(items)}
 	for chunk := range slices.Chunk(items, chunkMost/2) {
-		l.chunks = append(l.chunks, chunk)
+		l.chunks = append(l.chunks, slices.Clone(chunk)) // chunks of one array would keep all of it for as long as one of them lives
 	}
 	return l
 }

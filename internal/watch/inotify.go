@@ -49,7 +49,7 @@ func newNotifier() (*notifier, error) {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
 	n := &notifier{
-		file: os.NewFile(uintptr(fd), "inotify"), raw: make(chan rawEvent), failed: make(chan error, 1),
+		file: os.NewFile(uintptr(fd), "inotify"), raw: make(chan rawEvent, 64), failed: make(chan error, 1),
 		paths: map[int32]string{}, watches: map[string]int32{},
 	}
 	return n, nil

@@ -71,30 +71,44 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	defer settle.Stop()
 	var since time.Time          // of the first change not told yet
 	written := map[string]bool{} // files that are being written
+	// take takes an event in, and says whether a file is there whole that may not have been before.
+	take := func(r rawEvent) bool {
+		e, known := n.event(r)
+		if !known || e.path != "" && filepath.Dir(e.path) != dir && e.path != dir {
+			return false // the parent's other business
+		}
+		there := e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0
+		if e.path == dir && there {
+			// Another folder under the old name. What is missed until the watch stands is seen by the wake-up that follows.
+			_ = n.add(dir, folderEvents) // gone again already: its return is an event of the parent
+		}
+		if there && slices.Contains(files, e.path) {
+			_ = n.add(e.path, fileEvents) // in place of the one before
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if time.Since(since) < 10*quiet {
+			settle.Reset(quiet)
+		}
+		return whole(e, written)
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case r := <-n.raw:
-			e, known := n.event(r)
-			if !known || e.path != "" && filepath.Dir(e.path) != dir && e.path != dir {
-				continue // the parent's other business
+			// A folder that changes faster than it is read is told of for several changes at once.
+			tell := take(r)
+			for more := true; more; {
+				select {
+				case r = <-n.raw:
+					tell = take(r) || tell
+				default:
+					more = false
+				}
 			}
-			there := e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0
-			if e.path == dir && there {
-				// Another folder under the old name. What is missed until the watch stands is seen by the wake-up that follows.
-				_ = n.add(dir, folderEvents) // gone again already: its return is an event of the parent
-			}
-			if there && slices.Contains(files, e.path) {
-				_ = n.add(e.path, fileEvents) // in place of the one before
-			}
-			if since.IsZero() {
-				since = time.Now()
-			}
-			if time.Since(since) < 10*quiet {
-				settle.Reset(quiet)
-			}
-			if whole(e, written) {
+			if tell && len(written) == 0 {
 				changed(false)
 			}
 		case err := <-n.failed:
