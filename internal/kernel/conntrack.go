@@ -173,8 +173,14 @@ func endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended u
 	if of.all || len(of.endpoints) > fewest {
 		err = dumpConnections(netip.Addr{}, take)
 	} else {
+		six := false
 		for a := range of.endpoints {
-			err = errors.Join(err, dumpConnections(a, take))
+			if six = six || a.Is6(); a.Is4() {
+				err = errors.Join(err, dumpConnections(a, take))
+			}
+		}
+		if six {
+			err = errors.Join(err, dumpConnections(netip.IPv6Unspecified(), take))
 		}
 	}
 	if err == nil {
@@ -215,8 +221,9 @@ const (
 	ctaZone            = 18     // CTA_ZONE
 )
 
-// dumpConnections calls each for every connection, of any protocol, until it returns false. With a source the kernel leaves
-// out what has another, if it can: each must look itself.
+// dumpConnections calls each for every connection, of any protocol, until it returns false. With a source it is for those of its
+// family, and of IPv4 the kernel leaves out what has another one, if it can: each must look itself. Of IPv6 the kernel
+// would leave out just those that are wanted (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for an equality, in 6.18 and 7.2).
 func dumpConnections(source netip.Addr, each func(body []byte) bool) error {
 	c, err := dialConntrack()
 	if err != nil {
@@ -225,13 +232,11 @@ func dumpConnections(source netip.Addr, each func(body []byte) bool) error {
 	defer c.close()
 	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
 	if source.IsValid() {
-		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header()
-		from := uint16(nl.CTA_IP_V4_SRC)
-		if source.Is6() {
-			from = nl.CTA_IP_V6_SRC
-		}
+		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header() // of its family
+	}
+	if source.Is4() {
 		body = nested(body, nl.CTA_TUPLE_ORIG, func(b []byte) []byte {
-			return nested(b, nl.CTA_TUPLE_IP, func(b []byte) []byte { return appendAddr(b, from, source) })
+			return nested(b, nl.CTA_TUPLE_IP, func(b []byte) []byte { return appendAddr(b, nl.CTA_IP_V4_SRC, source) })
 		})
 		body = nested(body, ctaFilter, func(b []byte) []byte {
 			b = appendAttr32(b, ctaFilterOrigFlags, filterSource)
