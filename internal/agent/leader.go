@@ -31,6 +31,7 @@ type leader struct {
 	leadership // of the goroutine that runs
 	last       matter
 	reports    map[string]cluster.Report // believed by the last election
+	pruned     bool                      // at that time: the CRD drops what only ours has
 }
 
 // matter is what a pass knows of what is elected.
@@ -112,8 +113,8 @@ func (l *leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	l.touched = cluster.Changed{}
 	choices, others := l.elected.Update(m.standing, reports, m.changed)
 	if timed || begins || l.waiting || len(others) > 0 || l.differs(m, reports) {
+		l.last, l.reports, l.pruned = m, reports, l.api.Pruned() // before: what changes meanwhile is another election
 		l.api.Write(l.elect(l.api, m, reports, choices))
-		l.last, l.reports = m, reports
 	}
 	if l.waiting && (wait == 0 || wait > retryAfter) {
 		wait = retryAfter
@@ -131,7 +132,7 @@ func (l *leader) keep(m matter) {
 // differs says whether something else than who should be host and standby may make a difference to what is written. Endpoints, which come
 // and go all the time, do not.
 func (l *leader) differs(m matter, reports map[string]cluster.Report) bool {
-	if m.changed.All || m.config != l.last.config || !sameSlice(m.problems, l.last.problems) || !reflect.DeepEqual(reports, l.reports) {
+	if m.changed.All || m.config != l.last.config || l.api.Pruned() != l.pruned || !sameSlice(m.problems, l.last.problems) || !reflect.DeepEqual(reports, l.reports) {
 		return true
 	}
 	for key := range m.changed.Keys {
