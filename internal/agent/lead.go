@@ -76,9 +76,15 @@ func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.R
 		next := election.Next(objects, reports, view)
 		want[key] = kube.Wanted{Status: next, Events: events(told[key].Status, next, choice)}
 		l.decide(key, told[key], next)
-		l.waiting = l.waiting || next.Host != choice.Host || next.Standby != choice.Standby
+		l.waiting = l.waiting || next.Host != choice.Host || next.Standby != choice.Standby || !tells(told[key].Status, next, view.Pruned)
 	}
 	return want
+}
+
+// tells says whether a status tells what was decided, as far as the CRD keeps it. Until it does it is written again: of what an API server
+// took, a watch may tell less, where the CRD has just become another.
+func tells(s, decided cluster.Status, pruned bool) bool {
+	return s.Host == decided.Host && (pruned || s.Standby == decided.Standby)
 }
 
 // events tells people what changes between two statuses.
