@@ -332,7 +332,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		Learned: a.speakers.Learned(), Unsettled: unsettled, Draining: a.draining.wanted(),
 		Heard: a.heard(),
 	}, change)
-	if speakers := a.hush(ctx, a.draining.silenced(desired.Speakers)); !sameSlice(speakers, desired.Speakers) {
+	if speakers := a.hush(ctx, a.draining.silenced(desired.Speakers)); !sorted.OneSlice(speakers, desired.Speakers) {
 		quiet := *desired
 		quiet.Speakers = speakers
 		desired = &quiet
@@ -491,7 +491,7 @@ type told struct {
 // tell sorts all problems and logs those that come and go. While none differs, it gives the same slice.
 func (a *Agent) tell(found, planned, node []cluster.Problem) []cluster.Problem {
 	t := &a.last.told
-	if t.problems != nil && sameSlice(found, t.found) && sameSlice(planned, t.planned) && slices.Equal(node, t.node) {
+	if t.problems != nil && sorted.OneSlice(found, t.found) && sorted.OneSlice(planned, t.planned) && slices.Equal(node, t.node) {
 		return t.problems
 	}
 	all := cluster.SortProblems(slices.Concat(found, planned, node))

@@ -9,6 +9,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/pause"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 const (
@@ -132,7 +133,7 @@ func (l *leader) keep(m matter) {
 // differs says whether something else than who should be host and standby may make a difference to what is written. Endpoints, which come
 // and go all the time, do not.
 func (l *leader) differs(m matter, reports map[string]cluster.Report) bool {
-	if m.changed.All || m.config != l.last.config || l.api.Pruned() != l.pruned || !sameSlice(m.problems, l.last.problems) || !reflect.DeepEqual(reports, l.reports) {
+	if m.changed.All || m.config != l.last.config || l.api.Pruned() != l.pruned || !sorted.OneSlice(m.problems, l.last.problems) || !reflect.DeepEqual(reports, l.reports) {
 		return true
 	}
 	for key := range m.changed.Keys {
@@ -142,9 +143,4 @@ func (l *leader) differs(m matter, reports map[string]cluster.Report) bool {
 		}
 	}
 	return false
-}
-
-// sameSlice says whether two slices are one.
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Obeyed keeps what Obey says in step with the objects: a change costs what changed.
+// Obeyed takes hosts and standbys from the objects' status, where one daemon elects for all. A change costs what changed.
 type Obeyed struct {
 	elector *elector
 	choices map[cluster.Key]Choice

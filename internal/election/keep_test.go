@@ -76,6 +76,12 @@ func follow(kept, choices map[cluster.Key]Choice, changed []cluster.Key) {
 	}
 }
 
+// obeyAnew takes hosts and standbys from the objects' status, as if nothing was known before.
+func obeyAnew(o cluster.Objects) map[cluster.Key]Choice {
+	choices, _ := new(Obeyed).Update(o, cluster.Everything())
+	return choices
+}
+
 // What is kept in step is what is found out anew.
 func TestChoicesInStep(t *testing.T) {
 	for seed := range uint64(20) {
@@ -86,7 +92,7 @@ func TestChoicesInStep(t *testing.T) {
 		changed := cluster.Everything()
 		for step := range 200 {
 			choices, keys := obeyed.Update(o, changed)
-			require.Equal(t, Obey(o), choices, "seed %d, step %d", seed, step)
+			require.Equal(t, obeyAnew(o), choices, "seed %d, step %d", seed, step)
 			follow(keptObeyed, choices, keys)
 			require.Equal(t, choices, keptObeyed, "seed %d, step %d", seed, step)
 

@@ -229,7 +229,7 @@ func TestStandbyIsNotKept(t *testing.T) {
 // What the nodes do by themselves when the host dies is what the leader writes.
 func TestFailoverIsConfirmed(t *testing.T) {
 	obeyed := func(w *world) Choice {
-		after, _ := Obey(w.o)[w.key].Failover(Dead(w.reports))
+		after, _ := obeyAnew(w.o)[w.key].Failover(Dead(w.reports))
 		return after
 	}
 	t.Run("by the standby", func(t *testing.T) {
@@ -382,7 +382,7 @@ func TestObey(t *testing.T) {
 		e.SourceIPBy, e.Status.Host = cluster.SourceIPByNetwork, "n1"
 	})
 	change(o, "e", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = nil })
-	got := Obey(o)
+	got := obeyAnew(o)
 	require.Equal(t, Choice{Host: "n1", Standby: "n2", Term: 4}, got[key("a")])
 	require.Empty(t, got[key("b")].Host)
 	require.Contains(t, got[key("b")].Problem.Message, "there is no node gone")

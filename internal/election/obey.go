@@ -8,12 +8,6 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// Obey takes hosts and standbys from the objects' status, where one daemon elects for all.
-func Obey(objects cluster.Objects) map[cluster.Key]Choice {
-	choices, _ := new(Obeyed).Update(objects, cluster.Everything())
-	return choices
-}
-
 // obey takes host and standby from one object's status.
 func (e *elector) obey(key cluster.Key, s cluster.Status) Choice {
 	_, all, problem := e.contender(key)

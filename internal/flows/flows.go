@@ -21,6 +21,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // Role is that two nodes are host and standby of an ingress IP, and this one is one of them.
@@ -118,7 +119,7 @@ func (c *Carrier) Counters() Counters {
 // very slice, as before cost nothing.
 func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
 	before := c.now()
-	if before.port == port && len(before.roles) == len(roles) && (len(roles) == 0 || &before.roles[0] == &roles[0]) {
+	if before.port == port && sorted.OneSlice(before.roles, roles) {
 		v := *before
 		v.data = d
 		c.mu.Lock()

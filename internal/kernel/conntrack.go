@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // flowCheck says which connections contradict the plan. The address a connection leaves with was bound when it began:
@@ -78,13 +79,13 @@ func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
 	if before == nil || before.Marks != now.Marks {
 		return doubt{all: true}
 	}
-	if !shared(before.Paths, now.Paths) {
+	if !sorted.OneSlice(before.Paths, now.Paths) {
 		f := newFlowCheck(*now)
 		for _, p := range before.Paths {
 			d.all = d.all || p.Key.Kind == plan.PathNetwork && !f.networks[p.ID]
 		}
 	}
-	if !same(before.Cluster, now.Cluster) {
+	if !sorted.SameSlice(before.Cluster, now.Cluster) {
 		f := flowCheck{DataPlane: *now}
 		for _, p := range before.Cluster { // those of before are inside those of now, or what was inside the cluster is outside
 			i, found := slices.BinarySearchFunc(f.Cluster, p.Addr(), func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })

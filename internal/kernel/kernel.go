@@ -18,6 +18,7 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // Node is the kernel of this node. One goroutine uses it, beside those of Watch.
@@ -166,8 +167,8 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	began := n.clock()
 	seen := n.stirs.now()
 	n.trust(seen)
-	if n.done == nil || !shared(n.done.Routes, p.Routes) || !shared(n.done.VRFs, p.VRFs) || n.done.Tunnel != p.Tunnel ||
-		!shared(n.done.DataPlane.Uplinks, p.DataPlane.Uplinks) {
+	if n.done == nil || !sorted.OneSlice(n.done.Routes, p.Routes) || !sorted.OneSlice(n.done.VRFs, p.VRFs) || n.done.Tunnel != p.Tunnel ||
+		!sorted.OneSlice(n.done.DataPlane.Uplinks, p.DataPlane.Uplinks) {
 		n.stirs.setConcern(concernOf(p)) // what happens from here on to what is made now matters
 	}
 	before := n.done
@@ -192,7 +193,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	} else {
 		try(n.restore(ctx, p))
 	}
-	sameRules := before != nil && same(before.Rules, p.Rules)
+	sameRules := before != nil && sorted.SameSlice(before.Rules, p.Rules)
 	rules := sameRules || try(n.route.addRules(ctx, p.Rules, n.taken.rule))
 
 	changed, err := n.nft.apply(ctx, p.DataPlane)

@@ -195,7 +195,7 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 
 // sameFixed says whether two plans are the same but for addresses. Where they share slices it looks no further.
 func sameFixed(a, b *plan.DataPlane) bool {
-	if !same(a.Cluster, b.Cluster) || !same(a.Pods, b.Pods) || !same(a.Guests, b.Guests) {
+	if !sorted.SameSlice(a.Cluster, b.Cluster) || !sorted.SameSlice(a.Pods, b.Pods) || !sorted.SameSlice(a.Guests, b.Guests) {
 		return false
 	}
 	x, y := *a, *b
@@ -203,14 +203,6 @@ func sameFixed(a, b *plan.DataPlane) bool {
 	x.Ingress, y.Ingress = sorted.List[plan.IngressIP]{}, sorted.List[plan.IngressIP]{}
 	x.Cluster, x.Pods, x.Guests, y.Cluster, y.Pods, y.Guests = nil, nil, nil, nil, nil, nil
 	return reflect.DeepEqual(x, y)
-}
-
-// same says whether two slices hold the same, at once where they are one.
-func same[T comparable](a, b []T) bool { return shared(a, b) || slices.Equal(a, b) }
-
-// shared says whether two slices are one.
-func shared[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // fingerprint sums up what is to be written into the chains.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // routeChanges is what differs between the routes of two plans: those to add or change, and those to remove.
@@ -39,7 +40,7 @@ func comparePrefixes(a, b netip.Prefix) int {
 
 // changesOf finds what differs, where both are sorted and no two of a plan are of one key. ok is false where they are not.
 func changesOf(before, now []plan.Route) (c routeChanges, ok bool) {
-	if shared(before, now) {
+	if sorted.OneSlice(before, now) {
 		return c, true
 	}
 	for _, order := range routeOrders {
@@ -97,7 +98,7 @@ func changesBy(before, now []plan.Route, order func(a, b *plan.Route) int) (c ro
 
 // sameRoute says whether routes of one key lead the same way.
 func sameRoute(a, b *plan.Route) bool {
-	return a.Unreachable == b.Unreachable && same(a.NextHops, b.NextHops)
+	return a.Unreachable == b.Unreachable && sorted.SameSlice(a.NextHops, b.NextHops)
 }
 
 // add makes what is to be there: with it fails what a look over everything would make right.

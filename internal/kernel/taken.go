@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // taken finds what others took away: what stood after the last Apply, is planned still, and had to be made anew.
@@ -19,7 +20,7 @@ type taken struct {
 // end tells what was taken away before an Apply, which has brought p about.
 func (t *taken) end(p *plan.NodePlan) []string {
 	objects, leads := t.objects, t.leads
-	if t.before == nil || !shared(t.before.Routes, p.Routes) {
+	if t.before == nil || !sorted.OneSlice(t.before.Routes, p.Routes) {
 		leads = leadsOf(p.Routes)
 	}
 	*t = taken{before: p, leads: leads}

@@ -268,18 +268,10 @@ func sortedLinks(links []Link) []Link {
 
 func sameLink(x, y Link) bool {
 	return x.Name == y.Name && x.Index == y.Index && x.Up == y.Up && x.Master == y.Master && x.VRFTable == y.VRFTable && x.MTU == y.MTU &&
-		sameSlice(x.Addrs, y.Addrs)
-}
-
-// sameSlice compares slices, and does not look at one that is the same.
-func sameSlice[T comparable](x, y []T) bool { return identical(x, y) || slices.Equal(x, y) }
-
-// identical says whether two slices are one.
-func identical[T any](x, y []T) bool {
-	return len(x) == len(y) && (len(x) == 0 || &x[0] == &y[0])
+		sorted.SameSlice(x.Addrs, y.Addrs)
 }
 
 // sameLearned says whether what peers tell is the very same.
 func sameLearned(x, y []NetworkRoutes) bool {
-	return slices.EqualFunc(x, y, func(x, y NetworkRoutes) bool { return x.Network == y.Network && identical(x.Routes, y.Routes) })
+	return slices.EqualFunc(x, y, func(x, y NetworkRoutes) bool { return x.Network == y.Network && sorted.OneSlice(x.Routes, y.Routes) })
 }

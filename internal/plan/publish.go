@@ -82,12 +82,12 @@ func (r *pass) publish() {
 // is says whether a plan shares all that it is made of with another.
 func (p *NodePlan) is(o *NodePlan) bool {
 	d, e := &p.DataPlane, &o.DataPlane
-	return p.Node == o.Node && identical(p.VRFs, o.VRFs) && p.Tunnel == o.Tunnel && identical(p.Rules, o.Rules) &&
-		identical(p.Routes, o.Routes) && identical(p.Speakers, o.Speakers) && p.Services.Same(o.Services) &&
-		identical(p.Watched, o.Watched) && identical(p.Held, o.Held) &&
-		d.Marks == e.Marks && identical(d.Paths, e.Paths) && identical(d.Uplinks, e.Uplinks) && d.Endpoints.Same(e.Endpoints) &&
-		identical(d.Cluster, e.Cluster) && identical(d.Pods, e.Pods) && identical(d.Guests, e.Guests) &&
-		identical(d.Between, e.Between) && d.Ingress.Same(e.Ingress) && d.ClampMSS4 == e.ClampMSS4 && d.ClampMSS6 == e.ClampMSS6
+	return p.Node == o.Node && sorted.OneSlice(p.VRFs, o.VRFs) && p.Tunnel == o.Tunnel && sorted.OneSlice(p.Rules, o.Rules) &&
+		sorted.OneSlice(p.Routes, o.Routes) && sorted.OneSlice(p.Speakers, o.Speakers) && p.Services.Same(o.Services) &&
+		sorted.OneSlice(p.Watched, o.Watched) && sorted.OneSlice(p.Held, o.Held) &&
+		d.Marks == e.Marks && sorted.OneSlice(d.Paths, e.Paths) && sorted.OneSlice(d.Uplinks, e.Uplinks) && d.Endpoints.Same(e.Endpoints) &&
+		sorted.OneSlice(d.Cluster, e.Cluster) && sorted.OneSlice(d.Pods, e.Pods) && sorted.OneSlice(d.Guests, e.Guests) &&
+		sorted.OneSlice(d.Between, e.Between) && d.Ingress.Same(e.Ingress) && d.ClampMSS4 == e.ClampMSS4 && d.ClampMSS6 == e.ClampMSS6
 }
 
 // keep is the former slice where the next holds the same.
@@ -96,7 +96,7 @@ func keep[T any](former, next []T) []T {
 }
 
 func keepBy[T any](former, next []T, same func(x, y T) bool) []T {
-	if identical(former, next) || slices.EqualFunc(former, next, same) {
+	if sorted.OneSlice(former, next) || slices.EqualFunc(former, next, same) {
 		return former
 	}
 	return next
@@ -419,7 +419,7 @@ func (a Announcement) worseThan(o Announcement) bool {
 func (r *pass) planRefuse(before []netip.Prefix, d *DataPlane, touched []netip.Addr) {
 	var e edit[Prefix]
 	whole := touched == nil
-	if !whole && !identical(before, d.Cluster) {
+	if !whole && !sorted.OneSlice(before, d.Cluster) {
 		changedPrefixes(before, d.Cluster, func(p netip.Prefix) {
 			whole = whole || !p.IsSingleIP()
 			touched = append(touched, p.Addr())
@@ -481,7 +481,7 @@ func (r *pass) speakers(former []Speaker) []Speaker {
 
 func (s Speaker) equal(o Speaker) bool {
 	return s.Network == o.Network && s.Device == o.Device && s.DeviceIndex == o.DeviceIndex && s.ASN == o.ASN && s.RouterID == o.RouterID &&
-		s.ListenPort == o.ListenPort && s.GracefulRestart == o.GracefulRestart && identical(s.Peers, o.Peers) &&
+		s.ListenPort == o.ListenPort && s.GracefulRestart == o.GracefulRestart && sorted.OneSlice(s.Peers, o.Peers) &&
 		s.Announce.Same(o.Announce) && s.Refuse.Same(o.Refuse)
 }
 
