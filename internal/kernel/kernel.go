@@ -204,8 +204,12 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	if changed && n.nft.doubted {
 		n.settled.plan = nil // packets may have passed by other rules
 	}
-	doubted := doubtOf(n.settled.plan, &p.DataPlane, true)
-	r.Contradicted = packets && !doubted.none()
+	if packets {
+		doubted := doubtOf(n.settled.plan, &p.DataPlane, true)
+		if r.Contradicted = !doubted.none(); !r.Contradicted {
+			n.settled.plan = &p.DataPlane // what is compared with the next plan: this one lets pass what the one before did, and more
+		}
+	}
 	r.InForce, r.Restored = rules && packets, n.taken.end(p)
 	if r.InForce {
 		if !sameRules {
