@@ -130,7 +130,7 @@ func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
 	}
 	v := &view{port: port, roles: roles, tell: map[netip.Addr][]told{}, hear: map[netip.Addr]map[netip.Addr]Role{}, data: d}
 	c.mu.Lock()
-	links, hosted := map[link]bool{}, map[*channel]map[netip.Addr]bool{}
+	links, ingress := map[link]bool{}, map[*channel]map[netip.Addr]bool{}
 	for _, r := range roles {
 		l := link{r.Local, netip.AddrPortFrom(r.Peer, port)}
 		ch := c.channels[l]
@@ -147,16 +147,14 @@ func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
 		if !slices.Contains(v.local, r.Local) {
 			v.local = append(v.local, r.Local)
 		}
-		if hosted[ch] == nil {
-			hosted[ch] = map[netip.Addr]bool{}
+		if ingress[ch] == nil {
+			ingress[ch] = map[netip.Addr]bool{}
 		}
-		if r.Host {
-			hosted[ch][r.Ingress] = true
-		}
+		ingress[ch][r.Ingress] = r.Host
 	}
 	maps.DeleteFunc(c.channels, func(l link, _ *channel) bool { return !links[l] })
 	for _, ch := range c.channels {
-		if ch.hosts(hosted[ch]) {
+		if ch.tells(ingress[ch]) {
 			signal(c.due)
 		}
 	}

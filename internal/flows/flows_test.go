@@ -263,8 +263,10 @@ func TestCarriers(t *testing.T) {
 		tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:3"), // of a pod of the standby
 		tcpFlow("10.244.2.99:1", "198.51.100.10:443", "192.0.2.10:4"), // not selected there
 	}
+	// Of a pod of the node that has it leave: the other is to have no entry.
+	ofOwn := tcpFlow("10.244.3.11:1", "198.51.100.10:443", "192.0.2.20:1")
 	inject := kernel.Injection{Marks: marks(), Steering: steering, Replace: true}
-	_, err := kernel.InjectFlows(inject, flows)
+	_, err := kernel.InjectFlows(inject, append(flows, ofOwn))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, kernel.RemoveFlows(flows)) })
 
@@ -293,8 +295,9 @@ func TestCarriers(t *testing.T) {
 		defer host.mu.Unlock()
 		return len(host.senders) == 1
 	})
+	is("a flow of an own pod that leaves here is told to be over", func() bool { return host.Counters().Removed == 1 })
 	got := standby.Counters()
-	got.Lost = 0
+	got.Lost, got.Sent, got.Bytes = 0, 0, 0
 	require.Equal(t, Counters{Received: 4, Refreshed: 2, Held: 1, Refused: 1}, got)
 	require.GreaterOrEqual(t, host.Counters().Bytes, uint64(4*(1+size4)))
 
@@ -319,7 +322,7 @@ func TestCarriers(t *testing.T) {
 	standby.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: ranOut})
 	ranOut.State = kernel.TCPClosed
 	standby.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: ranOut})
-	is("the standby tells of what was closed", func() bool { return host.Counters().Removed == 1 })
+	is("the standby tells of what was closed", func() bool { return host.Counters().Removed == 2 })
 	require.Zero(t, host.Counters().Refreshed, "what the host knows is not told back")
 
 	// The standby takes over, the former host stays as the standby: the flow of its own pod may go on by it.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/pause"
+	"github.com/egressway/egressway/internal/plan"
 )
 
 const (
@@ -30,6 +31,8 @@ const (
 	beatEvery = 5 * time.Second
 	// writeWithin is how long the other side may take none of what is sent.
 	writeWithin = 5 * time.Second
+	// soonAfter is the pause before a channel is tried again at first: the other node may learn its role a moment later.
+	soonAfter = 50 * time.Millisecond
 	// dialWithin bounds the start of a channel.
 	dialWithin = 3 * time.Second
 
@@ -57,7 +60,7 @@ type channel struct {
 	room   chan struct{} // there is room for a part of a list
 
 	mu       sync.Mutex
-	hosted   map[netip.Addr]bool // ingress IPs that this node is the host of
+	ingress  map[netip.Addr]bool // IPs that are told of: whether this node is the host, else the other is
 	up       bool
 	list     bool // a full list is due
 	lost     bool // and not at once: something had no room
@@ -69,14 +72,15 @@ func newChannel(l link) *channel {
 	return &channel{link: l, filled: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// hosts says of which ingress IPs this node is the host, and whether a full list is due for it.
-func (ch *channel) hosts(ingress map[netip.Addr]bool) bool {
+// tells says of which ingress IPs the channel tells, whether this node is their host, and whether a full list is due for it.
+func (ch *channel) tells(ingress map[netip.Addr]bool) bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	for a := range ingress {
-		ch.list = ch.list || ch.up && !ch.hosted[a]
+	for a, host := range ingress {
+		was, had := ch.ingress[a]
+		ch.list = ch.list || ch.up && (!had || was != host)
 	}
-	ch.hosted = ingress
+	ch.ingress = ingress
 	return ch.list
 }
 
@@ -84,7 +88,7 @@ func (ch *channel) hosts(ingress map[netip.Addr]bool) bool {
 func (ch *channel) begin() {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	ch.up, ch.list, ch.queue = true, len(ch.hosted) > 0, nil
+	ch.up, ch.list, ch.queue = true, true, nil
 }
 
 func (ch *channel) end() {
@@ -202,6 +206,13 @@ func (c *Carrier) own(v *view, f kernel.Flow) bool {
 	return ok && e.Node == c.node
 }
 
+// leaves says whether a flow of a pod of this node goes on by this node.
+func (v *view) leaves(f kernel.Flow) bool {
+	e, _ := v.endpoint(f.Src.Addr())
+	way := plan.Way{Path: f.Path, Source: f.SNAT.Addr()}
+	return e.Kept == way || e.Path == way.Path && e.Source == way.Source
+}
+
 func (c *Carrier) tell(t told, r record) {
 	if !t.put(r) {
 		c.counters.dropped.Add(1)
@@ -286,10 +297,10 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 		if ch.lost && time.Since(ch.lastTold) >= listAgainAfter {
 			ch.list, ch.lost = true, false
 		}
-		if ch.list && len(ch.hosted) > 0 {
+		if ch.list {
 			full[ch], ch.lastTold = true, time.Now()
 		}
-		some = some || ch.up && len(ch.hosted) > 0
+		some = some || ch.up
 		ch.list = false
 		ch.mu.Unlock()
 	}
@@ -307,13 +318,18 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 		}
 	}()
 	return kernel.ListFlows(ctx, c.marks, func(f kernel.Flow) bool {
-		if !worth(f) || c.own(v, f) {
+		if !worth(f) {
 			return ctx.Err() == nil
 		}
+		own := c.own(v, f)
 		// Rounds share the TCP flows out among them; no two rounds in a row tell of the same.
 		turn := f.Proto == unix.IPPROTO_UDP || (f.Src.Port()^f.Dst.Port())%tellTCPEvery == number%tellTCPEvery
 		for _, t := range v.tell[f.SNAT.Addr()] {
-			if t.host && (full[t.channel] || regular && turn) {
+			switch {
+			case own && full[t.channel] && v.leaves(f):
+				// The other may have it from when it was the host, and would send what the remote answers past the entry here.
+				t.putListed(ctx, record{Flow: f, ended: true})
+			case !own && t.host && (full[t.channel] || regular && turn):
 				t.putListed(ctx, alive(f))
 			}
 		}
@@ -325,16 +341,16 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 func (c *Carrier) send(ctx context.Context, ch *channel) {
 	log := c.log.With("peer", ch.peer.Addr())
 	told := "" // the last error
-	for ctx.Err() == nil {
+	for wait := soonAfter; ctx.Err() == nil; wait = min(2*wait, restartAfter) {
 		err := c.tellOn(ctx, ch, func() {
-			told = ""
+			told, wait = "", soonAfter
 			log.Info("egress flows are told to host or standby")
 		})
 		if ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
 			log.Info("egress flows cannot be told to host or standby, trying again", "error", err)
 		}
-		pause.For(ctx, restartAfter)
+		pause.For(ctx, wait)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,7 @@ type Lab struct {
 	Topology *Topology
 	Nodes    map[string]*Node
 
+	flows   atomic.Int64 // that Probes have asked by
 	mu      sync.Mutex
 	closers []func() // of what watches and answers in the lab
 	end     sync.Once

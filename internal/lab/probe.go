@@ -85,7 +85,7 @@ const delayed = 30 * time.Millisecond
 // Probe starts asking. It ends with the lab, or by Stop.
 func (l *Lab) Probe(questions ...Question) (*Probe, error) {
 	p := &Probe{stop: make(chan struct{}), done: make(chan struct{})}
-	for i, q := range questions {
+	for _, q := range questions {
 		n := l.Nodes[q.Node]
 		switch {
 		case n == nil:
@@ -95,7 +95,7 @@ func (l *Lab) Probe(questions ...Question) (*Probe, error) {
 		case q.Protocol != TCP && (q.Protocol != UDP || q.Session):
 			return nil, fmt.Errorf("probe %s: protocol must be TCP, or UDP without a session", q)
 		}
-		p.flows = append(p.flows, newFlow(q, n, i))
+		p.flows = append(p.flows, newFlow(q, n, int(l.flows.Add(1))))
 	}
 	// Grouped by node, for the thread's sake.
 	slices.SortStableFunc(p.flows, func(x, y *flow) int { return strings.Compare(x.q.Node, y.q.Node) })

@@ -59,7 +59,7 @@ type exchange struct {
 }
 
 // The source ports that questions by UDP take in turn: so many that connection tracking has forgotten a flow before its port
-// comes again.
+// comes again, from a later Probe too.
 const firstPort, lastPort = 10000, 60000
 
 func newFlow(q Question, n *Node, number int) *flow {

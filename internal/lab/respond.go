@@ -9,9 +9,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +33,10 @@ type request struct {
 	Up   int64 `json:"up,omitempty"`
 	Down int64 `json:"down,omitempty"`
 }
+
+// idleMost is how long a connection may be idle. Servers end those whose clients are gone, too: a connection whose end was lost
+// would be in the way of a later one by the same port.
+const idleMost = 2 * time.Minute
 
 // maxDatagram holds any datagram.
 const maxDatagram = 64 << 10
@@ -131,7 +137,13 @@ func (r *Responder) serveTCP() {
 func (r *Responder) serve(c net.Conn) {
 	answer := r.answer(addrPort(c.RemoteAddr()), 0)
 	for in := bufio.NewReader(c); ; {
+		if err := c.SetReadDeadline(time.Now().Add(idleMost)); err != nil {
+			return
+		}
 		line, err := in.ReadBytes('\n')
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			_ = c.(*net.TCPConn).SetLinger(0) // nobody is there to say goodbye to
+		}
 		if err != nil {
 			return
 		}

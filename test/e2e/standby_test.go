@@ -220,8 +220,13 @@ func TestStandby(t *testing.T) {
 		visited(t, func() { tell("b", "a", 2) })
 		moved(t, "a", "b")
 	})
-	t.Run("and back", func(t *testing.T) {
-		visited(t, func() { tell("a", "b", 3) })
+	t.Run("and back, to a daemon that starts anew just then", func(t *testing.T) {
+		visited(t, func() {
+			tell("a", "b", 3)
+			s.Daemons["a"].Kill()
+			require.NoError(t, s.StartDaemon("a"))
+			awaitOwner(t, s, "a")
+		})
 		moved(t, "b", "a")
 	})
 	t.Run("to a third node, which is the standby first", func(t *testing.T) {
