@@ -86,7 +86,11 @@ func (f *flow) due(round int) bool {
 // idle tells whether a session's connection waits for the next question.
 func (f *flow) idle() bool { return f.open[0].asked.IsZero() }
 
-var probeQuestion = []byte("{}\n")
+// What is asked: as one of many questions, or as the only one.
+var (
+	probeQuestion = []byte("{}\n")
+	onlyQuestion  = []byte(`{"last":true}` + "\n")
+)
 
 // ask sends a question.
 func (f *flow) ask(now time.Time) {
@@ -150,7 +154,11 @@ func (f *flow) start(x *exchange) (err error) {
 
 // say sends the question by a connection, once there is one. It tells whether the connection is of no use.
 func (f *flow) say(x *exchange) (trouble error) {
-	err := unix.Sendto(x.fd, probeQuestion, unix.MSG_NOSIGNAL, nil)
+	question := onlyQuestion
+	if f.q.Session {
+		question = probeQuestion
+	}
+	err := unix.Sendto(x.fd, question, unix.MSG_NOSIGNAL, nil)
 	switch {
 	case err == nil:
 		x.said = true

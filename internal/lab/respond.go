@@ -32,11 +32,12 @@ type Answer struct {
 type request struct {
 	Up   int64 `json:"up,omitempty"`
 	Down int64 `json:"down,omitempty"`
+	Last bool  `json:"last,omitempty"` // nothing will be asked any more
 }
 
-// idleMost is how long a connection may be idle. Servers end those whose clients are gone, too: a connection whose end was lost
-// would be in the way of a later one by the same port.
-const idleMost = 2 * time.Minute
+// lastFor is how long a connection may stay after its last answer. Servers end those whose clients are gone, too: one whose end was
+// lost on the way would be in the way of a later one by the same port.
+const lastFor = 5 * time.Second
 
 // maxDatagram holds any datagram.
 const maxDatagram = 64 << 10
@@ -137,9 +138,6 @@ func (r *Responder) serveTCP() {
 func (r *Responder) serve(c net.Conn) {
 	answer := r.answer(addrPort(c.RemoteAddr()), 0)
 	for in := bufio.NewReader(c); ; {
-		if err := c.SetReadDeadline(time.Now().Add(idleMost)); err != nil {
-			return
-		}
 		line, err := in.ReadBytes('\n')
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = c.(*net.TCPConn).SetLinger(0) // nobody is there to say goodbye to
@@ -158,6 +156,12 @@ func (r *Responder) serve(c net.Conn) {
 			return
 		}
 		if _, err := io.CopyN(c, zeros{}, q.Down); err != nil {
+			return
+		}
+		if !q.Last {
+			continue
+		}
+		if err := c.SetReadDeadline(time.Now().Add(lastFor)); err != nil {
 			return
 		}
 	}
