@@ -141,11 +141,14 @@ func setCtMark(m plan.Marks, v uint32) part {
 	}
 }
 
-// destinationIs compares the type of the destination address in the routing tables (rtnetlink's RTN_*).
-func destinationIsNot(kind uint32) part {
+// notRouted matches a destination that is one of this node, of all on a link, or of a group, by the type that the routing tables
+// have for it (rtnetlink's RTN_*, whose numbers are less than 256: as bytes they are in order on any machine). What has no route there
+// may have one in a network's table; IPv6 tells it as unreachable, IPv4 as unicast.
+func notRouted() part {
 	return part{
 		&expr.Fib{Register: reg, FlagDADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(kind)},
+		&expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: native(unix.RTN_LOCAL)},
+		&expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: native(unix.RTN_MULTICAST)},
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
@@ -202,7 +201,7 @@ func exempt() [][]expr.Any {
 	for _, f := range families {
 		rules = append(rules, join(f.destination(), in(setCluster+f.suffix), accept))
 	}
-	rules = append(rules, join(destinationIsNot(unix.RTN_UNICAST), accept))
+	rules = append(rules, join(notRouted(), accept))
 	for _, f := range families {
 		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), drop))
 	}

@@ -271,3 +271,30 @@ func TestHosts(t *testing.T) {
 	require.Empty(t, s.Wrong(allowed))
 	require.NoError(t, checkRIBs(s, want))
 }
+
+// TestNoDefaultRoute: nodes have no default route but those of their networks. Selected pods need no other.
+func TestNoDefaultRoute(t *testing.T) {
+	s := play(t, stage.Options{Manifests: written(t, []string{"web.yaml"})})
+	ctx := t.Context()
+	for _, node := range []string{"a", "b", "c"} {
+		for _, ip := range []string{"-4", "-6"} {
+			_, err := s.Node(node).Run(ctx, "ip", ip, "route", "flush", "default")
+			require.NoError(t, err)
+		}
+		require.Equal(t, []string{""}, inKernel(t, s, node, "ip -4 route show default; ip -6 route show default"))
+	}
+	for _, f := range ipFamilies {
+		for _, node := range []string{"a", "b"} { // one of the host, one that is steered there
+			require.NoError(t, s.Await(ctx, node+"-p1", f.outside, "ext-red", f.web.String()))
+		}
+	}
+	s.Witness.Reset()
+	for _, f := range ipFamilies {
+		for _, node := range []string{"a", "b"} {
+			outsideAnswers(t, s, f, node+"-p1", "ext-red", f.web)
+			transfers(t, s, f, node+"-p1", "ext-red", f.web)
+		}
+		everyBackend(t, s, "ext-red", netip.AddrPortFrom(f.web, 80), answers{"a-p1": f.bridge("a"), "b-p1": f.of(f.lan, "a")})
+	}
+	require.Empty(t, s.Wrong(map[string][]string{"red": {web.source4, web.source6}}))
+}
