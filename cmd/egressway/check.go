@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/text"
 )
 
 // invalidError says that a command found errors in its input and has printed them: the exit code is 1, there is nothing
@@ -27,26 +30,32 @@ func (e invalidError) Error() string {
 }
 
 func newCheckCommand() *cobra.Command {
-	var configFile, folder string
+	var configFile, folder, format string
 	c := &cobra.Command{
-		Use:   "check --config FILE [--manifests DIR]",
+		Use:   "check --config FILE [--manifests DIR] [-o text|json|yaml]",
 		Short: "Validate the configuration and, if given, a folder of manifests",
 		Long: `Validate the configuration and, if given, a folder of manifests.
 
-Prints every error on a line of its own, "file:line: object: field: value: what would be right", and exits with 1 if there is any.`,
-		Example:       "  egressway check --config config/egressway.yaml --manifests config/samples",
+Prints every error on a line of its own, "file:line: object: field: value: what would be right". Nothing is touched, no privilege is needed.
+
+Exit codes: 0 there is no error; 1 there is one, in what was checked or in the flags.`,
+		Example: `  egressway check --config /etc/egressway/config.yaml
+  egressway check --config config/egressway.yaml --manifests config/samples
+  egressway check --config config/egressway.yaml -o json | jq -r '.errors[].message'`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := oneOf("-o", format, "text", "json", "yaml"); err != nil {
+				return err
+			}
 			found, summary := check(configFile, folder)
-			for _, err := range found {
-				fmt.Fprintln(cmd.OutOrStdout(), err)
+			if err := writeChecked(cmd.OutOrStdout(), format, found, summary); err != nil {
+				return err
 			}
 			if len(found) > 0 {
 				return invalidError{len(found)}
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), summary)
 			return nil
 		},
 	}
@@ -55,7 +64,49 @@ Prints every error on a line of its own, "file:line: object: field: value: what 
 	_ = c.MarkFlagRequired("config") // fails for an unknown flag only
 	_ = c.MarkFlagFilename("config", "yaml", "yml")
 	_ = c.MarkFlagDirname("manifests")
+	outputFlag(c, &format, "text", "json", "yaml")
 	return c
+}
+
+// checked is one thing that is wrong, for programs.
+type checked struct {
+	Where   string `json:"where,omitempty"` // file:line
+	Object  string `json:"object,omitempty"`
+	Field   string `json:"field,omitempty"`
+	Value   string `json:"value,omitempty"`
+	Message string `json:"message"`
+}
+
+// writeChecked writes what was found.
+func writeChecked(out io.Writer, format string, found []error, summary string) error {
+	if format != "text" {
+		all := make([]checked, 0, len(found))
+		for _, err := range found {
+			c := checked{Message: err.Error()}
+			if p, ok := errors.AsType[cluster.Problem](err); ok {
+				c = checked{p.Where, p.Kind + " " + p.Object, p.Field, p.Value, p.Message}
+			} else if e, ok := errors.AsType[config.Error](err); ok {
+				c = checked{e.File, "", e.Field, e.Value, e.Message}
+				if e.Line > 0 {
+					c.Where += ":" + strconv.Itoa(e.Line)
+				}
+			}
+			all = append(all, c)
+		}
+		return encode(out, format, struct {
+			OK      bool      `json:"ok"`
+			Summary string    `json:"summary,omitempty"`
+			Errors  []checked `json:"errors"`
+		}{len(found) == 0, summary, all})
+	}
+	colours := text.ColoursOf(out)
+	for _, err := range found {
+		fmt.Fprintln(out, colours.Bad(err.Error()))
+	}
+	if len(found) == 0 {
+		fmt.Fprintln(out, colours.Good(summary))
+	}
+	return nil
 }
 
 // check lists what is wrong with the configuration and the manifests, and sums up what they hold.

@@ -23,9 +23,12 @@ func newCleanupCommand() *cobra.Command {
 VRF devices it created. Interfaces that it enslaved are freed with their addresses. Connections that it steered end. Before that, its
 speaker takes back what it announces, and ends.
 
-Stop the daemon first. The configuration is read for marks.mask and the sockets; without it the defaults are taken.`,
-		Example: "  egressway cleanup --config /etc/egressway/config.yaml",
-		Args:    cobra.NoArgs,
+Stop the daemon first. The configuration is read for marks.mask and the sockets; without it the defaults are taken.
+
+Exit codes: 0 nothing of ours is left; 1 an error, such as a daemon that runs, or not everything could be removed.`,
+		Example: `  systemctl stop egressway && egressway cleanup
+  egressway cleanup --config /etc/egressway/config.yaml`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conf := config.Defaults()
 			if configFile != "" {

@@ -27,7 +27,9 @@ serve stays. EgressServices with sourceIPBy: Network are not concerned: every no
 
 Needs an API server as source: with manifests, set spec.unschedulable of the Node. "kubectl cordon" moves services too.
 
-It holds until --undo, or until the daemon starts again. Exit code 1: the timeout came first; the node goes on draining.`,
+It holds until --undo, or until the daemon starts again.
+
+Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the node goes on draining.`,
 		Example: `  egressway drain && systemctl reboot
   egressway drain --undo`,
 		Args: cobra.NoArgs,
@@ -35,7 +37,7 @@ It holds until --undo, or until the daemon starts again. Exit code 1: the timeou
 			err := status.Drain(cmd.Context(), socket, !undo)
 			switch {
 			case errors.Is(err, status.ErrNoDaemon):
-				return fmt.Errorf("%w: name its status.socket with --socket", err)
+				return noDaemon(err)
 			case err != nil || undo:
 				return err
 			}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,15 +19,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(context.Background())
-	var invalid invalidError
-	switch {
-	case err == nil:
-		return 0
-	case !errors.As(err, &invalid):
-		fmt.Fprintln(stderr, "egressway:", err)
-	}
-	return 1
+	return exitCode(root.ExecuteContext(context.Background()), stderr)
 }
 
 func newRootCommand() *cobra.Command {
@@ -36,10 +27,19 @@ func newRootCommand() *cobra.Command {
 		Use:   "egressway",
 		Short: "Egress for pods by a given network, with their Service's address as source",
 		Long: `Egressway is a node daemon for bare-metal Kubernetes. Pods behind an EgressService leave by the network (VRF) that it names,
-with their Service's LoadBalancer ingress IP as source, which the host node announces by BGP; replies come back the same way.`,
+with their Service's LoadBalancer ingress IP as source, which the host node announces by BGP; replies come back the same way.
+
+Exit codes: 0 all is well; 1 an error; 2, of trace, packets are dropped or something is damaged.`,
+		Example: `  egressway check --config config.yaml                              # is it right?
+  egressway status                                                  # what holds on this node
+  egressway trace --from 10.244.1.11 --to 198.51.100.10             # why does this packet go there?
+  egressway completion bash > /etc/bash_completion.d/egressway      # completion of commands, flags and values`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRunCommand(), newSpeakerCommand(), newCheckCommand(), newPlanCommand(), newStatusCommand(), newDrainCommand(), newCleanupCommand(), newVersionCommand())
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf(`%w: see "%s --help"`, err, c.CommandPath())
+	})
+	root.AddCommand(newRunCommand(), newSpeakerCommand(), newCheckCommand(), newPlanCommand(), newStatusCommand(), newTraceCommand(), newDiagnoseCommand(), newDrainCommand(), newCleanupCommand(), newVersionCommand())
 	return root
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +21,7 @@ import (
 func newPlanCommand() *cobra.Command {
 	var o planOptions
 	c := &cobra.Command{
-		Use:   "plan --config FILE --manifests DIR --node NAME [--facts FILE] [-o text|json]",
+		Use:   "plan --config FILE --manifests DIR --node NAME [--facts FILE] [-o text|json|yaml]",
 		Short: "Print what the daemon would make of a node",
 		Long: `Print what the daemon would make of a node, from a configuration and a folder of manifests: nothing is touched, no
 privilege is needed.
@@ -31,8 +30,11 @@ Unless a file tells what the node's kernel has, it is assumed that the VRF devic
 each, and that all nodes are on one LAN. Such a file holds
   links: [{name: eth2, master: vrf-red, addrs: [10.1.0.11/24]}, {name: vrf-red, vrfTable: 1001}]   # also up, mtu
   routed: [{table: 1001, ipv4: true, ipv6: true}]   # tables with a usable route
-  paths: [{kind: network, name: red, id: 2}]        # path ids in force`,
-		Example:       "  egressway plan --config config/egressway.yaml --manifests config/samples --node a",
+  paths: [{kind: network, name: red, id: 2}]        # path ids in force
+
+Exit codes: 0 the plan is printed, also where it tells of problems; 1 an error in the configuration or the flags.`,
+		Example: `  egressway plan --config config/egressway.yaml --manifests config/samples --node a
+  egressway plan --config config/egressway.yaml --manifests config/samples --node a -o json | jq .plan.rules`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -42,14 +44,17 @@ each, and that all nodes are on one LAN. Such a file holds
 	c.Flags().StringVar(&o.manifests, "manifests", "", "`folder` of manifests")
 	c.Flags().StringVar(&o.node, "node", "", "`name` of the node")
 	c.Flags().StringVar(&o.facts, "facts", "", "`file` that tells what the node's kernel has")
-	c.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	outputFlag(c, &o.output, "text", "json", "yaml")
 	for _, name := range []string{"config", "manifests", "node"} {
 		_ = c.MarkFlagRequired(name) // fails for an unknown flag only
 	}
 	_ = c.MarkFlagFilename("config", "yaml", "yml")
 	_ = c.MarkFlagFilename("facts", "yaml", "yml")
 	_ = c.MarkFlagDirname("manifests")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("node", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		objects, _ := manifests.Read(o.manifests)
+		return slices.Sorted(maps.Keys(objects.Nodes)), cobra.ShellCompDirectiveNoFileComp
+	})
 	return c
 }
 
@@ -58,8 +63,8 @@ type planOptions struct {
 }
 
 func (o planOptions) run(out io.Writer) error {
-	if o.output != "text" && o.output != "json" {
-		return fmt.Errorf("output %q: one of text, json", o.output)
+	if err := oneOf("-o", o.output, "text", "json", "yaml"); err != nil {
+		return err
 	}
 	conf, err := config.Load(o.config)
 	if all, ok := errors.AsType[config.Errors](err); ok {
@@ -77,7 +82,7 @@ func (o planOptions) run(out io.Writer) error {
 	}
 	if _, known := objects.Nodes[o.node]; !known {
 		names := slices.Sorted(maps.Keys(objects.Nodes))
-		return fmt.Errorf("no node %q in %s; there are: %s", o.node, o.manifests, strings.Join(names, ", "))
+		return fmt.Errorf("--node %q: no such node in %s; there are: %s", o.node, o.manifests, strings.Join(names, ", "))
 	}
 	facts := plan.Assume(conf, objects, o.node)
 	if o.facts != "" {
@@ -93,10 +98,8 @@ func (o planOptions) run(out io.Writer) error {
 		Node: o.node, Config: conf, Objects: objects, Hosts: election.Elect(objects, nil), Facts: facts,
 	})
 	problems = cluster.SortProblems(append(append([]cluster.Problem{}, problems...), found...))
-	if o.output == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(struct {
+	if o.output != "text" {
+		return encode(out, o.output, struct {
 			Plan     *plan.NodePlan    `json:"plan"`
 			Problems []cluster.Problem `json:"problems"`
 		}{desired, problems})

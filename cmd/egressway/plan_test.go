@@ -87,11 +87,11 @@ func TestPlanRefuses(t *testing.T) {
 	require.Equal(t, 2, strings.Count(out, bad))
 
 	_, err = runCommand(t, newPlanCommand(), "--config", config, "--manifests", samples, "--node", "z")
-	require.EqualError(t, err, `no node "z" in ../../config/samples; there are: a, b, c`)
+	require.EqualError(t, err, `--node "z": no such node in ../../config/samples; there are: a, b, c`)
 	_, err = runCommand(t, newPlanCommand(), "--config", config, "--manifests", dir+"/none", "--node", "a")
 	require.ErrorContains(t, err, "no such file or directory")
 	_, err = runCommand(t, newPlanCommand(), "--config", config, "--manifests", samples, "--node", "a", "-o", "xml")
-	require.EqualError(t, err, `output "xml": one of text, json`)
+	require.EqualError(t, err, `-o "xml": one of text, json, yaml`)
 	_, err = runCommand(t, newPlanCommand(), "--config", config)
 	require.ErrorContains(t, err, `required flag(s) "manifests", "node" not set`)
 }

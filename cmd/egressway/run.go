@@ -23,9 +23,12 @@ func newRunCommand() *cobra.Command {
 
 What it made in the kernel stays when it stops and is taken over by the next start, and so are the BGP sessions, which a process of
 their own keeps: see "egressway speaker". "egressway cleanup" removes all of it.
-Needs CAP_NET_ADMIN, and CAP_NET_RAW where a peer is unnumbered.`,
-		Example: "  egressway run --config /etc/egressway/config.yaml",
-		Args:    cobra.NoArgs,
+Needs CAP_NET_ADMIN, and CAP_NET_RAW where a peer is unnumbered.
+
+Exit codes: 0 it was told to end; 1 it could not start, or go on.`,
+		Example: `  egressway run --config /etc/egressway/config.yaml
+  EGRESSWAY_LOG_LEVEL=debug egressway run --config /etc/egressway/config.yaml`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conf, err := loadConfig(cmd.ErrOrStderr(), configFile)
 			if err != nil {

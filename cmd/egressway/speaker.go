@@ -1,9 +1,8 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 	"os/signal"
-	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -25,15 +24,14 @@ the next daemon takes it over: routers notice nothing. It needs no configuration
 peers' passwords. The daemon starts one by itself where none answers, unless its configuration says speaker.start: false.
 
 When it is told to end, peers that negotiated graceful restart keep what they were told for a while; "egressway cleanup"
-ends it for good. Needs CAP_NET_ADMIN and CAP_NET_RAW.`,
+ends it for good. Needs CAP_NET_ADMIN and CAP_NET_RAW.
+
+Exit codes: 0 it was told to end; 1 it could not start, or go on.`,
 		Example: "  egressway speaker --socket /run/egressway/speaker.sock",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{"debug", "info", "warn", "error"}, log.Level) {
-				return fmt.Errorf("--log-level %q: one of debug, info, warn, error", log.Level)
-			}
-			if !slices.Contains([]string{"text", "json"}, log.Format) {
-				return fmt.Errorf("--log-format %q: one of text, json", log.Format)
+			if err := errors.Join(oneOf("--log-level", log.Level, "debug", "info", "warn", "error"), oneOf("--log-format", log.Format, "text", "json")); err != nil {
+				return err
 			}
 			// Whoever started it may have read its log, and be gone: that must not be its end.
 			signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)

@@ -25,7 +25,9 @@ func newStatusCommand() *cobra.Command {
 		Long: `Show what the daemon on this node makes of each EgressService: its network, host and standby, its ingress IPs, how many
 endpoints it has, how many BGP sessions of its network are up, whether this node announces it, and what is wrong with it.
 
-Problems of other objects are listed beneath. The wide output adds networks, sessions and every problem in full.`,
+Problems of other objects are listed beneath. The wide output adds networks, sessions and every problem in full.
+
+Exit codes: 0 the status is shown, whatever it is; 1 an error, such as no daemon that answers.`,
 		Example: `  egressway status
   egressway status -o wide --watch
   egressway status -o json | jq '.egressServices[] | select(.host == "")'`,
@@ -39,16 +41,15 @@ Problems of other objects are listed beneath. The wide output adds networks, ses
 			}
 			err = showStatus(cmd.Context(), socket, watch, func(r status.Report) error { return write(cmd.OutOrStdout(), r) })
 			if errors.Is(err, status.ErrNoDaemon) {
-				return fmt.Errorf(`%w: start it with "egressway run --config FILE", or name its status.socket with --socket`, err)
+				return noDaemon(err)
 			}
 			return err
 		},
 	}
-	c.Flags().StringVarP(&format, "output", "o", "table", "`format`: table, wide, json or yaml")
+	outputFlag(c, &format, "table", "wide", "json", "yaml")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on: show every change, as JSON one report a line")
 	c.Flags().StringVar(&socket, "socket", config.Defaults().Status.Socket, "`path` of the daemon's socket")
 	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -107,5 +108,5 @@ func statusWriter(format string, several bool) (func(io.Writer, status.Report) e
 			return err
 		}, nil
 	}
-	return nil, fmt.Errorf("-o %q: one of table, wide, json, yaml", format)
+	return nil, oneOf("-o", format, "table", "wide", "json", "yaml")
 }

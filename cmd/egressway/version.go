@@ -11,13 +11,35 @@ import (
 var version = "devel"
 
 func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version",
-		Example: "  egressway version",
-		Args:    cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "egressway %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	var format string
+	c := &cobra.Command{
+		Use:   "version [-o text|json|yaml]",
+		Short: "Print the version",
+		Long: `Print the version of this program, of Go that built it, and its platform.
+
+Exit codes: 0.`,
+		Example: `  egressway version
+  egressway version -o json | jq -r .version`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := oneOf("-o", format, "text", "json", "yaml"); err != nil {
+				return err
+			}
+			v := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			if format != "text" {
+				return encode(cmd.OutOrStdout(), format, v)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "egressway %s %s %s\n", v.Version, v.Go, v.Platform)
+			return nil
 		},
 	}
+	outputFlag(c, &format, "text", "json", "yaml")
+	return c
+}
+
+// versionInfo is what version tells.
+type versionInfo struct {
+	Version  string `json:"version"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
 }

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strings"
 	"syscall"
 )
@@ -28,6 +30,34 @@ func Read(ctx context.Context, socket string) (Report, error) {
 		return r, fmt.Errorf("read the status on socket %s: %w", socket, err)
 	}
 	return r, nil
+}
+
+// Ask asks the daemon on the socket what it wants of an address.
+func Ask(ctx context.Context, socket string, is netip.Addr) (Address, error) {
+	var a Address
+	body, err := request(ctx, socket, http.MethodGet, "/address?is="+url.QueryEscape(is.String()))
+	if err != nil {
+		return a, err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(body).Decode(&a); err != nil {
+		return a, fmt.Errorf("read what the daemon on socket %s wants of %s: %w", socket, is, err)
+	}
+	return a, nil
+}
+
+// Text asks the daemon on the socket for one of its texts, such as /metrics or /goroutines, of which it reads at most so many bytes.
+func Text(ctx context.Context, socket, path string, most int64) ([]byte, error) {
+	body, err := request(ctx, socket, http.MethodGet, path)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, most))
+	if err != nil {
+		return b, fmt.Errorf("read %s on socket %s: %w", path, socket, err)
+	}
+	return b, nil
 }
 
 // Follow calls seen with the daemon's report and with every one that says something else, until seen fails, the daemon

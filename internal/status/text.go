@@ -7,16 +7,15 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/egressway/egressway/internal/text"
 )
 
 // WriteText writes a report for a person who reads it at the time now. A wide one adds the networks, the sessions and
-// every problem in full; the other lists those problems that belong to no row of its table.
+// every problem in full; the other lists those problems that belong to no row of its table. On a terminal it has colours.
 func WriteText(out io.Writer, r Report, wide bool, now time.Time) error {
-	w := &textWriter{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+	w := &textWriter{out: out, colours: text.ColoursOf(out)}
 	w.head(r, now)
 	w.services(r, wide)
 	if wide {
@@ -24,25 +23,72 @@ func WriteText(out io.Writer, r Report, wide bool, now time.Time) error {
 		w.sessions(r, now)
 	}
 	w.problems(r, wide)
-	return w.Flush()
+	w.flush()
+	return w.err
 }
 
-type textWriter struct{ *tabwriter.Writer }
-
-func (w *textWriter) line(format string, args ...any) {
-	_, _ = io.WriteString(w.Writer, text.Line(fmt.Sprintf(format, args...))+"\n") // the tabwriter keeps the error for Flush
+// textWriter writes lines and tables.
+type textWriter struct {
+	out     io.Writer
+	colours text.Colours
+	table   text.Table
+	err     error // the first one
 }
 
-// row writes cells that a column aligns.
-func (w *textWriter) row(cells ...string) {
-	for i := range cells {
-		cells[i] = text.Line(cmp.Or(cells[i], "-"))
+func (w *textWriter) line(format string, args ...any) { w.painted(nil, format, args...) }
+
+// painted writes a line in a colour.
+func (w *textWriter) painted(paint func(string) string, format string, args ...any) {
+	w.flush()
+	line := text.Line(fmt.Sprintf(format, args...))
+	if paint != nil {
+		line = paint(line)
 	}
-	_, _ = io.WriteString(w.Writer, strings.Join(cells, "\t")+"\n")
+	if _, err := io.WriteString(w.out, line+"\n"); w.err == nil {
+		w.err = err
+	}
+}
+
+// row writes cells that a column aligns: strings, or text.Cell.
+func (w *textWriter) row(cells ...any) {
+	for i, c := range cells {
+		if c == "" {
+			cells[i] = "-"
+		}
+	}
+	w.table.Row(cells...)
+}
+
+// titles writes the titles of columns.
+func (w *textWriter) titles(titles ...string) {
+	cells := make([]any, len(titles))
+	for i, t := range titles {
+		cells[i] = text.Cell(t, w.colours.Head)
+	}
+	w.row(cells...)
+}
+
+// flush ends a table.
+func (w *textWriter) flush() {
+	if err := w.table.Write(w.out); w.err == nil {
+		w.err = err
+	}
+	w.table = text.Table{}
 }
 
 // gap separates tables; columns do not align across it.
-func (w *textWriter) gap() { _, _ = io.WriteString(w.Writer, "\n") }
+func (w *textWriter) gap() { w.line("") }
+
+// judged is a cell that is good, or else bad; empty is neither.
+func (w *textWriter) judged(s string, good bool) any {
+	switch {
+	case s == "":
+		return "-"
+	case good:
+		return text.Cell(s, w.colours.Good)
+	}
+	return text.Cell(s, w.colours.Bad)
+}
 
 func (w *textWriter) head(r Report, now time.Time) {
 	state := "not ready"
@@ -56,12 +102,16 @@ func (w *textWriter) head(r Report, now time.Time) {
 	if !r.Applied.IsZero() {
 		last = fmt.Sprintf("last pass %s ago in %s", age(now.Sub(r.Applied)), r.Duration.Round(10*time.Microsecond))
 	}
-	w.line("Node %s: %s, egressway %s, up %s, %s", r.Node, state, cmp.Or(r.Version, "unknown"), age(now.Sub(r.Started)), last)
+	paint := w.colours.Head
+	if !r.Ready {
+		paint = w.colours.Bad
+	}
+	w.painted(paint, "Node %s: %s, egressway %s, up %s, %s", r.Node, state, cmp.Or(r.Version, "unknown"), age(now.Sub(r.Started)), last)
 	if r.ConfigStale {
-		w.line("The configuration file has errors: the last good configuration is in force.")
+		w.painted(w.colours.Bad, "The configuration file has errors: the last good configuration is in force.")
 	}
 	for _, e := range r.Errors {
-		w.line("Error: %s", strings.ReplaceAll(e, "\n", "; "))
+		w.painted(w.colours.Bad, "Error: %s", strings.ReplaceAll(e, "\n", "; "))
 	}
 	w.gap()
 }
@@ -79,15 +129,15 @@ func (w *textWriter) services(r Report, wide bool) {
 	if wide {
 		head = []string{"EGRESSSERVICE", "SOURCE IP BY", "NETWORK", "HOST", "STANDBY", "INGRESS IPS", "ENDPOINTS", "HERE", "SESSIONS", "ANNOUNCED", "PROBLEM"}
 	}
-	w.row(head...)
+	w.titles(head...)
 	for _, s := range r.Services {
 		name, here := s.Namespace+"/"+s.Name, strconv.Itoa(s.Local)
 		endpoints, problem := strconv.Itoa(s.Endpoints), reasons(r, s)
 		if wide {
-			w.row(name, string(s.SourceIPBy), s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, here, sessions[s.Network], addrs(s.Announced), problem)
+			w.row(name, string(s.SourceIPBy), s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, here, w.upOf(sessions[s.Network]), addrs(s.Announced), w.judged(problem, false))
 			continue
 		}
-		w.row(name, s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, sessions[s.Network], announced(r, s), problem)
+		w.row(name, s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, w.upOf(sessions[s.Network]), announced(r, s), w.judged(problem, false))
 	}
 }
 
@@ -129,13 +179,13 @@ func (w *textWriter) networks(r Report) {
 		return
 	}
 	w.gap()
-	w.row("NETWORK", "VRF", "TABLE", "USABLE", "LEARNED ROUTES", "SESSIONS")
+	w.titles("NETWORK", "VRF", "TABLE", "USABLE", "LEARNED ROUTES", "SESSIONS")
 	for _, n := range r.Networks {
 		usable := "no"
 		if n.Usable {
 			usable = "yes"
 		}
-		w.row(n.Name, n.VRF, orNothing(n.Table), usable, strconv.Itoa(n.Learned), sessionCount(n))
+		w.row(n.Name, n.VRF, orNothing(n.Table), w.judged(usable, n.Usable), strconv.Itoa(n.Learned), w.upOf(sessionCount(n)))
 	}
 }
 
@@ -145,7 +195,7 @@ func (w *textWriter) sessions(r Report, now time.Time) {
 		w.line("No BGP sessions.")
 		return
 	}
-	w.row("NETWORK", "PEER", "AS", "STATE", "FOR", "FAMILIES", "RECEIVED", "ACCEPTED", "ANNOUNCED", "BFD", "LAST ERROR")
+	w.titles("NETWORK", "PEER", "AS", "STATE", "FOR", "FAMILIES", "RECEIVED", "ACCEPTED", "ANNOUNCED", "BFD", "LAST ERROR")
 	for _, s := range r.Sessions {
 		since, families := "", make([]string, len(s.Families))
 		if !s.Since.IsZero() {
@@ -154,7 +204,7 @@ func (w *textWriter) sessions(r Report, now time.Time) {
 		for i, f := range s.Families {
 			families[i] = string(f)
 		}
-		w.row(s.Network, s.Peer, orNothing(s.ASN), s.State, since, strings.Join(families, ","),
+		w.row(s.Network, s.Peer, orNothing(s.ASN), w.judged(s.State, s.Up), since, strings.Join(families, ","),
 			strconv.Itoa(s.Received), strconv.Itoa(s.Accepted), strconv.Itoa(s.Announced), s.BFD, s.LastError)
 	}
 }
@@ -172,9 +222,9 @@ func (w *textWriter) problems(r Report, all bool) {
 		if !begun {
 			begun = true
 			w.gap()
-			w.line("Problems:")
+			w.painted(w.colours.Head, "Problems:")
 		}
-		w.line("  %s: %s", p.Reason, p)
+		w.painted(w.colours.Bad, "  %s: %s", p.Reason, p)
 	}
 }
 
@@ -191,6 +241,12 @@ func sessionCount(n Network) string {
 		return "" // no peers
 	}
 	return fmt.Sprintf("%d/%d", n.SessionsUp, n.Sessions)
+}
+
+// upOf is a count of sessions, good if all are up.
+func (w *textWriter) upOf(count string) any {
+	up, all, _ := strings.Cut(count, "/")
+	return w.judged(count, up == all)
 }
 
 func addrs(all []netip.Addr) string {

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/status"
+	"github.com/egressway/egressway/internal/text"
+	"github.com/egressway/egressway/internal/trace"
+)
+
+func newTraceCommand() *cobra.Command {
+	var o traceOptions
+	c := &cobra.Command{
+		Use:   "trace --from POD-IP --to IP [--proto tcp|udp|icmp] [--dport N] [--reply] [-o text|json|yaml]",
+		Short: "Tell why a pod's packet goes where it goes, from the live kernel",
+		Long: `Tell why a pod's packet goes where it goes: whether it is selected, by which network or to which host it goes, by which rule,
+table and route, with which source, and whether the guard lets it pass. The last line is the verdict.
+
+All of it is read from this node's kernel: the nftables table is followed rule by rule, sets are asked for this pod, and the routing is
+asked where such a packet goes. So it also tells of a daemon that is gone, and of what somebody damaged. Where the daemon answers,
+services are named, and what it wants otherwise is said. Nothing is sent and nothing is changed. Needs root (CAP_NET_ADMIN).
+
+What other tables do, a CNI's masquerade or a Service's DNAT, is not followed. It is about a new connection; those that are there
+already are listed beneath, with what becomes of them.
+
+From a client outside to an ingress IP it tells by which network such a connection may come in, and how its replies leave; so it does
+with --reply for what a pod of this node answers a client.
+
+Exit codes: 0 it leaves, is handed on or is none of ours; 1 an error; 2 it is dropped, or something is damaged.`,
+		Example: `  egressway trace --from 10.244.1.11 --to 198.51.100.10
+  egressway trace --from 10.244.1.11 --to 198.51.100.10 --proto udp --dport 53
+  egressway trace --from 198.51.100.10 --to 192.0.2.10 --dport 80     # a client of an ingress IP
+  egressway trace --from 10.244.1.11 --to 198.51.100.10 --reply       # what the pod answers it
+  egressway trace --from 10.244.1.11 --to 198.51.100.10 -o json | jq .verdict`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.from, "from", "", "`address` that the packet comes from, a pod's of this node or a client's")
+	f.StringVar(&o.to, "to", "", "`address` that it is for")
+	f.StringVar(&o.proto, "proto", "tcp", "`protocol`: tcp, udp or icmp")
+	f.StringVar(&o.port, "dport", "", "destination `port` (default: any)")
+	f.BoolVar(&o.reply, "reply", false, "the packet is a reply to a connection that came in from outside")
+	outputFlag(c, &o.output, "text", "json", "yaml")
+	f.StringVar(&o.socket, "socket", config.Defaults().Status.Socket, "`path` of the daemon's socket")
+	for _, name := range []string{"from", "to"} {
+		_ = c.MarkFlagRequired(name) // fails for an unknown flag only
+	}
+	_ = c.MarkFlagFilename("socket", "sock")
+	_ = c.RegisterFlagCompletionFunc("proto", cobra.FixedCompletions([]string{"tcp", "udp", "icmp"}, cobra.ShellCompDirectiveNoFileComp))
+	for _, name := range []string{"from", "to", "dport"} {
+		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
+	return c
+}
+
+type traceOptions struct {
+	from, to, proto, port, output, socket string
+	reply                                 bool
+}
+
+// request reads the flags.
+func (o *traceOptions) request() (r trace.Request, err error) {
+	addr := func(flag, value string) (netip.Addr, error) {
+		a, err := netip.ParseAddr(strings.TrimSpace(value))
+		switch {
+		case err != nil:
+			return a, trace.BadInput{Flag: flag, Value: strconv.Quote(value), Right: "an IP address such as 10.244.1.11 or fd44:1::11 is needed"}
+		case a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() && flag == "from" || a.IsLoopback():
+			return a, trace.BadInput{Flag: flag, Value: value, Right: "a unicast address without a zone is needed, of a pod or of somebody outside"}
+		}
+		return a.Unmap(), nil
+	}
+	if err := oneOf("-o", o.output, "text", "json", "yaml"); err != nil {
+		return r, err
+	}
+	if err := oneOf("--proto", o.proto, "tcp", "udp", "icmp"); err != nil {
+		return r, err
+	}
+	if r.From, err = addr("from", o.from); err != nil {
+		return r, err
+	}
+	if r.To, err = addr("to", o.to); err != nil {
+		return r, err
+	}
+	if r.From.Is4() != r.To.Is4() {
+		return r, trace.BadInput{Flag: "to", Value: o.to, Right: fmt.Sprintf("an address of the same family as --from %s is needed", o.from)}
+	}
+	if o.port != "" {
+		n, err := strconv.ParseUint(o.port, 10, 16)
+		if err != nil || n == 0 {
+			return r, trace.BadInput{Flag: "dport", Value: strconv.Quote(o.port), Right: "a port from 1 to 65535 is needed"}
+		}
+		if o.proto == "icmp" {
+			return r, trace.BadInput{Flag: "dport", Value: o.port, Right: "ICMP has no ports: leave it out, or say --proto tcp or udp"}
+		}
+		r.Port = uint16(n)
+	}
+	r.Proto, r.Reply = o.proto, o.reply
+	return r, nil
+}
+
+func (o *traceOptions) run(ctx context.Context, out io.Writer) error {
+	request, err := o.request()
+	if err != nil {
+		return err
+	}
+	in := trace.Input{Request: request}
+	o.askDaemon(ctx, &in)
+	in.Live, err = kernel.ReadLive(ctx)
+	if errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("%w: run it as root, or in the daemon's container: kubectl -n egressway-system exec POD -- egressway trace …", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer in.Live.Close()
+	if err := in.Gather(ctx); err != nil {
+		return err
+	}
+	result := trace.Explain(&in)
+	if err := o.write(out, result); err != nil {
+		return err
+	}
+	if !result.Fine() {
+		return foundWrong{}
+	}
+	return nil
+}
+
+// askDaemon asks the daemon for names and for what it wants. Without an answer the kernel tells enough.
+func (o *traceOptions) askDaemon(ctx context.Context, in *trace.Input) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	report, err := status.Read(ctx, o.socket)
+	if err != nil {
+		in.Silent = err.Error()
+		return
+	}
+	in.Report = &report
+	about := in.From
+	if !in.Reply {
+		if wanted, err := status.Ask(ctx, o.socket, in.To); err == nil && wanted.Ingress {
+			in.IngressWanted = &wanted
+		}
+	}
+	if wanted, err := status.Ask(ctx, o.socket, about); err == nil { // an older daemon does not tell
+		in.Wanted = &wanted
+	}
+}
+
+func (o *traceOptions) write(out io.Writer, r *trace.Result) error {
+	if o.output != "text" {
+		return encode(out, o.output, r)
+	}
+	return r.WriteText(out, text.ColoursOf(out))
+}

@@ -1,0 +1,481 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Packet is one whose walk through this node is to be found out.
+type Packet struct {
+	From, To         netip.Addr
+	Proto            uint8 // unix.IPPROTO_*
+	SourcePort, Port uint16
+	In               string // device that it comes in by
+	Mark             uint32
+	Connection       Connection
+}
+
+// Connection is what the kernel's table of connections has about a packet.
+type Connection struct {
+	Known  bool // an earlier packet began it
+	Reply  bool // this packet answers
+	DNAT   bool // its destination was rewritten
+	Mark   uint32
+	Source netip.Addr // that it began with; invalid: the packet's
+}
+
+func (c Connection) source(p Packet) netip.Addr {
+	if c.Source.IsValid() {
+		return c.Source
+	}
+	return p.From
+}
+
+func (p Packet) family() family {
+	if p.From.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+// Lookup is a question to a set, and the answer.
+type Lookup struct {
+	Chain string `json:"chain"`
+	Set   string `json:"set"`
+	Key   string `json:"key"`
+	Found bool   `json:"found"`
+	// Value is what a map has for the key: a path id, an address or a chain; of a set of ranges, the range.
+	Value string `json:"value,omitempty"`
+}
+
+// Kind is the set's name without family and path.
+func (l Lookup) Kind() string { return setKind(l.Set) }
+
+// Passage is how a packet passed one of our base chains.
+type Passage struct {
+	Chain   string   `json:"chain"`
+	Chains  []string `json:"chains,omitempty"` // that it was led to
+	Lookups []Lookup `json:"lookups,omitempty"`
+	Empty   bool     `json:"empty,omitempty"` // there is no such chain, or no rule in it
+	Dropped bool     `json:"dropped,omitempty"`
+	Decided string   `json:"decided,omitempty"` // chain whose rule decided; empty: none did, and it passed
+	Rule    int      `json:"rule,omitempty"`    // that rule, from 1
+	Why     string   `json:"why,omitempty"`     // of a drop: the counter that the rule counts by
+	Unknown []string `json:"unknown,omitempty"` // what rules have that ours never do, which was passed by
+
+	// Afterwards.
+	Mark           uint32     `json:"mark"`
+	ConnectionMark uint32     `json:"connectionMark"`
+	Source         netip.Addr `json:"source,omitzero"`      // bound by NAT
+	Masquerade     bool       `json:"masquerade,omitempty"` // bound by NAT to the device's address
+}
+
+// LookedUp is the last answer of a set of this kind; ok is false where none was asked.
+func (p *Passage) LookedUp(kind string) (l Lookup, ok bool) {
+	if p == nil {
+		return l, false
+	}
+	for _, l := range slices.Backward(p.Lookups) {
+		if l.Kind() == kind {
+			return l, true
+		}
+	}
+	return l, false
+}
+
+// Kinds of sets that a walk tells of.
+const (
+	SetEgress  = setEgress
+	SetCluster = setCluster
+	SetIngress = setIngress
+	SetSource  = setSource
+	SetMasqued = setMasquerade
+	SetStrays  = setStrays
+	SetKept    = setKept
+	SetUplinks = setUplinks
+	SetFormer  = setFormer
+	SetGuests  = setGuests
+	SetPods    = setPods
+	SetReplies = setReplies
+)
+
+// LiveRule is a routing rule of ours.
+type LiveRule struct {
+	plan.Rule
+	IPv6 bool
+}
+
+// Matches says whether the rule is for packets with a mark.
+func (r LiveRule) Matches(mark uint32) bool { return mark&r.Mask == r.Mark }
+
+// LivePath is what a path id means.
+type LivePath struct {
+	ID      plan.PathID
+	Key     plan.PathKey
+	Devices []string // by which its packets may leave; none: any but the uplinks of other networks
+}
+
+// Uplink is a device that packets come in by from outside, or from other nodes.
+type Uplink struct {
+	Device string
+	Path   plan.PathID // 0: it leads to other nodes alone
+}
+
+// Live is what this node's kernel has of ours at a moment: what is constant in number is read at once, the rest is looked up.
+type Live struct {
+	Table   bool   // the nftables table is there
+	Owner   uint32 // port of the socket that owns it; 0: nobody's
+	Marks   plan.Marks
+	Paths   []LivePath // sorted by id
+	Rules   []LiveRule // sorted by family and priority
+	Links   []plan.Link
+	Uplinks []Uplink
+	Damage  []string // what a table of ours never lacks, in words
+	kernel  *liveTable
+	links   *netlink.Handle
+}
+
+// ReadLive reads it. Close ends it.
+func ReadLive(_ context.Context) (l *Live, err error) {
+	l = &Live{}
+	if l.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return nil, fmt.Errorf("open route netlink socket: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			l.Close()
+		}
+	}()
+	if l.Links, err = readLinks(l.links); err != nil {
+		return nil, err
+	}
+	rules, err := listRules()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		l.Rules = append(l.Rules, LiveRule{r.Rule, r.family == unix.AF_INET6})
+	}
+	slices.SortStableFunc(l.Rules, func(a, b LiveRule) int {
+		if a.IPv6 != b.IPv6 {
+			if b.IPv6 {
+				return -1
+			}
+			return 1
+		}
+		return a.Priority - b.Priority
+	})
+	state, err := readTableState()
+	if err != nil {
+		return nil, err
+	}
+	l.Table, l.Owner = state.exists, state.owner
+	if l.kernel, err = openLiveTable(l.Links); err != nil {
+		return nil, err
+	}
+	if l.Table {
+		if err := l.kernel.readRules(); err != nil {
+			return nil, err
+		}
+		if err := l.readPaths(); err != nil {
+			return nil, err
+		}
+	}
+	l.Marks = l.marks()
+	l.damage()
+	return l, nil
+}
+
+// Close closes the sockets.
+func (l *Live) Close() {
+	if l.kernel != nil {
+		l.kernel.close()
+	}
+	if l.links != nil {
+		l.links.Close()
+	}
+}
+
+// Path is what a path id means; ok is false for one that is not in force.
+func (l *Live) Path(id plan.PathID) (p LivePath, ok bool) {
+	for _, p := range l.Paths {
+		if p.ID == id {
+			return p, true
+		}
+	}
+	return p, false
+}
+
+// Link is an interface by its name.
+func (l *Live) Link(name string) (link plan.Link, ok bool) {
+	for _, link := range l.Links {
+		if link.Name == name {
+			return link, true
+		}
+	}
+	return link, false
+}
+
+// Local is the interface that has an address.
+func (l *Live) Local(a netip.Addr) (link plan.Link, ok bool) {
+	for _, link := range l.Links {
+		if slices.ContainsFunc(link.Addrs, func(p netip.Prefix) bool { return p.Addr() == a }) {
+			return link, true
+		}
+	}
+	return link, false
+}
+
+// VRF is the VRF device of a table.
+func (l *Live) VRF(table uint32) (name string) {
+	for _, link := range l.Links {
+		if link.VRFTable == table && table != 0 {
+			return link.Name
+		}
+	}
+	return ""
+}
+
+// Lookup asks a set of addresses of a kind.
+func (l *Live) Lookup(kind string, a netip.Addr) (Lookup, error) {
+	f := ipv4
+	if a.Is6() {
+		f = ipv6
+	}
+	asked := Lookup{Set: kind + f.suffix, Key: a.String()}
+	if !l.Table {
+		return asked, nil
+	}
+	answer, err := l.kernel.element(asked.Set, a.AsSlice())
+	if err != nil || answer == nil {
+		return asked, err
+	}
+	asked.Found, asked.Value = true, answer.text(asked.Set)
+	return asked, nil
+}
+
+// readPaths reads what path ids mean, and which devices are theirs.
+func (l *Live) readPaths() error {
+	elements, err := l.kernel.list(setPaths)
+	if err != nil {
+		return err
+	}
+	for _, e := range elements {
+		key, ok := parsePath(e.comment)
+		if !ok || len(e.key) != 4 {
+			continue
+		}
+		p := LivePath{ID: plan.PathID(nativeUint32(e.key)), Key: key}
+		devices, err := l.kernel.list(named(setDevices, p.ID))
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		for _, d := range devices {
+			p.Devices = append(p.Devices, keyText(setDevices, d.key))
+		}
+		slices.Sort(p.Devices)
+		l.Paths = append(l.Paths, p)
+	}
+	slices.SortFunc(l.Paths, func(a, b LivePath) int { return int(a.ID) - int(b.ID) })
+	if elements, err = l.kernel.list(setUplinks); err != nil {
+		return err
+	}
+	for _, e := range elements {
+		u := Uplink{Device: keyText(setUplinks, e.key)}
+		for _, p := range l.Paths {
+			if p.Key.Kind == plan.PathNetwork && slices.Contains(p.Devices, u.Device) {
+				u.Path = p.ID
+			}
+		}
+		l.Uplinks = append(l.Uplinks, u)
+	}
+	slices.SortFunc(l.Uplinks, func(a, b Uplink) int {
+		if a.Device < b.Device {
+			return -1
+		}
+		return 1
+	})
+	return nil
+}
+
+// marks are those in use, as the rules show them, be they for routing or the packet filter's; without any, the usual ones.
+func (l *Live) marks() plan.Marks {
+	m := plan.Marks{Mask: config.Defaults().Marks.Mask, Priority: config.Defaults().Marks.RulePriority}
+	for _, r := range l.Rules {
+		if !r.Unreachable && r.Table == mainTable && r.Mark != 0 && r.Mark == (plan.Marks{Mask: r.Mask}).Cluster() {
+			return plan.Marks{Mask: r.Mask, Priority: r.Priority}
+		}
+	}
+	for _, rule := range l.kernel.chains[chainPass] { // it clears our bits
+		for _, e := range rule {
+			if others := e.value(unix.NFTA_BITWISE_MASK); e.name == "bitwise" && len(others) == 4 {
+				m.Mask = ^nativeUint32(others)
+			}
+		}
+	}
+	return m
+}
+
+// damage finds what is missing: chains and rules that are there whatever the plan.
+func (l *Live) damage() {
+	say := func(format string, args ...any) { l.Damage = append(l.Damage, fmt.Sprintf(format, args...)) }
+	if !l.Table {
+		if len(l.Rules) > 0 {
+			say("nftables table inet %s is missing although rules of ours are there", tableName)
+		}
+		return
+	}
+	wanted := plan.DataPlane{Marks: l.Marks}
+	for _, p := range l.Paths {
+		wanted.Paths = append(wanted.Paths, plan.Path{ID: p.ID, Key: p.Key, Devices: p.Devices})
+	}
+	for _, c := range chains(wanted) {
+		switch have := l.kernel.chains[c.name]; {
+		case c.hook != nil && !l.kernel.hooked[c.name]:
+			say("chain %s of table inet %s is missing", c.name, tableName)
+		case len(have) == 0 && len(c.rules) > 0:
+			say("chain %s of table inet %s has no rules", c.name, tableName)
+		}
+	}
+	if len(l.kernel.chains[chainOwnSource]) == 0 {
+		say("chain %s of table inet %s has no rules", chainOwnSource, tableName)
+	}
+	l.ruleDamage(say)
+}
+
+// ruleDamage finds routing rules that are missing. Those of a network that is not usable here are not there either.
+func (l *Live) ruleDamage(say func(string, ...any)) {
+	for _, family := range routeFamilies() {
+		name := map[uint8]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[family]
+		has := func(mark uint32, unreachable bool) bool {
+			return slices.ContainsFunc(l.Rules, func(r LiveRule) bool {
+				return r.IPv6 == (family == unix.AF_INET6) && r.Matches(mark) && r.Unreachable == unreachable
+			})
+		}
+		if len(l.Paths) == 0 {
+			continue
+		}
+		if !has(l.Marks.Cluster(), false) {
+			say("the %s rule for mark %#x/%#x (what comes in for the cluster: main table) is missing", name, l.Marks.Cluster(), l.Marks.Mask)
+		}
+		if !has(l.Marks.EgressBit(), true) {
+			say("the %s rule for mark %#x/%#x (egress without a route: unreachable) is missing", name, l.Marks.EgressBit(), l.Marks.EgressBit())
+		}
+	}
+}
+
+// RulesFor are the rules of ours that a packet with a mark meets, in their order.
+func (l *Live) RulesFor(mark uint32, ipv6 bool) (all []LiveRule) {
+	for _, r := range l.Rules {
+		if r.IPv6 == ipv6 && r.Matches(mark) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// Flight is how a packet passes this node.
+type Flight struct {
+	Packet Packet
+	Arrive *Passage // prerouting
+	Route  *Route   // nil: it was dropped before
+	// The rest is nil where the packet does not come so far.
+	Forward *Passage
+	NAT     *Passage // of a connection's first packet
+	Leave   *Passage // the guard
+	Source  netip.Addr
+}
+
+// Dropped is the passage that dropped the packet, if one did.
+func (f *Flight) Dropped() *Passage {
+	for _, p := range []*Passage{f.Arrive, f.Forward, f.Leave} {
+		if p != nil && p.Dropped {
+			return p
+		}
+	}
+	return nil
+}
+
+// Fly has a packet pass this node: by our chains as they are, and by the kernel's own routing. What other tables do to it,
+// such as a CNI's masquerade or a Service's DNAT, is not looked at; leavesAs is the source that NAT gave its connection, if known.
+func (l *Live) Fly(p Packet, leavesAs netip.Addr) (*Flight, error) {
+	f := &Flight{Packet: p}
+	fly := &flyer{Packet: p}
+	var err error
+	if f.Arrive, err = cross(l.kernel, fly, "prerouting"); err != nil || f.Arrive.Dropped {
+		return f, err
+	}
+	if f.Route, err = l.Route(fly.Packet); err != nil || f.Route.Err != nil || f.Route.Local {
+		return f, err
+	}
+	fly.out, fly.nextHop = f.Route.Device, f.Route.Gateway
+	if !fly.nextHop.IsValid() {
+		fly.nextHop = p.To
+	}
+	if f.Forward, err = cross(l.kernel, fly, "forward"); err != nil || f.Forward.Dropped {
+		return f, err
+	}
+	first := fly.From
+	switch {
+	case leavesAs.IsValid():
+		f.Source = leavesAs
+	case !p.Connection.Known:
+		if f.NAT, err = cross(l.kernel, fly, "nat"); err != nil {
+			return f, err
+		}
+		f.Source = first
+		if f.NAT.Source.IsValid() {
+			f.Source = f.NAT.Source
+		} else if f.NAT.Masquerade {
+			f.Source = l.masqueradeAs(f.Route, p.To)
+		}
+	default:
+		f.Source = first
+	}
+	if !fly.Connection.Source.IsValid() {
+		fly.Connection.Source = first
+	}
+	fly.From = f.Source
+	f.Leave, err = cross(l.kernel, fly, "guard")
+	return f, err
+}
+
+// Arrive has a packet pass the chains that it meets before it is routed.
+func (l *Live) Arrive(p Packet) (*Passage, error) {
+	return cross(l.kernel, &flyer{Packet: p}, "prerouting")
+}
+
+// IsVRF says whether a device is a VRF's.
+func (l *Live) IsVRF(device string) bool {
+	link, ok := l.Link(device)
+	return ok && link.VRFTable != 0
+}
+
+// masqueradeAs is the address that a masquerade takes: the one towards the next hop.
+func (l *Live) masqueradeAs(r *Route, to netip.Addr) netip.Addr {
+	hop := r.Gateway
+	if !hop.IsValid() {
+		hop = to
+	}
+	var first netip.Addr
+	link, _ := l.Link(r.Device)
+	for _, p := range link.Addrs {
+		switch a := p.Addr(); {
+		case a.Is4() != to.Is4() || a.IsLinkLocalUnicast():
+		case p.Contains(hop):
+			return a
+		case !first.IsValid():
+			first = a
+		}
+	}
+	return first
+}

@@ -1,0 +1,269 @@
+package kernel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// liveTable is our nftables table as the kernel has it. Its rules are read once, elements of sets are looked up one by one.
+type liveTable struct {
+	conn   *netlink.Conn
+	links  []plan.Link
+	chains map[string][][]expression
+	hooked map[string]bool // base chains
+	kinds  map[string]setShape
+}
+
+// setShape is what a set is made of.
+type setShape struct {
+	key      int // bytes
+	interval bool
+}
+
+func openLiveTable(links []plan.Link) (*liveTable, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	return &liveTable{conn: conn, links: links, kinds: map[string]setShape{}}, nil
+}
+
+func (t *liveTable) close() { _ = t.conn.Close() }
+
+// ofTable names our table: the first attribute of every message about what is in one (NFTA_CHAIN_TABLE, NFTA_RULE_TABLE,
+// NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE).
+func ofTable() netlink.Attribute {
+	return netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00")}
+}
+
+// readRules reads all chains: their number does not grow with that of pods.
+func (t *liveTable) readRules() error {
+	t.chains, t.hooked = map[string][][]expression{}, map[string]bool{}
+	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETCHAIN, netlink.Dump, encode(ofTable())))
+	if err != nil {
+		return fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
+	}
+	for _, a := range answers {
+		body := a.Data[nfgenmsgLen:]
+		if text(attribute(body, unix.NFTA_CHAIN_TABLE)) != tableName || a.Data[0] != unix.NFPROTO_INET {
+			continue // kernels that do not filter this dump
+		}
+		name := text(attribute(body, unix.NFTA_CHAIN_NAME))
+		t.chains[name] = nil
+		if attribute(body, unix.NFTA_CHAIN_HOOK) != nil {
+			t.hooked[name] = true
+		}
+	}
+	if answers, err = t.conn.Execute(nftMessage(unix.NFT_MSG_GETRULE, netlink.Dump, encode(ofTable()))); err != nil {
+		return fmt.Errorf("list rules of nftables table %s: %w", tableName, err)
+	}
+	for _, a := range answers {
+		body := a.Data[nfgenmsgLen:]
+		if text(attribute(body, unix.NFTA_RULE_TABLE)) != tableName || a.Data[0] != unix.NFPROTO_INET {
+			continue
+		}
+		chain := text(attribute(body, unix.NFTA_RULE_CHAIN))
+		t.chains[chain] = append(t.chains[chain], decodeExpressions(attribute(body, unix.NFTA_RULE_EXPRESSIONS)))
+	}
+	return nil
+}
+
+func text(b []byte) string { return string(bytes.TrimRight(b, "\x00")) }
+
+func (t *liveTable) rules(chain string) [][]expression { return t.chains[chain] }
+
+func (t *liveTable) shape(set string) (setShape, error) {
+	if s, ok := t.kinds[set]; ok {
+		return s, nil
+	}
+	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETSET, 0, encode(
+		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_NAME, Data: []byte(set + "\x00")},
+	)))
+	if err != nil {
+		return setShape{}, fmt.Errorf("read set %s: %w", set, err)
+	}
+	var s setShape
+	for _, a := range answers {
+		body := a.Data[nfgenmsgLen:]
+		s.key = int(bigEndian(attribute(body, unix.NFTA_SET_KEY_LEN)))
+		s.interval = bigEndian(attribute(body, unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0
+	}
+	t.kinds[set] = s
+	return s, nil
+}
+
+func (t *liveTable) keyLength(set string) (int, error) {
+	s, err := t.shape(set)
+	return s.key, err
+}
+
+// liveElement is an element as the kernel lists it.
+type liveElement struct {
+	key     []byte
+	value   []byte
+	verdict *expr.Verdict
+	comment string
+	end     bool
+}
+
+func decodeElements(body []byte) (all []liveElement) {
+	for _, one := range attrs(attribute(body, unix.NFTA_SET_ELEM_LIST_ELEMENTS), 0) {
+		var e liveElement
+		for typ, value := range attrs(one, 0) {
+			switch typ {
+			case unix.NFTA_SET_ELEM_KEY:
+				e.key = bytes.Clone(attribute(value, unix.NFTA_DATA_VALUE))
+			case unix.NFTA_SET_ELEM_DATA:
+				if v, ok := verdictOfData(value); ok {
+					e.verdict = &v
+				} else {
+					e.value = bytes.Clone(attribute(value, unix.NFTA_DATA_VALUE))
+				}
+			case unix.NFTA_SET_ELEM_FLAGS:
+				e.end = bigEndian(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			case unix.NFTA_SET_ELEM_USERDATA:
+				e.comment = commentOf(value)
+			}
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// commentOf reads the comment that nft and we write: a type of one byte, a length of one byte, the text.
+func commentOf(data []byte) string {
+	const comment = 0 // NFTNL_UDATA_SET_ELEM_COMMENT
+	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
+		if data[0] == comment {
+			return text(data[2 : 2+int(data[1])])
+		}
+		data = data[2+int(data[1]):]
+	}
+	return ""
+}
+
+// list lists a set that has few elements.
+func (t *liveTable) list(set string) (all []liveElement, err error) {
+	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETSETELEM, netlink.Dump, encode(
+		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
+	)))
+	if errors.Is(err, unix.ENOENT) {
+		return nil, unix.ENOENT
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list elements of set %s: %w", set, err)
+	}
+	for _, a := range answers {
+		all = append(all, decodeElements(a.Data[nfgenmsgLen:])...)
+	}
+	return all, nil
+}
+
+// get asks for the element that has a key. Of a set of ranges it is the first address of the one that the key is in, or with
+// the flag NFT_SET_ELEM_INTERVAL_END the one after the last.
+func (t *liveTable) get(set string, key []byte, flags uint32) (*liveElement, error) {
+	attributes := []netlink.Attribute{{Type: unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_KEY, Data: encode(
+		netlink.Attribute{Type: unix.NFTA_DATA_VALUE, Data: key},
+	)}}
+	if flags != 0 {
+		attributes = append(attributes, netlink.Attribute{Type: unix.NFTA_SET_ELEM_FLAGS, Data: []byte{0, 0, 0, byte(flags)}})
+	}
+	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETSETELEM, 0, encode(
+		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
+		netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_LIST_ELEMENTS, Data: encode(
+			netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: encode(attributes...)},
+		)},
+	)))
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil //nolint:nilnil // no element is no error
+	case err != nil:
+		return nil, fmt.Errorf("look up %s in set %s: %w", keyText(set, key), set, err)
+	}
+	for _, a := range answers {
+		for _, e := range decodeElements(a.Data[nfgenmsgLen:]) {
+			return &e, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // no element is no error
+}
+
+func (t *liveTable) element(set string, key []byte) (*found, error) {
+	shape, err := t.shape(set)
+	if err != nil {
+		return nil, err
+	}
+	e, err := t.get(set, key, 0)
+	if err != nil || e == nil {
+		return nil, err
+	}
+	f := &found{value: e.value, verdict: e.verdict}
+	if shape.interval {
+		end, err := t.get(set, key, unix.NFT_SET_ELEM_INTERVAL_END)
+		if err != nil {
+			return nil, err
+		}
+		f.span = spanText(e, end)
+	}
+	return f, nil
+}
+
+// spanText writes a range of addresses, as a prefix where it is one.
+func spanText(first, after *liveElement) string {
+	from, _ := netip.AddrFromSlice(first.key)
+	to := lastAddr(netip.PrefixFrom(from, 0))
+	if after != nil {
+		if end, ok := netip.AddrFromSlice(after.key); ok && end != from {
+			to = end.Prev()
+		}
+	}
+	for bits := range from.BitLen() + 1 {
+		if p := netip.PrefixFrom(from, bits); p.Masked().Addr() == from && lastAddr(p) == to {
+			return p.String()
+		}
+	}
+	return from.String() + "-" + to.String()
+}
+
+// addressType is what nft's fib finds: of IPv4 it looks at the table of local addresses, of IPv6 it asks the routing.
+func (t *liveTable) addressType(to netip.Addr) (uint32, error) {
+	if to.IsMulticast() {
+		return unix.RTN_MULTICAST, nil
+	}
+	answer, err := askRoute(routeQuestion(Packet{To: to, From: unspecified(to)}, 0, 0))
+	switch {
+	case err != nil && errors.As(err, new(unreachedError)):
+		if to.Is4() {
+			return unix.RTN_UNICAST, nil
+		}
+		return unix.RTN_UNREACHABLE, nil
+	case err != nil:
+		return 0, err
+	}
+	if to.Is6() || answer.kind == unix.RTN_LOCAL || answer.kind == unix.RTN_BROADCAST {
+		return uint32(answer.kind), nil
+	}
+	return unix.RTN_UNICAST, nil
+}
+
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+func (t *liveTable) ownAddress(a netip.Addr, device string) bool {
+	return slices.ContainsFunc(t.links, func(l plan.Link) bool {
+		return l.Name == device && slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+	})
+}

@@ -1,0 +1,71 @@
+package status
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"runtime/pprof"
+	"time"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Address is what the daemon wants of one address.
+type Address struct {
+	Address  netip.Addr `json:"address"`
+	Selected bool       `json:"selected"` // an endpoint of an EgressService
+	// Path is "network NAME" or "steer NODE"; empty: a selected pod's packets are dropped.
+	Path   string     `json:"path,omitempty"`
+	Source netip.Addr `json:"source,omitzero"` // that it leaves this node with; invalid: the outgoing interface's
+	Node   string     `json:"node,omitempty"`  // where the pod is, if known
+
+	Ingress bool   `json:"ingress"`           // an ingress IP of an EgressService
+	Network string `json:"network,omitempty"` // of that, where it has a path here
+}
+
+// addressOf finds an address in a plan.
+func addressOf(p *plan.NodePlan, a netip.Addr) Address {
+	found := Address{Address: a}
+	if p == nil {
+		return found
+	}
+	d := &p.DataPlane
+	name := func(id plan.PathID) (key plan.PathKey) {
+		for i := range d.Paths {
+			if d.Paths[i].ID == id {
+				return d.Paths[i].Key
+			}
+		}
+		return key
+	}
+	if e, ok := d.Endpoints.Get(plan.Endpoint{Addr: a}); ok {
+		found.Selected, found.Source, found.Node = true, e.Source, e.Node
+		if k := name(e.Path); e.Path != 0 {
+			found.Path = string(k.Kind) + " " + k.Name
+		}
+	}
+	if i, ok := d.Ingress.Get(plan.IngressIP{Addr: a}); ok {
+		found.Ingress, found.Network = true, name(i.Path).Name
+	}
+	return found
+}
+
+// address answers what the daemon wants of an address.
+func (s *Status) address(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	a, err := netip.ParseAddr(r.URL.Query().Get("is"))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("is: %v", err), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(addressOf(s.current.Load().plan, a.Unmap())) // the client is gone
+}
+
+// goroutines answers what the daemon does at the moment, for reports of errors.
+func goroutines(w http.ResponseWriter, _ *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_ = pprof.Lookup("goroutine").WriteTo(w, 1) // the client is gone
+}

@@ -1,0 +1,461 @@
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// egress tells the walk of what a pod of this node sends.
+func (e *explainer) egress() {
+	f := e.Flight
+	e.step("comes in", "route to "+e.From.String(), "by %s", e.In)
+	selected, path, hasPath := e.selected()
+	switch {
+	case !selected:
+		e.unselected()
+	case e.exempt(path, hasPath):
+	case !hasPath:
+		e.verdict(Dropped, "dropped: %s is selected but has no path on this node: there is no host for it, or its network is not usable here", e.From)
+	case f.Arrive.Dropped:
+		e.dropped(f.Arrive, "before routing")
+	default:
+		e.onPath(path)
+	}
+	e.compare(selected, path, hasPath)
+	e.known(path)
+}
+
+// selected tells whether the source is a selected pod, and of which path.
+func (e *explainer) selected() (selected bool, path kernel.LivePath, hasPath bool) {
+	l, asked := e.Flight.Arrive.LookedUp(kernel.SetEgress)
+	if !asked || !l.Found {
+		what := "no: " + e.From.String() + " is behind no EgressService here"
+		if !asked {
+			what = "not found out: no rule looks it up"
+		}
+		e.step("selected", "set "+setOf(kernel.SetEgress, e.From), "%s", what)
+		return false, path, false
+	}
+	where := fmt.Sprintf("set %s: %s : %s", l.Set, l.Key, l.Value)
+	id := l.PathValue()
+	if id == 0 {
+		e.step("selected", where, "yes, but without a path on this node")
+		return true, path, false
+	}
+	path, known := e.Live.Path(id)
+	if !known {
+		e.step("selected", where, "yes, with path %d, which is not in force", id)
+		e.out.Damage = append(e.out.Damage, fmt.Sprintf("path %d of %s is not in set paths", id, e.From))
+		return true, path, false
+	}
+	e.out.Services = append(e.out.Services, services(e.Report, path.Key, e.source())...)
+	of := oneOf(e.out.Services)
+	if of != "" {
+		of = ", " + of
+	}
+	e.step("selected", where, "yes, path %d: %s%s", id, pathName(path.Key), of)
+	return true, path, true
+}
+
+// source is the one that the packet is bound to, if it is to one.
+func (e *explainer) source() netip.Addr {
+	if nat := e.Flight.NAT; nat != nil && nat.Source.IsValid() && nat.Source != e.From {
+		return e.Flight.NAT.Source
+	}
+	if e.Wanted != nil && e.Wanted.Source != e.From {
+		return e.Wanted.Source
+	}
+	return netip.Addr{}
+}
+
+// exempt tells whether the destination is one of the cluster, which we leave alone.
+func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
+	arrive := e.Flight.Arrive
+	if e.Ingress.Found {
+		e.step("destination", "set "+e.Ingress.Set, "%s is an ingress IP: its Service's DNAT, the CNI's or kube-proxy's, makes it a pod's before our rules see it", e.To)
+		e.verdict(Cluster, "stays in the cluster: %s is an ingress IP, which its Service takes; where none does, the packet is dropped", e.To)
+		return true
+	}
+	if l, _ := arrive.LookedUp(kernel.SetCluster); l.Found {
+		e.step("destination", "set "+l.Set, "inside the cluster: in %s", l.Value)
+		e.verdict(Cluster, "stays in the cluster: %s is in %s, which is never steered nor given another source", e.To, l.Value)
+		if r := e.Flight.Route; r != nil && r.Err == nil {
+			e.route(kernel.LivePath{})
+		} else if r != nil {
+			e.out.Verdict.Text += "; but unless a Service's DNAT takes it, " + e.unreached(0)
+		}
+		return true
+	}
+	if arrive.Decided == "exempt" && !arrive.Dropped {
+		e.step("destination", "fib daddr type", "an address of this node, or no unicast address: left alone")
+		e.verdict(Cluster, "stays in the cluster: %s is this node's own or no unicast address", e.To)
+		return true
+	}
+	if _, asked := arrive.LookedUp(kernel.SetCluster); asked {
+		e.step("destination", "set "+setOf(kernel.SetCluster, e.To), "outside of the cluster")
+	}
+	return !hasPath && !arrive.Dropped && e.damagedAway(path, "its packets are not stopped")
+}
+
+// damagedAway gives the verdict that a selected pod's packet goes as it should not.
+func (e *explainer) damagedAway(path kernel.LivePath, why string) bool {
+	to := "nowhere"
+	if r := e.Flight.Route; r != nil && r.Err == nil {
+		to = "by " + way(r) + " (table " + tableName(r.Table) + ")"
+	}
+	should := "should be dropped"
+	if path.ID != 0 {
+		should = "should go by " + pathName(path.Key)
+	}
+	e.verdict(Damaged, "damaged: %s, so it %s but goes %s", why, should, to)
+	return true
+}
+
+// unselected tells of a pod that nobody selected.
+func (e *explainer) unselected() {
+	f := e.Flight
+	if f.Arrive.Dropped {
+		e.dropped(f.Arrive, "before routing")
+		return
+	}
+	if !e.Live.Table && (len(e.Live.Rules) > 0 || e.Wanted != nil && e.Wanted.Selected) {
+		e.damagedAway(kernel.LivePath{}, "nftables table inet egressway is missing")
+		e.out.Verdict.Text = "damaged: nftables table inet egressway is missing, so " + e.From.String() + " goes as any pod of this node" + byWay(f.Route)
+		return
+	}
+	if _, asked := f.Arrive.LookedUp(kernel.SetEgress); !asked && e.Live.Table && f.Arrive.Decided == "" {
+		e.verdict(Damaged, "damaged: no rule looks %s up, so it goes as any pod of this node%s", e.From, byWay(f.Route))
+		return
+	}
+	e.route(kernel.LivePath{})
+	switch r := f.Route; {
+	case r == nil:
+	case r.Err != nil:
+		e.verdict(Dropped, "dropped: not selected, and %s", e.unreached(0))
+	case r.Local:
+		e.verdict(Unselected, "not selected: to this node itself")
+	case f.Forward != nil && f.Forward.Dropped:
+		e.dropped(f.Forward, "when forwarded")
+	default:
+		v := e.verdict(Unselected, "not selected: as any pod of this node, by the %s table and the CNI's masquerade (%s)", tableName(r.Table), way(r))
+		v.Device, v.NextHop, v.Table = r.Device, r.Gateway, r.Table
+	}
+}
+
+func byWay(r *kernel.Route) string {
+	if r == nil || r.Err != nil {
+		return ""
+	}
+	return ", by " + way(r)
+}
+
+// onPath tells how a selected pod's packet goes on its path.
+func (e *explainer) onPath(path kernel.LivePath) {
+	f, m := e.Flight, e.Live.Marks
+	if f.Arrive.Mark&m.Mask != m.Egress(path.ID) {
+		e.step("mark", "chain "+f.Arrive.Decided, "%#x, not %#x of its path", f.Arrive.Mark&m.Mask, m.Egress(path.ID))
+		e.damagedAway(path, "our rules do not mark it")
+		return
+	}
+	e.step("mark", "chain "+f.Arrive.Decided, "%#x/%#x: egress by path %d", f.Arrive.Mark&m.Mask, m.Mask, path.ID)
+	if !e.route(path) {
+		return
+	}
+	e.leave(path)
+}
+
+// route tells of the rule and the route; false: the packet goes nowhere.
+func (e *explainer) route(path kernel.LivePath) bool {
+	f := e.Flight
+	r, mark := f.Route, f.Arrive.Mark
+	if r == nil {
+		return false
+	}
+	table := uint32(0)
+	if mark&e.Live.Marks.Mask != 0 {
+		if rule := e.rule(mark); rule != nil && !rule.Unreachable {
+			table = rule.Table
+		}
+	}
+	if r.Err != nil {
+		e.step("route", routeAsked(e, mark), "none: %s", e.unreached(table))
+		if path.ID != 0 {
+			e.verdict(Dropped, "dropped: %s", e.unreached(table))
+		}
+		return false
+	}
+	e.step("route", routeAsked(e, mark), "%s", e.routeText(r))
+	if table != 0 && r.Table != table && path.ID != 0 {
+		e.out.Damage = append(e.out.Damage, fmt.Sprintf("table %d has no route, yet table %d is asked after it: a rule of ours is missing", table, r.Table))
+	}
+	return true
+}
+
+func routeAsked(e *explainer, mark uint32) string {
+	p := e.Flight.Packet
+	asked := "ip route get " + p.To.String()
+	if p.In != "" {
+		asked += fmt.Sprintf(" from %s iif %s", p.From, p.In)
+	}
+	if mark&e.Live.Marks.Mask != 0 {
+		asked += fmt.Sprintf(" mark %#x", mark)
+	}
+	return asked
+}
+
+// rule tells which rule of ours takes a mark; nil: none.
+func (e *explainer) rule(mark uint32) *kernel.LiveRule {
+	rules := e.Live.RulesFor(mark, e.To.Is6())
+	if len(rules) == 0 {
+		e.step("rule", "ip rule", "none of ours is for mark %#x", mark)
+		e.out.Damage = append(e.out.Damage, fmt.Sprintf("no rule is for mark %#x", mark))
+		return nil
+	}
+	r := rules[0]
+	to := "table " + tableName(r.Table)
+	if r.Unreachable {
+		to = "unreachable: the rule to the path's table is missing"
+	}
+	e.step("rule", "ip rule", "%d: mark %#x/%#x to %s", r.Priority, r.Mark, r.Mask, to)
+	return &r
+}
+
+// routeText describes a route.
+func (e *explainer) routeText(r *kernel.Route) string {
+	if r.Local {
+		return "to this node itself"
+	}
+	var b strings.Builder
+	if r.Prefix.IsValid() {
+		fmt.Fprintf(&b, "%s ", r.Prefix)
+	}
+	if r.Gateway.IsValid() {
+		fmt.Fprintf(&b, "via %s ", r.Gateway)
+	}
+	fmt.Fprintf(&b, "by %s, table %s", r.Device, tableName(r.Table))
+	if vrf := e.Live.VRF(r.Table); vrf != "" {
+		fmt.Fprintf(&b, " (%s)", vrf)
+	}
+	switch {
+	case r.Ours() && steering(r.Table):
+		b.WriteString(", ours")
+	case r.Ours():
+		b.WriteString(", learned from a peer")
+	default:
+		fmt.Fprintf(&b, ", %s", protocolName(r.Protocol))
+	}
+	if r.Legs > 1 {
+		fmt.Fprintf(&b, ", one of %d next hops, by flow", r.Legs)
+	}
+	return b.String()
+}
+
+func steering(table uint32) bool {
+	return table >= config.SteeringTableBase && table < config.SteeringTableBase+config.SteeringTableCount
+}
+
+func protocolName(p uint8) string {
+	names := map[uint8]string{
+		unix.RTPROT_KERNEL: "of the interface's subnet", unix.RTPROT_BOOT: "set by hand or a script", unix.RTPROT_STATIC: "static",
+		unix.RTPROT_RA: "by router advertisement", unix.RTPROT_DHCP: "by DHCP", unix.RTPROT_BGP: "by another BGP daemon",
+	}
+	if n, ok := names[p]; ok {
+		return n
+	}
+	return fmt.Sprintf("of protocol %d", p)
+}
+
+func tableName(t uint32) string {
+	if t == unix.RT_TABLE_MAIN {
+		return "main"
+	}
+	return fmt.Sprint(t)
+}
+
+// unreached says why the routing leads nowhere.
+func (e *explainer) unreached(table uint32) string {
+	err, to := e.Flight.Route.Err, e.Flight.Packet.To
+	switch {
+	case errors.Is(err, unix.EXDEV):
+		return fmt.Sprintf("the reverse path filter of %s drops it: set net.ipv4.conf.%s.rp_filter to 2 or 0", e.In, e.In)
+	case errors.Is(err, unix.EINVAL) && table == 0:
+		return fmt.Sprintf("the kernel takes %s by %s for an impossible source", e.From, e.In)
+	}
+	where := "the main table"
+	if table != 0 {
+		where = "table " + tableName(table)
+		routed, known := e.Routed[table]
+		if to.Is4() && known && !routed.IPv4 || to.Is6() && known && !routed.IPv6 {
+			family := "IPv4"
+			if to.Is6() {
+				family = "IPv6"
+			}
+			return fmt.Sprintf("no route to %s in %s, which has no %s route that leads anywhere", to, where, family)
+		}
+	} else if e.Flight.Arrive.Mark&e.Live.Marks.EgressBit() != 0 {
+		return fmt.Sprintf("no rule leads mark %#x to its path's table", e.Flight.Arrive.Mark&e.Live.Marks.Mask)
+	}
+	return fmt.Sprintf("no route to %s in %s", to, where)
+}
+
+// leave tells of the source and the guard, and where the packet goes at last.
+func (e *explainer) leave(path kernel.LivePath) {
+	f := e.Flight
+	r := f.Route
+	if r.Local {
+		e.damagedAway(path, "it is routed to this node itself")
+		return
+	}
+	if f.Forward != nil && f.Forward.Dropped {
+		e.dropped(f.Forward, "when forwarded")
+		return
+	}
+	steered := path.Key.Kind == plan.PathSteer
+	switch nat := f.NAT; {
+	case nat == nil:
+	case nat.Source == e.From:
+		e.step("source", "set "+setOf(kernel.SetSource, e.From), "%s itself: the host gives it the ingress IP", e.From)
+	case nat.Source.IsValid():
+		e.step("source", "set "+setOf(kernel.SetSource, e.From), "%s, the ingress IP", nat.Source)
+	case nat.Masquerade:
+		e.step("source", "set "+setOf(kernel.SetMasqued, e.From), "%s, the address of %s", f.Source, r.Device)
+	default:
+		e.step("source", "set "+setOf(kernel.SetSource, e.From), "none of ours: %s", e.From)
+	}
+	if f.Leave.Dropped {
+		e.step("guard", "chain "+f.Leave.Decided, "drops it")
+		why := "it would leave as " + f.Source.String() + ", which is not planned"
+		if path.Devices != nil && !slices.Contains(path.Devices, r.Device) {
+			why = fmt.Sprintf("it would leave by %s, which is none of %s's (%s)", r.Device, pathName(path.Key), strings.Join(path.Devices, ", "))
+		}
+		e.verdict(Dropped, "dropped: by the guard, since %s", why)
+		return
+	}
+	e.step("guard", "chain guard", "passes")
+	if steered {
+		over := "direct"
+		if link, _ := e.Live.Link(r.Device); link.Name != "" && r.Gateway.IsLinkLocalUnicast() {
+			over = "vxlan"
+		}
+		v := e.verdict(Handed, "handed to host %s (%s: %s)", path.Key.Name, over, way(r))
+		v.Host, v.Device, v.NextHop, v.Table = path.Key.Name, r.Device, r.Gateway, r.Table
+		return
+	}
+	vrf := e.Live.VRF(r.Table)
+	by := way(r)
+	if vrf != "" {
+		by = vrf + ", " + by
+	}
+	v := e.verdict(Leaves, "leaves by %s (%s) as %s", path.Key.Name, by, f.Source)
+	v.Network, v.VRF, v.Table, v.Device, v.NextHop, v.Source = path.Key.Name, vrf, r.Table, r.Device, r.Gateway, f.Source
+	if !f.Source.IsValid() || f.Source == e.From {
+		v.Kind, v.Text = Damaged, fmt.Sprintf("damaged: leaves by %s (%s) with its own address", path.Key.Name, by)
+	}
+}
+
+// dropped gives the verdict that a chain dropped the packet.
+func (e *explainer) dropped(p *kernel.Passage, when string) {
+	why := map[string]string{
+		"no-path": "selected, but without a path here",
+		"exempt":  "it is meant for an ingress IP that no Service took",
+		"between": "a pod of another node, which is not selected here: its node steers it already, or still",
+		"late":    "an answer of a connection that ended with a change",
+		"forward": "it is meant for an ingress IP that no Service took, or is the rest of a connection that ended",
+	}[p.Decided]
+	if why == "" && strings.HasPrefix(p.Decided, "path-") {
+		why = "its connection began on another path"
+	}
+	if why == "" {
+		why = fmt.Sprintf("rule %d of chain %s", p.Rule, p.Decided)
+	}
+	e.step("rules", fmt.Sprintf("chain %s, rule %d", p.Decided, p.Rule), "dropped %s", when)
+	e.verdict(Dropped, "dropped: %s", why)
+}
+
+// compare tells where the daemon wants something else than the kernel has.
+func (e *explainer) compare(selected bool, path kernel.LivePath, hasPath bool) {
+	w := e.Wanted
+	if e.Report == nil || w == nil || !e.Live.Table { // without the table all is otherwise, which is told already
+		return
+	}
+	const soon = ": repaired within 10 s, or see the daemon's log"
+	wanted, has := describe(w.Selected, w.Path), describe(selected, "")
+	if hasPath {
+		has = describe(true, string(path.Key.Kind)+" "+path.Key.Name)
+	}
+	if wanted != has {
+		e.differ("the daemon wants %s to be %s but the kernel has it %s%s", e.From, wanted, has, soon)
+		return
+	}
+	if nat := e.Flight.NAT; nat != nil && w.Selected && w.Source.IsValid() && nat.Source != w.Source {
+		e.differ("the daemon wants %s to leave as %s but the kernel has %s%s", e.From, w.Source, orNone(nat.Source), soon)
+	}
+	if v := e.out.Verdict.Kind; (v == Dropped || v == Damaged) && hasPath && !e.Report.Ready {
+		e.differ("the daemon says that the kernel is not as planned: see its log, or egressway status")
+	}
+}
+
+func orNone(a netip.Addr) string {
+	if !a.IsValid() {
+		return "no source for it"
+	}
+	return a.String()
+}
+
+func describe(selected bool, path string) string {
+	kind, name, _ := strings.Cut(path, " ")
+	switch {
+	case !selected:
+		return "not selected"
+	case path == "":
+		return "selected without a path"
+	case kind == string(plan.PathSteer):
+		return "steered to host " + name
+	}
+	return "sent by network " + name
+}
+
+// known tells of the connections that this pair has already: they go on as they began, where they may.
+func (e *explainer) known(path kernel.LivePath) {
+	for _, k := range e.Flows {
+		f := Flow{Kind: e.out.Verdict.Kind}
+		mark := k.Mark & e.Live.Marks.Mask
+		on := "of none of our paths"
+		if p, ok := e.Live.Path(e.Live.Marks.Path(mark)); ok && mark != 0 {
+			on = "on path " + fmt.Sprint(p.ID) + " (" + pathName(p.Key) + ")"
+			if mark&e.Live.Marks.EgressBit() == 0 {
+				on = "which came in by " + pathName(p.Key)
+			}
+		}
+		f.Text = fmt.Sprintf("%s %s to %s, %s, as %s", e.Proto, k.Src, k.Dst, on, k.Leaves.Addr())
+		switch d := k.Flight.Dropped(); {
+		case d != nil:
+			f.Kind = Dropped
+			f.Text += fmt.Sprintf(": its next packet is dropped (chain %s)", d.Decided)
+		case k.Flight.Route != nil && k.Flight.Route.Err != nil:
+			f.Kind = Dropped
+			f.Text += ": its next packet has no route"
+		case path.ID != 0 && mark == e.Live.Marks.Egress(path.ID):
+			f.Text += ": goes on that way"
+		default:
+			f.Text += ": goes on" + byWay(k.Flight.Route)
+		}
+		e.out.Flows = append(e.out.Flows, f)
+	}
+}
+
+func setOf(kind string, a netip.Addr) string {
+	if a.Is4() {
+		return kind + "4"
+	}
+	return kind + "6"
+}

@@ -1,0 +1,291 @@
+package trace
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// BadInput says which flag cannot be what it is, and what would be right.
+type BadInput struct {
+	Flag, Value, Right string
+}
+
+func (e BadInput) Error() string { return fmt.Sprintf("--%s %s: %s", e.Flag, e.Value, e.Right) }
+
+// Protocols are those that can be asked about, with their numbers.
+var Protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}
+
+func (r *Request) protocol() uint8 {
+	if r.Proto == "icmp" && r.From.Is6() {
+		return unix.IPPROTO_ICMPV6
+	}
+	return Protocols[r.Proto]
+}
+
+// mostFlows is how many connections of a pair are told of.
+const mostFlows = 5
+
+// Gather asks the kernel all that a request needs, into in.
+func (in *Input) Gather(ctx context.Context) (err error) {
+	l := in.Live
+	in.From, in.To = in.From.Unmap(), in.To.Unmap()
+	if in.Ingress, err = l.Lookup(kernel.SetIngress, in.To); err != nil {
+		return err
+	}
+	from, err := in.place(in.From)
+	if err != nil {
+		return err
+	}
+	ingress := in.Ingress.Found || in.IngressWanted != nil
+	switch {
+	case in.Reply && !from.pod:
+		return in.notHere("from", in.From, from)
+	case in.Reply:
+		in.In = from.device
+		return in.gatherInbound(ctx, from.device)
+	case !from.pod && !from.own && (ingress || !from.other):
+		return in.gatherInbound(ctx, "")
+	case !from.pod:
+		return in.notHere("from", in.From, from)
+	}
+	in.In = from.device
+	return in.gatherEgress(ctx)
+}
+
+// place is where an address is, seen from this node.
+type place struct {
+	pod    bool // behind a device of this node
+	own    bool // this node's own
+	other  bool // a pod of another node
+	device string
+	by     string
+}
+
+// place finds out where an address is: a pod of this node is what the main table has on a device that is no uplink, without a
+// next hop, and inside of the pods' ranges where those are known.
+func (in *Input) place(a netip.Addr) (p place, err error) {
+	if link, ok := in.Live.Local(a); ok {
+		return place{own: true, device: link.Name}, nil
+	}
+	r, err := in.Live.Route(kernel.Packet{To: a})
+	if err != nil || r.Err != nil {
+		return p, err
+	}
+	p.device, p.by = r.Device, way(r)
+	guests, err := in.Live.Lookup(kernel.SetGuests, a)
+	if err != nil {
+		return p, err
+	}
+	uplink := slices.ContainsFunc(in.Live.Uplinks, func(u kernel.Uplink) bool { return u.Device == r.Device })
+	p.other = guests.Found
+	p.pod = !r.Gateway.IsValid() && !uplink && !p.other && !in.onLAN(a, r.Device)
+	return p, nil
+}
+
+// onLAN says whether an address is a neighbour's on the device of the main table's default route, by which no pods are.
+func (in *Input) onLAN(a netip.Addr, device string) bool {
+	for _, any := range []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")} {
+		if any.Is4() != a.Is4() {
+			continue
+		}
+		if r, err := in.Live.Route(kernel.Packet{To: any}); err == nil && r.Err == nil && r.Device == device && r.Gateway.IsValid() {
+			pods, err := in.Live.Lookup(kernel.SetPods, a)
+			return err != nil || !pods.Found
+		}
+	}
+	return false
+}
+
+// notHere is the error about an address that is no pod's of this node.
+func (in *Input) notHere(flag string, a netip.Addr, p place) error {
+	right := "an address of a pod on this node, or with --to an ingress IP one outside; it is neither"
+	switch {
+	case p.own:
+		right = "an address of this node itself (" + p.device + "), whose own packets no EgressService selects; a pod's address is needed"
+	case p.other:
+		right = "a pod of another node, which is reached by " + p.by + ": run this command on that node"
+	case in.Reply:
+		right = "no pod of this node; with --reply it is the pod that answers, or leave --reply out and give the client as --from and the ingress IP as --to"
+	case p.by != "":
+		right = "no pod of this node (it is reached by " + p.by + "): give a pod of this node, or as --to an ingress IP"
+	}
+	return BadInput{flag, a.String(), right}
+}
+
+func (in *Input) gatherEgress(ctx context.Context) (err error) {
+	l := in.Live
+	p := kernel.Packet{From: in.From, To: in.To, Proto: in.protocol(), Port: in.Port, In: in.In}
+	if in.Flight, err = l.Fly(p, netip.Addr{}); err != nil {
+		return err
+	}
+	if err := in.routed(in.Flight); err != nil {
+		return err
+	}
+	flows, err := l.Flows(ctx, in.From, func(f kernel.LiveFlow) bool {
+		return f.Dst.Addr() == in.To && f.Proto == p.Proto && (in.Port == 0 || in.Port == f.Dst.Port())
+	}, mostFlows)
+	if err != nil {
+		return err
+	}
+	for _, f := range flows {
+		next := p
+		next.To, next.SourcePort, next.Port = f.Answers, f.Src.Port(), f.Dst.Port()
+		next.Connection = kernel.Connection{Known: f.Answered, DNAT: f.Answers != f.Dst.Addr(), Mark: f.Mark, Source: f.Src.Addr()}
+		flight, err := l.Fly(next, f.Leaves.Addr())
+		if err != nil {
+			return err
+		}
+		in.Flows = append(in.Flows, KnownFlow{f, flight})
+	}
+	return nil
+}
+
+// routed finds out whether the tables that a packet's rules name lead anywhere, where it went nowhere.
+func (in *Input) routed(f *kernel.Flight) error {
+	if f.Route == nil || f.Route.Err == nil {
+		return nil
+	}
+	if in.Routed == nil {
+		in.Routed = map[uint32]plan.Families{}
+	}
+	for _, r := range in.Live.RulesFor(f.Arrive.Mark, in.To.Is6()) {
+		if r.Unreachable {
+			continue
+		}
+		families, err := in.Live.Routed(r.Table)
+		if err != nil {
+			return err
+		}
+		in.Routed[r.Table] = families
+	}
+	return nil
+}
+
+// gatherInbound follows a connection from outside by each network that it may have come in by. device is the pod's that
+// answers; empty: it is not known which does.
+func (in *Input) gatherInbound(ctx context.Context, device string) error {
+	l := in.Live
+	client, to := in.From, in.To
+	if in.Reply {
+		client = in.To
+	}
+	flows, err := l.Flows(ctx, client, func(f kernel.LiveFlow) bool {
+		if f.Proto != in.protocol() || in.Port != 0 && !in.Reply && in.Port != f.Dst.Port() {
+			return false
+		}
+		return in.Reply && f.Answers == in.From || !in.Reply && f.Dst.Addr() == to
+	}, mostFlows)
+	if err != nil {
+		return err
+	}
+	for _, path := range in.candidates(flows) {
+		b := Inbound{Path: path}
+		for _, u := range l.Uplinks {
+			if u.Path == path.ID && (b.Device == "" || l.IsVRF(b.Device)) {
+				b.Device = u.Device
+			}
+		}
+		if b.Device == "" {
+			in.Inbound = append(in.Inbound, b)
+			continue
+		}
+		answers, first := netip.Addr{}, to
+		for _, f := range flows {
+			if l.Marks.Path(f.Mark) == path.ID {
+				b.Known, answers, first = true, f.Answers, f.Dst.Addr()
+			}
+		}
+		if !in.Reply {
+			if b.Arrive, err = l.Arrive(kernel.Packet{From: client, To: to, Proto: in.protocol(), Port: in.Port, In: b.Device, Connection: kernel.Connection{DNAT: true}}); err != nil {
+				return err
+			}
+		}
+		answer := kernel.Packet{
+			From: to, To: client, Proto: in.protocol(), SourcePort: in.Port,
+			Connection: kernel.Connection{Known: true, Reply: true, DNAT: true, Mark: l.Marks.Ingress(path.ID), Source: client},
+		}
+		if in.Reply {
+			answer.From, answer.In = in.From, device
+		} else if answers.IsValid() {
+			if p, err := in.place(answers); err == nil && p.pod {
+				answer.From, answer.In = answers, p.device
+			}
+		}
+		if answer.In == "" {
+			answer.From = netip.Addr{} // whichever pod it is
+			if answer.To.Is4() {
+				answer.From = netip.IPv4Unspecified()
+			} else {
+				answer.From = netip.IPv6Unspecified()
+			}
+		}
+		if b.Answer, err = l.Fly(answer, first); err != nil {
+			return err
+		}
+		if err := in.routed(b.Answer); err != nil {
+			return err
+		}
+		in.Inbound = append(in.Inbound, b)
+	}
+	if in.Inbound == nil {
+		in.Inbound = []Inbound{}
+	}
+	return nil
+}
+
+// wantedPath is the path that the daemon has for a pod that answers; empty: none is known.
+func (in *Input) wantedPath() string {
+	if !in.Reply || in.Wanted == nil {
+		return ""
+	}
+	return in.Wanted.Path
+}
+
+// candidates are the networks that a connection may have come in by: that of its ingress IP, those of connections that are
+// there, or else all that have an uplink here.
+func (in *Input) candidates(flows []kernel.LiveFlow) (all []kernel.LivePath) {
+	l := in.Live
+	var named []string
+	if in.Report != nil && !in.Reply {
+		for i := range in.Report.Services {
+			if s := &in.Report.Services[i]; slices.Contains(s.IngressIPs, in.To) {
+				named = append(named, s.Network)
+			}
+		}
+	}
+	if network, ok := strings.CutPrefix(in.wantedPath(), string(plan.PathNetwork)+" "); ok {
+		named = append(named, network)
+	}
+	of := map[plan.PathID]bool{}
+	for _, f := range flows {
+		if id := l.Marks.Path(f.Mark); id != 0 && f.Mark&l.Marks.EgressBit() == 0 {
+			of[id] = true
+		}
+	}
+	for _, p := range l.Paths {
+		if p.Key.Kind != plan.PathNetwork {
+			continue
+		}
+		switch {
+		case len(named) > 0:
+			if slices.Contains(named, p.Key.Name) {
+				all = append(all, p)
+			}
+		case len(of) > 0:
+			if of[p.ID] {
+				all = append(all, p)
+			}
+		case slices.ContainsFunc(l.Uplinks, func(u kernel.Uplink) bool { return u.Path == p.ID }):
+			all = append(all, p)
+		}
+	}
+	return all
+}

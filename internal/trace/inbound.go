@@ -1,0 +1,216 @@
+package trace
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/status"
+)
+
+// inbound tells of a connection from outside to an ingress IP, or to a pod behind one, and of its replies.
+func (e *explainer) inbound() {
+	service := e.behind()
+	if !e.Reply && !e.ingress(service) {
+		return
+	}
+	if len(e.Inbound) == 0 {
+		e.verdict(Unselected, "no network of this node has an uplink: such a connection comes and is answered by the main table, and nothing of ours meets it")
+		return
+	}
+	var ways, wrong []string
+	var first *Verdict
+	for i := range e.Inbound {
+		b := &e.Inbound[i]
+		v := e.comes(b)
+		if v.Kind == Leaves {
+			ways = append(ways, v.Text)
+			if first == nil {
+				first = v
+			}
+		} else {
+			wrong = append(wrong, v.Text)
+			if len(e.Inbound) == 1 {
+				e.out.Verdict = *v
+			}
+		}
+	}
+	switch {
+	case first != nil && len(ways) == 1:
+		e.out.Verdict = *first
+		e.out.Verdict.Text = "replies leave " + ways[0]
+	case first != nil:
+		e.out.Verdict = Verdict{Kind: Leaves, Text: "replies leave by the network that the connection came in by: " + strings.Join(ways, "; or ")}
+	case len(e.Inbound) > 1:
+		e.verdict(Dropped, "%s", strings.Join(wrong, "; "))
+	}
+	if service != nil && !e.Reply && !e.here(service) {
+		e.elsewhere(service)
+	}
+}
+
+// behind is the EgressService whose ingress IP is asked for; nil: none is known.
+func (e *explainer) behind() *status.Service {
+	if e.Report == nil {
+		return nil
+	}
+	for i := range e.Report.Services {
+		if s := &e.Report.Services[i]; slices.Contains(s.IngressIPs, e.To) {
+			e.out.Services = append(e.out.Services, s.Namespace+"/"+s.Name)
+		}
+	}
+	for i := range e.Report.Services {
+		if s := &e.Report.Services[i]; slices.Contains(s.IngressIPs, e.To) {
+			return s
+		}
+	}
+	return nil
+}
+
+// ingress tells what the destination is; false: no ingress IP, and the walk ends here.
+func (e *explainer) ingress(service *status.Service) bool {
+	of := ""
+	if service != nil {
+		of = fmt.Sprintf(", of %s, network %s", oneOf(e.out.Services), service.Network)
+	}
+	switch {
+	case e.Ingress.Found:
+		e.step("ingress IP", "set "+e.Ingress.Set, "yes%s", of)
+	case service != nil:
+		e.step("ingress IP", "set "+e.Ingress.Set, "not in the kernel, but one%s", strings.TrimPrefix(of, ","))
+		if e.IngressWanted != nil {
+			e.differ("the daemon wants %s to be known as an ingress IP but the kernel does not have it: repaired within 10 s, or see the daemon's log", e.To)
+		}
+		if len(e.Inbound) == 0 || e.IngressWanted != nil {
+			e.verdict(Damaged, "damaged: %s is an ingress IP%s, but the kernel of this node does not know it", e.To, strings.TrimPrefix(of, ","))
+			return false
+		}
+	default:
+		e.step("ingress IP", "set "+e.Ingress.Set, "no: %s is no ingress IP of an EgressService", e.To)
+		e.verdict(Dropped, "nobody's: %s is no ingress IP that this node knows; nothing of ours is done about it", e.To)
+		return false
+	}
+	if service != nil {
+		e.announced(service)
+	}
+	return true
+}
+
+// announced tells whether routers know of the address by this node.
+func (e *explainer) announced(s *status.Service) {
+	switch {
+	case slices.Contains(s.Announced, e.To) && s.Standby == e.Report.Node && s.Host != e.Report.Node:
+		e.step("announced", "egressway status", "by this node as standby: routers prefer host %s", s.Host)
+	case slices.Contains(s.Announced, e.To):
+		e.step("announced", "egressway status", "by this node in %s", s.Network)
+	case s.Host == "":
+		e.step("announced", "egressway status", "by nobody: the service has no host")
+	default:
+		e.step("announced", "egressway status", "not by this node: host is %s", s.Host)
+	}
+}
+
+// here says whether this node is where routers send the address to.
+func (e *explainer) here(s *status.Service) bool { return slices.Contains(s.Announced, e.To) }
+
+func (e *explainer) elsewhere(s *status.Service) {
+	if s.Host == "" {
+		e.verdict(Dropped, "not announced: EgressService %s/%s has no host, so no router has a way to %s", s.Namespace, s.Name, e.To)
+		return
+	}
+	e.verdict(Elsewhere, "not announced by this node: routers send it to host %s; ask there", s.Host)
+	e.out.Verdict.Host = s.Host
+}
+
+// comes tells of a connection by one network.
+func (e *explainer) comes(b *Inbound) *Verdict {
+	name := b.Path.Key.Name
+	m := e.Live.Marks
+	bad := func(k Kind, format string, args ...any) *Verdict {
+		return &Verdict{Kind: k, Network: name, Text: fmt.Sprintf(format, args...)}
+	}
+	if b.Device == "" { // the default network: it has no uplinks of ours
+		e.step("comes in", "set uplinks", "by network %s: by the main table, nothing of ours meets it; replies leave as any packet of this node", name)
+		return &Verdict{Kind: Leaves, Network: name, Text: "by the main table (network " + name + ")"}
+	}
+	known := ""
+	if b.Known {
+		known = "; there is such a connection"
+	}
+	if b.Arrive != nil {
+		if b.Arrive.Dropped {
+			e.step("comes in", "chain "+b.Arrive.Decided, "by network %s (%s): dropped", name, b.Device)
+			return bad(Dropped, "dropped when it comes in by %s: rule %d of chain %s", name, b.Arrive.Rule, b.Arrive.Decided)
+		}
+		if b.Arrive.ConnectionMark&m.Mask != m.Ingress(b.Path.ID) {
+			e.step("comes in", "set uplinks", "by network %s (%s): its connection is not marked with it", name, b.Device)
+			return bad(Damaged, "damaged: what comes in by %s is not known as such, so its replies leave by the main table", name)
+		}
+		e.step("comes in", fmt.Sprintf("chain %s, ct mark %#x", b.Arrive.Decided, b.Arrive.ConnectionMark&m.Mask), "by network %s (%s); its Service's DNAT, the CNI's or kube-proxy's, chooses the pod%s", name, b.Device, known)
+		if l, ok := b.Arrive.LookedUp(kernel.SetStrays); ok && l.Found {
+			if p, ok := e.Live.Path(l.PathValue()); ok {
+				e.step("stray", "set "+l.Set, "what is of no connection here goes on to %s", pathName(p.Key))
+			}
+		}
+	}
+	f := b.Answer
+	if f == nil {
+		return bad(Dropped, "no reply was followed")
+	}
+	if f.Arrive.Dropped {
+		return bad(Dropped, "replies to what came in by %s are dropped: rule %d of chain %s", name, f.Arrive.Rule, f.Arrive.Decided)
+	}
+	if f.Arrive.Mark&m.Mask != m.Egress(b.Path.ID) {
+		e.step("reply", "set replies, ct mark", "is not led back to network %s", name)
+		return bad(Damaged, "damaged: replies to what came in by %s are not led back there", name)
+	}
+	e.step("reply", fmt.Sprintf("chain %s, mark %#x", f.Arrive.Decided, f.Arrive.Mark&m.Mask), "goes back by network %s", name)
+	e.Flight = f
+	if !e.backTo(f, b.Path) {
+		return bad(Dropped, "dropped: %s", e.unreached(e.tableOf(f.Arrive.Mark)))
+	}
+	if d := f.Dropped(); d != nil {
+		e.step("guard", "chain "+d.Decided, "drops it")
+		return bad(Dropped, "dropped: replies would leave by %s, rule %d of chain %s", way(f.Route), d.Rule, d.Decided)
+	}
+	e.step("guard", "chain guard", "passes")
+	vrf := e.Live.VRF(f.Route.Table)
+	by := way(f.Route)
+	if vrf != "" {
+		by = vrf + ", " + by
+	}
+	text := fmt.Sprintf("by %s (%s)", name, by)
+	if source := e.answersAs(); source.IsValid() {
+		text += " as " + source.String()
+	}
+	return &Verdict{
+		Kind: Leaves, Text: text, Network: name, VRF: vrf, Table: f.Route.Table, Device: f.Route.Device, NextHop: f.Route.Gateway, Source: e.answersAs(),
+	}
+}
+
+// answersAs is the source that the client sees.
+func (e *explainer) answersAs() netip.Addr {
+	if e.Reply {
+		return netip.Addr{}
+	}
+	return e.To
+}
+
+// backTo tells of a reply's rule and route.
+func (e *explainer) backTo(f *kernel.Flight, path kernel.LivePath) bool {
+	to := e.To
+	e.To = f.Packet.To // the steps tell of the reply
+	defer func() { e.To = to }()
+	return e.route(kernel.LivePath{ID: path.ID, Key: path.Key})
+}
+
+func (e *explainer) tableOf(mark uint32) uint32 {
+	for _, r := range e.Live.RulesFor(mark, e.To.Is6()) {
+		if !r.Unreachable {
+			return r.Table
+		}
+	}
+	return 0
+}

@@ -1,0 +1,351 @@
+package trace
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/status"
+	"github.com/egressway/egressway/internal/text"
+)
+
+var (
+	addr    = netip.MustParseAddr
+	pod     = addr("10.244.1.11")
+	outside = addr("198.51.100.10")
+	ingress = addr("192.0.2.10")
+)
+
+// node is a node with network red on eth2 of vrf-red, blue without uplinks' routes, and host b.
+func node() *kernel.Live {
+	rule := func(priority int, mark, mask, table uint32, unreachable bool) kernel.LiveRule {
+		return kernel.LiveRule{Rule: plan.Rule{Priority: priority, Mark: mark, Mask: mask, Table: table, Unreachable: unreachable}}
+	}
+	return &kernel.Live{
+		Table: true, Owner: 77, Marks: plan.Marks{Mask: 0x3f00, Priority: 700},
+		Paths: []kernel.LivePath{
+			{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "default"}},
+			{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}, Devices: []string{"eth2", "vrf-red"}},
+			{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Devices: []string{"eth1"}},
+		},
+		Rules: []kernel.LiveRule{
+			rule(700, 0x1f00, 0x3f00, 254, false), rule(701, 0x2200, 0x3f00, 1001, false), rule(701, 0x2300, 0x3f00, 794603, false),
+			rule(798, 0x1f00, 0x3f00, 0, true), rule(799, 0x2000, 0x2000, 0, true),
+		},
+		Links:   []plan.Link{{Name: "vrf-red", VRFTable: 1001}, {Name: "eth1"}, {Name: "eth2", Master: "vrf-red"}, {Name: "cni0"}},
+		Uplinks: []kernel.Uplink{{Device: "eth2", Path: 2}, {Device: "vrf-red", Path: 2}},
+	}
+}
+
+func report() *status.Report {
+	return &status.Report{Node: "a", Ready: true, Services: []status.Service{
+		{Namespace: "shop", Name: "web", Network: "red", Host: "a", IngressIPs: []netip.Addr{ingress}, Announced: []netip.Addr{ingress}, Local: 1},
+		{Namespace: "shop", Name: "api", Network: "red", Host: "b", Standby: "c", IngressIPs: []netip.Addr{addr("192.0.2.11")}, Local: 1},
+		{Namespace: "shop", Name: "lost", Network: "red", IngressIPs: []netip.Addr{addr("192.0.2.12")}, Local: 1},
+	}}
+}
+
+// selected is what prerouting does to a selected pod's packet.
+func selected(value string, mark uint32) *kernel.Passage {
+	return &kernel.Passage{
+		Chain: "prerouting", Decided: "path-" + value, Mark: mark, ConnectionMark: mark,
+		Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String(), Found: true, Value: value}, {Set: "cluster4", Key: outside.String()}},
+	}
+}
+
+func byRed() *kernel.Route {
+	return &kernel.Route{Table: 1001, Prefix: netip.MustParsePrefix("0.0.0.0/0"), Gateway: addr("10.1.0.1"), Device: "eth2", Protocol: kernel.RouteProtocol, Legs: 2}
+}
+
+func passed(chain string) *kernel.Passage { return &kernel.Passage{Chain: chain} }
+
+// onHost is a packet that leaves as it should.
+func onHost() *kernel.Flight {
+	return &kernel.Flight{
+		Packet: kernel.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: byRed(), Forward: passed("forward"),
+		NAT: &kernel.Passage{Chain: "nat", Source: ingress}, Leave: passed("guard"), Source: ingress,
+	}
+}
+
+func input(f *kernel.Flight) *Input {
+	return &Input{
+		Request: Request{From: pod, To: outside, Proto: "tcp"}, Live: node(), In: "cni0", Flight: f, Report: report(),
+		Ingress: kernel.Lookup{Set: "ingress4"}, Wanted: &status.Address{Address: pod, Selected: true, Path: "network red", Source: ingress},
+	}
+}
+
+func TestExplain(t *testing.T) {
+	without := func(in *Input, wanted *status.Address) *Input { in.Wanted = wanted; return in }
+	steered := func() *kernel.Flight {
+		f := onHost()
+		f.Arrive = selected("3", 0x2300)
+		f.Route = &kernel.Route{Table: 794603, Gateway: addr("10.0.0.12"), Device: "eth1", Protocol: kernel.RouteProtocol, Legs: 1}
+		f.NAT.Source, f.Source = pod, pod
+		return f
+	}
+	unreached := func(err error) *kernel.Flight {
+		return &kernel.Flight{Packet: kernel.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: &kernel.Route{Err: err}}
+	}
+	unselected := func() *kernel.Flight {
+		return &kernel.Flight{
+			Packet:  kernel.Packet{From: pod, To: outside, In: "cni0"},
+			Arrive:  &kernel.Passage{Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String()}}},
+			Route:   &kernel.Route{Table: 254, Gateway: addr("10.0.0.1"), Device: "eth1", Protocol: unix.RTPROT_STATIC, Legs: 1},
+			Forward: passed("forward"), NAT: passed("nat"), Leave: passed("guard"), Source: pod,
+		}
+	}
+	exempt := func(to string, l kernel.Lookup) *Input {
+		in := input(&kernel.Flight{
+			Packet: kernel.Packet{From: pod, To: addr(to), In: "cni0"},
+			Arrive: &kernel.Passage{Decided: "exempt", Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String(), Found: true, Value: "2"}, l}},
+			Route:  &kernel.Route{Table: 254, Device: "eth1"},
+		})
+		in.To = addr(to)
+		return in
+	}
+	for name, test := range map[string]struct {
+		in       *Input
+		edit     func(*Input)
+		kind     Kind
+		verdict  string
+		services string
+		differs  string
+		damage   string
+		step     string // that is among the steps
+	}{
+		"leaves": {
+			in: input(onHost()), kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10", services: "shop/web",
+			step: "0.0.0.0/0 via 10.1.0.1 by eth2, table 1001 (vrf-red), learned from a peer, one of 2 next hops, by flow",
+		},
+		"without a daemon": {
+			in: input(onHost()), edit: func(in *Input) { in.Report, in.Wanted, in.Silent, in.Live.Owner = nil, nil, "no daemon answers", 0 },
+			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10", step: "there, nobody's: no daemon runs, what the last one made goes on",
+		},
+		"handed": {
+			in:   without(input(steered()), &status.Address{Selected: true, Path: "steer b", Source: pod}),
+			kind: Handed, verdict: "handed to host b (direct: eth1 via 10.0.0.12)", services: "shop/api",
+		},
+		"handed by the tunnel": {
+			in: without(input(steered()), &status.Address{Selected: true, Path: "steer b", Source: pod}),
+			edit: func(in *Input) {
+				in.Flight.Route.Gateway, in.Flight.Route.Device, in.Live.Links[1].Name = addr("fe80::1"), "egressway", "egressway"
+			},
+			kind: Handed, verdict: "handed to host b (vxlan: egressway via fe80::1)", services: "shop/api",
+		},
+		"masqueraded": {
+			in: without(input(onHost()), &status.Address{Selected: true, Path: "network red"}),
+			edit: func(in *Input) {
+				in.Flight.NAT, in.Flight.Source = &kernel.Passage{Masquerade: true}, addr("10.1.0.11")
+			},
+			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 10.1.0.11", step: "10.1.0.11, the address of eth2",
+		},
+		"no route": {
+			in: input(unreached(unix.ENETUNREACH)), kind: Dropped, verdict: "dropped: no route to 198.51.100.10 in table 1001", services: "shop/web",
+		},
+		"no route at all": {
+			in: input(unreached(unix.ENETUNREACH)), edit: func(in *Input) { in.Routed = map[uint32]plan.Families{1001: {IPv6: true}} }, kind: Dropped,
+			verdict: "dropped: no route to 198.51.100.10 in table 1001, which has no IPv4 route that leads anywhere", services: "shop/web",
+		},
+		"no rule": {
+			in: input(unreached(unix.ENETUNREACH)), edit: func(in *Input) { in.Live.Rules = in.Live.Rules[3:] }, kind: Dropped, services: "shop/web",
+			verdict: "dropped: no rule leads mark 0x2200 to its path's table", step: "799: mark 0x2000/0x2000 to unreachable: the rule to the path's table is missing",
+		},
+		"reverse path filter": {
+			in: input(unreached(unix.EXDEV)), kind: Dropped, services: "shop/web",
+			verdict: "dropped: the reverse path filter of cni0 drops it: set net.ipv4.conf.cni0.rp_filter to 2 or 0",
+		},
+		"guard": {
+			in: input(onHost()), edit: func(in *Input) {
+				in.Flight.Leave = &kernel.Passage{Chain: "guard", Dropped: true, Decided: "guard-2"}
+				in.Flight.Route.Device = "eth1"
+			},
+			kind: Dropped, verdict: "dropped: by the guard, since it would leave by eth1, which is none of network red's (eth2, vrf-red)", services: "shop/web",
+		},
+		"no path": {
+			in: input(&kernel.Flight{
+				Packet: kernel.Packet{From: pod, To: outside},
+				Arrive: &kernel.Passage{Dropped: true, Decided: "no-path", Lookups: []kernel.Lookup{{Set: "egress4", Found: true, Value: "0"}, {Set: "cluster4"}}},
+			}),
+			edit: func(in *Input) { in.Wanted.Path = "" }, kind: Dropped,
+			verdict: "dropped: 10.244.1.11 is selected but has no path on this node: there is no host for it, or its network is not usable here",
+		},
+		"not selected": {
+			in: without(input(unselected()), &status.Address{}), kind: Unselected,
+			verdict: "not selected: as any pod of this node, by the main table and the CNI's masquerade (eth1 via 10.0.0.1)",
+		},
+		"not selected, but wanted": {
+			in: input(unselected()), kind: Unselected,
+			verdict: "not selected: as any pod of this node, by the main table and the CNI's masquerade (eth1 via 10.0.0.1)",
+			differs: "the daemon wants 10.244.1.11 to be sent by network red but the kernel has it not selected: repaired within 10 s, or see the daemon's log",
+		},
+		"another source than wanted": {
+			in: input(onHost()), edit: func(in *Input) { in.Wanted.Source = addr("192.0.2.99") }, kind: Leaves, services: "shop/web",
+			verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10",
+			differs: "the daemon wants 10.244.1.11 to leave as 192.0.2.99 but the kernel has 192.0.2.10: repaired within 10 s, or see the daemon's log",
+		},
+		"table missing": {
+			in: input(unselected()), edit: func(in *Input) {
+				in.Live.Table, in.Live.Damage, in.Flight.Arrive.Lookups = false, []string{"nftables table inet egressway is missing although rules of ours are there"}, nil
+			},
+			kind: Damaged, verdict: "damaged: nftables table inet egressway is missing, so 10.244.1.11 goes as any pod of this node, by eth1 via 10.0.0.1",
+			differs: "the daemon wants nftables table inet egressway but the kernel has none: made anew within 10 s, or see the daemon's log",
+			damage:  "nftables table inet egressway is missing although rules of ours are there",
+		},
+		"prerouting flushed": {
+			in: without(input(unselected()), &status.Address{}), edit: func(in *Input) { in.Flight.Arrive.Lookups = nil },
+			kind: Damaged, verdict: "damaged: no rule looks 10.244.1.11 up, so it goes as any pod of this node, by eth1 via 10.0.0.1",
+		},
+		"not marked": {
+			in: input(onHost()), edit: func(in *Input) { in.Flight.Arrive.Mark = 0 }, kind: Damaged, services: "shop/web",
+			verdict: "damaged: our rules do not mark it, so it should go by network red but goes by eth2 via 10.1.0.1 (table 1001)",
+		},
+		"own source": {
+			in: input(onHost()), edit: func(in *Input) { in.Flight.NAT, in.Flight.Source = passed("nat"), pod }, kind: Damaged,
+			verdict: "damaged: leaves by red (vrf-red, eth2 via 10.1.0.1) with its own address", services: "shop/web",
+			differs: "the daemon wants 10.244.1.11 to leave as 192.0.2.10 but the kernel has no source for it: repaired within 10 s, or see the daemon's log",
+		},
+		"in the cluster": {
+			in: exempt("10.244.2.7", kernel.Lookup{Set: "cluster4", Found: true, Value: "10.244.0.0/16"}), kind: Cluster, services: "shop/web",
+			verdict: "stays in the cluster: 10.244.2.7 is in 10.244.0.0/16, which is never steered nor given another source",
+		},
+		"this node's own": {
+			in: exempt("10.0.0.11", kernel.Lookup{Set: "cluster4"}), kind: Cluster, services: "shop/web",
+			verdict: "stays in the cluster: 10.0.0.11 is this node's own or no unicast address",
+		},
+		"an ingress IP": {
+			in:   exempt("192.0.2.10", kernel.Lookup{Set: "cluster4"}),
+			edit: func(in *Input) { in.Ingress.Found = true }, kind: Cluster, services: "shop/web",
+			verdict: "stays in the cluster: 192.0.2.10 is an ingress IP, which its Service takes; where none does, the packet is dropped",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.edit != nil {
+				test.edit(test.in)
+			}
+			r := Explain(test.in)
+			require.Equal(t, test.verdict, r.Verdict.Text)
+			require.Equal(t, test.kind, r.Verdict.Kind)
+			require.Equal(t, test.services, strings.Join(r.Services, " "))
+			require.Equal(t, test.differs, strings.Join(r.Differences, " "))
+			require.Equal(t, test.damage, strings.Join(r.Damage, " "))
+			require.Equal(t, test.kind != Dropped && test.kind != Damaged && test.damage == "", r.Fine())
+			if test.step != "" {
+				var steps []string
+				for _, s := range r.Steps {
+					steps = append(steps, s.Found)
+				}
+				require.Contains(t, steps, test.step)
+			}
+		})
+	}
+}
+
+// fromOutside is a connection from a client to an ingress IP by red, and its reply.
+func fromOutside() *Input {
+	answer := onHost()
+	answer.Packet = kernel.Packet{From: addr("0.0.0.0"), To: outside}
+	answer.Arrive = &kernel.Passage{Decided: "reply-2", Mark: 0x2200, ConnectionMark: 0x0200}
+	answer.NAT, answer.Source = nil, ingress
+	return &Input{
+		Request: Request{From: outside, To: ingress, Proto: "tcp", Port: 80}, Live: node(), Report: report(),
+		Ingress: kernel.Lookup{Set: "ingress4", Found: true},
+		Inbound: []Inbound{{
+			Path: node().Paths[1], Device: "eth2", Arrive: &kernel.Passage{Decided: "from-2", Mark: 0x1f00, ConnectionMark: 0x0200}, Answer: answer,
+		}},
+	}
+}
+
+func TestExplainInbound(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit    func(*Input)
+		kind    Kind
+		verdict string
+		step    string
+	}{
+		"to the host": {kind: Leaves, verdict: "replies leave by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10", step: "by this node in red"},
+		"without a daemon": {
+			edit: func(in *Input) { in.Report = nil }, kind: Leaves, verdict: "replies leave by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10", step: "yes",
+		},
+		"not announced here": {
+			edit: func(in *Input) { in.To = addr("192.0.2.11") }, kind: Elsewhere,
+			verdict: "not announced by this node: routers send it to host b; ask there", step: "not by this node: host is b",
+		},
+		"without a host": {
+			edit: func(in *Input) { in.To = addr("192.0.2.12") }, kind: Dropped,
+			verdict: "not announced: EgressService shop/lost has no host, so no router has a way to 192.0.2.12", step: "by nobody: the service has no host",
+		},
+		"nobody's": {
+			edit: func(in *Input) { in.To, in.Ingress.Found = addr("192.0.2.99"), false }, kind: Dropped,
+			verdict: "nobody's: 192.0.2.99 is no ingress IP that this node knows; nothing of ours is done about it",
+		},
+		"not in the kernel": {
+			edit: func(in *Input) { in.Ingress.Found, in.IngressWanted = false, &status.Address{Ingress: true} }, kind: Damaged,
+			verdict: "damaged: 192.0.2.10 is an ingress IP of EgressService shop/web, network red, but the kernel of this node does not know it",
+		},
+		"replies go astray": {
+			edit: func(in *Input) { in.Inbound[0].Answer.Arrive.Mark = 0 }, kind: Damaged,
+			verdict: "damaged: replies to what came in by red are not led back there",
+		},
+		"dropped": {
+			edit: func(in *Input) { in.Inbound[0].Arrive = &kernel.Passage{Dropped: true, Decided: "from-2", Rule: 9} }, kind: Dropped,
+			verdict: "dropped when it comes in by red: rule 9 of chain from-2",
+		},
+		"no way back": {
+			edit: func(in *Input) { in.Inbound[0].Answer.Route = &kernel.Route{Err: unix.ENETUNREACH} }, kind: Dropped,
+			verdict: "dropped: no route to 198.51.100.10 in table 1001",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := fromOutside()
+			if test.edit != nil {
+				test.edit(in)
+			}
+			r := Explain(in)
+			require.Equal(t, test.verdict, r.Verdict.Text)
+			require.Equal(t, test.kind, r.Verdict.Kind)
+			if test.step != "" {
+				var steps []string
+				for _, s := range r.Steps {
+					steps = append(steps, s.Found)
+				}
+				require.Contains(t, strings.Join(steps, "\n"), test.step)
+			}
+		})
+	}
+}
+
+func TestWriteText(t *testing.T) {
+	in := input(onHost())
+	in.Flows = []KnownFlow{{
+		LiveFlow: kernel.LiveFlow{Src: netip.AddrPortFrom(pod, 40000), Dst: netip.AddrPortFrom(outside, 80), Leaves: netip.AddrPortFrom(ingress, 40000), Mark: 0x2200},
+		Flight:   onHost(),
+	}}
+	var out bytes.Buffer
+	require.NoError(t, Explain(in).WriteText(&out, text.Colours{}))
+	require.Equal(t, `10.244.1.11 to 198.51.100.10, tcp, on node a
+
+  1.  rules        there, owned by the daemon                                                                              (nft table inet egressway)
+  2.  comes in     by cni0                                                                                                 (route to 10.244.1.11)
+  3.  selected     yes, path 2: network red, EgressService shop/web                                                        (set egress4: 10.244.1.11 : 2)
+  4.  destination  outside of the cluster                                                                                  (set cluster4)
+  5.  mark         0x2200/0x3f00: egress by path 2                                                                         (chain path-2)
+  6.  rule         701: mark 0x2200/0x3f00 to table 1001                                                                   (ip rule)
+  7.  route        0.0.0.0/0 via 10.1.0.1 by eth2, table 1001 (vrf-red), learned from a peer, one of 2 next hops, by flow  (ip route get 198.51.100.10 from 10.244.1.11 iif cni0 mark 0x2200)
+  8.  source       192.0.2.10, the ingress IP                                                                              (set source4)
+  9.  guard        passes                                                                                                  (chain guard)
+
+Connections that are there:
+  tcp 10.244.1.11:40000 to 198.51.100.10:80, on path 2 (network red), as 192.0.2.10: goes on that way
+
+=> leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10
+`, out.String())
+	out.Reset()
+	require.NoError(t, Explain(in).WriteText(&out, text.AlwaysColours()))
+	require.Contains(t, out.String(), "\x1b[32m=> leaves by red")
+}
