@@ -54,9 +54,10 @@ bin/chaos:
 bin/bench-packets:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/bench/packets
 
-generate: ## write deepcopy functions and the CRD anew
-	$(GO) generate ./api/...
+generate: ## write deepcopy functions, the CRD and the tables of docs/configuration.md anew
+	$(GO) generate ./api/... ./internal/config
 	cp config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
+	deploy/prometheus/prometheusrule.sh
 
 lint: $(TOOLS)/golangci-lint-$(LINTER) ## golangci-lint; .golangci.yml has the rules, import directions among them
 	$< run ./...
@@ -71,7 +72,7 @@ $(TOOLS)/golangci-lint-$(LINTER):
 	GOBIN=$(TOOLS)/build CGO_ENABLED=0 nice $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTER)
 	mv $(TOOLS)/build/golangci-lint $@
 
-tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) ## build helm and kustomize for the tests of deploy, once
+tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) $(TOOLS)/promtool ## build helm and kustomize, and fetch promtool, for the tests of deploy, once
 
 # Programs from the Go module proxy, kept with their version in the name.
 $(TOOLS)/helm-%:
@@ -82,6 +83,15 @@ $(TOOLS)/kustomize-%:
 
 $(TOOLS)/ko-%:
 	$(call install,ko,github.com/google/ko@$*)
+
+# Debian's, out of its package, which would start a server: "go install" takes no module that replaces others, as that of Prometheus does.
+$(TOOLS)/promtool:
+	@echo "fetching promtool from Debian's package prometheus, once"
+	mkdir -p $(TOOLS)/build
+	cd $(TOOLS)/build && rm -f prometheus_*.deb && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; }
+	dpkg-deb --fsys-tarfile $(TOOLS)/build/prometheus_*.deb | tar -xO ./usr/bin/promtool >$(TOOLS)/build/promtool
+	chmod 755 $(TOOLS)/build/promtool && rm $(TOOLS)/build/prometheus_*.deb
+	mv $(TOOLS)/build/promtool $@
 
 define install
 	@echo "building $(@F), once"
@@ -131,3 +141,41 @@ bench-packets: bin/bench-packets ## what a packet costs on this machine's kernel
 
 clean: ## remove what was built here; the caches under ~/.cache stay
 	rm -rf bin dist
+
+# A fuzz target each: its package and its name.
+FUZZ = bgp:FuzzUpdate bfd:FuzzPacket cluster/manifests:FuzzRead config:FuzzParse flows:FuzzRecords plan:FuzzBuild plan:FuzzInvariants speaker:FuzzMessages status:FuzzRequest
+
+.PHONY: fuzz
+fuzz: ## feed every parser with anything, each for TIME=30s; what is found stays in testdata/fuzz
+	@for f in $(FUZZ); do \
+		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$${f#*:}\$$" -fuzztime $(or $(TIME),30s) ./internal/$${f%:*} || failed="$$failed $$f"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+GOVULNCHECK := v1.9.0
+
+$(TOOLS)/govulncheck-%:
+	$(call install,govulncheck,golang.org/x/vuln/cmd/govulncheck@$*)
+
+# The same source gives the same bytes, wherever it is built: no paths, no clock, and the version is given.
+RELEASE = CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X main.version=$(VERSION)'
+
+.PHONY: release reproducible vulnerabilities
+release: ## dist/release: programs for amd64 and arm64, the modules that each is made of, their SHA-256
+	rm -rf dist/release && mkdir -p dist/release
+	@for arch in amd64 arm64; do \
+		$(call RELEASE,$$arch) -o dist/release/egressway-linux-$$arch ./cmd/egressway && \
+		(cd dist/release && $(GO) version -m egressway-linux-$$arch > egressway-linux-$$arch.modules.txt) || exit 1; \
+	done
+	cd dist/release && sha256sum egressway-* > SHA256SUMS && cat SHA256SUMS
+
+reproducible: ## build in two folders, and compare every byte
+	@set -e; here=$$(mktemp -d); there=$$(mktemp -d); trap 'rm -rf "$$here" "$$there"' EXIT; \
+	mkdir "$$there/elsewhere"; git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do [ ! -f "$$f" ] || printf '%s\0' "$$f"; done | tar --null -T - -cf - | tar -xf - -C "$$there/elsewhere"; \
+	for arch in amd64 arm64; do \
+		$(call RELEASE,$$arch) -o "$$here/$$arch" ./cmd/egressway; \
+		(cd "$$there/elsewhere" && GOCACHE="$$there/cache" && export GOCACHE && $(call RELEASE,$$arch) -o "$$there/$$arch" ./cmd/egressway); \
+		cmp "$$here/$$arch" "$$there/$$arch"; echo "$$arch: the same, $$(sha256sum < "$$here/$$arch" | cut -c1-16)"; \
+	done
+
+vulnerabilities: $(TOOLS)/govulncheck-$(GOVULNCHECK) ## known vulnerabilities in what is called; asks vuln.go.dev
+	$< ./...

@@ -41,10 +41,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		st.families = bothSpeak(now.LocalCap, now.RemoteCap)
 		s.log.Info("BGP session established", "peer", nameOf(p), "asn", now.PeerASN)
 	case now.SessionState != bgp.BGP_FSM_ESTABLISHED:
-		switch {
-		case st.overLimit:
-			st.lastError = tooManyPrefixes
-		case now.DisconnectMessage != "" && now.SessionState == bgp.BGP_FSM_IDLE:
+		if !st.overLimit && now.DisconnectMessage != "" && now.SessionState == bgp.BGP_FSM_IDLE {
 			st.lastError = now.DisconnectMessage
 		}
 		if before == bgp.BGP_FSM_ESTABLISHED {

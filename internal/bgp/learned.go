@@ -78,7 +78,8 @@ func keep(paths []candidate, f func(candidate) bool) []candidate {
 	return out
 }
 
-// newCandidate reads a path learned from peer; false when it has no usable next hop.
+// newCandidate reads a path learned from peer; false when it has no usable next hop, or went through our AS already
+// (RFC 4271, 9.1.2).
 func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, bool) {
 	c := candidate{localPref: defaultLocalPref, internal: p.PeerASN == localASN, stale: p.Stale}
 	var gateway, linkLocal netip.Addr
@@ -89,7 +90,11 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 		case *bgp.PathAttributeAsPath:
 			for _, segment := range a.Value {
 				c.asLen += segment.ASLen()
-				if as := segment.GetAS(); c.firstAS == 0 && len(as) > 0 {
+				as := segment.GetAS()
+				if slices.Contains(as, localASN) {
+					return c, false
+				}
+				if c.firstAS == 0 && len(as) > 0 {
 					c.firstAS = as[0]
 				}
 			}

@@ -54,7 +54,7 @@ func (s *speaker) sent() (n int) {
 // limit ends the sessions with peers that send more routes of a family than they may. It stays so until the session's
 // configuration is another one.
 func (s *speaker) limit(ctx context.Context) error {
-	// Routes that hold our own AS are kept by GoBGP, but no event tells of them.
+	// GoBGP keeps routes of which no event tells: those whose AS path holds our AS more than ownASNMost times.
 	all := time.Since(s.recounted) > recountEvery
 	if all {
 		s.recounted = time.Now()
@@ -72,17 +72,13 @@ func (s *speaker) limit(ctx context.Context) error {
 		s.countOf(addr.String())
 		s.mu.Lock()
 		st, most := s.states[addr], int(s.peers[addr].MaxPrefixes)
-		over := st != nil && most > 0 && max(st.received.counted[0], st.received.counted[1]) > most
-		if over {
-			st.overLimit, st.lastError = true, tooManyPrefixes
-			s.changed((*outdated).addAll)
-		}
+		over := st != nil && most > 0 && !st.overLimit && max(st.received.counted[0], st.received.counted[1]) > most
 		s.mu.Unlock()
 		if !over {
 			continue
 		}
-		if err := s.server.DisablePeer(ctx, &api.DisablePeerRequest{Address: addr.String(), Communication: "too many prefixes"}); err != nil {
-			return fmt.Errorf("end the session with peer %s, which sends more than %d routes: %w", addr, most, err)
+		if err := s.close(ctx, addr, tooManyPrefixes); err != nil {
+			return fmt.Errorf("it sends more than %d routes: %w", most, err)
 		}
 	}
 	return nil
@@ -114,6 +110,7 @@ func (s *speaker) countOf(address string) {
 			return
 		}
 		st.received = received{}
+		st.updates = p.GetState().GetMessages().GetReceived().GetUpdate()
 		for _, family := range p.AfiSafis {
 			i := 0
 			if family.GetConfig().GetFamily().GetAfi() == api.Family_AFI_IP6 {

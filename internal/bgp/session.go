@@ -122,6 +122,10 @@ const idleHoldTime = time.Second
 // yet; the time for one router that is away must not cost the others much.
 const restartDeferral = 5 * time.Second
 
+// ownASNMost has GoBGP take paths that went through our AS. It would keep them, yet go on with the path that the peer told
+// before instead of it, and no event would tell of them. They are refused where routes are chosen.
+const ownASNMost = 255
+
 // peer makes GoBGP's configuration. following says that an earlier run of the daemon may have left routes with the peer,
 // guarded that BFD watches the session.
 func (s session) peer(following, guarded bool) *api.Peer {
@@ -130,6 +134,7 @@ func (s session) peer(following, guarded bool) *api.Peer {
 			NeighborAddress: s.address.String(),
 			PeerAsn:         s.asn,
 			AuthPassword:    s.password,
+			AllowOwnAsn:     ownASNMost,
 		},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime:               seconds(s.hold),
@@ -193,10 +198,11 @@ type sessionState struct {
 	since     time.Time
 	asn       uint32 // the peer's, known once it was established
 	families  []config.Family
-	overLimit bool // closed for sending too many routes
+	overLimit bool // closed for sending too much; lastError says what
 	resumed   bool // the session before ended with a graceful restart of the peer
 	suspect   bool // it may send too many
 	received  received
+	updates   uint64 // UPDATEs that the peer has sent, when they were counted last
 
 	unanswered unanswered
 	anew       bool // it is to be set up anew

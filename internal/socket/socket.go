@@ -35,13 +35,47 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 		return errors.Join(err, chmod)
 	}}
 	l, err := lc.Listen(ctx, "unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if err := removeAbandoned(ctx, path); err != nil {
+			return nil, err
+		}
+		l, err = lc.Listen(ctx, "unix", path)
 	}
-	if err := removeAbandoned(ctx, path); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	return lc.Listen(ctx, "unix", path)
+	return &listener{l}, nil
+}
+
+// listener accepts connections of its own user and of root, and hangs up on others: somebody may have opened the file's mode to them.
+type listener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if permitted(conn) {
+			return conn, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// permitted asks the kernel who connected (SO_PEERCRED, unix(7)).
+func permitted(conn net.Conn) bool {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	err = raw.Control(func(fd uintptr) {
+		peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		ok = err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Getuid())
+	})
+	return err == nil && ok
 }
 
 func removeAbandoned(ctx context.Context, path string) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,8 @@ const (
 	applyWithin = 30 * time.Second
 	// closeWithin bounds the orderly end.
 	closeWithin = 5 * time.Second
+	// leastThreads is how many threads run at once at least, however few processors there are: the kernel is fair to them.
+	leastThreads = 4
 )
 
 // Options says how a speaker serves.
@@ -63,6 +66,8 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("speaker's socket: %w", err)
 	}
+	// On one processor, who receives is always before who reads what was received: the queue between them only grows.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastThreads))
 	s := &server{
 		log: o.Log, version: o.Version, started: time.Now(),
 		woken: make(chan struct{}, 1), end: make(chan struct{}), asked: asked{},
@@ -75,6 +80,7 @@ func Serve(ctx context.Context, o Options) error {
 	defer stop()
 	var running sync.WaitGroup
 	running.Go(func() { s.settle(serving) })
+	running.Go(func() { s.speakers.GuardMemory(serving) })
 	running.Go(func() { s.accept(serving, listener, &running) })
 	graceful := true
 	select {

@@ -1,0 +1,656 @@
+package speaker
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// A hostile peer is a router that may say anything. Each has an address of its own, so that many of them are peers of one
+// network, beside a router that does no wrong.
+type hostile struct {
+	t     *testing.T
+	addr  netip.Addr
+	port  uint16
+	conns chan net.Conn // that were accepted
+	c     *Client       // the agent of whoever suffers
+}
+
+const (
+	notificationType = 3
+	refreshType      = 5
+)
+
+// newHostile makes the i-th hostile peer.
+func newHostile(t *testing.T, i int) *hostile {
+	t.Helper()
+	h := &hostile{t: t, addr: netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), conns: make(chan net.Conn)}
+	l, err := net.Listen("tcp4", netip.AddrPortFrom(h.addr, 0).String())
+	require.NoError(t, err)
+	h.port = uint16(l.Addr().(*net.TCPAddr).Port)
+	ended := make(chan struct{})
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		l.Close()
+		close(ended)
+		running.Wait()
+	})
+	running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			select {
+			case h.conns <- conn:
+			case <-ended:
+				conn.Close()
+			}
+		}
+	})
+	return h
+}
+
+// peer is the peer as it is configured.
+func (h *hostile) peer() plan.Peer {
+	return plan.Peer{
+		Peer: config.Peer{
+			Address: h.addr, ASN: wireASN, Port: h.port, MaxPrefixes: 1000,
+			HoldTime: config.Duration(90 * time.Second), KeepaliveTime: config.Duration(30 * time.Second), ConnectTime: config.Duration(time.Second),
+			Receive: []config.PrefixPattern{
+				{Prefix: netip.MustParsePrefix("0.0.0.0/0"), GE: 0, LE: 32}, {Prefix: netip.MustParsePrefix("::/0"), GE: 0, LE: 128},
+			},
+		},
+		NextHop4: netip.MustParseAddr("192.0.2.2"), NextHop6: netip.MustParseAddr("2001:db8::2"),
+	}
+}
+
+// hostileSession is one connection of a hostile peer.
+type hostileSession struct {
+	net.Conn
+	ended        chan struct{}
+	notification []byte // that was received, once ended; nil: none was
+}
+
+// accepts waits for the speaker to connect, and reads its OPEN.
+func (h *hostile) accepts() net.Conn {
+	h.t.Helper()
+	select {
+	case conn := <-h.conns:
+		h.t.Cleanup(func() { conn.Close() })
+		require.NoError(h.t, conn.SetReadDeadline(time.Now().Add(limit)))
+		kind, _, err := readMessage(conn)
+		require.NoError(h.t, err)
+		require.EqualValues(h.t, openType, kind)
+		require.NoError(h.t, conn.SetReadDeadline(time.Time{}))
+		return conn
+	case <-time.After(limit):
+		require.Fail(h.t, "the speaker does not connect")
+		return nil
+	}
+}
+
+// hear reads what the speaker says until the connection ends.
+func hear(conn net.Conn) *hostileSession {
+	s := &hostileSession{Conn: conn, ended: make(chan struct{})}
+	go func() { // ends with the connection
+		defer close(s.ended)
+		for {
+			kind, body, err := readMessage(conn)
+			if err != nil {
+				return
+			}
+			if kind == notificationType {
+				s.notification = body
+			}
+		}
+	}()
+	return s
+}
+
+// settles begins a session as it should be.
+func (h *hostile) settles(open []byte) *hostileSession {
+	h.t.Helper()
+	conn := h.accepts()
+	_, err := conn.Write(append(bgpMessage(openType, open), bgpMessage(keepaliveType, nil)...))
+	require.NoError(h.t, err)
+	return hear(conn)
+}
+
+// says writes messages. That the speaker has hung up meanwhile is no fault.
+func (s *hostileSession) says(messages ...[]byte) {
+	for _, m := range messages {
+		if _, err := s.Write(m); err != nil {
+			return
+		}
+	}
+}
+
+// learned is the next hop of a prefix that the agent has, "" when it has none.
+func (h *hostile) learned(prefix netip.Prefix) string {
+	for _, network := range h.c.Learned() {
+		if network.Network != "red" {
+			continue
+		}
+		for _, r := range network.Routes {
+			if r.Dst == prefix && len(r.NextHops) > 0 {
+				return r.NextHops[0].Gateway.String()
+			}
+		}
+	}
+	return ""
+}
+
+// learns waits for a prefix.
+func (h *hostile) learns(prefix netip.Prefix, hop string) {
+	h.t.Helper()
+	require.EventuallyWithT(h.t, func(t *assert.CollectT) { require.Equal(t, hop, h.learned(prefix), "%s", prefix) }, limit, 20*time.Millisecond)
+}
+
+// capability is one capability, in a parameter of its own.
+func capability(code byte, value ...byte) []byte {
+	return append([]byte{2, byte(2 + len(value)), code, byte(len(value))}, value...)
+}
+
+// goodParameters are the parameters of an OPEN with nothing wrong in it: both families, AS of four bytes, ROUTE-REFRESH.
+func goodParameters() []byte {
+	b := append(capability(1, 0, 1, 0, 1), capability(1, 0, 2, 0, 1)...)
+	b = append(b, capability(65, binary.BigEndian.AppendUint32(nil, wireASN)...)...)
+	return append(b, capability(2)...)
+}
+
+// opening makes the body of an OPEN.
+func opening(version byte, asn, hold uint16, id [4]byte, parameters []byte) []byte {
+	b := binary.BigEndian.AppendUint16([]byte{version}, asn)
+	b = append(binary.BigEndian.AppendUint16(b, hold), id[:]...)
+	return append(append(b, byte(len(parameters))), parameters...)
+}
+
+var wireID = [4]byte{192, 0, 2, 1}
+
+func goodOpen() []byte { return opening(4, wireASN, 90, wireID, goodParameters()) }
+
+// attribute makes a path attribute, with a length of two bytes where the flags say so.
+func attribute(flags, kind byte, value ...byte) []byte {
+	if flags&0x10 != 0 {
+		return append(binary.BigEndian.AppendUint16([]byte{flags, kind}, uint16(len(value))), value...)
+	}
+	return append([]byte{flags, kind, byte(len(value))}, value...)
+}
+
+func join(all ...[]byte) (b []byte) {
+	for _, one := range all {
+		b = append(b, one...)
+	}
+	return b
+}
+
+// updateMessage makes an UPDATE.
+func updateMessage(withdrawn, attributes, nlri []byte) []byte {
+	b := append(binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn))), withdrawn...)
+	b = append(binary.BigEndian.AppendUint16(b, uint16(len(attributes))), attributes...)
+	return bgpMessage(updateType, append(b, nlri...))
+}
+
+const (
+	oldHop, newHop   = "192.0.2.9", "192.0.2.10"
+	oldHop6, newHop6 = "2001:db8::9", "2001:db8::10"
+)
+
+var (
+	originIGP = attribute(0x40, 1, 0)
+	asPath    = attribute(0x40, 2, 2, 1, 0, 0, byte(wireASN>>8), byte(wireASN&255))
+)
+
+func nextHop(addr string) []byte {
+	return attribute(0x40, 3, netip.MustParseAddr(addr).AsSlice()...)
+}
+
+func nlri(prefix netip.Prefix) []byte {
+	return append([]byte{byte(prefix.Bits())}, prefix.Addr().AsSlice()[:(prefix.Bits()+7)/8]...)
+}
+
+// reach makes the value of an MP_REACH_NLRI for IPv6.
+func reach(hop string, prefix netip.Prefix) []byte {
+	return join([]byte{0, 2, 1, 16}, netip.MustParseAddr(hop).AsSlice(), []byte{0}, nlri(prefix))
+}
+
+// good tells a prefix as it should be told.
+func good(hop string, prefix netip.Prefix) []byte {
+	if prefix.Addr().Is6() {
+		return updateMessage(nil, join(originIGP, asPath, attribute(0x80, 14, reach(hop, prefix)...)), nil)
+	}
+	return updateMessage(nil, join(originIGP, asPath, nextHop(hop)), nlri(prefix))
+}
+
+// with tells an IPv4 prefix with one attribute more.
+func with(attributes ...[]byte) func(netip.Prefix) []byte {
+	return func(p netip.Prefix) []byte {
+		return updateMessage(nil, join(originIGP, asPath, nextHop(newHop), join(attributes...)), nlri(p))
+	}
+}
+
+// of tells an IPv4 prefix with these attributes alone.
+func of(attributes ...[]byte) func(netip.Prefix) []byte {
+	return func(p netip.Prefix) []byte { return updateMessage(nil, join(attributes...), nlri(p)) }
+}
+
+// raw is a message that has nothing to do with the prefix.
+func raw(message []byte) func(netip.Prefix) []byte {
+	return func(netip.Prefix) []byte { return message }
+}
+
+// told6 tells an IPv6 prefix in an MP_REACH_NLRI that is written by hand.
+func told6(flags byte, value func(netip.Prefix) []byte) func(netip.Prefix) []byte {
+	return func(p netip.Prefix) []byte {
+		return updateMessage(nil, join(originIGP, asPath, attribute(flags, 14, value(p)...)), nil)
+	}
+}
+
+// What may become of a message.
+const (
+	used      = "used"      // its route is learned
+	withdrawn = "withdrawn" // it is read as the withdrawal of its route (RFC 7606, 2)
+	ignored   = "ignored"   // as if it had not been sent
+	reset     = "reset"     // the session ends with a NOTIFICATION
+	closed    = "closed"    // the session ends without one
+)
+
+func many(n int, b byte) []byte {
+	all := make([]byte, n)
+	for i := range all {
+		all[i] = b
+	}
+	return all
+}
+
+// hostileUpdates are messages of a session that is established, and what becomes of them.
+var hostileUpdates = []struct {
+	name    string
+	ipv6    bool
+	message func(netip.Prefix) []byte
+	want    string
+	rfc     string // what the RFCs want, where that is something else; empty: that
+}{
+	{name: "nothing wrong", message: with(), want: used},
+	{name: "nothing wrong, IPv6", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte { return reach(newHop6, p) }), want: used},
+
+	// Attributes: RFC 7606, 3 and 7.
+	{name: "ORIGIN optional", message: of(attribute(0xc0, 1, 0), asPath, nextHop(newHop)), want: withdrawn},
+	{name: "ORIGIN not transitive", message: of(attribute(0x00, 1, 0), asPath, nextHop(newHop)), want: withdrawn},
+	{name: "ORIGIN partial", message: of(attribute(0x60, 1, 0), asPath, nextHop(newHop)), want: withdrawn},
+	{name: "ORIGIN of 3", message: of(attribute(0x40, 1, 3), asPath, nextHop(newHop)), want: withdrawn},
+	{name: "ORIGIN empty", message: of(attribute(0x40, 1), asPath, nextHop(newHop)), want: withdrawn},
+	{name: "ORIGIN of two bytes", message: of(attribute(0x40, 1, 0, 0), asPath, nextHop(newHop)), want: withdrawn},
+	{name: "ORIGIN missing", message: of(asPath, nextHop(newHop)), want: withdrawn},
+	{name: "ORIGIN twice", message: of(originIGP, originIGP, asPath, nextHop(newHop)), want: used},
+	{name: "AS_PATH missing", message: of(originIGP, nextHop(newHop)), want: withdrawn},
+	{name: "AS_PATH empty", message: of(originIGP, attribute(0x40, 2), nextHop(newHop)), want: used, rfc: withdrawn},
+	{name: "AS_PATH optional", message: of(originIGP, attribute(0xc0, 2, 2, 1, 0, 0, 252, 89), nextHop(newHop)), want: withdrawn},
+	{name: "AS_PATH with an unknown segment", message: of(originIGP, attribute(0x40, 2, 9, 1, 0, 0, 252, 89), nextHop(newHop)), want: withdrawn},
+	{name: "AS_PATH cut short", message: of(originIGP, attribute(0x40, 2, 2, 2, 0, 0, 252, 89), nextHop(newHop)), want: withdrawn},
+	{name: "AS_PATH with one byte left", message: of(originIGP, attribute(0x40, 2, 2, 1, 0, 0, 252, 89, 2), nextHop(newHop)), want: withdrawn},
+	{name: "AS_PATH with a segment of none", message: of(originIGP, attribute(0x40, 2, 2, 0), nextHop(newHop)), want: withdrawn},
+	{name: "AS_PATH by another AS", message: of(originIGP, attribute(0x40, 2, 2, 1, 0, 0, 0, 7), nextHop(newHop)), want: used, rfc: withdrawn},
+	{name: "AS_PATH with AS 0", message: of(originIGP, attribute(0x40, 2, 2, 2, 0, 0, 252, 89, 0, 0, 0, 0), nextHop(newHop)), want: used, rfc: withdrawn},
+	{name: "AS_PATH with a confederation", message: of(originIGP, attribute(0x40, 2, 3, 1, 0, 0, 252, 89), nextHop(newHop)), want: withdrawn},
+	{name: "AS_PATH of ours", message: of(originIGP, attribute(0x40, 2, 2, 2, 0, 0, 252, 89, 0, 0, 252, 0), nextHop(newHop)), want: withdrawn},
+	{name: "AS_PATH of 255 ASes", message: of(originIGP, attribute(0x50, 2, append([]byte{2, 255, 0, 0, 252, 89}, many(4*254, 1)...)...), nextHop(newHop)), want: used},
+	{name: "AS_PATH of sets", message: of(originIGP, attribute(0x50, 2, append([]byte{2, 1, 0, 0, 252, 89}, many(600, 1)...)...), nextHop(newHop)), want: used},
+	{name: "NEXT_HOP missing", message: of(originIGP, asPath), want: withdrawn},
+	{name: "NEXT_HOP of three bytes", message: of(originIGP, asPath, attribute(0x40, 3, 192, 0, 2)), want: withdrawn},
+	{name: "NEXT_HOP of 16 bytes", message: of(originIGP, asPath, nextHop(newHop6)), want: used, rfc: withdrawn},
+	{name: "NEXT_HOP empty", message: of(originIGP, asPath, attribute(0x40, 3)), want: withdrawn},
+	{name: "NEXT_HOP 0.0.0.0", message: of(originIGP, asPath, nextHop("0.0.0.0")), want: withdrawn},
+	{name: "NEXT_HOP loopback", message: of(originIGP, asPath, nextHop("127.0.0.1")), want: withdrawn},
+	{name: "NEXT_HOP multicast", message: of(originIGP, asPath, nextHop("224.0.0.1")), want: withdrawn},
+	{name: "NEXT_HOP broadcast", message: of(originIGP, asPath, nextHop("255.255.255.255")), want: withdrawn},
+	{name: "NEXT_HOP optional", message: of(originIGP, asPath, attribute(0xc0, 3, 192, 0, 2, 10)), want: withdrawn},
+	{name: "MED of three bytes", message: with(attribute(0x80, 4, 0, 0, 1)), want: withdrawn},
+	{name: "MED transitive", message: with(attribute(0xc0, 4, 0, 0, 0, 1)), want: withdrawn},
+	{name: "MED well-known", message: with(attribute(0x40, 4, 0, 0, 0, 1)), want: withdrawn},
+	{name: "LOCAL_PREF from outside", message: with(attribute(0x40, 5, 0, 0, 1, 0)), want: used},
+	{name: "LOCAL_PREF of three bytes, from outside", message: with(attribute(0x40, 5, 0, 0, 1)), want: withdrawn, rfc: used},
+	{name: "ATOMIC_AGGREGATE of a byte", message: with(attribute(0x40, 6, 1)), want: used},
+	{name: "AGGREGATOR of six bytes", message: with(attribute(0xc0, 7, 0, 1, 192, 0, 2, 1)), want: used},
+	{name: "AGGREGATOR of seven bytes", message: with(attribute(0xc0, 7, 0, 1, 192, 0, 2, 1, 1)), want: used},
+	{name: "AGGREGATOR of AS 0", message: with(attribute(0xc0, 7, 0, 0, 0, 0, 192, 0, 2, 1)), want: used},
+	{name: "COMMUNITIES of three bytes", message: with(attribute(0xc0, 8, 1, 2, 3)), want: withdrawn},
+	{name: "COMMUNITIES empty", message: with(attribute(0xc0, 8)), want: used, rfc: withdrawn},
+	{name: "COMMUNITIES well-known", message: with(attribute(0x40, 8, 1, 2, 3, 4)), want: withdrawn},
+	{name: "COMMUNITIES, a thousand", message: with(attribute(0xd0, 8, many(3800, 7)...)), want: used},
+	{name: "ORIGINATOR_ID from outside", message: with(attribute(0x80, 9, 1, 2, 3, 4)), want: used},
+	{name: "ORIGINATOR_ID of three bytes", message: with(attribute(0x80, 9, 1, 2, 3)), want: withdrawn, rfc: used},
+	{name: "CLUSTER_LIST from outside", message: with(attribute(0x80, 10, 1, 2, 3, 4)), want: used},
+	{name: "CLUSTER_LIST of five bytes", message: with(attribute(0x80, 10, 1, 2, 3, 4, 5)), want: withdrawn, rfc: used},
+	{name: "EXTENDED COMMUNITIES of seven bytes", message: with(attribute(0xc0, 16, 1, 2, 3, 4, 5, 6, 7)), want: withdrawn},
+	{name: "AS4_PATH from one who knows AS of four bytes", message: with(attribute(0xc0, 17, 2, 1, 0, 0, 0, 7)), want: used},
+	{name: "AS4_PATH cut short", message: with(attribute(0xc0, 17, 2, 9, 0, 0, 0, 7)), want: withdrawn, rfc: used},
+	{name: "AS4_AGGREGATOR of three bytes", message: with(attribute(0xc0, 18, 1, 2, 3)), want: reset, rfc: used},
+	{name: "PMSI_TUNNEL of one byte", message: with(attribute(0xc0, 22, 1)), want: withdrawn},
+	{name: "TUNNEL_ENCAP cut short", message: with(attribute(0xc0, 23, 0, 8, 0, 9, 1)), want: used},
+	{name: "IPv6 EXTENDED COMMUNITIES of 19 bytes", message: with(attribute(0xc0, 25, many(19, 1)...)), want: withdrawn},
+	{name: "AIGP cut short", message: with(attribute(0x80, 26, 1, 0, 11, 1)), want: used},
+	{name: "LINK_STATE of rubbish", message: with(attribute(0x80, 29, many(40, 0xff)...)), want: used},
+	{name: "LARGE_COMMUNITY of eleven bytes", message: with(attribute(0xc0, 32, many(11, 1)...)), want: withdrawn},
+	{name: "LARGE_COMMUNITY empty", message: with(attribute(0xc0, 32)), want: used, rfc: withdrawn},
+	{name: "ONLY_TO_CUSTOMER of three bytes", message: with(attribute(0xc0, 35, 1, 2, 3)), want: used},
+	{name: "PREFIX_SID cut short", message: with(attribute(0xc0, 40, 5, 0, 5, 0, 1, 0, 1, 0)), want: used},
+	{name: "PREFIX_SID of rubbish", message: with(attribute(0xc0, 40, many(60, 0xff)...)), want: used},
+	{name: "PREFIX_SID of zeros", message: with(attribute(0xc0, 40, many(60, 0)...)), want: used},
+	{name: "ATTR_SET of rubbish", message: with(attribute(0xc0, 128, many(60, 0xff)...)), want: used},
+	{name: "unknown, optional", message: with(attribute(0x80, 200, 1, 2, 3)), want: used},
+	{name: "unknown, optional, transitive", message: with(attribute(0xc0, 200, 1, 2, 3)), want: used},
+	{name: "unknown, optional, transitive, of 3,000 bytes", message: with(attribute(0xd0, 201, many(3000, 1)...)), want: used},
+	{name: "unknown, well-known", message: with(attribute(0x40, 202, 1, 2, 3)), want: reset},
+	{name: "type 0", message: with(attribute(0xc0, 0, 1)), want: used},
+	{name: "type 255", message: with(attribute(0xc0, 255, many(50, 9)...)), want: used},
+	{name: "all flags", message: with(attribute(0xff, 203, 1)), want: used},
+	{name: "400 unknown ones", message: with(manyAttributes(400)), want: used},
+	{name: "MED twice", message: with(attribute(0x80, 4, 0, 0, 0, 1), attribute(0x80, 4, 0, 0, 0, 2)), want: used},
+	{name: "NEXT_HOP twice", message: with(nextHop(oldHop)), want: used},
+	{name: "flags alone", message: with([]byte{0xc0}), want: withdrawn},
+	{name: "longer than the attributes", message: with([]byte{0xc0, 8, 200, 1, 2, 3, 4}), want: ignored, rfc: withdrawn},
+	{name: "extended length cut short", message: with([]byte{0xd0, 8, 1}), want: ignored, rfc: withdrawn},
+
+	// What is told, and the message: RFC 7606, 5 and RFC 4271, 6.3.
+	{name: "prefix of 33 bits", message: func(netip.Prefix) []byte {
+		return updateMessage(nil, join(originIGP, asPath, nextHop(newHop)), []byte{33, 1, 2, 3, 4, 5})
+	}, want: reset},
+	{name: "prefix cut short", message: func(netip.Prefix) []byte {
+		return updateMessage(nil, join(originIGP, asPath, nextHop(newHop)), []byte{32, 20, 0})
+	}, want: reset},
+	{name: "prefix with bits beyond its length", message: func(p netip.Prefix) []byte {
+		a := p.Addr().As4()
+		return updateMessage(nil, join(originIGP, asPath, nextHop(newHop)), []byte{23, a[0], a[1], a[2] | 1})
+	}, want: ignored},
+	{name: "withdrawn prefix of 33 bits", message: raw(updateMessage([]byte{33, 1, 2, 3, 4, 5}, nil, nil)), want: reset},
+	{name: "withdrawn prefix cut short", message: raw(updateMessage([]byte{32, 1}, nil, nil)), want: reset},
+	{name: "prefix told and withdrawn in one", message: func(p netip.Prefix) []byte {
+		return updateMessage(nlri(p), join(originIGP, asPath, nextHop(newHop)), nlri(p))
+	}, want: withdrawn, rfc: used},
+	{name: "withdrawn longer than the message", message: raw(bgpMessage(updateType, []byte{0xff, 0xff, 0, 0})), want: reset},
+	{name: "attributes longer than the message", message: raw(bgpMessage(updateType, []byte{0, 0, 0xff, 0xff})), want: reset},
+	{name: "UPDATE of no byte", message: raw(bgpMessage(updateType, nil)), want: reset},
+	{name: "UPDATE of three bytes", message: raw(bgpMessage(updateType, []byte{0, 0, 0})), want: reset},
+	{name: "UPDATE with nothing", message: raw(updateMessage(nil, nil, nil)), want: ignored},
+	{name: "attributes, nothing told", message: raw(updateMessage(nil, join(originIGP, asPath, nextHop(newHop)), nil)), want: ignored},
+	{name: "of 4,096 bytes", message: with(attribute(0xd0, 201, many(4096-19-4-14-4-9-4, 1)...)), want: used},
+	{name: "of 4,097 bytes", message: raw(updateMessage(nil, attribute(0xd0, 201, many(4097-19-4-4, 1)...), nil)), want: reset},
+
+	// MP_REACH_NLRI, MP_UNREACH_NLRI: RFC 4760, RFC 7606, 5.3 and 7.11.
+	{name: "MP_REACH well-known", ipv6: true, message: told6(0x40, func(p netip.Prefix) []byte { return reach(newHop6, p) }), want: ignored, rfc: withdrawn},
+	{name: "MP_REACH transitive", ipv6: true, message: told6(0xc0, func(p netip.Prefix) []byte { return reach(newHop6, p) }), want: ignored, rfc: withdrawn},
+	{name: "MP_REACH of no byte", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return nil }), want: reset},
+	{name: "MP_REACH of three bytes", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return []byte{0, 2, 1} }), want: reset},
+	{name: "MP_REACH without next hop", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte { return join([]byte{0, 2, 1, 0, 0}, nlri(p)) }), want: reset},
+	{name: "MP_REACH, next hop longer than it", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return []byte{0, 2, 1, 255, 1, 2, 3} }), want: reset},
+	{name: "MP_REACH, next hop of five bytes", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte { return join([]byte{0, 2, 1, 5, 1, 2, 3, 4, 5, 0}, nlri(p)) }), want: reset},
+	{name: "MP_REACH, next hop ::", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte { return reach("::", p) }), want: withdrawn},
+	{name: "MP_REACH, next hop ::1", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte { return reach("::1", p) }), want: withdrawn},
+	{name: "MP_REACH, next hop multicast", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte { return reach("ff02::1", p) }), want: withdrawn},
+	{name: "MP_REACH, next hop IPv4", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte { return reach("::ffff:192.0.2.10", p) }), want: withdrawn},
+	{name: "MP_REACH, 129 bits", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte {
+		return append(reach(newHop6, netip.MustParsePrefix("::/0")), append([]byte{129}, many(17, 1)...)...)
+	}), want: reset},
+	{name: "MP_REACH, prefix cut short", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return append(reach(newHop6, netip.MustParsePrefix("::/0")), 128, 1) }), want: reset},
+	{name: "MP_REACH of a family that was not agreed", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return join([]byte{0, 25, 70, 4, 192, 0, 2, 1, 0, 1, 1, 1}) }), want: reset, rfc: ignored},
+	{name: "MP_REACH of an unknown family", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return join([]byte{0x40, 77, 99, 4, 192, 0, 2, 1, 0, 24, 1, 1, 1}) }), want: reset, rfc: ignored},
+	{name: "MP_REACH twice", ipv6: true, message: func(p netip.Prefix) []byte {
+		return updateMessage(nil, join(originIGP, asPath, attribute(0x80, 14, reach(newHop6, p)...), attribute(0x80, 14, reach(newHop6, p)...)), nil)
+	}, want: reset},
+	{name: "MP_REACH without AS_PATH", ipv6: true, message: func(p netip.Prefix) []byte {
+		return updateMessage(nil, join(originIGP, attribute(0x80, 14, reach(newHop6, p)...)), nil)
+	}, want: withdrawn},
+	{name: "MP_REACH for IPv4 with a next hop of IPv6", message: func(p netip.Prefix) []byte {
+		return updateMessage(nil, join(originIGP, asPath, attribute(0x80, 14, join([]byte{0, 1, 1, 16}, netip.MustParseAddr(newHop6).AsSlice(), []byte{0}, nlri(p))...)), nil)
+	}, want: used},
+	{name: "MP_UNREACH of two bytes", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15, 0, 2), nil)), want: reset},
+	{name: "MP_UNREACH of no byte", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15), nil)), want: reset},
+	{name: "MP_UNREACH, prefix cut short", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15, 0, 2, 1, 128, 1), nil)), want: reset},
+	{name: "MP_UNREACH of an unknown family", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15, 0x40, 77, 99, 24, 1, 1, 1), nil)), want: reset, rfc: ignored},
+	{name: "MP_UNREACH of nothing", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15, 0, 2, 1), nil)), want: ignored},
+
+	// Messages: RFC 4271, 6.1.
+	{name: "marker", message: raw(append(append(many(15, 0xff), 0), good(newHop, netip.MustParsePrefix("20.0.0.0/24"))[16:]...)), want: reset},
+	{name: "length 0", message: raw(header(0, keepaliveType)), want: reset},
+	{name: "length 18", message: raw(header(18, keepaliveType)), want: reset},
+	{name: "length 65,535", message: raw(header(65535, updateType)), want: reset},
+	{name: "type 0 of message", message: raw(header(19, 0)), want: reset},
+	{name: "type 6 of message", message: raw(header(19, 6)), want: reset},
+	{name: "type 255 of message", message: raw(bgpMessage(255, many(100, 7))), want: reset},
+	{name: "type 9 of message, a byte", message: raw(bgpMessage(9, []byte{1})), want: reset},
+	{name: "KEEPALIVE with a body", message: raw(bgpMessage(keepaliveType, []byte{1, 2, 3})), want: ignored, rfc: reset},
+	{name: "OPEN once more", message: raw(bgpMessage(openType, goodOpen())), want: ignored, rfc: reset},
+	{name: "ROUTE-REFRESH of no byte", message: raw(bgpMessage(refreshType, nil)), want: reset},
+	{name: "ROUTE-REFRESH of three bytes", message: raw(bgpMessage(refreshType, []byte{0, 1, 0})), want: reset},
+	{name: "ROUTE-REFRESH of five bytes", message: raw(bgpMessage(refreshType, []byte{0, 1, 0, 1, 9})), want: ignored, rfc: reset},
+	{name: "ROUTE-REFRESH of an unknown family", message: raw(bgpMessage(refreshType, []byte{9, 9, 0, 99})), want: ignored},
+	{name: "ROUTE-REFRESH, a thousand", message: raw(join(repeat(1000, bgpMessage(refreshType, []byte{0, 1, 0, 1}))...)), want: ignored},
+	{name: "ROUTE-REFRESH with rubbish for a filter", message: raw(bgpMessage(refreshType, append([]byte{0, 1, 0, 1}, many(60, 0xff)...))), want: ignored, rfc: reset},
+	{name: "NOTIFICATION of no byte", message: raw(bgpMessage(notificationType, nil)), want: reset},
+	{name: "NOTIFICATION of a byte", message: raw(bgpMessage(notificationType, []byte{6})), want: reset},
+	{name: "NOTIFICATION of rubbish", message: raw(bgpMessage(notificationType, many(4000, 0xfe))), want: closed},
+	{name: "NOTIFICATION of code 0", message: raw(bgpMessage(notificationType, []byte{0, 0})), want: closed},
+	{name: "NOTIFICATION with words cut short", message: raw(bgpMessage(notificationType, []byte{6, 2, 200, 'a'})), want: closed},
+	{name: "NOTIFICATION with words that are none", message: raw(bgpMessage(notificationType, []byte{6, 2, 4, 0xff, 0xfe, 0x1b, '\n'})), want: closed},
+	{name: "NOTIFICATION of bad capabilities", message: raw(bgpMessage(notificationType, []byte{2, 7, 1, 200, 1})), want: closed},
+	{name: "NOTIFICATION for a hard reset of nothing", message: raw(bgpMessage(notificationType, []byte{6, 9})), want: closed},
+	{name: "HTTP", message: raw([]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")), want: reset},
+}
+
+func header(length uint16, kind byte) []byte {
+	m := bgpMessage(kind, nil)
+	binary.BigEndian.PutUint16(m[16:], length)
+	return m
+}
+
+func repeat(n int, b []byte) (all [][]byte) {
+	for range n {
+		all = append(all, b)
+	}
+	return all
+}
+
+func manyAttributes(n int) (b []byte) {
+	for i := range n {
+		b = append(b, attribute(0xc0, byte(100+i%100), byte(i), byte(i>>8))...)
+	}
+	return b
+}
+
+// innocents are two routers that do no wrong, one in the network of the hostile peers, one in another. Their sessions are to
+// go on whatever happens.
+type innocents struct {
+	t         *testing.T
+	c         *Client
+	p         *process
+	red, blue *wirePeer
+	desired   []plan.Speaker
+	since     map[string]time.Time
+}
+
+// amidHostile has a speaker with hostile peers, and with innocents.
+func amidHostile(t *testing.T, n int, change func(*plan.Peer)) (*innocents, []*hostile) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s.sock")
+	in := &innocents{t: t, p: serve(t, path), red: newWirePeer(t), blue: newWirePeer(t)}
+	in.c, _ = drive(t, ClientOptions{Socket: path, Version: "v1"})
+	ready(t, in.c)
+	red, blue := in.red.speaker(), in.blue.speaker()
+	blue.Network = "blue"
+	var all []*hostile
+	for i := range n {
+		h := newHostile(t, i+1)
+		h.c = in.c
+		p := h.peer()
+		if change != nil {
+			change(&p)
+		}
+		red.Peers = append(red.Peers, p)
+		all = append(all, h)
+	}
+	in.desired = []plan.Speaker{blue, red}
+	apply(t, in.c, in.desired...)
+	in.red.established()
+	in.blue.established()
+	in.since = map[string]time.Time{}
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		for _, s := range in.sessions() {
+			require.True(t, s.Up, "%+v", s)
+			in.since[s.Network] = s.Since
+		}
+	}, limit, 20*time.Millisecond)
+	return in, all
+}
+
+// goodSession is what the agent knows of the session with an innocent router.
+type goodSession struct {
+	Network string
+	Up      bool
+	Since   time.Time
+}
+
+func (in *innocents) sessions() (all []goodSession) {
+	for _, s := range in.c.Sessions() {
+		if s.Address == netip.MustParseAddr("127.0.0.1") {
+			all = append(all, goodSession{s.Network, s.Up, s.Since})
+		}
+	}
+	return all
+}
+
+// unharmed requires that the speaker lives, that the innocents' sessions are those of before, and that routes are exchanged
+// by them as ever.
+func (in *innocents) unharmed() {
+	in.t.Helper()
+	select {
+	case <-in.p.done:
+		require.Fail(in.t, "the speaker has ended", "%v", in.p.err)
+	default:
+	}
+	all := in.sessions()
+	require.Len(in.t, all, 2)
+	for _, s := range all {
+		require.True(in.t, s.Up, "%s", s.Network)
+		require.True(in.t, s.Since.Equal(in.since[s.Network]), "the session in %s is another one", s.Network)
+	}
+	h := &hostile{t: in.t, c: in.c}
+	probe := netip.MustParsePrefix("30.0.0.0/24")
+	in.red.tell([]netip.Prefix{probe}, nil, 1, 0)
+	h.learns(probe, wireNextHop)
+	in.red.tell(nil, []netip.Prefix{probe}, 1, 0)
+	h.learns(probe, "")
+	for _, p := range []*wirePeer{in.red, in.blue} {
+		for len(p.updates) > 0 {
+			<-p.updates
+		}
+	}
+	announce := sorted.Of(plan.Announcement{Prefix: netip.MustParsePrefix("198.51.100.1/32")})
+	for i := range in.desired {
+		in.desired[i].Announce = announce
+	}
+	apply(in.t, in.c, in.desired...)
+	for _, p := range []*wirePeer{in.red, in.blue} {
+		require.Equal(in.t, 1, p.hears().told)
+	}
+	for i := range in.desired {
+		in.desired[i].Announce = sorted.List[plan.Announcement]{}
+	}
+	apply(in.t, in.c, in.desired...)
+	for _, p := range []*wirePeer{in.red, in.blue} {
+		require.Equal(in.t, 1, p.hears().withdrawn)
+	}
+}
+
+// resident is the memory that a process takes, and has taken at most, in MiB.
+func (p *process) resident(t *testing.T) (now, most int) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(b)) {
+		var kb int
+		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kb); n == 1 {
+			now = kb >> 10
+		}
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kb); n == 1 {
+			most = kb >> 10
+		}
+	}
+	return now, most
+}
+
+// became waits for the mark that follows a message, or the session's end, and says what became of the message.
+func (h *hostile) became(s *hostileSession, prefix, mark netip.Prefix, before, after string) (what string) {
+	h.t.Helper()
+	require.EventuallyWithT(h.t, func(t *assert.CollectT) {
+		select {
+		case <-s.ended:
+			if what = closed; s.notification != nil {
+				what = reset
+			}
+			return
+		default:
+		}
+		require.Equal(t, oldHop, h.learned(mark))
+		switch hop := h.learned(prefix); hop {
+		case before:
+			what = ignored
+		case "":
+			what = withdrawn
+		case after, newHop6:
+			what = used
+		default:
+			what = "next hop " + hop
+		}
+	}, limit, 20*time.Millisecond)
+	return what
+}
+
+// TestHostileMessages has a peer each say something that is wrong. What becomes of it is what RFC 7606 and RFC 4271 want,
+// where nothing else is said; in any case that peer alone is concerned, and may come back.
+func TestHostileMessages(t *testing.T) {
+	in, peers := amidHostile(t, len(hostileUpdates), nil)
+	var running sync.WaitGroup // not t.Parallel, which runs as many at once as there are processors: most of it is to wait
+	for i, c := range hostileUpdates {
+		running.Go(func() {
+			t.Run(c.name, func(t *testing.T) {
+				h := peers[i]
+				h.t = t
+				prefix, before, after := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 7), byte(i << 1), 0}), 24), oldHop, newHop
+				if c.ipv6 {
+					prefix, before, after = netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, byte(i >> 8), byte(i)}), 48), oldHop6, newHop6
+				}
+				mark := netip.PrefixFrom(netip.AddrFrom4([4]byte{21, byte(i >> 8), byte(i), 0}), 24)
+				s := h.settles(goodOpen())
+				s.says(good(before, prefix))
+				h.learns(prefix, before)
+				s.says(c.message(prefix), good(oldHop, mark))
+				assert.Equal(t, c.want, h.became(s, prefix, mark, before, after))
+				s.Close()
+				<-s.ended
+				again := h.settles(goodOpen())
+				again.says(good(newHop, mark))
+				h.learns(mark, newHop)
+				again.Close()
+				<-again.ended
+			})
+		})
+	}
+	running.Wait()
+	in.unharmed()
+}
