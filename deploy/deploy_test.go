@@ -123,15 +123,21 @@ func tool(t *testing.T, name string) string {
 	require.NoError(t, err)
 	version := regexp.MustCompile(`(?im)^` + name + ` *:= *(v\S+)$`).FindSubmatch(makefile)
 	require.NotNil(t, version, "the Makefile does not say which %s", name)
+	path := filepath.Join(tools(t), name+"-"+string(version[1]))
+	require.FileExists(t, path, `"make tools" builds it`)
+	return path
+}
+
+// tools is the folder of what "make tools" builds.
+func tools(t *testing.T) string {
+	t.Helper()
 	cache := os.Getenv("XDG_CACHE_HOME")
 	if cache == "" {
 		home, err := os.UserHomeDir()
 		require.NoError(t, err)
 		cache = filepath.Join(home, ".cache")
 	}
-	path := filepath.Join(cache, "egressway", "tools", name+"-"+string(version[1]))
-	require.FileExists(t, path, `"make tools" builds it`)
-	return path
+	return filepath.Join(cache, "egressway", "tools")
 }
 
 // configOf takes the daemon's configuration out of the objects, judged by the daemon's own parser.

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -18,19 +17,23 @@ import (
 	egressv1 "github.com/egressway/egressway/api/v1"
 )
 
-// guides are the texts that tell people what to apply.
-func guides(t *testing.T) []string {
+// pages are the texts that people read: all of docs, and what stands beside what it is about.
+func pages(t *testing.T) []string {
 	t.Helper()
-	found, err := filepath.Glob("../docs/guides/*.md")
-	require.NoError(t, err)
-	require.NotEmpty(t, found)
-	return append(found, "README.md", "../docs/install.md", "../README.md", "../containerlab/kind/README.md", chart+"/README.md")
+	var found []string
+	for _, folder := range []string{"../docs", "../docs/guides", "../docs/decisions"} {
+		in, err := filepath.Glob(folder + "/*.md")
+		require.NoError(t, err)
+		require.NotEmpty(t, in, folder)
+		found = append(found, in...)
+	}
+	return append(found, "README.md", "../README.md", "../CONTRIBUTING.md", "../containerlab/README.md", "../containerlab/kind/README.md", chart+"/README.md")
 }
 
-// TestYAMLInGuides: what is shown is what the daemon, the API, helm and kustomize take.
-func TestYAMLInGuides(t *testing.T) {
+// TestYAMLInPages: what is shown is what the daemon, the API, helm and kustomize take.
+func TestYAMLInPages(t *testing.T) {
 	count := 0
-	for _, path := range guides(t) {
+	for _, path := range pages(t) {
 		for _, block := range blocks(t, path) {
 			switch {
 			case strings.HasPrefix(block, "# values.yaml"):
@@ -111,41 +114,105 @@ func blocks(t *testing.T, path string) (found []string) {
 	return found
 }
 
-// TestLinksInGuides: files and headings that the guides point to are there.
-func TestLinksInGuides(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	for _, path := range guides(t) {
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
-		for _, m := range link.FindAllSubmatch(b, -1) {
-			target := string(m[1])
-			if strings.Contains(target, "://") {
-				continue
-			}
-			file, anchor, _ := strings.Cut(target, "#")
-			to := path
-			if file != "" {
-				to = filepath.Join(filepath.Dir(path), file)
-			}
+// link is a reference in Markdown: "](to)", or "](to#heading)".
+var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+
+// links are what a page points to in this repository, and at which heading.
+func links(t *testing.T, path string) (files, headings []string) {
+	t.Helper()
+	for _, m := range link.FindAllStringSubmatch(prose(t, path), -1) {
+		if strings.Contains(m[1], "://") {
+			continue
+		}
+		file, heading, _ := strings.Cut(m[1], "#")
+		to := path
+		if file != "" {
+			to = filepath.Join(filepath.Dir(path), file)
+		}
+		files, headings = append(files, to), append(headings, heading)
+	}
+	return files, headings
+}
+
+// TestLinksInPages: files and headings that pages point to are there.
+func TestLinksInPages(t *testing.T) {
+	for _, path := range pages(t) {
+		files, headings := links(t, path)
+		for i, to := range files {
 			_, err := os.Stat(to)
-			require.NoError(t, err, "%s points to %s", path, target)
-			if anchor != "" {
-				require.Contains(t, anchors(t, to), anchor, "%s points to %s", path, target)
+			require.NoError(t, err, "%s points to %s", path, to)
+			if headings[i] != "" {
+				require.Contains(t, anchors(t, to), headings[i], "%s points to %s", path, to)
 			}
 		}
 	}
 }
 
-// anchors are the names that a Markdown file's headings can be pointed to by.
-func anchors(t *testing.T, path string) (found []string) {
+// TestPagesAreFound: whoever begins with README.md gets to every page, and the index of docs has every page of docs; decisions
+// have an index of their own.
+func TestPagesAreFound(t *testing.T) {
+	reached := map[string]bool{}
+	var follow func(path string)
+	follow = func(path string) {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			path = filepath.Join(path, "README.md") // as GitHub shows it
+		}
+		if reached[path] || filepath.Ext(path) != ".md" {
+			return
+		}
+		if _, err := os.Stat(path); err != nil {
+			return // a folder without a README
+		}
+		reached[path] = true
+		files, _ := links(t, path)
+		for _, to := range files {
+			follow(to)
+		}
+	}
+	follow("../README.md")
+	const index, decisions = "../docs/README.md", "../docs/decisions/README.md"
+	listed, _ := links(t, index)
+	decided, _ := links(t, decisions)
+	for _, path := range pages(t) {
+		require.True(t, reached[path], "no link leads from README.md to %s", path)
+		switch filepath.Dir(path) {
+		case "../docs", "../docs/guides":
+			if path != index {
+				require.Contains(t, listed, path, "%s has no link to it", index)
+			}
+		case "../docs/decisions":
+			if path != decisions {
+				require.Contains(t, decided, path, "%s has no link to it", decisions)
+			}
+		}
+	}
+}
+
+// prose is a Markdown file without its fenced blocks.
+func prose(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllSubmatch(b, -1) {
-		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(string(m[1])), "")
+	var text strings.Builder
+	inside := false
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			inside = !inside
+		} else if !inside {
+			text.WriteString(line)
+		}
+	}
+	return text.String()
+}
+
+// anchors are the names that a Markdown file's headings can be pointed to by, as GitHub makes them.
+func anchors(t *testing.T, path string) (found []string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose(t, path), -1) {
+		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
 		found = append(found, strings.ReplaceAll(name, " ", "-"))
 	}
-	return slices.Compact(found)
+	return found
 }
 
 func decode64(t *testing.T, s string) string {

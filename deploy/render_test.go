@@ -3,6 +3,7 @@ package deploy
 import (
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +35,7 @@ func TestSameObjects(t *testing.T) {
 	}{
 		{name: "defaults"},
 		{name: "metrics", values: "podMonitor: {enabled: true}", components: []string{"podmonitor"}},
+		{name: "alerts", values: "prometheusRule: {enabled: true}", components: []string{"prometheusrule"}},
 		{name: "labels", values: "labelHosts: true", components: []string{"host-label"}},
 		{name: "all", values: "{podMonitor: {enabled: true}, labelHosts: true}", components: []string{"podmonitor", "host-label"}},
 	} {
@@ -75,7 +77,7 @@ func TestPrivileges(t *testing.T) {
 	require.False(t, spec.HostPID || spec.HostIPC)
 	require.Empty(t, spec.InitContainers)
 	require.Len(t, spec.Containers, 1)
-	confined(t, spec.Containers[0], "NET_ADMIN", "NET_RAW")
+	confined(t, spec.Containers[0], "NET_ADMIN")
 
 	speaker := daemonSet(t, built(t, base), "egressway-speaker").Spec.Template.Spec
 	require.True(t, speaker.HostNetwork)
@@ -177,6 +179,18 @@ func TestValues(t *testing.T) {
 		{"probes ask the loopback address for all addresses", `config: {status: {metricsAddress: "0.0.0.0:9000"}}`, func(t *testing.T, _ objects, p corev1.PodSpec) {
 			require.Equal(t, "127.0.0.1", p.Containers[0].LivenessProbe.HTTPGet.Host)
 		}},
+		{
+			"metrics by TLS", `{podMonitor: {enabled: true, tlsConfig: {insecureSkipVerify: true}}, config: {status: {metricsTLS: {certFile: tls.crt, keyFile: tls.key}}}}`,
+			func(t *testing.T, o objects, p corev1.PodSpec) {
+				require.Equal(t, corev1.URISchemeHTTPS, p.Containers[0].LivenessProbe.HTTPGet.Scheme)
+				require.Equal(t, corev1.URISchemeHTTPS, p.Containers[0].ReadinessProbe.HTTPGet.Scheme)
+				require.Equal(t, "tls.crt", filepath.Base(configOf(t, o).Status.MetricsTLS.CertFile))
+				endpoints, _, err := unstructured.NestedSlice(o["PodMonitor "+namespace+"/egressway"].Object, "spec", "podMetricsEndpoints")
+				require.NoError(t, err)
+				require.Equal(t, "https", endpoints[0].(map[string]any)["scheme"])
+				require.Equal(t, map[string]any{"insecureSkipVerify": true}, endpoints[0].(map[string]any)["tlsConfig"])
+			},
+		},
 		{"no probes without metrics", `config: {status: {metricsAddress: ""}}`, func(t *testing.T, _ objects, p corev1.PodSpec) {
 			require.Empty(t, p.Containers[0].Ports)
 			require.Nil(t, p.Containers[0].LivenessProbe)
@@ -263,7 +277,7 @@ func TestDocumentedValues(t *testing.T) {
 	for key, value := range values {
 		require.Contains(t, schema.Properties, key)
 		names := []string{key}
-		if inner, ok := value.(map[string]any); ok && (key == "image" || key == "podMonitor" || key == "speaker") {
+		if inner, ok := value.(map[string]any); ok && (key == "image" || key == "podMonitor" || key == "prometheusRule" || key == "speaker") {
 			names = nil
 			for k := range inner {
 				names = append(names, key+"."+k)

@@ -92,6 +92,7 @@ type last struct {
 	dead     map[string]bool // the nodes whose standbys this one takes for hosts
 	named    []string        // those of them that are hosts or standbys by what the sources say
 	failing  bool            // they have changed, which is not in force yet
+	failover failover
 	choices  choices
 	sweep    sweep
 	taken    cluster.Changed // by the last plan
@@ -128,6 +129,10 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	a.source = newSource(log, c, version, a.wake)
 	a.status.OnDrain(a.drain)
 	a.countFlows()
+	a.expect()
+	counts := newCounting(marks(c), c.Status.PerService && c.Status.ServiceCounters)
+	a.status.OnScrape(c.Status.PerService, counts.traffic)
+	g.Go(func() error { counts.run(ctx); return nil })
 	g.Go(func() error { defer end(); a.drainOnStop(ctx, stop); return nil })
 	g.Go(func() error { return a.status.Serve(ctx, c.Status) })
 	g.Go(func() error { a.speakers.Run(ctx); return nil })
@@ -141,6 +146,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	g.Go(func() error { a.source.Run(ctx); return nil })
 	if api, ok := a.source.(apiServer); ok {
 		a.leader = newLeader(api)
+		a.status.OnLead(func() bool { _, leads := api.Leading(); return leads })
 		g.Go(func() error { a.leader.run(ctx); return nil })
 	}
 	g.Go(func() error { a.loop(ctx); return nil })
@@ -201,6 +207,7 @@ func (a *Agent) reload(c *config.Config, err error) {
 	default:
 		a.config = c
 	}
+	a.status.Reloaded(a.stale)
 	a.wake()
 }
 
@@ -301,7 +308,11 @@ func (a *Agent) pass(ctx context.Context) error {
 // publish has the status tell of a pass. Nothing is made up before somebody asks.
 func (a *Agent) publish(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, pass status.Pass) {
 	announced := a.speakers.Announced()
-	a.status.PublishPass(pass, func() status.Report {
+	pass.Plan = p
+	if p != nil && a.speakers.Problem() == nil {
+		a.status.TakeSessions(sessions)
+	}
+	a.status.Publish(pass, func() status.Report {
 		pass.Announced = prefixes(announced)
 		return status.From(p, problems, sessions, pass)
 	})
@@ -384,18 +395,27 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 
 // apply withdraws first and announces last: no peer sends packets that the kernel is not ready for.
 func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Time) (result kernel.Result, ended uint, err error) {
+	clock := time.Now()
+	lap := func() time.Duration { d := time.Since(clock); clock = clock.Add(d); return d }
 	withdraw := a.speakers.Withdraw(ctx, desired.Speakers)
+	told := lap()
 	result, err = a.kernel.Apply(ctx, desired)
+	a.took(result)
 	speakers := desired.Speakers
 	if result.InForce {
 		a.failedOver(began)
 	} else {
 		speakers = a.onlyAnnounced(speakers)
 	}
+	lap()
 	announce := a.speakers.Apply(ctx, speakers)
+	told += lap()
+	a.status.Applied(applyBGP, told, errors.Join(withdraw, announce))
+	a.announcedInstead(speakers, announce)
 	var contradictions error
 	if result.Contradicted {
 		ended, contradictions = a.endContradictions(ctx, desired)
+		a.status.Applied(applyConnections, lap(), contradictions)
 	}
 	return result, ended, errors.Join(withdraw, err, announce, contradictions)
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/internal/status"
 )
 
 // trustAfter is how long a node that was dead must answer before it is taken for alive. By then the one that elects has most
@@ -117,6 +120,9 @@ func (a *Agent) silent(elected map[cluster.Key]election.Choice) map[string]bool 
 	for node := range dead {
 		if !a.last.dead[node] {
 			a.log.Warn("node went silent: its standbys are the hosts", "node", node)
+			a.status.NodeLost()
+			a.status.Stage(status.StageDetect, silence(a.last.config, sessions, node, now))
+			a.last.failover.noticed = now
 		}
 	}
 	for node := range a.last.dead {
@@ -150,6 +156,46 @@ func (a *Agent) failedOver(began time.Time) {
 		a.log.Info("failover is in force", "silent", slices.Sorted(maps.Keys(a.last.dead)), "took", time.Since(began).Round(time.Millisecond))
 	}
 	a.last.failing = false
+	if f := &a.last.failover; !f.noticed.IsZero() {
+		f.steered = time.Now()
+		a.status.Stage(status.StageSteer, f.steered.Sub(f.noticed))
+		f.noticed = time.Time{}
+	}
+}
+
+// failover is how far this node has come since it took another one for dead.
+type failover struct {
+	noticed   time.Time // zero: what followed is in force
+	steered   time.Time // zero: what followed is announced
+	announced []plan.Speaker
+}
+
+// announcedInstead tells when the speaker has what is announced now that another node is dead.
+func (a *Agent) announcedInstead(speakers []plan.Speaker, err error) {
+	f := &a.last.failover
+	if err != nil {
+		return
+	}
+	if !f.steered.IsZero() && !sorted.OneSlice(f.announced, speakers) {
+		a.status.Stage(status.StageAnnounce, time.Since(f.steered))
+	}
+	f.announced, f.steered = speakers, time.Time{}
+}
+
+// silence is how long a node that is taken for dead has not been heard: it was silent for the detection time when it failed.
+func silence(c *config.Config, sessions []bfd.Session, node string, now time.Time) (longest time.Duration) {
+	for _, s := range sessions {
+		if s.Node != node || !s.Failed {
+			continue
+		}
+		longest = max(longest, now.Sub(s.Since))
+		if c != nil {
+			p := c.Failover.BFD
+			detection := time.Duration(p.DetectMultiplier) * time.Duration(max(p.TransmitInterval, p.ReceiveInterval)) * time.Millisecond
+			longest = max(longest, detection+now.Sub(s.Since))
+		}
+	}
+	return longest
 }
 
 // alive says of every watched node that was ever heard whether it is alive.

@@ -1,6 +1,11 @@
 // Package config is the daemon's configuration: its types, its defaults, and how a file becomes one of them with every
 // error found at once.
+//
+// What stands beside the fields is what operators read: gendoc makes the tables of docs/configuration.md of it, with the defaults
+// that Parse gives. A default that depends on something else is said here, in a last sentence "Default: …."
 package config
+
+//go:generate go run ./gendoc . ../../docs/configuration.md
 
 import (
 	"net/netip"
@@ -11,36 +16,39 @@ import (
 
 // Config is the whole configuration of one daemon. The zero value of a field means its default, see Defaults.
 type Config struct {
-	Node         string         `yaml:"node"`         // name of the node; default $NODE_NAME, then the host name
+	Node         string         `yaml:"node"`         // name of this node, as its Node object has it. Default: `$NODE_NAME`, then the host name.
 	Source       Source         `yaml:"source"`       // where objects come from
-	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"` // never steered, beside what the objects tell
-	OnNoPath     NoPath         `yaml:"onNoPath"`     // what happens to a selected pod without host or route
+	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"` // destinations that are never steered, beside pod ranges, Service ranges, ClusterIPs and node addresses, which the objects tell
+	OnNoPath     NoPath         `yaml:"onNoPath"`     // what becomes of a selected pod's packets while there is no host or no route for them; `allow`: they leave by the main table
 	Steering     Steering       `yaml:"steering"`
 	Marks        Marks          `yaml:"marks"`
 	BGP          BGP            `yaml:"bgp"`
-	Networks     []Network      `yaml:"networks"`
-	// AllowUnlisted permits a spec.network that no entry of Networks names: a number is a routing table, a string an
-	// existing VRF device.
-	AllowUnlisted bool     `yaml:"allowUnlisted"`
-	Moves         Moves    `yaml:"moves"`
-	OnStop        OnStop   `yaml:"onStop"`
-	Failover      Failover `yaml:"failover"`
-	Speaker       Speaker  `yaml:"speaker"`
-	Status        Status   `yaml:"status"`
-	Log           Log      `yaml:"log"`
+	Networks     []Network      `yaml:"networks"` // what `spec.network` of an EgressService may name. Default: the network `default` alone.
+	// may `spec.network` name what is not listed: a number is a routing table then, a word an existing VRF device
+	AllowUnlisted bool  `yaml:"allowUnlisted"`
+	Moves         Moves `yaml:"moves"`
+	// what becomes of this node's services when its daemon is told to end (SIGTERM): `keep` what is in force, for the next run to take
+	// over, or `drain`: they move to other nodes first, then what is left is withdrawn; that needs an API server
+	OnStop   OnStop   `yaml:"onStop"`
+	Failover Failover `yaml:"failover"`
+	Speaker  Speaker  `yaml:"speaker"`
+	Status   Status   `yaml:"status"`
+	Log      Log      `yaml:"log"`
 }
 
 // Source says where objects come from; exactly one is used, Manifests if it is set.
 type Source struct {
 	Kubernetes Kubernetes `yaml:"kubernetes"`
-	Manifests  string     `yaml:"manifests"` // a folder of YAML files, watched
+	Manifests  string     `yaml:"manifests"` // a folder of YAML and JSON files with the objects, watched; without it they come from the API server
 }
 
 // Kubernetes says how to reach the API server.
 type Kubernetes struct {
-	Kubeconfig string `yaml:"kubeconfig"` // default: the service account inside a cluster
-	Namespace  string `yaml:"namespace"`  // of the Leases; default $POD_NAMESPACE, then the service account's, then egressway-system
-	LabelHosts bool   `yaml:"labelHosts"` // label the host's node egress-service.k8s.ovn.org/<namespace>-<name>
+	Kubeconfig string `yaml:"kubeconfig"` // file that says how to reach the API server. Default: the service account, inside a cluster.
+	// of the Leases: one whose holder elects, one for each node's report.
+	// Default: `$POD_NAMESPACE`, then the service account's, then `egressway-system`.
+	Namespace  string `yaml:"namespace"`
+	LabelHosts bool   `yaml:"labelHosts"` // label each host's node `egress-service.k8s.ovn.org/<namespace>-<name>`, for others who announce
 }
 
 // NoPath is what happens to a selected pod's packets while there is no host or no route for them.
@@ -55,11 +63,11 @@ const (
 
 // Steering says how an endpoint's egress reaches the host from another node.
 type Steering struct {
-	Mode   SteeringMode `yaml:"mode"`
+	Mode   SteeringMode `yaml:"mode"`   // `direct`: with the host's node address as next hop, which must be on-link; `vxlan`: by our tunnel; `auto`: direct where the host is on-link, else by the tunnel
 	Device string       `yaml:"device"` // name of our VXLAN device
-	VNI    uint32       `yaml:"vni"`
-	Port   uint16       `yaml:"port"` // UDP
-	MTU    int          `yaml:"mtu"`  // of the VXLAN device, bytes; 0: the underlay's less the encapsulation
+	VNI    uint32       `yaml:"vni"`    // VXLAN network identifier, 1 to 16777215
+	Port   uint16       `yaml:"port"`   // UDP port of the tunnel; must pass between nodes
+	MTU    int          `yaml:"mtu"`    // of the VXLAN device, bytes, 1280 to 65000. Default: 0, the underlay's less 50 (IPv4) or 70 (IPv6).
 }
 
 // SteeringMode is how steered packets travel.
@@ -74,31 +82,31 @@ const (
 
 // Marks says which bits of the fwmark and of the conntrack mark are ours, and where our rules stand.
 type Marks struct {
-	Mask         uint32 `yaml:"mask"`         // contiguous, at least 4 bits
-	RulePriority int    `yaml:"rulePriority"` // first of our band of 100 priorities; before the kernel's l3mdev rule at 1000
+	Mask         uint32 `yaml:"mask"`         // bits of packet and connection mark that are ours alone on the node: at least 4 in a row; one says egress, the others count networks and hosts steered to
+	RulePriority int    `yaml:"rulePriority"` // first of our 100 routing rule priorities, 1 to 899: before the kernel's rule for VRFs at 1000
 }
 
 // BGP is what all speakers share.
 type BGP struct {
-	ASN             uint32          `yaml:"asn"`
-	RouterID        netip.Addr      `yaml:"routerID"`   // default: the node's IPv4 InternalIP
-	ListenPort      int             `yaml:"listenPort"` // -1: dial only
+	ASN             uint32          `yaml:"asn"`        // our AS number; needed where there are peers. Default: none.
+	RouterID        netip.Addr      `yaml:"routerID"`   // an IPv4 address; needed on nodes that have none as InternalIP. Default: the node's IPv4 InternalIP.
+	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may call; -1: we call, nobody is listened to
 	GracefulRestart GracefulRestart `yaml:"gracefulRestart"`
-	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"`
+	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"` // timers of BFD with peers, which choose one by `bfdProfile`. Default: none.
 }
 
-// GracefulRestart is RFC 4724's: peers keep our routes while the daemon restarts.
+// GracefulRestart is RFC 4724's: peers keep our routes while the speaker restarts.
 type GracefulRestart struct {
-	Enabled     bool     `yaml:"enabled" json:"enabled"`
-	RestartTime Duration `yaml:"restartTime" json:"restartTime"` // at most 4095 s
+	Enabled     bool     `yaml:"enabled" json:"enabled"`         // peers keep our routes while the speaker restarts (RFC 4724)
+	RestartTime Duration `yaml:"restartTime" json:"restartTime"` // for how long they do; whole seconds, at most 4095s
 }
 
 // BFDProfile holds RFC 5880 timers, in milliseconds.
 type BFDProfile struct {
-	Name             string `yaml:"name" json:"name,omitempty"`
-	TransmitInterval uint32 `yaml:"transmitInterval" json:"transmitInterval,omitempty"`
-	ReceiveInterval  uint32 `yaml:"receiveInterval" json:"receiveInterval,omitempty"`
-	DetectMultiplier uint8  `yaml:"detectMultiplier" json:"detectMultiplier,omitempty"`
+	Name             string `yaml:"name" json:"name,omitempty"`                         // by which peers refer to it
+	TransmitInterval uint32 `yaml:"transmitInterval" json:"transmitInterval,omitempty"` // milliseconds, 10 to 60000
+	ReceiveInterval  uint32 `yaml:"receiveInterval" json:"receiveInterval,omitempty"`   // milliseconds, 10 to 60000
+	DetectMultiplier uint8  `yaml:"detectMultiplier" json:"detectMultiplier,omitempty"` // so many packets missed in a row are a failure
 }
 
 // DefaultNetwork is the name of the network that is the main table, used by objects that name none.
@@ -106,13 +114,13 @@ const DefaultNetwork = "default"
 
 // Network is what an EgressService's spec.network names: a VRF with its table, or a bare routing table.
 type Network struct {
-	Name       string                `yaml:"name"`
-	VRF        string                `yaml:"vrf"`        // VRF device; adopted when it exists, created when Interfaces are listed
-	Interfaces []string              `yaml:"interfaces"` // uplinks; with a VRF we enslave them to it
-	Table      uint32                `yaml:"table"`      // needed to create the VRF; alone: a network without a VRF device
-	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // who may use it; nil: everybody
-	OnNoPath   NoPath                `yaml:"onNoPath"`   // overrides Config.OnNoPath
-	Peers      []Peer                `yaml:"peers"`
+	Name       string                `yaml:"name"`       // what `spec.network` says: letters, digits, `.`, `_`, `-`; at most 63
+	VRF        string                `yaml:"vrf"`        // VRF device: adopted when it exists, created when `interfaces` and `table` are given
+	Interfaces []string              `yaml:"interfaces"` // uplinks; with `vrf` we enslave them to it, and their IPv6 addresses survive
+	Table      uint32                `yaml:"table"`      // routing table; needed to create the VRF, alone: a network without a VRF device. Not 0, 253 to 255, nor 794600 to 798695. Default: the VRF's.
+	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // who may use the network, by labels of the Namespace. Default: every namespace.
+	OnNoPath   NoPath                `yaml:"onNoPath"`   // of this network. Default: the global `onNoPath`.
+	Peers      []Peer                `yaml:"peers"`      // BGP neighbours in this network. Default: none.
 }
 
 // DynamicASN admits a peer by the kind of its AS instead of by its number.
@@ -136,46 +144,49 @@ const (
 
 // Peer is a BGP neighbour of one network.
 type Peer struct {
-	Address         netip.Addr      `yaml:"address" json:"address,omitzero"`
-	Interface       string          `yaml:"interface" json:"interface,omitempty"` // instead of Address: unnumbered, the neighbour's link-local address is learned
-	Port            uint16          `yaml:"port" json:"port,omitempty"`           // TCP port to dial
-	ASN             uint32          `yaml:"asn" json:"asn,omitempty"`
-	DynamicASN      DynamicASN      `yaml:"dynamicASN" json:"dynamicASN,omitempty"`
-	HoldTime        Duration        `yaml:"holdTime" json:"holdTime,omitempty"`
-	KeepaliveTime   Duration        `yaml:"keepaliveTime" json:"keepaliveTime,omitempty"`
-	ConnectTime     Duration        `yaml:"connectTime" json:"connectTime,omitempty"`
-	EBGPMultiHop    uint8           `yaml:"ebgpMultiHop" json:"ebgpMultiHop,omitempty"` // TTL; 0: the peer is on-link
-	TTLSecurity     uint8           `yaml:"ttlSecurity" json:"ttlSecurity,omitempty"`   // hops, RFC 5082; 0: off
-	PasswordFile    string          `yaml:"passwordFile" json:"passwordFile,omitempty"` // TCP MD5, RFC 2385
-	BFDProfile      string          `yaml:"bfdProfile" json:"bfdProfile,omitempty"`
-	AddressFamilies []Family        `yaml:"addressFamilies" json:"addressFamilies,omitempty"`
-	MaxPrefixes     uint32          `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"` // per family; the session closes above
-	Receive         []PrefixPattern `yaml:"receive" json:"receive,omitempty"`         // nothing is accepted unless listed
-	Advertise       Advertise       `yaml:"advertise" json:"advertise,omitzero"`
+	Address         netip.Addr `yaml:"address" json:"address,omitzero"`                  // the neighbour's; this or `interface` is needed
+	Interface       string     `yaml:"interface" json:"interface,omitempty"`             // instead of `address`: unnumbered, the neighbour's link-local address is learned from its router advertisements
+	Port            uint16     `yaml:"port" json:"port,omitempty"`                       // TCP port to call
+	ASN             uint32     `yaml:"asn" json:"asn,omitempty"`                         // the neighbour's AS number; this or `dynamicASN` is needed. Default: none.
+	DynamicASN      DynamicASN `yaml:"dynamicASN" json:"dynamicASN,omitempty"`           // instead of `asn`: any AS but ours, or ours
+	HoldTime        Duration   `yaml:"holdTime" json:"holdTime,omitempty"`               // silence after which the session is given up; whole seconds, 3s at least, or 0s: never
+	KeepaliveTime   Duration   `yaml:"keepaliveTime" json:"keepaliveTime,omitempty"`     // between our messages; whole seconds. Default: a third of `holdTime`.
+	ConnectTime     Duration   `yaml:"connectTime" json:"connectTime,omitempty"`         // pause between attempts; whole seconds
+	EBGPMultiHop    uint8      `yaml:"ebgpMultiHop" json:"ebgpMultiHop,omitempty"`       // TTL towards a peer that is not on-link; 0: it is
+	TTLSecurity     uint8      `yaml:"ttlSecurity" json:"ttlSecurity,omitempty"`         // hops that the peer may be away (RFC 5082), 1 where it is on-link; 0: off; excludes `ebgpMultiHop`
+	PasswordFile    string     `yaml:"passwordFile" json:"passwordFile,omitempty"`       // file with the TCP MD5 password (RFC 2385), at most 80 bytes; relative to the configuration's folder
+	BFDProfile      string     `yaml:"bfdProfile" json:"bfdProfile,omitempty"`           // one of `bgp.bfdProfiles`; empty: no BFD
+	AddressFamilies []Family   `yaml:"addressFamilies" json:"addressFamilies,omitempty"` // both go over either kind of session
+	// routes of one family that the peer may send, before `receive` chooses among them; above it the session is ended, until the
+	// peer's configuration is another one or the speaker starts anew
+	MaxPrefixes uint32          `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"`
+	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes that are learned; never: cluster, node and loopback ranges. Default: nothing.
+	Advertise   Advertise       `yaml:"advertise" json:"advertise,omitzero"`
 }
 
 // PrefixPattern matches routes: Prefix itself, or with GE or LE the prefixes inside it whose length is in [GE, LE].
 type PrefixPattern struct {
-	Prefix netip.Prefix `yaml:"prefix" json:"prefix"`
-	GE     uint8        `yaml:"ge" json:"ge,omitempty"`
-	LE     uint8        `yaml:"le" json:"le,omitempty"`
+	Prefix netip.Prefix `yaml:"prefix" json:"prefix"`   // this prefix, and with `ge` or `le` those inside of it
+	GE     uint8        `yaml:"ge" json:"ge,omitempty"` // shortest prefix length. Default: the prefix's own.
+	LE     uint8        `yaml:"le" json:"le,omitempty"` // longest prefix length. Default: with `ge` that of an address, else the prefix's own.
 }
 
 // Advertise holds the attributes of what we announce to one peer.
 type Advertise struct {
-	Communities      []string `yaml:"communities" json:"communities,omitempty"`           // RFC 1997, "64512:1" or a well-known name
-	LargeCommunities []string `yaml:"largeCommunities" json:"largeCommunities,omitempty"` // RFC 8092, "64512:1:2"
-	LocalPref        uint32   `yaml:"localPref" json:"localPref,omitempty"`               // internal peers only; 0: 100
-	MED              uint32   `yaml:"med" json:"med,omitempty"`
-	ASPathPrepend    uint8    `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"` // times
+	Communities      []string `yaml:"communities" json:"communities,omitempty"`           // RFC 1997: `64512:1`, or a well-known name such as `no-export`
+	LargeCommunities []string `yaml:"largeCommunities" json:"largeCommunities,omitempty"` // RFC 8092: `64512:1:2`
+	LocalPref        uint32   `yaml:"localPref" json:"localPref,omitempty"`               // internal peers only; the standby's is half of it. Default: 0, which is 100.
+	// more is added by `status.term` (65535 less the term), so that routers prefer a later host; should be the same on all nodes
+	MED           uint32 `yaml:"med" json:"med,omitempty"`
+	ASPathPrepend uint8  `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"` // times; the standby's path is 5 longer towards external peers
 }
 
 // Moves says how services go from one host to another while both could serve them.
 type Moves struct {
-	// KeepFlows is how long the former host stays as the standby, so that flows which go by it may end there; 0: not at
-	// all. What the daemon that elects has counts for all.
+	// how long a host that is left on purpose stays as standby, so that flows which go by it may end there; 0s: not at all; at most 1h.
+	// What the daemon that elects has counts for all
 	KeepFlows Duration `yaml:"keepFlows"`
-	// Within bounds how long a daemon that ends with OnStopDrain waits for its services to move.
+	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination grace
 	Within Duration `yaml:"within"`
 }
 
@@ -190,20 +201,33 @@ const (
 
 // Speaker says where the process is that speaks BGP and BFD for the daemon, and outlives it.
 type Speaker struct {
-	Socket string `yaml:"socket"`
-	Start  bool   `yaml:"start"` // one where none answers on Socket; else somebody else does
+	Socket string `yaml:"socket"` // Unix socket where the daemon finds `egressway speaker`; an absolute path
+	Start  bool   `yaml:"start"`  // start one where none answers; false: systemd, or a DaemonSet, does
 }
 
 // Status says where the daemon answers about itself.
 type Status struct {
-	Socket         string `yaml:"socket"`
-	MetricsAddress string `yaml:"metricsAddress"` // empty: no TCP listener
+	Socket         string     `yaml:"socket"`         // Unix socket where `egressway status` and others ask; an absolute path
+	MetricsAddress string     `yaml:"metricsAddress"` // IP address and TCP port of `/metrics`, `/healthz` and `/readyz`; empty: none
+	MetricsTLS     MetricsTLS `yaml:"metricsTLS"`
+	PerService     bool       `yaml:"perService"` // metrics of each EgressService that the node is host or standby of
+	// with `perService`: packets and bytes by ingress IP, counted by the kernel on the host
+	ServiceCounters bool `yaml:"serviceCounters"`
+}
+
+// MetricsTLS has MetricsAddress served by TLS alone, version 1.2 at least. Files are PEM; relative paths are relative to the
+// configuration's folder, and renewed files are taken at once. The zero value: in the clear.
+type MetricsTLS struct {
+	CertFile string `yaml:"certFile"` // PEM file with the certificate: `metricsAddress` speaks TLS alone then
+	KeyFile  string `yaml:"keyFile"`  // PEM file with its private key
+	// PEM file: metrics are for clients with a certificate by one of these authorities; `/healthz` and `/readyz` are for everybody still
+	ClientCAFile string `yaml:"clientCAFile"`
 }
 
 // Log says what is logged, to standard error.
 type Log struct {
-	Level  string `yaml:"level"`  // debug, info, warn, error
-	Format string `yaml:"format"` // text, json
+	Level  string `yaml:"level"`  // `debug`, `info`, `warn` or `error`
+	Format string `yaml:"format"` // `text` or `json`
 }
 
 // Duration is a time.Duration written as "9s" or "1m30s".

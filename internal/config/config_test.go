@@ -119,7 +119,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 			{Name: "100", Table: 100},
 			{Name: "default", Peers: []Peer{far}},
 		},
-		Status: Status{Socket: "/run/e.sock"},
+		Status: Status{Socket: "/run/e.sock", ServiceCounters: true},
 		Log:    Log{Level: "debug", Format: "json"},
 	}, c)
 }

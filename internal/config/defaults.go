@@ -20,7 +20,7 @@ func Defaults() *Config {
 			Flows: NodeFlows{Enabled: true, Port: 4785},
 		},
 		Speaker: Speaker{Socket: "/run/egressway/speaker.sock", Start: true},
-		Status:  Status{Socket: "/run/egressway/egressway.sock", MetricsAddress: "127.0.0.1:9479"},
+		Status:  Status{Socket: "/run/egressway/egressway.sock", MetricsAddress: "127.0.0.1:9479", PerService: true},
 		Log:     Log{Level: "info", Format: "text"},
 	}
 }

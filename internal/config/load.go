@@ -67,11 +67,16 @@ func parse(file string, data []byte, env *viper.Viper) (*Config, error) {
 	d := newDecoder(file)
 	d.decode(data, c)
 	d.override(reflect.ValueOf(c).Elem(), "", env)
+	tls := &c.Status.MetricsTLS
+	named := []*string{&tls.CertFile, &tls.KeyFile, &tls.ClientCAFile}
 	for i := range c.Networks {
 		for j := range c.Networks[i].Peers {
-			if p := &c.Networks[i].Peers[j]; p.PasswordFile != "" && !filepath.IsAbs(p.PasswordFile) {
-				p.PasswordFile = filepath.Join(filepath.Dir(file), p.PasswordFile)
-			}
+			named = append(named, &c.Networks[i].Peers[j].PasswordFile)
+		}
+	}
+	for _, path := range named {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(filepath.Dir(file), *path)
 		}
 	}
 	c.complete()

@@ -86,6 +86,7 @@ func (v *validator) validate() {
 		v.bad("speaker.socket", "that is status.socket: two processes listen there, each on its own")
 	}
 	v.listenAddress("status.metricsAddress", c.Status.MetricsAddress)
+	v.metricsTLS()
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")
 }
@@ -236,6 +237,24 @@ func (v *validator) unique(seen map[string]string, value, path, message string) 
 		message += fmt.Sprintf(", on line %d", line)
 	}
 	v.bad(path, "%s", message)
+}
+
+func (v *validator) metricsTLS() {
+	t := v.c.Status.MetricsTLS
+	if t == (MetricsTLS{}) {
+		return
+	}
+	if v.c.Status.MetricsAddress == "" {
+		v.bad("status.metricsTLS", "status.metricsAddress is empty: nobody can connect")
+	}
+	for _, file := range []struct{ key, path, why string }{
+		{"certFile", t.CertFile, "TLS needs a certificate: a PEM file"},
+		{"keyFile", t.KeyFile, "TLS needs the certificate's private key: a PEM file"},
+	} {
+		if file.path == "" {
+			v.bad("status.metricsTLS."+file.key, "%s", file.why)
+		}
+	}
 }
 
 func (v *validator) listenAddress(path, address string) {

@@ -159,6 +159,10 @@ type Result struct {
 	// Restored names what was in force after the last Apply and was found to be gone or changed by somebody else. A link that
 	// goes down takes its routes along.
 	Restored []string
+	// Drift counts these by their kind.
+	Drift map[Drift]int
+	// Steps are what was done, the parts that one applier does in several places as one.
+	Steps []Step
 }
 
 // Apply makes the kernel equal to the plan: what packets will need first, then what sends them there; what they no
@@ -179,7 +183,10 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 
 	var r Result
 	var errs []error
-	try := func(err error) bool {
+	try := func(by Applier, step func() error) bool {
+		began := time.Now()
+		err := step()
+		r.Steps = joinStep(r.Steps, Step{by, time.Since(began), err})
 		errs = append(errs, err)
 		return err == nil
 	}
@@ -188,16 +195,20 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	if known {
 		routes, known = changesOf(before.Routes, p.Routes)
 	}
-	if known {
-		try(n.route.addChanged(ctx, n.links, routes))
-	} else {
-		try(n.restore(ctx, p))
-	}
+	try(ApplyRoutes, func() error {
+		if known {
+			return n.route.addChanged(ctx, n.links, routes)
+		}
+		return n.restore(ctx, p)
+	})
 	sameRules := before != nil && sorted.SameSlice(before.Rules, p.Rules)
-	rules := sameRules || try(n.route.addRules(ctx, p.Rules, n.taken.rule))
+	rules := sameRules || try(ApplyRules, func() error { return n.route.addRules(ctx, p.Rules, n.taken.rule) })
 
-	changed, err := n.nft.apply(ctx, p.DataPlane)
-	packets := try(err)
+	changed := false
+	packets := try(ApplyTable, func() (err error) {
+		changed, err = n.nft.apply(ctx, p.DataPlane)
+		return err
+	})
 	if n.nft.missed {
 		n.taken.table()
 	}
@@ -210,23 +221,25 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 			n.settled.plan = &p.DataPlane // what is compared with the next plan: this one lets pass what the one before did, and more
 		}
 	}
-	r.InForce, r.Restored = rules && packets, n.taken.end(p)
+	r.InForce = rules && packets
+	r.Restored, r.Drift = n.taken.end(p)
 	if r.InForce {
 		if !sameRules {
-			try(n.route.pruneRules(ctx, p.Rules))
+			try(ApplyRules, func() error { return n.route.pruneRules(ctx, p.Rules) })
 		}
-		if known {
-			try(n.route.removeGone(ctx, routes.gone, p.Held))
-		} else {
-			try(n.route.pruneRoutes(ctx, p.Routes, p.Held...))
-			if p.Tunnel == nil {
-				try(applyTunnel(ctx, n.links, nil))
+		try(ApplyRoutes, func() error {
+			if known {
+				return n.route.removeGone(ctx, routes.gone, p.Held)
 			}
-			try(n.vrfs.prune(ctx, n.links, p.VRFs))
-		}
+			errs := []error{n.route.pruneRoutes(ctx, p.Routes, p.Held...)}
+			if p.Tunnel == nil {
+				errs = append(errs, applyTunnel(ctx, n.links, nil))
+			}
+			return errors.Join(append(errs, n.vrfs.prune(ctx, n.links, p.VRFs))...)
+		})
 	}
-	try(n.reread(ctx, known, routes))
-	err = errors.Join(errs...)
+	try(ApplyRoutes, func() error { return n.reread(ctx, known, routes) })
+	err := errors.Join(errs...)
 	if err == nil {
 		n.done, n.seen = p, seen
 		if before == nil {

@@ -94,6 +94,9 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	var made []*nftables.Chain
 	if c.rewrite {
 		t.AddTable(c.table)
+		if err := t.raw(dropCounters()...); err != nil {
+			return false, err
+		}
 		for _, w := range c.chains {
 			made = append(made, t.AddChain(w.in(c.table)))
 			t.FlushChain(made[len(made)-1])

@@ -28,6 +28,7 @@ const (
 	inIngress
 	inStrays
 	inResumed
+	inCounted
 	inFormer
 )
 
@@ -79,6 +80,9 @@ func ofIngress(all []element, i *plan.IngressIP) []element {
 	if i.Resumed {
 		all = append(all, element{set: inResumed, key: i.Addr})
 	}
+	if i.Counted {
+		all = append(all, element{set: inCounted, key: i.Addr})
+	}
 	return all
 }
 
@@ -119,7 +123,7 @@ func (n setName) String() string {
 	if n.ipv6 {
 		suffix = ipv6.suffix
 	}
-	name := [...]string{setEgress, setSource, setSources, setMasquerade, setKept, setIngress, setStrays, setResumed, setFormer}[n.set] + suffix
+	name := [...]string{setEgress, setSource, setSources, setMasquerade, setKept, setIngress, setStrays, setResumed, setCounted, setFormer}[n.set] + suffix
 	if n.set == inKept {
 		return named(name, n.path)
 	}

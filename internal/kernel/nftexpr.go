@@ -92,6 +92,7 @@ const (
 	stateEstablished = 1 << 1
 	stateRelated     = 1 << 2
 	stateNew         = 1 << 3
+	stateUntracked   = 1 << 6
 	statusDNAT       = 1 << 5
 )
 
@@ -162,7 +163,6 @@ func goTo(chain string) part { return part{&expr.Verdict{Kind: expr.VerdictGoto,
 
 var (
 	accept     = part{&expr.Verdict{Kind: expr.VerdictAccept}}
-	drop       = part{&expr.Verdict{Kind: expr.VerdictDrop}}
 	masquerade = part{&expr.Masq{}}
 )
 

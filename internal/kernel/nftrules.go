@@ -28,6 +28,7 @@ const (
 	setIngress    = "ingress"     // ingress IPs
 	setGuests     = "guests"      // pods of other nodes
 	setStrays     = "strays"      // ingress IP : path id
+	setCounted    = "counted"     // ingress IPs that this node is host or standby of, with a counter each
 	setResumed    = "resumed"     // ingress IPs of which another node was the host before
 	setKeeps      = "keeps"       // ct mark of an egress flow : goto keep-N
 	setKept       = "kept"        // per path: selected pods whose flows may stay on it
@@ -90,7 +91,7 @@ func chains(d plan.DataPlane) []chain {
 		{name: "late", rules: late()},
 		{name: "exempt", rules: exempt()},
 		{name: chainKept, rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setKeeps))}},
-		{name: "no-path", rules: [][]expr.Any{jump("exempt"), drop}},
+		{name: "no-path", rules: [][]expr.Any{jump("exempt"), dropFor(DropNoPath)}},
 		{name: "snat", rules: snat()},
 		{name: chainPass, rules: [][]expr.Any{join(setPacketMark(m, 0), accept)}}, // our bits do not leave this node
 	}
@@ -122,7 +123,7 @@ func fromNodes(m plan.Marks) [][]expr.Any {
 	rules := bySource(m)
 	for _, f := range families {
 		// Its node steers it here already or still; by the default route it would take this node's address.
-		rules = append(rules, join(f.source(), in(setGuests+f.suffix), original, f.load(f.dst, reg), notIn(setCluster+f.suffix), drop))
+		rules = append(rules, join(f.source(), in(setGuests+f.suffix), original, f.load(f.dst, reg), notIn(setCluster+f.suffix), dropFor(DropGuest)))
 	}
 	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew), goTo("late")))
 }
@@ -133,10 +134,10 @@ func late() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
 		answer := join(f.destination(), in(setFormer+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix), ctLacks(expr.CtKeySTATUS, statusDNAT))
-		rules = append(rules, join(tcpWithoutSYN, answer, drop), join(notTCP, answer, drop),
+		rules = append(rules, join(tcpWithoutSYN, answer, dropFor(DropFormer)), join(notTCP, answer, dropFor(DropFormer)),
 			// The middle of a connection, which a host that lost sight of this node handed over: its pod knows it by another name.
 			join(tcpWithoutSYN, f.destination(), f.isKeyOf(setSource+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix),
-				ctLacks(expr.CtKeySTATUS, statusDNAT), drop))
+				ctLacks(expr.CtKeySTATUS, statusDNAT), dropFor(DropFormer)))
 	}
 	return rules
 }
@@ -174,13 +175,13 @@ func forward(m plan.Marks) [][]expr.Any {
 	for _, f := range families {
 		// The rest of a connection that ended with the pod's selection: no NAT, a CNI's neither, would give it a source.
 		rules = append(rules, join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(setFormer+f.suffix),
-			f.load(f.dst, reg), notIn(setCluster+f.suffix), drop))
+			f.load(f.dst, reg), notIn(setCluster+f.suffix), dropFor(DropFormer)))
 	}
 	rules = append(rules,
 		join(packetMarkHas(m.EgressBit()), accept)) // a stray on its way to the other of host and standby
 	for _, f := range families {
 		// No Service took it: forwarded by the default route it would come back, until its hop limit ends.
-		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), drop))
+		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), dropFor(DropUnclaimed)))
 	}
 	return rules
 }
@@ -203,7 +204,7 @@ func exempt() [][]expr.Any {
 	}
 	rules = append(rules, join(notRouted(), accept))
 	for _, f := range families {
-		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), drop))
+		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), dropFor(DropUnclaimed)))
 	}
 	return rules
 }
@@ -232,14 +233,14 @@ func guard(m plan.Marks) [][]expr.Any {
 func ours(m plan.Marks) [][]expr.Any {
 	return [][]expr.Any{
 		join(ourCtMark(m), verdictOf(setGuards)),
-		join(ctHas(expr.CtKeyMARK, m.EgressBit()), drop), // its path is gone, and its connection about to end
+		join(ctHas(expr.CtKeyMARK, m.EgressBit()), dropFor(DropGuard)), // its path is gone, and its connection about to end
 	}
 }
 
 // outwards guards what leaves by an uplink and is no flow of ours.
 func outwards() (rules [][]expr.Any) {
 	for _, f := range families {
-		rules = append(rules, join(f.source(), in(setPods+f.suffix), drop))
+		rules = append(rules, join(f.source(), in(setPods+f.suffix), dropFor(DropPodSource)))
 	}
 	return rules
 }
@@ -261,13 +262,13 @@ func elsewhere(p plan.Path) part {
 // leftBehind drops what leaves by another interface than the path's, or by the right one to another next hop: where the
 // way to another node and the default route share an interface, a packet whose rule or route is gone would take that one.
 func leftBehind(p plan.Path) [][]expr.Any {
-	rules := [][]expr.Any{join(elsewhere(p), drop)}
+	rules := [][]expr.Any{join(elsewhere(p), dropFor(DropGuard))}
 	for _, via := range p.Via {
 		f := ipv4
 		if via.Is6() {
 			f = ipv6
 		}
-		rules = append(rules, join(f.is(), f.nextHop(), part{&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: via.AsSlice()}}, drop))
+		rules = append(rules, join(f.is(), f.nextHop(), part{&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: via.AsSlice()}}, dropFor(DropGuard)))
 	}
 	return rules
 }
@@ -285,7 +286,12 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 	}
 	guardRules = append(guardRules, join(reply, inwards, done))
 	guardRules = append(guardRules, leftBehind(p)...)
-	guardRules = append(guardRules, jump(chainOwnSource), drop)
+	if d.CountSent && p.Key.Kind == plan.PathNetwork {
+		for _, f := range families {
+			guardRules = append(guardRules, join(f.source(), in(setCounted+f.suffix)))
+		}
+	}
+	guardRules = append(guardRules, jump(chainOwnSource), dropFor(DropGuard))
 
 	all := []chain{
 		// A selected pod's packets. A flow that had another path, or none, when it began must not go on.
@@ -294,7 +300,8 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 			// One that nobody has answered is new for as long, but its source is bound already, for the path that it has.
 			join(ctMarkIs(m, 0), ctHas(expr.CtKeySTATE, stateNew), setCtMark(m, egress), setPacketMark(m, egress), accept),
 			jump(chainKept),
-			drop,
+			join(ctHas(expr.CtKeySTATE, stateInvalid|stateUntracked), dropFor(DropUntracked)),
+			dropFor(DropOtherPath),
 		}},
 		{name: named("guard", p.ID), rules: guardRules},
 	}
@@ -330,10 +337,10 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 	}
 	for _, f := range families {
 		// Until routers have seen the withdrawal: back to them it would go round, until its hop limit ends.
-		from = append(from, join(f.destination(), in(setFormer+f.suffix), drop))
+		from = append(from, join(f.destination(), in(setFormer+f.suffix), dropFor(DropFormer)))
 	}
 	for _, f := range families {
-		from = append(from, join(original, f.source(), notIn(setCluster+f.suffix), f.load(f.dst, reg), in(setPods+f.suffix), drop))
+		from = append(from, join(original, f.source(), notIn(setCluster+f.suffix), f.load(f.dst, reg), in(setPods+f.suffix), dropFor(DropOutside)))
 	}
 	return append(all,
 		// An uplink that leads to other nodes too.
@@ -342,7 +349,7 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 		chain{name: named("from", p.ID), rules: from},
 		chain{name: named("reply", p.ID), rules: [][]expr.Any{join(setPacketMark(m, egress), accept)}},
 		chain{name: named("guard-reply", p.ID), rules: [][]expr.Any{
-			join(original, inwards, done), join(elsewhere(p), drop), join(reply, done), drop,
+			join(original, inwards, done), join(elsewhere(p), dropFor(DropGuard)), join(reply, done), dropFor(DropGuard),
 		}},
 	)
 }

@@ -107,6 +107,11 @@ func sets(d plan.DataPlane) []*set {
 		add(setIngress+f.suffix, addr)
 		add(setStrays+f.suffix, toPath)
 		add(setResumed+f.suffix, addr)
+		if d.CountSent {
+			counted := addr
+			counted.Counter = true
+			add(setCounted+f.suffix, counted)
+		}
 	}
 	return all
 }

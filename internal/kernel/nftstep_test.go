@@ -18,7 +18,7 @@ import (
 
 // anyDataPlane makes a plan of some of many parts, which share addresses across steps.
 func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
-	d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00, Priority: 700}, ClampMSS4: 1410, ClampMSS6: 1390}
+	d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00, Priority: 700}, ClampMSS4: 1410, ClampMSS6: 1390, CountSent: r.IntN(3) > 0}
 	networks, steered := []plan.PathID{}, []plan.PathID{}
 	for id := plan.PathID(1); id <= 6; id++ {
 		switch p := (plan.Path{ID: id, Table: 1000 + uint32(id)}); {
@@ -75,6 +75,7 @@ func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 	for range r.IntN(6) {
 		i := plan.IngressIP{
 			Addr: address(r.IntN(2) == 0, "203.0.113.%d", "2001:db8:203::%d", r.IntN(3)), Path: anyOf(networks), Resumed: r.IntN(2) == 0,
+			Counted: d.CountSent && r.IntN(2) == 0,
 		}
 		if r.IntN(2) == 0 {
 			i.Stray = anyOf(steered)
@@ -101,6 +102,7 @@ func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 		}
 		for i := range d.Ingress.All() {
 			if i.Stray == 0 || stands[i.Stray] {
+				i.Counted = i.Counted && fixed.CountSent
 				fixed.Ingress = fixed.Ingress.With([]plan.IngressIP{i}, nil)
 			}
 		}

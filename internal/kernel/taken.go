@@ -15,16 +15,18 @@ type taken struct {
 	leads   map[uint32]plan.Families // where its routes lead
 	routes  map[routeKey]*plan.Route
 	objects []string
+	kinds   map[Drift]int
 }
 
 // end tells what was taken away before an Apply, which has brought p about.
-func (t *taken) end(p *plan.NodePlan) []string {
-	objects, leads := t.objects, t.leads
+func (t *taken) end(p *plan.NodePlan) (objects []string, kinds map[Drift]int) {
+	objects, kinds = t.objects, t.kinds
+	leads := t.leads
 	if t.before == nil || !sorted.OneSlice(t.before.Routes, p.Routes) {
 		leads = leadsOf(p.Routes)
 	}
 	*t = taken{before: p, leads: leads}
-	return objects
+	return objects, kinds
 }
 
 // leadsOf says for which families routes lead somewhere, by table.
@@ -65,16 +67,21 @@ func (t *taken) lost(routed map[uint32]plan.Families, tables []uint32) bool {
 	return false
 }
 
-func (t *taken) add(object string) {
-	if !slices.Contains(t.objects, object) {
-		t.objects = append(t.objects, object)
+func (t *taken) add(kind Drift, object string) {
+	if slices.Contains(t.objects, object) {
+		return
 	}
+	t.objects = append(t.objects, object)
+	if t.kinds == nil {
+		t.kinds = map[Drift]int{}
+	}
+	t.kinds[kind]++
 }
 
 // rule takes in a rule that was made. Rules of one priority, of both families, are told as one.
 func (t *taken) rule(r rule) {
 	if t.before != nil && slices.Contains(both(t.before.Rules), r) {
-		t.add(fmt.Sprintf("rule %d", r.Priority))
+		t.add(DriftRule, fmt.Sprintf("rule %d", r.Priority))
 	}
 }
 
@@ -90,14 +97,14 @@ func (t *taken) route(p *plan.Route) {
 		}
 	}
 	if had := t.routes[keyOf(p)]; had != nil && reflect.DeepEqual(had, p) {
-		t.add(fmt.Sprintf("routes of table %d", p.Table))
+		t.add(DriftRoutes, fmt.Sprintf("routes of table %d", p.Table))
 	}
 }
 
 // vrf takes in a VRF device that was made.
 func (t *taken) vrf(name string) {
 	if t.before != nil && slices.ContainsFunc(t.before.VRFs, func(v plan.VRF) bool { return v.Name == name }) {
-		t.add("VRF device " + name)
+		t.add(DriftVRF, "VRF device "+name)
 	}
 }
 
@@ -106,20 +113,20 @@ func (t *taken) port(name, vrf string) {
 	if t.before != nil && slices.ContainsFunc(t.before.VRFs, func(v plan.VRF) bool {
 		return v.Name == vrf && slices.Contains(v.Interfaces, name)
 	}) {
-		t.add("interface " + name + " in VRF " + vrf)
+		t.add(DriftInterface, "interface "+name+" in VRF "+vrf)
 	}
 }
 
 // tunnel takes in a tunnel device that was made.
 func (t *taken) tunnel(made *plan.Tunnel) {
 	if t.before != nil && t.before.Tunnel != nil && t.before.Tunnel.Device == made.Device {
-		t.add("VXLAN device " + made.Device)
+		t.add(DriftTunnel, "VXLAN device "+made.Device)
 	}
 }
 
 // table takes in that the nftables table was not as it was left.
 func (t *taken) table() {
 	if t.before != nil {
-		t.add("nftables table inet " + tableName)
+		t.add(DriftTable, "nftables table inet "+tableName)
 	}
 }

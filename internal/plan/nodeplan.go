@@ -168,6 +168,8 @@ type DataPlane struct {
 	// ClampMSS is the most a TCP segment may hold on tunnelled paths, per family; 0: not clamped.
 	ClampMSS4 uint16 `json:"clampMSS4,omitempty"`
 	ClampMSS6 uint16 `json:"clampMSS6,omitempty"`
+	// CountSent says that what leaves with an ingress IP is counted.
+	CountSent bool `json:"countSent,omitempty"`
 }
 
 // Path is a way out of this node.
@@ -214,6 +216,8 @@ type IngressIP struct {
 	Stray PathID `json:"stray,omitempty"`
 	// Resumed says that the other one was the host before: TCP connections that began there go on there.
 	Resumed bool `json:"resumed,omitempty"`
+	// Counted says that this node is host or standby, and counts what leaves with this address.
+	Counted bool `json:"counted,omitempty"`
 }
 
 // Announcement is an ingress IP that a speaker announces.

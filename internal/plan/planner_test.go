@@ -119,7 +119,9 @@ func (e *evolving) step() {
 		e.changed.Join(cluster.Everything())
 	case 18:
 		c := *e.Config
-		switch e.IntN(5) {
+		switch e.IntN(6) {
+		case 5:
+			c.Status.ServiceCounters = !c.Status.ServiceCounters
 		case 0:
 			c.AllowUnlisted = !c.AllowUnlisted
 		case 1:

@@ -27,6 +27,7 @@ func world(seed uint64) plan.Snapshot {
 	r := rand.New(rand.NewPCG(seed, 0))
 	c := config.Defaults()
 	c.BGP.ASN = 64512
+	c.Status.ServiceCounters = seed%2 == 0
 	c.AllowUnlisted = chance(r, 0.5)
 	c.OnNoPath = pick(r, config.NoPathDrop, config.NoPathAllow)
 	c.Steering.Mode = pick(r, config.SteeringAuto, config.SteeringDirect, config.SteeringVXLAN)

@@ -64,6 +64,7 @@ func (r *pass) publish() {
 		d.Marks = f.marks
 		d.Paths, d.Uplinks = keep(former.DataPlane.Paths, f.ways), keep(former.DataPlane.Uplinks, f.uplinks)
 		d.Guests, d.Between = keep(former.DataPlane.Guests, f.guests), keep(former.DataPlane.Between, f.between)
+		d.CountSent = f.countSent()
 		d.ClampMSS4, d.ClampMSS6 = 0, 0
 		if t := next.Tunnel; t != nil {
 			d.ClampMSS4, d.ClampMSS6 = uint16(t.MTU-40), uint16(t.MTU-60) // IPv4 and IPv6 header, each with TCP's
@@ -87,7 +88,8 @@ func (p *NodePlan) is(o *NodePlan) bool {
 		sorted.OneSlice(p.Watched, o.Watched) && sorted.OneSlice(p.Held, o.Held) &&
 		d.Marks == e.Marks && sorted.OneSlice(d.Paths, e.Paths) && sorted.OneSlice(d.Uplinks, e.Uplinks) && d.Endpoints.Same(e.Endpoints) &&
 		sorted.OneSlice(d.Cluster, e.Cluster) && sorted.OneSlice(d.Pods, e.Pods) && sorted.OneSlice(d.Guests, e.Guests) &&
-		sorted.OneSlice(d.Between, e.Between) && d.Ingress.Same(e.Ingress) && d.ClampMSS4 == e.ClampMSS4 && d.ClampMSS6 == e.ClampMSS6
+		sorted.OneSlice(d.Between, e.Between) && d.Ingress.Same(e.Ingress) && d.ClampMSS4 == e.ClampMSS4 && d.ClampMSS6 == e.ClampMSS6 &&
+		d.CountSent == e.CountSent
 }
 
 // keep is the former slice where the next holds the same.
@@ -390,6 +392,7 @@ func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *netwo
 		}
 		face := r.frame.faceOf(s)
 		of, in.Addr, in.Path = s.network, a, face.path
+		in.Counted = in.Counted || face.counted
 		if stray := face.strays[familyOf(a)]; stray != 0 {
 			in.Stray = stray
 			in.Resumed = in.Resumed || face.resumed

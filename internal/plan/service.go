@@ -523,6 +523,7 @@ type face struct {
 	path      PathID    // of its network
 	strays    [2]PathID // to the partner, by family
 	resumed   bool
+	counted   bool
 	announced bool
 	as        Announcement // without a prefix
 }
@@ -539,12 +540,18 @@ func (f *frame) faceOf(s *service) (c face) {
 		c.strays = [2]PathID{f.way(partner, true), f.way(partner, false)}
 		c.resumed = s.host == f.node && s.former
 	}
+	c.counted = f.countSent() && (s.host == f.node || s.host != "" && s.standby == f.node)
 	if c.announced = f.announced(s); c.announced {
 		// A standby that could not be elected is a former host, which serves until its flows have ended.
 		standby := s.standby == f.node && s.host != f.node
 		c.as = Announcement{Standby: standby, Term: s.term, Shutdown: standby && !f.electable(s)}
 	}
 	return c
+}
+
+// countSent says whether what leaves with an ingress IP is counted. Only metrics of each service tell it.
+func (f *frame) countSent() bool {
+	return f.config.Status.PerService && f.config.Status.ServiceCounters
 }
 
 // announced says whether this node announces the ingress IPs of a service.

@@ -64,7 +64,7 @@ func TestDrainRefusedWithReason(t *testing.T) {
 
 func TestHostedAndBacked(t *testing.T) {
 	s := New("v", "a")
-	s.Publish(hosting(true, service("h", "a", "b"), service("s", "b", "a"), service("o", "b", "c"), service("n", "", ""), service("all", cluster.AllHosts, "")))
+	publish(s, hosting(true, service("h", "a", "b"), service("s", "b", "a"), service("o", "b", "c"), service("n", "", ""), service("all", cluster.AllHosts, "")))
 	r := s.Report()
 	require.True(t, r.Draining)
 	require.Equal(t, []string{"shop/h"}, r.Hosted())
@@ -76,14 +76,14 @@ func TestHostedAndBacked(t *testing.T) {
 
 func TestAwait(t *testing.T) {
 	s := New("v", "a")
-	s.Publish(hosting(true, service("h", "a", "b")))
+	publish(s, hosting(true, service("h", "a", "b")))
 	free := func(r Report) bool { return len(r.Hosted()) == 0 }
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.False(t, s.Await(ended, free))
 	got := make(chan bool)
 	go func() { got <- s.Await(t.Context(), free) }()
-	s.Publish(hosting(true, service("h", "a", "b"), service("i", "b", "")))
-	s.Publish(hosting(true, service("h", "b", "a")))
+	publish(s, hosting(true, service("h", "a", "b"), service("i", "b", "")))
+	publish(s, hosting(true, service("h", "b", "a")))
 	require.True(t, <-got)
 }

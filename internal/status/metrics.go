@@ -3,6 +3,7 @@ package status
 import (
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,7 +28,15 @@ var (
 	descSessionUp = desc("bgp_session_up", "Whether the BGP session is established.", "network", "peer")
 	descReceived  = desc("bgp_received_prefixes", "Routes that the peer sends.", "network", "peer")
 	descAccepted  = desc("bgp_accepted_prefixes", "Routes of the peer that pass the import rules.", "network", "peer")
-	descSent      = desc("bgp_announced_prefixes", "Routes sent to the peer.", "network", "peer")
+	descTold      = desc("bgp_announced_prefixes", "Routes sent to the peer.", "network", "peer")
+	descState     = desc("bgp_session_state", "State of the BGP session: 0 waiting, 1 idle, 2 connect, 3 active, 4 opensent, 5 openconfirm, 6 established.", "network", "peer")
+	descSince     = desc("bgp_session_since_timestamp_seconds", "Since when the BGP session has been in its state.", "network", "peer")
+	descBFD       = desc("bfd_session_up", "Whether the peer's BFD session is up, where BFD is configured.", "network", "peer")
+	descStates    = desc("egressservices_by_state", "EgressServices by what is to be said of them: served, nohost, or problem where one is known.", "state")
+	descHosted    = desc("egressservices_hosted", "EgressServices that this node is the host of.")
+	descBacked    = desc("egressservices_standby", "EgressServices that this node is the standby of.")
+	descWatched   = desc("watched_nodes", "Nodes that this one watches by BFD.")
+	descSilent    = desc("watched_nodes_silent", "Of them, those that are silent.")
 	descProblems  = desc("problems", "Problems of objects and of the configuration, by reason.", "reason")
 	descReady     = desc("ready", "Whether the first pass is complete and the kernel as planned.")
 	descStale     = desc("config_stale", "Whether the configuration file has errors and an earlier one is in force.")
@@ -37,7 +46,8 @@ var (
 	descLimit     = desc("conntrack_entries_limit", "How many connections it may track; what begins beyond is dropped.")
 	descBuild     = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 	allDescs      = []*prometheus.Desc{
-		descServices, descEndpoints, descAnnounced, descLearned, descUsable, descSessionUp, descReceived, descAccepted, descSent,
+		descServices, descEndpoints, descAnnounced, descLearned, descUsable, descSessionUp, descReceived, descAccepted, descTold,
+		descState, descSince, descBFD, descStates, descHosted, descBacked, descWatched, descSilent,
 		descProblems, descReady, descStale, descDraining, descLastPass, descEntries, descLimit, descBuild,
 	}
 )
@@ -53,7 +63,7 @@ func (c reportCollector) Describe(out chan<- *prometheus.Desc) {
 func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		for i := range labels {
-			labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
+			labels[i] = valid(labels[i])
 		}
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
@@ -82,7 +92,28 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 		gauge(descSessionUp, number(s.Up), s.Network, s.Peer)
 		gauge(descReceived, float64(s.Received), s.Network, s.Peer)
 		gauge(descAccepted, float64(s.Accepted), s.Network, s.Peer)
-		gauge(descSent, float64(s.Announced), s.Network, s.Peer)
+		gauge(descTold, float64(s.Announced), s.Network, s.Peer)
+		gauge(descState, float64(slices.Index(sessionStates, s.State)), s.Network, s.Peer)
+		if !s.Since.IsZero() {
+			gauge(descSince, float64(s.Since.UnixNano())/1e9, s.Network, s.Peer)
+		}
+		if s.BFD != "" {
+			gauge(descBFD, number(s.BFD == "up"), s.Network, s.Peer)
+		}
+	}
+	silent := 0
+	for _, w := range r.Watched {
+		if !w.Alive {
+			silent++
+		}
+	}
+	gauge(descWatched, float64(len(r.Watched)))
+	gauge(descSilent, float64(silent))
+	hosted, backed, states := r.byState()
+	gauge(descHosted, float64(hosted))
+	gauge(descBacked, float64(backed))
+	for state, count := range states {
+		gauge(descStates, float64(count), state)
 	}
 	reasons := map[cluster.Reason]int{}
 	for _, p := range r.Problems {
@@ -91,6 +122,32 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	for reason, count := range reasons {
 		gauge(descProblems, float64(count), string(reason))
 	}
+}
+
+// sessionStates are the states of a session by their number, that of bgpPeerState in RFC 4273 but for the first.
+var sessionStates = []string{"waiting", "idle", "connect", "active", "opensent", "openconfirm", "established"}
+
+// byState counts the services that this node is host and standby of, and all of them by their state.
+func (r Report) byState() (hosted, backed int, states map[string]int) {
+	states = map[string]int{"served": 0, "nohost": 0, "problem": 0}
+	for i := range r.Services {
+		s := &r.Services[i]
+		switch s.role(r.Node) {
+		case roleHost:
+			hosted++
+		case roleStandby:
+			backed++
+		}
+		switch {
+		case s.Host == "":
+			states["nohost"]++
+		case len(s.Problems) > 0:
+			states["problem"]++
+		default:
+			states["served"]++
+		}
+	}
+	return hosted, backed, states
 }
 
 // totals sums up the services of a network. Services may share an ingress IP.
@@ -126,6 +183,9 @@ func (r Report) byNetwork() map[string]*totals {
 	}
 	return sums
 }
+
+// valid is a label's value that is text whatever an object's name holds.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func number(b bool) float64 {
 	if b {

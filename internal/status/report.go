@@ -119,7 +119,8 @@ func (p Problem) String() string { return cluster.Problem(p).Error() }
 // Pass is what the loop knows of a pass beside the plan.
 type Pass struct {
 	Began, Ended     time.Time
-	InForce          bool // the kernel is as planned
+	Plan             *plan.NodePlan // what it wants; nil: not told
+	InForce          bool           // the kernel is as planned
 	ConnectionsEnded uint
 	ConfigStale      bool
 	Draining         bool

@@ -97,6 +97,15 @@ func pass() (*plan.NodePlan, []cluster.Problem, []bgp.Session, Pass) {
 	}
 }
 
+// publish publishes a report as the pass would that it tells of.
+func publish(s *Status, r Report) {
+	p := Pass{Began: r.Applied.Add(-r.Duration), Ended: r.Applied, ConnectionsEnded: r.ConnectionsEnded}
+	for _, e := range r.Errors {
+		p.Err = errors.Join(p.Err, errors.New(e))
+	}
+	s.Publish(p, func() Report { return r })
+}
+
 func TestFrom(t *testing.T) {
 	r := From(pass())
 	require.True(t, r.Ready)

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/socket"
@@ -37,6 +35,11 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 			return fmt.Errorf("status.metricsAddress: %w", err)
 		}
 		defer metrics.Close()
+		if c.MetricsTLS.CertFile != "" {
+			if metrics, err = secured(metrics, c.MetricsTLS); err != nil {
+				return err
+			}
+		}
 	}
 
 	ctx, stop := context.WithCancel(ctx)
@@ -44,7 +47,7 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 	// Watching clients are answered for as long as they stay: they have a deadline for each report instead.
 	servers := []*server{newServer(ctx, "status.socket", local, s.socketMux(), 0)}
 	if metrics != nil {
-		servers = append(servers, newServer(ctx, "status.metricsAddress", metrics, s.publicMux(), writeTimeout))
+		servers = append(servers, newServer(ctx, "status.metricsAddress", metrics, s.publicMux(c.MetricsTLS.ClientCAFile != ""), writeTimeout))
 	}
 	var running sync.WaitGroup
 	for _, srv := range servers {
@@ -99,10 +102,14 @@ func (s *server) shutdown() {
 	}
 }
 
-// publicMux serves what anybody may know.
-func (s *Status) publicMux() *http.ServeMux {
+// publicMux serves what anybody may know, or metrics to those alone who show a certificate.
+func (s *Status) publicMux(closed bool) *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	metrics := s.metrics()
+	if closed {
+		metrics = certified(metrics)
+	}
+	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.unhealthy()) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.unready()) })
 	return mux
@@ -110,7 +117,7 @@ func (s *Status) publicMux() *http.ServeMux {
 
 // socketMux serves that and the report, and takes orders: only the daemon's own user can connect to the socket.
 func (s *Status) socketMux() *http.ServeMux {
-	mux := s.publicMux()
+	mux := s.publicMux(false)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "1" {
 			s.stream(w, r)
@@ -120,6 +127,8 @@ func (s *Status) socketMux() *http.ServeMux {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.Report()) // the client is gone
 	})
+	mux.HandleFunc("GET /address", s.address)
+	mux.HandleFunc("GET /goroutines", goroutines)
 	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, _ *http.Request) { s.order(w, true) })
 	mux.HandleFunc("DELETE /drain", func(w http.ResponseWriter, _ *http.Request) { s.order(w, false) })
 	return mux

@@ -2,13 +2,14 @@ package status
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/egressway/egressway/internal/plan"
 )
 
 // beatLimit is how long the loop may be silent before it counts as stuck.
@@ -27,11 +28,16 @@ type Status struct {
 	passes   *prometheus.CounterVec
 	seconds  prometheus.Histogram
 	ended    prometheus.Counter
+	measures *measures
+
+	traffic    func() Traffic // that the kernel counts
+	perService bool           // there are metrics of each EgressService
 }
 
 // published is a report, made when somebody asks for it, and the call that there is a newer one.
 type published struct {
 	report     func() Report
+	plan       *plan.NodePlan // nil: none yet
 	applied    time.Time
 	superseded chan struct{} // closed then
 }
@@ -57,6 +63,7 @@ func New(version, node string) *Status {
 	}
 	s.current.Store(s.published(Pass{}, func() Report { return From(nil, nil, nil, Pass{}) }))
 	s.Beat()
+	s.measures = newMeasures(s.registry)
 	s.registry.MustRegister(s.passes, s.seconds, s.ended, reportCollector{s},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return s
@@ -67,18 +74,9 @@ const (
 	resultError = "error"
 )
 
-// Publish replaces the current report. One whose Applied differs from the last one's counts as a pass.
-func (s *Status) Publish(r Report) {
-	errs := make([]error, 0, len(r.Errors))
-	for _, e := range r.Errors {
-		errs = append(errs, errors.New(e))
-	}
-	s.PublishPass(Pass{Began: r.Applied.Add(-r.Duration), Ended: r.Applied, ConnectionsEnded: r.ConnectionsEnded, Err: errors.Join(errs...)},
-		func() Report { return r })
-}
-
-// PublishPass is Publish for a report of a pass that is only made, once, when somebody asks for it.
-func (s *Status) PublishPass(p Pass, report func() Report) {
+// Publish replaces the current report by that of a pass, which is only made, once, when somebody asks for it. A pass that ended
+// when the one before did is not counted.
+func (s *Status) Publish(p Pass, report func() Report) {
 	s.Beat()
 	next := s.published(p, report)
 	last := s.current.Swap(next)
@@ -96,8 +94,8 @@ func (s *Status) PublishPass(p Pass, report func() Report) {
 
 func (s *Status) published(p Pass, report func() Report) *published {
 	return &published{
-		report:  sync.OnceValue(func() Report { return s.sign(report()) }),
-		applied: p.Ended, superseded: make(chan struct{}),
+		report: sync.OnceValue(func() Report { return s.sign(report()) }),
+		plan:   p.Plan, applied: p.Ended, superseded: make(chan struct{}),
 	}
 }
 

@@ -89,6 +89,9 @@ func (b *bench) prepare() error {
 	for _, n := range []int{1, 100, 1000, 10_000, 50_000} {
 		all = append(all, entry{fmt.Sprint("egressway, ", n), with(own, n, direct), []string{"forwarding", "forwarding, one routing rule", "one SNAT rule", "one SNAT rule, one routing rule", "egressway, 1"}})
 	}
+	for _, n := range []int{1, 10_000} {
+		all = append(all, entry{fmt.Sprint("egressway, counting services, ", n), with(own, n, egressway(config.SteeringDirect, "a", true)), []string{fmt.Sprint("egressway, ", n)}})
+	}
 	// Cluster rules masquerade what nobody else gave a source: that of unselected pods becomes the node's.
 	masquerading := noNAT
 	masquerading.source = func(layout, int) netip.Addr { return netip.MustParseAddr("10.0.0.11") }

@@ -157,9 +157,10 @@ table ip cni {
 }
 
 // egressway has the daemon's own plan put in force: this node, a, is the host, or steers the pods to node b.
-func egressway(mode config.SteeringMode, host string) func(layout) error {
+func egressway(mode config.SteeringMode, host string, counting ...bool) func(layout) error {
 	return func(l layout) error {
 		c := config.Defaults()
+		c.Status.ServiceCounters = len(counting) > 0
 		c.Steering.Mode = mode
 		c.Networks = append(c.Networks, config.Network{Name: "red", Table: 1001, Interfaces: []string{"eth2"}})
 		p := netip.MustParsePrefix

@@ -26,6 +26,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
+{{/* Whether it does so by TLS. */}}
+{{- define "egressway.metricsByTLS" -}}
+{{- $tls := (.Values.config.status | default dict).metricsTLS | default dict -}}
+{{- if $tls.certFile }}true{{ end -}}
+{{- end }}
+
 {{/* The address of the node by which the kubelet asks there. */}}
 {{- define "egressway.probeHost" -}}
 {{- $host := include "egressway.metricsAddress" . | regexFind "^.*:" | trimSuffix ":" | trimPrefix "[" | trimSuffix "]" -}}

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/pause"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/status"
+)
+
+const (
+	// readEvery is how often the kernel's counters are read at most, however many ask for the metrics.
+	readEvery = time.Second
+	// countEvery is how often connections are counted at most. The kernel goes through its whole table for that, so it costs no
+	// more than one part in countShare of a core.
+	countEvery = 30 * time.Second
+	countShare = 200
+)
+
+// counting reads what the kernel counts, when somebody asks for the metrics.
+type counting struct {
+	marks  plan.Marks
+	sent   bool // what leaves is counted by ingress IP
+	asked  chan struct{}
+	mu     sync.Mutex // guards what follows
+	counts kernel.Counts
+	last   status.Traffic
+	read   time.Time
+	ports  map[netip.Addr]status.InUse // nil: not counted yet
+	failed error                       // why not
+}
+
+func newCounting(m plan.Marks, sent bool) *counting {
+	return &counting{marks: m, sent: sent, asked: make(chan struct{}, 1)}
+}
+
+// traffic is what has been counted. Connections are those of the last time; it has them counted for the next one.
+func (c *counting) traffic() status.Traffic {
+	select {
+	case c.asked <- struct{}{}:
+	default:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.read) >= readEvery {
+		c.readCounters()
+		c.read = now
+	}
+	t := c.last
+	t.Ports, t.PortsKnown, t.PortsLimit = c.ports, c.ports != nil, kernel.PortsMost
+	t.Err = errors.Join(t.Err, c.failed)
+	return t
+}
+
+func (c *counting) readCounters() {
+	dropped, err := c.counts.Dropped()
+	c.last = status.Traffic{Dropped: make(map[string]uint64, len(dropped)), Err: err}
+	for why, n := range dropped {
+		c.last.Dropped[string(why)] = n.Packets
+	}
+	if !c.sent {
+		return
+	}
+	sent, err := c.counts.Sent()
+	c.last.Err = errors.Join(c.last.Err, err)
+	c.last.Sent = make(map[netip.Addr]status.Sent, len(sent))
+	for a, n := range sent {
+		c.last.Sent[a] = status.Sent(n)
+	}
+}
+
+// run counts connections when somebody has asked, until ctx ends.
+func (c *counting) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.asked:
+		}
+		began := time.Now()
+		uses, err := kernel.CountPorts(ctx, c.marks)
+		ports := make(map[netip.Addr]status.InUse, len(uses))
+		for a, u := range uses {
+			ports[a] = status.InUse{Connections: u.Flows, Ports: u.Ports}
+		}
+		c.mu.Lock()
+		if c.failed = err; err == nil {
+			c.ports = ports
+		}
+		c.mu.Unlock()
+		if !pause.For(ctx, max(countEvery, countShare*time.Since(began))) {
+			return
+		}
+	}
+}
+
+// appliers are those of the kernel, and what else a pass does.
+const (
+	applyBGP         = "bgp"
+	applyConnections = "connections"
+)
+
+// expect has the counters of what may go wrong begin at zero.
+func (a *Agent) expect() {
+	var drifts []string
+	for _, d := range kernel.Drifts() {
+		drifts = append(drifts, string(d))
+	}
+	a.status.Expect([]string{string(kernel.ApplyRoutes), string(kernel.ApplyRules), string(kernel.ApplyTable), applyBGP, applyConnections}, drifts)
+}
+
+// took tells of an Apply of the kernel's.
+func (a *Agent) took(r kernel.Result) {
+	for _, s := range r.Steps {
+		a.status.Applied(string(s.Applier), s.Took, s.Err)
+	}
+	for kind, n := range r.Drift {
+		a.status.Repaired(string(kind), n)
+	}
+}

@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/bfd"
+	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/flows"
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/status"
+)
+
+// TestMetricsAreDocumented: docs/metrics.md has the metrics that the daemon serves, and no others.
+func TestMetricsAreDocumented(t *testing.T) {
+	a := &Agent{
+		status: status.New("v", "a"), config: config.Defaults(),
+		flows: flows.New(slog.New(slog.DiscardHandler), "a", plan.Marks{Mask: 0x3f00}),
+	}
+	a.countFlows()
+	a.expect()
+	ip := netip.MustParseAddr("203.0.113.10")
+	a.status.OnScrape(true, func() status.Traffic {
+		t := status.Traffic{
+			Dropped: map[string]uint64{}, PortsKnown: true, Ports: map[netip.Addr]status.InUse{ip: {Connections: 1, Ports: 1}},
+			Sent: map[netip.Addr]status.Sent{ip: {Packets: 1, Bytes: 1}},
+		}
+		t.Dropped[string(kernel.DropNoPath)] = 1
+		return t
+	})
+	a.status.OnLead(func() bool { return true })
+	a.status.SetConnections(1, 2)
+	a.took(kernel.Result{Steps: []kernel.Step{{Applier: kernel.ApplyRules, Err: errors.New("x")}}, Drift: map[kernel.Drift]int{kernel.DriftRule: 1}})
+	sessions := []bgp.Session{{Network: "red", Peer: "10.1.0.1", Up: true, Since: time.Now(), BFD: "up"}}
+	a.status.TakeSessions(sessions)
+	a.status.Publish(status.Pass{Ended: time.Now()}, func() status.Report {
+		return status.Report{
+			Applied: time.Now(), Sessions: []status.Session{status.Session(sessions[0])}, Networks: []status.Network{{Name: "red"}},
+			Services: []status.Service{{Namespace: "shop", Name: "web", SourceIPBy: cluster.SourceIPByLoadBalancer, Network: "red", Host: "a", IngressIPs: []netip.Addr{ip}}},
+			Problems: []status.Problem{{Reason: "X"}},
+		}
+	})
+
+	c := config.Status{Socket: filepath.Join(t.TempDir(), "e.sock")}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.status.Serve(ctx, c) }()
+	var text []byte
+	require.Eventually(t, func() (served bool) {
+		var err error
+		text, err = status.Text(t.Context(), c.Socket, "/metrics", 1<<20)
+		return err == nil
+	}, 10*time.Second, 5*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+
+	names := func(text []byte, pattern string) (all []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
+			all = append(all, string(m[1]))
+		}
+		slices.Sort(all)
+		require.Equal(t, slices.Compact(slices.Clone(all)), all, "twice")
+		return all
+	}
+	doc, err := os.ReadFile("../../docs/metrics.md")
+	require.NoError(t, err)
+	require.Equal(t, names(text, `(?m)^# TYPE (egressway_\S+)`), names(doc, "(?m)^\\| `(egressway_[a-z0-9_]+)` \\|"))
+	for _, why := range kernel.Drops() {
+		require.Contains(t, string(doc), "| `"+string(why)+"` |")
+	}
+}
+
+func TestSilence(t *testing.T) {
+	now := time.Now()
+	c := config.Defaults() // 3 packets, one each 100 ms
+	sessions := []bfd.Session{
+		{Node: "b", Failed: true, Since: now.Add(-200 * time.Millisecond)},
+		{Node: "c", Failed: true, Since: now.Add(-time.Hour)},
+	}
+	require.Equal(t, 500*time.Millisecond, silence(c, sessions, "b", now))
+	require.Equal(t, 200*time.Millisecond, silence(nil, sessions, "b", now))
+	require.Zero(t, silence(c, sessions, "d", now))
+}

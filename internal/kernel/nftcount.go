@@ -1,0 +1,261 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Rules that drop say why by a counter with a name, an object of the table: rules that are written anew count on, all are read
+// with one question, and what is not dropped meets none of them.
+
+// Drop is why the rules drop a packet.
+type Drop string
+
+// All drops are on purpose: each of them keeps a packet from leaving with the wrong source or by the wrong way.
+const (
+	DropNoPath    Drop = "no-path"    // of a selected pod that has no host, network or route here
+	DropOtherPath Drop = "other-path" // of a selected pod, of a flow that began on another path, or on none
+	DropUntracked Drop = "untracked"  // of a selected pod, without a connection that the kernel knows: invalid, or not tracked
+	DropUnclaimed Drop = "unclaimed"  // for an ingress IP, on a port that no Service has, or while none has taken it
+	DropOutside   Drop = "outside"    // from outside, straight to a pod's address
+	DropFormer    Drop = "former"     // of a connection that ended with a change, or for an ingress IP that has left
+	DropGuest     Drop = "guest"      // of another node's pod, on its way out of the cluster, that is not selected here
+	DropGuard     Drop = "guard"      // about to leave with a source, or by a device, that is not its path's
+	DropPodSource Drop = "pod-source" // about to leave by an uplink with a pod's own address
+)
+
+// drops are all reasons there are.
+var drops = []Drop{DropNoPath, DropOtherPath, DropUntracked, DropUnclaimed, DropOutside, DropFormer, DropGuest, DropGuard, DropPodSource}
+
+// Drops are all values of Drop.
+func Drops() []Drop { return slices.Clone(drops) }
+
+const dropPrefix = "drop-" // of the counters' names
+
+// dropFor counts a packet, and drops it.
+func dropFor(why Drop) part {
+	return part{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: dropPrefix + string(why)}, &expr.Verdict{Kind: expr.VerdictDrop}}
+}
+
+// dropCounters are the messages that make the counters, where they are not there.
+func dropCounters() (messages []netlink.Message) {
+	zero := encode(
+		netlink.Attribute{Type: unix.NFTA_COUNTER_BYTES, Data: make([]byte, 8)},
+		netlink.Attribute{Type: unix.NFTA_COUNTER_PACKETS, Data: make([]byte, 8)},
+	)
+	for _, why := range drops {
+		messages = append(messages, nftMessage(unix.NFT_MSG_NEWOBJ, netlink.Create, encode(
+			netlink.Attribute{Type: unix.NFTA_OBJ_TABLE, Data: []byte(tableName + "\x00")},
+			netlink.Attribute{Type: unix.NFTA_OBJ_NAME, Data: []byte(dropPrefix + string(why) + "\x00")},
+			netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)},
+			netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_OBJ_DATA, Data: zero},
+		)))
+	}
+	return messages
+}
+
+// Count is what a counter has counted.
+type Count struct{ Packets, Bytes uint64 }
+
+// since is what was counted since a counter showed o. One that shows less was made anew.
+func (c Count) since(o Count) Count {
+	if c.Packets < o.Packets || c.Bytes < o.Bytes {
+		return c
+	}
+	return Count{c.Packets - o.Packets, c.Bytes - o.Bytes}
+}
+
+func (c Count) plus(o Count) Count { return Count{c.Packets + o.Packets, c.Bytes + o.Bytes} }
+
+// Counts reads the counters of our nftables table. What they give never falls, although the kernel's begin anew with a table that
+// is, or with an ingress IP that comes back; those of a daemon before this one go on. It is not for concurrent use.
+type Counts struct {
+	drops map[Drop]*tally
+	sent  map[netip.Addr]*tally
+}
+
+// tally sums up what a counter of the kernel's shows.
+type tally struct{ sum, last Count }
+
+func (t *tally) take(shown Count) {
+	t.sum, t.last = t.sum.plus(shown.since(t.last)), shown
+}
+
+// Dropped is what the rules have dropped, by reason.
+func (c *Counts) Dropped() (map[Drop]Count, error) {
+	if c.drops == nil {
+		c.drops = map[Drop]*tally{}
+		for _, why := range drops {
+			c.drops[why] = &tally{}
+		}
+	}
+	shown, err := readCounters()
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[Drop]Count, len(drops))
+	for why, t := range c.drops {
+		t.take(shown[dropPrefix+string(why)])
+		all[why] = t.sum
+	}
+	return all, nil
+}
+
+// Sent is what has left with each ingress IP that this node is host or standby of, where it counts that: see
+// plan.DataPlane.CountSent. What left between the last reading and the moment when an ingress IP moved away is not in it.
+func (c *Counts) Sent() (map[netip.Addr]Count, error) {
+	now := make(map[netip.Addr]*tally, len(c.sent))
+	all := make(map[netip.Addr]Count, len(c.sent))
+	whole := true
+	for _, f := range families {
+		complete, err := readSetCounters(setCounted+f.suffix, func(a netip.Addr, shown Count) {
+			t := c.sent[a]
+			if t == nil {
+				t = &tally{}
+			}
+			t.take(shown)
+			now[a], all[a] = t, t.sum
+		})
+		if err != nil {
+			return nil, err
+		}
+		whole = whole && complete
+	}
+	// What has left may come back, and goes on from its sum then; the kernel's counter begins anew. Of very many the sum is forgotten.
+	const former = 10_000
+	for a, t := range c.sent {
+		if now[a] == nil && len(now)-len(all) < former {
+			if whole {
+				t.last = Count{}
+			} else {
+				all[a] = t.sum
+			}
+			now[a] = t
+		}
+	}
+	c.sent = now
+	return all, nil
+}
+
+// readCounters reads the counters that have names.
+func readCounters() (map[string]Count, error) {
+	all := map[string]Count{}
+	request := nftMessage(unix.NFT_MSG_GETOBJ, 0, encode(
+		netlink.Attribute{Type: unix.NFTA_OBJ_TABLE, Data: []byte(tableName + "\x00")},
+		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)},
+	))
+	_, err := dumpTable(request, func(body []byte) {
+		var name string
+		var c Count
+		for typ, value := range attrs(body, nfgenmsgLen) {
+			switch typ {
+			case unix.NFTA_OBJ_NAME:
+				name = unix.ByteSliceToString(value)
+			case unix.NFTA_OBJ_DATA:
+				c = decodeCount(value)
+			}
+		}
+		all[name] = c
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list counters of nftables table %s: %w", tableName, err)
+	}
+	return all, nil
+}
+
+// readSetCounters reads the counters of the elements of a set of addresses. Of a set that is not there it reads nothing.
+func readSetCounters(set string, each func(netip.Addr, Count)) (whole bool, err error) {
+	request := nftMessage(unix.NFT_MSG_GETSETELEM, 0, encode(
+		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(tableName + "\x00")},
+		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
+	))
+	whole, err = dumpTable(request, func(body []byte) {
+		for typ, list := range attrs(body, nfgenmsgLen) {
+			if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+				continue
+			}
+			for _, e := range attrs(list, 0) {
+				var a netip.Addr
+				var c Count
+				for typ, value := range attrs(e, 0) {
+					switch typ {
+					case unix.NFTA_SET_ELEM_KEY:
+						a, _ = netip.AddrFromSlice([]byte(dataValue(value)))
+					case unix.NFTA_SET_ELEM_EXPR:
+						for typ, value := range attrs(value, 0) {
+							if typ == unix.NFTA_EXPR_DATA {
+								c = decodeCount(value)
+							}
+						}
+					}
+				}
+				if a.IsValid() {
+					each(a, c)
+				}
+			}
+		}
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list counters of set %s: %w", set, err)
+	}
+	return whole, nil
+}
+
+// dumpTable asks for a list of what our table holds. It is not whole where the table has changed meanwhile: then an entry may be
+// missing, or be there twice.
+func dumpTable(request netlink.Message, each func(body []byte)) (whole bool, err error) {
+	c, err := dialConntrack()
+	if err != nil {
+		return false, err
+	}
+	defer c.close()
+	if err := c.send([]message{{typ: uint16(request.Header.Type), flags: unix.NLM_F_DUMP, body: request.Data}}); err != nil {
+		return false, fmt.Errorf("send dump request: %w", err)
+	}
+	whole = true
+	for ended := false; !ended; {
+		var failed error
+		err := c.receive(func(h syscall.NlMsghdr, body []byte) {
+			whole = whole && h.Flags&unix.NLM_F_DUMP_INTR == 0
+			switch {
+			case ended:
+			case h.Type == unix.NLMSG_DONE || h.Type == unix.NLMSG_ERROR:
+				ended, failed = true, answer(syscall.NetlinkMessage{Header: h, Data: body})
+			default:
+				each(body)
+			}
+		})
+		if err != nil {
+			return false, fmt.Errorf("receive dump: %w", err)
+		}
+		if failed != nil {
+			return false, failed
+		}
+	}
+	return whole, nil
+}
+
+// decodeCount reads the attributes of a counter.
+func decodeCount(data []byte) (c Count) {
+	for typ, value := range attrs(data, 0) {
+		switch {
+		case len(value) != 8:
+		case typ == unix.NFTA_COUNTER_BYTES:
+			c.Bytes = binary.BigEndian.Uint64(value)
+		case typ == unix.NFTA_COUNTER_PACKETS:
+			c.Packets = binary.BigEndian.Uint64(value)
+		}
+	}
+	return c
+}

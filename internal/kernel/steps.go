@@ -1,0 +1,53 @@
+package kernel
+
+import (
+	"errors"
+	"time"
+)
+
+// Applier is a part of Apply that people tell apart.
+type Applier string
+
+// The appliers.
+const (
+	ApplyRoutes Applier = "routes" // devices and routes
+	ApplyRules  Applier = "rules"
+	ApplyTable  Applier = "nftables"
+)
+
+// Step is what one applier did in an Apply.
+type Step struct {
+	Applier Applier
+	Took    time.Duration
+	Err     error
+}
+
+// joinStep adds a step to those of the same applier.
+func joinStep(all []Step, s Step) []Step {
+	for i := range all {
+		if all[i].Applier == s.Applier {
+			all[i].Took += s.Took
+			all[i].Err = errors.Join(all[i].Err, s.Err)
+			return all
+		}
+	}
+	return append(all, s)
+}
+
+// Drift is a kind of what others take away.
+type Drift string
+
+// The kinds of what is put back.
+const (
+	DriftRule      Drift = "rule"
+	DriftRoutes    Drift = "routes" // of one table
+	DriftVRF       Drift = "vrf"
+	DriftInterface Drift = "interface" // of a VRF device
+	DriftTunnel    Drift = "tunnel"
+	DriftTable     Drift = "nftables"
+)
+
+// Drifts are all kinds of Drift.
+func Drifts() []Drift {
+	return []Drift{DriftRule, DriftRoutes, DriftVRF, DriftInterface, DriftTunnel, DriftTable}
+}

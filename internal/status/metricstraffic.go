@@ -1,0 +1,100 @@
+package status
+
+import (
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// Traffic is what the kernel has counted, as it is read when somebody asks for the metrics.
+type Traffic struct {
+	Dropped    map[string]uint64    // packets, by reason
+	Sent       map[netip.Addr]Sent  // by ingress IP; nil: it is not counted
+	Ports      map[netip.Addr]InUse // by source address
+	PortsKnown bool                 // they have been counted
+	PortsLimit int                  // of connections with one port of one remote address
+	Err        error                // why something of this is missing
+}
+
+// Sent is what has left with an ingress IP as source.
+type Sent struct{ Packets, Bytes uint64 }
+
+// InUse is how many connections have an address as their source.
+type InUse struct {
+	Connections int
+	Ports       int // the most of them with one port of one remote address
+}
+
+// OnScrape has f called whenever somebody asks for the metrics. It may be called concurrently, and should not read the same again at
+// once: one answer may call it twice. perService says whether there are metrics of each EgressService that this node is
+// host or standby of. It is to be called before Serve.
+func (s *Status) OnScrape(perService bool, f func() Traffic) {
+	s.traffic, s.perService = f, perService
+	s.registry.MustRegister(trafficCollector{f})
+}
+
+// OnLead has f asked whether this daemon leads. It is to be called before Serve.
+func (s *Status) OnLead(f func() bool) {
+	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "egressway_leader", Help: "Whether this daemon elects hosts for all nodes.",
+	}, func() float64 { return number(f()) }))
+}
+
+var (
+	descDropped   = desc("dropped_packets_total", "Packets that the rules of this node have dropped, by reason.", "reason")
+	descCounted   = desc("kernel_counters_ok", "Whether the kernel's counters could be read.")
+	descSNATFlows = desc("snat_connections", "Connections that leave by this node with another source address.")
+	descSNATPorts = desc("snat_ports_used", "Source ports in use of the address that has the most in use with one port of one remote address.")
+	descSNATLimit = desc("snat_ports_limit", "Source ports that an address has for one port of one remote address, of one protocol.")
+)
+
+// trafficCollector has the kernel's counters read.
+type trafficCollector struct{ read func() Traffic }
+
+// Describe implements prometheus.Collector.
+func (c trafficCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descDropped, descCounted, descSNATFlows, descSNATPorts, descSNATLimit} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c trafficCollector) Collect(out chan<- prometheus.Metric) {
+	tell := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	}
+	t := c.read()
+	tell(descCounted, prometheus.GaugeValue, number(t.Err == nil))
+	for why, packets := range t.Dropped {
+		tell(descDropped, prometheus.CounterValue, float64(packets), why)
+	}
+	if !t.PortsKnown {
+		return
+	}
+	connections, most := 0, 0
+	for _, u := range t.Ports {
+		connections += u.Connections
+		most = max(most, u.Ports)
+	}
+	tell(descSNATFlows, prometheus.GaugeValue, float64(connections))
+	tell(descSNATPorts, prometheus.GaugeValue, float64(most))
+	tell(descSNATLimit, prometheus.GaugeValue, float64(t.PortsLimit))
+}
+
+const (
+	roleHost    = "host"
+	roleStandby = "standby"
+)
+
+// role is what a node is of a service with one host; empty: nothing.
+func (s *Service) role(node string) string {
+	switch {
+	case s.Host == node && s.SourceIPBy == cluster.SourceIPByLoadBalancer:
+		return roleHost
+	case s.Standby == node && s.Host != node && s.Host != "":
+		return roleStandby
+	}
+	return ""
+}
