@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -82,6 +83,20 @@ func TestTableIsMadeKeptAndReplaced(t *testing.T) {
 	_, err = n.apply(t.Context(), d)
 	require.NoError(t, err)
 	require.Equal(t, len(first), len(withoutFormer(ruleset(t))))
+	left := func() time.Duration {
+		t.Helper()
+		m := regexp.MustCompile(`(?s)set former4 {[^}]*10\.244\.1\.12 expires (\S+?)[,\s}]`).FindStringSubmatch(ruleset(t))
+		require.NotNil(t, m)
+		d, err := time.ParseDuration(m[1])
+		require.NoError(t, err)
+		return d
+	}
+	then := left()
+	_, err = n.apply(t.Context(), smaller)
+	require.NoError(t, err)
+	require.Greater(t, left(), then, "what leaves again is remembered from then on")
+	_, err = n.apply(t.Context(), d)
+	require.NoError(t, err)
 
 	// A table of our name whose sets have another shape is replaced whole.
 	n.close()

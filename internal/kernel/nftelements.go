@@ -272,17 +272,23 @@ func (w *elementWriter) messages() (all []netlink.Message) {
 
 // elementChanges are what makes sets of addresses other ones.
 type elementChanges struct {
-	gone, add *elementWriter
-	differs   bool // something else stands in them than before
+	gone, add        *elementWriter
+	forget, remember *elementWriter
+	former           map[netip.Addr]bool // that are among those two
+	differs          bool                // something else stands in them than before
 }
 
 func newElementChanges() *elementChanges {
-	return &elementChanges{gone: newElementWriter(unix.NFT_MSG_DELSETELEM), add: newElementWriter(unix.NFT_MSG_NEWSETELEM)}
+	gone, add := uint16(unix.NFT_MSG_DELSETELEM), uint16(unix.NFT_MSG_NEWSETELEM)
+	return &elementChanges{
+		gone: newElementWriter(gone), add: newElementWriter(add),
+		forget: newElementWriter(gone), remember: newElementWriter(add), former: map[netip.Addr]bool{},
+	}
 }
 
 // messages are what was collected: what leaves comes first, for something else may take its place.
 func (c *elementChanges) messages() []netlink.Message {
-	return append(c.gone.messages(), c.add.messages()...)
+	return slices.Concat(c.gone.messages(), c.add.messages(), c.forget.messages(), c.remember.messages())
 }
 
 // from takes in that an address was one thing and is another. What leaves is remembered for a while.
@@ -302,12 +308,22 @@ func (c *elementChanges) from(former, now []element) {
 		}
 	}
 	if remember {
-		c.remember(former[0].key)
+		c.formerly(former[0].key)
 	}
 }
 
-// remember has an address among the former ones for a while.
-func (c *elementChanges) remember(a netip.Addr) { c.add.write(&element{set: inFormer, key: a}) }
+// formerly has an address among the former ones for a while from now on. One that is there would keep the time it has (before Linux 6.12
+// always), and one that is not cannot be removed: so it is added, removed and added again.
+func (c *elementChanges) formerly(a netip.Addr) {
+	if c.former[a] {
+		return // it is in more than one set
+	}
+	c.former[a] = true
+	e := element{set: inFormer, key: a}
+	for _, w := range []*elementWriter{c.add, c.forget, c.remember} {
+		w.write(&e)
+	}
+}
 
 // between is what makes the sets of one plan those of another.
 func between(before, now *plan.DataPlane) *elementChanges {
@@ -389,7 +405,7 @@ func reach(has map[setName]map[string]string, d *plan.DataPlane, whole bool) *el
 			}
 		}
 		if remember {
-			c.remember(all[0].key)
+			c.formerly(all[0].key)
 		}
 	})
 	for name, here := range has { // what is left of it
@@ -400,7 +416,7 @@ func reach(has map[setName]map[string]string, d *plan.DataPlane, whole bool) *el
 					c.gone.write(&e)
 				}
 				if name.set.remembered() {
-					c.remember(e.key)
+					c.formerly(e.key)
 				}
 			}
 		}
