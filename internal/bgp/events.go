@@ -70,6 +70,16 @@ func (s *speaker) remoteASN(addr netip.Addr) uint32 {
 	return 0
 }
 
+// lasted is for how long a session has been in the state that it is in.
+func (s *speaker) lasted(addr netip.Addr) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.states[addr]; st != nil {
+		return time.Since(st.since)
+	}
+	return 0
+}
+
 // lastError is why a session was lost.
 func (s *speaker) lastError(addr netip.Addr) string {
 	s.mu.Lock()

@@ -269,12 +269,20 @@ func (s *speaker) addPeer(ctx context.Context, c session, name, lastError string
 	return nil
 }
 
-// guard has BFD watch a session while it is established. Before, it would only do harm: FRR sets BFD up anew for every
-// session, which looks like a failure to a neighbour whose BFD is up already.
+// guardAfter is how long a session is established before BFD watches it.
+const guardAfter = time.Second
+
+// guard has BFD watch a session while it is established. Before, it would only do harm, and just then too: FRR takes its end of BFD
+// away and sets up another one when a session is established. A GoBGP that heard of the first one takes that for a failure, or waits for
+// it in vain, and ends the session.
 func (s *speaker) guard(ctx context.Context, addr netip.Addr) error {
 	c := s.configs[addr]
 	up := s.remoteASN(addr) != 0
 	if c.bfd == (config.BFDProfile{}) || up == s.guarded[addr] {
+		return nil
+	}
+	if wait := guardAfter - s.lasted(addr); up && wait > 0 {
+		time.AfterFunc(wait, s.hint.Apply)
 		return nil
 	}
 	if _, err := s.server.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: c.peer(false, up)}); err != nil {
