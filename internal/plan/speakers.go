@@ -37,7 +37,9 @@ func (f *frame) planSpeakers() {
 	}
 }
 
-// peer adds to a peer's configuration the interface that leads to it and our addresses there: the next hops to announce.
+// peer adds to a peer's configuration the interface that leads to it and our addresses there: the next hops to announce. No
+// interface leads to a peer on this node. It speaks to routers for us: they need an address of an uplink, and its routes are by
+// their gateways, which the routing table finds.
 func (g *ground) peer(n *network, c config.Peer) Peer {
 	p := Peer{Peer: c}
 	for i := range g.config.BGP.BFDProfiles {
@@ -51,26 +53,33 @@ func (g *ground) peer(n *network, c config.Peer) Peer {
 		}
 		return slices.Contains(n.devices, l.Name)
 	}
+	here := func(a netip.Prefix) bool { return a.Addr() == c.Address }
+	local := slices.ContainsFunc(g.links, func(l Link) bool { return belongs(l) && slices.ContainsFunc(l.Addrs, here) })
 	fallback := -1
 	for i, l := range g.links {
-		if !belongs(l) {
+		if !belongs(l) || local && l.Name == n.VRF {
 			continue
 		}
-		if c.Interface == l.Name || slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return c.Address.IsValid() && a.Contains(c.Address) }) {
+		if c.Interface == l.Name || !local && slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return c.Address.IsValid() && a.Contains(c.Address) }) {
 			p.Device = l.Name
 			p.NextHop4, p.NextHop6 = nextHops(l)
 			return p
 		}
-		if four, six := nextHops(l); fallback < 0 && (four.IsValid() || six.IsValid()) && l.Name != "lo" {
+		if four, six := nextHops(l); (four.IsValid() || six.IsValid()) && l.Name != "lo" && (fallback < 0 || n.name == config.DefaultNetwork && g.isNode(l)) {
 			fallback = i
 		}
 	}
 	if c.Interface != "" {
 		p.Device = c.Interface
-	} else if fallback >= 0 { // beyond a router: any address of ours in that network
+	} else if fallback >= 0 { // beyond a router: any address of ours in that network; in the default one not that of a bridge with pods
 		p.NextHop4, p.NextHop6 = nextHops(g.links[fallback])
 	}
 	return p
+}
+
+// isNode says whether a link has an address by which the other nodes know this one.
+func (g *ground) isNode(l Link) bool {
+	return slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Addr() == g.internalIP(g.node, a.Addr().Is4()) })
 }
 
 // nextHops picks the first global address of each family of a link.

@@ -51,6 +51,8 @@ type Options struct {
 	// shared with others may stand still for longer than 300 ms, which looks like a failure to both ends.
 	BFDInterval int
 
+	FRR map[string]string // frr.conf of nodes that have an FRR beside the daemon
+
 	API        bool     // the daemons read the objects from an API server, where they are put instead
 	CRD        string   // of EgressService there; empty: ours
 	Objects    []string // more YAML documents for the API server, before the daemons start
@@ -125,6 +127,14 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 	}
 	if s.Lab, err = lab.Deploy(ctx, filepath.Join(dir, "vrf-egress.clab.yml"), lab.Options{Exec: o.Exec, Management: o.API}); err != nil {
 		return s, err
+	}
+	for node, config := range o.FRR {
+		if err := s.furnishFRR(ctx, node, config); err != nil {
+			return s, err
+		}
+		if err := s.StartFRR(ctx, node); err != nil {
+			return s, err
+		}
 	}
 	if o.API {
 		if err := s.startAPI(ctx, containerlab, o); err != nil {
