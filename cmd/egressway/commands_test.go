@@ -124,7 +124,7 @@ func TestCompletion(t *testing.T) {
 		require.Zero(t, execute(append([]string{cobra.ShellCompRequestCmd}, args...), &out, &errs))
 		return out.String()
 	}
-	require.Equal(t, "table\nwide\njson\nyaml\n:4\n", complete("status", "-o", ""))
+	require.Equal(t, "table\nwide\njson\nyaml\ndot\nsvg\n:4\n", complete("status", "-o", ""))
 	require.Equal(t, "tcp\nudp\nicmp\n:4\n", complete("trace", "--proto", ""))
 	require.Equal(t, "a\nb\nc\n:4\n", complete("plan", "--manifests", "../../config/samples", "--node", ""))
 	require.Equal(t, "yaml\nyml\n:8\n", complete("check", "--config", ""))

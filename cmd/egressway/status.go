@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/picture"
 	"github.com/egressway/egressway/internal/status"
 )
 
@@ -20,17 +21,23 @@ func newStatusCommand() *cobra.Command {
 	var socket, format string
 	var watch bool
 	c := &cobra.Command{
-		Use:   "status [-o table|wide|json|yaml] [--watch] [--socket PATH]",
+		Use:   "status [-o table|wide|json|yaml|dot|svg] [--watch] [--socket PATH]",
 		Short: "Show what the daemon on this node makes of each EgressService",
 		Long: `Show what the daemon on this node makes of each EgressService: its network, host and standby, its ingress IPs, how many
 endpoints it has, how many BGP sessions of its network are up, whether this node announces it, and what is wrong with it.
 
 Problems of other objects are listed beneath. The wide output adds networks, sessions and every problem in full.
 
+Two formats draw it: nodes, networks with the EgressServices that leave by them, and routers, with what is broken in red. svg is a
+picture for a browser or a document, dot is for Graphviz. Of many services they draw the broken first, and count the rest. The
+daemon serves the same picture as a page that stays up to date, at /picture of its socket.
+
 Exit codes: 0 the status is shown, whatever it is; 1 an error, such as no daemon that answers.`,
 		Example: `  egressway status
   egressway status -o wide --watch
-  egressway status -o json | jq '.egressServices[] | select(.host == "")'`,
+  egressway status -o json | jq '.egressServices[] | select(.host == "")'
+  egressway status -o svg > paths.svg
+  egressway status -o dot | dot -Tpdf > paths.pdf`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -46,12 +53,14 @@ Exit codes: 0 the status is shown, whatever it is; 1 an error, such as no daemon
 			return err
 		},
 	}
-	outputFlag(c, &format, "table", "wide", "json", "yaml")
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on: show every change, as JSON one report a line")
+	outputFlag(c, &format, statusFormats...)
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on: show every change, as JSON one report a line; not with svg")
 	c.Flags().StringVar(&socket, "socket", config.Defaults().Status.Socket, "`path` of the daemon's socket")
 	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
 	return c
 }
+
+var statusFormats = []string{"table", "wide", "json", "yaml", "dot", "svg"}
 
 func showStatus(ctx context.Context, socket string, watch bool, show func(status.Report) error) error {
 	if watch {
@@ -107,6 +116,19 @@ func statusWriter(format string, several bool) (func(io.Writer, status.Report) e
 			}
 			return err
 		}, nil
+	case "dot":
+		return func(w io.Writer, r status.Report) error {
+			g := picture.Of(r)
+			return g.WriteDOT(w)
+		}, nil
+	case "svg":
+		if several {
+			return nil, errors.New("-o svg: a file has one picture: leave --watch out, or open /picture of the daemon's socket in a browser")
+		}
+		return func(w io.Writer, r status.Report) error {
+			g := picture.Of(r)
+			return g.WriteSVG(w)
+		}, nil
 	}
-	return nil, oneOf("-o", format, "table", "wide", "json", "yaml")
+	return nil, oneOf("-o", format, statusFormats...)
 }

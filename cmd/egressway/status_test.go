@@ -76,6 +76,19 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, "web", r.Services[0].Name)
 }
 
+func TestStatusDraws(t *testing.T) {
+	_, socket, _ := statusDaemon(t)
+	for format, begin := range map[string]string{"dot": "digraph egressway {\n", "svg": "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg "} {
+		var out, errs bytes.Buffer
+		require.Equal(t, 0, execute([]string{"status", "--socket", socket, "-o", format}, &out, &errs), errs.String())
+		require.True(t, strings.HasPrefix(out.String(), begin), out.String())
+		require.Contains(t, out.String(), "shop/web")
+	}
+	var out, errs bytes.Buffer
+	require.Equal(t, 1, execute([]string{"status", "--socket", socket, "-o", "svg", "--watch"}, &out, &errs))
+	require.Equal(t, "egressway: -o svg: a file has one picture: leave --watch out, or open /picture of the daemon's socket in a browser\n", errs.String())
+}
+
 func TestStatusWatch(t *testing.T) {
 	for format, change := range map[string]string{"json": `"configStale":true`, "yaml": "configStale: true", "table": "the last good configuration is in force"} {
 		t.Run(format, func(t *testing.T) {
@@ -119,5 +132,5 @@ func TestStatusWithoutDaemon(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	require.Equal(t, 1, execute([]string{"status", "-o", "xml"}, &out, &errs))
-	require.Equal(t, "egressway: -o \"xml\": one of table, wide, json, yaml\n", errs.String())
+	require.Equal(t, "egressway: -o \"xml\": one of table, wide, json, yaml, dot, svg\n", errs.String())
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/pause"
+	"github.com/egressway/egressway/internal/picture"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/speaker"
@@ -128,6 +129,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	g, ctx := errgroup.WithContext(ctx)
 	a.source = newSource(log, c, version, a.wake)
 	a.status.OnDrain(a.drain)
+	a.status.OnPicture(picture.WritePage)
 	a.countFlows()
 	a.expect()
 	counts := newCounting(marks(c), c.Status.PerService && c.Status.ServiceCounters)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -86,4 +87,22 @@ func TestAwait(t *testing.T) {
 	publish(s, hosting(true, service("h", "a", "b"), service("i", "b", "")))
 	publish(s, hosting(true, service("h", "b", "a")))
 	require.True(t, <-got)
+}
+
+// TestWebPagesGiveNoOrders: a browser that reaches a forwarded socket carries out what any page asks it to.
+func TestWebPagesGiveNoOrders(t *testing.T) {
+	s := New("", "a")
+	s.OnDrain(func(bool) error {
+		t.Error("drained")
+		return nil
+	})
+	for _, method := range []string{http.MethodPost, http.MethodDelete} {
+		for name, value := range map[string]string{"Origin": "http://localhost:8080", "Sec-Fetch-Site": "same-origin"} {
+			r := httptest.NewRequestWithContext(t.Context(), method, "/drain", http.NoBody)
+			r.Header.Set(name, value)
+			w := httptest.NewRecorder()
+			s.socketMux().ServeHTTP(w, r)
+			require.Equal(t, http.StatusForbidden, w.Code, "%s with %s", method, name)
+		}
+	}
 }

@@ -127,16 +127,35 @@ func (s *Status) socketMux() *http.ServeMux {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.Report()) // the client is gone
 	})
+	mux.HandleFunc("GET /picture", s.picture)
 	mux.HandleFunc("GET /address", s.address)
 	mux.HandleFunc("GET /goroutines", goroutines)
-	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, _ *http.Request) { s.order(w, true) })
-	mux.HandleFunc("DELETE /drain", func(w http.ResponseWriter, _ *http.Request) { s.order(w, false) })
+	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, r *http.Request) { s.order(w, r, true) })
+	mux.HandleFunc("DELETE /drain", func(w http.ResponseWriter, r *http.Request) { s.order(w, r, false) })
 	return mux
 }
 
-// order passes the order to drain on, or to end that.
-func (s *Status) order(w http.ResponseWriter, drain bool) {
+// picture answers with a page for a browser, to which somebody forwards the socket.
+func (s *Status) picture(w http.ResponseWriter, _ *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	if s.page == nil {
+		http.Error(w, "the daemon draws no picture", http.StatusNotImplemented)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_ = s.page(w, s.Report()) // the client is gone
+}
+
+// order passes the order to drain on, or to end that. Orders of web pages are refused, which a browser sends for any of them
+// once the socket is forwarded to where it finds it.
+func (s *Status) order(w http.ResponseWriter, r *http.Request, drain bool) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+		http.Error(w, "web pages give no orders", http.StatusForbidden)
+		return
+	}
 	if s.drain == nil {
 		http.Error(w, "the daemon cannot drain", http.StatusNotImplemented)
 		return

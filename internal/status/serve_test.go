@@ -109,8 +109,28 @@ func TestServe(t *testing.T) {
 		require.Contains(t, body, `egressway_bgp_session_up{network="red",peer="10.1.0.1"} 1`)
 		require.Contains(t, body, "go_goroutines")
 	}
-	code, _ := ask(t, c.Socket, c.MetricsAddress, "/status")
-	require.Equal(t, http.StatusNotFound, code, "the report is the owner's business")
+	for _, path := range []string{"/status", "/picture"} {
+		code, _ := ask(t, c.Socket, c.MetricsAddress, path)
+		require.Equal(t, http.StatusNotFound, code, "the report is the owner's business: %s", path)
+	}
+}
+
+func TestServePicture(t *testing.T) {
+	c := config.Status{Socket: socketIn(t)}
+	s := withPass(t)
+	s.OnPicture(func(w io.Writer, r Report) error {
+		_, err := io.WriteString(w, "<html>"+r.Node)
+		return err
+	})
+	serve(t, s, c)
+	code, body := ask(t, c.Socket, "", "/picture")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "<html>a", body)
+
+	without := config.Status{Socket: socketIn(t)}
+	serve(t, New("", "a"), without)
+	code, _ = ask(t, without.Socket, "", "/picture")
+	require.Equal(t, http.StatusNotImplemented, code)
 }
 
 func TestServeReplacesAnAbandonedSocket(t *testing.T) {

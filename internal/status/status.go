@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type Status struct {
 	current       atomic.Pointer[published]
 	connections   atomic.Pointer[[2]uint32] // entries of the kernel's table, and their limit; nil: not known
 	drain         func(yes bool) error      // nil: nobody can
+	page          func(io.Writer, Report) error
 
 	registry *prometheus.Registry
 	passes   *prometheus.CounterVec
@@ -102,6 +104,10 @@ func (s *Status) published(p Pass, report func() Report) *published {
 // OnDrain has f called when somebody asks on the socket to drain this node, or to end that. What f refuses, it says why. It
 // is to be called before Serve.
 func (s *Status) OnDrain(f func(yes bool) error) { s.drain = f }
+
+// OnPicture has f draw the current report as a page of HTML when a browser asks for one on the socket. It is to be called before
+// Serve.
+func (s *Status) OnPicture(f func(io.Writer, Report) error) { s.page = f }
 
 // Await waits until a report is as wanted, and is false when ctx ended before.
 func (s *Status) Await(ctx context.Context, wanted func(Report) bool) bool {

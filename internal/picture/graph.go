@@ -1,0 +1,476 @@
+// Package picture draws a status report: nodes, the networks by which EgressServices leave, and the routers of these networks.
+// A report becomes a Graph, and that one DOT text, an SVG or a page for a browser. The same report gives the same bytes.
+//
+// A graph is bounded: of what is many it has the broken first, then what this node has to do with, and a count of the rest.
+package picture
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/status"
+	"github.com/egressway/egressway/internal/text"
+)
+
+// What a picture shows at most.
+const (
+	mostNodes    = 12
+	mostNetworks = 12
+	mostServices = 24 // of all networks together
+	mostRouters  = 24 // likewise
+	mostBroken   = 8  // reasons beneath
+
+	least = 2 // services and routers of each network
+)
+
+// Graph is what a picture shows of a report.
+type Graph struct {
+	Node     string // that made the report
+	State    string // of that node, in words
+	When     string // the last pass ended; empty: there was none
+	Nodes    []Node // the one that made the report first, then by name
+	Networks []Network
+	Broken   []string // what is wrong, in words
+	Services int      // that there are, drawn or not
+
+	MoreNodes, MoreNetworks, MoreBroken int // that are not drawn
+}
+
+// Node is a node that the report tells of, or stands for all of them.
+type Node struct {
+	Name   string // cluster.AllHosts: every node
+	Asked  bool   // it made the report
+	Notes  []string
+	Broken string // why; empty: it is not
+}
+
+// Network is a network with the EgressServices that leave by it and its routers.
+type Network struct {
+	Name     string
+	Notes    string
+	Broken   string
+	Services []Service
+	Routers  []Router
+
+	MoreServices, MoreBrokenServices int // that are not drawn; the latter are among the former
+	MoreRouters, MoreRoutersDown     int
+}
+
+// Service is an EgressService.
+type Service struct {
+	Name          string // with its namespace
+	Host, Standby string // nodes; empty: none
+	IngressIPs    []string
+	Notes         string
+	Broken        string
+}
+
+// Router is a peer, and the session with it.
+type Router struct {
+	Peer   string
+	Notes  []string
+	Up     bool
+	Broken string // also of a session that is up, where its BFD is not
+}
+
+// Of makes the graph of a report.
+func Of(r status.Report) Graph {
+	g := Graph{Node: r.Node, State: stateOf(r), Services: len(r.Services)}
+	if !r.Applied.IsZero() {
+		g.When = r.Applied.UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	g.networks(r)
+	g.nodes(r)
+	g.broken(r)
+	return g
+}
+
+func stateOf(r status.Report) string {
+	words := []string{"not ready"}
+	if r.Ready {
+		words[0] = "ready"
+	}
+	if r.Draining {
+		words = append(words, "draining")
+	}
+	if r.Version != "" {
+		words = append(words, "egressway "+r.Version)
+	}
+	return strings.Join(words, ", ")
+}
+
+func (g *Graph) networks(r status.Report) {
+	byName := map[string]*Network{}
+	of := func(name string) *Network {
+		n := byName[name]
+		if n == nil {
+			n = &Network{Name: cmp.Or(name, "no network"), Notes: "not on this node"}
+			byName[name] = n
+		}
+		return n
+	}
+	wrong := map[string][]string{}
+	for _, p := range r.Problems {
+		if p.Kind == "Network" {
+			wrong[p.Object] = append(wrong[p.Object], reason(p))
+		}
+	}
+	for _, known := range r.Networks {
+		n := of(known.Name)
+		n.Notes, n.Broken = networkNotes(known), strings.Join(wrong[known.Name], "; ")
+		switch {
+		case n.Broken != "":
+		case !known.Usable:
+			n.Broken = "its VRF or table is missing"
+		case known.Sessions > 0 && known.SessionsUp == 0:
+			n.Broken = "no session is up"
+		}
+	}
+	for _, s := range r.Sessions {
+		n := of(s.Network)
+		n.Routers = append(n.Routers, routerOf(s))
+	}
+	for _, s := range r.Services {
+		n := of(s.Network)
+		n.Services = append(n.Services, serviceOf(r.Node, s))
+	}
+	all := make([]*Network, 0, len(byName))
+	for _, n := range byName {
+		all = append(all, n)
+	}
+	slices.SortFunc(all, func(a, b *Network) int {
+		return cmp.Or(brokenFirst(a.Broken, b.Broken), cmp.Compare(b.brokenServices(), a.brokenServices()),
+			cmp.Compare(b.routersDown(), a.routersDown()), cmp.Compare(a.Name, b.Name))
+	})
+	all, g.MoreNetworks = bound(all, mostNetworks)
+	// By name, so that a network does not jump when it breaks.
+	slices.SortFunc(all, func(a, b *Network) int { return cmp.Compare(a.Name, b.Name) })
+	for _, n := range all {
+		n.bound(r.Node, max(least, mostServices/len(all)), max(least, mostRouters/len(all)))
+		g.Networks = append(g.Networks, *n)
+	}
+}
+
+func networkNotes(n status.Network) string {
+	var notes []string
+	if n.VRF != "" {
+		notes = append(notes, n.VRF)
+	}
+	if n.Table != 0 {
+		notes = append(notes, "table "+strconv.FormatUint(uint64(n.Table), 10))
+	}
+	if n.Learned > 0 {
+		notes = append(notes, count(n.Learned, "route"))
+	}
+	if n.Sessions > 0 {
+		notes = append(notes, fmt.Sprintf("%d/%d sessions up", n.SessionsUp, n.Sessions))
+	} else {
+		notes = append(notes, "no peers")
+	}
+	return strings.Join(notes, ", ")
+}
+
+// bound keeps so many services and routers.
+func (n *Network) bound(node string, services, routers int) {
+	slices.SortStableFunc(n.Services, func(a, b Service) int {
+		return cmp.Or(brokenFirst(a.Broken, b.Broken), cmp.Compare(rank(node, a), rank(node, b))) // then by name, as in the report
+	})
+	broken := n.brokenServices()
+	n.Services, n.MoreServices = bound(n.Services, services)
+	n.MoreBrokenServices = broken - n.brokenServices()
+
+	down := n.routersDown()
+	slices.SortStableFunc(n.Routers, func(a, b Router) int {
+		return cmp.Or(cmp.Compare(ofBool(a.Up), ofBool(b.Up)), brokenFirst(a.Broken, b.Broken))
+	})
+	n.Routers, n.MoreRouters = bound(n.Routers, routers)
+	n.MoreRoutersDown = down - n.routersDown()
+}
+
+func (n *Network) brokenServices() (c int) {
+	for _, s := range n.Services {
+		c += ofBool(s.Broken != "")
+	}
+	return c
+}
+
+func (n *Network) routersDown() (c int) {
+	for _, r := range n.Routers {
+		c += ofBool(!r.Up)
+	}
+	return c
+}
+
+// rank is lower for what a node has more to do with.
+func rank(node string, s Service) int {
+	switch node {
+	case s.Host:
+		return 0
+	case s.Standby:
+		return 1
+	}
+	return 2
+}
+
+func serviceOf(node string, s status.Service) Service {
+	v := Service{Name: s.Namespace + "/" + s.Name, Host: s.Host, Standby: s.Standby}
+	for _, a := range s.IngressIPs {
+		v.IngressIPs = append(v.IngressIPs, a.String())
+	}
+	notes := []string{count(s.Endpoints, "endpoint")}
+	if s.Local > 0 {
+		notes[0] += fmt.Sprintf(", %s here", thousands(s.Local))
+	}
+	switch here := s.Host == node || s.Standby == node || s.Host == cluster.AllHosts; {
+	case !here || len(s.IngressIPs) == 0:
+	case len(s.Announced) == 0:
+		notes = append(notes, "not announced")
+	case len(s.Announced) < len(s.IngressIPs):
+		notes = append(notes, fmt.Sprintf("%d/%d announced", len(s.Announced), len(s.IngressIPs)))
+	default:
+		notes = append(notes, "announced")
+	}
+	if s.SourceIPBy == cluster.SourceIPByNetwork {
+		notes = append(notes, "source: the node's own")
+	}
+	v.Notes = strings.Join(notes, ", ")
+	var wrong []string
+	for _, p := range s.Problems {
+		wrong = append(wrong, reason(p))
+	}
+	if s.Host == "" && len(wrong) == 0 {
+		wrong = append(wrong, "no host")
+	}
+	v.Broken = strings.Join(wrong, "; ")
+	return v
+}
+
+func routerOf(s status.Session) Router {
+	v := Router{Peer: s.Peer, Up: s.Up}
+	first := cmp.Or(s.State, "unknown")
+	if s.ASN != 0 {
+		first = "AS " + strconv.FormatUint(uint64(s.ASN), 10) + ", " + first
+	}
+	v.Notes = []string{first}
+	if a := s.Address; a.IsValid() && a.String() != s.Peer {
+		v.Notes = append(v.Notes, a.String())
+	}
+	told := fmt.Sprintf("%s learned, %s told", thousands(s.Accepted), thousands(s.Announced))
+	if s.BFD != "" {
+		told += ", BFD " + s.BFD
+	}
+	v.Notes = append(v.Notes, told)
+	switch {
+	case !s.Up:
+		v.Broken = cmp.Or(s.LastError, "not established, but "+cmp.Or(s.State, "of no known state"))
+	case s.BFD == "down" || s.BFD == "init":
+		v.Broken = "BFD is " + s.BFD
+	}
+	return v
+}
+
+// nodes takes the nodes that what is drawn refers to, and those that are silent.
+func (g *Graph) nodes(r status.Report) {
+	hosts, standbys, known := map[string]int{}, map[string]int{}, map[string]bool{r.Node: true}
+	for _, s := range r.Services {
+		for name, roles := range map[string]map[string]int{s.Host: hosts, s.Standby: standbys} {
+			if name != "" {
+				roles[name]++
+				known[name] = true
+			}
+		}
+	}
+	silent := map[string]string{}
+	for _, w := range r.Watched {
+		known[w.Node] = true
+		if !w.Alive {
+			silent[w.Node] = "silent: BFD hears nothing of it"
+		}
+	}
+	wrong := map[string][]string{}
+	for _, p := range r.Problems {
+		if p.Kind == "Node" && known[p.Object] {
+			wrong[p.Object] = append(wrong[p.Object], reason(p))
+		}
+	}
+	drawn := map[string]bool{}
+	for _, n := range g.Networks {
+		for _, s := range n.Services {
+			drawn[s.Host], drawn[s.Standby] = true, true
+		}
+	}
+	all := make([]Node, 0, len(known))
+	for name := range known {
+		n := Node{Name: name, Asked: name == r.Node, Broken: cmp.Or(silent[name], strings.Join(wrong[name], "; "))}
+		if n.Asked {
+			n.Broken = brokenHere(r, n.Broken)
+			if r.Draining {
+				n.Notes = append(n.Notes, "draining")
+			}
+		}
+		if c := hosts[name]; c > 0 {
+			n.Notes = append(n.Notes, "host of "+thousands(c))
+		}
+		if c := standbys[name]; c > 0 {
+			n.Notes = append(n.Notes, "standby of "+thousands(c))
+		}
+		all = append(all, n)
+	}
+	by := func(first func(Node) bool) func(a, b Node) int {
+		return func(a, b Node) int { return cmp.Compare(ofBool(first(b)), ofBool(first(a))) }
+	}
+	asked := by(func(n Node) bool { return n.Asked })
+	broken := by(func(n Node) bool { return n.Broken != "" })
+	wanted := by(func(n Node) bool { return drawn[n.Name] })
+	every := by(func(n Node) bool { return n.Name != cluster.AllHosts })
+	name := func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(all, func(a, b Node) int { return cmp.Or(asked(a, b), broken(a, b), wanted(a, b), name(a, b)) })
+	g.Nodes, g.MoreNodes = bound(all, mostNodes)
+	slices.SortFunc(g.Nodes, func(a, b Node) int { return cmp.Or(asked(a, b), every(a, b), name(a, b)) })
+	g.nameUndrawn()
+}
+
+// nameUndrawn has services say in words which nodes theirs are, where there is no room for these.
+func (g *Graph) nameUndrawn() {
+	for i := range g.Networks {
+		for j := range g.Networks[i].Services {
+			s := &g.Networks[i].Services[j]
+			if s.Host != "" && !g.has(s.Host) {
+				s.Notes += ", host " + s.Host
+			}
+			if s.Standby != "" && !g.has(s.Standby) {
+				s.Notes += ", standby " + s.Standby
+			}
+		}
+	}
+}
+
+// has says whether a node is drawn.
+func (g *Graph) has(node string) bool {
+	return slices.ContainsFunc(g.Nodes, func(n Node) bool { return n.Name == node })
+}
+
+// brokenHere is what is wrong with the node that made the report.
+func brokenHere(r status.Report, otherwise string) string {
+	switch {
+	case len(r.Errors) > 0:
+		return r.Errors[0]
+	case !r.Ready && r.Applied.IsZero():
+		return "no pass yet"
+	case !r.Ready:
+		return "not ready"
+	case r.ConfigStale:
+		return "the configuration file has errors"
+	}
+	return otherwise
+}
+
+// broken lists what is wrong: with the pass, with nodes and sessions, then objects' problems.
+func (g *Graph) broken(r status.Report) {
+	all := slices.Clone(r.Errors)
+	if r.ConfigStale {
+		all = append(all, "the configuration file has errors: the last good configuration is in force")
+	}
+	for _, w := range r.Watched {
+		if !w.Alive {
+			all = append(all, fmt.Sprintf("node %s is silent: BFD hears nothing of it", w.Node))
+		}
+	}
+	for _, s := range r.Sessions {
+		if v := routerOf(s); v.Broken != "" {
+			all = append(all, fmt.Sprintf("network %s, peer %s: %s", s.Network, s.Peer, v.Broken))
+		}
+	}
+	for _, p := range r.Problems {
+		all = append(all, fmt.Sprintf("%s: %s", p.Reason, p))
+	}
+	for _, s := range r.Services {
+		if s.Host == "" && len(s.Problems) == 0 {
+			all = append(all, fmt.Sprintf("EgressService %s/%s: no host", s.Namespace, s.Name))
+		}
+	}
+	g.Broken, g.MoreBroken = bound(all, mostBroken)
+}
+
+// reason is a problem without its object.
+func reason(p status.Problem) string {
+	if p.Message == "" {
+		return string(p.Reason)
+	}
+	return string(p.Reason) + ": " + p.Message
+}
+
+// bound keeps the first most of a list and counts the others. It leaves no single one out: to tell of it takes the room that it would.
+func bound[T any](all []T, most int) (kept []T, more int) {
+	if len(all) <= most+1 {
+		return all, 0
+	}
+	return all[:most], len(all) - most
+}
+
+func brokenFirst(a, b string) int { return cmp.Compare(ofBool(b != ""), ofBool(a != "")) }
+
+func ofBool(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// count writes a number of things.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return thousands(n) + " " + thing + "s"
+}
+
+// thousands writes a number for people.
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// more says how many there are that are not drawn, and how many of them are wrong.
+func more(n, wrong int, how string) string {
+	s := "and " + thousands(n) + " more"
+	if wrong > 0 {
+		s += ", " + thousands(wrong) + " of them " + how
+	}
+	return s
+}
+
+// title names a node for people.
+func (n Node) title() string {
+	if n.Name == cluster.AllHosts {
+		return "every node"
+	}
+	return cmp.Or(n.Name, "unnamed node")
+}
+
+// summary says in a sentence or two what a picture shows.
+func (g *Graph) summary() string {
+	s := fmt.Sprintf("Node %s: %s. ", g.Node, g.State)
+	if g.When != "" {
+		s = fmt.Sprintf("Node %s: %s, last pass %s. ", g.Node, g.State, g.When)
+	}
+	s += fmt.Sprintf("%s in %s.", count(g.Services, "EgressService"), count(len(g.Networks)+g.MoreNetworks, "network"))
+	if len(g.Broken) == 0 {
+		return s + " Nothing is broken."
+	}
+	s += " Broken: " + strings.Join(g.Broken, "; ")
+	if g.MoreBroken > 0 {
+		s += "; " + more(g.MoreBroken, 0, "")
+	}
+	return s + "."
+}
+
+// line is text of others on one line, as valid UTF-8.
+func line(s string) string { return text.Line(strings.ToValidUTF8(s, "\uFFFD")) }
