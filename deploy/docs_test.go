@@ -2,9 +2,12 @@ package deploy
 
 import (
 	"encoding/base64"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +30,7 @@ func pages(t *testing.T) []string {
 		require.NotEmpty(t, in, folder)
 		found = append(found, in...)
 	}
-	return append(found, "README.md", "../README.md", "../CONTRIBUTING.md", "../containerlab/README.md", "../containerlab/kind/README.md", chart+"/README.md")
+	return append(found, "../README.md", "../CONTRIBUTING.md", "../containerlab/README.md", "../containerlab/kind/README.md", "../deploy/README.md", "../deploy/"+chart+"/README.md")
 }
 
 // TestYAMLInPages: what is shown is what the daemon, the API, helm and kustomize take.
@@ -136,16 +139,17 @@ func links(t *testing.T, path string) (files, headings []string) {
 
 // TestLinksInPages: files and headings that pages point to are there.
 func TestLinksInPages(t *testing.T) {
+	var dead []string
 	for _, path := range pages(t) {
 		files, headings := links(t, path)
 		for i, to := range files {
 			_, err := os.Stat(to)
-			require.NoError(t, err, "%s points to %s", path, to)
-			if headings[i] != "" {
-				require.Contains(t, anchors(t, to), headings[i], "%s points to %s", path, to)
+			if err != nil || headings[i] != "" && !slices.Contains(anchors(t, to), headings[i]) {
+				dead = append(dead, fmt.Sprintf("%s points to %s#%s", path, to, headings[i]))
 			}
 		}
 	}
+	require.Empty(t, dead)
 }
 
 // TestPagesAreFound: whoever begins with README.md gets to every page, and the index of docs has every page of docs; decisions
@@ -188,6 +192,20 @@ func TestPagesAreFound(t *testing.T) {
 	}
 }
 
+// TestFiguresOfFailover: what concepts.md says of a failover stands where it was measured or decided.
+func TestFiguresOfFailover(t *testing.T) {
+	_, failover, found := strings.Cut(prose(t, "../docs/concepts.md"), "\n## When a host dies\n")
+	require.True(t, found)
+	sources := prose(t, "../docs/benchmarks.md") + prose(t, "../docs/decisions/0025-failover.md")
+	figures := regexp.MustCompile(`\b\d+ m?s\b`).FindAllString(failover, -1)
+	require.NotEmpty(t, figures)
+	for _, f := range figures {
+		if f != "0 ms" && f != "9 s" { // the death, and the hold time
+			require.Regexp(t, `\b`+f+`\b`, sources)
+		}
+	}
+}
+
 // prose is a Markdown file without its fenced blocks.
 func prose(t *testing.T, path string) string {
 	t.Helper()
@@ -213,6 +231,49 @@ func anchors(t *testing.T, path string) (found []string) {
 		found = append(found, strings.ReplaceAll(name, " ", "-"))
 	}
 	return found
+}
+
+// TestProblemsAreExplained: problems.md has every reason that a Problem or a condition may have, and no other.
+func TestProblemsAreExplained(t *testing.T) {
+	page := prose(t, "../docs/problems.md")
+	given := regexp.MustCompile(`(?m)^(?:const)?\s*[rR]eason\w+\s+(?:cluster\.)?Reason\s*=\s*"(\w+)"`)
+	known := map[string]bool{}
+	require.NoError(t, filepath.WalkDir("../internal", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range given.FindAllSubmatch(b, -1) {
+			known[string(m[1])] = true
+		}
+		return err
+	}))
+	require.Greater(t, len(known), 40)
+	for reason := range known {
+		require.Contains(t, page, "`"+reason+"`", "docs/problems.md has no line for it")
+	}
+	for _, line := range regexp.MustCompile("(?m)^\\| (`[A-Z]\\w+`(?:, `[A-Z]\\w+`)*) \\|").FindAllStringSubmatch(page, -1) {
+		for reason := range strings.SplitSeq(line[1], ", ") {
+			require.True(t, known[strings.Trim(reason, "`")], "docs/problems.md explains %s, which nobody says", reason)
+		}
+	}
+}
+
+// TestRouterOfTheLab: the configuration of FRR that routers.md shows is the one that the lab runs, with BFD as the tests add it.
+func TestRouterOfTheLab(t *testing.T) {
+	page, err := os.ReadFile("../docs/routers.md")
+	require.NoError(t, err)
+	lab, err := os.ReadFile("../containerlab/vrf-egress/red2.conf")
+	require.NoError(t, err)
+	_, shown, found := strings.Cut(string(page), "```text\nhostname red2\n")
+	require.True(t, found)
+	shown, _, _ = strings.Cut(shown, "```")
+	profile, shown, found := strings.Cut(shown, "router bgp")
+	require.True(t, found)
+	require.Equal(t, "bfd\n profile fast\n  detect-multiplier 3\n  receive-interval 100\n  transmit-interval 100\n", profile)
+	const use = " neighbor NODES bfd profile fast\n"
+	require.Contains(t, shown, use)
+	require.Equal(t, string(lab), "hostname red2\nrouter bgp"+strings.Replace(shown, use, "", 1))
 }
 
 func decode64(t *testing.T, s string) string {

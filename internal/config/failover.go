@@ -9,18 +9,18 @@ type Failover struct {
 // NodeFlows is the channels between host and standby by which the standby learns of established egress flows, to go on with
 // them. It should be the same on all nodes: Port must be.
 type NodeFlows struct {
-	Enabled bool   `yaml:"enabled"`
-	Port    uint16 `yaml:"port"` // TCP
+	Enabled bool   `yaml:"enabled"` // the host tells its standby of established egress flows, which go on there
+	Port    uint16 `yaml:"port"`    // TCP, the same on all nodes; must pass between their InternalIPs
 }
 
 // NodeBFD is the sessions between nodes by which they watch hosts (RFC 5880, over several hops as in RFC 5883). It should
 // be the same on all nodes: Port must be.
 type NodeBFD struct {
-	Enabled          bool   `yaml:"enabled"`
-	Port             uint16 `yaml:"port"`             // UDP
-	TransmitInterval uint32 `yaml:"transmitInterval"` // milliseconds
-	ReceiveInterval  uint32 `yaml:"receiveInterval"`  // milliseconds
-	DetectMultiplier uint8  `yaml:"detectMultiplier"` // so many packets missed in a row are a death
+	Enabled          bool   `yaml:"enabled"`          // those that steer to a host, and its standby, watch it by BFD
+	Port             uint16 `yaml:"port"`             // UDP, the same on all nodes; must pass between their InternalIPs. Not 4784 where FRR runs on nodes
+	TransmitInterval uint32 `yaml:"transmitInterval"` // milliseconds, 10 to 60000
+	ReceiveInterval  uint32 `yaml:"receiveInterval"`  // milliseconds, 10 to 60000; a node that more than 500 watch asks for longer ones
+	DetectMultiplier uint8  `yaml:"detectMultiplier"` // so many packets missed in a row are a death, 1 to 50
 }
 
 // Profile holds the timers of the sessions between nodes.

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/config"
+)
+
+const (
+	folder = ".."
+	file   = "../../../docs/configuration.md"
+)
+
+// TestConfigurationIsUpToDate compares docs/configuration.md with what the types say now.
+func TestConfigurationIsUpToDate(t *testing.T) {
+	old, err := os.ReadFile(file)
+	require.NoError(t, err)
+	anew, err := rewrite(folder, string(old))
+	require.NoError(t, err)
+	require.Equal(t, anew, string(old), "run: make generate")
+}
+
+// TestTables writes them into a text that has other ones.
+func TestTables(t *testing.T) {
+	const text = "# A\n<!-- keys of the file -->\nold\n<!-- end of keys -->\nby hand\n" +
+		"<!-- keys of source -->\n<!-- end of keys -->\n<!-- keys of steering --><!-- end of keys --><!-- keys of marks --><!-- end of keys -->" +
+		"<!-- keys of bgp --><!-- end of keys --><!-- keys of networks[] --><!-- end of keys --><!-- keys of networks[].peers[] --><!-- end of keys -->" +
+		"<!-- keys of moves --><!-- end of keys --><!-- keys of failover --><!-- end of keys --><!-- keys of speaker --><!-- end of keys -->" +
+		"<!-- keys of status --><!-- end of keys --><!-- keys of log --><!-- end of keys -->\nthe end\n"
+	anew, err := rewrite(folder, text)
+	require.NoError(t, err)
+	again, err := rewrite(folder, anew)
+	require.NoError(t, err)
+	require.Equal(t, anew, again)
+	require.True(t, strings.HasPrefix(anew, "# A\n<!-- keys of the file -->\n\n| key "), anew)
+	require.Contains(t, anew, "<!-- end of keys -->\nby hand\n<!-- keys of source -->\n\n| key ")
+	require.True(t, strings.HasSuffix(anew, "<!-- end of keys -->\nthe end\n"), anew)
+	for _, line := range []string{
+		"| `log.level` | string | `info` | `debug`, `info`, `warn` or `error` | `EGRESSWAY_LOG_LEVEL` |",
+		"| `marks.mask` | number | `\"0x3f00\"` | ",
+		"| `onNoPath` | `drop`, `allow` | `drop` | what becomes of ",
+		"| `bgp.gracefulRestart.restartTime` | duration | `120s` | ",
+		"| `bgp.asn` | number | none | ",
+		"| `bgp.bfdProfiles[].receiveInterval` | number | 300 | ",
+		"| `keepaliveTime` | duration | a third of `holdTime` | ",
+		"| `receive[].prefix` | prefix | | ",
+		"| `addressFamilies` | list of `ipv4unicast`, `ipv6unicast` | `[ipv4unicast, ipv6unicast]` | ",
+		"| `clusterCIDRs` | list of prefixes | none | ",
+		"| `namespaces` | label selector | every namespace | ",
+	} {
+		require.Contains(t, anew, "\n"+line)
+	}
+	require.NotContains(t, anew, "Default:")
+}
+
+// TestWhatIsRefused is a file that lacks a table, has one of nothing, or one without an end; and a folder that is another one.
+func TestWhatIsRefused(t *testing.T) {
+	for text, why := range map[string]string{
+		"<!-- keys of the file --><!-- end of keys -->":                         "key source.kubernetes.kubeconfig belongs into no table",
+		"<!-- keys of source -->\n<!-- keys of nothing --><!-- end of keys -->": "belongs into no table",
+		"<!-- end of keys --><!-- keys of the file -->":                         "belongs into no table",
+		"# nothing": "key node belongs into no table",
+	} {
+		_, err := rewrite(folder, text)
+		require.ErrorContains(t, err, why, text)
+	}
+	_, err := rewrite(".", "")
+	require.Error(t, err)
+}
+
+// TestFullExample: config/egressway-full.yaml has every key, and the default of each that is in no list and no example.
+func TestFullExample(t *testing.T) {
+	const path = "../../../config/egressway-full.yaml"
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	source, err := read(folder)
+	require.NoError(t, err)
+	all, err := keys(source)
+	require.NoError(t, err)
+	for _, k := range all {
+		last := k.path[strings.LastIndex(k.path, ".")+1:]
+		require.Regexp(t, `(?m)[ {#]`+last+`:|^`+last+`:`, string(text), "%s is not in %s", k.path, path)
+	}
+	c, err := config.Parse(path, text)
+	require.NoError(t, err)
+	d := config.Defaults()
+	c.ClusterCIDRs, c.Networks = d.ClusterCIDRs, d.Networks
+	c.BGP.ASN, c.BGP.BFDProfiles = d.BGP.ASN, d.BGP.BFDProfiles
+	require.Equal(t, d, c)
+}
