@@ -274,7 +274,8 @@ const guardAfter = time.Second
 
 // guard has BFD watch a session while it is established. Before, it would only do harm, and just then too: FRR takes its end of BFD
 // away and sets up another one when a session is established. A GoBGP that heard of the first one takes that for a failure, or waits for
-// it in vain, and ends the session.
+// it in vain, and ends the session. What BFD finds just when a session ends anyway still ends the next one, as soon as it is
+// established: GoBGP keeps the message.
 func (s *speaker) guard(ctx context.Context, addr netip.Addr) error {
 	c := s.configs[addr]
 	up := s.remoteASN(addr) != 0
