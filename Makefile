@@ -102,6 +102,7 @@ endef
 
 unit: tools kubelab ## tests that need no lab, with the race detector
 	KUBELAB=$$(lab/kubelab/build.sh) $(GO) test -race -count=1 -timeout 10m $(UNIT)
+	$(GO) test -count=1 -timeout 10m -run 'TestHostileFloods|TestDeafPeer' ./internal/speaker
 
 LABTEST = KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 $(GO) test -count=1 -p 1 -timeout 20m -exec $(CURDIR)/bin/labexec
 
