@@ -43,10 +43,6 @@ func heavy(i int, prefix netip.Prefix, path []byte) []byte {
 	return updateMessage(nil, join(originIGP, path, nextHop(newHop), attribute(0xd0, 8, communities...)), nlri(prefix))
 }
 
-func nth(i int) netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{22 + byte(i>>16), byte(i >> 8), byte(i), 0}), 24)
-}
-
 // TestHostileFloods has a peer send as much as it can. The speaker's memory has a bound, and nobody else notices.
 func TestHostileFloods(t *testing.T) {
 	own := attribute(0x40, 2, 2, 2, 0, 0, byte(wireASN>>8), byte(wireASN&255), 0, 0, 252, 0)

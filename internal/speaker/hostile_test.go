@@ -621,6 +621,11 @@ func (h *hostile) became(s *hostileSession, prefix, mark netip.Prefix, before, a
 	return what
 }
 
+// nth is one of many prefixes.
+func nth(i int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{22 + byte(i>>16), byte(i >> 8), byte(i), 0}), 24)
+}
+
 // TestHostileMessages has a peer each say something that is wrong. What becomes of it is what RFC 7606 and RFC 4271 want,
 // where nothing else is said; in any case that peer alone is concerned, and may come back.
 func TestHostileMessages(t *testing.T) {
