@@ -115,13 +115,7 @@ func TestHostileOpens(t *testing.T) {
 						assert.Fail(t, "the connection stays")
 					}
 				}
-				s.Close()
-				<-s.ended
-				again := h.settles(goodOpen())
-				again.says(good(newHop, mark))
-				h.learns(mark, newHop)
-				again.Close()
-				<-again.ended
+				h.comesBack(s, mark)
 			})
 		})
 	}

@@ -594,6 +594,18 @@ func (p *process) resident(t *testing.T) (now, most int) {
 	return now, most
 }
 
+// comesBack ends a session, and begins another one as it should be, by which a prefix is learned.
+func (h *hostile) comesBack(s *hostileSession, prefix netip.Prefix) {
+	h.t.Helper()
+	s.Close()
+	<-s.ended
+	again := h.settles(goodOpen())
+	again.says(good(newHop, prefix))
+	h.learns(prefix, newHop)
+	again.Close()
+	<-again.ended
+}
+
 // became waits for the mark that follows a message, or the session's end, and says what became of the message.
 func (h *hostile) became(s *hostileSession, prefix, mark netip.Prefix, before, after string) (what string) {
 	h.t.Helper()
@@ -646,13 +658,7 @@ func TestHostileMessages(t *testing.T) {
 				h.learns(prefix, before)
 				s.says(c.message(prefix), good(oldHop, mark))
 				assert.Equal(t, c.want, h.became(s, prefix, mark, before, after))
-				s.Close()
-				<-s.ended
-				again := h.settles(goodOpen())
-				again.says(good(newHop, mark))
-				h.learns(mark, newHop)
-				again.Close()
-				<-again.ended
+				h.comesBack(s, mark)
 			})
 		})
 	}
