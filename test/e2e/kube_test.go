@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -166,29 +167,70 @@ func TestLeaderDies(t *testing.T) {
 	requireInnocent(t, s, now)
 }
 
-// TestAPIServerAway takes the API server away from daemons that run, and from one that starts.
+// TestAPIServerAway takes the API server away twice: from daemons that run and one that starts; then, for EGRESSWAY_API_AWAY if
+// that is set (1h), until the host dies without a word. It prints when a change is in force after the server answers again.
 func TestAPIServerAway(t *testing.T) {
-	s := play(t, stage.Options{API: true})
+	var long time.Duration
+	if text := os.Getenv("EGRESSWAY_API_AWAY"); text != "" {
+		var err error
+		long, err = time.ParseDuration(text)
+		require.NoError(t, err, "EGRESSWAY_API_AWAY")
+	}
+	s := play(t, stage.Options{API: true, BFD: true, BFDInterval: 500, Manifests: oneFile(t)})
 	ctx := t.Context()
 	now := asDeployed()
 	host, standby := hosts(t, s)
 	awaitServed(t, s, now)
+	awaitWatched(t, s, host, standby)
 	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
 	traffic.answered(t, 3, now)
+	away := func() {
+		t.Helper()
+		require.NoError(t, s.API.Kill(ctx))
+		awaitLog(t, s, "it does not answer", nil, "a", "b")
+	}
+	back := func(then identities, fromTo ...string) {
+		t.Helper()
+		require.NoError(t, s.API.Up(ctx))
+		answers := time.Now()
+		require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
+		awaitAll(t, s, then)
+		t.Logf("a change was in force %s after the API server answered again", time.Since(answers))
+	}
 
-	require.NoError(t, s.API.Kill(ctx))
-	awaitLog(t, s, "it does not answer", nil, "a", "b")
+	away()
 	require.NoError(t, s.Daemons[standby].Stop(ctx))
 	require.NoError(t, s.StartDaemon(standby))
 	awaitLog(t, s, "it does not answer", nil, standby)
 	traffic.answered(t, 10, now)
-	hostAt(t, s, host)
+	traffic.stop(t, now)
+	moved := identity{"ext-red", "192.0.2.11", "2001:db8:2::11"}
+	before, now := now, now.with(identities{"a-p1": moved, "b-p1": moved})
+	back(now, "ip: 192.0.2.10", "ip: 192.0.2.11", `ip: "2001:db8:2::10"`, `ip: "2001:db8:2::11"`)
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby))
+	requireInnocent(t, s, before, now)
 
-	require.NoError(t, s.API.Up(ctx))
-	awaitAll(t, s, now)
+	s.Witness.Reset()
+	traffic = ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRed[host][0]))
+	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.11/32", inRed[standby][0]))
+	away()
+	select {
+	case <-ctx.Done():
+	case <-time.After(long):
+	}
+	traffic.answered(t, 3, now)
+	traffic.stop(t, now)
+	require.NoError(t, s.Freeze(ctx, host))
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRed[standby][0]))
+	awaitAll(t, s, identities{standby + "-p1": moved, "c-p1": nodeC})
+	back(identities{standby + "-p1": web}, "ip: 192.0.2.11", "ip: 192.0.2.10", `ip: "2001:db8:2::11"`, `ip: "2001:db8:2::10"`)
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
+	require.NoError(t, s.Thaw(ctx, host))
+	awaitAll(t, s, before)
 	require.NoError(t, s.Write(ctx, "zoo.yaml", lateManifest))
 	awaitAll(t, s, identities{"c-p1": nodeC}) // no daemon is on node c
-	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", inRed[host][0]))
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", inRed[standby][0]))
 	_, err := s.AwaitStatus(ctx, "shop", "zoo", func(e egressv1.EgressServiceStatus) error {
 		if e.Host == "" {
 			return errors.New("want a host")
@@ -196,7 +238,6 @@ func TestAPIServerAway(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby))
-	traffic.stop(t, now)
-	requireInnocent(t, s, now)
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
+	requireInnocent(t, s, before, now)
 }
