@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -97,8 +98,60 @@ func moment(t *testing.T, most time.Duration) {
 	}
 }
 
+// times is how often a test does something: what an environment variable says, or usually.
+func times(t *testing.T, variable string, usually int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return usually
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, variable)
+	return n
+}
+
+// lasting is what node a's kernel has of ours and of others, but for what stays on purpose for a while after a change, and
+// for what time alone changes.
+func lasting(t *testing.T, s *stage.Stage) (lines []string) {
+	t.Helper()
+	former := false
+	for _, l := range unlearned(inKernel(t, s, "a", ours)) {
+		former = former || strings.Contains(l, "set former")
+		if !former {
+			lines = append(lines, l)
+		}
+		former = former && l != "\t}"
+	}
+	return lines
+}
+
+// nothingLeft takes down what node a's kernel has without and with extra. What it returns waits until that is so again, for
+// ten seconds at most: nothing stale, and nothing of others gone.
+func nothingLeft(t *testing.T, s *stage.Stage) func(t *testing.T, withExtra bool, after string) {
+	t.Helper()
+	ctx := t.Context()
+	want := map[bool][]string{false: lasting(t, s)}
+	require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
+	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", "10.2.0.11", "10.2.0.12"))
+	want[true] = lasting(t, s)
+	require.NotEqual(t, want[false], want[true])
+	require.NoError(t, s.Remove(ctx, "extra.yaml"))
+	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32"))
+	return func(t *testing.T, withExtra bool, after string) {
+		t.Helper()
+		require.NoError(t, lab.Wait(t.Context(), 10*time.Second, func() error {
+			got := lasting(t, s)
+			if !slices.Equal(want[withExtra], got) {
+				return fmt.Errorf("after %s node a has\n%s\nwant\n%s", after, strings.Join(got, "\n"), strings.Join(want[withExtra], "\n"))
+			}
+			return nil
+		}))
+	}
+}
+
 // TestSpeakerOutlivesAgents kills the host's daemon again and again, while it starts, changes its node, or does nothing,
-// and while its objects change. No router sees anything of it, none of the pods' questions goes unanswered.
+// and while its objects change: EGRESSWAY_KILLS says how often, other than 10 times. No router sees anything of it, none of the
+// pods' questions goes unanswered, and nothing stays behind.
 func TestSpeakerOutlivesAgents(t *testing.T) {
 	s := play(t, stage.Options{BFD: true, BFDInterval: 1000})
 	ctx := t.Context()
@@ -108,11 +161,12 @@ func TestSpeakerOutlivesAgents(t *testing.T) {
 	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", "10.1.0.11"))
 	require.NoError(t, s.AwaitRoute(ctx, "blue2", "2001:db8:2::20/128", "fd02::11", "fd02::12"))
 	awaitLearned(t, s)
+	nothing := nothingLeft(t, s)
 
 	same := sameSessions(t, s)
 	old := talk(t, s, all)
 	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
-	for i := range 10 {
+	for i := range times(t, "EGRESSWAY_KILLS", 10) {
 		hops := []string{"10.2.0.11", "10.2.0.12"}
 		if i%2 == 0 {
 			require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
@@ -130,6 +184,7 @@ func TestSpeakerOutlivesAgents(t *testing.T) {
 			require.NoError(t, s.StartDaemon("a"))
 		}
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", hops...), "the %d. change", i+1)
+		nothing(t, hops != nil, fmt.Sprintf("the %d. change", i+1))
 	}
 	traffic.answered(t, 40, all)
 	traffic.stop(t, all)
@@ -141,12 +196,6 @@ func TestSpeakerOutlivesAgents(t *testing.T) {
 
 // TestUpgrade swaps versions of the daemon back and forth under traffic. EGRESSWAY_UPGRADES says how often, other than 3 times.
 func TestUpgrade(t *testing.T) {
-	swaps := 3
-	if n := os.Getenv("EGRESSWAY_UPGRADES"); n != "" {
-		var err error
-		swaps, err = strconv.Atoi(n)
-		require.NoError(t, err)
-	}
 	this, err := lab.Binary()
 	require.NoError(t, err)
 	next, err := lab.NextBinary()
@@ -157,6 +206,8 @@ func TestUpgrade(t *testing.T) {
 	awaitServed(t, s, all)
 	awaitBFD(t, s)
 	require.NoError(t, s.AwaitRoute(ctx, "blue2", "2001:db8:2::20/128", "fd02::11", "fd02::12"))
+	awaitLearned(t, s)
+	nothing := nothingLeft(t, s)
 
 	same := sameSessions(t, s)
 	old := talk(t, s, all)
@@ -183,17 +234,19 @@ func TestUpgrade(t *testing.T) {
 	}
 	isNext := func(v string) bool { return v == lab.NextVersion }
 	isThis := func(v string) bool { return v != lab.NextVersion }
-	for i := range swaps {
+	for i := range times(t, "EGRESSWAY_UPGRADES", 3) {
 		require.NoError(t, s.Daemons["a"].Stop(ctx))
 		require.NoError(t, s.StartDaemonOf("a", next))
 		runs(isNext)
 		require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", "10.2.0.11", "10.2.0.12"), "the %d. upgrade", i+1)
+		nothing(t, true, fmt.Sprintf("the %d. upgrade", i+1))
 		s.Daemons["a"].Kill()
 		require.NoError(t, s.StartDaemonOf("a", this))
 		runs(isThis)
 		require.NoError(t, s.Remove(ctx, "extra.yaml"))
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32"), "the %d. downgrade", i+1)
+		nothing(t, false, fmt.Sprintf("the %d. downgrade", i+1))
 	}
 	traffic.answered(t, 5, all)
 	traffic.stop(t, all)
