@@ -39,6 +39,17 @@ type request struct {
 // lost on the way would be in the way of a later one by the same port.
 const lastFor = 5 * time.Second
 
+// For the same reason a connection ends that nobody acknowledges: after goneAfter where something was sent; where nothing is,
+// idleFor later it is asked for a sign of life each second. One of which only the first packet has come is given up within 7 s.
+// A session outlives what it is to outlive, see sessionLimit.
+const (
+	goneAfter     = 12 * time.Second
+	idleFor       = 7 * time.Second
+	synAckRetries = "2" // net.ipv4.tcp_synack_retries, for IPv6 too
+)
+
+var signsOfLife = net.KeepAliveConfig{Enable: true, Idle: idleFor, Interval: time.Second, Count: int((goneAfter - idleFor) / time.Second)}
+
 // maxDatagram holds any datagram.
 const maxDatagram = 64 << 10
 
@@ -56,9 +67,13 @@ type Responder struct {
 func (l *Lab) Respond(ctx context.Context, n *Node, options ...SocketOption) (*Responder, error) {
 	s := socketOptions(options)
 	r := &Responder{name: n.Name, conns: map[net.Conn]bool{}}
-	config := net.ListenConfig{Control: s.control}
+	s.impatient = true
+	config := net.ListenConfig{Control: s.control, KeepAliveConfig: signsOfLife}
 	port := strconv.Itoa(int(s.port))
 	err := n.Do(func() (err error) {
+		if err := os.WriteFile("/proc/sys/net/ipv4/tcp_synack_retries", []byte(synAckRetries), 0); err != nil {
+			return err
+		}
 		if r.tcp, err = config.Listen(ctx, "tcp", ":"+port); err != nil {
 			return err
 		}
@@ -236,6 +251,8 @@ type socket struct {
 	device string
 	source netip.AddrPort
 	port   uint16
+
+	impatient bool // see goneAfter
 }
 
 // OnDevice binds to a device; a VRF device for a socket in that VRF.
@@ -269,6 +286,8 @@ func (s socket) control(network, _ string, raw syscall.RawConn) error {
 		}
 		switch {
 		case err != nil:
+		case s.impatient && network[:3] == "tcp":
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(goneAfter.Milliseconds()))
 		case network == "udp4":
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 		case network == "udp6":
