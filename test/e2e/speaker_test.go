@@ -117,7 +117,7 @@ func lasting(t *testing.T, s *stage.Stage) (lines []string) {
 	former := false
 	for _, l := range unlearned(inKernel(t, s, "a", ours)) {
 		former = former || strings.Contains(l, "set former")
-		if !former {
+		if !former && !strings.HasPrefix(l, "\t\tpackets ") { // what counters say
 			lines = append(lines, l)
 		}
 		former = former && l != "\t}"
