@@ -23,7 +23,7 @@ import (
 // are not draining and not cordoned: the first of these counts most. A host, and a standby, that an object's status names
 // stays as long as no other is preferred to it; the standby follows a host that does not. The others are given out one by
 // one, the oldest first, to the node with the fewest services; among those with equally few, a hash decides, so that services
-// spread. Services of one network that share an ingress IP share the host.
+// spread. Services of one network that share an ingress IP share the host: share tells what becomes of one that comes to others.
 //
 // A standby lacks nothing that the host has, and is neither dead nor draining.
 func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[cluster.Key]Choice {
@@ -41,21 +41,7 @@ func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[clust
 			contenders = append(contenders, c)
 		}
 	}
-	groups := group(contenders, func(c *contender, problem *cluster.Problem) { choices[c.key] = Choice{Problem: problem} })
-	for _, g := range groups {
-		g.lacks = e.lacksFor(g.demand)
-		if g.host = e.current(g); g.host != none {
-			e.load[g.host] += len(g.members)
-		}
-	}
-	for _, g := range groups {
-		if g.host == none {
-			if g.host = e.successor(g); g.host == none {
-				g.host = e.best(g, none, everyLack)
-			}
-			e.load[g.host] += len(g.members)
-		}
-	}
+	groups := e.share(contenders, func(c *contender, problem *cluster.Problem) { choices[c.key] = Choice{Problem: problem} })
 	for _, g := range groups {
 		standby := e.standby(g)
 		choice := Choice{Host: e.name(g.host), Standby: e.name(standby), Despite: e.despite(g)}
@@ -259,85 +245,6 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 	return refuse("", "", cluster.ReasonNoEligibleNode, "no node is Ready")
 }
 
-// unit is the services that have one host together.
-type unit struct {
-	members    []*contender // the oldest first
-	candidates []int        // of all of them
-	demand     demand       // of all together
-	lacks      []lack       // of every node
-	host       int
-}
-
-// group joins contenders that share an ingress IP in one network. One that no node fits together with the older ones
-// is refused, so that it costs them nothing.
-func group(contenders []*contender, refuse func(*contender, *cluster.Problem)) []*unit {
-	type claim struct {
-		network string
-		addr    netip.Addr
-	}
-	root := map[*contender]*contender{} // disjoint sets; the root of each is its oldest member
-	find := func(c *contender) *contender {
-		for root[c] != c {
-			c = root[c]
-		}
-		return c
-	}
-	position := map[*contender]int{}
-	owner := map[claim]*contender{}
-	for i, c := range contenders {
-		root[c], position[c] = c, i
-		for _, a := range c.ingress {
-			first, taken := owner[claim{c.network, a}]
-			if !taken {
-				owner[claim{c.network, a}] = c
-				continue
-			}
-			x, y := find(first), find(c)
-			if position[x] > position[y] {
-				x, y = y, x
-			}
-			root[y] = x
-		}
-	}
-	var units []*unit
-	of := map[*contender]*unit{}
-	for _, c := range contenders {
-		u := of[find(c)]
-		if u == nil {
-			u = &unit{candidates: c.candidates}
-			of[find(c)] = u
-			units = append(units, u)
-		}
-		both := u.candidates
-		if len(u.members) > 0 {
-			both = intersect(u.candidates, c.candidates)
-		}
-		if len(both) == 0 {
-			oldest := u.members[0]
-			refuse(c, noHost(c.key, "", "", cluster.ReasonSharedIngressHost,
-				"no node fits both it and EgressService %s, which is older and shares its ingress IP (%s)", oldest.key, addrs(c.ingress)))
-			continue
-		}
-		u.candidates = both
-		u.members = append(u.members, c)
-		u.demand.network = c.network
-		u.demand.need.ipv4 = u.demand.need.ipv4 || c.need.ipv4
-		u.demand.need.ipv6 = u.demand.need.ipv6 || c.need.ipv6
-	}
-	return units
-}
-
-// intersect keeps what two sorted lists have in common.
-func intersect(a, b []int) []int {
-	var both []int
-	for _, i := range a {
-		if _, ok := slices.BinarySearch(b, i); ok {
-			both = append(both, i)
-		}
-	}
-	return both
-}
-
 // current is the host that the members have, the oldest one's first, if it may stay.
 func (e *elector) current(u *unit) int {
 	return e.had(u, func(s cluster.Status) string { return s.Host })
@@ -464,12 +371,4 @@ func noHost(key cluster.Key, field, value string, reason cluster.Reason, format 
 	return &cluster.Problem{
 		Kind: "EgressService", Object: key.String(), Field: field, Value: value, Reason: reason, Message: fmt.Sprintf(format, args...),
 	}
-}
-
-func addrs(as []netip.Addr) string {
-	words := make([]string, len(as))
-	for i, a := range as {
-		words[i] = a.String()
-	}
-	return strings.Join(words, ", ")
 }

@@ -205,7 +205,10 @@ func TestSharedIngressSharesHost(t *testing.T) {
 	}
 	share("svc-0", "203.0.113.1")
 	share("svc-1", "2001:db8::1")
-	share("svc-2", "203.0.113.1", "2001:DB8:0::1") // joins the two
+	share("svc-2", "203.0.113.1", "2001:DB8:0::1") // binds the two together, and is older
+	for _, name := range []string{"svc-0", "svc-1", "svc-3", "svc-4", "svc-5"} {
+		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Created = time.Unix(1, 0) })
+	}
 	share("svc-3", "203.0.113.1")
 	change(o, "svc-3", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" }) // another network's affair
 	change(o, "svc-1", func(e *cluster.EgressService, _ *cluster.Service) {

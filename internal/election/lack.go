@@ -27,6 +27,8 @@ const (
 // families are those that a service sends packets of.
 type families struct{ ipv4, ipv6 bool }
 
+func (f families) and(o families) families { return families{f.ipv4 || o.ipv4, f.ipv6 || o.ipv6} }
+
 // need tells which families a service needs routes for: those that have an ingress IP and an endpoint. found says that it has
 // an endpoint with an address of its own at all.
 func (e *elector) need(endpoints []cluster.Endpoint, ingress []netip.Addr) (f families, found bool) {

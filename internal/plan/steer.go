@@ -35,16 +35,31 @@ func (f *frame) steer(targets []target) {
 			continue
 		}
 		table := config.SteeringTableBase + uint32(id)
-		h := f.direct(host, table, t.families)
-		if mode == config.SteeringVXLAN || h == nil && mode == config.SteeringAuto {
-			h = f.tunnelled(host, table)
+		h, missing := f.direct(host, table, t.families)
+		switch {
+		case mode == config.SteeringVXLAN:
+			h, missing = f.tunnelled(host, table), Families{}
+		case mode == config.SteeringAuto && (h == nil || missing != Families{}):
+			if tunnelled := f.tunnelled(host, table); tunnelled != nil {
+				h, missing = tunnelled, Families{}
+			}
 		}
 		if h == nil && !t.needed {
 			continue
 		}
-		if h == nil {
+		if h == nil || missing != (Families{}) {
+			what := "pods"
+			switch {
+			case h == nil:
+			case missing.IPv4:
+				what = "IPv4 packets of pods"
+			default:
+				what = "IPv6 packets of pods"
+			}
 			f.problem("Node", host, "status.addresses", "", ReasonHostUnreachable,
-				"pods of node %s cannot be steered to it: steering.mode %s needs an InternalIP %s", f.node, mode, wantedOfHost[mode])
+				"%s of node %s cannot be steered to it: steering.mode %s needs an InternalIP %s", what, f.node, mode, wantedOfHost[mode])
+		}
+		if h == nil {
 			continue
 		}
 		f.hosts[host] = h
@@ -70,9 +85,10 @@ func (f *frame) way(node string, ipv4 bool) PathID {
 	return f.paths[PathKey{PathSteer, node}]
 }
 
-// direct steers by the host's node IP as next hop; nil where one of the families needed is not on-link.
-func (f *frame) direct(host string, table uint32, need Families) *steering {
-	h := &steering{}
+// direct steers by the host's node IP as next hop, in the families that are on-link; missing are those that are needed and
+// are not. It is nil where none is.
+func (f *frame) direct(host string, table uint32, need Families) (h *steering, missing Families) {
+	h = &steering{}
 	for _, family := range []struct {
 		needed, ipv4 bool
 		any          netip.Prefix
@@ -80,9 +96,8 @@ func (f *frame) direct(host string, table uint32, need Families) *steering {
 		gw := f.internalIP(host, family.ipv4)
 		device, ok := f.onLink(gw)
 		if !ok {
-			if family.needed {
-				return nil
-			}
+			missing.IPv4 = missing.IPv4 || family.needed && family.ipv4
+			missing.IPv6 = missing.IPv6 || family.needed && !family.ipv4
 			continue
 		}
 		h.routes = append(h.routes, Route{Table: table, Dst: family.any, NextHops: []NextHop{{Gateway: gw, Device: device}}})
@@ -91,9 +106,9 @@ func (f *frame) direct(host string, table uint32, need Families) *steering {
 		}
 	}
 	if len(h.routes) == 0 {
-		return nil
+		return nil, missing
 	}
-	return h
+	return h, missing
 }
 
 // planTunnel plans the VXLAN device, which every node needs that may send or receive by it.
