@@ -115,7 +115,7 @@ func (s *speaker) sessions(count bool) []Session {
 		if st != nil {
 			e.State, e.Since, e.Families, e.Accepted = stateName(st.state), st.since, st.families, s.learned.passed[addr]
 			e.ASN = cmp.Or(st.asn, e.ASN)
-			e.LastError = st.lastError
+			e.LastError, e.Ended = st.lastError, st.overLimit
 			e.Up = st.state == bgp.BGP_FSM_ESTABLISHED && !st.overLimit
 			if e.Up && p.DynamicASN == config.DynamicExternal && st.asn == s.desired.ASN {
 				e.Up, e.LastError = false, "the peer is not external: its AS is ours"

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -83,9 +84,13 @@ func (n *neighbors) address(name string) netip.Addr {
 
 // run talks on one interface until ctx ends, starting anew when the interface goes away.
 func (n *neighbors) run(ctx context.Context, name string, l *listener) {
-	for {
+	for refused := false; ; {
 		if err := n.talk(ctx, name, l); err != nil && ctx.Err() == nil {
-			n.log.Debug("cannot listen for router advertisements", "interface", name, "error", err)
+			level := slog.LevelDebug // interfaces come and go
+			if errors.Is(err, os.ErrPermission) && !refused {
+				level, refused = slog.LevelWarn, true
+			}
+			n.log.Log(ctx, level, "cannot listen for router advertisements", "interface", name, "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -24,6 +24,7 @@ type Session struct {
 	ASN       uint32          `json:"asn"`              // of the peer, as configured or as it says
 	State     string          `json:"state"`            // waiting, idle, connect, active, opensent, openconfirm, established
 	Up        bool            `json:"up,omitempty"`     // established, and the peer is who it should be
+	Ended     bool            `json:"ended,omitempty"`  // by us, as the peer sent too much: it stays so until its configuration is another one
 	Since     time.Time       `json:"since,omitzero"`   // of the state
 	Families  []config.Family `json:"families,omitempty"`
 	Received  int             `json:"received,omitempty"`  // routes the peer sends

@@ -287,7 +287,9 @@ func TestMaxPrefixes(t *testing.T) {
 	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2")
 	require.Contains(t, s.session("red", "10.0.1.1").LastError, "maxPrefixes")
 	require.False(t, s.session("red", "10.0.1.1").Up)
+	require.True(t, s.session("red", "10.0.1.1").Ended, "nobody waits for it")
 	require.Equal(t, since, s.session("red", "10.0.2.1").Since)
+	require.False(t, s.session("red", "10.0.2.1").Ended)
 
 	// A higher limit opens it again.
 	sp.Peers[0].MaxPrefixes = 100
