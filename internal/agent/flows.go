@@ -7,39 +7,27 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
-// roles are what this node is of each ingress IP. While nothing differs that makes them, they are the same slice.
+// roles are what this node is of each ingress IP.
 type roles struct {
-	config *config.Config
-	plan   *plan.NodePlan // that they were found in
-	all    []flows.Role
+	plan *plan.NodePlan // that they were found in; nil: none
+	flows.Roles
 }
 
 // find finds the roles in a plan.
-func (r *roles) find(c *config.Config, objects cluster.Objects, changed cluster.Changed, p *plan.NodePlan) []flows.Role {
+func (r *roles) find(c *config.Config, objects cluster.Objects, changed cluster.Changed, p *plan.NodePlan) sorted.List[flows.Role] {
 	before := r.plan
-	r.plan = p
 	if !c.Failover.Flows.Enabled {
-		r.all = nil
-	} else if before == nil || c != r.config || changed.All || !slices.EqualFunc(before.DataPlane.Paths, p.DataPlane.Paths, samePath) || otherRoles(before, p) {
-		r.all = flows.Roles(p, objects.Nodes)
+		r.plan = nil
+		return sorted.List[flows.Role]{}
 	}
-	r.config = c
-	return r.all
+	r.plan = p
+	return r.Find(p, objects.Nodes, before == nil || changed.All || !slices.EqualFunc(before.DataPlane.Paths, p.DataPlane.Paths, samePath))
 }
 
 func samePath(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }
-
-// otherRoles says whether a service differs in what makes roles.
-func otherRoles(before, now *plan.NodePlan) bool {
-	for was, is := range before.Services.Changes(now.Services) {
-		if was == nil || is == nil || was.Host != is.Host || was.Standby != is.Standby || was.Network != is.Network || !slices.Equal(was.IngressIPs, is.IngressIPs) {
-			return true
-		}
-	}
-	return false
-}
 
 // carry tells what this node is about to be, so that established flows go on where a host changes.
 func (a *Agent) carry(c *config.Config, objects cluster.Objects, changed cluster.Changed, desired *plan.NodePlan) {

@@ -87,6 +87,9 @@ func (l *leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	reports, leading := l.api.Leading()
 	if !leading {
 		l.leadership, l.reports = leadership{}, nil
+		l.mu.Lock()
+		l.next.changed = cluster.Changed{} // whoever begins to lead takes in all
+		l.mu.Unlock()
 		return 0
 	}
 	l.mu.Lock()

@@ -8,10 +8,9 @@ package flows
 
 import (
 	"context"
+	"iter"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,15 +22,6 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
-
-// Role is that two nodes are host and standby of an ingress IP, and this one is one of them.
-type Role struct {
-	Ingress netip.Addr  // what flows have as source
-	Local   netip.Addr  // InternalIP of this node
-	Peer    netip.Addr  // InternalIP of the other, of the same family
-	Host    bool        // this node is the host; else Peer is
-	Path    plan.PathID // of the network here
-}
 
 // Counters count since the start of the process.
 type Counters struct {
@@ -61,23 +51,63 @@ type Carrier struct {
 	due      chan struct{} // a full list is
 	inject   sync.Mutex    // held while entries are made, so that a view is one thing to all of them
 
-	mu       sync.Mutex // guards what follows; never held while waiting
-	view     *view
-	channels map[link]*channel
-	pending  *pending
-	held     map[key]held
-	sources  map[netip.Addr]int                     // of the held flows
-	senders  map[netip.Addr]context.CancelCauseFunc // nodes that a channel came from
+	mu      sync.Mutex // guards what follows; never held while waiting
+	view    *view
+	uses    map[link]int // how many roles of the view need a channel
+	pending *pending
+	held    map[key]held
+	sources map[netip.Addr]int                     // of the held flows
+	senders map[netip.Addr]context.CancelCauseFunc // nodes that a channel came from
 }
 
 // view is what this node is to do, as one pass of the daemon found it. It does not change.
 type view struct {
-	port  uint16
-	roles []Role
-	tell  map[netip.Addr][]told              // by ingress IP
-	hear  map[netip.Addr]map[netip.Addr]Role // by peer and ingress IP
-	local []netip.Addr
-	data  plan.DataPlane
+	port     uint16
+	roles    sorted.List[Role]
+	channels map[link]*channel // to all peers of the roles
+	data     plan.DataPlane
+}
+
+// of is how the node of a role is reached.
+func (v *view) of(r Role) link { return link{r.Local, netip.AddrPortFrom(r.Peer, v.port)} }
+
+// about goes through the roles of an ingress IP.
+func (v *view) about(ingress netip.Addr) iter.Seq[Role] {
+	return func(yield func(Role) bool) {
+		for r := range v.roles.From(Role{Ingress: ingress}) {
+			if r.Ingress != ingress || !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// tell lists who hears of an ingress IP's flows.
+func (v *view) tell(ingress netip.Addr) (all []told) {
+	for r := range v.about(ingress) {
+		all = append(all, told{v.channels[v.of(r)], r.Host})
+	}
+	return all
+}
+
+// role is the one that this node has with a peer.
+func (v *view) role(peer, ingress netip.Addr) (role Role, ok bool) {
+	for r := range v.about(ingress) {
+		if r.Peer == peer {
+			return r, true
+		}
+	}
+	return role, false
+}
+
+// hears says whether this node has any role with a peer.
+func (v *view) hears(peer netip.Addr) bool {
+	for l := range v.channels {
+		if l.peer.Addr() == peer {
+			return true
+		}
+	}
+	return false
 }
 
 // told is somebody who hears of an ingress IP's flows.
@@ -98,7 +128,7 @@ func keyOf(f kernel.Flow) key { return key{f.Proto, f.Src, f.Dst} }
 func New(log *slog.Logger, node string, marks plan.Marks) *Carrier {
 	return &Carrier{
 		log: log, node: node, marks: marks, changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
-		view: &view{}, channels: map[link]*channel{}, pending: newPending(), held: map[key]held{}, sources: map[netip.Addr]int{},
+		view: &view{}, uses: map[link]int{}, pending: newPending(), held: map[key]held{}, sources: map[netip.Addr]int{},
 		senders: map[netip.Addr]context.CancelCauseFunc{},
 	}
 }
@@ -115,59 +145,71 @@ func (c *Carrier) Counters() Counters {
 
 // Set says what this node is from now on: its roles, the port by which nodes talk, and its data plane. It is to be called
 // before the data plane is in force: where this node takes over, flows of its own pods, which the former host changed the
-// source of, get their entries first. Until then their packets are dropped, not sent with another source. The same roles, the
-// very slice, as before cost nothing.
-func (c *Carrier) Set(port uint16, roles []Role, d plan.DataPlane) {
+// source of, get their entries first. Until then their packets are dropped, not sent with another source. It costs what
+// differs between these roles and those before.
+func (c *Carrier) Set(port uint16, roles sorted.List[Role], d plan.DataPlane) {
 	before := c.now()
-	if before.port == port && sorted.OneSlice(before.roles, roles) {
-		v := *before
-		v.data = d
-		c.mu.Lock()
-		c.view = &v
-		c.mu.Unlock()
-		c.takeOver(before, &v)
-		return
-	}
-	v := &view{port: port, roles: roles, tell: map[netip.Addr][]told{}, hear: map[netip.Addr]map[netip.Addr]Role{}, data: d}
+	v := &view{port: port, roles: roles, channels: before.channels, data: d}
+	former := before.roles
 	c.mu.Lock()
-	links, ingress := map[link]bool{}, map[*channel]map[netip.Addr]bool{}
-	for _, r := range roles {
-		l := link{r.Local, netip.AddrPortFrom(r.Peer, port)}
-		ch := c.channels[l]
-		if ch == nil {
-			ch = newChannel(l)
-			c.channels[l] = ch
-		}
-		links[l] = true
-		v.tell[r.Ingress] = append(v.tell[r.Ingress], told{ch, r.Host})
-		if v.hear[r.Peer] == nil {
-			v.hear[r.Peer] = map[netip.Addr]Role{}
-		}
-		v.hear[r.Peer][r.Ingress] = r
-		if !slices.Contains(v.local, r.Local) {
-			v.local = append(v.local, r.Local)
-		}
-		if ingress[ch] == nil {
-			ingress[ch] = map[netip.Addr]bool{}
-		}
-		ingress[ch][r.Ingress] = r.Host
+	if port != before.port {
+		former, v.channels = sorted.List[Role]{}, nil
+		c.uses = map[link]int{}
 	}
-	maps.DeleteFunc(c.channels, func(l link, _ *channel) bool { return !links[l] })
-	for _, ch := range c.channels {
-		if ch.tells(ingress[ch]) {
+	var begun []Role
+	others := port != before.port // other channels are needed
+	for was, is := range former.Changes(roles) {
+		if was != nil {
+			if l := v.of(*was); c.uses[l] > 1 {
+				c.uses[l]--
+			} else {
+				delete(c.uses, l)
+				others = true
+			}
+		}
+		if is != nil {
+			l := v.of(*is)
+			others = others || c.uses[l] == 0
+			c.uses[l]++
+			begun = append(begun, *is)
+		}
+	}
+	if others {
+		former := v.channels
+		v.channels = make(map[link]*channel, len(c.uses))
+		for l := range c.uses {
+			if v.channels[l] = former[l]; v.channels[l] == nil {
+				v.channels[l] = newChannel(l)
+			}
+		}
+		for peer, end := range c.senders {
+			if !v.hears(peer) {
+				end(errNoRole)
+				delete(c.senders, peer)
+			}
+		}
+	}
+	for _, r := range begun {
+		if !before.had(r) && v.channels[v.of(r)].due() {
 			signal(c.due)
-		}
-	}
-	for peer, end := range c.senders {
-		if v.hear[peer] == nil {
-			end(errNoRole)
-			delete(c.senders, peer)
 		}
 	}
 	c.view = v
 	c.mu.Unlock()
-	signal(c.changed)
+	if others {
+		signal(c.changed)
+	}
 	c.takeOver(before, v)
+}
+
+// had says whether flows of a role were told in the same direction before.
+func (v *view) had(role Role) bool {
+	for r := range v.about(role.Ingress) {
+		if r.Peer == role.Peer && r.Local == role.Local && r.Host == role.Host {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *Carrier) now() *view {
@@ -204,15 +246,15 @@ func (c *Carrier) serve(ctx context.Context, g *errgroup.Group) {
 		wanted := map[*channel]bool{}
 		c.mu.Lock()
 		v := c.view
-		for _, ch := range c.channels {
+		c.mu.Unlock()
+		for _, ch := range v.channels {
 			wanted[ch] = true
 		}
-		c.mu.Unlock()
 		follow(ctx, g, watches, map[*Carrier]bool{c: len(wanted) > 0}, func(ctx context.Context, c *Carrier) { c.watch(ctx) })
 		follow(ctx, g, channels, wanted, c.send)
 		addrs := map[netip.AddrPort]bool{}
-		for _, a := range v.local {
-			addrs[netip.AddrPortFrom(a, v.port)] = true
+		for l := range v.channels {
+			addrs[netip.AddrPortFrom(l.local, v.port)] = true
 		}
 		follow(ctx, g, listeners, addrs, c.listen)
 		select {

@@ -3,7 +3,9 @@ package flows
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -75,9 +77,53 @@ func TestRoles(t *testing.T) {
 		{"the other is not known", []plan.Service{service("red", "a", "gone", web4)}, nil},
 	} {
 		t.Run(c.what, func(t *testing.T) {
+			for i := range c.services {
+				c.services[i].Key.Name = fmt.Sprint(i)
+			}
 			p.Services = sorted.Of(c.services...)
-			require.Equal(t, c.want, Roles(p, nodes))
+			require.Equal(t, listOf(c.want...), new(Roles).Find(p, nodes, false))
 		})
+	}
+}
+
+// listOf makes a list of roles, and leaves the slice as it is.
+func listOf(roles ...Role) sorted.List[Role] { return sorted.Of(slices.Clone(roles)...) }
+
+// Roles that were found in one plan after another are those that are found in the last.
+func TestRolesOfPlansInTurn(t *testing.T) {
+	nodes := map[string]cluster.Node{}
+	for i, name := range []string{"a", "b", "c", "none"} {
+		nodes[name] = cluster.Node{Internal: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
+	}
+	nodes["none"] = cluster.Node{}
+	paths := []plan.Path{
+		{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
+		{ID: 3, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "blue"}},
+	}
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		one := func(of ...string) string { return of[r.IntN(len(of))] }
+		var services sorted.List[plan.Service]
+		var found Roles
+		for step := range 50 {
+			var set, gone []plan.Service
+			for range r.IntN(5) {
+				s := plan.Service{
+					Key: cluster.Key{Name: fmt.Sprint(r.IntN(20))}, Network: one("red", "blue", "green"), Host: one("a", "b", "c", "ALL", ""), Standby: one("a", "b", "c", "none", ""),
+				}
+				for range r.IntN(3) {
+					s.IngressIPs = append(s.IngressIPs, netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(8))}))
+				}
+				if r.IntN(4) == 0 {
+					gone = append(gone, s)
+				} else {
+					set = append(set, s)
+				}
+			}
+			services = services.With(set, gone)
+			p := &plan.NodePlan{Node: "a", Services: services, DataPlane: plan.DataPlane{Paths: paths}}
+			require.Equal(t, new(Roles).Find(p, nodes, false).Slice(), found.Find(p, nodes, r.IntN(10) == 0).Slice(), "seed %d, step %d", seed, step)
+		}
 	}
 }
 
@@ -109,7 +155,7 @@ func someView() (roles []Role, d plan.DataPlane) {
 func TestJudge(t *testing.T) {
 	c := New(slog.New(slog.DiscardHandler), "a", marks())
 	roles, d := someView()
-	c.Set(4785, roles, d)
+	c.Set(4785, listOf(roles...), d)
 	v := c.now()
 	const remote = "198.51.100.10:443"
 	for _, test := range []struct {
@@ -196,9 +242,9 @@ func TestWhatIsTold(t *testing.T) {
 func TestWhoIsTold(t *testing.T) {
 	c := New(slog.New(slog.DiscardHandler), "a", marks())
 	roles, d := someView()
-	c.Set(4785, roles, d)
+	c.Set(4785, listOf(roles...), d)
 	var ch *channel
-	for _, ch = range c.channels {
+	for _, ch = range c.view.channels {
 		ch.begin()
 	}
 	asStandby := tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1")
@@ -283,8 +329,8 @@ func TestCarriers(t *testing.T) {
 		go func() { c.Run(ctx); done <- struct{}{} }()
 	}
 	defer func() { cancel(); <-done; <-done }()
-	standby.Set(4785, roles, d)
-	host.Set(4785, other, d)
+	standby.Set(4785, listOf(roles...), d)
+	host.Set(4785, listOf(other...), d)
 	is := func(what string, holds func() bool) {
 		t.Helper()
 		require.Eventually(t, holds, 20*time.Second, 10*time.Millisecond, "%s: host %+v, standby %+v", what, host.Counters(), standby.Counters())
@@ -302,7 +348,7 @@ func TestCarriers(t *testing.T) {
 	require.GreaterOrEqual(t, host.Counters().Bytes, uint64(4*(1+size4)))
 
 	// Another role of the host has all told again.
-	host.Set(4785, slices.Concat(other, []Role{{addr("192.0.2.40"), other[0].Local, other[0].Peer, true, 2}}), d)
+	host.Set(4785, listOf(slices.Concat(other, []Role{{addr("192.0.2.40"), other[0].Local, other[0].Peer, true, 2}})...), d)
 	is("another role", func() bool { return standby.Counters().Received == 8 })
 
 	// What is about to be told has its turn; what ended does not wait.
@@ -330,15 +376,15 @@ func TestCarriers(t *testing.T) {
 	ours, kept := addr("10.244.1.11"), plan.Way{Path: 3, Source: addr("10.244.1.11")}
 	d.Endpoints = d.Endpoints.With([]plan.Endpoint{{Addr: ours, Path: 2, Source: addr("192.0.2.10"), Kept: kept}}, nil)
 	roles[0].Host = true
-	standby.Set(4785, roles, d)
+	standby.Set(4785, listOf(roles...), d)
 	require.Zero(t, standby.Counters().Injected)
 	// The former host goes: now it gets its entry here.
 	d.Endpoints = d.Endpoints.With([]plan.Endpoint{{Addr: ours, Path: 2, Source: addr("192.0.2.10")}}, nil)
-	standby.Set(4785, roles, d)
+	standby.Set(4785, listOf(roles...), d)
 	require.EqualValues(t, 1, standby.Counters().Injected)
 
 	// Without a role it listens no more.
-	standby.Set(4785, nil, d)
+	standby.Set(4785, listOf(), d)
 	is("no listener", func() bool {
 		c, err := net.Dial("tcp", "127.0.0.1:4785")
 		if err == nil {
@@ -352,7 +398,7 @@ func TestCarriers(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	c := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "a", marks())
 	roles, d := someView()
-	c.Set(4786, roles, d)
+	c.Set(4786, listOf(roles...), d)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { c.Run(ctx); close(done) }()
@@ -479,8 +525,8 @@ func FuzzRecords(f *testing.F) {
 func BenchmarkTell(b *testing.B) {
 	c := New(slog.New(slog.DiscardHandler), "a", marks())
 	roles, d := someView()
-	c.Set(4785, roles, d)
-	for _, ch := range c.channels {
+	c.Set(4785, listOf(roles...), d)
+	for _, ch := range c.view.channels {
 		ch.begin()
 	}
 	f := tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.20:1")
@@ -495,7 +541,7 @@ func BenchmarkTell(b *testing.B) {
 			continue
 		}
 		c.tellRipe(time.Now().Add(tellAfter))
-		for _, ch := range c.channels {
+		for _, ch := range c.view.channels {
 			size += len(ch.take())
 		}
 	}
@@ -505,7 +551,7 @@ func BenchmarkTell(b *testing.B) {
 func BenchmarkHear(b *testing.B) {
 	c := New(slog.New(slog.DiscardHandler), "a", marks())
 	roles, d := someView()
-	c.Set(4785, roles, d)
+	c.Set(4785, listOf(roles...), d)
 	v := c.now()
 	var frame []byte
 	f, n := tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1"), 0

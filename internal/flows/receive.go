@@ -80,7 +80,7 @@ func (c *Carrier) accept(ctx context.Context, at netip.AddrPort) error {
 			conn.Close()
 			continue
 		}
-		if c.now().hear[peer] == nil {
+		if !c.now().hears(peer) {
 			<-strangers
 			conn.Close()
 			continue
@@ -231,7 +231,7 @@ func lasts(records []record) []record {
 // judge says what a flow that a node tells of is here, and fills in its path: here says that an entry belongs into
 // conntrack, else it is a flow of a pod of this node that is steered to that node.
 func (v *view) judge(peer netip.Addr, f *kernel.Flow) (role Role, here, ok bool) {
-	role, ok = v.hear[peer][f.SNAT.Addr()]
+	role, ok = v.role(peer, f.SNAT.Addr())
 	if !ok {
 		return role, false, false
 	}

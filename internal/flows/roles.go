@@ -1,34 +1,110 @@
 package flows
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
-// Roles finds the ingress IPs of which a node is host or standby, and who is the other.
-func Roles(p *plan.NodePlan, nodes map[string]cluster.Node) (roles []Role) {
-	seen := map[Role]bool{}
-	for s := range p.Services.All() {
-		other := ""
-		switch p.Node {
-		case s.Host:
-			other = s.Standby
-		case s.Standby:
-			other = s.Host
+// Role is that two nodes are host and standby of an ingress IP, and this one is one of them.
+type Role struct {
+	Ingress netip.Addr  // what flows have as source
+	Local   netip.Addr  // InternalIP of this node
+	Peer    netip.Addr  // InternalIP of the other, of the same family
+	Host    bool        // this node is the host; else Peer is
+	Path    plan.PathID // of the network here
+}
+
+// Compare orders roles by their ingress IPs first.
+func (r Role) Compare(o Role) int {
+	host := func(r Role) int {
+		if r.Host {
+			return 1
 		}
-		path := networkPath(p, s.Network)
-		local, peer := internalIPs(nodes[p.Node], nodes[other])
-		if other == "" || other == p.Node || other == cluster.AllHosts || path == 0 || !peer.IsValid() {
+		return 0
+	}
+	return cmp.Or(r.Ingress.Compare(o.Ingress), r.Peer.Compare(o.Peer), r.Local.Compare(o.Local), host(r)-host(o), cmp.Compare(r.Path, o.Path))
+}
+
+// Equal says whether two roles are the same.
+func (r Role) Equal(o Role) bool { return r == o }
+
+// Roles finds the ingress IPs of which a node is host or standby, and who is the other, in one plan after another. The zero
+// Roles has seen none yet.
+type Roles struct {
+	plan   *plan.NodePlan
+	all    sorted.List[Role]
+	shared map[Role]int // how many more services have a role: they may share an ingress IP
+}
+
+// Find finds the roles in a plan. Unless it is to find them anew, it costs what differs from the plan before in the services:
+// nodes and paths of networks are to be as they were.
+func (f *Roles) Find(p *plan.NodePlan, nodes map[string]cluster.Node, anew bool) sorted.List[Role] {
+	var former sorted.List[plan.Service]
+	if anew || f.plan == nil {
+		*f = Roles{shared: map[Role]int{}}
+	} else {
+		former = f.plan.Services
+	}
+	var had, has []Role
+	for was, is := range former.Changes(p.Services) {
+		if was != nil && is != nil && was.Host == is.Host && was.Standby == is.Standby && was.Network == is.Network && slices.Equal(was.IngressIPs, is.IngressIPs) {
 			continue
 		}
-		for _, a := range s.IngressIPs {
-			r := Role{Ingress: a, Local: local, Peer: peer, Host: s.Host == p.Node, Path: path}
-			if !seen[r] { // services may share an ingress IP
-				seen[r] = true
-				roles = append(roles, r)
-			}
+		had, has = appendRoles(had, was, f.plan, nodes), appendRoles(has, is, p, nodes)
+	}
+	f.plan = p
+	gone, set := map[Role]bool{}, map[Role]bool{}
+	for _, r := range had {
+		if f.shared[r] == 0 {
+			gone[r] = true
+		} else if f.shared[r]--; f.shared[r] == 0 {
+			delete(f.shared, r)
+		}
+	}
+	for _, r := range has {
+		_, there := f.all.Get(r)
+		switch {
+		case gone[r]:
+			delete(gone, r)
+		case there || set[r]:
+			f.shared[r]++
+		default:
+			set[r] = true
+		}
+	}
+	f.all = f.all.With(slices.Collect(maps.Keys(set)), slices.Collect(maps.Keys(gone)))
+	return f.all
+}
+
+// appendRoles appends those that a service, which may be nil, has by a plan.
+func appendRoles(roles []Role, s *plan.Service, p *plan.NodePlan, nodes map[string]cluster.Node) []Role {
+	if s == nil {
+		return roles
+	}
+	other := ""
+	switch p.Node {
+	case s.Host:
+		other = s.Standby
+	case s.Standby:
+		other = s.Host
+	}
+	if other == "" || other == p.Node || other == cluster.AllHosts {
+		return roles
+	}
+	path := networkPath(p, s.Network)
+	local, peer := internalIPs(nodes[p.Node], nodes[other])
+	if path == 0 || !peer.IsValid() {
+		return roles
+	}
+	for i, a := range s.IngressIPs {
+		if !slices.Contains(s.IngressIPs[:i], a) {
+			roles = append(roles, Role{Ingress: a, Local: local, Peer: peer, Host: s.Host == p.Node, Path: path})
 		}
 	}
 	return roles

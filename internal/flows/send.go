@@ -60,7 +60,6 @@ type channel struct {
 	room   chan struct{} // there is room for a part of a list
 
 	mu       sync.Mutex
-	ingress  map[netip.Addr]bool // IPs that are told of: whether this node is the host, else the other is
 	up       bool
 	list     bool // a full list is due
 	lost     bool // and not at once: something had no room
@@ -72,15 +71,11 @@ func newChannel(l link) *channel {
 	return &channel{link: l, filled: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// tells says of which ingress IPs the channel tells, whether this node is their host, and whether a full list is due for it.
-func (ch *channel) tells(ingress map[netip.Addr]bool) bool {
+// due says whether a full list is due, since the channel is to tell of more now.
+func (ch *channel) due() bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	for a, host := range ingress {
-		was, had := ch.ingress[a]
-		ch.list = ch.list || ch.up && (!had || was != host)
-	}
-	ch.ingress = ingress
+	ch.list = ch.list || ch.up
 	return ch.list
 }
 
@@ -153,7 +148,7 @@ func (c *Carrier) happened(e kernel.FlowEvent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Kind == kernel.FlowsLost {
-		for _, ch := range c.channels {
+		for _, ch := range c.view.channels {
 			ch.mu.Lock()
 			if ch.up { // else the list comes with it
 				c.counters.lost.Add(1)
@@ -164,7 +159,7 @@ func (c *Carrier) happened(e kernel.FlowEvent) {
 		signal(c.due)
 		return
 	}
-	targets := c.view.tell[e.Flow.SNAT.Addr()]
+	targets := c.view.tell(e.Flow.SNAT.Addr())
 	switch {
 	case len(targets) == 0 || c.own(c.view, e.Flow):
 	case e.Kind == kernel.FlowEnded:
@@ -253,7 +248,7 @@ func (c *Carrier) tellRipe(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.pending.ripe(now) {
-		for _, t := range c.view.tell[f.SNAT.Addr()] {
+		for _, t := range c.view.tell(f.SNAT.Addr()) {
 			if t.host {
 				c.tell(t, alive(f))
 			}
@@ -292,7 +287,7 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 	full := map[*channel]bool{}
 	c.mu.Lock()
 	v, some := c.view, false
-	for _, ch := range c.channels {
+	for _, ch := range v.channels {
 		ch.mu.Lock()
 		if ch.lost && time.Since(ch.lastTold) >= listAgainAfter {
 			ch.list, ch.lost = true, false
@@ -324,7 +319,7 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 		own := c.own(v, f)
 		// Rounds share the TCP flows out among them; no two rounds in a row tell of the same.
 		turn := f.Proto == unix.IPPROTO_UDP || (f.Src.Port()^f.Dst.Port())%tellTCPEvery == number%tellTCPEvery
-		for _, t := range v.tell[f.SNAT.Addr()] {
+		for _, t := range v.tell(f.SNAT.Addr()) {
 			switch {
 			case own && full[t.channel] && v.leaves(f):
 				// The other may have it from when it was the host, and would send what the remote answers past the entry here.

@@ -84,6 +84,24 @@ func (l List[T]) Get(like T) (item T, ok bool) {
 	return item, false
 }
 
+// From goes through the elements in order, from the first that is not before another.
+func (l List[T]) From(like T) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		first := l.chunkOf(like)
+		for i, chunk := range l.chunks[first:] {
+			if i == 0 {
+				j, _ := slices.BinarySearchFunc(chunk, like, T.Compare)
+				chunk = chunk[j:]
+			}
+			for _, item := range chunk {
+				if !yield(item) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // chunkOf is the first chunk whose last element is not before an element: where it is, if anywhere.
 func (l List[T]) chunkOf(like T) int {
 	i, _ := slices.BinarySearchFunc(l.chunks, like, func(chunk []T, like T) int { return chunk[len(chunk)-1].Compare(like) })

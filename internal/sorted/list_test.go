@@ -69,6 +69,9 @@ func TestListIsAMap(t *testing.T) {
 					require.Equal(t, pair{k, want}, got)
 				}
 			}
+			from := r.IntN(room + 1)
+			rest := slices.DeleteFunc(listOf(m), func(p pair) bool { return p.Key < from })
+			require.True(t, slices.Equal(rest, slices.Collect(l.From(pair{Key: from}))), "seed %d, step %d, from %d", seed, step, from)
 			if r.IntN(4) == 0 {
 				for x, y := range former.Changes(l) {
 					switch {

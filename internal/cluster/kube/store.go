@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -218,7 +219,7 @@ type words struct {
 	kept map[string]string
 }
 
-// wordsMost bounds what is kept: beyond, it begins anew.
+// wordsMost bounds how many are kept: beyond, it begins anew.
 const wordsMost = 1 << 14
 
 func (w *words) one(word string) string {
@@ -236,4 +237,27 @@ func (w *words) one(word string) string {
 	word = strings.Clone(word)
 	w.kept[word] = word
 	return word
+}
+
+// selectors keeps one copy of a selector that many objects have.
+type selectors struct {
+	mu   sync.Mutex
+	kept map[string]*metav1.LabelSelector // by their text, which two may share
+}
+
+func (s *selectors) one(selector *metav1.LabelSelector) *metav1.LabelSelector {
+	if selector == nil {
+		return nil
+	}
+	text := selector.String()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kept := s.kept[text]; kept != nil && reflect.DeepEqual(kept, selector) {
+		return kept
+	}
+	if s.kept == nil || len(s.kept) >= wordsMost {
+		s.kept = map[string]*metav1.LabelSelector{}
+	}
+	s.kept[text] = selector
+	return selector
 }

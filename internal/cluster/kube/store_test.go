@@ -192,3 +192,16 @@ func TestSlices(t *testing.T) {
 		require.Equal(t, text, fmt.Sprint(before), "what was handed out stays as it was")
 	}
 }
+
+func TestSelectorsAreHeldOnce(t *testing.T) {
+	var s selectors
+	of := func(labels map[string]string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: labels}
+	}
+	one := s.one(of(map[string]string{"a": "b", "c": "d"}))
+	require.Same(t, one, s.one(of(map[string]string{"a": "b", "c": "d"})))
+	require.Nil(t, s.one(nil))
+	invalid := of(map[string]string{"a": "b,c: d"})
+	require.Equal(t, one.String(), invalid.String())
+	require.Same(t, invalid, s.one(invalid), "of one text, but another")
+}
