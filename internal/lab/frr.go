@@ -15,6 +15,8 @@ var FRR = Image{
 	Dirs:  []string{"/etc/frr", "/run/frr", "/var/log/frr", "/var/tmp/frr"},
 	Owner: "frr",
 	Start: func(ctx context.Context, n *Node) error {
+		ctx, cancel := context.WithTimeout(ctx, frrLimit) // vtysh waits for daemons that do not answer
+		defer cancel()
 		_, err := n.Run(ctx, "sh", "-ec", `
 [ -e /etc/frr/vtysh.conf ] || : >/etc/frr/vtysh.conf
 . /etc/frr/daemons
@@ -30,6 +32,8 @@ done
 
 // KillFRR ends all daemons of FRR on a node at once, as a crash would: no peer is told. FRR.Start starts them again.
 func KillFRR(ctx context.Context, n *Node) error {
+	ctx, cancel := context.WithTimeout(ctx, frrLimit)
+	defer cancel()
 	_, err := n.Run(ctx, "sh", "-ec", `
 for pid in $(cat /run/frr/*.pid); do
 	kill -9 $pid
@@ -38,6 +42,9 @@ done
 rm -f /run/frr/*`)
 	return err
 }
+
+// frrLimit is how long all daemons of FRR on a node may take to start or to end, on a busy machine.
+const frrLimit = time.Minute
 
 // vtyLimit is how long a daemon of FRR may take to answer.
 const vtyLimit = 30 * time.Second

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -228,6 +229,9 @@ func (n *Node) start(cmd *exec.Cmd) error {
 	return n.Do(cmd.Start)
 }
 
+// leftOutput is how long a program's output is read after its end: what it left behind may hold it open for ever.
+const leftOutput = 10 * time.Second
+
 // Run runs a program in the node and returns its standard output. The error holds its standard error.
 func (n *Node) Run(ctx context.Context, args ...string) (string, error) {
 	return n.Input(ctx, "", args...)
@@ -238,9 +242,13 @@ func (n *Node) Input(ctx context.Context, stdin string, args ...string) (string,
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	cmd.WaitDelay = leftOutput
 	err := n.start(cmd)
 	if err == nil {
 		err = cmd.Wait()
+	}
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
 	if err != nil {
 		err = fmt.Errorf("node %s: %s: %w: %s", n.Name, strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))

@@ -3,6 +3,7 @@ package picture
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"image"
 	"image/color"
@@ -85,11 +86,7 @@ func TestBrowserDraws(t *testing.T) {
 			look := func(report func() status.Report) (image.Image, layout, func(x, y int) color.RGBA) {
 				file := filepath.Join(t.TempDir(), "page.png")
 				run("--blink-settings="+scheme.setting, "--screenshot="+file, served(t, report))
-				f, err := os.Open(file)
-				require.NoError(t, err)
-				defer f.Close()
-				seen, err := png.Decode(f)
-				require.NoError(t, err)
+				seen := pixels(t, file)
 				g := Of(report())
 				left := (seen.Bounds().Dx() - width) / 2 // the page is as wide as the picture, and in the middle
 				return seen, layoutOf(&g), func(x, y int) color.RGBA {
@@ -162,4 +159,53 @@ func TestBrowserRunsNothingOfOthers(t *testing.T) {
 	require.Equal(t, 1, strings.Count(dom, "<script>"), "the page's own")
 	require.Contains(t, dom, "&lt;script&gt;alert(1)&lt;/script&gt;")
 	require.Contains(t, dom, fmt.Sprintf(`width="%d"`, width))
+}
+
+// TestScreenshotInDocs: the documentation has the page of a node in the lab as a browser shows it. UPDATE=1 takes it anew; otherwise it
+// is compared by its size and by how much of it is drawn, which another browser changes little.
+func TestScreenshotInDocs(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("testdata", "paths.json"))
+	require.NoError(t, err)
+	var r status.Report
+	require.NoError(t, json.Unmarshal(b, &r))
+	taken := filepath.Join(t.TempDir(), "page.png")
+	g := Of(r)
+	browser(t)("--blink-settings=preferredColorScheme=1", fmt.Sprintf("--window-size=%d,%d", width+2*margin, layoutOf(&g).height+4*margin),
+		"--screenshot="+taken, served(t, func() status.Report { return r }))
+	const file = "../../docs/pictures/page.png"
+	if os.Getenv("UPDATE") != "" {
+		b, err := os.ReadFile(taken)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file, b, 0o600))
+	}
+	have, want := pixels(t, taken), pixels(t, file)
+	require.Equal(t, have.Bounds(), want.Bounds(), "%s: UPDATE=1 takes it", file)
+	require.InEpsilon(t, float64(drawnOf(have)), float64(drawnOf(want)), 0.2, "%s: UPDATE=1 takes it", file)
+	of, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Less(t, of.Size(), int64(300<<10))
+}
+
+func pixels(t *testing.T, file string) image.Image {
+	t.Helper()
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	seen, err := png.Decode(f)
+	require.NoError(t, err)
+	return seen
+}
+
+// drawnOf is how many pixels of a picture are not like its first.
+func drawnOf(seen image.Image) (n int) {
+	at := seen.Bounds()
+	ground := seen.At(at.Min.X, at.Min.Y)
+	for y := at.Min.Y; y < at.Max.Y; y++ {
+		for x := at.Min.X; x < at.Max.X; x++ {
+			if seen.At(x, y) != ground {
+				n++
+			}
+		}
+	}
+	return n
 }

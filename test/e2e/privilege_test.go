@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/lab/stage"
 )
@@ -59,6 +60,7 @@ func filterSystemCalls() error {
 // /run/egressway, the runtime's seccomp filter.
 func startConfined(t *testing.T, s *stage.Stage, node, capabilities string) {
 	t.Helper()
+	config := strings.TrimSuffix(s.Kubeconfig(node), ".kubeconfig") + ".yaml" // StartDaemon has written it
 	binary, err := lab.Binary()
 	require.NoError(t, err)
 	self, err := os.Executable()
@@ -72,7 +74,7 @@ mount -o remount,bind,ro /proc/sys
 mount -o remount,bind,ro /
 ! touch /written 2>/dev/null
 export %s=1
-exec setpriv --bounding-set=-all%s --inh-caps=-all --no-new-privs %s %s run --config /etc/egressway/config.yaml`, confinedEnv, capabilities, self, binary)
+exec setpriv --bounding-set=-all%s --inh-caps=-all --no-new-privs %s %s run --config %s`, confinedEnv, capabilities, self, binary, config)
 	s.Daemons[node], err = s.Start(s.Node(node), "unshare", "-m", "sh", "-ec", script)
 	require.NoError(t, err)
 	if capabilities == "" {
@@ -103,8 +105,9 @@ func statusOf(t *testing.T, pid int, key string) string {
 // TestLeastPrivilege runs daemons and speakers with what deploy gives them and nothing else: packets pass, another node takes over, damage is
 // repaired. The speakers are confined in every test of this package.
 func TestLeastPrivilege(t *testing.T) {
-	s := play(t, stage.Options{})
+	s := play(t, stage.Options{API: true, Manifests: oneFile(t)})
 	ctx := t.Context()
+	hosts(t, s)
 	all := asDeployed()
 	awaitServed(t, s, all)
 	for _, node := range []string{"a", "b", "c"} {
@@ -114,7 +117,8 @@ func TestLeastPrivilege(t *testing.T) {
 		require.NoError(t, s.Daemons[node].Stop(ctx))
 		startConfined(t, s, node, ",+net_admin")
 	}
-	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", "10.1.0.11"))
+	host, standby := hosts(t, s)
+	hostAt(t, s, host)
 	awaitServed(t, s, all)
 	awaitLearned(t, s)
 
@@ -148,15 +152,51 @@ func TestLeastPrivilege(t *testing.T) {
 		awaitServed(t, s, all)
 	})
 	t.Run("another node takes over", func(t *testing.T) {
-		s.Daemons["a"].Kill()
-		s.Speakers["a"].Kill()
-		require.NoError(t, s.StartSpeaker("a"))
-		startConfined(t, s, "a", ",+net_admin")
+		s.Daemons[host].Kill()
+		s.Speakers[host].Kill()
+		_, err := s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
+			if e.Host != standby {
+				return fmt.Errorf("host %s, want %s", e.Host, standby)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		hostAt(t, s, standby)
+		require.NoError(t, s.StartSpeaker(host))
+		startConfined(t, s, host, ",+net_admin")
+		require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host), "it stays, and the former host stands by")
 		awaitServed(t, s, all)
 	})
 	requireInnocent(t, s, all)
 
 	// Nothing is superfluous.
+	t.Run("without CAP_NET_RAW", func(t *testing.T) {
+		binary, err := lab.Binary()
+		require.NoError(t, err)
+		require.NoError(t, s.Daemons["a"].Stop(ctx))
+		require.NoError(t, s.Speakers["a"].Stop(ctx))
+		s.Speakers["a"], err = s.Start(s.Node("a"), "setpriv", "--bounding-set", "-all", "--inh-caps=-all", "--no-new-privs", binary, "speaker", "--socket", stage.SpeakerSocket)
+		require.NoError(t, err)
+		startConfined(t, s, "a", ",+net_admin")
+		awaitServed(t, s, all) // peers with an address need none
+		require.Equal(t, fmt.Sprintf("%016x", 0), statusOf(t, s.Speakers["a"].PID(), "CapEff"))
+		conf := strings.TrimSuffix(s.Kubeconfig("a"), ".kubeconfig") + ".yaml"
+		b, err := os.ReadFile(conf)
+		require.NoError(t, err)
+		unnumbered := strings.Replace(string(b), "      - address: 10.1.0.1\n", "      - {interface: eth2, dynamicASN: external}\n      - address: 10.1.0.1\n", 1)
+		require.NotEqual(t, string(b), unnumbered)
+		require.NoError(t, os.WriteFile(conf, []byte(unnumbered), 0o644))
+		require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+			if log := s.Speakers["a"].Log(); !strings.Contains(log, "open ICMPv6 socket on eth2: ") || !strings.Contains(log, "operation not permitted") {
+				return fmt.Errorf("it works: %s", log)
+			}
+			return nil
+		}))
+		awaitServed(t, s, all)
+		require.NoError(t, os.WriteFile(conf, b, 0o644))
+		require.NoError(t, s.Speakers["a"].Stop(ctx))
+		require.NoError(t, s.StartSpeaker("a"))
+	})
 	t.Run("without CAP_NET_ADMIN", func(t *testing.T) {
 		require.NoError(t, s.Daemons["a"].Stop(ctx))
 		startConfined(t, s, "a", "")
