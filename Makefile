@@ -11,6 +11,9 @@ KO        := v0.19.1
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 MODULE  := github.com/egressway/egressway
 
+# gRPC's pages for tracing use templates, for which the linker keeps every method of every type: the program is half as large again.
+TAGS := grpcnotrace
+
 # Packages whose tests make devices, routes or nodes run as root on a kernel with VRF; labexec gives them one.
 LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/lab) $(shell $(GO) list ./test/... 2>/dev/null)
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
@@ -36,11 +39,11 @@ kubelab: ## build the API server of the tests, unless it is cached (6 minutes on
 build: bin/egressway ## bin/egressway
 
 bin/egressway:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/egressway
+	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/egressway
 
 # The same in another version, for tests of upgrades.
 bin/egressway-next:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=v-next' -o $@ ./cmd/egressway
+	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-X main.version=v-next' -o $@ ./cmd/egressway
 
 bin/labexec:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/labexec
@@ -134,11 +137,48 @@ failover: lab-kernel kubelab build bin/labexec ## have the host die RUNS times (
 bin/bench-changes:
 	CGO_ENABLED=0 $(GO) build -ldflags '-X main.version=$(VERSION)' -o $@ ./lab/bench/changes
 
-bench-changes: kubelab build bin/bench-changes ## what a change and a start of the daemon take on a node of a large cluster (10 minutes, as root): ARGS='-services 200 -nodes 20', see -h
-	KUBELAB=$$(lab/kubelab/build.sh) bin/bench-changes $(ARGS)
+bin/bench-bgp bin/bench-pods bin/bench-report bin/bench-requests bin/bench-steered: bin/bench-%:
+	CGO_ENABLED=0 $(GO) build -o $@ ./lab/bench/$*
 
-bench-packets: bin/bench-packets ## what a packet costs on this machine's kernel (root, 5 minutes): docs/benchmarks.md says what is compared
-	bin/bench-packets -rounds $(or $(ROUNDS),20)
+# Benchmarks, and how many minutes each takes. They print Markdown; "make bench" has it written into docs/benchmarks.md, each into
+# its block, by the program that the recipe's benchmark is then an argument of.
+BENCHES = packets:6 packets-lab:8 changes:11 bgp:16 steered:4 pods:4 requests:4
+BENCH   = $(foreach b,$(BENCHES),$(firstword $(subst :, ,$b)))
+into    = $(if $(WRITE),bin/bench-report -block $1 -commit '$(VERSION)' -command 'make bench-$1$(given)' $2)
+given   = $(if $(ARGS), ARGS="$(ARGS)")
+bench-packets bench-packets-lab: given = $(if $(ROUNDS), ROUNDS=$(ROUNDS))
+
+.PHONY: bench bench-bgp bench-packets-lab bench-steered bin/bench-bgp bin/bench-report bin/bench-steered bench-pods bench-requests bin/bench-pods bin/bench-requests
+bench: bin/bench-report ## all benchmarks, one after another, into docs/benchmarks.md (root, about an hour): BENCH='packets bgp' for some
+	@minutes=0; for b in $(BENCH); do \
+		m=$$(tr ' ' '\n' <<<'$(BENCHES)' | sed -n "s/^$$b://p"); \
+		[ -n "$$m" ] || { echo "BENCH: $$b: must be some of $(foreach b,$(BENCHES),$(firstword $(subst :, ,$b)))" >&2; exit 2; }; \
+		minutes=$$((minutes + m)); \
+	done; echo "$(BENCH): about $$minutes minutes, beside what has to be built; what else runs meanwhile shows in the figures"
+	@failed=; for b in $(BENCH); do \
+		echo "== $$b"; $(MAKE) --no-print-directory bench-$$b WRITE=1 VERSION='$(VERSION)' || failed="$$failed $$b"; \
+	done; [ -z "$$failed" ] || { echo "failed, their blocks stay as they were:$$failed" >&2; exit 1; }
+
+bench-changes: kubelab build bin/bench-changes ## what a change and a start of the daemon take on a node of a large cluster (10 minutes, as root): ARGS='-services 200 -nodes 20', see -h
+	KUBELAB=$$(lab/kubelab/build.sh) $(call into,changes) bin/bench-changes $(ARGS)
+
+bench-packets: bin/bench-packets ## what a packet costs on this machine's kernel (root, 6 minutes): docs/benchmarks.md says what is compared
+	$(call into,packets) bin/bench-packets -rounds $(or $(ROUNDS),20)
+
+bench-packets-lab: lab-kernel bin/labexec bin/bench-packets ## the same in the lab's kernel, with VRF devices too (8 minutes)
+	$(call into,packets-lab,-kernel "$$(bin/labexec uname -r) (the lab's: user-mode, one processor)") bin/labexec bin/bench-packets -wall -packets 2048 -rounds $(or $(ROUNDS),15)
+
+bench-bgp: deps build bin/bench-bgp ## 10,000 prefixes announced, 100,000 learned, changed and lost (root, 16 minutes): ARGS='-prefixes 5000 -churn 10s', see -h
+	$(call into,bgp) bin/bench-bgp $(ARGS)
+
+bench-steered: build bin/bench-steered ## how much steered pods get through (root, 4 minutes): ARGS='-rounds 3', see -h
+	$(call into,steered) bin/bench-steered $(ARGS)
+
+bench-pods: kubelab build bin/bench-pods ## new pods whose first act is a SYN: packets with a wrong source, and the time to the right one (root, 4 minutes): ARGS='-services 10000', see -h
+	KUBELAB=$$(lab/kubelab/build.sh) $(call into,pods) bin/bench-pods $(ARGS)
+
+bench-requests: kubelab build bin/bench-requests ## what daemons ask of the API server, and 1,000 of them would (root, 4 minutes): ARGS='-daemons 5,10', see -h
+	KUBELAB=$$(lab/kubelab/build.sh) $(call into,requests) bin/bench-requests $(ARGS)
 
 clean: ## remove what was built here; the caches under ~/.cache stay
 	rm -rf bin dist
@@ -146,10 +186,11 @@ clean: ## remove what was built here; the caches under ~/.cache stay
 # A fuzz target each: its package and its name.
 FUZZ = bgp:FuzzUpdate bfd:FuzzPacket cluster/manifests:FuzzRead config:FuzzParse flows:FuzzRecords plan:FuzzBuild plan:FuzzInvariants speaker:FuzzMessages status:FuzzRequest
 
+# Go would spend a minute on making one input smaller that reaches something new, and most of the time on that.
 .PHONY: fuzz
 fuzz: ## feed every parser with anything, each for TIME=30s; what is found stays in testdata/fuzz
 	@for f in $(FUZZ); do \
-		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$${f#*:}\$$" -fuzztime $(or $(TIME),30s) ./internal/$${f%:*} || failed="$$failed $$f"; \
+		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$${f#*:}\$$" -fuzztime $(or $(TIME),30s) -fuzzminimizetime 2s ./internal/$${f%:*} || failed="$$failed $$f"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 GOVULNCHECK := v1.9.0
@@ -158,14 +199,15 @@ $(TOOLS)/govulncheck-%:
 	$(call install,govulncheck,golang.org/x/vuln/cmd/govulncheck@$*)
 
 # The same source gives the same bytes, wherever it is built: no paths, no clock, and the version is given.
-RELEASE = CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X main.version=$(VERSION)'
+RELEASE = CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -tags $(TAGS) -ldflags '-s -w -buildid= -X main.version=$(VERSION)'
 
 .PHONY: release reproducible vulnerabilities
-release: ## dist/release: programs for amd64 and arm64, the modules that each is made of, their SHA-256
+release: ## dist/release: programs for amd64 and arm64, what each is made of (SPDX 2.3), their SHA-256
 	rm -rf dist/release && mkdir -p dist/release
 	@for arch in amd64 arm64; do \
-		$(call RELEASE,$$arch) -o dist/release/egressway-linux-$$arch ./cmd/egressway && \
-		(cd dist/release && $(GO) version -m egressway-linux-$$arch > egressway-linux-$$arch.modules.txt) || exit 1; \
+		program=dist/release/egressway-linux-$$arch; echo "building $$program"; \
+		$(call RELEASE,$$arch) -o $$program ./cmd/egressway && \
+		$(GO) run ./release/sbom -version '$(VERSION)' -created $$(git log -1 --format=%ct) $$program > $$program.spdx.json || exit 1; \
 	done
 	cd dist/release && sha256sum egressway-* > SHA256SUMS && cat SHA256SUMS
 
@@ -178,5 +220,13 @@ reproducible: ## build in two folders, and compare every byte
 		cmp "$$here/$$arch" "$$there/$$arch"; echo "$$arch: the same, $$(sha256sum < "$$here/$$arch" | cut -c1-16)"; \
 	done
 
-vulnerabilities: $(TOOLS)/govulncheck-$(GOVULNCHECK) ## known vulnerabilities in what is called; asks vuln.go.dev
-	$< ./...
+# GOVULNDB names another database than vuln.go.dev: an address, or file:///folder of a copy.
+GOVULNDB ?= https://vuln.go.dev
+
+.PHONY: vulndb
+vulndb:
+	@case '$(GOVULNDB)' in file:*) ;; *) curl -fsS -o /dev/null --max-time 30 '$(GOVULNDB)/index/db.json' || { \
+		echo 'vulnerabilities: $(GOVULNDB) does not answer: the Go vulnerability database is needed. GOVULNDB may name another, or a copy as file:///folder' >&2; exit 1; } ;; esac
+
+vulnerabilities: vulndb $(TOOLS)/govulncheck-$(GOVULNCHECK) ## known vulnerabilities in what is called; asks vuln.go.dev, or GOVULNDB
+	$(TOOLS)/govulncheck-$(GOVULNCHECK) -db '$(GOVULNDB)' ./...

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -19,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab/bench/internal/apiserver"
+	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
 //go:embed bench.clab.yml
@@ -34,7 +35,6 @@ const (
 
 // Time that things may take on a machine that is busy with them.
 const (
-	apiWithin   = 10 * time.Minute
 	startWithin = 10 * time.Minute
 	stopWithin  = time.Minute
 
@@ -47,14 +47,14 @@ type bed struct {
 	lab           *lab.Lab
 	node, outside *lab.Node
 	dir           string
-	api           *api
+	api           *apiserver.Client
 	cluster       *cluster
 	seen          *seen
 	daemon        *lab.Daemon
 	end           context.CancelFunc
 }
 
-func build(ctx context.Context, o options) (b *bed, err error) {
+func build(ctx context.Context, o options) (_ *bed, err error) {
 	if o.server && o.kubelab == "" {
 		return nil, errors.New("-kubelab or KUBELAB must name the API server's program: make kubelab prints its path")
 	}
@@ -65,7 +65,7 @@ func build(ctx context.Context, o options) (b *bed, err error) {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(ctx)
-	b = &bed{options: o, seen: newSeen(), end: end}
+	b := &bed{options: o, seen: newSeen(), end: end}
 	defer func() {
 		if err != nil {
 			b.destroy()
@@ -108,64 +108,17 @@ func (b *bed) destroy() {
 
 // startAPI starts the API server with all objects, and makes those that no seed writes.
 func (b *bed) startAPI(ctx context.Context) error {
-	const home = "/run/kubelab"
-	if err := b.outside.Do(func() error { return os.MkdirAll(home, 0o700) }); err != nil {
-		return err
-	}
-	server, err := b.lab.Start(b.outside, b.kubelab, "-listen", apiAddress, "-dir", home, "-endpointslice=false", "-run-pods=false",
+	server, err := apiserver.Start(ctx, b.lab, b.outside, b.kubelab, apiAddress,
 		fmt.Sprint("-seed-services=", b.services), fmt.Sprint("-seed-endpoints=", b.endpoints), fmt.Sprint("-seed-nodes=", b.nodes),
 		fmt.Sprint("-seed-hosts=", b.hosts), fmt.Sprint("-seed-namespaces=", b.namespaces), "-seed-networks=1")
 	if err != nil {
 		return err
 	}
-	err = lab.Wait(ctx, apiWithin, func() error {
-		if strings.Contains(server.Log(), "READY ") || server.Ended() {
-			return nil
-		}
-		return errors.New("the API server is not ready")
-	})
-	if err != nil || server.Ended() {
-		return fmt.Errorf("start %s: %w: %s", b.kubelab, cmp.Or(err, errors.New("it ended")), tail(server.Log()))
-	}
-	var kubeconfig []byte
-	err = b.outside.Do(func() (err error) {
-		kubeconfig, err = os.ReadFile(home + "/kubeconfig")
-		return err
-	})
-	if err == nil {
-		err = os.WriteFile(b.path("kubeconfig"), kubeconfig, 0o600)
-	}
-	if err == nil {
-		b.api, err = newAPI(kubeconfig, b.dial)
-	}
-	if err != nil {
+	b.api = server.Client
+	if err := os.WriteFile(b.path("kubeconfig"), server.Kubeconfig, 0o600); err != nil {
 		return err
 	}
-	return b.furnish(ctx)
-}
-
-// furnish makes what the daemon needs of the cluster. Another node leads, as for all but one of a thousand: the Lease lasts
-// longer than any benchmark.
-func (b *bed) furnish(ctx context.Context) error {
-	crd, err := os.ReadFile(b.crd)
-	if err != nil {
-		return err
-	}
-	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
-	for _, r := range []request{
-		{http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "application/yaml", crd},
-		{http.MethodPost, "/api/v1/namespaces", asJSON, []byte(`{"metadata": {"name": "egressway-system"}}`)},
-		{http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/egressway-system/leases", asJSON, fmt.Appendf(nil,
-			`{"metadata": {"name": "egressway"}, "spec": {"holderIdentity": "node-1_bench", "leaseDurationSeconds": 864000, "acquireTime": %[1]q, "renewTime": %[1]q}}`, now)},
-	} {
-		if _, err := b.api.ask(ctx, r); err != nil {
-			return err
-		}
-	}
-	return lab.Wait(ctx, apiWithin, func() error {
-		_, err := b.api.ask(ctx, request{http.MethodGet, b.api.egressServices("default") + "?limit=1", asJSON, nil})
-		return err
-	})
+	return server.Furnish(ctx, b.crd, nodeName(1)) // another node leads, as for all but one of a thousand
 }
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
@@ -210,9 +163,9 @@ type begun struct {
 // announcedAfter says when all was announced.
 func (s begun) announcedAfter() string {
 	if s.lacking > 0 {
-		return fmt.Sprintf("%d are missing after %s", s.lacking, inWords(s.peerFull))
+		return fmt.Sprintf("%d are missing after %s", s.lacking, figures.Duration(s.peerFull))
 	}
-	return inWords(s.peerFull)
+	return figures.Duration(s.peerFull)
 }
 
 // start starts the daemon and waits until all is in force, and announced at the peer.
@@ -243,7 +196,7 @@ func (b *bed) start(ctx context.Context) (s begun, err error) {
 		err = fmt.Errorf("the daemon ended: %w", b.daemon.Err())
 	}
 	if err != nil {
-		return s, fmt.Errorf("%w\n%s", err, tail(b.said()))
+		return s, fmt.Errorf("%w\n%s", err, apiserver.Tail(b.said()))
 	}
 	s.ready = time.Since(s.at)
 	want := b.cluster.announcedHere()
@@ -327,6 +280,3 @@ func (b *bed) speaker() int {
 	}
 	return 0
 }
-
-// tail is the end of a log.
-func tail(log string) string { return log[max(0, len(log)-4000):] }

@@ -7,6 +7,9 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/egressway/egressway/lab/bench/internal/apiserver"
+	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
 // settleWithin is how long the last changes may take to be seen.
@@ -16,14 +19,14 @@ const settleWithin = 30 * time.Second
 func (b *bed) changes(ctx context.Context, out io.Writer) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	for _, path := range []string{allSlices, allServices, allEgressServices} {
-		if err := b.api.watch(ctx, path); err != nil {
+	for _, path := range []string{apiserver.AllSlices, apiserver.AllServices, apiserver.AllEgressServices} {
+		if err := b.api.Watch(ctx, path); err != nil {
 			return err
 		}
 	}
-	send := func(ctx context.Context, r request, x *change) {
+	send := func(ctx context.Context, r apiserver.Request, x *change) {
 		x.sent = time.Now()
-		x.version, x.err = b.api.ask(ctx, r)
+		x.version, x.err = b.api.Ask(ctx, r)
 		x.answered = time.Now()
 		if x.what == egressDeleted {
 			x.version = x.service.namespace + "/" + x.service.name
@@ -126,8 +129,8 @@ func (b *bed) await(ctx context.Context, all []*change) {
 
 // table prints how long changes took.
 func (b *bed) table(out io.Writer, all []*change, asked bool) {
-	var whole, fromAnswer, fromEvent, told, answer, event, toldFromEvent, updateFromAnswer times
-	commits, updates := map[string]*times{}, map[string]*times{}
+	var whole, fromAnswer, fromEvent, told, answer, event, toldFromEvent, updateFromAnswer figures.Spans
+	commits, updates := map[string]*figures.Spans{}, map[string]*figures.Spans{}
 	failed, unseen, untold := 0, 0, 0
 	for _, x := range all {
 		if x.err != nil {
@@ -137,18 +140,18 @@ func (b *bed) table(out io.Writer, all []*change, asked bool) {
 			continue
 		}
 		if commits[x.what] == nil {
-			commits[x.what], updates[x.what] = &times{}, &times{}
+			commits[x.what], updates[x.what] = &figures.Spans{}, &figures.Spans{}
 		}
 		watched := b.watched(x)
-		answer.add(x.sent, x.answered)
-		event.add(x.sent, watched)
+		answer.Add(x.sent, x.answered)
+		event.Add(x.sent, watched)
 		if at := b.seen.first(x.commit, x.sent); at.IsZero() {
 			unseen++
 		} else {
-			whole.add(x.sent, at)
-			fromAnswer.add(x.answered, at)
-			fromEvent.add(watched, at)
-			commits[x.what].add(x.sent, at)
+			whole.Add(x.sent, at)
+			fromAnswer.Add(x.answered, at)
+			fromEvent.Add(watched, at)
+			commits[x.what].Add(x.sent, at)
 		}
 		if !x.update.addr.IsValid() {
 			continue
@@ -156,16 +159,16 @@ func (b *bed) table(out io.Writer, all []*change, asked bool) {
 		if at := b.seen.first(x.update, x.sent); at.IsZero() {
 			untold++
 		} else {
-			told.add(x.sent, at)
-			updateFromAnswer.add(x.answered, at)
-			toldFromEvent.add(watched, at)
-			updates[x.what].add(x.sent, at)
+			told.Add(x.sent, at)
+			updateFromAnswer.Add(x.answered, at)
+			toldFromEvent.Add(watched, at)
+			updates[x.what].Add(x.sent, at)
 		}
 	}
-	t := newTable("from", "to", "n", "p50", "p90", "p99", "most")
-	row := func(from, to string, v times) {
+	t := figures.NewTable("from", "to", "n", "p50", "p90", "p99", "most")
+	row := func(from, to string, v figures.Spans) {
 		if len(v) > 0 {
-			t.add(append([]string{from, to}, v.columns()...)...)
+			t.Add(append([]string{from, to}, v.Columns()...)...)
 		}
 	}
 	first := "request"
@@ -191,7 +194,7 @@ func (b *bed) table(out io.Writer, all []*change, asked bool) {
 			row(first+": "+what, "BGP UPDATE", *updates[what])
 		}
 	}
-	t.print(out)
+	t.Print(out)
 	if failed+unseen+untold > 0 {
 		fmt.Fprintf(out, "%d requests failed; of %d changes no commit was seen, of %d no UPDATE, as they were undone before or took more than %s.\n\n", failed, unseen, untold, settleWithin)
 	}
@@ -202,7 +205,7 @@ func (b *bed) watched(x *change) time.Time {
 	if x.version == "" {
 		return time.Time{}
 	}
-	return b.api.told(x.version, x.sent)
+	return b.api.Told(x.version, x.sent)
 }
 
 // manifests measures the same from a folder.
@@ -245,7 +248,7 @@ func (b *bed) manifests(ctx context.Context, out io.Writer) error {
 		x.err = os.Rename(aside, folder+"/"+name)
 	}
 	fmt.Fprintf(out, "### From a folder of manifests\n\n%d files of %d Services. Start: in force after %s, all announced after %s.\n\n",
-		(b.services+b.perFile-1)/b.perFile, b.perFile, inWords(s.ready), s.announcedAfter())
+		(b.services+b.perFile-1)/b.perFile, b.perFile, figures.Duration(s.ready), s.announcedAfter())
 	lone, err := b.alone(ctx, send, true)
 	if err != nil {
 		return err

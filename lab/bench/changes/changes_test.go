@@ -66,7 +66,7 @@ func TestChangesAreAllToBeSeen(t *testing.T) {
 				require.False(t, seen[x.commit], "addresses are new")
 			}
 			seen[x.commit] = true
-			require.NotEmpty(t, c.request(x).path)
+			require.NotEmpty(t, c.request(x).Path)
 			_, manifest := c.file(x.service)
 			require.Contains(t, manifest, x.service.name)
 		}
@@ -76,14 +76,4 @@ func TestChangesAreAllToBeSeen(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestTimes(t *testing.T) {
-	var v times
-	begin := time.Now()
-	for i := range 100 {
-		v.add(begin, begin.Add(time.Duration(100-i)*time.Millisecond))
-	}
-	v.add(begin, time.Time{})
-	require.Equal(t, []string{"100", "50.0 ms", "90.0 ms", "99.0 ms", "100 ms"}, v.columns())
 }

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/netip"
 	"time"
 
 	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab/bench/internal/apiserver"
+	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
 const (
@@ -33,7 +34,7 @@ func (b *bed) move(ctx context.Context, out io.Writer) error {
 	if err := b.makeBig(ctx, pods); err != nil {
 		return err
 	}
-	var toNode, fromNode, toTold, fromTold times
+	var toNode, fromNode, toTold, fromTold figures.Spans
 	for i := range b.moves + 1 { // the first is its election
 		host, standby, update := 0, 1, announced
 		if i%2 == 0 { // the node is not the standby: it has no path for these endpoints yet
@@ -41,7 +42,7 @@ func (b *bed) move(ctx context.Context, out io.Writer) error {
 		}
 		sent := time.Now()
 		status := fmt.Appendf(nil, `{"status": {"host": %q, "standby": %q, "term": %d}}`, nodeName(host), nodeName(standby), i+1)
-		if _, err := b.api.ask(ctx, request{http.MethodPatch, b.api.egressServices(bigNamespace) + "/" + bigName + "/status", asMerge, status}); err != nil {
+		if _, err := b.api.Ask(ctx, apiserver.Merge(apiserver.EgressServices(bigNamespace)+"/"+bigName+"/status", status)); err != nil {
 			return err
 		}
 		if i == 0 { // packets of its pods go on being dropped here: nothing is to be seen
@@ -55,21 +56,21 @@ func (b *bed) move(ctx context.Context, out io.Writer) error {
 			return err
 		}
 		if host == 0 {
-			toNode.add(sent, committed)
-			toTold.add(sent, told)
+			toNode.Add(sent, committed)
+			toTold.Add(sent, told)
 		} else {
-			fromNode.add(sent, committed)
-			fromTold.add(sent, told)
+			fromNode.Add(sent, committed)
+			fromTold.Add(sent, told)
 		}
 		if err := wait(ctx, apart); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintf(out, "### A Service of %d endpoints moves host\n\nFrom the request that changes `status.host`.\n\n", b.big)
-	t := newTable("host moves", "to", "n", "p50", "p90", "p99", "most")
+	t := figures.NewTable("host moves", "to", "n", "p50", "p90", "p99", "most")
 	for _, r := range []struct {
 		from, to string
-		times    times
+		times    figures.Spans
 	}{
 		{"to the node", "nft commit of its last endpoint", toNode},
 		{"to the node", "BGP UPDATE", toTold},
@@ -77,10 +78,10 @@ func (b *bed) move(ctx context.Context, out io.Writer) error {
 		{"to another node", "BGP UPDATE", fromTold},
 	} {
 		if len(r.times) > 0 {
-			t.add(append([]string{r.from, r.to}, r.times.columns()...)...)
+			t.Add(append([]string{r.from, r.to}, r.times.Columns()...)...)
 		}
 	}
-	t.print(out)
+	t.Print(out)
 	return nil
 }
 
@@ -107,10 +108,10 @@ func (b *bed) moved(ctx context.Context, pods []netip.Addr, sent time.Time, upda
 // makeBig makes the Service, its EndpointSlices and its EgressService, which has no host yet.
 func (b *bed) makeBig(ctx context.Context, pods []netip.Addr) error {
 	s := &service{namespace: bigNamespace, name: bigName, number: b.services + 1000, ingress: bigIngress}
-	requests := []request{
-		{http.MethodPost, b.api.services(bigNamespace), asJSON, encode(s.core())},
-		{http.MethodPatch, b.api.services(bigNamespace) + "/" + bigName + "/status", asMerge, encode(map[string]any{"status": s.serviceStatus()})},
-		{http.MethodPost, b.api.egressServices(bigNamespace), asJSON, encode(s.egressService())},
+	requests := []apiserver.Request{
+		apiserver.Post(apiserver.Services(bigNamespace), encode(s.core())),
+		apiserver.Merge(apiserver.Services(bigNamespace)+"/"+bigName+"/status", encode(map[string]any{"status": s.serviceStatus()})),
+		apiserver.Post(apiserver.EgressServices(bigNamespace), encode(s.egressService())),
 	}
 	for i := 0; i < len(pods); i += bigSlice {
 		part := *s
@@ -120,11 +121,11 @@ func (b *bed) makeBig(ctx context.Context, pods []netip.Addr) error {
 		slice := part.slice()
 		part.name = fmt.Sprintf("%s-%d", bigName, i/bigSlice)
 		slice["metadata"].(map[string]any)["name"] = part.name
-		requests = append(requests, request{http.MethodPost, b.api.slices(bigNamespace), asJSON, encode(slice)})
+		requests = append(requests, apiserver.Post(apiserver.Slices(bigNamespace), encode(slice)))
 	}
 	began := time.Now()
 	for _, r := range requests {
-		if _, err := b.api.ask(ctx, r); err != nil {
+		if _, err := b.api.Ask(ctx, r); err != nil {
 			return err
 		}
 	}

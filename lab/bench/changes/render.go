@@ -3,25 +3,26 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
+
+	"github.com/egressway/egressway/lab/bench/internal/apiserver"
 )
 
 // request is what a change asks of the API server.
-func (c *cluster) request(x *change) request {
-	s, api := x.service, (*api)(nil)
+func (c *cluster) request(x *change) apiserver.Request {
+	s := x.service
 	switch x.what {
 	case endpointAdded, endpointRemoved, endpointMoved:
-		return request{http.MethodPatch, api.slices(s.namespace) + "/" + s.name, asMerge, encode(map[string]any{"endpoints": s.endpointsJSON()})}
+		return apiserver.Merge(apiserver.Slices(s.namespace)+"/"+s.name, encode(map[string]any{"endpoints": s.endpointsJSON()}))
 	case ingressChanged:
-		return request{http.MethodPatch, api.services(s.namespace) + "/" + s.name + "/status", asMerge, encode(map[string]any{"status": s.serviceStatus()})}
+		return apiserver.Merge(apiserver.Services(s.namespace)+"/"+s.name+"/status", encode(map[string]any{"status": s.serviceStatus()}))
 	case egressDeleted:
-		return request{http.MethodDelete, api.egressServices(s.namespace) + "/" + s.name, asJSON, nil}
+		return apiserver.Delete(apiserver.EgressServices(s.namespace) + "/" + s.name)
 	case egressCreated:
 		o := s.egressService()
-		return request{http.MethodPost, api.egressServices(s.namespace), asJSON, encode(o)}
+		return apiserver.Post(apiserver.EgressServices(s.namespace), encode(o))
 	}
-	return request{http.MethodPatch, api.egressServices(s.namespace) + "/" + s.name + "/status", asMerge, encode(map[string]any{"status": c.egressStatus(s)})}
+	return apiserver.Merge(apiserver.EgressServices(s.namespace)+"/"+s.name+"/status", encode(map[string]any{"status": c.egressStatus(s)}))
 }
 
 func (s *service) endpointsJSON() []any {

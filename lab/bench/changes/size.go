@@ -6,13 +6,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
 // use is what the daemon and its speaker have used.
@@ -107,20 +107,20 @@ func (*bed) cost(out io.Writer, before, after use, when string) {
 	share := func(from, to process) float64 {
 		return 100 * (to.cpu - from.cpu).Seconds() / after.at.Sub(before.at).Seconds()
 	}
-	t := newTable("", "daemon", "its speaker")
-	t.add("processor, "+when, fmt.Sprintf("%.1f %% of one", share(before.agent, after.agent)), fmt.Sprintf("%.1f %%", share(before.speaker, after.speaker)))
-	t.add("RSS before", mebi(before.agent.now), mebi(before.speaker.now))
-	t.add("RSS after", mebi(after.agent.now), mebi(after.speaker.now))
-	t.add("RSS, most since its start", mebi(after.agent.peak), mebi(after.speaker.peak))
-	t.add("heap in use after", mebi(int(after.heap/1024)), "")
-	t.add("goroutines before, after", fmt.Sprintf("%g, %g", before.goroutines, after.goroutines), "")
+	t := figures.NewTable("", "daemon", "its speaker")
+	t.Add("processor, "+when, fmt.Sprintf("%.1f %% of one", share(before.agent, after.agent)), fmt.Sprintf("%.1f %%", share(before.speaker, after.speaker)))
+	t.Add("RSS before", mebi(before.agent.now), mebi(before.speaker.now))
+	t.Add("RSS after", mebi(after.agent.now), mebi(after.speaker.now))
+	t.Add("RSS, most since its start", mebi(after.agent.peak), mebi(after.speaker.peak))
+	t.Add("heap in use after", mebi(int(after.heap/1024)), "")
+	t.Add("goroutines before, after", fmt.Sprintf("%g, %g", before.goroutines, after.goroutines), "")
 	if n := after.passes - before.passes; n > 0 {
-		each := func(total time.Duration) string { return inWords(time.Duration(float64(total) / n)) }
-		t.add("passes", fmt.Sprintf("%g", n), "")
-		t.add("time of a pass, on average", each(time.Duration((after.seconds-before.seconds)*float64(time.Second))), "")
-		t.add("processor time for each pass, with all else that the process does", each(after.agent.cpu-before.agent.cpu), each(after.speaker.cpu-before.speaker.cpu))
+		each := func(total time.Duration) string { return figures.Duration(time.Duration(float64(total) / n)) }
+		t.Add("passes", fmt.Sprintf("%g", n), "")
+		t.Add("time of a pass, on average", each(time.Duration((after.seconds-before.seconds)*float64(time.Second))), "")
+		t.Add("processor time for each pass, with all else that the process does", each(after.agent.cpu-before.agent.cpu), each(after.speaker.cpu-before.speaker.cpu))
 	}
-	t.print(out)
+	t.Print(out)
 }
 
 // coldStarts measures starts of the daemon on a node that has nothing of it yet.
@@ -128,7 +128,7 @@ func (b *bed) coldStarts(ctx context.Context, out io.Writer) error {
 	if err := b.configure(b.fromAPI()); err != nil {
 		return err
 	}
-	t := newTable("cold start", "all objects known", "in force", "all announced at the peer", "RSS, most", "of the speaker")
+	t := figures.NewTable("cold start", "all objects known", "in force", "all announced at the peer", "RSS, most", "of the speaker")
 	for i := range b.starts {
 		if err := b.stop(ctx); err != nil {
 			return err
@@ -143,12 +143,12 @@ func (b *bed) coldStarts(ctx context.Context, out io.Writer) error {
 		}
 		synced := "?"
 		if s.synced > 0 {
-			synced = inWords(s.synced)
+			synced = figures.Duration(s.synced)
 		}
-		t.add(strconv.Itoa(i+1), synced, inWords(s.ready), s.announcedAfter(), mebi(u.agent.peak), mebi(u.speaker.peak))
+		t.Add(strconv.Itoa(i+1), synced, figures.Duration(s.ready), s.announcedAfter(), mebi(u.agent.peak), mebi(u.speaker.peak))
 	}
-	fmt.Fprintf(out, "### Start and size\n\nTimes are from the start of the process; in force is `/readyz`; the peer is told %d prefixes.\n\n", b.cluster.announcedHere())
-	t.print(out)
+	fmt.Fprintf(out, "### Cold starts\n\nTimes are from the start of the process; in force is `/readyz`; the peer is told %d prefixes.\n\n", b.cluster.announcedHere())
+	t.Print(out)
 	return nil
 }
 
@@ -182,57 +182,4 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// times are durations.
-type times []time.Duration
-
-// add takes in the time between two moments, if both were seen.
-func (t *times) add(from, to time.Time) {
-	if !from.IsZero() && !to.IsZero() {
-		*t = append(*t, to.Sub(from))
-	}
-}
-
-// columns are n, p50, p90, p99 and the most.
-func (t times) columns() []string {
-	slices.Sort(t)
-	at := func(share float64) string {
-		return inWords(t[min(len(t)-1, int(math.Ceil(share*float64(len(t))))-1)])
-	}
-	return []string{strconv.Itoa(len(t)), at(0.5), at(0.9), at(0.99), at(1)}
-}
-
-// inWords has three digits.
-func inWords(d time.Duration) string {
-	ms := float64(d) / float64(time.Millisecond)
-	switch {
-	case math.Abs(ms) < 10:
-		return fmt.Sprintf("%.2f ms", ms)
-	case math.Abs(ms) < 100:
-		return fmt.Sprintf("%.1f ms", ms)
-	case math.Abs(ms) < 1000:
-		return fmt.Sprintf("%.0f ms", ms)
-	}
-	return fmt.Sprintf("%.2f s", ms/1000)
-}
-
 func mebi(kib int) string { return fmt.Sprintf("%.0f MiB", float64(kib)/1024) }
-
-// table is one of Markdown.
-type table struct{ rows [][]string }
-
-func newTable(head ...string) *table {
-	rule := make([]string, len(head))
-	for i := range rule {
-		rule[i] = "---"
-	}
-	return &table{rows: [][]string{head, rule}}
-}
-
-func (t *table) add(row ...string) { t.rows = append(t.rows, row) }
-
-func (t *table) print(out io.Writer) {
-	for _, row := range t.rows {
-		fmt.Fprintf(out, "| %s |\n", strings.Join(row, " | "))
-	}
-	fmt.Fprintln(out)
-}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -19,7 +20,7 @@ type bed struct {
 	node, pod, outside int // namespaces
 }
 
-func newBed(name string) (*bed, error) {
+func newBed(name string, vrf bool) (*bed, error) {
 	b := &bed{name: name}
 	for _, ns := range []*int{&b.node, &b.pod, &b.outside} {
 		fd, err := newNamespace()
@@ -29,13 +30,17 @@ func newBed(name string) (*bed, error) {
 		*ns = fd
 	}
 	pod, outside := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), b.pod), fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), b.outside)
+	red := ""
+	if vrf { // before eth2 has addresses: those of IPv6 would go
+		red = "link add red type vrf table 1001\nlink set red up\nlink set eth2 master red\n"
+	}
 	err := in(b.node, func() error {
 		return script(`
 link set lo up
 link add pod0 address 02:00:00:00:00:01 type veth peer name pod0 address 02:00:00:00:01:01 netns ` + pod + `
 link add eth1 address 02:00:00:00:00:02 type veth peer name eth1 address 02:00:00:00:01:02 netns ` + outside + `
 link add eth2 address 02:00:00:00:00:03 type veth peer name eth2 address 02:00:00:00:01:03 netns ` + outside + `
-address add 169.254.1.1/30 dev pod0
+` + red + `address add 169.254.1.1/30 dev pod0
 address add fd69::1/126 dev pod0 nodad
 address add 10.0.0.11/24 dev eth1
 address add fd00::11/64 dev eth1 nodad
@@ -104,6 +109,22 @@ func running(devices ...string) error {
 			return fmt.Errorf("devices %s are not running after %s", strings.Join(devices, ", "), patience)
 		}
 	}
+}
+
+// canVRF says whether the kernel has VRF devices.
+func canVRF() bool {
+	ns, err := newNamespace()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(ns) }()
+	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(home) }()
+	made := in(ns, func() error { return script("link add red type vrf table 1001\n") })
+	return errors.Join(made, unix.Setns(home, unix.CLONE_NEWNET)) == nil
 }
 
 // newNamespace makes a network namespace, which lasts as long as this process.

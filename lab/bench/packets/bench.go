@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
 // The kinds of packets.
@@ -37,7 +38,6 @@ type subject struct {
 	*bed
 	layout
 	name    string
-	against []string // names of other subjects
 	streams map[string]*stream
 	socket  int // of the node, to the outside
 	ends    [2]int
@@ -54,9 +54,8 @@ type bench struct {
 
 // entry is what becomes a subject.
 type entry struct {
-	name    string
-	l       layout
-	against []string
+	name string
+	l    layout
 }
 
 func (b *bench) prepare() error {
@@ -77,44 +76,57 @@ func (b *bench) prepare() error {
 	oneRule := own
 	oneRule.source = oneSource
 	all := []entry{
-		{"forwarding", with(noNAT, members, plain), nil},
-		{"forwarding, one routing rule", with(ruled, members, oneRoutingRule), []string{"forwarding"}},
-		{"one SNAT rule", with(one, members, staticSNAT), []string{"forwarding"}},
-		{"one SNAT rule, one routing rule", with(oneRule, members, staticRule), []string{"forwarding", "one SNAT rule"}},
+		{"forwarding", with(noNAT, members, plain)},
+		{"forwarding, one routing rule", with(ruled, members, oneRoutingRule)},
+		{"one SNAT rule", with(one, members, staticSNAT)},
+		{"one SNAT rule, one routing rule", with(oneRule, members, staticRule)},
 	}
+	numbered := func(format string, n int) string { return fmt.Sprintf(format, figures.Count(n)) }
 	for _, n := range []int{1, 100, 1000, 10_000} {
-		all = append(all, entry{fmt.Sprint("a rule per endpoint, ", n), with(own, n, rulePerEndpoint), []string{"forwarding", "one SNAT rule"}})
+		all = append(all, entry{numbered("a rule per endpoint, %s", n), with(own, n, rulePerEndpoint)})
 	}
 	direct := egressway(config.SteeringDirect, "a")
 	for _, n := range []int{1, 100, 1000, 10_000, 50_000} {
-		all = append(all, entry{fmt.Sprint("egressway, ", n), with(own, n, direct), []string{"forwarding", "forwarding, one routing rule", "one SNAT rule", "one SNAT rule, one routing rule", "egressway, 1"}})
+		all = append(all, entry{numbered("egressway, %s", n), with(own, n, direct)})
 	}
 	for _, n := range []int{1, 10_000} {
-		all = append(all, entry{fmt.Sprint("egressway, counting services, ", n), with(own, n, egressway(config.SteeringDirect, "a", true)), []string{fmt.Sprint("egressway, ", n)}})
+		all = append(all, entry{numbered("egressway, counting services, %s", n), with(own, n, egressway(config.SteeringDirect, "a", true))})
 	}
 	// Cluster rules masquerade what nobody else gave a source: that of unselected pods becomes the node's.
 	masquerading := noNAT
 	masquerading.source = func(layout, int) netip.Addr { return netip.MustParseAddr("10.0.0.11") }
+	steered := noNAT
+	host := own
+	host.pods, host.enters = farPods, "eth1"
 	all = append(all,
-		entry{"cluster", with(masquerading, members, func(layout) error { return clusterRules() }), []string{"forwarding"}},
-		entry{"cluster, egressway, 10000", with(own, members, func(l layout) error {
+		entry{"cluster", with(masquerading, members, func(layout) error { return clusterRules() })},
+		entry{"cluster, egressway, 10,000", with(own, members, func(l layout) error {
 			if err := clusterRules(); err != nil {
 				return err
 			}
 			return direct(l)
-		}), []string{"cluster"}},
+		})},
+		entry{"egressway, 10,000, steered to a neighbour", with(steered, members, egressway(config.SteeringDirect, "b"))},
+		entry{"egressway, 10,000, of a neighbour's pods", with(host, members, direct)},
 	)
-	steered := noNAT
-	all = append(all, entry{"egressway, 10000, steered to a neighbour", with(steered, members, egressway(config.SteeringDirect, "b")), []string{"egressway, 10000"}})
-	host := own
-	host.pods, host.enters = farPods, "eth1"
-	all = append(all, entry{"egressway, 10000, of a neighbour's pods", with(host, members, direct), []string{"egressway, 10000"}})
 	six := func(l layout) layout { l.v6 = true; return l }
 	all = append(all,
-		entry{"IPv6, forwarding", with(six(noNAT), members, plain), nil},
-		entry{"IPv6, one SNAT rule", with(six(one), members, staticSNAT), []string{"IPv6, forwarding"}},
-		entry{"IPv6, egressway, 10000", with(six(own), members, direct), []string{"IPv6, forwarding", "IPv6, one SNAT rule"}},
+		entry{"IPv6, forwarding", with(six(noNAT), members, plain)},
+		entry{"IPv6, one SNAT rule", with(six(one), members, staticSNAT)},
+		entry{"IPv6, egressway, 10,000", with(six(own), members, direct)},
 	)
+	if canVRF() {
+		vrf := func(l layout) layout { l.vrf = true; return l }
+		all = append(all,
+			entry{"VRF, forwarding", with(vrf(noNAT), members, plain)},
+			entry{"VRF, one SNAT rule, one routing rule", with(vrf(oneRule), members, staticRule)},
+		)
+		for _, n := range []int{1, 10_000, 50_000} {
+			all = append(all, entry{numbered("VRF, egressway, %s", n), with(vrf(own), n, direct)})
+		}
+	} else {
+		fmt.Fprintln(os.Stderr, "this kernel has no VRF devices: layouts with them are left out")
+	}
 	if b.parts {
 		all = parts(noNAT)
 	}
@@ -127,7 +139,6 @@ func (b *bench) prepare() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.name, err)
 		}
-		s.against = e.against
 		b.subjects = append(b.subjects, s)
 		fmt.Fprintf(os.Stderr, "%s: ready after %s\n", e.name, time.Since(began).Round(time.Millisecond))
 	}
@@ -135,7 +146,7 @@ func (b *bench) prepare() error {
 }
 
 func newSubject(name string, l layout) (*subject, error) {
-	bed, err := newBed(name)
+	bed, err := newBed(name, l.vrf)
 	if err != nil {
 		return nil, err
 	}

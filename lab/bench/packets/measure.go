@@ -3,13 +3,13 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
 // check lets every flow begin and be answered, and makes sure that all packets come out where they should.
@@ -190,74 +190,6 @@ func flushConntrack() error {
 	return nil
 }
 
-// spread is the median and the quartiles.
-func spread(values []float64) (q1, median, q3 float64) {
-	v := slices.Sorted(slices.Values(values))
-	at := func(f float64) float64 {
-		if len(v) == 0 {
-			return math.NaN()
-		}
-		x := f * float64(len(v)-1)
-		i := int(x)
-		if i+1 >= len(v) {
-			return v[i]
-		}
-		return v[i] + (x-float64(i))*(v[i+1]-v[i])
-	}
-	return at(.25), at(.5), at(.75)
-}
-
-// tables prints what each subject needs, and its ratios to others.
-func (b *bench) tables() {
-	if b.parts {
-		b.perPart()
-		return
-	}
-	byName := map[string]*subject{}
-	for _, s := range b.subjects {
-		byName[s.name] = s
-	}
-	head := "\n| | " + strings.Join(kinds, " | ") + " |\n|---|" + strings.Repeat("---|", len(kinds))
-	fmt.Println(head)
-	for _, s := range b.subjects {
-		fmt.Printf("| %s |", s.name)
-		for _, kind := range kinds {
-			fmt.Print(cell("%.0f", s.took[kind]), " |")
-		}
-		fmt.Println()
-	}
-	fmt.Println(head)
-	for _, s := range b.subjects {
-		for _, name := range s.against {
-			o := byName[name]
-			if o == nil || o == s {
-				continue
-			}
-			fmt.Printf("| %s : %s |", s.name, name)
-			for _, kind := range kinds {
-				var ratios []float64
-				for i := range min(len(s.took[kind]), len(o.took[kind])) {
-					ratios = append(ratios, s.took[kind][i]/o.took[kind][i])
-				}
-				fmt.Print(cell("**%.2f**", ratios), cell(" (%.2[2]f to %.2[3]f)", ratios), " |")
-			}
-			fmt.Println()
-		}
-	}
-}
-
-// cell formats the median, and the quartiles as second and third argument.
-func cell(format string, values []float64) string {
-	if len(values) == 0 {
-		return ""
-	}
-	q1, median, q3 := spread(values)
-	if !strings.Contains(format, "[") {
-		return fmt.Sprintf(" "+format, median)
-	}
-	return fmt.Sprintf(format, median, q1, q3)
-}
-
 // perPart prints what each part adds to a packet, ns.
 func (b *bench) perPart() {
 	fmt.Println("\n| | ns | quartiles |\n|---|---|---|")
@@ -272,7 +204,7 @@ func (b *bench) perPart() {
 				added[r] = (s.took[passing][r] - empty[r]) / repeated
 			}
 		}
-		q1, median, q3 := spread(added)
+		q1, median, q3 := figures.Quartiles(added)
 		fmt.Printf("| `%s` | %.1f | %.1f-%.1f |\n", s.name, median, q1, q3)
 	}
 }

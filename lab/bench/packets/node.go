@@ -39,6 +39,7 @@ const perService = 10 // endpoints
 type layout struct {
 	endpoints int
 	v6        bool
+	vrf       bool // eth2 is in a VRF device, whose table leads out by it
 	setup     func(layout) error
 	device    string                       // by which selected pods' packets leave
 	source    func(layout, int) netip.Addr // that those of an endpoint have there
@@ -79,6 +80,11 @@ func oneRoutingRule(l layout) error {
 	pods := map[bool]string{false: "10.64.0.0/15", true: "fd64::1:0/108"}[l.v6]
 	if err := script("rule add from " + pods + " priority 900 table 1001\n"); err != nil {
 		return err
+	}
+	if l.vrf { // what comes in by the VRF is routed by its table
+		if err := script("route add 10.64.0.0/14 via 169.254.1.2 dev pod0 table 1001\nroute add fd64::/64 via fd69::2 dev pod0 table 1001\n"); err != nil {
+			return err
+		}
 	}
 	return rules(tracked)
 }
@@ -162,7 +168,11 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 		c := config.Defaults()
 		c.Status.ServiceCounters = len(counting) > 0
 		c.Steering.Mode = mode
-		c.Networks = append(c.Networks, config.Network{Name: "red", Table: 1001, Interfaces: []string{"eth2"}})
+		red := config.Network{Name: "red", Table: 1001, Interfaces: []string{"eth2"}}
+		if l.vrf {
+			red.VRF = "red"
+		}
+		c.Networks = append(c.Networks, red)
 		p := netip.MustParsePrefix
 		a := netip.MustParseAddr
 		node := func(n string, pods ...string) cluster.Node {

@@ -29,7 +29,7 @@ func parts(own layout) (all []entry) {
 	add := func(name string, setup func(layout) error) {
 		l := own
 		l.setup, l.endpoints = setup, 1000
-		all = append(all, entry{name, l, []string{"forwarding"}})
+		all = append(all, entry{name, l})
 	}
 	add("forwarding", plain)
 	add("an empty chain", chain(forward, ""))
