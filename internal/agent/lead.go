@@ -59,8 +59,9 @@ func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.R
 		}
 		d, known := l.decided[key]
 		if !known {
-			// A leader that begins does not know which standby was the host before: each is given the time that flows have.
-			d.former, d.began = told[key].Status.Standby, time.Now()
+			// A leader that begins does not know which standby was the host before: each is given the time that flows have. What stands
+			// in the status does so in this version of the object at the latest: who has applied it need not report anew.
+			d.former, d.began, d.version = told[key].Status.Standby, time.Now(), told[key].Version
 		}
 		if time.Since(d.began) < keep {
 			view.Former = d.former

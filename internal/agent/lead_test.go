@@ -1,12 +1,18 @@
 package agent
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
 )
 
 var web = cluster.Key{Namespace: "shop", Name: "web"}
@@ -49,4 +55,17 @@ func TestPatienceBeginsWithTheMove(t *testing.T) {
 	require.Equal(t, began, d.moving, "a step of it is no new move")
 	d.want("a")
 	require.Zero(t, d.moving)
+}
+
+// What is in force stays so when another daemon begins to lead: else each status would be written twice, at every restart of a leader.
+func TestLeaderBegins(t *testing.T) {
+	object := cluster.EgressService{UID: "1", Version: 7, Status: as("a", "b")}
+	m := matter{config: &config.Config{}, objects: cluster.Objects{EgressServices: map[cluster.Key]cluster.EgressService{web: object}}}
+	m.standing = m.objects
+	choices := map[cluster.Key]election.Choice{web: {Host: "a", Standby: "b", Serves: []string{"a", "b"}}}
+	for applied, want := range map[uint64]metav1.ConditionStatus{6: metav1.ConditionFalse, 7: metav1.ConditionTrue, 8: metav1.ConditionTrue} {
+		l := &leadership{decided: map[cluster.Key]decision{}}
+		got := l.elect(apiServer{Cluster: kube.New(slog.New(slog.DiscardHandler), kube.Options{}, func() {})}, m, map[string]cluster.Report{"a": {Applied: applied}}, choices)
+		require.Equal(t, want, meta.FindStatusCondition(got[web].Status.Conditions, election.ConditionProgrammed).Status, applied)
+	}
 }
