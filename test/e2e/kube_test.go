@@ -170,13 +170,14 @@ func TestLeaderDies(t *testing.T) {
 // TestAPIServerAway takes the API server away twice: from daemons that run and one that starts; then, for EGRESSWAY_API_AWAY if
 // that is set (1h), until the host dies without a word. It prints when a change is in force after the server answers again.
 func TestAPIServerAway(t *testing.T) {
-	var long time.Duration
+	long, interval := time.Duration(0), 500
 	if text := os.Getenv("EGRESSWAY_API_AWAY"); text != "" {
 		var err error
 		long, err = time.ParseDuration(text)
 		require.NoError(t, err, "EGRESSWAY_API_AWAY")
+		interval = 2000 // a machine that is busy now and then is not to be taken for dead routers
 	}
-	s := play(t, stage.Options{API: true, BFD: true, BFDInterval: 500, Manifests: oneFile(t)})
+	s := play(t, stage.Options{API: true, BFD: true, BFDInterval: interval, Manifests: oneFile(t)})
 	ctx := t.Context()
 	now := asDeployed()
 	host, standby := hosts(t, s)
@@ -215,12 +216,25 @@ func TestAPIServerAway(t *testing.T) {
 	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRed[host][0]))
 	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.11/32", inRed[standby][0]))
 	away()
+	traffic.answered(t, 3, now)
+	traffic.stop(t, now)
+	inForce := map[string][]string{}
+	for _, node := range []string{"a", "b"} {
+		inForce[node] = lasting(t, s, node)
+	}
+	var watches []*fibWatch
+	for _, router := range []string{"red1", "red2", "blue1", "blue2"} {
+		watches = append(watches, watchFIB(t, s, router))
+	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(long):
 	}
-	traffic.answered(t, 3, now)
-	traffic.stop(t, now)
+	for node, was := range inForce {
+		require.Equal(t, was, lasting(t, s, node), "what is in force at node %s after %s", node, long)
+	}
+	sameRoutes(t, watches, moved.source4, moved.source6, "192.0.2.20", "2001:db8:2::20")
+	awaitAll(t, s, now)
 	require.NoError(t, s.Freeze(ctx, host))
 	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRed[standby][0]))
 	awaitAll(t, s, identities{standby + "-p1": moved, "c-p1": nodeC})

@@ -110,12 +110,12 @@ func times(t *testing.T, variable string, usually int) int {
 	return n
 }
 
-// lasting is what node a's kernel has of ours and of others, but for what stays on purpose for a while after a change, and
+// lasting is what a node's kernel has of ours and of others, but for what stays on purpose for a while after a change, and
 // for what time alone changes.
-func lasting(t *testing.T, s *stage.Stage) (lines []string) {
+func lasting(t *testing.T, s *stage.Stage, node string) (lines []string) {
 	t.Helper()
 	former := false
-	for _, l := range unlearned(inKernel(t, s, "a", ours)) {
+	for _, l := range unlearned(inKernel(t, s, node, ours)) {
 		former = former || strings.Contains(l, "set former")
 		if !former && !strings.HasPrefix(l, "\t\tpackets ") { // what counters say
 			lines = append(lines, l)
@@ -130,17 +130,17 @@ func lasting(t *testing.T, s *stage.Stage) (lines []string) {
 func nothingLeft(t *testing.T, s *stage.Stage) func(t *testing.T, withExtra bool, after string) {
 	t.Helper()
 	ctx := t.Context()
-	want := map[bool][]string{false: lasting(t, s)}
+	want := map[bool][]string{false: lasting(t, s, "a")}
 	require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
 	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", "10.2.0.11", "10.2.0.12"))
-	want[true] = lasting(t, s)
+	want[true] = lasting(t, s, "a")
 	require.NotEqual(t, want[false], want[true])
 	require.NoError(t, s.Remove(ctx, "extra.yaml"))
 	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32"))
 	return func(t *testing.T, withExtra bool, after string) {
 		t.Helper()
 		require.NoError(t, lab.Wait(t.Context(), 10*time.Second, func() error {
-			got := lasting(t, s)
+			got := lasting(t, s, "a")
 			if !slices.Equal(want[withExtra], got) {
 				return fmt.Errorf("after %s node a has\n%s\nwant\n%s", after, strings.Join(got, "\n"), strings.Join(want[withExtra], "\n"))
 			}
