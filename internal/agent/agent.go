@@ -99,6 +99,7 @@ type last struct {
 	taken    cluster.Changed // by the last plan
 	roles    roles
 	quiet    quiet
+	gaveBack bool // the memory that the start took
 }
 
 // Run serves until ctx ends. c is what configFile holds; changes of the file are taken up as they come. What is in force
@@ -263,6 +264,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	a.mu.Lock()
 	c, stale := a.config, a.stale
 	a.mu.Unlock()
+	a.source.FollowPods(len(c.Hold) > 0)
 	objects, changed, found, ok := a.source.Objects()
 	a.last.changed.Join(changed)
 	a.last.inForce.pending.Join(changed)
@@ -280,6 +282,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	if a.last.plan == nil {
 		a.log.Info("objects known", "egressservices", len(objects.EgressServices), "nodes", len(objects.Nodes), "after", time.Since(a.started).Round(time.Millisecond))
+		spareMemory()
 	}
 	planned, local, err := a.plan(ctx, c, objects)
 	node = append(node, local...)
@@ -293,6 +296,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.look(pass.Began)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
 		a.report(c, objects, result.InForce)
+		a.giveBack(result.InForce)
 	}
 	if ctx.Err() != nil {
 		return nil // stopping: half a pass is no failure
@@ -382,17 +386,23 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 		if a.last.settled[n.Name] {
 			continue
 		}
-		told := slices.ContainsFunc(sessions, func(s bgp.Session) bool { return s.Network == n.Name })
-		for _, s := range sessions {
-			told = told && (s.Network != n.Name || s.Up && time.Since(s.Since) > tellWithin)
-		}
-		if len(n.Peers) == 0 || told || time.Since(a.last.settling) > settleWithin {
+		if len(n.Peers) == 0 || haveTold(sessions, n.Name, time.Now()) || time.Since(a.last.settling) > settleWithin {
 			a.last.settled[n.Name] = true
 			continue
 		}
 		names = append(names, n.Name)
 	}
 	return names
+}
+
+// haveTold says whether all peers of a network have told what they know, or never will: a session that was ended for what its peer sent
+// does not come back by itself.
+func haveTold(sessions []bgp.Session, network string, now time.Time) bool {
+	told := slices.ContainsFunc(sessions, func(s bgp.Session) bool { return s.Network == network })
+	for _, s := range sessions {
+		told = told && (s.Network != network || s.Ended || s.Up && now.Sub(s.Since) > tellWithin)
+	}
+	return told
 }
 
 // apply withdraws first and announces last: no peer sends packets that the kernel is not ready for.

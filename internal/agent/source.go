@@ -23,6 +23,8 @@ type source interface {
 	Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool)
 	// hosts says who is elected, and for which objects that is another answer than the last time. change is what differs in the objects.
 	hosts(o cluster.Objects, change cluster.Changed) (elected map[cluster.Key]election.Choice, changed []cluster.Key)
+	// FollowPods has the Pods of this node be among the objects, as soon as they are known, or not.
+	FollowPods(want bool)
 }
 
 func newSource(log *slog.Logger, c *config.Config, version string, wake func()) source {
@@ -31,7 +33,7 @@ func newSource(log *slog.Logger, c *config.Config, version string, wake func()) 
 	}
 	return apiServer{Cluster: kube.New(log, kube.Options{
 		Kubeconfig: c.Source.Kubernetes.Kubeconfig, Namespace: c.Source.Kubernetes.Namespace,
-		Node: c.Node, LabelHosts: c.Source.Kubernetes.LabelHosts, Version: version,
+		Node: c.Node, LabelHosts: c.Source.Kubernetes.LabelHosts, Version: version, Pods: len(c.Hold) > 0,
 	}, wake), obeyed: new(election.Obeyed)}
 }
 
@@ -71,6 +73,9 @@ func (f *folder) Objects() (o cluster.Objects, changed cluster.Changed, problems
 	changed, f.changed = f.changed, cluster.Changed{}
 	return f.latest, changed, f.problems, f.known
 }
+
+// FollowPods has nothing to do: what is in the folder is read.
+func (*folder) FollowPods(bool) {}
 
 // Run follows the folder. One that vanishes changes nothing that is in force.
 func (f *folder) Run(ctx context.Context) {

@@ -6,13 +6,15 @@ type Changed struct {
 	All bool
 	// Keys are of EgressServices, Services and endpoints that differ, or are new, or gone.
 	Keys map[Key]bool
+	// Pods are those that differ, or are new, or gone.
+	Pods map[Key]bool
 }
 
 // Everything is the change from nothing known.
 func Everything() Changed { return Changed{All: true} }
 
 // Empty says that nothing differs.
-func (c Changed) Empty() bool { return !c.All && len(c.Keys) == 0 }
+func (c Changed) Empty() bool { return !c.All && len(c.Keys)+len(c.Pods) == 0 }
 
 // Add adds a key.
 func (c *Changed) Add(key Key) {
@@ -22,10 +24,21 @@ func (c *Changed) Add(key Key) {
 	c.Keys[key] = true
 }
 
+// AddPod adds the key of a Pod.
+func (c *Changed) AddPod(key Key) {
+	if c.Pods == nil {
+		c.Pods = map[Key]bool{}
+	}
+	c.Pods[key] = true
+}
+
 // Join adds what another change says.
 func (c *Changed) Join(o Changed) {
 	c.All = c.All || o.All
 	for key := range o.Keys {
 		c.Add(key)
+	}
+	for key := range o.Pods {
+		c.AddPod(key)
 	}
 }

@@ -173,6 +173,38 @@ func FromNamespace(o *corev1.Namespace) (name string, n Namespace, problems []Pr
 	return o.Name, n, nil, true
 }
 
+// FromPod trims a Pod.
+func FromPod(o *corev1.Pod) (key Key, p Pod, problems []Problem, ok bool) {
+	key = keyOf(o)
+	f := findings{kind: "Pod", object: key.String()}
+	if namespace := f.label("metadata.namespace", key.Namespace); !namespace {
+		return key, p, f.problems, false
+	}
+	if len(validation.IsDNS1123Subdomain(key.Name)) > 0 {
+		f.add("metadata.name", key.Name, ReasonInvalidName, "lower case letters, digits, '-' and '.', at most 253 bytes")
+		return key, p, f.problems, false
+	}
+	p = Pod{
+		Node: o.Spec.NodeName, Labels: o.Labels, HostNetwork: o.Spec.HostNetwork,
+		Ended: o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
+	}
+	add := func(field, text string) {
+		a, err := ParseAddr(text)
+		if err != nil {
+			f.add(field, text, ReasonInvalidAddress, "%s", err)
+			return
+		}
+		p.Addresses = append(p.Addresses, a)
+	}
+	for i, in := range o.Status.PodIPs {
+		add(fmt.Sprintf("status.podIPs[%d].ip", i), in.IP)
+	}
+	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
+		add("status.podIP", o.Status.PodIP)
+	}
+	return key, p, f.problems, true
+}
+
 // FromServiceCIDR trims a ServiceCIDR.
 func FromServiceCIDR(o *networkingv1.ServiceCIDR) ([]netip.Prefix, []Problem) {
 	f := findings{kind: "ServiceCIDR", object: o.Name}

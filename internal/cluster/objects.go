@@ -44,6 +44,8 @@ type Objects struct {
 	Nodes          map[string]Node
 	Namespaces     map[string]Namespace
 	ServiceCIDRs   []netip.Prefix
+	// Pods are those that a source follows, of this node at least; nil: none is followed, or they are not known yet.
+	Pods map[Key]Pod
 }
 
 // EgressService is the part of the custom resource that is read.
@@ -118,6 +120,15 @@ type Node struct {
 // Namespace is the part of a core/v1 Namespace that is read.
 type Namespace struct {
 	Labels map[string]string
+}
+
+// Pod is the part of a core/v1 Pod that is read.
+type Pod struct {
+	Node        string // empty: on none yet
+	Labels      map[string]string
+	Addresses   []netip.Addr // status.podIPs; none: not known yet
+	HostNetwork bool
+	Ended       bool // its phase is Succeeded or Failed: its addresses may be another's
 }
 
 // Problem says what is wrong with one object. Every other object is served as if it was alone.

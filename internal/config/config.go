@@ -25,8 +25,11 @@ type Config struct {
 	BGP          BGP            `yaml:"bgp"`
 	Networks     []Network      `yaml:"networks"` // what `spec.network` of an EgressService may name. Default: the network `default` alone.
 	// may `spec.network` name what is not listed: a number is a routing table then, a word an existing VRF device
-	AllowUnlisted bool  `yaml:"allowUnlisted"`
-	Moves         Moves `yaml:"moves"`
+	AllowUnlisted bool `yaml:"allowUnlisted"`
+	// pods whose new flows to the outside wait until they are endpoints of an EgressService, and with them, on each node, every address of
+	// which no Pod is known yet. Default: none.
+	Hold  []Hold `yaml:"hold"`
+	Moves Moves  `yaml:"moves"`
 	// what becomes of this node's services when its daemon is told to end (SIGTERM): `keep` what is in force, for the next run to take
 	// over, or `drain`: they move to other nodes first, then what is left is withdrawn; that needs an API server
 	OnStop   OnStop   `yaml:"onStop"`
@@ -121,6 +124,13 @@ type Network struct {
 	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // who may use the network, by labels of the Namespace. Default: every namespace.
 	OnNoPath   NoPath                `yaml:"onNoPath"`   // of this network. Default: the global `onNoPath`.
 	Peers      []Peer                `yaml:"peers"`      // BGP neighbours in this network. Default: none.
+}
+
+// Hold selects pods that are to leave the cluster as endpoints of an EgressService only. At least one of both selectors is given; a
+// pod that both match is selected.
+type Hold struct {
+	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // by labels of the pod's Namespace. Default: every namespace.
+	Pods       *metav1.LabelSelector `yaml:"pods"`       // by labels of the Pod. Default: every pod.
 }
 
 // DynamicASN admits a peer by the kind of its AS instead of by its number.

@@ -83,6 +83,13 @@ func TestEveryKeyIsRead(t *testing.T) {
 		AllowUnlisted: true,
 		Moves:         Moves{KeepFlows: Duration(90 * time.Second), Within: Duration(15 * time.Second)},
 		OnStop:        OnStopDrain,
+		Hold: []Hold{
+			{
+				Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"egress": "held"}},
+				Pods:       &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpExists}}},
+			},
+			{Pods: &metav1.LabelSelector{}},
+		},
 		Failover: Failover{
 			BFD:   NodeBFD{Port: 4784, TransmitInterval: 50, ReceiveInterval: 60, DetectMultiplier: 5},
 			Flows: NodeFlows{Port: 14785},

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -78,6 +79,7 @@ func (v *validator) validate() {
 	v.marks()
 	v.bgp()
 	v.networks()
+	v.hold()
 	v.moves()
 	v.failover()
 	v.socket("speaker.socket", c.Speaker.Socket)
@@ -109,6 +111,27 @@ func (v *validator) steering() {
 	}
 	if s.MTU != 0 && (s.MTU < 1280 || s.MTU > 65000) {
 		v.bad("steering.mtu", "0, for the underlay's less the encapsulation, or 1280 (the least IPv6 allows) to 65000")
+	}
+}
+
+func (v *validator) hold() {
+	for i, h := range v.c.Hold {
+		path := fmt.Sprintf("hold[%d]", i)
+		if h.Namespaces == nil && h.Pods == nil {
+			v.bad(path, "an entry needs namespaces, pods or both: \"pods: {}\" is for every pod")
+		}
+		v.selector(path+".namespaces", h.Namespaces)
+		v.selector(path+".pods", h.Pods)
+	}
+}
+
+// selector wants a label selector; nil is none.
+func (v *validator) selector(path string, s *metav1.LabelSelector) {
+	if s == nil {
+		return
+	}
+	if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
+		v.bad(path, "not a label selector: %s", err)
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A network's name goes into metrics, messages and EgressServices.
@@ -39,11 +37,7 @@ func (v *validator) networks() {
 				v.unique(devices, device, path, "this device is in use already")
 			}
 		}
-		if n.Namespaces != nil {
-			if _, err := metav1.LabelSelectorAsSelector(n.Namespaces); err != nil {
-				v.bad(path+".namespaces", "not a label selector: %s", err)
-			}
-		}
+		v.selector(path+".namespaces", n.Namespaces)
 		if n.OnNoPath != NoPathDefault {
 			oneOf(v, path+".onNoPath", n.OnNoPath, NoPathDrop, NoPathAllow)
 		}

@@ -145,7 +145,7 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 	orphan := now.exists && now.flags == tablePersist
 	replace := now.exists && (fresh || now.flags != flags && (!orphan || flags != tableOwned))
 
-	c := tableChange{table: table, sets: sets(d), chains: chains(d), replace: replace}
+	c := tableChange{table: table, sets: sets(d), chains: chains(d), hold: d.Hold, replace: replace}
 	wrote, err := fingerprint(c.chains)
 	if err != nil {
 		return false, err
@@ -201,6 +201,7 @@ func sameFixed(a, b *plan.DataPlane) bool {
 	x, y := *a, *b
 	x.Endpoints, y.Endpoints = sorted.List[plan.Endpoint]{}, sorted.List[plan.Endpoint]{}
 	x.Ingress, y.Ingress = sorted.List[plan.IngressIP]{}, sorted.List[plan.IngressIP]{}
+	x.Let, y.Let = sorted.List[plan.Address]{}, sorted.List[plan.Address]{}
 	x.Cluster, x.Pods, x.Guests, y.Cluster, y.Pods, y.Guests = nil, nil, nil, nil, nil, nil
 	return reflect.DeepEqual(x, y)
 }

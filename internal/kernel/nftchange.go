@@ -80,6 +80,7 @@ type tableChange struct {
 	chains    []chain
 	has       contents
 	addresses *elementChanges
+	hold      bool // a counter is needed for what is held
 	rewrite   bool // the rules
 	replace   bool // everything
 }
@@ -94,7 +95,7 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	var made []*nftables.Chain
 	if c.rewrite {
 		t.AddTable(c.table)
-		if err := t.raw(dropCounters()...); err != nil {
+		if err := t.raw(dropCounters(c.hold)...); err != nil {
 			return false, err
 		}
 		for _, w := range c.chains {
@@ -132,6 +133,9 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	}
 	for name := range stale {
 		t.DelChain(&nftables.Chain{Name: name, Table: c.table})
+	}
+	if stale[chainHeld] { // made along with it
+		return changed, t.raw(noCounter(DropHeld))
 	}
 	return changed, nil
 }

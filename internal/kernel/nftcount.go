@@ -30,15 +30,19 @@ const (
 	DropGuest     Drop = "guest"      // of another node's pod, on its way out of the cluster, that is not selected here
 	DropGuard     Drop = "guard"      // about to leave with a source, or by a device, that is not its path's
 	DropPodSource Drop = "pod-source" // about to leave by an uplink with a pod's own address
+	DropHeld      Drop = "held"       // of a pod that is to leave as an endpoint only, or that is not known yet
 )
 
 // drops are all reasons there are.
-var drops = []Drop{DropNoPath, DropOtherPath, DropUntracked, DropUnclaimed, DropOutside, DropFormer, DropGuest, DropGuard, DropPodSource}
+var drops = []Drop{DropNoPath, DropOtherPath, DropUntracked, DropUnclaimed, DropOutside, DropFormer, DropGuest, DropGuard, DropPodSource, DropHeld}
 
 // Drops are all values of Drop.
 func Drops() []Drop { return slices.Clone(drops) }
 
 const dropPrefix = "drop-" // of the counters' names
+
+// Counter is the name of the counter in our table.
+func (d Drop) Counter() string { return dropPrefix + string(d) }
 
 // dropFor counts a packet, and drops it.
 func dropFor(why Drop) part {
@@ -46,12 +50,15 @@ func dropFor(why Drop) part {
 }
 
 // dropCounters are the messages that make the counters, where they are not there.
-func dropCounters() (messages []netlink.Message) {
+func dropCounters(hold bool) (messages []netlink.Message) {
 	zero := encode(
 		netlink.Attribute{Type: unix.NFTA_COUNTER_BYTES, Data: make([]byte, 8)},
 		netlink.Attribute{Type: unix.NFTA_COUNTER_PACKETS, Data: make([]byte, 8)},
 	)
 	for _, why := range drops {
+		if why == DropHeld && !hold {
+			continue
+		}
 		messages = append(messages, nftMessage(unix.NFT_MSG_NEWOBJ, netlink.Create, encode(
 			netlink.Attribute{Type: unix.NFTA_OBJ_TABLE, Data: []byte(tableName + "\x00")},
 			netlink.Attribute{Type: unix.NFTA_OBJ_NAME, Data: []byte(dropPrefix + string(why) + "\x00")},
@@ -60,6 +67,15 @@ func dropCounters() (messages []netlink.Message) {
 		)))
 	}
 	return messages
+}
+
+// noCounter is the message that removes a counter.
+func noCounter(why Drop) netlink.Message {
+	return nftMessage(unix.NFT_MSG_DELOBJ, 0, encode(
+		netlink.Attribute{Type: unix.NFTA_OBJ_TABLE, Data: []byte(tableName + "\x00")},
+		netlink.Attribute{Type: unix.NFTA_OBJ_NAME, Data: []byte(dropPrefix + string(why) + "\x00")},
+		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)},
+	))
 }
 
 // Count is what a counter has counted.

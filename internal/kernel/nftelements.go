@@ -29,6 +29,7 @@ const (
 	inStrays
 	inResumed
 	inCounted
+	inLet
 	inFormer
 )
 
@@ -86,6 +87,11 @@ func ofIngress(all []element, i *plan.IngressIP) []element {
 	return all
 }
 
+// ofLet appends what the sets hold of an address that is let go.
+func ofLet(all []element, a *plan.Address) []element {
+	return append(all, element{set: inLet, key: a.Addr})
+}
+
 // eachElement goes through the elements that a plan asks for. The slice is each's only while it runs.
 func eachElement(d *plan.DataPlane, each func([]element)) {
 	paths := pathsOf(d)
@@ -96,6 +102,10 @@ func eachElement(d *plan.DataPlane, each func([]element)) {
 	}
 	for i := range d.Ingress.All() {
 		buf = ofIngress(buf[:0], &i)
+		each(buf)
+	}
+	for a := range d.Let.All() {
+		buf = ofLet(buf[:0], &a)
 		each(buf)
 	}
 }
@@ -123,7 +133,7 @@ func (n setName) String() string {
 	if n.ipv6 {
 		suffix = ipv6.suffix
 	}
-	name := [...]string{setEgress, setSource, setSources, setMasquerade, setKept, setIngress, setStrays, setResumed, setCounted, setFormer}[n.set] + suffix
+	name := [...]string{setEgress, setSource, setSources, setMasquerade, setKept, setIngress, setStrays, setResumed, setCounted, setLet, setFormer}[n.set] + suffix
 	if n.set == inKept {
 		return named(name, n.path)
 	}
@@ -350,6 +360,16 @@ func between(before, now *plan.DataPlane) *elementChanges {
 				c.from(a, b)
 			}
 		}
+	}
+	for x, y := range before.Let.Changes(now.Let) {
+		a, b = a[:0], b[:0]
+		if x != nil {
+			a = ofLet(a, x)
+		}
+		if y != nil {
+			b = ofLet(b, y)
+		}
+		c.from(a, b)
 	}
 	for x, y := range before.Ingress.Changes(now.Ingress) {
 		a, b = a[:0], b[:0]

@@ -32,6 +32,7 @@ const (
 	setResumed    = "resumed"     // ingress IPs of which another node was the host before
 	setKeeps      = "keeps"       // ct mark of an egress flow : goto keep-N
 	setKept       = "kept"        // per path: selected pods whose flows may stay on it
+	setLet        = "let"         // pods of this node that need not be selected to leave, where others wait
 	setFormer     = "former"      // pods and ingress IPs that were among the above, or otherwise, a moment ago
 )
 
@@ -57,6 +58,8 @@ const (
 	chainKept      = "kept"
 	chainWays      = "ways"
 	chainStrays    = "strays"
+	chainUnknown   = "unknown"
+	chainHeld      = "held"
 )
 
 // Priorities. Ours comes after DNAT (-100), so that destinations are the real ones; our SNAT before any CNI's (kindnet
@@ -74,7 +77,7 @@ const (
 func chains(d plan.DataPlane) []chain {
 	m := d.Marks
 	base := []chain{
-		{name: "prerouting", hook: nftables.ChainHookPrerouting, priority: priorityPrerouting, kind: nftables.ChainTypeFilter, rules: prerouting(m)},
+		{name: "prerouting", hook: nftables.ChainHookPrerouting, priority: priorityPrerouting, kind: nftables.ChainTypeFilter, rules: prerouting(d)},
 		{name: "output", hook: nftables.ChainHookOutput, priority: priorityOutput, kind: nftables.ChainTypeRoute, rules: output(d)},
 		{name: "forward", hook: nftables.ChainHookForward, priority: priorityForward, kind: nftables.ChainTypeFilter, rules: forward(m)},
 		{name: "nat", hook: nftables.ChainHookPostrouting, priority: priorityNAT, kind: nftables.ChainTypeNAT, rules: [][]expr.Any{
@@ -95,15 +98,35 @@ func chains(d plan.DataPlane) []chain {
 		{name: "snat", rules: snat()},
 		{name: chainPass, rules: [][]expr.Any{join(setPacketMark(m, 0), accept)}}, // our bits do not leave this node
 	}
+	if d.Hold {
+		base = append(base, chain{name: chainUnknown, rules: unknown()}, chain{name: chainHeld, rules: held()})
+	}
 	for _, p := range d.Paths {
 		base = append(append(base, going(m, p)), pathChains(d, p)...)
 	}
 	return append(base, waysOf(d)...)
 }
 
-func prerouting(m plan.Marks) [][]expr.Any {
-	rules := append([][]expr.Any{join(inInterface(), verdictOf(setUplinks))}, bySource(m)...)
-	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew), goTo("late")))
+func prerouting(d plan.DataPlane) [][]expr.Any {
+	rules := append([][]expr.Any{join(inInterface(), verdictOf(setUplinks))}, bySource(d.Marks)...)
+	first := "late"
+	if d.Hold {
+		first = chainUnknown
+	}
+	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew), goTo(first)))
+}
+
+// unknown finds pods that are not selected, and that nobody has said need not be.
+func unknown() (rules [][]expr.Any) {
+	for _, f := range families {
+		rules = append(rules, join(f.source(), in(setPods+f.suffix), f.load(f.src, reg), notIn(setLet+f.suffix), jump(chainHeld)))
+	}
+	return append(rules, goTo("late"))
+}
+
+// held drops what such pods begin with the outside. What comes in by an uplink is not theirs.
+func held() [][]expr.Any {
+	return [][]expr.Any{join(inInterface(), in(setDevices), goTo("late")), jump("exempt"), dropFor(DropHeld)}
 }
 
 // bySource finds selected pods' packets, and what answers connections that came in.

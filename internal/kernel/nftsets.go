@@ -105,6 +105,9 @@ func sets(d plan.DataPlane) []*set {
 		add(setGuests+f.suffix, ranges).elements = f.intervals(d.Guests)
 		add(setPods+f.suffix, ranges).elements = f.intervals(d.Pods)
 		add(setIngress+f.suffix, addr)
+		if d.Hold {
+			add(setLet+f.suffix, addr)
+		}
 		add(setStrays+f.suffix, toPath)
 		add(setResumed+f.suffix, addr)
 		if d.CountSent {

@@ -83,6 +83,16 @@ func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 		ingress = append(ingress, i)
 	}
 	d.Ingress = sorted.Of(ingress...)
+	let := func(hold bool) (list sorted.List[plan.Address]) {
+		for range r.IntN(20) {
+			if n := r.IntN(30); hold {
+				list = list.With([]plan.Address{{Addr: address(n%2 == 1, "10.244.9.%d", "fd44:9::%d", n)}}, nil)
+			}
+		}
+		return list
+	}
+	d.Hold = r.IntN(2) == 0
+	d.Let = let(d.Hold)
 	for _, p := range []string{"10.244.0.0/16", "10.96.0.0/12", "255.255.255.255/32", "fd44::/16", "ff00::/8"} {
 		if r.IntN(3) > 0 {
 			d.Cluster = append(d.Cluster, prefix(p))
@@ -94,6 +104,7 @@ func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 	if r.IntN(2) == 0 { // as a planner does
 		fixed := before
 		fixed.Endpoints, fixed.Ingress = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}
+		fixed.Let = let(fixed.Hold)
 		stands := pathsOf(&before)
 		for e := range d.Endpoints.All() {
 			if e.Path == 0 || stands[e.Path] {

@@ -105,6 +105,7 @@ const (
 	SetFormer  = setFormer
 	SetGuests  = setGuests
 	SetPods    = setPods
+	SetLet     = setLet
 	SetReplies = setReplies
 )
 
@@ -334,7 +335,8 @@ func (l *Live) damage() {
 		}
 		return
 	}
-	wanted := plan.DataPlane{Marks: l.Marks}
+	_, hold := l.kernel.chains[chainHeld]
+	wanted := plan.DataPlane{Marks: l.Marks, Hold: hold}
 	for _, p := range l.Paths {
 		wanted.Paths = append(wanted.Paths, plan.Path{ID: p.ID, Key: p.Key, Devices: p.Devices})
 	}

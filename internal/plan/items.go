@@ -33,6 +33,21 @@ func (s Service) Equal(o Service) bool {
 		s.Endpoints == o.Endpoints && s.Local == o.Local && slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
 }
 
+// Compare orders what waits by its address.
+func (w Waiting) Compare(o Waiting) int { return w.Addr.Compare(o.Addr) }
+
+// Equal says whether the same waits for the same reason.
+func (w Waiting) Equal(o Waiting) bool { return w == o }
+
+// Address is an address as an element of a list.
+type Address struct{ netip.Addr }
+
+// Compare orders addresses.
+func (a Address) Compare(o Address) int { return a.Addr.Compare(o.Addr) }
+
+// Equal says whether two addresses are the same.
+func (a Address) Equal(o Address) bool { return a == o }
+
 // Prefix is a prefix as an element of a list.
 type Prefix struct{ netip.Prefix }
 

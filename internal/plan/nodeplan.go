@@ -70,6 +70,7 @@ type NodePlan struct {
 	Services  sorted.List[Service] `json:"services,omitzero"` // for people: what becomes of each EgressService here
 	Watched   []string             `json:"watched,omitempty"` // nodes whose death this one must notice: hosts and standbys of its pods, and its partners
 	Held      []uint32             `json:"held,omitempty"`    // tables in which routes of ours stay although they are not planned, yet
+	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`  // for people: pods of this node that an entry of hold selects
 }
 
 // VRF is a VRF device with the interfaces enslaved to it. An existing device is adopted as it is.
@@ -170,6 +171,10 @@ type DataPlane struct {
 	ClampMSS6 uint16 `json:"clampMSS6,omitempty"`
 	// CountSent says that what leaves with an ingress IP is counted.
 	CountSent bool `json:"countSent,omitempty"`
+	// Hold says that new flows to the outside from Pods are dropped, as long as their source is neither an endpoint nor in Let.
+	Hold bool `json:"hold,omitempty"`
+	// Let are the addresses of this node's pods that need not be endpoints; empty without Hold.
+	Let sorted.List[Address] `json:"let,omitzero"`
 }
 
 // Path is a way out of this node.
@@ -218,6 +223,13 @@ type IngressIP struct {
 	Resumed bool `json:"resumed,omitempty"`
 	// Counted says that this node is host or standby, and counts what leaves with this address.
 	Counted bool `json:"counted,omitempty"`
+}
+
+// Waiting is an address of a pod of this node that leaves as an endpoint only.
+type Waiting struct {
+	Addr  netip.Addr  `json:"addr,omitzero"`
+	Pod   cluster.Key `json:"pod"`
+	Entry int         `json:"entry"` // of the configuration's hold, that selects it
 }
 
 // Announcement is an ingress IP that a speaker announces.

@@ -26,6 +26,7 @@ type Planner struct {
 	claims   claims
 	targets  targets
 	sending  sending
+	holding  holding
 
 	outside  sorted.List[Prefix] // endpoints in no range of pods
 	within   sorted.List[Prefix] // what single Services and pods add to what stays inside of the cluster
@@ -48,6 +49,8 @@ type pass struct {
 	of     map[*service]*redone
 	former *frame
 	none   service // what a service was that nothing was known of
+
+	podsChanged map[cluster.Key]bool
 }
 
 // Plan plans for a snapshot, of whose Objects and Hosts nothing differs from those of the pass before but what changed
@@ -55,7 +58,7 @@ type pass struct {
 // not to be changed either: lists of the next one share what they have in common, and slices and the plan itself that do
 // not differ are the same.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
-	r := &pass{Planner: p, Snapshot: s, of: map[*service]*redone{}}
+	r := &pass{Planner: p, Snapshot: s, of: map[*service]*redone{}, podsChanged: changed.Pods}
 	r.anew = changed.All || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
 	if r.anew {
 		p.forget(&s.Objects)

@@ -42,7 +42,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(key)
-	switch e.IntN(26) {
+	switch e.IntN(30) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -119,7 +119,9 @@ func (e *evolving) step() {
 		e.changed.Join(cluster.Everything())
 	case 18:
 		c := *e.Config
-		switch e.IntN(6) {
+		switch e.IntN(7) {
+		case 6:
+			c.Hold = someHold(e.Rand)
 		case 5:
 			c.Status.ServiceCounters = !c.Status.ServiceCounters
 		case 0:
@@ -162,7 +164,66 @@ func (e *evolving) step() {
 		e.Unsettled = pick(e.Rand, nil, []string{"red"}, []string{"red", "green"})
 	case 25: // a new one of a name that another has too, nearly
 		addService(e.Rand, o, e.fresh(), time.Unix(int64(e.IntN(5)), 0))
+	case 26, 27: // pods come, go and are others
+		pod := cluster.Key{Namespace: pick(e.Rand, "good", "other", "gone"), Name: fmt.Sprint("p", e.IntN(10))}
+		if o.Pods = maps.Clone(o.Pods); o.Pods == nil {
+			break // not known yet
+		}
+		if o.Pods[pod] = somePod(e.Rand); chance(e.Rand, 0.3) {
+			delete(o.Pods, pod)
+		}
+		e.changed.AddPod(pod)
+	case 28: // they come to be known, or nobody follows them any more
+		if o.Pods != nil && chance(e.Rand, 0.7) {
+			break
+		}
+		for key := range o.Pods {
+			e.changed.AddPod(key)
+		}
+		if o.Pods == nil {
+			o.Pods = somePods(e.Rand)
+		} else {
+			o.Pods = nil
+		}
+		for key := range o.Pods {
+			e.changed.AddPod(key)
+		}
+	case 29:
+		o.Namespaces = maps.Clone(o.Namespaces)
+		o.Namespaces["other"] = cluster.Namespace{Labels: map[string]string{"egress": pick(e.Rand, "held", "free")}}
+		e.changed.Join(cluster.Everything())
 	}
+}
+
+// someHold are entries of a configuration's hold, mostly few.
+func someHold(r *rand.Rand) (all []config.Hold) {
+	selector := func(labels map[string]string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: labels}
+	}
+	for range r.IntN(3) {
+		all = append(all, pick(r, config.Hold{Pods: selector(nil)}, config.Hold{Namespaces: selector(map[string]string{"egress": "held"})},
+			config.Hold{Pods: selector(map[string]string{"app": "web"})},
+			config.Hold{Namespaces: selector(map[string]string{"blue": "yes"}), Pods: selector(map[string]string{"app": "web"})}))
+	}
+	return all
+}
+
+// somePods are pods of which some share their addresses with endpoints and with others.
+func somePods(r *rand.Rand) map[cluster.Key]cluster.Pod {
+	all := map[cluster.Key]cluster.Pod{}
+	for range r.IntN(12) {
+		all[cluster.Key{Namespace: pick(r, "good", "other", "gone"), Name: fmt.Sprint("p", r.IntN(10))}] = somePod(r)
+	}
+	return all
+}
+
+func somePod(r *rand.Rand) cluster.Pod {
+	p := cluster.Pod{Node: pick(r, "n0", "n0", "n0", "n1", ""), HostNetwork: chance(r, 0.1), Ended: chance(r, 0.2), Labels: map[string]string{"app": pick(r, "web", "db")}}
+	for range r.IntN(3) {
+		n := r.IntN(20)
+		p.Addresses = append(p.Addresses, addr(pick(r, fmt.Sprintf("10.244.0.%d", n), fmt.Sprintf("fd44:0::%d", n))))
+	}
+	return p
 }
 
 func (e *evolving) links() {

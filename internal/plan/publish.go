@@ -48,7 +48,9 @@ func (r *pass) publish() {
 	next := *former
 	next.Node = r.Node
 	d := &next.DataPlane
-	r.planEndpoints(d)
+	var open edit[Address]
+	r.planEndpoints(d, &open)
+	r.planHold(&next, &open)
 	r.planServices(&next)
 	r.planPrefixes(d)
 	touched := r.planIngress(d)
@@ -89,7 +91,7 @@ func (p *NodePlan) is(o *NodePlan) bool {
 		d.Marks == e.Marks && sorted.OneSlice(d.Paths, e.Paths) && sorted.OneSlice(d.Uplinks, e.Uplinks) && d.Endpoints.Same(e.Endpoints) &&
 		sorted.OneSlice(d.Cluster, e.Cluster) && sorted.OneSlice(d.Pods, e.Pods) && sorted.OneSlice(d.Guests, e.Guests) &&
 		sorted.OneSlice(d.Between, e.Between) && d.Ingress.Same(e.Ingress) && d.ClampMSS4 == e.ClampMSS4 && d.ClampMSS6 == e.ClampMSS6 &&
-		d.CountSent == e.CountSent
+		d.CountSent == e.CountSent && d.Hold == e.Hold && d.Let.Same(e.Let) && p.Waiting.Same(o.Waiting)
 }
 
 // keep is the former slice where the next holds the same.
@@ -118,11 +120,12 @@ func (r *pass) each(see func(*service)) {
 	}
 }
 
-// planEndpoints decides what becomes of every selected pod.
-func (r *pass) planEndpoints(d *DataPlane) {
+// planEndpoints decides what becomes of every selected pod. Those that go as if they were not selected are told apart.
+func (r *pass) planEndpoints(d *DataPlane, open *edit[Address]) {
 	var e edit[Endpoint]
+	hold := len(r.Config.Hold) > 0 // else nobody asks for the open ones
 	if r.whole() {
-		e.set = r.allEndpoints()
+		e.set = r.allEndpoints(open)
 		d.Endpoints, _ = e.to(d.Endpoints, true)
 		return
 	}
@@ -131,15 +134,26 @@ func (r *pass) planEndpoints(d *DataPlane) {
 		differences(one.was.endpoints, one.endpoints, func(x, y *endpoint) {
 			if y == nil {
 				e.drop(Endpoint{Addr: x.addr})
+				if hold {
+					open.drop(Address{x.addr})
+				}
 				return
 			}
 			if x != nil && *x == *y && w == had {
 				return
 			}
-			if row, selected := w.endpoint(*y, r.Node); selected {
+			row, selected := w.endpoint(*y, r.Node)
+			if selected {
 				e.put(row)
 			} else {
 				e.drop(row)
+			}
+			switch {
+			case !hold:
+			case selected:
+				open.drop(Address{y.addr})
+			default:
+				open.put(Address{y.addr})
 			}
 		})
 	}
@@ -147,7 +161,7 @@ func (r *pass) planEndpoints(d *DataPlane) {
 }
 
 // allEndpoints is every endpoint, sorted.
-func (r *pass) allEndpoints() []Endpoint {
+func (r *pass) allEndpoints(open *edit[Address]) []Endpoint {
 	services := r.claims.services
 	count := 0
 	r.each(func(s *service) { count += len(s.endpoints) })
@@ -161,7 +175,9 @@ func (r *pass) allEndpoints() []Endpoint {
 		*w = r.frame.waysOf(s)
 		for i, e := range s.endpoints {
 			family := familyOf(e.addr)
-			if !w[family][e.place(r.Node)].open { // else it is as if it was not selected
+			if w[family][e.place(r.Node)].open { // it is as if it was not selected
+				open.put(Address{e.addr})
+			} else {
 				places[family] = append(places[family], placeOf(e.addr, s.id, i))
 			}
 		}

@@ -121,6 +121,7 @@ func (w *textWriter) packets(p *NodePlan) {
 	if d.Endpoints.Len() == 0 {
 		w.line("  none")
 	}
+	w.held(p)
 	four := slices.IndexFunc(d.Cluster, func(p netip.Prefix) bool { return p.Addr().Is6() }) // they are sorted
 	if four < 0 {
 		four = len(d.Cluster)
@@ -138,6 +139,28 @@ func (w *textWriter) packets(p *NodePlan) {
 			w.line("  to %s\tof %s%s", i.Addr, w.paths[i.Path], stray)
 		}
 	}
+}
+
+// held tells of pods that leave as endpoints only.
+func (w *textWriter) held(p *NodePlan) {
+	d := p.DataPlane
+	if !d.Hold {
+		return
+	}
+	w.title("Packets of this node's other pods, to the outside")
+	for a := range d.Let.All() {
+		w.line("  from %s\tlet go", a)
+	}
+	for a := range p.Waiting.All() {
+		how := "held until it is an endpoint"
+		if _, is := d.Endpoints.Get(Endpoint{Addr: a.Addr}); is {
+			how = "is an endpoint, as above"
+		} else if _, let := d.Let.Get(Address{a.Addr}); let {
+			how = "is an endpoint without a path, let go"
+		}
+		w.line("  from %s\tpod %s, selected by hold[%d]\t%s", a.Addr, a.Pod, a.Entry, how)
+	}
+	w.line("  from any other address in %s: held, no Pod of this node is known to have it", prefixes(d.Pods))
 }
 
 func (w *textWriter) routing(p *NodePlan) {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime/pprof"
+	"slices"
 	"time"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -19,6 +20,9 @@ type Address struct {
 	Path   string     `json:"path,omitempty"`
 	Source netip.Addr `json:"source,omitzero"` // that it leaves this node with; invalid: the outgoing interface's
 	Node   string     `json:"node,omitempty"`  // where the pod is, if known
+
+	// Held is why its new flows to the outside are dropped, although it is not selected; empty: they are not.
+	Held string `json:"held,omitempty"`
 
 	Ingress bool   `json:"ingress"`           // an ingress IP of an EgressService
 	Network string `json:"network,omitempty"` // of that, where it has a path here
@@ -45,10 +49,25 @@ func addressOf(p *plan.NodePlan, a netip.Addr) Address {
 			found.Path = string(k.Kind) + " " + k.Name
 		}
 	}
+	if !found.Selected {
+		found.Held = heldOf(p, a)
+	}
 	if i, ok := d.Ingress.Get(plan.IngressIP{Addr: a}); ok {
 		found.Ingress, found.Network = true, name(i.Path).Name
 	}
 	return found
+}
+
+// heldOf says why an address that is no endpoint is held; empty: it is not.
+func heldOf(p *plan.NodePlan, a netip.Addr) string {
+	d := &p.DataPlane
+	if _, let := d.Let.Get(plan.Address{Addr: a}); !d.Hold || let || !slices.ContainsFunc(d.Pods, func(of netip.Prefix) bool { return of.Contains(a) }) {
+		return ""
+	}
+	if w, ok := p.Waiting.Get(plan.Waiting{Addr: a}); ok {
+		return fmt.Sprintf("pod %s is selected by hold[%d] of the configuration, and is no endpoint of an EgressService", w.Pod, w.Entry)
+	}
+	return "no running Pod of this node is known to have it, and with hold configured such an address waits"
 }
 
 // address answers what the daemon wants of an address.

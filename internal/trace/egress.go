@@ -123,6 +123,10 @@ func (e *explainer) damagedAway(path kernel.LivePath, why string) bool {
 // unselected tells of a pod that nobody selected.
 func (e *explainer) unselected() {
 	f := e.Flight
+	if f.Arrive.Dropped && f.Arrive.Why == kernel.DropHeld.Counter() {
+		e.held()
+		return
+	}
 	if f.Arrive.Dropped {
 		e.dropped(f.Arrive, "before routing")
 		return
@@ -149,6 +153,24 @@ func (e *explainer) unselected() {
 		v := e.verdict(Unselected, "not selected: as any pod of this node, by the %s table and the CNI's masquerade (%s)", tableName(r.Table), way(r))
 		v.Device, v.NextHop, v.Table = r.Device, r.Gateway, r.Table
 	}
+}
+
+// held tells of a pod that is to leave as an endpoint only, or that nobody knows yet.
+func (e *explainer) held() {
+	const look = "kubectl get pods -A -o wide --field-selector status.podIP="
+	e.step("let go", "set "+setOf(kernel.SetLet, e.From), "no: new flows to the outside wait until %s is an endpoint, or a Pod has it that no entry of hold selects", e.From)
+	why, next := "it is no endpoint of an EgressService, and no Pod of this node that hold lets go is known to have it",
+		"see whose it is by "+look+e.From.String()+", and whether an EndpointSlice of its Service has it"
+	switch w := e.Wanted; {
+	case w == nil || e.Report == nil:
+	case w.Selected:
+		why, next = "the daemon wants it to be selected, which is not in force", "see the daemon's log"
+	case w.Held != "":
+		why = w.Held
+	default:
+		e.differ("the daemon lets %s go but the kernel holds it: repaired within 10 s, or see the daemon's log", e.From)
+	}
+	e.verdict(Dropped, "dropped: held, since %s; it goes once it is an endpoint: %s", why, next)
 }
 
 func byWay(r *kernel.Route) string {

@@ -100,6 +100,15 @@ func TestExplain(t *testing.T) {
 			Forward: passed("forward"), NAT: passed("nat"), Leave: passed("guard"), Source: pod,
 		}
 	}
+	heldPod := func() *kernel.Flight {
+		return &kernel.Flight{
+			Packet: kernel.Packet{From: pod, To: outside, In: "cni0"},
+			Arrive: &kernel.Passage{
+				Dropped: true, Decided: "held", Rule: 3, Why: kernel.DropHeld.Counter(),
+				Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String()}, {Set: "pods4", Found: true}, {Set: "let4"}, {Set: "cluster4"}},
+			},
+		}
+	}
 	exempt := func(to string, l kernel.Lookup) *Input {
 		in := input(&kernel.Flight{
 			Packet: kernel.Packet{From: pod, To: addr(to), In: "cni0"},
@@ -174,6 +183,23 @@ func TestExplain(t *testing.T) {
 			}),
 			edit: func(in *Input) { in.Wanted.Path = "" }, kind: Dropped,
 			verdict: "dropped: 10.244.1.11 is selected but has no path on this node: there is no host for it, or its network is not usable here",
+		},
+		"held, not known": {
+			in: without(input(heldPod()), &status.Address{Held: "no running Pod of this node is known to have it"}), kind: Dropped,
+			verdict: "dropped: held, since no running Pod of this node is known to have it; it goes once it is an endpoint: see whose it is by " +
+				"kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and whether an EndpointSlice of its Service has it",
+			step: "no: new flows to the outside wait until 10.244.1.11 is an endpoint, or a Pod has it that no entry of hold selects",
+		},
+		"held, without a daemon": {
+			in: input(heldPod()), edit: func(in *Input) { in.Report, in.Wanted, in.Silent, in.Live.Owner = nil, nil, "no daemon answers", 0 }, kind: Dropped,
+			verdict: "dropped: held, since it is no endpoint of an EgressService, and no Pod of this node that hold lets go is known to have it; " +
+				"it goes once it is an endpoint: see whose it is by kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and whether an EndpointSlice of its Service has it",
+		},
+		"held, but let go": {
+			in: without(input(heldPod()), &status.Address{}), kind: Dropped,
+			verdict: "dropped: held, since it is no endpoint of an EgressService, and no Pod of this node that hold lets go is known to have it; " +
+				"it goes once it is an endpoint: see whose it is by kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and whether an EndpointSlice of its Service has it",
+			differs: "the daemon lets 10.244.1.11 go but the kernel holds it: repaired within 10 s, or see the daemon's log",
 		},
 		"not selected": {
 			in: without(input(unselected()), &status.Address{}), kind: Unselected,

@@ -61,7 +61,7 @@ func used(t *testing.T, s *stage.Stage) map[string]bool {
 
 // TestAccess holds the rights that we ship against what daemons do: none lacks, none is there for nothing.
 func TestAccess(t *testing.T) {
-	s := play(t, stage.Options{API: true})
+	s := play(t, stage.Options{API: true, Config: func(c string) string { return c + "hold: [{namespaces: {matchLabels: {egress: held}}}]\n" }})
 	ctx := t.Context()
 	host, standby := hosts(t, s)
 	const free = "network: red\n"

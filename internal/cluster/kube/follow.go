@@ -36,6 +36,7 @@ type kind[K comparable, V any] struct {
 	moved    func(key K, from, to V)              // told of it too, may be nil
 	served   func(context.Context, clients) error // asked before a deletion is believed, may be nil
 	optional bool                                 // old servers do not serve it
+	fields   string                               // a field selector: of all, only these are asked for
 	own      K                                    // what no list lacks that is believed
 	hasOwn   bool
 	within   *atomic.Int64 // a list is bounded by
@@ -151,5 +152,8 @@ func (w *boundedWatch) Stop() {
 
 func (s *store[K, V]) request(k clients, o *metav1.ListOptions) *rest.Request {
 	name, _, _ := strings.Cut(s.resource, ".")
+	if s.fields != "" {
+		o.FieldSelector = s.fields
+	}
 	return s.client(k).Get().Resource(name).VersionedParams(o, metav1.ParameterCodec)
 }

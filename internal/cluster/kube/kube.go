@@ -22,6 +22,7 @@ type Options struct {
 	Namespace  string // of the Leases
 	Node       string
 	LabelHosts bool   // keep the label by which MetalLB users select the host's node
+	Pods       bool   // follow the Pods of the node from the start, see FollowPods
 	Version    string // for the user agent
 }
 

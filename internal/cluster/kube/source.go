@@ -23,6 +23,7 @@ import (
 type source struct {
 	complaints complaints
 	words      words
+	selectors  selectors
 	synced     atomic.Bool // every kind was told once
 	kinds      []follower
 
@@ -33,6 +34,7 @@ type source struct {
 	nodes          *store[string, cluster.Node]
 	namespaces     *store[string, cluster.Namespace]
 	serviceCIDRs   *store[string, []netip.Prefix]
+	pods           *ownPods
 
 	slicesOf  map[cluster.Key][]cluster.Key // by Service, in no order
 	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
@@ -70,6 +72,7 @@ func (s *source) init(c *Cluster) {
 		resource: "services", example: &corev1.Service{}, client: coreClient, changed: s.keyChanged,
 		trim: trimmer(func(o *corev1.Service) object[cluster.Key, cluster.Service] {
 			key, service, problems, ok := cluster.FromService(o)
+			key.Namespace = s.words.one(key.Namespace)
 			for i, p := range service.Ports {
 				service.Ports[i].Name, service.Ports[i].Protocol = s.words.one(p.Name), s.words.one(p.Protocol)
 			}
@@ -105,7 +108,8 @@ func (s *source) init(c *Cluster) {
 			return object[string, []netip.Prefix]{o.Name, prefixes, problems, true}
 		}),
 	})
-	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs}
+	s.pods = newOwnPods(c)
+	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs, s.pods}
 }
 
 func coreClient(k clients) rest.Interface { return k.core.CoreV1().RESTClient() }
@@ -125,7 +129,9 @@ func (s *source) trimEgressService(r *rawEgressService) object[cluster.Key, clus
 	o, unread, readable := r.decode()
 	key, e, problems, ok := cluster.FromEgressService(o)
 	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0, not known, on servers that count otherwise
-	e.Network = s.words.one(e.Network)
+	key.Namespace, e.Network, e.NodeSelector = s.words.one(key.Namespace), s.words.one(e.Network), s.selectors.one(e.NodeSelector)
+	e.Status.Host, e.Status.Standby = s.words.one(e.Status.Host), s.words.one(e.Status.Standby)
+	e.Status.Conditions = slices.Clone(e.Status.Conditions) // without room for more
 	for i := range e.Status.Conditions {
 		c := &e.Status.Conditions[i]
 		c.Type, c.Reason, c.Message = s.words.one(c.Type), s.words.one(c.Reason), s.words.one(c.Message)
@@ -278,6 +284,7 @@ func (s *source) snapshot() cluster.Objects {
 		Nodes:          s.nodes.objects.handOut(),
 		Namespaces:     s.namespaces.objects.handOut(),
 		ServiceCIDRs:   s.cidrs,
+		Pods:           s.pods.handOut(),
 	}
 }
 

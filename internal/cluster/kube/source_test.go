@@ -46,11 +46,15 @@ type reader struct {
 }
 
 // read has a Cluster follow what the kubeconfig leads to, as node own.
-func read(t *testing.T, kubeconfig string) *reader {
+func read(t *testing.T, kubeconfig string, edit ...func(*Options)) *reader {
 	t.Helper()
 	r := &reader{log: &lines{}}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
-	r.Cluster = New(log, Options{Kubeconfig: kubeconfig, Namespace: "default", Node: "own", Version: "test"}, func() {})
+	options := Options{Kubeconfig: kubeconfig, Namespace: "default", Node: "own", Version: "test"}
+	for _, f := range edit {
+		f(&options)
+	}
+	r.Cluster = New(log, options, func() {})
 	r.pauses = impatient
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
@@ -197,6 +201,7 @@ func TestSource(t *testing.T) {
 	t.Run("clock", s.clock)
 	t.Run("lies", s.lies)
 	t.Run("own node", s.ownNode)
+	t.Run("pods", s.pods)
 	t.Run("silent", s.silent)
 	t.Run("killed", func(t *testing.T) { s.outage(t, s.Kill, s.Up) })
 	t.Run("frozen", func(t *testing.T) { s.outage(t, s.Freeze, s.Thaw) })

@@ -54,6 +54,7 @@ func Open(dir string) *Folder {
 			Endpoints:      map[cluster.Key][]cluster.Endpoint{},
 			Nodes:          map[string]cluster.Node{},
 			Namespaces:     map[string]cluster.Namespace{},
+			Pods:           map[cluster.Key]cluster.Pod{},
 		},
 	}
 }
@@ -291,6 +292,9 @@ func (d *differences) add(before, now *entry) {
 	case namespace:
 		set(d, &o.Namespaces, v.name, v.is, has != nil)
 		d.changed.All = true
+	case pod:
+		set(d, &o.Pods, v.key, v.is, has != nil)
+		d.changed.AddPod(v.key)
 	case serviceCIDR:
 		d.cidrs, d.changed.All = true, true
 	}

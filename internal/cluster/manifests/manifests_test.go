@@ -60,6 +60,34 @@ func TestReadSamples(t *testing.T) {
 	require.Len(t, o.EgressServices, 5)
 }
 
+func TestReadPods(t *testing.T) {
+	o, problems := Read(write(t, map[string]string{"pods.yaml": `
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1.2, namespace: shop, labels: {app: web}}
+spec: {nodeName: a, containers: [{name: web, image: web}]}
+status: {phase: Running, podIP: 10.244.1.11, podIPs: [{ip: 10.244.1.11}, {ip: "fd44:1::11"}, {ip: here}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: agent}
+spec: {nodeName: a, hostNetwork: true}
+status: {phase: Failed, podIP: 10.0.0.11}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: Bad}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: new}}
+`}))
+	require.Equal(t, map[cluster.Key]cluster.Pod{
+		{Namespace: "shop", Name: "web-1.2"}:  {Node: "a", Labels: map[string]string{"app": "web"}, Addresses: addrs("10.244.1.11", "fd44:1::11")},
+		{Namespace: "default", Name: "agent"}: {Node: "a", Addresses: addrs("10.0.0.11"), HostNetwork: true, Ended: true},
+		{Namespace: "default", Name: "new"}:   {},
+	}, o.Pods)
+	require.Len(t, problems, 2)
+	require.Contains(t, problems[0].Error(), `pods.yaml:6: Pod shop/web-1.2: status.podIPs[2].ip: "here": not an IP address`)
+	require.Contains(t, problems[1].Error(), `pods.yaml:14: Pod default/Bad: metadata.name: "Bad": lower case letters`)
+}
+
 const good = `
 apiVersion: k8s.ovn.org/v1
 kind: EgressService
@@ -241,8 +269,8 @@ func TestWatch(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Node}]\n---\n&a [*a]"))
+	dir := f.TempDir() // one for all: making it takes longer than reading what is in it
 	f.Fuzz(func(t *testing.T, data []byte) {
-		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "f.yaml"), data, 0o600))
 		_, problems := Read(dir)
 		for _, p := range problems {

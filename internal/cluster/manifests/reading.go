@@ -55,6 +55,10 @@ type (
 		name string
 		is   cluster.Namespace
 	}
+	pod struct {
+		key cluster.Key
+		is  cluster.Pod
+	}
 	serviceCIDR struct{ cidrs []netip.Prefix }
 )
 
@@ -85,6 +89,7 @@ var readers = map[[2]string]func(*reading, *document){
 	{"discovery.k8s.io/v1", "EndpointSlice"}:     (*reading).endpointSlice,
 	{"v1", "Node"}:                               (*reading).node,
 	{"v1", "Namespace"}:                          (*reading).namespace,
+	{"v1", "Pod"}:                                (*reading).pod,
 	{"networking.k8s.io/v1", "ServiceCIDR"}:      (*reading).serviceCIDR,
 	{"networking.k8s.io/v1beta1", "ServiceCIDR"}: (*reading).serviceCIDR,
 }
@@ -239,6 +244,20 @@ func (r *reading) namespace(d *document) {
 	r.report(d, problems...)
 	if ok {
 		r.claim(d, namespace{name, n})
+	}
+}
+
+func (r *reading) pod(d *document) {
+	var o corev1.Pod
+	if !r.into(d, &o) {
+		return
+	}
+	o.Namespace = namespaceOr(o.Namespace)
+	key, p, problems, ok := cluster.FromPod(&o)
+	if ok {
+		r.claim(d, pod{key, p}, problems...)
+	} else {
+		r.report(d, problems...)
 	}
 }
 

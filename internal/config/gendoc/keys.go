@@ -26,13 +26,14 @@ type key struct {
 const least = `
 bgp: {asn: 64512, bfdProfiles: [{name: least}]}
 networks: [{name: least, table: 1, peers: [{address: 192.0.2.1, asn: 64513, receive: [{prefix: 0.0.0.0/0}]}]}]
+hold: [{pods: {}}]
 `
 
 // given are the keys that least gives a value to, for no default is known by it.
 var given = map[string]bool{
 	"bgp.asn": true, "bgp.bfdProfiles[].name": true, "networks[].name": true, "networks[].table": true, "networks[].peers[].address": true,
 	"networks[].peers[].asn": true, "networks[].peers[].receive[].prefix": true, "bgp.bfdProfiles": true, "networks": true,
-	"networks[].peers": true, "networks[].peers[].receive": true,
+	"networks[].peers": true, "networks[].peers[].receive": true, "hold": true, "hold[].pods": true,
 }
 
 // keys lists every key, in the order of the types' fields.

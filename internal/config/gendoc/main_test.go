@@ -29,7 +29,7 @@ func TestTables(t *testing.T) {
 	const text = "# A\n<!-- keys of the file -->\nold\n<!-- end of keys -->\nby hand\n" +
 		"<!-- keys of source -->\n<!-- end of keys -->\n<!-- keys of steering --><!-- end of keys --><!-- keys of marks --><!-- end of keys -->" +
 		"<!-- keys of bgp --><!-- end of keys --><!-- keys of networks[] --><!-- end of keys --><!-- keys of networks[].peers[] --><!-- end of keys -->" +
-		"<!-- keys of moves --><!-- end of keys --><!-- keys of failover --><!-- end of keys --><!-- keys of speaker --><!-- end of keys -->" +
+		"<!-- keys of hold[] --><!-- end of keys --><!-- keys of moves --><!-- end of keys --><!-- keys of failover --><!-- end of keys --><!-- keys of speaker --><!-- end of keys -->" +
 		"<!-- keys of status --><!-- end of keys --><!-- keys of log --><!-- end of keys -->\nthe end\n"
 	anew, err := rewrite(folder, text)
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestFullExample(t *testing.T) {
 	c, err := config.Parse(path, text)
 	require.NoError(t, err)
 	d := config.Defaults()
-	c.ClusterCIDRs, c.Networks = d.ClusterCIDRs, d.Networks
+	c.ClusterCIDRs, c.Networks, c.Hold = d.ClusterCIDRs, d.Networks, d.Hold
 	c.BGP.ASN, c.BGP.BFDProfiles = d.BGP.ASN, d.BGP.BFDProfiles
 	require.Equal(t, d, c)
 }

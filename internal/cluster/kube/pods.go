@@ -1,0 +1,114 @@
+package kube
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// podResource is how kubectl names Pods.
+const podResource = "pods"
+
+// ownPods are the Pods of this node. They are followed while somebody wants them: nobody else pays for a watch of them.
+type ownPods struct {
+	*store[cluster.Key, cluster.Pod]
+	wanted bool          // guarded by the Cluster's mutex, as the next one
+	turned chan struct{} // closed when wanted changes
+}
+
+func newOwnPods(c *Cluster) *ownPods {
+	s := &c.source
+	return &ownPods{
+		wanted: c.options.Pods, turned: make(chan struct{}),
+		store: newStore(c, kind[cluster.Key, cluster.Pod]{
+			resource: podResource, example: &corev1.Pod{}, client: coreClient,
+			fields:  fields.OneTermEqualSelector("spec.nodeName", c.options.Node).String(),
+			changed: func(key cluster.Key) { s.changed.AddPod(key) },
+			trim: trimmer(func(o *corev1.Pod) object[cluster.Key, cluster.Pod] {
+				key, p, problems, ok := cluster.FromPod(o)
+				key.Namespace, p.Node, p.Labels = s.words.one(key.Namespace), s.words.one(p.Node), s.labels(p.Labels)
+				return object[cluster.Key, cluster.Pod]{key, p, problems, ok}
+			}),
+		}),
+	}
+}
+
+// FollowPods has the Pods of this node be among the Objects as soon as they are known, or not. Before all else was told once,
+// Objects waits for them too.
+func (c *Cluster) FollowPods(want bool) {
+	c.change(func() bool {
+		p := c.pods
+		if p.wanted == want {
+			return false
+		}
+		p.wanted = want
+		close(p.turned)
+		p.turned = make(chan struct{})
+		before := c.synced.Load()
+		c.checkSynced() // they may have been all that was waited for
+		return before != c.synced.Load() || p.synced
+	})
+}
+
+// isSynced says whether nobody waits for them.
+func (p *ownPods) isSynced() bool { return !p.wanted || p.store.isSynced() }
+
+// handOut gives them; nil: they are not wanted, or not known yet.
+func (p *ownPods) handOut() map[cluster.Key]cluster.Pod {
+	if !p.wanted || !p.synced {
+		return nil
+	}
+	return p.objects.handOut()
+}
+
+// follow follows them while they are wanted, until ctx ends.
+func (p *ownPods) follow(ctx context.Context, k clients) {
+	for ctx.Err() == nil {
+		p.cluster.mu.Lock()
+		wanted, turned := p.wanted, p.turned
+		p.cluster.mu.Unlock()
+		if !wanted {
+			p.forget()
+			select {
+			case <-ctx.Done():
+			case <-turned:
+			}
+			continue
+		}
+		on, cancel := context.WithCancel(ctx)
+		var g sync.WaitGroup
+		g.Go(func() {
+			defer cancel()
+			select {
+			case <-on.Done():
+			case <-turned:
+			}
+		})
+		p.store.follow(on, k)
+		cancel()
+		g.Wait()
+	}
+}
+
+// forget drops what was known of Pods that nobody wants, with all that was wrong with it.
+func (p *ownPods) forget() {
+	p.cluster.change(func() bool {
+		if p.wanted || !p.synced {
+			return false
+		}
+		for key := range p.objects.entries { // they may have changed when they are known again
+			p.cluster.changed.AddPod(key)
+		}
+		p.objects, p.synced, p.doubts = table[cluster.Key, cluster.Pod]{}, false, newDoubts[cluster.Key]()
+		changed := len(p.problems) > 0
+		p.cluster.refound = p.cluster.refound || changed
+		p.problems = map[cluster.Key][]cluster.Problem{}
+		return changed
+	})
+	p.cluster.complain(podResource+" list", nil)
+	p.cluster.complain(podResource+" watch", nil)
+}

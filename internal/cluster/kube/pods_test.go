@@ -1,0 +1,113 @@
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// aPod is one that runs on a node; without addresses it is about to. There is no kubelet whose leave its end would wait for.
+func aPod(name, node, addresses string) string {
+	status := ""
+	if addresses != "" {
+		status = "\nstatus: {phase: Running, podIPs: [" + addresses + "]}"
+	}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default, labels: {app: it}}
+spec: {nodeName: %s, terminationGracePeriodSeconds: 0, automountServiceAccountToken: false, containers: [{name: it, image: it}]}%s
+`, name, node, status)
+}
+
+func podsAre(names ...string) func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
+	return func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
+		var have []string
+		for key := range maps.Keys(o.Pods) {
+			have = append(have, key.Name)
+		}
+		slices.Sort(have)
+		return synced && o.Pods != nil && slices.Equal(have, names)
+	}
+}
+
+// pods: those of the own node are followed while they are wanted, and what a list lacks is doubted.
+func (s *site) pods(t *testing.T) {
+	mine, other := aPod("mine", "own", `{ip: 10.244.9.1}, {ip: "fd44:9::1"}`), aPod("other", "elsewhere", "{ip: 10.244.8.1}")
+	s.Apply(t, mine)
+	s.Apply(t, other)
+	p := newProxy(t, s)
+	p.set(func() { p.blind = podResource })
+	r := read(t, p.kubeconfig, func(o *Options) { o.Pods = true })
+	require.True(t, waitFor(t, func() (refused bool) {
+		p.set(func() { refused = p.refused > 0 })
+		return refused
+	}))
+	r.until(t, "all but pods", func(cluster.Objects, []cluster.Problem, bool) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return !slices.ContainsFunc(r.kinds[:len(r.kinds)-1], func(f follower) bool { return !f.isSynced() })
+	})
+	_, synced := r.latest()
+	require.False(t, synced, "nothing is known before pods are")
+	p.set(func() { p.blind = "" })
+	r.until(t, "pods", podsAre("mine"))
+	require.Equal(t, cluster.Pod{
+		Node: "own", Labels: map[string]string{"app": "it"}, Addresses: []netip.Addr{netip.MustParseAddr("10.244.9.1"), netip.MustParseAddr("fd44:9::1")},
+	}, r.objects(t).Pods[cluster.Key{Namespace: "default", Name: "mine"}])
+	r.untilWell(t)
+
+	_, _, _, _ = r.Objects()
+	s.Apply(t, aPod("new", "own", ""))
+	var changed cluster.Changed
+	require.True(t, waitFor(t, func() bool {
+		_, c, _, _ := r.Objects()
+		changed.Join(c)
+		return changed.Pods[cluster.Key{Namespace: "default", Name: "new"}]
+	}))
+	require.False(t, changed.All)
+	require.Empty(t, changed.Keys)
+	s.Apply(t, aPod("new", "own", "{ip: 10.244.9.2}"))
+	r.until(t, "an address", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
+		return len(o.Pods[cluster.Key{Namespace: "default", Name: "new"}].Addresses) == 1
+	})
+
+	// A list lacks all of them: that is doubted, and not so.
+	doubted := func(problems []cluster.Problem) bool {
+		return slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == podResource && p.Reason == ReasonListDoubted })
+	}
+	p.relist(t, podResource, 1, []string{"mine", "new"})
+	r.until(t, "doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
+		require.Len(t, o.Pods, 2)
+		return doubted(problems)
+	})
+	r.until(t, "no doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
+		require.Len(t, o.Pods, 2)
+		return !doubted(problems)
+	})
+
+	// Nobody wants them, and somebody does again.
+	r.FollowPods(false)
+	o, _ := r.latest()
+	require.Nil(t, o.Pods)
+	s.Delete(t, aPod("new", "own", ""))
+	r.until(t, "nothing is kept", func(cluster.Objects, []cluster.Problem, bool) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return !r.pods.synced
+	})
+	r.untilWell(t)
+	r.FollowPods(true)
+	_, synced = r.latest()
+	require.True(t, synced, "all else goes on meanwhile")
+	r.until(t, "pods again", podsAre("mine"))
+	s.Delete(t, mine)
+	r.until(t, "none", podsAre())
+	s.Delete(t, other)
+	r.stop()
+}

@@ -1,0 +1,171 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// Before a pod is an endpoint, nobody can know that it will be one. So with entries of hold, what a node's pods send to the outside
+// is let go by address: those that a Pod is known to have which no entry selects. All others wait until they are endpoints.
+
+// holding knows which addresses of this node's pods are let go, and which wait.
+type holding struct {
+	on      bool
+	entries []entry
+	pods    map[cluster.Key]ofPod
+	at      map[netip.Addr]owners
+	// open are endpoints of this node that go as if they were not selected: they wait for nothing more.
+	open sorted.List[Address]
+}
+
+// entry is one of config.Config.Hold, ready to be asked.
+type entry struct{ namespaces, pods labels.Selector }
+
+// ofPod is what a Pod counts for.
+type ofPod struct {
+	addresses []netip.Addr
+	entry     int // the first that selects it; -1: none does
+}
+
+// owners are the Pods that have an address: more than one where the end of the first has not been told yet.
+type owners struct {
+	free  int           // that no entry selects
+	bound []cluster.Key // that one selects, sorted
+}
+
+// letGo says whether an address is let go. One that a selected Pod has too is not.
+func (o owners) letGo() bool { return o.free > 0 && len(o.bound) == 0 }
+
+func entriesOf(c *config.Config) (all []entry) {
+	selector := func(s *metav1.LabelSelector) labels.Selector {
+		if s == nil {
+			return labels.Everything()
+		}
+		parsed, err := metav1.LabelSelectorAsSelector(s)
+		if err != nil { // config.Load has refused it
+			return labels.Everything()
+		}
+		return parsed
+	}
+	for _, h := range c.Hold {
+		all = append(all, entry{selector(h.Namespaces), selector(h.Pods)})
+	}
+	return all
+}
+
+// take counts a Pod in place of what it was, and tells the addresses that this is about.
+func (h *holding) take(r *pass, key cluster.Key, touch func(netip.Addr)) {
+	if was, had := h.pods[key]; had {
+		for _, a := range was.addresses {
+			h.count(a, key, was.entry, -1)
+			touch(a)
+		}
+		delete(h.pods, key)
+	}
+	p, exists := r.Objects.Pods[key]
+	if !exists || p.Node != r.Node || p.HostNetwork || p.Ended || len(p.Addresses) == 0 {
+		return
+	}
+	now := ofPod{fit(p.Addresses), -1}
+	namespace := labels.Set(r.Objects.Namespaces[key.Namespace].Labels)
+	now.entry = slices.IndexFunc(h.entries, func(e entry) bool { return e.namespaces.Matches(namespace) && e.pods.Matches(labels.Set(p.Labels)) })
+	h.pods[key] = now
+	for _, a := range now.addresses {
+		h.count(a, key, now.entry, 1)
+		touch(a)
+	}
+}
+
+func (h *holding) count(a netip.Addr, key cluster.Key, by, n int) {
+	o := h.at[a]
+	i, _ := slices.BinarySearchFunc(o.bound, key, cluster.Key.Compare)
+	switch {
+	case by < 0:
+		o.free += n
+	case n > 0:
+		o.bound = slices.Insert(o.bound, i, key)
+	default:
+		o.bound = slices.Delete(o.bound, i, i+1)
+	}
+	if h.at[a] = o; o.free == 0 && len(o.bound) == 0 {
+		delete(h.at, a)
+	}
+}
+
+// planHold plans whose packets to the outside wait. opened is what differs in the open endpoints.
+func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
+	h, d := &r.holding, &next.DataPlane
+	if len(r.Config.Hold) == 0 || r.Objects.Pods == nil {
+		*h = holding{open: h.open}
+		h.openEndpoints(r, opened)
+		d.Hold, d.Let, next.Waiting = false, sorted.List[Address]{}, sorted.List[Waiting]{}
+		return
+	}
+	whole := r.anew || !h.on
+	if whole {
+		*h = holding{on: true, entries: entriesOf(r.Config), pods: map[cluster.Key]ofPod{}, at: map[netip.Addr]owners{}, open: h.open}
+	}
+	touched := map[netip.Addr]bool{}
+	touch := func(a netip.Addr) { touched[a] = true }
+	for a := range h.openEndpoints(r, opened) {
+		touch(a.Addr)
+	}
+	if whole {
+		for key := range r.Objects.Pods {
+			h.take(r, key, touch)
+		}
+		for a := range h.open.All() {
+			touch(a.Addr)
+		}
+	} else {
+		for key := range r.podsChanged {
+			h.take(r, key, touch)
+		}
+	}
+	var let edit[Address]
+	var waiting edit[Waiting]
+	for a := range touched {
+		o := h.at[a]
+		if _, open := h.open.Get(Address{a}); open || o.letGo() {
+			let.put(Address{a})
+		} else if !whole {
+			let.drop(Address{a})
+		}
+		if len(o.bound) > 0 {
+			pod := o.bound[0]
+			waiting.put(Waiting{a, pod, h.pods[pod].entry})
+		} else if !whole {
+			waiting.drop(Waiting{Addr: a})
+		}
+	}
+	d.Hold = true
+	d.Let, _ = let.to(d.Let, whole)
+	next.Waiting, _ = waiting.to(next.Waiting, whole)
+}
+
+// openEndpoints takes in what differs in the open endpoints.
+func (h *holding) openEndpoints(r *pass, opened *edit[Address]) map[Address]bool {
+	before := h.open
+	switch {
+	case len(r.Config.Hold) == 0:
+		h.open = sorted.List[Address]{}
+	default:
+		h.open, _ = opened.to(h.open, r.whole())
+	}
+	differ := map[Address]bool{}
+	for x, y := range before.Changes(h.open) {
+		if x != nil {
+			differ[*x] = true
+		} else {
+			differ[*y] = true
+		}
+	}
+	return differ
+}
