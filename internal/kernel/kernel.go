@@ -175,7 +175,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		!sorted.OneSlice(n.done.DataPlane.Uplinks, p.DataPlane.Uplinks) {
 		n.stirs.setConcern(concernOf(p)) // what happens from here on to what is made now matters
 	}
-	before := n.done
+	before, former := n.done, n.done
 	if n.look.due || !seen.watching || seen.all != n.seen.all {
 		before = nil
 	}
@@ -229,9 +229,14 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		}
 		try(ApplyRoutes, func() error {
 			if known {
-				return n.route.removeGone(ctx, routes.gone, p.Held)
+				return n.route.removeGone(ctx, routes.gone)
 			}
 			errs := []error{n.route.pruneRoutes(ctx, p.Routes, p.Held...)}
+			if former != nil && len(p.Held) > 0 { // what this daemon has planned itself is not an earlier one's
+				if changes, ok := changesOf(former.Routes, p.Routes); ok {
+					errs = append(errs, n.route.removeGone(ctx, changes.gone))
+				}
+			}
 			if p.Tunnel == nil {
 				errs = append(errs, applyTunnel(ctx, n.links, nil))
 			}

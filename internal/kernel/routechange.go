@@ -133,13 +133,13 @@ func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeC
 	return joined(n.errs)
 }
 
-// removeGone removes what is planned no more, but for what stands in tables that are held.
-func (c *conn) removeGone(ctx context.Context, gone []*plan.Route, held []uint32) error {
+// removeGone removes what is planned no more.
+func (c *conn) removeGone(ctx context.Context, gone []*plan.Route) error {
 	ipv6 := len(routeFamilies()) > 1
 	messages := make([]message, 0, len(gone))
 	keys := make([]routeKey, 0, len(gone))
 	for _, p := range gone {
-		if slices.Contains(held, p.Table) || p.Dst.Addr().Is6() && !ipv6 {
+		if p.Dst.Addr().Is6() && !ipv6 {
 			continue
 		}
 		// Without legs it is the route of ours of this key, whatever became of them.
