@@ -380,6 +380,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 func (a *Agent) unsettled(c *config.Config) (names []string) {
 	if started := a.speakers.Started(); a.last.settling.IsZero() || !started.Equal(a.last.speaker) {
 		a.last.speaker, a.last.settling, a.last.settled = started, time.Now(), map[string]bool{}
+		a.kernel.Forget() // what another speaker learned is an earlier run's
 	}
 	sessions := a.speakers.Sessions()
 	for _, n := range c.Networks {

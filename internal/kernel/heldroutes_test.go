@@ -11,7 +11,7 @@ import (
 )
 
 // TestHeldTables finds routes of an earlier run in a table that is held, and plans others there for a while: those go when they
-// are planned no more, in a pass that knows what differs, and in one that looks at everything.
+// are planned no more, in a pass that knows what differs, and in one that looks at everything. What was planned before the table was held stays.
 func TestHeldTables(t *testing.T) {
 	n, now, _ := watchedNode(t)
 	learned := func(dst ...string) (all []plan.Route) {
@@ -41,5 +41,13 @@ func TestHeldTables(t *testing.T) {
 	*now = now.Add(lookEvery)
 	apply(held, nil, second)
 	apply(held, nil, second)
+	apply(nil, nil)
+
+	// A speaker that has begun anew knows nothing yet of what the one before had learned.
+	apply(nil, learned("192.0.2.100/30"), own)
+	apply(held, nil, own)
+	apply(held, learned("192.0.2.100/30"), own)
+	n.Forget()
+	apply(held, nil, own)
 	apply(nil, nil)
 }

@@ -197,7 +197,11 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	}
 	try(ApplyRoutes, func() error {
 		if known {
-			return n.route.addChanged(ctx, n.links, routes)
+			err := n.route.addChanged(ctx, n.links, routes)
+			if len(p.Held) == 0 || !errors.Is(err, unix.EEXIST) {
+				return err
+			}
+			// An earlier run's may be in the way, which only a look at everything tells from others'.
 		}
 		return n.restore(ctx, p)
 	})
@@ -232,10 +236,8 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 				return n.route.removeGone(ctx, routes.gone)
 			}
 			errs := []error{n.route.pruneRoutes(ctx, p.Routes, p.Held...)}
-			if former != nil && len(p.Held) > 0 { // what this daemon has planned itself is not an earlier one's
-				if changes, ok := changesOf(former.Routes, p.Routes); ok {
-					errs = append(errs, n.route.removeGone(ctx, changes.gone))
-				}
+			if former != nil && len(p.Held) > 0 {
+				errs = append(errs, n.route.removeGone(ctx, ownGone(former, p)))
 			}
 			if p.Tunnel == nil {
 				errs = append(errs, applyTunnel(ctx, n.links, nil))
@@ -253,6 +255,18 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		}
 	}
 	return r, err
+}
+
+// Forget has the next Apply look at everything, and take no route of a table that is held for one of its own.
+func (n *Node) Forget() { n.done = nil }
+
+// ownGone are the routes of tables that were held and still are, which the plan before had and this one has not: not those
+// of an earlier run, for which the tables are held.
+func ownGone(before, p *plan.NodePlan) []*plan.Route {
+	changes, _ := changesOf(before.Routes, p.Routes)
+	return slices.DeleteFunc(changes.gone, func(r *plan.Route) bool {
+		return !slices.Contains(before.Held, r.Table) || !slices.Contains(p.Held, r.Table)
+	})
 }
 
 // reread reads where tables lead after routes of ours changed, of which no event tells. Where it is otherwise than Facts
