@@ -165,7 +165,7 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 			return
 		case <-s.doubts.removal:
 		}
-		for wait := s.cluster.pauses.deletion; ; wait = min(2*wait, retryMost) {
+		for wait := s.cluster.pauses.deletion; ; {
 			if !pause.For(ctx, wait) {
 				signal(s.doubts.removal)
 				return
@@ -183,8 +183,10 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 			case ctx.Err() != nil:
 			case err != nil:
 				s.cluster.complain(about, explain(k.server, s.resource, err))
+				wait = min(2*wait, retryMost)
 			default:
 				s.bury(removed)
+				wait = s.cluster.pauses.deletion // for those that were deleted meanwhile
 			}
 		}
 		s.cluster.complain(about, nil)
