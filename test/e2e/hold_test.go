@@ -67,18 +67,12 @@ func requireCluster(t *testing.T, s *stage.Stage, from string) {
 
 // TestHold holds the pods of a namespace until they are endpoints, and all that no Pod is known to have the address of.
 // Whatever comes between, no packet of theirs leaves with another source or by another network.
-func TestHold(t *testing.T) { hold(t, false) }
-
-// TestHoldByAPI is TestHold with the Pods that an API server has, which each daemon watches by its right to.
-func TestHoldByAPI(t *testing.T) { hold(t, true) }
-
-func hold(t *testing.T, api bool) {
-	t.Helper()
+func TestHold(t *testing.T) {
 	files := oneFile(t)
 	files["namespaces.yaml"] = heldShop
 	files["shop.yaml"] = strings.NewReplacer(podA1of4, "# a1 4\n", podA1of6, "# a1 6\n", podA2of4, "# a2 4\n", podA2of6, "# a2 6\n").Replace(files["shop.yaml"])
 	s := play(t, stage.Options{
-		API: api, Manifests: files, Config: func(c string) string { return c + holdEntry },
+		API: true, Manifests: files, Config: func(c string) string { return c + holdEntry },
 	})
 	ctx := t.Context()
 	others := identities{"b-p1": web, "b-p2": batchB} // endpoints from the beginning
@@ -161,10 +155,6 @@ func hold(t *testing.T, api bool) {
 	// The configuration changes.
 	configure := func(from, to string) {
 		t.Helper()
-		if !api {
-			require.NoError(t, s.EditConfig(func(c string) string { return strings.Replace(c, from, to, 1) }))
-			return
-		}
 		path := strings.TrimSuffix(s.Kubeconfig("a"), ".kubeconfig") + ".yaml"
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
