@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
+// tokenLife is longer than any run of the lab. A cluster renews its tokens, the lab does not; the server's default is an hour.
+const tokenLife = 24 * time.Hour
+
 // ServiceAccountConfig lets somebody be a ServiceAccount that exists: it has a token made for it, and returns a client's
 // configuration, also as a kubeconfig.
 func (a *API) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, []byte, error) {
@@ -22,7 +26,9 @@ func (a *API) ServiceAccountConfig(ctx context.Context, namespace, name string) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client: %w", err)
 	}
-	t, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	t, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenLife / time.Second))},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a token for ServiceAccount %s/%s: %w", namespace, name, err)
 	}
