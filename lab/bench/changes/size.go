@@ -2,12 +2,10 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -18,26 +16,20 @@ import (
 // use is what the daemon and its speaker have used.
 type use struct {
 	at              time.Time
-	agent, speaker  process
+	agent, speaker  figures.Process
 	heap            float64 // bytes in use, of the agent
 	goroutines      float64
 	passes, seconds float64 // of the agent's loop
 }
 
-// process is what the kernel tells of one.
-type process struct {
-	cpu       time.Duration
-	peak, now int // KiB resident
-}
-
 // use asks the daemon too, which makes its report for that.
 func (b *bed) use(ctx context.Context) (u use, err error) {
 	u.at = time.Now()
-	if u.agent, err = readProcess(b.daemon.PID()); err != nil {
+	if u.agent, err = figures.ReadProcess(b.daemon.PID()); err != nil {
 		return u, err
 	}
 	if pid := b.speaker(); pid != 0 {
-		if u.speaker, err = readProcess(pid); err != nil {
+		if u.speaker, err = figures.ReadProcess(pid); err != nil {
 			return u, err
 		}
 	}
@@ -71,54 +63,23 @@ func (b *bed) metrics(ctx context.Context) (map[string]float64, error) {
 	return all, nil
 }
 
-// clockTick is the unit of processor time in /proc: USER_HZ, on every Linux.
-const clockTick = 10 * time.Millisecond
-
-func readProcess(pid int) (p process, err error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return p, err
-	}
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	for _, i := range []int{11, 12} { // utime and stime, proc(5)
-		if n, err := strconv.Atoi(string(fields[i])); err == nil {
-			p.cpu += time.Duration(n) * clockTick
-		}
-	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return p, err
-	}
-	for line := range strings.Lines(string(status)) {
-		key, value, _ := strings.Cut(line, ":")
-		n, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
-		switch key {
-		case "VmHWM":
-			p.peak = n
-		case "VmRSS":
-			p.now = n
-		}
-	}
-	return p, nil
-}
-
 // cost prints what the daemon used between two moments.
 func (*bed) cost(out io.Writer, before, after use, when string) {
-	share := func(from, to process) float64 {
-		return 100 * (to.cpu - from.cpu).Seconds() / after.at.Sub(before.at).Seconds()
+	share := func(from, to figures.Process) float64 {
+		return 100 * (to.CPU - from.CPU).Seconds() / after.at.Sub(before.at).Seconds()
 	}
 	t := figures.NewTable("", "daemon", "its speaker")
 	t.Add("processor, "+when, fmt.Sprintf("%.1f %% of one", share(before.agent, after.agent)), fmt.Sprintf("%.1f %%", share(before.speaker, after.speaker)))
-	t.Add("RSS before", mebi(before.agent.now), mebi(before.speaker.now))
-	t.Add("RSS after", mebi(after.agent.now), mebi(after.speaker.now))
-	t.Add("RSS, most since its start", mebi(after.agent.peak), mebi(after.speaker.peak))
-	t.Add("heap in use after", mebi(int(after.heap/1024)), "")
+	t.Add("RSS before", figures.Mebi(before.agent.Now), figures.Mebi(before.speaker.Now))
+	t.Add("RSS after", figures.Mebi(after.agent.Now), figures.Mebi(after.speaker.Now))
+	t.Add("RSS, most since its start", figures.Mebi(after.agent.Peak), figures.Mebi(after.speaker.Peak))
+	t.Add("heap in use after", figures.Mebi(int(after.heap/1024)), "")
 	t.Add("goroutines before, after", fmt.Sprintf("%g, %g", before.goroutines, after.goroutines), "")
 	if n := after.passes - before.passes; n > 0 {
 		each := func(total time.Duration) string { return figures.Duration(time.Duration(float64(total) / n)) }
 		t.Add("passes", fmt.Sprintf("%g", n), "")
 		t.Add("time of a pass, on average", each(time.Duration((after.seconds-before.seconds)*float64(time.Second))), "")
-		t.Add("processor time for each pass, with all else that the process does", each(after.agent.cpu-before.agent.cpu), each(after.speaker.cpu-before.speaker.cpu))
+		t.Add("processor time for each pass, with all else that the process does", each(after.agent.CPU-before.agent.CPU), each(after.speaker.CPU-before.speaker.CPU))
 	}
 	t.Print(out)
 }
@@ -145,7 +106,7 @@ func (b *bed) coldStarts(ctx context.Context, out io.Writer) error {
 		if s.synced > 0 {
 			synced = figures.Duration(s.synced)
 		}
-		t.Add(strconv.Itoa(i+1), synced, figures.Duration(s.ready), s.announcedAfter(), mebi(u.agent.peak), mebi(u.speaker.peak))
+		t.Add(strconv.Itoa(i+1), synced, figures.Duration(s.ready), s.announcedAfter(), figures.Mebi(u.agent.Peak), figures.Mebi(u.speaker.Peak))
 	}
 	fmt.Fprintf(out, "### Cold starts\n\nTimes are from the start of the process; in force is `/readyz`; the peer is told %d prefixes.\n\n", b.cluster.announcedHere())
 	t.Print(out)
@@ -181,5 +142,3 @@ func wait(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
-
-func mebi(kib int) string { return fmt.Sprintf("%.0f MiB", float64(kib)/1024) }
