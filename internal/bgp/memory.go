@@ -18,6 +18,9 @@ const (
 	memoryMost = 96 << 20
 	// memoryPerRoute is what may be in memory for each route that a peer may send and does: a route takes about 1 KiB.
 	memoryPerRoute = 2 << 10
+	// loud is how many UPDATEs between two looks may have filled memory. Who sends less is not ended for what another has sent,
+	// who was ended a moment ago and of whose UPDATEs some still wait.
+	loud = 100
 )
 
 const tooMuch = "the peer sent more at once than there is memory for"
@@ -72,7 +75,7 @@ func (s *Speakers) relieve(ctx context.Context, live uint64, before map[peerKey]
 			if !st.overLimit {
 				may += memoryPerRoute * uint64(st.received.counted[0]+st.received.counted[1])
 			}
-			if had, ok := before[key]; ok && !st.overLimit && st.updates > had && st.updates-had > most {
+			if had, ok := before[key]; ok && !st.overLimit && st.updates >= had+loud && st.updates-had > most {
 				loudest, most = key, st.updates-had
 			}
 		}
