@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,29 +24,57 @@ type document struct {
 	file   string
 	before int // lines of the file before text
 	text   []byte
-	node   *yaml.Node // for lines only
-	data   []byte     // as JSON, by the rules of kubectl
+	data   []byte // as JSON, by the rules of kubectl
+
+	tree  *tree // of the text
+	items []int // the way in it to this object: which item, of which item of it, ...
 
 	kind, object string
 }
 
-// documents splits a file at its document markers before anything is parsed, so that a broken one hides no other.
+// tree is a text with its lines. It takes as long as the rest of reading, so it is made once somebody asks for lines.
+type tree struct {
+	text []byte
+	root *yaml.Node
+}
+
+// of finds an item of an item of ...; as far as there are any.
+func (t *tree) of(items []int) *yaml.Node {
+	if t.root == nil {
+		var all yaml.Node
+		if err := yaml.Unmarshal(t.text, &all); err != nil || len(all.Content) == 0 {
+			return nil
+		}
+		t.root = all.Content[0]
+	}
+	n := t.root
+	for _, i := range items {
+		if list := child(n, "items"); list != nil && i < len(list.Content) {
+			n = list.Content[i]
+		}
+	}
+	return n
+}
+
+// documents splits a file at its document markers before anything is parsed, so that a broken one hides no other. It blanks the markers.
 func documents(data []byte, isJSON bool) []*document {
 	if isJSON {
 		return []*document{{text: data}}
 	}
 	var docs []*document
 	current := &document{}
-	line := 0
+	line, at, from := 0, 0, 0
 	for text := range bytes.Lines(data) {
 		line++
 		if rest, marker := bytes.CutPrefix(text, []byte("---")); marker && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
+			copy(text, "   ")
+			current.text = data[from:at]
 			docs = append(docs, current)
-			current = &document{before: line - 1}
-			text = append([]byte("   "), rest...)
+			current, from = &document{before: line - 1}, at
 		}
-		current.text = append(current.text, text...)
+		at += len(text)
 	}
+	current.text = data[from:]
 	return append(docs, current)
 }
 
@@ -64,19 +93,11 @@ func (e *fault) problem(kind, object string) cluster.Problem {
 
 // parse reads the text as YAML, which JSON is too.
 func (d *document) parse() *fault {
-	var node yaml.Node
-	if err := yaml.Unmarshal(d.text, &node); err != nil {
-		return d.syntax(err)
-	}
-	if len(node.Content) == 0 {
-		return nil // blank
-	}
-	d.node = node.Content[0]
 	data, err := kyaml.YAMLToJSONStrict(d.text)
 	if err != nil {
 		return d.syntax(err)
 	}
-	d.data = data
+	d.data, d.tree = data, &tree{text: d.text}
 	return nil
 }
 
@@ -93,11 +114,7 @@ func (d *document) syntax(err error) *fault {
 
 // item is entry i of a list.
 func (d *document) item(i int, data []byte) *document {
-	item := &document{file: d.file, before: d.before, data: data, node: d.node}
-	if items := child(d.node, "items"); items != nil && i < len(items.Content) {
-		item.node = items.Content[i]
-	}
-	return item
+	return &document{file: d.file, before: d.before, data: data, tree: d.tree, items: append(slices.Clip(d.items), i)}
 }
 
 // decode fills object, leaving out fields that it does not have.
@@ -162,12 +179,24 @@ func (d *document) unknownFields(object any) []string {
 	return fields
 }
 
+// line is that of the text which the object begins at.
+func (d *document) line() int {
+	if len(d.items) > 0 {
+		return d.find("").Line
+	}
+	line := 0
+	for text := range bytes.Lines(d.text) {
+		line++
+		if text = bytes.TrimSpace(text); len(text) > 0 && text[0] != '#' && text[0] != '%' && !bytes.HasPrefix(text, []byte("---")) {
+			return line
+		}
+	}
+	return 1
+}
+
 // where is file:line of the field, or of what is there of its path.
 func (d *document) where(field string) string {
 	line := 1
-	if d.node != nil {
-		line = d.node.Line
-	}
 	if n := d.find(field); n != nil {
 		line = n.Line
 	}
@@ -177,7 +206,10 @@ func (d *document) where(field string) string {
 // find follows a path such as status.addresses[0].address as far as it goes. The steps of a list may be missing, as
 // in the decoder's messages: the list is found then.
 func (d *document) find(path string) *yaml.Node {
-	n := d.node
+	if d.tree == nil {
+		return nil // not YAML
+	}
+	n := d.tree.of(d.items)
 	for step := range strings.SplitSeq(path, ".") {
 		name, index, indexed := strings.Cut(strings.TrimSuffix(step, "]"), "[")
 		next := child(n, name)

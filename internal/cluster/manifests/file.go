@@ -7,6 +7,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -16,18 +17,24 @@ import (
 // maxSize is the most that one file may hold: 50,000 endpoints are less.
 const maxSize = 32 << 20
 
-// unsure is how long after a change a file may change again without a sign of it: file systems count time in steps, of up to 2 s.
-const unsure = 2 * time.Second
+// unsure is how long after a change at that time a file may change again without a sign of it. File systems count time in steps: in ticks of the
+// kernel, of 10 ms at most, where they tell more than milliseconds; else in steps of up to 2 s.
+func unsure(changed syscall.Timespec) time.Duration {
+	if changed.Nsec%int64(time.Millisecond) != 0 {
+		return 50 * time.Millisecond
+	}
+	return 2 * time.Second
+}
 
 // file is what was read of a file.
 type file struct {
-	name  string
+	path  string
 	state state
 	sum   uint64 // of the text
 	parts []part
 }
 
-// part is a document of a file: what it holds depends on its text and its place only.
+// part is a document of a file. What it holds depends on its text; what is said of it, on its place too.
 type part struct {
 	before  int // lines of the file
 	sum     uint64
@@ -55,17 +62,16 @@ func readFile(path string, former *file) *file {
 		text, err = os.ReadFile(path)
 	}
 	if err != nil {
-		name := filepath.Base(path)
-		return &file{name: name, parts: []part{{entries: []*entry{{problems: []cluster.Problem{{
-			Kind: "Manifest", Object: name, Reason: cluster.ReasonInvalidFile, Message: reason(err), Where: path,
+		return &file{path: path, parts: []part{{entries: []*entry{{problems: []cluster.Problem{{
+			Kind: "Manifest", Object: filepath.Base(path), Reason: cluster.ReasonInvalidFile, Message: reason(err), Where: path,
 		}}}}}}}
 	}
-	f := &file{name: filepath.Base(path), state: now, sum: maphash.Bytes(seed, text)}
+	f := &file{path: path, state: now, sum: maphash.Bytes(seed, text)}
 	if former != nil && former.read() && former.sum == f.sum {
 		former.state = now
 		return former
 	}
-	f.parse(text, path, former)
+	f.parse(text, former)
 	return f
 }
 
@@ -83,31 +89,32 @@ func stateOf(path string) (state, error) {
 	case info.Size() > maxSize:
 		return state{}, fmt.Errorf("larger than %d MiB", maxSize>>20)
 	}
-	s := state{size: info.Size(), sure: began.Sub(info.ModTime()) > unsure}
+	s := state{size: info.Size()}
 	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
 		s.device, s.inode, s.modified, s.changed = sys.Dev, sys.Ino, sys.Mtim, sys.Ctim
-		s.sure = s.sure && began.Sub(time.Unix(sys.Ctim.Unix())) > unsure
+		s.sure = true
+		for _, t := range []syscall.Timespec{sys.Mtim, sys.Ctim} {
+			s.sure = s.sure && began.Sub(time.Unix(t.Unix())) > unsure(t)
+		}
 	}
 	return s, nil
 }
 
-// parse reads the documents that the former file does not have at the same place.
-func (f *file) parse(text []byte, path string, former *file) {
-	type place struct {
-		before int
-		sum    uint64
-	}
-	known := map[place]part{}
+// parse reads the documents that the former file does not have.
+func (f *file) parse(text []byte, former *file) {
+	known := map[uint64][]part{}
 	if former != nil && former.read() {
 		for _, p := range former.parts {
-			known[place{p.before, p.sum}] = p
+			known[p.sum] = append(known[p.sum], p)
 		}
 	}
-	for _, d := range documents(text, filepath.Ext(path) == ".json") {
-		d.file = path
+	for _, d := range documents(text, filepath.Ext(f.path) == ".json") {
+		d.file = f.path
 		p := part{before: d.before, sum: maphash.Bytes(seed, d.text)}
-		if same, ok := known[place{p.before, p.sum}]; ok {
-			p.entries = same.entries
+		same := known[p.sum]
+		if i := slices.IndexFunc(same, p.may); i >= 0 {
+			p.entries = same[i].entries
+			known[p.sum] = slices.Delete(same, i, i+1)
 		} else {
 			p.entries = read(d)
 		}
@@ -115,6 +122,11 @@ func (f *file) parse(text []byte, path string, former *file) {
 			f.parts = append(f.parts, p)
 		}
 	}
+}
+
+// may says whether a part of the same text holds what this one does.
+func (p part) may(be part) bool {
+	return p.before == be.before || !slices.ContainsFunc(be.entries, (*entry).placed)
 }
 
 // entries goes through them in order.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -95,7 +96,7 @@ func (f *Folder) lacking(news map[string]*file) bool {
 		}
 		for e := range former.entries() {
 			stays := func(o *entry) bool {
-				_, concerned := news[o.file.name]
+				_, concerned := news[filepath.Base(o.file.path)]
 				return !concerned
 			}
 			if e.name != nameless && !there[e.name] && !slices.ContainsFunc(f.names[e.name], stays) {
@@ -180,6 +181,8 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 		wrong = wrong || len(all) > 1
 		if before != now {
 			d.add(before, now)
+		} else if now != nil {
+			d.keep(now)
 		}
 	}
 	d.finish()
@@ -190,7 +193,7 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 func (f *Folder) wrong(is *file) bool {
 	if is != nil {
 		for e := range is.entries() {
-			if len(e.problems) > 0 || len(e.inForce) > 0 || e.name != nameless && len(f.names[e.name]) > 1 {
+			if e.placed() || e.name != nameless && len(f.names[e.name]) > 1 {
 				return true
 			}
 		}
@@ -217,27 +220,29 @@ func (f *Folder) forget(old *file, counted map[name]*entry) {
 
 func (f *Folder) add(now *file, counted map[name]*entry) {
 	at := 0
-	for e := range now.entries() {
-		e.file, e.at = now, at
-		if at++; e.name == nameless {
-			continue
-		}
-		all := f.names[e.name]
-		if _, noted := counted[e.name]; !noted {
-			counted[e.name] = nil
-			if len(all) > 0 {
-				counted[e.name] = all[0]
+	for _, p := range now.parts {
+		for _, e := range p.entries {
+			e.file, e.before, e.at = now, p.before, at
+			if at++; e.name == nameless {
+				continue
 			}
+			all := f.names[e.name]
+			if _, noted := counted[e.name]; !noted {
+				counted[e.name] = nil
+				if len(all) > 0 {
+					counted[e.name] = all[0]
+				}
+			}
+			i, _ := slices.BinarySearchFunc(all, e, compare)
+			f.names[e.name] = slices.Insert(all, i, e)
 		}
-		i, _ := slices.BinarySearchFunc(all, e, compare)
-		f.names[e.name] = slices.Insert(all, i, e)
 	}
 }
 
 // compare orders entries by file and line.
 func compare(a, b *entry) int {
 	if a.file != b.file {
-		return strings.Compare(a.file.name, b.file.name)
+		return strings.Compare(a.file.path, b.file.path)
 	}
 	return a.at - b.at
 }
@@ -296,7 +301,14 @@ func (d *differences) add(before, now *entry) {
 		set(d, &o.Pods, v.key, v.is, has != nil)
 		d.changed.AddPod(v.key)
 	case serviceCIDR:
-		d.cidrs, d.changed.All = true, true
+		d.cidrs = true
+	}
+}
+
+// keep has an entry count as before, though others may be before it now that were behind it.
+func (d *differences) keep(e *entry) {
+	if v, is := e.value.(endpoints); is {
+		d.services[v.service] = true
 	}
 }
 
@@ -320,11 +332,14 @@ func (d *differences) finish() {
 		}
 	}
 	if d.cidrs {
-		o.ServiceCIDRs = nil
+		var all []netip.Prefix
 		for e := range f.entries() {
 			if v, is := e.value.(serviceCIDR); is && e.by == e {
-				o.ServiceCIDRs = append(o.ServiceCIDRs, v.cidrs...)
+				all = append(all, v.cidrs...)
 			}
+		}
+		if slices.SortFunc(all, netip.Prefix.Compare); !slices.Equal(all, o.ServiceCIDRs) {
+			o.ServiceCIDRs, d.changed.All = all, true
 		}
 	}
 }
@@ -364,8 +379,8 @@ func (f *Folder) found() (problems []cluster.Problem) {
 			problems = append(problems, e.inForce...)
 		default:
 			problems = append(problems, cluster.Problem{
-				Kind: e.name.kind, Object: e.name.object, Reason: cluster.ReasonDuplicate, Where: e.where,
-				Message: "is given twice: the first counts, at " + e.by.where,
+				Kind: e.name.kind, Object: e.name.object, Reason: cluster.ReasonDuplicate, Where: e.where(),
+				Message: "is given twice: the first counts, at " + e.by.where(),
 			})
 		}
 	}

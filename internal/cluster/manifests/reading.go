@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -19,14 +20,21 @@ import (
 type entry struct {
 	problems []cluster.Problem // told in any case; before what follows
 	name     name              // zero: there are problems only
-	where    string
+	line     int               // of its document
 	value    any               // what it is worth if it counts
 	inForce  []cluster.Problem // told if it counts
 
-	file *file
-	at   int    // which entry of the file
-	by   *entry // of all entries of that name, the one that counts
+	file   *file
+	before int    // lines of the file before its document
+	at     int    // which entry of the file
+	by     *entry // of all entries of that name, the one that counts
 }
+
+// where is file and line.
+func (e *entry) where() string { return fmt.Sprintf("%s:%d", e.file.path, e.before+e.line) }
+
+// placed says whether what is told of it names lines.
+func (e *entry) placed() bool { return len(e.problems) > 0 || len(e.inForce) > 0 }
 
 // name is a kind and the name of an object.
 type name struct{ kind, object string }
@@ -158,7 +166,7 @@ func located(d *document, p cluster.Problem) cluster.Problem {
 
 // claim adds what the document is worth if it is the first of its name, and what is wrong with it then.
 func (r *reading) claim(d *document, value any, problems ...cluster.Problem) {
-	e := &entry{problems: r.problems, name: name{d.kind, d.object}, where: d.where(""), value: value}
+	e := &entry{problems: r.problems, name: name{d.kind, d.object}, line: d.line(), value: value}
 	for _, p := range problems {
 		e.inForce = append(e.inForce, located(d, p))
 	}
