@@ -72,6 +72,9 @@ func (s *failovers) run(t *testing.T, away bool) {
 	}
 	awaitAll(t, s.Stage, all)
 	awaitWatched(t, s.Stage, host, watchers...)
+	for router := range s.watches {
+		awaitRoutersBFD(t, s.Stage, router, inRedOf(host)[0])
+	}
 	s.Witness.Reset()
 	var questions []lab.Question
 	for _, pod := range pods {
@@ -173,6 +176,21 @@ func awaitWatched(t *testing.T, s *stage.Stage, node string, watchers ...string)
 			return err
 		}))
 	}
+}
+
+// awaitRoutersBFD waits until a router's session of BFD with a node is up, which takes seconds more than that of BGP.
+func awaitRoutersBFD(t *testing.T, s *stage.Stage, router, peer string) {
+	t.Helper()
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+		var all []frrPeer
+		if err := s.Node(router).VTYJSON(&all, "bfdd", "show bfd peers json"); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(all, func(p frrPeer) bool { return p.Peer == netip.MustParseAddr(peer) && p.Status == "up" }) {
+			return fmt.Errorf("%s has no session of BFD with %s: %+v", router, peer, all)
+		}
+		return nil
+	}))
 }
 
 // percentiles sums durations up.
