@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -129,7 +128,7 @@ func check(configFile, folder string) (found []error, summary string) {
 	objects, problems := manifests.Read(folder)
 	if conf != nil {
 		problems = append(problems, planProblems(conf, objects)...)
-		summary += fmt.Sprintf(", %d nodes, %d EgressServices", len(objects.Nodes), len(objects.EgressServices))
+		summary += fmt.Sprintf(", %d nodes, %d EgressServices", objects.Nodes.Len(), objects.EgressServices.Len())
 	}
 	for _, p := range cluster.SortProblems(problems) {
 		found = append(found, p)
@@ -141,7 +140,7 @@ func check(configFile, folder string) (found []error, summary string) {
 func planProblems(conf *config.Config, objects cluster.Objects) []cluster.Problem {
 	var problems []cluster.Problem
 	hosts := election.Elect(objects, nil)
-	for _, node := range slices.Sorted(maps.Keys(objects.Nodes)) {
+	for _, node := range slices.Sorted(objects.Nodes.Keys()) {
 		_, found := plan.Build(plan.Snapshot{
 			Node:    node,
 			Config:  conf,

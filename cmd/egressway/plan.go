@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -53,7 +52,7 @@ Exit codes: 0 the plan is printed, also where it tells of problems; 1 an error i
 	_ = c.MarkFlagDirname("manifests")
 	_ = c.RegisterFlagCompletionFunc("node", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		objects, _ := manifests.Read(o.manifests)
-		return slices.Sorted(maps.Keys(objects.Nodes)), cobra.ShellCompDirectiveNoFileComp
+		return slices.Sorted(objects.Nodes.Keys()), cobra.ShellCompDirectiveNoFileComp
 	})
 	return c
 }
@@ -80,8 +79,8 @@ func (o planOptions) run(out io.Writer) error {
 	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Reason == cluster.ReasonNoFolder }); i >= 0 {
 		return problems[i]
 	}
-	if _, known := objects.Nodes[o.node]; !known {
-		names := slices.Sorted(maps.Keys(objects.Nodes))
+	if _, known := objects.Nodes.Get(o.node); !known {
+		names := slices.Sorted(objects.Nodes.Keys())
 		return fmt.Errorf("--node %q: no such node in %s; there are: %s", o.node, o.manifests, strings.Join(names, ", "))
 	}
 	facts := plan.Assume(conf, objects, o.node)

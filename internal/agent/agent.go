@@ -281,7 +281,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		return nil
 	}
 	if a.last.plan == nil {
-		a.log.Info("objects known", "egressservices", len(objects.EgressServices), "nodes", len(objects.Nodes), "after", time.Since(a.started).Round(time.Millisecond))
+		a.log.Info("objects known", "egressservices", objects.EgressServices.Len(), "nodes", objects.Nodes.Len(), "after", time.Since(a.started).Round(time.Millisecond))
 		spareMemory()
 	}
 	planned, local, err := a.plan(ctx, c, objects)

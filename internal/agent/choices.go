@@ -87,7 +87,7 @@ func (a *Agent) resumed(objects cluster.Objects) (func(cluster.Key) bool, error)
 		return nil, err
 	}
 	return func(key cluster.Key) bool {
-		return slices.ContainsFunc(objects.Services[key].Ingress, func(in cluster.Ingress) bool {
+		return slices.ContainsFunc(objects.Services.At(key).Ingress, func(in cluster.Ingress) bool {
 			addr, err := netip.ParseAddr(in.IP)
 			return err == nil && addrs[addr]
 		})

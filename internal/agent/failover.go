@@ -231,8 +231,8 @@ func peers(c *config.Config, objects cluster.Objects, watched []string) (all []b
 	if !c.Failover.BFD.Enabled {
 		return nil
 	}
-	own := objects.Nodes[c.Node]
-	for name, n := range objects.Nodes {
+	own := objects.Nodes.At(c.Node)
+	for name, n := range objects.Nodes.All() {
 		if name == c.Node {
 			continue
 		}

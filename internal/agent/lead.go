@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -61,7 +60,7 @@ func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.R
 		if !known {
 			// A leader that begins does not know which standby was the host before: each is given the time that flows have. What stands
 			// in the status does so in this version of the object at the latest: who has applied it need not report anew.
-			d.former, d.began, d.version = told[key].Status.Standby, time.Now(), told[key].Version
+			d.former, d.began, d.version = told.At(key).Status.Standby, time.Now(), told.At(key).Version
 		}
 		if time.Since(d.began) < keep {
 			view.Former = d.former
@@ -75,9 +74,9 @@ func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.R
 			view.Since = d.version
 		}
 		next := election.Next(objects, reports, view)
-		want[key] = kube.Wanted{Status: next, Events: events(told[key].Status, next, choice)}
-		l.decide(key, told[key], next)
-		l.waiting = l.waiting || next.Host != choice.Host || next.Standby != choice.Standby || !tells(told[key].Status, next, view.Pruned)
+		want[key] = kube.Wanted{Status: next, Events: events(told.At(key).Status, next, choice)}
+		l.decide(key, told.At(key), next)
+		l.waiting = l.waiting || next.Host != choice.Host || next.Standby != choice.Standby || !tells(told.At(key).Status, next, view.Pruned)
 	}
 	return want
 }
@@ -117,7 +116,7 @@ func messageOf(s cluster.Status, kind string) string {
 }
 
 func allReport(objects cluster.Objects, reports map[string]cluster.Report) bool {
-	for name, n := range objects.Nodes {
+	for name, n := range objects.Nodes.All() {
 		if _, reports := reports[name]; n.Ready && !reports {
 			return false
 		}
@@ -127,10 +126,10 @@ func allReport(objects cluster.Objects, reports map[string]cluster.Report) bool 
 
 // remembered puts what was decided over what the objects' status says: an API server that lags behind, or somebody else
 // who writes to a status, decides nothing.
-func (l *leadership) remembered(objects cluster.Objects) map[cluster.Key]cluster.EgressService {
-	all := maps.Clone(objects.EgressServices)
+func (l *leadership) remembered(objects cluster.Objects) cluster.Map[cluster.Key, cluster.EgressService] {
+	all := objects.EgressServices.Draft()
 	for key, d := range l.decided {
-		e, exists := all[key]
+		e, exists := all.Get(key)
 		if !exists || e.UID != d.uid {
 			delete(l.decided, key)
 			continue
@@ -142,11 +141,13 @@ func (l *leadership) remembered(objects cluster.Objects) map[cluster.Key]cluster
 			d.version = e.Version
 		}
 		l.decided[key] = d
-		d.status.Conditions = e.Status.Conditions
-		e.Status = d.status
-		all[key] = e
+		if told := e.Status; told.Host != d.status.Host || told.Standby != d.status.Standby || told.Term != d.status.Term {
+			e.Status = d.status
+			e.Status.Conditions = told.Conditions
+			all.Set(key, e)
+		}
 	}
-	return all
+	return all.Map()
 }
 
 func (l *leadership) decide(key cluster.Key, e cluster.EgressService, next cluster.Status) {

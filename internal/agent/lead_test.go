@@ -60,7 +60,7 @@ func TestPatienceBeginsWithTheMove(t *testing.T) {
 // What is in force stays so when another daemon begins to lead: else each status would be written twice, at every restart of a leader.
 func TestLeaderBegins(t *testing.T) {
 	object := cluster.EgressService{UID: "1", Version: 7, Status: as("a", "b")}
-	m := matter{config: &config.Config{}, objects: cluster.Objects{EgressServices: map[cluster.Key]cluster.EgressService{web: object}}}
+	m := matter{config: &config.Config{}, objects: cluster.Objects{EgressServices: cluster.MapOf(map[cluster.Key]cluster.EgressService{web: object})}}
 	m.standing = m.objects
 	choices := map[cluster.Key]election.Choice{web: {Host: "a", Standby: "b", Serves: []string{"a", "b"}}}
 	for applied, want := range map[uint64]metav1.ConditionStatus{6: metav1.ConditionFalse, 7: metav1.ConditionTrue, 8: metav1.ConditionTrue} {

@@ -140,8 +140,8 @@ func (l *leader) differs(m matter, reports map[string]cluster.Report) bool {
 		return true
 	}
 	for key := range m.changed.Keys {
-		was, had := l.last.objects.EgressServices[key]
-		if now, exists := m.objects.EgressServices[key]; had != exists || !reflect.DeepEqual(was, now) {
+		was, had := l.last.objects.EgressServices.Get(key)
+		if now, exists := m.objects.EgressServices.Get(key); had != exists || !reflect.DeepEqual(was, now) {
 			return true
 		}
 	}

@@ -61,12 +61,12 @@ func (f *inForce) take(objects cluster.Objects, node string) uint64 {
 		concerned = concerned || e.Version > f.version && slices.Contains(election.Concerned(objects, key, e.Status), node)
 	}
 	if f.pending.All {
-		for key, e := range objects.EgressServices {
+		for key, e := range objects.EgressServices.All() {
 			look(key, e)
 		}
 	} else {
 		for key := range f.pending.Keys {
-			look(key, objects.EgressServices[key]) // one that is gone has version 0
+			look(key, objects.EgressServices.At(key)) // one that is gone has version 0
 		}
 	}
 	f.pending = cluster.Changed{}

@@ -38,14 +38,15 @@ func (k Key) Compare(o Key) int {
 
 // Objects is everything a source knows. It is not changed after it was handed out.
 type Objects struct {
-	EgressServices map[Key]EgressService
-	Services       map[Key]Service
-	Endpoints      map[Key][]Endpoint // of the Service of that key, all its EndpointSlices together
-	Nodes          map[string]Node
-	Namespaces     map[string]Namespace
+	EgressServices Map[Key, EgressService]
+	Services       Map[Key, Service]
+	Endpoints      Map[Key, []Endpoint] // of the Service of that key, all its EndpointSlices together
+	Nodes          Map[string, Node]
+	Namespaces     Map[string, Namespace]
 	ServiceCIDRs   []netip.Prefix
-	// Pods are those that a source follows, of this node at least; nil: none is followed, or they are not known yet.
-	Pods map[Key]Pod
+	// Pods are those that a source follows, of this node at least.
+	Pods      Map[Key, Pod]
+	PodsKnown bool // false: none is followed, or they are not known yet
 }
 
 // EgressService is the part of the custom resource that is read.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -28,7 +27,7 @@ import (
 // A standby lacks nothing that the host has, and is neither dead nor draining.
 func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[cluster.Key]Choice {
 	e := newElector(objects, reports)
-	choices := make(map[cluster.Key]Choice, len(objects.EgressServices))
+	choices := make(map[cluster.Key]Choice, objects.EgressServices.Len())
 	var contenders []*contender
 	for _, key := range byAge(objects.EgressServices) {
 		c, all, problem := e.contender(key)
@@ -57,17 +56,17 @@ func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[clust
 		}
 	}
 	for key, c := range choices {
-		c.Term = objects.EgressServices[key].Status.Term
+		c.Term = objects.EgressServices.At(key).Status.Term
 		choices[key] = c
 	}
 	return choices
 }
 
 // byAge orders the objects as they win over one another: the older first, then by key.
-func byAge(objects map[cluster.Key]cluster.EgressService) []cluster.Key {
-	keys := slices.Collect(maps.Keys(objects))
+func byAge(objects cluster.Map[cluster.Key, cluster.EgressService]) []cluster.Key {
+	keys := slices.Collect(objects.Keys())
 	slices.SortFunc(keys, func(a, b cluster.Key) int {
-		return cmp.Or(objects[a].Created.Compare(objects[b].Created), a.Compare(b))
+		return cmp.Or(objects.At(a).Created.Compare(objects.At(b).Created), a.Compare(b))
 	})
 	return keys
 }
@@ -101,7 +100,7 @@ func newElector(objects cluster.Objects, reports map[string]cluster.Report) *ele
 		objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{}, lacks: map[demand][]lack{},
 	}
 	e.dead, e.seen = judge(reports)
-	for name, n := range objects.Nodes {
+	for name, n := range objects.Nodes.All() {
 		for _, a := range n.Addresses {
 			e.nodeAddrs[a] = true
 		}
@@ -132,7 +131,7 @@ func (e *elector) selected(selector labels.Selector) []int {
 		return e.everyNode
 	}
 	return e.remembered(match{selector: selector.String()}, e.everyNode, func(name string) bool {
-		return selector.Matches(labels.Set(e.objects.Nodes[name].Labels))
+		return selector.Matches(labels.Set(e.objects.Nodes.At(name).Labels))
 	})
 }
 
@@ -172,11 +171,11 @@ type contender struct {
 
 // contender judges one EgressService by itself; all says that every node is its host.
 func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *cluster.Problem) {
-	spec := e.objects.EgressServices[key]
+	spec := e.objects.EgressServices.At(key)
 	refuse := func(field, value string, reason cluster.Reason, format string, args ...any) (*contender, bool, *cluster.Problem) {
 		return nil, false, noHost(key, field, value, reason, format, args...)
 	}
-	service, exists := e.objects.Services[key]
+	service, exists := e.objects.Services.Get(key)
 	switch {
 	case !exists:
 		return refuse("", "", cluster.ReasonServiceNotFound, "no Service of this namespace and name")
@@ -214,7 +213,7 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 		return refuse("", "", cluster.ReasonNoIngressIP, "its Service has no usable ingress IP yet: something must assign one, such as MetalLB")
 	}
 	var found bool
-	if c.need, found = e.need(e.objects.Endpoints[key], c.ingress); !found {
+	if c.need, found = e.need(e.objects.Endpoints.At(key), c.ingress); !found {
 		return refuse("", "", cluster.ReasonNoEndpoints, "its Service has no endpoint with an address of its own")
 	}
 	matching := e.selected(selector)
@@ -222,7 +221,7 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 	c.candidates = fit
 	if service.LocalTraffic {
 		holds := map[string]bool{}
-		for _, p := range e.objects.Endpoints[key] {
+		for _, p := range e.objects.Endpoints.At(key) {
 			holds[p.Node] = true
 		}
 		c.candidates = nil

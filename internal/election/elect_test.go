@@ -2,9 +2,9 @@ package election
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,25 +21,20 @@ func key(name string) cluster.Key { return cluster.Key{Namespace: "shop", Name: 
 
 // objects makes nodes n0, n1, … labelled zone: even or odd, and services that have an endpoint on n0.
 func objects(nodes int, services ...string) cluster.Objects {
-	o := cluster.Objects{
-		EgressServices: map[cluster.Key]cluster.EgressService{},
-		Services:       map[cluster.Key]cluster.Service{},
-		Endpoints:      map[cluster.Key][]cluster.Endpoint{},
-		Nodes:          map[string]cluster.Node{},
-	}
+	o := cluster.Objects{}
 	for i := range nodes {
 		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
 		zone := []string{"even", "odd"}[i%2]
-		o.Nodes[fmt.Sprintf("n%d", i)] = cluster.Node{
+		o.Nodes = o.Nodes.With(fmt.Sprintf("n%d", i), cluster.Node{
 			Ready: true, Labels: map[string]string{"zone": zone}, Addresses: []netip.Addr{a}, Internal: []netip.Addr{a},
-		}
+		})
 	}
 	for i, name := range services {
-		o.EgressServices[key(name)] = cluster.EgressService{SourceIPBy: cluster.SourceIPByLoadBalancer}
-		o.Services[key(name)] = cluster.Service{
+		o.EgressServices = o.EgressServices.With(key(name), cluster.EgressService{SourceIPBy: cluster.SourceIPByLoadBalancer})
+		o.Services = o.Services.With(key(name), cluster.Service{
 			LoadBalancer: true, Ingress: []cluster.Ingress{{IP: fmt.Sprintf("203.0.%d.%d", 113+i>>8, i&255)}},
-		}
-		o.Endpoints[key(name)] = []cluster.Endpoint{{Address: fmt.Sprintf("10.244.%d.%d", i>>8, i&255), Node: "n0"}}
+		})
+		o.Endpoints = o.Endpoints.With(key(name), []cluster.Endpoint{{Address: fmt.Sprintf("10.244.%d.%d", i>>8, i&255), Node: "n0"}})
 	}
 	return o
 }
@@ -61,10 +56,10 @@ func hosts(choices map[cluster.Key]Choice) map[string]int {
 }
 
 // change edits the parts of service name.
-func change(o cluster.Objects, name string, edit func(*cluster.EgressService, *cluster.Service)) {
-	e, s := o.EgressServices[key(name)], o.Services[key(name)]
+func change(o *cluster.Objects, name string, edit func(*cluster.EgressService, *cluster.Service)) {
+	e, s := o.EgressServices.At(key(name)), o.Services.At(key(name))
 	edit(&e, &s)
-	o.EgressServices[key(name)], o.Services[key(name)] = e, s
+	o.EgressServices, o.Services = o.EgressServices.With(key(name), e), o.Services.With(key(name), s)
 }
 
 func TestWhyNoHost(t *testing.T) {
@@ -72,62 +67,66 @@ func TestWhyNoHost(t *testing.T) {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"zone": v}}
 	}
 	tests := map[string]struct {
-		edit func(cluster.Objects)
+		edit func(*cluster.Objects)
 		want cluster.Reason
 	}{
-		"no Service": {func(o cluster.Objects) { delete(o.Services, key("a")) }, cluster.ReasonServiceNotFound},
-		"no Service, Network": {func(o cluster.Objects) {
-			delete(o.Services, key("a"))
+		"no Service": {func(o *cluster.Objects) { o.Services = o.Services.Without(key("a")) }, cluster.ReasonServiceNotFound},
+		"no Service, Network": {func(o *cluster.Objects) {
+			o.Services = o.Services.Without(key("a"))
 			change(o, "b", func(*cluster.EgressService, *cluster.Service) {})
-			o.EgressServices[key("a")] = cluster.EgressService{SourceIPBy: cluster.SourceIPByNetwork}
+			o.EgressServices = o.EgressServices.With(key("a"), cluster.EgressService{SourceIPBy: cluster.SourceIPByNetwork})
 		}, cluster.ReasonServiceNotFound},
-		"ClusterIP": {func(o cluster.Objects) {
+		"ClusterIP": {func(o *cluster.Objects) {
 			change(o, "a", func(_ *cluster.EgressService, s *cluster.Service) { s.LoadBalancer = false })
 		}, cluster.ReasonNotLoadBalancer},
-		"no ingress": {func(o cluster.Objects) {
+		"no ingress": {func(o *cluster.Objects) {
 			change(o, "a", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = nil })
 		}, cluster.ReasonNoIngressIP},
-		"hostname ingress": {func(o cluster.Objects) {
+		"hostname ingress": {func(o *cluster.Objects) {
 			change(o, "a", func(_ *cluster.EgressService, s *cluster.Service) {
 				s.Ingress = []cluster.Ingress{{Hostname: "lb.example.com"}}
 			})
 		}, cluster.ReasonHostnameIngress},
-		"loopback ingress": {func(o cluster.Objects) {
+		"loopback ingress": {func(o *cluster.Objects) {
 			change(o, "a", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = []cluster.Ingress{{IP: "127.0.0.1"}} })
 		}, cluster.ReasonNoIngressIP},
-		"node's address as ingress": {func(o cluster.Objects) {
+		"node's address as ingress": {func(o *cluster.Objects) {
 			change(o, "a", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = []cluster.Ingress{{IP: "10.0.0.1"}} })
 		}, cluster.ReasonNoIngressIP},
-		"no endpoints":      {func(o cluster.Objects) { delete(o.Endpoints, key("a")) }, cluster.ReasonNoEndpoints},
-		"hostNetwork only":  {func(o cluster.Objects) { o.Endpoints[key("a")] = []cluster.Endpoint{{Address: "10.0.0.0", Node: "n0"}} }, cluster.ReasonNoEndpoints},
-		"unusable endpoint": {func(o cluster.Objects) { o.Endpoints[key("a")] = []cluster.Endpoint{{Address: "::1", Node: "n0"}} }, cluster.ReasonNoEndpoints},
-		"no node matches": {func(o cluster.Objects) {
+		"no endpoints": {func(o *cluster.Objects) { o.Endpoints = o.Endpoints.Without(key("a")) }, cluster.ReasonNoEndpoints},
+		"hostNetwork only": {func(o *cluster.Objects) {
+			o.Endpoints = o.Endpoints.With(key("a"), []cluster.Endpoint{{Address: "10.0.0.0", Node: "n0"}})
+		}, cluster.ReasonNoEndpoints},
+		"unusable endpoint": {func(o *cluster.Objects) {
+			o.Endpoints = o.Endpoints.With(key("a"), []cluster.Endpoint{{Address: "::1", Node: "n0"}})
+		}, cluster.ReasonNoEndpoints},
+		"no node matches": {func(o *cluster.Objects) {
 			change(o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.NodeSelector = zone("none") })
 		}, cluster.ReasonNoEligibleNode},
-		"Local without endpoint there": {func(o cluster.Objects) {
+		"Local without endpoint there": {func(o *cluster.Objects) {
 			change(o, "a", func(e *cluster.EgressService, s *cluster.Service) { e.NodeSelector, s.LocalTraffic = zone("odd"), true })
 		}, cluster.ReasonNoEligibleNode},
-		"invalid selector": {func(o cluster.Objects) {
+		"invalid selector": {func(o *cluster.Objects) {
 			change(o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 				e.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Near"}}}
 			})
 		}, cluster.ReasonInvalidSelector},
-		"unknown mode": {func(o cluster.Objects) {
+		"unknown mode": {func(o *cluster.Objects) {
 			change(o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.SourceIPBy = "Magic" })
 		}, cluster.ReasonInvalidValue},
-		"shares an ingress IP that stands elsewhere": {func(o cluster.Objects) {
+		"shares an ingress IP that stands elsewhere": {func(o *cluster.Objects) {
 			change(o, "b", func(e *cluster.EgressService, _ *cluster.Service) { e.NodeSelector = zone("odd") })
 			change(o, "a", func(e *cluster.EgressService, s *cluster.Service) {
 				e.Created = time.Unix(1, 0) // the younger
 				e.NodeSelector = zone("even")
-				s.Ingress = o.Services[key("b")].Ingress
+				s.Ingress = o.Services.At(key("b")).Ingress
 			})
 		}, cluster.ReasonSharedIngressHost},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			o := objects(4, "a", "b")
-			test.edit(o)
+			test.edit(&o)
 			got := Elect(o, nil)
 			require.Empty(t, got[key("a")].Host)
 			require.Empty(t, got[key("a")].Standby)
@@ -141,30 +140,30 @@ func TestWhyNoHost(t *testing.T) {
 
 func TestNoNodeIsReady(t *testing.T) {
 	o := objects(1, "a")
-	n := o.Nodes["n0"]
+	n := o.Nodes.At("n0")
 	n.Ready = false
-	o.Nodes["n0"] = n
+	o.Nodes = o.Nodes.With("n0", n)
 	require.Equal(t, cluster.ReasonNoEligibleNode, Elect(o, nil)[key("a")].Problem.Reason)
 }
 
 func TestNetworkModeHasEveryHost(t *testing.T) {
 	o := objects(2, "a")
-	change(o, "a", func(e *cluster.EgressService, s *cluster.Service) {
+	change(&o, "a", func(e *cluster.EgressService, s *cluster.Service) {
 		e.SourceIPBy, s.Ingress = cluster.SourceIPByNetwork, nil
 	})
-	delete(o.Endpoints, key("a"))
+	o.Endpoints = o.Endpoints.Without(key("a"))
 	require.Equal(t, Choice{Host: cluster.AllHosts}, Elect(o, nil)[key("a")])
 }
 
 func TestEligibility(t *testing.T) {
 	o := objects(5, "a")
-	change(o, "a", func(e *cluster.EgressService, s *cluster.Service) {
+	change(&o, "a", func(e *cluster.EgressService, s *cluster.Service) {
 		e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "even"}}
 		s.LocalTraffic = true
 	})
-	o.Endpoints[key("a")] = []cluster.Endpoint{{Address: "10.244.0.1", Node: "n1"}, {Address: "10.244.0.2", Node: "n2"}, {Address: "10.244.0.3"}}
+	o.Endpoints = o.Endpoints.With(key("a"), []cluster.Endpoint{{Address: "10.244.0.1", Node: "n1"}, {Address: "10.244.0.2", Node: "n2"}, {Address: "10.244.0.3"}})
 	require.Equal(t, Choice{Host: "n2"}, Elect(o, nil)[key("a")])
-	o.Endpoints[key("a")] = append(o.Endpoints[key("a")], cluster.Endpoint{Address: "10.244.0.4", Node: "n4"})
+	o.Endpoints = o.Endpoints.With(key("a"), append(o.Endpoints.At(key("a")), cluster.Endpoint{Address: "10.244.0.4", Node: "n4"}))
 	got := Elect(o, nil)[key("a")]
 	require.ElementsMatch(t, []string{"n2", "n4"}, []string{got.Host, got.Standby})
 }
@@ -172,31 +171,31 @@ func TestEligibility(t *testing.T) {
 func TestHostStays(t *testing.T) {
 	o := objects(3, names(9)...)
 	for _, name := range names(9) {
-		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "n1" })
+		change(&o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "n1" })
 	}
 	require.Equal(t, map[string]int{"n1": 9}, hosts(Elect(o, nil)), "no rebalancing")
-	n := o.Nodes["n1"]
+	n := o.Nodes.At("n1")
 	n.Ready = false
-	o.Nodes["n1"] = n
+	o.Nodes = o.Nodes.With("n1", n)
 	moved := Elect(o, nil)
 	require.Len(t, hosts(moved), 2)
 	require.Zero(t, hosts(moved)["n1"])
 	n.Ready = true
-	o.Nodes["n1"] = n
+	o.Nodes = o.Nodes.With("n1", n)
 	for _, name := range names(9) {
-		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = moved[key(name)].Host })
+		change(&o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = moved[key(name)].Host })
 	}
 	for k, c := range Elect(o, nil) {
 		require.Equal(t, moved[k].Host, c.Host, "no failback")
 	}
-	change(o, "svc-0", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "gone" })
+	change(&o, "svc-0", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "gone" })
 	require.Equal(t, "n1", Elect(o, nil)[key("svc-0")].Host, "a host that is no node counts for nothing; n1 has the fewest services")
 }
 
 func TestSharedIngressSharesHost(t *testing.T) {
 	o := objects(8, names(6)...)
 	share := func(name string, ips ...string) {
-		change(o, name, func(_ *cluster.EgressService, s *cluster.Service) {
+		change(&o, name, func(_ *cluster.EgressService, s *cluster.Service) {
 			s.Ingress = nil
 			for _, ip := range ips {
 				s.Ingress = append(s.Ingress, cluster.Ingress{IP: ip})
@@ -207,19 +206,19 @@ func TestSharedIngressSharesHost(t *testing.T) {
 	share("svc-1", "2001:db8::1")
 	share("svc-2", "203.0.113.1", "2001:DB8:0::1") // binds the two together, and is older
 	for _, name := range []string{"svc-0", "svc-1", "svc-3", "svc-4", "svc-5"} {
-		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Created = time.Unix(1, 0) })
+		change(&o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Created = time.Unix(1, 0) })
 	}
 	share("svc-3", "203.0.113.1")
-	change(o, "svc-3", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" }) // another network's affair
-	change(o, "svc-1", func(e *cluster.EgressService, _ *cluster.Service) {
+	change(&o, "svc-3", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" }) // another network's affair
+	change(&o, "svc-1", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "odd"}}
 		e.Network = "default" // is what the empty name means
 	})
 	got := Elect(o, nil)
 	require.Equal(t, got[key("svc-0")], got[key("svc-1")])
 	require.Equal(t, got[key("svc-0")], got[key("svc-2")])
-	require.Equal(t, "odd", o.Nodes[got[key("svc-0")].Host].Labels["zone"])
-	require.Equal(t, "odd", o.Nodes[got[key("svc-0")].Standby].Labels["zone"])
+	require.Equal(t, "odd", o.Nodes.At(got[key("svc-0")].Host).Labels["zone"])
+	require.Equal(t, "odd", o.Nodes.At(got[key("svc-0")].Standby).Labels["zone"])
 	require.NotEqual(t, got[key("svc-0")].Host, got[key("svc-3")].Host, "three services are there already")
 }
 
@@ -254,7 +253,7 @@ func TestElectIsStable(t *testing.T) {
 	for range 200 {
 		o := objects(1+rng.IntN(6), names(rng.IntN(12))...)
 		for _, k := range byAge(o.EgressServices) {
-			change(o, k.Name, func(e *cluster.EgressService, s *cluster.Service) {
+			change(&o, k.Name, func(e *cluster.EgressService, s *cluster.Service) {
 				e.Created = time.Unix(rng.Int64N(3), 0)
 				if rng.IntN(3) == 0 {
 					e.Status.Host = fmt.Sprintf("n%d", rng.IntN(8))
@@ -267,7 +266,7 @@ func TestElectIsStable(t *testing.T) {
 			})
 		}
 		want := Elect(o, nil)
-		require.Len(t, want, len(o.EgressServices))
+		require.Len(t, want, o.EgressServices.Len())
 		shuffled := cluster.Objects{
 			EgressServices: reinserted(rng, o.EgressServices), Services: reinserted(rng, o.Services),
 			Endpoints: reinserted(rng, o.Endpoints), Nodes: reinserted(rng, o.Nodes),
@@ -275,7 +274,7 @@ func TestElectIsStable(t *testing.T) {
 		require.Equal(t, want, Elect(shuffled, nil))
 		for k, c := range want {
 			require.NotEqual(t, c.Host == "", c.Problem == nil, "either a host or a reason: %s", k)
-			change(o, k.Name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = c.Host })
+			change(&o, k.Name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = c.Host })
 		}
 		for k, c := range Elect(o, nil) {
 			require.Equal(t, want[k].Host, c.Host)
@@ -284,17 +283,14 @@ func TestElectIsStable(t *testing.T) {
 }
 
 // reinserted copies a map with its entries put in by another order.
-func reinserted[K comparable, V any](rng *rand.Rand, m map[K]V) map[K]V {
-	var keys []K
-	for k := range maps.Keys(m) {
-		keys = append(keys, k)
-	}
+func reinserted[K comparable, V any](rng *rand.Rand, m cluster.Map[K, V]) cluster.Map[K, V] {
+	keys := slices.Collect(m.Keys())
 	rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
-	out := map[K]V{}
+	var out cluster.Draft[K, V]
 	for _, k := range keys {
-		out[k] = m[k]
+		out.Set(k, m.At(k))
 	}
-	return out
+	return out.Map()
 }
 
 func BenchmarkElect(b *testing.B) {

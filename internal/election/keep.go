@@ -22,11 +22,11 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 	}
 	o.elector.objects = objects
 	if o.choices == nil {
-		o.choices = make(map[cluster.Key]Choice, len(objects.EgressServices))
+		o.choices = make(map[cluster.Key]Choice, objects.EgressServices.Len())
 	}
 	set := func(key cluster.Key) {
 		was, had := o.choices[key]
-		spec, exists := objects.EgressServices[key]
+		spec, exists := objects.EgressServices.Get(key)
 		if !exists {
 			if delete(o.choices, key); had {
 				changed = append(changed, key)
@@ -44,11 +44,11 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 		}
 		return o.choices, changed
 	}
-	for key := range objects.EgressServices {
+	for key := range objects.EgressServices.Keys() {
 		set(key)
 	}
 	for key := range o.choices {
-		if _, exists := objects.EgressServices[key]; !exists {
+		if _, exists := objects.EgressServices.Get(key); !exists {
 			set(key)
 		}
 	}
@@ -94,7 +94,7 @@ func (e *Elected) Update(objects cluster.Objects, reports map[string]cluster.Rep
 		differs := false
 		for key := range change.Keys {
 			was, had := e.standing[key]
-			if _, exists := objects.EgressServices[key]; !exists {
+			if _, exists := objects.EgressServices.Get(key); !exists {
 				delete(e.standing, key)
 				differs = differs || had
 				continue
@@ -108,8 +108,8 @@ func (e *Elected) Update(objects cluster.Objects, reports map[string]cluster.Rep
 		}
 	} else {
 		e.elector, e.reports = newElector(objects, reports), maps.Clone(reports)
-		e.standing = make(map[cluster.Key]standing, len(objects.EgressServices))
-		for key := range objects.EgressServices {
+		e.standing = make(map[cluster.Key]standing, objects.EgressServices.Len())
+		for key := range objects.EgressServices.Keys() {
 			e.standing[key] = e.elector.standing(key)
 		}
 	}
@@ -130,7 +130,7 @@ func (e *Elected) Update(objects cluster.Objects, reports map[string]cluster.Rep
 
 func (e *elector) standing(key cluster.Key) standing {
 	c, all, problem := e.contender(key)
-	spec := e.objects.EgressServices[key]
+	spec := e.objects.EgressServices.At(key)
 	return standing{c, all, problem, spec.Created.UnixNano(), spec.Status.Term}
 }
 

@@ -15,20 +15,19 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// wander changes some objects at random, in copies of the maps, and says what it changed.
+// wander changes some objects at random, and says what it changed.
 func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
-	o.EgressServices, o.Services, o.Endpoints = maps.Clone(o.EgressServices), maps.Clone(o.Services), maps.Clone(o.Endpoints)
 	for range 1 + r.IntN(3) {
 		k := key(fmt.Sprint("s", r.IntN(12)))
 		changed.Add(k)
-		spec, service := o.EgressServices[k], o.Services[k]
+		spec, service := o.EgressServices.At(k), o.Services.At(k)
 		spec.Created = time.Unix(int64(r.IntN(3)), 0)
 		switch r.IntN(9) {
 		case 0:
-			delete(o.EgressServices, k)
+			o.EgressServices = o.EgressServices.Without(k)
 			continue
 		case 1:
-			delete(o.Services, k)
+			o.Services = o.Services.Without(k)
 			continue
 		case 2:
 			spec.Status = cluster.Status{Host: fmt.Sprint("n", r.IntN(6)), Standby: fmt.Sprint("n", r.IntN(6)), Term: r.Int64N(3)}
@@ -39,26 +38,25 @@ func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
 		case 5:
 			spec.SourceIPBy = []cluster.SourceIPBy{cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork}[r.IntN(2)]
 		default:
-			o.Endpoints[k] = nil
+			o.Endpoints = o.Endpoints.With(k, nil)
 			for range r.IntN(4) {
-				o.Endpoints[k] = append(o.Endpoints[k], cluster.Endpoint{Address: fmt.Sprint("10.244.0.", r.IntN(9)), Node: fmt.Sprint("n", r.IntN(6))})
+				o.Endpoints = o.Endpoints.With(k, append(o.Endpoints.At(k), cluster.Endpoint{Address: fmt.Sprint("10.244.0.", r.IntN(9)), Node: fmt.Sprint("n", r.IntN(6))}))
 			}
 		}
 		service.LoadBalancer = r.IntN(8) > 0
 		service.Ingress = []cluster.Ingress{{IP: fmt.Sprint("192.0.2.", r.IntN(20))}}
-		o.EgressServices[k], o.Services[k] = spec, service
+		o.EgressServices, o.Services = o.EgressServices.With(k, spec), o.Services.With(k, service)
 	}
 	if r.IntN(12) == 0 {
-		o.Nodes = maps.Clone(o.Nodes)
 		name := fmt.Sprint("n", r.IntN(6))
-		if n, there := o.Nodes[name]; there && r.IntN(2) == 0 {
+		if n, there := o.Nodes.Get(name); there && r.IntN(2) == 0 {
 			n.Ready = !n.Ready
-			o.Nodes[name] = n
+			o.Nodes = o.Nodes.With(name, n)
 		} else if there {
-			delete(o.Nodes, name)
+			o.Nodes = o.Nodes.Without(name)
 		} else {
 			a := []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", name[1:]))}
-			o.Nodes[name] = cluster.Node{Ready: true, Addresses: a, Internal: a}
+			o.Nodes = o.Nodes.With(name, cluster.Node{Ready: true, Addresses: a, Internal: a})
 		}
 		changed.All = true
 	}
@@ -109,8 +107,7 @@ func TestChoicesInStep(t *testing.T) {
 func TestNoElectionForAnEndpoint(t *testing.T) {
 	o, elected := objects(5, "s0", "s1"), new(Elected)
 	before, _ := elected.Update(o, nil, cluster.Everything())
-	o.Endpoints = maps.Clone(o.Endpoints)
-	o.Endpoints[key("s0")] = append(slices.Clone(o.Endpoints[key("s0")]), cluster.Endpoint{Address: "10.244.0.77", Node: "n1"})
+	o.Endpoints = o.Endpoints.With(key("s0"), append(slices.Clone(o.Endpoints.At(key("s0"))), cluster.Endpoint{Address: "10.244.0.77", Node: "n1"}))
 	after, changed := elected.Update(o, nil, cluster.Changed{Keys: map[cluster.Key]bool{key("s0"): true}})
 	require.Empty(t, changed)
 	require.Equal(t, reflect.ValueOf(before).Pointer(), reflect.ValueOf(after).Pointer(), "the same map")

@@ -21,8 +21,8 @@ func Labels(objects cluster.Objects) (byNode map[string][]string, problems []clu
 	byNode = map[string][]string{}
 	owner := map[string]cluster.Key{}
 	for _, key := range byAge(objects.EgressServices) {
-		host := objects.EgressServices[key].Status.Host
-		if _, exists := objects.Nodes[host]; !exists {
+		host := objects.EgressServices.At(key).Status.Host
+		if _, exists := objects.Nodes.Get(host); !exists {
 			continue
 		}
 		refuse := func(reason cluster.Reason, format string, args ...any) {

@@ -80,7 +80,7 @@ func (e *elector) lacksFor(d demand) []lack {
 	lacks = make([]lack, len(e.nodes))
 	for i, name := range e.nodes {
 		r, reports := e.reports[name]
-		if e.objects.Nodes[name].Cordoned {
+		if e.objects.Nodes.At(name).Cordoned {
 			lacks[i] |= lacksWill
 		}
 		if r.Draining {
@@ -119,7 +119,7 @@ func bearable(host lack) lack {
 // node that is not Ready can, where another one sees that it is alive.
 func (e *elector) serving(c *contender, u *unit) (nodes []string) {
 	for _, name := range []string{c.status.Host, c.status.Standby} {
-		n, exists := e.objects.Nodes[name]
+		n, exists := e.objects.Nodes.Get(name)
 		state := e.reports[name].Networks[c.network]
 		if exists && (n.Ready || e.seen[name]) && !e.dead[name] && state.Fit() && routeless(state, u.demand.need) == 0 {
 			nodes = append(nodes, name)
@@ -171,7 +171,7 @@ func (e *elector) despite(u *unit) string {
 func (e *elector) unfit(c *contender, u *unit) string {
 	host := c.status.Host
 	i, ready := slices.BinarySearch(e.nodes, host)
-	switch _, exists := e.objects.Nodes[host]; {
+	switch _, exists := e.objects.Nodes.Get(host); {
 	case host == cluster.AllHosts:
 		return "sourceIPBy is not Network any more"
 	case !exists:
@@ -183,7 +183,7 @@ func (e *elector) unfit(c *contender, u *unit) string {
 	}
 	_, has := slices.BinarySearch(c.candidates, i)
 	switch text := e.against(i, u); {
-	case !c.selector.Matches(labels.Set(e.objects.Nodes[host].Labels)):
+	case !c.selector.Matches(labels.Set(e.objects.Nodes.At(host).Labels)):
 		return fmt.Sprintf("node %s does not match spec.nodeSelector any more", host)
 	case e.reports != nil && !e.reports[host].Networks[c.network].Fit():
 		return e.lacking([]int{i}, c.network)

@@ -9,10 +9,10 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-func cordon(o cluster.Objects, node string, yes bool) {
-	n := o.Nodes[node]
+func cordon(o *cluster.Objects, node string, yes bool) {
+	n := o.Nodes.At(node)
 	n.Cordoned = yes
-	o.Nodes[node] = n
+	o.Nodes = o.Nodes.With(node, n)
 }
 
 func drain(reports map[string]cluster.Report, node string, yes bool) {
@@ -36,7 +36,7 @@ func say(reports map[string]cluster.Report, witness, node string, alive bool) {
 
 // elected gives service a a host and a standby, and chooses anew.
 func elected(o cluster.Objects, reports map[string]cluster.Report, host, standby string) Choice {
-	change(o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+	change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.Status = cluster.Status{Host: host, Standby: standby, Term: 1}
 	})
 	return Elect(o, reports)[key("a")]
@@ -44,53 +44,53 @@ func elected(o cluster.Objects, reports map[string]cluster.Report, host, standby
 
 func TestPreferredNodes(t *testing.T) {
 	tests := map[string]struct {
-		spoil         func(o cluster.Objects, r map[string]cluster.Report)
+		spoil         func(o *cluster.Objects, r map[string]cluster.Report)
 		host, standby string // of n0 and n1, which are now host and standby, and n2
 		why, despite  string
 	}{
-		"all is well":           {func(cluster.Objects, map[string]cluster.Report) {}, "n0", "n1", "", ""},
-		"host cordoned":         {func(o cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n0", true) }, "n1", "n2", "node n0 is cordoned", ""},
-		"host draining":         {func(_ cluster.Objects, r map[string]cluster.Report) { drain(r, "n0", true) }, "n1", "n2", "node n0 is draining", ""},
-		"host without a route":  {func(_ cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", false, true) }, "n1", "n2", "network default has no IPv4 route on node n0", ""},
-		"host dead":             {func(_ cluster.Objects, r map[string]cluster.Report) { say(r, "n1", "n0", false) }, "n1", "n2", "node n0 does not answer the nodes that watch it", ""},
-		"standby cordoned":      {func(o cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n1", true) }, "n0", "n2", "", ""},
-		"standby draining":      {func(_ cluster.Objects, r map[string]cluster.Report) { drain(r, "n1", true) }, "n0", "n2", "", ""},
-		"standby without route": {func(_ cluster.Objects, r map[string]cluster.Report) { routed(r, "n1", false, true) }, "n0", "n2", "", ""},
-		"standby dead":          {func(_ cluster.Objects, r map[string]cluster.Report) { say(r, "n0", "n1", false) }, "n0", "n2", "", ""},
-		"a family it needs not": {func(_ cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", true, false) }, "n0", "n1", "", ""},
-		"host and standby":      {func(o cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n0", true); cordon(o, "n1", true) }, "n2", "", "node n0 is cordoned", ""},
-		"all cordoned": {func(o cluster.Objects, _ map[string]cluster.Report) {
+		"all is well":           {func(*cluster.Objects, map[string]cluster.Report) {}, "n0", "n1", "", ""},
+		"host cordoned":         {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n0", true) }, "n1", "n2", "node n0 is cordoned", ""},
+		"host draining":         {func(_ *cluster.Objects, r map[string]cluster.Report) { drain(r, "n0", true) }, "n1", "n2", "node n0 is draining", ""},
+		"host without a route":  {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", false, true) }, "n1", "n2", "network default has no IPv4 route on node n0", ""},
+		"host dead":             {func(_ *cluster.Objects, r map[string]cluster.Report) { say(r, "n1", "n0", false) }, "n1", "n2", "node n0 does not answer the nodes that watch it", ""},
+		"standby cordoned":      {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n1", true) }, "n0", "n2", "", ""},
+		"standby draining":      {func(_ *cluster.Objects, r map[string]cluster.Report) { drain(r, "n1", true) }, "n0", "n2", "", ""},
+		"standby without route": {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n1", false, true) }, "n0", "n2", "", ""},
+		"standby dead":          {func(_ *cluster.Objects, r map[string]cluster.Report) { say(r, "n0", "n1", false) }, "n0", "n2", "", ""},
+		"a family it needs not": {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", true, false) }, "n0", "n1", "", ""},
+		"host and standby":      {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n0", true); cordon(o, "n1", true) }, "n2", "", "node n0 is cordoned", ""},
+		"all cordoned": {func(o *cluster.Objects, _ map[string]cluster.Report) {
 			cordon(o, "n0", true)
 			cordon(o, "n1", true)
 			cordon(o, "n2", true)
 		}, "n0", "n1", "", "node n0 is cordoned, but no other node would be better"},
-		"all draining": {func(_ cluster.Objects, r map[string]cluster.Report) {
+		"all draining": {func(_ *cluster.Objects, r map[string]cluster.Report) {
 			drain(r, "n0", true)
 			drain(r, "n1", true)
 			drain(r, "n2", true)
 		}, "n0", "", "", "node n0 is draining, but no other node would be better"},
-		"all cordoned, the host draining": {func(o cluster.Objects, r map[string]cluster.Report) {
+		"all cordoned, the host draining": {func(o *cluster.Objects, r map[string]cluster.Report) {
 			cordon(o, "n0", true)
 			cordon(o, "n1", true)
 			cordon(o, "n2", true)
 			drain(r, "n0", true)
 		}, "n1", "n2", "node n0 is draining", "node n1 is cordoned, but no other node would be better"},
-		"no route anywhere": {func(_ cluster.Objects, r map[string]cluster.Report) {
+		"no route anywhere": {func(_ *cluster.Objects, r map[string]cluster.Report) {
 			routed(r, "n0", false, false)
 			routed(r, "n1", false, false)
 			routed(r, "n2", false, false)
 		}, "n0", "n1", "", "network default has no IPv4 route on node n0, but no other node would be better"},
-		"cordoned, the others without a route": {func(o cluster.Objects, r map[string]cluster.Report) {
+		"cordoned, the others without a route": {func(o *cluster.Objects, r map[string]cluster.Report) {
 			cordon(o, "n0", true)
 			routed(r, "n1", false, false)
 			routed(r, "n2", false, false)
 		}, "n0", "", "", "node n0 is cordoned, but no other node would be better"},
-		"without a route, another is cordoned": {func(o cluster.Objects, r map[string]cluster.Report) {
+		"without a route, another is cordoned": {func(o *cluster.Objects, r map[string]cluster.Report) {
 			routed(r, "n0", false, false)
 			routed(r, "n1", false, false)
 			cordon(o, "n2", true)
 		}, "n2", "", "network default has no IPv4 route on node n0", "node n2 is cordoned, but no other node would be better"},
-		"all dead": {func(_ cluster.Objects, r map[string]cluster.Report) {
+		"all dead": {func(_ *cluster.Objects, r map[string]cluster.Report) {
 			for _, n := range []string{"n0", "n1", "n2"} {
 				say(r, "w-"+n, n, false)
 			}
@@ -99,7 +99,7 @@ func TestPreferredNodes(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			o, reports := objects(3, "a"), up("n0", "n1", "n2")
-			test.spoil(o, reports)
+			test.spoil(&o, reports)
 			got := elected(o, reports, "n0", "n1")
 			require.Equal(t, []string{test.host, test.standby, test.why, test.despite}, []string{got.Host, got.Standby, got.Why, got.Despite})
 		})
@@ -108,7 +108,7 @@ func TestPreferredNodes(t *testing.T) {
 
 func TestNewServiceGetsWhatThereIs(t *testing.T) {
 	o, reports := objects(2, "a"), up("n0", "n1")
-	cordon(o, "n0", true)
+	cordon(&o, "n0", true)
 	got := Elect(o, reports)[key("a")]
 	require.Equal(t, "n1", got.Host)
 	require.Empty(t, got.Standby, "a cordoned node is no standby of another")
@@ -139,15 +139,15 @@ func TestFamiliesNeeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := objects(1, "a")
-			change(o, "a", func(_ *cluster.EgressService, s *cluster.Service) {
+			change(&o, "a", func(_ *cluster.EgressService, s *cluster.Service) {
 				s.Ingress = nil
 				for _, ip := range test.ingress {
 					s.Ingress = append(s.Ingress, cluster.Ingress{IP: ip})
 				}
 			})
-			o.Endpoints[key("a")] = nil
+			o.Endpoints = o.Endpoints.With(key("a"), nil)
 			for _, e := range test.endpoints {
-				o.Endpoints[key("a")] = append(o.Endpoints[key("a")], cluster.Endpoint{Address: e, Node: "n0"})
+				o.Endpoints = o.Endpoints.With(key("a"), append(o.Endpoints.At(key("a")), cluster.Endpoint{Address: e, Node: "n0"}))
 			}
 			c, _, problem := newElector(o, nil).contender(key("a"))
 			require.Nil(t, problem)
@@ -159,7 +159,7 @@ func TestFamiliesNeeded(t *testing.T) {
 // What one network lacks on a node moves only its services, and nothing moves back.
 func TestNetworksFailAlone(t *testing.T) {
 	o := objects(2, "a", "b")
-	change(o, "b", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" })
+	change(&o, "b", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" })
 	well := cluster.NetworkState{Usable: true, IPv4: true, IPv6: true, Sessions: 2, Up: 2}
 	for name, ill := range map[string]cluster.NetworkState{
 		"no session": {Usable: true, IPv4: true, IPv6: true, Sessions: 2},
@@ -168,7 +168,7 @@ func TestNetworksFailAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, service := range []string{"a", "b"} {
-				change(o, service, func(e *cluster.EgressService, _ *cluster.Service) {
+				change(&o, service, func(e *cluster.EgressService, _ *cluster.Service) {
 					e.Status = cluster.Status{Host: "n0", Standby: "n1", Term: 1}
 				})
 			}
@@ -183,7 +183,7 @@ func TestNetworksFailAlone(t *testing.T) {
 			require.Empty(t, got[key("a")].Standby)
 			require.Equal(t, "n0", got[key("b")].Host)
 			require.Equal(t, "n1", got[key("b")].Standby)
-			change(o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.Status = cluster.Status{Host: "n1", Term: 2} })
+			change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.Status = cluster.Status{Host: "n1", Term: 2} })
 			got = Elect(o, state(well))
 			require.Equal(t, "n1", got[key("a")].Host, "no failback")
 			require.Equal(t, "n0", got[key("a")].Standby)
@@ -193,14 +193,14 @@ func TestNetworksFailAlone(t *testing.T) {
 
 func TestGroupPrefersTogether(t *testing.T) {
 	o, reports := objects(3, "a", "b"), up("n0", "n1", "n2")
-	change(o, "b", func(_ *cluster.EgressService, s *cluster.Service) {
-		s.Ingress = []cluster.Ingress{o.Services[key("a")].Ingress[0], {IP: "2001:db8::1"}}
+	change(&o, "b", func(_ *cluster.EgressService, s *cluster.Service) {
+		s.Ingress = []cluster.Ingress{o.Services.At(key("a")).Ingress[0], {IP: "2001:db8::1"}}
 	})
-	o.Endpoints[key("b")] = []cluster.Endpoint{{Address: "fd44::1", Node: "n0"}}
+	o.Endpoints = o.Endpoints.With(key("b"), []cluster.Endpoint{{Address: "fd44::1", Node: "n0"}})
 	routed(reports, "n0", true, false) // enough for a alone
 	routed(reports, "n1", true, false)
 	for _, service := range []string{"a", "b"} {
-		change(o, service, func(e *cluster.EgressService, _ *cluster.Service) {
+		change(&o, service, func(e *cluster.EgressService, _ *cluster.Service) {
 			e.Status = cluster.Status{Host: "n0", Standby: "n1", Term: 1}
 		})
 	}
@@ -215,7 +215,7 @@ func TestGroupPrefersTogether(t *testing.T) {
 func TestPreferenceWithoutReports(t *testing.T) {
 	o := objects(2, "a")
 	require.Equal(t, "n1", elected(o, nil, "n1", "").Host)
-	cordon(o, "n1", true)
+	cordon(&o, "n1", true)
 	got := elected(o, nil, "n1", "")
 	require.Equal(t, "n0", got.Host)
 	require.Equal(t, "node n1 is cordoned", got.Why)
@@ -225,11 +225,11 @@ func TestPreferenceWithoutReports(t *testing.T) {
 func TestServes(t *testing.T) {
 	o, reports := objects(3, "a"), up("n0", "n1", "n2")
 	require.Equal(t, []string{"n0", "n1"}, elected(o, reports, "n0", "n1").Serves)
-	change(o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+	change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "odd"}}
 	})
 	require.Equal(t, []string{"n0", "n1"}, elected(o, reports, "n0", "n1").Serves, "elected or not")
-	unready(o, "n0")
+	unready(&o, "n0")
 	require.Equal(t, []string{"n1"}, elected(o, reports, "n0", "n1").Serves)
 	say(reports, "n2", "n0", true)
 	require.Equal(t, []string{"n0", "n1"}, elected(o, reports, "n0", "n1").Serves, "somebody sees it")

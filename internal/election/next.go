@@ -56,7 +56,7 @@ type View struct {
 // A dead host is followed by its standby, which every node that noticed treats as the host already, in the term that follows;
 // a better one has its turn afterwards. Where it has to be another at once, its term is one more, or there would be two hosts of one term.
 func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cluster.Status {
-	spec := objects.EgressServices[v.Key]
+	spec := objects.EgressServices.At(v.Key)
 	now, wanted := spec.Status, v.Choice
 	next := cluster.Status{Host: wanted.Host, Standby: wanted.Standby, Term: now.Term}
 	moving := false
@@ -98,8 +98,8 @@ func Concerned(objects cluster.Objects, key cluster.Key, s cluster.Status) (node
 	case "":
 		return nil
 	case cluster.AllHosts:
-		for _, e := range objects.Endpoints[key] {
-			if _, exists := objects.Nodes[e.Node]; exists && !slices.Contains(nodes, e.Node) {
+		for _, e := range objects.Endpoints.At(key) {
+			if _, exists := objects.Nodes.Get(e.Node); exists && !slices.Contains(nodes, e.Node) {
 				nodes = append(nodes, e.Node)
 			}
 		}
@@ -143,7 +143,7 @@ func programmed(objects cluster.Objects, reports map[string]cluster.Report, s cl
 		return c
 	}
 	var pending []string
-	changed := objects.EgressServices[v.Key].Status.Host != s.Host
+	changed := objects.EgressServices.At(v.Key).Status.Host != s.Host
 	for _, node := range Concerned(objects, v.Key, s) {
 		if node != s.Standby && (changed || reports[node].Applied < v.Since) {
 			pending = append(pending, node)

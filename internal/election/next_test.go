@@ -27,10 +27,10 @@ func applied(reports map[string]cluster.Report, node string, version uint64) {
 	reports[node] = r
 }
 
-func unready(o cluster.Objects, node string) {
-	n := o.Nodes[node]
+func unready(o *cluster.Objects, node string) {
+	n := o.Nodes.At(node)
 	n.Ready = false
-	o.Nodes[node] = n
+	o.Nodes = o.Nodes.With(node, n)
 }
 
 func condition(t *testing.T, s cluster.Status, kind string) metav1.Condition {
@@ -56,7 +56,7 @@ func (w *world) step() cluster.Status {
 	v := w.view
 	v.Key, v.Choice, v.Since, v.Dead, v.Former = w.key, Elect(w.o, w.reports)[w.key], w.version, Dead(w.reports), w.former
 	next := Next(w.o, w.reports, v)
-	e := w.o.EgressServices[w.key]
+	e := w.o.EgressServices.At(w.key)
 	if w.former = v.Former; next.Host != e.Status.Host {
 		w.former = e.Status.Host
 	}
@@ -64,7 +64,7 @@ func (w *world) step() cluster.Status {
 		w.version++
 	}
 	e.Status = next
-	w.o.EgressServices[w.key] = e
+	w.o.EgressServices = w.o.EgressServices.With(w.key, e)
 	return next
 }
 
@@ -81,12 +81,12 @@ func TestMoveIsMadeBeforeItIsBroken(t *testing.T) {
 
 	// The selector wants another node, which is not the standby.
 	third := strings.NewReplacer(first.Host, "", first.Standby, "").Replace("n0n1n2")
-	change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+	change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"only": "this"}}
 	})
-	n := w.o.Nodes[third]
+	n := w.o.Nodes.At(third)
 	n.Labels = map[string]string{"only": "this"}
-	w.o.Nodes[third] = n
+	w.o.Nodes = w.o.Nodes.With(third, n)
 	for range 3 {
 		moving := w.step()
 		require.Equal(t, first.Host, moving.Host)
@@ -105,8 +105,8 @@ func TestMoveIsMadeBeforeItIsBroken(t *testing.T) {
 
 func TestMoveDoesNotWait(t *testing.T) {
 	for name, lose := range map[string]func(w *world, host string){
-		"not Ready":     func(w *world, host string) { unready(w.o, host) },
-		"no such node":  func(w *world, host string) { delete(w.o.Nodes, host) },
+		"not Ready":     func(w *world, host string) { unready(&w.o, host) },
+		"no such node":  func(w *world, host string) { w.o.Nodes = w.o.Nodes.Without(host) },
 		"daemon silent": func(w *world, host string) { delete(w.reports, host) },
 		"session down": func(w *world, host string) {
 			w.reports[host] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, Sessions: 2}}}
@@ -129,8 +129,8 @@ func TestMoveDoesNotWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1"), key: key("a"), version: 1, view: view}
 			first := w.step()
-			change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
-				e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": w.o.Nodes[first.Standby].Labels["zone"]}}
+			change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+				e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": w.o.Nodes.At(first.Standby).Labels["zone"]}}
 			})
 			require.Equal(t, first.Standby, w.step().Host)
 		})
@@ -143,10 +143,10 @@ func moved(t *testing.T, view View) (w *world, from, to string) {
 	w = &world{t: t, o: objects(3, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1, view: view}
 	first := w.step()
 	to = strings.NewReplacer(first.Host, "", first.Standby, "").Replace("n0n1n2")
-	n := w.o.Nodes[to]
+	n := w.o.Nodes.At(to)
 	n.Labels = map[string]string{"only": "this"}
-	w.o.Nodes[to] = n
-	change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+	w.o.Nodes = w.o.Nodes.With(to, n)
+	change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.NodeSelector = &metav1.LabelSelector{MatchLabels: n.Labels}
 	})
 	require.Equal(t, to, w.step().Standby)
@@ -173,7 +173,7 @@ func TestFormerHostIsKeptForItsFlows(t *testing.T) {
 
 	t.Run("not if it is not wanted", func(t *testing.T) {
 		w, _, _ := moved(t, View{})
-		require.Empty(t, w.o.EgressServices[w.key].Status.Standby)
+		require.Empty(t, w.o.EgressServices.At(w.key).Status.Standby)
 	})
 	for name, lose := range map[string]func(w *world, host string){
 		"session down": func(w *world, host string) {
@@ -181,9 +181,9 @@ func TestFormerHostIsKeptForItsFlows(t *testing.T) {
 		},
 		"no route":      func(w *world, host string) { routed(w.reports, host, false, true) },
 		"daemon silent": func(w *world, host string) { delete(w.reports, host) },
-		"dead":          func(w *world, host string) { say(w.reports, w.o.EgressServices[w.key].Status.Host, host, false) },
-		"no such node":  func(w *world, host string) { delete(w.o.Nodes, host) },
-		"not Ready":     func(w *world, host string) { unready(w.o, host) },
+		"dead":          func(w *world, host string) { say(w.reports, w.o.EgressServices.At(w.key).Status.Host, host, false) },
+		"no such node":  func(w *world, host string) { w.o.Nodes = w.o.Nodes.Without(host) },
+		"not Ready":     func(w *world, host string) { unready(&w.o, host) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, from, to := moved(t, View{Keep: true})
@@ -197,8 +197,8 @@ func TestFormerHostIsKeptForItsFlows(t *testing.T) {
 	}
 	t.Run("a move back does not wait", func(t *testing.T) {
 		w, from, _ := moved(t, View{Keep: true})
-		change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
-			e.NodeSelector = &metav1.LabelSelector{MatchLabels: w.o.Nodes[from].Labels}
+		change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+			e.NodeSelector = &metav1.LabelSelector{MatchLabels: w.o.Nodes.At(from).Labels}
 		})
 		applied(w.reports, from, w.version)
 		back := w.step()
@@ -207,7 +207,7 @@ func TestFormerHostIsKeptForItsFlows(t *testing.T) {
 	})
 	t.Run("where it may be the standby it is that", func(t *testing.T) {
 		w, from, _ := moved(t, View{Keep: true})
-		change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.NodeSelector = nil })
+		change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.NodeSelector = nil })
 		w.former = ""
 		stays := w.step()
 		require.Equal(t, from, stays.Standby)
@@ -219,7 +219,7 @@ func TestFormerHostIsKeptForItsFlows(t *testing.T) {
 func TestStandbyIsNotKept(t *testing.T) {
 	w := &world{t: t, o: objects(3, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1, view: View{Keep: true}}
 	first := w.step()
-	cordon(w.o, first.Standby, true)
+	cordon(&w.o, first.Standby, true)
 	next := w.step()
 	require.Equal(t, first.Host, next.Host)
 	require.NotEqual(t, first.Standby, next.Standby)
@@ -251,9 +251,9 @@ func TestFailoverIsConfirmed(t *testing.T) {
 	})
 	t.Run("by a standby that may not be the host", func(t *testing.T) {
 		w, from, to := moved(t, View{Keep: true})
-		n := w.o.Nodes["n3"]
+		n := w.o.Nodes.At("n3")
 		n.Ready, n.Labels = true, map[string]string{"only": "this"}
-		w.o.Nodes["n3"] = n
+		w.o.Nodes = w.o.Nodes.With("n3", n)
 		maps.Copy(w.reports, up("n3"))
 		require.Equal(t, from, w.step().Standby)
 		say(w.reports, from, to, false)
@@ -297,7 +297,7 @@ func TestHasteAndLeisure(t *testing.T) {
 		why   string
 		haste bool
 	}{
-		"cordoned": {func(w *world, host string) { cordon(w.o, host, true) }, "is cordoned", false},
+		"cordoned": {func(w *world, host string) { cordon(&w.o, host, true) }, "is cordoned", false},
 		"draining": {func(w *world, host string) { drain(w.reports, host, true) }, "is draining", false},
 		"no route": {func(w *world, host string) { routed(w.reports, host, false, false) }, "network default has no IPv4 route", true},
 		"dead":     {func(w *world, host string) { say(w.reports, "w", host, false) }, "does not answer", true},
@@ -326,7 +326,7 @@ func TestHasteAndLeisure(t *testing.T) {
 func TestConditions(t *testing.T) {
 	w := &world{t: t, o: objects(2, "a"), reports: up("n0", "n1"), key: key("a"), version: 1}
 	foreign := metav1.Condition{Type: "example.com/Audited", Status: metav1.ConditionTrue, Reason: "Seen"}
-	change(w.o, "a", func(e *cluster.EgressService, s *cluster.Service) {
+	change(&w.o, "a", func(e *cluster.EgressService, s *cluster.Service) {
 		e.Status.Conditions = []metav1.Condition{foreign}
 		e.Generation = 7
 		s.Ingress = nil
@@ -349,7 +349,7 @@ func TestConditions(t *testing.T) {
 	require.Equal(t, string(ReasonNoHost), condition(t, s, ConditionProgrammed).Reason)
 	require.Equal(t, foreign, condition(t, s, foreign.Type), "others' conditions stay")
 
-	change(w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.SourceIPBy = cluster.SourceIPByNetwork })
+	change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.SourceIPBy = cluster.SourceIPByNetwork })
 	w.view.Problems = nil
 	s = w.step()
 	require.Equal(t, cluster.AllHosts, s.Host)
@@ -373,15 +373,15 @@ func TestWhyNoNodeIsEligible(t *testing.T) {
 
 func TestObey(t *testing.T) {
 	o := objects(3, "a", "b", "c", "d", "e")
-	change(o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+	change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.Status = cluster.Status{Host: "n1", Standby: "n2", Term: 4}
 	})
-	change(o, "b", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "gone" })
-	change(o, "c", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = cluster.AllHosts })
-	change(o, "d", func(e *cluster.EgressService, _ *cluster.Service) {
+	change(&o, "b", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "gone" })
+	change(&o, "c", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = cluster.AllHosts })
+	change(&o, "d", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.SourceIPBy, e.Status.Host = cluster.SourceIPByNetwork, "n1"
 	})
-	change(o, "e", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = nil })
+	change(&o, "e", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = nil })
 	got := obeyAnew(o)
 	require.Equal(t, Choice{Host: "n1", Standby: "n2", Term: 4}, got[key("a")])
 	require.Empty(t, got[key("b")].Host)
@@ -394,9 +394,9 @@ func TestObey(t *testing.T) {
 func TestLabels(t *testing.T) {
 	o := objects(3)
 	add := func(namespace, name, host string, age int) {
-		o.EgressServices[cluster.Key{Namespace: namespace, Name: name}] = cluster.EgressService{
+		o.EgressServices = o.EgressServices.With(cluster.Key{Namespace: namespace, Name: name}, cluster.EgressService{
 			Created: metav1.Unix(int64(1000-age), 0).Time, Status: cluster.Status{Host: host},
-		}
+		})
 	}
 	add("a-b", "c", "n0", 1)
 	add("a", "b-c", "n1", 2)

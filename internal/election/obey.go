@@ -11,7 +11,7 @@ import (
 // obey takes host and standby from one object's status.
 func (e *elector) obey(key cluster.Key, s cluster.Status) Choice {
 	_, all, problem := e.contender(key)
-	_, exists := e.objects.Nodes[s.Host]
+	_, exists := e.objects.Nodes.Get(s.Host)
 	switch {
 	case all: // needs no election
 		return Choice{Host: cluster.AllHosts, Term: s.Term}

@@ -14,7 +14,7 @@ import (
 )
 
 // give has the service of that name have just these ingress IPs, and by its status that host.
-func give(o cluster.Objects, name, host string, ips ...string) {
+func give(o *cluster.Objects, name, host string, ips ...string) {
 	change(o, name, func(e *cluster.EgressService, s *cluster.Service) {
 		e.Status = cluster.Status{Host: host}
 		s.Ingress = nil
@@ -25,7 +25,7 @@ func give(o cluster.Objects, name, host string, ips ...string) {
 }
 
 // settled writes what was chosen into the statuses.
-func settled(o cluster.Objects, choices map[cluster.Key]Choice) {
+func settled(o *cluster.Objects, choices map[cluster.Key]Choice) {
 	for k, c := range choices {
 		change(o, k.Name, func(e *cluster.EgressService, _ *cluster.Service) {
 			e.Status.Host, e.Status.Standby = c.Host, c.Standby
@@ -36,36 +36,36 @@ func settled(o cluster.Objects, choices map[cluster.Key]Choice) {
 // One that shares ingress IPs with others has their host, or none; what it does to them is nothing.
 func TestNewcomerThatShares(t *testing.T) {
 	const a, b, neither = "203.0.113.1", "203.0.113.2", "203.0.113.3"
-	zone := func(o cluster.Objects, name, zone string) {
+	zone := func(o *cluster.Objects, name, zone string) {
 		change(o, name, func(e *cluster.EgressService, _ *cluster.Service) {
 			e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": zone}}
 		})
 	}
 	tests := map[string]struct {
-		edit          func(o cluster.Objects) // of a, b and the newcomer c
+		edit          func(o *cluster.Objects) // of a, b and the newcomer c
 		hostA, hostB  string
 		hostC, reason string // the host, or a part of the message
 	}{
-		"two hosts": {func(cluster.Objects) {}, "n0", "n1", "", "several, which they keep: " +
+		"two hosts": {func(*cluster.Objects) {}, "n0", "n1", "", "several, which they keep: " +
 			"EgressService shop/a (203.0.113.1, host n0) and EgressService shop/b (203.0.113.2, host n1)"},
-		"the same host": {func(o cluster.Objects) { give(o, "b", "n0", b) }, "n0", "n0", "n0", ""},
-		"one":           {func(o cluster.Objects) { give(o, "c", "", a) }, "n0", "n1", "n0", ""},
-		"one, on a node that is not for it": {func(o cluster.Objects) {
+		"the same host": {func(o *cluster.Objects) { give(o, "b", "n0", b) }, "n0", "n0", "n0", ""},
+		"one":           {func(o *cluster.Objects) { give(o, "c", "", a) }, "n0", "n1", "n0", ""},
+		"one, on a node that is not for it": {func(o *cluster.Objects) {
 			give(o, "c", "", a)
 			zone(o, "c", "odd")
 		}, "n0", "n1", "", "stays that of EgressService shop/a (203.0.113.1, host n0)"},
-		"the same host, which is not for it": {func(o cluster.Objects) {
+		"the same host, which is not for it": {func(o *cluster.Objects) {
 			give(o, "b", "n0", b)
 			zone(o, "c", "odd")
 		}, "n0", "n0", "", "stays that of EgressService shop/a (203.0.113.1, host n0) and EgressService shop/b (203.0.113.2, host n0)"},
-		"older than they": {func(o cluster.Objects) {
+		"older than they": {func(o *cluster.Objects) {
 			change(o, "c", func(e *cluster.EgressService, _ *cluster.Service) { e.Created = time.Unix(-1, 0) })
 		}, "n0", "n1", "", "n0) and EgressService"},
-		"had the host of one before": {func(o cluster.Objects) { give(o, "c", "n0", a, b) }, "n0", "n1", "", "n0) and EgressService"},
-		"in another network": {func(o cluster.Objects) {
+		"had the host of one before": {func(o *cluster.Objects) { give(o, "c", "n0", a, b) }, "n0", "n1", "", "n0) and EgressService"},
+		"in another network": {func(o *cluster.Objects) {
 			change(o, "c", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" })
 		}, "n0", "n1", "any", ""},
-		"together, and their host is gone": {func(o cluster.Objects) {
+		"together, and their host is gone": {func(o *cluster.Objects) {
 			give(o, "a", "n9", a)
 			give(o, "b", "n9", b)
 			give(o, "c", "n9", a, b)
@@ -75,11 +75,11 @@ func TestNewcomerThatShares(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			o := objects(4, "a", "b", "c")
-			give(o, "a", "n0", a)
-			give(o, "b", "n1", b)
-			give(o, "c", "", a, b, neither)
-			change(o, "c", func(e *cluster.EgressService, _ *cluster.Service) { e.Created = time.Unix(1, 0) })
-			test.edit(o)
+			give(&o, "a", "n0", a)
+			give(&o, "b", "n1", b)
+			give(&o, "c", "", a, b, neither)
+			change(&o, "c", func(e *cluster.EgressService, _ *cluster.Service) { e.Created = time.Unix(1, 0) })
+			test.edit(&o)
 			got := Elect(o, nil)
 			is := func(name, want string) {
 				require.NotEmpty(t, got[key(name)].Host, name)
@@ -103,14 +103,14 @@ func TestNewcomerThatShares(t *testing.T) {
 // What waits for a refused one gets a host of its own.
 func TestSharingWithARefusedOne(t *testing.T) {
 	o := objects(4, "a", "b", "c", "d")
-	give(o, "a", "n0", "203.0.113.1")
-	give(o, "b", "n1", "203.0.113.2")
-	give(o, "c", "", "203.0.113.1", "203.0.113.2", "203.0.113.3")
-	give(o, "d", "", "203.0.113.3")
+	give(&o, "a", "n0", "203.0.113.1")
+	give(&o, "b", "n1", "203.0.113.2")
+	give(&o, "c", "", "203.0.113.1", "203.0.113.2", "203.0.113.3")
+	give(&o, "d", "", "203.0.113.3")
 	got := Elect(o, nil)
 	require.Empty(t, got[key("c")].Host)
 	require.NotEmpty(t, got[key("d")].Host)
-	settled(o, got)
+	settled(&o, got)
 	again := Elect(o, nil)
 	require.Contains(t, again[key("c")].Problem.Message, "EgressService shop/a (203.0.113.1, host n0) and EgressService shop/b (203.0.113.2, host n1) and EgressService shop/d (203.0.113.3")
 	require.Equal(t, got[key("d")].Host, again[key("d")].Host)
@@ -130,7 +130,7 @@ func TestNewcomerMovesNobody(t *testing.T) {
 			return ips
 		}
 		zone := func(name string) {
-			change(o, name, func(e *cluster.EgressService, _ *cluster.Service) {
+			change(&o, name, func(e *cluster.EgressService, _ *cluster.Service) {
 				e.Created = time.Unix(r.Int64N(3), 0)
 				if r.IntN(4) == 0 {
 					e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": []string{"even", "odd"}[r.IntN(2)]}}
@@ -138,16 +138,16 @@ func TestNewcomerMovesNobody(t *testing.T) {
 			})
 		}
 		for _, k := range byAge(o.EgressServices) {
-			give(o, k.Name, "", ips()...)
+			give(&o, k.Name, "", ips()...)
 			zone(k.Name)
 		}
 		before := Elect(o, nil)
-		settled(o, before)
+		settled(&o, before)
 
-		o.EgressServices[key("new")] = cluster.EgressService{SourceIPBy: cluster.SourceIPByLoadBalancer}
-		o.Services[key("new")] = cluster.Service{LoadBalancer: true}
-		o.Endpoints[key("new")] = []cluster.Endpoint{{Address: "10.244.9.9", Node: "n0"}}
-		give(o, "new", "", ips()...)
+		o.EgressServices = o.EgressServices.With(key("new"), cluster.EgressService{SourceIPBy: cluster.SourceIPByLoadBalancer})
+		o.Services = o.Services.With(key("new"), cluster.Service{LoadBalancer: true})
+		o.Endpoints = o.Endpoints.With(key("new"), []cluster.Endpoint{{Address: "10.244.9.9", Node: "n0"}})
+		give(&o, "new", "", ips()...)
 		zone("new")
 		after := Elect(o, nil)
 		for k, was := range before {
@@ -176,18 +176,18 @@ func TestNewcomerMovesNobody(t *testing.T) {
 			joined++
 		}
 
-		settled(o, after)
-		gone := fmt.Sprint("n", r.IntN(len(o.Nodes)))
-		n := o.Nodes[gone]
+		settled(&o, after)
+		gone := fmt.Sprint("n", r.IntN(o.Nodes.Len()))
+		n := o.Nodes.At(gone)
 		n.Ready = false
-		o.Nodes[gone] = n
+		o.Nodes = o.Nodes.With(gone, n)
 		requireShared(t, o, Elect(o, nil), seed)
 		for k, c := range Elect(o, nil) {
 			if after[k].Host == "" || c.Host != "" {
 				continue
 			}
 			require.True(t, c.Problem.Reason == cluster.ReasonNoEligibleNode || slices.ContainsFunc(byAge(o.EgressServices), func(other cluster.Key) bool {
-				return other != k && shares(o, k, other) && after[other].Host != "" && o.EgressServices[other].NodeSelector != nil
+				return other != k && shares(o, k, other) && after[other].Host != "" && o.EgressServices.At(other).NodeSelector != nil
 			}), "seed %d: %s lost its host though every node fits those with which it shares: %s", seed, k, c.Problem)
 		}
 	}
@@ -196,7 +196,7 @@ func TestNewcomerMovesNobody(t *testing.T) {
 }
 
 func shares(o cluster.Objects, a, b cluster.Key) bool {
-	return slices.ContainsFunc(o.Services[a].Ingress, func(in cluster.Ingress) bool { return slices.Contains(o.Services[b].Ingress, in) })
+	return slices.ContainsFunc(o.Services.At(a).Ingress, func(in cluster.Ingress) bool { return slices.Contains(o.Services.At(b).Ingress, in) })
 }
 
 // requireShared requires that services which share an ingress IP have one host, but for those that have none.

@@ -37,12 +37,12 @@ func tcpFlow(src, dst, as string) kernel.Flow {
 }
 
 func TestRoles(t *testing.T) {
-	nodes := map[string]cluster.Node{
+	nodes := cluster.MapOf(map[string]cluster.Node{
 		"a":   {Internal: []netip.Addr{addr("fd00::11"), addr("10.0.0.11")}},
 		"b":   {Internal: []netip.Addr{addr("10.0.0.12"), addr("fd00::12")}},
 		"six": {Internal: []netip.Addr{addr("fd00::13")}},
 		"bad": {},
-	}
+	})
 	web4, web6, shop := addr("192.0.2.10"), addr("2001:db8:2::10"), addr("192.0.2.20")
 	service := func(network, host, standby string, ips ...netip.Addr) plan.Service {
 		return plan.Service{Network: network, Host: host, Standby: standby, IngressIPs: ips}
@@ -91,11 +91,11 @@ func listOf(roles ...Role) sorted.List[Role] { return sorted.Of(slices.Clone(rol
 
 // Roles that were found in one plan after another are those that are found in the last.
 func TestRolesOfPlansInTurn(t *testing.T) {
-	nodes := map[string]cluster.Node{}
+	var nodes cluster.Map[string, cluster.Node]
 	for i, name := range []string{"a", "b", "c", "none"} {
-		nodes[name] = cluster.Node{Internal: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
+		nodes = nodes.With(name, cluster.Node{Internal: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}})
 	}
-	nodes["none"] = cluster.Node{}
+	nodes = nodes.With("none", cluster.Node{})
 	paths := []plan.Path{
 		{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
 		{ID: 3, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "blue"}},

@@ -44,7 +44,7 @@ type Roles struct {
 
 // Find finds the roles in a plan. Unless it is to find them anew, it costs what differs from the plan before in the services:
 // nodes and paths of networks are to be as they were.
-func (f *Roles) Find(p *plan.NodePlan, nodes map[string]cluster.Node, anew bool) sorted.List[Role] {
+func (f *Roles) Find(p *plan.NodePlan, nodes cluster.Map[string, cluster.Node], anew bool) sorted.List[Role] {
 	var former sorted.List[plan.Service]
 	if anew || f.plan == nil {
 		*f = Roles{shared: map[Role]int{}}
@@ -83,7 +83,7 @@ func (f *Roles) Find(p *plan.NodePlan, nodes map[string]cluster.Node, anew bool)
 }
 
 // appendRoles appends those that a service, which may be nil, has by a plan.
-func appendRoles(roles []Role, s *plan.Service, p *plan.NodePlan, nodes map[string]cluster.Node) []Role {
+func appendRoles(roles []Role, s *plan.Service, p *plan.NodePlan, nodes cluster.Map[string, cluster.Node]) []Role {
 	if s == nil {
 		return roles
 	}
@@ -98,7 +98,7 @@ func appendRoles(roles []Role, s *plan.Service, p *plan.NodePlan, nodes map[stri
 		return roles
 	}
 	path := networkPath(p, s.Network)
-	local, peer := internalIPs(nodes[p.Node], nodes[other])
+	local, peer := internalIPs(nodes.At(p.Node), nodes.At(other))
 	if path == 0 || !peer.IsValid() {
 		return roles
 	}

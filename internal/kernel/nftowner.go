@@ -38,6 +38,7 @@ type tableWriter struct {
 	sock *nl.NetlinkSocket
 	port uint32 // the socket's address, which the kernel shows as the table's owner
 	seq  uint32
+	buf  []byte // for one answer
 }
 
 func openTableWriter() (*tableWriter, error) {
@@ -45,7 +46,7 @@ func openTableWriter() (*tableWriter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
-	w := &tableWriter{sock: sock}
+	w := &tableWriter{sock: sock, buf: make([]byte, maxAnswer)}
 	w.port, err = sock.GetPid()
 	err = errors.Join(err,
 		unix.SetsockoptInt(sock.GetFd(), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer),
@@ -102,8 +103,8 @@ func (w *tableWriter) append(b []byte, m netlink.Message) []byte {
 func (w *tableWriter) answers(last uint32) error {
 	var errs []error
 	acknowledged := false
-	for buf := make([]byte, maxAnswer); ; {
-		n, _, err := unix.Recvfrom(w.sock.GetFd(), buf, unix.MSG_DONTWAIT)
+	for {
+		n, _, err := unix.Recvfrom(w.sock.GetFd(), w.buf, unix.MSG_DONTWAIT)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -115,7 +116,7 @@ func (w *tableWriter) answers(last uint32) error {
 		case err != nil:
 			return fmt.Errorf("receive answers: %w", err)
 		}
-		messages, err := syscall.ParseNetlinkMessage(buf[:n])
+		messages, err := syscall.ParseNetlinkMessage(w.buf[:n])
 		if err != nil {
 			return fmt.Errorf("read answers: %w", err)
 		}

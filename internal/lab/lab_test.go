@@ -19,24 +19,23 @@ const vrfEgress = "../../containerlab/vrf-egress.clab.yml"
 func web(local bool) *cluster.Objects {
 	key := cluster.Key{Namespace: "shop", Name: "web"}
 	o := &cluster.Objects{
-		Services: map[cluster.Key]cluster.Service{key: {
+		Services: cluster.MapOf(map[cluster.Key]cluster.Service{key: {
 			LoadBalancer: true, LocalTraffic: local,
 			ClusterIPs: addrs("10.96.0.10", "fd96::10"),
 			Ingress:    []cluster.Ingress{{IP: "192.0.2.10"}, {IP: "2001:db8:2::10"}},
 			Ports:      []cluster.Port{{Protocol: "TCP", Port: 80, TargetPort: 8080}, {Protocol: "UDP", Port: 80, TargetPort: 8080}},
-		}},
-		Endpoints: map[cluster.Key][]cluster.Endpoint{key: {
+		}}),
+		Endpoints: cluster.MapOf(map[cluster.Key][]cluster.Endpoint{key: {
 			{Address: "10.244.1.11", Node: "a"},
 			{Address: "fd44:1::11", Node: "a"},
 			{Address: "10.244.2.11", Node: "b"},
 			{Address: "fd44:2::11", Node: "b"},
-		}},
-		Nodes: map[string]cluster.Node{},
+		}}),
 	}
 	for i, n := range []string{"a", "b", "c"} {
-		o.Nodes[n] = cluster.Node{PodCIDRs: []netip.Prefix{
+		o.Nodes = o.Nodes.With(n, cluster.Node{PodCIDRs: []netip.Prefix{
 			netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i+1)), netip.MustParsePrefix(fmt.Sprintf("fd44:%d::/64", i+1)),
-		}}
+		}})
 	}
 	return o
 }
@@ -156,7 +155,7 @@ func TestVRFEgress(t *testing.T) {
 			require.Contains(t, ask(other, c.ingress), c.podSource, "pods may use every endpoint")
 
 			none := web(true)
-			clear(none.Endpoints)
+			none.Endpoints = cluster.Map[cluster.Key, []cluster.Endpoint]{}
 			require.NoError(t, l.ProxyServices(ctx, none, nodes...))
 			_, err := other.AskUDP(ctx, at(c.cluster, 80), 1)
 			require.ErrorContains(t, err, "connection refused")

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -85,7 +84,7 @@ type backend struct {
 func (f family) render(b *strings.Builder, node string, o *cluster.Objects) {
 	fmt.Fprintf(b, proxyFrame, f.table)
 	var pods []string
-	for _, n := range o.Nodes {
+	for _, n := range o.Nodes.All() {
 		for _, p := range n.PodCIDRs {
 			if f.is(p.Addr()) {
 				pods = append(pods, p.String())
@@ -100,9 +99,9 @@ func (f family) render(b *strings.Builder, node string, o *cluster.Objects) {
 	inPods := "{ " + strings.Join(pods, ", ") + " }"
 
 	var targets, empty []string // elements of the two maps
-	for _, key := range slices.SortedFunc(maps.Keys(o.Services), cluster.Key.Compare) {
-		s := o.Services[key]
-		backends := f.backends(o.Endpoints[key], node)
+	for _, key := range slices.SortedFunc(o.Services.Keys(), cluster.Key.Compare) {
+		s := o.Services.At(key)
+		backends := f.backends(o.Endpoints.At(key), node)
 		for _, port := range s.Ports {
 			protocol := strings.ToLower(cmp.Or(port.Protocol, "TCP"))
 			name := fmt.Sprintf("%s/%s/%d", key, protocol, port.Port)

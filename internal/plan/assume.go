@@ -15,7 +15,7 @@ const assumedTable = 1000000
 func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 	f := Facts{Routed: map[uint32]Families{mainTable: {IPv4: true, IPv6: true}}}
 	lan := Link{Name: "lan", Index: 2, Up: true, MTU: 1500}
-	for _, a := range objects.Nodes[node].Internal {
+	for _, a := range objects.Nodes.At(node).Internal {
 		lan.Addrs = append(lan.Addrs, sharedSubnet(a, objects.Nodes))
 	}
 	f.Links = append(f.Links, lan)
@@ -27,7 +27,7 @@ func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 	}
 	if c.AllowUnlisted {
 		names := map[string]bool{}
-		for _, e := range objects.EgressServices {
+		for _, e := range objects.EgressServices.All() {
 			names[e.Network] = !listed[e.Network]
 		}
 		for _, name := range sortedKeys(names) {
@@ -55,12 +55,12 @@ func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 }
 
 // sharedSubnet is a subnet around a that holds every node's address of its family.
-func sharedSubnet(a netip.Addr, nodes map[string]cluster.Node) netip.Prefix {
+func sharedSubnet(a netip.Addr, nodes cluster.Map[string, cluster.Node]) netip.Prefix {
 	bits := 24
 	if a.Is6() {
 		bits = 64
 	}
-	for _, n := range nodes {
+	for _, n := range nodes.All() {
 		for _, other := range n.Internal {
 			for other.BitLen() == a.BitLen() && !netip.PrefixFrom(a, bits).Contains(other) {
 				bits--

@@ -20,22 +20,21 @@ func large() plan.Snapshot {
 	c := config.Defaults()
 	c.Networks = append(c.Networks, config.Network{Name: "red", VRF: "vrf-red", Table: 1001, Interfaces: []string{"eth2"}, Peers: []config.Peer{{Address: addr("10.1.0.1"), ASN: 64601}}})
 	o := cluster.Objects{
-		EgressServices: map[cluster.Key]cluster.EgressService{}, Services: map[cluster.Key]cluster.Service{},
-		Endpoints: map[cluster.Key][]cluster.Endpoint{}, Nodes: map[string]cluster.Node{}, ServiceCIDRs: prefixes("10.96.0.0/12"),
+		ServiceCIDRs: prefixes("10.96.0.0/12"),
 	}
 	for i := range nodes {
 		a := []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}
-		o.Nodes[fmt.Sprint("n", i)] = cluster.Node{
+		o.Nodes = o.Nodes.With(fmt.Sprint("n", i), cluster.Node{
 			Ready: i < hosts, Addresses: a, Internal: a, PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(i >> 8), byte(i), 0}), 24)},
-		}
+		})
 	}
 	for i := range services {
 		key := nth(i)
-		o.EgressServices[key] = cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer}
-		o.Services[key] = cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: fmt.Sprintf("203.0.%d.%d", i>>8, i&255)}}}
+		o.EgressServices = o.EgressServices.With(key, cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer})
+		o.Services = o.Services.With(key, cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: fmt.Sprintf("203.0.%d.%d", i>>8, i&255)}}})
 		for j := range 10 {
 			n := (i*10 + j) % nodes
-			o.Endpoints[key] = append(o.Endpoints[key], podOn(n, i*10/nodes))
+			o.Endpoints = o.Endpoints.With(key, append(o.Endpoints.At(key), podOn(n, i*10/nodes)))
 		}
 	}
 	s := plan.Snapshot{Node: "n1", Config: c, Objects: o, Hosts: election.Elect(o, nil), Facts: plan.Assume(c, o, "n1")}
@@ -99,11 +98,11 @@ func endpoints(s *plan.Snapshot, i int, services ...int) (changed cluster.Change
 	for _, n := range services {
 		key := nth(n)
 		changed.Add(key)
-		all := s.Objects.Endpoints[key]
+		all := s.Objects.Endpoints.At(key)
 		if i%2 == 0 {
-			s.Objects.Endpoints[key] = append(slices.Clone(all), podOn(n%1000, 200+n%7))
+			s.Objects.Endpoints = s.Objects.Endpoints.With(key, append(slices.Clone(all), podOn(n%1000, 200+n%7)))
 		} else {
-			s.Objects.Endpoints[key] = all[:len(all)-1]
+			s.Objects.Endpoints = s.Objects.Endpoints.With(key, all[:len(all)-1])
 		}
 	}
 	return changed
@@ -124,10 +123,10 @@ func BenchmarkEndpointsOf100(b *testing.B) {
 func BenchmarkIngressIP(b *testing.B) {
 	benchmark(b, large(), func(s *plan.Snapshot, i int) (changed cluster.Changed) {
 		key := nth(i / 2 % 10_000)
-		service := s.Objects.Services[key]
+		service := s.Objects.Services.At(key)
 		service.Ingress = slices.Clone(service.Ingress)
 		service.Ingress[0].IP = fmt.Sprintf("203.%d.%d.%d", (i+1)%2, (i/2%10_000)>>8, i/2&255)
-		s.Objects.Services[key] = service
+		s.Objects.Services = s.Objects.Services.With(key, service)
 		changed.Add(key)
 		return changed
 	})
@@ -137,13 +136,13 @@ func BenchmarkIngressIP(b *testing.B) {
 func BenchmarkBigServiceMoves(b *testing.B) {
 	s := large()
 	for i := range 1000 {
-		delete(s.Objects.EgressServices, nth(i))
+		s.Objects.EgressServices = s.Objects.EgressServices.Without(nth(i))
 	}
 	key := cluster.Key{Namespace: "shop", Name: "big"}
-	s.Objects.EgressServices[key] = cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer}
-	s.Objects.Services[key] = cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: "203.1.0.1"}}}
+	s.Objects.EgressServices = s.Objects.EgressServices.With(key, cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer})
+	s.Objects.Services = s.Objects.Services.With(key, cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: "203.1.0.1"}}})
 	for i := range 10_000 {
-		s.Objects.Endpoints[key] = append(s.Objects.Endpoints[key], podOn(i%1000, 240+i/1000))
+		s.Objects.Endpoints = s.Objects.Endpoints.With(key, append(s.Objects.Endpoints.At(key), podOn(i%1000, 240+i/1000)))
 	}
 	s.Hosts = election.Elect(s.Objects, nil)
 	inForce(&s)

@@ -27,9 +27,9 @@ func FuzzInvariants(f *testing.F) {
 		if byNetwork {
 			by = cluster.SourceIPByNetwork
 		}
-		s.Objects.EgressServices[key] = cluster.EgressService{Network: network, SourceIPBy: by}
-		s.Objects.Services[key] = cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: ingress}, {IP: "203.0.113.77"}}}
-		s.Objects.Endpoints[key] = []cluster.Endpoint{{Address: endpoint, Node: node}, {Address: endpoint, Node: "n0"}, {Address: "10.244.0.99", Node: node}}
+		s.Objects.EgressServices = s.Objects.EgressServices.With(key, cluster.EgressService{Network: network, SourceIPBy: by})
+		s.Objects.Services = s.Objects.Services.With(key, cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: ingress}, {IP: "203.0.113.77"}}})
+		s.Objects.Endpoints = s.Objects.Endpoints.With(key, []cluster.Endpoint{{Address: endpoint, Node: node}, {Address: endpoint, Node: "n0"}, {Address: "10.244.0.99", Node: node}})
 		s.Hosts = election.Elect(s.Objects, nil)
 		want := asJSON(t, s)
 		requireSame(t, want, asJSON(t, s), "the same again")
@@ -37,7 +37,7 @@ func FuzzInvariants(f *testing.F) {
 
 		p, problems := plan.Build(s)
 		owners := map[netip.Addr][]cluster.Key{} // of an endpoint
-		for k, all := range s.Objects.Endpoints {
+		for k, all := range s.Objects.Endpoints.All() {
 			for _, e := range all {
 				if a, err := netip.ParseAddr(e.Address); err == nil {
 					owners[a] = append(owners[a], k)

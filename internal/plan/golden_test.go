@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,7 @@ func story(t *testing.T, dir, node string) (plan.Snapshot, []cluster.Problem) {
 	c, err := config.Load(filepath.Join(dir, "config.yaml"))
 	require.NoError(t, err)
 	objects, problems := manifests.Read(filepath.Join(dir, "manifests"))
-	require.Contains(t, objects.Nodes, node)
+	require.Contains(t, maps.Collect(objects.Nodes.All()), node)
 	facts := plan.Assume(c, objects, node)
 	data, err := os.ReadFile(filepath.Join(dir, node+".facts.yaml"))
 	if err == nil {
@@ -81,14 +82,14 @@ func TestFormerHost(t *testing.T) {
 		"standby":  {func(*plan.Snapshot) {}, false},
 		"draining": {func(s *plan.Snapshot) { s.Draining = true }, true},
 		"cordoned": {func(s *plan.Snapshot) {
-			n := s.Objects.Nodes["a"]
+			n := s.Objects.Nodes.At("a")
 			n.Cordoned = true
-			s.Objects.Nodes["a"] = n
+			s.Objects.Nodes = s.Objects.Nodes.With("a", n)
 		}, true},
 		"not selected": {func(s *plan.Snapshot) {
-			e := s.Objects.EgressServices[key]
+			e := s.Objects.EgressServices.At(key)
 			e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "2"}}
-			s.Objects.EgressServices[key] = e
+			s.Objects.EgressServices = s.Objects.EgressServices.With(key, e)
 		}, true},
 		"host": {func(s *plan.Snapshot) {
 			s.Draining, s.Hosts[key] = true, election.Choice{Host: "a", Standby: "b", Term: 2}

@@ -20,8 +20,8 @@ type ground struct {
 	node       string
 	config     *config.Config
 	marks      Marks
-	nodes      map[string]cluster.Node
-	namespaces map[string]cluster.Namespace
+	nodes      cluster.Map[string, cluster.Node]
+	namespaces cluster.Map[string, cluster.Namespace]
 	links      []Link // by name
 
 	networks []*network // by name
@@ -88,8 +88,8 @@ const ipvsDevice = "kube-ipvs0"
 
 func (g *ground) readNodes(serviceCIDRs []netip.Prefix) {
 	inside := slices.Clone(serviceCIDRs)
-	for _, name := range sortedKeys(g.nodes) {
-		n := g.nodes[name]
+	for _, name := range slices.Sorted(g.nodes.Keys()) {
+		n := g.nodes.At(name)
 		for _, a := range n.Addresses {
 			g.nodeIPs[a] = name
 		}
@@ -120,7 +120,7 @@ var neverSteered = []netip.Prefix{
 // readRanges finds where pods are and what stays inside of the cluster.
 func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 	var pods []netip.Prefix
-	for _, n := range g.nodes {
+	for _, n := range g.nodes.All() {
 		pods = append(pods, n.PodCIDRs...)
 	}
 	g.pods = minimal(pods)
@@ -129,7 +129,7 @@ func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 		g.ranged.IPv4, g.ranged.IPv6 = g.ranged.IPv4 || r.Addr().Is4(), g.ranged.IPv6 || !r.Addr().Is4()
 	}
 	all := slices.Concat(pods, neverSteered, g.config.ClusterCIDRs, serviceCIDRs)
-	for _, n := range g.nodes {
+	for _, n := range g.nodes.All() {
 		for _, a := range n.Addresses {
 			all = append(all, single(a))
 		}
@@ -144,7 +144,7 @@ func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 
 // planGuests plans what other nodes' pods may not do here.
 func (g *ground) planGuests() {
-	for name, n := range g.nodes {
+	for name, n := range g.nodes.All() {
 		if name == g.node {
 			continue
 		}
@@ -180,7 +180,7 @@ func (g *ground) isUplink(device string) bool {
 
 // internalIP is the first InternalIP of a family of a node.
 func (g *ground) internalIP(node string, ipv4 bool) netip.Addr {
-	for _, a := range g.nodes[node].Internal {
+	for _, a := range g.nodes.At(node).Internal {
 		if a.Is4() == ipv4 {
 			return a
 		}
@@ -189,7 +189,7 @@ func (g *ground) internalIP(node string, ipv4 bool) netip.Addr {
 }
 
 func (g *ground) someNodeOffLink() bool {
-	for name, n := range g.nodes {
+	for name, n := range g.nodes.All() {
 		for _, a := range n.Internal {
 			if _, ok := g.onLink(a); name != g.node && !ok {
 				return true

@@ -69,12 +69,12 @@ func (h *holding) take(r *pass, key cluster.Key, touch func(netip.Addr)) {
 		}
 		delete(h.pods, key)
 	}
-	p, exists := r.Objects.Pods[key]
+	p, exists := r.Objects.Pods.Get(key)
 	if !exists || p.Node != r.Node || p.HostNetwork || p.Ended || len(p.Addresses) == 0 {
 		return
 	}
 	now := ofPod{fit(p.Addresses), -1}
-	namespace := labels.Set(r.Objects.Namespaces[key.Namespace].Labels)
+	namespace := labels.Set(r.Objects.Namespaces.At(key.Namespace).Labels)
 	now.entry = slices.IndexFunc(h.entries, func(e entry) bool { return e.namespaces.Matches(namespace) && e.pods.Matches(labels.Set(p.Labels)) })
 	h.pods[key] = now
 	for _, a := range now.addresses {
@@ -102,7 +102,7 @@ func (h *holding) count(a netip.Addr, key cluster.Key, by, n int) {
 // planHold plans whose packets to the outside wait. opened is what differs in the open endpoints.
 func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 	h, d := &r.holding, &next.DataPlane
-	if len(r.Config.Hold) == 0 || r.Objects.Pods == nil {
+	if len(r.Config.Hold) == 0 || !r.Objects.PodsKnown {
 		*h = holding{open: h.open}
 		h.openEndpoints(r, opened)
 		d.Hold, d.Let, next.Waiting = false, sorted.List[Address]{}, sorted.List[Waiting]{}
@@ -118,7 +118,7 @@ func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 		touch(a.Addr)
 	}
 	if whole {
-		for key := range r.Objects.Pods {
+		for key := range r.Objects.Pods.Keys() {
 			h.take(r, key, touch)
 		}
 		for a := range h.open.All() {

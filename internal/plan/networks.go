@@ -200,7 +200,7 @@ func (g *ground) allows(n *network, namespace string) bool {
 	may, known := g.allowed[asked]
 	if !known {
 		selector, err := metav1.LabelSelectorAsSelector(n.Namespaces)
-		may = err == nil && selector.Matches(labels.Set(g.namespaces[namespace].Labels))
+		may = err == nil && selector.Matches(labels.Set(g.namespaces.At(namespace).Labels))
 		g.allowed[asked] = may
 	}
 	return may

@@ -78,16 +78,16 @@ func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluste
 // forget drops what is known of services, and keeps what was planned to share it.
 func (p *Planner) forget(o *cluster.Objects) {
 	addresses := 0
-	for _, endpoints := range o.Endpoints {
+	for _, endpoints := range o.Endpoints.All() {
 		addresses += len(endpoints)
 	}
-	p.services = make(map[cluster.Key]*service, len(o.Services))
-	p.claims = newClaims(addresses + 2*len(o.Services))
+	p.services = make(map[cluster.Key]*service, o.Services.Len())
+	p.claims = newClaims(addresses + 2*o.Services.Len())
 	p.claims.quiet = true
 	p.targets = targets{of: map[string]*leading{}, changed: true}
 	p.sending = sending{out: map[string]*[2]int{}}
 	p.names = map[string]int{}
-	for _, e := range o.EgressServices {
+	for _, e := range o.EgressServices.All() {
 		p.names[e.Network]++
 	}
 }
@@ -100,7 +100,7 @@ func (r *pass) rename(key cluster.Key) {
 			r.renamed = true
 		}
 	}
-	if e, ok := r.Objects.EgressServices[key]; ok {
+	if e, ok := r.Objects.EgressServices.Get(key); ok {
 		r.names[e.Network]++
 		r.renamed = r.renamed || r.names[e.Network] == 1
 	}
@@ -133,11 +133,11 @@ func (r *pass) readServices(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
 	if r.anew {
-		r.redone = make([]*redone, 0, len(r.Objects.Services))
-		for key := range r.Objects.EgressServices {
+		r.redone = make([]*redone, 0, r.Objects.Services.Len())
+		for key := range r.Objects.EgressServices.Keys() {
 			r.readService(key)
 		}
-		for key := range r.Objects.Services {
+		for key := range r.Objects.Services.Keys() {
 			if r.services[key] == nil {
 				r.readService(key)
 			}
@@ -167,8 +167,8 @@ func (r *pass) readServices(changed cluster.Changed) {
 
 // readService reads what changed of a service, and has it claim what it wants.
 func (r *pass) readService(key cluster.Key) {
-	_, selects := r.Objects.EgressServices[key]
-	_, exists := r.Objects.Services[key]
+	_, selects := r.Objects.EgressServices.Get(key)
+	_, exists := r.Objects.Services.Get(key)
 	s := r.services[key]
 	if s == nil {
 		if !selects && !exists {

@@ -48,17 +48,17 @@ func (e *evolving) step() {
 		for range 1 + e.IntN(3) {
 			added = append(added, e.endpoint())
 		}
-		e.setEndpoints(key, slices.Concat(o.Endpoints[key], added))
+		e.setEndpoints(key, slices.Concat(o.Endpoints.At(key), added))
 	case 3, 4: // and go
-		e.setEndpoints(key, slices.DeleteFunc(slices.Clone(o.Endpoints[key]), func(cluster.Endpoint) bool { return chance(e.Rand, 0.4) }))
+		e.setEndpoints(key, slices.DeleteFunc(slices.Clone(o.Endpoints.At(key)), func(cluster.Endpoint) bool { return chance(e.Rand, 0.4) }))
 	case 5: // and move to another service
 		to := e.key()
 		e.changed.Add(to)
-		moved := o.Endpoints[key]
+		moved := o.Endpoints.At(key)
 		e.setEndpoints(key, nil)
-		e.setEndpoints(to, slices.Concat(o.Endpoints[to], moved))
+		e.setEndpoints(to, slices.Concat(o.Endpoints.At(to), moved))
 	case 6: // others' endpoints
-		e.setEndpoints(key, slices.Concat(o.Endpoints[key], o.Endpoints[e.key()]))
+		e.setEndpoints(key, slices.Concat(o.Endpoints.At(key), o.Endpoints.At(e.key())))
 	case 7, 8: // ingress IPs
 		e.service(key, func(s *cluster.Service) {
 			s.Ingress = nil
@@ -80,7 +80,7 @@ func (e *evolving) step() {
 		})
 	case 11:
 		e.service(key, func(s *cluster.Service) { *s = cluster.Service{} })
-		delete(o.Services, key)
+		o.Services = o.Services.Without(key)
 	case 12, 13:
 		e.egress(key, func(s *cluster.EgressService) {
 			s.Network = pick(e.Rand, "red", "red", "", "blue", "green", "vrf-dmz", "vrf-blue", "77", "254", "no/vrf", "red", "dark")
@@ -97,24 +97,23 @@ func (e *evolving) step() {
 		})
 	case 16:
 		e.egress(key, func(*cluster.EgressService) {})
-		delete(o.EgressServices, key)
+		o.EgressServices = o.EgressServices.Without(key)
 	case 17:
-		o.Nodes = maps.Clone(o.Nodes)
 		name := fmt.Sprint("n", e.IntN(6))
-		n := o.Nodes[name]
+		n := o.Nodes.At(name)
 		switch e.IntN(3) {
 		case 0:
-			delete(o.Nodes, name)
+			o.Nodes = o.Nodes.Without(name)
 		case 1:
 			as := []netip.Addr{addr(fmt.Sprintf("10.0.%d.1%d", e.IntN(8)/7, e.IntN(6))), addr(fmt.Sprintf("fd00::1%d", e.IntN(6)))}
 			i := name[1:]
-			o.Nodes[name] = cluster.Node{Ready: true, Addresses: as, Internal: as, PodCIDRs: prefixes("10.244."+i+".0/24", "fd44:"+i+"::/64")}
+			o.Nodes = o.Nodes.With(name, cluster.Node{Ready: true, Addresses: as, Internal: as, PodCIDRs: prefixes("10.244."+i+".0/24", "fd44:"+i+"::/64")})
 		default:
 			n.Ready, n.Cordoned, n.Labels = chance(e.Rand, 0.7), chance(e.Rand, 0.3), map[string]string{"rack": pick(e.Rand, "1", "2")}
 			if chance(e.Rand, 0.3) {
 				n.PodCIDRs = nil
 			}
-			o.Nodes[name] = n
+			o.Nodes = o.Nodes.With(name, n)
 		}
 		e.changed.Join(cluster.Everything())
 	case 18:
@@ -166,31 +165,30 @@ func (e *evolving) step() {
 		addService(e.Rand, o, e.fresh(), time.Unix(int64(e.IntN(5)), 0))
 	case 26, 27: // pods come, go and are others
 		pod := cluster.Key{Namespace: pick(e.Rand, "good", "other", "gone"), Name: fmt.Sprint("p", e.IntN(10))}
-		if o.Pods = maps.Clone(o.Pods); o.Pods == nil {
+		if !o.PodsKnown {
 			break // not known yet
 		}
-		if o.Pods[pod] = somePod(e.Rand); chance(e.Rand, 0.3) {
-			delete(o.Pods, pod)
+		if o.Pods = o.Pods.With(pod, somePod(e.Rand)); chance(e.Rand, 0.3) {
+			o.Pods = o.Pods.Without(pod)
 		}
 		e.changed.AddPod(pod)
 	case 28: // they come to be known, or nobody follows them any more
-		if o.Pods != nil && chance(e.Rand, 0.7) {
+		if o.PodsKnown && chance(e.Rand, 0.7) {
 			break
 		}
-		for key := range o.Pods {
+		for key := range o.Pods.Keys() {
 			e.changed.AddPod(key)
 		}
-		if o.Pods == nil {
+		if o.PodsKnown = !o.PodsKnown; o.PodsKnown {
 			o.Pods = somePods(e.Rand)
 		} else {
-			o.Pods = nil
+			o.Pods = cluster.Map[cluster.Key, cluster.Pod]{}
 		}
-		for key := range o.Pods {
+		for key := range o.Pods.Keys() {
 			e.changed.AddPod(key)
 		}
 	case 29:
-		o.Namespaces = maps.Clone(o.Namespaces)
-		o.Namespaces["other"] = cluster.Namespace{Labels: map[string]string{"egress": pick(e.Rand, "held", "free")}}
+		o.Namespaces = o.Namespaces.With("other", cluster.Namespace{Labels: map[string]string{"egress": pick(e.Rand, "held", "free")}})
 		e.changed.Join(cluster.Everything())
 	}
 }
@@ -209,12 +207,12 @@ func someHold(r *rand.Rand) (all []config.Hold) {
 }
 
 // somePods are pods of which some share their addresses with endpoints and with others.
-func somePods(r *rand.Rand) map[cluster.Key]cluster.Pod {
+func somePods(r *rand.Rand) cluster.Map[cluster.Key, cluster.Pod] {
 	all := map[cluster.Key]cluster.Pod{}
 	for range r.IntN(12) {
 		all[cluster.Key{Namespace: pick(r, "good", "other", "gone"), Name: fmt.Sprint("p", r.IntN(10))}] = somePod(r)
 	}
-	return all
+	return cluster.MapOf(all)
 }
 
 func somePod(r *rand.Rand) cluster.Pod {
@@ -252,10 +250,10 @@ func (e *evolving) links() {
 
 func (e *evolving) keys() []cluster.Key {
 	all := map[cluster.Key]bool{}
-	for k := range e.Objects.EgressServices {
+	for k := range e.Objects.EgressServices.Keys() {
 		all[k] = true
 	}
-	for k := range e.Objects.Services {
+	for k := range e.Objects.Services.Keys() {
 		all[k] = true
 	}
 	return slices.SortedFunc(maps.Keys(all), cluster.Key.Compare)
@@ -273,8 +271,7 @@ func (e *evolving) fresh() cluster.Key {
 	key := cluster.Key{Namespace: pick(e.Rand, "good", "other"), Name: fmt.Sprint("s", e.IntN(12))}
 	o := &e.Objects
 	e.changed.Add(key)
-	o.EgressServices, o.Services, o.Endpoints = maps.Clone(o.EgressServices), maps.Clone(o.Services), maps.Clone(o.Endpoints)
-	o.Endpoints[key] = slices.Clone(o.Endpoints[key])
+	o.Endpoints = o.Endpoints.With(key, slices.Clone(o.Endpoints.At(key)))
 	return key
 }
 
@@ -296,25 +293,22 @@ func (e *evolving) clusterIP() netip.Addr {
 }
 
 func (e *evolving) setEndpoints(key cluster.Key, all []cluster.Endpoint) {
-	e.Objects.Endpoints = maps.Clone(e.Objects.Endpoints)
-	e.Objects.Endpoints[key] = all
+	e.Objects.Endpoints = e.Objects.Endpoints.With(key, all)
 	if all == nil {
-		delete(e.Objects.Endpoints, key)
+		e.Objects.Endpoints = e.Objects.Endpoints.Without(key)
 	}
 }
 
 func (e *evolving) service(key cluster.Key, change func(*cluster.Service)) {
-	e.Objects.Services = maps.Clone(e.Objects.Services)
-	s := e.Objects.Services[key]
+	s := e.Objects.Services.At(key)
 	change(&s)
-	e.Objects.Services[key] = s
+	e.Objects.Services = e.Objects.Services.With(key, s)
 }
 
 func (e *evolving) egress(key cluster.Key, change func(*cluster.EgressService)) {
-	e.Objects.EgressServices = maps.Clone(e.Objects.EgressServices)
-	s := e.Objects.EgressServices[key]
+	s := e.Objects.EgressServices.At(key)
 	change(&s)
-	e.Objects.EgressServices[key] = s
+	e.Objects.EgressServices = e.Objects.EgressServices.With(key, s)
 }
 
 // choose has hosts chosen anew, and says of which services.

@@ -40,9 +40,7 @@ func world(seed uint64) plan.Snapshot {
 		config.Network{Name: "blue", VRF: "vrf-blue", Peers: []config.Peer{peer}, Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"blue": "yes"}}},
 		config.Network{Name: "green", Table: 100, OnNoPath: config.NoPathDrop})
 	s := plan.Snapshot{Node: "n0", Config: c, Objects: cluster.Objects{
-		EgressServices: map[cluster.Key]cluster.EgressService{}, Services: map[cluster.Key]cluster.Service{},
-		Endpoints: map[cluster.Key][]cluster.Endpoint{}, Nodes: map[string]cluster.Node{},
-		Namespaces:   map[string]cluster.Namespace{"good": {Labels: map[string]string{"blue": "yes"}}, "other": {}},
+		Namespaces:   cluster.MapOf(map[string]cluster.Namespace{"good": {Labels: map[string]string{"blue": "yes"}}, "other": {}}),
 		ServiceCIDRs: prefixes("10.96.0.0/16", "fd96::/108"),
 	}}
 	for i := range 2 + r.IntN(4) {
@@ -50,10 +48,10 @@ func world(seed uint64) plan.Snapshot {
 		if chance(r, 0.1) {
 			as[0] = addr("10.0.0.10") // an address of n0 too
 		}
-		s.Objects.Nodes[fmt.Sprint("n", i)] = cluster.Node{
+		s.Objects.Nodes = s.Objects.Nodes.With(fmt.Sprint("n", i), cluster.Node{
 			Ready: chance(r, 0.9), Addresses: as, Internal: as,
 			PodCIDRs: prefixes(fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd44:%d::/64", i)),
-		}
+		})
 	}
 	s.Facts = plan.Facts{
 		Links: []plan.Link{
@@ -80,23 +78,23 @@ func world(seed uint64) plan.Snapshot {
 	}
 	s.Hosts = election.Elect(s.Objects, nil)
 	if also := rand.New(rand.NewPCG(seed, 11)); chance(also, 0.6) {
-		c.Hold, s.Objects.Pods = someHold(also), somePods(also)
+		c.Hold, s.Objects.Pods, s.Objects.PodsKnown = someHold(also), somePods(also), true
 	}
 	return s
 }
 
 // addService adds an EgressService, its Service and endpoints, more or less right.
 func addService(r *rand.Rand, o *cluster.Objects, key cluster.Key, created time.Time) {
-	o.EgressServices[key] = cluster.EgressService{
+	o.EgressServices = o.EgressServices.With(key, cluster.EgressService{
 		Created: created, SourceIPBy: pick(r, cluster.SourceIPByLoadBalancer, cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork),
 		Network: pick(r, "red", "red", "", "blue", "green", "vrf-dmz", "vrf-blue", "77", "254", "no/vrf"),
-	}
+	})
 	if chance(r, 0.95) {
 		service := cluster.Service{LoadBalancer: chance(r, 0.95), LocalTraffic: chance(r, 0.2), ClusterIPs: []netip.Addr{addr(fmt.Sprint("10.96.0.", r.IntN(20)+1))}}
 		for range r.IntN(4) {
 			service.Ingress = append(service.Ingress, cluster.Ingress{IP: pick(r, fmt.Sprint("203.0.113.", r.IntN(9)), fmt.Sprint("2001:db8::", r.IntN(9)), pick(r, garbage...))})
 		}
-		o.Services[key] = service
+		o.Services = o.Services.With(key, service)
 	}
 	for range r.IntN(8) {
 		n := r.IntN(5)
@@ -107,7 +105,7 @@ func addService(r *rand.Rand, o *cluster.Objects, key cluster.Key, created time.
 		if chance(r, 0.1) {
 			e.Node = pick(r, "", "n0", "unknown")
 		}
-		o.Endpoints[key] = append(o.Endpoints[key], e)
+		o.Endpoints = o.Endpoints.With(key, append(o.Endpoints.At(key), e))
 	}
 }
 
@@ -141,9 +139,9 @@ func shuffled(r *rand.Rand, s plan.Snapshot) plan.Snapshot {
 	c.Networks, c.ClusterCIDRs = shuffle(r, c.Networks), shuffle(r, c.ClusterCIDRs)
 	s.Config = &c
 	o := s.Objects
-	o.ServiceCIDRs, o.Endpoints = shuffle(r, o.ServiceCIDRs), maps.Clone(o.Endpoints)
-	for key, endpoints := range o.Endpoints {
-		o.Endpoints[key] = shuffle(r, endpoints)
+	o.ServiceCIDRs = shuffle(r, o.ServiceCIDRs)
+	for key, endpoints := range o.Endpoints.All() {
+		o.Endpoints = o.Endpoints.With(key, shuffle(r, endpoints))
 	}
 	s.Objects, s.Hosts = o, election.Elect(o, nil)
 	return s
@@ -267,13 +265,13 @@ func TestPlanHangsTogether(t *testing.T) {
 func requireHeld(t *testing.T, s plan.Snapshot, p *plan.NodePlan) {
 	t.Helper()
 	d := p.DataPlane
-	require.Equal(t, len(s.Config.Hold) > 0 && s.Objects.Pods != nil, d.Hold)
+	require.Equal(t, len(s.Config.Hold) > 0 && s.Objects.PodsKnown, d.Hold)
 	if !d.Hold {
 		require.Zero(t, d.Let.Len()+p.Waiting.Len())
 		return
 	}
 	free, bound := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for key, pod := range s.Objects.Pods {
+	for key, pod := range s.Objects.Pods.All() {
 		selected := slices.ContainsFunc(s.Config.Hold, func(h config.Hold) bool {
 			has := func(selector *metav1.LabelSelector, labels map[string]string) bool {
 				for name, value := range cmp.Or(selector, &metav1.LabelSelector{}).MatchLabels {
@@ -283,7 +281,7 @@ func requireHeld(t *testing.T, s plan.Snapshot, p *plan.NodePlan) {
 				}
 				return true
 			}
-			return has(h.Namespaces, s.Objects.Namespaces[key.Namespace].Labels) && has(h.Pods, pod.Labels)
+			return has(h.Namespaces, s.Objects.Namespaces.At(key.Namespace).Labels) && has(h.Pods, pod.Labels)
 		})
 		for _, a := range pod.Addresses {
 			if pod.Node == s.Node && !pod.HostNetwork && !pod.Ended {
@@ -296,7 +294,7 @@ func requireHeld(t *testing.T, s plan.Snapshot, p *plan.NodePlan) {
 			_, let := d.Let.Get(plan.Address{Addr: a})
 			require.False(t, free[a] && !bound[a] && !let, "%s is not let go", a)
 			if let && (!free[a] || bound[a]) { // it is an endpoint that needs no path
-				require.True(t, slices.ContainsFunc(slices.Collect(maps.Values(s.Objects.Endpoints)), func(all []cluster.Endpoint) bool {
+				require.True(t, slices.ContainsFunc(slices.Collect(maps.Values(maps.Collect(s.Objects.Endpoints.All()))), func(all []cluster.Endpoint) bool {
 					return slices.ContainsFunc(all, func(e cluster.Endpoint) bool { return sameAddr(e.Address, a) })
 				}), "%s is let go", a)
 				_, selected := d.Endpoints.Get(plan.Endpoint{Addr: a})
@@ -322,7 +320,7 @@ func fate(s plan.Snapshot) map[string]string {
 	}
 	of := map[string]string{}
 	others := map[netip.Addr]bool{}
-	for key, endpoints := range s.Objects.Endpoints {
+	for key, endpoints := range s.Objects.Endpoints.All() {
 		for _, e := range endpoints {
 			if a, err := netip.ParseAddr(e.Address); err == nil && key.Namespace != "broken" {
 				others[a] = true
@@ -345,14 +343,16 @@ func fate(s plan.Snapshot) map[string]string {
 // A broken object that comes later changes nothing for the others, whatever is wrong with it.
 func TestBrokenObjectHarmsNoOther(t *testing.T) {
 	key := cluster.Key{Namespace: "broken", Name: "b"}
-	all := func(endpoints map[cluster.Key][]cluster.Endpoint) (all []cluster.Endpoint) {
-		for _, k := range slices.SortedFunc(maps.Keys(endpoints), cluster.Key.Compare) {
-			all = append(all, endpoints[k]...)
+	all := func(endpoints cluster.Map[cluster.Key, []cluster.Endpoint]) (all []cluster.Endpoint) {
+		for _, k := range slices.SortedFunc(endpoints.Keys(), cluster.Key.Compare) {
+			all = append(all, endpoints.At(k)...)
 		}
 		return all
 	}
 	breakages := map[string]func(o *cluster.Objects, e *cluster.EgressService, s *cluster.Service){
-		"no Service":       func(o *cluster.Objects, _ *cluster.EgressService, _ *cluster.Service) { delete(o.Services, key) },
+		"no Service": func(o *cluster.Objects, _ *cluster.EgressService, _ *cluster.Service) {
+			o.Services = o.Services.Without(key)
+		},
 		"not LoadBalancer": func(_ *cluster.Objects, _ *cluster.EgressService, s *cluster.Service) { s.LoadBalancer = false },
 		"selector": func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) {
 			e.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Near"}}}
@@ -368,28 +368,30 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 				s.Ingress = append(s.Ingress, cluster.Ingress{IP: text, Hostname: "lb.example.com"})
 			}
 		},
-		"no endpoints": func(o *cluster.Objects, _ *cluster.EgressService, _ *cluster.Service) { delete(o.Endpoints, key) },
+		"no endpoints": func(o *cluster.Objects, _ *cluster.EgressService, _ *cluster.Service) {
+			o.Endpoints = o.Endpoints.Without(key)
+		},
 		"bad endpoints": func(o *cluster.Objects, _ *cluster.EgressService, _ *cluster.Service) {
-			o.Endpoints[key] = nil
+			o.Endpoints = o.Endpoints.With(key, nil)
 			for _, text := range garbage {
-				o.Endpoints[key] = append(o.Endpoints[key], cluster.Endpoint{Address: text, Node: "n0"})
+				o.Endpoints = o.Endpoints.With(key, append(o.Endpoints.At(key), cluster.Endpoint{Address: text, Node: "n0"}))
 			}
 		},
 		"stolen endpoints": func(o *cluster.Objects, _ *cluster.EgressService, _ *cluster.Service) {
-			o.Endpoints[key] = all(o.Endpoints)
+			o.Endpoints = o.Endpoints.With(key, all(o.Endpoints))
 		},
 		"stolen ingress": func(o *cluster.Objects, e *cluster.EgressService, s *cluster.Service) {
 			e.Network, s.Ingress = "green", nil
-			for _, k := range slices.SortedFunc(maps.Keys(o.Services), cluster.Key.Compare) {
-				if n := o.EgressServices[k].Network; n != "green" {
-					s.Ingress = append(s.Ingress, o.Services[k].Ingress...)
+			for _, k := range slices.SortedFunc(o.Services.Keys(), cluster.Key.Compare) {
+				if n := o.EgressServices.At(k).Network; n != "green" {
+					s.Ingress = append(s.Ingress, o.Services.At(k).Ingress...)
 				}
 			}
 		},
 		"shared ingress": func(o *cluster.Objects, _ *cluster.EgressService, s *cluster.Service) {
-			for _, k := range slices.SortedFunc(maps.Keys(o.Services), cluster.Key.Compare) {
-				if o.EgressServices[k].Network == "red" {
-					s.Ingress = append(s.Ingress, o.Services[k].Ingress...)
+			for _, k := range slices.SortedFunc(o.Services.Keys(), cluster.Key.Compare) {
+				if o.EgressServices.At(k).Network == "red" {
+					s.Ingress = append(s.Ingress, o.Services.At(k).Ingress...)
 				}
 			}
 		},
@@ -402,22 +404,21 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 	for _, seed := range seeds {
 		s := world(seed)
 		s.Facts.Paths = nil // an id in force for the broken one alone may be the last
-		for k, e := range s.Objects.EgressServices {
+		for k, e := range s.Objects.EgressServices.All() {
 			e.Status.Host = s.Hosts[k].Host // there is no other memory of who had a host before the broken one came
-			s.Objects.EgressServices[k] = e
+			s.Objects.EgressServices = s.Objects.EgressServices.With(k, e)
 		}
 		want := fate(s)
 		for name, spoil := range breakages {
 			o := s.Objects
-			o.EgressServices, o.Services, o.Endpoints = maps.Clone(o.EgressServices), maps.Clone(o.Services), maps.Clone(o.Endpoints)
 			e := cluster.EgressService{Created: time.Unix(99, 0), SourceIPBy: cluster.SourceIPByLoadBalancer, Network: "red"}
 			service := cluster.Service{LoadBalancer: true, ClusterIPs: []netip.Addr{addr("10.96.9.9")}, Ingress: []cluster.Ingress{{IP: "203.0.113.99"}}}
-			o.Endpoints[key] = []cluster.Endpoint{{Address: "10.244.0.99", Node: "n0"}, {Address: "10.244.1.99", Node: "n1"}}
-			o.Services[key] = service
+			o.Endpoints = o.Endpoints.With(key, []cluster.Endpoint{{Address: "10.244.0.99", Node: "n0"}, {Address: "10.244.1.99", Node: "n1"}})
+			o.Services = o.Services.With(key, service)
 			spoil(&o, &e, &service)
-			o.EgressServices[key] = e
-			if _, ok := o.Services[key]; ok {
-				o.Services[key] = service
+			o.EgressServices = o.EgressServices.With(key, e)
+			if _, ok := o.Services.Get(key); ok {
+				o.Services = o.Services.With(key, service)
 			}
 			broken := s
 			broken.Objects, broken.Hosts = o, election.Elect(o, nil)
@@ -446,10 +447,10 @@ func FuzzBuild(f *testing.F) {
 		}
 		s.Config.Marks.Mask = mask
 		key := cluster.Key{Namespace: node, Name: endpoint}
-		s.Objects.EgressServices[key] = cluster.EgressService{Network: network, SourceIPBy: cluster.SourceIPBy(device)}
-		s.Objects.Services[key] = cluster.Service{LoadBalancer: true, ClusterIPs: []netip.Addr{{}}, Ingress: []cluster.Ingress{{IP: ingress}, {}}}
-		s.Objects.Endpoints[key] = []cluster.Endpoint{{Address: endpoint, Node: node}, {}}
-		s.Objects.Nodes[node] = cluster.Node{Ready: true, Internal: []netip.Addr{{}}, Addresses: []netip.Addr{{}}, PodCIDRs: []netip.Prefix{{}}}
+		s.Objects.EgressServices = s.Objects.EgressServices.With(key, cluster.EgressService{Network: network, SourceIPBy: cluster.SourceIPBy(device)})
+		s.Objects.Services = s.Objects.Services.With(key, cluster.Service{LoadBalancer: true, ClusterIPs: []netip.Addr{{}}, Ingress: []cluster.Ingress{{IP: ingress}, {}}})
+		s.Objects.Endpoints = s.Objects.Endpoints.With(key, []cluster.Endpoint{{Address: endpoint, Node: node}, {}})
+		s.Objects.Nodes = s.Objects.Nodes.With(node, cluster.Node{Ready: true, Internal: []netip.Addr{{}}, Addresses: []netip.Addr{{}}, PodCIDRs: []netip.Prefix{{}}})
 		s.Facts.Links = append(slices.DeleteFunc(s.Facts.Links, func(l plan.Link) bool { return l.Name == device }), plan.Link{Name: device, MTU: mtu, Master: network, VRFTable: mask, Addrs: []netip.Prefix{{}}})
 		for _, s.Node = range []string{"n0", node, ""} {
 			s.Hosts = election.Elect(s.Objects, nil)

@@ -121,8 +121,8 @@ type redone struct {
 // read takes what objects say about a service.
 func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	s := r.service
-	spec, selects := o.EgressServices[s.key]
-	r.spec = o.Services[s.key]
+	spec, selects := o.EgressServices.Get(s.key)
+	r.spec = o.Services.At(s.key)
 	r.raw = nil
 	s.clusterIPs = r.spec.ClusterIPs
 	s.selects = selects
@@ -136,7 +136,7 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 		s.former = false
 		return
 	}
-	r.raw = o.Endpoints[s.key]
+	r.raw = o.Endpoints.At(s.key)
 	s.network = g.networkOf(s.key, s.wanted, &r.told)
 }
 
@@ -560,14 +560,14 @@ func (f *frame) announced(s *service) bool {
 		return false
 	}
 	if s.host == cluster.AllHosts {
-		return f.nodes[f.node].Ready && (!s.localTraffic || s.local > 0)
+		return f.nodes.At(f.node).Ready && (!s.localTraffic || s.local > 0)
 	}
 	return s.host == f.node || s.host != "" && s.standby == f.node
 }
 
 // electable says whether this node may become the host of a service, as far as it knows itself.
 func (f *frame) electable(s *service) bool {
-	n := f.nodes[f.node]
+	n := f.nodes.At(f.node)
 	if f.leaving || n.Cordoned {
 		return false
 	}

@@ -18,7 +18,7 @@ type Item[T any] interface {
 
 // Sizes of chunks. A change copies one chunk, and the list of chunks: for 100,000 elements the two are about as large.
 const (
-	chunkMost  = 512
+	chunkMost  = 256
 	chunkLeast = chunkMost / 4
 )
 

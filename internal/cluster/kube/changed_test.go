@@ -132,16 +132,16 @@ func TestChanged(t *testing.T) {
 }
 
 // adopt is a former map with what has changed taken from the one of now.
-func adopt[V any](former, now map[cluster.Key]V, changed cluster.Changed) map[cluster.Key]V {
-	next := maps.Clone(former)
+func adopt[V any](former, now cluster.Map[cluster.Key, V], changed cluster.Changed) cluster.Map[cluster.Key, V] {
+	next := former.Draft()
 	for key := range changed.Keys {
-		if v, there := now[key]; there {
-			next[key] = v
+		if v, there := now.Get(key); there {
+			next.Set(key, v)
 		} else {
-			delete(next, key)
+			next.Delete(key)
 		}
 	}
-	return next
+	return next.Map()
 }
 
 func (w *world) foundAnew() (problems []cluster.Problem) {

@@ -36,18 +36,18 @@ func (c *Cluster) Current(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := c.egressServices.objects.entries
+	known := c.egressServices.objects.Map()
 	there := make(map[cluster.Key]bool, len(list.Items))
 	for _, i := range list.Items {
 		key := cluster.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}
 		there[key] = true
 		version, err := strconv.ParseUint(i.Metadata.ResourceVersion, 10, 64)
-		e, ok := known[key]
+		e, ok := known.Get(key)
 		if _, refused := c.egressServices.problems[key]; err == nil && (ok && e.Version < version || !ok && !refused) {
 			return errBehind
 		}
 	}
-	for key := range known {
+	for key := range known.Keys() {
 		if !there[key] {
 			return errBehind
 		}

@@ -14,31 +14,32 @@ func (s *site) current(t *testing.T) {
 	r.untilWell(t)
 	s.Apply(t, webService)
 	r.until(t, "the new object", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		_, ok := o.EgressServices[web]
+		_, ok := o.EgressServices.Get(web)
 		return ok
 	})
 	require.NoError(t, r.Current(t.Context()))
-	known := func(change func(all map[cluster.Key]cluster.EgressService)) {
+	known := func(change func(all *cluster.Draft[cluster.Key, cluster.EgressService])) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		change(r.egressServices.objects.own())
+		change(&r.egressServices.objects)
 	}
 	var as cluster.EgressService
-	known(func(all map[cluster.Key]cluster.EgressService) {
-		as = all[web]
+	known(func(all *cluster.Draft[cluster.Key, cluster.EgressService]) {
+		as = all.At(web)
 		older := as
 		older.Version--
-		all[web] = older
+		all.Set(web, older)
 	})
 	require.ErrorIs(t, r.Current(t.Context()), errBehind, "an older version")
-	known(func(all map[cluster.Key]cluster.EgressService) { delete(all, web) })
+	known(func(all *cluster.Draft[cluster.Key, cluster.EgressService]) { all.Delete(web) })
 	require.ErrorIs(t, r.Current(t.Context()), errBehind, "one less")
-	known(func(all map[cluster.Key]cluster.EgressService) {
-		all[web], all[cluster.Key{Namespace: "default", Name: "gone"}] = as, as
+	known(func(all *cluster.Draft[cluster.Key, cluster.EgressService]) {
+		all.Set(web, as)
+		all.Set(cluster.Key{Namespace: "default", Name: "gone"}, as)
 	})
 	require.ErrorIs(t, r.Current(t.Context()), errBehind, "one more")
-	known(func(all map[cluster.Key]cluster.EgressService) {
-		delete(all, cluster.Key{Namespace: "default", Name: "gone"})
+	known(func(all *cluster.Draft[cluster.Key, cluster.EgressService]) {
+		all.Delete(cluster.Key{Namespace: "default", Name: "gone"})
 	})
 	require.NoError(t, r.Current(t.Context()))
 }

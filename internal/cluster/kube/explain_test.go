@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -157,7 +158,7 @@ func (s *site) kubeconfigs(t *testing.T) {
 	r.untilProblem(t, "kubeconfig "+file, ReasonBadKubeconfig)
 	s.Apply(t, webService)
 	r.until(t, "heard", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		_, there := o.EgressServices[web]
+		_, there := o.EgressServices.Get(web)
 		return there
 	})
 	s.Delete(t, webService)
@@ -201,7 +202,7 @@ func (s *site) outage(t *testing.T, begin, end func(testing.TB)) {
 	r := read(t, s.kubeconfig)
 	r.untilWell(t)
 	r.until(t, "heard", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		_, there := o.EgressServices[web]
+		_, there := o.EgressServices.Get(web)
 		return there
 	})
 	before := r.objects(t)
@@ -211,7 +212,7 @@ func (s *site) outage(t *testing.T, begin, end func(testing.TB)) {
 	end(t)
 	s.Delete(t, webService)
 	r.until(t, "heard", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		_, there := o.EgressServices[web]
+		_, there := o.EgressServices.Get(web)
 		return !there
 	})
 	r.untilWell(t)
@@ -222,27 +223,27 @@ func (s *site) crdDeleted(t *testing.T) {
 	s.Apply(t, webService)
 	r := read(t, s.kubeconfig)
 	r.untilWell(t)
-	there := len(r.objects(t).EgressServices)
+	there := r.objects(t).EgressServices.Len()
 	const many = 30
 	for i := range many {
 		s.Apply(t, fmt.Sprintf(`{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {name: web-%d, namespace: default}}`, i))
 	}
-	r.until(t, "all", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool { return len(o.EgressServices) == there+many })
+	r.until(t, "all", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool { return o.EgressServices.Len() == there+many })
 	before := r.objects(t).EgressServices
 	s.Delete(t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: egressservices.k8s.ovn.org}}`)
 	require.True(t, waitFor(t, func() bool {
-		require.Len(t, r.objects(t).EgressServices, there+many)
+		require.Len(t, maps.Collect(r.objects(t).EgressServices.All()), there+many)
 		err := s.egress.Get().Resource("egressservices").Do(t.Context()).Error()
 		return apierrors.IsNotFound(err)
 	}))
 	r.untilProblem(t, egressResource, ReasonCRDMissing)
 	require.Equal(t, before, r.objects(t).EgressServices)
 	s.applyCRD(t, ourCRD)
-	r.until(t, "gone now", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool { return len(o.EgressServices) == 0 })
+	r.until(t, "gone now", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool { return o.EgressServices.Len() == 0 })
 	r.untilWell(t)
 	s.Apply(t, webService)
 	r.until(t, "heard", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		_, there := o.EgressServices[web]
+		_, there := o.EgressServices.Get(web)
 		return there
 	})
 }

@@ -28,7 +28,7 @@ func (c *Cluster) Label(want map[string][]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.labels = map[string]labelWrite{}
-	for node, n := range objects.Nodes {
+	for node, n := range objects.Nodes.All() {
 		if change := relabel(n.Labels, want[node]); len(change) > 0 {
 			t.labels[node] = change
 			t.queue.Add(target{node: node})

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -209,7 +210,7 @@ func (s *site) lies(t *testing.T) {
 	s.Apply(t, webService)
 	count := func(o cluster.Objects) (n int) {
 		for _, name := range names {
-			if _, there := o.Services[cluster.Key{Namespace: "default", Name: name}]; there {
+			if _, there := o.Services.Get(cluster.Key{Namespace: "default", Name: name}); there {
 				n++
 			}
 		}
@@ -249,11 +250,11 @@ func (s *site) lies(t *testing.T) {
 	// The whole of a kind is missing.
 	p.relist(t, "egressservices", 1, []string{"web"})
 	r.until(t, "doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
-		require.Contains(t, o.EgressServices, web)
+		require.Contains(t, maps.Collect(o.EgressServices.All()), web)
 		return doubted(problems, egressResource)
 	})
 	r.until(t, "no doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
-		require.Contains(t, o.EgressServices, web)
+		require.Contains(t, maps.Collect(o.EgressServices.All()), web)
 		return !doubted(problems, egressResource)
 	})
 
@@ -277,26 +278,26 @@ func (s *site) ownNode(t *testing.T) {
 	p.relist(t, "nodes", 1000, []string{"own", "other"})
 	begin := p.told()
 	r.until(t, "told often", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		require.Contains(t, o.Nodes, "own")
-		require.Contains(t, o.Nodes, "other")
+		require.Contains(t, maps.Collect(o.Nodes.All()), "own")
+		require.Contains(t, maps.Collect(o.Nodes.All()), "other")
 		return p.told() >= begin+3
 	})
 	require.Contains(t, r.untilProblem(t, "nodes", ReasonListDoubted), "this very node")
 	kept := cluster.Key{Namespace: "default", Name: "kept"}
-	require.Contains(t, r.objects(t).Services, kept)
+	require.Contains(t, maps.Collect(r.objects(t).Services.All()), kept)
 	p.relist(t, "services", 1000, []string{"kept"})
 	r.untilProblem(t, "services", ReasonListDoubted)
 	begin = p.told()
 	r.until(t, "told often", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		require.Contains(t, o.Services, kept)
+		require.Contains(t, maps.Collect(o.Services.All()), kept)
 		return p.told() >= begin+6
 	})
 	p.set(func() { p.without = map[string][]string{"nodes": {"other"}} })
 	r.until(t, "one gone", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		_, there := o.Nodes["other"]
+		_, there := o.Nodes.Get("other")
 		return !there
 	})
-	require.Contains(t, r.objects(t).Nodes, "own")
+	require.Contains(t, maps.Collect(r.objects(t).Nodes.All()), "own")
 	r.untilWell(t)
 	s.Delete(t, `{apiVersion: v1, kind: Node, metadata: {name: other}}`, service("kept"))
 }

@@ -57,12 +57,12 @@ func (c *Cluster) FollowPods(want bool) {
 // isSynced says whether nobody waits for them.
 func (p *ownPods) isSynced() bool { return !p.wanted || p.store.isSynced() }
 
-// handOut gives them; nil: they are not wanted, or not known yet.
-func (p *ownPods) handOut() map[cluster.Key]cluster.Pod {
+// handOut gives them, and whether they are wanted and known.
+func (p *ownPods) handOut() (all cluster.Map[cluster.Key, cluster.Pod], known bool) {
 	if !p.wanted || !p.synced {
-		return nil
+		return all, false
 	}
-	return p.objects.handOut()
+	return p.objects.Map(), true
 }
 
 // follow follows them while they are wanted, until ctx ends.
@@ -100,10 +100,10 @@ func (p *ownPods) forget() {
 		if p.wanted || !p.synced {
 			return false
 		}
-		for key := range p.objects.entries { // they may have changed when they are known again
+		for key := range p.objects.All() { // they may have changed when they are known again
 			p.cluster.changed.AddPod(key)
 		}
-		p.objects, p.synced, p.doubts = table[cluster.Key, cluster.Pod]{}, false, newDoubts[cluster.Key]()
+		p.objects, p.synced, p.doubts = cluster.Draft[cluster.Key, cluster.Pod]{}, false, newDoubts[cluster.Key]()
 		changed := len(p.problems) > 0
 		p.cluster.refound = p.cluster.refound || changed
 		p.problems = map[cluster.Key][]cluster.Problem{}

@@ -28,11 +28,11 @@ spec: {nodeName: %s, terminationGracePeriodSeconds: 0, automountServiceAccountTo
 func podsAre(names ...string) func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
 	return func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
 		var have []string
-		for key := range maps.Keys(o.Pods) {
+		for key := range o.Pods.Keys() {
 			have = append(have, key.Name)
 		}
 		slices.Sort(have)
-		return synced && o.Pods != nil && slices.Equal(have, names)
+		return synced && o.PodsKnown && slices.Equal(have, names)
 	}
 }
 
@@ -59,7 +59,7 @@ func (s *site) pods(t *testing.T) {
 	r.until(t, "pods", podsAre("mine"))
 	require.Equal(t, cluster.Pod{
 		Node: "own", Labels: map[string]string{"app": "it"}, Addresses: []netip.Addr{netip.MustParseAddr("10.244.9.1"), netip.MustParseAddr("fd44:9::1")},
-	}, r.objects(t).Pods[cluster.Key{Namespace: "default", Name: "mine"}])
+	}, r.objects(t).Pods.At(cluster.Key{Namespace: "default", Name: "mine"}))
 	r.untilWell(t)
 
 	_, _, _, _ = r.Objects()
@@ -74,7 +74,7 @@ func (s *site) pods(t *testing.T) {
 	require.Empty(t, changed.Keys)
 	s.Apply(t, aPod("new", "own", "{ip: 10.244.9.2}"))
 	r.until(t, "an address", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
-		return len(o.Pods[cluster.Key{Namespace: "default", Name: "new"}].Addresses) == 1
+		return len(o.Pods.At(cluster.Key{Namespace: "default", Name: "new"}).Addresses) == 1
 	})
 
 	// A list lacks all of them: that is doubted, and not so.
@@ -83,18 +83,19 @@ func (s *site) pods(t *testing.T) {
 	}
 	p.relist(t, podResource, 1, []string{"mine", "new"})
 	r.until(t, "doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
-		require.Len(t, o.Pods, 2)
+		require.Len(t, maps.Collect(o.Pods.All()), 2)
 		return doubted(problems)
 	})
 	r.until(t, "no doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
-		require.Len(t, o.Pods, 2)
+		require.Len(t, maps.Collect(o.Pods.All()), 2)
 		return !doubted(problems)
 	})
 
 	// Nobody wants them, and somebody does again.
 	r.FollowPods(false)
 	o, _ := r.latest()
-	require.Nil(t, o.Pods)
+	require.False(t, o.PodsKnown)
+	require.Zero(t, o.Pods)
 	s.Delete(t, aPod("new", "own", ""))
 	r.until(t, "nothing is kept", func(cluster.Objects, []cluster.Problem, bool) bool {
 		r.mu.Lock()

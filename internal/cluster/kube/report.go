@@ -133,7 +133,7 @@ func (c *Cluster) tellReport(ctx context.Context, k clients) error {
 	}
 	// Only here: to change the owner of what is there takes permission to delete it, on some clusters.
 	c.mu.Lock()
-	uid := c.nodes.objects.entries[node].UID
+	uid := c.nodes.objects.At(node).UID
 	c.mu.Unlock()
 	if uid != "" && c.synced.Load() {
 		lease.OwnerReferences = []metav1.OwnerReference{{

@@ -61,10 +61,10 @@ func BenchmarkSync(b *testing.B) {
 			}
 			var endpoints int
 			objects, _, _, synced := c.Objects()
-			for _, e := range objects.Endpoints {
+			for _, e := range objects.Endpoints.All() {
 				endpoints += len(e)
 			}
-			ok = synced && len(objects.EgressServices) == 10_000 && len(objects.Services) >= 10_000 && endpoints >= 100_000 && len(objects.Nodes) == 1_000
+			ok = synced && objects.EgressServices.Len() == 10_000 && objects.Services.Len() >= 10_000 && endpoints >= 100_000 && objects.Nodes.Len() == 1_000
 		}
 		b.StopTimer()
 		spent += processorTime(b) - began

@@ -38,7 +38,7 @@ type source struct {
 
 	slicesOf  map[cluster.Key][]cluster.Key // by Service, in no order
 	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
-	endpoints table[cluster.Key, []cluster.Endpoint]
+	endpoints cluster.Draft[cluster.Key, []cluster.Endpoint]
 	cidrs     []netip.Prefix // of all ServiceCIDRs, sorted
 
 	changed  cluster.Changed   // since the last snapshot, but for stale
@@ -188,37 +188,37 @@ func (s *source) allChanged(string) { s.changed = cluster.Everything() }
 
 func (s *source) cidrsChanged(string) {
 	s.cidrs, s.changed = nil, cluster.Everything()
-	for _, prefixes := range s.serviceCIDRs.objects.entries {
+	for _, prefixes := range s.serviceCIDRs.objects.All() {
 		s.cidrs = append(s.cidrs, prefixes...)
 	}
 	slices.SortFunc(s.cidrs, netip.Prefix.Compare)
 }
 
 // merge puts the slices of Services together that have changed.
-func (s *source) merge() map[cluster.Key][]cluster.Endpoint {
+func (s *source) merge() cluster.Map[cluster.Key, []cluster.Endpoint] {
 	for service := range s.stale {
 		of := s.slicesOf[service]
 		var endpoints []cluster.Endpoint
 		if len(of) == 1 {
-			endpoints = s.slices.objects.entries[of[0]].endpoints // most often, and these are compact
+			endpoints = s.slices.objects.At(of[0]).endpoints // most often, and these are compact
 		} else {
 			for _, key := range slices.SortedFunc(slices.Values(of), cluster.Key.Compare) {
-				endpoints = append(endpoints, s.slices.objects.entries[key].endpoints...)
+				endpoints = append(endpoints, s.slices.objects.At(key).endpoints...)
 			}
 			endpoints = cluster.CompactEndpoints(endpoints)
 		}
-		if slices.Equal(endpoints, s.endpoints.entries[service]) {
+		if slices.Equal(endpoints, s.endpoints.At(service)) {
 			continue
 		}
 		if len(endpoints) > 0 {
-			s.endpoints.own()[service] = endpoints
+			s.endpoints.Set(service, endpoints)
 		} else {
-			delete(s.endpoints.own(), service)
+			s.endpoints.Delete(service)
 		}
 		s.keyChanged(service)
 	}
 	clear(s.stale)
-	return s.endpoints.handOut()
+	return s.endpoints.Map()
 }
 
 // change does f, which says whether Objects gives something else afterwards.
@@ -277,14 +277,16 @@ func (s *source) allProblems() []cluster.Problem {
 }
 
 func (s *source) snapshot() cluster.Objects {
+	pods, known := s.pods.handOut()
 	return cluster.Objects{
-		EgressServices: s.egressServices.objects.handOut(),
-		Services:       s.services.objects.handOut(),
+		EgressServices: s.egressServices.objects.Map(),
+		Services:       s.services.objects.Map(),
 		Endpoints:      s.merge(),
-		Nodes:          s.nodes.objects.handOut(),
-		Namespaces:     s.namespaces.objects.handOut(),
+		Nodes:          s.nodes.objects.Map(),
+		Namespaces:     s.namespaces.objects.Map(),
 		ServiceCIDRs:   s.cidrs,
-		Pods:           s.pods.handOut(),
+		Pods:           pods,
+		PodsKnown:      known,
 	}
 }
 

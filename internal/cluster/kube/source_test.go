@@ -244,7 +244,7 @@ metadata: {name: web, namespace: default}
 spec: {network: red, nodeSelector: {matchLabels: {a: b}}}
 status: {host: own, standby: b, term: 3}
 `, ok: func(o cluster.Objects) bool {
-			e := o.EgressServices[web]
+			e := o.EgressServices.At(web)
 			return e.Network == "red" && e.Status.Host == "own" && e.Status.Standby == "b" && e.Status.Term == 3 &&
 				e.NodeSelector.MatchLabels["a"] == "b" && e.UID != "" && !e.Created.IsZero() && e.Generation == 1 && e.Version > 0
 		}},
@@ -253,7 +253,7 @@ apiVersion: k8s.ovn.org/v1
 kind: EgressService
 metadata: {name: web, namespace: default}
 spec: {network: blue}
-`, ok: func(o cluster.Objects) bool { return o.EgressServices[web].Network == "blue" }},
+`, ok: func(o cluster.Objects) bool { return o.EgressServices.At(web).Network == "blue" }},
 		{apply: `
 apiVersion: v1
 kind: Service
@@ -261,7 +261,7 @@ metadata: {name: web, namespace: default}
 spec: {type: LoadBalancer, ports: [{port: 80}]}
 status: {loadBalancer: {ingress: [{ip: 192.0.2.10}]}}
 `, ok: func(o cluster.Objects) bool {
-			w := o.Services[web]
+			w := o.Services.At(web)
 			return w.LoadBalancer && len(w.ClusterIPs) == 1 && len(w.Ingress) == 1 && w.Ingress[0].IP == "192.0.2.10"
 		}},
 		{apply: `
@@ -270,34 +270,34 @@ kind: Service
 metadata: {name: web, namespace: default}
 spec: {type: ClusterIP, ports: [{port: 80}]}
 `, ok: func(o cluster.Objects) bool {
-			_, there := o.Services[web]
-			return there && !o.Services[web].LoadBalancer
+			_, there := o.Services.Get(web)
+			return there && !o.Services.At(web).LoadBalancer
 		}},
 		{apply: endpointSlice("web-1", "web", "10.244.0.1", "10.244.0.2"), ok: endpointsAre("10.244.0.1", "10.244.0.2")},
 		{apply: endpointSlice("web-0", "web", "10.244.0.3", "10.244.0.2"), ok: endpointsAre("10.244.0.3", "10.244.0.2", "10.244.0.1")},
 		{apply: endpointSlice("web-1", "web", "10.244.0.4"), ok: endpointsAre("10.244.0.3", "10.244.0.2", "10.244.0.4")},
 		{apply: endpointSlice("web-0", "other", "10.244.0.3"), ok: endpointsAre("10.244.0.4")},
-		{remove: endpointSlice("web-1", "web"), ok: func(o cluster.Objects) bool { _, there := o.Endpoints[web]; return !there }},
-		{remove: endpointSlice("web-0", "other"), ok: func(o cluster.Objects) bool { return len(o.Endpoints) == 0 || o.Endpoints[web] == nil }},
+		{remove: endpointSlice("web-1", "web"), ok: func(o cluster.Objects) bool { _, there := o.Endpoints.Get(web); return !there }},
+		{remove: endpointSlice("web-0", "other"), ok: func(o cluster.Objects) bool { return o.Endpoints.Len() == 0 || o.Endpoints.At(web) == nil }},
 		{
 			apply: `{apiVersion: v1, kind: Node, metadata: {name: b, labels: {zone: x}}, status: {addresses: [{type: InternalIP, address: 10.0.0.2}], conditions: [{type: Ready, status: "True"}]}}`,
-			ok:    func(o cluster.Objects) bool { return o.Nodes["b"].Ready && o.Nodes["b"].Labels["zone"] == "x" },
+			ok:    func(o cluster.Objects) bool { return o.Nodes.At("b").Ready && o.Nodes.At("b").Labels["zone"] == "x" },
 		},
 		{
 			apply: `{apiVersion: v1, kind: Node, metadata: {name: b}, status: {conditions: [{type: Ready, status: Unknown}]}}`,
-			ok:    func(o cluster.Objects) bool { _, there := o.Nodes["b"]; return there && !o.Nodes["b"].Ready },
+			ok:    func(o cluster.Objects) bool { _, there := o.Nodes.Get("b"); return there && !o.Nodes.At("b").Ready },
 		},
 		{
 			apply: `{apiVersion: v1, kind: Node, metadata: {name: b}, spec: {unschedulable: true}}`,
-			ok:    func(o cluster.Objects) bool { return o.Nodes["b"].Cordoned },
+			ok:    func(o cluster.Objects) bool { return o.Nodes.At("b").Cordoned },
 		},
 		{
 			apply: `{apiVersion: v1, kind: Node, metadata: {name: b}, spec: {unschedulable: false}}`,
-			ok:    func(o cluster.Objects) bool { return !o.Nodes["b"].Cordoned },
+			ok:    func(o cluster.Objects) bool { return !o.Nodes.At("b").Cordoned },
 		},
 		{
 			apply: `{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: x}}}`,
-			ok:    func(o cluster.Objects) bool { return o.Namespaces["shop"].Labels["team"] == "x" },
+			ok:    func(o cluster.Objects) bool { return o.Namespaces.At("shop").Labels["team"] == "x" },
 		},
 		{
 			apply: `{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: more}, spec: {cidrs: [10.200.0.0/16]}}`,
@@ -313,13 +313,13 @@ spec: {type: ClusterIP, ports: [{port: 80}]}
 		},
 		{
 			remove: `{apiVersion: v1, kind: Node, metadata: {name: b}}`,
-			ok:     func(o cluster.Objects) bool { _, there := o.Nodes["b"]; return !there },
+			ok:     func(o cluster.Objects) bool { _, there := o.Nodes.Get("b"); return !there },
 		},
 		{
 			remove: `{apiVersion: v1, kind: Service, metadata: {name: web, namespace: default}}`,
-			ok:     func(o cluster.Objects) bool { _, there := o.Services[web]; return !there },
+			ok:     func(o cluster.Objects) bool { _, there := o.Services.Get(web); return !there },
 		},
-		{remove: webService, ok: func(o cluster.Objects) bool { _, there := o.EgressServices[web]; return !there }},
+		{remove: webService, ok: func(o cluster.Objects) bool { _, there := o.EgressServices.Get(web); return !there }},
 	} {
 		before := r.objects(t)
 		kept := fmt.Sprintf("%+v", before)
@@ -346,7 +346,7 @@ metadata: {name: %s, namespace: default, labels: {kubernetes.io/service-name: %s
 func endpointsAre(addresses ...string) func(o cluster.Objects) bool {
 	return func(o cluster.Objects) bool {
 		var have []string
-		for _, e := range o.Endpoints[web] {
+		for _, e := range o.Endpoints.At(web) {
 			have = append(have, e.Address)
 		}
 		return slices.Equal(have, addresses)
@@ -365,12 +365,12 @@ func (s *site) names(t *testing.T) {
 			return slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == key.String() && p.Field == "metadata.name" })
 		}
 		r.until(t, key.Name, func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
-			_, there := o.EgressServices[key]
+			_, there := o.EgressServices.Get(key)
 			return there && told(problems)
 		})
 		s.Delete(t, text)
 		r.until(t, "gone", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
-			_, there := o.EgressServices[key]
+			_, there := o.EgressServices.Get(key)
 			return !there && !told(problems)
 		})
 	}
@@ -398,8 +398,8 @@ func (s *site) unreadable(t *testing.T) {
 	}
 	for _, r := range []*reader{early, read(t, s.kubeconfig)} {
 		r.until(t, "told", func(o cluster.Objects, problems []cluster.Problem, synced bool) bool {
-			_, there := o.EgressServices[web]
-			return synced && there && o.EgressServices[odd].Status.Host == "own" && o.EgressServices[odd].Status.Term == 2 && told(problems)
+			_, there := o.EgressServices.Get(web)
+			return synced && there && o.EgressServices.At(odd).Status.Host == "own" && o.EgressServices.At(odd).Status.Term == 2 && told(problems)
 		})
 		r.untilWell(t)
 	}
@@ -454,10 +454,7 @@ spec: {network: %s, sourceIPBy: %s}, status: {host: %s, term: %d}}`, name, pick(
 // direct makes the objects of lists.
 func (s *site) direct(t *testing.T) cluster.Objects {
 	t.Helper()
-	o := cluster.Objects{
-		EgressServices: map[cluster.Key]cluster.EgressService{}, Services: map[cluster.Key]cluster.Service{},
-		Endpoints: map[cluster.Key][]cluster.Endpoint{}, Nodes: map[string]cluster.Node{}, Namespaces: map[string]cluster.Namespace{},
-	}
+	var o cluster.Objects
 	var egress egressv1.EgressServiceList
 	require.NoError(t, s.egress.Get().Resource("egressservices").Do(t.Context()).Into(&egress))
 	for i := range egress.Items {
@@ -466,16 +463,16 @@ func (s *site) direct(t *testing.T) cluster.Objects {
 		var err error
 		e.Version, err = strconv.ParseUint(egress.Items[i].ResourceVersion, 10, 64)
 		require.NoError(t, err)
-		o.EgressServices[key] = e
+		o.EgressServices = o.EgressServices.With(key, e)
 	}
 	each(t, s.core.CoreV1().Services("").List, func(l *corev1.ServiceList) []corev1.Service { return l.Items }, func(x *corev1.Service) {
 		key, service, _, _ := cluster.FromService(x)
-		o.Services[key] = service
+		o.Services = o.Services.With(key, service)
 	})
 	each(t, s.core.DiscoveryV1().EndpointSlices("").List, func(l *discoveryv1.EndpointSliceList) []discoveryv1.EndpointSlice { return l.Items },
 		func(x *discoveryv1.EndpointSlice) {
 			if key, endpoints := cluster.FromSlice(x); len(endpoints) > 0 {
-				o.Endpoints[key] = cluster.CompactEndpoints(append(o.Endpoints[key], endpoints...))
+				o.Endpoints = o.Endpoints.With(key, cluster.CompactEndpoints(append(o.Endpoints.At(key), endpoints...)))
 			}
 		})
 	each(t, s.core.CoreV1().Nodes().List, func(l *corev1.NodeList) []corev1.Node { return l.Items }, func(x *corev1.Node) {
@@ -483,11 +480,11 @@ func (s *site) direct(t *testing.T) cluster.Objects {
 		if n.Labels == nil {
 			n.Labels = map[string]string{}
 		}
-		o.Nodes[name] = n
+		o.Nodes = o.Nodes.With(name, n)
 	})
 	each(t, s.core.CoreV1().Namespaces().List, func(l *corev1.NamespaceList) []corev1.Namespace { return l.Items }, func(x *corev1.Namespace) {
 		name, n, _, _ := cluster.FromNamespace(x)
-		o.Namespaces[name] = n
+		o.Namespaces = o.Namespaces.With(name, n)
 	})
 	cidrs, err := s.core.NetworkingV1().ServiceCIDRs().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)

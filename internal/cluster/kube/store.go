@@ -3,7 +3,6 @@ package kube
 import (
 	"fmt"
 	"iter"
-	"maps"
 	"reflect"
 	"strings"
 	"sync"
@@ -13,31 +12,6 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 )
-
-// table is a map that is handed out whole. What was handed out is not changed any more: the next change makes a copy.
-type table[K comparable, V any] struct {
-	entries map[K]V
-	out     bool
-}
-
-func (t *table[K, V]) own() map[K]V {
-	switch {
-	case t.entries == nil:
-		t.entries = map[K]V{}
-	case t.out:
-		t.entries = maps.Clone(t.entries)
-	}
-	t.out = false
-	return t.entries
-}
-
-func (t *table[K, V]) handOut() map[K]V {
-	if t.entries == nil {
-		t.own()
-	}
-	t.out = true
-	return t.entries
-}
 
 // object is what is kept of an object.
 type object[K comparable, V any] struct {
@@ -56,7 +30,7 @@ type store[K comparable, V any] struct {
 	cluster *Cluster
 
 	// The Cluster's mutex guards what follows.
-	objects  table[K, V]
+	objects  cluster.Draft[K, V]
 	problems map[K][]cluster.Problem
 	synced   bool
 	doubts   doubts[K]
@@ -156,14 +130,14 @@ func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 	if changed {
 		s.cluster.refound = true
 	}
-	former, had := s.objects.entries[x.key]
+	former, had := s.objects.Get(x.key)
 	switch {
 	case x.ok && had && reflect.DeepEqual(former, x.value), !x.ok && !had:
 		return changed
 	case x.ok:
-		s.objects.own()[x.key] = x.value
+		s.objects.Set(x.key, x.value)
 	default:
-		delete(s.objects.own(), x.key)
+		s.objects.Delete(x.key)
 	}
 	if s.moved != nil {
 		s.moved(x.key, former, x.value)
@@ -180,14 +154,14 @@ func (s *store[K, V]) remove(key K) (changed bool) {
 }
 
 func (s *store[K, V]) knows(key K) bool {
-	_, there := s.objects.entries[key]
+	_, there := s.objects.Get(key)
 	return there || s.problems[key] != nil
 }
 
 // known goes through the keys of what is known, some of them twice.
 func (s *store[K, V]) known() iter.Seq[K] {
 	return func(yield func(K) bool) {
-		for key := range s.objects.entries {
+		for key := range s.objects.All() {
 			if !yield(key) {
 				return
 			}

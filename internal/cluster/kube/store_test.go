@@ -53,7 +53,7 @@ func aService(name string, port int32) *corev1.Service {
 func (c *toldCluster) names() []string {
 	o, _ := c.latest()
 	var names []string
-	for key := range o.Services {
+	for key := range o.Services.Keys() {
 		names = append(names, key.Name)
 	}
 	slices.Sort(names)
@@ -102,7 +102,7 @@ func TestStoreDoubtsLists(t *testing.T) {
 	require.Equal(t, []string{"a"}, c.names())
 	require.False(t, doubted())
 	o, _ := c.latest()
-	require.EqualValues(t, 81, o.Services[x.key].Ports[0].Port)
+	require.EqualValues(t, 81, o.Services.At(x.key).Ports[0].Port)
 
 	// What was told again meanwhile is not given up for an older doubt, even if there is a new one.
 	require.NoError(t, c.services.Replace(nil, ""))
@@ -127,12 +127,12 @@ func TestStoreDoubtsLists(t *testing.T) {
 	require.NoError(t, c.nodes.Replace(nil, ""))
 	c.nodes.believe(maps.Clone(c.nodes.doubts.lacked), nil)
 	o, _, problems, _ := c.Objects()
-	require.Len(t, o.Nodes, 2)
+	require.Len(t, maps.Collect(o.Nodes.All()), 2)
 	require.True(t, slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == "nodes" && p.Reason == ReasonListDoubted }))
 	require.NoError(t, c.nodes.Delete(node("own")))
 	c.nodes.believe(maps.Clone(c.nodes.doubts.lacked), nil)
 	o, _ = c.latest()
-	require.Empty(t, o.Nodes)
+	require.Empty(t, maps.Collect(o.Nodes.All()))
 }
 
 func TestStoreTellsProblems(t *testing.T) {
@@ -188,7 +188,7 @@ func TestSlices(t *testing.T) {
 			}
 		}
 		now, _ := c.latest()
-		require.Equal(t, want, now.Endpoints)
+		require.Equal(t, cluster.MapOf(want), now.Endpoints)
 		require.Equal(t, text, fmt.Sprint(before), "what was handed out stays as it was")
 	}
 }

@@ -54,13 +54,13 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for key, w := range t.written {
-		if e, there := objects.EgressServices[key]; !there || e.Version >= w.version {
+		if e, there := objects.EgressServices.Get(key); !there || e.Version >= w.version {
 			delete(t.written, key)
 		}
 	}
 	t.statuses = map[cluster.Key]statusWrite{}
 	for key, w := range want {
-		e, there := objects.EgressServices[key]
+		e, there := objects.EgressServices.Get(key)
 		if !there || sameStatus(w.Status, e.Status) {
 			continue
 		}

@@ -21,7 +21,7 @@ func (f *fixture) service(t *testing.T, d *daemon, namespace, name string) (clus
 	key := cluster.Key{Namespace: namespace, Name: name}
 	require.Eventually(t, func() bool {
 		objects, ok := d.latest()
-		_, there := objects.EgressServices[key]
+		_, there := objects.EgressServices.Get(key)
 		return ok && there
 	}, soon, step)
 	return key, o
@@ -76,7 +76,7 @@ func (f *fixture) status(t *testing.T) {
 		objects, _ := d.latest()
 		return sameStatus(wanted("a").Status, cluster.Status{
 			Host: o.Status.Host, Standby: o.Status.Standby, Term: o.Status.Term, Conditions: o.Status.Conditions,
-		}) && sameStatus(wanted("a").Status, objects.EgressServices[key].Status)
+		}) && sameStatus(wanted("a").Status, objects.EgressServices.At(key).Status)
 	}
 	d.decides(t, want, right)
 	since := o.Status.Conditions[0].LastTransitionTime
@@ -154,7 +154,7 @@ func (f *fixture) prunes(t *testing.T) {
 	want := map[cluster.Key]Wanted{key: wanted("a")}
 	d.decides(t, want, func() bool {
 		objects, _ := d.latest()
-		return objects.EgressServices[key].Status.Host == "a" && f.get(t, key).Status.Host == "a"
+		return objects.EgressServices.At(key).Status.Host == "a" && f.get(t, key).Status.Host == "a"
 	})
 	require.Empty(t, f.get(t, key).Status.Standby)
 	version := f.get(t, key).ResourceVersion

@@ -133,16 +133,16 @@ func adopt(former, now cluster.Objects, changed cluster.Changed) cluster.Objects
 	return former
 }
 
-func adopted[V any](former, now map[cluster.Key]V, changed cluster.Changed) map[cluster.Key]V {
-	next := maps.Clone(former)
+func adopted[V any](former, now cluster.Map[cluster.Key, V], changed cluster.Changed) cluster.Map[cluster.Key, V] {
+	next := former.Draft()
 	for key := range changed.Keys {
-		if v, there := now[key]; there {
-			next[key] = v
+		if v, there := now.Get(key); there {
+			next.Set(key, v)
 		} else {
-			delete(next, key)
+			next.Delete(key)
 		}
 	}
-	return next
+	return next.Map()
 }
 
 // What goes from one file to another is not gone in between.
@@ -159,7 +159,7 @@ func TestGlance(t *testing.T) {
 	o, changed, _, ok := f.Glance()
 	require.False(t, ok)
 	require.True(t, changed.Empty())
-	require.Contains(t, o.EgressServices, key)
+	require.Contains(t, maps.Collect(o.EgressServices.All()), key)
 	put("b.yaml", good)
 	_, changed, _, ok = f.Glance()
 	require.True(t, ok)
@@ -169,13 +169,13 @@ func TestGlance(t *testing.T) {
 	o, changed, _, ok = f.Glance()
 	require.True(t, ok)
 	require.Equal(t, cluster.Changed{Keys: map[cluster.Key]bool{key: true}}, changed)
-	require.Equal(t, "red", o.EgressServices[key].Network)
+	require.Equal(t, "red", o.EgressServices.At(key).Network)
 
 	require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
 	_, _, _, ok = f.Glance()
 	require.False(t, ok)
 	o, changed, _ = f.Read()
-	require.Empty(t, o.EgressServices)
+	require.Empty(t, maps.Collect(o.EgressServices.All()))
 	require.Equal(t, cluster.Changed{Keys: map[cluster.Key]bool{key: true}}, changed)
 }
 
@@ -195,12 +195,12 @@ func TestFolderGone(t *testing.T) {
 	require.Empty(t, problems)
 	require.NoError(t, os.RemoveAll(dir))
 	o, changed, problems := f.Read()
-	require.Len(t, o.EgressServices, 1, "what was known stays")
+	require.Len(t, maps.Collect(o.EgressServices.All()), 1, "what was known stays")
 	require.True(t, changed.Empty())
 	require.Len(t, problems, 1)
 	there()
 	o, changed, problems = f.Read()
-	require.Len(t, o.EgressServices, 1)
+	require.Len(t, maps.Collect(o.EgressServices.All()), 1)
 	require.True(t, changed.Empty())
 	require.Empty(t, problems)
 }

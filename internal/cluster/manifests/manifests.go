@@ -41,22 +41,39 @@ type Folder struct {
 	slices   map[cluster.Key][]*entry // the EndpointSlices that count, by Service
 	known    bool                     // it was read before
 	missing  bool                     // it could not be read
-	objects  cluster.Objects
+	objects  drafts
 	problems []cluster.Problem
+}
+
+// drafts are a folder's objects.
+type drafts struct {
+	egressServices cluster.Draft[cluster.Key, cluster.EgressService]
+	services       cluster.Draft[cluster.Key, cluster.Service]
+	endpoints      cluster.Draft[cluster.Key, []cluster.Endpoint]
+	nodes          cluster.Draft[string, cluster.Node]
+	namespaces     cluster.Draft[string, cluster.Namespace]
+	pods           cluster.Draft[cluster.Key, cluster.Pod]
+	serviceCIDRs   []netip.Prefix
+}
+
+// handOut gives them as they are now.
+func (d *drafts) handOut() cluster.Objects {
+	return cluster.Objects{
+		EgressServices: d.egressServices.Map(),
+		Services:       d.services.Map(),
+		Endpoints:      d.endpoints.Map(),
+		Nodes:          d.nodes.Map(),
+		Namespaces:     d.namespaces.Map(),
+		ServiceCIDRs:   d.serviceCIDRs,
+		Pods:           d.pods.Map(),
+		PodsKnown:      true,
+	}
 }
 
 // Open gives a Folder of which nothing was read yet.
 func Open(dir string) *Folder {
 	return &Folder{
 		dir: dir, files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
-		objects: cluster.Objects{
-			EgressServices: map[cluster.Key]cluster.EgressService{},
-			Services:       map[cluster.Key]cluster.Service{},
-			Endpoints:      map[cluster.Key][]cluster.Endpoint{},
-			Nodes:          map[string]cluster.Node{},
-			Namespaces:     map[string]cluster.Namespace{},
-			Pods:           map[cluster.Key]cluster.Pod{},
-		},
 	}
 }
 
@@ -73,7 +90,7 @@ func (f *Folder) Read() (objects cluster.Objects, changed cluster.Changed, probl
 func (f *Folder) Glance() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	news, err := f.look()
 	if err != nil || f.lacking(news) {
-		return f.objects, cluster.Changed{}, f.problems, false
+		return f.objects.handOut(), cluster.Changed{}, f.problems, false
 	}
 	objects, changed, problems = f.read(news, nil)
 	return objects, changed, problems, true
@@ -111,7 +128,7 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 	if err != nil {
 		f.missing = true
 		f.tell([]cluster.Problem{{Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoFolder, Message: reason(err)}})
-		return f.objects, cluster.Changed{}, f.problems
+		return f.objects.handOut(), cluster.Changed{}, f.problems
 	}
 	changed, wrong := f.take(news)
 	if !f.known {
@@ -121,7 +138,7 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 		f.missing = false
 		f.tell(f.found())
 	}
-	return f.objects, changed, f.problems
+	return f.objects.handOut(), changed, f.problems
 }
 
 // look gives the files that have changed, by name; nil: it is gone.
@@ -168,7 +185,7 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 			f.add(now, counted)
 		}
 	}
-	d := differences{folder: f, copied: map[any]bool{}, services: map[cluster.Key]bool{}}
+	d := differences{folder: f, services: map[cluster.Key]bool{}}
 	for name, before := range counted {
 		all := f.names[name]
 		var now *entry
@@ -250,7 +267,6 @@ func compare(a, b *entry) int {
 // differences are what becomes of a folder's objects.
 type differences struct {
 	folder   *Folder
-	copied   map[any]bool // pointers to the maps that were
 	services map[cluster.Key]bool
 	cidrs    bool
 	changed  cluster.Changed
@@ -274,10 +290,10 @@ func (d *differences) add(before, now *entry) {
 	}
 	switch v := either.(type) {
 	case egressService:
-		set(d, &o.EgressServices, v.key, v.is, has != nil)
+		set(&o.egressServices, v.key, v.is, has != nil)
 		d.changed.Add(v.key)
 	case service:
-		set(d, &o.Services, v.key, v.is, has != nil)
+		set(&o.services, v.key, v.is, has != nil)
 		d.changed.Add(v.key)
 	case endpoints:
 		if had, ok := had.(endpoints); ok {
@@ -292,13 +308,13 @@ func (d *differences) add(before, now *entry) {
 			d.folder.slices[has.service] = append(d.folder.slices[has.service], now)
 		}
 	case node:
-		set(d, &o.Nodes, v.name, v.is, has != nil)
+		set(&o.nodes, v.name, v.is, has != nil)
 		d.changed.All = true
 	case namespace:
-		set(d, &o.Namespaces, v.name, v.is, has != nil)
+		set(&o.namespaces, v.name, v.is, has != nil)
 		d.changed.All = true
 	case pod:
-		set(d, &o.Pods, v.key, v.is, has != nil)
+		set(&o.pods, v.key, v.is, has != nil)
 		d.changed.AddPod(v.key)
 	case serviceCIDR:
 		d.cidrs = true
@@ -326,8 +342,8 @@ func (d *differences) finish() {
 			}
 			all = cluster.CompactEndpoints(all)
 		}
-		if !slices.Equal(all, o.Endpoints[key]) {
-			set(d, &o.Endpoints, key, all, len(all) > 0)
+		if !slices.Equal(all, o.endpoints.At(key)) {
+			set(&o.endpoints, key, all, len(all) > 0)
 			d.changed.Add(key)
 		}
 	}
@@ -338,21 +354,17 @@ func (d *differences) finish() {
 				all = append(all, v.cidrs...)
 			}
 		}
-		if slices.SortFunc(all, netip.Prefix.Compare); !slices.Equal(all, o.ServiceCIDRs) {
-			o.ServiceCIDRs, d.changed.All = all, true
+		if slices.SortFunc(all, netip.Prefix.Compare); !slices.Equal(all, o.serviceCIDRs) {
+			o.serviceCIDRs, d.changed.All = all, true
 		}
 	}
 }
 
-// set changes a map that may have been handed out: it is copied once.
-func set[K comparable, V any](d *differences, all *map[K]V, key K, value V, there bool) { //nolint:gocritic // the map is replaced
-	if !d.copied[all] {
-		*all, d.copied[all] = maps.Clone(*all), true
-	}
+func set[K comparable, V any](all *cluster.Draft[K, V], key K, value V, there bool) {
 	if there {
-		(*all)[key] = value
+		all.Set(key, value)
 	} else {
-		delete(*all, key)
+		all.Delete(key)
 	}
 }
 

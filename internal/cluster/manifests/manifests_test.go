@@ -3,6 +3,7 @@ package manifests
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -31,33 +32,33 @@ func TestReadSamples(t *testing.T) {
 	o, problems := Read("../../../config/samples")
 	require.Empty(t, problems)
 	web := cluster.Key{Namespace: "shop", Name: "web"}
-	require.Equal(t, cluster.EgressService{SourceIPBy: cluster.SourceIPByLoadBalancer, Network: "red"}, o.EgressServices[web])
+	require.Equal(t, cluster.EgressService{SourceIPBy: cluster.SourceIPByLoadBalancer, Network: "red"}, o.EgressServices.At(web))
 	require.Equal(t, cluster.Service{
 		LoadBalancer: true,
 		ClusterIPs:   addrs("10.96.0.10", "fd96::10"),
 		Ingress:      []cluster.Ingress{{IP: "203.0.113.10"}, {IP: "2001:db8:203::10"}},
 		Ports:        []cluster.Port{{Name: "http", Protocol: "TCP", Port: 80, TargetPort: 8080}},
-	}, o.Services[web])
+	}, o.Services.At(web))
 	require.Equal(t, []cluster.Endpoint{
 		{Address: "10.244.1.11", Node: "a"},
 		{Address: "10.244.2.11", Node: "b"},
 		{Address: "fd44:1::11", Node: "a"},
 		{Address: "fd44:2::11", Node: "b"},
-	}, o.Endpoints[web])
+	}, o.Endpoints.At(web))
 	require.Equal(t, cluster.Node{
 		Labels:    map[string]string{"kubernetes.io/hostname": "b", "node-role.kubernetes.io/worker": ""},
 		Ready:     true,
 		Addresses: addrs("10.0.0.12", "fd00::12"),
 		Internal:  addrs("10.0.0.12", "fd00::12"),
 		PodCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd44:2::/64")},
-	}, o.Nodes["b"])
-	require.Equal(t, "jobs", o.Namespaces["jobs"].Labels["kubernetes.io/metadata.name"])
+	}, o.Nodes.At("b"))
+	require.Equal(t, "jobs", o.Namespaces.At("jobs").Labels["kubernetes.io/metadata.name"])
 	require.Len(t, o.ServiceCIDRs, 2)
-	require.Len(t, o.EgressServices, 3)
+	require.Len(t, maps.Collect(o.EgressServices.All()), 3)
 
 	o, problems = Read("../../../config/samples/upstream")
 	require.Empty(t, problems)
-	require.Len(t, o.EgressServices, 5)
+	require.Len(t, maps.Collect(o.EgressServices.All()), 5)
 }
 
 func TestReadPods(t *testing.T) {
@@ -82,7 +83,7 @@ status: {phase: Failed, podIP: 10.0.0.11}
 		{Namespace: "shop", Name: "web-1.2"}:  {Node: "a", Labels: map[string]string{"app": "web"}, Addresses: addrs("10.244.1.11", "fd44:1::11")},
 		{Namespace: "default", Name: "agent"}: {Node: "a", Addresses: addrs("10.0.0.11"), HostNetwork: true, Ended: true},
 		{Namespace: "default", Name: "new"}:   {},
-	}, o.Pods)
+	}, maps.Collect(o.Pods.All()))
 	require.Len(t, problems, 2)
 	require.Contains(t, problems[0].Error(), `pods.yaml:6: Pod shop/web-1.2: status.podIPs[2].ip: "here": not an IP address`)
 	require.Contains(t, problems[1].Error(), `pods.yaml:14: Pod default/Bad: metadata.name: "Bad": lower case letters`)
@@ -157,8 +158,8 @@ func TestBrokenDocuments(t *testing.T) {
 				got = append(got, strings.ReplaceAll(p.Error(), dir+"/", ""))
 			}
 			require.Equal(t, test.want, got)
-			require.Contains(t, o.EgressServices, cluster.Key{Namespace: "default", Name: "good"})
-			require.Len(t, o.EgressServices, test.count+1)
+			require.Contains(t, maps.Collect(o.EgressServices.All()), cluster.Key{Namespace: "default", Name: "good"})
+			require.Len(t, maps.Collect(o.EgressServices.All()), test.count+1)
 		})
 	}
 }
@@ -187,11 +188,11 @@ func TestFiles(t *testing.T) {
 	}, got)
 	require.Equal(t, map[cluster.Key]cluster.EgressService{
 		{Namespace: "n", Name: "j"}: {
-			SourceIPBy: cluster.SourceIPByLoadBalancer, Created: o.EgressServices[cluster.Key{Namespace: "n", Name: "j"}].Created, Status: cluster.Status{Host: "a"}, Generation: 7,
+			SourceIPBy: cluster.SourceIPByLoadBalancer, Created: o.EgressServices.At(cluster.Key{Namespace: "n", Name: "j"}).Created, Status: cluster.Status{Host: "a"}, Generation: 7,
 		},
 		{Namespace: "default", Name: "good"}: {SourceIPBy: cluster.SourceIPByLoadBalancer},
-	}, o.EgressServices)
-	require.True(t, time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC).Equal(o.EgressServices[cluster.Key{Namespace: "n", Name: "j"}].Created))
+	}, maps.Collect(o.EgressServices.All()))
+	require.True(t, time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC).Equal(o.EgressServices.At(cluster.Key{Namespace: "n", Name: "j"}).Created))
 
 	_, problems = Read(filepath.Join(dir, "none"))
 	require.Len(t, problems, 1)
@@ -236,19 +237,19 @@ status: {loadBalancer: {ingress: [{hostname: lb.example.com}, {ip: 203.0.113.1}]
 	x := cluster.Key{Namespace: "default", Name: "x"}
 	require.Equal(t, cluster.EgressService{
 		SourceIPBy: cluster.SourceIPByNetwork, NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"Zone": "A"}},
-	}, o.EgressServices[x])
+	}, o.EgressServices.At(x))
 	require.Equal(t, cluster.Service{
 		LoadBalancer: true, LocalTraffic: true,
 		Ingress: []cluster.Ingress{{Hostname: "lb.example.com"}, {IP: "203.0.113.1"}},
 		Ports:   []cluster.Port{{Protocol: "UDP", Port: 53, TargetPort: 53}, {Protocol: "TCP", Port: 80}},
-	}, o.Services[x])
-	require.Equal(t, map[cluster.Key][]cluster.Endpoint{x: {{Address: "10.244.0.1", Node: "a"}, {Address: "10.244.0.2"}, {Address: "10.244.0.3"}}}, o.Endpoints)
-	require.True(t, o.Nodes["ready"].Ready)
-	require.Equal(t, addrs("10.0.0.1", "192.0.2.1"), o.Nodes["ready"].Addresses)
-	require.Equal(t, addrs("10.0.0.1"), o.Nodes["ready"].Internal)
-	require.False(t, o.Nodes["unknown"].Ready)
-	require.True(t, o.Nodes["unknown"].Cordoned)
-	require.False(t, o.Nodes["ready"].Cordoned)
+	}, o.Services.At(x))
+	require.Equal(t, map[cluster.Key][]cluster.Endpoint{x: {{Address: "10.244.0.1", Node: "a"}, {Address: "10.244.0.2"}, {Address: "10.244.0.3"}}}, maps.Collect(o.Endpoints.All()))
+	require.True(t, o.Nodes.At("ready").Ready)
+	require.Equal(t, addrs("10.0.0.1", "192.0.2.1"), o.Nodes.At("ready").Addresses)
+	require.Equal(t, addrs("10.0.0.1"), o.Nodes.At("ready").Internal)
+	require.False(t, o.Nodes.At("unknown").Ready)
+	require.True(t, o.Nodes.At("unknown").Cordoned)
+	require.False(t, o.Nodes.At("ready").Cordoned)
 }
 
 func TestWatch(t *testing.T) {

@@ -58,8 +58,8 @@ func (r *run) backends(ctx context.Context, node string, used bool) error {
 	o := r.Objects()
 	others := slices.DeleteFunc(slices.Clone(stage.Nodes), func(n string) bool { return n == node })
 	if !used {
-		for key, all := range o.Endpoints {
-			o.Endpoints[key] = slices.DeleteFunc(slices.Clone(all), func(e cluster.Endpoint) bool { return e.Node == node })
+		for key, all := range o.Endpoints.All() {
+			o.Endpoints = o.Endpoints.With(key, slices.DeleteFunc(slices.Clone(all), func(e cluster.Endpoint) bool { return e.Node == node }))
 		}
 	}
 	return r.ProxyServices(ctx, &o, others...)

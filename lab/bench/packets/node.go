@@ -180,9 +180,8 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 			return cluster.Node{Ready: true, Addresses: internal, Internal: internal, PodCIDRs: []netip.Prefix{p(pods[0]), p(pods[1])}}
 		}
 		o := cluster.Objects{
-			EgressServices: map[cluster.Key]cluster.EgressService{}, Services: map[cluster.Key]cluster.Service{},
-			Endpoints: map[cluster.Key][]cluster.Endpoint{}, ServiceCIDRs: []netip.Prefix{p("10.96.0.0/12")},
-			Nodes: map[string]cluster.Node{"a": node("11", "10.64.0.0/14", "fd64::/64"), "b": node("12", "10.68.0.0/14", "fd68::/64")},
+			ServiceCIDRs: []netip.Prefix{p("10.96.0.0/12")},
+			Nodes:        cluster.MapOf(map[string]cluster.Node{"a": node("11", "10.64.0.0/14", "fd64::/64"), "b": node("12", "10.68.0.0/14", "fd68::/64")}),
 		}
 		hosts := map[cluster.Key]election.Choice{}
 		standby := map[string]string{"a": "b", "b": "a"}[host]
@@ -193,11 +192,11 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 		for i := range l.endpoints {
 			key := cluster.Key{Namespace: "shop", Name: fmt.Sprint("s", i/perService)}
 			if i%perService == 0 {
-				o.EgressServices[key] = cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer}
-				o.Services[key] = cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: ingressIP(l, i).String()}}}
+				o.EgressServices = o.EgressServices.With(key, cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer})
+				o.Services = o.Services.With(key, cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: ingressIP(l, i).String()}}})
 				hosts[key] = election.Choice{Host: host, Standby: standby}
 			}
-			o.Endpoints[key] = append(o.Endpoints[key], cluster.Endpoint{Address: l.podAddr(i).String(), Node: where})
+			o.Endpoints = o.Endpoints.With(key, append(o.Endpoints.At(key), cluster.Endpoint{Address: l.podAddr(i).String(), Node: where}))
 		}
 		n, err := kernel.Open()
 		if err != nil {
