@@ -70,7 +70,8 @@ func (w *world) step(t *testing.T) (all bool) {
 		require.NoError(t, w.egressServices.Update(w.egressService(name)))
 	case 9:
 		require.NoError(t, w.egressServices.Delete(w.egressService(name)))
-		w.egressServices.bury(maps.Clone(w.egressServices.doubts.removed))
+		removed, _, _ := w.egressServices.doubts.due(0)
+		w.egressServices.bury(removed)
 	case 10:
 		require.NoError(t, w.services.Replace([]any{w.service(name), w.service("y")}, ""))
 		w.services.believe(maps.Clone(w.services.doubts.lacked), nil)

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"maps"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,15 +18,21 @@ import (
 // doubts are objects that may be gone, each since which doubt: an answer to an older one settles no newer one.
 type doubts[K comparable] struct {
 	count   int
-	lacked  map[K]int // by a list
-	removed map[K]int // by a watch, when perhaps the whole kind is on its way out
+	lacked  map[K]int     // by a list
+	removed map[K]removal // by a watch, when perhaps the whole kind is on its way out
 	arise   chan struct{}
 	removal chan struct{}
 }
 
+// removal is when a watch told that an object is gone.
+type removal struct {
+	since int
+	told  time.Time
+}
+
 func newDoubts[K comparable]() doubts[K] {
 	return doubts[K]{
-		lacked: map[K]int{}, removed: map[K]int{}, arise: make(chan struct{}, 1), removal: make(chan struct{}, 1),
+		lacked: map[K]int{}, removed: map[K]removal{}, arise: make(chan struct{}, 1), removal: make(chan struct{}, 1),
 	}
 }
 
@@ -43,8 +50,22 @@ func (d *doubts[K]) lacking(key K) bool {
 // deleted notes that a watch told the end of an object.
 func (d *doubts[K]) deleted(key K) {
 	d.count++
-	d.removed[key] = d.count
+	d.removed[key] = removal{d.count, time.Now()}
 	signal(d.removal)
+}
+
+// due gives the removals that were told so long ago, and how long it is until the next is; without any, none is left.
+func (d *doubts[K]) due(ago time.Duration) (due map[K]int, next time.Duration, left bool) {
+	due = map[K]int{}
+	for key, r := range d.removed {
+		wait := ago - time.Since(r.told)
+		if wait <= 0 {
+			due[key] = r.since
+		} else if next == 0 || wait < next {
+			next = wait
+		}
+	}
+	return due, next, len(d.removed) > 0
 }
 
 // settle ends all doubt of an object, and says whether a list was doubted for it.
@@ -165,28 +186,31 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 			return
 		case <-s.doubts.removal:
 		}
-		for wait := s.cluster.pauses.deletion; ; {
+		for again := s.cluster.pauses.deletion; ; {
+			s.cluster.mu.Lock()
+			removed, wait, left := s.doubts.due(s.cluster.pauses.deletion)
+			s.cluster.mu.Unlock()
+			if !left {
+				break
+			}
+			if len(removed) > 0 {
+				bounded, cancel := context.WithTimeout(ctx, requestWithin)
+				err := s.served(bounded, k)
+				cancel()
+				if err == nil {
+					s.bury(removed)
+					again = s.cluster.pauses.deletion
+				} else {
+					if ctx.Err() == nil {
+						s.cluster.complain(about, explain(k.server, s.resource, err))
+					}
+					again = min(2*again, retryMost)
+					wait = again
+				}
+			}
 			if !pause.For(ctx, wait) {
 				signal(s.doubts.removal)
 				return
-			}
-			s.cluster.mu.Lock()
-			removed := maps.Clone(s.doubts.removed)
-			s.cluster.mu.Unlock()
-			if len(removed) == 0 {
-				break
-			}
-			bounded, cancel := context.WithTimeout(ctx, requestWithin)
-			err := s.served(bounded, k)
-			cancel()
-			switch {
-			case ctx.Err() != nil:
-			case err != nil:
-				s.cluster.complain(about, explain(k.server, s.resource, err))
-				wait = min(2*wait, retryMost)
-			default:
-				s.bury(removed)
-				wait = s.cluster.pauses.deletion // for those that were deleted meanwhile
 			}
 		}
 		s.cluster.complain(about, nil)
@@ -197,7 +221,7 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 func (s *store[K, V]) bury(removed map[K]int) {
 	s.cluster.change(func() (changed bool) {
 		for key, since := range removed {
-			if s.doubts.removed[key] == since {
+			if s.doubts.removed[key].since == since {
 				changed = s.remove(key) || changed
 			}
 		}

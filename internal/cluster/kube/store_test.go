@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -204,4 +205,23 @@ func TestSelectorsAreHeldOnce(t *testing.T) {
 	invalid := of(map[string]string{"a": "b,c: d"})
 	require.Equal(t, one.String(), invalid.String())
 	require.Same(t, invalid, s.one(invalid), "of one text, but another")
+}
+
+// Each removal waits for itself: one that was told a moment ago holds up none, and is not believed with those before it.
+func TestRemovalsAreDue(t *testing.T) {
+	d := newDoubts[string]()
+	_, _, left := d.due(0)
+	require.False(t, left)
+	d.deleted("old")
+	d.removed["old"] = removal{d.count, time.Now().Add(-2 * time.Hour)}
+	d.deleted("new")
+	due, next, left := d.due(time.Hour)
+	require.Equal(t, map[string]int{"old": 1}, due)
+	require.InDelta(t, time.Hour, next, float64(time.Minute))
+	require.True(t, left)
+	d.settle("old")
+	due, next, left = d.due(time.Hour)
+	require.Empty(t, due)
+	require.Positive(t, next)
+	require.True(t, left)
 }
