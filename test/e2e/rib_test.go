@@ -156,7 +156,7 @@ func TestRIB(t *testing.T) {
 		}))
 		require.Empty(t, s.Wrong(asWritten()))
 		for _, f := range ipFamilies {
-			require.NoError(t, learned(f, "a", routers[f.name]...))
+			require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error { return learned(f, "a", routers[f.name]...) }))
 		}
 	})
 }
