@@ -103,7 +103,7 @@ func statusOf(t *testing.T, pid int, key string) string {
 }
 
 // TestLeastPrivilege runs daemons and speakers with what deploy gives them and nothing else: packets pass, another node takes over, damage is
-// repaired. The speakers are confined in every test of this package.
+// repaired. The capabilities are the same in every other test of this package.
 func TestLeastPrivilege(t *testing.T) {
 	s := play(t, stage.Options{API: true, Manifests: oneFile(t)})
 	ctx := t.Context()

@@ -199,7 +199,11 @@ func (s *Stage) StartDaemonOf(node, binary string) (err error) {
 			return err
 		}
 	}
-	s.Daemons[node], err = s.Lab.StartDaemon(s.Node(node), binary, config)
+	capabilities := "-all,+net_admin" // as it is deployed
+	if s.ownSpeaker {
+		capabilities += ",+net_raw"
+	}
+	s.Daemons[node], err = s.Start(s.Node(node), "setpriv", "--bounding-set", capabilities, "--no-new-privs", binary, "run", "--config", config)
 	return err
 }
 
