@@ -182,7 +182,10 @@ func (d *document) unknownFields(object any) []string {
 // line is that of the text which the object begins at.
 func (d *document) line() int {
 	if len(d.items) > 0 {
-		return d.find("").Line
+		if n := d.find(""); n != nil {
+			return n.Line
+		}
+		return 1 // the parser that knows lines is another, and may take less
 	}
 	line := 0
 	for text := range bytes.Lines(d.text) {
