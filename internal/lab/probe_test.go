@@ -52,8 +52,8 @@ func TestProbe(t *testing.T) {
 	}
 
 	// Nobody sees the cable being cut.
-	require.NoError(t, l.Unplug(ctx, "a:eth1"))
-	require.ErrorContains(t, l.Unplug(ctx, "a:eth9"), "a:eth9")
+	require.NoError(t, l.Unplug("a:eth1"))
+	require.ErrorContains(t, l.Unplug("a:eth9"), "a:eth9")
 	lost := func(from time.Time, wanted func(Report) error) error {
 		return Wait(ctx, 20*time.Second, func() error {
 			var errs []error
@@ -70,7 +70,7 @@ func TestProbe(t *testing.T) {
 		return nil
 	}))
 	require.Error(t, p.Steady(before, 1, all))
-	require.NoError(t, l.Plug(ctx, "a:eth1"))
+	require.NoError(t, l.Plug("a:eth1"))
 	after := steady(all)
 	for _, r := range p.Between(before, after) {
 		require.True(t, slices.IsSortedFunc(r.Lost, time.Time.Compare))

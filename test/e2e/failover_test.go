@@ -104,7 +104,7 @@ func (s *failovers) run(t *testing.T, away bool) {
 	steady(time.Now())
 
 	died := time.Now()
-	require.NoError(t, s.Stage.Freeze(ctx, host))
+	require.NoError(t, s.Stage.Freeze(host))
 	steady(time.Now())
 	ended := time.Now()
 	require.NoError(t, probe.Stop())
@@ -146,7 +146,7 @@ func (s *failovers) run(t *testing.T, away bool) {
 		require.NoError(t, err)
 	}
 	back := time.Now()
-	require.NoError(t, s.Thaw(ctx, host))
+	require.NoError(t, s.Thaw(host))
 	for router, w := range s.watches {
 		awaitSession(t, s.Stage, router, inRedOf(host)[0], sessions[router])
 		for _, vip := range webVIPs {

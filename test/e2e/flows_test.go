@@ -147,7 +147,7 @@ func TestFlowsOutliveTheirHost(t *testing.T) {
 			done <- err
 		}()
 	}
-	require.NoError(t, s.Freeze(ctx, "c"))
+	require.NoError(t, s.Freeze("c"))
 	require.Empty(t, done, "transfers that were over too early")
 	ledBy(t, s, "a")
 	var errs []error

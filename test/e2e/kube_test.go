@@ -235,12 +235,12 @@ func TestAPIServerAway(t *testing.T) {
 	}
 	sameRoutes(t, watches, moved.source4, moved.source6, "192.0.2.20", "2001:db8:2::20")
 	awaitAll(t, s, now)
-	require.NoError(t, s.Freeze(ctx, host))
+	require.NoError(t, s.Freeze(host))
 	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRed[standby][0]))
 	awaitAll(t, s, identities{standby + "-p1": moved, "c-p1": nodeC})
 	back(identities{standby + "-p1": web}, "ip: 192.0.2.11", "ip: 192.0.2.10", `ip: "2001:db8:2::11"`, `ip: "2001:db8:2::10"`)
 	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
-	require.NoError(t, s.Thaw(ctx, host))
+	require.NoError(t, s.Thaw(host))
 	awaitAll(t, s, before)
 	require.NoError(t, s.Write(ctx, "zoo.yaml", lateManifest))
 	awaitAll(t, s, identities{"c-p1": nodeC}) // no daemon is on node c

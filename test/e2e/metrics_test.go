@@ -120,13 +120,13 @@ func TestMetrics(t *testing.T) {
 	t.Run("failover", func(t *testing.T) {
 		before := awaitMetric(t, s, standby, "egressway_failovers_total", atLeast(0))
 		awaitMetric(t, s, standby, "egressway_watched_nodes_silent", exactly(0))
-		require.NoError(t, s.Freeze(ctx, host))
+		require.NoError(t, s.Freeze(host))
 		awaitMetric(t, s, standby, "egressway_failovers_total", atLeast(before+1))
 		awaitMetric(t, s, standby, "egressway_watched_nodes_silent", exactly(1))
 		for _, stage := range []string{"detect", "steer", "announce"} {
 			awaitMetric(t, s, standby, fmt.Sprintf(`egressway_failover_duration_seconds_count{stage=%q}`, stage), atLeast(1))
 		}
 		awaitMetric(t, s, standby, `egressway_egressservice_info`+web+`"host"}`, exactly(1))
-		require.NoError(t, s.Thaw(ctx, host))
+		require.NoError(t, s.Thaw(host))
 	})
 }

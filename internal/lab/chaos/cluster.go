@@ -23,9 +23,9 @@ var clusterFaults = map[string]fault{
 	},
 	"API server unreachable": { // and the change is made meanwhile
 		inject: func(ctx context.Context, r *run, _ *step) error {
-			return errors.Join(r.api(ctx, r.Unplug), r.toggle(ctx))
+			return errors.Join(r.Unplug(ends()...), r.toggle(ctx))
 		},
-		heal: func(ctx context.Context, r *run, _ *step) error { return r.api(ctx, r.Plug) },
+		heal: func(_ context.Context, r *run, _ *step) error { return r.Plug(ends()...) },
 		hold: away,
 	},
 	"host selected": {
@@ -80,12 +80,12 @@ func afterwards(back func(context.Context, *run) error) func(context.Context, *r
 	}
 }
 
-// api does something with every node's interface towards the API server.
-func (r *run) api(ctx context.Context, do func(context.Context, string) error) (err error) {
+// ends are the nodes' ends of the cables towards the API server.
+func ends() (all []string) {
 	for _, node := range stage.Nodes {
-		err = errors.Join(err, do(ctx, node+":eth0"))
+		all = append(all, node+":eth0")
 	}
-	return err
+	return all
 }
 
 // toggle makes the guest an endpoint of web if it is none, and none if it is one.

@@ -27,10 +27,10 @@ var networkFaults = merged(splits(), map[string]fault{
 	"bgpd killed":   {inject: killBGP, heal: startBGP, hold: aWhile},
 	"router silent": {
 		inject: func(ctx context.Context, r *run, s *step) error {
-			return errors.Join(r.fabric(ctx, s), r.Unplug(ctx, router(s)+":eth1"))
+			return errors.Join(r.fabric(ctx, s), r.Unplug(router(s)+":eth1"))
 		},
 		heal: func(ctx context.Context, r *run, s *step) error {
-			return errors.Join(r.Plug(ctx, router(s)+":eth1"), r.routerBack(ctx, s))
+			return errors.Join(r.Plug(router(s)+":eth1"), r.routerBack(ctx, s))
 		},
 		hold: aLong,
 	},
@@ -45,11 +45,11 @@ func onSwitch(line string) func(context.Context, *run, *step) error {
 
 // freeze makes a node silent. Nobody is told, but the cluster sees its pods gone.
 func freeze(ctx context.Context, r *run, s *step) error {
-	return errors.Join(r.Freeze(ctx, s.node), r.signalSpeaker(s.node, syscall.SIGSTOP), r.backends(ctx, s.node, false))
+	return errors.Join(r.Freeze(s.node), r.signalSpeaker(s.node, syscall.SIGSTOP), r.backends(ctx, s.node, false))
 }
 
 func thaw(ctx context.Context, r *run, s *step) error {
-	return errors.Join(r.signalSpeaker(s.node, syscall.SIGCONT), r.Thaw(ctx, s.node), r.backends(ctx, s.node, true))
+	return errors.Join(r.signalSpeaker(s.node, syscall.SIGCONT), r.Thaw(s.node), r.backends(ctx, s.node, true))
 }
 
 // backends has the service proxies of all other nodes use the pods of a node, or not, as the cluster would tell them that its
@@ -92,7 +92,7 @@ func splits() map[string]fault {
 					}
 				}
 				if api {
-					if err := r.Unplug(ctx, s.node+":eth0"); err != nil {
+					if err := r.Unplug(s.node + ":eth0"); err != nil {
 						return err
 					}
 				}
@@ -106,7 +106,7 @@ func splits() map[string]fault {
 					}
 				}
 				if api {
-					errs = append(errs, r.Plug(ctx, s.node+":eth0"))
+					errs = append(errs, r.Plug(s.node+":eth0"))
 				}
 				return errors.Join(append(errs, r.backends(ctx, s.node, true))...)
 			},
