@@ -118,12 +118,14 @@ func (a *Agent) silent(elected map[cluster.Key]election.Choice) map[string]bool 
 		time.AfterFunc(wait, a.wake)
 	}
 	for node := range dead {
-		if !a.last.dead[node] {
-			a.log.Warn("node went silent: its standbys are the hosts", "node", node)
-			a.status.NodeLost()
-			a.status.Stage(status.StageDetect, silence(a.last.config, sessions, node, now))
-			a.last.failover.noticed = now
+		if a.last.dead[node] {
+			continue
 		}
+		a.log.Warn("node went silent: its standbys are the hosts", "node", node)
+		a.status.NodeLost()
+		a.status.Stage(status.StageDetect, silence(a.last.config, sessions, node, now))
+		a.last.failover.noticed = now
+		a.last.sweep.ended = time.Time{}
 	}
 	for node := range a.last.dead {
 		if !dead[node] {

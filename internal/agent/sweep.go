@@ -8,9 +8,10 @@ import (
 )
 
 // Connections that may contradict a plan are looked for at once, and then not again before some times as long has passed as that took: the
-// kernel goes through its whole table for them. The rules drop their packets meanwhile.
+// kernel goes through its whole table for them. The rules drop their packets meanwhile. Where a node died they are looked for at once again: flows
+// are led to its standby then.
 const (
-	sweepShare = 10
+	sweepShare = 20
 	sweepMost  = 200 * time.Millisecond
 )
 

@@ -129,7 +129,7 @@ type settled struct {
 // looked for. So all are looked at again, at times.
 const (
 	wholeEvery = time.Minute
-	fewest     = 4 // addresses up to which the kernel is asked for each
+	fewest     = 10 // addresses up to which the kernel may be asked for each
 )
 
 // EndContradictions ends the connections that contradict the plan that is in force. Those that are steered elsewhere now are
@@ -145,7 +145,7 @@ func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended u
 	if began.Sub(n.settled.whole) >= max(wholeEvery, lookShare*n.settled.cost) {
 		of = doubt{all: true}
 	}
-	if ended, err = endContradictions(ctx, d, of); err != nil {
+	if ended, err = n.endContradictions(ctx, d, of); err != nil {
 		return ended, err
 	}
 	n.settled.plan = &d
@@ -156,7 +156,30 @@ func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended u
 }
 
 // endContradictions leads flows on, and ends the connections that contradict the plan, as far as they are in doubt.
-func endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
+func (n *Node) endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
+	if n.flows == nil {
+		if n.flows, err = dialConntrack(); err != nil {
+			return 0, err
+		}
+	}
+	if ended, err = n.flows.endContradictions(ctx, d, of); err != nil {
+		n.flows.close() // the rest of an answer may be in it
+		n.flows = nil
+	}
+	return ended, err
+}
+
+// together says whether the connections of so many addresses are found sooner among all than by asking for those of each. The kernel goes
+// through its whole table every time, which takes as long as it does to tell of a hundredth of what has room there (BenchmarkContradictions).
+func together(addresses int) bool {
+	if addresses <= 1 || addresses > fewest {
+		return addresses > fewest
+	}
+	c, err := (*Node)(nil).Connections()
+	return err == nil && uint64(c.Entries)*100 <= uint64(addresses-1)*uint64(c.Limit)
+}
+
+func (c *ctConn) endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
 	check := newFlowCheck(d)
 	var led, end []entryChange
 	take := func(body []byte) bool {
@@ -171,17 +194,17 @@ func endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended u
 		}
 		return ctx.Err() == nil
 	}
-	if of.all || len(of.endpoints) > fewest {
-		err = dumpConnections(netip.Addr{}, take)
+	if of.all || together(len(of.endpoints)) {
+		err = c.connections(netip.Addr{}, take)
 	} else {
 		six := false
 		for a := range of.endpoints {
 			if six = six || a.Is6(); a.Is4() {
-				err = errors.Join(err, dumpConnections(a, take))
+				err = errors.Join(err, c.connections(a, take))
 			}
 		}
 		if six {
-			err = errors.Join(err, dumpConnections(netip.IPv6Unspecified(), take))
+			err = errors.Join(err, c.connections(netip.IPv6Unspecified(), take))
 		}
 	}
 	if err == nil {
@@ -190,25 +213,25 @@ func endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended u
 	if err != nil {
 		return 0, fmt.Errorf("look for connections that contradict the plan: %w", err)
 	}
-	if err := exchangeAll(led); err != nil {
+	if err := c.exchange(led); err != nil {
 		return 0, fmt.Errorf("lead egress flows to where they are steered now: %w", err)
 	}
-	for _, c := range led { // what ended meanwhile needs nothing
-		if c.err != nil && !errors.Is(c.err, errNoFlow) {
-			c.message, c.err = c.instead, nil
-			end = append(end, c)
+	for _, l := range led { // what ended meanwhile needs nothing
+		if l.err != nil && !errors.Is(l.err, errNoFlow) {
+			l.message, l.err = l.instead, nil
+			end = append(end, l)
 		}
 	}
-	if err := exchangeAll(end); err != nil {
+	if err := c.exchange(end); err != nil {
 		return 0, fmt.Errorf("end connections that contradict the plan: %w", err)
 	}
 	var errs []error
-	for _, c := range end {
+	for _, e := range end {
 		switch {
-		case c.err == nil:
+		case e.err == nil:
 			ended++
-		case !errors.Is(c.err, errNoFlow):
-			errs = append(errs, fmt.Errorf("end connection that contradicts the plan: %w", c.err))
+		case !errors.Is(e.err, errNoFlow):
+			errs = append(errs, fmt.Errorf("end connection that contradicts the plan: %w", e.err))
 		}
 	}
 	return ended, joined(errs)
@@ -222,15 +245,20 @@ const (
 	ctaZone            = 18     // CTA_ZONE
 )
 
-// dumpConnections calls each for every connection, of any protocol, until it returns false. With a source it is for those of its
-// family, and of IPv4 the kernel leaves out what has another one, if it can: each must look itself. Of IPv6 the kernel
-// would leave out just those that are wanted (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for an equality, in 6.18 and 7.2).
+// dumpConnections is connections by a socket of its own.
 func dumpConnections(source netip.Addr, each func(body []byte) bool) error {
 	c, err := dialConntrack()
 	if err != nil {
 		return err
 	}
 	defer c.close()
+	return c.connections(source, each)
+}
+
+// connections calls each for every connection, of any protocol, until it returns false. With a source it is for those of its
+// family, and of IPv4 the kernel leaves out what has another one, if it can: each must look itself. Of IPv6 the kernel
+// would leave out just those that are wanted (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for an equality, in 6.18 and 7.2).
+func (c *ctConn) connections(source netip.Addr, each func(body []byte) bool) error {
 	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
 	if source.IsValid() {
 		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header() // of its family

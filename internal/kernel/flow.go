@@ -145,7 +145,8 @@ func (e ctEntry) flow(m plan.Marks) (f Flow, ok bool) {
 	return f, e.mark&m.EgressBit() != 0 && e.snatted
 }
 
-// ctConn is a conntrack socket for one dump or a series of changes.
+// ctConn is a netfilter socket for dumps and series of changes. What runs often keeps it open: to close one after a transaction of nftables takes
+// as long as the kernel needs to free what that has removed, some milliseconds, and holds up the next transaction (nft_rcv_nl_event).
 type ctConn struct {
 	*conn
 	buf []byte

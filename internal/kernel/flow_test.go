@@ -473,8 +473,9 @@ func TestFlowsAreLedOn(t *testing.T) {
 			},
 			Endpoints: sorted.Of(plan.Endpoint{Addr: pod, Path: 4, Source: pod, Kept: plan.Way{Path: 6, Source: pod}}),
 		}
+		var n Node
 		for range 2 {
-			require.NoError(t, l.r1.do(func() error { _, err := endContradictions(t.Context(), d, doubt{all: true}); return err }))
+			require.NoError(t, l.r1.do(func() error { _, err := n.endContradictions(t.Context(), d, doubt{all: true}); return err }))
 			all := map[uint16]Flow{}
 			require.NoError(t, l.r1.do(func() error {
 				return dumpEntries(t.Context(), l.marks, func(e ctEntry) bool {

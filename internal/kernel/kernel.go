@@ -30,6 +30,7 @@ type Node struct {
 	taken   taken
 	stirs   stirs
 	settled settled
+	flows   *ctConn // by which connections are looked for and ended; nil: it is not open
 	facts   knownFacts
 	trouble knownProblems
 	done    *plan.NodePlan // what is wholly in force since the last Apply; nil: some of it may not be
@@ -71,6 +72,9 @@ func (n *Node) Close() {
 	n.nft.close()
 	if n.route != nil {
 		n.route.close()
+	}
+	if n.flows != nil {
+		n.flows.close()
 	}
 	n.links.Close()
 }
@@ -351,6 +355,6 @@ func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
 	if errors.As(table, &OwnedError{}) {
 		return table // a daemon would make everything anew
 	}
-	_, flows := endContradictions(ctx, plan.DataPlane{Marks: m}, doubt{all: true})
+	_, flows := n.endContradictions(ctx, plan.DataPlane{Marks: m}, doubt{all: true})
 	return errors.Join(table, flows, cleanup(ctx, n.links))
 }

@@ -174,8 +174,9 @@ func BenchmarkContradictions(b *testing.B) {
 			}
 			require.NoError(b, machine.do(func() error {
 				defer processorTime(b)()
+				var n Node
 				for b.Loop() {
-					if _, err := endContradictions(b.Context(), d, of); err != nil {
+					if _, err := n.endContradictions(b.Context(), d, of); err != nil {
 						return err
 					}
 				}
