@@ -92,6 +92,9 @@ func BenchmarkApply(b *testing.B) {
 		{"one-endpoint", with(func(p *plan.NodePlan) { p.DataPlane.Endpoints = d.Endpoints.With(nil, []plan.Endpoint{one}) })},
 		{"one-ingress-IP", with(func(p *plan.NodePlan) { p.DataPlane.Ingress = d.Ingress.With(nil, ingress[77:78]) })},
 		{"10000-endpoints-move", with(func(p *plan.NodePlan) { p.DataPlane.Endpoints = d.Endpoints.With(moved, nil) })},
+		{"one-path", with(func(p *plan.NodePlan) {
+			p.DataPlane.Paths = append(slices.Clone(d.Paths), plan.Path{ID: 9, Key: plan.PathKey{Kind: plan.PathSteer, Name: "z"}, Table: 1009})
+		})},
 		{"one-route", with(func(p *plan.NodePlan) { p.Routes = full.Routes[1:] })},
 		{"1000-routes", with(func(p *plan.NodePlan) { p.Routes = thousand })},
 	} {

@@ -132,6 +132,26 @@ func BenchmarkIngressIP(b *testing.B) {
 	})
 }
 
+// BenchmarkFirstSteered has one pod of this node be the first that is steered to some other node, and go again.
+func BenchmarkFirstSteered(b *testing.B) {
+	s := large()
+	key := nth(77)
+	s.Hosts = maps.Clone(s.Hosts)
+	s.Hosts[key] = election.Choice{Host: "n999", Standby: "n998"}
+	inForce(&s)
+	benchmark(b, s, func(s *plan.Snapshot, i int) (changed cluster.Changed) {
+		changed.Add(key)
+		all := s.Objects.Endpoints.At(key)
+		if i%2 == 0 {
+			all = append(slices.Clone(all), podOn(1, 250))
+		} else {
+			all = all[:len(all)-1]
+		}
+		s.Objects.Endpoints = s.Objects.Endpoints.With(key, all)
+		return changed
+	})
+}
+
 // BenchmarkBigServiceMoves has a service of 10,000 endpoints go from one host to another.
 func BenchmarkBigServiceMoves(b *testing.B) {
 	s := large()

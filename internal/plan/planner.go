@@ -223,7 +223,7 @@ func (r *pass) readFrame() {
 	r.frame = f
 	if !r.anew && !f.likeFor(r.former) {
 		for _, s := range r.services {
-			if r.of[s] == nil && (f.waysOf(s) != r.former.waysOf(s) || f.faceOf(s) != r.former.faceOf(s)) {
+			if r.of[s] == nil && (s.goesOtherwise(f.waysOf(s), r.former.waysOf(s)) || f.faceOf(s) != r.former.faceOf(s)) {
 				r.redo(s)
 			}
 		}

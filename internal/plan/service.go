@@ -491,6 +491,19 @@ func (f *frame) keptOf(s *service, family int) (kept Way, own bool) {
 	return Way{}, false
 }
 
+// goesOtherwise says whether some endpoint of the service goes another way. Most services have none on this node, and ways for those differ
+// whenever there is one node more to steer to.
+func (s *service) goesOtherwise(x, y ways) bool {
+	for family := range x {
+		for place := range x[family] {
+			if s.has[family][place] && x[family][place] != y[family][place] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // sends says what the endpoints of a service need on this node.
 type sends struct {
 	out     Families // by its network
