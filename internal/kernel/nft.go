@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -29,15 +30,16 @@ const sendBuffer = 64 << 20
 // nft makes our nftables table equal to a plan, in one transaction. It remembers what it wrote, and what the kernel then
 // showed, to leave rules alone that are as they should be.
 type nft struct {
-	wrote, showed [sha256.Size]byte
-	writer        *tableWriter
-	claimed       bool
-	flags         uint32                       // that the table should have
-	inForce       *plan.DataPlane              // what the last apply brought about; nil: it failed
-	paths         map[plan.PathKey]plan.PathID // of that
-	missed        bool                         // the last apply found that somebody had been at the table
-	doubted       bool                         // the last apply could not take it that the table was as it had left it
-	trusted       bool                         // nobody else has been at the table since then: set by whoever listens
+	wrote   map[string][sha256.Size]byte // into each chain
+	showed  [sha256.Size]byte
+	writer  *tableWriter
+	claimed bool
+	flags   uint32                       // that the table should have
+	inForce *plan.DataPlane              // what the last apply brought about; nil: it failed
+	paths   map[plan.PathKey]plan.PathID // of that
+	missed  bool                         // the last apply found that somebody had been at the table
+	doubted bool                         // the last apply could not take it that the table was as it had left it
+	trusted bool                         // nobody else has been at the table since then: set by whoever listens
 }
 
 // open opens what is needed to read.
@@ -146,16 +148,17 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 	replace := now.exists && (fresh || now.flags != flags && (!orphan || flags != tableOwned))
 
 	c := tableChange{table: table, sets: sets(d), chains: chains(d), hold: d.Hold, replace: replace}
-	wrote, err := fingerprint(c.chains)
+	wrote, err := fingerprints(c.chains)
 	if err != nil {
 		return false, err
 	}
-	c.rewrite = !now.exists || replace || wrote != n.wrote
+	c.rewrite = !now.exists || replace || !maps.Equal(wrote, n.wrote)
 	written := n.showed != [sha256.Size]byte{}
 	n.missed = written && !now.exists
 	switch {
 	case known:
 		c.has, c.addresses = contentsOf(*before), between(before, &d)
+		c.keep = func(ch chain) bool { had, ok := n.wrote[ch.name]; return ok && !replace && had == wrote[ch.name] }
 	case now.exists && !fresh:
 		if c.has, err = n.read(table, &d); err != nil {
 			return false, err
@@ -206,23 +209,25 @@ func sameFixed(a, b *plan.DataPlane) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// fingerprint sums up what is to be written into the chains.
-func fingerprint(all []chain) (sum [sha256.Size]byte, err error) {
-	h := sha256.New()
+// fingerprints sums up what is to be written into each chain.
+func fingerprints(all []chain) (map[string][sha256.Size]byte, error) {
+	sums := make(map[string][sha256.Size]byte, len(all))
 	for _, c := range all {
+		h := sha256.New()
 		_, _ = fmt.Fprintf(h, "chain %s %d\n", c.name, c.priority)
 		for _, r := range c.rules {
 			for _, e := range r {
 				b, err := expr.Marshal(unix.NFPROTO_INET, e)
 				if err != nil {
-					return sum, fmt.Errorf("encode %T: %w", e, err)
+					return nil, fmt.Errorf("encode %T: %w", e, err)
 				}
 				_, _ = h.Write(b)
 			}
 			_, _ = h.Write([]byte("\n"))
 		}
+		sums[c.name] = [sha256.Size]byte(h.Sum(nil))
 	}
-	return [sha256.Size]byte(h.Sum(nil)), nil
+	return sums, nil
 }
 
 // shown sums up the rules that the kernel lists for the table, handles included: anybody's hand in them shows.

@@ -83,6 +83,10 @@ type tableChange struct {
 	hold      bool // a counter is needed for what is held
 	rewrite   bool // the rules
 	replace   bool // everything
+
+	// keep tells chains whose rules are there as they should be; nil: none is. The kernel goes through all of a map for each rule that looks into it
+	// and is written (nf_tables_bind_set).
+	keep func(chain) bool
 }
 
 // queue queues the change, and says whether other elements are in it than before.
@@ -92,15 +96,18 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 		t.DelTable(c.table)
 		stale = nil
 	}
-	var made []*nftables.Chain
+	made := map[string]*nftables.Chain{}
 	if c.rewrite {
 		t.AddTable(c.table)
 		if err := t.raw(dropCounters(c.hold)...); err != nil {
 			return false, err
 		}
 		for _, w := range c.chains {
-			made = append(made, t.AddChain(w.in(c.table)))
-			t.FlushChain(made[len(made)-1])
+			if c.keep != nil && c.keep(w) {
+				continue
+			}
+			made[w.name] = t.AddChain(w.in(c.table))
+			t.FlushChain(made[w.name])
 		}
 		t.AddChain(&nftables.Chain{Name: chainOwnSource, Table: c.table})
 	}
@@ -121,9 +128,11 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	if err := t.raw(c.addresses.messages()...); err != nil {
 		return false, err
 	}
-	for i, ch := range made {
-		for _, r := range c.chains[i].rules {
-			t.AddRule(&nftables.Rule{Table: c.table, Chain: ch, Exprs: r})
+	for _, w := range c.chains {
+		if ch := made[w.name]; ch != nil {
+			for _, r := range w.rules {
+				t.AddRule(&nftables.Rule{Table: c.table, Chain: ch, Exprs: r})
+			}
 		}
 	}
 	for _, s := range c.has.sets {
