@@ -119,7 +119,7 @@ lab: lab-kernel kubelab bin/egressway bin/egressway-next bin/labexec ## tests in
 
 test: deps build lint lab-kernel kubelab unit lab ## everything that the CI runs
 
-demo: deps lab-kernel build bin/labexec bin/demo ## two nodes, two networks, routers, packets: ends with a table of what was seen
+demo: deps lab-kernel build bin/labexec bin/demo ## three nodes, two networks beside the default, routers, packets: ends with a table of what was seen
 	bin/labexec bin/demo
 
 chaos: deps lab-kernel kubelab build bin/labexec bin/chaos ## break the lab in random order under traffic: SEED=n (random), MINUTES=n (10), FAULTS=kind,kind (all)
