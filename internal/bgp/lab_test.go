@@ -82,9 +82,20 @@ func (s *site) plug(router, there, here, device string, subnet int) {
 	s.t.Helper()
 	_, err := s.Node(router).Run(s.t.Context(), "sh", "-ec", fmt.Sprintf(`
 ip link add %[1]s type veth peer name %[1]s netns %[2]d
-ip link set %[1]s master %[3]s up
-ip addr add 10.0.%[4]d.1/24 dev %[1]s
-ip addr add fd00:%[4]d::1/64 dev %[1]s nodad`, device, os.Getpid(), there, subnet))
+ip link set %[1]s master %[3]s up`, device, os.Getpid(), there))
+	require.NoError(s.t, err)
+	// FRR reads links and addresses in two threads, and forgets an address that it meets before its link. It would then
+	// refuse every session over it: https://github.com/FRRouting/frr/issues/13288
+	require.NoError(s.t, lab.Wait(s.t.Context(), limit, func() error {
+		known, err := s.Node(router).VTY("zebra", "show interface "+device)
+		if err == nil && !strings.Contains(known, "vrf: "+there) {
+			err = fmt.Errorf("%s does not know %s in its VRF %s: %s", router, device, there, known)
+		}
+		return err
+	}))
+	_, err = s.Node(router).Run(s.t.Context(), "sh", "-ec", fmt.Sprintf(`
+ip addr add 10.0.%[2]d.1/24 dev %[1]s
+ip addr add fd00:%[2]d::1/64 dev %[1]s nodad`, device, subnet))
 	require.NoError(s.t, err)
 	run(s.t, "sh", "-ec", fmt.Sprintf(`
 ip link set %[1]s master %[2]s up

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -60,8 +61,10 @@ topology:
 	require.Equal(t, "10.98.0.10", l.Node("a").Management.String())
 	require.Equal(t, "10.98.0.11", l.Node("b").Management.String())
 	require.False(t, l.Node("pod").Management.IsValid(), "it has an eth0 of its own")
-	require.NoError(t, l.Node("a").Ping(t.Context(), l.Node("b").Management, 1400))
-	require.NoError(t, l.Node("a").Ping(t.Context(), addrs("fd98::11")[0], 1400))
+	// The kernel may take a second to see that a bridge's port has carrier (link_watch.c), and drops what comes by it until then.
+	for _, to := range []netip.Addr{l.Node("b").Management, addrs("fd98::11")[0]} {
+		require.NoError(t, Wait(t.Context(), 10*time.Second, func() error { return l.Node("a").Ping(t.Context(), to, 1400) }))
+	}
 
 	started := time.Now()
 	s := kubetest.Start(t, kubetest.Options{})

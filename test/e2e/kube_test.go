@@ -187,8 +187,13 @@ func TestAPIServerAway(t *testing.T) {
 	traffic.answered(t, 3, now)
 	away := func() {
 		t.Helper()
+		const silent = "it does not answer"
+		said := map[string]int{}
+		for _, node := range []string{"a", "b"} {
+			said[node] = strings.Count(s.Daemons[node].Log(), silent)
+		}
 		require.NoError(t, s.API.Kill(ctx))
-		awaitLog(t, s, "it does not answer", nil, "a", "b")
+		awaitLog(t, s, silent, said, "a", "b")
 	}
 	back := func(then identities, fromTo ...string) {
 		t.Helper()
