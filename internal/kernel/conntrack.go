@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -22,10 +24,11 @@ type flowCheck struct {
 	plan.DataPlane
 	networks map[plan.PathID]bool
 	steering map[plan.PathID]bool
+	own      map[plan.PathID]map[netip.Addr]bool // the addresses of a network's devices; those asked for
 }
 
 func newFlowCheck(d plan.DataPlane) *flowCheck {
-	f := &flowCheck{DataPlane: d, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{}}
+	f := &flowCheck{DataPlane: d, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{}, own: map[plan.PathID]map[netip.Addr]bool{}}
 	for _, p := range d.Paths {
 		f.networks[p.ID] = p.Key.Kind == plan.PathNetwork
 		f.steering[p.ID] = p.Key.Kind == plan.PathSteer
@@ -39,16 +42,20 @@ type connection struct {
 	target netip.Addr // after DNAT
 	leaves netip.Addr // source after SNAT
 	mark   uint32
+	zoned  bool // of a conntrack zone, as of Open vSwitch: not ours, whatever its mark says
 }
 
 // contradicts says that a connection must end.
 func (f *flowCheck) contradicts(c connection) bool {
+	if c.zoned {
+		return false
+	}
 	mark := c.mark & f.Marks.Mask
 	e, selected := f.Endpoints.Get(plan.Endpoint{Addr: c.source})
 	switch {
 	case mark&f.Marks.EgressBit() != 0:
 		way := plan.Way{Path: f.Marks.Path(mark), Source: c.leaves}
-		return !selected || !accepts(&e, way)
+		return !selected || !f.accepts(&e, way)
 	case mark != 0:
 		return !f.networks[f.Marks.Path(mark)]
 	}
@@ -56,8 +63,52 @@ func (f *flowCheck) contradicts(c connection) bool {
 }
 
 // accepts says whether a flow of an endpoint may go on its way.
-func accepts(e *plan.Endpoint, way plan.Way) bool {
-	return way == e.Kept || e.Path == way.Path && (!e.Source.IsValid() || e.Source == way.Source)
+func (f *flowCheck) accepts(e *plan.Endpoint, way plan.Way) bool {
+	if way == e.Kept || lets(e, way) {
+		return true
+	}
+	return e.Path == way.Path && !e.Source.IsValid() && f.ownOf(way.Path)[way.Source]
+}
+
+// ownOf gives the addresses that flows of a network leave with where they are masqueraded: those of its devices. By the default
+// network a flow may leave by any device; an ingress IP may stand on one, with IPVS.
+func (f *flowCheck) ownOf(id plan.PathID) map[netip.Addr]bool {
+	if own, known := f.own[id]; known {
+		return own
+	}
+	own := map[netip.Addr]bool{}
+	f.own[id] = own
+	for _, p := range f.Paths {
+		if p.ID != id {
+			continue
+		}
+		for _, a := range deviceAddresses(p) {
+			if _, ingress := f.Ingress.Get(plan.IngressIP{Addr: a}); !ingress {
+				own[a] = true
+			}
+		}
+	}
+	return own
+}
+
+// deviceAddresses reads the addresses of a path's devices; what is gone has none.
+func deviceAddresses(p plan.Path) (all []netip.Addr) {
+	var addrs []net.Addr
+	if isDefault(p) {
+		addrs, _ = net.InterfaceAddrs()
+	}
+	for _, name := range p.Devices {
+		if d, err := net.InterfaceByName(name); err == nil {
+			of, _ := d.Addrs()
+			addrs = append(addrs, of...)
+		}
+	}
+	for _, a := range addrs {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			all = append(all, prefix.Addr())
+		}
+	}
+	return all
 }
 
 func (f *flowCheck) inCluster(a netip.Addr) bool {
@@ -100,7 +151,7 @@ func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
 		a := x
 		if a == nil {
 			a = y
-		} else if y != nil && (x.Path == 0 || lets(y, plan.Way{Path: x.Path, Source: x.Source})) && (x.Kept == plan.Way{} || accepts(y, x.Kept)) {
+		} else if y != nil && (x.Path == 0 || lets(y, plan.Way{Path: x.Path, Source: x.Source})) && (x.Kept == plan.Way{} || x.Kept == y.Kept || lets(y, x.Kept)) {
 			continue
 		}
 		if d.endpoints == nil {
@@ -113,16 +164,53 @@ func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
 	return d
 }
 
-// lets says whether an endpoint lets pass all that one with another way did. Without a source that is any.
-func lets(e *plan.Endpoint, way plan.Way) bool {
-	return e.Path == way.Path && (e.Source == way.Source || !e.Source.IsValid())
-}
+// lets says whether an endpoint lets pass all that one with another way did.
+func lets(e *plan.Endpoint, way plan.Way) bool { return e.Path == way.Path && e.Source == way.Source }
 
 // settled is the plan that no connection contradicted.
 type settled struct {
-	plan  *plan.DataPlane // nil: it is not known
-	whole time.Time       // when all connections were looked at
-	cost  time.Duration   // of that
+	plan  *plan.DataPlane   // nil: it is not known
+	since []*plan.DataPlane // that were in force since, the present one included: connections began by each
+	whole time.Time         // when all connections were looked at
+	cost  time.Duration     // of that
+}
+
+// old says that all connections are to be looked at again.
+func (s *settled) old(now time.Time) bool {
+	return now.Sub(s.whole) >= max(wholeEvery, lookShare*s.cost)
+}
+
+// sinceMost is how many plans are remembered that no connections were compared with.
+const sinceMost = 64
+
+// takes takes in that a plan is in force, and says whether connections may contradict it.
+func (s *settled) takes(d *plan.DataPlane) (doubted bool) {
+	if len(s.since) == 0 {
+		if of := doubtOf(s.plan, d, true); of.none() {
+			s.plan = d // this one lets pass what the one before did, and more
+			return false
+		}
+	}
+	if s.since = append(s.since, d); len(s.since) > sinceMost {
+		s.plan, s.since = nil, s.since[len(s.since)-1:]
+	}
+	return true
+}
+
+// doubt says whose connections may contradict a plan.
+func (s *settled) doubt(d *plan.DataPlane) doubt {
+	of := doubtOf(s.plan, d, false)
+	for _, p := range s.since {
+		if of.all {
+			break
+		}
+		more := doubtOf(p, d, false)
+		if of.all = more.all; len(more.endpoints) > 0 && of.endpoints == nil {
+			of.endpoints = map[netip.Addr]bool{}
+		}
+		maps.Copy(of.endpoints, more.endpoints)
+	}
+	return of
 }
 
 // Connections that the packets of before had begun when the new rules came in force may not have been there yet when they were
@@ -137,18 +225,18 @@ const (
 // It looks at the connections of those whose plan has changed since it last succeeded.
 func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended uint, err error) {
 	began := n.clock()
-	of := doubtOf(n.settled.plan, &d, false)
-	if of.none() {
-		n.settled.plan = &d
-		return 0, nil
-	}
-	if began.Sub(n.settled.whole) >= max(wholeEvery, lookShare*n.settled.cost) {
+	of := n.settled.doubt(&d)
+	if n.settled.old(began) {
 		of = doubt{all: true}
+	}
+	if of.none() {
+		n.settled.plan, n.settled.since = &d, nil
+		return 0, nil
 	}
 	if ended, err = n.endContradictions(ctx, d, of); err != nil {
 		return ended, err
 	}
-	n.settled.plan = &d
+	n.settled.plan, n.settled.since = &d, nil
 	if of.all {
 		n.settled.whole, n.settled.cost = began, n.clock().Sub(began)
 	}
@@ -243,6 +331,7 @@ const (
 	ctaFilterOrigFlags = 1      // CTA_FILTER_ORIG_FLAGS
 	filterSource       = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
 	ctaZone            = 18     // CTA_ZONE
+	ctaTupleZone       = 3      // CTA_TUPLE_ZONE
 )
 
 // dumpConnections is connections by a socket of its own.
@@ -309,13 +398,26 @@ func decodeConnection(body []byte) (c connection) {
 		switch {
 		case typ == nl.CTA_TUPLE_ORIG:
 			c.source, _ = tupleAddresses(value)
+			c.zoned = c.zoned || zonedTuple(value)
 		case typ == nl.CTA_TUPLE_REPLY:
 			c.target, c.leaves = tupleAddresses(value)
 		case typ == nl.CTA_MARK && len(value) >= 4:
 			c.mark = binary.BigEndian.Uint32(value)
+		case typ == ctaZone:
+			c.zoned = true
 		}
 	}
 	return c
+}
+
+// zonedTuple says whether a tuple is of a zone that only its direction has.
+func zonedTuple(tuple []byte) bool {
+	for typ := range attrs(tuple, 0) {
+		if typ == ctaTupleZone {
+			return true
+		}
+	}
+	return false
 }
 
 // deletion is the request to delete an entry as the kernel showed it, and no other that took its place.
@@ -325,7 +427,7 @@ func deletion(body []byte) message {
 		switch typ {
 		case nl.CTA_TUPLE_ORIG:
 			b = appendAttr(b, typ|unix.NLA_F_NESTED, value...)
-		case nl.CTA_ID, ctaZone:
+		case nl.CTA_ID:
 			b = appendAttr(b, typ, value...)
 		}
 	}

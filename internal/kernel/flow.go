@@ -63,16 +63,20 @@ type ctEntry struct {
 	liberal bool // TCP sequence numbers are not checked, either way
 }
 
-// decodeEntry reads the body of a message about an entry. ok is false where it is not of TCP or UDP.
+// decodeEntry reads the body of a message about an entry. ok is false where it is not of TCP or UDP, or of a zone of somebody else's.
 func decodeEntry(body []byte) (e ctEntry, ok bool) {
 	if len(body) < nl.SizeofNfgenmsg {
 		return e, false
 	}
 	var status uint32
+	zoned := false
 	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
 		switch {
 		case typ == nl.CTA_TUPLE_ORIG:
 			e.Src, e.Dst, e.Proto, ok = decodeTuple(value)
+			zoned = zoned || zonedTuple(value)
+		case typ == ctaZone:
+			zoned = true
 		case typ == nl.CTA_TUPLE_REPLY:
 			_, e.SNAT, _, _ = decodeTuple(value)
 		case typ == nl.CTA_STATUS && len(value) >= 4:
@@ -86,7 +90,7 @@ func decodeEntry(body []byte) (e ctEntry, ok bool) {
 		}
 	}
 	e.Answered, e.Assured, e.snatted = status&statusSeenReply != 0, status&statusAssured != 0, status&statusSNAT != 0
-	return e, ok
+	return e, ok && !zoned
 }
 
 func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {

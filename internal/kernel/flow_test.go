@@ -99,34 +99,29 @@ type flowLab struct {
 	answer               func(netip.AddrPort) error // has the remote send by UDP
 }
 
+// wire connects two machines. The first part of their addresses is given: the left one has the first, the right one the second.
+func wire(f flowNet, left *netNS, leftDevice string, right *netNS, rightDevice, start string) {
+	left.tb.Helper()
+	left.run(fmt.Sprintf("ip link add %s type veth peer name %s netns /proc/%d/fd/%d", leftDevice, rightDevice, os.Getpid(), right.file.Fd()))
+	bits, nodad := "/24", ""
+	if f.name == "IPv6" {
+		bits, nodad = "/64", "nodad"
+	}
+	for i, end := range []struct {
+		n      *netNS
+		device string
+	}{{left, leftDevice}, {right, rightDevice}} {
+		end.n.run(fmt.Sprintf("ip addr add %s%d%s dev %s %s", start, i+1, bits, end.device, nodad), "ip link set "+end.device+" up")
+	}
+}
+
 func newFlowLab(t *testing.T, f flowNet) *flowLab {
 	t.Helper()
 	l := &flowLab{flowNet: f, marks: plan.Marks{Mask: 0x3f00}, pod: newNetNS(t), r1: newNetNS(t), r2: newNetNS(t), outside: newNetNS(t)}
-	wire := func(left *netNS, leftDevice string, right *netNS, rightDevice, net string) {
-		t.Helper()
-		require.NoError(t, left.do(func() error {
-			out, err := exec.Command("ip", "link", "add", leftDevice, "type", "veth", "peer", "name", rightDevice,
-				"netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), right.file.Fd())).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		}))
-		for i, end := range []struct {
-			n      *netNS
-			device string
-		}{{left, leftDevice}, {right, rightDevice}} {
-			bits, nodad := "/24", ""
-			if f.name == "IPv6" {
-				bits, nodad = "/64", "nodad"
-			}
-			end.n.run(fmt.Sprintf("ip addr add %s%d%s dev %s %s", net, i+1, bits, end.device, nodad), "ip link set "+end.device+" up")
-		}
-	}
-	wire(l.pod, "r1", l.r1, "pods", f.pod1)
-	wire(l.pod, "r2", l.r2, "pods", f.pod2)
-	wire(l.outside, "r1", l.r1, "out", f.out1)
-	wire(l.outside, "r2", l.r2, "out", f.out2)
+	wire(f, l.pod, "r1", l.r1, "pods", f.pod1)
+	wire(f, l.pod, "r2", l.r2, "pods", f.pod2)
+	wire(f, l.outside, "r1", l.r1, "out", f.out1)
+	wire(f, l.outside, "r2", l.r2, "out", f.out2)
 	for _, p := range f.pods {
 		l.pod.run("ip addr add " + p + f.local + " dev lo")
 	}

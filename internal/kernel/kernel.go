@@ -224,10 +224,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		n.settled.plan = nil // packets may have passed by other rules
 	}
 	if packets {
-		doubted := doubtOf(n.settled.plan, &p.DataPlane, true)
-		if r.Contradicted = !doubted.none(); !r.Contradicted {
-			n.settled.plan = &p.DataPlane // what is compared with the next plan: this one lets pass what the one before did, and more
-		}
+		r.Contradicted = n.settled.takes(&p.DataPlane) || n.look.due && n.settled.old(n.clock())
 	}
 	r.InForce = rules && packets
 	r.Restored, r.Drift = n.taken.end(p)

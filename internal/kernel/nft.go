@@ -147,8 +147,8 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 	orphan := now.exists && now.flags == tablePersist
 	replace := now.exists && (fresh || now.flags != flags && (!orphan || flags != tableOwned))
 
-	c := tableChange{table: table, sets: sets(d), chains: chains(d), hold: d.Hold, replace: replace}
-	wrote, err := fingerprints(c.chains)
+	c := tableChange{table: table, sets: sets(d), chains: chains(d), marks: d.Marks, hold: d.Hold, replace: replace}
+	wrote, err := fingerprints(d.Marks, c.chains)
 	if err != nil {
 		return false, err
 	}
@@ -174,15 +174,6 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 	}
 	if changed, err = c.queue(t); err != nil {
 		return false, err
-	}
-	if c.rewrite {
-		own, err := ownSourceRules()
-		if err != nil {
-			return false, err
-		}
-		if err := t.raw(own...); err != nil {
-			return false, err
-		}
 	}
 	if err := t.commit(n.writer, flags); err != nil {
 		return false, fmt.Errorf("commit to nftables table %s: %w", tableName, err)
@@ -210,11 +201,11 @@ func sameFixed(a, b *plan.DataPlane) bool {
 }
 
 // fingerprints sums up what is to be written into each chain.
-func fingerprints(all []chain) (map[string][sha256.Size]byte, error) {
+func fingerprints(m plan.Marks, all []chain) (map[string][sha256.Size]byte, error) {
 	sums := make(map[string][sha256.Size]byte, len(all))
 	for _, c := range all {
 		h := sha256.New()
-		_, _ = fmt.Fprintf(h, "chain %s %d\n", c.name, c.priority)
+		_, _ = fmt.Fprintf(h, "chain %s %d %d %x\n", c.name, c.priority, c.ownOf, m.Mask)
 		for _, r := range c.rules {
 			for _, e := range r {
 				b, err := expr.Marshal(unix.NFPROTO_INET, e)

@@ -16,8 +16,8 @@ type contents struct {
 	sets      map[string]*nftables.Set
 	elements  map[string][]nftables.SetElement // by set, but for those of addresses
 	addresses map[setName]map[string]string    // what stands in those: key and value, as readElements has them
-	chains    map[string]bool                  // but for own-source, which stays
-	showed    [sha256.Size]byte                // sum of the rules
+	chains    map[string]bool
+	showed    [sha256.Size]byte // sum of the rules
 }
 
 // read reads the contents from the kernel. Sets that d has not are of no interest: they go.
@@ -52,7 +52,7 @@ func (n *nft) read(table *nftables.Table, d *plan.DataPlane) (has contents, err 
 		return has, fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
 	}
 	for _, ch := range list {
-		if ch.Table.Name == tableName && ch.Name != chainOwnSource {
+		if ch.Table.Name == tableName {
 			has.chains[ch.Name] = true
 		}
 	}
@@ -80,6 +80,7 @@ type tableChange struct {
 	chains    []chain
 	has       contents
 	addresses *elementChanges
+	marks     plan.Marks
 	hold      bool // a counter is needed for what is held
 	rewrite   bool // the rules
 	replace   bool // everything
@@ -109,7 +110,6 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 			made[w.name] = t.AddChain(w.in(c.table))
 			t.FlushChain(made[w.name])
 		}
-		t.AddChain(&nftables.Chain{Name: chainOwnSource, Table: c.table})
 	}
 	for _, w := range c.chains {
 		delete(stale, w.name)
@@ -129,9 +129,20 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 		return false, err
 	}
 	for _, w := range c.chains {
-		if ch := made[w.name]; ch != nil {
-			for _, r := range w.rules {
-				t.AddRule(&nftables.Rule{Table: c.table, Chain: ch, Exprs: r})
+		ch := made[w.name]
+		if ch == nil {
+			continue
+		}
+		for _, r := range w.rules {
+			t.AddRule(&nftables.Rule{Table: c.table, Chain: ch, Exprs: r})
+		}
+		if w.ownOf != 0 {
+			own, err := ownSourceRules(c.marks, w.ownOf)
+			if err != nil {
+				return false, err
+			}
+			if err := t.raw(own...); err != nil {
+				return false, err
 			}
 		}
 	}

@@ -21,7 +21,7 @@ type Drop string
 
 // All drops are on purpose: each of them keeps a packet from leaving with the wrong source or by the wrong way.
 const (
-	DropNoPath    Drop = "no-path"    // of a selected pod that has no host, network or route here
+	DropNoPath    Drop = "no-path"    // of a selected pod that has no host, no usable network, or no ingress IP of its family here
 	DropOtherPath Drop = "other-path" // of a selected pod, of a flow that began on another path, or on none
 	DropUntracked Drop = "untracked"  // of a selected pod, without a connection that the kernel knows: invalid, or not tracked
 	DropUnclaimed Drop = "unclaimed"  // for an ingress IP, on a port that no Service has, or while none has taken it

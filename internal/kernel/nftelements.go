@@ -22,9 +22,8 @@ type addressSet uint8
 const (
 	inEgress addressSet = iota
 	inSource
-	inSources
+	inSources // one for each path
 	inMasqueraded
-	inKept // one for each path
 	inIngress
 	inStrays
 	inResumed
@@ -36,7 +35,7 @@ const (
 // element is one of a set of addresses.
 type element struct {
 	set  addressSet
-	path plan.PathID // value of inEgress and inStrays; of inKept the one that the set is named after
+	path plan.PathID // value of inEgress and inStrays; of inSources the one that the set is named after
 	key  netip.Addr
 	with netip.Addr // second half of the key of inSources, value of inSource
 }
@@ -59,15 +58,16 @@ func (s pathSet) ofEndpoint(all []element, e *plan.Endpoint) []element {
 		return all
 	}
 	if e.Source.IsValid() {
-		all = append(all, element{set: inSource, key: e.Addr, with: e.Source}, element{set: inSources, key: e.Addr, with: e.Source})
+		all = append(all, element{set: inSource, key: e.Addr, with: e.Source})
 	} else {
 		all = append(all, element{set: inMasqueraded, key: e.Addr})
 	}
-	if s[e.Kept.Path] {
-		all = append(all, element{set: inKept, path: e.Kept.Path, key: e.Addr})
-		if e.Kept.Source.IsValid() && e.Kept.Source != e.Source {
-			all = append(all, element{set: inSources, key: e.Addr, with: e.Kept.Source})
-		}
+	now := plan.Way{Path: e.Path, Source: e.Source}
+	if s[now.Path] && now.Source.IsValid() {
+		all = append(all, element{set: inSources, path: now.Path, key: e.Addr, with: now.Source})
+	}
+	if s[e.Kept.Path] && e.Kept.Source.IsValid() && e.Kept != now {
+		all = append(all, element{set: inSources, path: e.Kept.Path, key: e.Addr, with: e.Kept.Source})
 	}
 	return all
 }
@@ -116,13 +116,13 @@ func (s addressSet) remembered() bool { return s == inEgress || s == inSource ||
 // setName tells the sets apart.
 type setName struct {
 	set  addressSet
-	path plan.PathID // of inKept
+	path plan.PathID // of inSources
 	ipv6 bool
 }
 
 func (e *element) in() setName {
 	n := setName{set: e.set, ipv6: !e.key.Is4()}
-	if e.set == inKept {
+	if e.set == inSources {
 		n.path = e.path
 	}
 	return n
@@ -133,8 +133,8 @@ func (n setName) String() string {
 	if n.ipv6 {
 		suffix = ipv6.suffix
 	}
-	name := [...]string{setEgress, setSource, setSources, setMasquerade, setKept, setIngress, setStrays, setResumed, setCounted, setLet, setFormer}[n.set] + suffix
-	if n.set == inKept {
+	name := [...]string{setEgress, setSource, setSources, setMasquerade, setIngress, setStrays, setResumed, setCounted, setLet, setFormer}[n.set] + suffix
+	if n.set == inSources {
 		return named(name, n.path)
 	}
 	return name
@@ -145,9 +145,9 @@ func addressSets(d *plan.DataPlane) map[string]setName {
 	all := map[string]setName{}
 	for _, v6 := range []bool{false, true} {
 		for set := range inFormer {
-			if set == inKept {
+			if set == inSources {
 				for _, p := range d.Paths {
-					n := setName{inKept, p.ID, v6}
+					n := setName{inSources, p.ID, v6}
 					all[n.String()] = n
 				}
 				continue
@@ -352,7 +352,7 @@ func between(before, now *plan.DataPlane) *elementChanges {
 	}
 	if moved := had.differs(have); len(moved) > 0 {
 		for e := range now.Endpoints.All() { // those that stay as they are, but for whether a path of theirs stands
-			if !moved[e.Kept.Path] {
+			if !moved[e.Path] && !moved[e.Kept.Path] {
 				continue
 			}
 			if former, ok := before.Endpoints.Get(e); ok && former.Equal(e) {

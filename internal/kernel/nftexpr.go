@@ -29,6 +29,8 @@ func join(parts ...part) (r []expr.Any) {
 
 func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
+func notEqual(v []byte) part { return part{&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: v}} }
+
 func equal(v []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: v} }
 
 // An address family as rules see it: where its addresses stand in the header, and the suffix of its sets.
@@ -93,6 +95,7 @@ const (
 	stateRelated     = 1 << 2
 	stateNew         = 1 << 3
 	stateUntracked   = 1 << 6
+	stateLost        = stateInvalid | stateUntracked // of no connection that the kernel knows
 	statusDNAT       = 1 << 5
 )
 
@@ -162,8 +165,9 @@ func jump(chain string) part { return part{&expr.Verdict{Kind: expr.VerdictJump,
 func goTo(chain string) part { return part{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
 
 var (
-	accept     = part{&expr.Verdict{Kind: expr.VerdictAccept}}
-	masquerade = part{&expr.Masq{}}
+	accept       = part{&expr.Verdict{Kind: expr.VerdictAccept}}
+	backToCaller = part{&expr.Verdict{Kind: expr.VerdictReturn}}
+	masquerade   = part{&expr.Masq{}}
 )
 
 // sourceNAT rewrites the source to the address in register 1.
@@ -179,11 +183,6 @@ func (f family) sameDestination() part {
 // mappedTo loads the value that the map has for what was loaded.
 func mappedTo(set string) part {
 	return part{&expr.Lookup{SourceRegister: reg, DestRegister: reg, IsDestRegSet: true, SetName: set}}
-}
-
-// isKeyOf matches when the map has an address for what was loaded. nft lists no lookup whose result is not used.
-func (f family) isKeyOf(set string) part {
-	return append(mappedTo(set), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, f.len)})
 }
 
 // clampMSS lowers the MSS option of a TCP SYN; the kernel never raises it (nft_exthdr_tcp_set_eval).

@@ -19,9 +19,9 @@ const (
 	setGuards     = "guards"      // ct mark : goto its guard
 	setPaths      = "paths"       // path id, its meaning as the comment: the only memory there is
 	setEgress     = "egress"      // selected pod : path id, 0 where it has none
-	setGoing      = "going"       // ct mark of an egress flow : jump going-N
+	setGoing      = "going"       // ct mark of an egress flow : goto going-N
 	setSource     = "source"      // selected pod : the address it leaves with, itself where it is steered on
-	setSources    = "sources"     // selected pod . that address: what a connection's first source and a packet's must be
+	setSources    = "sources"     // per path: selected pod . that address: what a connection's first source and a packet's must be
 	setMasquerade = "masqueraded" // selected pods that leave with the outgoing interface's address
 	setCluster    = "cluster"     // destinations that are never steered
 	setPods       = "pods"        // addresses that must not cross an uplink as they are
@@ -30,8 +30,6 @@ const (
 	setStrays     = "strays"      // ingress IP : path id
 	setCounted    = "counted"     // ingress IPs that this node is host or standby of, with a counter each
 	setResumed    = "resumed"     // ingress IPs of which another node was the host before
-	setKeeps      = "keeps"       // ct mark of an egress flow : goto keep-N
-	setKept       = "kept"        // per path: selected pods whose flows may stay on it
 	setLet        = "let"         // pods of this node that need not be selected to leave, where others wait
 	setFormer     = "former"      // pods and ingress IPs that were among the above, or otherwise, a moment ago
 )
@@ -47,6 +45,7 @@ type chain struct {
 	priority int32
 	kind     nftables.ChainType
 	rules    [][]expr.Any
+	ownOf    plan.PathID // not 0: the chain own-source of this path, whose rules are written by hand instead
 }
 
 // Chains that are named in more than one place.
@@ -54,8 +53,9 @@ const (
 	chainOwnSource = "own-source"
 	chainOurs      = "ours"
 	chainBetween   = "between"
-	chainPass      = "pass"
-	chainKept      = "kept"
+	chainGuard     = "guard"
+	chainUnclaimed = "unclaimed"
+	chainLost      = "lost"
 	chainWays      = "ways"
 	chainStrays    = "strays"
 	chainUnknown   = "unknown"
@@ -68,7 +68,6 @@ const (
 	priorityResume     = -110
 	priorityPrerouting = -90
 	priorityOutput     = -150
-	priorityForward    = -10
 	priorityNAT        = 50
 	priorityGuard      = 300
 )
@@ -79,41 +78,45 @@ func chains(d plan.DataPlane) []chain {
 	base := []chain{
 		{name: "prerouting", hook: nftables.ChainHookPrerouting, priority: priorityPrerouting, kind: nftables.ChainTypeFilter, rules: prerouting(d)},
 		{name: "output", hook: nftables.ChainHookOutput, priority: priorityOutput, kind: nftables.ChainTypeRoute, rules: output(d)},
-		{name: "forward", hook: nftables.ChainHookForward, priority: priorityForward, kind: nftables.ChainTypeFilter, rules: forward(m)},
 		{name: "nat", hook: nftables.ChainHookPostrouting, priority: priorityNAT, kind: nftables.ChainTypeNAT, rules: [][]expr.Any{
 			join(ctHas(expr.CtKeyMARK, m.EgressBit()), goTo("snat")),
+			join(inInterface(), notEqual(deviceKey("")), goTo(chainUnclaimed)), // passing through, not this node's own
 		}},
 		{name: "resume", hook: nftables.ChainHookPrerouting, priority: priorityResume, kind: nftables.ChainTypeNAT, rules: resume()},
-		{name: "guard", hook: nftables.ChainHookPostrouting, priority: priorityGuard, kind: nftables.ChainTypeFilter, rules: guard(m)},
+		{name: chainGuard, hook: nftables.ChainHookPostrouting, priority: priorityGuard, kind: nftables.ChainTypeFilter, rules: guard(m)},
+		{name: chainUnclaimed, rules: unclaimed(m)},
 		{name: chainOurs, rules: ours(m)},
 		{name: "outwards", rules: outwards()},
 		{name: "backwards", rules: backwards(m)},
 		{name: "sent", rules: sent(d)},
-		{name: chainBetween, rules: fromNodes(m)},
+		{name: chainBetween, rules: fromNodes()},
 		{name: "came-in", rules: [][]expr.Any{join(ctHas(expr.CtKeyMARK, m.Mask), ourCtMark(m), verdictOf(setReplies))}},
 		{name: "late", rules: late()},
+		{name: chainLost, rules: lost()},
 		{name: "exempt", rules: exempt()},
-		{name: chainKept, rules: [][]expr.Any{join(ourCtMark(m), verdictOf(setKeeps))}},
 		{name: "no-path", rules: [][]expr.Any{jump("exempt"), dropFor(DropNoPath)}},
 		{name: "snat", rules: snat()},
-		{name: chainPass, rules: [][]expr.Any{join(setPacketMark(m, 0), accept)}}, // our bits do not leave this node
 	}
 	if d.Hold {
 		base = append(base, chain{name: chainUnknown, rules: unknown()}, chain{name: chainHeld, rules: held()})
 	}
 	for _, p := range d.Paths {
-		base = append(append(base, going(m, p)), pathChains(d, p)...)
+		base = append(base, pathChains(d, p)...)
 	}
 	return append(base, waysOf(d)...)
 }
 
 func prerouting(d plan.DataPlane) [][]expr.Any {
-	rules := append([][]expr.Any{join(inInterface(), verdictOf(setUplinks))}, bySource(d.Marks)...)
+	rules := append([][]expr.Any{
+		// A flow goes on as it began, whatever device its next packet came by. Whether it may is for the guard to say.
+		join(ctHas(expr.CtKeyMARK, d.Marks.EgressBit()), original, ourCtMark(d.Marks), verdictOf(setGoing)),
+		join(inInterface(), verdictOf(setUplinks)),
+	}, bySource()...)
 	first := "late"
 	if d.Hold {
 		first = chainUnknown
 	}
-	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew), goTo(first)))
+	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew|stateLost), goTo(first)))
 }
 
 // unknown finds pods that are not selected, and that nobody has said need not be.
@@ -124,17 +127,14 @@ func unknown() (rules [][]expr.Any) {
 	return append(rules, goTo("late"))
 }
 
-// held drops what such pods begin with the outside. What comes in by an uplink is not theirs.
+// held drops what such pods send to the outside that is of no connection yet. What comes in by an uplink is not theirs.
 func held() [][]expr.Any {
 	return [][]expr.Any{join(inInterface(), in(setDevices), goTo("late")), jump("exempt"), dropFor(DropHeld)}
 }
 
 // bySource finds selected pods' packets, and what answers connections that came in.
-func bySource(m plan.Marks) [][]expr.Any {
-	rules := [][]expr.Any{
-		join(reply, goTo("came-in")),
-		join(ctHas(expr.CtKeyMARK, m.EgressBit()), ourCtMark(m), verdictOf(setGoing)),
-	}
+func bySource() [][]expr.Any {
+	rules := [][]expr.Any{join(reply, goTo("came-in"))}
 	for _, f := range families {
 		rules = append(rules, join(f.source(), anyPath(setEgress+f.suffix), goTo(chainWays+f.suffix)))
 	}
@@ -142,25 +142,31 @@ func bySource(m plan.Marks) [][]expr.Any {
 }
 
 // fromNodes is for what comes from another node, by no uplink.
-func fromNodes(m plan.Marks) [][]expr.Any {
-	rules := bySource(m)
+func fromNodes() [][]expr.Any {
+	rules := bySource()
 	for _, f := range families {
 		// Its node steers it here already or still; by the default route it would take this node's address.
 		rules = append(rules, join(f.source(), in(setGuests+f.suffix), original, f.load(f.dst, reg), notIn(setCluster+f.suffix), dropFor(DropGuest)))
 	}
-	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew), goTo("late")))
+	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew|stateLost), goTo("late")))
 }
 
-// late drops late answers of connections that ended with a change. Taken for a connection to the pod, one would make what
-// the pod sends an answer, which no path and no SNAT applies to.
+// late drops late answers of connections that ended with a change, or sooner here than elsewhere. Taken for a connection to
+// the pod, one would make what the pod sends an answer, which no path and no SNAT applies to.
 func late() [][]expr.Any {
-	var rules [][]expr.Any
+	rules := [][]expr.Any{join(ctHas(expr.CtKeySTATE, stateLost), goTo(chainLost))}
 	for _, f := range families {
-		answer := join(f.destination(), in(setFormer+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix), ctLacks(expr.CtKeySTATUS, statusDNAT))
-		rules = append(rules, join(tcpWithoutSYN, answer, dropFor(DropFormer)), join(notTCP, answer, dropFor(DropFormer)),
-			// The middle of a connection, which a host that lost sight of this node handed over: its pod knows it by another name.
-			join(tcpWithoutSYN, f.destination(), f.isKeyOf(setSource+f.suffix), f.load(f.src, reg), notIn(setCluster+f.suffix),
-				ctLacks(expr.CtKeySTATUS, statusDNAT), dropFor(DropFormer)))
+		fromOutside := join(f.load(f.src, reg), notIn(setCluster+f.suffix), ctLacks(expr.CtKeySTATUS, statusDNAT))
+		for _, of := range []part{
+			in(setFormer + f.suffix),
+			// A host may know a flow for longer than its pod's node does, and a pod's connections end when it becomes selected. What then
+			// comes for the pod's own address is taken for a connection's first packet only where it is one for sure.
+			anyPath(setEgress + f.suffix),
+		} {
+			for _, notFirst := range []part{tcpWithoutSYN, notTCP} {
+				rules = append(rules, join(notFirst, f.destination(), of, fromOutside, dropFor(DropFormer)))
+			}
+		}
 	}
 	return rules
 }
@@ -193,17 +199,23 @@ func backwards(m plan.Marks) (rules [][]expr.Any) {
 	return rules
 }
 
-func forward(m plan.Marks) [][]expr.Any {
-	rules := [][]expr.Any{join(ctHas(expr.CtKeySTATE, stateEstablished|stateRelated), accept)}
+// lost drops what is of no connection and would be forwarded: nothing that is for connections applies to it.
+func lost() [][]expr.Any {
+	rules := [][]expr.Any{join(notRouted(), backToCaller)}
 	for _, f := range families {
-		// The rest of a connection that ended with the pod's selection: no NAT, a CNI's neither, would give it a source.
-		rules = append(rules, join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(setFormer+f.suffix),
-			f.load(f.dst, reg), notIn(setCluster+f.suffix), dropFor(DropFormer)))
+		rules = append(rules,
+			// The rest of a connection that ended with the pod's selection: no NAT, a CNI's neither, would give it a source.
+			join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(setFormer+f.suffix), f.load(f.dst, reg), notIn(setCluster+f.suffix), dropFor(DropFormer)),
+			join(f.destination(), in(setIngress+f.suffix), dropFor(DropUnclaimed)))
 	}
-	rules = append(rules,
-		join(packetMarkHas(m.EgressBit()), accept)) // a stray on its way to the other of host and standby
+	return rules
+}
+
+// unclaimed drops first packets that are forwarded to an ingress IP since no Service took them: by the default route they would
+// come back, until their hop limit ends. A chain of nat, which no other packets meet, costs those nothing.
+func unclaimed(m plan.Marks) [][]expr.Any {
+	rules := [][]expr.Any{join(packetMarkHas(m.EgressBit()), accept)} // a stray on its way to the other of host and standby
 	for _, f := range families {
-		// No Service took it: forwarded by the default route it would come back, until its hop limit ends.
 		rules = append(rules, join(f.destination(), in(setIngress+f.suffix), dropFor(DropUnclaimed)))
 	}
 	return rules
@@ -268,6 +280,9 @@ func outwards() (rules [][]expr.Any) {
 	return rules
 }
 
+// pass lets a packet out. Our bits do not leave this node.
+func pass(m plan.Marks) part { return join(setPacketMark(m, 0), accept) }
+
 func isDefault(p plan.Path) bool {
 	return p.Key.Kind == plan.PathNetwork && p.Key.Name == config.DefaultNetwork
 }
@@ -276,8 +291,11 @@ func named(prefix string, id plan.PathID) string { return fmt.Sprintf("%s-%d", p
 
 // elsewhere matches packets on their way out by an interface that is not the path's.
 func elsewhere(p plan.Path) part {
-	if isDefault(p) || len(p.Devices) == 0 {
+	switch {
+	case isDefault(p) || len(p.Devices) == 0:
 		return join(outInterface(), in(setDevices))
+	case len(p.Devices) == 1: // a third of what a lookup costs
+		return join(outInterface(), notEqual(deviceKey(p.Devices[0])))
 	}
 	return join(outInterface(), notIn(named("devices", p.ID)))
 }
@@ -291,7 +309,7 @@ func leftBehind(p plan.Path) [][]expr.Any {
 		if via.Is6() {
 			f = ipv6
 		}
-		rules = append(rules, join(f.is(), f.nextHop(), part{&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: via.AsSlice()}}, dropFor(DropGuard)))
+		rules = append(rules, join(f.is(), f.nextHop(), notEqual(via.AsSlice()), dropFor(DropGuard)))
 	}
 	return rules
 }
@@ -300,7 +318,7 @@ func leftBehind(p plan.Path) [][]expr.Any {
 func pathChains(d plan.DataPlane, p plan.Path) []chain {
 	m := d.Marks
 	egress, ingress := m.Egress(p.ID), m.Ingress(p.ID)
-	done := goTo(chainPass)
+	done := pass(m)
 
 	inwards := join(outInterface(), notIn(setDevices)) // to the pods: an uplink is never the way there
 	var guardRules [][]expr.Any
@@ -314,7 +332,7 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 			guardRules = append(guardRules, join(f.source(), in(setCounted+f.suffix)))
 		}
 	}
-	guardRules = append(guardRules, jump(chainOwnSource), dropFor(DropGuard))
+	guardRules = append(guardRules, jump(named(chainOwnSource, p.ID)), dropFor(DropGuard))
 
 	all := []chain{
 		// A selected pod's packets. A flow that had another path, or none, when it began must not go on.
@@ -322,17 +340,13 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 			jump("exempt"),
 			// One that nobody has answered is new for as long, but its source is bound already, for the path that it has.
 			join(ctMarkIs(m, 0), ctHas(expr.CtKeySTATE, stateNew), setCtMark(m, egress), setPacketMark(m, egress), accept),
-			jump(chainKept),
-			join(ctHas(expr.CtKeySTATE, stateInvalid|stateUntracked), dropFor(DropUntracked)),
+			join(ctHas(expr.CtKeySTATE, stateLost), dropFor(DropUntracked)),
 			dropFor(DropOtherPath),
 		}},
+		{name: named("going", p.ID), rules: [][]expr.Any{join(setPacketMark(m, egress), accept)}},
 		{name: named("guard", p.ID), rules: guardRules},
+		{name: named(chainOwnSource, p.ID), ownOf: p.ID},
 	}
-	var keep [][]expr.Any
-	for _, f := range families {
-		keep = append(keep, join(f.source(), in(named(setKept+f.suffix, p.ID)), setPacketMark(m, egress), accept))
-	}
-	all = append(all, chain{name: named("keep", p.ID), rules: keep})
 	if p.Key.Kind == plan.PathSteer {
 		return append(all,
 			// What came from outside for an ingress IP and is of no connection here: one of the other of host and standby, by
@@ -356,6 +370,7 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 		from = append(from, join(f.destination(), anyPath(setStrays+f.suffix), goTo(chainStrays+f.suffix)))
 	}
 	for _, f := range families {
+		// No Service has taken it yet: the node itself may, as with IPVS. What is of no connection has no mark, and goes on to lost.
 		from = append(from, join(f.destination(), in(setIngress+f.suffix), came))
 	}
 	for _, f := range families {

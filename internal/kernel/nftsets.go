@@ -43,17 +43,13 @@ func sets(d plan.DataPlane) []*set {
 	ifname.Size, mark.Size = devicesMost, 2*uint32(d.Marks.MaxPath())
 	uplinks, devices := add(setUplinks, verdicts(ifname)), add(setDevices, ifname)
 	replies, guards := add(setReplies, verdicts(mark)), add(setGuards, verdicts(mark))
-	paths, keeps := add(setPaths, mark), add(setKeeps, verdicts(mark))
-	onward := add(setGoing, verdicts(mark))
+	paths, onward := add(setPaths, mark), add(setGoing, verdicts(mark))
 
 	m := d.Marks
 	for _, p := range d.Paths {
 		paths.elements = append(paths.elements, nftables.SetElement{Key: native(uint32(p.ID)), Comment: pathComment(p.Key)})
 		guards.goTo(native(m.Egress(p.ID)), named("guard", p.ID))
-		keeps.goTo(native(m.Egress(p.ID)), named("keep", p.ID))
-		onward.elements = append(onward.elements, nftables.SetElement{
-			Key: native(m.Egress(p.ID)), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: named("going", p.ID)},
-		})
+		onward.goTo(native(m.Egress(p.ID)), named("going", p.ID))
 		if p.Key.Kind == plan.PathSteer {
 			guards.goTo(native(m.Ingress(p.ID)), named("guard-stray", p.ID))
 		}
@@ -96,10 +92,9 @@ func sets(d plan.DataPlane) []*set {
 		add(setFormer+f.suffix, timed)
 		add(setEgress+f.suffix, toPath)
 		add(setSource+f.suffix, toAddr)
-		add(setSources+f.suffix, pairs)
 		add(setMasquerade+f.suffix, addr)
 		for _, p := range d.Paths {
-			add(named(setKept+f.suffix, p.ID), addr)
+			add(named(setSources+f.suffix, p.ID), pairs)
 		}
 		add(setCluster+f.suffix, ranges).elements = f.intervals(d.Cluster)
 		add(setGuests+f.suffix, ranges).elements = f.intervals(d.Guests)

@@ -7,84 +7,84 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
 )
 
-// The chain own-source passes a packet whose source is the one that its connection's first source must leave with, for
-// each family:
+// The chain own-source-N passes a packet of a flow on path N, if that is its pod's path and its source is the one that the
+// connection's first source must leave with; for each family:
 //
-//	ct original ip saddr . ip saddr @sources4 goto pass
-//	ct original ip saddr @masqueraded4 fib saddr . oif type local goto pass
+//	ct original ip saddr . ip saddr @sources4-N meta mark set meta mark & OTHERS accept
+//	ct original ip saddr map @egress4 N ct original ip saddr @masqueraded4 fib saddr . oif type local meta mark set … accept
 //
 // The library cannot express "ct original ip saddr" (NFT_CT_SRC_IP), and what it offers, NFT_CT_SRC, makes nft abort
-// when it lists such a rule. So these rules, which never change, are written here by hand, in the transaction of all others.
+// when it lists such a rule. So these rules are written here by hand, in the transaction of all others.
 
-// ownSourceRules are the messages that write the rules of chain own-source anew.
-func ownSourceRules() ([]netlink.Message, error) {
-	messages := []netlink.Message{
-		nftMessage(unix.NFT_MSG_DELRULE, 0, ruleAttributes(nil)), // without a handle: all rules of the chain
-	}
+// ownSourceRules are the messages that write the rules of the chain own-source of a path into it, which is empty.
+func ownSourceRules(m plan.Marks, id plan.PathID) (messages []netlink.Message, err error) {
+	name := named(chainOwnSource, id)
 	for _, f := range families {
-		pair := join(f.load(f.src, reg32+f.len/4), part{&expr.Lookup{SourceRegister: reg32, SetName: setSources + f.suffix}}, goTo(chainPass))
-		masqueraded := join(part{&expr.Lookup{SourceRegister: reg32, SetName: setMasquerade + f.suffix}}, sourceOfDevice(), goTo(chainPass))
-		for _, rest := range []part{pair, masqueraded} {
-			expressions, err := ownSource(f, rest)
-			if err != nil {
-				return nil, err
-			}
-			messages = append(messages, nftMessage(unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, ruleAttributes(expressions)))
+		pair, err := encodeParts(f.is(), f.originalSource(reg32), f.load(f.src, reg32+f.len/4),
+			part{&expr.Lookup{SourceRegister: reg32, SetName: named(setSources+f.suffix, id)}}, pass(m))
+		if err != nil {
+			return nil, err
+		}
+		masqueraded, err := encodeParts(f.is(), f.originalSource(reg), isPath(setEgress+f.suffix, id), f.originalSource(reg), in(setMasquerade+f.suffix),
+			sourceOfDevice(), pass(m))
+		if err != nil {
+			return nil, err
+		}
+		for _, expressions := range [][]byte{pair, masqueraded} {
+			messages = append(messages, nftMessage(unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, encode(
+				netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00")},
+				netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: []byte(name + "\x00")},
+				netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_RULE_EXPRESSIONS, Data: expressions},
+			)))
 		}
 	}
 	return messages, nil
 }
 
-// ownSource encodes the expressions of a rule of one family: the connection's first source in register reg32, then rest.
-func ownSource(f family, rest part) ([]byte, error) {
+// encoded is an expression as it goes into a message.
+type encoded []byte
+
+// originalSource loads the source that the connection began with.
+func (f family) originalSource(register uint32) encoded {
 	key := uint32(unix.NFT_CT_SRC_IP)
 	if f == ipv6 {
 		key = unix.NFT_CT_SRC_IP6
 	}
-	originalSource := encode(
+	return encode(
 		netlink.Attribute{Type: unix.NFTA_EXPR_NAME, Data: []byte("ct\x00")},
 		netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_EXPR_DATA, Data: encode(
 			netlink.Attribute{Type: unix.NFTA_CT_KEY, Data: binary.BigEndian.AppendUint32(nil, key)},
-			netlink.Attribute{Type: unix.NFTA_CT_DREG, Data: binary.BigEndian.AppendUint32(nil, reg32)},
+			netlink.Attribute{Type: unix.NFTA_CT_DREG, Data: binary.BigEndian.AppendUint32(nil, register)},
 			netlink.Attribute{Type: unix.NFTA_CT_DIRECTION, Data: []byte{0}},
 		)},
 	)
-	encoded := [][]byte{}
-	marshal := func(p part) error {
-		for _, e := range p {
-			b, err := expr.Marshal(unix.NFPROTO_INET, e)
-			if err != nil {
-				return fmt.Errorf("encode %T: %w", e, err)
-			}
-			encoded = append(encoded, b)
-		}
-		return nil
-	}
-	if err := marshal(f.is()); err != nil {
-		return nil, err
-	}
-	encoded = append(encoded, originalSource)
-	if err := marshal(rest); err != nil {
-		return nil, err
-	}
-	list := make([]netlink.Attribute, len(encoded))
-	for i, b := range encoded {
-		list[i] = netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: b}
-	}
-	return encode(list...), nil
 }
 
-func ruleAttributes(expressions []byte) []byte {
-	attributes := []netlink.Attribute{
-		{Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00")},
-		{Type: unix.NFTA_RULE_CHAIN, Data: []byte(chainOwnSource + "\x00")},
+// encodeParts encodes a rule's expressions: each is a part, or encoded already.
+func encodeParts(parts ...any) ([]byte, error) {
+	var list []netlink.Attribute
+	add := func(b []byte) {
+		list = append(list, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: b})
 	}
-	if expressions != nil {
-		attributes = append(attributes, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_RULE_EXPRESSIONS, Data: expressions})
+	for _, p := range parts {
+		switch p := p.(type) {
+		case encoded:
+			add(p)
+		case part:
+			for _, e := range p {
+				b, err := expr.Marshal(unix.NFPROTO_INET, e)
+				if err != nil {
+					return nil, fmt.Errorf("encode %T: %w", e, err)
+				}
+				add(b)
+			}
+		}
 	}
-	return encode(attributes...)
+	return encode(list...), nil
 }
 
 // encode cannot fail but on attributes of more than 64 KiB, which these are not.

@@ -84,12 +84,3 @@ func waysOf(d plan.DataPlane) (all []chain) {
 	}
 	return all
 }
-
-// going are the chains of flows that go on as they began: they need no more than that this is still the pod's path.
-func going(m plan.Marks, p plan.Path) chain {
-	c := chain{name: named("going", p.ID)}
-	for _, f := range families {
-		c.rules = append(c.rules, join(f.source(), isPath(setEgress+f.suffix, p.ID), setPacketMark(m, m.Egress(p.ID)), accept))
-	}
-	return c
-}

@@ -100,7 +100,6 @@ const (
 	SetSource  = setSource
 	SetMasqued = setMasquerade
 	SetStrays  = setStrays
-	SetKept    = setKept
 	SetUplinks = setUplinks
 	SetFormer  = setFormer
 	SetGuests  = setGuests
@@ -316,10 +315,10 @@ func (l *Live) marks() plan.Marks {
 			return plan.Marks{Mask: r.Mask, Priority: r.Priority}
 		}
 	}
-	for _, rule := range l.kernel.chains[chainPass] { // it clears our bits
-		for _, e := range rule {
-			if others := e.value(unix.NFTA_BITWISE_MASK); e.name == "bitwise" && len(others) == 4 {
-				m.Mask = ^nativeUint32(others)
+	if rules := l.kernel.chains[chainGuard]; len(rules) > 0 { // it asks for our bits first
+		for _, e := range rules[0] {
+			if ours := e.value(unix.NFTA_BITWISE_MASK); e.name == "bitwise" && len(ours) == 4 {
+				m.Mask = nativeUint32(ours)
 			}
 		}
 	}
@@ -344,12 +343,9 @@ func (l *Live) damage() {
 		switch have := l.kernel.chains[c.name]; {
 		case c.hook != nil && !l.kernel.hooked[c.name]:
 			say("chain %s of table inet %s is missing", c.name, tableName)
-		case len(have) == 0 && len(c.rules) > 0:
+		case len(have) == 0 && (len(c.rules) > 0 || c.ownOf != 0):
 			say("chain %s of table inet %s has no rules", c.name, tableName)
 		}
-	}
-	if len(l.kernel.chains[chainOwnSource]) == 0 {
-		say("chain %s of table inet %s has no rules", chainOwnSource, tableName)
 	}
 	l.ruleDamage(say)
 }
@@ -391,15 +387,14 @@ type Flight struct {
 	Arrive *Passage // prerouting
 	Route  *Route   // nil: it was dropped before
 	// The rest is nil where the packet does not come so far.
-	Forward *Passage
-	NAT     *Passage // of a connection's first packet
-	Leave   *Passage // the guard
-	Source  netip.Addr
+	NAT    *Passage // of a connection's first packet
+	Leave  *Passage // the guard
+	Source netip.Addr
 }
 
 // Dropped is the passage that dropped the packet, if one did.
 func (f *Flight) Dropped() *Passage {
-	for _, p := range []*Passage{f.Arrive, f.Forward, f.Leave} {
+	for _, p := range []*Passage{f.Arrive, f.NAT, f.Leave} {
 		if p != nil && p.Dropped {
 			return p
 		}
@@ -423,15 +418,12 @@ func (l *Live) Fly(p Packet, leavesAs netip.Addr) (*Flight, error) {
 	if !fly.nextHop.IsValid() {
 		fly.nextHop = p.To
 	}
-	if f.Forward, err = cross(l.kernel, fly, "forward"); err != nil || f.Forward.Dropped {
-		return f, err
-	}
 	first := fly.From
 	switch {
 	case leavesAs.IsValid():
 		f.Source = leavesAs
 	case !p.Connection.Known:
-		if f.NAT, err = cross(l.kernel, fly, "nat"); err != nil {
+		if f.NAT, err = cross(l.kernel, fly, "nat"); err != nil || f.NAT.Dropped {
 			return f, err
 		}
 		f.Source = first

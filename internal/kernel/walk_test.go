@@ -38,11 +38,14 @@ func planned(t *testing.T, d plan.DataPlane) *plannedTable {
 			}
 			p.chains[c.name] = append(p.chains[c.name], rule)
 		}
-	}
-	own, err := ownSourceRules()
-	require.NoError(t, err)
-	for _, m := range own[1:] {
-		p.chains[chainOwnSource] = append(p.chains[chainOwnSource], decodeExpressions(attribute(m.Data[nfgenmsgLen:], unix.NFTA_RULE_EXPRESSIONS)))
+		if c.ownOf == 0 {
+			continue
+		}
+		own, err := ownSourceRules(d.Marks, c.ownOf)
+		require.NoError(t, err)
+		for _, m := range own {
+			p.chains[c.name] = append(p.chains[c.name], decodeExpressions(attribute(m.Data[nfgenmsgLen:], unix.NFTA_RULE_EXPRESSIONS)))
+		}
 	}
 	put := func(set string, key []byte, f found) {
 		if p.elements[set] == nil {
@@ -90,7 +93,7 @@ func (p *plannedTable) keyLength(set string) (int, error) {
 	switch setKind(set) {
 	case setUplinks, setDevices:
 		return unix.IFNAMSIZ, nil
-	case setReplies, setGuards, setGoing, setKeeps, setPaths:
+	case setReplies, setGuards, setGoing, setPaths:
 		return 4, nil
 	case setSources:
 		return 2 * length, nil
@@ -166,7 +169,9 @@ func meetings() []meeting {
 		{name: "without a path, exempt", packet: tcp(lost, inside, "cni0", Connection{}), chain: "prerouting", decided: "exempt"},
 		{name: "not selected", packet: tcp(none, outside, "cni0", Connection{}), chain: "prerouting"},
 		{name: "flow that goes on", packet: tcp(pod, outside, "cni0", Connection{Known: true, Mark: 0x2200}), chain: "prerouting", decided: "going-2", mark: 0x2200, ctMark: 0x2200},
-		{name: "flow of another path", packet: tcp(pod, outside, "cni0", Connection{Known: true, Mark: 0x2300}), chain: "prerouting", dropped: true, decided: "path-2", ctMark: 0x2300},
+		{name: "flow of another path", packet: tcp(pod, outside, "cni0", Connection{Known: true, Mark: 0x2300}), chain: "prerouting", decided: "going-3", mark: 0x2300, ctMark: 0x2300},
+		{name: "flow of a path that is gone", packet: tcp(pod, outside, "cni0", Connection{Known: true, Mark: 0x2500}), chain: "prerouting", dropped: true, decided: "path-2", ctMark: 0x2500},
+		{name: "flow from before the selection", packet: tcp(pod, outside, "cni0", Connection{Known: true}), chain: "prerouting", dropped: true, decided: "path-2"},
 		{name: "guest", packet: tcp("10.244.2.9", outside, "eth1", Connection{}), chain: "prerouting", dropped: true, decided: chainBetween},
 		{name: "comes in, taken by a Service", packet: tcp(outside, "10.244.1.11", "eth2", Connection{DNAT: true}), chain: "prerouting", decided: "from-2", mark: 0x1f00, ctMark: 0x0200},
 		{name: "stray", packet: tcp(outside, "203.0.113.10", "vrf-red", Connection{}), chain: "prerouting", decided: "stray-3", mark: 0x2300, ctMark: 0x0300},
@@ -174,17 +179,26 @@ func meetings() []meeting {
 		{name: "straight to a pod", packet: tcp(outside, pod, "eth2", Connection{}), chain: "prerouting", dropped: true, decided: "from-2"},
 		{name: "answer to an egress flow", packet: tcp(outside, pod, "eth2", Connection{Known: true, Reply: true, Mark: 0x2200}), chain: "prerouting", decided: "from-2", mark: 0x1f00, ctMark: 0x2200},
 		{name: "reply", packet: tcp(none, outside, "cni0", Connection{Known: true, Reply: true, Mark: 0x0200}), chain: "prerouting", decided: "reply-2", mark: 0x2200, ctMark: 0x0200},
-		{name: "unclaimed", packet: tcp(outside, "203.0.113.10", "eth2", Connection{}), chain: "forward", dropped: true, decided: "forward"},
+		{name: "unclaimed", packet: tcp(outside, "203.0.113.10", "eth2", Connection{}), chain: "nat", out: "eth1", dropped: true, decided: "unclaimed"},
+		{name: "unclaimed, the node's own", packet: tcp(outside, "203.0.113.10", "", Connection{}), chain: "nat", out: "eth1"},
+		{name: "a stray goes on", packet: func() Packet {
+			p := tcp(outside, "203.0.113.10", "eth2", Connection{Mark: 0x0300})
+			p.Mark = 0x2300
+			return p
+		}(), chain: "nat", out: "egressway", decided: "unclaimed", ctMark: 0x0300},
 		{name: "SNAT", packet: tcp(pod, outside, "cni0", Connection{Mark: 0x2200}), chain: "nat", decided: "snat", ctMark: 0x2200, nat: "203.0.113.10"},
 		{name: "identity SNAT", packet: tcp(other, outside, "cni0", Connection{Mark: 0x2300}), chain: "nat", decided: "snat", ctMark: 0x2300, nat: other},
 		{name: "masquerade", packet: tcp(masked, outside, "cni0", Connection{Mark: 0x2200}), chain: "nat", decided: "snat", ctMark: 0x2200, nat: "device"},
 		{name: "no SNAT", packet: tcp(none, outside, "cni0", Connection{}), chain: "nat"},
-		{name: "leaves", packet: tcp(pod, outside, "cni0", Connection{Mark: 0x2200}), chain: "guard", out: "eth2", source: "203.0.113.10", decided: chainPass, ctMark: 0x2200},
+		{name: "leaves", packet: tcp(pod, outside, "cni0", Connection{Mark: 0x2200}), chain: "guard", out: "eth2", source: "203.0.113.10", decided: "own-source-2", ctMark: 0x2200},
+		{name: "leaves by the path of another pod", packet: tcp(other, outside, "cni0", Connection{Known: true, Mark: 0x2200}), chain: "guard", out: "eth2", source: other, dropped: true, decided: "guard-2", ctMark: 0x2200},
+		{name: "leaves by its former path, with a source that both have", packet: tcp(pod, outside, "cni0", Connection{Known: true, Mark: 0x2100}), chain: "guard", out: "eth1", source: "203.0.113.10", dropped: true, decided: "guard-1", ctMark: 0x2100},
+		{name: "leaves with the device's address by its former path", packet: tcp(masked, outside, "cni0", Connection{Known: true, Mark: 0x2100}), chain: "guard", out: "eth1", source: "10.1.0.11", dropped: true, decided: "guard-1", ctMark: 0x2100},
 		{name: "leaves by another device", packet: tcp(pod, outside, "cni0", Connection{Mark: 0x2200}), chain: "guard", out: "eth1", source: "203.0.113.10", dropped: true, decided: "guard-2", ctMark: 0x2200},
 		{name: "leaves with another source", packet: tcp(pod, outside, "cni0", Connection{Mark: 0x2200}), chain: "guard", out: "eth2", source: pod, dropped: true, decided: "guard-2", ctMark: 0x2200},
-		{name: "leaves with the device's address", packet: tcp(masked, outside, "cni0", Connection{Mark: 0x2200}), chain: "guard", out: "eth2", source: "10.1.0.11", decided: chainPass, ctMark: 0x2200},
+		{name: "leaves with the device's address", packet: tcp(masked, outside, "cni0", Connection{Mark: 0x2200}), chain: "guard", out: "eth2", source: "10.1.0.11", decided: "own-source-2", ctMark: 0x2200},
 		{name: "a pod's address by an uplink", packet: tcp(none, outside, "cni0", Connection{}), chain: "guard", out: "eth2", source: none, dropped: true, decided: "outwards"},
-		{name: "reply leaves", packet: tcp(none, outside, "cni0", Connection{Known: true, Reply: true, Mark: 0x0200}), chain: "guard", out: "vrf-red", source: "203.0.113.10", decided: chainPass, ctMark: 0x0200},
+		{name: "reply leaves", packet: tcp(none, outside, "cni0", Connection{Known: true, Reply: true, Mark: 0x0200}), chain: "guard", out: "vrf-red", source: "203.0.113.10", decided: "guard-reply-2", ctMark: 0x0200},
 	}
 }
 
@@ -284,8 +298,8 @@ func TestWalkOfLiveRules(t *testing.T) {
 	n.close()
 	for _, damage := range []struct{ command, says string }{
 		{"flush chain inet egressway ours", "chain ours of table inet egressway has no rules"},
-		{"flush chain inet egressway own-source", "chain own-source of table inet egressway has no rules"},
-		{"delete chain inet egressway forward", "chain forward of table inet egressway is missing"},
+		{"flush chain inet egressway own-source-2", "chain own-source-2 of table inet egressway has no rules"},
+		{"delete chain inet egressway guard", "chain guard of table inet egressway is missing"},
 	} {
 		out, err := exec.Command("nft", damage.command).CombinedOutput()
 		require.NoError(t, err, string(out))

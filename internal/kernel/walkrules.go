@@ -498,7 +498,7 @@ func keyText(set string, key []byte) string {
 	switch kind := setKind(set); kind {
 	case setUplinks, setDevices:
 		return string(bytes.TrimRight(key, "\x00"))
-	case setReplies, setGuards, setGoing, setKeeps, setPaths:
+	case setReplies, setGuards, setGoing, setPaths:
 		return fmt.Sprintf("%#x", nativeUint32(key))
 	case setSources:
 		return addressText(key[:len(key)/2]) + " . " + addressText(key[len(key)/2:])

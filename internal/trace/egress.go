@@ -147,8 +147,8 @@ func (e *explainer) unselected() {
 		e.verdict(Dropped, "dropped: not selected, and %s", e.unreached(0))
 	case r.Local:
 		e.verdict(Unselected, "not selected: to this node itself")
-	case f.Forward != nil && f.Forward.Dropped:
-		e.dropped(f.Forward, "when forwarded")
+	case f.NAT != nil && f.NAT.Dropped:
+		e.dropped(f.NAT, "on its way out")
 	default:
 		v := e.verdict(Unselected, "not selected: as any pod of this node, by the %s table and the CNI's masquerade (%s)", tableName(r.Table), way(r))
 		v.Device, v.NextHop, v.Table = r.Device, r.Gateway, r.Table
@@ -337,8 +337,8 @@ func (e *explainer) leave(path kernel.LivePath) {
 		e.damagedAway(path, "it is routed to this node itself")
 		return
 	}
-	if f.Forward != nil && f.Forward.Dropped {
-		e.dropped(f.Forward, "when forwarded")
+	if f.NAT != nil && f.NAT.Dropped {
+		e.dropped(f.NAT, "on its way out")
 		return
 	}
 	steered := path.Key.Kind == plan.PathSteer
@@ -387,11 +387,11 @@ func (e *explainer) leave(path kernel.LivePath) {
 // dropped gives the verdict that a chain dropped the packet.
 func (e *explainer) dropped(p *kernel.Passage, when string) {
 	why := map[string]string{
-		"no-path": "selected, but without a path here",
-		"exempt":  "it is meant for an ingress IP that no Service took",
-		"between": "a pod of another node, which is not selected here: its node steers it already, or still",
-		"late":    "an answer of a connection that ended with a change",
-		"forward": "it is meant for an ingress IP that no Service took, or is the rest of a connection that ended",
+		"no-path":   "selected, but without a path here",
+		"exempt":    "it is meant for an ingress IP that no Service took",
+		"between":   "a pod of another node, which is not selected here: its node steers it already, or still",
+		"late":      "an answer of a connection that ended with a change",
+		"unclaimed": "it is meant for an ingress IP that no Service took",
 	}[p.Decided]
 	if why == "" && strings.HasPrefix(p.Decided, "path-") {
 		why = "its connection began on another path"

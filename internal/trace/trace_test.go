@@ -68,7 +68,7 @@ func passed(chain string) *kernel.Passage { return &kernel.Passage{Chain: chain}
 // onHost is a packet that leaves as it should.
 func onHost() *kernel.Flight {
 	return &kernel.Flight{
-		Packet: kernel.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: byRed(), Forward: passed("forward"),
+		Packet: kernel.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: byRed(),
 		NAT: &kernel.Passage{Chain: "nat", Source: ingress}, Leave: passed("guard"), Source: ingress,
 	}
 }
@@ -94,10 +94,10 @@ func TestExplain(t *testing.T) {
 	}
 	unselected := func() *kernel.Flight {
 		return &kernel.Flight{
-			Packet:  kernel.Packet{From: pod, To: outside, In: "cni0"},
-			Arrive:  &kernel.Passage{Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String()}}},
-			Route:   &kernel.Route{Table: 254, Gateway: addr("10.0.0.1"), Device: "eth1", Protocol: unix.RTPROT_STATIC, Legs: 1},
-			Forward: passed("forward"), NAT: passed("nat"), Leave: passed("guard"), Source: pod,
+			Packet: kernel.Packet{From: pod, To: outside, In: "cni0"},
+			Arrive: &kernel.Passage{Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String()}}},
+			Route:  &kernel.Route{Table: 254, Gateway: addr("10.0.0.1"), Device: "eth1", Protocol: unix.RTPROT_STATIC, Legs: 1},
+			NAT:    passed("nat"), Leave: passed("guard"), Source: pod,
 		}
 	}
 	heldPod := func() *kernel.Flight {

@@ -1,0 +1,244 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+const (
+	flagSYN = 0x02
+	flagRST = 0x04
+	flagACK = 0x10
+)
+
+// lostLab is a node between its pods, a client that reaches it by the default network (eth1) and by an uplink (eth2), and whoever its default
+// route leads to (eth3), who has the ingress IP and the remote: what goes on there should have been dropped, or not.
+type lostLab struct {
+	flowNet
+	node, pod, client, beyond *netNS
+	seen                      *net.IPConn
+	counts                    Counts
+}
+
+func newLostLab(t *testing.T, f flowNet) *lostLab {
+	t.Helper()
+	l := &lostLab{flowNet: f, node: newNetNS(t), pod: newNetNS(t), client: newNetNS(t), beyond: newNetNS(t)}
+	l.node.run("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
+	wire(f, l.pod, "eth0", l.node, "cni0", f.pod1)
+	wire(f, l.client, "eth1", l.node, "eth1", f.out1)
+	wire(f, l.client, "eth2", l.node, "eth2", f.out2)
+	wire(f, l.beyond, "eth3", l.node, "eth3", f.pod2)
+	for _, p := range f.pods {
+		l.pod.run("ip addr add " + p + f.local + " dev lo")
+		l.node.run(fmt.Sprintf("%s route add %s via %s1", f.ip, p, f.pod1))
+	}
+	l.pod.run(fmt.Sprintf("%s route add default via %s2", f.ip, f.pod1))
+	l.node.run(fmt.Sprintf("%s route add default via %s1", f.ip, f.pod2))
+	for _, a := range []string{f.ingress, f.remote} {
+		l.beyond.run("ip addr add " + a + f.local + " dev lo")
+	}
+	l.seen = l.listen(t, l.beyond)
+	return l
+}
+
+// listen hears all TCP segments that a machine takes for its own.
+func (l *lostLab) listen(t *testing.T, n *netNS) (c *net.IPConn) {
+	t.Helper()
+	require.NoError(t, n.do(func() (err error) {
+		c, err = net.ListenIP(l.protocol(), nil)
+		return err
+	}))
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func (l *lostLab) protocol() string {
+	if l.name == "IPv6" {
+		return "ip6:tcp"
+	}
+	return "ip4:tcp"
+}
+
+// send has a machine send one segment, from an address of its own.
+func (l *lostLab) send(t *testing.T, n *netNS, from, to string, port uint16, flags byte) {
+	t.Helper()
+	const header = 20
+	segment := make([]byte, header)
+	binary.BigEndian.PutUint16(segment, 40000)
+	binary.BigEndian.PutUint16(segment[2:], port)
+	segment[12], segment[13] = header/4<<4, flags
+	source, destination := netip.MustParseAddr(from), netip.MustParseAddr(to)
+	sum := uint32(unix.IPPROTO_TCP + header)
+	for _, part := range [][]byte{source.AsSlice(), destination.AsSlice(), segment} {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(segment[16:], ^uint16(sum))
+	require.NoError(t, n.do(func() error {
+		c, err := net.ListenIP(l.protocol(), &net.IPAddr{IP: source.AsSlice()})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		_, err = c.WriteTo(segment, &net.IPAddr{IP: destination.AsSlice()})
+		return err
+	}))
+}
+
+// next is what the next segment that a machine heard comes from, and its destination port.
+func next(t *testing.T, c *net.IPConn) string {
+	t.Helper()
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	b := make([]byte, 1500)
+	n, from, err := c.ReadFromIP(b)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, n, 20)
+	return fmt.Sprintf("%s %d", from.IP, binary.BigEndian.Uint16(b[2:]))
+}
+
+func (l *lostLab) dropped(t *testing.T, why Drop) (n uint64) {
+	t.Helper()
+	require.NoError(t, l.node.do(func() error {
+		all, err := l.counts.Dropped()
+		n = all[why].Packets
+		return err
+	}))
+	return n
+}
+
+// TestPacketsOfNoConnection sends what the kernel has no connection for, and first packets that no Service takes.
+func TestPacketsOfNoConnection(t *testing.T) {
+	for _, f := range flowNets {
+		t.Run(f.name, func(t *testing.T) {
+			l := newLostLab(t, f)
+			// Two ends of the same: the pod that was selected a moment ago, and one that never was.
+			former, other := f.pods[0], f.pods[1]
+			d := someDataPlane()
+			d.Ingress = sorted.Of(plan.IngressIP{Addr: netip.MustParseAddr(f.ingress), Path: 2})
+			var n nft
+			t.Cleanup(n.close)
+			apply := func(endpoints ...plan.Endpoint) {
+				t.Helper()
+				d.Endpoints = sorted.Of(endpoints...)
+				require.NoError(t, l.node.do(func() error {
+					_, err := n.apply(context.Background(), d)
+					return err
+				}))
+			}
+			apply(plan.Endpoint{Addr: netip.MustParseAddr(former), Path: 2, Source: netip.MustParseAddr(f.ingress)})
+			apply()
+			l.node.run("nft 'table inet other { chain c { type filter hook prerouting priority -300; tcp dport 7 notrack; }; }'")
+			// goesOn says that what was sent before went nowhere: the next that is heard is this one.
+			port := uint16(1000)
+			goesOn := func() {
+				t.Helper()
+				port++
+				l.send(t, l.pod, other, f.remote, port, flagRST)
+				require.Equal(t, fmt.Sprintf("%s %d", other, port), next(t, l.seen))
+			}
+			goesOn()
+
+			l.send(t, l.pod, former, f.remote, 80, flagRST)
+			goesOn()
+			require.Equal(t, uint64(1), l.dropped(t, DropFormer), "the rest of a connection that ended with its pod's selection")
+
+			asked := uint64(0)
+			for _, from := range []struct{ device, net string }{{"eth1", f.out1}, {"eth2", f.out2}} {
+				l.client.run(fmt.Sprintf("%s route replace %s via %s2", f.ip, f.ingress, from.net))
+				for _, s := range []struct {
+					what  string
+					port  uint16
+					flags byte
+				}{{"new", 80, flagSYN}, {"invalid", 80, flagRST}, {"untracked", 7, flagSYN}} {
+					l.send(t, l.client, from.net+"1", f.ingress, s.port, s.flags)
+					goesOn()
+					asked++
+					require.Equal(t, asked, l.dropped(t, DropUnclaimed), "%s, by %s", s.what, from.device)
+				}
+			}
+
+			// The node takes it itself, as it does with IPVS.
+			l.node.run("ip addr add " + f.ingress + f.local + " dev lo")
+			taken := l.listen(t, l.node)
+			for i, from := range []string{f.out1, f.out2} {
+				l.client.run(fmt.Sprintf("%s route replace %s via %s2", f.ip, f.ingress, from))
+				for _, flags := range []byte{flagSYN, flagRST} {
+					port := uint16(100+2*i) + uint16(flags)
+					l.send(t, l.client, from+"1", f.ingress, port, flags)
+					require.Equal(t, fmt.Sprintf("%s1 %d", from, port), next(t, taken))
+				}
+			}
+			require.Equal(t, asked, l.dropped(t, DropUnclaimed))
+
+			d.Hold = true
+			apply()
+			l.send(t, l.pod, other, f.remote, 80, flagRST)
+			d.Let = sorted.Of(plan.Address{Addr: netip.MustParseAddr(other)})
+			apply()
+			goesOn()
+			require.Equal(t, uint64(1), l.dropped(t, DropHeld), "what is held is not let go where it is of no connection")
+		})
+	}
+}
+
+// TestLateAnswers sends selected pods what answers connections that this node knows no more, and a host may. Taken for the beginning of
+// a connection, it would have the pod answer with its own address by the default route.
+func TestLateAnswers(t *testing.T) {
+	for _, f := range flowNets {
+		pod, other := netip.MustParseAddr(f.pods[0]), netip.MustParseAddr(f.pods[1])
+		for what, e := range map[string]plan.Endpoint{
+			"steered":     {Path: 3, Source: pod},
+			"at its host": {Path: 2, Source: netip.MustParseAddr(f.ingress)},
+			"masqueraded": {Path: 2},
+			"dropped":     {},
+		} {
+			t.Run(f.name+" "+what, func(t *testing.T) {
+				l := newLostLab(t, f)
+				l.beyond.run(fmt.Sprintf("%s route add default via %s2", f.ip, f.pod2))
+				heard := l.listen(t, l.pod)
+				var n nft
+				t.Cleanup(n.close)
+				d := someDataPlane()
+				e.Addr = pod
+				d.Endpoints = sorted.Of(e)
+				require.NoError(t, l.node.do(func() error {
+					_, err := n.apply(context.Background(), d)
+					return err
+				}))
+				for _, to := range []netip.Addr{pod, other} {
+					l.send(t, l.beyond, f.remote, to.String(), 80, flagACK)
+					require.NoError(t, l.beyond.do(func() error {
+						c, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(f.remote)}, &net.UDPAddr{IP: to.AsSlice(), Port: 53})
+						if err != nil {
+							return err
+						}
+						defer func() { _ = c.Close() }()
+						_, err = c.Write([]byte("late"))
+						return err
+					}))
+					if to == other {
+						require.Equal(t, f.remote+" 80", next(t, heard), "it is not selected")
+					}
+					l.send(t, l.beyond, f.remote, to.String(), 81, flagSYN)
+					require.Equal(t, f.remote+" 81", next(t, heard), "this is a connection's first")
+					require.Equal(t, uint64(2), l.dropped(t, DropFormer))
+				}
+			})
+		}
+	}
+}
