@@ -75,6 +75,7 @@ type last struct {
 	config   *config.Config
 	changed  cluster.Changed // what no plan has taken in yet
 	restored restored
+	refused  map[uint32]kernel.Refused // learned routes, by table, that the kernel may take later
 	filling  filling
 	plan     *plan.NodePlan
 	told     told
@@ -290,7 +291,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.carry(c, objects, a.last.taken, a.last.plan)
 		var result kernel.Result
 		result, pass.ConnectionsEnded, err = a.apply(ctx, a.last.plan, pass.Began)
-		pass.InForce = result.InForce
+		pass.InForce, a.last.refused = result.InForce, result.Refused
 		pass.Watched = a.last.watched
 		a.last.restored.add(a.log, result.Restored, pass.Began)
 		a.look(pass.Began)

@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
 )
 
 // filling is what is told of the table of connections.
@@ -43,5 +46,27 @@ func (a *Agent) troubles(node string, now time.Time) []cluster.Problem {
 	if a.last.filling.is {
 		problems = append(problems, a.last.filling.Problem(node))
 	}
+	return append(problems, refusedProblems(a.last.plan, a.last.refused)...)
+}
+
+// refusedProblems tells of learned routes that the kernel does not take, of one in each network.
+func refusedProblems(p *plan.NodePlan, refused map[uint32]kernel.Refused) (problems []cluster.Problem) {
+	for _, path := range p.DataPlane.Paths {
+		r, is := refused[path.Table]
+		if !is || path.Key.Kind != plan.PathNetwork {
+			continue
+		}
+		route := []string{r.Dst.String()}
+		for _, hop := range r.NextHops {
+			route = append(route, "via", hop.Gateway.String())
+		}
+		problems = append(problems, cluster.Problem{
+			Kind: "Network", Object: path.Key.Name, Field: "peers", Value: strings.Join(route, " "), Reason: reasonNextHopRefused,
+			Message: fmt.Sprintf("the kernel of node %s does not take what a peer tells: %s; the router should tell a next hop on the link, or a route without a gateway must lead to this one", p.Node, r.Err),
+		})
+	}
 	return problems
 }
+
+// reasonNextHopRefused is of a Problem: a learned route is not in the kernel, for its next hop.
+const reasonNextHopRefused cluster.Reason = "NextHopRefused"

@@ -35,7 +35,7 @@ func (s *site) untilSettled(network string) {
 		}
 		sp.mu.Lock()
 		defer sp.mu.Unlock()
-		if !maps.Equal(all.passed, sp.learned.passed) || !all.told.Same(sp.learned.told) {
+		if !maps.Equal(all.counts, sp.learned.counts) || !all.told.Same(sp.learned.told) {
 			return fmt.Errorf("told in %s: %v, in the table is %v", network, sp.learned.told.Slice(), all.told.Slice())
 		}
 		return nil

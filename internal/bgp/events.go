@@ -37,7 +37,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	s.noteOpening(now.NeighborAddress, before, now.SessionState)
 	switch {
 	case now.SessionState == bgp.BGP_FSM_ESTABLISHED && before != bgp.BGP_FSM_ESTABLISHED:
-		st.lastError, st.asn = "", now.PeerASN
+		st.lastError, st.asn, st.offLinkLogged = "", now.PeerASN, false
 		st.families = bothSpeak(now.LocalCap, now.RemoteCap)
 		s.log.Info("BGP session established", "peer", nameOf(p), "asn", now.PeerASN)
 	case now.SessionState != bgp.BGP_FSM_ESTABLISHED:
@@ -113,7 +113,7 @@ func (s *speaker) sessions(count bool) []Session {
 		}
 		st := s.states[addr]
 		if st != nil {
-			e.State, e.Since, e.Families, e.Accepted = stateName(st.state), st.since, st.families, s.learned.passed[addr]
+			e.State, e.Since, e.Families, e.Accepted = stateName(st.state), st.since, st.families, s.learned.counts[addr].passed
 			e.ASN = cmp.Or(st.asn, e.ASN)
 			e.LastError, e.Ended = st.lastError, st.overLimit
 			e.Up = st.state == bgp.BGP_FSM_ESTABLISHED && !st.overLimit
@@ -127,7 +127,7 @@ func (s *speaker) sessions(count bool) []Session {
 				e.BFD = bfdName(watched[addr.String()].GetSessionState())
 			}
 		}
-		e.LastError = cmp.Or(s.faults[nameOf(p)], e.LastError)
+		e.LastError = cmp.Or(s.faults[nameOf(p)], e.LastError, s.learned.counts[addr].fault())
 		out = append(out, e)
 	}
 	return out

@@ -349,6 +349,7 @@ func peer(addr, device string, change ...func(*plan.Peer)) plan.Peer {
 		NextHop4: netip.MustParseAddr("10.0." + subnet + ".2"),
 		NextHop6: netip.MustParseAddr("fd00:" + subnet + "::2"),
 		Device:   device,
+		OnLink:   []netip.Prefix{netip.MustParsePrefix("10.0." + subnet + ".2/24"), netip.MustParsePrefix("fd00:" + subnet + "::2/64")},
 	}
 	for _, c := range change {
 		c(&p)

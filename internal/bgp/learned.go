@@ -2,6 +2,8 @@ package bgp
 
 import (
 	"cmp"
+	"encoding/binary"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -132,6 +134,33 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 
 func usableGateway(a netip.Addr) bool {
 	return a.IsValid() && (a.IsGlobalUnicast() || a.IsLinkLocalUnicast() && a.Is6())
+}
+
+// onLink says whether a next hop is on a link of this node. One that is not is no use as it stands (RFC 4271, 9.1.2.1): it would
+// have to be found by another route, and the kernel takes no such gateway. The peer's own address is left to the kernel, as a
+// route of the operator's may lead to it. An agent of another version may not tell what is on our links.
+func onLink(peer plan.Peer, gateway netip.Addr) bool {
+	if len(peer.OnLink) == 0 || gateway.IsLinkLocalUnicast() || gateway == peer.Address {
+		return true
+	}
+	found := false
+	for _, p := range peer.OnLink {
+		if gateway == p.Addr() {
+			return false // it is ours
+		}
+		found = found || p.Contains(gateway) && !broadcast(p, gateway)
+	}
+	return found
+}
+
+// broadcast says whether an address of an IPv4 subnet is no host's: its first or last one.
+func broadcast(subnet netip.Prefix, a netip.Addr) bool {
+	if a.Is6() || subnet.Bits() > 30 {
+		return false
+	}
+	b, hosts := a.As4(), uint32(math.MaxUint32)>>subnet.Bits()
+	host := binary.BigEndian.Uint32(b[:]) & hosts
+	return host == 0 || host == hosts
 }
 
 // deviceOf returns the interface by which an on-link peer is reached.

@@ -162,6 +162,24 @@ func TestNewCandidate(t *testing.T) {
 	}
 }
 
+func TestOnLink(t *testing.T) {
+	near := peer("10.0.1.1", "red1")
+	near.OnLink = []netip.Prefix{
+		netip.MustParsePrefix("10.0.1.2/24"), netip.MustParsePrefix("10.0.3.0/31"), netip.MustParsePrefix("fd00:1::2/64"), netip.MustParsePrefix("fe80::2/64"),
+	}
+	for gateway, want := range map[string]bool{
+		"10.0.1.1": true, "10.0.1.9": true, "10.0.2.1": false, "10.9.9.9": false, "fd00:1::9": true, "fd00:2::1": false, "fe80::1": true,
+		"10.0.1.2": false, "fd00:1::2": false, "10.0.1.0": false, "10.0.1.255": false, "10.0.3.1": true, "10.0.3.0": false,
+	} {
+		require.Equal(t, want, onLink(near, netip.MustParseAddr(gateway)), gateway)
+	}
+	far := near
+	far.Address = netip.MustParseAddr("10.255.0.1")
+	require.True(t, onLink(far, far.Address), "a static route may lead to it")
+	far.OnLink = nil
+	require.True(t, onLink(far, netip.MustParseAddr("10.9.9.9")), "it is not known what is")
+}
+
 func TestPoliciesDenyByDefault(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.1.1")
 	request := policies(map[netip.Addr]exchange{

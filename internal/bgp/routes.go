@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -43,17 +44,25 @@ func (o *outdated) add(p netip.Prefix) {
 func (o *outdated) addAll() { o.all, o.prefixes = true, nil }
 
 // told says which peers tell a prefix, of those whose import rules it passes. There is one for each prefix that somebody
-// tells.
+// tells. Its lists are sorted, and not to be written to.
 type told struct {
-	prefix netip.Prefix
-	by     []netip.Addr // sorted; not to be written to
+	prefix  netip.Prefix
+	by      []netip.Addr
+	offLink []offLink // these tell it too, but it is not learned from them
+}
+
+// offLink is a next hop that is on no link of this node, and whose it is.
+type offLink struct {
+	peer, nextHop netip.Addr
 }
 
 // Compare orders by prefixes.
 func (t told) Compare(o told) int { return comparePrefixes(t.prefix, o.prefix) }
 
 // Equal says whether the same peers tell a prefix.
-func (t told) Equal(o told) bool { return t.prefix == o.prefix && slices.Equal(t.by, o.by) }
+func (t told) Equal(o told) bool {
+	return t.prefix == o.prefix && slices.Equal(t.by, o.by) && slices.Equal(t.offLink, o.offLink)
+}
 
 // rules is what decides which of the routes that peers send are learned. Nothing in it is ever written to.
 type rules struct {
@@ -68,7 +77,23 @@ type rules struct {
 type learned struct {
 	routes sorted.List[plan.Route]
 	told   sorted.List[told]
-	passed map[netip.Addr]int // how many of told each peer tells
+	counts map[netip.Addr]count // of told, by peer
+}
+
+// count is how many prefixes a peer tells that pass its import rules.
+type count struct {
+	passed  int
+	offLink int          // beside these: not learned, for their next hops
+	example netip.Prefix // one of the latter
+	nextHop netip.Addr   // its
+}
+
+// fault says what is wrong with a peer's routes; empty: nothing is.
+func (c count) fault() string {
+	if c.offLink == 0 {
+		return ""
+	}
+	return fmt.Sprintf("routes are not learned, %s for one: its next hop %s is on no link of this node; the router should tell itself as next hop", c.example, c.nextHop)
 }
 
 // reader reads routes out of GoBGP's tables. One at a time may use it.
@@ -77,8 +102,10 @@ type reader struct {
 	refused sorted.List[plan.Prefix] // what refusal was made of
 	hops    shared[plan.NextHop]
 	by      shared[netip.Addr]
+	off     shared[offLink]
 	paths   []candidate // to be used again
 	tellers []netip.Addr
+	useless []offLink
 }
 
 // changed notes that routes may be others now, and tells whoever reads them, once until somebody does. s.mu is held.
@@ -138,8 +165,25 @@ func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
 		s.log.Debug("cannot look up learned routes", "error", err)
 		s.outdated.addAll()
 	}
+	s.noteOffLink(s.learned.counts, next.counts)
 	s.learned = next
 	return next.routes
+}
+
+// noteOffLink has it known when a peer begins to tell next hops that are on no link of this node, or ends it. In a session it
+// is logged once. s.mu is held.
+func (s *speaker) noteOffLink(before, now map[netip.Addr]count) {
+	for addr, st := range s.states {
+		is := now[addr].offLink > 0
+		if is == (before[addr].offLink > 0) {
+			continue
+		}
+		s.hint.Apply()
+		if is && !st.offLinkLogged {
+			st.offLinkLogged = true
+			s.log.Warn("not all routes of a BGP peer are learned", "peer", nameOf(s.peers[addr]), "reason", now[addr].fault())
+		}
+	}
 }
 
 // rules is what holds now. s.mu is held.
@@ -158,12 +202,12 @@ func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 	var routes, noRoutes []plan.Route
 	var news, noNews []told
 	take := func(p netip.Prefix, paths []*apiutil.Path) {
-		hops, by := s.reader.choose(r, p, paths)
+		hops, t := s.reader.choose(r, p, paths)
 		if len(hops) > 0 {
 			routes = append(routes, plan.Route{Dst: p, NextHops: hops})
 		}
-		if len(by) > 0 {
-			news = append(news, told{p, by})
+		if len(t.by)+len(t.offLink) > 0 {
+			news = append(news, t)
 		}
 	}
 	if o.all {
@@ -245,27 +289,62 @@ func (s *speaker) list(family bgp.Family, some []*apiutil.LookupPrefix, f func(n
 
 // with is what is learned after a change. The lists before stay as they are.
 func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learned {
-	next := learned{routes: l.routes.With(routes, noRoutes), told: l.told.With(news, noNews), passed: l.passed}
-	copied := false
-	count := func(t *told, n int) {
+	next := learned{routes: l.routes.With(routes, noRoutes), told: l.told.With(news, noNews), counts: l.counts}
+	changed := false
+	add := func(t *told, n int) {
 		if t == nil {
 			return
 		}
-		if !copied {
-			next.passed, copied = make(map[netip.Addr]int, len(l.passed)+1), true
-			maps.Copy(next.passed, l.passed)
+		if !changed {
+			next.counts, changed = make(map[netip.Addr]count, len(l.counts)+1), true
+			maps.Copy(next.counts, l.counts)
 		}
 		for _, addr := range t.by {
-			if next.passed[addr] += n; next.passed[addr] == 0 {
-				delete(next.passed, addr)
+			c := next.counts[addr]
+			c.passed += n
+			next.counts[addr] = c
+		}
+		for _, o := range t.offLink {
+			c := next.counts[o.peer]
+			c.offLink += n
+			switch {
+			case n > 0 && !c.example.IsValid():
+				c.example, c.nextHop = t.prefix, o.nextHop
+			case n < 0 && c.example == t.prefix:
+				c.example, c.nextHop = netip.Prefix{}, netip.Addr{}
 			}
+			next.counts[o.peer] = c
 		}
 	}
 	for had, has := range l.told.Changes(next.told) {
-		count(had, -1)
-		count(has, 1)
+		add(had, -1)
+		add(has, 1)
+	}
+	if !changed {
+		return next
+	}
+	for addr, c := range next.counts {
+		switch {
+		case c == (count{}):
+			delete(next.counts, addr)
+		case c.offLink > 0 && !c.example.IsValid():
+			next.counts[addr] = next.exampleOf(addr, c)
+		}
 	}
 	return next
+}
+
+// exampleOf looks for another example where that of a peer is gone.
+func (l learned) exampleOf(peer netip.Addr, c count) count {
+	for t := range l.told.All() {
+		for _, o := range t.offLink {
+			if o.peer == peer {
+				c.example, c.nextHop = t.prefix, o.nextHop
+				return c
+			}
+		}
+	}
+	return c
 }
 
 // never says that a prefix is not learned, whoever tells it.
@@ -276,22 +355,27 @@ func (r *reader) never(ru rules, p netip.Prefix) bool {
 
 // choose makes a route of the paths to a prefix, and says who tells it. Import rules are GoBGP's policy too, but it knows
 // neither refused ranges nor whether its policy is the plan's yet: they are applied here once more, where it counts.
-func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) (hops []plan.NextHop, by []netip.Addr) {
-	r.paths, r.tellers = r.paths[:0], r.tellers[:0]
+func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan.NextHop, told) {
+	r.paths, r.tellers, r.useless = r.paths[:0], r.tellers[:0], r.useless[:0]
 	for _, path := range paths {
 		peer, known := ru.peers[path.PeerAddress]
 		if !known || ru.over[path.PeerAddress] || !matches(peer.Receive, p) {
 			continue
 		}
-		if c, usable := newCandidate(path, ru.asn, peer); usable {
+		switch c, usable := newCandidate(path, ru.asn, peer); {
+		case !usable:
+		case !onLink(peer, c.nextHop.Gateway):
+			r.useless = append(r.useless, offLink{path.PeerAddress, c.nextHop.Gateway})
+		default:
 			r.paths, r.tellers = append(r.paths, c), append(r.tellers, path.PeerAddress)
 		}
 	}
-	if len(r.paths) == 0 || r.never(ru, p) {
-		return nil, nil
+	if len(r.paths)+len(r.useless) == 0 || r.never(ru, p) {
+		return nil, told{}
 	}
 	slices.SortFunc(r.tellers, netip.Addr.Compare)
-	return r.hops.one(bestNextHops(r.paths)), r.by.one(r.tellers)
+	slices.SortFunc(r.useless, func(a, b offLink) int { return a.peer.Compare(b.peer) })
+	return r.hops.one(bestNextHops(r.paths)), told{p, r.by.one(r.tellers), r.off.one(r.useless)}
 }
 
 // sharedMost bounds what is remembered to be shared.

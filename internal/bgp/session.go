@@ -31,7 +31,7 @@ type Session struct {
 	Accepted  int             `json:"accepted,omitempty"`  // of them, those that pass the import rules
 	Announced int             `json:"announced,omitempty"` // routes sent to the peer
 	BFD       string          `json:"bfd,omitempty"`
-	LastError string          `json:"lastError,omitempty"` // why the session was lost or is refused; empty when it is well
+	LastError string          `json:"lastError,omitempty"` // why the session was lost or is refused, or routes of it are; empty when it is well
 }
 
 // StateEstablished is the state in which a session exchanges routes, StateWaiting the one of an unnumbered peer whose
@@ -204,6 +204,8 @@ type sessionState struct {
 	suspect   bool // it may send too many
 	received  received
 	updates   uint64 // UPDATEs that the peer has sent, when they were counted last
+
+	offLinkLogged bool // that it tells next hops that are on no link of this node
 
 	unanswered unanswered
 	anew       bool // it is to be set up anew

@@ -191,28 +191,29 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	peers := make(map[netip.Addr]plan.Peer, len(d.Peers))
 	configs := make(map[netip.Addr]session, len(d.Peers))
 	faults := map[string]string{}
-	for _, p := range d.Peers {
-		addr := p.Address
-		if p.Interface != "" {
-			if addr = s.neighbors.address(p.Interface); !addr.IsValid() {
-				continue // it has not told its address yet
-			}
-		}
-		if _, twice := peers[addr]; twice {
-			errs = append(errs, fmt.Errorf("peer %s: another peer of the network has its address", nameOf(p)))
+	refuse := func(p plan.Peer, err error) {
+		errs = append(errs, err)
+		faults[nameOf(p)] = err.Error()
+	}
+	// GoBGP's policies compare addresses without zones: what is for one neighbour would be for every other of the same
+	// link-local address on another link.
+	holders := map[netip.Addr]string{}
+	for _, p := range s.addressed(d.Peers) {
+		bare := p.address.WithZone("")
+		if other, held := holders[bare]; held {
+			refuse(p.Peer, fmt.Errorf("peer %s: peer %s of the network has its address, %s: each needs one of its own", nameOf(p.Peer), other, bare))
 			continue
 		}
-		c, err := newSession(d, p, addr)
+		c, err := newSession(d, p.Peer, p.address)
 		if err != nil {
-			errs = append(errs, err)
-			faults[nameOf(p)] = err.Error()
-			running, ok := s.configs[addr]
+			refuse(p.Peer, err)
+			running, ok := s.configs[p.address]
 			if !ok {
 				continue
 			}
 			c = running // better the session of before than none
 		}
-		peers[addr], configs[addr] = p, c
+		holders[bare], peers[p.address], configs[p.address] = nameOf(p.Peer), p.Peer, c
 	}
 
 	s.noteUnanswered(ctx, time.Now())
@@ -255,6 +256,29 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// addressed is a peer with the address that is spoken to.
+type addressed struct {
+	plan.Peer
+	address netip.Addr
+}
+
+// addressed gives the peers whose addresses are known. Those that have a session are first: they keep their addresses.
+func (s *speaker) addressed(all []plan.Peer) []addressed {
+	var known, others []addressed
+	for _, p := range all {
+		address := p.Address
+		if p.Interface != "" {
+			address = s.neighbors.address(p.Interface)
+		}
+		if _, running := s.configs[address]; running {
+			known = append(known, addressed{p, address})
+		} else if address.IsValid() { // else it has not told it yet
+			others = append(others, addressed{p, address})
+		}
+	}
+	return append(known, others...)
 }
 
 // addPeer begins a session. lastError is why the former one is no more.

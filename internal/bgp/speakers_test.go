@@ -188,6 +188,51 @@ func TestLearn(t *testing.T) {
 	s.untilLearned("red")
 }
 
+// TestNextHopOffLink has routers tell next hops that are on no link of the node: such routes are not learned, however good they
+// are, and another router's to the same prefix are.
+func TestNextHopOffLink(t *testing.T) {
+	s := newSite(t)
+	s.configure("r2", "router bgp 65002 vrf red", "address-family ipv4 unicast", "network 192.0.2.0/24", "neighbor node route-map LONGER out",
+		"route-map LONGER permit 10", "set as-path prepend 65002")
+	nextHop := func(gateway string) {
+		s.configure("r1", "bgp route-map delay-timer 1", "route-map THIRD permit 10", "set ip next-hop "+gateway)
+	}
+	nextHop("10.9.9.9")
+	s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "network 192.0.2.0/24", "network 198.51.100.0/24", "neighbor node route-map THIRD out")
+	all := receive(pattern("0.0.0.0/0", 0, 32))
+	s.apply(red(peer("10.0.1.1", "red1", all), peer("10.0.2.1", "red2", all)))
+	told := func(received, accepted int, fault string) {
+		t.Helper()
+		s.until(func() error {
+			s.learned("red")
+			if e := s.session("red", "10.0.1.1"); !e.Up || e.Received != received || e.Accepted != accepted || e.LastError != fault {
+				return fmt.Errorf("%+v", e)
+			}
+			return nil
+		})
+	}
+	const off = " for one: its next hop 10.9.9.9 is on no link of this node; the router should tell itself as next hop"
+	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2")
+	told(2, 0, "routes are not learned, 192.0.2.0/24"+off)
+	require.Empty(t, s.session("red", "10.0.2.1").LastError)
+	s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "no network 192.0.2.0/24")
+	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2")
+	told(1, 0, "routes are not learned, 198.51.100.0/24"+off)
+
+	// Another router on the link is as good as the peer itself.
+	nextHop("10.0.1.9")
+	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2", "198.51.100.0/24 via 10.0.1.9 dev red1")
+	told(1, 1, "")
+	nextHop("10.0.2.9")
+	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2")
+
+	// An address in its subnet makes the next hop one of the link's.
+	s.desired[0].Peers[0].OnLink = prefixes("10.0.1.2/24", "10.0.2.3/24")
+	s.apply(s.desired...)
+	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2", "198.51.100.0/24 via 10.0.2.9 dev red1")
+	told(1, 1, "")
+}
+
 func TestSecuredSessions(t *testing.T) {
 	s := newSite(t)
 	file := filepath.Join(t.TempDir(), "password")
@@ -471,32 +516,6 @@ func TestBFD(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func TestUnnumbered(t *testing.T) {
-	s := newSite(t)
-	s.configure("r1", "router bgp 65001 vrf red", "neighbor red1 interface v6only remote-as 64512", "neighbor red1 timers connect 1",
-		"address-family ipv4 unicast", "neighbor red1 activate", "neighbor red1 default-originate", "exit-address-family",
-		"address-family ipv6 unicast", "neighbor red1 activate", "neighbor red1 default-originate")
-	r1 := peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0"), pattern("::/0")))
-	r1.Address, r1.Interface = netip.Addr{}, "red1"
-	r1.NextHop4, r1.NextHop6 = netip.Addr{}, netip.Addr{}
-	sp := red(r1)
-	sp.Announce = announcing(vip4, vip6)
-	s.apply(sp)
-	require.Equal(t, StateWaiting, s.session("red", "red1").State)
-	s.established()
-	own := linkLocal("red1").String()
-	for a := range sp.Announce.All() {
-		s.untilRoute("r1", "red", a.Prefix.String(), own, func(r route) error {
-			if !r.Valid || len(r.NextHops) == 0 || r.NextHops[0].IP != own {
-				return fmt.Errorf("%+v", r)
-			}
-			return nil
-		})
-	}
-	gateway := s.session("red", "red1").Address.WithZone("")
-	s.untilLearned("red", fmt.Sprintf("0.0.0.0/0 via %s dev red1", gateway), fmt.Sprintf("::/0 via %s dev red1", gateway))
 }
 
 // TestMultihop speaks with an address of the router that is on no common subnet.

@@ -155,7 +155,7 @@ const (
 // Peer is a BGP neighbour of one network.
 type Peer struct {
 	Address         netip.Addr `yaml:"address" json:"address,omitzero"`                  // the neighbour's; this or `interface` is needed
-	Interface       string     `yaml:"interface" json:"interface,omitempty"`             // instead of `address`: unnumbered, the neighbour's link-local address is learned from its router advertisements
+	Interface       string     `yaml:"interface" json:"interface,omitempty"`             // instead of `address`: unnumbered, the neighbour's link-local address is learned from its router advertisements; no other of the network may have the same
 	Port            uint16     `yaml:"port" json:"port,omitempty"`                       // TCP port to call
 	ASN             uint32     `yaml:"asn" json:"asn,omitempty"`                         // the neighbour's AS number; this or `dynamicASN` is needed. Default: none.
 	DynamicASN      DynamicASN `yaml:"dynamicASN" json:"dynamicASN,omitempty"`           // instead of `asn`: any AS but ours, or ours

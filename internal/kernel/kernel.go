@@ -28,6 +28,7 @@ type Node struct {
 	vrfs    vrfs
 	nft     nft
 	taken   taken
+	refused refusals // of the plan that is in force
 	stirs   stirs
 	settled settled
 	flows   *ctConn // by which connections are looked for and ended; nil: it is not open
@@ -52,7 +53,7 @@ func Open() (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open route netlink socket: %w", err)
 	}
-	n := &Node{links: links}
+	n := &Node{links: links, refused: refusals{}}
 	if n.route, err = dial(); err == nil {
 		n.stirs.routePort, err = n.route.sock.GetPid()
 	}
@@ -165,6 +166,8 @@ type Result struct {
 	Restored []string
 	// Drift counts these by their kind.
 	Drift map[Drift]int
+	// Refused has, by table, one of the learned routes that the kernel does not take. All else is in force without them.
+	Refused map[uint32]Refused
 	// Steps are what was done, the parts that one applier does in several places as one.
 	Steps []Step
 }
@@ -201,7 +204,8 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	}
 	try(ApplyRoutes, func() error {
 		if known {
-			err := n.route.addChanged(ctx, n.links, routes)
+			n.refused.take(&routes)
+			err := n.route.addChanged(ctx, n.links, routes, n.refused.judge)
 			if len(p.Held) == 0 || !errors.Is(err, unix.EEXIST) {
 				return err
 			}
@@ -227,7 +231,8 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		r.Contradicted = n.settled.takes(&p.DataPlane) || n.look.due && n.settled.old(n.clock())
 	}
 	r.InForce = rules && packets
-	r.Restored, r.Drift = n.taken.end(p)
+	r.Restored, r.Drift = n.taken.end(p, n.refused)
+	r.Refused = n.refused.examples()
 	if r.InForce {
 		if !sameRules {
 			try(ApplyRules, func() error { return n.route.pruneRules(ctx, p.Rules) })
@@ -318,7 +323,14 @@ func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
 	if p.Tunnel != nil {
 		errs = append(errs, applyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel))
 	}
-	return errors.Join(append(errs, n.route.addRoutes(ctx, n.links, p.Routes, n.taken.route))...)
+	former := n.refused
+	n.refused = refusals{}
+	return errors.Join(append(errs, n.route.addRoutes(ctx, n.links, p.Routes, func(r *plan.Route, err error) error {
+		if err == nil && !former.has(r) {
+			n.taken.route(r)
+		}
+		return n.refused.judge(r, err)
+	}))...)
 }
 
 // knownProblems is what Problems found.

@@ -163,7 +163,7 @@ func forwarding(t *testing.T, device string) (list []map[string]any) {
 // These change routes and rules as somebody else does: by sockets of their own.
 
 func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) error {
-	return (*conn)(nil).addRoutes(ctx, h, desired)
+	return (*conn)(nil).addRoutes(ctx, h, desired, func(_ *plan.Route, err error) error { return err })
 }
 
 func pruneRoutes(ctx context.Context, desired []plan.Route) error {

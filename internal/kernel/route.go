@@ -61,9 +61,12 @@ func (r *route) sortLegs() {
 	})
 }
 
-// addRoutes adds the routes that are missing and changes those that differ, and calls made for each of them. A leg whose
+// verdict is what becomes of a route that the kernel took, or did not take: without an error it is left out.
+type verdict func(*plan.Route, error) error
+
+// addRoutes adds the routes that are missing and changes those that differ, and asks for a verdict on each of them. A leg whose
 // device is missing or down is left out while another stands.
-func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, made ...func(*plan.Route)) error {
+func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, judge verdict) error {
 	wanted, errs := normalRoutes(h, desired)
 	const (
 		missing = iota
@@ -105,17 +108,24 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
+	return joined(append(errs, c.judged(ctx, planned, wanting, messages, results, judge)...))
+}
+
+// judged gives the errors that adding routes had by the verdict on each. Where one is left out that was to replace another, that
+// one goes: nobody tells it any more.
+func (c *conn) judged(ctx context.Context, planned []*plan.Route, routes []*route, messages []message, results []error, judge verdict) (errs []error) {
+	var former []*plan.Route
 	for i, err := range results {
-		if err != nil {
-			errs = append(errs, addError(wanting[i], err))
-		}
-		for _, call := range made {
-			if err == nil {
-				call(planned[i])
-			}
+		if judged := judge(planned[i], err); judged != nil {
+			errs = append(errs, addError(routes[i], judged))
+		} else if err != nil && messages[i].flags&unix.NLM_F_REPLACE != 0 {
+			former = append(former, planned[i])
 		}
 	}
-	return joined(errs)
+	if len(former) == 0 {
+		return errs
+	}
+	return append(errs, c.removeGone(ctx, former))
 }
 
 // pruneRoutes removes the routes of ours, in any table but those held, that are not desired.

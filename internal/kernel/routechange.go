@@ -102,7 +102,7 @@ func sameRoute(a, b *plan.Route) bool {
 }
 
 // add makes what is to be there: with it fails what a look over everything would make right.
-func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeChanges) error {
+func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeChanges, judge verdict) error {
 	fresh := make(map[*plan.Route]bool, len(changes.fresh))
 	for _, r := range changes.fresh {
 		fresh[r] = true
@@ -110,6 +110,7 @@ func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeC
 	n := newNormalizer(h)
 	messages := make([]message, 0, len(changes.set))
 	routes := make([]*route, 0, len(changes.set))
+	planned := make([]*plan.Route, 0, len(changes.set))
 	for _, p := range changes.set {
 		r := n.normal(p)
 		if r == nil {
@@ -119,18 +120,13 @@ func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeC
 		if fresh[p] { // a new route must not touch a foreign one of the same key
 			flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 		}
-		messages, routes = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)}), append(routes, r)
+		messages, routes, planned = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)}), append(routes, r), append(planned, p)
 	}
 	results, err := c.change(ctx, messages)
 	if err != nil {
 		return errors.Join(append(n.errs, err)...)
 	}
-	for i, err := range results {
-		if err != nil {
-			n.errs = append(n.errs, addError(routes[i], err))
-		}
-	}
-	return joined(n.errs)
+	return joined(append(n.errs, c.judged(ctx, planned, routes, messages, results, judge)...))
 }
 
 // removeGone removes what is planned no more.

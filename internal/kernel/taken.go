@@ -12,31 +12,32 @@ import (
 // taken finds what others took away: what stood after the last Apply, is planned still, and had to be made anew.
 type taken struct {
 	before  *plan.NodePlan           // in force since the last Apply; nil: none is
-	leads   map[uint32]plan.Families // where its routes lead
+	leads   map[uint32]plan.Families // where its routes lead, but for those refused
+	lacking bool                     // some are
 	routes  map[routeKey]*plan.Route
 	objects []string
 	kinds   map[Drift]int
 }
 
-// end tells what was taken away before an Apply, which has brought p about.
-func (t *taken) end(p *plan.NodePlan) (objects []string, kinds map[Drift]int) {
+// end tells what was taken away before an Apply, which has brought p about, but for the routes refused.
+func (t *taken) end(p *plan.NodePlan, refused refusals) (objects []string, kinds map[Drift]int) {
 	objects, kinds = t.objects, t.kinds
-	leads := t.leads
-	if t.before == nil || !sorted.OneSlice(t.before.Routes, p.Routes) {
-		leads = leadsOf(p.Routes)
+	leads, lacking := t.leads, len(refused) > 0
+	if t.before == nil || !sorted.OneSlice(t.before.Routes, p.Routes) || t.lacking || lacking {
+		leads = leadsOf(p.Routes, refused)
 	}
-	*t = taken{before: p, leads: leads}
+	*t = taken{before: p, leads: leads, lacking: lacking}
 	return objects, kinds
 }
 
 // leadsOf says for which families routes lead somewhere, by table.
-func leadsOf(routes []plan.Route) map[uint32]plan.Families {
+func leadsOf(routes []plan.Route, refused refusals) map[uint32]plan.Families {
 	leads := map[uint32]plan.Families{}
 	var of uint32 // the table of the route before: of very many most are of one
 	var f plan.Families
 	for i := range routes {
 		r := &routes[i]
-		if r.Unreachable {
+		if r.Unreachable || refused.has(r) {
 			continue
 		}
 		if r.Table != of {

@@ -221,6 +221,9 @@ func (f *frame) needRoutes(sent *sending) (problems findings) {
 // learnedMetric leaves an operator's own routes in front of those that peers tell, as FRR's distance of 20 does.
 const learnedMetric = 20
 
+// Learned says whether a route of ours is what a peer tells.
+func (r *Route) Learned() bool { return r.Metric == learnedMetric }
+
 // vrfFloorMetric is the metric of the unreachable default route of a VRF we make, the kernel's own advice
 // (Documentation/networking/vrf.rst): a lookup in the VRF must not fall through to the main table.
 const vrfFloorMetric = 4278198272

@@ -264,6 +264,7 @@ type Peer struct {
 	NextHop4 netip.Addr         `json:"nextHop4,omitzero"` // our address towards it, what announcements name as next hop; invalid: none of that family
 	NextHop6 netip.Addr         `json:"nextHop6,omitzero"`
 	Device   string             `json:"device,omitempty"` // interface by which an on-link peer is reached; empty: by routing
+	OnLink   []netip.Prefix     `json:"onLink,omitempty"` // our addresses, with lengths, beside which its next hops are; empty: not known
 }
 
 // Service is what becomes of one EgressService on this node.

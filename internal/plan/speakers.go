@@ -31,7 +31,9 @@ func (f *frame) planSpeakers() {
 			continue
 		}
 		for _, p := range n.Peers {
-			s.Peers = append(s.Peers, f.peer(n, p))
+			peer := f.peer(n, p)
+			peer.OnLink = f.subnets(n, peer)
+			s.Peers = append(s.Peers, peer)
 		}
 		f.speakers = append(f.speakers, s)
 	}
@@ -47,17 +49,11 @@ func (g *ground) peer(n *network, c config.Peer) Peer {
 			p.BFD = &f
 		}
 	}
-	belongs := func(l Link) bool {
-		if len(n.devices) == 0 {
-			return !g.isUplink(l.Name) && l.Name != g.config.Steering.Device
-		}
-		return slices.Contains(n.devices, l.Name)
-	}
 	here := func(a netip.Prefix) bool { return a.Addr() == c.Address }
-	local := slices.ContainsFunc(g.links, func(l Link) bool { return belongs(l) && slices.ContainsFunc(l.Addrs, here) })
+	local := slices.ContainsFunc(g.links, func(l Link) bool { return g.belongs(l, n) && slices.ContainsFunc(l.Addrs, here) })
 	fallback := -1
 	for i, l := range g.links {
-		if !belongs(l) || local && l.Name == n.VRF {
+		if !g.belongs(l, n) || local && l.Name == n.VRF {
 			continue
 		}
 		if c.Interface == l.Name || !local && slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return c.Address.IsValid() && a.Contains(c.Address) }) {
@@ -75,6 +71,26 @@ func (g *ground) peer(n *network, c config.Peer) Peer {
 		p.NextHop4, p.NextHop6 = nextHops(g.links[fallback])
 	}
 	return p
+}
+
+// subnets lists our addresses on the links that a peer's next hops may be on: on its own one if it is an external peer on
+// a link, else on any of the network's, as for those that an internal peer passes on. One of an address alone leads to nobody.
+func (g *ground) subnets(n *network, p Peer) (all []netip.Prefix) {
+	internal := p.DynamicASN == config.DynamicInternal || p.ASN == g.config.BGP.ASN
+	for _, l := range g.links {
+		if g.belongs(l, n) && (internal || p.EBGPMultiHop > 1 || p.Device == "" || p.Device == l.Name) {
+			all = append(all, l.Addrs...)
+		}
+	}
+	return slices.DeleteFunc(all, netip.Prefix.IsSingleIP)
+}
+
+// belongs says whether a network's packets go by a link.
+func (g *ground) belongs(l Link, n *network) bool {
+	if len(n.devices) == 0 {
+		return !g.isUplink(l.Name) && l.Name != g.config.Steering.Device
+	}
+	return slices.Contains(n.devices, l.Name)
 }
 
 // isNode says whether a link has an address by which the other nodes know this one.
