@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -88,6 +89,7 @@ type last struct {
 	routed   map[uint32]plan.Families
 	watched  map[string]bool // the hosts that this node watches, and whether they are alive; nil: none
 	watching []string        // the nodes that it should watch
+	peers    []bfd.Peer      // those, and all that may watch this one
 	heard    map[string]bool // the nodes that ever were alive
 	deaths   deaths
 	doubt    doubt
@@ -357,14 +359,14 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	}
 	watching := slices.Concat(desired.Watched, a.last.named)
 	if change.All || c != a.last.config || !slices.Equal(watching, a.last.watching) {
-		if err := a.speakers.Watch(ctx, nodeBFD(c), peers(c, objects, watching)); err == nil {
-			a.last.config, a.last.watching = c, watching
-		} else if a.last.config = nil; !errors.Is(err, speaker.ErrAbsent) { // which is a problem of its own
-			local = append(local, cluster.Problem{
-				Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
-				Message: fmt.Sprintf("%s: other nodes are not watched, a host that dies silently is not noticed here; another port, or enabled: false, may be right", err),
-			})
-		}
+		a.last.config, a.last.watching, a.last.peers = c, watching, peers(c, objects, watching)
+	}
+	// Another speaker knows none of it. ErrAbsent is a problem of its own.
+	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
+		local = append(local, cluster.Problem{
+			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
+			Message: fmt.Sprintf("%s: other nodes are not watched, a host that dies silently is not noticed here; another port, or enabled: false, may be right", err),
+		})
 	}
 	a.last.taken, a.last.changed = change, cluster.Changed{}
 	a.last.routed = facts.Routed

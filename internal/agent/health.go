@@ -3,6 +3,7 @@ package agent
 import (
 	"slices"
 
+	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
@@ -11,26 +12,39 @@ import (
 // states is what this node has of each network, by its plan, its kernel's routes and its sessions. incomplete says that
 // sessions are down, or that peers which have routes to tell have not told any yet, as it is when a daemon has just started.
 func (a *Agent) states(c *config.Config) (states map[string]cluster.NetworkState, incomplete bool) {
+	return networkStates(c, a.last.plan, a.last.routed, a.sessions())
+}
+
+func networkStates(c *config.Config, planned *plan.NodePlan, routed map[uint32]plan.Families, sessions []bgp.Session) (states map[string]cluster.NetworkState, incomplete bool) {
 	states = map[string]cluster.NetworkState{}
-	for _, p := range a.last.plan.DataPlane.Paths {
-		if p.Key.Kind != plan.PathNetwork {
-			continue
+	for _, p := range planned.DataPlane.Paths {
+		if p.Key.Kind == plan.PathNetwork {
+			has := routed[p.Table]
+			states[p.Key.Name] = cluster.NetworkState{Usable: p.Table != 0, IPv4: has.IPv4, IPv6: has.IPv6, Sessions: peersOf(c, p.Key.Name)}
 		}
-		has := a.last.routed[p.Table]
-		states[p.Key.Name] = cluster.NetworkState{Usable: p.Table != 0, IPv4: has.IPv4, IPv6: has.IPv6}
-		untold := slices.Contains(a.last.plan.Held, p.Table) && has == (plan.Families{})
-		incomplete = incomplete || untold && learns(c, p.Key.Name)
 	}
-	for _, s := range a.sessions() {
-		n := states[s.Network]
-		n.Sessions++
-		if s.Up {
+	for _, s := range sessions {
+		if n, here := states[s.Network]; here && s.Up {
 			n.Up++
+			states[s.Network] = n
 		}
-		incomplete = incomplete || !s.Up
-		states[s.Network] = n
+	}
+	for _, p := range planned.DataPlane.Paths {
+		if n, here := states[p.Key.Name]; here && p.Key.Kind == plan.PathNetwork {
+			untold := slices.Contains(planned.Held, p.Table) && !n.IPv4 && !n.IPv6
+			incomplete = incomplete || n.Up < n.Sessions || untold && learns(c, p.Key.Name)
+		}
 	}
 	return states, incomplete
+}
+
+// peersOf counts the peers that a network should have sessions with. Where its speaker did not start, it has none: that is no
+// network without peers, whose ingress IPs others announce.
+func peersOf(c *config.Config, network string) int {
+	if n, listed := c.Network(network); listed {
+		return len(n.Peers)
+	}
+	return 0
 }
 
 // learns says whether a network's peers may tell routes.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -21,7 +22,7 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, inForce bool) 
 		return
 	}
 	states, incomplete := a.states(c)
-	r := cluster.Report{Networks: states, Hosts: a.last.watched, Draining: a.draining.wanted(), Applied: a.last.inForce.version}
+	r := cluster.Report{Networks: states, Hosts: a.last.watched, Dead: slices.Sorted(maps.Keys(a.last.dead)), Draining: a.draining.wanted(), Applied: a.last.inForce.version}
 	if inForce {
 		r.Applied = a.last.inForce.take(objects, c.Node)
 	}

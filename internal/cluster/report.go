@@ -8,6 +8,9 @@ type Report struct {
 	// Hosts says of every node that this one watches by BFD (RFC 5880) whether it is alive. False: it was, and went silent.
 	// A node that never answered is not among them.
 	Hosts map[string]bool `json:"hosts,omitempty"`
+	// Dead names those of them that this node has concluded are dead: it takes their standbys for the hosts, and where it is the
+	// standby itself, it is the host already.
+	Dead []string `json:"dead,omitempty"`
 	// Draining says that the node wants to serve no EgressService: it is about to go.
 	Draining bool `json:"draining,omitempty"`
 	// Applied is the newest version of an EgressService, that is its resourceVersion, that is in force on the node: in its

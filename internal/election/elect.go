@@ -82,7 +82,8 @@ type elector struct {
 	nodeAddrs map[netip.Addr]bool
 	load      []int // services by host
 	dead      map[string]bool
-	seen      map[string]bool // alive, by other nodes
+	seen      map[string]bool     // alive, by other nodes
+	apart     map[string][]string // nodes of which one takes the other for dead, which it is not
 	lacks     map[demand][]lack
 }
 
@@ -97,9 +98,16 @@ const none = -1
 
 func newElector(objects cluster.Objects, reports map[string]cluster.Report) *elector {
 	e := &elector{
-		objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{}, lacks: map[demand][]lack{},
+		objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{}, lacks: map[demand][]lack{}, apart: map[string][]string{},
 	}
 	e.dead, e.seen = judge(reports)
+	for name, r := range reports {
+		for _, other := range r.Dead {
+			if !e.dead[name] && !e.dead[other] {
+				e.apart[name], e.apart[other] = append(e.apart[name], other), append(e.apart[other], name)
+			}
+		}
+	}
 	for name, n := range objects.Nodes.All() {
 		for _, a := range n.Addresses {
 			e.nodeAddrs[a] = true
@@ -246,7 +254,18 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 
 // current is the host that the members have, the oldest one's first, if it may stay.
 func (e *elector) current(u *unit) int {
-	return e.had(u, func(s cluster.Status) string { return s.Host })
+	return e.had(u, func(s cluster.Status) string {
+		if e.succeeded(s) {
+			return s.Standby
+		}
+		return s.Host
+	})
+}
+
+// succeeded says that the standby took over by itself although others hear the host: it announces, in a later term, so routers
+// prefer it, and there are two hosts until one of them yields. That is the one that routers do not choose.
+func (e *elector) succeeded(s cluster.Status) bool {
+	return s.Standby != "" && !e.dead[s.Standby] && !e.dead[s.Host] && slices.Contains(e.reports[s.Standby].Dead, s.Host)
 }
 
 // successor is the standby that the members have, the oldest one's first, if it may be the host.
@@ -265,8 +284,13 @@ func (e *elector) had(u *unit, which func(cluster.Status) string) int {
 }
 
 // standby is the node that takes over from the unit's host: the one that the members have, the oldest one's first, unless
-// another is preferred to it.
+// another is preferred to it. One that does not hear the host, or that the host does not hear, is none: it would take over.
 func (e *elector) standby(u *unit) int {
+	if apart := e.apart[e.name(u.host)]; len(apart) > 0 {
+		near := *u
+		near.candidates = slices.DeleteFunc(slices.Clone(u.candidates), func(i int) bool { return slices.Contains(apart, e.nodes[i]) })
+		u = &near
+	}
 	had := none
 	for _, c := range u.members {
 		if i := e.candidate(u, c.status.Standby); i != none && i != u.host {

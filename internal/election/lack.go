@@ -121,7 +121,8 @@ func (e *elector) serving(c *contender, u *unit) (nodes []string) {
 	for _, name := range []string{c.status.Host, c.status.Standby} {
 		n, exists := e.objects.Nodes.Get(name)
 		state := e.reports[name].Networks[c.network]
-		if exists && (n.Ready || e.seen[name]) && !e.dead[name] && state.Fit() && routeless(state, u.demand.need) == 0 {
+		apart := name != e.name(u.host) && slices.Contains(e.apart[e.name(u.host)], name)
+		if exists && (n.Ready || e.seen[name]) && !e.dead[name] && !apart && state.Fit() && routeless(state, u.demand.need) == 0 {
 			nodes = append(nodes, name)
 		}
 	}
@@ -171,15 +172,17 @@ func (e *elector) despite(u *unit) string {
 func (e *elector) unfit(c *contender, u *unit) string {
 	host := c.status.Host
 	i, ready := slices.BinarySearch(e.nodes, host)
-	switch _, exists := e.objects.Nodes.Get(host); {
+	switch {
 	case host == cluster.AllHosts:
 		return "sourceIPBy is not Network any more"
-	case !exists:
-		return fmt.Sprintf("there is no node %s any more", host)
+	case !e.exists(host):
+		return gone(host)
 	case e.dead[host]:
 		return silent(host)
 	case !ready:
 		return fmt.Sprintf("node %s is not Ready", host)
+	case e.succeeded(c.status):
+		return fmt.Sprintf("node %s, its standby, does not hear node %s, and has taken over", c.status.Standby, host)
 	}
 	_, has := slices.BinarySearch(c.candidates, i)
 	switch text := e.against(i, u); {

@@ -53,20 +53,22 @@ type View struct {
 // and becomes the host once it reports that this is in force. The former one is the standby then, for a while. Where the host
 // is gone, there is nothing to wait for nor to keep.
 //
-// A dead host is followed by its standby, which every node that noticed treats as the host already, in the term that follows;
+// A dead host, or one whose Node is gone, is followed by its standby, which every node that noticed treats as the host already, in the term that follows;
 // a better one has its turn afterwards. Where it has to be another at once, its term is one more, or there would be two hosts of one term.
 func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cluster.Status {
 	spec := objects.EgressServices.At(v.Key)
 	now, wanted := spec.Status, v.Choice
 	next := cluster.Status{Host: wanted.Host, Standby: wanted.Standby, Term: now.Term}
 	moving := false
+	_, exists := objects.Nodes.Get(now.Host)
+	dead := v.Dead[now.Host] || now.Host != "" && now.Host != cluster.AllHosts && !exists
 	switch able := func(node string) bool { return slices.Contains(wanted.Serves, node) }; {
 	case wanted.Host == "" || wanted.Host == cluster.AllHosts:
 	case wanted.Host == now.Host:
 		if v.Former != "" && v.Former == now.Standby && able(v.Former) {
 			next.Standby = v.Former
 		}
-	case v.Dead[now.Host] && now.Standby != "" && now.Standby != wanted.Host && !v.Dead[now.Standby] && !v.Pruned:
+	case dead && now.Standby != "" && now.Standby != wanted.Host && !v.Dead[now.Standby] && !v.Pruned:
 		next.Term++
 		if moving = able(now.Standby); moving {
 			next.Host, next.Standby = now.Standby, wanted.Host

@@ -1,7 +1,9 @@
 package election
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -291,6 +293,64 @@ func TestFailoverIsConfirmed(t *testing.T) {
 }
 
 // A host that cannot serve is left without waiting for the next one; one that only should not be it is not.
+// TestStandbyThatTookOver has a standby that does not hear the host, which others do: it is the host already, and routers prefer it.
+func TestStandbyThatTookOver(t *testing.T) {
+	w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2", "n3"), key: key("a"), version: 1, view: View{Keep: true}}
+	first := w.step()
+	applied(w.reports, first.Host, w.version)
+	applied(w.reports, first.Standby, w.version)
+	all := []string{"n0", "n1", "n2", "n3"}
+	see := func(witnesses ...string) {
+		for _, n := range all {
+			r := w.reports[n]
+			if r.Hosts, r.Dead = nil, nil; slices.Contains(witnesses, n) {
+				r.Hosts = map[string]bool{first.Host: n != first.Standby, first.Standby: true}
+				delete(r.Hosts, n)
+			}
+			if n == first.Standby {
+				r.Dead = []string{first.Host}
+			}
+			w.reports[n] = r
+		}
+	}
+	see(all...)
+	require.Empty(t, Dead(w.reports), "others hear it")
+	choice := Elect(w.o, w.reports)[w.key]
+	require.Equal(t, first.Standby, choice.Host)
+	require.Equal(t, fmt.Sprintf("node %s, its standby, does not hear node %s, and has taken over", first.Standby, first.Host), choice.Why)
+	taken := w.step()
+	require.Equal(t, first.Standby, taken.Host)
+	require.EqualValues(t, first.Term+1, taken.Term, "as it announces already")
+	require.NotEmpty(t, taken.Standby)
+	require.NotEqual(t, first.Host, taken.Standby, "it would take over in turn, as it may not hear the other either")
+	for range 3 {
+		again := w.step()
+		require.Equal(t, taken.Host, again.Host)
+		require.Equal(t, taken.Standby, again.Standby)
+	}
+	see()
+	for _, n := range all {
+		if n != taken.Host && n != first.Host {
+			delete(w.reports, n)
+		}
+	}
+	require.Empty(t, w.step().Standby, "the former host would be none")
+}
+
+// TestNodeOfHostIsDeleted has every node follow the standby, and the one that elects confirm it, in the same term.
+func TestNodeOfHostIsDeleted(t *testing.T) {
+	w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2", "n3"), key: key("a"), version: 1}
+	first := w.step()
+	w.o.Nodes = w.o.Nodes.Without(first.Host)
+	obeyed := obeyAnew(w.o)[w.key]
+	require.Equal(t, first.Standby, obeyed.Host)
+	drain(w.reports, first.Standby, true) // so that another is preferred
+	next := w.step()
+	require.Equal(t, obeyed.Host, next.Host)
+	require.Equal(t, obeyed.Term, next.Term)
+	require.NotEqual(t, first.Standby, next.Standby, "which has its turn afterwards")
+}
+
 func TestHasteAndLeisure(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(w *world, host string)
@@ -372,7 +432,7 @@ func TestWhyNoNodeIsEligible(t *testing.T) {
 }
 
 func TestObey(t *testing.T) {
-	o := objects(3, "a", "b", "c", "d", "e")
+	o := objects(3, "a", "b", "c", "d", "e", "f")
 	change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.Status = cluster.Status{Host: "n1", Standby: "n2", Term: 4}
 	})
@@ -382,7 +442,11 @@ func TestObey(t *testing.T) {
 		e.SourceIPBy, e.Status.Host = cluster.SourceIPByNetwork, "n1"
 	})
 	change(&o, "e", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = nil })
+	change(&o, "f", func(e *cluster.EgressService, _ *cluster.Service) {
+		e.Status = cluster.Status{Host: "gone", Standby: "n2", Term: 4}
+	})
 	got := obeyAnew(o)
+	require.Equal(t, Choice{Host: "n2", Term: 5, Why: "there is no node gone any more"}, got[key("f")])
 	require.Equal(t, Choice{Host: "n1", Standby: "n2", Term: 4}, got[key("a")])
 	require.Empty(t, got[key("b")].Host)
 	require.Contains(t, got[key("b")].Problem.Message, "there is no node gone")

@@ -56,8 +56,10 @@ func watchingOf(o bfd.Options, peers []bfd.Peer) watching {
 	return w
 }
 
-func (w watching) equal(o watching) bool {
-	return w.Port == o.Port && w.Bind == o.Bind && w.Profile == o.Profile && slices.Equal(w.Peers, o.Peers)
+// is says whether it is what watchingOf makes of these. Every pass asks.
+func (w *watching) is(o bfd.Options, peers []bfd.Peer) bool {
+	return w.Port == o.Port && w.Bind == o.Bind && w.Profile == o.Profile &&
+		slices.EqualFunc(w.Peers, peers, func(x nodePeer, y bfd.Peer) bool { return bfd.Peer(x) == y })
 }
 
 // watch runs BFD with other nodes.
@@ -146,10 +148,10 @@ func (c *Client) Watch(ctx context.Context, o bfd.Options, peers []bfd.Peer) err
 	if err != nil {
 		return err
 	}
-	w := watchingOf(o, peers)
-	if l.watching != nil && l.watching.equal(w) {
+	if l.watching != nil && l.watching.is(o, peers) {
 		return nil
 	}
+	w := watchingOf(o, peers)
 	a, err := l.ask(ctx, message{Watch: &w})
 	if err != nil {
 		return err

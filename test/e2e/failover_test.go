@@ -49,6 +49,46 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestDeafStandby has the standby alone hear nothing of the host, while a third node and the API server do: it takes over, and
+// the one that elects gives in, for routers send to the later term. Otherwise there would be two hosts for as long as that lasts.
+func TestDeafStandby(t *testing.T) {
+	_, interval := failoverRuns(t)
+	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, API: true, BFD: true, BFDInterval: interval})
+	ctx := t.Context()
+	// b has pods of web, so it watches the host, and is neither.
+	require.NoError(t, s.Edit(ctx, "web.yaml", "network: red", "network: red\n  nodeSelector: {matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [a, c]}]}"))
+	_, err := s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
+		if e.Host == "b" || e.Standby == "b" {
+			return fmt.Errorf("host %s, standby %s", e.Host, e.Standby)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	host, standby := hosts(t, s)
+	now := identities{"a-p1": web, "b-p1": web}
+	awaitAll(t, s, now)
+	awaitWatched(t, s, host, standby, "b")
+	_, err = s.Node(standby).Run(ctx, "nft", fmt.Sprintf("table inet deaf { chain c { type filter hook input priority -200; ip saddr 10.0.0.1%c udp dport 14784 drop; }; }", '1'+host[0]-'a'))
+	require.NoError(t, err)
+	_, err = s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
+		if e.Host != standby || e.Standby != "" {
+			return fmt.Errorf("want the host to be %s, and no standby that it does not hear: %+v", standby, e)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	for _, router := range []string{"red1", "red2"} {
+		require.NoError(t, s.AwaitRoute(ctx, router, "192.0.2.10/32", inRedOf(standby)[0]), "the only one")
+	}
+	traffic := ask(t, s, "a-p1", "b-p1")
+	traffic.answered(t, 10, now)
+	traffic.stop(t, now)
+	_, err = s.Node(standby).Run(ctx, "nft", "delete table inet deaf")
+	require.NoError(t, err)
+	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host), "no failback")
+	requireInnocent(t, s, now)
+}
+
 // failovers is what TestFailover watches and measures.
 type failovers struct {
 	*stage.Stage
