@@ -63,10 +63,12 @@ func (c *Carrier) accept(ctx context.Context, at netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { l.Close() })()
-	defer l.Close()
+	ctx, end := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
+	defer end() // where nothing more can be accepted, the channels begin anew with the next listener
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
 	strangers := make(chan struct{}, mostStrangers)
 	for {
 		conn, err := l.Accept()

@@ -51,6 +51,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("one leads", f.oneLeads)
 	t.Run("reports", f.reports)
 	t.Run("status", f.status)
+	t.Run("last words", f.lastWords)
 	t.Run("pruned", f.prunes)
 	t.Run("labels", f.labels)
 	t.Run("outage", f.outage)

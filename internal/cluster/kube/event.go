@@ -50,17 +50,15 @@ func (t *term) tell(key cluster.Key, w statusWrite) {
 	}
 }
 
-// tellEvents tells the queued events until the queue is shut down. One that the server refuses is not told again.
+// tellEvents tells the queued events until the queue is shut down and empty: what was written has happened, whoever leads
+// by now. One that the server refuses is not told again.
 func (t *term) tellEvents(ctx context.Context) {
 	for {
 		what, shutDown := t.told.Get()
 		if shutDown {
 			return
 		}
-		var err error
-		if t.leads() == t {
-			err = t.tellEvent(ctx, what)
-		}
+		err := t.tellEvent(ctx, what)
 		_, refused := errors.AsType[*apierrors.StatusError](err)
 		if err != nil && ctx.Err() == nil && !refused {
 			t.told.AddRateLimited(what)

@@ -20,6 +20,8 @@ const (
 	// What could not be written is tried again after retryFirst, then ever more seldom, down to every retryLast.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 10 * time.Second
+	// lastWords is how long a term that has ended goes on: writes under way are waited for, and what was written is told.
+	lastWords = 2 * time.Second
 
 	requestWrite = "write"
 	requestEvent = "event"
@@ -86,21 +88,26 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 	c.log.Info("leading", "lease", c.options.Namespace+"/"+leaseName)
 	defer c.wake()
 
-	var g sync.WaitGroup
-	g.Go(func() {
+	ending, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var watching, writing, telling sync.WaitGroup
+	watching.Go(func() {
 		ofNodes := func(o *metav1.ListOptions) { o.LabelSelector = labels.Set{labelReport: ""}.String() }
 		c.watchLeases(ctx, k, "watch reports", ofNodes,
 			&leases{changed: t.reports.changed, deleted: t.reports.deleted, listed: t.reports.listed})
 	})
 	for range writers {
-		g.Go(func() { t.write(ctx) })
+		writing.Go(func() { t.write(ending) })
 	}
-	g.Go(func() { t.tellEvents(ctx) })
+	telling.Go(func() { t.tellEvents(ending) })
 	<-ctx.Done()
 	c.term.Store(nil)
+	defer time.AfterFunc(lastWords, end).Stop()
 	t.queue.ShutDown()
+	writing.Wait()
 	t.told.ShutDown()
-	g.Wait()
+	telling.Wait()
+	watching.Wait()
 	c.outcome(k, requestWrite, "", nil)
 	c.outcome(k, requestEvent, "", nil)
 	c.log.Info("leading no more", "lease", c.options.Namespace+"/"+leaseName)

@@ -129,6 +129,31 @@ func (f *fixture) status(t *testing.T) {
 	require.Equal(t, version, f.get(t, key).ResourceVersion)
 }
 
+// lastWords stops a leader as soon as it has written: what it wrote is told all the same.
+func (f *fixture) lastWords(t *testing.T) {
+	ns := f.namespace(t)
+	d := f.daemon(t, ns, "a")
+	want := map[cluster.Key]Wanted{}
+	for _, name := range []string{"one", "two", "three", "four", "five", "six", "seven", "eight"} {
+		key, _ := f.service(t, d, ns, name)
+		want[key] = wanted("a")
+	}
+	leader(t, d)
+	d.decides(t, want, func() bool {
+		objects, _ := d.latest()
+		for key := range want {
+			if objects.EgressServices.At(key).Status.Host != "a" {
+				return false
+			}
+		}
+		return true
+	})
+	d.stop()
+	list, err := f.core.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 2*len(want))
+}
+
 func (f *fixture) prunes(t *testing.T) {
 	f.applyCRD(t, upstreamCRD)
 	defer f.applyCRD(t, ourCRD)
