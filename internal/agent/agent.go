@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -223,6 +224,8 @@ func (a *Agent) loop(ctx context.Context) {
 	defer beat.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
+	look := time.NewTimer(math.MaxInt64)
+	defer look.Stop()
 	select { // the first pass should know what is announced and learned
 	case <-ctx.Done():
 	case <-a.speakers.Ready():
@@ -249,6 +252,7 @@ func (a *Agent) loop(ctx context.Context) {
 			}
 		case <-due:
 		case <-retry.C:
+		case <-look.C:
 		}
 		due = nil // this pass sees what the events told of
 		a.status.Beat()
@@ -257,6 +261,9 @@ func (a *Agent) loop(ctx context.Context) {
 		a.pace.cost = processorTime() - began
 		if err != nil || a.leader != nil && !a.last.reported {
 			retry.Reset(retryAfter)
+		}
+		if next := a.kernel.NextLook(); !next.IsZero() {
+			look.Reset(max(time.Until(next), retryAfter))
 		}
 	}
 }

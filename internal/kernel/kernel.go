@@ -263,6 +263,9 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	return r, err
 }
 
+// NextLook is when Apply looks at everything without need: what no event told of is found then, so it should be called.
+func (n *Node) NextLook() time.Time { return n.look.next }
+
 // Forget has the next Apply look at everything, and take no route of a table that is held for one of its own.
 func (n *Node) Forget() { n.done = nil }
 
@@ -339,21 +342,22 @@ type knownProblems struct {
 	node     string
 	devices  []string
 	seen     counts
-	next     time.Time // when it is to look again, since no event tells of settings; zero: at once
 	err      error
 }
 
 // Problems tells what on this node keeps packets from passing by these devices, or takes them past our rules. It is the
-// operator's to change. It looks again when somebody has touched what our routes stand on, and every 10 s.
+// operator's to change. It looks again when somebody has touched what our routes stand on, and, since no event tells of
+// settings, whenever everything is looked at: it belongs between Facts and Apply.
 func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error) {
-	seen, now := n.stirs.now(), n.clock()
+	seen, began := n.stirs.now(), n.clock()
 	k := &n.trouble
-	if seen.watching && seen.all == k.seen.all && now.Before(k.next) && node == k.node && slices.Equal(devices, k.devices) {
+	if !n.look.due && seen.watching && seen.all == k.seen.all && node == k.node && slices.Equal(devices, k.devices) {
 		return slices.Concat(k.problems, n.nft.problems(node)), k.err
 	}
 	bypassed, err := bypassProblems(n.links, node)
 	problems := append(sysctlProblems(node, devices), bypassed...)
-	*k = knownProblems{problems, node, slices.Clone(devices), seen, now.Add(max(lookEvery, lookShare*n.clock().Sub(now))), err}
+	*k = knownProblems{problems, node, slices.Clone(devices), seen, err}
+	n.look.cost += n.clock().Sub(began)
 	return slices.Concat(problems, n.nft.problems(node)), err
 }
 

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,11 +45,19 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 		},
 		DataPlane: someDataPlane(),
 	}
+	devices := []string{"eth2"}
+	var settings []string // that are wrong
 	apply := func(restored ...string) {
 		t.Helper()
 		f, err := n.Facts(t.Context(), 1001)
 		require.NoError(t, err)
 		require.Equal(t, n.facts.Facts, f)
+		problems, err := n.Problems("a", devices)
+		require.NoError(t, err)
+		settings = nil
+		for _, p := range problems {
+			settings = append(settings, p.Field)
+		}
 		r, err := n.Apply(t.Context(), p)
 		require.NoError(t, err)
 		require.True(t, r.InForce)
@@ -105,6 +115,27 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	ip(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
 	eventually(t, func() bool { _, _ = n.Facts(t.Context(), 1001); _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
 	apply()
+	drain(woken)
+
+	// Of settings nothing tells either. They are looked at with everything else, also if they just were.
+	const strict = "net.ipv4.conf.eth7.rp_filter"
+	sysctl := func(value string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile("/proc/sys/"+strings.ReplaceAll(strict, ".", "/"), []byte(value), 0))
+	}
+	sysctl("0")
+	*now = now.Add(lookEvery)
+	apply()
+	*now = now.Add(lookEvery / 2)
+	devices = []string{"eth7"}
+	apply()
+	require.NotContains(t, settings, strict)
+	sysctl("1")
+	apply()
+	require.NotContains(t, settings, strict)
+	*now = now.Add(lookEvery / 2)
+	apply()
+	require.Contains(t, settings, strict)
 	drain(woken)
 
 	// What our routes do not stand on is a fact, and no more.
