@@ -18,6 +18,6 @@ LABEL org.opencontainers.image.title="Egressway" \
       org.opencontainers.image.version="$VERSION"
 COPY --from=build /out /
 ENV PATH=/usr/local/bin
-# Capabilities take effect for root only; the DaemonSet drops all but two.
+# Capabilities take effect for root only; each DaemonSet drops all but one.
 USER 0:0
 ENTRYPOINT ["egressway"]

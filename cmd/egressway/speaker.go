@@ -24,7 +24,7 @@ the next daemon takes it over: routers notice nothing. It needs no configuration
 peers' passwords. The daemon starts one by itself where none answers, unless its configuration says speaker.start: false.
 
 When it is told to end, peers that negotiated graceful restart keep what they were told for a while; "egressway cleanup"
-ends it for good. Needs CAP_NET_ADMIN and CAP_NET_RAW.
+ends it for good. Needs CAP_NET_RAW where a peer is unnumbered, and CAP_NET_BIND_SERVICE to listen on a port below 1024.
 
 Exit codes: 0 it was told to end; 1 it could not start, or go on.`,
 		Example: "  egressway speaker --socket /run/egressway/speaker.sock",

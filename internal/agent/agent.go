@@ -137,7 +137,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	a.status.OnPicture(picture.WritePage)
 	a.countFlows()
 	a.expect()
-	counts := newCounting(marks(c), c.Status.PerService && c.Status.ServiceCounters)
+	counts := newCounting(log, marks(c), c.Status.PerService && c.Status.ServiceCounters)
 	a.status.OnScrape(c.Status.PerService, counts.traffic)
 	g.Go(func() error { counts.run(ctx); return nil })
 	g.Go(func() error { defer end(); a.drainOnStop(ctx, stop); return nil })
@@ -208,8 +208,8 @@ func (a *Agent) reload(c *config.Config, err error) {
 	switch {
 	case err != nil:
 		a.log.Error("configuration refused, the last good one stays in force", "file", a.configFile, "error", err)
-	case c.Node != a.config.Node || c.Source != a.config.Source || c.Status != a.config.Status || c.Marks != a.config.Marks || c.Speaker != a.config.Speaker:
-		a.stale = errors.New("node, source, speaker, status and marks change with a restart only: the last configuration stays in force")
+	case c.Node != a.config.Node || c.Source != a.config.Source || c.Status != a.config.Status || c.Marks != a.config.Marks || c.Speaker != a.config.Speaker || c.Log != a.config.Log:
+		a.stale = errors.New("node, source, speaker, status, marks and log change with a restart only: the last configuration stays in force")
 		a.log.Error("configuration refused", "file", a.configFile, "error", a.stale)
 	default:
 		a.config = c
@@ -286,7 +286,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		node = append(node, cluster.Problem{Kind: "Speaker", Object: c.Speaker.Socket, Reason: reasonNoSpeaker, Message: err.Error()})
 	}
 	if !ok { // nothing is known yet: what is in force stays
-		pass.Ended = time.Now()
+		pass.Ended, pass.Unknowing = time.Now(), true
 		a.publish(nil, slices.Concat(found, node), nil, pass) // the source has logged them
 		return nil
 	}

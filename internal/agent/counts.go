@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ const (
 
 // counting reads what the kernel counts, when somebody asks for the metrics.
 type counting struct {
+	log    *slog.Logger
 	marks  plan.Marks
 	sent   bool // what leaves is counted by ingress IP
 	asked  chan struct{}
@@ -35,8 +37,8 @@ type counting struct {
 	failed error                       // why not
 }
 
-func newCounting(m plan.Marks, sent bool) *counting {
-	return &counting{marks: m, sent: sent, asked: make(chan struct{}, 1)}
+func newCounting(log *slog.Logger, m plan.Marks, sent bool) *counting {
+	return &counting{log: log, marks: m, sent: sent, asked: make(chan struct{}, 1)}
 }
 
 // traffic is what has been counted. Connections are those of the last time; it has them counted for the next one.
@@ -49,6 +51,7 @@ func (c *counting) traffic() status.Traffic {
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.read) >= readEvery {
 		c.readCounters()
+		c.failure(c.last.Err)
 		c.read = now
 	}
 	t := c.last
@@ -74,6 +77,13 @@ func (c *counting) readCounters() {
 	}
 }
 
+// failure logs why something cannot be counted: the metrics tell only that it cannot.
+func (c *counting) failure(err error) {
+	if err != nil {
+		c.log.Debug("the kernel's counters cannot be read", "error", err)
+	}
+}
+
 // run counts connections when somebody has asked, until ctx ends.
 func (c *counting) run(ctx context.Context) {
 	for {
@@ -93,6 +103,9 @@ func (c *counting) run(ctx context.Context) {
 			c.ports = ports
 		}
 		c.mu.Unlock()
+		if ctx.Err() == nil {
+			c.failure(err)
+		}
 		if !pause.For(ctx, max(countEvery, countShare*time.Since(began))) {
 			return
 		}

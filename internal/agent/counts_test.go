@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -93,4 +94,14 @@ func TestSilence(t *testing.T) {
 	require.Equal(t, 500*time.Millisecond, silence(c, sessions, "b", now))
 	require.Equal(t, 200*time.Millisecond, silence(nil, sessions, "b", now))
 	require.Zero(t, silence(c, sessions, "d", now))
+}
+
+// TestCountersThatFail: why the kernel's counters cannot be read stands in the log, the metrics have no room for it.
+func TestCountersThatFail(t *testing.T) {
+	var said bytes.Buffer
+	c := newCounting(slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug})), marks(config.Defaults()), false)
+	c.failure(nil)
+	require.Empty(t, said.String())
+	c.failure(errors.New("list counters: operation not permitted"))
+	require.Contains(t, said.String(), `level=DEBUG msg="the kernel's counters cannot be read" error="list counters: operation not permitted"`)
 }

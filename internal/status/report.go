@@ -122,6 +122,7 @@ type Pass struct {
 	Began, Ended     time.Time
 	Plan             *plan.NodePlan // what it wants; nil: not told
 	InForce          bool           // the kernel is as planned
+	Unknowing        bool           // not all objects are known yet, so nothing is planned
 	ConnectionsEnded uint
 	ConfigStale      bool
 	Draining         bool

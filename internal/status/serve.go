@@ -220,11 +220,14 @@ func (s *Status) unhealthy() string {
 }
 
 func (s *Status) unready() string {
-	switch r := s.Report(); {
+	p := s.current.Load()
+	switch r := p.report(); {
 	case r.Ready:
 		return ""
 	case r.Applied.IsZero():
 		return "the first pass is not complete"
+	case p.unknowing:
+		return "not all objects are known yet"
 	default:
 		return "the kernel is not as planned"
 	}

@@ -233,6 +233,10 @@ func TestHealthAndReadiness(t *testing.T) {
 		code, body := get("/readyz")
 		require.Equal(t, http.StatusServiceUnavailable, code)
 		require.Equal(t, "the first pass is not complete\n", body)
+		unknowing := Pass{Began: time.Now(), Ended: time.Now(), Unknowing: true}
+		s.Publish(unknowing, func() Report { return From(nil, nil, nil, unknowing) })
+		_, body = get("/readyz")
+		require.Equal(t, "not all objects are known yet\n", body)
 		publish(s, From(nil, nil, nil, Pass{Began: time.Now(), Ended: time.Now()}))
 		_, body = get("/readyz")
 		require.Equal(t, "the kernel is not as planned\n", body)

@@ -41,6 +41,7 @@ type published struct {
 	report     func() Report
 	plan       *plan.NodePlan // nil: none yet
 	applied    time.Time
+	unknowing  bool
 	superseded chan struct{} // closed then
 }
 
@@ -97,7 +98,7 @@ func (s *Status) Publish(p Pass, report func() Report) {
 func (s *Status) published(p Pass, report func() Report) *published {
 	return &published{
 		report: sync.OnceValue(func() Report { return s.sign(report()) }),
-		plan:   p.Plan, applied: p.Ended, superseded: make(chan struct{}),
+		plan:   p.Plan, applied: p.Ended, unknowing: p.Unknowing, superseded: make(chan struct{}),
 	}
 }
 

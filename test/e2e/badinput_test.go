@@ -142,6 +142,7 @@ func TestBadInput(t *testing.T) {
 		{"reserved table", func(c string) string { return strings.Replace(c, "table: 1002", "table: 254", 1) }, "254"},
 		{"invalid address", func(c string) string { return strings.Replace(c, "address: 10.2.0.2", "address: 10.2.0.256", 1) }, "10.2.0.256"},
 		{"another folder", func(c string) string { return strings.Replace(c, "/etc/egressway/manifests", "/etc", 1) }, "with a restart only"},
+		{"another log", func(c string) string { return c + "log: {level: debug}\n" }, "marks and log change with a restart only"},
 	} {
 		t.Run("config: "+c.name, func(t *testing.T) {
 			times, gone := map[string]int{}, map[string]int{}

@@ -315,6 +315,7 @@ func TestOwnSpeaker(t *testing.T) {
 	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "told to end": syscall.SIGTERM} {
 		t.Run("the speaker is "+name, func(t *testing.T) {
 			awaitBFD(t, s)
+			awaitWatched(t, s, "a", "b")
 			awaitLearned(t, s)
 			var watches []*fibWatch
 			times := map[string]int{}
@@ -334,6 +335,7 @@ func TestOwnSpeaker(t *testing.T) {
 			}
 			require.NotEqual(t, former, speakerOf(t, s, "a"))
 			awaitBFD(t, s)
+			awaitWatched(t, s, "a", "b")
 			awaitLearned(t, s)
 			traffic.answered(t, 10, all)
 			traffic.stop(t, all)
