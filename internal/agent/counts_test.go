@@ -64,7 +64,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		var err error
 		text, err = status.Text(t.Context(), c.Socket, "/metrics", 1<<20)
 		return err == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 

@@ -34,7 +34,7 @@ type site struct {
 	detail   bytes.Buffer // the log with all details, to read when the speakers are closed
 }
 
-const limit = 30 * time.Second
+const limit = lab.Patience
 
 func newSite(t *testing.T) *site {
 	t.Helper()

@@ -487,9 +487,10 @@ func TestBFD(t *testing.T) {
 	s := newSite(t)
 	_, err := s.Node("r1").VTY("bfdd", "configure terminal", "bfd", "profile fast", "receive-interval 100", "transmit-interval 100")
 	require.NoError(t, err)
-	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.2 bfd profile fast", "address-family ipv4 unicast", "neighbor node default-originate")
+	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.2 bfd profile fast", "neighbor 10.0.1.2 timers 60 180", "address-family ipv4 unicast", "neighbor node default-originate")
 	sp := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0")), func(p *plan.Peer) {
 		p.BFD = &config.BFDProfile{Name: "fast", TransmitInterval: 100, ReceiveInterval: 100, DetectMultiplier: 3}
+		p.HoldTime, p.KeepaliveTime = config.Duration(180*time.Second), config.Duration(60*time.Second)
 	}))
 	s.apply(sp)
 	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
@@ -500,13 +501,10 @@ func TestBFD(t *testing.T) {
 		return nil
 	})
 	require.Equal(t, 1, s.establishments("r1", "red", "10.0.1.2"), "BFD did not cost a session")
-	// The path breaks without a link going down.
-	started := time.Now()
+	// The path breaks without a link going down. BFD ends the session; its hold time is longer than anybody waits here.
 	_, err = s.Node("r1").Run(t.Context(), "tc", "qdisc", "add", "dev", "red1", "root", "netem", "loss", "100%")
 	require.NoError(t, err)
 	s.untilLearned("red")
-	require.Less(t, time.Since(started), 5*time.Second, "well before the hold time")
-	t.Logf("the route was gone after %s", time.Since(started))
 	_, err = s.Node("r1").Run(t.Context(), "tc", "qdisc", "del", "dev", "red1", "root")
 	require.NoError(t, err)
 	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")

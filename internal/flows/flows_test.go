@@ -333,7 +333,7 @@ func TestCarriers(t *testing.T) {
 	host.Set(4785, listOf(other...), d)
 	is := func(what string, holds func() bool) {
 		t.Helper()
-		require.Eventually(t, holds, 20*time.Second, 10*time.Millisecond, "%s: host %+v, standby %+v", what, host.Counters(), standby.Counters())
+		require.Eventually(t, holds, 2*time.Minute, 10*time.Millisecond, "%s: host %+v, standby %+v", what, host.Counters(), standby.Counters())
 	}
 	is("all are told once the channel is up", func() bool { return standby.Counters().Received == 4 })
 	is("the other channel is up", func() bool {
@@ -411,13 +411,13 @@ func TestStrangers(t *testing.T) {
 			var err error
 			conn, err = d.Dial("tcp", "127.0.0.1:4786")
 			return err == nil
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		t.Cleanup(func() { conn.Close() })
 		raw, err := conn.(*net.TCPConn).SyscallConn()
 		require.NoError(t, err)
 		require.NoError(t, control(raw, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, hops) }))
 		hello := make([]byte, helloSize)
-		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
 		if _, err := conn.Read(hello); err != nil {
 			return conn, err
 		}
@@ -446,7 +446,7 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Write(frame)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return c.Counters().Received == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.Counters().Received == 1 }, 2*time.Minute, 10*time.Millisecond)
 	next, err := dial("127.0.0.2", 255)
 	require.NoError(t, err)
 	_, err = next.Write(frame)

@@ -214,7 +214,7 @@ func (l *flowLab) dial(network string, pod int, port uint16) net.Conn {
 	t := l.pod.tb
 	t.Helper()
 	from := netip.AddrPortFrom(netip.MustParseAddr(l.pods[pod]), port)
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(from), KeepAlive: -1, Timeout: 10 * time.Second}
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(from), KeepAlive: -1, Timeout: patience}
 	if network == "udp" {
 		d.LocalAddr = net.UDPAddrFromAddrPort(from)
 	}
@@ -243,7 +243,7 @@ func echo(c net.Conn, size int, within time.Duration) error {
 
 // receive waits for a packet.
 func receive(c net.Conn) error {
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	_, err := c.Read(make([]byte, 100))
@@ -291,7 +291,7 @@ func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
 		as = <-seen
 		require.NotEqualValues(t, port, as.Port(), "two pods have the same port")
 		require.NoError(t, first.Close())
-		require.NoError(t, echo(second, 1<<20, 20*time.Second))
+		require.NoError(t, echo(second, 1<<20, patience))
 
 		flows := l.list(l.r1)
 		i := slices.IndexFunc(flows, func(f Flow) bool { return f.Src.Addr().String() == l.pods[1] })
@@ -314,7 +314,7 @@ func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
 
 		l.by(2)
 		for range 3 {
-			require.NoError(t, echo(second, 4<<20, 30*time.Second))
+			require.NoError(t, echo(second, 4<<20, patience))
 		}
 		// And back, with what the second router knows by now.
 		back := l.list(l.r2)[0]
@@ -323,7 +323,7 @@ func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, Injected{Refreshed: 1}, r)
 		l.by(1)
-		require.NoError(t, echo(second, 1<<20, 20*time.Second))
+		require.NoError(t, echo(second, 1<<20, patience))
 	})
 }
 
@@ -335,7 +335,7 @@ func TestConnectionEndsWithoutItsEntry(t *testing.T) {
 		<-seen
 		second := l.dial("tcp", 1, 40000)
 		<-seen
-		require.NoError(t, echo(second, 1000, 20*time.Second))
+		require.NoError(t, echo(second, 1000, patience))
 		l.by(2)
 		require.Error(t, echo(second, 1000, 2*time.Second))
 	})

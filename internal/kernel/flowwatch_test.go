@@ -6,7 +6,6 @@ import (
 	"net"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -43,7 +42,7 @@ func TestFlowEvents(t *testing.T) {
 			Proto: unix.IPPROTO_TCP, Src: c.LocalAddr().(*net.TCPAddr).AddrPort(), Dst: l.to(), SNAT: as, Path: 2,
 			State: TCPEstablished, Answered: true, Assured: true, Timeout: e.Flow.Timeout,
 		}, e.Flow)
-		require.NoError(t, echo(c, 1000, 20*time.Second))
+		require.NoError(t, echo(c, 1000, patience))
 		require.NoError(t, c.Close())
 		e = <-events
 		require.Equal(t, FlowEnded, e.Kind)
@@ -51,7 +50,7 @@ func TestFlowEvents(t *testing.T) {
 		require.Equal(t, TCPTimeWait, e.Flow.State)
 
 		question := l.dial("udp", 1, 0)
-		require.NoError(t, echo(question, 100, 20*time.Second))
+		require.NoError(t, echo(question, 100, patience))
 		as = <-seen
 		for _, answered := range []bool{false, true} {
 			e = <-events

@@ -103,7 +103,7 @@ func (l *lostLab) send(t *testing.T, n *netNS, from, to string, port uint16, fla
 // next is what the next segment that a machine heard comes from, and its destination port.
 func next(t *testing.T, c *net.IPConn) string {
 	t.Helper()
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
 	b := make([]byte, 1500)
 	n, from, err := c.ReadFromIP(b)
 	require.NoError(t, err)

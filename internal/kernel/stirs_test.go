@@ -93,7 +93,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 		select {
 		case <-woken:
 			drain(woken)
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("not woken")
 		}
 	}

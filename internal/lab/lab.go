@@ -214,7 +214,7 @@ func (l *Lab) killProcesses() error {
 			ours[st.Ino] = true
 		}
 	}
-	return Wait(context.Background(), 5*time.Second, func() error {
+	return Wait(context.Background(), Patience, func() error {
 		namespaces, err := filepath.Glob("/proc/[0-9]*/ns/net")
 		if err != nil {
 			return err
@@ -236,6 +236,9 @@ func (l *Lab) killProcesses() error {
 		return nil
 	})
 }
+
+// Patience is how long Wait should wait for what comes soon: only what never comes takes so long, on a machine that does much else.
+const Patience = 2 * time.Minute
 
 // pollEvery is how often Wait looks: a question to a socket takes a few milliseconds.
 const pollEvery = 20 * time.Millisecond

@@ -116,7 +116,7 @@ func TestVRFEgress(t *testing.T) {
 		require.NoError(t, err)
 		s := l.Stream(ctx, pod, at("198.51.100.10", ResponderPort), 5*time.Millisecond)
 		dead := l.Stream(ctx, pod, at("10.244.1.77", ResponderPort), 5*time.Millisecond)
-		require.NoError(t, Wait(ctx, 10*time.Second, func() error {
+		require.NoError(t, Wait(ctx, Patience, func() error {
 			if n := s.Tally().OK; n < 100 {
 				return fmt.Errorf("%d answers", n)
 			}
@@ -199,7 +199,7 @@ func TestVRFEgress(t *testing.T) {
 
 		d, err := l.Start(l.Node("b"), "sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do read x; done <&-; sleep 100 & wait")
 		require.NoError(t, err)
-		require.NoError(t, Wait(ctx, 5*time.Second, func() error {
+		require.NoError(t, Wait(ctx, Patience, func() error {
 			if d.Log() == "" {
 				return fmt.Errorf("it has not started")
 			}

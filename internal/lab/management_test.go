@@ -63,7 +63,7 @@ topology:
 	require.False(t, l.Node("pod").Management.IsValid(), "it has an eth0 of its own")
 	// The kernel may take a second to see that a bridge's port has carrier (link_watch.c), and drops what comes by it until then.
 	for _, to := range []netip.Addr{l.Node("b").Management, addrs("fd98::11")[0]} {
-		require.NoError(t, Wait(t.Context(), 10*time.Second, func() error { return l.Node("a").Ping(t.Context(), to, 1400) }))
+		require.NoError(t, Wait(t.Context(), Patience, func() error { return l.Node("a").Ping(t.Context(), to, 1400) }))
 	}
 
 	started := time.Now()

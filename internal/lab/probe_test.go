@@ -39,7 +39,7 @@ func TestProbe(t *testing.T) {
 	steady := func(wanted func(Question) bool) time.Time {
 		t.Helper()
 		since := time.Now()
-		require.NoError(t, Wait(ctx, 20*time.Second, func() error { return p.Steady(since, 10, wanted) }))
+		require.NoError(t, Wait(ctx, Patience, func() error { return p.Steady(since, 10, wanted) }))
 		return time.Now()
 	}
 	began := steady(all)
@@ -55,7 +55,7 @@ func TestProbe(t *testing.T) {
 	require.NoError(t, l.Unplug("a:eth1"))
 	require.ErrorContains(t, l.Unplug("a:eth9"), "a:eth9")
 	lost := func(from time.Time, wanted func(Report) error) error {
-		return Wait(ctx, 20*time.Second, func() error {
+		return Wait(ctx, Patience, func() error {
 			var errs []error
 			for _, r := range p.Between(from, time.Now()) {
 				errs = append(errs, wanted(r))

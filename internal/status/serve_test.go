@@ -39,7 +39,7 @@ func serve(t *testing.T, s *Status, c config.Status) (stop func()) {
 		require.NoFileExists(t, c.Socket)
 	}
 	t.Cleanup(stop)
-	require.Eventually(t, func() bool { _, err := Read(t.Context(), c.Socket); return err == nil }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := Read(t.Context(), c.Socket); return err == nil }, 2*time.Minute, 5*time.Millisecond)
 	return stop
 }
 

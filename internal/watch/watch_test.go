@@ -33,7 +33,7 @@ func wait(t *testing.T, woken <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-woken:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "no wake-up")
 	}
 }
@@ -120,7 +120,7 @@ func TestFolderIsReplaced(t *testing.T) {
 		case <-time.After(20 * quiet):
 			return false
 		}
-	}, 10*time.Second, quiet)
+	}, 2*time.Minute, quiet)
 }
 
 func TestEndlessChangesAreTold(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,7 +54,7 @@ func awaitLog(t *testing.T, s *stage.Stage, text string, times map[string]int, n
 		return strings.Count(s.Daemons[node].Log(), text)
 	}
 	for _, node := range nodes {
-		require.NoError(t, lab.Wait(t.Context(), 20*time.Second, func() error {
+		require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 			if said(node) <= times[node] {
 				return fmt.Errorf("the daemon on %s does not say %q", node, text)
 			}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -97,7 +96,7 @@ func TestConntrackFills(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(conntrackLimit, []byte("65536"), 0o644))
 	awaitProblem(t, s, "a", "ConntrackTableFilling", "", false)
-	require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
 		_, err := s.Node("a-p1").AskTCP(ctx, stage.Outside4)
 		return err
 	}))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -174,7 +173,7 @@ func TestPlannedMoves(t *testing.T) {
 	})
 	t.Run("stop", func(t *testing.T) {
 		was := host
-		stopping, cancel := context.WithTimeout(ctx, 30*time.Second)
+		stopping, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		require.NoError(t, s.Daemons[was].Stop(stopping))
 		require.Contains(t, s.Daemons[was].Log(), "services have moved, nothing is announced any more")

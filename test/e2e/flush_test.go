@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +14,7 @@ import (
 // awaitOwner waits until the table on a node belongs to its daemon.
 func awaitOwner(t *testing.T, s *stage.Stage, node string) {
 	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), 20*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		if lines := inKernel(t, s, node, "nft list table inet egressway | head -n 2"); !strings.Contains(lines[1], "flags owner") {
 			return fmt.Errorf("the table has no owner: %q", lines)
 		}

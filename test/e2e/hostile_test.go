@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -83,12 +82,12 @@ func TestHostileRoutes(t *testing.T) {
 		}
 		return err
 	}
-	require.NoError(t, lab.Wait(ctx, 30*time.Second, func() error { return has(want) }))
+	require.NoError(t, lab.Wait(ctx, patience, func() error { return has(want) }))
 	traffic.answered(t, 10, all)
 	// What is withdrawn goes, as soon as every session has been up for a while: before, an earlier run's routes are held.
 	vty("address-family ipv4 unicast", "no network 198.51.100.128/25")
 	want = slices.DeleteFunc(want, func(p string) bool { return p == "198.51.100.128/25" })
-	require.NoError(t, lab.Wait(ctx, 30*time.Second, func() error { return has(want) }))
+	require.NoError(t, lab.Wait(ctx, patience, func() error { return has(want) }))
 
 	times := map[string]int{}
 	for router, node := range neighbours {
@@ -103,7 +102,7 @@ func TestHostileRoutes(t *testing.T) {
 	for some := range slices.Chunk(lines[1:], 500) {
 		vty(append(lines[:1:1], some...)...)
 	}
-	require.NoError(t, lab.Wait(ctx, 30*time.Second, func() error { return has([]string{"default", "default"}) }))
+	require.NoError(t, lab.Wait(ctx, patience, func() error { return has([]string{"default", "default"}) }))
 	out, err := s.Egressway(ctx, "a", "status", "-o", "json")
 	require.NoError(t, err)
 	require.Contains(t, out, "more routes than maxPrefixes allows")

@@ -27,7 +27,7 @@ func everyBackend(t *testing.T, s *stage.Stage, asker string, service netip.Addr
 		func() (lab.Answer, error) { return n.AskUDP(ctx, service, 100) },
 	} {
 		seen := answers{}
-		require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			a, err := ask()
 			require.NoError(t, err)
 			seen[a.Name] = a.Peer.Addr()
@@ -164,7 +164,7 @@ func TestIngress(t *testing.T) {
 		s.Witness.Reset()
 		for _, f := range ipFamilies {
 			client := netip.MustParseAddr(map[string]string{"ipv4": "203.0.113.2", "ipv6": "2001:db8:113::2"}[f.name])
-			require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error {
+			require.NoError(t, lab.Wait(ctx, patience, func() error {
 				a, err := s.Node("ext-blue").AskTCP(ctx, netip.AddrPortFrom(f.batch, 80))
 				require.NoError(t, err)
 				if a.Name != "a-p2" && a.Name != "b-p2" {

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -189,7 +188,7 @@ func told(t *testing.T, s *stage.Stage, router string) (all []string) {
 func settled(t *testing.T, s *stage.Stage, of func() string) (state string) {
 	t.Helper()
 	same := 0
-	require.NoError(t, lab.Wait(t.Context(), 90*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		var list egressv1.EgressServiceList
 		if err := s.API.List(t.Context(), "{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {name: any}}", &list); err != nil {
 			return err

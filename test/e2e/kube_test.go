@@ -41,7 +41,8 @@ func hostAt(t *testing.T, s *stage.Stage, node string) {
 	}
 }
 
-const patience = 30 * time.Second
+// patience is how long what should come soon may take, on a machine that does much else.
+const patience = lab.Patience
 
 func other(node string) string { return map[string]string{"a": "b", "b": "a"}[node] }
 

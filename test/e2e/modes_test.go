@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -87,7 +86,7 @@ func TestBareTable(t *testing.T) {
 	for _, f := range ipFamilies {
 		for _, node := range []string{"a", "b"} {
 			gateways := map[string][]string{"ipv4": {"10.1.0.1", "10.1.0.2"}, "ipv6": {"fd01::1", "fd01::2"}}[f.name]
-			require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error {
+			require.NoError(t, lab.Wait(ctx, patience, func() error {
 				if have := routes(t, s, node, f, "1003", "default"); !slices.Equal(have, gateways) {
 					return fmt.Errorf("%s leaves red by %v, want %v", node, have, gateways)
 				}

@@ -42,7 +42,7 @@ func awaitDropped(t *testing.T, s *stage.Stage, pods ...string) {
 				})
 		}
 	}
-	require.NoError(t, lab.Wait(t.Context(), 30*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), dropLimit)
 		defer cancel()
 		return atOnce(questions, func(q func(context.Context) error) error { return q(ctx) })

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -80,7 +79,7 @@ exec setpriv --bounding-set=-all%s --inh-caps=-all --no-new-privs %s %s run --co
 	if capabilities == "" {
 		return
 	}
-	require.NoError(t, lab.Wait(t.Context(), 20*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		out, err := s.Egressway(t.Context(), node, "status", "-o", "json")
 		if err == nil && !strings.Contains(out, `"ready": true`) && !strings.Contains(out, `"ready":true`) {
 			err = fmt.Errorf("node %s is not ready: %s", node, out)
@@ -143,7 +142,7 @@ func TestLeastPrivilege(t *testing.T) {
 		before := inKernel(t, s, "a", rules)
 		run(t, s, "a", "ip route flush table 1001 proto 142", "ip rule flush", "ip rule add from all lookup main priority 32766", "ip rule add from all lookup default priority 32767",
 			"ip rule add l3mdev protocol kernel priority 1000")
-		require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			if now := inKernel(t, s, "a", rules); strings.Join(now, "\n") != strings.Join(before, "\n") {
 				return fmt.Errorf("now %v, before %v", now, before)
 			}
@@ -186,7 +185,7 @@ func TestLeastPrivilege(t *testing.T) {
 		unnumbered := strings.Replace(string(b), "      - address: 10.1.0.1\n", "      - {interface: eth2, dynamicASN: external}\n      - address: 10.1.0.1\n", 1)
 		require.NotEqual(t, string(b), unnumbered)
 		require.NoError(t, os.WriteFile(conf, []byte(unnumbered), 0o644))
-		require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			if log := s.Speakers["a"].Log(); !strings.Contains(log, "open ICMPv6 socket on eth2: ") || !strings.Contains(log, "operation not permitted") {
 				return fmt.Errorf("it works: %s", log)
 			}
@@ -200,7 +199,7 @@ func TestLeastPrivilege(t *testing.T) {
 	t.Run("without CAP_NET_ADMIN", func(t *testing.T) {
 		require.NoError(t, s.Daemons["a"].Stop(ctx))
 		startConfined(t, s, "a", "")
-		require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			if log := s.Daemons["a"].Log(); !strings.Contains(log, "operation not permitted") {
 				return fmt.Errorf("it works: %s", log)
 			}

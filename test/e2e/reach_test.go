@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -125,7 +124,7 @@ const megabyte = 1 << 20
 // transfers moves a megabyte both ways.
 func transfers(t *testing.T, s *stage.Stage, f ipFamily, pod, name string, source netip.Addr) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	a, err := s.Node(pod).Transfer(ctx, f.outside, megabyte, 0)
 	answered(t, a, err, name, source)
@@ -178,7 +177,7 @@ func TestReach(t *testing.T) {
 
 	t.Run("by both routers", func(t *testing.T) {
 		for _, f := range ipFamilies {
-			require.NoError(t, lab.Wait(t.Context(), 10*time.Second, func() error {
+			require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 				for _, pod := range []string{"a-p1", "b-p1"} {
 					a, err := s.Node(pod).AskTCP(t.Context(), f.outside)
 					answered(t, a, err, "ext-red", f.web)
@@ -223,7 +222,7 @@ func TestReach(t *testing.T) {
 			for _, pod := range []string{"a-p1", "b-p1"} {
 				s.Witness.Reset()
 				// Until it is asked without having learned the size from an earlier connection.
-				require.NoError(t, lab.Wait(t.Context(), 10*time.Second, func() error {
+				require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 					run(t, s, "ext-red", "ip route flush cache", "ip -6 route flush cache")
 					transfers(t, s, f, pod, "ext-red", f.web)
 					tooBig := s.Witness.Find(func(p lab.Packet) bool {

@@ -59,7 +59,7 @@ func watchKernel(t *testing.T, s *stage.Stage, node string) *kernelEvents {
 			require.Error(t, cmd.Wait(), "it ends when it is killed")
 		}
 	})
-	require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error {
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
 		for _, family := range []string{"-4", "-6"} {
 			for _, change := range []string{"add", "del"} {
 				if _, err := s.Node(node).Run(ctx, "ip", family, "rule", change, "fwmark", "0x77", "lookup", "77", "priority", "31999"); err != nil {
@@ -183,7 +183,7 @@ func (d damage) mended(t *testing.T, s *stage.Stage, all identities) {
 		watch.forget()
 		_, err := s.Node(d.node).Run(ctx, "sh", "-ec", d.command)
 		require.NoError(t, err)
-		require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			if now := state(); now != before {
 				return fmt.Errorf("not as before:\n%s\nbut\n%s", before, now)
 			}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,7 +46,7 @@ func unlearned(lines []string) []string {
 // awaitLearned waits for a default route of each family by both routers of both networks.
 func awaitLearned(t *testing.T, s *stage.Stage) {
 	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), 20*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		routes := inKernel(t, s, "a", "for t in 1001 1002; do ip route show table $t proto 142; ip -6 route show table $t proto 142; done")
 		if legs := strings.Count(strings.Join(routes, "\n"), "nexthop via"); legs != 8 {
 			return fmt.Errorf("%d next hops, want 8: %v", legs, routes)
@@ -69,7 +68,7 @@ func established(s *stage.Stage, router, peer string) (times int, up bool, err e
 // awaitSession waits until a session came up more often than times.
 func awaitSession(t *testing.T, s *stage.Stage, router, peer string, times int) {
 	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), 30*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		now, up, err := established(s, router, peer)
 		if err == nil && (now <= times || !up) {
 			err = fmt.Errorf("%s has had %d sessions with %s, up now: %t", router, now, peer, up)
@@ -190,7 +189,7 @@ func TestForeignState(t *testing.T) {
 		require.NotEqual(t, before[node], inKernel(t, s, node, everything))
 		_, err := s.Egressway(ctx, node, "cleanup", "--config", "/etc/egressway/config.yaml")
 		require.ErrorContains(t, err, "stop it first", "while the daemon runs")
-		stopping, cancel := context.WithTimeout(ctx, 20*time.Second)
+		stopping, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		require.NoError(t, s.Daemons[node].Stop(stopping))
 		_, err = s.Egressway(ctx, node, "cleanup", "--config", "/etc/egressway/config.yaml")

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,7 +45,7 @@ func routes(t *testing.T, s *stage.Stage, node string, f ipFamily, table, destin
 // expectRIBs waits until the routers have exactly these prefixes by these next hops, in both families.
 func expectRIBs(t *testing.T, s *stage.Stage, want map[string]map[string][]string) {
 	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), 30*time.Second, func() error { return checkRIBs(s, want) }))
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error { return checkRIBs(s, want) }))
 }
 
 func checkRIBs(s *stage.Stage, want map[string]map[string][]string) error {
@@ -96,7 +95,7 @@ func TestRIB(t *testing.T) {
 	t.Run("routes of all routers, in the network's table alone", func(t *testing.T) {
 		for _, f := range ipFamilies {
 			for _, node := range []string{"a", "b"} {
-				require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error { return learned(f, node, routers[f.name]...) }))
+				require.NoError(t, lab.Wait(ctx, patience, func() error { return learned(f, node, routers[f.name]...) }))
 				gw := map[string]string{"ipv4": "10.0.0.1", "ipv6": "fd00::1"}[f.name]
 				require.Equal(t, []string{gw}, routes(t, s, node, f, "main", "default"))
 			}
@@ -130,7 +129,7 @@ func TestRIB(t *testing.T) {
 		require.NoError(t, lab.KillFRR(ctx, s.Node("red1")))
 		// The network behind red1 learns it too.
 		run(t, s, "ext-red", "ip route replace default src 203.0.113.1 via 172.31.12.1", "ip -6 route replace default src 2001:db8:113::1 via fd31:12::1")
-		require.NoError(t, lab.Wait(ctx, 30*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			s.Witness.Reset()
 			if err := ask(); err != nil {
 				return err
@@ -144,7 +143,7 @@ func TestRIB(t *testing.T) {
 		expectRIBs(t, s, wanted)
 		run(t, s, "ext-red", "ip route replace default src 203.0.113.1 nexthop via 172.31.11.1 nexthop via 172.31.12.1",
 			"ip -6 route replace default src 2001:db8:113::1 nexthop via fd31:11::1 nexthop via fd31:12::1")
-		require.NoError(t, lab.Wait(ctx, 30*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			s.Witness.Reset()
 			if err := ask(); err != nil {
 				return err
@@ -156,7 +155,7 @@ func TestRIB(t *testing.T) {
 		}))
 		require.Empty(t, s.Wrong(asWritten()))
 		for _, f := range ipFamilies {
-			require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error { return learned(f, "a", routers[f.name]...) }))
+			require.NoError(t, lab.Wait(ctx, patience, func() error { return learned(f, "a", routers[f.name]...) }))
 		}
 	})
 }

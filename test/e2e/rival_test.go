@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,7 +18,7 @@ import (
 // awaitProblem waits until a node's daemon tells of a problem with a value, or no more.
 func awaitProblem(t *testing.T, s *stage.Stage, node string, reason cluster.Reason, value string, there bool) {
 	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), 90*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		out, err := s.Egressway(t.Context(), node, "status", "-o", "json")
 		if err != nil {
 			return err
@@ -61,7 +60,7 @@ func TestRival(t *testing.T) {
 		awaitProblem(t, s, "a", "ForeignHand", object, true)
 	}
 	rules := func(line string) bool { return strings.Contains(line, "proto 142") && strings.Contains(line, "fwmark") }
-	require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
 		if now := state(); now != before {
 			return fmt.Errorf("not as before: %s", now)
 		}
@@ -105,7 +104,7 @@ func TestChurn(t *testing.T) {
 		half += strings.IndexByte(batch[half:], '\n') + 1
 		_, err := s.Node("a").Input(ctx, batch[:half]+"route flush table 1001 proto 142\nrule del pref 799\n"+batch[half:], "ip", "-batch", "-")
 		require.NoError(t, err)
-		require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			if now := unlearned(inKernel(t, s, "a", ours)); !slices.Equal(now, before) {
 				return fmt.Errorf("not as before: %v", now)
 			}

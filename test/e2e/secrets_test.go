@@ -43,7 +43,7 @@ func TestSecrets(t *testing.T) {
 	require.NoError(t, s.Speakers["a"].Stop(ctx))
 	s.Speakers["a"], err = s.Start(s.Node("a"), "setpriv", "--bounding-set", "-all,+net_raw", "--no-new-privs", binary, "speaker", "--socket", stage.SpeakerSocket, "--log-level", "debug")
 	require.NoError(t, err)
-	require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
 		return s.Node("a").Do(func() error {
 			conn, err := net.Dial("unix", stage.SpeakerSocket)
 			if err == nil {
@@ -55,7 +55,7 @@ func TestSecrets(t *testing.T) {
 	require.NoError(t, s.StartDaemon("a"))
 	up := func(want bool) {
 		t.Helper()
-		require.NoError(t, lab.Wait(ctx, 40*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			_, is, err := established(s, "red2", "10.1.0.11")
 			if err == nil && is != want {
 				err = fmt.Errorf("the session is up: %t", is)
@@ -75,7 +75,7 @@ func TestSecrets(t *testing.T) {
 			out, err := s.Egressway(ctx, "a", args...)
 			fmt.Fprintln(&said, strings.Join(args, " "), out, err)
 		}
-		require.NoError(t, lab.Wait(ctx, 20*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			return s.Node("a").Do(func() error {
 				conn, err := net.Dial("tcp", "127.0.0.1:9479") // in this thread, which is in the node
 				if err != nil {

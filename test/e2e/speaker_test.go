@@ -25,7 +25,7 @@ var neighbours = map[string]string{"red1": "10.1.0.11", "red2": "10.1.0.11", "bl
 // awaitBFD waits until every router's BFD session with node a is up.
 func awaitBFD(t *testing.T, s *stage.Stage) {
 	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), 30*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		for router, node := range neighbours {
 			var peers []struct{ Peer, Status string }
 			if err := s.Node(router).VTYJSON(&peers, "bfdd", "show bfd peers json"); err != nil {
@@ -139,7 +139,7 @@ func nothingLeft(t *testing.T, s *stage.Stage) func(t *testing.T, withExtra bool
 	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32"))
 	return func(t *testing.T, withExtra bool, after string) {
 		t.Helper()
-		require.NoError(t, lab.Wait(t.Context(), 10*time.Second, func() error {
+		require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 			got := lasting(t, s, "a")
 			if !slices.Equal(want[withExtra], got) {
 				return fmt.Errorf("after %s node a has\n%s\nwant\n%s", after, strings.Join(got, "\n"), strings.Join(want[withExtra], "\n"))
@@ -214,7 +214,7 @@ func TestUpgrade(t *testing.T) {
 	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
 	runs := func(version func(string) bool) {
 		t.Helper()
-		require.NoError(t, lab.Wait(ctx, 30*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			out, err := s.Egressway(ctx, "a", "status", "-o", "json")
 			if err != nil {
 				return err

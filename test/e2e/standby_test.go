@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,7 +48,7 @@ func watchFIB(t *testing.T, s *stage.Stage, router string) *fibWatch {
 		require.Error(t, cmd.Wait(), "it ends when it is killed")
 	})
 	const sign = "203.0.113.250"
-	require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error {
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
 		for _, change := range []string{"add", "del"} {
 			if _, err := s.Node(router).Run(ctx, "ip", "route", change, sign+"/32", "dev", "lo"); err != nil {
 				return err
@@ -87,7 +86,7 @@ var viaGateway = regexp.MustCompile(`via (\S+)`)
 // moment it may have had both.
 func (w *fibWatch) requireMoved(t *testing.T, addr, from, to string) {
 	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), 10*time.Second, func() error { // its kernel follows its BGP table
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error { // its kernel follows its BGP table
 		if !slices.ContainsFunc(w.changes(addr), func(l string) bool { return strings.Contains(l, "via "+to+" ") }) {
 			return fmt.Errorf("%s has no route to %s by %s yet", w.router, addr, to)
 		}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -242,7 +241,7 @@ func TestTrace(t *testing.T) {
 			require.Equal(t, []string{"chain guard of table inet egressway has no rules"}, r.Damage)
 		}
 		run("nft delete element inet egressway egress4 '{ 10.244.1.11 }'")
-		require.NoError(t, lab.Wait(ctx, 10*time.Second, func() error {
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			a, err := s.Node("a-p1").AskTCP(ctx, stage.Outside4)
 			if err != nil {
 				return err

@@ -156,7 +156,7 @@ func (all flows) answered(t *testing.T, n int, pods identities) {
 			return nil
 		}
 		before := f.answers(pods)
-		return lab.Wait(t.Context(), 30*time.Second, func() error {
+		return lab.Wait(t.Context(), patience, func() error {
 			if got := f.answers(pods) - before; got < n {
 				return fmt.Errorf("pod %s to %s: %d answers as %v: %+v", f.pod, f.to, got, pods[f.pod], f.stream.Tally())
 			}

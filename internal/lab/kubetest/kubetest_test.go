@@ -155,7 +155,7 @@ func TestServiceAccountMayDoWhatItsRoleSays(t *testing.T) {
 	c, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	// The authorizer learns of a binding a moment after it was made.
-	require.NoError(t, lab.Wait(t.Context(), 10*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), lab.Patience, func() error {
 		_, err := c.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 		return err
 	}))
@@ -166,7 +166,7 @@ func TestServiceAccountMayDoWhatItsRoleSays(t *testing.T) {
 	w.Stop()
 
 	user := "system:serviceaccount:default:reader"
-	require.NoError(t, lab.Wait(t.Context(), 10*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), lab.Patience, func() error {
 		seen := map[string]int{}
 		for _, e := range s.Audit(t) {
 			if e.User == user && e.Resource == "services" {
@@ -198,7 +198,7 @@ metadata: {name: web, labels: {app: web}, annotations: {kubelab/pod-ip: "10.244.
 spec: {nodeName: node-0, automountServiceAccountToken: false, containers: [{name: web, image: web}]}
 `)
 	c := client(t, s)
-	require.NoError(t, lab.Wait(t.Context(), 20*time.Second, func() error {
+	require.NoError(t, lab.Wait(t.Context(), lab.Patience, func() error {
 		slices, err := c.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
 		if err != nil {
 			return err
@@ -218,7 +218,7 @@ spec: {nodeName: node-0, automountServiceAccountToken: false, containers: [{name
 	}))
 	ready := func(want corev1.ConditionStatus) {
 		t.Helper()
-		require.NoError(t, lab.Wait(t.Context(), 20*time.Second, func() error {
+		require.NoError(t, lab.Wait(t.Context(), lab.Patience, func() error {
 			n, err := c.CoreV1().Nodes().Get(t.Context(), "node-0", metav1.GetOptions{})
 			if err != nil {
 				return err

@@ -178,7 +178,7 @@ func (s *Stage) EgressService(ctx context.Context, namespace, name string) (e eg
 
 // AwaitStatus waits until the status of an EgressService is as wanted.
 func (s *Stage) AwaitStatus(ctx context.Context, namespace, name string, wanted func(egressv1.EgressServiceStatus) error) (e egressv1.EgressService, err error) {
-	err = lab.Wait(ctx, patience, func() error {
+	err = lab.Wait(ctx, lab.Patience, func() error {
 		if e, err = s.EgressService(ctx, namespace, name); err != nil {
 			return err
 		}

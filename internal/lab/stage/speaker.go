@@ -24,7 +24,7 @@ func (s *Stage) StartSpeaker(node string) error {
 	if s.Speakers[node], err = s.Start(s.Node(node), "setpriv", "--bounding-set", "-all,+net_raw", "--no-new-privs", binary, "speaker", "--socket", SpeakerSocket); err != nil {
 		return err
 	}
-	return lab.Wait(context.Background(), patience, func() error {
+	return lab.Wait(context.Background(), lab.Patience, func() error {
 		return s.Node(node).Do(func() error {
 			conn, err := net.Dial("unix", SpeakerSocket)
 			if err == nil {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/manifests"
@@ -365,7 +364,7 @@ func (s *Stage) Prefixes(router, family string) ([]string, error) {
 // AwaitRoute waits until a router uses exactly these next hops for a prefix; none: until it is gone.
 func (s *Stage) AwaitRoute(ctx context.Context, router, prefix string, hops ...string) error {
 	slices.Sort(hops)
-	return lab.Wait(ctx, patience, func() error {
+	return lab.Wait(ctx, lab.Patience, func() error {
 		have, err := s.NextHops(router, netip.MustParsePrefix(prefix))
 		if err == nil && !slices.Equal(have, hops) {
 			err = fmt.Errorf("%s has %s by %v, want %v", router, prefix, have, hops)
@@ -378,7 +377,7 @@ func (s *Stage) AwaitRoute(ctx context.Context, router, prefix string, hops ...s
 // gone.
 func (s *Stage) AwaitStandby(ctx context.Context, router, prefix string, hops ...string) error {
 	slices.Sort(hops)
-	return lab.Wait(ctx, patience, func() error {
+	return lab.Wait(ctx, lab.Patience, func() error {
 		used, others, err := s.Paths(router, netip.MustParsePrefix(prefix))
 		if err == nil && (len(used) == 0 || !slices.Equal(others, hops)) {
 			err = fmt.Errorf("%s has %s by %v and, in reserve, by %v, want %v", router, prefix, used, others, hops)
@@ -387,12 +386,9 @@ func (s *Stage) AwaitStandby(ctx context.Context, router, prefix string, hops ..
 	})
 }
 
-// patience is how long the lab may take for what should come soon, on a busy machine.
-const patience = 30 * time.Second
-
 // Await asks until the answer is as wanted: by the external host named, which saw the source.
 func (s *Stage) Await(ctx context.Context, pod string, to netip.AddrPort, name, source string) error {
-	return lab.Wait(ctx, patience, func() error {
+	return lab.Wait(ctx, lab.Patience, func() error {
 		a, err := s.Node(pod).AskTCP(ctx, to)
 		if err != nil {
 			return err
