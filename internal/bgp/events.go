@@ -121,7 +121,7 @@ func (s *speaker) sessions(count bool) []Session {
 				e.Up, e.LastError = false, "the peer is not external: its AS is ours"
 			}
 			if st.state == bgp.BGP_FSM_ESTABLISHED {
-				e.Received, e.Announced = st.received.counted[0]+st.received.counted[1], s.sends[addr].announced(st.families, s.tells)
+				e.Received, e.Announced = st.received.routes.total()+st.received.loops.total(), s.sends[addr].announced(st.families, s.tells)
 			}
 			if p.BFD != nil {
 				e.BFD = bfdName(watched[addr.String()].GetSessionState())

@@ -84,6 +84,9 @@ func keep(paths []candidate, f func(candidate) bool) []candidate {
 // (RFC 4271, 9.1.2).
 func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, bool) {
 	c := candidate{localPref: defaultLocalPref, internal: p.PeerASN == localASN, stale: p.Stale}
+	if throughAS(p, localASN) {
+		return c, false
+	}
 	var gateway, linkLocal netip.Addr
 	for _, a := range p.Attrs {
 		switch a := a.(type) {
@@ -93,9 +96,6 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 			for _, segment := range a.Value {
 				c.asLen += segment.ASLen()
 				as := segment.GetAS()
-				if slices.Contains(as, localASN) {
-					return c, false
-				}
 				if c.firstAS == 0 && len(as) > 0 {
 					c.firstAS = as[0]
 				}
@@ -130,6 +130,18 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 		c.nextHop.Device = deviceOf(peer)
 	}
 	return c, !gateway.IsLinkLocalUnicast() || c.nextHop.Device != ""
+}
+
+// throughAS says whether an AS is in a path.
+func throughAS(p *apiutil.Path, asn uint32) bool {
+	for _, a := range p.Attrs {
+		if path, ok := a.(*bgp.PathAttributeAsPath); ok {
+			return slices.ContainsFunc(path.Value, func(segment bgp.AsPathParamInterface) bool {
+				return slices.Contains(segment.GetAS(), asn)
+			})
+		}
+	}
+	return false
 }
 
 func usableGateway(a netip.Addr) bool {

@@ -348,6 +348,62 @@ func TestMaxPrefixes(t *testing.T) {
 	})
 }
 
+// TestRoutesSentBack has a router send back what it was told, which FRR does where a peer group has several members: with many
+// ingress IPs that is more than maxPrefixes, and no reason to end the session.
+func TestRoutesSentBack(t *testing.T) {
+	s := newSite(t)
+	some := func(p *plan.Peer) { p.MaxPrefixes = 100 }
+	all := receive(pattern("0.0.0.0/0", 0, 32))
+	sp := red(peer("10.0.1.1", "red1", some, all), peer("fd00:1::1", "red1", some, all))
+	var announced []string
+	for i := range 500 {
+		announced = append(announced, fmt.Sprintf("203.0.%d.%d/32", i>>8, i&255))
+	}
+	sp.Announce = announcing(announced...)
+	s.apply(sp)
+	back := func() error {
+		for _, p := range []string{"10.0.1.1", "fd00:1::1"} {
+			if e := s.session("red", p); !e.Up || e.Received < 500 || e.Announced != 500 {
+				return fmt.Errorf("%+v", e)
+			}
+		}
+		return nil
+	}
+	s.until(back)
+	require.Empty(t, s.learned("red"))
+
+	// Others are counted apart from them.
+	s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "network 192.0.2.0/24")
+	s.untilLearned("red", "192.0.2.0/24 via 10.0.1.1 dev red1")
+	s.until(back)
+	networks := func(verb string) {
+		lines := []string{"router bgp 65001 vrf red", "address-family ipv4 unicast"}
+		for i := range 100 {
+			lines = append(lines, fmt.Sprintf("%s 198.51.100.%d/32", verb, i))
+		}
+		s.configure("r1", lines...)
+	}
+	ended := func(p string) {
+		t.Helper()
+		s.until(func() error {
+			if e := s.session("red", p); !e.Ended || e.LastError != tooManyPrefixes {
+				return fmt.Errorf("%+v", e)
+			}
+			return nil
+		})
+	}
+	networks("network")
+	ended("10.0.1.1")
+	ended("fd00:1::1")
+
+	// They have a limit too.
+	networks("no network")
+	sp.Peers[0].MaxPrefixes, sp.Peers[1].MaxPrefixes = 500/loopsPerRoute, 500/loopsPerRoute-1
+	s.apply(sp)
+	ended("fd00:1::1")
+	require.True(t, s.session("red", "10.0.1.1").Up)
+}
+
 func TestRouterRestart(t *testing.T) {
 	s := newSite(t)
 	defaultRoute := func() {

@@ -167,8 +167,9 @@ type Peer struct {
 	PasswordFile    string     `yaml:"passwordFile" json:"passwordFile,omitempty"`       // file with the TCP MD5 password (RFC 2385), at most 80 bytes; relative to the configuration's folder
 	BFDProfile      string     `yaml:"bfdProfile" json:"bfdProfile,omitempty"`           // one of `bgp.bfdProfiles`; empty: no BFD
 	AddressFamilies []Family   `yaml:"addressFamilies" json:"addressFamilies,omitempty"` // both go over either kind of session
-	// routes of one family that the peer may send, before `receive` chooses among them; above it the session is ended, until the
-	// peer's configuration is another one or the speaker starts anew
+	// routes of one family that the peer may send, before `receive` chooses among them, and ten times as many that went through our
+	// AS, as where it sends back what nodes announce; above it the session is ended, until the peer's configuration is another one
+	// or the speaker starts anew
 	MaxPrefixes uint32          `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"`
 	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes that are learned; never: cluster, node and loopback ranges. Default: nothing.
 	Advertise   Advertise       `yaml:"advertise" json:"advertise,omitzero"`
