@@ -107,8 +107,17 @@ func (d *Daemon) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Stop asks the daemon to end, and waits until it has. An end other than with status 0 is an error.
+// Stop asks the daemon to end, and waits until it has. An end other than with status 0 is an error. A daemon that was just
+// started would be ended by the signal itself: it is awaited that it says something, which ours do once they can be asked.
 func (d *Daemon) Stop(ctx context.Context) error {
+	if err := Wait(ctx, Patience, func() error {
+		if d.Log() == "" && !d.Ended() {
+			return fmt.Errorf("%s says nothing yet", d.what)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	if err := d.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
