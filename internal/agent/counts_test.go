@@ -21,6 +21,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
 )
@@ -64,7 +65,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		var err error
 		text, err = status.Text(t.Context(), c.Socket, "/metrics", 1<<20)
 		return err == nil
-	}, 2*time.Minute, 5*time.Millisecond)
+	}, lab.Patience, 5*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 

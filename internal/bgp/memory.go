@@ -73,7 +73,7 @@ func (s *Speakers) relieve(ctx context.Context, live uint64, before map[peerKey]
 			key := peerKey{network, addr}
 			now[key] = st.updates
 			if !st.overLimit {
-				may += memoryPerRoute * uint64(st.received.routes.total()+min(st.received.loops.total(), 2*int(sp.peers[addr].MaxPrefixes)))
+				may += memoryPerRoute * uint64(st.received.due(int(sp.peers[addr].MaxPrefixes)))
 			}
 			if had, ok := before[key]; ok && !st.overLimit && st.updates >= had+loud && st.updates-had > most {
 				loudest, most = key, st.updates-had

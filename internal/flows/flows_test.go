@@ -18,6 +18,7 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -333,7 +334,7 @@ func TestCarriers(t *testing.T) {
 	host.Set(4785, listOf(other...), d)
 	is := func(what string, holds func() bool) {
 		t.Helper()
-		require.Eventually(t, holds, 2*time.Minute, 10*time.Millisecond, "%s: host %+v, standby %+v", what, host.Counters(), standby.Counters())
+		require.Eventually(t, holds, lab.Patience, 10*time.Millisecond, "%s: host %+v, standby %+v", what, host.Counters(), standby.Counters())
 	}
 	is("all are told once the channel is up", func() bool { return standby.Counters().Received == 4 })
 	is("the other channel is up", func() bool {
@@ -411,13 +412,13 @@ func TestStrangers(t *testing.T) {
 			var err error
 			conn, err = d.Dial("tcp", "127.0.0.1:4786")
 			return err == nil
-		}, 2*time.Minute, 10*time.Millisecond)
+		}, lab.Patience, 10*time.Millisecond)
 		t.Cleanup(func() { conn.Close() })
 		raw, err := conn.(*net.TCPConn).SyscallConn()
 		require.NoError(t, err)
 		require.NoError(t, control(raw, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, hops) }))
 		hello := make([]byte, helloSize)
-		require.NoError(t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(lab.Patience)))
 		if _, err := conn.Read(hello); err != nil {
 			return conn, err
 		}
@@ -446,7 +447,7 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Write(frame)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return c.Counters().Received == 1 }, 2*time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.Counters().Received == 1 }, lab.Patience, 10*time.Millisecond)
 	next, err := dial("127.0.0.2", 255)
 	require.NoError(t, err)
 	_, err = next.Write(frame)

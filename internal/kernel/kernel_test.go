@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -89,8 +90,7 @@ func uplink(t *testing.T, name string, addrs ...string) {
 	}
 }
 
-// patience is for what never comes: what comes soon may take long on a machine that does much else.
-const patience = 2 * time.Minute
+const patience = lab.Patience
 
 // eventually polls until a condition holds.
 func eventually(t *testing.T, holds func() bool, what string) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -46,8 +47,7 @@ func speak() (status int) {
 	return 0
 }
 
-// limit is for what never comes: what comes soon may take long on a machine that does much else.
-const limit = 2 * time.Minute
+const limit = lab.Patience
 
 // process is a speaker. It is not this process: GoBGP's servers share variables, which the race detector sees.
 type process struct {

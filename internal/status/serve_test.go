@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/lab"
 )
 
 // serve serves s until the test ends, or the returned function is called, and waits for its socket.
@@ -39,7 +40,7 @@ func serve(t *testing.T, s *Status, c config.Status) (stop func()) {
 		require.NoFileExists(t, c.Socket)
 	}
 	t.Cleanup(stop)
-	require.Eventually(t, func() bool { _, err := Read(t.Context(), c.Socket); return err == nil }, 2*time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := Read(t.Context(), c.Socket); return err == nil }, lab.Patience, 5*time.Millisecond)
 	return stop
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/egressway/egressway/internal/lab"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,7 +35,7 @@ func wait(t *testing.T, woken <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-woken:
-	case <-time.After(2 * time.Minute):
+	case <-time.After(lab.Patience):
 		require.FailNow(t, "no wake-up")
 	}
 }
@@ -120,7 +122,7 @@ func TestFolderIsReplaced(t *testing.T) {
 		case <-time.After(20 * quiet):
 			return false
 		}
-	}, 2*time.Minute, quiet)
+	}, lab.Patience, quiet)
 }
 
 func TestEndlessChangesAreTold(t *testing.T) {
