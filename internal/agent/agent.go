@@ -311,7 +311,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // stopping: half a pass is no failure
 	}
-	problems := a.tell(found, planned, node)
+	problems := a.last.told.take(a.log, pass.Began, found, planned, node)
 	if a.leader != nil {
 		a.leader.tell(matter{config: c, objects: objects, changed: changed, problems: problems})
 	}
@@ -523,39 +523,4 @@ func (a *Agent) logErrors(err error) {
 		return
 	}
 	a.log.Info("pass complete, earlier errors are gone")
-}
-
-// told is what was told of what is wrong.
-type told struct {
-	found, planned, node []cluster.Problem // by the sources, by the plan, of this node
-	problems             []cluster.Problem // all of them, sorted
-}
-
-// tell sorts all problems and logs those that come and go. While none differs, it gives the same slice.
-func (a *Agent) tell(found, planned, node []cluster.Problem) []cluster.Problem {
-	t := &a.last.told
-	if t.problems != nil && sorted.OneSlice(found, t.found) && sorted.OneSlice(planned, t.planned) && slices.Equal(node, t.node) {
-		return t.problems
-	}
-	all := cluster.SortProblems(slices.Concat(found, planned, node))
-	known := make(map[cluster.Problem]bool, len(t.problems))
-	for _, p := range t.problems {
-		known[p] = true
-	}
-	for _, p := range all {
-		if !known[p] {
-			a.log.Warn("problem", "kind", p.Kind, "object", p.Object, "reason", p.Reason, "problem", p.Error())
-		}
-		delete(known, p)
-	}
-	for _, p := range t.problems {
-		if known[p] {
-			a.log.Info("problem gone", "kind", p.Kind, "object", p.Object, "reason", p.Reason)
-		}
-	}
-	if all == nil {
-		all = []cluster.Problem{}
-	}
-	*t = told{found, planned, node, all}
-	return all
 }

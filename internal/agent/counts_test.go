@@ -52,7 +52,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		return status.Report{
 			Applied: time.Now(), Sessions: []status.Session{status.Session(sessions[0])}, Networks: []status.Network{{Name: "red"}},
 			Services: []status.Service{{Namespace: "shop", Name: "web", SourceIPBy: cluster.SourceIPByLoadBalancer, Network: "red", Host: "a", IngressIPs: []netip.Addr{ip}}},
-			Problems: []status.Problem{{Reason: "X"}},
+			Problems: []status.Problem{{Reason: "X"}}, ProblemsByReason: map[cluster.Reason]int{"X": 1},
 		}
 	})
 

@@ -224,6 +224,9 @@ func CompactEndpoints(endpoints []Endpoint) []Endpoint {
 
 func keyOf(o metav1.Object) Key { return Key{o.GetNamespace(), o.GetName()} }
 
+// mostFindings bounds the problems of one object. Once these are mended, the next ones come up.
+const mostFindings = 10
+
 // findings collects what is wrong with one object.
 type findings struct {
 	kind, object string
@@ -231,8 +234,11 @@ type findings struct {
 }
 
 func (f *findings) add(field, value string, reason Reason, format string, args ...any) {
+	if len(f.problems) == mostFindings {
+		return
+	}
 	f.problems = append(f.problems, Problem{
-		Kind: f.kind, Object: f.object, Field: field, Value: value, Reason: reason, Message: fmt.Sprintf(format, args...),
+		Kind: f.kind, Object: f.object, Field: field, Value: Clip(value), Reason: reason, Message: fmt.Sprintf(format, args...),
 	})
 }
 

@@ -3,7 +3,19 @@ package cluster
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
+
+// longestValue bounds the value that a Problem quotes, in bytes.
+const longestValue = 128
+
+// Clip shortens the value of a field to what a Problem may quote of it.
+func Clip(value string) string {
+	if len(value) <= longestValue {
+		return value
+	}
+	return strings.ToValidUTF8(value[:longestValue], "") + "…"
+}
 
 // SortProblems sorts problems by object and field. Of those that several places found alike, it keeps the one that
 // tells its file and line.

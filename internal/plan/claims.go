@@ -35,11 +35,14 @@ type claims struct {
 	several map[netip.Addr][]claim
 	// before is how disputes stood before what changes now.
 	before map[netip.Addr]verdict
+	// judged is how they stand now, of those that were asked for since claims changed last. An address may have many claims, and
+	// each of them asks.
+	judged map[netip.Addr]verdict
 	quiet  bool // nobody wants to know of disputes: all services are looked at anyway
 }
 
 func newClaims(addresses int) claims {
-	return claims{sole: make(map[[16]byte]uint32, addresses), several: map[netip.Addr][]claim{}, before: map[netip.Addr]verdict{}}
+	return claims{sole: make(map[[16]byte]uint32, addresses), several: map[netip.Addr][]claim{}, before: map[netip.Addr]verdict{}, judged: map[netip.Addr]verdict{}}
 }
 
 // admit gives a service an id.
@@ -148,6 +151,16 @@ func (w winner) age(s *service) int {
 func (s *service) age(o *service) int { return s.winner().age(o) }
 
 func (s *service) winner() winner { return winner{s.key, s.created, true} }
+
+// verdict is what judge says, which is asked once of each address while no claim changes.
+func (c *claims) verdict(a netip.Addr) verdict {
+	v, judged := c.judged[a]
+	if !judged {
+		v = c.judge(a)
+		c.judged[a] = v
+	}
+	return v
+}
 
 // judge says who has an address that services dispute, or one has for several things.
 func (c *claims) judge(a netip.Addr) (v verdict) {

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -43,15 +42,6 @@ type ground struct {
 	guests  []netip.Prefix
 	between []string
 	tunnel  *Tunnel // without hosts
-}
-
-// findings are problems that one part of the plan finds.
-type findings struct{ problems []cluster.Problem }
-
-func (f *findings) problem(kind, object, field, value string, reason cluster.Reason, format string, args ...any) {
-	f.problems = append(f.problems, cluster.Problem{
-		Kind: kind, Object: object, Field: field, Value: value, Reason: reason, Message: fmt.Sprintf(format, args...),
-	})
 }
 
 // newGround looks at a snapshot but for its services, of which it wants the names of the networks that they are of.

@@ -155,6 +155,7 @@ func (r *pass) readServices(changed cluster.Changed) {
 		}
 	}
 	clear(c.before)
+	clear(c.judged)
 	c.quiet = false
 	for _, one := range r.redone {
 		one.settle(c)

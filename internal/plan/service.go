@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -112,6 +114,7 @@ type redone struct {
 	was        *service // as it was before
 	spec       cluster.Service
 	raw        []cluster.Endpoint
+	ordered    []cluster.Endpoint // raw, sorted; nil: not yet
 	told       findings
 	election   *cluster.Problem
 	candidates []endpoint // sorted: what could be pods
@@ -123,7 +126,7 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	s := r.service
 	spec, selects := o.EgressServices.Get(s.key)
 	r.spec = o.Services.At(s.key)
-	r.raw = nil
+	r.raw, r.ordered = nil, nil
 	s.clusterIPs = r.spec.ClusterIPs
 	s.selects = selects
 	s.created, s.sourceIPBy, s.wanted, s.nodeSelector = spec.Created, spec.SourceIPBy, spec.Network, spec.NodeSelector
@@ -163,7 +166,7 @@ func (r *redone) settleIngress(c *claims) {
 	}
 	const field = "status.loadBalancer.ingress"
 	refuse := func(value string, reason cluster.Reason, format string, args ...any) {
-		r.told.problem("EgressService", s.key.String(), field, value, reason, format, args...)
+		r.told.sample(s.key, field, value, reason, format, args...)
 	}
 	for _, in := range r.spec.Ingress {
 		if in.IP == "" {
@@ -185,7 +188,7 @@ func (r *redone) settleIngress(c *claims) {
 		}
 		var v verdict
 		if s.disputes > 0 {
-			v = c.judge(a)
+			v = c.verdict(a)
 		}
 		switch {
 		case v.clusterIP:
@@ -207,27 +210,22 @@ func (r *redone) settleIngress(c *claims) {
 
 // readEndpoints finds the candidates: addresses that are no node's.
 func (r *redone) readEndpoints(g *ground) {
-	r.candidates = make([]endpoint, 0, len(r.raw))
-	start := len(r.told.problems)
+	r.candidates, r.unfit = make([]endpoint, 0, len(r.raw)), false
 	for _, e := range r.raw {
-		a, err := netip.ParseAddr(e.Address)
-		if err != nil {
-			r.refuse(e.Address, ReasonInvalidAddress, "not an IP address")
-			continue
+		switch a, reject := g.candidate(e); {
+		case reject != nil:
+			r.unfit = true
+		case a.IsValid():
+			r.candidates = append(r.candidates, endpoint{a, e.Node})
 		}
-		if why := cluster.Unfit(a); why != "" {
-			r.refuse(e.Address, ReasonInvalidAddress, "%s is no pod's address", why)
-			continue
-		}
-		if node := g.nodeIPs[a]; node != "" {
-			if node != e.Node && e.Node != "" {
-				r.refuse(e.Address, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", node, e.Node)
-			} // else it is a hostNetwork pod: its packets are the node's own
-			continue
-		}
-		r.candidates = append(r.candidates, endpoint{a, e.Node})
 	}
-	r.unfit = len(r.told.problems) > start
+	if r.unfit {
+		for _, e := range r.inOrder() {
+			if _, reject := g.candidate(e); reject != nil {
+				reject(r, e.Address)
+			}
+		}
+	}
 	if !slices.IsSortedFunc(r.candidates, endpoint.compare) {
 		slices.SortFunc(r.candidates, endpoint.compare)
 	}
@@ -242,8 +240,42 @@ func (r *redone) readEndpoints(g *ground) {
 	r.candidates = kept
 }
 
+// candidate is the address of an endpoint that could be a pod's, or none, and how a service tells what is wrong with it; nil: nothing is.
+func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *redone, text string)) {
+	a, err := netip.ParseAddr(e.Address)
+	if err != nil {
+		return a, func(r *redone, text string) { r.refuse(text, ReasonInvalidAddress, "not an IP address") }
+	}
+	if why := cluster.Unfit(a); why != "" {
+		return a, func(r *redone, text string) {
+			r.refuse(text, ReasonInvalidAddress, "%s is no pod's address", why)
+		}
+	}
+	if node := g.nodeIPs[a]; node != "" {
+		if node != e.Node && e.Node != "" {
+			return a, func(r *redone, text string) {
+				r.refuse(text, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", node, e.Node)
+			}
+		}
+		return netip.Addr{}, nil // it is a hostNetwork pod: its packets are the node's own
+	}
+	return a, nil
+}
+
+// inOrder lists the endpoints, as they are written, in an order that no source has a say in.
+func (r *redone) inOrder() []cluster.Endpoint {
+	if r.ordered == nil {
+		r.ordered = slices.Clone(r.raw)
+		slices.SortFunc(r.ordered, func(x, y cluster.Endpoint) int {
+			return cmp.Or(strings.Compare(x.Address, y.Address), strings.Compare(x.Node, y.Node))
+		})
+		r.ordered = slices.Compact(r.ordered)
+	}
+	return r.ordered
+}
+
 func (r *redone) refuse(value string, reason cluster.Reason, format string, args ...any) {
-	r.told.problem("EgressService", r.key.String(), "endpoints", value, reason, format, args...)
+	r.told.sample(r.key, "endpoints", value, reason, format, args...)
 }
 
 // settleEndpoints keeps the candidates that are pods' and no older object's.
@@ -264,7 +296,7 @@ func (r *redone) settleEndpoints(c *claims) {
 	if len(s.lost) == 0 {
 		return
 	}
-	for _, e := range r.raw { // the problems name addresses as they are written
+	for _, e := range r.inOrder() { // the problems name addresses as they are written
 		a, err := netip.ParseAddr(e.Address)
 		if _, lost := slices.BinarySearchFunc(s.lost, a, netip.Addr.Compare); err == nil && lost {
 			r.refusal(c, a)(e.Address)
@@ -276,7 +308,7 @@ func (r *redone) settleEndpoints(c *claims) {
 func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 	var v verdict
 	if r.disputes > 0 && c.several[a] != nil {
-		v = c.judge(a)
+		v = c.verdict(a)
 	}
 	switch s, g := r.service, c.ground; {
 	case v.clusterIP:
@@ -316,6 +348,7 @@ func (r *redone) settle(c *claims) {
 		}
 	}
 	r.findStrays(g)
+	r.told.summarize()
 	s.problems = r.told.problems
 	s.leads = s.leading(g.node)
 }
@@ -361,7 +394,7 @@ func (r *redone) findStrays(g *ground) {
 		}
 		s.outside = append(s.outside, e.addr)
 		if g.stray(e.addr) {
-			r.told.problem("EgressService", s.key.String(), "endpoints", e.addr.String(), ReasonOutsidePodRanges,
+			r.told.sample(s.key, "endpoints", e.addr.String(), ReasonOutsidePodRanges,
 				"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; add its range to clusterCIDRs if it is a pod")
 		}
 	}

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/egressway/egressway/internal/cluster"
 )
 
 // reportCollector reads the metrics out of the current report, so that they never contradict it. Labels are bounded:
@@ -115,11 +113,7 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	for state, count := range states {
 		gauge(descStates, float64(count), state)
 	}
-	reasons := map[cluster.Reason]int{}
-	for _, p := range r.Problems {
-		reasons[p.Reason]++
-	}
-	for reason, count := range reasons {
+	for reason, count := range r.ProblemsByReason {
 		gauge(descProblems, float64(count), string(reason))
 	}
 }

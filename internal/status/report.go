@@ -31,7 +31,26 @@ type Report struct {
 	Sessions         []Session     `json:"sessions"`            // sorted by network and peer
 	Networks         []Network     `json:"networks"`            // sorted by name
 	Watched          []Watched     `json:"watched"`             // by BFD, sorted by node
-	Problems         []Problem     `json:"problems"`            // of every object, sorted
+	Problems         []Problem     `json:"problems"`            // sorted; of objects of one namespace not all, where there are many
+	ProblemsOmitted  int           `json:"problemsOmitted,omitempty"`
+
+	ProblemsByReason map[cluster.Reason]int `json:"problemsByReason"` // how many there are, be they listed or not
+}
+
+// problemsListed bounds the problems of one namespace's objects that a report lists among all problems, and again those that it lists
+// with its EgressServices beyond the first of each.
+const problemsListed = 200
+
+// budget is what is left of such a bound for each namespace.
+type budget map[string]int
+
+// takes says whether one more problem of an object's namespace is listed.
+func (b budget) takes(namespace string) bool {
+	if b[namespace] == problemsListed {
+		return false
+	}
+	b[namespace]++
+	return true
 }
 
 // Service is what becomes of one EgressService on this node.
@@ -148,13 +167,7 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 		r.Watched = append(r.Watched, Watched{node, alive})
 	}
 	slices.SortFunc(r.Watched, func(x, y Watched) int { return strings.Compare(x.Node, y.Node) })
-	byService := map[string][]Problem{}
-	for _, problem := range cluster.SortProblems(slices.Clone(problems)) {
-		r.Problems = append(r.Problems, Problem(problem))
-		if ofService(problem.Kind) {
-			byService[problem.Object] = append(byService[problem.Object], Problem(problem))
-		}
-	}
+	byService := r.takeProblems(problems)
 	for _, s := range sessions {
 		s.Families = orEmpty(s.Families)
 		r.Sessions = append(r.Sessions, Session(s))
@@ -174,6 +187,28 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 	}
 	r.Networks = networks(p, sessions)
 	return r
+}
+
+// takeProblems lists problems, and gives those of each EgressService by its name.
+func (r *Report) takeProblems(problems []cluster.Problem) (byService map[string][]Problem) {
+	byService, r.ProblemsByReason = map[string][]Problem{}, map[cluster.Reason]int{}
+	all, own := budget{}, budget{}
+	for _, p := range cluster.SortProblems(slices.Clone(problems)) {
+		r.ProblemsByReason[p.Reason]++
+		namespace := ""
+		if ofService(p.Kind) {
+			namespace, _, _ = strings.Cut(p.Object, "/")
+			if had := byService[p.Object]; len(had) == 0 || own.takes(namespace) {
+				byService[p.Object] = append(had, Problem(p))
+			}
+		}
+		if namespace != "" && !all.takes(namespace) {
+			r.ProblemsOmitted++
+			continue
+		}
+		r.Problems = append(r.Problems, Problem(p))
+	}
+	return byService
 }
 
 // orEmpty makes a list that JSON writes as one.

@@ -226,6 +226,9 @@ func (w *textWriter) problems(r Report, all bool) {
 		}
 		w.painted(w.colours.Bad, "  %s: %s", p.Reason, p)
 	}
+	if r.ProblemsOmitted > 0 && all {
+		w.painted(w.colours.Bad, "  and %d more of namespaces with more than %d", r.ProblemsOmitted, problemsListed)
+	}
 }
 
 // orNothing writes a number that is unknown when it is 0.
