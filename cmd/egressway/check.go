@@ -100,7 +100,7 @@ func writeChecked(out io.Writer, format string, found []error, summary string) e
 	}
 	colours := text.ColoursOf(out)
 	for _, err := range found {
-		fmt.Fprintln(out, colours.Bad(err.Error()))
+		fmt.Fprintln(out, colours.Bad(text.Lines(err.Error())))
 	}
 	if len(found) == 0 {
 		fmt.Fprintln(out, colours.Good(summary))

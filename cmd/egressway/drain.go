@@ -12,6 +12,7 @@ import (
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/status"
+	"github.com/egressway/egressway/internal/text"
 )
 
 func newDrainCommand() *cobra.Command {
@@ -127,7 +128,7 @@ func (p *progress) tell(r status.Report, now time.Time) (drained bool) {
 	case !r.Draining || now.Sub(p.began) < toldWithin:
 		return false
 	default:
-		fmt.Fprintf(p.out, "node %s is drained\n", r.Node)
+		fmt.Fprintln(p.out, text.Line("node "+r.Node+" is drained"))
 		return true
 	}
 	if line != p.said || now.Sub(p.at) >= repeatAfter {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/egressway/egressway/internal/text"
 )
 
 // Exit codes of all commands.
@@ -28,7 +30,7 @@ func exitCode(err error, stderr io.Writer) int {
 	case errors.Is(err, foundWrong{}):
 		return exitWrong
 	case !errors.As(err, &invalid):
-		fmt.Fprintln(stderr, "egressway:", err)
+		fmt.Fprintln(stderr, "egressway:", text.Lines(err.Error()))
 	}
 	return exitError
 }

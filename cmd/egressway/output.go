@@ -1,27 +1,102 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/egressway/egressway/internal/text"
 )
 
-// encode writes a value as json or yaml.
+// encode writes a value as json or yaml. Characters of objects that a terminal would obey are escaped as the format has it, so
+// that a program reads the same value.
 func encode(out io.Writer, format string, v any) error {
+	write := writeJSON
 	if format == "yaml" {
-		b, err := yaml.Marshal(v)
-		if err == nil {
-			_, err = out.Write(b)
-		}
+		write = writeYAML
+	}
+	return write(out, v, "  ")
+}
+
+func writeJSON(out io.Writer, v any, indent string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
 		return err
 	}
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	_, err := out.Write(escaped(b.Bytes(), jsonEscape))
+	return err
 }
+
+// writeYAML writes a value under its names in JSON.
+func writeYAML(out io.Writer, v any, _ string) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var plain any
+	if err := yaml.Unmarshal(escaped(b, yamlEscape), &plain); err != nil { // JSON is YAML but for some characters
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	var tree yaml.Node
+	if err := tree.Encode(plain); err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	quoteUnsafe(&tree)
+	var text bytes.Buffer
+	e := yaml.NewEncoder(&text)
+	e.SetIndent(2)
+	e.CompactSeqIndent()
+	if err := e.Encode(&tree); err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	_, err = out.Write(escaped(text.Bytes(), yamlEscape))
+	return err
+}
+
+// quoteUnsafe puts double quotes around texts with unsafe characters, since YAML knows escapes in these alone.
+func quoteUnsafe(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && strings.ContainsFunc(n.Value, func(r rune) bool { return !text.Safe(r) && r != '\n' }) {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	for _, inner := range n.Content {
+		quoteUnsafe(inner)
+	}
+}
+
+// escaped replaces unsafe characters beyond ASCII's control characters, which encoders escape themselves. They stand in quoted texts only.
+func escaped(b []byte, escape func(rune) string) []byte {
+	unsafe := func(r rune) bool { return r >= 0x7f && !text.Safe(r) }
+	if !bytes.ContainsFunc(b, unsafe) {
+		return b
+	}
+	safe := make([]byte, 0, len(b)+64)
+	for _, r := range string(b) {
+		if unsafe(r) {
+			safe = append(safe, escape(r)...)
+		} else {
+			safe = utf8.AppendRune(safe, r)
+		}
+	}
+	return safe
+}
+
+func jsonEscape(r rune) string {
+	if high, low := utf16.EncodeRune(r); high != utf8.RuneError {
+		return fmt.Sprintf(`\u%04x\u%04x`, high, low)
+	}
+	return fmt.Sprintf(`\u%04x`, r)
+}
+
+func yamlEscape(r rune) string { return fmt.Sprintf(`\U%08x`, r) }
 
 // outputFlag adds -o with the formats that there are, the first of which is the usual one.
 func outputFlag(c *cobra.Command, format *string, formats ...string) {

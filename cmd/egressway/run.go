@@ -62,7 +62,19 @@ func newLogger(out io.Writer, c config.Log) *slog.Logger {
 	_ = level.UnmarshalText([]byte(c.Level)) // checked when the configuration was loaded
 	options := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(out, options))
+		return slog.New(slog.NewJSONHandler(inert{out}, options))
 	}
-	return slog.New(slog.NewTextHandler(out, options))
+	return slog.New(slog.NewTextHandler(inert{out}, options))
+}
+
+// inert writes whole lines of a log. The handlers let some characters pass that a terminal obeys: slog quotes no DEL, and as JSON
+// no character beyond ASCII.
+type inert struct{ io.Writer }
+
+// Write implements io.Writer.
+func (w inert) Write(line []byte) (int, error) {
+	if _, err := w.Writer.Write(escaped(line, jsonEscape)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/picture"
@@ -99,22 +97,17 @@ func statusWriter(format string, several bool) (func(io.Writer, status.Report) e
 		}, nil
 	case "json":
 		return func(w io.Writer, r status.Report) error {
-			e := json.NewEncoder(w)
-			if !several {
-				e.SetIndent("", "  ")
+			if several {
+				return writeJSON(w, r, "")
 			}
-			return e.Encode(r)
+			return writeJSON(w, r, "  ")
 		}, nil
 	case "yaml":
 		return func(w io.Writer, r status.Report) error {
-			b, err := yaml.Marshal(r)
-			if err == nil && several {
-				b = append([]byte("---\n"), b...)
+			if several {
+				fmt.Fprintln(w, "---")
 			}
-			if err == nil {
-				_, err = w.Write(b)
-			}
-			return err
+			return writeYAML(w, r, "")
 		}, nil
 	case "dot":
 		return func(w io.Writer, r status.Report) error {

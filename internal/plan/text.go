@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/text"
 )
 
 // WriteText writes a plan for a person: what becomes of each EgressService, then what the node is made to be.
@@ -37,8 +38,19 @@ type textWriter struct {
 	begun bool
 }
 
+// line writes a line. The format's tabs separate cells; those of the arguments are escaped.
 func (w *textWriter) line(format string, args ...any) {
-	_, _ = fmt.Fprintf(w.Writer, format+"\n", args...) // the tabwriter keeps the error for Flush
+	_, _ = io.WriteString(w.Writer, text.Sprintf(format+"\n", args...)) // the tabwriter keeps the error for Flush
+}
+
+// cells writes a line of cells, of which it leaves the empty ones out.
+func (w *textWriter) cells(all ...string) {
+	all = slices.DeleteFunc(all, func(s string) bool { return s == "" })
+	args := make([]any, len(all))
+	for i, s := range all {
+		args[i] = s
+	}
+	w.line("  %s"+strings.Repeat("\t%s", len(all)-1), args...)
 }
 
 func (w *textWriter) title(format string, args ...any) {
@@ -99,14 +111,14 @@ func (w *textWriter) packets(p *NodePlan) {
 	d := p.DataPlane
 	w.title("Packets of selected pods")
 	for e := range d.Endpoints.All() {
-		source := "\tsource of the outgoing interface"
+		source := "source of the outgoing interface"
 		switch {
 		case e.Path == 0:
 			source = ""
 		case e.Source == e.Addr:
-			source = "\tsource kept"
+			source = "source kept"
 		case e.Source.IsValid():
-			source = "\tsource " + e.Source.String()
+			source = "source " + e.Source.String()
 		}
 		node := "on " + e.Node
 		if e.Node == "" {
@@ -114,9 +126,9 @@ func (w *textWriter) packets(p *NodePlan) {
 		}
 		kept := ""
 		if e.Kept.Path != 0 {
-			kept = "\told flows may stay on " + w.paths[e.Kept.Path]
+			kept = "old flows may stay on " + w.paths[e.Kept.Path]
 		}
-		w.line("  from %s\t%s\t%s%s%s", e.Addr, node, w.paths[e.Path], source, kept)
+		w.cells("from "+e.Addr.String(), node, w.paths[e.Path], source, kept)
 	}
 	if d.Endpoints.Len() == 0 {
 		w.line("  none")
@@ -134,9 +146,9 @@ func (w *textWriter) packets(p *NodePlan) {
 		for i := range d.Ingress.All() {
 			stray := ""
 			if i.Stray != 0 {
-				stray = "\twhat nobody here knows goes to " + w.paths[i.Stray]
+				stray = "what nobody here knows goes to " + w.paths[i.Stray]
 			}
-			w.line("  to %s\tof %s%s", i.Addr, w.paths[i.Path], stray)
+			w.cells("to "+i.Addr.String(), "of "+w.paths[i.Path], stray)
 		}
 	}
 }

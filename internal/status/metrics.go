@@ -4,9 +4,10 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/egressway/egressway/internal/text"
 )
 
 // reportCollector reads the metrics out of the current report, so that they never contradict it. Labels are bounded:
@@ -178,8 +179,8 @@ func (r Report) byNetwork() map[string]*totals {
 	return sums
 }
 
-// valid is a label's value that is text whatever an object's name holds.
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// valid is a label's value that is inert text, whatever an object's name holds.
+func valid(s string) string { return text.Line(s) }
 
 func number(b bool) float64 {
 	if b {

@@ -44,6 +44,27 @@ func TestFlaps(t *testing.T) {
 	require.NotContains(t, scrape(t, s), "flaps_total{", "a peer that is not configured any more")
 }
 
+// TestMetricsEscape has labels carry what a terminal would obey.
+func TestMetricsEscape(t *testing.T) {
+	const hostile = "a\x1b[2J\u009b\u202e\x7f\x9b\nb"
+	s := New(hostile, "a")
+	s.OnScrape(true, traffic)
+	addrs := []netip.Addr{netip.MustParseAddr("203.0.113.10")}
+	publish(s, Report{
+		Node: "a", Applied: noon,
+		Services:         []Service{{Namespace: hostile, Name: hostile, Network: hostile, Host: "a", SourceIPBy: cluster.SourceIPByLoadBalancer, IngressIPs: addrs}},
+		Networks:         []Network{{Name: hostile}},
+		Sessions:         []Session{{Network: hostile, Peer: hostile, BFD: "up"}},
+		ProblemsByReason: map[cluster.Reason]int{hostile: 1},
+	})
+	s.TakeSessions([]bgp.Session{{Network: hostile, Peer: hostile}})
+	out := scrape(t, s)
+	require.NotRegexp(t, `[^\n\x20-\x7e]`, out)
+	for _, name := range []string{"egressservice_info", "egressservice_sent_packets_total", "network_usable", "bgp_session_up", "bgp_session_flaps_total", "problems", "build_info"} {
+		require.Regexp(t, `(?m)^egressway_`+name+`\{.*"[^"]*a\\\\x1b\[2J\\\\u009b\\\\u202e\\\\x7f\\\\x9b\\\\nb[^"]*".*\}`, out, name)
+	}
+}
+
 // TestNoServicesInMetrics: without perService nothing names one.
 func TestNoServicesInMetrics(t *testing.T) {
 	s := withPass(t)

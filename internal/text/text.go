@@ -2,8 +2,11 @@
 package text
 
 import (
+	"fmt"
+	"io"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Quote shortens and quotes a value that came from outside.
@@ -15,21 +18,52 @@ func Quote(v string) string {
 	return strconv.QuoteToGraphic(v)
 }
 
-// Line escapes what would break a line or a terminal.
-func Line(s string) string {
-	if strings.IndexFunc(s, notGraphic) < 0 {
+// Line escapes what would break a line or a terminal: control characters, those that change the direction of writing, and bytes
+// that are no UTF-8.
+func Line(s string) string { return escape(s, Safe) }
+
+// Lines escapes as Line does, and keeps the ends of lines.
+func Lines(s string) string {
+	return escape(s, func(r rune) bool { return r == '\n' || Safe(r) })
+}
+
+// Sprintf formats as fmt.Sprintf does. Line escapes each argument, and nothing escapes the format.
+func Sprintf(format string, args ...any) string {
+	escaped := make([]any, len(args))
+	for i, a := range args {
+		escaped[i] = argument{a}
+	}
+	return fmt.Sprintf(format, escaped...)
+}
+
+// argument is an argument of Sprintf.
+type argument struct{ value any }
+
+// Format implements fmt.Formatter.
+func (a argument) Format(f fmt.State, verb rune) {
+	_, _ = io.WriteString(f, Line(fmt.Sprintf(fmt.FormatString(f, verb), a.value))) // a buffer of fmt
+}
+
+func escape(s string, safe func(rune) bool) string {
+	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
 		return s
 	}
 	var b strings.Builder
-	for _, r := range s {
-		if notGraphic(r) {
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case safe(r):
+			b.WriteRune(r)
+		default:
 			escaped := strconv.QuoteRuneToASCII(r)
 			b.WriteString(escaped[1 : len(escaped)-1])
-			continue
 		}
-		b.WriteRune(r)
+		s = s[size:]
 	}
 	return b.String()
 }
 
-func notGraphic(r rune) bool { return !strconv.IsGraphic(r) }
+// Safe reports whether a terminal shows the character, and does nothing else with it.
+func Safe(r rune) bool { return strconv.IsGraphic(r) }

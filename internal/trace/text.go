@@ -21,7 +21,7 @@ func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 	if r.Node != "" {
 		node = ", on node " + r.Node
 	}
-	fmt.Fprintf(out, "%s to %s, %s%s\n", r.From, r.To, what, node)
+	fmt.Fprint(out, text.Sprintf("%s to %s, %s%s\n", r.From, r.To, what, node))
 	if r.Daemon != "running" {
 		fmt.Fprintln(out, c.Bad(text.Line("The daemon is "+r.Daemon+". This is what the kernel has; names of services are not known.")))
 	}
