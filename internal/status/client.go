@@ -18,6 +18,9 @@ import (
 // ErrNoDaemon says that nobody answers on the socket.
 var ErrNoDaemon = errors.New("no daemon answers")
 
+// clientHost is the host that this package's requests name.
+const clientHost = "egressway"
+
 // Read asks the daemon on the socket for its report.
 func Read(ctx context.Context, socket string) (Report, error) {
 	var r Report
@@ -108,7 +111,7 @@ func request(ctx context.Context, socket, method, path string) (io.ReadCloser, e
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) },
 	}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://egressway"+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+clientHost+path, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("ask the daemon: %w", err)
 	}

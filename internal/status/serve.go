@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/socket"
+	"github.com/egressway/egressway/internal/text"
 )
 
 const (
@@ -45,7 +49,7 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	// Watching clients are answered for as long as they stay: they have a deadline for each report instead.
-	servers := []*server{newServer(ctx, "status.socket", local, s.socketMux(), 0)}
+	servers := []*server{newServer(ctx, "status.socket", local, s.addressed(s.socketMux()), 0)}
 	if metrics != nil {
 		servers = append(servers, newServer(ctx, "status.metricsAddress", metrics, s.publicMux(c.MetricsTLS.ClientCAFile != ""), writeTimeout))
 	}
@@ -133,6 +137,26 @@ func (s *Status) socketMux() *http.ServeMux {
 	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, r *http.Request) { s.order(w, r, true) })
 	mux.HandleFunc("DELETE /drain", func(w http.ResponseWriter, r *http.Request) { s.order(w, r, false) })
 	return mux
+}
+
+// addressed lets requests through that name this daemon as their host: by an address, localhost, the node's name, or the name that
+// the commands use. The owner of another name could have it lead here once a browser looked (DNS rebinding), and the browser would let
+// its pages read the answers.
+func (s *Status) addressed(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+		_, err := netip.ParseAddr(host)
+		if known := []string{"", "localhost", clientHost, s.node}; err == nil || slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(host, k) }) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+		http.Error(w, fmt.Sprintf("Host %s: ask by an IP address, localhost or the node's name", text.Quote(r.Host)), http.StatusMisdirectedRequest)
+	})
 }
 
 // picture answers with a page for a browser, to which somebody forwards the socket.

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -134,6 +135,37 @@ func TestServePicture(t *testing.T) {
 	require.Equal(t, http.StatusNotImplemented, code)
 }
 
+// TestServeForeignHost: a web page whose owner has its name lead to a forwarded socket learns nothing there, by no path.
+func TestServeForeignHost(t *testing.T) {
+	c := config.Status{Socket: socketIn(t)}
+	s := withPass(t)
+	s.OnPicture(func(io.Writer, Report) error { return nil })
+	s.OnDrain(func(bool) error { t.Error("drained"); return nil })
+	serve(t, s, c)
+	var d net.Dialer
+	send := func(method, host, path string) int {
+		t.Helper()
+		conn, err := d.DialContext(t.Context(), "unix", c.Socket)
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = io.WriteString(conn, method+" "+path+" HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		return resp.StatusCode
+	}
+	for _, host := range []string{"localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:8080", "10.0.0.11:80", "a", "A:8080", "egressway", ""} {
+		require.Equal(t, http.StatusOK, send(http.MethodGet, host, "/status"), host)
+	}
+	for _, host := range []string{"evil.example", "evil.example:8080", "localhost.evil.example", "a.evil.example", "127.0.0.1.evil.example", "x"} {
+		for _, path := range []string{"/status", "/status?watch=1", "/picture", "/address?is=10.0.0.1", "/goroutines", "/metrics", "/healthz", "/readyz"} {
+			require.Equal(t, http.StatusMisdirectedRequest, send(http.MethodGet, host, path), host+path)
+		}
+		require.Equal(t, http.StatusMisdirectedRequest, send(http.MethodPost, host, "/drain"), host)
+	}
+}
+
 func TestServeReplacesAnAbandonedSocket(t *testing.T) {
 	c := config.Status{Socket: socketIn(t)}
 	require.NoError(t, os.MkdirAll(filepath.Dir(c.Socket), 0o755))
@@ -205,7 +237,7 @@ func TestStopWithAStuckClient(t *testing.T) {
 	conn, err := net.Dial("unix", c.Socket)
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = io.WriteString(conn, "GET /status?watch=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+	_, err = io.WriteString(conn, "GET /status?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	require.NoError(t, err)
 	publish(s, Report{Errors: []string{strings.Repeat("more than a socket holds ", 1<<18)}})
 	_, err = io.ReadFull(conn, make([]byte, 1<<16)) // it is being sent
