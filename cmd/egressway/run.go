@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"syscall"
 
@@ -19,7 +20,7 @@ func newRunCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run --config FILE",
 		Short: "Run the daemon on this node",
-		Long: `Run the daemon on this node until SIGTERM or SIGINT.
+		Long: `Run the daemon on this node until SIGTERM or SIGINT. It reads its configuration again when the file changes, and on SIGHUP.
 
 What it made in the kernel stays when it stops and is taken over by the next start, and so are the BGP sessions, which a process of
 their own keeps: see "egressway speaker". "egressway cleanup" removes all of it.
@@ -30,13 +31,16 @@ Exit codes: 0 it was told to end; 1 it could not start, or go on.`,
   EGRESSWAY_LOG_LEVEL=debug egressway run --config /etc/egressway/config.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			again := make(chan os.Signal, 1)
+			signal.Notify(again, syscall.SIGHUP)
+			defer signal.Stop(again)
 			conf, err := loadConfig(cmd.ErrOrStderr(), configFile)
 			if err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
-			return agent.Run(ctx, newLogger(cmd.ErrOrStderr(), conf.Log), configFile, conf, version)
+			return agent.Run(ctx, newLogger(cmd.ErrOrStderr(), conf.Log), configFile, conf, version, again)
 		},
 	}
 	c.Flags().StringVar(&configFile, "config", "", "configuration `file`")

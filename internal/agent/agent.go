@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -106,9 +107,9 @@ type last struct {
 	gaveBack bool // the memory that the start took
 }
 
-// Run serves until ctx ends. c is what configFile holds; changes of the file are taken up as they come. What is in force
-// in the kernel stays when Run returns.
-func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Config, version string) error {
+// Run serves until ctx ends. c is what configFile holds; changes of the file are taken up as they come, and the file is read again
+// when a signal comes by again. What is in force in the kernel stays when Run returns.
+func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Config, version string, again <-chan os.Signal) error {
 	node, err := kernel.Open()
 	if err != nil {
 		return err
@@ -147,7 +148,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		return a.again(ctx, "kernel events", func() error { return a.kernel.Watch(ctx, a.drift) })
 	})
 	g.Go(func() error {
-		return a.again(ctx, "configuration", func() error { return config.Watch(ctx, configFile, a.reload) })
+		return a.again(ctx, "configuration", func() error { return config.Watch(ctx, configFile, again, a.reload) })
 	})
 	g.Go(func() error { a.flows.Run(ctx); return nil })
 	g.Go(func() error { a.source.Run(ctx); return nil })

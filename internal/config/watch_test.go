@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestWatch(t *testing.T) {
@@ -18,10 +19,10 @@ func TestWatch(t *testing.T) {
 	file := filepath.Join(dir, "egressway.yaml")
 	write := func(path, text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	write(file, "log: {level: warn}\n")
-	results, done := make(chan result, 100), make(chan error)
+	results, done, again := make(chan result, 100), make(chan error), make(chan os.Signal)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		done <- Watch(ctx, file, func(c *Config, err error) {
+		done <- Watch(ctx, file, again, func(c *Config, err error) {
 			r := result{err: err}
 			if c != nil {
 				r.level = c.Log.Level
@@ -45,6 +46,8 @@ func TestWatch(t *testing.T) {
 	require.ErrorIs(t, (<-results).err, os.ErrNotExist)
 	replace("log: {level: error}\n")
 	require.Equal(t, result{level: "error"}, <-results)
+	again <- unix.SIGHUP
+	require.Equal(t, result{level: "error"}, <-results, "asked for, though nothing changed")
 	cancel()
 	require.NoError(t, <-done)
 	require.Empty(t, results)

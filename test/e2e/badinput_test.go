@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -193,6 +195,32 @@ func TestConfigGrows(t *testing.T) {
 	awaitAll(t, s, all)
 	traffic.stop(t, all, all.nobody()) // answers that came back by red2 found no way up to now
 	requireInnocent(t, s, all)
+}
+
+// TestHangup has daemons read their configuration again by SIGHUP, though the file is as it was.
+func TestHangup(t *testing.T) {
+	s := play(t, stage.Options{Nodes: []string{"a"}})
+	ctx := t.Context()
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", "10.1.0.11"))
+	reloads := func() string {
+		t.Helper()
+		_, rest, _ := strings.Cut(metrics(t, s, "a"), `egressway_config_reloads_total{result="ok"} `)
+		count, _, _ := strings.Cut(rest, "\n")
+		return count
+	}
+	before := reloads()
+	require.NotEmpty(t, before)
+	require.NoError(t, s.Daemons["a"].Signal(syscall.SIGHUP))
+	require.NoError(t, lab.Wait(ctx, lab.Patience, func() error {
+		if s.Daemons["a"].Ended() {
+			return s.Daemons["a"].Err()
+		}
+		if reloads() == before {
+			return errors.New("no reload is counted")
+		}
+		return nil
+	}))
+	awaitServed(t, s, identities{"a-p1": web})
 }
 
 // TestBadConfigAtStart starts the daemon with a configuration full of errors.
