@@ -70,7 +70,7 @@ type Steering struct {
 	Device string       `yaml:"device"` // name of our VXLAN device
 	VNI    uint32       `yaml:"vni"`    // VXLAN network identifier, 1 to 16777215
 	Port   uint16       `yaml:"port"`   // UDP port of the tunnel; must pass between nodes
-	MTU    int          `yaml:"mtu"`    // of the VXLAN device, bytes, 1280 to 65000. Default: 0, the underlay's less 50 (IPv4) or 70 (IPv6).
+	MTU    int          `yaml:"mtu"`    // of the VXLAN device, bytes, 1280 to 65000. Default: 0, the underlay's less 50 (IPv4) or 70 (IPv6), and no more than an uplink's.
 }
 
 // SteeringMode is how steered packets travel.

@@ -83,6 +83,18 @@ func inInterface() part { return part{&expr.Meta{Key: expr.MetaKeyIIFNAME, Regis
 
 func outInterface() part { return part{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg}} }
 
+// metaOutKind is NFT_META_OIFKIND: the kind of the outgoing device, as "ip link add type" names it.
+const metaOutKind = 27
+
+// ownInVRF matches a packet that this node sends itself, on its first pass: with the VRF device as outgoing interface. The packet
+// passes output and postrouting once more, with the interface that it leaves by (drivers/net/vrf.c, vrf_ip6_out).
+func ownInVRF() part {
+	return join(inInterface(), part{
+		equal(deviceKey("")),
+		&expr.Meta{Key: metaOutKind, Register: reg}, equal(deviceKey("vrf")),
+	})
+}
+
 var (
 	original = part{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, equal([]byte{0})}
 	reply    = part{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, equal([]byte{1})}

@@ -255,7 +255,8 @@ func snat() [][]expr.Any {
 	return rules
 }
 
-// guard lets nothing out that has the wrong source or goes the wrong way, whatever happened before.
+// guard lets nothing out that has the wrong source or goes the wrong way, whatever happened before. It judges a packet at the interface
+// that the packet leaves by.
 func guard(m plan.Marks) [][]expr.Any {
 	return [][]expr.Any{
 		join(ctHas(expr.CtKeyMARK, m.Mask), jump(chainOurs)),
@@ -267,6 +268,8 @@ func guard(m plan.Marks) [][]expr.Any {
 // ours guards what has a mark of ours. What came in by a network that is gone is like any other packet.
 func ours(m plan.Marks) [][]expr.Any {
 	return [][]expr.Any{
+		// An ICMP error about a packet that was about to leave by the VRF: output has routed it back to the pod.
+		join(ownInVRF(), accept),
 		join(ourCtMark(m), verdictOf(setGuards)),
 		join(ctHas(expr.CtKeyMARK, m.EgressBit()), dropFor(DropGuard)), // its path is gone, and its connection about to end
 	}
@@ -274,6 +277,7 @@ func ours(m plan.Marks) [][]expr.Any {
 
 // outwards guards what leaves by an uplink and is no flow of ours.
 func outwards() (rules [][]expr.Any) {
+	rules = append(rules, join(ownInVRF(), accept)) // as in ours, about a packet of no connection
 	for _, f := range families {
 		rules = append(rules, join(f.source(), in(setPods+f.suffix), dropFor(DropPodSource)))
 	}

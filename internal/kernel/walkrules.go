@@ -304,6 +304,8 @@ func (m *machine) meta(e expression) (expr.Verdict, error) {
 		value = deviceKey(m.packet.In)
 	case unix.NFT_META_OIFNAME:
 		value = deviceKey(m.packet.out)
+	case metaOutKind: // only what the node sends itself meets a VRF device on its way out, and no walk is that of such a packet
+		value = deviceKey("")
 	case unix.NFT_META_NFPROTO:
 		value = []byte{m.packet.family().proto}
 	case unix.NFT_META_L4PROTO:

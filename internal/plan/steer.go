@@ -131,8 +131,15 @@ func (g *ground) planTunnel() {
 	}
 	mtu := c.MTU
 	if mtu == 0 {
-		// IPv6 wants 1280: over a smaller underlay the outer packets are fragmented.
-		mtu = max(g.links[i].MTU-overhead, 1280)
+		mtu = g.links[i].MTU - overhead
+		// Where br_netfilter puts a pod's fragments together, this node cuts the datagram anew, for the tunnel and not to the size that the host has
+		// reported to the pod: what fits the tunnel must fit the uplinks too.
+		for _, l := range g.links {
+			if g.isUplink(l.Name) && l.MTU > 0 {
+				mtu = min(mtu, l.MTU)
+			}
+		}
+		mtu = max(mtu, 1280) // IPv6 wants 1280: over a smaller underlay the outer packets are fragmented
 	}
 	g.tunnel = &Tunnel{Device: c.Device, VNI: c.VNI, Port: c.Port, MTU: mtu, Local: local, MAC: tunnelMAC(local)}
 }
