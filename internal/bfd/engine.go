@@ -55,9 +55,9 @@ type Session struct {
 	Active  bool
 	State   State
 
-	// Failed says that the session was up and that nothing has been heard from the peer for a detection time since. It
-	// stays so until the session is up again. A peer that was never up, that said it goes, or that says that it does not
-	// hear us has not failed. That of a peer which is not Active may be an old story: nobody asks whether it is back.
+	// Failed says that the session was up and that nothing has been heard from the peer for a detection time since; or that
+	// the peer said that its process ends and was not up again soon, or that nothing may be sent by it any more. It stays so until
+	// the session is up again. A peer that was never up, that ended BFD alone, or that says that it does not hear us has not failed. That of a peer which is not Active may be an old story: nobody asks whether it is back.
 	Failed bool
 
 	// Heard says that the peer was heard of in the first half of its detection time: more lately than one that is about to fail.
@@ -187,8 +187,12 @@ func (e *Engine) Counters() Counters {
 	return c
 }
 
-// Close tells every peer that sessions end on purpose, and ends. It does not wait for a call of Wake that is under way.
-func (e *Engine) Close() error {
+// Close tells every peer that BFD ends here while the node goes on as before, and ends. It does not wait for a call of Wake that
+// is under way.
+func (e *Engine) Close() error { return e.Leave(DiagAdminDown) }
+
+// Leave is Close that tells every peer another reason, by which the peer judges this node: DiagReset or DiagPathDown.
+func (e *Engine) Leave(why Diag) error {
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
@@ -200,7 +204,7 @@ func (e *Engine) Close() error {
 	e.loop.Wait()
 
 	e.mu.Lock()
-	last := e.table.takeDown(e.now())
+	last := e.table.takeDown(why, e.now())
 	e.mu.Unlock()
 	for i := range farewells {
 		if i > 0 {

@@ -47,12 +47,12 @@ type Diag uint8
 
 // The reasons that we give or tell apart.
 const (
-	DiagNone       Diag = 0
-	DiagExpired    Diag = 1 // nothing heard within the detection time
-	DiagSignaled   Diag = 3 // the neighbour said that the session is down
-	DiagAdminDown  Diag = 7
-	diagPathDown   Diag = 5
-	diagForwarding Diag = 4
+	DiagNone      Diag = 0
+	DiagExpired   Diag = 1 // nothing heard within the detection time
+	DiagSignaled  Diag = 3 // the neighbour said that the session is down
+	DiagReset     Diag = 4 // the process ends and may be back soon: the packet filter stays, unless the machine goes down too
+	DiagPathDown  Diag = 5 // nothing may be sent by this node any more
+	DiagAdminDown Diag = 7 // BFD is not wanted any more: the node goes on as before
 )
 
 // String is RFC 5880's words for it.
@@ -64,9 +64,9 @@ func (d Diag) String() string {
 		return "control detection time expired"
 	case DiagSignaled:
 		return "neighbor signaled session down"
-	case diagForwarding:
+	case DiagReset:
 		return "forwarding plane reset"
-	case diagPathDown:
+	case DiagPathDown:
 		return "path down"
 	case DiagAdminDown:
 		return "administratively down"

@@ -60,6 +60,7 @@ type session struct {
 	nextTx  time.Duration
 	expires time.Duration // when the detection time ends
 	restAt  time.Duration // when a session that nobody wants ends
+	backBy  time.Duration // when a peer whose process has ended must be up again, or it has failed
 	spared  time.Duration // of its silence: the engine did not run
 
 	at    time.Duration // in the queue: not later than due
@@ -79,7 +80,7 @@ var unheard = timersOf{state: Down, timers: timers{rx: time.Microsecond}}
 func newSession(p Peer, local uint32, now time.Duration) *session {
 	return &session{
 		peer: p, state: Down, since: time.Now(), local: local, remoteState: unheard, began: p.Active,
-		answered: -answerGap, lastTx: now, nextTx: never, expires: never, restAt: never, index: -1,
+		answered: -answerGap, lastTx: now, nextTx: never, expires: never, restAt: never, backBy: never, index: -1,
 	}
 }
 
@@ -120,14 +121,14 @@ func (s *session) heard(now time.Duration) bool {
 }
 
 // due is the next moment at which something is to be done.
-func (s *session) due() time.Duration { return min(s.nextTx, s.expires, s.restAt) }
+func (s *session) due() time.Duration { return min(s.nextTx, s.expires, s.restAt, s.backBy) }
 
 // enter changes the state. It does not touch timers: retime and plan follow.
 func (s *session) enter(state State, diag Diag, why string) {
 	s.state, s.diag, s.since = state, diag, time.Now()
 	switch state {
 	case Up:
-		s.failed, s.wasUp, s.why = false, true, ""
+		s.failed, s.wasUp, s.why, s.backBy = false, true, "", never
 	case Down:
 		s.why = why
 	}
@@ -151,7 +152,14 @@ func (s *session) receive(p packet, wanted timers, now time.Duration) {
 		if s.state != Down {
 			s.enter(Down, DiagSignaled, "the peer took the session down: "+p.diag.String())
 		}
-		// Its silence from here on is no failure; nor is there anybody who would know us by its discriminator.
+		switch {
+		case !s.wasUp: // it was told already
+		case p.diag == DiagPathDown:
+			s.fail(s.why)
+		case p.diag == DiagReset:
+			s.backBy = now + backWithin
+		}
+		// Its silence from here on is no failure; nor is there a session in which it would know our discriminator.
 		s.remote, s.final, s.wasUp = 0, false, false
 	case s.state == Down && p.state == Down:
 		s.enter(Init, DiagNone, "")
@@ -178,9 +186,14 @@ func (s *session) expire(wanted timers) {
 		s.enter(Down, DiagExpired, why)
 	}
 	if s.wasUp {
-		s.wasUp, s.failed, s.why, s.since = false, true, why, time.Now()
+		s.fail(why)
 	}
 	s.retime(wanted)
+}
+
+// fail notes that the peer has failed, until the session is up again.
+func (s *session) fail(why string) {
+	s.wasUp, s.failed, s.why, s.since, s.backBy = false, true, why, time.Now(), never
 }
 
 // retime makes wanted the intervals that we offer. While the session is up the peer has to confirm them by the end of a

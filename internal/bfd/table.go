@@ -5,6 +5,7 @@ import (
 	crand "crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"time"
@@ -22,6 +23,10 @@ const (
 	// A session's end is told several times, since packets get lost and an untold end looks like a death.
 	farewells   = 3
 	farewellGap = 20 * time.Millisecond
+
+	// backWithin is how long a peer whose process has ended may take to be up again. A process that is replaced takes less in
+	// most cases. A machine that restarts takes longer, and forwards by then without our packet filter: nothing may be sent to it.
+	backWithin = 3 * time.Second
 
 	// answerGap lies between two answers to packets that belong to no session, so that a flood is not answered in kind.
 	answerGap = 20 * time.Millisecond
@@ -145,7 +150,7 @@ func (t *table) leave(s *session, now time.Duration) {
 	}
 	known := s.remote != 0
 	s.enter(AdminDown, DiagAdminDown, "")
-	s.final, s.polling, s.failed, s.expires, s.restAt = false, false, false, never, never
+	s.final, s.polling, s.failed, s.expires, s.restAt, s.backBy = false, false, false, never, never, never
 	s.retime(t.wanted())
 	if !known {
 		delete(t.locals, s.local)
@@ -166,10 +171,11 @@ func (t *table) settle(a netip.Addr) {
 	}
 }
 
-// takeDown ends all sessions and returns the packet that tells each peer. Nothing is answered any more.
-func (t *table) takeDown(now time.Duration) (out []outgoing) {
+// takeDown ends all sessions and returns the packet that tells each peer why. Nothing is answered any more.
+func (t *table) takeDown(why Diag, now time.Duration) (out []outgoing) {
 	t.set(nil, now)
 	for _, s := range t.leaving {
+		s.diag = why
 		o := outgoing{session: s, path: s.path}
 		s.send(now).encode(o.bytes[:0])
 		out = append(out, o)
@@ -310,6 +316,11 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 			s.expire(t.wanted())
 			t.changed(s, state, failed)
 			s.plan(true, now)
+		}
+		if s.backBy <= now {
+			failed := s.failed
+			s.fail(fmt.Sprintf("the peer's process has ended and is not back after %s", backWithin))
+			t.changed(s, s.state, failed)
 		}
 		if s.restAt <= now {
 			s = t.rest(s, now)

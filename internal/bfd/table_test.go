@@ -147,14 +147,58 @@ func TestFailedIsAskedFor(t *testing.T) {
 func TestTakenDownIsNotFailed(t *testing.T) {
 	w, node, host := pair(t)
 	w.meet(node, host)
-	for _, o := range host.takeDown(w.now) {
-		w.post(host, o)
-	}
-	host.kill()
+	host.leaves(DiagAdminDown)
 	w.until(10*time.Millisecond, "the session is down", func() bool { return node.session(host).State == Down })
 	w.pass(time.Minute)
 	require.False(t, node.everFailed(host))
 	require.Equal(t, "the peer took the session down: administratively down", node.session(host).LastError)
+}
+
+// A process that ends has not failed if another one takes its place soon.
+func TestProcessReplaced(t *testing.T) {
+	w, node, host := pair(t)
+	w.meet(node, host)
+	host.leaves(DiagReset)
+	w.pass(backWithin / 2)
+	require.Equal(t, Down, node.session(host).State)
+	host = w.boot(2, fast)
+	host.watch(w, false, node)
+	w.until(2*backWithin/5, "the session is up again", func() bool { return node.session(host).State == Up })
+	w.pass(time.Minute)
+	require.Equal(t, Up, node.session(host).State)
+	require.False(t, node.everFailed(host))
+}
+
+// A machine that restarts ends its processes in order first. It has failed once it is away for longer than a process would be.
+func TestMachineRestarts(t *testing.T) {
+	w, node, host := pair(t)
+	w.meet(node, host)
+	host.leaves(DiagReset)
+	w.pass(backWithin - 100*time.Millisecond)
+	require.False(t, node.session(host).Failed)
+	w.pass(200 * time.Millisecond)
+	require.True(t, node.session(host).Failed)
+	require.Equal(t, "the peer's process has ended and is not back after 3s", node.session(host).LastError)
+	w.pass(time.Minute)
+	require.True(t, node.session(host).Failed)
+	host = w.boot(2, fast)
+	host.watch(w, false, node)
+	w.meet(node, host)
+	require.False(t, node.session(host).Failed)
+	w.pass(time.Minute)
+	require.False(t, node.session(host).Failed)
+}
+
+// A node that says that nothing may be sent by it any more has failed at once.
+func TestPathDown(t *testing.T) {
+	w, node, host := pair(t)
+	w.meet(node, host)
+	host.leaves(DiagPathDown)
+	w.pass(10 * time.Millisecond)
+	require.True(t, node.session(host).Failed)
+	require.Equal(t, "the peer took the session down: path down", node.session(host).LastError)
+	w.pass(time.Minute)
+	require.True(t, node.session(host).Failed)
 }
 
 // What failed before it was taken down stays so.
@@ -164,7 +208,7 @@ func TestTakenDownClearsNothing(t *testing.T) {
 	host.frozen = true
 	w.until(time.Second, "the host failed", func() bool { return node.session(host).Failed })
 	host.receive(node.addr, packet{state: Up, mult: 3, mine: 1, yours: host.sessions[node.addr].local}.encode(nil), w.now)
-	w.post(host, host.takeDown(w.now)[0])
+	w.post(host, host.takeDown(DiagReset, w.now)[0])
 	w.pass(time.Second)
 	require.True(t, node.session(host).Failed)
 	require.Equal(t, Down, node.session(host).State)

@@ -91,6 +91,14 @@ func (w *world) boot(i int, p config.BFDProfile) *machine {
 	return m
 }
 
+// leaves ends an engine, which tells its peers why.
+func (m *machine) leaves(why Diag) {
+	for _, o := range m.takeDown(why, m.world.now) {
+		m.world.post(m, o)
+	}
+	m.kill()
+}
+
 // kill ends an engine without a word.
 func (m *machine) kill() { m.frozen = true }
 

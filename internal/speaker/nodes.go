@@ -116,15 +116,15 @@ func (n *watch) sessions() (all []nodeSession) {
 	return all
 }
 
-// close tells the other nodes that this is no failure, and ends.
-func (n *watch) close() error {
+// close tells the other nodes why this one ends its sessions, and ends.
+func (n *watch) close(why bfd.Diag) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.engine == nil {
 		return nil
 	}
 	defer func() { n.engine = nil }()
-	return n.engine.Close()
+	return n.engine.Leave(why)
 }
 
 // tellNodes tells the agent what changed of other nodes.

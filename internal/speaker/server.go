@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
@@ -103,7 +104,7 @@ func (s *server) close(graceful bool) error {
 	defer s.driving.Unlock()
 	graceful = graceful && slices.ContainsFunc(s.asked.speakers(), func(p plan.Speaker) bool { return p.GracefulRestart.Enabled })
 	s.log.Info("speaker ends", "gracefulRestart", graceful)
-	return errors.Join(s.nodes.close(), s.speakers.Close(ctx, graceful))
+	return errors.Join(s.nodes.close(bfd.DiagReset), s.speakers.Close(ctx, graceful))
 }
 
 // accept serves agents until the listener is closed.
@@ -242,7 +243,7 @@ func (s *server) do(ctx context.Context, d *driver, m message) *answer {
 	case m.End:
 		s.log.Info("told to end", "agentVersion", d.version)
 		s.asked = asked{}
-		return answerOf(errors.Join(s.nodes.close(), s.speakers.Close(ctx, false)))
+		return answerOf(errors.Join(s.nodes.close(bfd.DiagPathDown), s.speakers.Close(ctx, false)))
 	}
 	return answerOf(fmt.Errorf("the speaker is of version %s and does not know this request: restart it when its sessions may be lost", s.version))
 }
