@@ -10,18 +10,22 @@ import (
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/speaker"
 )
+
+// steeredAwayWithin is how long other nodes may take to steer their pods' packets elsewhere.
+const steeredAwayWithin = time.Second
 
 func newCleanupCommand() *cobra.Command {
 	var configFile string
 	c := &cobra.Command{
 		Use:   "cleanup [--config FILE]",
 		Short: "Remove everything that the daemon made on this node, and nothing else",
-		Long: `Remove everything that the daemon made on this node, and nothing else: the nftables table, rules, routes, the tunnel and the
-VRF devices it created. Interfaces that it enslaved are freed with their addresses. Connections that it steered end. Before that, its
-speaker takes back what it announces, and ends.
+		Long: `Remove everything that the daemon made on this node, and nothing else: rules, routes, the tunnel, the VRF devices it created, and
+last the nftables table, which stays if something else could not be removed. Interfaces that it enslaved are freed with their addresses.
+Connections that it steered end. Before that, its speaker takes back what it announces, has other nodes steer nothing here any more, and ends.
 
 Stop the daemon first. The configuration is read for marks.mask and the sockets; without it the defaults are taken.
 
@@ -46,6 +50,8 @@ Exit codes: 0 nothing of ours is left; 1 an error, such as a daemon that runs, o
 			if err := speaker.End(ending, conf.Speaker.Socket, version); err != nil {
 				return err
 			}
+			// Other nodes have been told to steer nothing here any more.
+			pause.For(cmd.Context(), steeredAwayWithin)
 			node, err := kernel.Open()
 			if err != nil {
 				return err

@@ -116,7 +116,7 @@ func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) 
 	const tries = 3 // somebody may take them away again meanwhile
 	f, err := n.readFacts(ctx, tables)
 	for range tries {
-		if err != nil || !n.taken.lost(f.Routed, tables) || n.restore(ctx, n.taken.before) != nil {
+		if err != nil || !n.taken.lost(f.Routed, tables) || n.guard(ctx, n.taken.before) != nil || n.restore(ctx, n.taken.before) != nil {
 			break // what is wrong Apply will say
 		}
 		f, err = n.readFacts(ctx, tables)
@@ -173,7 +173,8 @@ type Result struct {
 }
 
 // Apply makes the kernel equal to the plan: what packets will need first, then what sends them there; what they no
-// longer need goes last. One step's failure does not stop the others. A plan is not to be written to any more.
+// longer need goes last. Where the nftables table is missing it comes before all that, and without it nothing is made: a device may
+// let packets in. Any other step's failure does not stop the others. A plan is not to be written to any more.
 func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	began := n.clock()
 	seen := n.stirs.now()
@@ -196,6 +197,9 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		r.Steps = joinStep(r.Steps, Step{by, time.Since(began), err})
 		errs = append(errs, err)
 		return err == nil
+	}
+	if !n.nft.trusted && !try(ApplyTable, func() error { return n.guard(ctx, p) }) {
+		return r, errors.Join(errs...)
 	}
 	var routes routeChanges
 	known := before != nil && reflect.DeepEqual(before.VRFs, p.VRFs) && reflect.DeepEqual(before.Tunnel, p.Tunnel) && slices.Equal(before.Held, p.Held)
@@ -319,6 +323,18 @@ func (n *Node) reread(ctx context.Context, known bool, changes routeChanges) err
 	return nil
 }
 
+// guard makes the nftables table where there is none. Without routes and rules it drops what they are to lead.
+func (n *Node) guard(ctx context.Context, p *plan.NodePlan) error {
+	now, err := readTableState()
+	if err == nil && !now.exists {
+		_, err = n.nft.apply(ctx, p.DataPlane)
+		if n.nft.missed {
+			n.taken.table()
+		}
+	}
+	return err
+}
+
 // restore makes devices and routes that a plan needs.
 func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
 	n.vrfs.taken = &n.taken
@@ -361,13 +377,23 @@ func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error
 	return slices.Concat(problems, n.nft.problems(node)), err
 }
 
-// Cleanup removes everything of ours from this node, and nothing else. Connections whose mark says that they are ours end:
-// their source would be wrong on any other way.
+// Cleanup removes everything of ours from this node, and nothing else. The nftables table is the last to go, and stays where something
+// else could not be removed: without routes and rules it drops what they led. Connections whose mark says that they are ours end: their source
+// would be wrong on any other way.
 func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
-	table := n.nft.cleanup()
-	if errors.As(table, &OwnedError{}) {
-		return table // a daemon would make everything anew
+	if err := n.nft.free(); err != nil {
+		return err // a daemon would make everything anew
 	}
-	_, flows := n.endContradictions(ctx, plan.DataPlane{Marks: m}, doubt{all: true})
-	return errors.Join(table, flows, cleanup(ctx, n.links))
+	if err := cleanup(ctx, n.links); err != nil {
+		return err
+	}
+	endFlows := func() error {
+		_, err := n.endContradictions(ctx, plan.DataPlane{Marks: m}, doubt{all: true})
+		return err
+	}
+	if err := endFlows(); err != nil {
+		return err
+	}
+	// Those of the default network need no route of ours: some may have begun meanwhile.
+	return errors.Join(n.nft.cleanup(), endFlows())
 }

@@ -318,17 +318,25 @@ func (n *nft) readPaths() (map[plan.PathKey]plan.PathID, error) {
 	return paths, nil
 }
 
-// cleanup removes the table, unless it belongs to a daemon.
-func (n *nft) cleanup() error {
+// free says that the table belongs to no daemon.
+func (n *nft) free() error {
 	if err := n.claim(0); err != nil {
 		return err
 	}
 	now, err := readTableState()
-	if err != nil || !now.exists {
+	if err == nil && now.owner != 0 && now.owner != n.writer.port {
+		err = OwnedError{now.owner}
+	}
+	return err
+}
+
+// cleanup removes the table, unless it belongs to a daemon.
+func (n *nft) cleanup() error {
+	if err := n.free(); err != nil {
 		return err
 	}
-	if now.owner != 0 && now.owner != n.writer.port {
-		return OwnedError{now.owner}
+	if now, err := readTableState(); err != nil || !now.exists {
+		return err
 	}
 	t, err := newTransaction()
 	if err != nil {

@@ -1,0 +1,74 @@
+package kernel
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+func tunnelPlan() *plan.NodePlan {
+	return &plan.NodePlan{
+		Tunnel:    &plan.Tunnel{Device: "egressway", VNI: 7, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1}},
+		DataPlane: someDataPlane(),
+	}
+}
+
+// TestTableComesFirst makes no device that lets packets in where the table cannot be made, and makes it once the table can.
+func TestTableComesFirst(t *testing.T) {
+	newNode(t)
+	uplink(t, "eth0", "10.0.0.1/24")
+	n, err := Open()
+	require.NoError(t, err)
+	defer n.Close()
+	bad := tunnelPlan()
+	bad.DataPlane.Uplinks = []plan.Uplink{{Device: "eth2", Path: 1}, {Device: "eth2", Path: 2}} // of one element
+	before := state(t)
+	for range 2 {
+		r, err := n.Apply(t.Context(), bad)
+		require.ErrorContains(t, err, "nftables table egressway")
+		require.False(t, r.InForce)
+		require.Equal(t, before, state(t))
+	}
+	r, err := n.Apply(t.Context(), tunnelPlan())
+	require.NoError(t, err)
+	require.True(t, r.InForce)
+	require.Contains(t, ip(t, "link show"), "egressway")
+
+	// The same once others have taken the table away.
+	n.Close()
+	n, err = Open()
+	require.NoError(t, err)
+	defer n.Close()
+	nftCommand(t, "delete table inet egressway")
+	ip(t, "link del egressway")
+	before = state(t)
+	_, err = n.Apply(t.Context(), bad)
+	require.ErrorContains(t, err, "nftables table egressway")
+	require.Equal(t, before, state(t))
+}
+
+// TestTableGoesLast has a cleanup fail before everything else is removed: the table stays.
+func TestTableGoesLast(t *testing.T) {
+	newNode(t)
+	uplink(t, "eth0", "10.0.0.1/24")
+	n, err := Open()
+	require.NoError(t, err)
+	_, err = n.Apply(t.Context(), tunnelPlan())
+	require.NoError(t, err)
+	n.Close()
+
+	n, err = Open()
+	require.NoError(t, err)
+	defer n.Close()
+	interrupted, stop := context.WithCancel(t.Context())
+	stop()
+	require.ErrorIs(t, n.Cleanup(interrupted, plan.Marks{Mask: 0x3f00}), context.Canceled)
+	require.Contains(t, ruleset(t), "table inet egressway")
+
+	require.NoError(t, n.Cleanup(t.Context(), plan.Marks{Mask: 0x3f00}))
+	require.Empty(t, ruleset(t))
+	require.NotContains(t, ip(t, "link show"), "egressway")
+}
