@@ -93,6 +93,8 @@ type last struct {
 	watching []string        // the nodes that it should watch
 	peers    []bfd.Peer      // those, and all that may watch this one
 	heard    map[string]bool // the nodes that ever were alive
+	answers  answers
+	stands   bool // the packet filter has been in force since the daemon started
 	deaths   deaths
 	doubt    doubt
 	dead     map[string]bool // the nodes whose standbys this one takes for hosts
@@ -305,6 +307,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		pass.Watched = a.last.watched
 		a.last.restored.add(a.log, result.Restored, pass.Began)
 		a.look(pass.Began)
+		node = append(node, a.watch(ctx, c, result.InForce)...)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
 		a.report(c, objects, result.InForce)
 		a.giveBack(result.InForce)
@@ -348,6 +351,9 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	unsettled := a.unsettled(c) // before the routes are read: they are complete then
 	change := a.last.changed
 	elected, others := a.source.hosts(objects, change)
+	if a.last.plan == nil {
+		a.last.answers.presume(facts.Paths, time.Now())
+	}
 	dead := a.silent(elected)
 	if a.last.choices.resumed, err = a.resumed(objects); err != nil {
 		return nil, nil, err
@@ -358,7 +364,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	desired, planned := a.planner.Plan(plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.now, Facts: facts,
 		Learned: a.speakers.Learned(), Unsettled: unsettled, Draining: a.draining.wanted(),
-		Heard: a.heard(),
+		Heard: a.heard(), Answering: a.answering(c),
 	}, change)
 	if speakers := a.hush(ctx, a.draining.silenced(desired.Speakers)); !sorted.OneSlice(speakers, desired.Speakers) {
 		quiet := *desired
@@ -369,13 +375,6 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	if change.All || c != a.last.config || !slices.Equal(watching, a.last.watching) {
 		a.last.config, a.last.watching, a.last.peers = c, watching, peers(c, objects, watching)
 	}
-	// Another speaker knows none of it. ErrAbsent is a problem of its own.
-	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
-		local = append(local, cluster.Problem{
-			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
-			Message: fmt.Sprintf("%s: other nodes are not watched, a host that dies silently is not noticed here; another port, or enabled: false, may be right", err),
-		})
-	}
 	a.last.taken, a.last.changed = change, cluster.Changed{}
 	a.last.routed = facts.Routed
 	a.last.plan = desired
@@ -383,7 +382,24 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	if err != nil {
 		a.log.Debug("this node could not be looked over for what gets in the way", "error", err)
 	}
-	return planned, append(local, inTheWay...), nil
+	return planned, inTheWay, nil
+}
+
+// watch has the speaker watch other nodes and answer them, once the packet filter is in force: they hand packets to this node from
+// then on. A speaker that has just begun says nothing before that.
+func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (problems []cluster.Problem) {
+	if a.last.stands = a.last.stands || inForce; !a.last.stands {
+		return nil
+	}
+	// Another speaker knows none of it. ErrAbsent is a problem of its own.
+	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
+		problems = append(problems, cluster.Problem{
+			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
+			Message: fmt.Sprintf("%s: other nodes are not watched, and this one does not answer them: pods' packets are dropped that should be steered from here, or to here, "+
+				"where that was not so before; another port, or enabled: false on all nodes, may be right", err),
+		})
+	}
+	return problems
 }
 
 // unsettled names the networks whose peers may still hold back what they told an earlier speaker: its routes stay
@@ -392,6 +408,7 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 	if started := a.speakers.Started(); a.last.settling.IsZero() || !started.Equal(a.last.speaker) {
 		a.last.speaker, a.last.settling, a.last.settled = started, time.Now(), map[string]bool{}
 		a.kernel.Forget() // what another speaker learned is an earlier run's
+		a.last.answers.doubt(time.Now())
 	}
 	sessions := a.speakers.Sessions()
 	for _, n := range c.Networks {

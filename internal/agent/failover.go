@@ -35,6 +35,7 @@ func (d deaths) see(sessions []bfd.Session, now time.Time) (dead map[string]bool
 		switch {
 		case s.Failed:
 			d[s.Node] = time.Time{}
+		case s.State != bfd.Up: // another speaker may have begun
 		case known && back.IsZero():
 			d[s.Node] = now
 		case known && now.Sub(back) >= trustAfter:
@@ -115,6 +116,10 @@ func (a *Agent) silent(elected map[cluster.Key]election.Choice) map[string]bool 
 		time.AfterFunc(wait, a.wake)
 	}
 	if dead, wait = a.last.doubt.judge(dead, sessions, now); wait > 0 {
+		time.AfterFunc(wait, a.wake)
+	}
+	unsure := wait > 0
+	if wait = a.last.answers.see(sessions, unsure, now); wait > 0 {
 		time.AfterFunc(wait, a.wake)
 	}
 	for node := range dead {

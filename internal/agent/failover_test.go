@@ -31,6 +31,7 @@ func TestDeaths(t *testing.T) {
 		{time.Second, session(bfd.Up, false), false, 0},
 		{time.Second, session(bfd.Down, true), true, 0},
 		{time.Hour, session(bfd.Init, true), true, 0},
+		{time.Second, session(bfd.Down, false), true, 0}, // another speaker has begun
 		{time.Second, session(bfd.Up, false), true, trustAfter},
 		{time.Second, session(bfd.Up, false), true, trustAfter - time.Second},
 		{time.Second, session(bfd.Down, true), true, 0},

@@ -20,5 +20,6 @@ const (
 	ReasonHostnameIngress   Reason = "HostnameIngress"
 	ReasonNoEndpoints       Reason = "NoEndpoints"
 	ReasonNoEligibleNode    Reason = "NoEligibleNode"
+	ReasonHostSilent        Reason = "HostSilent"
 	ReasonSharedIngressHost Reason = "SharedIngressHost"
 )

@@ -42,6 +42,27 @@ func elected(o cluster.Objects, reports map[string]cluster.Report, host, standby
 	return Elect(o, reports)[key("a")]
 }
 
+// A dead host that nobody could follow is not programmed: nodes hand it nothing.
+func TestDeadHostIsNotProgrammed(t *testing.T) {
+	w := &world{t: t, o: objects(2, "a"), reports: up("n0"), key: key("a"), version: 1}
+	require.Equal(t, "n0", w.step().Host)
+	applied(w.reports, "n0", w.version)
+	require.Equal(t, metav1.ConditionTrue, condition(t, w.step(), ConditionProgrammed).Status)
+	r := w.reports
+	r["n1"] = cluster.Report{}
+	say(r, "n1", "n0", false)
+	w.view.Dead = Dead(r)
+	next := w.step()
+	require.Equal(t, "n0", next.Host)
+	c := condition(t, next, ConditionProgrammed)
+	require.Equal(t, metav1.ConditionFalse, c.Status)
+	require.Equal(t, string(cluster.ReasonHostSilent), c.Reason)
+	require.Contains(t, c.Message, "node n0 does not answer the nodes that watch it")
+	say(r, "n1", "n0", true)
+	w.view.Dead = Dead(r)
+	require.Equal(t, metav1.ConditionTrue, condition(t, w.step(), ConditionProgrammed).Status)
+}
+
 func TestPreferredNodes(t *testing.T) {
 	tests := map[string]struct {
 		spoil         func(o *cluster.Objects, r map[string]cluster.Report)

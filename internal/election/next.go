@@ -144,6 +144,11 @@ func programmed(objects cluster.Objects, reports map[string]cluster.Report, s cl
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(ReasonNoHost), "its pods' packets to the outside are dropped, unless onNoPath allows them"
 		return c
 	}
+	if v.Dead[s.Host] {
+		c.Status, c.Reason = metav1.ConditionFalse, string(cluster.ReasonHostSilent)
+		c.Message = silent(s.Host) + ": packets of pods on other nodes are dropped"
+		return c
+	}
 	var pending []string
 	changed := objects.EgressServices.At(v.Key).Status.Host != s.Host
 	for _, node := range Concerned(objects, v.Key, s) {

@@ -22,7 +22,8 @@ type frame struct {
 	hosts   map[string]*steering // by node, of those steered to
 	routed  map[uint32]Families
 	heard   map[string]bool
-	leaving bool // the node is draining
+	silent  map[string]bool // of the nodes that services lead to, those that packets may not be handed to
+	leaving bool            // the node is draining
 	// ordered says that the age of services had a say in the path ids: not all were in force before.
 	ordered bool
 
@@ -41,8 +42,12 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f := &frame{
 		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, hosts: map[string]*steering{},
 		routed: maps.Clone(s.Facts.Routed), heard: maps.Clone(s.Heard), leaving: s.Draining,
+		silent: map[string]bool{},
 	}
 	for _, t := range targets {
+		if !s.answers(t.node) {
+			f.silent[t.node] = true
+		}
 		f.watched = append(f.watched, t.node)
 	}
 	slices.Sort(f.watched)

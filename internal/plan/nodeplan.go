@@ -25,7 +25,13 @@ type Snapshot struct {
 	Draining  bool // this node is about to go
 	// Heard are the nodes that are known to run a daemon, as far as that matters; nil: whichever is host or standby does.
 	Heard map[string]bool
+	// Answering are the nodes that packets may be handed to: their packet filters are in force. nil: that is not watched, and
+	// packets are handed to any.
+	Answering map[string]bool
 }
+
+// answers says whether packets may be handed to a node.
+func (s *Snapshot) answers(node string) bool { return s.Answering == nil || s.Answering[node] }
 
 // Facts is what the kernel of this node says, as far as a plan depends on it.
 type Facts struct {

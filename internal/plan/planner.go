@@ -236,7 +236,8 @@ func (r *pass) frameDiffers() bool {
 	f, last := r.frame, &r.last
 	return r.anew || f.ground != r.ground || r.targets.changed || f.ordered && len(r.redone) > 0 ||
 		!maps.Equal(r.Facts.Paths, last.Facts.Paths) || !maps.Equal(r.Facts.Routed, last.Facts.Routed) ||
-		!sameHeard(r.Heard, last.Heard) || r.Draining != last.Draining
+		!sameHeard(r.Heard, last.Heard) || r.Draining != last.Draining ||
+		slices.ContainsFunc(f.watched, func(node string) bool { return r.answers(node) == f.silent[node] })
 }
 
 // recount counts what the services that were done again send by which network.

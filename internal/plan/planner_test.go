@@ -42,7 +42,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(key)
-	switch e.IntN(30) {
+	switch e.IntN(31) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -157,6 +157,16 @@ func (e *evolving) step() {
 			}
 			if e.Heard != nil {
 				e.Heard[fmt.Sprint("n", i)] = chance(e.Rand, 0.7)
+			}
+		}
+	case 30:
+		e.Answering = nil
+		if chance(e.Rand, 0.8) {
+			e.Answering = map[string]bool{}
+			for i := range 6 {
+				if chance(e.Rand, 0.6) {
+					e.Answering[fmt.Sprint("n", i)] = true
+				}
 			}
 		}
 	case 24:

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 )
 
@@ -32,6 +33,14 @@ func (f *frame) steer(targets []target) {
 		host := t.node
 		id := f.paths[PathKey{PathSteer, host}]
 		if id == 0 {
+			continue
+		}
+		if f.silent[host] {
+			if t.needed {
+				f.problem("Node", host, "", "", cluster.ReasonHostSilent,
+					"node %s has no answer from it by BFD (UDP %d): packets of pods that should be steered to it are dropped until it answers, "+
+						"for it may forward them without a packet filter", f.node, f.config.Failover.BFD.Port)
+			}
 			continue
 		}
 		table := config.SteeringTableBase + uint32(id)
