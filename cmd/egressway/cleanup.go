@@ -27,14 +27,14 @@ func newCleanupCommand() *cobra.Command {
 last the nftables table, which stays if something else could not be removed. Interfaces that it enslaved are freed with their addresses.
 Connections that it steered end. Before that, its speaker takes back what it announces, has other nodes steer nothing here any more, and ends.
 
-Stop the daemon first. The configuration is read for marks.mask and the sockets; without it the defaults are taken.
+Stop the daemon first. The configuration is read for marks.mask and the sockets; without it the environment and the defaults count.
 
 Exit codes: 0 nothing of ours is left; 1 an error, such as a daemon that runs, or not everything could be removed.`,
 		Example: `  systemctl stop egressway && egressway cleanup
   egressway cleanup --config /etc/egressway/config.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			conf := config.Defaults()
+			conf := config.Unconfigured()
 			if configFile != "" {
 				var err error
 				if conf, err = loadConfig(cmd.ErrOrStderr(), configFile); err != nil {

@@ -153,7 +153,7 @@ func (d *diagnosis) write(ctx context.Context, to io.Writer) (size int64, err er
 	zipped := gzip.NewWriter(counted)
 	d.out = tar.NewWriter(zipped)
 	if d.conf, err = config.Load(d.config); err != nil {
-		d.conf = config.Defaults() // what is wrong with it stands in its own file
+		d.conf = config.Unconfigured() // what is wrong with it stands in its own file
 	}
 	d.socket = cmp.Or(d.socket, d.conf.Status.Socket)
 	if d.live, err = kernel.ReadLive(ctx); err != nil {

@@ -47,7 +47,7 @@ Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the no
 	}
 	c.Flags().BoolVar(&undo, "undo", false, "take services again")
 	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
-	c.Flags().StringVar(&socket, "socket", config.Defaults().Status.Socket, "`path` of the daemon's socket")
+	c.Flags().StringVar(&socket, "socket", config.Unconfigured().Status.Socket, "`path` of the daemon's socket (or EGRESSWAY_STATUS_SOCKET)")
 	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
 	return c
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -137,4 +138,28 @@ func TestLogEscapes(t *testing.T) {
 		requireInert(t, out.String())
 		require.Equal(t, 1+len([]rune(hostile)), strings.Count(out.String(), "\n"))
 	}
+}
+
+// TestSocketOfTheEnvironment: each command that asks the daemon asks where the daemon would listen in the same environment.
+func TestSocketOfTheEnvironment(t *testing.T) {
+	socket, speaker := filepath.Join(t.TempDir(), "other.sock"), filepath.Join(t.TempDir(), "speaker.sock")
+	t.Setenv("EGRESSWAY_STATUS_SOCKET", socket)
+	t.Setenv("EGRESSWAY_SPEAKER_SOCKET", speaker)
+	for _, args := range [][]string{{"status"}, {"status", "--watch"}, {"drain"}, {"drain", "--undo"}} {
+		var out, errs bytes.Buffer
+		require.Equal(t, exitError, execute(args, &out, &errs), args)
+		require.Contains(t, errs.String(), "no daemon answers on socket "+socket, args)
+	}
+	require.Equal(t, socket, newTraceCommand().Flag("socket").DefValue)
+	require.Equal(t, speaker, newSpeakerCommand().Flag("socket").DefValue)
+
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	defer listener.Close()
+	var out, errs bytes.Buffer
+	require.Equal(t, exitError, execute([]string{"cleanup"}, &out, &errs))
+	require.Contains(t, errs.String(), "the daemon that answers at "+socket)
+
+	t.Setenv("EGRESSWAY_MARKS_MASK", "much")
+	require.Equal(t, config.Defaults().Marks, config.Unconfigured().Marks)
 }

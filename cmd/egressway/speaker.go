@@ -13,7 +13,7 @@ import (
 
 func newSpeakerCommand() *cobra.Command {
 	defaults := config.Defaults()
-	path, log := defaults.Speaker.Socket, defaults.Log
+	path, log := config.Unconfigured().Speaker.Socket, defaults.Log
 	c := &cobra.Command{
 		Use:   "speaker [--socket PATH]",
 		Short: "Run the process that speaks BGP and BFD for the daemon, and outlives it",
@@ -40,7 +40,7 @@ Exit codes: 0 it was told to end; 1 it could not start, or go on.`,
 			return speaker.Serve(ctx, speaker.Options{Log: newLogger(cmd.ErrOrStderr(), log), Socket: path, Version: version})
 		},
 	}
-	c.Flags().StringVar(&path, "socket", path, "`path` of the socket to listen on, speaker.socket of the daemon")
+	c.Flags().StringVar(&path, "socket", path, "`path` of the socket to listen on, speaker.socket of the daemon (or EGRESSWAY_SPEAKER_SOCKET)")
 	c.Flags().StringVar(&log.Level, "log-level", log.Level, "`level`: debug, info, warn or error")
 	c.Flags().StringVar(&log.Format, "log-format", log.Format, "`format`: text or json")
 	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only

@@ -53,7 +53,7 @@ Exit codes: 0 the status is shown, whatever it is; 1 an error, such as no daemon
 	}
 	outputFlag(c, &format, statusFormats...)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on: show every change, as JSON one report a line; not with svg")
-	c.Flags().StringVar(&socket, "socket", config.Defaults().Status.Socket, "`path` of the daemon's socket")
+	c.Flags().StringVar(&socket, "socket", config.Unconfigured().Status.Socket, "`path` of the daemon's socket (or EGRESSWAY_STATUS_SOCKET)")
 	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
 	return c
 }

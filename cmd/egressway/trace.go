@@ -54,7 +54,7 @@ Exit codes: 0 it leaves, is handed on or is none of ours; 1 an error; 2 it is dr
 	f.StringVar(&o.port, "dport", "", "destination `port` (default: any)")
 	f.BoolVar(&o.reply, "reply", false, "the packet is a reply to a connection that came in from outside")
 	outputFlag(c, &o.output, "text", "json", "yaml")
-	f.StringVar(&o.socket, "socket", config.Defaults().Status.Socket, "`path` of the daemon's socket")
+	f.StringVar(&o.socket, "socket", config.Unconfigured().Status.Socket, "`path` of the daemon's socket (or EGRESSWAY_STATUS_SOCKET)")
 	for _, name := range []string{"from", "to"} {
 		_ = c.MarkFlagRequired(name) // fails for an unknown flag only
 	}

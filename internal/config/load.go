@@ -52,6 +52,14 @@ func load(path string) (*Config, []byte, error) {
 // serviceAccountNamespace is where Kubernetes tells a pod its namespace.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
+// Unconfigured holds without a configuration file: the defaults, with values of the environment over them. A value that the daemon
+// would refuse leaves the default.
+func Unconfigured() *Config {
+	c := Defaults()
+	newDecoder("").override(reflect.ValueOf(c).Elem(), "", environment())
+	return c
+}
+
 // namespace is the namespace that the daemon runs in, as far as it can know.
 func namespace() string {
 	told, _ := os.ReadFile(serviceAccountNamespace) // outside a cluster there is none
