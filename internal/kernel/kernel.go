@@ -362,8 +362,8 @@ type knownProblems struct {
 }
 
 // Problems tells what on this node keeps packets from passing by these devices, or takes them past our rules. It is the
-// operator's to change. It looks again when somebody has touched what our routes stand on, and, since no event tells of
-// settings, whenever everything is looked at: it belongs between Facts and Apply.
+// operator's to change. It looks again when somebody has touched what our routes stand on or a setting of it, and whenever
+// everything is looked at: it belongs between Facts and Apply.
 func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error) {
 	seen, began := n.stirs.now(), n.clock()
 	k := &n.trouble

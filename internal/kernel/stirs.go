@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"sync"
 	"syscall"
@@ -180,6 +181,15 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 			return stirAll
 		}
 		return stirWake
+	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
+		if setting(m.Data, func(index uint32) bool {
+			name, known := names[index] // one that comes is told of as a link too
+			c := s.concerns()
+			return known && (c.any || c.devices == nil || c.devices[name])
+		}) {
+			return stirAll
+		}
+		return stirNothing
 	}
 	c := s.concerns()
 	if c.any || c.devices == nil {
@@ -216,6 +226,30 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 		return stirAll
 	}
 	return stirFacts
+}
+
+// setting says whether an event is about a setting that sysctlProblems looks at, of all devices or of one that matters.
+func setting(netconf []byte, matters func(index uint32) bool) bool {
+	const (
+		family     = 4              // struct netconfmsg, aligned
+		index      = 1              // NETCONFA_IFINDEX
+		forwarding = 2              // NETCONFA_FORWARDING
+		rpFilter   = 3              // NETCONFA_RP_FILTER
+		everything = math.MaxUint32 // NETCONFA_IFINDEX_ALL
+	)
+	ofOurs, looked := false, false
+	for typ, value := range attrs(netconf, family) {
+		switch typ {
+		case forwarding, rpFilter:
+			looked = true
+		case index:
+			if len(value) >= 4 {
+				device := binary.NativeEndian.Uint32(value)
+				ofOurs = device == everything || matters(device)
+			}
+		}
+	}
+	return ofOurs && looked
 }
 
 // take takes in the name of a link.

@@ -15,7 +15,7 @@ import (
 // receiveBuffer holds the events of some 20,000 routes while the reader is busy. The kernel drops what does not fit.
 const receiveBuffer = 16 << 20
 
-// Watch calls wake when links, addresses, routes, rules, what stands in our tunnel or our nft table change by other hands than
+// Watch calls wake when links, their settings, addresses, routes, rules, what stands in our tunnel or our nft table change by other hands than
 // this Node's, and when it begins to see changes or may have missed some. While it runs, this Node reads again only what
 // somebody stirred. It ends with ctx, without an error.
 func (n *Node) Watch(ctx context.Context, wake func()) error {
@@ -24,7 +24,8 @@ func (n *Node) Watch(ctx context.Context, wake func()) error {
 
 func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
 	routing, err := subscribe(buffer, unix.NETLINK_ROUTE, n.stirs.routePort, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEIGH)
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEIGH,
+		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return fmt.Errorf("subscribe to rtnetlink events: %w", err)
 	}

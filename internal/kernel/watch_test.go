@@ -2,7 +2,9 @@ package kernel
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -10,6 +12,30 @@ import (
 
 	"github.com/egressway/egressway/internal/plan"
 )
+
+// TestWatchSettings: an event tells of each setting that sysctlProblems looks at.
+func TestWatchSettings(t *testing.T) {
+	newNode(t)
+	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	state(t) // settles
+	woken := watchHere(t, receiveBuffer)
+	for _, name := range []string{"ipv4/conf/eth1/rp_filter", "ipv4/conf/all/rp_filter", "ipv4/conf/eth1/forwarding", "ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		path := filepath.Join(sysctlRoot, "net", name)
+		before, err := os.ReadFile(path)
+		require.NoError(t, err)
+		value := "1"
+		if before[0] == '1' {
+			value = "0"
+		}
+		drain(woken)
+		require.NoError(t, os.WriteFile(path, []byte(value), 0o600))
+		select {
+		case <-woken:
+		case <-time.After(patience):
+			t.Fatal("not woken by " + name)
+		}
+	}
+}
 
 func TestWatch(t *testing.T) {
 	newNode(t)
@@ -67,7 +93,9 @@ func TestWatch(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 	}
 
+	drain(woken)
 	nftCommand(t, "add table inet "+tableName)
+	wait("our table")
 	drain(woken)
 	nftCommand(t, "add table inet kube-proxy")
 	nftCommand(t, "add chain inet kube-proxy c")
