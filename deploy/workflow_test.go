@@ -1,0 +1,48 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+// TestWorkflowsHaveLeastRights: a job that runs this repository's code writes nothing, one that writes checks nothing out, and every
+// action is named by its commit.
+func TestWorkflowsHaveLeastRights(t *testing.T) {
+	files, err := filepath.Glob("../.github/workflows/*.yml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		var workflow struct {
+			Permissions map[string]string `json:"permissions"`
+			Jobs        map[string]struct {
+				Permissions map[string]string `json:"permissions"`
+				Steps       []struct {
+					Uses string `json:"uses"`
+				} `json:"steps"`
+			} `json:"jobs"`
+		}
+		require.NoError(t, yaml.Unmarshal(text, &workflow))
+		require.NotNil(t, workflow.Permissions, "%s: without permissions a job has those that the repository's settings give", file)
+		require.Empty(t, workflow.Permissions, file)
+		for name, job := range workflow.Jobs {
+			writes, checksOut := false, false
+			for _, right := range job.Permissions {
+				writes = writes || right != "read"
+			}
+			for _, step := range job.Steps {
+				checksOut = checksOut || strings.HasPrefix(step.Uses, "actions/checkout@")
+				if step.Uses != "" {
+					require.Regexp(t, `^[\w-]+/[\w-]+@[0-9a-f]{40}$`, step.Uses, name)
+				}
+			}
+			require.False(t, writes && checksOut, "%s: job %s may write, and runs what it checks out", file, name)
+		}
+	}
+}
