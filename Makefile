@@ -71,11 +71,17 @@ lint: $(TOOLS)/golangci-lint-$(LINTER) ## golangci-lint; .golangci.yml has the r
 fmt: $(TOOLS)/golangci-lint-$(LINTER) ## gofumpt and goimports
 	$< fmt ./...
 
+# toolbuild installs a program of the Go module proxy: its name, its package, its version, further flags. A module of its own counts the
+# packages, since go list takes no version.
+toolbuild = count=$$(mktemp -d) && trap 'rm -rf "$$count"' EXIT && \
+	(cd "$$count" && $(GO) mod init count && $(GO) get $2@$3) >"$$count/said" 2>&1 || { cat "$$count/said" >&2; exit 1; }; \
+	export CGO_ENABLED=0 TOTAL=$$(cd "$$count" && $(GO) list -mod=mod -deps $2 | wc -l) GOBIN=$(TOOLS)/build; lab/gobuild $1 nice $(GO) install -v $4 $2@$3
+
 # Built from the Go module proxy, once: about 2 minutes on 2 cores.
 $(TOOLS)/golangci-lint-$(LINTER):
 	@echo "building golangci-lint $(LINTER), once"
 	mkdir -p $(TOOLS)/build
-	GOBIN=$(TOOLS)/build CGO_ENABLED=0 nice $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTER)
+	@$(call toolbuild,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(LINTER))
 	mv $(TOOLS)/build/golangci-lint $@
 
 tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) $(TOOLS)/promtool ## build helm and kustomize, and fetch promtool, for the tests of deploy, once
@@ -102,7 +108,7 @@ $(TOOLS)/promtool:
 define install
 	@echo "building $(@F), once"
 	mkdir -p $(TOOLS)/build
-	GOBIN=$(TOOLS)/build CGO_ENABLED=0 nice $(GO) install -ldflags '-s -w' $2
+	@$(call toolbuild,$1,$(firstword $(subst @, ,$2)),$(lastword $(subst @, ,$2)),-ldflags '-s -w')
 	mv $(TOOLS)/build/$1 $@
 endef
 

@@ -23,7 +23,8 @@ minor=${version#v1.}
 minor=${minor%%.*}
 # Clients parse the version that the server tells.
 stamp=k8s.io/component-base/version
-GOWORK=off CGO_ENABLED=0 nice go build -o "$cache/kubelab.new" \
+export GOWORK=off CGO_ENABLED=0
+TOTAL=$(go list -deps . | wc -l) ../gobuild kubelab nice go build -v -o "$cache/kubelab.new" \
 	-ldflags "-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=$minor" .
 find "$cache" -maxdepth 1 -name 'kubelab-v*' -mtime +2 -delete # 120 MB each
 mv "$cache/kubelab.new" "$target"
