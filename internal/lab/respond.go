@@ -67,7 +67,7 @@ type Responder struct {
 func (l *Lab) Respond(ctx context.Context, n *Node, options ...SocketOption) (*Responder, error) {
 	s := socketOptions(options)
 	r := &Responder{name: n.Name, conns: map[net.Conn]bool{}}
-	s.impatient = true
+	s.gone = goneAfter
 	config := net.ListenConfig{Control: s.control, KeepAliveConfig: signsOfLife}
 	port := strconv.Itoa(int(s.port))
 	err := n.Do(func() (err error) {
@@ -252,7 +252,7 @@ type socket struct {
 	source netip.AddrPort
 	port   uint16
 
-	impatient bool // see goneAfter
+	gone time.Duration // TCP: end a connection when nobody has acknowledged what was sent for so long; 0: as the kernel does
 }
 
 // OnDevice binds to a device; a VRF device for a socket in that VRF.
@@ -286,8 +286,8 @@ func (s socket) control(network, _ string, raw syscall.RawConn) error {
 		}
 		switch {
 		case err != nil:
-		case s.impatient && network[:3] == "tcp":
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(goneAfter.Milliseconds()))
+		case s.gone > 0 && network[:3] == "tcp":
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(s.gone.Milliseconds()))
 		case network == "udp4":
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 		case network == "udp6":

@@ -1,13 +1,13 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,7 +19,8 @@ import (
 // flowSession is a connection of a pod from a port that its host had to change, since another pod had taken it.
 type flowSession struct {
 	conversation
-	seen netip.AddrPort // its source, to the remote
+	seen  netip.AddrPort // its source, to the remote
+	moved atomic.Int64   // bytes that it has poured
 }
 
 // shifted opens a connection from a pod to every outside address whose source port is not the pod's. Without knowledge of
@@ -41,7 +42,7 @@ func shifted(t *testing.T, s *stage.Stage, pod, other string, port uint16) (all 
 		require.NoError(t, err)
 		require.NoError(t, stage.Check(a, web.host, web.source(to)))
 		require.NotEqual(t, port, a.Peer.Port(), "the host changed the port")
-		all = append(all, &flowSession{conversation{pod, to, session}, a.Peer})
+		all = append(all, &flowSession{conversation: conversation{pod, to, session}, seen: a.Peer})
 	}
 	return all
 }
@@ -84,12 +85,24 @@ func knownTo(t *testing.T, s *stage.Stage, standby string, all []*flowSession) {
 // requireAlive fails unless every connection is the one that it was.
 func requireAlive(t *testing.T, all []*flowSession) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	for _, f := range all {
-		a, err := f.session.Transfer(ctx, 100<<10, 100<<10)
+		a, err := f.session.Transfer(t.Context(), 100<<10, 100<<10)
 		require.NoError(t, err, "pod %s, seen as %s", f.pod, f.seen)
 		require.Equal(t, f.seen, a.Peer)
+	}
+}
+
+// allMove waits until every connection that pours has moved more bytes.
+func allMove(t *testing.T, all []*flowSession) {
+	t.Helper()
+	for _, f := range all {
+		before := f.moved.Load()
+		require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+			if f.moved.Load() == before {
+				return fmt.Errorf("pod %s, seen as %s: no bytes moved after %d", f.pod, f.seen, before)
+			}
+			return nil
+		}))
 	}
 }
 
@@ -105,7 +118,7 @@ func hosted(t *testing.T, status string) map[string]string {
 // TestFlowsOutliveTheirHost kills the host without a word under transfers and idle connections, of pods on the standby and
 // on a third node. All of them go on by the standby, with the same source address and port.
 func TestFlowsOutliveTheirHost(t *testing.T) {
-	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, BFD: true, Manifests: hosted(t, "status: {host: c, standby: a, term: 1}\n")})
+	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, BFD: true, BFDInterval: 500, Manifests: hosted(t, "status: {host: c, standby: a, term: 1}\n")})
 	ctx := t.Context()
 	ledBy(t, s, "c")
 	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.10/32", inRedOf("a")[0]))
@@ -129,27 +142,23 @@ func TestFlowsOutliveTheirHost(t *testing.T) {
 	knownTo(t, s, "a", idle)
 	knownTo(t, s, "a", busy)
 
-	const size = 48 << 20 // takes longer than it takes to make a node silent
-	running, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	enough := make(chan struct{})
 	done := make(chan error, len(busy))
 	s.Witness.Reset()
 	for i, f := range busy {
 		go func() {
-			var sent, received int64 = 0, size
-			if up[i] {
-				sent, received = size, 0
-			}
-			_, err := f.session.Transfer(running, sent, received)
+			err := f.session.Pour(ctx, up[i], enough, &f.moved)
 			if err != nil {
-				err = fmt.Errorf("%s, %d up, %d down, seen as %s: %w", f.pod, sent, received, f.seen, err)
+				err = fmt.Errorf("%s, up: %t, seen as %s, after %d bytes: %w", f.pod, up[i], f.seen, f.moved.Load(), err)
 			}
 			done <- err
 		}()
 	}
+	allMove(t, busy)
 	require.NoError(t, s.Freeze("c"))
-	require.Empty(t, done, "transfers that were over too early")
 	ledBy(t, s, "a")
+	allMove(t, busy)
+	close(enough)
 	var errs []error
 	for range busy {
 		errs = append(errs, <-done)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,7 +71,7 @@ func with(s *stage.Stage, network string, a netip.Addr) lab.Packets {
 // unanswered asks what nobody should answer.
 func unanswered(t *testing.T, ask func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := lab.Within(t.Context(), dropLimit)
 	defer cancel()
 	require.Error(t, ask(ctx))
 }

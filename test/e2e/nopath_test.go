@@ -13,7 +13,7 @@ import (
 	"github.com/egressway/egressway/internal/lab/stage"
 )
 
-// dropLimit is how long an answer may take while we look whether there is none: they come within milliseconds.
+// dropLimit is how long an answer may take while we look whether there is none, as lab.Within counts it: they come within milliseconds.
 const dropLimit = 300 * time.Millisecond
 
 // awaitDropped waits until pods get no answer from the outside, by no protocol of either family.
@@ -43,7 +43,7 @@ func awaitDropped(t *testing.T, s *stage.Stage, pods ...string) {
 		}
 	}
 	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), dropLimit)
+		ctx, cancel := lab.Within(t.Context(), dropLimit)
 		defer cancel()
 		return atOnce(questions, func(q func(context.Context) error) error { return q(ctx) })
 	}))

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -124,11 +123,9 @@ const megabyte = 1 << 20
 // transfers moves a megabyte both ways.
 func transfers(t *testing.T, s *stage.Stage, f ipFamily, pod, name string, source netip.Addr) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	a, err := s.Node(pod).Transfer(ctx, f.outside, megabyte, 0)
+	a, err := s.Node(pod).Transfer(t.Context(), f.outside, megabyte, 0)
 	answered(t, a, err, name, source)
-	a, err = s.Node(pod).Transfer(ctx, f.outside, 0, megabyte)
+	a, err = s.Node(pod).Transfer(t.Context(), f.outside, 0, megabyte)
 	answered(t, a, err, name, source)
 }
 

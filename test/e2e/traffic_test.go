@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,7 +104,6 @@ type flow struct {
 	pod    string
 	to     netip.AddrPort
 	stream *lab.Stream
-	pulse  *pulse
 }
 
 type flows []flow
@@ -113,39 +111,12 @@ type flows []flow
 // ask has pods ask the outside world by a new connection every now and then, by TCP and UDP in turn.
 func ask(t *testing.T, s *stage.Stage, pods ...string) (all flows) {
 	t.Helper()
-	p := feel(t)
 	for _, pod := range pods {
 		for _, to := range outside {
-			all = append(all, flow{pod, to, s.Stream(t.Context(), s.Node(pod), to, 50*time.Millisecond), p})
+			all = append(all, flow{pod, to, s.Stream(t.Context(), s.Node(pod), to, 50*time.Millisecond)})
 		}
 	}
 	return all
-}
-
-// pulse counts how often the machine did nothing of ours for a while.
-type pulse struct{ missed atomic.Int64 }
-
-// stall is how long a machine may do nothing before questions run out of time for it.
-const stall = 300 * time.Millisecond
-
-func feel(t *testing.T) *pulse {
-	t.Helper()
-	p := &pulse{}
-	go func() {
-		tick := time.NewTicker(stall / 10)
-		defer tick.Stop()
-		for last := time.Now(); ; last = time.Now() {
-			select {
-			case <-t.Context().Done():
-				return
-			case <-tick.C:
-				if time.Since(last) > stall {
-					p.missed.Add(1)
-				}
-			}
-		}
-	}()
-	return p
 }
 
 // answered waits until every flow of these pods was answered n times more, with the identity of its pod.
@@ -175,21 +146,12 @@ func (f flow) answers(pods identities) (sum int) {
 	return sum
 }
 
-// stop ends the flows. None may have shown another identity than one of its pod's, and a pod with a single one must have got
-// every answer. A machine too busy to answer in time is found out by the pod on node c, where there is no daemon, and by
-// its pulse.
+// stop ends the flows. None may have shown another identity than one of its pod's, and a pod with a single one must have got every
+// answer.
 func (all flows) stop(t *testing.T, pods ...identities) {
 	t.Helper()
-	const busy = "timeout"
-	late := 0
 	for _, f := range all {
-		if tally := f.stream.Stop(); f.pod == "c-p1" {
-			late += 5 * tally.Errors[busy]
-		}
-	}
-	for _, f := range all[:min(1, len(all))] {
-		const asked = 20 // in a second
-		late += asked * int(f.pulse.missed.Load())
+		f.stream.Stop()
 	}
 	for _, f := range all {
 		var may []identity
@@ -206,8 +168,7 @@ func (all flows) stop(t *testing.T, pods ...identities) {
 				"pod %s to %s: %s saw %s by %s, may be %v", f.pod, f.to, seen.Name, seen.Source, seen.Protocol, may)
 		}
 		if len(may) == 1 {
-			require.Zero(t, tally.Failed-tally.Errors[busy], "pod %s to %s: %d answers, errors %v", f.pod, f.to, tally.OK, tally.Errors)
-			require.LessOrEqual(t, tally.Errors[busy], late, "pod %s to %s: %d answers, errors %v", f.pod, f.to, tally.OK, tally.Errors)
+			require.Zero(t, tally.Failed, "pod %s to %s: %d answers, lost: %v", f.pod, f.to, tally.OK, tally.Lost)
 		} else {
 			t.Logf("pod %s to %s: %d answers, %d failed: %v", f.pod, f.to, tally.OK, tally.Failed, tally.Errors)
 		}
