@@ -16,13 +16,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	v1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/lab"
 )
 
 // originalCRD has EgressService as clusters have it that come from OVN-Kubernetes.
 const originalCRD = "../../internal/cluster/kube/testdata/upstream-crd.yaml"
 
 const (
-	soon = 20 * time.Second
+	soon = lab.Patience
 	step = 20 * time.Millisecond
 )
 

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/status"
 )
 
@@ -129,7 +130,7 @@ func TestDiagnoseAsksTheDaemon(t *testing.T) {
 	done := make(chan error, 1)
 	ctx := t.Context()
 	go func() { done <- s.Serve(ctx, config.Status{Socket: socket}) }()
-	require.Eventually(t, func() bool { return running(socket) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return running(socket) }, lab.Patience, 10*time.Millisecond)
 
 	var out, said bytes.Buffer
 	c := newDiagnoseCommand()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/status"
@@ -50,7 +51,7 @@ func serveStatus(t *testing.T, s *status.Status, socket string) (stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	require.Eventually(t, func() bool { _, err := status.Read(t.Context(), socket); return err == nil }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := status.Read(t.Context(), socket); return err == nil }, lab.Patience, 5*time.Millisecond)
 	return stop
 }
 

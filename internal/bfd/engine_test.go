@@ -20,9 +20,10 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/lab"
 )
 
-const limit = 20 * time.Second
+const limit = lab.Patience
 
 // Tests of several processes on one machine must not meet.
 var testPort = uint16(20000 + os.Getpid()%10000)

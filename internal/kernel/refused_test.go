@@ -56,7 +56,7 @@ func TestRefusedRoutes(t *testing.T) {
 	require.Equal(t, []string{"2001:db8:9::/48"}, apply(bad...))
 
 	// Or when somebody touches what our routes stand on.
-	drain(woken)
+	drain(t, woken)
 	ip(t, "addr add 2001:db8:99::2/64 dev eth2 nodad")
 	<-woken
 	eventually(t, func() bool { return apply(bad[0], bad[2]) == nil }, "the gateway is on a link")

@@ -30,7 +30,7 @@ func watchedNode(t *testing.T) (n *Node, now *time.Time, woken <-chan struct{}) 
 	at := time.Now()
 	n.now = func() time.Time { return at }
 	woken = watchHere(t, receiveBuffer, n)
-	drain(woken)
+	drain(t, woken)
 	return n, &at, woken
 }
 
@@ -66,7 +66,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	rules := func() string { return ip(t, "rule show pref 701") }
 	apply()
 	apply()
-	drain(woken)
+	drain(t, woken)
 	f, err := n.Facts(t.Context(), 1001)
 	require.NoError(t, err)
 	require.Equal(t, plan.Families{IPv4: true, IPv6: true}, f.Routed[1001], "our own routes are facts too")
@@ -85,14 +85,14 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	*now = now.Add(lookEvery)
 	apply("rule 701", "routes of table 1001")
 	require.NotEmpty(t, rules())
-	drain(woken)
+	drain(t, woken)
 
 	// By others.
 	await := func() {
 		t.Helper()
 		select {
 		case <-woken:
-			drain(woken)
+			drain(t, woken)
 		case <-time.After(patience):
 			t.Fatal("not woken")
 		}
@@ -115,7 +115,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	ip(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
 	eventually(t, func() bool { _, _ = n.Facts(t.Context(), 1001); _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
 	apply()
-	drain(woken)
+	drain(t, woken)
 
 	// Of settings nothing tells either. They are looked at with everything else, also if they just were.
 	const strict = "net.ipv4.conf.eth7.rp_filter"
@@ -136,7 +136,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	*now = now.Add(lookEvery / 2)
 	apply()
 	require.Contains(t, settings, strict)
-	drain(woken)
+	drain(t, woken)
 
 	// What our routes do not stand on is a fact, and no more.
 	all := n.stirs.now().all
@@ -161,7 +161,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	n.done = nil
 	_, err = n.Apply(t.Context(), p)
 	require.NoError(t, err)
-	drain(woken)
+	drain(t, woken)
 	apply()
 	nftCommand(t, "flush chain inet egressway guard")
 	await()
@@ -223,7 +223,7 @@ func TestRoutesByDifference(t *testing.T) {
 		}))
 		require.Empty(t, wanted, "step %d", step)
 		if step == 0 {
-			drain(woken)
+			drain(t, woken)
 		}
 	}
 	require.Greater(t, byDifference, 20)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -27,7 +28,7 @@ func TestWatchSettings(t *testing.T) {
 		if before[0] == '1' {
 			value = "0"
 		}
-		drain(woken)
+		drain(t, woken)
 		require.NoError(t, os.WriteFile(path, []byte(value), 0o600))
 		select {
 		case <-woken:
@@ -57,7 +58,7 @@ func TestWatch(t *testing.T) {
 		"rule add pref 700 fwmark 1 lookup 1001", "-6 rule add pref 700 fwmark 1 lookup 1001",
 		"rule del pref 700", "-6 rule del pref 700", "route flush table 1001", "-6 route flush table 1001", "link del eth2",
 	} {
-		drain(woken)
+		drain(t, woken)
 		ip(t, line)
 		wait(line)
 	}
@@ -66,7 +67,7 @@ func TestWatch(t *testing.T) {
 		"add table inet " + tableName, "add set inet " + tableName + " s { type ipv4_addr; }", "add element inet " + tableName + " s { 192.0.2.1 }",
 		"add chain inet " + tableName + " c", "add rule inet " + tableName + " c accept", "flush chain inet " + tableName + " c", "flush ruleset",
 	} {
-		drain(woken)
+		drain(t, woken)
 		nftCommand(t, line)
 		wait(line)
 	}
@@ -75,34 +76,34 @@ func TestWatch(t *testing.T) {
 	for _, line := range []string{
 		"neigh add 192.0.2.7 lladdr 02:00:00:00:00:07 dev egressway nud permanent", "neigh del 192.0.2.7 dev egressway",
 	} {
-		drain(woken)
+		drain(t, woken)
 		ip(t, line)
 		wait(line)
 	}
 	for _, change := range []string{"append", "del"} {
-		drain(woken)
+		drain(t, woken)
 		out, err := exec.CommandContext(t.Context(), "bridge", "fdb", change, "02:00:00:00:00:07", "dev", "egressway", "dst", "10.1.0.7").CombinedOutput()
 		require.NoError(t, err, string(out))
 		wait("fdb " + change)
 	}
-	drain(woken)
+	drain(t, woken)
 	ip(t, "neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev eth1 nud permanent", "neigh del 10.1.0.9 dev eth1")
 	select {
 	case <-woken:
 		t.Fatal("woken by a neighbour that is no concern of ours")
-	case <-time.After(100 * time.Millisecond):
+	case <-moment(t, 100*time.Millisecond):
 	}
 
-	drain(woken)
+	drain(t, woken)
 	nftCommand(t, "add table inet "+tableName)
 	wait("our table")
-	drain(woken)
+	drain(t, woken)
 	nftCommand(t, "add table inet kube-proxy")
 	nftCommand(t, "add chain inet kube-proxy c")
 	select {
 	case <-woken:
 		t.Fatal("woken by another's table")
-	case <-time.After(100 * time.Millisecond):
+	case <-moment(t, 100*time.Millisecond):
 	}
 }
 
@@ -112,12 +113,21 @@ func nftCommand(t *testing.T, line string) {
 	require.NoError(t, err, "nft %s: %s", line, out)
 }
 
+// moment ends once this process has run for so long.
+func moment(t *testing.T, limit time.Duration) <-chan struct{} {
+	t.Helper()
+	ctx, cancel := lab.Within(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx.Done()
+}
+
 // drain waits until nothing wakes for a moment: one command may cause several events.
-func drain(woken <-chan struct{}) {
+func drain(t *testing.T, woken <-chan struct{}) {
+	t.Helper()
 	for quiet := false; !quiet; {
 		select {
 		case <-woken:
-		case <-time.After(30 * time.Millisecond):
+		case <-moment(t, 30*time.Millisecond):
 			quiet = true
 		}
 	}
@@ -126,13 +136,13 @@ func drain(woken <-chan struct{}) {
 func TestWatchOverflows(t *testing.T) {
 	h := newNode(t)
 	woken := watchHere(t, 1<<12)
-	drain(woken)
+	drain(t, woken)
 	var many []plan.Route
 	for i := range 20_000 {
 		many = append(many, plan.Route{Table: 1001, Dst: prefix(fmt.Sprintf("20.%d.%d.0/24", i/250, i%250)), Unreachable: true})
 	}
 	require.NoError(t, addRoutes(t.Context(), h, many)) // far more events than fit, so some of them are lost
-	drain(woken)
+	drain(t, woken)
 	ip(t, "link add eth1 type dummy")
 	select {
 	case <-woken:

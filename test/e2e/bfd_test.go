@@ -16,7 +16,7 @@ import (
 	"github.com/egressway/egressway/internal/lab"
 )
 
-const bfdLimit = 30 * time.Second
+const bfdLimit = lab.Patience
 
 // far is our engine on a node and FRR's daemon on another, with a router between them.
 type far struct {

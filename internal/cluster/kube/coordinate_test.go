@@ -21,11 +21,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/lab/kubetest"
 )
 
 const (
-	soon = time.Minute
+	soon = lab.Patience
 	step = 10 * time.Millisecond
 )
 

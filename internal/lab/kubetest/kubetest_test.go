@@ -114,7 +114,7 @@ func TestStateOutlivesTheServer(t *testing.T) {
 		_, err := client(t, s).CoreV1().Services("shop").Get(ctx, "web", metav1.GetOptions{})
 		return err != nil && ctx.Err() != nil
 	}
-	require.Eventually(t, silent, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, silent, lab.Patience, 10*time.Millisecond)
 	s.Thaw(t)
 	check()
 }
