@@ -240,24 +240,39 @@ func (l *Lab) killProcesses() error {
 // Patience is how long Wait should wait for what comes soon: only what never comes takes so long, on a machine that does much else.
 const Patience = 2 * time.Minute
 
-// pollEvery is how often Wait looks: a question to a socket takes a few milliseconds.
-const pollEvery = 20 * time.Millisecond
+// pollEvery is how often Wait looks: a question to a socket takes a few milliseconds. pollMost bounds its pauses where looking starts
+// programs.
+const (
+	pollEvery = 20 * time.Millisecond
+	pollMost  = time.Second / 2
+)
 
-// Wait asks until ok is nil, at most for limit, and returns its last error.
+// Wait asks until ok is nil, at most for limit, and returns its last error. After programs that ok started it pauses for as long as they
+// used a processor, which those have that are waited for: a kernel of the lab has one.
 func Wait(ctx context.Context, limit time.Duration, ok func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for before := programs(); ; before = programs() {
 		err := ok()
 		if err == nil {
 			return nil
 		}
+		pause.Reset(min(max(pollEvery, programs()-before), pollMost))
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("not within %s: %w", limit, err)
-		case <-tick.C:
+		case <-pause.C:
 		}
 	}
+}
+
+// programs is for how long programs that this process started and that have ended used a processor.
+func programs() time.Duration {
+	var used unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_CHILDREN, &used) != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -124,7 +124,16 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 			}
 		}
 	}
-	if s.Lab, err = lab.Deploy(ctx, filepath.Join(dir, "vrf-egress.clab.yml"), lab.Options{Exec: o.Exec, Management: o.API}); err != nil {
+	// The API server, which is not in the lab, starts while the lab does.
+	api := make(chan error, 1)
+	go func() {
+		if o.API {
+			api <- s.startAPI(ctx, containerlab, o)
+		}
+		close(api)
+	}()
+	s.Lab, err = lab.Deploy(ctx, filepath.Join(dir, "vrf-egress.clab.yml"), lab.Options{Exec: o.Exec, Management: o.API})
+	if err := errors.Join(err, <-api); err != nil {
 		return s, err
 	}
 	for node, config := range o.FRR {
@@ -132,11 +141,6 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 			return s, err
 		}
 		if err := s.StartFRR(ctx, node); err != nil {
-			return s, err
-		}
-	}
-	if o.API {
-		if err := s.startAPI(ctx, containerlab, o); err != nil {
 			return s, err
 		}
 	}
