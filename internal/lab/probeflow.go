@@ -18,8 +18,8 @@ type flow struct {
 	node *Node
 	to   unix.Sockaddr
 
-	every, phase int    // in rounds
-	port         uint16 // of the latest question by UDP
+	every, phase int   // in rounds
+	ports        ports // of questions by UDP
 
 	open []*exchange // in the order in which they were asked
 
@@ -62,10 +62,23 @@ type exchange struct {
 // comes again, from a later Probe too.
 const firstPort, lastPort = 10000, 60000
 
+// ports are source ports in turn. The kernel would choose at random, and now and then a port whose flow is still known on the way.
+type ports uint16
+
+// newPorts begins elsewhere for each number.
+func newPorts(number int) ports { return ports(firstPort + number*997%(lastPort-firstPort)) }
+
+func (p *ports) next() uint16 {
+	if *p++; *p >= lastPort {
+		*p = firstPort
+	}
+	return uint16(*p)
+}
+
 func newFlow(q Question, n *Node, number int) *flow {
 	f := &flow{
 		q: q, node: n, to: &unix.SockaddrInet4{Addr: [4]byte{}, Port: int(q.To.Port())},
-		every: int(q.Every / probeRound), port: uint16(firstPort + number*997%(lastPort-firstPort)),
+		every: int(q.Every / probeRound), ports: newPorts(number),
 	}
 	if a := q.To.Addr(); a.Is4() {
 		f.to = &unix.SockaddrInet4{Addr: a.As4(), Port: int(q.To.Port())}
@@ -129,14 +142,11 @@ func (f *flow) start(x *exchange) (err error) {
 		}
 		return nil
 	}
-	// The kernel would choose at random, and now and then a port whose flow is still known on the way.
 	for range lastPort - firstPort {
-		if f.port++; f.port >= lastPort {
-			f.port = firstPort
-		}
-		var from unix.Sockaddr = &unix.SockaddrInet4{Port: int(f.port)}
+		port := int(f.ports.next())
+		var from unix.Sockaddr = &unix.SockaddrInet4{Port: port}
 		if family == unix.AF_INET6 {
-			from = &unix.SockaddrInet6{Port: int(f.port)}
+			from = &unix.SockaddrInet6{Port: port}
 		}
 		if err = unix.Bind(x.fd, from); !errors.Is(err, unix.EADDRINUSE) {
 			break

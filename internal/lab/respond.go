@@ -263,6 +263,15 @@ func FromAddr(a netip.Addr, port uint16) SocketOption {
 	return func(s *socket) { s.source = netip.AddrPortFrom(a, port) }
 }
 
+// fromPort sets the source port of what is asked of an address.
+func fromPort(dst netip.Addr, port uint16) SocketOption {
+	unset := netip.IPv6Unspecified()
+	if dst.Is4() {
+		unset = netip.IPv4Unspecified()
+	}
+	return FromAddr(unset, port)
+}
+
 // OnPort has a Responder listen on another port.
 func OnPort(port uint16) SocketOption { return func(s *socket) { s.port = port } }
 

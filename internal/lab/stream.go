@@ -77,6 +77,7 @@ type Stream struct {
 	node    *Node
 	dst     netip.AddrPort
 	options []SocketOption
+	ports   ports
 	stop    context.CancelFunc
 	work    sync.WaitGroup
 	mu      sync.Mutex
@@ -100,7 +101,7 @@ const (
 // acknowledged it for AskLimit.
 func (l *Lab) Stream(ctx context.Context, n *Node, dst netip.AddrPort, every time.Duration, options ...SocketOption) *Stream {
 	ctx, stop := context.WithCancel(ctx)
-	s := &Stream{node: n, dst: dst, options: options, stop: stop, tally: Tally{Seen: map[Seen]int{}, Errors: map[string]int{}}}
+	s := &Stream{node: n, dst: dst, options: options, ports: newPorts(int(l.flows.Add(1))), stop: stop, tally: Tally{Seen: map[Seen]int{}, Errors: map[string]int{}}}
 	s.work.Go(func() {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
@@ -165,7 +166,11 @@ var (
 )
 
 func (s *Stream) askUDP(ctx context.Context) (a Answer, err error) {
-	conn, err := s.node.dial(ctx, "udp", s.dst.String(), s.options)
+	s.mu.Lock()
+	port := s.ports.next()
+	s.mu.Unlock()
+	// What chooses another source comes later and has its way.
+	conn, err := s.node.dial(ctx, "udp", s.dst.String(), append([]SocketOption{fromPort(s.dst.Addr(), port)}, s.options...))
 	if err != nil {
 		return a, err
 	}

@@ -171,6 +171,7 @@ func (d damage) mended(t *testing.T, s *stage.Stage, all identities) {
 			slices.Sort(lines)
 			return strings.Join(lines, "\n")
 		}
+		awaitWhole(t, s) // also after the damage before
 		before := state()
 		s.Witness.Reset()
 		watch := watchKernel(t, s, d.node)
