@@ -36,6 +36,8 @@ type EgressServiceSpec struct {
 
 	// The network by which the pods' egress, and the replies to clients that came by it, leave. The nodes' main routing
 	// table when empty.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[!-~]*$`
 	// +optional
 	Network string `json:"network,omitempty"`
 }

@@ -122,6 +122,12 @@ func TestDefinitionIsCompatible(t *testing.T) {
 	require.Equal(t, []any{"LoadBalancerIP", "Network"}, at(t, spec, "properties", "sourceIPBy", "enum"))
 	require.Equal(t, "atomic", at(t, spec, "properties", "nodeSelector", "x-kubernetes-map-type"))
 	require.Equal(t, []any{"host"}, at(t, schema, "properties", "status", "required"))
+	// The original bounds no name of a network; the configuration can list none beyond these bounds (docs/decisions/0043).
+	network := at(t, spec, "properties", "network").(map[string]any)
+	require.EqualValues(t, 63, network["maxLength"])
+	require.Equal(t, "^[!-~]*$", network["pattern"])
+	delete(network, "maxLength")
+	delete(network, "pattern")
 	text, err := yaml.Marshal(spec)
 	require.NoError(t, err)
 	for _, word := range []string{"default:", "pattern:", "x-kubernetes-validations", "maxLength"} {

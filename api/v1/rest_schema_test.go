@@ -224,6 +224,9 @@ func testValues(t *testing.T, a *api) {
 		{"spec.sourceIPBy: Invalid value", `"spec":{"sourceIPBy":1}`},
 		{"spec.network: Invalid value", `"spec":{"network":100}`},
 		{"spec.network: Invalid value", `"spec":{"network":["red"]}`},
+		{"spec.network: Invalid value", `"spec":{"network":"red\u001b[2J"}`},
+		{"spec.network: Invalid value", `"spec":{"network":"red\u202e"}`},
+		{"spec.network: Too long", `"spec":{"network":"` + strings.Repeat("r", 64) + `"}`},
 		{"spec.nodeSelector: Invalid value", `"spec":{"nodeSelector":"rack=1"}`},
 		{"spec.nodeSelector.matchLabels.rack: Invalid value", `"spec":{"nodeSelector":{"matchLabels":{"rack":1}}}`},
 		{"spec.nodeSelector.matchExpressions: Invalid value", `"spec":{"nodeSelector":{"matchExpressions":{}}}`},
@@ -288,6 +291,7 @@ func testOtherCRD(t *testing.T, a *api) {
 
 	use(originalCRD, http.StatusUnprocessableEntity)
 	add("theirs", theirs)
+	a.call(t, call{do: "POST", body: object("odd", `"spec":{"network":"red\u009b"}`), code: 201})
 	a.run(t,
 		call{do: "GET /kept", code: 200, has: theirs},
 		call{do: "GET /written", code: 200, has: theirs},
@@ -299,10 +303,14 @@ func testOtherCRD(t *testing.T, a *api) {
 			body: a.changed(t, "theirs", func(e *v1.EgressService) { e.Spec.Network = "blue" }),
 		},
 	)
-	require.ElementsMatch(t, []string{"kept", "theirs", "written"}, items(t, a.call(t, call{do: "GET", code: 200})))
+	require.ElementsMatch(t, []string{"kept", "odd", "theirs", "written"}, items(t, a.call(t, call{do: "GET", code: 200})))
 
 	// What was written meanwhile has lost what the original does not have, and the rest comes back.
 	use(crdFile, http.StatusOK)
+	a.run(t, // an object that ours would not take stays, and what else is in it can be written
+		call{do: "PATCH /odd/status", as: mergePatch, body: ours, code: 200, has: `{"spec":{"network":"red\u009b"},"status":{"host":"a"}}`},
+		call{do: "PATCH /odd", as: mergePatch, body: `{"metadata":{"labels":{"a":"b"}}}`, code: 200, has: `{"spec":{"network":"red\u009b"}}`},
+	)
 	a.run(t,
 		call{do: "GET /kept", code: 200, has: ours},
 		call{do: "GET /written", code: 200, has: `{"spec":{"network":"green"},"status":{"host":"c","standby":null,"term":null,"conditions":null}}`},
