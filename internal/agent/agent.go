@@ -375,6 +375,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	if change.All || c != a.last.config || !slices.Equal(watching, a.last.watching) {
 		a.last.config, a.last.watching, a.last.peers = c, watching, peers(c, objects, watching)
 	}
+	local = append(local, flaps(c.Node, a.speakers.Nodes(), a.speakers.Sessions())...)
 	a.last.taken, a.last.changed = change, cluster.Changed{}
 	a.last.routed = facts.Routed
 	a.last.plan = desired

@@ -56,7 +56,7 @@ func (d deaths) see(sessions []bfd.Session, now time.Time) (dead map[string]bool
 	return dead, wait
 }
 
-// together is how close in time nodes went silent that this node was cut off from, rather than all dead.
+// together is how close in time nodes went silent that this node was cut off from, rather than all dead; longer where BFD is slowed.
 const together = time.Second
 
 // doubt is this node's doubt of itself.
@@ -76,7 +76,9 @@ func (d *doubt) judge(silent map[string]bool, sessions []bfd.Session, now time.T
 			heard = true
 		case s.State == bfd.Up:
 			unsure = max(unsure, s.Detection*2/3)
-		case s.Failed && slices.ContainsFunc(sessions, func(o bfd.Session) bool { return silent[o.Node] && o.Failed && s.Since.Sub(o.Since).Abs() < together }):
+		case s.Failed && slices.ContainsFunc(sessions, func(o bfd.Session) bool {
+			return silent[o.Node] && o.Failed && s.Since.Sub(o.Since).Abs() < together*time.Duration(max(s.Slowed, o.Slowed, 1))
+		}):
 			lost = true
 		}
 	}
@@ -198,7 +200,7 @@ func silence(c *config.Config, sessions []bfd.Session, node string, now time.Tim
 		longest = max(longest, now.Sub(s.Since))
 		if c != nil {
 			p := c.Failover.BFD
-			detection := time.Duration(p.DetectMultiplier) * time.Duration(max(p.TransmitInterval, p.ReceiveInterval)) * time.Millisecond
+			detection := time.Duration(p.DetectMultiplier) * time.Duration(max(p.TransmitInterval, p.ReceiveInterval)) * time.Millisecond * time.Duration(max(s.Slowed, 1))
 			longest = max(longest, detection+now.Sub(s.Since))
 		}
 	}

@@ -1,13 +1,14 @@
-// Package bfd watches other nodes with Bidirectional Forwarding Detection: asynchronous mode (RFC 5880) in the
-// encapsulation for several hops (RFC 5883), without authentication, echo and demand mode. Both ends of a session run
-// it; it works with other implementations too.
+// Package bfd watches other nodes and routers with Bidirectional Forwarding Detection: asynchronous mode (RFC 5880) in the
+// encapsulation for one hop (RFC 5881) or for several (RFC 5883), without authentication, echo and demand mode. Both ends of a
+// session run it; it works with other implementations too.
 //
 // Nobody proves who he is. A packet is taken only if it comes from a peer's address, and in a session that is up only if
 // it knows one of the two random discriminators. So who can send packets with a node's address as source towards UDP 4784
 // of another node, but reads none, can begin sessions with those that have none with that node and can make us send a
 // few packets to it; he cannot end a session, nor make a dead peer look alive to whom had a session with it. Who reads
-// the packets, too, can do all of that. The TTL proves nothing, since the number of hops between nodes is not known: the
-// network must not let packets with nodes' addresses in from outside.
+// the packets, too, can do all of that. Over several hops the TTL proves nothing, since their number is not known: the
+// network must not let packets with nodes' addresses in from outside. Over one hop, a packet's TTL must be 255: the sender is
+// on the link.
 package bfd
 
 import (
@@ -26,23 +27,32 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// Port is the UDP port of BFD over several hops (RFC 5883, 5).
-const Port = 4784
+const (
+	// Port is the UDP port of BFD over several hops (RFC 5883, 5).
+	Port = 4784
+	// SingleHopPort is the UDP port of BFD over one hop (RFC 5881, 4).
+	SingleHopPort = 3784
+)
 
-// Peer is another node, by one of its addresses.
+// Peer is another node or a router, by one of its addresses.
 type Peer struct {
 	Node    string
-	Address netip.Addr // its InternalIP: packets go there and are taken from there only
+	Address netip.Addr // packets go there and are accepted from there only; a link-local one has its interface as zone
 	Local   netip.Addr // ours, the source of packets; invalid: what the routing table says
 
 	// Active peers are watched: they are asked whether they live. Others are answered when they ask.
 	Active bool
+
+	Profile   config.BFDProfile // zero: the engine's
+	Interface string            // by which its packets must come, with OneHop; empty: any
 }
 
 // Options of an engine.
 type Options struct {
-	Port    uint16            // UDP, ours and all peers'; 0: Port
+	Port    uint16            // UDP, ours and all peers'; 0: Port or SingleHopPort
 	Bind    netip.Addr        // to listen on and to send from; invalid: every address of both families
+	Device  string            // that the sockets are bound to, a VRF; empty: none
+	OneHop  bool              // peers are neighbours: their packets arrive with a TTL of 255
 	Profile config.BFDProfile // its name does not matter
 	Log     *slog.Logger      // nil: none
 	Wake    func()            // called after State or Failed of a session changed; calls follow one another; nil: none
@@ -63,6 +73,13 @@ type Session struct {
 	// Heard says that the peer was heard of in the first half of its detection time: more lately than one that is about to fail.
 	Heard bool
 
+	// Losses counts how often the session was up and was lost: nothing was heard for a detection time, or the peer signalled that
+	// it hears nothing or cannot forward. An end on purpose is no loss, nor is a peer whose BFD has begun anew.
+	Losses uint64
+
+	// Slowed is the factor by which intervals are longer than the profile's, since the session has flapped; 0: they are not.
+	Slowed int
+
 	Since     time.Time     // of State and Failed
 	Detection time.Duration // how long the peer may be silent; 0: it is not heard
 	LastError string        // why the session is not up or cannot send; empty: it is well
@@ -75,13 +92,15 @@ func (s *session) snapshot(now time.Duration) Session {
 	}
 	return Session{
 		Node: s.peer.Node, Address: s.peer.Address, Active: s.peer.Active, State: s.state, Failed: s.failed,
-		Heard: s.state == Up && s.heard(now), Since: s.since, Detection: detection, LastError: s.lastError(),
+		Heard: s.state == Up && s.heard(now), Losses: s.losses, Slowed: s.damping.factor(),
+		Since: s.since, Detection: detection, LastError: s.lastError(),
 	}
 }
 
 // Engine runs the sessions of this node. Its methods may be called at once.
 type Engine struct {
 	log     *slog.Logger
+	oneHop  bool
 	started time.Time
 	sockets []*socket
 
@@ -104,15 +123,21 @@ func Listen(o Options) (*Engine, error) {
 		return nil, err
 	}
 	port := cmp.Or(o.Port, Port)
-	sockets, err := open(o.Bind.Unmap(), port)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	if o.OneHop {
+		port = cmp.Or(o.Port, SingleHopPort)
+	}
+	sockets, err := open(o, port)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && o.OneHop:
+		return nil, fmt.Errorf("open BFD sockets: %w: another program speaks BFD here, such as FRR's bfdd: one of the two can", err)
+	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("open BFD sockets: %w: FRR's bfdd has ports 3784 and 4784 where it runs; all nodes need one and the same that is free", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open BFD sockets: %w", err)
 	}
 	e := &Engine{
-		log: o.Log, started: time.Now(), sockets: sockets, table: newTable(o.Profile),
+		log: o.Log, oneHop: o.OneHop, started: time.Now(), sockets: sockets, table: newTable(o.Profile),
 		kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if e.log == nil {
@@ -141,6 +166,9 @@ func (e *Engine) Set(peers []Peer) {
 	defer e.mu.Unlock()
 	if e.closed {
 		return
+	}
+	for _, s := range e.sockets {
+		clear(s.names)
 	}
 	e.table.set(peers, e.now())
 	e.hurry()
@@ -294,7 +322,15 @@ func (e *Engine) read(s *socket) {
 }
 
 // take is called with mu held.
-func (e *Engine) take(from netip.Addr, b []byte) { e.table.receive(from, b, e.now()) }
+func (e *Engine) take(d datagram) {
+	if e.oneHop && d.ttl != hops {
+		e.table.refuse(errHops)
+	} else if s := e.table.sessions[d.from]; s != nil && s.peer.Interface != "" && s.peer.Interface != d.device {
+		e.table.refuse(errInterface)
+	} else {
+		e.table.receive(d.from, d.bytes, e.now())
+	}
+}
 
 // send sends packets. An error is the session's to show; whether the peer lives is found out by what it sends.
 func (e *Engine) send(out []outgoing) {
@@ -332,7 +368,7 @@ func (e *Engine) tell(changes []Session) {
 			level = slog.LevelInfo
 		}
 		e.log.Log(context.Background(), level, "BFD session changed",
-			"node", c.Node, "peer", c.Address, "state", c.State.String(), "failed", c.Failed, "reason", c.LastError)
+			"node", c.Node, "peer", c.Address, "state", c.State.String(), "failed", c.Failed, "slowed", c.Slowed, "reason", c.LastError)
 	}
 	select {
 	case e.wake <- struct{}{}:

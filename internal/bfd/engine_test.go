@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/lab"
@@ -441,7 +442,7 @@ func FuzzPacket(f *testing.F) {
 		peer := address(1)
 		table.set([]Peer{{Address: peer, Active: true}}, time.Hour)
 		s := table.sessions[peer]
-		s.receive(packet{state: Init, mult: 3, mine: 0x5eed5eed, yours: s.local, requiredRx: 1}, table.wanted(), time.Hour)
+		s.receive(packet{state: Init, mult: 3, mine: 0x5eed5eed, yours: s.local, requiredRx: 1}, time.Hour)
 		table.receive(peer, data, time.Hour)
 		if err != nil || p.yours != s.local && p.mine != 0x5eed5eed {
 			require.Equal(t, Up, s.state)
@@ -460,4 +461,64 @@ func FuzzPacket(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestOneHop has packets come from near and from far: with OneHop, only a TTL of 255 says that the sender is a neighbour.
+func TestOneHop(t *testing.T) {
+	for _, family := range []struct{ local, remote netip.Addr }{{loopback(1), loopback(2)}, {netip.IPv6Loopback(), netip.IPv6Loopback()}} {
+		e, err := Listen(Options{Port: testPort, Bind: family.local, OneHop: true, Profile: fast})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, e.Close()) })
+		e.Set([]Peer{{Address: family.remote}})
+		conn, err := net.DialUDP("udp", &net.UDPAddr{IP: family.remote.AsSlice()}, &net.UDPAddr{IP: family.local.AsSlice(), Port: int(testPort)})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		raw, err := conn.SyscallConn()
+		require.NoError(t, err)
+		send := func(ttl int) {
+			level, option := unix.IPPROTO_IP, unix.IP_TTL
+			if family.local.Is6() {
+				level, option = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
+			}
+			require.NoError(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, ttl) }))
+			require.NoError(t, err)
+			_, err := conn.Write(packet{state: Down, mult: 3, mine: 7, desiredTx: time.Second, requiredRx: time.Second}.encode(nil))
+			require.NoError(t, err)
+		}
+		for i, ttl := range []int{254, 64, 1} {
+			send(ttl)
+			until(t, func() bool { return e.Counters().Discarded[errHops.Error()] == uint64(i)+1 })
+		}
+		require.Equal(t, Down, e.Sessions()[0].State)
+		send(255)
+		until(t, func() bool { return e.Sessions()[0].State == Init })
+	}
+}
+
+// TestProfiles has peers of one engine with timers of their own, which change while sessions are up.
+func TestProfiles(t *testing.T) {
+	w := newWorld(t)
+	slow := config.BFDProfile{TransmitInterval: 400, ReceiveInterval: 500, DetectMultiplier: 5}
+	node, a, b := w.boot(1, slow), w.boot(2, fast), w.boot(3, fast)
+	set := func(p config.BFDProfile) {
+		node.set([]Peer{{Address: a.addr, Active: true, Profile: p}, {Address: b.addr, Active: true}}, w.now)
+		node.next = w.now
+	}
+	set(fast)
+	a.watch(w, false, node)
+	b.watch(w, false, node)
+	w.meet(node, a)
+	w.meet(node, b)
+	w.pass(time.Second)
+	require.Equal(t, 300*time.Millisecond, node.session(a).Detection)
+	require.Equal(t, 300*time.Millisecond, a.session(node).Detection)
+	require.Equal(t, 1500*time.Millisecond, node.session(b).Detection)
+	require.Equal(t, 2*time.Second, b.session(node).Detection)
+	set(config.BFDProfile{TransmitInterval: 200, ReceiveInterval: 300, DetectMultiplier: 4})
+	w.until(2*time.Second, "the peer has confirmed", func() bool { return !node.sessions[a.addr].polling })
+	w.pass(time.Second)
+	require.Equal(t, 900*time.Millisecond, node.session(a).Detection)
+	require.Equal(t, 800*time.Millisecond, a.session(node).Detection)
+	require.False(t, node.everFailed(a))
+	require.False(t, a.everFailed(node))
 }

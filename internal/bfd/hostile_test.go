@@ -134,6 +134,63 @@ func TestForgedPackets(t *testing.T) {
 	require.EqualValues(t, 1, node.counters.Discarded[errPeer.Error()])
 }
 
+// TestForgedBeginnings has somebody send a single packet with the address of a peer that is not up, with the longest intervals
+// that the format knows: the peer's session comes up no later than without it, whether it begins itself or waits.
+func TestForgedBeginnings(t *testing.T) {
+	const longest = (1<<32 - 1) * time.Microsecond
+	for _, hostActive := range []bool{true, false} {
+		w := newWorld(t)
+		node, host := w.boot(1, fast), w.boot(2, fast)
+		node.watch(w, true, host)
+		w.pass(time.Second)
+		for _, p := range []packet{
+			{state: Down, mult: 255, mine: 7, desiredTx: longest, requiredRx: longest},
+			{state: AdminDown, mult: 255, mine: 8, desiredTx: longest, requiredRx: longest},
+			{state: Down, mult: 255, mine: 9, desiredTx: longest},
+			{state: Down, poll: true, demand: true, mult: 255, mine: 10, desiredTx: longest, requiredRx: longest},
+		} {
+			node.receive(host.addr, p.encode(nil), w.now)
+		}
+		node.next = w.now
+		w.pass(10 * time.Millisecond)
+		host.watch(w, hostActive, node)
+		took := w.until(10*time.Second, "the session is up", func() bool { return node.session(host).State == Up && host.session(node).State == Up })
+		if hostActive {
+			require.Less(t, took, 1500*time.Millisecond)
+		} else {
+			require.Less(t, took, claimMost+1500*time.Millisecond)
+		}
+		w.meet(node, host)
+		require.Equal(t, 300*time.Millisecond, node.session(host).Detection)
+		require.Zero(t, node.session(host).Losses)
+		require.Zero(t, host.session(node).Losses)
+	}
+}
+
+// TestForgedInSilence never lets a packet of a peer in that is not there: forged ones end nothing, since there is nothing.
+func TestForgedInSilence(t *testing.T) {
+	w, node, host := pair(t)
+	host.kill()
+	for range 200 {
+		node.receive(host.addr, packet{state: Down, mult: 3, mine: rand.Uint32() | 1, desiredTx: time.Second}.encode(nil), w.now)
+		node.next = w.now
+		w.pass(rand.N(5 * time.Second))
+	}
+	require.Zero(t, node.session(host).Losses)
+	require.False(t, node.everFailed(host))
+}
+
+// TestPeersIntervalsAreBounded has a peer that is up ask for the longest intervals.
+func TestPeersIntervalsAreBounded(t *testing.T) {
+	w, node, host := pair(t)
+	w.meet(node, host)
+	s := node.sessions[host.addr]
+	const longest = (1<<32 - 1) * time.Microsecond
+	node.receive(host.addr, packet{state: Up, mult: 3, mine: s.remote, yours: s.local, desiredTx: longest, requiredRx: longest}.encode(nil), w.now)
+	require.Equal(t, 3*longestInterval, node.session(host).Detection)
+	require.Equal(t, longestInterval, s.interval())
+}
+
 // A flood of packets of an unknown session is not answered in kind.
 func TestUnknownSessionIsAnsweredSeldom(t *testing.T) {
 	w, node, host := pair(t)

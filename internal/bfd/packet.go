@@ -49,6 +49,7 @@ type Diag uint8
 const (
 	DiagNone      Diag = 0
 	DiagExpired   Diag = 1 // nothing heard within the detection time
+	diagEcho      Diag = 2 // echo packets are not answered
 	DiagSignaled  Diag = 3 // the neighbour said that the session is down
 	DiagReset     Diag = 4 // the process ends and may be back soon: the packet filter stays, unless the machine goes down too
 	DiagPathDown  Diag = 5 // nothing may be sent by this node any more
@@ -72,6 +73,12 @@ func (d Diag) String() string {
 		return "administratively down"
 	}
 	return fmt.Sprintf("diagnostic %d", uint8(d))
+}
+
+// isFailure says that an end which is down for this reason has lost the session. FRR says that we have signalled it, when it takes
+// its own end away to make it anew.
+func (d Diag) isFailure() bool {
+	return d == DiagExpired || d >= diagEcho && d < DiagAdminDown && d != DiagSignaled
 }
 
 // packetSize is the length of a control packet without authentication, in bytes.

@@ -22,6 +22,13 @@ const (
 	sendSlack = time.Millisecond
 )
 
+// longestInterval bounds the intervals that a peer may ask for, and what damping makes of ours: no configuration has a longer one.
+const longestInterval = time.Minute
+
+// claimMost bounds how long a session waits for a peer that has not shown that it receives our packets: anybody may have sent
+// its only packet, with any interval.
+const claimMost = 3 * slowInterval
+
 // timers are the two intervals that we tell: how often we want to send, and how often we can receive.
 type timers struct{ tx, rx time.Duration }
 
@@ -42,6 +49,8 @@ type session struct {
 
 	local  uint32 // discriminators
 	remote uint32 // 0: not known, or nothing heard for a detection time
+	lost   uint32 // remote before nothing was heard for a detection time
+	proven bool   // the owner of remote has named local: it receives our packets
 	told   uint32 // the remote discriminator of the last packet sent
 
 	answered time.Duration // when a packet that belongs to no session was last answered
@@ -49,6 +58,10 @@ type session struct {
 	remoteState timersOf
 	demand      bool // the peer wants no packets while the session is up
 
+	losses  uint64 // see Session.Losses
+	damping damping
+
+	base    timers // by profile and number of sessions, before damping
 	mult    uint8  // ours
 	offered timers // what packets say
 	inForce timers // what counts until the peer has confirmed the ones offered
@@ -61,6 +74,7 @@ type session struct {
 	expires time.Duration // when the detection time ends
 	restAt  time.Duration // when a session that nobody wants ends
 	backBy  time.Duration // when a peer whose process has ended must be up again, or it has failed
+	easeAt  time.Duration // when damping gets less
 	spared  time.Duration // of its silence: the engine did not run
 
 	at    time.Duration // in the queue: not later than due
@@ -80,7 +94,7 @@ var unheard = timersOf{state: Down, timers: timers{rx: time.Microsecond}}
 func newSession(p Peer, local uint32, now time.Duration) *session {
 	return &session{
 		peer: p, state: Down, since: time.Now(), local: local, remoteState: unheard, began: p.Active,
-		answered: -answerGap, lastTx: now, nextTx: never, expires: never, restAt: never, backBy: never, index: -1,
+		answered: -answerGap, lastTx: now, nextTx: never, expires: never, restAt: never, easeAt: never, backBy: never, index: -1,
 	}
 }
 
@@ -121,7 +135,7 @@ func (s *session) heard(now time.Duration) bool {
 }
 
 // due is the next moment at which something is to be done.
-func (s *session) due() time.Duration { return min(s.nextTx, s.expires, s.restAt, s.backBy) }
+func (s *session) due() time.Duration { return min(s.nextTx, s.expires, s.restAt, s.easeAt, s.backBy) }
 
 // enter changes the state. It does not touch timers: retime and plan follow.
 func (s *session) enter(state State, diag Diag, why string) {
@@ -134,15 +148,26 @@ func (s *session) enter(state State, diag Diag, why string) {
 	}
 }
 
-// receive takes a packet of the peer that belongs to this session (RFC 5880, 6.8.6). Wanted are the intervals to have
-// while the session is up.
-func (s *session) receive(p packet, wanted timers, now time.Duration) {
+// wanted are the intervals to have while the session is up.
+func (s *session) wanted() timers {
+	return timers{s.damping.slow(s.base.tx), s.damping.slow(s.base.rx)}
+}
+
+// lose notes that the session was up and is not any more, by no end's intention.
+func (s *session) lose(now time.Duration) {
+	s.losses++
+	s.easeAt = s.damping.lose(now)
+}
+
+// receive takes a packet of the peer that belongs to this session (RFC 5880, 6.8.6).
+func (s *session) receive(p packet, now time.Duration) {
 	s.began = s.began && s.speaks()
 	if s.remote != 0 && s.remote != p.mine && s.state == Up {
 		s.enter(Down, DiagSignaled, "the peer has begun anew")
 	}
+	s.proven = p.yours != 0 || s.proven && s.remote == p.mine
 	s.remote, s.spared, s.demand = p.mine, 0, p.demand
-	s.remoteState = timersOf{p.state, timers{p.desiredTx, p.requiredRx}, p.mult}
+	s.remoteState = timersOf{p.state, timers{min(p.desiredTx, longestInterval), min(p.requiredRx, longestInterval)}, p.mult}
 	s.final = s.final || p.poll
 	if p.final && s.polling {
 		s.polling, s.inForce = false, s.offered
@@ -160,35 +185,45 @@ func (s *session) receive(p packet, wanted timers, now time.Duration) {
 			s.backBy = now + backWithin
 		}
 		// Its silence from here on is no failure; nor is there a session in which it would know our discriminator.
-		s.remote, s.final, s.wasUp = 0, false, false
+		s.remote, s.proven, s.final, s.wasUp = 0, false, false, false
 	case s.state == Down && p.state == Down:
 		s.enter(Init, DiagNone, "")
 	case s.state == Down && p.state == Init, s.state == Init && p.state >= Init:
 		s.enter(Up, DiagNone, "")
 	case s.state == Up && p.state == Down:
+		if p.diag.isFailure() {
+			s.lose(now)
+		}
 		s.enter(Down, DiagSignaled, "the peer signals down: "+p.diag.String())
 	}
-	s.retime(wanted)
+	s.retime()
 	s.expires = never
-	if s.remote != 0 {
+	switch {
+	case s.proven:
 		s.expires = now + s.detection()
+	case s.remote != 0:
+		s.expires = now + min(s.detection(), claimMost)
 	}
 }
 
 // expire ends a detection time without a packet.
-func (s *session) expire(wanted timers) {
+func (s *session) expire(now time.Duration) {
 	silent := s.detection()
-	s.remote, s.remoteState, s.demand, s.final, s.expires = 0, unheard, false, false, never
+	s.lost = s.remote
+	s.remote, s.proven, s.remoteState, s.demand, s.final, s.expires = 0, false, unheard, false, false, never
 	why := fmt.Sprintf("nothing heard for %s", silent)
 	if s.state > Down {
 		// A peer that hears us, although we do not hear it, is told once, even by a passive end.
 		s.once = s.state == Up
+		if s.state == Up {
+			s.lose(now)
+		}
 		s.enter(Down, DiagExpired, why)
 	}
 	if s.wasUp {
 		s.fail(why)
 	}
-	s.retime(wanted)
+	s.retime()
 }
 
 // fail notes that the peer has failed, until the session is up again.
@@ -199,7 +234,8 @@ func (s *session) fail(why string) {
 // retime makes wanted the intervals that we offer. While the session is up the peer has to confirm them by the end of a
 // poll sequence, and one change is made at a time; until then, we send as often and wait as long as before or as
 // offered, whichever errs on the safe side (RFC 5880, 6.8.3).
-func (s *session) retime(wanted timers) {
+func (s *session) retime() {
+	wanted := s.wanted()
 	if s.state != Up {
 		s.offered = timers{max(wanted.tx, slowInterval), wanted.rx}
 		s.inForce, s.polling = s.offered, false
@@ -243,6 +279,9 @@ func (s *session) send(now time.Duration) packet {
 	p := packet{
 		diag: s.diag, state: s.state, poll: s.polling && !s.final, final: s.final, mult: s.mult,
 		mine: s.local, yours: s.remote, desiredTx: s.offered.tx, requiredRx: s.offered.rx,
+	}
+	if s.once && s.remote == 0 {
+		p.yours = s.lost // FRR believes no other end of a session that is up
 	}
 	s.final, s.once, s.told, s.lastTx, s.nextTx = false, false, s.remote, now, never
 	if s.state == AdminDown {

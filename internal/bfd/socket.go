@@ -2,6 +2,7 @@ package bfd
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -41,10 +42,13 @@ type socket struct {
 	source   *net.UDPConn
 	sender   syscall.RawConn
 	buf      [2 * packetSize]byte // longer ones are cut, and no control packets either way
+	control  []byte               // room for what the kernel says of a packet; nil: nothing
+	names    map[uint32]string    // of interfaces, since peers were set
 }
 
-// open opens the sockets of bind's family, or of each that this machine has.
-func open(bind netip.Addr, port uint16) ([]*socket, error) {
+// open opens the sockets of Bind's family, or of each that this machine has.
+func open(o Options, port uint16) ([]*socket, error) {
+	bind := o.Bind.Unmap()
 	var all []*socket
 	var missing error
 	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
@@ -55,7 +59,7 @@ func open(bind netip.Addr, port uint16) ([]*socket, error) {
 			}
 			at = bind
 		}
-		s, err := openAt(at, port)
+		s, err := openAt(at, port, o)
 		switch {
 		case err == nil:
 			all = append(all, s)
@@ -74,10 +78,33 @@ func open(bind netip.Addr, port uint16) ([]*socket, error) {
 	return all, nil
 }
 
-func openAt(at netip.Addr, port uint16) (*socket, error) {
-	s := &socket{v6: at.Is6()}
+func openAt(at netip.Addr, port uint16, o Options) (*socket, error) {
+	s := &socket{v6: at.Is6(), names: map[uint32]string{}}
+	if o.OneHop {
+		s.control = make([]byte, unix.CmsgSpace(4)+unix.CmsgSpace(max(unix.SizeofInet4Pktinfo, unix.SizeofInet6Pktinfo)))
+	}
+	bound := func(fd int) error {
+		if o.Device == "" {
+			return nil
+		}
+		return unix.BindToDevice(fd, o.Device)
+	}
 	var err error
 	s.listener, s.receiver, err = bindUDP(netip.AddrPortFrom(at, port), func(fd int) error {
+		if err := bound(fd); err != nil {
+			return fmt.Errorf("bind to device %s: %w", o.Device, err)
+		}
+		if o.OneHop {
+			// The port is that of every VRF, and of none: their sockets get along only if all say that they share it.
+			on := func(level, option int) error { return unix.SetsockoptInt(fd, level, option, 1) }
+			told := errors.Join(on(unix.SOL_SOCKET, unix.SO_REUSEADDR), on(unix.IPPROTO_IP, unix.IP_RECVTTL), on(unix.IPPROTO_IP, unix.IP_PKTINFO))
+			if s.v6 {
+				told = errors.Join(on(unix.SOL_SOCKET, unix.SO_REUSEADDR), on(unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT), on(unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO))
+			}
+			if told != nil {
+				return told
+			}
+		}
 		// Beyond what the administrator allows if we may, else as much as is allowed.
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) == nil {
 			return nil
@@ -91,7 +118,7 @@ func openAt(at netip.Addr, port uint16) (*socket, error) {
 	first := rand.N(ports)
 	for i := range 100 {
 		source := uint16(leastSource + (first+i)%ports)
-		s.source, s.sender, err = bindUDP(netip.AddrPortFrom(at, source), s.sendOptions)
+		s.source, s.sender, err = bindUDP(netip.AddrPortFrom(at, source), func(fd int) error { return errors.Join(bound(fd), s.sendOptions(fd)) })
 		if !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}
@@ -145,25 +172,69 @@ func (s *socket) wait(readable func(fd int)) {
 }
 
 // drain reads what waits, without being told that something does.
-func (s *socket) drain(take func(from netip.Addr, b []byte)) {
+func (s *socket) drain(take func(datagram)) {
 	_ = s.receiver.Control(func(fd uintptr) { s.read(int(fd), drainMost, take) }) // it is closed: nothing waits
 }
 
 // read takes at most so many packets that wait, and says whether there may be more. Not two calls at once.
-func (s *socket) read(fd, most int, take func(from netip.Addr, b []byte)) (more bool) {
+func (s *socket) read(fd, most int, take func(datagram)) (more bool) {
 	for range most {
-		n, from, err := unix.Recvfrom(fd, s.buf[:], unix.MSG_DONTWAIT)
+		n, controls, _, from, err := unix.Recvmsg(fd, s.buf[:], s.control, unix.MSG_DONTWAIT)
 		switch a := from.(type) {
 		case *unix.SockaddrInet4:
-			take(netip.AddrFrom4(a.Addr), s.buf[:n])
+			take(s.datagram(netip.AddrFrom4(a.Addr), s.buf[:n], s.control[:controls]))
 		case *unix.SockaddrInet6:
-			take(netip.AddrFrom16(a.Addr), s.buf[:n])
+			take(s.datagram(netip.AddrFrom16(a.Addr), s.buf[:n], s.control[:controls]))
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return false
 		}
 	}
 	return true
+}
+
+// datagram is a packet that came.
+type datagram struct {
+	from   netip.Addr
+	device string // by which it came; empty: not known
+	ttl    int    // 0: not known
+	bytes  []byte
+}
+
+// datagram puts together what the kernel tells of a packet. The zone of the sender's address would be the VRF, not the interface.
+func (s *socket) datagram(from netip.Addr, b, control []byte) datagram {
+	d := datagram{from: from, bytes: b}
+	for len(control) > 0 {
+		header, data, rest, err := unix.ParseOneSocketControlMessage(control)
+		if err != nil {
+			break
+		}
+		switch kind := [2]int32{header.Level, header.Type}; {
+		case kind == [2]int32{unix.IPPROTO_IP, unix.IP_TTL} && len(data) >= 4, kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT} && len(data) >= 4:
+			d.ttl = int(binary.NativeEndian.Uint32(data))
+		case kind == [2]int32{unix.IPPROTO_IP, unix.IP_PKTINFO} && len(data) >= unix.SizeofInet4Pktinfo:
+			d.device = s.name(binary.NativeEndian.Uint32(data))
+		case kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_PKTINFO} && len(data) >= unix.SizeofInet6Pktinfo:
+			d.device = s.name(binary.NativeEndian.Uint32(data[16:])) // behind the address
+		}
+		control = rest
+	}
+	if from.Is6() && from.IsLinkLocalUnicast() {
+		d.from = from.WithZone(d.device)
+	}
+	return d
+}
+
+// name is that of an interface.
+func (s *socket) name(index uint32) string {
+	name, known := s.names[index]
+	if !known {
+		if i, err := net.InterfaceByIndex(int(index)); err == nil {
+			name = i.Name
+		}
+		s.names[index] = name
+	}
+	return name
 }
 
 // path is how packets go to a peer.
@@ -182,7 +253,13 @@ func newPath(p Peer, port uint16) *path {
 		}
 		return h
 	}
-	h := &path{v6: true, to: &unix.SockaddrInet6{Port: int(port), Addr: p.Address.As16()}}
+	to := &unix.SockaddrInet6{Port: int(port), Addr: p.Address.As16()}
+	if zone := p.Address.Zone(); zone != "" {
+		if i, err := net.InterfaceByName(zone); err == nil { // else sending says so
+			to.ZoneId = uint32(i.Index)
+		}
+	}
+	h := &path{v6: true, to: to}
 	if p.Local.Is6() {
 		h.from = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: p.Local.As16()})
 	}

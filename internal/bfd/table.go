@@ -34,9 +34,11 @@ const (
 
 // Why a control packet belongs to no session of ours.
 var (
-	errPeer    = errors.New("the source is no peer's address")
-	errSession = errors.New("the discriminator is of no session with this peer")
-	errClaim   = errors.New("the peer has begun anew and does not know our discriminator yet")
+	errHops      = errors.New("the TTL is not 255: the sender is no neighbour")
+	errInterface = errors.New("the packet came by another interface than the peer's")
+	errPeer      = errors.New("the source is no peer's address")
+	errSession   = errors.New("the discriminator is of no session with this peer")
+	errClaim     = errors.New("the peer has begun anew and does not know our discriminator yet")
 )
 
 // Counters tell what an engine has seen since its start.
@@ -52,11 +54,13 @@ type Counters struct {
 // time, so that hours of many engines can be tried out in a moment.
 type table struct {
 	profile config.BFDProfile
+	fastest time.Duration // the least interval of the profiles in use
 	scaled  time.Duration // the least interval, by the number of sessions that are up
 	up      int           // that number
 
 	sessions map[netip.Addr]*session
 	leaving  map[netip.Addr]*session // removed, their end is being told
+	former   map[netip.Addr]former   // removed, and may come back
 	locals   map[uint32]bool         // discriminators in use
 	queue    queue
 	planned  time.Duration // of the next awakening; 0: there was none yet
@@ -70,22 +74,59 @@ type table struct {
 	popped   []*session // room for due
 }
 
+// former is what stays of a session that is removed, so that one that comes and goes is damped all the same.
+type former struct {
+	losses  uint64
+	damping damping
+	easeAt  time.Duration
+}
+
 func newTable(profile config.BFDProfile) *table {
-	return &table{
+	t := &table{
 		profile:  profile,
 		sessions: map[netip.Addr]*session{},
 		leaving:  map[netip.Addr]*session{},
+		former:   map[netip.Addr]former{},
 		locals:   map[uint32]bool{},
 		counters: Counters{Discarded: map[string]uint64{}},
 	}
+	t.pace()
+	return t
 }
 
-// wanted are the intervals of sessions that are up.
-func (t *table) wanted() timers {
+// wanted are the intervals of sessions that are up, with the engine's profile and without damping.
+func (t *table) wanted() timers { return t.base(t.profile) }
+
+func (t *table) base(p config.BFDProfile) timers {
 	return timers{
-		tx: max(time.Duration(t.profile.TransmitInterval)*time.Millisecond, t.scaled),
-		rx: max(time.Duration(t.profile.ReceiveInterval)*time.Millisecond, t.scaled),
+		tx: max(time.Duration(p.TransmitInterval)*time.Millisecond, t.scaled),
+		rx: max(time.Duration(p.ReceiveInterval)*time.Millisecond, t.scaled),
 	}
+}
+
+// profileOf is the peer's profile, or the engine's where it has none.
+func (t *table) profileOf(p Peer) config.BFDProfile {
+	if p.Profile == (config.BFDProfile{}) {
+		return t.profile
+	}
+	return p.Profile
+}
+
+// pace finds the fastest of the profiles in use.
+func (t *table) pace() {
+	least := min(t.profile.TransmitInterval, t.profile.ReceiveInterval)
+	for _, s := range t.sessions {
+		p := t.profileOf(s.peer)
+		least = min(least, p.TransmitInterval, p.ReceiveInterval)
+	}
+	t.fastest = time.Duration(least) * time.Millisecond
+}
+
+// fit gives a session the timers of its profile.
+func (t *table) fit(s *session) {
+	p := t.profileOf(s.peer)
+	s.mult, s.base = p.DetectMultiplier, t.base(p)
+	s.retime() // a poll goes out with the next periodic packet
 }
 
 // set makes peers the ones there are. Entries with the same address are one peer, watched if one of them is.
@@ -101,8 +142,14 @@ func (t *table) set(peers []Peer, now time.Duration) {
 	}
 	for a, s := range t.sessions {
 		if _, ok := wanted[a]; !ok {
+			t.remember(s)
 			t.leave(s, now)
 			delete(t.sessions, a)
+		}
+	}
+	for a, f := range t.former {
+		if now-f.damping.at > rememberFor {
+			delete(t.former, a)
 		}
 	}
 	// Sessions that begin at once do not all begin in the same moment.
@@ -113,10 +160,11 @@ func (t *table) set(peers []Peer, now time.Duration) {
 		if s == nil {
 			s = t.add(p, now)
 		}
-		if t.path != nil && (s.path == nil || s.peer.Local != p.Local) {
-			s.path = t.path(p)
+		if t.path != nil && (s.path == nil || s.peer.Local != p.Local || p.Address.Zone() != "") {
+			s.path = t.path(p) // an interface of the same name may be another one
 		}
 		s.peer = p
+		t.fit(s)
 		s.began = s.began || p.Active
 		s.plan(false, now)
 		if silent && s.speaks() {
@@ -124,7 +172,15 @@ func (t *table) set(peers []Peer, now time.Duration) {
 		}
 		t.schedule(s)
 	}
+	t.pace()
 	t.rescale(false)
+}
+
+// remember keeps what a session that has been lost leaves to the next one with the peer.
+func (t *table) remember(s *session) {
+	if s.losses > 0 {
+		t.former[s.peer.Address] = former{s.losses, s.damping, s.easeAt}
+	}
 }
 
 func (t *table) add(p Peer, now time.Duration) *session {
@@ -135,8 +191,11 @@ func (t *table) add(p Peer, now time.Duration) *session {
 		local = binary.BigEndian.Uint32(b[:])
 	}
 	s := newSession(p, local, now)
-	s.mult = t.profile.DetectMultiplier
-	s.retime(t.wanted())
+	if f, ok := t.former[p.Address]; ok {
+		delete(t.former, p.Address)
+		s.losses, s.damping, s.easeAt = f.losses, f.damping, f.easeAt
+	}
+	t.fit(s)
 	t.locals[local] = true
 	t.sessions[p.Address] = s
 	return s
@@ -150,8 +209,8 @@ func (t *table) leave(s *session, now time.Duration) {
 	}
 	known := s.remote != 0
 	s.enter(AdminDown, DiagAdminDown, "")
-	s.final, s.polling, s.failed, s.expires, s.restAt, s.backBy = false, false, false, never, never, never
-	s.retime(t.wanted())
+	s.final, s.polling, s.failed, s.expires, s.restAt, s.easeAt, s.backBy = false, false, false, never, never, never, never
+	s.retime()
 	if !known {
 		delete(t.locals, s.local)
 		return
@@ -208,7 +267,7 @@ func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 			t.answer(s, p.mine, Down, now)
 		}
 		return
-	case s.remote != 0 && p.mine != s.remote:
+	case s.proven && p.mine != s.remote:
 		t.discard(errClaim)
 		if p.state == Down {
 			t.answer(s, p.mine, Down, now)
@@ -216,9 +275,9 @@ func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 		return
 	}
 	state, failed, diag := s.state, s.failed, s.diag
-	s.receive(p, t.wanted(), now)
+	s.receive(p, now)
 	t.changed(s, state, failed)
-	s.plan(s.state != state || s.diag != diag || s.remote != s.told, now)
+	s.plan(s.state != state || s.diag != diag || s.remote != s.told && s.mayAnswer(now), now)
 	t.schedule(s)
 }
 
@@ -233,11 +292,10 @@ func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 // which it learns by this answer. It is also for one that wants a session, but names an earlier one: FRR does so until it
 // is told otherwise.
 func (t *table) answer(s *session, yours uint32, state State, now time.Duration) {
-	if now < s.answered+answerGap {
+	if !s.mayAnswer(now) {
 		return
 	}
-	s.answered = now
-	wanted := t.wanted()
+	wanted := s.wanted()
 	p := packet{
 		state: state, mult: s.mult, mine: s.local, yours: yours,
 		desiredTx: max(wanted.tx, slowInterval), requiredRx: wanted.rx,
@@ -249,6 +307,21 @@ func (t *table) answer(s *session, yours uint32, state State, now time.Duration)
 	p.encode(o.bytes[:0])
 	t.answers = append(t.answers, o)
 	t.planned = min(t.planned, now)
+}
+
+// mayAnswer says, at most once in answerGap, that a packet may be answered out of turn.
+func (s *session) mayAnswer(now time.Duration) bool {
+	if now < s.answered+answerGap {
+		return false
+	}
+	s.answered = now
+	return true
+}
+
+// refuse counts a packet that is not looked at.
+func (t *table) refuse(why error) {
+	t.counters.Received++
+	t.discard(why)
 }
 
 func (t *table) discard(why error) { t.counters.Discarded[why.Error()]++ }
@@ -272,22 +345,23 @@ func (t *table) changed(s *session, state State, failed bool) {
 // rescale sets the least interval for the number of sessions that are up: up/packetRate seconds, rounded up to tenths of
 // the profile's, so that single peers which come and go do not change it. Less of it has to be worth two tenths.
 func (t *table) rescale(force bool) {
-	before := t.wanted()
+	if force {
+		t.pace()
+	}
+	before := t.scaled
 	need := time.Duration(t.up) * time.Second / packetRate
-	step := time.Duration(min(t.profile.TransmitInterval, t.profile.ReceiveInterval)) * time.Millisecond / 10
+	step := t.fastest / 10
 	if rest := need % step; rest > 0 {
 		need += step - rest
 	}
 	if need > t.scaled || need+2*step <= t.scaled || force {
 		t.scaled = need
 	}
-	wanted := t.wanted()
-	if wanted == before && !force {
+	if t.scaled == before && !force {
 		return
 	}
 	for _, s := range t.sessions {
-		s.mult = t.profile.DetectMultiplier
-		s.retime(wanted) // the poll goes out with the next periodic packet
+		t.fit(s)
 	}
 }
 
@@ -313,7 +387,7 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 		}
 		if s.expires <= now {
 			state, failed := s.state, s.failed
-			s.expire(t.wanted())
+			s.expire(now)
 			t.changed(s, state, failed)
 			s.plan(true, now)
 		}
@@ -321,6 +395,11 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 			failed := s.failed
 			s.fail(fmt.Sprintf("the peer's process has ended and is not back after %s", backWithin))
 			t.changed(s, s.state, failed)
+		}
+		if s.easeAt <= now {
+			s.easeAt = s.damping.ease(now)
+			s.retime()
+			t.changes = append(t.changes, s.snapshot(never))
 		}
 		if s.restAt <= now {
 			s = t.rest(s, now)
@@ -356,11 +435,12 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 // beat is how often due is called at least while a session is up. A time in which the engine does not run may go
 // unnoticed for twice as long, which leaves a peer of which three packets may be missed enough time.
 func (t *table) beat() time.Duration {
-	return max(time.Duration(t.profile.ReceiveInterval)*time.Millisecond/4, 5*time.Millisecond)
+	return max(t.fastest/4, 5*time.Millisecond)
 }
 
 // rest ends a session that nobody here watches, and waits for the peer to begin the next one.
 func (t *table) rest(s *session, now time.Duration) *session {
+	t.remember(s)
 	fresh := t.add(s.peer, now)
 	fresh.path, fresh.began = s.path, false
 	t.leave(s, now)

@@ -60,7 +60,7 @@ func TestPassiveEndsAreSilent(t *testing.T) {
 func TestLostBeginningCostsASecond(t *testing.T) {
 	w, node, host := pair(t)
 	first := true
-	w.lost = func(datagram) bool { defer func() { first = false }(); return first }
+	w.lost = func(flying) bool { defer func() { first = false }(); return first }
 	took := w.meet(node, host)
 	require.Greater(t, took, 700*time.Millisecond)
 	require.Less(t, took, 1200*time.Millisecond)
@@ -113,7 +113,7 @@ func TestHeard(t *testing.T) {
 			w.pass(time.Second + rand.N(300*time.Millisecond))
 			require.True(t, node.session(a).Heard)
 			if cut {
-				w.lost = func(datagram) bool { return true }
+				w.lost = func(flying) bool { return true }
 			} else {
 				a.kill()
 			}
@@ -374,7 +374,7 @@ func TestOneDirection(t *testing.T) {
 	a.watch(w, true, b)
 	b.watch(w, true, a)
 	w.meet(a, b)
-	w.lost = func(d datagram) bool { return d.from == a.addr }
+	w.lost = func(d flying) bool { return d.from == a.addr }
 	w.until(time.Second, "b has lost a", func() bool { return b.session(a).Failed })
 	w.pass(time.Minute)
 	require.False(t, a.everFailed(b))
@@ -389,7 +389,7 @@ func TestLoss(t *testing.T) {
 	w.meet(node, host)
 	// Every other packet.
 	n := map[bool]int{}
-	w.lost = func(d datagram) bool {
+	w.lost = func(d flying) bool {
 		n[d.from == node.addr]++
 		return n[d.from == node.addr]%2 != 0
 	}
@@ -397,7 +397,7 @@ func TestLoss(t *testing.T) {
 	require.False(t, node.everFailed(host))
 	require.False(t, host.everFailed(node))
 	// Half of them, at random: whatever comes of it, it passes.
-	w.lost = func(datagram) bool { return rand.N(2) == 0 }
+	w.lost = func(flying) bool { return rand.N(2) == 0 }
 	w.pass(10 * time.Minute)
 	w.lost = nil
 	w.until(5*time.Second, "the session is up", func() bool {
@@ -463,7 +463,7 @@ func TestPoll(t *testing.T) {
 	change(config.BFDProfile{TransmitInterval: 500, ReceiveInterval: 600, DetectMultiplier: 4})
 	from := w.now
 	silence := w.now + 150*time.Millisecond
-	w.lost = func(d datagram) bool { return d.from == host.addr && d.at < silence }
+	w.lost = func(d flying) bool { return d.from == host.addr && d.at < silence }
 	require.True(t, s.polling)
 	require.Equal(t, 100*time.Millisecond, s.inForce.tx, "slower only when the peer has confirmed")
 	require.Equal(t, 600*time.Millisecond, s.inForce.rx, "more patient at once")

@@ -42,8 +42,8 @@ type world struct {
 	now      time.Duration
 	machines map[netip.Addr]*machine
 	order    []*machine
-	flight   []datagram
-	lost     func(d datagram) bool // nil: none
+	flight   []flying
+	lost     func(d flying) bool // nil: none
 }
 
 // tick is how exact the world's time is, and how long a packet travels at least.
@@ -56,14 +56,14 @@ type machine struct {
 	next    time.Duration
 	stopped bool // the process: packets wait
 	frozen  bool // the machine: packets are lost
-	waiting []datagram
+	waiting []flying
 
 	world   *world
-	sent    []datagram
+	sent    []flying
 	changes []Session
 }
 
-type datagram struct {
+type flying struct {
 	at       time.Duration // of arrival, of sending in machine.sent
 	from, to netip.Addr
 	packet   packet
@@ -175,7 +175,7 @@ func (w *world) work(m *machine) {
 func (w *world) post(m *machine, o outgoing) {
 	p, err := decode(o.bytes[:])
 	require.NoError(w.t, err)
-	d := datagram{at: w.now, from: m.addr, to: o.session.peer.Address, packet: p}
+	d := flying{at: w.now, from: m.addr, to: o.session.peer.Address, packet: p}
 	m.sent = append(m.sent, d)
 	if w.lost == nil || !w.lost(d) {
 		d.at += tick + rand.N(2*time.Millisecond)
@@ -184,7 +184,7 @@ func (w *world) post(m *machine, o outgoing) {
 }
 
 // take returns what arrives now.
-func (w *world) take() (arrived []datagram) {
+func (w *world) take() (arrived []flying) {
 	rest := w.flight[:0]
 	for _, d := range w.flight {
 		if d.at <= w.now {
@@ -232,7 +232,7 @@ func (w *world) meet(a, b *machine) time.Duration {
 }
 
 // since is what m sent from a moment on.
-func (m *machine) since(from time.Duration) (sent []datagram) {
+func (m *machine) since(from time.Duration) (sent []flying) {
 	for _, d := range m.sent {
 		if d.at >= from {
 			sent = append(sent, d)

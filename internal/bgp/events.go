@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"cmp"
-	"context"
 	"net/netip"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/config"
 )
 
@@ -37,12 +37,12 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	s.noteOpening(now.NeighborAddress, before, now.SessionState)
 	switch {
 	case now.SessionState == bgp.BGP_FSM_ESTABLISHED && before != bgp.BGP_FSM_ESTABLISHED:
-		st.lastError, st.asn, st.offLinkLogged = "", now.PeerASN, false
+		st.lastError, st.resetFor, st.asn, st.offLinkLogged = "", "", now.PeerASN, false
 		st.families = bothSpeak(now.LocalCap, now.RemoteCap)
 		s.log.Info("BGP session established", "peer", nameOf(p), "asn", now.PeerASN)
 	case now.SessionState != bgp.BGP_FSM_ESTABLISHED:
 		if !st.overLimit && now.DisconnectMessage != "" && now.SessionState == bgp.BGP_FSM_IDLE {
-			st.lastError = now.DisconnectMessage
+			st.lastError = cmp.Or(st.resetFor, now.DisconnectMessage)
 		}
 		if before == bgp.BGP_FSM_ESTABLISHED {
 			st.asn, st.families, st.received = 0, nil, received{}
@@ -70,16 +70,6 @@ func (s *speaker) remoteASN(addr netip.Addr) uint32 {
 	return 0
 }
 
-// lasted is for how long a session has been in the state that it is in.
-func (s *speaker) lasted(addr netip.Addr) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if st := s.states[addr]; st != nil {
-		return time.Since(st.since)
-	}
-	return 0
-}
-
 // lastError is why a session was lost.
 func (s *speaker) lastError(addr netip.Addr) string {
 	s.mu.Lock()
@@ -96,8 +86,7 @@ func (s *speaker) sessions(count bool) []Session {
 	if count {
 		s.count()
 	}
-	watched := map[string]*api.BfdPeerState{}
-	s.server.ListBfdPeer(context.Background(), func(addr string, state *api.BfdPeerState) { watched[addr] = state })
+	watched, fault := s.guards.sessions(s.identity.boundTo())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spoken := map[string]netip.Addr{}
@@ -124,23 +113,17 @@ func (s *speaker) sessions(count bool) []Session {
 				e.Received, e.Announced = st.received.routes.total()+st.received.loops.total(), s.sends[addr].announced(st.families, s.tells)
 			}
 			if p.BFD != nil {
-				e.BFD = bfdName(watched[addr.String()].GetSessionState())
+				e.BFD, e.BFDSlowed = bfd.Down.String(), 0
+				if w, ok := watched[addr]; ok {
+					e.BFD, e.BFDSlowed = w.State.String(), w.Slowed
+				}
+				if e.Up && fault != "" {
+					e.LastError = fault
+				}
 			}
 		}
 		e.LastError = cmp.Or(s.faults[nameOf(p)], e.LastError, s.learned.counts[addr].fault())
 		out = append(out, e)
 	}
 	return out
-}
-
-func bfdName(s api.BfdSessionState) string {
-	switch s {
-	case api.BfdSessionState_BFD_SESSION_STATE_UP:
-		return "up"
-	case api.BfdSessionState_BFD_SESSION_STATE_INIT:
-		return "init"
-	case api.BfdSessionState_BFD_SESSION_STATE_ADMIN_DOWN:
-		return "admindown"
-	}
-	return "down"
 }

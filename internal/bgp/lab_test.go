@@ -42,7 +42,7 @@ func newSite(t *testing.T) *site {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, l.Destroy())
-		for _, device := range []string{"red1", "red2", "red3", "blue1", "red", "blue"} {
+		for _, device := range []string{"red1", "red2", "red3", "blue1", "main4", "main5", "red", "blue"} {
 			// The kernel removes cables together with the routers' namespaces, some time after those are gone.
 			if err := exec.Command("ip", "link", "del", device).Run(); err != nil {
 				_, gone := net.InterfaceByName(device)
@@ -77,7 +77,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// plug makes a cable from a VRF of the node to one of a router.
+// plug makes a cable from a VRF of the node, or none, to one of a router.
 func (s *site) plug(router, there, here, device string, subnet int) {
 	s.t.Helper()
 	_, err := s.Node(router).Run(s.t.Context(), "sh", "-ec", fmt.Sprintf(`
@@ -97,10 +97,13 @@ ip link set %[1]s master %[3]s up`, device, os.Getpid(), there))
 ip addr add 10.0.%[2]d.1/24 dev %[1]s
 ip addr add fd00:%[2]d::1/64 dev %[1]s nodad`, device, subnet))
 	require.NoError(s.t, err)
+	if here != "" {
+		run(s.t, "ip", "link", "set", device, "master", here)
+	}
 	run(s.t, "sh", "-ec", fmt.Sprintf(`
-ip link set %[1]s master %[2]s up
-ip addr add 10.0.%[3]d.2/24 dev %[1]s
-ip addr add fd00:%[3]d::2/64 dev %[1]s nodad`, device, here, subnet))
+ip link set %[1]s up
+ip addr add 10.0.%[2]d.2/24 dev %[1]s
+ip addr add fd00:%[2]d::2/64 dev %[1]s nodad`, device, subnet))
 }
 
 func run(t *testing.T, args ...string) {
@@ -337,7 +340,7 @@ func blue(peers ...plan.Peer) plan.Speaker {
 // peer is r1 or r2 as the node sees it in a subnet.
 func peer(addr, device string, change ...func(*plan.Peer)) plan.Peer {
 	a := netip.MustParseAddr(addr)
-	router := map[string]uint32{"red1": 65001, "red2": 65002, "red3": 65001, "blue1": 65011}[device]
+	router := map[string]uint32{"red1": 65001, "red2": 65002, "red3": 65001, "blue1": 65011, "main4": 65001, "main5": 65002}[device]
 	subnet := device[len(device)-1:]
 	p := plan.Peer{
 		Peer: config.Peer{

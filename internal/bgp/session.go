@@ -31,6 +31,7 @@ type Session struct {
 	Accepted  int             `json:"accepted,omitempty"`  // of them, those that pass the import rules
 	Announced int             `json:"announced,omitempty"` // routes sent to the peer
 	BFD       string          `json:"bfd,omitempty"`
+	BFDSlowed int             `json:"bfdSlowed,omitempty"` // BFD has flapped: its intervals are so many times longer than the profile says
 	LastError string          `json:"lastError,omitempty"` // why the session was lost or is refused, or routes of it are; empty when it is well
 }
 
@@ -52,7 +53,6 @@ type session struct {
 	multihop    uint8
 	ttlSecurity uint8
 	password    string
-	bfd         config.BFDProfile // zero: none
 	ipv4, ipv6  bool
 	maxPrefixes uint32
 	restartTime time.Duration // zero: no graceful restart
@@ -87,9 +87,6 @@ func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, erro
 	}
 	if !s.ipv4 && !s.ipv6 {
 		s.ipv4, s.ipv6 = true, true
-	}
-	if p.BFD != nil {
-		s.bfd = *p.BFD
 	}
 	if sp.GracefulRestart.Enabled {
 		s.restartTime = time.Duration(sp.GracefulRestart.RestartTime)
@@ -127,9 +124,8 @@ const restartDeferral = 5 * time.Second
 // before instead of it, and no event would tell of them. They are refused where routes are chosen.
 const ownASNMost = 255
 
-// peer makes GoBGP's configuration. following says that an earlier run of the daemon may have left routes with the peer,
-// guarded that BFD watches the session.
-func (s session) peer(following, guarded bool) *api.Peer {
+// peer makes GoBGP's configuration. following says that an earlier run of the daemon may have left routes with the peer.
+func (s session) peer(following bool) *api.Peer {
 	p := &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: s.address.String(),
@@ -166,14 +162,6 @@ func (s session) peer(following, guarded bool) *api.Peer {
 	case s.multihop > 0:
 		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(s.multihop)}
 	}
-	if guarded {
-		p.Bfd = &api.BfdPeerConfig{
-			Enabled:                  true,
-			DesiredMinimumTxInterval: s.bfd.TransmitInterval * 1000, // microseconds
-			RequiredMinimumReceive:   s.bfd.ReceiveInterval * 1000,
-			DetectionMultiplier:      uint32(s.bfd.DetectMultiplier),
-		}
-	}
 	return p
 }
 
@@ -208,7 +196,8 @@ type sessionState struct {
 	offLinkLogged bool // that it tells next hops that are on no link of this node
 
 	unanswered unanswered
-	anew       bool // it is to be set up anew
+	anew       bool   // it is to be set up anew
+	resetFor   string // why we ended it; empty: we did not
 	lastError  string
 }
 

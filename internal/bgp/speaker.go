@@ -30,6 +30,8 @@ type identity struct {
 	listenPort int
 }
 
+func (i identity) boundTo() boundTo { return boundTo{i.device, i.index} }
+
 func identityOf(d plan.Speaker) identity {
 	port := d.ListenPort
 	if port <= 0 {
@@ -54,16 +56,19 @@ type speaker struct {
 
 	announced sorted.List[plan.Announcement]
 	configs   map[netip.Addr]session
-	guarded   map[netip.Addr]bool     // sessions that BFD watches
 	exchanges map[netip.Addr]exchange // as GoBGP's policy has them
 	following map[string]bool         // names of peers that may hold routes of an earlier run of the daemon: no session has been up since
 	looked    time.Time               // when peers were looked at that may not answer
 	recounted time.Time               // when all routes were counted
 
+	guards *guards
+	resets sync.WaitGroup // of sessions that BFD has lost
+
 	reading sync.Mutex // held while learned routes are read, so that nobody takes old ones for new; before mu
 	reader  reader
 
 	mu        sync.Mutex // guards what follows; never held while GoBGP is called
+	stopping  bool
 	desired   plan.Speaker
 	peers     map[netip.Addr]plan.Peer // of desired, by the address that is spoken to
 	states    map[netip.Addr]*sessionState
@@ -77,7 +82,7 @@ type speaker struct {
 }
 
 // start starts a speaker without any session.
-func start(ctx context.Context, log *slog.Logger, hint Hints, d plan.Speaker, restarting bool) (*speaker, error) {
+func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d plan.Speaker, restarting bool) (*speaker, error) {
 	if !d.RouterID.Is4() {
 		return nil, fmt.Errorf("start BGP speaker: router ID %s is not an IPv4 address", d.RouterID)
 	}
@@ -88,12 +93,12 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, d plan.Speaker, re
 		identity:  identityOf(d),
 		log:       log,
 		hint:      hint,
+		guards:    guards,
 		started:   time.Now(),
 		server:    server.NewBgpServer(server.LoggerOption(slog.New(quieter{log.Handler(), ended}), nil)),
 		ended:     ended,
 		served:    make(chan struct{}),
 		configs:   map[netip.Addr]session{},
-		guarded:   map[netip.Addr]bool{},
 		following: map[string]bool{},
 		states:    map[netip.Addr]*sessionState{},
 		faults:    map[string]string{},
@@ -155,12 +160,16 @@ func (s *speaker) begin(ctx context.Context) error {
 // stop ends all sessions and the server.
 func (s *speaker) stop(ctx context.Context, graceful bool) error {
 	s.neighbors.close()
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	s.resets.Wait() // a server that has ended answers nobody
 	if s.unwatch != nil {
 		s.unwatch() // first: GoBGP's watchers may block a server that stops
 	}
 	err := s.server.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful})
 	s.ended.Store(true)
-	s.server.Stop() // ends what StopBgp leaves, BFD, and complains that BGP has ended
+	s.server.Stop() // ends what StopBgp leaves, and complains that BGP has ended
 	<-s.served
 	if err != nil {
 		return fmt.Errorf("stop BGP speaker: %w", err)
@@ -248,8 +257,8 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 			if s.remoteASN(addr) != 0 {
 				delete(s.following, nameOf(peers[addr]))
 			}
-			errs = append(errs, s.refresh(ctx, addr, before[addr], exchanges[addr]), s.guard(ctx, addr))
-		} else if wait := s.silence(configs[addr], nameOf(peers[addr])); wait > 0 {
+			errs = append(errs, s.refresh(ctx, addr, before[addr], exchanges[addr]))
+		} else if wait := s.silence(peers[addr]); wait > 0 {
 			time.AfterFunc(wait, s.hint.Apply)
 		} else {
 			errs = append(errs, s.addPeer(ctx, configs[addr], nameOf(peers[addr]), why[addr]))
@@ -286,34 +295,10 @@ func (s *speaker) addPeer(ctx context.Context, c session, name, lastError string
 	s.mu.Lock()
 	s.states[c.address] = &sessionState{since: time.Now(), lastError: lastError}
 	s.mu.Unlock()
-	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: c.peer(s.following[name], false)}); err != nil {
+	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: c.peer(s.following[name])}); err != nil {
 		return fmt.Errorf("add peer %s: %w", name, err)
 	}
 	s.configs[c.address] = c
-	return nil
-}
-
-// guardAfter is how long a session is established before BFD watches it.
-const guardAfter = time.Second
-
-// guard has BFD watch a session while it is established. Before, it would only do harm, and just then too: FRR takes its end of BFD
-// away and sets up another one when a session is established. A GoBGP that heard of the first one takes that for a failure, or waits for
-// it in vain, and ends the session. What BFD finds just when a session ends anyway still ends the next one, as soon as it is
-// established: GoBGP keeps the message.
-func (s *speaker) guard(ctx context.Context, addr netip.Addr) error {
-	c := s.configs[addr]
-	up := s.remoteASN(addr) != 0
-	if c.bfd == (config.BFDProfile{}) || up == s.guarded[addr] {
-		return nil
-	}
-	if wait := guardAfter - s.lasted(addr); up && wait > 0 {
-		time.AfterFunc(wait, s.hint.Apply)
-		return nil
-	}
-	if _, err := s.server.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: c.peer(false, up)}); err != nil {
-		return fmt.Errorf("set up BFD with peer %s: %w", addr, err)
-	}
-	s.guarded[addr] = up
 	return nil
 }
 
@@ -397,7 +382,6 @@ func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
 	delete(s.configs, addr)
-	delete(s.guarded, addr)
 	return nil
 }
 

@@ -21,6 +21,8 @@ type Speakers struct {
 	log  *slog.Logger
 	hint Hints
 
+	guards *guards
+
 	mu        sync.Mutex // held while speakers change
 	byNetwork map[string]*speaker
 	applied   bool // the first Apply has been: speakers made later do not follow a restart of the daemon
@@ -34,7 +36,7 @@ type Hints struct {
 
 // New makes an empty set.
 func New(log *slog.Logger, hint Hints) *Speakers {
-	return &Speakers{log: log, hint: hint, byNetwork: map[string]*speaker{}}
+	return &Speakers{log: log, hint: hint, guards: newGuards(log, hint.Apply), byNetwork: map[string]*speaker{}}
 }
 
 // Withdraw is the first step of a change: it takes back every announcement that desired does not hold, closes the
@@ -44,7 +46,7 @@ func (s *Speakers) Withdraw(ctx context.Context, desired []plan.Speaker) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wanted := byNetwork(desired)
-	return each(slices.Sorted(maps.Keys(s.byNetwork)), func(network string) error {
+	err := each(slices.Sorted(maps.Keys(s.byNetwork)), func(network string) error {
 		d, ok := wanted[network]
 		if !ok {
 			sp := s.byNetwork[network]
@@ -53,6 +55,7 @@ func (s *Speakers) Withdraw(ctx context.Context, desired []plan.Speaker) error {
 		}
 		return s.byNetwork[network].withdraw(ctx, d)
 	})
+	return errors.Join(err, s.guards.set(s.list()))
 }
 
 // Apply is the last step of a change: it makes speakers, sessions and announcements equal to desired. Sessions whose
@@ -72,7 +75,7 @@ func (s *Speakers) Apply(ctx context.Context, desired []plan.Speaker) error {
 		return s.apply(ctx, wanted[network])
 	}))
 	s.applied = true
-	return err
+	return errors.Join(err, s.guards.set(s.list()))
 }
 
 func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
@@ -86,7 +89,7 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	}
 	if sp == nil {
 		var err error
-		if sp, err = start(ctx, s.log, s.hint, d, !s.applied); err != nil {
+		if sp, err = start(ctx, s.log, s.hint, s.guards, d, !s.applied); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 		s.byNetwork[d.Network] = sp
@@ -135,12 +138,17 @@ func (s *Speakers) Close(ctx context.Context, graceful bool) error {
 		return s.byNetwork[network].stop(ctx, graceful)
 	})
 	clear(s.byNetwork)
-	return err
+	return errors.Join(err, s.guards.set(nil)) // after BGP: to a router the end of BFD would be a failure of the session
 }
 
 func (s *Speakers) running() []*speaker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.list()
+}
+
+// list is every speaker, by network. s.mu is held.
+func (s *Speakers) list() []*speaker {
 	out := make([]*speaker, 0, len(s.byNetwork))
 	for _, network := range slices.Sorted(maps.Keys(s.byNetwork)) {
 		out = append(out, s.byNetwork[network])

@@ -18,10 +18,11 @@ import (
 
 func TestUnnumbered(t *testing.T) {
 	s := newSite(t)
-	s.configure("r1", "router bgp 65001 vrf red", "neighbor red1 interface v6only remote-as 64512", "neighbor red1 timers connect 1",
+	s.profile("r1")
+	s.configure("r1", "router bgp 65001 vrf red", "neighbor red1 interface v6only remote-as 64512", "neighbor red1 timers connect 1", "neighbor red1 bfd profile fast",
 		"address-family ipv4 unicast", "neighbor red1 activate", "neighbor red1 default-originate", "exit-address-family",
 		"address-family ipv6 unicast", "neighbor red1 activate", "neighbor red1 default-originate")
-	r1 := peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0"), pattern("::/0")))
+	r1 := peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0"), pattern("::/0")), withBFD)
 	r1.Address, r1.Interface = netip.Addr{}, "red1"
 	r1.NextHop4, r1.NextHop6 = netip.Addr{}, netip.Addr{}
 	sp := red(r1)
@@ -38,6 +39,7 @@ func TestUnnumbered(t *testing.T) {
 			return nil
 		})
 	}
+	s.untilBFD("red", "red1", "up")
 	gateway := s.session("red", "red1").Address.WithZone("")
 	s.untilLearned("red", fmt.Sprintf("0.0.0.0/0 via %s dev red1", gateway), fmt.Sprintf("::/0 via %s dev red1", gateway))
 }

@@ -28,6 +28,9 @@ type nodePeer struct {
 	Address netip.Addr `json:"address"`
 	Local   netip.Addr `json:"local,omitzero"`
 	Active  bool       `json:"active,omitempty"`
+
+	Profile   config.BFDProfile `json:"profile,omitzero"`
+	Interface string            `json:"interface,omitempty"`
 }
 
 // nodeSession is a bfd.Session.
@@ -38,6 +41,8 @@ type nodeSession struct {
 	State     bfd.State     `json:"state"`
 	Failed    bool          `json:"failed,omitempty"`
 	Heard     bool          `json:"heard,omitempty"`
+	Losses    uint64        `json:"losses,omitempty"`
+	Slowed    int           `json:"slowed,omitempty"`
 	Since     time.Time     `json:"since"`
 	Detection time.Duration `json:"detectionNanoseconds,omitempty"`
 	LastError string        `json:"lastError,omitempty"`

@@ -102,6 +102,7 @@ type Session struct {
 	Accepted  int             `json:"accepted"`
 	Announced int             `json:"announced"`
 	BFD       string          `json:"bfd,omitempty"`
+	BFDSlowed int             `json:"bfdSlowed,omitempty"`
 	LastError string          `json:"lastError,omitempty"`
 }
 

@@ -1,0 +1,220 @@
+package bgp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/egressway/egressway/internal/bfd"
+	"github.com/egressway/egressway/internal/config"
+)
+
+// guardAfter is how long a session of BGP is established before BFD watches it. FRR makes its end of BFD anew when it has established
+// a session, and takes the end of the former one, had that been up, for a failure.
+const guardAfter = time.Second
+
+// guards runs BFD with peers while their sessions of BGP are established. Networks whose sockets are bound to the same device share an
+// engine, as they share its UDP port: all without a VRF do.
+type guards struct {
+	log  *slog.Logger
+	hint func() // the state of a session of BFD has changed
+
+	mu  sync.Mutex // guards what follows; never held while GoBGP is called
+	all map[boundTo]*guard
+}
+
+// boundTo is what sockets are bound to; zero: to no device.
+type boundTo struct {
+	device string
+	index  int
+}
+
+// guard is the BFD of one device.
+type guard struct {
+	profile config.BFDProfile // of one of the peers
+	engine  *bfd.Engine       // it stays while a peer is configured to have BFD, as it remembers which ones flap
+	fault   string            // why there is none
+	peers   map[netip.Addr]*guarded
+	former  map[netip.Addr]*guarded
+}
+
+// guarded is a peer with BFD, and the speakers that have a session with it.
+type guarded struct {
+	bfd.Peer
+	speakers []*speaker
+	losses   uint64 // that the sessions were reset for
+}
+
+func newGuards(log *slog.Logger, hint func()) *guards {
+	return &guards{log: log, hint: hint, all: map[boundTo]*guard{}}
+}
+
+// set makes BFD's peers those that the speakers have.
+func (g *guards) set(speakers []*speaker) error {
+	wanted := map[boundTo]*guard{}
+	for _, s := range speakers {
+		profile, watched := s.withBFD()
+		if profile == nil {
+			continue
+		}
+		at := s.identity.boundTo()
+		if wanted[at] == nil {
+			wanted[at] = &guard{profile: *profile, peers: map[netip.Addr]*guarded{}}
+		}
+		for _, peer := range watched {
+			p := wanted[at].peers[peer.Address]
+			if p == nil {
+				p = &guarded{Peer: peer}
+				wanted[at].peers[peer.Address] = p
+			}
+			p.speakers = append(p.speakers, s)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for at, running := range g.all {
+		if _, ok := wanted[at]; !ok {
+			delete(g.all, at)
+			errs = append(errs, running.close())
+		}
+	}
+	for at, now := range wanted {
+		if had := g.all[at]; had != nil {
+			now.engine, now.former = had.engine, had.peers
+		}
+		g.all[at] = now
+		errs = append(errs, g.watch(at, now))
+	}
+	return errors.Join(errs...)
+}
+
+// watch has BFD watch the peers of a device, and no others. g.mu is held.
+func (g *guards) watch(at boundTo, now *guard) error {
+	if now.engine == nil {
+		engine, err := bfd.Listen(bfd.Options{
+			OneHop: true, Device: at.device, Profile: now.profile, Log: g.log, Wake: func() { g.stirred(at) },
+		})
+		if err != nil {
+			err = fmt.Errorf("BFD with routers%s: %w", at, err)
+			now.fault = err.Error()
+			return err
+		}
+		now.engine = engine
+	}
+	all := make([]bfd.Peer, 0, len(now.peers))
+	for _, p := range now.peers {
+		all = append(all, p.Peer)
+	}
+	now.engine.Set(all)
+	for _, s := range now.engine.Sessions() {
+		now.peers[s.Address].losses = s.Losses // of before there was this session of BGP
+		if had := now.former[s.Address]; had != nil {
+			now.peers[s.Address].losses = had.losses
+		}
+	}
+	now.former = nil
+	return nil
+}
+
+// String is for errors.
+func (b boundTo) String() string {
+	if b.device == "" {
+		return " of networks without a VRF"
+	}
+	return " in VRF " + b.device
+}
+
+func (g *guard) close() error {
+	if g.engine == nil {
+		return nil
+	}
+	return g.engine.Close()
+}
+
+// stirred resets the sessions of peers that BFD has lost.
+func (g *guards) stirred(at boundTo) {
+	g.mu.Lock()
+	if running := g.all[at]; running != nil && running.engine != nil {
+		for _, s := range running.engine.Sessions() {
+			p := running.peers[s.Address]
+			if p == nil {
+				continue
+			}
+			lost := s.Losses > p.losses
+			p.losses = s.Losses
+			for _, sp := range p.speakers {
+				if lost {
+					sp.reset(s.Address, "BFD: "+cmp.Or(s.LastError, "the session was lost"))
+				}
+			}
+		}
+	}
+	g.mu.Unlock()
+	g.hint()
+}
+
+// sessions is what BFD knows of a device's peers; fault is why it knows nothing.
+func (g *guards) sessions(at boundTo) (known map[netip.Addr]bfd.Session, fault string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	running := g.all[at]
+	if running == nil || running.engine == nil {
+		if running != nil {
+			fault = running.fault
+		}
+		return nil, fault
+	}
+	known = map[netip.Addr]bfd.Session{}
+	for _, s := range running.engine.Sessions() {
+		known[s.Address] = s
+	}
+	return known, ""
+}
+
+// withBFD are the peers that BFD watches now, and the profile of one that may have it; nil: none has.
+func (s *speaker) withBFD() (profile *config.BFDProfile, watched []bfd.Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for address := range s.configs {
+		p, st := s.peers[address], s.states[address]
+		if p.BFD == nil {
+			continue
+		}
+		profile = p.BFD
+		if st == nil || st.state != bgp.BGP_FSM_ESTABLISHED {
+			continue
+		}
+		if wait := guardAfter - time.Since(st.since); wait > 0 {
+			time.AfterFunc(wait, s.hint.Apply)
+		} else {
+			watched = append(watched, bfd.Peer{Node: nameOf(p), Address: address, Active: true, Profile: *p.BFD, Interface: p.Device})
+		}
+	}
+	return profile, watched
+}
+
+// reset ends an established session, which comes again by itself. It does not wait for GoBGP.
+func (s *speaker) reset(addr netip.Addr, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.states[addr]
+	// GoBGP would keep the reset for the next session.
+	if s.stopping || st == nil || st.state != bgp.BGP_FSM_ESTABLISHED {
+		return
+	}
+	st.resetFor = why
+	s.resets.Go(func() {
+		if err := s.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: addr.String(), Communication: "BFD is down"}); err != nil {
+			s.log.Warn("cannot reset the session of a peer that BFD has lost", "peer", addr, "reason", why, "error", err)
+		}
+	})
+}
