@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/lab"
@@ -100,20 +102,12 @@ type failovers struct {
 func (s *failovers) run(t *testing.T, away bool) {
 	t.Helper()
 	ctx := t.Context()
-	host, standby := hosts(t, s.Stage)
-	pods := slices.DeleteFunc([]string{"a-p1", "b-p1"}, func(pod string) bool { return pod[:1] == host })
-	all, watchers := identities{}, []string{standby}
+	awaitAll(t, s.Stage, identities{"a-p1": web, "b-p1": web})
+	host, standby := s.settled(t)
+	pods := podsBut(host)
+	watchers := []string{standby}
 	for _, pod := range pods {
-		all[pod] = web
 		watchers = append(watchers, pod[:1])
-	}
-	for router := range s.watches {
-		require.NoError(t, s.AwaitStandby(ctx, router, "192.0.2.10/32", inRedOf(standby)[0]))
-	}
-	awaitAll(t, s.Stage, all)
-	awaitWatched(t, s.Stage, host, watchers...)
-	for router := range s.watches {
-		awaitRoutersBFD(t, s.Stage, router, inRedOf(host)[0])
 	}
 	s.Witness.Reset()
 	var questions []lab.Question
@@ -138,10 +132,17 @@ func (s *failovers) run(t *testing.T, away bool) {
 	var lease coordinationv1.Lease
 	require.NoError(t, s.API.Get(ctx, "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: "+stage.Namespace+", name: egressway}}", &lease))
 	leader := *lease.Spec.HolderIdentity
+	steady(time.Now())
+	if nowHost, nowStandby := hosts(t, s.Stage); nowHost != host || nowStandby != standby {
+		t.Logf("the service has moved from %s and %s to %s and %s meanwhile", host, standby, nowHost, nowStandby)
+		require.NoError(t, probe.Stop())
+		s.run(t, away)
+		return
+	}
 	if away {
 		require.NoError(t, s.API.Freeze(ctx))
+		steady(time.Now())
 	}
-	steady(time.Now())
 
 	died := time.Now()
 	require.NoError(t, s.Stage.Freeze(host))
@@ -196,6 +197,51 @@ func (s *failovers) run(t *testing.T, away bool) {
 	t.Logf("%s died while %s led, %s is the host, confirmed after %s: new flows worked after %s", host, leader, standby, s.took["status confirmed"][len(s.took["status confirmed"])-1], s.took["new flow works"][len(s.took["new flow works"])-len(questions):])
 }
 
+// settled waits until the routers know the paths of host and standby, and BFD watches the host everywhere, and says who they are. Each
+// look asks who they are now: on a busy machine BFD may have moved the service since.
+func (s *failovers) settled(t *testing.T) (host, standby string) {
+	t.Helper()
+	ctx := t.Context()
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
+		e, err := s.EgressService(ctx, "shop", "web")
+		if err != nil {
+			return err
+		}
+		host, standby = e.Status.Host, e.Status.Standby
+		if host == "" || standby == "" || !meta.IsStatusConditionTrue(e.Status.Conditions, "Programmed") {
+			return fmt.Errorf("want a host and a standby in force: %+v", e.Status)
+		}
+		for router := range s.watches {
+			used, others, err := s.Paths(router, netip.MustParsePrefix("192.0.2.10/32"))
+			if err == nil && (len(used) == 0 || !slices.Equal(others, inRedOf(standby)[:1])) {
+				err = fmt.Errorf("%s uses %v and has %v in reserve, want standby %s", router, used, others, standby)
+			}
+			if err != nil {
+				return err
+			}
+			if err := routersBFD(s.Stage, router, inRedOf(host)[0]); err != nil {
+				return err
+			}
+		}
+		watchers := []string{standby}
+		for _, pod := range podsBut(host) {
+			watchers = append(watchers, pod[:1])
+		}
+		for _, other := range watchers {
+			if err := watched(ctx, s.Stage, host, other); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	return host, standby
+}
+
+// podsBut are pods of web that are on another node.
+func podsBut(node string) []string {
+	return slices.DeleteFunc([]string{"a-p1", "b-p1"}, func(pod string) bool { return pod[:1] == node })
+}
+
 // webVIPs are the ingress IPs of web.
 var webVIPs = []string{web.source4, web.source6}
 
@@ -208,29 +254,29 @@ func inRedOf(node string) []string {
 func awaitWatched(t *testing.T, s *stage.Stage, node string, watchers ...string) {
 	t.Helper()
 	for _, other := range watchers {
-		require.NoError(t, lab.Wait(t.Context(), patience, func() error {
-			out, err := s.Egressway(t.Context(), other, "status", "-o", "json")
-			if err == nil && !strings.Contains(out, fmt.Sprintf("\"node\": %q,\n      \"alive\": true", node)) {
-				err = fmt.Errorf("node %s does not watch %s: %s", other, node, out)
-			}
-			return err
-		}))
+		require.NoError(t, lab.Wait(t.Context(), patience, func() error { return watched(t.Context(), s, node, other) }))
 	}
 }
 
-// awaitRoutersBFD waits until a router's session of BFD with a node is up, which takes seconds more than that of BGP.
-func awaitRoutersBFD(t *testing.T, s *stage.Stage, router, peer string) {
-	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
-		var all []frrPeer
-		if err := s.Node(router).VTYJSON(&all, "bfdd", "show bfd peers json"); err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(all, func(p frrPeer) bool { return p.Peer == netip.MustParseAddr(peer) && p.Status == "up" }) {
-			return fmt.Errorf("%s has no session of BFD with %s: %+v", router, peer, all)
-		}
-		return nil
-	}))
+// watched says why another node does not watch a node, or does not see it alive.
+func watched(ctx context.Context, s *stage.Stage, node, other string) error {
+	out, err := s.Egressway(ctx, other, "status", "-o", "json")
+	if err == nil && !strings.Contains(out, fmt.Sprintf("\"node\": %q,\n      \"alive\": true", node)) {
+		err = fmt.Errorf("node %s does not watch %s: %s", other, node, out)
+	}
+	return err
+}
+
+// routersBFD says why a router's session of BFD with a node is not up, which takes seconds more than that of BGP.
+func routersBFD(s *stage.Stage, router, peer string) error {
+	var all []frrPeer
+	if err := s.Node(router).VTYJSON(&all, "bfdd", "show bfd peers json"); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(p frrPeer) bool { return p.Peer == netip.MustParseAddr(peer) && p.Status == "up" }) {
+		return fmt.Errorf("%s has no session of BFD with %s: %+v", router, peer, all)
+	}
+	return nil
 }
 
 // percentiles sums durations up.
