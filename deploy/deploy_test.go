@@ -4,13 +4,18 @@ package deploy
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -151,12 +156,24 @@ func configOf(t *testing.T, o objects) *config.Config {
 	return judged(t, data["config.yaml"])
 }
 
-// judged is what the daemon makes of a configuration whose passwords are there.
+// judged is what the daemon makes of a configuration whose passwords, certificate and key are there.
 func judged(t *testing.T, text string) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
 	for _, m := range regexp.MustCompile(`passwordFile: ([a-z0-9]+)`).FindAllStringSubmatch(text, -1) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, m[1]), []byte("secret"), 0o600))
+	}
+	if strings.Contains(text, "metricsTLS") {
+		public, private, err := ed25519.GenerateKey(nil)
+		require.NoError(t, err)
+		template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+		certificate, err := x509.CreateCertificate(nil, template, template, public, private)
+		require.NoError(t, err)
+		key, err := x509.MarshalPKCS8PrivateKey(private)
+		require.NoError(t, err)
+		for file, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: certificate}, "tls.key": {Type: "PRIVATE KEY", Bytes: key}} {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600))
+		}
 	}
 	c, err := config.Parse(filepath.Join(dir, "config.yaml"), []byte(text))
 	require.NoError(t, err, text)

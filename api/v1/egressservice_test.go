@@ -28,7 +28,7 @@ func decode(t *testing.T, data []byte) *v1.EgressService {
 
 func TestSamplesRoundTrip(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{"../../config/samples/*.yaml", "../../config/samples/*/*.yaml"} {
+	for _, pattern := range []string{"../../config/samples/*.yaml", "../../config/upstream/*.yaml"} {
 		found, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		files = append(files, found...)

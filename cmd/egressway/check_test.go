@@ -4,10 +4,21 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+func TestMain(m *testing.M) {
+	for _, e := range os.Environ() { // the tests' own are no configuration
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "EGRESSWAY_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	os.Exit(m.Run())
+}
 
 func runCheck(t *testing.T, args ...string) (string, error) {
 	t.Helper()
@@ -25,7 +36,7 @@ func TestCheckSamples(t *testing.T) {
 		{"--config", "../../config/egressway.yaml"},
 		{"--config", "../../config/egressway.yaml", "--manifests", "../../config/samples"},
 		{"--config", "../../config/egressway-full.yaml", "--manifests", "../../config/samples"},
-		{"--config", "../../config/egressway-full.yaml", "--manifests", "../../config/samples/upstream"},
+		{"--config", "../../config/egressway-full.yaml", "--manifests", "../../config/upstream"},
 	} {
 		out, err := runCheck(t, args...)
 		require.NoError(t, err, out)
@@ -49,4 +60,15 @@ func TestCheckPrintsEveryError(t *testing.T) {
 
 	_, err = runCheck(t, "--config", filepath.Join(dir, "none"))
 	require.EqualError(t, err, "1 error")
+}
+
+// A FIFO, to which nothing may ever be written, is refused at once.
+func TestCheckRefusesFIFO(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo.yaml")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	out, err := runCheck(t, "--config", fifo, "--manifests", dir)
+	require.EqualError(t, err, "2 errors", out)
+	require.Contains(t, out, "read the configuration: "+fifo+": not a regular file\n")
+	require.Contains(t, out, fifo+": Manifest fifo.yaml: not a regular file\n")
 }

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -268,13 +269,16 @@ func (d *diagnosis) versions(context.Context) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// readSome reads a file as far as there is room for it.
+// readSome reads a regular file as far as there is room for it.
 func readSome(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s: not a regular file", path))
+	}
 	return io.ReadAll(io.LimitReader(f, stepSize+1))
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -125,7 +126,7 @@ func (s *speaker) begin(ctx context.Context) error {
 		ListenPort:   int32(s.identity.listenPort),
 		BindToDevice: s.identity.device,
 	}}); err != nil {
-		return fmt.Errorf("start BGP speaker: %w", err)
+		return fmt.Errorf("start BGP speaker: %w", refusedPort(s.identity.listenPort, err))
 	}
 	if err := s.setPolicies(ctx, map[netip.Addr]exchange{}); err != nil {
 		return err
@@ -155,6 +156,17 @@ func (s *speaker) begin(ctx context.Context) error {
 		return fmt.Errorf("watch BGP events: %w", err)
 	}
 	return nil
+}
+
+// refusedPort adds to an error of listening what would be right.
+func refusedPort(port int, err error) error {
+	switch {
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("bgp.listenPort: %d: %w: a port below 1024 needs CAP_NET_BIND_SERVICE; give the speaker that, or another port, or -1", port, err)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("bgp.listenPort: %d: %w: another program on this node listens there; give another port, or -1", port, err)
+	}
+	return err
 }
 
 // stop ends all sessions and the server.

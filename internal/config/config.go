@@ -8,6 +8,7 @@ package config
 //go:generate go run ./gendoc . ../../docs/configuration.md
 
 import (
+	"math/bits"
 	"net/netip"
 	"time"
 
@@ -42,7 +43,7 @@ type Config struct {
 // Source says where objects come from; exactly one is used, Manifests if it is set.
 type Source struct {
 	Kubernetes Kubernetes `yaml:"kubernetes"`
-	Manifests  string     `yaml:"manifests"` // a folder of YAML and JSON files with the objects, watched; without it they come from the API server
+	Manifests  string     `yaml:"manifests"` // a folder of YAML and JSON files with the objects, without its subfolders, watched; a broken file keeps what it held. Without it they come from the API server
 }
 
 // Kubernetes says how to reach the API server.
@@ -85,15 +86,21 @@ const (
 
 // Marks says which bits of the fwmark and of the conntrack mark are ours, and where our rules stand.
 type Marks struct {
-	Mask         uint32 `yaml:"mask"`         // bits of packet and connection mark that are ours alone on the node: at least 4 in a row; one says egress, the others count networks and hosts steered to
+	Mask         uint32 `yaml:"mask"`         // bits of packet and connection mark that are ours alone on the node: at least 4 in a row, without kube-proxy's 0x4000 and 0x8000; one says egress, the others count networks and hosts steered to, 30 with 6 bits
 	RulePriority int    `yaml:"rulePriority"` // first of our 100 routing rule priorities, 1 to 899: before the kernel's rule for VRFs at 1000
+}
+
+// Paths is how many networks and hosts steered to the mask has room for, also among the routing tables of our steering.
+func (m Marks) Paths() int {
+	values := 1 << max(bits.OnesCount32(m.Mask)-1, 0) // one bit says egress; no value of 0 and of all bits set
+	return max(min(values-2, SteeringTableCount-1), 0)
 }
 
 // BGP is what all speakers share.
 type BGP struct {
 	ASN             uint32          `yaml:"asn"`        // our AS number; needed where there are peers. Default: none.
 	RouterID        netip.Addr      `yaml:"routerID"`   // an IPv4 address; needed on nodes that have none as InternalIP. Default: the node's IPv4 InternalIP.
-	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may call; -1: we call, nobody is listened to
+	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may call, below 1024 with CAP_NET_BIND_SERVICE only; -1: we call, nobody is listened to
 	GracefulRestart GracefulRestart `yaml:"gracefulRestart"`
 	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"` // timers of BFD with peers, which choose one by `bfdProfile`. Default: none.
 }
@@ -212,7 +219,7 @@ const (
 
 // Speaker says where the process is that speaks BGP and BFD for the daemon, and outlives it.
 type Speaker struct {
-	Socket string `yaml:"socket"` // Unix socket where the daemon finds `egressway speaker`; an absolute path
+	Socket string `yaml:"socket"` // Unix socket where the daemon finds `egressway speaker`; an absolute path of a file
 	Start  bool   `yaml:"start"`  // start one where none answers; false: systemd, or a DaemonSet, does
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,7 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	for _, e := range os.Environ() { // of the tests' own
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, envPrefix) {
+			_ = os.Unsetenv(name)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestEmptyFileIsDefaults(t *testing.T) {
 	for _, text := range []string{"", "\n# nothing\n", "{}", "networks: []\nbgp:\n", "---\n"} {
@@ -113,7 +121,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 						AddressFamilies: []Family{IPv4Unicast}, MaxPrefixes: 5,
 						Receive: []PrefixPattern{
 							{Prefix: netip.MustParsePrefix("0.0.0.0/0")},
-							{Prefix: netip.MustParsePrefix("2001:db8::/32"), GE: 48, LE: 64},
+							{Prefix: netip.MustParsePrefix("10.0.0.0/8"), GE: 16, LE: 24},
 						},
 						Advertise: Advertise{
 							Communities: []string{"64512:1", "no-export"}, LargeCommunities: []string{"64512:1:2"},
@@ -164,7 +172,7 @@ func TestEnvironmentOverridesScalars(t *testing.T) {
 	t.Setenv("EGRESSWAY_BGP_ROUTERID", "10.0.0.1")
 	t.Setenv("EGRESSWAY_BGP_GRACEFULRESTART_RESTARTTIME", "30s")
 	t.Setenv("EGRESSWAY_BGP_GRACEFULRESTART_ENABLED", "false")
-	t.Setenv("EGRESSWAY_MARKS_MASK", "0xf000")
+	t.Setenv("EGRESSWAY_MARKS_MASK", "0xf0000")
 	t.Setenv("EGRESSWAY_NODE", "b")
 	c, err := Load(file)
 	require.NoError(t, err)
@@ -172,7 +180,7 @@ func TestEnvironmentOverridesScalars(t *testing.T) {
 	require.Equal(t, uint32(64999), c.BGP.ASN)
 	require.Equal(t, netip.MustParseAddr("10.0.0.1"), c.BGP.RouterID)
 	require.Equal(t, GracefulRestart{RestartTime: Duration(30 * time.Second)}, c.BGP.GracefulRestart)
-	require.Equal(t, uint32(0xf000), c.Marks.Mask)
+	require.Equal(t, uint32(0xf0000), c.Marks.Mask)
 	require.Equal(t, "b", c.Node)
 
 	t.Setenv("EGRESSWAY_BGP_ASN", "many")
@@ -180,6 +188,46 @@ func TestEnvironmentOverridesScalars(t *testing.T) {
 	_, err = Load(file)
 	require.EqualError(t, err, `$EGRESSWAY_BGP_ASN: bgp.asn: "many": not a whole number from 0 to 4294967295
 $EGRESSWAY_LOG_LEVEL: log.level: "loud": one of debug, info, warn, error`)
+}
+
+// A variable that sets no key is refused, without its value; those that the kubelet sets for Services are not ours.
+func TestStrayVariables(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "egressway.yaml")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for name, value := range map[string]string{
+		"EGRESSWAY_METRICS_SERVICE_HOST": "10.96.0.9", "EGRESSWAY_METRICS_SERVICE_PORT_HTTP": "9479", "EGRESSWAY_METRICS_PORT": "tcp://10.96.0.9:9479",
+		"EGRESSWAY_METRICS_PORT_9479_TCP_ADDR": "10.96.0.9", "EGRESSWAYS": "x", "EGRESSWAY_LOG_FORMAT": "json",
+	} {
+		t.Setenv(name, value)
+	}
+	_, err := Load(file)
+	require.NoError(t, err)
+	for _, name := range []string{"EGRESSWAY_LOGLEVEL", "EGRESSWAY_NETWORKS", "EGRESSWAY_BGP", "EGRESSWAY_log_level", "EGRESSWAY_PORT"} {
+		t.Setenv(name, "secret")
+	}
+	_, err = Load(file)
+	require.EqualError(t, err, `$EGRESSWAY_BGP: no single value: give this key in the file
+$EGRESSWAY_LOGLEVEL: no key of the configuration has this variable: see docs/configuration.md, or unset it
+$EGRESSWAY_NETWORKS: no single value: give this key in the file
+$EGRESSWAY_PORT: no key of the configuration has this variable: see docs/configuration.md, or unset it
+$EGRESSWAY_log_level: no key of the configuration has this variable: see docs/configuration.md, or unset it`)
+}
+
+// What is no regular file is refused at once, wherever a file is named: to read it might take forever.
+func TestNoRegularFile(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	for _, file := range []string{fifo, dir, "/dev/zero"} {
+		_, err := Load(file)
+		require.EqualError(t, err, "read the configuration: "+file+": not a regular file")
+		_, err = ReadPassword(file)
+		require.EqualError(t, err, "read the password: "+file+": not a regular file")
+		_, err = Parse("f.yaml", []byte("status: {metricsTLS: {certFile: "+file+", keyFile: "+file+"}}\nsource: {kubernetes: {kubeconfig: "+file+"}}\n"))
+		require.EqualError(t, err, `f.yaml:1: status.metricsTLS.certFile: "`+file+`": a PEM file is needed: `+file+`: not a regular file
+f.yaml:1: status.metricsTLS.keyFile: "`+file+`": a PEM file is needed: `+file+`: not a regular file
+f.yaml:2: source.kubernetes.kubeconfig: "`+file+`": not a regular file`)
+	}
 }
 
 func TestNodeName(t *testing.T) {

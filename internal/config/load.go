@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
@@ -29,7 +31,7 @@ func load(path string) (*Config, []byte, error) {
 	if err != nil {
 		return nil, data, err
 	}
-	c, err := parse(path, data, environment())
+	c, err := parse(path, data, environment(), strayVariables(os.Environ())...)
 	if err != nil {
 		return nil, data, err
 	}
@@ -70,9 +72,10 @@ func namespace() string {
 // Relative paths in it are relative to the folder of file.
 func Parse(file string, data []byte) (*Config, error) { return parse(file, data, viper.New()) }
 
-func parse(file string, data []byte, env *viper.Viper) (*Config, error) {
+func parse(file string, data []byte, env *viper.Viper, wrong ...Error) (*Config, error) {
 	c := Defaults()
 	d := newDecoder(file)
+	d.errs = append(d.errs, wrong...)
 	d.decode(data, c)
 	d.override(reflect.ValueOf(c).Elem(), "", env)
 	tls := &c.Status.MetricsTLS
@@ -108,26 +111,82 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
+// readAtMost reads the beginning of a regular file. Anything else may block the reader or never end: a FIFO, a device, a socket.
 func readAtMost(path string, most int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
 // environment binds every scalar outside lists to EGRESSWAY_ and its path: log.level is EGRESSWAY_LOG_LEVEL.
 func environment() *viper.Viper {
 	v := viper.New()
-	v.SetEnvPrefix("egressway")
+	v.SetEnvPrefix(strings.TrimSuffix(strings.ToLower(envPrefix), "_"))
 	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
 	v.AutomaticEnv()
 	return v
 }
 
+const envPrefix = "EGRESSWAY_"
+
 func envName(path string) string {
-	return "EGRESSWAY_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+}
+
+// strayVariables refuses the variables of an environment that bear our prefix and set no key: a misspelled one would be ignored
+// silently. Variables that the kubelet sets for a Service named like us are not meant for us.
+func strayVariables(environ []string) (errs []Error) {
+	set := map[string]bool{}
+	for _, e := range environ {
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, envPrefix) {
+			set[name] = true
+		}
+	}
+	known := map[string]bool{}
+	variables(reflect.TypeFor[Config](), "", known)
+	ofService := func(name string) bool {
+		for other := range set {
+			if service, ok := strings.CutSuffix(other, "_SERVICE_HOST"); ok &&
+				(strings.HasPrefix(name, service+"_SERVICE_") || name == service+"_PORT" || strings.HasPrefix(name, service+"_PORT_")) {
+				return true
+			}
+		}
+		return false
+	}
+	for name := range set { // without its value, which may be a secret
+		scalar, isKey := known[name]
+		switch {
+		case scalar || ofService(name):
+		case isKey:
+			errs = append(errs, Error{File: "$" + name, Message: "no single value: give this key in the file"})
+		default:
+			errs = append(errs, Error{File: "$" + name, Message: "no key of the configuration has this variable: see docs/configuration.md, or unset it"})
+		}
+	}
+	slices.SortFunc(errs, func(a, b Error) int { return strings.Compare(a.File, b.File) })
+	return errs
+}
+
+// variables lists the variables of the keys of a struct, and whether each key is a single value.
+func variables(t reflect.Type, path string, known map[string]bool) {
+	for i, name := range fieldsOf(t) {
+		field, path := t.Field(i).Type, join(path, name)
+		scalar := nodeKind(field) == yaml.ScalarNode
+		known[envName(path)] = scalar
+		if !scalar && field.Kind() == reflect.Struct {
+			variables(field, path, known)
+		}
+	}
 }
 
 // override sets the scalars for which env has a value.

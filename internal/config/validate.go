@@ -5,7 +5,9 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,6 +67,11 @@ func (v *validator) validate() {
 	if c.Source.Manifests != "" && c.Source.Kubernetes.Kubeconfig != "" {
 		v.bad("source.manifests", "objects come from one source: leave either this or kubernetes.kubeconfig out")
 	}
+	if file := c.Source.Kubernetes.Kubeconfig; file != "" {
+		if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+			v.bad("source.kubernetes.kubeconfig", "not a regular file")
+		}
+	}
 	if n := c.Source.Kubernetes.Namespace; n != "" && len(validation.IsDNS1123Label(n)) > 0 {
 		v.bad("source.kubernetes.namespace", "not a namespace: lower case letters, digits and '-', at most 63 bytes")
 	}
@@ -84,7 +91,7 @@ func (v *validator) validate() {
 	v.failover()
 	v.socket("speaker.socket", c.Speaker.Socket)
 	v.socket("status.socket", c.Status.Socket)
-	if c.Speaker.Socket == c.Status.Socket {
+	if filepath.Clean(c.Speaker.Socket) == filepath.Clean(c.Status.Socket) {
 		v.bad("speaker.socket", "that is status.socket: two processes listen there, each on its own")
 	}
 	v.listenAddress("status.metricsAddress", c.Status.MetricsAddress)
@@ -96,7 +103,23 @@ func (v *validator) validate() {
 func (v *validator) socket(path, file string) {
 	if !filepath.IsAbs(file) || len(file) > 107 { // what sockaddr_un has room for
 		v.bad(path, "an absolute path of at most 107 bytes is needed")
+		return
 	}
+	info, err := os.Stat(file)
+	switch {
+	case strings.HasSuffix(file, "/"), err == nil && info.IsDir():
+		v.bad(path, "that is a folder: the path of a file in it is needed, such as %s", filepath.Join(file, filepath.Base(defaultOf(path))))
+	case err == nil && info.Mode().Type() != os.ModeSocket:
+		v.bad(path, "another file is there, no socket: remove it, or give another path")
+	}
+}
+
+// defaultOf is the default of a socket's path.
+func defaultOf(path string) string {
+	if c := Defaults(); path == "speaker.socket" {
+		return c.Speaker.Socket
+	}
+	return Defaults().Status.Socket
 }
 
 func (v *validator) steering() {
@@ -149,10 +172,17 @@ func (v *validator) moves() {
 	}
 }
 
+// kubeProxyMarks are the bits of packet marks that kube-proxy and the kubelet set and match on every node.
+const kubeProxyMarks = 0xc000
+
 func (v *validator) marks() {
 	m := v.c.Marks
 	if n := bits.OnesCount32(m.Mask); n < 4 || bits.Len32(m.Mask)-bits.TrailingZeros32(m.Mask) != n {
 		v.bad("marks.mask", "at least 4 bits in a row are needed, such as 0x3f00")
+	} else if m.Mask&kubeProxyMarks != 0 {
+		v.bad("marks.mask", "bits %#x are kube-proxy's (0x4000 masquerades, 0x8000 drops): leave them out, as 0x3f00 does", m.Mask&kubeProxyMarks)
+	} else if most := m.Paths(); len(v.c.Networks) > most {
+		v.bad("networks", "%d networks, the default one among them, but marks.mask %#x has room for %d: list fewer, or widen the mask", len(v.c.Networks), m.Mask, most)
 	}
 	if m.RulePriority < 1 || m.RulePriority > 899 {
 		v.bad("marks.rulePriority", "1 to 899: our 100 priorities must end before the kernel's VRF rule at 1000")
@@ -217,17 +247,25 @@ func oneOf[T ~string](v *validator, path string, value T, known ...T) {
 	}
 }
 
-// device wants a name that the kernel takes for an interface.
+// deviceName is stricter than the kernel, which takes '%' for a template to make a name of, and other tools, to which '@', '*' or
+// a leading '-' mean something else.
+var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
+
+// DeviceName says whether a name may be that of a network device: of a VRF, an uplink, the tunnel. "all" and "default" are not
+// devices below /proc/sys/net, and no network has the loopback device.
+func DeviceName(name string) bool {
+	return deviceName.MatchString(name) && name != "all" && name != "default" && name != "lo"
+}
+
+// device wants a DeviceName.
 func (v *validator) device(path, name string) bool {
 	switch {
 	case name == "":
 		v.bad(path, "missing: an interface's name")
 	case len(name) > 15:
 		v.bad(path, "not an interface's name: at most 15 bytes, this has %d", len(name))
-	case name == "." || name == ".." || name == "lo" || strings.ContainsFunc(name, func(r rune) bool {
-		return r <= ' ' || r > '~' || r == '/' || r == ':'
-	}):
-		v.bad(path, "not a usable interface's name: printable ASCII without blank, '/' and ':', and not lo")
+	case !DeviceName(name):
+		v.bad(path, "not a usable interface's name: letters, digits, '.', '_' and '-', a letter, digit or '_' first, and not lo, all or default")
 	default:
 		return true
 	}
@@ -270,13 +308,28 @@ func (v *validator) metricsTLS() {
 	if v.c.Status.MetricsAddress == "" {
 		v.bad("status.metricsTLS", "status.metricsAddress is empty: nobody can connect")
 	}
+	readable := true
 	for _, file := range []struct{ key, path, why string }{
 		{"certFile", t.CertFile, "TLS needs a certificate: a PEM file"},
 		{"keyFile", t.KeyFile, "TLS needs the certificate's private key: a PEM file"},
+		{"clientCAFile", t.ClientCAFile, ""},
 	} {
+		if file.path == "" && file.why == "" {
+			continue
+		}
 		if file.path == "" {
 			v.bad("status.metricsTLS."+file.key, "%s", file.why)
+			readable = false
+		} else if _, err := readAtMost(file.path, maxSize); err != nil {
+			v.bad("status.metricsTLS."+file.key, "a PEM file is needed: %s", err)
+			readable = false
 		}
+	}
+	if !readable {
+		return
+	}
+	if _, err := t.Load(); err != nil {
+		v.bad("status.metricsTLS", "%s", err)
 	}
 }
 
@@ -288,10 +341,11 @@ func (v *validator) listenAddress(path, address string) {
 	if err == nil && host != "" && host != "localhost" {
 		_, err = netip.ParseAddr(host)
 	}
+	n := uint64(0)
 	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
+		n, err = strconv.ParseUint(port, 10, 16)
 	}
-	if err != nil {
-		v.bad(path, "an IP address and a port, such as 127.0.0.1:9479 or [::1]:9479, or empty for none")
+	if err != nil || n == 0 {
+		v.bad(path, "an IP address and a port from 1 to 65535, such as 127.0.0.1:9479 or [::1]:9479, or empty for none")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -97,7 +98,7 @@ func (v *validator) peers(path string, n Network) {
 			v.bad(path+".maxPrefixes", "1 to %d", uint32(math.MaxUint32))
 		}
 		for j, r := range p.Receive {
-			v.pattern(fmt.Sprintf("%s.receive[%d]", path, j), r)
+			v.pattern(fmt.Sprintf("%s.receive[%d]", path, j), r, p.AddressFamilies)
 		}
 		v.advertise(path+".advertise", p)
 	}
@@ -205,9 +206,16 @@ func (v *validator) families(path string, p Peer) {
 	}
 }
 
-func (v *validator) pattern(path string, r PrefixPattern) {
+func (v *validator) pattern(path string, r PrefixPattern, carried []Family) {
 	if !v.prefix(path+".prefix", r.Prefix) {
 		return
+	}
+	family := IPv6Unicast
+	if r.Prefix.Addr().Is4() {
+		family = IPv4Unicast
+	}
+	if len(carried) > 0 && !slices.Contains(carried, family) {
+		v.bad(path+".prefix", "the session does not carry %s: nothing would be learned; add it to addressFamilies, or leave this out", family)
 	}
 	least, most := r.Prefix.Bits(), r.Prefix.Addr().BitLen()
 	if r.GE != 0 && (int(r.GE) < least || int(r.GE) > most) {

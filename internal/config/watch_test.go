@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,6 +45,8 @@ func TestWatch(t *testing.T) {
 	require.ErrorContains(t, bad.err, `log.level: "loud"`)
 	require.NoError(t, os.Remove(file))
 	require.ErrorIs(t, (<-results).err, os.ErrNotExist)
+	require.NoError(t, syscall.Mkfifo(file, 0o600))
+	require.ErrorContains(t, (<-results).err, "not a regular file")
 	replace("log: {level: error}\n")
 	require.Equal(t, result{level: "error"}, <-results)
 	again <- unix.SIGHUP

@@ -12,6 +12,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -211,8 +212,9 @@ func (n *Node) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// environ is the environment of programs in the node. The tests' own variables that look like our configuration are not in it.
 func (n *Node) environ() []string {
-	env := os.Environ()
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "EGRESSWAY_") })
 	for k, v := range n.Definition.Env {
 		env = append(env, k+"="+v)
 	}

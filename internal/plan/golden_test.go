@@ -57,7 +57,9 @@ func TestStories(t *testing.T) {
 // story reads a folder as node sees it.
 func story(t *testing.T, dir, node string) (plan.Snapshot, []cluster.Problem) {
 	t.Helper()
-	c, err := config.Load(filepath.Join(dir, "config.yaml"))
+	text, err := os.ReadFile(filepath.Join(dir, "config.yaml"))
+	require.NoError(t, err)
+	c, err := config.Parse(filepath.Join(dir, "config.yaml"), text)
 	require.NoError(t, err)
 	objects, problems := manifests.Read(filepath.Join(dir, "manifests"))
 	require.Contains(t, maps.Collect(objects.Nodes.All()), node)

@@ -30,7 +30,7 @@ func (m Marks) Cluster() uint32 { return m.Mask &^ m.EgressBit() }
 
 // MaxPath is the largest path id that fits, also among the routing tables for steering.
 func (m Marks) MaxPath() PathID {
-	return min(PathID(m.Cluster()>>m.shift())-1, config.SteeringTableCount-1)
+	return PathID(config.Marks{Mask: m.Mask}.Paths())
 }
 
 // Path takes the path id out of a mark of either kind.

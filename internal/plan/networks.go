@@ -103,7 +103,7 @@ func unlisted(name string) config.Network {
 	c := config.Network{Name: name}
 	table, err := strconv.ParseUint(name, 10, 32)
 	switch {
-	case err != nil && len(name) < 16 && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r > '~' }):
+	case err != nil && config.DeviceName(name):
 		c.VRF = name
 	case err == nil && strconv.FormatUint(table, 10) == name && !config.ReservedTable(uint32(table)):
 		c.Table = uint32(table)

@@ -2,11 +2,9 @@ package status
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 
 	"github.com/egressway/egressway/internal/config"
 )
@@ -24,21 +22,9 @@ func secured(l net.Listener, c config.MetricsTLS) (net.Listener, error) {
 }
 
 func tlsConfig(c config.MetricsTLS) (*tls.Config, error) {
-	certificate, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	t, err := c.Load()
 	if err != nil {
-		return nil, fmt.Errorf("status.metricsTLS: certFile %s and keyFile %s: %w", c.CertFile, c.KeyFile, err)
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}}
-	if c.ClientCAFile == "" {
-		return t, nil
-	}
-	authorities, err := os.ReadFile(c.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("status.metricsTLS.clientCAFile: %w", err)
-	}
-	t.ClientCAs, t.ClientAuth = x509.NewCertPool(), tls.VerifyClientCertIfGiven // probes of the kubelet have none
-	if !t.ClientCAs.AppendCertsFromPEM(authorities) {
-		return nil, fmt.Errorf("status.metricsTLS.clientCAFile: %s: no certificate in PEM form", c.ClientCAFile)
+		return nil, fmt.Errorf("status.metricsTLS: %w", err)
 	}
 	return t, nil
 }

@@ -86,8 +86,8 @@ func TestMetricsByTLS(t *testing.T) {
 	stop()
 
 	for key, broken := range map[string]func(*config.MetricsTLS){
-		"status.metricsTLS: certFile":     func(m *config.MetricsTLS) { m.CertFile = file("none") },
-		"status.metricsTLS.clientCAFile:": func(m *config.MetricsTLS) { m.ClientCAFile = file("client.key") },
+		"status.metricsTLS: certFile":      func(m *config.MetricsTLS) { m.CertFile = file("none") },
+		"status.metricsTLS: clientCAFile:": func(m *config.MetricsTLS) { m.ClientCAFile = file("client.key") },
 	} {
 		bad := c
 		broken(&bad.MetricsTLS)
