@@ -76,7 +76,7 @@ func (o planOptions) run(out io.Writer) error {
 		return err
 	}
 	objects, problems := manifests.Read(o.manifests)
-	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Reason == cluster.ReasonNoFolder }); i >= 0 {
+	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Kind == "Manifests" }); i >= 0 {
 		return problems[i]
 	}
 	if _, known := objects.Nodes.Get(o.node); !known {

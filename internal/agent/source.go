@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/kube"
@@ -92,8 +93,9 @@ func (f *folder) Run(ctx context.Context) {
 	}
 }
 
-// read takes up what has changed. While the folder has not settled, what is gone may be on its way from one file to another.
-func (f *folder) read(settled bool) {
+// read takes up what has changed, and returns when to read again. While the folder has not settled, what is gone may be on its way from
+// one file to another.
+func (f *folder) read(settled bool) (again time.Duration) {
 	var (
 		objects  cluster.Objects
 		changed  cluster.Changed
@@ -104,22 +106,27 @@ func (f *folder) read(settled bool) {
 	} else {
 		var ok bool
 		if objects, changed, problems, ok = f.files.Glance(); !ok {
-			return
+			return 0
 		}
 	}
+	again = f.files.Again()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	same := slices.Equal(problems, f.problems)
 	f.problems = problems
-	missing := len(problems) == 1 && problems[0].Reason == cluster.ReasonNoFolder
-	switch {
-	case !missing && f.known && changed.Empty() && same:
-		return // it was told of before
-	case !missing:
-		f.latest, f.known = objects, true
+	missing := f.files.Missing()
+	if !missing {
+		f.latest = objects
 		f.changed.Join(changed)
-	case !f.known:
+	}
+	switch {
+	case !f.known && (missing || f.files.Unsure()):
 		f.log.Warn("no objects yet: nothing is changed on this node", "problem", problems[0].Error())
+	case !missing && f.known && changed.Empty() && same:
+		return again // it was reported before
+	case !missing:
+		f.known = true
 	}
 	f.wake()
+	return again
 }

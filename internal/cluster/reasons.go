@@ -3,6 +3,9 @@ package cluster
 // Reasons of problems that sources and the election find.
 const (
 	ReasonNoFolder          Reason = "NoFolder"
+	ReasonNoManifests       Reason = "NoManifests"
+	ReasonPassedOver        Reason = "PassedOver"
+	ReasonFormerContent     Reason = "FormerContent"
 	ReasonInvalidFile       Reason = "InvalidFile"
 	ReasonInvalidManifest   Reason = "InvalidManifest"
 	ReasonUnknownField      Reason = "UnknownField"

@@ -12,6 +12,7 @@ const (
 	ReasonInvalidAddress    cluster.Reason = "InvalidAddress"
 	ReasonIngressConflict   cluster.Reason = "IngressConflict"
 	ReasonEndpointConflict  cluster.Reason = "EndpointConflict"
+	ReasonUnknownNode       cluster.Reason = "UnknownNode"
 	ReasonOutsidePodRanges  cluster.Reason = "OutsidePodRanges"
 	ReasonNoRoute           cluster.Reason = "NoRoute"
 	ReasonHostUnreachable   cluster.Reason = "HostUnreachable"

@@ -212,12 +212,11 @@ func (r *redone) settleIngress(c *claims) {
 func (r *redone) readEndpoints(g *ground) {
 	r.candidates, r.unfit = make([]endpoint, 0, len(r.raw)), false
 	for _, e := range r.raw {
-		switch a, reject := g.candidate(e); {
-		case reject != nil:
-			r.unfit = true
-		case a.IsValid():
+		a, reject := g.candidate(e)
+		if a.IsValid() {
 			r.candidates = append(r.candidates, endpoint{a, e.Node})
 		}
+		r.unfit = r.unfit || reject != nil
 	}
 	if r.unfit {
 		for _, e := range r.inOrder() {
@@ -247,17 +246,22 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 		return a, func(r *redone, text string) { r.refuse(text, ReasonInvalidAddress, "not an IP address") }
 	}
 	if why := cluster.Unfit(a); why != "" {
-		return a, func(r *redone, text string) {
+		return netip.Addr{}, func(r *redone, text string) {
 			r.refuse(text, ReasonInvalidAddress, "%s is no pod's address", why)
 		}
 	}
 	if node := g.nodeIPs[a]; node != "" {
 		if node != e.Node && e.Node != "" {
-			return a, func(r *redone, text string) {
+			return netip.Addr{}, func(r *redone, text string) {
 				r.refuse(text, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", node, e.Node)
 			}
 		}
 		return netip.Addr{}, nil // it is a hostNetwork pod: its packets are the node's own
+	}
+	if _, exists := g.nodes.Get(e.Node); e.Node != "" && !exists {
+		return a, func(r *redone, text string) { // served all the same: the Node may be on its way back
+			r.refuse(text, ReasonUnknownNode, "is on node %s, and there is no such node", e.Node)
+		}
 	}
 	return a, nil
 }

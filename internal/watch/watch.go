@@ -20,21 +20,22 @@ import (
 // The files named are watched themselves too: one that is a mount of its own, as containers have them, may be written to
 // where it comes from, which the folder does not tell.
 func Folder(ctx context.Context, dir string, quiet time.Duration, changed func(), files ...string) error {
-	return folder(ctx, dir, quiet, func(settled bool) {
+	return folder(ctx, dir, quiet, func(settled bool) time.Duration {
 		if settled {
 			changed()
 		}
+		return 0
 	}, files)
 }
 
-// Eager is Folder, but tells of a file at once too, with settled false: when it was put there whole, or was closed after it was
-// written, and none is being written. More may follow, so it is told again when the folder has settled. That something is gone is
-// told then only.
-func Eager(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool)) error {
+// Eager is Folder, but calls changed for a file at once too, with settled false: when it was put there whole, or was closed after it was
+// written, and none is being written. More may follow, so changed is called again when the folder has settled. The removal of a file is
+// reported then only. changed returns after how long it wants another call though nothing happens; 0: it wants none.
+func Eager(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool) (again time.Duration)) error {
 	return folder(ctx, dir, quiet, changed, nil)
 }
 
-func folder(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool), files []string) error {
+func folder(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool) time.Duration, files []string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("watch folder %s: %w", dir, err)
@@ -65,10 +66,15 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	for _, f := range files {
 		_ = n.add(f, fileEvents) // not there yet: its creation is an event of the folder
 	}
-	changed(true)
 	settle := time.NewTimer(quiet)
 	settle.Stop()
 	defer settle.Stop()
+	settled := func() {
+		if again := changed(true); again > 0 {
+			settle.Reset(again)
+		}
+	}
+	settled()
 	var since time.Time          // of the first change not told yet
 	written := map[string]bool{} // files that are being written
 	// take takes an event in, and says whether a file is there whole that may not have been before.
@@ -116,7 +122,7 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 		case <-settle.C:
 			since = time.Time{}
 			clear(written)
-			changed(true)
+			settled()
 		}
 	}
 }

@@ -61,9 +61,10 @@ func TestEager(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	half := filepath.Join(dir, "half")
 	go func() {
-		done <- Eager(ctx, dir, time.Second, func(settled bool) {
+		done <- Eager(ctx, dir, time.Second, func(settled bool) time.Duration {
 			text, err := os.ReadFile(half)
 			woken <- told{settled, err != nil || string(text) == "12"}
+			return 0
 		})
 	}()
 	require.Equal(t, told{settled: true, whole: true}, <-woken)
@@ -84,6 +85,28 @@ func TestEager(t *testing.T) {
 	require.Equal(t, told{settled: true, whole: true}, <-woken)
 	require.NoError(t, os.Remove(half))
 	require.Equal(t, told{settled: true, whole: true}, <-woken, "what is gone may come back")
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// Another call is made after the time that one asks for, though nothing happens.
+func TestEagerAgain(t *testing.T) {
+	woken, done := make(chan bool), make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	go func() {
+		calls := 0
+		done <- Eager(ctx, dir, quiet, func(settled bool) time.Duration {
+			woken <- settled
+			if calls++; calls < 3 {
+				return quiet
+			}
+			return 0
+		})
+	}()
+	for range 3 {
+		require.True(t, <-woken)
+	}
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -3,12 +3,14 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/lab/stage"
 )
@@ -88,16 +90,17 @@ func TestBadInput(t *testing.T) {
 		twice  bool // an address is given twice
 	}{
 		{"unknown key", []string{"  network: red", "  network: red\n  netwrok: blue"}, `spec.netwrok: unknown field`, true, false},
+		{"misspelled kind", []string{"kind: EgressService", "kind: egressservice"}, `is EgressService of k8s.ovn.org/v1 meant?`, true, false},
 		{"broken YAML", []string{"kind: EgressService", "kind: [EgressService"}, `not YAML`, false, false},
 		{"wrong type", []string{"network: red", "network: [red]"}, `spec.network: a list, but a string is needed`, false, false},
 		{"enum", []string{"sourceIPBy: LoadBalancerIP", "sourceIPBy: Pod"}, `spec.sourceIPBy: \"Pod\": `, false, false},
+		{"no ingress IP", []string{`[{ip: 192.0.2.30}, {ip: "2001:db8:2::30"}]`, "[]"}, `no usable ingress IP yet`, false, false},
 		{"invalid ingress IP", []string{"192.0.2.30", "192.0.2.300"}, `\"192.0.2.300\"`, false, false},
 		{"loopback ingress IP", []string{"192.0.2.30", "127.0.0.30"}, `\"127.0.0.30\": `, false, false},
 		{"multicast ingress IP", []string{"192.0.2.30", "224.0.0.30"}, `\"224.0.0.30\": `, false, false},
 		{"node address as ingress IP", []string{"192.0.2.30", "10.0.0.11"}, `\"10.0.0.11\": is an address of node a`, false, false},
 		{"ClusterIP as ingress IP", []string{"{ip: 192.0.2.30}", "{ip: 10.96.0.10}"}, `\"10.96.0.10\": is the ClusterIP of Service shop/web`, false, true},
 		{"ingress IP of another network", []string{"192.0.2.30", "192.0.2.20"}, `\"192.0.2.20\": is served by EgressService shop/batch in network blue`, false, true},
-		{"no ingress IP", []string{`[{ip: 192.0.2.30}, {ip: "2001:db8:2::30"}]`, "[]"}, `no usable ingress IP yet`, false, false},
 		{"host name as ingress", []string{`[{ip: 192.0.2.30}, {ip: "2001:db8:2::30"}]`, "[{hostname: zoo.example}]"}, `has a host name as ingress`, false, false},
 		{"endpoint with a node's address", []string{"[10.244.3.11]", "[10.0.0.12]"}, `\"10.0.0.12\": is an address of node b`, false, false},
 		{"endpoint with a ClusterIP", []string{"[10.244.3.11]", "[10.96.0.10]"}, `endpoints: \"10.96.0.10\": is the ClusterIP`, false, false},
@@ -142,6 +145,10 @@ func TestBadInput(t *testing.T) {
 		{"table twice", func(c string) string { return strings.Replace(c, "table: 1002", "table: 1001", 1) }, "1001"},
 		{"reserved table", func(c string) string { return strings.Replace(c, "table: 1002", "table: 254", 1) }, "254"},
 		{"invalid address", func(c string) string { return strings.Replace(c, "address: 10.2.0.2", "address: 10.2.0.256", 1) }, "10.2.0.256"},
+		{"name for the kernel to complete", func(c string) string { return c + "steering: {device: \"vx%d\"}\n" }, `steering.device: \"vx%d\"`},
+		{"kube-proxy's mark", func(c string) string { return c + "marks: {mask: \"0x7f00\"}\n" }, `marks.mask: \"0x7f00\": bits 0x4000 are kube-proxy's`},
+		{"no port", func(c string) string { return c + "status: {metricsAddress: \"0.0.0.0:0\"}\n" }, `status.metricsAddress: \"0.0.0.0:0\"`},
+		{"a folder as socket", func(c string) string { return c + "speaker: {socket: /run/}\n" }, `speaker.socket: \"/run/\": that is a folder`},
 		{"another folder", func(c string) string { return strings.Replace(c, "/etc/egressway/manifests", "/etc", 1) }, "with a restart only"},
 		{"another log", func(c string) string { return c + "log: {level: debug}\n" }, "marks and log change with a restart only"},
 	} {
@@ -167,6 +174,76 @@ func TestBadInput(t *testing.T) {
 	traffic.answered(t, 3, all)
 	traffic.stop(t, all)
 	requireInnocent(t, s, all, identities{"c-p1": zoo})
+}
+
+// TestFlawedManifests breaks the file of web in many ways, under traffic: what it held stays in force until it is whole again, and
+// a problem on every node says so. A file that is gone for a moment, and a folder that is empty, change nothing.
+func TestFlawedManifests(t *testing.T) {
+	nodes := []string{"a", "b", "c"}
+	s := play(t, stage.Options{Nodes: nodes})
+	ctx := t.Context()
+	all := asDeployed()
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", "10.1.0.11"))
+	awaitServed(t, s, all)
+	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2")
+	path := s.ManifestPath("web.yaml")
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	overwrite := func(text string) error { return os.WriteFile(path, []byte(text), 0o644) }
+	for _, c := range []struct {
+		name   string
+		befall func() error
+	}{
+		{"empty", func() error { return overwrite("") }},
+		{"cut off", func() error { return overwrite(string(whole[:len(whole)/2-7])) }},
+		{"cut off in its last line", func() error { return overwrite(string(whole[:len(whole)-3])) }},
+		{"broken", func() error {
+			return overwrite(strings.Replace(string(whole), "kind: EgressService", "kind: [EgressService", 1))
+		}},
+		{"misspelled", func() error {
+			return overwrite(strings.Replace(string(whole), "kind: EgressService", "kind: egressservice", 1))
+		}},
+		{"unreadable", func() error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.NoError(t, c.befall())
+			for _, node := range nodes {
+				awaitProblem(t, s, node, cluster.ReasonFormerContent, "", true)
+			}
+			traffic.answered(t, 3, all)
+			require.NoError(t, os.RemoveAll(path))
+			require.NoError(t, overwrite(string(whole)))
+			for _, node := range nodes {
+				awaitProblem(t, s, node, cluster.ReasonFormerContent, "", false)
+			}
+		})
+	}
+	hide := func(name string) { require.NoError(t, os.Rename(s.ManifestPath(name), s.ManifestPath("."+name))) }
+	show := func(name string) { require.NoError(t, os.Rename(s.ManifestPath("."+name), s.ManifestPath(name))) }
+	hide("web.yaml")
+	traffic.answered(t, 3, all)
+	show("web.yaml")
+	files := []string{"batch.yaml", "cluster.yaml", "web.yaml"}
+	for _, name := range files {
+		hide(name)
+	}
+	for _, node := range nodes {
+		awaitProblem(t, s, node, cluster.ReasonNoManifests, "", true)
+	}
+	traffic.answered(t, 3, all)
+	for _, name := range files {
+		show(name)
+	}
+	for _, node := range nodes {
+		awaitProblem(t, s, node, cluster.ReasonNoManifests, "", false)
+	}
+	traffic.answered(t, 3, all)
+	traffic.stop(t, all)
+	requireInnocent(t, s, all)
+
+	require.NoError(t, s.Remove(ctx, "web.yaml"))
+	awaitAll(t, s, identities{"a-p1": nodeA, "b-p1": nodeB})
+	requireInnocent(t, s, all, identities{"a-p1": nodeA, "b-p1": nodeB})
 }
 
 // TestConfigGrows adds a network and a peer to the configuration of running daemons.

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -32,6 +33,37 @@ type file struct {
 	state state
 	sum   uint64 // of the text
 	parts []part
+	gone  bool     // it was there before, and held what is kept
+	flaw  bool     // it may hold more than could be read: it cannot be read, is empty, cut off, or a document is broken
+	whole outline  // of its last content without a flaw
+	kept  []*entry // what it held, and nothing holds now
+}
+
+// outline is what is remembered of a text to recognize the beginning of it.
+type outline struct {
+	size int
+	sums []uint64 // of its beginnings, each outlineStep longer
+	line bool     // it ends with a line end
+}
+
+// outlineStep makes an outline an eighth of its text.
+const outlineStep = 64
+
+func outlineOf(text []byte) outline {
+	o := outline{size: len(text), line: bytes.HasSuffix(text, []byte("\n"))}
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for ; len(text) >= outlineStep; text = text[outlineStep:] {
+		_, _ = h.Write(text[:outlineStep]) // never fails
+		o.sums = append(o.sums, h.Sum64())
+	}
+	return o
+}
+
+// cut says whether another text is the beginning of this one and ends inside a line: as a full disk, or a copy that was interrupted,
+// leaves it. A text that ends with a line may be meant.
+func (o outline) cut(is outline) bool {
+	return o.line && !is.line && is.size < o.size && slices.Equal(is.sums, o.sums[:min(len(is.sums), len(o.sums))])
 }
 
 // part is a document of a file. What it holds depends on its text; what is said of it, on its place too.
@@ -61,22 +93,46 @@ func readFile(path string, former *file) *file {
 	if err == nil {
 		text, err = os.ReadFile(path)
 	}
+	f := &file{path: path}
+	whole := outlineOf(text) // before it is parsed, which changes it
+	if err == nil {
+		f.state, f.sum = now, maphash.Bytes(seed, text)
+		if former != nil && former.read() && former.sum == f.sum {
+			former.state = now
+			return former
+		}
+		switch {
+		case len(bytes.TrimSpace(text)) == 0:
+			err = errors.New("is empty")
+		case former != nil && former.whole.cut(whole):
+			err = errors.New("is cut off: it is the beginning of what it was, and ends inside a line")
+		default:
+			f.parse(text, former)
+			f.flaw = slices.ContainsFunc(f.parts, part.broken)
+		}
+	}
 	if err != nil {
-		return &file{path: path, parts: []part{{entries: []*entry{{problems: []cluster.Problem{{
+		f.flaw = true
+		f.parts = []part{{entries: []*entry{{problems: []cluster.Problem{{
 			Kind: "Manifest", Object: filepath.Base(path), Reason: cluster.ReasonInvalidFile, Message: reason(err), Where: path,
-		}}}}}}}
+		}}}}}}
 	}
-	f := &file{path: path, state: now, sum: maphash.Bytes(seed, text)}
-	if former != nil && former.read() && former.sum == f.sum {
-		former.state = now
-		return former
+	switch {
+	case !f.flaw:
+		f.whole = whole
+	case former != nil:
+		f.whole = former.whole
 	}
-	f.parse(text, former)
 	return f
 }
 
 // read says whether the file could be read.
 func (f *file) read() bool { return f.state != state{} }
+
+// broken says whether a document, or an object in it, is not worth anything.
+func (p part) broken() bool {
+	return slices.ContainsFunc(p.entries, func(e *entry) bool { return e.name == nameless })
+}
 
 func stateOf(path string) (state, error) {
 	began := time.Now()
@@ -129,7 +185,7 @@ func (p part) may(be part) bool {
 	return p.before == be.before || !slices.ContainsFunc(be.entries, (*entry).placed)
 }
 
-// entries goes through them in order.
+// entries goes through them in order, then through what is kept.
 func (f *file) entries() iter.Seq[*entry] {
 	return func(yield func(*entry) bool) {
 		for _, p := range f.parts {
@@ -137,6 +193,11 @@ func (f *file) entries() iter.Seq[*entry] {
 				if !yield(e) {
 					return
 				}
+			}
+		}
+		for _, e := range f.kept {
+			if !yield(e) {
+				return
 			}
 		}
 	}

@@ -4,6 +4,7 @@ package manifests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"iter"
 	"maps"
@@ -19,28 +20,39 @@ import (
 	"github.com/egressway/egressway/internal/watch"
 )
 
-// Watch calls wake once at the start and then whenever the folder changed, until ctx ends. A file that was changed is told of at
-// once, with settled false, which is for Glance; then again when nothing more happens, which is for Read.
-func Watch(ctx context.Context, dir string, wake func(settled bool)) error {
+// keepFor is how long an object stays that no file of the folder holds any more, as what a list of the API server lacks does: a file
+// may be gone for a moment, while somebody replaces it.
+const keepFor = 2 * time.Second
+
+// Watch calls wake once at the start and then whenever the folder changed, until ctx ends. A file that was changed is reported at
+// once, with settled false, which is for Glance; then again when nothing more happens, which is for Read. wake returns after how long
+// it wants another call, see Folder.Again.
+func Watch(ctx context.Context, dir string, wake func(settled bool) (again time.Duration)) error {
 	return watch.Eager(ctx, dir, 50*time.Millisecond, wake)
 }
 
 // Read reads every *.yaml, *.yml and *.json file of the folder, in the order of their names. What is broken becomes a
 // Problem with file and line and hides nothing else; of two objects with one name the first counts. Kinds that egress does not
-// depend on are left out silently. A problem with ReasonNoFolder means that nothing could be read at all.
+// depend on are left out silently. Of problems with ReasonNoFolder or ReasonNoManifests the first is one where nothing was read at all.
 func Read(dir string) (cluster.Objects, []cluster.Problem) {
 	objects, _, problems := Open(dir).Read()
 	return objects, problems
 }
 
-// Folder is a folder that is read again and again. What has not changed is not read anew.
+// Folder is a folder that is read again and again. What has not changed is not read anew. What a file held stays while the file cannot
+// be read, is empty, cut off or broken in part, and for keepFor where it is gone. So does everything while no manifest is there at all.
 type Folder struct {
 	dir      string
+	now      func() time.Time
+	began    time.Time                // when it was read first
+	strays   []cluster.Problem        // what is passed over
+	bare     bool                     // no object is known
+	young    bool                     // began is less than keepFor ago
 	files    map[string]*file         // by name
 	names    map[name][]*entry        // in the order of files and lines: the first counts
 	slices   map[cluster.Key][]*entry // the EndpointSlices that count, by Service
 	known    bool                     // it was read before
-	missing  bool                     // it could not be read
+	missing  bool                     // it could not be read, or had no manifests
 	objects  drafts
 	problems []cluster.Problem
 }
@@ -73,7 +85,7 @@ func (d *drafts) handOut() cluster.Objects {
 // Open gives a Folder of which nothing was read yet.
 func Open(dir string) *Folder {
 	return &Folder{
-		dir: dir, files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
+		dir: dir, now: time.Now, bare: true, files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
 	}
 }
 
@@ -96,27 +108,53 @@ func (f *Folder) Glance() (objects cluster.Objects, changed cluster.Changed, pro
 	return objects, changed, problems, true
 }
 
-// lacking says whether the folder would lack an object that it has, with these files in the place of their former selves.
-func (f *Folder) lacking(news map[string]*file) bool {
-	there := map[name]bool{}
-	for _, now := range news {
-		if now != nil {
-			for e := range now.entries() {
-				there[e.name] = true
+// Missing says whether there is no folder, or no manifest in it: what was read before stays.
+func (f *Folder) Missing() bool { return f.missing }
+
+// Again is after how long Read may give something else though no file has changed; 0: it will not.
+func (f *Folder) Again() time.Duration {
+	now, next := f.now(), time.Duration(0)
+	due := func(since time.Time) {
+		if wait := max(since.Add(keepFor).Sub(now), time.Millisecond); next == 0 || wait < next {
+			next = wait
+		}
+	}
+	for _, is := range f.files {
+		for _, e := range is.kept {
+			if !e.lacked.IsZero() {
+				due(e.lacked)
 			}
 		}
 	}
+	if f.Unsure() {
+		due(f.began)
+	}
+	return next
+}
+
+// Unsure says whether a file that has a flaw may be one that somebody is just writing: nothing is known of what it held before.
+func (f *Folder) Unsure() bool {
+	if f.now().Sub(f.began) >= keepFor {
+		return false
+	}
+	for _, is := range f.files {
+		if is.flaw {
+			return true
+		}
+	}
+	return false
+}
+
+// lacking says whether the folder would lack an object that it has, with these files in the place of their former selves.
+func (f *Folder) lacking(news map[string]*file) bool {
+	stays := f.staying(news)
 	for name := range news {
 		former := f.files[name]
 		if former == nil {
 			continue
 		}
 		for e := range former.entries() {
-			stays := func(o *entry) bool {
-				_, concerned := news[filepath.Base(o.file.path)]
-				return !concerned
-			}
-			if e.name != nameless && !there[e.name] && !slices.ContainsFunc(f.names[e.name], stays) {
+			if e.name != nameless && !e.kept && !stays(e.name) {
 				return true
 			}
 		}
@@ -124,15 +162,97 @@ func (f *Folder) lacking(news map[string]*file) bool {
 	return false
 }
 
+// staying says which names a file holds, with these files in the place of their former selves.
+func (f *Folder) staying(news map[string]*file) func(name) bool {
+	there, concerned := map[name]bool{}, map[string]bool{}
+	for file, now := range news {
+		concerned[file] = true
+		if now != nil {
+			for e := range now.entries() {
+				there[e.name] = true
+			}
+		}
+	}
+	return func(n name) bool {
+		return there[n] || slices.ContainsFunc(f.names[n], func(o *entry) bool {
+			return !o.kept && !concerned[filepath.Base(o.file.path)]
+		})
+	}
+}
+
+// keep has objects that no file holds any more stay with the file that held them, and lets those go that were kept for long enough.
+func (f *Folder) keep(news map[string]*file) {
+	stays, now := f.staying(news), f.now()
+	for name, former := range f.files {
+		is, concerned := news[name]
+		if !concerned {
+			if len(former.kept) == 0 {
+				continue
+			}
+			is = former
+		}
+		flaw := is != nil && is.flaw
+		var kept []*entry
+		for e := range former.entries() {
+			if e.name == nameless || e.by != e || stays(e.name) {
+				continue
+			}
+			if !e.kept {
+				e = &entry{name: e.name, value: e.value, kept: true, at: len(kept)}
+			}
+			switch {
+			case flaw:
+				e.lacked = time.Time{}
+			case e.lacked.IsZero():
+				e.lacked = now
+			case now.Sub(e.lacked) >= keepFor:
+				continue
+			}
+			kept = append(kept, e)
+		}
+		switch {
+		case slices.Equal(kept, former.kept) && (is == former || is == nil && former.gone):
+			delete(news, name) // nothing differs
+		case is == nil && len(kept) == 0, is == former && former.gone && len(kept) == 0:
+			news[name] = nil
+		case is == nil:
+			news[name] = &file{path: former.path, gone: true, whole: former.whole, kept: kept}
+		case is == former:
+			again := *former
+			again.kept = kept
+			news[name] = &again
+		default:
+			is.kept = kept
+		}
+	}
+}
+
 func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem) {
+	if f.began.IsZero() {
+		f.began = f.now()
+	}
 	if err != nil {
 		f.missing = true
-		f.tell([]cluster.Problem{{Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoFolder, Message: reason(err)}})
+		p := cluster.Problem{Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoFolder, Message: reason(err)}
+		if errors.Is(err, errNoManifests) {
+			p.Reason = cluster.ReasonNoManifests
+		}
+		if !f.bare {
+			p.Message += "; what was read last stays in force"
+		}
+		f.tell(append([]cluster.Problem{p}, f.strays...))
 		return f.objects.handOut(), cluster.Changed{}, f.problems
 	}
+	f.keep(news)
 	changed, wrong := f.take(news)
+	if young := f.now().Sub(f.began) < keepFor; young != f.young {
+		f.young, wrong = young, true
+	}
 	if !f.known {
-		f.known, changed = true, cluster.Everything()
+		f.known, wrong, changed = true, true, cluster.Everything()
+	}
+	if bare := len(f.names) == 0; bare != f.bare {
+		f.bare, wrong = bare, true
 	}
 	if wrong || f.missing {
 		f.missing = false
@@ -141,22 +261,42 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 	return f.objects.handOut(), changed, f.problems
 }
 
+var (
+	errNoManifests = errors.New("no file in it ends in .yaml, .yml or .json")
+	extensions     = []string{".yaml", ".yml", ".json"}
+)
+
 // look gives the files that have changed, by name; nil: it is gone.
 func (f *Folder) look() (map[string]*file, error) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
+		f.strays = nil
 		return nil, err
 	}
+	var strays []cluster.Problem
 	news, there := map[string]*file{}, make(map[string]bool, len(f.files))
 	for _, e := range entries {
-		ext := filepath.Ext(e.Name())
-		if strings.HasPrefix(e.Name(), ".") || !slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
-			continue // also what editors and ConfigMap mounts keep beside the files
+		if strings.HasPrefix(e.Name(), ".") {
+			continue // what editors and ConfigMap mounts keep beside the files
+		}
+		if !slices.Contains(extensions, filepath.Ext(e.Name())) {
+			if why := f.stray(e); why != "" {
+				strays = append(strays, cluster.Problem{
+					Kind: "Manifest", Object: e.Name(), Reason: cluster.ReasonPassedOver, Message: why, Where: filepath.Join(f.dir, e.Name()),
+				})
+			}
+			continue
 		}
 		there[e.Name()] = true
 		if former, now := f.files[e.Name()], readFile(filepath.Join(f.dir, e.Name()), f.files[e.Name()]); now != former {
 			news[e.Name()] = now
 		}
+	}
+	if !slices.Equal(strays, f.strays) {
+		f.strays, f.missing = strays, true // found anew
+	}
+	if len(there) == 0 {
+		return nil, errNoManifests
 	}
 	for name := range f.files {
 		if !there[name] {
@@ -164,6 +304,21 @@ func (f *Folder) look() (map[string]*file, error) {
 		}
 	}
 	return news, nil
+}
+
+// stray says why something that may hold manifests is not read; empty: it holds none.
+func (f *Folder) stray(e fs.DirEntry) string {
+	holds := func(e fs.DirEntry) bool { return slices.Contains(extensions, filepath.Ext(e.Name())) }
+	switch {
+	case slices.Contains(extensions, strings.ToLower(filepath.Ext(e.Name()))):
+		return "is passed over: a name ends in .yaml, .yml or .json, in lower case"
+	case !e.IsDir():
+		return ""
+	}
+	if below, err := os.ReadDir(filepath.Join(f.dir, e.Name())); err != nil || !slices.ContainsFunc(below, holds) {
+		return ""
+	}
+	return "is passed over: manifests in subfolders are not read, they belong into " + f.dir + " itself"
 }
 
 // take puts files in the place of their former selves. wrong says that something is wrong with what is new or gone.
@@ -209,6 +364,9 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 // wrong says whether something is wrong with a file, as far as it is known; nil: there is none.
 func (f *Folder) wrong(is *file) bool {
 	if is != nil {
+		if is.flaw || len(is.kept) > 0 {
+			return true
+		}
 		for e := range is.entries() {
 			if e.placed() || e.name != nameless && len(f.names[e.name]) > 1 {
 				return true
@@ -240,24 +398,40 @@ func (f *Folder) add(now *file, counted map[name]*entry) {
 	for _, p := range now.parts {
 		for _, e := range p.entries {
 			e.file, e.before, e.at = now, p.before, at
-			if at++; e.name == nameless {
-				continue
-			}
-			all := f.names[e.name]
-			if _, noted := counted[e.name]; !noted {
-				counted[e.name] = nil
-				if len(all) > 0 {
-					counted[e.name] = all[0]
-				}
-			}
-			i, _ := slices.BinarySearchFunc(all, e, compare)
-			f.names[e.name] = slices.Insert(all, i, e)
+			at++
+			f.name(e, counted)
 		}
+	}
+	for _, e := range now.kept {
+		e.file = now
+		f.name(e, counted)
 	}
 }
 
-// compare orders entries by file and line.
+// name puts an entry among those of its name.
+func (f *Folder) name(e *entry, counted map[name]*entry) {
+	if e.name == nameless {
+		return
+	}
+	all := f.names[e.name]
+	if _, noted := counted[e.name]; !noted {
+		counted[e.name] = nil
+		if len(all) > 0 {
+			counted[e.name] = all[0]
+		}
+	}
+	i, _ := slices.BinarySearchFunc(all, e, compare)
+	f.names[e.name] = slices.Insert(all, i, e)
+}
+
+// compare orders entries by file and line. What is kept counts where nothing else has its name.
 func compare(a, b *entry) int {
+	if a.kept != b.kept {
+		if a.kept {
+			return 1
+		}
+		return -1
+	}
 	if a.file != b.file {
 		return strings.Compare(a.file.path, b.file.path)
 	}
@@ -383,20 +557,54 @@ func (f *Folder) entries() iter.Seq[*entry] {
 
 // found is what is wrong.
 func (f *Folder) found() (problems []cluster.Problem) {
-	for e := range f.entries() {
-		problems = append(problems, e.problems...)
-		switch {
-		case e.name == nameless:
-		case e.by == e:
-			problems = append(problems, e.inForce...)
-		default:
-			problems = append(problems, cluster.Problem{
-				Kind: e.name.kind, Object: e.name.object, Reason: cluster.ReasonDuplicate, Where: e.where(),
-				Message: "is given twice: the first counts, at " + e.by.where(),
-			})
+	problems = append(problems, f.strays...)
+	flawed := false
+	for _, name := range slices.Sorted(maps.Keys(f.files)) {
+		is := f.files[name]
+		flawed = flawed || is.flaw
+		for e := range is.entries() {
+			problems = append(problems, e.problems...)
+			switch {
+			case e.name == nameless, e.kept:
+			case e.by == e:
+				problems = append(problems, e.inForce...)
+			default:
+				problems = append(problems, cluster.Problem{
+					Kind: e.name.kind, Object: e.name.object, Reason: cluster.ReasonDuplicate, Where: e.where(),
+					Message: "is given twice: the first counts, at " + e.by.where(),
+				})
+			}
+		}
+		if is.flaw && (len(is.kept) > 0 || !f.young && is.whole.size == 0) {
+			problems = append(problems, is.keeps())
 		}
 	}
+	if f.bare && !flawed {
+		problems = append(problems, cluster.Problem{
+			Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoManifests, Message: "no file in it holds an object of a kind that is read",
+		})
+	}
 	return problems
+}
+
+// keeps names what stays in force of a file with a flaw, or says that nothing does.
+func (f *file) keeps() cluster.Problem {
+	const most = 3
+	var names []string
+	for _, e := range f.kept[:min(len(f.kept), most)] {
+		names = append(names, e.name.kind+" "+e.name.object)
+	}
+	if more := len(f.kept) - most; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	p := cluster.Problem{
+		Kind: "Manifest", Object: filepath.Base(f.path), Reason: cluster.ReasonFormerContent, Where: f.path,
+		Message: "what it held before stays in force until it can be read whole, or is removed: " + strings.Join(names, ", "),
+	}
+	if len(names) == 0 {
+		p.Message = "could not be read whole since the daemon started: what it held before, if anything, is not known and not in force"
+	}
+	return p
 }
 
 // tell keeps the problems.

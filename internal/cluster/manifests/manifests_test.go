@@ -56,7 +56,7 @@ func TestReadSamples(t *testing.T) {
 	require.Len(t, o.ServiceCIDRs, 2)
 	require.Len(t, maps.Collect(o.EgressServices.All()), 3)
 
-	o, problems = Read("../../../config/samples/upstream")
+	o, problems = Read("../../../config/upstream")
 	require.Empty(t, problems)
 	require.Len(t, maps.Collect(o.EgressServices.All()), 5)
 }
@@ -141,13 +141,20 @@ func TestBrokenDocuments(t *testing.T) {
 			`f.yaml:5: Node m: spec.podCIDRs: "10.244.0.0": not a usable prefix, such as 10.244.1.0/24`,
 			`f.yaml:5: Node m: spec.podCIDRs: "0.0.0.0/0": not a usable prefix, such as 10.244.1.0/24`,
 		}, 0},
-		"node's name":  {"apiVersion: v1\nkind: Node\nmetadata: {name: N_1}\n", []string{`f.yaml:3: Node N_1: metadata.name: "N_1": lower case letters, digits, '-' and '.', at most 253 bytes`}, 0},
-		"bad CIDR":     {"apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: s}\nspec: {cidrs: [x]}\n", []string{`f.yaml:4: ServiceCIDR s: spec.cidrs: "x": not a usable prefix, such as 10.244.1.0/24`}, 0},
-		"in a List":    {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {name: ok}}\n- apiVersion: k8s.ovn.org/v1\n  kind: EgressService\n  metadata: {name: x}\n  spec: {network: []}\n", []string{`f.yaml:8: EgressService default/x: spec.network: a list, but a string is needed`}, 1},
-		"other kinds":  {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: 5\n---\napiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: x}\n", nil, 0},
-		"blank":        {"\n# nothing\n---\n---\n", nil, 0},
-		"bomb":         {"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\n", []string{`f.yaml:1: Manifest f.yaml: not YAML: document contains excessive aliasing`}, 0},
-		"control code": {es("metadata: {name: \"a\\nb\\e[1m\"}\n"), []string{`f.yaml:3: EgressService default/a\nb\x1b[1m: metadata.name: "a\nb\x1b[1m": lower case letters, digits and '-', a letter or digit first and last`}, 0},
+		"node's name":          {"apiVersion: v1\nkind: Node\nmetadata: {name: N_1}\n", []string{`f.yaml:3: Node N_1: metadata.name: "N_1": lower case letters, digits, '-' and '.', at most 253 bytes`}, 0},
+		"bad CIDR":             {"apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: s}\nspec: {cidrs: [x]}\n", []string{`f.yaml:4: ServiceCIDR s: spec.cidrs: "x": not a usable prefix, such as 10.244.1.0/24`}, 0},
+		"in a List":            {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {name: ok}}\n- apiVersion: k8s.ovn.org/v1\n  kind: EgressService\n  metadata: {name: x}\n  spec: {network: []}\n", []string{`f.yaml:8: EgressService default/x: spec.network: a list, but a string is needed`}, 1},
+		"other kinds":          {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: 5\n---\napiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: x}\n", nil, 0},
+		"wrong case of a kind": {"apiVersion: k8s.ovn.org/v1\nkind: egressservice\nmetadata: {name: x}\n", []string{`f.yaml:2: Manifest f.yaml: kind: "egressservice": is passed over, it is no kind that is read: is EgressService of k8s.ovn.org/v1 meant?`}, 0},
+		"plural":               {"apiVersion: v1\nkind: Services\nmetadata: {name: x}\n", []string{`f.yaml:2: Manifest f.yaml: kind: "Services": is passed over, it is no kind that is read: is Service of v1 meant?`}, 0},
+		"wrong group":          {"apiVersion: egressway.io/v1\nkind: EgressService\nmetadata: {name: x}\n", []string{`f.yaml:1: Manifest f.yaml: apiVersion: "egressway.io/v1": EgressService x is passed over: EgressService is read of k8s.ovn.org/v1`}, 0},
+		"no group":             {"kind: Service\nmetadata: {name: x}\n", []string{`f.yaml:1: Manifest f.yaml: apiVersion: Service x is passed over: Service is read of v1`}, 0},
+		"former version":       {"apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: x}\n", []string{`f.yaml:1: Manifest f.yaml: apiVersion: "discovery.k8s.io/v1beta1": EndpointSlice x is passed over: EndpointSlice is read of discovery.k8s.io/v1`}, 0},
+		"wrong family":         {"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: x, labels: {kubernetes.io/service-name: x}}\naddressType: IPv4\nendpoints:\n- addresses: [10.244.0.1, \"fd44::1\"]\n", []string{`f.yaml:6: EndpointSlice default/x: endpoints[0].addresses: "fd44::1": not of the slice's addressType, IPv4: left out; it belongs into a slice of its own`}, 0},
+		"no such type":         {"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: x}\naddressType: ipv4\n", []string{`f.yaml:4: EndpointSlice default/x: addressType: "ipv4": one of IPv4, IPv6, FQDN`}, 0},
+		"blank":                {"\n# nothing\n---\n---\n", nil, 0},
+		"bomb":                 {"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\n", []string{`f.yaml:1: Manifest f.yaml: not YAML: document contains excessive aliasing`}, 0},
+		"control code":         {es("metadata: {name: \"a\\nb\\e[1m\"}\n"), []string{`f.yaml:3: EgressService default/a\nb\x1b[1m: metadata.name: "a\nb\x1b[1m": lower case letters, digits and '-', a letter or digit first and last`}, 0},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -257,7 +264,7 @@ func TestWatch(t *testing.T) {
 	woken := make(chan struct{}, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- Watch(ctx, dir, func(bool) { woken <- struct{}{} }) }()
+	go func() { done <- Watch(ctx, dir, func(bool) time.Duration { woken <- struct{}{}; return 0 }) }()
 	<-woken
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "f.yaml"), []byte(good), 0o600))
 	<-woken
@@ -276,7 +283,7 @@ func FuzzRead(f *testing.F) {
 		_, problems := Read(dir)
 		for _, p := range problems {
 			require.NotContains(t, p.Error(), "\n", fmt.Sprintf("%#v", p))
-			require.True(t, strings.HasPrefix(p.Where, dir), p.Where)
+			require.True(t, strings.HasPrefix(p.Where, dir) || p.Kind == "Manifests", p.Where)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -25,9 +26,11 @@ type entry struct {
 	inForce  []cluster.Problem // told if it counts
 
 	file   *file
-	before int    // lines of the file before its document
-	at     int    // which entry of the file
-	by     *entry // of all entries of that name, the one that counts
+	before int       // lines of the file before its document
+	at     int       // which entry of the file
+	by     *entry    // of all entries of that name, the one that counts
+	kept   bool      // its file does not hold it any more
+	lacked time.Time // since when a file without a flaw does not; zero: its file has one
 }
 
 // where is file and line.
@@ -147,7 +150,34 @@ func (r *reading) document(d *document) {
 			Kind: head.Kind, Object: head.Metadata.Name, Field: "apiVersion", Value: head.APIVersion,
 			Reason: cluster.ReasonUnknownVersion, Message: egressv1.GroupVersion.String() + " is known",
 		})
+	default:
+		if version, kind, ok := meant(head.APIVersion, head.Kind); ok {
+			p := cluster.Problem{
+				Kind: "Manifest", Object: filepath.Base(d.file), Field: "kind", Value: head.Kind, Reason: cluster.ReasonPassedOver,
+				Message: fmt.Sprintf("is passed over, it is no kind that is read: is %s of %s meant?", kind, version),
+			}
+			if strings.TrimSuffix(head.Kind, "List") == kind {
+				p.Field, p.Value = "apiVersion", head.APIVersion
+				p.Message = fmt.Sprintf("%s %s is passed over: %s is read of %s", head.Kind, head.Metadata.Name, kind, version)
+			}
+			r.report(d, p)
+		}
 	}
+}
+
+// meant guesses which of the kinds that are read an unknown one should be: with another case or in the plural, of another group where no
+// other has such a kind, or of none.
+func meant(apiVersion, kind string) (version, name string, ok bool) {
+	for key := range readers {
+		version, name := key[0], key[1]
+		if is := strings.TrimSuffix(kind, "List"); !strings.EqualFold(is, name) && !strings.EqualFold(is, name+"s") || version == "networking.k8s.io/v1beta1" {
+			continue
+		}
+		if version != "v1" || !strings.Contains(apiVersion, "/") { // others have a Service: serving.knative.dev
+			return version, name, true
+		}
+	}
+	return "", "", false
 }
 
 // report adds problems, with the line of what each is about.
@@ -221,8 +251,35 @@ func (r *reading) endpointSlice(d *document) {
 		return
 	}
 	o.Namespace = namespaceOr(o.Namespace)
+	problems := misfits(d, &o)
 	key, all := cluster.FromSlice(&o)
-	r.claim(d, endpoints{key, cluster.CompactEndpoints(all)})
+	r.claim(d, endpoints{key, cluster.CompactEndpoints(all)}, problems...)
+}
+
+// misfits takes addresses of another family than its addressType out of an EndpointSlice. An API server refuses such a slice.
+func misfits(d *document, o *discoveryv1.EndpointSlice) (problems []cluster.Problem) {
+	bad := func(field, value, message string) {
+		problems = append(problems, cluster.Problem{Kind: d.kind, Object: d.object, Field: field, Value: value, Reason: cluster.ReasonInvalidValue, Message: message})
+	}
+	switch o.AddressType {
+	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
+	case discoveryv1.AddressTypeFQDN, "":
+		return nil
+	default:
+		bad("addressType", string(o.AddressType), "one of IPv4, IPv6, FQDN")
+		return problems
+	}
+	for i := range o.Endpoints {
+		o.Endpoints[i].Addresses = slices.DeleteFunc(o.Endpoints[i].Addresses, func(text string) bool {
+			a, err := netip.ParseAddr(text)
+			if err != nil || a.Is4In6() || a.Is4() == (o.AddressType == discoveryv1.AddressTypeIPv4) {
+				return false // what is no usable address becomes a problem of the EgressService
+			}
+			bad(fmt.Sprintf("endpoints[%d].addresses", i), text, "not of the slice's addressType, "+string(o.AddressType)+": left out; it belongs into a slice of its own")
+			return true
+		})
+	}
+	return problems
 }
 
 func (r *reading) node(d *document) {

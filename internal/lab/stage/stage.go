@@ -237,6 +237,9 @@ func (s *Stage) Manifest(name string) (string, error) {
 	return string(b), err
 }
 
+// ManifestPath is where a file of that folder is.
+func (s *Stage) ManifestPath(name string) string { return filepath.Join(s.manifests(), name) }
+
 // Write puts a file into the folder that all daemons watch, and lets the service proxies follow.
 func (s *Stage) Write(ctx context.Context, name, content string) error {
 	before, err := s.Manifest(name)
