@@ -81,6 +81,8 @@ type last struct {
 	refused  map[uint32]kernel.Refused // learned routes, by table, that the kernel may take later
 	filling  filling
 	plan     *plan.NodePlan
+	planned  *plan.NodePlan // before announcements were held back
+	restless bool           // the last pass failed, planned something else than the one before, or put back what was gone
 	told     told
 	errors   string
 	inForce  inForce
@@ -235,7 +237,9 @@ func (a *Agent) loop(ctx context.Context) {
 	case <-time.After(speakerWithin):
 	}
 	var due <-chan time.Time // when the pass is that the kernel's events asked for; nil: none is
+	foreign := a.kernel.ForeignHands()
 	for {
+		byKernel := false
 		select {
 		case <-ctx.Done():
 			return
@@ -253,7 +257,9 @@ func (a *Agent) loop(ctx context.Context) {
 				due = time.After(wait)
 				continue
 			}
+			byKernel = true
 		case <-due:
+			byKernel = true
 		case <-retry.C:
 		case <-look.C:
 		}
@@ -262,8 +268,14 @@ func (a *Agent) loop(ctx context.Context) {
 		began := processorTime()
 		err := a.pass(ctx)
 		a.pace.cost = processorTime() - began
+		before, endless := foreign, a.pace.endless()
+		foreign = a.kernel.ForeignHands()
+		a.pace.ran(time.Now(), byKernel, a.last.restless && foreign == before)
+		if endless != a.pace.endless() {
+			a.wake() // the problem comes, or goes
+		}
 		if err != nil || a.leader != nil && !a.last.reported {
-			retry.Reset(retryAfter)
+			retry.Reset(max(retryAfter, a.pace.rest()))
 		}
 		if next := a.kernel.NextLook(); !next.IsZero() {
 			look.Reset(max(time.Until(next), retryAfter))
@@ -274,6 +286,7 @@ func (a *Agent) loop(ctx context.Context) {
 // pass brings this node to what the sources, the kernel and the peers say now. It costs what changed since the last one.
 func (a *Agent) pass(ctx context.Context) error {
 	pass := status.Pass{Began: time.Now(), Draining: a.draining.wanted()}
+	a.last.restless = false
 	a.mu.Lock()
 	c, stale := a.config, a.stale
 	a.mu.Unlock()
@@ -297,8 +310,15 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.log.Info("objects known", "egressservices", objects.EgressServices.Len(), "nodes", objects.Nodes.Len(), "after", time.Since(a.started).Round(time.Millisecond))
 		spareMemory()
 	}
+	former := a.last.planned
 	planned, local, err := a.plan(ctx, c, objects)
 	node = append(node, local...)
+	if a.pace.endless() {
+		node = append(node, cluster.Problem{
+			Kind: "Node", Object: c.Node, Field: "kernel", Reason: reasonEndlessPasses,
+			Message: fmt.Sprintf("each pass changes the kernel and is asked for again by what it changed: they wait up to %s for each other now; the log names what fails or comes back", paceRest),
+		})
+	}
 	if err == nil {
 		a.carry(c, objects, a.last.taken, a.last.plan)
 		var result kernel.Result
@@ -311,7 +331,9 @@ func (a *Agent) pass(ctx context.Context) error {
 		node = append(node, a.troubles(c.Node, pass.Began)...)
 		a.report(c, objects, result.InForce)
 		a.giveBack(result.InForce)
+		a.last.restless = len(result.Restored) > 0
 	}
+	a.last.restless = a.last.restless || err != nil || a.last.planned != former
 	if ctx.Err() != nil {
 		return nil // stopping: half a pass is no failure
 	}
@@ -366,6 +388,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		Learned: a.speakers.Learned(), Unsettled: unsettled, Draining: a.draining.wanted(),
 		Heard: a.heard(), Answering: a.answering(c),
 	}, change)
+	a.last.planned = desired
 	if speakers := a.hush(ctx, a.draining.silenced(desired.Speakers)); !sorted.OneSlice(speakers, desired.Speakers) {
 		quiet := *desired
 		quiet.Speakers = speakers
@@ -525,6 +548,7 @@ const (
 	reasonConfigRefused cluster.Reason = "ConfigRefused"
 	reasonNoSpeaker     cluster.Reason = "NoSpeaker"
 	reasonNotWatched    cluster.Reason = "NodesNotWatched"
+	reasonEndlessPasses cluster.Reason = "EndlessPasses"
 )
 
 // logErrors logs the errors of a pass when they change.

@@ -46,3 +46,35 @@ func TestPace(t *testing.T) {
 	}
 	require.NotZero(t, p.take(now))
 }
+
+// A pass that is asked for by what it changes itself comes to rest, whatever it is that it changes, and goes on once it finds nothing to change.
+func TestPaceOfEndlessPasses(t *testing.T) {
+	var p pace
+	now := time.Unix(1_000_000, 0)
+	passes := func(during, after time.Duration) (n int) { // events come so long after each pass
+		for end := now.Add(during); now.Before(end); n++ {
+			now = now.Add(after)
+			now = now.Add(p.take(now))
+			now = now.Add(5 * time.Millisecond)
+			p.ran(now, true, true)
+		}
+		return n
+	}
+	n := passes(2*time.Minute, time.Millisecond)
+	require.Greater(t, n, paceEndless)
+	require.Less(t, n, paceEndless+20)
+	require.True(t, p.endless())
+	require.Equal(t, paceRest, p.rest())
+	p.ran(now, false, true)
+	require.True(t, p.endless(), "a pass for another reason that fails too is no sign of peace")
+
+	p.ran(now, true, false)
+	require.False(t, p.endless())
+	require.Zero(t, p.rest())
+	now = now.Add(time.Minute)
+	require.Zero(t, p.take(now))
+
+	// Another program's changes come at any time, and are put back as before.
+	require.Greater(t, passes(time.Minute, 60*time.Millisecond), 500)
+	require.False(t, p.endless())
+}

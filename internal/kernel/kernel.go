@@ -267,6 +267,9 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	return r, err
 }
 
+// ForeignHands counts changes of our rules and our table that another program is known to have made.
+func (n *Node) ForeignHands() uint64 { return n.stirs.now().foreign }
+
 // NextLook is when Apply looks at everything without need: what no event told of is found then, so it should be called.
 func (n *Node) NextLook() time.Time { return n.look.next }
 

@@ -45,6 +45,7 @@ type stirs struct {
 type counts struct {
 	watching          bool
 	facts, all, table uint64
+	foreign           uint64 // changes of our rules and our table that another program made
 }
 
 func (s *stirs) now() counts {
@@ -83,6 +84,13 @@ func (s *stirs) take(what stir) {
 	}
 }
 
+// takeForeign takes in that another program changed a rule of ours.
+func (s *stirs) takeForeign() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.foreign++
+}
+
 // takeTable takes in an event about our table, and says whether it was of somebody else's making.
 func (s *stirs) takeTable(m syscall.NetlinkMessage) bool {
 	s.mu.Lock()
@@ -91,6 +99,7 @@ func (s *stirs) takeTable(m syscall.NetlinkMessage) bool {
 		return false
 	}
 	s.counts.table++
+	s.counts.foreign++
 	return true
 }
 
@@ -177,7 +186,11 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 		}
 		return stirNothing
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
-		if r, ours := decodeRule(m.Data); ours || r.action == 0 {
+		r, ours := decodeRule(m.Data)
+		if ours && m.Header.Pid != 0 && s.routePort != 0 {
+			s.takeForeign()
+		}
+		if ours || r.action == 0 {
 			return stirAll
 		}
 		return stirWake
