@@ -92,7 +92,7 @@ func TestBadManifests(t *testing.T) {
 		"loopback endpoint":   {with(`"10.244.1.66"`, "127.0.0.1"), `EgressService shop/bad: endpoints: "127.0.0.1": a loopback address is no pod's address`},
 		"multicast endpoint":  {with(`"10.244.1.66"`, "224.0.0.1"), `EgressService shop/bad: endpoints: "224.0.0.1": a multicast address is no pod's address`},
 		"mapped endpoint":     {with(`"10.244.1.66"`, `"::ffff:10.244.1.66"`), `EgressService shop/bad: endpoints: "::ffff:10.244.1.66": an IPv4-mapped IPv6 address is no pod's address`},
-		"endpoint of another": {with(`"10.244.1.66"`, "10.244.1.5"), `EgressService shop/bad: endpoints: "10.244.1.5": is selected by EgressService shop/aaa, which is older and keeps it`},
+		"endpoint of another": {with(`"10.244.1.66"`, "10.244.1.5"), `EgressService shop/bad: endpoints: "10.244.1.5": is selected by EgressService shop/aaa, which keeps it`},
 		"no endpoint":         {with("kind: EndpointSlice", "kind: Endpoints"), "EgressService shop/bad: its Service has no endpoint with an address of its own"},
 		"node's address":      {"apiVersion: v1\nkind: Node\nmetadata: {name: b}\nstatus: {conditions: [{type: Ready, status: \"False\"}], addresses: [{type: InternalIP, address: 10.0.0.12}, {type: InternalIP, address: fd00::g}]}\n", `m/bad.yaml:4: Node b: status.addresses[1].address: "fd00::g": not an IP address`},
 		"pod range":           {"apiVersion: v1\nkind: Node\nmetadata: {name: b}\nspec: {podCIDRs: [0.0.0.0/0]}\nstatus: {conditions: [{type: Ready, status: \"False\"}], addresses: [{type: InternalIP, address: 10.0.0.12}]}\n", `m/bad.yaml:4: Node b: spec.podCIDRs: "0.0.0.0/0": not a usable prefix, such as 10.244.1.0/24`},

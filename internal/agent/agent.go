@@ -329,7 +329,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.look(pass.Began)
 		node = append(node, a.watch(ctx, c, result.InForce)...)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
-		a.report(c, objects, result.InForce)
+		a.report(c, objects, planned, result.InForce)
 		a.giveBack(result.InForce)
 		a.last.restless = len(result.Restored) > 0
 	}

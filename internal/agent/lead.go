@@ -48,7 +48,7 @@ func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.R
 		api.Label(labels)
 		problems = append(slices.Clone(problems), unlabelled...)
 	}
-	found, dead := byObject(problems), election.Dead(reports)
+	found, dead := byObject(withReported(problems, reports)), election.Dead(reports)
 	keep := time.Duration(c.Moves.KeepFlows)
 	want := make(map[cluster.Key]kube.Wanted, len(choices))
 	for key, choice := range choices {

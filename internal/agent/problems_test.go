@@ -98,6 +98,16 @@ func TestProblemsHaveABound(t *testing.T) {
 	}
 }
 
+// What only another node lacks for an EgressService is told by its report, and stands in the condition that the leader writes.
+func TestUnservedIsReported(t *testing.T) {
+	web := cluster.Problem{Kind: "EgressService", Object: "shop/web", Field: "status.host", Value: "b", Reason: plan.ReasonPathsExhausted, Message: "node c has no path id left"}
+	other := cluster.Problem{Kind: "EgressService", Object: "shop/web", Reason: plan.ReasonIngressConflict}
+	require.Equal(t, []cluster.Problem{web}, unserved([]cluster.Problem{other, web, {Kind: "Config", Reason: plan.ReasonPathsExhausted}}))
+	require.Len(t, unserved(slices.Repeat([]cluster.Problem{web}, 1000)), unservedMost)
+	found := byObject(withReported([]cluster.Problem{other}, map[string]cluster.Report{"c": {Unserved: []cluster.Problem{web}}, "d": {}}))
+	require.Equal(t, []cluster.Problem{other, web}, found["shop/web"])
+}
+
 // A problem is logged once for each object and reason. Problems of the node are logged one by one, however many there are.
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	var log bytes.Buffer

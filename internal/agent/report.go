@@ -9,6 +9,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/plan"
 )
 
 // reportWithin is how long a daemon that starts waits for its sessions and their routes before it tells that they are
@@ -16,13 +17,14 @@ import (
 const reportWithin = 15 * time.Second
 
 // report tells the leader what this node has.
-func (a *Agent) report(c *config.Config, objects cluster.Objects, inForce bool) {
+func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []cluster.Problem, inForce bool) {
 	api, ok := a.source.(apiServer)
 	if !ok {
 		return
 	}
 	states, incomplete := a.states(c)
-	r := cluster.Report{Networks: states, Hosts: a.last.watched, Dead: slices.Sorted(maps.Keys(a.last.dead)), Draining: a.draining.wanted(), Applied: a.last.inForce.version}
+	r := cluster.Report{Networks: states, Hosts: a.last.watched, Dead: slices.Sorted(maps.Keys(a.last.dead)), Draining: a.draining.wanted(), Applied: a.last.inForce.version,
+		Unserved: unserved(planned)}
 	if inForce {
 		r.Applied = a.last.inForce.take(objects, c.Node)
 	}
@@ -31,6 +33,28 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, inForce bool) 
 	}
 	a.last.reported = true
 	api.Report(r)
+}
+
+// unservedMost bounds what a report says of single EgressServices.
+const unservedMost = 50
+
+// unserved picks the problems of EgressServices that depend on the node: each node has other paths.
+func unserved(planned []cluster.Problem) (all []cluster.Problem) {
+	for _, p := range planned {
+		if p.Kind == "EgressService" && p.Reason == plan.ReasonPathsExhausted && len(all) < unservedMost {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// withReported adds what other nodes report of EgressServices to the problems that this node finds.
+func withReported(problems []cluster.Problem, reports map[string]cluster.Report) []cluster.Problem {
+	problems = slices.Clone(problems)
+	for _, node := range slices.Sorted(maps.Keys(reports)) {
+		problems = append(problems, unserved(reports[node].Unserved)...)
+	}
+	return problems
 }
 
 // sessions are those of this node. Without a speaker the planned ones are down, be they known to have been up or not.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -54,6 +55,12 @@ func FromEgressService(o *egressv1.EgressService) (key Key, e EgressService, pro
 	return key, e, f.problems, true
 }
 
+// MetalLB's annotations by which Services share an ingress IP: all of them have the same value.
+const (
+	annotationShared       = "metallb.io/allow-shared-ip"
+	annotationSharedFormer = "metallb.universe.tf/allow-shared-ip" // of older releases
+)
+
 // FromService trims a Service.
 func FromService(o *corev1.Service) (key Key, s Service, problems []Problem, ok bool) {
 	key = keyOf(o)
@@ -64,6 +71,8 @@ func FromService(o *corev1.Service) (key Key, s Service, problems []Problem, ok 
 	s = Service{
 		LoadBalancer: o.Spec.Type == corev1.ServiceTypeLoadBalancer,
 		LocalTraffic: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		Created:      o.CreationTimestamp.Time,
+		SharingKey:   cmp.Or(o.Annotations[annotationShared], o.Annotations[annotationSharedFormer]),
 	}
 	clusterIPs, field := o.Spec.ClusterIPs, "spec.clusterIPs"
 	if len(clusterIPs) == 0 && o.Spec.ClusterIP != "" {
@@ -116,10 +125,21 @@ func FromSlice(o *discoveryv1.EndpointSlice) (service Key, endpoints []Endpoint)
 			node = *e.NodeName
 		}
 		for _, a := range e.Addresses {
-			endpoints = append(endpoints, Endpoint{Address: a, Node: node})
+			endpoints = append(endpoints, Endpoint{Address: a, Node: node, Target: target(o.Namespace, e.TargetRef)})
 		}
 	}
 	return service, endpoints
+}
+
+// target is what a targetRef in an EndpointSlice of a namespace names.
+func target(namespace string, ref *corev1.ObjectReference) Target {
+	switch {
+	case ref == nil:
+		return TargetUnknown
+	case ref.Kind == "Pod" && ref.Name != "" && (ref.Namespace == "" || ref.Namespace == namespace):
+		return TargetPod
+	}
+	return TargetOther
 }
 
 // FromNode trims a Node.

@@ -44,6 +44,7 @@ type Objects struct {
 	Nodes          Map[string, Node]
 	Namespaces     Map[string, Namespace]
 	ServiceCIDRs   []netip.Prefix
+	APIServers     []netip.Addr // where a source has them from, if it does
 	// Pods are those that a source follows, of this node at least.
 	Pods      Map[Key, Pod]
 	PodsKnown bool // false: none is followed, or they are not known yet
@@ -88,6 +89,14 @@ type Service struct {
 	ClusterIPs   []netip.Addr
 	Ingress      []Ingress // status.loadBalancer.ingress, in order
 	Ports        []Port
+	Created      time.Time // zero: unknown
+	SharingKey   string    // Services of several namespaces share an ingress IP where each has the same; empty: none
+}
+
+// Shares says whether two Services, of the namespaces of their keys, may have an ingress IP in common: those of one namespace have one
+// owner, others ask for it.
+func Shares(key Key, sharingKey string, other Key, otherKey string) bool {
+	return key.Namespace == other.Namespace || sharingKey != "" && sharingKey == otherKey
 }
 
 // Ingress is one entry of status.loadBalancer.ingress, as written: an IP or a host name.
@@ -105,7 +114,18 @@ type Port struct {
 type Endpoint struct {
 	Address string
 	Node    string // empty: unknown
+	Target  Target
 }
+
+// Target is what an endpoint says that its address belongs to.
+type Target uint8
+
+// The targets of endpoints.
+const (
+	TargetPod     Target = iota // a Pod of the EndpointSlice's namespace
+	TargetUnknown               // the EndpointSlice does not say
+	TargetOther                 // something else
+)
 
 // Node is the part of a core/v1 Node that is read.
 type Node struct {

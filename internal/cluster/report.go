@@ -16,6 +16,8 @@ type Report struct {
 	// Applied is the newest version of an EgressService, that is its resourceVersion, that is in force on the node: in its
 	// kernel, and in what its peers are told.
 	Applied uint64 `json:"applied,omitempty"`
+	// Unserved are problems of EgressServices that only this node has: their conditions name them. Some, where there are many.
+	Unserved []Problem `json:"unserved,omitempty"`
 }
 
 // NetworkState is what a node has of a network.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -170,6 +171,8 @@ func (e *elector) remembered(m match, of []int, fits func(name string) bool) []i
 type contender struct {
 	key        cluster.Key
 	network    string
+	sharing    string // the sharing key of its Service
+	since      time.Time
 	ingress    []netip.Addr
 	need       families
 	status     cluster.Status
@@ -205,7 +208,7 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 			return refuse("spec.nodeSelector", "", cluster.ReasonInvalidSelector, "not a label selector: %s", err)
 		}
 	}
-	c = &contender{key: key, network: networkOf(spec), status: spec.Status, selector: selector}
+	c = &contender{key: key, network: networkOf(spec), sharing: service.SharingKey, since: Since(spec), status: spec.Status, selector: selector}
 	hostname := ""
 	for _, in := range service.Ingress {
 		if a, err := cluster.ParseAddr(in.IP); err == nil && !e.nodeAddrs[a] {
@@ -230,7 +233,7 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 	if service.LocalTraffic {
 		holds := map[string]bool{}
 		for _, p := range e.objects.Endpoints.At(key) {
-			holds[p.Node] = true
+			holds[p.Node] = holds[p.Node] || p.Target == cluster.TargetPod
 		}
 		c.candidates = nil
 		for _, i := range fit {

@@ -81,7 +81,7 @@ func (s standing) same(o standing) bool {
 		return true
 	}
 	x, y := s.contender, o.contender
-	return x.key == y.key && x.network == y.network && slices.Equal(x.ingress, y.ingress) && x.need == y.need &&
+	return x.key == y.key && x.network == y.network && x.sharing == y.sharing && x.since.Equal(y.since) && slices.Equal(x.ingress, y.ingress) && x.need == y.need &&
 		x.status.Host == y.status.Host && x.status.Standby == y.status.Standby &&
 		x.selector.String() == y.selector.String() && slices.Equal(x.candidates, y.candidates)
 }

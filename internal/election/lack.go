@@ -42,7 +42,7 @@ func (e *elector) need(endpoints []cluster.Endpoint, ingress []netip.Addr) (f fa
 			continue // would tell nothing new
 		}
 		a, err := cluster.ParseAddr(p.Address)
-		if err != nil || e.nodeAddrs[a] {
+		if err != nil || e.nodeAddrs[a] || p.Target != cluster.TargetPod {
 			continue
 		}
 		found = true

@@ -101,7 +101,7 @@ func Concerned(objects cluster.Objects, key cluster.Key, s cluster.Status) (node
 		return nil
 	case cluster.AllHosts:
 		for _, e := range objects.Endpoints.At(key) {
-			if _, exists := objects.Nodes.Get(e.Node); exists && !slices.Contains(nodes, e.Node) {
+			if _, exists := objects.Nodes.Get(e.Node); exists && e.Target == cluster.TargetPod && !slices.Contains(nodes, e.Node) {
 				nodes = append(nodes, e.Node)
 			}
 		}

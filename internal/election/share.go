@@ -12,7 +12,7 @@ import (
 
 // unit is the services that have one host together.
 type unit struct {
-	members    []*contender // those first that had a host, of these and of the others the oldest
+	members    []*contender // those first that had a host, of these the one that had it longest, of the others the oldest
 	candidates []int        // of all of them
 	demand     demand       // of all together
 	lacks      []lack       // of every node
@@ -32,19 +32,35 @@ type sharing struct {
 	refuse  func(*contender, *cluster.Problem)
 	units   []*unit
 	made    int // how many units there have been
-	owner   map[claim]*unit
-	late    []*contender   // those that wait until the units have their hosts
-	awaited map[claim]bool // the ingress IPs of these
+	owner   map[claim]holder
+	late    []*contender         // those that wait until the units have their hosts
+	awaited map[claim]*contender // the first of these that has an ingress IP
+}
+
+// holder is who has an ingress IP: the first to have it decides who may share it, and the plan refuses it to all others.
+type holder struct {
+	*unit
+	first *contender
+}
+
+// shares says whether two contenders may have an ingress IP in common.
+func (c *contender) shares(o *contender) bool {
+	return cluster.Shares(c.key, c.sharing, o.key, o.sharing)
 }
 
 // share joins contenders, which come by age, to units with one host each.
+//
+// Only contenders of one namespace share, and those whose Services have the same sharing key: an ingress IP that another has binds
+// nothing.
 //
 // A newcomer, which by its status has no host, comes to what stands: it moves nobody. It joins those with which it shares
 // ingress IPs if all of these have the same host, and it may be there too; else it is refused. The same holds for one that
 // would bind older ones together which had no host in common. Newcomers that share with newcomers look for a host
 // together; one that no node fits together with those before it is refused.
 func (e *elector) share(contenders []*contender, refuse func(*contender, *cluster.Problem)) []*unit {
-	s := &sharing{elector: e, refuse: refuse, owner: map[claim]*unit{}, awaited: map[claim]bool{}}
+	s := &sharing{elector: e, refuse: refuse, owner: map[claim]holder{}, awaited: map[claim]*contender{}}
+	contenders = slices.Clone(contenders)
+	slices.SortStableFunc(contenders, func(x, y *contender) int { return x.since.Compare(y.since) })
 	for _, stands := range []bool{true, false} {
 		for _, c := range contenders {
 			if c.hadHost() == stands {
@@ -88,7 +104,9 @@ func (s *sharing) sort(c *contender) {
 	if waits || stands && !c.hadHost() || len(with) > 1 && !all(with, together) {
 		s.late = append(s.late, c)
 		for _, a := range c.ingress {
-			s.awaited[claim{c.network, a}] = true
+			if k := (claim{c.network, a}); s.awaited[k] == nil {
+				s.awaited[k] = c
+			}
 		}
 		return
 	}
@@ -139,11 +157,12 @@ func (s *sharing) come(c *contender) {
 // touched lists the units that have ingress IPs of the contender, the older first; waits says that one that waits has some.
 func (s *sharing) touched(c *contender) (with []*unit, waits bool) {
 	for _, a := range c.ingress {
-		u, taken := s.owner[claim{c.network, a}]
-		if taken && !slices.Contains(with, u) {
-			with = append(with, u)
+		h, taken := s.owner[claim{c.network, a}]
+		if taken && h.first.shares(c) && !slices.Contains(with, h.unit) {
+			with = append(with, h.unit)
 		}
-		waits = waits || !taken && s.awaited[claim{c.network, a}]
+		first := s.awaited[claim{c.network, a}]
+		waits = waits || !taken && first != nil && first.shares(c)
 	}
 	slices.SortFunc(with, func(x, y *unit) int { return cmp.Compare(x.order, y.order) })
 	return with, waits
@@ -174,7 +193,13 @@ func (s *sharing) join(c *contender, with []*unit, candidates []int) *unit {
 
 func (s *sharing) own(c *contender, u *unit) {
 	for _, a := range c.ingress {
-		s.owner[claim{c.network, a}] = u
+		k := claim{c.network, a}
+		switch h, taken := s.owner[k]; {
+		case !taken:
+			s.owner[k] = holder{u, c}
+		case h.first.shares(c):
+			s.owner[k] = holder{u, h.first}
+		}
 	}
 }
 

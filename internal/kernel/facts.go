@@ -2,7 +2,9 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +44,29 @@ func readRouted(table uint32) (plan.Families, error) {
 			}
 		}
 		return f, nil
+	})
+}
+
+// readGateways lists the gateways of the routes that were not learned by a routing protocol, sorted.
+func readGateways(ctx context.Context) ([]netip.Addr, error) {
+	return retried(func() (all []netip.Addr, err error) {
+		for _, family := range routeFamilies() {
+			for _, protocol := range []uint8{unix.RTPROT_BOOT, unix.RTPROT_STATIC, unix.RTPROT_RA, unix.RTPROT_DHCP} {
+				err := dumpRoutes(family, 0, protocol, func(r *route) bool {
+					for _, l := range r.legs {
+						if l.gateway.IsValid() {
+							all = append(all, l.gateway)
+						}
+					}
+					return ctx.Err() == nil
+				})
+				if err := errors.Join(err, ctx.Err()); err != nil {
+					return nil, fmt.Errorf("list routes of protocol %d: %w", protocol, err)
+				}
+			}
+		}
+		slices.SortFunc(all, netip.Addr.Compare)
+		return slices.Compact(all), nil
 	})
 }
 

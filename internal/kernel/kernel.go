@@ -152,7 +152,11 @@ func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, erro
 	if err != nil {
 		return plan.Facts{}, err
 	}
-	return plan.Facts{Links: links, Routed: routed}, nil
+	gateways, err := readGateways(ctx)
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	return plan.Facts{Links: links, Routed: routed, Gateways: gateways}, nil
 }
 
 // Result is what an Apply left.

@@ -1,9 +1,9 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
 )
@@ -15,6 +15,7 @@ const (
 	asClusterIP kinds = 1 << iota
 	asIngress
 	asEndpoint
+	asPlain  // an ingress IP of a Service without an EgressService
 	kindBits = iota
 )
 
@@ -25,9 +26,10 @@ type claim struct {
 }
 
 // claims knows who wants which address. What becomes of an address depends on the claims on that address alone, of which
-// the oldest wins. Nearly all addresses have one claim.
+// the one of the highest rank wins. Nearly all addresses have one claim.
 type claims struct {
 	ground   *ground
+	homes    homes
 	services []*service // by id; nil: free
 	free     []uint32
 	// sole holds the id of the only one that wants an address, and its only kind; 0: they are in several.
@@ -108,7 +110,7 @@ func (c *claims) remove(a netip.Addr, s *service, k kinds) {
 	}
 }
 
-// on lists the claims on an address, the older first.
+// on lists the claims on an address, the higher rank first.
 func (c *claims) on(a netip.Addr) []claim {
 	switch v, claimed := c.sole[a.As16()]; {
 	case !claimed:
@@ -117,7 +119,7 @@ func (c *claims) on(a netip.Addr) []claim {
 		return []claim{{c.services[v>>kindBits], kinds(v & (1<<kindBits - 1))}}
 	}
 	all := c.several[a]
-	slices.SortFunc(all, func(x, y claim) int { return x.by.age(y.by) })
+	slices.SortFunc(all, func(x, y claim) int { return x.by.before(y.by) })
 	return all
 }
 
@@ -125,32 +127,52 @@ func (c *claims) on(a netip.Addr) []claim {
 type verdict struct {
 	clusterIP    bool
 	cluster      cluster.Key // the Service whose ClusterIP it is
-	ingress      winner      // the first that serves it as an ingress IP
+	plain        rank        // the first Service without an EgressService whose ingress IP it is
+	ingress      rank        // the first that serves it as an ingress IP
 	network      string      // of that one
-	owner        winner      // the one whose endpoint it is
+	owner        rank        // the one whose endpoint it is
 	barred, peer bool        // for ingress IPs, for endpoints: as it is no address for that
 }
 
-// winner is a service at the time that it won.
-type winner struct {
-	key     cluster.Key
-	created time.Time
-	is      bool
+// rank orders services as they win over one another. One that is able to serve comes before any that is not; of those, the one that has been
+// so longer comes first, so that what is in force stays where it is; then the older one. It is all in the objects and hosts of a snapshot,
+// so that every node, and a daemon that starts, orders alike (docs/decisions/0040).
+type rank struct {
+	key            cluster.Key
+	is             bool // false: there is no such service
+	able           bool
+	since, created int64 // in seconds
+	sharing        string
 }
 
-func (w winner) before(s *service) bool { return w.is && w.age(s) < 0 }
-
-func (w winner) age(s *service) int {
-	if c := w.created.Compare(s.created); c != 0 {
-		return c
+// compare is negative where r comes before another rank.
+func (r rank) compare(o rank) int {
+	if r.able != o.able {
+		if r.able {
+			return -1
+		}
+		return 1
 	}
-	return w.key.Compare(s.key)
+	if r.able {
+		if c := cmp.Compare(r.since, o.since); c != 0 {
+			return c
+		}
+	}
+	return cmp.Or(cmp.Compare(r.created, o.created), r.key.Compare(o.key))
 }
 
-// age orders services as they win over one another: the older first.
-func (s *service) age(o *service) int { return s.winner().age(o) }
+// over says whether the rank is another's than the service's, and comes before it.
+func (r rank) over(s *service) bool { return r.is && r.compare(s.rank()) < 0 }
 
-func (s *service) winner() winner { return winner{s.key, s.created, true} }
+// shares says whether a service may have the ingress IP that the rank's has.
+func (r rank) shares(s *service) bool { return cluster.Shares(r.key, r.sharing, s.key, s.sharing) }
+
+func (s *service) rank() rank {
+	return rank{s.key, true, s.able, s.since.Unix(), s.created.Unix(), s.sharing}
+}
+
+// before is negative where the service comes before another.
+func (s *service) before(o *service) int { return s.rank().compare(o.rank()) }
 
 // verdict is what judge says, which is asked once of each address while no claim changes.
 func (c *claims) verdict(a netip.Addr) verdict {
@@ -176,11 +198,14 @@ func (c *claims) judge(a netip.Addr) (v verdict) {
 		return v
 	}
 	for _, o := range all {
-		if o.kinds&asIngress != 0 && !v.barred && !v.owner.is && !v.ingress.is && o.by.network != nil {
-			v.ingress, v.network = o.by.winner(), o.by.network.name
+		if o.kinds&asPlain != 0 && !v.plain.is {
+			v.plain = o.by.rank()
 		}
-		if o.kinds&asEndpoint != 0 && !v.peer && !v.ingress.is && !v.owner.is {
-			v.owner = o.by.winner()
+		if o.kinds&asIngress != 0 && !v.barred && !v.owner.is && !v.ingress.is && o.by.network != nil && (!v.plain.is || v.plain.shares(o.by)) {
+			v.ingress, v.network = o.by.rank(), o.by.network.name
+		}
+		if o.kinds&asEndpoint != 0 && !v.peer && !v.ingress.is && !v.owner.is && !c.homes.strange(a, o.by.key.Namespace).is {
+			v.owner = o.by.rank()
 		}
 	}
 	return v
@@ -218,13 +243,17 @@ func (c *claims) noteAll(s *service) {
 	for _, a := range s.lost {
 		note(a)
 	}
+	for _, a := range s.plain {
+		note(a)
+	}
 }
 
 // claim changes what a service claims from what it did to what it does.
 func (r *redone) claim(c *claims) {
 	s, was := r.service, r.was
 	s.clusterIPs = fit(r.spec.ClusterIPs)
-	s.addresses = r.ingressClaims(c.ground)
+	s.addresses, s.plain = r.ingressClaims(c.ground)
+	s.able = r.isAble(c.ground)
 	change := func(was, now []netip.Addr, k kinds) {
 		for _, a := range was {
 			if !slices.Contains(now, a) {
@@ -239,6 +268,7 @@ func (r *redone) claim(c *claims) {
 	}
 	change(was.clusterIPs, s.clusterIPs, asClusterIP)
 	change(was.addresses, s.addresses, asIngress)
+	change(was.plain, s.plain, asPlain)
 	before := was.endpoints
 	if len(was.lost) > 0 {
 		before = slices.Clone(before)

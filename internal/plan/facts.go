@@ -28,7 +28,8 @@ func ReadFacts(data []byte) (Facts, error) {
 			Name string   `yaml:"name"`
 			ID   PathID   `yaml:"id"`
 		} `yaml:"paths"`
-		Routed []struct {
+		Gateways []netip.Addr `yaml:"gateways"`
+		Routed   []struct {
 			Table uint32 `yaml:"table"`
 			IPv4  bool   `yaml:"ipv4"`
 			IPv6  bool   `yaml:"ipv6"`
@@ -39,7 +40,7 @@ func ReadFacts(data []byte) (Facts, error) {
 	if err := d.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
 		return Facts{}, fmt.Errorf("decode facts: %w", err)
 	}
-	f := Facts{Paths: map[PathKey]PathID{}, Routed: map[uint32]Families{}}
+	f := Facts{Paths: map[PathKey]PathID{}, Routed: map[uint32]Families{}, Gateways: file.Gateways}
 	for i, l := range file.Links {
 		if l.Name == "" {
 			return Facts{}, fmt.Errorf("decode facts: links[%d] has no name", i)

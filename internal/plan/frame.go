@@ -19,6 +19,7 @@ type frame struct {
 	*ground
 	paths   map[PathKey]PathID
 	without map[string]bool      // networks that no path id was left for
+	lacking map[PathKey]bool     // paths that are needed and have no id
 	hosts   map[string]*steering // by node, of those steered to
 	routed  map[uint32]Families
 	heard   map[string]bool
@@ -40,7 +41,7 @@ type frame struct {
 // newFrame makes a frame for the nodes that services lead to.
 func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f := &frame{
-		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, hosts: map[string]*steering{},
+		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, lacking: map[PathKey]bool{}, hosts: map[string]*steering{},
 		routed: maps.Clone(s.Facts.Routed), heard: maps.Clone(s.Heard), leaving: s.Draining,
 		silent: map[string]bool{},
 	}
@@ -122,6 +123,7 @@ func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 		if id == 0 {
 			f.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", f.marks.Mask), ReasonPathsExhausted,
 				"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask", len(want), f.marks.MaxPath(), k.Kind, k.Name)
+			f.lacking[k] = true
 			if k.Kind == PathNetwork {
 				f.without[k.Name] = true
 			}
@@ -204,6 +206,29 @@ func (f *frame) planRules() {
 	// What found no route above must not fall through to the tables below.
 	add(Rule{Priority: base + 98, Mark: m.Cluster(), Mask: m.Mask, Unreachable: true})
 	add(Rule{Priority: base + 99, Mark: m.EgressBit(), Mask: m.EgressBit(), Unreachable: true})
+}
+
+// unserved says of each service which of the paths that it needs has no id.
+func (f *frame) unserved(services []*service) (problems findings) {
+	if len(f.lacking) == 0 {
+		return problems
+	}
+	for _, s := range services {
+		if s == nil || s.network == nil {
+			continue
+		}
+		tell := func(field, value, path string) {
+			problems.problem("EgressService", s.key.String(), field, value, ReasonPathsExhausted,
+				"node %s has no path id left for %s, and drops what needs it: marks.mask has room for %d paths, widen it", f.node, path, f.marks.MaxPath())
+		}
+		if f.lacking[PathKey{PathNetwork, s.network.name}] {
+			tell("spec.network", s.network.name, "network "+s.network.name)
+		}
+		if f.lacking[PathKey{PathSteer, s.leads.host}] {
+			tell("status.host", s.leads.host, fmt.Sprintf("host %s in network %s", s.leads.host, s.network.name))
+		}
+	}
+	return problems
 }
 
 // needRoutes tells of networks that selected pods are sent out by here, but that have no route of a family.

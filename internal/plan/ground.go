@@ -30,6 +30,7 @@ type ground struct {
 
 	nodeIPs map[netip.Addr]string // the node that has it
 	peers   map[netip.Addr]string // the network whose BGP peer it is
+	away    map[netip.Addr]string // what else no ingress IP may be: gateways and the API server
 	inside  []netip.Prefix        // pods' and Services' ranges
 	ranges  []netip.Prefix        // pods' ranges
 	ranged  Families              // those of which there are ranges of pods
@@ -50,7 +51,9 @@ func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 		node: s.Node, config: s.Config, marks: Marks{Mask: s.Config.Marks.Mask, Priority: s.Config.Marks.RulePriority},
 		nodes: s.Objects.Nodes, namespaces: s.Objects.Namespaces, links: links,
 		nodeIPs: map[netip.Addr]string{}, peers: map[netip.Addr]string{}, allowed: map[allowance]bool{},
+		away: map[netip.Addr]string{},
 	}
+	g.readAway(s)
 	g.readNodes(s.Objects.ServiceCIDRs)
 	g.readNetworks(names, s.Unsettled)
 	g.readRanges(s.Objects.ServiceCIDRs)
@@ -70,7 +73,25 @@ func (g *ground) likeFor(o *ground) bool {
 		}
 		return links
 	}
-	return maps.Equal(g.nodeIPs, o.nodeIPs) && reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
+	return maps.Equal(g.nodeIPs, o.nodeIPs) && maps.Equal(g.away, o.away) && reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
+}
+
+// apiService is the Service whose endpoints are the API servers.
+var apiService = cluster.Key{Namespace: "default", Name: "kubernetes"}
+
+// readAway finds addresses that others reach something by which is no Service's.
+func (g *ground) readAway(s *Snapshot) {
+	for _, a := range s.Facts.Gateways {
+		g.away[a] = "a gateway of node " + s.Node
+	}
+	for _, a := range s.Objects.APIServers {
+		g.away[a] = "the API server's"
+	}
+	for _, e := range s.Objects.Endpoints.At(apiService) {
+		if a, err := cluster.ParseAddr(e.Address); err == nil {
+			g.away[a] = "the API server's"
+		}
+	}
 }
 
 // ipvsDevice is where kube-proxy binds the addresses of Services in its IPVS mode: they do not become the node's.

@@ -40,6 +40,8 @@ type Facts struct {
 	Paths map[PathKey]PathID
 	// Routed holds the tables of networks in which a usable unicast route stands, per family.
 	Routed map[uint32]Families
+	// Gateways are those of routes that nobody learned: static ones, and those of DHCP and router advertisements. Sorted.
+	Gateways []netip.Addr
 }
 
 // Families says which address families hold.

@@ -59,7 +59,7 @@ type pass struct {
 // not differ are the same.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
 	r := &pass{Planner: p, Snapshot: s, of: map[*service]*redone{}, podsChanged: changed.Pods}
-	r.anew = changed.All || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
+	r.anew = changed.All || changed.Keys[apiService] || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
 	if r.anew {
 		p.forget(&s.Objects)
 	} else {
@@ -109,7 +109,8 @@ func (r *pass) rename(key cluster.Key) {
 // readGround looks at everything but services. Where that differs for services, all are done anew.
 func (r *pass) readGround() {
 	links := sortedLinks(r.Facts.Links)
-	same := !r.anew && slices.EqualFunc(links, r.last.Facts.Links, sameLink) && slices.Equal(r.Unsettled, r.last.Unsettled) &&
+	same := !r.anew && slices.EqualFunc(links, r.last.Facts.Links, sameLink) &&
+		slices.Equal(r.Facts.Gateways, r.last.Facts.Gateways) && slices.Equal(r.Unsettled, r.last.Unsettled) &&
 		(!r.renamed || !r.Config.AllowUnlisted)
 	r.Facts.Links = links
 	if same {
@@ -132,6 +133,7 @@ func (r *pass) readGround() {
 func (r *pass) readServices(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
+	c.homes.take(r, r.podsChanged, c.note)
 	if r.anew {
 		r.redone = make([]*redone, 0, r.Objects.Services.Len())
 		for key := range r.Objects.EgressServices.Keys() {
@@ -258,7 +260,7 @@ func (r *pass) remember() {
 	last := &r.last
 	last.Node, last.Config, last.Draining = r.Node, r.Config, r.Draining
 	last.Unsettled, last.Learned = slices.Clone(r.Unsettled), slices.Clone(r.Learned)
-	last.Facts.Links = r.Facts.Links
+	last.Facts.Links, last.Facts.Gateways = r.Facts.Links, r.Facts.Gateways
 	last.Facts.Routed, last.Heard = r.frame.routed, r.frame.heard
 	if !maps.Equal(last.Facts.Paths, r.Facts.Paths) {
 		last.Facts.Paths = maps.Clone(r.Facts.Paths)

@@ -62,6 +62,7 @@ func (e *evolving) step() {
 	case 7, 8: // ingress IPs
 		e.service(key, func(s *cluster.Service) {
 			s.Ingress = nil
+			s.SharingKey, s.Created = pick(e.Rand, "", "one", "two"), time.Unix(int64(e.IntN(5)), 0)
 			for range e.IntN(4) {
 				s.Ingress = append(s.Ingress, cluster.Ingress{IP: pick(e.Rand, fmt.Sprint("203.0.113.", e.IntN(9)), fmt.Sprint("2001:db8::", e.IntN(9)),
 					pick(e.Rand, garbage...), e.endpoint().Address, e.clusterIP().String())})
@@ -86,7 +87,12 @@ func (e *evolving) step() {
 			s.Network = pick(e.Rand, "red", "red", "", "blue", "green", "vrf-dmz", "vrf-blue", "77", "254", "no/vrf", "red", "dark")
 		})
 	case 14:
-		e.egress(key, func(s *cluster.EgressService) { s.Created = time.Unix(int64(e.IntN(5)), 0) })
+		e.egress(key, func(s *cluster.EgressService) {
+			if s.Created = time.Unix(int64(e.IntN(5)), 0); chance(e.Rand, 0.5) {
+				s.Status.Host = pick(e.Rand, "n0", "n1", "n2", "")
+				s.Status.Conditions = []metav1.Condition{{Type: election.ConditionHostAssigned, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Unix(int64(e.IntN(9)), 0)}}
+			}
+		})
 	case 15:
 		e.egress(key, func(s *cluster.EgressService) {
 			s.SourceIPBy = pick(e.Rand, cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork)
@@ -293,6 +299,9 @@ func (e *evolving) endpoint() cluster.Endpoint {
 	}
 	if chance(e.Rand, 0.1) {
 		x.Node = pick(e.Rand, "", "n0", "unknown")
+	}
+	if chance(e.Rand, 0.1) {
+		x.Target = pick(e.Rand, cluster.TargetUnknown, cluster.TargetOther)
 	}
 	return x
 }

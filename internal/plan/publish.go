@@ -532,7 +532,8 @@ func (r *pass) planProblems() {
 	}
 	list, differs := e.to(r.Planner.found, r.anew)
 	r.Planner.found = list
-	general := sortedProblems(slices.Concat(r.ground.problems, r.frame.problems, r.frame.needRoutes(&r.sending).problems))
+	general := sortedProblems(slices.Concat(r.ground.problems, r.frame.problems, r.frame.needRoutes(&r.sending).problems,
+		r.frame.unserved(r.claims.services).problems))
 	if !differs && slices.Equal(general, r.general) && r.Planner.plan != nil {
 		return
 	}

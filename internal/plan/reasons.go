@@ -11,6 +11,7 @@ const (
 	ReasonNetworkNotAllowed cluster.Reason = "NetworkNotAllowed"
 	ReasonInvalidAddress    cluster.Reason = "InvalidAddress"
 	ReasonIngressConflict   cluster.Reason = "IngressConflict"
+	ReasonForeignEndpoint   cluster.Reason = "ForeignEndpoint"
 	ReasonEndpointConflict  cluster.Reason = "EndpointConflict"
 	ReasonUnknownNode       cluster.Reason = "UnknownNode"
 	ReasonOutsidePodRanges  cluster.Reason = "OutsidePodRanges"

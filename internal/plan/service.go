@@ -28,6 +28,9 @@ type service struct {
 	sends        sends
 
 	created       time.Time
+	since         time.Time // from which on it has had a host, or the Service has been there
+	able          bool      // to serve: what it claims is in force, or would be if it had it
+	sharing       string    // the sharing key of its Service
 	sourceIPBy    cluster.SourceIPBy
 	wanted        string // the network that it names
 	nodeSelector  *metav1.LabelSelector
@@ -37,6 +40,7 @@ type service struct {
 	network    *network     // nil: none that it may use
 	clusterIPs []netip.Addr // claimed
 	addresses  []netip.Addr // claimed as ingress IPs
+	plain      []netip.Addr // claimed as ingress IPs of a Service without an EgressService
 	ingress    []netip.Addr // of these, what it serves, in order
 	endpoints  []endpoint   // selected pods, sorted
 	lost       []netip.Addr // claimed as endpoints, but not had; sorted
@@ -130,34 +134,65 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	s.clusterIPs = r.spec.ClusterIPs
 	s.selects = selects
 	s.created, s.sourceIPBy, s.wanted, s.nodeSelector = spec.Created, spec.SourceIPBy, spec.Network, spec.NodeSelector
-	s.localTraffic = r.spec.LocalTraffic
+	s.localTraffic, s.sharing = r.spec.LocalTraffic, r.spec.SharingKey
+	s.since = election.Since(spec)
 	s.host, s.standby, s.term, r.election = choice.Host, choice.Standby, choice.Term, choice.Problem
 	s.former = choice.Former
 	s.network, r.told = nil, findings{}
 	if !selects {
 		s.host, s.standby, s.term, r.election = "", "", 0, nil
 		s.former = false
+		s.created, s.since = r.spec.Created, r.spec.Created
 		return
 	}
 	r.raw = o.Endpoints.At(s.key)
 	s.network = g.networkOf(s.key, s.wanted, &r.told)
 }
 
-// ingressClaims are the addresses that could be ingress IPs of a service.
-func (r *redone) ingressClaims(g *ground) (all []netip.Addr) {
-	if !r.selects || !r.spec.LoadBalancer {
-		return nil
+// ingressClaims are the addresses that could be ingress IPs of a service, and those that a Service without an EgressService has.
+func (r *redone) ingressClaims(g *ground) (all, plain []netip.Addr) {
+	if !r.spec.LoadBalancer {
+		return nil, nil
 	}
 	for _, in := range r.spec.Ingress {
 		a, err := netip.ParseAddr(in.IP)
-		if err == nil && cluster.Unfit(a) == "" && g.nodeIPs[a] == "" && !slices.Contains(all, a) {
+		if err == nil && cluster.Unfit(a) == "" && g.whose(a) == "" && !slices.Contains(all, a) {
 			all = append(all, a)
 		}
 	}
-	return all
+	if !r.selects {
+		return nil, all
+	}
+	return all, nil
 }
 
-// settleIngress keeps the ingress IPs that can be served. An IP belongs to the network of the oldest object that wants it.
+// isAble says whether a service has all by itself that it needs to serve: a host, a network that it may use, and a source.
+func (r *redone) isAble(g *ground) bool {
+	switch {
+	case !r.selects:
+		return true
+	case r.network == nil || r.host == "" || !r.spec.LoadBalancer:
+		return false
+	}
+	return r.sourceIPBy == cluster.SourceIPByNetwork || slices.ContainsFunc(r.addresses, func(a netip.Addr) bool { return !within(g.inside, a) })
+}
+
+// whose says what an address is that can be no ingress IP for it; empty: nothing.
+func (g *ground) whose(a netip.Addr) string {
+	switch {
+	case g.nodeIPs[a] != "":
+		return "an address of node " + g.nodeIPs[a] + ": an ingress IP must belong to no node"
+	case g.peers[a] != "":
+		return "a BGP peer in network " + g.peers[a]
+	}
+	return g.away[a]
+}
+
+// howToShare says when Services of two namespaces have an ingress IP together.
+const howToShare = "Services of several namespaces share one where each has the annotation metallb.io/allow-shared-ip with the same value"
+
+// settleIngress keeps the ingress IPs that can be served. An IP belongs to the network of the first object by rank that wants it, which
+// decides who may share it.
 func (r *redone) settleIngress(c *claims) {
 	s, g := r.service, c.ground
 	s.ingress = nil
@@ -180,8 +215,8 @@ func (r *redone) settleIngress(c *claims) {
 		case why != "":
 			refuse(in.IP, ReasonInvalidAddress, "%s cannot be announced nor be a source address", why)
 			continue
-		case g.nodeIPs[a] != "":
-			refuse(in.IP, ReasonInvalidAddress, "is an address of node %s: an ingress IP must belong to no node", g.nodeIPs[a])
+		case g.whose(a) != "":
+			refuse(in.IP, ReasonInvalidAddress, "is %s", g.whose(a))
 			continue
 		case slices.Contains(s.ingress, a):
 			continue
@@ -193,12 +228,16 @@ func (r *redone) settleIngress(c *claims) {
 		switch {
 		case v.clusterIP:
 			refuse(in.IP, ReasonInvalidAddress, "is the ClusterIP of Service %s", v.cluster)
-		case v.owner.before(s):
-			refuse(in.IP, ReasonInvalidAddress, "is an endpoint of EgressService %s, which is older", v.owner.key)
+		case v.owner.over(s):
+			refuse(in.IP, ReasonInvalidAddress, "is an endpoint of EgressService %s, which has it", v.owner.key)
 		case within(g.inside, a):
 			refuse(in.IP, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
-		case v.ingress.before(s) && v.network != s.networkName():
+		case v.plain.over(s) && !v.plain.shares(s):
+			refuse(in.IP, ReasonIngressConflict, "is an ingress IP of Service %s, which has no EgressService; "+howToShare, v.plain.key)
+		case v.ingress.over(s) && v.network != s.networkName():
 			refuse(in.IP, ReasonIngressConflict, "is served by EgressService %s in network %s; one ingress IP belongs to one network", v.ingress.key, v.network)
+		case v.ingress.over(s) && !v.ingress.shares(s):
+			refuse(in.IP, ReasonIngressConflict, "is served by EgressService %s; "+howToShare, v.ingress.key)
 		default:
 			s.ingress = append(s.ingress, a)
 		}
@@ -258,6 +297,17 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 		}
 		return netip.Addr{}, nil // it is a hostNetwork pod: its packets are the node's own
 	}
+	switch e.Target {
+	case cluster.TargetPod:
+	case cluster.TargetUnknown:
+		return netip.Addr{}, func(r *redone, text string) {
+			r.refuse(text, ReasonForeignEndpoint, "its EndpointSlice does not say whose address it is: targetRef should name a Pod of namespace %s", r.key.Namespace)
+		}
+	default:
+		return netip.Addr{}, func(r *redone, text string) {
+			r.refuse(text, ReasonForeignEndpoint, "by targetRef of its EndpointSlice it belongs to no Pod of namespace %s", r.key.Namespace)
+		}
+	}
 	if _, exists := g.nodes.Get(e.Node); e.Node != "" && !exists {
 		return a, func(r *redone, text string) { // served all the same: the Node may be on its way back
 			r.refuse(text, ReasonUnknownNode, "is on node %s, and there is no such node", e.Node)
@@ -271,7 +321,7 @@ func (r *redone) inOrder() []cluster.Endpoint {
 	if r.ordered == nil {
 		r.ordered = slices.Clone(r.raw)
 		slices.SortFunc(r.ordered, func(x, y cluster.Endpoint) int {
-			return cmp.Or(strings.Compare(x.Address, y.Address), strings.Compare(x.Node, y.Node))
+			return cmp.Or(strings.Compare(x.Address, y.Address), strings.Compare(x.Node, y.Node), cmp.Compare(x.Target, y.Target))
 		})
 		r.ordered = slices.Compact(r.ordered)
 	}
@@ -282,11 +332,12 @@ func (r *redone) refuse(value string, reason cluster.Reason, format string, args
 	r.told.sample(r.key, "endpoints", value, reason, format, args...)
 }
 
-// settleEndpoints keeps the candidates that are pods' and no older object's.
+// settleEndpoints keeps the candidates that are pods' and no object's of a higher rank.
 func (r *redone) settleEndpoints(c *claims) {
 	s, g := r.service, c.ground
 	s.endpoints, s.lost = r.candidates, nil
-	if s.disputes == 0 && !slices.ContainsFunc(r.candidates, func(e endpoint) bool { return g.peers[e.addr] != "" }) {
+	strange := func(e endpoint) bool { return g.peers[e.addr] != "" || c.homes.strange(e.addr, s.key.Namespace).is }
+	if s.disputes == 0 && !slices.ContainsFunc(r.candidates, strange) {
 		return
 	}
 	s.endpoints = nil
@@ -319,7 +370,7 @@ func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 		return func(text string) {
 			r.refuse(text, ReasonInvalidAddress, "is the ClusterIP of Service %s, not a pod's address", v.cluster)
 		}
-	case v.ingress.is && v.ingress.age(s) <= 0:
+	case v.ingress.is && v.ingress.compare(s.rank()) <= 0:
 		return func(text string) {
 			r.refuse(text, ReasonInvalidAddress, "is an ingress IP of EgressService %s, not a pod's address", v.ingress.key)
 		}
@@ -327,9 +378,14 @@ func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 		return func(text string) {
 			r.refuse(text, ReasonInvalidAddress, "is a BGP peer in network %s, not a pod", g.peers[a])
 		}
-	case v.owner.before(s):
+	case v.owner.over(s):
 		return func(text string) {
-			r.refuse(text, ReasonEndpointConflict, "is selected by EgressService %s, which is older and keeps it", v.owner.key)
+			r.refuse(text, ReasonEndpointConflict, "is selected by EgressService %s, which keeps it", v.owner.key)
+		}
+	}
+	if at := c.homes.strange(a, r.key.Namespace); at.is {
+		return func(text string) {
+			r.refuse(text, ReasonForeignEndpoint, "is the address of Pod %s: an EgressService selects Pods of its own namespace", at.pod)
 		}
 	}
 	return nil

@@ -48,12 +48,12 @@ func (t *targets) add(n *int, by int) {
 	}
 }
 
-// list lists the nodes to steer to: those needed in the order in which services, the older first, need them, then the
+// list lists the nodes to steer to: those needed in the order in which services, the higher rank first, need them, then the
 // others in such an order.
 func (t *targets) list(services []*service) []target {
 	oldest, needed := map[string]*service{}, map[string]*service{}
 	see := func(by map[string]*service, node string, s *service) {
-		if first := by[node]; node != "" && (first == nil || s.age(first) < 0) {
+		if first := by[node]; node != "" && (first == nil || s.before(first) < 0) {
 			by[node] = s
 		}
 	}
@@ -74,13 +74,13 @@ func (t *targets) list(services []*service) []target {
 	slices.SortFunc(all, func(x, y target) int {
 		switch {
 		case x.needed && y.needed:
-			return needed[x.node].age(needed[y.node])
+			return needed[x.node].before(needed[y.node])
 		case x.needed:
 			return -1
 		case y.needed:
 			return 1
 		}
-		return oldest[x.node].age(oldest[y.node])
+		return oldest[x.node].before(oldest[y.node])
 	})
 	return all
 }

@@ -67,7 +67,7 @@ func (r *random) endpoints(name, family string) string {
 		if node != "" {
 			node = ", nodeName: " + node
 		}
-		text += fmt.Sprintf("  - {addresses: [%q]%s, conditions: {ready: %t, serving: true, terminating: %t}}\n", addr, node, r.IntN(2) > 0, r.IntN(4) == 0)
+		text += fmt.Sprintf("  - {targetRef: {kind: Pod, name: pod}, addresses: [%q]%s, conditions: {ready: %t, serving: true, terminating: %t}}\n", addr, node, r.IntN(2) > 0, r.IntN(4) == 0)
 	}
 	if head, none := strings.CutSuffix(text, "endpoints:\n"); none {
 		return head + "endpoints: []\n"

@@ -45,7 +45,7 @@ kind: EndpointSlice
 metadata: {namespace: %[1]s, name: %[2]s, labels: {kubernetes.io/service-name: %[2]s}}
 addressType: IPv4
 endpoints:
-  - {addresses: [10.244.1.%[3]d], nodeName: a}
+  - {targetRef: {kind: Pod, name: pod}, addresses: [10.244.1.%[3]d], nodeName: a}
 ---
 apiVersion: k8s.ovn.org/v1
 kind: EgressService
@@ -109,8 +109,10 @@ func TestMalformedObjects(t *testing.T) {
 		{"multicast", "multicast as ingress", "{ip: 192.0.2.", "{ip: 224.0.0.9} # ", valid, "InvalidAddress", []string{`"224.0.0.9"`}},
 		{"nodeend", "node's address as endpoint", "[10.244.1.", "[10.0.0.12] # ", valid, "InvalidAddress", []string{`"10.0.0.12"`, "address of node b"}},
 		{"clusterend", "ClusterIP as endpoint", "[10.244.1.", "[10.96.0.10] # ", valid, "InvalidAddress", []string{`"10.96.0.10"`, "ClusterIP"}},
+		{"foreign", "endpoint of another namespace", "{kind: Pod, name: pod}, addresses", "{kind: Pod, namespace: kube-system, name: dns}, addresses", valid, "ForeignEndpoint", []string{`"10.244.1.`, "namespace shop"}},
+		{"nobodys", "endpoint that nobody says a word of", "targetRef: {kind: Pod, name: pod}, addresses", "addresses", valid, "ForeignEndpoint", []string{`"10.244.1.`, "targetRef"}},
 		{"taken", "endpoint of an older object", "[10.244.1.", "[10.244.1.11] # ", valid, "EndpointConflict", []string{`"10.244.1.11"`, "shop/web"}},
-		{"endless", "no endpoint", "  - {addresses: [10.244.1.", "  [] # ", assigned, "NoEndpoints", []string{"no endpoint"}},
+		{"endless", "no endpoint", "  - {targetRef: {kind: Pod, name: pod}, addresses: [10.244.1.", "  [] # ", assigned, "NoEndpoints", []string{"no endpoint"}},
 		{"internal", "Service of another type", "type: LoadBalancer", "type: ClusterIP", assigned, "NotLoadBalancer", []string{"LoadBalancer"}},
 	}
 	for i, c := range cases {

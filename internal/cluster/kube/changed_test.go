@@ -34,13 +34,16 @@ func (w *world) egressService(name string) *rawEgressService {
 	}
 }
 
+// podRef is what EndpointSlices say that their addresses belong to.
+var podRef = &corev1.ObjectReference{Kind: "Pod", Name: "pod"}
+
 func (w *world) slice(name string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: w.name()}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for range w.IntN(3) {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.244.0.", w.IntN(3))}})
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.244.0.", w.IntN(3))}, TargetRef: podRef})
 	}
 	return s
 }
@@ -160,7 +163,7 @@ func TestLoneChange(t *testing.T) {
 	w := &world{c, rand.New(rand.NewPCG(0, 0))} //nolint:gosec // to be repeated
 	slice := w.slice("s")
 	slice.Labels[discoveryv1.LabelServiceName] = "a"
-	slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.1"}}}
+	slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.1"}, TargetRef: podRef}}
 	c.Objects()
 	for what, tell := range map[string]func(){
 		"Service": func() { require.NoError(t, c.services.Update(aService("a", 80))) },
@@ -193,7 +196,7 @@ func BenchmarkObjects(b *testing.B) {
 			AddressType: discoveryv1.AddressTypeIPv4,
 		}
 		for e := range 10 {
-			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i>>8, i&255, n+e)}})
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i>>8, i&255, n+e)}, TargetRef: podRef})
 		}
 		return s
 	}

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -40,6 +41,7 @@ type source struct {
 	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
 	endpoints cluster.Draft[cluster.Key, []cluster.Endpoint]
 	cidrs     []netip.Prefix // of all ServiceCIDRs, sorted
+	servers   []netip.Addr   // the API server, where it has no name
 
 	changed  cluster.Changed   // since the last snapshot, but for stale
 	problems []cluster.Problem // all of them, as handed out last
@@ -72,7 +74,7 @@ func (s *source) init(c *Cluster) {
 		resource: "services", example: &corev1.Service{}, client: coreClient, changed: s.keyChanged,
 		trim: trimmer(func(o *corev1.Service) object[cluster.Key, cluster.Service] {
 			key, service, problems, ok := cluster.FromService(o)
-			key.Namespace = s.words.one(key.Namespace)
+			key.Namespace, service.SharingKey = s.words.one(key.Namespace), s.words.one(service.SharingKey)
 			for i, p := range service.Ports {
 				service.Ports[i].Name, service.Ports[i].Protocol = s.words.one(p.Name), s.words.one(p.Protocol)
 			}
@@ -285,9 +287,25 @@ func (s *source) snapshot() cluster.Objects {
 		Nodes:          s.nodes.objects.Map(),
 		Namespaces:     s.namespaces.objects.Map(),
 		ServiceCIDRs:   s.cidrs,
+		APIServers:     s.servers,
 		Pods:           pods,
 		PodsKnown:      known,
 	}
+}
+
+// reached notes the URL of the API server, and says whether its address is another one than before.
+func (s *source) reached(server string) (changed bool) {
+	var servers []netip.Addr
+	if u, err := url.Parse(server); err == nil {
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+			servers = append(servers, a.Unmap())
+		}
+	}
+	if slices.Equal(servers, s.servers) {
+		return false
+	}
+	s.servers, s.changed = servers, cluster.Everything()
+	return true
 }
 
 // crdStays fails unless EgressServices can be created: a server takes no new ones while their CRD is deleted.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -492,6 +493,9 @@ func (s *site) direct(t *testing.T) cluster.Objects {
 		prefixes, _ := cluster.FromServiceCIDR(&cidrs.Items[i])
 		o.ServiceCIDRs = append(o.ServiceCIDRs, prefixes...)
 	}
+	server, err := url.Parse(s.server)
+	require.NoError(t, err)
+	o.APIServers = []netip.Addr{netip.MustParseAddr(server.Hostname())}
 	return o
 }
 

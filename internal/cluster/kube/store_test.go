@@ -171,7 +171,7 @@ func TestSlices(t *testing.T) {
 			AddressType: discoveryv1.AddressTypeIPv4,
 		}
 		for range random.IntN(4) {
-			o.Endpoints = append(o.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.244.0.", random.IntN(5))}, NodeName: new("own")})
+			o.Endpoints = append(o.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.244.0.", random.IntN(5))}, NodeName: new("own"), TargetRef: podRef})
 		}
 		before, _ := c.latest()
 		text := fmt.Sprint(before)

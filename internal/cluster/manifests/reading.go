@@ -253,6 +253,11 @@ func (r *reading) endpointSlice(d *document) {
 	o.Namespace = namespaceOr(o.Namespace)
 	problems := misfits(d, &o)
 	key, all := cluster.FromSlice(&o)
+	for i := range all { // who writes the folder is trusted with every namespace, and need not write more than an address
+		if all[i].Target == cluster.TargetUnknown {
+			all[i].Target = cluster.TargetPod
+		}
+	}
 	r.claim(d, endpoints{key, cluster.CompactEndpoints(all)}, problems...)
 }
 
