@@ -386,7 +386,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	desired, planned := a.planner.Plan(plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.now, Facts: facts,
 		Learned: a.speakers.Learned(), Unsettled: unsettled, Draining: a.draining.wanted(),
-		Heard: a.heard(), Answering: a.answering(c),
+		Heard: a.heard(), Answering: a.answering(c), APIServer: a.reached(),
 	}, change)
 	a.last.planned = desired
 	if speakers := a.hush(ctx, a.draining.silenced(desired.Speakers)); !sorted.OneSlice(speakers, desired.Speakers) {
@@ -426,6 +426,14 @@ func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (prob
 	return problems
 }
 
+// reached returns the addresses of the API server; nil: there is none.
+func (a *Agent) reached() []netip.Addr {
+	if api, ok := a.source.(apiServer); ok {
+		return api.Reached()
+	}
+	return nil
+}
+
 // unsettled names the networks whose peers may still hold back what they told an earlier speaker: its routes stay
 // meanwhile, or every start would be a gap.
 func (a *Agent) unsettled(c *config.Config) (names []string) {
@@ -449,7 +457,7 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 }
 
 // haveTold says whether all peers of a network have told what they know, or never will: a session that was ended for what its peer sent
-// does not come back by itself.
+// is not waited for.
 func haveTold(sessions []bgp.Session, network string, now time.Time) bool {
 	told := slices.ContainsFunc(sessions, func(s bgp.Session) bool { return s.Network == network })
 	for _, s := range sessions {

@@ -3,6 +3,7 @@ package bgp
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -37,7 +38,11 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	s.noteOpening(now.NeighborAddress, before, now.SessionState)
 	switch {
 	case now.SessionState == bgp.BGP_FSM_ESTABLISHED && before != bgp.BGP_FSM_ESTABLISHED:
-		st.lastError, st.resetFor, st.asn, st.offLinkLogged = "", "", now.PeerASN, false
+		st.lastError, st.resetFor, st.asn, st.refusedLogged = "", "", now.PeerASN, false
+		if extended := extendedNextHop(now.RemoteCap); extended != st.extended || extended == st.plain {
+			st.extended, st.plain = extended, !extended
+			s.changed((*outdated).addAll) // of the session before, while the peer restarts gracefully
+		}
 		st.families = bothSpeak(now.LocalCap, now.RemoteCap)
 		s.log.Info("BGP session established", "peer", nameOf(p), "asn", now.PeerASN)
 	case now.SessionState != bgp.BGP_FSM_ESTABLISHED:
@@ -58,6 +63,14 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		s.uncounted = true
 		s.hint.Apply()
 	}
+}
+
+// isPlain says that a peer is known not to take IPv6 next hops for IPv4.
+func (s *speaker) isPlain(addr netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.states[addr]
+	return st != nil && st.plain
 }
 
 // remoteASN is the AS of an established peer, 0 for others.
@@ -108,6 +121,9 @@ func (s *speaker) sessions(count bool) []Session {
 			e.Up = st.state == bgp.BGP_FSM_ESTABLISHED && !st.overLimit
 			if e.Up && p.DynamicASN == config.DynamicExternal && st.asn == s.desired.ASN {
 				e.Up, e.LastError = false, "the peer is not external: its AS is ours"
+			}
+			if e.Up && st.plain && !p.NextHop4.IsValid() && p.Interface != "" && slices.Contains(st.families, config.IPv4Unicast) {
+				e.LastError = "IPv4 is not announced to it: it has not offered extended next hops (RFC 8950), and interface " + p.Interface + " has no IPv4 address"
 			}
 			if st.state == bgp.BGP_FSM_ESTABLISHED {
 				e.Received, e.Announced = st.received.routes.total()+st.received.loops.total(), s.sends[addr].announced(st.families, s.tells)

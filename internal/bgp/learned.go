@@ -10,6 +10,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -26,6 +27,7 @@ type candidate struct {
 	firstAS   uint32 // 0: the neighbour's own
 	internal  bool
 	stale     bool // its peer is restarting gracefully
+	extended  bool // of IPv4, with an IPv6 next hop (RFC 8950)
 	nextHop   plan.NextHop
 }
 
@@ -111,6 +113,7 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 		}
 	}
 	gateway = gateway.Unmap()
+	c.extended = gateway.Is6() && p.Family == bgp.RF_IPv4_UC
 	switch {
 	case p.PeerAddress.IsLinkLocalUnicast() && !c.internal && usableGateway(gateway):
 		// On an unnumbered link the router's global address may be on no subnet of ours. GoBGP drops the link-local
@@ -230,6 +233,39 @@ func (r *refusal) covers(prefix netip.Prefix) bool {
 		}
 	}
 	return slices.ContainsFunc(neverLearned, func(n netip.Prefix) bool { return n.Bits() <= prefix.Bits() && n.Contains(prefix.Addr()) })
+}
+
+// neighbourhood is what a network's learned routes must not lead away: what this node reaches by its links, and addresses beyond them.
+type neighbourhood struct {
+	subnets []netip.Prefix // minimal
+	beyond  []netip.Addr   // sorted
+}
+
+// flaw is what is wrong with a prefix that one of a peer's patterns matches. A longer prefix beats the route to a subnet. One
+// around the subnet does no harm; around an address beyond it may, but the operator may want it, as the only way there.
+func (n neighbourhood) flaw(prefix netip.Prefix, receive []config.PrefixPattern) (f flaw) {
+	i, found := slices.BinarySearchFunc(n.subnets, prefix.Addr(), func(s netip.Prefix, a netip.Addr) int { return s.Addr().Compare(a) })
+	if !found {
+		i--
+	}
+	if i >= 0 && n.subnets[i].Bits() <= prefix.Bits() && n.subnets[i].Contains(prefix.Addr()) {
+		f.inside = n.subnets[i]
+		return f
+	}
+	i, _ = slices.BinarySearchFunc(n.beyond, prefix.Addr(), netip.Addr.Compare)
+	if prefix.Bits() == 0 || i == len(n.beyond) || !prefix.Contains(n.beyond[i]) || listed(receive, prefix) {
+		return f
+	}
+	f.around = n.beyond[i]
+	return f
+}
+
+// listed says whether a pattern is for exactly this prefix.
+func listed(receive []config.PrefixPattern, prefix netip.Prefix) bool {
+	return slices.ContainsFunc(receive, func(p config.PrefixPattern) bool {
+		least, most := lengths(p)
+		return p.Prefix.Masked() == prefix && least <= prefix.Bits() && most == prefix.Bits()
+	})
 }
 
 func comparePrefixes(a, b netip.Prefix) int {

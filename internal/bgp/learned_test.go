@@ -204,3 +204,42 @@ func TestSecretsDoNotShow(t *testing.T) {
 		require.NotContains(t, fmt.Sprintf(format, s), "canary")
 	}
 }
+
+// TestNeighbourhood has peers tell prefixes around, inside and beside what a node reaches without them.
+func TestNeighbourhood(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	n := neighbourhood{
+		subnets: []netip.Prefix{prefix("10.1.0.0/24"), prefix("172.31.0.0/24"), prefix("fd31::/64")},
+		beyond:  []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("172.31.7.9"), netip.MustParseAddr("fd32::1")},
+	}
+	all := []config.PrefixPattern{pattern("0.0.0.0/0", 0, 32), pattern("::/0", 0, 128)}
+	inside := func(p string) flaw { return flaw{inside: prefix(p)} }
+	around := func(a string) flaw { return flaw{around: netip.MustParseAddr(a)} }
+	for told, want := range map[string]flaw{
+		"0.0.0.0/0": {}, "::/0": {}, "10.0.0.0/13": {}, "10.1.0.0/23": {}, "172.31.0.0/22": {}, "fd31::/48": {}, "192.0.2.0/24": {}, "10.1.1.0/24": {},
+		"10.1.0.0/24": inside("10.1.0.0/24"), "10.1.0.128/25": inside("10.1.0.0/24"), "172.31.0.12/31": inside("172.31.0.0/24"),
+		"172.31.0.0/28": inside("172.31.0.0/24"), "172.31.0.255/32": inside("172.31.0.0/24"), "fd31::12/127": inside("fd31::/64"),
+		"10.9.0.1/32": around("10.9.0.1"), "10.8.0.0/15": around("10.9.0.1"), "0.0.0.0/1": around("10.9.0.1"), "128.0.0.0/1": around("172.31.7.9"),
+		"172.31.7.8/31": around("172.31.7.9"), "172.31.7.0/29": {}, "fd32::/127": around("fd32::1"), "fd32::2/127": {}, "8000::/1": around("fd32::1"),
+	} {
+		require.Equal(t, want, n.flaw(prefix(told), all), told)
+	}
+	// A prefix around an address beyond the links is learned where the operator names it, one inside of a subnet never.
+	for told, patterns := range map[string][]config.PrefixPattern{
+		"10.8.0.0/15":    {pattern("10.8.0.0/15")},
+		"10.9.0.1/32":    {pattern("0.0.0.0/0", 0, 32), pattern("10.9.0.1/32")},
+		"172.31.7.8/31":  {pattern("172.31.7.8/31", 31, 31)},
+		"172.31.0.12/31": {pattern("172.31.0.12/31")},
+		"128.0.0.0/1":    {pattern("128.0.0.0/1", 0, 32)},
+	} {
+		want := flaw{}
+		switch told {
+		case "172.31.0.12/31":
+			want = inside("172.31.0.0/24")
+		case "128.0.0.0/1":
+			want = around("172.31.7.9")
+		}
+		require.Equal(t, want, n.flaw(prefix(told), patterns), told)
+	}
+	require.Equal(t, flaw{}, neighbourhood{}.flaw(prefix("10.1.0.0/24"), all))
+}

@@ -48,12 +48,34 @@ func (o *outdated) addAll() { o.all, o.prefixes = true, nil }
 type told struct {
 	prefix  netip.Prefix
 	by      []netip.Addr
-	offLink []offLink // these tell it too, but it is not learned from them
+	refused []refused // these peers tell it too, but it is not learned from them
 }
 
-// offLink is a next hop that is on no link of this node, and whose it is.
-type offLink struct {
-	peer, nextHop netip.Addr
+// refused is why a route that passes a peer's import rules is not learned from it.
+type refused struct {
+	peer netip.Addr
+	why  flaw
+}
+
+// flaw is what is wrong with a route. One of its fields is set.
+type flaw struct {
+	offLink  netip.Addr   // its next hop is on no link of this node
+	unagreed netip.Addr   // its next hop is of a family that was not agreed on
+	inside   netip.Prefix // it lies in a subnet of this node
+	around   netip.Addr   // it would lead to an address that this node must reach otherwise
+}
+
+func (f flaw) String() string {
+	switch {
+	case f.offLink.IsValid():
+		return fmt.Sprintf("its next hop %s is on no link of this node; the router should tell itself as next hop", f.offLink)
+	case f.unagreed.IsValid():
+		return fmt.Sprintf("it is of IPv4 with next hop %s, and the router has not offered extended next hops (RFC 8950); it should, or tell an IPv4 address", f.unagreed)
+	case f.inside.IsValid():
+		return fmt.Sprintf("it lies in %s, a subnet of this node's links, whose addresses this node reaches by itself", f.inside)
+	default:
+		return fmt.Sprintf("it holds %s, a node, a BGP peer or the API server; list exactly this prefix in receive if it is wanted", f.around)
+	}
 }
 
 // Compare orders by prefixes.
@@ -61,7 +83,7 @@ func (t told) Compare(o told) int { return comparePrefixes(t.prefix, o.prefix) }
 
 // Equal says whether the same peers tell a prefix.
 func (t told) Equal(o told) bool {
-	return t.prefix == o.prefix && slices.Equal(t.by, o.by) && slices.Equal(t.offLink, o.offLink)
+	return t.prefix == o.prefix && slices.Equal(t.by, o.by) && slices.Equal(t.refused, o.refused)
 }
 
 // rules is what decides which of the routes that peers send are learned. Nothing in it is ever written to.
@@ -69,8 +91,10 @@ type rules struct {
 	asn      uint32
 	peers    map[netip.Addr]plan.Peer
 	over     map[netip.Addr]bool // peers that sent too many
+	extended map[netip.Addr]bool // peers that offered IPv6 next hops for IPv4
 	announce sorted.List[plan.Announcement]
 	refuse   sorted.List[plan.Prefix]
+	near     neighbourhood
 }
 
 // learned are the routes that were learned, as of the last time that somebody read them.
@@ -83,17 +107,17 @@ type learned struct {
 // count is how many prefixes a peer tells that pass its import rules.
 type count struct {
 	passed  int
-	offLink int          // beside these: not learned, for their next hops
+	refused int          // beside these: not learned
 	example netip.Prefix // one of the latter
-	nextHop netip.Addr   // its
+	why     flaw         // of it
 }
 
 // fault says what is wrong with a peer's routes; empty: nothing is.
 func (c count) fault() string {
-	if c.offLink == 0 {
+	if c.refused == 0 {
 		return ""
 	}
-	return fmt.Sprintf("routes are not learned, %s for one: its next hop %s is on no link of this node; the router should tell itself as next hop", c.example, c.nextHop)
+	return fmt.Sprintf("routes are not learned, %s for one: %s", c.example, c.why)
 }
 
 // reader reads routes out of GoBGP's tables. One at a time may use it.
@@ -102,10 +126,10 @@ type reader struct {
 	refused sorted.List[plan.Prefix] // what refusal was made of
 	hops    shared[plan.NextHop]
 	by      shared[netip.Addr]
-	off     shared[offLink]
+	flawed  shared[refused]
 	paths   []candidate // to be used again
 	tellers []netip.Addr
-	useless []offLink
+	useless []refused
 }
 
 // changed notes that routes may be others now, and tells whoever reads them, once until somebody does. s.mu is held.
@@ -165,22 +189,22 @@ func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
 		s.log.Debug("cannot look up learned routes", "error", err)
 		s.outdated.addAll()
 	}
-	s.noteOffLink(s.learned.counts, next.counts)
+	s.noteRefused(s.learned.counts, next.counts)
 	s.learned = next
 	return next.routes
 }
 
-// noteOffLink has it known when a peer begins to tell next hops that are on no link of this node, or ends it. In a session it
-// is logged once. s.mu is held.
-func (s *speaker) noteOffLink(before, now map[netip.Addr]count) {
+// noteRefused has it known when a peer begins to tell routes that are not learned from it, or ends it. In a session it is
+// logged once. s.mu is held.
+func (s *speaker) noteRefused(before, now map[netip.Addr]count) {
 	for addr, st := range s.states {
-		is := now[addr].offLink > 0
-		if is == (before[addr].offLink > 0) {
+		is := now[addr].refused > 0
+		if is == (before[addr].refused > 0) {
 			continue
 		}
 		s.hint.Apply()
-		if is && !st.offLinkLogged {
-			st.offLinkLogged = true
+		if is && !st.refusedLogged {
+			st.refusedLogged = true
 			s.log.Warn("not all routes of a BGP peer are learned", "peer", nameOf(s.peers[addr]), "reason", now[addr].fault())
 		}
 	}
@@ -188,9 +212,12 @@ func (s *speaker) noteOffLink(before, now map[netip.Addr]count) {
 
 // rules is what holds now. s.mu is held.
 func (s *speaker) rules() rules {
-	r := rules{asn: s.desired.ASN, peers: s.peers, over: map[netip.Addr]bool{}, announce: s.desired.Announce, refuse: s.desired.Refuse}
+	r := rules{
+		asn: s.desired.ASN, peers: s.peers, over: map[netip.Addr]bool{}, extended: map[netip.Addr]bool{},
+		announce: s.desired.Announce, refuse: s.desired.Refuse, near: neighbourhood{s.desired.Subnets, s.desired.Guarded},
+	}
 	for addr, st := range s.states {
-		r.over[addr] = st.overLimit
+		r.over[addr], r.extended[addr] = st.overLimit, st.extended
 	}
 	return r
 }
@@ -206,7 +233,7 @@ func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 		if len(hops) > 0 {
 			routes = append(routes, plan.Route{Dst: p, NextHops: hops})
 		}
-		if len(t.by)+len(t.offLink) > 0 {
+		if len(t.by)+len(t.refused) > 0 {
 			news = append(news, t)
 		}
 	}
@@ -304,14 +331,14 @@ func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learne
 			c.passed += n
 			next.counts[addr] = c
 		}
-		for _, o := range t.offLink {
+		for _, o := range t.refused {
 			c := next.counts[o.peer]
-			c.offLink += n
+			c.refused += n
 			switch {
 			case n > 0 && !c.example.IsValid():
-				c.example, c.nextHop = t.prefix, o.nextHop
+				c.example, c.why = t.prefix, o.why
 			case n < 0 && c.example == t.prefix:
-				c.example, c.nextHop = netip.Prefix{}, netip.Addr{}
+				c.example, c.why = netip.Prefix{}, flaw{}
 			}
 			next.counts[o.peer] = c
 		}
@@ -327,7 +354,7 @@ func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learne
 		switch {
 		case c == (count{}):
 			delete(next.counts, addr)
-		case c.offLink > 0 && !c.example.IsValid():
+		case c.refused > 0 && !c.example.IsValid():
 			next.counts[addr] = next.exampleOf(addr, c)
 		}
 	}
@@ -337,9 +364,9 @@ func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learne
 // exampleOf looks for another example where that of a peer is gone.
 func (l learned) exampleOf(peer netip.Addr, c count) count {
 	for t := range l.told.All() {
-		for _, o := range t.offLink {
+		for _, o := range t.refused {
 			if o.peer == peer {
-				c.example, c.nextHop = t.prefix, o.nextHop
+				c.example, c.why = t.prefix, o.why
 				return c
 			}
 		}
@@ -350,7 +377,7 @@ func (l learned) exampleOf(peer netip.Addr, c count) count {
 // never says that a prefix is not learned, whoever tells it.
 func (r *reader) never(ru rules, p netip.Prefix) bool {
 	_, own := ru.announce.Get(plan.Announcement{Prefix: p})
-	return own || r.refusal.covers(p)
+	return own || r.refusal.covers(p) || slices.Contains(ru.near.subnets, p)
 }
 
 // choose makes a route of the paths to a prefix, and says who tells it. Import rules are GoBGP's policy too, but it knows
@@ -362,11 +389,21 @@ func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan
 		if !known || ru.over[path.PeerAddress] || !matches(peer.Receive, p) {
 			continue
 		}
-		switch c, usable := newCandidate(path, ru.asn, peer); {
-		case !usable:
+		c, usable := newCandidate(path, ru.asn, peer)
+		if !usable {
+			continue
+		}
+		why := ru.near.flaw(p, peer.Receive)
+		switch {
+		case why != flaw{}:
+		case c.extended && !ru.extended[path.PeerAddress]:
+			why.unagreed = c.nextHop.Gateway
 		case !onLink(peer, c.nextHop.Gateway):
-			r.useless = append(r.useless, offLink{path.PeerAddress, c.nextHop.Gateway})
-		default:
+			why.offLink = c.nextHop.Gateway
+		}
+		if (why != flaw{}) {
+			r.useless = append(r.useless, refused{path.PeerAddress, why})
+		} else {
 			r.paths, r.tellers = append(r.paths, c), append(r.tellers, path.PeerAddress)
 		}
 	}
@@ -374,8 +411,8 @@ func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan
 		return nil, told{}
 	}
 	slices.SortFunc(r.tellers, netip.Addr.Compare)
-	slices.SortFunc(r.useless, func(a, b offLink) int { return a.peer.Compare(b.peer) })
-	return r.hops.one(bestNextHops(r.paths)), told{p, r.by.one(r.tellers), r.off.one(r.useless)}
+	slices.SortFunc(r.useless, func(a, b refused) int { return a.peer.Compare(b.peer) })
+	return r.hops.one(bestNextHops(r.paths)), told{p, r.by.one(r.tellers), r.flawed.one(r.useless)}
 }
 
 // sharedMost bounds what is remembered to be shared.

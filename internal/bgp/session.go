@@ -193,7 +193,9 @@ type sessionState struct {
 	received  received
 	updates   uint64 // UPDATEs that the peer has sent, when they were counted last
 
-	offLinkLogged bool // that it tells next hops that are on no link of this node
+	extended      bool // the peer offered IPv6 next hops for IPv4 (RFC 8950) when the session was established last
+	plain         bool // it did not
+	refusedLogged bool // that it tells routes that are not learned from it
 
 	unanswered unanswered
 	anew       bool   // it is to be set up anew
@@ -215,6 +217,16 @@ func stateName(s bgp.FSMState) string {
 		return StateEstablished
 	}
 	return "idle"
+}
+
+// extendedNextHop says whether a peer's capabilities have IPv6 next hops for IPv4 unicast, which GoBGP always offers.
+func extendedNextHop(remote []bgp.ParameterCapabilityInterface) bool {
+	return slices.ContainsFunc(remote, func(c bgp.ParameterCapabilityInterface) bool {
+		e, ok := c.(*bgp.CapExtendedNexthop)
+		return ok && slices.ContainsFunc(e.Tuples, func(t *bgp.CapExtendedNexthopTuple) bool {
+			return t.NLRIAFI == bgp.AFI_IP && t.NLRISAFI == bgp.SAFI_UNICAST && t.NexthopAFI == bgp.AFI_IP6
+		})
+	})
 }
 
 // bothSpeak returns the families that both ends offered.

@@ -332,9 +332,10 @@ func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchan
 	}
 	x.Export = export{Advertise: p.Advertise, Internal: asn == d.ASN, ASN: d.ASN, NextHop4: p.NextHop4, NextHop6: p.NextHop6}
 	if p.Interface != "" {
-		// Without addresses of that family, the link-local one serves both (RFC 8950).
+		// Without addresses of that family, the link-local one serves both (RFC 8950). Whether the peer takes it for IPv4 is
+		// known once the session is established: the first table would be incomplete if it waited for that.
 		own := linkLocal(p.Interface)
-		if !x.Export.NextHop4.IsValid() {
+		if !x.Export.NextHop4.IsValid() && !s.isPlain(addr) {
 			x.Export.NextHop4 = own
 		}
 		if !x.Export.NextHop6.IsValid() {
@@ -401,7 +402,7 @@ func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, fau
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed(func(o *outdated) {
-		if s.desired.ASN != d.ASN || !reflect.DeepEqual(s.peers, peers) {
+		if s.desired.ASN != d.ASN || !reflect.DeepEqual(s.peers, peers) || !slices.Equal(s.desired.Subnets, d.Subnets) || !slices.Equal(s.desired.Guarded, d.Guarded) {
 			o.addAll()
 			return
 		}

@@ -42,6 +42,24 @@ func TestUnnumbered(t *testing.T) {
 	s.untilBFD("red", "red1", "up")
 	gateway := s.session("red", "red1").Address.WithZone("")
 	s.untilLearned("red", fmt.Sprintf("0.0.0.0/0 via %s dev red1", gateway), fmt.Sprintf("::/0 via %s dev red1", gateway))
+
+	// FRR offers IPv6 next hops for IPv4 on an unnumbered link, whatever it is told. From one that does not, its IPv4 routes
+	// are not learned, and it is sent none.
+	network := s.speakers.byNetwork["red"]
+	address := s.session("red", "red1").Address
+	network.mu.Lock()
+	st := network.states[address]
+	st.extended, st.plain = false, true
+	network.changed((*outdated).addAll)
+	network.mu.Unlock()
+	s.apply(sp)
+	s.untilLearned("red", fmt.Sprintf("::/0 via %s dev red1", gateway))
+	s.untilNoRoute("r1", "red", vip4)
+	s.untilRoute("r1", "red", vip6, own, func(route) error { return nil })
+	e := s.session("red", "red1")
+	require.True(t, e.Up)
+	require.Equal(t, 1, e.Announced)
+	require.Contains(t, e.LastError, "has not offered extended next hops (RFC 8950), and interface red1 has no IPv4 address")
 }
 
 // TestRoutersOfOneAddress has two routers tell the same link-local address, each on a link of its own. GoBGP cannot tell them

@@ -178,7 +178,7 @@ type Peer struct {
 	// AS, as where it sends back what nodes announce; above it the session is ended, until the peer's configuration is another one
 	// or the speaker starts anew
 	MaxPrefixes uint32          `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"`
-	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes that are learned; never: cluster, node and loopback ranges. Default: nothing.
+	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes that are learned; never: cluster, node and loopback ranges, and what lies in a subnet of this node; around another node, a BGP peer or the API server beyond these only what is listed exactly. Default: nothing.
 	Advertise   Advertise       `yaml:"advertise" json:"advertise,omitzero"`
 }
 

@@ -21,7 +21,8 @@ type ground struct {
 	marks      Marks
 	nodes      cluster.Map[string, cluster.Node]
 	namespaces cluster.Map[string, cluster.Namespace]
-	links      []Link // by name
+	links      []Link       // by name
+	apiServer  []netip.Addr // where it answers
 
 	networks []*network // by name
 	byName   map[string]*network
@@ -49,7 +50,7 @@ type ground struct {
 func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 	g := &ground{
 		node: s.Node, config: s.Config, marks: Marks{Mask: s.Config.Marks.Mask, Priority: s.Config.Marks.RulePriority},
-		nodes: s.Objects.Nodes, namespaces: s.Objects.Namespaces, links: links,
+		nodes: s.Objects.Nodes, namespaces: s.Objects.Namespaces, links: links, apiServer: s.APIServer,
 		nodeIPs: map[netip.Addr]string{}, peers: map[netip.Addr]string{}, allowed: map[allowance]bool{},
 		away: map[netip.Addr]string{},
 	}

@@ -23,6 +23,8 @@ type Snapshot struct {
 	// Unsettled names networks whose peers have not told all they know since the daemon started.
 	Unsettled []string
 	Draining  bool // this node is about to go
+	// APIServer holds the addresses at which the API server has answered, sorted.
+	APIServer []netip.Addr
 	// Heard are the nodes that are known to run a daemon, as far as that matters; nil: whichever is host or standby does.
 	Heard map[string]bool
 	// Answering are the nodes that packets may be handed to: their packet filters are in force. nil: that is not watched, and
@@ -263,6 +265,8 @@ type Speaker struct {
 	Peers           []Peer                    `json:"peers,omitempty"`
 	Announce        sorted.List[Announcement] `json:"announce,omitzero"` // exactly these
 	Refuse          sorted.List[Prefix]       `json:"refuse,omitzero"`   // never learned, nor anything inside
+	Subnets         []netip.Prefix            `json:"subnets,omitempty"` // of this node's links in the table that routes are learned into: never learned, nor anything inside
+	Guarded         []netip.Addr              `json:"guarded,omitempty"` // beyond these: a route around one is learned only where receive lists exactly it
 }
 
 // Peer is a session's configuration and what this node adds to it.

@@ -493,6 +493,7 @@ func (r *pass) speakers(former []Speaker) []Speaker {
 		s.Announce, s.Refuse = r.announce[s.Network], r.refuse
 		if j := slices.IndexFunc(former, func(o Speaker) bool { return o.Network == s.Network }); j >= 0 {
 			s.Peers = keep(former[j].Peers, s.Peers)
+			s.Subnets, s.Guarded = keep(former[j].Subnets, s.Subnets), keep(former[j].Guarded, s.Guarded)
 		}
 	}
 	return all
@@ -501,7 +502,7 @@ func (r *pass) speakers(former []Speaker) []Speaker {
 func (s Speaker) equal(o Speaker) bool {
 	return s.Network == o.Network && s.Device == o.Device && s.DeviceIndex == o.DeviceIndex && s.ASN == o.ASN && s.RouterID == o.RouterID &&
 		s.ListenPort == o.ListenPort && s.GracefulRestart == o.GracefulRestart && sorted.OneSlice(s.Peers, o.Peers) &&
-		s.Announce.Same(o.Announce) && s.Refuse.Same(o.Refuse)
+		s.Announce.Same(o.Announce) && s.Refuse.Same(o.Refuse) && sorted.OneSlice(s.Subnets, o.Subnets) && sorted.OneSlice(s.Guarded, o.Guarded)
 }
 
 // found is a problem as an element of a list.

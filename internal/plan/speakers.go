@@ -35,6 +35,8 @@ func (f *frame) planSpeakers() {
 			peer.OnLink = f.subnets(n, peer)
 			s.Peers = append(s.Peers, peer)
 		}
+		s.Subnets = f.connected(n)
+		s.Guarded = f.guarded(n, s.Subnets)
 		f.speakers = append(f.speakers, s)
 	}
 }
@@ -83,6 +85,56 @@ func (g *ground) subnets(n *network, p Peer) (all []netip.Prefix) {
 		}
 	}
 	return slices.DeleteFunc(all, netip.Prefix.IsSingleIP)
+}
+
+// connected lists the subnets that this node reaches by its own links in the table that a network's routes are learned into.
+func (g *ground) connected(n *network) (all []netip.Prefix) {
+	for _, l := range g.links {
+		if l.Name == ipvsDevice || n.table == mainTable && g.inVRF(l) || n.table != mainTable && !g.belongs(l, n) {
+			continue
+		}
+		for _, p := range l.Addrs {
+			if !p.IsSingleIP() && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
+				all = append(all, p)
+			}
+		}
+	}
+	return minimal(all)
+}
+
+// guarded lists the addresses beyond the connected subnets that this node must reach by the table that a network's routes are
+// learned into, and by no route of a peer that the operator has not asked for: routers, and in the main table nodes and the
+// API server. Sessions of a network without a VRF go by the main table.
+func (g *ground) guarded(n *network, connected []netip.Prefix) (all []netip.Addr) {
+	add := func(a netip.Addr) {
+		if a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && g.nodeIPs[a] != g.node && !within(connected, a) {
+			all = append(all, a.WithZone(""))
+		}
+	}
+	for _, o := range g.networks {
+		if o == n && n.VRF != "" || n.table == mainTable && o.VRF == "" {
+			for _, p := range o.Peers {
+				add(p.Address)
+			}
+		}
+	}
+	if n.table == mainTable {
+		for _, o := range g.nodes.All() {
+			for _, a := range o.Internal {
+				add(a)
+			}
+		}
+		for _, a := range g.apiServer {
+			add(a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// inVRF says whether a link's addresses are in the table of a VRF.
+func (g *ground) inVRF(l Link) bool {
+	return l.VRFTable != 0 || slices.ContainsFunc(g.links, func(m Link) bool { return m.Name == l.Master && m.VRFTable != 0 })
 }
 
 // belongs says whether a network's packets go by a link.

@@ -58,3 +58,57 @@ func TestWhereNextHopsMayBe(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatLearnedRoutesMustNotLeadAway has a network of each kind: each keeps what is reached by its own table.
+func TestWhatLearnedRoutesMustNotLeadAway(t *testing.T) {
+	s, _ := story(t, "testdata/one-service", "a")
+	prefixes := func(all ...string) (list []netip.Prefix) {
+		for _, p := range all {
+			list = append(list, netip.MustParsePrefix(p))
+		}
+		return list
+	}
+	addresses := func(all ...string) (list []netip.Addr) {
+		for _, a := range all {
+			list = append(list, netip.MustParseAddr(a))
+		}
+		return list
+	}
+	s.Facts.Links = []plan.Link{
+		{Name: "eth1", Up: true, Addrs: prefixes("10.0.0.11/24", "fd00::11/64", "fe80::1/64")},
+		{Name: "eth2", Up: true, Master: "vrf-red", Addrs: prefixes("10.1.0.11/24", "10.1.0.12/25", "2001:db8:1::11/64", "fe80::2/64")},
+		{Name: "eth4", Up: true, Addrs: prefixes("10.4.0.11/24")},
+		{Name: "kube-ipvs0", Up: true, Addrs: prefixes("10.96.0.1/16")},
+		{Name: "lo", Up: true, Addrs: prefixes("127.0.0.1/8", "10.255.0.11/32")},
+		{Name: "vrf-red", Up: true, VRFTable: 1001, Addrs: prefixes("10.255.1.11/32")},
+	}
+	peer := func(address string) config.Peer {
+		return config.Peer{Address: netip.MustParseAddr(address), ASN: 64601}
+	}
+	configured := *s.Config
+	configured.Networks = []config.Network{
+		{Name: config.DefaultNetwork, Peers: []config.Peer{peer("10.0.0.1"), peer("10.9.0.1"), peer("127.0.0.1"), peer("10.255.0.11")}},
+		{Name: "red", VRF: "vrf-red", Peers: []config.Peer{peer("10.1.0.1"), peer("10.9.0.2"), {Interface: "eth2", ASN: 64601}}},
+		{Name: "bare", Table: 77, Interfaces: []string{"eth4"}, Peers: []config.Peer{peer("10.4.0.1"), peer("10.9.0.4")}},
+	}
+	s.Config = &configured
+	s.APIServer = addresses("10.0.0.250", "192.0.2.250")
+	far := s.Objects.Nodes.At("b")
+	far.Internal = addresses("10.50.0.12", "fd50::12")
+	s.Objects.Nodes = s.Objects.Nodes.With("b", far)
+	desired, _ := plan.Build(s)
+	require.Len(t, desired.Speakers, 3)
+	for i, want := range []plan.Speaker{
+		{Network: "bare", Subnets: prefixes("10.4.0.0/24")},
+		{
+			Network: "default", Subnets: prefixes("10.0.0.0/24", "10.4.0.0/24", "fd00::/64"),
+			Guarded: addresses("10.9.0.1", "10.9.0.4", "10.50.0.12", "192.0.2.250", "fd50::12"),
+		},
+		{Network: "red", Subnets: prefixes("10.1.0.0/24", "2001:db8:1::/64"), Guarded: addresses("10.9.0.2")},
+	} {
+		have := desired.Speakers[i]
+		require.Equal(t, want.Network, have.Network)
+		require.Equal(t, want.Subnets, have.Subnets, want.Network)
+		require.Equal(t, want.Guarded, have.Guarded, want.Network)
+	}
+}

@@ -131,6 +131,16 @@ func (h *hostile) settles(open []byte) *hostileSession {
 	return hear(conn)
 }
 
+// notified says whether the session has ended with a NOTIFICATION.
+func (s *hostileSession) notified() bool {
+	select {
+	case <-s.ended:
+		return len(s.notification) >= 2
+	default:
+		return false
+	}
+}
+
 // says writes messages. That the speaker has hung up meanwhile is no fault.
 func (s *hostileSession) says(messages ...[]byte) {
 	for _, m := range messages {
@@ -229,6 +239,13 @@ func reach(hop string, prefix netip.Prefix) []byte {
 	return join([]byte{0, 2, 1, 16}, netip.MustParseAddr(hop).AsSlice(), []byte{0}, nlri(prefix))
 }
 
+// extendedNextHop tells an IPv4 prefix with an IPv6 next hop (RFC 8950).
+func extendedNextHop(hop string) func(netip.Prefix) []byte {
+	return func(p netip.Prefix) []byte {
+		return updateMessage(nil, join(originIGP, asPath, attribute(0x80, 14, join([]byte{0, 1, 1, 16}, netip.MustParseAddr(hop).AsSlice(), []byte{0}, nlri(p))...)), nil)
+	}
+}
+
 // good tells a prefix as it should be told.
 func good(hop string, prefix netip.Prefix) []byte {
 	if prefix.Addr().Is6() {
@@ -285,6 +302,7 @@ var hostileUpdates = []struct {
 	message func(netip.Prefix) []byte
 	want    string
 	rfc     string // what the RFCs want, where that is something else; empty: that
+	noCode  bool   // the NOTIFICATION has code 0, which is none (RFC 4271, 4.5)
 }{
 	{name: "nothing wrong", message: with(), want: used},
 	{name: "nothing wrong, IPv6", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte { return reach(newHop6, p) }), want: used},
@@ -313,7 +331,7 @@ var hostileUpdates = []struct {
 	{name: "AS_PATH of sets", message: of(originIGP, attribute(0x50, 2, append([]byte{2, 1, 0, 0, 252, 89}, many(600, 1)...)...), nextHop(newHop)), want: used},
 	{name: "NEXT_HOP missing", message: of(originIGP, asPath), want: withdrawn},
 	{name: "NEXT_HOP of three bytes", message: of(originIGP, asPath, attribute(0x40, 3, 192, 0, 2)), want: withdrawn},
-	{name: "NEXT_HOP of 16 bytes", message: of(originIGP, asPath, nextHop(newHop6)), want: used, rfc: withdrawn},
+	{name: "NEXT_HOP of 16 bytes", message: of(originIGP, asPath, nextHop(newHop6)), want: withdrawn},
 	{name: "NEXT_HOP empty", message: of(originIGP, asPath, attribute(0x40, 3)), want: withdrawn},
 	{name: "NEXT_HOP 0.0.0.0", message: of(originIGP, asPath, nextHop("0.0.0.0")), want: withdrawn},
 	{name: "NEXT_HOP loopback", message: of(originIGP, asPath, nextHop("127.0.0.1")), want: withdrawn},
@@ -409,6 +427,10 @@ var hostileUpdates = []struct {
 	}), want: reset},
 	{name: "MP_REACH, prefix cut short", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return append(reach(newHop6, netip.MustParsePrefix("::/0")), 128, 1) }), want: reset},
 	{name: "MP_REACH of a family that was not agreed", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return join([]byte{0, 25, 70, 4, 192, 0, 2, 1, 0, 1, 1, 1}) }), want: reset, rfc: ignored},
+	{name: "MP_REACH of a known family that was not agreed", ipv6: true, message: told6(0x80, func(p netip.Prefix) []byte {
+		return join([]byte{0, 2, 2, 16}, netip.MustParseAddr(newHop6).AsSlice(), []byte{0}, nlri(p))
+	}), want: reset, rfc: ignored, noCode: true},
+	{name: "MP_UNREACH of a known family that was not agreed", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15, 0, 2, 2, 32, 32, 1, 13, 184), nil)), want: reset, rfc: ignored, noCode: true},
 	{name: "MP_REACH of an unknown family", ipv6: true, message: told6(0x80, func(netip.Prefix) []byte { return join([]byte{0x40, 77, 99, 4, 192, 0, 2, 1, 0, 24, 1, 1, 1}) }), want: reset, rfc: ignored},
 	{name: "MP_REACH twice", ipv6: true, message: func(p netip.Prefix) []byte {
 		return updateMessage(nil, join(originIGP, asPath, attribute(0x80, 14, reach(newHop6, p)...), attribute(0x80, 14, reach(newHop6, p)...)), nil)
@@ -416,9 +438,8 @@ var hostileUpdates = []struct {
 	{name: "MP_REACH without AS_PATH", ipv6: true, message: func(p netip.Prefix) []byte {
 		return updateMessage(nil, join(originIGP, attribute(0x80, 14, reach(newHop6, p)...)), nil)
 	}, want: withdrawn},
-	{name: "MP_REACH for IPv4 with a next hop of IPv6", message: func(p netip.Prefix) []byte {
-		return updateMessage(nil, join(originIGP, asPath, attribute(0x80, 14, join([]byte{0, 1, 1, 16}, netip.MustParseAddr(newHop6).AsSlice(), []byte{0}, nlri(p))...)), nil)
-	}, want: used},
+	{name: "MP_REACH for IPv4 with a next hop of IPv6", message: extendedNextHop(newHop6), want: withdrawn},
+	{name: "MP_REACH for IPv4 with a link-local next hop", message: extendedNextHop("fe80::9"), want: withdrawn},
 	{name: "MP_UNREACH of two bytes", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15, 0, 2), nil)), want: reset},
 	{name: "MP_UNREACH of no byte", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15), nil)), want: reset},
 	{name: "MP_UNREACH, prefix cut short", ipv6: true, message: raw(updateMessage(nil, attribute(0x80, 15, 0, 2, 1, 128, 1), nil)), want: reset},
@@ -658,10 +679,50 @@ func TestHostileMessages(t *testing.T) {
 				h.learns(prefix, before)
 				s.says(c.message(prefix), good(oldHop, mark))
 				assert.Equal(t, c.want, h.became(s, prefix, mark, before, after))
+				if s.notified() {
+					assert.Equal(t, c.noCode, s.notification[0] == 0, "%v", s.notification)
+				}
 				h.comesBack(s, mark)
 			})
 		})
 	}
 	running.Wait()
+	in.unharmed()
+}
+
+// TestExtendedNextHops has two peers tell IPv4 routes with IPv6 next hops, of which one has offered to.
+func TestExtendedNextHops(t *testing.T) {
+	in, peers := amidHostile(t, 2, func(p *plan.Peer) { p.Device = "lo" })
+	offered := parameters(append(goodParameters(), capability(5, 0, 1, 0, 1, 0, 2)...)...)
+	for i, open := range [][]byte{goodOpen(), offered} {
+		h := peers[i]
+		s := h.settles(open)
+		mark := nth(900 + i)
+		for j, hop := range []string{newHop6, "fe80::9"} {
+			s.says(extendedNextHop(hop)(nth(10*i + j)))
+		}
+		s.says(good(oldHop, mark))
+		h.learns(mark, oldHop)
+		for j, hop := range []string{newHop6, "fe80::9"} {
+			want := ""
+			if i == 1 {
+				want = hop
+			}
+			assert.Equal(t, want, h.learned(nth(10*i+j)))
+		}
+		fault := ""
+		if i == 0 {
+			fault = "the router has not offered extended next hops (RFC 8950)"
+		}
+		require.EventuallyWithT(t, func(t *assert.CollectT) {
+			for _, e := range in.c.Sessions() {
+				if e.Address == h.addr {
+					assert.True(t, e.Up)
+					assert.Equal(t, fault == "", e.LastError == "", e.LastError)
+					assert.Contains(t, e.LastError, fault)
+				}
+			}
+		}, limit, 20*time.Millisecond)
+	}
 	in.unharmed()
 }

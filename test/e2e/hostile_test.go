@@ -122,3 +122,79 @@ func TestHostileRoutes(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, main)
 }
+
+// TestRoutesToNeighbours has routers tell routes to other routers, nodes and parts of the subnets they share with a node, each
+// longer than the node's own to the subnet. They may tell everything, by their configuration. Only what is around a subnet
+// comes into the kernel, the sessions with the other routers go on, and status says why.
+func TestRoutesToNeighbours(t *testing.T) {
+	s := play(t, stage.Options{})
+	ctx := t.Context()
+	all := asDeployed()
+	awaitServed(t, s, all)
+	awaitLearned(t, s)
+	require.NoError(t, s.EditConfig(func(c string) string {
+		const everything = "receive: [{prefix: 0.0.0.0/0, le: 32}, {prefix: \"::/0\", le: 128}]"
+		head, tail, ok := strings.Cut(c, "receive: [{prefix: 0.0.0.0/0}, {prefix: \"::/0\"}]")
+		require.True(t, ok)
+		c = head + everything + tail
+		head, tail, ok = strings.Cut(c, "asn: 64600\n")
+		require.True(t, ok)
+		return head + "asn: 64600\n        " + everything + "\n" + tail
+	}))
+	times := map[string]int{}
+	for router, node := range neighbours {
+		n, _, err := established(s, router, node)
+		require.NoError(t, err)
+		times[router] = n
+	}
+	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2")
+	tell := func(router, asn string, v4, v6 []string) {
+		t.Helper()
+		lines := []string{"configure terminal", "route-map NOTHING permit 10", "router bgp " + asn, "no bgp network import-check", "address-family ipv4 unicast"}
+		for _, p := range v4 {
+			lines = append(lines, "network "+p)
+		}
+		lines = append(lines, "exit-address-family", "address-family ipv6 unicast")
+		for _, p := range v6 {
+			lines = append(lines, "network "+p)
+		}
+		_, err := s.Node(router).VTY("bgpd", lines...)
+		require.NoError(t, err)
+	}
+	has := func(table string, want ...string) {
+		t.Helper()
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			have, err := destinations(ctx, s, "a", table)
+			if err == nil && !slices.Equal(have, want) {
+				err = fmt.Errorf("node a has routes to %v in table %s, want %v", have, table, want)
+			}
+			return err
+		}))
+	}
+	// The other router, parts of the subnet that hold it, and what is around the subnet.
+	tell("red1", "64601", []string{"10.1.0.2/32", "10.1.0.0/25", "10.1.0.0/30", "10.1.0.0/16"}, []string{"fd01::2/128", "fd01::/65", "fd01::/48"})
+	// Node b, at times with a neighbour of its address.
+	tell("gw", "64600", []string{"10.0.0.12/31", "10.0.0.0/28", "10.0.0.0/25", "10.0.0.0/16"}, []string{"fd00::12/127", "fd00::/65", "fd00::/48"})
+	has("1001", "10.1.0.0/16", "default", "default", "fd01::/48")
+	has("main", "10.0.0.0/16", "fd00::/48")
+	traffic.answered(t, 60, all)
+	has("1001", "10.1.0.0/16", "default", "default", "fd01::/48")
+	has("main", "10.0.0.0/16", "fd00::/48")
+	traffic.stop(t, all)
+	for router, node := range neighbours {
+		n, up, err := established(s, router, node)
+		require.NoError(t, err)
+		require.True(t, up, router)
+		require.Equal(t, times[router], n, router)
+	}
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
+		out, err := s.Egressway(ctx, "a", "status", "-o", "json")
+		if err != nil {
+			return err
+		}
+		if n := strings.Count(out, "a subnet of this node's links"); n != 2 {
+			return fmt.Errorf("status says of %d sessions that routes are not learned, not of 2: %s", n, out)
+		}
+		return nil
+	}))
+}

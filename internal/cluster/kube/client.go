@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -45,8 +46,8 @@ type clients struct {
 }
 
 // newClients makes clients that send nothing yet. Whenever they hear from the server, skew is told how much its clock is
-// ahead of this node's.
-func newClients(o Options, skew func(ahead time.Duration)) (clients, error) {
+// ahead of this node's; reached gets the server's address of each connection.
+func newClients(o Options, skew func(ahead time.Duration), reached func(netip.Addr)) (clients, error) {
 	config, digest, err := access(o.Kubeconfig)
 	if err != nil {
 		return clients{}, err
@@ -54,7 +55,16 @@ func newClients(o Options, skew func(ahead time.Duration)) (clients, error) {
 	config.UserAgent = "egressway/" + o.Version
 	config.QPS = -1
 	config.WarningHandler = rest.NoWarnings{}
-	config.Dial = dial
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+			reached(a.AddrPort().Addr().Unmap())
+		}
+		return conn, nil
+	}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &clockReader{next, skew} })
 	k := clients{server: config.Host, access: digest}
 	if k.http, err = rest.HTTPClientFor(config); err != nil {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -41,7 +42,7 @@ func TestCoordinate(t *testing.T) {
 	s := kubetest.Start(t, kubetest.Options{Args: []string{"-endpointslice=false", "-run-pods=false"}})
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(file, s.Kubeconfig(), 0o600))
-	k, err := newClients(Options{Kubeconfig: file}, func(time.Duration) {})
+	k, err := newClients(Options{Kubeconfig: file}, func(time.Duration) {}, func(netip.Addr) {})
 	require.NoError(t, err)
 	f := &fixture{s, k}
 	f.applyCRD(t, ourCRD)

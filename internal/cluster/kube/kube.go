@@ -6,6 +6,8 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +37,9 @@ type Cluster struct {
 	clients atomic.Pointer[clients] // in use
 	source
 	coordination
+
+	reaching sync.Mutex
+	reached  []netip.Addr // of the API server, sorted; replaced, never changed
 }
 
 // pauses are how long to wait for what.
@@ -84,8 +89,32 @@ func (c *Cluster) connect() (k clients, err error) {
 		if p != nil || ahead.Abs() < skewMost/2 { // between, whole seconds and slow answers would tell now this, now that
 			c.complain(aboutClock, p)
 		}
-	})
+	}, c.noteReached)
 	return k, err
+}
+
+// reachedMost bounds the addresses of the API server that are remembered.
+const reachedMost = 16
+
+// noteReached remembers an address at which the API server answers.
+func (c *Cluster) noteReached(a netip.Addr) {
+	c.reaching.Lock()
+	i, known := slices.BinarySearchFunc(c.reached, a, netip.Addr.Compare)
+	known = known || len(c.reached) >= reachedMost
+	if !known {
+		c.reached = slices.Insert(slices.Clone(c.reached), i, a)
+	}
+	c.reaching.Unlock()
+	if !known {
+		c.wake()
+	}
+}
+
+// Reached returns the addresses at which the API server has answered, sorted.
+func (c *Cluster) Reached() []netip.Addr {
+	c.reaching.Lock()
+	defer c.reaching.Unlock()
+	return c.reached
 }
 
 // serve does everything by one set of clients, until ctx ends or the kubeconfig tells of others.

@@ -174,7 +174,7 @@ func newSite(t *testing.T) *site {
 	s := &site{fixture: fixture{Server: kubetest.Start(t, kubetest.Options{Args: []string{"-endpointslice=false", "-run-pods=false"}})}}
 	s.kubeconfig = fileOf(t, s.Kubeconfig())
 	var err error
-	s.clients, err = newClients(Options{Kubeconfig: s.kubeconfig}, func(time.Duration) {})
+	s.clients, err = newClients(Options{Kubeconfig: s.kubeconfig}, func(time.Duration) {}, func(netip.Addr) {})
 	require.NoError(t, err)
 	t.Cleanup(s.close)
 	return s
