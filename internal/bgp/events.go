@@ -39,6 +39,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	switch {
 	case now.SessionState == bgp.BGP_FSM_ESTABLISHED && before != bgp.BGP_FSM_ESTABLISHED:
 		st.lastError, st.resetFor, st.asn, st.refusedLogged = "", "", now.PeerASN, false
+		st.extendedMessages = slices.ContainsFunc(now.RemoteCap, func(c bgp.ParameterCapabilityInterface) bool { return c.Code() == bgp.BGP_CAP_EXTENDED_MESSAGE })
 		if extended := extendedNextHop(now.RemoteCap); extended != st.extended || extended == st.plain {
 			st.extended, st.plain = extended, !extended
 			s.changed((*outdated).addAll) // of the session before, while the peer restarts gracefully

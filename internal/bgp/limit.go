@@ -45,14 +45,6 @@ func (r received) over(maxPrefixes int) bool {
 	return maxPrefixes > 0 && (r.routes.over(maxPrefixes) || r.loops.over(loopsPerRoute*maxPrefixes))
 }
 
-// due is how many routes there is reason to have in memory: of those that went through our AS, as many as may come of others.
-func (r received) due(maxPrefixes int) (n int) {
-	for i, loops := range r.loops.counted {
-		n += r.routes.counted[i] + min(loops, maxPrefixes)
-	}
-	return n
-}
-
 // counted is what was there when it was counted last.
 func (r received) counted() received {
 	r.routes.since, r.loops.since = perFamily{}, perFamily{}

@@ -3,27 +3,30 @@ package bgp
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
 const (
 	// lookAtMemoryEvery is how often memory is looked at. A peer that means harm fills about 150 MiB in a second.
 	lookAtMemoryEvery = 250 * time.Millisecond
-	// memoryMost is what may be in memory without routes of peers, in bytes.
-	memoryMost = 96 << 20
-	// memoryPerRoute is what may be in memory for each route that a peer may send and does: a route takes about 1 KiB.
-	memoryPerRoute = 2 << 10
-	// loud is how many UPDATEs between two looks may have filled memory. Who sends less is not ended for what another has sent,
-	// who was ended a moment ago and of whose UPDATEs some still wait.
-	loud = 100
+	// weighEvery is how often peers are weighed at most, while memory does not grow by weighGrowth.
+	weighEvery  = time.Second
+	weighGrowth = 16 << 20
+	// loud is how many UPDATEs a peer may send while memory is scarce before what GoBGP has queued of them counts. A router with a table
+	// to tell sends fewer, and a queue grows of many more.
+	loud = 2000
+	// firstLapse and lastLapse are how long a session that was ended for memory stays ended, the first time and at most.
+	firstLapse = 15 * time.Second
+	lastLapse  = time.Hour
 )
-
-const tooMuch = "the peer sent more at once than there is memory for"
 
 // peerKey names a session of any network.
 type peerKey struct {
@@ -31,69 +34,206 @@ type peerKey struct {
 	address netip.Addr
 }
 
-// GuardMemory ends the session of the peer that sends most, whenever more is in memory than there is reason for, until
-// ctx ends. GoBGP queues what it tells of each UPDATE, and its queue has no bound: who sends faster than it is read, or much that never
-// counts as a route, would have the process killed, and all sessions with it. A session that was ended stays so until its
-// configuration is another one, as with maxPrefixes.
-func (s *Speakers) GuardMemory(ctx context.Context) {
+// GuardMemory keeps what peers hold below so many bytes, until ctx ends. Each may hold an equal share of them, and more while there is
+// room. Where there is none left, the session of the peer that holds most beyond its share is ended for a while; one within its
+// share never is.
+func (s *Speakers) GuardMemory(ctx context.Context, most uint64) {
 	tick := time.NewTicker(lookAtMemoryEvery)
 	defer tick.Stop()
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	var before map[peerKey]uint64 // UPDATEs so far, when memory was looked at last and was too much
+	g := memoryGuard{speakers: s, most: most}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		metrics.Read(live)
-		if live[0].Value.Uint64() <= memoryMost {
-			before = nil
-			continue
-		}
-		before = s.relieve(ctx, live[0].Value.Uint64(), before)
+		g.look(ctx)
 	}
 }
 
-// relieve ends a session when more is in memory than may be. It returns how many UPDATEs each peer has sent.
-func (s *Speakers) relieve(ctx context.Context, live uint64, before map[peerKey]uint64) map[peerKey]uint64 {
+// inMemory is how much was in use when the garbage was collected last.
+func inMemory() uint64 {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	return live[0].Value.Uint64()
+}
+
+// memoryGuard is what GuardMemory remembers between two looks.
+type memoryGuard struct {
+	speakers *Speakers
+	most     uint64
+	before   map[peerKey]uint64 // UPDATEs so far, when memory became scarce
+	weighed  time.Time          // when peers were, last
+	then     uint64             // what was in memory at that time
+}
+
+// look ends a session where too much is in memory.
+func (g *memoryGuard) look(ctx context.Context) {
+	live := inMemory()
+	if live > g.most && time.Since(g.weighed) < weighEvery && live < g.then+weighGrowth {
+		return
+	}
+	if live > g.most {
+		debug.FreeOSMemory() // what an ended session had may be gone since
+		live = inMemory()
+	}
+	if live <= g.most {
+		g.before = nil
+		return
+	}
+	g.then = live
+	defer func() { g.weighed = time.Now() }()
+	s := g.speakers
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	may := uint64(memoryMost)
-	now := map[peerKey]uint64{}
-	var loudest peerKey
-	var most uint64
+	all := s.weigh(ctx)
+	if g.before == nil {
+		g.before = map[peerKey]uint64{}
+		for key, w := range all {
+			g.before[key] = w.updates
+		}
+	}
+	if key, why, found := heaviest(all, g.before, g.most); found {
+		sp := s.byNetwork[key.network]
+		sp.log.Warn("too much is in memory: the session of a peer is ended for a while",
+			"peer", key.address, "reason", why, "routes", all[key].routes, "held", all[key].held, "bytes", live, "most", g.most)
+		if err := sp.pause(ctx, key.address, why, time.Now()); err != nil {
+			sp.log.Warn("cannot end the session", "peer", key.address, "error", err)
+		}
+		g.before = nil
+	}
+}
+
+// weight is what a peer has in memory.
+type weight struct {
+	held    uint64 // bytes of its routes
+	routes  int
+	updates uint64 // that it has sent
+}
+
+const (
+	holdsTooMuch = "the peer's routes took more than its share of memory"
+	sendsTooMuch = "the peer sent UPDATEs faster than they could be read"
+)
+
+// heaviest finds the peer whose session should be ended. Routes are what fills memory if they are at least half of what may be in it;
+// then it is the peer that holds most, as far as that is more than its share. Else it is what GoBGP queues of UPDATEs.
+func heaviest(all map[peerKey]weight, before map[peerKey]uint64, most uint64) (heaviest peerKey, why string, found bool) {
+	var held, sent uint64
+	for key, w := range all {
+		held += w.held
+		sent += w.updates - min(before[key], w.updates)
+	}
+	n := uint64(len(all))
+	largest := uint64(0)
+	if held >= most/2 {
+		for key, w := range all {
+			if w.held*n > min(held, most) && w.held > largest {
+				heaviest, why, largest = key, holdsTooMuch, w.held
+			}
+		}
+		return heaviest, why, largest > 0
+	}
+	for key, w := range all {
+		if since := w.updates - min(before[key], w.updates); since > loud && since*n >= sent && since > largest {
+			heaviest, why, largest = key, sendsTooMuch, since
+		}
+	}
+	return heaviest, why, largest > 0
+}
+
+// weigh weighs the peers of all networks but those whose session was ended. s.mu is held.
+func (s *Speakers) weigh(ctx context.Context) map[peerKey]weight {
+	all := map[peerKey]weight{}
 	for network, sp := range s.byNetwork {
 		sp.recounted = time.Time{}
 		if err := sp.limit(ctx); err != nil {
 			sp.log.Warn("cannot keep a peer to its limit", "error", err)
 		}
 		sp.mu.Lock()
+		extended := map[netip.Addr]bool{}
 		for addr, st := range sp.states {
-			key := peerKey{network, addr}
-			now[key] = st.updates
 			if !st.overLimit {
-				may += memoryPerRoute * uint64(st.received.due(int(sp.peers[addr].MaxPrefixes)))
-			}
-			if had, ok := before[key]; ok && !st.overLimit && st.updates >= had+loud && st.updates-had > most {
-				loudest, most = key, st.updates-had
+				extended[addr] = st.extendedMessages
+				all[peerKey{network, addr}] = weight{updates: st.updates}
 			}
 		}
 		sp.mu.Unlock()
-	}
-	if live <= may {
-		return nil
-	}
-	if most > 0 {
-		sp := s.byNetwork[loudest.network]
-		sp.log.Warn("too much is in memory: the session of the peer that sends most is ended", "peer", loudest.address, "updates", most, "bytes", live, "most", may)
-		if err := sp.close(ctx, loudest.address, tooMuch); err != nil {
-			sp.log.Warn("cannot end the session", "peer", loudest.address, "error", err)
+		for addr, long := range extended {
+			w := all[peerKey{network, addr}]
+			w.held, w.routes = sp.weigh(addr, long)
+			all[peerKey{network, addr}] = w
 		}
-		now = nil
 	}
-	debug.FreeOSMemory() // and look at what is left
-	return now
+	return all
+}
+
+// weigh estimates the bytes that a peer's routes take.
+func (s *speaker) weigh(addr netip.Addr, longMessages bool) (held uint64, routes int) {
+	message := bgp.BGP_MAX_MESSAGE_LENGTH
+	if longMessages {
+		message = bgp.BGP_MAX_EXTENDED_MESSAGE_LENGTH
+	}
+	shared := map[bgp.PathAttributeInterface]struct{}{}
+	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
+		if err := s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: addr.String(), Family: family},
+			func(_ bgp.NLRI, paths []*apiutil.Path) {
+				for _, p := range paths {
+					routes++
+					held += routeTakes
+					for _, a := range p.Attrs {
+						takes := attributeTakes(a, message)
+						if takes > routeTakes { // routes that came in one message share its attributes
+							if _, known := shared[a]; known {
+								continue
+							}
+							shared[a] = struct{}{}
+						}
+						held += uint64(takes)
+					}
+				}
+			}); err != nil {
+			s.log.Debug("cannot list what a BGP peer sends", "peer", addr, "error", err)
+		}
+	}
+	return held, routes
+}
+
+// routeTakes is what a route takes beside its attributes, in bytes.
+const routeTakes = 768
+
+// attributeTakes estimates what an attribute takes, in bytes: for each of its parts what GoBGP makes of it. Attributes that GoBGP does
+// not read, or reads in part, are pieces of the message that they came in, all of which stays as long as they do.
+func attributeTakes(a bgp.PathAttributeInterface, message int) int {
+	const itself = 96
+	switch a := a.(type) {
+	case *bgp.PathAttributeOrigin, *bgp.PathAttributeNextHop, *bgp.PathAttributeMultiExitDisc, *bgp.PathAttributeLocalPref,
+		*bgp.PathAttributeAtomicAggregate, *bgp.PathAttributeAggregator, *bgp.PathAttributeAs4Aggregator, *bgp.PathAttributeOriginatorId:
+		return itself
+	case *bgp.PathAttributeMpReachNLRI:
+		return 2 * itself
+	case *bgp.PathAttributeAsPath:
+		n := itself
+		for _, segment := range a.Value {
+			n += 80 + 4*len(segment.GetAS())
+		}
+		return n
+	case *bgp.PathAttributeAs4Path:
+		n := itself
+		for _, segment := range a.Value {
+			n += 80 + 4*len(segment.AS)
+		}
+		return n
+	case *bgp.PathAttributeCommunities:
+		return itself + 4*len(a.Value)
+	case *bgp.PathAttributeClusterList:
+		return itself + 24*len(a.Value)
+	case *bgp.PathAttributeExtendedCommunities:
+		return itself + 64*len(a.Value)
+	case *bgp.PathAttributeLargeCommunities:
+		return itself + 32*len(a.Values)
+	}
+	return message + 32*min(a.Len(), math.MaxUint16)
 }
 
 // close ends a session until its configuration is another one.
@@ -108,4 +248,32 @@ func (s *speaker) close(ctx context.Context, addr netip.Addr, why string) error 
 		return fmt.Errorf("end the session with peer %s: %w", addr, err)
 	}
 	return nil
+}
+
+// lapse is how long a session stays ended that was ended for memory.
+type lapse struct {
+	wait  time.Duration
+	until time.Time
+}
+
+// next is the one that follows at a time: twice as long, unless the peer has behaved for long.
+func (l lapse) next(now time.Time) lapse {
+	wait := min(max(2*l.wait, firstLapse), lastLapse)
+	if now.Sub(l.until) > lastLapse {
+		wait = firstLapse
+	}
+	return lapse{wait, now.Add(wait)}
+}
+
+// pause ends a session for a while, longer each time.
+func (s *speaker) pause(ctx context.Context, addr netip.Addr, why string, now time.Time) error {
+	s.mu.Lock()
+	l := s.lapses[addr].next(now)
+	s.lapses[addr] = l
+	if st := s.states[addr]; st != nil {
+		st.lapses = l.until
+	}
+	s.mu.Unlock()
+	time.AfterFunc(l.wait, s.hint.Apply)
+	return s.close(ctx, addr, fmt.Sprintf("%s; it is tried again after %s", why, l.wait))
 }

@@ -42,7 +42,7 @@ func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
 func (s *speaker) tryAgain(addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st := s.states[addr]; st != nil && st.anew {
+	if st := s.states[addr]; st != nil && (st.anew || !st.lapses.IsZero() && !time.Now().Before(st.lapses)) {
 		return true // the next state is another one
 	}
 	r := s.failed[addr]

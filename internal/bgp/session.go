@@ -24,7 +24,7 @@ type Session struct {
 	ASN       uint32          `json:"asn"`              // of the peer, as configured or as it says
 	State     string          `json:"state"`            // waiting, idle, connect, active, opensent, openconfirm, established
 	Up        bool            `json:"up,omitempty"`     // established, and the peer is who it should be
-	Ended     bool            `json:"ended,omitempty"`  // by us, as the peer sent too much: it stays so until its configuration is another one
+	Ended     bool            `json:"ended,omitempty"`  // by us, as the peer sent too much: it stays so until its configuration is another one, or for a while for memory
 	Since     time.Time       `json:"since,omitzero"`   // of the state
 	Families  []config.Family `json:"families,omitempty"`
 	Received  int             `json:"received,omitempty"`  // routes the peer sends
@@ -187,15 +187,17 @@ type sessionState struct {
 	since     time.Time
 	asn       uint32 // the peer's, known once it was established
 	families  []config.Family
-	overLimit bool // closed for sending too much; lastError says what
-	resumed   bool // the session before ended with a graceful restart of the peer
-	suspect   bool // it may send too many
+	overLimit bool      // closed for sending too much; lastError says what
+	lapses    time.Time // until when it is; zero: until its configuration is another one
+	resumed   bool      // the session before ended with a graceful restart of the peer
+	suspect   bool      // it may send too many
 	received  received
 	updates   uint64 // UPDATEs that the peer has sent, when they were counted last
 
-	extended      bool // the peer offered IPv6 next hops for IPv4 (RFC 8950) when the session was established last
-	plain         bool // it did not
-	refusedLogged bool // that it tells routes that are not learned from it
+	extended         bool // the peer offered IPv6 next hops for IPv4 (RFC 8950) when the session was established last
+	plain            bool // it did not
+	extendedMessages bool // it offered messages of up to 65,535 bytes (RFC 8654), which GoBGP always does
+	refusedLogged    bool // that it tells routes that are not learned from it
 
 	unanswered unanswered
 	anew       bool   // it is to be set up anew

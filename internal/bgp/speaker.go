@@ -75,6 +75,7 @@ type speaker struct {
 	states    map[netip.Addr]*sessionState
 	faults    map[string]string // why a peer has no session, by its name
 	failed    map[netip.Addr]*failedOpenings
+	lapses    map[netip.Addr]lapse // of sessions that were ended for memory
 	outdated  outdated
 	learned   learned
 	uncounted bool                 // peers may send more or fewer routes than when they were counted
@@ -104,6 +105,7 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 		states:    map[netip.Addr]*sessionState{},
 		faults:    map[string]string{},
 		failed:    map[netip.Addr]*failedOpenings{},
+		lapses:    map[netip.Addr]lapse{},
 	}
 	for _, p := range d.Peers {
 		s.following[nameOf(p)] = restarting
@@ -428,6 +430,7 @@ func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, fau
 	})
 	s.desired, s.peers, s.faults = d, peers, faults
 	maps.DeleteFunc(s.states, func(a netip.Addr, _ *sessionState) bool { _, ok := peers[a]; return !ok })
+	maps.DeleteFunc(s.lapses, func(a netip.Addr, _ lapse) bool { _, ok := peers[a]; return !ok })
 	maps.DeleteFunc(s.failed, func(a netip.Addr, _ *failedOpenings) bool { _, ok := peers[a]; return !ok })
 }
 

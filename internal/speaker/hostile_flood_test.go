@@ -5,20 +5,23 @@ package speaker // not with the race detector, which takes several times the mem
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
 
 // floodMost is how much memory a speaker may take under a flood, in MiB: its container has 512.
-const floodMost = 384
+const floodMost = 448
 
 // flood sends as much as the speaker takes, until the session ends or the peer has had its say.
 func (s *hostileSession) flood(n int, message func(i int) []byte) (sent int) {
@@ -43,9 +46,11 @@ func heavy(i int, prefix netip.Prefix, path []byte) []byte {
 	return updateMessage(nil, join(originIGP, path, nextHop(newHop), attribute(0xd0, 8, communities...)), nlri(prefix))
 }
 
+// ownAS is a path that went through our AS.
+var ownAS = attribute(0x40, 2, 2, 2, 0, 0, byte(wireASN>>8), byte(wireASN&255), 0, 0, 252, 0)
+
 // TestHostileFloods has a peer send as much as it can. The speaker's memory has a bound, and nobody else notices.
 func TestHostileFloods(t *testing.T) {
-	own := attribute(0x40, 2, 2, 2, 0, 0, byte(wireASN>>8), byte(wireASN&255), 0, 0, 252, 0)
 	ownOften := []byte{2, 255}
 	for range 255 {
 		ownOften = append(ownOften, 0, 0, 252, 0)
@@ -65,7 +70,7 @@ func TestHostileFloods(t *testing.T) {
 		{name: "more in its routes than there is memory for", n: 200_000, most: 1 << 20, message: func(i int) []byte { return heavy(i, nth(i), asPath) }, over: "memory"},
 		{name: "900 routes with much in them again and again", n: 10_000, message: func(i int) []byte { return heavy(i, nth(i%900), asPath) }},
 		{name: "too many routes", n: 1_000_000, message: func(i int) []byte { return heavy(i, nth(i), asPath) }, over: "maxPrefixes"},
-		{name: "too many routes that went through our AS", n: 1_000_000, message: func(i int) []byte { return heavy(i, nth(i), own) }, over: "maxPrefixes"},
+		{name: "too many routes that went through our AS", n: 1_000_000, message: func(i int) []byte { return heavy(i, nth(i), ownAS) }, over: "maxPrefixes"},
 		{name: "too many routes that went through our AS 256 times", n: 1_000_000, message: func(i int) []byte { return heavy(i, nth(i), ownOften) }, over: "maxPrefixes"},
 		{name: "withdrawals", n: 200_000, message: func(i int) []byte { return updateMessage(nlri(nth(i)), nil, nil) }},
 		{name: "what is malformed", n: 100_000, message: func(i int) []byte {
@@ -160,5 +165,75 @@ func TestDeafPeer(t *testing.T) {
 		}
 	}
 	in.unharmed()
+	require.Less(t, most, floodMost)
+}
+
+// TestSlowFlood has eight peers fill memory together, each at a rate that is no flood: with routes that went through our AS,
+// of which there may be many, with much in them. In another network a router tells its table at once, again and again. Its session
+// stays, and so does that of the router beside the hostile ones. Those who fill memory lose theirs for a while.
+func TestSlowFlood(t *testing.T) {
+	const hostiles, inATick, enough = 8, 3, 3
+	in, peers := amidHostile(t, hostiles, func(p *plan.Peer) { p.MaxPrefixes = 10_000 })
+	var running sync.WaitGroup
+	stop := make(chan struct{})
+	for _, h := range peers {
+		s := h.settles(goodOpen())
+		running.Go(func() {
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
+			for i := 0; ; {
+				select {
+				case <-tick.C:
+				case <-s.ended:
+					return
+				case <-stop:
+					return
+				}
+				for range inATick {
+					s.says(heavy(i, nth(i), ownAS))
+					i++
+				}
+			}
+		})
+	}
+	var table []netip.Prefix
+	for i := range 300 {
+		table = append(table, netip.PrefixFrom(netip.AddrFrom4([4]byte{60, byte(i >> 8), byte(i), 0}), 24))
+	}
+	looks, ended := 0, map[netip.Addr]bool{}
+	require.NoError(t, lab.Wait(t.Context(), 2*limit, func() error {
+		if looks++; looks%25 == 0 {
+			in.blue.tell(table, nil, 1, 0)
+			in.blue.tell(nil, table, 1, 0)
+		}
+		if now, _ := in.p.resident(t); now > floodMost {
+			require.Fail(t, "the speaker takes too much memory", "%d MiB", now)
+		}
+		clear(ended)
+		for _, e := range in.c.Sessions() {
+			if e.Ended {
+				ended[e.Address] = true
+				require.NotEqual(t, netip.MustParseAddr("127.0.0.1"), e.Address, "%+v", e)
+				require.Contains(t, e.LastError, "more than its share of memory; it is tried again after 15s")
+			}
+		}
+		if len(ended) < enough {
+			return fmt.Errorf("%d sessions were ended, not %d", len(ended), enough)
+		}
+		return nil
+	}))
+	close(stop)
+	running.Wait()
+	in.unharmed()
+	for _, h := range peers {
+		if ended[h.addr] { // it may come back
+			again, mark := h.settles(goodOpen()), netip.MustParsePrefix("21.0.0.0/24")
+			again.says(good(newHop, mark))
+			h.learns(mark, newHop)
+			break
+		}
+	}
+	now, most := in.p.resident(t)
+	t.Logf("memory %d MiB, at most %d MiB", now, most)
 	require.Less(t, most, floodMost)
 }

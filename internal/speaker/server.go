@@ -81,7 +81,7 @@ func Serve(ctx context.Context, o Options) error {
 	defer stop()
 	var running sync.WaitGroup
 	running.Go(func() { s.settle(serving) })
-	running.Go(func() { s.speakers.GuardMemory(serving) })
+	running.Go(func() { s.speakers.GuardMemory(serving, limitMemory(o.Log)) })
 	running.Go(func() { s.accept(serving, listener, &running) })
 	graceful := true
 	select {

@@ -95,7 +95,7 @@ type Session struct {
 	ASN       uint32          `json:"asn"`
 	State     string          `json:"state"`
 	Up        bool            `json:"up"`
-	Ended     bool            `json:"ended,omitempty"` // by us, as the peer sent too much: it stays so until its configuration is another one
+	Ended     bool            `json:"ended,omitempty"` // by us, as the peer sent too much: it stays so until its configuration is another one, or for a while for memory
 	Since     time.Time       `json:"since,omitzero"`
 	Families  []config.Family `json:"families"`
 	Received  int             `json:"received"`
