@@ -303,7 +303,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	if !ok { // nothing is known yet: what is in force stays
 		pass.Ended, pass.Unknowing = time.Now(), true
-		a.publish(nil, slices.Concat(found, node), nil, pass) // the source has logged them
+		a.publish(nil, slices.Concat(found, node), everyPeer(c, nil, a.speakers.Sessions()), pass) // the source has logged them
 		return nil
 	}
 	if a.last.plan == nil {
@@ -323,12 +323,13 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.carry(c, objects, a.last.taken, a.last.plan)
 		var result kernel.Result
 		result, pass.ConnectionsEnded, err = a.apply(ctx, a.last.plan, pass.Began)
-		pass.InForce, a.last.refused = result.InForce, result.Refused
+		pass.InForce, a.last.refused = result.Whole(), result.Refused
 		pass.Watched = a.last.watched
 		a.last.restored.add(a.log, result.Restored, pass.Began)
 		a.look(pass.Began)
 		node = append(node, a.watch(ctx, c, result.InForce)...)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
+		node = append(node, unmadeProblems(c.Node, c, result.Unmade)...)
 		a.report(c, objects, planned, result.InForce)
 		a.giveBack(result.InForce)
 		a.last.restless = len(result.Restored) > 0
@@ -343,7 +344,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	a.logErrors(err)
 	pass.Ended, pass.Err = time.Now(), err
-	a.publish(a.last.plan, problems, a.speakers.Sessions(), pass)
+	a.publish(a.last.plan, problems, everyPeer(c, a.last.plan, a.speakers.Sessions()), pass)
 	return err
 }
 

@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
@@ -20,7 +23,7 @@ func networkStates(c *config.Config, planned *plan.NodePlan, routed map[uint32]p
 	for _, p := range planned.DataPlane.Paths {
 		if p.Key.Kind == plan.PathNetwork {
 			has := routed[p.Table]
-			states[p.Key.Name] = cluster.NetworkState{Usable: p.Table != 0, IPv4: has.IPv4, IPv6: has.IPv6, Sessions: peersOf(c, p.Key.Name)}
+			states[p.Key.Name] = cluster.NetworkState{Usable: p.Table != 0 && planned.AbsenceOf(p.Key.Name) == "", IPv4: has.IPv4, IPv6: has.IPv6, Sessions: peersOf(c, p.Key.Name)}
 		}
 	}
 	for _, s := range sessions {
@@ -52,3 +55,48 @@ func learns(c *config.Config, network string) bool {
 	n, listed := c.Network(network)
 	return listed && slices.ContainsFunc(n.Peers, func(p config.Peer) bool { return len(p.Receive) > 0 })
 }
+
+// everyPeer adds to what the speaker tells the sessions that it does not have: it has none in a network that the kernel does not have.
+func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session) []bgp.Session {
+	type key struct{ network, peer string }
+	known := make(map[key]bool, len(sessions))
+	for _, s := range sessions {
+		known[key{s.Network, s.Peer}] = true
+	}
+	all := slices.Clip(sessions)
+	for _, n := range c.Networks {
+		for _, p := range n.Peers {
+			name := cmp.Or(p.Interface, p.Address.String())
+			if known[key{n.Name, name}] {
+				continue
+			}
+			s := bgp.Session{Network: n.Name, Peer: name, Address: p.Address, ASN: p.ASN, State: bgp.StateWaiting, Families: p.AddressFamilies}
+			if planned != nil {
+				s.LastError = planned.AbsenceOf(n.Name)
+			}
+			all = append(all, s)
+		}
+	}
+	if len(all) > len(sessions) {
+		slices.SortStableFunc(all, func(x, y bgp.Session) int {
+			return cmp.Or(strings.Compare(x.Network, y.Network), strings.Compare(x.Peer, y.Peer))
+		})
+	}
+	return all
+}
+
+// unmadeProblems says of each VRF device that could not be made which network suffers.
+func unmadeProblems(node string, c *config.Config, unmade map[string]error) (problems []cluster.Problem) {
+	for _, n := range c.Networks {
+		if err := unmade[n.VRF]; n.VRF != "" && err != nil {
+			problems = append(problems, cluster.Problem{
+				Kind: "Network", Object: n.Name, Field: "vrf", Value: n.VRF, Reason: reasonVRFNotMade,
+				Message: fmt.Sprintf("node %s cannot make it: %s", node, strings.ReplaceAll(err.Error(), "\n", "; ")),
+			})
+		}
+	}
+	return problems
+}
+
+// reasonVRFNotMade is of a Problem: the kernel did not make a network's VRF device, or put an interface into it.
+const reasonVRFNotMade cluster.Reason = "VRFNotMade"

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,8 +19,8 @@ func TestNetworkStates(t *testing.T) {
 	path := func(id plan.PathID, name string, table uint32) plan.Path {
 		return plan.Path{ID: id, Key: plan.PathKey{Kind: plan.PathNetwork, Name: name}, Table: table}
 	}
-	p := &plan.NodePlan{DataPlane: plan.DataPlane{Paths: []plan.Path{
-		path(1, "red", 101), path(2, "green", 102), path(3, "blue", 103), path(4, "gone", 0),
+	p := &plan.NodePlan{Absent: []plan.Absence{{Network: "away", Why: "VRF device vrf-away is not there"}}, DataPlane: plan.DataPlane{Paths: []plan.Path{
+		path(1, "red", 101), path(2, "green", 102), path(3, "blue", 103), path(4, "gone", 0), path(6, "away", 106),
 		{ID: 5, Key: plan.PathKey{Kind: plan.PathSteer, Name: "red"}, Table: 105},
 	}}}
 	routed := map[uint32]plan.Families{101: {IPv4: true}, 103: {IPv4: true, IPv6: true}}
@@ -42,8 +43,25 @@ func TestNetworkStates(t *testing.T) {
 			"green": {Usable: true, Sessions: 1, Up: 1},
 			"blue":  {Usable: true, IPv4: true, IPv6: true},
 			"gone":  {},
+			"away":  {}, // not eligible, although it has no peers
 		}, states)
+		require.False(t, states["away"].Fit())
 		require.Equal(t, test.incomplete, incomplete)
 		require.Equal(t, test.red.Up > 0, states["red"].Fit())
 	}
+}
+
+func TestEveryPeer(t *testing.T) {
+	c := &config.Config{Networks: []config.Network{
+		{Name: "red", Peers: []config.Peer{{Address: netip.MustParseAddr("10.1.0.1"), ASN: 1}, {Interface: "eth2"}}},
+		{Name: "blue", Peers: []config.Peer{{Address: netip.MustParseAddr("10.2.0.1"), ASN: 2}}},
+	}}
+	p := &plan.NodePlan{Absent: []plan.Absence{{Network: "blue", Why: "it is down"}}}
+	known := []bgp.Session{{Network: "red", Peer: "10.1.0.1", Up: true}}
+	require.Equal(t, []bgp.Session{
+		{Network: "blue", Peer: "10.2.0.1", Address: netip.MustParseAddr("10.2.0.1"), ASN: 2, State: bgp.StateWaiting, LastError: "it is down"},
+		known[0],
+		{Network: "red", Peer: "eth2", State: bgp.StateWaiting},
+	}, everyPeer(c, p, known))
+	require.Len(t, everyPeer(c, nil, nil), 3, "before there is a plan too")
 }

@@ -31,10 +31,13 @@ type Node struct {
 	refused refusals // of the plan that is in force
 	stirs   stirs
 	settled settled
+	// untunnelled is why the tunnel is not as planned; nil: it is, or none is planned.
+	untunnelled error
+
 	flows   *ctConn // by which connections are looked for and ended; nil: it is not open
 	facts   knownFacts
 	trouble knownProblems
-	done    *plan.NodePlan // what is wholly in force since the last Apply; nil: some of it may not be
+	done    *plan.NodePlan // what is in force since the last Apply, but for unmade VRFs; nil: more of it may not be
 	seen    counts         // what had happened when that began
 	look    look
 	now     func() time.Time // nil: time.Now
@@ -161,8 +164,10 @@ func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, erro
 
 // Result is what an Apply left.
 type Result struct {
-	// InForce says that rules and packet filter are as planned: what they serve may be announced.
+	// InForce says that the tunnel, rules and packet filter are as planned: what they serve may be announced.
 	InForce bool
+	// Unmade has, by the VRF's name, why a VRF device is not as planned. All else is in force without it.
+	Unmade map[string]error
 	// Contradicted says that connections may contradict the plan: EndContradictions should be called soon.
 	Contradicted bool
 	// Restored names what was in force after the last Apply and was found to be gone or changed by somebody else. A link that
@@ -174,6 +179,11 @@ type Result struct {
 	Refused map[uint32]Refused
 	// Steps are what was done, the parts that one applier does in several places as one.
 	Steps []Step
+}
+
+// Whole says that the kernel is as planned in every part: devices, routes, rules and packet filter.
+func (r Result) Whole() bool {
+	return r.InForce && len(r.Unmade) == 0 && !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Err != nil })
 }
 
 // Apply makes the kernel equal to the plan: what packets will need first, then what sends them there; what they no
@@ -238,7 +248,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	if packets {
 		r.Contradicted = n.settled.takes(&p.DataPlane) || n.look.due && n.settled.old(n.clock())
 	}
-	r.InForce = rules && packets
+	r.InForce, r.Unmade = rules && packets && n.untunnelled == nil, n.vrfs.unmade
 	r.Restored, r.Drift = n.taken.end(p, n.refused)
 	r.Refused = n.refused.examples()
 	if r.InForce {
@@ -345,9 +355,12 @@ func (n *Node) guard(ctx context.Context, p *plan.NodePlan) error {
 // restore makes devices and routes that a plan needs.
 func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
 	n.vrfs.taken = &n.taken
-	errs := []error{n.vrfs.apply(ctx, n.links, p.VRFs)}
+	_ = n.vrfs.apply(ctx, n.links, p.VRFs) // a VRF that is not made concerns its network alone: Result.Unmade
+	errs := []error{ctx.Err()}
+	n.untunnelled = nil
 	if p.Tunnel != nil {
-		errs = append(errs, applyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel))
+		n.untunnelled = applyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel)
+		errs = append(errs, n.untunnelled)
 	}
 	former := n.refused
 	n.refused = refusals{}

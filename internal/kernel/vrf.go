@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,22 +38,25 @@ func newLinkAttrs(name string) netlink.LinkAttrs {
 // vrfs applies VRF devices. It remembers what stood on the interfaces while they were enslaved, in case somebody deletes
 // the VRF under them: the kernel flushes it then.
 type vrfs struct {
-	seen  map[int]flushed // by index of the interface
-	taken *taken          // nil: nobody asks
+	seen   map[int]flushed  // by index of the interface
+	taken  *taken           // nil: nobody asks
+	unmade map[string]error // by name, why a VRF of the last apply is not as desired
 }
 
-// apply creates the VRF devices that are missing and enslaves the interfaces that are listed.
+// apply creates the VRF devices that are missing and enslaves the interfaces that are listed. It notes which could not be made.
 func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
-	var errs []error
+	v.unmade = map[string]error{}
 	for _, d := range desired {
 		if err := ctx.Err(); err != nil {
-			return errors.Join(append(errs, err)...)
+			v.unmade[d.Name] = err
+			break
 		}
 		device, made, err := applyVRF(h, d)
 		if err != nil {
-			errs = append(errs, err)
+			v.unmade[d.Name] = err
 			continue
 		}
+		var errs []error
 		if made && v.taken != nil {
 			v.taken.vrf(d.Name)
 		}
@@ -61,8 +65,11 @@ func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 				errs = append(errs, fmt.Errorf("enslave %s to VRF %s: %w", name, d.Name, err))
 			}
 		}
+		if err := errors.Join(errs...); err != nil {
+			v.unmade[d.Name] = err
+		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(slices.Collect(maps.Values(v.unmade))...)
 }
 
 // applyVRF adopts or creates a VRF device, and says whether it made it.

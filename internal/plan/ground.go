@@ -40,6 +40,7 @@ type ground struct {
 	// Parts of the plan.
 	pods    []netip.Prefix // of the nodes
 	vrfs    []VRF
+	absent  []Absence
 	held    []uint32
 	guests  []netip.Prefix
 	between []string

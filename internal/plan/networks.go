@@ -43,8 +43,12 @@ func (g *ground) readNetworks(names map[string]int, unsettled []string) {
 		if n.listed {
 			known = append(known, n.name)
 		}
+		present := g.present(n)
 		if n.VRF != "" && n.usable {
-			g.vrfs = append(g.vrfs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: n.Interfaces})
+			g.vrfs = append(g.vrfs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: present})
+		}
+		if why := g.absence(n, present); why != "" {
+			g.absent = append(g.absent, Absence{n.name, why})
 		}
 		if n.usable && slices.Contains(unsettled, n.name) {
 			g.held = append(g.held, n.table)
@@ -152,6 +156,49 @@ func (g *ground) readDevices() {
 		}
 		slices.Sort(n.devices)
 	}
+}
+
+// present lists the interfaces of a network that this node has. Each of the others is a problem of the network, which goes on with
+// those that are present.
+func (g *ground) present(n *network) (names []string) {
+	for _, name := range n.Interfaces {
+		if g.link(name) != nil {
+			names = append(names, name)
+			continue
+		}
+		g.problem("Network", n.name, "interfaces", name, ReasonInterfaceMissing,
+			"node %s has no interface of that name; plug it in or rename it, or leave it out", g.node)
+	}
+	return names
+}
+
+// absence says why the kernel does not have a network. What is planned for it may come about, or not.
+func (g *ground) absence(n *network, present []string) string {
+	switch vrf := g.link(n.VRF); {
+	case !n.usable:
+		return "its VRF device is not there, or another one than configured"
+	case n.VRF != "" && vrf == nil:
+		return "VRF device " + n.VRF + " is not there"
+	case n.VRF != "" && !vrf.Up:
+		return "VRF device " + n.VRF + " is down"
+	case len(n.Interfaces) == 0:
+		return ""
+	case len(present) == 0:
+		return "none of its interfaces is there: " + strings.Join(n.Interfaces, ", ")
+	case n.VRF != "" && !slices.ContainsFunc(present, func(name string) bool { return g.link(name).Master == n.VRF }):
+		return "none of its interfaces is in VRF device " + n.VRF
+	}
+	return ""
+}
+
+// link finds a link by its name; nil: there is none.
+func (g *ground) link(name string) *Link {
+	for i := range g.links {
+		if g.links[i].Name == name {
+			return &g.links[i]
+		}
+	}
+	return nil
 }
 
 // findVRF adopts the VRF device that exists, or plans its creation.

@@ -79,8 +79,25 @@ type NodePlan struct {
 	Speakers  []Speaker            `json:"speakers,omitempty"`
 	Services  sorted.List[Service] `json:"services,omitzero"` // for people: what becomes of each EgressService here
 	Watched   []string             `json:"watched,omitempty"` // nodes whose death this one must notice: hosts and standbys of its pods, and its partners
+	Absent    []Absence            `json:"absent,omitempty"`  // networks that the kernel does not have, or not yet
 	Held      []uint32             `json:"held,omitempty"`    // tables in which routes of ours stay although they are not planned, yet
 	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`  // for people: pods of this node that an entry of hold selects
+}
+
+// Absence is why the kernel does not have a network.
+type Absence struct {
+	Network string `json:"network"`
+	Why     string `json:"why"`
+}
+
+// AbsenceOf finds why the kernel does not have a network; empty: it has, as far as devices go.
+func (p *NodePlan) AbsenceOf(network string) string {
+	for _, a := range p.Absent {
+		if a.Network == network {
+			return a.Why
+		}
+	}
+	return ""
 }
 
 // VRF is a VRF device with the interfaces enslaved to it. An existing device is adopted as it is.

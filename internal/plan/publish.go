@@ -57,6 +57,7 @@ func (r *pass) publish() {
 	r.planRefuse(former.DataPlane.Cluster, d, touched)
 	if f := r.frame; f != r.former {
 		next.VRFs = keep(former.VRFs, f.vrfs)
+		next.Absent = keep(former.Absent, f.absent)
 		next.Held = keep(former.Held, f.held)
 		next.Watched = keep(former.Watched, f.watched)
 		next.Rules = keep(former.Rules, f.rules)
@@ -87,7 +88,7 @@ func (p *NodePlan) is(o *NodePlan) bool {
 	d, e := &p.DataPlane, &o.DataPlane
 	return p.Node == o.Node && sorted.OneSlice(p.VRFs, o.VRFs) && p.Tunnel == o.Tunnel && sorted.OneSlice(p.Rules, o.Rules) &&
 		sorted.OneSlice(p.Routes, o.Routes) && sorted.OneSlice(p.Speakers, o.Speakers) && p.Services.Same(o.Services) &&
-		sorted.OneSlice(p.Watched, o.Watched) && sorted.OneSlice(p.Held, o.Held) &&
+		sorted.OneSlice(p.Watched, o.Watched) && sorted.OneSlice(p.Held, o.Held) && sorted.OneSlice(p.Absent, o.Absent) &&
 		d.Marks == e.Marks && sorted.OneSlice(d.Paths, e.Paths) && sorted.OneSlice(d.Uplinks, e.Uplinks) && d.Endpoints.Same(e.Endpoints) &&
 		sorted.OneSlice(d.Cluster, e.Cluster) && sorted.OneSlice(d.Pods, e.Pods) && sorted.OneSlice(d.Guests, e.Guests) &&
 		sorted.OneSlice(d.Between, e.Between) && d.Ingress.Same(e.Ingress) && d.ClampMSS4 == e.ClampMSS4 && d.ClampMSS6 == e.ClampMSS6 &&

@@ -6,6 +6,7 @@ import "github.com/egressway/egressway/internal/cluster"
 const (
 	ReasonPathsExhausted    cluster.Reason = "PathsExhausted"
 	ReasonVRFMissing        cluster.Reason = "VRFMissing"
+	ReasonInterfaceMissing  cluster.Reason = "InterfaceMissing"
 	ReasonTableMismatch     cluster.Reason = "TableMismatch"
 	ReasonNetworkNotFound   cluster.Reason = "NetworkNotFound"
 	ReasonNetworkNotAllowed cluster.Reason = "NetworkNotAllowed"

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/text"
 )
 
@@ -125,6 +126,10 @@ var sessionStates = []string{"waiting", "idle", "connect", "active", "opensent",
 // byState counts the services that this node is host and standby of, and all of them by their state.
 func (r Report) byState() (hosted, backed int, states map[string]int) {
 	states = map[string]int{"served": 0, "nohost": 0, "problem": 0}
+	fit := map[string]bool{}
+	for _, n := range r.Networks {
+		fit[n.Name] = n.Usable && (n.Sessions == 0 || n.SessionsUp > 0)
+	}
 	for i := range r.Services {
 		s := &r.Services[i]
 		switch s.role(r.Node) {
@@ -136,7 +141,7 @@ func (r Report) byState() (hosted, backed int, states map[string]int) {
 		switch {
 		case s.Host == "":
 			states["nohost"]++
-		case len(s.Problems) > 0:
+		case len(s.Problems) > 0 || (s.role(r.Node) != "" || s.Host == cluster.AllHosts && s.Local > 0) && !fit[s.Network]:
 			states["problem"]++
 		default:
 			states["served"]++

@@ -3,6 +3,7 @@
 package status
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
@@ -22,7 +23,7 @@ type Report struct {
 	Started          time.Time     `json:"started"`             // of the daemon
 	Applied          time.Time     `json:"applied,omitzero"`    // end of the last pass; zero: none yet
 	Duration         time.Duration `json:"durationNanoseconds"` // of the last pass
-	Ready            bool          `json:"ready"`               // the first pass is complete, and the last one left the kernel as planned
+	Ready            bool          `json:"ready"`               // the first pass is complete, the last one left the kernel as planned, and it has the networks that this node serves
 	Draining         bool          `json:"draining"`            // the node wants to serve no EgressService
 	ConfigStale      bool          `json:"configStale"`         // the configuration file has errors, the last good one is in force
 	ConnectionsEnded uint          `json:"connectionsEnded"`    // connections that contradicted the plan, in the last pass
@@ -116,9 +117,10 @@ type Watched struct {
 type Network struct {
 	Name       string `json:"name"`
 	VRF        string `json:"vrf,omitempty"`
-	Table      uint32 `json:"table"`   // 0: it is not usable
-	Usable     bool   `json:"usable"`  // its VRF and table are there
-	Learned    int    `json:"learned"` // routes that peers tell
+	Table      uint32 `json:"table"`           // 0: it is not usable
+	Usable     bool   `json:"usable"`          // its VRF, its interfaces and its table are there
+	Lacks      string `json:"lacks,omitempty"` // why it is not usable
+	Learned    int    `json:"learned"`         // routes that peers tell
 	Sessions   int    `json:"sessions"`
 	SessionsUp int    `json:"sessionsUp"`
 }
@@ -141,7 +143,7 @@ func (p Problem) String() string { return cluster.Problem(p).Error() }
 type Pass struct {
 	Began, Ended     time.Time
 	Plan             *plan.NodePlan // what it wants; nil: not told
-	InForce          bool           // the kernel is as planned
+	InForce          bool           // the kernel is as planned: devices, routes, rules and packet filter
 	Unknowing        bool           // not all objects are known yet, so nothing is planned
 	ConnectionsEnded uint
 	ConfigStale      bool
@@ -210,6 +212,20 @@ func (r *Report) takeProblems(problems []cluster.Problem) (byService map[string]
 		r.Problems = append(r.Problems, Problem(p))
 	}
 	return byService
+}
+
+// unserved names a network that this node should serve, as a host or standby, and does not have; empty: there is none.
+func (r *Report) unserved() string {
+	lacks := map[string]string{}
+	for _, n := range r.Networks {
+		lacks[n.Name] = n.Lacks
+	}
+	for i := range r.Services {
+		if s := &r.Services[i]; s.role(r.Node) != "" && lacks[s.Network] != "" {
+			return s.Network + ": " + lacks[s.Network]
+		}
+	}
+	return ""
 }
 
 // orEmpty makes a list that JSON writes as one.
@@ -304,9 +320,11 @@ func networks(p *plan.NodePlan, sessions []bgp.Session) []Network {
 	all, byName := []Network{}, map[string]int{}
 	for _, path := range p.DataPlane.Paths {
 		if path.Key.Kind == plan.PathNetwork {
-			all = append(all, Network{
-				Name: path.Key.Name, VRF: vrfs[path.Table], Table: path.Table, Usable: path.Table != 0, Learned: learned[path.Table],
-			})
+			n := Network{Name: path.Key.Name, VRF: vrfs[path.Table], Table: path.Table, Lacks: p.AbsenceOf(path.Key.Name), Learned: learned[path.Table]}
+			if n.Usable = n.Table != 0 && n.Lacks == ""; !n.Usable {
+				n.Lacks = cmp.Or(n.Lacks, "it has no path")
+			}
+			all = append(all, n)
 		}
 	}
 	slices.SortFunc(all, func(a, b Network) int { return strings.Compare(a.Name, b.Name) })

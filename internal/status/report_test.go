@@ -112,7 +112,7 @@ func TestFrom(t *testing.T) {
 	require.Equal(t, 12*time.Millisecond, r.Duration)
 	require.Equal(t, noon, r.Applied)
 	require.Equal(t, []Network{
-		{Name: "blue"},
+		{Name: "blue", Lacks: "it has no path"},
 		{Name: "default", Table: 254, Usable: true},
 		{Name: "red", VRF: "vrf-red", Table: 1001, Usable: true, Learned: 1, Sessions: 2, SessionsUp: 1},
 	}, r.Networks)

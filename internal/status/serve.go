@@ -252,6 +252,8 @@ func (s *Status) unready() string {
 		return "the first pass is not complete"
 	case p.unknowing:
 		return "not all objects are known yet"
+	case r.unserved() != "":
+		return "this node is host or standby in a network that it does not have: " + r.unserved()
 	default:
 		return "the kernel is not as planned"
 	}

@@ -147,5 +147,6 @@ func (s *Status) Report() Report { return s.current.Load().report() }
 
 func (s *Status) sign(r Report) Report {
 	r.Node, r.Version, r.Started = s.node, s.version, s.started
+	r.Ready = r.Ready && r.unserved() == ""
 	return r
 }
