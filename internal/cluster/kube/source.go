@@ -293,8 +293,8 @@ func (s *source) snapshot() cluster.Objects {
 	}
 }
 
-// reached notes the URL of the API server, and says whether its address is another one than before.
-func (s *source) reached(server string) (changed bool) {
+// moved notes the URL of the API server, and reports whether its address is another one than before.
+func (s *source) moved(server string) (changed bool) {
 	var servers []netip.Addr
 	if u, err := url.Parse(server); err == nil {
 		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
