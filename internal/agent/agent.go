@@ -407,7 +407,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	if err != nil {
 		a.log.Debug("this node could not be looked over for what gets in the way", "error", err)
 	}
-	return planned, inTheWay, nil
+	return planned, append(local, inTheWay...), nil
 }
 
 // watch has the speaker watch other nodes and answer them, once the packet filter is in force: they hand packets to this node from
