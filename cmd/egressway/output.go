@@ -51,14 +51,14 @@ func writeYAML(out io.Writer, v any, _ string) error {
 		return fmt.Errorf("write YAML: %w", err)
 	}
 	quoteUnsafe(&tree)
-	var text bytes.Buffer
-	e := yaml.NewEncoder(&text)
+	var written bytes.Buffer
+	e := yaml.NewEncoder(&written)
 	e.SetIndent(2)
 	e.CompactSeqIndent()
 	if err := e.Encode(&tree); err != nil {
 		return fmt.Errorf("write YAML: %w", err)
 	}
-	_, err = out.Write(escaped(text.Bytes(), yamlEscape))
+	_, err = out.Write(escaped(written.Bytes(), yamlEscape))
 	return err
 }
 

@@ -23,8 +23,10 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 		return
 	}
 	states, incomplete := a.states(c)
-	r := cluster.Report{Networks: states, Hosts: a.last.watched, Dead: slices.Sorted(maps.Keys(a.last.dead)), Draining: a.draining.wanted(), Applied: a.last.inForce.version,
-		Unserved: unserved(planned)}
+	r := cluster.Report{
+		Networks: states, Hosts: a.last.watched, Dead: slices.Sorted(maps.Keys(a.last.dead)), Draining: a.draining.wanted(),
+		Applied: a.last.inForce.version, Unserved: unserved(planned),
+	}
 	if inForce {
 		r.Applied = a.last.inForce.take(objects, c.Node)
 	}

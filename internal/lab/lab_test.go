@@ -161,7 +161,9 @@ func TestVRFEgress(t *testing.T) {
 			t.Helper()
 			out, err := external.Run(ctx, "nft", "list counter inet lossy dropped_"+protocol)
 			require.NoError(t, err)
-			_, err = fmt.Sscanf(out[strings.Index(out, "packets"):], "packets %d", &n)
+			_, counted, found := strings.Cut(out, "packets")
+			require.True(t, found, out)
+			_, err = fmt.Sscanf(counted, " %d", &n)
 			require.NoError(t, err)
 			return n
 		}

@@ -214,7 +214,8 @@ func (s *Stream) askUDP(ctx context.Context) (a Answer, err error) {
 	if at = slices.Index(s.waiting, d); at >= 0 {
 		s.waiting = slices.Delete(s.waiting, at, at+1)
 	}
-	return a, json.Unmarshal(buf[:got], &a)
+	err = json.Unmarshal(buf[:got], &a)
+	return a, err
 }
 
 // lose says that a datagram that waits is lost, unless its answer is there and was not read yet.

@@ -49,7 +49,7 @@ func escape(s string, safe func(rune) bool) string {
 		return s
 	}
 	var b strings.Builder
-	for len(s) > 0 {
+	for s != "" {
 		r, size := utf8.DecodeRuneInString(s)
 		switch {
 		case r == utf8.RuneError && size == 1:
