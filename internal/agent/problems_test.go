@@ -108,6 +108,17 @@ func TestUnservedIsReported(t *testing.T) {
 	require.Equal(t, []cluster.Problem{other, web}, found["shop/web"])
 }
 
+// A problem that says something else of the same field is another one.
+func TestAnotherMessageIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	var told told
+	for _, message := range []string{"its Service has no IPv4 ingress IP", "its Service has no usable ingress IP yet"} {
+		told.take(logger, time.Now(), nil, []cluster.Problem{{Kind: "EgressService", Object: "shop/web", Reason: cluster.ReasonNoIngressIP, Message: message}}, nil)
+		require.Equal(t, 1, strings.Count(log.String(), message))
+	}
+}
+
 // A problem is logged once for each object and reason. Problems of the node are logged one by one, however many there are.
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
@@ -131,7 +142,7 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 		`WARN msg=problem kind=EgressService object=shop/web reason=Odd problem="EgressService shop/web: \"1\": is odd" more=1`,
 	}, lines())
 	counted := web
-	counted.Message += "; and 7 more such values"
+	counted.More = 7
 	told.take(logger, time.Now(), nil, []cluster.Problem{counted}, nil)
 	require.Equal(t, []string{`INFO msg="problem gone" kind=EgressService object=shop/web reason=Even`}, lines())
 	told.take(logger, time.Now(), nil, []cluster.Problem{of("EgressService", "shop/web", "3", "Odd")}, nil)

@@ -46,15 +46,15 @@ func subjectOf(p *cluster.Problem) (s subject, namespace string) {
 	return s, namespace
 }
 
-// value is what makes a problem of a subject another one: its message may only count others.
+// value is what makes a problem of a subject another one. How many more values it counts does not.
 type value struct {
 	subject
-	field, value string
+	field, value, message string
 }
 
 func valueOf(p *cluster.Problem) value {
 	s, _ := subjectOf(p)
-	return value{s, p.Field, p.Value}
+	return value{s, p.Field, p.Value, p.Message}
 }
 
 // limit bounds the lines about one namespace.

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -161,6 +162,7 @@ type Problem struct {
 	Reason  Reason `json:"reason"`          // a word for machines, CamelCase
 	Message string `json:"message"`         // what is wrong and what would be right
 	Where   string `json:"where,omitempty"` // file:line, where the source is a file
+	More    int    `json:"more,omitempty"`  // values of the same field that are as wrong, and are not listed
 }
 
 // Reason is a Problem in one word, fit for a condition's reason.
@@ -178,5 +180,9 @@ func (p Problem) Error() string {
 	if p.Value != "" {
 		s += text.Quote(p.Value) + ": "
 	}
-	return text.Line(s + p.Message)
+	s += p.Message
+	if p.More > 0 {
+		s += fmt.Sprintf("; and %d more such values", p.More)
+	}
+	return text.Line(s)
 }

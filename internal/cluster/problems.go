@@ -28,6 +28,7 @@ func SortProblems(problems []Problem) []Problem {
 			cmp.Compare(a.Value, b.Value),
 			cmp.Compare(a.Reason, b.Reason),
 			cmp.Compare(a.Message, b.Message),
+			cmp.Compare(a.More, b.More),
 		)
 	}
 	slices.SortFunc(problems, func(a, b Problem) int {

@@ -55,7 +55,7 @@ func (f *findings) sample(object cluster.Key, field, value string, reason cluste
 func (f *findings) summarize() {
 	for _, of := range f.seen {
 		if more := of.count - fewProblems; more > 0 {
-			f.problems[of.last].Message += fmt.Sprintf("; and %d more such values", more)
+			f.problems[of.last].More = more
 		}
 	}
 	f.seen = nil

@@ -512,7 +512,8 @@ type found cluster.Problem
 // Compare orders problems by kind, object and field.
 func (f found) Compare(o found) int {
 	return cmp.Or(cmp.Compare(f.Kind, o.Kind), cmp.Compare(f.Object, o.Object), cmp.Compare(f.Field, o.Field),
-		cmp.Compare(f.Value, o.Value), cmp.Compare(f.Reason, o.Reason), cmp.Compare(f.Message, o.Message), cmp.Compare(f.Where, o.Where))
+		cmp.Compare(f.Value, o.Value), cmp.Compare(f.Reason, o.Reason), cmp.Compare(f.Message, o.Message), cmp.Compare(f.Where, o.Where),
+		cmp.Compare(f.More, o.More))
 }
 
 // Equal says whether two problems are the same.

@@ -134,6 +134,7 @@ type Problem struct {
 	Reason  cluster.Reason `json:"reason"`
 	Message string         `json:"message"`
 	Where   string         `json:"where,omitempty"`
+	More    int            `json:"more,omitempty"`
 }
 
 // String writes the problem on one line.
