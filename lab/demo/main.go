@@ -171,7 +171,7 @@ func (d *demo) start(ctx context.Context) error {
 		d.AwaitRoute(ctx, "red2", web[1]+"/128", "fd01::"+numbers[d.host]),
 		d.AwaitRoute(ctx, "blue1", batch[0]+"/32", everyBlue...),
 		d.AwaitRoute(ctx, "blue2", batch[0]+"/32", everyBlue...),
-		lab.Wait(ctx, 30*time.Second, func() error {
+		lab.Wait(ctx, lab.Patience, func() error {
 			hops, err := d.NextHops("gw", netip.MustParsePrefix(plain[0]+"/32"))
 			if err == nil && len(hops) != 1 {
 				err = fmt.Errorf("gw has %s by %v, want one node", plain[0], hops)
@@ -194,7 +194,7 @@ func (d *demo) start(ctx context.Context) error {
 
 // awaitSessions waits until every router has its session with every node.
 func (d *demo) awaitSessions(ctx context.Context) error {
-	return lab.Wait(ctx, 30*time.Second, func() error {
+	return lab.Wait(ctx, lab.Patience, func() error {
 		for _, router := range []string{"red1", "red2", "blue1", "blue2", "gw"} {
 			var summary struct {
 				Peers map[string]struct{ State string }
@@ -218,7 +218,7 @@ func (d *demo) awaitSessions(ctx context.Context) error {
 
 // findHost asks red1, the only judge of who announces web, for its host.
 func (d *demo) findHost(ctx context.Context) error {
-	return lab.Wait(ctx, 30*time.Second, func() error {
+	return lab.Wait(ctx, lab.Patience, func() error {
 		for i, bits := range []int{32, 128} {
 			hops, err := d.NextHops("red1", netip.PrefixFrom(netip.MustParseAddr(web[i]), bits))
 			if err != nil {

@@ -70,7 +70,7 @@ func patient(config string) string {
 	if strings.Contains(config, "\nfailover:") {
 		return config
 	}
-	return strings.Replace(config, "\nbgp:\n", "\nfailover: {bfd: {transmitInterval: 500, receiveInterval: 500}}\nbgp:\n", 1)
+	return strings.Replace(config, "\nbgp:\n", "\nfailover: {bfd: {transmitInterval: 1000, receiveInterval: 1000}}\nbgp:\n", 1)
 }
 
 // edit replaces text in a file, all of which must be there. fromTo alternates.
