@@ -165,12 +165,14 @@ func (d *demo) start(ctx context.Context) error {
 	if err := errors.Join(d.awaitSessions(ctx), d.findHost(ctx)); err != nil {
 		return err
 	}
-	everyBlue := []string{"10.2.0.11", "10.2.0.12", "10.2.0.13"}
+	everyBlue, everyBlue6 := []string{"10.2.0.11", "10.2.0.12", "10.2.0.13"}, []string{"fd02::11", "fd02::12", "fd02::13"}
 	for _, err := range []error{
 		d.AwaitRoute(ctx, "red2", web[0]+"/32", "10.1.0."+numbers[d.host]),
 		d.AwaitRoute(ctx, "red2", web[1]+"/128", "fd01::"+numbers[d.host]),
 		d.AwaitRoute(ctx, "blue1", batch[0]+"/32", everyBlue...),
 		d.AwaitRoute(ctx, "blue2", batch[0]+"/32", everyBlue...),
+		d.AwaitRoute(ctx, "blue1", batch[1]+"/128", everyBlue6...), // a path that comes later would lead a connection to another node
+		d.AwaitRoute(ctx, "blue2", batch[1]+"/128", everyBlue6...),
 		lab.Wait(ctx, lab.Patience, func() error {
 			hops, err := d.NextHops("gw", netip.MustParsePrefix(plain[0]+"/32"))
 			if err == nil && len(hops) != 1 {
