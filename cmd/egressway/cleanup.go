@@ -50,7 +50,7 @@ Exit codes: 0 nothing of ours is left; 1 an error, such as a daemon that runs, o
 			if err := speaker.End(ending, conf.Speaker.Socket, version); err != nil {
 				return err
 			}
-			// Other nodes have been told to steer nothing here any more.
+			// Other nodes have learned by BFD that they may steer nothing here.
 			pause.For(cmd.Context(), steeredAwayWithin)
 			node, err := kernel.Open()
 			if err != nil {

@@ -20,7 +20,7 @@ type answers struct {
 	presumed map[string]time.Time // those of now that the present speaker has not heard yet, and until when they may be
 }
 
-// presume takes in the nodes that the packet filter of an earlier run steers to: pods do not notice that a daemon starts.
+// presume notes the nodes that the packet filter of an earlier run steers to: pods do not notice that a daemon starts.
 func (a *answers) presume(paths map[plan.PathKey]plan.PathID, now time.Time) {
 	a.now = maps.Clone(a.now)
 	if a.now == nil {
@@ -42,7 +42,7 @@ func (a *answers) doubt(now time.Time) {
 	}
 }
 
-// see takes in what BFD says now. Nodes that went silent answer until it is sure that not this node was cut off for a moment. wait
+// see notes the BFD sessions as they are now. Nodes that went silent answer until it is sure that not this node was cut off for a moment. wait
 // is the time until there may be another answer although no session changes; 0: there is none.
 func (a *answers) see(sessions []bfd.Session, unsure bool, now time.Time) (wait time.Duration) {
 	next := maps.Clone(a.now)

@@ -37,7 +37,7 @@ type pace struct {
 	restless int       // passes that were an echo and left no peace, less those that were none
 }
 
-// ran takes in the end of a pass: whether the kernel's events asked for it, and whether it left the kernel as no pass before had, or failed,
+// ran notes the end of a pass: whether the kernel's events asked for it, and whether it left the kernel as no pass before had, or failed,
 // without another program's hand in that.
 func (p *pace) ran(now time.Time, byKernel, unsettled bool) {
 	p.ended = now
@@ -51,7 +51,7 @@ func (p *pace) ran(now time.Time, byKernel, unsettled bool) {
 	}
 }
 
-// endless says whether passes repeat by what they change themselves.
+// endless reports whether passes repeat by what they change themselves.
 func (p *pace) endless() bool { return p.restless >= paceEndless }
 
 // rest is how long passes wait that repeat.

@@ -98,7 +98,7 @@ func TestProblemsHaveABound(t *testing.T) {
 	}
 }
 
-// What only another node lacks for an EgressService is told by its report, and stands in the condition that the leader writes.
+// What only another node lacks for an EgressService comes in its report, and stands in the condition that the leader writes.
 func TestUnservedIsReported(t *testing.T) {
 	web := cluster.Problem{Kind: "EgressService", Object: "shop/web", Field: "status.host", Value: "b", Reason: plan.ReasonPathsExhausted, Message: "node c has no path id left"}
 	other := cluster.Problem{Kind: "EgressService", Object: "shop/web", Reason: plan.ReasonIngressConflict}

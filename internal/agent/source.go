@@ -93,7 +93,7 @@ func (f *folder) Run(ctx context.Context) {
 	}
 }
 
-// read takes up what has changed, and returns when to read again. While the folder has not settled, what is gone may be on its way from
+// read reads the changed files, and returns when to read again. While the folder has not settled, what is gone may be on its way from
 // one file to another.
 func (f *folder) read(settled bool) (again time.Duration) {
 	var (

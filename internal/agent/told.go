@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// linesAtOnce and lineEvery bound the lines that the log has of problems of one namespace: its owner makes as many as he likes.
+	// linesAtOnce and lineEvery bound the log lines about problems of one namespace, whose owner can make any number of them.
 	linesAtOnce = 50
 	lineEvery   = 10 * time.Second
 	// omittedEvery is how often the log says that it lacks some.
 	omittedEvery = time.Minute
 )
 
-// told is what was told of what is wrong.
+// told holds the problems that were last logged and published.
 type told struct {
 	found, planned, node []cluster.Problem // by the sources, by the plan, of this node
 	problems             []cluster.Problem // all of them, sorted
@@ -64,7 +64,7 @@ type limit struct {
 	said    time.Time // when that was
 }
 
-// allows says whether the log may have a line about a namespace. Problems of none have no bound: their number is the operator's.
+// allows reports whether the log may have a line about a namespace. Problems of none have no bound: their number is the operator's.
 func (t *told) allows(namespace string, now time.Time) bool {
 	if namespace == "" {
 		return true

@@ -74,7 +74,7 @@ type Session struct {
 	Heard bool
 
 	// Losses counts how often the session was up and was lost: nothing was heard for a detection time, or the peer signalled that
-	// it hears nothing or cannot forward. An end on purpose is no loss, nor is a peer whose BFD has begun anew.
+	// it hears nothing or cannot forward. An end on purpose is no loss, nor is a peer whose BFD has started again.
 	Losses uint64
 
 	// Slowed is the factor by which intervals are longer than the profile's, since the session has flapped; 0: they are not.

@@ -76,7 +76,7 @@ func (d Diag) String() string {
 }
 
 // isFailure says that an end which is down for this reason has lost the session. FRR says that we have signalled it, when it takes
-// its own end away to make it anew.
+// its own end away to recreate it.
 func (d Diag) isFailure() bool {
 	return d == DiagExpired || d >= diagEcho && d < DiagAdminDown && d != DiagSignaled
 }

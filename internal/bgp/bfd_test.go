@@ -37,7 +37,7 @@ func (s *site) untilBFD(network, peer, state string) {
 	})
 }
 
-// TestBFDFollowsSessions has sessions of both families end and come again: FRR makes its end of BFD anew each time, which ends no
+// TestBFDFollowsSessions has sessions of both families end and come again: FRR recreates its end of BFD each time, which ends no
 // session.
 func TestBFDFollowsSessions(t *testing.T) {
 	s := newSite(t)

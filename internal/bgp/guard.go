@@ -17,7 +17,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// guardAfter is how long a session of BGP is established before BFD watches it. FRR makes its end of BFD anew when it has established
+// guardAfter is how long a session of BGP is established before BFD watches it. FRR recreates its end of BFD when it has established
 // a session, and takes the end of the former one, had that been up, for a failure.
 const guardAfter = time.Second
 

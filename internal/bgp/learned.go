@@ -260,7 +260,7 @@ func (n neighbourhood) flaw(prefix netip.Prefix, receive []config.PrefixPattern)
 	return f
 }
 
-// listed says whether a pattern is for exactly this prefix.
+// listed reports whether a pattern is for exactly this prefix.
 func listed(receive []config.PrefixPattern, prefix netip.Prefix) bool {
 	return slices.ContainsFunc(receive, func(p config.PrefixPattern) bool {
 		least, most := lengths(p)

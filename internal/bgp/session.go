@@ -200,7 +200,7 @@ type sessionState struct {
 	refusedLogged    bool // that it tells routes that are not learned from it
 
 	unanswered unanswered
-	anew       bool   // it is to be set up anew
+	anew       bool   // it is to be set up again
 	resetFor   string // why we ended it; empty: we did not
 	lastError  string
 }
@@ -221,7 +221,7 @@ func stateName(s bgp.FSMState) string {
 	return "idle"
 }
 
-// extendedNextHop says whether a peer's capabilities have IPv6 next hops for IPv4 unicast, which GoBGP always offers.
+// extendedNextHop reports whether a peer's capabilities have IPv6 next hops for IPv4 unicast, which GoBGP always offers.
 func extendedNextHop(remote []bgp.ParameterCapabilityInterface) bool {
 	return slices.ContainsFunc(remote, func(c bgp.ParameterCapabilityInterface) bool {
 		e, ok := c.(*bgp.CapExtendedNexthop)

@@ -94,7 +94,7 @@ type Service struct {
 	SharingKey   string    // Services of several namespaces share an ingress IP where each has the same; empty: none
 }
 
-// Shares says whether two Services, of the namespaces of their keys, may have an ingress IP in common: those of one namespace have one
+// Shares reports whether two Services, of the namespaces of their keys, may have an ingress IP in common: those of one namespace have one
 // owner, others ask for it.
 func Shares(key Key, sharingKey string, other Key, otherKey string) bool {
 	return key.Namespace == other.Namespace || sharingKey != "" && sharingKey == otherKey

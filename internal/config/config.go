@@ -100,7 +100,7 @@ func (m Marks) Paths() int {
 type BGP struct {
 	ASN             uint32          `yaml:"asn"`        // our AS number; needed where there are peers. Default: none.
 	RouterID        netip.Addr      `yaml:"routerID"`   // an IPv4 address; needed on nodes that have none as InternalIP. Default: the node's IPv4 InternalIP.
-	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may call, below 1024 with CAP_NET_BIND_SERVICE only; -1: we call, nobody is listened to
+	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may call, below 1024 with CAP_NET_BIND_SERVICE only; -1: the speaker calls and does not listen
 	GracefulRestart GracefulRestart `yaml:"gracefulRestart"`
 	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"` // timers of BFD with peers, which choose one by `bfdProfile`. Default: none.
 }

@@ -251,7 +251,7 @@ func oneOf[T ~string](v *validator, path string, value T, known ...T) {
 // a leading '-' mean something else.
 var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
 
-// DeviceName says whether a name may be that of a network device: of a VRF, an uplink, the tunnel. "all" and "default" are not
+// DeviceName reports whether a name may be that of a network device: of a VRF, an uplink, the tunnel. "all" and "default" are not
 // devices below /proc/sys/net, and no network has the loopback device.
 func DeviceName(name string) bool {
 	return deviceName.MatchString(name) && name != "all" && name != "default" && name != "lo"

@@ -43,7 +43,7 @@ type holder struct {
 	first *contender
 }
 
-// shares says whether two contenders may have an ingress IP in common.
+// shares reports whether two contenders may have an ingress IP in common.
 func (c *contender) shares(o *contender) bool {
 	return cluster.Shares(c.key, c.sharing, o.key, o.sharing)
 }

@@ -84,7 +84,7 @@ func (s *stirs) take(what stir) {
 	}
 }
 
-// takeForeign takes in that another program changed a rule of ours.
+// takeForeign notes that another program changed a rule of ours.
 func (s *stirs) takeForeign() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +241,7 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 	return stirFacts
 }
 
-// setting says whether an event is about a setting that sysctlProblems looks at, of all devices or of one that matters.
+// setting reports whether an event is about a setting that sysctlProblems looks at, of all devices or of one that matters.
 func setting(netconf []byte, matters func(index uint32) bool) bool {
 	const (
 		family     = 4              // struct netconfmsg, aligned

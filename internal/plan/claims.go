@@ -161,10 +161,10 @@ func (r rank) compare(o rank) int {
 	return cmp.Or(cmp.Compare(r.created, o.created), r.key.Compare(o.key))
 }
 
-// over says whether the rank is another's than the service's, and comes before it.
+// over reports whether the rank is another's than the service's, and comes before it.
 func (r rank) over(s *service) bool { return r.is && r.compare(s.rank()) < 0 }
 
-// shares says whether a service may have the ingress IP that the rank's has.
+// shares reports whether a service may have the ingress IP that the rank's has.
 func (r rank) shares(s *service) bool { return cluster.Shares(r.key, r.sharing, s.key, s.sharing) }
 
 func (s *service) rank() rank {

@@ -28,7 +28,7 @@ func (h *homes) strange(a netip.Addr, namespace string) stranger {
 	return stranger{pods[0], true}
 }
 
-// take takes in the Pods of a snapshot, of which those changed differ, and names the addresses that this is about before it counts.
+// take notes the Pods of a snapshot, of which those changed differ, and names the addresses that this is about before it counts.
 func (h *homes) take(r *pass, changed map[cluster.Key]bool, note func(netip.Addr)) {
 	set := func(key cluster.Key) {
 		var now []netip.Addr

@@ -32,7 +32,7 @@ type Snapshot struct {
 	Answering map[string]bool
 }
 
-// answers says whether packets may be handed to a node.
+// answers reports whether packets may be handed to a node.
 func (s *Snapshot) answers(node string) bool { return s.Answering == nil || s.Answering[node] }
 
 // Facts is what the kernel of this node says, as far as a plan depends on it.

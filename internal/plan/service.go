@@ -166,7 +166,7 @@ func (r *redone) ingressClaims(g *ground) (all, plain []netip.Addr) {
 	return all, nil
 }
 
-// isAble says whether a service has all by itself that it needs to serve: a host, a network that it may use, and a source.
+// isAble reports whether a service has all by itself that it needs to serve: a host, a network that it may use, and a source.
 func (r *redone) isAble(g *ground) bool {
 	switch {
 	case !r.selects:

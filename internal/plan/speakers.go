@@ -132,7 +132,7 @@ func (g *ground) guarded(n *network, connected []netip.Prefix) (all []netip.Addr
 	return slices.Compact(all)
 }
 
-// inVRF says whether a link's addresses are in the table of a VRF.
+// inVRF reports whether a link's addresses are in the table of a VRF.
 func (g *ground) inVRF(l Link) bool {
 	return l.VRFTable != 0 || slices.ContainsFunc(g.links, func(m Link) bool { return m.Name == l.Master && m.VRFTable != 0 })
 }

@@ -131,7 +131,7 @@ func (h *hostile) settles(open []byte) *hostileSession {
 	return hear(conn)
 }
 
-// notified says whether the session has ended with a NOTIFICATION.
+// notified reports whether the session has ended with a NOTIFICATION.
 func (s *hostileSession) notified() bool {
 	select {
 	case <-s.ended:

@@ -45,7 +45,7 @@ const problemsListed = 200
 // budget is what is left of such a bound for each namespace.
 type budget map[string]int
 
-// takes says whether one more problem of an object's namespace is listed.
+// takes reports whether one more problem of an object's namespace is listed.
 func (b budget) takes(namespace string) bool {
 	if b[namespace] == problemsListed {
 		return false

@@ -41,7 +41,7 @@ func awaitReport(t *testing.T, s *stage.Stage, node string, wrong func(status.Re
 	}))
 }
 
-// TestAbsentNetwork: a network that a node does not have is told as it is, and disturbs no other.
+// TestAbsentNetwork: the status names a network that a node lacks, and no other network is disturbed.
 func TestAbsentNetwork(t *testing.T) {
 	m := written(t, []string{"web.yaml"}, "  network: red\n", "  network: red\n  nodeSelector: {matchLabels: {kubernetes.io/hostname: a}}\n")
 	s := play(t, stage.Options{Manifests: m, Config: func(c string) string { return c + silver }})

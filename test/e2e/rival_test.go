@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,20 +18,12 @@ import (
 // awaitProblem waits until a node's daemon tells of a problem with a value, or no more.
 func awaitProblem(t *testing.T, s *stage.Stage, node string, reason cluster.Reason, value string, there bool) {
 	t.Helper()
-	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
-		out, err := s.Egressway(t.Context(), node, "status", "-o", "json")
-		if err != nil {
-			return err
-		}
-		var r status.Report
-		if err := json.Unmarshal([]byte(out), &r); err != nil {
-			return err
-		}
+	awaitReport(t, s, node, func(r status.Report) string {
 		if there != slices.ContainsFunc(r.Problems, func(p status.Problem) bool { return p.Reason == reason && strings.Contains(p.Value, value) }) {
-			return fmt.Errorf("%s %q wanted %t: %v", reason, value, there, r.Problems)
+			return fmt.Sprintf("%s %q wanted %t", reason, value, there)
 		}
-		return nil
-	}))
+		return ""
+	})
 }
 
 // TestRival has another program on the node that deletes our rules ten times a second: they come back each time, nothing

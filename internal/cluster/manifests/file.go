@@ -60,7 +60,7 @@ func outlineOf(text []byte) outline {
 	return o
 }
 
-// cut says whether another text is the beginning of this one and ends inside a line: as a full disk, or a copy that was interrupted,
+// cut reports whether another text is the beginning of this one and ends inside a line: as a full disk, or a copy that was interrupted,
 // leaves it. A text that ends with a line may be meant.
 func (o outline) cut(is outline) bool {
 	return o.line && !is.line && is.size < o.size && slices.Equal(is.sums, o.sums[:min(len(is.sums), len(o.sums))])
@@ -129,7 +129,7 @@ func readFile(path string, former *file) *file {
 // read says whether the file could be read.
 func (f *file) read() bool { return f.state != state{} }
 
-// broken says whether a document, or an object in it, is not worth anything.
+// broken reports whether a document, or an object in it, is not worth anything.
 func (p part) broken() bool {
 	return slices.ContainsFunc(p.entries, func(e *entry) bool { return e.name == nameless })
 }

@@ -108,7 +108,7 @@ func (f *Folder) Glance() (objects cluster.Objects, changed cluster.Changed, pro
 	return objects, changed, problems, true
 }
 
-// Missing says whether there is no folder, or no manifest in it: what was read before stays.
+// Missing reports whether there is no folder, or no manifest in it: what was read before stays.
 func (f *Folder) Missing() bool { return f.missing }
 
 // Again is after how long Read may give something else though no file has changed; 0: it will not.
@@ -132,7 +132,7 @@ func (f *Folder) Again() time.Duration {
 	return next
 }
 
-// Unsure says whether a file that has a flaw may be one that somebody is just writing: nothing is known of what it held before.
+// Unsure reports whether a file that has a flaw may be one that somebody is just writing: nothing is known of what it held before.
 func (f *Folder) Unsure() bool {
 	if f.now().Sub(f.began) >= keepFor {
 		return false
@@ -145,7 +145,7 @@ func (f *Folder) Unsure() bool {
 	return false
 }
 
-// lacking says whether the folder would lack an object that it has, with these files in the place of their former selves.
+// lacking reports whether the folder would lack an object that it has, with these files in the place of their former selves.
 func (f *Folder) lacking(news map[string]*file) bool {
 	stays := f.staying(news)
 	for name := range news {
