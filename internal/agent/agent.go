@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/netip"
 	"os"
@@ -80,6 +81,7 @@ type last struct {
 	restored restored
 	refused  map[uint32]kernel.Refused // learned routes, by table, that the kernel may take later
 	filling  filling
+	unmade   []string // VRF devices, sorted
 	plan     *plan.NodePlan
 	planned  *plan.NodePlan // before announcements were held back
 	restless bool           // the last pass failed, planned something else than the one before, or put back what was gone
@@ -324,6 +326,10 @@ func (a *Agent) pass(ctx context.Context) error {
 		var result kernel.Result
 		result, pass.ConnectionsEnded, err = a.apply(ctx, a.last.plan, pass.Began)
 		pass.InForce, a.last.refused = result.Whole(), result.Refused
+		if unmade := slices.Sorted(maps.Keys(result.Unmade)); !slices.Equal(unmade, a.last.unmade) {
+			a.last.unmade = unmade
+			a.wake() // the plan is another one
+		}
 		pass.Watched = a.last.watched
 		a.last.restored.add(a.log, result.Restored, pass.Began)
 		a.look(pass.Began)
@@ -386,7 +392,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	}
 	desired, planned := a.planner.Plan(plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.now, Facts: facts,
-		Learned: a.speakers.Learned(), Unsettled: unsettled, Draining: a.draining.wanted(),
+		Learned: a.speakers.Learned(), Unsettled: unsettled, Unmade: a.last.unmade, Draining: a.draining.wanted(),
 		Heard: a.heard(), Answering: a.answering(c), APIServer: a.reached(),
 	}, change)
 	a.last.planned = desired

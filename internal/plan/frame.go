@@ -147,10 +147,10 @@ func (f *frame) usable(n *network) bool { return n.usable && !f.without[n.name] 
 // out is the path out by a network of this node.
 func (f *frame) out(n *network) PathID { return f.paths[PathKey{PathNetwork, n.name}] }
 
-// reachable says whether the network can carry packets of a family. Where packets without a route are dropped, the
+// reachable says whether the network can carry packets of a family. One that this node lacks cannot. Where packets without a route are dropped, the
 // routing rules see to it packet by packet; where they are allowed out, the pods must not be selected in the first place.
 func (f *frame) reachable(n *network, ipv4 bool) bool {
-	if !f.usable(n) {
+	if !f.usable(n) || n.lacks != "" {
 		return false
 	}
 	if f.noPath(n) != config.NoPathAllow {

@@ -27,6 +27,8 @@ type ground struct {
 	networks []*network // by name
 	byName   map[string]*network
 	listed   string // the names that the configuration lists, for people
+	lacking  bool   // some network
+	heard    map[string]bool
 	allowed  map[allowance]bool
 
 	nodeIPs map[netip.Addr]string // the node that has it
@@ -53,11 +55,11 @@ func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 		node: s.Node, config: s.Config, marks: Marks{Mask: s.Config.Marks.Mask, Priority: s.Config.Marks.RulePriority},
 		nodes: s.Objects.Nodes, namespaces: s.Objects.Namespaces, links: links, apiServer: s.APIServer,
 		nodeIPs: map[netip.Addr]string{}, peers: map[netip.Addr]string{}, allowed: map[allowance]bool{},
-		away: map[netip.Addr]string{},
+		away: map[netip.Addr]string{}, heard: s.Heard,
 	}
 	g.readAway(s)
 	g.readNodes(s.Objects.ServiceCIDRs)
-	g.readNetworks(names, s.Unsettled)
+	g.readNetworks(names, s.Unsettled, s.Unmade)
 	g.readRanges(s.Objects.ServiceCIDRs)
 	if mode := g.config.Steering.Mode; mode == config.SteeringVXLAN || mode == config.SteeringAuto && g.someNodeOffLink() {
 		g.planTunnel()
@@ -75,7 +77,7 @@ func (g *ground) likeFor(o *ground) bool {
 		}
 		return links
 	}
-	return maps.Equal(g.nodeIPs, o.nodeIPs) && maps.Equal(g.away, o.away) && reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
+	return (!g.lacking || sameHeard(g.heard, o.heard)) && maps.Equal(g.nodeIPs, o.nodeIPs) && maps.Equal(g.away, o.away) && reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
 }
 
 // apiService is the Service whose endpoints are the API servers.

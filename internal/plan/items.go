@@ -30,7 +30,7 @@ func (s Service) Compare(o Service) int { return s.Key.Compare(o.Key) }
 // Equal says whether two services are the same.
 func (s Service) Equal(o Service) bool {
 	return s.Key == o.Key && s.SourceIPBy == o.SourceIPBy && s.Network == o.Network && s.Host == o.Host && s.Standby == o.Standby &&
-		s.Endpoints == o.Endpoints && s.Local == o.Local && slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
+		s.Endpoints == o.Endpoints && s.Local == o.Local && s.Aside == o.Aside && slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
 }
 
 // Compare orders what waits by its address.

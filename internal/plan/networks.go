@@ -20,12 +20,13 @@ type network struct {
 	devices  []string // uplinks: the VRF device, what is enslaved to it, the interfaces of a bare table
 	create   bool
 	usable   bool
+	lacks    string // why this node cannot serve it, although all is made that is planned; empty: it can
 	onNoPath config.NoPath
 	listed   bool
 }
 
 // readNetworks resolves the listed networks and, where that is allowed, those that objects name without an entry.
-func (g *ground) readNetworks(names map[string]int, unsettled []string) {
+func (g *ground) readNetworks(names map[string]int, unsettled, unmade []string) {
 	g.byName = map[string]*network{}
 	for _, c := range g.config.Networks {
 		g.addNetwork(c, true)
@@ -47,8 +48,11 @@ func (g *ground) readNetworks(names map[string]int, unsettled []string) {
 		if n.VRF != "" && n.usable {
 			g.vrfs = append(g.vrfs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: present})
 		}
-		if why := g.absence(n, present); why != "" {
+		if why, comes := g.absence(n, present); why != "" {
 			g.absent = append(g.absent, Absence{n.name, why})
+			if !comes || slices.Contains(unmade, n.VRF) {
+				n.lacks, g.lacking = why, true
+			}
 		}
 		if n.usable && slices.Contains(unsettled, n.name) {
 			g.held = append(g.held, n.table)
@@ -172,23 +176,23 @@ func (g *ground) present(n *network) (names []string) {
 	return names
 }
 
-// absence says why the kernel does not have a network. What is planned for it may come about, or not.
-func (g *ground) absence(n *network, present []string) string {
+// absence finds why the kernel does not have a network. comes reports whether it will once this plan is applied.
+func (g *ground) absence(n *network, present []string) (why string, comes bool) {
 	switch vrf := g.link(n.VRF); {
 	case !n.usable:
-		return "its VRF device is not there, or another one than configured"
+		return "its VRF device is not there, or another one than configured", false
 	case n.VRF != "" && vrf == nil:
-		return "VRF device " + n.VRF + " is not there"
+		return "VRF device " + n.VRF + " is not there", n.create && len(present) > 0
 	case n.VRF != "" && !vrf.Up:
-		return "VRF device " + n.VRF + " is down"
+		return "VRF device " + n.VRF + " is down", n.create
 	case len(n.Interfaces) == 0:
-		return ""
+		return "", true
 	case len(present) == 0:
-		return "none of its interfaces is there: " + strings.Join(n.Interfaces, ", ")
+		return "none of its interfaces is there: " + strings.Join(n.Interfaces, ", "), false
 	case n.VRF != "" && !slices.ContainsFunc(present, func(name string) bool { return g.link(name).Master == n.VRF }):
-		return "none of its interfaces is in VRF device " + n.VRF
+		return "none of its interfaces is in VRF device " + n.VRF, true
 	}
-	return ""
+	return "", true
 }
 
 // link finds a link by its name; nil: there is none.

@@ -22,7 +22,9 @@ type Snapshot struct {
 	Learned []NetworkRoutes // by peers, sorted by network
 	// Unsettled names networks whose peers have not told all they know since the daemon started.
 	Unsettled []string
-	Draining  bool // this node is about to go
+	// Unmade names VRF devices that the kernel did not make, or not as planned, when the last plan was applied, sorted.
+	Unmade   []string
+	Draining bool // this node is about to go
 	// APIServer holds the addresses at which the API server has answered, sorted.
 	APIServer []netip.Addr
 	// Heard are the nodes that are known to run a daemon, as far as that matters; nil: whichever is host or standby does.
@@ -307,6 +309,7 @@ type Service struct {
 	Endpoints  int                `json:"endpoints"`           // selected addresses in the cluster
 	Local      int                `json:"local"`               // of them on this node
 	Announced  []netip.Addr       `json:"announced,omitempty"` // from this node
+	Aside      bool               `json:"aside,omitempty"`     // this node is elected host or standby, and has no such role as it lacks the network
 }
 
 // Masquerade says that egress leaves with the outgoing interface's address on the pod's own node.

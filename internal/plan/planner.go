@@ -111,7 +111,7 @@ func (r *pass) readGround() {
 	links := sortedLinks(r.Facts.Links)
 	same := !r.anew && slices.EqualFunc(links, r.last.Facts.Links, sameLink) &&
 		slices.Equal(r.Facts.Gateways, r.last.Facts.Gateways) && slices.Equal(r.Unsettled, r.last.Unsettled) &&
-		slices.Equal(r.APIServer, r.last.APIServer) &&
+		slices.Equal(r.Unmade, r.last.Unmade) && slices.Equal(r.APIServer, r.last.APIServer) && (!r.ground.lacking || sameHeard(r.Heard, r.ground.heard)) &&
 		(!r.renamed || !r.Config.AllowUnlisted)
 	r.Facts.Links = links
 	if same {
@@ -261,6 +261,7 @@ func (r *pass) remember() {
 	last := &r.last
 	last.Node, last.Config, last.Draining = r.Node, r.Config, r.Draining
 	last.Unsettled, last.Learned, last.APIServer = slices.Clone(r.Unsettled), slices.Clone(r.Learned), slices.Clone(r.APIServer)
+	last.Unmade = slices.Clone(r.Unmade)
 	last.Facts.Links, last.Facts.Gateways = r.Facts.Links, r.Facts.Gateways
 	last.Facts.Routed, last.Heard = r.frame.routed, r.frame.heard
 	if !maps.Equal(last.Facts.Paths, r.Facts.Paths) {

@@ -42,7 +42,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(key)
-	switch e.IntN(31) {
+	switch e.IntN(32) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -175,6 +175,8 @@ func (e *evolving) step() {
 				}
 			}
 		}
+	case 31:
+		e.Unmade = pick(e.Rand, nil, []string{"vrf-red"}, []string{"vrf-green", "vrf-red"})
 	case 24:
 		e.Unsettled = pick(e.Rand, nil, []string{"red"}, []string{"red", "green"})
 	case 25: // a new one of a name that another has too, nearly

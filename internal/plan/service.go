@@ -24,6 +24,7 @@ type service struct {
 	selects      bool // there is an EgressService
 	localTraffic bool
 	former       bool       // the standby was the host before
+	aside        bool       // this node is elected, and lacks the network
 	has          [2][2]bool // whether it has endpoints, by family and by where
 	sends        sends
 
@@ -138,7 +139,7 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	s.since = election.Since(spec)
 	s.host, s.standby, s.term, r.election = choice.Host, choice.Standby, choice.Term, choice.Problem
 	s.former = choice.Former
-	s.network, r.told = nil, findings{}
+	s.network, r.told, s.aside = nil, findings{}, false
 	if !selects {
 		s.host, s.standby, s.term, r.election = "", "", 0, nil
 		s.former = false
@@ -147,6 +148,22 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	}
 	r.raw = o.Endpoints.At(s.key)
 	s.network = g.networkOf(s.key, s.wanted, &r.told)
+	s.standAside(g)
+}
+
+// standAside gives up the role of this node in a network that it lacks. As host it leaves the service to the standby, like one that died;
+// without a standby that is known to run a daemon it stays the host of packets that are dropped.
+func (s *service) standAside(g *ground) {
+	if s.network == nil || s.network.lacks == "" {
+		return
+	}
+	s.aside = s.host == g.node || s.host != "" && s.standby == g.node
+	switch {
+	case s.standby == g.node:
+		s.standby = ""
+	case s.host == g.node && s.standby != "" && (g.heard == nil || g.heard[s.standby]):
+		s.host, s.standby, s.former = s.standby, "", false
+	}
 }
 
 // ingressClaims are the addresses that could be ingress IPs of a service, and those that a Service without an EgressService has.
@@ -662,7 +679,7 @@ func (f *frame) countSent() bool {
 
 // announced says whether this node announces the ingress IPs of a service.
 func (f *frame) announced(s *service) bool {
-	if s.network == nil || !f.usable(s.network) || len(s.network.Peers) == 0 || len(s.endpoints) == 0 || len(s.ingress) == 0 {
+	if s.network == nil || !f.usable(s.network) || s.network.lacks != "" || len(s.network.Peers) == 0 || len(s.endpoints) == 0 || len(s.ingress) == 0 {
 		return false
 	}
 	if s.host == cluster.AllHosts {
@@ -688,7 +705,7 @@ func (f *frame) electable(s *service) bool {
 func (s *service) row(announced bool) Service {
 	row := Service{
 		Key: s.key, SourceIPBy: s.sourceIPBy, Network: s.networkName(), Host: s.host, Standby: s.standby,
-		IngressIPs: s.ingress, Endpoints: len(s.endpoints), Local: s.local,
+		IngressIPs: s.ingress, Endpoints: len(s.endpoints), Local: s.local, Aside: s.aside,
 	}
 	if announced {
 		row.Announced = s.ingress

@@ -78,6 +78,8 @@ func (w *textWriter) services(p *NodePlan) {
 
 func announcedText(s Service, node string) string {
 	switch {
+	case s.Aside:
+		return "not announced here: the node is elected and lacks the network"
 	case len(s.Announced) == 0:
 		return "not announced here"
 	case s.Standby == node:

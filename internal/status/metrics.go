@@ -141,7 +141,7 @@ func (r Report) byState() (hosted, backed int, states map[string]int) {
 		switch {
 		case s.Host == "":
 			states["nohost"]++
-		case len(s.Problems) > 0 || (s.role(r.Node) != "" || s.Host == cluster.AllHosts && s.Local > 0) && !fit[s.Network]:
+		case len(s.Problems) > 0 || s.Aside || (s.role(r.Node) != "" || s.Host == cluster.AllHosts && s.Local > 0) && !fit[s.Network]:
 			states["problem"]++
 		default:
 			states["served"]++

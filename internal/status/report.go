@@ -63,9 +63,10 @@ type Service struct {
 	Host       string             `json:"host"`
 	Standby    string             `json:"standby"`
 	IngressIPs []netip.Addr       `json:"ingressIPs"`
-	Endpoints  int                `json:"endpoints"` // selected addresses in the cluster
-	Local      int                `json:"local"`     // of them on this node
-	Announced  []netip.Addr       `json:"announced"` // what a peer of this node has been told
+	Endpoints  int                `json:"endpoints"`       // selected addresses in the cluster
+	Local      int                `json:"local"`           // of them on this node
+	Announced  []netip.Addr       `json:"announced"`       // what a peer of this node has been told
+	Aside      bool               `json:"aside,omitempty"` // this node is elected host or standby, and stands aside as it lacks the network
 	Problems   []Problem          `json:"problems"`
 }
 
@@ -185,7 +186,7 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 		r.Services = append(r.Services, Service{
 			Namespace: s.Key.Namespace, Name: s.Key.Name, SourceIPBy: sourceIPBy(s),
 			Network: s.Network, Host: s.Host, Standby: s.Standby, IngressIPs: orEmpty(s.IngressIPs),
-			Endpoints: s.Endpoints, Local: s.Local, Announced: orEmpty(announced),
+			Endpoints: s.Endpoints, Local: s.Local, Announced: orEmpty(announced), Aside: s.Aside,
 			Problems: orEmpty(byService[s.Key.String()]),
 		})
 	}
@@ -215,14 +216,14 @@ func (r *Report) takeProblems(problems []cluster.Problem) (byService map[string]
 	return byService
 }
 
-// unserved names a network that this node should serve, as a host or standby, and does not have; empty: there is none.
+// unserved names a network that this node should serve, elected as host or standby, and does not have; empty: there is none.
 func (r *Report) unserved() string {
 	lacks := map[string]string{}
 	for _, n := range r.Networks {
 		lacks[n.Name] = n.Lacks
 	}
 	for i := range r.Services {
-		if s := &r.Services[i]; s.role(r.Node) != "" && lacks[s.Network] != "" {
+		if s := &r.Services[i]; (s.Aside || s.role(r.Node) != "") && lacks[s.Network] != "" {
 			return s.Network + ": " + lacks[s.Network]
 		}
 	}

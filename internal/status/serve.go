@@ -253,7 +253,7 @@ func (s *Status) unready() string {
 	case p.unknowing:
 		return "not all objects are known yet"
 	case r.unserved() != "":
-		return "this node is host or standby in a network that it does not have: " + r.unserved()
+		return "this node is elected host or standby in a network that it does not have: " + r.unserved()
 	default:
 		return "the kernel is not as planned"
 	}

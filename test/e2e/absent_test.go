@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -127,4 +128,46 @@ func TestAbsentNetwork(t *testing.T) {
 	announced(0)
 	state("served", 0)
 	state("problem", 2)
+}
+
+// TestHostWithoutNetwork: with manifests a host that loses the network's interface leaves the service to the standby, and takes it back.
+func TestHostWithoutNetwork(t *testing.T) {
+	now := strings.Replace(manifest(t, "web.yaml"), "network: red\n", "network: red\nstatus: {host: a, standby: b, term: 1}\n", 1)
+	s := play(t, stage.Options{Manifests: map[string]string{"cluster.yaml": manifest(t, "cluster.yaml"), "web.yaml": now}})
+	routed := func(by string) {
+		t.Helper()
+		for _, router := range []string{"red1", "red2"} {
+			for _, f := range ipFamilies {
+				require.NoError(t, s.AwaitRoute(t.Context(), router, host(f.web), f.of(f.red, by).String()))
+			}
+		}
+	}
+	is := func(ready, aside bool, host, standby string) {
+		t.Helper()
+		awaitReport(t, s, "a", func(r status.Report) string {
+			if len(r.Services) != 1 {
+				return "one EgressService should be listed"
+			}
+			if own := r.Services[0]; r.Ready != ready || own.Aside != aside || own.Host != host || own.Standby != standby || (len(own.Announced) > 0) == aside {
+				return fmt.Sprintf("should be ready %t, aside %t, host %q, standby %q: ready %t, %+v", ready, aside, host, standby, r.Ready, own)
+			}
+			return ""
+		})
+	}
+	awaitServed(t, s, identities{"a-p1": web, "b-p1": web})
+	awaitWatched(t, s, "a", "b")
+	routed("a")
+	is(true, false, "a", "b")
+
+	run(t, s, "a", "ip link set eth2 name eth8")
+	is(false, true, "b", "")
+	routed("b")
+	awaitServed(t, s, identities{"a-p1": web})
+	awaitDropped(t, s, "b-p1") // b cannot know, and steers to a still
+
+	run(t, s, "a", "ip link set eth8 name eth2")
+	is(true, false, "a", "b")
+	routed("a")
+	awaitServed(t, s, identities{"a-p1": web, "b-p1": web})
+	requireInnocent(t, s, identities{"a-p1": web, "b-p1": web})
 }
