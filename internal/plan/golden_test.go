@@ -2,7 +2,6 @@ package plan_test
 
 import (
 	"bytes"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,9 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/cluster/manifests"
-	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/lab/stories"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -57,21 +55,9 @@ func TestStories(t *testing.T) {
 // story reads a folder as node sees it.
 func story(t *testing.T, dir, node string) (plan.Snapshot, []cluster.Problem) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, "config.yaml"))
+	s, err := stories.Read(dir, node)
 	require.NoError(t, err)
-	c, err := config.Parse(filepath.Join(dir, "config.yaml"), text)
-	require.NoError(t, err)
-	objects, problems := manifests.Read(filepath.Join(dir, "manifests"))
-	require.Contains(t, maps.Collect(objects.Nodes.All()), node)
-	facts := plan.Assume(c, objects, node)
-	data, err := os.ReadFile(filepath.Join(dir, node+".facts.yaml"))
-	if err == nil {
-		facts, err = plan.ReadFacts(data)
-		require.NoError(t, err)
-	} else {
-		require.ErrorIs(t, err, os.ErrNotExist)
-	}
-	return plan.Snapshot{Node: node, Config: c, Objects: objects, Hosts: election.Elect(objects, nil), Facts: facts}, problems
+	return s.Snapshot, s.Problems
 }
 
 // TestFormerHost has a standby that could not be elected ask routers for another path (RFC 8326).

@@ -1,0 +1,56 @@
+// Package stories reads the stories of internal/plan/testdata for tests of several packages. A story is a folder with a
+// configuration, manifests and, where the story depends on it, what the kernel of a node has (NODE.facts.yaml).
+package stories
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/manifests"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// Story is a story as one node sees it.
+type Story struct {
+	Snapshot plan.Snapshot
+	Problems []cluster.Problem // of the manifests
+	Assumed  bool              // no file says what the kernel of the node has
+}
+
+// Read reads the story in dir as node sees it.
+func Read(dir, node string) (Story, error) {
+	file := filepath.Join(dir, "config.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return Story{}, err
+	}
+	c, err := config.Parse(file, text)
+	if err != nil {
+		return Story{}, err
+	}
+	objects, problems := manifests.Read(filepath.Join(dir, "manifests"))
+	if _, ok := objects.Nodes.Get(node); !ok {
+		return Story{}, fmt.Errorf("%s: no manifest of node %s", dir, node)
+	}
+	s := Story{
+		Snapshot: plan.Snapshot{Node: node, Config: c, Objects: objects, Hosts: election.Elect(objects, nil)},
+		Problems: problems,
+	}
+	data, err := os.ReadFile(filepath.Join(dir, node+".facts.yaml"))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		s.Assumed, s.Snapshot.Facts = true, plan.Assume(c, objects, node)
+	case err != nil:
+		return Story{}, err
+	default:
+		if s.Snapshot.Facts, err = plan.ReadFacts(data); err != nil {
+			return Story{}, err
+		}
+	}
+	return s, nil
+}
