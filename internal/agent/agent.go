@@ -324,7 +324,8 @@ func (a *Agent) pass(ctx context.Context) error {
 	if err == nil {
 		a.carry(c, objects, a.last.taken, a.last.plan)
 		var result kernel.Result
-		result, pass.ConnectionsEnded, err = a.apply(ctx, a.last.plan, pass.Began)
+		var unwatched []cluster.Problem
+		result, unwatched, pass.ConnectionsEnded, err = a.apply(ctx, c, a.last.plan, pass.Began)
 		pass.InForce, a.last.refused = result.Whole(), result.Refused
 		if unmade := slices.Sorted(maps.Keys(result.Unmade)); !slices.Equal(unmade, a.last.unmade) {
 			a.last.unmade = unmade
@@ -333,7 +334,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		pass.Watched = a.last.watched
 		a.last.restored.add(a.log, result.Restored, pass.Began)
 		a.look(pass.Began)
-		node = append(node, a.watch(ctx, c, result.InForce)...)
+		node = append(node, unwatched...)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
 		node = append(node, unmadeProblems(c.Node, c, result.Unmade)...)
 		a.report(c, objects, planned, result.InForce)
@@ -473,8 +474,9 @@ func haveTold(sessions []bgp.Session, network string, now time.Time) bool {
 	return told
 }
 
-// apply withdraws first and announces last: no peer sends packets that the kernel is not ready for.
-func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Time) (result kernel.Result, ended uint, err error) {
+// apply withdraws first and announces last: no peer sends packets that the kernel is not ready for. BFD with other nodes goes before BGP:
+// a speaker that was killed has to answer them within their detection time, and GoBGP may take most of that to start.
+func (a *Agent) apply(ctx context.Context, c *config.Config, desired *plan.NodePlan, began time.Time) (result kernel.Result, unwatched []cluster.Problem, ended uint, err error) {
 	clock := time.Now()
 	lap := func() time.Duration { d := time.Since(clock); clock = clock.Add(d); return d }
 	withdraw := a.speakers.Withdraw(ctx, desired.Speakers)
@@ -487,6 +489,7 @@ func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Ti
 	} else {
 		speakers = a.onlyAnnounced(speakers)
 	}
+	unwatched = a.watch(ctx, c, result.InForce)
 	lap()
 	announce := a.speakers.Apply(ctx, speakers)
 	told += lap()
@@ -497,7 +500,7 @@ func (a *Agent) apply(ctx context.Context, desired *plan.NodePlan, began time.Ti
 		ended, contradictions = a.endContradictions(ctx, desired)
 		a.status.Applied(applyConnections, lap(), contradictions)
 	}
-	return result, ended, errors.Join(withdraw, err, announce, contradictions)
+	return result, unwatched, ended, errors.Join(withdraw, err, announce, contradictions)
 }
 
 // onlyAnnounced leaves out what is not announced yet, and keeps the rest from being preferred more than it is.
