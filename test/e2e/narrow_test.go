@@ -124,7 +124,8 @@ func TestErrorsOfTheNode(t *testing.T) {
 		}
 		t.Run(f.name+" from outside", func(t *testing.T) {
 			router := netip.MustParseAddr(map[string]string{"ipv4": "172.31.11.1", "ipv6": "fd31:11::1"}[f.name])
-			run(t, s, "ext-red", fmt.Sprintf("ip route add %s via %s hoplimit 2", f.web, router))
+			// Both routers know the way to this source; the node may answer by either.
+			run(t, s, "ext-red", fmt.Sprintf("ip route add %s via %s hoplimit 2 src %s", f.web, router, far))
 			tells(t, "ext-red", "expired", f.web)
 		})
 	}
