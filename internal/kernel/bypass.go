@@ -17,14 +17,14 @@ const (
 	ReasonFlowOffload       cluster.Reason = "FlowOffload"
 )
 
-// bypasses names devices by which CNIs show that pods' packets may pass netfilter by.
+// bypasses maps device names that reveal a CNI's eBPF data plane to the message of the Problem.
 var bypasses = map[string]string{
 	"cilium_host": "Cilium is on this node: with eBPF host routing pods' packets pass netfilter by and are not steered; set bpf.hostLegacyRouting: true",
 	"bpfin.cali":  "Calico's eBPF data plane is on this node: pods' packets pass netfilter by and are not steered; use its iptables or nftables data plane",
 }
 
-// bypassProblems tells of what on this node may carry pods' packets past our rules: an eBPF data plane, or a flowtable,
-// whose offloaded packets are routed without a mark.
+// bypassProblems returns a Problem for each thing that may carry pods' packets past our rules: a CNI's eBPF data plane,
+// or a flowtable, whose offloaded packets are routed without a mark.
 func bypassProblems(h *netlink.Handle, node string) ([]cluster.Problem, error) {
 	var problems []cluster.Problem
 	links, err := readLinks(h)

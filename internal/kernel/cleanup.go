@@ -7,10 +7,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// cleanup removes from this node every rule, route and link of ours and frees the interfaces that we enslaved. It works
-// by the marks that they bear, so it needs no configuration.
+// cleanup removes every rule, route and link of ours from this node and frees the interfaces that we enslaved. It finds
+// them by their marks, so it needs no configuration.
 func cleanup(ctx context.Context, h *netlink.Handle) error {
-	var own *conn // one for each
+	var own *conn // nil: each call opens its own
 	return errors.Join(
 		own.pruneRules(ctx, nil),
 		own.pruneRoutes(ctx, nil),

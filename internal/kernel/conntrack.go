@@ -18,13 +18,13 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// flowCheck says which connections contradict the plan. The address a connection leaves with was bound when it began:
-// one that began before its pod was selected, or with another ingress IP or path, can only be ended.
+// flowCheck finds connections that contradict the plan. NAT binds a connection's source address when the connection
+// begins: a connection that began before its pod was selected, or with another ingress IP or path, can only be ended.
 type flowCheck struct {
 	plan.DataPlane
 	networks map[plan.PathID]bool
 	steering map[plan.PathID]bool
-	own      map[plan.PathID]map[netip.Addr]bool // the addresses of a network's devices; those asked for
+	own      map[plan.PathID]map[netip.Addr]bool // addresses of a network's devices, read when first needed
 }
 
 func newFlowCheck(d plan.DataPlane) *flowCheck {
@@ -36,16 +36,16 @@ func newFlowCheck(d plan.DataPlane) *flowCheck {
 	return f
 }
 
-// connection is what is compared with a plan.
+// connection holds the fields of a conntrack entry that are compared with a plan.
 type connection struct {
-	source netip.Addr // that it began with
+	source netip.Addr // before NAT
 	target netip.Addr // after DNAT
 	leaves netip.Addr // source after SNAT
 	mark   uint32
-	zoned  bool // of a conntrack zone, as of Open vSwitch: not ours, whatever its mark says
+	zoned  bool // in a conntrack zone, as Open vSwitch uses them: not ours, even if its mark has our bits
 }
 
-// contradicts says that a connection must end.
+// contradicts reports whether a connection must end.
 func (f *flowCheck) contradicts(c connection) bool {
 	if c.zoned {
 		return false
@@ -62,7 +62,7 @@ func (f *flowCheck) contradicts(c connection) bool {
 	return selected && !f.inCluster(c.target)
 }
 
-// accepts says whether a flow of an endpoint may go on its way.
+// accepts reports whether a flow of an endpoint may keep its path and source.
 func (f *flowCheck) accepts(e *plan.Endpoint, way plan.Way) bool {
 	if way == e.Kept || lets(e, way) {
 		return true
@@ -70,8 +70,8 @@ func (f *flowCheck) accepts(e *plan.Endpoint, way plan.Way) bool {
 	return e.Path == way.Path && !e.Source.IsValid() && f.ownOf(way.Path)[way.Source]
 }
 
-// ownOf gives the addresses that flows of a network leave with where they are masqueraded: those of its devices. By the default
-// network a flow may leave by any device; an ingress IP may stand on one, with IPVS.
+// ownOf returns the addresses that masqueraded flows of a network leave with: those of its devices. Flows of the
+// default network may leave by any device. Ingress IPs are left out: with IPVS one may be assigned to a device.
 func (f *flowCheck) ownOf(id plan.PathID) map[netip.Addr]bool {
 	if own, known := f.own[id]; known {
 		return own
@@ -91,7 +91,7 @@ func (f *flowCheck) ownOf(id plan.PathID) map[netip.Addr]bool {
 	return own
 }
 
-// deviceAddresses reads the addresses of a path's devices; what is gone has none.
+// deviceAddresses reads the addresses of a path's devices. A device that is gone has no addresses.
 func deviceAddresses(p plan.Path) (all []netip.Addr) {
 	var addrs []net.Addr
 	if isDefault(p) {
@@ -116,7 +116,7 @@ func (f *flowCheck) inCluster(a netip.Addr) bool {
 	return found || i > 0 && f.Cluster[i-1].Contains(a)
 }
 
-// doubt says whose connections may contradict a plan that did not contradict the one before.
+// doubt names the endpoints whose connections may contradict a new plan, although they agreed with the previous one.
 type doubt struct {
 	all       bool
 	endpoints map[netip.Addr]bool
@@ -124,8 +124,8 @@ type doubt struct {
 
 func (d *doubt) none() bool { return !d.all && len(d.endpoints) == 0 }
 
-// doubtOf finds out whose connections may contradict a plan. Where nothing shrank that let them pass, none can. With first
-// it looks no further than for whether there are some.
+// doubtOf returns the endpoints whose connections agreed with the plan before and may contradict the plan now. It is
+// empty if now permits all that before did. With first it stops at the first endpoint.
 func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
 	if before == nil || before.Marks != now.Marks {
 		return doubt{all: true}
@@ -138,7 +138,7 @@ func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
 	}
 	if !sorted.SameSlice(before.Cluster, now.Cluster) {
 		f := flowCheck{DataPlane: *now}
-		for _, p := range before.Cluster { // those of before are inside those of now, or what was inside the cluster is outside
+		for _, p := range before.Cluster { // a destination left the cluster unless a prefix of now contains p
 			i, found := slices.BinarySearchFunc(f.Cluster, p.Addr(), func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
 			holds := found && f.Cluster[i].Bits() <= p.Bits() || !found && i > 0 && f.Cluster[i-1].Contains(p.Addr())
 			d.all = d.all || !holds
@@ -164,30 +164,30 @@ func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
 	return d
 }
 
-// lets says whether an endpoint lets pass all that one with another way did.
+// lets reports whether an endpoint permits flows with this path and source.
 func lets(e *plan.Endpoint, way plan.Way) bool { return e.Path == way.Path && e.Source == way.Source }
 
-// settled is the plan that no connection contradicted.
+// settled is the last plan known to agree with all connections (the conntrack audit).
 type settled struct {
-	plan  *plan.DataPlane   // nil: it is not known
-	since []*plan.DataPlane // that were in force since, the present one included: connections began by each
-	whole time.Time         // when all connections were looked at
-	cost  time.Duration     // of that
+	plan  *plan.DataPlane   // nil: unknown
+	since []*plan.DataPlane // plans in force since, with the present one: connections may have begun under any of them
+	whole time.Time         // when all connections were last checked
+	cost  time.Duration     // how long that took
 }
 
-// old says that all connections are to be looked at again.
+// old reports whether all connections are due for another check.
 func (s *settled) old(now time.Time) bool {
 	return now.Sub(s.whole) >= max(wholeEvery, lookShare*s.cost)
 }
 
-// sinceMost is how many plans are remembered that no connections were compared with.
+// sinceMost limits the plans remembered since the last check.
 const sinceMost = 64
 
-// takes takes in that a plan is in force, and says whether connections may contradict it.
+// takes records that a plan came into force and reports whether connections may contradict it.
 func (s *settled) takes(d *plan.DataPlane) (doubted bool) {
 	if len(s.since) == 0 {
 		if of := doubtOf(s.plan, d, true); of.none() {
-			s.plan = d // this one lets pass what the one before did, and more
+			s.plan = d // d permits all that the plan before did
 			return false
 		}
 	}
@@ -197,7 +197,7 @@ func (s *settled) takes(d *plan.DataPlane) (doubted bool) {
 	return true
 }
 
-// doubt says whose connections may contradict a plan.
+// doubt returns the endpoints whose connections may contradict a plan.
 func (s *settled) doubt(d *plan.DataPlane) doubt {
 	of := doubtOf(s.plan, d, false)
 	for _, p := range s.since {
@@ -213,16 +213,17 @@ func (s *settled) doubt(d *plan.DataPlane) doubt {
 	return of
 }
 
-// Connections that the packets of before had begun when the new rules came in force may not have been there yet when they were
-// looked for. So all are looked at again, at times.
+// When new rules come into force, packets that passed the old rules may still be creating connections, which a check
+// then misses. So all connections are checked again every wholeEvery, or less often where a check takes long.
 const (
 	wholeEvery = time.Minute
-	fewest     = 10 // addresses up to which the kernel may be asked for each
+	fewest     = 10 // up to this many addresses, the kernel may be asked for each one
 )
 
-// EndContradictions ends the connections that contradict the plan that is in force. Those that are steered elsewhere now are
-// led there instead. The rules drop what contradicts them already; without its connection a packet begins anew under them.
-// It looks at the connections of those whose plan has changed since it last succeeded.
+// EndContradictions ends the connections that contradict the plan in force, and moves those that are now steered to
+// another node to that path. The rules already drop their packets; once the connection is gone, the next packet starts
+// a new one under the new rules. EndContradictions checks only endpoints whose plan changed since it last succeeded,
+// and at times all.
 func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended uint, err error) {
 	began := n.clock()
 	of := n.settled.doubt(&d)
@@ -243,7 +244,7 @@ func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended u
 	return ended, nil
 }
 
-// endContradictions leads flows on, and ends the connections that contradict the plan, as far as they are in doubt.
+// endContradictions moves and ends connections as EndContradictions does, for the endpoints in doubt.
 func (n *Node) endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
 	if n.flows == nil {
 		if n.flows, err = dialConntrack(); err != nil {
@@ -251,14 +252,15 @@ func (n *Node) endContradictions(ctx context.Context, d plan.DataPlane, of doubt
 		}
 	}
 	if ended, err = n.flows.endContradictions(ctx, d, of); err != nil {
-		n.flows.close() // the rest of an answer may be in it
+		n.flows.close() // unread parts of an answer may remain in it
 		n.flows = nil
 	}
 	return ended, err
 }
 
-// together says whether the connections of so many addresses are found sooner among all than by asking for those of each. The kernel goes
-// through its whole table every time, which takes as long as it does to tell of a hundredth of what has room there (BenchmarkContradictions).
+// together reports whether one dump of all connections is faster than one per address. The kernel walks its whole table
+// for every dump, which takes as long as sending the entries of a hundredth of the table's capacity
+// (BenchmarkContradictions).
 func together(addresses int) bool {
 	if addresses <= 1 || addresses > fewest {
 		return addresses > fewest
@@ -304,7 +306,7 @@ func (c *ctConn) endContradictions(ctx context.Context, d plan.DataPlane, of dou
 	if err := c.exchange(led); err != nil {
 		return 0, fmt.Errorf("lead egress flows to where they are steered now: %w", err)
 	}
-	for _, l := range led { // what ended meanwhile needs nothing
+	for _, l := range led { // connections that ended meanwhile need nothing
 		if l.err != nil && !errors.Is(l.err, errNoFlow) {
 			l.message, l.err = l.instead, nil
 			end = append(end, l)
@@ -325,7 +327,8 @@ func (c *ctConn) endContradictions(ctx context.Context, d plan.DataPlane, of dou
 	return ended, joined(errs)
 }
 
-// Of dumps, what x/sys does not name (linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_netlink.c).
+// Attributes and flags for dumps that x/sys does not define (linux/netfilter/nfnetlink_conntrack.h,
+// nf_conntrack_netlink.c).
 const (
 	ctaFilter          = 25     // CTA_FILTER, since Linux 5.8
 	ctaFilterOrigFlags = 1      // CTA_FILTER_ORIG_FLAGS
@@ -334,7 +337,7 @@ const (
 	ctaTupleZone       = 3      // CTA_TUPLE_ZONE
 )
 
-// dumpConnections is connections by a socket of its own.
+// dumpConnections calls connections on a socket of its own.
 func dumpConnections(source netip.Addr, each func(body []byte) bool) error {
 	c, err := dialConntrack()
 	if err != nil {
@@ -344,13 +347,14 @@ func dumpConnections(source netip.Addr, each func(body []byte) bool) error {
 	return c.connections(source, each)
 }
 
-// connections calls each for every connection, of any protocol, until it returns false. With a source it is for those of its
-// family, and of IPv4 the kernel leaves out what has another one, if it can: each must look itself. Of IPv6 the kernel
-// would leave out just those that are wanted (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for an equality, in 6.18 and 7.2).
+// connections calls each for every connection, of any protocol, until each returns false. With a source it lists only
+// that address family. For IPv4 the kernel also filters by the source, if it can, so each must still compare it. For
+// IPv6 the kernel's filter would drop exactly the wanted entries: ctnetlink_filter_match_tuple uses ipv6_addr_cmp as if
+// it tested equality, in 6.18 and 7.2.
 func (c *ctConn) connections(source netip.Addr, each func(body []byte) bool) error {
 	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
 	if source.IsValid() {
-		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header() // of its family
+		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header() // selects its address family
 	}
 	if source.Is4() {
 		body = nested(body, nl.CTA_TUPLE_ORIG, func(b []byte) []byte {
@@ -364,7 +368,7 @@ func (c *ctConn) connections(source netip.Addr, each func(body []byte) bool) err
 	return c.dump(message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_GET), body: body}, each)
 }
 
-// originalSource reads the source that a connection began with, and nothing else.
+// originalSource reads only the original source address of a connection.
 func originalSource(body []byte) (netip.Addr, bool) {
 	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
 		if typ == nl.CTA_TUPLE_ORIG {
@@ -410,7 +414,7 @@ func decodeConnection(body []byte) (c connection) {
 	return c
 }
 
-// zonedTuple says whether a tuple is of a zone that only its direction has.
+// zonedTuple reports whether a tuple belongs to a zone of its own direction.
 func zonedTuple(tuple []byte) bool {
 	for typ := range attrs(tuple, 0) {
 		if typ == ctaTupleZone {
@@ -420,7 +424,7 @@ func zonedTuple(tuple []byte) bool {
 	return false
 }
 
-// deletion is the request to delete an entry as the kernel showed it, and no other that took its place.
+// deletion returns the request to delete exactly the entry that the kernel listed, not one that replaced it since.
 func deletion(body []byte) message {
 	b := slices.Clone(body[:nl.SizeofNfgenmsg])
 	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {

@@ -7,20 +7,20 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// From what share of its limit on the table of connections counts as filling, and below which one no more. In between it
-// stays what it was.
+// Fill levels, in percent of the limit, at which the connection table starts and stops counting as filling up. Between
+// them the last answer stands.
 const (
-	fillingFrom  = 80 // percent
+	fillingFrom  = 80
 	fillingUntil = 70
 )
 
-// ReasonConntrackTableFilling is of a Problem: soon the kernel may take no more connections.
+// ReasonConntrackTableFilling is the reason of the Problem that the kernel may soon refuse new connections.
 const ReasonConntrackTableFilling cluster.Reason = "ConntrackTableFilling"
 
-// Connections says how full this node's table of connections is.
+// Connections is the number of entries in this node's connection table, and its limit.
 type Connections struct{ Entries, Limit uint32 }
 
-// Connections reads how full the table is. It costs microseconds: a netlink socket would not, see ctConn.
+// Connections reads the fill level from /proc in microseconds. A netlink socket would cost more, see ctConn.
 func (*Node) Connections() (Connections, error) {
 	entries, known := sysctl("net", "netfilter", "nf_conntrack_count")
 	limit, limited := sysctl("net", "netfilter", "nf_conntrack_max")
@@ -30,7 +30,7 @@ func (*Node) Connections() (Connections, error) {
 	return Connections{uint32(entries), uint32(limit)}, nil
 }
 
-// Filling says whether the table is filling up, where it was before or was not.
+// Filling reports whether the table is filling up; before is the previous answer.
 func (c Connections) Filling(before bool) bool {
 	share := uint64(c.Entries) * 100
 	if before {
@@ -39,7 +39,7 @@ func (c Connections) Filling(before bool) bool {
 	return share >= uint64(c.Limit)*fillingFrom
 }
 
-// Problem tells of a table that is filling up.
+// Problem returns the Problem for a table that is filling up.
 func (c Connections) Problem(node string) cluster.Problem {
 	return cluster.Problem{
 		Kind: "Node", Object: node, Field: "net.netfilter.nf_conntrack_count", Value: fmt.Sprintf("%d of %d", c.Entries, c.Limit),

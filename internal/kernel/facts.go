@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// readAllRouted says in which of the tables a usable route stands.
+// readAllRouted returns, for each of the tables, the families with a usable route.
 func readAllRouted(ctx context.Context, tables []uint32) (map[uint32]plan.Families, error) {
 	routed := make(map[uint32]plan.Families, len(tables))
 	for _, table := range tables {
@@ -28,7 +28,7 @@ func readAllRouted(ctx context.Context, tables []uint32) (map[uint32]plan.Famili
 	return routed, nil
 }
 
-// readRouted says for which families a table leads somewhere.
+// readRouted returns the families for which a table has a usable route.
 func readRouted(table uint32) (plan.Families, error) {
 	return retried(func() (f plan.Families, err error) {
 		for _, family := range []struct {
@@ -47,7 +47,7 @@ func readRouted(table uint32) (plan.Families, error) {
 	})
 }
 
-// readGateways lists the gateways of the routes that were not learned by a routing protocol, sorted.
+// readGateways lists the gateways of the routes that no routing protocol installed, sorted.
 func readGateways(ctx context.Context) ([]netip.Addr, error) {
 	return retried(func() (all []netip.Addr, err error) {
 		for _, family := range routeFamilies() {
@@ -70,7 +70,7 @@ func readGateways(ctx context.Context) ([]netip.Addr, error) {
 	})
 }
 
-// leads says whether a route reaches more than a connected subnet, by a device with carrier.
+// leads reports whether a route reaches more than a connected subnet, through a device with carrier.
 func (r *route) leads() bool {
 	if r.kind != unix.RTN_UNICAST {
 		return false

@@ -14,27 +14,27 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Flow is an egress flow on its host, as conntrack holds it: what another node needs to go on with it. Only TCP and UDP have
-// ports to lose; of all else the next packet makes the same entry anew.
+// Flow is an egress flow on its host, as conntrack holds it: the data another node needs to continue it. Only TCP and
+// UDP lose their source port on a move; for other protocols the next packet recreates the same entry.
 type Flow struct {
 	Proto    uint8          // unix.IPPROTO_TCP or IPPROTO_UDP
 	Src, Dst netip.AddrPort // pod and remote
-	SNAT     netip.AddrPort // what the remote sees as source
-	Path     plan.PathID    // the network that it leaves by, in this node's numbers
-	State    uint8          // of TCP: TCPEstablished and others, as the kernel numbers them; 0: not told
+	SNAT     netip.AddrPort // source address and port that the remote sees
+	Path     plan.PathID    // network that it leaves by, as this node's path id
+	State    uint8          // of TCP: TCPEstablished and others, numbered as in the kernel; 0: unknown
 	Answered bool           // packets were seen both ways (IPS_SEEN_REPLY)
 	Assured  bool           // TCP: established; UDP: answered for more than two seconds (IPS_ASSURED)
-	Timeout  uint32         // seconds until it ends without a packet; 0 in what the kernel tells of the end
+	Timeout  uint32         // seconds until it expires without a packet; 0 in events about its end
 }
 
-// States of TCP that matter here (enum tcp_conntrack).
+// TCP states that matter here (enum tcp_conntrack).
 const (
 	TCPEstablished uint8 = 3
 	TCPTimeWait    uint8 = 7
 	TCPClosed      uint8 = 8
 )
 
-// Attributes and flags of conntrack messages that the library does not name (linux/netfilter/nfnetlink_conntrack.h,
+// Attributes and flags of conntrack messages that the library does not define (linux/netfilter/nfnetlink_conntrack.h,
 // nf_conntrack_common.h, nf_conntrack_tcp.h).
 const (
 	ctaNATSrc        = 6  // CTA_NAT_SRC
@@ -52,18 +52,19 @@ const (
 	statusSNAT      = 1 << 4 // IPS_SRC_NAT
 )
 
-// conntrackMessage is the type of a message of the conntrack subsystem.
+// conntrackMessage returns the netlink type of a message of the conntrack subsystem.
 func conntrackMessage(kind uint16) uint16 { return unix.NFNL_SUBSYS_CTNETLINK<<8 | kind }
 
-// ctEntry is what a message tells of one entry, as far as it matters here.
+// ctEntry holds the attributes of a conntrack entry that matter here.
 type ctEntry struct {
 	Flow
 	mark    uint32
 	snatted bool
-	liberal bool // TCP sequence numbers are not checked, either way
+	liberal bool // TCP sequence numbers are not checked, in either direction
 }
 
-// decodeEntry reads the body of a message about an entry. ok is false where it is not of TCP or UDP, or of a zone of somebody else's.
+// decodeEntry decodes the body of a message about an entry. ok is false if the entry is neither TCP nor UDP, or is in a
+// conntrack zone, which is not ours.
 func decodeEntry(body []byte) (e ctEntry, ok bool) {
 	if len(body) < nl.SizeofNfgenmsg {
 		return e, false
@@ -142,15 +143,16 @@ func decodeTCP(b []byte) (state uint8, liberal bool) {
 	return state, flags&tcpFlagBeLiberal != 0
 }
 
-// flow is the entry as a flow; ok says that it is one that leaves by this node with another source.
+// flow returns the entry as a flow; ok reports whether it is an egress flow that leaves this node with SNAT.
 func (e ctEntry) flow(m plan.Marks) (f Flow, ok bool) {
 	f = e.Flow
 	f.Path = m.Path(e.mark)
 	return f, e.mark&m.EgressBit() != 0 && e.snatted
 }
 
-// ctConn is a netfilter socket for dumps and series of changes. What runs often keeps it open: to close one after a transaction of nftables takes
-// as long as the kernel needs to free what that has removed, some milliseconds, and holds up the next transaction (nft_rcv_nl_event).
+// ctConn is a netfilter socket for dumps and batches of changes. Frequent callers keep it open: closing one after an
+// nftables transaction takes as long as the kernel needs to free the removed objects, some milliseconds, and delays the
+// next transaction (nft_rcv_nl_event).
 type ctConn struct {
 	*conn
 	buf []byte
@@ -161,13 +163,13 @@ func dialConntrack() (*ctConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netfilter socket: %w", err)
 	}
-	// An error need not repeat what it answers.
+	// Errors need not contain the request.
 	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = sock.SetReceiveBufferSize(receiveBuffer, true)
-	return &ctConn{&conn{sock: sock}, make([]byte, 1<<16)}, nil // no dump's message is larger
+	return &ctConn{&conn{sock: sock}, make([]byte, 1<<16)}, nil // larger than any message of a dump
 }
 
-// receive calls each for every reply that one packet holds. The body is each's only while it runs.
+// receive reads one datagram and calls each for every reply in it. The body is valid only during the call.
 func (c *ctConn) receive(each func(h syscall.NlMsghdr, body []byte)) error {
 	n, _, err := unix.Recvfrom(c.sock.GetFd(), c.buf, 0)
 	for errors.Is(err, unix.EINTR) {
@@ -191,10 +193,10 @@ const (
 	messageType  = 4
 	messageFlags = 6
 	messageSeq   = 8
-	messagePort  = 12 // of the program that caused an event; 0: packets or time did
+	messagePort  = 12 // port of the program that caused an event; 0: packets or a timer did
 )
 
-// eachMessage calls each for every message, with its header, of a packet.
+// eachMessage calls each for every message of a datagram, with its header.
 func eachMessage(b []byte, each func([]byte)) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -206,8 +208,8 @@ func eachMessage(b []byte, each func([]byte)) {
 	}
 }
 
-// ListFlows calls each for every egress flow that leaves by this node with another source, until it returns false. It
-// may take its time: the kernel waits. A flow that begins or ends meanwhile may be missing, one may come twice.
+// ListFlows calls each for every egress flow that leaves this node with SNAT, until each returns false. each may block:
+// the kernel waits. A flow that begins or ends during the listing may be missing, and a flow may come twice.
 func ListFlows(ctx context.Context, m plan.Marks, each func(Flow) bool) error {
 	return dumpEntries(ctx, m, func(e ctEntry) bool {
 		f, ok := e.flow(m)
@@ -215,7 +217,7 @@ func ListFlows(ctx context.Context, m plan.Marks, each func(Flow) bool) error {
 	})
 }
 
-// dumpEntries calls each for every entry whose mark has the egress bit, of TCP and UDP.
+// dumpEntries calls each for every TCP and UDP entry whose mark has the egress bit.
 func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) error {
 	c, err := dialConntrack()
 	if err != nil {
@@ -223,7 +225,7 @@ func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) err
 	}
 	defer c.close()
 	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
-	body = appendMark(body, m.EgressBit(), m.EgressBit()) // the kernel leaves out what does not match
+	body = appendMark(body, m.EgressBit(), m.EgressBit()) // the kernel skips other marks
 	request := message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_GET), body: body}
 	err = c.dump(request, func(body []byte) bool {
 		e, ok := decodeEntry(body)
@@ -235,8 +237,9 @@ func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) err
 	return ctx.Err()
 }
 
-// dump asks for a list and calls each for the body of every entry until it returns false. The body is each's only while it
-// runs. The kernel's answers are as large as can be: where it resumes it begins to count from the start.
+// dump sends a dump request and calls each for the body of every entry until each returns false. The body is valid only
+// during the call. The receive buffer has the largest useful size, since for each further answer the kernel counts from
+// the start of its list.
 func (c *ctConn) dump(request message, each func(body []byte) bool) error {
 	request.flags |= unix.NLM_F_DUMP
 	if err := c.send([]message{request}); err != nil {
@@ -263,16 +266,16 @@ func (c *ctConn) dump(request message, each func(body []byte) bool) error {
 	}
 }
 
-// entryChange is a message about one entry, and what came of it.
+// entryChange is a request about one entry, with its result.
 type entryChange struct {
 	message
-	instead message // what is to be tried when it fails
-	found   ctEntry // what a question was answered with
+	instead message // request to send if this one fails
+	found   ctEntry // entry that the kernel returned for a query
 	err     error
 }
 
-// exchange sends the messages and fills in what came of each. Only the last of a batch is acknowledged: of the others
-// the kernel tells what went wrong.
+// exchange sends the requests and fills in their results. Only the last request of a batch asks for an acknowledgement;
+// for the others the kernel answers only errors.
 func (c *ctConn) exchange(changes []entryChange) error {
 	const most = 128 // at once: the requests must fit into the send buffer, and the answers are longer
 	messages := make([]message, 0, min(most, len(changes)))
@@ -308,7 +311,7 @@ func (c *ctConn) exchange(changes []entryChange) error {
 	return nil
 }
 
-// nested appends an attribute that holds those that add appends.
+// nested appends an attribute whose contents add appends.
 func nested(b []byte, typ uint16, add func([]byte) []byte) []byte {
 	start := len(b)
 	b = add(append(b, 0, 0, 0, 0))
@@ -355,20 +358,20 @@ func appendTuple(b []byte, typ uint16, proto uint8, src, dst netip.AddrPort) []b
 	})
 }
 
-// errNoFlow is what the kernel says of an entry that is not there.
+// errNoFlow is the kernel's error for an entry that does not exist.
 var errNoFlow = unix.ENOENT
 
-// about is a message of a kind about the entry of a flow, known by the tuple of its original direction.
+// about returns a request about the flow's entry, identified by the tuple of its original direction.
 func (f Flow) about(kind, flags uint16) message {
 	return message{conntrackMessage(kind), flags, appendTuple(f.header(), nl.CTA_TUPLE_ORIG, f.Proto, f.Src, f.Dst)}
 }
 
-// aboutReply is one about the entry, whosever it is, that has the flow's reply tuple.
+// aboutReply returns a request about the entry that has the flow's reply tuple, even if it belongs to another flow.
 func (f Flow) aboutReply(kind, flags uint16) message {
 	return message{conntrackMessage(kind), flags, appendTuple(f.header(), nl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.SNAT)}
 }
 
-// header is struct nfgenmsg.
+// header returns struct nfgenmsg.
 func (f Flow) header() []byte {
 	family := byte(unix.AF_INET)
 	if f.Src.Addr().Is6() {
@@ -377,7 +380,7 @@ func (f Flow) header() []byte {
 	return append(make([]byte, 0, 256), family, unix.NFNETLINK_V0, 0, 0)
 }
 
-// RemoveFlows deletes the entries of flows. One that is not there is no error.
+// RemoveFlows deletes the entries of flows. A missing entry is no error.
 func RemoveFlows(flows []Flow) error {
 	changes := make([]entryChange, len(flows))
 	for i, f := range flows {

@@ -11,28 +11,28 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Injection says how flows of another node are taken into this node's conntrack.
+// Injection defines how another node's flows enter this node's conntrack.
 type Injection struct {
 	Marks plan.Marks
-	// Steering says of a path id whether it leads to another node. A connection that came in by such a path is a stray's:
-	// nobody here knew what to do with its packets. A flow that is injected knows, and takes its place.
+	// Steering reports whether a path id leads to another node. A connection that came in by such a path is a stray's:
+	// this node had no connection for its packets. An injected flow replaces it.
 	Steering func(plan.PathID) bool
-	// Replace says that the other node knows better: an egress flow here that has the same ends but another source, or the
-	// same source and remote, goes. Without it, what is here stays.
+	// Replace makes the other node's flows win: an injected flow replaces an egress flow here that has the same tuple
+	// but another source, or the same source and remote. Without it, the entry here stays.
 	Replace bool
 }
 
-// Injected is what came of flows.
+// Injected counts the results of an injection.
 type Injected struct {
 	Created   int // new here
-	Refreshed int // were here
-	Replaced  int // took the place of what was here
-	Refused   int // what is here stays, or the kernel said no
+	Refreshed int // existed with the same source
+	Replaced  int // replaced an entry that was here
+	Refused   int // an entry here stays, or the kernel refused the flow
 }
 
-// InjectFlows makes an entry for each flow: its next packet, either way, goes on with the same source address and port. The
-// kernel does not check TCP sequence numbers of such an entry, since it has seen none. One that is here already lives as
-// long as it is told to, and longer if it would anyway. The error tells why the kernel refused some.
+// InjectFlows creates an entry for each flow, so that the flow's next packet, in either direction, keeps its source
+// address and port. The kernel does not check TCP sequence numbers for such an entry, since it has seen none. An
+// existing entry's timeout is raised to the flow's, never lowered. The error says why the kernel refused some flows.
 func InjectFlows(o Injection, flows []Flow) (r Injected, err error) {
 	if len(flows) == 0 {
 		return r, nil
@@ -62,7 +62,7 @@ func InjectFlows(o Injection, flows []Flow) (r Injected, err error) {
 	return r, errors.Join(joined(append(errs, more...)), err)
 }
 
-// create asks for new entries. It returns the flows of which something is there already, and what else went wrong.
+// create requests new entries. It returns the flows that clash with an existing entry, and the errors of others.
 func (o Injection) create(c *ctConn, flows []Flow) (clashes []Flow, errs []error, err error) {
 	changes := make([]entryChange, len(flows))
 	for i, f := range flows {
@@ -82,7 +82,8 @@ func (o Injection) create(c *ctConn, flows []Flow) (clashes []Flow, errs []error
 	return clashes, errs, nil
 }
 
-// resolve looks at what stands in the way of flows. It returns those that can be created now.
+// resolve handles the entries that clash with flows: it refreshes or deletes them. It returns the flows that can be
+// created now.
 func (o Injection) resolve(c *ctConn, clashes []Flow, r *Injected) (again []Flow, err error) {
 	same := make([]entryChange, len(clashes))
 	for i, f := range clashes {
@@ -118,11 +119,11 @@ func (o Injection) resolve(c *ctConn, clashes []Flow, r *Injected) (again []Flow
 		}
 		again = append(again, clashes[i])
 	}
-	// What went meanwhile is as good as deleted.
+	// An entry that vanished meanwhile is as good as deleted.
 	return again, c.exchange(changes)
 }
 
-// replaceable says whether an entry may go in favour of a flow of another node.
+// replaceable reports whether a flow of another node may replace an entry.
 func (o Injection) replaceable(e ctEntry) bool {
 	mark := e.mark & o.Marks.Mask
 	if mark&o.Marks.EgressBit() != 0 {
@@ -131,8 +132,8 @@ func (o Injection) replaceable(e ctEntry) bool {
 	return mark != 0 && o.Steering(o.Marks.Path(mark))
 }
 
-// creation is the request for the entry of a flow. NAT is set up by a range of one address and one port: status bits of it
-// cannot be set. So the reply tuple is that of before NAT.
+// creation returns the request for a flow's entry. The NAT status bits cannot be set directly, so NAT is requested as a
+// range of one address and one port, and the reply tuple is the one before NAT.
 func (f Flow) creation(m plan.Marks) message {
 	r := f.about(nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	b := appendTuple(r.body, nl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.Src)
@@ -163,8 +164,8 @@ func (f Flow) creation(m plan.Marks) message {
 	return r
 }
 
-// refresh is the request that makes an entry live on, if it needs to, and has it take what it did not see the beginning
-// of. One that is being closed stays so.
+// refresh returns the request that extends an existing entry's timeout, updates its mark and turns off sequence checks,
+// as far as needed. The timeout of a TCP connection that is closing stays.
 func (f Flow) refresh(m plan.Marks, found ctEntry) (message, bool) {
 	tcp := f.Proto == unix.IPPROTO_TCP
 	longer := f.Timeout > found.Timeout && (!tcp || found.State == TCPEstablished)
@@ -186,7 +187,7 @@ func (f Flow) refresh(m plan.Marks, found ctEntry) (message, bool) {
 	return r, true
 }
 
-// appendLiberal has the kernel not check sequence numbers; a state of 0 leaves that of the entry.
+// appendLiberal appends the attributes that turn off TCP sequence checks; state 0 keeps the entry's state.
 func appendLiberal(b []byte, state uint8) []byte {
 	return nested(b, nl.CTA_PROTOINFO, func(b []byte) []byte {
 		return nested(b, nl.CTA_PROTOINFO_TCP, func(b []byte) []byte {

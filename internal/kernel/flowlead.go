@@ -6,10 +6,11 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// lead is the change that has an egress flow of one of this node's pods that was steered to one host go to the one that it is
-// steered to now, if the entry is of such a flow. There it goes on if it is known, and else begins anew. Without its entry here,
-// it would have to begin anew on this node too, which only the pod can do: what the remote sends meanwhile, and after it for
-// as long as the pod has nothing to say, would find no connection. What cannot be led on contradicts the plan, and is ended.
+// lead returns the change that redirects a local pod's egress flow to the host that it is steered to now; ok is false if
+// the entry is not a flow steered to another host. The new host continues the flow if it knows it, and otherwise
+// treats it as a new one. Without its entry on this node, the flow would have to begin again here too, which only the
+// pod can do: until the pod sends something, packets from the remote would find no connection. A flow that cannot be
+// moved contradicts the plan and is ended.
 func (f *flowCheck) lead(body []byte) (c entryChange, ok bool) {
 	e, ok := decodeEntry(body)
 	if !ok || e.mark&f.Marks.EgressBit() == 0 {

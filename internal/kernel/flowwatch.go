@@ -15,32 +15,32 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// FlowEvent is what happens to an egress flow of this node.
+// FlowEvent is a change of an egress flow of this node.
 type FlowEvent struct {
 	Kind FlowEventKind
-	Flow Flow // but with FlowsLost
+	Flow Flow // empty with FlowsLost
 }
 
-// FlowEventKind is what happened.
+// FlowEventKind is the kind of a FlowEvent.
 type FlowEventKind uint8
 
 // The kinds of event.
 const (
-	FlowsLost   FlowEventKind = iota // events were lost: what is there must be listed
-	FlowChanged                      // it began, or changed in a way that is told
-	FlowEnded                        // it was closed, or ran out
+	FlowsLost   FlowEventKind = iota // events were lost: list the flows again
+	FlowChanged                      // began, or changed as WatchFlows describes
+	FlowEnded                        // closed or expired
 )
 
-// eventBuffer holds some 20,000 events while the reader is busy: half a second of 20,000 flows a second.
+// eventBuffer holds some 20,000 events while the reader is busy: half a second at 20,000 flows a second.
 const eventBuffer = 16 << 20
 
-// WatchFlows calls each for what happens to the egress flows that leave by this node with another source:
+// WatchFlows calls each for changes of the egress flows that leave this node with SNAT:
 //
-//   - of TCP, that one is established, and that it is closed, which is long before its entry goes, or ran out;
-//   - of UDP, that one began, was answered, and is assured.
+//   - TCP: a flow is established, closed (long before its entry goes), or expired;
+//   - UDP: a flow began, was answered, or became assured.
 //
-// What a program does to entries (an injection, a removal) is not told. The first call is FlowsLost, once everything that
-// happens is seen. It ends with ctx, without an error.
+// Changes that programs make to entries (an injection, a removal) are not reported. The first call is FlowsLost, once
+// the subscription is complete. WatchFlows returns nil when ctx ends.
 func WatchFlows(ctx context.Context, m plan.Marks, each func(FlowEvent)) error {
 	return watchFlows(ctx, m, eventBuffer, each)
 }
@@ -84,7 +84,7 @@ func watchFlows(ctx context.Context, m plan.Marks, buffer int, each func(FlowEve
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(failed, unix.ENOBUFS): // the socket goes on
+		case errors.Is(failed, unix.ENOBUFS): // events were lost; the socket still works
 			each(FlowEvent{Kind: FlowsLost})
 			continue
 		case errors.Join(err, failed) != nil:
@@ -98,8 +98,8 @@ func watchFlows(ctx context.Context, m plan.Marks, buffer int, each func(FlowEve
 	}
 }
 
-// decodeEvent reads one message with its header. What it leaves out eventFilter does, too: this is for kernels whose
-// messages hold less.
+// decodeEvent decodes one message with its header. It rejects all that eventFilter rejects as well, for kernels whose
+// messages lack attributes that the filter needs.
 func decodeEvent(m plan.Marks, b []byte) (FlowEvent, bool) {
 	if binary.NativeEndian.Uint32(b[messagePort:]) != 0 {
 		return FlowEvent{}, false
@@ -114,7 +114,7 @@ func decodeEvent(m plan.Marks, b []byte) (FlowEvent, bool) {
 	switch {
 	case f.Proto == unix.IPPROTO_UDP:
 		return FlowEvent{FlowChanged, f}, !ended
-	case !f.Assured || ended && closed: // not told of, or told before
+	case !f.Assured || ended && closed: // never reported, or its end is reported already
 		return FlowEvent{}, false
 	case ended || closed:
 		return FlowEvent{FlowEnded, f}, true
@@ -122,30 +122,30 @@ func decodeEvent(m plan.Marks, b []byte) (FlowEvent, bool) {
 	return FlowEvent{FlowChanged, f}, f.State == TCPEstablished
 }
 
-// eventFilter is run by the kernel for every event of every connection of the node. It passes those that decodeEvent
-// understands; the others do not reach this process at all.
+// eventFilter returns the socket filter that the kernel runs for every conntrack event of the node. It passes only the
+// events that decodeEvent accepts, so the others never wake this process.
 func eventFilter(m plan.Marks) []bpf.Instruction {
 	const header = unix.SizeofNlMsghdr + nl.SizeofNfgenmsg
-	attribute := func(typ uint32) []bpf.Instruction { // A: where the attribute is, 0: nowhere
+	attribute := func(typ uint32) []bpf.Instruction { // A = offset of the attribute; 0: absent
 		return []bpf.Instruction{
 			bpf.LoadConstant{Dst: bpf.RegA, Val: header},
 			bpf.LoadConstant{Dst: bpf.RegX, Val: typ},
 			bpf.LoadExtension{Num: bpf.ExtNetlinkAttr},
 		}
 	}
-	inside := func(typ uint32) []bpf.Instruction { // A: where an attribute is in the one that A shows
+	inside := func(typ uint32) []bpf.Instruction { // A = offset of an attribute nested in the one at A
 		return []bpf.Instruction{
 			bpf.LoadConstant{Dst: bpf.RegX, Val: typ},
 			bpf.LoadExtension{Num: bpf.ExtNetlinkAttrNested},
 		}
 	}
-	value := func(size int) []bpf.Instruction { // A: the value of the attribute that A shows
+	value := func(size int) []bpf.Instruction { // A = value of the attribute at A
 		return []bpf.Instruction{bpf.TAX{}, bpf.LoadIndirect{Off: unix.SizeofRtAttr, Size: size}}
 	}
 	refuseUnless := func(test bpf.JumpTest, v uint32) []bpf.Instruction {
 		return []bpf.Instruction{bpf.JumpIf{Cond: test, Val: v, SkipTrue: 1}, bpf.RetConstant{}}
 	}
-	const whole = 1 << 18 // more than any message has
+	const whole = 1 << 18 // more than any message's size
 	pass := []bpf.Instruction{bpf.RetConstant{Val: whole}}
 	refuse := []bpf.Instruction{bpf.RetConstant{}}
 	passIf := func(v uint32) []bpf.Instruction {
@@ -160,7 +160,7 @@ func eventFilter(m plan.Marks) []bpf.Instruction {
 		}
 		return all
 	}
-	// A message's header is in the order of this machine, what the filter loads in that of the network.
+	// Message headers are in host byte order, but the filter loads big endian.
 	ended := uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, conntrackMessage(nl.IPCTNL_MSG_CT_DELETE))))
 	kind := []bpf.Instruction{bpf.LoadAbsolute{Off: messageType, Size: 2}}
 
@@ -172,7 +172,8 @@ func eventFilter(m plan.Marks) []bpf.Instruction {
 		[]bpf.Instruction{bpf.StoreScratch{Src: bpf.RegA, N: 0}},
 		kind,
 	)
-	// Of the end of an entry, that of an open connection; of a change, that to established or closed.
+	// An entry's end counts if its connection was still open; a change counts if the new state is established or
+	// closed.
 	closedBefore := program(
 		[]bpf.Instruction{bpf.LoadScratch{Dst: bpf.RegA, N: 0}},
 		refuseIf(uint32(TCPTimeWait)), refuseIf(uint32(TCPClosed)), pass,

@@ -14,19 +14,20 @@ import (
 
 const mainTable = unix.RT_TABLE_MAIN
 
-// Fields of struct ifaddrmsg and attributes that x/sys does not name.
+// Fields of struct ifaddrmsg, and attributes that x/sys does not define.
 const (
 	addrFlags  = 2
 	addrIndex  = 4
 	ifaProto   = 11 // IFA_PROTO
-	protoRA    = 2  // IFAPROT_KERNEL_RA: router advertisements bring these addresses back
+	protoRA    = 2  // IFAPROT_KERNEL_RA: router advertisements restore these addresses
 	tableField = 4  // of struct rtmsg
 )
 
-// flushed is what the kernel flushes from an interface when its master changes (addrconf_notify on NETDEV_CHANGEUPPER,
-// cycle_netdev of the VRF driver): the IPv6 addresses, and of both families the routes that people or scripts made.
+// flushed holds the addresses and routes which the kernel flushes from an interface when its master changes
+// (addrconf_notify on NETDEV_CHANGEUPPER, cycle_netdev of the VRF driver): its IPv6 addresses, and the static routes of
+// both families.
 type flushed struct {
-	addrs, routes []message // requests to add them
+	addrs, routes []message // as requests to add them
 }
 
 func readFlushed(device int) (f flushed, err error) {
@@ -39,19 +40,19 @@ func readFlushed(device int) (f flushed, err error) {
 	return f, nil
 }
 
-// restore puts back what is gone. The connected routes move from one table to another with the master, and with them the
-// static routes that need them.
+// restore puts back the addresses and routes that are gone. When the master changes, connected routes move to another
+// table, and the static routes that depend on them move along.
 func (f flushed) restore(device int, from, to uint32) error {
 	if len(f.addrs)+len(f.routes) == 0 {
 		return nil
 	}
-	// What is begun is ended, also when the daemon is asked to stop meanwhile.
+	// Finish even if the daemon is asked to stop meanwhile.
 	ctx := context.Background()
 	var errs []error
 	for _, m := range f.addrs {
 		errs = append(errs, restoreAddress(ctx, m))
 	}
-	// Routes of several legs may have stayed.
+	// Routes with several next hops may have survived.
 	stayed, err := retried(func() ([]message, error) { return listStatic(device) })
 	errs = append(errs, err)
 	routes := slices.DeleteFunc(slices.Clone(f.routes), func(m message) bool {
@@ -70,7 +71,8 @@ func (f flushed) restore(device int, from, to uint32) error {
 	return errors.Join(errs...)
 }
 
-// listAddresses lists the global IPv6 addresses of a device that nobody else brings back, as requests to add them.
+// listAddresses lists a device's global IPv6 addresses that neither router advertisements nor the kernel restore, as
+// requests to add them.
 func listAddresses(device int) ([]message, error) {
 	var addrs []message
 	body := make([]byte, unix.SizeofIfAddrmsg)
@@ -92,8 +94,8 @@ func listAddresses(device int) ([]message, error) {
 	return addrs, err
 }
 
-// restoreAddress adds an address as it was. It was unique on its link, so it is usable at once, without duplicate address
-// detection; a second request takes that flag off again.
+// restoreAddress adds an address with all its attributes. The address was unique on its link before, so it skips
+// duplicate address detection (IFA_F_NODAD) and is usable at once; a second request clears that flag.
 func restoreAddress(ctx context.Context, m message) error {
 	var ip netip.Addr
 	flags := uint32(m.body[addrFlags])
@@ -128,7 +130,7 @@ func restoreAddress(ctx context.Context, m message) error {
 	return nil
 }
 
-// listStatic lists the routes over a device that people or scripts made, as requests to add them.
+// listStatic lists a device's routes of protocols static and boot, as requests to add them.
 func listStatic(device int) ([]message, error) {
 	var routes []message
 	for _, family := range routeFamilies() {
@@ -148,7 +150,7 @@ func listStatic(device int) ([]message, error) {
 			}
 		}
 	}
-	// A gateway may be reached by another of these routes, so those without come first.
+	// One of these routes may lead to another's gateway, so routes without a gateway come first.
 	slices.SortStableFunc(routes, func(a, b message) int { return cmp.Compare(gateways(a), gateways(b)) })
 	return routes, nil
 }
@@ -170,7 +172,7 @@ func keyOfMessage(m message) routeKey {
 	return routeKey{}
 }
 
-// inTable is an encoded route in another table, where it was in from, less the flags that only the kernel sets.
+// inTable returns an encoded route moved from table from to table to, without the flags that only the kernel sets.
 func inTable(body []byte, from, to uint32) []byte {
 	b := slices.Clone(body)
 	binary.NativeEndian.PutUint32(b[8:], binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK)

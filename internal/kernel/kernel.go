@@ -1,7 +1,20 @@
 // Package kernel makes the kernel of this node equal to a plan: VRF devices, the tunnel, routes, rules and the nftables
-// table. Everything of ours bears a mark that the kernel shows (a route protocol, a link group, a table's name); nothing
-// else is touched. Each applier lists what is ours, compares, and changes the difference. What nobody has touched since the last
-// plan was brought about is not listed again: then the difference is that of the plans.
+// table. Each of our objects bears a mark that the kernel shows (a route protocol, a link group, a table's name);
+// nothing else is touched. Each applier lists our objects, compares them with the plan and changes the difference. As
+// long as events show no change by others since the last plan was applied, an applier skips the listing and applies the
+// difference between the two plans.
+//
+// Words of this package:
+//
+//   - taken: our objects that others removed or changed, and that Apply put back (drift);
+//   - stir: an event that others changed the kernel; concern: the devices and tables whose events matter to us;
+//   - look: a full re-read of the kernel that no event asked for;
+//   - settled, doubt: the audit of connections against the plan;
+//   - refused: learned routes that the kernel rejects;
+//   - leg: a next hop; held table: one that keeps an earlier run's routes for now;
+//   - walk, passage: the simulated way of a packet through our rules;
+//   - stray: a packet at the host of a connection that the standby has, or the other way round;
+//   - former: addresses that were selected, or ingress IPs here, until a moment ago.
 package kernel
 
 import (
@@ -21,33 +34,33 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// Node is the kernel of this node. One goroutine uses it, beside those of Watch.
+// Node applies plans to the kernel of this node. Only one goroutine may use it, apart from those in Watch.
 type Node struct {
 	links   *netlink.Handle
-	route   *conn // by which routes and rules are changed; nil: by one for each change
+	route   *conn // socket for changes of routes and rules; nil: a new one for each change
 	vrfs    vrfs
 	nft     nft
 	taken   taken
-	refused refusals // of the plan that is in force
+	refused refusals // by the kernel, of the plan in force
 	stirs   stirs
 	settled settled
-	// untunnelled is why the tunnel is not as planned; nil: it is, or none is planned.
+	// untunnelled is the reason why the tunnel is not as planned; nil: it is as planned, or none is planned.
 	untunnelled error
 
-	flows   *ctConn // by which connections are looked for and ended; nil: it is not open
+	flows   *ctConn // socket for the audit of connections; nil: not open
 	facts   knownFacts
 	trouble knownProblems
-	done    *plan.NodePlan // what is in force since the last Apply, but for unmade VRFs; nil: more of it may not be
-	seen    counts         // what had happened when that began
+	done    *plan.NodePlan // plan in force since the last Apply, apart from unmade VRFs; nil: unknown
+	seen    counts         // event counts when that Apply began
 	look    look
 	now     func() time.Time // nil: time.Now
 }
 
-// look is when everything is looked at without need.
+// look schedules the full re-reads of the kernel that no event asks for.
 type look struct {
 	next time.Time
-	due  bool          // the pass that goes on is one
-	cost time.Duration // of it, so far
+	due  bool          // the present pass is one
+	cost time.Duration // of this pass, so far
 }
 
 // Open opens the sockets that a Node needs.
@@ -71,7 +84,8 @@ func Open() (*Node, error) {
 	return n, nil
 }
 
-// Close closes the sockets. What was applied stays. An nftables table that belongs to us is nobody's from then on.
+// Close closes the sockets. The applied state stays in the kernel. An nftables table that this process owns becomes
+// ownerless.
 func (n *Node) Close() {
 	n.nft.close()
 	if n.route != nil {
@@ -90,17 +104,17 @@ func (n *Node) clock() time.Time {
 	return time.Now()
 }
 
-// knownFacts is what Facts read.
+// knownFacts caches the result of Facts.
 type knownFacts struct {
 	plan.Facts
-	tables []uint32 // asked for
-	seen   counts   // what had happened when it was read
+	tables []uint32 // that the caller asked for
+	seen   counts   // event counts before the reading
 	valid  bool
 }
 
-// Facts reads what a plan depends on, unless nobody has touched it since it did: then it gives what it gave before. Of tables
-// it looks at those named, at every VRF device's and at the main one. Where the routes of the last Apply are gone, they are
-// put back first if that can be: a plan made of what holds for a moment would end connections.
+// Facts reads the kernel state that a plan depends on. If no event reported a change since the last reading, it returns
+// the cached result. It reads the given tables, every VRF device's table and the main table. If routes of the last
+// Apply are missing, Facts first tries to put them back: a plan made from a momentary loss would end connections.
 func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) {
 	began := n.clock()
 	n.look.due = !began.Before(n.look.next)
@@ -116,11 +130,11 @@ func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) 
 		return n.facts.Facts, nil
 	}
 	n.facts = knownFacts{}
-	const tries = 3 // somebody may take them away again meanwhile
+	const tries = 3 // another program may remove them again meanwhile
 	f, err := n.readFacts(ctx, tables)
 	for range tries {
 		if err != nil || !n.taken.lost(f.Routed, tables) || n.guard(ctx, n.taken.before) != nil || n.restore(ctx, n.taken.before) != nil {
-			break // what is wrong Apply will say
+			break // Apply reports the error
 		}
 		f, err = n.readFacts(ctx, tables)
 	}
@@ -133,7 +147,7 @@ func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) 
 	return f, nil
 }
 
-// trust says that the nftables table is as the last Apply left it, if events tell of everything.
+// trust marks the nftables table as unchanged since the last Apply, if events prove that.
 func (n *Node) trust(seen counts) {
 	n.nft.trusted = seen.watching && seen.table == n.seen.table && n.done != nil && !n.look.due
 }
@@ -162,40 +176,43 @@ func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, erro
 	return plan.Facts{Links: links, Routed: routed, Gateways: gateways}, nil
 }
 
-// Result is what an Apply left.
+// Result is the outcome of an Apply.
 type Result struct {
-	// InForce says that the tunnel, rules and packet filter are as planned: what they serve may be announced.
+	// InForce is true if the tunnel, rules and packet filter are as planned, so that their ingress IPs may be
+	// announced.
 	InForce bool
-	// Unmade has, by the VRF's name, why a VRF device is not as planned. All else is in force without it.
+	// Unmade maps a VRF's name to the reason why its device is not as planned. All else is in force without it.
 	Unmade map[string]error
-	// Contradicted says that connections may contradict the plan: EndContradictions should be called soon.
+	// Contradicted is true if connections may contradict the plan: the caller should call EndContradictions soon.
 	Contradicted bool
-	// Restored names what was in force after the last Apply and was found to be gone or changed by somebody else. A link that
-	// goes down takes its routes along.
+	// Restored names objects that were in force after the last Apply and that this Apply found removed or changed. A
+	// link that goes down takes its routes along.
 	Restored []string
-	// Drift counts these by their kind.
+	// Drift counts the restored objects by kind.
 	Drift map[Drift]int
-	// Refused has, by table, one of the learned routes that the kernel does not take. All else is in force without them.
+	// Refused maps a table to one of the learned routes that the kernel rejects there. All else is in force without
+	// them.
 	Refused map[uint32]Refused
-	// Steps are what was done, the parts that one applier does in several places as one.
+	// Steps lists the appliers' work; several steps of one applier are joined.
 	Steps []Step
 }
 
-// Whole says that the kernel is as planned in every part: devices, routes, rules and packet filter.
+// Whole reports whether every part of the kernel is as planned: devices, routes, rules and packet filter.
 func (r Result) Whole() bool {
 	return r.InForce && len(r.Unmade) == 0 && !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Err != nil })
 }
 
-// Apply makes the kernel equal to the plan: what packets will need first, then what sends them there; what they no
-// longer need goes last. Where the nftables table is missing it comes before all that, and without it nothing is made: a device may
-// let packets in. Any other step's failure does not stop the others. A plan is not to be written to any more.
+// Apply makes the kernel equal to the plan. It first adds the devices and routes that packets will need, then the rules
+// that direct packets there; removals come last. A missing nftables table is created before all that, and if that fails
+// Apply stops: a new device may let packets in. Any other failing step does not stop the others. The caller must not
+// modify the plan afterwards.
 func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	began := n.clock()
 	seen := n.stirs.now()
 	n.trust(seen)
 	if n.done == nil || !sorted.OneSlice(n.done.Routes, p.Routes) || !sorted.OneSlice(n.done.VRFs, p.VRFs) || n.done.Tunnel != p.Tunnel ||
 		!sorted.OneSlice(n.done.DataPlane.Uplinks, p.DataPlane.Uplinks) {
-		n.stirs.setConcern(concernOf(p)) // what happens from here on to what is made now matters
+		n.stirs.setConcern(concernOf(p)) // from here on, events about the objects that we make now matter
 	}
 	before, former := n.done, n.done
 	if n.look.due || !seen.watching || seen.all != n.seen.all {
@@ -227,7 +244,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 			if len(p.Held) == 0 || !errors.Is(err, unix.EEXIST) {
 				return err
 			}
-			// An earlier run's may be in the way, which only a look at everything tells from others'.
+			// A route of an earlier run may be in the way. Only a full re-read distinguishes it from another program's.
 		}
 		return n.restore(ctx, p)
 	})
@@ -243,7 +260,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		n.taken.table()
 	}
 	if changed && n.nft.doubted {
-		n.settled.plan = nil // packets may have passed by other rules
+		n.settled.plan = nil // packets may have passed under other rules
 	}
 	if packets {
 		r.Contradicted = n.settled.takes(&p.DataPlane) || n.look.due && n.settled.old(n.clock())
@@ -281,17 +298,17 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	return r, err
 }
 
-// ForeignHands counts changes of our rules and our table that another program is known to have made.
+// ForeignHands counts changes to our rules and our table that are known to come from another program.
 func (n *Node) ForeignHands() uint64 { return n.stirs.now().foreign }
 
-// NextLook is when Apply looks at everything without need: what no event told of is found then, so it should be called.
+// NextLook returns the time of the next full re-read. Call Apply then: it finds changes that no event reported.
 func (n *Node) NextLook() time.Time { return n.look.next }
 
-// Forget has the next Apply look at everything, and take no route of a table that is held for one of its own.
+// Forget makes the next Apply re-read the kernel and treat routes in held tables as left over from an earlier run.
 func (n *Node) Forget() { n.done = nil }
 
-// ownGone are the routes of tables that were held and still are, which the plan before had and this one has not: not those
-// of an earlier run, for which the tables are held.
+// ownGone returns the routes that the plan before has and p lacks, in tables held by both. They are from this run; the
+// tables are held for the routes of an earlier run, which stay.
 func ownGone(before, p *plan.NodePlan) []*plan.Route {
 	changes, _ := changesOf(before.Routes, p.Routes)
 	return slices.DeleteFunc(changes.gone, func(r *plan.Route) bool {
@@ -299,8 +316,8 @@ func ownGone(before, p *plan.NodePlan) []*plan.Route {
 	})
 }
 
-// reread reads where tables lead after routes of ours changed, of which no event tells. Where it is otherwise than Facts
-// said, another pass is due.
+// reread updates the cached facts about tables after we changed routes there, since no event reports our own changes.
+// If a table's usable families changed, it asks for another pass.
 func (n *Node) reread(ctx context.Context, known bool, changes routeChanges) error {
 	if !n.facts.valid || known && len(changes.set)+len(changes.gone) == 0 {
 		return nil
@@ -340,7 +357,8 @@ func (n *Node) reread(ctx context.Context, known bool, changes routeChanges) err
 	return nil
 }
 
-// guard makes the nftables table where there is none. Without routes and rules it drops what they are to lead.
+// guard creates the nftables table if it is missing. Until routes and rules exist, the table drops the packets that
+// need them.
 func (n *Node) guard(ctx context.Context, p *plan.NodePlan) error {
 	now, err := readTableState()
 	if err == nil && !now.exists {
@@ -352,10 +370,10 @@ func (n *Node) guard(ctx context.Context, p *plan.NodePlan) error {
 	return err
 }
 
-// restore makes devices and routes that a plan needs.
+// restore creates the devices and routes that a plan needs.
 func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
 	n.vrfs.taken = &n.taken
-	_ = n.vrfs.apply(ctx, n.links, p.VRFs) // a VRF that is not made concerns its network alone: Result.Unmade
+	_ = n.vrfs.apply(ctx, n.links, p.VRFs) // a VRF that fails concerns only its network: Result.Unmade
 	errs := []error{ctx.Err()}
 	n.untunnelled = nil
 	if p.Tunnel != nil {
@@ -372,7 +390,7 @@ func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
 	}))...)
 }
 
-// knownProblems is what Problems found.
+// knownProblems caches the result of Problems.
 type knownProblems struct {
 	problems []cluster.Problem
 	node     string
@@ -381,9 +399,9 @@ type knownProblems struct {
 	err      error
 }
 
-// Problems tells what on this node keeps packets from passing by these devices, or takes them past our rules. It is the
-// operator's to change. It looks again when somebody has touched what our routes stand on or a setting of it, and whenever
-// everything is looked at: it belongs between Facts and Apply.
+// Problems reports settings and programs of this node that keep packets from passing these devices, or take packets
+// past our rules. The operator must change them. It checks again after events about objects or settings that our routes
+// depend on, and at every full re-read: call it between Facts and Apply.
 func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error) {
 	seen, began := n.stirs.now(), n.clock()
 	k := &n.trouble
@@ -397,12 +415,12 @@ func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error
 	return slices.Concat(problems, n.nft.problems(node)), err
 }
 
-// Cleanup removes everything of ours from this node, and nothing else. The nftables table is the last to go, and stays where something
-// else could not be removed: without routes and rules it drops what they led. Connections whose mark says that they are ours end: their source
-// would be wrong on any other way.
+// Cleanup removes all our objects from this node, and nothing else. The nftables table goes last, and stays if another
+// object could not be removed: without routes and rules it drops selected pods' packets. Connections with our mark end:
+// on any other path their source would be wrong.
 func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
 	if err := n.nft.free(); err != nil {
-		return err // a daemon would make everything anew
+		return err // a running daemon would recreate everything
 	}
 	if err := cleanup(ctx, n.links); err != nil {
 		return err
@@ -414,6 +432,6 @@ func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
 	if err := endFlows(); err != nil {
 		return err
 	}
-	// Those of the default network need no route of ours: some may have begun meanwhile.
+	// Connections of the default network need no route of ours: some may have begun meanwhile.
 	return errors.Join(n.nft.cleanup(), endFlows())
 }

@@ -51,7 +51,7 @@ func readLinks(h *netlink.Handle) ([]plan.Link, error) {
 	return links, nil
 }
 
-// isUp says whether an interface is administratively up with carrier. Software devices may not know their state.
+// isUp reports whether an interface is administratively up with carrier. Software devices may not know their state.
 func isUp(a *netlink.LinkAttrs) bool {
 	return a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0 &&
 		(a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown)

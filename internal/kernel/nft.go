@@ -18,31 +18,31 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// tableName is the one nftables table that is ours, of family inet.
+// tableName is the name of our only nftables table, of family inet.
 const tableName = "egressway"
 
-// chunk is how many elements go into one message: a netlink attribute holds 64 KiB.
+// chunk is the number of elements per message: a netlink attribute holds 64 KiB.
 const chunk = 500
 
-// sendBuffer lets a transaction of some 100,000 elements through in one piece, bytes.
+// sendBuffer is the size in bytes of the send buffer: it fits a transaction of some 100,000 elements.
 const sendBuffer = 64 << 20
 
-// nft makes our nftables table equal to a plan, in one transaction. It remembers what it wrote, and what the kernel then
-// showed, to leave rules alone that are as they should be.
+// nft makes our nftables table equal to a plan, in one transaction. It remembers the rules that it wrote and how the
+// kernel then listed them, to skip rules that need no change.
 type nft struct {
-	wrote   map[string][sha256.Size]byte // into each chain
-	showed  [sha256.Size]byte
+	wrote   map[string][sha256.Size]byte // fingerprint of each chain's rules
+	showed  [sha256.Size]byte            // fingerprint of the rules as the kernel listed them
 	writer  *tableWriter
 	claimed bool
-	flags   uint32                       // that the table should have
-	inForce *plan.DataPlane              // what the last apply brought about; nil: it failed
-	paths   map[plan.PathKey]plan.PathID // of that
-	missed  bool                         // the last apply found that somebody had been at the table
-	doubted bool                         // the last apply could not take it that the table was as it had left it
-	trusted bool                         // nobody else has been at the table since then: set by whoever listens
+	flags   uint32                       // flags that the table should have
+	inForce *plan.DataPlane              // plan in force since the last apply; nil: that failed
+	paths   map[plan.PathKey]plan.PathID // path ids of inForce
+	missed  bool                         // the last apply found the table changed by another program
+	doubted bool                         // the last apply could not assume that the table was unchanged
+	trusted bool                         // no other program has changed the table since: set by trust
 }
 
-// open opens what is needed to read.
+// open opens a socket for reading.
 func (*nft) open() (*nftables.Conn, error) {
 	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
 		return errors.Join(c.SetWriteBuffer(sendBuffer), c.SetReadBuffer(sendBuffer))
@@ -53,7 +53,7 @@ func (*nft) open() (*nftables.Conn, error) {
 	return c, nil
 }
 
-// claim finds out which flags the table can have, once, and opens the socket that is to own it unless it is open.
+// claim finds out once which flags the kernel supports for the table, and opens the socket that will own it.
 func (n *nft) claim(flags uint32) error {
 	if n.claimed {
 		return nil
@@ -76,8 +76,8 @@ func (n *nft) claim(flags uint32) error {
 	return nil
 }
 
-// apply brings the table to the plan. Packets see the old rules or the new, never a mixture. It says whether
-// connections may now disagree with the plan.
+// apply makes the table equal to the plan. Packets see the old rules or the new, never a mixture. It reports whether
+// connections may now contradict the plan.
 func (n *nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err error) {
 	if err := n.claim(tableOwned); err != nil {
 		return false, err
@@ -86,7 +86,8 @@ func (n *nft) apply(ctx context.Context, d plan.DataPlane) (changed bool, err er
 	n.inForce = nil
 	changed, err = n.update(before, d, n.flags, false)
 	if owned := (OwnedError{}); err != nil && !errors.As(err, &owned) && ctx.Err() == nil {
-		// The table is not of the shape we know: another version's, or somebody's hand was in it. Replace it whole, at once.
+		// The table has an unknown shape: another version wrote it, or another program changed it. Replace it whole, at
+		// once.
 		if _, again := n.update(nil, d, n.flags, true); again != nil {
 			return false, fmt.Errorf("replace nftables table %s: %w (after %w)", tableName, again, err)
 		}
@@ -111,9 +112,9 @@ func (n *nft) close() {
 	}
 }
 
-// update writes what differs. A table of ours alone is as it was written, by before; others are read. The table is written
-// whole, in place of the one that is there, where that has other flags, which nobody can change, or where asked for: fresh
-// forgets what it holds.
+// update writes the difference between the table and the plan. If the table can only be changed by us, its content is
+// that of the plan before; otherwise it is read. The table is replaced whole if its flags differ, which cannot be
+// changed except to adopt an orphan, or if fresh asks for that; fresh also drops the elements with a timeout.
 func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fresh bool) (changed bool, err error) {
 	known := before != nil && !fresh && n.trusted
 	now := tableState{exists: true, flags: flags}
@@ -127,7 +128,7 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 		known = before != nil && now.owner == n.writer.port && !fresh
 	}
 	n.doubted, n.missed = !known, false
-	rest := known && sameFixed(before, &d) // all but addresses is as it was
+	rest := known && sameFixed(before, &d) // only addresses differ
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
 	t, err := newTransaction()
 	if err != nil {
@@ -187,7 +188,7 @@ func (n *nft) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fre
 	return changed || !now.exists || fresh, nil
 }
 
-// sameFixed says whether two plans are the same but for addresses. Where they share slices it looks no further.
+// sameFixed reports whether two plans differ in nothing but addresses. Slices that both plans share are not compared.
 func sameFixed(a, b *plan.DataPlane) bool {
 	if !sorted.SameSlice(a.Cluster, b.Cluster) || !sorted.SameSlice(a.Pods, b.Pods) || !sorted.SameSlice(a.Guests, b.Guests) {
 		return false
@@ -200,7 +201,7 @@ func sameFixed(a, b *plan.DataPlane) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// fingerprints sums up what is to be written into each chain.
+// fingerprints returns a hash of the rules of each chain.
 func fingerprints(m plan.Marks, all []chain) (map[string][sha256.Size]byte, error) {
 	sums := make(map[string][sha256.Size]byte, len(all))
 	for _, c := range all {
@@ -221,7 +222,8 @@ func fingerprints(m plan.Marks, all []chain) (map[string][sha256.Size]byte, erro
 	return sums, nil
 }
 
-// shown sums up the rules that the kernel lists for the table, handles included: anybody's hand in them shows.
+// shown returns a hash of the table's rules as the kernel lists them, with handles: any change by another program
+// shows.
 func (*nft) shown() (sum [sha256.Size]byte, err error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -236,7 +238,7 @@ func (*nft) shown() (sum [sha256.Size]byte, err error) {
 	}
 	h := sha256.New()
 	for _, r := range rules {
-		_, _ = h.Write(r.Data[nfgenmsgLen:]) // that header holds the generation, which any table's change moves on
+		_, _ = h.Write(r.Data[nfgenmsgLen:]) // that header contains the generation, which a change of any table increments
 	}
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
@@ -258,7 +260,7 @@ func (*nft) elements(c *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, 
 	if err != nil {
 		return nil, fmt.Errorf("list elements of set %s: %w", s.Name, err)
 	}
-	if s.IsMap && s.DataType.Name == "" { // of what it lists, verdicts are the type that the library has no name for
+	if s.IsMap && s.DataType.Name == "" { // verdicts are the only listed type without a name in the library
 		for i := range elements {
 			verdictFromKernel(&elements[i])
 		}
@@ -279,7 +281,7 @@ func (*nft) exists(c *nftables.Conn) (bool, error) {
 	return false, nil
 }
 
-// pathsInForce are the path ids in force, read where they are not known.
+// pathsInForce returns the path ids in force, from memory or from the kernel.
 func (n *nft) pathsInForce() (map[plan.PathKey]plan.PathID, error) {
 	if n.inForce != nil && n.trusted {
 		return n.paths, nil
@@ -287,7 +289,7 @@ func (n *nft) pathsInForce() (map[plan.PathKey]plan.PathID, error) {
 	return n.readPaths()
 }
 
-// readPaths reads the path ids in force.
+// readPaths reads the path ids in force from the kernel.
 func (n *nft) readPaths() (map[plan.PathKey]plan.PathID, error) {
 	c, err := n.open()
 	if err != nil {
@@ -318,7 +320,7 @@ func (n *nft) readPaths() (map[plan.PathKey]plan.PathID, error) {
 	return paths, nil
 }
 
-// free says that the table belongs to no daemon.
+// free returns an OwnedError if the table belongs to a daemon.
 func (n *nft) free() error {
 	if err := n.claim(0); err != nil {
 		return err

@@ -11,16 +11,16 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// contents is what the table holds.
+// contents is the content of the table.
 type contents struct {
 	sets      map[string]*nftables.Set
-	elements  map[string][]nftables.SetElement // by set, but for those of addresses
-	addresses map[setName]map[string]string    // what stands in those: key and value, as readElements has them
+	elements  map[string][]nftables.SetElement // by set; without the address sets
+	addresses map[setName]map[string]string    // of the address sets: key and value, as readElements returns them
 	chains    map[string]bool
-	showed    [sha256.Size]byte // sum of the rules
+	showed    [sha256.Size]byte // fingerprint of the rules
 }
 
-// read reads the contents from the kernel. Sets that d has not are of no interest: they go.
+// read reads the contents from the kernel. Sets that d lacks do not matter: they will be deleted.
 func (n *nft) read(table *nftables.Table, d *plan.DataPlane) (has contents, err error) {
 	c, err := n.open()
 	if err != nil {
@@ -60,7 +60,7 @@ func (n *nft) read(table *nftables.Table, d *plan.DataPlane) (has contents, err 
 	return has, err
 }
 
-// contentsOf is what a table that was written by d holds, but for addresses.
+// contentsOf returns the contents of a table that was written for d, without addresses.
 func contentsOf(d plan.DataPlane) contents {
 	has := contents{sets: map[string]*nftables.Set{}, elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
 	for _, s := range sets(d) {
@@ -73,7 +73,7 @@ func contentsOf(d plan.DataPlane) contents {
 	return has
 }
 
-// tableChange is what makes the table hold what it should.
+// tableChange holds the data for one change of the table.
 type tableChange struct {
 	table     *nftables.Table
 	sets      []*set
@@ -81,16 +81,16 @@ type tableChange struct {
 	has       contents
 	addresses *elementChanges
 	marks     plan.Marks
-	hold      bool // a counter is needed for what is held
-	rewrite   bool // the rules
-	replace   bool // everything
+	hold      bool // a counter for held packets is needed
+	rewrite   bool // write the rules again
+	replace   bool // replace the whole table
 
-	// keep tells chains whose rules are there as they should be; nil: none is. The kernel goes through all of a map for each rule that looks into it
-	// and is written (nf_tables_bind_set).
+	// keep reports whether a chain's rules are already right; nil: no chain's are. Writing a rule that looks into a map
+	// costs the kernel a walk through the whole map (nf_tables_bind_set).
 	keep func(chain) bool
 }
 
-// queue queues the change, and says whether other elements are in it than before.
+// queue adds the change to a transaction and reports whether it changes any elements.
 func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	stale := c.has.chains
 	if c.replace {
@@ -114,7 +114,7 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	for _, w := range c.chains {
 		delete(stale, w.name)
 	}
-	for name := range stale { // they may refer to each other
+	for name := range stale { // they may jump to each other
 		t.FlushChain(&nftables.Chain{Name: name, Table: c.table})
 	}
 	for _, w := range c.sets {
@@ -154,13 +154,13 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	for name := range stale {
 		t.DelChain(&nftables.Chain{Name: name, Table: c.table})
 	}
-	if stale[chainHeld] { // made along with it
+	if stale[chainHeld] { // its counter was created along with it
 		return changed, t.raw(noCounter(DropHeld))
 	}
 	return changed, nil
 }
 
-// queueSet queues a set, and its elements where it is not one of addresses.
+// queueSet queues a set and, unless it is an address set, its elements.
 func (c *tableChange) queueSet(t *transaction, w *set) (changed bool, err error) {
 	w.Table = c.table
 	if c.rewrite || c.has.sets[w.Name] == nil {
@@ -169,7 +169,7 @@ func (c *tableChange) queueSet(t *transaction, w *set) (changed bool, err error)
 		}
 	}
 	had := c.has.elements[w.Name]
-	if w.HasTimeout { // what is in there leaves by itself
+	if w.HasTimeout { // its elements expire by themselves
 		if c.replace {
 			err = t.add(w, remaining(had))
 		}
@@ -183,7 +183,7 @@ func (c *tableChange) queueSet(t *transaction, w *set) (changed bool, err error)
 	return changed, t.change(w, add, remove)
 }
 
-// in is a chain as the library takes it.
+// in returns the chain in the library's form.
 func (c chain) in(table *nftables.Table) *nftables.Chain {
 	ch := &nftables.Chain{Name: c.name, Table: table}
 	if c.hook != nil {
@@ -193,7 +193,7 @@ func (c chain) in(table *nftables.Table) *nftables.Chain {
 	return ch
 }
 
-// difference is what must be added to, and taken from, the elements that a set has.
+// difference returns the elements to add to a set that holds have, and the elements to remove.
 func (s *set) difference(have []nftables.SetElement) (add, remove []nftables.SetElement) {
 	old := make(map[string]nftables.SetElement, len(have))
 	for _, e := range have {
@@ -213,7 +213,7 @@ func (s *set) difference(have []nftables.SetElement) (add, remove []nftables.Set
 	return add, remove
 }
 
-// change queues a difference. Ranges are replaced whole: the kernel refuses half of one.
+// change queues a difference. Sets of ranges are rewritten whole: the kernel rejects half a range.
 func (t *transaction) change(w *set, add, remove []nftables.SetElement) error {
 	if len(add)+len(remove) == 0 {
 		return nil
@@ -240,7 +240,8 @@ func (t *transaction) add(s *set, elements []nftables.SetElement) error {
 	return nil
 }
 
-// remaining are elements that leave by themselves, for another set of the same kind: each for as long as it still has.
+// remaining returns a copy of elements with timeouts, for another set of the same kind: each keeps the time it has
+// left.
 func remaining(elements []nftables.SetElement) []nftables.SetElement {
 	elements = slices.Clone(elements)
 	for i, e := range elements {

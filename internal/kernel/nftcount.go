@@ -13,43 +13,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules that drop say why by a counter with a name, an object of the table: rules that are written anew count on, all are read
-// with one question, and what is not dropped meets none of them.
+// Rules that drop packets count the reason in a named counter, an object of the table. Such a counter survives when the
+// rules are rewritten, one request reads all of them, and packets that pass never touch them.
 
-// Drop is why the rules drop a packet.
+// Drop is the reason why a rule drops a packet.
 type Drop string
 
-// All drops are on purpose: each of them keeps a packet from leaving with the wrong source or by the wrong way.
+// Every drop is intended: it keeps a packet from leaving with the wrong source or by the wrong path.
 const (
-	DropNoPath    Drop = "no-path"    // of a selected pod that has no host, no usable network, or no ingress IP of its family here
-	DropOtherPath Drop = "other-path" // of a selected pod, of a flow that began on another path, or on none
-	DropUntracked Drop = "untracked"  // of a selected pod, without a connection that the kernel knows: invalid, or not tracked
-	DropUnclaimed Drop = "unclaimed"  // for an ingress IP, on a port that no Service has, or while none has taken it
+	DropNoPath    Drop = "no-path"    // from a selected pod without a host, a usable network, or an ingress IP of its family
+	DropOtherPath Drop = "other-path" // from a selected pod, in a flow that began on another path, or on none
+	DropUntracked Drop = "untracked"  // from a selected pod, without a connection known to the kernel: invalid or untracked
+	DropUnclaimed Drop = "unclaimed"  // to an ingress IP, on a port that no Service has, or before any Service handles it
 	DropOutside   Drop = "outside"    // from outside, straight to a pod's address
-	DropFormer    Drop = "former"     // of a connection that ended with a change, or for an ingress IP that has left
-	DropGuest     Drop = "guest"      // of another node's pod, on its way out of the cluster, that is not selected here
-	DropGuard     Drop = "guard"      // about to leave with a source, or by a device, that is not its path's
+	DropFormer    Drop = "former"     // of a connection that ended with a change, or to an ingress IP that left this node
+	DropGuest     Drop = "guest"      // from another node's pod that is not selected here, on its way out of the cluster
+	DropGuard     Drop = "guard"      // about to leave with a source, or by a device, that its path does not have
 	DropPodSource Drop = "pod-source" // about to leave by an uplink with a pod's own address
-	DropHeld      Drop = "held"       // of a pod that is to leave as an endpoint only, or that is not known yet
+	DropHeld      Drop = "held"       // from a pod that may leave as an endpoint only, or that is not known yet
 )
 
-// drops are all reasons there are.
+// drops lists all reasons.
 var drops = []Drop{DropNoPath, DropOtherPath, DropUntracked, DropUnclaimed, DropOutside, DropFormer, DropGuest, DropGuard, DropPodSource, DropHeld}
 
-// Drops are all values of Drop.
+// Drops returns all values of Drop.
 func Drops() []Drop { return slices.Clone(drops) }
 
 const dropPrefix = "drop-" // of the counters' names
 
-// Counter is the name of the counter in our table.
+// Counter returns the name of the counter in our table.
 func (d Drop) Counter() string { return dropPrefix + string(d) }
 
-// dropFor counts a packet, and drops it.
+// dropFor counts a packet and drops it.
 func dropFor(why Drop) part {
 	return part{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: dropPrefix + string(why)}, &expr.Verdict{Kind: expr.VerdictDrop}}
 }
 
-// dropCounters are the messages that make the counters, where they are not there.
+// dropCounters returns the messages that create missing counters.
 func dropCounters(hold bool) (messages []netlink.Message) {
 	zero := encode(
 		netlink.Attribute{Type: unix.NFTA_COUNTER_BYTES, Data: make([]byte, 8)},
@@ -69,7 +69,7 @@ func dropCounters(hold bool) (messages []netlink.Message) {
 	return messages
 }
 
-// noCounter is the message that removes a counter.
+// noCounter returns the message that deletes a counter.
 func noCounter(why Drop) netlink.Message {
 	return nftMessage(unix.NFT_MSG_DELOBJ, 0, encode(
 		netlink.Attribute{Type: unix.NFTA_OBJ_TABLE, Data: []byte(tableName + "\x00")},
@@ -78,10 +78,10 @@ func noCounter(why Drop) netlink.Message {
 	))
 }
 
-// Count is what a counter has counted.
+// Count is the reading of a counter.
 type Count struct{ Packets, Bytes uint64 }
 
-// since is what was counted since a counter showed o. One that shows less was made anew.
+// since returns the increase after reading o. A counter that shows less than o was recreated and starts from 0.
 func (c Count) since(o Count) Count {
 	if c.Packets < o.Packets || c.Bytes < o.Bytes {
 		return c
@@ -91,21 +91,22 @@ func (c Count) since(o Count) Count {
 
 func (c Count) plus(o Count) Count { return Count{c.Packets + o.Packets, c.Bytes + o.Bytes} }
 
-// Counts reads the counters of our nftables table. What they give never falls, although the kernel's begin anew with a table that
-// is, or with an ingress IP that comes back; those of a daemon before this one go on. It is not for concurrent use.
+// Counts reads the counters of our nftables table. Its sums never fall, although the kernel's counters start from 0
+// with a recreated table or a returning ingress IP. Counters of a previous daemon go on. Counts is not safe for
+// concurrent use.
 type Counts struct {
 	drops map[Drop]*tally
 	sent  map[netip.Addr]*tally
 }
 
-// tally sums up what a counter of the kernel's shows.
+// tally sums up the readings of one kernel counter.
 type tally struct{ sum, last Count }
 
 func (t *tally) take(shown Count) {
 	t.sum, t.last = t.sum.plus(shown.since(t.last)), shown
 }
 
-// Dropped is what the rules have dropped, by reason.
+// Dropped returns the packets that the rules dropped, by reason.
 func (c *Counts) Dropped() (map[Drop]Count, error) {
 	if c.drops == nil {
 		c.drops = map[Drop]*tally{}
@@ -125,8 +126,8 @@ func (c *Counts) Dropped() (map[Drop]Count, error) {
 	return all, nil
 }
 
-// Sent is what has left with each ingress IP that this node is host or standby of, where it counts that: see
-// plan.DataPlane.CountSent. What left between the last reading and the moment when an ingress IP moved away is not in it.
+// Sent returns the traffic that left with each ingress IP while this node was its host or standby, if it counts that:
+// see plan.DataPlane.CountSent. Traffic between the last reading and the moment when an ingress IP moved away is lost.
 func (c *Counts) Sent() (map[netip.Addr]Count, error) {
 	now := make(map[netip.Addr]*tally, len(c.sent))
 	all := make(map[netip.Addr]Count, len(c.sent))
@@ -145,7 +146,8 @@ func (c *Counts) Sent() (map[netip.Addr]Count, error) {
 		}
 		whole = whole && complete
 	}
-	// What has left may come back, and goes on from its sum then; the kernel's counter begins anew. Of very many the sum is forgotten.
+	// An ingress IP that left may come back: its sum then goes on, while the kernel's counter starts from 0. With very
+	// many, sums are forgotten.
 	const former = 10_000
 	for a, t := range c.sent {
 		if now[a] == nil && len(now)-len(all) < former {
@@ -161,7 +163,7 @@ func (c *Counts) Sent() (map[netip.Addr]Count, error) {
 	return all, nil
 }
 
-// readCounters reads the counters that have names.
+// readCounters reads the named counters.
 func readCounters() (map[string]Count, error) {
 	all := map[string]Count{}
 	request := nftMessage(unix.NFT_MSG_GETOBJ, 0, encode(
@@ -187,7 +189,7 @@ func readCounters() (map[string]Count, error) {
 	return all, nil
 }
 
-// readSetCounters reads the counters of the elements of a set of addresses. Of a set that is not there it reads nothing.
+// readSetCounters reads the counters of a set's elements. A missing set has none.
 func readSetCounters(set string, each func(netip.Addr, Count)) (whole bool, err error) {
 	request := nftMessage(unix.NFT_MSG_GETSETELEM, 0, encode(
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(tableName + "\x00")},
@@ -228,8 +230,8 @@ func readSetCounters(set string, each func(netip.Addr, Count)) (whole bool, err 
 	return whole, nil
 }
 
-// dumpTable asks for a list of what our table holds. It is not whole where the table has changed meanwhile: then an entry may be
-// missing, or be there twice.
+// dumpTable requests a list of objects in our table. whole is false if the table changed during the dump: then an entry
+// may be missing or come twice.
 func dumpTable(request netlink.Message, each func(body []byte)) (whole bool, err error) {
 	c, err := dialConntrack()
 	if err != nil {

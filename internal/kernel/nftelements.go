@@ -12,17 +12,17 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Sets of addresses hold an element or more for each endpoint and each ingress IP: hundreds of thousands in all. What one of
-// these is in them is one function, for the whole contents and for differences alike, and they are written by hand: the
-// library takes some microseconds and a dozen allocations for each.
+// Address sets hold one or more elements for each endpoint and each ingress IP: hundreds of thousands in all. One
+// function per kind of object returns its elements, for the whole content and for differences alike. The messages are
+// encoded here: the library takes some microseconds and a dozen allocations for each element.
 
-// addressSet is a set of addresses, of either family.
+// addressSet is a kind of address set, of either family.
 type addressSet uint8
 
 const (
 	inEgress addressSet = iota
 	inSource
-	inSources // one for each path
+	inSources // one set per path
 	inMasqueraded
 	inIngress
 	inStrays
@@ -32,15 +32,15 @@ const (
 	inFormer
 )
 
-// element is one of a set of addresses.
+// element is an element of an address set.
 type element struct {
 	set  addressSet
-	path plan.PathID // value of inEgress and inStrays; of inSources the one that the set is named after
+	path plan.PathID // value in inEgress and inStrays; in inSources the path in the set's name
 	key  netip.Addr
-	with netip.Addr // second half of the key of inSources, value of inSource
+	with netip.Addr // second half of the key in inSources, value in inSource
 }
 
-// pathSet are the path ids of a plan.
+// pathSet holds the path ids of a plan.
 type pathSet map[plan.PathID]bool
 
 func pathsOf(d *plan.DataPlane) pathSet {
@@ -51,7 +51,7 @@ func pathsOf(d *plan.DataPlane) pathSet {
 	return s
 }
 
-// ofEndpoint appends what the sets hold of an endpoint. A flow stays on the way by the standby only where that path stands.
+// ofEndpoint appends the elements of an endpoint. A flow may keep the path of the standby only while that path exists.
 func (s pathSet) ofEndpoint(all []element, e *plan.Endpoint) []element {
 	all = append(all, element{set: inEgress, path: e.Path, key: e.Addr})
 	if e.Path == 0 {
@@ -72,7 +72,7 @@ func (s pathSet) ofEndpoint(all []element, e *plan.Endpoint) []element {
 	return all
 }
 
-// ofIngress appends what the sets hold of an ingress IP.
+// ofIngress appends the elements of an ingress IP.
 func ofIngress(all []element, i *plan.IngressIP) []element {
 	all = append(all, element{set: inIngress, key: i.Addr})
 	if i.Stray != 0 {
@@ -87,12 +87,12 @@ func ofIngress(all []element, i *plan.IngressIP) []element {
 	return all
 }
 
-// ofLet appends what the sets hold of an address that is let go.
+// ofLet appends the element of a pod address that need not be selected.
 func ofLet(all []element, a *plan.Address) []element {
 	return append(all, element{set: inLet, key: a.Addr})
 }
 
-// eachElement goes through the elements that a plan asks for. The slice is each's only while it runs.
+// eachElement calls each with the elements of every object of a plan. The slice is valid only during the call.
 func eachElement(d *plan.DataPlane, each func([]element)) {
 	paths := pathsOf(d)
 	var buf []element
@@ -110,10 +110,10 @@ func eachElement(d *plan.DataPlane, each func([]element)) {
 	}
 }
 
-// remembered says that what leaves the set is kept in mind for a while, among the former ones.
+// remembered reports whether an address that leaves the set is kept for a while in the former set.
 func (s addressSet) remembered() bool { return s == inEgress || s == inSource || s == inIngress }
 
-// setName tells the sets apart.
+// setName identifies an address set.
 type setName struct {
 	set  addressSet
 	path plan.PathID // of inSources
@@ -140,7 +140,7 @@ func (n setName) String() string {
 	return name
 }
 
-// addressSets are the sets of addresses of a plan by their names, but for the former ones, which leave by themselves.
+// addressSets maps the names of a plan's address sets, without the former ones, whose elements expire by themselves.
 func addressSets(d *plan.DataPlane) map[string]setName {
 	all := map[string]setName{}
 	for _, v6 := range []bool{false, true} {
@@ -159,7 +159,7 @@ func addressSets(d *plan.DataPlane) map[string]setName {
 	return all
 }
 
-// appendKey appends the key as the kernel compares it.
+// appendKey appends the key in the form that the kernel compares.
 func (e *element) appendKey(b []byte) []byte {
 	b = appendRaw(b, e.key)
 	if e.set == inSources {
@@ -177,7 +177,7 @@ func appendRaw(b []byte, a netip.Addr) []byte {
 	return append(b, raw[:]...)
 }
 
-// appendValue appends what a map holds for the element's key: a path id or an address.
+// appendValue appends the map value of the element's key: a path id or an address.
 func (e *element) appendValue(b []byte) []byte {
 	switch e.set {
 	case inEgress, inStrays:
@@ -188,7 +188,7 @@ func (e *element) appendValue(b []byte) []byte {
 	return b
 }
 
-// appendTo appends the element as it stands in a list of elements.
+// appendTo appends the element to a list of elements.
 func (e *element) appendTo(b []byte) []byte {
 	value := func(b []byte, add func([]byte) []byte) []byte {
 		start := len(b)
@@ -203,7 +203,7 @@ func (e *element) appendTo(b []byte) []byte {
 	})
 }
 
-// closed writes the header of an attribute that began at start, and pads it.
+// closed fills in the header of the attribute that begins at start, and pads it.
 func closed(b []byte, start int, typ uint16) []byte {
 	binary.NativeEndian.PutUint16(b[start:], uint16(len(b)-start))
 	binary.NativeEndian.PutUint16(b[start+2:], typ)
@@ -213,7 +213,7 @@ func closed(b []byte, start int, typ uint16) []byte {
 	return b
 }
 
-// listMost bounds a list of elements: its length is told in 16 bits.
+// listMost limits the bytes of a list of elements: its length field has 16 bits.
 const listMost = 60_000
 
 // elementWriter collects elements into messages of one kind, NFT_MSG_NEWSETELEM or NFT_MSG_DELSETELEM.
@@ -254,7 +254,7 @@ func (w *elementWriter) write(e *element) {
 	}
 }
 
-// end ends the message that is being built.
+// end finishes the message in progress.
 func (l *elementList) end() {
 	if len(l.building) > 0 {
 		l.done = append(l.done, closed(l.building, len(l.head), unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_LIST_ELEMENTS))
@@ -262,7 +262,7 @@ func (l *elementList) end() {
 	}
 }
 
-// messages are what was collected. The writer must not be used any more.
+// messages returns the collected messages. The writer must not be used afterwards.
 func (w *elementWriter) messages() (all []netlink.Message) {
 	flags := netlink.Request
 	if w.kind == unix.NFT_MSG_NEWSETELEM {
@@ -280,12 +280,12 @@ func (w *elementWriter) messages() (all []netlink.Message) {
 	return all
 }
 
-// elementChanges are what makes sets of addresses other ones.
+// elementChanges collects the messages that change address sets.
 type elementChanges struct {
 	gone, add        *elementWriter
 	forget, remember *elementWriter
-	former           map[netip.Addr]bool // that are among those two
-	differs          bool                // something else stands in them than before
+	former           map[netip.Addr]bool // addresses in forget and remember
+	differs          bool                // at least one element changes
 }
 
 func newElementChanges() *elementChanges {
@@ -296,12 +296,12 @@ func newElementChanges() *elementChanges {
 	}
 }
 
-// messages are what was collected: what leaves comes first, for something else may take its place.
+// messages returns the collected messages: removals first, since an added element may have the same key.
 func (c *elementChanges) messages() []netlink.Message {
 	return slices.Concat(c.gone.messages(), c.add.messages(), c.forget.messages(), c.remember.messages())
 }
 
-// from takes in that an address was one thing and is another. What leaves is remembered for a while.
+// from records that an object's elements change from former to now. Removed addresses are remembered for a while.
 func (c *elementChanges) from(former, now []element) {
 	remember := false
 	for i := range former {
@@ -322,11 +322,12 @@ func (c *elementChanges) from(former, now []element) {
 	}
 }
 
-// formerly has an address among the former ones for a while from now on. One that is there would keep the time it has (before Linux 6.12
-// always), and one that is not cannot be removed: so it is added, removed and added again.
+// formerly puts an address into the former set, with its full timeout. Adding an existing element does not renew its
+// timeout (before Linux 6.12 nothing does), and the kernel refuses to remove a missing one: so the address is added,
+// removed and added again.
 func (c *elementChanges) formerly(a netip.Addr) {
 	if c.former[a] {
-		return // it is in more than one set
+		return // already recorded for another set
 	}
 	c.former[a] = true
 	e := element{set: inFormer, key: a}
@@ -335,7 +336,7 @@ func (c *elementChanges) formerly(a netip.Addr) {
 	}
 }
 
-// between is what makes the sets of one plan those of another.
+// between returns the changes from the sets of one plan to those of another.
 func between(before, now *plan.DataPlane) *elementChanges {
 	c := newElementChanges()
 	had, have := pathsOf(before), pathsOf(now)
@@ -351,7 +352,7 @@ func between(before, now *plan.DataPlane) *elementChanges {
 		c.from(a, b)
 	}
 	if moved := had.differs(have); len(moved) > 0 {
-		for e := range now.Endpoints.All() { // those that stay as they are, but for whether a path of theirs stands
+		for e := range now.Endpoints.All() { // unchanged endpoints, if one of their paths appeared or vanished
 			if !moved[e.Path] && !moved[e.Kept.Path] {
 				continue
 			}
@@ -384,7 +385,7 @@ func between(before, now *plan.DataPlane) *elementChanges {
 	return c
 }
 
-// differs are the ids that only one of both has.
+// differs returns the ids that only one of the two sets has.
 func (s pathSet) differs(o pathSet) pathSet {
 	var all pathSet
 	for _, pair := range [][2]pathSet{{s, o}, {o, s}} {
@@ -400,7 +401,8 @@ func (s pathSet) differs(o pathSet) pathSet {
 	return all
 }
 
-// reach is what makes sets that hold what was read those of a plan; whole writes all of it, for a table that is made anew.
+// reach returns the changes from sets that hold has to those of a plan; whole writes all elements, for a recreated
+// table.
 func reach(has map[setName]map[string]string, d *plan.DataPlane, whole bool) *elementChanges {
 	c := newElementChanges()
 	var key, value []byte
@@ -417,7 +419,7 @@ func reach(has map[setName]map[string]string, d *plan.DataPlane, whole bool) *el
 			if there && !same {
 				remember = remember || e.set.remembered()
 				if !whole {
-					c.gone.write(e) // the key is all that counts
+					c.gone.write(e) // only the key counts
 				}
 			}
 			if !same || whole {
@@ -428,7 +430,7 @@ func reach(has map[setName]map[string]string, d *plan.DataPlane, whole bool) *el
 			c.formerly(all[0].key)
 		}
 	})
-	for name, here := range has { // what is left of it
+	for name, here := range has { // elements that the plan lacks
 		for key := range here {
 			c.differs = true
 			if e, ok := name.element(key); ok {
@@ -444,7 +446,7 @@ func reach(has map[setName]map[string]string, d *plan.DataPlane, whole bool) *el
 	return c
 }
 
-// element is one of the set with a key as the kernel shows it, without a value.
+// element returns an element with the given key as the kernel lists it, without a value.
 func (n setName) element(key string) (e element, ok bool) {
 	e = element{set: n.set, path: n.path}
 	size := int(ipv4.len)
@@ -462,7 +464,7 @@ func (n setName) element(key string) (e element, ok bool) {
 	return e, ok && len(key) == size
 }
 
-// readElements reads what stands in a set of addresses: keys, and what a map holds for them.
+// readElements reads the elements of an address set: keys, and for a map their values.
 func readElements(set string) (map[string]string, error) {
 	c, err := dialConntrack()
 	if err != nil {
@@ -500,7 +502,7 @@ func readElements(set string) (map[string]string, error) {
 	return all, nil
 }
 
-// dataValue reads a value. Of a verdict it gives what is none.
+// dataValue decodes a value. For a verdict it returns a placeholder.
 func dataValue(data []byte) string {
 	for typ, value := range attrs(data, 0) {
 		if typ == unix.NFTA_DATA_VALUE {

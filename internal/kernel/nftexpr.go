@@ -10,8 +10,8 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// The parts that rules are made of. Each loads what it needs into register 1, or into the 32-bit registers from reg32
-// where a key is put together, so parts can follow one another freely.
+// Parts that rules are made of. A part loads its operand into register 1, or into the 32-bit registers from reg32 on to
+// build a longer key, so parts can be joined in any order.
 const (
 	reg   = unix.NFT_REG_1
 	reg32 = unix.NFT_REG32_00
@@ -19,7 +19,7 @@ const (
 
 type part = []expr.Any
 
-// join joins parts.
+// join concatenates parts.
 func join(parts ...part) (r []expr.Any) {
 	for _, p := range parts {
 		r = append(r, p...)
@@ -33,7 +33,7 @@ func notEqual(v []byte) part { return part{&expr.Cmp{Op: expr.CmpOpNeq, Register
 
 func equal(v []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: v} }
 
-// An address family as rules see it: where its addresses stand in the header, and the suffix of its sets.
+// family describes an address family for rules: where its addresses are in the header, and the suffix of its sets.
 type family struct {
 	proto    byte
 	suffix   string
@@ -58,7 +58,7 @@ func (f family) load(offset, register uint32) part {
 func (f family) source() part      { return join(f.is(), f.load(f.src, reg)) }
 func (f family) destination() part { return join(f.is(), f.load(f.dst, reg)) }
 
-// nextHop loads where the packet was routed to.
+// nextHop loads the next hop that the packet was routed to.
 func (f family) nextHop() part {
 	key := expr.RtNexthop4
 	if f == ipv6 {
@@ -67,14 +67,14 @@ func (f family) nextHop() part {
 	return part{&expr.Rt{Key: key, Register: reg}}
 }
 
-// in matches when what was loaded is an element of the set.
+// in matches if the loaded value is in the set.
 func in(set string) part { return part{&expr.Lookup{SourceRegister: reg, SetName: set}} }
 
 func notIn(set string) part {
 	return part{&expr.Lookup{SourceRegister: reg, SetName: set, Invert: true}}
 }
 
-// verdictOf looks what was loaded up in a verdict map.
+// verdictOf looks up the loaded value in a verdict map.
 func verdictOf(set string) part {
 	return part{&expr.Lookup{SourceRegister: reg, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: set}}
 }
@@ -86,8 +86,9 @@ func outInterface() part { return part{&expr.Meta{Key: expr.MetaKeyOIFNAME, Regi
 // metaOutKind is NFT_META_OIFKIND: the kind of the outgoing device, as "ip link add type" names it.
 const metaOutKind = 27
 
-// ownInVRF matches a packet that this node sends itself, on its first pass: with the VRF device as outgoing interface. The packet
-// passes output and postrouting once more, with the interface that it leaves by (drivers/net/vrf.c, vrf_ip6_out).
+// ownInVRF matches a packet of this node itself on its first pass, when its outgoing interface is the VRF device. The
+// packet passes output and postrouting a second time with the interface that it leaves by (drivers/net/vrf.c,
+// vrf_ip6_out).
 func ownInVRF() part {
 	return join(inInterface(), part{
 		equal(deviceKey("")),
@@ -157,9 +158,10 @@ func setCtMark(m plan.Marks, v uint32) part {
 	}
 }
 
-// notRouted matches a destination that is one of this node, of all on a link, or of a group, by the type that the routing tables
-// have for it (rtnetlink's RTN_*, whose numbers are less than 256: as bytes they are in order on any machine). What has no route there
-// may have one in a network's table; IPv6 tells it as unreachable, IPv4 as unicast.
+// notRouted matches a local, broadcast, anycast or multicast destination, by its type in the routing tables: RTN_LOCAL
+// to RTN_MULTICAST of rtnetlink. The numbers are less than 256, so bytewise comparison is right on any machine. A
+// destination without a route there may have one in a network's table; its type is unreachable for IPv6 and unicast for
+// IPv4.
 func notRouted() part {
 	return part{
 		&expr.Fib{Register: reg, FlagDADDR: true, ResultADDRTYPE: true},
@@ -168,7 +170,7 @@ func notRouted() part {
 	}
 }
 
-// sourceOfDevice matches when the source address is the outgoing interface's own.
+// sourceOfDevice matches if the source is an address of the outgoing interface.
 func sourceOfDevice() part {
 	return part{&expr.Fib{Register: reg, FlagSADDR: true, FlagOIF: true, ResultADDRTYPE: true}, equal(native(unix.RTN_LOCAL))}
 }
@@ -187,12 +189,12 @@ func (f family) sourceNAT() part {
 	return part{&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.proto), RegAddrMin: reg, RegAddrMax: reg}}
 }
 
-// sameDestination binds the destination to what it is: no later chain gives it another one.
+// sameDestination binds the destination to its present value, so that no later chain rewrites it.
 func (f family) sameDestination() part {
 	return append(f.load(f.dst, reg), &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: reg, RegAddrMax: reg})
 }
 
-// mappedTo loads the value that the map has for what was loaded.
+// mappedTo loads the map's value for the loaded key.
 func mappedTo(set string) part {
 	return part{&expr.Lookup{SourceRegister: reg, DestRegister: reg, IsDestRegSet: true, SetName: set}}
 }
@@ -225,7 +227,7 @@ var (
 	}
 )
 
-// priority is a chain's place among all that hook in.
+// priority returns a chain's priority in the library's form.
 func priority(p int32) *nftables.ChainPriority {
 	return new(nftables.ChainPriority(p))
 }

@@ -17,10 +17,11 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// A table with an owner, a netlink socket, is changed by that socket alone: "nft flush ruleset" of others passes it by, and
-// whatever else they try fails with EPERM. The owner's end leaves a table with the flag persist as an orphan, which is like
-// any other table until the next owner comes. Without that flag it would end with its owner (nft_rcv_nl_event,
-// nf_tables_updtable in net/netfilter/nf_tables_api.c; owner since Linux 5.12, persist and adoption since 6.9).
+// Only its owner, a netlink socket, can change a table with an owner: "nft flush ruleset" of other programs skips it,
+// and any other attempt fails with EPERM. When the owner closes, a table with the flag persist becomes an orphan, which
+// is like any other table until the next owner adopts it. Without that flag the table is deleted with its owner
+// (nft_rcv_nl_event, nf_tables_updtable in net/netfilter/nf_tables_api.c; owner since Linux 5.12, persist and adoption
+// since 6.9).
 const (
 	tableOwner   = 0x2 // NFT_TABLE_F_OWNER
 	tablePersist = 0x4 // NFT_TABLE_F_PERSIST
@@ -30,15 +31,15 @@ const (
 	probeName      = tableName + "-probe"
 )
 
-// maxAnswer is more than an error takes.
+// maxAnswer is a size in bytes that no error exceeds.
 const maxAnswer = 1 << 16
 
-// tableWriter is the socket by which every change of our table goes: the table belongs to it.
+// tableWriter is the socket that owns our table and sends all its changes.
 type tableWriter struct {
 	sock *nl.NetlinkSocket
-	port uint32 // the socket's address, which the kernel shows as the table's owner
+	port uint32 // port id of the socket, which the kernel shows as the table's owner
 	seq  uint32
-	buf  []byte // for one answer
+	buf  []byte // receive buffer for one answer
 }
 
 func openTableWriter() (*tableWriter, error) {
@@ -55,14 +56,14 @@ func openTableWriter() (*tableWriter, error) {
 		sock.Close()
 		return nil, fmt.Errorf("set up nftables socket: %w", err)
 	}
-	_ = sock.SetExtAck(true)                                                        // the kernel's own words, where it has some
-	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // errors without the message they are about
+	_ = sock.SetExtAck(true)                                                        // error texts of the kernel
+	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // errors do not repeat the request
 	return w, nil
 }
 
 func (w *tableWriter) close() { w.sock.Close() }
 
-// commit has the kernel carry out the messages as one transaction, all or none of them.
+// commit sends the messages as one transaction: the kernel carries out all or none of them.
 func (w *tableWriter) commit(messages []netlink.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -74,7 +75,7 @@ func (w *tableWriter) commit(messages []netlink.Message) error {
 	}
 	b := w.append(make([]byte, 0, size), batchEdge(unix.NFNL_MSG_BATCH_BEGIN))
 	for i, m := range messages {
-		// Errors come unasked for; that it was received at all is said once.
+		// Errors come without being asked for; only the last message asks for an acknowledgement.
 		if m.Header.Flags &^= netlink.Acknowledge; i == len(messages)-1 {
 			m.Header.Flags |= netlink.Acknowledge
 		}
@@ -88,7 +89,7 @@ func (w *tableWriter) commit(messages []netlink.Message) error {
 	return w.answers(last)
 }
 
-// append appends a message as it is sent. The kernel fills in the port.
+// append appends a message in wire format. The kernel fills in the port.
 func (w *tableWriter) append(b []byte, m netlink.Message) []byte {
 	w.seq++
 	b = binary.NativeEndian.AppendUint32(b, uint32(unix.SizeofNlMsghdr+align(len(m.Data))))
@@ -99,7 +100,7 @@ func (w *tableWriter) append(b []byte, m netlink.Message) []byte {
 	return append(b, make([]byte, align(len(m.Data))-len(m.Data))...)
 }
 
-// answers reads what the kernel has said to the messages just sent, which it carries out before the sending ends.
+// answers reads the results of the messages just sent. The kernel handles them before the send returns.
 func (w *tableWriter) answers(last uint32) error {
 	var errs []error
 	acknowledged := false
@@ -129,7 +130,8 @@ func (w *tableWriter) answers(last uint32) error {
 	}
 }
 
-// transaction collects changes to our table. The library encodes most of them, and the socket that owns the table sends them.
+// transaction collects changes of our table. The library encodes most of them; the socket that owns the table sends
+// them.
 type transaction struct {
 	*nftables.Conn
 	batch []netlink.Message // without the edges
@@ -137,7 +139,7 @@ type transaction struct {
 
 func newTransaction() (*transaction, error) {
 	t := &transaction{}
-	// The library has no other way to have its messages sent by a socket that is not its own.
+	// The library offers no other way to send its messages through a foreign socket.
 	c, err := nftables.New(nftables.WithTestDial(func(batch []netlink.Message) ([]netlink.Message, error) {
 		t.batch = append(t.batch, batch[1:len(batch)-1]...)
 		return nil, io.EOF // no answers
@@ -146,7 +148,7 @@ func newTransaction() (*transaction, error) {
 	return t, err
 }
 
-// raw appends messages to what was collected so far.
+// raw appends encoded messages to the transaction.
 func (t *transaction) raw(messages ...netlink.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -158,7 +160,7 @@ func (t *transaction) raw(messages ...netlink.Message) error {
 	return nil
 }
 
-// commit sends what was collected. Tables are made with the flags given: the library knows none.
+// commit sends the transaction. It sets the flags of created tables, which the library does not support.
 func (t *transaction) commit(w *tableWriter, flags uint32) error {
 	if err := t.Flush(); err != nil {
 		return err
@@ -178,7 +180,8 @@ func newTable(name string, flags uint32) netlink.Message {
 	))
 }
 
-// takesFlags says whether the kernel knows these flags of a table. It is asked by a table that is gone at once.
+// takesFlags reports whether the kernel supports these table flags. It creates and deletes a probe table in one
+// transaction.
 func (w *tableWriter) takesFlags(flags uint32) (bool, error) {
 	err := w.commit([]netlink.Message{
 		newTable(probeName, flags),
@@ -193,11 +196,11 @@ func (w *tableWriter) takesFlags(flags uint32) (bool, error) {
 	return true, nil
 }
 
-// tableState is what the kernel shows of our table itself.
+// tableState holds the kernel's attributes of our table.
 type tableState struct {
 	exists bool
 	flags  uint32
-	owner  uint32 // port of the owner's socket; 0: it has none
+	owner  uint32 // port id of the owner's socket; 0: none
 }
 
 func readTableState() (s tableState, err error) {
@@ -230,10 +233,10 @@ func readTableState() (s tableState, err error) {
 	return s, nil
 }
 
-// ReasonTableNotOwned is of a Problem: this kernel does not let us own our table.
+// ReasonTableNotOwned is the reason of the Problem that this kernel does not support ownership of our table.
 const ReasonTableNotOwned cluster.Reason = "TableNotOwned"
 
-// problems tells what keeps the table from being ours alone.
+// problems reports that other programs can change the table, if the kernel does not support ownership.
 func (n *nft) problems(node string) []cluster.Problem {
 	if !n.claimed || n.flags != 0 {
 		return nil
@@ -249,12 +252,12 @@ func (n *nft) problems(node string) []cluster.Problem {
 	}}
 }
 
-// OwnedError says that our table belongs to another process: another daemon runs on this node.
+// OwnedError is the error that another process owns our table: another daemon runs on this node.
 type OwnedError struct{ Port uint32 }
 
 func (e OwnedError) Error() string {
 	who := fmt.Sprintf("the netlink socket %d", e.Port)
-	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", e.Port)); err == nil { // a process's first socket has its id
+	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", e.Port)); err == nil { // the first socket's port is the pid
 		who = fmt.Sprintf("process %d (%s)", e.Port, strings.TrimSpace(string(name)))
 	}
 	return fmt.Sprintf("nftables table inet %s belongs to %s: another daemon runs on this node, and must end first", tableName, who)

@@ -11,44 +11,45 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Names of the sets and maps; those with addresses carry the family's suffix.
+// Names of the sets and maps. Address sets also have the family's suffix.
 const (
-	setUplinks    = "uplinks"     // device that is an uplink or leads to other nodes : the chain of what comes by it
+	setUplinks    = "uplinks"     // device that is an uplink or leads to other nodes : the chain for packets from it
 	setDevices    = "devices"     // every uplink
-	setReplies    = "replies"     // ct mark of a connection that came in by N : goto reply-N
-	setGuards     = "guards"      // ct mark : goto its guard
-	setPaths      = "paths"       // path id, its meaning as the comment: the only memory there is
-	setEgress     = "egress"      // selected pod : path id, 0 where it has none
+	setReplies    = "replies"     // ct mark of a connection from network N : goto reply-N
+	setGuards     = "guards"      // ct mark : goto the guard of its path
+	setPaths      = "paths"       // path id, with its key as the comment: the only record across restarts
+	setEgress     = "egress"      // selected pod : path id, 0 if it has none
 	setGoing      = "going"       // ct mark of an egress flow : goto going-N
-	setSource     = "source"      // selected pod : the address it leaves with, itself where it is steered on
-	setSources    = "sources"     // per path: selected pod . that address: what a connection's first source and a packet's must be
-	setMasquerade = "masqueraded" // selected pods that leave with the outgoing interface's address
+	setSource     = "source"      // selected pod : its source address outside; its own where it is steered
+	setSources    = "sources"     // per path: selected pod . that address: a connection's original source, and its packets' source
+	setMasquerade = "masqueraded" // selected pods that leave with the address of the outgoing interface
 	setCluster    = "cluster"     // destinations that are never steered
-	setPods       = "pods"        // addresses that must not cross an uplink as they are
+	setPods       = "pods"        // addresses that must not cross an uplink untranslated
 	setIngress    = "ingress"     // ingress IPs
 	setGuests     = "guests"      // pods of other nodes
 	setStrays     = "strays"      // ingress IP : path id
 	setCounted    = "counted"     // ingress IPs that this node is host or standby of, with a counter each
-	setResumed    = "resumed"     // ingress IPs of which another node was the host before
-	setLet        = "let"         // pods of this node that need not be selected to leave, where others wait
-	setFormer     = "former"      // pods and ingress IPs that were among the above, or otherwise, a moment ago
+	setResumed    = "resumed"     // ingress IPs that had another host before
+	setLet        = "let"         // pods of this node that may leave without being selected, with hold
+	setFormer     = "former"      // pods and ingress IPs that left one of the sets above, or changed in it, a moment ago
 )
 
-// formerFor outlives what routers and pods send before they know. A pod whose connection ended with a change repeats its end
-// for as long as TCP tries, a quarter of an hour (tcp_retries2 in ip-sysctl.rst): no NAT would give that a source.
+// formerFor is longer than routers and pods take to notice a change. A pod whose connection ended with a change repeats
+// its last segments for as long as TCP tries, a quarter of an hour (tcp_retries2 in ip-sysctl.rst); no NAT would
+// translate them.
 const formerFor = 16 * time.Minute
 
-// chain is one chain as it should be.
+// chain is the desired state of one chain.
 type chain struct {
 	name     string
 	hook     *nftables.ChainHook // nil: a chain that others jump to
 	priority int32
 	kind     nftables.ChainType
 	rules    [][]expr.Any
-	ownOf    plan.PathID // not 0: the chain own-source of this path, whose rules are written by hand instead
+	ownOf    plan.PathID // not 0: the chain own-source of this path, whose rules ownSourceRules encodes
 }
 
-// Chains that are named in more than one place.
+// Chains named in more than one place.
 const (
 	chainOwnSource = "own-source"
 	chainOurs      = "ours"
@@ -62,8 +63,8 @@ const (
 	chainHeld      = "held"
 )
 
-// Priorities. Ours comes after DNAT (-100), so that destinations are the real ones; our SNAT before any CNI's (kindnet
-// stands at srcnat-10), since the first to bind an address wins; the guard after all others.
+// Priorities. Filtering comes after DNAT (-100), to see the final destinations; our SNAT comes before any CNI's
+// (kindnet: srcnat-10), since the first to bind an address wins; the guard comes after all others.
 const (
 	priorityResume     = -110
 	priorityPrerouting = -90
@@ -72,7 +73,7 @@ const (
 	priorityGuard      = 300
 )
 
-// chains is the whole packet path; what differs from packet to packet is looked up in sets.
+// chains returns the whole packet path. All that differs between packets is looked up in sets.
 func chains(d plan.DataPlane) []chain {
 	m := d.Marks
 	base := []chain{
@@ -80,7 +81,7 @@ func chains(d plan.DataPlane) []chain {
 		{name: "output", hook: nftables.ChainHookOutput, priority: priorityOutput, kind: nftables.ChainTypeRoute, rules: output(d)},
 		{name: "nat", hook: nftables.ChainHookPostrouting, priority: priorityNAT, kind: nftables.ChainTypeNAT, rules: [][]expr.Any{
 			join(ctHas(expr.CtKeyMARK, m.EgressBit()), goTo("snat")),
-			join(inInterface(), notEqual(deviceKey("")), goTo(chainUnclaimed)), // passing through, not this node's own
+			join(inInterface(), notEqual(deviceKey("")), goTo(chainUnclaimed)), // forwarded, not sent by this node
 		}},
 		{name: "resume", hook: nftables.ChainHookPrerouting, priority: priorityResume, kind: nftables.ChainTypeNAT, rules: resume()},
 		{name: chainGuard, hook: nftables.ChainHookPostrouting, priority: priorityGuard, kind: nftables.ChainTypeFilter, rules: guard(m)},
@@ -108,7 +109,7 @@ func chains(d plan.DataPlane) []chain {
 
 func prerouting(d plan.DataPlane) [][]expr.Any {
 	rules := append([][]expr.Any{
-		// A flow goes on as it began, whatever device its next packet came by. Whether it may is for the guard to say.
+		// A flow keeps its path whichever device its next packet comes from. The guard decides whether it may pass.
 		join(ctHas(expr.CtKeyMARK, d.Marks.EgressBit()), original, ourCtMark(d.Marks), verdictOf(setGoing)),
 		join(inInterface(), verdictOf(setUplinks)),
 	}, bySource()...)
@@ -119,7 +120,7 @@ func prerouting(d plan.DataPlane) [][]expr.Any {
 	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew|stateLost), goTo(first)))
 }
 
-// unknown finds pods that are not selected, and that nobody has said need not be.
+// unknown finds pods that are neither selected nor in the set let.
 func unknown() (rules [][]expr.Any) {
 	for _, f := range families {
 		rules = append(rules, join(f.source(), in(setPods+f.suffix), f.load(f.src, reg), notIn(setLet+f.suffix), jump(chainHeld)))
@@ -127,12 +128,12 @@ func unknown() (rules [][]expr.Any) {
 	return append(rules, goTo("late"))
 }
 
-// held drops what such pods send to the outside that is of no connection yet. What comes in by an uplink is not theirs.
+// held drops packets of such pods to the outside that belong to no connection. Packets from an uplink are not theirs.
 func held() [][]expr.Any {
 	return [][]expr.Any{join(inInterface(), in(setDevices), goTo("late")), jump("exempt"), dropFor(DropHeld)}
 }
 
-// bySource finds selected pods' packets, and what answers connections that came in.
+// bySource matches packets of selected pods, and replies of connections that came in.
 func bySource() [][]expr.Any {
 	rules := [][]expr.Any{join(reply, goTo("came-in"))}
 	for _, f := range families {
@@ -141,26 +142,27 @@ func bySource() [][]expr.Any {
 	return rules
 }
 
-// fromNodes is for what comes from another node, by no uplink.
+// fromNodes handles packets from other nodes that came by no uplink.
 func fromNodes() [][]expr.Any {
 	rules := bySource()
 	for _, f := range families {
-		// Its node steers it here already or still; by the default route it would take this node's address.
+		// Its node steers it here already, or still. By the default route it would leave with this node's address.
 		rules = append(rules, join(f.source(), in(setGuests+f.suffix), original, f.load(f.dst, reg), notIn(setCluster+f.suffix), dropFor(DropGuest)))
 	}
 	return append(rules, join(ctHas(expr.CtKeySTATE, stateNew|stateLost), goTo("late")))
 }
 
-// late drops late answers of connections that ended with a change, or sooner here than elsewhere. Taken for a connection to
-// the pod, one would make what the pod sends an answer, which no path and no SNAT applies to.
+// late drops late replies of connections that ended with a change, or that ended here sooner than elsewhere. If such a
+// packet began a connection to the pod, the pod's packets would count as replies, which get neither a path nor SNAT.
 func late() [][]expr.Any {
 	rules := [][]expr.Any{join(ctHas(expr.CtKeySTATE, stateLost), goTo(chainLost))}
 	for _, f := range families {
 		fromOutside := join(f.load(f.src, reg), notIn(setCluster+f.suffix), ctLacks(expr.CtKeySTATUS, statusDNAT))
 		for _, of := range []part{
 			in(setFormer + f.suffix),
-			// A host may know a flow for longer than its pod's node does, and a pod's connections end when it becomes selected. What then
-			// comes for the pod's own address is taken for a connection's first packet only where it is one for sure.
+			// A host may know a flow longer than the pod's node does, and a pod's connections end when it becomes
+			// selected. So a packet to the pod's own address may begin a connection only if it is unambiguously a first
+			// packet (a TCP SYN).
 			anyPath(setEgress + f.suffix),
 		} {
 			for _, notFirst := range []part{tcpWithoutSYN, notTCP} {
@@ -171,7 +173,7 @@ func late() [][]expr.Any {
 	return rules
 }
 
-// output serves what this node sends itself: replies of its own sockets, and ICMP errors about routed packets.
+// output handles packets that this node sends: replies of its own sockets, and ICMP errors about routed packets.
 func output(d plan.DataPlane) [][]expr.Any {
 	return [][]expr.Any{
 		join(ctHas(expr.CtKeyMARK, d.Marks.Mask), jump("sent")),
@@ -179,19 +181,20 @@ func output(d plan.DataPlane) [][]expr.Any {
 	}
 }
 
-// sent is what the node sends on connections of ours.
+// sent handles packets that this node sends on our connections.
 func sent(d plan.DataPlane) [][]expr.Any {
 	m := d.Marks
 	rules := [][]expr.Any{join(reply, jump("came-in"))}
 	for _, p := range d.Paths {
-		// An error about the answer to a selected pod's packet goes to where that packet went.
+		// An ICMP error about the reply to a selected pod's packet goes to where that packet went.
 		egress := m.Egress(p.ID)
 		rules = append(rules, join(original, ctMarkIs(m, egress), setPacketMark(m, egress), accept))
 	}
 	return rules
 }
 
-// backwards leads what the kernel answers a pod in the context of the VRF that the pod's packet was about to leave by.
+// backwards routes the kernel's answers to a pod by the main table: the kernel sends them in the context of the VRF by
+// which the pod's packet was about to leave.
 func backwards(m plan.Marks) (rules [][]expr.Any) {
 	for _, f := range families {
 		rules = append(rules, join(f.destination(), in(setPods+f.suffix), setPacketMark(m, m.Cluster())))
@@ -199,20 +202,22 @@ func backwards(m plan.Marks) (rules [][]expr.Any) {
 	return rules
 }
 
-// lost drops what is of no connection and would be forwarded: nothing that is for connections applies to it.
+// lost drops packets of no connection that would be forwarded: rules for connections do not see them.
 func lost() [][]expr.Any {
 	rules := [][]expr.Any{join(notRouted(), backToCaller)}
 	for _, f := range families {
 		rules = append(rules,
-			// The rest of a connection that ended with the pod's selection: no NAT, a CNI's neither, would give it a source.
+			// The rest of a connection that ended when its pod was selected: no NAT, not even a CNI's, would translate
+			// its source.
 			join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(setFormer+f.suffix), f.load(f.dst, reg), notIn(setCluster+f.suffix), dropFor(DropFormer)),
 			join(f.destination(), in(setIngress+f.suffix), dropFor(DropUnclaimed)))
 	}
 	return rules
 }
 
-// unclaimed drops first packets that are forwarded to an ingress IP since no Service took them: by the default route they would
-// come back, until their hop limit ends. A chain of nat, which no other packets meet, costs those nothing.
+// unclaimed drops first packets that are forwarded to an ingress IP because no Service handled them: the default route
+// would return them until their hop limit ends. It is a chain of type nat, which sees first packets only, so others
+// cost nothing.
 func unclaimed(m plan.Marks) [][]expr.Any {
 	rules := [][]expr.Any{join(packetMarkHas(m.EgressBit()), accept)} // a stray on its way to the other of host and standby
 	for _, f := range families {
@@ -221,8 +226,8 @@ func unclaimed(m plan.Marks) [][]expr.Any {
 	return rules
 }
 
-// resume keeps a Service from taking the middle of a TCP connection that began at the former host: bound to the
-// destination that it has, it is a stray.
+// resume keeps a Service from handling the middle of a TCP connection that began at the former host: bound to its
+// present destination, the packet is a stray.
 func resume() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
@@ -231,7 +236,7 @@ func resume() [][]expr.Any {
 	return rules
 }
 
-// exempt accepts what stays in the cluster, and drops what is meant for an ingress IP that no Service took.
+// exempt accepts packets that stay in the cluster, and drops packets to an ingress IP that no Service handled.
 func exempt() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
@@ -244,7 +249,8 @@ func exempt() [][]expr.Any {
 	return rules
 }
 
-// snat binds the source. A steered flow's is bound to itself: an accept would not keep a later chain from masquerading.
+// snat binds the source. A steered flow's source is bound to itself: an accept would not keep a later chain from
+// masquerading.
 func snat() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
@@ -255,8 +261,8 @@ func snat() [][]expr.Any {
 	return rules
 }
 
-// guard lets nothing out that has the wrong source or goes the wrong way, whatever happened before. It judges a packet at the interface
-// that the packet leaves by.
+// guard drops every packet about to leave with a wrong source or by a wrong path, independently of all rules before. It
+// checks a packet at the interface that it leaves by.
 func guard(m plan.Marks) [][]expr.Any {
 	return [][]expr.Any{
 		join(ctHas(expr.CtKeyMARK, m.Mask), jump(chainOurs)),
@@ -265,26 +271,27 @@ func guard(m plan.Marks) [][]expr.Any {
 	}
 }
 
-// ours guards what has a mark of ours. What came in by a network that is gone is like any other packet.
+// ours guards packets with our mark. A connection that came in by a network that is gone is not special.
 func ours(m plan.Marks) [][]expr.Any {
 	return [][]expr.Any{
-		// An ICMP error about a packet that was about to leave by the VRF: output has routed it back to the pod.
+		// An ICMP error about a packet that was about to leave by the VRF: the chain output has routed it back to the
+		// pod.
 		join(ownInVRF(), accept),
 		join(ourCtMark(m), verdictOf(setGuards)),
-		join(ctHas(expr.CtKeyMARK, m.EgressBit()), dropFor(DropGuard)), // its path is gone, and its connection about to end
+		join(ctHas(expr.CtKeyMARK, m.EgressBit()), dropFor(DropGuard)), // its path is gone, and its connection is about to end
 	}
 }
 
-// outwards guards what leaves by an uplink and is no flow of ours.
+// outwards guards packets that leave by an uplink and belong to no flow of ours.
 func outwards() (rules [][]expr.Any) {
-	rules = append(rules, join(ownInVRF(), accept)) // as in ours, about a packet of no connection
+	rules = append(rules, join(ownInVRF(), accept)) // as in ours, for packets of no connection
 	for _, f := range families {
 		rules = append(rules, join(f.source(), in(setPods+f.suffix), dropFor(DropPodSource)))
 	}
 	return rules
 }
 
-// pass lets a packet out. Our bits do not leave this node.
+// pass lets a packet out. Our mark bits do not leave this node.
 func pass(m plan.Marks) part { return join(setPacketMark(m, 0), accept) }
 
 func isDefault(p plan.Path) bool {
@@ -293,19 +300,20 @@ func isDefault(p plan.Path) bool {
 
 func named(prefix string, id plan.PathID) string { return fmt.Sprintf("%s-%d", prefix, id) }
 
-// elsewhere matches packets on their way out by an interface that is not the path's.
+// elsewhere matches packets about to leave by an interface other than the path's.
 func elsewhere(p plan.Path) part {
 	switch {
 	case isDefault(p) || len(p.Devices) == 0:
 		return join(outInterface(), in(setDevices))
-	case len(p.Devices) == 1: // a third of what a lookup costs
+	case len(p.Devices) == 1: // costs a third of a lookup
 		return join(outInterface(), notEqual(deviceKey(p.Devices[0])))
 	}
 	return join(outInterface(), notIn(named("devices", p.ID)))
 }
 
-// leftBehind drops what leaves by another interface than the path's, or by the right one to another next hop: where the
-// way to another node and the default route share an interface, a packet whose rule or route is gone would take that one.
+// leftBehind drops packets that leave by an interface other than the path's, or by the right one to another next hop:
+// where the path to another node and the default route share an interface, a packet whose rule or route is gone would
+// take the default route.
 func leftBehind(p plan.Path) [][]expr.Any {
 	rules := [][]expr.Any{join(elsewhere(p), dropFor(DropGuard))}
 	for _, via := range p.Via {
@@ -318,13 +326,13 @@ func leftBehind(p plan.Path) [][]expr.Any {
 	return rules
 }
 
-// pathChains are the chains of one path.
+// pathChains returns the chains of one path.
 func pathChains(d plan.DataPlane, p plan.Path) []chain {
 	m := d.Marks
 	egress, ingress := m.Egress(p.ID), m.Ingress(p.ID)
 	done := pass(m)
 
-	inwards := join(outInterface(), notIn(setDevices)) // to the pods: an uplink is never the way there
+	inwards := join(outInterface(), notIn(setDevices)) // to the pods, which no uplink leads to
 	var guardRules [][]expr.Any
 	if p.Tunneled {
 		guardRules = append(guardRules, join(ipv4.is(), clampMSS(d.ClampMSS4)), join(ipv6.is(), clampMSS(d.ClampMSS6)))
@@ -339,10 +347,10 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 	guardRules = append(guardRules, jump(named(chainOwnSource, p.ID)), dropFor(DropGuard))
 
 	all := []chain{
-		// A selected pod's packets. A flow that had another path, or none, when it began must not go on.
+		// Packets of selected pods. A flow that began on another path, or on none, must not go on.
 		{name: named("path", p.ID), rules: [][]expr.Any{
 			jump("exempt"),
-			// One that nobody has answered is new for as long, but its source is bound already, for the path that it has.
+			// A flow without a reply stays NEW, but its source is already bound, for the path that it has.
 			join(ctMarkIs(m, 0), ctHas(expr.CtKeySTATE, stateNew), setCtMark(m, egress), setPacketMark(m, egress), accept),
 			join(ctHas(expr.CtKeySTATE, stateLost), dropFor(DropUntracked)),
 			dropFor(DropOtherPath),
@@ -353,8 +361,9 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 	}
 	if p.Key.Kind == plan.PathSteer {
 		return append(all,
-			// What came from outside for an ingress IP and is of no connection here: one of the other of host and standby, by
-			// that node's connection or none. It has no connection itself where the kernel finds it invalid, as a TCP SYN-ACK.
+			// A packet from outside to an ingress IP, of no connection here: it belongs to the other of host and
+			// standby, which may have a connection for it or not. The packet has no connection itself if the kernel
+			// finds it invalid, such as a TCP SYN-ACK.
 			chain{name: named("stray", p.ID), rules: [][]expr.Any{
 				setCtMark(m, ingress),
 				join(setPacketMark(m, egress), accept),
@@ -374,20 +383,23 @@ func pathChains(d plan.DataPlane, p plan.Path) []chain {
 		from = append(from, join(f.destination(), anyPath(setStrays+f.suffix), goTo(chainStrays+f.suffix)))
 	}
 	for _, f := range families {
-		// No Service has taken it yet: the node itself may, as with IPVS. What is of no connection has no mark, and goes on to lost.
+		// No Service handles it yet: the node itself may, as with IPVS. A packet of no connection gets no mark, and
+		// goes on to lost.
 		from = append(from, join(f.destination(), in(setIngress+f.suffix), came))
 	}
 	for _, f := range families {
-		// Until routers have seen the withdrawal: back to them it would go round, until its hop limit ends.
+		// Until routers have processed the withdrawal: sent back to them, the packet would loop until its hop limit
+		// ends.
 		from = append(from, join(f.destination(), in(setFormer+f.suffix), dropFor(DropFormer)))
 	}
 	for _, f := range families {
 		from = append(from, join(original, f.source(), notIn(setCluster+f.suffix), f.load(f.dst, reg), in(setPods+f.suffix), dropFor(DropOutside)))
 	}
 	return append(all,
-		// An uplink that leads to other nodes too.
+		// An uplink that leads to other nodes as well.
 		chain{name: named(chainBetween, p.ID), rules: [][]expr.Any{jump(named("from", p.ID)), goTo(chainBetween)}},
-		// Packets from an uplink. Each passes twice where the uplink is enslaved: as the interface's, then as the VRF's.
+		// Packets from an uplink. If it is enslaved, each packet passes twice: from the interface, then from the VRF
+		// device.
 		chain{name: named("from", p.ID), rules: from},
 		chain{name: named("reply", p.ID), rules: [][]expr.Any{join(setPacketMark(m, egress), accept)}},
 		chain{name: named("guard-reply", p.ID), rules: [][]expr.Any{

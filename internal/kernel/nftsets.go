@@ -15,16 +15,16 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// devicesMost is how many devices a set has room for.
+// devicesMost is the capacity of sets of devices.
 const devicesMost = 1024
 
-// set is one set or map as it should be.
+// set is the desired state of one set or map.
 type set struct {
 	nftables.Set
-	elements []nftables.SetElement // but for sets of addresses, see element
+	elements []nftables.SetElement // without those of address sets, see element
 }
 
-// sets is everything that is looked up. What stands in sets of addresses is not among it, see element.
+// sets returns all sets and maps. Elements of address sets are not included, see element.
 func sets(d plan.DataPlane) []*set {
 	var all []*set
 	add := func(name string, s nftables.Set) *set {
@@ -39,7 +39,7 @@ func sets(d plan.DataPlane) []*set {
 		s.IsMap, s.DataType = true, nftables.TypeVerdict
 		return s
 	}
-	// Of a set that has a size the kernel makes one whose lookup takes half the time (nft_hash).
+	// With a size, the kernel chooses a set type whose lookup takes half the time (nft_hash).
 	ifname.Size, mark.Size = devicesMost, 2*uint32(d.Marks.MaxPath())
 	uplinks, devices := add(setUplinks, verdicts(ifname)), add(setDevices, ifname)
 	replies, guards := add(setReplies, verdicts(mark)), add(setGuards, verdicts(mark))
@@ -129,9 +129,9 @@ func (f family) datatype() nftables.SetDatatype {
 
 func (f family) has(a netip.Addr) bool { return a.BitLen() == int(f.len)*8 }
 
-// intervals turns sorted, disjoint prefixes into half-open ranges, joining adjacent ones.
+// intervals converts sorted, disjoint prefixes to half-open ranges, joining adjacent ones.
 func (f family) intervals(prefixes []netip.Prefix) (elements []nftables.SetElement) {
-	var end netip.Addr // of the range being built; invalid: none, or it ends with the address space
+	var end netip.Addr // of the range in progress; invalid: none, or it reaches the end of the address space
 	for _, p := range prefixes {
 		if !f.has(p.Addr()) {
 			continue
@@ -159,7 +159,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// deviceKey is an interface name as the kernel compares it: padded to IFNAMSIZ.
+// deviceKey returns an interface name in the form that the kernel compares: padded to IFNAMSIZ.
 func deviceKey(name string) []byte {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b, name)
@@ -173,7 +173,7 @@ func parsePath(comment string) (plan.PathKey, bool) {
 	return plan.PathKey{Kind: plan.PathKind(kind), Name: name}, ok
 }
 
-// identity is an element in a form in which what was planned and what the kernel lists compare equal.
+// identity encodes an element so that a planned element and the same one listed by the kernel are equal.
 func identity(e nftables.SetElement) string {
 	var b bytes.Buffer
 	b.Write(e.Key)
@@ -193,7 +193,7 @@ func identity(e nftables.SetElement) string {
 	return b.String()
 }
 
-// verdictFromKernel takes apart what the library leaves encoded: a verdict's attributes, code and chain.
+// verdictFromKernel decodes the verdict attributes that the library leaves encoded: code and chain.
 func verdictFromKernel(e *nftables.SetElement) {
 	v := &expr.Verdict{}
 	for b := e.Val; len(b) >= unix.SizeofRtAttr; {

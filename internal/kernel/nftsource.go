@@ -11,16 +11,16 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// The chain own-source-N passes a packet of a flow on path N, if that is its pod's path and its source is the one that the
-// connection's first source must leave with; for each family:
+// The chain own-source-N passes a packet of a flow on path N if that is the pod's path and the packet's source is the
+// one that belongs to the connection's original source; for each family:
 //
 //	ct original ip saddr . ip saddr @sources4-N meta mark set meta mark & OTHERS accept
 //	ct original ip saddr map @egress4 N ct original ip saddr @masqueraded4 fib saddr . oif type local meta mark set … accept
 //
-// The library cannot express "ct original ip saddr" (NFT_CT_SRC_IP), and what it offers, NFT_CT_SRC, makes nft abort
-// when it lists such a rule. So these rules are written here by hand, in the transaction of all others.
+// The library cannot express "ct original ip saddr" (NFT_CT_SRC_IP). It offers NFT_CT_SRC, but nft aborts when it lists
+// a rule with that. So these rules are encoded here, within the transaction of all others.
 
-// ownSourceRules are the messages that write the rules of the chain own-source of a path into it, which is empty.
+// ownSourceRules returns the messages that add the rules of a path's chain own-source. The chain must be empty.
 func ownSourceRules(m plan.Marks, id plan.PathID) (messages []netlink.Message, err error) {
 	name := named(chainOwnSource, id)
 	for _, f := range families {
@@ -45,10 +45,10 @@ func ownSourceRules(m plan.Marks, id plan.PathID) (messages []netlink.Message, e
 	return messages, nil
 }
 
-// encoded is an expression as it goes into a message.
+// encoded is an expression in wire format.
 type encoded []byte
 
-// originalSource loads the source that the connection began with.
+// originalSource loads the connection's original source.
 func (f family) originalSource(register uint32) encoded {
 	key := uint32(unix.NFT_CT_SRC_IP)
 	if f == ipv6 {
@@ -64,7 +64,7 @@ func (f family) originalSource(register uint32) encoded {
 	)
 }
 
-// encodeParts encodes a rule's expressions: each is a part, or encoded already.
+// encodeParts encodes a rule's expressions: each argument is a part or already encoded.
 func encodeParts(parts ...any) ([]byte, error) {
 	var list []netlink.Attribute
 	add := func(b []byte) {
@@ -87,13 +87,13 @@ func encodeParts(parts ...any) ([]byte, error) {
 	return encode(list...), nil
 }
 
-// encode cannot fail but on attributes of more than 64 KiB, which these are not.
+// encode fails only on attributes of more than 64 KiB, which do not occur here.
 func encode(attributes ...netlink.Attribute) []byte {
 	b, _ := netlink.MarshalAttributes(attributes)
 	return b
 }
 
-// nftMessage is one message of a batch: struct nfgenmsg, then attributes.
+// nftMessage returns one message of a batch: struct nfgenmsg, then attributes.
 func nftMessage(kind uint16, flags netlink.HeaderFlags, attributes []byte) netlink.Message {
 	return netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
@@ -101,7 +101,7 @@ func nftMessage(kind uint16, flags netlink.HeaderFlags, attributes []byte) netli
 	}
 }
 
-// batchEdge begins or ends a transaction of the nftables subsystem.
+// batchEdge returns the message that begins or ends a transaction of the nftables subsystem.
 func batchEdge(kind uint16) netlink.Message {
 	data := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}
 	return netlink.Message{

@@ -10,29 +10,29 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// A map from addresses to verdicts is what leads from an address to a chain at once. But with each verdict that is added the
-// kernel looks over all rules and all elements of all verdict maps for loops (nft_lookup_validate): 16 ms among 100,000 of
-// them. So addresses lead to path ids, which are mere data, and a tree of rules leads from an id to its chain. Two lookups in
-// a row would be simpler, but nft 1.0 aborts when it lists them.
+// A map from addresses to verdicts would lead from an address to a chain at once. But for each verdict added, the
+// kernel checks all rules and all elements of all verdict maps for loops (nft_lookup_validate): 16 ms with 100,000 of
+// them. So maps lead from addresses to path ids, which are mere data, and a tree of rules leads from an id to its
+// chain. Two lookups in a row would be simpler, but nft 1.0 aborts when it lists them.
 
-// leafMost is how many ids are compared one after another.
+// leafMost is the number of ids that one chain compares in sequence.
 const leafMost = 4
 
-// pathValue is a path id as a map holds it. nft lists values in this order right.
+// pathValue encodes a path id as a map's value. nft lists values in this byte order correctly.
 func pathValue(id plan.PathID) []byte { return binary.BigEndian.AppendUint32(nil, uint32(id)) }
 
-// anyPath matches what a map has a path id for.
+// anyPath matches if a map has a path id for the loaded key.
 func anyPath(set string) part {
 	return append(mappedTo(set), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: pathValue(^plan.PathID(0))})
 }
 
-// isPath matches what a map has the path id for.
+// isPath matches if a map has this path id for the loaded key.
 func isPath(set string, id plan.PathID) part {
 	return append(mappedTo(set), equal(pathValue(id)))
 }
 
-// ways are the chains that lead what was loaded to the chain of the path that a set has for it, to-N; the first bears the
-// name, the others begin with it. What has another path meets the rules of otherwise.
+// ways returns the chains that lead from a loaded key to the chain to-N of the path id N that a map has for it. The
+// first chain has the given name, the others begin with it. Keys with another path id meet the rules of otherwise.
 func ways(name string, load part, set, to string, ids []plan.PathID, otherwise ...[]expr.Any) []chain {
 	c := chain{name: name}
 	if len(ids) <= leafMost {
@@ -42,7 +42,7 @@ func ways(name string, load part, set, to string, ids []plan.PathID, otherwise .
 		c.rules = append(c.rules, otherwise...)
 		return []chain{c}
 	}
-	// Split them by the highest bit that is not the same in all.
+	// Split by the highest bit in which the ids differ.
 	var differ plan.PathID
 	for _, id := range ids {
 		differ |= id ^ ids[0]
@@ -69,7 +69,7 @@ func ways(name string, load part, set, to string, ids []plan.PathID, otherwise .
 	return all
 }
 
-// waysOf are the chains that lead to the path of a selected pod, and of a stray.
+// waysOf returns the chains that lead to the path of a selected pod, and of a stray.
 func waysOf(d plan.DataPlane) (all []chain) {
 	var ids, steered []plan.PathID
 	for _, p := range d.Paths {

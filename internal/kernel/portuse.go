@@ -8,26 +8,27 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// PortsMost is how many connections of one protocol an address can have with one port of one remote address: what the kernel
-// chooses from for a source port that is not privileged (nf_nat_l4proto_unique_tuple).
+// PortsMost is the most connections of one protocol that an address can have with one port of one remote address: the
+// kernel chooses among the unprivileged source ports (nf_nat_l4proto_unique_tuple).
 const PortsMost = 65536 - 1024
 
-// PortUse is how the connections of one source address use its ports.
+// PortUse describes how the connections of one source address use its ports.
 type PortUse struct {
-	Flows int // connections, with whomever
-	Ports int // of them, the most with one port of one remote address, of one protocol
+	Flows int // all connections
+	Ports int // the most connections with one port of one remote address, of one protocol
 }
 
-// CountPorts counts the egress flows that leave by this node with another source, by that source. The kernel goes through its
-// whole table of connections for it, and tells of those that are ours.
+// CountPorts counts the egress flows that leave this node with SNAT, by their source after SNAT. The kernel walks its
+// whole connection table for that, and sends the entries that are ours.
 func CountPorts(ctx context.Context, m plan.Marks) (map[netip.Addr]PortUse, error) {
 	c := newPortCount()
 	err := ListFlows(ctx, m, func(f Flow) bool { c.add(f); return true })
 	return c.of, err
 }
 
-// portCount counts flows by where they go in as much memory for a million as for one: two rows of numbers, each flow being
-// one of each row. The smaller one is what it has in common with others of its kind, and seldom with some others (count-min).
+// portCount counts flows by destination, in as much memory for a million as for one: in two rows of counters, each flow
+// increments one of each row. The smaller of its two counters is the number of flows with its destination, seldom plus
+// some others (count-min sketch).
 type portCount struct {
 	of    map[netip.Addr]PortUse
 	rows  [2][1 << 16]uint32

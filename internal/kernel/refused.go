@@ -9,11 +9,12 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// A peer may tell a next hop that the kernel takes for no gateway: what is on a link depends on routes of the operator's, and on
-// other learned ones. Such a route is left out, and the rest of the plan is in force without it. It is tried again when all is
-// looked at: after somebody has touched what our routes stand on, and every lookEvery.
+// A peer may advertise a next hop that the kernel rejects as a gateway: whether an address is on a link depends on
+// routes of the operator and on other learned routes. Such a route is left out, and the rest of the plan is in force
+// without it. Every full re-read tries it again: after changes to objects that our routes depend on, and every
+// lookEvery.
 
-// Refused is a learned route that the kernel does not take.
+// Refused is a learned route that the kernel rejects.
 type Refused struct {
 	Table    uint32
 	Dst      netip.Prefix
@@ -21,10 +22,11 @@ type Refused struct {
 	Err      error
 }
 
-// refusals are the learned routes that the kernel does not take.
+// refusals are the learned routes that the kernel rejects.
 type refusals map[routeKey]Refused
 
-// judge takes in whether the kernel took a route. It gives the error back unless that is about the next hops of a learned one.
+// judge records the kernel's answer for a route. It returns the error, unless that concerns the next hops of a learned
+// route.
 func (f refusals) judge(r *plan.Route, err error) error {
 	if err != nil && r.Learned() && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) {
 		f[keyOf(r)] = Refused{r.Table, r.Dst, r.NextHops, err}
@@ -36,7 +38,7 @@ func (f refusals) judge(r *plan.Route, err error) error {
 	return err
 }
 
-// has says whether a route is not in the kernel, although it was planned.
+// has reports whether the kernel rejected a planned route.
 func (f refusals) has(r *plan.Route) bool {
 	if len(f) == 0 {
 		return false
@@ -45,7 +47,8 @@ func (f refusals) has(r *plan.Route) bool {
 	return ok
 }
 
-// take takes in which routes are about to change: one that stands nowhere is a new one, and one that is gone is none.
+// take prepares a change: it marks refused routes as fresh, since the kernel does not hold them, and forgets refused
+// routes that are being deleted.
 func (f refusals) take(c *routeChanges) {
 	if len(f) == 0 {
 		return
@@ -60,7 +63,7 @@ func (f refusals) take(c *routeChanges) {
 	}
 }
 
-// examples gives one route of each table, always the same.
+// examples returns one refused route of each table, the one with the first prefix.
 func (f refusals) examples() map[uint32]Refused {
 	if len(f) == 0 {
 		return nil

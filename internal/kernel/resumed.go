@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Resumed reads the ingress IPs of which another node was the host before, and which connections from outside go on there, as a
-// former run of the daemon left them.
+// Resumed reads from the nftables table of an earlier run the ingress IPs that had another host before: connections
+// from outside that began there go on there.
 func (n *Node) Resumed() (addrs map[netip.Addr]bool, err error) {
 	c, err := n.nft.open()
 	if err != nil {

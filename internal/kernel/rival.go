@@ -7,7 +7,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// RivalError says that another program on the node serves EgressServices.
+// RivalError is the error that another program on the node serves EgressServices.
 type RivalError struct{ Table, Chain string }
 
 func (e RivalError) Error() string {
@@ -15,13 +15,13 @@ func (e RivalError) Error() string {
 		"run it without --enable-egress-service, then remove what it left: nft delete chain inet %[2]s %[1]s", e.Chain, e.Table)
 }
 
-// What OVN-Kubernetes makes on a node when it runs with --enable-egress-service.
+// OVN-Kubernetes creates these on a node when it runs with --enable-egress-service.
 const (
 	ovnTable = "ovn-kubernetes"
 	ovnChain = "egress-services"
 )
 
-// CheckRival returns a RivalError when somebody else serves EgressServices on this node: both would fight for hosts,
+// CheckRival returns a RivalError if another program serves EgressServices on this node: both would fight for hosts,
 // labels and source addresses.
 func (n *Node) CheckRival() error {
 	c, err := nftables.New()
@@ -40,7 +40,7 @@ func (n *Node) CheckRival() error {
 	return nil
 }
 
-// IsRival tells a RivalError from a failure to look.
+// IsRival reports whether err is a RivalError, not a failure to look.
 func IsRival(err error) bool {
 	_, ok := errors.AsType[RivalError](err)
 	return ok

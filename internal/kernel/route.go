@@ -20,7 +20,7 @@ const RouteProtocol = 142
 
 const rtaNHID = 30 // RTA_NH_ID
 
-// routeKey is what tells the routes of a table apart.
+// routeKey identifies a route within the kernel's tables.
 type routeKey struct {
 	table  uint32
 	dst    netip.Prefix
@@ -34,21 +34,21 @@ func (k routeKey) String() string {
 // leg is a next hop in the kernel's terms.
 type leg struct {
 	gateway netip.Addr
-	device  int // index; 0: the kernel finds it by the gateway
+	device  int // index; 0: the kernel derives it from the gateway
 	onLink  bool
 	dead    bool // as read: the device is down or has no carrier
 }
 
-// route is a route in the kernel's normal form: metrics explicit, legs sorted.
+// route is a route in the kernel's normal form: with an explicit metric and sorted legs.
 type route struct {
 	routeKey
 	protocol uint8
 	kind     uint8 // RTN_UNICAST, RTN_UNREACHABLE, ...
 	legs     []leg
-	object   bool // next hops stand in a next hop object
+	object   bool // the next hops are in a next hop object
 }
 
-// same says whether both lead the same way.
+// same reports whether both routes have the same kind and next hops.
 func (r *route) same(o *route) bool {
 	return r.kind == o.kind && !r.object && !o.object && slices.EqualFunc(r.legs, o.legs, func(a, b leg) bool {
 		return a.gateway == b.gateway && a.onLink == b.onLink && (a.device == b.device || a.device == 0 || b.device == 0)
@@ -61,11 +61,11 @@ func (r *route) sortLegs() {
 	})
 }
 
-// verdict is what becomes of a route that the kernel took, or did not take: without an error it is left out.
+// verdict judges the kernel's answer for a route. If it turns an error into nil, the route is left out.
 type verdict func(*plan.Route, error) error
 
-// addRoutes adds the routes that are missing and changes those that differ, and asks for a verdict on each of them. A leg whose
-// device is missing or down is left out while another stands.
+// addRoutes adds missing routes and replaces those that differ, and asks for a verdict on each of them. A leg whose
+// device is missing or down is left out as long as another leg remains.
 func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, judge verdict) error {
 	wanted, errs := normalRoutes(h, desired)
 	const (
@@ -95,7 +95,7 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 		if r == nil || state[r.routeKey] == right {
 			continue
 		}
-		// A new route must not touch a foreign one of the same key; our own is replaced in one step.
+		// A new route must not replace another program's route of the same key; our own is replaced in one step.
 		flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 		if state[r.routeKey] == different {
 			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
@@ -111,8 +111,8 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 	return joined(append(errs, c.judged(ctx, planned, wanting, messages, results, judge)...))
 }
 
-// judged gives the errors that adding routes had by the verdict on each. Where one is left out that was to replace another, that
-// one goes: nobody tells it any more.
+// judged returns the errors of adding routes that the verdict lets stand. If a rejected route was to replace another,
+// judged removes the other: no peer advertises it any more.
 func (c *conn) judged(ctx context.Context, planned []*plan.Route, routes []*route, messages []message, results []error, judge verdict) (errs []error) {
 	var former []*plan.Route
 	for i, err := range results {
@@ -128,7 +128,7 @@ func (c *conn) judged(ctx context.Context, planned []*plan.Route, routes []*rout
 	return append(errs, c.removeGone(ctx, former))
 }
 
-// pruneRoutes removes the routes of ours, in any table but those held, that are not desired.
+// pruneRoutes removes our routes that are not desired, in any table but those held.
 func (c *conn) pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
 	wanted := make(map[routeKey]bool, len(desired))
 	for i := range desired {
@@ -155,7 +155,7 @@ func (c *conn) pruneRoutes(ctx context.Context, desired []plan.Route, held ...ui
 	return c.remove(ctx, messages, keys)
 }
 
-// keyOf is the key of a planned route in the kernel's normal form.
+// keyOf returns the key of a planned route in the kernel's normal form.
 func keyOf(r *plan.Route) routeKey {
 	k := routeKey{r.Table, r.Dst.Masked(), r.Metric}
 	if k.metric == 0 && k.dst.Addr().Is6() {
@@ -164,7 +164,7 @@ func keyOf(r *plan.Route) routeKey {
 	return k
 }
 
-// normalRoutes resolves devices and drops what cannot be installed, with an error each.
+// normalRoutes resolves devices. It drops routes that cannot be installed, with an error for each.
 func normalRoutes(h *netlink.Handle, desired []plan.Route) (map[routeKey]*route, []error) {
 	n := newNormalizer(h)
 	wanted := make(map[routeKey]*route, len(desired))
@@ -176,7 +176,7 @@ func normalRoutes(h *netlink.Handle, desired []plan.Route) (map[routeKey]*route,
 	return wanted, n.errs
 }
 
-// dumpRoutes calls each, until it returns false, for every route of a family, table (0: all) and protocol (0: all).
+// dumpRoutes calls each for every route of a family, table (0: all) and protocol (0: all), until each returns false.
 func dumpRoutes(family uint8, table uint32, protocol uint8, each func(*route) bool) error {
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0], body[5] = family, protocol
@@ -203,7 +203,7 @@ func dumpOurs(ctx context.Context, each func(*route)) error {
 	return nil
 }
 
-// encode writes the body of a request to add, or to delete, the route.
+// encode encodes the body of a request to add or to delete the route.
 func (r *route) encode(add bool) []byte {
 	b := make([]byte, unix.SizeofRtMsg, 96)
 	family, ipv4 := uint8(unix.AF_INET6), r.dst.Addr().Is4()
@@ -217,7 +217,8 @@ func (r *route) encode(add bool) []byte {
 		b = appendAttr32(b, unix.RTA_PRIORITY, r.metric)
 	}
 	if !add {
-		// The key finds it, with all its legs; for IPv4, whose tables may hold several of one key, the legs too.
+		// The key identifies an IPv6 route with all its legs. An IPv4 table may hold several routes of one key, so the
+		// legs are needed too.
 		b[6] = unix.RT_SCOPE_NOWHERE
 		if !ipv4 || r.object || len(r.legs) == 0 {
 			return b
@@ -254,7 +255,7 @@ func (l leg) flags() uint32 {
 	return 0
 }
 
-// appendGateway appends the gateway as its family and the route's ask for.
+// appendGateway appends the gateway in the attribute that its family and the route's require.
 func (l leg) appendGateway(b []byte, ipv4 bool) []byte {
 	switch {
 	case !l.gateway.IsValid():
@@ -266,7 +267,7 @@ func (l leg) appendGateway(b []byte, ipv4 bool) []byte {
 	return appendAttr(b, unix.RTA_GATEWAY, l.gateway.AsSlice()...)
 }
 
-// decodeRoute reads a route; ok is false for what is no route of a table, such as cached exceptions.
+// decodeRoute decodes a route; ok is false for entries that are not in a table, such as cached exceptions.
 func decodeRoute(b []byte) (r *route, ok bool) {
 	if len(b) < unix.SizeofRtMsg || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
 		return nil, false

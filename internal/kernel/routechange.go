@@ -16,12 +16,12 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// routeChanges is what differs between the routes of two plans: those to add or change, and those to remove.
+// routeChanges is the difference between the routes of two plans.
 type routeChanges struct {
-	set, fresh, gone []*plan.Route // fresh: of set, where none of its key was
+	set, fresh, gone []*plan.Route // set: to add or replace; fresh: those of set whose key is new; gone: to remove
 }
 
-// routeOrders are the orders that a plan's routes may have.
+// routeOrders lists the orders in which a plan's routes may be sorted.
 var routeOrders = []func(a, b *plan.Route) int{
 	func(a, b *plan.Route) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), comparePrefixes(a.Dst, b.Dst), cmp.Compare(a.Metric, b.Metric))
@@ -38,7 +38,7 @@ func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Compare(a.Bits(), b.Bits())
 }
 
-// changesOf finds what differs, where both are sorted and no two of a plan are of one key. ok is false where they are not.
+// changesOf returns the difference. ok is false unless both slices are sorted and have no key twice.
 func changesOf(before, now []plan.Route) (c routeChanges, ok bool) {
 	if sorted.OneSlice(before, now) {
 		return c, true
@@ -51,15 +51,15 @@ func changesOf(before, now []plan.Route) (c routeChanges, ok bool) {
 	return c, false
 }
 
-// changesBy compares two slices side by side. Of very many routes most are the same: these cost least.
+// changesBy compares two slices side by side. With very many routes, most are equal: these cost least.
 func changesBy(before, now []plan.Route, order func(a, b *plan.Route) int) (c routeChanges, ok bool) {
-	var former, last *plan.Route             // the ones before these
-	follows := func(l, r *plan.Route) bool { // also as the kernel has their keys
+	var former, last *plan.Route             // the previous routes of both slices
+	follows := func(l, r *plan.Route) bool { // compares their keys as the kernel sees them, too
 		return l == nil || order(l, r) < 0 && (l.Dst != r.Dst || l.Table != r.Table || keyOf(l) != keyOf(r))
 	}
-	paired := true // the ones before these were of one key
+	paired := true // the previous two routes had the same key
 	for len(before)+len(now) > 0 {
-		which := 0 // to take next: of before, if negative, of now, or both
+		which := 0 // slice to advance: before if negative, now if positive, both if 0
 		switch {
 		case len(before) == 0:
 			which = 1
@@ -77,7 +77,7 @@ func changesBy(before, now []plan.Route, order func(a, b *plan.Route) int) (c ro
 		}
 		if which >= 0 {
 			r := &now[0]
-			// Of one key with what follows, after two of one key, it follows too.
+			// The route of before has the same key and follows; after a pair of equal keys, r follows too.
 			if (which > 0 || !paired) && !follows(last, r) {
 				return routeChanges{}, false
 			}
@@ -96,12 +96,13 @@ func changesBy(before, now []plan.Route, order func(a, b *plan.Route) int) (c ro
 	return c, true
 }
 
-// sameRoute says whether routes of one key lead the same way.
+// sameRoute reports whether two routes of one key have the same next hops.
 func sameRoute(a, b *plan.Route) bool {
 	return a.Unreachable == b.Unreachable && sorted.SameSlice(a.NextHops, b.NextHops)
 }
 
-// add makes what is to be there: with it fails what a look over everything would make right.
+// addChanged adds and replaces the routes of set. It does not look at the kernel's routes first: after an error, the
+// next pass re-reads everything.
 func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeChanges, judge verdict) error {
 	fresh := make(map[*plan.Route]bool, len(changes.fresh))
 	for _, r := range changes.fresh {
@@ -117,7 +118,7 @@ func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeC
 			continue
 		}
 		flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_REPLACE)
-		if fresh[p] { // a new route must not touch a foreign one of the same key
+		if fresh[p] { // a new route must not replace another program's route of the same key
 			flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 		}
 		messages, routes, planned = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)}), append(routes, r), append(planned, p)
@@ -129,7 +130,7 @@ func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeC
 	return joined(append(n.errs, c.judged(ctx, planned, routes, messages, results, judge)...))
 }
 
-// removeGone removes what is planned no more.
+// removeGone removes the routes that are no longer planned.
 func (c *conn) removeGone(ctx context.Context, gone []*plan.Route) error {
 	ipv6 := len(routeFamilies()) > 1
 	messages := make([]message, 0, len(gone))
@@ -138,7 +139,7 @@ func (c *conn) removeGone(ctx context.Context, gone []*plan.Route) error {
 		if p.Dst.Addr().Is6() && !ipv6 {
 			continue
 		}
-		// Without legs it is the route of ours of this key, whatever became of them.
+		// Without legs, the request matches our route of this key, even if its legs changed.
 		r := &route{routeKey: keyOf(p), protocol: RouteProtocol, kind: unix.RTN_UNICAST}
 		if p.Unreachable {
 			r.kind = unix.RTN_UNREACHABLE
@@ -148,8 +149,8 @@ func (c *conn) removeGone(ctx context.Context, gone []*plan.Route) error {
 	return c.remove(ctx, messages, keys)
 }
 
-// remove deletes routes, each of a key. It does so in no order: the kernel's trie is made anew around each of those that go one
-// after another, which takes ten times as long where there are very many (100,000: 1.2 s, not 0.1 s).
+// remove deletes routes, in random order: deleting neighbours one after another makes the kernel rebuild its trie
+// around each of them, which takes ten times as long with very many (100,000: 1.2 s instead of 0.1 s).
 func (c *conn) remove(ctx context.Context, messages []message, keys []routeKey) error {
 	rand.New(rand.NewPCG(0, 0)).Shuffle(len(messages), func(i, j int) {
 		messages[i], messages[j] = messages[j], messages[i]
@@ -174,8 +175,8 @@ func addError(r *route, err error) error {
 	return fmt.Errorf("add route %s: %w", r.routeKey, err)
 }
 
-// normalizer turns planned routes into the kernel's normal form. It resolves devices, and collects why what cannot be
-// installed cannot.
+// normalizer converts planned routes to the kernel's normal form. It resolves devices and collects the reasons why
+// routes cannot be installed.
 type normalizer struct {
 	h       *netlink.Handle
 	ipv6    bool
@@ -198,7 +199,7 @@ func (n *normalizer) device(name string) (netlink.Link, error) {
 	return l, err
 }
 
-// normal is a route in the kernel's normal form; nil: it cannot be installed.
+// normal returns a route in the kernel's normal form; nil: it cannot be installed.
 func (n *normalizer) normal(p *plan.Route) *route {
 	if p.Unreachable && p.Dst.Addr().Is6() && !n.ipv6 {
 		return nil

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Routes come in hundreds of thousands, rules need their action, and what the kernel flushes must be put back as it was
-// with every attribute: these three are read and written as messages, all else by the netlink library.
+// Routes come in hundreds of thousands, the library does not read a rule's action, and flushed objects must be restored
+// with every attribute: these three are read and written as raw messages, all else by the netlink library.
 
-// message is an rtnetlink message less its header.
+// message is an rtnetlink message without its header.
 type message struct {
 	typ   uint16
-	flags uint16 // beside NLM_F_REQUEST and NLM_F_ACK
+	flags uint16 // in addition to NLM_F_REQUEST and NLM_F_ACK
 	body  []byte
 }
 
-// routeFamilies are the address families of this kernel, which may have been started without IPv6.
+// routeFamilies returns the address families of this kernel, which may have been started without IPv6.
 func routeFamilies() []uint8 {
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
 		return []uint8{unix.AF_INET}
@@ -33,7 +33,7 @@ func routeFamilies() []uint8 {
 	return []uint8{unix.AF_INET, unix.AF_INET6}
 }
 
-// attrs yields the attributes that follow a fixed header of length fixed.
+// attrs yields the attributes that follow a header of length fixed.
 func attrs(body []byte, fixed int) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for b := body[min(fixed, len(body)):]; len(b) >= unix.SizeofRtAttr; {
@@ -63,7 +63,7 @@ func appendAttr32(b []byte, typ uint16, value uint32) []byte {
 
 func align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 
-// conn is an rtnetlink socket for one dump or a series of changes.
+// conn is an rtnetlink socket for one dump or for batches of changes.
 type conn struct {
 	sock *nl.NetlinkSocket
 	seq  uint32
@@ -74,7 +74,7 @@ func dial() (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
-	// Strict checking makes the kernel filter dumps. Kernels before 4.20 lack it; callers filter too.
+	// Strict checking makes the kernel filter dumps. Kernels before 4.20 lack it, so callers filter too.
 	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	_ = sock.SetExtAck(true)
 	_ = sock.SetReceiveBufferSize(receiveBuffer, true)
@@ -83,7 +83,7 @@ func dial() (*conn, error) {
 
 func (c *conn) close() { c.sock.Close() }
 
-// send sends several messages by one system call.
+// send sends several messages in one system call.
 func (c *conn) send(messages []message) error {
 	size := 0
 	for i := range messages {
@@ -103,20 +103,20 @@ func (c *conn) send(messages []message) error {
 	return unix.Sendto(c.sock.GetFd(), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
-// Bounds of what is sent at once, of messages and of bytes: it must fit into the send buffer, and if all of it fails the
-// answers into the receive buffer.
+// Limits of one batch, in messages and in bytes: a batch must fit into the send buffer, and its errors, if every
+// message fails, into the receive buffer.
 const (
 	batch     = 1000
 	batchMost = 128 << 10
 )
 
-// change sends the messages by a socket of their own and returns an error, or nil, for each of them.
+// change sends the messages on a new socket and returns an error, or nil, for each of them.
 func change(ctx context.Context, messages []message) ([]error, error) {
 	return (*conn)(nil).change(ctx, messages)
 }
 
-// change sends the messages and returns an error, or nil, for each of them. Only the last of those that are sent at once is
-// acknowledged: of the others the kernel tells what went wrong. Without a conn they have a socket of their own.
+// change sends the messages and returns an error, or nil, for each of them. Only the last message of a batch asks for
+// an acknowledgement; for the others the kernel answers only errors. A nil conn uses a new socket.
 func (c *conn) change(ctx context.Context, messages []message) ([]error, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -161,8 +161,8 @@ func (c *conn) change(ctx context.Context, messages []message) ([]error, error) 
 	return errs, nil
 }
 
-// dump asks for a list and calls each for every entry until it returns false. The body is each's only while it runs.
-// With ErrDumpInterrupted the list is not whole, see retried.
+// dump requests a list and calls each for every entry until each returns false. The body is valid only during the call.
+// The error ErrDumpInterrupted means that the list is incomplete, see retried.
 func dump(request message, want uint16, each func(body []byte) bool) error {
 	c, err := dial()
 	if err != nil {
@@ -198,7 +198,7 @@ func dump(request message, want uint16, each func(body []byte) bool) error {
 	}
 }
 
-// retried calls list again while what it lists changes under it.
+// retried repeats list while the kernel's list changes during the dump.
 func retried[T any](list func() (T, error)) (T, error) {
 	const tries = 10
 	for range tries - 1 {
@@ -209,7 +209,7 @@ func retried[T any](list func() (T, error)) (T, error) {
 	return list()
 }
 
-// answer reads the error out of an acknowledgement, with the kernel's own words where it has some.
+// answer decodes the error of an acknowledgement, with the kernel's error text if there is one.
 func answer(m syscall.NetlinkMessage) error {
 	if len(m.Data) < 4 {
 		return nil
@@ -236,7 +236,7 @@ func answer(m syscall.NetlinkMessage) error {
 	return err
 }
 
-// joined joins errors, only the first of many.
+// joined joins errors, at most the first ten.
 func joined(errs []error) error {
 	const most = 10
 	kept := errs[:0:0]

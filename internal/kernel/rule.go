@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// rule is a rule of ours in one family. The netlink library reads no action, so rules travel as messages.
+// rule is a rule of ours in one family. The netlink library does not read the action, so rules are raw messages.
 type rule struct {
 	family uint8
 	plan.Rule
@@ -31,7 +31,7 @@ func (r rule) String() string {
 	return fmt.Sprintf("%s rule %d mark %#x/%#x %s", family, r.Priority, r.Mark, r.Mask, to)
 }
 
-// addRules adds the rules that are missing, in both families, and calls made for each that it added.
+// addRules adds the missing rules, in both families, and calls made for each rule that it added.
 func (c *conn) addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
 	have, err := listRules()
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *conn) addRules(ctx context.Context, desired []plan.Rule, made ...func(r
 	return c.changeRules(ctx, "add", missing, messages, unix.EEXIST, made...)
 }
 
-// pruneRules removes the rules of ours that are not desired, or stand twice.
+// pruneRules removes our rules that are not desired, and duplicates.
 func (c *conn) pruneRules(ctx context.Context, desired []plan.Rule) error {
 	have, err := listRules()
 	if err != nil {
@@ -75,7 +75,8 @@ func (c *conn) pruneRules(ctx context.Context, desired []plan.Rule) error {
 	return c.changeRules(ctx, "delete", missing, messages, unix.ENOENT)
 }
 
-// changeRules sends the messages and calls each for what they changed; an answer of done means that there was nothing to do.
+// changeRules sends the messages and calls each for every rule that changed. The error done means that there was
+// nothing to do.
 func (c *conn) changeRules(ctx context.Context, what string, rules []rule, messages []message, done error, each ...func(rule)) error {
 	results, err := c.change(ctx, messages)
 	if err != nil {
@@ -133,7 +134,7 @@ func listRules() ([]rule, error) {
 	return all, nil
 }
 
-// encode writes the body of a request; struct fib_rule_hdr has the layout of struct rtmsg.
+// encode encodes the body of a request; struct fib_rule_hdr has the layout of struct rtmsg.
 func (r rule) encode() []byte {
 	b := make([]byte, unix.SizeofRtMsg, 64)
 	b[0], b[7] = r.family, r.action
@@ -146,7 +147,8 @@ func (r rule) encode() []byte {
 	return appendAttr(b, nl.FRA_PROTOCOL, RouteProtocol)
 }
 
-// decodeRule reads a rule and whether it is ours: of our protocol, without selectors that ours never have.
+// decodeRule decodes a rule and reports whether it is ours: of our protocol, and without selectors that ours never
+// have.
 func decodeRule(b []byte) (r rule, ours bool) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, false

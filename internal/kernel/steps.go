@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Applier is a part of Apply that people tell apart.
+// Applier is a part of Apply that metrics and logs distinguish.
 type Applier string
 
 // The appliers.
@@ -15,14 +15,14 @@ const (
 	ApplyTable  Applier = "nftables"
 )
 
-// Step is what one applier did in an Apply.
+// Step is one applier's work in an Apply.
 type Step struct {
 	Applier Applier
 	Took    time.Duration
 	Err     error
 }
 
-// joinStep adds a step to those of the same applier.
+// joinStep adds a step to an earlier step of the same applier.
 func joinStep(all []Step, s Step) []Step {
 	for i := range all {
 		if all[i].Applier == s.Applier {
@@ -34,10 +34,10 @@ func joinStep(all []Step, s Step) []Step {
 	return append(all, s)
 }
 
-// Drift is a kind of what others take away.
+// Drift is a kind of object that others remove or change.
 type Drift string
 
-// The kinds of what is put back.
+// The kinds of drift.
 const (
 	DriftRule      Drift = "rule"
 	DriftRoutes    Drift = "routes" // of one table
@@ -47,7 +47,7 @@ const (
 	DriftTable     Drift = "nftables"
 )
 
-// Drifts are all kinds of Drift.
+// Drifts returns all kinds of Drift.
 func Drifts() []Drift {
 	return []Drift{DriftRule, DriftRoutes, DriftVRF, DriftInterface, DriftTunnel, DriftTable}
 }

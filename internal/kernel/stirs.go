@@ -13,35 +13,35 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// What is read of the kernel is read again when somebody else has touched it, which events tell. The rest is the look that
-// needs no event: over everything every lookEvery, and more rarely where it takes long, so that it costs a thousandth of the
-// time.
+// The daemon reads the kernel again when events show that others changed it. In addition it re-reads everything every
+// lookEvery, or less often where that takes long: it rests lookShare times the duration, so that this costs a
+// thousandth of the time.
 const (
 	lookEvery = 10 * time.Second
 	lookShare = 1000
 )
 
-// stir is what an event says.
+// stir is the significance of an event.
 type stir int
 
 const (
-	stirNothing stir = iota // to us
-	stirWake                // something happened that changes nothing that is read
+	stirNothing stir = iota // irrelevant to us
+	stirWake                // wakes the loop, but changes nothing that is read
 	stirFacts               // links, addresses, or routes that are not ours
-	stirAll                 // or what we made, and what it stands on
+	stirAll                 // our objects, or objects that they depend on, as well
 )
 
-// stirs counts what others did to the kernel.
+// stirs counts the changes that others made to the kernel.
 type stirs struct {
 	mu      sync.Mutex
 	counts  counts
 	concern concern
-	wake    func() // nil: nobody watches
-	// ports of the sockets whose changes are our own: of routes and rules, and of the nftables table
+	wake    func() // nil: no Watch is running
+	// Port ids of the sockets whose changes are our own: for routes and rules, and for the nftables table.
 	routePort, tablePort uint32
 }
 
-// counts is how often something happened since the start.
+// counts holds the number of changes since the start.
 type counts struct {
 	watching          bool
 	facts, all, table uint64
@@ -54,7 +54,7 @@ func (s *stirs) now() counts {
 	return s.counts
 }
 
-// watch says that events are told from now on, or not any more.
+// watch records that a Watch delivers events from now on, or with nil that none does any more.
 func (s *stirs) watch(wake func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *stirs) watch(wake func()) {
 	s.counts.table++
 }
 
-// missed says that events were lost.
+// missed records that events were lost.
 func (s *stirs) missed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,14 +84,14 @@ func (s *stirs) take(what stir) {
 	}
 }
 
-// takeForeign notes that another program changed a rule of ours.
+// takeForeign counts a change of one of our rules by another program.
 func (s *stirs) takeForeign() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.foreign++
 }
 
-// takeTable takes in an event about our table, and says whether it was of somebody else's making.
+// takeTable records an event about our table and reports whether another program caused it.
 func (s *stirs) takeTable(m syscall.NetlinkMessage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *stirs) takeTable(m syscall.NetlinkMessage) bool {
 	return true
 }
 
-// wakeUp has a pass see what our own changes brought about, which no event tells of.
+// wakeUp asks for a pass after effects of our own changes, which no event reports.
 func (s *stirs) wakeUp() {
 	s.mu.Lock()
 	wake := s.wake
@@ -113,9 +113,9 @@ func (s *stirs) wakeUp() {
 	}
 }
 
-// concern is what our routes, rules and devices stand on.
+// concern holds the devices and tables that our routes, rules and devices depend on.
 type concern struct {
-	any     bool // whatever happens matters
+	any     bool // every event matters
 	devices map[string]bool
 	tables  map[uint32]bool
 }
@@ -132,7 +132,7 @@ func (s *stirs) concerns() concern {
 	return s.concern
 }
 
-// concernOf is what a plan stands on.
+// concernOf returns the devices and tables that a plan depends on.
 func concernOf(p *plan.NodePlan) concern {
 	c := concern{devices: map[string]bool{}, tables: map[uint32]bool{}}
 	for _, v := range p.VRFs {
@@ -148,7 +148,7 @@ func concernOf(p *plan.NodePlan) concern {
 	for _, u := range p.DataPlane.Uplinks {
 		c.devices[u.Device] = true
 	}
-	device, table := "", uint32(0) // of the route before: of very many most are alike
+	device, table := "", uint32(0) // of the previous route: with very many, most are alike
 	for i := range p.Routes {
 		r := &p.Routes[i]
 		if r.Table != table {
@@ -168,10 +168,10 @@ func concernOf(p *plan.NodePlan) concern {
 	return c
 }
 
-// linkNames are the names of links by index, as events tell them.
+// linkNames maps the index of a link to its name, kept up to date from events.
 type linkNames map[uint32]string
 
-// stir says what an event of routing means.
+// stir classifies a routing event.
 func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) stir {
 	if s.routePort != 0 && m.Header.Pid == s.routePort {
 		switch m.Header.Type {
@@ -180,7 +180,7 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 		}
 	}
 	switch m.Header.Type {
-	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH: // they come and go on all other links, and are none of our concern
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH: // they come and go on links that are not ours, and do not matter there
 		if len(m.Data) >= unix.SizeofNdMsg && ours[binary.NativeEndian.Uint32(m.Data[linkIndex:])] {
 			return stirAll
 		}
@@ -196,7 +196,7 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 		return stirWake
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
 		if setting(m.Data, func(index uint32) bool {
-			name, known := names[index] // one that comes is told of as a link too
+			name, known := names[index] // a new link causes a link event as well
 			c := s.concerns()
 			return known && (c.any || c.devices == nil || c.devices[name])
 		}) {
@@ -221,7 +221,7 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 		}
 		index := binary.NativeEndian.Uint32(m.Data[linkIndex:])
 		_, known := names[index]
-		matters = known && about(index) || ours[index] // as it was called before
+		matters = known && about(index) || ours[index] // by its previous name
 		names.take(m)
 		name := linkName(m.Data)
 		matters = matters || name == "" || c.devices[name]
@@ -265,7 +265,7 @@ func setting(netconf []byte, matters func(index uint32) bool) bool {
 	return ofOurs && looked
 }
 
-// take takes in the name of a link.
+// take records the name of a link.
 func (n linkNames) take(m syscall.NetlinkMessage) {
 	if len(m.Data) < unix.SizeofIfInfomsg {
 		return

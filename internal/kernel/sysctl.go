@@ -16,11 +16,11 @@ const (
 	ReasonForwardingOff     cluster.Reason = "ForwardingOff"
 )
 
-// sysctlRoot is where the kernel shows its settings.
+// sysctlRoot is the directory of the kernel's settings.
 const sysctlRoot = "/proc/sys"
 
-// sysctlProblems says which settings of the kernel break egress over the devices: uplinks, VRFs, the tunnel and those
-// towards pods and nodes. Nothing is changed; devices that do not exist are passed over.
+// sysctlProblems reports kernel settings that break egress over the devices: uplinks, VRFs, the tunnel and those
+// towards pods and nodes. It changes nothing, and skips devices that do not exist.
 func sysctlProblems(node string, devices []string) []cluster.Problem {
 	var problems []cluster.Problem
 	problem := func(reason cluster.Reason, value int, message string, path ...string) {
@@ -35,7 +35,7 @@ func sysctlProblems(node string, devices []string) []cluster.Problem {
 	}
 	all, _ := sysctl("net", "ipv4", "conf", "all", "rp_filter")
 	for _, device := range devices {
-		// The stricter of the two is not the larger number: the kernel takes the maximum, and 1 is strict, 2 loose.
+		// The stricter setting is not the larger number: the kernel uses the maximum, where 1 is strict and 2 is loose.
 		path := []string{"net", "ipv4", "conf", device, "rp_filter"}
 		if v, ok := sysctl(path...); ok && max(v, all) == 1 {
 			problem(ReasonStrictReversePath, v, fmt.Sprintf(
@@ -50,7 +50,7 @@ func sysctlProblems(node string, devices []string) []cluster.Problem {
 	return problems
 }
 
-// sysctl reads a number; ok is false where there is none.
+// sysctl reads a number; ok is false if the setting does not exist.
 func sysctl(path ...string) (value int, ok bool) {
 	b, err := os.ReadFile(filepath.Join(append([]string{sysctlRoot}, path...)...))
 	if err != nil {
@@ -60,7 +60,7 @@ func sysctl(path ...string) (value int, ok bool) {
 	return value, err == nil
 }
 
-// sysctlName writes a path as sysctl(8) takes it: dots between, and slashes for the dots of a device's name.
+// sysctlName formats a path as sysctl(8) expects it: separated by dots, with slashes for the dots of a device's name.
 func sysctlName(path ...string) string {
 	names := make([]string, len(path))
 	for i, p := range path {

@@ -9,17 +9,17 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// taken finds what others took away: what stood after the last Apply, is planned still, and had to be made anew.
+// taken collects drift: objects that were in force after the last Apply, are still planned, and had to be restored.
 type taken struct {
-	before  *plan.NodePlan           // in force since the last Apply; nil: none is
-	leads   map[uint32]plan.Families // where its routes lead, but for those refused
-	lacking bool                     // some are
+	before  *plan.NodePlan           // plan in force since the last Apply; nil: none
+	leads   map[uint32]plan.Families // families that its routes lead to, by table, without the refused routes
+	lacking bool                     // some routes were refused
 	routes  map[routeKey]*plan.Route
 	objects []string
 	kinds   map[Drift]int
 }
 
-// end tells what was taken away before an Apply, which has brought p about, but for the routes refused.
+// end returns the drift found by an Apply, and starts over with the plan p that it brought into force.
 func (t *taken) end(p *plan.NodePlan, refused refusals) (objects []string, kinds map[Drift]int) {
 	objects, kinds = t.objects, t.kinds
 	leads, lacking := t.leads, len(refused) > 0
@@ -30,10 +30,10 @@ func (t *taken) end(p *plan.NodePlan, refused refusals) (objects []string, kinds
 	return objects, kinds
 }
 
-// leadsOf says for which families routes lead somewhere, by table.
+// leadsOf returns, by table, the families for which routes lead somewhere.
 func leadsOf(routes []plan.Route, refused refusals) map[uint32]plan.Families {
 	leads := map[uint32]plan.Families{}
-	var of uint32 // the table of the route before: of very many most are of one
+	var of uint32 // table of the previous route: with very many, most are of one table
 	var f plan.Families
 	for i := range routes {
 		r := &routes[i]
@@ -51,7 +51,8 @@ func leadsOf(routes []plan.Route, refused refusals) map[uint32]plan.Families {
 	return leads
 }
 
-// lost says whether one of the tables, or that of a VRF, has no route of a family any more, in which one of ours should be.
+// lost reports whether one of the tables, or a VRF's table, lacks all routes of a family for which a route of ours
+// should be there.
 func (t *taken) lost(routed map[uint32]plan.Families, tables []uint32) bool {
 	if t.before == nil {
 		return false
@@ -79,14 +80,14 @@ func (t *taken) add(kind Drift, object string) {
 	t.kinds[kind]++
 }
 
-// rule takes in a rule that was made. Rules of one priority, of both families, are told as one.
+// rule records a created rule. Rules of one priority, of both families, count as one object.
 func (t *taken) rule(r rule) {
 	if t.before != nil && slices.Contains(both(t.before.Rules), r) {
 		t.add(DriftRule, fmt.Sprintf("rule %d", r.Priority))
 	}
 }
 
-// route takes in a route that was made. Routes are told by their table.
+// route records a created route. The routes of one table count as one object.
 func (t *taken) route(p *plan.Route) {
 	if t.before == nil {
 		return
@@ -102,14 +103,14 @@ func (t *taken) route(p *plan.Route) {
 	}
 }
 
-// vrf takes in a VRF device that was made.
+// vrf records a created VRF device.
 func (t *taken) vrf(name string) {
 	if t.before != nil && slices.ContainsFunc(t.before.VRFs, func(v plan.VRF) bool { return v.Name == name }) {
 		t.add(DriftVRF, "VRF device "+name)
 	}
 }
 
-// port takes in an interface that was enslaved.
+// port records an interface that was enslaved.
 func (t *taken) port(name, vrf string) {
 	if t.before != nil && slices.ContainsFunc(t.before.VRFs, func(v plan.VRF) bool {
 		return v.Name == vrf && slices.Contains(v.Interfaces, name)
@@ -118,14 +119,14 @@ func (t *taken) port(name, vrf string) {
 	}
 }
 
-// tunnel takes in a tunnel device that was made.
+// tunnel records a created tunnel device.
 func (t *taken) tunnel(made *plan.Tunnel) {
 	if t.before != nil && t.before.Tunnel != nil && t.before.Tunnel.Device == made.Device {
 		t.add(DriftTunnel, "VXLAN device "+made.Device)
 	}
 }
 
-// table takes in that the nftables table was not as it was left.
+// table records that the nftables table was changed by another program.
 func (t *taken) table() {
 	if t.before != nil {
 		t.add(DriftTable, "nftables table inet "+tableName)

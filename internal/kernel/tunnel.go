@@ -15,18 +15,18 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// tunnelAddress is the IPv4 dummy address (RFC 7600): a loose reverse path filter passes nothing on a device without an
-// IPv4 address.
+// tunnelAddress is the IPv4 dummy address (RFC 7600): on a device without an IPv4 address, a loose reverse path filter
+// drops everything.
 var tunnelAddress = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 0, 8}), 32)
 
-// The nest of attributes that leads to a device's rp_filter.
+// Nested attributes that contain a device's rp_filter.
 const (
 	inetConf = 1 // IFLA_INET_CONF
 	rpFilter = 8 // IPV4_DEVCONF_RP_FILTER
 )
 
-// applyTunnel makes our VXLAN device, and the neighbour and forwarding entries in it, equal to t; nil removes it. It calls
-// made when it had to make the device.
+// applyTunnel makes our VXLAN device and its neighbour and forwarding entries equal to t; nil removes the device. It
+// calls made if it created the device.
 func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ...func(*plan.Tunnel)) error {
 	links, err := retried(h.LinkList)
 	if err != nil {
@@ -68,7 +68,7 @@ func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ..
 	return applyHosts(h, device, t.Hosts)
 }
 
-// suits says whether a device has the attributes that cannot be changed.
+// suits reports whether a device's immutable attributes are as planned.
 func suits(v *netlink.Vxlan, t *plan.Tunnel) bool {
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
 	return v.Name == t.Device && v.VxlanId == int(t.VNI) && v.Port == int(t.Port) && local.Unmap() == t.Local.Unmap() && !v.Learning
@@ -92,7 +92,7 @@ func addTunnel(h *netlink.Handle, t *plan.Tunnel) (*netlink.Vxlan, error) {
 	return v, nil
 }
 
-// setTunnel sets what can be changed on a device.
+// setTunnel sets the mutable attributes of a device.
 func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 	var errs []error
 	if v.MTU != t.MTU {
@@ -105,7 +105,8 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 		errs = append(errs, setLooseFilter(v.Index))
 	}
 	if v.RawFlags&unix.IFF_UP == 0 {
-		// The link-local address is made of the MAC whatever the node's default is: next hops are computed from it.
+		// The link-local address must derive from the MAC, independently of the node's default: next hops are computed
+		// from it.
 		errs = append(errs, h.LinkSetIP6AddrGenMode(v, nl.IN6_ADDR_GEN_MODE_EUI64))
 	}
 	errs = append(errs, setUp(h, v))
@@ -123,7 +124,7 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 	return errors.Join(append(errs, h.AddrAdd(v, address))...)
 }
 
-// setLooseFilter sets rp_filter to 2 by netlink: /proc/sys is read-only in an unprivileged container.
+// setLooseFilter sets rp_filter to 2 through netlink: /proc/sys is read-only in an unprivileged container.
 func setLooseFilter(device int) error {
 	request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -138,8 +139,8 @@ func setLooseFilter(device int) error {
 	return nil
 }
 
-// applyHosts makes the permanent neighbours (next hop to MAC) and the forwarding entries (MAC to underlay address) of the
-// device those of hosts.
+// applyHosts makes the device's permanent neighbours (next hop to MAC) and forwarding entries (MAC to underlay address)
+// equal to hosts.
 func applyHosts(h *netlink.Handle, v *netlink.Vxlan, hosts []plan.TunnelHost) error {
 	type key struct {
 		family int

@@ -15,35 +15,35 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// linkGroup marks the links that we create. It is given with the creation, so none of ours is ever without it.
+// linkGroup marks the links that we create. It is set at creation, so none of our links ever lacks it.
 const linkGroup = 14200142
 
-// enslavedPrefix begins the alternative name that marks an interface which we enslaved; its index follows.
+// enslavedPrefix begins the alternative name that marks an interface enslaved by us; the interface's index follows.
 const enslavedPrefix = "egressway-uplink-"
 
 func enslavedMark(a *netlink.LinkAttrs) string { return enslavedPrefix + strconv.Itoa(a.Index) }
 
-// enslavedMarks are the marks that an interface bears: one, or none.
+// enslavedMarks returns the marks of an interface: one, or none.
 func enslavedMarks(a *netlink.LinkAttrs) []string {
 	return slices.DeleteFunc(slices.Clone(a.AltNames), func(n string) bool { return !strings.HasPrefix(n, enslavedPrefix) })
 }
 
-// newLinkAttrs are those of a link of ours.
+// newLinkAttrs returns the attributes of a new link of ours.
 func newLinkAttrs(name string) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
 	a.Name, a.Group = name, linkGroup
 	return a
 }
 
-// vrfs applies VRF devices. It remembers what stood on the interfaces while they were enslaved, in case somebody deletes
-// the VRF under them: the kernel flushes it then.
+// vrfs applies VRF devices. It remembers the addresses and routes of enslaved interfaces: if another program deletes
+// the VRF under them, the kernel flushes these.
 type vrfs struct {
 	seen   map[int]flushed  // by index of the interface
-	taken  *taken           // nil: nobody asks
-	unmade map[string]error // by name, why a VRF of the last apply is not as desired
+	taken  *taken           // nil: drift is not recorded
+	unmade map[string]error // by name, the reason why a VRF of the last apply is not as desired
 }
 
-// apply creates the VRF devices that are missing and enslaves the interfaces that are listed. It notes which could not be made.
+// apply creates missing VRF devices and enslaves the listed interfaces. It records the VRFs that failed.
 func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
 	v.unmade = map[string]error{}
 	for _, d := range desired {
@@ -72,7 +72,7 @@ func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 	return errors.Join(slices.Collect(maps.Values(v.unmade))...)
 }
 
-// applyVRF adopts or creates a VRF device, and says whether it made it.
+// applyVRF adopts or creates a VRF device, and reports whether it created it.
 func applyVRF(h *netlink.Handle, v plan.VRF) (device *netlink.Vrf, made bool, err error) {
 	link, err := h.LinkByName(v.Name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) && v.Create {
@@ -124,7 +124,7 @@ func (v *vrfs) prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 	for _, l := range links {
 		a := l.Attrs()
 		d, wanted := devices[a.MasterIndex], master[a.Name]
-		stays := wanted != "" && (d == nil || d.Name == wanted) // without a master somebody has just deleted it: the next pass comes
+		stays := wanted != "" && (d == nil || d.Name == wanted) // no master: its VRF was just deleted, the next pass restores it
 		if len(enslavedMarks(a)) == 0 || stays || ctx.Err() != nil {
 			continue
 		}
@@ -144,7 +144,7 @@ func (v *vrfs) prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// enslave makes an interface a port of a VRF, unless it is one.
+// enslave makes an interface a port of a VRF unless it is one already.
 func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 	link, err := h.LinkByName(name)
 	if err != nil {
@@ -165,7 +165,7 @@ func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 		return err
 	}
 	if a.MasterIndex == vrf.Index {
-		// Read while somebody deletes the VRF, it may be half of it. To ask for a link waits for that to end.
+		// While another program deletes the VRF, standing may be incomplete. Asking for the link waits until that ends.
 		if link, err = h.LinkByIndex(a.Index); err != nil || link.Attrs().MasterIndex != vrf.Index {
 			return errors.New("its VRF vanished meanwhile")
 		}
@@ -175,7 +175,7 @@ func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 		v.seen[a.Index] = standing
 		return nil
 	}
-	// The mark comes first: one without a master does no harm, a master without the mark would outlive us.
+	// The mark comes first: a mark without a master does no harm, but a master without the mark would outlive us.
 	if mark := enslavedMark(a); !slices.Contains(a.AltNames, mark) {
 		if err := h.LinkAddAltName(link, mark); err != nil {
 			return fmt.Errorf("add alternative name %s: %w", mark, err)
@@ -190,7 +190,7 @@ func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 	return errors.Join(standing.restore(a.Index, mainTable, vrf.Table), v.seen[a.Index].restore(a.Index, mainTable, vrf.Table))
 }
 
-// release undoes enslave. vrf is nil where the interface is no port of a VRF any more.
+// release undoes enslave. vrf is nil if the interface is no longer a port of a VRF.
 func release(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
 	var errs []error
 	if vrf != nil {
@@ -210,7 +210,7 @@ func release(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
 	return errors.Join(errs...)
 }
 
-// setUp sets a link up unless it is.
+// setUp sets a link up unless it is up already.
 func setUp(h *netlink.Handle, link netlink.Link) error {
 	if link.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Packet is one whose walk through this node is to be found out.
+// Packet is a packet to simulate on its way through this node.
 type Packet struct {
 	From, To         netip.Addr
 	Proto            uint8 // unix.IPPROTO_*
@@ -24,13 +24,13 @@ type Packet struct {
 	Connection       Connection
 }
 
-// Connection is what the kernel's table of connections has about a packet.
+// Connection is the conntrack state of a packet.
 type Connection struct {
 	Known  bool // an earlier packet began it
-	Reply  bool // this packet answers
+	Reply  bool // this packet is a reply
 	DNAT   bool // its destination was rewritten
 	Mark   uint32
-	Source netip.Addr // that it began with; invalid: the packet's
+	Source netip.Addr // original source; invalid: the packet's
 }
 
 func (c Connection) source(p Packet) netip.Addr {
@@ -47,39 +47,39 @@ func (p Packet) family() family {
 	return ipv6
 }
 
-// Lookup is a question to a set, and the answer.
+// Lookup is a lookup in a set, with its result.
 type Lookup struct {
 	Chain string `json:"chain"`
 	Set   string `json:"set"`
 	Key   string `json:"key"`
 	Found bool   `json:"found"`
-	// Value is what a map has for the key: a path id, an address or a chain; of a set of ranges, the range.
+	// Value is a map's value for the key: a path id, an address or a chain; for a set of ranges, the range.
 	Value string `json:"value,omitempty"`
 }
 
-// Kind is the set's name without family and path.
+// Kind returns the set's name without family and path.
 func (l Lookup) Kind() string { return setKind(l.Set) }
 
-// Passage is how a packet passed one of our base chains.
+// Passage is the way of a packet through one of our base chains.
 type Passage struct {
 	Chain   string   `json:"chain"`
-	Chains  []string `json:"chains,omitempty"` // that it was led to
+	Chains  []string `json:"chains,omitempty"` // that it jumped to
 	Lookups []Lookup `json:"lookups,omitempty"`
-	Empty   bool     `json:"empty,omitempty"` // there is no such chain, or no rule in it
+	Empty   bool     `json:"empty,omitempty"` // the chain does not exist, or has no rules
 	Dropped bool     `json:"dropped,omitempty"`
-	Decided string   `json:"decided,omitempty"` // chain whose rule decided; empty: none did, and it passed
+	Decided string   `json:"decided,omitempty"` // chain whose rule decided; empty: no rule did, and the packet passed
 	Rule    int      `json:"rule,omitempty"`    // that rule, from 1
-	Why     string   `json:"why,omitempty"`     // of a drop: the counter that the rule counts by
-	Unknown []string `json:"unknown,omitempty"` // what rules have that ours never do, which was passed by
+	Why     string   `json:"why,omitempty"`     // of a drop: the rule's counter
+	Unknown []string `json:"unknown,omitempty"` // expressions that our rules never have, which the walk skipped
 
-	// Afterwards.
+	// The state after the chain.
 	Mark           uint32     `json:"mark"`
 	ConnectionMark uint32     `json:"connectionMark"`
 	Source         netip.Addr `json:"source,omitzero"`      // bound by NAT
 	Masquerade     bool       `json:"masquerade,omitempty"` // bound by NAT to the device's address
 }
 
-// LookedUp is the last answer of a set of this kind; ok is false where none was asked.
+// LookedUp returns the last lookup in a set of this kind; ok reports whether there was one.
 func (p *Passage) LookedUp(kind string) (l Lookup, ok bool) {
 	if p == nil {
 		return l, false
@@ -92,7 +92,7 @@ func (p *Passage) LookedUp(kind string) (l Lookup, ok bool) {
 	return l, false
 }
 
-// Kinds of sets that a walk tells of.
+// Kinds of sets in a Passage's lookups.
 const (
 	SetEgress  = setEgress
 	SetCluster = setCluster
@@ -114,37 +114,38 @@ type LiveRule struct {
 	IPv6 bool
 }
 
-// Matches says whether the rule is for packets with a mark.
+// Matches reports whether the rule applies to packets with a mark.
 func (r LiveRule) Matches(mark uint32) bool { return mark&r.Mask == r.Mark }
 
-// LivePath is what a path id means.
+// LivePath is the meaning of a path id.
 type LivePath struct {
 	ID      plan.PathID
 	Key     plan.PathKey
-	Devices []string // by which its packets may leave; none: any but the uplinks of other networks
+	Devices []string // by which its packets may leave; none: any but other networks' uplinks
 }
 
-// Uplink is a device that packets come in by from outside, or from other nodes.
+// Uplink is a device for packets from outside, or from other nodes.
 type Uplink struct {
 	Device string
-	Path   plan.PathID // 0: it leads to other nodes alone
+	Path   plan.PathID // 0: it leads to other nodes only
 }
 
-// Live is what this node's kernel has of ours at a moment: what is constant in number is read at once, the rest is looked up.
+// Live is the state of our objects in this node's kernel. Objects of constant number are read at once; the others are
+// looked up on demand.
 type Live struct {
 	Table   bool   // the nftables table is there
-	Owner   uint32 // port of the socket that owns it; 0: nobody's
+	Owner   uint32 // port id of the socket that owns it; 0: none
 	Marks   plan.Marks
 	Paths   []LivePath // sorted by id
 	Rules   []LiveRule // sorted by family and priority
 	Links   []plan.Link
 	Uplinks []Uplink
-	Damage  []string // what a table of ours never lacks, in words
+	Damage  []string // missing parts of the table and rules, in words
 	kernel  *liveTable
 	links   *netlink.Handle
 }
 
-// ReadLive reads it. Close ends it.
+// ReadLive reads the state. The caller must Close it.
 func ReadLive(_ context.Context) (l *Live, err error) {
 	l = &Live{}
 	if l.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
@@ -205,7 +206,7 @@ func (l *Live) Close() {
 	}
 }
 
-// Path is what a path id means; ok is false for one that is not in force.
+// Path returns the meaning of a path id; ok is false if the id is not in force.
 func (l *Live) Path(id plan.PathID) (p LivePath, ok bool) {
 	for _, p := range l.Paths {
 		if p.ID == id {
@@ -215,7 +216,7 @@ func (l *Live) Path(id plan.PathID) (p LivePath, ok bool) {
 	return p, false
 }
 
-// Link is an interface by its name.
+// Link returns an interface by name.
 func (l *Live) Link(name string) (link plan.Link, ok bool) {
 	for _, link := range l.Links {
 		if link.Name == name {
@@ -225,7 +226,7 @@ func (l *Live) Link(name string) (link plan.Link, ok bool) {
 	return link, false
 }
 
-// Local is the interface that has an address.
+// Local returns the interface that has an address.
 func (l *Live) Local(a netip.Addr) (link plan.Link, ok bool) {
 	for _, link := range l.Links {
 		if slices.ContainsFunc(link.Addrs, func(p netip.Prefix) bool { return p.Addr() == a }) {
@@ -235,7 +236,7 @@ func (l *Live) Local(a netip.Addr) (link plan.Link, ok bool) {
 	return link, false
 }
 
-// VRF is the VRF device of a table.
+// VRF returns the name of the VRF device of a table.
 func (l *Live) VRF(table uint32) (name string) {
 	for _, link := range l.Links {
 		if link.VRFTable == table && table != 0 {
@@ -245,7 +246,7 @@ func (l *Live) VRF(table uint32) (name string) {
 	return ""
 }
 
-// Lookup asks a set of addresses of a kind.
+// Lookup looks an address up in the address set of a kind.
 func (l *Live) Lookup(kind string, a netip.Addr) (Lookup, error) {
 	f := ipv4
 	if a.Is6() {
@@ -263,7 +264,7 @@ func (l *Live) Lookup(kind string, a netip.Addr) (Lookup, error) {
 	return asked, nil
 }
 
-// readPaths reads what path ids mean, and which devices are theirs.
+// readPaths reads the path ids, their meanings and their devices.
 func (l *Live) readPaths() error {
 	elements, err := l.kernel.list(setPaths)
 	if err != nil {
@@ -307,7 +308,7 @@ func (l *Live) readPaths() error {
 	return nil
 }
 
-// marks are those in use, as the rules show them, be they for routing or the packet filter's; without any, the usual ones.
+// marks returns the marks in use, as the routing rules or the packet filter show them; without either, the defaults.
 func (l *Live) marks() plan.Marks {
 	m := plan.Marks{Mask: config.Defaults().Marks.Mask, Priority: config.Defaults().Marks.RulePriority}
 	for _, r := range l.Rules {
@@ -315,7 +316,7 @@ func (l *Live) marks() plan.Marks {
 			return plan.Marks{Mask: r.Mask, Priority: r.Priority}
 		}
 	}
-	if rules := l.kernel.chains[chainGuard]; len(rules) > 0 { // it asks for our bits first
+	if rules := l.kernel.chains[chainGuard]; len(rules) > 0 { // its first rule tests our bits
 		for _, e := range rules[0] {
 			if ours := e.value(unix.NFTA_BITWISE_MASK); e.name == "bitwise" && len(ours) == 4 {
 				m.Mask = nativeUint32(ours)
@@ -325,7 +326,7 @@ func (l *Live) marks() plan.Marks {
 	return m
 }
 
-// damage finds what is missing: chains and rules that are there whatever the plan.
+// damage finds missing chains and rules that every plan has.
 func (l *Live) damage() {
 	say := func(format string, args ...any) { l.Damage = append(l.Damage, fmt.Sprintf(format, args...)) }
 	if !l.Table {
@@ -350,7 +351,7 @@ func (l *Live) damage() {
 	l.ruleDamage(say)
 }
 
-// ruleDamage finds routing rules that are missing. Those of a network that is not usable here are not there either.
+// ruleDamage finds missing routing rules. The rules of a network that is not usable here are not expected.
 func (l *Live) ruleDamage(say func(string, ...any)) {
 	for _, family := range routeFamilies() {
 		name := map[uint8]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[family]
@@ -371,7 +372,7 @@ func (l *Live) ruleDamage(say func(string, ...any)) {
 	}
 }
 
-// RulesFor are the rules of ours that a packet with a mark meets, in their order.
+// RulesFor returns our rules that a packet with this mark meets, in order.
 func (l *Live) RulesFor(mark uint32, ipv6 bool) (all []LiveRule) {
 	for _, r := range l.Rules {
 		if r.IPv6 == ipv6 && r.Matches(mark) {
@@ -381,18 +382,18 @@ func (l *Live) RulesFor(mark uint32, ipv6 bool) (all []LiveRule) {
 	return all
 }
 
-// Flight is how a packet passes this node.
+// Flight is the way of a packet through this node.
 type Flight struct {
 	Packet Packet
 	Arrive *Passage // prerouting
-	Route  *Route   // nil: it was dropped before
-	// The rest is nil where the packet does not come so far.
-	NAT    *Passage // of a connection's first packet
+	Route  *Route   // nil: it was dropped before routing
+	// The rest is nil if the packet does not get that far.
+	NAT    *Passage // of a connection's first packet only
 	Leave  *Passage // the guard
 	Source netip.Addr
 }
 
-// Dropped is the passage that dropped the packet, if one did.
+// Dropped returns the passage that dropped the packet, or nil.
 func (f *Flight) Dropped() *Passage {
 	for _, p := range []*Passage{f.Arrive, f.NAT, f.Leave} {
 		if p != nil && p.Dropped {
@@ -402,8 +403,9 @@ func (f *Flight) Dropped() *Passage {
 	return nil
 }
 
-// Fly has a packet pass this node: by our chains as they are, and by the kernel's own routing. What other tables do to it,
-// such as a CNI's masquerade or a Service's DNAT, is not looked at; leavesAs is the source that NAT gave its connection, if known.
+// Fly simulates the packet's way through our chains as they are, with the kernel's own routing decision. It ignores
+// other tables, such as a CNI's masquerade or a Service's DNAT; leavesAs is the source that NAT gave the packet's
+// connection, if known.
 func (l *Live) Fly(p Packet, leavesAs netip.Addr) (*Flight, error) {
 	f := &Flight{Packet: p}
 	fly := &flyer{Packet: p}
@@ -443,18 +445,18 @@ func (l *Live) Fly(p Packet, leavesAs netip.Addr) (*Flight, error) {
 	return f, err
 }
 
-// Arrive has a packet pass the chains that it meets before it is routed.
+// Arrive simulates the packet's way through the chains before routing.
 func (l *Live) Arrive(p Packet) (*Passage, error) {
 	return cross(l.kernel, &flyer{Packet: p}, "prerouting")
 }
 
-// IsVRF says whether a device is a VRF's.
+// IsVRF reports whether a device is a VRF device.
 func (l *Live) IsVRF(device string) bool {
 	link, ok := l.Link(device)
 	return ok && link.VRFTable != 0
 }
 
-// masqueradeAs is the address that a masquerade takes: the one towards the next hop.
+// masqueradeAs returns the address that a masquerade uses: the one towards the next hop.
 func (l *Live) masqueradeAs(r *Route, to netip.Addr) netip.Addr {
 	hop := r.Gateway
 	if !hop.IsValid() {

@@ -14,7 +14,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// liveTable is our nftables table as the kernel has it. Its rules are read once, elements of sets are looked up one by one.
+// liveTable is our nftables table in the kernel. Its rules are read once, elements of sets are looked up one by one.
 type liveTable struct {
 	conn   *netlink.Conn
 	links  []plan.Link
@@ -23,7 +23,7 @@ type liveTable struct {
 	kinds  map[string]setShape
 }
 
-// setShape is what a set is made of.
+// setShape is the format of a set's keys.
 type setShape struct {
 	key      int // bytes
 	interval bool
@@ -39,13 +39,13 @@ func openLiveTable(links []plan.Link) (*liveTable, error) {
 
 func (t *liveTable) close() { _ = t.conn.Close() }
 
-// ofTable names our table: the first attribute of every message about what is in one (NFTA_CHAIN_TABLE, NFTA_RULE_TABLE,
-// NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE).
+// ofTable returns the attribute that names our table: the first of every message about an object in a table
+// (NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE).
 func ofTable() netlink.Attribute {
 	return netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00")}
 }
 
-// readRules reads all chains: their number does not grow with that of pods.
+// readRules reads all chains. Their number does not grow with the number of pods.
 func (t *liveTable) readRules() error {
 	t.chains, t.hooked = map[string][][]expression{}, map[string]bool{}
 	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETCHAIN, netlink.Dump, encode(ofTable())))
@@ -55,7 +55,7 @@ func (t *liveTable) readRules() error {
 	for _, a := range answers {
 		body := a.Data[nfgenmsgLen:]
 		if text(attribute(body, unix.NFTA_CHAIN_TABLE)) != tableName || a.Data[0] != unix.NFPROTO_INET {
-			continue // kernels that do not filter this dump
+			continue // older kernels do not filter this dump
 		}
 		name := text(attribute(body, unix.NFTA_CHAIN_NAME))
 		t.chains[name] = nil
@@ -106,7 +106,7 @@ func (t *liveTable) keyLength(set string) (int, error) {
 	return s.key, err
 }
 
-// liveElement is an element as the kernel lists it.
+// liveElement is a set element as the kernel lists it.
 type liveElement struct {
 	key     []byte
 	value   []byte
@@ -139,7 +139,7 @@ func decodeElements(body []byte) (all []liveElement) {
 	return all
 }
 
-// commentOf reads the comment that nft and we write: a type of one byte, a length of one byte, the text.
+// commentOf decodes the comment format of nft: a type of one byte, a length of one byte, the text.
 func commentOf(data []byte) string {
 	const comment = 0 // NFTNL_UDATA_SET_ELEM_COMMENT
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
@@ -151,7 +151,7 @@ func commentOf(data []byte) string {
 	return ""
 }
 
-// list lists a set that has few elements.
+// list lists the elements of a small set.
 func (t *liveTable) list(set string) (all []liveElement, err error) {
 	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETSETELEM, netlink.Dump, encode(
 		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
@@ -168,8 +168,8 @@ func (t *liveTable) list(set string) (all []liveElement, err error) {
 	return all, nil
 }
 
-// get asks for the element that has a key. Of a set of ranges it is the first address of the one that the key is in, or with
-// the flag NFT_SET_ELEM_INTERVAL_END the one after the last.
+// get looks up the element with a key. In a set of ranges it returns the first address of the range that contains the
+// key, or with the flag NFT_SET_ELEM_INTERVAL_END the address after the last.
 func (t *liveTable) get(set string, key []byte, flags uint32) (*liveElement, error) {
 	attributes := []netlink.Attribute{{Type: unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_KEY, Data: encode(
 		netlink.Attribute{Type: unix.NFTA_DATA_VALUE, Data: key},
@@ -217,7 +217,7 @@ func (t *liveTable) element(set string, key []byte) (*found, error) {
 	return f, nil
 }
 
-// spanText writes a range of addresses, as a prefix where it is one.
+// spanText formats a range of addresses, as a prefix if it is one.
 func spanText(first, after *liveElement) string {
 	from, _ := netip.AddrFromSlice(first.key)
 	to := lastAddr(netip.PrefixFrom(from, 0))
@@ -234,7 +234,8 @@ func spanText(first, after *liveElement) string {
 	return from.String() + "-" + to.String()
 }
 
-// addressType is what nft's fib finds: of IPv4 it looks at the table of local addresses, of IPv6 it asks the routing.
+// addressType returns the address type that nft's fib expression finds: for IPv4 from the table of local addresses, for
+// IPv6 from a route lookup.
 func (t *liveTable) addressType(to netip.Addr) (uint32, error) {
 	if to.IsMulticast() {
 		return unix.RTN_MULTICAST, nil

@@ -14,20 +14,20 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Route is the kernel's own answer to where a packet goes.
+// Route is the kernel's routing decision for a packet.
 type Route struct {
 	Table    uint32
-	Prefix   netip.Prefix // of the route; invalid: the kernel did not tell
+	Prefix   netip.Prefix // of the route; invalid: the kernel did not report it
 	Gateway  netip.Addr   // invalid: the destination is on the link
 	Device   string
-	Protocol uint8 // RTPROT_* of the route, RouteProtocol where it is ours
-	Legs     int   // next hops that its flows share
+	Protocol uint8 // RTPROT_* of the route; RouteProtocol: ours
+	Legs     int   // number of next hops of the route
 	Local    bool  // to this node itself
-	// Err says why it goes nowhere: unix.ENETUNREACH and such, as the sender is told.
+	// Err is the reason if the packet goes nowhere: the error that its sender gets, such as unix.ENETUNREACH.
 	Err error
 }
 
-// Ours says that the daemon made the route: one that a peer told of, or one to another node.
+// Ours reports whether the daemon made the route: a learned one, or one to another node.
 func (r *Route) Ours() bool { return r.Protocol == RouteProtocol }
 
 // unreachedError is the kernel's answer that a packet goes nowhere.
@@ -35,24 +35,25 @@ type unreachedError struct{ errno syscall.Errno }
 
 func (e unreachedError) Error() string { return e.errno.Error() }
 
-// Attributes of route requests that x/sys does not name (include/uapi/linux/rtnetlink.h).
+// Attributes and flags of route requests that x/sys does not define (include/uapi/linux/rtnetlink.h).
 const (
 	rtaIPProto = 27 // RTA_IP_PROTO
 	rtaSport   = 28 // RTA_SPORT
 	rtaDport   = 29 // RTA_DPORT
 
-	lookupTable = 0x1000 // RTM_F_LOOKUP_TABLE: name the table that the route was found in
-	fibMatch    = 0x2000 // RTM_F_FIB_MATCH: tell of the route, not of where this packet goes
+	lookupTable = 0x1000 // RTM_F_LOOKUP_TABLE: report the route's table
+	fibMatch    = 0x2000 // RTM_F_FIB_MATCH: report the route itself, not the packet's way
 )
 
-// routeQuestion asks where a packet goes that comes in by a device; 0: that this node sends.
+// routeQuestion returns the request for a packet's route; in is the index of the incoming device, 0 for a packet of
+// this node.
 func routeQuestion(p Packet, in int, flags uint32) message {
 	b := make([]byte, unix.SizeofRtMsg, 128)
 	b[0], b[1] = unix.AF_INET, uint8(p.To.BitLen())
 	if p.To.Is6() {
 		b[0] = unix.AF_INET6
 	} else {
-		flags |= lookupTable // of IPv6 it is always named, and the flag refused
+		flags |= lookupTable // for IPv6 the table is always reported, and the flag rejected
 	}
 	binary.NativeEndian.PutUint32(b[8:], flags)
 	b = appendAttr(b, unix.RTA_DST, p.To.AsSlice()...)
@@ -78,7 +79,7 @@ func routeQuestion(p Packet, in int, flags uint32) message {
 	return message{typ: unix.RTM_GETROUTE, body: b}
 }
 
-// askRoute asks for one route.
+// askRoute sends the request for one route.
 func askRoute(m message) (*route, error) {
 	c, err := dial()
 	if err != nil {
@@ -102,7 +103,7 @@ func askRoute(m message) (*route, error) {
 			return nil, fmt.Errorf("ask for a route: %w", err)
 		case unix.RTM_NEWROUTE:
 			body := slices.Clone(r.Data)
-			// What is told of one packet is marked as a copy of the route, but reads the same.
+			// The answer about one packet is marked as a copy of the route, but has the same format.
 			binary.NativeEndian.PutUint32(body[8:], binary.NativeEndian.Uint32(body[8:])&^unix.RTM_F_CLONED)
 			if found, ok := decodeRoute(body); ok {
 				if errno, reject := rejects[found.kind]; reject {
@@ -115,15 +116,15 @@ func askRoute(m message) (*route, error) {
 	return nil, errors.New("ask for a route: the kernel did not answer")
 }
 
-// nowhere are the answers about packets that are dropped: no route, one that says so, or a source that cannot be.
+// nowhere lists the errors for packets that are dropped: no route, a route that rejects, or an impossible source.
 var nowhere = []syscall.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EXDEV, unix.ENODEV}
 
-// rejects are the routes that drop.
+// rejects maps the types of routes that drop packets to their errors.
 var rejects = map[uint8]syscall.Errno{
 	unix.RTN_UNREACHABLE: unix.EHOSTUNREACH, unix.RTN_BLACKHOLE: unix.EINVAL, unix.RTN_PROHIBIT: unix.EACCES,
 }
 
-// Route asks the kernel where a packet goes, with its mark, by the device that it comes in by.
+// Route asks the kernel for the route of a packet, with its mark and incoming device.
 func (l *Live) Route(p Packet) (*Route, error) {
 	in := 0
 	if p.In != "" {
@@ -144,7 +145,7 @@ func (l *Live) Route(p Packet) (*Route, error) {
 	for _, leg := range goes.legs {
 		r.Gateway, r.Device = leg.gateway, l.deviceName(leg.device)
 	}
-	// Of an answer about one packet the kernel names no prefix.
+	// The answer about one packet names no prefix.
 	if whole, err := askRoute(routeQuestion(p, in, fibMatch)); err == nil {
 		r.Prefix, r.Legs, r.Protocol = whole.dst, len(whole.legs), whole.protocol
 	}
@@ -160,20 +161,20 @@ func (l *Live) deviceName(index int) string {
 	return ""
 }
 
-// Routed says whether a table has any route that leads somewhere, per family.
+// Routed returns the families for which a table has a route that leads somewhere.
 func (*Live) Routed(table uint32) (plan.Families, error) { return readRouted(table) }
 
-// LiveFlow is a connection of a pair of addresses.
+// LiveFlow is a TCP or UDP connection between two addresses.
 type LiveFlow struct {
 	Proto    uint8          // unix.IPPROTO_TCP or IPPROTO_UDP
-	Src, Dst netip.AddrPort // as it began
-	Answers  netip.Addr     // who answers: Dst, or what DNAT made of it
+	Src, Dst netip.AddrPort // before NAT
+	Answers  netip.Addr     // source of replies: Dst, or its replacement by DNAT
 	Leaves   netip.AddrPort // source after SNAT
 	Mark     uint32
 	Answered bool
 }
 
-// Flows are the TCP and UDP connections that an address began and that are wanted, at most so many.
+// Flows lists the TCP and UDP connections that an address began and that wanted accepts, up to the number most.
 func (*Live) Flows(ctx context.Context, from netip.Addr, wanted func(LiveFlow) bool, most int) (all []LiveFlow, err error) {
 	err = dumpConnections(from, func(body []byte) bool {
 		if e, ok := decodeEntry(body); ok && e.Src.Addr() == from {

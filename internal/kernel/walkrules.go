@@ -14,16 +14,16 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// A packet's walk is found out by carrying the rules out that the kernel has, be they ours or what somebody made of them, on
-// a packet that nobody sent. Only what our rules are made of is known here; a rule with anything else is told of and passed by.
+// A walk applies the rules in the kernel, including any that another program changed, to a simulated packet. It
+// implements only the expressions that our rules have; a rule with any other is reported and skipped.
 
-// expression is one of a rule, as the kernel lists it.
+// expression is an expression of a rule, as the kernel lists it.
 type expression struct {
 	name string
 	data []byte
 }
 
-// decodeExpressions takes the list of a rule's expressions apart.
+// decodeExpressions decodes the list of a rule's expressions.
 func decodeExpressions(list []byte) (all []expression) {
 	for _, one := range attrs(list, 0) {
 		var e expression
@@ -53,7 +53,7 @@ func attribute(body []byte, typ uint16) []byte {
 
 func (e expression) has(typ uint16) bool { return e.attr(typ) != nil }
 
-// number is an attribute of any width, which nftables sends in network byte order.
+// number decodes an attribute of any width, which nftables sends in network byte order.
 func (e expression) number(typ uint16) uint32 { return bigEndian(e.attr(typ)) }
 
 func bigEndian(b []byte) (v uint32) {
@@ -63,10 +63,10 @@ func bigEndian(b []byte) (v uint32) {
 	return v
 }
 
-// value is an attribute that holds data for a register.
+// value returns the data of an attribute that holds a register's value.
 func (e expression) value(typ uint16) []byte { return attribute(e.attr(typ), unix.NFTA_DATA_VALUE) }
 
-// verdictOfData reads a verdict out of data, if it is one.
+// verdictOfData decodes a verdict from data; ok is false if data is no verdict.
 func verdictOfData(data []byte) (v expr.Verdict, ok bool) {
 	body := attribute(data, unix.NFTA_DATA_VERDICT)
 	code := attribute(body, unix.NFTA_VERDICT_CODE)
@@ -78,41 +78,41 @@ func verdictOfData(data []byte) (v expr.Verdict, ok bool) {
 	return v, true
 }
 
-// found is an element that a set has for a key.
+// found is a set's element for a key.
 type found struct {
 	value   []byte        // of a map
 	verdict *expr.Verdict // of a map to verdicts
-	span    string        // of a set of ranges: the range that the key is in
+	span    string        // of a set of ranges: the range that contains the key
 }
 
-// ruleTable is what a packet meets: the rules of chains by name, and sets.
+// ruleTable is the nftables table that a packet meets: the rules of chains by name, and the sets.
 type ruleTable interface {
 	rules(chain string) [][]expression
 	keyLength(set string) (int, error)
-	element(set string, key []byte) (*found, error) // nil: none
-	addressType(to netip.Addr) (uint32, error)      // RTN_*, as fib tells it
+	element(set string, key []byte) (*found, error) // nil: no element
+	addressType(to netip.Addr) (uint32, error)      // RTN_*, as the fib expression finds it
 	ownAddress(a netip.Addr, device string) bool
 }
 
-// How a packet leaves a chain or a hook.
+// outcome is the way in which a packet leaves a chain or a hook.
 type outcome int
 
 const (
-	goesOn outcome = iota // to the chain that it came from; at a hook, by the policy
+	goesOn outcome = iota // to the calling chain; at a hook, by the policy
 	accepted
 	dropped
 )
 
-// machine carries rules out on one packet.
+// machine executes rules on one packet.
 type machine struct {
 	table  ruleTable
 	packet *flyer
 	pass   *Passage
 	regs   [64]byte
-	why    string // name of the counter that the rule at hand counts by
+	why    string // name of the present rule's counter
 }
 
-// flyer is the packet as rules see it at a moment.
+// flyer is the packet's present state as rules see it.
 type flyer struct {
 	Packet
 	out      string // device that it is about to leave by
@@ -120,16 +120,16 @@ type flyer struct {
 	rewrites rewrites
 }
 
-// rewrites is what NAT rules bind.
+// rewrites holds the source that NAT rules bind.
 type rewrites struct {
 	source     netip.Addr
 	masquerade bool
 }
 
-// maxDepth is more than nftables lets chains nest (NFT_JUMP_STACK_SIZE).
+// maxDepth is more than the depth that nftables allows chains to nest (NFT_JUMP_STACK_SIZE).
 const maxDepth = 17
 
-// cross has the packet pass a base chain.
+// cross simulates the packet's way through a base chain.
 func cross(t ruleTable, p *flyer, chain string) (*Passage, error) {
 	m := &machine{table: t, packet: p, pass: &Passage{Chain: chain}}
 	if len(t.rules(chain)) == 0 {
@@ -185,7 +185,7 @@ var (
 	onwards  = expr.Verdict{Kind: expr.VerdictContinue}
 )
 
-// rule carries one rule out. Its verdict is mismatch where the packet is not one that it is for.
+// rule executes one rule. Its verdict is mismatch if the rule does not match the packet.
 func (m *machine) rule(chain string, rule []expression) (expr.Verdict, error) {
 	for _, e := range rule {
 		v, err := m.step(chain, e)
@@ -200,10 +200,11 @@ func (m *machine) rule(chain string, rule []expression) (expr.Verdict, error) {
 	return onwards, nil
 }
 
-// errUnknown says that an expression is none that our rules have.
+// errUnknown is the error for an expression that our rules never have.
 var errUnknown = errors.New("is not known here")
 
-// at is where a register begins (nft_parse_register): four of 16 bytes, or sixteen of 4 bytes in the same place.
+// at returns the bytes from a register on (nft_parse_register): there are four registers of 16 bytes, or sixteen of 4
+// bytes in the same place.
 func (m *machine) at(register uint32) []byte {
 	at := uint32(len(m.regs))
 	switch {
@@ -234,15 +235,15 @@ func (m *machine) read(register uint32, length int) ([]byte, error) {
 	return r[:length], nil
 }
 
-// step carries one expression out.
+// step executes one expression.
 func (m *machine) step(chain string, e expression) (expr.Verdict, error) {
 	switch e.name {
 	case "counter", "log":
 		return onwards, nil
-	case "objref": // a counter that says why, where the rule drops
+	case "objref": // the counter that names the reason, if the rule drops
 		m.why = string(bytes.TrimRight(e.attr(unix.NFTA_OBJREF_IMM_NAME), "\x00"))
 		return onwards, nil
-	case "exthdr": // of ours, only the MSS of a TCP SYN
+	case "exthdr": // our rules use it only for the MSS of a TCP SYN
 		return onwards, nil
 	case "meta":
 		return m.meta(e)
@@ -304,7 +305,7 @@ func (m *machine) meta(e expression) (expr.Verdict, error) {
 		value = deviceKey(m.packet.In)
 	case unix.NFT_META_OIFNAME:
 		value = deviceKey(m.packet.out)
-	case metaOutKind: // only what the node sends itself meets a VRF device on its way out, and no walk is that of such a packet
+	case metaOutKind: // only packets of this node itself meet a VRF device on their way out, and walks do not simulate those
 		value = deviceKey("")
 	case unix.NFT_META_NFPROTO:
 		value = []byte{m.packet.family().proto}
@@ -460,7 +461,7 @@ func (m *machine) nat(e expression) (expr.Verdict, error) {
 	return expr.Verdict{Kind: expr.VerdictAccept}, nil
 }
 
-// bytes are those of the packet's headers, as far as rules look at them.
+// bytes returns the packet's headers, as far as rules look at them.
 func (p *flyer) bytes(base, offset, length uint32) ([]byte, bool) {
 	var header []byte
 	switch f := p.family(); base {
@@ -483,7 +484,7 @@ func (p *flyer) bytes(base, offset, length uint32) ([]byte, bool) {
 	return header[offset : offset+length], true
 }
 
-// setKind is the name of a set without what tells it from others of its kind: a family and a path.
+// setKind returns a set's name without the family and path that distinguish it from others of its kind.
 func setKind(set string) string {
 	kind := set
 	for i, r := range set {
@@ -495,7 +496,7 @@ func setKind(set string) string {
 	return kind
 }
 
-// keyText writes a key for people.
+// keyText formats a key for people.
 func keyText(set string, key []byte) string {
 	switch kind := setKind(set); kind {
 	case setUplinks, setDevices:
@@ -516,7 +517,7 @@ func addressText(b []byte) string {
 	return a.String()
 }
 
-// text writes what was found for people: the number of a path, an address, a range, where it leads.
+// text formats the found element for people: a path id, an address, a range, or a chain.
 func (f *found) text(set string) string {
 	switch kind := setKind(set); {
 	case f.verdict != nil:
@@ -529,7 +530,7 @@ func (f *found) text(set string) string {
 	return f.span
 }
 
-// PathValue is the path id that a lookup in a map to path ids found.
+// PathValue returns the path id that a lookup in a map of path ids found.
 func (l Lookup) PathValue() plan.PathID {
 	n, _ := strconv.ParseUint(l.Value, 10, 32)
 	return plan.PathID(n)

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer holds the events of some 20,000 routes while the reader is busy. The kernel drops what does not fit.
+// receiveBuffer holds the events of some 20,000 routes while the reader is busy. The kernel drops events that do not
+// fit.
 const receiveBuffer = 16 << 20
 
-// Watch calls wake when links, their settings, addresses, routes, rules, what stands in our tunnel or our nft table change by other hands than
-// this Node's, and when it begins to see changes or may have missed some. While it runs, this Node reads again only what
-// somebody stirred. It ends with ctx, without an error.
+// Watch calls wake when links, their settings, addresses, routes, rules, our tunnel's entries or our nftables table
+// change other than by this Node, when it starts to see changes, and when it may have missed some. While it runs, this
+// Node re-reads only the parts of the kernel that others changed. It returns nil when ctx ends.
 func (n *Node) Watch(ctx context.Context, wake func()) error {
 	return n.watch(ctx, receiveBuffer, wake)
 }
@@ -66,8 +67,8 @@ func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
 	return errors.Join(err, <-ended)
 }
 
-// subscribe opens a socket for events, but for those that the socket of a port caused, 0 for none: of these there may be
-// very many at once.
+// subscribe opens a socket for events, without those caused by the socket with the port id but (0: none): of these
+// there may be very many at once.
 func subscribe(buffer, protocol int, but uint32, groups ...uint) (*nl.NetlinkSocket, error) {
 	sock, err := nl.Subscribe(protocol, groups...)
 	if err != nil {
@@ -78,26 +79,26 @@ func subscribe(buffer, protocol int, but uint32, groups ...uint) (*nl.NetlinkSoc
 		return nil, fmt.Errorf("set receive buffer: %w", err)
 	}
 	if but != 0 {
-		// A kernel without socket filters sends them, and they are passed over by whoever reads.
+		// Kernels without socket filters deliver them, and the reader skips them.
 		_ = ignore(sock.GetFd(), but)
 	}
 	return sock, nil
 }
 
-// ignore has a socket not receive what was caused by the socket of a port.
+// ignore installs a filter that drops messages caused by the socket with a port id.
 func ignore(fd int, port uint32) error {
 	var order [4]byte
 	binary.NativeEndian.PutUint32(order[:], port)
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: messagePort},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: binary.BigEndian.Uint32(order[:])}, // it loads as big endian
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: binary.BigEndian.Uint32(order[:])}, // the filter loads big endian
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 30},
 	}
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-// follow calls wake for the events that matter until ctx ends and with it the socket. Each event is looked at.
+// follow calls wake for the events that matter, until ctx ends and closes the socket. It passes every event to matters.
 func (n *Node) follow(ctx context.Context, sock *nl.NetlinkSocket, wake func(), matters func(syscall.NetlinkMessage) bool) error {
 	for {
 		events, _, err := sock.Receive()
@@ -120,7 +121,7 @@ func (n *Node) follow(ctx context.Context, sock *nl.NetlinkSocket, wake func(), 
 	}
 }
 
-// ourLinks are the indices of the links that we made. Neighbours come and go on all others, and are none of our concern.
+// ourLinks holds the indices of the links that we made. Neighbours on all other links do not matter to us.
 type ourLinks map[uint32]bool
 
 func readOurLinks() (ourLinks, linkNames, error) {
@@ -146,10 +147,11 @@ func (o ourLinks) add(link []byte) {
 	}
 }
 
-// Fields of struct ifinfomsg and struct ndmsg.
+// Offset in struct ifinfomsg and struct ndmsg.
 const linkIndex = 4
 
-// inOurTable says whether an nftables event is about our table or what is in it. Attribute 1 names the table in all of them.
+// inOurTable reports whether an nftables event is about our table or an object in it. Attribute 1 names the table in
+// every event.
 func inOurTable(m syscall.NetlinkMessage) bool {
 	for typ, value := range attrs(m.Data, nl.SizeofNfgenmsg) {
 		if typ == unix.NFTA_TABLE_NAME {
