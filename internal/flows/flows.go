@@ -1,9 +1,17 @@
-// Package flows carries the established egress flows of a host to the standby, so that they go on when the standby takes
-// over: with the same source address and port, which nothing but a connection's entry in conntrack remembers.
+// Package flows replicates the established egress flows of a host to its standby, so that they survive when the standby
+// takes over: with the same source address and port, which only a connection's conntrack entry records.
 //
-// Host and standby dial each other. The host tells what begins and ends, all there is when a channel comes up, and that again
-// in parts from time to time; so the standby needs to remember nothing, and whatever was missed is mended or runs out. The
-// standby tells what was closed there.
+// Host and standby each dial the other. The host sends flows when they begin and end, all flows when a channel comes
+// up, and all again from time to time, in parts. So the standby keeps no state of its own, and missed flows are
+// repaired or expire. The standby sends the flows that were closed there.
+//
+// Words of this package:
+//
+//   - role: this node is host or standby of an ingress IP, with a given peer;
+//   - view: the roles and data plane of one pass;
+//   - told: a peer that receives an ingress IP's flows;
+//   - pending, ripe: a flow too young to be sent; old enough;
+//   - held: a flow of a local pod, kept in memory until this node takes over.
 package flows
 
 import (
@@ -23,44 +31,44 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// Counters count since the start of the process.
+// Counters holds counts since the start of the process.
 type Counters struct {
-	Sent      uint64 // flows told to other nodes, whatever became of them
-	Bytes     uint64 // sent for it, without the headers of TCP and IP
-	Received  uint64 // flows that other nodes told
-	Injected  uint64 // of them, new here
-	Refreshed uint64 // here already
-	Held      uint64 // of pods of this node: kept in memory until it takes over
-	Removed   uint64 // told to be over
-	Refused   uint64 // not planned here, or in the way of what is
-	Dropped   uint64 // not told at first because too many were to be told
-	Lost      uint64 // times that the kernel had more events than could be read; what is there is listed then
+	Sent      uint64 // records sent to other nodes
+	Bytes     uint64 // sent for these, without TCP and IP headers
+	Received  uint64 // records received from other nodes
+	Injected  uint64 // received flows that got a new entry here
+	Refreshed uint64 // received flows that had an entry here
+	Held      uint64 // received flows of local pods: kept in memory until this node takes over
+	Removed   uint64 // received flows that had ended
+	Refused   uint64 // received flows that are not planned here, or that an entry here prevents
+	Dropped   uint64 // not sent at first because too many were waiting
+	Lost      uint64 // times that the kernel had more events than were read; all flows are then listed
 }
 
 type counters struct {
 	sent, bytes, received, injected, refreshed, held, removed, refused, dropped, lost atomic.Uint64
 }
 
-// Carrier carries flows between this node and others.
+// Carrier replicates flows between this node and others.
 type Carrier struct {
 	log      *slog.Logger
 	node     string
 	marks    plan.Marks
 	counters counters
-	changed  chan struct{} // the view has
-	due      chan struct{} // a full list is
-	inject   sync.Mutex    // held while entries are made, so that a view is one thing to all of them
+	changed  chan struct{} // signals a new view
+	due      chan struct{} // signals that a full list is due
+	inject   sync.Mutex    // held while entries are created, so that all of them see one view
 
-	mu      sync.Mutex // guards what follows; never held while waiting
+	mu      sync.Mutex // guards the fields below; never held while waiting
 	view    *view
-	uses    map[link]int // how many roles of the view need a channel
+	uses    map[link]int // number of roles of the view that need a channel
 	pending *pending
 	held    map[key]held
-	sources map[netip.Addr]int                     // of the held flows
-	senders map[netip.Addr]context.CancelCauseFunc // nodes that a channel came from
+	sources map[netip.Addr]int                     // number of held flows by source
+	senders map[netip.Addr]context.CancelCauseFunc // ends the incoming channel of a node
 }
 
-// view is what this node is to do, as one pass of the daemon found it. It does not change.
+// view is this node's part as one pass of the daemon determined it. It is immutable.
 type view struct {
 	port     uint16
 	roles    sorted.List[Role]
@@ -68,10 +76,10 @@ type view struct {
 	data     plan.DataPlane
 }
 
-// of is how the node of a role is reached.
+// of returns the link to a role's peer.
 func (v *view) of(r Role) link { return link{r.Local, netip.AddrPortFrom(r.Peer, v.port)} }
 
-// about goes through the roles of an ingress IP.
+// about yields the roles of an ingress IP.
 func (v *view) about(ingress netip.Addr) iter.Seq[Role] {
 	return func(yield func(Role) bool) {
 		for r := range v.roles.From(Role{Ingress: ingress}) {
@@ -82,7 +90,7 @@ func (v *view) about(ingress netip.Addr) iter.Seq[Role] {
 	}
 }
 
-// tell lists who hears of an ingress IP's flows.
+// tell returns the peers that receive an ingress IP's flows.
 func (v *view) tell(ingress netip.Addr) (all []told) {
 	for r := range v.about(ingress) {
 		all = append(all, told{v.channels[v.of(r)], r.Host})
@@ -90,7 +98,7 @@ func (v *view) tell(ingress netip.Addr) (all []told) {
 	return all
 }
 
-// role is the one that this node has with a peer.
+// role returns this node's role for an ingress IP with a peer.
 func (v *view) role(peer, ingress netip.Addr) (role Role, ok bool) {
 	for r := range v.about(ingress) {
 		if r.Peer == peer {
@@ -100,7 +108,7 @@ func (v *view) role(peer, ingress netip.Addr) (role Role, ok bool) {
 	return role, false
 }
 
-// hears says whether this node has any role with a peer.
+// hears reports whether this node has any role with a peer.
 func (v *view) hears(peer netip.Addr) bool {
 	for l := range v.channels {
 		if l.peer.Addr() == peer {
@@ -110,13 +118,13 @@ func (v *view) hears(peer netip.Addr) bool {
 	return false
 }
 
-// told is somebody who hears of an ingress IP's flows.
+// told is a peer that receives an ingress IP's flows.
 type told struct {
 	*channel
 	host bool // this node is the host
 }
 
-// key is what tells flows apart.
+// key identifies a flow.
 type key struct {
 	proto    uint8
 	src, dst netip.AddrPort
@@ -124,7 +132,7 @@ type key struct {
 
 func keyOf(f kernel.Flow) key { return key{f.Proto, f.Src, f.Dst} }
 
-// New returns the Carrier of a node, that carries nothing until it runs and is told to.
+// New returns a node's Carrier. It does nothing until Run and Set are called.
 func New(log *slog.Logger, node string, marks plan.Marks) *Carrier {
 	return &Carrier{
 		log: log, node: node, marks: marks, changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
@@ -133,7 +141,7 @@ func New(log *slog.Logger, node string, marks plan.Marks) *Carrier {
 	}
 }
 
-// Counters returns what has been counted.
+// Counters returns the present counts.
 func (c *Carrier) Counters() Counters {
 	n := &c.counters
 	return Counters{
@@ -143,10 +151,10 @@ func (c *Carrier) Counters() Counters {
 	}
 }
 
-// Set says what this node is from now on: its roles, the port by which nodes talk, and its data plane. It is to be called
-// before the data plane is in force: where this node takes over, flows of its own pods, which the former host changed the
-// source of, get their entries first. Until then their packets are dropped, not sent with another source. It costs what
-// differs between these roles and those before.
+// Set replaces this node's roles, the port for channels between nodes, and its data plane. Call it before the data
+// plane comes into force: where this node takes over, flows of local pods that the former host translated get their
+// entries first. Until then their packets are dropped, not sent with another source. The cost depends on the difference
+// from the roles before.
 func (c *Carrier) Set(port uint16, roles sorted.List[Role], d plan.DataPlane) {
 	before := c.now()
 	v := &view{port: port, roles: roles, channels: before.channels, data: d}
@@ -157,7 +165,7 @@ func (c *Carrier) Set(port uint16, roles sorted.List[Role], d plan.DataPlane) {
 		c.uses = map[link]int{}
 	}
 	var begun []Role
-	others := port != before.port // other channels are needed
+	others := port != before.port // the set of channels changes
 	for was, is := range former.Changes(roles) {
 		if was != nil {
 			if l := v.of(*was); c.uses[l] > 1 {
@@ -202,7 +210,7 @@ func (c *Carrier) Set(port uint16, roles sorted.List[Role], d plan.DataPlane) {
 	c.takeOver(before, v)
 }
 
-// had says whether flows of a role were told in the same direction before.
+// had reports whether a role's flows were sent in the same direction before.
 func (v *view) had(role Role) bool {
 	for r := range v.about(role.Ingress) {
 		if r.Peer == role.Peer && r.Local == role.Local && r.Host == role.Host {
@@ -225,10 +233,10 @@ func signal(to chan struct{}) {
 	}
 }
 
-// restartAfter is the pause before something that failed is tried again.
+// restartAfter is the pause before a failed task is tried again.
 const restartAfter = time.Second
 
-// Run carries until ctx ends. What was injected stays.
+// Run replicates flows until ctx ends. Injected flows stay.
 func (c *Carrier) Run(ctx context.Context) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { c.serve(ctx, g); return nil })
@@ -237,8 +245,8 @@ func (c *Carrier) Run(ctx context.Context) {
 	_ = g.Wait() // none of them fails
 }
 
-// serve keeps running what the view asks for: channels and listeners, and where there are any, the watch. Without one, the
-// kernel does not make up messages about every connection of the node.
+// serve keeps the channels and listeners of the view running, and while there are any, the watch. Without a watch, the
+// kernel need not create messages about every connection of the node.
 func (c *Carrier) serve(ctx context.Context, g *errgroup.Group) {
 	watches := map[*Carrier]context.CancelFunc{}
 	channels, listeners := map[*channel]context.CancelFunc{}, map[netip.AddrPort]context.CancelFunc{}
@@ -274,7 +282,7 @@ func (c *Carrier) watch(ctx context.Context) {
 	}
 }
 
-// follow starts what is wanted and does not run, and ends what runs and is not wanted.
+// follow starts the tasks in wanted that are not running, and ends the running ones that are not in wanted.
 func follow[T comparable](ctx context.Context, g *errgroup.Group, running map[T]context.CancelFunc, wanted map[T]bool, run func(context.Context, T)) {
 	for t, end := range running {
 		if !wanted[t] {

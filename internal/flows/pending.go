@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// tellAfter is how long a flow must live, or wait for its first answer, before it is told of: most requests over TCP and
-	// nearly all questions over UDP are done by then, and cost nothing but a look at their events.
+	// tellAfter is how long a flow must live, or wait for its first reply, before it is sent: most TCP requests and
+	// nearly all UDP queries are over by then, and cost only their events.
 	tellAfter = 100 * time.Millisecond
-	// releaseEvery is how often those are looked for whose time has come.
+	// releaseEvery is the interval between checks for flows that are old enough.
 	releaseEvery = 10 * time.Millisecond
-	// mostPending bounds the flows that wait, and the memory for it to some 15 MiB: 600,000 new ones a second.
+	// mostPending limits the waiting flows, and so their memory to some 15 MiB: 600,000 new flows a second.
 	mostPending = 60000
 )
 
-// pending holds flows that are too young to be told of.
+// pending holds flows that are too young to be sent.
 type pending struct {
 	flows map[key]kernel.Flow
-	order []waiting // the oldest first
+	order []waiting // oldest first
 }
 
 type waiting struct {
@@ -29,7 +29,7 @@ type waiting struct {
 
 func newPending() *pending { return &pending{flows: map[key]kernel.Flow{}} }
 
-// add has a flow wait, or changes one that does. It says whether there was room.
+// add makes a flow wait, or updates one that does. It reports whether there was room.
 func (p *pending) add(f kernel.Flow, now time.Time) bool {
 	k := keyOf(f)
 	if _, waits := p.flows[k]; !waits {
@@ -42,7 +42,7 @@ func (p *pending) add(f kernel.Flow, now time.Time) bool {
 	return true
 }
 
-// forget says whether a flow has waited, which it does no more.
+// forget removes a flow and reports whether it was waiting.
 func (p *pending) forget(f kernel.Flow) bool {
 	k := keyOf(f)
 	_, waited := p.flows[k]
@@ -50,7 +50,7 @@ func (p *pending) forget(f kernel.Flow) bool {
 	return waited
 }
 
-// ripe takes out the flows whose time has come.
+// ripe removes and returns the flows that are old enough.
 func (p *pending) ripe(now time.Time) (ripe []kernel.Flow) {
 	n := 0
 	for n < len(p.order) && !p.order[n].until.After(now) {
@@ -62,7 +62,7 @@ func (p *pending) ripe(now time.Time) (ripe []kernel.Flow) {
 		n++
 	}
 	if p.order = p.order[n:]; len(p.order) == 0 {
-		p.order = nil // what a burst took is given back
+		p.order = nil // frees the memory of a burst
 	}
 	return ripe
 }

@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// silentFor is how long a channel may say nothing.
+	// silentFor is how long a channel may be silent.
 	silentFor = 4 * beatEvery
-	// mostStrangers bounds the connections that have not shown who they are.
+	// mostStrangers limits connections that have not completed the greeting.
 	mostStrangers = 16
-	// mostHeld bounds the flows of own pods that are kept until this node takes over, some 10 MiB.
+	// mostHeld limits the held flows to some 10 MiB.
 	mostHeld = 50000
 )
 
-// held is a flow of a pod of this node, as the host has it. An entry would be in the way of the one that has its packets
-// steered to the host; it is made when this node takes over.
+// held is a flow of a local pod, as the host reported it. A conntrack entry here would conflict with the one that
+// steers the pod's packets to the host, so it is created only when this node takes over.
 type held struct {
 	kernel.Flow
-	steered plan.PathID // by which it goes to the host
+	steered plan.PathID // path that steers it to the host
 	until   time.Time
 }
 
@@ -44,7 +44,7 @@ var (
 	errReplaced = errors.New("it has set up another")
 )
 
-// listen takes channels of other nodes until ctx ends.
+// listen accepts channels from other nodes until ctx ends.
 func (c *Carrier) listen(ctx context.Context, at netip.AddrPort) {
 	told := ""
 	for ctx.Err() == nil {
@@ -66,7 +66,7 @@ func (c *Carrier) accept(ctx context.Context, at netip.AddrPort) error {
 	ctx, end := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
-	defer end() // where nothing more can be accepted, the channels begin anew with the next listener
+	defer end() // when the listener fails, channels start over with the next one
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	strangers := make(chan struct{}, mostStrangers)
@@ -98,7 +98,7 @@ func (c *Carrier) accept(ctx context.Context, at netip.AddrPort) error {
 	}
 }
 
-// hear takes what a node tells until it hangs up.
+// hear receives a node's flows until the node closes the channel.
 func (c *Carrier) hear(ctx context.Context, peer netip.Addr, conn net.Conn, known func()) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -108,7 +108,7 @@ func (c *Carrier) hear(ctx context.Context, peer netip.Addr, conn net.Conn, know
 			return err
 		}
 	}
-	// What answers this came after the limit was set, and to the address that it says it comes from.
+	// A peer that echoes this receives at its claimed address, and sent the echo after the hop limit was set.
 	hello := append([]byte(magic), version)
 	hello = append(hello, make([]byte, helloSize-len(hello))...)
 	if _, err := rand.Read(hello[len(magic)+1:]); err != nil {
@@ -138,7 +138,7 @@ func (c *Carrier) hear(ctx context.Context, peer netip.Addr, conn net.Conn, know
 	err := c.hearFrames(peer, conn, in)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ctx.Err() != nil { // replaced, without a role, or at the end
+	if ctx.Err() != nil { // replaced, no role any more, or shutting down
 		return context.Cause(ctx)
 	}
 	delete(c.senders, peer)
@@ -170,14 +170,14 @@ func (c *Carrier) hearFrames(peer netip.Addr, conn net.Conn, in io.Reader) error
 	}
 }
 
-// received does what the records of a frame say, as far as this node's plan agrees.
+// received applies the records of a frame, as far as this node's plan agrees.
 func (c *Carrier) received(peer netip.Addr, records []record) {
 	c.counters.received.Add(uint64(len(records)))
 	c.inject.Lock()
 	defer c.inject.Unlock()
 	v := c.now()
 	var ended []kernel.Flow
-	var alive, weaker []kernel.Flow // weaker: of the standby, which does not know better
+	var alive, weaker []kernel.Flow // weaker: from the standby, whose flows do not replace ours
 	for _, r := range lasts(records) {
 		role, here, ok := v.judge(peer, &r.Flow)
 		if r.ended {
@@ -206,7 +206,7 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 }
 
 func (c *Carrier) injected(v *view, replace bool, flows []kernel.Flow) error {
-	// Connections that came in by a path that is no network's are strays, also of paths that are gone.
+	// A connection from a path that is not a network is a stray, even if the path is gone.
 	steering := func(id plan.PathID) bool { return !v.network(id) }
 	r, err := kernel.InjectFlows(kernel.Injection{Marks: c.marks, Steering: steering, Replace: replace}, flows)
 	c.counters.injected.Add(uint64(r.Created + r.Replaced))
@@ -215,7 +215,8 @@ func (c *Carrier) injected(v *view, replace bool, flows []kernel.Flow) error {
 	return err
 }
 
-// lasts is the last record of each flow. What ended goes before what began, whose port it may have had.
+// lasts returns the last record of each flow, in order: a flow that ended comes before one that began later with its
+// port.
 func lasts(records []record) []record {
 	last := make(map[key]int, len(records))
 	for i, r := range records {
@@ -230,8 +231,8 @@ func lasts(records []record) []record {
 	return all
 }
 
-// judge says what a flow that a node tells of is here, and fills in its path: here says that an entry belongs into
-// conntrack, else it is a flow of a pod of this node that is steered to that node.
+// judge checks a flow received from a peer against the plan, and fills in its path. With here the flow gets a conntrack
+// entry; otherwise it is a flow of a local pod that is steered to the peer.
 func (v *view) judge(peer netip.Addr, f *kernel.Flow) (role Role, here, ok bool) {
 	role, ok = v.role(peer, f.SNAT.Addr())
 	if !ok {
@@ -255,7 +256,7 @@ func (v *view) endpoint(a netip.Addr) (plan.Endpoint, bool) {
 	return v.data.Endpoints.Get(plan.Endpoint{Addr: a})
 }
 
-// hold keeps a flow of a pod of this node.
+// hold keeps a flow of a local pod.
 func (c *Carrier) hold(h held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,7 +278,7 @@ func (c *Carrier) letGo(f kernel.Flow) {
 	c.forget(keyOf(f))
 }
 
-// forget forgets a held flow. c.mu is held.
+// forget removes a held flow. The caller holds c.mu.
 func (c *Carrier) forget(k key) {
 	if _, had := c.held[k]; !had {
 		return
@@ -290,14 +291,14 @@ func (c *Carrier) forget(k key) {
 	}
 }
 
-// takeOver makes entries for the flows of own pods that leave by this node in a new view. Those that go on by the former
-// host, which is the standby now, stay as they are.
+// takeOver creates entries for the held flows of local pods that leave by this node in a new view. Flows that may stay
+// on the former host, which is the standby now, stay there.
 func (c *Carrier) takeOver(before, v *view) {
 	c.mu.Lock()
 	nothing := len(c.held) == 0 || !c.concerned(before, v)
 	c.mu.Unlock()
 	if nothing {
-		return // what is received now is judged by the new view
+		return // flows received from now on are judged by the new view
 	}
 	c.inject.Lock()
 	defer c.inject.Unlock()
@@ -316,7 +317,7 @@ func (c *Carrier) takeOver(before, v *view) {
 			}
 			c.forget(k)
 		case !ok || e.Kept.Source != h.SNAT.Addr():
-			c.forget(k) // no more of our business
+			c.forget(k) // does not concern this node any more
 		}
 	}
 	c.mu.Unlock()
@@ -329,7 +330,8 @@ func (c *Carrier) takeOver(before, v *view) {
 	c.log.Info("egress flows of pods of this node leave here now", "flows", len(flows))
 }
 
-// concerned says whether a view has anything else than the one before for the sources of held flows. c.mu is held.
+// concerned reports whether a view differs from the one before in anything about the sources of held flows. The caller
+// holds c.mu.
 func (c *Carrier) concerned(before, v *view) bool {
 	if !slices.EqualFunc(before.data.Paths, v.data.Paths, func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }) {
 		return true
@@ -346,7 +348,7 @@ func (v *view) network(id plan.PathID) bool {
 	return slices.ContainsFunc(v.data.Paths, func(p plan.Path) bool { return p.ID == id && p.Key.Kind == plan.PathNetwork })
 }
 
-// dropStale forgets held flows that would have run out.
+// dropStale removes held flows that have expired.
 func (c *Carrier) dropStale(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -357,7 +359,7 @@ func (c *Carrier) dropStale(now time.Time) {
 	}
 }
 
-// onLink says whether no router is between this node and an address.
+// onLink reports whether this node reaches an address without a router.
 func onLink(a netip.Addr) bool {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -369,8 +371,8 @@ func onLink(a netip.Addr) bool {
 	})
 }
 
-// onlyNeighbours has the kernel drop what a router has forwarded (RFC 5082): a pod's packets that a CNI gave its node's
-// address, above all.
+// onlyNeighbours makes the kernel drop packets that a router forwarded (RFC 5082), above all those of a pod to which a
+// CNI gave its node's address.
 func onlyNeighbours(conn net.Conn, peer netip.Addr) error {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// Role is that two nodes are host and standby of an ingress IP, and this one is one of them.
+// Role states that this node and a peer are host and standby of an ingress IP, or the other way round.
 type Role struct {
-	Ingress netip.Addr  // what flows have as source
+	Ingress netip.Addr  // source of its flows
 	Local   netip.Addr  // InternalIP of this node
-	Peer    netip.Addr  // InternalIP of the other, of the same family
-	Host    bool        // this node is the host; else Peer is
-	Path    plan.PathID // of the network here
+	Peer    netip.Addr  // InternalIP of the other node, of the same family
+	Host    bool        // this node is the host; otherwise Peer is
+	Path    plan.PathID // path of the network on this node
 }
 
 // Compare orders roles by their ingress IPs first.
@@ -31,19 +31,18 @@ func (r Role) Compare(o Role) int {
 	return cmp.Or(r.Ingress.Compare(o.Ingress), r.Peer.Compare(o.Peer), r.Local.Compare(o.Local), host(r)-host(o), cmp.Compare(r.Path, o.Path))
 }
 
-// Equal says whether two roles are the same.
+// Equal reports whether two roles are the same.
 func (r Role) Equal(o Role) bool { return r == o }
 
-// Roles finds the ingress IPs of which a node is host or standby, and who is the other, in one plan after another. The zero
-// Roles has seen none yet.
+// Roles finds a node's roles in successive plans. The zero Roles has seen no plan.
 type Roles struct {
 	plan   *plan.NodePlan
 	all    sorted.List[Role]
-	shared map[Role]int // how many more services have a role: they may share an ingress IP
+	shared map[Role]int // number of further services with the same role: they may share an ingress IP
 }
 
-// Find finds the roles in a plan. Unless it is to find them anew, it costs what differs from the plan before in the services:
-// nodes and paths of networks are to be as they were.
+// Find returns the roles in a plan. Without anew, it compares only the services that changed since the last plan; nodes
+// and paths of networks must be unchanged.
 func (f *Roles) Find(p *plan.NodePlan, nodes cluster.Map[string, cluster.Node], anew bool) sorted.List[Role] {
 	var former sorted.List[plan.Service]
 	if anew || f.plan == nil {
@@ -82,7 +81,7 @@ func (f *Roles) Find(p *plan.NodePlan, nodes cluster.Map[string, cluster.Node], 
 	return f.all
 }
 
-// appendRoles appends those that a service, which may be nil, has by a plan.
+// appendRoles appends the roles that a service, which may be nil, has in a plan.
 func appendRoles(roles []Role, s *plan.Service, p *plan.NodePlan, nodes cluster.Map[string, cluster.Node]) []Role {
 	if s == nil {
 		return roles
@@ -119,7 +118,7 @@ func networkPath(p *plan.NodePlan, network string) plan.PathID {
 	return 0
 }
 
-// internalIPs are the first InternalIPs of two nodes that are of one family, IPv4 before IPv6.
+// internalIPs returns the first InternalIPs of two nodes that have a family in common, IPv4 before IPv6.
 func internalIPs(a, b cluster.Node) (ofA, ofB netip.Addr) {
 	for _, ipv4 := range []bool{true, false} {
 		x, y := first(a, ipv4), first(b, ipv4)

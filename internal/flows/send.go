@@ -20,58 +20,59 @@ import (
 )
 
 const (
-	// batchFor is how long the first of a batch waits for others.
+	// batchFor is how long the first record of a batch waits for others.
 	batchFor = 5 * time.Millisecond
-	// mostQueued bounds what waits to be sent by one channel, in bytes. The last quarter is for flows that ended: to keep
-	// one here that is over would take its port from another.
+	// mostQueued limits the bytes queued in one channel. The last quarter is for flows that ended: the peer would keep
+	// such a flow's port occupied.
 	mostQueued = 4 << 20
-	// pace bounds a channel, in flows a second: what costs each side about a fifth of a core.
+	// pace limits a channel, in flows a second: that many cost each side about a fifth of a core.
 	pace = 50000
-	// beatEvery is how often a channel shows that it lives, where there is nothing to tell.
+	// beatEvery is the interval of keepalives on an idle channel.
 	beatEvery = 5 * time.Second
-	// writeWithin is how long the other side may take none of what is sent.
+	// writeWithin is how long the peer may accept no data.
 	writeWithin = 5 * time.Second
-	// soonAfter is the pause before a channel is tried again at first: the other node may learn its role a moment later.
+	// soonAfter is the first pause before a channel is tried again: the other node may learn its role a moment later.
 	soonAfter = 50 * time.Millisecond
-	// dialWithin bounds the start of a channel.
+	// dialWithin limits the setup of a channel.
 	dialWithin = 3 * time.Second
 
-	// tellEvery is how often a UDP flow is told of again. Its entry at the standby sees no packets, and would run out.
+	// tellEvery is the interval in which a UDP flow is sent again. Its entry at the standby sees no packets, and would
+	// expire.
 	tellEvery = time.Minute
-	// tellTCPEvery is that of TCP, in such rounds.
+	// tellTCPEvery is the interval for TCP flows, in multiples of tellEvery.
 	tellTCPEvery = 15
-	// keepTCP bounds for how long a standby keeps a TCP flow that it hears no more of: longer than connections send
-	// keepalives (2 hours unless an application asks for less), much shorter than the kernel's five days.
+	// keepTCP limits how long a standby keeps a TCP flow without a new record: longer than the interval of keepalives
+	// (2 hours unless an application asks for less), much shorter than the kernel's timeout of five days.
 	keepTCP = 3 * time.Hour
-	// listAgainAfter is the least time between two full lists because something was lost.
+	// listAgainAfter is the shortest interval between two full lists after losses.
 	listAgainAfter = 10 * time.Second
 )
 
-// link is the way of a channel.
+// link identifies a channel by its addresses.
 type link struct {
 	local netip.Addr
 	peer  netip.AddrPort
 }
 
-// channel tells another node of flows.
+// channel sends flows to another node.
 type channel struct {
 	link
-	filled chan struct{} // there is something to send
-	room   chan struct{} // there is room for a part of a list
+	filled chan struct{} // signals that the queue has records
+	room   chan struct{} // signals room for a part of a list
 
 	mu       sync.Mutex
 	up       bool
 	list     bool // a full list is due
-	lost     bool // and not at once: something had no room
+	lost     bool // a full list is due, after listAgainAfter: records were lost
 	queue    []byte
-	lastTold time.Time // the last full list
+	lastTold time.Time // time of the last full list
 }
 
 func newChannel(l link) *channel {
 	return &channel{link: l, filled: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// due says whether a full list is due, since the channel is to tell of more now.
+// due requests a full list, since the channel has more roles now, and reports whether one is due.
 func (ch *channel) due() bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -79,7 +80,7 @@ func (ch *channel) due() bool {
 	return ch.list
 }
 
-// begin and end say whether somebody hears.
+// begin and end record that the channel is up or down.
 func (ch *channel) begin() {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -93,7 +94,7 @@ func (ch *channel) end() {
 	signal(ch.room)
 }
 
-// put queues a record. It says whether there was room, which a channel that is down needs none for.
+// put queues a record. It reports false if there is no room; a channel that is down needs none.
 func (ch *channel) put(r record) bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -113,7 +114,7 @@ func (ch *channel) put(r record) bool {
 	return true
 }
 
-// putListed queues a record of a list, once there is room for it beside what happens.
+// putListed queues a record of a list, once events leave room for it.
 func (ch *channel) putListed(ctx context.Context, r record) {
 	for {
 		ch.mu.Lock()
@@ -143,14 +144,14 @@ func (ch *channel) take() []byte {
 	return b
 }
 
-// happened is called for every event of the kernel.
+// happened handles every event of the kernel.
 func (c *Carrier) happened(e kernel.FlowEvent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Kind == kernel.FlowsLost {
 		for _, ch := range c.view.channels {
 			ch.mu.Lock()
-			if ch.up { // else the list comes with it
+			if ch.up { // a channel that is down gets a list when it comes up
 				c.counters.lost.Add(1)
 				ch.lost = true
 			}
@@ -166,7 +167,7 @@ func (c *Carrier) happened(e kernel.FlowEvent) {
 		if c.pending.forget(e.Flow) {
 			return
 		}
-		// What ran out here may live there: packets may have gone by the standby for longer than we know.
+		// A flow that expired at a standby may still live at its host; only a close is certain.
 		closed := e.Flow.State == kernel.TCPTimeWait || e.Flow.State == kernel.TCPClosed
 		for _, t := range targets {
 			if t.host || closed {
@@ -174,7 +175,7 @@ func (c *Carrier) happened(e kernel.FlowEvent) {
 			}
 		}
 	case !worth(e.Flow):
-		c.pending.forget(e.Flow) // a question that was answered
+		c.pending.forget(e.Flow) // an answered query
 	case !c.pending.add(e.Flow, time.Now()):
 		c.counters.dropped.Add(1)
 		for _, t := range targets {
@@ -185,7 +186,7 @@ func (c *Carrier) happened(e kernel.FlowEvent) {
 	}
 }
 
-// worth says whether a flow is told of: if it lasts, or waits for its first answer. A UDP question that was answered is done.
+// worth reports whether a flow is sent: if it lasts, or waits for its first reply. An answered UDP query is over.
 func worth(f kernel.Flow) bool {
 	if f.Proto == unix.IPPROTO_TCP {
 		return f.Assured && f.State >= kernel.TCPEstablished && f.State < kernel.TCPTimeWait
@@ -193,15 +194,15 @@ func worth(f kernel.Flow) bool {
 	return f.Assured || !f.Answered
 }
 
-// own says whether a flow is of a pod of this node, which is not told of: the pod dies with the node. While the node lives,
-// the flow leaves here, and if the other node knew of it, it would send what the remote answers to the pod itself, past the
-// entry here.
+// own reports whether a flow is of a local pod. Such a flow is not sent: the pod dies with the node, and while the node
+// lives, the flow leaves here. If the other node had an entry for it, it would forward the remote's packets straight to
+// the pod, bypassing the entry here.
 func (c *Carrier) own(v *view, f kernel.Flow) bool {
 	e, ok := v.endpoint(f.Src.Addr())
 	return ok && e.Node == c.node
 }
 
-// leaves says whether a flow of a pod of this node goes on by this node.
+// leaves reports whether a local pod's flow leaves by this node.
 func (v *view) leaves(f kernel.Flow) bool {
 	e, _ := v.endpoint(f.Src.Addr())
 	way := plan.Way{Path: f.Path, Source: f.SNAT.Addr()}
@@ -214,20 +215,20 @@ func (c *Carrier) tell(t told, r record) {
 	}
 }
 
-// alive is what is told of a flow: for how long it is to be kept.
+// alive returns the record of a live flow, with the time for which the peer keeps it.
 func alive(f kernel.Flow) record {
 	switch {
 	case f.Proto == unix.IPPROTO_UDP:
 		f.Timeout += uint32(tellEvery / time.Second)
 	case f.State == kernel.TCPEstablished:
 		f.Timeout = min(f.Timeout, uint32(keepTCP/time.Second))
-	default: // one side has closed, the other may send for long
+	default: // one side has closed, the other may send for a long time
 		f.Timeout = max(f.Timeout, uint32(2*tellTCPEvery*tellEvery/time.Second))
 	}
 	return record{Flow: f}
 }
 
-// release tells of flows that have lived long enough.
+// release sends flows once they are old enough.
 func (c *Carrier) release(ctx context.Context) {
 	tick := time.NewTicker(releaseEvery)
 	defer tick.Stop()
@@ -241,9 +242,9 @@ func (c *Carrier) release(ctx context.Context) {
 	}
 }
 
-// tellRipe tells the standbys. A host hears nothing of flows that began at its standby: those come from nodes that do not
-// reach the host, and it could not send them what the remote answers. It hands that to the standby as long as it does not
-// know whose it is.
+// tellRipe sends flows to standbys. Flows that began at a standby are not sent to the host: they come from nodes that
+// do not reach the host, so it could not send them the remote's packets. As long as the host does not know such a flow,
+// it hands these packets to the standby.
 func (c *Carrier) tellRipe(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,7 +257,7 @@ func (c *Carrier) tellRipe(now time.Time) {
 	}
 }
 
-// listAll tells of all flows where that is due, and of some again in every round.
+// listAll sends all flows to channels where a full list is due, and some again in every round.
 func (c *Carrier) listAll(ctx context.Context) {
 	round := time.NewTicker(tellEvery)
 	defer round.Stop()
@@ -282,7 +283,8 @@ func (c *Carrier) listAll(ctx context.Context) {
 	}
 }
 
-// listOnce tells of all flows by the channels where that is due; with regular, by the others of those that may run out there.
+// listOnce sends all flows to channels where a full list is due; with regular, it sends to the others the flows that
+// may expire there.
 func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (err error) {
 	full := map[*channel]bool{}
 	c.mu.Lock()
@@ -317,12 +319,13 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 			return ctx.Err() == nil
 		}
 		own := c.own(v, f)
-		// Rounds share the TCP flows out among them; no two rounds in a row tell of the same.
+		// Each TCP flow has its turn in one of tellTCPEvery rounds; UDP flows are sent in every round.
 		turn := f.Proto == unix.IPPROTO_UDP || (f.Src.Port()^f.Dst.Port())%tellTCPEvery == number%tellTCPEvery
 		for _, t := range v.tell(f.SNAT.Addr()) {
 			switch {
 			case own && full[t.channel] && v.leaves(f):
-				// The other may have it from when it was the host, and would send what the remote answers past the entry here.
+				// The peer may have an entry from its time as host, and would forward the remote's packets past the
+				// entry here.
 				t.putListed(ctx, record{Flow: f, ended: true})
 			case !own && t.host && (full[t.channel] || regular && turn):
 				t.putListed(ctx, alive(f))
@@ -335,7 +338,7 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 // send keeps a channel up until ctx ends.
 func (c *Carrier) send(ctx context.Context, ch *channel) {
 	log := c.log.With("peer", ch.peer.Addr())
-	told := "" // the last error
+	told := "" // the last error logged
 	for wait := soonAfter; ctx.Err() == nil; wait = min(2*wait, restartAfter) {
 		err := c.tellOn(ctx, ch, func() {
 			told, wait = "", soonAfter
@@ -349,7 +352,7 @@ func (c *Carrier) send(ctx context.Context, ch *channel) {
 	}
 }
 
-// tellOn sets a channel up and sends by it until it fails.
+// tellOn sets up a channel and sends on it until it fails.
 func (c *Carrier) tellOn(ctx context.Context, ch *channel, up func()) error {
 	d := net.Dialer{Timeout: dialWithin, LocalAddr: &net.TCPAddr{IP: ch.local.AsSlice()}, Control: farthest}
 	d.SetMultipathTCP(false)
@@ -377,7 +380,7 @@ func (c *Carrier) tellOn(ctx context.Context, ch *channel, up func()) error {
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
-	// Nothing more comes; the end of it ends the channel at once.
+	// The peer sends nothing more; when it closes the connection, the channel ends at once.
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer end()
@@ -438,8 +441,8 @@ func (c *Carrier) sendQueued(ctx context.Context, ch *channel, conn net.Conn) er
 	}
 }
 
-// farthest sets the hop limit that only a neighbour's packets arrive with (RFC 5082), and ends a connection that nobody
-// acknowledges.
+// farthest sets the hop limit that only packets of a neighbour still have on arrival (RFC 5082), and a timeout for
+// unacknowledged data.
 func farthest(network, _ string, raw syscall.RawConn) error {
 	return control(raw, func(fd int) error {
 		if network == "tcp4" {

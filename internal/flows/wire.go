@@ -11,41 +11,41 @@ import (
 	"github.com/egressway/egressway/internal/kernel"
 )
 
-// The format of a channel, a TCP connection from who tells to who hears; numbers are in network order.
+// A channel is a TCP connection from a sender to a receiver of flows. Its format, with numbers in network byte order:
 //
-//	who hears:  "egfl", version, 16 random bytes
-//	who tells:  the same, which shows that it gets what is sent to its address
-//	            frames: length of the records (2 bytes), records; an empty one says that the channel lives
+//	receiver:  "egfl", version, 16 random bytes
+//	sender:    the same bytes, which shows that it receives at its address
+//	           frames: length of the records (2 bytes), records; an empty frame is a keepalive
 //
-//	record:     length of the rest (1), kind (1), protocol (1), flags (1), timeout in seconds (4),
-//	            source, destination and SNAT port (2 each), the three addresses (4 or 16 each)
+//	record:    length of the rest (1), kind (1), protocol (1), flags (1), timeout in seconds (4),
+//	           source, destination and SNAT port (2 each), the three addresses (4 or 16 each)
 //
-// A record of a kind that is not known is passed over. Who hears something else, or another version, hangs up.
+// Records of unknown kinds are skipped. A side that receives anything else, or another version, closes the connection.
 const (
 	magic     = "egfl"
 	version   = 1
 	helloSize = len(magic) + 1 + 16
 	maxFrame  = 16 << 10
 
-	kindAlive = 1 // a flow that is established, or waits for its first answer
+	kindAlive = 1 // an established flow, or one that waits for its first reply
 	kindEnded = 2
 
 	flagAnswered = 1 << 0
 	flagAssured  = 1 << 1
 	flagIPv6     = 1 << 2
 
-	fixedSize = 1 + 1 + 1 + 4 + 3*2 // of a record, without its length
+	fixedSize = 1 + 1 + 1 + 4 + 3*2 // of a record, without its length byte
 	size4     = fixedSize + 3*4
 	size6     = fixedSize + 3*16
 )
 
-// record is a flow and what became of it.
+// record is a flow with its state, alive or ended.
 type record struct {
 	kernel.Flow
 	ended bool
 }
 
-// appendRecord encodes a record. Of TCP the state is not carried: what is told of is established.
+// appendRecord encodes a record. It omits the TCP state: every flow sent is established.
 func appendRecord(b []byte, r record) []byte {
 	size, flags, kind := byte(size4), byte(0), byte(kindAlive)
 	if r.Src.Addr().Is6() {
@@ -78,10 +78,10 @@ func appendRecord(b []byte, r record) []byte {
 	return b
 }
 
-// errFormat says that the other side does not speak our language.
+// errFormat is the error that the other side does not follow the format of version 1.
 var errFormat = errors.New("not of the format of version 1")
 
-// decodeRecords calls each for the records of a frame that are of a known kind.
+// decodeRecords calls each for the records of known kinds in a frame.
 func decodeRecords(b []byte, each func(record)) error {
 	for len(b) > 0 {
 		n := 1 + int(b[0])
@@ -135,7 +135,7 @@ func decodeRecord(b []byte) (r record, known bool, err error) {
 	return r, true, nil
 }
 
-// frames calls each for parts of encoded records, none longer than a frame.
+// frames splits encoded records into parts that fit a frame, and calls each for every part.
 func frames(b []byte, each func([]byte) error) error {
 	for len(b) > 0 {
 		n := 0

@@ -14,7 +14,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// egress tells the walk of what a pod of this node sends.
+// egress explains the way of a packet that a pod of this node sends.
 func (e *explainer) egress() {
 	f := e.Flight
 	e.step("comes in", "route to "+e.From.String(), "by %s", e.In)
@@ -34,7 +34,7 @@ func (e *explainer) egress() {
 	e.known(path)
 }
 
-// selected tells whether the source is a selected pod, and of which path.
+// selected reports whether the source is a selected pod, and its path.
 func (e *explainer) selected() (selected bool, path kernel.LivePath, hasPath bool) {
 	l, asked := e.Flight.Arrive.LookedUp(kernel.SetEgress)
 	if !asked || !l.Found {
@@ -66,7 +66,7 @@ func (e *explainer) selected() (selected bool, path kernel.LivePath, hasPath boo
 	return true, path, true
 }
 
-// source is the one that the packet is bound to, if it is to one.
+// source returns the source that NAT binds or the daemon plans; invalid: none.
 func (e *explainer) source() netip.Addr {
 	if nat := e.Flight.NAT; nat != nil && nat.Source.IsValid() && nat.Source != e.From {
 		return e.Flight.NAT.Source
@@ -77,7 +77,7 @@ func (e *explainer) source() netip.Addr {
 	return netip.Addr{}
 }
 
-// exempt tells whether the destination is one of the cluster, which we leave alone.
+// exempt reports whether the destination is in the cluster, which we leave alone.
 func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
 	arrive := e.Flight.Arrive
 	if e.Ingress.Found {
@@ -106,7 +106,7 @@ func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
 	return !hasPath && !arrive.Dropped && e.damagedAway(path, "its packets are not stopped")
 }
 
-// damagedAway gives the verdict that a selected pod's packet goes as it should not.
+// damagedAway gives the verdict that a selected pod's packet goes the wrong way.
 func (e *explainer) damagedAway(path kernel.LivePath, why string) bool {
 	to := "nowhere"
 	if r := e.Flight.Route; r != nil && r.Err == nil {
@@ -120,7 +120,7 @@ func (e *explainer) damagedAway(path kernel.LivePath, why string) bool {
 	return true
 }
 
-// unselected tells of a pod that nobody selected.
+// unselected explains the packet of a pod that is not selected.
 func (e *explainer) unselected() {
 	f := e.Flight
 	if f.Arrive.Dropped && f.Arrive.Why == kernel.DropHeld.Counter() {
@@ -155,7 +155,7 @@ func (e *explainer) unselected() {
 	}
 }
 
-// held tells of a pod that is to leave as an endpoint only, or that nobody knows yet.
+// held explains the packet of a pod that may leave as an endpoint only, or that is not known yet.
 func (e *explainer) held() {
 	const look = "kubectl get pods -A -o wide --field-selector status.podIP="
 	e.step("let go", "set "+setOf(kernel.SetLet, e.From), "no: new flows to the outside wait until %s is an endpoint, or a Pod has it that no entry of hold selects", e.From)
@@ -180,7 +180,7 @@ func byWay(r *kernel.Route) string {
 	return ", by " + way(r)
 }
 
-// onPath tells how a selected pod's packet goes on its path.
+// onPath explains how a selected pod's packet goes on its path.
 func (e *explainer) onPath(path kernel.LivePath) {
 	f, m := e.Flight, e.Live.Marks
 	if f.Arrive.Mark&m.Mask != m.Egress(path.ID) {
@@ -195,7 +195,7 @@ func (e *explainer) onPath(path kernel.LivePath) {
 	e.leave(path)
 }
 
-// route tells of the rule and the route; false: the packet goes nowhere.
+// route explains the rule and the route; it returns false if the packet goes nowhere.
 func (e *explainer) route(path kernel.LivePath) bool {
 	f := e.Flight
 	r, mark := f.Route, f.Arrive.Mark
@@ -234,7 +234,7 @@ func routeAsked(e *explainer, mark uint32) string {
 	return asked
 }
 
-// rule tells which rule of ours takes a mark; nil: none.
+// rule explains which rule of ours matches a mark; nil: no rule does.
 func (e *explainer) rule(mark uint32) *kernel.LiveRule {
 	rules := e.Live.RulesFor(mark, e.To.Is6())
 	if len(rules) == 0 {
@@ -303,7 +303,7 @@ func tableName(t uint32) string {
 	return fmt.Sprint(t)
 }
 
-// unreached says why the routing leads nowhere.
+// unreached returns the reason why the packet has no route.
 func (e *explainer) unreached(table uint32) string {
 	err, to := e.Flight.Route.Err, e.Flight.Packet.To
 	switch {
@@ -329,7 +329,7 @@ func (e *explainer) unreached(table uint32) string {
 	return fmt.Sprintf("no route to %s in %s", to, where)
 }
 
-// leave tells of the source and the guard, and where the packet goes at last.
+// leave explains the source, the guard, and the packet's final way.
 func (e *explainer) leave(path kernel.LivePath) {
 	f := e.Flight
 	r := f.Route
@@ -403,10 +403,10 @@ func (e *explainer) dropped(p *kernel.Passage, when string) {
 	e.verdict(Dropped, "dropped: %s", why)
 }
 
-// compare tells where the daemon wants something else than the kernel has.
+// compare reports differences between the daemon's plan and the kernel.
 func (e *explainer) compare(selected bool, path kernel.LivePath, hasPath bool) {
 	w := e.Wanted
-	if e.Report == nil || w == nil || !e.Live.Table { // without the table all is otherwise, which is told already
+	if e.Report == nil || w == nil || !e.Live.Table { // without the table everything differs, and that is reported already
 		return
 	}
 	const soon = ": repaired within 10 s, or see the daemon's log"
@@ -446,7 +446,7 @@ func describe(selected bool, path string) string {
 	return "sent by network " + name
 }
 
-// known tells of the connections that this pair has already: they go on as they began, where they may.
+// known explains the existing connections of the pair, which keep their paths where they may.
 func (e *explainer) known(path kernel.LivePath) {
 	for _, k := range e.Flows {
 		f := Flow{Kind: e.out.Verdict.Kind}

@@ -13,14 +13,14 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// BadInput says which flag cannot be what it is, and what would be right.
+// BadInput is the error about a flag's value. Right describes a right one.
 type BadInput struct {
 	Flag, Value, Right string
 }
 
 func (e BadInput) Error() string { return fmt.Sprintf("--%s %s: %s", e.Flag, e.Value, e.Right) }
 
-// Protocols are those that can be asked about, with their numbers.
+// Protocols maps the supported protocols to their numbers.
 var Protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}
 
 func (r *Request) protocol() uint8 {
@@ -30,10 +30,10 @@ func (r *Request) protocol() uint8 {
 	return Protocols[r.Proto]
 }
 
-// mostFlows is how many connections of a pair are told of.
+// mostFlows limits the connections of a pair that are reported.
 const mostFlows = 5
 
-// Gather asks the kernel all that a request needs, into in.
+// Gather fills in with the kernel's answers for its request.
 func (in *Input) Gather(ctx context.Context) (err error) {
 	l := in.Live
 	in.From, in.To = in.From.Unmap(), in.To.Unmap()
@@ -60,7 +60,7 @@ func (in *Input) Gather(ctx context.Context) (err error) {
 	return in.gatherEgress(ctx)
 }
 
-// place is where an address is, seen from this node.
+// place describes where an address is, seen from this node.
 type place struct {
 	pod    bool // behind a device of this node
 	own    bool // this node's own
@@ -69,8 +69,8 @@ type place struct {
 	by     string
 }
 
-// place finds out where an address is: a pod of this node is what the main table has on a device that is no uplink, without a
-// next hop, and inside of the pods' ranges where those are known.
+// place finds out where an address is. A pod of this node is an address that the main table has on a device that is no
+// uplink, without a next hop, and inside the pods' ranges if those are known.
 func (in *Input) place(a netip.Addr) (p place, err error) {
 	if link, ok := in.Live.Local(a); ok {
 		return place{own: true, device: link.Name}, nil
@@ -90,7 +90,7 @@ func (in *Input) place(a netip.Addr) (p place, err error) {
 	return p, nil
 }
 
-// onLAN says whether an address is a neighbour's on the device of the main table's default route, by which no pods are.
+// onLAN reports whether an address is a neighbour on the device of the main table's default route, where no pods are.
 func (in *Input) onLAN(a netip.Addr, device string) bool {
 	for _, any := range []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")} {
 		if any.Is4() != a.Is4() {
@@ -104,7 +104,7 @@ func (in *Input) onLAN(a netip.Addr, device string) bool {
 	return false
 }
 
-// notHere is the error about an address that is no pod's of this node.
+// notHere returns the error for an address that is not a pod of this node.
 func (in *Input) notHere(flag string, a netip.Addr, p place) error {
 	right := "an address of a pod on this node, or with --to an ingress IP one outside; it is neither"
 	switch {
@@ -148,7 +148,7 @@ func (in *Input) gatherEgress(ctx context.Context) (err error) {
 	return nil
 }
 
-// routed finds out whether the tables that a packet's rules name lead anywhere, where it went nowhere.
+// routed checks, for a packet without a route, whether the tables that its rules name have any route.
 func (in *Input) routed(f *kernel.Flight) error {
 	if f.Route == nil || f.Route.Err == nil {
 		return nil
@@ -169,8 +169,8 @@ func (in *Input) routed(f *kernel.Flight) error {
 	return nil
 }
 
-// gatherInbound follows a connection from outside by each network that it may have come in by. device is the pod's that
-// answers; empty: it is not known which does.
+// gatherInbound follows a connection from outside through each network that it may have come in by. device is the
+// device of the pod that answers; empty: unknown.
 func (in *Input) gatherInbound(ctx context.Context, device string) error {
 	l := in.Live
 	client, to := in.From, in.To
@@ -220,7 +220,7 @@ func (in *Input) gatherInbound(ctx context.Context, device string) error {
 			}
 		}
 		if answer.In == "" {
-			answer.From = netip.Addr{} // whichever pod it is
+			answer.From = netip.Addr{} // any pod
 			if answer.To.Is4() {
 				answer.From = netip.IPv4Unspecified()
 			} else {
@@ -241,7 +241,7 @@ func (in *Input) gatherInbound(ctx context.Context, device string) error {
 	return nil
 }
 
-// wantedPath is the path that the daemon has for a pod that answers; empty: none is known.
+// wantedPath returns the path that the daemon plans for the pod that answers; empty: unknown.
 func (in *Input) wantedPath() string {
 	if !in.Reply || in.Wanted == nil {
 		return ""
@@ -249,8 +249,8 @@ func (in *Input) wantedPath() string {
 	return in.Wanted.Path
 }
 
-// candidates are the networks that a connection may have come in by: that of its ingress IP, those of connections that are
-// there, or else all that have an uplink here.
+// candidates returns the networks that a connection may have come in by: the network of its ingress IP, those of
+// existing connections, or otherwise all with an uplink here.
 func (in *Input) candidates(flows []kernel.LiveFlow) (all []kernel.LivePath) {
 	l := in.Live
 	var named []string

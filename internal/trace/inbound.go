@@ -10,7 +10,7 @@ import (
 	"github.com/egressway/egressway/internal/status"
 )
 
-// inbound tells of a connection from outside to an ingress IP, or to a pod behind one, and of its replies.
+// inbound explains a connection from outside to an ingress IP, or to a pod behind one, and its replies.
 func (e *explainer) inbound() {
 	service := e.behind()
 	if !e.Reply && !e.ingress(service) {
@@ -51,7 +51,7 @@ func (e *explainer) inbound() {
 	}
 }
 
-// behind is the EgressService whose ingress IP is asked for; nil: none is known.
+// behind returns the EgressService that has the requested ingress IP; nil: unknown.
 func (e *explainer) behind() *status.Service {
 	if e.Report == nil {
 		return nil
@@ -69,7 +69,7 @@ func (e *explainer) behind() *status.Service {
 	return nil
 }
 
-// ingress tells what the destination is; false: no ingress IP, and the walk ends here.
+// ingress explains the destination. It returns false if that is no ingress IP, which ends the walk.
 func (e *explainer) ingress(service *status.Service) bool {
 	of := ""
 	if service != nil {
@@ -98,7 +98,7 @@ func (e *explainer) ingress(service *status.Service) bool {
 	return true
 }
 
-// announced tells whether routers know of the address by this node.
+// announced explains whether routers know a way to the address through this node.
 func (e *explainer) announced(s *status.Service) {
 	switch {
 	case slices.Contains(s.Announced, e.To) && s.Standby == e.Report.Node && s.Host != e.Report.Node:
@@ -112,7 +112,7 @@ func (e *explainer) announced(s *status.Service) {
 	}
 }
 
-// here says whether this node is where routers send the address to.
+// here reports whether this node announces the address to routers.
 func (e *explainer) here(s *status.Service) bool { return slices.Contains(s.Announced, e.To) }
 
 func (e *explainer) elsewhere(s *status.Service) {
@@ -124,7 +124,7 @@ func (e *explainer) elsewhere(s *status.Service) {
 	e.out.Verdict.Host = s.Host
 }
 
-// comes tells of a connection by one network.
+// comes explains a connection through one network.
 func (e *explainer) comes(b *Inbound) *Verdict {
 	name := b.Path.Key.Name
 	m := e.Live.Marks
@@ -190,7 +190,7 @@ func (e *explainer) comes(b *Inbound) *Verdict {
 	}
 }
 
-// answersAs is the source that the client sees.
+// answersAs returns the source that the client sees.
 func (e *explainer) answersAs() netip.Addr {
 	if e.Reply {
 		return netip.Addr{}
@@ -198,10 +198,10 @@ func (e *explainer) answersAs() netip.Addr {
 	return e.To
 }
 
-// backTo tells of a reply's rule and route.
+// backTo explains a reply's rule and route.
 func (e *explainer) backTo(f *kernel.Flight, path kernel.LivePath) bool {
 	to := e.To
-	e.To = f.Packet.To // the steps tell of the reply
+	e.To = f.Packet.To // the steps are about the reply
 	defer func() { e.To = to }()
 	return e.route(kernel.LivePath{ID: path.ID, Key: path.Key})
 }

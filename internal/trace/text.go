@@ -8,7 +8,7 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// WriteText writes a walk for a person.
+// WriteText writes a walk for people.
 func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 	what := r.Proto
 	if r.Port != 0 {

@@ -1,5 +1,7 @@
-// Package trace tells why a packet goes where it goes: it puts what the kernel was found to do with it into an operator's
-// words. It is pure but for Gather, which asks the kernel.
+// Package trace explains why a packet goes where it goes: it words the kernel's decisions for an operator. It is pure
+// except for Gather, which queries the kernel.
+//
+// Words of this package: a walk is the simulated way of a packet through this node; a step is one finding on it.
 package trace
 
 import (
@@ -13,7 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/status"
 )
 
-// Request is the packet that is asked about.
+// Request describes the packet to explain.
 type Request struct {
 	From  netip.Addr `json:"from"`
 	To    netip.Addr `json:"to"`
@@ -22,7 +24,7 @@ type Request struct {
 	Reply bool       `json:"reply,omitempty"`
 }
 
-// Kind is what becomes of a packet.
+// Kind is the outcome for a packet.
 type Kind string
 
 // The kinds of verdicts.
@@ -31,19 +33,19 @@ const (
 	Handed     Kind = "handed"     // to another node, its host
 	Cluster    Kind = "cluster"    // it stays in the cluster: nothing of ours
 	Unselected Kind = "unselected" // as any pod of this node
-	Elsewhere  Kind = "elsewhere"  // it does not come to this node
+	Elsewhere  Kind = "elsewhere"  // routers do not send it to this node
 	Dropped    Kind = "dropped"
-	Damaged    Kind = "damaged" // as it should not go
+	Damaged    Kind = "damaged" // it goes the wrong way
 )
 
-// Step is one thing that was looked at on the way.
+// Step is one finding on the way.
 type Step struct {
 	What  string `json:"what"`
 	Found string `json:"found"`
-	Asked string `json:"asked,omitempty"` // where that stands in the kernel
+	Asked string `json:"asked,omitempty"` // place in the kernel
 }
 
-// Verdict is what becomes of the packet.
+// Verdict is the outcome for the packet.
 type Verdict struct {
 	Kind    Kind       `json:"kind"`
 	Text    string     `json:"text"`
@@ -52,7 +54,7 @@ type Verdict struct {
 	Table   uint32     `json:"table,omitempty"`
 	Device  string     `json:"device,omitempty"`
 	NextHop netip.Addr `json:"nextHop,omitzero"`
-	Source  netip.Addr `json:"source,omitzero"` // as the destination sees it; not told where others give it
+	Source  netip.Addr `json:"source,omitzero"` // that the destination sees; empty where other programs set it
 	Host    string     `json:"host,omitempty"`
 }
 
@@ -60,65 +62,65 @@ type Verdict struct {
 type Result struct {
 	Request
 	Node     string   `json:"node,omitempty"`
-	Daemon   string   `json:"daemon"` // running, or why nothing is known of it
+	Daemon   string   `json:"daemon"` // "running", or why it is unknown
 	Services []string `json:"egressServices"`
 	Steps    []Step   `json:"steps"`
 	Flows    []Flow   `json:"connections"`
-	// Differences are between what the daemon wants and what the kernel has.
+	// Differences between the daemon's plan and the kernel.
 	Differences []string `json:"differences"`
-	Damage      []string `json:"damage"` // what the kernel lacks of ours
+	Damage      []string `json:"damage"` // missing objects of ours in the kernel
 	Verdict     Verdict  `json:"verdict"`
 }
 
-// Flow is a connection of the pair that the kernel knows already.
+// Flow is an existing connection of the pair.
 type Flow struct {
 	Text string `json:"text"`
 	Kind Kind   `json:"kind"`
 }
 
-// Fine says that the packet goes as it should: dropped or damaged is all else.
+// Fine reports whether the packet goes as it should: it is not dropped, and nothing is damaged.
 func (r *Result) Fine() bool {
 	return r.Verdict.Kind != Dropped && r.Verdict.Kind != Damaged && len(r.Damage) == 0
 }
 
-// Input is all that a walk is told from.
+// Input holds all data for a walk.
 type Input struct {
 	Request
 	Live *kernel.Live
 	// In is the device that the packet comes in by.
 	In     string
 	Flight *kernel.Flight
-	// Ingress is what the set of ingress IPs says of the destination.
+	// Ingress is the lookup of the destination in the set of ingress IPs.
 	Ingress kernel.Lookup
-	// Routed says which tables lead anywhere at all, of those that the packet's rules name.
+	// Routed maps the tables that the packet's rules name to the families for which they have any route.
 	Routed map[uint32]plan.Families
 	Flows  []KnownFlow
-	// Inbound are the walks of a connection from outside, one for each network that it may come in by.
+	// Inbound holds the walks of a connection from outside, one for each network that it may come in by.
 	Inbound []Inbound
 
-	Report *status.Report  // of the daemon; nil: none answers
-	Silent string          // why not
-	Wanted *status.Address // what the daemon makes of From; nil: not known
-	// IngressWanted is what it makes of To, where that is an ingress IP; nil: it is none, or that is not known.
+	Report *status.Report  // of the daemon; nil: no daemon answers
+	Silent string          // why no daemon answers
+	Wanted *status.Address // the daemon's plan for From; nil: unknown
+	// IngressWanted is the daemon's plan for To, if that is an ingress IP; nil: it is not, or that is unknown.
 	IngressWanted *status.Address
 }
 
-// KnownFlow is a connection of the pair with the walk of its next packet.
+// KnownFlow is an existing connection of the pair, with the walk of its next packet.
 type KnownFlow struct {
 	kernel.LiveFlow
 	Flight *kernel.Flight
 }
 
-// Inbound is a connection from outside by one network.
+// Inbound is the walk of a connection from outside through one network.
 type Inbound struct {
 	Path   kernel.LivePath
 	Device string
-	Arrive *kernel.Passage // of its first packet, taken by a Service
-	Answer *kernel.Flight  // of what answers; nil: it does not come so far
-	Known  bool            // such a connection is there
+	Arrive *kernel.Passage // of its first packet, as if a Service handled it
+	Answer *kernel.Flight  // of the reply; nil: no reply was simulated
+	Known  bool            // such a connection exists
 }
 
-// Explain tells a walk.
+// Explain turns an Input into a Result.
 func Explain(in *Input) *Result {
 	r := &Result{
 		Request: in.Request, Services: []string{}, Steps: []Step{}, Flows: []Flow{}, Differences: []string{},
@@ -144,7 +146,7 @@ type explainer struct {
 	out *Result
 }
 
-// step adds a step. What was asked may be empty.
+// step adds a step; asked may be empty.
 func (e *explainer) step(what, asked, format string, args ...any) {
 	e.out.Steps = append(e.out.Steps, Step{What: what, Asked: asked, Found: fmt.Sprintf(format, args...)})
 }
@@ -159,7 +161,7 @@ func (e *explainer) differ(format string, args ...any) {
 	e.out.Differences = append(e.out.Differences, fmt.Sprintf(format, args...))
 }
 
-// table tells of our nftables table, without which nothing else holds.
+// table explains the state of our nftables table, on which everything else depends.
 func (e *explainer) table() {
 	switch l := e.Live; {
 	case !l.Table && e.Report != nil:
@@ -174,7 +176,7 @@ func (e *explainer) table() {
 	}
 }
 
-// pathName says what a path leads to.
+// pathName returns the name of a path's destination.
 func pathName(k plan.PathKey) string {
 	if k.Kind == plan.PathSteer {
 		return "host " + k.Name
@@ -182,7 +184,7 @@ func pathName(k plan.PathKey) string {
 	return "network " + k.Name
 }
 
-// services names EgressServices that a selected pod may be behind; nil: none is known.
+// services returns the EgressServices that a selected pod may be behind; nil: unknown.
 func services(r *status.Report, path plan.PathKey, source netip.Addr) (names []string) {
 	if r == nil {
 		return nil
@@ -220,7 +222,7 @@ func oneOf(names []string) string {
 	}
 }
 
-// way writes where a route leads.
+// way formats the device and gateway of a route.
 func way(r *kernel.Route) string {
 	if r.Gateway.IsValid() {
 		return r.Device + " via " + r.Gateway.String()
