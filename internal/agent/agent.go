@@ -51,8 +51,8 @@ const (
 type Agent struct {
 	log        *slog.Logger
 	configFile string
-	kernel     *kernel.Node
-	speakers   *speaker.Client
+	kernel     nodeKernel
+	speakers   nodeSpeakers
 	flows      *flows.Carrier
 	status     *status.Status
 	awake      chan struct{} // by what sources, peers or people say
@@ -436,7 +436,7 @@ func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (prob
 
 // reached returns the addresses of the API server; nil: there is none.
 func (a *Agent) reached() []netip.Addr {
-	if api, ok := a.source.(apiServer); ok {
+	if api, ok := a.source.(following); ok {
 		return api.Reached()
 	}
 	return nil

@@ -51,7 +51,7 @@ var errNobodyMoves = errors.New("objects come from source.manifests: every node 
 
 // drain has this node's services moved away, or takes that back.
 func (a *Agent) drain(yes bool) error {
-	if _, ok := a.source.(apiServer); !ok {
+	if _, ok := a.source.(following); !ok {
 		return errNobodyMoves
 	}
 	a.draining.set(func(d *draining) { d.asked = yes })
@@ -72,7 +72,7 @@ func (a *Agent) drainOnStop(ctx, stop context.Context) {
 	a.mu.Lock()
 	c := a.config
 	a.mu.Unlock()
-	if _, ok := a.source.(apiServer); !ok || c.OnStop != config.OnStopDrain {
+	if _, ok := a.source.(following); !ok || c.OnStop != config.OnStopDrain {
 		return
 	}
 	within := time.Duration(c.Moves.Within)

@@ -224,7 +224,7 @@ func alive(sessions []bfd.Session) map[string]bool {
 
 // heard are the nodes known to run a daemon, since they have answered once. With an API server, only one that reports is host or standby.
 func (a *Agent) heard() map[string]bool {
-	if _, ok := a.source.(apiServer); ok {
+	if _, ok := a.source.(following); ok {
 		return nil
 	}
 	return a.last.heard

@@ -61,7 +61,7 @@ func (q *quiet) sure(asked time.Time) {
 
 // hush leaves announcements out in networks where this node does not know whether it should.
 func (a *Agent) hush(ctx context.Context, speakers []plan.Speaker) []plan.Speaker {
-	api, ok := a.source.(apiServer)
+	api, ok := a.source.(following)
 	if !ok {
 		return speakers // each node decides alone, what it knows is what there is
 	}
@@ -92,7 +92,7 @@ func (a *Agent) hush(ctx context.Context, speakers []plan.Speaker) []plan.Speake
 }
 
 // ask asks the API server whether what is known is what it has, until it is.
-func (a *Agent) ask(ctx context.Context, api apiServer) {
+func (a *Agent) ask(ctx context.Context, api following) {
 	defer a.wake()
 	defer a.asking.Store(false)
 	for until := time.Now().Add(askWithin); ctx.Err() == nil && time.Now().Before(until); {

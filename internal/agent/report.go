@@ -18,7 +18,7 @@ const reportWithin = 15 * time.Second
 
 // report tells the leader what this node has.
 func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []cluster.Problem, inForce bool) {
-	api, ok := a.source.(apiServer)
+	api, ok := a.source.(following)
 	if !ok {
 		return
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +27,17 @@ type source interface {
 	hosts(o cluster.Objects, change cluster.Changed) (elected map[cluster.Key]election.Choice, changed []cluster.Key)
 	// FollowPods has the Pods of this node be among the objects, as soon as they are known, or not.
 	FollowPods(want bool)
+}
+
+// following is a source whose leader elects the hosts for all nodes: an API server.
+type following interface {
+	source
+	// Reached returns the addresses at which the API server has answered.
+	Reached() []netip.Addr
+	// Current returns nil where Objects holds the EgressServices that the API server has now.
+	Current(ctx context.Context) error
+	// Report publishes the state of this node to the leader.
+	Report(r cluster.Report)
 }
 
 func newSource(log *slog.Logger, c *config.Config, version string, wake func()) source {

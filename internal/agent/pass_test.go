@@ -1,0 +1,467 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/bfd"
+	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/manifests"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/flows"
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/internal/speaker"
+	"github.com/egressway/egressway/internal/status"
+)
+
+// stage is an agent with the sample configuration and manifests. A kernel, speakers and a source of ours write down in order
+// which calls change something.
+type stage struct {
+	*Agent
+	t        *testing.T
+	kernel   *scriptedKernel
+	speakers *scriptedSpeakers
+	source   *scriptedSource
+	calls    []string
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	return newStageOf(t, "a")
+}
+
+func newStageOf(t *testing.T, node string) *stage {
+	t.Helper()
+	c, err := config.Load("../../config/egressway.yaml")
+	require.NoError(t, err)
+	c.Node = node
+	objects, _, problems := manifests.Open("../../config/samples").Read()
+	require.Empty(t, problems)
+	s := &stage{t: t}
+	s.kernel = &scriptedKernel{stage: s, facts: plan.Assume(c, objects, node), result: kernel.Result{InForce: true}, takes: 10 * time.Millisecond}
+	s.speakers = &scriptedSpeakers{stage: s, started: time.Now(), announced: map[string]sorted.List[plan.Announcement]{}}
+	for _, n := range c.Networks {
+		for _, p := range n.Peers {
+			s.speakers.sessions = append(s.speakers.sessions, bgp.Session{
+				Network: n.Name, Peer: p.Address.String(), Address: p.Address, State: bgp.StateEstablished, Up: true, Since: time.Now(),
+			})
+		}
+	}
+	s.source = &scriptedSource{objects: objects, changed: cluster.Changed{All: true}, known: true}
+	log := slog.New(slog.DiscardHandler)
+	s.Agent = &Agent{
+		log: log, config: c, kernel: s.kernel, speakers: s.speakers, source: s.source, flows: flows.New(log, c.Node, marks(c)),
+		status: status.New("v", c.Node), awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), started: time.Now(),
+		last: last{settled: map[string]bool{}, deaths: deaths{}, heard: map[string]bool{}},
+	}
+	return s
+}
+
+func (s *stage) note(format string, args ...any) {
+	s.calls = append(s.calls, fmt.Sprintf(format, args...))
+}
+
+// passes runs a pass and compares the calls that it makes.
+func (s *stage) passes(calls ...string) error {
+	s.t.Helper()
+	s.calls = nil
+	err := s.pass(s.t.Context())
+	require.Equal(s.t, calls, s.calls)
+	return err
+}
+
+// later advances the clock, and returns when all that was due by then has run.
+func (s *stage) later(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // passes at once under synctest
+	synctest.Wait()
+}
+
+// change replaces an EgressService.
+func (s *stage) change(key cluster.Key, change func(*cluster.EgressService)) {
+	e := s.source.objects.EgressServices.At(key)
+	change(&e)
+	s.source.objects.EgressServices = s.source.objects.EgressServices.With(key, e)
+	s.source.changed.Add(key)
+}
+
+// reasons are those of the problems that the status reports.
+func (s *stage) reasons() (all []cluster.Reason) {
+	for _, p := range s.status.Report().Problems {
+		all = append(all, p.Reason)
+	}
+	return all
+}
+
+var sampleWeb = cluster.Key{Namespace: "shop", Name: "web"}
+
+// scriptedKernel answers as a test says.
+type scriptedKernel struct {
+	*stage
+	facts      plan.Facts
+	unreadable error // of Facts
+	result     kernel.Result
+	err        error // of Apply
+	resumed    map[netip.Addr]bool
+	takes      time.Duration // an EndContradictions
+}
+
+func (k *scriptedKernel) Facts(context.Context, ...uint32) (plan.Facts, error) {
+	return k.facts, k.unreadable
+}
+func (k *scriptedKernel) Problems(string, []string) ([]cluster.Problem, error) { return nil, nil }
+func (k *scriptedKernel) Apply(_ context.Context, p *plan.NodePlan) (kernel.Result, error) {
+	held := ""
+	if len(p.Held) > 0 {
+		held = fmt.Sprint(", holding ", p.Held)
+	}
+	k.note("kernel%s", held)
+	return k.result, k.err
+}
+
+func (k *scriptedKernel) EndContradictions(context.Context, plan.DataPlane) (uint, error) {
+	k.note("end connections")
+	k.later(k.takes)
+	return 0, nil
+}
+func (k *scriptedKernel) Forget()                               { k.note("forget") }
+func (k *scriptedKernel) Resumed() (map[netip.Addr]bool, error) { return k.resumed, nil }
+func (k *scriptedKernel) Connections() (kernel.Connections, error) {
+	return kernel.Connections{Limit: 1000}, nil
+}
+func (k *scriptedKernel) NextLook() time.Time                 { return time.Time{} }
+func (k *scriptedKernel) ForeignHands() uint64                { return 0 }
+func (k *scriptedKernel) Watch(context.Context, func()) error { return nil }
+
+// scriptedSpeakers announce at once, unless a test says otherwise.
+type scriptedSpeakers struct {
+	*stage
+	problem   error
+	refuses   error // of Apply
+	started   time.Time
+	announced map[string]sorted.List[plan.Announcement]
+	sessions  []bgp.Session
+	nodes     []bfd.Session
+}
+
+func (s *scriptedSpeakers) Run(context.Context)           {}
+func (s *scriptedSpeakers) Ready() <-chan struct{}        { return nil }
+func (s *scriptedSpeakers) Problem() error                { return s.problem }
+func (s *scriptedSpeakers) Started() time.Time            { return s.started }
+func (s *scriptedSpeakers) Learned() []plan.NetworkRoutes { return nil }
+func (s *scriptedSpeakers) Sessions() []bgp.Session       { return s.sessions }
+func (s *scriptedSpeakers) Nodes() []bfd.Session          { return s.nodes }
+func (s *scriptedSpeakers) Announced() map[string]sorted.List[plan.Announcement] {
+	return s.announced
+}
+
+func (s *scriptedSpeakers) Withdraw(_ context.Context, desired []plan.Speaker) error {
+	var gone []string
+	for network, had := range s.announced {
+		for a := range had.All() {
+			i := slices.IndexFunc(desired, func(d plan.Speaker) bool { return d.Network == network })
+			if i >= 0 {
+				if _, stays := desired[i].Announce.Get(a); stays {
+					continue
+				}
+			}
+			gone = append(gone, a.Prefix.String())
+		}
+	}
+	if len(gone) > 0 {
+		slices.Sort(gone)
+		s.note("withdraw %s", strings.Join(gone, " "))
+	}
+	return s.problem
+}
+
+func (s *scriptedSpeakers) Apply(_ context.Context, desired []plan.Speaker) error {
+	if err := errors.Join(s.problem, s.refuses); err != nil {
+		return err
+	}
+	var begun []string
+	for _, d := range desired {
+		for a := range d.Announce.All() {
+			if had, ok := s.announced[d.Network].Get(a); !ok || had != a {
+				begun = append(begun, a.Prefix.String()+map[bool]string{true: " as standby"}[a.Standby])
+			}
+		}
+		s.announced[d.Network] = d.Announce
+	}
+	if len(begun) > 0 {
+		slices.Sort(begun)
+		s.note("announce %s", strings.Join(begun, ", "))
+	}
+	return nil
+}
+
+func (s *scriptedSpeakers) Watch(_ context.Context, _ bfd.Options, peers []bfd.Peer) error {
+	if s.problem != nil {
+		return s.problem
+	}
+	var watched []string
+	for _, p := range peers {
+		if p.Active && !slices.Contains(watched, p.Node) {
+			watched = append(watched, p.Node)
+		}
+	}
+	s.note("%s", strings.Join(append([]string{"watch"}, watched...), " "))
+	return nil
+}
+
+// scriptedSource is a folder of manifests: every node elects for itself.
+type scriptedSource struct {
+	objects cluster.Objects
+	changed cluster.Changed
+	known   bool
+	elected election.Elected
+}
+
+func (s *scriptedSource) Run(context.Context) {}
+func (s *scriptedSource) FollowPods(bool)     {}
+func (s *scriptedSource) Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
+	changed, s.changed = s.changed, cluster.Changed{}
+	return s.objects, changed, nil, s.known
+}
+func (s *scriptedSource) hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+	return s.elected.Update(o, nil, change)
+}
+
+// scriptedServer is a source with a leader. It confirms what this node knows while current is nil.
+type scriptedServer struct {
+	*scriptedSource
+	current error
+	report  cluster.Report
+}
+
+func (s *scriptedServer) Reached() []netip.Addr         { return nil }
+func (s *scriptedServer) Current(context.Context) error { return s.current }
+func (s *scriptedServer) Report(r cluster.Report)       { s.report = r }
+
+// What node a announces, and what it withdraws where it is no host of shop/web any more.
+const (
+	announceAll = "announce 2001:db8:203::10/128, 2001:db8:203::20/128, 203.0.113.10/32, 203.0.113.20/32"
+	announceWeb = "announce 2001:db8:203::10/128, 203.0.113.10/32"
+	withdrawWeb = "withdraw 2001:db8:203::10/128 203.0.113.10/32"
+	holding     = "kernel, holding [254 1001 1002]"
+)
+
+// settled returns a stage whose first passes are over.
+func settled(t *testing.T) *stage {
+	s := newStage(t)
+	require.NoError(t, s.pass(t.Context()))
+	s.later(tellWithin + time.Second)
+	require.NoError(t, s.passes("kernel", "watch c"))
+	return s
+}
+
+// TestPassOrder: the kernel is ready before a peer sends packets, and a peer stops before the kernel is not.
+func TestPassOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		require.NoError(t, s.passes("forget", holding, "watch c", announceAll))
+		require.NoError(t, s.passes(holding, "watch c"), "peers may have routes to send")
+		s.later(tellWithin + time.Second)
+		require.NoError(t, s.passes("kernel", "watch c"))
+
+		former := s.source.objects.EgressServices.At(sampleWeb)
+		s.source.objects.EgressServices = s.source.objects.EgressServices.Without(sampleWeb)
+		s.source.changed.Add(sampleWeb)
+		require.NoError(t, s.passes(withdrawWeb, "kernel", "watch"))
+		s.change(sampleWeb, func(e *cluster.EgressService) { *e = former })
+		require.NoError(t, s.passes("kernel", "watch c", announceWeb))
+	})
+}
+
+// TestPassWithoutObjects: a node that knows no objects yet changes nothing.
+func TestPassWithoutObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.source.known = false
+		require.NoError(t, s.passes())
+		require.False(t, s.status.Report().Ready)
+		s.source.known = true
+		require.NoError(t, s.passes("forget", holding, "watch c", announceAll))
+		require.True(t, s.status.Report().Ready)
+	})
+}
+
+// TestPassOfANodeThatCannotBeRead: all stays as it is, and the pass fails.
+func TestPassOfANodeThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		s.kernel.unreadable = errors.New("no buffer space")
+		s.change(sampleWeb, func(e *cluster.EgressService) { e.Network = "blue" })
+		require.ErrorContains(t, s.passes(), "no buffer space")
+		s.kernel.unreadable = nil
+		require.NoError(t, s.passes(withdrawWeb, "kernel", "watch c", announceWeb), "the change is not lost")
+	})
+}
+
+// TestPassRefusedByTheKernel: while the packet filter is not as planned, nothing more is announced, and no node is watched before it
+// stands for the first time.
+func TestPassRefusedByTheKernel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.kernel.result, s.kernel.err = kernel.Result{}, errors.New("operation not permitted")
+		require.ErrorContains(t, s.passes("forget", holding), "operation not permitted")
+		require.False(t, s.status.Report().Ready)
+		s.kernel.result, s.kernel.err = kernel.Result{InForce: true}, nil
+		require.NoError(t, s.passes(holding, "watch c", announceAll))
+
+		s.later(tellWithin + time.Second)
+		s.kernel.result, s.kernel.err = kernel.Result{}, errors.New("operation not permitted")
+		s.change(sampleWeb, func(e *cluster.EgressService) { e.Network = "blue" })
+		require.Error(t, s.passes(withdrawWeb, "kernel", "watch c"), "what stands is answered by BFD still")
+		require.Equal(t, 2, s.speakers.announced["blue"].Len(), "what was announced stays")
+		require.False(t, s.status.Report().Ready)
+		s.kernel.result, s.kernel.err = kernel.Result{InForce: true}, nil
+		require.NoError(t, s.passes("kernel", "watch c", announceWeb))
+		require.True(t, s.status.Report().Ready)
+	})
+}
+
+// TestPassWithoutAVRF: a VRF that the kernel cannot make concerns its network alone. Its standby is the host.
+func TestPassWithoutAVRF(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.kernel.facts.Links = slices.DeleteFunc(s.kernel.facts.Links, func(l plan.Link) bool { return l.Name == "vrf-red" })
+		s.speakers.nodes = []bfd.Session{{Node: "c", Active: true, State: bfd.Up, Heard: true, Since: time.Now()}}
+		s.kernel.result.Unmade = map[string]error{"vrf-red": errors.New("operation not supported")}
+		require.NoError(t, s.pass(t.Context()))
+		require.Len(t, s.awake, 1, "the next plan knows it")
+		require.Contains(t, s.reasons(), reasonVRFNotMade)
+		require.NoError(t, s.pass(t.Context()))
+		require.False(t, s.status.Report().Ready)
+		require.Zero(t, s.speakers.announced["red"].Len())
+		require.Equal(t, 2, s.speakers.announced["blue"].Len())
+	})
+}
+
+// TestPassWithoutASpeaker: the kernel follows the plan also where nothing can be announced.
+func TestPassWithoutASpeaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.speakers.problem = speaker.ErrAbsent
+		require.ErrorIs(t, s.passes("forget", holding), speaker.ErrAbsent)
+		require.Contains(t, s.reasons(), reasonNoSpeaker)
+		require.NotContains(t, s.reasons(), reasonNotWatched, "one problem is enough")
+		s.speakers.problem = nil
+		require.NoError(t, s.passes(holding, "watch c", announceAll))
+		require.NotContains(t, s.reasons(), reasonNoSpeaker)
+
+		s.later(tellWithin + time.Second)
+		require.NoError(t, s.passes("kernel", "watch c"))
+		s.speakers.started = time.Now()
+		require.NoError(t, s.passes("forget", "kernel", "watch c"), "a route that another speaker learned is an earlier run's")
+	})
+}
+
+// TestPassRefusedByTheSpeaker: what the speaker refused is asked for again.
+func TestPassRefusedByTheSpeaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.speakers.refuses = errors.New("bind: address already in use")
+		require.ErrorContains(t, s.passes("forget", holding, "watch c"), "address already in use")
+		s.speakers.refuses = nil
+		require.NoError(t, s.passes(holding, "watch c", announceAll))
+	})
+}
+
+// TestPassEndsConnections: connections end after announcements, and a pass does not look for them again before some rest.
+func TestPassEndsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		s.kernel.result.Contradicted = true
+		require.NoError(t, s.passes("kernel", "watch c", "end connections"))
+		require.NoError(t, s.passes("kernel", "watch c"))
+		require.NoError(t, s.passes("kernel", "watch c"))
+		require.Empty(t, s.awake)
+		s.later(sweepShare * s.kernel.takes)
+		require.Len(t, s.awake, 1, "one pass is due")
+		require.NoError(t, s.passes("kernel", "watch c", "end connections"))
+	})
+}
+
+// TestPassFollowsADeadHost: the standby of a host that goes silent announces in its place by itself.
+func TestPassFollowsADeadHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStageOf(t, "c") // standby of shop/plain, whose host is b, and of shop/web
+		up := func(node string) bfd.Session {
+			return bfd.Session{Node: node, Active: true, State: bfd.Up, Heard: true, Since: time.Now()}
+		}
+		s.speakers.nodes = []bfd.Session{up("a"), up("b")}
+		require.NoError(t, s.pass(t.Context()))
+		s.later(tellWithin + time.Second)
+		require.NoError(t, s.pass(t.Context()))
+		plain, ok := s.speakers.announced["default"].Get(plan.Announcement{Prefix: netip.MustParsePrefix("203.0.113.30/32")})
+		require.True(t, ok)
+		require.True(t, plain.Standby)
+
+		s.speakers.nodes[1].State, s.speakers.nodes[1].Failed, s.speakers.nodes[1].Since = bfd.Down, true, time.Now()
+		require.NoError(t, s.passes("kernel", "watch a b", "announce 203.0.113.30/32"))
+		require.Equal(t, []string{"b"}, s.last.named)
+
+		s.speakers.nodes[1] = up("b")
+		require.NoError(t, s.passes("kernel", "watch a b"), "it is not trusted at once")
+		s.later(trustAfter)
+		require.Len(t, s.awake, 1)
+		require.NoError(t, s.passes("kernel", "watch a b", "announce 203.0.113.30/32 as standby"))
+	})
+}
+
+// TestPassHoldsAnnouncementsDown: a host that lost all sessions of a network, and so may have been replaced, announces nothing in it
+// until the API server has confirmed its role, or for some time does not answer.
+func TestPassHoldsAnnouncementsDown(t *testing.T) {
+	for name, current := range map[string]error{"confirmed": nil, "no answer": errors.New("connection refused")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := settled(t)
+				server := &scriptedServer{scriptedSource: s.source, current: current}
+				s.Agent.source = server
+				require.NoError(t, s.passes("kernel", "watch c"))
+				require.Contains(t, server.report.Networks, "red")
+
+				red := func(up bool) {
+					s.speakers.sessions = slices.Clone(s.speakers.sessions)
+					for i := range s.speakers.sessions {
+						if n := &s.speakers.sessions[i]; n.Network == "red" {
+							n.Up, n.Since = up, time.Now()
+						}
+					}
+				}
+				red(false)
+				s.later(time.Second)
+				server.current = errors.New("connection refused") // cut off from it, too
+				require.NoError(t, s.passes(withdrawWeb, "kernel", "watch c"))
+				s.later(time.Second)
+				red(true)
+				server.current = current
+				require.NoError(t, s.passes("kernel", "watch c"))
+				if current != nil {
+					s.later(hushFor - time.Second)
+					require.NoError(t, s.passes("kernel", "watch c"))
+					s.later(time.Second)
+				} else {
+					s.later(askAgain)
+					require.NotEmpty(t, s.awake, "the answer asks for a pass")
+				}
+				require.NoError(t, s.passes("kernel", "watch c", announceWeb))
+				s.later(2 * askWithin) // no question is left open
+			})
+		})
+	}
+}
