@@ -10,7 +10,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// asked is what an agent asked the speaker for, by network. It is never changed once it is made.
+// asked holds the agent's desired speakers, by network. It is immutable.
 type asked map[string]plan.Speaker
 
 func askedFor(speakers []plan.Speaker) asked {
@@ -21,7 +21,7 @@ func askedFor(speakers []plan.Speaker) asked {
 	return a
 }
 
-// speakers is what was asked for, sorted by network.
+// speakers returns the desired speakers, sorted by network.
 func (a asked) speakers() []plan.Speaker {
 	all := make([]plan.Speaker, 0, len(a))
 	for _, network := range slices.Sorted(maps.Keys(a)) {
@@ -30,7 +30,7 @@ func (a asked) speakers() []plan.Speaker {
 	return all
 }
 
-// announced is what is announced in each network.
+// announced returns the announcements of each network.
 func (a asked) announced() map[string]sorted.List[plan.Announcement] {
 	all := make(map[string]sorted.List[plan.Announcement], len(a))
 	for network, s := range a {
@@ -39,7 +39,7 @@ func (a asked) announced() map[string]sorted.List[plan.Announcement] {
 	return all
 }
 
-// excess is what of a has no place in desired.
+// excess returns the part of a that desired does not contain.
 func (a asked) excess(desired asked) (w withdrawal) {
 	for _, s := range a.speakers() {
 		d, stays := desired[s.Network]
@@ -59,7 +59,7 @@ func (a asked) excess(desired asked) (w withdrawal) {
 	return w
 }
 
-// without is a less what is withdrawn.
+// without returns a minus w.
 func (a asked) without(w withdrawal) asked {
 	less := maps.Clone(a)
 	for _, n := range w.Networks {
@@ -77,7 +77,7 @@ func (a asked) without(w withdrawal) asked {
 	return less
 }
 
-// changeTo is what turns a into desired.
+// changeTo returns the change that turns a into desired.
 func (a asked) changeTo(desired asked) (c change) {
 	for network := range a {
 		if _, stays := desired[network]; !stays {
@@ -105,7 +105,7 @@ func (a asked) changeTo(desired asked) (c change) {
 
 func (c change) empty() bool { return !c.Full && len(c.Speakers) == 0 && len(c.Gone) == 0 }
 
-// changed is a after a change. An error says that the change is one of something else.
+// changed returns a with c applied. It fails if c changes a network that a does not contain.
 func (a asked) changed(c change) (asked, error) {
 	next := asked{}
 	if !c.Full {
@@ -135,7 +135,7 @@ func withoutLists(s plan.Speaker) plan.Speaker {
 	return s
 }
 
-// nameOf is how a peer is told from others of its network.
+// nameOf identifies a peer within its network: by its interface if it has one, otherwise by its address.
 func nameOf(p plan.Peer) string {
 	if p.Interface != "" {
 		return p.Interface

@@ -13,42 +13,42 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// ErrAbsent says that there is no speaker to ask. Errors that wrap it say why.
+// ErrAbsent means that there is no speaker to ask. Errors that wrap it give the reason.
 var ErrAbsent = errors.New("no speaker")
 
-// ClientOptions says how an agent finds its speaker.
+// ClientOptions configures how an agent finds its speaker.
 type ClientOptions struct {
 	Log     *slog.Logger
 	Socket  string
 	Version string   // of the agent
-	Start   []string // the command line that starts a speaker where none answers; nil: somebody else starts it
-	Wake    func()   // called when something may have changed; it must neither block nor call back
+	Start   []string // the command line that starts a speaker if none answers; nil: another program starts it
+	Wake    func()   // called when something may have changed; it must neither block nor call the client
 }
 
-// Client drives the speaker for an agent. What the speaker tells is kept here: Learned, Sessions and the like never wait for
-// it. Its methods may be called concurrently.
+// Client drives the speaker for an agent. It keeps a copy of the state that the speaker reports, so Learned, Sessions
+// and the like never wait for the speaker. Its methods may be called concurrently.
 type Client struct {
 	ClientOptions
-	asking sync.Mutex // held during a request: one follows the other
+	asking sync.Mutex // held during a request: requests are sent one after another
 
-	mu      sync.Mutex // guards what follows; never held while something is sent or awaited
+	mu      sync.Mutex // guards the fields below; never held while a message is sent or awaited
 	link    *link      // nil: no speaker answers
-	heard   heard      // by the last link
-	started time.Time  // the last speaker that answered
+	heard   heard      // from the last link
+	started time.Time  // when the last speaker that answered was started
 	problem error      // why there is no link
 	told    chan struct{}
 	ready   sync.Once // closes told
 }
 
-// NewClient makes a client that Run is to connect.
+// NewClient returns a client that Run connects.
 func NewClient(o ClientOptions) *Client {
 	return &Client{ClientOptions: o, problem: fmt.Errorf("%w on socket %s yet", ErrAbsent, o.Socket), told: make(chan struct{})}
 }
 
-// Ready is closed when a speaker has told all it knows for the first time.
+// Ready returns a channel that is closed when a speaker has reported its whole state for the first time.
 func (c *Client) Ready() <-chan struct{} { return c.told }
 
-// Withdraw is bgp.Speakers.Withdraw in the speaker. Where nothing is to be taken back it does not ask.
+// Withdraw calls bgp.Speakers.Withdraw in the speaker. If nothing is to be withdrawn it sends no request.
 func (c *Client) Withdraw(ctx context.Context, desired []plan.Speaker) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
@@ -69,8 +69,8 @@ func (c *Client) Withdraw(ctx context.Context, desired []plan.Speaker) error {
 	return a.err()
 }
 
-// Apply is bgp.Speakers.Apply in the speaker. Where all is as desired it does not ask: the speaker goes on with what is
-// not complete yet by itself.
+// Apply calls bgp.Speakers.Apply in the speaker. If the speaker already has the desired state it sends no request: the
+// speaker itself retries what is not complete yet.
 func (c *Client) Apply(ctx context.Context, desired []plan.Speaker) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
@@ -85,7 +85,7 @@ func (c *Client) Apply(ctx context.Context, desired []plan.Speaker) error {
 		m = asked{}.changeTo(next)
 		m.Full = true
 	} else if m = r.now.changeTo(next); m.empty() && r.confirmed {
-		l.answered(r, next, true, false) // it is the same, and shares more with what comes next
+		l.answered(r, next, true, false) // equal, but it shares more memory with the state that comes next
 		return nil
 	}
 	a, err := l.ask(ctx, message{Apply: &m})
@@ -96,8 +96,8 @@ func (c *Client) Apply(ctx context.Context, desired []plan.Speaker) error {
 	return a.err()
 }
 
-// Announced is what the speaker was asked to announce in each network, by this agent or by the one before it; nil where
-// no speaker answers.
+// Announced returns the announcements that this agent or the one before it asked the speaker for, by network. It
+// returns nil if no speaker answers.
 func (c *Client) Announced() map[string]sorted.List[plan.Announcement] {
 	l, err := c.current()
 	if err != nil {
@@ -106,36 +106,36 @@ func (c *Client) Announced() map[string]sorted.List[plan.Announcement] {
 	return l.request().now.announced()
 }
 
-// Learned is what peers tell, sorted, by network. Routes of a network are the same slice as before while they have not changed.
-// Without a speaker it is what the last one told.
+// Learned returns the routes that peers announce, sorted, by network. While the routes of a network do not change, it
+// returns the same slice. Without a speaker it returns those of the last one.
 func (c *Client) Learned() []plan.NetworkRoutes {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now().learned.list()
 }
 
-// Sessions is bgp.Speakers.Sessions. Without a speaker no session is up.
+// Sessions returns bgp.Speakers.Sessions of the speaker. Without a speaker no session is up.
 func (c *Client) Sessions() []bgp.Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now().sessions
 }
 
-// Started is when the last speaker that answered was started: another time, another speaker.
+// Started returns when the last speaker that answered was started: another time means another speaker.
 func (c *Client) Started() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.started
 }
 
-// Problem is why there is no speaker; nil: there is one.
+// Problem returns why there is no speaker, or nil if there is one.
 func (c *Client) Problem() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.problem
 }
 
-// now is what is known. c.mu is held.
+// now returns the last known state. The caller holds c.mu.
 func (c *Client) now() heard {
 	if c.link != nil {
 		return c.link.known()
@@ -143,7 +143,7 @@ func (c *Client) now() heard {
 	return c.heard
 }
 
-// current is the connection to the speaker.
+// current returns the connection to the speaker.
 func (c *Client) current() (*link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

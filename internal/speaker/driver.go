@@ -15,31 +15,32 @@ import (
 )
 
 const (
-	// countEvery is how often routes are counted for people, at most.
+	// countEvery is the shortest interval at which routes are counted for reports.
 	countEvery = time.Second
-	// routesEvery is how often the agent is told of learned routes, at most: each time it plans anew.
+	// routesEvery is the shortest interval at which learned routes are sent to the agent: each message makes it plan
+	// again.
 	routesEvery = 100 * time.Millisecond
 )
 
-// driver is the connection of an agent, at the speaker's end.
+// driver is the speaker's end of an agent's connection.
 type driver struct {
 	*wire
 	server  *server
 	version string        // of the agent
-	changed chan struct{} // there may be something to tell of sessions
-	routes  chan struct{} // or of learned routes
-	stirred chan struct{} // or of other nodes
-	unsure  chan struct{} // the agent should apply once more
+	changed chan struct{} // sessions may have changed
+	routes  chan struct{} // learned routes may have changed
+	stirred chan struct{} // BFD sessions with other nodes may have changed
+	unsure  chan struct{} // the agent should apply again
 
-	telling  sync.Mutex // guards what the agent was told of sessions
+	telling  sync.Mutex // guards the session state that was sent to the agent
 	sessions []bgp.Session
-	counted  time.Time // when the routes were that sessions carry
+	counted  time.Time // when the routes of sessions were counted
 	recount  *time.Timer
 
-	tellingRoutes sync.Mutex // guards what the agent was told of learned routes
+	tellingRoutes sync.Mutex // guards the learned routes that were sent to the agent
 	learned       map[string]sorted.List[plan.Route]
 
-	tellingNodes sync.Mutex // guards what the agent was told of other nodes
+	tellingNodes sync.Mutex // guards the node sessions that were sent to the agent
 	nodes        []nodeSession
 }
 
@@ -61,7 +62,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 		return
 	}
 	if h.Protocol != Protocol {
-		// The agent compares as well, and says what to do.
+		// The agent compares the versions too, and logs the remedy.
 		s.log.Warn("agent refused: it speaks another protocol", "agentVersion", h.Version, "agentProtocol", h.Protocol, "version", s.version, "protocol", Protocol)
 		_ = d.write(message{Hello: &hello{Protocol: Protocol, Version: s.version, Started: s.started}}, writeWithin)
 		return
@@ -84,7 +85,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	var running sync.WaitGroup
 	running.Go(func() { d.keepTelling(ctx, d.changed, func() error { return d.tellSessions(true) }) })
 	running.Go(func() { d.keepTelling(ctx, d.routes, func() error { return d.tellRoutes(ctx) }) })
-	running.Go(func() { d.keepTelling(ctx, d.stirred, d.tellNodes) }) // however long the other takes
+	running.Go(func() { d.keepTelling(ctx, d.stirred, d.tellNodes) }) // not delayed by the others
 	running.Go(func() {
 		d.keepTelling(ctx, d.unsure, func() error { return d.write(message{Again: true}, writeWithin) })
 	})
@@ -93,14 +94,14 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	running.Wait()
 }
 
-// farewell ends the connection with a last message. An agent that takes nothing any more holds nobody up.
+// farewell sends a last message and closes the connection. An agent that no longer reads delays it by a second at most.
 func (d *driver) farewell(m message) {
-	_ = d.conn.SetWriteDeadline(time.Now().Add(time.Second)) // of what is being written, too
+	_ = d.conn.SetWriteDeadline(time.Now().Add(time.Second)) // applies to a write in progress too
 	_ = d.write(m, time.Second)
 	d.conn.Close()
 }
 
-// listen does what the agent asks for.
+// listen serves the agent's requests.
 func (d *driver) listen(ctx context.Context) {
 	for {
 		m, err := d.read()
@@ -111,12 +112,12 @@ func (d *driver) listen(ctx context.Context) {
 		if m.Milliseconds > 0 {
 			within = min(within, time.Duration(m.Milliseconds)*time.Millisecond)
 		}
-		// What was begun is done to its end, whoever is still there to hear of it.
+		// A request that was begun is completed, even if the agent disconnects.
 		doing, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 		a := d.server.do(doing, d, m)
 		cancel()
 		signal(d.changed)
-		// When an agent has the answer, it knows already what sessions came of what it applied, and what nodes are watched.
+		// Send the sessions that result from Apply, and the nodes that result from Watch, before the answer.
 		if m.Apply != nil && d.tellSessions(false) != nil || m.Watch != nil && d.tellNodes() != nil || d.write(message{ID: m.ID, Answer: a}, writeWithin) != nil {
 			return
 		}
@@ -126,7 +127,7 @@ func (d *driver) listen(ctx context.Context) {
 	}
 }
 
-// keepTelling tells the agent whenever there is a note.
+// keepTelling calls tell whenever note receives, until ctx ends or tell fails.
 func (d *driver) keepTelling(ctx context.Context, note chan struct{}, tell func() error) {
 	for {
 		select {
@@ -141,8 +142,8 @@ func (d *driver) keepTelling(ctx context.Context, note chan struct{}, tell func(
 	}
 }
 
-// tellSessions tells the agent what it does not know yet of sessions. Routes are counted only if that may take its time,
-// and not too often; otherwise the agent hears of them later.
+// tellSessions sends the agent the sessions if they changed. It counts their routes only if count is set, because
+// counting may take long, and at most every countEvery; otherwise it schedules a later message with the counts.
 func (d *driver) tellSessions(count bool) error {
 	d.telling.Lock()
 	defer d.telling.Unlock()
@@ -161,17 +162,17 @@ func (d *driver) tellSessions(count bool) error {
 	return d.write(message{Sessions: &sessions{now}}, writeWithin)
 }
 
-// tellRoutes tells the agent of learned routes, and leaves it in peace for a while when there were any. A lone change does not wait.
+// tellRoutes sends changes of learned routes, then pauses if there were any. A lone change does not wait.
 func (d *driver) tellRoutes(ctx context.Context) error {
 	if told, err := d.tellRoutesNow(); !told || err != nil {
 		return err
 	}
-	signal(d.changed) // there are more routes now, or fewer
+	signal(d.changed) // route counts have changed
 	pause.For(ctx, routesEvery)
 	return nil
 }
 
-// tellAllRoutes tells a new agent.
+// tellAllRoutes sends the learned routes to a new agent.
 func (d *driver) tellAllRoutes() error {
 	_, err := d.tellRoutesNow()
 	return err
@@ -203,7 +204,7 @@ func (d *driver) tellRoutesNow() (told bool, err error) {
 	return told, nil
 }
 
-// tellLearned tells of one network, in pieces that leave room for other messages in between.
+// tellLearned sends the changes of one network in pieces, so that other messages can go in between.
 func (d *driver) tellLearned(network string, c listChange[plan.Route]) error {
 	for {
 		piece := listChange[plan.Route]{Gone: c.Gone[:min(len(c.Gone), chunk)], Set: c.Set[:min(len(c.Set), chunk)]}

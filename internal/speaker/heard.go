@@ -12,30 +12,30 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// heard is what a speaker told. What is in it is replaced, never changed.
+// heard is the state that a speaker reported. Its parts are replaced, never modified.
 type heard struct {
 	sessions []bgp.Session
 	learned  routes
 	nodes    []bfd.Session
 }
 
-// routes are the learned ones of each network.
+// routes maps each network to its learned routes.
 type routes map[string]*networkRoutes
 
-// networkRoutes are those of one network.
+// networkRoutes holds the learned routes of one network.
 type networkRoutes struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	now  sorted.List[plan.Route]
-	made []plan.Route // of now, once somebody asked; never written to
+	made []plan.Route // now as a slice, made on the first call of list; never written to
 }
 
-// list is what now holds, and makes the same slice until there is another one.
+// list returns the routes as a slice: the same one for every call.
 func (n *networkRoutes) list() []plan.Route {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.made == nil && n.now.Len() > 0 {
 		n.made = n.now.Slice()
-		n.now = sorted.Of(n.made...) // it is kept: there are not two of each route
+		n.now = sorted.Of(n.made...) // keep one copy of each route: let the list share the slice's
 	}
 	return n.made
 }
@@ -57,7 +57,7 @@ func (r routes) list() []plan.NetworkRoutes {
 	return all
 }
 
-// changed makes a copy in which one network has other routes.
+// changed returns a copy of r with c applied to one network.
 func (r routes) changed(network string, c listChange[plan.Route]) routes {
 	next := make(routes, len(r)+1)
 	maps.Copy(next, r)
@@ -71,10 +71,11 @@ func (r routes) without(network string) routes {
 	return next
 }
 
-// sameHopsMost bounds what is remembered.
+// sameHopsMost limits the number of entries of sameHops.
 const sameHopsMost = 4096
 
-// sameHops has routes by the same next hop share it: nearly all routes of a peer have the same.
+// sameHops makes routes with an equal single next hop share one slice: nearly all routes of a peer have the same next
+// hop.
 type sameHops map[plan.NextHop][]plan.NextHop
 
 func (s *sameHops) one(hops []plan.NextHop) []plan.NextHop {
@@ -91,8 +92,8 @@ func (s *sameHops) one(hops []plan.NextHop) []plan.NextHop {
 	return hops
 }
 
-// down is what holds when the speaker is gone. Learned routes stay: whether peers still have them is not known before
-// there is another speaker.
+// down returns h as it is after the speaker is gone: no session is up. Learned routes stay, because only the next
+// speaker can report whether peers still announce them.
 func (h heard) down(why string) heard {
 	sessions := slices.Clone(h.sessions)
 	for i, s := range sessions {
@@ -107,7 +108,7 @@ func (h heard) down(why string) heard {
 	return h
 }
 
-// worthAPass says whether sessions differ in more than how many routes they carry.
+// worthAPass reports whether sessions differ in more than their route counts.
 func worthAPass(before, after []bgp.Session) bool {
 	return !slices.EqualFunc(before, after, func(a, b bgp.Session) bool {
 		return a.Network == b.Network && a.Peer == b.Peer && a.Address == b.Address && a.ASN == b.ASN && a.State == b.State &&

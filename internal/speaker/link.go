@@ -12,24 +12,24 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// link is the connection to a speaker, at the agent's end.
+// link is the agent's end of the connection to a speaker.
 type link struct {
 	*wire
 	socket   string
 	wake     func()
-	watching *watching // what BFD does; guarded by the client's asking
+	watching *watching // the last confirmed Watch request; guarded by the client's asking
 
-	// Only who listens uses these.
-	pieces map[string]listChange[plan.Route] // of routes of which more is to come
+	// Only listen uses these.
+	pieces map[string]listChange[plan.Route] // received parts of incomplete route messages, by network
 	hops   sameHops
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	asked     asked      // of the speaker
-	confirmed bool       // it has done so without error
-	partly    bool       // not all of what was asked is known, or to be believed: the next change is a full one
-	unsure    uint64     // how often it said that it could not keep to it
+	confirmed bool       // the speaker has applied asked without error
+	partly    bool       // asked is incomplete or uncertain: the next change must be a full one
+	unsure    uint64     // number of Again messages received
 	heard     heard
-	last      uint64 // request
+	last      uint64 // number of the last request
 	awaited   map[uint64]chan *answer
 	gone      error // why the link has ended; nil: it has not
 }
@@ -40,7 +40,7 @@ var (
 	errEnding        = errors.New("it was told to end")
 )
 
-// connect connects to the speaker on the socket and says hello.
+// connect connects to the speaker on the socket and exchanges hellos.
 func connect(ctx context.Context, path, version string, wake func()) (*link, hello, error) {
 	d := net.Dialer{Timeout: helloWithin}
 	conn, err := d.DialContext(ctx, "unix", path)
@@ -79,7 +79,8 @@ func (l *link) greet(version string) (hello, error) {
 	return h, nil
 }
 
-// listen hears what the speaker says until it ends, and returns why. told is called when it has told all it knows.
+// listen handles the speaker's messages until the link ends, and returns why. It calls told when the speaker's whole
+// state has arrived.
 func (l *link) listen(told func()) error {
 	for {
 		m, err := l.read()
@@ -136,8 +137,8 @@ func (l *link) hear(m message, told func()) error {
 	return nil
 }
 
-// hearLearned takes up what differs in the routes of a network, and says whether it is complete now. Nobody else changes
-// what is learned.
+// hearLearned applies a change of a network's learned routes, and reports whether the change is complete. No other
+// function changes learned routes.
 func (l *link) hearLearned(m learned) bool {
 	if m.Gone {
 		delete(l.pieces, m.Network)
@@ -196,12 +197,12 @@ func (l *link) ask(ctx context.Context, m message) (*answer, error) {
 		return a, nil
 	case <-ctx.Done():
 		err := fmt.Errorf("it does not answer: %w", ctx.Err())
-		l.hangUp(err) // whether it has done what was asked is not known: only a new connection tells
+		l.hangUp(err) // the request may have been executed or not: only the hello of a new connection says
 		return nil, absent(l.socket, err)
 	}
 }
 
-// hangUp ends the link, once.
+// hangUp ends the link. Later calls do nothing.
 func (l *link) hangUp(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,9 +217,9 @@ func (l *link) hangUp(why error) {
 	l.conn.Close()
 }
 
-// request is what a request is made of.
+// request is the state of a link from which a request is made.
 type request struct {
-	now       asked // before it
+	now       asked // asked before the request
 	confirmed bool
 	partly    bool
 	unsure    uint64
@@ -230,12 +231,12 @@ func (l *link) request() request {
 	return request{l.asked, l.confirmed, l.partly, l.unsure}
 }
 
-// answered notes what the speaker was asked for with r.
+// answered records the state after the request that was made from r.
 func (l *link) answered(r request, now asked, confirmed, partly bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked, l.partly = now, partly
-	l.confirmed = confirmed && l.unsure == r.unsure // it may have said so before it answered
+	l.confirmed = confirmed && l.unsure == r.unsure // an Again message may have arrived before the answer
 }
 
 func (l *link) known() heard {
@@ -256,7 +257,7 @@ func (a *answer) err() error {
 	return errors.Join(errs...)
 }
 
-// End asks the speaker on the socket to take back everything and exit. Where none is there is nothing to do.
+// End makes the speaker on the socket withdraw everything and exit. If there is no speaker it does nothing.
 func End(ctx context.Context, path, version string) error {
 	l, _, err := connect(ctx, path, version, func() {})
 	if nobody(err) {
@@ -268,7 +269,7 @@ func End(ctx context.Context, path, version string) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = l.listen(func() {}) // why it ends, the answer says
+		_ = l.listen(func() {}) // the answer below says why it ends
 	}()
 	a, err := l.ask(ctx, message{End: true})
 	if err == nil {

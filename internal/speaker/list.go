@@ -7,18 +7,18 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// prefix is what a list is sorted by.
+// prefix is the sort key of lists.
 type prefix = netip.Prefix
 
-// listChange turns a list into another. Both hold each prefix once.
+// listChange turns one list into another. Both contain each prefix once.
 type listChange[T any] struct {
-	Set  []T      `json:"set,omitempty"` // new, or other than before
+	Set  []T      `json:"set,omitempty"` // new or changed elements
 	Gone []prefix `json:"gone,omitempty"`
 }
 
 func (c listChange[T]) empty() bool { return len(c.Set) == 0 && len(c.Gone) == 0 }
 
-// changeIn is what turns a list into another one.
+// changeIn returns the change that turns before into after.
 func changeIn[T sorted.Item[T]](before, after sorted.List[T], of func(T) prefix) (c listChange[T]) {
 	for had, now := range before.Changes(after) {
 		if now == nil {
@@ -30,7 +30,7 @@ func changeIn[T sorted.Item[T]](before, after sorted.List[T], of func(T) prefix)
 	return c
 }
 
-// applyIn makes the changed list. like makes an element of a prefix.
+// applyIn returns before with c applied. like returns an element that sorts as the given prefix.
 func applyIn[T sorted.Item[T]](c listChange[T], before sorted.List[T], like func(prefix) T) sorted.List[T] {
 	gone := make([]T, 0, len(c.Gone))
 	for _, p := range c.Gone {

@@ -10,25 +10,26 @@ import (
 	"strconv"
 )
 
-// usualMemory is the memory that a speaker may take where nothing else says it, in bytes: the limit of its container as it is
-// deployed.
+// usualMemory is the memory limit, in bytes, that a speaker assumes if no control group sets one: that of its container
+// in our manifests.
 const usualMemory = 512 << 20
 
-// limitMemory has the garbage be collected in time, and returns how much peers may fill. The whole is the limit of the control group;
-// a quarter of it is left for sockets, stacks and what the limit of the runtime does not count. GOMEMLIMIT has the last word.
+// limitMemory sets the Go runtime's memory limit, and returns how many bytes peers' routes may fill. The runtime's
+// limit is three quarters of the control group's; the rest is for sockets, stacks and other memory that the runtime's
+// limit does not count. GOMEMLIMIT takes precedence.
 func limitMemory(log *slog.Logger) (most uint64) {
 	runtime := debug.SetMemoryLimit(-1)
 	if runtime == math.MaxInt64 {
 		runtime = groupMemory("/proc/self/cgroup", "/sys/fs/cgroup") / 4 * 3
 		debug.SetMemoryLimit(runtime)
 	}
-	// Garbage comes faster than it is collected, just when peers send most: it has the rest.
+	// The rest is for garbage, which grows faster than it is collected just when peers send most.
 	most = uint64(runtime / 12 * 7)
 	log.Info("memory is limited", "limit", runtime, "peers", most)
 	return most
 }
 
-// groupMemory is how much memory the control group of this process may take, or one around it.
+// groupMemory returns the lowest memory limit of this process's control group and of those that contain it.
 func groupMemory(self, root string) int64 {
 	of, err := os.ReadFile(self)
 	_, path, unified := bytes.Cut(bytes.TrimSpace(of), []byte("0::"))

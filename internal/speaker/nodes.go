@@ -14,12 +14,12 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// watching is which nodes BFD runs with, and how.
+// watching lists the nodes to run BFD with, and its parameters.
 type watching struct {
 	Port    uint16            `json:"port"`
 	Bind    netip.Addr        `json:"bind,omitzero"`
 	Profile config.BFDProfile `json:"profile"`
-	Peers   []nodePeer        `json:"peers,omitempty"` // none: no BFD
+	Peers   []nodePeer        `json:"peers,omitempty"` // empty: no BFD
 }
 
 // nodePeer is a bfd.Peer.
@@ -61,23 +61,23 @@ func watchingOf(o bfd.Options, peers []bfd.Peer) watching {
 	return w
 }
 
-// is says whether it is what watchingOf makes of these. Every pass asks.
+// is reports whether w equals watchingOf(o, peers), without allocating: every pass calls it.
 func (w *watching) is(o bfd.Options, peers []bfd.Peer) bool {
 	return w.Port == o.Port && w.Bind == o.Bind && w.Profile == o.Profile &&
 		slices.EqualFunc(w.Peers, peers, func(x nodePeer, y bfd.Peer) bool { return bfd.Peer(x) == y })
 }
 
-// watch runs BFD with other nodes.
+// watch runs BFD sessions with other nodes.
 type watch struct {
 	log  *slog.Logger
 	wake func()
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	engine *bfd.Engine
 	now    watching
 }
 
-// set makes the sessions those of w. Those that stay are left alone.
+// set replaces the sessions by those of w. Sessions that are in both are left alone.
 func (n *watch) set(w watching) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -108,7 +108,7 @@ func (n *watch) set(w watching) error {
 	return errors.Join(errs...)
 }
 
-// sessions is what BFD says of other nodes.
+// sessions returns the state of the BFD sessions with other nodes.
 func (n *watch) sessions() (all []nodeSession) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -121,7 +121,7 @@ func (n *watch) sessions() (all []nodeSession) {
 	return all
 }
 
-// close tells the other nodes why this one ends its sessions, and ends.
+// close sends the diagnostic why to the other nodes, and ends all sessions.
 func (n *watch) close(why bfd.Diag) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -132,7 +132,7 @@ func (n *watch) close(why bfd.Diag) error {
 	return n.engine.Leave(why)
 }
 
-// tellNodes tells the agent what changed of other nodes.
+// tellNodes sends the agent the state of the BFD sessions with other nodes if it changed.
 func (d *driver) tellNodes() error {
 	d.tellingNodes.Lock()
 	defer d.tellingNodes.Unlock()
@@ -144,8 +144,8 @@ func (d *driver) tellNodes() error {
 	return d.write(message{Nodes: &nodes{now}}, writeWithin)
 }
 
-// Watch runs BFD in the speaker with other nodes, with the Port, Bind and Profile of o; with none where peers is empty.
-// Where all is so already it does not ask.
+// Watch runs BFD in the speaker with the given nodes, with the Port, Bind and Profile of o; without peers it ends BFD.
+// If the speaker does so already it sends no request.
 func (c *Client) Watch(ctx context.Context, o bfd.Options, peers []bfd.Peer) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
@@ -168,7 +168,7 @@ func (c *Client) Watch(ctx context.Context, o bfd.Options, peers []bfd.Peer) err
 	return a.err()
 }
 
-// Nodes is what BFD says of other nodes. Without a speaker it is what the last one said.
+// Nodes returns the state of BFD sessions with other nodes. Without a speaker it returns that of the last one.
 func (c *Client) Nodes() []bfd.Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()

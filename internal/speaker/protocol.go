@@ -1,11 +1,11 @@
-// Package speaker keeps the BGP sessions, and BFD, in a process of their own. It outlives the agent that drives it: routers
-// and other nodes notice nothing when an agent ends, however it does, and the next one, of the same version or another,
-// adopts what is there.
+// Package speaker runs the BGP and BFD sessions in a separate process, which outlives the agent that drives it. Routers
+// and other nodes notice nothing when an agent ends, even if it is killed. The next agent, of the same or another
+// version, adopts the sessions.
 //
-// The process serves a Unix socket. On it, both sides send JSON values, a line each. The agent sends a hello and then
-// requests; the speaker answers each, and tells without being asked what changed of sessions, learned routes and other nodes. Fields
-// that one side does not know are ignored, so that versions understand each other; what could not be ignored is a new
-// Protocol. One agent drives at a time, the one that came last. A connection that ends changes nothing.
+// The process serves a Unix socket. Both sides send JSON values, one per line. The agent sends a hello and then
+// requests; the speaker answers each, and sends changes of sessions, learned routes and other nodes unasked. Each side
+// ignores fields that it does not know, so that versions can work together; a change that must not be ignored needs a
+// new Protocol. One agent drives at a time: the one that connected last. A connection that ends changes nothing.
 package speaker
 
 import (
@@ -19,64 +19,65 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Protocol is the version of what is said on the socket. Speakers and agents of different ones cannot work together.
+// Protocol is the version of the protocol on the socket. Speakers and agents of different protocols cannot work
+// together.
 const Protocol = 1
 
 const (
-	// helloWithin is how long either side may take to say who it is.
+	// helloWithin limits how long either side waits for the other's hello.
 	helloWithin = 5 * time.Second
-	// writeWithin is how long a message may take to be taken by the other side.
+	// writeWithin limits how long sending one message may take.
 	writeWithin = 10 * time.Second
-	// answerWithin bounds a request for which nothing else does.
+	// answerWithin limits every request.
 	answerWithin = 30 * time.Second
-	// chunk is how many routes one message tells.
+	// chunk is the number of routes per message.
 	chunk = 1000
 )
 
-// message is everything that is sent. Exactly one of its pointers is set, or one of its flags.
+// message is the only type that is sent. Exactly one of its pointers or flags is set.
 type message struct {
 	ID uint64 `json:"id,omitempty"` // of a request and of its answer
 
 	// Requests.
-	Milliseconds int64       `json:"milliseconds,omitempty"` // that the agent waits for the answer
-	Hello        *hello      `json:"hello,omitempty"`        // the speaker's, too
+	Milliseconds int64       `json:"milliseconds,omitempty"` // how long the agent waits for the answer
+	Hello        *hello      `json:"hello,omitempty"`        // sent by both sides
 	Withdraw     *withdrawal `json:"withdraw,omitempty"`
 	Apply        *change     `json:"apply,omitempty"`
 	Watch        *watching   `json:"watch,omitempty"`
-	End          bool        `json:"end,omitempty"` // take everything back and exit
+	End          bool        `json:"end,omitempty"` // withdraw everything and exit
 
-	// What the speaker says.
+	// Messages of the speaker.
 	Answer     *answer   `json:"answer,omitempty"`
 	Sessions   *sessions `json:"sessions,omitempty"`
 	Learned    *learned  `json:"learned,omitempty"`
 	Nodes      *nodes    `json:"nodes,omitempty"`
-	Told       bool      `json:"told,omitempty"`       // all that a new agent must know
-	Again      bool      `json:"again,omitempty"`      // what was applied is not complete: apply it once more to learn why
+	Told       bool      `json:"told,omitempty"`       // a new agent has received the whole state
+	Again      bool      `json:"again,omitempty"`      // the applied state is not complete: apply again to learn why
 	Superseded string    `json:"superseded,omitempty"` // by an agent of this version
-	Ending     bool      `json:"ending,omitempty"`     // the speaker was told to end
+	Ending     bool      `json:"ending,omitempty"`     // the speaker is shutting down
 }
 
-// hello is how either side begins.
+// hello is the first message of either side.
 type hello struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"` // of the program
-	// The speaker's: when it started, and what it was asked for, but for what must not be learned.
+	// Sent by the speaker only: its start time, and the desired state that it has, without the prefixes to refuse.
 	Started  time.Time     `json:"started,omitzero"`
 	Speakers []wireSpeaker `json:"speakers,omitempty"`
 }
 
-// answer is the end of a request.
+// answer completes a request.
 type answer struct {
 	Errors []string `json:"errors,omitempty"`
-	Full   bool     `json:"full,omitempty"` // a change was about something that is not known: send all of it
+	Full   bool     `json:"full,omitempty"` // the change refers to a network that the speaker does not have: send the full state
 }
 
-// withdrawal names what goes.
+// withdrawal lists the announcements and peers to withdraw.
 type withdrawal struct {
 	Networks []networkWithdrawal `json:"networks,omitempty"`
 }
 
-// networkWithdrawal is what goes in one network.
+// networkWithdrawal is the withdrawal of one network.
 type networkWithdrawal struct {
 	Network  string   `json:"network"`
 	All      bool     `json:"all,omitempty"` // its speaker stops
@@ -84,17 +85,17 @@ type networkWithdrawal struct {
 	Peers    []string `json:"peers,omitempty"` // their addresses or interfaces
 }
 
-// change is what differs from what was asked for before on the same connection.
+// change is the difference to the state that was last asked for on the same connection.
 type change struct {
-	Full     bool            `json:"full,omitempty"` // nothing of before stays
+	Full     bool            `json:"full,omitempty"` // start from an empty state
 	Speakers []speakerChange `json:"speakers,omitempty"`
 	Gone     []string        `json:"gone,omitempty"` // networks
 }
 
-// speakerChange is what differs for one network.
+// speakerChange is the difference in one network.
 type speakerChange struct {
 	Network  string                        `json:"network"`
-	Speaker  *wireSpeaker                  `json:"speaker,omitempty"` // all but the lists below; nil: as before
+	Speaker  *wireSpeaker                  `json:"speaker,omitempty"` // all fields but the lists below; nil: unchanged
 	Announce listChange[plan.Announcement] `json:"announce,omitzero"`
 	Refuse   listChange[plan.Prefix]       `json:"refuse,omitzero"`
 }
@@ -102,7 +103,7 @@ type speakerChange struct {
 // wireSpeaker is a plan.Speaker with all its fields.
 type wireSpeaker struct {
 	plan.Speaker
-	DeviceIndex int `json:"deviceIndex,omitempty"` // takes the place of the one that plans do not show
+	DeviceIndex int `json:"deviceIndex,omitempty"` // replaces the embedded field, which is not part of a plan's JSON
 }
 
 func toWire(s plan.Speaker) wireSpeaker { return wireSpeaker{s, s.DeviceIndex} }
@@ -117,15 +118,15 @@ type sessions struct {
 	All []bgp.Session `json:"all"`
 }
 
-// learned is what differs in the learned routes of one network.
+// learned is the difference in the learned routes of one network.
 type learned struct {
 	Network string                 `json:"network"`
 	Routes  listChange[plan.Route] `json:"routes,omitzero"`
 	Gone    bool                   `json:"gone,omitempty"` // the network has no speaker any more
-	More    bool                   `json:"more,omitempty"` // another message about it follows, only together they are right
+	More    bool                   `json:"more,omitempty"` // the change continues in the next message: apply all parts together
 }
 
-// wire is one end of a connection. Several may write at once, one reads.
+// wire is one end of a connection. It may be written to concurrently, but read by one goroutine only.
 type wire struct {
 	conn net.Conn
 	in   *json.Decoder
@@ -135,7 +136,7 @@ type wire struct {
 
 func newWire(conn net.Conn) *wire { return &wire{conn: conn, in: json.NewDecoder(conn)} }
 
-// write sends a message. After an error the connection is of no use any more: it is closed.
+// write sends a message. An error closes the connection.
 func (w *wire) write(m message, within time.Duration) error {
 	b, err := json.Marshal(m)
 	if err != nil {

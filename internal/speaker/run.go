@@ -15,15 +15,15 @@ import (
 const (
 	// lookEvery is how often an agent without a speaker looks for one.
 	lookEvery = 200 * time.Millisecond
-	// listenWithin is how long a speaker that was started may take to listen.
+	// listenWithin limits how long a started speaker may take to listen.
 	listenWithin = 10 * time.Second
-	// restartAfter is the pause after a speaker that was started in vain.
+	// restartAfter is the pause after a speaker failed to start.
 	restartAfter = 2 * time.Second
-	// yieldFor is how long an agent leaves the speaker to another one that took it over.
+	// yieldFor is how long an agent whose speaker another agent took over waits before it connects again.
 	yieldFor = 10 * time.Second
 )
 
-// Run keeps the client connected to a speaker until ctx ends. The speaker goes on then.
+// Run keeps the client connected to a speaker until ctx ends. The speaker keeps running then.
 func (c *Client) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -42,7 +42,7 @@ func (c *Client) Run(ctx context.Context) {
 		case errors.Is(err, errNotStarted), errors.Is(err, errOtherProtocol):
 			rest = restartAfter
 		case time.Since(began) > lookEvery:
-			continue // a speaker that served and is gone: nothing is worth a pause
+			continue // the speaker served for a while: look for one at once
 		}
 		pause.For(ctx, rest)
 	}
@@ -62,7 +62,7 @@ func (c *Client) hold(ctx context.Context, l *link, h hello) error {
 	})
 }
 
-// without notes that there is no speaker.
+// without records that there is no speaker.
 func (c *Client) without(why error) {
 	if !errors.Is(why, ErrAbsent) {
 		why = absent(c.Socket, why)
@@ -84,7 +84,7 @@ func (c *Client) without(why error) {
 
 var errNotStarted = errors.New("a speaker was started in vain")
 
-// find connects to the speaker. Where there is none, one is started, if that is our business.
+// find connects to the speaker. If there is none and c.Start is set, it starts one.
 func (c *Client) find(ctx context.Context) (*link, hello, error) {
 	l, h, err := connect(ctx, c.Socket, c.Version, c.Wake)
 	if err == nil || !nobody(err) {
@@ -119,7 +119,7 @@ func (c *Client) find(ctx context.Context) (*link, hello, error) {
 	}
 }
 
-// nobody says whether a connection failed because nobody listens.
+// nobody reports whether a connection failed because no process listens.
 func nobody(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
@@ -127,18 +127,18 @@ func nobody(err error) bool {
 // child is a speaker that this process started.
 type child struct {
 	pid   int
-	ended chan string // how
+	ended chan string // receives its exit status
 }
 
-// start starts a speaker that outlives this process, whatever ends it: it is the leader of a session of its own. It
-// writes where this process writes its log.
+// start starts a speaker in a session of its own, so that it outlives this process, however that ends. The speaker
+// writes to this process's standard error.
 func start(args []string) (*child, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
-	// The program as it runs now: the file may be another one already.
+	// The program that is running now: its file may have been replaced.
 	p, err := os.StartProcess("/proc/self/exe", args, &os.ProcAttr{
 		Dir: "/", Files: []*os.File{null, null, os.Stderr}, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
@@ -146,7 +146,7 @@ func start(args []string) (*child, error) {
 		return nil, fmt.Errorf("start %s: %w", strings.Join(args, " "), err)
 	}
 	c := &child{pid: p.Pid, ended: make(chan string, 1)}
-	go func() { // ends with the child, or with this process, for which the child does not care
+	go func() { // ends with the child or with this process; the child does not depend on it
 		if state, err := p.Wait(); err != nil {
 			c.ended <- err.Error()
 		} else {

@@ -22,18 +22,19 @@ import (
 )
 
 const (
-	// settleEvery is how often the speaker looks whether what it was asked for is complete, beside after every event. It
-	// finds what has no event: a password's file that changed.
+	// settleEvery is how often the speaker applies its desired state again, besides after every event. This covers
+	// changes without an event, such as a changed password file.
 	settleEvery = 5 * time.Second
-	// applyWithin bounds what is done without an agent that waits for it.
+	// applyWithin limits an Apply that no agent waits for.
 	applyWithin = 30 * time.Second
-	// closeWithin bounds the orderly end.
+	// closeWithin limits the orderly shutdown.
 	closeWithin = 5 * time.Second
-	// leastThreads is how many threads run at once at least, however few processors there are: the kernel is fair to them.
+	// leastThreads is the lowest GOMAXPROCS: with several threads, the kernel's scheduler divides the processors
+	// fairly.
 	leastThreads = 4
 )
 
-// Options says how a speaker serves.
+// Options configures a speaker.
 type Options struct {
 	Log     *slog.Logger
 	Socket  string
@@ -45,8 +46,8 @@ type server struct {
 	log     *slog.Logger
 	version string
 	started time.Time
-	woken   chan struct{} // something of BGP changed
-	end     chan struct{} // an agent wants the end
+	woken   chan struct{} // BGP state changed
+	end     chan struct{} // closed when an agent ends the speaker
 	ending  sync.Once
 
 	speakers *bgp.Speakers
@@ -54,20 +55,22 @@ type server struct {
 	nodes  *watch
 	driver atomic.Pointer[driver] // the agent's connection, nil: none
 
-	driving sync.Mutex // held while the speakers and the driver change; guards what follows
+	driving sync.Mutex // held while the desired state or the driver changes; guards the fields below
 	asked   asked
 	applied bool
-	fault   string // why what was asked for is not complete, as far as it was found out without the agent
+	fault   string // why the desired state is not complete, from the last Apply
 }
 
-// Serve speaks as agents on the socket ask it to, until ctx ends or an agent asks for the end. When ctx ends, peers that
-// negotiated graceful restart keep what they were told for a while; when an agent asks for the end, all is taken back.
+// Serve runs a speaker for the agents on the socket, until ctx ends or an agent ends it. When ctx ends, peers that
+// negotiated graceful restart keep the announced routes for a while; when an agent ends the speaker, all routes are
+// withdrawn.
 func Serve(ctx context.Context, o Options) error {
 	listener, err := socket.Listen(ctx, o.Socket)
 	if err != nil {
 		return fmt.Errorf("speaker's socket: %w", err)
 	}
-	// On one processor, who receives is always before who reads what was received: the queue between them only grows.
+	// On one processor the goroutine that receives always runs before the one that processes, and the queue between
+	// them only grows.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastThreads))
 	s := &server{
 		log: o.Log, version: o.Version, started: time.Now(),
@@ -96,7 +99,7 @@ func Serve(ctx context.Context, o Options) error {
 	return s.close(graceful)
 }
 
-// close ends what the speaker does.
+// close ends all sessions.
 func (s *server) close(graceful bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
@@ -116,7 +119,7 @@ func (s *server) accept(ctx context.Context, l net.Listener, running *sync.WaitG
 				return
 			}
 			s.log.Warn("cannot accept an agent", "error", err)
-			if !pause.For(ctx, time.Second) { // out of file descriptors
+			if !pause.For(ctx, time.Second) { // perhaps out of file descriptors
 				return
 			}
 			continue
@@ -125,15 +128,15 @@ func (s *server) accept(ctx context.Context, l net.Listener, running *sync.WaitG
 	}
 }
 
-// dismiss tells the agent that the speaker ends.
+// dismiss sends the agent a message that the speaker ends.
 func (s *server) dismiss() {
 	if d := s.driver.Load(); d != nil {
 		d.farewell(message{Ending: true})
 	}
 }
 
-// settle goes on with what was asked for whenever something happened: some sessions are only complete after they came up,
-// and there may be no agent to ask again.
+// settle applies the desired state again after every event: some sessions can be completed only once they are up, and
+// there may be no agent that applies again.
 func (s *server) settle(ctx context.Context) {
 	tick := time.NewTicker(settleEvery)
 	defer tick.Stop()
@@ -148,7 +151,7 @@ func (s *server) settle(ctx context.Context) {
 	}
 }
 
-// again applies once more what was asked for.
+// again applies the desired state once more.
 func (s *server) again(ctx context.Context) {
 	s.driving.Lock()
 	defer s.driving.Unlock()
@@ -176,14 +179,14 @@ func (s *server) routesChanged() {
 	}
 }
 
-// stirred is called when something changed of another node.
+// stirred is called when the BFD state of another node changed.
 func (s *server) stirred() {
 	if d := s.driver.Load(); d != nil {
 		signal(d.stirred)
 	}
 }
 
-// noteFault logs why what was asked for is not complete, when that changes.
+// noteFault logs why the desired state is not complete, when that reason changes.
 func (s *server) noteFault(fault string) {
 	if fault != "" && fault != s.fault {
 		s.log.Error("not everything that was asked for could be done, it will be tried again", "error", fault)
@@ -191,7 +194,7 @@ func (s *server) noteFault(fault string) {
 	s.fault = fault
 }
 
-// takeOver makes d the agent that drives. It returns the one before.
+// takeOver makes d the driving agent. It returns the previous one, and the hello for d.
 func (s *server) takeOver(d *driver) (former *driver, now hello) {
 	s.driving.Lock()
 	defer s.driving.Unlock()
@@ -215,7 +218,7 @@ func (s *server) leave(d *driver) {
 
 var errSuperseded = errors.New("another agent drives the speaker now")
 
-// do does what an agent asks for.
+// do executes an agent's request.
 func (s *server) do(ctx context.Context, d *driver, m message) *answer {
 	s.driving.Lock()
 	defer s.driving.Unlock()
@@ -248,7 +251,7 @@ func (s *server) do(ctx context.Context, d *driver, m message) *answer {
 	return answerOf(fmt.Errorf("the speaker is of version %s and does not know this request: restart it when its sessions may be lost", s.version))
 }
 
-// answerOf takes joined errors apart, a line each.
+// answerOf splits joined errors into one string per line.
 func answerOf(err error) *answer {
 	if err == nil {
 		return &answer{}
@@ -256,7 +259,7 @@ func answerOf(err error) *answer {
 	return &answer{Errors: strings.Split(err.Error(), "\n")}
 }
 
-// signal leaves a note for somebody who may be busy.
+// signal sends on c unless a value is waiting there already. It never blocks.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
