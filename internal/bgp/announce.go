@@ -15,12 +15,13 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// Inside GoBGP, our own paths have these LOCAL_PREFs: no peer's path to the same prefix may win over one of them, or the
-// announcement would be taken back. The export policy tells the kinds of paths apart by them; peers never see them.
+// Inside GoBGP, our own paths have these LOCAL_PREFs, so that no peer's path to the same prefix wins over them: GoBGP
+// would withdraw the announcement then. The export policy distinguishes the kinds of paths by them; peers never see
+// them.
 const (
 	hostPath     pathKind = math.MaxUint32
 	standbyPath  pathKind = math.MaxUint32 - 1
-	shutdownPath pathKind = math.MaxUint32 - 2 // a standby's that is about to go
+	shutdownPath pathKind = math.MaxUint32 - 2 // a standby's path that is about to be withdrawn
 )
 
 type pathKind uint32
@@ -35,12 +36,12 @@ func kindOf(a plan.Announcement) pathKind {
 	return standbyPath
 }
 
-// medTerms is how many terms a MED tells apart.
+// medTerms is the number of terms that a MED can distinguish.
 const medTerms = 1 << 16
 
-// med is what an announcement adds to the MED of a peer: the later the term, the less. Routers prefer the least among the
-// paths by one AS, and so the later one of two hosts while the former does not know of it. Of two standbys, they prefer the
-// one that has just been the host, until the next host is one.
+// med returns the announcement's share of the MED: the later the term, the lower. Of paths from one AS, routers prefer
+// the lowest MED: of two hosts they prefer the later one, while the former has not heard of it yet. Of two standbys
+// they prefer the former host, until the next host announces itself as one.
 func med(a plan.Announcement) uint32 {
 	if a.Term <= 0 {
 		return 0
@@ -48,8 +49,8 @@ func med(a plan.Announcement) uint32 {
 	return uint32(medTerms - 1 - a.Term%medTerms)
 }
 
-// retract takes back what desired does not hold. A host's path that becomes a standby's waits for announce: a standby is
-// programmed like the host, and until routers know the next host's, there is no better path.
+// retract withdraws the prefixes that desired does not contain. It leaves a host's path that becomes a standby's to
+// announce: a standby is programmed like the host, and until routers have the next host's path there is no better one.
 func (s *speaker) retract(desired sorted.List[plan.Announcement]) error {
 	var gone []plan.Announcement
 	rest := false
@@ -67,19 +68,19 @@ func (s *speaker) retract(desired sorted.List[plan.Announcement]) error {
 		return fmt.Errorf("withdraw %d prefixes: %w", len(gone), err)
 	}
 	if s.announced = s.announced.With(nil, gone); !rest {
-		s.announced = desired // it holds the same, and shares more with what comes next
+		s.announced = desired // equal, but it shares more memory with the lists that come next
 	}
 	s.noteTold(gone, -1)
 	return nil
 }
 
-// announce tells peers what they have not been told yet. A path takes the place of the one before to the same prefix:
-// peers get one UPDATE and no withdrawal.
+// announce sends peers new and changed announcements. A path replaces the previous one to the same prefix: peers get
+// one UPDATE and no withdrawal.
 func (s *speaker) announce(desired sorted.List[plan.Announcement]) error {
 	var differ, changed, added []plan.Announcement
 	rest := false
 	for had, now := range s.announced.Changes(desired) {
-		if now == nil { // it could not be taken back
+		if now == nil { // retract failed for it
 			rest = true
 			continue
 		}
@@ -103,7 +104,7 @@ func (s *speaker) announce(desired sorted.List[plan.Announcement]) error {
 	return nil
 }
 
-// perFamily is how many announcements there are of IPv4 and of IPv6.
+// perFamily holds a number for IPv4 and one for IPv6.
 type perFamily [2]int
 
 func (s *speaker) noteTold(announcements []plan.Announcement, n int) {
@@ -114,14 +115,14 @@ func (s *speaker) noteTold(announcements []plan.Announcement, n int) {
 	}
 }
 
-// sends says of which families a peer gets announcements when its session has them: those in which it gets a next hop.
+// sends holds for each family whether a peer gets announcements once its session has the family: it needs a next hop.
 type sends [2]bool
 
 func (x exchange) sends() sends {
 	return sends{!x.Silent && x.Export.NextHop4.IsValid(), !x.Silent && x.Export.NextHop6.IsValid()}
 }
 
-// announced is how many announcements a peer gets: the export policy lets all of a family pass, or none.
+// announced returns the number of announcements that a peer gets: the export policy accepts all of a family, or none.
 func (s sends) announced(families []config.Family, tells perFamily) (n int) {
 	for i, family := range []config.Family{config.IPv4Unicast, config.IPv6Unicast} {
 		if s[i] && slices.Contains(families, family) {
@@ -131,18 +132,19 @@ func (s sends) announced(families []config.Family, tells perFamily) (n int) {
 	return n
 }
 
-// prependRoom is what an AS_PATH may grow by on the way to a peer: 255 autonomous systems, and the segment's head.
+// prependRoom is the most by which an AS_PATH may grow on the way to a peer: 255 autonomous systems, and the segment's
+// header.
 const prependRoom = 2 + 4*255
 
-// roomy makes an attribute seem longer than it is. GoBGP 4.8.0 fills a message up by the lengths of its attributes, and does not count what
-// AS_PATH has grown by, our own AS and those prepended: a message of more than 4096 bytes cannot be sent, and it drops all
-// its prefixes without an error.
+// roomy makes an attribute claim a greater length than it has. GoBGP 4.8.0 fills messages according to the lengths of
+// attributes, but does not count the growth of AS_PATH by our own AS and by prepended ones. It cannot send a message of
+// more than 4096 bytes, and drops all prefixes in it without an error.
 func roomy(o *bgp.PathAttributeOrigin) *bgp.PathAttributeOrigin {
 	o.Length += prependRoom
 	return o
 }
 
-// paths makes the paths of our own announcements. What peers get to see of them is the export policy's.
+// paths returns the paths of our own announcements. The export policy sets the attributes that peers see.
 func paths(announcements []plan.Announcement) []*apiutil.Path {
 	out := make([]*apiutil.Path, 0, len(announcements))
 	for _, a := range announcements {
@@ -152,7 +154,7 @@ func paths(announcements []plan.Announcement) []*apiutil.Path {
 		}
 		nlri, err := bgp.NewIPAddrPrefix(a.Prefix)
 		if err != nil {
-			continue // not a prefix at all
+			continue // not a prefix
 		}
 		nextHop, err := bgp.NewPathAttributeNextHop(unspecified)
 		if err != nil {

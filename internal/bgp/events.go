@@ -14,7 +14,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// peerChanged is called by GoBGP, which waits for it.
+// peerChanged records a change of a session. GoBGP calls it, and waits for it.
 func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	if ev.Type == apiutil.PEER_EVENT_END_OF_INIT {
 		return
@@ -24,7 +24,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	defer s.mu.Unlock()
 	p, ok := s.peers[now.NeighborAddress]
 	if !ok {
-		return // the last words of a session that was removed
+		return // a late event of a session that was removed
 	}
 	st := s.states[now.NeighborAddress]
 	if st == nil {
@@ -42,7 +42,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		st.extendedMessages = slices.ContainsFunc(now.RemoteCap, func(c bgp.ParameterCapabilityInterface) bool { return c.Code() == bgp.BGP_CAP_EXTENDED_MESSAGE })
 		if extended := extendedNextHop(now.RemoteCap); extended != st.extended || extended == st.plain {
 			st.extended, st.plain = extended, !extended
-			s.changed((*outdated).addAll) // of the session before, while the peer restarts gracefully
+			s.changed((*outdated).addAll) // routes of the previous session, which stay while the peer restarts gracefully
 		}
 		st.families = bothSpeak(now.LocalCap, now.RemoteCap)
 		s.log.Info("BGP session established", "peer", nameOf(p), "asn", now.PeerASN)
@@ -56,7 +56,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		}
 	}
 	if before == bgp.BGP_FSM_ESTABLISHED && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
-		// Its routes stay, and are of less worth, of which no event tells.
+		// Its routes stay but become stale, which no event reports.
 		st.resumed = true
 		s.changed((*outdated).addAll)
 	}
@@ -66,7 +66,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	}
 }
 
-// isPlain says that a peer is known not to take IPv6 next hops for IPv4.
+// isPlain reports whether a peer is known not to accept IPv6 next hops for IPv4.
 func (s *speaker) isPlain(addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *speaker) isPlain(addr netip.Addr) bool {
 	return st != nil && st.plain
 }
 
-// remoteASN is the AS of an established peer, 0 for others.
+// remoteASN returns the AS of an established peer, 0 for others.
 func (s *speaker) remoteASN(addr netip.Addr) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *speaker) remoteASN(addr netip.Addr) uint32 {
 	return 0
 }
 
-// lastError is why a session was lost.
+// lastError returns why a session was lost.
 func (s *speaker) lastError(addr netip.Addr) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +94,8 @@ func (s *speaker) lastError(addr netip.Addr) string {
 	return ""
 }
 
-// sessions returns the state of every configured session. What routes they carry is as of the last call with count, which
-// costs more, or better.
+// sessions returns the state of every configured session. Without count, the numbers of received routes may be as old
+// as the last call with count, which costs more.
 func (s *speaker) sessions(count bool) []Session {
 	if count {
 		s.count()

@@ -17,47 +17,47 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// guardAfter is how long a session of BGP is established before BFD watches it. FRR recreates its end of BFD when it has established
-// a session, and takes the end of the former one, had that been up, for a failure.
+// guardAfter is how long a BGP session must be established before BFD watches it. FRR recreates its BFD session after
+// it has established a BGP session, and treats the end of the previous BFD session, if that was up, as a failure.
 const guardAfter = time.Second
 
-// guards runs BFD with peers while their sessions of BGP are established. Networks whose sockets are bound to the same device share an
-// engine, as they share its UDP port: all without a VRF do.
+// guards runs BFD with peers while their BGP sessions are established. Networks whose sockets are bound to the same
+// device share an engine, because they share its UDP port: all networks without a VRF do.
 type guards struct {
 	log  *slog.Logger
-	hint func() // the state of a session of BFD has changed
+	hint func() // called when the state of a BFD session has changed
 
-	mu  sync.Mutex // guards what follows; never held while GoBGP is called
+	mu  sync.Mutex // guards the field below; never held while GoBGP is called
 	all map[boundTo]*guard
 }
 
-// boundTo is what sockets are bound to; zero: to no device.
+// boundTo is the device that sockets are bound to; zero: none.
 type boundTo struct {
 	device string
 	index  int
 }
 
-// guard is the BFD of one device.
+// guard runs BFD on one device.
 type guard struct {
 	profile config.BFDProfile // of one of the peers
-	engine  *bfd.Engine       // it stays while a peer is configured to have BFD, as it remembers which ones flap
-	fault   string            // why there is none
+	engine  *bfd.Engine       // kept while any peer is configured with BFD, because it remembers which peers flap
+	fault   string            // why there is no engine
 	peers   map[netip.Addr]*guarded
 	former  map[netip.Addr]*guarded
 }
 
-// guarded is a peer with BFD, and the speakers that have a session with it.
+// guarded is a peer with BFD, and the speakers that have a BGP session with it.
 type guarded struct {
 	bfd.Peer
 	speakers []*speaker
-	losses   uint64 // that the sessions were reset for
+	losses   uint64 // losses of the BFD session for which the BGP sessions were reset
 }
 
 func newGuards(log *slog.Logger, hint func()) *guards {
 	return &guards{log: log, hint: hint, all: map[boundTo]*guard{}}
 }
 
-// set makes BFD's peers those that the speakers have.
+// set makes BFD watch the peers of the speakers.
 func (g *guards) set(speakers []*speaker) error {
 	wanted := map[boundTo]*guard{}
 	for _, s := range speakers {
@@ -97,7 +97,7 @@ func (g *guards) set(speakers []*speaker) error {
 	return errors.Join(errs...)
 }
 
-// watch has BFD watch the peers of a device, and no others. g.mu is held.
+// watch makes the engine of a device watch exactly its peers. The caller holds g.mu.
 func (g *guards) watch(at boundTo, now *guard) error {
 	if now.engine == nil {
 		engine, err := bfd.Listen(bfd.Options{
@@ -116,7 +116,7 @@ func (g *guards) watch(at boundTo, now *guard) error {
 	}
 	now.engine.Set(all)
 	for _, s := range now.engine.Sessions() {
-		now.peers[s.Address].losses = s.Losses // of before there was this session of BGP
+		now.peers[s.Address].losses = s.Losses // ignore losses from before this BGP session
 		if had := now.former[s.Address]; had != nil {
 			now.peers[s.Address].losses = had.losses
 		}
@@ -125,7 +125,7 @@ func (g *guards) watch(at boundTo, now *guard) error {
 	return nil
 }
 
-// String is for errors.
+// String returns a suffix for error messages.
 func (b boundTo) String() string {
 	if b.device == "" {
 		return " of networks without a VRF"
@@ -140,7 +140,7 @@ func (g *guard) close() error {
 	return g.engine.Close()
 }
 
-// stirred resets the sessions of peers that BFD has lost.
+// stirred resets the BGP sessions of peers that BFD has lost.
 func (g *guards) stirred(at boundTo) {
 	g.mu.Lock()
 	if running := g.all[at]; running != nil && running.engine != nil {
@@ -162,7 +162,7 @@ func (g *guards) stirred(at boundTo) {
 	g.hint()
 }
 
-// sessions is what BFD knows of a device's peers; fault is why it knows nothing.
+// sessions returns the BFD sessions with the peers of a device, or the fault that prevents them.
 func (g *guards) sessions(at boundTo) (known map[netip.Addr]bfd.Session, fault string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -180,7 +180,8 @@ func (g *guards) sessions(at boundTo) (known map[netip.Addr]bfd.Session, fault s
 	return known, ""
 }
 
-// withBFD are the peers that BFD watches now, and the profile of one that may have it; nil: none has.
+// withBFD returns the peers that BFD should watch now, and the profile of one of the peers with BFD; nil: no peer has
+// BFD.
 func (s *speaker) withBFD() (profile *config.BFDProfile, watched []bfd.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,12 +203,12 @@ func (s *speaker) withBFD() (profile *config.BFDProfile, watched []bfd.Peer) {
 	return profile, watched
 }
 
-// reset ends an established session, which comes again by itself. It does not wait for GoBGP.
+// reset ends an established session, which GoBGP then sets up again. It does not wait for GoBGP.
 func (s *speaker) reset(addr netip.Addr, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.states[addr]
-	// GoBGP would keep the reset for the next session.
+	// If the session is not established, GoBGP would apply the reset to the next one.
 	if s.stopping || st == nil || st.state != bgp.BGP_FSM_ESTABLISHED {
 		return
 	}

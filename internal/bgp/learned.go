@@ -15,26 +15,26 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// maxNextHops bounds the next hops of one route.
+// maxNextHops limits the next hops of one route.
 const maxNextHops = 16
 
-// candidate is a path to one prefix, as far as the choice among paths depends on it.
+// candidate holds the parts of a path that the choice among paths to one prefix depends on.
 type candidate struct {
 	localPref uint32
 	asLen     int
 	origin    uint8
 	med       uint32
-	firstAS   uint32 // 0: the neighbour's own
+	firstAS   uint32 // 0: the AS path is empty
 	internal  bool
-	stale     bool // its peer is restarting gracefully
-	extended  bool // of IPv4, with an IPv6 next hop (RFC 8950)
+	stale     bool // its peer restarts gracefully
+	extended  bool // an IPv4 route with an IPv6 next hop (RFC 8950)
 	nextHop   plan.NextHop
 }
 
-// bestNextHops chooses the next hops of one prefix. Paths tie as RFC 4271 §9.1.2.2 compares them, down to external over
-// internal: highest LOCAL_PREF, shortest AS path, lowest origin, lowest MED among paths by the same neighbouring AS. All
-// that tie are used, whatever their AS paths hold. A path of a restarting peer counts only where no other is left: the
-// peer may as well be dead.
+// bestNextHops chooses the next hops of one prefix. Paths are compared as in RFC 4271 §9.1.2.2, down to external over
+// internal: highest LOCAL_PREF, shortest AS path, lowest origin, lowest MED among paths from the same neighbouring AS.
+// All paths that tie are used, even if their AS paths differ. Paths of a restarting peer count only if there is no
+// other: that peer may be dead.
 func bestNextHops(paths []candidate) []plan.NextHop {
 	if len(paths) == 1 {
 		return []plan.NextHop{paths[0].nextHop}
@@ -82,7 +82,7 @@ func keep(paths []candidate, f func(candidate) bool) []candidate {
 	return out
 }
 
-// newCandidate reads a path learned from peer; false when it has no usable next hop, or went through our AS already
+// newCandidate reads a path learned from peer. It returns false if the path has no usable next hop or contains our AS
 // (RFC 4271, 9.1.2).
 func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, bool) {
 	c := candidate{localPref: defaultLocalPref, internal: p.PeerASN == localASN, stale: p.Stale}
@@ -116,8 +116,8 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 	c.extended = gateway.Is6() && p.Family == bgp.RF_IPv4_UC
 	switch {
 	case p.PeerAddress.IsLinkLocalUnicast() && !c.internal && usableGateway(gateway):
-		// On an unnumbered link the router's global address may be on no subnet of ours. GoBGP drops the link-local
-		// one beside it, but the session's own is the same.
+		// On an unnumbered link the router's global address may be outside our subnets. GoBGP drops the link-local next
+		// hop beside it, which equals the session's address.
 		gateway = p.PeerAddress
 	case !usableGateway(gateway):
 		gateway = linkLocal
@@ -126,8 +126,8 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 		return c, false
 	}
 	c.nextHop.Gateway = gateway.WithZone("")
-	// A gateway that is on the peer's own link is told with its device: in a VRF or a bare table the kernel need not
-	// find it by itself. A third party's, behind an internal or distant peer, is left to the routing table.
+	// A gateway on the peer's own link gets its device: in a VRF or a bare table the kernel might not find it. A
+	// third-party gateway, behind an internal or distant peer, is left to the routing table.
 	onLink := !c.internal && peer.EBGPMultiHop <= 1
 	if onLink || gateway.IsLinkLocalUnicast() || gateway.WithZone("") == peer.Address.WithZone("") {
 		c.nextHop.Device = deviceOf(peer)
@@ -135,7 +135,7 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 	return c, !gateway.IsLinkLocalUnicast() || c.nextHop.Device != ""
 }
 
-// throughAS says whether an AS is in a path.
+// throughAS reports whether the AS path of p contains asn.
 func throughAS(p *apiutil.Path, asn uint32) bool {
 	for _, a := range p.Attrs {
 		if path, ok := a.(*bgp.PathAttributeAsPath); ok {
@@ -151,9 +151,10 @@ func usableGateway(a netip.Addr) bool {
 	return a.IsValid() && (a.IsGlobalUnicast() || a.IsLinkLocalUnicast() && a.Is6())
 }
 
-// onLink says whether a next hop is on a link of this node. One that is not is no use as it stands (RFC 4271, 9.1.2.1): it would
-// have to be found by another route, and the kernel takes no such gateway. The peer's own address is left to the kernel, as a
-// route of the operator's may lead to it. An agent of another version may not tell what is on our links.
+// onLink reports whether a next hop is on a link of this node. Others are unusable (RFC 4271, 9.1.2.1): they would have
+// to be resolved by another route, and the kernel accepts no such gateway. The peer's own address is left to the
+// kernel, since a route of the operator may lead to it. An agent of another version may not send the subnets of our
+// links.
 func onLink(peer plan.Peer, gateway netip.Addr) bool {
 	if len(peer.OnLink) == 0 || gateway.IsLinkLocalUnicast() || gateway == peer.Address {
 		return true
@@ -161,14 +162,14 @@ func onLink(peer plan.Peer, gateway netip.Addr) bool {
 	found := false
 	for _, p := range peer.OnLink {
 		if gateway == p.Addr() {
-			return false // it is ours
+			return false // our own address
 		}
 		found = found || p.Contains(gateway) && !broadcast(p, gateway)
 	}
 	return found
 }
 
-// broadcast says whether an address of an IPv4 subnet is no host's: its first or last one.
+// broadcast reports whether an address is the first or last of an IPv4 subnet, which no host has.
 func broadcast(subnet netip.Prefix, a netip.Addr) bool {
 	if a.Is6() || subnet.Bits() > 30 {
 		return false
@@ -183,7 +184,7 @@ func deviceOf(peer plan.Peer) string {
 	return cmp.Or(peer.Device, peer.Interface, peer.Address.Zone())
 }
 
-// refusal is what is never learned, whatever peers may send: ranges, of which few lengths are different.
+// refusal holds the ranges that are never learned, from any peer. They have few different lengths.
 type refusal struct {
 	ranges  map[netip.Prefix]bool
 	lengths [2][129]int // how many ranges of each family have the length
@@ -194,7 +195,7 @@ func newRefusal(ranges sorted.List[plan.Prefix]) (r refusal) {
 	return r
 }
 
-// change makes it refuse other ranges than before.
+// change replaces the ranges of before by those of after.
 func (r *refusal) change(before, after sorted.List[plan.Prefix]) {
 	for had, now := range before.Changes(after) {
 		if r.ranges == nil {
@@ -210,7 +211,7 @@ func (r *refusal) change(before, after sorted.List[plan.Prefix]) {
 	}
 }
 
-// familyIndex is 0 for IPv4, 1 for IPv6.
+// familyIndex returns 0 for IPv4, 1 for IPv6.
 func familyIndex(p netip.Prefix) int {
 	if p.Addr().Is4() {
 		return 0
@@ -218,8 +219,9 @@ func familyIndex(p netip.Prefix) int {
 	return 1
 }
 
-// covers tells whether a prefix is one of the ranges or inside one, or is no unicast destination. One around a range does
-// no harm: what stays in the cluster is exempt from steering, and elsewhere the longer prefix wins.
+// covers reports whether a prefix is one of the ranges, lies inside one, or is not a unicast destination. A prefix that
+// contains a range is harmless: traffic within the cluster is exempt from steering, and elsewhere the longer prefix
+// wins.
 func (r *refusal) covers(prefix netip.Prefix) bool {
 	if prefix.Bits() == 0 {
 		return false
@@ -235,14 +237,16 @@ func (r *refusal) covers(prefix netip.Prefix) bool {
 	return slices.ContainsFunc(neverLearned, func(n netip.Prefix) bool { return n.Bits() <= prefix.Bits() && n.Contains(prefix.Addr()) })
 }
 
-// neighbourhood is what a network's learned routes must not lead away: what this node reaches by its links, and addresses beyond them.
+// neighbourhood holds the addresses that learned routes must not divert: subnets of this node's links, and addresses
+// beyond them.
 type neighbourhood struct {
 	subnets []netip.Prefix // minimal
 	beyond  []netip.Addr   // sorted
 }
 
-// flaw is what is wrong with a prefix that one of a peer's patterns matches. A longer prefix beats the route to a subnet. One
-// around the subnet does no harm; around an address beyond it may, but the operator may want it, as the only way there.
+// flaw returns the flaw of a prefix that matches one of a peer's patterns. A prefix inside a subnet would beat the
+// route to the subnet; one that contains a subnet is harmless. One that contains an address beyond may divert it, but
+// the operator may want it as the only route there, and lists it exactly then.
 func (n neighbourhood) flaw(prefix netip.Prefix, receive []config.PrefixPattern) (f flaw) {
 	i, found := slices.BinarySearchFunc(n.subnets, prefix.Addr(), func(s netip.Prefix, a netip.Addr) int { return s.Addr().Compare(a) })
 	if !found {

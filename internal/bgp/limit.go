@@ -11,47 +11,48 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// recountEvery is how often all routes that peers send are counted, at least.
+// recountEvery is the longest time between two counts of all received routes.
 const recountEvery = 10 * time.Second
 
 const tooManyPrefixes = "the peer sent more routes than maxPrefixes allows"
 
-// loopsPerRoute is how many routes that went through our AS a peer may send for each other one. A router may send back to a
-// node all that nodes announce, as FRR does where a peer group has several members; they take memory, and nothing else.
+// loopsPerRoute limits the routes through our own AS that a peer may send, as a multiple of its maxPrefixes. A router
+// may send all announcements of all nodes back to each node, as FRR does if a peer group has several members; they cost
+// only memory.
 const loopsPerRoute = 10
 
-// received counts what a peer sends. GoBGP would keep to a limit itself, but for that it goes through all routes of the peer at
-// each of its UPDATEs.
+// received counts the routes that a peer sends. GoBGP has a limit of its own, but goes through all routes of the peer
+// on each UPDATE.
 type received struct {
 	routes tally
-	loops  tally // apart from these: what went through our AS (RFC 4271, 9.1.2)
+	loops  tally // separately: routes that went through our AS (RFC 4271, 9.1.2)
 }
 
 // tally counts routes, per family.
 type tally struct {
-	counted perFamily // when they were counted last
-	since   perFamily // in UPDATEs since: as many as this may have come, of which some were there
+	counted perFamily // at the last count
+	since   perFamily // received in UPDATEs since: an upper bound, since some replace counted routes
 }
 
 func (t tally) total() int { return t.counted[0] + t.counted[1] }
 
-// over says whether one family may have more than a limit, of those counted and those that came since.
+// over reports whether the routes of one family may exceed limit, including those received since the last count.
 func (t tally) over(limit int) bool {
 	return max(t.counted[0]+t.since[0], t.counted[1]+t.since[1]) > limit
 }
 
-// over says whether a peer may have sent more than it may; 0: it may send any number.
+// over reports whether a peer may exceed maxPrefixes; 0: no limit.
 func (r received) over(maxPrefixes int) bool {
 	return maxPrefixes > 0 && (r.routes.over(maxPrefixes) || r.loops.over(loopsPerRoute*maxPrefixes))
 }
 
-// counted is what was there when it was counted last.
+// counted returns r as of the last count.
 func (r received) counted() received {
 	r.routes.since, r.loops.since = perFamily{}, perFamily{}
 	return r
 }
 
-// noteReceived counts paths that a peer sent, and asks for Apply where they may be too many. s.mu is held.
+// noteReceived counts paths that a peer sent, and requests Apply if they may be too many. The caller holds s.mu.
 func (s *speaker) noteReceived(paths []*apiutil.Path) {
 	for _, p := range paths {
 		st := s.states[p.PeerAddress]
@@ -77,7 +78,7 @@ func familyOf(afi uint16) int {
 	return 0
 }
 
-// sent is how many routes peers may have sent, at most, that are still there. s.mu is held.
+// sent returns an upper bound of the routes that peers have sent and not withdrawn. The caller holds s.mu.
 func (s *speaker) sent() (n int) {
 	for _, st := range s.states {
 		for _, t := range []tally{st.received.routes, st.received.loops} {
@@ -87,10 +88,10 @@ func (s *speaker) sent() (n int) {
 	return n
 }
 
-// limit ends the sessions with peers that send more routes of a family than they may. It stays so until the session's
-// configuration is another one.
+// limit ends the sessions with peers that send more routes of a family than they may. They stay down until their
+// configuration changes.
 func (s *speaker) limit(ctx context.Context) error {
-	// GoBGP keeps routes of which no event tells: those whose AS path holds our AS more than ownASNMost times.
+	// GoBGP keeps routes whose AS path contains our AS more than ownASNMost times, without an event.
 	all := time.Since(s.recounted) > recountEvery
 	if all {
 		s.recounted = time.Now()
@@ -120,7 +121,7 @@ func (s *speaker) limit(ctx context.Context) error {
 	return nil
 }
 
-// count counts the routes that peers send, where that may have changed.
+// count counts the routes that peers send, if they may have changed since the last count.
 func (s *speaker) count() {
 	s.mu.Lock()
 	uncounted := s.uncounted
@@ -131,10 +132,10 @@ func (s *speaker) count() {
 	}
 }
 
-// countOf counts the routes that one peer sends; empty: all of them.
+// countOf counts the routes that one peer sends; empty: all peers.
 func (s *speaker) countOf(address string) {
 	all := map[netip.Addr]perFamily{}
-	// GoBGP counts what it sends by making all of it once more: that is known without it.
+	// Don't ask for the number of announced routes: GoBGP would generate them all again, and s.tells has the number.
 	if err := s.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: address}, func(p *api.Peer) {
 		addr, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
 		if err != nil {
@@ -159,8 +160,8 @@ func (s *speaker) countOf(address string) {
 	}
 }
 
-// noteCount takes in how many routes a peer sends. Where they are more than it may send, those that went through our AS are told
-// apart, which takes a look at each of them.
+// noteCount records how many routes a peer sends. If there are more than maxPrefixes, it counts those that went through
+// our AS separately, which takes a scan of them all.
 func (s *speaker) noteCount(addr netip.Addr, sent perFamily) {
 	s.mu.Lock()
 	st, most := s.states[addr], int(s.peers[addr].MaxPrefixes)
@@ -187,7 +188,7 @@ func (s *speaker) noteCount(addr netip.Addr, sent perFamily) {
 	st.received.routes.counted, st.received.loops.counted = now.routes.counted, now.loops.counted
 }
 
-// tellApart counts the routes that a peer sends, and apart from them those that went through an AS.
+// tellApart counts the routes that a peer sends, and separately those that went through an AS.
 func (s *speaker) tellApart(addr netip.Addr, family bgp.Family, asn uint32) (routes, loops int) {
 	if err := s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: addr.String(), Family: family},
 		func(_ bgp.NLRI, paths []*apiutil.Path) {

@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// quieter passes GoBGP's log on, one step less loud: what it calls information is detail to us, among it a line per
-// connection attempt, and session changes are logged from its events.
+// quieter passes GoBGP's log on with lower levels: errors as warnings, everything else as debug messages. GoBGP logs,
+// for example, each connection attempt, and we log session changes from its events.
 type quieter struct {
 	slog.Handler
-	ended *atomic.Bool // from then on nothing is of interest
+	ended *atomic.Bool // drop everything once this is set
 }
 
 func quieterLevel(l slog.Level) slog.Level {

@@ -15,28 +15,30 @@ import (
 )
 
 const (
-	// lookAtMemoryEvery is how often memory is looked at. A peer that means harm fills about 150 MiB in a second.
+	// lookAtMemoryEvery is how often memory use is checked. A malicious peer fills about 150 MiB in a second.
 	lookAtMemoryEvery = 250 * time.Millisecond
-	// weighEvery is how often peers are weighed at most, while memory does not grow by weighGrowth.
+	// weighEvery is the shortest time between two estimates of the peers' memory, while memory grows by less than
+	// weighGrowth.
 	weighEvery  = time.Second
 	weighGrowth = 16 << 20
-	// loud is how many UPDATEs a peer may send while memory is scarce before what GoBGP has queued of them counts. A router with a table
-	// to tell sends fewer, and a queue grows of many more.
+	// loud is how many UPDATEs a peer may send while memory is scarce before it is blamed for the UPDATEs that GoBGP
+	// has queued. A router that sends its table sends fewer, and a long queue comes from many more.
 	loud = 2000
-	// firstLapse and lastLapse are how long a session that was ended for memory stays ended, the first time and at most.
+	// firstLapse and lastLapse are the shortest and the longest time for which a session that was ended for memory
+	// stays down.
 	firstLapse = 15 * time.Second
 	lastLapse  = time.Hour
 )
 
-// peerKey names a session of any network.
+// peerKey identifies a session of any network.
 type peerKey struct {
 	network string
 	address netip.Addr
 }
 
-// GuardMemory keeps what peers hold below so many bytes, until ctx ends. Each may hold an equal share of them, and more while there is
-// room. Where there is none left, the session of the peer that holds most beyond its share is ended for a while; one within its
-// share never is.
+// GuardMemory keeps the memory of peers below most bytes, until ctx ends. Each peer may use an equal share, and more
+// while there is room. If there is none left, it ends the session of the peer that exceeds its share most, for a while;
+// a peer within its share keeps its session.
 func (s *Speakers) GuardMemory(ctx context.Context, most uint64) {
 	tick := time.NewTicker(lookAtMemoryEvery)
 	defer tick.Stop()
@@ -51,30 +53,30 @@ func (s *Speakers) GuardMemory(ctx context.Context, most uint64) {
 	}
 }
 
-// inMemory is how much was in use when the garbage was collected last.
+// inMemory returns the bytes in use after the last garbage collection.
 func inMemory() uint64 {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
 	return live[0].Value.Uint64()
 }
 
-// memoryGuard is what GuardMemory remembers between two looks.
+// memoryGuard is the state of GuardMemory between two checks.
 type memoryGuard struct {
 	speakers *Speakers
 	most     uint64
-	before   map[peerKey]uint64 // UPDATEs so far, when memory became scarce
-	weighed  time.Time          // when peers were, last
-	then     uint64             // what was in memory at that time
+	before   map[peerKey]uint64 // UPDATEs received when memory became scarce
+	weighed  time.Time          // when peers were weighed last
+	then     uint64             // memory in use at that time
 }
 
-// look ends a session where too much is in memory.
+// look ends a session if too much memory is in use.
 func (g *memoryGuard) look(ctx context.Context) {
 	live := inMemory()
 	if live > g.most && time.Since(g.weighed) < weighEvery && live < g.then+weighGrowth {
 		return
 	}
 	if live > g.most {
-		debug.FreeOSMemory() // what an ended session had may be gone since
+		debug.FreeOSMemory() // the routes of an ended session may be garbage by now
 		live = inMemory()
 	}
 	if live <= g.most {
@@ -104,11 +106,11 @@ func (g *memoryGuard) look(ctx context.Context) {
 	}
 }
 
-// weight is what a peer has in memory.
+// weight is a peer's use of memory.
 type weight struct {
 	held    uint64 // bytes of its routes
 	routes  int
-	updates uint64 // that it has sent
+	updates uint64 // received from it
 }
 
 const (
@@ -116,8 +118,9 @@ const (
 	sendsTooMuch = "the peer sent UPDATEs faster than they could be read"
 )
 
-// heaviest finds the peer whose session should be ended. Routes are what fills memory if they are at least half of what may be in it;
-// then it is the peer that holds most, as far as that is more than its share. Else it is what GoBGP queues of UPDATEs.
+// heaviest returns the peer whose session should be ended. If routes fill at least half of most, this is the peer that
+// holds most, provided that it exceeds its share. Otherwise the UPDATEs that GoBGP has queued fill memory, and it is
+// the peer that sent most of them.
 func heaviest(all map[peerKey]weight, before map[peerKey]uint64, most uint64) (heaviest peerKey, why string, found bool) {
 	var held, sent uint64
 	for key, w := range all {
@@ -142,7 +145,7 @@ func heaviest(all map[peerKey]weight, before map[peerKey]uint64, most uint64) (h
 	return heaviest, why, largest > 0
 }
 
-// weigh weighs the peers of all networks but those whose session was ended. s.mu is held.
+// weigh weighs the peers of all networks, except those whose sessions were ended. The caller holds s.mu.
 func (s *Speakers) weigh(ctx context.Context) map[peerKey]weight {
 	all := map[peerKey]weight{}
 	for network, sp := range s.byNetwork {
@@ -168,7 +171,7 @@ func (s *Speakers) weigh(ctx context.Context) map[peerKey]weight {
 	return all
 }
 
-// weigh estimates the bytes that a peer's routes take.
+// weigh estimates the bytes that a peer's routes use.
 func (s *speaker) weigh(addr netip.Addr, longMessages bool) (held uint64, routes int) {
 	message := bgp.BGP_MAX_MESSAGE_LENGTH
 	if longMessages {
@@ -183,7 +186,7 @@ func (s *speaker) weigh(addr netip.Addr, longMessages bool) (held uint64, routes
 					held += routeTakes
 					for _, a := range p.Attrs {
 						takes := attributeTakes(a, message)
-						if takes > routeTakes { // routes that came in one message share its attributes
+						if takes > routeTakes { // routes from one message share its attributes
 							if _, known := shared[a]; known {
 								continue
 							}
@@ -199,11 +202,12 @@ func (s *speaker) weigh(addr netip.Addr, longMessages bool) (held uint64, routes
 	return held, routes
 }
 
-// routeTakes is what a route takes beside its attributes, in bytes.
+// routeTakes is the memory that a route uses besides its attributes, in bytes.
 const routeTakes = 768
 
-// attributeTakes estimates what an attribute takes, in bytes: for each of its parts what GoBGP makes of it. Attributes that GoBGP does
-// not read, or reads in part, are pieces of the message that they came in, all of which stays as long as they do.
+// attributeTakes estimates the memory that an attribute uses, in bytes, from the values that GoBGP decodes it into.
+// Attributes that GoBGP does not decode, or only partly, are slices of the received message, and keep all of it in
+// memory.
 func attributeTakes(a bgp.PathAttributeInterface, message int) int {
 	const itself = 96
 	switch a := a.(type) {
@@ -236,7 +240,7 @@ func attributeTakes(a bgp.PathAttributeInterface, message int) int {
 	return message + 32*min(a.Len(), math.MaxUint16)
 }
 
-// close ends a session until its configuration is another one.
+// close ends a session until its configuration changes.
 func (s *speaker) close(ctx context.Context, addr netip.Addr, why string) error {
 	s.mu.Lock()
 	if st := s.states[addr]; st != nil {
@@ -250,13 +254,13 @@ func (s *speaker) close(ctx context.Context, addr netip.Addr, why string) error 
 	return nil
 }
 
-// lapse is how long a session stays ended that was ended for memory.
+// lapse is the time for which a session that was ended for memory stays down.
 type lapse struct {
 	wait  time.Duration
 	until time.Time
 }
 
-// next is the one that follows at a time: twice as long, unless the peer has behaved for long.
+// next returns the lapse that begins now: twice as long, unless the peer has behaved for lastLapse.
 func (l lapse) next(now time.Time) lapse {
 	wait := min(max(2*l.wait, firstLapse), lastLapse)
 	if now.Sub(l.until) > lastLapse {

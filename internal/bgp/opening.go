@@ -9,18 +9,19 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// openingsMost is how many failures in a row are followed by another try at once.
+// openingsMost is how many consecutive failures are followed by an immediate retry.
 const openingsMost = 3
 
-// failedOpenings counts how often a peer has ended a session before it was established, since it last was. A peer that has not
-// noticed the end of the former session takes a new one for a collision, and refuses it (RFC 4271, 6.8); a router that
-// knows graceful restart ends the former one for it, and takes the next (RFC 4724, 4.2). GoBGP waits for 5 s before that.
+// failedOpenings counts how often a peer ended a session before it was established, since the last established one. A
+// peer that has not noticed the end of the former session treats a new one as a collision and refuses it (RFC 4271,
+// 6.8); a router with graceful restart then ends the former session and accepts the next connection (RFC 4724, 4.2).
+// GoBGP waits 5 s before that.
 type failedOpenings struct {
 	times int
-	again bool // the next try should be now
+	again bool // retry at once
 }
 
-// noteOpening takes in a change of a session's state. s.mu is held.
+// noteOpening records a change of a session's state. The caller holds s.mu.
 func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
 	switch {
 	case now == bgp.BGP_FSM_ESTABLISHED:
@@ -38,12 +39,13 @@ func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
 	}
 }
 
-// tryAgain says, once, that a session should be set up anew. A new one does not wait.
+// tryAgain reports whether a session should be removed and added again: an added one connects at once. After a failed
+// opening it returns true only once.
 func (s *speaker) tryAgain(addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st := s.states[addr]; st != nil && (st.anew || !st.lapses.IsZero() && !time.Now().Before(st.lapses)) {
-		return true // the next state is another one
+		return true // adding the peer replaces this state
 	}
 	r := s.failed[addr]
 	if r == nil || !r.again {
@@ -54,23 +56,23 @@ func (s *speaker) tryAgain(addr netip.Addr) bool {
 }
 
 const (
-	// leastPatience is how long a peer may take at least to answer an OPEN.
+	// leastPatience is the least time that a peer has for answering an OPEN.
 	leastPatience = 10 * time.Second
-	// patienceConnects is how many of its connect times it may take, where that is longer.
+	// patienceConnects is how many of its connect times a peer has, if that is longer.
 	patienceConnects = 3
-	// lookEvery is how often peers are looked at that may not answer.
+	// lookEvery is the shortest time between two checks for unanswered OPENs.
 	lookEvery = time.Second
 )
 
 // unanswered is an OPEN that a peer has not answered.
 type unanswered struct {
-	sent  uint64 // OPENs so far, this one included; 0: none is unanswered
+	sent  uint64 // number of OPENs sent, including this one; 0: none is unanswered
 	since time.Time
 }
 
-// noteUnanswered has sessions set up anew whose peers have taken a connection and say nothing on it. A router that is
-// stopped, or busy, does that, and a firewall that lost the connection. GoBGP waits 240 s for the OPEN (RFC 4271, 8.2.2) and
-// tries no other connection meanwhile; the session is active all that time, as if nobody were there.
+// noteUnanswered marks sessions to be set up again whose peers accepted a connection but send nothing on it. A router
+// that is stopped or busy does so, and a firewall that lost the connection. GoBGP waits 240 s for the OPEN (RFC 4271,
+// 8.2.2) without trying another connection; all that time the session is active, as if no router were there.
 func (s *speaker) noteUnanswered(ctx context.Context, now time.Time) {
 	if now.Sub(s.looked) < lookEvery {
 		return

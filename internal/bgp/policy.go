@@ -12,15 +12,15 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// exchange says what is exchanged with one peer: everything of a session that may change without resetting it.
+// exchange holds the parameters of a session that can change without resetting it: which routes are exchanged, and how.
 type exchange struct {
 	Export export
 	Import []config.PrefixPattern
-	// Silent denies everything, both ways.
+	// Silent denies everything, in both directions.
 	Silent bool
 }
 
-// export holds what an announcement to one peer carries.
+// export holds the attributes of announcements to one peer.
 type export struct {
 	config.Advertise
 	Internal bool // an internal peer: LOCAL_PREF is sent
@@ -31,7 +31,7 @@ type export struct {
 
 const defaultLocalPref = 100
 
-// The families that are spoken.
+// Supported address families.
 var (
 	ipv4Unicast = &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
 	ipv6Unicast = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
@@ -42,8 +42,8 @@ const (
 	exportPolicy = "export"
 )
 
-// policies makes GoBGP's policy of one speaker: a statement per peer, family and direction that accepts. What no
-// statement accepts is rejected by the default action.
+// policies returns GoBGP's policies for one speaker: one accepting statement per peer, family and direction. The
+// default action rejects everything else.
 func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
 	var sets []*api.DefinedSet
 	in := &api.Policy{Name: importPolicy, Statements: []*api.Statement{{
@@ -83,7 +83,7 @@ func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
 				nextHop = x.Export.NextHop6
 			}
 			if !nextHop.IsValid() {
-				continue // the peer could not send anything here
+				continue // nothing can be announced to the peer in this family
 			}
 			ours := func(name string, kind pathKind) *api.Statement {
 				return &api.Statement{
@@ -106,14 +106,14 @@ func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
 // gracefulShutdown is the well-known community of RFC 8326.
 const gracefulShutdown = "65535:0"
 
-// standbyPrepend is how much longer a standby's AS path is. The host's is preferred although it comes by up to four ASes
-// more, as from one leaf of a fabric with super-spines to another: by spine, super-spine, spine and leaf.
+// standbyPrepend is by how many ASes a standby's AS path is longer. Routers prefer the host's path even if it passes up
+// to four ASes more, as from one leaf of a fabric with super-spines to another: spine, super-spine, spine and leaf.
 const standbyPrepend = 5
 
-// actions makes the attributes of an announcement to the peer. No router prefers a standby's path to the host's: external
-// peers get a longer AS path, internal ones, which would refuse an AS path with their own AS, half the LOCAL_PREF. Beyond
-// that, the ORIGIN of all of its paths is the worst. One that is about to go bears the community GRACEFUL_SHUTDOWN, and the
-// least LOCAL_PREF (RFC 8326).
+// actions returns the attributes of an announcement to the peer. No router prefers a standby's path to the host's:
+// external peers get a longer AS path; internal ones, which would refuse an AS path that contains their own AS, get
+// half the LOCAL_PREF. In addition, all of a standby's paths have the worst ORIGIN. A path that is about to be
+// withdrawn carries the community GRACEFUL_SHUTDOWN, and the lowest LOCAL_PREF (RFC 8326).
 func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 	a := &api.Actions{
 		RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
@@ -122,7 +122,7 @@ func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 	prepend := uint32(e.ASPathPrepend)
 	if e.Internal {
 		preference := cmp.Or(e.LocalPref, defaultLocalPref)
-		switch kind { // GoBGP takes 0 for none
+		switch kind { // to GoBGP, 0 means unset
 		case standbyPath:
 			preference = max(preference/2, 1)
 		case shutdownPath:
@@ -135,7 +135,7 @@ func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 	if prepend != 0 {
 		a.AsPrepend = &api.AsPrependAction{Asn: e.ASN, Repeat: prepend}
 	}
-	if e.MED != 0 { // on top of the announcement's own
+	if e.MED != 0 { // in addition to the announcement's own
 		a.Med = &api.MedAction{Type: api.MedAction_TYPE_MOD, Value: min(int64(e.MED), math.MaxUint32-medTerms+1)}
 	}
 	communities := e.Communities
@@ -151,7 +151,8 @@ func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 	return a
 }
 
-// prefixSet makes a set of the patterns of one family; nil when there is none, since GoBGP takes an empty set as "any".
+// prefixSet returns the patterns of one family as a set, or nil if there are none, because an empty set means "any" to
+// GoBGP.
 func prefixSet(name string, family *api.Family, patterns []config.PrefixPattern) *api.DefinedSet {
 	set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
 	for _, p := range patterns {
@@ -184,7 +185,7 @@ func lengths(p config.PrefixPattern) (least, most int) {
 	return least, most
 }
 
-// matches tells whether any pattern matches prefix.
+// matches reports whether any pattern matches prefix.
 func matches(patterns []config.PrefixPattern, prefix netip.Prefix) bool {
 	return slices.ContainsFunc(patterns, func(p config.PrefixPattern) bool {
 		least, most := lengths(p)

@@ -18,14 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unnumbered peers find each other by router advertisements (RFC 4861): a router tells its link-local address by them,
-// and FRR opens a session only with a neighbour that sends some.
+// Unnumbered peers find each other by router advertisements (RFC 4861), which carry a router's link-local address. FRR
+// opens a session only with a neighbour that sends them.
 const (
 	advertiseInterval = 10 * time.Second
-	reopenInterval    = time.Second // after an interface vanished or is not up
+	reopenInterval    = time.Second // after an interface vanished or while it is down
 )
 
-// neighbors learns the link-local addresses of the routers on interfaces, one each.
+// neighbors learns the link-local address of the router on each of a set of interfaces.
 type neighbors struct {
 	log  *slog.Logger
 	wake func()
@@ -44,7 +44,7 @@ func newNeighbors(log *slog.Logger, wake func()) *neighbors {
 	return &neighbors{log: log, wake: wake, listeners: map[string]*listener{}}
 }
 
-// set makes names the interfaces that are listened on.
+// set replaces the interfaces to listen on.
 func (n *neighbors) set(names []string) {
 	n.mu.Lock()
 	var stopped []*listener
@@ -75,14 +75,15 @@ func (n *neighbors) set(names []string) {
 
 func (n *neighbors) close() { n.set(nil) }
 
-// address is the router's address on an interface, invalid while it is unknown.
+// address returns the router's address on an interface of the last set; invalid while it is unknown.
 func (n *neighbors) address(name string) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.listeners[name].addr
 }
 
-// run talks on one interface until ctx ends, starting anew when the interface goes away.
+// run advertises and listens on one interface until ctx ends. It starts again after an error, such as when the
+// interface vanishes.
 func (n *neighbors) run(ctx context.Context, name string, l *listener) {
 	for refused := false; ; {
 		if err := n.talk(ctx, name, l); err != nil && ctx.Err() == nil {
@@ -119,7 +120,7 @@ func (n *neighbors) talk(ctx context.Context, name string, l *listener) error {
 	return errors.Join(err, <-failed)
 }
 
-// receive learns from advertisements until the socket fails.
+// receive records the sender of each advertisement until the socket fails.
 func (n *neighbors) receive(conn *ipv6.PacketConn, ifi *net.Interface, l *listener) error {
 	b := make([]byte, 1500)
 	for {
@@ -127,7 +128,7 @@ func (n *neighbors) receive(conn *ipv6.PacketConn, ifi *net.Interface, l *listen
 		if err != nil {
 			return err
 		}
-		// RFC 4861 §6.1.2: what was forwarded is not from this link.
+		// RFC 4861 §6.1.2: any other hop limit means that the message was forwarded.
 		if size < 16 || control == nil || control.HopLimit != 255 || control.IfIndex != ifi.Index {
 			continue
 		}
@@ -173,7 +174,7 @@ func advertise(ctx context.Context, conn *ipv6.PacketConn, ifi *net.Interface, f
 
 func send(conn *ipv6.PacketConn, ifi *net.Interface, typ ipv6.ICMPType, to string, body []byte) error {
 	m := icmp.Message{Type: typ, Body: &icmp.RawBody{Data: body}}
-	b, err := m.Marshal(nil) // the kernel fills the checksum in
+	b, err := m.Marshal(nil) // the kernel fills in the checksum
 	if err != nil {
 		return fmt.Errorf("encode %v: %w", typ, err)
 	}
@@ -188,14 +189,14 @@ func solicitation(ifi *net.Interface) []byte {
 	return append(make([]byte, 4), sourceLinkLayer(ifi)...)
 }
 
-// advertisement says that a router is here but nobody's default router: its lifetime is zero.
+// advertisement returns a router advertisement with lifetime zero, so that no host uses us as its default router.
 func advertisement(ifi *net.Interface) []byte {
 	b := make([]byte, 12)
 	b[0] = 64 // hop limit for hosts
 	return append(b, sourceLinkLayer(ifi)...)
 }
 
-// sourceLinkLayer is the option with our hardware address.
+// sourceLinkLayer returns the option with our hardware address.
 func sourceLinkLayer(ifi *net.Interface) []byte {
 	if len(ifi.HardwareAddr) != 6 {
 		return nil
@@ -232,7 +233,7 @@ func listenICMP(ctx context.Context, name string) (*ipv6.PacketConn, error) {
 	return conn, nil
 }
 
-// linkLocal is our own link-local address on an interface, without zone; invalid when there is none.
+// linkLocal returns our own link-local address on an interface, without zone; invalid if there is none.
 func linkLocal(name string) netip.Addr {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {

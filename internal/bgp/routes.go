@@ -15,13 +15,13 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// lookupsAtOnce is how many prefixes are looked up at once: GoBGP does nothing else meanwhile.
+// lookupsAtOnce limits the prefixes of one lookup: GoBGP does nothing else meanwhile.
 const lookupsAtOnce = 1024
 
-// outdatedMost is how many prefixes are noted one by one.
+// outdatedMost limits the prefixes that are noted individually; with more, all routes are outdated.
 const outdatedMost = 1 << 18
 
-// outdated is which of the learned routes may be others now.
+// outdated is the set of learned routes that may have changed.
 type outdated struct {
 	all      bool
 	prefixes map[netip.Prefix]struct{}
@@ -43,26 +43,26 @@ func (o *outdated) add(p netip.Prefix) {
 
 func (o *outdated) addAll() { o.all, o.prefixes = true, nil }
 
-// told says which peers tell a prefix, of those whose import rules it passes. There is one for each prefix that somebody
-// tells. Its lists are sorted, and not to be written to.
+// told lists the peers that announce a prefix, if it passes their import rules. There is one for each announced prefix.
+// Its lists are sorted, and must not be modified.
 type told struct {
 	prefix  netip.Prefix
 	by      []netip.Addr
-	refused []refused // these peers tell it too, but it is not learned from them
+	refused []refused // peers that announce it too, but from which it is not learned
 }
 
-// refused is why a route that passes a peer's import rules is not learned from it.
+// refused is the reason why a route that passes a peer's import rules is not learned from it.
 type refused struct {
 	peer netip.Addr
 	why  flaw
 }
 
-// flaw is what is wrong with a route. One of its fields is set.
+// flaw is a defect of a route. One of its fields is set.
 type flaw struct {
 	offLink  netip.Addr   // its next hop is on no link of this node
-	unagreed netip.Addr   // its next hop is of a family that was not agreed on
+	unagreed netip.Addr   // its next hop is of a family that was not negotiated
 	inside   netip.Prefix // it lies in a subnet of this node
-	around   netip.Addr   // it would lead to an address that this node must reach otherwise
+	around   netip.Addr   // it contains an address that this node must reach by another route
 }
 
 func (f flaw) String() string {
@@ -78,41 +78,41 @@ func (f flaw) String() string {
 	}
 }
 
-// Compare orders by prefixes.
+// Compare orders by prefix.
 func (t told) Compare(o told) int { return comparePrefixes(t.prefix, o.prefix) }
 
-// Equal says whether the same peers tell a prefix.
+// Equal reports whether the same peers announce the same prefix.
 func (t told) Equal(o told) bool {
 	return t.prefix == o.prefix && slices.Equal(t.by, o.by) && slices.Equal(t.refused, o.refused)
 }
 
-// rules is what decides which of the routes that peers send are learned. Nothing in it is ever written to.
+// rules decide which of the peers' routes are learned. They are never modified.
 type rules struct {
 	asn      uint32
 	peers    map[netip.Addr]plan.Peer
-	over     map[netip.Addr]bool // peers that sent too many
+	over     map[netip.Addr]bool // peers that exceeded their limit
 	extended map[netip.Addr]bool // peers that offered IPv6 next hops for IPv4
 	announce sorted.List[plan.Announcement]
 	refuse   sorted.List[plan.Prefix]
 	near     neighbourhood
 }
 
-// learned are the routes that were learned, as of the last time that somebody read them.
+// learned holds the learned routes as of the last call of learnedRoutes.
 type learned struct {
 	routes sorted.List[plan.Route]
 	told   sorted.List[told]
-	counts map[netip.Addr]count // of told, by peer
+	counts map[netip.Addr]count // of the prefixes in told, by peer
 }
 
-// count is how many prefixes a peer tells that pass its import rules.
+// count is how many of a peer's prefixes pass its import rules.
 type count struct {
 	passed  int
-	refused int          // beside these: not learned
-	example netip.Prefix // one of the latter
-	why     flaw         // of it
+	refused int          // in addition: not learned
+	example netip.Prefix // one of the refused prefixes
+	why     flaw         // why the example is refused
 }
 
-// fault says what is wrong with a peer's routes; empty: nothing is.
+// fault describes why routes of a peer are not learned; empty: all are.
 func (c count) fault() string {
 	if c.refused == 0 {
 		return ""
@@ -120,19 +120,19 @@ func (c count) fault() string {
 	return fmt.Sprintf("routes are not learned, %s for one: %s", c.example, c.why)
 }
 
-// reader reads routes out of GoBGP's tables. One at a time may use it.
+// reader reads routes from GoBGP's tables. It must not be used concurrently.
 type reader struct {
 	refusal refusal
-	refused sorted.List[plan.Prefix] // what refusal was made of
+	refused sorted.List[plan.Prefix] // the ranges of refusal
 	hops    shared[plan.NextHop]
 	by      shared[netip.Addr]
 	flawed  shared[refused]
-	paths   []candidate // to be used again
+	paths   []candidate // reused between calls, like the next two
 	tellers []netip.Addr
 	useless []refused
 }
 
-// changed notes that routes may be others now, and tells whoever reads them, once until somebody does. s.mu is held.
+// changed records that routes may have changed. It calls the hint only once until they are read. The caller holds s.mu.
 func (s *speaker) changed(note func(*outdated)) {
 	idle := s.outdated.none()
 	note(&s.outdated)
@@ -141,8 +141,8 @@ func (s *speaker) changed(note func(*outdated)) {
 	}
 }
 
-// pathsChanged is called by GoBGP, which waits for it, with what a peer sent, and with what went with its session. Which
-// of it is in the tables, and what it means, is looked up later: GoBGP has none of its locks free before both are done.
+// pathsChanged records the paths that a peer sent, and those removed with its session. GoBGP calls it, and waits for it
+// with its locks held: the tables are therefore read later.
 func (s *speaker) pathsChanged(paths []*apiutil.Path, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +157,8 @@ func (s *speaker) pathsChanged(paths []*apiutil.Path, _ time.Time) {
 	})
 }
 
-// tableTold is called by GoBGP, which waits for it, when a peer has sent all it has. What is left of a session that was lost
-// goes then, and no event names it.
+// tableTold handles a peer's End-of-RIB. GoBGP calls it, and waits for it. GoBGP then deletes the stale routes of a
+// lost session, without an event for each.
 func (s *speaker) tableTold(eor *apiutil.Path, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +167,7 @@ func (s *speaker) tableTold(eor *apiutil.Path, _ time.Time) {
 	}
 }
 
-// learnedRoutes returns the routes to install. What changed since the last call is looked up, and nothing else.
+// learnedRoutes returns the routes to install. It reads only the outdated ones from GoBGP's tables.
 func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -177,15 +177,15 @@ func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
 		return s.learned.routes
 	}
 	o, now := s.outdated, s.learned
-	s.outdated = outdated{} // what is noted from now on is for the next call
+	s.outdated = outdated{} // later changes belong to the next call
 	if n := len(o.prefixes); n >= lookupsAtOnce && 2*n >= s.sent() {
-		o.addAll() // a look at everything is cheaper
+		o.addAll() // reading everything is cheaper
 	}
 	r := s.rules()
 	s.mu.Unlock()
 	next, err := s.read(r, o, now)
 	s.mu.Lock()
-	if err != nil { // the server has ended, or the next call does better
+	if err != nil { // the server has ended, or the next call succeeds
 		s.log.Debug("cannot look up learned routes", "error", err)
 		s.outdated.addAll()
 	}
@@ -194,8 +194,8 @@ func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
 	return next.routes
 }
 
-// noteRefused has it known when a peer begins to tell routes that are not learned from it, or ends it. In a session it is
-// logged once. s.mu is held.
+// noteRefused requests Apply when a peer begins or ceases to send routes that are not learned from it, and logs that
+// once per session. The caller holds s.mu.
 func (s *speaker) noteRefused(before, now map[netip.Addr]count) {
 	for addr, st := range s.states {
 		is := now[addr].refused > 0
@@ -210,7 +210,7 @@ func (s *speaker) noteRefused(before, now map[netip.Addr]count) {
 	}
 }
 
-// rules is what holds now. s.mu is held.
+// rules returns the current rules. The caller holds s.mu.
 func (s *speaker) rules() rules {
 	r := rules{
 		asn: s.desired.ASN, peers: s.peers, over: map[netip.Addr]bool{}, extended: map[netip.Addr]bool{},
@@ -222,7 +222,7 @@ func (s *speaker) rules() rules {
 	return r
 }
 
-// read looks up what is outdated.
+// read looks up the outdated routes.
 func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 	s.reader.refusal.change(s.reader.refused, r.refuse)
 	s.reader.refused = r.refuse
@@ -282,7 +282,7 @@ func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 			}
 		}
 	}
-	// What was there and was not found is gone.
+	// Outdated routes that were not found are gone.
 	slices.SortFunc(routes, plan.Route.Compare)
 	slices.SortFunc(news, told.Compare)
 	for p := range o.prefixes {
@@ -298,13 +298,13 @@ func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 	return now.with(routes, noRoutes, news, noNews), nil
 }
 
-// holds says whether a sorted list holds an element of the key of another.
+// holds reports whether a sorted list contains an element with the key of like.
 func holds[T sorted.Item[T]](all []T, like T) bool {
 	_, ok := slices.BinarySearchFunc(all, like, T.Compare)
 	return ok
 }
 
-// list goes through the prefixes of GoBGP's table, or some of them.
+// list calls f for each prefix of GoBGP's table, or for some of them.
 func (s *speaker) list(family bgp.Family, some []*apiutil.LookupPrefix, f func(netip.Prefix, []*apiutil.Path)) error {
 	return s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family, Prefixes: some},
 		func(nlri bgp.NLRI, paths []*apiutil.Path) {
@@ -314,7 +314,7 @@ func (s *speaker) list(family bgp.Family, some []*apiutil.LookupPrefix, f func(n
 		})
 }
 
-// with is what is learned after a change. The lists before stay as they are.
+// with returns l after a change. It does not modify l.
 func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learned {
 	next := learned{routes: l.routes.With(routes, noRoutes), told: l.told.With(news, noNews), counts: l.counts}
 	changed := false
@@ -361,7 +361,7 @@ func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learne
 	return next
 }
 
-// exampleOf looks for another example where that of a peer is gone.
+// exampleOf returns c with another example of a peer's refused prefixes.
 func (l learned) exampleOf(peer netip.Addr, c count) count {
 	for t := range l.told.All() {
 		for _, o := range t.refused {
@@ -374,14 +374,14 @@ func (l learned) exampleOf(peer netip.Addr, c count) count {
 	return c
 }
 
-// never says that a prefix is not learned, whoever tells it.
+// never reports whether a prefix is not learned from any peer.
 func (r *reader) never(ru rules, p netip.Prefix) bool {
 	_, own := ru.announce.Get(plan.Announcement{Prefix: p})
 	return own || r.refusal.covers(p) || slices.Contains(ru.near.subnets, p)
 }
 
-// choose makes a route of the paths to a prefix, and says who tells it. Import rules are GoBGP's policy too, but it knows
-// neither refused ranges nor whether its policy is the plan's yet: they are applied here once more, where it counts.
+// choose returns the next hops of a prefix, and the peers that announce it. Import rules are in GoBGP's policy too, but
+// GoBGP does not know the refused ranges, and may not have the plan's policy yet: so they are applied here again.
 func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan.NextHop, told) {
 	r.paths, r.tellers, r.useless = r.paths[:0], r.tellers[:0], r.useless[:0]
 	for _, path := range paths {
@@ -415,17 +415,17 @@ func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan
 	return r.hops.one(bestNextHops(r.paths)), told{p, r.by.one(r.tellers), r.flawed.one(r.useless)}
 }
 
-// sharedMost bounds what is remembered to be shared.
+// sharedMost limits the number of lists that are remembered for sharing.
 const sharedMost = 4096
 
-// shared has equal lists be one: nearly all routes of a peer have the same next hops. Lists are told apart by their first
-// elements, and then one by one.
+// shared makes equal lists share memory: nearly all routes of a peer have the same next hops. Lists are found by their
+// first elements, and then compared.
 type shared[T comparable] struct {
 	known map[T][][]T
 	size  int
 }
 
-// one is a list that equals l. l may be written to afterwards.
+// one returns a list that equals l. The caller may modify l afterwards.
 func (s *shared[T]) one(l []T) []T {
 	if len(l) == 0 {
 		return nil

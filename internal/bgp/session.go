@@ -16,27 +16,27 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Session is the state of one session, for people and metrics.
+// Session is the state of one session, for reports and metrics.
 type Session struct {
 	Network   string          `json:"network"`
 	Peer      string          `json:"peer"`             // the configured address, or the interface of an unnumbered peer
-	Address   netip.Addr      `json:"address,omitzero"` // of the peer; invalid while an unnumbered peer is unknown
-	ASN       uint32          `json:"asn"`              // of the peer, as configured or as it says
+	Address   netip.Addr      `json:"address,omitzero"` // of the peer; invalid while that of an unnumbered peer is unknown
+	ASN       uint32          `json:"asn"`              // of the peer: configured, or as received in its OPEN
 	State     string          `json:"state"`            // waiting, idle, connect, active, opensent, openconfirm, established
-	Up        bool            `json:"up,omitempty"`     // established, and the peer is who it should be
-	Ended     bool            `json:"ended,omitempty"`  // by us, as the peer sent too much: it stays so until its configuration is another one, or for a while for memory
-	Since     time.Time       `json:"since,omitzero"`   // of the state
+	Up        bool            `json:"up,omitempty"`     // established, and not with a peer of the wrong AS or over its limit
+	Ended     bool            `json:"ended,omitempty"`  // by us, because the peer sent too much: until its configuration changes, or for a while if it was for memory
+	Since     time.Time       `json:"since,omitzero"`   // when the state began
 	Families  []config.Family `json:"families,omitempty"`
 	Received  int             `json:"received,omitempty"`  // routes the peer sends
-	Accepted  int             `json:"accepted,omitempty"`  // of them, those that pass the import rules
+	Accepted  int             `json:"accepted,omitempty"`  // received routes that pass the import rules
 	Announced int             `json:"announced,omitempty"` // routes sent to the peer
 	BFD       string          `json:"bfd,omitempty"`
-	BFDSlowed int             `json:"bfdSlowed,omitempty"` // BFD has flapped: its intervals are so many times longer than the profile says
-	LastError string          `json:"lastError,omitempty"` // why the session was lost or is refused, or routes of it are; empty when it is well
+	BFDSlowed int             `json:"bfdSlowed,omitempty"` // BFD has flapped: its intervals are this many times those of the profile
+	LastError string          `json:"lastError,omitempty"` // why the session was lost or refused, or why its routes are refused; empty if all is well
 }
 
-// StateEstablished is the state in which a session exchanges routes, StateWaiting the one of an unnumbered peer whose
-// address is not known yet, and of a session that an earlier speaker's BFD still stands in the way of.
+// StateEstablished is the state in which a session exchanges routes. StateWaiting is the state of an unnumbered peer
+// whose address is unknown, and of a session that waits until BFD of an earlier speaker has expired.
 const (
 	StateEstablished = "established"
 	StateWaiting     = "waiting"
@@ -59,11 +59,11 @@ type session struct {
 	bind        string        // device
 }
 
-// String and GoString keep the password out of every kind of formatting.
+// String and GoString keep the password out of formatted output.
 func (s session) String() string   { return "session with " + s.address.String() }
 func (s session) GoString() string { return s.String() }
 
-// newSession takes the parameters of a session out of the plan and reads the peer's password.
+// newSession returns the parameters of a session as planned, with the peer's password from its file.
 func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, error) {
 	s := session{
 		address:     address,
@@ -96,7 +96,7 @@ func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, erro
 		if err != nil {
 			return s, fmt.Errorf("read the password of peer %s: %w", nameOf(p), err)
 		}
-		// RFC 2385 leaves the limit to the system; Linux has room for 80 bytes.
+		// RFC 2385 leaves the limit to the system; Linux accepts 80 bytes.
 		s.password = string(bytes.TrimRight(b, "\r\n"))
 		if s.password == "" || len(s.password) > 80 {
 			return s, fmt.Errorf("password of peer %s: file %s holds %d bytes, not 1 to 80", nameOf(p), p.PasswordFile, len(s.password))
@@ -105,7 +105,7 @@ func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, erro
 	return s, nil
 }
 
-// nameOf is how people call a peer.
+// nameOf returns the name of a peer in reports.
 func nameOf(p plan.Peer) string {
 	if p.Interface != "" {
 		return p.Interface
@@ -113,18 +113,19 @@ func nameOf(p plan.Peer) string {
 	return p.Address.String()
 }
 
-// How long a session that lost its connection waits before it tries again.
+// idleHoldTime is how long a session that lost its connection waits before it tries again.
 const idleHoldTime = time.Second
 
-// How long announcements may be held back after a restart of the daemon for peers that have not sent all their routes
-// yet; the time for one router that is away must not cost the others much.
+// restartDeferral limits how long announcements are held back after a restart of the daemon for peers that have not
+// sent all their routes yet: one router that is down must not delay the others much.
 const restartDeferral = 5 * time.Second
 
-// ownASNMost has GoBGP take paths that went through our AS. It would keep them, yet go on with the path that the peer told
-// before instead of it, and no event would tell of them. They are refused where routes are chosen.
+// ownASNMost makes GoBGP accept paths that went through our AS. Otherwise it would keep them but go on using the peer's
+// previous path, without an event. They are refused where routes are chosen.
 const ownASNMost = 255
 
-// peer makes GoBGP's configuration. following says that an earlier run of the daemon may have left routes with the peer.
+// peer returns GoBGP's configuration. following means that an earlier run of the daemon may have left routes with the
+// peer.
 func (s session) peer(following bool) *api.Peer {
 	p := &api.Peer{
 		Conf: &api.PeerConf{
@@ -181,26 +182,26 @@ func seconds(d time.Duration) uint64 {
 	return uint64((d + time.Second - 1) / time.Second)
 }
 
-// sessionState is what events tell of a session.
+// sessionState is the state of a session, as learned from events.
 type sessionState struct {
 	state     bgp.FSMState
 	since     time.Time
 	asn       uint32 // the peer's, known once it was established
 	families  []config.Family
-	overLimit bool      // closed for sending too much; lastError says what
-	lapses    time.Time // until when it is; zero: until its configuration is another one
+	overLimit bool      // ended for sending too much; lastError has the reason
+	lapses    time.Time // when overLimit ends; zero: when its configuration changes
 	resumed   bool      // the session before ended with a graceful restart of the peer
-	suspect   bool      // it may send too many
+	suspect   bool      // the peer may exceed its limit
 	received  received
-	updates   uint64 // UPDATEs that the peer has sent, when they were counted last
+	updates   uint64 // UPDATEs received, as of the last count
 
-	extended         bool // the peer offered IPv6 next hops for IPv4 (RFC 8950) when the session was established last
-	plain            bool // it did not
-	extendedMessages bool // it offered messages of up to 65,535 bytes (RFC 8654), which GoBGP always does
-	refusedLogged    bool // that it tells routes that are not learned from it
+	extended         bool // the peer offered IPv6 next hops for IPv4 (RFC 8950) when the session was last established
+	plain            bool // the peer did not offer them
+	extendedMessages bool // the peer offered messages of up to 65,535 bytes (RFC 8654), as GoBGP always does
+	refusedLogged    bool // it was logged that routes of the peer are not learned
 
 	unanswered unanswered
-	anew       bool   // it is to be set up again
+	anew       bool   // set it up again
 	resetFor   string // why we ended it; empty: we did not
 	lastError  string
 }
@@ -221,7 +222,7 @@ func stateName(s bgp.FSMState) string {
 	return "idle"
 }
 
-// extendedNextHop reports whether a peer's capabilities have IPv6 next hops for IPv4 unicast, which GoBGP always offers.
+// extendedNextHop reports whether a peer offered IPv6 next hops for IPv4 unicast, as GoBGP always does.
 func extendedNextHop(remote []bgp.ParameterCapabilityInterface) bool {
 	return slices.ContainsFunc(remote, func(c bgp.ParameterCapabilityInterface) bool {
 		e, ok := c.(*bgp.CapExtendedNexthop)

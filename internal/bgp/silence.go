@@ -6,10 +6,10 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// silence is how long a new session, and BFD with it, must wait because an earlier speaker may have left BFD up with the peer: FRR keeps
-// that when the BGP session ends. When it expires, or hears that ours begins anew, it takes down whatever BGP session there is by
-// then, and the routes that it kept for graceful restart with it. The peer's detection time is assumed to be that of our timers,
-// and one packet more.
+// silence returns how long a new session must wait because an earlier speaker may have left BFD up with the peer: FRR
+// keeps its BFD session when the BGP session ends. When that BFD session expires, or sees ours start from scratch, FRR
+// takes down the BGP session that exists by then, and with it the routes that it kept for graceful restart. The peer's
+// detection time is assumed to follow from our timers, plus one packet.
 func (s *speaker) silence(p plan.Peer) time.Duration {
 	if p.BFD == nil || !s.following[nameOf(p)] {
 		return 0

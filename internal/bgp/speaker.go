@@ -22,7 +22,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// identity is what all sessions of a speaker share; it cannot change while the speaker runs.
+// identity holds the parameters that all sessions of a speaker share; they cannot change while it runs.
 type identity struct {
 	device     string
 	index      int // of the device
@@ -36,7 +36,7 @@ func (i identity) boundTo() boundTo { return boundTo{i.device, i.index} }
 func identityOf(d plan.Speaker) identity {
 	port := d.ListenPort
 	if port <= 0 {
-		port = -1 // GoBGP takes 0 for 179
+		port = -1 // to GoBGP, 0 means 179
 	}
 	return identity{device: d.Device, index: d.DeviceIndex, asn: d.ASN, routerID: d.RouterID, listenPort: port}
 }
@@ -50,40 +50,40 @@ type speaker struct {
 	started  time.Time
 
 	server    *server.BgpServer
-	ended     *atomic.Bool // silences the server
+	ended     *atomic.Bool // silences the server's log
 	unwatch   context.CancelFunc
 	served    chan struct{} // closed when the server's loop has ended
 	neighbors *neighbors    // of unnumbered peers
 
 	announced sorted.List[plan.Announcement]
 	configs   map[netip.Addr]session
-	exchanges map[netip.Addr]exchange // as GoBGP's policy has them
-	following map[string]bool         // names of peers that may hold routes of an earlier run of the daemon: no session has been up since
-	looked    time.Time               // when peers were looked at that may not answer
-	recounted time.Time               // when all routes were counted
+	exchanges map[netip.Addr]exchange // as set in GoBGP's policy
+	following map[string]bool         // names of peers that may hold routes of an earlier run of the daemon: those without an established session since
+	looked    time.Time               // when peers were last checked for unanswered OPENs
+	recounted time.Time               // when all routes were counted last
 
 	guards *guards
-	resets sync.WaitGroup // of sessions that BFD has lost
+	resets sync.WaitGroup // running resets of sessions that BFD has lost
 
-	reading sync.Mutex // held while learned routes are read, so that nobody takes old ones for new; before mu
+	reading sync.Mutex // held while learned routes are read, so that older ones never replace newer ones; locked before mu
 	reader  reader
 
-	mu        sync.Mutex // guards what follows; never held while GoBGP is called
+	mu        sync.Mutex // guards the fields below; never held while GoBGP is called
 	stopping  bool
 	desired   plan.Speaker
-	peers     map[netip.Addr]plan.Peer // of desired, by the address that is spoken to
+	peers     map[netip.Addr]plan.Peer // desired peers, by the address of the session
 	states    map[netip.Addr]*sessionState
-	faults    map[string]string // why a peer has no session, by its name
+	faults    map[string]string // why a peer has no session, by the peer's name
 	failed    map[netip.Addr]*failedOpenings
 	lapses    map[netip.Addr]lapse // of sessions that were ended for memory
 	outdated  outdated
 	learned   learned
-	uncounted bool                 // peers may send more or fewer routes than when they were counted
+	uncounted bool                 // the number of received routes may have changed since the last count
 	tells     perFamily            // of announced
 	sends     map[netip.Addr]sends // of exchanges
 }
 
-// start starts a speaker without any session.
+// start starts a speaker without sessions.
 func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d plan.Speaker, restarting bool) (*speaker, error) {
 	if !d.RouterID.Is4() {
 		return nil, fmt.Errorf("start BGP speaker: router ID %s is not an IPv4 address", d.RouterID)
@@ -152,15 +152,15 @@ func (s *speaker) begin(ctx context.Context) error {
 		OnPathUpdate: s.pathsChanged,
 		OnPathEor:    s.tableTold,
 		OnPeerUpdate: s.peerChanged,
-		// Not the best paths: which are, is decided here, and GoBGP does not name all that this depends on. Its queue of
-		// events has no bound, so none is lost.
+		// Don't watch best paths: this package chooses them, and GoBGP does not report every change that the choice
+		// depends on. GoBGP's event queue is unbounded, so no event is lost.
 	}, server.WatchUpdate(false, "", ""), server.WatchAdjInWithdraw(), server.WatchEor(false), server.WatchPeer()); err != nil {
 		return fmt.Errorf("watch BGP events: %w", err)
 	}
 	return nil
 }
 
-// refusedPort adds to an error of listening what would be right.
+// refusedPort adds the remedy to a listen error.
 func refusedPort(port int, err error) error {
 	switch {
 	case errors.Is(err, syscall.EACCES):
@@ -177,13 +177,13 @@ func (s *speaker) stop(ctx context.Context, graceful bool) error {
 	s.mu.Lock()
 	s.stopping = true
 	s.mu.Unlock()
-	s.resets.Wait() // a server that has ended answers nobody
+	s.resets.Wait() // a server that has ended does not answer
 	if s.unwatch != nil {
 		s.unwatch() // first: GoBGP's watchers may block a server that stops
 	}
 	err := s.server.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful})
 	s.ended.Store(true)
-	s.server.Stop() // ends what StopBgp leaves, and complains that BGP has ended
+	s.server.Stop() // ends the rest, and logs that BGP has ended
 	<-s.served
 	if err != nil {
 		return fmt.Errorf("stop BGP speaker: %w", err)
@@ -191,7 +191,7 @@ func (s *speaker) stop(ctx context.Context, graceful bool) error {
 	return nil
 }
 
-// withdraw takes back what d does not announce and ends the sessions that d does not have.
+// withdraw withdraws the announcements and ends the sessions that d does not contain.
 func (s *speaker) withdraw(ctx context.Context, d plan.Speaker) error {
 	errs := []error{s.retract(d.Announce)}
 	s.mu.Lock()
@@ -218,8 +218,8 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 		errs = append(errs, err)
 		faults[nameOf(p)] = err.Error()
 	}
-	// GoBGP's policies compare addresses without zones: what is for one neighbour would be for every other of the same
-	// link-local address on another link.
+	// GoBGP's policies compare addresses without zones: neighbours with the same link-local address on different links
+	// would share one policy.
 	holders := map[netip.Addr]string{}
 	for _, p := range s.addressed(d.Peers) {
 		bare := p.address.WithZone("")
@@ -234,13 +234,13 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 			if !ok {
 				continue
 			}
-			c = running // better the session of before than none
+			c = running // better the previous session than none
 		}
 		holders[bare], peers[p.address], configs[p.address] = nameOf(p.Peer), p.Peer, c
 	}
 
 	s.noteUnanswered(ctx, time.Now())
-	why := map[netip.Addr]string{} // a session is set up anew
+	why := map[netip.Addr]string{} // why a session is set up again
 	for _, addr := range sortedAddrs(s.configs) {
 		if configs[addr] != s.configs[addr] {
 			errs = append(errs, s.removePeer(ctx, addr))
@@ -262,9 +262,9 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	}
 	before := s.exchanges
 	if err := s.setPolicies(ctx, exchanges); err != nil {
-		return errors.Join(append(errs, err)...) // without a right policy nothing may be told
+		return errors.Join(append(errs, err)...) // without the right policy nothing may be announced
 	}
-	// Announcements precede new sessions: the first table that a peer gets is complete.
+	// Announce before adding sessions: then the first table that a peer gets is complete.
 	errs = append(errs, s.announce(d.Announce))
 	for _, addr := range sortedAddrs(configs) {
 		if _, running := s.configs[addr]; running {
@@ -281,13 +281,14 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	return errors.Join(errs...)
 }
 
-// addressed is a peer with the address that is spoken to.
+// addressed is a peer with the address of its session.
 type addressed struct {
 	plan.Peer
 	address netip.Addr
 }
 
-// addressed gives the peers whose addresses are known. Those that have a session are first: they keep their addresses.
+// addressed returns the peers whose addresses are known. Peers that have a session come first: they keep their
+// addresses.
 func (s *speaker) addressed(all []plan.Peer) []addressed {
 	var known, others []addressed
 	for _, p := range all {
@@ -297,14 +298,14 @@ func (s *speaker) addressed(all []plan.Peer) []addressed {
 		}
 		if _, running := s.configs[address]; running {
 			known = append(known, addressed{p, address})
-		} else if address.IsValid() { // else it has not told it yet
+		} else if address.IsValid() { // otherwise it has not advertised it yet
 			others = append(others, addressed{p, address})
 		}
 	}
 	return append(known, others...)
 }
 
-// addPeer begins a session. lastError is why the former one is no more.
+// addPeer starts a session. lastError is why the previous one ended.
 func (s *speaker) addPeer(ctx context.Context, c session, name, lastError string) error {
 	s.mu.Lock()
 	s.states[c.address] = &sessionState{since: time.Now(), lastError: lastError}
@@ -316,7 +317,7 @@ func (s *speaker) addPeer(ctx context.Context, c session, name, lastError string
 	return nil
 }
 
-// exchange makes what is exchanged with a peer out of the plan.
+// exchange returns the import and export rules for a peer as planned.
 func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchange, error) {
 	asn := p.ASN
 	x := exchange{Import: p.Receive}
@@ -325,7 +326,7 @@ func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchan
 	case config.DynamicInternal:
 		asn = d.ASN
 	case config.DynamicExternal:
-		// GoBGP knows only "any": the peer stays silenced until its OPEN has told that it is of the right kind.
+		// GoBGP can only accept any AS: the peer stays silenced until its OPEN shows that it is external.
 		asn = s.remoteASN(addr)
 		x.Silent = asn == 0 || asn == d.ASN
 		if asn == d.ASN {
@@ -334,8 +335,9 @@ func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchan
 	}
 	x.Export = export{Advertise: p.Advertise, Internal: asn == d.ASN, ASN: d.ASN, NextHop4: p.NextHop4, NextHop6: p.NextHop6}
 	if p.Interface != "" {
-		// Without addresses of that family, the link-local one serves both (RFC 8950). Whether the peer takes it for IPv4 is
-		// known once the session is established: the first table would be incomplete if it waited for that.
+		// If the interface has no address of a family, its link-local address is the next hop (RFC 8950). Whether the
+		// peer accepts that for IPv4 is known only once the session is established: waiting for it would leave the
+		// first table incomplete.
 		own := linkLocal(p.Interface)
 		if !x.Export.NextHop4.IsValid() && !s.isPlain(addr) {
 			x.Export.NextHop4 = own
@@ -364,7 +366,7 @@ func (s *speaker) setPolicies(ctx context.Context, exchanges map[netip.Addr]exch
 	return nil
 }
 
-// refresh makes a running session follow a changed policy.
+// refresh applies changed policies to a running session.
 func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after exchange) error {
 	out := before.Silent != after.Silent || !reflect.DeepEqual(before.Export, after.Export)
 	in := before.Silent != after.Silent || !reflect.DeepEqual(before.Import, after.Import)
@@ -391,7 +393,7 @@ func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after ex
 
 func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
 	s.mu.Lock()
-	delete(s.states, addr) // its end is our will, no loss to tell of
+	delete(s.states, addr) // ended by us: not a loss to report
 	s.mu.Unlock()
 	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
@@ -422,7 +424,7 @@ func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, fau
 				p = had
 			}
 			if !p.IsSingleIP() {
-				o.addAll() // whatever is inside
+				o.addAll() // any route inside it
 				return
 			}
 			o.add(p.Prefix)

@@ -1,6 +1,6 @@
-// Package bgp speaks BGP for the networks of this node: one GoBGP server per network, bound to the network's VRF device.
-// It denies by default in both directions: out go exactly the prefixes that the plan announces, in come only the listed
-// ones, and nothing that was learned is ever told on.
+// Package bgp speaks BGP for the networks of this node: one GoBGP server per network, bound to the network's VRF
+// device. It denies by default in both directions: it announces exactly the prefixes of the plan, accepts only the
+// listed ones, and never passes a learned route on.
 package bgp
 
 import (
@@ -25,13 +25,13 @@ type Speakers struct {
 
 	mu        sync.Mutex // held while speakers change
 	byNetwork map[string]*speaker
-	applied   bool // the first Apply has been: speakers made later do not follow a restart of the daemon
+	applied   bool // Apply was called: speakers made later do not follow a restart of the daemon
 }
 
-// Hints are called when something happened. They must neither block nor call back.
+// Hints are called on changes. They must neither block nor call back.
 type Hints struct {
-	Apply  func() // a session has changed: apply again, some are only complete after that
-	Routes func() // learned routes may have changed; once, until they are read
+	Apply  func() // a session has changed: apply again, since some sessions can only be completed then
+	Routes func() // learned routes may have changed; called once until they are read
 }
 
 // New makes an empty set.
@@ -39,9 +39,9 @@ func New(log *slog.Logger, hint Hints) *Speakers {
 	return &Speakers{log: log, hint: hint, guards: newGuards(log, hint.Apply), byNetwork: map[string]*speaker{}}
 }
 
-// Withdraw is the first step of a change: it takes back every announcement that desired does not hold, closes the
-// sessions it does not hold and stops the speakers it does not hold. When it returns, the withdrawals are in the
-// sessions' send queues. It never starts or announces anything.
+// Withdraw is the first step of a change: it withdraws the announcements, closes the sessions and stops the speakers
+// that desired does not contain. When it returns, the withdrawals are in the sessions' send queues. It never starts or
+// announces anything.
 func (s *Speakers) Withdraw(ctx context.Context, desired []plan.Speaker) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +59,8 @@ func (s *Speakers) Withdraw(ctx context.Context, desired []plan.Speaker) error {
 }
 
 // Apply is the last step of a change: it makes speakers, sessions and announcements equal to desired. Sessions whose
-// parameters did not change are left alone; what is announced to a peer and what is accepted from it changes without a
-// reset. A network that fails does not keep the others from being served.
+// parameters did not change are left alone; import and export rules change without a reset. A network that fails does
+// not affect the others.
 func (s *Speakers) Apply(ctx context.Context, desired []plan.Speaker) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	var errs []error
 	sp := s.byNetwork[d.Network]
 	if sp != nil && sp.identity != identityOf(d) {
-		// The OPEN messages and the sockets of all its sessions change: nothing of it could stay.
+		// The OPEN messages and the sockets of all its sessions change: nothing can be kept.
 		delete(s.byNetwork, d.Network)
 		errs = append(errs, sp.stop(ctx, false))
 		sp = nil
@@ -97,14 +97,14 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	return errors.Join(append(errs, sp.apply(ctx, d))...)
 }
 
-// NetworkRoutes is what the peers of one network tell.
+// NetworkRoutes holds the routes that the peers of one network announce.
 type NetworkRoutes struct {
 	Network string
 	Routes  sorted.List[plan.Route] // Table and Metric are 0
 }
 
-// Learned returns the routes that peers tell and that pass their import rules, of every network that has a speaker,
-// sorted. What has not changed since the last call is shared with what it returned.
+// Learned returns the routes that peers announce and that pass their import rules, of every network that has a speaker,
+// sorted. Unchanged parts share memory with the result of the last call.
 func (s *Speakers) Learned() []NetworkRoutes {
 	var out []NetworkRoutes
 	for _, sp := range s.running() {
@@ -113,12 +113,12 @@ func (s *Speakers) Learned() []NetworkRoutes {
 	return out
 }
 
-// Sessions returns the state of every configured session, sorted by network and peer. Accepted is of the routes that Learned
-// returned last.
+// Sessions returns the state of every configured session, sorted by network and peer. Accepted counts the routes that
+// Learned returned last.
 func (s *Speakers) Sessions() []Session { return s.sessions(true) }
 
-// States is Sessions with the counts of routes that peers send as they were when Sessions was called last: it is cheap
-// however many there are.
+// States returns Sessions with the counts of received routes as of the last call of Sessions: its cost does not depend
+// on the number of routes.
 func (s *Speakers) States() []Session { return s.sessions(false) }
 
 func (s *Speakers) sessions(count bool) []Session {
@@ -130,7 +130,7 @@ func (s *Speakers) sessions(count bool) []Session {
 }
 
 // Close ends all sessions and stops all speakers. A graceful close lets peers that negotiated graceful restart keep our
-// routes for a while, as before a restart of the daemon; otherwise they drop them at once.
+// routes for a while, as before a restart of the daemon; otherwise they drop the routes at once.
 func (s *Speakers) Close(ctx context.Context, graceful bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *Speakers) Close(ctx context.Context, graceful bool) error {
 		return s.byNetwork[network].stop(ctx, graceful)
 	})
 	clear(s.byNetwork)
-	return errors.Join(err, s.guards.set(nil)) // after BGP: to a router the end of BFD would be a failure of the session
+	return errors.Join(err, s.guards.set(nil)) // after BGP: to a router, an end of BFD would be a failure of the session
 }
 
 func (s *Speakers) running() []*speaker {
@@ -147,7 +147,7 @@ func (s *Speakers) running() []*speaker {
 	return s.list()
 }
 
-// list is every speaker, by network. s.mu is held.
+// list returns all speakers, sorted by network. The caller holds s.mu.
 func (s *Speakers) list() []*speaker {
 	out := make([]*speaker, 0, len(s.byNetwork))
 	for _, network := range slices.Sorted(maps.Keys(s.byNetwork)) {
