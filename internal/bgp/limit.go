@@ -200,7 +200,7 @@ func (s *speaker) tellApart(addr netip.Addr, family bgp.Family, asn uint32) (rou
 				}
 			}
 		}); err != nil {
-		s.log.Debug("cannot list what a BGP peer sends", "peer", addr, "error", err)
+		s.log.Debug("cannot list the routes of a BGP peer", "peer", addr, "error", err)
 	}
 	return routes, loops
 }

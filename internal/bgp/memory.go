@@ -97,7 +97,7 @@ func (g *memoryGuard) look(ctx context.Context) {
 	}
 	if key, why, found := heaviest(all, g.before, g.most); found {
 		sp := s.byNetwork[key.network]
-		sp.log.Warn("too much is in memory: the session of a peer is ended for a while",
+		sp.log.Warn("memory is scarce: ending the session of a peer for a while",
 			"peer", key.address, "reason", why, "routes", all[key].routes, "held", all[key].held, "bytes", live, "most", g.most)
 		if err := sp.pause(ctx, key.address, why, time.Now()); err != nil {
 			sp.log.Warn("cannot end the session", "peer", key.address, "error", err)
@@ -151,7 +151,7 @@ func (s *Speakers) weigh(ctx context.Context) map[peerKey]weight {
 	for network, sp := range s.byNetwork {
 		sp.recounted = time.Time{}
 		if err := sp.limit(ctx); err != nil {
-			sp.log.Warn("cannot keep a peer to its limit", "error", err)
+			sp.log.Warn("cannot enforce maxPrefixes", "error", err)
 		}
 		sp.mu.Lock()
 		extended := map[netip.Addr]bool{}
@@ -196,7 +196,7 @@ func (s *speaker) weigh(addr netip.Addr, longMessages bool) (held uint64, routes
 					}
 				}
 			}); err != nil {
-			s.log.Debug("cannot list what a BGP peer sends", "peer", addr, "error", err)
+			s.log.Debug("cannot list the routes of a BGP peer", "peer", addr, "error", err)
 		}
 	}
 	return held, routes
@@ -279,5 +279,5 @@ func (s *speaker) pause(ctx context.Context, addr netip.Addr, why string, now ti
 	}
 	s.mu.Unlock()
 	time.AfterFunc(l.wait, s.hint.Apply)
-	return s.close(ctx, addr, fmt.Sprintf("%s; it is tried again after %s", why, l.wait))
+	return s.close(ctx, addr, fmt.Sprintf("%s; next attempt after %s", why, l.wait))
 }

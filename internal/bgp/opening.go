@@ -103,7 +103,7 @@ func (s *speaker) noteUnanswered(ctx context.Context, now time.Time) {
 			st.unanswered = unanswered{}
 			st.lastError = "the peer has not answered an OPEN for " + patience.String()
 			st.anew = true
-			s.log.Warn("BGP peer does not answer, the session is set up anew", "peer", addr, "after", patience)
+			s.log.Warn("BGP peer does not answer, setting the session up again", "peer", addr, "after", patience)
 		}
 		s.mu.Unlock()
 	}

@@ -68,13 +68,13 @@ type flaw struct {
 func (f flaw) String() string {
 	switch {
 	case f.offLink.IsValid():
-		return fmt.Sprintf("its next hop %s is on no link of this node; the router should tell itself as next hop", f.offLink)
+		return fmt.Sprintf("its next hop %s is on no link of this node; the router should announce itself as next hop", f.offLink)
 	case f.unagreed.IsValid():
-		return fmt.Sprintf("it is of IPv4 with next hop %s, and the router has not offered extended next hops (RFC 8950); it should, or tell an IPv4 address", f.unagreed)
+		return fmt.Sprintf("it is an IPv4 route with next hop %s, but the router has not offered extended next hops (RFC 8950); it should offer them, or announce an IPv4 next hop", f.unagreed)
 	case f.inside.IsValid():
-		return fmt.Sprintf("it lies in %s, a subnet of this node's links, whose addresses this node reaches by itself", f.inside)
+		return fmt.Sprintf("it lies in %s, a subnet of this node's links, whose addresses this node reaches directly", f.inside)
 	default:
-		return fmt.Sprintf("it holds %s, a node, a BGP peer or the API server; list exactly this prefix in receive if it is wanted", f.around)
+		return fmt.Sprintf("it contains %s, a node, a BGP peer or the API server; list exactly this prefix in receive if it is wanted", f.around)
 	}
 }
 
@@ -117,7 +117,7 @@ func (c count) fault() string {
 	if c.refused == 0 {
 		return ""
 	}
-	return fmt.Sprintf("routes are not learned, %s for one: %s", c.example, c.why)
+	return fmt.Sprintf("routes are not learned, for example %s: %s", c.example, c.why)
 }
 
 // reader reads routes from GoBGP's tables. It must not be used concurrently.

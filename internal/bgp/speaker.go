@@ -224,7 +224,7 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	for _, p := range s.addressed(d.Peers) {
 		bare := p.address.WithZone("")
 		if other, held := holders[bare]; held {
-			refuse(p.Peer, fmt.Errorf("peer %s: peer %s of the network has its address, %s: each needs one of its own", nameOf(p.Peer), other, bare))
+			refuse(p.Peer, fmt.Errorf("peer %s: peer %s of the network already has its address, %s: each needs its own", nameOf(p.Peer), other, bare))
 			continue
 		}
 		c, err := newSession(d, p.Peer, p.address)

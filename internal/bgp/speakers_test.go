@@ -211,13 +211,13 @@ func TestNextHopOffLink(t *testing.T) {
 			return nil
 		})
 	}
-	const off = " for one: its next hop 10.9.9.9 is on no link of this node; the router should tell itself as next hop"
+	const off = ": its next hop 10.9.9.9 is on no link of this node; the router should announce itself as next hop"
 	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2")
-	told(2, 0, "routes are not learned, 192.0.2.0/24"+off)
+	told(2, 0, "routes are not learned, for example 192.0.2.0/24"+off)
 	require.Empty(t, s.session("red", "10.0.2.1").LastError)
 	s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "no network 192.0.2.0/24")
 	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2")
-	told(1, 0, "routes are not learned, 198.51.100.0/24"+off)
+	told(1, 0, "routes are not learned, for example 198.51.100.0/24"+off)
 
 	// Another router on the link is as good as the peer itself.
 	nextHop("10.0.1.9")

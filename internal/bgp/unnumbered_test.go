@@ -110,12 +110,12 @@ func TestRoutersOfOneAddress(t *testing.T) {
 		}))
 		return err
 	}
-	const taken = "invalid IP peer twin1: peer twin2 of the network has its address, fe80::1: each needs one of its own"
+	const taken = "invalid IP peer twin1: peer twin2 of the network already has its address, fe80::1: each needs its own"
 	run(t, "ip", "addr", "add", "fe80::1/64", "dev", "twin1r", "nodad")
 	run(t, "ip", "addr", "add", "fe80::1/64", "dev", "twin2r", "nodad")
 	require.NoError(t, speakers.Apply(t.Context(), []plan.Speaker{network}))
 	require.NoError(t, until([]string{"twin2r"}, "invalid IP ", "fe80::1%twin2 "))
-	require.ErrorContains(t, until([]string{"twin1r", "twin2r"}, taken, "fe80::1%twin2 "), "peer twin1: peer twin2 of the network has its address")
+	require.ErrorContains(t, until([]string{"twin1r", "twin2r"}, taken, "fe80::1%twin2 "), "peer twin1: peer twin2 of the network already has its address")
 	run(t, "ip", "addr", "del", "fe80::1/64", "dev", "twin1r")
 	run(t, "ip", "addr", "add", "fe80::2/64", "dev", "twin1r", "nodad")
 	require.NoError(t, until([]string{"twin1r", "twin2r"}, "fe80::2%twin1 ", "fe80::1%twin2 "))

@@ -121,7 +121,7 @@ func (a asked) changed(c change) (asked, error) {
 			now = s.Speaker.speaker()
 			now.Network, now.Announce, now.Refuse = s.Network, announce, refuse
 		} else if !known {
-			return a, fmt.Errorf("network %s has no speaker that could be changed", s.Network)
+			return a, fmt.Errorf("network %s has no speaker to change", s.Network)
 		}
 		now.Announce = applyIn(s.Announce, now.Announce, announced)
 		now.Refuse = applyIn(s.Refuse, now.Refuse, refusal)

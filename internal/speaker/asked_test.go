@@ -108,6 +108,6 @@ func TestSmallChangesAreSmall(t *testing.T) {
 func TestChangeOfUnknownNetwork(t *testing.T) {
 	before := asked{"red": {Network: "red"}}
 	next, err := before.changed(change{Speakers: []speakerChange{{Network: "blue", Refuse: listChange[plan.Prefix]{Set: []plan.Prefix{{Prefix: address(1)}}}}}})
-	require.EqualError(t, err, "network blue has no speaker that could be changed")
+	require.EqualError(t, err, "network blue has no speaker to change")
 	require.Equal(t, before, next)
 }

@@ -58,7 +58,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	defer d.recount.Stop()
 	h, err := d.readHello()
 	if err != nil {
-		s.log.Debug("a connection says nothing", "error", err)
+		s.log.Debug("connection without a hello", "error", err)
 		return
 	}
 	if h.Protocol != Protocol {
@@ -74,7 +74,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 		s.log.Info("another agent takes over", "agentVersion", d.version, "formerVersion", former.version)
 		former.farewell(message{Superseded: d.version})
 	} else {
-		s.log.Info("agent drives", "agentVersion", d.version)
+		s.log.Info("agent connected", "agentVersion", d.version)
 	}
 	if d.write(message{Hello: &now}, writeWithin) != nil || d.tellNodes() != nil || d.tellAllRoutes() != nil || d.tellSessions(true) != nil ||
 		d.write(message{Told: true}, writeWithin) != nil {

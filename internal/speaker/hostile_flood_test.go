@@ -214,7 +214,7 @@ func TestSlowFlood(t *testing.T) {
 			if e.Ended {
 				ended[e.Address] = true
 				require.NotEqual(t, netip.MustParseAddr("127.0.0.1"), e.Address, "%+v", e)
-				require.Contains(t, e.LastError, "more than its share of memory; it is tried again after 15s")
+				require.Contains(t, e.LastError, "more than its share of memory; next attempt after 15s")
 			}
 		}
 		if len(ended) < enough {

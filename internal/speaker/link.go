@@ -37,7 +37,7 @@ type link struct {
 var (
 	errOtherProtocol = errors.New("it speaks another protocol")
 	errTakenOver     = errors.New("another agent took over")
-	errEnding        = errors.New("it was told to end")
+	errEnding        = errors.New("it is shutting down")
 )
 
 // connect connects to the speaker on the socket and exchanges hellos.
@@ -68,7 +68,7 @@ func (l *link) greet(version string) (hello, error) {
 	case err != nil:
 		return h, fmt.Errorf("await its hello: %w", err)
 	case h.Protocol != Protocol:
-		return h, fmt.Errorf("%w: %d, being of version %s; this agent speaks %d, being of version %s: restart the speaker",
+		return h, fmt.Errorf("%w: %d, of version %s; this agent speaks %d, of version %s: restart the speaker",
 			errOtherProtocol, h.Protocol, h.Version, Protocol, version)
 	}
 	speakers := make([]plan.Speaker, 0, len(h.Speakers))

@@ -25,7 +25,7 @@ func limitMemory(log *slog.Logger) (most uint64) {
 	}
 	// The rest is for garbage, which grows faster than it is collected just when peers send most.
 	most = uint64(runtime / 12 * 7)
-	log.Info("memory is limited", "limit", runtime, "peers", most)
+	log.Info("memory limits set", "limit", runtime, "peers", most)
 	return most
 }
 

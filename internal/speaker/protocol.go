@@ -169,7 +169,7 @@ func (w *wire) readHello() (hello, error) {
 		return hello{}, err
 	}
 	if m.Hello == nil {
-		return hello{}, fmt.Errorf("it does not begin with a hello")
+		return hello{}, fmt.Errorf("its first message is not a hello")
 	}
 	return *m.Hello, w.conn.SetReadDeadline(time.Time{})
 }

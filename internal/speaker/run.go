@@ -82,7 +82,7 @@ func (c *Client) without(why error) {
 	}
 }
 
-var errNotStarted = errors.New("a speaker was started in vain")
+var errNotStarted = errors.New("cannot start a speaker")
 
 // find connects to the speaker. If there is none and c.Start is set, it starts one.
 func (c *Client) find(ctx context.Context) (*link, hello, error) {

@@ -189,7 +189,7 @@ func (s *server) stirred() {
 // noteFault logs why the desired state is not complete, when that reason changes.
 func (s *server) noteFault(fault string) {
 	if fault != "" && fault != s.fault {
-		s.log.Error("not everything that was asked for could be done, it will be tried again", "error", fault)
+		s.log.Error("cannot apply everything, will retry", "error", fault)
 	}
 	s.fault = fault
 }
@@ -212,7 +212,7 @@ func (s *server) leave(d *driver) {
 	s.driving.Lock()
 	defer s.driving.Unlock()
 	if s.driver.CompareAndSwap(d, nil) {
-		s.log.Info("agent is gone, all stays as it is", "agentVersion", d.version)
+		s.log.Info("agent disconnected, sessions stay", "agentVersion", d.version)
 	}
 }
 
@@ -244,7 +244,7 @@ func (s *server) do(ctx context.Context, d *driver, m message) *answer {
 	case m.Watch != nil:
 		return answerOf(s.nodes.set(*m.Watch))
 	case m.End:
-		s.log.Info("told to end", "agentVersion", d.version)
+		s.log.Info("an agent ends the speaker", "agentVersion", d.version)
 		s.asked = asked{}
 		return answerOf(errors.Join(s.nodes.close(bfd.DiagPathDown), s.speakers.Close(ctx, false)))
 	}

@@ -364,7 +364,7 @@ func TestOtherProtocol(t *testing.T) {
 	}()
 	c, _ := drive(t, ClientOptions{Socket: path, Version: "v1"})
 	require.EventuallyWithT(t, func(t *assert.CollectT) { require.ErrorIs(t, c.Problem(), errOtherProtocol) }, limit, 20*time.Millisecond)
-	require.ErrorContains(t, c.Problem(), "it speaks another protocol: 99, being of version v9; this agent speaks 1, being of version v1: restart the speaker")
+	require.ErrorContains(t, c.Problem(), "it speaks another protocol: 99, of version v9; this agent speaks 1, of version v1: restart the speaker")
 
 	path = filepath.Join(t.TempDir(), "t.sock")
 	serve(t, path)
