@@ -6,27 +6,27 @@ import (
 )
 
 const (
-	// lossHalfLife is the time in which a loss of the session counts half, as RFC 2439 damps routes.
+	// lossHalfLife is the time after which a loss of the session counts half, as RFC 2439 damps routes.
 	lossHalfLife = time.Minute
 	// lossLimit is the sum of losses at which the session gets slower: three in half a minute, or one every 40 seconds.
 	lossLimit = 2.5
-	// slowestStep is the last one. Intervals are 4 times longer with each: 3 × 100 ms become 1.2, 4.8 and 19.2 s.
+	// slowestStep is the last step. Each step makes intervals 4 times longer: 3 × 100 ms become 1.2, 4.8 and 19.2 s.
 	slowestStep = 3
-	// easeAfter is the time without a loss after which the session gets faster again by a step.
+	// easeAfter is the time without a loss after which the session gets one step faster again.
 	easeAfter = 5 * time.Minute
-	// rememberFor is the time after the last loss in which a peer that comes back is damped as before.
+	// rememberFor is the time after the last loss within which a peer that comes back is damped as before.
 	rememberFor = slowestStep * easeAfter
 )
 
-// damping makes the intervals of a session longer that flaps. The session goes on: a peer that is silent for longer is still
-// noticed, and both ends wait as long as the slower one wants (RFC 5880, 6.8.4).
+// damping lengthens the intervals of a session that flaps. The session continues: a peer that is silent for longer is
+// still detected, and both ends use the intervals of the slower one (RFC 5880, 6.8.4).
 type damping struct {
-	losses float64       // their sum, each halved every lossHalfLife
-	at     time.Duration // of the last one
+	losses float64       // their number, each halved every lossHalfLife
+	at     time.Duration // time of the last loss
 	step   int
 }
 
-// lose notes a loss and returns when to ease.
+// lose records a loss and returns when to ease.
 func (d *damping) lose(now time.Duration) time.Duration {
 	d.losses = d.losses*math.Exp2(-float64(now-d.at)/float64(lossHalfLife)) + 1
 	d.at = now
@@ -50,7 +50,7 @@ func (d *damping) easeAt(now time.Duration) time.Duration {
 	return now + easeAfter
 }
 
-// factor is how many times longer intervals are; 0: as long as without damping.
+// factor returns by which factor intervals are longer; 0: not damped.
 func (d *damping) factor() int {
 	if d.step == 0 {
 		return 0
@@ -58,7 +58,7 @@ func (d *damping) factor() int {
 	return 1 << (2 * d.step)
 }
 
-// slow is what damping makes of an interval.
+// slow returns an interval with damping.
 func (d *damping) slow(interval time.Duration) time.Duration {
 	return max(interval, min(interval*time.Duration(d.factor()), longestInterval))
 }

@@ -1,14 +1,14 @@
-// Package bfd watches other nodes and routers with Bidirectional Forwarding Detection: asynchronous mode (RFC 5880) in the
-// encapsulation for one hop (RFC 5881) or for several (RFC 5883), without authentication, echo and demand mode. Both ends of a
-// session run it; it works with other implementations too.
+// Package bfd watches other nodes and routers with Bidirectional Forwarding Detection: asynchronous mode (RFC 5880) in
+// the encapsulation for one hop (RFC 5881) or for several (RFC 5883), without authentication, echo and demand mode.
+// Both ends of a session run BFD; it works with other implementations too.
 //
-// Nobody proves who he is. A packet is taken only if it comes from a peer's address, and in a session that is up only if
-// it knows one of the two random discriminators. So who can send packets with a node's address as source towards UDP 4784
-// of another node, but reads none, can begin sessions with those that have none with that node and can make us send a
-// few packets to it; he cannot end a session, nor make a dead peer look alive to whom had a session with it. Who reads
-// the packets, too, can do all of that. Over several hops the TTL proves nothing, since their number is not known: the
-// network must not let packets with nodes' addresses in from outside. Over one hop, a packet's TTL must be 255: the sender is
-// on the link.
+// Packets are not authenticated. A packet is accepted only from a peer's address, and in a session that is up only if
+// it contains one of the session's two random discriminators. An attacker who can send packets with a node's source
+// address to UDP port 4784 of another node, but cannot read packets, can begin sessions with nodes that have none with
+// that node, and can make us send a few packets to it. Such an attacker cannot end a session, nor make a dead peer look
+// alive to a node that had a session with it. An attacker who also reads the packets can do both. Over several hops the
+// TTL proves nothing, since the number of hops is unknown: the network must not let in packets with nodes' source
+// addresses from outside. Over one hop, a packet's TTL must be 255: the sender is on the link.
 package bfd
 
 import (
@@ -34,55 +34,60 @@ const (
 	SingleHopPort = 3784
 )
 
-// Peer is another node or a router, by one of its addresses.
+// Peer is another node or a router, identified by one of its addresses.
 type Peer struct {
 	Node    string
-	Address netip.Addr // packets go there and are accepted from there only; a link-local one has its interface as zone
-	Local   netip.Addr // ours, the source of packets; invalid: what the routing table says
+	Address netip.Addr // packets are sent to it and accepted only from it; a link-local one has its interface as zone
+	Local   netip.Addr // our source address; invalid: chosen by the routing table
 
-	// Active peers are watched: they are asked whether they live. Others are answered when they ask.
+	// Active peers are watched: we begin sessions with them. To others we only answer.
 	Active bool
 
-	Profile   config.BFDProfile // zero: the engine's
-	Interface string            // by which its packets must come, with OneHop; empty: any
+	Profile   config.BFDProfile // zero: the engine's profile
+	Interface string            // by which its packets must arrive, with OneHop; empty: any
 }
 
-// Options of an engine.
+// Options configure an engine.
 type Options struct {
-	Port    uint16            // UDP, ours and all peers'; 0: Port or SingleHopPort
-	Bind    netip.Addr        // to listen on and to send from; invalid: every address of both families
-	Device  string            // that the sockets are bound to, a VRF; empty: none
+	Port    uint16            // UDP port, ours and all peers'; 0: Port or SingleHopPort
+	Bind    netip.Addr        // address to listen on and to send from; invalid: every address of both families
+	Device  string            // VRF that the sockets are bound to; empty: none
 	OneHop  bool              // peers are neighbours: their packets arrive with a TTL of 255
-	Profile config.BFDProfile // its name does not matter
+	Profile config.BFDProfile // its name is ignored
 	Log     *slog.Logger      // nil: none
-	Wake    func()            // called after State or Failed of a session changed; calls follow one another; nil: none
+	Wake    func()            // called after State or Failed of a session changed, never concurrently; nil: none
 }
 
-// Session is what an engine knows about a peer.
+// Session is the state of the session with a peer.
 type Session struct {
 	Node    string
 	Address netip.Addr
 	Active  bool
 	State   State
 
-	// Failed says that the session was up and that nothing has been heard from the peer for a detection time since; or that
-	// the peer said that its process ends and was not up again soon, or that nothing may be sent by it any more. It stays so until
-	// the session is up again. A peer that was never up, that ended BFD alone, or that says that it does not hear us has not failed. That of a peer which is not Active may be an old story: nobody asks whether it is back.
+	// Failed means that the session was up, and that since then nothing was heard from the peer for a detection time,
+	// or the peer signalled that its process ends and was not up again soon, or that its path is down. It stays set
+	// until the session is up again. A peer that was never up, that ended only BFD, or that signals that it does not
+	// hear us has not failed. Failed may be outdated for a peer that is not Active and began the session itself: we
+	// don't ask whether it is back.
 	Failed bool
 
-	// Heard says that the peer was heard of in the first half of its detection time: more lately than one that is about to fail.
+	// Heard means that the peer was heard in the first half of its detection time: more recently than a peer that is
+	// about to fail.
 	Heard bool
 
-	// Losses counts how often the session was up and was lost: nothing was heard for a detection time, or the peer signalled that
-	// it hears nothing or cannot forward. An end on purpose is no loss, nor is a peer whose BFD has started again.
+	// Losses counts how often the session was up and was lost: nothing was heard for a detection time, or the peer
+	// signalled that it hears nothing or cannot forward. An end on purpose is not a loss, nor is a restart of the
+	// peer's BFD.
 	Losses uint64
 
-	// Slowed is the factor by which intervals are longer than the profile's, since the session has flapped; 0: they are not.
+	// Slowed is the factor by which intervals are longer than the profile's after the session has flapped; 0: not
+	// slowed.
 	Slowed int
 
-	Since     time.Time     // of State and Failed
-	Detection time.Duration // how long the peer may be silent; 0: it is not heard
-	LastError string        // why the session is not up or cannot send; empty: it is well
+	Since     time.Time     // when State or Failed changed
+	Detection time.Duration // how long the peer may be silent; 0: it was not heard
+	LastError string        // why the session is not up or cannot send; empty: all is well
 }
 
 func (s *session) snapshot(now time.Duration) Session {
@@ -97,7 +102,7 @@ func (s *session) snapshot(now time.Duration) Session {
 	}
 }
 
-// Engine runs the sessions of this node. Its methods may be called at once.
+// Engine runs the sessions of this node. Its methods may be called concurrently.
 type Engine struct {
 	log     *slog.Logger
 	oneHop  bool
@@ -107,17 +112,17 @@ type Engine struct {
 	mu     sync.Mutex
 	table  *table
 	closed bool
-	armed  time.Duration // when the loop wakes up by itself
+	armed  time.Duration // when the loop's timer fires
 
-	kick    chan struct{} // the loop has to look anew
-	wake    chan struct{} // Wake is to be called
+	kick    chan struct{} // makes the loop look at the queue again
+	wake    chan struct{} // makes call call Wake
 	done    chan struct{}
 	loop    sync.WaitGroup
 	readers sync.WaitGroup
 }
 
-// Listen opens the sockets and begins to answer; there are no peers yet. A family that this machine does not have is
-// no error, unless it is Bind's or there is none.
+// Listen opens the sockets and starts an engine without peers. It is not an error if the machine lacks an address
+// family, unless that is Bind's, or the machine lacks both.
 func Listen(o Options) (*Engine, error) {
 	if err := usable(o.Profile); err != nil {
 		return nil, err
@@ -159,8 +164,8 @@ func Listen(o Options) (*Engine, error) {
 
 func (e *Engine) now() time.Duration { return time.Since(e.started) }
 
-// Set makes peers the ones there are. Sessions of peers that stay go on. The session of a peer that is no longer there is
-// taken down; so is, a minute later, one that is up with a peer which is no longer Active, unless the peer began it.
+// Set replaces the peers. Sessions of peers that stay continue. The session of a removed peer is taken down; so is, a
+// minute later, one that is up with a peer that is no longer Active, unless the peer began it.
 func (e *Engine) Set(peers []Peer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,7 +179,7 @@ func (e *Engine) Set(peers []Peer) {
 	e.hurry()
 }
 
-// SetProfile changes the timers; sessions go on.
+// SetProfile changes the timers; sessions continue.
 func (e *Engine) SetProfile(p config.BFDProfile) error {
 	if err := usable(p); err != nil {
 		return err
@@ -194,7 +199,7 @@ func usable(p config.BFDProfile) error {
 	return nil
 }
 
-// Sessions returns every peer's session by address.
+// Sessions returns the sessions of all peers, sorted by address.
 func (e *Engine) Sessions() []Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -206,7 +211,7 @@ func (e *Engine) Sessions() []Session {
 	return all
 }
 
-// Counters returns a copy of what was counted.
+// Counters returns a copy of the counters.
 func (e *Engine) Counters() Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -215,11 +220,11 @@ func (e *Engine) Counters() Counters {
 	return c
 }
 
-// Close tells every peer that BFD ends here while the node goes on as before, and ends. It does not wait for a call of Wake that
-// is under way.
+// Close signals to every peer that BFD ends here while the node continues as before, and stops the engine. It does not
+// wait for a running call of Wake.
 func (e *Engine) Close() error { return e.Leave(DiagAdminDown) }
 
-// Leave is Close that tells every peer another reason, by which the peer judges this node: DiagReset or DiagPathDown.
+// Leave is Close with another diagnostic, from which peers judge this node: DiagReset or DiagPathDown.
 func (e *Engine) Leave(why Diag) error {
 	e.mu.Lock()
 	if e.closed {
@@ -248,7 +253,7 @@ func (e *Engine) Leave(why Diag) error {
 	return errors.Join(errs...)
 }
 
-// hurry has the loop look at the queue anew. It is called with mu held.
+// hurry makes the loop look at the queue again. The caller holds mu.
 func (e *Engine) hurry() {
 	select {
 	case e.kick <- struct{}{}:
@@ -256,8 +261,8 @@ func (e *Engine) hurry() {
 	}
 }
 
-// call calls Wake when there is something new, until the engine ends. It has a goroutine of its own, so that no session
-// waits for what Wake does, whose end Close cannot wait for: Wake may want what Close's caller holds.
+// call calls Wake after changes, until the engine is closed. It runs in its own goroutine so that no session waits for
+// Wake. Close does not wait for it: Wake may need a lock that Close's caller holds.
 func (e *Engine) call(wake func()) {
 	for {
 		select {
@@ -271,12 +276,12 @@ func (e *Engine) call(wake func()) {
 	}
 }
 
-// run does what is due, again and again.
+// run executes due work until the engine is closed.
 func (e *Engine) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var out []outgoing
-	var logged time.Time // a pause
+	var logged time.Time // when a pause was logged last
 	for {
 		select {
 		case <-timer.C:
@@ -307,7 +312,7 @@ func (e *Engine) run() {
 	}
 }
 
-// read takes packets as they come. A flood of them does not keep the loop from its work.
+// read handles packets as they arrive. It releases mu regularly, so that a flood does not stop the loop.
 func (e *Engine) read(s *socket) {
 	s.wait(func(fd int) {
 		for more := true; more; {
@@ -321,7 +326,7 @@ func (e *Engine) read(s *socket) {
 	})
 }
 
-// take is called with mu held.
+// take handles one packet. The caller holds mu.
 func (e *Engine) take(d datagram) {
 	if e.oneHop && d.ttl != hops {
 		e.table.refuse(errHops)
@@ -332,7 +337,7 @@ func (e *Engine) take(d datagram) {
 	}
 }
 
-// send sends packets. An error is the session's to show; whether the peer lives is found out by what it sends.
+// send sends packets. The session reports errors; whether the peer lives depends only on the packets that it sends.
 func (e *Engine) send(out []outgoing) {
 	if len(out) == 0 {
 		return
@@ -357,7 +362,7 @@ func (e *Engine) send(out []outgoing) {
 	}
 }
 
-// tell logs changes and has Wake called.
+// tell logs changes and triggers a call of Wake.
 func (e *Engine) tell(changes []Session) {
 	if len(changes) == 0 {
 		return

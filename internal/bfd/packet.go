@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// State is the state of a session (RFC 5880, 6.2). Its numbers are the wire's.
+// State is the state of a session (RFC 5880, 6.2), numbered as in packets.
 type State uint8
 
-// The states. AdminDown is a session that an end has taken down on purpose.
+// The states. AdminDown means that one end took the session down on purpose.
 const (
 	AdminDown State = iota
 	Down
@@ -20,7 +20,7 @@ const (
 
 var stateNames = [...]string{"admindown", "down", "init", "up"}
 
-// String names the state in lower case.
+// String returns the state's name in lower case.
 func (s State) String() string {
 	if int(s) < len(stateNames) {
 		return stateNames[s]
@@ -28,10 +28,10 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// MarshalText writes the state as String does.
+// MarshalText returns String.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText parses the text of MarshalText.
 func (s *State) UnmarshalText(text []byte) error {
 	for i, name := range stateNames {
 		if name == string(text) {
@@ -45,18 +45,18 @@ func (s *State) UnmarshalText(text []byte) error {
 // Diag is the reason for the last change of a session's state (RFC 5880, 4.1).
 type Diag uint8
 
-// The reasons that we give or tell apart.
+// The diagnostics that we send or distinguish.
 const (
 	DiagNone      Diag = 0
 	DiagExpired   Diag = 1 // nothing heard within the detection time
 	diagEcho      Diag = 2 // echo packets are not answered
-	DiagSignaled  Diag = 3 // the neighbour said that the session is down
+	DiagSignaled  Diag = 3 // the neighbour signalled that the session is down
 	DiagReset     Diag = 4 // the process ends and may be back soon: the packet filter stays, unless the machine goes down too
-	DiagPathDown  Diag = 5 // nothing may be sent by this node any more
-	DiagAdminDown Diag = 7 // BFD is not wanted any more: the node goes on as before
+	DiagPathDown  Diag = 5 // this node must not be sent anything any more
+	DiagAdminDown Diag = 7 // BFD is no longer wanted: the node continues as before
 )
 
-// String is RFC 5880's words for it.
+// String returns RFC 5880's words for the diagnostic.
 func (d Diag) String() string {
 	switch d {
 	case DiagNone:
@@ -75,8 +75,8 @@ func (d Diag) String() string {
 	return fmt.Sprintf("diagnostic %d", uint8(d))
 }
 
-// isFailure says that an end which is down for this reason has lost the session. FRR says that we have signalled it, when it takes
-// its own end away to recreate it.
+// isFailure reports whether an end that is down with this diagnostic has lost the session. DiagSignaled does not count:
+// FRR sends it when it removes its own end to recreate it.
 func (d Diag) isFailure() bool {
 	return d == DiagExpired || d >= diagEcho && d < DiagAdminDown && d != DiagSignaled
 }
@@ -91,7 +91,7 @@ type packet struct {
 	poll, final bool
 	demand      bool // the sender wants no packets while the session is up
 	mult        uint8
-	mine, yours uint32 // discriminators: the sender's, and the receiver's as far as the sender knows it
+	mine, yours uint32 // discriminators: the sender's, and the receiver's if the sender knows it
 	desiredTx   time.Duration
 	requiredRx  time.Duration
 }
@@ -101,7 +101,7 @@ const (
 	bitMultipoint = 1 << iota
 	bitDemand
 	bitAuthentication
-	_ // the control plane is independent of the forwarding plane: of no meaning to us
+	_ // the control plane is independent of the forwarding plane: ignored
 	bitFinal
 	bitPoll
 )
@@ -128,7 +128,7 @@ func (p packet) encode(b []byte) []byte {
 
 const version = 1
 
-// Why a packet is no control packet that we take.
+// Reasons for refusing a control packet.
 var (
 	errLength         = errors.New("length is not 24 bytes")
 	errVersion        = errors.New("version is not 1")
@@ -138,14 +138,14 @@ var (
 	errDiscriminator  = errors.New("a discriminator is missing")
 )
 
-// decode reads a packet and makes the checks of RFC 5880, 6.8.6 that need no session.
+// decode decodes a packet and makes those checks of RFC 5880, 6.8.6 that need no session.
 func decode(b []byte) (packet, error) {
 	switch {
 	case len(b) == 0:
 		return packet{}, errLength
 	case b[0]>>5 != version:
 		return packet{}, errVersion
-	case len(b) >= 2 && b[1]&bitAuthentication != 0: // which makes it longer
+	case len(b) >= 2 && b[1]&bitAuthentication != 0: // makes the packet longer
 		return packet{}, errAuthentication
 	case len(b) != packetSize || b[3] != packetSize:
 		return packet{}, errLength

@@ -11,49 +11,49 @@ import (
 const never = time.Duration(math.MaxInt64)
 
 const (
-	// slowInterval is the least transmit interval of a session that is not up (RFC 5880, 6.8.3).
+	// slowInterval is the shortest transmit interval of a session that is not up (RFC 5880, 6.8.3).
 	slowInterval = time.Second
 
-	// urgentGap lies between two packets of a session at least, however much there is to tell. Three packets each make a
-	// session, so that it is up within some ten milliseconds of the first one that is heard.
+	// urgentGap is the shortest time between two packets of a session. A session comes up after three packets from each
+	// end, so within tens of milliseconds of the first one that is heard.
 	urgentGap = 5 * time.Millisecond
 
-	// sendSlack is how much too early packets are sent, so that one awakening serves many sessions.
+	// sendSlack is how early packets may be sent, so that one wake-up serves many sessions.
 	sendSlack = time.Millisecond
 )
 
-// longestInterval bounds the intervals that a peer may ask for, and what damping makes of ours: no configuration has a longer one.
+// longestInterval limits the intervals that a peer may ask for, and our damped ones. No configuration has longer ones.
 const longestInterval = time.Minute
 
-// claimMost bounds how long a session waits for a peer that has not shown that it receives our packets: anybody may have sent
-// its only packet, with any interval.
+// claimMost limits how long a session waits for a peer that has not shown that it receives our packets: its only packet
+// may be forged, with any interval.
 const claimMost = 3 * slowInterval
 
-// timers are the two intervals that we tell: how often we want to send, and how often we can receive.
+// timers are the two intervals that we send: how often we want to send, and how often we can receive.
 type timers struct{ tx, rx time.Duration }
 
-// session is one session's state (RFC 5880, 6.8.1). Its methods know nothing of sockets, clocks and other sessions.
+// session is the state of one session (RFC 5880, 6.8.1). Its methods do not use sockets, clocks and other sessions.
 type session struct {
 	peer Peer
 	path *path // to the peer; nil in tests without sockets
 
 	state    State
 	diag     Diag
-	why      string // of the last way down, for people
-	sendErr  string // of the last packet; empty: it was sent
+	why      string // reason of the last change to Down, for reports
+	sendErr  string // error of the last packet; empty: it was sent
 	since    time.Time
 	failed   bool
-	wasUp    bool // since the peer was last taken down on purpose or has failed
-	began    bool // by us, not by the peer: a session that nobody here wants any more is ours to end
-	farewell int  // with AdminDown: packets to send yet
+	wasUp    bool // since the peer last failed or took the session down on purpose
+	began    bool // by us, not by the peer: we end it if it is no longer wanted here
+	farewell int  // with AdminDown: remaining packets
 
 	local  uint32 // discriminators
-	remote uint32 // 0: not known, or nothing heard for a detection time
-	lost   uint32 // remote before nothing was heard for a detection time
-	proven bool   // the owner of remote has named local: it receives our packets
-	told   uint32 // the remote discriminator of the last packet sent
+	remote uint32 // 0: unknown, or nothing heard for a detection time
+	lost   uint32 // remote, before nothing was heard for a detection time
+	proven bool   // the peer has sent local together with remote: it receives our packets
+	told   uint32 // the remote discriminator in the last packet sent
 
-	answered time.Duration // when a packet that belongs to no session was last answered
+	answered time.Duration // when a packet outside the session was last answered
 
 	remoteState timersOf
 	demand      bool // the peer wants no packets while the session is up
@@ -61,34 +61,34 @@ type session struct {
 	losses  uint64 // see Session.Losses
 	damping damping
 
-	base    timers // by profile and number of sessions, before damping
+	base    timers // from the profile and the number of sessions, before damping
 	mult    uint8  // ours
-	offered timers // what packets say
-	inForce timers // what counts until the peer has confirmed the ones offered
-	polling bool   // offered is to be confirmed
-	final   bool   // the peer's poll is to be confirmed
-	once    bool   // one more packet, though the peer is not heard any more
+	offered timers // in our packets
+	inForce timers // in use until the peer has confirmed the offered ones
+	polling bool   // the peer has not confirmed offered yet
+	final   bool   // we have not confirmed the peer's poll yet
+	once    bool   // send one more packet although the peer is no longer heard
 
 	lastTx  time.Duration
 	nextTx  time.Duration
 	expires time.Duration // when the detection time ends
-	restAt  time.Duration // when a session that nobody wants ends
-	backBy  time.Duration // when a peer whose process has ended must be up again, or it has failed
-	easeAt  time.Duration // when damping gets less
-	spared  time.Duration // of its silence: the engine did not run
+	restAt  time.Duration // when a session that is no longer wanted ends
+	backBy  time.Duration // when a peer whose process has ended counts as failed, unless it is up again
+	easeAt  time.Duration // when damping eases
+	spared  time.Duration // silence of the peer that was forgiven because the engine did not run
 
-	at    time.Duration // in the queue: not later than due
-	index int           // in the queue; -1: not there
+	at    time.Duration // position in the queue: not later than due
+	index int           // in the queue; -1: not queued
 }
 
-// timersOf is what a peer's last packet said.
+// timersOf is the content of a peer's last packet.
 type timersOf struct {
 	state State
 	timers
 	mult uint8
 }
 
-// unheard is what counts before a peer has said anything (RFC 5880, 6.8.1).
+// unheard stands for the peer's packet before any was received (RFC 5880, 6.8.1).
 var unheard = timersOf{state: Down, timers: timers{rx: time.Microsecond}}
 
 func newSession(p Peer, local uint32, now time.Duration) *session {
@@ -98,8 +98,9 @@ func newSession(p Peer, local uint32, now time.Duration) *session {
 	}
 }
 
-// speaks says whether packets go out at all: a passive end waits for the other one to begin. A peer that failed while it
-// was watched is asked for until it is back, watched or not: otherwise nobody here would learn that it is.
+// speaks reports whether packets are sent at all: a passive end waits until the other one begins. A peer that failed
+// while it was watched is asked until it is back, even if no longer watched: otherwise we would never learn that it is
+// back.
 func (s *session) speaks() bool {
 	if s.state == AdminDown {
 		return s.farewell > 0
@@ -107,7 +108,7 @@ func (s *session) speaks() bool {
 	return s.peer.Active || s.failed && s.began || s.remote != 0 || s.once
 }
 
-// interval lies between two periodic packets, before jitter; never: there are none.
+// interval returns the time between two periodic packets, before jitter; never: none are sent.
 func (s *session) interval() time.Duration {
 	switch {
 	case s.state == AdminDown:
@@ -118,13 +119,13 @@ func (s *session) interval() time.Duration {
 	return max(s.inForce.tx, s.remoteState.rx)
 }
 
-// detection is how long the peer may be silent (RFC 5880, 6.8.4).
+// detection returns how long the peer may be silent (RFC 5880, 6.8.4).
 func (s *session) detection() time.Duration {
 	return time.Duration(s.remoteState.mult) * max(s.inForce.rx, s.remoteState.tx)
 }
 
-// heard says whether the peer was heard of in the first half of the detection time, or, where it may miss less than two packets, since
-// it should have been.
+// heard reports whether the peer was heard in the first half of the detection time, or within 1.25 of its intervals if
+// that is longer.
 func (s *session) heard(now time.Duration) bool {
 	whole := s.detection()
 	lately := whole / 2
@@ -134,10 +135,10 @@ func (s *session) heard(now time.Duration) bool {
 	return s.expires != never && s.expires-now > whole-lately
 }
 
-// due is the next moment at which something is to be done.
+// due returns when the session needs attention next.
 func (s *session) due() time.Duration { return min(s.nextTx, s.expires, s.restAt, s.easeAt, s.backBy) }
 
-// enter changes the state. It does not touch timers: retime and plan follow.
+// enter changes the state. It does not change timers: call retime and plan afterwards.
 func (s *session) enter(state State, diag Diag, why string) {
 	s.state, s.diag, s.since = state, diag, time.Now()
 	switch state {
@@ -148,18 +149,18 @@ func (s *session) enter(state State, diag Diag, why string) {
 	}
 }
 
-// wanted are the intervals to have while the session is up.
+// wanted returns the intervals for a session that is up.
 func (s *session) wanted() timers {
 	return timers{s.damping.slow(s.base.tx), s.damping.slow(s.base.rx)}
 }
 
-// lose notes that the session was up and is not any more, by no end's intention.
+// lose records that the session was up and went down unintentionally.
 func (s *session) lose(now time.Duration) {
 	s.losses++
 	s.easeAt = s.damping.lose(now)
 }
 
-// receive takes a packet of the peer that belongs to this session (RFC 5880, 6.8.6).
+// receive handles a packet of this session (RFC 5880, 6.8.6).
 func (s *session) receive(p packet, now time.Duration) {
 	s.began = s.began && s.speaks()
 	if s.remote != 0 && s.remote != p.mine && s.state == Up {
@@ -178,13 +179,13 @@ func (s *session) receive(p packet, now time.Duration) {
 			s.enter(Down, DiagSignaled, "the peer took the session down: "+p.diag.String())
 		}
 		switch {
-		case !s.wasUp: // it was told already
+		case !s.wasUp: // already recorded
 		case p.diag == DiagPathDown:
 			s.fail(s.why)
 		case p.diag == DiagReset:
 			s.backBy = now + backWithin
 		}
-		// Its silence from here on is no failure; nor is there a session in which it would know our discriminator.
+		// Its silence from now on is not a failure, and it has no session in which it knows our discriminator.
 		s.remote, s.proven, s.final, s.wasUp = 0, false, false, false
 	case s.state == Down && p.state == Down:
 		s.enter(Init, DiagNone, "")
@@ -206,14 +207,14 @@ func (s *session) receive(p packet, now time.Duration) {
 	}
 }
 
-// expire ends a detection time without a packet.
+// expire handles the end of a detection time without a packet.
 func (s *session) expire(now time.Duration) {
 	silent := s.detection()
 	s.lost = s.remote
 	s.remote, s.proven, s.remoteState, s.demand, s.final, s.expires = 0, false, unheard, false, false, never
 	why := fmt.Sprintf("nothing heard for %s", silent)
 	if s.state > Down {
-		// A peer that hears us, although we do not hear it, is told once, even by a passive end.
+		// If the peer hears us although we do not hear it, signal that once, even as a passive end.
 		s.once = s.state == Up
 		if s.state == Up {
 			s.lose(now)
@@ -226,14 +227,14 @@ func (s *session) expire(now time.Duration) {
 	s.retime()
 }
 
-// fail notes that the peer has failed, until the session is up again.
+// fail marks the peer as failed, until the session is up again.
 func (s *session) fail(why string) {
 	s.wasUp, s.failed, s.why, s.since, s.backBy = false, true, why, time.Now(), never
 }
 
-// retime makes wanted the intervals that we offer. While the session is up the peer has to confirm them by the end of a
-// poll sequence, and one change is made at a time; until then, we send as often and wait as long as before or as
-// offered, whichever errs on the safe side (RFC 5880, 6.8.3).
+// retime makes wanted the intervals that we offer. While the session is up, the peer must confirm them by ending a poll
+// sequence, and one change is made at a time. Until then we use the safer of the former and the offered intervals, both
+// for sending and for waiting (RFC 5880, 6.8.3).
 func (s *session) retime() {
 	wanted := s.wanted()
 	if s.state != Up {
@@ -249,7 +250,8 @@ func (s *session) retime() {
 	s.inForce.rx = max(s.inForce.rx, wanted.rx)
 }
 
-// plan sets the times of what comes next, after anything has changed. An urgent packet does not wait for its turn.
+// plan sets the times of the next events, after any change. An urgent packet is not delayed until the next periodic
+// one.
 func (s *session) plan(urgent bool, now time.Duration) {
 	s.restAt = s.restFrom(now)
 	interval := s.interval()
@@ -258,12 +260,12 @@ func (s *session) plan(urgent bool, now time.Duration) {
 		s.nextTx = min(s.nextTx, max(now, s.lastTx+urgentGap))
 	case interval == never:
 		s.nextTx = never
-	case s.nextTx > s.lastTx+interval: // it became shorter
+	case s.nextTx > s.lastTx+interval: // the interval became shorter
 		s.nextTx = max(now, s.lastTx+s.jitter(interval))
 	}
 }
 
-// restFrom is when a session ends that we began and that is not watched any more.
+// restFrom returns when to end a session that we began and that is no longer watched.
 func (s *session) restFrom(now time.Duration) time.Duration {
 	switch {
 	case s.peer.Active || !s.began || s.state != Up:
@@ -274,14 +276,14 @@ func (s *session) restFrom(now time.Duration) time.Duration {
 	return now + restAfter
 }
 
-// send makes the packet that goes out now and plans the next one.
+// send returns the packet to send now, and plans the next one.
 func (s *session) send(now time.Duration) packet {
 	p := packet{
 		diag: s.diag, state: s.state, poll: s.polling && !s.final, final: s.final, mult: s.mult,
 		mine: s.local, yours: s.remote, desiredTx: s.offered.tx, requiredRx: s.offered.rx,
 	}
 	if s.once && s.remote == 0 {
-		p.yours = s.lost // FRR believes no other end of a session that is up
+		p.yours = s.lost // FRR ignores a packet without its discriminator in a session that is up
 	}
 	s.final, s.once, s.told, s.lastTx, s.nextTx = false, false, s.remote, now, never
 	if s.state == AdminDown {
@@ -293,8 +295,8 @@ func (s *session) send(now time.Duration) packet {
 	return p
 }
 
-// jitter takes up to a quarter off an interval, and a tenth at least where the loss of one packet is a death (RFC 5880,
-// 6.8.7). That packets may go out by sendSlack too early is in it.
+// jitter shortens an interval by up to a quarter, and by at least a tenth if the loss of one packet ends the session
+// (RFC 5880, 6.8.7). It allows for packets that are sent up to sendSlack early.
 func (s *session) jitter(interval time.Duration) time.Duration {
 	least, most := interval*3/4+sendSlack, interval
 	if s.mult == 1 {
@@ -306,12 +308,13 @@ func (s *session) jitter(interval time.Duration) time.Duration {
 	return least + rand.N(most-least)
 }
 
-// forgive makes up for a time of this length in which the engine did not run.
+// forgive extends the detection time by a gap in which the engine did not run.
 //
-// Packets that came while only the process stood still are in the socket and will be read; but where the whole machine
-// did, none came. So such a time does not count for the peer's silence, and after one that was longer than the detection
-// time, the peer has a whole one to be heard. Until it is heard, a whole one is also the most that is forgiven: who hardly
-// ever runs still finds out.
+// If only this process stood still, packets that arrived meanwhile are in the socket and will be read; if the whole
+// machine did, none arrived. So the gap does not count as silence of the peer, and after a gap longer than the
+// detection time the peer gets a whole detection time. Until the peer is heard, at most one whole detection time is
+// forgiven: even an engine that hardly ever runs detects failures. The result reports whether a gap longer than the
+// detection time was forgiven.
 func (s *session) forgive(gap, now time.Duration) (spared bool) {
 	if s.expires == never {
 		return false
@@ -329,7 +332,7 @@ func (s *session) forgive(gap, now time.Duration) (spared bool) {
 	return gap > whole
 }
 
-// lastError is why the session is not well, empty when it is.
+// lastError returns why the session is not well, or an empty string.
 func (s *session) lastError() string {
 	if s.sendErr != "" {
 		return s.sendErr

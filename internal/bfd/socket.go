@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// receiveBuffer holds what peers send while this process stands still: a second of packetRate, at 768 bytes each that
-	// the kernel counts.
+	// receiveBuffer holds the packets that arrive while this process stands still: one second at packetRate, at the 768
+	// bytes that the kernel accounts for each.
 	receiveBuffer = 4 << 20
 
-	// readMost bounds how long packets are read before anything else is done.
+	// readMost limits the packets that are read before other work is done.
 	readMost = 256
 
-	// drainMost is more than receiveBuffer holds: reading ends, though a flood does not.
+	// drainMost is more than receiveBuffer holds, so that draining ends even during a flood.
 	drainMost = 2 * receiveBuffer / 768
 
-	// BFD wants the source port of a session to be from this range (RFC 5881, 4).
+	// Range for the source ports of sessions (RFC 5881, 4).
 	leastSource, mostSource = 49152, 65535
 
 	hops         = 255  // TTL
@@ -34,19 +34,19 @@ const (
 
 var errFamily = errors.New("this node has no socket of the peer's address family")
 
-// socket is the pair of one family: one receives at the port that peers send to, one sends.
+// socket is a pair of sockets of one family: one receives on the port that peers send to, one sends.
 type socket struct {
 	v6       bool
 	listener *net.UDPConn
 	receiver syscall.RawConn
 	source   *net.UDPConn
 	sender   syscall.RawConn
-	buf      [2 * packetSize]byte // longer ones are cut, and no control packets either way
-	control  []byte               // room for what the kernel says of a packet; nil: nothing
-	names    map[uint32]string    // of interfaces, since peers were set
+	buf      [2 * packetSize]byte // longer packets are truncated: they are not control packets either way
+	control  []byte               // buffer for control messages; nil: none are requested
+	names    map[uint32]string    // of interfaces, cached since the last Set
 }
 
-// open opens the sockets of Bind's family, or of each that this machine has.
+// open opens the sockets of Bind's family, or of each family that this machine has.
 func open(o Options, port uint16) ([]*socket, error) {
 	bind := o.Bind.Unmap()
 	var all []*socket
@@ -67,7 +67,7 @@ func open(o Options, port uint16) ([]*socket, error) {
 			missing = errors.Join(missing, err)
 		default:
 			for _, s := range all {
-				_ = s.close() // it was not used
+				_ = s.close() // unused
 			}
 			return nil, err
 		}
@@ -95,7 +95,8 @@ func openAt(at netip.Addr, port uint16, o Options) (*socket, error) {
 			return fmt.Errorf("bind to device %s: %w", o.Device, err)
 		}
 		if o.OneHop {
-			// The port is that of every VRF, and of none: their sockets get along only if all say that they share it.
+			// Every VRF, and the main table, uses this port: their sockets can coexist only if all of them set
+			// SO_REUSEADDR.
 			on := func(level, option int) error { return unix.SetsockoptInt(fd, level, option, 1) }
 			told := errors.Join(on(unix.SOL_SOCKET, unix.SO_REUSEADDR), on(unix.IPPROTO_IP, unix.IP_RECVTTL), on(unix.IPPROTO_IP, unix.IP_PKTINFO))
 			if s.v6 {
@@ -105,7 +106,7 @@ func openAt(at netip.Addr, port uint16, o Options) (*socket, error) {
 				return told
 			}
 		}
-		// Beyond what the administrator allows if we may, else as much as is allowed.
+		// SO_RCVBUFFORCE exceeds the administrator's limit, if we have the capability.
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) == nil {
 			return nil
 		}
@@ -136,7 +137,7 @@ func (s *socket) sendOptions(fd int) error {
 	if s.v6 {
 		class = errors.Join(set(unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hops), set(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, trafficClass))
 	}
-	// Setting the class sets the priority, too, and not to what it should be.
+	// Setting the class also sets the priority, but not to the value we want.
 	return errors.Join(class, set(unix.SOL_SOCKET, unix.SO_PRIORITY, priority))
 }
 
@@ -163,7 +164,7 @@ func bindUDP(at netip.AddrPort, options func(fd int) error) (*net.UDPConn, sysca
 
 func (s *socket) close() error { return errors.Join(s.listener.Close(), s.source.Close()) }
 
-// wait calls readable whenever something may be there to read, until the socket is closed.
+// wait calls readable whenever there may be something to read, until the socket is closed.
 func (s *socket) wait(readable func(fd int)) {
 	_ = s.receiver.Read(func(fd uintptr) bool { // ends with the socket
 		readable(int(fd))
@@ -171,12 +172,12 @@ func (s *socket) wait(readable func(fd int)) {
 	})
 }
 
-// drain reads what waits, without being told that something does.
+// drain reads waiting packets without waiting for the poller.
 func (s *socket) drain(take func(datagram)) {
-	_ = s.receiver.Control(func(fd uintptr) { s.read(int(fd), drainMost, take) }) // it is closed: nothing waits
+	_ = s.receiver.Control(func(fd uintptr) { s.read(int(fd), drainMost, take) }) // an error means that it is closed: nothing waits
 }
 
-// read takes at most so many packets that wait, and says whether there may be more. Not two calls at once.
+// read handles up to most waiting packets, and reports whether there may be more. It must not be called concurrently.
 func (s *socket) read(fd, most int, take func(datagram)) (more bool) {
 	for range most {
 		n, controls, _, from, err := unix.Recvmsg(fd, s.buf[:], s.control, unix.MSG_DONTWAIT)
@@ -193,15 +194,16 @@ func (s *socket) read(fd, most int, take func(datagram)) (more bool) {
 	return true
 }
 
-// datagram is a packet that came.
+// datagram is a received packet.
 type datagram struct {
 	from   netip.Addr
-	device string // by which it came; empty: not known
-	ttl    int    // 0: not known
+	device string // receiving interface; empty: unknown
+	ttl    int    // 0: unknown
 	bytes  []byte
 }
 
-// datagram puts together what the kernel tells of a packet. The zone of the sender's address would be the VRF, not the interface.
+// datagram combines a packet with its control messages. The zone of the sender's address would be the VRF, not the
+// interface.
 func (s *socket) datagram(from netip.Addr, b, control []byte) datagram {
 	d := datagram{from: from, bytes: b}
 	for len(control) > 0 {
@@ -215,7 +217,7 @@ func (s *socket) datagram(from netip.Addr, b, control []byte) datagram {
 		case kind == [2]int32{unix.IPPROTO_IP, unix.IP_PKTINFO} && len(data) >= unix.SizeofInet4Pktinfo:
 			d.device = s.name(binary.NativeEndian.Uint32(data))
 		case kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_PKTINFO} && len(data) >= unix.SizeofInet6Pktinfo:
-			d.device = s.name(binary.NativeEndian.Uint32(data[16:])) // behind the address
+			d.device = s.name(binary.NativeEndian.Uint32(data[16:])) // after the address
 		}
 		control = rest
 	}
@@ -225,7 +227,7 @@ func (s *socket) datagram(from netip.Addr, b, control []byte) datagram {
 	return d
 }
 
-// name is that of an interface.
+// name returns the name of an interface.
 func (s *socket) name(index uint32) string {
 	name, known := s.names[index]
 	if !known {
@@ -237,14 +239,14 @@ func (s *socket) name(index uint32) string {
 	return name
 }
 
-// path is how packets go to a peer.
+// path describes how to send packets to a peer.
 type path struct {
 	v6   bool
 	to   unix.Sockaddr
-	from []byte // control message with the source address; empty: what the routing table says
+	from []byte // control message with the source address; empty: chosen by the routing table
 }
 
-// newPath makes the path to a peer's port. An own address of the other family is none.
+// newPath returns the path to a peer's port. It ignores a local address of the other family.
 func newPath(p Peer, port uint16) *path {
 	if p.Address.Is4() {
 		h := &path{to: &unix.SockaddrInet4{Port: int(port), Addr: p.Address.As4()}}
@@ -255,7 +257,7 @@ func newPath(p Peer, port uint16) *path {
 	}
 	to := &unix.SockaddrInet6{Port: int(port), Addr: p.Address.As16()}
 	if zone := p.Address.Zone(); zone != "" {
-		if i, err := net.InterfaceByName(zone); err == nil { // else sending says so
+		if i, err := net.InterfaceByName(zone); err == nil { // otherwise sending fails with an error
 			to.ZoneId = uint32(i.Index)
 		}
 	}
@@ -274,7 +276,8 @@ type outgoing struct {
 	err     error // of sending it
 }
 
-// send sends what goes by this socket's family. It does not wait for room: what does not fit is lost, as on the wire.
+// send sends the packets of this socket's family. It does not wait for buffer space: packets that do not fit are lost,
+// as on the wire.
 func (s *socket) send(out []outgoing) {
 	_ = s.sender.Write(func(fd uintptr) bool {
 		for i := range out {

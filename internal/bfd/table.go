@@ -14,25 +14,29 @@ import (
 )
 
 const (
-	// packetRate bounds the packets a second that we ask all peers together to send to us, and that we send ourselves.
+	// packetRate limits the packets per second that we ask all peers together to send, and that we send ourselves.
 	packetRate = 5000
 
-	// restAfter is how long a session stays up that we do not watch any more: who steers to a host often comes back.
+	// restAfter is how long a session stays up after we stopped watching it: a node that steered to a host often does
+	// so again soon.
 	restAfter = time.Minute
 
-	// A session's end is told several times, since packets get lost and an untold end looks like a death.
+	// farewells is how often the end of a session is signalled, because packets get lost and an unnoticed end looks
+	// like a failure.
 	farewells   = 3
 	farewellGap = 20 * time.Millisecond
 
-	// backWithin is how long a peer whose process has ended may take to be up again. A process that is replaced takes less in
-	// most cases. A machine that restarts takes longer, and forwards by then without our packet filter: nothing may be sent to it.
+	// backWithin is how long a peer whose process has ended may take to be up again. Replacing a process usually takes
+	// less. A machine that restarts takes longer, and forwards by then without our packet filter: it must not be sent
+	// anything.
 	backWithin = 3 * time.Second
 
-	// answerGap lies between two answers to packets that belong to no session, so that a flood is not answered in kind.
+	// answerGap is the shortest time between two answers to packets outside the session, so that we don't answer a
+	// flood with one.
 	answerGap = 20 * time.Millisecond
 )
 
-// Why a control packet belongs to no session of ours.
+// Reasons for refusing a control packet that was decoded, or before decoding it.
 var (
 	errHops      = errors.New("the TTL is not 255: the sender is no neighbour")
 	errInterface = errors.New("the packet came by another interface than the peer's")
@@ -41,40 +45,41 @@ var (
 	errClaim     = errors.New("the peer has begun anew and does not know our discriminator yet")
 )
 
-// Counters tell what an engine has seen since its start.
+// Counters count an engine's packets and pauses since its start.
 type Counters struct {
-	Received   uint64            // packets, those discarded among them
+	Received   uint64            // packets, including those discarded
 	Discarded  map[string]uint64 // by reason
 	Sent       uint64
 	SendErrors uint64
 	Pauses     uint64 // times that the engine did not run for longer than a detection time
 }
 
-// table is all sessions and what is to be done when. It knows neither sockets nor the clock: every method is told the
-// time, so that hours of many engines can be tried out in a moment.
+// table holds all sessions and a queue of when they need attention. It uses neither sockets nor the clock: every method
+// gets the time as a parameter, so that tests can run hours of many engines in a moment.
 type table struct {
 	profile config.BFDProfile
-	fastest time.Duration // the least interval of the profiles in use
-	scaled  time.Duration // the least interval, by the number of sessions that are up
-	up      int           // that number
+	fastest time.Duration // the shortest interval of the profiles in use
+	scaled  time.Duration // the shortest interval for the number of sessions that are up
+	up      int           // number of sessions that are up
 
 	sessions map[netip.Addr]*session
-	leaving  map[netip.Addr]*session // removed, their end is being told
-	former   map[netip.Addr]former   // removed, and may come back
+	leaving  map[netip.Addr]*session // removed; their end is being signalled
+	former   map[netip.Addr]former   // removed; they may come back
 	locals   map[uint32]bool         // discriminators in use
 	queue    queue
-	planned  time.Duration // of the next awakening; 0: there was none yet
+	planned  time.Duration // next wake-up; 0: there was none yet
 
 	path  func(Peer) *path // nil: tests without sockets
-	drain func()           // has receive called for what waits in the sockets; may be nil
+	drain func()           // calls receive for packets that wait in the sockets; may be nil
 
 	answers  []outgoing
-	changes  []Session // since they were last taken
+	changes  []Session // since the last call of due
 	counters Counters
-	popped   []*session // room for due
+	popped   []*session // buffer for due
 }
 
-// former is what stays of a session that is removed, so that one that comes and goes is damped all the same.
+// former is the remembered part of a removed session, so that a session that is removed and added again is still
+// damped.
 type former struct {
 	losses  uint64
 	damping damping
@@ -94,7 +99,7 @@ func newTable(profile config.BFDProfile) *table {
 	return t
 }
 
-// wanted are the intervals of sessions that are up, with the engine's profile and without damping.
+// wanted returns the intervals of sessions that are up, with the engine's profile and without damping.
 func (t *table) wanted() timers { return t.base(t.profile) }
 
 func (t *table) base(p config.BFDProfile) timers {
@@ -104,7 +109,7 @@ func (t *table) base(p config.BFDProfile) timers {
 	}
 }
 
-// profileOf is the peer's profile, or the engine's where it has none.
+// profileOf returns the peer's profile, or the engine's if the peer has none.
 func (t *table) profileOf(p Peer) config.BFDProfile {
 	if p.Profile == (config.BFDProfile{}) {
 		return t.profile
@@ -112,7 +117,7 @@ func (t *table) profileOf(p Peer) config.BFDProfile {
 	return p.Profile
 }
 
-// pace finds the fastest of the profiles in use.
+// pace finds the shortest interval of the profiles in use.
 func (t *table) pace() {
 	least := min(t.profile.TransmitInterval, t.profile.ReceiveInterval)
 	for _, s := range t.sessions {
@@ -129,7 +134,7 @@ func (t *table) fit(s *session) {
 	s.retime() // a poll goes out with the next periodic packet
 }
 
-// set makes peers the ones there are. Entries with the same address are one peer, watched if one of them is.
+// set replaces the peers. Entries with the same address are one peer, which is watched if one of them is.
 func (t *table) set(peers []Peer, now time.Duration) {
 	wanted := make(map[netip.Addr]Peer, len(peers))
 	for _, p := range peers {
@@ -152,7 +157,7 @@ func (t *table) set(peers []Peer, now time.Duration) {
 			delete(t.former, a)
 		}
 	}
-	// Sessions that begin at once do not all begin in the same moment.
+	// Spread the first packets of sessions that begin at once.
 	spread := time.Duration(len(peers)) * time.Second / packetRate
 	for a, p := range wanted {
 		s := t.sessions[a]
@@ -161,7 +166,7 @@ func (t *table) set(peers []Peer, now time.Duration) {
 			s = t.add(p, now)
 		}
 		if t.path != nil && (s.path == nil || s.peer.Local != p.Local || p.Address.Zone() != "") {
-			s.path = t.path(p) // an interface of the same name may be another one
+			s.path = t.path(p) // an interface may have been replaced by another of the same name
 		}
 		s.peer = p
 		t.fit(s)
@@ -176,7 +181,7 @@ func (t *table) set(peers []Peer, now time.Duration) {
 	t.rescale(false)
 }
 
-// remember keeps what a session that has been lost leaves to the next one with the peer.
+// remember keeps the losses of a removed session for the next one with the peer.
 func (t *table) remember(s *session) {
 	if s.losses > 0 {
 		t.former[s.peer.Address] = former{s.losses, s.damping, s.easeAt}
@@ -201,7 +206,7 @@ func (t *table) add(p Peer, now time.Duration) *session {
 	return s
 }
 
-// leave ends a session, which is no longer one of t.sessions or soon will not be. A peer that knows of it is told.
+// leave ends a session that is or will be removed from t.sessions. If the peer knows the session, its end is signalled.
 func (t *table) leave(s *session, now time.Duration) {
 	t.unschedule(s)
 	if s.state == Up {
@@ -221,7 +226,7 @@ func (t *table) leave(s *session, now time.Duration) {
 	t.schedule(s)
 }
 
-// settle ends a farewell: it is over, or would be taken for the end of the session that follows.
+// settle ends a farewell that is complete, or that the peer would mistake for the end of the session that follows.
 func (t *table) settle(a netip.Addr) {
 	if s := t.leaving[a]; s != nil {
 		t.unschedule(s)
@@ -230,7 +235,8 @@ func (t *table) settle(a netip.Addr) {
 	}
 }
 
-// takeDown ends all sessions and returns the packet that tells each peer why. Nothing is answered any more.
+// takeDown ends all sessions and returns the packets that signal the reason to each peer. Packets are no longer
+// answered then.
 func (t *table) takeDown(why Diag, now time.Duration) (out []outgoing) {
 	t.set(nil, now)
 	for _, s := range t.leaving {
@@ -242,7 +248,7 @@ func (t *table) takeDown(why Diag, now time.Duration) (out []outgoing) {
 	return out
 }
 
-// receive takes a packet.
+// receive handles a packet.
 func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 	t.counters.Received++
 	s := t.sessions[from]
@@ -260,7 +266,7 @@ func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 	case p.yours != 0:
 		t.discard(errSession)
 		switch {
-		case s.speaks(): // and so tells its discriminator
+		case s.speaks(): // its packets carry its discriminator
 		case p.state >= Init:
 			t.answer(s, p.mine, AdminDown, now)
 		case p.state == Down:
@@ -281,16 +287,16 @@ func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 	t.schedule(s)
 }
 
-// answer sends a packet beside those of the session.
+// answer sends a packet outside the session.
 //
-// AdminDown is for a peer that takes a session for up which we do not know: this engine has begun anew since. Told that
-// the session is down on purpose, the peer neither waits for its detection time nor takes its end for our death; if it
-// watches us, it begins a new session at once.
+// AdminDown is for a peer that has a session up which we do not know, because this engine has restarted since. When the
+// peer receives it, it neither waits for its detection time nor treats the end as our failure; if it watches us, it
+// begins a new session at once.
 //
-// Down is for one that says it has begun anew, while we hear it in a session. RFC 5880 would end that session, and
-// anybody who can forge the peer's address could end it. So the session goes on until the peer knows our discriminator,
-// which it learns by this answer. It is also for one that wants a session, but names an earlier one: FRR does so until it
-// is told otherwise.
+// Down is for a peer that claims to have restarted while we hear it in a session. RFC 5880 would end that session, and
+// an attacker who can forge the peer's address could end it. So the session continues until the peer knows our
+// discriminator, which this answer carries. Down is also for a peer that wants a session but names an earlier one: FRR
+// does so until it receives an answer.
 func (t *table) answer(s *session, yours uint32, state State, now time.Duration) {
 	if !s.mayAnswer(now) {
 		return
@@ -309,7 +315,7 @@ func (t *table) answer(s *session, yours uint32, state State, now time.Duration)
 	t.planned = min(t.planned, now)
 }
 
-// mayAnswer says, at most once in answerGap, that a packet may be answered out of turn.
+// mayAnswer reports whether a packet may be answered out of turn: at most once per answerGap.
 func (s *session) mayAnswer(now time.Duration) bool {
 	if now < s.answered+answerGap {
 		return false
@@ -318,7 +324,7 @@ func (s *session) mayAnswer(now time.Duration) bool {
 	return true
 }
 
-// refuse counts a packet that is not looked at.
+// refuse counts a packet that is discarded unread.
 func (t *table) refuse(why error) {
 	t.counters.Received++
 	t.discard(why)
@@ -326,7 +332,7 @@ func (t *table) refuse(why error) {
 
 func (t *table) discard(why error) { t.counters.Discarded[why.Error()]++ }
 
-// changed notes a session whose state may have changed.
+// changed records a change if state or failed of a session differ from the given ones.
 func (t *table) changed(s *session, state State, failed bool) {
 	if s.state == state && s.failed == failed {
 		return
@@ -342,8 +348,9 @@ func (t *table) changed(s *session, state State, failed bool) {
 	}
 }
 
-// rescale sets the least interval for the number of sessions that are up: up/packetRate seconds, rounded up to tenths of
-// the profile's, so that single peers which come and go do not change it. Less of it has to be worth two tenths.
+// rescale sets the shortest interval for the number of sessions that are up: up/packetRate seconds, rounded up to
+// tenths of the fastest profile's, so that single peers that come and go do not change it. It decreases only by at
+// least two tenths.
 func (t *table) rescale(force bool) {
 	if force {
 		t.pace()
@@ -365,7 +372,7 @@ func (t *table) rescale(force bool) {
 	}
 }
 
-// due does what is to be done by now: gives up peers, and returns the packets to send. Next is when to call it again.
+// due does all work that is due: it expires peers and returns the packets to send. It must be called again at next.
 func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.Duration) {
 	t.forgive(now)
 	out = append(out, t.answers...)
@@ -379,11 +386,11 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 		silent = silent || s.expires <= now
 	}
 	if silent && t.drain != nil {
-		t.drain() // nobody is dead whose packets wait to be read
+		t.drain() // a peer whose packets wait to be read has not failed
 	}
 	for _, s := range t.popped {
 		if s.state == AdminDown && t.leaving[s.peer.Address] != s {
-			continue // settled by what was read
+			continue // settled by a packet that was just read
 		}
 		if s.expires <= now {
 			state, failed := s.state, s.failed
@@ -426,19 +433,20 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 	if t.up > 0 {
 		t.planned = min(t.planned, now+t.beat())
 	}
-	if len(t.answers) > 0 { // to what was read meanwhile
+	if len(t.answers) > 0 { // to packets that were just drained
 		t.planned = now
 	}
 	return out, t.planned
 }
 
-// beat is how often due is called at least while a session is up. A time in which the engine does not run may go
-// unnoticed for twice as long, which leaves a peer of which three packets may be missed enough time.
+// beat is the longest time between two calls of due while a session is up. A gap in which the engine does not run may
+// go unnoticed if it is shorter than two beats, which leaves enough time to a peer of which three packets may be
+// missed.
 func (t *table) beat() time.Duration {
 	return max(t.fastest/4, 5*time.Millisecond)
 }
 
-// rest ends a session that nobody here watches, and waits for the peer to begin the next one.
+// rest ends a session that is no longer watched here, and waits until the peer begins the next one.
 func (t *table) rest(s *session, now time.Duration) *session {
 	t.remember(s)
 	fresh := t.add(s.peer, now)
@@ -449,7 +457,7 @@ func (t *table) rest(s *session, now time.Duration) *session {
 	return fresh
 }
 
-// forgive makes up for the time since the awakening that was planned, in which the engine did not run.
+// forgive makes up for the time since the planned wake-up, in which the engine did not run.
 func (t *table) forgive(now time.Duration) {
 	late, beat := now-t.planned, t.beat()
 	if t.planned == 0 || late <= 2*beat {
@@ -457,15 +465,15 @@ func (t *table) forgive(now time.Duration) {
 	}
 	spared := false
 	for _, s := range t.sessions {
-		spared = s.forgive(late+beat, now) || spared // it may have begun right after the last time
+		spared = s.forgive(late+beat, now) || spared // the gap may have begun right after the last call
 	}
 	if spared {
 		t.counters.Pauses++
 	}
 }
 
-// schedule puts a session into the queue, or forward in it. One whose time has moved back stays: it is looked at when
-// its former time comes, which spares moving it for every packet that is received.
+// schedule puts a session into the queue, or moves it forward. A session whose time is later now stays in place and is
+// looked at too early, which avoids moving it for every received packet.
 func (t *table) schedule(s *session) {
 	at := s.due()
 	switch {
@@ -487,7 +495,7 @@ func (t *table) unschedule(s *session) {
 	}
 }
 
-// queue is a heap of sessions by the time at which they want to be looked at.
+// queue is a heap of sessions by the time of their next event.
 type queue []*session
 
 func (q queue) Len() int           { return len(q) }
@@ -497,14 +505,14 @@ func (q queue) Swap(i, j int) {
 	q[i].index, q[j].index = i, j
 }
 
-// Push is for package heap.
+// Push implements heap.Interface.
 func (q *queue) Push(x any) {
 	s := x.(*session)
 	s.index = len(*q)
 	*q = append(*q, s)
 }
 
-// Pop is for package heap.
+// Pop implements heap.Interface.
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	s := (*q)[last]
