@@ -134,9 +134,9 @@ func Listen(o Options) (*Engine, error) {
 	sockets, err := open(o, port)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && o.OneHop:
-		return nil, fmt.Errorf("open BFD sockets: %w: another program speaks BFD here, such as FRR's bfdd: one of the two can", err)
+		return nil, fmt.Errorf("open BFD sockets: %w: another program speaks BFD here, such as FRR's bfdd: only one of the two can", err)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("open BFD sockets: %w: FRR's bfdd has ports 3784 and 4784 where it runs; all nodes need one and the same that is free", err)
+		return nil, fmt.Errorf("open BFD sockets: %w: FRR's bfdd uses ports 3784 and 4784 if it runs; all nodes need the same free port", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open BFD sockets: %w", err)
@@ -300,7 +300,7 @@ func (e *Engine) run() {
 		e.mu.Unlock()
 		if paused && time.Since(logged) > 10*time.Second {
 			logged = time.Now()
-			e.log.Warn("this process or its machine stood still: BFD peers get time to be heard before they are given up")
+			e.log.Warn("this process or its machine stood still: giving BFD peers time to be heard before they count as failed")
 		}
 		e.send(out)
 		e.tell(changes)

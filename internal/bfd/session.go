@@ -164,7 +164,7 @@ func (s *session) lose(now time.Duration) {
 func (s *session) receive(p packet, now time.Duration) {
 	s.began = s.began && s.speaks()
 	if s.remote != 0 && s.remote != p.mine && s.state == Up {
-		s.enter(Down, DiagSignaled, "the peer has begun anew")
+		s.enter(Down, DiagSignaled, "the peer has restarted")
 	}
 	s.proven = p.yours != 0 || s.proven && s.remote == p.mine
 	s.remote, s.spared, s.demand = p.mine, 0, p.demand

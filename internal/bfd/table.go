@@ -38,11 +38,11 @@ const (
 
 // Reasons for refusing a control packet that was decoded, or before decoding it.
 var (
-	errHops      = errors.New("the TTL is not 255: the sender is no neighbour")
+	errHops      = errors.New("the TTL is not 255: the sender is not a neighbour")
 	errInterface = errors.New("the packet came by another interface than the peer's")
-	errPeer      = errors.New("the source is no peer's address")
-	errSession   = errors.New("the discriminator is of no session with this peer")
-	errClaim     = errors.New("the peer has begun anew and does not know our discriminator yet")
+	errPeer      = errors.New("the source is not a peer's address")
+	errSession   = errors.New("the discriminator belongs to no session with this peer")
+	errClaim     = errors.New("the peer has restarted and does not know our discriminator yet")
 )
 
 // Counters count an engine's packets and pauses since its start.
