@@ -87,10 +87,10 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// listOf makes a list of roles, and leaves the slice as it is.
+// listOf returns a list of roles and leaves the slice unchanged.
 func listOf(roles ...Role) sorted.List[Role] { return sorted.Of(slices.Clone(roles)...) }
 
-// Roles that were found in one plan after another are those that are found in the last.
+// TestRolesOfPlansInTurn finds the same roles step by step, in successive plans, as in the last plan alone.
 func TestRolesOfPlansInTurn(t *testing.T) {
 	var nodes cluster.Map[string, cluster.Node]
 	for i, name := range []string{"a", "b", "c", "none"} {
@@ -128,7 +128,7 @@ func TestRolesOfPlansInTurn(t *testing.T) {
 	}
 }
 
-// someView is that of a standby of 192.0.2.10, and host of 192.0.2.20.
+// someView returns the roles and data plane of the standby of 192.0.2.10 and host of 192.0.2.20.
 func someView() (roles []Role, d plan.DataPlane) {
 	local, peer := addr("127.0.0.1"), addr("127.0.0.2")
 	roles = []Role{
@@ -266,7 +266,7 @@ func TestWhoIsTold(t *testing.T) {
 	require.Len(t, got, 1)
 	require.Equal(t, asHost.SNAT, got[0].SNAT)
 
-	for _, state := range []uint8{kernel.TCPEstablished, kernel.TCPTimeWait} { // it ran out, it was closed
+	for _, state := range []uint8{kernel.TCPEstablished, kernel.TCPTimeWait} { // expired; closed
 		for _, f := range []kernel.Flow{asStandby, asHost, neither, own} {
 			f.State = state
 			c.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: f})
@@ -280,7 +280,7 @@ func TestWhoIsTold(t *testing.T) {
 	}
 	require.Zero(t, c.Counters().Dropped)
 
-	// More than a channel takes: new flows have less room than what ended.
+	// More than a channel holds: new flows have less room than ended ones.
 	standby := standbyOf(ch)
 	for i := 0; len(ch.queue) < mostQueued/4*3; i++ {
 		f := asHost
@@ -294,7 +294,7 @@ func TestWhoIsTold(t *testing.T) {
 	require.EqualValues(t, 1, c.Counters().Dropped)
 }
 
-// standbyOf is who hears by a channel.
+// standbyOf returns the standby at the other end of a channel.
 func standbyOf(ch *channel) told { return told{ch, true} }
 
 func TestTheLastRecordOfAFlowCounts(t *testing.T) {
@@ -302,15 +302,15 @@ func TestTheLastRecordOfAFlowCounts(t *testing.T) {
 	require.Equal(t, []record{{b, false}, {a, true}}, lasts([]record{{a, false}, {b, true}, {b, false}, {a, true}}))
 }
 
-// TestCarriers has two nodes on one kernel tell each other. What one lists is there already when the other hears of it.
+// TestCarriers replicates flows between two nodes on one kernel, so the receiver always has the entries of the sender.
 func TestCarriers(t *testing.T) {
 	flows := []kernel.Flow{
 		tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1"),
 		tcpFlow("10.244.2.11:2", "198.51.100.10:443", "192.0.2.10:2"),
-		tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:3"), // of a pod of the standby
-		tcpFlow("10.244.2.99:1", "198.51.100.10:443", "192.0.2.10:4"), // not selected there
+		tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:3"), // of a pod on the standby
+		tcpFlow("10.244.2.99:1", "198.51.100.10:443", "192.0.2.10:4"), // not selected on the standby
 	}
-	// Of a pod of the node that has it leave: the other is to have no entry.
+	// A flow of a pod on the host itself: the other node must have no entry for it.
 	ofOwn := tcpFlow("10.244.3.11:1", "198.51.100.10:443", "192.0.2.20:1")
 	inject := kernel.Injection{Marks: marks(), Steering: steering, Replace: true}
 	_, err := kernel.InjectFlows(inject, append(flows, ofOwn))
@@ -348,11 +348,11 @@ func TestCarriers(t *testing.T) {
 	require.Equal(t, Counters{Received: 4, Refreshed: 2, Held: 1, Refused: 1}, got)
 	require.GreaterOrEqual(t, host.Counters().Bytes, uint64(4*(1+size4)))
 
-	// Another role of the host has all told again.
+	// A new role makes the host send all flows again.
 	host.Set(4785, listOf(slices.Concat(other, []Role{{addr("192.0.2.40"), other[0].Local, other[0].Peer, true, 2}})...), d)
 	is("another role", func() bool { return standby.Counters().Received == 8 })
 
-	// What is about to be told has its turn; what ended does not wait.
+	// New flows wait for their turn; ended flows do not.
 	changed := flows[1]
 	host.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: changed})
 	host.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: changed})
@@ -364,7 +364,7 @@ func TestCarriers(t *testing.T) {
 	require.ElementsMatch(t, []string{"192.0.2.10:2", "192.0.2.10:3", "192.0.2.10:4"}, left)
 	require.EqualValues(t, 10, standby.Counters().Received)
 
-	// What ran out at the standby may live at the host; what was closed is over for both.
+	// A flow that expired at the standby may live at the host; a closed one is over for both.
 	ranOut := flows[1]
 	standby.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: ranOut})
 	ranOut.State = kernel.TCPClosed
@@ -372,19 +372,20 @@ func TestCarriers(t *testing.T) {
 	is("the standby tells of what was closed", func() bool { return host.Counters().Removed == 2 })
 	require.Zero(t, host.Counters().Refreshed, "what the host knows is not told back")
 
-	// The standby takes over, the former host stays as the standby: the flow of its own pod may go on by it.
+	// The standby takes over, and the former host stays as the standby: the flow of the new host's own pod may stay on
+	// it.
 	require.NoError(t, kernel.RemoveFlows(flows))
 	ours, kept := addr("10.244.1.11"), plan.Way{Path: 3, Source: addr("10.244.1.11")}
 	d.Endpoints = d.Endpoints.With([]plan.Endpoint{{Addr: ours, Path: 2, Source: addr("192.0.2.10"), Kept: kept}}, nil)
 	roles[0].Host = true
 	standby.Set(4785, listOf(roles...), d)
 	require.Zero(t, standby.Counters().Injected)
-	// The former host goes: now it gets its entry here.
+	// The former host goes: now the flow gets its entry here.
 	d.Endpoints = d.Endpoints.With([]plan.Endpoint{{Addr: ours, Path: 2, Source: addr("192.0.2.10")}}, nil)
 	standby.Set(4785, listOf(roles...), d)
 	require.EqualValues(t, 1, standby.Counters().Injected)
 
-	// Without a role it listens no more.
+	// Without a role the node does not listen.
 	standby.Set(4785, listOf(), d)
 	is("no listener", func() bool {
 		c, err := net.Dial("tcp", "127.0.0.1:4785")
@@ -395,7 +396,7 @@ func TestCarriers(t *testing.T) {
 	})
 }
 
-// TestStrangers are not heard.
+// TestStrangers rejects channels of nodes without a role, and packets from behind a router.
 func TestStrangers(t *testing.T) {
 	c := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "a", marks())
 	roles, d := someView()
@@ -440,7 +441,7 @@ func TestStrangers(t *testing.T) {
 	conn, err := dial("127.0.0.2", 254)
 	require.NoError(t, err)
 	_, _ = conn.Write(frame)
-	hungUp(conn) // it came from behind a router: nothing of it arrived in time
+	hungUp(conn) // it came from behind a router: no data arrived in time
 	require.Zero(t, c.Counters().Received)
 
 	conn, err = dial("127.0.0.2", 255)
@@ -469,7 +470,7 @@ func TestRecords(t *testing.T) {
 		all[i].Path = 0
 		b = appendRecord(b, all[i])
 	}
-	b = append(b, 3, 99, 1, 2) // of a kind to come
+	b = append(b, 3, 99, 1, 2) // a record of a future kind
 	var got []record
 	require.NoError(t, decodeRecords(b, func(r record) { got = append(got, r) }))
 	require.Equal(t, all, got)
@@ -498,7 +499,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// FuzzRecords feeds the decoder anything: what it accepts is what it says it is.
+// FuzzRecords feeds the decoder arbitrary input and checks the records that it accepts.
 func FuzzRecords(f *testing.F) {
 	f.Add(appendRecord(nil, record{Flow: tcpFlow("10.244.1.11:40000", "198.51.100.10:443", "192.0.2.10:1024")}))
 	f.Add(appendRecord(nil, record{Flow: tcpFlow("[fd44:1::11]:1", "[2001:db8:100::10]:53", "[2001:db8:2::10]:1024"), ended: true}))
@@ -521,8 +522,8 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// BenchmarkTell tells what one flow costs who tells of it, but for the kernel's part: from its event to the queue, and
-// out of it. BenchmarkHear is the other side up to the kernel.
+// BenchmarkTell measures the sender's cost of one flow without the kernel's part: from the event to the queue, and out
+// of it. BenchmarkHear measures the receiver's cost up to the kernel.
 func BenchmarkTell(b *testing.B) {
 	c := New(slog.New(slog.DiscardHandler), "a", marks())
 	roles, d := someView()

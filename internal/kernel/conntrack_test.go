@@ -50,7 +50,8 @@ func TestConnectionsThatContradictThePlan(t *testing.T) {
 	}
 }
 
-// TestDoubtOfPlansBetween has a plan in force that no connection was compared with, and then the one before again.
+// TestDoubtOfPlansBetween puts a plan into force that no connection was compared with, and then the previous plan
+// again.
 func TestDoubtOfPlansBetween(t *testing.T) {
 	before, between := someDataPlane(), someDataPlane()
 	e := before.Endpoints.Slice()[0]

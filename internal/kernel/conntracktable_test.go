@@ -10,7 +10,7 @@ import (
 
 func TestConnections(t *testing.T) {
 	newNode(t)
-	nftCommand(t, "table inet t { chain c { type filter hook output priority 0; ct state new accept; }; }") // tracks
+	nftCommand(t, "table inet t { chain c { type filter hook output priority 0; ct state new accept; }; }") // enables connection tracking
 	before, err := new(Node).Connections()
 	require.NoError(t, err)
 	require.NotZero(t, before.Limit)

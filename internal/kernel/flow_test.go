@@ -23,7 +23,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// netNS is a machine of a test of flows: a network namespace.
+// netNS is a network namespace that stands for a machine.
 type netNS struct {
 	tb   testing.TB
 	file *os.File
@@ -44,7 +44,7 @@ func newNetNS(tb testing.TB) *netNS {
 	return n
 }
 
-// onThread runs f on a thread that ends with it.
+// onThread runs f on a thread that ends afterwards.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -54,7 +54,7 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// do runs f in the namespace. Sockets that it opens stay there.
+// do runs f in the namespace. Sockets that f opens stay there.
 func (n *netNS) do(f func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -75,7 +75,7 @@ func (n *netNS) run(lines ...string) {
 	require.NoError(n.tb, err, "%s: %s", lines, out)
 }
 
-// family4 and family6 are the addresses of one address family in these tests.
+// flowNet holds the addresses and commands of one address family in these tests.
 type flowNet struct {
 	name                string
 	pods                [2]string
@@ -96,10 +96,10 @@ type flowLab struct {
 	marks                plan.Marks
 	pod, r1, r2, outside *netNS
 	port                 uint16
-	answer               func(netip.AddrPort) error // has the remote send by UDP
+	answer               func(netip.AddrPort) error // makes the remote send a UDP packet
 }
 
-// wire connects two machines. The first part of their addresses is given: the left one has the first, the right one the second.
+// wire connects two machines. start is the beginning of their addresses: the left machine gets 1, the right one 2.
 func wire(f flowNet, left *netNS, leftDevice string, right *netNS, rightDevice, start string) {
 	left.tb.Helper()
 	left.run(fmt.Sprintf("ip link add %s type veth peer name %s netns /proc/%d/fd/%d", leftDevice, rightDevice, os.Getpid(), right.file.Fd()))
@@ -143,14 +143,15 @@ func newFlowLab(t *testing.T, f flowNet) *flowLab {
 	return l
 }
 
-// by has packets go by one of the routers, both ways.
+// by makes packets in both directions go through one of the routers.
 func (l *flowLab) by(router int) {
 	l.pod.tb.Helper()
 	l.pod.run(fmt.Sprintf("%s route replace %s via %s2", l.ip, l.all, []string{l.pod1, l.pod2}[router-1]))
 	l.outside.run(fmt.Sprintf("%s route replace %s via %s2", l.ip, l.ingress, []string{l.out1, l.out2}[router-1]))
 }
 
-// serve has the remote send back by TCP what it receives, and answer by UDP what is not "keep". It tells whom it sees.
+// serve makes the remote echo what it receives by TCP, and by UDP except "keep". It returns the source addresses that
+// the remote sees.
 func (l *flowLab) serve() (seen <-chan netip.AddrPort) {
 	t := l.pod.tb
 	t.Helper()
@@ -209,7 +210,7 @@ func (l *flowLab) to() netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(l.remote), l.port)
 }
 
-// dial opens a socket of a pod, from a port.
+// dial opens a pod's socket with a given source port.
 func (l *flowLab) dial(network string, pod int, port uint16) net.Conn {
 	t := l.pod.tb
 	t.Helper()
@@ -227,7 +228,7 @@ func (l *flowLab) dial(network string, pod int, port uint16) net.Conn {
 	return c
 }
 
-// echo sends something and waits until it came back.
+// echo sends bytes and waits until they come back.
 func echo(c net.Conn, size int, within time.Duration) error {
 	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return err
@@ -278,8 +279,8 @@ func forEachFamily(t *testing.T, test func(t *testing.T, l *flowLab)) {
 	}
 }
 
-// TestConnectionGoesOnByAnotherRouter moves live connections from one router to another that has their entries. The port
-// that one of them has is not what the second router would give it.
+// TestConnectionGoesOnByAnotherRouter moves live connections from one router to another that has their entries. One
+// connection has a source port that the second router would not choose.
 func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
 	forEachFamily(t, func(t *testing.T, l *flowLab) {
 		seen := l.serve()
@@ -301,9 +302,9 @@ func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
 			Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(addr(l.pods[1]), port), Dst: l.to(), SNAT: as, Path: 2,
 			State: TCPEstablished, Answered: true, Assured: true, Timeout: f.Timeout,
 		}, f)
-		require.GreaterOrEqual(t, f.Timeout, uint32(299)) // less than usual while something is not acknowledged
+		require.GreaterOrEqual(t, f.Timeout, uint32(299)) // shorter than usual while data is unacknowledged
 
-		f.Path = 5 // the number of the network there
+		f.Path = 5 // the network's path id there
 		r, err := l.inject(l.r2, Injection{Replace: true}, f)
 		require.NoError(t, err)
 		require.Equal(t, Injected{Created: 1}, r)
@@ -316,7 +317,7 @@ func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
 		for range 3 {
 			require.NoError(t, echo(second, 4<<20, patience))
 		}
-		// And back, with what the second router knows by now.
+		// Back again, with the second router's present entry.
 		back := l.list(l.r2)[0]
 		back.Path = 2
 		r, err = l.inject(l.r1, Injection{Replace: true}, back)
@@ -327,7 +328,7 @@ func TestConnectionGoesOnByAnotherRouter(t *testing.T) {
 	})
 }
 
-// TestConnectionEndsWithoutItsEntry shows what happens to the same connection otherwise.
+// TestConnectionEndsWithoutItsEntry shows that the same connection ends without its entry.
 func TestConnectionEndsWithoutItsEntry(t *testing.T) {
 	forEachFamily(t, func(t *testing.T, l *flowLab) {
 		seen := l.serve()
@@ -341,7 +342,7 @@ func TestConnectionEndsWithoutItsEntry(t *testing.T) {
 	})
 }
 
-// TestAnswerComesFirst has the remote send before the pod does.
+// TestAnswerComesFirst moves a flow, after which the remote sends before the pod does.
 func TestAnswerComesFirst(t *testing.T) {
 	forEachFamily(t, func(t *testing.T, l *flowLab) {
 		seen := l.serve()
@@ -365,7 +366,7 @@ func TestAnswerComesFirst(t *testing.T) {
 	})
 }
 
-// TestClashes injects flows where something is in the way.
+// TestClashes injects flows that clash with existing entries.
 func TestClashes(t *testing.T) {
 	forEachFamily(t, func(t *testing.T, l *flowLab) {
 		remote, ingress := netip.AddrPortFrom(addr(l.remote), 443), addr(l.ingress)
@@ -396,15 +397,15 @@ func TestClashes(t *testing.T) {
 		inject(Injection{}, Injected{Refreshed: 1, Created: 1}, a, flow(0, 1001, 5001))
 		require.Greater(t, l.list(l.r2)[slices.IndexFunc(l.list(l.r2), func(f Flow) bool { return f.Src == a.Src })].Timeout, uint32(1500))
 
-		other := flow(0, 1000, 6000) // the same ends, another source
+		other := flow(0, 1000, 6000) // the same tuple, another source
 		inject(Injection{}, Injected{Refused: 1}, other)
 		inject(Injection{Replace: true}, Injected{Replaced: 1}, other)
-		taken := flow(1, 1000, 6000) // another pod with that source
+		taken := flow(1, 1000, 6000) // another pod with the same source
 		inject(Injection{}, Injected{Refused: 1}, taken)
 		inject(Injection{Replace: true}, Injected{Replaced: 1}, taken)
 		require.Equal(t, map[string]uint16{taken.Src.String(): 6000, flow(0, 1001, 0).Src.String(): 5001}, ports())
 
-		// A stray is a connection that came by the ingress IP, on its way to another node.
+		// A stray is a connection to the ingress IP on its way to another node.
 		stray := func(mark uint32, port uint16) {
 			t.Helper()
 			require.NoError(t, l.r2.do(func() error {
@@ -413,7 +414,7 @@ func TestClashes(t *testing.T) {
 					State: TCPEstablished, Answered: true, Assured: true, Timeout: 100,
 				}
 				m := f.creation(l.marks)
-				m.body = appendMark(m.body, mark, l.marks.Mask) // the last one counts
+				m.body = appendMark(m.body, mark, l.marks.Mask) // the last attribute counts
 				changes := []entryChange{{message: m}}
 				return errors.Join(exchangeAll(changes), changes[0].err)
 			}))
@@ -441,7 +442,7 @@ func TestClashes(t *testing.T) {
 	})
 }
 
-// TestFlowsAreLedOn has flows of own pods steered elsewhere: their entries stay, and take what comes.
+// TestFlowsAreLedOn steers flows of local pods elsewhere: their entries stay, with the new path.
 func TestFlowsAreLedOn(t *testing.T) {
 	forEachFamily(t, func(t *testing.T, l *flowLab) {
 		remote, pod := netip.AddrPortFrom(addr(l.remote), 443), addr(l.pods[0])
@@ -455,9 +456,9 @@ func TestFlowsAreLedOn(t *testing.T) {
 		ingress := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr(l.ingress), port) }
 		_, err := l.inject(l.r1, Injection{},
 			flow(1, 3, own(1)),     // steered to the former host
-			flow(2, 4, own(2)),     // to the next one already
-			flow(3, 2, ingress(9)), // left here, with a source that it cannot have there
-			flow(4, 6, own(4)))     // by the standby, where it may stay
+			flow(2, 4, own(2)),     // steered to the next host already
+			flow(3, 2, ingress(9)), // left here, with a source that it cannot have at the next host
+			flow(4, 6, own(4)))     // through the standby, where it may stay
 		require.NoError(t, err)
 		d := plan.DataPlane{
 			Marks: l.marks,
@@ -486,8 +487,8 @@ func TestFlowsAreLedOn(t *testing.T) {
 	})
 }
 
-// TestUnansweredFlowKeepsItsPath has a pod repeat a question that was steered to another node, before that flow is ended and
-// after the pod's packets leave here: with the source that it has it must not.
+// TestUnansweredFlowKeepsItsPath repeats a query that was steered to another node, after the pod's packets are to leave
+// here and before the flow is ended: the query must not leave here with the source bound before.
 func TestUnansweredFlowKeepsItsPath(t *testing.T) {
 	forEachFamily(t, func(t *testing.T, l *flowLab) {
 		l.r1.run("nft flush ruleset", fmt.Sprintf("%s rule add prio 701 fwmark 0x2200/0x3f00 lookup 1001", l.ip),

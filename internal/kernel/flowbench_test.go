@@ -16,7 +16,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// benchFlows are flows as a busy host has them.
+// benchFlows returns flows such as a busy host has.
 func benchFlows(n int) []Flow {
 	flows := make([]Flow, n)
 	for i := range flows {
@@ -30,7 +30,7 @@ func benchFlows(n int) []Flow {
 	return flows
 }
 
-// BenchmarkFlows tells what one flow costs to inject, to list, to refresh and to remove.
+// BenchmarkFlows measures the cost of injecting, listing, refreshing and removing one flow.
 func BenchmarkFlows(b *testing.B) {
 	const n = 20000
 	flows := benchFlows(n)
@@ -100,8 +100,8 @@ func BenchmarkFlows(b *testing.B) {
 	})
 }
 
-// BenchmarkNewFlow tells what a node pays for a new flow that is routed through it, of one packet: where nobody listens to
-// its events, where they are filtered out, and where they are told.
+// BenchmarkNewFlow measures a node's cost of routing a new flow of one packet: without a listener for its events, with
+// events that are filtered out, and with events that are reported.
 func BenchmarkNewFlow(b *testing.B) {
 	for _, c := range []struct {
 		name          string
@@ -151,7 +151,7 @@ func BenchmarkNewFlow(b *testing.B) {
 				})
 			}()
 			if c.watch {
-				<-ready // the socket is there
+				<-ready // the socket exists
 			}
 			require.NoError(b, router.do(func() error { return sendFlows(b) }))
 			b.ReportMetric(float64(told.Load())/float64(b.N), "told/op")
@@ -163,7 +163,7 @@ func BenchmarkNewFlow(b *testing.B) {
 	}
 }
 
-// sendFlows sends one UDP packet of a new flow a turn, as if by the pod.
+// sendFlows sends one UDP packet of a new flow per iteration, as if from the pod.
 func sendFlows(b *testing.B) error {
 	b.Helper()
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watching returns what WatchFlows tells in a namespace.
+// watching returns the events that WatchFlows reports in a namespace.
 func (l *flowLab) watching(n *netNS, buffer int) <-chan FlowEvent {
 	t := l.pod.tb
 	t.Helper()
@@ -60,7 +60,7 @@ func TestFlowEvents(t *testing.T) {
 			}}, e)
 		}
 
-		// What programs do is not told, nor what happens to a connection that is no egress flow.
+		// Changes by programs are not reported, nor are connections that are not egress flows.
 		flows := l.list(l.r1)
 		require.NoError(t, l.r1.do(func() error { return RemoveFlows(slices.Concat(flows, flows)) }))
 		require.Empty(t, l.list(l.r1))
@@ -75,7 +75,7 @@ func TestFlowEvents(t *testing.T) {
 		<-seen
 		e = <-events
 		require.Equal(t, c.LocalAddr().(*net.TCPAddr).AddrPort(), e.Flow.Src)
-		// A reset ends one at once, and one that runs out is told of too.
+		// A reset ends a flow at once.
 		require.NoError(t, c.(*net.TCPConn).SetLinger(0))
 		require.NoError(t, c.Close())
 		e = <-events
@@ -84,7 +84,7 @@ func TestFlowEvents(t *testing.T) {
 	})
 }
 
-// TestLostFlowEvents has more happen than the socket holds.
+// TestLostFlowEvents causes more events than the socket holds.
 func TestLostFlowEvents(t *testing.T) {
 	l := newFlowLab(t, flowNets[0])
 	l.serve()
@@ -101,7 +101,7 @@ func TestLostFlowEvents(t *testing.T) {
 				select {
 				case <-happened:
 					lost <- struct{}{}
-				default: // the first call: the socket fills up behind it
+				default: // the first call: the socket's buffer fills up meanwhile
 					close(begun)
 					<-happened
 				}

@@ -19,19 +19,20 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// frozen are the nodes whose kernel testdata holds: one for each feature of the packet path, since the kernel of most stories differs from
-// that of one-service in a few set elements alone, which the stories' own plans show. TestFrozenNodesCoverEveryFeature finds a feature that none has.
+// frozen lists the nodes whose kernel state testdata holds: one for each feature of the packet path. The kernel state
+// of most other stories differs from one-service only in a few set elements, which the stories' own plans show.
+// TestFrozenNodesCoverEveryFeature finds a feature that no node has.
 var frozen = []struct {
 	name, story, node string
 	change            func(*plan.Snapshot)
 }{
-	{"one-service", "one-service", "a", nil},            // both families, pods that are steered over the LAN, a VRF that the daemon creates
-	{"every-way", "every-way", "a", nil},                // IPv4 alone, the tunnel, a pod of each kind; docs/datapath.md shows the table
-	{"adopted-vrf", "unlisted-vrf", "a", nil},           // VRFs that exist, with their interfaces
+	{"one-service", "one-service", "a", nil},            // both families, pods steered over the LAN, a VRF that the daemon creates
+	{"every-way", "every-way", "a", nil},                // IPv4 only, the tunnel, a pod of each kind; docs/datapath.md shows the table
+	{"adopted-vrf", "unlisted-vrf", "a", nil},           // existing VRFs, with their interfaces
 	{"bare-table", "bare-table", "a", nil},              // a network without a VRF
-	{"default-network", "default-network", "a", nil},    // ingress IPs of the main table
+	{"default-network", "default-network", "a", nil},    // ingress IPs in the main table
 	{"hold", "hold", "a", nil},                          // pods that wait until they are selected
-	{"moved-host", "one-service", "b", movedAndCounted}, // a host with connections that began at the former one, and counters for each ingress IP
+	{"moved-host", "one-service", "b", movedAndCounted}, // a host with connections that began at the former host, and counters for each ingress IP
 }
 
 func movedAndCounted(s *plan.Snapshot) {
@@ -39,7 +40,7 @@ func movedAndCounted(s *plan.Snapshot) {
 	s.Hosts[cluster.Key{Namespace: "shop", Name: "web"}] = election.Choice{Host: "b", Standby: "a", Term: 2, Former: true}
 }
 
-// readFrozen reads the story of an entry of frozen.
+// readFrozen reads the story of frozen[i].
 func readFrozen(t *testing.T, i int) stories.Story {
 	t.Helper()
 	f := frozen[i]
@@ -51,8 +52,8 @@ func readFrozen(t *testing.T, i int) stories.Story {
 	return s
 }
 
-// TestKernelIsAsFrozen applies the plans of some stories and compares the operator's view of the kernel (nft, ip, bridge) with
-// testdata. UPDATE_GOLDEN=1 writes testdata again, and the listing in docs/datapath.md with it.
+// TestKernelIsAsFrozen applies the plans of some stories and compares the operator's view of the kernel (nft, ip,
+// bridge) with testdata. UPDATE_GOLDEN=1 rewrites testdata and the listing in docs/datapath.md.
 func TestKernelIsAsFrozen(t *testing.T) {
 	for i, f := range frozen {
 		t.Run(f.name, func(t *testing.T) {
@@ -84,8 +85,8 @@ func TestKernelIsAsFrozen(t *testing.T) {
 	}
 }
 
-// TestFrozenNodesCoverEveryFeature finds a field of the data plane, the tunnel, VRFs, rules and routes that is zero in all frozen plans:
-// then testdata shows nothing of the rules that the field makes.
+// TestFrozenNodesCoverEveryFeature finds a field of the data plane, the tunnel, VRFs, rules and routes that is zero in
+// all frozen plans, so that testdata shows none of the rules that depend on the field.
 func TestFrozenNodesCoverEveryFeature(t *testing.T) {
 	type kernel struct {
 		DataPlane plan.DataPlane
@@ -111,7 +112,7 @@ func TestDatapathShowsWhatIsFrozen(t *testing.T) {
 
 const datapath = "../../docs/datapath.md"
 
-// withListings is a text with the rules and the table of every-way in their places.
+// withListings returns a text with the rules and the table of every-way in their places.
 func withListings(t *testing.T, text string) string {
 	t.Helper()
 	golden, err := os.ReadFile("testdata/every-way.txt")
@@ -133,13 +134,13 @@ func withListings(t *testing.T, text string) string {
 	return text
 }
 
-// excerpt is the table of a golden text less what an example needs once only: one family, and one path of those that are alike.
+// excerpt returns the table of a golden text without repetitions: with one family, and with one path of several alike.
 func excerpt(golden string) string {
 	_, table, _ := strings.Cut(golden, "table inet egressway {\n")
 	table, _, _ = strings.Cut(table, "\n}\n")
 	var b strings.Builder
 	b.WriteString("table inet egressway {\n")
-	for _, block := range strings.Split(table, "\n\n")[1:] { // the first are its flags
+	for _, block := range strings.Split(table, "\n\n")[1:] { // the first block holds the table's flags
 		lines := strings.Split(block, "\n")
 		head := strings.Fields(lines[0]) // "set devices {"
 		if head[0] == "counter" || strings.HasSuffix(head[1], "6") || alike.MatchString(head[1]) {
@@ -149,7 +150,7 @@ func excerpt(golden string) string {
 		if short := oneLine(lines); len(short) <= 120 {
 			lines = []string{short}
 		}
-		if head[1] == "prerouting" { // the first chain
+		if head[1] == "prerouting" { // the first chain gets a blank line before it
 			b.WriteString("\n")
 		}
 		b.WriteString(strings.Join(lines, "\n") + "\n")
@@ -162,16 +163,16 @@ var (
 	otherFamily = regexp.MustCompile(`\b(ip6 |ipv6\b)`)
 )
 
-// oneLine joins a block of a listing, in nft's syntax.
+// oneLine joins a block of a listing into one line of nft's syntax.
 func oneLine(lines []string) string {
 	inner := strings.Join(lines[1:len(lines)-1], "; ")
-	for _, broken := range []string{"{; ", ",; "} { // of elements that nft(8) breaks
+	for _, broken := range []string{"{; ", ",; "} { // of element lists that nft(8) breaks
 		inner = strings.ReplaceAll(inner, broken, strings.ReplaceAll(broken, ";", ""))
 	}
 	return "\t" + strings.Join(strings.Fields(lines[0]+" "+inner+" }"), " ")
 }
 
-// makeLinks makes the links that the story says the node has. Where no file of the story says, the VRFs are left to the daemon.
+// makeLinks creates the links of a story. If no file of the story lists links, the daemon creates the VRFs.
 func makeLinks(t *testing.T, s stories.Story) {
 	t.Helper()
 	links := slices.Clone(s.Snapshot.Facts.Links)
@@ -195,7 +196,7 @@ func makeLinks(t *testing.T, s stories.Story) {
 	}
 }
 
-// view is everything in this namespace that the daemon may have made, as the operator's tools list it.
+// view returns everything in this namespace that the daemon may have created, as the operator's tools list it.
 func view(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -220,10 +221,10 @@ func view(t *testing.T) string {
 	return b.String()
 }
 
-// steady are remarks of nft(8) that change with the program's name, and with its version.
+// steady matches remarks of nft(8) that depend on the program's name and version.
 var steady = regexp.MustCompile(` # progname \S+| \[invalid type\]`)
 
-// devices are the links, a line each, with all that the daemon sets of its own.
+// devices returns the links, one line each, with all attributes that the daemon sets.
 func devices(t *testing.T) (lines []string) {
 	t.Helper()
 	eventually(t, func() bool { return !strings.Contains(ip(t, "-6 addr show"), "tentative") }, "addresses settle")

@@ -10,8 +10,9 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TestHeldTables finds routes of an earlier run in a table that is held, and plans others there for a while: those go when they
-// are planned no more, in a pass that knows what differs, and in one that looks at everything. What was planned before the table was held stays.
+// TestHeldTables starts with routes of an earlier run in a held table, and plans other routes there for a while. These
+// go when they are no longer planned, both in a pass by difference and in a full re-read. Routes planned before the
+// table was held stay.
 func TestHeldTables(t *testing.T) {
 	n, now, _ := watchedNode(t)
 	learned := func(dst ...string) (all []plan.Route) {
@@ -43,7 +44,7 @@ func TestHeldTables(t *testing.T) {
 	apply(held, nil, second)
 	apply(nil, nil)
 
-	// A speaker that has begun anew knows nothing yet of what the one before had learned.
+	// A restarted speaker does not know yet the routes that its predecessor had learned.
 	apply(nil, learned("192.0.2.100/30"), own)
 	apply(held, nil, own)
 	apply(held, learned("192.0.2.100/30"), own)

@@ -21,10 +21,10 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// newNode gives the test a network namespace of its own, with lo up and forwarding on, and a handle in it.
+// newNode gives the test its own network namespace, with lo up, and returns a handle in it.
 func newNode(t *testing.T) *netlink.Handle {
 	t.Helper()
-	runtime.LockOSThread() // for good: the thread ends with the test
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	require.NoError(t, unix.Unshare(unix.CLONE_NEWNET), "this test needs a namespace of its own: run it with the lab wrapper")
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func ip(t *testing.T, lines ...string) string {
 	return printed.String()
 }
 
-// show parses what ip -j prints.
+// show parses the output of ip -j.
 func show(t *testing.T, line string) []map[string]any {
 	t.Helper()
 	var list []map[string]any
@@ -55,14 +55,15 @@ func show(t *testing.T, line string) []map[string]any {
 	return list
 }
 
-// state is everything that ip tells of links, addresses, routes and rules, a line each, less what changes by itself.
+// state returns the output of ip about links, addresses, routes and rules, one line each, without values that change by
+// themselves.
 func state(t *testing.T) []string {
 	t.Helper()
 	eventually(t, func() bool { return !strings.Contains(ip(t, "-6 addr show"), "tentative") }, "addresses settle")
 	var lines []string
 	for _, what := range []string{"link show", "addr show", "-4 route show table all", "-6 route show table all", "-4 rule show", "-6 rule show"} {
 		for _, entry := range show(t, what) {
-			if _, l3mdev := entry["l3mdev"]; l3mdev { // the kernel adds this rule with the first VRF and leaves it
+			if _, l3mdev := entry["l3mdev"]; l3mdev { // the kernel adds this rule with the first VRF and keeps it
 				continue
 			}
 			line, err := json.Marshal(entry)
@@ -74,10 +75,10 @@ func state(t *testing.T) []string {
 	return lines
 }
 
-// lifetimes run down.
+// lifetimes matches counters that run down.
 var lifetimes = regexp.MustCompile(`"(valid|preferred)_life_time":\d{1,9}\b`)
 
-// uplink makes a veth pair, one end up with addresses, the other in the same namespace without any.
+// uplink creates a veth pair: one end is up with addresses, the other is in the same namespace without any.
 func uplink(t *testing.T, name string, addrs ...string) {
 	t.Helper()
 	ip(t, "link add "+name+" type veth peer name "+name+"p", "link set "+name+"p up", "link set "+name+" up")
@@ -101,7 +102,7 @@ func eventually(t *testing.T, holds func() bool, what string) {
 	}
 }
 
-// quiet runs apply and requires that the kernel announced no change during it.
+// quiet runs apply and requires that the kernel reports no change during it.
 func quiet(t *testing.T, apply func() error) {
 	t.Helper()
 	before := state(t)
@@ -115,7 +116,7 @@ func quiet(t *testing.T, apply func() error) {
 	require.Equal(t, before, state(t), "a second apply changed something")
 }
 
-// watchHere runs watch in the namespace of the test and returns what it wakes.
+// watchHere runs watch in the test's namespace and returns a channel that receives its wake-ups.
 func watchHere(t *testing.T, buffer int, n ...*Node) <-chan struct{} {
 	t.Helper()
 	if n == nil {
@@ -154,7 +155,7 @@ func via(gateway, device string) plan.NextHop {
 	return plan.NextHop{Gateway: addr(gateway), Device: device}
 }
 
-// forwarding parses the forwarding database of a device as bridge -j prints it.
+// forwarding parses the forwarding database of a device from bridge -j.
 func forwarding(t *testing.T, device string) (list []map[string]any) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "bridge", "-j", "fdb", "show", "dev", device).Output()
@@ -163,7 +164,7 @@ func forwarding(t *testing.T, device string) (list []map[string]any) {
 	return list
 }
 
-// These change routes and rules as somebody else does: by sockets of their own.
+// These functions change routes and rules as another program does: through their own sockets.
 
 func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) error {
 	return (*conn)(nil).addRoutes(ctx, h, desired, func(_ *plan.Route, err error) error { return err })

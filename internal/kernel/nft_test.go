@@ -110,7 +110,7 @@ func TestTableIsMadeKeptAndReplaced(t *testing.T) {
 	require.Equal(t, before, ruleset(t))
 }
 
-// withoutFormer takes out the elements that leave by themselves.
+// withoutFormer removes elements with a timeout.
 func withoutFormer(ruleset string) string {
 	return regexp.MustCompile(`\n\t\telements = {[^}]* expires [^}]*}`).ReplaceAllString(ruleset, "")
 }

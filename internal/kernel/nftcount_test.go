@@ -17,7 +17,7 @@ func TestTally(t *testing.T) {
 	for _, c := range []struct{ shown, sum Count }{
 		{Count{3, 300}, Count{3, 300}},
 		{Count{5, 400}, Count{5, 400}},
-		{Count{1, 60}, Count{6, 460}}, // made anew
+		{Count{1, 60}, Count{6, 460}}, // recreated
 		{Count{0, 0}, Count{6, 460}},
 		{Count{2, 90}, Count{8, 550}},
 	} {
@@ -48,7 +48,7 @@ func TestDropsAreCounted(t *testing.T) {
 		c, err := net.Dial("udp", "198.51.100.1:9")
 		require.NoError(t, err)
 		defer c.Close()
-		_, _ = c.Write([]byte("ten bytes.")) // EPERM, as it is dropped
+		_, _ = c.Write([]byte("ten bytes.")) // EPERM, since it is dropped
 	}
 	dropped := func() Count {
 		t.Helper()
@@ -66,7 +66,7 @@ func TestDropsAreCounted(t *testing.T) {
 	send()
 	require.Equal(t, Count{2, 76}, dropped())
 
-	// Rules that are written anew count on, and so does a table that is made anew.
+	// Counters survive when rules are rewritten, and sums survive when the table is recreated.
 	d.Paths = d.Paths[:2]
 	d.Endpoints = sorted.Of(d.Endpoints.Slice()[0])
 	_, err = n.apply(t.Context(), d)
@@ -81,7 +81,7 @@ func TestDropsAreCounted(t *testing.T) {
 	send()
 	require.Equal(t, Count{4, 152}, dropped())
 
-	// So does another daemon.
+	// Another daemon starts with the kernel's counters.
 	var next Counts
 	all, err := next.Dropped()
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestSentIsCountedPerIngressIP(t *testing.T) {
 	apply()
 	require.Equal(t, first, ruleset(t))
 
-	// What was there when a daemon starts is taken over.
+	// A new daemon adopts the existing table.
 	n.close()
 	n = nft{}
 	apply()
@@ -133,7 +133,7 @@ func TestSentIsCountedPerIngressIP(t *testing.T) {
 	require.Empty(t, sent())
 }
 
-// BenchmarkReadCounters is what a scrape costs in the kernel on a node that is the host of very many services.
+// BenchmarkReadCounters measures the kernel's cost of a scrape on a node that is the host of very many services.
 func BenchmarkReadCounters(b *testing.B) {
 	newNetNS(b)
 	var n nft

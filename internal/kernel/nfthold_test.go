@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// holdDataPlane lets one address of each family go that is no endpoint.
+// holdDataPlane holds pods, except for one address of each family that is no endpoint.
 func holdDataPlane() plan.DataPlane {
 	d := walkDataPlane()
 	d.Hold = true
@@ -20,7 +20,7 @@ func holdDataPlane() plan.DataPlane {
 	return d
 }
 
-// heldMeetings are packets of pods where others than endpoints are held.
+// heldMeetings are packets of pods where all but endpoints are held.
 func heldMeetings() []meeting {
 	a := netip.MustParseAddr
 	const let, none, outside = "10.244.1.50", "10.244.1.99", "198.51.100.10"
@@ -45,7 +45,7 @@ func heldMeetings() []meeting {
 	}
 }
 
-// TestWalkOfHeldPods carries the planned rules out, without a kernel.
+// TestWalkOfHeldPods applies the planned rules without a kernel.
 func TestWalkOfHeldPods(t *testing.T) {
 	table := planned(t, holdDataPlane())
 	for _, m := range heldMeetings() {
@@ -58,7 +58,7 @@ func TestWalkOfHeldPods(t *testing.T) {
 	}
 }
 
-// TestHoldComesAndGoes brings rules for held pods about and takes them away again, in a table that is otherwise the same.
+// TestHoldComesAndGoes adds the rules for held pods to a table and removes them again.
 func TestHoldComesAndGoes(t *testing.T) {
 	newNode(t)
 	uplink(t, "eth2", "10.1.0.11/24")
@@ -85,7 +85,7 @@ func TestHoldComesAndGoes(t *testing.T) {
 	defer l.Close()
 	for _, m := range heldMeetings() {
 		if m.packet.From.Is6() {
-			continue // there is no IPv6 route here: fib would find the destination to be no unicast address
+			continue // without an IPv6 route, fib would report that the destination is not unicast
 		}
 		t.Run(m.name, func(t *testing.T) {
 			p, err := cross(l.kernel, m.fly(), m.chain)
@@ -107,7 +107,7 @@ func TestHoldComesAndGoes(t *testing.T) {
 	require.NotContains(t, string(out), "10.244.1.50")
 	require.NotContains(t, ruleset(t), "10.244.1.50", "what was let go is not remembered as a former endpoint")
 
-	n.close() // another daemon takes it over
+	n.close() // another daemon takes the table over
 	n = nft{}
 	apply(more)
 	apply(without)

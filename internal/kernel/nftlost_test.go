@@ -22,8 +22,9 @@ const (
 	flagACK = 0x10
 )
 
-// lostLab is a node between its pods, a client that reaches it by the default network (eth1) and by an uplink (eth2), and whoever its default
-// route leads to (eth3), who has the ingress IP and the remote: what goes on there should have been dropped, or not.
+// lostLab is a node with pods, a client that reaches it by the default network (eth1) and by an uplink (eth2), and a
+// machine beyond its default route (eth3), which has the addresses of the ingress IP and of the remote: it sees the
+// packets that the node does not drop.
 type lostLab struct {
 	flowNet
 	node, pod, client, beyond *netNS
@@ -52,7 +53,7 @@ func newLostLab(t *testing.T, f flowNet) *lostLab {
 	return l
 }
 
-// listen hears all TCP segments that a machine takes for its own.
+// listen receives all TCP segments to a machine's own addresses.
 func (l *lostLab) listen(t *testing.T, n *netNS) (c *net.IPConn) {
 	t.Helper()
 	require.NoError(t, n.do(func() (err error) {
@@ -70,7 +71,7 @@ func (l *lostLab) protocol() string {
 	return "ip4:tcp"
 }
 
-// send has a machine send one segment, from an address of its own.
+// send sends one TCP segment from a machine, with one of its addresses.
 func (l *lostLab) send(t *testing.T, n *netNS, from, to string, port uint16, flags byte) {
 	t.Helper()
 	const header = 20
@@ -100,7 +101,7 @@ func (l *lostLab) send(t *testing.T, n *netNS, from, to string, port uint16, fla
 	}))
 }
 
-// next is what the next segment that a machine heard comes from, and its destination port.
+// next returns the source and destination port of the next segment received.
 func next(t *testing.T, c *net.IPConn) string {
 	t.Helper()
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
@@ -121,12 +122,12 @@ func (l *lostLab) dropped(t *testing.T, why Drop) (n uint64) {
 	return n
 }
 
-// TestPacketsOfNoConnection sends what the kernel has no connection for, and first packets that no Service takes.
+// TestPacketsOfNoConnection sends packets of no connection, and first packets that no Service handles.
 func TestPacketsOfNoConnection(t *testing.T) {
 	for _, f := range flowNets {
 		t.Run(f.name, func(t *testing.T) {
 			l := newLostLab(t, f)
-			// Two ends of the same: the pod that was selected a moment ago, and one that never was.
+			// Two pods: one was selected a moment ago, the other never was.
 			former, other := f.pods[0], f.pods[1]
 			d := someDataPlane()
 			d.Ingress = sorted.Of(plan.IngressIP{Addr: netip.MustParseAddr(f.ingress), Path: 2})
@@ -143,7 +144,7 @@ func TestPacketsOfNoConnection(t *testing.T) {
 			apply(plan.Endpoint{Addr: netip.MustParseAddr(former), Path: 2, Source: netip.MustParseAddr(f.ingress)})
 			apply()
 			l.node.run("nft 'table inet other { chain c { type filter hook prerouting priority -300; tcp dport 7 notrack; }; }'")
-			// goesOn says that what was sent before went nowhere: the next that is heard is this one.
+			// goesOn checks that the packets sent before were dropped: the next segment received is the one sent here.
 			port := uint16(1000)
 			goesOn := func() {
 				t.Helper()
@@ -172,7 +173,7 @@ func TestPacketsOfNoConnection(t *testing.T) {
 				}
 			}
 
-			// The node takes it itself, as it does with IPVS.
+			// The node itself accepts the packets, as with IPVS.
 			l.node.run("ip addr add " + f.ingress + f.local + " dev lo")
 			taken := l.listen(t, l.node)
 			for i, from := range []string{f.out1, f.out2} {
@@ -196,8 +197,8 @@ func TestPacketsOfNoConnection(t *testing.T) {
 	}
 }
 
-// TestLateAnswers sends selected pods what answers connections that this node knows no more, and a host may. Taken for the beginning of
-// a connection, it would have the pod answer with its own address by the default route.
+// TestLateAnswers sends replies to selected pods, of connections that this node no longer knows but a host may. If a
+// reply began a connection, the pod would answer with its own address by the default route.
 func TestLateAnswers(t *testing.T) {
 	for _, f := range flowNets {
 		pod, other := netip.MustParseAddr(f.pods[0]), netip.MustParseAddr(f.pods[1])

@@ -9,7 +9,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// nftTry runs nft and returns what it printed.
+// nftTry runs nft and returns its output.
 func nftTry(t *testing.T, line string) (string, error) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "nft", line).CombinedOutput()
@@ -23,7 +23,7 @@ func tableStateNow(t *testing.T) tableState {
 	return s
 }
 
-// TestOwnedTable has others try to change a table that is ours, and shows what an orphan is.
+// TestOwnedTable has other programs try to change a table that we own, and shows the behaviour of an orphan.
 func TestOwnedTable(t *testing.T) {
 	newNode(t)
 	var n nft
@@ -45,7 +45,7 @@ func TestOwnedTable(t *testing.T) {
 	nftCommand(t, "flush ruleset")
 	require.Equal(t, full, ruleset(t))
 
-	// Another daemon comes meanwhile.
+	// Another daemon starts meanwhile.
 	var next nft
 	_, err = next.apply(t.Context(), d)
 	require.ErrorAs(t, err, &OwnedError{})
@@ -53,7 +53,7 @@ func TestOwnedTable(t *testing.T) {
 	require.ErrorAs(t, new(nft).cleanup(), &OwnedError{})
 	require.Equal(t, full, ruleset(t))
 
-	// The first one dies: nobody's, the table stands, and the other takes it as it is.
+	// The first daemon dies: the table remains as an orphan, and the second daemon adopts it unchanged.
 	n.close()
 	require.Equal(t, tableState{true, tablePersist, 0}, tableStateNow(t))
 	changed, err := next.apply(t.Context(), d)
@@ -65,7 +65,7 @@ func TestOwnedTable(t *testing.T) {
 	require.NoError(t, new(nft).cleanup())
 	require.Empty(t, ruleset(t))
 
-	// An orphan is protected from nobody.
+	// An orphan is not protected.
 	_, err = n.apply(t.Context(), d)
 	require.NoError(t, err)
 	n.close()
@@ -78,8 +78,8 @@ func TestOwnedTable(t *testing.T) {
 	require.Empty(t, ruleset(t))
 }
 
-// TestFormerElementsAreCarried replaces the table whole, as when it gets an owner: what is to be remembered for a while
-// still is.
+// TestFormerElementsAreCarried replaces the whole table, as when it gets an owner: the former addresses stay in their
+// set.
 func TestFormerElementsAreCarried(t *testing.T) {
 	newNode(t)
 	d := someDataPlane()
@@ -102,7 +102,7 @@ func TestFormerElementsAreCarried(t *testing.T) {
 	require.Regexp(t, `(?s)set former4 {[^}]*10\.244\.1\.12 [^}]*expires`, ruleset(t))
 }
 
-// TestKernelWithoutOwners asks for a flag that no kernel knows, as persist is to one before 6.9.
+// TestKernelWithoutOwners requests a flag that no kernel knows, as persist is unknown before 6.9.
 func TestKernelWithoutOwners(t *testing.T) {
 	newNode(t)
 	var n nft

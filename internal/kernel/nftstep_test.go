@@ -16,7 +16,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// anyDataPlane makes a plan of some of many parts, which share addresses across steps.
+// anyDataPlane returns a random plan that shares addresses with the plan before.
 func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 	d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00, Priority: 700}, ClampMSS4: 1410, ClampMSS6: 1390, CountSent: r.IntN(3) > 0}
 	networks, steered := []plan.PathID{}, []plan.PathID{}
@@ -61,7 +61,7 @@ func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 		}
 		return e
 	}
-	// Most endpoints stay what they are, as far as their path is there still.
+	// Most endpoints stay unchanged if their path still exists.
 	stands := pathsOf(&d)
 	for e := range before.Endpoints.All() {
 		if r.IntN(3) > 0 && (e.Path == 0 || stands[e.Path]) {
@@ -101,7 +101,7 @@ func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 			d.Pods, d.Guests = append(d.Pods, prefix(p)), append(d.Guests, prefix(p))
 		}
 	}
-	if r.IntN(2) == 0 { // as a planner does
+	if r.IntN(2) == 0 { // only endpoints and ingress IPs change, as in most passes
 		fixed := before
 		fixed.Endpoints, fixed.Ingress = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}
 		fixed.Let = let(fixed.Hold)
@@ -122,8 +122,8 @@ func anyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 	return d
 }
 
-// TestStepsAreWhatIsMadeFresh brings about plans at random one after another, by what differs, and has each be what the same
-// plan is in a table that is made for it.
+// TestStepsAreWhatIsMadeFresh applies random plans one after another, by difference, and compares each with the same
+// plan in a new table.
 func TestStepsAreWhatIsMadeFresh(t *testing.T) {
 	listing := func(machine *netNS) (text string) {
 		t.Helper()
@@ -141,7 +141,7 @@ func TestStepsAreWhatIsMadeFresh(t *testing.T) {
 		d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00, Priority: 700}, Paths: []plan.Path{{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "default"}}}}
 		for step := range 12 {
 			next := anyDataPlane(r, d)
-			wanted := map[netip.Addr]bool{} // what was something before, and is gone or something else
+			wanted := map[netip.Addr]bool{} // addresses that had an element before and are gone or changed
 			differs := false
 			had, have := pathsOf(&d), pathsOf(&next)
 			for x, y := range d.Endpoints.Changes(next.Endpoints) {
@@ -152,7 +152,7 @@ func TestStepsAreWhatIsMadeFresh(t *testing.T) {
 				}
 			}
 			again := r.IntN(8) == 0
-			if again { // another daemon takes it over
+			if again { // another daemon takes the table over
 				n.close()
 				n = new(nft)
 			}
@@ -202,7 +202,7 @@ func TestStepsAreWhatIsMadeFresh(t *testing.T) {
 	}
 }
 
-// sortedListing is the sets and chains of a listing in an order of their own: the kernel lists them as they were made.
+// sortedListing returns the sets and chains of a listing, sorted: the kernel lists them in order of creation.
 func sortedListing(text string) string {
 	_, text, _ = strings.Cut(text, "\n")
 	parts := strings.Split(strings.TrimSuffix(text, "}\n"), "\n\n")
@@ -220,7 +220,7 @@ func cmpOr(e *plan.Endpoint) *plan.Endpoint {
 	return e
 }
 
-// manyEndpoints are as many, of IPv4, that leave by a path.
+// manyEndpoints returns n IPv4 endpoints on a path.
 func manyEndpoints(n int, path plan.PathID) []plan.Endpoint {
 	all := make([]plan.Endpoint, n)
 	for i := range all {
@@ -230,7 +230,7 @@ func manyEndpoints(n int, path plan.PathID) []plan.Endpoint {
 	return all
 }
 
-// BenchmarkElements tells what a change costs among 100,000 endpoints and 10,000 ingress IPs.
+// BenchmarkElements measures the cost of a change among 100,000 endpoints and 10,000 ingress IPs.
 func BenchmarkElements(b *testing.B) {
 	d := someDataPlane()
 	d.Endpoints = sorted.Of(manyEndpoints(100_000, 2)...)

@@ -16,7 +16,8 @@ func tunnelPlan() *plan.NodePlan {
 	}
 }
 
-// TestTableComesFirst makes no device that lets packets in where the table cannot be made, and makes it once the table can.
+// TestTableComesFirst creates no device that lets packets in while the table cannot be created, and creates it once the
+// table can.
 func TestTableComesFirst(t *testing.T) {
 	newNode(t)
 	uplink(t, "eth0", "10.0.0.1/24")
@@ -24,7 +25,7 @@ func TestTableComesFirst(t *testing.T) {
 	require.NoError(t, err)
 	defer n.Close()
 	bad := tunnelPlan()
-	bad.DataPlane.Uplinks = []plan.Uplink{{Device: "eth2", Path: 1}, {Device: "eth2", Path: 2}} // of one element
+	bad.DataPlane.Uplinks = []plan.Uplink{{Device: "eth2", Path: 1}, {Device: "eth2", Path: 2}} // two uplinks with the same key
 	before := state(t)
 	for range 2 {
 		r, err := n.Apply(t.Context(), bad)
@@ -37,7 +38,7 @@ func TestTableComesFirst(t *testing.T) {
 	require.True(t, r.InForce)
 	require.Contains(t, ip(t, "link show"), "egressway")
 
-	// The same once others have taken the table away.
+	// The same after another program deleted the table.
 	n.Close()
 	n, err = Open()
 	require.NoError(t, err)
@@ -50,7 +51,7 @@ func TestTableComesFirst(t *testing.T) {
 	require.Equal(t, before, state(t))
 }
 
-// TestTableGoesLast has a cleanup fail before everything else is removed: the table stays.
+// TestTableGoesLast interrupts a cleanup before everything else is removed: the table stays.
 func TestTableGoesLast(t *testing.T) {
 	newNode(t)
 	uplink(t, "eth0", "10.0.0.1/24")

@@ -10,8 +10,8 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TestRefusedRoutes has peers tell next hops that the kernel takes for no gateways: the rest is in force, and nobody looks at
-// everything again before something happens.
+// TestRefusedRoutes plans learned routes with next hops that the kernel rejects as gateways: the rest is in force, and
+// there is no full re-read before something happens.
 func TestRefusedRoutes(t *testing.T) {
 	n, now, woken := watchedNode(t)
 	learned := func(dst, gateway string) plan.Route {
@@ -35,7 +35,7 @@ func TestRefusedRoutes(t *testing.T) {
 		}
 		return refused
 	}
-	own := func(routes ...plan.Route) { // by our own socket, of which no event tells
+	own := func(routes ...plan.Route) { // through our own socket, whose changes cause no event
 		t.Helper()
 		require.NoError(t, n.route.addRoutes(t.Context(), n.links, routes, func(_ *plan.Route, err error) error { return err }))
 	}
@@ -45,7 +45,7 @@ func TestRefusedRoutes(t *testing.T) {
 	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", 1001))
 	require.Empty(t, routesOf(t, "6", 1001))
 
-	// It is not tried again at once, whatever else changes, but when everything is looked at.
+	// A refused route is not tried again with other changes, but at the next full re-read.
 	own(plan.Route{Table: 1001, Dst: prefix(far + "/32"), NextHops: []plan.NextHop{{Device: "eth2"}}})
 	require.Equal(t, []string{"198.51.100.0/24"}, apply(bad...))
 	require.Equal(t, []string{"198.51.100.0/24"}, apply(append(bad, learned("203.0.113.0/24", good))...))
@@ -55,7 +55,7 @@ func TestRefusedRoutes(t *testing.T) {
 	require.Contains(t, routesOf(t, "4", 1001), "198.51.100.0/24 [10.9.9.9@eth2] metric 20")
 	require.Equal(t, []string{"2001:db8:9::/48"}, apply(bad...))
 
-	// Or when somebody touches what our routes stand on.
+	// Or when another program changes objects that our routes depend on.
 	drain(t, woken)
 	ip(t, "addr add 2001:db8:99::2/64 dev eth2 nodad")
 	<-woken
@@ -63,7 +63,7 @@ func TestRefusedRoutes(t *testing.T) {
 	require.Equal(t, []string{"2001:db8:9::/48 [2001:db8:99::9@eth2] metric 20"}, routesOf(t, "6", 1001))
 	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", 1001))
 
-	// What a peer does not tell any more goes, also where the kernel does not take what it tells instead.
+	// A route that a peer withdraws goes, even if the kernel rejects its replacement.
 	require.Empty(t, apply(bad[0], bad[2]))
 	require.Equal(t, []string{"192.0.2.0/24"}, apply(learned("192.0.2.0/24", far)))
 	require.Empty(t, routesOf(t, "4", 1001))
@@ -72,7 +72,7 @@ func TestRefusedRoutes(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, facts.Routed[1001], "nothing was taken away that could be put back")
 
-	// A route of the operator's that has come in its place stays.
+	// A route of the operator that replaced it stays.
 	static := &route{routeKey: routeKey{1001, prefix("0.0.0.0/0"), 20}, protocol: unix.RTPROT_STATIC, kind: unix.RTN_UNICAST, legs: []leg{{gateway: addr("10.1.0.9")}}}
 	results, err := n.route.change(t.Context(), []message{{unix.RTM_NEWROUTE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, static.encode(true)}})
 	require.NoError(t, err)

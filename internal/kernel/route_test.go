@@ -13,7 +13,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// routesOf lists the routes of a table as "dst [type] gateway@device,... metric", in the order of ip.
+// routesOf lists the routes of a table as "dst [type] gateway@device,... metric", in ip's order.
 func routesOf(t *testing.T, family string, table uint32) []string {
 	t.Helper()
 	var lines []string
@@ -84,13 +84,13 @@ func TestRoutes(t *testing.T) {
 	require.Equal(t, []string{"default [10.1.0.1@eth1 10.2.0.1@eth2]", "unreachable default metric 4278198272"}, routesOf(t, "4", table))
 	require.Equal(t, []string{"default [2001:db8:1::1@eth1 2001:db8:2::1@eth2]", "unreachable default metric 4278198272"}, routesOf(t, "6", table))
 
-	// Another leg for one of two, three legs, and an IPv4 route by an IPv6 next hop.
+	// Replace one of two legs; three legs; an IPv4 route through an IPv6 next hop.
 	apply(route("0.0.0.0/0", red2, blue3), route("::/0", blue2, blue3), route("192.0.2.0/24", blue3), route("2001:db8:5::/48", blue1, blue2, blue3))
 	require.Equal(t, []string{"default [10.2.0.1@eth2 fe80::1@eth2]", "192.0.2.0/24 [fe80::1@eth2]"}, routesOf(t, "4", table))
 	require.Equal(t, []string{"2001:db8:5::/48 [2001:db8:1::1@eth1 2001:db8:2::1@eth2 fe80::1@eth2]", "default [2001:db8:2::1@eth2 fe80::1@eth2]"},
 		routesOf(t, "6", table))
 
-	// Down to one leg, to unreachable, to another kind, and back up.
+	// Down to one leg, to unreachable, to another type, and back up.
 	apply(route("0.0.0.0/0", red2), route("::/0", blue2), plan.Route{Table: table, Dst: prefix("2001:db8:5::/48"), Unreachable: true},
 		plan.Route{Table: table, Dst: prefix("192.0.2.0/24"), Unreachable: true})
 	require.Equal(t, []string{"default [10.2.0.1@eth2]", "unreachable 192.0.2.0/24"}, routesOf(t, "4", table))

@@ -13,7 +13,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// learnedRoutes are as many as a peer with a large part of the Internet's table tells.
+// learnedRoutes returns as many routes as a peer with a large part of the Internet's table advertises.
 func learnedRoutes(n int) []plan.Route {
 	routes := make([]plan.Route, n)
 	for i := range routes {
@@ -25,7 +25,7 @@ func learnedRoutes(n int) []plan.Route {
 	return routes
 }
 
-// processorTime reports what an operation takes of a processor, which on a busy machine says more than how long it takes.
+// processorTime reports an operation's CPU time, which on a busy machine says more than its duration.
 func processorTime(b *testing.B) (end func()) {
 	b.Helper()
 	before := processorUsed(b)
@@ -39,7 +39,8 @@ func processorUsed(b *testing.B) (nanoseconds int64) {
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// BenchmarkApply tells what a pass costs in the kernel with 100,000 learned routes, 100,000 endpoints and 10,000 ingress IPs.
+// BenchmarkApply measures the kernel part of a pass with 100,000 learned routes, 100,000 endpoints and 10,000 ingress
+// IPs.
 func BenchmarkApply(b *testing.B) {
 	machine := newNetNS(b)
 	machine.run("ip link add eth2 type veth peer name eth2p", "ip link set eth2p up", "ip link set eth2 up", "ip addr add 10.1.0.2/24 dev eth2")
@@ -81,7 +82,7 @@ func BenchmarkApply(b *testing.B) {
 		return err
 	}
 	require.NoError(b, machine.do(func() error {
-		n.stirs.watch(func() {}) // nobody else is at it
+		n.stirs.watch(func() {}) // no other program changes anything
 		return pass(full)
 	}))
 	for _, c := range []struct {
@@ -149,7 +150,7 @@ func BenchmarkApply(b *testing.B) {
 	})
 }
 
-// BenchmarkContradictions tells what it costs to look for connections of one endpoint, and of all, among 100,000.
+// BenchmarkContradictions measures the cost of finding the connections of some endpoints, and of all, among 100,000.
 func BenchmarkContradictions(b *testing.B) {
 	machine := newNetNS(b)
 	d := someDataPlane()

@@ -10,7 +10,7 @@ import (
 
 func TestRules(t *testing.T) {
 	newNode(t)
-	ip(t, "rule add pref 700 fwmark 0x7f0000/0xff0000 lookup 254", // equal to one of ours, but for the protocol
+	ip(t, "rule add pref 700 fwmark 0x7f0000/0xff0000 lookup 254", // equal to one of ours, except for the protocol
 		"rule add pref 750 from 10.244.0.0/16 lookup 50", "-6 rule add pref 760 fwmark 0x10000/0xff0000 lookup 60")
 	before := state(t)
 	desired := []plan.Rule{
@@ -35,7 +35,8 @@ func TestRules(t *testing.T) {
 	}
 	require.Contains(t, ip(t, "-6 rule show"), "700:\tfrom all fwmark 0x7f0000/0xff0000 lookup main proto 142")
 
-	// Damage is repaired: a rule deleted, one doubled, one with another action, one with selectors of a stranger.
+	// Damage is repaired: a rule deleted, one duplicated, one with another action, one with selectors that ours never
+	// have.
 	ip(t, "rule del pref 799", "-6 rule add pref 701 fwmark 0x830000/0xff0000 lookup 1003 proto 142",
 		"rule add pref 799 fwmark 0x800000/0x800000 blackhole proto 142", "rule add pref 701 from 10.0.0.1 fwmark 0x810000/0xff0000 lookup 1001 proto 142")
 	require.NoError(t, apply())

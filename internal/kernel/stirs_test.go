@@ -17,13 +17,13 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// watchedNode is a Node that is told of what happens in a namespace of its own, with a clock that stands still.
+// watchedNode returns a Node with a Watch in its own namespace, and with a clock that stands still.
 func watchedNode(t *testing.T) (n *Node, now *time.Time, woken <-chan struct{}) {
 	t.Helper()
 	newNode(t)
 	uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
 	uplink(t, "eth7")
-	state(t) // settles
+	state(t) // wait until addresses settle
 	n, err := Open()
 	require.NoError(t, err)
 	t.Cleanup(n.Close)
@@ -34,7 +34,7 @@ func watchedNode(t *testing.T) (n *Node, now *time.Time, woken <-chan struct{}) 
 	return n, &at, woken
 }
 
-// TestOnlyWhatIsStirredIsReadAgain changes things behind a Node's back, which nothing tells it of, and as others do.
+// TestOnlyWhatIsStirredIsReadAgain changes objects without an event, and as other programs do.
 func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	n, now, woken := watchedNode(t)
 	p := &plan.NodePlan{
@@ -46,7 +46,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 		DataPlane: someDataPlane(),
 	}
 	devices := []string{"eth2"}
-	var settings []string // that are wrong
+	var settings []string // wrong settings
 	apply := func(restored ...string) {
 		t.Helper()
 		f, err := n.Facts(t.Context(), 1001)
@@ -77,7 +77,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, sorted.OneSlice(f.Links, again.Links))
 
-	// By our own socket, of which nothing tells: nobody looks, until it is time to look at everything.
+	// Through our own socket, whose changes cause no event: found only by the next full re-read.
 	require.NoError(t, n.route.pruneRules(t.Context(), nil))
 	require.NoError(t, n.route.pruneRoutes(t.Context(), nil))
 	apply()
@@ -87,7 +87,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	require.NotEmpty(t, rules())
 	drain(t, woken)
 
-	// By others.
+	// By other programs.
 	await := func() {
 		t.Helper()
 		select {
@@ -102,7 +102,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	apply("rule 701")
 	ip(t, "-6 route del 2001:db8:9::/48 table 1001")
 	await()
-	apply("routes of table 1001") // by Facts, which finds that the table leads nowhere any more
+	apply("routes of table 1001") // by Facts, which finds that the table lost its routes
 	require.Len(t, show(t, "-6 route show table 1001"), 1)
 	ip(t, "route change default via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142")
 	await()
@@ -117,7 +117,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	apply()
 	drain(t, woken)
 
-	// Of settings nothing tells either. They are looked at with everything else, also if they just were.
+	// rp_filter of a device that does not matter: found only by the next full re-read.
 	const strict = "net.ipv4.conf.eth7.rp_filter"
 	sysctl := func(value string) {
 		t.Helper()
@@ -138,7 +138,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	require.Contains(t, settings, strict)
 	drain(t, woken)
 
-	// What our routes do not stand on is a fact, and no more.
+	// An object that our routes do not depend on changes only the facts.
 	all := n.stirs.now().all
 	ip(t, "addr add 10.7.0.1/24 dev eth7")
 	await()
@@ -147,12 +147,12 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(f.Links, func(l plan.Link) bool { return l.Name == "eth7" && slices.Contains(l.Addrs, prefix("10.7.0.1/24")) }))
 
-	// Events that were lost may have told of anything.
+	// Lost events may have been about anything.
 	require.NoError(t, n.route.pruneRules(t.Context(), nil))
 	n.stirs.missed()
 	apply("rule 701")
 
-	// A table without an owner is looked at when somebody else was at it.
+	// A table without an owner is read after another program changed it.
 	n.nft.close()
 	require.NoError(t, n.nft.claim(0))
 	n.stirs.mu.Lock()
@@ -172,7 +172,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	require.Contains(t, ruleset(t), "10.244.1.11 : 0x00000002")
 }
 
-// anyRoutes are routes at random, sorted as a plan's are.
+// anyRoutes returns random routes, sorted as a plan's are.
 func anyRoutes(r *rand.Rand) []plan.Route {
 	all := map[string]plan.Route{}
 	hops := []plan.NextHop{via("10.1.0.1", "eth2"), via("10.1.0.3", "eth2"), via("10.1.0.4", "eth2")}
@@ -200,7 +200,7 @@ func anyRoutes(r *rand.Rand) []plan.Route {
 	return routes
 }
 
-// TestRoutesByDifference has the kernel hold what each of plans at random says, without a look at it.
+// TestRoutesByDifference applies random plans by difference and compares the kernel's routes with each.
 func TestRoutesByDifference(t *testing.T) {
 	n, _, woken := watchedNode(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -229,7 +229,7 @@ func TestRoutesByDifference(t *testing.T) {
 	require.Greater(t, byDifference, 20)
 }
 
-// Both ways to see what differs say the same.
+// TestChangesOfRoutes compares changesOf with a comparison by maps.
 func TestChangesOfRoutes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -269,7 +269,7 @@ func TestChangesOfRoutes(t *testing.T) {
 	require.False(t, ok, "not sorted")
 }
 
-// Whoever's connection contradicts a plan, and did not contradict the one before, is in doubt.
+// TestDoubt checks that an endpoint is in doubt if one of its connections contradicts a plan and not the plan before.
 func TestDoubt(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00}}
@@ -310,7 +310,7 @@ func TestDoubt(t *testing.T) {
 	require.Greater(t, spared, 100)
 }
 
-// TestContradictionsOfFew has connections of some end, found by their source, and those of all others stay.
+// TestContradictionsOfFew ends the connections of some endpoints, found by their source, and none of the others.
 func TestContradictionsOfFew(t *testing.T) {
 	newNode(t)
 	n, err := Open()

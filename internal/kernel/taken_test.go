@@ -8,7 +8,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TestRestored takes things away and has them named, and lets no plan be made without what can be put back.
+// TestRestored removes objects and expects their names in Restored, and facts that include all that can be restored.
 func TestRestored(t *testing.T) {
 	newNode(t)
 	uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
@@ -58,7 +58,7 @@ func TestRestored(t *testing.T) {
 	ip(t, "link set eth2 down")
 	require.Equal(t, plan.Families{}, routed(), "it is gone")
 
-	// Nobody else changes a table that is ours; without owners it is noticed.
+	// Only the owner can change an owned table. Without an owner, a change is noticed.
 	ip(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
 	eventually(t, func() bool { _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
 	n.nft.close()
@@ -71,7 +71,7 @@ func TestRestored(t *testing.T) {
 	require.Equal(t, []string{"nftables table inet egressway"}, apply())
 	require.Empty(t, apply())
 
-	// What is not planned any more is no loss.
+	// An object that is no longer planned is no drift.
 	p = &plan.NodePlan{DataPlane: p.DataPlane}
 	require.Empty(t, apply())
 }

@@ -42,7 +42,7 @@ func TestTunnel(t *testing.T) {
 		for _, n := range show(t, "-6 neigh show dev egressway nud permanent") {
 			lines = append(lines, n["dst"].(string)+" "+n["lladdr"].(string))
 		}
-		// bridge(8) tells the forwarding entries; their state is only seen by it.
+		// Only bridge(8) shows the state of forwarding entries.
 		for _, n := range forwarding(t, "egressway") {
 			lines = append(lines, n["mac"].(string)+" "+n["dst"].(string)+" "+n["state"].(string))
 		}
@@ -75,7 +75,7 @@ func TestTunnel(t *testing.T) {
 	require.Equal(t, "02:00:00:00:00:09", changed["address"])
 	require.EqualValues(t, 1400, changed["mtu"])
 
-	// What cannot be changed makes a new device; also under another name, with an IPv6 underlay.
+	// A change of an immutable attribute recreates the device; so does another name, with an IPv6 underlay.
 	tunnel.VNI = 7947
 	require.NoError(t, apply())
 	quiet(t, apply)

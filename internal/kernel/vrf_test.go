@@ -54,7 +54,7 @@ func TestVRFCreated(t *testing.T) {
 	require.Contains(t, ip(t, "route show table 1001"), "192.0.2.0/24 via 10.1.0.1 dev eth1")
 	quiet(t, apply)
 
-	// No longer listed: freed again, and the VRF of ours removed.
+	// No longer listed: the interface is freed again, and our VRF removed.
 	desired = nil
 	require.NoError(t, apply())
 	require.Equal(t, before, state(t), "the node is as it was")
@@ -108,7 +108,7 @@ func TestVRFDeletedByOthers(t *testing.T) {
 	apply := func() error { return v.apply(t.Context(), h, desired) }
 	require.NoError(t, apply())
 	require.Contains(t, ip(t, "-6 addr show eth2"), "2001:db8:2::2/64", "also of an interface that is down")
-	quiet(t, apply) // remembers
+	quiet(t, apply) // records the addresses and routes
 	addresses, routes := addressesOf(t, "eth1"), ip(t, "-6 route show vrf vrf-red")
 
 	ip(t, "link del vrf-red")
@@ -118,7 +118,7 @@ func TestVRFDeletedByOthers(t *testing.T) {
 	require.Equal(t, routes, ip(t, "-6 route show vrf vrf-red"))
 	quiet(t, apply)
 
-	// An interface that comes later is no reason to fail for the others.
+	// A missing interface must not fail the others.
 	ip(t, "link del eth2")
 	require.ErrorContains(t, apply(), "enslave eth2 to VRF vrf-red: find interface: Link not found")
 	ip(t, "link add eth2 type dummy")

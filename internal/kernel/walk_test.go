@@ -17,7 +17,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// plannedTable is a table as it is planned, without a kernel.
+// plannedTable is a table as planned, without a kernel.
 type plannedTable struct {
 	chains   map[string][][]expression
 	elements map[string]map[string]found
@@ -133,7 +133,7 @@ func walkDataPlane() plan.DataPlane {
 	return d
 }
 
-// meeting is a packet and what our chains do to it.
+// meeting is a packet with the expected effect of our chains.
 type meeting struct {
 	name   string
 	packet Packet
@@ -225,7 +225,7 @@ func (m meeting) check(t *testing.T, p *Passage) {
 	require.Empty(t, p.Unknown)
 }
 
-// TestWalkOfPlannedRules carries the planned rules out, without a kernel.
+// TestWalkOfPlannedRules applies the planned rules without a kernel.
 func TestWalkOfPlannedRules(t *testing.T) {
 	table := planned(t, walkDataPlane())
 	table.local = []netip.Addr{netip.MustParseAddr("10.1.0.11")}
@@ -238,7 +238,7 @@ func TestWalkOfPlannedRules(t *testing.T) {
 	}
 }
 
-// TestWalkOfLiveRules carries out what the kernel lists of the same rules.
+// TestWalkOfLiveRules applies the same rules as the kernel lists them.
 func TestWalkOfLiveRules(t *testing.T) {
 	newNode(t)
 	uplink(t, "eth2", "10.1.0.11/24")
@@ -265,7 +265,7 @@ func TestWalkOfLiveRules(t *testing.T) {
 	require.Equal(t, []Uplink{{"eth1", 0}, {"eth2", 2}, {"vrf-red", 2}}, l.Uplinks)
 	for _, m := range meetings() {
 		if m.packet.From.Is6() {
-			continue // there is no IPv6 route here: fib would find the destination to be no unicast address
+			continue // without an IPv6 route, fib would report that the destination is not unicast
 		}
 		t.Run(m.name, func(t *testing.T) {
 			p, err := cross(l.kernel, m.fly(), m.chain)
@@ -294,7 +294,7 @@ func TestWalkOfLiveRules(t *testing.T) {
 	require.NoError(t, addSomeRules(t, d))
 	require.Empty(t, live().Damage)
 
-	// Somebody's hand in it, when it is nobody's.
+	// Another program changes the table once it has no owner.
 	n.close()
 	for _, damage := range []struct{ command, says string }{
 		{"flush chain inet egressway ours", "chain ours of table inet egressway has no rules"},
@@ -325,7 +325,7 @@ func addSomeRules(t *testing.T, d plan.DataPlane) error {
 	})
 }
 
-// TestLiveRoute asks the kernel where packets go, as the kernel of a node does with a VRF.
+// TestLiveRoute asks the kernel for routes, on a node with a VRF.
 func TestLiveRoute(t *testing.T) {
 	newNode(t)
 	uplink(t, "cni0", "10.244.1.1/24")
@@ -334,7 +334,7 @@ func TestLiveRoute(t *testing.T) {
 	uplink(t, "eth2", "10.1.0.11/24")
 	ip(t, "link set eth2 master vrf-red", "route add default via 10.0.0.1", "route add 198.51.100.0/24 via 10.1.0.1 table 1001 proto 142")
 	ip(t, "rule add pref 701 fwmark 0x2200/0x3f00 lookup 1001 protocol 142", "rule add pref 799 fwmark 0x2000/0x2000 unreachable protocol 142")
-	exec.Command("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward").Run() //nolint:errcheck // the routing below tells
+	exec.Command("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward").Run() //nolint:errcheck // the routes below fail without it
 	l, err := ReadLive(t.Context())
 	require.NoError(t, err)
 	defer l.Close()

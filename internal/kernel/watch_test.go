@@ -14,11 +14,11 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TestWatchSettings: an event tells of each setting that sysctlProblems looks at.
+// TestWatchSettings expects an event for each setting that sysctlProblems reads.
 func TestWatchSettings(t *testing.T) {
 	newNode(t)
 	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	state(t) // settles
+	state(t) // wait until addresses settle
 	woken := watchHere(t, receiveBuffer)
 	for _, name := range []string{"ipv4/conf/eth1/rp_filter", "ipv4/conf/all/rp_filter", "ipv4/conf/eth1/forwarding", "ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		path := filepath.Join(sysctlRoot, "net", name)
@@ -41,7 +41,7 @@ func TestWatchSettings(t *testing.T) {
 func TestWatch(t *testing.T) {
 	newNode(t)
 	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	state(t) // settles
+	state(t) // wait until addresses settle
 	woken := watchHere(t, receiveBuffer)
 	wait := func(why string) {
 		t.Helper()
@@ -71,7 +71,7 @@ func TestWatch(t *testing.T) {
 		nftCommand(t, line)
 		wait(line)
 	}
-	// What stands in a tunnel of ours matters, the neighbours on other links do not.
+	// Entries in our tunnel matter, neighbours on other links do not.
 	ip(t, fmt.Sprintf("link add egressway group %d type vxlan id 7946 dstport 4790 nolearning", linkGroup), "link set egressway up")
 	for _, line := range []string{
 		"neigh add 192.0.2.7 lladdr 02:00:00:00:00:07 dev egressway nud permanent", "neigh del 192.0.2.7 dev egressway",
@@ -121,7 +121,7 @@ func moment(t *testing.T, limit time.Duration) <-chan struct{} {
 	return ctx.Done()
 }
 
-// drain waits until nothing wakes for a moment: one command may cause several events.
+// drain waits until no wake-up comes for a moment: one command may cause several events.
 func drain(t *testing.T, woken <-chan struct{}) {
 	t.Helper()
 	for quiet := false; !quiet; {
@@ -141,7 +141,7 @@ func TestWatchOverflows(t *testing.T) {
 	for i := range 20_000 {
 		many = append(many, plan.Route{Table: 1001, Dst: prefix(fmt.Sprintf("20.%d.%d.0/24", i/250, i%250)), Unreachable: true})
 	}
-	require.NoError(t, addRoutes(t.Context(), h, many)) // far more events than fit, so some of them are lost
+	require.NoError(t, addRoutes(t.Context(), h, many)) // far more events than fit, so some are lost
 	drain(t, woken)
 	ip(t, "link add eth1 type dummy")
 	select {

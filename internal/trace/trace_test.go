@@ -22,7 +22,7 @@ var (
 	ingress = addr("192.0.2.10")
 )
 
-// node is a node with network red on eth2 of vrf-red, blue without uplinks' routes, and host b.
+// node returns a node with networks default and red (eth2 in vrf-red), which steers to host b.
 func node() *kernel.Live {
 	rule := func(priority int, mark, mask, table uint32, unreachable bool) kernel.LiveRule {
 		return kernel.LiveRule{Rule: plan.Rule{Priority: priority, Mark: mark, Mask: mask, Table: table, Unreachable: unreachable}}
@@ -51,7 +51,7 @@ func report() *status.Report {
 	}}
 }
 
-// selected is what prerouting does to a selected pod's packet.
+// selected is the passage of a selected pod's packet through prerouting.
 func selected(value string, mark uint32) *kernel.Passage {
 	return &kernel.Passage{
 		Chain: "prerouting", Decided: "path-" + value, Mark: mark, ConnectionMark: mark,
@@ -65,7 +65,7 @@ func byRed() *kernel.Route {
 
 func passed(chain string) *kernel.Passage { return &kernel.Passage{Chain: chain} }
 
-// onHost is a packet that leaves as it should.
+// onHost is the flight of a packet that leaves as planned.
 func onHost() *kernel.Flight {
 	return &kernel.Flight{
 		Packet: kernel.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: byRed(),
@@ -126,7 +126,7 @@ func TestExplain(t *testing.T) {
 		services string
 		differs  string
 		damage   string
-		step     string // that is among the steps
+		step     string // one of the steps
 	}{
 		"leaves": {
 			in: input(onHost()), kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10", services: "shop/web",
@@ -272,7 +272,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// fromOutside is a connection from a client to an ingress IP by red, and its reply.
+// fromOutside is a connection from a client to an ingress IP through red, with its reply.
 func fromOutside() *Input {
 	answer := onHost()
 	answer.Packet = kernel.Packet{From: addr("0.0.0.0"), To: outside}
