@@ -7,11 +7,11 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// assumedTable is the first of the tables that VRF devices are assumed to have where the configuration names none.
+// assumedTable is the first table that Assume gives to VRF devices for which the configuration names none.
 const assumedTable = 1000000
 
-// Assume makes facts up for a node that cannot be asked: its VRF devices are there as the configuration has them, with a
-// route in each, and every other node is on the same LAN.
+// Assume invents facts for a node whose kernel cannot be read: its VRF devices exist as configured, with a route in each,
+// and every other node is on the same LAN.
 func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 	f := Facts{Routed: map[uint32]Families{mainTable: {IPv4: true, IPv6: true}}}
 	lan := Link{Name: "lan", Index: 2, Up: true, MTU: 1500}

@@ -56,7 +56,7 @@ func inForce(s *plan.Snapshot) {
 	}
 }
 
-// BenchmarkBuild is what a start costs, and a node's join.
+// BenchmarkBuild measures a first plan, as at a start or when a node joins.
 func BenchmarkBuild(b *testing.B) {
 	s := large()
 	b.ReportAllocs()
@@ -65,7 +65,7 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// BenchmarkNodes plans everything again after the nodes changed.
+// BenchmarkNodes plans everything from scratch after the nodes changed.
 func BenchmarkNodes(b *testing.B) {
 	s := large()
 	var p plan.Planner
@@ -76,7 +76,7 @@ func BenchmarkNodes(b *testing.B) {
 	}
 }
 
-// benchmark plans again and again while something goes back and forth.
+// benchmark plans repeatedly while one change is made and reverted.
 func benchmark(b *testing.B, s plan.Snapshot, change func(s *plan.Snapshot, i int) (changed cluster.Changed)) {
 	b.Helper()
 	var p plan.Planner
@@ -93,7 +93,7 @@ func benchmark(b *testing.B, s plan.Snapshot, change func(s *plan.Snapshot, i in
 	}
 }
 
-// endpoints adds one endpoint to some services, or takes it away.
+// endpoints adds one endpoint to some services, or removes it.
 func endpoints(s *plan.Snapshot, i int, services ...int) (changed cluster.Changed) {
 	for _, n := range services {
 		key := nth(n)
@@ -132,7 +132,7 @@ func BenchmarkIngressIP(b *testing.B) {
 	})
 }
 
-// BenchmarkFirstSteered has one pod of this node be the first that is steered to some other node, and go again.
+// BenchmarkFirstSteered adds and removes a pod of this node that is the first to be steered to another node.
 func BenchmarkFirstSteered(b *testing.B) {
 	s := large()
 	key := nth(77)
@@ -152,7 +152,7 @@ func BenchmarkFirstSteered(b *testing.B) {
 	})
 }
 
-// BenchmarkBigServiceMoves has a service of 10,000 endpoints go from one host to another.
+// BenchmarkBigServiceMoves moves a service of 10,000 endpoints from one host to another.
 func BenchmarkBigServiceMoves(b *testing.B) {
 	s := large()
 	for i := range 1000 {
@@ -186,7 +186,7 @@ func BenchmarkEndpointBesideLearned(b *testing.B) {
 	benchmark(b, s, func(s *plan.Snapshot, i int) cluster.Changed { return endpoints(s, i, i/2%10_000) })
 }
 
-// BenchmarkMemory tells what a planner and its plan hold.
+// BenchmarkMemory measures the memory that a planner and its plan hold.
 func BenchmarkMemory(b *testing.B) {
 	s := large()
 	held := func() float64 {

@@ -8,7 +8,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// kinds says what Services want an address for.
+// kinds is the set of uses that a Service claims an address for.
 type kinds uint8
 
 const (
@@ -19,28 +19,28 @@ const (
 	kindBits = iota
 )
 
-// claim is what one Service wants of an address.
+// claim records the uses for which one Service claims an address.
 type claim struct {
 	by    *service
 	kinds kinds
 }
 
-// claims knows who wants which address. What becomes of an address depends on the claims on that address alone, of which
-// the one of the highest rank wins. Nearly all addresses have one claim.
+// claims holds the claims of all Services, by address. The outcome for an address depends only on the claims on it: the
+// claim of the highest rank wins. Nearly all addresses have one claim.
 type claims struct {
 	ground   *ground
 	homes    homes
 	services []*service // by id; nil: free
 	free     []uint32
-	// sole holds the id of the only one that wants an address, and its only kind; 0: they are in several.
+	// sole holds the id of the only service that claims an address, and the only kind of that claim; 0: see several.
 	sole    map[[16]byte]uint32
 	several map[netip.Addr][]claim
-	// before is how disputes stood before what changes now.
+	// before holds the verdicts on disputed addresses from before the current change.
 	before map[netip.Addr]verdict
-	// judged is how they stand now, of those that were asked for since claims changed last. An address may have many claims, and
-	// each of them asks.
+	// judged caches verdicts since the last change of claims: an address may have many claims, and each of them needs the
+	// verdict.
 	judged map[netip.Addr]verdict
-	quiet  bool // nobody wants to know of disputes: all services are looked at anyway
+	quiet  bool // disputes are not recorded, because all services are read again anyway
 }
 
 func newClaims(addresses int) claims {
@@ -58,13 +58,13 @@ func (c *claims) admit(s *service) {
 	c.services = append(c.services, s)
 }
 
-// dismiss takes the id of a service back, which claims nothing any more.
+// dismiss frees the id of a service that has no claims left.
 func (c *claims) dismiss(s *service) {
 	c.services[s.id] = nil
 	c.free = append(c.free, s.id)
 }
 
-// add adds a claim. No service claims the same twice.
+// add adds a claim. A service claims an address at most once per kind.
 func (c *claims) add(a netip.Addr, s *service, k kinds) {
 	spot := a.As16()
 	had, claimed := c.sole[spot]
@@ -123,20 +123,21 @@ func (c *claims) on(a netip.Addr) []claim {
 	return all
 }
 
-// verdict says who has an address.
+// verdict names the services that win an address.
 type verdict struct {
 	clusterIP    bool
 	cluster      cluster.Key // the Service whose ClusterIP it is
 	plain        rank        // the first Service without an EgressService whose ingress IP it is
-	ingress      rank        // the first that serves it as an ingress IP
-	network      string      // of that one
-	owner        rank        // the one whose endpoint it is
-	barred, peer bool        // for ingress IPs, for endpoints: as it is no address for that
+	ingress      rank        // the first service that serves it as an ingress IP
+	network      string      // of ingress
+	owner        rank        // the service whose endpoint it is
+	barred, peer bool        // it can be no ingress IP (barred), no endpoint (peer)
 }
 
-// rank orders services as they win over one another. One that is able to serve comes before any that is not; of those, the one that has been
-// so longer comes first, so that what is in force stays where it is; then the older one. It is all in the objects and hosts of a snapshot,
-// so that every node, and a daemon that starts, orders alike (docs/decisions/0040).
+// rank orders services that claim the same address. Services that are able to serve come before those that are not. Among
+// the able, the service that has been able for longer comes first, so that an address in use keeps its service; then the
+// older service. A rank derives from the objects and hosts of a snapshot only, so that every node, and a daemon that
+// starts, sorts services alike (docs/decisions/0040).
 type rank struct {
 	key            cluster.Key
 	is             bool // false: there is no such service
@@ -161,10 +162,10 @@ func (r rank) compare(o rank) int {
 	return cmp.Or(cmp.Compare(r.created, o.created), r.key.Compare(o.key))
 }
 
-// over reports whether the rank is another's than the service's, and comes before it.
+// over reports whether the rank belongs to another service and comes before s.
 func (r rank) over(s *service) bool { return r.is && r.compare(s.rank()) < 0 }
 
-// shares reports whether a service may have the ingress IP that the rank's has.
+// shares reports whether s may share an ingress IP with the rank's service.
 func (r rank) shares(s *service) bool { return cluster.Shares(r.key, r.sharing, s.key, s.sharing) }
 
 func (s *service) rank() rank {
@@ -174,7 +175,7 @@ func (s *service) rank() rank {
 // before is negative where the service comes before another.
 func (s *service) before(o *service) int { return s.rank().compare(o.rank()) }
 
-// verdict is what judge says, which is asked once of each address while no claim changes.
+// verdict returns the result of judge, which it caches while no claim changes.
 func (c *claims) verdict(a netip.Addr) verdict {
 	v, judged := c.judged[a]
 	if !judged {
@@ -184,7 +185,7 @@ func (c *claims) verdict(a netip.Addr) verdict {
 	return v
 }
 
-// judge says who has an address that services dispute, or one has for several things.
+// judge decides an address that several services claim, or one service for several kinds.
 func (c *claims) judge(a netip.Addr) (v verdict) {
 	_, v.peer = c.ground.peers[a]
 	v.barred = within(c.ground.inside, a)
@@ -211,7 +212,7 @@ func (c *claims) judge(a netip.Addr) (v verdict) {
 	return v
 }
 
-// note remembers how things stand about an address before they change.
+// note records the verdict on an address before its claims change.
 func (c *claims) note(a netip.Addr) {
 	if c.quiet {
 		return
@@ -221,7 +222,7 @@ func (c *claims) note(a netip.Addr) {
 	}
 }
 
-// noteAll notes everything that a service disputes with others, before the service itself changes.
+// noteAll records the verdicts on all disputed addresses of a service, before the service itself changes.
 func (c *claims) noteAll(s *service) {
 	if c.quiet || s.disputes == 0 {
 		return
@@ -248,7 +249,7 @@ func (c *claims) noteAll(s *service) {
 	}
 }
 
-// claim changes what a service claims from what it did to what it does.
+// claim replaces the former claims of a service by its present ones.
 func (r *redone) claim(c *claims) {
 	s, was := r.service, r.was
 	s.clusterIPs = fit(r.spec.ClusterIPs)
@@ -287,7 +288,7 @@ func (r *redone) claim(c *claims) {
 	})
 }
 
-// fit leaves out what no source hands out, and what is there twice.
+// fit drops addresses that no source publishes (invalid, IPv4-mapped, with a zone) and duplicates.
 func fit(all []netip.Addr) []netip.Addr {
 	for i, a := range all {
 		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || slices.Contains(all[:i], a) {
@@ -298,7 +299,7 @@ func fit(all []netip.Addr) []netip.Addr {
 	return all
 }
 
-// differences goes through two sorted lists and tells what only one of them has, where the other is nil, and what both have.
+// differences calls tell for each address of two sorted lists. The argument of a list that lacks the address is nil.
 func differences(before, now []endpoint, tell func(x, y *endpoint)) {
 	for len(before) > 0 || len(now) > 0 {
 		order := 0

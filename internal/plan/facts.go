@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ReadFacts reads facts that a person wrote down or copied from a node, as YAML. A link is up with an MTU of 1500 unless
-// told otherwise.
+// ReadFacts parses facts that a person wrote or copied from a node, as YAML. A link without "up" and "mtu" is up and has
+// an MTU of 1500.
 func ReadFacts(data []byte) (Facts, error) {
 	var file struct {
 		Links []struct {

@@ -6,8 +6,8 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// fewProblems bounds the problems of one object that say the same of different values. An owner of EndpointSlices can make up a
-// hundred thousand of them; the first few say what is wrong, and the last of these says how many more there are.
+// fewProblems bounds the problems of one object that differ in their values only. A user who may write EndpointSlices can
+// cause a hundred thousand of them. The first few are listed, and the last listed one carries the number of the others.
 const fewProblems = 3
 
 // findings are problems that one part of the plan finds.
@@ -16,7 +16,7 @@ type findings struct {
 	seen     map[sameProblem]*samples // nil where nothing is counted
 }
 
-// sameProblem is what problems have in common that are counted together.
+// sameProblem is the key under which problems are counted together.
 type sameProblem struct {
 	object cluster.Key
 	field  string
@@ -24,7 +24,7 @@ type sameProblem struct {
 	format string
 }
 
-// samples counts problems, and has the index of the last one that is listed.
+// samples counts problems and holds the index of the last listed one.
 type samples struct{ count, last int }
 
 func (f *findings) problem(kind, object, field, value string, reason cluster.Reason, format string, args ...any) {
@@ -33,8 +33,8 @@ func (f *findings) problem(kind, object, field, value string, reason cluster.Rea
 	})
 }
 
-// sample adds a problem of an EgressService, or counts it where there are enough that say the same. The values should come in an
-// order that depends on nothing but themselves.
+// sample adds a problem of an EgressService, or only counts it once fewProblems of its kind are listed. Callers should pass
+// the values in an order that depends on the values only.
 func (f *findings) sample(object cluster.Key, field, value string, reason cluster.Reason, format string, args ...any) {
 	same := sameProblem{object, field, reason, format}
 	of := f.seen[same]
@@ -51,7 +51,7 @@ func (f *findings) sample(object cluster.Key, field, value string, reason cluste
 	}
 }
 
-// summarize has the last one that is listed say how many more there are.
+// summarize stores in the last listed problem of each kind how many more there are.
 func (f *findings) summarize() {
 	for _, of := range f.seen {
 		if more := of.count - fewProblems; more > 0 {

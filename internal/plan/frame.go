@@ -12,20 +12,20 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// frame is what services go by once it is known to which nodes they lead: paths and how they are steered. It is not
-// changed once it is made.
+// frame holds the paths and the steering that all services share. It depends on the nodes that services lead to, and is
+// immutable once made.
 type frame struct {
 	findings
 	*ground
 	paths   map[PathKey]PathID
-	without map[string]bool      // networks that no path id was left for
-	lacking map[PathKey]bool     // paths that are needed and have no id
-	hosts   map[string]*steering // by node, of those steered to
+	without map[string]bool      // networks for which no path id was left
+	lacking map[PathKey]bool     // needed paths without an id
+	hosts   map[string]*steering // by node, for nodes steered to
 	routed  map[uint32]Families
 	heard   map[string]bool
-	silent  map[string]bool // of the nodes that services lead to, those that packets may not be handed to
+	silent  map[string]bool // nodes that services lead to, but to which packets may not be steered
 	leaving bool            // the node is draining
-	// ordered says that the age of services had a say in the path ids: not all were in force before.
+	// ordered reports that path ids depend on the age of services, because some ids were not in force before.
 	ordered bool
 
 	// Parts of the plan.
@@ -35,7 +35,7 @@ type frame struct {
 	uplinks  []Uplink
 	rules    []Rule
 	steered  []Route
-	speakers []Speaker // but for what they announce and refuse
+	speakers []Speaker // without Announce and Refuse
 }
 
 // newFrame makes a frame for the nodes that services lead to.
@@ -60,17 +60,17 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	return f
 }
 
-// likeFor says whether all services find the same in another frame on the same ground.
+// likeFor reports whether another frame on the same ground has the same effect on all services.
 func (f *frame) likeFor(o *frame) bool {
 	return maps.Equal(f.paths, o.paths) && maps.Equal(f.without, o.without) && reflect.DeepEqual(f.hosts, o.hosts) &&
 		maps.Equal(f.routed, o.routed) && sameHeard(f.heard, o.heard) && f.leaving == o.leaving
 }
 
-// sameHeard compares what was heard: of nobody is not the same as nothing known.
+// sameHeard compares two values of Snapshot.Heard, where nil differs from empty.
 func sameHeard(x, y map[string]bool) bool { return (x == nil) == (y == nil) && maps.Equal(x, y) }
 
-// allotPaths gives every network and every node steered to a path id, keeping those in force: live packets and
-// connections carry them. Ids for paths that are not needed, only of use, are given last and taken back first.
+// allotPaths assigns a path id to every network and every node steered to. It keeps ids in force, which live packets and
+// connections carry. Paths that are useful but not needed get ids last and lose them first.
 func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 	var want, unlisted, useful []PathKey
 	for _, n := range f.networks {
@@ -88,7 +88,7 @@ func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 			useful = append(useful, PathKey{PathSteer, t.node})
 		}
 	}
-	want = append(want, unlisted...) // last: whoever writes objects can make many up
+	want = append(want, unlisted...) // last: a user who may write EgressServices can name any number of networks
 	taken, inForce := map[PathID]bool{}, map[PathID]bool{}
 	for _, id := range before {
 		inForce[id] = true
@@ -101,7 +101,7 @@ func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 		}
 	}
 	free := func() PathID {
-		// An id that was given up a moment ago may still stand in a connection's mark: use it last.
+		// An id that was just freed may still be in a connection's mark: use it last.
 		for _, fresh := range []bool{true, false} {
 			for id := PathID(1); id <= f.marks.MaxPath(); id++ {
 				if !taken[id] && (!fresh || !inForce[id]) {
@@ -141,14 +141,15 @@ func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 	}
 }
 
-// usable says whether a network can be used on this node.
+// usable reports whether this node can use a network.
 func (f *frame) usable(n *network) bool { return n.usable && !f.without[n.name] }
 
-// out is the path out by a network of this node.
+// out returns the path that leaves this node by the network.
 func (f *frame) out(n *network) PathID { return f.paths[PathKey{PathNetwork, n.name}] }
 
-// reachable says whether the network can carry packets of a family. One that this node lacks cannot. Where packets without a route are dropped, the
-// routing rules see to it packet by packet; where they are allowed out, the pods must not be selected in the first place.
+// reachable reports whether the network can carry packets of a family. A network that this node lacks cannot. Where
+// packets without a route are dropped, the routing rules drop each of them; where onNoPath allows them out, their pods must
+// not be selected in the first place.
 func (f *frame) reachable(n *network, ipv4 bool) bool {
 	if !f.usable(n) || n.lacks != "" {
 		return false
@@ -163,7 +164,7 @@ func (f *frame) reachable(n *network, ipv4 bool) bool {
 	return routed.IPv6
 }
 
-// planPaths lists the paths and the devices that packets come by.
+// planPaths lists the paths and the uplinks.
 func (f *frame) planPaths() {
 	for _, n := range f.networks {
 		id := f.out(n)
@@ -193,7 +194,7 @@ func (f *frame) planPaths() {
 	slices.SortFunc(f.uplinks, func(x, y Uplink) int { return compareStrings(x.Device, y.Device) })
 }
 
-// planRules plans few and constant rules: one a path, whatever the number of endpoints.
+// planRules plans one rule for each path and three more, so that their number does not depend on the number of endpoints.
 func (f *frame) planRules() {
 	m, base := f.marks, f.marks.Priority
 	add := func(r Rule) { f.rules = append(f.rules, r) }
@@ -203,12 +204,12 @@ func (f *frame) planRules() {
 			add(Rule{Priority: base + 1, Mark: m.Egress(p.ID), Mask: m.Mask, Table: p.Table})
 		}
 	}
-	// What found no route above must not fall through to the tables below.
+	// Packets without a route in the tables above must not fall through to the tables below.
 	add(Rule{Priority: base + 98, Mark: m.Cluster(), Mask: m.Mask, Unreachable: true})
 	add(Rule{Priority: base + 99, Mark: m.EgressBit(), Mask: m.EgressBit(), Unreachable: true})
 }
 
-// unserved says of each service which of the paths that it needs has no id.
+// unserved reports, for each service, the needed paths that have no id.
 func (f *frame) unserved(services []*service) (problems findings) {
 	if len(f.lacking) == 0 {
 		return problems
@@ -231,7 +232,7 @@ func (f *frame) unserved(services []*service) (problems findings) {
 	return problems
 }
 
-// needRoutes tells of networks that selected pods are sent out by here, but that have no route of a family.
+// needRoutes reports the networks that lack a route of a family in which selected pods leave this node by them.
 func (f *frame) needRoutes(sent *sending) (problems findings) {
 	for _, n := range f.networks {
 		need, routed := sent.by(f, n), f.routed[n.table]
@@ -248,17 +249,17 @@ func (f *frame) needRoutes(sent *sending) (problems findings) {
 	return problems
 }
 
-// learnedMetric leaves an operator's own routes in front of those that peers tell, as FRR's distance of 20 does.
+// learnedMetric makes the kernel prefer an operator's own routes to those learned from peers, as FRR's distance of 20 does.
 const learnedMetric = 20
 
-// Learned says whether a route of ours is what a peer tells.
+// Learned reports whether a route of ours was learned from a peer.
 func (r *Route) Learned() bool { return r.Metric == learnedMetric }
 
-// vrfFloorMetric is the metric of the unreachable default route of a VRF we make, the kernel's own advice
-// (Documentation/networking/vrf.rst): a lookup in the VRF must not fall through to the main table.
+// vrfFloorMetric is the metric of the unreachable default route in a VRF that we make. The kernel's documentation
+// (Documentation/networking/vrf.rst) recommends that route, so that a lookup does not fall through to the main table.
 const vrfFloorMetric = 4278198272
 
-// routes lists every route of ours.
+// routes lists all routes that we own.
 func (f *frame) routes(learned []NetworkRoutes) []Route {
 	length := 2*len(f.networks) + len(f.steered)
 	for _, l := range learned {

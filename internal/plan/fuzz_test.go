@@ -13,8 +13,8 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// FuzzInvariants plans for worlds with an object of garbage in them: the same input makes the same bytes, in whatever order;
-// an endpoint has one way; who is translated is translated to an ingress IP of a Service of its own.
+// FuzzInvariants plans for worlds that contain an object of garbage: the same input makes the same bytes, in any order; an
+// endpoint has one way; an endpoint's source is an ingress IP of a Service that selects it.
 func FuzzInvariants(f *testing.F) {
 	f.Add(uint64(1), "red", "10.244.0.1", "n0", "203.0.113.1", true)
 	f.Add(uint64(7), "blue", "fd44:1::2", "n1", "2001:db8::5", false)
@@ -36,7 +36,7 @@ func FuzzInvariants(f *testing.F) {
 		requireSame(t, want, asJSON(t, shuffled(rand.New(rand.NewPCG(seed, 2)), s)), "shuffled")
 
 		p, problems := plan.Build(s)
-		owners := map[netip.Addr][]cluster.Key{} // of an endpoint
+		owners := map[netip.Addr][]cluster.Key{} // by endpoint
 		for k, all := range s.Objects.Endpoints.All() {
 			for _, e := range all {
 				if a, err := netip.ParseAddr(e.Address); err == nil {

@@ -19,9 +19,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestStories compares plans with those in testdata, where every folder is a story: what happens (story.md), the input,
-// and the plan of each node of interest (NODE.txt). NODE.facts.yaml says what the kernel of a node has; without it that is
-// assumed. UPDATE_GOLDEN=1 writes the plans anew; an empty NODE.txt begins a new one.
+// TestStories compares plans with those in testdata. Every folder is a story: its description (story.md), the input, and
+// the plan of each node of interest (NODE.txt). NODE.facts.yaml holds the kernel's facts of a node, which are assumed without
+// it. UPDATE_GOLDEN=1 rewrites the plans; an empty NODE.txt starts a new one.
 func TestStories(t *testing.T) {
 	goldens, err := filepath.Glob("testdata/*/*.txt")
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ func story(t *testing.T, dir, node string) (plan.Snapshot, []cluster.Problem) {
 	return s.Snapshot, s.Problems
 }
 
-// TestFormerHost has a standby that could not be elected ask routers for another path (RFC 8326).
+// TestFormerHost expects a standby that could not be elected to ask routers for another path (RFC 8326).
 func TestFormerHost(t *testing.T) {
 	key := cluster.Key{Namespace: "shop", Name: "web"}
 	for name, c := range map[string]struct {

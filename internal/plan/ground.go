@@ -12,8 +12,8 @@ import (
 
 const mainTable = 254 // RT_TABLE_MAIN
 
-// ground is what holds whatever becomes of single services: nodes, links, networks, ranges of addresses. It is not changed
-// once it is made.
+// ground holds the inputs that do not depend on single services: nodes, links, networks, address ranges. It is immutable
+// once made.
 type ground struct {
 	findings
 	node       string
@@ -22,22 +22,22 @@ type ground struct {
 	nodes      cluster.Map[string, cluster.Node]
 	namespaces cluster.Map[string, cluster.Namespace]
 	links      []Link       // by name
-	apiServer  []netip.Addr // where it answers
+	apiServer  []netip.Addr // at which the API server answers
 
 	networks []*network // by name
 	byName   map[string]*network
-	listed   string // the names that the configuration lists, for people
-	lacking  bool   // some network
+	listed   string // the names that the configuration lists, for messages
+	lacking  bool   // this node lacks some network
 	heard    map[string]bool
 	allowed  map[allowance]bool
 
 	nodeIPs map[netip.Addr]string // the node that has it
 	peers   map[netip.Addr]string // the network whose BGP peer it is
-	away    map[netip.Addr]string // what else no ingress IP may be: gateways and the API server
+	away    map[netip.Addr]string // further addresses that no ingress IP may have: gateways and the API server
 	inside  []netip.Prefix        // pods' and Services' ranges
 	ranges  []netip.Prefix        // pods' ranges
-	ranged  Families              // those of which there are ranges of pods
-	cluster []netip.Prefix        // what stays inside of the cluster, but for single Services and pods
+	ranged  Families              // families for which pod ranges are known
+	cluster []netip.Prefix        // destinations inside the cluster, without single Services and pods
 
 	// Parts of the plan.
 	pods    []netip.Prefix // of the nodes
@@ -49,7 +49,7 @@ type ground struct {
 	tunnel  *Tunnel // without hosts
 }
 
-// newGround looks at a snapshot but for its services, of which it wants the names of the networks that they are of.
+// newGround reads a snapshot without its services. names holds the networks that EgressServices name.
 func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 	g := &ground{
 		node: s.Node, config: s.Config, marks: Marks{Mask: s.Config.Marks.Mask, Priority: s.Config.Marks.RulePriority},
@@ -68,9 +68,9 @@ func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 	return g
 }
 
-// likeFor says whether services find the same in another ground of the same configuration and the same nodes.
+// likeFor reports whether another ground, of the same configuration and the same nodes, has the same effect on services.
 func (g *ground) likeFor(o *ground) bool {
-	tables := func(links []Link) []Link { // by which an unlisted network may be another one
+	tables := func(links []Link) []Link { // they decide whether an unlisted network is another network by a second name
 		links = slices.DeleteFunc(slices.Clone(links), func(l Link) bool { return l.VRFTable == 0 })
 		for i, l := range links {
 			links[i] = Link{Name: l.Name, VRFTable: l.VRFTable}
@@ -83,7 +83,7 @@ func (g *ground) likeFor(o *ground) bool {
 // apiService is the Service whose endpoints are the API servers.
 var apiService = cluster.Key{Namespace: "default", Name: "kubernetes"}
 
-// readAway finds addresses that others reach something by which is no Service's.
+// readAway finds the addresses of gateways and of the API server, which no Service may have.
 func (g *ground) readAway(s *Snapshot) {
 	for _, a := range s.Facts.Gateways {
 		g.away[a] = "a gateway of node " + s.Node
@@ -98,7 +98,8 @@ func (g *ground) readAway(s *Snapshot) {
 	}
 }
 
-// ipvsDevice is where kube-proxy binds the addresses of Services in its IPVS mode: they do not become the node's.
+// ipvsDevice is the interface to which kube-proxy adds the addresses of Services in its IPVS mode. They do not count as
+// the node's addresses.
 const ipvsDevice = "kube-ipvs0"
 
 func (g *ground) readNodes(serviceCIDRs []netip.Prefix) {
@@ -121,7 +122,7 @@ func (g *ground) readNodes(serviceCIDRs []netip.Prefix) {
 	}
 }
 
-// neverSteered holds destinations that do not leave a link or a node at all.
+// neverSteered holds destinations that never leave a link or a node.
 var neverSteered = []netip.Prefix{
 	netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"),
@@ -132,7 +133,7 @@ var neverSteered = []netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),
 }
 
-// readRanges finds where pods are and what stays inside of the cluster.
+// readRanges finds the address ranges of pods and the destinations inside the cluster.
 func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 	var pods []netip.Prefix
 	for _, n := range g.nodes.All() {
@@ -157,7 +158,7 @@ func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 	g.cluster = minimal(all)
 }
 
-// planGuests plans what other nodes' pods may not do here.
+// planGuests lists other nodes' pods, and the devices by which they reach this node.
 func (g *ground) planGuests() {
 	for name, n := range g.nodes.All() {
 		if name == g.node {
@@ -177,7 +178,7 @@ func (g *ground) planGuests() {
 	g.guests, g.between = minimal(g.guests), slices.Compact(g.between)
 }
 
-// onLink finds the interface, no uplink of a network, whose subnet holds addr.
+// onLink finds the interface whose subnet holds addr. Uplinks of networks do not count.
 func (g *ground) onLink(addr netip.Addr) (device string, ok bool) {
 	for _, l := range g.links {
 		for _, p := range l.Addrs {
@@ -193,7 +194,7 @@ func (g *ground) isUplink(device string) bool {
 	return slices.ContainsFunc(g.networks, func(n *network) bool { return slices.Contains(n.devices, device) })
 }
 
-// internalIP is the first InternalIP of a family of a node.
+// internalIP returns a node's first InternalIP of a family.
 func (g *ground) internalIP(node string, ipv4 bool) netip.Addr {
 	for _, a := range g.nodes.At(node).Internal {
 		if a.Is4() == ipv4 {
@@ -214,7 +215,7 @@ func (g *ground) someNodeOffLink() bool {
 	return false
 }
 
-// noPath is what becomes of a selected pod of network n, which may be nil, while there is no path for it.
+// noPath returns the onNoPath setting for selected pods of network n, which may be nil.
 func (g *ground) noPath(n *network) config.NoPath {
 	if n != nil && n.onNoPath != config.NoPathDefault {
 		return n.onNoPath

@@ -12,35 +12,35 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// Before a pod is an endpoint, nobody can know that it will be one. So with entries of hold, what a node's pods send to the outside
-// is let go by address: those that a Pod is known to have which no entry selects. All others wait until they are endpoints.
+// No object says of a new pod that it will be an endpoint. So with entries of hold, this node lets pods' packets to the
+// outside pass by source address: those of Pods that no entry selects. All other addresses wait until they are endpoints.
 
-// holding knows which addresses of this node's pods are let go, and which wait.
+// holding tracks which addresses of this node's pods pass, and which wait.
 type holding struct {
 	on      bool
 	entries []entry
 	pods    map[cluster.Key]ofPod
 	at      map[netip.Addr]owners
-	// open are endpoints of this node that go as if they were not selected: they wait for nothing more.
+	// open holds endpoints of this node that are treated as if they were not selected: they need not wait either.
 	open sorted.List[Address]
 }
 
-// entry is one of config.Config.Hold, ready to be asked.
+// entry is an entry of config.Config.Hold with its selectors parsed.
 type entry struct{ namespaces, pods labels.Selector }
 
-// ofPod is what a Pod counts for.
+// ofPod holds a Pod's addresses and its entry, as holding counts them.
 type ofPod struct {
 	addresses []netip.Addr
-	entry     int // the first that selects it; -1: none does
+	entry     int // the first entry that selects it; -1: none does
 }
 
-// owners are the Pods that have an address: more than one where the end of the first has not been told yet.
+// owners are the Pods that have an address. There are several while the source has not reported the end of the first.
 type owners struct {
-	free  int           // that no entry selects
-	bound []cluster.Key // that one selects, sorted
+	free  int           // Pods that no entry selects
+	bound []cluster.Key // Pods that an entry selects, sorted
 }
 
-// letGo says whether an address is let go. One that a selected Pod has too is not.
+// letGo reports whether packets of an address pass: a Pod has it, and no selected Pod does.
 func (o owners) letGo() bool { return o.free > 0 && len(o.bound) == 0 }
 
 func entriesOf(c *config.Config) (all []entry) {
@@ -60,7 +60,7 @@ func entriesOf(c *config.Config) (all []entry) {
 	return all
 }
 
-// take counts a Pod in place of what it was, and tells the addresses that this is about.
+// take replaces the former count of a Pod by its present one, and calls touch for each address of either.
 func (h *holding) take(r *pass, key cluster.Key, touch func(netip.Addr)) {
 	if was, had := h.pods[key]; had {
 		for _, a := range was.addresses {
@@ -99,7 +99,7 @@ func (h *holding) count(a netip.Addr, key cluster.Key, by, n int) {
 	}
 }
 
-// planHold plans whose packets to the outside wait. opened is what differs in the open endpoints.
+// planHold plans which pods' packets to the outside wait. opened holds the changes of the open endpoints.
 func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 	h, d := &r.holding, &next.DataPlane
 	if len(r.Config.Hold) == 0 || !r.Objects.PodsKnown {
@@ -150,7 +150,7 @@ func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 	next.Waiting, _ = waiting.to(next.Waiting, whole)
 }
 
-// openEndpoints takes in what differs in the open endpoints.
+// openEndpoints applies the changes of the open endpoints, and returns the addresses that differ.
 func (h *holding) openEndpoints(r *pass, opened *edit[Address]) map[Address]bool {
 	before := h.open
 	switch {

@@ -7,14 +7,14 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// homes knows which Pods have an address, of the Pods of this node while a source follows them.
+// homes maps addresses to the Pods of this node that have them, while a source follows Pods.
 type homes struct {
 	known bool
 	of    map[cluster.Key][]netip.Addr
 	at    map[netip.Addr][]cluster.Key // sorted
 }
 
-// stranger is a Pod that an address belongs to, where none of the namespace that claims it has that address.
+// stranger is a Pod that has a claimed address, where no Pod of the claiming namespace has it.
 type stranger struct {
 	pod cluster.Key
 	is  bool
@@ -28,7 +28,8 @@ func (h *homes) strange(a netip.Addr, namespace string) stranger {
 	return stranger{pods[0], true}
 }
 
-// take notes the Pods of a snapshot, of which those changed differ, and names the addresses that this is about before it counts.
+// take updates homes from the Pods of a snapshot, in which those in changed differ. It calls note for each address before
+// the address changes.
 func (h *homes) take(r *pass, changed map[cluster.Key]bool, note func(netip.Addr)) {
 	set := func(key cluster.Key) {
 		var now []netip.Addr

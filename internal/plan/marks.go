@@ -6,9 +6,9 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// Marks lays our bits of the packet mark and of the conntrack mark out: the top bit of the mask says "egress", the
-// others hold a path id. In a packet mark all path bits set without the egress bit mean "cluster": the main table.
-// In a conntrack mark, egress and N means an egress flow on path N; N alone, a connection that came in by network N.
+// Marks defines our bits of the packet mark and of the conntrack mark: the top bit of the mask means "egress", the
+// others hold a path id. In a packet mark, all path bits without the egress bit mean "cluster": the main table.
+// In a conntrack mark, egress and N is an egress flow on path N; N alone is a connection that came in by network N.
 type Marks struct {
 	Mask     uint32 `json:"mask"`
 	Priority int    `json:"priority"` // of the first rule
@@ -33,5 +33,5 @@ func (m Marks) MaxPath() PathID {
 	return PathID(config.Marks{Mask: m.Mask}.Paths())
 }
 
-// Path takes the path id out of a mark of either kind.
+// Path returns the path id in a mark of either kind.
 func (m Marks) Path(mark uint32) PathID { return PathID((mark & m.Cluster()) >> m.shift()) }

@@ -17,7 +17,7 @@ type network struct {
 	config.Network
 	name     string
 	table    uint32
-	devices  []string // uplinks: the VRF device, what is enslaved to it, the interfaces of a bare table
+	devices  []string // uplinks: the VRF device, interfaces enslaved to it, the interfaces of a bare table
 	create   bool
 	usable   bool
 	lacks    string // why this node cannot serve it, although all is made that is planned; empty: it can
@@ -25,7 +25,7 @@ type network struct {
 	listed   bool
 }
 
-// readNetworks resolves the listed networks and, where that is allowed, those that objects name without an entry.
+// readNetworks resolves the listed networks and, with allowUnlisted, those that objects name without an entry.
 func (g *ground) readNetworks(names map[string]int, unsettled, unmade []string) {
 	g.byName = map[string]*network{}
 	for _, c := range g.config.Networks {
@@ -79,8 +79,8 @@ func (g *ground) addNetwork(c config.Network, listed bool) {
 	}
 }
 
-// addUnlisted adds the networks that objects name without an entry, unless they are another network by another name:
-// whoever may not use that one would get in by the back door, and its packets have one path only.
+// addUnlisted adds the networks that objects name without an entry, except those that are a listed network by a second
+// name: namespaces that may not use that network would use it by the second name, and its packets have one path only.
 func (g *ground) addUnlisted(named map[string]int) {
 	var names []string
 	for _, name := range sortedKeys(named) {
@@ -105,8 +105,8 @@ func (g *ground) addUnlisted(named map[string]int) {
 	}
 }
 
-// unlisted is the network that a name without an entry stands for: a number is a routing table, else it is a VRF
-// device. Neither is set where it can be none.
+// unlisted returns the network that a name without an entry stands for: a number is a routing table, any other name a VRF
+// device. Neither is set if the name can be neither.
 func unlisted(name string) config.Network {
 	c := config.Network{Name: name}
 	table, err := strconv.ParseUint(name, 10, 32)
@@ -119,7 +119,7 @@ func unlisted(name string) config.Network {
 	return c
 }
 
-// sameAs finds the network that has an unlisted one's device or table; nil: none.
+// sameAs finds the network that has an unlisted network's device or table; nil: none does.
 func (g *ground) sameAs(c config.Network) *network {
 	table := c.Table
 	for _, l := range g.links {
@@ -135,7 +135,7 @@ func (g *ground) sameAs(c config.Network) *network {
 	return nil
 }
 
-// readDevices gives every uplink to one network: the one that lists it, else the one whose VRF has it now.
+// readDevices assigns every uplink to one network: the network that lists it, else the network whose VRF contains it now.
 func (g *ground) readDevices() {
 	taken := map[string]bool{}
 	add := func(n *network, device string) {
@@ -162,8 +162,8 @@ func (g *ground) readDevices() {
 	}
 }
 
-// present lists the interfaces of a network that this node has. Each of the others is a problem of the network, which goes on with
-// those that are present.
+// present lists the interfaces of a network that this node has. Each missing one is a problem of the network, which works
+// with the others.
 func (g *ground) present(n *network) (names []string) {
 	for _, name := range n.Interfaces {
 		if g.link(name) != nil {
@@ -195,7 +195,7 @@ func (g *ground) absence(n *network, present []string) (why string, comes bool) 
 	return "", true
 }
 
-// link finds a link by its name; nil: there is none.
+// link finds a link by its name, or returns nil.
 func (g *ground) link(name string) *Link {
 	for i := range g.links {
 		if g.links[i].Name == name {
@@ -211,7 +211,7 @@ func (g *ground) findVRF(n *network) {
 		n.usable = false
 		if n.listed {
 			g.problem("Network", n.name, field, value, reason, format, args...)
-		} // else it is a problem of whoever names it
+		} // else networkOf reports it for each EgressService that names the network
 	}
 	i := slices.IndexFunc(g.links, func(l Link) bool { return l.Name == n.VRF })
 	if i < 0 {
@@ -233,11 +233,11 @@ func (g *ground) findVRF(n *network) {
 		return
 	}
 	n.table = vrf.VRFTable
-	// A VRF we made is recreated with its floor when it vanishes; the floor of an adopted one is its owner's.
+	// A VRF that we made is recreated with its floor when it vanishes. The floor of an adopted VRF is its owner's business.
 	n.create = n.Table != 0 && len(n.Interfaces) > 0
 }
 
-// allowance asks whether a namespace may use a network.
+// allowance is the question whether a namespace may use a network.
 type allowance struct {
 	network   *network
 	namespace string
@@ -257,7 +257,7 @@ func (g *ground) allows(n *network, namespace string) bool {
 	return may
 }
 
-// networkOf finds the network that an EgressService names and may use; nil with a problem otherwise.
+// networkOf finds the network that an EgressService names and may use. Otherwise it returns nil and adds a problem.
 func (g *ground) networkOf(key cluster.Key, name string, f *findings) *network {
 	if name == "" {
 		name = config.DefaultNetwork

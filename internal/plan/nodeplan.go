@@ -1,5 +1,5 @@
 // Package plan turns a snapshot of everything known into the one desired state of this node. It is pure: no clock, no
-// I/O, no log, no global; the same snapshot gives the same plan, whatever the order of its parts.
+// I/O, no log, no global. The same snapshot gives the same plan, in any order of its parts.
 package plan
 
 import (
@@ -12,43 +12,44 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// Snapshot is all that a plan depends on.
+// Snapshot holds all inputs of a plan.
 type Snapshot struct {
 	Node    string
 	Config  *config.Config
 	Objects cluster.Objects
 	Hosts   map[cluster.Key]election.Choice
 	Facts   Facts
-	Learned []NetworkRoutes // by peers, sorted by network
-	// Unsettled names networks whose peers have not told all they know since the daemon started.
+	Learned []NetworkRoutes // from peers, sorted by network
+	// Unsettled names networks whose peers have not announced all their routes yet since the daemon started.
 	Unsettled []string
 	// Unmade names VRF devices that the kernel did not make, or not as planned, when the last plan was applied, sorted.
 	Unmade   []string
-	Draining bool // this node is about to go
+	Draining bool // this node hands its services over to others
 	// APIServer holds the addresses at which the API server has answered, sorted.
 	APIServer []netip.Addr
-	// Heard are the nodes that are known to run a daemon, as far as that matters; nil: whichever is host or standby does.
+	// Heard holds the nodes known to run a daemon, as far as the plan needs that; nil: every host and standby runs one.
 	Heard map[string]bool
-	// Answering are the nodes that packets may be handed to: their packet filters are in force. nil: that is not watched, and
-	// packets are handed to any.
+	// Answering holds the nodes to which packets may be steered, because their packet filters are in force. nil: no detector
+	// watches nodes, and packets may be steered to all of them.
 	Answering map[string]bool
 }
 
-// answers reports whether packets may be handed to a node.
+// answers reports whether packets may be steered to a node.
 func (s *Snapshot) answers(node string) bool { return s.Answering == nil || s.Answering[node] }
 
-// Facts is what the kernel of this node says, as far as a plan depends on it.
+// Facts is the kernel state of this node that a plan depends on.
 type Facts struct {
 	Links []Link
 	// Paths holds the path ids in force, so that marks in live packets and connections keep their meaning.
 	Paths map[PathKey]PathID
-	// Routed holds the tables of networks in which a usable unicast route stands, per family.
+	// Routed holds the networks' tables that contain a usable unicast route, per family.
 	Routed map[uint32]Families
-	// Gateways are those of routes that nobody learned: static ones, and those of DHCP and router advertisements. Sorted.
+	// Gateways are those of routes that no routing daemon learned: static routes, and those of DHCP and router
+	// advertisements. Sorted.
 	Gateways []netip.Addr
 }
 
-// Families says which address families hold.
+// Families is a set of address families.
 type Families struct {
 	IPv4, IPv6 bool
 }
@@ -64,35 +65,36 @@ type Link struct {
 	Addrs    []netip.Prefix // with the interface's prefix length
 }
 
-// NetworkRoutes is what the peers of one network tell.
+// NetworkRoutes are the routes learned from the peers of one network.
 type NetworkRoutes struct {
 	Network string
 	Routes  []Route // Table is 0
 }
 
-// NodePlan is the desired state of one node. Its slices and lists are sorted, lists by what is told apart: addresses, prefixes, keys; nothing in it names a custom resource but Services.
+// NodePlan is the desired state of one node. Its slices and lists are sorted, lists by their unique keys: addresses,
+// prefixes, object keys. Of its parts, only Services and Waiting name objects of the API.
 type NodePlan struct {
 	Node      string               `json:"node"`
 	VRFs      []VRF                `json:"vrfs,omitempty"`
 	Tunnel    *Tunnel              `json:"tunnel,omitempty"` // nil: no VXLAN steering
 	Rules     []Rule               `json:"rules,omitempty"`
-	Routes    []Route              `json:"routes,omitempty"` // every route of ours, in every table
+	Routes    []Route              `json:"routes,omitempty"` // all routes that we own, in all tables
 	DataPlane DataPlane            `json:"dataPlane"`
 	Speakers  []Speaker            `json:"speakers,omitempty"`
-	Services  sorted.List[Service] `json:"services,omitzero"` // for people: what becomes of each EgressService here
-	Watched   []string             `json:"watched,omitempty"` // nodes whose death this one must notice: hosts and standbys of its pods, and its partners
+	Services  sorted.List[Service] `json:"services,omitzero"` // for display: each EgressService as it is on this node
+	Watched   []string             `json:"watched,omitempty"` // nodes whose death this node must detect: hosts and standbys of its pods, partners
 	Absent    []Absence            `json:"absent,omitempty"`  // networks that the kernel does not have, or not yet
-	Held      []uint32             `json:"held,omitempty"`    // tables in which routes of ours stay although they are not planned, yet
-	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`  // for people: pods of this node that an entry of hold selects
+	Held      []uint32             `json:"held,omitempty"`    // tables in which unplanned routes of ours stay for now
+	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`  // for display: pods of this node that an entry of hold selects
 }
 
-// Absence is why the kernel does not have a network.
+// Absence explains why the kernel does not have a network.
 type Absence struct {
 	Network string `json:"network"`
 	Why     string `json:"why"`
 }
 
-// AbsenceOf finds why the kernel does not have a network; empty: it has, as far as devices go.
+// AbsenceOf returns why the kernel does not have a network; empty: its devices exist.
 func (p *NodePlan) AbsenceOf(network string) string {
 	for _, a := range p.Absent {
 		if a.Network == network {
@@ -106,8 +108,8 @@ func (p *NodePlan) AbsenceOf(network string) string {
 type VRF struct {
 	Name       string   `json:"name"`
 	Table      uint32   `json:"table"`
-	Create     bool     `json:"create,omitempty"`     // when it does not exist
-	Interfaces []string `json:"interfaces,omitempty"` // enslave these, others stay as they are
+	Create     bool     `json:"create,omitempty"`     // if it does not exist
+	Interfaces []string `json:"interfaces,omitempty"` // to enslave; others stay as they are
 }
 
 // Tunnel is our VXLAN device and the hosts reached through it.
@@ -127,7 +129,7 @@ type MAC [6]byte
 // MarshalText writes the address as six colon-separated bytes.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(net.HardwareAddr(m[:]).String()), nil }
 
-// TunnelHost is a host steered to. The next hop is its device's link-local address, for both families.
+// TunnelHost is a host that packets are steered to. The next hop, for both families, is its device's link-local address.
 type TunnelHost struct {
 	Node    string     `json:"node"`
 	Remote  netip.Addr `json:"remote,omitzero"` // underlay address
@@ -144,7 +146,7 @@ type Rule struct {
 	Unreachable bool   `json:"unreachable,omitempty"`
 }
 
-// Route is a route of ours. Exactly one of NextHops and Unreachable is set.
+// Route is a route that we own. Exactly one of NextHops and Unreachable is set.
 type Route struct {
 	Table       uint32       `json:"table,omitempty"`
 	Dst         netip.Prefix `json:"dst"`
@@ -153,7 +155,7 @@ type Route struct {
 	Unreachable bool         `json:"unreachable,omitempty"`
 }
 
-// NextHop is one leg of a route, of equal weight.
+// NextHop is one of the next hops of a route, all of equal weight.
 type NextHop struct {
 	Gateway netip.Addr `json:"gateway,omitzero"` // may be IPv6 for an IPv4 route, RFC 8950
 	Device  string     `json:"device"`
@@ -163,22 +165,22 @@ type NextHop struct {
 // PathID numbers a path within the mark. 0 is no path.
 type PathID uint32
 
-// PathKey names what a path id stands for, across restarts.
+// PathKey identifies a path, across restarts too.
 type PathKey struct {
 	Kind PathKind `json:"kind"`
 	Name string   `json:"name"` // of the network or node
 }
 
-// PathKind is what a path leads to.
+// PathKind is the kind of target that a path leads to.
 type PathKind string
 
 // The kinds of path.
 const (
-	PathNetwork PathKind = "network" // out by a network of this node
+	PathNetwork PathKind = "network" // out of this node by a network
 	PathSteer   PathKind = "steer"   // to another node that is a host
 )
 
-// DataPlane is what packets meet: how their source decides their path and their source address.
+// DataPlane holds the packet rules: a packet's source decides its path and the source address it leaves with.
 type DataPlane struct {
 	Marks   Marks    `json:"marks"`
 	Paths   []Path   `json:"paths,omitempty"`
@@ -187,22 +189,22 @@ type DataPlane struct {
 	Endpoints sorted.List[Endpoint] `json:"endpoints,omitzero"`
 	// Cluster holds destinations that are never steered: pods, Services, nodes.
 	Cluster []netip.Prefix `json:"cluster,omitempty"`
-	// Pods holds sources that must not leave by an uplink as they are, nor be reached from one.
+	// Pods holds sources that must not leave by an uplink without SNAT, nor be reached from one.
 	Pods []netip.Prefix `json:"pods,omitempty"`
-	// Guests holds pods of other nodes. What they send out of the cluster comes here by one of Between only where their
-	// node steers it: what is not selected here, not yet or no more, is dropped.
+	// Guests holds pods of other nodes. Their packets out of the cluster arrive by a device of Between only if their node
+	// steers them. Those of pods that are not selected here, not yet or no longer, are dropped.
 	Guests  []netip.Prefix `json:"guests,omitempty"`
 	Between []string       `json:"between,omitempty"` // devices that lead to other nodes
-	// Ingress holds the ingress IPs that have a network, with the network that each belongs to.
+	// Ingress holds the ingress IPs that have a network, each with its network's path.
 	Ingress sorted.List[IngressIP] `json:"ingress,omitzero"`
-	// ClampMSS is the most a TCP segment may hold on tunnelled paths, per family; 0: not clamped.
+	// ClampMSS4 and ClampMSS6 bound the TCP segments on tunnelled paths, in bytes; 0: not clamped.
 	ClampMSS4 uint16 `json:"clampMSS4,omitempty"`
 	ClampMSS6 uint16 `json:"clampMSS6,omitempty"`
-	// CountSent says that what leaves with an ingress IP is counted.
+	// CountSent makes the kernel count packets that leave with an ingress IP.
 	CountSent bool `json:"countSent,omitempty"`
-	// Hold says that new flows to the outside from Pods are dropped, as long as their source is neither an endpoint nor in Let.
+	// Hold drops new flows to the outside from Pods while their source is neither an endpoint nor in Let.
 	Hold bool `json:"hold,omitempty"`
-	// Let are the addresses of this node's pods that need not be endpoints; empty without Hold.
+	// Let holds the addresses of this node's pods that need not be endpoints; empty without Hold.
 	Let sorted.List[Address] `json:"let,omitzero"`
 }
 
@@ -211,10 +213,10 @@ type Path struct {
 	ID    PathID  `json:"id"`
 	Key   PathKey `json:"key"`
 	Table uint32  `json:"table,omitempty"`
-	// Devices by which its packets leave; empty for the default network: every device that is no uplink of another.
+	// Devices are those by which its packets leave; empty for the default network: all that are no other network's uplinks.
 	Devices  []string `json:"devices,omitempty"`
 	Tunneled bool     `json:"tunneled,omitempty"`
-	// Via are its next hops, one a family, where others leave by the same device: those of a path to another node on the LAN.
+	// Via holds the next hops, one for each family, of a path to another node on the LAN: other paths may use its device.
 	Via []netip.Addr `json:"via,omitempty"`
 }
 
@@ -228,11 +230,11 @@ type Uplink struct {
 type Endpoint struct {
 	Addr netip.Addr `json:"addr,omitzero"`
 	Path PathID     `json:"path"` // 0: dropped
-	// Source is the address it leaves with: the ingress IP on the host, itself where it is steered on.
-	// Invalid: the outgoing interface's.
+	// Source is the source address after SNAT: the ingress IP on the host, Addr itself where packets are steered on.
+	// Invalid: the outgoing interface's address.
 	Source netip.Addr `json:"source,omitzero"`
-	Node   string     `json:"node,omitempty"` // for people: where the pod is; empty: not known
-	// Kept is the way by the standby. A flow that took it, when the standby was the host, may stay there.
+	Node   string     `json:"node,omitempty"` // for display: the pod's node; empty: not known
+	// Kept is the way by the standby. Flows that used it when the standby was the host may stay on it.
 	Kept Way `json:"kept,omitzero"`
 }
 
@@ -246,27 +248,28 @@ type Way struct {
 type IngressIP struct {
 	Addr netip.Addr `json:"addr,omitzero"`
 	Path PathID     `json:"path"` // of its network; 0: the network has no path here
-	// Stray leads to the other of host and standby: what comes for no connection that is known here is one of its. 0: to none.
+	// Stray leads from the host to the standby, and from the standby to the host: packets of connections unknown here
+	// belong there. 0: they are not passed on.
 	Stray PathID `json:"stray,omitempty"`
-	// Resumed says that the other one was the host before: TCP connections that began there go on there.
+	// Resumed reports that the node at the end of Stray was the host before: TCP connections that began there continue there.
 	Resumed bool `json:"resumed,omitempty"`
-	// Counted says that this node is host or standby, and counts what leaves with this address.
+	// Counted makes this node, as host or standby, count packets that leave with this address.
 	Counted bool `json:"counted,omitempty"`
 }
 
-// Waiting is an address of a pod of this node that leaves as an endpoint only.
+// Waiting is an address of a pod of this node whose packets leave only once it is an endpoint.
 type Waiting struct {
 	Addr  netip.Addr  `json:"addr,omitzero"`
 	Pod   cluster.Key `json:"pod"`
-	Entry int         `json:"entry"` // of the configuration's hold, that selects it
+	Entry int         `json:"entry"` // index of the entry of hold that selects it
 }
 
 // Announcement is an ingress IP that a speaker announces.
 type Announcement struct {
 	Prefix netip.Prefix `json:"prefix"`
-	// Standby is a path for when the host's is gone: worse at every router, however far away.
+	// Standby marks the path for when the host's is gone: every router, at any distance, prefers the host's.
 	Standby bool `json:"standby,omitempty"`
-	// Term decides between two nodes that both announce as the host for a moment: routers prefer the later one. 0: not known.
+	// Term decides between two nodes that both announce as the host for a moment: routers prefer the higher one. 0: not known.
 	Term int64 `json:"term,omitempty"`
 	// Shutdown asks routers to look for another path while this one still works (RFC 8326).
 	Shutdown bool `json:"shutdown,omitempty"`
@@ -276,7 +279,7 @@ type Announcement struct {
 type Speaker struct {
 	Network         string                    `json:"network"`
 	Device          string                    `json:"device,omitempty"` // VRF device to bind to; empty: none
-	DeviceIndex     int                       `json:"-"`                // of it: sockets stay bound to one that is made anew
+	DeviceIndex     int                       `json:"-"`                // of Device: when the device is recreated, sockets must be bound again
 	ASN             uint32                    `json:"asn"`
 	RouterID        netip.Addr                `json:"routerID,omitzero"`
 	ListenPort      int                       `json:"listenPort"`
@@ -284,21 +287,21 @@ type Speaker struct {
 	Peers           []Peer                    `json:"peers,omitempty"`
 	Announce        sorted.List[Announcement] `json:"announce,omitzero"` // exactly these
 	Refuse          sorted.List[Prefix]       `json:"refuse,omitzero"`   // never learned, nor anything inside
-	Subnets         []netip.Prefix            `json:"subnets,omitempty"` // of this node's links in the table that routes are learned into: never learned, nor anything inside
-	Guarded         []netip.Addr              `json:"guarded,omitempty"` // beyond these: a route around one is learned only where receive lists exactly it
+	Subnets         []netip.Prefix            `json:"subnets,omitempty"` // of this node's links in the table of learned routes: never learned, nor anything inside
+	Guarded         []netip.Addr              `json:"guarded,omitempty"` // further addresses: a route around one is learned only if receive lists that route
 }
 
-// Peer is a session's configuration and what this node adds to it.
+// Peer is a session's configuration with this node's addresses and interfaces for it.
 type Peer struct {
 	config.Peer
 	BFD      *config.BFDProfile `json:"bfd,omitempty"`
-	NextHop4 netip.Addr         `json:"nextHop4,omitzero"` // our address towards it, what announcements name as next hop; invalid: none of that family
+	NextHop4 netip.Addr         `json:"nextHop4,omitzero"` // our address towards it, next hop of announcements; invalid: none
 	NextHop6 netip.Addr         `json:"nextHop6,omitzero"`
-	Device   string             `json:"device,omitempty"` // interface by which an on-link peer is reached; empty: by routing
-	OnLink   []netip.Prefix     `json:"onLink,omitempty"` // our addresses, with lengths, beside which its next hops are; empty: not known
+	Device   string             `json:"device,omitempty"` // interface of an on-link peer; empty: reached by routing
+	OnLink   []netip.Prefix     `json:"onLink,omitempty"` // our addresses in the subnets of its next hops; empty: not known
 }
 
-// Service is what becomes of one EgressService on this node.
+// Service describes one EgressService as it is on this node.
 type Service struct {
 	Key        cluster.Key        `json:"key"`
 	SourceIPBy cluster.SourceIPBy `json:"sourceIPBy"`
@@ -307,10 +310,10 @@ type Service struct {
 	Standby    string             `json:"standby,omitempty"`
 	IngressIPs []netip.Addr       `json:"ingressIPs,omitempty"`
 	Endpoints  int                `json:"endpoints"`           // selected addresses in the cluster
-	Local      int                `json:"local"`               // of them on this node
+	Local      int                `json:"local"`               // endpoints on this node
 	Announced  []netip.Addr       `json:"announced,omitempty"` // from this node
 	Aside      bool               `json:"aside,omitempty"`     // this node is elected host or standby, and has no such role as it lacks the network
 }
 
-// Masquerade says that egress leaves with the outgoing interface's address on the pod's own node.
+// Masquerade reports whether egress leaves the pod's own node with the outgoing interface's address.
 func (s Service) Masquerade() bool { return s.SourceIPBy == cluster.SourceIPByNetwork }

@@ -8,55 +8,54 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// Build is the plan: what this node should be, and what is wrong with which object. A bad object is a Problem of that
-// object alone.
+// Build returns the desired state of this node and the problems of objects. A bad object is a Problem of that object alone.
 func Build(s Snapshot) (*NodePlan, []cluster.Problem) {
 	return new(Planner).Plan(s, cluster.Everything())
 }
 
-// Planner plans one node again and again: a pass costs what changed since the one before. The zero Planner has planned
-// nothing yet.
+// Planner plans one node repeatedly. The cost of a pass depends on the changes since the pass before. The zero Planner has
+// planned nothing yet.
 type Planner struct {
-	last     Snapshot // what was planned for last, without objects
+	last     Snapshot // the last planned one, without objects
 	ground   *ground
 	frame    *frame
 	names    map[string]int // how many EgressServices name a network
-	renamed  bool           // other networks are named than when the ground was made
+	renamed  bool           // EgressServices name other networks than when the ground was made
 	services map[cluster.Key]*service
 	claims   claims
 	targets  targets
 	sending  sending
 	holding  holding
 
-	outside  sorted.List[Prefix] // endpoints in no range of pods
-	within   sorted.List[Prefix] // what single Services and pods add to what stays inside of the cluster
+	outside  sorted.List[Prefix] // endpoints in no pod range
+	within   sorted.List[Prefix] // single Services and pods, which extend ground.cluster
 	announce map[string]sorted.List[Announcement]
 	refuse   sorted.List[Prefix]
 	found    sorted.List[found] // problems of services
 
 	plan     *NodePlan
 	general  []cluster.Problem // problems of no service
-	problems []cluster.Problem // all, as handed out
+	problems []cluster.Problem // all, as returned
 }
 
 // pass is one round of planning.
 type pass struct {
 	*Planner
 	Snapshot
-	anew   bool // nothing is known of any service
+	anew   bool // all services are read from scratch
 	redone []*redone
-	gone   []*redone // of redone: services that are no more
+	gone   []*redone // those of redone that were deleted
 	of     map[*service]*redone
 	former *frame
-	none   service // what a service was that nothing was known of
+	none   service // the former state of a service that is new
 
 	podsChanged map[cluster.Key]bool
 }
 
-// Plan plans for a snapshot, of whose Objects and Hosts nothing differs from those of the pass before but what changed
-// says; what else differs is found out here. Neither is changed, nor is the snapshot to be changed later. The plan is
-// not to be changed either: lists of the next one share what they have in common, and slices and the plan itself that do
-// not differ are the same.
+// Plan returns the plan for a snapshot. changed must name everything in which its Objects and Hosts differ from those of
+// the pass before; Plan itself finds other differences. Plan modifies neither argument, and callers must not modify the
+// snapshot or the plan later: successive plans share parts of their lists, and a slice, or the plan as a whole, that does
+// not differ is returned again.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
 	r := &pass{Planner: p, Snapshot: s, of: map[*service]*redone{}, podsChanged: changed.Pods}
 	r.anew = changed.All || changed.Keys[apiService] || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
@@ -75,7 +74,7 @@ func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluste
 	return p.plan, p.problems
 }
 
-// forget drops what is known of services, and keeps what was planned to share it.
+// forget drops the state of all services, and keeps the former plan so that the next one shares its parts.
 func (p *Planner) forget(o *cluster.Objects) {
 	addresses := 0
 	for _, endpoints := range o.Endpoints.All() {
@@ -92,7 +91,7 @@ func (p *Planner) forget(o *cluster.Objects) {
 	}
 }
 
-// rename counts the network that an EgressService names now.
+// rename updates the counts of named networks for a changed EgressService.
 func (r *pass) rename(key cluster.Key) {
 	if s := r.services[key]; s != nil && s.selects {
 		if r.names[s.wanted]--; r.names[s.wanted] == 0 {
@@ -106,7 +105,7 @@ func (r *pass) rename(key cluster.Key) {
 	}
 }
 
-// readGround looks at everything but services. Where that differs for services, all are done anew.
+// readGround reads everything but services. A difference that affects services makes the pass read all of them again.
 func (r *pass) readGround() {
 	links := sortedLinks(r.Facts.Links)
 	same := !r.anew && slices.EqualFunc(links, r.last.Facts.Links, sameLink) &&
@@ -130,7 +129,7 @@ func (r *pass) readGround() {
 	r.ground = g
 }
 
-// readServices does what changed again, and the services that it has an effect on.
+// readServices reads the changed services again, and those that the changes affect.
 func (r *pass) readServices(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
@@ -169,7 +168,7 @@ func (r *pass) readServices(changed cluster.Changed) {
 	}
 }
 
-// readService reads what changed of a service, and has it claim what it wants.
+// readService reads a changed service and updates its claims.
 func (r *pass) readService(key cluster.Key) {
 	_, selects := r.Objects.EgressServices.Get(key)
 	_, exists := r.Objects.Services.Get(key)
@@ -193,7 +192,7 @@ func (r *pass) readService(key cluster.Key) {
 	}
 }
 
-// reread reads a service again of which nothing changed but what others have.
+// reread reads a service again whose own objects did not change, but for which a disputed address was decided differently.
 func (r *pass) reread(s *service) {
 	if r.of[s] != nil {
 		return
@@ -215,7 +214,7 @@ func (r *pass) redo(s *service) *redone {
 	return one
 }
 
-// readFrame finds out by which paths services lead, and which of them are elsewhere for that.
+// readFrame finds the paths that services use, and marks services to be planned again whose path differs.
 func (r *pass) readFrame() {
 	r.former = r.frame
 	if !r.frameDiffers() {
@@ -243,7 +242,7 @@ func (r *pass) frameDiffers() bool {
 		slices.ContainsFunc(f.watched, func(node string) bool { return r.answers(node) == f.silent[node] })
 }
 
-// recount counts what the services that were done again send by which network.
+// recount updates the count of services that send packets by each network, for services that were read again.
 func (r *pass) recount() {
 	for _, one := range r.redone {
 		w := r.frame.waysOf(one.service)
@@ -253,7 +252,7 @@ func (r *pass) recount() {
 	}
 }
 
-// remember keeps of the snapshot what the next one is compared with.
+// remember keeps the parts of the snapshot that the next pass compares.
 func (r *pass) remember() {
 	for _, one := range r.gone {
 		r.claims.dismiss(one.service)
@@ -280,7 +279,7 @@ func sameLink(x, y Link) bool {
 		sorted.SameSlice(x.Addrs, y.Addrs)
 }
 
-// sameLearned says whether what peers tell is the very same.
+// sameLearned reports whether two slices hold the identical slices of learned routes.
 func sameLearned(x, y []NetworkRoutes) bool {
 	return slices.EqualFunc(x, y, func(x, y NetworkRoutes) bool { return x.Network == y.Network && sorted.OneSlice(x.Routes, y.Routes) })
 }

@@ -23,12 +23,12 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// evolving is a world that changes step by step. What was handed out stays as it is.
+// evolving is a world that changes step by step. Snapshots that it has returned do not change.
 type evolving struct {
 	*rand.Rand
 	plan.Snapshot
 	changed cluster.Changed
-	elect   bool // by the rules; else hosts are where chance has them
+	elect   bool // by the rules; else hosts are random
 }
 
 func evolvingWorld(seed uint64) *evolving {
@@ -179,9 +179,9 @@ func (e *evolving) step() {
 		e.Unmade = pick(e.Rand, nil, []string{"vrf-red"}, []string{"vrf-green", "vrf-red"})
 	case 24:
 		e.Unsettled = pick(e.Rand, nil, []string{"red"}, []string{"red", "green"})
-	case 25: // a new one of a name that another has too, nearly
+	case 25: // a new one whose name is nearly another's
 		addService(e.Rand, o, e.fresh(), time.Unix(int64(e.IntN(5)), 0))
-	case 26, 27: // pods come, go and are others
+	case 26, 27: // pods come, go and change
 		pod := cluster.Key{Namespace: pick(e.Rand, "good", "other", "gone"), Name: fmt.Sprint("p", e.IntN(10))}
 		if !o.PodsKnown {
 			break // not known yet
@@ -190,7 +190,7 @@ func (e *evolving) step() {
 			o.Pods = o.Pods.Without(pod)
 		}
 		e.changed.AddPod(pod)
-	case 28: // they come to be known, or nobody follows them any more
+	case 28: // the source starts or stops following pods
 		if o.PodsKnown && chance(e.Rand, 0.7) {
 			break
 		}
@@ -211,7 +211,7 @@ func (e *evolving) step() {
 	}
 }
 
-// someHold are entries of a configuration's hold, mostly few.
+// someHold returns entries of a configuration's hold, mostly few.
 func someHold(r *rand.Rand) (all []config.Hold) {
 	selector := func(labels map[string]string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: labels}
@@ -224,7 +224,7 @@ func someHold(r *rand.Rand) (all []config.Hold) {
 	return all
 }
 
-// somePods are pods of which some share their addresses with endpoints and with others.
+// somePods returns pods, some of which share their addresses with endpoints and with other pods.
 func somePods(r *rand.Rand) cluster.Map[cluster.Key, cluster.Pod] {
 	all := map[cluster.Key]cluster.Pod{}
 	for range r.IntN(12) {
@@ -284,7 +284,7 @@ func (e *evolving) key() cluster.Key {
 	return e.fresh()
 }
 
-// fresh is a key that changes with all that is of it.
+// fresh returns a random key and adds it to the change, with all objects of that key.
 func (e *evolving) fresh() cluster.Key {
 	key := cluster.Key{Namespace: pick(e.Rand, "good", "other"), Name: fmt.Sprint("s", e.IntN(12))}
 	o := &e.Objects
@@ -308,7 +308,7 @@ func (e *evolving) endpoint() cluster.Endpoint {
 	return x
 }
 
-// clusterIP is one that several Services may have, mostly in their range.
+// clusterIP returns a ClusterIP that several Services may have, mostly in their range.
 func (e *evolving) clusterIP() netip.Addr {
 	return addr(pick(e.Rand, "10.96.0.", "10.97.0.") + strconv.Itoa(e.IntN(6)+1))
 }
@@ -332,7 +332,7 @@ func (e *evolving) egress(key cluster.Key, change func(*cluster.EgressService)) 
 	e.Objects.EgressServices = e.Objects.EgressServices.With(key, s)
 }
 
-// choose has hosts chosen anew, and says of which services.
+// choose chooses hosts again, and adds the services whose choice differs to the change.
 func (e *evolving) choose() {
 	before := e.Hosts
 	if e.elect {
@@ -374,7 +374,7 @@ func hashOf(text string) uint64 {
 	return h.Sum64()
 }
 
-// A Planner that is told what changed plans what Build plans, at every step, and leaves what it planned before alone.
+// A Planner that gets the changes plans the same as Build, at every step, and does not modify its earlier plans.
 func TestPlannerPlansWhatBuildPlans(t *testing.T) {
 	worlds, steps := uint64(60), 60
 	if n, err := strconv.Atoi(os.Getenv("PLAN_WORLDS")); err == nil { // for a longer run
@@ -417,7 +417,7 @@ func TestPlannerPlansWhatBuildPlans(t *testing.T) {
 	}
 }
 
-// indices is what JSON leaves out.
+// indices lists the device indices, which JSON leaves out.
 func indices(p *plan.NodePlan) (all []int) {
 	for _, s := range p.Speakers {
 		all = append(all, s.DeviceIndex)
@@ -425,7 +425,7 @@ func indices(p *plan.NodePlan) (all []int) {
 	return all
 }
 
-// requireShared wants slices that are equal to be the same.
+// requireShared requires equal slices of two plans to be identical.
 func requireShared(t *testing.T, before, now *plan.NodePlan) {
 	t.Helper()
 	for _, of := range []struct{ before, now any }{{*before, *now}, {before.DataPlane, now.DataPlane}} {

@@ -15,7 +15,7 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// single is the prefix that holds a alone; invalid where a is.
+// single returns the prefix that contains only a; it is invalid if a is.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // minimal sorts prefixes and drops those inside others.
@@ -35,13 +35,13 @@ func minimal(all []netip.Prefix) []netip.Prefix {
 	return slices.Clip(out)
 }
 
-// within says whether one of the minimal prefixes holds addr.
+// within reports whether one of the minimal prefixes contains addr.
 func within(minimal []netip.Prefix, addr netip.Addr) bool {
 	i, found := searchPrefixes(minimal, addr)
 	return found || i > 0 && minimal[i-1].Contains(addr)
 }
 
-// holds says whether addr is one of the minimal prefixes by itself.
+// holds reports whether one of the minimal prefixes contains addr only.
 func holds(minimal []netip.Prefix, addr netip.Addr) bool {
 	i, found := searchPrefixes(minimal, addr)
 	return found && minimal[i].IsSingleIP()
@@ -52,7 +52,7 @@ func searchPrefixes(minimal []netip.Prefix, addr netip.Addr) (int, bool) {
 	return slices.BinarySearchFunc(minimal, addr, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
 }
 
-// merged joins minimal prefixes with single addresses, sorted, of which none is within them.
+// merged joins minimal prefixes and sorted single addresses outside of them.
 func merged(minimal []netip.Prefix, singles []Prefix) []netip.Prefix {
 	if len(singles) == 0 {
 		return minimal

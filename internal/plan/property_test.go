@@ -23,7 +23,7 @@ import (
 
 const worlds = 120
 
-// world makes up a cluster with a few things wrong in it, as node n0 sees it. The same seed makes the same one.
+// world invents a cluster with a few defects, as node n0 sees it. The same seed makes the same cluster.
 func world(seed uint64) plan.Snapshot {
 	r := rand.New(rand.NewPCG(seed, 0))
 	c := config.Defaults()
@@ -109,7 +109,7 @@ func addService(r *rand.Rand, o *cluster.Objects, key cluster.Key, created time.
 	}
 }
 
-// garbage is what addresses should not be. The last four may do as ingress IPs, in some worlds.
+// garbage holds addresses that no object should have. The last four can be ingress IPs, in some worlds.
 var garbage = []string{
 	"", "x", "10.0.0.10", "10.96.0.1", "127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "169.254.0.1", "fe80::1", "fe80::1%eth1",
 	"::ffff:10.244.0.1", "255.255.255.255", "10.244.0.0/24", "10.0.0.11", "203.0.113.1", "10.1.0.1", "192.0.2.1",
@@ -128,7 +128,7 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// shuffled is the same snapshot in another order.
+// shuffled returns the same snapshot in another order.
 func shuffled(r *rand.Rand, s plan.Snapshot) plan.Snapshot {
 	s.Facts.Links = shuffle(r, s.Facts.Links)
 	s.Learned = shuffle(r, s.Learned)
@@ -161,7 +161,7 @@ func asJSON(t *testing.T, s plan.Snapshot) string {
 	return string(data)
 }
 
-// requireSame tells the first line that differs, not all of two long texts.
+// requireSame shows the first line that differs, instead of two long texts.
 func requireSame(t *testing.T, want, got string, format string, args ...any) {
 	t.Helper()
 	if want == got {
@@ -174,7 +174,7 @@ func requireSame(t *testing.T, want, got string, format string, args ...any) {
 	require.Len(t, b, len(a), fmt.Sprintf(format, args...))
 }
 
-// The order in which things are told does not matter.
+// The order of a snapshot's parts does not matter.
 func TestSameInputSamePlan(t *testing.T) {
 	for seed := range uint64(worlds) {
 		s := world(seed)
@@ -189,7 +189,7 @@ func TestSameInputSamePlan(t *testing.T) {
 	}
 }
 
-// What the appliers rely on.
+// Plans have the properties that the appliers rely on.
 func TestPlanHangsTogether(t *testing.T) {
 	for seed := range uint64(worlds) {
 		s := world(seed)
@@ -261,7 +261,7 @@ func TestPlanHangsTogether(t *testing.T) {
 	}
 }
 
-// requireHeld compares what is let go with what the objects say, one address after another.
+// requireHeld compares the addresses that pass with those that the objects permit, one by one.
 func requireHeld(t *testing.T, s plan.Snapshot, p *plan.NodePlan) {
 	t.Helper()
 	d := p.DataPlane
@@ -293,7 +293,7 @@ func requireHeld(t *testing.T, s plan.Snapshot, p *plan.NodePlan) {
 		for _, a := range []netip.Addr{addr(fmt.Sprintf("10.244.0.%d", n)), addr(fmt.Sprintf("fd44:0::%d", n))} {
 			_, let := d.Let.Get(plan.Address{Addr: a})
 			require.False(t, free[a] && !bound[a] && !let, "%s is not let go", a)
-			if let && (!free[a] || bound[a]) { // it is an endpoint that needs no path
+			if let && (!free[a] || bound[a]) { // an endpoint that needs no path
 				require.True(t, slices.ContainsFunc(slices.Collect(maps.Values(maps.Collect(s.Objects.Endpoints.All()))), func(all []cluster.Endpoint) bool {
 					return slices.ContainsFunc(all, func(e cluster.Endpoint) bool { return sameAddr(e.Address, a) })
 				}), "%s is let go", a)
@@ -311,7 +311,8 @@ func sameAddr(text string, a netip.Addr) bool {
 	return err == nil && a == b
 }
 
-// fate is what becomes of the pods and ingress IPs of objects other than those of namespace broken. One that cannot serve has nothing.
+// fate holds the plan's results for the pods and ingress IPs of objects outside namespace broken. An object that cannot
+// serve has none.
 func fate(s plan.Snapshot) map[string]string {
 	p, problems := plan.Build(s)
 	unable := map[string]bool{}
@@ -350,7 +351,8 @@ func fate(s plan.Snapshot) map[string]string {
 	return of
 }
 
-// requireInForce finds all that is in force as it was. What waits may be another's, who can serve it.
+// requireInForce requires everything in force to be unchanged. Addresses that only waited may go to a service that can serve
+// them.
 func requireInForce(t *testing.T, want, got map[string]string, format string, args ...any) {
 	t.Helper()
 	for what, becomes := range want {
@@ -360,7 +362,7 @@ func requireInForce(t *testing.T, want, got map[string]string, format string, ar
 	}
 }
 
-// A broken object that comes later changes nothing for the others, whatever is wrong with it.
+// A broken object that comes later changes nothing for the others, with any defect.
 func TestBrokenObjectHarmsNoOther(t *testing.T) {
 	key := cluster.Key{Namespace: "broken", Name: "b"}
 	all := func(endpoints cluster.Map[cluster.Key, []cluster.Endpoint]) (all []cluster.Endpoint) {
@@ -399,7 +401,7 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 			}
 		},
 		"stolen endpoints": func(o *cluster.Objects, _ *cluster.EgressService, _ *cluster.Service) {
-			var served []cluster.Endpoint // what only waits goes to the first that can serve it
+			var served []cluster.Endpoint // a waiting address goes to the first service that can serve it
 			for _, e := range all(o.Endpoints) {
 				if becomes, is := want[e.Address]; is && !strings.HasPrefix(becomes, "drop") {
 					served = append(served, e)
@@ -424,15 +426,15 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 		},
 		"sourceIPBy": func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.SourceIPBy = "Magic" },
 	}
-	seeds := []uint64{402} // there, a host can be steered to directly in one family only
+	seeds := []uint64{402} // in it, a host can be steered to directly in one family only
 	for seed := range uint64(worlds) {
 		seeds = append(seeds, seed)
 	}
 	for _, seed := range seeds {
 		s := world(seed)
-		s.Facts.Paths = nil // an id in force for the broken one alone may be the last
+		s.Facts.Paths = nil // an id in force for the broken one only may be the last
 		for k, e := range s.Objects.EgressServices.All() {
-			e.Status.Host = s.Hosts[k].Host // there is no other memory of who had a host before the broken one came
+			e.Status.Host = s.Hosts[k].Host // only the status records which host it had before the broken one came
 			s.Objects.EgressServices = s.Objects.EgressServices.With(k, e)
 		}
 		want = fate(s)
@@ -449,7 +451,7 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 			}
 			broken := s
 			broken.Objects, broken.Hosts = o, election.Elect(o, nil)
-			for k, c := range s.Hosts { // who stands by depends on how many services each node has
+			for k, c := range s.Hosts { // the standby depends on the number of services of each node
 				choice := broken.Hosts[k]
 				choice.Standby = c.Standby
 				broken.Hosts[k] = choice
@@ -459,12 +461,12 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 			require.True(t, slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == key.String() }) || name == "stolen endpoints" || name == "stolen ingress" || name == "shared ingress",
 				"seed %d: %s is not told", seed, name)
 
-			// One that cannot serve takes nothing of what is in force, however old it is and whatever it names.
+			// An object that cannot serve changes nothing in force, at any age and with any names in it.
 			if !slices.Contains([]string{"no Service", "not LoadBalancer", "selector", "network", "table", "our table", "not allowed", "no ingress", "bad ingress"}, name) {
 				continue
 			}
 			if name == "network" && s.Config.AllowUnlisted {
-				continue // where nobody reports, it may be a network of another node
+				continue // without reports, it may be a network of another node
 			}
 			e.Created = time.Unix(-1, 0)
 			o.EgressServices = o.EgressServices.With(key, e)

@@ -11,13 +11,13 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// edit is what differs in a list.
+// edit holds changes to a list: elements to set and elements to remove.
 type edit[T sorted.Item[T]] struct{ set, gone []T }
 
 func (e *edit[T]) put(item T)  { e.set = append(e.set, item) }
 func (e *edit[T]) drop(item T) { e.gone = append(e.gone, item) }
 
-// to makes the next list, and says whether it differs from the former. A list that is done anew has all its elements in set.
+// to returns the list after the edit, and whether it differs from the former. With anew, set holds all elements of the list.
 func (e *edit[T]) to(former sorted.List[T], anew bool) (next sorted.List[T], differs bool) {
 	if !anew {
 		next = former.With(e.set, e.gone)
@@ -39,7 +39,7 @@ func (e *edit[T]) to(former sorted.List[T], anew bool) (next sorted.List[T], dif
 	return differences.to(former, false)
 }
 
-// publish makes the next plan out of the former one.
+// publish makes the next plan from the former one.
 func (r *pass) publish() {
 	former := r.Planner.plan
 	if former == nil {
@@ -83,7 +83,7 @@ func (r *pass) publish() {
 	r.planProblems()
 }
 
-// is says whether a plan shares all that it is made of with another.
+// is reports whether a plan shares all its parts with another.
 func (p *NodePlan) is(o *NodePlan) bool {
 	d, e := &p.DataPlane, &o.DataPlane
 	return p.Node == o.Node && sorted.OneSlice(p.VRFs, o.VRFs) && p.Tunnel == o.Tunnel && sorted.OneSlice(p.Rules, o.Rules) &&
@@ -95,7 +95,7 @@ func (p *NodePlan) is(o *NodePlan) bool {
 		d.CountSent == e.CountSent && d.Hold == e.Hold && d.Let.Same(e.Let) && p.Waiting.Same(o.Waiting)
 }
 
-// keep is the former slice where the next holds the same.
+// keep returns the former slice if the next has equal elements, else the next.
 func keep[T any](former, next []T) []T {
 	return keepBy(former, next, func(x, y T) bool { return reflect.DeepEqual(x, y) })
 }
@@ -107,12 +107,12 @@ func keepBy[T any](former, next []T, same func(x, y T) bool) []T {
 	return next
 }
 
-// whole says whether so many services are done again that doing all is less work.
+// whole reports whether so many services changed that planning all of them is less work.
 func (r *pass) whole() bool {
 	return r.anew || len(r.redone) > 100 && len(r.redone) > len(r.services)/4
 }
 
-// each goes through all services.
+// each calls see for all services.
 func (r *pass) each(see func(*service)) {
 	for _, s := range r.claims.services {
 		if s != nil {
@@ -121,10 +121,10 @@ func (r *pass) each(see func(*service)) {
 	}
 }
 
-// planEndpoints decides what becomes of every selected pod. Those that go as if they were not selected are told apart.
+// planEndpoints plans every selected pod's address. Those that are treated as if they were not selected go into open.
 func (r *pass) planEndpoints(d *DataPlane, open *edit[Address]) {
 	var e edit[Endpoint]
-	hold := len(r.Config.Hold) > 0 // else nobody asks for the open ones
+	hold := len(r.Config.Hold) > 0 // else open is not used
 	if r.whole() {
 		e.set = r.allEndpoints(open)
 		d.Endpoints, _ = e.to(d.Endpoints, true)
@@ -161,7 +161,7 @@ func (r *pass) planEndpoints(d *DataPlane, open *edit[Address]) {
 	d.Endpoints, _ = e.to(d.Endpoints, false)
 }
 
-// allEndpoints is every endpoint, sorted.
+// allEndpoints lists the endpoints of all services, sorted.
 func (r *pass) allEndpoints(open *edit[Address]) []Endpoint {
 	services := r.claims.services
 	count := 0
@@ -176,7 +176,7 @@ func (r *pass) allEndpoints(open *edit[Address]) []Endpoint {
 		*w = r.frame.waysOf(s)
 		for i, e := range s.endpoints {
 			family := familyOf(e.addr)
-			if w[family][e.place(r.Node)].open { // it is as if it was not selected
+			if w[family][e.place(r.Node)].open { // treated as if it were not selected
 				open.put(Address{e.addr})
 			} else {
 				places[family] = append(places[family], placeOf(e.addr, s.id, i))
@@ -193,7 +193,7 @@ func (r *pass) allEndpoints(open *edit[Address]) []Endpoint {
 	return rows
 }
 
-// place says where the endpoint of an address is.
+// place is an address with the indices of its service and endpoint.
 type place struct {
 	high, low         uint64 // the address
 	service, endpoint uint32
@@ -204,8 +204,8 @@ func placeOf(a netip.Addr, service uint32, endpoint int) place {
 	return place{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), service, uint32(endpoint)}
 }
 
-// sortPlaces sorts by address, byte by byte from the last: there are many, and most of their bytes are the same. It uses
-// the slice up.
+// sortPlaces sorts by address with a radix sort, byte by byte from the last: there are many addresses, and most of their
+// bytes are the same. It overwrites the slice.
 func sortPlaces(places []place) []place {
 	if len(places) == 0 {
 		return nil
@@ -241,7 +241,7 @@ func sortPlaces(places []place) []place {
 	return places
 }
 
-// planServices says what becomes of each EgressService.
+// planServices lists the EgressServices for display.
 func (r *pass) planServices(next *NodePlan) {
 	var e edit[Service]
 	if r.whole() {
@@ -251,7 +251,7 @@ func (r *pass) planServices(next *NodePlan) {
 				all = append(all, s)
 			}
 		})
-		slices.SortFunc(all, func(x, y *service) int { return x.key.Compare(y.key) }) // much less to move than rows
+		slices.SortFunc(all, func(x, y *service) int { return x.key.Compare(y.key) }) // pointers are cheaper to move than rows
 		e.set = make([]Service, 0, len(all))
 		for _, s := range all {
 			e.put(s.row(r.frame.announced(s)))
@@ -272,8 +272,8 @@ func (r *pass) planServices(next *NodePlan) {
 	next.Services, _ = e.to(next.Services, false)
 }
 
-// planPrefixes plans where pods are and what stays inside of the cluster. A stray is no part of the cluster: it would
-// lead other pods' packets to that address out by the default network.
+// planPrefixes plans the prefixes of pods and those inside the cluster. A stray endpoint does not count as inside: other
+// pods' packets to its address would leave by the default network.
 func (r *pass) planPrefixes(d *DataPlane) {
 	g := r.ground
 	another := r.former == nil || r.former.ground != g
@@ -329,8 +329,8 @@ func samePrefix(x, y netip.Prefix) bool { return x == y }
 
 func withinCluster(g *ground, a netip.Addr) bool { return within(g.cluster, a) }
 
-// planIngress plans the ingress IPs and their announcements. It tells the addresses that may have become ingress IPs or
-// none; nil: any.
+// planIngress plans the ingress IPs and their announcements. It returns the addresses that may have become ingress IPs or
+// stopped being ingress IPs; nil: any may have.
 func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
 	var e edit[IngressIP]
 	announce := map[string]*edit[Announcement]{}
@@ -378,7 +378,7 @@ func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
 	}
 	if whole {
 		for name := range r.announce {
-			editOf(announce, name) // it may have none now
+			editOf(announce, name) // it may have no announcements now
 		}
 	}
 	for name, e := range announce {
@@ -399,10 +399,10 @@ func editOf(of map[string]*edit[Announcement], network string) *edit[Announcemen
 	return e
 }
 
-// ingressAt is what becomes of an ingress IP, and how it is announced, if it is: several services of one network may
-// share it. Without a network it is none.
+// ingressAt plans an ingress IP, which several services of one network may share, and its announcement, which is zero if
+// it is not announced. Without a network, the address is no ingress IP.
 func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *network) {
-	for _, c := range r.claims.on(a) { // the later one counts
+	for _, c := range r.claims.on(a) { // the last one's path counts
 		s := c.by
 		if c.kinds&asIngress == 0 || s.network == nil || !slices.Contains(s.ingress, a) {
 			continue
@@ -424,7 +424,7 @@ func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *netwo
 	return in, as, of
 }
 
-// worseThan says that o is preferred, of two announcements of one ingress IP that Services share.
+// worseThan reports whether o is preferred, where Services share an ingress IP and announce it differently.
 func (a Announcement) worseThan(o Announcement) bool {
 	switch {
 	case a.Standby != o.Standby:
@@ -435,7 +435,7 @@ func (a Announcement) worseThan(o Announcement) bool {
 	return o.Term > a.Term
 }
 
-// planRefuse plans what speakers never learn: what is inside of the cluster, and ingress IPs.
+// planRefuse plans the prefixes that speakers never learn: those inside the cluster, and ingress IPs.
 func (r *pass) planRefuse(before []netip.Prefix, d *DataPlane, touched []netip.Addr) {
 	var e edit[Prefix]
 	whole := touched == nil
@@ -470,7 +470,7 @@ func (r *pass) planRefuse(before []netip.Prefix, d *DataPlane, touched []netip.A
 	r.refuse, _ = e.to(r.refuse, whole)
 }
 
-// changedPrefixes tells of two sorted slices what only one has.
+// changedPrefixes calls tell for each prefix that only one of two sorted slices has.
 func changedPrefixes(x, y []netip.Prefix, tell func(netip.Prefix)) {
 	for len(x) > 0 || len(y) > 0 {
 		switch {
@@ -486,7 +486,7 @@ func changedPrefixes(x, y []netip.Prefix, tell func(netip.Prefix)) {
 	}
 }
 
-// speakers adds to each speaker what it announces and refuses.
+// speakers adds Announce and Refuse to each speaker.
 func (r *pass) speakers(former []Speaker) []Speaker {
 	all := slices.Clone(r.frame.speakers)
 	for i := range all {
@@ -516,10 +516,10 @@ func (f found) Compare(o found) int {
 		cmp.Compare(f.More, o.More))
 }
 
-// Equal says whether two problems are the same.
+// Equal reports whether two problems are the same.
 func (f found) Equal(o found) bool { return f == o }
 
-// planProblems lists what is wrong with which object.
+// planProblems lists the problems of all objects.
 func (r *pass) planProblems() {
 	var e edit[found]
 	for _, one := range r.redone {

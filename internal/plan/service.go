@@ -15,7 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/election"
 )
 
-// service is a Service, with its EgressService if it has one, and what becomes of it by itself.
+// service is a Service, with its EgressService if it has one, and the results of planning it.
 type service struct {
 	key      cluster.Key
 	id       uint32
@@ -29,8 +29,8 @@ type service struct {
 	sends        sends
 
 	created       time.Time
-	since         time.Time // from which on it has had a host, or the Service has been there
-	able          bool      // to serve: what it claims is in force, or would be if it had it
+	since         time.Time // when it got a host; without an EgressService: when the Service was created
+	able          bool      // it can serve, as far as other claims allow it
 	sharing       string    // the sharing key of its Service
 	sourceIPBy    cluster.SourceIPBy
 	wanted        string // the network that it names
@@ -38,14 +38,14 @@ type service struct {
 	host, standby string
 	term          int64
 
-	network    *network     // nil: none that it may use
+	network    *network     // nil: it names no network that it may use
 	clusterIPs []netip.Addr // claimed
 	addresses  []netip.Addr // claimed as ingress IPs
 	plain      []netip.Addr // claimed as ingress IPs of a Service without an EgressService
-	ingress    []netip.Addr // of these, what it serves, in order
+	ingress    []netip.Addr // those of addresses that it serves, in order
 	endpoints  []endpoint   // selected pods, sorted
-	lost       []netip.Addr // claimed as endpoints, but not had; sorted
-	outside    []netip.Addr // endpoints in no range of pods, sorted
+	lost       []netip.Addr // claimed as endpoints, but not won; sorted
+	outside    []netip.Addr // endpoints in no pod range, sorted
 	problems   []cluster.Problem
 
 	local int // endpoints on this node
@@ -59,7 +59,7 @@ type endpoint struct {
 
 func (e endpoint) compare(o endpoint) int { return e.addr.Compare(o.addr) }
 
-// on says whether the endpoint is, or may be, on node.
+// on reports whether the endpoint is or may be on a node.
 func (e endpoint) on(node string) bool { return e.node == node || e.node == "" }
 
 // Indices of has and of ways.
@@ -82,7 +82,7 @@ func (e endpoint) place(node string) int {
 	return elsewhere
 }
 
-// source is the address of a family that egress leaves with on the host: the first ingress IP.
+// source returns the source address of a family with which egress leaves the host: the first ingress IP.
 func (s *service) source(family int) netip.Addr {
 	for _, a := range s.ingress {
 		if familyOf(a) == family {
@@ -102,7 +102,7 @@ func (s *service) networkName() string {
 	return config.DefaultNetwork
 }
 
-// partner is the other of host and standby where node is one of them.
+// partner returns the standby if node is the host, and the host if node is the standby.
 func (s *service) partner(node string) string {
 	switch node {
 	case s.host:
@@ -113,20 +113,20 @@ func (s *service) partner(node string) string {
 	return ""
 }
 
-// redone is a service that is done again.
+// redone is a service that this pass reads again.
 type redone struct {
 	*service
-	was        *service // as it was before
+	was        *service // its former state
 	spec       cluster.Service
 	raw        []cluster.Endpoint
 	ordered    []cluster.Endpoint // raw, sorted; nil: not yet
 	told       findings
 	election   *cluster.Problem
-	candidates []endpoint // sorted: what could be pods
-	unfit      bool       // some endpoints are no candidates, and that is told
+	candidates []endpoint // addresses that could be pods, sorted
+	unfit      bool       // some endpoints are no candidates, which is a problem
 }
 
-// read takes what objects say about a service.
+// read copies a service's fields from its objects.
 func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	s := r.service
 	spec, selects := o.EgressServices.Get(s.key)
@@ -166,7 +166,8 @@ func (s *service) standAside(g *ground) {
 	}
 }
 
-// ingressClaims are the addresses that could be ingress IPs of a service, and those that a Service without an EgressService has.
+// ingressClaims lists the addresses that a service claims as ingress IPs; those of a Service without an EgressService are
+// in plain.
 func (r *redone) ingressClaims(g *ground) (all, plain []netip.Addr) {
 	if !r.spec.LoadBalancer {
 		return nil, nil
@@ -183,7 +184,8 @@ func (r *redone) ingressClaims(g *ground) (all, plain []netip.Addr) {
 	return all, nil
 }
 
-// isAble reports whether a service has all by itself that it needs to serve: a host, a network that it may use, and a source.
+// isAble reports whether a service can serve if no other service claims the same: it has a host, a network that it may use,
+// and a source address.
 func (r *redone) isAble(g *ground) bool {
 	switch {
 	case !r.selects:
@@ -194,7 +196,7 @@ func (r *redone) isAble(g *ground) bool {
 	return r.sourceIPBy == cluster.SourceIPByNetwork || slices.ContainsFunc(r.addresses, func(a netip.Addr) bool { return !within(g.inside, a) })
 }
 
-// whose says what an address is that can be no ingress IP for it; empty: nothing.
+// whose names the use of an address that cannot be an ingress IP because of that; empty: it can be one.
 func (g *ground) whose(a netip.Addr) string {
 	switch {
 	case g.nodeIPs[a] != "":
@@ -205,11 +207,11 @@ func (g *ground) whose(a netip.Addr) string {
 	return g.away[a]
 }
 
-// howToShare says when Services of two namespaces have an ingress IP together.
+// howToShare explains in a problem how Services of two namespaces share an ingress IP.
 const howToShare = "Services of several namespaces share one where each has the annotation metallb.io/allow-shared-ip with the same value"
 
-// settleIngress keeps the ingress IPs that can be served. An IP belongs to the network of the first object by rank that wants it, which
-// decides who may share it.
+// settleIngress keeps the ingress IPs that the service can serve. The first service by rank that claims an IP decides its
+// network and the services that may share it.
 func (r *redone) settleIngress(c *claims) {
 	s, g := r.service, c.ground
 	s.ingress = nil
@@ -222,7 +224,7 @@ func (r *redone) settleIngress(c *claims) {
 	}
 	for _, in := range r.spec.Ingress {
 		if in.IP == "" {
-			continue // a host name: the election tells where no IP stands beside it
+			continue // a host name: the election reports it if there is no IP besides
 		}
 		a, err := netip.ParseAddr(in.IP)
 		switch why := cluster.Unfit(a); {
@@ -260,11 +262,11 @@ func (r *redone) settleIngress(c *claims) {
 		}
 	}
 	if slices.Equal(s.ingress, s.addresses) {
-		s.ingress = s.addresses // nearly always: held once
+		s.ingress = s.addresses // nearly always equal: keep one slice
 	}
 }
 
-// readEndpoints finds the candidates: addresses that are no node's.
+// readEndpoints finds the candidates among the endpoints.
 func (r *redone) readEndpoints(g *ground) {
 	r.candidates, r.unfit = make([]endpoint, 0, len(r.raw)), false
 	for _, e := range r.raw {
@@ -289,13 +291,14 @@ func (r *redone) readEndpoints(g *ground) {
 		if last := len(kept) - 1; last < 0 || kept[last].addr != e.addr {
 			kept = append(kept, e)
 		} else if kept[last].node != e.node {
-			kept[last].node = "" // on one of several: any may be right
+			kept[last].node = "" // several nodes are named, and any may be right
 		}
 	}
 	r.candidates = kept
 }
 
-// candidate is the address of an endpoint that could be a pod's, or none, and how a service tells what is wrong with it; nil: nothing is.
+// candidate returns the address of an endpoint, invalid unless it could be a pod's, and a function that reports the
+// endpoint's defect, nil if it has none.
 func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *redone, text string)) {
 	a, err := netip.ParseAddr(e.Address)
 	if err != nil {
@@ -312,7 +315,7 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 				r.refuse(text, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", node, e.Node)
 			}
 		}
-		return netip.Addr{}, nil // it is a hostNetwork pod: its packets are the node's own
+		return netip.Addr{}, nil // a hostNetwork pod: its packets are the node's own
 	}
 	switch e.Target {
 	case cluster.TargetPod:
@@ -326,14 +329,14 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 		}
 	}
 	if _, exists := g.nodes.Get(e.Node); e.Node != "" && !exists {
-		return a, func(r *redone, text string) { // served all the same: the Node may be on its way back
+		return a, func(r *redone, text string) { // it is served nevertheless, because the Node may come back
 			r.refuse(text, ReasonUnknownNode, "is on node %s, and there is no such node", e.Node)
 		}
 	}
 	return a, nil
 }
 
-// inOrder lists the endpoints, as they are written, in an order that no source has a say in.
+// inOrder lists the endpoints, as they are written, in an order that does not depend on the source of objects.
 func (r *redone) inOrder() []cluster.Endpoint {
 	if r.ordered == nil {
 		r.ordered = slices.Clone(r.raw)
@@ -349,7 +352,7 @@ func (r *redone) refuse(value string, reason cluster.Reason, format string, args
 	r.told.sample(r.key, "endpoints", value, reason, format, args...)
 }
 
-// settleEndpoints keeps the candidates that are pods' and no object's of a higher rank.
+// settleEndpoints keeps the candidates that are pods of the service's namespace and that no service of a higher rank claims.
 func (r *redone) settleEndpoints(c *claims) {
 	s, g := r.service, c.ground
 	s.endpoints, s.lost = r.candidates, nil
@@ -376,7 +379,8 @@ func (r *redone) settleEndpoints(c *claims) {
 	}
 }
 
-// refusal says that a candidate is no endpoint of this service, given how its address is written; nil: it is one.
+// refusal returns a function that reports why a candidate is no endpoint of this service, given the written form of its
+// address; nil: it is one.
 func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 	var v verdict
 	if r.disputes > 0 && c.several[a] != nil {
@@ -408,7 +412,7 @@ func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 	return nil
 }
 
-// settle decides what a service has of what it claims.
+// settle decides which of its claims a service wins, and collects its problems.
 func (r *redone) settle(c *claims) {
 	s, g := r.service, c.ground
 	start := len(r.told.problems)
@@ -420,7 +424,7 @@ func (r *redone) settle(c *claims) {
 	badEndpoints := r.unfit || len(r.told.problems) > start
 	if p := r.election; p != nil {
 		told := p.Reason == cluster.ReasonNoIngressIP && badIngress || p.Reason == cluster.ReasonNoEndpoints && badEndpoints
-		if !told { // that there is none follows from why each of them is bad
+		if !told { // otherwise the problems of single addresses explain why none is left
 			r.told.problems = append(r.told.problems, *p)
 		}
 	}
@@ -430,7 +434,7 @@ func (r *redone) settle(c *claims) {
 	s.leads = s.leading(g.node)
 }
 
-// look looks where the endpoints are, and whether each has a source.
+// look counts where the endpoints are, and reports families in which they have no source.
 func (r *redone) look(g *ground) {
 	s := r.service
 	s.has, s.local = [2][2]bool{}, 0
@@ -451,12 +455,12 @@ func (r *redone) look(g *ground) {
 	}
 }
 
-// findStrays finds endpoints in no range of pods. They are strays where such ranges are known: anybody can write an
-// address into an EndpointSlice.
+// findStrays finds endpoints in no pod range. They are strays if pod ranges of their family are known: any user who may
+// write EndpointSlices can list an address.
 func (r *redone) findStrays(g *ground) {
 	s := r.service
 	s.outside = nil
-	var last netip.Prefix // neighbours are often in one range
+	var last netip.Prefix // successive endpoints are often in one range
 	for _, e := range s.endpoints {
 		if last.IsValid() && last.Contains(e.addr) {
 			continue
@@ -477,7 +481,7 @@ func (r *redone) findStrays(g *ground) {
 	}
 }
 
-// stray says whether an endpoint outside of pods' ranges is taken for something outside of the cluster by other pods.
+// stray reports whether other pods' packets reach an endpoint outside all pod ranges as a destination outside the cluster.
 func (g *ground) stray(a netip.Addr) bool {
 	if a.Is4() {
 		return g.ranged.IPv4
@@ -485,11 +489,11 @@ func (g *ground) stray(a netip.Addr) bool {
 	return g.ranged.IPv6
 }
 
-// leads says to which nodes the packets of a service lead from here.
+// leads names the nodes that this node steers packets of a service to.
 type leads struct {
 	host string   // pods of this node egress by it; empty: none do
-	of   Families // these pods' packets
-	also string   // takes what is its: strays, and flows of before
+	of   Families // of these pods' packets
+	also string   // receives only its own: strays, and flows that it began to serve as the former host
 }
 
 func (s *service) leading(node string) (l leads) {
@@ -516,19 +520,19 @@ func (s *service) leading(node string) (l leads) {
 	return l
 }
 
-// way is what becomes of the endpoints of a service that have one family and are, or are not, on this node.
+// way is the path of those endpoints of a service that share a family and whether they are on this node.
 type way struct {
 	path   PathID
 	source netip.Addr
-	own    bool // each has itself as source
-	open   bool // as if they were not selected
+	own    bool // packets keep their source
+	open   bool // the endpoints are treated as if they were not selected
 	kept   Way
-	ownToo bool // on the kept way
+	ownToo bool // packets keep their source on the kept way
 }
 
 type ways [2][2]way
 
-// endpoint is what becomes of one endpoint; false: nothing.
+// endpoint returns the plan's row for an endpoint; false: it is treated as if it were not selected.
 func (w *ways) endpoint(e endpoint, node string) (Endpoint, bool) {
 	v := &w[familyOf(e.addr)][e.place(node)]
 	row := Endpoint{Addr: e.addr, Path: v.path, Source: v.source, Node: e.node, Kept: v.kept}
@@ -542,7 +546,7 @@ func (w *ways) endpoint(e endpoint, node string) (Endpoint, bool) {
 }
 
 // waysOf decides the path and the source of the pods of a service. A pod of another node whose packets should not pass
-// here has path 0: should one arrive, by a stale route elsewhere, it is dropped.
+// here has path 0, which drops packets that a stale route elsewhere brings here.
 func (f *frame) waysOf(s *service) (w ways) {
 	if !s.selects {
 		return w
@@ -560,7 +564,7 @@ func (f *frame) waysOf(s *service) (w ways) {
 	return w
 }
 
-// pathOf is the path of endpoints on this node and the address they leave with.
+// pathOf returns the path of endpoints of a family, on this node if local, and the source address that they leave with.
 func (f *frame) pathOf(s *service, family int, local bool) (id PathID, source netip.Addr, own bool) {
 	if s.network == nil || s.host == "" {
 		return 0, source, false
@@ -574,19 +578,19 @@ func (f *frame) pathOf(s *service, family int, local bool) (id PathID, source ne
 	}
 	ingress := s.source(family)
 	switch {
-	case !ingress.IsValid(): // no ingress IP of this family: the host would drop it
+	case !ingress.IsValid(): // no ingress IP of this family: the host would drop the packets
 		return 0, source, false
 	case s.host == f.node && reachable:
 		return f.out(s.network), ingress, false
 	case s.standby == f.node && !local && reachable:
-		return f.out(s.network), ingress, false // whoever has heard of a move before us steers here already
+		return f.out(s.network), ingress, false // a node that learned of a move before us steers here already
 	case s.host == f.node || !local || f.hosts[s.host] == nil:
 		return 0, source, false
 	}
 	return f.paths[PathKey{PathSteer, s.host}], source, true
 }
 
-// keptOf is the way by the standby of endpoints of this node.
+// keptOf returns the way by the standby for endpoints of this node.
 func (f *frame) keptOf(s *service, family int) (kept Way, own bool) {
 	source := s.source(family)
 	switch {
@@ -601,8 +605,8 @@ func (f *frame) keptOf(s *service, family int) (kept Way, own bool) {
 	return Way{}, false
 }
 
-// goesOtherwise says whether some endpoint of the service goes another way. Most services have none on this node, and ways for those differ
-// whenever there is one node more to steer to.
+// goesOtherwise reports whether the way of some endpoint of the service differs. Ways without endpoints do not count: most
+// services have no endpoint on this node, and those ways differ whenever there is another node to steer to.
 func (s *service) goesOtherwise(x, y ways) bool {
 	for family := range x {
 		for place := range x[family] {
@@ -614,9 +618,9 @@ func (s *service) goesOtherwise(x, y ways) bool {
 	return false
 }
 
-// sends says what the endpoints of a service need on this node.
+// sends holds the families of a service's packets on this node.
 type sends struct {
-	out     Families // by its network
+	out     Families // leave by its network
 	dropped Families
 }
 
@@ -639,7 +643,7 @@ func (f *frame) sendsOf(s *service, w *ways) (n sends) {
 
 func (f Families) and(o Families) Families { return Families{f.IPv4 || o.IPv4, f.IPv6 || o.IPv6} }
 
-// face is how a service is reached from outside.
+// face describes how clients outside reach a service.
 type face struct {
 	network   string
 	created   time.Time
@@ -657,27 +661,27 @@ func (f *frame) faceOf(s *service) (c face) {
 	}
 	c.network, c.created, c.path = s.network.name, s.created, f.out(s.network)
 	partner := s.partner(f.node)
-	// The default network has no uplinks of its own by which what comes from outside could be told from what a partner
-	// passes on. A node without a daemon would send strays on.
+	// The default network has no uplinks of its own to distinguish packets from outside from those that a partner passes on.
+	// A node without a daemon would pass strays on.
 	if s.network.name != config.DefaultNetwork && (f.heard == nil || f.heard[partner]) {
 		c.strays = [2]PathID{f.way(partner, true), f.way(partner, false)}
 		c.resumed = s.host == f.node && s.former
 	}
 	c.counted = f.countSent() && (s.host == f.node || s.host != "" && s.standby == f.node)
 	if c.announced = f.announced(s); c.announced {
-		// A standby that could not be elected is a former host, which serves until its flows have ended.
+		// A standby that could not be elected is a former host, which serves until its flows end.
 		standby := s.standby == f.node && s.host != f.node
 		c.as = Announcement{Standby: standby, Term: s.term, Shutdown: standby && !f.electable(s)}
 	}
 	return c
 }
 
-// countSent says whether what leaves with an ingress IP is counted. Only metrics of each service tell it.
+// countSent reports whether packets that leave with an ingress IP are counted. Only metrics per service show the counts.
 func (f *frame) countSent() bool {
 	return f.config.Status.PerService && f.config.Status.ServiceCounters
 }
 
-// announced says whether this node announces the ingress IPs of a service.
+// announced reports whether this node announces the ingress IPs of a service.
 func (f *frame) announced(s *service) bool {
 	if s.network == nil || !f.usable(s.network) || s.network.lacks != "" || len(s.network.Peers) == 0 || len(s.endpoints) == 0 || len(s.ingress) == 0 {
 		return false
@@ -688,7 +692,7 @@ func (f *frame) announced(s *service) bool {
 	return s.host == f.node || s.host != "" && s.standby == f.node
 }
 
-// electable says whether this node may become the host of a service, as far as it knows itself.
+// electable reports whether this node may become the host of a service, as far as it can judge itself.
 func (f *frame) electable(s *service) bool {
 	n := f.nodes.At(f.node)
 	if f.leaving || n.Cordoned {
@@ -701,7 +705,7 @@ func (f *frame) electable(s *service) bool {
 	return err == nil && selector.Matches(labels.Set(n.Labels))
 }
 
-// row is what becomes of a service, for people.
+// row returns the service for display.
 func (s *service) row(announced bool) Service {
 	row := Service{
 		Key: s.key, SourceIPBy: s.sourceIPBy, Network: s.networkName(), Host: s.host, Standby: s.standby,

@@ -10,15 +10,15 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TestSilentNodes hands packets to no node that does not answer, be it host, standby or former host.
+// TestSilentNodes expects no packet to be steered to a node that does not answer, be it host, standby or former host.
 func TestSilentNodes(t *testing.T) {
 	key := cluster.Key{Namespace: "shop", Name: "web"}
 	for name, c := range map[string]struct {
 		choice    election.Choice
 		answering map[string]bool
 		node      string
-		dropped   bool // what pods of the node send
-		strays    bool // are handed on
+		dropped   bool // packets of the node's pods
+		strays    bool // are passed on
 		problem   bool
 	}{
 		"not watched":            {election.Choice{Host: "a"}, nil, "b", false, false, false},

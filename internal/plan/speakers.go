@@ -7,7 +7,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// planSpeakers plans a BGP speaker for every network with peers, but for what it announces and refuses.
+// planSpeakers plans a BGP speaker for every network with peers, without Announce and Refuse.
 func (f *frame) planSpeakers() {
 	for _, n := range f.networks {
 		if !f.usable(n) || len(n.Peers) == 0 {
@@ -15,7 +15,7 @@ func (f *frame) planSpeakers() {
 		}
 		device := slices.IndexFunc(f.links, func(l Link) bool { return l.Name == n.VRF })
 		if n.VRF != "" && device < 0 {
-			continue // there is nothing to bind to before this plan has made it
+			continue // there is no device to bind to before this plan is applied
 		}
 		c := f.config.BGP
 		s := Speaker{Network: n.name, Device: n.VRF, ASN: c.ASN, RouterID: c.RouterID, ListenPort: c.ListenPort, GracefulRestart: c.GracefulRestart}
@@ -41,9 +41,9 @@ func (f *frame) planSpeakers() {
 	}
 }
 
-// peer adds to a peer's configuration the interface that leads to it and our addresses there: the next hops to announce. No
-// interface leads to a peer on this node. It speaks to routers for us: they need an address of an uplink, and its routes are by
-// their gateways, which the routing table finds.
+// peer adds to a peer's configuration the interface that leads to it and our addresses there, the next hops to announce.
+// No interface leads to a peer on this node itself. Such a peer speaks to routers for us: they need an address of an uplink
+// as next hop, and the routing table finds the routers that are next hops of its routes.
 func (g *ground) peer(n *network, c config.Peer) Peer {
 	p := Peer{Peer: c}
 	for i := range g.config.BGP.BFDProfiles {
@@ -69,14 +69,15 @@ func (g *ground) peer(n *network, c config.Peer) Peer {
 	}
 	if c.Interface != "" {
 		p.Device = c.Interface
-	} else if fallback >= 0 { // beyond a router: any address of ours in that network; in the default one not that of a bridge with pods
+	} else if fallback >= 0 { // beyond a router: any address of ours in that network; in the default one an InternalIP, no pod bridge's
 		p.NextHop4, p.NextHop6 = nextHops(g.links[fallback])
 	}
 	return p
 }
 
-// subnets lists our addresses on the links that a peer's next hops may be on: on its own one if it is an external peer on
-// a link, else on any of the network's, as for those that an internal peer passes on. One of an address alone leads to nobody.
+// subnets lists our addresses on the links that a peer's next hops may be on: its own link for an external peer on a link,
+// else all links of the network, because an internal peer passes other routers' next hops on. Addresses with a host prefix
+// are left out: no neighbour is in their subnet.
 func (g *ground) subnets(n *network, p Peer) (all []netip.Prefix) {
 	internal := p.DynamicASN == config.DynamicInternal || p.ASN == g.config.BGP.ASN
 	for _, l := range g.links {
@@ -87,7 +88,7 @@ func (g *ground) subnets(n *network, p Peer) (all []netip.Prefix) {
 	return slices.DeleteFunc(all, netip.Prefix.IsSingleIP)
 }
 
-// connected lists the subnets that this node reaches by its own links in the table that a network's routes are learned into.
+// connected lists the subnets of this node's own links in the table that holds a network's learned routes.
 func (g *ground) connected(n *network) (all []netip.Prefix) {
 	for _, l := range g.links {
 		if l.Name == ipvsDevice || n.table == mainTable && g.inVRF(l) || n.table != mainTable && !g.belongs(l, n) {
@@ -102,9 +103,9 @@ func (g *ground) connected(n *network) (all []netip.Prefix) {
 	return minimal(all)
 }
 
-// guarded lists the addresses beyond the connected subnets that this node must reach by the table that a network's routes are
-// learned into, and by no route of a peer that the operator has not asked for: routers, and in the main table nodes and the
-// API server. Sessions of a network without a VRF go by the main table.
+// guarded lists addresses that a learned route must not capture unless the operator's configuration lists it: routers, and
+// in the main table nodes and the API server, as far as they are beyond the connected subnets. Sessions of a network
+// without a VRF use the main table.
 func (g *ground) guarded(n *network, connected []netip.Prefix) (all []netip.Addr) {
 	add := func(a netip.Addr) {
 		if a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && g.nodeIPs[a] != g.node && !within(connected, a) {
@@ -137,7 +138,7 @@ func (g *ground) inVRF(l Link) bool {
 	return l.VRFTable != 0 || slices.ContainsFunc(g.links, func(m Link) bool { return m.Name == l.Master && m.VRFTable != 0 })
 }
 
-// belongs says whether a network's packets go by a link.
+// belongs reports whether a network's packets use a link.
 func (g *ground) belongs(l Link, n *network) bool {
 	if len(n.devices) == 0 {
 		return !g.isUplink(l.Name) && l.Name != g.config.Steering.Device
@@ -145,12 +146,12 @@ func (g *ground) belongs(l Link, n *network) bool {
 	return slices.Contains(n.devices, l.Name)
 }
 
-// isNode says whether a link has an address by which the other nodes know this one.
+// isNode reports whether a link has an InternalIP of this node.
 func (g *ground) isNode(l Link) bool {
 	return slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Addr() == g.internalIP(g.node, a.Addr().Is4()) })
 }
 
-// nextHops picks the first global address of each family of a link.
+// nextHops returns the first global address of each family on a link.
 func nextHops(l Link) (four, six netip.Addr) {
 	for _, p := range l.Addrs {
 		a := p.Addr()

@@ -10,7 +10,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TestWhereNextHopsMayBe has peers of every kind in one network of two links.
+// TestWhereNextHopsMayBe plans peers of every kind in one network with two links.
 func TestWhereNextHopsMayBe(t *testing.T) {
 	s, _ := story(t, "testdata/one-service", "a")
 	prefixes := func(all ...string) (list []netip.Prefix) {
@@ -59,7 +59,7 @@ func TestWhereNextHopsMayBe(t *testing.T) {
 	}
 }
 
-// TestWhatLearnedRoutesMustNotLeadAway has a network of each kind: each keeps what is reached by its own table.
+// TestWhatLearnedRoutesMustNotLeadAway plans a network of each kind: each guards the addresses reached by its own table.
 func TestWhatLearnedRoutesMustNotLeadAway(t *testing.T) {
 	s, _ := story(t, "testdata/one-service", "a")
 	prefixes := func(all ...string) (list []netip.Prefix) {

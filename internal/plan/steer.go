@@ -15,7 +15,7 @@ const (
 	vxlanOverhead6 = 70
 )
 
-// steering is how this node reaches one host.
+// steering holds the routes and devices by which this node reaches one host.
 type steering struct {
 	routes   []Route
 	devices  []string
@@ -85,7 +85,7 @@ var wantedOfHost = map[config.SteeringMode]string{
 	config.SteeringAuto:   "of each family steered that is on-link there, or one of the family that the tunnel goes by",
 }
 
-// way is the path to another node for packets of a family; 0: there is none.
+// way returns the path to another node for packets of a family; 0: no path leads there.
 func (f *frame) way(node string, ipv4 bool) PathID {
 	h := f.hosts[node]
 	if h == nil || !slices.ContainsFunc(h.routes, func(r Route) bool { return r.Dst.Addr().Is4() == ipv4 }) {
@@ -94,8 +94,8 @@ func (f *frame) way(node string, ipv4 bool) PathID {
 	return f.paths[PathKey{PathSteer, node}]
 }
 
-// direct steers by the host's node IP as next hop, in the families that are on-link; missing are those that are needed and
-// are not. It is nil where none is.
+// direct steers with the host's node IP as next hop, in the families in which that is on-link. missing holds the needed
+// families in which it is not. h is nil if no family is on-link.
 func (f *frame) direct(host string, table uint32, need Families) (h *steering, missing Families) {
 	h = &steering{}
 	for _, family := range []struct {
@@ -120,7 +120,7 @@ func (f *frame) direct(host string, table uint32, need Families) (h *steering, m
 	return h, missing
 }
 
-// planTunnel plans the VXLAN device, which every node needs that may send or receive by it.
+// planTunnel plans the VXLAN device, which every node needs that may send or receive through it.
 func (g *ground) planTunnel() {
 	c := g.config.Steering
 	local, overhead := g.internalIP(g.node, true), vxlanOverhead4
@@ -141,19 +141,19 @@ func (g *ground) planTunnel() {
 	mtu := c.MTU
 	if mtu == 0 {
 		mtu = g.links[i].MTU - overhead
-		// Where br_netfilter puts a pod's fragments together, this node cuts the datagram anew, for the tunnel and not to the size that the host has
-		// reported to the pod: what fits the tunnel must fit the uplinks too.
+		// Where br_netfilter reassembles a pod's fragments, this node fragments the datagram again, to the tunnel's MTU and not
+		// to the size that the host has reported to the pod. So packets that fit the tunnel must fit the uplinks too.
 		for _, l := range g.links {
 			if g.isUplink(l.Name) && l.MTU > 0 {
 				mtu = min(mtu, l.MTU)
 			}
 		}
-		mtu = max(mtu, 1280) // IPv6 wants 1280: over a smaller underlay the outer packets are fragmented
+		mtu = max(mtu, 1280) // IPv6 requires 1280: over a smaller underlay the outer packets are fragmented
 	}
 	g.tunnel = &Tunnel{Device: c.Device, VNI: c.VNI, Port: c.Port, MTU: mtu, Local: local, MAC: tunnelMAC(local)}
 }
 
-// tunnelled steers by the VXLAN device. One next hop serves both families: the link-local address of the host's device.
+// tunnelled steers through the VXLAN device. The link-local address of the host's device is the next hop of both families.
 func (f *frame) tunnelled(host string, table uint32) *steering {
 	t := f.tunnelTo
 	if t == nil {
@@ -173,7 +173,7 @@ func (f *frame) tunnelled(host string, table uint32) *steering {
 	return h
 }
 
-// tunnelMAC derives the address of a node's VXLAN device from its underlay address, so that nodes need not tell.
+// tunnelMAC derives the address of a node's VXLAN device from its underlay address, so that nodes need not publish it.
 func tunnelMAC(underlay netip.Addr) (mac MAC) {
 	sum := sha256.Sum256([]byte("egressway " + underlay.String()))
 	copy(mac[:], sum[:])
@@ -181,7 +181,7 @@ func tunnelMAC(underlay netip.Addr) (mac MAC) {
 	return mac
 }
 
-// linkLocal is the modified EUI-64 link-local address of a MAC (RFC 4291, appendix A).
+// linkLocal returns the modified EUI-64 link-local address of a MAC (RFC 4291, appendix A).
 func linkLocal(m MAC) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 0x02, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }

@@ -5,14 +5,14 @@ import "slices"
 // target is another node that packets are steered to.
 type target struct {
 	node     string
-	needed   bool     // pods of this node egress by it; else it only takes what is its: strays, and flows of before
+	needed   bool     // pods of this node egress by it; else it receives only its own, see leads.also
 	families Families // of these pods' packets
 }
 
 // targets counts the services that lead to each node.
 type targets struct {
 	of      map[string]*leading
-	changed bool // which nodes there are, or for what, since they were listed
+	changed bool // since list ran, a node was added or removed, or its use changed
 }
 
 type leading struct{ ipv4, ipv6, also int }
@@ -48,8 +48,8 @@ func (t *targets) add(n *int, by int) {
 	}
 }
 
-// list lists the nodes to steer to: those needed in the order in which services, the higher rank first, need them, then the
-// others in such an order.
+// list lists the nodes to steer to: first those needed, then the others, each by the rank of the first service that leads
+// there.
 func (t *targets) list(services []*service) []target {
 	oldest, needed := map[string]*service{}, map[string]*service{}
 	see := func(by map[string]*service, node string, s *service) {
@@ -87,7 +87,7 @@ func (t *targets) list(services []*service) []target {
 
 // sending counts the services whose pods need routes.
 type sending struct {
-	out     map[string]*[2]int // by network, of each family
+	out     map[string]*[2]int // by network, for each family
 	dropped [2]int
 }
 
@@ -114,7 +114,8 @@ func (n *sending) count(s *service, by int) {
 	}
 }
 
-// by says of which families packets are sent out by a network. Those of one without a path are dropped.
+// by returns the families of packets that leave by a network. For a network without a path, it returns those of dropped
+// packets.
 func (n *sending) by(f *frame, of *network) Families {
 	counts := &n.dropped
 	if f.out(of) != 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// WriteText writes a plan for a person: what becomes of each EgressService, then what the node is made to be.
+// WriteText writes a plan for display: the EgressServices, then the devices, packet rules, routing and speakers of the node.
 func WriteText(out io.Writer, p *NodePlan, problems []cluster.Problem) error {
 	w := &textWriter{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), paths: map[PathID]string{0: "drop"}}
 	for _, path := range p.DataPlane.Paths {
@@ -38,12 +38,12 @@ type textWriter struct {
 	begun bool
 }
 
-// line writes a line. The format's tabs separate cells; those of the arguments are escaped.
+// line writes a line. Tabs of the format separate cells; tabs of arguments are escaped.
 func (w *textWriter) line(format string, args ...any) {
 	_, _ = io.WriteString(w.Writer, text.Sprintf(format+"\n", args...)) // the tabwriter keeps the error for Flush
 }
 
-// cells writes a line of cells, of which it leaves the empty ones out.
+// cells writes a line of cells and skips empty ones.
 func (w *textWriter) cells(all ...string) {
 	all = slices.DeleteFunc(all, func(s string) bool { return s == "" })
 	args := make([]any, len(all))
@@ -155,7 +155,7 @@ func (w *textWriter) packets(p *NodePlan) {
 	}
 }
 
-// held tells of pods that leave as endpoints only.
+// held lists this node's pods that are subject to hold, and whether their packets pass.
 func (w *textWriter) held(p *NodePlan) {
 	d := p.DataPlane
 	if !d.Hold {
@@ -206,7 +206,7 @@ func (w *textWriter) routing(p *NodePlan) {
 	}
 }
 
-// meaning says what a rule is for.
+// meaning describes the purpose of a rule.
 func (w *textWriter) meaning(p *NodePlan, r Rule) string {
 	m := p.DataPlane.Marks
 	switch {
@@ -254,7 +254,7 @@ const (
 	roleFormer  = "former host"
 )
 
-// role is as what an ingress IP is announced; empty: as the host.
+// role returns the role in which a node announces an ingress IP; empty: host.
 func (a Announcement) role() string {
 	switch {
 	case !a.Standby:
