@@ -19,7 +19,7 @@ func TestNetworkStates(t *testing.T) {
 	path := func(id plan.PathID, name string, table uint32) plan.Path {
 		return plan.Path{ID: id, Key: plan.PathKey{Kind: plan.PathNetwork, Name: name}, Table: table}
 	}
-	p := &plan.NodePlan{Absent: []plan.Absence{{Network: "away", Why: "VRF device vrf-away is not there"}}, DataPlane: plan.DataPlane{Paths: []plan.Path{
+	p := &plan.NodePlan{Absent: []plan.Absence{{Network: "away", Why: "VRF device vrf-away does not exist"}}, DataPlane: plan.DataPlane{Paths: []plan.Path{
 		path(1, "red", 101), path(2, "green", 102), path(3, "blue", 103), path(4, "gone", 0), path(6, "away", 106),
 		{ID: 5, Key: plan.PathKey{Kind: plan.PathSteer, Name: "red"}, Table: 105},
 	}}}

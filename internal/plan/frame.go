@@ -220,7 +220,7 @@ func (f *frame) unserved(services []*service) (problems findings) {
 		}
 		tell := func(field, value, path string) {
 			problems.problem("EgressService", s.key.String(), field, value, ReasonPathsExhausted,
-				"node %s has no path id left for %s, and drops what needs it: marks.mask has room for %d paths, widen it", f.node, path, f.marks.MaxPath())
+				"node %s has no path id left for %s, and drops packets that need it: marks.mask has room for %d paths, widen it", f.node, path, f.marks.MaxPath())
 		}
 		if f.lacking[PathKey{PathNetwork, s.network.name}] {
 			tell("spec.network", s.network.name, "network "+s.network.name)
@@ -242,7 +242,7 @@ func (f *frame) needRoutes(sent *sending) (problems findings) {
 		}{{"IPv4", need.IPv4 && !routed.IPv4}, {"IPv6", need.IPv6 && !routed.IPv6}} {
 			if family.missing {
 				problems.problem("Network", n.name, "table", strconv.Itoa(int(n.table)), ReasonNoRoute,
-					"has no %s route on node %s: selected pods' packets are dropped until a peer tells one, or one is added", family.name, f.node)
+					"has no %s route on node %s: selected pods' packets are dropped until a peer announces one, or one is added", family.name, f.node)
 			}
 		}
 	}

@@ -180,15 +180,15 @@ func (g *ground) present(n *network) (names []string) {
 func (g *ground) absence(n *network, present []string) (why string, comes bool) {
 	switch vrf := g.link(n.VRF); {
 	case !n.usable:
-		return "its VRF device is not there, or another one than configured", false
+		return "its VRF device is missing, or is not the configured one", false
 	case n.VRF != "" && vrf == nil:
-		return "VRF device " + n.VRF + " is not there", n.create && len(present) > 0
+		return "VRF device " + n.VRF + " does not exist", n.create && len(present) > 0
 	case n.VRF != "" && !vrf.Up:
 		return "VRF device " + n.VRF + " is down", n.create
 	case len(n.Interfaces) == 0:
 		return "", true
 	case len(present) == 0:
-		return "none of its interfaces is there: " + strings.Join(n.Interfaces, ", "), false
+		return "none of its interfaces exists: " + strings.Join(n.Interfaces, ", "), false
 	case n.VRF != "" && !slices.ContainsFunc(present, func(name string) bool { return g.link(name).Master == n.VRF }):
 		return "none of its interfaces is in VRF device " + n.VRF, true
 	}

@@ -248,7 +248,7 @@ func (r *redone) settleIngress(c *claims) {
 		case v.clusterIP:
 			refuse(in.IP, ReasonInvalidAddress, "is the ClusterIP of Service %s", v.cluster)
 		case v.owner.over(s):
-			refuse(in.IP, ReasonInvalidAddress, "is an endpoint of EgressService %s, which has it", v.owner.key)
+			refuse(in.IP, ReasonInvalidAddress, "is an endpoint of EgressService %s, which keeps it", v.owner.key)
 		case within(g.inside, a):
 			refuse(in.IP, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
 		case v.plain.over(s) && !v.plain.shares(s):
@@ -321,11 +321,11 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 	case cluster.TargetPod:
 	case cluster.TargetUnknown:
 		return netip.Addr{}, func(r *redone, text string) {
-			r.refuse(text, ReasonForeignEndpoint, "its EndpointSlice does not say whose address it is: targetRef should name a Pod of namespace %s", r.key.Namespace)
+			r.refuse(text, ReasonForeignEndpoint, "its EndpointSlice names no owner of the address: targetRef should name a Pod of namespace %s", r.key.Namespace)
 		}
 	default:
 		return netip.Addr{}, func(r *redone, text string) {
-			r.refuse(text, ReasonForeignEndpoint, "by targetRef of its EndpointSlice it belongs to no Pod of namespace %s", r.key.Namespace)
+			r.refuse(text, ReasonForeignEndpoint, "the targetRef of its EndpointSlice names no Pod of namespace %s", r.key.Namespace)
 		}
 	}
 	if _, exists := g.nodes.Get(e.Node); e.Node != "" && !exists {

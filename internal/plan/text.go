@@ -148,7 +148,7 @@ func (w *textWriter) packets(p *NodePlan) {
 		for i := range d.Ingress.All() {
 			stray := ""
 			if i.Stray != 0 {
-				stray = "what nobody here knows goes to " + w.paths[i.Stray]
+				stray = "flows unknown here go to " + w.paths[i.Stray]
 			}
 			w.cells("to "+i.Addr.String(), "of "+w.paths[i.Path], stray)
 		}
