@@ -27,7 +27,7 @@ type ground struct {
 	networks []*network // by name
 	byName   map[string]*network
 	listed   string // the names that the configuration lists, for messages
-	lacking  bool   // this node lacks some network
+	lacking  bool   // this node lacks some network, see network.lacks
 	heard    map[string]bool
 	allowed  map[allowance]bool
 

@@ -20,7 +20,7 @@ type network struct {
 	devices  []string // uplinks: the VRF device, interfaces enslaved to it, the interfaces of a bare table
 	create   bool
 	usable   bool
-	lacks    string // why this node cannot serve it, although all is made that is planned; empty: it can
+	lacks    string // why this node cannot serve it even with all planned devices; empty: it can
 	onNoPath config.NoPath
 	listed   bool
 }
@@ -176,7 +176,8 @@ func (g *ground) present(n *network) (names []string) {
 	return names
 }
 
-// absence finds why the kernel does not have a network. comes reports whether it will once this plan is applied.
+// absence finds why the kernel does not have a network. comes reports whether the kernel will have it once this plan is
+// applied.
 func (g *ground) absence(n *network, present []string) (why string, comes bool) {
 	switch vrf := g.link(n.VRF); {
 	case !n.usable:

@@ -312,7 +312,7 @@ type Service struct {
 	Endpoints  int                `json:"endpoints"`           // selected addresses in the cluster
 	Local      int                `json:"local"`               // endpoints on this node
 	Announced  []netip.Addr       `json:"announced,omitempty"` // from this node
-	Aside      bool               `json:"aside,omitempty"`     // this node is elected host or standby, and has no such role as it lacks the network
+	Aside      bool               `json:"aside,omitempty"`     // this node is elected host or standby, but lacks the network and has no role
 }
 
 // Masquerade reports whether egress leaves the pod's own node with the outgoing interface's address.

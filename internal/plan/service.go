@@ -24,7 +24,7 @@ type service struct {
 	selects      bool // there is an EgressService
 	localTraffic bool
 	former       bool       // the standby was the host before
-	aside        bool       // this node is elected, and lacks the network
+	aside        bool       // this node is elected, but lacks the network
 	has          [2][2]bool // whether it has endpoints, by family and by where
 	sends        sends
 
@@ -151,8 +151,8 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	s.standAside(g)
 }
 
-// standAside gives up the role of this node in a network that it lacks. As host it leaves the service to the standby, like one that died;
-// without a standby that is known to run a daemon it stays the host of packets that are dropped.
+// standAside gives up the role of this node in a network that it lacks. A host leaves the service to the standby, as if it
+// had died. Without a standby that is known to run a daemon, it stays the host and drops packets.
 func (s *service) standAside(g *ground) {
 	if s.network == nil || s.network.lacks == "" {
 		return
