@@ -15,7 +15,7 @@ MODULE  := github.com/egressway/egressway
 TAGS := grpcnotrace
 
 # Packages whose tests make devices, routes or nodes run as root on a kernel with VRF; labexec gives them one.
-LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/lab) $(shell $(GO) list ./test/... 2>/dev/null)
+LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel lab) $(shell $(GO) list ./test/... 2>/dev/null)
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 
 # The lab starts this daemon on its nodes.
@@ -55,7 +55,7 @@ bin/demo:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/demo
 
 bin/chaos:
-	CGO_ENABLED=0 $(GO) build -ldflags '-X main.version=$(VERSION)' -o $@ ./lab/chaos
+	CGO_ENABLED=0 $(GO) build -ldflags '-X main.version=$(VERSION)' -o $@ ./lab/runchaos
 
 bin/bench-packets:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/bench/packets

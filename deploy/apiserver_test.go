@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8syaml "sigs.k8s.io/yaml"
 
-	"github.com/egressway/egressway/internal/lab/kubetest"
+	"github.com/egressway/egressway/lab/kubetest"
 )
 
 // TestAPIServerTakesIt: a real API server takes every object, and a pod made of the DaemonSet's template is admitted.

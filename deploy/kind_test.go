@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/lab/kubetest"
+	"github.com/egressway/egressway/lab/kubetest"
 )
 
 const kind = "../containerlab/kind"

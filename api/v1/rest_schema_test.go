@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	v1 "github.com/egressway/egressway/api/v1"
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // originalCRD has EgressService as clusters have it that come from OVN-Kubernetes.

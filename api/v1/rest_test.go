@@ -14,7 +14,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	v1 "github.com/egressway/egressway/api/v1"
-	"github.com/egressway/egressway/internal/lab/kubetest"
+	"github.com/egressway/egressway/lab/kubetest"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/status"
+	"github.com/egressway/egressway/lab"
 )
 
 // unpack gives the files of an archive by their names without the folder.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/status"
+	"github.com/egressway/egressway/lab"
 )
 
 // statusDaemon serves a report with one EgressService on a socket until the test ends or stop is called.

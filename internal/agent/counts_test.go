@@ -21,9 +21,9 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
+	"github.com/egressway/egressway/lab"
 )
 
 // TestMetricsAreDocumented: docs/metrics.md has the metrics that the daemon serves, and no others.

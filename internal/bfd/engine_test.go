@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 const limit = lab.Patience

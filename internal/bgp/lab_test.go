@@ -18,9 +18,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab"
 )
 
 // site is a node, which is this process, plugged to routers: to r1 and r2 in VRF red, to r1 in VRF blue with the same

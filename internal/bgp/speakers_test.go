@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab"
 )
 
 const (

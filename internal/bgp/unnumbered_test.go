@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/ipv6"
 
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab"
 )
 
 func TestUnnumbered(t *testing.T) {

@@ -18,9 +18,9 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel"
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

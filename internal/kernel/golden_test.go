@@ -15,8 +15,8 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/election"
-	"github.com/egressway/egressway/internal/lab/stories"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/stories"
 )
 
 // frozen lists the nodes whose kernel state testdata holds: one for each feature of the packet path. The kernel state

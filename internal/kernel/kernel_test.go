@@ -17,8 +17,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab"
 )
 
 // newNode gives the test its own network namespace, with lo up, and returns a handle in it.

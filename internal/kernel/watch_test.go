@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab"
 )
 
 // TestWatchSettings expects an event for each setting that sysctlProblems reads.

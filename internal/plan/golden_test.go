@@ -13,8 +13,8 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/election"
-	"github.com/egressway/egressway/internal/lab/stories"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/stories"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

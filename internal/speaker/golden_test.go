@@ -10,8 +10,8 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/election"
-	"github.com/egressway/egressway/internal/lab/stories"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/stories"
 )
 
 // frozen are the nodes whose speakers testdata/asks holds: one for each kind of request. TestFrozenAsksCoverEveryField finds a field

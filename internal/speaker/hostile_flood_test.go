@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab"
 )
 
 // floodMost is how much memory a speaker may take under a flood, in MiB: its container has 512.

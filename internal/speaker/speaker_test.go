@@ -22,9 +22,9 @@ import (
 
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/lab"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab"
 )
 
 // TestMain lets the test start itself as a speaker.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // outside is the address that everybody asks for, by family.

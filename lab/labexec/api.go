@@ -23,7 +23,7 @@ import (
 //	host's namespace   lab0 10.98.0.1, kubelab
 //	                     | veth
 //	                   lab1, opened by the guest's kernel, whose vec0 it is
-//	guest              bridge mgmt 10.98.0.2 with vec0, and what internal/lab adds: eth0 of each node
+//	guest              bridge mgmt 10.98.0.2 with vec0, and what lab adds: eth0 of each node
 //
 // In a native run the bridge is in the job's namespace, has 10.98.0.1, and kubelab runs beside the job.
 const (
@@ -31,7 +31,7 @@ const (
 	guestIPv4, guestIPv6 = "10.98.0.2", "fd98::2"
 	controlPort, apiPort = "6440", "6443"
 
-	mgmt     = "mgmt" // internal/lab knows it by this name too
+	mgmt     = "mgmt" // lab knows it by this name too
 	guestNIC = "vec0"
 )
 
@@ -92,7 +92,7 @@ func besideAPI(args []string) int {
 	return runUML(args)
 }
 
-// manage makes the bridge that internal/lab plugs its nodes into.
+// manage makes the bridge that lab plugs its nodes into.
 func manage(ipv4, ipv6 string, more ...string) error {
 	// Without an address of its own, a bridge takes one of its ports', and has another one when that goes: who knows the
 	// former one sends to nobody for half a minute.

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // lateManifest is a Service and its EgressService, the last in every order, for the pod on node c.

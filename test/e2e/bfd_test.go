@@ -13,7 +13,7 @@ import (
 
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 const bfdLimit = lab.Patience

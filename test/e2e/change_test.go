@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // oneFile puts both Services of the topology into one file: a change that concerns both is then seen at once.

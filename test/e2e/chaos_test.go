@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/lab/chaos"
+	"github.com/egressway/egressway/lab/chaos"
 )
 
 // TestChaos has one fault of each kind happen that is mended quickly and moves no host, under traffic. `make chaos` has all kinds happen, again

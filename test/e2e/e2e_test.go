@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 const containerlab = "../../containerlab"

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // failoverRuns is how often TestFailover has the host die: FAILOVER_RUNS, to measure, with 100 ms as interval of BFD; or

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // awaitOwner waits until the table on a node belongs to its daemon.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // hosts asks the API server for the host and the standby of web, once they are in force.

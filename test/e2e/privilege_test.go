@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // confinedEnv has the test program put the seccomp filter over itself and become the program that it is told.

@@ -14,8 +14,8 @@ import (
 
 	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // everywhere is web with a pod on c too, and with hosts that a selector chooses.

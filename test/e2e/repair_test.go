@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // kernelEvent is what a node's kernel tells of a link, address, route or rule.

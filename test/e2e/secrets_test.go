@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // TestSecrets looks for a peer's password in all that daemon and speaker say at the level debug: while the session comes up, with a wrong

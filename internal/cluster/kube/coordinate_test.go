@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/kubetest"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/kubetest"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab/kubetest"
+	"github.com/egressway/egressway/lab/kubetest"
 )
 
 // BenchmarkSync follows a cluster of 10,000 Services with an EgressService each, 100,000 endpoints and 1,000 Nodes until all is

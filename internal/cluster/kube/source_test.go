@@ -27,7 +27,7 @@ import (
 
 	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/lab/kubetest"
+	"github.com/egressway/egressway/lab/kubetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // fib is what is in one routing table of a node by one protocol, as the kernel tells at each change.

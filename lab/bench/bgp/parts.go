@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // peerASN is the AS of the peer, who tells routes.

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
 	"github.com/egressway/egressway/lab/bench/internal/figures"
 )

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // ourTable is the daemon's; what leaves the sets of a former moment by time is nothing that it does.

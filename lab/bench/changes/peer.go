@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // The peer speaks as much BGP (RFC 4271) as it takes to be told routes.

@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
 	"github.com/egressway/egressway/lab/bench/internal/daemon"
 )

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // A pod's first act is a SYN, and so are all others: each of a new flow, by another port, and now and then the first one again, as

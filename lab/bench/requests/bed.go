@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
 	"github.com/egressway/egressway/lab/bench/internal/daemon"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
 )
 

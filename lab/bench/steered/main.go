@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 

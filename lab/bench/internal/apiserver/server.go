@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // startWithin is how long a large cluster may take on a machine that is busy.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // incident is a fault that happened.

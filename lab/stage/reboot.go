@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // PowerOff ends a node as a loss of power does: no packet leaves it or comes to it any more, and what its kernel remembers of us

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // fault is one way in which something goes wrong. Its name is the key in the table of limits.

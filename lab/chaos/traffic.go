@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // identity is what a pod is to the outside world: the external host that its packets reach, which tells the network, and

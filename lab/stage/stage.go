@@ -15,8 +15,8 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/manifests"
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/kubetest"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/kubetest"
 )
 
 // The addresses that every external host answers on, with its own name.

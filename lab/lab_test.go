@@ -15,7 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-const vrfEgress = "../../containerlab/vrf-egress.clab.yml"
+const vrfEgress = "../containerlab/vrf-egress.clab.yml"
 
 // web is a Service with one pod on a and one on b, as source of its egress and target of its ingress.
 func web(local bool) *cluster.Objects {
@@ -314,7 +314,7 @@ func TestVRFEgress(t *testing.T) {
 }
 
 func TestTwin(t *testing.T) {
-	l := deploy(t, "../../containerlab/twin.clab.yml", Options{})
+	l := deploy(t, "../containerlab/twin.clab.yml", Options{})
 	ctx := t.Context()
 	require.NoError(t, l.RespondOn(ctx, "t1", "t2"))
 	n := l.Node("node")
@@ -345,9 +345,9 @@ func TestTwin(t *testing.T) {
 }
 
 func TestFailedDeployNamesTheLine(t *testing.T) {
-	_, err := Deploy(t.Context(), "../../containerlab/twin.clab.yml", Options{Exec: map[string][]string{"node": {"ip link set nothing up"}}})
+	_, err := Deploy(t.Context(), "../containerlab/twin.clab.yml", Options{Exec: map[string][]string{"node": {"ip link set nothing up"}}})
 	require.ErrorContains(t, err, "node node: exec:")
 	require.ErrorContains(t, err, "ip link set nothing up")
-	_, err = Deploy(t.Context(), "../../containerlab/twin.clab.yml", Options{Exec: map[string][]string{"x": nil}})
+	_, err = Deploy(t.Context(), "../containerlab/twin.clab.yml", Options{Exec: map[string][]string{"x": nil}})
 	require.ErrorContains(t, err, `no node "x"`)
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // cables are a node's interfaces: in the LAN, of the two networks, and towards the API server if there is one.

@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/kubetest"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/kubetest"
 )
 
 // web is a Service with an ingress IP and the EgressService that belongs to it.
@@ -71,7 +71,7 @@ func client(t *testing.T, s *kubetest.Server) kubernetes.Interface {
 
 func applyCRDs(t *testing.T, s *kubetest.Server) {
 	t.Helper()
-	files, err := filepath.Glob("../../../config/crd/*.yaml")
+	files, err := filepath.Glob("../../config/crd/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, f := range files {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // aLong is how long what is cut is cut: sometimes for less than a BGP session lasts without a word, sometimes for more.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/egressway/egressway/internal/lab"
+	"github.com/egressway/egressway/lab"
 )
 
 // furnishFRR makes a node fit for an FRR beside what else runs there, with a configuration as in frr.conf.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // clusterFaults are those of the API server and of what it says.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/egressway/egressway/internal/lab/stage"
+	"github.com/egressway/egressway/lab/stage"
 )
 
 // Brains is for how long, at most, a router sent what is for one ingress IP by two nodes at a time.

@@ -69,7 +69,7 @@ func TestRepository(t *testing.T) {
 }
 
 func TestTopologiesLoad(t *testing.T) {
-	files, err := filepath.Glob("../../containerlab/*.clab.yml")
+	files, err := filepath.Glob("../containerlab/*.clab.yml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, f := range files {

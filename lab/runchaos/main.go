@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/lab"
-	"github.com/egressway/egressway/internal/lab/chaos"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/chaos"
 )
 
 // version is set by the Makefile: git's name of the commit.
