@@ -1,5 +1,6 @@
-// Package agent ties sources, plan and appliers together on one node. Whatever happens only wakes the loop; each pass
-// takes everything that is known, plans the node anew, and makes kernel and speakers equal to the plan.
+// Package agent connects sources, plan and appliers on one node. Events only wake the loop; each pass takes a snapshot
+// of the sources, updates the plan by what changed since the last pass, and makes kernel and speakers equal to the
+// plan.
 package agent
 
 import (
@@ -33,13 +34,13 @@ import (
 )
 
 const (
-	// retryAfter is the pause after a pass with errors; what failed often waits for an event that wakes the loop anyway.
+	// retryAfter is the pause after a pass with errors; many failures end with an event that wakes the loop anyway.
 	retryAfter = time.Second
-	// beatEvery is how often an idle loop shows that it lives.
+	// beatEvery is how often an idle loop shows that it is alive.
 	beatEvery = 10 * time.Second
-	// tellWithin is how long a peer may take to tell its routes once a session is established.
+	// tellWithin is how long a peer may take to announce its routes after its session is established.
 	tellWithin = 5 * time.Second
-	// settleWithin is how long routes of an earlier run stay for peers that do not come back.
+	// settleWithin is how long routes of an earlier run stay if their peers do not come back.
 	settleWithin = 2 * time.Minute
 	// restartAfter is the pause before a watch that failed is started again.
 	restartAfter = time.Second
@@ -55,13 +56,13 @@ type Agent struct {
 	speakers   nodeSpeakers
 	flows      *flows.Carrier
 	status     *status.Status
-	awake      chan struct{} // by what sources, peers or people say
-	drifted    chan struct{} // by what happens in the kernel
-	pace       pace          // of passes that the latter asks for
+	awake      chan struct{} // by sources, peers or operators
+	drifted    chan struct{} // by events of the kernel
+	pace       pace          // of passes that drifted asks for
 
-	mu     sync.Mutex // guards what watches hand to the loop
+	mu     sync.Mutex // guards the fields that watches hand to the loop
 	config *config.Config
-	stale  error // why the file that is there now is not in force
+	stale  error // why the current file is not in force
 
 	source   source
 	leader   *leader // nil: every node elects for itself
@@ -70,51 +71,52 @@ type Agent struct {
 	draining draining
 	last     last
 
-	asking    atomic.Bool               // whether what is known is what the API server has
-	confirmed atomic.Pointer[time.Time] // when it was, last
+	asking    atomic.Bool               // an API server is being asked whether the known objects are current
+	confirmed atomic.Pointer[time.Time] // when they were last known to be current
 }
 
-// last is what the loop remembers of its last pass; losing it costs a little work, nothing else.
+// last is the loop's state between passes. It is not stored: a daemon that starts derives it from API, kernel and
+// speaker.
 type last struct {
 	config   *config.Config
-	changed  cluster.Changed // what no plan has taken in yet
+	changed  cluster.Changed // not planned yet
 	restored restored
-	refused  map[uint32]kernel.Refused // learned routes, by table, that the kernel may take later
+	refused  map[uint32]kernel.Refused // learned routes that the kernel refused and may accept later, by table
 	filling  filling
 	unmade   []string // VRF devices, sorted
 	plan     *plan.NodePlan
-	planned  *plan.NodePlan // before announcements were held back
-	restless bool           // the last pass failed, planned something else than the one before, or put back what was gone
+	planned  *plan.NodePlan // before announcements were held down
+	restless bool           // the last pass failed, changed the plan, or restored missing objects
 	told     told
 	errors   string
 	inForce  inForce
 	reported bool            // to the leader, since the daemon started
-	speaker  time.Time       // when the speaker was started that the last pass saw
-	settling time.Time       // since when it was seen
-	settled  map[string]bool // networks whose peers have told it what they know, once
+	speaker  time.Time       // start time of the speaker that the last pass used
+	settling time.Time       // when that speaker was first seen
+	settled  map[string]bool // networks whose peers have announced their routes to it once
 	routed   map[uint32]plan.Families
-	watched  map[string]bool // the hosts that this node watches, and whether they are alive; nil: none
-	watching []string        // the nodes that it should watch
-	peers    []bfd.Peer      // those, and all that may watch this one
-	heard    map[string]bool // the nodes that ever were alive
+	watched  map[string]bool // the watched hosts, and whether they are alive; nil: none
+	watching []string        // the nodes to watch
+	peers    []bfd.Peer      // the nodes to watch, and all that may watch this one
+	heard    map[string]bool // the nodes that were ever alive
 	answers  answers
 	stands   bool // the packet filter has been in force since the daemon started
 	deaths   deaths
 	doubt    doubt
-	dead     map[string]bool // the nodes whose standbys this one takes for hosts
-	named    []string        // those of them that are hosts or standbys by what the sources say
-	failing  bool            // they have changed, which is not in force yet
+	dead     map[string]bool // the dead nodes: here their standbys are the hosts
+	named    []string        // the dead nodes that are hosts or standbys according to the sources
+	failing  bool            // dead has changed, which is not in force yet
 	failover failover
 	choices  choices
 	sweep    sweep
-	taken    cluster.Changed // by the last plan
+	taken    cluster.Changed // planned by the last plan
 	roles    roles
 	quiet    quiet
-	gaveBack bool // the memory that the start took
+	gaveBack bool // memory used by the start was returned
 }
 
-// Run serves until ctx ends. c is what configFile holds; changes of the file are taken up as they come, and the file is read again
-// when a signal comes by again. What is in force in the kernel stays when Run returns.
+// Run serves until ctx ends. c is the content of configFile; Run follows changes of the file, and reads it again when
+// again receives a signal. The state in the kernel stays in force when Run returns.
 func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Config, version string, again <-chan os.Signal) error {
 	node, err := kernel.Open()
 	if err != nil {
@@ -170,7 +172,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	return err
 }
 
-// speakerCommand is the command line of a speaker that the daemon starts; nil: it must not.
+// speakerCommand returns the command line of a speaker that the daemon may start; nil: it must not start one.
 func speakerCommand(c *config.Config) []string {
 	if !c.Speaker.Start {
 		return nil
@@ -181,7 +183,7 @@ func speakerCommand(c *config.Config) []string {
 func (a *Agent) wake() {
 	select {
 	case a.awake <- struct{}{}:
-	default: // a pass is due already, it will see this change too
+	default: // a pass is due already, and will see this change too
 	}
 }
 
@@ -192,7 +194,7 @@ func (a *Agent) drift() {
 	}
 }
 
-// again runs a watch until ctx ends, starting it anew when it fails.
+// again runs a watch until ctx ends, and starts it again when it fails.
 func (a *Agent) again(ctx context.Context, what string, watch func() error) error {
 	for {
 		err := watch()
@@ -207,7 +209,7 @@ func (a *Agent) again(ctx context.Context, what string, watch func() error) erro
 	}
 }
 
-// reload takes a changed configuration up, or keeps the last good one.
+// reload switches to a changed configuration, or keeps the last good one.
 func (a *Agent) reload(c *config.Config, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -225,7 +227,7 @@ func (a *Agent) reload(c *config.Config, err error) {
 	a.wake()
 }
 
-// loop runs a pass whenever something changed, and again a little later when one had errors.
+// loop runs a pass after every change, and retries a pass with errors.
 func (a *Agent) loop(ctx context.Context) {
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
@@ -233,12 +235,12 @@ func (a *Agent) loop(ctx context.Context) {
 	defer retry.Stop()
 	look := time.NewTimer(math.MaxInt64)
 	defer look.Stop()
-	select { // the first pass should know what is announced and learned
+	select { // the first pass should know the announced and the learned routes
 	case <-ctx.Done():
 	case <-a.speakers.Ready():
 	case <-time.After(speakerWithin):
 	}
-	var due <-chan time.Time // when the pass is that the kernel's events asked for; nil: none is
+	var due <-chan time.Time // when the delayed pass for kernel events is due; nil: none is
 	foreign := a.kernel.ForeignHands()
 	for {
 		byKernel := false
@@ -265,7 +267,7 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-retry.C:
 		case <-look.C:
 		}
-		due = nil // this pass sees what the events told of
+		due = nil // this pass sees what the events reported
 		a.status.Beat()
 		began := processorTime()
 		err := a.pass(ctx)
@@ -274,7 +276,7 @@ func (a *Agent) loop(ctx context.Context) {
 		foreign = a.kernel.ForeignHands()
 		a.pace.ran(time.Now(), byKernel, a.last.restless && foreign == before)
 		if endless != a.pace.endless() {
-			a.wake() // the problem comes, or goes
+			a.wake() // the problem EndlessPasses appears or disappears
 		}
 		if err != nil || a.leader != nil && !a.last.reported {
 			retry.Reset(max(retryAfter, a.pace.rest()))
@@ -285,7 +287,8 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// pass brings this node to what the sources, the kernel and the peers say now. It costs what changed since the last one.
+// pass makes this node follow the current state of sources, kernel and peers. Its cost depends on what changed since
+// the last one.
 func (a *Agent) pass(ctx context.Context) error {
 	pass := status.Pass{Began: time.Now(), Draining: a.draining.wanted()}
 	a.last.restless = false
@@ -296,16 +299,16 @@ func (a *Agent) pass(ctx context.Context) error {
 	objects, changed, found, ok := a.source.Objects()
 	a.last.changed.Join(changed)
 	a.last.inForce.pending.Join(changed)
-	var node []cluster.Problem // beside those of objects
+	var node []cluster.Problem // without those of objects
 	if pass.ConfigStale = stale != nil; pass.ConfigStale {
 		node = append(node, configProblems(a.configFile, stale)...)
 	}
 	if err := a.speakers.Problem(); err != nil {
 		node = append(node, cluster.Problem{Kind: "Speaker", Object: c.Speaker.Socket, Reason: reasonNoSpeaker, Message: err.Error()})
 	}
-	if !ok { // nothing is known yet: what is in force stays
+	if !ok { // nothing is known yet: everything stays in force
 		pass.Ended, pass.Unknowing = time.Now(), true
-		a.publish(nil, slices.Concat(found, node), everyPeer(c, nil, a.speakers.Sessions()), pass) // the source has logged them
+		a.publish(nil, slices.Concat(found, node), everyPeer(c, nil, a.speakers.Sessions()), pass) // the source has logged found
 		return nil
 	}
 	if a.last.plan == nil {
@@ -329,7 +332,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		pass.InForce, a.last.refused = result.Whole(), result.Refused
 		if unmade := slices.Sorted(maps.Keys(result.Unmade)); !slices.Equal(unmade, a.last.unmade) {
 			a.last.unmade = unmade
-			a.wake() // the plan is another one
+			a.wake() // the plan depends on it
 		}
 		pass.Watched = a.last.watched
 		a.last.restored.add(a.log, result.Restored, pass.Began)
@@ -343,7 +346,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	a.last.restless = a.last.restless || err != nil || a.last.planned != former
 	if ctx.Err() != nil {
-		return nil // stopping: half a pass is no failure
+		return nil // stopping: an interrupted pass is not a failure
 	}
 	problems := a.last.told.take(a.log, pass.Began, found, planned, node)
 	if a.leader != nil {
@@ -355,7 +358,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	return err
 }
 
-// publish has the status tell of a pass. Nothing is made up before somebody asks.
+// publish hands the result of a pass to the status, which makes a report of it only on request.
 func (a *Agent) publish(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, pass status.Pass) {
 	announced := a.speakers.Announced()
 	pass.Plan = p
@@ -368,7 +371,7 @@ func (a *Agent) publish(p *plan.NodePlan, problems []cluster.Problem, sessions [
 	})
 }
 
-// plan plans this node anew. It gives what is wrong with objects by the plan, and with this node.
+// plan updates this node's plan. It returns the plan's problems with objects, and this node's own.
 func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Objects) (planned, local []cluster.Problem, err error) {
 	var tables []uint32
 	for _, n := range c.Networks {
@@ -378,7 +381,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	if err != nil {
 		return nil, nil, err
 	}
-	unsettled := a.unsettled(c) // before the routes are read: they are complete then
+	unsettled := a.unsettled(c) // before Learned is read: the routes of settled networks are complete then
 	change := a.last.changed
 	elected, others := a.source.hosts(objects, change)
 	if a.last.plan == nil {
@@ -417,13 +420,13 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	return planned, append(local, inTheWay...), nil
 }
 
-// watch has the speaker watch other nodes and answer them, once the packet filter is in force: they hand packets to this node from
-// then on. A speaker that has just begun says nothing before that.
+// watch makes the speaker watch other nodes and answer them, once the packet filter is in force: from then on they hand
+// packets to this node. A new speaker sends nothing before that.
 func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (problems []cluster.Problem) {
 	if a.last.stands = a.last.stands || inForce; !a.last.stands {
 		return nil
 	}
-	// Another speaker knows none of it. ErrAbsent is a problem of its own.
+	// A new speaker starts without peers, so set them every pass. A missing speaker is reported elsewhere.
 	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
 		problems = append(problems, cluster.Problem{
 			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
@@ -442,12 +445,12 @@ func (a *Agent) reached() []netip.Addr {
 	return nil
 }
 
-// unsettled names the networks whose peers may still hold back what they told an earlier speaker: its routes stay
-// meanwhile, or every start would be a gap.
+// unsettled returns the networks whose peers may not have announced all their routes to a new speaker yet. Meanwhile
+// the routes of the former one stay: otherwise every start would interrupt traffic.
 func (a *Agent) unsettled(c *config.Config) (names []string) {
 	if started := a.speakers.Started(); a.last.settling.IsZero() || !started.Equal(a.last.speaker) {
 		a.last.speaker, a.last.settling, a.last.settled = started, time.Now(), map[string]bool{}
-		a.kernel.Forget() // what another speaker learned is an earlier run's
+		a.kernel.Forget() // routes learned by another speaker count as left by an earlier run
 		a.last.answers.doubt(time.Now())
 	}
 	sessions := a.speakers.Sessions()
@@ -464,8 +467,8 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 	return names
 }
 
-// haveTold says whether all peers of a network have told what they know, or never will: a session that was ended for what its peer sent
-// is not waited for.
+// haveTold reports whether all peers of a network have announced their routes, or never will: a session that we ended
+// because its peer sent too much is not waited for.
 func haveTold(sessions []bgp.Session, network string, now time.Time) bool {
 	told := slices.ContainsFunc(sessions, func(s bgp.Session) bool { return s.Network == network })
 	for _, s := range sessions {
@@ -474,8 +477,9 @@ func haveTold(sessions []bgp.Session, network string, now time.Time) bool {
 	return told
 }
 
-// apply withdraws first and announces last: no peer sends packets that the kernel is not ready for. BFD with other nodes goes before BGP:
-// a speaker that was killed has to answer them within their detection time, and GoBGP may take most of that to start.
+// apply withdraws first and announces last, so that no peer sends packets before the kernel is ready. BFD with other
+// nodes starts before BGP: a speaker that replaces a killed one must answer them within their detection time, and GoBGP
+// may take most of that to start.
 func (a *Agent) apply(ctx context.Context, c *config.Config, desired *plan.NodePlan, began time.Time) (result kernel.Result, unwatched []cluster.Problem, ended uint, err error) {
 	clock := time.Now()
 	lap := func() time.Duration { d := time.Since(clock); clock = clock.Add(d); return d }
@@ -503,7 +507,8 @@ func (a *Agent) apply(ctx context.Context, c *config.Config, desired *plan.NodeP
 	return result, unwatched, ended, errors.Join(withdraw, err, announce, contradictions)
 }
 
-// onlyAnnounced leaves out what is not announced yet, and keeps the rest from being preferred more than it is.
+// onlyAnnounced removes prefixes that are not announced yet, and does not let the others become more preferred than
+// they are.
 func (a *Agent) onlyAnnounced(speakers []plan.Speaker) []plan.Speaker {
 	speakers = slices.Clone(speakers)
 	announced := a.speakers.Announced()
@@ -523,7 +528,7 @@ func (a *Agent) onlyAnnounced(speakers []plan.Speaker) []plan.Speaker {
 	return speakers
 }
 
-// prefixes is what is announced in each network, in whatever way.
+// prefixes returns the prefixes that are announced in each network, by hosts and standbys.
 func prefixes(announced map[string]sorted.List[plan.Announcement]) map[string][]netip.Prefix {
 	all := make(map[string][]netip.Prefix, len(announced))
 	for network, announcements := range announced {
@@ -534,7 +539,7 @@ func prefixes(announced map[string]sorted.List[plan.Announcement]) map[string][]
 	return all
 }
 
-// devices lists the interfaces that selected pods' packets pass, for which settings of the kernel matter.
+// devices returns the interfaces that packets of selected pods pass: kernel settings of these matter.
 func devices(p *plan.NodePlan, f plan.Facts) (all []string) {
 	for _, u := range p.DataPlane.Uplinks {
 		all = append(all, u.Device)
@@ -549,7 +554,7 @@ func devices(p *plan.NodePlan, f plan.Facts) (all []string) {
 	})
 }
 
-// configProblems turns why a configuration was refused into problems, one an error.
+// configProblems turns the errors of a refused configuration into problems.
 func configProblems(file string, err error) []cluster.Problem {
 	var all config.Errors
 	if !errors.As(err, &all) {

@@ -9,18 +9,18 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// presumeFor is how long a node that this daemon has found steered to, or had heard by another speaker, may take to be heard by
-// the present one.
+// presumeFor is how long the present speaker may take to hear a node that an earlier run steered to or an earlier
+// speaker heard.
 const presumeFor = 10 * time.Second
 
-// answers are the nodes that packets may be handed to. A node answers BFD once its packet filter is in force, so one that has
-// restarted, or has no daemon, is not among them. The zero value knows of no node.
+// answers holds the nodes that packets may be handed to. A node answers BFD once its packet filter is in force, so a
+// node that has restarted, or has no daemon, is not among them. The zero value holds no node.
 type answers struct {
-	now      map[string]bool      // replaced, never changed: plans have it
-	presumed map[string]time.Time // those of now that the present speaker has not heard yet, and until when they may be
+	now      map[string]bool      // replaced, never modified: plans hold it
+	presumed map[string]time.Time // nodes of now that the present speaker has not heard yet, and their deadlines
 }
 
-// presume notes the nodes that the packet filter of an earlier run steers to: pods do not notice that a daemon starts.
+// presume adds the nodes that an earlier run's packet filter steers to: pods must not notice that a daemon starts.
 func (a *answers) presume(paths map[plan.PathKey]plan.PathID, now time.Time) {
 	a.now = maps.Clone(a.now)
 	if a.now == nil {
@@ -34,7 +34,7 @@ func (a *answers) presume(paths map[plan.PathKey]plan.PathID, now time.Time) {
 	a.doubt(now)
 }
 
-// doubt wants all nodes to be heard again: there is another speaker.
+// doubt requires that all nodes are heard again, by a new speaker.
 func (a *answers) doubt(now time.Time) {
 	a.presumed = map[string]time.Time{}
 	for node := range a.now {
@@ -42,8 +42,8 @@ func (a *answers) doubt(now time.Time) {
 	}
 }
 
-// see notes the BFD sessions as they are now. Nodes that went silent answer until it is sure that not this node was cut off for a moment. wait
-// is the time until there may be another answer although no session changes; 0: there is none.
+// see updates the nodes from the BFD sessions. With unsure, silent nodes stay: this node may have been cut off for a
+// moment. wait is the time until the answer may change without a change of a session; 0: never.
 func (a *answers) see(sessions []bfd.Session, unsure bool, now time.Time) (wait time.Duration) {
 	next := maps.Clone(a.now)
 	if next == nil {
@@ -74,7 +74,7 @@ func (a *answers) see(sessions []bfd.Session, unsure bool, now time.Time) (wait 
 	return wait
 }
 
-// answering are the nodes that packets may be handed to; nil: to any, for nodes do not watch each other.
+// answering returns the nodes that packets may be handed to; nil: all, since nodes do not watch each other.
 func (a *Agent) answering(c *config.Config) map[string]bool {
 	if !c.Failover.BFD.Enabled {
 		return nil

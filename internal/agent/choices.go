@@ -9,17 +9,18 @@ import (
 	"github.com/egressway/egressway/internal/election"
 )
 
-// choices says who is host and standby of what, as this node has it: as elected, but for nodes that it sees dead.
+// choices holds the host and standby of each object, as this node sees them: as elected, except for nodes that it sees
+// dead.
 type choices struct {
 	dead  map[string]bool
-	heard map[string]bool // nodes known to run a daemon; nil: whichever is host or standby does
+	heard map[string]bool // nodes known to run a daemon; nil: all hosts and standbys do
 	now   map[cluster.Key]election.Choice
-	// resumed names the objects whose standby was the host before, by what a former run of the daemon left.
+	// resumed reports whether an object's standby was the host before, by what an earlier run left in the kernel.
 	resumed func(cluster.Key) bool
 }
 
-// update takes in what was elected, of which changed is not as it was the last time or gone, and names the choices that are
-// others now, or gone.
+// update applies the elected choices, of which changed lists those that changed or are gone since the last call. It
+// returns the keys of the resulting choices that changed or are gone.
 func (c *choices) update(node string, elected map[cluster.Key]election.Choice, changed []cluster.Key, dead, heard map[string]bool) (differ []cluster.Key) {
 	first := c.now == nil
 	all := first || !maps.Equal(dead, c.dead) || !maps.Equal(heard, c.heard)
@@ -62,9 +63,9 @@ func (c *choices) update(node string, elected map[cluster.Key]election.Choice, c
 	return differ
 }
 
-// here is what this node makes of one choice. With manifests, every node elects for itself: hosts that were written down
-// without a term get one, for a standby that takes over must be able to announce a later one; and the standby may be a node without
-// a daemon, which would send on by its default route what it gets.
+// here returns one choice as this node sees it. With manifests, every node elects for itself. A host that the manifests
+// name without a term gets one, so that a standby that takes over can announce a later term. A standby without a daemon
+// does not take over: it would forward the packets by its default route.
 func (c *choices) here(node string, choice election.Choice) election.Choice {
 	if c.heard != nil && choice.Host != "" && choice.Host != cluster.AllHosts && choice.Term == 0 {
 		choice.Term = 1
@@ -76,8 +77,8 @@ func (c *choices) here(node string, choice election.Choice) election.Choice {
 	return after
 }
 
-// resumed tells, at the first pass, which services had a former host whose connections go on there: a daemon that starts
-// does not know it from anybody else, and those connections would end.
+// resumed returns, in the first pass, which services had a former host that keeps its connections: a daemon that starts
+// has no other source for that, and those connections would end.
 func (a *Agent) resumed(objects cluster.Objects) (func(cluster.Key) bool, error) {
 	if a.last.choices.now != nil {
 		return nil, nil

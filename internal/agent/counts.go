@@ -15,33 +15,34 @@ import (
 )
 
 const (
-	// readEvery is how often the kernel's counters are read at most, however many ask for the metrics.
+	// readEvery is the shortest time between two reads of the kernel's counters, however many clients scrape the
+	// metrics.
 	readEvery = time.Second
-	// countEvery is how often connections are counted at most. The kernel goes through its whole table for that, so it costs no
-	// more than one part in countShare of a core.
+	// countEvery is the shortest time between two counts of connections. The kernel scans its whole table for a count,
+	// so counting uses at most one part in countShare of a core.
 	countEvery = 30 * time.Second
 	countShare = 200
 )
 
-// counting reads what the kernel counts, when somebody asks for the metrics.
+// counting reads the kernel's counters when the metrics are scraped.
 type counting struct {
 	log    *slog.Logger
 	marks  plan.Marks
-	sent   bool // what leaves is counted by ingress IP
+	sent   bool // count sent packets by ingress IP
 	asked  chan struct{}
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	counts kernel.Counts
 	last   status.Traffic
 	read   time.Time
 	ports  map[netip.Addr]status.InUse // nil: not counted yet
-	failed error                       // why not
+	failed error                       // error of the last count
 }
 
 func newCounting(log *slog.Logger, m plan.Marks, sent bool) *counting {
 	return &counting{log: log, marks: m, sent: sent, asked: make(chan struct{}, 1)}
 }
 
-// traffic is what has been counted. Connections are those of the last time; it has them counted for the next one.
+// traffic returns the counters. Connections are those of the last count; the call requests the next one.
 func (c *counting) traffic() status.Traffic {
 	select {
 	case c.asked <- struct{}{}:
@@ -77,14 +78,14 @@ func (c *counting) readCounters() {
 	}
 }
 
-// failure logs why something cannot be counted: the metrics tell only that it cannot.
+// failure logs why something cannot be counted: the metrics only show that it cannot.
 func (c *counting) failure(err error) {
 	if err != nil {
 		c.log.Debug("the kernel's counters cannot be read", "error", err)
 	}
 }
 
-// run counts connections when somebody has asked, until ctx ends.
+// run counts connections on request, until ctx ends.
 func (c *counting) run(ctx context.Context) {
 	for {
 		select {
@@ -112,13 +113,13 @@ func (c *counting) run(ctx context.Context) {
 	}
 }
 
-// appliers are those of the kernel, and what else a pass does.
+// Appliers of a pass besides those of the kernel.
 const (
 	applyBGP         = "bgp"
 	applyConnections = "connections"
 )
 
-// expect has the counters of what may go wrong begin at zero.
+// expect initialises the counters of possible failures to zero.
 func (a *Agent) expect() {
 	var drifts []string
 	for _, d := range kernel.Drifts() {
@@ -127,7 +128,7 @@ func (a *Agent) expect() {
 	a.status.Expect([]string{string(kernel.ApplyRoutes), string(kernel.ApplyRules), string(kernel.ApplyTable), applyBGP, applyConnections}, drifts)
 }
 
-// took tells of an Apply of the kernel's.
+// took adds the result of a kernel Apply to the metrics.
 func (a *Agent) took(r kernel.Result) {
 	for _, s := range r.Steps {
 		a.status.Applied(string(s.Applier), s.Took, s.Err)

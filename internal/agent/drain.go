@@ -13,11 +13,11 @@ import (
 	"github.com/egressway/egressway/internal/status"
 )
 
-// draining is whether this node is about to go, in the daemon's memory: one that starts again takes services again.
+// draining says that this node is about to go. It is not stored: a daemon that starts again takes services again.
 type draining struct {
 	mu      sync.Mutex
-	asked   bool // to serve nothing
-	leaving bool // to announce nothing
+	asked   bool // serve nothing
+	leaving bool // announce nothing
 }
 
 func (d *draining) wanted() bool {
@@ -26,7 +26,7 @@ func (d *draining) wanted() bool {
 	return d.asked
 }
 
-// silenced leaves announcements out once the daemon is leaving.
+// silenced removes all announcements once the daemon is leaving.
 func (d *draining) silenced(speakers []plan.Speaker) []plan.Speaker {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -49,7 +49,7 @@ func (d *draining) set(change func(*draining)) {
 var errNobodyMoves = errors.New("objects come from source.manifests: every node elects by itself there, and nobody is told to move services; " +
 	"draining needs an API server. Set spec.unschedulable of the Node in the manifests instead")
 
-// drain has this node's services moved away, or takes that back.
+// drain makes this node's services move away, or cancels that.
 func (a *Agent) drain(yes bool) error {
 	if _, ok := a.source.(following); !ok {
 		return errNobodyMoves
@@ -60,9 +60,9 @@ func (a *Agent) drain(yes bool) error {
 	return nil
 }
 
-// drainOnStop waits until the daemon is told to stop, and then, where that is configured, until this node's services have
-// moved. It withdraws what is announced when they have: flows that still go by this node do so by what stays in its
-// kernel. Where services did not move in time, all stays announced, as it does without draining. It returns when ctx ends, too.
+// drainOnStop waits for the signal to stop, and then, if so configured, until this node's services have moved. After
+// that it withdraws all announcements: flows that still use this node do so through the kernel's state, which stays. If
+// services did not move in time, everything stays announced, as without draining. It also returns when ctx ends.
 func (a *Agent) drainOnStop(ctx, stop context.Context) {
 	select {
 	case <-ctx.Done():

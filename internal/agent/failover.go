@@ -16,14 +16,14 @@ import (
 	"github.com/egressway/egressway/internal/status"
 )
 
-// trustAfter is how long a node that was dead must answer before it is taken for alive. By then the one that elects has most
-// often confirmed that another is the host; before, there would be two moves for one pause.
+// trustAfter is how long a node that was dead must answer before it counts as alive. By then the leader has usually
+// confirmed another host; trusting it earlier would cause two moves for one pause.
 const trustAfter = 3 * time.Second
 
-// deaths is what this node holds of nodes that went silent: since when each answers again; zero: it does not.
+// deaths holds the nodes that failed, and since when each answers again; zero: it does not.
 type deaths map[string]time.Time
 
-// see takes in what BFD says now. wait is the time until a node may be trusted again; 0: there is none.
+// see updates deaths from the BFD sessions. wait is the time until a node may be trusted again; 0: there is none.
 func (d deaths) see(sessions []bfd.Session, now time.Time) (dead map[string]bool, wait time.Duration) {
 	watched := map[string]bool{}
 	for _, s := range sessions {
@@ -35,7 +35,7 @@ func (d deaths) see(sessions []bfd.Session, now time.Time) (dead map[string]bool
 		switch {
 		case s.Failed:
 			d[s.Node] = time.Time{}
-		case s.State != bfd.Up: // another speaker may have begun
+		case s.State != bfd.Up: // neither failed nor up: a new speaker may have started
 		case known && back.IsZero():
 			d[s.Node] = now
 		case known && now.Sub(back) >= trustAfter:
@@ -56,17 +56,19 @@ func (d deaths) see(sessions []bfd.Session, now time.Time) (dead map[string]bool
 	return dead, wait
 }
 
-// together is how close in time nodes went silent that this node was cut off from, rather than all dead; longer where BFD is slowed.
+// together is the time within which several failures mean that this node was cut off, not that all are dead; longer if
+// BFD is slowed.
 const together = time.Second
 
-// doubt is this node's doubt of itself.
+// doubt is the possibility that this node itself is cut off.
 type doubt struct {
-	since time.Time // since when some node is silent and it is not known whether others are; zero: there is no doubt
+	since time.Time // since when a node is silent while it is unknown whether others are; zero: no doubt
 }
 
-// judge says which of the nodes that went silent are dead, for all this node can know. Others that it has lately heard of say
-// that it is not cut off; others that went silent at the same time, that it is, and none is dead then. Where others may be about to go silent too, it
-// says after what time that will have shown. Where there are no others, the one that went silent is dead.
+// judge returns which of the silent nodes are dead, as far as this node can know. If another node was heard recently,
+// this node is not cut off, and all silent ones are dead. If other nodes became silent at the same time, this node is
+// cut off, and none is dead. If others may be about to become silent, wait is the time until that shows. If there are
+// no others, the silent node is dead.
 func (d *doubt) judge(silent map[string]bool, sessions []bfd.Session, now time.Time) (dead map[string]bool, wait time.Duration) {
 	heard, lost, unsure := false, len(silent) > 1, time.Duration(0)
 	for _, s := range sessions {
@@ -93,7 +95,7 @@ func (d *doubt) judge(silent map[string]bool, sessions []bfd.Session, now time.T
 			d.since = now
 		}
 		if wait = unsure - now.Sub(d.since); wait <= 0 {
-			return silent, 0 // it would have shown
+			return silent, 0 // it would have shown by now
 		}
 		return nil, wait
 	case lost:
@@ -102,13 +104,13 @@ func (d *doubt) judge(silent map[string]bool, sessions []bfd.Session, now time.T
 	return silent, 0
 }
 
-// silent finds the nodes that this one takes for dead: their standbys are the hosts here, until the one that elects says who is.
+// silent returns the nodes that this node sees as dead: here their standbys are the hosts, until the leader decides.
 func (a *Agent) silent(elected map[cluster.Key]election.Choice) map[string]bool {
 	sessions := a.speakers.Nodes()
 	a.last.watched = alive(sessions)
 	for node := range a.last.watched {
 		if !a.last.heard[node] {
-			a.last.heard = maps.Clone(a.last.heard) // plans have the one before
+			a.last.heard = maps.Clone(a.last.heard) // plans hold the previous map
 			a.last.heard[node] = true
 		}
 	}
@@ -144,7 +146,7 @@ func (a *Agent) silent(elected map[cluster.Key]election.Choice) map[string]bool 
 	return dead
 }
 
-// named are the dead that the choices name still. They are watched as before, to see whether they come back.
+// named returns the dead nodes that the choices still name. They stay watched, to see whether they come back.
 func named(choices map[cluster.Key]election.Choice, dead map[string]bool) (nodes []string) {
 	if len(dead) == 0 {
 		return nil
@@ -159,7 +161,7 @@ func named(choices map[cluster.Key]election.Choice, dead map[string]bool) (nodes
 	return nodes
 }
 
-// failedOver tells when what a node's silence led to is in force.
+// failedOver records that the failover from a silent node is in force.
 func (a *Agent) failedOver(began time.Time) {
 	if a.last.failing {
 		a.log.Info("failover is in force", "silent", slices.Sorted(maps.Keys(a.last.dead)), "took", time.Since(began).Round(time.Millisecond))
@@ -172,14 +174,14 @@ func (a *Agent) failedOver(began time.Time) {
 	}
 }
 
-// failover is how far this node has come since it took another one for dead.
+// failover is the progress of this node's failover from a dead one.
 type failover struct {
-	noticed   time.Time // zero: what followed is in force
-	steered   time.Time // zero: what followed is announced
+	noticed   time.Time // zero: the failover is in force
+	steered   time.Time // zero: the failover is announced
 	announced []plan.Speaker
 }
 
-// announcedInstead tells when the speaker has what is announced now that another node is dead.
+// announcedInstead records that the speaker has the announcements that follow from a node's death.
 func (a *Agent) announcedInstead(speakers []plan.Speaker, err error) {
 	f := &a.last.failover
 	if err != nil {
@@ -191,7 +193,7 @@ func (a *Agent) announcedInstead(speakers []plan.Speaker, err error) {
 	f.announced, f.steered = speakers, time.Time{}
 }
 
-// silence is how long a node that is taken for dead has not been heard: it was silent for the detection time when it failed.
+// silence returns how long a dead node has not been heard: the detection time, and the time since it failed.
 func silence(c *config.Config, sessions []bfd.Session, node string, now time.Time) (longest time.Duration) {
 	for _, s := range sessions {
 		if s.Node != node || !s.Failed {
@@ -207,7 +209,7 @@ func silence(c *config.Config, sessions []bfd.Session, node string, now time.Tim
 	return longest
 }
 
-// alive says of every watched node that was ever heard whether it is alive.
+// alive returns for every watched node that was ever heard whether it is alive.
 func alive(sessions []bfd.Session) map[string]bool {
 	nodes := map[string]bool{}
 	for _, s := range sessions {
@@ -222,7 +224,8 @@ func alive(sessions []bfd.Session) map[string]bool {
 	return nodes
 }
 
-// heard are the nodes known to run a daemon, since they have answered once. With an API server, only one that reports is host or standby.
+// heard returns the nodes known to run a daemon, because they have answered once. With an API server it returns nil:
+// only nodes that report become host or standby.
 func (a *Agent) heard() map[string]bool {
 	if _, ok := a.source.(following); ok {
 		return nil
@@ -230,12 +233,12 @@ func (a *Agent) heard() map[string]bool {
 	return a.last.heard
 }
 
-// nodeBFD is how BFD runs with other nodes.
+// nodeBFD returns the options for BFD with other nodes.
 func nodeBFD(c *config.Config) bfd.Options {
 	return bfd.Options{Port: c.Failover.BFD.Port, Profile: c.Failover.BFD.Profile()}
 }
 
-// peers are the nodes that BFD runs with: those watched, and all that may watch this one.
+// peers returns the nodes to run BFD with: the watched ones, and all that may watch this one.
 func peers(c *config.Config, objects cluster.Objects, watched []string) (all []bfd.Peer) {
 	if !c.Failover.BFD.Enabled {
 		return nil
@@ -245,7 +248,7 @@ func peers(c *config.Config, objects cluster.Objects, watched []string) (all []b
 		if name == c.Node {
 			continue
 		}
-		// Both ends come to the same family.
+		// Both ends arrive at the same family.
 		for _, ipv4 := range []bool{true, false} {
 			local, remote := first(own.Internal, ipv4), first(n.Internal, ipv4)
 			if local.IsValid() && remote.IsValid() {

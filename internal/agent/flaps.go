@@ -8,10 +8,10 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// reasonBFDFlaps is of a Problem: BFD was lost again and again, and is slower than configured.
+// reasonBFDFlaps means that a BFD session was lost repeatedly, and is slower than configured.
 const reasonBFDFlaps cluster.Reason = "BFDFlaps"
 
-// flaps are the sessions of BFD that are slower than configured, with other nodes and with routers.
+// flaps returns a problem for each BFD session with a node or router that is slower than configured.
 func flaps(node string, nodes []bfd.Session, sessions []bgp.Session) (problems []cluster.Problem) {
 	const why = "the session was lost several times within minutes: its intervals are %d times the configured ones, and get shorter after 5 minutes without a loss; "
 	for _, s := range nodes {

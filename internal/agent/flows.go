@@ -10,13 +10,13 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// roles are what this node is of each ingress IP.
+// roles are this node's roles for the ingress IPs.
 type roles struct {
-	plan *plan.NodePlan // that they were found in; nil: none
+	plan *plan.NodePlan // that the roles were found in; nil: none
 	flows.Roles
 }
 
-// find finds the roles in a plan.
+// find returns the roles in a plan.
 func (r *roles) find(c *config.Config, objects cluster.Objects, changed cluster.Changed, p *plan.NodePlan) sorted.List[flows.Role] {
 	before := r.plan
 	if !c.Failover.Flows.Enabled {
@@ -29,12 +29,13 @@ func (r *roles) find(c *config.Config, objects cluster.Objects, changed cluster.
 
 func samePath(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }
 
-// carry tells what this node is about to be, so that established flows go on where a host changes.
+// carry sets this node's roles in flow replication before they are in force, so that established flows continue when a
+// host changes.
 func (a *Agent) carry(c *config.Config, objects cluster.Objects, changed cluster.Changed, desired *plan.NodePlan) {
 	a.flows.Set(c.Failover.Flows.Port, a.last.roles.find(c, objects, changed, desired), desired.DataPlane)
 }
 
-// countFlows has what is carried among the metrics.
+// countFlows adds the counters of flow replication to the metrics.
 func (a *Agent) countFlows() {
 	for _, c := range []struct {
 		name, help string
@@ -52,7 +53,7 @@ func (a *Agent) countFlows() {
 	}
 }
 
-// marks are the bits of packets and connections that are ours. They change with a restart only.
+// marks returns the bits of packet and connection marks that are ours. They change with a restart only.
 func marks(c *config.Config) plan.Marks {
 	return plan.Marks{Mask: c.Marks.Mask, Priority: c.Marks.RulePriority}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// states is what this node has of each network, by its plan, its kernel's routes and its sessions. incomplete says that
-// sessions are down, or that peers which have routes to tell have not told any yet, as it is when a daemon has just started.
+// states returns the state of this node's networks, from its plan, its kernel's routes and its sessions. incomplete
+// means that sessions are down, or that peers with routes to announce have not announced any yet, as after a start of
+// the daemon.
 func (a *Agent) states(c *config.Config) (states map[string]cluster.NetworkState, incomplete bool) {
 	return networkStates(c, a.last.plan, a.last.routed, a.sessions())
 }
@@ -41,8 +42,8 @@ func networkStates(c *config.Config, planned *plan.NodePlan, routed map[uint32]p
 	return states, incomplete
 }
 
-// peersOf counts the peers that a network should have sessions with. Where its speaker did not start, it has none: that is no
-// network without peers, whose ingress IPs others announce.
+// peersOf counts the peers that a network should have sessions with, even if its speaker did not start: zero would mean
+// a network without peers, whose ingress IPs others announce.
 func peersOf(c *config.Config, network string) int {
 	if n, listed := c.Network(network); listed {
 		return len(n.Peers)
@@ -50,13 +51,14 @@ func peersOf(c *config.Config, network string) int {
 	return 0
 }
 
-// learns says whether a network's peers may tell routes.
+// learns reports whether a network's peers may announce routes.
 func learns(c *config.Config, network string) bool {
 	n, listed := c.Network(network)
 	return listed && slices.ContainsFunc(n.Peers, func(p config.Peer) bool { return len(p.Receive) > 0 })
 }
 
-// everyPeer adds to what the speaker tells the sessions that it does not have: it has none in a network that the kernel does not have.
+// everyPeer adds the configured sessions that the speaker does not have: it has none in a network that the kernel
+// lacks.
 func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session) []bgp.Session {
 	type key struct{ network, peer string }
 	known := make(map[key]bool, len(sessions))
@@ -85,7 +87,7 @@ func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session)
 	return all
 }
 
-// unmadeProblems says of each VRF device that could not be made which network suffers.
+// unmadeProblems returns a problem for each network whose VRF device could not be made.
 func unmadeProblems(node string, c *config.Config, unmade map[string]error) (problems []cluster.Problem) {
 	for _, n := range c.Networks {
 		if err := unmade[n.VRF]; n.VRF != "" && err != nil {
@@ -98,5 +100,5 @@ func unmadeProblems(node string, c *config.Config, unmade map[string]error) (pro
 	return problems
 }
 
-// reasonVRFNotMade is of a Problem: the kernel did not make a network's VRF device, or put an interface into it.
+// reasonVRFNotMade means that the kernel did not make a network's VRF device, or did not put an interface into it.
 const reasonVRFNotMade cluster.Reason = "VRFNotMade"

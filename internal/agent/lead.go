@@ -14,31 +14,32 @@ import (
 	"github.com/egressway/egressway/internal/election"
 )
 
-// moveWithin is how long a move waits for the next host's report.
+// moveWithin limits how long a move waits for the next host's report.
 const moveWithin = 10 * time.Second
 
-// leadership is what this daemon remembers while it leads. A leader that begins knows nothing but what the objects say.
+// leadership is the state of a leader. A new leader only knows what the objects say.
 type leadership struct {
 	since   time.Time // zero: it does not lead
 	decided map[cluster.Key]decision
-	touched cluster.Changed // objects about which something else was decided since the last election
+	touched cluster.Changed // objects with a new decision since the last election
 	elected election.Elected
-	waiting bool // something is due although nothing may happen
+	waiting bool // elect again later, even without a change
 	steady  steady
 }
 
-// decision is what the leader wants of an EgressService. It is what counts, whatever somebody else writes to the status.
+// decision is the leader's decision about an EgressService. It takes precedence over the status, which other clients
+// may write.
 type decision struct {
 	uid        string
 	status     cluster.Status // without conditions
 	generation int64
-	version    uint64 // of the object that first said so; 0: none does yet
+	version    uint64 // of the first object whose status has the decision; 0: none yet
 	former     string // the standby that was the host before, and stays for its flows; empty: none
 	began      time.Time
 	moving     time.Time // since when another host is wanted; zero: none is
 }
 
-// elect decides what should stand in the status of every EgressService.
+// elect returns the wanted status of every EgressService.
 func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.Report, choices map[cluster.Key]election.Choice) map[cluster.Key]kube.Wanted {
 	l.waiting = false
 	c, objects, problems := m.config, m.standing, m.problems
@@ -58,8 +59,8 @@ func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.R
 		}
 		d, known := l.decided[key]
 		if !known {
-			// A leader that begins does not know which standby was the host before: each is given the time that flows have. What stands
-			// in the status does so in this version of the object at the latest: who has applied it need not report anew.
+			// A new leader does not know which standby was the host before: each gets the time that flows have. This
+			// version of the object has the status at the latest: a node that has applied it need not report again.
 			d.former, d.began, d.version = told.At(key).Status.Standby, time.Now(), told.At(key).Version
 		}
 		if time.Since(d.began) < keep {
@@ -81,13 +82,13 @@ func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.R
 	return want
 }
 
-// tells says whether a status tells what was decided, as far as the CRD keeps it. Until it does it is written again: of what an API server
-// took, a watch may tell less, where the CRD has just become another.
+// tells reports whether a status has the decision, as far as the CRD keeps it. Until it does, the status is written
+// again: after a change of the CRD, a watch may deliver fewer fields than the API server accepted.
 func tells(s, decided cluster.Status, pruned bool) bool {
 	return s.Host == decided.Host && (pruned || s.Standby == decided.Standby)
 }
 
-// events tells people what changes between two statuses.
+// events returns the Events for the change from one status to the next.
 func events(now, next cluster.Status, choice election.Choice) (all []kube.Event) {
 	switch {
 	case next.Host == now.Host:
@@ -124,8 +125,8 @@ func allReport(objects cluster.Objects, reports map[string]cluster.Report) bool 
 	return true
 }
 
-// remembered puts what was decided over what the objects' status says: an API server that lags behind, or somebody else
-// who writes to a status, decides nothing.
+// remembered replaces the objects' status by the decisions: neither an API server that lags behind nor another client
+// that writes a status decides anything.
 func (l *leadership) remembered(objects cluster.Objects) cluster.Map[cluster.Key, cluster.EgressService] {
 	all := objects.EgressServices.Draft()
 	for key, d := range l.decided {
@@ -172,7 +173,7 @@ func (l *leadership) decide(key cluster.Key, e cluster.EgressService, next clust
 	l.touched.Add(key)
 }
 
-// want notes which host is wanted.
+// want records which host is wanted.
 func (d *decision) want(host string) {
 	switch {
 	case host == d.status.Host:
@@ -182,12 +183,12 @@ func (d *decision) want(host string) {
 	}
 }
 
-// stands says whether a status has the host and the standby that were decided.
+// stands reports whether a status has the decided host and standby.
 func (d decision) stands(s cluster.Status) bool {
 	return d.status.Host == s.Host && d.status.Standby == s.Standby
 }
 
-// byObject gathers what is wrong with each EgressService.
+// byObject groups the problems by EgressService.
 func byObject(problems []cluster.Problem) map[string][]cluster.Problem {
 	found := map[string][]cluster.Problem{}
 	for _, p := range cluster.SortProblems(slices.Clone(problems)) {
@@ -198,7 +199,7 @@ func byObject(problems []cluster.Problem) map[string][]cluster.Problem {
 	return found
 }
 
-// without leaves out why there is no host, which the condition HostAssigned says.
+// without removes the reason why there is no host, which the condition HostAssigned has.
 func without(problems []cluster.Problem, p *cluster.Problem) []cluster.Problem {
 	return slices.DeleteFunc(slices.Clone(problems), func(q cluster.Problem) bool {
 		return q.Reason == election.ReasonNoHost || p != nil && q == *p

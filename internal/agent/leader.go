@@ -13,40 +13,41 @@ import (
 )
 
 const (
-	// gatherWithin is how long one that begins to lead waits for the reports of nodes that may have no daemon: the first
-	// node to report should not become the host of everything.
+	// gatherWithin is how long a new leader waits for the reports of nodes that may have no daemon: the first node to
+	// report should not become the host of everything.
 	gatherWithin = 5 * time.Second
-	// leadShare is how many times as long as an election took the leader rests after it: it costs a fourth of a core at most.
+	// leadShare × the duration of an election is how long the leader rests after it: elections use at most a quarter of
+	// a core.
 	leadShare = 3
 )
 
-// leader elects for all nodes, while this daemon is the one that does. It works beside the passes: an election among ten
-// thousand objects and a thousand nodes holds up nothing of this node.
+// leader elects for all nodes, while this daemon is the leader. It runs concurrently with the passes: an election among
+// ten thousand objects and a thousand nodes does not delay them.
 type leader struct {
 	api apiServer
 	due chan struct{}
 
 	mu   sync.Mutex
-	next matter // what no election has taken in yet
+	next matter // input of the next election
 
-	leadership // of the goroutine that runs
+	leadership // used by run's goroutine only
 	last       matter
-	reports    map[string]cluster.Report // believed by the last election
-	pruned     bool                      // at that time: the CRD drops what only ours has
+	reports    map[string]cluster.Report // as used by the last election
+	pruned     bool                      // at that election: the CRD drops fields that only ours has
 }
 
-// matter is what a pass knows of what is elected.
+// matter is a pass's input for elections.
 type matter struct {
 	config   *config.Config
 	objects  cluster.Objects
 	changed  cluster.Changed // since the last election
 	problems []cluster.Problem
-	standing cluster.Objects // what was decided stands in their status
+	standing cluster.Objects // objects, with the decisions in their status
 }
 
 func newLeader(api apiServer) *leader { return &leader{api: api, due: make(chan struct{}, 1)} }
 
-// tell hands over what a pass knows. It does not wait.
+// tell hands over the input of a pass. It does not wait.
 func (l *leader) tell(m matter) {
 	l.mu.Lock()
 	m.changed.Join(l.next.changed)
@@ -58,7 +59,7 @@ func (l *leader) tell(m matter) {
 	}
 }
 
-// run elects whenever a pass has told something, and again when time makes a difference, until ctx ends.
+// run elects after each pass, and again when time makes a difference, until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	again := time.NewTimer(time.Hour)
 	defer again.Stop()
@@ -81,14 +82,14 @@ func (l *leader) run(ctx context.Context) {
 	}
 }
 
-// consider elects, if this daemon leads and anything is not as it was at the last election. It says after what time it should be
-// called again although nothing happens; 0: it need not.
+// consider elects, if this daemon leads and anything has changed since the last election. It returns the time after
+// which it should be called again even without a change; 0: never.
 func (l *leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	reports, leading := l.api.Leading()
 	if !leading {
 		l.leadership, l.reports = leadership{}, nil
 		l.mu.Lock()
-		l.next.changed = cluster.Changed{} // whoever begins to lead takes in all
+		l.next.changed = cluster.Changed{} // the first election of a term considers all objects
 		l.mu.Unlock()
 		return 0
 	}
@@ -117,7 +118,7 @@ func (l *leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	l.touched = cluster.Changed{}
 	choices, others := l.elected.Update(m.standing, reports, m.changed)
 	if timed || begins || l.waiting || len(others) > 0 || l.differs(m, reports) {
-		l.last, l.reports, l.pruned = m, reports, l.api.Pruned() // before: what changes meanwhile is another election
+		l.last, l.reports, l.pruned = m, reports, l.api.Pruned() // before elect: later changes belong to the next election
 		l.api.Write(l.elect(l.api, m, reports, choices))
 	}
 	if l.waiting && (wait == 0 || wait > retryAfter) {
@@ -126,15 +127,15 @@ func (l *leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	return wait
 }
 
-// keep gives back what could not be taken in yet.
+// keep returns the changes of an input that was not used.
 func (l *leader) keep(m matter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next.changed.Join(m.changed)
 }
 
-// differs says whether something else than who should be host and standby may make a difference to what is written. Endpoints, which come
-// and go all the time, do not.
+// differs reports whether anything but the choices may change the written status. Endpoints, which change all the time,
+// do not.
 func (l *leader) differs(m matter, reports map[string]cluster.Report) bool {
 	if m.changed.All || m.config != l.last.config || l.api.Pruned() != l.pruned || !sorted.OneSlice(m.problems, l.last.problems) || !reflect.DeepEqual(reports, l.reports) {
 		return true

@@ -10,14 +10,14 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// filling is what is told of the table of connections.
+// filling is the published state of the connection table.
 type filling struct {
-	kernel.Connections      // as told
+	kernel.Connections      // as published
 	is                 bool // filling
 }
 
-// take takes in how full the table is and says whether another thing must be told. While it fills, that is the case with each
-// twentieth of it: a number that is never the same would be a new problem every time.
+// take records how full the table is, and reports whether that must be published. While the table fills, it must be
+// after every twentieth: a number that always changes would be a new problem every time.
 func (f *filling) take(now kernel.Connections) (changed bool) {
 	is := now.Filling(f.is)
 	moved := max(now.Entries, f.Entries) - min(now.Entries, f.Entries)
@@ -28,7 +28,7 @@ func (f *filling) take(now kernel.Connections) (changed bool) {
 	return true
 }
 
-// look looks at what no event tells of, and says whether what is told of this node must change.
+// look checks what no event reports, and reports whether this node's problems change.
 func (a *Agent) look(now time.Time) (changed bool) {
 	_, changed = a.last.restored.problems("", now)
 	connections, err := a.kernel.Connections()
@@ -40,7 +40,7 @@ func (a *Agent) look(now time.Time) (changed bool) {
 	return a.last.filling.take(connections) || changed
 }
 
-// troubles tells what is wrong with this node itself, as it was when that was looked at last.
+// troubles returns the problems of this node itself, as of the last look.
 func (a *Agent) troubles(node string, now time.Time) []cluster.Problem {
 	problems, _ := a.last.restored.problems(node, now)
 	if a.last.filling.is {
@@ -49,7 +49,8 @@ func (a *Agent) troubles(node string, now time.Time) []cluster.Problem {
 	return append(problems, refusedProblems(a.last.plan, a.last.refused)...)
 }
 
-// refusedProblems tells of learned routes that the kernel does not take, of one in each network.
+// refusedProblems returns a problem for each network with learned routes that the kernel refuses, with one route as
+// example.
 func refusedProblems(p *plan.NodePlan, refused map[uint32]kernel.Refused) (problems []cluster.Problem) {
 	for _, path := range p.DataPlane.Paths {
 		r, is := refused[path.Table]
@@ -68,5 +69,5 @@ func refusedProblems(p *plan.NodePlan, refused map[uint32]kernel.Refused) (probl
 	return problems
 }
 
-// reasonNextHopRefused is of a Problem: a learned route is not in the kernel, for its next hop.
+// reasonNextHopRefused means that the kernel refuses a learned route because of its next hop.
 const reasonNextHopRefused cluster.Reason = "NextHopRefused"

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Passes that the kernel's events ask for: so many at once, then one every paceEvery. Where passes cost much they are rarer,
-// up to paceMost, so that they cost a twentieth of a core; beyond that repairs would be late, and they may cost a quarter.
-// Whatever somebody does to the kernel, it is repaired soon and costs little; what sources and peers tell is not held up. Most
-// events are of our own making, and the pass that they cause finds nothing to do.
+// Limits of passes that kernel events request: paceBurst at once, then one every paceEvery. If passes are expensive
+// they are rarer, up to paceMost, and use a twentieth of a core; beyond that repairs would be late, so they may use a
+// quarter. Drift is repaired soon and at a low cost, whatever another program does to the kernel; passes for sources
+// and peers are not delayed. Most events come from our own changes, and the pass that they request finds nothing to do.
 const (
 	paceBurst   = 5
 	paceEvery   = 100 * time.Millisecond
@@ -17,28 +17,29 @@ const (
 	paceQuarter = 4
 )
 
-// A pass that changes the kernel, or fails, and is asked for again by the events of its own changes would repeat forever. After paceEndless
-// such passes each waits twice as long for the next, up to paceRest, which is how often everything is looked at anyway.
+// A pass that changes the kernel or fails, and is requested again by the events of its own changes, would repeat
+// forever. After paceEndless such passes each waits twice as long as the last, up to paceRest, after which everything
+// is checked anyway.
 const (
 	paceEndless = 30
 	paceRest    = 10 * time.Second
-	// paceEcho is how soon after a pass the events of its own changes are there.
+	// paceEcho is the time after a pass within which the events of its own changes arrive.
 	paceEcho = 20 * time.Millisecond
 )
 
-// pace is a token bucket for these passes.
+// pace is a token bucket for passes that kernel events request.
 type pace struct {
 	tokens float64
-	filled time.Time     // up to when tokens were given; zero: never
+	filled time.Time     // when tokens were last added; zero: never
 	cost   time.Duration // processor time of the last pass
 
-	ended    time.Time // of the last pass
-	echo     bool      // the pass that is due was asked for right after the last
-	restless int       // passes that were an echo and left no peace, less those that were none
+	ended    time.Time // end of the last pass
+	echo     bool      // the due pass was requested right after the last one
+	restless int       // unsettled passes that were an echo, minus two for each that was not
 }
 
-// ran notes the end of a pass: whether the kernel's events asked for it, and whether it left the kernel as no pass before had, or failed,
-// without another program's hand in that.
+// ran records the end of a pass: whether kernel events requested it, and whether it was unsettled: it failed or changed
+// the kernel, and no other program did.
 func (p *pace) ran(now time.Time, byKernel, unsettled bool) {
 	p.ended = now
 	switch {
@@ -51,10 +52,10 @@ func (p *pace) ran(now time.Time, byKernel, unsettled bool) {
 	}
 }
 
-// endless reports whether passes repeat by what they change themselves.
+// endless reports whether passes repeat because of their own changes.
 func (p *pace) endless() bool { return p.restless >= paceEndless }
 
-// rest is how long passes wait that repeat.
+// rest returns how long repeating passes wait.
 func (p *pace) rest() time.Duration {
 	if !p.endless() {
 		return 0
@@ -62,12 +63,12 @@ func (p *pace) rest() time.Duration {
 	return min(paceMost<<min(p.restless-paceEndless, 10), paceRest)
 }
 
-// every is the time between two passes in the long run.
+// every returns the time between two passes in the long run.
 func (p *pace) every() time.Duration {
 	return max(min(max(paceShare*p.cost, paceEvery), paceMost), paceQuarter*p.cost)
 }
 
-// take asks for a pass and says how long to wait for it. The next one is asked for when that has run.
+// take requests a pass and returns how long to wait for it. Call it again only after that pass.
 func (p *pace) take(now time.Time) time.Duration {
 	if p.filled.IsZero() {
 		p.tokens, p.filled = paceBurst, now
@@ -79,7 +80,7 @@ func (p *pace) take(now time.Time) time.Duration {
 	return max(0, time.Duration(-p.tokens*float64(p.every())), p.rest())
 }
 
-// processorTime is what this process has used so far. On a busy machine a pass takes long and costs no more than ever.
+// processorTime returns the processor time of this process. On a busy machine a pass takes longer, but costs no more.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -11,24 +11,26 @@ import (
 )
 
 const (
-	// askAgain is the pause after the API server could not say, or had more to tell than its watches have told.
+	// askAgain is the pause after the API server did not answer, or had changes that its watches had not delivered yet.
 	askAgain = 300 * time.Millisecond
-	// askWithin bounds one such question.
+	// askWithin limits such a request, and the time in which requests are repeated.
 	askWithin = 5 * time.Second
-	// hushFor is how long this node keeps quiet in a network to which it is back, where the API server does not answer.
+	// hushFor is how long announcements stay held down after a session is back, if the API server does not answer.
 	hushFor = 5 * time.Second
 )
 
-// quiet holds announcements back in networks from which this node was cut off. Whoever lost all its sessions may have been
-// dead for the others: another host may have taken over, and its return must not be noticed. It is sure of its role again
-// when the API server says so. While that is away nobody elects: after a while the node takes its role up, and should the
-// standby have taken over by itself, the term tells routers who came later (docs/decisions/0014).
+// quiet holds announcements down in networks from which this node was cut off. A node that lost all its sessions may
+// have been dead for the others: another host may have taken over, and this node's return must not disturb it.
+// Announcements resume when the API server confirms this node's role. While the API server is away there is no leader:
+// after hushFor the node announces again, and if the standby has taken over by itself, the term makes routers prefer
+// the later host (docs/decisions/0014).
 type quiet struct {
 	connected map[string]bool      // networks in which a session was up
-	since     map[string]time.Time // when the last one of a network was lost
+	since     map[string]time.Time // when the last session of a network was lost
 }
 
-// lost takes the sessions in: it finds the networks that have just lost their last one, and those that had one again for long enough.
+// lost updates q from the sessions: it finds networks that have just lost their last session, and those with one for
+// hushFor.
 func (q *quiet) lost(networks []plan.Speaker, up map[string]time.Time, now time.Time) {
 	if q.connected == nil {
 		q.connected, q.since = map[string]bool{}, map[string]time.Time{}
@@ -50,7 +52,7 @@ func (q *quiet) lost(networks []plan.Speaker, up map[string]time.Time, now time.
 	}
 }
 
-// sure takes in that all that was known at a time was as the API server has it.
+// sure releases the networks that were lost before asked: at that time the known objects were those of the API server.
 func (q *quiet) sure(asked time.Time) {
 	for network, since := range q.since {
 		if !since.After(asked) {
@@ -59,11 +61,11 @@ func (q *quiet) sure(asked time.Time) {
 	}
 }
 
-// hush leaves announcements out in networks where this node does not know whether it should.
+// hush removes the announcements in networks where this node does not know its role.
 func (a *Agent) hush(ctx context.Context, speakers []plan.Speaker) []plan.Speaker {
 	api, ok := a.source.(following)
 	if !ok {
-		return speakers // each node decides alone, what it knows is what there is
+		return speakers // each node decides alone, by the manifests
 	}
 	up := map[string]time.Time{}
 	for _, s := range a.speakers.Sessions() {
@@ -91,7 +93,7 @@ func (a *Agent) hush(ctx context.Context, speakers []plan.Speaker) []plan.Speake
 	return speakers
 }
 
-// ask asks the API server whether what is known is what it has, until it is.
+// ask asks the API server whether the known objects are current, until they are.
 func (a *Agent) ask(ctx context.Context, api following) {
 	defer a.wake()
 	defer a.asking.Store(false)

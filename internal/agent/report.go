@@ -12,11 +12,11 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// reportWithin is how long a daemon that starts waits for its sessions and their routes before it tells that they are
-// missing: until then what its former run told still holds.
+// reportWithin is how long a daemon that starts waits for its sessions and their routes before it reports them missing:
+// until then the report of its former run holds.
 const reportWithin = 15 * time.Second
 
-// report tells the leader what this node has.
+// report reports this node's state to the leader.
 func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []cluster.Problem, inForce bool) {
 	api, ok := a.source.(following)
 	if !ok {
@@ -37,10 +37,10 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	api.Report(r)
 }
 
-// unservedMost bounds what a report says of single EgressServices.
+// unservedMost limits the problems of EgressServices in a report.
 const unservedMost = 50
 
-// unserved picks the problems of EgressServices that depend on the node: each node has other paths.
+// unserved returns the problems of EgressServices that depend on the node: each node has other paths.
 func unserved(planned []cluster.Problem) (all []cluster.Problem) {
 	for _, p := range planned {
 		if p.Kind == "EgressService" && p.Reason == plan.ReasonPathsExhausted && len(all) < unservedMost {
@@ -50,7 +50,7 @@ func unserved(planned []cluster.Problem) (all []cluster.Problem) {
 	return all
 }
 
-// withReported adds what other nodes report of EgressServices to the problems that this node finds.
+// withReported adds the problems that other nodes report to those that this node finds.
 func withReported(problems []cluster.Problem, reports map[string]cluster.Report) []cluster.Problem {
 	problems = slices.Clone(problems)
 	for _, node := range slices.Sorted(maps.Keys(reports)) {
@@ -59,7 +59,8 @@ func withReported(problems []cluster.Problem, reports map[string]cluster.Report)
 	return problems
 }
 
-// sessions are those of this node. Without a speaker the planned ones are down, be they known to have been up or not.
+// sessions returns this node's sessions. Without a speaker all planned ones are down, whether or not they were up
+// before.
 func (a *Agent) sessions() (all []bgp.Session) {
 	if a.speakers.Problem() == nil {
 		return a.speakers.Sessions()
@@ -72,15 +73,15 @@ func (a *Agent) sessions() (all []bgp.Session) {
 	return all
 }
 
-// inForce is which EgressServices are in force on this node, by their versions.
+// inForce tracks which versions of EgressServices are in force on this node.
 type inForce struct {
 	version uint64          // the newest that was reported
-	newest  uint64          // of all
-	pending cluster.Changed // what has changed since it was looked at
+	newest  uint64          // of all EgressServices
+	pending cluster.Changed // changed since the last call of take
 }
 
-// take looks at what has changed, now that it is in force. It gives the newest version among all EgressServices, where one that
-// concerns node is newer than what was reported before.
+// take examines the changes that are in force now. It returns the newest version of all EgressServices if one that
+// concerns node is newer than the last reported version, otherwise the last reported version.
 func (f *inForce) take(objects cluster.Objects, node string) uint64 {
 	concerned := false
 	look := func(key cluster.Key, e cluster.EgressService) {
@@ -93,7 +94,7 @@ func (f *inForce) take(objects cluster.Objects, node string) uint64 {
 		}
 	} else {
 		for key := range f.pending.Keys {
-			look(key, objects.EgressServices.At(key)) // one that is gone has version 0
+			look(key, objects.EgressServices.At(key)) // a deleted one has version 0
 		}
 	}
 	f.pending = cluster.Changed{}

@@ -10,32 +10,33 @@ import (
 )
 
 const (
-	// contestedFrom is how often something must be taken away within contestedFor to be a problem, which it stays until that
-	// has not happened for as long.
+	// contestedFrom is how often an object must be removed within contestedFor to become a problem. The problem ends
+	// after contestedFor without a removal.
 	contestedFrom = 5
 	contestedFor  = time.Minute
-	// toldEvery is how often it is logged that one thing was put back.
+	// toldEvery is the shortest time between two log lines about restored objects.
 	toldEvery = time.Minute
 )
 
-// reasonForeignHand is of a Problem: somebody takes away what this daemon makes, again and again.
+// reasonForeignHand means that another program keeps removing objects of this daemon.
 const reasonForeignHand cluster.Reason = "ForeignHand"
 
-// restored remembers what had to be put back.
+// restored records the objects that had to be restored.
 type restored struct {
 	objects map[string]*loss
-	told    time.Time // when it was logged
-	untold  int       // passes since then that put something back
+	told    time.Time // when they were last logged
+	untold  int       // passes since then that restored something
 }
 
-// loss is how one thing was lost.
+// loss records how often one object was lost.
 type loss struct {
-	times     []time.Time // the last ones, contestedFrom at most
-	untold    bool        // since it was logged
+	times     []time.Time // the last contestedFrom ones
+	untold    bool        // lost since it was logged
 	contested bool
 }
 
-// add takes in what a pass has put back, and logs it: at once, and then once in toldEvery with how often.
+// add records the objects that a pass restored, and logs them: at once, then once per toldEvery with the number of
+// passes.
 func (r *restored) add(log *slog.Logger, objects []string, now time.Time) {
 	if r.objects == nil {
 		r.objects = map[string]*loss{}
@@ -68,7 +69,7 @@ func (r *restored) add(log *slog.Logger, objects []string, now time.Time) {
 	r.told, r.untold = now, 0
 }
 
-// problems tells what is taken away again and again. changed says whether that is another answer than the last time.
+// problems returns the objects that are removed repeatedly. changed reports whether they differ from the last call's.
 func (r *restored) problems(node string, now time.Time) (problems []cluster.Problem, changed bool) {
 	for object, l := range r.objects {
 		recent := now.Sub(l.times[len(l.times)-1]) < contestedFor

@@ -16,16 +16,17 @@ import (
 	"github.com/egressway/egressway/internal/pause"
 )
 
-// source tells the objects and who their hosts are.
+// source provides the objects and their hosts.
 type source interface {
 	// Run follows the objects until ctx ends.
 	Run(ctx context.Context)
-	// Objects is what is known now, and how it differs from what the call before gave: the first one gives Everything. ok
-	// is false while not everything ever was known. Problems are the same slice as before while none differs.
+	// Objects returns the known objects, and the changes since the previous call: the first call returns Everything. ok
+	// is false until all objects have been known once. The problems are the same slice as before while none differs.
 	Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool)
-	// hosts says who is elected, and for which objects that is another answer than the last time. change is what differs in the objects.
+	// hosts returns the elected choices, and the keys of those that changed since the last call. change lists the
+	// changed objects.
 	hosts(o cluster.Objects, change cluster.Changed) (elected map[cluster.Key]election.Choice, changed []cluster.Key)
-	// FollowPods has the Pods of this node be among the objects, as soon as they are known, or not.
+	// FollowPods includes the Pods of this node in the objects, as soon as they are known, or excludes them.
 	FollowPods(want bool)
 }
 
@@ -50,7 +51,7 @@ func newSource(log *slog.Logger, c *config.Config, version string, wake func()) 
 	}, wake), obeyed: new(election.Obeyed)}
 }
 
-// apiServer is a cluster's API server. One daemon elects the hosts, all others read them from it.
+// apiServer is a cluster's API server. The leader elects the hosts, all other daemons read them from it.
 type apiServer struct {
 	*kube.Cluster
 	obeyed *election.Obeyed
@@ -66,13 +67,13 @@ type folder struct {
 	wake func()
 	path string
 
-	files   *manifests.Folder // of Run
-	elected election.Elected  // of the loop
+	files   *manifests.Folder // used by Run
+	elected election.Elected  // used by the loop
 
 	mu       sync.Mutex
 	known    bool
 	latest   cluster.Objects
-	changed  cluster.Changed // since Objects was called
+	changed  cluster.Changed // since the last call of Objects
 	problems []cluster.Problem
 }
 
@@ -87,10 +88,10 @@ func (f *folder) Objects() (o cluster.Objects, changed cluster.Changed, problems
 	return f.latest, changed, f.problems, f.known
 }
 
-// FollowPods has nothing to do: what is in the folder is read.
+// FollowPods does nothing: everything in the folder is read.
 func (*folder) FollowPods(bool) {}
 
-// Run follows the folder. One that vanishes changes nothing that is in force.
+// Run follows the folder. If the folder vanishes, everything stays in force.
 func (f *folder) Run(ctx context.Context) {
 	for {
 		err := manifests.Watch(ctx, f.path, f.read)
@@ -105,8 +106,8 @@ func (f *folder) Run(ctx context.Context) {
 	}
 }
 
-// read reads the changed files, and returns when to read again. While the folder has not settled, what is gone may be on its way from
-// one file to another.
+// read reads the changed files, and returns when to read again. Until the folder has settled, a missing object may be
+// on its way from one file to another.
 func (f *folder) read(settled bool) (again time.Duration) {
 	var (
 		objects  cluster.Objects

@@ -8,33 +8,33 @@ import (
 )
 
 const (
-	// steadyFor is how long a network must have been the same on all nodes before the leader believes that it has changed. What befalls a
-	// network befalls many nodes within moments: the first node that lost its route must not hand its services to the next that
-	// will, nor the first that has one again be given those of all. It also passes over what only lasts a moment, such as
-	// a VRF device that somebody deletes and the daemon makes anew.
+	// steadyFor is how long a network must be unchanged on all nodes before the leader believes that it has changed. A
+	// failure of a network reaches many nodes within moments: the first node that lost its route must not hand its
+	// services to the next one that will, nor must the first node with a route get the services of all. The delay also
+	// hides short changes, such as a VRF device that another program deletes and the daemon makes again.
 	steadyFor = 500 * time.Millisecond
-	// steadyWithin bounds how long a network that keeps changing is not believed.
+	// steadyWithin limits how long the leader does not believe a network that keeps changing.
 	steadyWithin = 2 * time.Second
 )
 
-// steady is what the leader believes of networks on nodes. The zero value believes what it is told first.
+// steady damps the states of networks that nodes report. The zero value believes the first reports.
 type steady struct {
 	networks map[string]*steadyNetwork
 }
 
-// steadyNetwork is one network: what nodes told of it.
+// steadyNetwork is the state of one network.
 type steadyNetwork struct {
 	believed, told map[string]cluster.NetworkState // by node
-	first, last    time.Time                       // change that is not believed yet
+	first, last    time.Time                       // times of changes that are not believed yet
 }
 
-// same says whether two states make no difference to who may be a host.
+// same reports whether two states are equal for the choice of hosts.
 func same(a, b cluster.NetworkState) bool {
 	return a.Fit() == b.Fit() && a.Usable == b.Usable && a.IPv4 == b.IPv4 && a.IPv6 == b.IPv6
 }
 
-// believe gives the reports with the states of networks that are believed now. wait is the time until there may be another
-// answer; 0: only a report can change it.
+// believe returns the reports with the believed states of networks. wait is the time until the result may change
+// without another report; 0: never.
 func (s *steady) believe(reports map[string]cluster.Report, now time.Time) (believed map[string]cluster.Report, wait time.Duration) {
 	former := s.networks
 	s.networks = map[string]*steadyNetwork{}
@@ -71,7 +71,7 @@ func (s *steady) believe(reports map[string]cluster.Report, now time.Time) (beli
 	return believed, wait
 }
 
-// take notes what a node tells. One that told nothing before is believed: it had no services to lose.
+// take records the state that a node reports. A node's first report is believed: the node had no services to lose.
 func (n *steadyNetwork) take(node string, state cluster.NetworkState, former *steadyNetwork, now time.Time) {
 	n.told[node], n.believed[node] = state, state
 	if former == nil {
@@ -91,7 +91,7 @@ func (n *steadyNetwork) take(node string, state cluster.NetworkState, former *st
 	}
 }
 
-// settle believes all that was told once it is time to, and gives the time until then; 0: it is.
+// settle believes all reports once it is time to, and returns the time until then; 0: it has.
 func (n *steadyNetwork) settle(now time.Time) (wait time.Duration) {
 	changed := false
 	for node, state := range n.told {

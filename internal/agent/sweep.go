@@ -7,27 +7,27 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Connections that may contradict a plan are looked for at once, and then not again before some times as long has passed as that took: the
-// kernel goes through its whole table for them. The rules drop their packets meanwhile. Where a node died they are looked for at once again: flows
-// are led to its standby then.
+// Connections that may contradict a plan are searched for at once, and then not again for sweepShare × the duration of
+// the search, at most sweepMost: the kernel scans its whole table for that. Meanwhile the rules drop their packets.
+// After the death of a node the next search is immediate, because flows then move to its standby.
 const (
 	sweepShare = 20
 	sweepMost  = 200 * time.Millisecond
 )
 
-// sweep is when connections were looked for last, and what that took.
+// sweep records when connections were last searched, and how long that took.
 type sweep struct {
 	ended time.Time
 	took  time.Duration
-	due   bool // a pass will come that looks again
+	due   bool // a pass that searches again was requested
 }
 
-// rest is how long the next look has to wait; 0: not at all.
+// rest returns the time until the next search; 0: now.
 func (s *sweep) rest(now time.Time) time.Duration {
 	return max(0, s.ended.Add(min(sweepShare*s.took, sweepMost)).Sub(now))
 }
 
-// endContradictions ends the connections that contradict the plan that is in force, now or by a pass that it asks for.
+// endContradictions ends the connections that contradict the plan in force, now or in a later pass that it requests.
 func (a *Agent) endContradictions(ctx context.Context, desired *plan.NodePlan) (ended uint, err error) {
 	s, began := &a.last.sweep, time.Now()
 	if wait := s.rest(began); wait > 0 {

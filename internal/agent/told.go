@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// linesAtOnce and lineEvery bound the log lines about problems of one namespace, whose owner can make any number of them.
+	// linesAtOnce and lineEvery limit the log lines about problems of one namespace, whose owner can cause any number.
 	linesAtOnce = 50
 	lineEvery   = 10 * time.Second
-	// omittedEvery is how often the log says that it lacks some.
+	// omittedEvery is how often the log reports omitted lines.
 	omittedEvery = time.Minute
 )
 
 // told holds the problems that were last logged and published.
 type told struct {
-	found, planned, node []cluster.Problem // by the sources, by the plan, of this node
+	found, planned, node []cluster.Problem // found by the sources, found by the plan, and of this node
 	problems             []cluster.Problem // all of them, sorted
 	limits               map[string]*limit // by namespace
 }
 
-// subject is what a line of the log is about. Those of an object in a namespace are one for each reason, however many values are
-// wrong; any other problem is a subject of its own.
+// subject is the topic of a log line. Problems of an object in a namespace share one for each reason, however many
+// values are wrong; any other problem has a subject of its own.
 type subject struct {
 	kind, object string
 	reason       cluster.Reason
@@ -46,7 +46,7 @@ func subjectOf(p *cluster.Problem) (s subject, namespace string) {
 	return s, namespace
 }
 
-// value is what makes a problem of a subject another one. How many more values it counts does not.
+// value distinguishes the problems of a subject. It ignores how many more values a problem counts.
 type value struct {
 	subject
 	field, value, message string
@@ -57,14 +57,15 @@ func valueOf(p *cluster.Problem) value {
 	return value{s, p.Field, p.Value, p.Message}
 }
 
-// limit bounds the lines about one namespace.
+// limit limits the log lines about one namespace.
 type limit struct {
 	lines   *rate.Limiter
-	omitted int       // since the log said so last
-	said    time.Time // when that was
+	omitted int       // since omitted lines were last logged
+	said    time.Time // when omitted lines were last logged
 }
 
-// allows reports whether the log may have a line about a namespace. Problems of none have no bound: their number is the operator's.
+// allows reports whether a line about a namespace may be logged. Problems without a namespace have no limit: the
+// operator causes them.
 func (t *told) allows(namespace string, now time.Time) bool {
 	if namespace == "" {
 		return true
@@ -84,7 +85,7 @@ func (t *told) allows(namespace string, now time.Time) bool {
 	return false
 }
 
-// tellOmitted logs how many lines the log lacks, and forgets limits that bind nothing.
+// tellOmitted logs how many lines were omitted, and drops unused limits.
 func (t *told) tellOmitted(log *slog.Logger, now time.Time) {
 	for namespace, l := range t.limits {
 		switch {
@@ -97,7 +98,7 @@ func (t *told) tellOmitted(log *slog.Logger, now time.Time) {
 	}
 }
 
-// take sorts all problems and logs what comes and goes. While none differs, it gives the same slice.
+// take sorts all problems and logs those that came and went. While none differs, it returns the same slice.
 func (t *told) take(log *slog.Logger, now time.Time, found, planned, node []cluster.Problem) []cluster.Problem {
 	t.tellOmitted(log, now)
 	if t.problems != nil && sorted.OneSlice(found, t.found) && sorted.OneSlice(planned, t.planned) && slices.Equal(node, t.node) {
