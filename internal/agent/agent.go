@@ -126,7 +126,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	if err := node.CheckRival(); kernel.IsRival(err) {
 		return err
 	} else if err != nil {
-		log.Warn("this node could not be looked over for another that serves EgressServices", "error", err)
+		log.Warn("cannot check this node for another program that serves EgressServices", "error", err)
 	}
 	a := &Agent{
 		log: log, configFile: configFile, kernel: node, flows: flows.New(log, c.Node, marks(c)), status: status.New(version, c.Node),
@@ -168,7 +168,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	g.Go(func() error { a.loop(ctx); return nil })
 	err = g.Wait()
 
-	log.Info("stopping; what is in the kernel stays in force, and so do the BGP sessions")
+	log.Info("stopping; the kernel's state and the BGP sessions stay")
 	return err
 }
 
@@ -312,7 +312,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		return nil
 	}
 	if a.last.plan == nil {
-		a.log.Info("objects known", "egressservices", objects.EgressServices.Len(), "nodes", objects.Nodes.Len(), "after", time.Since(a.started).Round(time.Millisecond))
+		a.log.Info("all objects known", "egressservices", objects.EgressServices.Len(), "nodes", objects.Nodes.Len(), "after", time.Since(a.started).Round(time.Millisecond))
 		spareMemory()
 	}
 	former := a.last.planned
@@ -321,7 +321,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	if a.pace.endless() {
 		node = append(node, cluster.Problem{
 			Kind: "Node", Object: c.Node, Field: "kernel", Reason: reasonEndlessPasses,
-			Message: fmt.Sprintf("each pass changes the kernel and is asked for again by what it changed: they wait up to %s for each other now; the log names what fails or comes back", paceRest),
+			Message: fmt.Sprintf("each pass changes the kernel, and its own changes request the next one: passes now wait up to %s for each other; the log names what fails or comes back", paceRest),
 		})
 	}
 	if err == nil {
@@ -415,7 +415,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	a.last.plan = desired
 	inTheWay, err := a.kernel.Problems(c.Node, devices(desired, facts))
 	if err != nil {
-		a.log.Debug("this node could not be looked over for what gets in the way", "error", err)
+		a.log.Debug("cannot check this node for settings that get in the way", "error", err)
 	}
 	return planned, append(local, inTheWay...), nil
 }
@@ -430,8 +430,8 @@ func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (prob
 	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
 		problems = append(problems, cluster.Problem{
 			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
-			Message: fmt.Sprintf("%s: other nodes are not watched, and this one does not answer them: pods' packets are dropped that should be steered from here, or to here, "+
-				"where that was not so before; another port, or enabled: false on all nodes, may be right", err),
+			Message: fmt.Sprintf("%s: this node neither watches other nodes nor answers them: packets of pods that should be steered from or to this node are dropped, "+
+				"unless they were steered so before; another port, or enabled: false on all nodes, may be right", err),
 		})
 	}
 	return problems

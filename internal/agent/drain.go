@@ -46,8 +46,8 @@ func (d *draining) set(change func(*draining)) {
 	change(d)
 }
 
-var errNobodyMoves = errors.New("objects come from source.manifests: every node elects by itself there, and nobody is told to move services; " +
-	"draining needs an API server. Set spec.unschedulable of the Node in the manifests instead")
+var errNobodyMoves = errors.New("draining needs an API server: objects come from source.manifests, where every node elects by itself and no leader moves services; " +
+	"set spec.unschedulable of the Node in the manifests instead")
 
 // drain makes this node's services move away, or cancels that.
 func (a *Agent) drain(yes bool) error {
@@ -82,7 +82,7 @@ func (a *Agent) drainOnStop(ctx, stop context.Context) {
 	a.draining.set(func(d *draining) { d.asked = true })
 	a.wake()
 	if !a.status.Await(ctx, func(r status.Report) bool { return r.Draining && len(r.Hosted()) == 0 }) {
-		a.log.Warn("services did not move in time, what is announced stays announced", "egressservices", a.status.Report().Hosted())
+		a.log.Warn("services did not move in time, announcements stay", "egressservices", a.status.Report().Hosted())
 		return
 	}
 	a.draining.set(func(d *draining) { d.leaving = true })
@@ -91,7 +91,7 @@ func (a *Agent) drainOnStop(ctx, stop context.Context) {
 		return !slices.ContainsFunc(r.Services, func(s status.Service) bool { return len(s.Announced) > 0 })
 	}
 	if !a.status.Await(ctx, quiet) {
-		a.log.Warn("what this node announces could not be withdrawn in time")
+		a.log.Warn("cannot withdraw this node's announcements in time")
 		return
 	}
 	a.log.Info("services have moved, nothing is announced any more")

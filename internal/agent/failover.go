@@ -138,7 +138,7 @@ func (a *Agent) silent(elected map[cluster.Key]election.Choice) map[string]bool 
 	}
 	for node := range a.last.dead {
 		if !dead[node] {
-			a.log.Info("node is not silent any more", "node", node)
+			a.log.Info("node is no longer silent", "node", node)
 		}
 	}
 	a.last.failing = !maps.Equal(dead, a.last.dead)

@@ -93,7 +93,7 @@ func events(now, next cluster.Status, choice election.Choice) (all []kube.Event)
 	switch {
 	case next.Host == now.Host:
 	case next.Host == "":
-		all = append(all, kube.Event{Warning: true, Reason: "HostLost", Message: fmt.Sprintf("%s is not the host any more, there is none: %s", now.Host, messageOf(next, election.ConditionHostAssigned))})
+		all = append(all, kube.Event{Warning: true, Reason: "HostLost", Message: fmt.Sprintf("%s is no longer the host, and no node is: %s", now.Host, messageOf(next, election.ConditionHostAssigned))})
 	case now.Host == "":
 		all = append(all, kube.Event{Reason: "HostElected", Message: messageOf(next, election.ConditionHostAssigned)})
 	default:

@@ -33,7 +33,7 @@ func (a *Agent) look(now time.Time) (changed bool) {
 	_, changed = a.last.restored.problems("", now)
 	connections, err := a.kernel.Connections()
 	if err != nil {
-		a.log.Debug("it is not known how full the table of connections is", "error", err)
+		a.log.Debug("cannot read how full the connection table is", "error", err)
 		return changed
 	}
 	a.status.SetConnections(connections.Entries, connections.Limit)
@@ -63,7 +63,7 @@ func refusedProblems(p *plan.NodePlan, refused map[uint32]kernel.Refused) (probl
 		}
 		problems = append(problems, cluster.Problem{
 			Kind: "Network", Object: path.Key.Name, Field: "peers", Value: strings.Join(route, " "), Reason: reasonNextHopRefused,
-			Message: fmt.Sprintf("the kernel of node %s does not take what a peer tells: %s; the router should tell a next hop on the link, or a route without a gateway must lead to this one", p.Node, r.Err),
+			Message: fmt.Sprintf("the kernel of node %s refuses a route of a peer: %s; the router should announce a next hop on the link, or a route without a gateway must lead to this one", p.Node, r.Err),
 		})
 	}
 	return problems

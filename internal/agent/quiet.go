@@ -106,7 +106,7 @@ func (a *Agent) ask(ctx context.Context, api following) {
 			a.confirmed.Store(&began)
 			return
 		}
-		a.log.Debug("not sure yet of what is known", "error", err)
+		a.log.Debug("cannot confirm the known objects yet", "error", err)
 		pause.For(ctx, askAgain)
 	}
 }

@@ -65,7 +65,7 @@ func (r *restored) add(log *slog.Logger, objects []string, now time.Time) {
 		}
 	}
 	slices.Sort(names)
-	log.Warn("put back what something else took away", "objects", strings.Join(names, ", "), "times", r.untold)
+	log.Warn("restored objects that another program removed", "objects", strings.Join(names, ", "), "times", r.untold)
 	r.told, r.untold = now, 0
 }
 
@@ -80,8 +80,8 @@ func (r *restored) problems(node string, now time.Time) (problems []cluster.Prob
 		case contested:
 			problems = append(problems, cluster.Problem{
 				Kind: "Node", Object: node, Field: "kernel", Value: object, Reason: reasonForeignHand,
-				Message: "something else on this node takes it away again and again: it is put back each time, and packets are dropped meanwhile; " +
-					"find out who does it, and have it leave alone what bears protocol 142 or our name",
+				Message: "another program on this node keeps removing it: it is restored each time, and packets are dropped meanwhile; " +
+					"find out which program does it, and make it leave alone what bears protocol 142 or our name",
 			})
 		case !recent && !l.untold:
 			delete(r.objects, object)

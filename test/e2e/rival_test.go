@@ -70,7 +70,7 @@ func TestRival(t *testing.T) {
 
 	log := s.Daemons["a"].Log()
 	minutes := int(time.Since(began) / time.Minute)
-	require.LessOrEqual(t, strings.Count(log, "put back what something else took away"), 2+minutes, "one line a minute")
+	require.LessOrEqual(t, strings.Count(log, "restored objects that another program removed"), 2+minutes, "one line a minute")
 	require.LessOrEqual(t, strings.Count(log, "reason=ForeignHand"), 3*(1+minutes))
 	require.Equal(t, noRoute, strings.Count(log, "NoRoute"), "a moment is no state")
 	require.NotContains(t, s.Daemons["b"].Log(), "ForeignHand")

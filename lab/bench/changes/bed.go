@@ -208,7 +208,7 @@ func (b *bed) start(ctx context.Context) (s begun, err error) {
 	}) != nil {
 		s.lacking = want - b.seen.count(announced, s.at)
 	}
-	s.peerFull, s.synced = time.Since(s.at), b.logged("objects known", s.at)
+	s.peerFull, s.synced = time.Since(s.at), b.logged("all objects known", s.at)
 	return s, ctx.Err()
 }
 
