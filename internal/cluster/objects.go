@@ -58,10 +58,31 @@ type EgressService struct {
 	SourceIPBy   SourceIPBy
 	NodeSelector *metav1.LabelSelector // nil: every node
 	Network      string                // empty: the default network
-	Status       Status
+	Status       Status                // as it is obeyed
+	Writer       Writer                // of the host, standby and term that the server has
+	Disobeyed    *Status               // what the server has in place of Status, which nobody obeys; nil: Status
 	Generation   int64
 	Version      uint64 // metadata.resourceVersion, larger with every change; 0: unknown
 }
+
+// Stands returns the status that the source has, be it obeyed or not.
+func (e EgressService) Stands() Status {
+	if e.Disobeyed != nil {
+		return *e.Disobeyed
+	}
+	return e.Status
+}
+
+// Writer is who wrote the part of a status that is obeyed.
+type Writer uint8
+
+// The writers of a status.
+const (
+	WriterUnknown Writer = iota // the source does not say: the status is obeyed
+	WriterNobody                // there is no host, or it was removed
+	WriterLeader
+	WriterOther // at least of a part
+)
 
 // Status is what the status of an EgressService says, or should say.
 type Status struct {

@@ -102,15 +102,28 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// TestStatusIsPutRight edits by hand what the leader wrote.
+// TestStatusIsPutRight has another than the leader write false statuses: no packet goes astray, and the leader puts them right.
 func TestStatusIsPutRight(t *testing.T) {
 	s := play(t, stage.Options{API: true})
 	ctx := t.Context()
+	now := asDeployed()
 	host, standby := hosts(t, s)
-	require.NoError(t, s.API.Apply(ctx, fmt.Sprintf(
-		"{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {namespace: shop, name: web}, spec: {sourceIPBy: LoadBalancerIP, network: red}, status: {host: %s, standby: %s}}", standby, host)))
-	require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby))
+	awaitServed(t, s, now)
+	traffic := ask(t, s, "a-p1", "b-p1")
+	traffic.answered(t, 3, now)
+	for _, status := range []string{
+		"{host: c, standby: null}", // a node without a daemon
+		fmt.Sprintf("{host: %s, standby: %s}", standby, host),
+		`{host: "", standby: null}`,
+	} {
+		require.NoError(t, s.API.Apply(ctx, fmt.Sprintf(
+			"{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {namespace: shop, name: web}, spec: {sourceIPBy: LoadBalancerIP, network: red}, status: %s}", status)))
+		require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby))
+		traffic.answered(t, 3, now)
+	}
+	traffic.stop(t, now)
 	hostAt(t, s, host)
+	requireInnocent(t, s, now)
 }
 
 // TestLeaderDies kills the daemon that elects, and then takes the host's node away.

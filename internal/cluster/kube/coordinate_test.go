@@ -53,6 +53,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("one leads", f.oneLeads)
 	t.Run("reports", f.reports)
 	t.Run("status", f.status)
+	t.Run("obeys the leader", f.obeys)
 	t.Run("last words", f.lastWords)
 	t.Run("pruned", f.prunes)
 	t.Run("labels", f.labels)

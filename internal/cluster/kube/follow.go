@@ -34,6 +34,7 @@ type kind[K comparable, V any] struct {
 	trim     func(any) (x object[K, V], fits bool)
 	changed  func(key K)                          // told of every change, may be nil
 	moved    func(key K, from, to V)              // told of it too, may be nil
+	settle   func(former V, next *V)              // has its say in what is kept in place of a former one, may be nil
 	served   func(context.Context, clients) error // asked before a deletion is believed, may be nil
 	optional bool                                 // old servers do not serve it
 	fields   string                               // a field selector: of all, only these are asked for

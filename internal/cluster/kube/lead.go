@@ -41,6 +41,7 @@ type term struct {
 	failing  map[target]bool
 	statuses map[cluster.Key]statusWrite // to be written, the newest wish
 	written  map[cluster.Key]written     // what the source has not told yet
+	claimed  map[cluster.Key]uint64      // the versions that a claim gave
 	labels   map[string]labelWrite       // of nodes
 	probed   time.Time                   // when it was last tried whether the CRD keeps the whole status
 }
@@ -82,7 +83,7 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 		queue:   newQueue[target](),
 		told:    newQueue[*telling](),
 		events:  record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
-		failing: map[target]bool{}, written: map[cluster.Key]written{},
+		failing: map[target]bool{}, written: map[cluster.Key]written{}, claimed: map[cluster.Key]uint64{},
 	}
 	c.term.Store(t)
 	c.log.Info("leading", "lease", c.options.Namespace+"/"+leaseName)

@@ -68,7 +68,7 @@ func (s *source) init(c *Cluster) {
 	s.changed = cluster.Everything()
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
 		resource: egressResource, example: &rawEgressService{}, served: crdStays,
-		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService), changed: s.keyChanged,
+		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService), changed: s.keyChanged, settle: obey,
 	})
 	s.services = newStore(c, kind[cluster.Key, cluster.Service]{
 		resource: "services", example: &corev1.Service{}, client: coreClient, changed: s.keyChanged,
@@ -130,6 +130,7 @@ func trimmer[O, V any, K comparable](trim func(O) object[K, V]) func(any) (objec
 func (s *source) trimEgressService(r *rawEgressService) object[cluster.Key, cluster.EgressService] {
 	o, unread, readable := r.decode()
 	key, e, problems, ok := cluster.FromEgressService(o)
+	e.Writer = writerOf(o.ManagedFields)
 	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0, not known, on servers that count otherwise
 	key.Namespace, e.Network, e.NodeSelector = s.words.one(key.Namespace), s.words.one(e.Network), s.selectors.one(e.NodeSelector)
 	e.Status.Host, e.Status.Standby = s.words.one(e.Status.Host), s.words.one(e.Status.Standby)

@@ -236,6 +236,7 @@ func (s *site) everyKind(t *testing.T) {
 	r.untilWell(t)
 	for _, step := range []struct {
 		apply, remove string
+		status        string // of web, which the leader writes
 		ok            func(o cluster.Objects) bool
 	}{
 		{apply: `
@@ -243,8 +244,8 @@ apiVersion: k8s.ovn.org/v1
 kind: EgressService
 metadata: {name: web, namespace: default}
 spec: {network: red, nodeSelector: {matchLabels: {a: b}}}
-status: {host: own, standby: b, term: 3}
-`, ok: func(o cluster.Objects) bool {
+`, ok: func(o cluster.Objects) bool { return o.EgressServices.At(web).Network == "red" }},
+		{status: `{"host": "own", "standby": "b", "term": 3}`, ok: func(o cluster.Objects) bool {
 			e := o.EgressServices.At(web)
 			return e.Network == "red" && e.Status.Host == "own" && e.Status.Standby == "b" && e.Status.Term == 3 &&
 				e.NodeSelector.MatchLabels["a"] == "b" && e.UID != "" && !e.Created.IsZero() && e.Generation == 1 && e.Version > 0
@@ -324,9 +325,12 @@ spec: {type: ClusterIP, ports: [{port: 80}]}
 	} {
 		before := r.objects(t)
 		kept := fmt.Sprintf("%+v", before)
-		if step.apply != "" {
+		switch {
+		case step.apply != "":
 			s.Apply(t, step.apply)
-		} else {
+		case step.status != "":
+			s.patch(t, leaderManager, web, step.status)
+		default:
 			s.Delete(t, step.remove)
 		}
 		r.until(t, step.apply+step.remove, func(o cluster.Objects, _ []cluster.Problem, synced bool) bool { return synced && step.ok(o) })
@@ -423,7 +427,7 @@ func (s *site) random(t *testing.T) {
 		text := map[string]func() string{
 			"egressservice": func() string {
 				return fmt.Sprintf(`{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {name: %s, namespace: default},
-spec: {network: %s, sourceIPBy: %s}, status: {host: %s, term: %d}}`, name, pick("red", "blue"), pick("Network", "LoadBalancerIP"), pick("own", "b"), number(9))
+spec: {network: %s, sourceIPBy: %s}}`, name, pick("red", "blue"), pick("Network", "LoadBalancerIP"))
 			},
 			"service": func() string {
 				return fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: default}, spec: {type: %s, ports: [{port: %d}]}}`,
@@ -446,6 +450,9 @@ spec: {network: %s, sourceIPBy: %s}, status: {host: %s, term: %d}}`, name, pick(
 			}
 		} else {
 			s.Apply(t, text)
+			if strings.Contains(text, "kind: EgressService") {
+				s.patch(t, leaderManager, cluster.Key{Namespace: "default", Name: name}, fmt.Sprintf(`{"host":%q,"term":%d}`, pick("own", "b"), 1+number(9)))
+			}
 		}
 	}
 	want := s.direct(t)
@@ -464,6 +471,7 @@ func (s *site) direct(t *testing.T) cluster.Objects {
 		var err error
 		e.Version, err = strconv.ParseUint(egress.Items[i].ResourceVersion, 10, 64)
 		require.NoError(t, err)
+		e.Writer = cluster.WriterLeader
 		o.EgressServices = o.EgressServices.With(key, e)
 	}
 	each(t, s.core.CoreV1().Services("").List, func(l *corev1.ServiceList) []corev1.Service { return l.Items }, func(x *corev1.Service) {

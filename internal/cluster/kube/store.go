@@ -131,6 +131,9 @@ func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 		s.cluster.refound = true
 	}
 	former, had := s.objects.Get(x.key)
+	if s.settle != nil && had && x.ok {
+		s.settle(former, &x.value)
+	}
 	switch {
 	case x.ok && had && reflect.DeepEqual(former, x.value), !x.ok && !had:
 		return changed

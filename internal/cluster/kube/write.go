@@ -34,6 +34,7 @@ type statusWrite struct {
 	version uint64
 	stands  cluster.Status
 	probe   bool // to see what the CRD keeps, though what it kept so far stands
+	claim   bool // the status stands, and another wrote a part of it: nobody would obey that
 }
 
 // written is what the API server answered to a write.
@@ -58,20 +59,29 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 			delete(t.written, key)
 		}
 	}
+	for key, version := range t.claimed {
+		if e, there := objects.EgressServices.Get(key); !there || e.Version > version {
+			delete(t.claimed, key)
+		}
+	}
 	t.statuses = map[cluster.Key]statusWrite{}
 	for key, w := range want {
 		e, there := objects.EgressServices.Get(key)
-		if !there || sameStatus(w.Status, e.Status) {
+		if !there {
 			continue
 		}
-		probe := false
-		if t.stands(w.Status, e.Status) {
-			if time.Since(t.probed) < probeEvery {
+		next := statusWrite{Wanted: w, uid: e.UID, version: e.Version, stands: e.Stands()}
+		if t.stands(w.Status, next.stands) {
+			_, claimed := t.claimed[key]
+			next.claim = e.Writer == cluster.WriterOther && !claimed
+			if !next.claim && (sameStatus(w.Status, next.stands) || time.Since(t.probed) < probeEvery) {
 				continue
 			}
-			probe, t.probed = true, time.Now()
+			if !next.claim {
+				next.probe, t.probed = true, time.Now()
+			}
 		}
-		t.statuses[key] = statusWrite{Wanted: w, uid: e.UID, version: e.Version, stands: e.Status, probe: probe}
+		t.statuses[key] = next
 		t.queue.Add(target{service: key})
 	}
 }
@@ -89,21 +99,29 @@ func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 	t.mu.Lock()
 	w, wanted := t.statuses[key]
 	if last, ok := t.written[key]; ok && last.version > w.version {
-		w.version, w.stands = last.version, last.status
+		w.version, w.stands, w.claim = last.version, last.status, false
 	}
 	t.mu.Unlock()
-	if !wanted || t.stands(w.Status, w.stands) && !w.probe {
+	if !wanted || t.stands(w.Status, w.stands) && !w.probe && !w.claim {
 		return nil
 	}
 	w.Status.Conditions = timed(w.Status.Conditions, w.stands.Conditions, metav1.Now())
-	patch, err := json.Marshal(statusPatch(w.version, w.Status))
+	body, kind := statusPatch(w.version, w.Status), types.MergePatchType
+	if w.claim {
+		body, kind = statusClaim(key, w.version, w.stands), types.ApplyPatchType
+	}
+	patch, err := json.Marshal(body)
 	if err != nil {
 		return fmt.Errorf("status of EgressService %s: %w", key, err)
 	}
-	answer := &egressv1.EgressService{}
-	err = t.clients.egress.Patch(types.MergePatchType).
+	request := t.clients.egress.Patch(kind).
 		Namespace(key.Namespace).Resource("egressservices").Name(key.Name).SubResource("status").
-		Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch).Do(ctx).Into(answer)
+		Param("fieldManager", leaderManager).Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch)
+	if w.claim {
+		request.Param("force", "true")
+	}
+	answer := &egressv1.EgressService{}
+	err = request.Do(ctx).Into(answer)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil // it has changed, or is gone: the leader hears of it and decides anew
@@ -117,7 +135,13 @@ func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 	}
 	t.mu.Lock()
 	t.written[key] = written{now.Version, now.Status}
+	if w.claim {
+		t.claimed[key] = now.Version
+	}
 	t.mu.Unlock()
+	if w.claim {
+		return nil
+	}
 	t.notePruning(w.Status, now.Status)
 	if now.Version != w.version {
 		t.tell(key, w)
@@ -161,6 +185,23 @@ func statusPatch(version uint64, s cluster.Status) map[string]any {
 	}
 	return map[string]any{
 		"metadata": map[string]any{"resourceVersion": strconv.FormatUint(version, 10)},
+		"status":   status,
+	}
+}
+
+// statusClaim makes the server-side apply that leaves the status as it is, and the leader as a manager of its fields: a patch takes over
+// only what it changes.
+func statusClaim(key cluster.Key, version uint64, stands cluster.Status) map[string]any {
+	status := map[string]any{"host": stands.Host}
+	if stands.Standby != "" {
+		status["standby"] = stands.Standby
+	}
+	if stands.Term != 0 {
+		status["term"] = stands.Term
+	}
+	return map[string]any{
+		"apiVersion": egressv1.GroupVersion.String(), "kind": "EgressService",
+		"metadata": map[string]any{"namespace": key.Namespace, "name": key.Name, "resourceVersion": strconv.FormatUint(version, 10)},
 		"status":   status,
 	}
 }

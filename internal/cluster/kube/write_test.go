@@ -35,12 +35,18 @@ func (f *fixture) get(t *testing.T, key cluster.Key) *egressv1.EgressService {
 	return o
 }
 
-// edit patches the status by hand.
+// edit patches the status by hand, as kubectl does.
 func (f *fixture) edit(t *testing.T, key cluster.Key, status string) *egressv1.EgressService {
+	t.Helper()
+	return f.patch(t, "kubectl-patch", key, status)
+}
+
+// patch patches the status as a field manager.
+func (f *fixture) patch(t *testing.T, manager string, key cluster.Key, status string) *egressv1.EgressService {
 	t.Helper()
 	o := &egressv1.EgressService{}
 	require.NoError(t, f.egress.Patch(types.MergePatchType).Namespace(key.Namespace).Resource("egressservices").Name(key.Name).
-		SubResource("status").Body([]byte(`{"status":`+status+`}`)).Do(t.Context()).Into(o))
+		SubResource("status").Param("fieldManager", manager).Body([]byte(`{"status":`+status+`}`)).Do(t.Context()).Into(o))
 	return o
 }
 

@@ -42,7 +42,7 @@ func (b *bed) move(ctx context.Context, out io.Writer) error {
 		}
 		sent := time.Now()
 		status := fmt.Appendf(nil, `{"status": {"host": %q, "standby": %q, "term": %d}}`, nodeName(host), nodeName(standby), i+1)
-		if _, err := b.api.Ask(ctx, apiserver.Merge(apiserver.EgressServices(bigNamespace)+"/"+bigName+"/status", status)); err != nil {
+		if _, err := b.api.Ask(ctx, apiserver.Merge(apiserver.StatusOf(bigNamespace, bigName), status)); err != nil {
 			return err
 		}
 		if i == 0 { // packets of its pods go on being dropped here: nothing is to be seen

@@ -22,7 +22,7 @@ func (c *cluster) request(x *change) apiserver.Request {
 		o := s.egressService()
 		return apiserver.Post(apiserver.EgressServices(s.namespace), encode(o))
 	}
-	return apiserver.Merge(apiserver.EgressServices(s.namespace)+"/"+s.name+"/status", encode(map[string]any{"status": c.egressStatus(s)}))
+	return apiserver.Merge(apiserver.StatusOf(s.namespace, s.name), encode(map[string]any{"status": c.egressStatus(s)}))
 }
 
 func (s *service) endpointsJSON() []any {

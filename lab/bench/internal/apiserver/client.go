@@ -241,5 +241,10 @@ func EgressServices(namespace string) string {
 	return "/apis/k8s.ovn.org/v1/namespaces/" + namespace + "/egressservices"
 }
 
+// StatusOf is that of the status of one of them, to be written as the leader does: daemons obey nobody else.
+func StatusOf(namespace, name string) string {
+	return EgressServices(namespace) + "/" + name + "/status?fieldManager=egressway"
+}
+
 // Pods is that of its Pods.
 func Pods(namespace string) string { return "/api/v1/namespaces/" + namespace + "/pods" }
