@@ -45,7 +45,6 @@ type Objects struct {
 	Nodes          Map[string, Node]
 	Namespaces     Map[string, Namespace]
 	ServiceCIDRs   []netip.Prefix
-	APIServers     []netip.Addr // where a source has them from, if it does
 	// Pods are those that a source follows, of this node at least.
 	Pods      Map[Key, Pod]
 	PodsKnown bool // false: none is followed, or they are not known yet

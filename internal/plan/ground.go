@@ -88,7 +88,7 @@ func (g *ground) readAway(s *Snapshot) {
 	for _, a := range s.Facts.Gateways {
 		g.away[a] = "a gateway of node " + s.Node
 	}
-	for _, a := range s.Objects.APIServers {
+	for _, a := range s.APIServer {
 		g.away[a] = "the API server's"
 	}
 	for _, e := range s.Objects.Endpoints.At(apiService) {

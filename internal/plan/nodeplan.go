@@ -25,7 +25,7 @@ type Snapshot struct {
 	// Unmade names VRF devices that the kernel did not make, or not as planned, when the last plan was applied, sorted.
 	Unmade   []string
 	Draining bool // this node hands its services over to others
-	// APIServer holds the addresses at which the API server has answered, sorted.
+	// APIServer holds the addresses at which the API server has answered, sorted: by whatever name the kubeconfig calls it.
 	APIServer []netip.Addr
 	// Heard holds the nodes known to run a daemon, as far as the plan needs that; nil: every host and standby runs one.
 	Heard map[string]bool

@@ -112,3 +112,14 @@ func TestWhatLearnedRoutesMustNotLeadAway(t *testing.T) {
 		require.Equal(t, want.Guarded, have.Guarded, want.Network)
 	}
 }
+
+// TestAPIServerIsNoIngressIP refuses an ingress IP at which the API server has answered.
+func TestAPIServerIsNoIngressIP(t *testing.T) {
+	s, _ := story(t, "testdata/one-service", "b")
+	s.APIServer = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
+	desired, problems := plan.Build(s)
+	require.Len(t, problems, 2, "the other one is of pods without a source")
+	require.Equal(t, plan.ReasonInvalidAddress, problems[1].Reason)
+	require.Equal(t, "203.0.113.10", problems[1].Value)
+	require.Equal(t, 1, desired.Speakers[0].Announce.Len(), "the IPv6 one")
+}

@@ -124,7 +124,6 @@ func (c *Cluster) serve(ctx context.Context, k clients) {
 	defer cancel()
 	c.clients.Store(&k)
 	defer c.clients.Store(nil)
-	c.change(func() (changed bool) { return c.moved(k.server) })
 	var g sync.WaitGroup
 	g.Go(func() {
 		defer cancel()

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -41,7 +40,6 @@ type source struct {
 	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
 	endpoints cluster.Draft[cluster.Key, []cluster.Endpoint]
 	cidrs     []netip.Prefix // of all ServiceCIDRs, sorted
-	servers   []netip.Addr   // the API server, where it has no name
 
 	changed  cluster.Changed   // since the last snapshot, but for stale
 	problems []cluster.Problem // all of them, as handed out last
@@ -288,25 +286,9 @@ func (s *source) snapshot() cluster.Objects {
 		Nodes:          s.nodes.objects.Map(),
 		Namespaces:     s.namespaces.objects.Map(),
 		ServiceCIDRs:   s.cidrs,
-		APIServers:     s.servers,
 		Pods:           pods,
 		PodsKnown:      known,
 	}
-}
-
-// moved notes the URL of the API server, and reports whether its address is another one than before.
-func (s *source) moved(server string) (changed bool) {
-	var servers []netip.Addr
-	if u, err := url.Parse(server); err == nil {
-		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
-			servers = append(servers, a.Unmap())
-		}
-	}
-	if slices.Equal(servers, s.servers) {
-		return false
-	}
-	s.servers, s.changed = servers, cluster.Everything()
-	return true
 }
 
 // crdStays fails unless EgressServices can be created: a server takes no new ones while their CRD is deleted.

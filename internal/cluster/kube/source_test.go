@@ -455,6 +455,9 @@ spec: {network: %s, sourceIPBy: %s}}`, name, pick("red", "blue"), pick("Network"
 			}
 		}
 	}
+	server, err := url.Parse(s.server)
+	require.NoError(t, err)
+	require.Equal(t, []netip.Addr{netip.MustParseAddr(server.Hostname())}, r.Reached())
 	want := s.direct(t)
 	r.until(t, "the same", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool { return reflect.DeepEqual(want, o) })
 }
@@ -501,9 +504,6 @@ func (s *site) direct(t *testing.T) cluster.Objects {
 		prefixes, _ := cluster.FromServiceCIDR(&cidrs.Items[i])
 		o.ServiceCIDRs = append(o.ServiceCIDRs, prefixes...)
 	}
-	server, err := url.Parse(s.server)
-	require.NoError(t, err)
-	o.APIServers = []netip.Addr{netip.MustParseAddr(server.Hostname())}
 	return o
 }
 
