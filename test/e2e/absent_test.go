@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 
+	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/stage"
@@ -170,4 +173,38 @@ func TestHostWithoutNetwork(t *testing.T) {
 	routed("a")
 	awaitServed(t, s, identities{"a-p1": web, "b-p1": web})
 	requireInnocent(t, s, identities{"a-p1": web, "b-p1": web})
+}
+
+// TestNotInForce: a tunnel device that the kernel does not make turns false, within 10 seconds, every word that says it is in force.
+func TestNotInForce(t *testing.T) {
+	s := play(t, stage.Options{API: true, Config: func(c string) string { return c + "steering: {mode: vxlan}\n" }})
+	ctx := t.Context()
+	host, _ := hosts(t, s)
+	is := func(inForce bool) {
+		t.Helper()
+		awaitMetric(t, s, host, `egressway_ready`, func(v float64) bool { return (v == 1) == inForce })
+		awaitReport(t, s, host, func(r status.Report) string {
+			if r.Ready != inForce || (len(r.Errors) == 0) != inForce {
+				return fmt.Sprintf("should be in force: %t", inForce)
+			}
+			return ""
+		})
+		_, err := s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
+			if e.Host != host || meta.IsStatusConditionTrue(e.Conditions, "Programmed") != inForce {
+				return fmt.Errorf("Programmed should be %t, the host %s: %+v", inForce, host, e)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	is(true)
+	require.NoError(t, s.Daemons[host].Signal(syscall.SIGSTOP)) // it would be quicker
+	run(t, s, host, "ip link del egressway", "ip link add egressway type dummy")
+	require.NoError(t, s.Daemons[host].Signal(syscall.SIGCONT))
+	awaitMetric(t, s, host, `egressway_ready`, func(v float64) bool { return v == 0 })
+	require.NoError(t, s.API.Apply(ctx,
+		"{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {namespace: shop, name: web}, spec: {sourceIPBy: LoadBalancerIP, network: red, nodeSelector: {matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]}}}"))
+	is(false)
+	run(t, s, host, "ip link del egressway")
+	is(true)
 }
