@@ -2,28 +2,29 @@ package election
 
 import "github.com/egressway/egressway/internal/cluster"
 
-// Dead tells which nodes are dead by what living ones report of each other. It is nil where all are well.
+// Dead returns the nodes that are dead by the reports of living nodes about each other. It is nil if all nodes are alive.
 //
-// BFD tells a node that another one went silent, not why: that one may be dead, the way between them may be broken, or the
-// one that watches may itself be cut off. So those that watch a node are its witnesses, and it is dead when more of them say so than say that
-// it is alive. A tie is no proof; one witness is, if there is no other.
+// BFD shows a node that another node went silent, but not why: that node may be dead, the path between them may be broken,
+// or the watching node may itself be cut off. So the nodes that watch a node are its witnesses, and it is dead when more of
+// them report it dead than alive. A tie is no proof; a single witness is, if there is no other.
 //
-// A dead node is no witness. That holds for one that died, whose last report says that all is well, and for one that is cut
-// off, which says that all others are dead. Who of two that accuse each other is cut off shows in the number of the
-// witnesses: the node that most more of them call dead is judged first, then its word is struck out and the others are judged anew. Two that accuse each other,
-// with nobody else to ask, are both taken for dead: their services are best with a third, and stay where they are if there is none.
+// A dead node is no witness. That holds for a node that died, whose last report calls all others alive, and for a node that
+// is cut off, which calls all others dead. Of two nodes that accuse each other, the number of witnesses shows which one is
+// cut off: the node with the largest majority against it is judged first, then its reports no longer count and the other
+// nodes are judged again. Two nodes that accuse each other, without other witnesses, both count as dead: their services are
+// best on a third node, and stay where they are if no third node exists.
 //
-// A witness to whom two nodes or more are all dead, and nobody else agrees about any of them, is more likely cut off itself, and does not count
-// either: its own witnesses may not have told yet.
+// A witness that reports two or more nodes, all of them dead, and that no other witness confirms for any of them, is more
+// likely cut off itself and does not count either: its own witnesses may not have reported yet.
 func Dead(reports map[string]cluster.Report) map[string]bool {
 	dead, _ := judge(reports)
 	return dead
 }
 
-// judge tells the dead, and those that somebody who counts sees alive.
+// judge returns the dead nodes, and those that a witness that counts reports alive.
 func judge(reports map[string]cluster.Report) (dead, seen map[string]bool) {
 	for {
-		accusers, balance := map[string]int{}, map[string]int{} // of each node: who say it is dead, less those who say it is alive
+		accusers, balance := map[string]int{}, map[string]int{} // by node; balance: witnesses that report it dead, minus those that report it alive
 		for witness, r := range reports {
 			for node, alive := range r.Hosts {
 				if !alive && !dead[witness] && node != witness {
@@ -65,7 +66,7 @@ func judge(reports map[string]cluster.Report) (dead, seen map[string]bool) {
 	}
 }
 
-// cutOff says whether a witness sees nobody, and is alone in that.
+// cutOff reports whether a witness sees none of the nodes that it watches, and no other witness agrees about any of them.
 func cutOff(watched map[string]bool, accusers map[string]int) bool {
 	if len(watched) < 2 {
 		return false

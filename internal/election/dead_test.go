@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// witnesses writes what nodes say of others: "c: a- b+" is c to whom a is dead and b alive.
+// witnesses parses reports of nodes about others: "c: a- b+" is a report of c that a is dead and b alive.
 func witnesses(lines ...string) map[string]cluster.Report {
 	reports := map[string]cluster.Report{}
 	for _, l := range lines {
@@ -62,7 +62,7 @@ func TestDead(t *testing.T) {
 	}
 }
 
-// Whoever is in the larger part of a cluster that falls in two is alive, and all others are dead, however many watch each other.
+// The nodes in the larger part of a split cluster are alive, and all others are dead, for any number of watched nodes.
 func TestLargerPartLives(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -91,7 +91,7 @@ func TestLargerPartLives(t *testing.T) {
 func TestFailover(t *testing.T) {
 	const why = "node a does not answer the nodes that watch it"
 	for name, c := range map[string]struct{ given, a, both Choice }{
-		"both":    {Choice{Host: "a", Standby: "b", Term: 4}, Choice{Host: "b", Term: 5, Why: why}, Choice{Host: "a", Term: 4}}, // nobody is better
+		"both":    {Choice{Host: "a", Standby: "b", Term: 4}, Choice{Host: "b", Term: 5, Why: why}, Choice{Host: "a", Term: 4}}, // no node is better
 		"other":   {Choice{Host: "b", Standby: "a", Term: 2}, Choice{Host: "b", Term: 2}, Choice{Host: "b", Term: 2}},
 		"alone":   {Choice{Host: "a", Term: 9}, Choice{Host: "a", Term: 9}, Choice{Host: "a", Term: 9}},
 		"third":   {Choice{Host: "c", Standby: "b", Term: 1}, Choice{Host: "c", Standby: "b", Term: 1}, Choice{Host: "c", Term: 1}},

@@ -16,14 +16,15 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Elect chooses hosts for all EgressServices. reports is what the nodes tell of themselves: only one that has the network
-// may be host or standby. Where nobody reports, reports is nil, and every Ready node may be.
+// Elect chooses hosts for all EgressServices. reports holds the nodes' reports: only a node that reports the network as
+// usable may be host or standby. If nodes do not report, reports is nil and every Ready node may be.
 //
-// Of the nodes that may, those are preferred that are not seen dead, have a route for every family that the service needs,
-// are not draining and not cordoned: the first of these counts most. A host, and a standby, that an object's status names
-// stays as long as no other is preferred to it; the standby follows a host that does not. The others are given out one by
-// one, the oldest first, to the node with the fewest services; among those with equally few, a hash decides, so that services
-// spread. Services of one network that share an ingress IP share the host: share tells what becomes of one that comes to others.
+// Of the candidates, Elect prefers nodes that are not reported dead, that have a route for every family that the service
+// needs, that are not draining and that are not cordoned, in this order of importance. The host and the standby in an
+// object's status stay as long as no other candidate is preferred to them; if the host does not stay, the standby becomes
+// the host. The remaining services are assigned one by one, the oldest first, to the node with the fewest services; a hash
+// decides among nodes with equally few, so that services spread. Services of one network that share an ingress IP share the
+// host; see share for newcomers.
 //
 // A standby lacks nothing that the host has, and is neither dead nor draining.
 func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[cluster.Key]Choice {
@@ -63,7 +64,7 @@ func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[clust
 	return choices
 }
 
-// byAge orders the objects as they win over one another: the older first, then by key.
+// byAge sorts the objects by precedence: the older first, then by key.
 func byAge(objects cluster.Map[cluster.Key, cluster.EgressService]) []cluster.Key {
 	keys := slices.Collect(objects.Keys())
 	slices.SortFunc(keys, func(a, b cluster.Key) int {
@@ -72,10 +73,11 @@ func byAge(objects cluster.Map[cluster.Key, cluster.EgressService]) []cluster.Ke
 	return keys
 }
 
-// elector holds what the choices have in common. Nodes are numbers in it: ten thousand services look at a thousand each.
+// elector holds the data that all choices share. It identifies nodes by numbers, because ten thousand services may compare
+// a thousand nodes each.
 type elector struct {
 	objects   cluster.Objects
-	reports   map[string]cluster.Report // nil: nobody reports
+	reports   map[string]cluster.Report // nil: nodes do not report
 	nodes     []string                  // Ready ones, sorted
 	hashes    []uint64                  // of their names
 	everyNode []int
@@ -84,11 +86,11 @@ type elector struct {
 	load      []int // services by host
 	dead      map[string]bool
 	seen      map[string]bool     // alive, by other nodes
-	apart     map[string][]string // nodes of which one takes the other for dead, which it is not
+	apart     map[string][]string // by node, living nodes that it reports dead or that report it dead
 	lacks     map[demand][]lack
 }
 
-// match is what the nodes that match have in common.
+// match is the key under which matching nodes are cached.
 type match struct {
 	selector string
 	network  string // empty: any
@@ -126,7 +128,7 @@ func newElector(objects cluster.Objects, reports map[string]cluster.Report) *ele
 	return e
 }
 
-// name is the name of a node's number.
+// name returns the name of a node.
 func (e *elector) name(node int) string {
 	if node == none {
 		return ""
@@ -134,7 +136,7 @@ func (e *elector) name(node int) string {
 	return e.nodes[node]
 }
 
-// selected lists the Ready nodes that selector matches.
+// selected lists the Ready nodes that the selector matches.
 func (e *elector) selected(selector labels.Selector) []int {
 	if selector.Empty() {
 		return e.everyNode
@@ -144,7 +146,7 @@ func (e *elector) selected(selector labels.Selector) []int {
 	})
 }
 
-// fit lists those of the nodes that selector matches, which are given, that have the network.
+// fit lists those nodes that are fit for the network. nodes are all that the selector matches.
 func (e *elector) fit(selector labels.Selector, nodes []int, network string) []int {
 	if e.reports == nil {
 		return nodes
@@ -180,7 +182,7 @@ type contender struct {
 	candidates []int // nodes that may be the host, sorted, not empty
 }
 
-// contender judges one EgressService by itself; all says that every node is its host.
+// contender checks one EgressService on its own. all reports that every node is its host.
 func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *cluster.Problem) {
 	spec := e.objects.EgressServices.At(key)
 	refuse := func(field, value string, reason cluster.Reason, format string, args ...any) (*contender, bool, *cluster.Problem) {
@@ -255,7 +257,7 @@ func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *c
 	return refuse("", "", cluster.ReasonNoEligibleNode, "no node is Ready")
 }
 
-// current is the host that the members have, the oldest one's first, if it may stay.
+// current returns the present host of the members, that of the first member that has one that may stay.
 func (e *elector) current(u *unit) int {
 	return e.had(u, func(s cluster.Status) string {
 		if e.succeeded(s) {
@@ -265,18 +267,18 @@ func (e *elector) current(u *unit) int {
 	})
 }
 
-// succeeded says that the standby took over by itself although others hear the host: it announces, in a later term, so routers
-// prefer it, and there are two hosts until one of them yields. That is the one that routers do not choose.
+// succeeded reports whether the standby took over by itself although other nodes hear the host. It announces in a later
+// term, so routers prefer it, and there are two hosts until one yields. The host that routers do not choose must yield.
 func (e *elector) succeeded(s cluster.Status) bool {
 	return s.Standby != "" && !e.dead[s.Standby] && !e.dead[s.Host] && slices.Contains(e.reports[s.Standby].Dead, s.Host)
 }
 
-// successor is the standby that the members have, the oldest one's first, if it may be the host.
+// successor returns the present standby of the members, that of the first member that has one that may become the host.
 func (e *elector) successor(u *unit) int {
 	return e.had(u, func(s cluster.Status) string { return s.Standby })
 }
 
-// had is a node that members have by their status, the oldest one's first, where no candidate is preferred to it.
+// had returns the first node that which selects from the members' statuses and to which no candidate is preferred.
 func (e *elector) had(u *unit, which func(cluster.Status) string) int {
 	for _, c := range u.members {
 		if i := e.candidate(u, which(c.status)); i != none && (u.lacks[i] == 0 || u.lacks[i] == u.least()) {
@@ -286,8 +288,9 @@ func (e *elector) had(u *unit, which func(cluster.Status) string) int {
 	return none
 }
 
-// standby is the node that takes over from the unit's host: the one that the members have, the oldest one's first, unless
-// another is preferred to it. One that does not hear the host, or that the host does not hear, is none: it would take over.
+// standby returns the node that takes over from the unit's host: the members' present standby, of the first member that has
+// one, unless another node is preferred to it. A node that does not hear the host, or that the host does not hear, cannot be
+// the standby, because it would take over at once.
 func (e *elector) standby(u *unit) int {
 	if apart := e.apart[e.name(u.host)]; len(apart) > 0 {
 		near := *u
@@ -311,7 +314,7 @@ func (e *elector) standby(u *unit) int {
 	return best
 }
 
-// candidate is the number of the node of that name if it is a candidate.
+// candidate returns the number of a named node if it is a candidate, else none.
 func (e *elector) candidate(u *unit, name string) int {
 	if i, ok := slices.BinarySearch(e.nodes, name); ok {
 		if _, ok := slices.BinarySearch(u.candidates, i); ok {
@@ -321,7 +324,7 @@ func (e *elector) candidate(u *unit, name string) int {
 	return none
 }
 
-// lacking says what nodes, none of which is fit for the network, lack.
+// lacking describes why none of the nodes is fit for the network.
 func (e *elector) lacking(nodes []int, network string) string {
 	var silent, unusable, down []string
 	for _, i := range nodes {
@@ -357,9 +360,9 @@ func some(nodes []string) string {
 	return strings.Join(nodes, ", ")
 }
 
-// best is, of the candidates that lack no more than may, and are not except, the one that lacks least; among several, the one with the
-// fewest services; among several of these, the one that a rendezvous hash says: every service has its own stable order of
-// preference among the nodes. There may be none.
+// best returns the candidate that lacks least, of those other than except that lack nothing beyond may. Among equals it
+// returns the node with the fewest services; among equals again, a rendezvous hash decides, which gives every service its own
+// stable order of preference. It returns none if no candidate fits.
 func (e *elector) best(u *unit, except int, may lack) int {
 	lacks, load := u.lacks, e.load[:len(u.lacks)]
 	least, lacking := math.MaxInt, everyLack
@@ -386,7 +389,7 @@ func hash(s string) uint64 {
 	return mix(h.Sum64())
 }
 
-// mix spreads every bit over the whole number, which FNV does not (Stafford's variant 13, as in SplitMix64).
+// mix spreads every bit over the whole number, which FNV does not do (Stafford's variant 13, as in SplitMix64).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

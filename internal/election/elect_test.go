@@ -204,15 +204,15 @@ func TestSharedIngressSharesHost(t *testing.T) {
 	}
 	share("svc-0", "203.0.113.1")
 	share("svc-1", "2001:db8::1")
-	share("svc-2", "203.0.113.1", "2001:DB8:0::1") // binds the two together, and is older
+	share("svc-2", "203.0.113.1", "2001:DB8:0::1") // joins the two, and is older
 	for _, name := range []string{"svc-0", "svc-1", "svc-3", "svc-4", "svc-5"} {
 		change(&o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Created = time.Unix(1, 0) })
 	}
 	share("svc-3", "203.0.113.1")
-	change(&o, "svc-3", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" }) // another network's affair
+	change(&o, "svc-3", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" }) // of another network
 	change(&o, "svc-1", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "odd"}}
-		e.Network = "default" // is what the empty name means
+		e.Network = "default" // the meaning of the empty name
 	})
 	got := Elect(o, nil)
 	require.Equal(t, got[key("svc-0")], got[key("svc-1")])
@@ -247,7 +247,7 @@ func TestServicesSpread(t *testing.T) {
 	}
 }
 
-// The same objects in any order give the same choice, and what is chosen, written into status, is chosen again.
+// The same objects in any order give the same choice, and a choice that is written into status is chosen again.
 func TestElectIsStable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -282,7 +282,7 @@ func TestElectIsStable(t *testing.T) {
 	}
 }
 
-// reinserted copies a map with its entries put in by another order.
+// reinserted copies a map and inserts its entries in another order.
 func reinserted[K comparable, V any](rng *rand.Rand, m cluster.Map[K, V]) cluster.Map[K, V] {
 	keys := slices.Collect(m.Keys())
 	rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })

@@ -7,12 +7,12 @@ import "github.com/egressway/egressway/internal/cluster"
 type Choice struct {
 	Host    string // a node's name, cluster.AllHosts, or empty: none
 	Standby string // the node that takes over; empty: none
-	Term    int64  // how many hosts there have been; 0: not known
+	Term    int64  // counts the hosts so far; 0: not known
 	Former  bool   // the standby was the host before, and has connections of that time
-	Why     string // the former host is not the host any more, where it is not; empty: it is, or there was none
-	Despite string // what speaks against the host, where any other would be no better; empty: nothing
-	// Serves names those of the host and the standby which the object's status names that can serve it now: they may be left
-	// without haste.
+	Why     string // why the former host lost the role; empty: it did not
+	Despite string // the host's worst lack, where no other node would be better; empty: it lacks nothing
+	// Serves names the host and the standby of the object's status, as far as they can serve it now: a move away from them
+	// need not be hasty.
 	Serves  []string
 	Problem *cluster.Problem
 }

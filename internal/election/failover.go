@@ -2,9 +2,10 @@ package election
 
 import "fmt"
 
-// Failover is what a node makes of a choice when it sees nodes dead, before the one that elects confirms it: the standby is
-// the host, in the term that follows, as the one that elects will write it (Next), so that nothing changes then. A dead
-// standby is none. A host without a living standby stays: there is nobody else. changed says that the choice is another.
+// Failover returns the choice that a node applies when it sees nodes dead, before the leader confirms it: the standby is the
+// host, in the following term, which is the choice that the leader will write (Next), so that nothing changes then. A dead
+// standby is removed. A host without a living standby stays, because no other node could take over. changed reports that
+// the choice differs.
 func (c Choice) Failover(dead map[string]bool) (after Choice, changed bool) {
 	switch {
 	case c.Host == "" || c.Standby == "":
@@ -23,7 +24,7 @@ func (c Choice) Failover(dead map[string]bool) (after Choice, changed bool) {
 	return c, true
 }
 
-// silent says why a dead node is no host.
+// silent explains why a dead node is no host.
 func silent(node string) string {
 	return fmt.Sprintf("node %s does not answer the nodes that watch it", node)
 }

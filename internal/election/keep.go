@@ -8,14 +8,15 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Obeyed takes hosts and standbys from the objects' status, where one daemon elects for all. A change costs what changed.
+// Obeyed derives choices from the hosts and standbys in the objects' status, where one daemon elects for all. The cost of an
+// update depends on the changes only.
 type Obeyed struct {
 	elector *elector
 	choices map[cluster.Key]Choice
 }
 
-// Update takes in what changed since the last time. The choices are the same map each time, and changed names those that
-// are others now, or gone.
+// Update applies the changes since the last call. It returns the same map each time; changed names the choices that differ
+// now or were removed.
 func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choices map[cluster.Key]Choice, changed []cluster.Key) {
 	if o.elector == nil || change.All {
 		o.elector = newElector(objects, nil)
@@ -55,8 +56,8 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 	return o.choices, changed
 }
 
-// Elected keeps what Elect says in step with the objects: it elects anew only where something differs that it depends on,
-// which most changes of endpoints do not.
+// Elected keeps the result of Elect up to date with the objects. It elects again only when an input of the election differs,
+// which most changes of endpoints do not cause.
 type Elected struct {
 	elector  *elector
 	reports  map[string]cluster.Report
@@ -64,7 +65,7 @@ type Elected struct {
 	choices  map[cluster.Key]Choice
 }
 
-// standing is all of one object that an election depends on, but for how old it is.
+// standing holds everything about one object that an election depends on.
 type standing struct {
 	contender *contender
 	all       bool
@@ -86,8 +87,8 @@ func (s standing) same(o standing) bool {
 		x.selector.String() == y.selector.String() && slices.Equal(x.candidates, y.candidates)
 }
 
-// Update takes in what changed since the last time, and the reports as they are now. changed names the choices that are others now,
-// or gone.
+// Update applies the changes since the last call and the present reports. changed names the choices that differ now or were
+// removed.
 func (e *Elected) Update(objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed) (choices map[cluster.Key]Choice, changed []cluster.Key) {
 	if e.elector != nil && !change.All && reflect.DeepEqual(e.reports, reports) {
 		e.elector.objects = objects
@@ -134,7 +135,7 @@ func (e *elector) standing(key cluster.Key) standing {
 	return standing{c, all, problem, spec.Created.UnixNano(), spec.Status.Term}
 }
 
-// Same says whether two choices are alike.
+// Same reports whether two choices are equal.
 func (c Choice) Same(o Choice) bool {
 	return c.Host == o.Host && c.Standby == o.Standby && c.Term == o.Term && c.Former == o.Former && c.Why == o.Why && c.Despite == o.Despite &&
 		slices.Equal(c.Serves, o.Serves) && (c.Problem == o.Problem || c.Problem != nil && o.Problem != nil && *c.Problem == *o.Problem)

@@ -15,7 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// wander changes some objects at random, and says what it changed.
+// wander changes some objects at random, and returns the changes.
 func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
 	for range 1 + r.IntN(3) {
 		k := key(fmt.Sprint("s", r.IntN(12)))
@@ -63,7 +63,7 @@ func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
 	return changed
 }
 
-// follow keeps a copy of choices by what an update says has changed.
+// follow updates a copy of the choices by the changes that an update reports.
 func follow(kept, choices map[cluster.Key]Choice, changed []cluster.Key) {
 	for _, k := range changed {
 		if c, there := choices[k]; there {
@@ -74,13 +74,13 @@ func follow(kept, choices map[cluster.Key]Choice, changed []cluster.Key) {
 	}
 }
 
-// obeyAnew takes hosts and standbys from the objects' status, as if nothing was known before.
+// obeyAnew derives the choices from the objects' status from scratch.
 func obeyAnew(o cluster.Objects) map[cluster.Key]Choice {
 	choices, _ := new(Obeyed).Update(o, cluster.Everything())
 	return choices
 }
 
-// What is kept in step is what is found out anew.
+// Updated choices are the same as choices made from scratch.
 func TestChoicesInStep(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -103,7 +103,7 @@ func TestChoicesInStep(t *testing.T) {
 	}
 }
 
-// An endpoint that comes makes no difference to who is the host, and no election.
+// A new endpoint changes no host and causes no election.
 func TestNoElectionForAnEndpoint(t *testing.T) {
 	o, elected := objects(5, "s0", "s1"), new(Elected)
 	before, _ := elected.Update(o, nil, cluster.Everything())

@@ -14,9 +14,9 @@ const (
 	ReasonLabelConflict cluster.Reason = "LabelConflict"
 )
 
-// Labels gives every host the label by which others, such as a BGPAdvertisement of MetalLB, may select it: the name of the
-// label without its prefix is namespace-name. Two objects may come to the same name, as a-b/c and a/b-c do: the older
-// has it.
+// Labels returns the labels of every host, by which other programs, such as a BGPAdvertisement of MetalLB, can select it.
+// The name of a label, without its prefix, is namespace-name. Two objects can have the same name there, as a-b/c and a/b-c
+// do: the older object gets the label.
 func Labels(objects cluster.Objects) (byNode map[string][]string, problems []cluster.Problem) {
 	byNode = map[string][]string{}
 	owner := map[string]cluster.Key{}

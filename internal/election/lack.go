@@ -11,26 +11,26 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// lack is what speaks against a node that may be the host: as a number, the larger the worse.
+// lack is the set of defects of a candidate. As a number, a larger value is worse.
 type lack uint8
 
 const (
 	lacksWill   lack = 1 << iota // cordoned
 	lacksStay                    // draining
-	lacksOne                     // of two families needed, one has no route; or of one
-	lacksBoth                    // neither has
-	lacksLife                    // other nodes see it dead
+	lacksOne                     // one needed family has no route
+	lacksBoth                    // neither of two needed families has a route
+	lacksLife                    // other nodes report it dead
 	lacksRoutes = lacksOne | lacksBoth
 	everyLack   = ^lack(0)
 )
 
-// families are those that a service sends packets of.
+// families is a set of address families.
 type families struct{ ipv4, ipv6 bool }
 
 func (f families) and(o families) families { return families{f.ipv4 || o.ipv4, f.ipv6 || o.ipv6} }
 
-// need tells which families a service needs routes for: those that have an ingress IP and an endpoint. found says that it has
-// an endpoint with an address of its own at all.
+// need returns the families for which a service needs routes: those that have an ingress IP and an endpoint. found reports
+// whether the service has any endpoint with an address of its own.
 func (e *elector) need(endpoints []cluster.Endpoint, ingress []netip.Addr) (f families, found bool) {
 	var source families
 	for _, a := range ingress {
@@ -39,7 +39,7 @@ func (e *elector) need(endpoints []cluster.Endpoint, ingress []netip.Addr) (f fa
 	for _, p := range endpoints {
 		ipv6 := strings.Contains(p.Address, ":")
 		if found && (ipv6 && (f.ipv6 || !source.ipv6) || !ipv6 && (f.ipv4 || !source.ipv4)) {
-			continue // would tell nothing new
+			continue // it cannot change the result
 		}
 		a, err := cluster.ParseAddr(p.Address)
 		if err != nil || e.nodeAddrs[a] || p.Target != cluster.TargetPod {
@@ -54,7 +54,7 @@ func (e *elector) need(endpoints []cluster.Endpoint, ingress []netip.Addr) (f fa
 	return f, found
 }
 
-// routeless says which routes a node lacks.
+// routeless returns the lack of routes on a node.
 func routeless(n cluster.NetworkState, need families) lack {
 	switch missing4, missing6 := need.ipv4 && !n.IPv4, need.ipv6 && !n.IPv6; {
 	case missing4 && missing6:
@@ -65,13 +65,13 @@ func routeless(n cluster.NetworkState, need families) lack {
 	return 0
 }
 
-// demand is what the lacks of nodes depend on.
+// demand is the part of a service on which the lacks of nodes depend.
 type demand struct {
 	network string
 	need    families
 }
 
-// lacksFor tells of every node, by its number, what it lacks for a service with that demand.
+// lacksFor returns the lacks of every node, by its number, for services with a demand.
 func (e *elector) lacksFor(d demand) []lack {
 	lacks, known := e.lacks[d]
 	if known {
@@ -97,7 +97,7 @@ func (e *elector) lacksFor(d demand) []lack {
 	return lacks
 }
 
-// least is the least that a candidate of the unit lacks.
+// least returns the smallest lack among the unit's candidates.
 func (u *unit) least() lack {
 	least := everyLack
 	for _, i := range u.candidates {
@@ -106,7 +106,7 @@ func (u *unit) least() lack {
 	return least
 }
 
-// bearable is what a standby may lack: what its host lacks too, and never life or the will to stay.
+// bearable returns the lacks that a standby may have: those of its host, except that it may be neither dead nor draining.
 func bearable(host lack) lack {
 	may := host &^ (lacksLife | lacksStay)
 	if may&lacksBoth != 0 {
@@ -115,8 +115,8 @@ func bearable(host lack) lack {
 	return may
 }
 
-// serving names those of the host and the standby by the contender's status that can serve it now, be they elected or not. A
-// node that is not Ready can, where another one sees that it is alive.
+// serving lists the host and the standby of the contender's status, as far as they can serve it now, elected or not. A node
+// that is not Ready can serve if another node reports it alive.
 func (e *elector) serving(c *contender, u *unit) (nodes []string) {
 	for _, name := range []string{c.status.Host, c.status.Standby} {
 		n, exists := e.objects.Nodes.Get(name)
@@ -129,7 +129,7 @@ func (e *elector) serving(c *contender, u *unit) (nodes []string) {
 	return nodes
 }
 
-// against says in words what a node lacks, the worst only; empty: nothing.
+// against describes the worst lack of a node; empty: it lacks nothing.
 func against(node string, l lack, n cluster.NetworkState, d demand) string {
 	switch {
 	case l&lacksLife != 0:
@@ -156,7 +156,7 @@ func (e *elector) against(node int, u *unit) string {
 	return against(name, u.lacks[node], e.reports[name].Networks[u.demand.network], u.demand)
 }
 
-// despite says what speaks against the host that a unit has.
+// despite describes the worst lack of a unit's host.
 func (e *elector) despite(u *unit) string {
 	text := e.against(u.host, u)
 	switch {
@@ -168,7 +168,7 @@ func (e *elector) despite(u *unit) string {
 	return text + ", but no other node would be better"
 }
 
-// unfit says why the host that a contender has by its status is not its host any more.
+// unfit explains why the host of a contender's status is not its host any more.
 func (e *elector) unfit(c *contender, u *unit) string {
 	host := c.status.Host
 	i, ready := slices.BinarySearch(e.nodes, host)

@@ -21,7 +21,7 @@ func drain(reports map[string]cluster.Report, node string, yes bool) {
 	reports[node] = r
 }
 
-// routed says which routes a node has in network default.
+// routed sets the routes that a node reports in network default.
 func routed(reports map[string]cluster.Report, node string, ipv4, ipv6 bool) {
 	r := reports[node]
 	r.Networks = map[string]cluster.NetworkState{"default": {Usable: true, IPv4: ipv4, IPv6: ipv6, Sessions: 1, Up: 1}}
@@ -34,7 +34,7 @@ func say(reports map[string]cluster.Report, witness, node string, alive bool) {
 	reports[witness] = r
 }
 
-// elected gives service a a host and a standby, and chooses anew.
+// elected gives service a a host and a standby, and elects again.
 func elected(o cluster.Objects, reports map[string]cluster.Report, host, standby string) Choice {
 	change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.Status = cluster.Status{Host: host, Standby: standby, Term: 1}
@@ -42,7 +42,7 @@ func elected(o cluster.Objects, reports map[string]cluster.Report, host, standby
 	return Elect(o, reports)[key("a")]
 }
 
-// A dead host that nobody could follow is not programmed: nodes hand it nothing.
+// A dead host without a successor is not programmed: nodes steer no packets to it.
 func TestDeadHostIsNotProgrammed(t *testing.T) {
 	w := &world{t: t, o: objects(2, "a"), reports: up("n0"), key: key("a"), version: 1}
 	require.Equal(t, "n0", w.step().Host)
@@ -177,7 +177,7 @@ func TestFamiliesNeeded(t *testing.T) {
 	}
 }
 
-// What one network lacks on a node moves only its services, and nothing moves back.
+// Services of a network move when a node lacks its routes, those of other networks stay, and no service moves back.
 func TestNetworksFailAlone(t *testing.T) {
 	o := objects(2, "a", "b")
 	change(&o, "b", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "blue" })
@@ -232,7 +232,7 @@ func TestGroupPrefersTogether(t *testing.T) {
 	}
 }
 
-// With manifests a node's cordon counts, and nothing else does.
+// With manifests, of all lacks only a node's cordon counts.
 func TestPreferenceWithoutReports(t *testing.T) {
 	o := objects(2, "a")
 	require.Equal(t, "n1", elected(o, nil, "n1", "").Host)

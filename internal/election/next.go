@@ -14,11 +14,11 @@ import (
 // The types of the conditions of an EgressService.
 const (
 	ConditionHostAssigned = "HostAssigned" // it has a host
-	ConditionProgrammed   = "Programmed"   // the host reports that it is in force there
-	ConditionValid        = "Valid"        // nothing is wrong with it, nor with its Service
+	ConditionProgrammed   = "Programmed"   // the host reports it in force
+	ConditionValid        = "Valid"        // it has no problem, nor has its Service
 )
 
-// Reasons of the conditions where nothing is wrong; otherwise the reason is a Problem's.
+// Reasons of the conditions without a problem; otherwise the reason is the Problem's.
 const (
 	ReasonElected  cluster.Reason = "Elected"
 	ReasonMoving   cluster.Reason = "Moving"
@@ -28,33 +28,35 @@ const (
 	ReasonAccepted cluster.Reason = "Accepted"
 )
 
-// View is what is known of one EgressService when its status is decided.
+// View holds the inputs for the status of one EgressService, besides objects and reports.
 type View struct {
 	Key      cluster.Key
-	Choice   Choice            // who should be the host
-	Problems []cluster.Problem // what is wrong with it or its Service
-	// Since is the version of the object with its present spec, host and standby: a node whose report has applied it, serves it so.
+	Choice   Choice            // the elected host and standby
+	Problems []cluster.Problem // of the object or its Service
+	// Since is the version of the object with its present spec, host and standby: a node that reports it as applied serves
+	// the object in this form.
 	Since uint64
-	// Patience is over: a node that should have reported by now is not waited for.
+	// Impatient reports that nodes had enough time to report, so that Next does not wait for any.
 	Impatient bool
-	// Pruned says that the API server keeps no more of a status than the host.
+	// Pruned reports that the API server drops all fields of a status but the host.
 	Pruned bool
-	// Dead nodes, see Dead. Where the host is one, nodes have gone over to its standby by themselves (Failover).
+	// Dead holds the dead nodes, see Dead. If the host is dead, nodes have switched to its standby by themselves (Failover).
 	Dead map[string]bool
-	// Keep says that a host which is left while it can serve stays as the standby for a while: flows that go by it end there.
+	// Keep makes a host that could still serve the standby for a while after a move, so that its flows can end there.
 	Keep bool
 	// Former is the standby that stays for that reason; empty: none does, or the time is over.
 	Former string
 }
 
-// Next is what should stand in the status of an EgressService now, but for the times of its conditions.
+// Next returns the status that an EgressService should have now, without the times of its conditions.
 //
-// A host that could still serve is followed only by a node that serves already: the next host is made the standby first,
-// and becomes the host once it reports that this is in force. The former one is the standby then, for a while. Where the host
-// is gone, there is nothing to wait for nor to keep.
+// A host that could still serve hands over only to a node that serves already: the next host first becomes the standby, and
+// becomes the host once it reports this as applied. The former host is then the standby for a while. If the host is gone,
+// there is no reason to wait, and nothing to keep.
 //
-// A dead host, or one whose Node is gone, is followed by its standby, which every node that noticed treats as the host already, in the term that follows;
-// a better one has its turn afterwards. Where it has to be another at once, its term is one more, or there would be two hosts of one term.
+// If the host is dead or its Node is gone, its standby becomes the host in the following term: every node that noticed
+// treats it as the host already. A better node becomes the host afterwards. If another node must become the host at once,
+// the term grows by two, or there would be two hosts of one term.
 func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cluster.Status {
 	spec := objects.EgressServices.At(v.Key)
 	now, wanted := spec.Status, v.Choice
@@ -94,7 +96,7 @@ func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cl
 	return next
 }
 
-// Concerned lists the nodes that do something for an EgressService with that status, beside steering to its host.
+// Concerned lists the nodes that do more for an EgressService with that status than steer to its host.
 func Concerned(objects cluster.Objects, key cluster.Key, s cluster.Status) (nodes []string) {
 	switch s.Host {
 	case "":
@@ -167,7 +169,7 @@ func valid(problems []cluster.Problem) metav1.Condition {
 	if len(problems) == 0 {
 		return c
 	}
-	const most = 8 // a condition is read by people; the daemons' status has them all
+	const most = 8 // a condition is for people to read; the daemons' status lists all problems
 	messages := make([]string, 0, most+1)
 	for i, p := range problems {
 		if i == most {
@@ -180,7 +182,7 @@ func valid(problems []cluster.Problem) metav1.Condition {
 	return c
 }
 
-// explain is a problem without the name of the object, which the reader has before him.
+// explain returns a problem's text without the name of the object, which the reader already sees.
 func explain(p cluster.Problem) string {
 	name := cluster.Problem{Kind: p.Kind, Object: p.Object}.Error()
 	if p.Kind != "EgressService" {

@@ -42,7 +42,7 @@ func condition(t *testing.T, s cluster.Status, kind string) metav1.Condition {
 	return *c
 }
 
-// world steps one EgressService through its statuses, as a leader and an API server would.
+// world moves one EgressService through its statuses, as a leader and an API server would.
 type world struct {
 	t       *testing.T
 	o       cluster.Objects
@@ -81,7 +81,7 @@ func TestMoveIsMadeBeforeItIsBroken(t *testing.T) {
 	applied(w.reports, first.Host, w.version)
 	require.Equal(t, metav1.ConditionTrue, condition(t, w.step(), ConditionProgrammed).Status)
 
-	// The selector wants another node, which is not the standby.
+	// The selector requires another node, which is not the standby.
 	third := strings.NewReplacer(first.Host, "", first.Standby, "").Replace("n0n1n2")
 	change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"only": "this"}}
@@ -139,7 +139,7 @@ func TestMoveDoesNotWait(t *testing.T) {
 	}
 }
 
-// moved is a world in which the selector has made service a go from its first host to the third node.
+// moved returns a world in which the selector moved service a from its first host to the third node.
 func moved(t *testing.T, view View) (w *world, from, to string) {
 	t.Helper()
 	w = &world{t: t, o: objects(3, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1, view: view}
@@ -217,7 +217,7 @@ func TestFormerHostIsKeptForItsFlows(t *testing.T) {
 	})
 }
 
-// A standby that merely may not be one any more is left at once: no flow goes by it.
+// A standby that is no longer eligible is replaced at once, because no flow uses it.
 func TestStandbyIsNotKept(t *testing.T) {
 	w := &world{t: t, o: objects(3, "a"), reports: up("n0", "n1", "n2"), key: key("a"), version: 1, view: View{Keep: true}}
 	first := w.step()
@@ -228,7 +228,7 @@ func TestStandbyIsNotKept(t *testing.T) {
 	require.NotEmpty(t, next.Standby)
 }
 
-// What the nodes do by themselves when the host dies is what the leader writes.
+// When the host dies, the nodes switch by themselves to the status that the leader then writes.
 func TestFailoverIsConfirmed(t *testing.T) {
 	obeyed := func(w *world) Choice {
 		after, _ := obeyAnew(w.o)[w.key].Failover(Dead(w.reports))
@@ -292,8 +292,8 @@ func TestFailoverIsConfirmed(t *testing.T) {
 	})
 }
 
-// A host that cannot serve is left without waiting for the next one; one that only should not be it is not.
-// TestStandbyThatTookOver has a standby that does not hear the host, which others do: it is the host already, and routers prefer it.
+// TestStandbyThatTookOver: a standby that does not hear the host, which other nodes hear, acts as the host already, and
+// routers prefer it.
 func TestStandbyThatTookOver(t *testing.T) {
 	w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2", "n3"), key: key("a"), version: 1, view: View{Keep: true}}
 	first := w.step()
@@ -337,7 +337,7 @@ func TestStandbyThatTookOver(t *testing.T) {
 	require.Empty(t, w.step().Standby, "the former host would be none")
 }
 
-// TestNodeOfHostIsDeleted has every node follow the standby, and the one that elects confirm it, in the same term.
+// TestNodeOfHostIsDeleted: every node switches to the standby, and the leader confirms it in the same term.
 func TestNodeOfHostIsDeleted(t *testing.T) {
 	w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2", "n3"), key: key("a"), version: 1}
 	first := w.step()

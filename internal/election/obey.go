@@ -8,8 +8,8 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// obey takes host and standby from one object's status. A host whose Node is gone is followed by its standby, as a dead one is,
-// before the one that elects confirms it.
+// obey returns the choice of one object's status. If the Node of the host is gone, the standby is the host before the leader
+// confirms it, as for a dead host.
 func (e *elector) obey(key cluster.Key, s cluster.Status) Choice {
 	_, all, problem := e.contender(key)
 	switch {
@@ -32,7 +32,7 @@ func (e *elector) exists(node string) bool {
 	return exists
 }
 
-// gone says why a node that there is none of is no host.
+// gone explains why a node that does not exist is no host.
 func gone(node string) string { return fmt.Sprintf("there is no node %s any more", node) }
 
 func unelected(host string) string {

@@ -1,7 +1,7 @@
 package election
 
-// Resume notes in a choice that its standby was the host in the one before, or is noted there already: such a standby has
-// connections that go on.
+// Resume marks the standby of a choice as the former host if it was the host in the choice before, or was marked there. Such
+// a standby has connections that continue.
 func (c Choice) Resume(before Choice) Choice {
 	followed := before.Host == c.Standby && before.Host != c.Host
 	noted := before.Former && before.Host == c.Host && before.Standby == c.Standby

@@ -10,17 +10,17 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// unit is the services that have one host together.
+// unit is a group of services that have one host together.
 type unit struct {
-	members    []*contender // those first that had a host, of these the one that had it longest, of the others the oldest
-	candidates []int        // of all of them
-	demand     demand       // of all together
+	members    []*contender // first those that had a host, by how long they had one; then the others by age
+	candidates []int        // common to all members
+	demand     demand       // of all members together
 	lacks      []lack       // of every node
 	host       int
-	order      int // the units before it are older
+	order      int // smaller for older units
 }
 
-// claim is an ingress IP in a network: whoever has it, has it on one node.
+// claim is an ingress IP in a network. All services that have it have the same host.
 type claim struct {
 	network string
 	addr    netip.Addr
@@ -31,13 +31,14 @@ type sharing struct {
 	elector *elector
 	refuse  func(*contender, *cluster.Problem)
 	units   []*unit
-	made    int // how many units there have been
+	made    int // counts the units made
 	owner   map[claim]holder
-	late    []*contender         // those that wait until the units have their hosts
-	awaited map[claim]*contender // the first of these that has an ingress IP
+	late    []*contender         // contenders that wait until the units have their hosts
+	awaited map[claim]*contender // by ingress IP, the first of late that claims it
 }
 
-// holder is who has an ingress IP: the first to have it decides who may share it, and the plan refuses it to all others.
+// holder is the unit that has an ingress IP, and its first contender, which decides the Services that may share the IP. The
+// plan refuses the IP to all others.
 type holder struct {
 	*unit
 	first *contender
@@ -48,15 +49,15 @@ func (c *contender) shares(o *contender) bool {
 	return cluster.Shares(c.key, c.sharing, o.key, o.sharing)
 }
 
-// share joins contenders, which come by age, to units with one host each.
+// share joins contenders, which are sorted by age, to units with one host each.
 //
-// Only contenders of one namespace share, and those whose Services have the same sharing key: an ingress IP that another has binds
-// nothing.
+// Contenders share an ingress IP only if they are of one namespace or their Services have the same sharing key. Otherwise
+// the IP does not bind them together.
 //
-// A newcomer, which by its status has no host, comes to what stands: it moves nobody. It joins those with which it shares
-// ingress IPs if all of these have the same host, and it may be there too; else it is refused. The same holds for one that
-// would bind older ones together which had no host in common. Newcomers that share with newcomers look for a host
-// together; one that no node fits together with those before it is refused.
+// A newcomer, which has no host in its status, moves no other contender. It joins those with which it shares ingress IPs if
+// all of them have the same host and it may be there too; otherwise it is refused. The same holds for a contender that would
+// join older units without a common host. Newcomers that share with newcomers get a host together; a newcomer is refused if
+// no node fits both it and those before it.
 func (e *elector) share(contenders []*contender, refuse func(*contender, *cluster.Problem)) []*unit {
 	s := &sharing{elector: e, refuse: refuse, owner: map[claim]holder{}, awaited: map[claim]*contender{}}
 	contenders = slices.Clone(contenders)
@@ -85,7 +86,7 @@ func (e *elector) share(contenders []*contender, refuse func(*contender, *cluste
 	return s.units
 }
 
-// hadHost says whether a node is the contender's host by its status.
+// hadHost reports whether the contender's status names a node as host.
 func (c *contender) hadHost() bool { return c.status.Host != "" && c.status.Host != cluster.AllHosts }
 
 // settle finds a host for a unit that has none.
@@ -96,7 +97,7 @@ func (e *elector) settle(u *unit) {
 	e.load[u.host] += len(u.members)
 }
 
-// sort puts a contender into its unit, or leaves it for later.
+// sort puts a contender into its unit, or into late.
 func (s *sharing) sort(c *contender) {
 	with, waits := s.touched(c)
 	together := func(u *unit) bool { return c.hadHost() && u.members[0].status.Host == c.status.Host }
@@ -121,7 +122,7 @@ func (s *sharing) sort(c *contender) {
 	s.join(c, with, candidates)
 }
 
-// come joins one that waited to units that have their hosts by now.
+// come joins a late contender to units, which have their hosts by now.
 func (s *sharing) come(c *contender) {
 	with, _ := s.touched(c)
 	if len(with) == 0 {
@@ -154,7 +155,8 @@ func (s *sharing) come(c *contender) {
 	}
 }
 
-// touched lists the units that have ingress IPs of the contender, the older first; waits says that one that waits has some.
+// touched lists the units that share ingress IPs with the contender, the older first. waits reports whether a late contender
+// shares some.
 func (s *sharing) touched(c *contender) (with []*unit, waits bool) {
 	for _, a := range c.ingress {
 		h, taken := s.owner[claim{c.network, a}]
@@ -168,7 +170,7 @@ func (s *sharing) touched(c *contender) (with []*unit, waits bool) {
 	return with, waits
 }
 
-// join makes one unit of the contender and the units that it shares with.
+// join merges the contender and the units that it shares with into one unit.
 func (s *sharing) join(c *contender, with []*unit, candidates []int) *unit {
 	if len(with) == 0 {
 		s.made++
@@ -203,7 +205,7 @@ func (s *sharing) own(c *contender, u *unit) {
 	}
 }
 
-// sharers names, for every unit, one that shares an ingress IP with the contender, the IP, and the host if there is one yet.
+// sharers lists, for every unit, a member that shares an ingress IP with the contender, the IP, and the host if it is known.
 func (s *sharing) sharers(c *contender, with []*unit) string {
 	var parts []string
 	for _, u := range with {
@@ -227,7 +229,7 @@ func all(units []*unit, is func(*unit) bool) bool {
 	return !slices.ContainsFunc(units, func(u *unit) bool { return !is(u) })
 }
 
-// intersect keeps what two sorted lists have in common.
+// intersect returns the common elements of two sorted lists.
 func intersect(a, b []int) []int {
 	var both []int
 	for _, i := range a {

@@ -13,7 +13,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// give has the service of that name have just these ingress IPs, and by its status that host.
+// give sets the ingress IPs of a service, and the host in its status.
 func give(o *cluster.Objects, name, host string, ips ...string) {
 	change(o, name, func(e *cluster.EgressService, s *cluster.Service) {
 		e.Status = cluster.Status{Host: host}
@@ -24,7 +24,7 @@ func give(o *cluster.Objects, name, host string, ips ...string) {
 	})
 }
 
-// settled writes what was chosen into the statuses.
+// settled writes the choices into the statuses.
 func settled(o *cluster.Objects, choices map[cluster.Key]Choice) {
 	for k, c := range choices {
 		change(o, k.Name, func(e *cluster.EgressService, _ *cluster.Service) {
@@ -33,7 +33,7 @@ func settled(o *cluster.Objects, choices map[cluster.Key]Choice) {
 	}
 }
 
-// One that shares ingress IPs with others has their host, or none; what it does to them is nothing.
+// A service that shares ingress IPs with others gets their host or none, and does not affect them.
 func TestNewcomerThatShares(t *testing.T) {
 	const a, b, neither = "203.0.113.1", "203.0.113.2", "203.0.113.3"
 	zone := func(o *cluster.Objects, name, zone string) {
@@ -100,7 +100,7 @@ func TestNewcomerThatShares(t *testing.T) {
 	}
 }
 
-// What waits for a refused one gets a host of its own.
+// A service that waits for one that is then refused gets a host of its own.
 func TestSharingWithARefusedOne(t *testing.T) {
 	o := objects(4, "a", "b", "c", "d")
 	give(&o, "a", "n0", "203.0.113.1")
@@ -116,8 +116,9 @@ func TestSharingWithARefusedOne(t *testing.T) {
 	require.Equal(t, got[key("d")].Host, again[key("d")].Host)
 }
 
-// Whatever comes, of any age and with whatever ingress IPs, moves nobody that has a host. It has the host of all with which it
-// shares ingress IPs, or is refused and told their names. Those of one host stay together when it goes, if they find one.
+// A new service, of any age and with any ingress IPs, moves no service that has a host. It gets the host of all services with
+// which it shares ingress IPs, or is refused with their names. Services of one host stay together when the host goes, if a
+// node fits them all.
 func TestNewcomerMovesNobody(t *testing.T) {
 	refused, joined := 0, 0
 	for seed := range uint64(2000) {
@@ -199,7 +200,7 @@ func shares(o cluster.Objects, a, b cluster.Key) bool {
 	return slices.ContainsFunc(o.Services.At(a).Ingress, func(in cluster.Ingress) bool { return slices.Contains(o.Services.At(b).Ingress, in) })
 }
 
-// requireShared requires that services which share an ingress IP have one host, but for those that have none.
+// requireShared requires that services that share an ingress IP have one host, except those without a host.
 func requireShared(t *testing.T, o cluster.Objects, choices map[cluster.Key]Choice, seed uint64) {
 	t.Helper()
 	for a, x := range choices {

@@ -10,8 +10,8 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// An EgressService of another namespace that has the ingress IP of one that serves is not bound to its host, nor that one to its: the
-// IP is refused to it. With the same sharing key on both Services they share the host.
+// An EgressService of another namespace with the ingress IP of one that serves does not share its host: the IP is refused to
+// it. With the same sharing key on both Services, they share the host.
 func TestIngressIPOfAnotherNamespace(t *testing.T) {
 	const ip = "203.0.113.1"
 	web, taker := cluster.Key{Namespace: "shop", Name: "web"}, cluster.Key{Namespace: "other", Name: "taker"}
@@ -41,7 +41,7 @@ func TestIngressIPOfAnotherNamespace(t *testing.T) {
 	require.Equal(t, "n1", choices[taker].Host, "which had it first")
 }
 
-// An endpoint that is no Pod of the namespace gives no service a host, and no node a right to be one.
+// An endpoint that is no Pod of the namespace gives no service a host, and makes no node eligible.
 func TestForeignEndpointsCountForNothing(t *testing.T) {
 	key := cluster.Key{Namespace: "shop", Name: "web"}
 	o := cluster.Objects{

@@ -9,8 +9,8 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Since is the time from which on an EgressService has had a host without a break, by the condition that the leader writes. Where no such
-// condition stands in the status, it is the time when the object was made.
+// Since returns the time since which an EgressService has had a host without interruption, by the condition that the leader
+// writes. Without that condition in the status, it is the time when the object was created.
 func Since(e cluster.EgressService) time.Time {
 	c := meta.FindStatusCondition(e.Status.Conditions, ConditionHostAssigned)
 	if c == nil || c.Status != metav1.ConditionTrue || e.Status.Host == "" {
