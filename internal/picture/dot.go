@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// WriteDOT writes the graph in the language of Graphviz, for the user to lay out and style: a cluster for each network. What
-// is broken is red and has the reason as tooltip.
+// WriteDOT writes the graph in the language of Graphviz, for the user to lay out and style: a cluster for each network.
+// Broken items are red, with the reason as tooltip.
 func (g *Graph) WriteDOT(out io.Writer) error {
 	d := &dot{}
 	d.line("digraph egressway {")
@@ -47,7 +47,7 @@ type dot struct{ strings.Builder }
 
 func (d *dot) line(format string, args ...any) { fmt.Fprintf(d, format+"\n", args...) }
 
-// node writes a node of as many lines of text; more are attributes as DOT writes them.
+// node writes a node whose label has the given lines; attributes are more attributes in DOT syntax.
 func (d *dot) node(id string, lines []string, broken, attributes string) {
 	label, tooltip := quoted(lines...), quoted(lines...)
 	if broken != "" {
@@ -119,7 +119,8 @@ func red(broken string) string {
 	return ", color=red, fontcolor=red"
 }
 
-// quoted writes lines of text as one string. Graphviz takes backslashes in labels for escapes, and & for the start of an entity of HTML.
+// quoted returns lines of text as one quoted string. In labels, Graphviz treats backslashes as escapes and & as the
+// start of an HTML entity.
 func quoted(lines ...string) string {
 	all := make([]string, 0, len(lines))
 	for _, l := range lines {

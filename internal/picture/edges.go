@@ -6,14 +6,15 @@ import (
 	"slices"
 )
 
-// end is where an edge leaves a node: in the order of where they go, edges do not cross at their beginning.
+// end is the start of an edge at a node, with its destination. Edges that start in the order of their destinations do
+// not cross there.
 type end struct {
 	kind, tooltip string
-	to            int // the height where it ends
-	y             int // and where it begins
+	to            int // the height of its destination
+	y             int // the height of its start
 }
 
-// edges draws who is host and standby of what, and sessions.
+// edges draws edges from hosts and standbys to their services, and the sessions.
 func (s *svg) edges(g *Graph, l layout) {
 	for i, n := range g.Nodes {
 		ends := endsOf(g, l, n.Name)
@@ -33,13 +34,13 @@ func (s *svg) edges(g *Graph, l layout) {
 				kind, state = "down", "down: "+r.Broken
 			}
 			to := b.routers[j].middle()
-			from := min(max(to, b.y+2*corner), b.y+b.height-2*corner) // straight where it can be
+			from := min(max(to, b.y+2*corner), b.y+b.height-2*corner) // straight if possible
 			s.edge(networkX+networkWidth, from, routerX, to, kind, "session of "+n.Name+" with "+r.Peer+" is "+state)
 		}
 	}
 }
 
-// endsOf are the edges of a node, from top to bottom.
+// endsOf returns the edges of a node, from top to bottom.
 func endsOf(g *Graph, l layout, node string) (ends []end) {
 	for i := range g.Networks {
 		for j, v := range g.Networks[i].Services {
@@ -58,7 +59,7 @@ func endsOf(g *Graph, l layout, node string) (ends []end) {
 
 func title(node string) string { return (Node{Name: node}).title() }
 
-// edge draws an edge from left to right: level at both ends, where its arrow is.
+// edge draws an edge from left to right, horizontal at both ends, with an arrow at its end.
 func (s *svg) edge(x1, y1, x2, y2 int, kind, tooltip string) {
 	x2 -= arrow
 	bend := (x1 + x2) / 2

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// tenths is how wide a letter of a class is, in tenths of a pixel. There is no font to ask: these are the widths of the widest
-// that is usual, so that text stays within its box in any.
+// tenths returns the width of a letter of a class, in tenths of a pixel. No font can be asked for its widths: these are
+// those of the widest common font, so that text stays within its box in any.
 func tenths(class string) int {
 	switch class {
 	case "ew-title":
@@ -14,18 +14,18 @@ func tenths(class string) int {
 	case "ew-name", "ew-reason ew-name":
 		return 85
 	case "ew-address":
-		return 73 // of a font whose letters are all as wide
+		return 73 // of a monospaced font
 	}
 	return 65
 }
 
-// letters is how many letters of a class have room.
+// letters returns how many letters of a class fit into room.
 func letters(class string, room int) int { return max(4, room*10/tenths(class)) }
 
-// wide says whether a letter takes the room of two: those of East Asia, and what comes after them.
+// wide reports whether a letter is twice as wide as others: East Asian ones, and those above them in Unicode.
 func wide(r rune) bool { return r >= 0x1100 && r <= 0x115f || r >= 0x2e80 }
 
-// size is how many letters wide a text is.
+// size returns the width of a text in letters.
 func size(s string) (n int) {
 	for _, r := range s {
 		n++
@@ -36,7 +36,7 @@ func size(s string) (n int) {
 	return n
 }
 
-// fit has a text lose its middle where it is too long.
+// fit removes the middle of a text that is too long.
 func fit(s, class string, room int) string {
 	most := letters(class, room)
 	if size(s) <= most {
@@ -53,7 +53,7 @@ func fit(s, class string, room int) string {
 	return strings.TrimSpace(string(runes[:head])) + "…" + strings.TrimSpace(string(runes[last:]))
 }
 
-// cut is how many runes take the room of most letters.
+// cut returns how many runes fit into the room of most letters.
 func cut(runes []rune, most int) int {
 	for i, r := range runes {
 		if most -= size(string(r)); most < 0 {
@@ -63,7 +63,7 @@ func cut(runes []rune, most int) int {
 	return len(runes)
 }
 
-// fitAddresses writes as many as have room, and how many others there are.
+// fitAddresses returns as many addresses as fit, and the number of the others.
 func fitAddresses(all []string, room int) string {
 	const between = " · "
 	for shown := len(all); shown > 0; shown-- {
@@ -78,7 +78,7 @@ func fitAddresses(all []string, room int) string {
 	return ""
 }
 
-// brokenLines breaks a reason into lines that fit a box, most of them at most. What does not fit is left out with a sign.
+// brokenLines splits a reason into at most most lines that fit a box. An ellipsis marks a cut reason.
 func brokenLines(reason string, room, most int) (lines []string) {
 	const mark, class = "✗ ", "ew-reason"
 	if reason == "" {

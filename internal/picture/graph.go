@@ -1,7 +1,9 @@
-// Package picture draws a status report: nodes, the networks by which EgressServices leave, and the routers of these networks.
-// A report becomes a Graph, and that one DOT text, an SVG or a page for a browser. The same report gives the same bytes.
+// Package picture draws a status report: nodes, the networks through which EgressServices leave, and the routers of
+// these networks. It turns a report into a Graph, and a Graph into DOT text, an SVG or a page for a browser. The same
+// report gives the same bytes.
 //
-// A graph is bounded: of what is many it has the broken first, then what this node has to do with, and a count of the rest.
+// A graph is bounded: of long lists it has broken items first, then those that concern this node, and a count of the
+// rest.
 package picture
 
 import (
@@ -16,39 +18,39 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// What a picture shows at most.
+// Limits of a picture.
 const (
 	mostNodes    = 12
 	mostNetworks = 12
 	mostServices = 24 // of all networks together
-	mostRouters  = 24 // likewise
-	mostBroken   = 8  // reasons beneath
+	mostRouters  = 24 // of all networks together
+	mostBroken   = 8  // reasons at the bottom
 
 	least = 2 // services and routers of each network
 )
 
-// Graph is what a picture shows of a report.
+// Graph is the content of a picture.
 type Graph struct {
 	Node     string // that made the report
 	State    string // of that node, in words
 	When     string // the last pass ended; empty: there was none
-	Nodes    []Node // the one that made the report first, then by name
+	Nodes    []Node // the node that made the report first, then by name
 	Networks []Network
-	Broken   []string // what is wrong, in words
-	Services int      // that there are, drawn or not
+	Broken   []string // all that is broken, in words
+	Services int      // their number, drawn or not
 
-	MoreNodes, MoreNetworks, MoreBroken int // that are not drawn
+	MoreNodes, MoreNetworks, MoreBroken int // not drawn
 }
 
-// Node is a node that the report tells of, or stands for all of them.
+// Node is a node of the report, or stands for all nodes.
 type Node struct {
 	Name   string // cluster.AllHosts: every node
 	Asked  bool   // it made the report
 	Notes  []string
-	Broken string // why; empty: it is not
+	Broken string // why; empty: it is not broken
 }
 
-// Network is a network with the EgressServices that leave by it and its routers.
+// Network is a network with its routers and with the EgressServices that leave through it.
 type Network struct {
 	Name     string
 	Notes    string
@@ -56,7 +58,7 @@ type Network struct {
 	Services []Service
 	Routers  []Router
 
-	MoreServices, MoreBrokenServices int // that are not drawn; the latter are among the former
+	MoreServices, MoreBrokenServices int // not drawn; MoreServices includes the broken ones
 	MoreRouters, MoreRoutersDown     int
 }
 
@@ -74,10 +76,10 @@ type Router struct {
 	Peer   string
 	Notes  []string
 	Up     bool
-	Broken string // also of a session that is up, where its BFD is not
+	Broken string // also set if the session is up but its BFD is not
 }
 
-// Of makes the graph of a report.
+// Of returns the graph of a report.
 func Of(r status.Report) Graph {
 	g := Graph{Node: r.Node, State: stateOf(r), Services: len(r.Services)}
 	if !r.Applied.IsZero() {
@@ -147,7 +149,7 @@ func (g *Graph) networks(r status.Report) {
 			cmp.Compare(b.routersDown(), a.routersDown()), cmp.Compare(a.Name, b.Name))
 	})
 	all, g.MoreNetworks = bound(all, mostNetworks)
-	// By name, so that a network does not jump when it breaks.
+	// By name, so that a network keeps its place when it breaks.
 	slices.SortFunc(all, func(a, b *Network) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range all {
 		n.bound(r.Node, max(least, mostServices/len(all)), max(least, mostRouters/len(all)))
@@ -174,7 +176,7 @@ func networkNotes(n status.Network) string {
 	return strings.Join(notes, ", ")
 }
 
-// bound keeps so many services and routers.
+// bound keeps the given number of services and routers.
 func (n *Network) bound(node string, services, routers int) {
 	slices.SortStableFunc(n.Services, func(a, b Service) int {
 		return cmp.Or(brokenFirst(a.Broken, b.Broken), cmp.Compare(rank(node, a), rank(node, b))) // then by name, as in the report
@@ -205,7 +207,7 @@ func (n *Network) routersDown() (c int) {
 	return c
 }
 
-// rank is lower for what a node has more to do with.
+// rank is lower for services that concern the node more.
 func rank(node string, s Service) int {
 	switch node {
 	case s.Host:
@@ -273,7 +275,7 @@ func routerOf(s status.Session) Router {
 	return v
 }
 
-// nodes takes the nodes that what is drawn refers to, and those that are silent.
+// nodes selects the nodes of the drawn services, and the silent ones.
 func (g *Graph) nodes(r status.Report) {
 	hosts, standbys, known := map[string]int{}, map[string]int{}, map[string]bool{r.Node: true}
 	for _, s := range r.Services {
@@ -334,7 +336,7 @@ func (g *Graph) nodes(r status.Report) {
 	g.nameUndrawn()
 }
 
-// nameUndrawn has services say in words which nodes theirs are, where there is no room for these.
+// nameUndrawn adds the names of nodes that are not drawn to the notes of their services.
 func (g *Graph) nameUndrawn() {
 	for i := range g.Networks {
 		for j := range g.Networks[i].Services {
@@ -349,12 +351,12 @@ func (g *Graph) nameUndrawn() {
 	}
 }
 
-// has says whether a node is drawn.
+// has reports whether a node is drawn.
 func (g *Graph) has(node string) bool {
 	return slices.ContainsFunc(g.Nodes, func(n Node) bool { return n.Name == node })
 }
 
-// brokenHere is what is wrong with the node that made the report.
+// brokenHere returns why the node that made the report is broken.
 func brokenHere(r status.Report, otherwise string) string {
 	switch {
 	case len(r.Errors) > 0:
@@ -369,7 +371,7 @@ func brokenHere(r status.Report, otherwise string) string {
 	return otherwise
 }
 
-// broken lists what is wrong: with the pass, with nodes and sessions, then objects' problems.
+// broken lists all problems: first of the pass, then of nodes and sessions, then of objects.
 func (g *Graph) broken(r status.Report) {
 	all := slices.Clone(r.Errors)
 	if r.ConfigStale {
@@ -396,7 +398,7 @@ func (g *Graph) broken(r status.Report) {
 	g.Broken, g.MoreBroken = bound(all, mostBroken)
 }
 
-// reason is a problem without its object.
+// reason returns a problem without its object.
 func reason(p status.Problem) string {
 	if p.Message == "" {
 		return string(p.Reason)
@@ -404,7 +406,8 @@ func reason(p status.Problem) string {
 	return string(p.Reason) + ": " + p.Message
 }
 
-// bound keeps the first most of a list and counts the others. It leaves no single one out: to tell of it takes the room that it would.
+// bound keeps the first most items of a list and counts the others. It never omits a single item: the count would need
+// its room.
 func bound[T any](all []T, most int) (kept []T, more int) {
 	if len(all) <= most+1 {
 		return all, 0
@@ -429,7 +432,7 @@ func count(n int, thing string) string {
 	return thousands(n) + " " + thing + "s"
 }
 
-// thousands writes a number for people.
+// thousands formats a number with thousands separators.
 func thousands(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -438,7 +441,7 @@ func thousands(n int) string {
 	return s
 }
 
-// more says how many there are that are not drawn, and how many of them are wrong.
+// more describes how many items are not drawn, and how many of these are broken or down.
 func more(n, wrong int, how string) string {
 	s := "and " + thousands(n) + " more"
 	if wrong > 0 {
@@ -447,7 +450,7 @@ func more(n, wrong int, how string) string {
 	return s
 }
 
-// title names a node for people.
+// title returns a node's name for display.
 func (n Node) title() string {
 	if n.Name == cluster.AllHosts {
 		return "every node"
@@ -455,7 +458,7 @@ func (n Node) title() string {
 	return cmp.Or(n.Name, "unnamed node")
 }
 
-// summary says in a sentence or two what a picture shows.
+// summary describes the picture in one or two sentences.
 func (g *Graph) summary() string {
 	s := fmt.Sprintf("Node %s: %s. ", g.Node, g.State)
 	if g.When != "" {
@@ -472,5 +475,5 @@ func (g *Graph) summary() string {
 	return s + "."
 }
 
-// line is text of others on one line, as valid UTF-8.
+// line returns untrusted text on one line, as valid UTF-8.
 func line(s string) string { return text.Line(strings.ToValidUTF8(s, "\uFFFD")) }

@@ -11,13 +11,13 @@ import (
 	"github.com/egressway/egressway/internal/status"
 )
 
-// refresh asks for the page anew every few seconds and takes over what it draws.
+// refresh fetches the page again every few seconds and replaces the changed parts.
 //
 //go:embed refresh.js
 var refresh string
 
-// WritePage writes the picture of a report as a page for a browser. It needs nothing but itself, and keeps itself up to date where
-// it was fetched from. Where scripts are not allowed, the browser reloads it.
+// WritePage writes the picture of a report as a page for a browser. The page needs no other files, and keeps itself up
+// to date from its own URL. If scripts are not allowed, the browser reloads it.
 func WritePage(out io.Writer, r status.Report) error {
 	g := Of(r)
 	_, err := strings.NewReplacer(
@@ -26,7 +26,7 @@ func WritePage(out io.Writer, r status.Report) error {
 	return err
 }
 
-// policy allows the page its own script and styles, to ask where it came from, and nothing else.
+// policy allows the page its own script and styles, and requests to its own origin, nothing else.
 var policy = func() string {
 	sum := sha256.Sum256([]byte(refresh))
 	return "default-src 'none'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; script-src 'sha256-" +

@@ -12,11 +12,11 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Lengths are in the SVG's own units: pixels, where it is shown in its size.
+// Lengths are in the SVG's own units: pixels at its natural size.
 const (
 	margin = 24
 	gap    = 16 // between boxes of a column
-	pad    = 14 // between a box and what is in it
+	pad    = 14 // between a box and its content
 	corner = 8
 
 	nodeWidth    = 168
@@ -29,17 +29,17 @@ const (
 	routerX  = networkX + networkWidth + edgeWidth
 	width    = routerX + routerWidth + margin
 
-	headHeight   = 78  // title and what it says of the node
+	headHeight   = 78  // title and the node's state
 	bodyY        = 104 // the first box
 	titleHeight  = 22  // a line of large text
 	lineHeight   = 16
-	boxPad       = 10 // above and beneath the text in a box
+	boxPad       = 10 // above and below the text in a box
 	legendHeight = 30
 
-	arrow = 7 // of an edge, how far before the box it ends
+	arrow = 7 // distance between an edge's end and the box
 )
 
-// style has the colours, for light and for dark surroundings.
+// style has the colours, for light and dark backgrounds.
 //
 //go:embed style.css
 var style string
@@ -50,7 +50,7 @@ func (g *Graph) WriteSVG(out io.Writer) error {
 	return err
 }
 
-// svg is the svg element, which a page may hold too.
+// svg returns the svg element, which can be part of a page.
 func (g *Graph) svg() string {
 	l := layoutOf(g)
 	s := &svg{}
@@ -89,12 +89,12 @@ func (g *Graph) svg() string {
 	return s.String()
 }
 
-// box is where something is drawn.
+// box is the position of a drawn item.
 type box struct{ y, height int }
 
 func (b box) middle() int { return b.y + b.height/2 }
 
-// layout is where everything is drawn, from top to bottom.
+// layout holds the positions of all items, from top to bottom.
 type layout struct {
 	nodes                   []box
 	networks                []networkBox
@@ -107,8 +107,8 @@ type networkBox struct {
 	box
 	services []box
 	routers  []box
-	more     int // base line of what tells of services that are not drawn
-	routersY int // and of routers
+	more     int // base line of the count of services that are not drawn
+	routersY int // base line of the count of routers that are not drawn
 }
 
 func layoutOf(g *Graph) layout {
@@ -176,8 +176,8 @@ func layoutOf(g *Graph) layout {
 	return l
 }
 
-// placeNodes spreads the nodes over the height that the networks take, each where its edges go if that can be, and returns where
-// they end.
+// placeNodes spreads the nodes over the height of the networks, each close to the ends of its edges if possible, and
+// returns where they end.
 func (l *layout) placeNodes(g *Graph, bottom int) int {
 	sum := 0
 	order, goal := make([]int, len(g.Nodes)), make([]int, len(g.Nodes))
@@ -240,10 +240,11 @@ type svg struct{ strings.Builder }
 
 func (s *svg) line(format string, args ...any) { fmt.Fprintf(s, format+"\n", args...) }
 
-// escaped is text of others as XML has it.
+// escaped returns untrusted text escaped for XML.
 func escaped(text string) string { return html.EscapeString(line(text)) }
 
-// text writes text with its base line at y. What does not fit loses its middle, since names of a kind begin and end differently.
+// text writes text with its base line at y. Text that does not fit loses its middle, since similar names differ at both
+// ends.
 func (s *svg) text(x, y int, class, text string, room int) {
 	s.line(`<text x="%d" y="%d" class="%s">%s</text>`, x, y, class, html.EscapeString(fit(line(text), class, room)))
 }
@@ -257,7 +258,7 @@ func (s *svg) end() { s.line("</g>") }
 
 func (s *svg) rect(x int, b box, w int, class string) {
 	if class == "ew-box" || strings.HasPrefix(class, "ew-box ew-every") || class == "ew-box ew-well" {
-		// A frame one pixel wide is sharp in the middle of pixels, one of two between them.
+		// A line one pixel wide is sharp in the middle of pixels, one of two pixels between them.
 		s.line(`<rect x="%d.5" y="%d.5" width="%d" height="%d" rx="%d" class="%s"/>`, x, b.y, w-1, b.height-1, corner, class)
 		return
 	}
@@ -282,7 +283,7 @@ func (s *svg) head(g *Graph) {
 	s.text(routerX, bodyY-10, "ew-caption", "ROUTERS", routerWidth)
 }
 
-// boxClass is the class of a box.
+// boxClass returns the class of a box.
 func boxClass(broken string) string {
 	if broken != "" {
 		return "ew-box ew-broken"
@@ -304,7 +305,7 @@ func (s *svg) node(n Node, b box) {
 	s.end()
 }
 
-// lines writes the text in a box: a name, notes, and what is broken.
+// lines writes the text in a box: name, notes, and why it is broken.
 func (s *svg) lines(x, y, room int, class, name string, notes, broken []string) {
 	y += titleHeight - 8
 	s.text(x, y, class, name, room)
@@ -315,7 +316,7 @@ func (s *svg) lines(x, y, room int, class, name string, notes, broken []string) 
 	s.reasons(x, y, broken)
 }
 
-// reasons writes lines that fit, each beneath the one before, from the base line y on.
+// reasons writes lines of fitted text below each other, starting below base line y.
 func (s *svg) reasons(x, y int, broken []string) {
 	for _, reason := range broken {
 		y += lineHeight
@@ -353,7 +354,7 @@ func (s *svg) network(n *Network, b networkBox) {
 func (s *svg) service(v Service, b box) {
 	room := networkWidth - 2*pad
 	s.group("ew-service", tooltip(v.Name, append(slices.Clone(v.IngressIPs), v.Notes), v.Broken))
-	class := "ew-row" // not to be seen, but something to point at for the tooltip
+	class := "ew-row" // invisible, but a target for the tooltip
 	if v.Broken != "" {
 		class += " ew-broken"
 	}
@@ -405,7 +406,7 @@ func (s *svg) legend(y int) {
 	}
 }
 
-// tooltip says everything of something, a thing a line.
+// tooltip returns the full text of an item, one fact per line.
 func tooltip(name string, notes []string, broken string) string {
 	if broken != "" {
 		notes = append(slices.Clone(notes), "Broken: "+broken)
@@ -413,7 +414,7 @@ func tooltip(name string, notes []string, broken string) string {
 	return strings.Join(append([]string{cmp.Or(name, "unnamed")}, notes...), "\n")
 }
 
-// fold makes each line of a text one that breaks nothing.
+// fold applies line to each line of a text.
 func fold(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, l := range lines {

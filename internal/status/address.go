@@ -12,23 +12,23 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Address is what the daemon wants of one address.
+// Address is the plan for one address.
 type Address struct {
 	Address  netip.Addr `json:"address"`
 	Selected bool       `json:"selected"` // an endpoint of an EgressService
 	// Path is "network NAME" or "steer NODE"; empty: a selected pod's packets are dropped.
 	Path   string     `json:"path,omitempty"`
-	Source netip.Addr `json:"source,omitzero"` // that it leaves this node with; invalid: the outgoing interface's
-	Node   string     `json:"node,omitempty"`  // where the pod is, if known
+	Source netip.Addr `json:"source,omitzero"` // with which it leaves this node; invalid: the outgoing interface's
+	Node   string     `json:"node,omitempty"`  // the pod's node, if known
 
-	// Held is why its new flows to the outside are dropped, although it is not selected; empty: they are not.
+	// Held is why new flows of an address that is not selected are dropped on the way out; empty: they are not.
 	Held string `json:"held,omitempty"`
 
 	Ingress bool   `json:"ingress"`           // an ingress IP of an EgressService
-	Network string `json:"network,omitempty"` // of that, where it has a path here
+	Network string `json:"network,omitempty"` // of the ingress IP, if it has a path here
 }
 
-// addressOf finds an address in a plan.
+// addressOf returns the plan for an address.
 func addressOf(p *plan.NodePlan, a netip.Addr) Address {
 	found := Address{Address: a}
 	if p == nil {
@@ -58,7 +58,7 @@ func addressOf(p *plan.NodePlan, a netip.Addr) Address {
 	return found
 }
 
-// heldOf says why an address that is no endpoint is held; empty: it is not.
+// heldOf returns why an address that is not an endpoint is held; empty: it is not.
 func heldOf(p *plan.NodePlan, a netip.Addr) string {
 	d := &p.DataPlane
 	if _, let := d.Let.Get(plan.Address{Addr: a}); !d.Hold || let || !slices.ContainsFunc(d.Pods, func(of netip.Prefix) bool { return of.Contains(a) }) {
@@ -70,7 +70,7 @@ func heldOf(p *plan.NodePlan, a netip.Addr) string {
 	return "no running Pod of this node is known to have it, and with hold configured such an address waits"
 }
 
-// address answers what the daemon wants of an address.
+// address serves the plan for an address.
 func (s *Status) address(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	a, err := netip.ParseAddr(r.URL.Query().Get("is"))
@@ -82,7 +82,7 @@ func (s *Status) address(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(addressOf(s.current.Load().plan, a.Unmap())) // the client is gone
 }
 
-// goroutines answers what the daemon does at the moment, for reports of errors.
+// goroutines serves the stacks of all goroutines, for error reports.
 func goroutines(w http.ResponseWriter, _ *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -15,10 +15,10 @@ import (
 	"syscall"
 )
 
-// ErrNoDaemon says that nobody answers on the socket.
+// ErrNoDaemon means that no process answers on the socket.
 var ErrNoDaemon = errors.New("no daemon answers")
 
-// clientHost is the host that this package's requests name.
+// clientHost is the Host header of this package's requests.
 const clientHost = "egressway"
 
 // Read asks the daemon on the socket for its report.
@@ -35,7 +35,7 @@ func Read(ctx context.Context, socket string) (Report, error) {
 	return r, nil
 }
 
-// Ask asks the daemon on the socket what it wants of an address.
+// Ask asks the daemon on the socket for its plan for an address.
 func Ask(ctx context.Context, socket string, is netip.Addr) (Address, error) {
 	var a Address
 	body, err := request(ctx, socket, http.MethodGet, "/address?is="+url.QueryEscape(is.String()))
@@ -49,7 +49,7 @@ func Ask(ctx context.Context, socket string, is netip.Addr) (Address, error) {
 	return a, nil
 }
 
-// Text asks the daemon on the socket for one of its texts, such as /metrics or /goroutines, of which it reads at most so many bytes.
+// Text fetches a text from the daemon on the socket, such as /metrics or /goroutines, up to most bytes.
 func Text(ctx context.Context, socket, path string, most int64) ([]byte, error) {
 	body, err := request(ctx, socket, http.MethodGet, path)
 	if err != nil {
@@ -63,8 +63,8 @@ func Text(ctx context.Context, socket, path string, most int64) ([]byte, error) 
 	return b, nil
 }
 
-// Follow calls seen with the daemon's report and with every one that says something else, until seen fails, the daemon
-// ends, which is an error, or ctx does, which is none.
+// Follow calls seen with the daemon's report and with each later one that differs, until seen fails, the daemon ends,
+// which is an error, or ctx ends, which is not.
 func Follow(ctx context.Context, socket string, seen func(Report) error) error {
 	body, err := request(ctx, socket, http.MethodGet, "/status?watch=1")
 	if err != nil {
@@ -91,7 +91,7 @@ func Follow(ctx context.Context, socket string, seen func(Report) error) error {
 	}
 }
 
-// Drain asks the daemon on the socket to have this node's services moved away, or to end that.
+// Drain asks the daemon on the socket to move this node's services away, or to stop doing so.
 func Drain(ctx context.Context, socket string, yes bool) error {
 	method := http.MethodPost
 	if !yes {
@@ -104,7 +104,7 @@ func Drain(ctx context.Context, socket string, yes bool) error {
 	return err
 }
 
-// request sends a request to the daemon. What it refuses is an error with what it says about it.
+// request sends a request to the daemon. If the daemon refuses it, the error contains the reason that it gives.
 func request(ctx context.Context, socket, method, path string) (io.ReadCloser, error) {
 	var d net.Dialer
 	client := http.Client{Transport: &http.Transport{

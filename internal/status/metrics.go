@@ -11,8 +11,9 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// reportCollector reads the metrics out of the current report, so that they never contradict it. Labels are bounded:
-// networks of the configuration, peers and reasons; a service whose network is none of them counts under an empty one.
+// reportCollector reads the metrics from the current report, so that they never contradict it. Labels are bounded:
+// networks of the configuration, peers and reasons; a service whose network is not among them counts under an empty
+// one.
 type reportCollector struct{ status *Status }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -120,10 +121,11 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// sessionStates are the states of a session by their number, that of bgpPeerState in RFC 4273 but for the first.
+// sessionStates lists the states of a session by number, which is that of bgpPeerState in RFC 4273 except for the
+// first.
 var sessionStates = []string{"waiting", "idle", "connect", "active", "opensent", "openconfirm", "established"}
 
-// byState counts the services that this node is host and standby of, and all of them by their state.
+// byState counts the services with this node as host, those with it as standby, and all by state.
 func (r Report) byState() (hosted, backed int, states map[string]int) {
 	states = map[string]int{"served": 0, "nohost": 0, "problem": 0}
 	fit := map[string]bool{}
@@ -184,7 +186,7 @@ func (r Report) byNetwork() map[string]*totals {
 	return sums
 }
 
-// valid is a label's value that is inert text, whatever an object's name holds.
+// valid returns a label's value as inert text, whatever an object's name contains.
 func valid(s string) string { return text.Line(s) }
 
 func number(b bool) float64 {

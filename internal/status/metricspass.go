@@ -8,7 +8,7 @@ import (
 	"github.com/egressway/egressway/internal/bgp"
 )
 
-// measures are the metrics that the loop tells of as things happen: what no report holds, since it is over.
+// measures are the metrics that the loop updates when something happens: no report contains past events.
 type measures struct {
 	applied   *prometheus.HistogramVec
 	failed    *prometheus.CounterVec
@@ -19,27 +19,27 @@ type measures struct {
 	reloaded  prometheus.Gauge
 	flaps     *prometheus.CounterVec
 
-	sessions map[peerKey]*sessionSeen // of the goroutine that tells of sessions
+	sessions map[peerKey]*sessionSeen // used by TakeSessions only
 }
 
-// peerKey is a peer of a network.
+// peerKey identifies a peer of a network.
 type peerKey struct{ network, peer string }
 
-// sessionSeen is what was last known of a session.
+// sessionSeen is the last known state of a session.
 type sessionSeen struct {
 	up    bool
-	since time.Time // that it was up since, last
+	since time.Time // when it last came up
 	here  bool
 }
 
 // Stage is a part of a failover, as one node goes through it.
 type Stage string
 
-// The stages. Each begins where the one before it ends.
+// The stages. Each begins where the previous one ends.
 const (
-	StageDetect   Stage = "detect"   // from the last sign of life that could have come until the node is taken for dead
+	StageDetect   Stage = "detect"   // from the last sign of life that could have come until the node counts as dead
 	StageSteer    Stage = "steer"    // until the kernel sends packets by the standby
-	StageAnnounce Stage = "announce" // until the speaker has what is announced instead; only of nodes that announce something else then
+	StageAnnounce Stage = "announce" // until the speaker has the changed announcements; only on nodes that then announce something else
 )
 
 func newMeasures(r prometheus.Registerer) *measures {
@@ -68,7 +68,7 @@ func newMeasures(r prometheus.Registerer) *measures {
 		sessions: map[peerKey]*sessionSeen{},
 	}
 	for _, stage := range []Stage{StageDetect, StageSteer, StageAnnounce} {
-		m.failover.WithLabelValues(string(stage)) // so that the first of them is seen as an increase
+		m.failover.WithLabelValues(string(stage)) // so that the first one shows as an increase
 	}
 	for _, result := range []string{resultOK, resultError} {
 		m.reloads.WithLabelValues(result)
@@ -78,7 +78,7 @@ func newMeasures(r prometheus.Registerer) *measures {
 	return m
 }
 
-// Expect names the appliers and the kinds of drift that there are, so that their counters begin at zero.
+// Expect names the existing appliers and kinds of drift, so that their counters start at zero.
 func (s *Status) Expect(appliers, drifts []string) {
 	for _, a := range appliers {
 		s.measures.applied.WithLabelValues(a)
@@ -89,7 +89,7 @@ func (s *Status) Expect(appliers, drifts []string) {
 	}
 }
 
-// Applied tells what an applier did in a pass.
+// Applied records the work of an applier in a pass.
 func (s *Status) Applied(applier string, took time.Duration, err error) {
 	s.measures.applied.WithLabelValues(applier).Observe(took.Seconds())
 	if err != nil {
@@ -97,20 +97,20 @@ func (s *Status) Applied(applier string, took time.Duration, err error) {
 	}
 }
 
-// Repaired tells that things of a kind were put back.
+// Repaired records that n objects of a kind were restored.
 func (s *Status) Repaired(kind string, n int) {
 	s.measures.repaired.WithLabelValues(kind).Add(float64(n))
 }
 
-// NodeLost tells that this node takes another one for dead.
+// NodeLost records that this node sees another one as dead.
 func (s *Status) NodeLost() { s.measures.failovers.Inc() }
 
-// Stage tells how long a stage of a failover took.
+// Stage records how long a stage of a failover took.
 func (s *Status) Stage(stage Stage, took time.Duration) {
 	s.measures.failover.WithLabelValues(string(stage)).Observe(max(0, took).Seconds())
 }
 
-// Reloaded tells that the configuration file was read anew; with an error the one before stays in force.
+// Reloaded records that the configuration file was read again; with an error the previous configuration stays in force.
 func (s *Status) Reloaded(err error) {
 	if err != nil {
 		s.measures.reloads.WithLabelValues(resultError).Inc()
@@ -120,8 +120,8 @@ func (s *Status) Reloaded(err error) {
 	s.measures.reloaded.SetToCurrentTime()
 }
 
-// TakeSessions counts sessions that were lost since the last call. One goroutine may call it. It is not to be called while nobody knows
-// how the sessions are.
+// TakeSessions counts sessions that were lost since the last call. It must not be called concurrently, nor while the
+// state of the sessions is unknown.
 func (s *Status) TakeSessions(sessions []bgp.Session) {
 	m := s.measures
 	for _, seen := range m.sessions {

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Metrics of each service are written by hand, behind those that the library writes: of ten thousand services there are fifty thousand
-// lines, for which the library takes half a second, and this some milliseconds.
+// Metrics of each service are written by hand after those that the library writes: ten thousand services have fifty
+// thousand lines, for which the library takes half a second and this code some milliseconds.
 
 // serviceFamily is a metric of each service.
 type serviceFamily struct{ name, help, kind string }
@@ -43,7 +43,7 @@ type ingressFamily struct {
 	value func(*Traffic, netip.Addr) (uint64, bool)
 }
 
-// metrics serves all metrics, as text: nobody reads the other formats only.
+// metrics serves all metrics as text. Every known client accepts this format.
 func (s *Status) metrics() http.Handler {
 	library := promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, DisableCompression: true})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -58,10 +58,10 @@ func (s *Status) metrics() http.Handler {
 	})
 }
 
-// statusCode remembers what was answered.
+// statusCode records the status code of an answer.
 type statusCode struct {
 	http.ResponseWriter
-	code int // 0: nothing but a body
+	code int // 0: only a body was written
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -70,7 +70,7 @@ func (s *statusCode) WriteHeader(code int) {
 	s.ResponseWriter.WriteHeader(code)
 }
 
-// ofServices writes the metrics of the services that the report's node is host or standby of.
+// ofServices returns the metrics of the services with the report's node as host or standby.
 func ofServices(r Report, t *Traffic) (b []byte) {
 	type mine struct {
 		labels string // name
@@ -87,7 +87,7 @@ func ofServices(r Report, t *Traffic) (b []byte) {
 	if len(services) == 0 {
 		return nil
 	}
-	const about = 500 // bytes of one with one ingress IP
+	const about = 500 // bytes for a service with one ingress IP
 	b = make([]byte, 0, about*len(services))
 	head := func(f serviceFamily) {
 		b = append(b, "# HELP "+f.name+" "+f.help+"\n# TYPE "+f.name+" "+f.kind+"\n"...)
@@ -121,7 +121,7 @@ func ofServices(r Report, t *Traffic) (b []byte) {
 	return b
 }
 
-// labelEscapes are those of the text format.
+// labelEscapes are the escapes of the text format.
 var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 func escaped(s string) string { return labelEscapes.Replace(valid(s)) }

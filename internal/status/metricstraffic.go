@@ -8,34 +8,34 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Traffic is what the kernel has counted, as it is read when somebody asks for the metrics.
+// Traffic holds the kernel's counters, as read for a scrape of the metrics.
 type Traffic struct {
 	Dropped    map[string]uint64    // packets, by reason
-	Sent       map[netip.Addr]Sent  // by ingress IP; nil: it is not counted
+	Sent       map[netip.Addr]Sent  // by ingress IP; nil: not counted
 	Ports      map[netip.Addr]InUse // by source address
-	PortsKnown bool                 // they have been counted
+	PortsKnown bool                 // Ports have been counted
 	PortsLimit int                  // of connections with one port of one remote address
-	Err        error                // why something of this is missing
+	Err        error                // why something is missing
 }
 
-// Sent is what has left with an ingress IP as source.
+// Sent counts the packets that left with an ingress IP as source.
 type Sent struct{ Packets, Bytes uint64 }
 
-// InUse is how many connections have an address as their source.
+// InUse counts the connections that have an address as source.
 type InUse struct {
 	Connections int
-	Ports       int // the most of them with one port of one remote address
+	Ports       int // the most with one port of one remote address
 }
 
-// OnScrape has f called whenever somebody asks for the metrics. It may be called concurrently, and should not read the same again at
-// once: one answer may call it twice. perService says whether there are metrics of each EgressService that this node is
-// host or standby of. It is to be called before Serve.
+// OnScrape makes f provide the traffic for scrapes of the metrics. f may be called concurrently, and should not read
+// the kernel again at once: one scrape may call it twice. perService adds metrics of each EgressService of which this
+// node is host or standby. Call OnScrape before Serve.
 func (s *Status) OnScrape(perService bool, f func() Traffic) {
 	s.traffic, s.perService = f, perService
 	s.registry.MustRegister(trafficCollector{f})
 }
 
-// OnLead has f asked whether this daemon leads. It is to be called before Serve.
+// OnLead makes f report whether this daemon leads. Call it before Serve.
 func (s *Status) OnLead(f func() bool) {
 	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "egressway_leader", Help: "Whether this daemon elects hosts for all nodes.",
@@ -50,7 +50,7 @@ var (
 	descSNATLimit = desc("snat_ports_limit", "Source ports that an address has for one port of one remote address, of one protocol.")
 )
 
-// trafficCollector has the kernel's counters read.
+// trafficCollector collects the kernel's counters.
 type trafficCollector struct{ read func() Traffic }
 
 // Describe implements prometheus.Collector.
@@ -88,7 +88,7 @@ const (
 	roleStandby = "standby"
 )
 
-// role is what a node is of a service with one host; empty: nothing.
+// role returns a node's role for a service with one host; empty: none.
 func (s *Service) role(node string) string {
 	switch {
 	case s.Host == node && s.SourceIPBy == cluster.SourceIPByLoadBalancer:

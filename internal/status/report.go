@@ -1,5 +1,5 @@
-// Package status tells what holds on this node: a report after each pass of the loop, served on a Unix socket, with
-// health and metrics; and how to read and print it.
+// Package status holds the state of this node: a report after each pass of the loop, served on a Unix socket together
+// with health and metrics. It also reads and prints reports.
 package status
 
 import (
@@ -16,36 +16,36 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Report is what holds on one node after a pass. It is not changed after it was published.
+// Report is the state of one node after a pass. It is not modified after it was published.
 type Report struct {
 	Node             string        `json:"node"`
 	Version          string        `json:"version"`
 	Started          time.Time     `json:"started"`             // of the daemon
 	Applied          time.Time     `json:"applied,omitzero"`    // end of the last pass; zero: none yet
 	Duration         time.Duration `json:"durationNanoseconds"` // of the last pass
-	Ready            bool          `json:"ready"`               // the first pass is complete, the last one left the kernel as planned, and it has the networks that this node serves
+	Ready            bool          `json:"ready"`               // the first pass is complete, the last one left the kernel as planned, and the node has the networks that it serves
 	Draining         bool          `json:"draining"`            // the node wants to serve no EgressService
-	ConfigStale      bool          `json:"configStale"`         // the configuration file has errors, the last good one is in force
+	ConfigStale      bool          `json:"configStale"`         // the configuration file has errors and the last good one is in force
 	ConnectionsEnded uint          `json:"connectionsEnded"`    // connections that contradicted the plan, in the last pass
 	Errors           []string      `json:"errors"`              // of the last pass
 	Services         []Service     `json:"egressServices"`      // sorted by namespace and name
 	Sessions         []Session     `json:"sessions"`            // sorted by network and peer
 	Networks         []Network     `json:"networks"`            // sorted by name
 	Watched          []Watched     `json:"watched"`             // by BFD, sorted by node
-	Problems         []Problem     `json:"problems"`            // sorted; of objects of one namespace not all, where there are many
+	Problems         []Problem     `json:"problems"`            // sorted; of the objects of one namespace not all, if there are many
 	ProblemsOmitted  int           `json:"problemsOmitted,omitempty"`
 
-	ProblemsByReason map[cluster.Reason]int `json:"problemsByReason"` // how many there are, be they listed or not
+	ProblemsByReason map[cluster.Reason]int `json:"problemsByReason"` // how many there are, listed or not
 }
 
-// problemsListed bounds the problems of one namespace's objects that a report lists among all problems, and again those that it lists
-// with its EgressServices beyond the first of each.
+// problemsListed limits the problems of one namespace's objects that a report lists among all problems, and also those
+// that it lists with its EgressServices beyond the first of each.
 const problemsListed = 200
 
-// budget is what is left of such a bound for each namespace.
+// budget counts the listed problems of each namespace.
 type budget map[string]int
 
-// takes reports whether one more problem of an object's namespace is listed.
+// takes reports whether one more problem of a namespace's object is listed.
 func (b budget) takes(namespace string) bool {
 	if b[namespace] == problemsListed {
 		return false
@@ -54,7 +54,7 @@ func (b budget) takes(namespace string) bool {
 	return true
 }
 
-// Service is what becomes of one EgressService on this node.
+// Service is the state of one EgressService on this node.
 type Service struct {
 	Namespace  string             `json:"namespace"`
 	Name       string             `json:"name"`
@@ -64,18 +64,19 @@ type Service struct {
 	Standby    string             `json:"standby"`
 	IngressIPs []netip.Addr       `json:"ingressIPs"`
 	Endpoints  int                `json:"endpoints"`       // selected addresses in the cluster
-	Local      int                `json:"local"`           // of them on this node
-	Announced  []netip.Addr       `json:"announced"`       // what a peer of this node has been told
-	Aside      bool               `json:"aside,omitempty"` // this node is elected host or standby, and stands aside as it lacks the network
+	Local      int                `json:"local"`           // selected addresses on this node
+	Announced  []netip.Addr       `json:"announced"`       // addresses that were announced to a peer of this node
+	Aside      bool               `json:"aside,omitempty"` // this node is elected host or standby, but stands aside because it lacks the network
 	Problems   []Problem          `json:"problems"`
 }
 
-// Hosted names the services whose host this node is.
+// Hosted returns the services whose host this node is.
 func (r Report) Hosted() []string {
 	return r.named(func(s Service) bool { return s.Host == r.Node })
 }
 
-// Backed names the services whose standby this node is, be it for flows of the time when it was the host.
+// Backed returns the services whose standby this node is, including those of which it was the host and still serves
+// flows.
 func (r Report) Backed() []string {
 	return r.named(func(s Service) bool { return s.Standby == r.Node && s.Host != r.Node })
 }
@@ -97,7 +98,7 @@ type Session struct {
 	ASN       uint32          `json:"asn"`
 	State     string          `json:"state"`
 	Up        bool            `json:"up"`
-	Ended     bool            `json:"ended,omitempty"` // by us, as the peer sent too much: it stays so until its configuration is another one, or for a while for memory
+	Ended     bool            `json:"ended,omitempty"` // by us, because the peer sent too much: until its configuration changes, or for a while if it was for memory
 	Since     time.Time       `json:"since,omitzero"`
 	Families  []config.Family `json:"families"`
 	Received  int             `json:"received"`
@@ -108,20 +109,20 @@ type Session struct {
 	LastError string          `json:"lastError,omitempty"`
 }
 
-// Watched is another node whose silence this one notices.
+// Watched is another node that this one watches by BFD.
 type Watched struct {
 	Node  string `json:"node"`
 	Alive bool   `json:"alive"`
 }
 
-// Network is a network as this node has it.
+// Network is the state of a network on this node.
 type Network struct {
 	Name       string `json:"name"`
 	VRF        string `json:"vrf,omitempty"`
-	Table      uint32 `json:"table"`           // 0: it is not usable
-	Usable     bool   `json:"usable"`          // its VRF, its interfaces and its table are there
+	Table      uint32 `json:"table"`           // 0: not usable
+	Usable     bool   `json:"usable"`          // its VRF, its interfaces and its table exist
 	Lacks      string `json:"lacks,omitempty"` // why it is not usable
-	Learned    int    `json:"learned"`         // routes that peers tell
+	Learned    int    `json:"learned"`         // routes learned from peers
 	Sessions   int    `json:"sessions"`
 	SessionsUp int    `json:"sessionsUp"`
 }
@@ -138,26 +139,26 @@ type Problem struct {
 	More    int            `json:"more,omitempty"`
 }
 
-// String writes the problem on one line.
+// String returns the problem on one line.
 func (p Problem) String() string { return cluster.Problem(p).Error() }
 
-// Pass is what the loop knows of a pass beside the plan.
+// Pass is the result of a pass.
 type Pass struct {
 	Began, Ended     time.Time
-	Plan             *plan.NodePlan // what it wants; nil: not told
+	Plan             *plan.NodePlan // nil: not published
 	InForce          bool           // the kernel is as planned: devices, routes, rules and packet filter
-	Unknowing        bool           // not all objects are known yet, so nothing is planned
+	Unknowing        bool           // not all objects are known yet, so there is no plan
 	ConnectionsEnded uint
 	ConfigStale      bool
 	Draining         bool
 	Err              error
 	Watched          map[string]bool // nodes, and whether they are alive
-	// Announced is what the speaker of each network was told to announce. It lags behind the plan where the kernel is not
-	// ready for packets to come.
+	// Announced holds the desired announcements of the speaker of each network. They lag behind the plan while the
+	// kernel is not ready for incoming packets.
 	Announced map[string][]netip.Prefix
 }
 
-// From makes the report of a pass, but for what Publish adds. p is nil where there is no plan yet.
+// From makes the report of a pass, except for the fields that Publish adds. p is nil if there is no plan yet.
 func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, pass Pass) Report {
 	if p == nil {
 		p = &plan.NodePlan{}
@@ -194,7 +195,7 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 	return r
 }
 
-// takeProblems lists problems, and gives those of each EgressService by its name.
+// takeProblems adds the problems to the report, and returns those of each EgressService by its name.
 func (r *Report) takeProblems(problems []cluster.Problem) (byService map[string][]Problem) {
 	byService, r.ProblemsByReason = map[string][]Problem{}, map[cluster.Reason]int{}
 	all, own := budget{}, budget{}
@@ -216,7 +217,7 @@ func (r *Report) takeProblems(problems []cluster.Problem) (byService map[string]
 	return byService
 }
 
-// unserved names a network that this node should serve, elected as host or standby, and does not have; empty: there is none.
+// unserved returns a network that this node lacks although it is elected host or standby in it; empty: there is none.
 func (r *Report) unserved() string {
 	lacks := map[string]string{}
 	for _, n := range r.Networks {
@@ -230,7 +231,7 @@ func (r *Report) unserved() string {
 	return ""
 }
 
-// orEmpty makes a list that JSON writes as one.
+// orEmpty returns an empty list instead of nil, which JSON would write as null.
 func orEmpty[T any](s []T) []T {
 	if s == nil {
 		return []T{}
@@ -238,9 +239,9 @@ func orEmpty[T any](s []T) []T {
 	return s
 }
 
-// messages takes joined errors apart.
+// messages splits joined errors.
 func messages(err error) []string {
-	list, ok := err.(interface{ Unwrap() []error }) // not errors.As: what wraps a list is a message of its own
+	list, ok := err.(interface{ Unwrap() []error }) // not errors.As: an error that wraps a list is one message
 	switch {
 	case err == nil:
 		return []string{}
@@ -254,7 +255,7 @@ func messages(err error) []string {
 	return all
 }
 
-// ofService says whether objects of this kind are named as the EgressService that they belong to.
+// ofService reports whether objects of this kind have the name of the EgressService that they belong to.
 func ofService(kind string) bool { return kind == "EgressService" || kind == "Service" }
 
 func sourceIPBy(s plan.Service) cluster.SourceIPBy {
@@ -270,7 +271,8 @@ type route struct {
 	addr    netip.Addr
 }
 
-// told is what some peer has been told: what the speakers announce and a session of that family carries.
+// told returns the routes that were announced to a peer: those that the speakers announce and a session of their family
+// carries.
 func told(speakers []plan.Speaker, announced map[string][]netip.Prefix, sessions []bgp.Session) map[route]bool {
 	type carrier struct {
 		network, peer string
@@ -290,7 +292,7 @@ func told(speakers []plan.Speaker, announced map[string][]netip.Prefix, sessions
 	for _, s := range speakers {
 		var carried plan.Families
 		for _, p := range s.Peers {
-			// An unnumbered peer takes the link-local address as next hop of either family.
+			// An unnumbered peer gets the link-local address as next hop of either family.
 			unnumbered := p.Interface != ""
 			name := p.Interface
 			if !unnumbered {
@@ -308,7 +310,7 @@ func told(speakers []plan.Speaker, announced map[string][]netip.Prefix, sessions
 	return told
 }
 
-// networks lists the networks of the plan, the usable ones with their table.
+// networks returns the networks of the plan, the usable ones with their table.
 func networks(p *plan.NodePlan, sessions []bgp.Session) []Network {
 	vrfs, learned := map[uint32]string{}, map[uint32]int{}
 	for _, v := range p.VRFs {
@@ -316,7 +318,7 @@ func networks(p *plan.NodePlan, sessions []bgp.Session) []Network {
 	}
 	for _, r := range p.Routes {
 		if !r.Unreachable {
-			learned[r.Table]++ // in a network's table, we have no other routes
+			learned[r.Table]++ // a network's table has no other routes of ours
 		}
 	}
 	all, byName := []Network{}, map[string]int{}

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	writeTimeout    = 10 * time.Second // for a client to take an answer
-	shutdownTimeout = time.Second      // for answers under way when the daemon stops
+	writeTimeout    = 10 * time.Second // for a client to read an answer
+	shutdownTimeout = time.Second      // for running requests when the daemon stops
 )
 
 // Serve answers on the socket, and on the metrics address if there is one, until ctx ends.
@@ -48,7 +48,7 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	// Watching clients are answered for as long as they stay: they have a deadline for each report instead.
+	// Watching clients are served as long as they stay: each report has a deadline instead.
 	servers := []*server{newServer(ctx, "status.socket", local, s.addressed(s.socketMux()), 0)}
 	if metrics != nil {
 		servers = append(servers, newServer(ctx, "status.metricsAddress", metrics, s.publicMux(c.MetricsTLS.ClientCAFile != ""), writeTimeout))
@@ -102,11 +102,11 @@ func (s *server) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if s.Shutdown(ctx) != nil {
-		_ = s.Close() // a client that does not take its answer
+		_ = s.Close() // a client that does not read its answer
 	}
 }
 
-// publicMux serves what anybody may know, or metrics to those alone who show a certificate.
+// publicMux serves the public endpoints. If closed, it serves metrics only to clients with a certificate.
 func (s *Status) publicMux(closed bool) *http.ServeMux {
 	mux := http.NewServeMux()
 	metrics := s.metrics()
@@ -119,7 +119,8 @@ func (s *Status) publicMux(closed bool) *http.ServeMux {
 	return mux
 }
 
-// socketMux serves that and the report, and takes orders: only the daemon's own user can connect to the socket.
+// socketMux serves the public endpoints and the report, and takes orders: only the daemon's own user can connect to the
+// socket.
 func (s *Status) socketMux() *http.ServeMux {
 	mux := s.publicMux(false)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
@@ -139,9 +140,9 @@ func (s *Status) socketMux() *http.ServeMux {
 	return mux
 }
 
-// addressed lets requests through that name this daemon as their host: by an address, localhost, the node's name, or the name that
-// the commands use. The owner of another name could have it lead here once a browser looked (DNS rebinding), and the browser would let
-// its pages read the answers.
+// addressed accepts requests whose Host header names this daemon: by an address, localhost, the node's name, or the
+// name that the commands use. The owner of another name could point it here after a browser has resolved it (DNS
+// rebinding), and the browser would then let that owner's pages read the answers.
 func (s *Status) addressed(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -159,7 +160,7 @@ func (s *Status) addressed(h http.Handler) http.Handler {
 	})
 }
 
-// picture answers with a page for a browser, to which somebody forwards the socket.
+// picture serves a page for a browser, to which a user forwards the socket.
 func (s *Status) picture(w http.ResponseWriter, _ *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	if s.page == nil {
@@ -172,8 +173,8 @@ func (s *Status) picture(w http.ResponseWriter, _ *http.Request) {
 	_ = s.page(w, s.Report()) // the client is gone
 }
 
-// order passes the order to drain on, or to end that. Orders of web pages are refused, which a browser sends for any of them
-// once the socket is forwarded to where it finds it.
+// order passes on the order to drain, or to stop draining. It refuses orders from web pages: a browser would send them
+// for any page once the socket is forwarded to its machine.
 func (s *Status) order(w http.ResponseWriter, r *http.Request, drain bool) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
@@ -191,10 +192,10 @@ func (s *Status) order(w http.ResponseWriter, r *http.Request, drain bool) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// streamEvery is how often a stream looks for a newer report.
+// streamEvery is the shortest time between two reports of a stream.
 const streamEvery = 50 * time.Millisecond
 
-// stream sends a report a line: the current one and, whenever it says something else, the then current one.
+// stream sends the current report, and then each later one that differs, one per line.
 func (s *Status) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	conn := http.NewResponseController(w)
@@ -220,7 +221,7 @@ func (s *Status) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// timeless is the report without what every pass changes.
+// timeless returns the report without the fields that every pass changes.
 func (r Report) timeless() Report {
 	r.Applied, r.Duration = time.Time{}, 0
 	return r

@@ -22,8 +22,8 @@ type Status struct {
 	started       time.Time
 	beat          atomic.Pointer[time.Time] // last sign of life of the loop
 	current       atomic.Pointer[published]
-	connections   atomic.Pointer[[2]uint32] // entries of the kernel's table, and their limit; nil: not known
-	drain         func(yes bool) error      // nil: nobody can
+	connections   atomic.Pointer[[2]uint32] // entries of the kernel's table, and their limit; nil: unknown
+	drain         func(yes bool) error      // nil: not supported
 	page          func(io.Writer, Report) error
 
 	registry *prometheus.Registry
@@ -32,20 +32,20 @@ type Status struct {
 	ended    prometheus.Counter
 	measures *measures
 
-	traffic    func() Traffic // that the kernel counts
-	perService bool           // there are metrics of each EgressService
+	traffic    func() Traffic // the kernel's counters
+	perService bool           // serve metrics of each EgressService
 }
 
-// published is a report, made when somebody asks for it, and the call that there is a newer one.
+// published is a report, made on the first request, and a signal that a newer one exists.
 type published struct {
 	report     func() Report
 	plan       *plan.NodePlan // nil: none yet
 	applied    time.Time
 	unknowing  bool
-	superseded chan struct{} // closed then
+	superseded chan struct{} // closed when a newer one is published
 }
 
-// New makes the status of a daemon that starts now.
+// New returns the status of a daemon that starts now.
 func New(version, node string) *Status {
 	s := &Status{
 		version: version, node: node, started: time.Now(),
@@ -62,7 +62,7 @@ func New(version, node string) *Status {
 		}),
 	}
 	for _, result := range []string{resultOK, resultError} {
-		s.passes.WithLabelValues(result) // so that the first of them is seen as an increase
+		s.passes.WithLabelValues(result) // so that the first one shows as an increase
 	}
 	s.current.Store(s.published(Pass{}, func() Report { return From(nil, nil, nil, Pass{}) }))
 	s.Beat()
@@ -77,8 +77,8 @@ const (
 	resultError = "error"
 )
 
-// Publish replaces the current report by that of a pass, which is only made, once, when somebody asks for it. A pass that ended
-// when the one before did is not counted.
+// Publish replaces the current report by that of a pass, which is made once, on the first request. It does not count a
+// pass that ended at the same time as the previous one.
 func (s *Status) Publish(p Pass, report func() Report) {
 	s.Beat()
 	next := s.published(p, report)
@@ -102,15 +102,15 @@ func (s *Status) published(p Pass, report func() Report) *published {
 	}
 }
 
-// OnDrain has f called when somebody asks on the socket to drain this node, or to end that. What f refuses, it says why. It
-// is to be called before Serve.
+// OnDrain makes f handle requests on the socket to drain this node, or to stop draining. An error of f is the reason of
+// its refusal. Call OnDrain before Serve.
 func (s *Status) OnDrain(f func(yes bool) error) { s.drain = f }
 
-// OnPicture has f draw the current report as a page of HTML when a browser asks for one on the socket. It is to be called before
-// Serve.
+// OnPicture makes f draw the current report as a page of HTML for browsers that request one on the socket. Call it
+// before Serve.
 func (s *Status) OnPicture(f func(io.Writer, Report) error) { s.page = f }
 
-// Await waits until a report is as wanted, and is false when ctx ended before.
+// Await waits for a report for which wanted returns true. It returns false if ctx ends first.
 func (s *Status) Await(ctx context.Context, wanted func(Report) bool) bool {
 	for {
 		p := s.current.Load()
@@ -125,18 +125,18 @@ func (s *Status) Await(ctx context.Context, wanted func(Report) bool) bool {
 	}
 }
 
-// Count has a counter among the metrics, egressway_name_total, that is read when somebody asks. It is to be called before Serve.
+// Count adds a counter egressway_name_total to the metrics; value is read on each scrape. Call it before Serve.
 func (s *Status) Count(name, help string, value func() uint64) {
 	s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "egressway_" + name + "_total", Help: help},
 		func() float64 { return float64(value()) }))
 }
 
-// SetConnections says how many connections the kernel tracks and how many it may.
+// SetConnections sets how many connections the kernel tracks and how many it may track.
 func (s *Status) SetConnections(entries, limit uint32) {
 	s.connections.Store(&[2]uint32{entries, limit})
 }
 
-// Beat says that the loop is alive although it has nothing to publish.
+// Beat records that the loop is alive although it has nothing to publish.
 func (s *Status) Beat() {
 	now := time.Now()
 	s.beat.Store(&now)

@@ -12,8 +12,8 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// WriteText writes a report for a person who reads it at the time now. A wide one adds the networks, the sessions and
-// every problem in full; the other lists those problems that belong to no row of its table. On a terminal it has colours.
+// WriteText writes a report as text, as of the time now. A wide one adds the networks, the sessions and every problem
+// in full; the other lists those problems that belong to no row of its table. On a terminal it has colours.
 func WriteText(out io.Writer, r Report, wide bool, now time.Time) error {
 	w := &textWriter{out: out, colours: text.ColoursOf(out)}
 	w.head(r, now)
@@ -49,7 +49,7 @@ func (w *textWriter) painted(paint func(string) string, format string, args ...a
 	}
 }
 
-// row writes cells that a column aligns: strings, or text.Cell.
+// row writes the cells of a table's row: strings, or text.Cell.
 func (w *textWriter) row(cells ...any) {
 	for i, c := range cells {
 		if c == "" {
@@ -76,10 +76,10 @@ func (w *textWriter) flush() {
 	w.table = text.Table{}
 }
 
-// gap separates tables; columns do not align across it.
+// gap writes an empty line, which separates tables: columns do not align across it.
 func (w *textWriter) gap() { w.line("") }
 
-// judged is a cell that is good, or else bad; empty is neither.
+// judged returns a cell in the colour for good or bad; an empty one has none.
 func (w *textWriter) judged(s string, good bool) any {
 	switch {
 	case s == "":
@@ -141,7 +141,7 @@ func (w *textWriter) services(r Report, wide bool) {
 	}
 }
 
-// announced says whether this node announces the service, and whether as the one that would take over.
+// announced describes which of the service's ingress IPs this node announces, and whether as standby.
 func announced(r Report, s Service) string {
 	switch {
 	case len(s.Announced) == 0:
@@ -154,7 +154,7 @@ func announced(r Report, s Service) string {
 	return fmt.Sprintf("%d/%d", len(s.Announced), len(s.IngressIPs))
 }
 
-// reasons is what is wrong with a service or, where nothing is, with its network.
+// reasons returns the reasons of a service's problems or, if it has none, of its network's problems.
 func reasons(r Report, s Service) string {
 	found := s.Problems
 	if len(found) == 0 {
@@ -231,7 +231,7 @@ func (w *textWriter) problems(r Report, all bool) {
 	}
 }
 
-// orNothing writes a number that is unknown when it is 0.
+// orNothing formats a number; 0 means unknown.
 func orNothing(n uint32) string {
 	if n == 0 {
 		return ""
@@ -246,7 +246,7 @@ func sessionCount(n Network) string {
 	return fmt.Sprintf("%d/%d", n.SessionsUp, n.Sessions)
 }
 
-// upOf is a count of sessions, good if all are up.
+// upOf returns a cell with a count of sessions, good if all are up.
 func (w *textWriter) upOf(count string) any {
 	up, all, _ := strings.Cut(count, "/")
 	return w.judged(count, up == all)
@@ -260,7 +260,7 @@ func addrs(all []netip.Addr) string {
 	return strings.Join(s, ",")
 }
 
-// age writes a span of time as exactly as a person needs it.
+// age formats a duration, less exactly if it is long.
 func age(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < 48*time.Hour:

@@ -9,8 +9,8 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// secured has a listener speak TLS. Files are read for each connection, and once now: what is wrong with them is told before
-// anybody connects.
+// secured makes a listener use TLS. The files are read for each connection, and once now, so that their errors are
+// found before any client connects.
 func secured(l net.Listener, c config.MetricsTLS) (net.Listener, error) {
 	if _, err := tlsConfig(c); err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func tlsConfig(c config.MetricsTLS) (*tls.Config, error) {
 	return t, nil
 }
 
-// certified answers clients that have shown a certificate. It was verified when they connected.
+// certified serves only clients with a certificate, which was verified when they connected.
 func certified(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
