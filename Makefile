@@ -6,7 +6,6 @@ TOOLS  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/egressway/tools
 LINTER := v2.15.0
 HELM      := v4.3.1
 KUSTOMIZE := v5.8.2
-KO        := v0.19.1
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 MODULE  := github.com/egressway/egressway
@@ -93,9 +92,6 @@ $(TOOLS)/helm-%:
 $(TOOLS)/kustomize-%:
 	$(call install,kustomize,sigs.k8s.io/kustomize/kustomize/v5@$*)
 
-$(TOOLS)/ko-%:
-	$(call install,ko,github.com/google/ko@$*)
-
 # Debian's, out of its package, which would start a server: "go install" takes no module that replaces others, as that of Prometheus does.
 $(TOOLS)/promtool:
 	@echo "fetching promtool from Debian's package prometheus, once"
@@ -131,12 +127,10 @@ demo: deps lab-kernel build bin/labexec bin/demo ## three nodes, two networks be
 chaos: deps lab-kernel kubelab build bin/labexec bin/chaos ## break the lab in random order under traffic: SEED=n (random), MINUTES=n (10), FAULTS=kind,kind (all)
 	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 bin/labexec bin/chaos -seed '$(or $(SEED),0)' -minutes '$(or $(MINUTES),10)' -faults '$(FAULTS)'
 
-# With Docker: docker build --build-arg VERSION=$(VERSION) -t egressway:dev .
-image: $(TOOLS)/ko-$(KO) ## the image, without Docker: dist/egressway.tar (the Dockerfile is the other way)
-	@mkdir -p dist
-	VERSION=$(VERSION) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) KO_DOCKER_REPO=egressway $< build --push=false --bare --tags dev \
-		--platform linux/$$($(GO) env GOARCH) --image-label org.opencontainers.image.source=https://$(MODULE),org.opencontainers.image.version=$(VERSION) \
-		--tarball dist/egressway.tar ./cmd/egressway
+image: ## the image: dist/egressway.tar, for docker, ctr, kind and skopeo to load: ARCH=arm64 (this machine's)
+	@mkdir -p dist/image
+	$(call RELEASE,$(or $(ARCH),$(shell $(GO) env GOARCH))) -o dist/image/egressway ./cmd/egressway
+	$(GO) run ./release/image -version '$(VERSION)' -created $$(git log -1 --format=%ct) dist/image/egressway >dist/egressway.tar
 
 failover: lab-kernel kubelab build bin/labexec ## have the host die RUNS times (50) under traffic, and print how long who took
 	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 FAILOVER_RUNS=$(or $(RUNS),50) \
@@ -210,12 +204,12 @@ $(TOOLS)/govulncheck-%:
 RELEASE = CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -tags $(TAGS) -ldflags '-s -w -buildid= -X main.version=$(VERSION)'
 
 .PHONY: release reproducible vulnerabilities
-release: ## dist/release: programs for amd64 and arm64, what each is made of (SPDX 2.3), their SHA-256
+release: ## dist/release: programs for amd64 and arm64, what each is made of (SPDX 2.3), the licences of that, their SHA-256
 	rm -rf dist/release && mkdir -p dist/release
 	@for arch in amd64 arm64; do \
 		program=dist/release/egressway-linux-$$arch; echo "building $$program"; \
 		$(call RELEASE,$$arch) -o $$program ./cmd/egressway && \
-		$(GO) run ./release/sbom -version '$(VERSION)' -created $$(git log -1 --format=%ct) $$program > $$program.spdx.json || exit 1; \
+		$(GO) run ./release/sbom -version '$(VERSION)' -created $$(git log -1 --format=%ct) -licenses $$program.licenses.txt $$program > $$program.spdx.json || exit 1; \
 	done
 	cd dist/release && sha256sum egressway-* > SHA256SUMS && cat SHA256SUMS
 

@@ -3,6 +3,7 @@ package deploy
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -46,3 +47,26 @@ func TestWorkflowsHaveLeastRights(t *testing.T) {
 		}
 	}
 }
+
+// TestImagesOfOthersAreDigests finds an image of another project in manifests of ours that a tag alone names: a tag may be moved.
+func TestImagesOfOthersAreDigests(t *testing.T) {
+	found := 0
+	for _, pattern := range []string{"kustomize/*/*.yaml", "kustomize/*/*/*.yaml", "helm/egressway/templates/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, files, pattern)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for _, m := range image.FindAllStringSubmatch(string(text), -1) {
+				found++
+				if m[1] != "egressway" && !strings.Contains(m[1], `include "egressway.image"`) {
+					require.Regexp(t, `@sha256:[0-9a-f]{64}$`, m[1], file)
+				}
+			}
+		}
+	}
+	require.GreaterOrEqual(t, found, 5)
+}
+
+var image = regexp.MustCompile(`(?m)^\s*(?:- )?image: (.*\S)\s*$`)

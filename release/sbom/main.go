@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/hex"
@@ -16,13 +17,16 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/egressway/egressway/release/licenses"
 )
 
 func main() {
 	version := flag.String("version", "devel", "version of the program")
+	texts := flag.String("licenses", "", "file to write the texts of all licences to")
 	created := flag.Int64("created", 0, "time of the document, in seconds since 1970: that of the commit, to be reproducible")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: sbom [-version V] [-created SECONDS] PROGRAM >PROGRAM.spdx.json")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: sbom [-version V] [-created SECONDS] [-licenses FILE] PROGRAM >PROGRAM.spdx.json")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -30,14 +34,34 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), *version, time.Unix(*created, 0)); err != nil {
+	if err := run(flag.Arg(0), *version, *texts, time.Unix(*created, 0)); err != nil {
 		fmt.Fprintln(os.Stderr, "sbom:", err)
 		os.Exit(1)
 	}
 }
 
-func run(program, version string, created time.Time) error {
-	d, err := describe(program, version, created)
+func run(program, version, texts string, created time.Time) error {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	if info.Main.Path == "" {
+		return fmt.Errorf("%s: %s holds no module", program, info.Path)
+	}
+	modules, err := licenses.Of(info, ".")
+	if err != nil {
+		return err
+	}
+	if texts != "" {
+		var all bytes.Buffer
+		if err := licenses.Write(&all, modules); err != nil {
+			return err
+		}
+		if err := os.WriteFile(texts, all.Bytes(), 0o644); err != nil { //nolint:gosec // a file that is published
+			return err
+		}
+	}
+	d, err := describe(program, version, created, info, modules)
 	if err != nil {
 		return err
 	}
@@ -51,17 +75,14 @@ func run(program, version string, created time.Time) error {
 const noAssertion = "NOASSERTION"
 
 // describe makes the document of one program.
-func describe(program, version string, created time.Time) (document, error) {
+func describe(program, version string, created time.Time, info *debug.BuildInfo, modules []licenses.Module) (document, error) {
 	content, err := os.ReadFile(program)
 	if err != nil {
 		return document{}, err
 	}
-	info, err := buildinfo.ReadFile(program)
-	if err != nil {
-		return document{}, err
-	}
-	if info.Main.Path == "" {
-		return document{}, fmt.Errorf("%s: %s holds no module", program, info.Path)
+	declared := make(map[string]string, len(modules))
+	for _, m := range modules {
+		declared[m.Path] = m.Declared
 	}
 	sum := sha256.Sum256(content)
 	name, digest := filepath.Base(program), hex.EncodeToString(sum[:])
@@ -73,20 +94,20 @@ func describe(program, version string, created time.Time) (document, error) {
 	const main = "SPDXRef-program"
 	d.Packages = []spdxPackage{{
 		ID: main, Name: name, Version: version, FileName: name, Download: noAssertion,
-		LicenseConcluded: noAssertion, LicenseDeclared: noAssertion, Copyright: noAssertion,
+		LicenseConcluded: noAssertion, LicenseDeclared: declared[info.Main.Path], Copyright: noAssertion,
 		Purpose: "APPLICATION", Checksums: []checksum{{"SHA256", digest}}, References: []reference{purl(info.Main.Path, version)},
 	}}
 	d.Relationships = []relationship{{d.ID, "DESCRIBES", main}}
 	add := func(p spdxPackage) {
 		p.ID = fmt.Sprintf("SPDXRef-module-%d", len(d.Packages))
-		p.LicenseConcluded, p.LicenseDeclared, p.Copyright, p.Purpose = noAssertion, noAssertion, noAssertion, "LIBRARY"
+		p.LicenseConcluded, p.LicenseDeclared, p.Copyright, p.Purpose = noAssertion, declared[p.Name], noAssertion, "LIBRARY"
 		d.Packages = append(d.Packages, p)
 		d.Relationships = append(d.Relationships, relationship{main, "DEPENDS_ON", p.ID})
 	}
 	goVersion, _, _ := strings.Cut(strings.TrimPrefix(info.GoVersion, "go"), " ")
 	add(spdxPackage{
-		Name: "stdlib", Version: goVersion, Download: "https://go.dev/dl/go" + goVersion + ".src.tar.gz",
-		References: []reference{purl("stdlib", goVersion)},
+		Name: licenses.Stdlib, Version: goVersion, Download: "https://go.dev/dl/go" + goVersion + ".src.tar.gz",
+		References: []reference{purl(licenses.Stdlib, goVersion)},
 	})
 	for _, m := range info.Deps {
 		add(module(m))

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/release/licenses"
 )
 
 // built is a program of this repository that has modules of others in it. A test program does not tell of its own.
@@ -29,7 +31,11 @@ func built(t *testing.T) string {
 // described is the document of a program as others read it.
 func described(t *testing.T, program string) (text []byte) {
 	t.Helper()
-	d, err := describe(program, "v1.2.3", time.Unix(1700000000, 0))
+	info, err := buildinfo.ReadFile(program)
+	require.NoError(t, err)
+	modules, err := licenses.Of(info, ".")
+	require.NoError(t, err)
+	d, err := describe(program, "v1.2.3", time.Unix(1700000000, 0), info, modules)
 	require.NoError(t, err)
 	text, err = json.Marshal(d)
 	require.NoError(t, err)
@@ -82,7 +88,8 @@ func TestSPDX(t *testing.T) {
 		str(p, "versionInfo", `\S+`)
 		str(p, "downloadLocation", `NOASSERTION|NONE|https://[^A-Z]+`)
 		str(p, "licenseConcluded", "NOASSERTION")
-		str(p, "licenseDeclared", "NOASSERTION")
+		str(p, "licenseDeclared", `[\w.-]+( AND [\w.-]+)*`)
+		require.NotEqual(t, "NOASSERTION", p["licenseDeclared"], "every module has a licence")
 		str(p, "copyrightText", "NOASSERTION")
 		str(p, "primaryPackagePurpose", map[bool]string{true: "APPLICATION", false: "LIBRARY"}[i == 0])
 		require.Equal(t, false, p["filesAnalyzed"], "then a verification code and files would be due")
@@ -148,8 +155,6 @@ func TestModule(t *testing.T) {
 }
 
 func TestNoGoProgram(t *testing.T) {
-	_, err := describe("main.go", "v1", time.Time{})
-	require.Error(t, err)
-	_, err = describe("nothing", "v1", time.Time{})
-	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Error(t, run("main.go", "v1", "", time.Time{}))
+	require.ErrorIs(t, run("nothing", "v1", "", time.Time{}), os.ErrNotExist)
 }
