@@ -236,6 +236,7 @@ func (s *scriptedSource) Objects() (o cluster.Objects, changed cluster.Changed, 
 	changed, s.changed = s.changed, cluster.Changed{}
 	return s.objects, changed, nil, s.known
 }
+
 func (s *scriptedSource) hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
 	return s.elected.Update(o, nil, change)
 }
