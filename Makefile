@@ -21,7 +21,7 @@ UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 export EGRESSWAY_BIN := $(CURDIR)/bin/egressway
 
 .NOTPARALLEL:
-.PHONY: help deps lab-kernel kubelab build generate lint fmt tools unit lab test demo failover image clean bin/egressway bin/egressway-next bin/labexec bin/suite bin/demo chaos bin/chaos bench-changes bin/bench-changes bench-packets bin/bench-packets
+.PHONY: help figures deps lab-kernel kubelab build generate lint fmt tools unit lab test demo failover image clean bin/egressway bin/egressway-next bin/labexec bin/suite bin/demo chaos bin/chaos bench-changes bin/bench-changes bench-packets bin/bench-packets
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ generate: ## write deepcopy functions, the CRD and the tables of docs/configurat
 
 lint: $(TOOLS)/golangci-lint-$(LINTER) ## golangci-lint; .golangci.yml has the rules, import directions among them
 	$< run ./...
+
+figures: ## how dense and how readable each package is; SHOW=internal/plan prints its sentences that need plain English
+	$(GO) run ./lab/figures -show '$(SHOW)'
 
 fmt: $(TOOLS)/golangci-lint-$(LINTER) ## gofumpt and goimports
 	$< fmt ./...
