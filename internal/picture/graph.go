@@ -261,7 +261,7 @@ func routerOf(s status.Session) Router {
 	if a := s.Address; a.IsValid() && a.String() != s.Peer {
 		v.Notes = append(v.Notes, a.String())
 	}
-	told := fmt.Sprintf("%s learned, %s told", thousands(s.Accepted), thousands(s.Announced))
+	told := fmt.Sprintf("%s learned, %s sent", thousands(s.Accepted), thousands(s.Announced))
 	if s.BFD != "" {
 		told += ", BFD " + s.BFD
 	}

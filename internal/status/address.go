@@ -67,7 +67,7 @@ func heldOf(p *plan.NodePlan, a netip.Addr) string {
 	if w, ok := p.Waiting.Get(plan.Waiting{Addr: a}); ok {
 		return fmt.Sprintf("pod %s is selected by hold[%d] of the configuration, and is no endpoint of an EgressService", w.Pod, w.Entry)
 	}
-	return "no running Pod of this node is known to have it, and with hold configured such an address waits"
+	return "no running Pod of this node is known to have it, and hold is configured"
 }
 
 // address serves the plan for an address.

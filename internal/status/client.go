@@ -44,7 +44,7 @@ func Ask(ctx context.Context, socket string, is netip.Addr) (Address, error) {
 	}
 	defer body.Close()
 	if err := json.NewDecoder(body).Decode(&a); err != nil {
-		return a, fmt.Errorf("read what the daemon on socket %s wants of %s: %w", socket, is, err)
+		return a, fmt.Errorf("read the answer of the daemon on socket %s about %s: %w", socket, is, err)
 	}
 	return a, nil
 }

@@ -52,15 +52,15 @@ func newMeasures(r prometheus.Registerer) *measures {
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"applier"}),
 		failed:   counters("apply_errors_total", "Passes of the loop in which an applier failed.", "applier"),
-		repaired: counters("drift_repaired_total", "Things of this daemon in the kernel that somebody else took away, and that were put back.", "kind"),
+		repaired: counters("drift_repaired_total", "Objects of this daemon in the kernel that another program removed, and that were restored.", "kind"),
 		failovers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "egressway_failovers_total", Help: "Times that this node took another one for dead, whose standbys are the hosts then.",
+			Name: "egressway_failovers_total", Help: "Times that this node saw another one as dead, and its standbys as the hosts.",
 		}),
 		failover: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "egressway_failover_duration_seconds", Help: "How long the stages of a failover took on this node.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 		}, []string{"stage"}),
-		reloads: counters("config_reloads_total", "Times that the configuration file was read anew, by result.", "result"),
+		reloads: counters("config_reloads_total", "Times that the configuration file was read again, by result.", "result"),
 		reloaded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "egressway_config_last_reload_success_timestamp_seconds", Help: "When the configuration that is in force was read.",
 		}),

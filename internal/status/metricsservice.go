@@ -31,7 +31,7 @@ var (
 			func(t *Traffic, a netip.Addr) (uint64, bool) { u, ok := t.Ports[a]; return uint64(u.Connections), ok },
 		},
 		{
-			serviceFamily{"egressway_egressservice_snat_ports_used", "Source ports of this ingress IP in use with that port of a remote address with which most are.", "gauge"},
+			serviceFamily{"egressway_egressservice_snat_ports_used", "Source ports of this ingress IP in use with one port of one remote address, at most.", "gauge"},
 			func(t *Traffic, a netip.Addr) (uint64, bool) { u, ok := t.Ports[a]; return uint64(u.Ports), ok },
 		},
 	}

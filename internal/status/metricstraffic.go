@@ -46,7 +46,7 @@ var (
 	descDropped   = desc("dropped_packets_total", "Packets that the rules of this node have dropped, by reason.", "reason")
 	descCounted   = desc("kernel_counters_ok", "Whether the kernel's counters could be read.")
 	descSNATFlows = desc("snat_connections", "Connections that leave by this node with another source address.")
-	descSNATPorts = desc("snat_ports_used", "Source ports in use of the address that has the most in use with one port of one remote address.")
+	descSNATPorts = desc("snat_ports_used", "Source ports of one address in use with one port of one remote address, at most.")
 	descSNATLimit = desc("snat_ports_limit", "Source ports that an address has for one port of one remote address, of one protocol.")
 )
 

@@ -164,7 +164,7 @@ func (s *Status) addressed(h http.Handler) http.Handler {
 func (s *Status) picture(w http.ResponseWriter, _ *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	if s.page == nil {
-		http.Error(w, "the daemon draws no picture", http.StatusNotImplemented)
+		http.Error(w, "this daemon cannot draw a picture", http.StatusNotImplemented)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -178,7 +178,7 @@ func (s *Status) picture(w http.ResponseWriter, _ *http.Request) {
 func (s *Status) order(w http.ResponseWriter, r *http.Request, drain bool) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
-		http.Error(w, "web pages give no orders", http.StatusForbidden)
+		http.Error(w, "orders from web pages are refused", http.StatusForbidden)
 		return
 	}
 	if s.drain == nil {
