@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -305,6 +306,12 @@ func TestOwnSpeaker(t *testing.T) {
 		require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", "10.2.0.11", "10.2.0.12"), "the next one drives it")
 		require.NoError(t, s.Remove(ctx, "extra.yaml"))
+		require.NoError(t, lab.Wait(ctx, patience, func() error { // a daemon believes after a pause that a file is gone
+			if strings.Contains(strings.Join(inKernel(t, s, "a", ours), "\n"), "10.244.1.13 :") {
+				return errors.New("node a still has a path for a pod of extra.yaml")
+			}
+			return nil
+		}))
 		require.Equal(t, speaker, speakerOf(t, s, "a"))
 		traffic.stop(t, all)
 		same(t, kept...)
