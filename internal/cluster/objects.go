@@ -59,7 +59,7 @@ type EgressService struct {
 	Network      string                // empty: the default network
 	Status       Status                // as it is obeyed
 	Writer       Writer                // of the host, standby and term that the server has
-	Disobeyed    *Status               // what the server has in place of Status, which nobody obeys; nil: Status
+	Disobeyed    *Status               // what the server has in place of Status, which no daemon obeys; nil: Status
 	Generation   int64
 	Version      uint64 // metadata.resourceVersion, larger with every change; 0: unknown
 }

@@ -52,7 +52,7 @@ func writerOf(managed []metav1.ManagedFieldsEntry) cluster.Writer {
 }
 
 // obey keeps the status that was obeyed where another than the leader wrote the one that stands now. Where no host was obeyed before, as
-// when a daemon starts or an object was restored, the status is obeyed whoever wrote it.
+// when a daemon starts or an object was restored, the status is obeyed, also where another program wrote it.
 func obey(former cluster.EgressService, next *cluster.EgressService) {
 	stands := next.Stands()
 	next.Status, next.Disobeyed = stands, nil

@@ -52,7 +52,7 @@ func (f *fixture) obeys(t *testing.T) {
 	require.Eventually(t, func() bool { return has(follower).UID != "" }, soon, step)
 	f.edit(t, key, `{"host":"mallory"}`)
 	stands("mallory", cluster.WriterOther)
-	is("mallory", "") // nobody was elected: it may be a backup's
+	is("mallory", "") // no node was elected: it may be a backup's
 	decides("a")
 
 	f.edit(t, key, `{"host":"mallory","standby":"a","term":9}`)

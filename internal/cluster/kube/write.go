@@ -34,7 +34,7 @@ type statusWrite struct {
 	version uint64
 	stands  cluster.Status
 	probe   bool // to see what the CRD keeps, though what it kept so far stands
-	claim   bool // the status stands, and another wrote a part of it: nobody would obey that
+	claim   bool // the status stands, and another program wrote a part of it: no daemon would obey that
 }
 
 // written is what the API server answered to a write.

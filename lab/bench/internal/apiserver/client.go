@@ -241,7 +241,7 @@ func EgressServices(namespace string) string {
 	return "/apis/k8s.ovn.org/v1/namespaces/" + namespace + "/egressservices"
 }
 
-// StatusOf is that of the status of one of them, to be written as the leader does: daemons obey nobody else.
+// StatusOf is that of the status of one of them, to be written as the leader does: daemons obey no other writer.
 func StatusOf(namespace, name string) string {
 	return EgressServices(namespace) + "/" + name + "/status?fieldManager=egressway"
 }
