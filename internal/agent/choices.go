@@ -15,7 +15,7 @@ type choices struct {
 	dead  map[string]bool
 	heard map[string]bool // nodes known to run a daemon; nil: all hosts and standbys do
 	now   map[cluster.Key]election.Choice
-	// resumed reports whether an object's standby was the host before, by what an earlier run left in the kernel.
+	// resumed reports whether an object's connections may go on at another node, by what an earlier run left in the kernel.
 	resumed func(cluster.Key) bool
 }
 
@@ -77,7 +77,7 @@ func (c *choices) here(node string, choice election.Choice) election.Choice {
 	return after
 }
 
-// resumed returns, in the first pass, which services had a former host that keeps its connections: a daemon that starts
+// resumed returns, in the first pass, which services have connections that may go on at another node: a daemon that starts
 // has no other source for that, and those connections would end.
 func (a *Agent) resumed(objects cluster.Objects) (func(cluster.Key) bool, error) {
 	if a.last.choices.now != nil {

@@ -29,7 +29,7 @@ const (
 	setGuests     = "guests"      // pods of other nodes
 	setStrays     = "strays"      // ingress IP : path id
 	setCounted    = "counted"     // ingress IPs that this node is host or standby of, with a counter each
-	setResumed    = "resumed"     // ingress IPs that had another host before
+	setResumed    = "resumed"     // ingress IPs that another node is the host of, or was the host of before
 	setLet        = "let"         // pods of this node that may leave without being selected, with hold
 	setFormer     = "former"      // pods and ingress IPs that left one of the sets above, or changed in it, a moment ago
 )
@@ -226,8 +226,8 @@ func unclaimed(m plan.Marks) [][]expr.Any {
 	return rules
 }
 
-// resume keeps a Service from handling the middle of a TCP connection that began at the former host: bound to its
-// present destination, the packet is a stray.
+// resume keeps a Service from handling the middle of a TCP connection that began at the other of host and standby: bound to
+// its present destination, the packet is a stray.
 func resume() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Resumed reads from the nftables table of an earlier run the ingress IPs that had another host before: connections
-// from outside that began there go on there.
+// Resumed reads from the nftables table of an earlier run the ingress IPs that another node is the host of, or was the host of
+// before: connections from outside that began there go on there.
 func (n *Node) Resumed() (addrs map[netip.Addr]bool, err error) {
 	c, err := n.nft.open()
 	if err != nil {

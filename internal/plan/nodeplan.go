@@ -251,7 +251,8 @@ type IngressIP struct {
 	// Stray leads from the host to the standby, and from the standby to the host: packets of connections unknown here
 	// belong there. 0: they are not passed on.
 	Stray PathID `json:"stray,omitempty"`
-	// Resumed reports that the node at the end of Stray was the host before: TCP connections that began there continue there.
+	// Resumed reports that the node at the end of Stray is the host, or was the host before: TCP connections that began there
+	// continue there.
 	Resumed bool `json:"resumed,omitempty"`
 	// Counted makes this node, as host or standby, count packets that leave with this address.
 	Counted bool `json:"counted,omitempty"`

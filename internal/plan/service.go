@@ -665,7 +665,8 @@ func (f *frame) faceOf(s *service) (c face) {
 	// A node without a daemon would pass strays on.
 	if s.network.name != config.DefaultNetwork && (f.heard == nil || f.heard[partner]) {
 		c.strays = [2]PathID{f.way(partner, true), f.way(partner, false)}
-		c.resumed = s.host == f.node && s.former
+		// A router may go back and forth between two hosts, or two routers may disagree.
+		c.resumed = s.standby == f.node && s.host != f.node || s.host == f.node && s.former
 	}
 	c.counted = f.countSent() && (s.host == f.node || s.host != "" && s.standby == f.node)
 	if c.announced = f.announced(s); c.announced {

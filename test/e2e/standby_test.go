@@ -128,6 +128,41 @@ func moving(t *testing.T, s *stage.Stage, pods identities, change func(), lossy 
 	requireInnocent(t, s, pods)
 }
 
+// visits are connections from outside to web, each with the answer that it had at first.
+type visits []struct {
+	session *lab.Session
+	first   lab.Answer
+}
+
+// visit opens connections from outside: some are served by pods of the host, some by pods of another node.
+func visit(t *testing.T, s *stage.Stage) (all visits) {
+	t.Helper()
+	for _, f := range ipFamilies {
+		for range 4 {
+			session, err := s.Node("ext-red").Open(t.Context(), netip.AddrPortFrom(f.web, 80))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, session.Close()) })
+			first, err := session.Ask(t.Context())
+			require.NoError(t, err)
+			all = append(all, struct {
+				session *lab.Session
+				first   lab.Answer
+			}{session, first})
+		}
+	}
+	return all
+}
+
+// goOn asks once more by every connection: the same pod answers, and sees the same source.
+func (all visits) goOn(t *testing.T) {
+	t.Helper()
+	for _, v := range all {
+		a, err := v.session.Ask(t.Context())
+		require.NoError(t, err, "served by %s", v.first.Name)
+		require.Equal(t, v.first, a)
+	}
+}
+
 // TestStandby has routers know the way to the node that takes over before it does: they have a way at every moment.
 func TestStandby(t *testing.T) {
 	now := strings.Replace(manifest(t, "web.yaml"), "network: red\n", "network: red\nstatus: {host: a, standby: b, term: 1}\n", 1)
@@ -181,27 +216,9 @@ func TestStandby(t *testing.T) {
 	// visited is moving with connections from outside, which go on too.
 	visited := func(t *testing.T, change func()) {
 		t.Helper()
-		var visits []*lab.Session
-		for _, f := range ipFamilies {
-			for range 4 { // some are served by pods of the host, some by others'
-				visit, err := s.Node("ext-red").Open(ctx, netip.AddrPortFrom(f.web, 80))
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, visit.Close()) })
-				visits = append(visits, visit)
-			}
-		}
-		var served []string
-		for _, visit := range visits {
-			a, err := visit.Ask(ctx)
-			require.NoError(t, err)
-			served = append(served, a.Name)
-		}
-		moving(t, s, all, change)
-		for i, visit := range visits {
-			a, err := visit.Ask(ctx)
-			require.NoError(t, err, "served by %s", served[i])
-			require.Equal(t, served[i], a.Name)
-		}
+		all := visit(t, s)
+		moving(t, s, asDeployed(), change)
+		all.goOn(t)
 	}
 	fromOutside := func(t *testing.T) {
 		t.Helper()
@@ -218,6 +235,25 @@ func TestStandby(t *testing.T) {
 	t.Run("to the standby", func(t *testing.T) {
 		visited(t, func() { tell("b", "a", 2) })
 		moved(t, "a", "b")
+	})
+	t.Run("routers still send to the former host", func(t *testing.T) {
+		visits := visit(t, s)
+		// A table of its own: FRR would take its route out of the main one, and be late to put it back.
+		late := func(change string) {
+			for _, router := range routers {
+				for i, f := range ipFamilies {
+					flag := []string{"-4", "-6"}[i]
+					if change == "add" {
+						run(t, s, router, fmt.Sprintf("ip %s route add default via %s table 99", flag, f.of(f.red, "a")))
+					}
+					run(t, s, router, fmt.Sprintf("ip %s rule %s to %s table 99 priority 100", flag, change, host(f.web)))
+				}
+			}
+		}
+		late("add")
+		visits.goOn(t)
+		late("del")
+		visits.goOn(t)
 	})
 	t.Run("and back, to a daemon that starts anew just then", func(t *testing.T) {
 		visited(t, func() {
