@@ -18,7 +18,7 @@ LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel lab) $
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 
 # The lab starts this daemon on its nodes.
-export EGRESSWAY_BIN := $(CURDIR)/bin/egressway
+export LAB_BIN := $(CURDIR)/bin/egressway
 
 .NOTPARALLEL:
 .PHONY: help figures deps lab-kernel kubelab build generate lint fmt tools unit lab test demo failover image clean bin/egressway bin/egressway-next bin/labexec bin/suite bin/demo chaos bin/chaos bench-changes bin/bench-changes bench-packets bin/bench-packets

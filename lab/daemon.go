@@ -13,7 +13,7 @@ import (
 )
 
 // BinaryEnv names the environment variable with the path of our own program, built beforehand.
-const BinaryEnv = "EGRESSWAY_BIN"
+const BinaryEnv = "LAB_BIN"
 
 // Binary is the path of our own program.
 func Binary() (string, error) {

@@ -13,7 +13,7 @@ import (
 
 // TestMain lets the test start itself as somebody who connects.
 func TestMain(m *testing.M) {
-	if path := os.Getenv("EGRESSWAY_TEST_CONNECT"); path != "" {
+	if path := os.Getenv("TEST_CONNECT"); path != "" {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			os.Exit(3)
@@ -35,7 +35,7 @@ func status(t *testing.T, path string, uid uint32) int {
 	program := filepath.Join(filepath.Dir(path), "connect")
 	require.NoError(t, os.WriteFile(program, self, 0o755))
 	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), "EGRESSWAY_TEST_CONNECT="+path)
+	cmd.Env = append(os.Environ(), "TEST_CONNECT="+path)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	_ = cmd.Run() // the status says it

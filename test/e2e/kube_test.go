@@ -181,15 +181,15 @@ func TestLeaderDies(t *testing.T) {
 	requireInnocent(t, s, now)
 }
 
-// TestAPIServerAway takes the API server away twice: from daemons that run and one that starts; then, for EGRESSWAY_API_AWAY if
+// TestAPIServerAway takes the API server away twice: from daemons that run and one that starts; then, for LAB_API_AWAY if
 // that is set (1h), until the host dies without a word. It prints when a change is in force after the server answers again.
 func TestAPIServerAway(t *testing.T) {
 	const interval = 2000 // a machine that is busy now and then is not to be mistaken for dead routers
 	long := time.Duration(0)
-	if text := os.Getenv("EGRESSWAY_API_AWAY"); text != "" {
+	if text := os.Getenv("LAB_API_AWAY"); text != "" {
 		var err error
 		long, err = time.ParseDuration(text)
-		require.NoError(t, err, "EGRESSWAY_API_AWAY")
+		require.NoError(t, err, "LAB_API_AWAY")
 	}
 	s := play(t, stage.Options{API: true, BFD: true, BFDInterval: interval, Manifests: oneFile(t)})
 	ctx := t.Context()

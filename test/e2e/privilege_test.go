@@ -17,7 +17,7 @@ import (
 )
 
 // confinedEnv has the test program put the seccomp filter over itself and become the program that it is told.
-const confinedEnv = "EGRESSWAY_TEST_CONFINED"
+const confinedEnv = "TEST_CONFINED"
 
 func init() {
 	if os.Getenv(confinedEnv) == "" || len(os.Args) < 2 {

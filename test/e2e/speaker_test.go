@@ -151,7 +151,7 @@ func nothingLeft(t *testing.T, s *stage.Stage) func(t *testing.T, withExtra bool
 }
 
 // TestSpeakerOutlivesAgents kills the host's daemon again and again, while it starts, changes its node, or does nothing,
-// and while its objects change: EGRESSWAY_KILLS says how often, other than 10 times. No router sees anything of it, none of the
+// and while its objects change: LAB_KILLS says how often, other than 10 times. No router sees anything of it, none of the
 // pods' questions goes unanswered, and nothing stays behind.
 func TestSpeakerOutlivesAgents(t *testing.T) {
 	s := play(t, stage.Options{BFD: true, BFDInterval: 1000})
@@ -167,7 +167,7 @@ func TestSpeakerOutlivesAgents(t *testing.T) {
 	same := sameSessions(t, s)
 	old := talk(t, s, all)
 	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
-	for i := range times(t, "EGRESSWAY_KILLS", 10) {
+	for i := range times(t, "LAB_KILLS", 10) {
 		hops := []string{"10.2.0.11", "10.2.0.12"}
 		if i%2 == 0 {
 			require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
@@ -195,7 +195,7 @@ func TestSpeakerOutlivesAgents(t *testing.T) {
 	awaitBFD(t, s)
 }
 
-// TestUpgrade swaps versions of the daemon back and forth under traffic. EGRESSWAY_UPGRADES says how often, other than 3 times.
+// TestUpgrade swaps versions of the daemon back and forth under traffic. LAB_UPGRADES says how often, other than 3 times.
 func TestUpgrade(t *testing.T) {
 	this, err := lab.Binary()
 	require.NoError(t, err)
@@ -235,7 +235,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	isNext := func(v string) bool { return v == lab.NextVersion }
 	isThis := func(v string) bool { return v != lab.NextVersion }
-	for i := range times(t, "EGRESSWAY_UPGRADES", 3) {
+	for i := range times(t, "LAB_UPGRADES", 3) {
 		require.NoError(t, s.Daemons["a"].Stop(ctx))
 		require.NoError(t, s.StartDaemonOf("a", next))
 		runs(isNext)
