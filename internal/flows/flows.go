@@ -276,7 +276,7 @@ func (c *Carrier) serve(ctx context.Context, g *errgroup.Group) {
 func (c *Carrier) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := kernel.WatchFlows(ctx, c.marks, c.happened); err != nil {
-			c.log.Warn("egress flows cannot be watched, trying again", "error", err)
+			c.log.Warn("cannot watch egress flows, trying again", "error", err)
 		}
 		pause.For(ctx, restartAfter)
 	}

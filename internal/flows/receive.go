@@ -40,8 +40,8 @@ type held struct {
 }
 
 var (
-	errNoRole   = errors.New("it is not host or standby with this node")
-	errReplaced = errors.New("it has set up another")
+	errNoRole   = errors.New("the peer and this node are not host and standby of an ingress IP")
+	errReplaced = errors.New("the peer has opened another channel")
 )
 
 // listen accepts channels from other nodes until ctx ends.
@@ -50,7 +50,7 @@ func (c *Carrier) listen(ctx context.Context, at netip.AddrPort) {
 	for ctx.Err() == nil {
 		if err := c.accept(ctx, at); ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
-			c.log.Warn("no egress flows can be taken from other nodes, trying again", "address", at, "error", err)
+			c.log.Warn("cannot receive egress flows from other nodes, trying again", "address", at, "error", err)
 		}
 		pause.For(ctx, restartAfter)
 	}
@@ -201,7 +201,7 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 	err := kernel.RemoveFlows(ended)
 	err = errors.Join(err, c.injected(v, true, alive), c.injected(v, false, weaker))
 	if err != nil {
-		c.log.Debug("egress flows of another node could not be taken over", "peer", peer, "error", err)
+		c.log.Debug("cannot create entries for egress flows of another node", "peer", peer, "error", err)
 	}
 }
 
@@ -325,9 +325,9 @@ func (c *Carrier) takeOver(before, v *view) {
 		return
 	}
 	if err := c.injected(v, true, flows); err != nil {
-		c.log.Warn("some egress flows of pods of this node could not be taken over", "error", err)
+		c.log.Warn("cannot take over some egress flows of pods of this node", "error", err)
 	}
-	c.log.Info("egress flows of pods of this node leave here now", "flows", len(flows))
+	c.log.Info("took over egress flows of pods of this node", "flows", len(flows))
 }
 
 // concerned reports whether a view differs from the one before in anything about the sources of held flows. The caller

@@ -276,7 +276,7 @@ func (c *Carrier) listAll(ctx context.Context) {
 			c.dropStale(time.Now())
 		}
 		if err := c.listOnce(ctx, regular, number); err != nil && ctx.Err() == nil {
-			c.log.Warn("egress flows cannot be listed, trying again", "error", err)
+			c.log.Warn("cannot list egress flows, trying again", "error", err)
 			pause.For(ctx, restartAfter)
 			signal(c.due)
 		}
@@ -342,11 +342,11 @@ func (c *Carrier) send(ctx context.Context, ch *channel) {
 	for wait := soonAfter; ctx.Err() == nil; wait = min(2*wait, restartAfter) {
 		err := c.tellOn(ctx, ch, func() {
 			told, wait = "", soonAfter
-			log.Info("egress flows are told to host or standby")
+			log.Info("sending egress flows to host or standby")
 		})
 		if ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
-			log.Info("egress flows cannot be told to host or standby, trying again", "error", err)
+			log.Info("cannot send egress flows to host or standby, trying again", "error", err)
 		}
 		pause.For(ctx, wait)
 	}
@@ -395,7 +395,7 @@ func (c *Carrier) tellOn(ctx context.Context, ch *channel, up func()) error {
 	return c.sendQueued(ctx, ch, conn)
 }
 
-var errHungUp = errors.New("the other side hung up")
+var errHungUp = errors.New("the peer closed the connection")
 
 func (c *Carrier) sendQueued(ctx context.Context, ch *channel, conn net.Conn) error {
 	beat := time.NewTicker(beatEvery)

@@ -79,14 +79,14 @@ func appendRecord(b []byte, r record) []byte {
 }
 
 // errFormat is the error that the other side does not follow the format of version 1.
-var errFormat = errors.New("not of the format of version 1")
+var errFormat = errors.New("not in the format of version 1")
 
 // decodeRecords calls each for the records of known kinds in a frame.
 func decodeRecords(b []byte, each func(record)) error {
 	for len(b) > 0 {
 		n := 1 + int(b[0])
 		if n > len(b) {
-			return fmt.Errorf("%w: a record of %d bytes where %d are left", errFormat, n, len(b))
+			return fmt.Errorf("%w: a record of %d bytes, but only %d are left", errFormat, n, len(b))
 		}
 		r, known, err := decodeRecord(b[1:n])
 		if err != nil {

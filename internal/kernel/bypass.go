@@ -19,8 +19,8 @@ const (
 
 // bypasses maps device names that reveal a CNI's eBPF data plane to the message of the Problem.
 var bypasses = map[string]string{
-	"cilium_host": "Cilium is on this node: with eBPF host routing pods' packets pass netfilter by and are not steered; set bpf.hostLegacyRouting: true",
-	"bpfin.cali":  "Calico's eBPF data plane is on this node: pods' packets pass netfilter by and are not steered; use its iptables or nftables data plane",
+	"cilium_host": "Cilium is on this node: with eBPF host routing, pods' packets bypass netfilter and are not steered; set bpf.hostLegacyRouting: true",
+	"bpfin.cali":  "Calico's eBPF data plane is on this node: pods' packets bypass netfilter and are not steered; use its iptables or nftables data plane",
 }
 
 // bypassProblems returns a Problem for each thing that may carry pods' packets past our rules: a CNI's eBPF data plane,
@@ -56,7 +56,7 @@ func bypassProblems(h *netlink.Handle, node string) ([]cluster.Problem, error) {
 			slices.Sort(f.Devices)
 			problems = append(problems, cluster.Problem{
 				Kind: "Node", Object: node, Field: "flowtable", Value: t.Name + " " + f.Name, Reason: ReasonFlowOffload,
-				Message: "packets offloaded between " + strings.Join(f.Devices, ", ") + " are routed without our mark, and dropped or answered by another network; keep selected pods' and uplink devices out of it",
+				Message: "packets offloaded between " + strings.Join(f.Devices, ", ") + " are routed without our mark: they are dropped, or replies leave by another network; keep the devices of selected pods and uplinks out of it",
 			})
 		}
 	}

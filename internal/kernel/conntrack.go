@@ -304,7 +304,7 @@ func (c *ctConn) endContradictions(ctx context.Context, d plan.DataPlane, of dou
 		return 0, fmt.Errorf("look for connections that contradict the plan: %w", err)
 	}
 	if err := c.exchange(led); err != nil {
-		return 0, fmt.Errorf("lead egress flows to where they are steered now: %w", err)
+		return 0, fmt.Errorf("redirect egress flows to the host that they are steered to now: %w", err)
 	}
 	for _, l := range led { // connections that ended meanwhile need nothing
 		if l.err != nil && !errors.Is(l.err, errNoFlow) {

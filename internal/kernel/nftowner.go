@@ -247,8 +247,8 @@ func (n *nft) problems(node string) []cluster.Problem {
 	}
 	return []cluster.Problem{{
 		Kind: "Node", Object: node, Field: "kernel", Value: release, Reason: ReasonTableNotOwned,
-		Message: "it cannot keep others' hands off our nftables table, as Linux 6.9 and newer can: after nft flush ruleset selected pods " +
-			"leave by the main table until the table is back, some milliseconds later",
+		Message: "it cannot protect our nftables table from other programs, as Linux 6.9 and newer can: after nft flush ruleset, selected pods " +
+			"leave by the main table until the table is restored, some milliseconds later",
 	}}
 }
 
@@ -260,5 +260,5 @@ func (e OwnedError) Error() string {
 	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", e.Port)); err == nil { // the first socket's port is the pid
 		who = fmt.Sprintf("process %d (%s)", e.Port, strings.TrimSpace(string(name)))
 	}
-	return fmt.Sprintf("nftables table inet %s belongs to %s: another daemon runs on this node, and must end first", tableName, who)
+	return fmt.Sprintf("nftables table inet %s belongs to %s: another daemon runs on this node; stop it first", tableName, who)
 }

@@ -78,6 +78,6 @@ func TestRefusedRoutes(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, results[0])
 	_, err = n.Apply(t.Context(), &plan.NodePlan{Routes: []plan.Route{learned("0.0.0.0/0", good)}, DataPlane: someDataPlane()})
-	require.ErrorContains(t, err, "another route, not of this daemon, stands there")
+	require.ErrorContains(t, err, "another program's route is in the way")
 	require.Equal(t, "10.1.0.9", show(t, "route show table 1001")[0]["gateway"])
 }

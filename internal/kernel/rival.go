@@ -11,7 +11,7 @@ import (
 type RivalError struct{ Table, Chain string }
 
 func (e RivalError) Error() string {
-	return fmt.Sprintf("OVN-Kubernetes serves EgressServices on this node (nftables chain %[1]s in table inet %[2]s), and two must not: "+
+	return fmt.Sprintf("OVN-Kubernetes serves EgressServices on this node (nftables chain %[1]s in table inet %[2]s), and only one program may: "+
 		"run it without --enable-egress-service, then remove what it left: nft delete chain inet %[2]s %[1]s", e.Chain, e.Table)
 }
 

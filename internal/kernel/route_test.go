@@ -123,8 +123,8 @@ func TestRoutesThatCannotBe(t *testing.T) {
 	for _, want := range []string{
 		"0.0.0.0/0 table 1001 metric 0: network is unreachable (Nexthop has invalid gateway)",
 		"::/0 table 1001 metric 1024 by 2001:db8:1::1: device eth9: Link not found",
-		"203.0.113.0/24 table 1001 metric 0: another route, not of this daemon, stands there",
-		"2001:db8:7::/48 table 1001 metric 1024: another route, not of this daemon, stands there",
+		"203.0.113.0/24 table 1001 metric 0: another program's route is in the way",
+		"2001:db8:7::/48 table 1001 metric 1024: another program's route is in the way",
 		"10.4.0.0/16 table 1001 metric 0: it has no next hop",
 		"192.0.2.0/24 table 1001 metric 0 by 10.3.0.1: device eth3: network is down",
 	} {

@@ -170,7 +170,7 @@ func (c *conn) remove(ctx context.Context, messages []message, keys []routeKey) 
 
 func addError(r *route, err error) error {
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add route %s: another route, not of this daemon, stands there: %w", r.routeKey, err)
+		return fmt.Errorf("add route %s: another program's route is in the way: %w", r.routeKey, err)
 	}
 	return fmt.Errorf("add route %s: %w", r.routeKey, err)
 }

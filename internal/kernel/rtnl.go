@@ -250,7 +250,7 @@ func joined(errs []error) error {
 		}
 	}
 	if n > most {
-		kept = append(kept, fmt.Errorf("and %d errors more", n-most))
+		kept = append(kept, fmt.Errorf("and %d more errors", n-most))
 	}
 	return errors.Join(kept...)
 }

@@ -45,7 +45,7 @@ func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ..
 				return fmt.Errorf("delete tunnel device %s: %w", v.Name, err)
 			}
 		case t != nil && l.Attrs().Name == t.Device:
-			return fmt.Errorf("create tunnel device %s: a %s device of this name, not of this daemon, stands there", t.Device, l.Type())
+			return fmt.Errorf("create tunnel device %s: another program's %s device has this name", t.Device, l.Type())
 		}
 	}
 	if t == nil {

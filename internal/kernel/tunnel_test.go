@@ -86,7 +86,7 @@ func TestTunnel(t *testing.T) {
 	require.NotContains(t, ip(t, "link show type vxlan"), "egressway:")
 
 	tunnel.Device = "vxlan9"
-	require.ErrorContains(t, apply(), "create tunnel device vxlan9: a vxlan device of this name, not of this daemon, stands there")
+	require.ErrorContains(t, apply(), "create tunnel device vxlan9: another program's vxlan device has this name")
 	tunnel = nil
 	require.NoError(t, apply())
 	require.NoError(t, pruneRoutes(t.Context(), nil))

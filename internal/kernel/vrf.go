@@ -88,7 +88,7 @@ func applyVRF(h *netlink.Handle, v plan.VRF) (device *netlink.Vrf, made bool, er
 	device, ok := link.(*netlink.Vrf)
 	switch {
 	case !ok:
-		return nil, made, fmt.Errorf("adopt VRF %s: a device of this name is a %s, no VRF", v.Name, link.Type())
+		return nil, made, fmt.Errorf("adopt VRF %s: the device of this name is a %s, not a VRF", v.Name, link.Type())
 	case v.Table != 0 && device.Table != v.Table:
 		return nil, made, fmt.Errorf("adopt VRF %s: its table is %d, not %d as configured", v.Name, device.Table, v.Table)
 	}

@@ -89,7 +89,7 @@ func TestVRFAdopted(t *testing.T) {
 		{Name: "vrf-blue", Table: 1002, Interfaces: []string{"eth1", "eth9", "eth3"}},
 	})
 	for _, want := range []string{
-		"VRF vrf-red: its table is 1001, not 7 as configured", "VRF vrf-odd: a device of this name is a dummy, no VRF",
+		"VRF vrf-red: its table is 1001, not 7 as configured", "VRF vrf-odd: the device of this name is a dummy, not a VRF",
 		"find VRF vrf-none: Link not found", "enslave eth1 to VRF vrf-blue: it is enslaved to vrf vrf-red, free it first",
 		"enslave eth9 to VRF vrf-blue: find interface: Link not found",
 	} {

@@ -331,7 +331,7 @@ func (l *Live) damage() {
 	say := func(format string, args ...any) { l.Damage = append(l.Damage, fmt.Sprintf(format, args...)) }
 	if !l.Table {
 		if len(l.Rules) > 0 {
-			say("nftables table inet %s is missing although rules of ours are there", tableName)
+			say("nftables table inet %s is missing although our routing rules exist", tableName)
 		}
 		return
 	}
@@ -364,7 +364,7 @@ func (l *Live) ruleDamage(say func(string, ...any)) {
 			continue
 		}
 		if !has(l.Marks.Cluster(), false) {
-			say("the %s rule for mark %#x/%#x (what comes in for the cluster: main table) is missing", name, l.Marks.Cluster(), l.Marks.Mask)
+			say("the %s rule for mark %#x/%#x (incoming traffic for the cluster: main table) is missing", name, l.Marks.Cluster(), l.Marks.Mask)
 		}
 		if !has(l.Marks.EgressBit(), true) {
 			say("the %s rule for mark %#x/%#x (egress without a route: unreachable) is missing", name, l.Marks.EgressBit(), l.Marks.EgressBit())

@@ -309,7 +309,7 @@ func TestWalkOfLiveRules(t *testing.T) {
 	require.NoError(t, err, string(out))
 	l = live()
 	require.False(t, l.Table)
-	require.Equal(t, []string{"nftables table inet egressway is missing although rules of ours are there"}, l.Damage)
+	require.Equal(t, []string{"nftables table inet egressway is missing although our routing rules exist"}, l.Damage)
 }
 
 // addSomeRules adds the rules of a plan.

@@ -147,7 +147,7 @@ func cross(t ruleTable, p *flyer, chain string) (*Passage, error) {
 
 func (m *machine) run(chain string, depth int) (outcome, error) {
 	if depth > maxDepth {
-		return dropped, fmt.Errorf("chain %s: chains lead to one another without end", chain)
+		return dropped, fmt.Errorf("chain %s: its jumps never end", chain)
 	}
 	for i, rule := range m.table.rules(chain) {
 		m.why = ""
@@ -174,7 +174,7 @@ func (m *machine) run(chain string, depth int) (outcome, error) {
 				return o, err
 			}
 		default:
-			return dropped, fmt.Errorf("verdict %d is not known here", v.Kind)
+			return dropped, fmt.Errorf("unknown verdict %d", v.Kind)
 		}
 	}
 	return goesOn, nil
@@ -201,7 +201,7 @@ func (m *machine) rule(chain string, rule []expression) (expr.Verdict, error) {
 }
 
 // errUnknown is the error for an expression that our rules never have.
-var errUnknown = errors.New("is not known here")
+var errUnknown = errors.New("unknown expression")
 
 // at returns the bytes from a register on (nft_parse_register): there are four registers of 16 bytes, or sixteen of 4
 // bytes in the same place.
@@ -220,7 +220,7 @@ func (m *machine) at(register uint32) []byte {
 func (m *machine) load(register uint32, value []byte) error {
 	r := m.at(register)
 	if len(value) > len(r) {
-		return fmt.Errorf("register %d takes no %d bytes", register, len(value))
+		return fmt.Errorf("register %d cannot hold %d bytes", register, len(value))
 	}
 	clear(r[:min(len(r), align(len(value)))])
 	copy(r, value)
@@ -230,7 +230,7 @@ func (m *machine) load(register uint32, value []byte) error {
 func (m *machine) read(register uint32, length int) ([]byte, error) {
 	r := m.at(register)
 	if length > len(r) {
-		return nil, fmt.Errorf("register %d has no %d bytes", register, length)
+		return nil, fmt.Errorf("register %d does not have %d bytes", register, length)
 	}
 	return r[:length], nil
 }

@@ -40,7 +40,7 @@ func (e *explainer) selected() (selected bool, path kernel.LivePath, hasPath boo
 	if !asked || !l.Found {
 		what := "no: " + e.From.String() + " is behind no EgressService here"
 		if !asked {
-			what = "not found out: no rule looks it up"
+			what = "unknown: no rule looks it up"
 		}
 		e.step("selected", "set "+setOf(kernel.SetEgress, e.From), "%s", what)
 		return false, path, false
@@ -81,23 +81,23 @@ func (e *explainer) source() netip.Addr {
 func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
 	arrive := e.Flight.Arrive
 	if e.Ingress.Found {
-		e.step("destination", "set "+e.Ingress.Set, "%s is an ingress IP: its Service's DNAT, the CNI's or kube-proxy's, makes it a pod's before our rules see it", e.To)
-		e.verdict(Cluster, "stays in the cluster: %s is an ingress IP, which its Service takes; where none does, the packet is dropped", e.To)
+		e.step("destination", "set "+e.Ingress.Set, "%s is an ingress IP: its Service's DNAT, by the CNI or kube-proxy, replaces it with a pod's address before our rules see it", e.To)
+		e.verdict(Cluster, "stays in the cluster: %s is an ingress IP, which a Service handles; without one, the packet is dropped", e.To)
 		return true
 	}
 	if l, _ := arrive.LookedUp(kernel.SetCluster); l.Found {
 		e.step("destination", "set "+l.Set, "inside the cluster: in %s", l.Value)
-		e.verdict(Cluster, "stays in the cluster: %s is in %s, which is never steered nor given another source", e.To, l.Value)
+		e.verdict(Cluster, "stays in the cluster: %s is in %s: such packets are never steered, and keep their source", e.To, l.Value)
 		if r := e.Flight.Route; r != nil && r.Err == nil {
 			e.route(kernel.LivePath{})
 		} else if r != nil {
-			e.out.Verdict.Text += "; but unless a Service's DNAT takes it, " + e.unreached(0)
+			e.out.Verdict.Text += "; but unless a Service's DNAT applies, " + e.unreached(0)
 		}
 		return true
 	}
 	if arrive.Decided == "exempt" && !arrive.Dropped {
-		e.step("destination", "fib daddr type", "an address of this node, or no unicast address: left alone")
-		e.verdict(Cluster, "stays in the cluster: %s is this node's own or no unicast address", e.To)
+		e.step("destination", "fib daddr type", "an address of this node, or not a unicast address: left alone")
+		e.verdict(Cluster, "stays in the cluster: %s is an address of this node, or not a unicast address", e.To)
 		return true
 	}
 	if _, asked := arrive.LookedUp(kernel.SetCluster); asked {
@@ -133,11 +133,11 @@ func (e *explainer) unselected() {
 	}
 	if !e.Live.Table && (len(e.Live.Rules) > 0 || e.Wanted != nil && e.Wanted.Selected) {
 		e.damagedAway(kernel.LivePath{}, "nftables table inet egressway is missing")
-		e.out.Verdict.Text = "damaged: nftables table inet egressway is missing, so " + e.From.String() + " goes as any pod of this node" + byWay(f.Route)
+		e.out.Verdict.Text = "damaged: nftables table inet egressway is missing, so " + e.From.String() + " goes like any pod of this node" + byWay(f.Route)
 		return
 	}
 	if _, asked := f.Arrive.LookedUp(kernel.SetEgress); !asked && e.Live.Table && f.Arrive.Decided == "" {
-		e.verdict(Damaged, "damaged: no rule looks %s up, so it goes as any pod of this node%s", e.From, byWay(f.Route))
+		e.verdict(Damaged, "damaged: no rule looks %s up, so it goes like any pod of this node%s", e.From, byWay(f.Route))
 		return
 	}
 	e.route(kernel.LivePath{})
@@ -150,7 +150,7 @@ func (e *explainer) unselected() {
 	case f.NAT != nil && f.NAT.Dropped:
 		e.dropped(f.NAT, "on its way out")
 	default:
-		v := e.verdict(Unselected, "not selected: as any pod of this node, by the %s table and the CNI's masquerade (%s)", tableName(r.Table), way(r))
+		v := e.verdict(Unselected, "not selected: leaves like any pod of this node, by the %s table and the CNI's masquerade (%s)", tableName(r.Table), way(r))
 		v.Device, v.NextHop, v.Table = r.Device, r.Gateway, r.Table
 	}
 }
@@ -158,9 +158,9 @@ func (e *explainer) unselected() {
 // held explains the packet of a pod that may leave as an endpoint only, or that is not known yet.
 func (e *explainer) held() {
 	const look = "kubectl get pods -A -o wide --field-selector status.podIP="
-	e.step("let go", "set "+setOf(kernel.SetLet, e.From), "no: new flows to the outside wait until %s is an endpoint, or a Pod has it that no entry of hold selects", e.From)
-	why, next := "it is no endpoint of an EgressService, and no Pod of this node that hold lets go is known to have it",
-		"see whose it is by "+look+e.From.String()+", and whether an EndpointSlice of its Service has it"
+	e.step("let go", "set "+setOf(kernel.SetLet, e.From), "no: new flows to the outside wait until %s is an endpoint, or the address of a Pod that no entry of hold selects", e.From)
+	why, next := "it is not an endpoint of an EgressService, and no known Pod of this node that hold lets go has it",
+		"find its Pod with "+look+e.From.String()+", and check whether an EndpointSlice of its Service lists it"
 	switch w := e.Wanted; {
 	case w == nil || e.Report == nil:
 	case w.Selected:
@@ -217,7 +217,7 @@ func (e *explainer) route(path kernel.LivePath) bool {
 	}
 	e.step("route", routeAsked(e, mark), "%s", e.routeText(r))
 	if table != 0 && r.Table != table && path.ID != 0 {
-		e.out.Damage = append(e.out.Damage, fmt.Sprintf("table %d has no route, yet table %d is asked after it: a rule of ours is missing", table, r.Table))
+		e.out.Damage = append(e.out.Damage, fmt.Sprintf("table %d has no route, but table %d is consulted after it: a rule of ours is missing", table, r.Table))
 	}
 	return true
 }
@@ -238,8 +238,8 @@ func routeAsked(e *explainer, mark uint32) string {
 func (e *explainer) rule(mark uint32) *kernel.LiveRule {
 	rules := e.Live.RulesFor(mark, e.To.Is6())
 	if len(rules) == 0 {
-		e.step("rule", "ip rule", "none of ours is for mark %#x", mark)
-		e.out.Damage = append(e.out.Damage, fmt.Sprintf("no rule is for mark %#x", mark))
+		e.step("rule", "ip rule", "no rule of ours matches mark %#x", mark)
+		e.out.Damage = append(e.out.Damage, fmt.Sprintf("no rule matches mark %#x", mark))
 		return nil
 	}
 	r := rules[0]
@@ -310,7 +310,7 @@ func (e *explainer) unreached(table uint32) string {
 	case errors.Is(err, unix.EXDEV):
 		return fmt.Sprintf("the reverse path filter of %s drops it: set net.ipv4.conf.%s.rp_filter to 2 or 0", e.In, e.In)
 	case errors.Is(err, unix.EINVAL) && table == 0:
-		return fmt.Sprintf("the kernel takes %s by %s for an impossible source", e.From, e.In)
+		return fmt.Sprintf("the kernel rejects %s as a source on %s", e.From, e.In)
 	}
 	where := "the main table"
 	if table != 0 {
@@ -351,13 +351,13 @@ func (e *explainer) leave(path kernel.LivePath) {
 	case nat.Masquerade:
 		e.step("source", "set "+setOf(kernel.SetMasqued, e.From), "%s, the address of %s", f.Source, r.Device)
 	default:
-		e.step("source", "set "+setOf(kernel.SetSource, e.From), "none of ours: %s", e.From)
+		e.step("source", "set "+setOf(kernel.SetSource, e.From), "unchanged: %s", e.From)
 	}
 	if f.Leave.Dropped {
 		e.step("guard", "chain "+f.Leave.Decided, "drops it")
 		why := "it would leave as " + f.Source.String() + ", which is not planned"
 		if path.Devices != nil && !slices.Contains(path.Devices, r.Device) {
-			why = fmt.Sprintf("it would leave by %s, which is none of %s's (%s)", r.Device, pathName(path.Key), strings.Join(path.Devices, ", "))
+			why = fmt.Sprintf("it would leave by %s, which is not a device of %s (%s)", r.Device, pathName(path.Key), strings.Join(path.Devices, ", "))
 		}
 		e.verdict(Dropped, "dropped: by the guard, since %s", why)
 		return
@@ -388,10 +388,10 @@ func (e *explainer) leave(path kernel.LivePath) {
 func (e *explainer) dropped(p *kernel.Passage, when string) {
 	why := map[string]string{
 		"no-path":   "selected, but without a path here",
-		"exempt":    "it is meant for an ingress IP that no Service took",
+		"exempt":    "its destination is an ingress IP that no Service handles",
 		"between":   "a pod of another node, which is not selected here: its node steers it already, or still",
-		"late":      "an answer of a connection that ended with a change",
-		"unclaimed": "it is meant for an ingress IP that no Service took",
+		"late":      "a reply of a connection that ended with a change",
+		"unclaimed": "its destination is an ingress IP that no Service handles",
 	}[p.Decided]
 	if why == "" && strings.HasPrefix(p.Decided, "path-") {
 		why = "its connection began on another path"
@@ -451,7 +451,7 @@ func (e *explainer) known(path kernel.LivePath) {
 	for _, k := range e.Flows {
 		f := Flow{Kind: e.out.Verdict.Kind}
 		mark := k.Mark & e.Live.Marks.Mask
-		on := "of none of our paths"
+		on := "on no path of ours"
 		if p, ok := e.Live.Path(e.Live.Marks.Path(mark)); ok && mark != 0 {
 			on = "on path " + fmt.Sprint(p.ID) + " (" + pathName(p.Key) + ")"
 			if mark&e.Live.Marks.EgressBit() == 0 {
@@ -467,9 +467,9 @@ func (e *explainer) known(path kernel.LivePath) {
 			f.Kind = Dropped
 			f.Text += ": its next packet has no route"
 		case path.ID != 0 && mark == e.Live.Marks.Egress(path.ID):
-			f.Text += ": goes on that way"
+			f.Text += ": stays on this path"
 		default:
-			f.Text += ": goes on" + byWay(k.Flight.Route)
+			f.Text += ": continues" + byWay(k.Flight.Route)
 		}
 		e.out.Flows = append(e.out.Flows, f)
 	}

@@ -106,16 +106,16 @@ func (in *Input) onLAN(a netip.Addr, device string) bool {
 
 // notHere returns the error for an address that is not a pod of this node.
 func (in *Input) notHere(flag string, a netip.Addr, p place) error {
-	right := "an address of a pod on this node, or with --to an ingress IP one outside; it is neither"
+	right := "give a pod of this node or, with an ingress IP as --to, an address outside the cluster"
 	switch {
 	case p.own:
-		right = "an address of this node itself (" + p.device + "), whose own packets no EgressService selects; a pod's address is needed"
+		right = "an address of this node itself (" + p.device + "), whose own packets no EgressService selects; give a pod's address"
 	case p.other:
 		right = "a pod of another node, which is reached by " + p.by + ": run this command on that node"
 	case in.Reply:
-		right = "no pod of this node; with --reply it is the pod that answers, or leave --reply out and give the client as --from and the ingress IP as --to"
+		right = "not a pod of this node; with --reply, give the pod that answers, or leave --reply out and give the client as --from and the ingress IP as --to"
 	case p.by != "":
-		right = "no pod of this node (it is reached by " + p.by + "): give a pod of this node, or as --to an ingress IP"
+		right = "not a pod of this node (it is reached by " + p.by + "): give a pod of this node, or an ingress IP as --to"
 	}
 	return BadInput{flag, a.String(), right}
 }

@@ -17,7 +17,7 @@ func (e *explainer) inbound() {
 		return
 	}
 	if len(e.Inbound) == 0 {
-		e.verdict(Unselected, "no network of this node has an uplink: such a connection comes and is answered by the main table, and nothing of ours meets it")
+		e.verdict(Unselected, "no network of this node has an uplink: the main table routes such a connection and its replies, and our rules do not apply")
 		return
 	}
 	var ways, wrong []string
@@ -79,17 +79,17 @@ func (e *explainer) ingress(service *status.Service) bool {
 	case e.Ingress.Found:
 		e.step("ingress IP", "set "+e.Ingress.Set, "yes%s", of)
 	case service != nil:
-		e.step("ingress IP", "set "+e.Ingress.Set, "not in the kernel, but one%s", strings.TrimPrefix(of, ","))
+		e.step("ingress IP", "set "+e.Ingress.Set, "missing in the kernel, although it is one%s", strings.TrimPrefix(of, ","))
 		if e.IngressWanted != nil {
 			e.differ("the daemon wants %s to be known as an ingress IP but the kernel does not have it: repaired within 10 s, or see the daemon's log", e.To)
 		}
 		if len(e.Inbound) == 0 || e.IngressWanted != nil {
-			e.verdict(Damaged, "damaged: %s is an ingress IP%s, but the kernel of this node does not know it", e.To, strings.TrimPrefix(of, ","))
+			e.verdict(Damaged, "damaged: %s is an ingress IP%s, but it is missing in this node's kernel", e.To, strings.TrimPrefix(of, ","))
 			return false
 		}
 	default:
-		e.step("ingress IP", "set "+e.Ingress.Set, "no: %s is no ingress IP of an EgressService", e.To)
-		e.verdict(Dropped, "nobody's: %s is no ingress IP that this node knows; nothing of ours is done about it", e.To)
+		e.step("ingress IP", "set "+e.Ingress.Set, "no: %s is not an ingress IP of an EgressService", e.To)
+		e.verdict(Dropped, "unknown: %s is not an ingress IP known to this node; our rules ignore it", e.To)
 		return false
 	}
 	if service != nil {
@@ -106,7 +106,7 @@ func (e *explainer) announced(s *status.Service) {
 	case slices.Contains(s.Announced, e.To):
 		e.step("announced", "egressway status", "by this node in %s", s.Network)
 	case s.Host == "":
-		e.step("announced", "egressway status", "by nobody: the service has no host")
+		e.step("announced", "egressway status", "by no node: the service has no host")
 	default:
 		e.step("announced", "egressway status", "not by this node: host is %s", s.Host)
 	}
@@ -132,7 +132,7 @@ func (e *explainer) comes(b *Inbound) *Verdict {
 		return &Verdict{Kind: k, Network: name, Text: fmt.Sprintf(format, args...)}
 	}
 	if b.Device == "" { // the default network: it has no uplinks of ours
-		e.step("comes in", "set uplinks", "by network %s: by the main table, nothing of ours meets it; replies leave as any packet of this node", name)
+		e.step("comes in", "set uplinks", "by network %s: routed by the main table, our rules do not apply; replies leave like any packet of this node", name)
 		return &Verdict{Kind: Leaves, Network: name, Text: "by the main table (network " + name + ")"}
 	}
 	known := ""
@@ -145,26 +145,26 @@ func (e *explainer) comes(b *Inbound) *Verdict {
 			return bad(Dropped, "dropped when it comes in by %s: rule %d of chain %s", name, b.Arrive.Rule, b.Arrive.Decided)
 		}
 		if b.Arrive.ConnectionMark&m.Mask != m.Ingress(b.Path.ID) {
-			e.step("comes in", "set uplinks", "by network %s (%s): its connection is not marked with it", name, b.Device)
-			return bad(Damaged, "damaged: what comes in by %s is not known as such, so its replies leave by the main table", name)
+			e.step("comes in", "set uplinks", "by network %s (%s): its connection does not get the network's mark", name, b.Device)
+			return bad(Damaged, "damaged: connections that come in by %s are not marked, so their replies leave by the main table", name)
 		}
-		e.step("comes in", fmt.Sprintf("chain %s, ct mark %#x", b.Arrive.Decided, b.Arrive.ConnectionMark&m.Mask), "by network %s (%s); its Service's DNAT, the CNI's or kube-proxy's, chooses the pod%s", name, b.Device, known)
+		e.step("comes in", fmt.Sprintf("chain %s, ct mark %#x", b.Arrive.Decided, b.Arrive.ConnectionMark&m.Mask), "by network %s (%s); its Service's DNAT, by the CNI or kube-proxy, chooses the pod%s", name, b.Device, known)
 		if l, ok := b.Arrive.LookedUp(kernel.SetStrays); ok && l.Found {
 			if p, ok := e.Live.Path(l.PathValue()); ok {
-				e.step("stray", "set "+l.Set, "what is of no connection here goes on to %s", pathName(p.Key))
+				e.step("stray", "set "+l.Set, "packets of no connection here go on to %s", pathName(p.Key))
 			}
 		}
 	}
 	f := b.Answer
 	if f == nil {
-		return bad(Dropped, "no reply was followed")
+		return bad(Dropped, "no reply was simulated")
 	}
 	if f.Arrive.Dropped {
-		return bad(Dropped, "replies to what came in by %s are dropped: rule %d of chain %s", name, f.Arrive.Rule, f.Arrive.Decided)
+		return bad(Dropped, "replies to connections that came in by %s are dropped: rule %d of chain %s", name, f.Arrive.Rule, f.Arrive.Decided)
 	}
 	if f.Arrive.Mark&m.Mask != m.Egress(b.Path.ID) {
-		e.step("reply", "set replies, ct mark", "is not led back to network %s", name)
-		return bad(Damaged, "damaged: replies to what came in by %s are not led back there", name)
+		e.step("reply", "set replies, ct mark", "is not routed back to network %s", name)
+		return bad(Damaged, "damaged: replies to connections that came in by %s are not routed back there", name)
 	}
 	e.step("reply", fmt.Sprintf("chain %s, mark %#x", f.Arrive.Decided, f.Arrive.Mark&m.Mask), "goes back by network %s", name)
 	e.Flight = f

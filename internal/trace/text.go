@@ -23,7 +23,7 @@ func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 	}
 	fmt.Fprint(out, text.Sprintf("%s to %s, %s%s\n", r.From, r.To, what, node))
 	if r.Daemon != "running" {
-		fmt.Fprintln(out, c.Bad(text.Line("The daemon is "+r.Daemon+". This is what the kernel has; names of services are not known.")))
+		fmt.Fprintln(out, c.Bad(text.Line("The daemon is "+r.Daemon+". This is the kernel's state; names of services are unknown.")))
 	}
 	fmt.Fprintln(out)
 	steps := text.Table{Indent: "  "}
@@ -38,7 +38,7 @@ func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 		return err
 	}
 	if len(r.Flows) > 0 {
-		fmt.Fprintln(out, "\nConnections that are there:")
+		fmt.Fprintln(out, "\nExisting connections:")
 	}
 	for _, f := range r.Flows {
 		line := text.Line("  " + f.Text)
@@ -50,7 +50,7 @@ func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 	for _, list := range []struct {
 		title string
 		lines []string
-	}{{"Damaged:", r.Damage}, {"Not as the daemon wants:", r.Differences}} {
+	}{{"Damaged:", r.Damage}, {"Not as the daemon planned:", r.Differences}} {
 		if len(list.lines) > 0 {
 			fmt.Fprintln(out, "\n"+c.Bad(list.title))
 		}

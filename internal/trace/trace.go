@@ -165,14 +165,14 @@ func (e *explainer) differ(format string, args ...any) {
 func (e *explainer) table() {
 	switch l := e.Live; {
 	case !l.Table && e.Report != nil:
-		e.differ("the daemon wants nftables table inet egressway but the kernel has none: made anew within 10 s, or see the daemon's log")
+		e.differ("the daemon wants nftables table inet egressway but the kernel has none: recreated within 10 s, or see the daemon's log")
 		e.step("rules", "nft table inet egressway", "missing: nothing is steered, dropped or given another source")
 	case !l.Table:
 		e.step("rules", "nft table inet egressway", "missing: no daemon has run here, or it was removed: nothing is steered, dropped or given another source")
 	case l.Owner != 0:
-		e.step("rules", "nft table inet egressway", "there, owned by the daemon")
+		e.step("rules", "nft table inet egressway", "present, owned by the daemon")
 	default:
-		e.step("rules", "nft table inet egressway", "there, nobody's: no daemon runs, what the last one made goes on")
+		e.step("rules", "nft table inet egressway", "present, without an owner: no daemon runs, and the last one's rules stay in force")
 	}
 }
 

@@ -134,7 +134,7 @@ func TestExplain(t *testing.T) {
 		},
 		"without a daemon": {
 			in: input(onHost()), edit: func(in *Input) { in.Report, in.Wanted, in.Silent, in.Live.Owner = nil, nil, "no daemon answers", 0 },
-			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10", step: "there, nobody's: no daemon runs, what the last one made goes on",
+			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10", step: "present, without an owner: no daemon runs, and the last one's rules stay in force",
 		},
 		"handed": {
 			in:   without(input(steered()), &status.Address{Selected: true, Path: "steer b", Source: pod}),
@@ -174,7 +174,7 @@ func TestExplain(t *testing.T) {
 				in.Flight.Leave = &kernel.Passage{Chain: "guard", Dropped: true, Decided: "guard-2"}
 				in.Flight.Route.Device = "eth1"
 			},
-			kind: Dropped, verdict: "dropped: by the guard, since it would leave by eth1, which is none of network red's (eth2, vrf-red)", services: "shop/web",
+			kind: Dropped, verdict: "dropped: by the guard, since it would leave by eth1, which is not a device of network red (eth2, vrf-red)", services: "shop/web",
 		},
 		"no path": {
 			in: input(&kernel.Flight{
@@ -186,28 +186,28 @@ func TestExplain(t *testing.T) {
 		},
 		"held, not known": {
 			in: without(input(heldPod()), &status.Address{Held: "no running Pod of this node is known to have it"}), kind: Dropped,
-			verdict: "dropped: held, since no running Pod of this node is known to have it; it goes once it is an endpoint: see whose it is by " +
-				"kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and whether an EndpointSlice of its Service has it",
-			step: "no: new flows to the outside wait until 10.244.1.11 is an endpoint, or a Pod has it that no entry of hold selects",
+			verdict: "dropped: held, since no running Pod of this node is known to have it; it goes once it is an endpoint: find its Pod with " +
+				"kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and check whether an EndpointSlice of its Service lists it",
+			step: "no: new flows to the outside wait until 10.244.1.11 is an endpoint, or the address of a Pod that no entry of hold selects",
 		},
 		"held, without a daemon": {
 			in: input(heldPod()), edit: func(in *Input) { in.Report, in.Wanted, in.Silent, in.Live.Owner = nil, nil, "no daemon answers", 0 }, kind: Dropped,
-			verdict: "dropped: held, since it is no endpoint of an EgressService, and no Pod of this node that hold lets go is known to have it; " +
-				"it goes once it is an endpoint: see whose it is by kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and whether an EndpointSlice of its Service has it",
+			verdict: "dropped: held, since it is not an endpoint of an EgressService, and no known Pod of this node that hold lets go has it; " +
+				"it goes once it is an endpoint: find its Pod with kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and check whether an EndpointSlice of its Service lists it",
 		},
 		"held, but let go": {
 			in: without(input(heldPod()), &status.Address{}), kind: Dropped,
-			verdict: "dropped: held, since it is no endpoint of an EgressService, and no Pod of this node that hold lets go is known to have it; " +
-				"it goes once it is an endpoint: see whose it is by kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and whether an EndpointSlice of its Service has it",
+			verdict: "dropped: held, since it is not an endpoint of an EgressService, and no known Pod of this node that hold lets go has it; " +
+				"it goes once it is an endpoint: find its Pod with kubectl get pods -A -o wide --field-selector status.podIP=10.244.1.11, and check whether an EndpointSlice of its Service lists it",
 			differs: "the daemon lets 10.244.1.11 go but the kernel holds it: repaired within 10 s, or see the daemon's log",
 		},
 		"not selected": {
 			in: without(input(unselected()), &status.Address{}), kind: Unselected,
-			verdict: "not selected: as any pod of this node, by the main table and the CNI's masquerade (eth1 via 10.0.0.1)",
+			verdict: "not selected: leaves like any pod of this node, by the main table and the CNI's masquerade (eth1 via 10.0.0.1)",
 		},
 		"not selected, but wanted": {
 			in: input(unselected()), kind: Unselected,
-			verdict: "not selected: as any pod of this node, by the main table and the CNI's masquerade (eth1 via 10.0.0.1)",
+			verdict: "not selected: leaves like any pod of this node, by the main table and the CNI's masquerade (eth1 via 10.0.0.1)",
 			differs: "the daemon wants 10.244.1.11 to be sent by network red but the kernel has it not selected: repaired within 10 s, or see the daemon's log",
 		},
 		"another source than wanted": {
@@ -217,15 +217,15 @@ func TestExplain(t *testing.T) {
 		},
 		"table missing": {
 			in: input(unselected()), edit: func(in *Input) {
-				in.Live.Table, in.Live.Damage, in.Flight.Arrive.Lookups = false, []string{"nftables table inet egressway is missing although rules of ours are there"}, nil
+				in.Live.Table, in.Live.Damage, in.Flight.Arrive.Lookups = false, []string{"nftables table inet egressway is missing although our routing rules exist"}, nil
 			},
-			kind: Damaged, verdict: "damaged: nftables table inet egressway is missing, so 10.244.1.11 goes as any pod of this node, by eth1 via 10.0.0.1",
-			differs: "the daemon wants nftables table inet egressway but the kernel has none: made anew within 10 s, or see the daemon's log",
-			damage:  "nftables table inet egressway is missing although rules of ours are there",
+			kind: Damaged, verdict: "damaged: nftables table inet egressway is missing, so 10.244.1.11 goes like any pod of this node, by eth1 via 10.0.0.1",
+			differs: "the daemon wants nftables table inet egressway but the kernel has none: recreated within 10 s, or see the daemon's log",
+			damage:  "nftables table inet egressway is missing although our routing rules exist",
 		},
 		"prerouting flushed": {
 			in: without(input(unselected()), &status.Address{}), edit: func(in *Input) { in.Flight.Arrive.Lookups = nil },
-			kind: Damaged, verdict: "damaged: no rule looks 10.244.1.11 up, so it goes as any pod of this node, by eth1 via 10.0.0.1",
+			kind: Damaged, verdict: "damaged: no rule looks 10.244.1.11 up, so it goes like any pod of this node, by eth1 via 10.0.0.1",
 		},
 		"not marked": {
 			in: input(onHost()), edit: func(in *Input) { in.Flight.Arrive.Mark = 0 }, kind: Damaged, services: "shop/web",
@@ -238,16 +238,16 @@ func TestExplain(t *testing.T) {
 		},
 		"in the cluster": {
 			in: exempt("10.244.2.7", kernel.Lookup{Set: "cluster4", Found: true, Value: "10.244.0.0/16"}), kind: Cluster, services: "shop/web",
-			verdict: "stays in the cluster: 10.244.2.7 is in 10.244.0.0/16, which is never steered nor given another source",
+			verdict: "stays in the cluster: 10.244.2.7 is in 10.244.0.0/16: such packets are never steered, and keep their source",
 		},
 		"this node's own": {
 			in: exempt("10.0.0.11", kernel.Lookup{Set: "cluster4"}), kind: Cluster, services: "shop/web",
-			verdict: "stays in the cluster: 10.0.0.11 is this node's own or no unicast address",
+			verdict: "stays in the cluster: 10.0.0.11 is an address of this node, or not a unicast address",
 		},
 		"an ingress IP": {
 			in:   exempt("192.0.2.10", kernel.Lookup{Set: "cluster4"}),
 			edit: func(in *Input) { in.Ingress.Found = true }, kind: Cluster, services: "shop/web",
-			verdict: "stays in the cluster: 192.0.2.10 is an ingress IP, which its Service takes; where none does, the packet is dropped",
+			verdict: "stays in the cluster: 192.0.2.10 is an ingress IP, which a Service handles; without one, the packet is dropped",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -304,19 +304,19 @@ func TestExplainInbound(t *testing.T) {
 		},
 		"without a host": {
 			edit: func(in *Input) { in.To = addr("192.0.2.12") }, kind: Dropped,
-			verdict: "not announced: EgressService shop/lost has no host, so no router has a way to 192.0.2.12", step: "by nobody: the service has no host",
+			verdict: "not announced: EgressService shop/lost has no host, so no router has a way to 192.0.2.12", step: "by no node: the service has no host",
 		},
 		"nobody's": {
 			edit: func(in *Input) { in.To, in.Ingress.Found = addr("192.0.2.99"), false }, kind: Dropped,
-			verdict: "nobody's: 192.0.2.99 is no ingress IP that this node knows; nothing of ours is done about it",
+			verdict: "unknown: 192.0.2.99 is not an ingress IP known to this node; our rules ignore it",
 		},
 		"not in the kernel": {
 			edit: func(in *Input) { in.Ingress.Found, in.IngressWanted = false, &status.Address{Ingress: true} }, kind: Damaged,
-			verdict: "damaged: 192.0.2.10 is an ingress IP of EgressService shop/web, network red, but the kernel of this node does not know it",
+			verdict: "damaged: 192.0.2.10 is an ingress IP of EgressService shop/web, network red, but it is missing in this node's kernel",
 		},
 		"replies go astray": {
 			edit: func(in *Input) { in.Inbound[0].Answer.Arrive.Mark = 0 }, kind: Damaged,
-			verdict: "damaged: replies to what came in by red are not led back there",
+			verdict: "damaged: replies to connections that came in by red are not routed back there",
 		},
 		"dropped": {
 			edit: func(in *Input) { in.Inbound[0].Arrive = &kernel.Passage{Dropped: true, Decided: "from-2", Rule: 9} }, kind: Dropped,
@@ -356,7 +356,7 @@ func TestWriteText(t *testing.T) {
 	require.NoError(t, Explain(in).WriteText(&out, text.Colours{}))
 	require.Equal(t, `10.244.1.11 to 198.51.100.10, tcp, on node a
 
-  1.  rules        there, owned by the daemon                                                                              (nft table inet egressway)
+  1.  rules        present, owned by the daemon                                                                            (nft table inet egressway)
   2.  comes in     by cni0                                                                                                 (route to 10.244.1.11)
   3.  selected     yes, path 2: network red, EgressService shop/web                                                        (set egress4: 10.244.1.11 : 2)
   4.  destination  outside of the cluster                                                                                  (set cluster4)
@@ -366,8 +366,8 @@ func TestWriteText(t *testing.T) {
   8.  source       192.0.2.10, the ingress IP                                                                              (set source4)
   9.  guard        passes                                                                                                  (chain guard)
 
-Connections that are there:
-  tcp 10.244.1.11:40000 to 198.51.100.10:80, on path 2 (network red), as 192.0.2.10: goes on that way
+Existing connections:
+  tcp 10.244.1.11:40000 to 198.51.100.10:80, on path 2 (network red), as 192.0.2.10: stays on this path
 
 => leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10
 `, out.String())

@@ -247,7 +247,7 @@ func besideBoth(t *testing.T, s *stage.Stage, all identities) {
 	traffic.answered(t, 5, all)
 	configure("red1", append([]string{"router bgp 64601"}, both("neighbor NODES default-originate")...)...)
 	require.NoError(t, lab.Wait(ctx, patience, func() error {
-		if !strings.Contains(s.Daemons["a"].Log(), "another route, not of this daemon, stands there") {
+		if !strings.Contains(s.Daemons["a"].Log(), "another program's route is in the way") {
 			return errors.New("the daemon on a does not tell of FRR's route")
 		}
 		return nil
@@ -255,7 +255,7 @@ func besideBoth(t *testing.T, s *stage.Stage, all identities) {
 	awaitProtocols("bgp")
 	out, err := s.Egressway(ctx, "a", "status", "-o", "json")
 	require.NoError(t, err)
-	require.Contains(t, out, "another route, not of this daemon, stands there")
+	require.Contains(t, out, "another program's route is in the way")
 	traffic.answered(t, 5, all)
 	configure("a", append([]string{"router bgp 64512 vrf vrf-red"}, both("neighbor 10.1.0.2 prefix-list FABRIC in")...)...)
 	awaitProtocols("142")

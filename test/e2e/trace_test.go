@@ -176,7 +176,7 @@ func TestTrace(t *testing.T) {
 			"--from 10.0.0.11 --to 198.51.100.10":                          "--from 10.0.0.11: an address of this node itself (eth1)",
 			"--from 10.244.1.11 --to 198.51.100.10 --dport 0":              `--dport "0": a port from 1 to 65535 is needed`,
 			"--from 10.244.1.11 --to 198.51.100.10 --proto sctp":           `--proto "sctp": one of tcp, udp, icmp`,
-			"--from 203.0.113.1 --to 192.0.2.10 --reply":                   "--from 203.0.113.1: no pod of this node; with --reply it is the pod that answers",
+			"--from 203.0.113.1 --to 192.0.2.10 --reply":                   "--from 203.0.113.1: not a pod of this node; with --reply, give the pod that answers",
 			"--from 10.244.1.11 --to 198.51.100.10 --proto icmp --dport 8": "--dport 8: ICMP has no ports",
 		} {
 			_, err := s.Egressway(ctx, "a", append([]string{"trace"}, strings.Fields(args)...)...)
