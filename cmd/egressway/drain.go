@@ -111,7 +111,7 @@ type progress struct {
 	flows time.Time // since when only flows are waited for
 }
 
-// tell writes what is new in a report, and says whether the node is drained.
+// tell writes what is new in a report, and reports whether the node is drained.
 func (p *progress) tell(r status.Report, now time.Time) (drained bool) {
 	hosted, backed := len(r.Hosted()), len(r.Backed())
 	var line, passed string

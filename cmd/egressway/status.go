@@ -73,7 +73,7 @@ func showStatus(ctx context.Context, socket string, watch bool, show func(status
 	return show(r)
 }
 
-// running says whether a daemon listens on the socket, be it too busy to answer.
+// running reports whether a daemon listens on the socket, be it too busy to answer.
 func running(socket string) bool {
 	conn, err := net.DialTimeout("unix", socket, time.Second)
 	if err != nil {

@@ -41,7 +41,7 @@ func (n *NetworkState) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Fit says whether the node can be the host of services of the network at all: it is there, and one of its peers listens. A
+// Fit reports whether the node can be the host of services of the network at all: it is there, and one of its peers listens. A
 // network without peers has its ingress IPs announced by other means. Whether it has routes is another question: where no
 // node has one, somebody is the host nevertheless.
 func (n NetworkState) Fit() bool { return n.Usable && (n.Sessions == 0 || n.Up > 0) }

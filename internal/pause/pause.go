@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// For waits, and says whether ctx still goes on then.
+// For waits, and reports whether ctx still goes on then.
 func For(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -12,7 +12,7 @@ import (
 type Item[T any] interface {
 	// Compare orders elements by their keys. Two elements of one key are never in a list together.
 	Compare(T) int
-	// Equal says whether elements of one key are the same in everything else too.
+	// Equal reports whether elements of one key are the same in everything else too.
 	Equal(T) bool
 }
 
@@ -55,7 +55,7 @@ func lastOfEach[T Item[T]](items []T) []T {
 // Len is the number of elements.
 func (l List[T]) Len() int { return l.length }
 
-// IsZero says whether the list is empty. It has encoding/json leave out fields with omitzero.
+// IsZero reports whether the list is empty. It has encoding/json leave out fields with omitzero.
 func (l List[T]) IsZero() bool { return l.length == 0 }
 
 // All goes through the elements in order.
@@ -244,7 +244,7 @@ type cursor[T any] struct {
 	at     int // in the first of them
 }
 
-// skips says whether both are at the beginning of the same chunk.
+// skips reports whether both are at the beginning of the same chunk.
 func (c *cursor[T]) skips(o *cursor[T]) bool {
 	if c.at != 0 || o.at != 0 || len(c.chunks) == 0 || len(o.chunks) == 0 {
 		return false
@@ -266,7 +266,7 @@ func (c *cursor[T]) step() {
 	}
 }
 
-// Same says whether two lists hold the same.
+// Same reports whether two lists hold the same.
 func (l List[T]) Same(o List[T]) bool {
 	for range l.Changes(o) {
 		return false

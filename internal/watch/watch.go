@@ -77,7 +77,7 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	settled()
 	var since time.Time          // of the first change not told yet
 	written := map[string]bool{} // files that are being written
-	// take takes an event in, and says whether a file is there whole that may not have been before.
+	// take takes an event in, and reports whether a file is there whole that may not have been before.
 	take := func(r rawEvent) bool {
 		e, known := n.event(r)
 		if !known || e.path != "" && filepath.Dir(e.path) != dir && e.path != dir {
@@ -127,7 +127,7 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	}
 }
 
-// whole says whether an event brings a file that is whole, and leaves none that is not. It keeps account of those that are being
+// whole reports whether an event brings a file that is whole, and leaves none that is not. It keeps account of those that are being
 // written.
 func whole(e event, written map[string]bool) bool {
 	switch {

@@ -56,7 +56,7 @@ func (w *world) service(name string) *corev1.Service {
 	return s
 }
 
-// step changes something, and says whether it was one of the kinds of which Changed tells no keys.
+// step changes something, and reports whether it was one of the kinds of which Changed tells no keys.
 func (w *world) step(t *testing.T) (all bool) {
 	t.Helper()
 	name := w.name()

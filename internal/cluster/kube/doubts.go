@@ -36,7 +36,7 @@ func newDoubts[K comparable]() doubts[K] {
 	}
 }
 
-// lacking notes that a list lacks an object that was there, and says whether that is new.
+// lacking notes that a list lacks an object that was there, and reports whether that is new.
 func (d *doubts[K]) lacking(key K) bool {
 	if _, already := d.lacked[key]; already {
 		return false
@@ -68,7 +68,7 @@ func (d *doubts[K]) due(ago time.Duration) (due map[K]int, next time.Duration, l
 	return due, next, len(d.removed) > 0
 }
 
-// settle ends all doubt of an object, and says whether a list was doubted for it.
+// settle ends all doubt of an object, and reports whether a list was doubted for it.
 func (d *doubts[K]) settle(key K) (doubted bool) {
 	_, doubted = d.lacked[key]
 	delete(d.lacked, key)
@@ -125,7 +125,7 @@ func (s *store[K, V]) settleDoubts(ctx context.Context, k clients) {
 	}
 }
 
-// knowsUs says whether the server has this node, if it ever had: one that does not is not what it was, such as one whose
+// knowsUs reports whether the server has this node, if it ever had: one that does not is not what it was, such as one whose
 // data was lost, and what it lacks says nothing.
 func (c *Cluster) knowsUs(ctx context.Context, k clients) bool {
 	c.mu.Lock()

@@ -206,7 +206,7 @@ func (c *Cluster) complain(who string, p *cluster.Problem) {
 	c.wake()
 }
 
-// take says whether it is something else than before.
+// take reports whether it is something else than before.
 func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +230,7 @@ func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
 	return changed
 }
 
-// alike says whether the words for one will do for the other: what times out is refused next, and is the same trouble.
+// alike reports whether the words for one will do for the other: what times out is refused next, and is the same trouble.
 func alike(a, b cluster.Problem) bool {
 	if a.Reason == ReasonBadKubeconfig {
 		return a == b // it is told by one only, and another error needs another remedy

@@ -230,7 +230,7 @@ func (s *sighting) taken(ctx context.Context, identity string) {
 	}
 }
 
-// expired says whether the record is the one last seen, and was not renewed in time.
+// expired reports whether the record is the one last seen, and was not renewed in time.
 func (s *sighting) expired(raw []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,7 +54,7 @@ func (c *Cluster) FollowPods(want bool) {
 	})
 }
 
-// isSynced says whether nobody waits for them.
+// isSynced reports whether nobody waits for them.
 func (p *ownPods) isSynced() bool { return !p.wanted || p.store.isSynced() }
 
 // handOut gives them, and whether they are wanted and known.

@@ -228,7 +228,7 @@ func (r *reports) restart(now time.Time) {
 	}
 }
 
-// take keeps what a Lease tells, and says whether it is something else than before. What is no report is passed over: the
+// take keeps what a Lease tells, and reports whether it is something else than before. What is no report is passed over: the
 // node that should have written it soon writes a better one.
 func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
 	if l.Spec.HolderIdentity == nil || reportName(*l.Spec.HolderIdentity) != l.Name || l.Spec.LeaseDurationSeconds == nil {
@@ -255,7 +255,7 @@ func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
 	return former == nil || former.text != n.text
 }
 
-// bury forgets who was not heard in time, and says whether there was anyone.
+// bury forgets who was not heard in time, and reports whether there was anyone.
 func (r *reports) bury() (someone bool) {
 	for node, n := range r.nodes {
 		if r.heard.Sub(n.at) >= n.lasts {

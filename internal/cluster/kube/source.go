@@ -222,7 +222,7 @@ func (s *source) merge() cluster.Map[cluster.Key, []cluster.Endpoint] {
 	return s.endpoints.Map()
 }
 
-// change does f, which says whether Objects gives something else afterwards.
+// change does f, which reports whether Objects gives something else afterwards.
 func (c *Cluster) change(f func() (changed bool)) {
 	c.mu.Lock()
 	changed := f()

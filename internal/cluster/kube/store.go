@@ -118,7 +118,7 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 // Resync has nothing to do.
 func (s *store[K, V]) Resync() error { return nil }
 
-// put keeps an object, and says whether it is another than before.
+// put keeps an object, and reports whether it is another than before.
 func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 	changed = s.doubts.settle(x.key)
 	if !reflect.DeepEqual(s.problems[x.key], x.problems) {
@@ -151,7 +151,7 @@ func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 	return true
 }
 
-// remove forgets an object, and says whether it was there.
+// remove forgets an object, and reports whether it was there.
 func (s *store[K, V]) remove(key K) (changed bool) {
 	return s.put(&object[K, V]{key: key})
 }

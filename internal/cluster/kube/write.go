@@ -89,7 +89,7 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 // Pruned says that the CRD in the cluster drops what only ours has: upstream's is installed.
 func (c *Cluster) Pruned() bool { return c.pruned.Load() }
 
-// stands says whether what is wanted is there, as far as the CRD keeps it.
+// stands reports whether what is wanted is there, as far as the CRD keeps it.
 func (t *term) stands(want, have cluster.Status) bool {
 	return sameStatus(want, have) || t.pruned.Load() && want.Host == have.Host
 }
@@ -162,13 +162,13 @@ func (t *term) notePruning(asked, kept cluster.Status) {
 	}
 }
 
-// dropped says whether a part of the status that upstream's CRD does not have was lost.
+// dropped reports whether a part of the status that upstream's CRD does not have was lost.
 func dropped(asked, kept cluster.Status) bool {
 	return asked.Standby != "" && kept.Standby == "" || asked.Term != 0 && kept.Term == 0 ||
 		len(asked.Conditions) > 0 && len(kept.Conditions) == 0
 }
 
-// extended says whether the status has a part that upstream's CRD does not have.
+// extended reports whether the status has a part that upstream's CRD does not have.
 func extended(s cluster.Status) bool { return s.Standby != "" || s.Term != 0 || len(s.Conditions) > 0 }
 
 // statusPatch makes the merge patch that brings a version of an EgressService to the status.

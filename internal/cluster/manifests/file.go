@@ -126,7 +126,7 @@ func readFile(path string, former *file) *file {
 	return f
 }
 
-// read says whether the file could be read.
+// read reports whether the file could be read.
 func (f *file) read() bool { return f.state != state{} }
 
 // broken reports whether a document, or an object in it, is not worth anything.
@@ -180,7 +180,7 @@ func (f *file) parse(text []byte, former *file) {
 	}
 }
 
-// may says whether a part of the same text holds what this one does.
+// may reports whether a part of the same text holds what this one does.
 func (p part) may(be part) bool {
 	return p.before == be.before || !slices.ContainsFunc(be.entries, (*entry).placed)
 }

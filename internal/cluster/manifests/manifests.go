@@ -361,7 +361,7 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 	return d.changed, wrong
 }
 
-// wrong says whether something is wrong with a file, as far as it is known; nil: there is none.
+// wrong reports whether something is wrong with a file, as far as it is known; nil: there is none.
 func (f *Folder) wrong(is *file) bool {
 	if is != nil {
 		if is.flaw || len(is.kept) > 0 {

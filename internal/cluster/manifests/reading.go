@@ -36,7 +36,7 @@ type entry struct {
 // where is file and line.
 func (e *entry) where() string { return fmt.Sprintf("%s:%d", e.file.path, e.before+e.line) }
 
-// placed says whether what is told of it names lines.
+// placed reports whether what is told of it names lines.
 func (e *entry) placed() bool { return len(e.problems) > 0 || len(e.inForce) > 0 }
 
 // name is a kind and the name of an object.

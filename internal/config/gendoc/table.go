@@ -14,7 +14,7 @@ var begin = regexp.MustCompile(`<!-- keys of ([^ ]+|the file) -->`)
 // section is one table: the keys at and below a path.
 type section struct{ path string }
 
-// has says whether a key is at or below the section's path. The top has what nobody else has, and is asked last.
+// has reports whether a key is at or below the section's path. The top has what nobody else has, and is asked last.
 func (s section) has(k key) bool {
 	return s.path == "" || k.path == s.path || strings.HasPrefix(k.path, s.path+".")
 }
