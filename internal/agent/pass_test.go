@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -241,16 +242,22 @@ func (s *scriptedSource) hosts(o cluster.Objects, change cluster.Changed) (map[c
 	return s.elected.Update(o, nil, change)
 }
 
-// scriptedServer is a source with a leader. It confirms what this node knows while current is nil.
+// scriptedServer is a source with a leader. It confirms what this node knows, unless it is cut off.
 type scriptedServer struct {
 	*scriptedSource
-	current error
-	report  cluster.Report
+	cutOff atomic.Bool // the agent asks from a goroutine of its own
+	report cluster.Report
 }
 
-func (s *scriptedServer) Reached() []netip.Addr         { return nil }
-func (s *scriptedServer) Current(context.Context) error { return s.current }
-func (s *scriptedServer) Report(r cluster.Report)       { s.report = r }
+func (s *scriptedServer) Reached() []netip.Addr   { return nil }
+func (s *scriptedServer) Report(r cluster.Report) { s.report = r }
+
+func (s *scriptedServer) Current(context.Context) error {
+	if s.cutOff.Load() {
+		return errors.New("connection refused")
+	}
+	return nil
+}
 
 // What node a announces, and what it withdraws where it is no host of shop/web any more.
 const (
@@ -427,11 +434,12 @@ func TestPassFollowsADeadHost(t *testing.T) {
 // TestPassHoldsAnnouncementsDown: a host that lost all sessions of a network, and so may have been replaced, announces nothing in it
 // until the API server has confirmed its role, or for some time does not answer.
 func TestPassHoldsAnnouncementsDown(t *testing.T) {
-	for name, current := range map[string]error{"confirmed": nil, "no answer": errors.New("connection refused")} {
+	for name, answers := range map[string]bool{"confirmed": true, "no answer": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := settled(t)
-				server := &scriptedServer{scriptedSource: s.source, current: current}
+				server := &scriptedServer{scriptedSource: s.source}
+				server.cutOff.Store(!answers)
 				s.Agent.source = server
 				require.NoError(t, s.passes("kernel", "watch c"))
 				require.Contains(t, server.report.Networks, "red")
@@ -446,13 +454,13 @@ func TestPassHoldsAnnouncementsDown(t *testing.T) {
 				}
 				red(false)
 				s.later(time.Second)
-				server.current = errors.New("connection refused") // cut off from it, too
+				server.cutOff.Store(true)
 				require.NoError(t, s.passes(withdrawWeb, "kernel", "watch c"))
 				s.later(time.Second)
 				red(true)
-				server.current = current
+				server.cutOff.Store(!answers)
 				require.NoError(t, s.passes("kernel", "watch c"))
-				if current != nil {
+				if !answers {
 					s.later(hushFor - time.Second)
 					require.NoError(t, s.passes("kernel", "watch c"))
 					s.later(time.Second)
