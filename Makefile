@@ -153,6 +153,10 @@ into    = $(if $(WRITE),bin/bench-report -block $1 -commit '$(VERSION)' -command
 given   = $(if $(ARGS), ARGS="$(ARGS)")
 bench-packets bench-packets-lab: given = $(if $(ROUNDS), ROUNDS=$(ROUNDS))
 
+.PHONY: plots
+plots: ## draw the figures of docs/benchmarks.md: docs/pictures/bench-*.svg
+	$(GO) run ./lab/bench/plots
+
 .PHONY: bench bench-bgp bench-packets-lab bench-steered bin/bench-bgp bin/bench-report bin/bench-steered bench-pods bench-requests bin/bench-pods bin/bench-requests
 bench: bin/bench-report ## all benchmarks, one after another, into docs/benchmarks.md (root, about an hour): BENCH='packets bgp' for some
 	@minutes=0; for b in $(BENCH); do \
@@ -162,7 +166,7 @@ bench: bin/bench-report ## all benchmarks, one after another, into docs/benchmar
 	done; echo "$(BENCH): about $$minutes minutes, beside what has to be built; what else runs meanwhile shows in the figures"
 	@failed=; for b in $(BENCH); do \
 		echo "== $$b"; $(MAKE) --no-print-directory bench-$$b WRITE=1 VERSION='$(VERSION)' || failed="$$failed $$b"; \
-	done; [ -z "$$failed" ] || { echo "failed, their blocks stay as they were:$$failed" >&2; exit 1; }
+	done; $(MAKE) --no-print-directory plots; [ -z "$$failed" ] || { echo "failed, their blocks stay as they were:$$failed" >&2; exit 1; }
 
 bench-changes: kubelab build bin/bench-changes ## what a change and a start of the daemon take on a node of a large cluster (10 minutes, as root): ARGS='-services 200 -nodes 20', see -h
 	KUBELAB=$$(lab/kubelab/build.sh) $(call into,changes) bin/bench-changes $(ARGS)
