@@ -25,28 +25,28 @@ import (
 )
 
 const (
-	// A connection whose other end is silent for deadAfter is given up: one that a partition has broken would otherwise be
-	// noticed when TCP likes.
+	// deadAfter is how long the server may be silent before its connection is closed. TCP alone would notice a partition
+	// much later.
 	deadAfter = 6 * time.Second
-	// dialWithin bounds the time to connect: SYNs are repeated ever more seldom.
+	// dialWithin bounds the time to connect: TCP doubles its pause after each SYN without an answer.
 	dialWithin = 3 * time.Second
-	// skewMost is how much the server's clock may differ from this node's.
+	// skewMost is the difference between the server's clock and this node's above which ClockSkew is reported.
 	skewMost = time.Minute
 )
 
-// clients are the ways to ask one API server. Nothing bounds the rate at which they ask: reads are paced by their pauses
-// after failures, writes by the number of writers, and the server by its own means.
+// clients holds the clients of one API server. None has a rate limit: reads are paced by the pauses after failures,
+// writes by the number of writers, and the server protects itself.
 type clients struct {
 	core   kubernetes.Interface
 	egress rest.Interface
-	raw    rest.Interface // of EgressServices in their raw form
-	server string         // its URL
-	access []byte         // digest of what it was made of
+	raw    rest.Interface // EgressServices as rawEgressService
+	server string         // the server's URL
+	access []byte         // digest of the kubeconfig and certificates in use
 	http   *http.Client
 }
 
-// newClients makes clients that send nothing yet. Whenever they hear from the server, skew is told how much its clock is
-// ahead of this node's; reached gets the server's address of each connection.
+// newClients makes clients without connecting. skew is called with each answer and gets how far the server's clock is
+// ahead of this node's. reached gets the server's address of each new connection.
 func newClients(o Options, skew func(ahead time.Duration), reached func(netip.Addr)) (clients, error) {
 	config, digest, err := access(o.Kubeconfig)
 	if err != nil {
@@ -93,20 +93,21 @@ func newClients(o Options, skew func(ahead time.Duration), reached func(netip.Ad
 
 func (k clients) close() { utilnet.CloseIdleConnectionsFor(k.http.Transport) }
 
-// watchAccess returns when what the clients were made of has changed, or ctx ends. What cannot be read changes nothing.
+// watchAccess returns when the kubeconfig or a certificate has changed, or ctx ends. A file that cannot be read is
+// reported, and the clients stay in use.
 func (c *Cluster) watchAccess(ctx context.Context, k clients) {
 	for pause.For(ctx, c.pauses.access) {
 		_, digest, err := access(c.options.Kubeconfig)
 		c.complain(aboutAccess, explainAccess(c.options.Kubeconfig, err))
 		if err == nil && !bytes.Equal(digest, k.access) {
-			c.log.Info("the way to the API server has changed, connecting anew", "kubeconfig", c.options.Kubeconfig)
+			c.log.Info("access to the API server has changed, reconnecting", "kubeconfig", c.options.Kubeconfig)
 			return
 		}
 	}
 }
 
-// access reads a kubeconfig, or without one the service account of a pod, with all certificates they name. The digest
-// tells whether it is the same as before, but for tokens in files, which are read again by themselves.
+// access reads the kubeconfig, or the pod's service account if kubeconfig is empty, with all certificates that it
+// names. The digest changes with any of them, but not with tokens in files: client-go re-reads those itself.
 func access(kubeconfig string) (config *rest.Config, digest []byte, err error) {
 	var text []byte
 	if kubeconfig == "" {
@@ -167,9 +168,9 @@ type clockReader struct {
 	read func(ahead time.Duration)
 }
 
-// RoundTrip passes a request on.
+// RoundTrip sends a request, and reads the server's clock from the answer's Date header.
 func (r *clockReader) RoundTrip(q *http.Request) (*http.Response, error) {
-	const tooSlow = 5 * time.Second // to tell the time
+	const tooSlow = 5 * time.Second // a slower answer's Date is too old
 	began := time.Now()
 	answer, err := r.next.RoundTrip(q)
 	if err != nil || time.Since(began) > tooSlow {
@@ -181,5 +182,5 @@ func (r *clockReader) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// WrappedRoundTripper is what client-go closes idle connections by.
+// WrappedRoundTripper returns the transport whose idle connections client-go closes.
 func (r *clockReader) WrappedRoundTripper() http.RoundTripper { return r.next }

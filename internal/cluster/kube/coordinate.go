@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// leaseName is the Lease whose holder leads.
+	// leaseName is the name of the Lease whose holder leads.
 	leaseName = "egressway"
 
-	// What is asked for, as kubectl names it.
+	// Resources in requests of the coordination, as kubectl names them.
 	leaseResource = "leases.coordination.k8s.io"
 	eventResource = "events"
 	nodeResource  = "nodes"
 
-	// requestWithin bounds a request, so that a server that is silent is noticed.
+	// requestWithin bounds a request, so that a server that does not answer is noticed.
 	requestWithin = 10 * time.Second
 )
 
-// coordination is what a Cluster needs to agree with the daemons of the other nodes: what this one tells of itself, and
-// which of them leads.
+// coordination holds a Cluster's part in coordinating the daemons of all nodes: this node's report, and the leader's
+// election.
 type coordination struct {
 	timing timing
 	report report
@@ -30,14 +30,14 @@ type coordination struct {
 	pruned atomic.Bool
 }
 
-// timing is how long things may take. The durations of Leases are whole seconds.
+// timing holds the durations of the coordination. Those of Leases are whole seconds.
 type timing struct {
 	lease time.Duration // how long the leader's Lease lasts
-	renew time.Duration // how long the leader tries to renew it before it gives up
-	retry time.Duration // how often it does
+	renew time.Duration // how long the leader tries to renew it before it stops leading
+	retry time.Duration // how often the leader tries
 
 	life time.Duration // how long a node's Lease lasts
-	beat time.Duration // how often it is renewed
+	beat time.Duration // how often a node renews its Lease
 }
 
 var usualTiming = timing{
@@ -45,7 +45,8 @@ var usualTiming = timing{
 	life: 60 * time.Second, beat: 20 * time.Second,
 }
 
-// coordinate takes this node's part in agreeing until ctx ends. A leader gives the Lease back then.
+// coordinate reports this node, watches the leader's Lease and stands for election until ctx ends. A leader then
+// releases its Lease.
 func (c *Cluster) coordinate(ctx context.Context, k clients) {
 	if c.timing == (timing{}) {
 		c.timing = usualTiming
@@ -57,7 +58,7 @@ func (c *Cluster) coordinate(ctx context.Context, k clients) {
 	g.Wait()
 }
 
-// outcome tells how a request about a resource went that is repeated until it succeeds.
+// outcome reports the error of a request that is repeated until it succeeds, as a Problem; nil withdraws the Problem.
 func (c *Cluster) outcome(k clients, request, resource string, err error) {
 	if err == nil {
 		c.complain(request, nil)

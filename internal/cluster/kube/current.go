@@ -10,11 +10,11 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// errBehind says that the server knows more than its watches have told.
-var errBehind = errors.New("the API server has told of others than it has now")
+// errBehind reports that the server's EgressServices differ from those that its watches have delivered.
+var errBehind = errors.New("the EgressServices known here are older than the API server's")
 
-// Current asks the server whether the EgressServices that Objects tells of are what it has now. Without an error they are,
-// or were while it was asked. It does not wait for what is missing: ask again.
+// Current lists the EgressServices' versions and returns nil if Objects has the same, at the time of the list or later.
+// It does not wait for the watch to catch up: call it again.
 func (c *Cluster) Current(ctx context.Context) error {
 	k := c.clients.Load()
 	if k == nil {

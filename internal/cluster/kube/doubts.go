@@ -15,16 +15,17 @@ import (
 	"github.com/egressway/egressway/internal/pause"
 )
 
-// doubts are objects that may be gone, each since which doubt: an answer to an older one settles no newer one.
+// doubts holds objects that may have been deleted, each with the number of its doubt: a check that began for an older
+// doubt does not settle a newer one.
 type doubts[K comparable] struct {
 	count   int
-	lacked  map[K]int     // by a list
-	removed map[K]removal // by a watch, when perhaps the whole kind is on its way out
+	lacked  map[K]int     // missing in a list
+	removed map[K]removal // deleted according to a watch, perhaps because the CRD is being deleted
 	arise   chan struct{}
 	removal chan struct{}
 }
 
-// removal is when a watch told that an object is gone.
+// removal is an object's deletion that a watch delivered.
 type removal struct {
 	since int
 	told  time.Time
@@ -36,7 +37,7 @@ func newDoubts[K comparable]() doubts[K] {
 	}
 }
 
-// lacking notes that a list lacks an object that was there, and reports whether that is new.
+// lacking records that a known object is missing in a list, and reports whether that is a new doubt.
 func (d *doubts[K]) lacking(key K) bool {
 	if _, already := d.lacked[key]; already {
 		return false
@@ -47,14 +48,15 @@ func (d *doubts[K]) lacking(key K) bool {
 	return true
 }
 
-// deleted notes that a watch told the end of an object.
+// deleted records that a watch delivered an object's deletion.
 func (d *doubts[K]) deleted(key K) {
 	d.count++
 	d.removed[key] = removal{d.count, time.Now()}
 	signal(d.removal)
 }
 
-// due gives the removals that were told so long ago, and how long it is until the next is; without any, none is left.
+// due returns the deletions that were delivered at least ago before now, and the time until the next one is due. left
+// is false if there are no deletions at all.
 func (d *doubts[K]) due(ago time.Duration) (due map[K]int, next time.Duration, left bool) {
 	due = map[K]int{}
 	for key, r := range d.removed {
@@ -68,7 +70,7 @@ func (d *doubts[K]) due(ago time.Duration) (due map[K]int, next time.Duration, l
 	return due, next, len(d.removed) > 0
 }
 
-// settle ends all doubt of an object, and reports whether a list was doubted for it.
+// settle ends all doubts about an object, and reports whether a list had raised one.
 func (d *doubts[K]) settle(key K) (doubted bool) {
 	_, doubted = d.lacked[key]
 	delete(d.lacked, key)
@@ -83,22 +85,22 @@ func signal(c chan struct{}) {
 	}
 }
 
-// doubtful says that what a list lacks is kept for now.
+// doubtful returns the Problem that objects missing in a list are kept for now; nil if there are none.
 func (s *store[K, V]) doubtful() *cluster.Problem {
 	if len(s.doubts.lacked) == 0 {
 		return nil
 	}
 	p := &cluster.Problem{
 		Kind: kindAPI, Object: s.resource, Reason: ReasonListDoubted,
-		Message: "the API server's list lacks some that were there: they count until a second list lacks them too",
+		Message: "the API server's list lacks objects that it had before: they stay in force until a second list lacks them too",
 	}
 	if _, own := s.doubts.lacked[s.own]; own && s.hasOwn {
-		p.Message = "the API server's list lacks this very node: no list does away with any node until it has this one"
+		p.Message = "the API server's list lacks this very node: lists remove no nodes until one has this node again"
 	}
 	return p
 }
 
-// settleDoubts asks for a second list whenever one is doubted, until ctx ends.
+// settleDoubts asks for a second list whenever a list has raised doubts, until ctx ends.
 func (s *store[K, V]) settleDoubts(ctx context.Context, k clients) {
 	for {
 		select {
@@ -108,7 +110,7 @@ func (s *store[K, V]) settleDoubts(ctx context.Context, k clients) {
 		}
 		for wait := s.cluster.pauses.doubt; ; wait = min(2*wait, s.cluster.pauses.doubtMax) {
 			if !pause.For(ctx, wait) {
-				signal(s.doubts.arise) // for whoever comes next
+				signal(s.doubts.arise) // for the next call
 				return
 			}
 			s.cluster.mu.Lock()
@@ -118,15 +120,15 @@ func (s *store[K, V]) settleDoubts(ctx context.Context, k clients) {
 				break
 			}
 			there, err := s.ask(ctx, k, doubted)
-			if err == nil && s.cluster.knowsUs(ctx, k) { // errors are told by list
+			if err == nil && s.cluster.knowsUs(ctx, k) { // list reports errors
 				s.believe(doubted, there)
 			}
 		}
 	}
 }
 
-// knowsUs reports whether the server has this node, if it ever had: one that does not is not what it was, such as one whose
-// data was lost, and what it lacks says nothing.
+// knowsUs reports whether the server still has this node's Node, or never had it. A server that lost it has lost data,
+// or is another server: objects missing in its lists are no evidence.
 func (c *Cluster) knowsUs(ctx context.Context, k clients) bool {
 	c.mu.Lock()
 	known := c.nodes.knows(c.nodes.own)
@@ -139,7 +141,7 @@ func (c *Cluster) knowsUs(ctx context.Context, k clients) bool {
 	return err == nil && meta.LenList(list) == 1
 }
 
-// ask lists what is there right now, and gives those that are doubted.
+// ask lists all objects and returns the doubted ones that exist.
 func (s *store[K, V]) ask(ctx context.Context, k clients, doubted map[K]int) (map[K]*object[K, V], error) {
 	there := map[K]*object[K, V]{}
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return s.list(ctx, k, o) })
@@ -156,7 +158,7 @@ func (s *store[K, V]) ask(ctx context.Context, k clients, doubted map[K]int) (ma
 	return there, err
 }
 
-// believe settles doubts by what a second list has of the doubted ones.
+// believe settles doubts by a second list: there holds the doubted objects that it has.
 func (s *store[K, V]) believe(doubted map[K]int, there map[K]*object[K, V]) {
 	if _, lacked := doubted[s.own]; lacked && s.hasOwn && there[s.own] == nil {
 		return
@@ -176,8 +178,8 @@ func (s *store[K, V]) believe(doubted map[K]int, there map[K]*object[K, V]) {
 	})
 }
 
-// settleRemovals believes deletions once it is known that the kind itself is there to stay: who deletes a CRD, by mistake
-// or to replace it, has the server delete all of its objects first. What they stand for is not given up then.
+// settleRemovals removes deleted objects once the server serves their kind to stay. When a CRD is deleted, by mistake
+// or to replace it, the server deletes all of its objects first; those stay in force here.
 func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 	about := s.resource + " removal"
 	for {
@@ -217,7 +219,7 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 	}
 }
 
-// bury takes leave of what was deleted.
+// bury removes objects that a watch reported deleted, unless there is a newer doubt about them.
 func (s *store[K, V]) bury(removed map[K]int) {
 	s.cluster.change(func() (changed bool) {
 		for key, since := range removed {

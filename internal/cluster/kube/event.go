@@ -15,20 +15,20 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Event is something that happened to an EgressService, for people to read.
+// Event is a Kubernetes Event about an EgressService, without its object and times.
 type Event struct {
 	Warning         bool
 	Reason, Message string
 }
 
-// telling is an Event to be told about an object.
+// telling is an Event to be written to the API server.
 type telling struct {
 	event *corev1.Event
-	patch []byte // of an earlier one like it; nil: there is none
-	known bool   // whether that was looked up
+	patch []byte // of an earlier Event that this one repeats; nil: it repeats none
+	known bool   // whether the correlator has looked for such an Event
 }
 
-// tell queues the events of a status that was written. Events come after all statuses: those are more urgent.
+// tell queues the Events of a status that was written. They have their own queue, so that they do not delay statuses.
 func (t *term) tell(key cluster.Key, w statusWrite) {
 	now := metav1.Now()
 	for _, e := range w.Events {
@@ -50,8 +50,8 @@ func (t *term) tell(key cluster.Key, w statusWrite) {
 	}
 }
 
-// tellEvents tells the queued events until the queue is shut down and empty: what was written has happened, whoever leads
-// by now. One that the server refuses is not told again.
+// tellEvents writes queued Events until the queue is shut down and empty, even after the term: they report things that
+// have happened. An Event that the server refuses is dropped.
 func (t *term) tellEvents(ctx context.Context) {
 	for {
 		what, shutDown := t.told.Get()
@@ -72,7 +72,8 @@ func (t *term) tellEvents(ctx context.Context) {
 	}
 }
 
-// tellEvent tells one event. One like an earlier one only counts that up, and what comes too often is left out.
+// tellEvent writes one Event. A repeated Event only raises the count of the earlier one, and client-go's correlator
+// drops Events that come too often.
 func (t *term) tellEvent(ctx context.Context, what *telling) error {
 	ctx, cancel := context.WithTimeout(ctx, requestWithin)
 	defer cancel()

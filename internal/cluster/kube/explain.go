@@ -47,8 +47,8 @@ const kindAPI = "API"
 // egressResource is how kubectl names EgressServices, and the name of their CRD.
 const egressResource = "egressservices." + egressv1.GroupName
 
-// explain says what is wrong when the server was asked for a resource, as in "services", and what mends it; nil: nothing
-// that anybody has to know of.
+// explain returns the Problem for an error of a request for a resource, such as "services", with its remedy. It returns
+// nil for errors that a different request avoids.
 func explain(server, resource string, err error) *cluster.Problem {
 	p := cluster.Problem{Kind: kindAPI, Object: "server " + server}
 	say := func(reason cluster.Reason, format string, args ...any) *cluster.Problem {
@@ -79,13 +79,14 @@ func explain(server, resource string, err error) *cluster.Problem {
 	}
 }
 
-// again says that a request need only be repeated in another way: what it asked for is too old or too new for the server.
+// again reports whether the reflector recovers by asking in another way: the requested version is too old or too new
+// for the server.
 func again(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
 		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// explainTransport explains why there was no answer, or none that can be read.
+// explainTransport explains why there is no answer, or none that can be decoded.
 func explainTransport(say func(cluster.Reason, string, ...any) *cluster.Problem, err error) *cluster.Problem {
 	const unreachable = "it does not answer (%s): what is in force stays; see that it runs, and that this node reaches it"
 	var (
@@ -121,13 +122,13 @@ func explainTransport(say func(cluster.Reason, string, ...any) *cluster.Problem,
 	}
 }
 
-// isLost recognizes how the HTTP/2 client tells that a connection has ended, which it does in words only.
+// isLost recognizes errors of the HTTP/2 client about a closed connection: they have no types, only texts.
 func isLost(err error) bool {
 	return slices.ContainsFunc([]string{"http2: ", "client connection lost", "connection reset by peer", "unexpected EOF"},
 		func(words string) bool { return strings.Contains(err.Error(), words) })
 }
 
-// explainDates tells whose fault it is that a certificate is not valid now: the clock's, or its own.
+// explainDates explains why a certificate is not valid now: by its dates, or by this node's clock.
 func explainDates(say func(cluster.Reason, string, ...any) *cluster.Problem, cert *x509.Certificate, now time.Time) *cluster.Problem {
 	if now.Before(cert.NotBefore) {
 		return say(ReasonClockSkew, "its certificate is not valid before %s, but this node's clock is before that: set the clock",
@@ -137,7 +138,8 @@ func explainDates(say func(cluster.Reason, string, ...any) *cluster.Problem, cer
 		cert.NotAfter.UTC().Format(time.RFC3339))
 }
 
-// explainSkew says that a server's clock is that much ahead of this node's; nil: it is not worth a word.
+// explainSkew returns the Problem of a server whose clock is ahead of this node's by more than skewMost, or behind;
+// otherwise nil.
 func explainSkew(server string, ahead time.Duration) *cluster.Problem {
 	if ahead.Abs() <= skewMost {
 		return nil
@@ -152,7 +154,8 @@ func explainSkew(server string, ahead time.Duration) *cluster.Problem {
 	}
 }
 
-// explainAccess says what is wrong with the kubeconfig, or with the service account where there is none.
+// explainAccess returns the Problem of a kubeconfig, or of the service account if kubeconfig is empty; nil without an
+// error.
 func explainAccess(kubeconfig string, err error) *cluster.Problem {
 	if err == nil {
 		return nil
@@ -166,7 +169,7 @@ func explainAccess(kubeconfig string, err error) *cluster.Problem {
 	case errors.As(err, &file):
 		p.Message = fmt.Sprintf("%s cannot be read (%s): put it there", file.Path, file.Err)
 	default:
-		p.Message = fmt.Sprintf("it cannot be used (%s): mend it", innermost(err))
+		p.Message = fmt.Sprintf("it cannot be used (%s): correct it", innermost(err))
 	}
 	if kubeconfig == "" && p.Object != "kubeconfig" {
 		p.Object = "service account"
@@ -174,7 +177,7 @@ func explainAccess(kubeconfig string, err error) *cluster.Problem {
 	return p
 }
 
-// innermost is the text of the error without those that it came through.
+// innermost returns the text of the innermost wrapped error.
 func innermost(err error) string {
 	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
 		err = inner
@@ -182,22 +185,22 @@ func innermost(err error) string {
 	return err.Error()
 }
 
-// aboutAccess and aboutClock are who complains of what no kind of object does.
+// Keys of problems that no kind of object has.
 const (
 	aboutAccess = "access"
 	aboutClock  = "clock"
 )
 
-// complaints are what is wrong with the API server, by who found it.
+// complaints holds the problems with the API server, each under the key of the request or check that found it.
 type complaints struct {
 	mu   sync.Mutex
 	by   map[string]cluster.Problem
-	news int               // how often that has changed
-	told []cluster.Problem // in the log, while nobody else tells them
+	news int               // counts changes of by
+	told []cluster.Problem // logged here; from the first snapshot on, the caller of Objects logs problems
 }
 
-// complain takes what is wrong now for the one that complains; nil: nothing. Where several find alike, the words of the
-// first one stay: they may differ in what does not matter.
+// complain sets or, with nil, withdraws the Problem under a key. If another key has an alike Problem, its text is used
+// for both, so that the same trouble is reported once.
 func (c *Cluster) complain(who string, p *cluster.Problem) {
 	if !c.complaints.take(who, p) {
 		return
@@ -206,7 +209,7 @@ func (c *Cluster) complain(who string, p *cluster.Problem) {
 	c.wake()
 }
 
-// take reports whether it is something else than before.
+// take sets or withdraws the Problem of complain, and reports whether that changed anything.
 func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,22 +233,23 @@ func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
 	return changed
 }
 
-// alike reports whether the words for one will do for the other: what times out is refused next, and is the same trouble.
+// alike reports whether two Problems stand for the same trouble: a server whose requests time out refuses connections
+// next.
 func alike(a, b cluster.Problem) bool {
 	if a.Reason == ReasonBadKubeconfig {
-		return a == b // it is told by one only, and another error needs another remedy
+		return a == b // only one key has it, and each error needs its own remedy
 	}
 	return a.Object == b.Object && a.Reason == b.Reason
 }
 
-// count tells whether there is something else than before.
+// count returns how often the problems have changed.
 func (c *complaints) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.news
 }
 
-// all gives what is wrong, each thing once.
+// all returns the problems, sorted and without duplicates.
 func (c *complaints) all() []cluster.Problem {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,8 +260,8 @@ func (c *complaints) each() []cluster.Problem {
 	return cluster.SortProblems(slices.Collect(maps.Values(c.by)))
 }
 
-// log tells what has come, if that is for us to tell, and what has gone of it. Once there are objects, who reads them
-// tells their problems.
+// log writes new problems to the log if ours, and problems that are gone if it had logged them. Once there is a
+// snapshot, the caller of Objects logs problems.
 func (c *complaints) log(to *slog.Logger, ours bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -94,7 +94,7 @@ func TestExplainAccess(t *testing.T) {
 		"no file":    {"f", &os.PathError{Op: "open", Path: "f", Err: syscall.ENOENT}, "API kubeconfig f: f cannot be read (no such file or directory): put it there"},
 		"no account": {"", &os.PathError{Op: "open", Path: "token", Err: syscall.ENOENT}, "API service account: token cannot be read (no such file or directory): put it there"},
 		"no cluster": {"", rest.ErrNotInCluster, "API kubeconfig: none is configured, and this is not a pod: set source.kubernetes.kubeconfig"},
-		"not YAML":   {"f", fmt.Errorf("error loading: %w", errors.New("yaml: bad")), "API kubeconfig f: it cannot be used (yaml: bad): mend it"},
+		"not YAML":   {"f", fmt.Errorf("error loading: %w", errors.New("yaml: bad")), "API kubeconfig f: it cannot be used (yaml: bad): correct it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := explainAccess(test.file, test.err)

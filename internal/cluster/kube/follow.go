@@ -21,26 +21,27 @@ import (
 )
 
 const (
-	// listWithin bounds a list, so that a server that is silent is noticed. One that is slow is given more time by and by.
+	// listWithin bounds a list, so that a server that does not answer is noticed. Each list that takes longer doubles the
+	// bound, up to listWithinMax.
 	listWithin    = 15 * time.Second
 	listWithinMax = 2 * time.Minute
 )
 
-// kind is what one kind of object has of its own.
+// kind holds the differences between kinds of objects.
 type kind[K comparable, V any] struct {
 	resource string // as kubectl names it
 	example  runtime.Object
 	client   func(clients) rest.Interface
 	trim     func(any) (x object[K, V], fits bool)
-	changed  func(key K)                          // told of every change, may be nil
-	moved    func(key K, from, to V)              // told of it too, may be nil
-	settle   func(former V, next *V)              // has its say in what is kept in place of a former one, may be nil
-	served   func(context.Context, clients) error // asked before a deletion is believed, may be nil
+	changed  func(key K)                          // called after every change; may be nil
+	moved    func(key K, from, to V)              // the same, with the values before and after; may be nil
+	settle   func(former V, next *V)              // adjusts a new value that replaces a former one; may be nil
+	served   func(context.Context, clients) error // checked before an object that was deleted is removed; may be nil
 	optional bool                                 // old servers do not serve it
-	fields   string                               // a field selector: of all, only these are asked for
-	own      K                                    // what no list lacks that is believed
+	fields   string                               // a field selector of lists and watches
+	own      K                                    // key of this node's object; a list without it is not believed
 	hasOwn   bool
-	within   *atomic.Int64 // a list is bounded by
+	within   *atomic.Int64 // bound of a list
 }
 
 func newStore[K comparable, V any](c *Cluster, k kind[K, V]) *store[K, V] {
@@ -48,7 +49,7 @@ func newStore[K comparable, V any](c *Cluster, k kind[K, V]) *store[K, V] {
 	return &store[K, V]{kind: k, cluster: c, problems: map[K][]cluster.Problem{}, doubts: newDoubts[K]()}
 }
 
-// follow keeps the store equal to what the server has, until ctx ends.
+// follow keeps the store equal to the server's objects until ctx ends.
 func (s *store[K, V]) follow(ctx context.Context, k clients) {
 	var g sync.WaitGroup
 	defer g.Wait()
@@ -60,14 +61,14 @@ func (s *store[K, V]) follow(ctx context.Context, k clients) {
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := s.list(ctx, k, o)
 			if s.optional && apierrors.IsNotFound(err) {
-				err = errors.Join(err, s.Replace(nil, "")) // there are none
+				err = errors.Join(err, s.Replace(nil, "")) // the server has no such objects
 				pause.For(ctx, s.cluster.pauses.unserved)
 			}
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return s.watch(ctx, k, o) },
 	}
-	// The usual pause grows to half a minute and more, so long a server that is back would not be noticed.
+	// client-go's usual pause grows to 30 s and more: a server that is back would be noticed that late.
 	cache.NewReflectorWithOptions(from, s.example, s, cache.ReflectorOptions{Name: s.resource, Backoff: backoff()}).RunWithContext(ctx)
 }
 
@@ -102,7 +103,7 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 	case err == nil:
 		s.cluster.complain(who, nil)
 	case o.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)), s.optional && apierrors.IsNotFound(err):
-		// A server that does not list by watches is asked for a list next.
+		// The server does not support watches that begin with a list: the reflector lists next.
 		s.cluster.complain(who, nil)
 	default:
 		if p := explain(k.server, s.resource, err); p != nil {
@@ -112,8 +113,8 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 	return w, err
 }
 
-// within bounds the time that a watch takes to begin, and to end when it was to: what stands between may be silent for
-// ever.
+// within bounds the time until a watch begins, and ends it if it lasts longer than it was asked to: a proxy or firewall
+// on the way may drop its packets silently.
 func within(ctx context.Context, answer time.Duration, q *rest.Request, last *int64) (watch.Interface, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(answer, func() { cancel(context.DeadlineExceeded) })
@@ -135,11 +136,11 @@ func within(ctx context.Context, answer time.Duration, q *rest.Request, last *in
 	return b, nil
 }
 
-// boundedWatch is a watch that ends in time.
+// boundedWatch is a watch that late ends.
 type boundedWatch struct {
 	watch.Interface
 	cancel func()
-	late   *time.Timer // nil: any time will do
+	late   *time.Timer // nil: the watch has no end
 }
 
 // Stop ends the watch.

@@ -1,5 +1,5 @@
-// Package kube is the cluster as a Kubernetes API server tells it, and what is told to it: who leads, what each node
-// reports, and what became of each EgressService.
+// Package kube follows the objects of a cluster in a Kubernetes API server, and writes to it: it elects the leader,
+// reports each node's state in a Lease, and writes statuses, labels and Events for the leader.
 package kube
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/egressway/egressway/internal/pause"
 )
 
-// Options say which API server is asked, and as what.
+// Options name the API server, and hold this node's settings.
 type Options struct {
 	Kubeconfig string // path; empty: the service account inside a cluster
 	Namespace  string // of the Leases
@@ -28,7 +28,7 @@ type Options struct {
 	Version    string // for the user agent
 }
 
-// Cluster follows a cluster's objects, and takes part in its coordination.
+// Cluster follows a cluster's objects, and takes part in the coordination of the daemons.
 type Cluster struct {
 	log     *slog.Logger
 	options Options
@@ -42,14 +42,14 @@ type Cluster struct {
 	reached  []netip.Addr // of the API server, sorted; replaced, never changed
 }
 
-// pauses are how long to wait for what.
+// pauses holds the durations that tests shorten.
 type pauses struct {
-	access   time.Duration // between looks at the kubeconfig
-	answer   time.Duration // for a watch to begin; longer than it may take
-	doubt    time.Duration // from a list that is doubted to the second one; longer each time
+	access   time.Duration // between checks of the kubeconfig
+	answer   time.Duration // for a watch to begin, and after its end was due
+	doubt    time.Duration // from a doubtful list to the second one; doubles each time
 	doubtMax time.Duration
-	deletion time.Duration // from the deletion of an EgressService to the look at its CRD, which may be on its way out
-	unserved time.Duration // between looks for a kind that old servers do not serve
+	deletion time.Duration // from the deletion of an EgressService to the check that its CRD stays
+	unserved time.Duration // between checks for a kind that old servers do not serve
 }
 
 var usualPauses = pauses{
@@ -57,17 +57,17 @@ var usualPauses = pauses{
 	deletion: 100 * time.Millisecond, unserved: 5 * time.Minute,
 }
 
-// What client-go logs is told here, in the words of this package.
+// init silences client-go's log: this package reports the same errors as Problems.
 func init() { klog.SetLogger(klog.Logger{}) }
 
-// New gives a Cluster that does nothing before Run. wake is called whenever Objects may give something else.
+// New returns a Cluster that does nothing before Run. It calls wake whenever Objects may return something else.
 func New(log *slog.Logger, o Options, wake func()) *Cluster {
 	c := &Cluster{log: log, options: o, wake: wake, pauses: usualPauses}
 	c.source.init(c)
 	return c
 }
 
-// Run follows the cluster until ctx ends. Whatever fails is told as a Problem and tried again.
+// Run follows the cluster until ctx ends. It reports failures as Problems, and tries again.
 func (c *Cluster) Run(ctx context.Context) {
 	retry := backoff()
 	for ctx.Err() == nil {
@@ -82,21 +82,21 @@ func (c *Cluster) Run(ctx context.Context) {
 	}
 }
 
-// connect makes clients that tell of the server's clock.
+// connect makes clients that report the difference between the server's clock and this node's.
 func (c *Cluster) connect() (k clients, err error) {
 	k, err = newClients(c.options, func(ahead time.Duration) {
 		p := explainSkew(k.server, ahead)
-		if p != nil || ahead.Abs() < skewMost/2 { // between, whole seconds and slow answers would tell now this, now that
+		if p != nil || ahead.Abs() < skewMost/2 { // between the two, rounding and slow answers would make the Problem flap
 			c.complain(aboutClock, p)
 		}
 	}, c.noteReached)
 	return k, err
 }
 
-// reachedMost bounds the addresses of the API server that are remembered.
+// reachedMost bounds the known addresses of the API server.
 const reachedMost = 16
 
-// noteReached remembers an address at which the API server answers.
+// noteReached adds an address at which the API server has answered.
 func (c *Cluster) noteReached(a netip.Addr) {
 	c.reaching.Lock()
 	i, known := slices.BinarySearchFunc(c.reached, a, netip.Addr.Compare)
@@ -117,7 +117,7 @@ func (c *Cluster) Reached() []netip.Addr {
 	return c.reached
 }
 
-// serve does everything by one set of clients, until ctx ends or the kubeconfig tells of others.
+// serve follows and coordinates with one set of clients, until ctx ends or the kubeconfig changes.
 func (c *Cluster) serve(ctx context.Context, k clients) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer k.close()
@@ -136,10 +136,11 @@ func (c *Cluster) serve(ctx context.Context, k clients) {
 	g.Wait()
 }
 
-// retryMost is the longest pause after what failed.
+// retryMost is the longest pause after a failure.
 const retryMost = time.Second
 
-// backoff is the pause after what failed: an API server that is back is noticed at once, by not all daemons at once.
+// backoff returns the pauses after failures. They are short, so that an API server that is back is noticed at once, and
+// random, so that not all daemons ask at once.
 func backoff() *wait.Backoff {
 	const first = 100 * time.Millisecond
 	return &wait.Backoff{Duration: first + rand.N(first/2), Factor: 2, Jitter: 0.2, Steps: 10, Cap: retryMost}

@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// labelPrefix is that of the labels that tell which EgressServices a node is the host of.
+// labelPrefix is the prefix of the labels that name the EgressServices of which a node is the host.
 const labelPrefix = "egress-service.k8s.ovn.org/"
 
 // labelWrite is a change of a node's labels; nil removes one.
 type labelWrite map[string]*string
 
-// Label takes the labels of our prefix, without it, that each node should have. What differs is put right, while this
-// daemon leads and is to label hosts.
+// Label sets the labels with labelPrefix that each node should have; want holds them without the prefix. Nothing is
+// written unless this daemon leads and is configured to label hosts.
 func (c *Cluster) Label(want map[string][]string) {
 	t := c.leads()
 	objects, ok := c.latest()
@@ -36,7 +36,7 @@ func (c *Cluster) Label(want map[string][]string) {
 	}
 }
 
-// relabel says how the labels a node has become those that are wanted. The value of ours is empty.
+// relabel returns the change from a node's labels to the wanted ones, whose values are empty.
 func relabel(have map[string]string, want []string) labelWrite {
 	change := labelWrite{}
 	for name := range have {
@@ -55,7 +55,7 @@ func relabel(have map[string]string, want []string) labelWrite {
 	return change
 }
 
-// writeLabels changes the labels of one node. An error is worth another try.
+// writeLabels changes the labels of one node. The caller repeats it after an error.
 func (t *term) writeLabels(ctx context.Context, node string) error {
 	t.mu.Lock()
 	change := t.labels[node]

@@ -17,17 +17,17 @@ import (
 const (
 	// writers is how many objects are written at once.
 	writers = 8
-	// What could not be written is tried again after retryFirst, then ever more seldom, down to every retryLast.
+	// retryFirst is the pause before a failed write is repeated. It doubles up to retryLast.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 10 * time.Second
-	// lastWords is how long a term that has ended goes on: writes under way are waited for, and what was written is told.
+	// lastWords bounds the end of a term: writes in progress finish, and the Events of written statuses are sent.
 	lastWords = 2 * time.Second
 
 	requestWrite = "write"
 	requestEvent = "event"
 )
 
-// term is one time of leading. What it knows ends with it: the next leader begins with what the API server tells.
+// term is one period of leadership. Its knowledge ends with it: the next leader starts from the API server's objects.
 type term struct {
 	*Cluster
 	clients clients
@@ -39,14 +39,14 @@ type term struct {
 
 	mu       sync.Mutex
 	failing  map[target]bool
-	statuses map[cluster.Key]statusWrite // to be written, the newest wish
-	written  map[cluster.Key]written     // what the source has not told yet
-	claimed  map[cluster.Key]uint64      // the versions that a claim gave
+	statuses map[cluster.Key]statusWrite // to be written, the newest only
+	written  map[cluster.Key]written     // not yet delivered by the watch
+	claimed  map[cluster.Key]uint64      // versions that resulted from claims, see statusClaim
 	labels   map[string]labelWrite       // of nodes
-	probed   time.Time                   // when it was last tried whether the CRD keeps the whole status
+	probed   time.Time                   // time of the last check that the CRD keeps the whole status
 }
 
-// target is what is to be written: an EgressService's status, or a node's labels.
+// target names a write: the status of an EgressService, or the labels of a node.
 type target struct {
 	service cluster.Key
 	node    string
@@ -56,7 +56,8 @@ func newQueue[T comparable]() workqueue.TypedRateLimitingInterface[T] {
 	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[T](retryFirst, retryLast))
 }
 
-// Leading gives what the living nodes reported, while this daemon leads and knows every node's report.
+// Leading returns the reports of the living nodes. leading is false unless this daemon leads and has read every node's
+// Lease.
 func (c *Cluster) Leading() (reports map[string]cluster.Report, leading bool) {
 	t := c.leads()
 	if t == nil {
@@ -65,8 +66,8 @@ func (c *Cluster) Leading() (reports map[string]cluster.Report, leading bool) {
 	return t.reports.living()
 }
 
-// leads gives the term of this daemon, nil when it does not lead. A leader that has not heard from the API server for
-// almost as long as its Lease lasts leads no more: another one may soon.
+// leads returns this daemon's term, or nil when it does not lead. A leader without an answer from the API server for
+// almost the duration of its Lease no longer leads: another daemon may soon.
 func (c *Cluster) leads() *term {
 	t := c.term.Load()
 	if t == nil || !t.elector.IsLeader() || t.elector.Check(-c.timing.retry) != nil {
@@ -75,7 +76,7 @@ func (c *Cluster) leads() *term {
 	return t
 }
 
-// lead leads until ctx ends. Nothing is written after it has returned.
+// lead leads until ctx ends, and returns after its last write.
 func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.LeaderElector) {
 	t := &term{
 		Cluster: c, clients: k, elector: elector,
@@ -111,10 +112,10 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 	watching.Wait()
 	c.outcome(k, requestWrite, "", nil)
 	c.outcome(k, requestEvent, "", nil)
-	c.log.Info("leading no more", "lease", c.options.Namespace+"/"+leaseName)
+	c.log.Info("stopped leading", "lease", c.options.Namespace+"/"+leaseName)
 }
 
-// write writes what is queued until the queue is shut down.
+// write performs queued writes until the queue is shut down.
 func (t *term) write(ctx context.Context) {
 	for {
 		what, shutDown := t.queue.Get()
@@ -141,7 +142,7 @@ func (t *term) writeOne(ctx context.Context, what target) (done bool) {
 		err = t.writeLabels(bounded, what.node)
 	}
 	if err != nil && (ctx.Err() != nil || t.leads() != t) {
-		return true // another one's now
+		return true // the next leader writes it
 	}
 	t.mu.Lock()
 	if err != nil {

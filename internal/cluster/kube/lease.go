@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// A thousand daemons that poll one Lease are a load of their own. So each of them watches it, and stands for election only
-// once nobody holds it.
+// A thousand daemons that poll one Lease would load the API server. So each of them watches the Lease, and stands for
+// election only while no daemon holds it.
 
-// watchLease keeps what is known of the leader's Lease until ctx ends.
+// watchLease keeps the sighting of the leader's Lease up to date until ctx ends.
 func (c *Cluster) watchLease(ctx context.Context, k clients) {
 	one := func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, leaseName).String()
@@ -39,16 +39,17 @@ func (c *Cluster) watchLease(ctx context.Context, k clients) {
 	})
 }
 
-// contend stands for election whenever nobody leads, until ctx ends.
+// contend stands for election whenever there is no leader, until ctx ends.
 func (c *Cluster) contend(ctx context.Context, k clients) {
 	for c.lease.vacant(ctx, c.timing.retry/2) {
 		c.stand(ctx, k)
 	}
 }
 
-// stand tries to get the Lease, and leads while this daemon holds it. It returns when another one does, or ctx ends.
+// stand tries to acquire the Lease, and leads while this daemon holds it. It returns when another daemon holds the
+// Lease, or ctx ends.
 func (c *Cluster) stand(ctx context.Context, k clients) {
-	identity := c.options.Node + "_" + string(uuid.NewUUID()) // an earlier run of the daemon is another one
+	identity := c.options.Node + "_" + string(uuid.NewUUID()) // each run of the daemon is a candidate of its own
 	won := make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &lock{
@@ -74,7 +75,7 @@ func (c *Cluster) stand(ctx context.Context, k clients) {
 		return
 	}
 
-	// The elector outlives ctx: the Lease is given back after the last write has ended.
+	// The elector outlives ctx: it releases the Lease after the last write.
 	running, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	leading, lose := context.WithCancel(ctx)
 	var g sync.WaitGroup
@@ -97,14 +98,14 @@ func (c *Cluster) stand(ctx context.Context, k clients) {
 	c.outcome(k, "lead", leaseResource, nil)
 }
 
-// lock is the Lease as the elector sees it: free when the watch has told that its holder does not renew it. The elector
-// would otherwise wait for that once more.
+// lock is the Lease as the elector sees it: free once the watch has shown that its holder does not renew it. Otherwise
+// the elector would wait for the Lease's whole duration again.
 type lock struct {
 	resourcelock.LeaseLock
 	seen   *sighting
 	within time.Duration
 	tell   func(error)
-	holder string // as last asked for
+	holder string // as of the last Get
 }
 
 func (l *lock) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
@@ -125,7 +126,8 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	return l.ask(ctx, func(ctx context.Context) error { return l.LeaseLock.Create(ctx, r) })
 }
 
-// Update does not give back what another one holds by now: an elector that has lost the Lease does not know.
+// Update writes the Lease. It does not release a Lease that another daemon holds: an elector does not notice that it has
+// lost the Lease.
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	if r.HolderIdentity == "" && l.holder != l.Identity() {
 		return errTaken
@@ -135,7 +137,7 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 
 var errTaken = errors.New("another daemon holds the Lease")
 
-// ask bounds a request, and tells when it fails but for what happens in every election.
+// ask bounds a request, and reports its error, except those that every election has.
 func (l *lock) ask(ctx context.Context, request func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, l.within)
 	defer cancel()
@@ -147,17 +149,18 @@ func (l *lock) ask(ctx context.Context, request func(context.Context) error) err
 	return err
 }
 
-// sighting is what was last seen of the leader's Lease, and when, by this node's own clock: those of others may be wrong.
+// sighting holds the leader's Lease as last seen, and the time by this node's clock, since other nodes' clocks may be
+// wrong.
 type sighting struct {
 	mu      sync.Mutex
 	known   bool
-	holder  string // empty: nobody
-	raw     []byte // the record, as the elector's lock gives it
+	holder  string // empty: no daemon
+	raw     []byte // the record, as LeaseLock.Get returns it
 	until   time.Time
 	changed chan struct{} // closed by the next change
 }
 
-// observe takes note of the Lease; nil: there is none.
+// observe records the Lease; nil: there is none.
 func (s *sighting) observe(l *coordinationv1.Lease) {
 	record := &resourcelock.LeaderElectionRecord{}
 	if l != nil {
@@ -183,7 +186,7 @@ func (s *sighting) observe(l *coordinationv1.Lease) {
 	}
 }
 
-// next is closed when something else is observed. The caller has s.mu.
+// next returns a channel that is closed when the Lease changes. The caller holds s.mu.
 func (s *sighting) next() <-chan struct{} {
 	if s.changed == nil {
 		s.changed = make(chan struct{})
@@ -191,8 +194,8 @@ func (s *sighting) next() <-chan struct{} {
 	return s.changed
 }
 
-// vacant waits until nobody holds the Lease, and a little longer, by chance: not everyone is to ask for it at once. It is
-// false when ctx ended before.
+// vacant waits until no daemon holds the Lease, plus a random time below spread, so that not all candidates ask for it
+// at once. It returns false if ctx ended before.
 func (s *sighting) vacant(ctx context.Context, spread time.Duration) bool {
 	for {
 		s.mu.Lock()
@@ -212,7 +215,7 @@ func (s *sighting) vacant(ctx context.Context, spread time.Duration) bool {
 	}
 }
 
-// taken waits until another one than identity holds the Lease, or ctx ends.
+// taken waits until another daemon than identity holds the Lease, or ctx ends.
 func (s *sighting) taken(ctx context.Context, identity string) {
 	for {
 		s.mu.Lock()
@@ -230,7 +233,7 @@ func (s *sighting) taken(ctx context.Context, identity string) {
 	}
 }
 
-// expired reports whether the record is the one last seen, and was not renewed in time.
+// expired reports whether the record is the one last seen, and its holder has not renewed it in time.
 func (s *sighting) expired(raw []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

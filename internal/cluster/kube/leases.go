@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watchLeases tells to what happens to the Leases of the daemon's namespace that choose picks, until ctx ends. what tells
-// this watch from others.
+// watchLeases calls to for every change of the Leases in the daemon's namespace that choose selects, until ctx ends. what is
+// the name of this watch in Problems.
 func (c *Cluster) watchLeases(ctx context.Context, k clients, what string, choose func(*metav1.ListOptions), to *leases) {
 	at := k.core.CoordinationV1().Leases(c.options.Namespace)
 	tell := func(err error) {
@@ -38,11 +38,11 @@ func (c *Cluster) watchLeases(ctx context.Context, k clients, what string, choos
 	cache.NewReflectorWithOptions(from, &coordinationv1.Lease{}, to, cache.ReflectorOptions{Name: what, Backoff: backoff()}).RunWithContext(ctx)
 }
 
-// leases passes on what a reflector hears.
+// leases implements a reflector's store by calling functions.
 type leases struct {
-	changed func(*coordinationv1.Lease) // it is new or another
+	changed func(*coordinationv1.Lease) // it was created or updated
 	deleted func(*coordinationv1.Lease)
-	listed  func([]*coordinationv1.Lease) // these are all there are
+	listed  func([]*coordinationv1.Lease) // all that exist
 }
 
 func (l *leases) Add(o any) error {

@@ -8,10 +8,11 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// leaderManager is the field manager by which the leader writes statuses, as any version of it did: it begins the user agent.
+// leaderManager is the field manager of the leader's writes, in every version of the daemon: the first part of the user
+// agent, which is the default.
 const leaderManager = "egressway"
 
-// owned are the fields of a status that a field manager owns, as fieldsV1 has them.
+// owned decodes the fields of a status that a field manager owns, in the format of fieldsV1.
 type owned struct {
 	Status struct {
 		Host    *struct{} `json:"f:host"`
@@ -20,8 +21,8 @@ type owned struct {
 	} `json:"f:status"`
 }
 
-// writerOf finds who wrote host, standby and term. An Update by another manager takes a field away from the leader when its value
-// changes, and only then.
+// writerOf returns who wrote host, standby and term. An Update by another manager removes a field from the leader's
+// only if it changes its value.
 func writerOf(managed []metav1.ManagedFieldsEntry) cluster.Writer {
 	var leader, others [3]bool
 	for _, m := range managed {
@@ -51,8 +52,8 @@ func writerOf(managed []metav1.ManagedFieldsEntry) cluster.Writer {
 	return cluster.WriterLeader
 }
 
-// obey keeps the status that was obeyed where another than the leader wrote the one that stands now. Where no host was obeyed before, as
-// when a daemon starts or an object was restored, the status is obeyed, also where another program wrote it.
+// obey keeps the status that was in force if another program than the leader wrote the present one. Without a host in
+// the former status, as when a daemon starts or an object was restored, it accepts the present status from any writer.
 func obey(former cluster.EgressService, next *cluster.EgressService) {
 	stands := next.Stands()
 	next.Status, next.Disobeyed = stands, nil

@@ -13,10 +13,10 @@ import (
 // podResource is how kubectl names Pods.
 const podResource = "pods"
 
-// ownPods are the Pods of this node. They are followed while somebody wants them: nobody else pays for a watch of them.
+// ownPods holds the Pods of this node. It watches them only while a feature needs them, since the watch has its cost.
 type ownPods struct {
 	*store[cluster.Key, cluster.Pod]
-	wanted bool          // guarded by the Cluster's mutex, as the next one
+	wanted bool          // guarded by the Cluster's mutex, as turned is
 	turned chan struct{} // closed when wanted changes
 }
 
@@ -37,8 +37,8 @@ func newOwnPods(c *Cluster) *ownPods {
 	}
 }
 
-// FollowPods has the Pods of this node be among the Objects as soon as they are known, or not. Before all else was told once,
-// Objects waits for them too.
+// FollowPods switches the Pods of this node on or off in Objects. Pods that are wanted before the first complete
+// snapshot delay it until they are known.
 func (c *Cluster) FollowPods(want bool) {
 	c.change(func() bool {
 		p := c.pods
@@ -49,15 +49,15 @@ func (c *Cluster) FollowPods(want bool) {
 		close(p.turned)
 		p.turned = make(chan struct{})
 		before := c.synced.Load()
-		c.checkSynced() // they may have been all that was waited for
+		c.checkSynced() // only Pods may have been missing
 		return before != c.synced.Load() || p.synced
 	})
 }
 
-// isSynced reports whether nobody waits for them.
+// isSynced reports whether Pods delay a snapshot no longer.
 func (p *ownPods) isSynced() bool { return !p.wanted || p.store.isSynced() }
 
-// handOut gives them, and whether they are wanted and known.
+// handOut returns the Pods, and whether they are wanted and known.
 func (p *ownPods) handOut() (all cluster.Map[cluster.Key, cluster.Pod], known bool) {
 	if !p.wanted || !p.synced {
 		return all, false
@@ -65,7 +65,7 @@ func (p *ownPods) handOut() (all cluster.Map[cluster.Key, cluster.Pod], known bo
 	return p.objects.Map(), true
 }
 
-// follow follows them while they are wanted, until ctx ends.
+// follow keeps the Pods up to date while they are wanted, until ctx ends.
 func (p *ownPods) follow(ctx context.Context, k clients) {
 	for ctx.Err() == nil {
 		p.cluster.mu.Lock()
@@ -94,7 +94,7 @@ func (p *ownPods) follow(ctx context.Context, k clients) {
 	}
 }
 
-// forget drops what was known of Pods that nobody wants, with all that was wrong with it.
+// forget drops Pods that are no longer wanted, with their problems.
 func (p *ownPods) forget() {
 	p.cluster.change(func() bool {
 		if p.wanted || !p.synced {

@@ -12,8 +12,8 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// rawEgressService is an EgressService with the parts that people write still to be decoded. A CRD lets through more than
-// fits into Go's types, such as times with a small t; in a list, one such object would hide all others.
+// rawEgressService is an EgressService whose spec and status are still to be decoded. A CRD admits values that Go's
+// types reject, such as times with a lower-case t; decoded at once, one such object would make the whole list fail.
 type rawEgressService struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -46,7 +46,7 @@ func (l *rawEgressServiceList) DeepCopyObject() runtime.Object {
 	return c
 }
 
-// rawScheme knows EgressServices in their raw form.
+// rawScheme returns a scheme that decodes EgressServices as rawEgressService.
 func rawScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	s.AddKnownTypeWithName(egressv1.GroupVersion.WithKind("EgressService"), &rawEgressService{})
@@ -55,8 +55,8 @@ func rawScheme() *runtime.Scheme {
 	return s
 }
 
-// decode gives the EgressService. Of a status that cannot be decoded all that can stays: the leader writes another one.
-// A spec that cannot be decoded is none; false then.
+// decode returns the EgressService, with a Problem for each part that cannot be decoded. A bad status keeps its host,
+// standby and term if these can be decoded; the leader replaces it. ok is false if the spec is bad.
 func (r *rawEgressService) decode() (o *egressv1.EgressService, problems []cluster.Problem, ok bool) {
 	o = &egressv1.EgressService{ObjectMeta: r.ObjectMeta}
 	wrong := func(field string, err error) {

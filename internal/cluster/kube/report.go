@@ -23,24 +23,24 @@ import (
 const (
 	component        = "egressway"
 	labelName        = "app.kubernetes.io/name"
-	labelReport      = "egressway.io/node-report" // on the Leases by which nodes report
-	annotationReport = "egressway.io/report"      // what a node reports, as JSON
+	labelReport      = "egressway.io/node-report" // on the Leases with nodes' reports
+	annotationReport = "egressway.io/report"      // the report, as JSON
 
-	// settle is how long a report waits for further changes, pace the least time between two that are written.
+	// settle is how long a report waits for further changes, pace the least time between two writes.
 	settle = 50 * time.Millisecond
 	pace   = 200 * time.Millisecond
-	// tellAgain is the least pause after a report that could not be written.
+	// tellAgain is the least pause after a write that failed.
 	tellAgain = time.Second
 )
 
-// report is what this node tells, as JSON.
+// report holds this node's report, as JSON.
 type report struct {
 	mu      sync.Mutex
 	text    string // empty: nothing yet
 	changed chan struct{}
 }
 
-// news signals that there is something else to tell.
+// news returns a channel that signals a changed report.
 func (r *report) news() chan struct{} {
 	if r.changed == nil {
 		r.changed = make(chan struct{}, 1)
@@ -48,8 +48,8 @@ func (r *report) news() chan struct{} {
 	return r.changed
 }
 
-// Report tells the leader about this node. The newest report is written to this node's Lease soon when it differs from
-// the former, and renewed from then on.
+// Report sets this node's report for the leader. If it differs from the former one, it is soon written to this node's
+// Lease, and is renewed from then on.
 func (c *Cluster) Report(r cluster.Report) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -68,7 +68,8 @@ func (c *Cluster) Report(r cluster.Report) {
 	}
 }
 
-// tellReports keeps this node's Lease until ctx ends. It stays then: a daemon that restarts is no node that died.
+// tellReports writes and renews this node's Lease until ctx ends. It does not delete the Lease then: a restart of the
+// daemon must not look like a node's death.
 func (c *Cluster) tellReports(ctx context.Context, k clients) {
 	defer c.outcome(k, "report", leaseResource, nil)
 	c.report.mu.Lock()
@@ -104,7 +105,8 @@ func (c *Cluster) tellReports(ctx context.Context, k clients) {
 	}
 }
 
-// tellReport writes the newest report to this node's Lease. A Lease whose Node is gone is collected with it.
+// tellReport writes the newest report to this node's Lease. The Lease's owner is the Node, so that Kubernetes deletes
+// it with the Node.
 func (c *Cluster) tellReport(ctx context.Context, k clients) error {
 	ctx, cancel := context.WithTimeout(ctx, requestWithin)
 	defer cancel()
@@ -131,7 +133,7 @@ func (c *Cluster) tellReport(ctx context.Context, k clients) error {
 	if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
-	// Only here: to change the owner of what is there takes permission to delete it, on some clusters.
+	// Only a new Lease gets an owner: on some clusters, changing the owner of an object needs permission to delete it.
 	c.mu.Lock()
 	uid := c.nodes.objects.At(node).UID
 	c.mu.Unlock()
@@ -146,7 +148,7 @@ func (c *Cluster) tellReport(ctx context.Context, k clients) error {
 	return nil
 }
 
-// reportName names the Lease by which a node reports.
+// reportName returns the name of a node's Lease.
 func reportName(node string) string {
 	const prefix, longest = "node.", 253
 	if len(prefix+node) <= longest {
@@ -156,22 +158,22 @@ func reportName(node string) string {
 	return prefix + hex.EncodeToString(sum[:])
 }
 
-// reports is what the nodes told the leader.
+// reports holds the nodes' reports for the leader.
 //
-// A node is presumed dead when its Lease was not renewed for as long as it lasts while those of others were: the leader
-// renews its own, so a watch that is silent tells nothing about anybody, and when it speaks again everyone gets the whole
-// time anew. A Lease that is deleted is no sign of death either; its daemon makes another.
+// A node is presumed dead when its Lease was not renewed for the Lease's duration, measured while the watch delivered
+// other Leases: the leader renews its own, so a silent watch is no evidence against any node, and after an interruption
+// every node gets its whole duration again. A deleted Lease is no sign of death either: its daemon creates another.
 type reports struct {
-	gap  time.Duration // a watch that told nothing for that long was interrupted
+	gap  time.Duration // a watch that delivered nothing for this long was interrupted
 	wake func()
 
 	mu    sync.Mutex
-	known bool // every Lease there is was told
+	known bool // all existing Leases were listed
 	heard time.Time
 	nodes map[string]*told
 }
 
-// told is what one node told, and when by the leader's clock.
+// told is one node's report, with the time of its renewal by the leader's clock.
 type told struct {
 	version string // of the Lease
 	text    string
@@ -198,7 +200,8 @@ func (r *reports) deleted(*coordinationv1.Lease) {
 	}
 }
 
-// listed begins the time anew for everyone: a list follows an interruption, or the start.
+// listed takes a complete list of Leases. It restarts every node's time, since a list follows an interruption or the
+// start.
 func (r *reports) listed(all []*coordinationv1.Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +214,7 @@ func (r *reports) listed(all []*coordinationv1.Lease) {
 	r.wake()
 }
 
-// hear notes that the watch speaks.
+// hear records that the watch delivered something, and restarts every node's time after an interruption.
 func (r *reports) hear() time.Time {
 	now := time.Now()
 	if now.Sub(r.heard) > r.gap {
@@ -228,8 +231,8 @@ func (r *reports) restart(now time.Time) {
 	}
 }
 
-// take keeps what a Lease tells, and reports whether it is something else than before. What is no report is passed over: the
-// node that should have written it soon writes a better one.
+// take stores a Lease's report, and returns whether it differs from the former one. It ignores a Lease without a valid
+// report: that node soon writes a better one.
 func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
 	if l.Spec.HolderIdentity == nil || reportName(*l.Spec.HolderIdentity) != l.Name || l.Spec.LeaseDurationSeconds == nil {
 		return false
@@ -244,7 +247,7 @@ func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
 		at: now, lasts: time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second,
 	}
 	if former != nil && former.text == n.text {
-		n.report = former.report // it was only renewed
+		n.report = former.report // the Lease was only renewed
 	} else if json.Unmarshal([]byte(n.text), &n.report) != nil {
 		return false
 	}
@@ -255,7 +258,7 @@ func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
 	return former == nil || former.text != n.text
 }
 
-// bury forgets who was not heard in time, and reports whether there was anyone.
+// bury removes the nodes whose Leases have expired, and reports whether there were any.
 func (r *reports) bury() (someone bool) {
 	for node, n := range r.nodes {
 		if r.heard.Sub(n.at) >= n.lasts {
@@ -266,7 +269,7 @@ func (r *reports) bury() (someone bool) {
 	return someone
 }
 
-// living gives what the living nodes reported; false: not every Lease is known yet.
+// living returns the reports of the living nodes, or false before the first list of Leases.
 func (r *reports) living() (map[string]cluster.Report, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,12 +19,12 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// source is the part of a Cluster that keeps what the server tells.
+// source is the part of a Cluster that holds the server's objects.
 type source struct {
 	complaints complaints
 	words      words
 	selectors  selectors
-	synced     atomic.Bool // every kind was told once
+	synced     atomic.Bool // every kind was listed once
 	kinds      []follower
 
 	mu             sync.Mutex
@@ -42,19 +42,19 @@ type source struct {
 	cidrs     []netip.Prefix // of all ServiceCIDRs, sorted
 
 	changed  cluster.Changed   // since the last snapshot, but for stale
-	problems []cluster.Problem // all of them, as handed out last
-	refound  bool              // what was found has changed since
-	heard    int               // the complaints that are among them
+	problems []cluster.Problem // as last returned
+	refound  bool              // problems of objects have changed since
+	heard    int               // count of the complaints that problems includes
 }
 
-// follower is a store of any kind.
+// follower is a store of some kind.
 type follower interface {
 	follow(ctx context.Context, k clients)
 	isSynced() bool
 	found() []cluster.Problem
 }
 
-// slice is what is kept of an EndpointSlice.
+// slice holds the parts of an EndpointSlice that are kept.
 type slice struct {
 	service   cluster.Key
 	endpoints []cluster.Endpoint
@@ -114,7 +114,7 @@ func (s *source) init(c *Cluster) {
 
 func coreClient(k clients) rest.Interface { return k.core.CoreV1().RESTClient() }
 
-// trimmer has only objects of type O trimmed.
+// trimmer adapts trim to untyped objects; it rejects objects of other types.
 func trimmer[O, V any, K comparable](trim func(O) object[K, V]) func(any) (object[K, V], bool) {
 	return func(o any) (x object[K, V], fits bool) {
 		as, fits := o.(O)
@@ -129,10 +129,10 @@ func (s *source) trimEgressService(r *rawEgressService) object[cluster.Key, clus
 	o, unread, readable := r.decode()
 	key, e, problems, ok := cluster.FromEgressService(o)
 	e.Writer = writerOf(o.ManagedFields)
-	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0, not known, on servers that count otherwise
+	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0 (unknown) on servers whose versions are not numbers
 	key.Namespace, e.Network, e.NodeSelector = s.words.one(key.Namespace), s.words.one(e.Network), s.selectors.one(e.NodeSelector)
 	e.Status.Host, e.Status.Standby = s.words.one(e.Status.Host), s.words.one(e.Status.Standby)
-	e.Status.Conditions = slices.Clone(e.Status.Conditions) // without room for more
+	e.Status.Conditions = slices.Clone(e.Status.Conditions) // without spare capacity
 	for i := range e.Status.Conditions {
 		c := &e.Status.Conditions[i]
 		c.Type, c.Reason, c.Message = s.words.one(c.Type), s.words.one(c.Reason), s.words.one(c.Message)
@@ -156,12 +156,12 @@ func (s *source) trimSlice(o *discoveryv1.EndpointSlice) object[cluster.Key, sli
 	service.Namespace = s.words.one(service.Namespace)
 	return object[cluster.Key, slice]{
 		key:   cluster.Key{Namespace: service.Namespace, Name: o.Name},
-		value: slice{service, slices.Clone(cluster.CompactEndpoints(endpoints))}, // without room for more
+		value: slice{service, slices.Clone(cluster.CompactEndpoints(endpoints))}, // without spare capacity
 		ok:    service.Name != "",
 	}
 }
 
-// moveSlice puts a slice where it belongs.
+// moveSlice indexes a slice under its Service, and removes it from its former one.
 func (s *source) moveSlice(key cluster.Key, from, to slice) {
 	if from.service != to.service && from.service.Name != "" {
 		if of := slices.DeleteFunc(s.slicesOf[from.service], func(k cluster.Key) bool { return k == key }); len(of) > 0 {
@@ -180,7 +180,7 @@ func (s *source) moveSlice(key cluster.Key, from, to slice) {
 }
 
 func (s *source) keyChanged(key cluster.Key) {
-	if !s.changed.All { // which needs no keys
+	if !s.changed.All { // All includes every key
 		s.changed.Add(key)
 	}
 }
@@ -195,13 +195,13 @@ func (s *source) cidrsChanged(string) {
 	slices.SortFunc(s.cidrs, netip.Prefix.Compare)
 }
 
-// merge puts the slices of Services together that have changed.
+// merge updates the endpoints of Services whose slices have changed.
 func (s *source) merge() cluster.Map[cluster.Key, []cluster.Endpoint] {
 	for service := range s.stale {
 		of := s.slicesOf[service]
 		var endpoints []cluster.Endpoint
 		if len(of) == 1 {
-			endpoints = s.slices.objects.At(of[0]).endpoints // most often, and these are compact
+			endpoints = s.slices.objects.At(of[0]).endpoints // the usual case, and already compact
 		} else {
 			for _, key := range slices.SortedFunc(slices.Values(of), cluster.Key.Compare) {
 				endpoints = append(endpoints, s.slices.objects.At(key).endpoints...)
@@ -222,7 +222,7 @@ func (s *source) merge() cluster.Map[cluster.Key, []cluster.Endpoint] {
 	return s.endpoints.Map()
 }
 
-// change does f, which reports whether Objects gives something else afterwards.
+// change calls f with the mutex held, and wakes the caller of Objects if f returns true.
 func (c *Cluster) change(f func() (changed bool)) {
 	c.mu.Lock()
 	changed := f()
@@ -232,15 +232,15 @@ func (c *Cluster) change(f func() (changed bool)) {
 	}
 }
 
-// checkSynced notes that every kind was told. The caller has the mutex.
+// checkSynced sets synced once every kind was listed. The caller holds the mutex.
 func (c *Cluster) checkSynced() {
 	if !slices.ContainsFunc(c.kinds, func(f follower) bool { return !f.isSynced() }) {
 		c.synced.Store(true)
 	}
 }
 
-// Objects is what the API server told last, how that may differ from what the call before gave, and all that is wrong; ok
-// is false until every kind was told. What it gives is not changed afterwards. It is for one caller.
+// Objects returns the server's objects, their changes since the last call, and all problems. ok is false until every
+// kind was listed. Returned values do not change later. Only one caller may use it, as each change is returned once.
 func (c *Cluster) Objects() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,7 +252,7 @@ func (c *Cluster) Objects() (objects cluster.Objects, changed cluster.Changed, p
 	return objects, changed, problems, ok
 }
 
-// latest is what Objects would give. It takes no part in who was told what.
+// latest returns the same objects as Objects, without consuming their changes.
 func (c *Cluster) latest() (objects cluster.Objects, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,7 +262,7 @@ func (c *Cluster) latest() (objects cluster.Objects, ok bool) {
 	return objects, ok
 }
 
-// allProblems is the same slice as before while nothing else is wrong.
+// allProblems returns all problems, in the same slice as before if nothing has changed.
 func (s *source) allProblems() []cluster.Problem {
 	heard := s.complaints.count()
 	if s.heard == heard && !s.refound {
@@ -291,12 +291,12 @@ func (s *source) snapshot() cluster.Objects {
 	}
 }
 
-// crdStays fails unless EgressServices can be created: a server takes no new ones while their CRD is deleted.
+// crdStays fails unless EgressServices can be created: a server refuses new ones while it deletes their CRD.
 func crdStays(ctx context.Context, k clients) error {
 	var kinds metav1.APIResourceList
 	err := k.core.Discovery().RESTClient().Get().AbsPath("/apis", egressv1.GroupVersion.Group, egressv1.GroupVersion.Version).Do(ctx).Into(&kinds)
 	if apierrors.IsForbidden(err) {
-		return nil // it is not for us to know
+		return nil // this daemon may not ask
 	}
 	if err != nil {
 		return err

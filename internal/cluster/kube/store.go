@@ -13,35 +13,35 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// object is what is kept of an object.
+// object holds the parts of an object that are kept.
 type object[K comparable, V any] struct {
 	key      K
 	value    V
 	problems []cluster.Problem
-	ok       bool // false: only its problems count
+	ok       bool // false: only the problems are kept
 }
 
-// store keeps what is read of the objects of a kind. It is what a reflector fills.
+// store holds the objects of one kind. A reflector fills it.
 //
-// The API server's word is taken for what is there. What is not there any more is believed when a watch tells so; where a
-// list only lacks what was there, it stays until a second one lacks it too (doubts.go).
+// Objects that the API server delivers are stored at once. An object is removed when a watch reports its deletion; one
+// that is only missing in a list stays until a second list lacks it too (doubts.go).
 type store[K comparable, V any] struct {
 	kind[K, V]
 	cluster *Cluster
 
-	// The Cluster's mutex guards what follows.
+	// The Cluster's mutex guards the fields below.
 	objects  cluster.Draft[K, V]
 	problems map[K][]cluster.Problem
 	synced   bool
 	doubts   doubts[K]
 }
 
-// Transformer has the reflector trim objects as they come.
+// Transformer makes the reflector trim objects as they arrive.
 func (s *store[K, V]) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) { return s.read(o) }
 }
 
-// read trims an object, unless that was done.
+// read trims an object, unless it is trimmed already.
 func (s *store[K, V]) read(o any) (*object[K, V], error) {
 	switch o := o.(type) {
 	case *object[K, V]:
@@ -56,7 +56,7 @@ func (s *store[K, V]) read(o any) (*object[K, V], error) {
 	return &x, nil
 }
 
-// Add takes an object that is there.
+// Add stores an object.
 func (s *store[K, V]) Add(o any) error {
 	x, err := s.read(o)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *store[K, V]) Add(o any) error {
 // Update is Add.
 func (s *store[K, V]) Update(o any) error { return s.Add(o) }
 
-// Delete takes leave of an object.
+// Delete removes an object, or leaves that to settleRemovals.
 func (s *store[K, V]) Delete(o any) error {
 	x, err := s.read(o)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *store[K, V]) Delete(o any) error {
 	return nil
 }
 
-// Replace takes a list of what is there.
+// Replace stores a complete list of objects.
 func (s *store[K, V]) Replace(list []any, _ string) error {
 	listed := make([]*object[K, V], 0, len(list))
 	for _, o := range list {
@@ -95,7 +95,7 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 		}
 		listed = append(listed, x)
 	}
-	s.cluster.complain(s.resource+" list", nil) // also when a watch listed them
+	s.cluster.complain(s.resource+" list", nil) // a list by a watch counts, too
 	s.cluster.change(func() bool {
 		changed := !s.synced
 		there := make(map[K]bool, len(listed))
@@ -115,10 +115,10 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync has nothing to do.
+// Resync does nothing.
 func (s *store[K, V]) Resync() error { return nil }
 
-// put keeps an object, and reports whether it is another than before.
+// put stores an object, and reports whether it differs from the former one.
 func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 	changed = s.doubts.settle(x.key)
 	if !reflect.DeepEqual(s.problems[x.key], x.problems) {
@@ -151,7 +151,7 @@ func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 	return true
 }
 
-// remove forgets an object, and reports whether it was there.
+// remove removes an object, and reports whether it was there.
 func (s *store[K, V]) remove(key K) (changed bool) {
 	return s.put(&object[K, V]{key: key})
 }
@@ -161,7 +161,7 @@ func (s *store[K, V]) knows(key K) bool {
 	return there || s.problems[key] != nil
 }
 
-// known goes through the keys of what is known, some of them twice.
+// known iterates over the keys of all objects, also of those that have only problems. Keys may occur twice.
 func (s *store[K, V]) known() iter.Seq[K] {
 	return func(yield func(K) bool) {
 		for key := range s.objects.All() {
@@ -179,7 +179,7 @@ func (s *store[K, V]) known() iter.Seq[K] {
 
 func (s *store[K, V]) isSynced() bool { return s.synced }
 
-// found gives what is wrong with the objects, and with what was told about them.
+// found returns the problems of the objects and of their lists.
 func (s *store[K, V]) found() (problems []cluster.Problem) {
 	for _, p := range s.problems {
 		problems = append(problems, p...)
@@ -190,13 +190,13 @@ func (s *store[K, V]) found() (problems []cluster.Problem) {
 	return problems
 }
 
-// words keeps one copy of what many objects say.
+// words interns strings that many objects share.
 type words struct {
 	mu   sync.Mutex
 	kept map[string]string
 }
 
-// wordsMost bounds how many are kept: beyond, it begins anew.
+// wordsMost bounds how many values are interned. Above it, the interner starts from empty.
 const wordsMost = 1 << 14
 
 func (w *words) one(word string) string {
@@ -216,10 +216,10 @@ func (w *words) one(word string) string {
 	return word
 }
 
-// selectors keeps one copy of a selector that many objects have.
+// selectors interns label selectors.
 type selectors struct {
 	mu   sync.Mutex
-	kept map[string]*metav1.LabelSelector // by their text, which two may share
+	kept map[string]*metav1.LabelSelector // by their text, which different selectors may share
 }
 
 func (s *selectors) one(selector *metav1.LabelSelector) *metav1.LabelSelector {

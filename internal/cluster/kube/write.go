@@ -17,35 +17,35 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// probeEvery is how often a leader tries whether a CRD that dropped parts of the status keeps them by now. What it still
-// drops makes no new version of the object.
+// probeEvery is how often a leader checks whether a CRD that dropped parts of the status keeps them now. A write whose
+// parts are all dropped makes no new version of the object.
 const probeEvery = time.Minute
 
-// Wanted is what should stand in the status of an EgressService. The times of its conditions are filled in by Write.
+// Wanted is the status that an EgressService should have. Write fills in the times of its conditions.
 type Wanted struct {
 	Status cluster.Status
-	Events []Event // told once, after the status was written
+	Events []Event // written once, after the status
 }
 
-// statusWrite is a status to be written over the one that stands in a version of an EgressService.
+// statusWrite is a status to be written to one version of an EgressService.
 type statusWrite struct {
 	Wanted
 	uid     string
 	version uint64
 	stands  cluster.Status
-	probe   bool // to see what the CRD keeps, though what it kept so far stands
-	claim   bool // the status stands, and another program wrote a part of it: no daemon would obey that
+	probe   bool // write although the parts that the CRD keeps are already there, to see whether it keeps more now
+	claim   bool // the status is right, but another program wrote a part: make the leader its writer, or no daemon follows it
 }
 
-// written is what the API server answered to a write.
+// written is the API server's answer to a write.
 type written struct {
 	version uint64
 	status  cluster.Status
 }
 
-// Write takes what the leader wants to stand in every EgressService's status, in place of what was wanted before. What
-// differs is written, unless the object has changed meanwhile: the change wakes the leader, which decides anew. Nothing
-// is written while this daemon does not lead.
+// Write sets the statuses that every EgressService should have, in place of those of the last call. A status that
+// differs is written, unless the object has changed meanwhile: then the change wakes the leader, which decides again.
+// Without leadership, nothing is written.
 func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 	t := c.leads()
 	objects, ok := c.latest()
@@ -86,15 +86,15 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 	}
 }
 
-// Pruned says that the CRD in the cluster drops what only ours has: upstream's is installed.
+// Pruned reports whether the CRD in the cluster drops Egressway's own fields of the status, as upstream's CRD does.
 func (c *Cluster) Pruned() bool { return c.pruned.Load() }
 
-// stands reports whether what is wanted is there, as far as the CRD keeps it.
+// stands reports whether have equals want, in the fields that the CRD keeps.
 func (t *term) stands(want, have cluster.Status) bool {
 	return sameStatus(want, have) || t.pruned.Load() && want.Host == have.Host
 }
 
-// writeStatus writes one status. An error is worth another try.
+// writeStatus writes one status. The caller repeats it after an error.
 func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 	t.mu.Lock()
 	w, wanted := t.statuses[key]
@@ -124,7 +124,7 @@ func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 	err = request.Do(ctx).Into(answer)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return nil // it has changed, or is gone: the leader hears of it and decides anew
+		return nil // changed or deleted: the watch wakes the leader, which decides again
 	case err != nil:
 		return fmt.Errorf("patch status of EgressService %s: %w", key, err)
 	}
@@ -149,7 +149,7 @@ func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 	return nil
 }
 
-// notePruning compares what was asked for with what the API server kept.
+// notePruning compares the status asked for with the one that the API server kept.
 func (t *term) notePruning(asked, kept cluster.Status) {
 	switch pruned := dropped(asked, kept); {
 	case pruned && t.pruned.CompareAndSwap(false, true):
@@ -162,7 +162,7 @@ func (t *term) notePruning(asked, kept cluster.Status) {
 	}
 }
 
-// dropped reports whether a part of the status that upstream's CRD does not have was lost.
+// dropped reports whether a part of the status was lost that upstream's CRD does not have.
 func dropped(asked, kept cluster.Status) bool {
 	return asked.Standby != "" && kept.Standby == "" || asked.Term != 0 && kept.Term == 0 ||
 		len(asked.Conditions) > 0 && len(kept.Conditions) == 0
@@ -171,7 +171,7 @@ func dropped(asked, kept cluster.Status) bool {
 // extended reports whether the status has a part that upstream's CRD does not have.
 func extended(s cluster.Status) bool { return s.Standby != "" || s.Term != 0 || len(s.Conditions) > 0 }
 
-// statusPatch makes the merge patch that brings a version of an EgressService to the status.
+// statusPatch returns the merge patch that sets the status of a version of an EgressService.
 func statusPatch(version uint64, s cluster.Status) map[string]any {
 	status := map[string]any{"host": s.Host, "standby": nil, "term": nil, "conditions": nil}
 	if s.Standby != "" {
@@ -189,8 +189,8 @@ func statusPatch(version uint64, s cluster.Status) map[string]any {
 	}
 }
 
-// statusClaim makes the server-side apply that leaves the status as it is, and the leader as a manager of its fields: a patch takes over
-// only what it changes.
+// statusClaim returns the server-side apply that leaves the status as it is, and makes the leader a manager of its
+// fields: a patch makes it manager only of the fields that it changes.
 func statusClaim(key cluster.Key, version uint64, stands cluster.Status) map[string]any {
 	status := map[string]any{"host": stands.Host}
 	if stands.Standby != "" {
@@ -206,7 +206,7 @@ func statusClaim(key cluster.Key, version uint64, stands cluster.Status) map[str
 	}
 }
 
-// sameStatus compares statuses, but for the times of conditions.
+// sameStatus compares statuses, except the times of conditions.
 func sameStatus(a, b cluster.Status) bool {
 	return a.Host == b.Host && a.Standby == b.Standby && a.Term == b.Term && len(a.Conditions) == len(b.Conditions) &&
 		!slices.ContainsFunc(a.Conditions, func(x metav1.Condition) bool {
@@ -216,7 +216,7 @@ func sameStatus(a, b cluster.Status) bool {
 		})
 }
 
-// timed gives conditions the time of their last transition: the former one where the status stays.
+// timed sets each condition's transition time: the former one if its status is the same, else now.
 func timed(want, have []metav1.Condition, now metav1.Time) []metav1.Condition {
 	want = slices.Clone(want)
 	for i := range want {
