@@ -88,7 +88,7 @@ func TestBadManifests(t *testing.T) {
 		"node as endpoint":    {with(`"10.244.1.66"], nodeName: a`, "10.0.0.11], nodeName: b"), `EgressService shop/bad: endpoints: "10.0.0.11": is an address of node a, not of a pod on node b`},
 		"ClusterIP endpoint":  {with(`"10.244.1.66"`, "10.96.0.5"), `EgressService shop/bad: endpoints: "10.96.0.5": is the ClusterIP of Service shop/aaa, not a pod's address`},
 		"node of endpoint":    {with(`"10.244.1.66"], nodeName: a`, `"10.244.1.66"], nodeName: z`), `EgressService shop/bad: endpoints: "10.244.1.66": is on node z, and there is no such node`},
-		"misspelled kind":     {"apiVersion: k8s.ovn.org/v1\nkind: egressservice\nmetadata: {namespace: shop, name: bad}\n", `m/bad.yaml:2: Manifest bad.yaml: kind: "egressservice": is passed over, it is no kind that is read: is EgressService of k8s.ovn.org/v1 meant?`},
+		"misspelled kind":     {"apiVersion: k8s.ovn.org/v1\nkind: egressservice\nmetadata: {namespace: shop, name: bad}\n", `m/bad.yaml:2: Manifest bad.yaml: kind: "egressservice": is passed over: this kind is not read; is EgressService of k8s.ovn.org/v1 meant?`},
 		"loopback endpoint":   {with(`"10.244.1.66"`, "127.0.0.1"), `EgressService shop/bad: endpoints: "127.0.0.1": a loopback address is no pod's address`},
 		"multicast endpoint":  {with(`"10.244.1.66"`, "224.0.0.1"), `EgressService shop/bad: endpoints: "224.0.0.1": a multicast address is no pod's address`},
 		"mapped endpoint":     {with(`"10.244.1.66"`, `"::ffff:10.244.1.66"`), `EgressService shop/bad: endpoints: "::ffff:10.244.1.66": an IPv4-mapped IPv6 address is no pod's address`},

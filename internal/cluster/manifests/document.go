@@ -22,23 +22,23 @@ type rawJSON = json.RawMessage
 // document is one object of a file.
 type document struct {
 	file   string
-	before int // lines of the file before text
+	before int // lines of the file that precede text
 	text   []byte
-	data   []byte // as JSON, by the rules of kubectl
+	data   []byte // text as JSON, converted by kubectl's rules
 
-	tree  *tree // of the text
-	items []int // the way in it to this object: which item, of which item of it, ...
+	tree  *tree // parsed text, for line numbers
+	items []int // path to this object in nested Lists: the index at each level
 
 	kind, object string
 }
 
-// tree is a text with its lines. It takes as long as the rest of reading, so it is made once somebody asks for lines.
+// tree finds lines of a text. Parsing takes as long as all other reading, so it waits until a line is needed.
 type tree struct {
 	text []byte
 	root *yaml.Node
 }
 
-// of finds an item of an item of ...; as far as there are any.
+// of returns the node at a path of List indexes, as far as the path exists.
 func (t *tree) of(items []int) *yaml.Node {
 	if t.root == nil {
 		var all yaml.Node
@@ -56,7 +56,8 @@ func (t *tree) of(items []int) *yaml.Node {
 	return n
 }
 
-// documents splits a file at its document markers before anything is parsed, so that a broken one hides no other. It blanks the markers.
+// documents splits a file at its document markers before anything is parsed, so that a broken document does not hide
+// the others. It blanks the markers.
 func documents(data []byte, isJSON bool) []*document {
 	if isJSON {
 		return []*document{{text: data}}
@@ -78,7 +79,7 @@ func documents(data []byte, isJSON bool) []*document {
 	return append(docs, current)
 }
 
-// fault is why a document, or a value in it, cannot be read.
+// fault describes why a document, or a value in it, cannot be read.
 type fault struct {
 	field, message string
 	value          string
@@ -91,7 +92,7 @@ func (e *fault) problem(kind, object string) cluster.Problem {
 	}
 }
 
-// parse reads the text as YAML, which JSON is too.
+// parse reads the text as YAML, which includes JSON.
 func (d *document) parse() *fault {
 	data, err := kyaml.YAMLToJSONStrict(d.text)
 	if err != nil {
@@ -112,12 +113,12 @@ func (d *document) syntax(err error) *fault {
 	return &fault{message: "not YAML: " + m[2], where: fmt.Sprintf("%s:%d", d.file, d.before+line)}
 }
 
-// item is entry i of a list.
+// item returns entry i of a List.
 func (d *document) item(i int, data []byte) *document {
 	return &document{file: d.file, before: d.before, data: data, tree: d.tree, items: append(slices.Clip(d.items), i)}
 }
 
-// decode fills object, leaving out fields that it does not have.
+// decode fills object, ignoring fields that its type does not have.
 func (d *document) decode(object any) *fault {
 	err := kjson.UnmarshalCaseSensitivePreserveInts(d.data, object)
 	if err == nil {
@@ -134,7 +135,7 @@ func (d *document) decode(object any) *fault {
 	return e
 }
 
-// found is the decoder's word for a value in ours.
+// found translates the JSON decoder's name of a value's type into the words of our messages.
 func found(value string) string {
 	switch word, _, _ := strings.Cut(value, " "); word { // "number 1.5"
 	case "object":
@@ -164,7 +165,8 @@ func wanted(kind string) string {
 
 var unknownField = regexp.MustCompile(`^unknown field "(.*)"$`)
 
-// unknownFields lists the fields of d that object's type does not have. d was decoded into such an object before.
+// unknownFields lists the fields of d that object's type does not have. d must have been decoded into such an object
+// before.
 func (d *document) unknownFields(object any) []string {
 	strict, err := kjson.UnmarshalStrict(d.data, object)
 	if err != nil {
@@ -179,13 +181,13 @@ func (d *document) unknownFields(object any) []string {
 	return fields
 }
 
-// line is that of the text which the object begins at.
+// line returns the line of the text at which the object begins.
 func (d *document) line() int {
 	if len(d.items) > 0 {
 		if n := d.find(""); n != nil {
 			return n.Line
 		}
-		return 1 // the parser that knows lines is another, and may take less
+		return 1 // lines come from a second parser, which may reject this text
 	}
 	line := 0
 	for text := range bytes.Lines(d.text) {
@@ -197,7 +199,7 @@ func (d *document) line() int {
 	return 1
 }
 
-// where is file:line of the field, or of what is there of its path.
+// where returns file:line of the field, or of the longest part of its path that exists.
 func (d *document) where(field string) string {
 	line := 1
 	if n := d.find(field); n != nil {
@@ -206,8 +208,8 @@ func (d *document) where(field string) string {
 	return fmt.Sprintf("%s:%d", d.file, d.before+line)
 }
 
-// find follows a path such as status.addresses[0].address as far as it goes. The steps of a list may be missing, as
-// in the decoder's messages: the list is found then.
+// find follows a path such as status.addresses[0].address as far as it exists. Paths in the decoder's messages lack
+// list indexes; they lead to the list.
 func (d *document) find(path string) *yaml.Node {
 	if d.tree == nil {
 		return nil // not YAML
@@ -227,7 +229,7 @@ func (d *document) find(path string) *yaml.Node {
 	return n
 }
 
-// child is the value of a mapping's key; nil: it has none.
+// child returns the value of a mapping's key, or nil.
 func child(n *yaml.Node, key string) *yaml.Node {
 	if n != nil && n.Kind == yaml.AliasNode {
 		n = n.Alias

@@ -15,11 +15,11 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// maxSize is the most that one file may hold: 50,000 endpoints are less.
+// maxSize bounds the size of one file: 50,000 endpoints need less.
 const maxSize = 32 << 20
 
-// unsure is how long after a change at that time a file may change again without a sign of it. File systems count time in steps: in ticks of the
-// kernel, of 10 ms at most, where they tell more than milliseconds; else in steps of up to 2 s.
+// unsure returns how long after a change at this time another change may leave the same time stamp. File systems count
+// time in steps: in kernel ticks of at most 10 ms if stamps are finer than milliseconds, else in steps of up to 2 s.
 func unsure(changed syscall.Timespec) time.Duration {
 	if changed.Nsec%int64(time.Millisecond) != 0 {
 		return 50 * time.Millisecond
@@ -27,26 +27,26 @@ func unsure(changed syscall.Timespec) time.Duration {
 	return 2 * time.Second
 }
 
-// file is what was read of a file.
+// file is the parsed content of a file.
 type file struct {
 	path  string
 	state state
 	sum   uint64 // of the text
 	parts []part
-	gone  bool     // it was there before, and held what is kept
-	flaw  bool     // it may hold more than could be read: it cannot be read, is empty, cut off, or a document is broken
-	whole outline  // of its last content without a flaw
-	kept  []*entry // what it held, and nothing holds now
+	gone  bool     // the file was removed; its objects are in kept
+	flaw  bool     // not read completely: unreadable, empty, cut off, or with a broken document
+	whole outline  // outline of its last content without a flaw
+	kept  []*entry // former objects that no file holds now
 }
 
-// outline is what is remembered of a text to recognize the beginning of it.
+// outline holds hashes of a text by which its beginning is recognized.
 type outline struct {
 	size int
-	sums []uint64 // of its beginnings, each outlineStep longer
-	line bool     // it ends with a line end
+	sums []uint64 // of the text's beginnings, each outlineStep bytes longer
+	line bool     // the text ends with a line end
 }
 
-// outlineStep makes an outline an eighth of its text.
+// outlineStep makes an outline an eighth as large as its text.
 const outlineStep = 64
 
 func outlineOf(text []byte) outline {
@@ -60,30 +60,32 @@ func outlineOf(text []byte) outline {
 	return o
 }
 
-// cut reports whether another text is the beginning of this one and ends inside a line: as a full disk, or a copy that was interrupted,
-// leaves it. A text that ends with a line may be meant.
+// cut reports whether another text is a beginning of this one and ends inside a line, as after a full disk or an
+// interrupted copy. A shorter text that ends with a line end may be intended.
 func (o outline) cut(is outline) bool {
 	return o.line && !is.line && is.size < o.size && slices.Equal(is.sums, o.sums[:min(len(is.sums), len(o.sums))])
 }
 
-// part is a document of a file. What it holds depends on its text; what is said of it, on its place too.
+// part is a document of a file. Its objects depend only on its text; their Problems name lines and depend on its place,
+// too.
 type part struct {
-	before  int // lines of the file
+	before  int // lines of the file that precede it
 	sum     uint64
 	entries []*entry
 }
 
 var seed = maphash.MakeSeed()
 
-// state changes whenever a file does.
+// state identifies a file's version: it differs after every change if sure.
 type state struct {
 	device, inode     uint64
 	size              int64
 	modified, changed syscall.Timespec
-	sure              bool // false: it was read too soon after a change
+	sure              bool // false: read so soon after a change that another may have the same time stamp
 }
 
-// readFile reads a file, unless it is what it was before; nil: it was not there. What would block or exhaust us is refused.
+// readFile reads a file, and returns former if it has not changed. A file that is too large, or whose reading could
+// block, gets a Problem.
 func readFile(path string, former *file) *file {
 	now, err := stateOf(path)
 	if err == nil && former != nil && now.sure && former.state == now {
@@ -94,7 +96,7 @@ func readFile(path string, former *file) *file {
 		text, err = os.ReadFile(path)
 	}
 	f := &file{path: path}
-	whole := outlineOf(text) // before it is parsed, which changes it
+	whole := outlineOf(text) // before parsing, which changes text
 	if err == nil {
 		f.state, f.sum = now, maphash.Bytes(seed, text)
 		if former != nil && former.read() && former.sum == f.sum {
@@ -105,7 +107,7 @@ func readFile(path string, former *file) *file {
 		case len(bytes.TrimSpace(text)) == 0:
 			err = errors.New("is empty")
 		case former != nil && former.whole.cut(whole):
-			err = errors.New("is cut off: it is the beginning of what it was, and ends inside a line")
+			err = errors.New("is cut off: it is the beginning of its former content and ends inside a line")
 		default:
 			f.parse(text, former)
 			f.flaw = slices.ContainsFunc(f.parts, part.broken)
@@ -129,7 +131,7 @@ func readFile(path string, former *file) *file {
 // read reports whether the file could be read.
 func (f *file) read() bool { return f.state != state{} }
 
-// broken reports whether a document, or an object in it, is not worth anything.
+// broken reports whether the document, or an object in it, could not be read.
 func (p part) broken() bool {
 	return slices.ContainsFunc(p.entries, func(e *entry) bool { return e.name == nameless })
 }
@@ -156,7 +158,7 @@ func stateOf(path string) (state, error) {
 	return s, nil
 }
 
-// parse reads the documents that the former file does not have.
+// parse reads the documents, except those that former has with the same text.
 func (f *file) parse(text []byte, former *file) {
 	known := map[uint64][]part{}
 	if former != nil && former.read() {
@@ -180,12 +182,13 @@ func (f *file) parse(text []byte, former *file) {
 	}
 }
 
-// may reports whether a part of the same text holds what this one does.
+// may reports whether the entries of be, a part with the same text, are valid here: Problems name lines, so then the
+// place must be the same.
 func (p part) may(be part) bool {
 	return p.before == be.before || !slices.ContainsFunc(be.entries, (*entry).placed)
 }
 
-// entries goes through them in order, then through what is kept.
+// entries iterates over all entries in order, then over kept ones.
 func (f *file) entries() iter.Seq[*entry] {
 	return func(yield func(*entry) bool) {
 		for _, p := range f.parts {

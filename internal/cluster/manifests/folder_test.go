@@ -242,8 +242,8 @@ var flaws = map[string]struct {
 	"in its middle":  {cutTo(len(twoObjects) / 2), "is cut off"},
 	"broken":         {rewrite("  network: red", "  network: [red"), "not YAML"},
 	"a wrong type":   {rewrite("  network: red", "  network: [red]"), "a list, but a string is needed"},
-	"misspelled":     {rewrite("kind: EgressService", "kind: egressservice"), "is passed over, it is no kind that is read: is EgressService of k8s.ovn.org/v1 meant?"},
-	"another group":  {rewrite("k8s.ovn.org/v1", "egressway.io/v1"), "EgressService web is passed over: EgressService is read of k8s.ovn.org/v1"},
+	"misspelled":     {rewrite("kind: EgressService", "kind: egressservice"), "is passed over: this kind is not read; is EgressService of k8s.ovn.org/v1 meant?"},
+	"another group":  {rewrite("k8s.ovn.org/v1", "egressway.io/v1"), "EgressService web is passed over: EgressService is read as k8s.ovn.org/v1"},
 	"wrong version":  {rewrite("k8s.ovn.org/v1", "k8s.ovn.org/v2"), "k8s.ovn.org/v1 is known"},
 	"no such choice": {rewrite("  network: red", "  sourceIPBy: Pod"), "one of LoadBalancerIP, Network"},
 }
@@ -383,7 +383,7 @@ func TestPassedOver(t *testing.T) {
 	}
 	strays := []string{
 		"D/a.YAML: Manifest a.YAML: is passed over: a name ends in .yaml, .yml or .json, in lower case",
-		"D/sub: Manifest sub: is passed over: manifests in subfolders are not read, they belong into D itself",
+		"D/sub: Manifest sub: is passed over: manifests in subfolders are not read, they belong in D itself",
 	}
 	_, _, problems := f.Read()
 	require.True(t, f.Missing())
@@ -404,7 +404,7 @@ func TestPassedOver(t *testing.T) {
 		o, changed, problems := f.Read()
 		require.True(t, changed.Empty())
 		require.Equal(t, 1, o.EgressServices.Len())
-		require.Equal(t, []string{"Manifests D: no file in it ends in .yaml, .yml or .json; what was read last stays in force"}, lines(problems))
+		require.Equal(t, []string{"Manifests D: no file in it ends in .yaml, .yml or .json; the objects read last stay in force"}, lines(problems))
 		at.Time = at.Add(time.Hour)
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "e.yaml"), []byte(good), 0o600))

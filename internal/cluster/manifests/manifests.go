@@ -20,44 +20,46 @@ import (
 	"github.com/egressway/egressway/internal/watch"
 )
 
-// keepFor is how long an object stays that no file of the folder holds any more, as what a list of the API server lacks does: a file
-// may be gone for a moment, while somebody replaces it.
+// keepFor is how long an object without a file stays in force, as objects missing in an API server's list do: a file
+// may be missing for a moment while an editor replaces it.
 const keepFor = 2 * time.Second
 
-// Watch calls wake once at the start and then whenever the folder changed, until ctx ends. A file that was changed is reported at
-// once, with settled false, which is for Glance; then again when nothing more happens, which is for Read. wake returns after how long
-// it wants another call, see Folder.Again.
+// Watch calls wake once at the start and then after every change of the folder, until ctx ends. It reports a changed
+// file at once with settled false, which is for Glance, and again when changes have stopped, which is for Read. wake
+// returns after how long it wants another call, see Folder.Again.
 func Watch(ctx context.Context, dir string, wake func(settled bool) (again time.Duration)) error {
 	return watch.Eager(ctx, dir, 50*time.Millisecond, wake)
 }
 
-// Read reads every *.yaml, *.yml and *.json file of the folder, in the order of their names. What is broken becomes a
-// Problem with file and line and hides nothing else; of two objects with one name the first counts. Kinds that egress does not
-// depend on are left out silently. Of problems with ReasonNoFolder or ReasonNoManifests the first is one where nothing was read at all.
+// Read reads every *.yaml, *.yml and *.json file of the folder, in the order of their names. Anything broken becomes a
+// Problem with file and line and hides nothing else. Of two objects with one name, the first is in force. Kinds on
+// which egress does not depend are ignored. If nothing was read at all, the first Problem has ReasonNoFolder or
+// ReasonNoManifests.
 func Read(dir string) (cluster.Objects, []cluster.Problem) {
 	objects, _, problems := Open(dir).Read()
 	return objects, problems
 }
 
-// Folder is a folder that is read again and again. What has not changed is not read anew. What a file held stays while the file cannot
-// be read, is empty, cut off or broken in part, and for keepFor where it is gone. So does everything while no manifest is there at all.
+// Folder is a folder that is read repeatedly; unchanged files are not read again. The former objects of a file stay in
+// force while the file cannot be read, is empty, cut off or partly broken, and for keepFor after it is removed. All
+// objects stay while the folder has no manifests at all.
 type Folder struct {
 	dir      string
 	now      func() time.Time
-	began    time.Time                // when it was read first
-	strays   []cluster.Problem        // what is passed over
-	bare     bool                     // no object is known
-	young    bool                     // began is less than keepFor ago
+	began    time.Time                // time of the first read
+	strays   []cluster.Problem        // about files that are not read
+	bare     bool                     // no object was read
+	young    bool                     // the first read is less than keepFor ago
 	files    map[string]*file         // by name
-	names    map[name][]*entry        // in the order of files and lines: the first counts
-	slices   map[cluster.Key][]*entry // the EndpointSlices that count, by Service
-	known    bool                     // it was read before
-	missing  bool                     // it could not be read, or had no manifests
+	names    map[name][]*entry        // in the order of files and lines: the first is in force
+	slices   map[cluster.Key][]*entry // the EndpointSlices in force, by Service
+	known    bool                     // the folder was read before
+	missing  bool                     // the folder cannot be read, or has no manifests
 	objects  drafts
 	problems []cluster.Problem
 }
 
-// drafts are a folder's objects.
+// drafts holds a folder's objects.
 type drafts struct {
 	egressServices cluster.Draft[cluster.Key, cluster.EgressService]
 	services       cluster.Draft[cluster.Key, cluster.Service]
@@ -68,7 +70,7 @@ type drafts struct {
 	serviceCIDRs   []netip.Prefix
 }
 
-// handOut gives them as they are now.
+// handOut returns a snapshot of the objects.
 func (d *drafts) handOut() cluster.Objects {
 	return cluster.Objects{
 		EgressServices: d.egressServices.Map(),
@@ -82,23 +84,23 @@ func (d *drafts) handOut() cluster.Objects {
 	}
 }
 
-// Open gives a Folder of which nothing was read yet.
+// Open returns a Folder. It reads nothing.
 func Open(dir string) *Folder {
 	return &Folder{
 		dir: dir, now: time.Now, bare: true, files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
 	}
 }
 
-// Read gives what Read of the folder gives, and how the objects may differ from those of the call before. Objects and problems are
-// not changed afterwards; problems are the same slice as before where none differs. A folder that cannot be read leaves the
-// objects as they were.
+// Read returns the folder's objects and problems, as the function Read does, and how the objects may differ from those
+// of the last call. Returned values do not change later; problems are the same slice as before if none differs. A
+// folder that cannot be read leaves the objects as they are.
 func (f *Folder) Read() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem) {
 	news, err := f.look()
 	return f.read(news, err)
 }
 
-// Glance is Read while the folder is being changed. Where an object is gone it takes nothing up, and ok is false: the object
-// may be on its way to another file.
+// Glance is Read for a folder that is being changed. If an object is gone, it changes nothing and returns ok false,
+// since the object may be moving to another file.
 func (f *Folder) Glance() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	news, err := f.look()
 	if err != nil || f.lacking(news) {
@@ -108,10 +110,10 @@ func (f *Folder) Glance() (objects cluster.Objects, changed cluster.Changed, pro
 	return objects, changed, problems, true
 }
 
-// Missing reports whether there is no folder, or no manifest in it: what was read before stays.
+// Missing reports whether there is no folder, or no manifest in it. The objects read before stay.
 func (f *Folder) Missing() bool { return f.missing }
 
-// Again is after how long Read may give something else though no file has changed; 0: it will not.
+// Again returns after how long Read may return something else although no file has changed; 0: never.
 func (f *Folder) Again() time.Duration {
 	now, next := f.now(), time.Duration(0)
 	due := func(since time.Time) {
@@ -132,7 +134,8 @@ func (f *Folder) Again() time.Duration {
 	return next
 }
 
-// Unsure reports whether a file that has a flaw may be one that somebody is just writing: nothing is known of what it held before.
+// Unsure reports whether a file with a flaw may be in the middle of being written shortly after the start, when its
+// former content is not known.
 func (f *Folder) Unsure() bool {
 	if f.now().Sub(f.began) >= keepFor {
 		return false
@@ -145,7 +148,7 @@ func (f *Folder) Unsure() bool {
 	return false
 }
 
-// lacking reports whether the folder would lack an object that it has, with these files in the place of their former selves.
+// lacking reports whether the folder would lose an object if news replaced the files of those names.
 func (f *Folder) lacking(news map[string]*file) bool {
 	stays := f.staying(news)
 	for name := range news {
@@ -162,7 +165,8 @@ func (f *Folder) lacking(news map[string]*file) bool {
 	return false
 }
 
-// staying says which names a file holds, with these files in the place of their former selves.
+// staying returns a function that reports whether a file holds an object of a name, after news replaces the files of
+// those names.
 func (f *Folder) staying(news map[string]*file) func(name) bool {
 	there, concerned := map[name]bool{}, map[string]bool{}
 	for file, now := range news {
@@ -180,7 +184,7 @@ func (f *Folder) staying(news map[string]*file) func(name) bool {
 	}
 }
 
-// keep has objects that no file holds any more stay with the file that held them, and lets those go that were kept for long enough.
+// keep adds objects that no file holds any more to the kept ones of their file, and drops those kept for keepFor.
 func (f *Folder) keep(news map[string]*file) {
 	stays, now := f.staying(news), f.now()
 	for name, former := range f.files {
@@ -238,7 +242,7 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 			p.Reason = cluster.ReasonNoManifests
 		}
 		if !f.bare {
-			p.Message += "; what was read last stays in force"
+			p.Message += "; the objects read last stay in force"
 		}
 		f.tell(append([]cluster.Problem{p}, f.strays...))
 		return f.objects.handOut(), cluster.Changed{}, f.problems
@@ -266,7 +270,7 @@ var (
 	extensions     = []string{".yaml", ".yml", ".json"}
 )
 
-// look gives the files that have changed, by name; nil: it is gone.
+// look returns the files that have changed, by name; nil stands for a removed file.
 func (f *Folder) look() (map[string]*file, error) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -277,7 +281,7 @@ func (f *Folder) look() (map[string]*file, error) {
 	news, there := map[string]*file{}, make(map[string]bool, len(f.files))
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
-			continue // what editors and ConfigMap mounts keep beside the files
+			continue // files of editors and ConfigMap mounts
 		}
 		if !slices.Contains(extensions, filepath.Ext(e.Name())) {
 			if why := f.stray(e); why != "" {
@@ -293,7 +297,7 @@ func (f *Folder) look() (map[string]*file, error) {
 		}
 	}
 	if !slices.Equal(strays, f.strays) {
-		f.strays, f.missing = strays, true // found anew
+		f.strays, f.missing = strays, true // makes read collect all problems again
 	}
 	if len(there) == 0 {
 		return nil, errNoManifests
@@ -306,7 +310,7 @@ func (f *Folder) look() (map[string]*file, error) {
 	return news, nil
 }
 
-// stray says why something that may hold manifests is not read; empty: it holds none.
+// stray returns why a file or folder that may hold manifests is not read; empty: it holds none.
 func (f *Folder) stray(e fs.DirEntry) string {
 	holds := func(e fs.DirEntry) bool { return slices.Contains(extensions, filepath.Ext(e.Name())) }
 	switch {
@@ -318,12 +322,12 @@ func (f *Folder) stray(e fs.DirEntry) string {
 	if below, err := os.ReadDir(filepath.Join(f.dir, e.Name())); err != nil || !slices.ContainsFunc(below, holds) {
 		return ""
 	}
-	return "is passed over: manifests in subfolders are not read, they belong into " + f.dir + " itself"
+	return "is passed over: manifests in subfolders are not read, they belong in " + f.dir + " itself"
 }
 
-// take puts files in the place of their former selves. wrong says that something is wrong with what is new or gone.
+// take replaces files by news. wrong reports whether a new or replaced file has problems.
 func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong bool) {
-	counted := map[name]*entry{} // of the names that are concerned, what counted before; nil: nothing
+	counted := map[name]*entry{} // the former entries in force of all names in changed files; nil: none
 	for name, now := range news {
 		wrong = wrong || f.wrong(f.files[name]) || f.wrong(now)
 	}
@@ -361,7 +365,7 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 	return d.changed, wrong
 }
 
-// wrong reports whether something is wrong with a file, as far as it is known; nil: there is none.
+// wrong reports whether a file has problems; nil: it does not exist.
 func (f *Folder) wrong(is *file) bool {
 	if is != nil {
 		if is.flaw || len(is.kept) > 0 {
@@ -408,7 +412,7 @@ func (f *Folder) add(now *file, counted map[name]*entry) {
 	}
 }
 
-// name puts an entry among those of its name.
+// name inserts an entry among those of its name.
 func (f *Folder) name(e *entry, counted map[name]*entry) {
 	if e.name == nameless {
 		return
@@ -424,7 +428,7 @@ func (f *Folder) name(e *entry, counted map[name]*entry) {
 	f.names[e.name] = slices.Insert(all, i, e)
 }
 
-// compare orders entries by file and line. What is kept counts where nothing else has its name.
+// compare orders entries by file and line. A kept entry is in force only if no file holds its name.
 func compare(a, b *entry) int {
 	if a.kept != b.kept {
 		if a.kept {
@@ -438,7 +442,7 @@ func compare(a, b *entry) int {
 	return a.at - b.at
 }
 
-// differences are what becomes of a folder's objects.
+// differences applies changed entries to a folder's objects, and collects which have changed.
 type differences struct {
 	folder   *Folder
 	services map[cluster.Key]bool
@@ -446,7 +450,7 @@ type differences struct {
 	changed  cluster.Changed
 }
 
-// add has one entry count in place of another of the same name; nil: none.
+// add replaces the entry in force of a name by another; nil: none.
 func (d *differences) add(before, now *entry) {
 	var had, has any
 	if before != nil {
@@ -495,14 +499,14 @@ func (d *differences) add(before, now *entry) {
 	}
 }
 
-// keep has an entry count as before, though others may be before it now that were behind it.
+// keep handles an entry that stays in force, but whose place among other entries may have changed.
 func (d *differences) keep(e *entry) {
 	if v, is := e.value.(endpoints); is {
 		d.services[v.service] = true
 	}
 }
 
-// finish puts together what several entries say.
+// finish merges objects that consist of several entries.
 func (d *differences) finish() {
 	f, o := d.folder, &d.folder.objects
 	for key := range d.services {
@@ -542,7 +546,7 @@ func set[K comparable, V any](all *cluster.Draft[K, V], key K, value V, there bo
 	}
 }
 
-// entries goes through all of them, in order.
+// entries iterates over the entries of all files, in order.
 func (f *Folder) entries() iter.Seq[*entry] {
 	return func(yield func(*entry) bool) {
 		for _, name := range slices.Sorted(maps.Keys(f.files)) {
@@ -555,7 +559,7 @@ func (f *Folder) entries() iter.Seq[*entry] {
 	}
 }
 
-// found is what is wrong.
+// found returns all problems.
 func (f *Folder) found() (problems []cluster.Problem) {
 	problems = append(problems, f.strays...)
 	flawed := false
@@ -587,7 +591,7 @@ func (f *Folder) found() (problems []cluster.Problem) {
 	return problems
 }
 
-// keeps names what stays in force of a file with a flaw, or says that nothing does.
+// keeps returns the Problem that names the kept objects of a file with a flaw, or says that there are none.
 func (f *file) keeps() cluster.Problem {
 	const most = 3
 	var names []string
@@ -599,22 +603,22 @@ func (f *file) keeps() cluster.Problem {
 	}
 	p := cluster.Problem{
 		Kind: "Manifest", Object: filepath.Base(f.path), Reason: cluster.ReasonFormerContent, Where: f.path,
-		Message: "what it held before stays in force until it can be read whole, or is removed: " + strings.Join(names, ", "),
+		Message: "its former objects stay in force until it can be read whole, or is removed: " + strings.Join(names, ", "),
 	}
 	if len(names) == 0 {
-		p.Message = "could not be read whole since the daemon started: what it held before, if anything, is not known and not in force"
+		p.Message = "could not be read whole since the daemon started: its former objects, if any, are not known and not in force"
 	}
 	return p
 }
 
-// tell keeps the problems.
+// tell sets the problems, keeping the slice if they are the same.
 func (f *Folder) tell(problems []cluster.Problem) {
 	if !slices.Equal(problems, f.problems) {
 		f.problems = slices.Clip(problems)
 	}
 }
 
-// reason is err without the operation and path of a file error, which the problem tells itself.
+// reason returns the text of err without a file error's operation and path, since the Problem names the path.
 func reason(err error) string {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err.Error()

@@ -17,34 +17,34 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// entry is what one object of a file says.
+// entry is one object of a file, or a place without one that has problems.
 type entry struct {
-	problems []cluster.Problem // told in any case; before what follows
-	name     name              // zero: there are problems only
-	line     int               // of its document
-	value    any               // what it is worth if it counts
-	inForce  []cluster.Problem // told if it counts
+	problems []cluster.Problem // reported in any case
+	name     name              // zero: only problems
+	line     int               // line in its document
+	value    any               // its object, one of the types below
+	inForce  []cluster.Problem // reported only if this entry is in force
 
 	file   *file
-	before int       // lines of the file before its document
-	at     int       // which entry of the file
-	by     *entry    // of all entries of that name, the one that counts
-	kept   bool      // its file does not hold it any more
-	lacked time.Time // since when a file without a flaw does not; zero: its file has one
+	before int       // lines of the file that precede its document
+	at     int       // index in the file
+	by     *entry    // the entry that is in force of all with this name
+	kept   bool      // its file no longer holds it
+	lacked time.Time // since when a file without a flaw lacks it; zero: the file has a flaw
 }
 
-// where is file and line.
+// where returns file:line.
 func (e *entry) where() string { return fmt.Sprintf("%s:%d", e.file.path, e.before+e.line) }
 
-// placed reports whether what is told of it names lines.
+// placed reports whether the entry has problems, which name lines.
 func (e *entry) placed() bool { return len(e.problems) > 0 || len(e.inForce) > 0 }
 
-// name is a kind and the name of an object.
+// name is the kind and the name of an object.
 type name struct{ kind, object string }
 
 var nameless name
 
-// What entries are worth: one for each kind that is read.
+// Objects of entries, one type for each kind that is read.
 type (
 	egressService struct {
 		key cluster.Key
@@ -75,11 +75,11 @@ type (
 
 // reading makes entries of a document.
 type reading struct {
-	problems []cluster.Problem // not in an entry yet
+	problems []cluster.Problem // not yet in an entry
 	entries  []*entry
 }
 
-// read gives what a document holds: one object, or a list of them.
+// read returns the entries of a document with one object or a list of objects.
 func read(d *document) []*entry {
 	r := &reading{}
 	if err := d.parse(); err != nil {
@@ -154,33 +154,33 @@ func (r *reading) document(d *document) {
 		if version, kind, ok := meant(head.APIVersion, head.Kind); ok {
 			p := cluster.Problem{
 				Kind: "Manifest", Object: filepath.Base(d.file), Field: "kind", Value: head.Kind, Reason: cluster.ReasonPassedOver,
-				Message: fmt.Sprintf("is passed over, it is no kind that is read: is %s of %s meant?", kind, version),
+				Message: fmt.Sprintf("is passed over: this kind is not read; is %s of %s meant?", kind, version),
 			}
 			if strings.TrimSuffix(head.Kind, "List") == kind {
 				p.Field, p.Value = "apiVersion", head.APIVersion
-				p.Message = fmt.Sprintf("%s %s is passed over: %s is read of %s", head.Kind, head.Metadata.Name, kind, version)
+				p.Message = fmt.Sprintf("%s %s is passed over: %s is read as %s", head.Kind, head.Metadata.Name, kind, version)
 			}
 			r.report(d, p)
 		}
 	}
 }
 
-// meant guesses which of the kinds that are read an unknown one should be: with another case or in the plural, of another group where no
-// other has such a kind, or of none.
+// meant guesses the intended kind of an unknown one: the same name in another case or in the plural, and of another
+// group only if no other group has such a kind.
 func meant(apiVersion, kind string) (version, name string, ok bool) {
 	for key := range readers {
 		version, name := key[0], key[1]
 		if is := strings.TrimSuffix(kind, "List"); !strings.EqualFold(is, name) && !strings.EqualFold(is, name+"s") || version == "networking.k8s.io/v1beta1" {
 			continue
 		}
-		if version != "v1" || !strings.Contains(apiVersion, "/") { // others have a Service: serving.knative.dev
+		if version != "v1" || !strings.Contains(apiVersion, "/") { // other groups have a Service, too: serving.knative.dev
 			return version, name, true
 		}
 	}
 	return "", "", false
 }
 
-// report adds problems, with the line of what each is about.
+// report adds problems, each with its line.
 func (r *reading) report(d *document, problems ...cluster.Problem) {
 	for _, p := range problems {
 		r.problems = append(r.problems, located(d, p))
@@ -194,7 +194,7 @@ func located(d *document, p cluster.Problem) cluster.Problem {
 	return p
 }
 
-// claim adds what the document is worth if it is the first of its name, and what is wrong with it then.
+// claim adds an entry with the document's object. problems are reported only if this entry is the first of its name.
 func (r *reading) claim(d *document, value any, problems ...cluster.Problem) {
 	e := &entry{problems: r.problems, name: name{d.kind, d.object}, line: d.line(), value: value}
 	for _, p := range problems {
@@ -203,7 +203,7 @@ func (r *reading) claim(d *document, value any, problems ...cluster.Problem) {
 	r.entries, r.problems = append(r.entries, e), nil
 }
 
-// into decodes d into an API object; an object that does not fit is reported.
+// into decodes d into an API object, and reports one that does not fit.
 func (r *reading) into(d *document, object any) bool {
 	if err := d.decode(object); err != nil {
 		r.report(d, err.problem(d.kind, d.object))
@@ -217,7 +217,7 @@ func (r *reading) egressService(d *document) {
 	if !r.into(d, &o) {
 		return
 	}
-	// As an API server does, which would drop them with a warning.
+	// An API server drops unknown fields with a warning, too.
 	for _, field := range d.unknownFields(&o) {
 		r.report(d, cluster.Problem{
 			Kind: d.kind, Object: d.object, Field: field, Reason: cluster.ReasonUnknownField, Message: "unknown field, ignored",
@@ -227,7 +227,7 @@ func (r *reading) egressService(d *document) {
 	key, e, problems, ok := cluster.FromEgressService(&o)
 	r.report(d, problems...)
 	misnamed := slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Field == "metadata.name" })
-	if ok && !misnamed { // one that can have no Service is of use for its status only
+	if ok && !misnamed { // no Service can have such a name; in an API server, its status reports that
 		r.claim(d, egressService{key, e})
 	}
 }
@@ -253,7 +253,7 @@ func (r *reading) endpointSlice(d *document) {
 	o.Namespace = namespaceOr(o.Namespace)
 	problems := misfits(d, &o)
 	key, all := cluster.FromSlice(&o)
-	for i := range all { // who writes the folder is trusted with every namespace, and need not write more than an address
+	for i := range all { // the folder's author is trusted with every namespace, so an address suffices
 		if all[i].Target == cluster.TargetUnknown {
 			all[i].Target = cluster.TargetPod
 		}
@@ -261,7 +261,8 @@ func (r *reading) endpointSlice(d *document) {
 	r.claim(d, endpoints{key, cluster.CompactEndpoints(all)}, problems...)
 }
 
-// misfits takes addresses of another family than its addressType out of an EndpointSlice. An API server refuses such a slice.
+// misfits removes addresses from an EndpointSlice whose family is not its addressType. An API server refuses such a
+// slice.
 func misfits(d *document, o *discoveryv1.EndpointSlice) (problems []cluster.Problem) {
 	bad := func(field, value, message string) {
 		problems = append(problems, cluster.Problem{Kind: d.kind, Object: d.object, Field: field, Value: value, Reason: cluster.ReasonInvalidValue, Message: message})
@@ -278,9 +279,9 @@ func misfits(d *document, o *discoveryv1.EndpointSlice) (problems []cluster.Prob
 		o.Endpoints[i].Addresses = slices.DeleteFunc(o.Endpoints[i].Addresses, func(text string) bool {
 			a, err := netip.ParseAddr(text)
 			if err != nil || a.Is4In6() || a.Is4() == (o.AddressType == discoveryv1.AddressTypeIPv4) {
-				return false // what is no usable address becomes a problem of the EgressService
+				return false // unusable addresses become problems of the EgressService
 			}
-			bad(fmt.Sprintf("endpoints[%d].addresses", i), text, "not of the slice's addressType, "+string(o.AddressType)+": left out; it belongs into a slice of its own")
+			bad(fmt.Sprintf("endpoints[%d].addresses", i), text, "not of the slice's addressType, "+string(o.AddressType)+": left out; it belongs in a slice of its own")
 			return true
 		})
 	}
@@ -297,8 +298,8 @@ func (r *reading) node(d *document) {
 	if !ok {
 		return
 	}
-	// In an API server a node without this condition has not reported yet. In a folder nobody reports: who writes a
-	// node down without the condition means that it is there.
+	// In an API server, a node without this condition has not reported yet. In a folder, no node reports: a node written
+	// without the condition counts as ready.
 	if !slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
 		n.Ready = true
 	}
