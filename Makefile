@@ -1,4 +1,4 @@
-# What there is to do: make help.
+# "make help" lists the targets.
 
 SHELL  := /bin/bash
 GO     ?= go
@@ -10,10 +10,10 @@ KUSTOMIZE := v5.8.2
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 MODULE  := github.com/egressway/egressway
 
-# gRPC's pages for tracing use templates, for which the linker keeps every method of every type: the program is half as large again.
+# gRPC's pages for tracing use templates, for which the linker keeps every method of every type: that makes the program half as large again.
 TAGS := grpcnotrace
 
-# Packages whose tests make devices, routes or nodes run as root on a kernel with VRF; labexec gives them one.
+# Tests of these packages make devices, routes or nodes: labexec runs them as root on a kernel with VRF.
 LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel lab) $(shell $(GO) list ./test/... 2>/dev/null)
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 
@@ -26,7 +26,7 @@ export LAB_BIN := $(CURDIR)/bin/egressway
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-deps: ## install the Debian packages that the lab and the tests need, where they are missing (as root)
+deps: ## install missing Debian packages that the lab and the tests need (as root)
 	@lab/setup
 
 lab-kernel: bin/labexec ## build the lab's kernel, unless it is cached or this one has VRF (7 to 15 minutes on 2 cores)
@@ -59,7 +59,7 @@ bin/chaos:
 bin/bench-packets:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/bench/packets
 
-generate: ## write deepcopy functions, the CRD and the tables of docs/configuration.md anew
+generate: ## generate deepcopy functions, the CRD, the tables of docs/configuration.md, and copies of the CRD and the alerts
 	$(GO) generate ./api/... ./internal/config
 	cp config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
 	deploy/prometheus/prometheusrule.sh
@@ -67,14 +67,14 @@ generate: ## write deepcopy functions, the CRD and the tables of docs/configurat
 lint: $(TOOLS)/golangci-lint-$(LINTER) ## golangci-lint; .golangci.yml has the rules, import directions among them
 	$< run ./...
 
-figures: ## how dense and how readable each package is; SHOW=internal/plan prints its sentences that need plain English
+figures: ## measure how dense and readable each package is; SHOW=internal/plan prints its sentences that need plain English
 	$(GO) run ./lab/figures -show '$(SHOW)'
 
 fmt: $(TOOLS)/golangci-lint-$(LINTER) ## gofumpt and goimports
 	$< fmt ./...
 
-# toolbuild installs a program of the Go module proxy: its name, its package, its version, further flags. A module of its own counts the
-# packages, since go list takes no version.
+# toolbuild installs a program from the Go module proxy: its name, its package, its version, further flags. A temporary module counts the
+# packages, since go list accepts no version.
 toolbuild = count=$$(mktemp -d) && trap 'rm -rf "$$count"' EXIT && \
 	(cd "$$count" && $(GO) mod init count && $(GO) get $2@$3) >"$$count/said" 2>&1 || { cat "$$count/said" >&2; exit 1; }; \
 	export CGO_ENABLED=0 TOTAL=$$(cd "$$count" && $(GO) list -mod=mod -deps $2 | wc -l) GOBIN=$(TOOLS)/build; lab/gobuild $1 nice $(GO) install -v $4 $2@$3
@@ -95,7 +95,8 @@ $(TOOLS)/helm-%:
 $(TOOLS)/kustomize-%:
 	$(call install,kustomize,sigs.k8s.io/kustomize/kustomize/v5@$*)
 
-# Debian's, out of its package, which would start a server: "go install" takes no module that replaces others, as that of Prometheus does.
+# promtool comes out of Debian's package, whose installation would start a server: "go install" refuses a module that replaces others, as
+# that of Prometheus does.
 $(TOOLS)/promtool:
 	@echo "fetching promtool from Debian's package prometheus, once"
 	mkdir -p $(TOOLS)/build
@@ -111,8 +112,8 @@ define install
 	mv $(TOOLS)/build/$1 $@
 endef
 
-# The slowest package begins first, and four at once: most of them wait most of the time. What floods measure of memory, the race detector would
-# falsify. No limit says how fast a machine must be: it ends a test that hangs.
+# The slowest package begins first, and four run at once: most of them wait most of the time. Tests of floods measure memory, which the race
+# detector would falsify. The timeout ends a test that hangs; it does not require a fast machine.
 unit: tools kubelab bin/suite ## tests that need no lab, with the race detector
 	KUBELAB=$$(lab/kubelab/build.sh) bin/suite \
 		"$(GO) test -json -count=1 -timeout 1h -run 'TestHostileFloods|TestDeafPeer' ./internal/speaker" \
@@ -122,9 +123,9 @@ unit: tools kubelab bin/suite ## tests that need no lab, with the race detector
 lab: lab-kernel kubelab bin/egressway bin/egressway-next bin/labexec bin/suite ## tests in the lab: namespaces, FRR, packets, an API server
 	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 bin/suite -jobs 2 -lab bin/labexec $(MODULE)/test/e2e $(filter-out $(MODULE)/test/e2e,$(LAB))
 
-test: deps build lint lab-kernel kubelab unit lab ## everything that the CI runs
+test: deps build lint lab-kernel kubelab unit lab ## all checks and tests of the CI
 
-demo: deps lab-kernel build bin/labexec bin/demo ## three nodes, two networks beside the default, routers, packets: ends with a table of what was seen
+demo: deps lab-kernel build bin/labexec bin/demo ## three nodes, two networks beside the default, routers, packets: ends with a table of results
 	bin/labexec bin/demo
 
 chaos: deps lab-kernel kubelab build bin/labexec bin/chaos ## break the lab in random order under traffic: SEED=n (random), MINUTES=n (10), FAULTS=kind,kind (all)
@@ -135,7 +136,7 @@ image: ## the image: dist/egressway.tar, for docker, ctr, kind and skopeo to loa
 	$(call RELEASE,$(or $(ARCH),$(shell $(GO) env GOARCH))) -o dist/image/egressway ./cmd/egressway
 	$(GO) run ./release/image -version '$(VERSION)' -created $$(git log -1 --format=%ct) dist/image/egressway >dist/egressway.tar
 
-failover: lab-kernel kubelab build bin/labexec ## have the host die RUNS times (50) under traffic, and print how long who took
+failover: lab-kernel kubelab build bin/labexec ## kill the host RUNS times (50) under traffic, and print the duration of each stage
 	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 FAILOVER_RUNS=$(or $(RUNS),50) \
 		$(GO) test -count=1 -timeout 2h -exec $(CURDIR)/bin/labexec ./test/e2e -run 'TestFailover$$' -v
 
@@ -145,8 +146,8 @@ bin/bench-changes:
 bin/bench-bgp bin/bench-pods bin/bench-report bin/bench-requests bin/bench-steered: bin/bench-%:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/bench/$*
 
-# Benchmarks, and how many minutes each takes. They print Markdown; "make bench" has it written into docs/benchmarks.md, each into
-# its block, by the program that the recipe's benchmark is then an argument of.
+# Benchmarks, with their minutes. They print Markdown; with "make bench", bench-report runs each of them and writes its output into
+# its block of docs/benchmarks.md.
 BENCHES = packets:6 packets-lab:8 changes:11 bgp:16 steered:4 pods:4 requests:4
 BENCH   = $(foreach b,$(BENCHES),$(firstword $(subst :, ,$b)))
 into    = $(if $(WRITE),bin/bench-report -block $1 -commit '$(VERSION)' -command 'make bench-$1$(given)' $2)
@@ -163,15 +164,15 @@ bench: bin/bench-report ## all benchmarks, one after another, into docs/benchmar
 		m=$$(tr ' ' '\n' <<<'$(BENCHES)' | sed -n "s/^$$b://p"); \
 		[ -n "$$m" ] || { echo "BENCH: $$b: must be some of $(foreach b,$(BENCHES),$(firstword $(subst :, ,$b)))" >&2; exit 2; }; \
 		minutes=$$((minutes + m)); \
-	done; echo "$(BENCH): about $$minutes minutes, beside what has to be built; what else runs meanwhile shows in the figures"
+	done; echo "$(BENCH): about $$minutes minutes, not counting builds; other load on the machine shows in the figures"
 	@failed=; for b in $(BENCH); do \
 		echo "== $$b"; $(MAKE) --no-print-directory bench-$$b WRITE=1 VERSION='$(VERSION)' || failed="$$failed $$b"; \
 	done; $(MAKE) --no-print-directory plots; [ -z "$$failed" ] || { echo "failed, their blocks stay as they were:$$failed" >&2; exit 1; }
 
-bench-changes: kubelab build bin/bench-changes ## what a change and a start of the daemon take on a node of a large cluster (10 minutes, as root): ARGS='-services 200 -nodes 20', see -h
+bench-changes: kubelab build bin/bench-changes ## measure a change and a start of the daemon on a node of a large cluster (10 minutes, as root): ARGS='-services 200 -nodes 20', see -h
 	KUBELAB=$$(lab/kubelab/build.sh) $(call into,changes) bin/bench-changes $(ARGS)
 
-bench-packets: bin/bench-packets ## what a packet costs on this machine's kernel (root, 6 minutes): docs/benchmarks.md says what is compared
+bench-packets: bin/bench-packets ## measure the cost of a packet on this machine's kernel (root, 6 minutes): docs/benchmarks.md explains the comparison
 	$(call into,packets) bin/bench-packets -rounds $(or $(ROUNDS),20)
 
 bench-packets-lab: lab-kernel bin/labexec bin/bench-packets ## the same in the lab's kernel, with VRF devices too (8 minutes)
@@ -180,24 +181,24 @@ bench-packets-lab: lab-kernel bin/labexec bin/bench-packets ## the same in the l
 bench-bgp: deps build bin/bench-bgp ## 10,000 prefixes announced, 100,000 learned, changed and lost (root, 16 minutes): ARGS='-prefixes 5000 -churn 10s', see -h
 	$(call into,bgp) bin/bench-bgp $(ARGS)
 
-bench-steered: build bin/bench-steered ## how much steered pods get through (root, 4 minutes): ARGS='-rounds 3', see -h
+bench-steered: build bin/bench-steered ## measure the throughput of steered pods (root, 4 minutes): ARGS='-rounds 3', see -h
 	$(call into,steered) bin/bench-steered $(ARGS)
 
 bench-pods: kubelab build bin/bench-pods ## new pods whose first act is a SYN: packets with a wrong source, and the time to the right one (root, 4 minutes): ARGS='-services 10000', see -h
 	KUBELAB=$$(lab/kubelab/build.sh) $(call into,pods) bin/bench-pods $(ARGS)
 
-bench-requests: kubelab build bin/bench-requests ## what daemons ask of the API server, and 1,000 of them would (root, 4 minutes): ARGS='-daemons 5,10', see -h
+bench-requests: kubelab build bin/bench-requests ## count the daemons' requests to the API server, and extrapolate to 1,000 daemons (root, 4 minutes): ARGS='-daemons 5,10', see -h
 	KUBELAB=$$(lab/kubelab/build.sh) $(call into,requests) bin/bench-requests $(ARGS)
 
-clean: ## remove what was built here; the caches under ~/.cache stay
+clean: ## remove bin and dist; the caches under ~/.cache stay
 	rm -rf bin dist
 
-# A fuzz target each: its package and its name.
+# The fuzz targets: package and name.
 FUZZ = bgp:FuzzUpdate bfd:FuzzPacket cluster/manifests:FuzzRead config:FuzzParse flows:FuzzRecords plan:FuzzBuild plan:FuzzInvariants speaker:FuzzMessages status:FuzzRequest
 
-# Go would spend a minute on making one input smaller that reaches something new, and most of the time on that.
+# By default Go spends up to a minute on minimizing each new input, and so most of the time.
 .PHONY: fuzz
-fuzz: ## feed every parser with anything, each for TIME=30s; what is found stays in testdata/fuzz
+fuzz: ## feed every parser with random input, each for TIME=30s; inputs that fail stay in testdata/fuzz
 	@for f in $(FUZZ); do \
 		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$${f#*:}\$$" -fuzztime $(or $(TIME),30s) -fuzzminimizetime 2s ./internal/$${f%:*} || failed="$$failed $$f"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
@@ -207,11 +208,11 @@ GOVULNCHECK := v1.9.0
 $(TOOLS)/govulncheck-%:
 	$(call install,govulncheck,golang.org/x/vuln/cmd/govulncheck@$*)
 
-# The same source gives the same bytes, wherever it is built: no paths, no clock, and the version is given.
+# The same source gives the same bytes on every machine: no paths, no clock, and a given version.
 RELEASE = CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -tags $(TAGS) -ldflags '-s -w -buildid= -X main.version=$(VERSION)'
 
 .PHONY: release reproducible vulnerabilities
-release: ## dist/release: programs for amd64 and arm64, what each is made of (SPDX 2.3), the licences of that, their SHA-256
+release: ## dist/release: programs for amd64 and arm64, the parts of each (SPDX 2.3), the licences of these, SHA-256 sums
 	rm -rf dist/release && mkdir -p dist/release
 	@for arch in amd64 arm64; do \
 		program=dist/release/egressway-linux-$$arch; echo "building $$program"; \
@@ -237,5 +238,5 @@ vulndb:
 	@case '$(GOVULNDB)' in file:*) ;; *) curl -fsS -o /dev/null --max-time 30 '$(GOVULNDB)/index/db.json' || { \
 		echo 'vulnerabilities: $(GOVULNDB) does not answer: the Go vulnerability database is needed. GOVULNDB may name another, or a copy as file:///folder' >&2; exit 1; } ;; esac
 
-vulnerabilities: vulndb $(TOOLS)/govulncheck-$(GOVULNCHECK) ## known vulnerabilities in what is called; asks vuln.go.dev, or GOVULNDB
+vulnerabilities: vulndb $(TOOLS)/govulncheck-$(GOVULNCHECK) ## list known vulnerabilities in called functions; asks vuln.go.dev, or GOVULNDB
 	$(TOOLS)/govulncheck-$(GOVULNCHECK) -db '$(GOVULNDB)' ./...

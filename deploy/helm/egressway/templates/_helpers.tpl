@@ -14,7 +14,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* Where the daemon serves metrics: what the configuration says, or its default. Empty: nowhere. */}}
+{{/* The address where the daemon serves metrics, from the configuration or its default. Empty: no address. */}}
 {{- define "egressway.metricsAddress" -}}
 {{- $status := .Values.config.status | default dict -}}
 {{- if hasKey $status "metricsAddress" -}}
@@ -26,13 +26,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* Whether it does so by TLS. */}}
+{{/* Whether it serves them by TLS. */}}
 {{- define "egressway.metricsByTLS" -}}
 {{- $tls := (.Values.config.status | default dict).metricsTLS | default dict -}}
 {{- if $tls.certFile }}true{{ end -}}
 {{- end }}
 
-{{/* The address of the node by which the kubelet asks there. */}}
+{{/* The node's address for the kubelet's probes. */}}
 {{- define "egressway.probeHost" -}}
 {{- $host := include "egressway.metricsAddress" . | regexFind "^.*:" | trimSuffix ":" | trimPrefix "[" | trimSuffix "]" -}}
 {{- if has $host (list "" "0.0.0.0" "::") -}}
