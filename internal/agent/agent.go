@@ -25,6 +25,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/liveness"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/picture"
 	"github.com/egressway/egressway/internal/plan"
@@ -95,23 +96,19 @@ type last struct {
 	settling time.Time       // when that speaker was first seen
 	settled  map[string]bool // networks whose peers have announced their routes to it once
 	routed   map[uint32]plan.Families
-	watched  map[string]bool // the watched hosts, and whether they are alive; nil: none
-	watching []string        // the nodes to watch
-	peers    []bfd.Peer      // the nodes to watch, and all that may watch this one
-	heard    map[string]bool // the nodes that were ever alive
-	answers  answers
-	stands   bool // the packet filter has been in force since the daemon started
-	deaths   deaths
-	doubt    doubt
-	dead     map[string]bool // the dead nodes: here their standbys are the hosts
-	named    []string        // the dead nodes that are hosts or standbys according to the sources
-	failing  bool            // dead has changed, which is not in force yet
+	watching []string   // the nodes to watch
+	peers    []bfd.Peer // the nodes to watch, and all that may watch this one
+	detector liveness.Detector
+	nodes    liveness.View // as the detector last saw them
+	stands   bool          // the packet filter has been in force since the daemon started
+	named    []string      // the dead nodes that are hosts or standbys according to the sources
+	failing  bool          // the dead nodes have changed, which is not in force yet
 	failover failover
 	choices  choices
 	sweep    sweep
 	taken    cluster.Changed // planned by the last plan
 	roles    roles
-	quiet    quiet
+	holdDown liveness.HoldDown
 	gaveBack bool // memory used by the start was returned
 }
 
@@ -130,7 +127,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	}
 	a := &Agent{
 		log: log, configFile: configFile, kernel: node, flows: flows.New(log, c.Node, marks(c)), status: status.New(version, c.Node),
-		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(), last: last{settled: map[string]bool{}, deaths: deaths{}, heard: map[string]bool{}},
+		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(), last: last{settled: map[string]bool{}},
 	}
 	a.speakers = speaker.NewClient(speaker.ClientOptions{
 		Log: log, Socket: c.Speaker.Socket, Version: version, Start: speakerCommand(c), Wake: a.wake,
@@ -334,7 +331,7 @@ func (a *Agent) pass(ctx context.Context) error {
 			a.last.unmade = unmade
 			a.wake() // the plan depends on it
 		}
-		pass.Watched = a.last.watched
+		pass.Watched = a.last.nodes.Watched
 		a.last.restored.add(a.log, result.Restored, pass.Began)
 		a.look(pass.Began)
 		node = append(node, unwatched...)
@@ -385,13 +382,14 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	change := a.last.changed
 	elected, others := a.source.hosts(objects, change)
 	if a.last.plan == nil {
-		a.last.answers.presume(facts.Paths, time.Now())
+		a.last.detector.Presume(steeredTo(facts.Paths), time.Now())
 	}
-	dead := a.silent(elected)
+	a.last.nodes = a.observe(a.last.config)
+	a.last.failing, a.last.named = a.last.nodes.Changed(), named(elected, a.last.nodes.Dead)
 	if a.last.choices.resumed, err = a.resumed(objects); err != nil {
 		return nil, nil, err
 	}
-	for _, key := range a.last.choices.update(c.Node, elected, others, dead, a.heard()) {
+	for _, key := range a.last.choices.update(c.Node, elected, others, a.last.nodes.Dead, a.heard()) {
 		change.Add(key)
 	}
 	desired, planned := a.planner.Plan(plan.Snapshot{
@@ -400,7 +398,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		Heard: a.heard(), Answering: a.answering(c), APIServer: a.reached(),
 	}, change)
 	a.last.planned = desired
-	if speakers := a.hush(ctx, a.draining.silenced(desired.Speakers)); !sorted.OneSlice(speakers, desired.Speakers) {
+	if speakers := a.holdDown(ctx, a.draining.silenced(desired.Speakers)); !sorted.OneSlice(speakers, desired.Speakers) {
 		quiet := *desired
 		quiet.Speakers = speakers
 		desired = &quiet
@@ -451,7 +449,7 @@ func (a *Agent) unsettled(c *config.Config) (names []string) {
 	if started := a.speakers.Started(); a.last.settling.IsZero() || !started.Equal(a.last.speaker) {
 		a.last.speaker, a.last.settling, a.last.settled = started, time.Now(), map[string]bool{}
 		a.kernel.Forget() // routes learned by another speaker count as left by an earlier run
-		a.last.answers.doubt(time.Now())
+		a.last.detector.Restart(time.Now())
 	}
 	sessions := a.speakers.Sessions()
 	for _, n := range c.Networks {

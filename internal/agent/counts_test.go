@@ -15,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -83,18 +82,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for _, why := range kernel.Drops() {
 		require.Contains(t, string(doc), "| `"+string(why)+"` |")
 	}
-}
-
-func TestSilence(t *testing.T) {
-	now := time.Now()
-	c := config.Defaults() // 3 packets, one each 100 ms
-	sessions := []bfd.Session{
-		{Node: "b", Failed: true, Since: now.Add(-200 * time.Millisecond)},
-		{Node: "c", Failed: true, Since: now.Add(-time.Hour)},
-	}
-	require.Equal(t, 500*time.Millisecond, silence(c, sessions, "b", now))
-	require.Equal(t, 200*time.Millisecond, silence(nil, sessions, "b", now))
-	require.Zero(t, silence(c, sessions, "d", now))
 }
 
 // TestCountersThatFail: why the kernel's counters cannot be read stands in the log, the metrics have no room for it.

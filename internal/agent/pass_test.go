@@ -23,6 +23,7 @@ import (
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/liveness"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/speaker"
@@ -67,7 +68,7 @@ func newStageOf(t *testing.T, node string) *stage {
 	s.Agent = &Agent{
 		log: log, config: c, kernel: s.kernel, speakers: s.speakers, source: s.source, flows: flows.New(log, c.Node, marks(c)),
 		status: status.New("v", c.Node), awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), started: time.Now(),
-		last: last{settled: map[string]bool{}, deaths: deaths{}, heard: map[string]bool{}},
+		last: last{settled: map[string]bool{}},
 	}
 	return s
 }
@@ -425,7 +426,7 @@ func TestPassFollowsADeadHost(t *testing.T) {
 
 		s.speakers.nodes[1] = up("b")
 		require.NoError(t, s.passes("kernel", "watch a b"), "it is not trusted at once")
-		s.later(trustAfter)
+		s.later(liveness.TrustAfter)
 		require.Len(t, s.awake, 1)
 		require.NoError(t, s.passes("kernel", "watch a b", "announce 203.0.113.30/32 as standby"))
 	})
@@ -461,7 +462,7 @@ func TestPassHoldsAnnouncementsDown(t *testing.T) {
 				server.cutOff.Store(!answers)
 				require.NoError(t, s.passes("kernel", "watch c"))
 				if !answers {
-					s.later(hushFor - time.Second)
+					s.later(liveness.HoldDownFor - time.Second)
 					require.NoError(t, s.passes("kernel", "watch c"))
 					s.later(time.Second)
 				} else {

@@ -24,7 +24,7 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	}
 	states, incomplete := a.states(c)
 	r := cluster.Report{
-		Networks: states, Hosts: a.last.watched, Dead: slices.Sorted(maps.Keys(a.last.dead)), Draining: a.draining.wanted(),
+		Networks: states, Hosts: a.last.nodes.Watched, Dead: slices.Sorted(maps.Keys(a.last.nodes.Dead)), Draining: a.draining.wanted(),
 		Applied: a.last.inForce.version, Unserved: unserved(planned),
 	}
 	if inForce {

@@ -1,4 +1,4 @@
-package agent
+package liveness
 
 import (
 	"testing"
@@ -9,46 +9,46 @@ import (
 	"github.com/egressway/egressway/internal/bfd"
 )
 
-func TestDeaths(t *testing.T) {
-	d := deaths{}
+func TestSuspects(t *testing.T) {
+	var s suspects
 	now := time.Unix(1000, 0)
 	session := func(state bfd.State, failed bool) []bfd.Session {
 		return []bfd.Session{{Node: "a", Active: true, State: state, Failed: failed}, {Node: "b", State: bfd.Down, Failed: true}}
 	}
 	see := func(after time.Duration, sessions []bfd.Session) (bool, time.Duration) {
 		now = now.Add(after)
-		dead, wait := d.see(sessions, now)
-		require.NotContains(t, dead, "b", "who is not watched may be dead")
-		return dead["a"], wait
+		suspected, wait := s.see(sessions, now)
+		require.NotContains(t, suspected, "b", "it is not watched")
+		return suspected["a"], wait
 	}
 	for _, step := range []struct {
 		after    time.Duration
 		sessions []bfd.Session
-		dead     bool
+		suspect  bool
 		wait     time.Duration
 	}{
 		{0, session(bfd.Down, false), false, 0},
 		{time.Second, session(bfd.Up, false), false, 0},
 		{time.Second, session(bfd.Down, true), true, 0},
 		{time.Hour, session(bfd.Init, true), true, 0},
-		{time.Second, session(bfd.Down, false), true, 0}, // another speaker has begun
-		{time.Second, session(bfd.Up, false), true, trustAfter},
-		{time.Second, session(bfd.Up, false), true, trustAfter - time.Second},
+		{time.Second, session(bfd.Down, false), true, 0}, // a new speaker has started
+		{time.Second, session(bfd.Up, false), true, TrustAfter},
+		{time.Second, session(bfd.Up, false), true, TrustAfter - time.Second},
 		{time.Second, session(bfd.Down, true), true, 0},
-		{time.Second, session(bfd.Up, false), true, trustAfter},
-		{trustAfter, session(bfd.Up, false), false, 0},
+		{time.Second, session(bfd.Up, false), true, TrustAfter},
+		{TrustAfter, session(bfd.Up, false), false, 0},
 		{time.Second, session(bfd.Down, true), true, 0},
 		{time.Second, nil, false, 0}, // not watched any more
 		{time.Second, session(bfd.Up, false), false, 0},
 	} {
-		dead, wait := see(step.after, step.sessions)
-		require.Equal(t, step.dead, dead, "%+v", step)
+		suspect, wait := see(step.after, step.sessions)
+		require.Equal(t, step.suspect, suspect, "%+v", step)
 		require.Equal(t, step.wait, wait, "%+v", step)
 	}
 }
 
-// TestDoubt has a node hear of others or not when one goes silent.
-func TestDoubt(t *testing.T) {
+// TestIsolation checks which nodes are dead when one goes silent, by what this node hears of the others.
+func TestIsolation(t *testing.T) {
 	began := time.Unix(1000, 0)
 	const detection = 300 * time.Millisecond
 	up := func(node string, heard bool) bfd.Session {
@@ -59,11 +59,11 @@ func TestDoubt(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		sessions []bfd.Session
-		silent   string // one letter a node
+		suspects string // one letter a node
 		dead     bool   // at once
 		later    bool   // when nothing else happens
 	}{
-		"nobody else":                    {[]bfd.Session{failed("a", 0)}, "a", true, true},
+		"no other node":                  {[]bfd.Session{failed("a", 0)}, "a", true, true},
 		"another is heard":               {[]bfd.Session{failed("a", 0), up("b", true)}, "a", true, true},
 		"one of several is heard":        {[]bfd.Session{failed("a", 0), up("b", false), up("c", true)}, "a", true, true},
 		"another may be silent too":      {[]bfd.Session{failed("a", 0), up("b", false)}, "a", false, true},
@@ -75,23 +75,23 @@ func TestDoubt(t *testing.T) {
 		"two that are watched":           {[]bfd.Session{failed("a", 0), failed("b", 0), up("c", true)}, "ab", true, true},
 		"another was never up":           {[]bfd.Session{failed("a", 0), {Node: "b", State: bfd.Down}}, "a", true, true},
 	} {
-		var d doubt
-		silent := map[string]bool{}
-		for _, node := range c.silent {
-			silent[string(node)] = true
+		var i isolation
+		suspected := map[string]bool{}
+		for _, node := range c.suspects {
+			suspected[string(node)] = true
 		}
-		dead, wait := d.judge(silent, c.sessions, began)
+		dead, wait := i.judge(suspected, c.sessions, began)
 		require.Equal(t, c.dead, dead != nil, name)
 		if c.dead {
-			require.Equal(t, silent, dead, name)
+			require.Equal(t, suspected, dead, name)
 		}
 		require.Equal(t, c.later && !c.dead, wait > 0, name)
-		dead, wait = d.judge(silent, c.sessions, began.Add(detection))
+		dead, wait = i.judge(suspected, c.sessions, began.Add(detection))
 		require.Equal(t, c.later, dead != nil, name)
 		require.Zero(t, wait, name)
-		dead, wait = d.judge(nil, c.sessions, began.Add(time.Minute))
+		dead, wait = i.judge(nil, c.sessions, began.Add(time.Minute))
 		require.Empty(t, dead, name)
 		require.Zero(t, wait, name)
-		require.Equal(t, doubt{}, d, name)
+		require.Equal(t, isolation{}, i, name)
 	}
 }

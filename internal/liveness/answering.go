@@ -1,41 +1,37 @@
-package agent
+package liveness
 
 import (
 	"maps"
 	"time"
 
 	"github.com/egressway/egressway/internal/bfd"
-	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/plan"
 )
 
 // presumeFor is how long the present speaker may take to hear a node that an earlier run steered to or an earlier
 // speaker heard.
 const presumeFor = 10 * time.Second
 
-// answers holds the nodes that packets may be handed to. A node answers BFD once its packet filter is in force, so a
+// answering holds the nodes that packets may be handed to. A node answers BFD once its packet filter is in force, so a
 // node that has restarted, or has no daemon, is not among them. The zero value holds no node.
-type answers struct {
+type answering struct {
 	now      map[string]bool      // replaced, never modified: plans hold it
 	presumed map[string]time.Time // nodes of now that the present speaker has not heard yet, and their deadlines
 }
 
-// presume adds the nodes that an earlier run's packet filter steers to: pods must not notice that a daemon starts.
-func (a *answers) presume(paths map[plan.PathKey]plan.PathID, now time.Time) {
+// presume adds nodes that this node's packet filter steers to since an earlier run.
+func (a *answering) presume(nodes []string, now time.Time) {
 	a.now = maps.Clone(a.now)
 	if a.now == nil {
 		a.now = map[string]bool{}
 	}
-	for p := range paths {
-		if p.Kind == plan.PathSteer {
-			a.now[p.Name] = true
-		}
+	for _, node := range nodes {
+		a.now[node] = true
 	}
 	a.doubt(now)
 }
 
 // doubt requires that all nodes are heard again, by a new speaker.
-func (a *answers) doubt(now time.Time) {
+func (a *answering) doubt(now time.Time) {
 	a.presumed = map[string]time.Time{}
 	for node := range a.now {
 		a.presumed[node] = now.Add(presumeFor)
@@ -44,7 +40,7 @@ func (a *answers) doubt(now time.Time) {
 
 // see updates the nodes from the BFD sessions. With unsure, silent nodes stay: this node may have been cut off for a
 // moment. wait is the time until the answer may change without a change of a session; 0: never.
-func (a *answers) see(sessions []bfd.Session, unsure bool, now time.Time) (wait time.Duration) {
+func (a *answering) see(sessions []bfd.Session, unsure bool, now time.Time) (wait time.Duration) {
 	next := maps.Clone(a.now)
 	if next == nil {
 		next = map[string]bool{}
@@ -60,24 +56,15 @@ func (a *answers) see(sessions []bfd.Session, unsure bool, now time.Time) (wait 
 		}
 	}
 	for node, until := range a.presumed {
-		switch left := until.Sub(now); {
-		case left <= 0:
+		left := until.Sub(now)
+		if left <= 0 {
 			delete(next, node)
 			delete(a.presumed, node)
-		case wait == 0 || left < wait:
-			wait = left
 		}
+		wait = soonest(wait, left)
 	}
 	if a.now == nil || !maps.Equal(next, a.now) {
 		a.now = next
 	}
 	return wait
-}
-
-// answering returns the nodes that packets may be handed to; nil: all, since nodes do not watch each other.
-func (a *Agent) answering(c *config.Config) map[string]bool {
-	if !c.Failover.BFD.Enabled {
-		return nil
-	}
-	return a.last.answers.now
 }

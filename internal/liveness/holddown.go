@@ -1,0 +1,60 @@
+package liveness
+
+import (
+	"slices"
+	"time"
+)
+
+// HoldDownFor is how long announcements stay held down after a session is back, if the API server does not answer.
+const HoldDownFor = 5 * time.Second
+
+// HoldDown holds announcements down in networks from which this node was cut off. A node that lost all its sessions may
+// have been dead for the others: another host may have taken over, and this node's return must not disturb it.
+// Announcements resume when the API server confirms this node's role. While the API server is away there is no leader:
+// after HoldDownFor the node announces again, and if the standby has taken over by itself, the term makes routers prefer
+// the later host (docs/decisions/0014). The zero value holds no network.
+type HoldDown struct {
+	connected map[string]bool      // networks in which a session was up
+	since     map[string]time.Time // when the last session of a network was lost
+}
+
+// See updates the hold-down from the sessions: up holds the networks with a session, and since when. A network that has
+// just lost its last session is held from now on, and one with a session for HoldDownFor is released.
+func (h *HoldDown) See(networks []string, up map[string]time.Time, now time.Time) {
+	if h.connected == nil {
+		h.connected, h.since = map[string]bool{}, map[string]time.Time{}
+	}
+	for network := range h.since {
+		if !slices.Contains(networks, network) {
+			delete(h.since, network)
+		}
+	}
+	for _, network := range networks {
+		since, isUp := up[network]
+		switch {
+		case isUp && now.Sub(since) >= HoldDownFor:
+			delete(h.since, network)
+		case !isUp && h.connected[network]:
+			h.since[network] = now
+		}
+		h.connected[network] = isUp
+	}
+}
+
+// Confirm releases the networks that were lost before asked: at that time the known objects were those of the API server.
+func (h *HoldDown) Confirm(asked time.Time) {
+	for network, since := range h.since {
+		if !since.After(asked) {
+			delete(h.since, network)
+		}
+	}
+}
+
+// Active reports whether any network is held.
+func (h *HoldDown) Active() bool { return len(h.since) > 0 }
+
+// Holds reports whether a network is held.
+func (h *HoldDown) Holds(network string) bool {
+	_, held := h.since[network]
+	return held
+}
