@@ -19,20 +19,20 @@ import (
 type Config struct {
 	Node         string         `yaml:"node"`         // name of this node, as its Node object has it. Default: `$NODE_NAME`, then the host name.
 	Source       Source         `yaml:"source"`       // where objects come from
-	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"` // destinations that are never steered, beside pod ranges, Service ranges, ClusterIPs and node addresses, which the objects tell
-	OnNoPath     NoPath         `yaml:"onNoPath"`     // what becomes of a selected pod's packets while there is no host or no route for them; `allow`: they leave by the main table
+	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"` // destinations that are never steered, in addition to the pod ranges, Service ranges, ClusterIPs and node addresses in the objects
+	OnNoPath     NoPath         `yaml:"onNoPath"`     // a selected pod's packets while there is no host or no route for them: `drop` them, or `allow` them to leave by the main table
 	Steering     Steering       `yaml:"steering"`
 	Marks        Marks          `yaml:"marks"`
 	BGP          BGP            `yaml:"bgp"`
-	Networks     []Network      `yaml:"networks"` // what `spec.network` of an EgressService may name. Default: the network `default` alone.
-	// may `spec.network` name what is not listed: a number is a routing table then, a word an existing VRF device
+	Networks     []Network      `yaml:"networks"` // networks that `spec.network` of an EgressService may name. Default: the network `default` alone.
+	// `spec.network` may name unlisted networks: a number is a routing table then, a word an existing VRF device
 	AllowUnlisted bool `yaml:"allowUnlisted"`
-	// pods whose new flows to the outside wait until they are endpoints of an EgressService, and with them, on each node, every address of
-	// which no Pod is known yet. Default: none.
+	// pods whose new flows to the outside wait until they are endpoints of an EgressService. With an entry, every address on the node that
+	// belongs to no known Pod waits too. Default: none.
 	Hold  []Hold `yaml:"hold"`
 	Moves Moves  `yaml:"moves"`
-	// what becomes of this node's services when its daemon is told to end (SIGTERM): `keep` what is in force, for the next run to take
-	// over, or `drain`: they move to other nodes first, then what is left is withdrawn; that needs an API server
+	// this node's services when its daemon gets SIGTERM. `keep`: the state stays in force, and the next run adopts it; `drain`: services
+	// move to other nodes first, then the daemon withdraws the rest; this needs an API server
 	OnStop   OnStop   `yaml:"onStop"`
 	Failover Failover `yaml:"failover"`
 	Speaker  Speaker  `yaml:"speaker"`
@@ -124,11 +124,11 @@ const DefaultNetwork = "default"
 
 // Network is what an EgressService's spec.network names: a VRF with its table, or a bare routing table.
 type Network struct {
-	Name       string                `yaml:"name"`       // what `spec.network` says: letters, digits, `.`, `_`, `-`; at most 63
+	Name       string                `yaml:"name"`       // name for `spec.network`: letters, digits, `.`, `_`, `-`; at most 63
 	VRF        string                `yaml:"vrf"`        // VRF device: adopted when it exists, created when `interfaces` and `table` are given
 	Interfaces []string              `yaml:"interfaces"` // uplinks; with `vrf` we enslave them to it, and their IPv6 addresses survive
 	Table      uint32                `yaml:"table"`      // routing table; needed to create the VRF, alone: a network without a VRF device. Not 0, 253 to 255, nor 794600 to 798695. Default: the VRF's.
-	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // who may use the network, by labels of the Namespace. Default: every namespace.
+	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // namespaces that may use the network, by their labels. Default: every namespace.
 	OnNoPath   NoPath                `yaml:"onNoPath"`   // of this network. Default: the global `onNoPath`.
 	Peers      []Peer                `yaml:"peers"`      // BGP neighbours in this network. Default: none.
 }
@@ -174,11 +174,10 @@ type Peer struct {
 	PasswordFile    string     `yaml:"passwordFile" json:"passwordFile,omitempty"`       // file with the TCP MD5 password (RFC 2385), at most 80 bytes; relative to the configuration's folder
 	BFDProfile      string     `yaml:"bfdProfile" json:"bfdProfile,omitempty"`           // one of `bgp.bfdProfiles`; empty: no BFD
 	AddressFamilies []Family   `yaml:"addressFamilies" json:"addressFamilies,omitempty"` // both go over either kind of session
-	// routes of one family that the peer may send, before `receive` chooses among them, and ten times as many that went through our
-	// AS, as where it sends back what nodes announce; above it the session is ended, until the peer's configuration is another one
-	// or the speaker starts anew
+	// routes of one family that the peer may send, before `receive` filters them, and ten times as many with our AS in the path, such as
+	// nodes' announcements that it sends back; above it the session ends, until the peer's configuration changes or the speaker restarts
 	MaxPrefixes uint32          `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"`
-	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes that are learned; never: cluster, node and loopback ranges, and what lies in a subnet of this node; around another node, a BGP peer or the API server beyond these only what is listed exactly. Default: nothing.
+	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes to learn. Never learned: cluster, node and loopback ranges, and prefixes inside a subnet of this node; around another node, a BGP peer or the API server beyond these only prefixes that are listed exactly. Default: none.
 	Advertise   Advertise       `yaml:"advertise" json:"advertise,omitzero"`
 }
 
@@ -201,8 +200,8 @@ type Advertise struct {
 
 // Moves says how services go from one host to another while both could serve them.
 type Moves struct {
-	// how long a host that is left on purpose stays as standby, so that flows which go by it may end there; 0s: not at all; at most 1h.
-	// What the daemon that elects has counts for all
+	// how long the former host stays standby after a planned move, so that flows on it can end there; 0s: it does not; at most 1h.
+	// The leader's value counts for all nodes
 	KeepFlows Duration `yaml:"keepFlows"`
 	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination grace
 	Within Duration `yaml:"within"`
@@ -225,7 +224,7 @@ type Speaker struct {
 
 // Status says where the daemon answers about itself.
 type Status struct {
-	Socket         string     `yaml:"socket"`         // Unix socket where `egressway status` and others ask; an absolute path
+	Socket         string     `yaml:"socket"`         // Unix socket for `egressway status` and other commands; an absolute path
 	MetricsAddress string     `yaml:"metricsAddress"` // IP address and TCP port of `/metrics`, `/healthz` and `/readyz`; empty: none
 	MetricsTLS     MetricsTLS `yaml:"metricsTLS"`
 	PerService     bool       `yaml:"perService"` // metrics of each EgressService that the node is host or standby of
@@ -238,7 +237,7 @@ type Status struct {
 type MetricsTLS struct {
 	CertFile string `yaml:"certFile"` // PEM file with the certificate: `metricsAddress` speaks TLS alone then
 	KeyFile  string `yaml:"keyFile"`  // PEM file with its private key
-	// PEM file: metrics are for clients with a certificate by one of these authorities; `/healthz` and `/readyz` are for everybody still
+	// PEM file: metrics are for clients with a certificate by one of these authorities; `/healthz` and `/readyz` stay open to all clients
 	ClientCAFile string `yaml:"clientCAFile"`
 }
 

@@ -9,7 +9,7 @@ type Failover struct {
 // NodeFlows is the channels between host and standby by which the standby learns of established egress flows, to go on with
 // them. It should be the same on all nodes: Port must be.
 type NodeFlows struct {
-	Enabled bool   `yaml:"enabled"` // the host tells its standby of established egress flows, which go on there
+	Enabled bool   `yaml:"enabled"` // the host sends its established egress flows to the standby, where they continue
 	Port    uint16 `yaml:"port"`    // TCP, the same on all nodes; must pass between their InternalIPs
 }
 

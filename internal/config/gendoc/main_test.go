@@ -42,7 +42,7 @@ func TestTables(t *testing.T) {
 	for _, line := range []string{
 		"| `log.level` | string | `info` | `debug`, `info`, `warn` or `error` | `EGRESSWAY_LOG_LEVEL` |",
 		"| `marks.mask` | number | `\"0x3f00\"` | ",
-		"| `onNoPath` | `drop`, `allow` | `drop` | what becomes of ",
+		"| `onNoPath` | `drop`, `allow` | `drop` | a selected pod's packets ",
 		"| `bgp.gracefulRestart.restartTime` | duration | `120s` | ",
 		"| `bgp.asn` | number | none | ",
 		"| `bgp.bfdProfiles[].receiveInterval` | number | 300 | ",
