@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// ParseAddr reads an address that a pod or a Service may have. The error says why text is none.
+// ParseAddr parses an address that a pod or a Service may have. The error says why text is not such an address.
 func ParseAddr(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
@@ -17,7 +17,7 @@ func ParseAddr(text string) (netip.Addr, error) {
 	return a, nil
 }
 
-// Unfit says why no pod, Service or node can have address a; empty: one can.
+// Unfit returns why no pod, Service or node can have address a; empty: one can.
 func Unfit(a netip.Addr) string {
 	switch {
 	case !a.IsValid():

@@ -1,19 +1,19 @@
 package cluster
 
-// Changed says what may differ between two Objects.
+// Changed names the objects that may differ between two Objects.
 type Changed struct {
-	// All says that everything may: it does where Nodes, Namespaces or ServiceCIDRs differ.
+	// All means that everything may differ. Changes of Nodes, Namespaces and ServiceCIDRs set it.
 	All bool
-	// Keys are of EgressServices, Services and endpoints that differ, or are new, or gone.
+	// Keys names EgressServices, Services and endpoints that differ, are new, or are gone.
 	Keys map[Key]bool
-	// Pods are those that differ, or are new, or gone.
+	// Pods names Pods that differ, are new, or are gone.
 	Pods map[Key]bool
 }
 
 // Everything is the change from nothing known.
 func Everything() Changed { return Changed{All: true} }
 
-// Empty says that nothing differs.
+// Empty reports that nothing differs.
 func (c Changed) Empty() bool { return !c.All && len(c.Keys)+len(c.Pods) == 0 }
 
 // Add adds a key.
@@ -32,7 +32,7 @@ func (c *Changed) AddPod(key Key) {
 	c.Pods[key] = true
 }
 
-// Join adds what another change says.
+// Join adds another change.
 func (c *Changed) Join(o Changed) {
 	c.All = c.All || o.All
 	for key := range o.Keys {

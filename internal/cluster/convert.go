@@ -17,12 +17,12 @@ import (
 	egressv1 "github.com/egressway/egressway/api/v1"
 )
 
-// The From functions trim API objects to what is read of them. They are pure. What is wrong with a part is left out and
-// becomes a Problem; an object that an API server would refuse becomes a Problem and ok is false.
+// The From functions trim API objects to the fields that are read. They are pure. An invalid part is left out and becomes
+// a Problem. An object that an API server would refuse becomes a Problem, and ok is false.
 
-// FromEgressService trims an EgressService. An invalid selector stays in it: the object has no host then, and its pods'
-// packets are dropped rather than sent as if it was not there. So does a name that an API server takes, but for no
-// Service: the object's status can say so.
+// FromEgressService trims an EgressService. It keeps an invalid selector: such an object has no host, and its pods'
+// packets are dropped, while without the object they would leave the node as they are. It also keeps a name that is
+// valid for an EgressService but for no Service, so that the object's status can report that.
 func FromEgressService(o *egressv1.EgressService) (key Key, e EgressService, problems []Problem, ok bool) {
 	key = keyOf(o)
 	f := findings{kind: "EgressService", object: key.String()}
@@ -55,7 +55,7 @@ func FromEgressService(o *egressv1.EgressService) (key Key, e EgressService, pro
 	return key, e, f.problems, true
 }
 
-// MetalLB's annotations by which Services share an ingress IP: all of them have the same value.
+// MetalLB's annotations of Services that share an ingress IP: all of them have the same value.
 const (
 	annotationShared       = "metallb.io/allow-shared-ip"
 	annotationSharedFormer = "metallb.universe.tf/allow-shared-ip" // of older releases
@@ -112,8 +112,8 @@ func FromService(o *corev1.Service) (key Key, s Service, problems []Problem, ok 
 	return key, s, f.problems, true
 }
 
-// FromSlice trims an EndpointSlice to the Service it belongs to and its endpoints, whatever their conditions: an
-// endpoint leaves when it leaves the slice. A slice of no Service or of host names yields none.
+// FromSlice trims an EndpointSlice to its Service and its endpoints. It ignores the endpoints' conditions: an endpoint
+// ends when the slice no longer has it. A slice without a Service, or of host names, has no endpoints.
 func FromSlice(o *discoveryv1.EndpointSlice) (service Key, endpoints []Endpoint) {
 	service = Key{o.Namespace, o.Labels[discoveryv1.LabelServiceName]}
 	if service.Name == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
@@ -131,7 +131,7 @@ func FromSlice(o *discoveryv1.EndpointSlice) (service Key, endpoints []Endpoint)
 	return service, endpoints
 }
 
-// target is what a targetRef in an EndpointSlice of a namespace names.
+// target returns the kind of object that a targetRef in an EndpointSlice of a namespace names.
 func target(namespace string, ref *corev1.ObjectReference) Target {
 	switch {
 	case ref == nil:
@@ -181,7 +181,7 @@ func FromNode(o *corev1.Node) (name string, n Node, problems []Problem, ok bool)
 	return o.Name, n, f.problems, true
 }
 
-// FromNamespace trims a Namespace. The label by which selectors name it is there even where no API server has added it.
+// FromNamespace trims a Namespace, and adds the label with its name, which selectors use, if no API server has done so.
 func FromNamespace(o *corev1.Namespace) (name string, n Namespace, problems []Problem, ok bool) {
 	f := findings{kind: "Namespace", object: o.Name}
 	if !f.label("metadata.name", o.Name) {
@@ -232,7 +232,8 @@ func FromServiceCIDR(o *networkingv1.ServiceCIDR) ([]netip.Prefix, []Problem) {
 	return cidrs, f.problems
 }
 
-// CompactEndpoints drops what several slices tell alike: a slice holds one family and one set of ports.
+// CompactEndpoints removes duplicates: a Service has a slice for each family and set of ports, so an endpoint may be in
+// several.
 func CompactEndpoints(endpoints []Endpoint) []Endpoint {
 	seen := make(map[Endpoint]bool, len(endpoints))
 	return slices.DeleteFunc(endpoints, func(e Endpoint) bool {
@@ -244,10 +245,10 @@ func CompactEndpoints(endpoints []Endpoint) []Endpoint {
 
 func keyOf(o metav1.Object) Key { return Key{o.GetNamespace(), o.GetName()} }
 
-// mostFindings bounds the problems of one object. Once these are mended, the next ones come up.
+// mostFindings bounds the problems of one object. Further ones appear when these are corrected.
 const mostFindings = 10
 
-// findings collects what is wrong with one object.
+// findings collects the problems of one object.
 type findings struct {
 	kind, object string
 	problems     []Problem
@@ -262,7 +263,7 @@ func (f *findings) add(field, value string, reason Reason, format string, args .
 	})
 }
 
-// key wants namespace and name to be what an API server takes for a Service.
+// key checks that a Service may have this namespace and name.
 func (f *findings) key(k Key) bool {
 	name, namespace := f.label("metadata.name", k.Name), f.label("metadata.namespace", k.Namespace)
 	return name && namespace
@@ -282,7 +283,7 @@ func (f *findings) label(field, name string) bool {
 	return false
 }
 
-// prefixes keeps the usable ones. One of length 0 would make every destination part of the cluster.
+// prefixes returns the usable prefixes. One of length 0 is not: it would make every destination part of the cluster.
 func (f *findings) prefixes(field string, texts []string) []netip.Prefix {
 	var usable []netip.Prefix
 	for _, text := range texts {

@@ -7,10 +7,10 @@ import (
 	"maps"
 )
 
-// mapParts is into how many parts a Map is split. A change copies one of them: of 10,000 entries about 40.
+// mapParts is the number of parts of a Map. A change copies one part: about 40 of 10,000 entries.
 const mapParts = 256
 
-// Map is an immutable map. Those that come from one another share what they have in common: a change costs little, however many
+// Map is an immutable map. Maps made from one another share their equal parts, so a change is cheap however many
 // entries there are. The zero Map is empty. Maps may be read concurrently.
 type Map[K comparable, V any] struct {
 	parts  *[mapParts]map[K]V // nil: no entries; a part without entries is nil too, so that equal Maps are deeply equal
@@ -23,7 +23,7 @@ func partOf[K comparable](key K) uint8 {
 	return uint8(maphash.Comparable(mapSeed, key)) //nolint:gosec // any eight bits do
 }
 
-// MapOf gives what a Go map has.
+// MapOf returns a Map with the entries of a Go map.
 func MapOf[K comparable, V any](entries map[K]V) Map[K, V] {
 	var d Draft[K, V]
 	for key, value := range entries {
@@ -32,10 +32,10 @@ func MapOf[K comparable, V any](entries map[K]V) Map[K, V] {
 	return d.Map()
 }
 
-// Len is the number of entries.
+// Len returns the number of entries.
 func (m Map[K, V]) Len() int { return m.length }
 
-// Get gives the value of a key, and whether there is one.
+// Get returns the value of a key, and whether there is one.
 func (m Map[K, V]) Get(key K) (V, bool) {
 	if m.parts == nil {
 		var none V
@@ -45,13 +45,13 @@ func (m Map[K, V]) Get(key K) (V, bool) {
 	return value, ok
 }
 
-// At gives the value of a key; without one, the zero value.
+// At returns the value of a key, or the zero value.
 func (m Map[K, V]) At(key K) V {
 	value, _ := m.Get(key)
 	return value
 }
 
-// All goes through the entries, in no order.
+// All iterates over the entries, in no order.
 func (m Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		if m.parts == nil {
@@ -67,7 +67,7 @@ func (m Map[K, V]) All() iter.Seq2[K, V] {
 	}
 }
 
-// Keys goes through the keys, in no order.
+// Keys iterates over the keys, in no order.
 func (m Map[K, V]) Keys() iter.Seq[K] {
 	return func(yield func(K) bool) {
 		for key := range m.All() {
@@ -78,34 +78,34 @@ func (m Map[K, V]) Keys() iter.Seq[K] {
 	}
 }
 
-// With gives a Map where a key has this value.
+// With returns a Map in which a key has this value.
 func (m Map[K, V]) With(key K, value V) Map[K, V] {
 	d := Draft[K, V]{now: m}
 	d.Set(key, value)
 	return d.Map()
 }
 
-// Without gives a Map that does not have a key.
+// Without returns a Map without a key.
 func (m Map[K, V]) Without(key K) Map[K, V] {
 	d := Draft[K, V]{now: m}
 	d.Delete(key)
 	return d.Map()
 }
 
-// Draft gives what a Map has, to be changed.
+// Draft returns a Draft with the Map's entries.
 func (m Map[K, V]) Draft() *Draft[K, V] { return &Draft[K, V]{now: m} }
 
-// String is that of a Go map.
+// String formats the Map as a Go map.
 func (m Map[K, V]) String() string { return fmt.Sprint(maps.Collect(m.All())) }
 
-// Draft is a Map that is being changed. What it shares with Maps that were handed out is copied before it is changed. The zero Draft
-// is empty. It is for one goroutine.
+// Draft is a Map that is being changed. It copies parts that it shares with Maps before it changes them. The zero Draft
+// is empty. A Draft is for one goroutine.
 type Draft[K comparable, V any] struct {
 	now   Map[K, V]
-	owned *[mapParts]bool // the parts that no Map has; nil: any may be another's, and so is the list of parts
+	owned *[mapParts]bool // the parts that no Map shares; nil: any may be shared, and so is parts itself
 }
 
-// Map is what the Draft has now.
+// Map returns a Map with the present entries.
 func (d *Draft[K, V]) Map() Map[K, V] {
 	d.owned = nil
 	if d.now.length == 0 {
@@ -114,16 +114,16 @@ func (d *Draft[K, V]) Map() Map[K, V] {
 	return d.now
 }
 
-// Get gives the value of a key, and whether there is one.
+// Get returns the value of a key, and whether there is one.
 func (d *Draft[K, V]) Get(key K) (V, bool) { return d.now.Get(key) }
 
-// At gives the value of a key; without one, the zero value.
+// At returns the value of a key, or the zero value.
 func (d *Draft[K, V]) At(key K) V { return d.now.At(key) }
 
-// All goes through the entries, in no order. Nothing may be changed meanwhile.
+// All iterates over the entries, in no order. The Draft must not be changed meanwhile.
 func (d *Draft[K, V]) All() iter.Seq2[K, V] { return d.now.All() }
 
-// own gives the part that a key is in, to be changed.
+// own returns a part that may be changed.
 func (d *Draft[K, V]) own(of uint8) map[K]V {
 	switch {
 	case d.now.parts == nil:
@@ -143,7 +143,7 @@ func (d *Draft[K, V]) own(of uint8) map[K]V {
 	return part
 }
 
-// Set has a key have this value.
+// Set sets the value of a key.
 func (d *Draft[K, V]) Set(key K, value V) {
 	part := d.own(partOf(key))
 	before := len(part)
@@ -151,7 +151,7 @@ func (d *Draft[K, V]) Set(key K, value V) {
 	d.now.length += len(part) - before
 }
 
-// Delete takes a key away.
+// Delete removes a key.
 func (d *Draft[K, V]) Delete(key K) {
 	if _, there := d.now.Get(key); !there {
 		return

@@ -1,5 +1,5 @@
-// Package cluster holds the objects of the cluster that egress depends on, trimmed to the fields that are read, whatever
-// source they come from: kube watches an API server, manifests a folder.
+// Package cluster holds the objects of the cluster on which egress depends, trimmed to the fields that are read. Its
+// subpackages are the sources: kube watches an API server, manifests a folder.
 package cluster
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// Key names a namespaced object. An EgressService and its Service share one.
+// Key names a namespaced object. An EgressService and its Service have the same Key.
 type Key struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -37,17 +37,17 @@ func (k Key) Compare(o Key) int {
 	return 0
 }
 
-// Objects is everything a source knows. It is not changed after it was handed out.
+// Objects holds all objects of a source. It is immutable.
 type Objects struct {
 	EgressServices Map[Key, EgressService]
 	Services       Map[Key, Service]
-	Endpoints      Map[Key, []Endpoint] // of the Service of that key, all its EndpointSlices together
+	Endpoints      Map[Key, []Endpoint] // by Service, from all its EndpointSlices
 	Nodes          Map[string, Node]
 	Namespaces     Map[string, Namespace]
 	ServiceCIDRs   []netip.Prefix
-	// Pods are those that a source follows, of this node at least.
+	// Pods holds the Pods that a source follows, those of this node at least.
 	Pods      Map[Key, Pod]
-	PodsKnown bool // false: none is followed, or they are not known yet
+	PodsKnown bool // false: Pods are not followed, or not known yet
 }
 
 // EgressService is the part of the custom resource that is read.
@@ -57,14 +57,14 @@ type EgressService struct {
 	SourceIPBy   SourceIPBy
 	NodeSelector *metav1.LabelSelector // nil: every node
 	Network      string                // empty: the default network
-	Status       Status                // as it is obeyed
-	Writer       Writer                // of the host, standby and term that the server has
-	Disobeyed    *Status               // what the server has in place of Status, which no daemon obeys; nil: Status
+	Status       Status                // the one in force
+	Writer       Writer                // of the server's host, standby and term
+	Disobeyed    *Status               // the server's status if daemons do not follow it, see Writer; nil: it is Status
 	Generation   int64
 	Version      uint64 // metadata.resourceVersion, larger with every change; 0: unknown
 }
 
-// Stands returns the status that the source has, be it obeyed or not.
+// Stands returns the status that the source has, whether it is in force or not.
 func (e EgressService) Stands() Status {
 	if e.Disobeyed != nil {
 		return *e.Disobeyed
@@ -72,26 +72,27 @@ func (e EgressService) Stands() Status {
 	return e.Status
 }
 
-// Writer is who wrote the part of a status that is obeyed.
+// Writer is the author of a status's host, standby and term. Daemons do not follow those of another program than the
+// leader.
 type Writer uint8
 
 // The writers of a status.
 const (
-	WriterUnknown Writer = iota // the source does not say: the status is obeyed
-	WriterNobody                // there is no host, or it was removed
+	WriterUnknown Writer = iota // the source does not know: the status is followed
+	WriterNobody                // no program owns the host: there is none, or it was removed
 	WriterLeader
-	WriterOther // at least of a part
+	WriterOther // another program wrote at least a part
 )
 
-// Status is what the status of an EgressService says, or should say.
+// Status is the present or wanted status of an EgressService.
 type Status struct {
 	Host       string // a node, AllHosts, or empty: none
-	Standby    string // the node that takes over; empty: none
-	Term       int64  // how many hosts there have been; 0: not known
+	Standby    string // the node that takes over from the host; empty: none
+	Term       int64  // number of hosts so far; 0: not known
 	Conditions []metav1.Condition
 }
 
-// SourceIPBy is where the source address of egress comes from.
+// SourceIPBy is the origin of the source address of egress.
 type SourceIPBy string
 
 // The choices of SourceIPBy.
@@ -100,7 +101,7 @@ const (
 	SourceIPByNetwork      SourceIPBy = "Network"        // the outgoing interface's address on the endpoint's own node
 )
 
-// AllHosts is status.host of an EgressService whose every node is its host.
+// AllHosts is the status.host of an EgressService for which every node is a host.
 const AllHosts = "ALL"
 
 // Service is the part of a core/v1 Service that is read.
@@ -111,11 +112,11 @@ type Service struct {
 	Ingress      []Ingress // status.loadBalancer.ingress, in order
 	Ports        []Port
 	Created      time.Time // zero: unknown
-	SharingKey   string    // Services of several namespaces share an ingress IP where each has the same; empty: none
+	SharingKey   string    // Services of different namespaces with the same key share an ingress IP; empty: none
 }
 
-// Shares reports whether two Services, of the namespaces of their keys, may have an ingress IP in common: those of one namespace have one
-// owner, others ask for it.
+// Shares reports whether two Services may have an ingress IP in common: those of one namespace may, since they have one
+// owner; others need the same sharing key.
 func Shares(key Key, sharingKey string, other Key, otherKey string) bool {
 	return key.Namespace == other.Namespace || sharingKey != "" && sharingKey == otherKey
 }
@@ -125,7 +126,7 @@ type Ingress struct {
 	IP, Hostname string
 }
 
-// Port is a port of a Service. The lab's service proxy reads it, steering does not: it covers every protocol.
+// Port is a port of a Service. Only the lab's service proxy reads it; steering covers all protocols and ports.
 type Port struct {
 	Name, Protocol   string
 	Port, TargetPort uint16
@@ -138,14 +139,14 @@ type Endpoint struct {
 	Target  Target
 }
 
-// Target is what an endpoint says that its address belongs to.
+// Target is the kind of object that an endpoint names as the owner of its address.
 type Target uint8
 
 // The targets of endpoints.
 const (
 	TargetPod     Target = iota // a Pod of the EndpointSlice's namespace
 	TargetUnknown               // the EndpointSlice does not say
-	TargetOther                 // something else
+	TargetOther                 // another object
 )
 
 // Node is the part of a core/v1 Node that is read.
@@ -154,7 +155,7 @@ type Node struct {
 	Labels    map[string]string
 	Ready     bool
 	Cordoned  bool         // spec.unschedulable
-	Addresses []netip.Addr // every address of status.addresses
+	Addresses []netip.Addr // InternalIPs and ExternalIPs of status.addresses
 	Internal  []netip.Addr // those of type InternalIP
 	PodCIDRs  []netip.Prefix
 }
@@ -166,29 +167,29 @@ type Namespace struct {
 
 // Pod is the part of a core/v1 Pod that is read.
 type Pod struct {
-	Node        string // empty: on none yet
+	Node        string // empty: not scheduled yet
 	Labels      map[string]string
 	Addresses   []netip.Addr // status.podIPs; none: not known yet
 	HostNetwork bool
-	Ended       bool // its phase is Succeeded or Failed: its addresses may be another's
+	Ended       bool // phase Succeeded or Failed: another pod may have its addresses now
 }
 
-// Problem says what is wrong with one object. Every other object is served as if it was alone.
+// Problem describes a fault of one object. All other objects are served as without it.
 type Problem struct {
 	Kind    string `json:"kind"`            // EgressService, Service, EndpointSlice, Node, Config, ...
 	Object  string `json:"object"`          // namespace/name or name
 	Field   string `json:"field,omitempty"` // path of the field, empty: the whole object
-	Value   string `json:"value,omitempty"` // what is there
+	Value   string `json:"value,omitempty"` // the present value
 	Reason  Reason `json:"reason"`          // a word for machines, CamelCase
-	Message string `json:"message"`         // what is wrong and what would be right
+	Message string `json:"message"`         // the fault, and what would be right
 	Where   string `json:"where,omitempty"` // file:line, where the source is a file
-	More    int    `json:"more,omitempty"`  // values of the same field that are as wrong, and are not listed
+	More    int    `json:"more,omitempty"`  // further bad values of the same field
 }
 
-// Reason is a Problem in one word, fit for a condition's reason.
+// Reason names a kind of Problem in one word, fit for a condition's reason.
 type Reason string
 
-// Error writes the problem on one line: [where: ]kind object: field: value: message.
+// Error returns the problem on one line: [where: ]kind object: field: value: message.
 func (p Problem) Error() string {
 	s := p.Kind + " " + p.Object + ": "
 	if p.Where != "" {

@@ -9,7 +9,7 @@ import (
 // longestValue bounds the value that a Problem quotes, in bytes.
 const longestValue = 128
 
-// Clip shortens the value of a field to what a Problem may quote of it.
+// Clip shortens a field's value to the length that a Problem may quote.
 func Clip(value string) string {
 	if len(value) <= longestValue {
 		return value
@@ -17,8 +17,8 @@ func Clip(value string) string {
 	return strings.ToValidUTF8(value[:longestValue], "") + "…"
 }
 
-// SortProblems sorts problems by object and field. Of those that several places found alike, it keeps the one that
-// tells its file and line.
+// SortProblems sorts problems by object and field, and drops duplicates. A problem without file and line is a duplicate
+// of the same one with them.
 func SortProblems(problems []Problem) []Problem {
 	same := func(a, b Problem) int {
 		return cmp.Or(

@@ -2,35 +2,35 @@ package cluster
 
 import "encoding/json"
 
-// Report is what the daemon of a node tells of itself to the one that elects hosts.
+// Report is the state of a node, as its daemon reports it to the leader.
 type Report struct {
 	Networks map[string]NetworkState `json:"networks,omitempty"`
-	// Hosts says of every node that this one watches by BFD (RFC 5880) whether it is alive. False: it was, and went silent.
-	// A node that never answered is not among them.
+	// Hosts holds, for each node that this one watches by BFD (RFC 5880), whether it is alive; false: its session went down.
+	// A node that never answered is not included.
 	Hosts map[string]bool `json:"hosts,omitempty"`
-	// Dead names those of them that this node has concluded are dead: it takes their standbys for the hosts, and where it is the
-	// standby itself, it is the host already.
+	// Dead names the nodes of Hosts that this node has concluded to be dead: it treats their standbys as hosts, and where it is
+	// the standby itself, it already acts as the host.
 	Dead []string `json:"dead,omitempty"`
-	// Draining says that the node wants to serve no EgressService: it is about to go.
+	// Draining asks the leader to move all EgressServices off this node, which is about to stop.
 	Draining bool `json:"draining,omitempty"`
-	// Applied is the newest version of an EgressService, that is its resourceVersion, that is in force on the node: in its
-	// kernel, and in what its peers are told.
+	// Applied is the newest version (metadata.resourceVersion) of an EgressService that is in force on the node: in its kernel
+	// and in its announcements.
 	Applied uint64 `json:"applied,omitempty"`
-	// Unserved are problems of EgressServices that only this node has: their conditions name them. Some, where there are many.
+	// Unserved holds problems of EgressServices on this node only, which become conditions. If there are many, it holds some.
 	Unserved []Problem `json:"unserved,omitempty"`
 }
 
-// NetworkState is what a node has of a network.
+// NetworkState is the state of a network on a node.
 type NetworkState struct {
-	Usable bool `json:"usable"` // its VRF and table are there
-	// IPv4 and IPv6 say that a route of the family which leads somewhere stands in the table: one whose device has carrier.
+	Usable bool `json:"usable"` // its VRF and table exist
+	// IPv4 and IPv6 report whether the table has a usable route of the family: one whose device has carrier.
 	IPv4     bool `json:"ipv4"`
 	IPv6     bool `json:"ipv6"`
 	Sessions int  `json:"sessions"` // configured ones
 	Up       int  `json:"up"`
 }
 
-// UnmarshalJSON reads what any version of the daemon reported: one that tells nothing of routes is taken to have them.
+// UnmarshalJSON reads the report of any version of the daemon: without information about routes, it assumes them.
 func (n *NetworkState) UnmarshalJSON(text []byte) error {
 	type plain NetworkState
 	read := plain{IPv4: true, IPv6: true}
@@ -41,7 +41,7 @@ func (n *NetworkState) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Fit reports whether the node can be the host of services of the network at all: it is there, and one of its peers listens. A
-// network without peers has its ingress IPs announced by other means. Whether it has routes is another question: where no
-// node has one, somebody is the host nevertheless.
+// Fit reports whether the node may be a host of the network at all: the network is usable, and at least one of its
+// sessions is up. Ingress IPs of a network without peers are announced by other means. Routes do not matter here: if no
+// node has one, some node is the host nevertheless.
 func (n NetworkState) Fit() bool { return n.Usable && (n.Sessions == 0 || n.Up > 0) }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// wellKnown holds the communities that have names at IANA, as routers write them.
+// wellKnown holds the communities with names at IANA, in the spelling of routers.
 var wellKnown = map[string]uint32{
 	"graceful-shutdown":   0xffff0000, // RFC 8326
 	"accept-own":          0xffff0001, // RFC 7611
@@ -21,7 +21,7 @@ var wellKnown = map[string]uint32{
 	"no-peer":             0xffffff04, // RFC 3765
 }
 
-// ParseCommunity reads an RFC 1997 community: two numbers of 16 bits, or a well-known name.
+// ParseCommunity parses an RFC 1997 community: two numbers of 16 bits, or a well-known name.
 func ParseCommunity(text string) (uint32, error) {
 	if c, ok := wellKnown[text]; ok {
 		return c, nil
@@ -34,7 +34,7 @@ func ParseCommunity(text string) (uint32, error) {
 	return parts[0]<<16 | parts[1], nil
 }
 
-// ParseLargeCommunity reads an RFC 8092 community: three numbers of 32 bits.
+// ParseLargeCommunity parses an RFC 8092 community: three numbers of 32 bits.
 func ParseLargeCommunity(text string) ([3]uint32, error) {
 	parts, ok := numbers(text, 3, 32)
 	if !ok {
@@ -43,7 +43,7 @@ func ParseLargeCommunity(text string) ([3]uint32, error) {
 	return [3]uint32(parts), nil
 }
 
-// numbers reads n unsigned decimals with colons between them.
+// numbers parses n unsigned decimals separated by colons.
 func numbers(text string, n, bits int) ([]uint32, bool) {
 	words := strings.Split(text, ":")
 	if len(words) != n {

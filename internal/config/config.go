@@ -1,8 +1,8 @@
-// Package config is the daemon's configuration: its types, its defaults, and how a file becomes one of them with every
-// error found at once.
+// Package config holds the daemon's configuration: its types, its defaults, and the reading of a file, which finds all
+// errors at once.
 //
-// What stands beside the fields is what operators read: gendoc makes the tables of docs/configuration.md of it, with the defaults
-// that Parse gives. A default that depends on something else is said here, in a last sentence "Default: …."
+// Operators read the comments beside the fields: gendoc makes the tables of docs/configuration.md from them and from
+// the defaults of Parse. If a default depends on something else, the comment's last sentence is "Default: …."
 package config
 
 //go:generate go run ./gendoc . ../../docs/configuration.md
@@ -15,24 +15,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Config is the whole configuration of one daemon. The zero value of a field means its default, see Defaults.
+// Config is the whole configuration of a daemon. Defaults returns the values of keys that a file does not set.
 type Config struct {
-	Node         string         `yaml:"node"`         // name of this node, as its Node object has it. Default: `$NODE_NAME`, then the host name.
-	Source       Source         `yaml:"source"`       // where objects come from
-	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"` // destinations that are never steered, in addition to the pod ranges, Service ranges, ClusterIPs and node addresses in the objects
-	OnNoPath     NoPath         `yaml:"onNoPath"`     // a selected pod's packets while there is no host or no route for them: `drop` them, or `allow` them to leave by the main table
+	Node         string         `yaml:"node"`         // name of this node's Node object. Default: `$NODE_NAME`, then the host name.
+	Source       Source         `yaml:"source"`       // where the cluster's objects come from
+	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"` // destinations that are never steered, in addition to the pod ranges, Service ranges, ClusterIPs and node addresses in the cluster's objects
+	OnNoPath     NoPath         `yaml:"onNoPath"`     // a selected pod's packets without a host or a route: `drop` them, or `allow` them to leave by the main table
 	Steering     Steering       `yaml:"steering"`
 	Marks        Marks          `yaml:"marks"`
 	BGP          BGP            `yaml:"bgp"`
-	Networks     []Network      `yaml:"networks"` // networks that `spec.network` of an EgressService may name. Default: the network `default` alone.
-	// `spec.network` may name unlisted networks: a number is a routing table then, a word an existing VRF device
+	Networks     []Network      `yaml:"networks"` // networks that `spec.network` of an EgressService may name. Default: only the network `default`.
+	// let `spec.network` name other networks, too: a number is a routing table, a word an existing VRF device
 	AllowUnlisted bool `yaml:"allowUnlisted"`
-	// pods whose new flows to the outside wait until they are endpoints of an EgressService. With an entry, every address on the node that
-	// belongs to no known Pod waits too. Default: none.
+	// pods whose new flows out of the cluster are dropped until the pod is an endpoint of an EgressService. So are those of pod addresses on
+	// this node whose Pod is not known yet. Default: none.
 	Hold  []Hold `yaml:"hold"`
 	Moves Moves  `yaml:"moves"`
-	// this node's services when its daemon gets SIGTERM. `keep`: the state stays in force, and the next run adopts it; `drain`: services
-	// move to other nodes first, then the daemon withdraws the rest; this needs an API server
+	// this node's services when its daemon gets SIGTERM: `keep` leaves everything in force for the next run; `drain` moves them to other
+	// nodes, then withdraws the rest, and needs an API server
 	OnStop   OnStop   `yaml:"onStop"`
 	Failover Failover `yaml:"failover"`
 	Speaker  Speaker  `yaml:"speaker"`
@@ -40,107 +40,107 @@ type Config struct {
 	Log      Log      `yaml:"log"`
 }
 
-// Source says where objects come from; exactly one is used, Manifests if it is set.
+// Source configures where objects come from: from Manifests if it is set, else from the API server.
 type Source struct {
 	Kubernetes Kubernetes `yaml:"kubernetes"`
-	Manifests  string     `yaml:"manifests"` // a folder of YAML and JSON files with the objects, without its subfolders, watched; a broken file keeps what it held. Without it they come from the API server
+	Manifests  string     `yaml:"manifests"` // a folder of YAML and JSON files with the objects, which is watched, without its subfolders; while a file is broken, its former objects stay. Without this key, objects come from the API server
 }
 
-// Kubernetes says how to reach the API server.
+// Kubernetes configures access to the API server.
 type Kubernetes struct {
-	Kubeconfig string `yaml:"kubeconfig"` // file that says how to reach the API server. Default: the service account, inside a cluster.
-	// of the Leases: one whose holder elects, one for each node's report.
+	Kubeconfig string `yaml:"kubeconfig"` // kubeconfig file for the API server. Default: the pod's service account.
+	// namespace of the Leases: the leader's, and one for each node's report.
 	// Default: `$POD_NAMESPACE`, then the service account's, then `egressway-system`.
 	Namespace  string `yaml:"namespace"`
-	LabelHosts bool   `yaml:"labelHosts"` // label each host's node `egress-service.k8s.ovn.org/<namespace>-<name>`, for others who announce
+	LabelHosts bool   `yaml:"labelHosts"` // label each host's node `egress-service.k8s.ovn.org/<namespace>-<name>`, for other programs that announce ingress IPs, such as MetalLB
 }
 
-// NoPath is what happens to a selected pod's packets while there is no host or no route for them.
+// NoPath is the treatment of a selected pod's packets while there is no host or no route for them.
 type NoPath string
 
-// The choices of NoPath. NoPathDefault stands in a network's entry for the global choice.
+// The choices of NoPath. In a network's entry, NoPathDefault means the global choice.
 const (
 	NoPathDefault NoPath = ""
 	NoPathDrop    NoPath = "drop"
 	NoPathAllow   NoPath = "allow"
 )
 
-// Steering says how an endpoint's egress reaches the host from another node.
+// Steering configures the way of an endpoint's egress from another node to the host.
 type Steering struct {
-	Mode   SteeringMode `yaml:"mode"`   // `direct`: with the host's node address as next hop, which must be on-link; `vxlan`: by our tunnel; `auto`: direct where the host is on-link, else by the tunnel
+	Mode   SteeringMode `yaml:"mode"`   // `direct`: the host's node address is the next hop, and must be on-link; `vxlan`: through our tunnel; `auto`: direct if the host is on-link, else through the tunnel
 	Device string       `yaml:"device"` // name of our VXLAN device
 	VNI    uint32       `yaml:"vni"`    // VXLAN network identifier, 1 to 16777215
 	Port   uint16       `yaml:"port"`   // UDP port of the tunnel; must pass between nodes
-	MTU    int          `yaml:"mtu"`    // of the VXLAN device, bytes, 1280 to 65000. Default: 0, the underlay's less 50 (IPv4) or 70 (IPv6), and no more than an uplink's.
+	MTU    int          `yaml:"mtu"`    // MTU of the VXLAN device, 1280 to 65000 bytes. Default: 0, the underlay's less 50 (IPv4) or 70 (IPv6), and at most that of an uplink.
 }
 
-// SteeringMode is how steered packets travel.
+// SteeringMode is the way of steered packets.
 type SteeringMode string
 
 // The choices of SteeringMode.
 const (
-	SteeringAuto   SteeringMode = "auto"   // direct where the host's node IP is on-link, else VXLAN
-	SteeringDirect SteeringMode = "direct" // by the host's node IP as next hop, on-link only
+	SteeringAuto   SteeringMode = "auto"   // direct if the host's node IP is on-link, else VXLAN
+	SteeringDirect SteeringMode = "direct" // with the host's node IP as next hop, on-link only
 	SteeringVXLAN  SteeringMode = "vxlan"
 )
 
-// Marks says which bits of the fwmark and of the conntrack mark are ours, and where our rules stand.
+// Marks configures the bits of fwmark and conntrack mark, and the priorities of routing rules, that are ours.
 type Marks struct {
-	Mask         uint32 `yaml:"mask"`         // bits of packet and connection mark that are ours alone on the node: at least 4 in a row, without kube-proxy's 0x4000 and 0x8000; one says egress, the others count networks and hosts steered to, 30 with 6 bits
-	RulePriority int    `yaml:"rulePriority"` // first of our 100 routing rule priorities, 1 to 899: before the kernel's rule for VRFs at 1000
+	Mask         uint32 `yaml:"mask"`         // bits of packet and connection marks that no other program on the node uses: at least 4 in a row, without kube-proxy's 0x4000 and 0x8000; one bit marks egress, the others number the networks and the hosts steered to, 30 with 6 bits
+	RulePriority int    `yaml:"rulePriority"` // first of our 100 routing rule priorities, 1 to 899: all must precede the kernel's rule for VRFs at 1000
 }
 
-// Paths is how many networks and hosts steered to the mask has room for, also among the routing tables of our steering.
+// Paths returns how many networks and hosts steered to fit into the mask, and into the range of our routing tables.
 func (m Marks) Paths() int {
-	values := 1 << max(bits.OnesCount32(m.Mask)-1, 0) // one bit says egress; no value of 0 and of all bits set
+	values := 1 << max(bits.OnesCount32(m.Mask)-1, 0) // one bit marks egress; the values 0 and all bits set are not used
 	return max(min(values-2, SteeringTableCount-1), 0)
 }
 
-// BGP is what all speakers share.
+// BGP configures all speakers.
 type BGP struct {
-	ASN             uint32          `yaml:"asn"`        // our AS number; needed where there are peers. Default: none.
-	RouterID        netip.Addr      `yaml:"routerID"`   // an IPv4 address; needed on nodes that have none as InternalIP. Default: the node's IPv4 InternalIP.
-	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may call, below 1024 with CAP_NET_BIND_SERVICE only; -1: the speaker calls and does not listen
+	ASN             uint32          `yaml:"asn"`        // our AS number; required with peers. Default: none.
+	RouterID        netip.Addr      `yaml:"routerID"`   // an IPv4 address; required on nodes without an IPv4 InternalIP. Default: the node's IPv4 InternalIP.
+	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may connect; ports below 1024 need CAP_NET_BIND_SERVICE; -1: only the speaker connects
 	GracefulRestart GracefulRestart `yaml:"gracefulRestart"`
-	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"` // timers of BFD with peers, which choose one by `bfdProfile`. Default: none.
+	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"` // timers of BFD with peers; a peer names one in `bfdProfile`. Default: none.
 }
 
-// GracefulRestart is RFC 4724's: peers keep our routes while the speaker restarts.
+// GracefulRestart configures the Graceful Restart of RFC 4724: peers keep our routes while the speaker restarts.
 type GracefulRestart struct {
 	Enabled     bool     `yaml:"enabled" json:"enabled"`         // peers keep our routes while the speaker restarts (RFC 4724)
-	RestartTime Duration `yaml:"restartTime" json:"restartTime"` // for how long they do; whole seconds, at most 4095s
+	RestartTime Duration `yaml:"restartTime" json:"restartTime"` // for how long peers keep them; whole seconds, at most 4095s
 }
 
-// BFDProfile holds RFC 5880 timers, in milliseconds.
+// BFDProfile holds timers of BFD (RFC 5880), in milliseconds.
 type BFDProfile struct {
-	Name             string `yaml:"name" json:"name,omitempty"`                         // by which peers refer to it
+	Name             string `yaml:"name" json:"name,omitempty"`                         // name for `bfdProfile` of peers
 	TransmitInterval uint32 `yaml:"transmitInterval" json:"transmitInterval,omitempty"` // milliseconds, 10 to 60000
 	ReceiveInterval  uint32 `yaml:"receiveInterval" json:"receiveInterval,omitempty"`   // milliseconds, 10 to 60000
-	DetectMultiplier uint8  `yaml:"detectMultiplier" json:"detectMultiplier,omitempty"` // so many packets missed in a row are a failure
+	DetectMultiplier uint8  `yaml:"detectMultiplier" json:"detectMultiplier,omitempty"` // the session fails after so many missed packets in a row
 }
 
-// DefaultNetwork is the name of the network that is the main table, used by objects that name none.
+// DefaultNetwork is the name of the network that uses the main table, and the network of objects that name none.
 const DefaultNetwork = "default"
 
-// Network is what an EgressService's spec.network names: a VRF with its table, or a bare routing table.
+// Network is a network that spec.network of an EgressService may name: a VRF with its table, or only a routing table.
 type Network struct {
-	Name       string                `yaml:"name"`       // name for `spec.network`: letters, digits, `.`, `_`, `-`; at most 63
-	VRF        string                `yaml:"vrf"`        // VRF device: adopted when it exists, created when `interfaces` and `table` are given
-	Interfaces []string              `yaml:"interfaces"` // uplinks; with `vrf` we enslave them to it, and their IPv6 addresses survive
-	Table      uint32                `yaml:"table"`      // routing table; needed to create the VRF, alone: a network without a VRF device. Not 0, 253 to 255, nor 794600 to 798695. Default: the VRF's.
+	Name       string                `yaml:"name"`       // name in `spec.network`: at most 63 letters, digits, `.`, `_` and `-`
+	VRF        string                `yaml:"vrf"`        // VRF device: an existing one is used; with `interfaces` and `table` it is created
+	Interfaces []string              `yaml:"interfaces"` // uplinks; with `vrf` they are enslaved to it, and keep their IPv6 addresses
+	Table      uint32                `yaml:"table"`      // routing table; required to create the VRF; without `vrf`, the network has no VRF device. Not 0, 253 to 255, nor 794600 to 798695. Default: the VRF's.
 	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // namespaces that may use the network, by their labels. Default: every namespace.
-	OnNoPath   NoPath                `yaml:"onNoPath"`   // of this network. Default: the global `onNoPath`.
+	OnNoPath   NoPath                `yaml:"onNoPath"`   // `onNoPath` of this network. Default: the global one.
 	Peers      []Peer                `yaml:"peers"`      // BGP neighbours in this network. Default: none.
 }
 
-// Hold selects pods that are to leave the cluster as endpoints of an EgressService only. At least one of both selectors is given; a
-// pod that both match is selected.
+// Hold selects pods that may leave the cluster only as endpoints of an EgressService. At least one of the selectors is
+// set; a pod that matches both is selected.
 type Hold struct {
-	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // by labels of the pod's Namespace. Default: every namespace.
-	Pods       *metav1.LabelSelector `yaml:"pods"`       // by labels of the Pod. Default: every pod.
+	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // labels of the pod's Namespace. Default: every namespace.
+	Pods       *metav1.LabelSelector `yaml:"pods"`       // labels of the Pod. Default: every pod.
 }
 
-// DynamicASN admits a peer by the kind of its AS instead of by its number.
+// DynamicASN accepts a peer by the kind of its AS instead of by its number.
 type DynamicASN string
 
 // The choices of DynamicASN.
@@ -161,99 +161,100 @@ const (
 
 // Peer is a BGP neighbour of one network.
 type Peer struct {
-	Address         netip.Addr `yaml:"address" json:"address,omitzero"`                  // the neighbour's; this or `interface` is needed
-	Interface       string     `yaml:"interface" json:"interface,omitempty"`             // instead of `address`: unnumbered, the neighbour's link-local address is learned from its router advertisements; no other of the network may have the same
-	Port            uint16     `yaml:"port" json:"port,omitempty"`                       // TCP port to call
-	ASN             uint32     `yaml:"asn" json:"asn,omitempty"`                         // the neighbour's AS number; this or `dynamicASN` is needed. Default: none.
-	DynamicASN      DynamicASN `yaml:"dynamicASN" json:"dynamicASN,omitempty"`           // instead of `asn`: any AS but ours, or ours
-	HoldTime        Duration   `yaml:"holdTime" json:"holdTime,omitempty"`               // silence after which the session is given up; whole seconds, 3s at least, or 0s: never
-	KeepaliveTime   Duration   `yaml:"keepaliveTime" json:"keepaliveTime,omitempty"`     // between our messages; whole seconds. Default: a third of `holdTime`.
-	ConnectTime     Duration   `yaml:"connectTime" json:"connectTime,omitempty"`         // pause between attempts; whole seconds
-	EBGPMultiHop    uint8      `yaml:"ebgpMultiHop" json:"ebgpMultiHop,omitempty"`       // TTL towards a peer that is not on-link; 0: it is
-	TTLSecurity     uint8      `yaml:"ttlSecurity" json:"ttlSecurity,omitempty"`         // hops that the peer may be away (RFC 5082), 1 where it is on-link; 0: off; excludes `ebgpMultiHop`
+	Address         netip.Addr `yaml:"address" json:"address,omitzero"`                  // the neighbour's address; this or `interface` is required
+	Interface       string     `yaml:"interface" json:"interface,omitempty"`             // instead of `address`: an unnumbered session, to the link-local address that the neighbour's router advertisements have; one peer for each interface of the network
+	Port            uint16     `yaml:"port" json:"port,omitempty"`                       // the neighbour's TCP port
+	ASN             uint32     `yaml:"asn" json:"asn,omitempty"`                         // the neighbour's AS number; this or `dynamicASN` is required. Default: none.
+	DynamicASN      DynamicASN `yaml:"dynamicASN" json:"dynamicASN,omitempty"`           // instead of `asn`: `external`, any AS except ours, or `internal`, ours
+	HoldTime        Duration   `yaml:"holdTime" json:"holdTime,omitempty"`               // the session ends after so long without a message; whole seconds, at least 3s, or 0s: never
+	KeepaliveTime   Duration   `yaml:"keepaliveTime" json:"keepaliveTime,omitempty"`     // time between our KEEPALIVE messages; whole seconds. Default: a third of `holdTime`.
+	ConnectTime     Duration   `yaml:"connectTime" json:"connectTime,omitempty"`         // pause between attempts to connect; whole seconds
+	EBGPMultiHop    uint8      `yaml:"ebgpMultiHop" json:"ebgpMultiHop,omitempty"`       // TTL towards a peer that is not on-link; 0: the peer is on-link
+	TTLSecurity     uint8      `yaml:"ttlSecurity" json:"ttlSecurity,omitempty"`         // most hops to the peer (RFC 5082), 1 if it is on-link; 0: off; not together with `ebgpMultiHop`
 	PasswordFile    string     `yaml:"passwordFile" json:"passwordFile,omitempty"`       // file with the TCP MD5 password (RFC 2385), at most 80 bytes; relative to the configuration's folder
 	BFDProfile      string     `yaml:"bfdProfile" json:"bfdProfile,omitempty"`           // one of `bgp.bfdProfiles`; empty: no BFD
-	AddressFamilies []Family   `yaml:"addressFamilies" json:"addressFamilies,omitempty"` // both go over either kind of session
-	// routes of one family that the peer may send, before `receive` filters them, and ten times as many with our AS in the path, such as
-	// nodes' announcements that it sends back; above it the session ends, until the peer's configuration changes or the speaker restarts
+	AddressFamilies []Family   `yaml:"addressFamilies" json:"addressFamilies,omitempty"` // address families of the session; IPv4 and IPv6 sessions carry both
+	// most routes of a family that the peer may send, before `receive` filters them; the limit for routes with our AS in their path, such as
+	// nodes' announcements that come back, is ten times as high. Above it the session ends until the peer's configuration changes or the
+	// speaker restarts
 	MaxPrefixes uint32          `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"`
-	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes to learn. Never learned: cluster, node and loopback ranges, and prefixes inside a subnet of this node; around another node, a BGP peer or the API server beyond these only prefixes that are listed exactly. Default: none.
+	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes that are learned. Never learned: cluster, node and loopback ranges, and prefixes inside a subnet of this node. Learned only if listed exactly: a prefix around an address outside of these subnets that another node, a BGP peer or the API server has. Default: none.
 	Advertise   Advertise       `yaml:"advertise" json:"advertise,omitzero"`
 }
 
-// PrefixPattern matches routes: Prefix itself, or with GE or LE the prefixes inside it whose length is in [GE, LE].
+// PrefixPattern matches routes to Prefix, or with GE or LE to prefixes inside it with a length in [GE, LE].
 type PrefixPattern struct {
-	Prefix netip.Prefix `yaml:"prefix" json:"prefix"`   // this prefix, and with `ge` or `le` those inside of it
+	Prefix netip.Prefix `yaml:"prefix" json:"prefix"`   // this prefix; with `ge` or `le`, prefixes inside it
 	GE     uint8        `yaml:"ge" json:"ge,omitempty"` // shortest prefix length. Default: the prefix's own.
-	LE     uint8        `yaml:"le" json:"le,omitempty"` // longest prefix length. Default: with `ge` that of an address, else the prefix's own.
+	LE     uint8        `yaml:"le" json:"le,omitempty"` // longest prefix length. Default: with `ge` 32 (IPv4) or 128 (IPv6), else the prefix's own.
 }
 
-// Advertise holds the attributes of what we announce to one peer.
+// Advertise holds the attributes of our announcements to one peer.
 type Advertise struct {
 	Communities      []string `yaml:"communities" json:"communities,omitempty"`           // RFC 1997: `64512:1`, or a well-known name such as `no-export`
 	LargeCommunities []string `yaml:"largeCommunities" json:"largeCommunities,omitempty"` // RFC 8092: `64512:1:2`
-	LocalPref        uint32   `yaml:"localPref" json:"localPref,omitempty"`               // internal peers only; the standby's is half of it. Default: 0, which is 100.
-	// more is added by `status.term` (65535 less the term), so that routers prefer a later host; should be the same on all nodes
+	LocalPref        uint32   `yaml:"localPref" json:"localPref,omitempty"`               // LOCAL_PREF, for internal peers only; the standby announces half of it. Default: 0, which means 100.
+	// MED, to which 65535 less `status.term` is added, so that routers prefer a later host; should be the same on all nodes
 	MED           uint32 `yaml:"med" json:"med,omitempty"`
-	ASPathPrepend uint8  `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"` // times; the standby's path is 5 longer towards external peers
+	ASPathPrepend uint8  `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"` // how many times our AS number is prepended; towards external peers, the standby prepends it 5 times more
 }
 
-// Moves says how services go from one host to another while both could serve them.
+// Moves configures moves of services from one host to another while both are alive.
 type Moves struct {
-	// how long the former host stays standby after a planned move, so that flows on it can end there; 0s: it does not; at most 1h.
-	// The leader's value counts for all nodes
+	// how long a former host stays as standby after a planned move, so that its flows may end there; 0s to 1h; 0s: not at all. The leader's
+	// value is in force on all nodes
 	KeepFlows Duration `yaml:"keepFlows"`
-	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination grace
+	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination grace period
 	Within Duration `yaml:"within"`
 }
 
-// OnStop is what becomes of this node's services when its daemon is told to end.
+// OnStop is the treatment of this node's services when its daemon stops.
 type OnStop string
 
 // The choices of OnStop.
 const (
-	OnStopKeep  OnStop = "keep"  // what is in force stays, for the next run to take over
-	OnStopDrain OnStop = "drain" // they move to other nodes first
+	OnStopKeep  OnStop = "keep"  // everything in force stays, and the next run adopts it
+	OnStopDrain OnStop = "drain" // services move to other nodes first
 )
 
-// Speaker says where the process is that speaks BGP and BFD for the daemon, and outlives it.
+// Speaker configures the process that speaks BGP and BFD for the daemon, and outlives it.
 type Speaker struct {
-	Socket string `yaml:"socket"` // Unix socket where the daemon finds `egressway speaker`; an absolute path of a file
-	Start  bool   `yaml:"start"`  // start one where none answers; false: systemd, or a DaemonSet, does
+	Socket string `yaml:"socket"` // Unix socket of `egressway speaker`; an absolute path of a file
+	Start  bool   `yaml:"start"`  // start a speaker if none answers; false: systemd or a DaemonSet does
 }
 
-// Status says where the daemon answers about itself.
+// Status configures the daemon's sources of information about itself.
 type Status struct {
 	Socket         string     `yaml:"socket"`         // Unix socket for `egressway status` and other commands; an absolute path
 	MetricsAddress string     `yaml:"metricsAddress"` // IP address and TCP port of `/metrics`, `/healthz` and `/readyz`; empty: none
 	MetricsTLS     MetricsTLS `yaml:"metricsTLS"`
-	PerService     bool       `yaml:"perService"` // metrics of each EgressService that the node is host or standby of
+	PerService     bool       `yaml:"perService"` // metrics of each EgressService for which the node is host or standby
 	// with `perService`: packets and bytes by ingress IP, counted by the kernel on the host
 	ServiceCounters bool `yaml:"serviceCounters"`
 }
 
-// MetricsTLS has MetricsAddress served by TLS alone, version 1.2 at least. Files are PEM; relative paths are relative to the
-// configuration's folder, and renewed files are taken at once. The zero value: in the clear.
+// MetricsTLS restricts MetricsAddress to TLS, version 1.2 or newer. Files are PEM. Relative paths are relative to the
+// configuration's folder. Renewed files are used at once. With the zero value there is no TLS.
 type MetricsTLS struct {
-	CertFile string `yaml:"certFile"` // PEM file with the certificate: `metricsAddress` speaks TLS alone then
-	KeyFile  string `yaml:"keyFile"`  // PEM file with its private key
-	// PEM file: metrics are for clients with a certificate by one of these authorities; `/healthz` and `/readyz` stay open to all clients
+	CertFile string `yaml:"certFile"` // PEM file with the certificate; with it, `metricsAddress` accepts only TLS
+	KeyFile  string `yaml:"keyFile"`  // PEM file with the certificate's private key
+	// PEM file with authorities: `/metrics` needs a client certificate by one of them; `/healthz` and `/readyz` need none
 	ClientCAFile string `yaml:"clientCAFile"`
 }
 
-// Log says what is logged, to standard error.
+// Log configures the log on standard error.
 type Log struct {
 	Level  string `yaml:"level"`  // `debug`, `info`, `warn` or `error`
 	Format string `yaml:"format"` // `text` or `json`
 }
 
-// Duration is a time.Duration written as "9s" or "1m30s".
+// Duration is a time.Duration in the form "9s" or "1m30s".
 type Duration time.Duration
 
-// MarshalText writes a Duration as it is read.
+// MarshalText formats a Duration as UnmarshalText reads it.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText parses the output of MarshalText.
 func (d *Duration) UnmarshalText(text []byte) error {
 	t, err := time.ParseDuration(string(text))
 	*d = Duration(t)

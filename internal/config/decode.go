@@ -16,20 +16,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// place is where a value stands in its file, and how people call it.
+// place is the position of a value in its file, and its name in messages.
 type place struct {
 	file  string
 	line  int
-	shown string // path with list entries by name
-	text  string // the value as written, of scalars
+	shown string // path with names of list entries
+	text  string // a scalar as written
 }
 
-// decoder fills a Config from YAML. It is stricter than the library's: an unknown key, a key given twice, a value of
-// another type are errors, all found in one pass, each with its line.
+// decoder fills a Config from YAML. It is stricter than the library: unknown keys, duplicate keys and values of another
+// type are errors. One pass finds them all, each with its line.
 type decoder struct {
 	file   string
-	places map[string]place // by path with list entries by position, networks[0].peers[1].holdTime
-	failed map[string]bool  // paths whose values could not be decoded: nothing more is said about them
+	places map[string]place // by path with positions of list entries, networks[0].peers[1].holdTime
+	failed map[string]bool  // paths whose values could not be decoded: they get no further errors
 	errs   Errors
 }
 
@@ -41,7 +41,7 @@ func (d *decoder) errorf(n *yaml.Node, shown, value, format string, args ...any)
 	d.errs = append(d.errs, Error{File: d.file, Line: n.Line, Field: shown, Value: value, Message: fmt.Sprintf(format, args...)})
 }
 
-// decode reads the one document of data into c.
+// decode decodes data, which must hold one document, into c.
 func (d *decoder) decode(data []byte, c *Config) {
 	docs := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, next yaml.Node
@@ -64,7 +64,7 @@ func (d *decoder) decode(data []byte, c *Config) {
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`)
 
-// syntax takes the line out of the library's message.
+// syntax reports a syntax error, with the line from the library's message.
 func (d *decoder) syntax(err error) {
 	text := err.Error()
 	m := yamlLine.FindStringSubmatch(text)
@@ -74,7 +74,7 @@ func (d *decoder) syntax(err error) {
 
 func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
-// value decodes n into v. A null leaves what is there: the default.
+// value decodes n into v. A null leaves the default.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, path, shown string) {
 	if null(n) {
 		return
@@ -162,7 +162,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// entryName is what a list's entry is called in messages: its name or address where it has one, else its position.
+// entryName returns the name of a list entry in messages: its name or address, else its position.
 func entryName(n *yaml.Node, i int) string {
 	for _, want := range []string{"name", "address", "interface"} {
 		for k := 0; n.Kind == yaml.MappingNode && k+1 < len(n.Content); k += 2 {
@@ -174,7 +174,7 @@ func entryName(n *yaml.Node, i int) string {
 	return strconv.Itoa(i)
 }
 
-// fieldsOf lists the keys of a struct in the order of its fields.
+// fieldsOf returns the keys of a struct in the order of its fields.
 func fieldsOf(t reflect.Type) []string {
 	names := make([]string, t.NumField())
 	for i := range names {
@@ -200,7 +200,7 @@ var (
 	durationType = reflect.TypeFor[Duration]()
 )
 
-// nodeKind is the kind of YAML that a value of type t is written as.
+// nodeKind returns the kind of YAML node that represents a value of type t.
 func nodeKind(t reflect.Type) yaml.Kind {
 	switch {
 	case t == addrType, t == prefixType:
@@ -213,7 +213,7 @@ func nodeKind(t reflect.Type) yaml.Kind {
 	return yaml.ScalarNode
 }
 
-// wanted describes the values that a scalar of type t takes.
+// wanted describes the valid values of type t.
 func wanted(t reflect.Type) string {
 	switch t {
 	case addrType:
@@ -238,7 +238,8 @@ func wanted(t reflect.Type) string {
 	return "a whole number"
 }
 
-// setScalar parses text into v. The tag is what YAML takes the text for; empty, from the environment, it is not looked at.
+// setScalar parses text into v. tag is the type that YAML infers from the text; it is empty, and not checked, for
+// values from the environment.
 func setScalar(v reflect.Value, text, tag string) error {
 	wrong := errors.New("not " + wanted(v.Type()))
 	isString := tag == "" || tag == "!!str"
@@ -287,7 +288,7 @@ func setScalar(v reflect.Value, text, tag string) error {
 		v.SetInt(int64(i))
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		base := 10
-		// Masks are written in hexadecimal, often in quotes so that no tool turns them into decimals.
+		// Masks are in hexadecimal, often in quotes, so that no tool turns them into decimals.
 		if hex, ok := strings.CutPrefix(text, "0x"); ok {
 			text, base = hex, 16
 		} else if tag == "!!str" {

@@ -2,7 +2,7 @@ package config
 
 import "time"
 
-// Defaults is the configuration that an empty file stands for.
+// Defaults returns the configuration of an empty file.
 func Defaults() *Config {
 	return &Config{
 		OnNoPath: NoPathDrop,
@@ -25,7 +25,7 @@ func Defaults() *Config {
 	}
 }
 
-// setDefaults gives a peer the values it has where its entry says nothing.
+// setDefaults sets a peer's values before its entry is decoded.
 func (p *Peer) setDefaults() {
 	*p = Peer{
 		Port:            179,
@@ -36,12 +36,12 @@ func (p *Peer) setDefaults() {
 	}
 }
 
-// setDefaults gives a profile the timers that routers use unless told otherwise.
+// setDefaults sets a profile's timers to the usual ones of routers.
 func (p *BFDProfile) setDefaults() {
 	*p = BFDProfile{TransmitInterval: 300, ReceiveInterval: 300, DetectMultiplier: 3}
 }
 
-// complete derives what depends on other values.
+// complete sets defaults that depend on other values.
 func (c *Config) complete() {
 	for i := range c.Networks {
 		for j := range c.Networks[i].Peers {
@@ -58,7 +58,8 @@ func (c *Config) complete() {
 	}
 }
 
-// Network finds the entry that spec.network names; the empty name is the default network's, which every configuration has.
+// Network returns the entry for a spec.network. The empty name means the default network, which every configuration
+// has.
 func (c *Config) Network(name string) (*Network, bool) {
 	if name == "" {
 		name = DefaultNetwork

@@ -9,16 +9,16 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// Error is one thing that is wrong with a configuration.
+// Error is one fault of a configuration.
 type Error struct {
 	File    string // or "$EGRESSWAY_…" for a value from the environment
 	Line    int    // 0: the whole file
-	Field   string // path of the key, list entries by their name: networks[red].peers[10.1.0.1].holdTime
-	Value   string // what is there, empty where something is missing
+	Field   string // path of the key, with names of list entries: networks[red].peers[10.1.0.1].holdTime
+	Value   string // the present value; empty: it is missing
 	Message string // what would be right
 }
 
-// Error writes it on one line: file:line: field: value: message.
+// Error returns the fault on one line: file:line: field: value: message.
 func (e Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File)
@@ -35,10 +35,10 @@ func (e Error) Error() string {
 	return text.Line(b.String())
 }
 
-// Errors is everything that is wrong with a configuration, by line. It is what Load returns for a file that it could read.
+// Errors holds all faults of a configuration, by line. Load returns them if it could read the file.
 type Errors []Error
 
-// Error writes one error a line.
+// Error returns one error per line.
 func (es Errors) Error() string {
 	lines := make([]string, len(es))
 	for i, e := range es {
@@ -47,7 +47,7 @@ func (es Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap makes each of them visible to errors.As.
+// Unwrap makes each error visible to errors.As.
 func (es Errors) Unwrap() []error {
 	errs := make([]error, len(es))
 	for i, e := range es {

@@ -1,34 +1,34 @@
 package config
 
-// Failover says how nodes notice that a host has died and what they do before anybody has elected another.
+// Failover configures how nodes detect a host's death, and act before the leader elects another host.
 type Failover struct {
 	BFD   NodeBFD   `yaml:"bfd"`
 	Flows NodeFlows `yaml:"flows"`
 }
 
-// NodeFlows is the channels between host and standby by which the standby learns of established egress flows, to go on with
-// them. It should be the same on all nodes: Port must be.
+// NodeFlows configures the channels from hosts to standbys that carry established egress flows, so that the standby can
+// continue them. It should be the same on all nodes; Port must be.
 type NodeFlows struct {
-	Enabled bool   `yaml:"enabled"` // the host sends its established egress flows to the standby, where they continue
-	Port    uint16 `yaml:"port"`    // TCP, the same on all nodes; must pass between their InternalIPs
+	Enabled bool   `yaml:"enabled"` // the host sends its established egress flows to its standby, where they continue after a failover
+	Port    uint16 `yaml:"port"`    // TCP port, the same on all nodes; must pass between their InternalIPs
 }
 
-// NodeBFD is the sessions between nodes by which they watch hosts (RFC 5880, over several hops as in RFC 5883). It should
-// be the same on all nodes: Port must be.
+// NodeBFD configures the BFD sessions between nodes, by which they watch hosts (RFC 5880, and RFC 5883 for several
+// hops). It should be the same on all nodes; Port must be.
 type NodeBFD struct {
-	Enabled          bool   `yaml:"enabled"`          // those that steer to a host, and its standby, watch it by BFD
-	Port             uint16 `yaml:"port"`             // UDP, the same on all nodes; must pass between their InternalIPs. Not 4784 where FRR runs on nodes
+	Enabled          bool   `yaml:"enabled"`          // a host's standby and the nodes that steer to it watch it by BFD
+	Port             uint16 `yaml:"port"`             // UDP port, the same on all nodes; must pass between their InternalIPs. Not 4784 if FRR runs on nodes
 	TransmitInterval uint32 `yaml:"transmitInterval"` // milliseconds, 10 to 60000
-	ReceiveInterval  uint32 `yaml:"receiveInterval"`  // milliseconds, 10 to 60000; a node that more than 500 watch asks for longer ones
-	DetectMultiplier uint8  `yaml:"detectMultiplier"` // so many packets missed in a row are a death, 1 to 50
+	ReceiveInterval  uint32 `yaml:"receiveInterval"`  // milliseconds, 10 to 60000; a node watched by more than 500 asks for longer ones
+	DetectMultiplier uint8  `yaml:"detectMultiplier"` // missed packets in a row after which a node is dead, 1 to 50
 }
 
-// Profile holds the timers of the sessions between nodes.
+// Profile returns the timers of the sessions between nodes.
 func (b NodeBFD) Profile() BFDProfile {
 	return BFDProfile{TransmitInterval: b.TransmitInterval, ReceiveInterval: b.ReceiveInterval, DetectMultiplier: b.DetectMultiplier}
 }
 
-// singleHopBFD is the UDP port that sessions with BGP peers use (RFC 5881), on every address of the node.
+// singleHopBFD is the UDP port of BFD sessions with BGP peers (RFC 5881), on every address of the node.
 const singleHopBFD = 3784
 
 func (v *validator) failover() {
@@ -39,7 +39,7 @@ func (v *validator) failover() {
 	case v.c.Steering.Port:
 		v.bad("failover.bfd.port", "steering.port is the same: both are UDP ports of this node, each needs its own")
 	case singleHopBFD:
-		v.bad("failover.bfd.port", "BFD with BGP peers uses this port: any other")
+		v.bad("failover.bfd.port", "BFD with BGP peers uses this port: choose another")
 	}
 	v.bfdIntervals("failover.bfd", b.Profile())
 	if most := uint8(50); b.DetectMultiplier == 0 || b.DetectMultiplier > most {
@@ -53,7 +53,7 @@ func (v *validator) failover() {
 	}
 }
 
-// bfdIntervals judges the timers of the profile at path: the range is the one that FRR takes.
+// bfdIntervals checks the intervals of the profile at path: the valid range is FRR's.
 func (v *validator) bfdIntervals(path string, p BFDProfile) {
 	const least, most = 10, 60000
 	if p.TransmitInterval < least || p.TransmitInterval > most {

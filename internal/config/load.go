@@ -15,17 +15,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxSize is the most that a configuration file may hold: far more than anybody writes, little enough to read at once.
+// maxSize bounds the size of a configuration file: far more than any needs, and little enough to read at once.
 const maxSize = 1 << 20
 
-// Load reads the configuration file at path, puts values of the environment over it and completes it with defaults. What
-// is wrong with the content comes back as Errors, all at once.
+// Load reads the configuration file at path, overrides its values by those of the environment, and sets defaults.
+// Faults in the content come back as Errors, all at once.
 func Load(path string) (*Config, error) {
 	c, _, err := load(path)
 	return c, err
 }
 
-// load also returns what the file holds, for Watch to compare.
+// load also returns the file's content, for Watch to compare.
 func load(path string) (*Config, []byte, error) {
 	data, err := read(path)
 	if err != nil {
@@ -51,25 +51,24 @@ func load(path string) (*Config, []byte, error) {
 	return c, data, nil
 }
 
-// serviceAccountNamespace is where Kubernetes tells a pod its namespace.
+// serviceAccountNamespace is the file with a pod's namespace.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// Unconfigured holds without a configuration file: the defaults, with values of the environment over them. A value that the daemon
-// would refuse leaves the default.
+// Unconfigured returns the configuration without a file: the defaults, overridden by valid values of the environment.
 func Unconfigured() *Config {
 	c := Defaults()
 	newDecoder("").override(reflect.ValueOf(c).Elem(), "", environment())
 	return c
 }
 
-// namespace is the namespace that the daemon runs in, as far as it can know.
+// namespace returns the namespace of the daemon's pod, or the default.
 func namespace() string {
-	told, _ := os.ReadFile(serviceAccountNamespace) // outside a cluster there is none
+	told, _ := os.ReadFile(serviceAccountNamespace) // outside a cluster there is no such file
 	return cmp.Or(os.Getenv("POD_NAMESPACE"), strings.TrimSpace(string(told)), "egressway-system")
 }
 
-// Parse is Load for content that is already read, without the environment: the same content gives the same Config.
-// Relative paths in it are relative to the folder of file.
+// Parse is Load for content that was already read, without the environment: the same content results in the same
+// Config. Relative paths in it are relative to the folder of file.
 func Parse(file string, data []byte) (*Config, error) { return parse(file, data, viper.New()) }
 
 func parse(file string, data []byte, env *viper.Viper, wrong ...Error) (*Config, error) {
@@ -111,7 +110,8 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// readAtMost reads the beginning of a regular file. Anything else may block the reader or never end: a FIFO, a device, a socket.
+// readAtMost reads the first bytes of a regular file. Other files may block the reader or never end: FIFOs, devices,
+// sockets.
 func readAtMost(path string, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -128,7 +128,7 @@ func readAtMost(path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// environment binds every scalar outside lists to EGRESSWAY_ and its path: log.level is EGRESSWAY_LOG_LEVEL.
+// environment maps each scalar outside lists to a variable: log.level to EGRESSWAY_LOG_LEVEL.
 func environment() *viper.Viper {
 	v := viper.New()
 	v.SetEnvPrefix(strings.TrimSuffix(strings.ToLower(envPrefix), "_"))
@@ -143,8 +143,8 @@ func envName(path string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// strayVariables refuses the variables of an environment that bear our prefix and set no key: a misspelled one would be ignored
-// silently. Variables that the kubelet sets for a Service named like us are not meant for us.
+// strayVariables reports variables that have our prefix and set no key, since a misspelled one would be ignored
+// silently. It ignores those that the kubelet sets for a Service named like us.
 func strayVariables(environ []string) (errs []Error) {
 	set := map[string]bool{}
 	for _, e := range environ {
@@ -177,7 +177,7 @@ func strayVariables(environ []string) (errs []Error) {
 	return errs
 }
 
-// variables lists the variables of the keys of a struct, and whether each key is a single value.
+// variables adds the variables of a struct's keys to known, and whether each key is a single value.
 func variables(t reflect.Type, path string, known map[string]bool) {
 	for i, name := range fieldsOf(t) {
 		field, path := t.Field(i).Type, join(path, name)
@@ -189,7 +189,7 @@ func variables(t reflect.Type, path string, known map[string]bool) {
 	}
 }
 
-// override sets the scalars for which env has a value.
+// override sets the scalars that env has.
 func (d *decoder) override(v reflect.Value, path string, env *viper.Viper) {
 	for i, name := range fieldsOf(v.Type()) {
 		field, path := v.Field(i), join(path, name)
@@ -210,8 +210,8 @@ func (d *decoder) override(v reflect.Value, path string, env *viper.Viper) {
 	}
 }
 
-// ReadPassword reads a peer's TCP MD5 password (RFC 2385): what the file holds less its last line end, at most 80 bytes, which is
-// what the kernel takes.
+// ReadPassword reads a peer's TCP MD5 password (RFC 2385): the file's content without its last line end. The kernel
+// accepts at most 80 bytes.
 func ReadPassword(path string) (string, error) {
 	const most = 80
 	data, err := readAtMost(path, most+3)

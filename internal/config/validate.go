@@ -17,34 +17,34 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The routing tables that our steering to hosts uses; no network may have one of them.
+// The range of routing tables that steering to hosts uses; no network may use one of them.
 const (
 	SteeringTableBase  = 794600
 	SteeringTableCount = 4096
 )
 
-// ReservedTable says that no network may have the table: it is the kernel's own or one of our steering.
+// ReservedTable reports whether a table is the kernel's own or one of our steering, which no network may use.
 func ReservedTable(table uint32) bool {
 	return table == 0 || table >= 253 && table <= 255 || table >= SteeringTableBase && table < SteeringTableBase+SteeringTableCount
 }
 
-// validator judges a decoded Config. Paths are those of decoder.places.
+// validator checks a decoded Config. Its paths are the keys of decoder.places.
 type validator struct {
 	*decoder
 	c *Config
 }
 
-// bad reports the value at path, or that it is missing where the file has none.
+// bad reports the value at path, or that it is missing if the file does not have it.
 func (v *validator) bad(path, format string, args ...any) {
 	e := Error{File: v.file, Message: fmt.Sprintf(format, args...)}
 	if p, ok := v.places[path]; ok {
 		e.File, e.Value = p.file, p.text
 	}
-	// The nearest enclosing entry of the file tells the line and the name.
+	// The nearest enclosing entry of the file has the line and the name.
 	found := false
 	for end := len(path); ; end = max(strings.LastIndexAny(path[:end], ".["), 0) {
 		if v.failed[path[:end]] {
-			return // the decoder has told
+			return // already reported by the decoder
 		}
 		if p, ok := v.places[path[:end]]; ok && !found {
 			found, e.Line, e.Field = true, p.line, join(p.shown, strings.TrimPrefix(path[end:], "."))
@@ -92,7 +92,7 @@ func (v *validator) validate() {
 	v.socket("speaker.socket", c.Speaker.Socket)
 	v.socket("status.socket", c.Status.Socket)
 	if filepath.Clean(c.Speaker.Socket) == filepath.Clean(c.Status.Socket) {
-		v.bad("speaker.socket", "that is status.socket: two processes listen there, each on its own")
+		v.bad("speaker.socket", "the same as status.socket: two processes listen there, each needs its own")
 	}
 	v.listenAddress("status.metricsAddress", c.Status.MetricsAddress)
 	v.metricsTLS()
@@ -101,7 +101,7 @@ func (v *validator) validate() {
 }
 
 func (v *validator) socket(path, file string) {
-	if !filepath.IsAbs(file) || len(file) > 107 { // what sockaddr_un has room for
+	if !filepath.IsAbs(file) || len(file) > 107 { // the size of sockaddr_un
 		v.bad(path, "an absolute path of at most 107 bytes is needed")
 		return
 	}
@@ -110,11 +110,11 @@ func (v *validator) socket(path, file string) {
 	case strings.HasSuffix(file, "/"), err == nil && info.IsDir():
 		v.bad(path, "that is a folder: the path of a file in it is needed, such as %s", filepath.Join(file, filepath.Base(defaultOf(path))))
 	case err == nil && info.Mode().Type() != os.ModeSocket:
-		v.bad(path, "another file is there, no socket: remove it, or give another path")
+		v.bad(path, "another file, not a socket, has this path: remove it, or choose another path")
 	}
 }
 
-// defaultOf is the default of a socket's path.
+// defaultOf returns the default of a socket's path.
 func defaultOf(path string) string {
 	if c := Defaults(); path == "speaker.socket" {
 		return c.Speaker.Socket
@@ -148,7 +148,7 @@ func (v *validator) hold() {
 	}
 }
 
-// selector wants a label selector; nil is none.
+// selector checks a label selector; nil: there is none.
 func (v *validator) selector(path string, s *metav1.LabelSelector) {
 	if s == nil {
 		return
@@ -164,15 +164,15 @@ func (v *validator) moves() {
 		v.bad("moves.keepFlows", "0s, to leave a former host at once, to 1h")
 	}
 	if d := time.Duration(c.Moves.Within); d < time.Second || d > time.Hour {
-		v.bad("moves.within", "1s to 1h; less than whoever stops the daemon waits before it kills it, 30s for a pod")
+		v.bad("moves.within", "1s to 1h, and less than the time before a stopping daemon is killed, 30s for a pod")
 	}
 	oneOf(v, "onStop", c.OnStop, OnStopKeep, OnStopDrain)
 	if c.OnStop == OnStopDrain && c.Source.Manifests != "" {
-		v.bad("onStop", "nobody moves services where objects come from source.manifests: %s is right there", OnStopKeep)
+		v.bad("onStop", "services do not move if objects come from source.manifests: choose %s", OnStopKeep)
 	}
 }
 
-// kubeProxyMarks are the bits of packet marks that kube-proxy and the kubelet set and match on every node.
+// kubeProxyMarks holds the bits of packet marks that kube-proxy and the kubelet use on every node.
 const kubeProxyMarks = 0xc000
 
 func (v *validator) marks() {
@@ -218,7 +218,7 @@ func (v *validator) bgp() {
 	}
 }
 
-// asn refuses the numbers that no speaker may have as its own: RFC 7607 (0), RFC 6793 (AS_TRANS), RFC 7300 (the last ones).
+// asn refuses AS numbers that no speaker may use: 0 (RFC 7607), AS_TRANS (RFC 6793), and the last ones (RFC 7300).
 func (v *validator) asn(path string, asn uint32) {
 	switch asn {
 	case 0, 23456, 65535, 4294967295:
@@ -226,7 +226,7 @@ func (v *validator) asn(path string, asn uint32) {
 	}
 }
 
-// seconds wants whole seconds, which is what BGP messages carry.
+// seconds checks for whole seconds, since BGP messages carry no fractions.
 func (v *validator) seconds(path string, d Duration, least, most int) bool {
 	t := time.Duration(d)
 	if t%time.Second != 0 || t < time.Duration(least)*time.Second || t > time.Duration(most)*time.Second {
@@ -236,7 +236,7 @@ func (v *validator) seconds(path string, d Duration, least, most int) bool {
 	return true
 }
 
-// oneOf wants value to be one of known.
+// oneOf checks that value is one of known.
 func oneOf[T ~string](v *validator, path string, value T, known ...T) {
 	if !slices.Contains(known, value) {
 		words := make([]string, len(known))
@@ -247,17 +247,17 @@ func oneOf[T ~string](v *validator, path string, value T, known ...T) {
 	}
 }
 
-// deviceName is stricter than the kernel, which takes '%' for a template to make a name of, and other tools, to which '@', '*' or
-// a leading '-' mean something else.
+// deviceName is stricter than the kernel, for which '%' makes a name a template, and than other tools, for which '@',
+// '*' or a leading '-' have a meaning.
 var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
 
-// DeviceName reports whether a name may be that of a network device: of a VRF, an uplink, the tunnel. "all" and "default" are not
-// devices below /proc/sys/net, and no network has the loopback device.
+// DeviceName reports whether a VRF, an uplink or the tunnel may have this name. "all" and "default" are not devices
+// below /proc/sys/net, and no network may have the loopback device.
 func DeviceName(name string) bool {
 	return deviceName.MatchString(name) && name != "all" && name != "default" && name != "lo"
 }
 
-// device wants a DeviceName.
+// device checks a DeviceName.
 func (v *validator) device(path, name string) bool {
 	switch {
 	case name == "":
@@ -272,15 +272,15 @@ func (v *validator) device(path, name string) bool {
 	return false
 }
 
-// prefix refuses what is no network of routable form.
+// prefix checks that p is set, masked, and not an IPv4-mapped prefix.
 func (v *validator) prefix(path string, p netip.Prefix) bool {
 	switch {
 	case !p.IsValid():
 		v.bad(path, "missing: a prefix such as 10.0.0.0/8")
 	case p.Addr().Is4In6():
-		v.bad(path, "an IPv4 prefix in IPv6 clothes: write it as IPv4")
+		v.bad(path, "an IPv4-mapped IPv6 prefix: write it as IPv4")
 	case p != p.Masked():
-		v.bad(path, "bits are set after the prefix length: %s is meant?", p.Masked())
+		v.bad(path, "bits are set after the prefix length: is %s meant?", p.Masked())
 	default:
 		return true
 	}
@@ -306,7 +306,7 @@ func (v *validator) metricsTLS() {
 		return
 	}
 	if v.c.Status.MetricsAddress == "" {
-		v.bad("status.metricsTLS", "status.metricsAddress is empty: nobody can connect")
+		v.bad("status.metricsTLS", "status.metricsAddress is empty: no client can connect")
 	}
 	readable := true
 	for _, file := range []struct{ key, path, why string }{

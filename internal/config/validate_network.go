@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A network's name goes into metrics, messages and EgressServices.
+// networkName matches names that fit into metrics, messages and EgressServices.
 var networkName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 
 func (v *validator) networks() {
@@ -20,7 +20,7 @@ func (v *validator) networks() {
 		path := fmt.Sprintf("networks[%d]", i)
 		switch {
 		case n.Name == "":
-			v.bad(path+".name", "missing: what spec.network of an EgressService says")
+			v.bad(path+".name", "missing: the name that spec.network of an EgressService has")
 		case !networkName.MatchString(n.Name):
 			v.bad(path+".name", "not a network's name: letters, digits, '.', '_' and '-', at most 63 bytes")
 		default:
@@ -46,11 +46,11 @@ func (v *validator) networks() {
 	}
 }
 
-// outlet judges VRF, table and interfaces together.
+// outlet checks VRF, table and interfaces together.
 func (v *validator) outlet(path string, n Network) {
 	_, tableGiven := v.places[path+".table"]
 	if n.Name == DefaultNetwork {
-		const why = "the default network is the main table, by every interface that no other network has: leave this out"
+		const why = "the default network is the main table, with all interfaces of no other network: leave this out"
 		if n.VRF != "" {
 			v.bad(path+".vrf", why)
 		}
@@ -64,9 +64,9 @@ func (v *validator) outlet(path string, n Network) {
 	}
 	switch {
 	case tableGiven && (n.Table == 0 || n.Table >= 253 && n.Table <= 255):
-		v.bad(path+".table", "a table of the kernel's own: any but 0 and 253 to 255")
+		v.bad(path+".table", "a table of the kernel's own: choose any except 0 and 253 to 255")
 	case n.Table >= SteeringTableBase && n.Table < SteeringTableBase+SteeringTableCount:
-		v.bad(path+".table", "our steering uses %d to %d: any other", SteeringTableBase, SteeringTableBase+SteeringTableCount-1)
+		v.bad(path+".table", "our steering uses %d to %d: choose another", SteeringTableBase, SteeringTableBase+SteeringTableCount-1)
 	case tableGiven:
 	case n.VRF == "":
 		v.bad(path, "a network needs a vrf, a table or both")
@@ -104,7 +104,7 @@ func (v *validator) peers(path string, n Network) {
 	}
 }
 
-// peerAddress returns what tells the peer from others; empty: an error was found.
+// peerAddress returns the peer's address or interface, by which peers of a network differ; empty after an error.
 func (v *validator) peerAddress(path string, p Peer) string {
 	switch {
 	case p.Address.IsValid() && p.Interface != "":
@@ -125,13 +125,13 @@ func (v *validator) peerAddress(path string, p Peer) string {
 	return ""
 }
 
-// notPeer says why a cannot be a peer's address.
+// notPeer returns why a cannot be a peer's address.
 func notPeer(a netip.Addr) string {
 	switch {
 	case a.Zone() != "":
 		return "an address with a zone: give interface instead for an unnumbered session"
 	case a.Is4In6():
-		return "an IPv4 address in IPv6 clothes: write it as IPv4"
+		return "an IPv4-mapped IPv6 address: write it as IPv4"
 	case a.Is6() && a.IsLinkLocalUnicast():
 		return "a link-local address names no neighbour by itself: give interface instead"
 	case !a.IsGlobalUnicast() && !a.IsLinkLocalUnicast() || a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240):
@@ -153,13 +153,13 @@ func (v *validator) peerAS(path string, p Peer) {
 		v.bad(path+".asn", "missing: the peer's AS number, or dynamicASN: external or internal")
 	}
 	if _, given := v.places["bgp.asn"]; !given {
-		v.places["bgp.asn"] = place{file: v.file, line: v.places["bgp"].line, shown: "bgp.asn"} // told once
+		v.places["bgp.asn"] = place{file: v.file, line: v.places["bgp"].line, shown: "bgp.asn"} // reported once
 		v.bad("bgp.asn", "missing: our own AS number, needed where there are peers")
 	}
 }
 
 func (v *validator) timers(path string, p Peer) {
-	// No hold time, 0, is allowed: such a session is never given up for silence.
+	// A hold time of 0 is allowed: such a session never ends for lack of messages.
 	if p.HoldTime != 0 && v.seconds(path+".holdTime", p.HoldTime, 3, 65535) {
 		if v.seconds(path+".keepaliveTime", p.KeepaliveTime, 1, 65535) && p.KeepaliveTime >= p.HoldTime {
 			v.bad(path+".keepaliveTime", "less than the hold time, %s; a third of it is usual", time.Duration(p.HoldTime))
@@ -168,10 +168,10 @@ func (v *validator) timers(path string, p Peer) {
 	v.seconds(path+".connectTime", p.ConnectTime, 1, 65535)
 }
 
-// reach judges how far away the peer may be, and BFD, which goes one hop.
+// reach checks the distance to the peer, and BFD, which reaches on-link peers only.
 func (v *validator) reach(path string, p Peer) {
 	if p.EBGPMultiHop != 0 && p.TTLSecurity != 0 {
-		v.bad(path+".ttlSecurity", "excludes ebgpMultiHop: one lets packets come from afar, the other forbids it")
+		v.bad(path+".ttlSecurity", "excludes ebgpMultiHop: one admits packets from remote hosts, the other refuses them")
 	}
 	if p.EBGPMultiHop != 0 && p.Interface != "" {
 		v.bad(path+".ebgpMultiHop", "an unnumbered peer is on-link: leave it out")

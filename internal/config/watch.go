@@ -12,15 +12,15 @@ import (
 	"github.com/egressway/egressway/internal/watch"
 )
 
-// Watch loads the file at path and passes on what Load made of it, once at the start, whenever its content changed, and whenever
-// again tells to load it, until ctx ends. After an error the last good configuration, which the caller has, stays right.
+// Watch calls loaded with the file at path, or the error of loading it: once at the start, whenever the content
+// changed, and on each signal of again, until ctx ends. After an error, the caller keeps the last good configuration.
 func Watch(ctx context.Context, path string, again <-chan os.Signal, loaded func(*Config, error)) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return fmt.Errorf("watch configuration %s: %w", path, err)
 	}
 	var (
-		mu    sync.Mutex // what was read later is passed on later
+		mu    sync.Mutex // keeps calls of loaded in the order of reads
 		last  []byte
 		first = true
 	)
@@ -29,7 +29,7 @@ func Watch(ctx context.Context, path string, again <-chan os.Signal, loaded func
 		defer mu.Unlock()
 		c, data, err := load(path)
 		if !always && !first && data != nil && bytes.Equal(data, last) {
-			return // its neighbours in the folder changed
+			return // other files in the folder changed
 		}
 		first, last = false, data
 		loaded(c, err)

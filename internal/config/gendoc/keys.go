@@ -16,27 +16,27 @@ import (
 // key is one key of the configuration.
 type key struct {
 	path     string // networks[].peers[].holdTime
-	kind     string // what its values are
-	fallback string // its default, as Markdown; empty: none
+	kind     string // type of its values
+	fallback string // default, as Markdown; empty: none
 	means    string
-	env      string // the variable of the environment that sets it, where one does
+	env      string // environment variable that sets it; empty: none
 }
 
-// Entries of lists that say no more than they must, whose other values are the defaults.
+// least has one entry of each list, with only the required keys, so that all other values are defaults.
 const least = `
 bgp: {asn: 64512, bfdProfiles: [{name: least}]}
 networks: [{name: least, table: 1, peers: [{address: 192.0.2.1, asn: 64513, receive: [{prefix: 0.0.0.0/0}]}]}]
 hold: [{pods: {}}]
 `
 
-// given are the keys that least gives a value to, for no default is known by it.
+// given holds the keys that least sets: their defaults cannot be read from it.
 var given = map[string]bool{
 	"bgp.asn": true, "bgp.bfdProfiles[].name": true, "networks[].name": true, "networks[].table": true, "networks[].peers[].address": true,
 	"networks[].peers[].asn": true, "networks[].peers[].receive[].prefix": true, "bgp.bfdProfiles": true, "networks": true,
 	"networks[].peers": true, "networks[].peers[].receive": true, "hold": true, "hold[].pods": true,
 }
 
-// keys lists every key, in the order of the types' fields.
+// keys returns every key, in the order of the types' fields.
 func keys(s source) ([]key, error) {
 	c, err := config.Parse("least.yaml", []byte(least))
 	if err != nil {
@@ -45,7 +45,7 @@ func keys(s source) ([]key, error) {
 	w := walk{source: s}
 	w.fields(reflect.ValueOf(c).Elem(), "")
 	if len(w.silent) > 0 {
-		return nil, fmt.Errorf("these fields of package config say nothing of themselves: %s", strings.Join(w.silent, ", "))
+		return nil, fmt.Errorf("these fields of package config have no comment: %s", strings.Join(w.silent, ", "))
 	}
 	return w.keys, nil
 }
@@ -84,7 +84,7 @@ func (w *walk) fields(v reflect.Value, above string) {
 			w.silent = append(w.silent, where)
 		}
 		if t.Kind() != reflect.Slice && t.Kind() != reflect.Pointer && !strings.Contains(path, "[]") {
-			k.env = "`EGRESSWAY_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_")) + "`" // as config.Load binds them
+			k.env = "`EGRESSWAY_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_")) + "`" // as config.Load names them
 		}
 		w.keys = append(w.keys, k)
 		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct && scalars[t.Elem()] == "" {
@@ -93,7 +93,7 @@ func (w *walk) fields(v reflect.Value, above string) {
 	}
 }
 
-// split takes the last sentence "Default: …." out of a comment.
+// split separates the last sentence "Default: …." from a comment.
 func split(comment, fallback string) (means, said string) {
 	const word = "Default: "
 	means, said, found := strings.Cut(comment, word)
@@ -131,7 +131,7 @@ func plural(kind string) string {
 	return strings.TrimSuffix(kind, "x") + map[bool]string{true: "xes", false: "s"}[strings.HasSuffix(kind, "x")]
 }
 
-// fallback is the value that a key has where nothing is said of it.
+// fallback returns the default of a key.
 func fallback(path string, v reflect.Value) string {
 	if given[path] {
 		return ""
@@ -168,7 +168,7 @@ func fallback(path string, v reflect.Value) string {
 	return ""
 }
 
-// short writes a duration as people do: 120s, not 2m0s.
+// short formats a duration in seconds: 120s, not 2m0s.
 func short(d time.Duration) string {
 	if d%time.Second == 0 {
 		return strconv.Itoa(int(d/time.Second)) + "s"

@@ -1,13 +1,14 @@
-// Command gendoc writes the tables of docs/configuration.md anew from the types of package config: keys by their yaml tags, what
-// they mean by the comments beside the fields, defaults by what config.Parse makes of a file that says nothing of them.
+// Command gendoc writes the tables of docs/configuration.md from the types of package config: keys from their yaml
+// tags, descriptions from the comments beside the fields, and defaults from the Config that config.Parse returns for a
+// minimal file.
 //
-// In the file a table stands between two comments, and what is around them is written by hand:
+// In the file, a table stands between two comments; the text around them is written by hand:
 //
 //	<!-- keys of bgp -->
 //	<!-- end of keys -->
 //
-// "keys of bgp" are bgp and all below it, less what another table has; "keys of networks[]" are those of the list's entries. The
-// first table, "keys of the file", has those at the top. Every key must find its table.
+// "keys of bgp" holds bgp and all keys below it, except those of other tables; "keys of networks[]" holds the keys of
+// the list's entries. The first table, "keys of the file", holds the top level. Every key must have a table.
 //
 //	gendoc FOLDER-OF-PACKAGE-CONFIG FILE
 package main
@@ -33,12 +34,12 @@ func run(folder, file string) error {
 	if err != nil {
 		return err
 	}
-	anew, err := rewrite(folder, string(old))
+	text, err := rewrite(folder, string(old))
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	if anew == string(old) {
+	if text == string(old) {
 		return nil
 	}
-	return os.WriteFile(file, []byte(anew), 0o644)
+	return os.WriteFile(file, []byte(text), 0o644)
 }

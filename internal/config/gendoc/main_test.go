@@ -19,9 +19,9 @@ const (
 func TestConfigurationIsUpToDate(t *testing.T) {
 	old, err := os.ReadFile(file)
 	require.NoError(t, err)
-	anew, err := rewrite(folder, string(old))
+	tables, err := rewrite(folder, string(old))
 	require.NoError(t, err)
-	require.Equal(t, anew, string(old), "run: make generate")
+	require.Equal(t, tables, string(old), "run: make generate")
 }
 
 // TestTables writes them into a text that has other ones.
@@ -31,14 +31,14 @@ func TestTables(t *testing.T) {
 		"<!-- keys of bgp --><!-- end of keys --><!-- keys of networks[] --><!-- end of keys --><!-- keys of networks[].peers[] --><!-- end of keys -->" +
 		"<!-- keys of hold[] --><!-- end of keys --><!-- keys of moves --><!-- end of keys --><!-- keys of failover --><!-- end of keys --><!-- keys of speaker --><!-- end of keys -->" +
 		"<!-- keys of status --><!-- end of keys --><!-- keys of log --><!-- end of keys -->\nthe end\n"
-	anew, err := rewrite(folder, text)
+	tables, err := rewrite(folder, text)
 	require.NoError(t, err)
-	again, err := rewrite(folder, anew)
+	again, err := rewrite(folder, tables)
 	require.NoError(t, err)
-	require.Equal(t, anew, again)
-	require.True(t, strings.HasPrefix(anew, "# A\n<!-- keys of the file -->\n\n| key "), anew)
-	require.Contains(t, anew, "<!-- end of keys -->\nby hand\n<!-- keys of source -->\n\n| key ")
-	require.True(t, strings.HasSuffix(anew, "<!-- end of keys -->\nthe end\n"), anew)
+	require.Equal(t, tables, again)
+	require.True(t, strings.HasPrefix(tables, "# A\n<!-- keys of the file -->\n\n| key "), tables)
+	require.Contains(t, tables, "<!-- end of keys -->\nby hand\n<!-- keys of source -->\n\n| key ")
+	require.True(t, strings.HasSuffix(tables, "<!-- end of keys -->\nthe end\n"), tables)
 	for _, line := range []string{
 		"| `log.level` | string | `info` | `debug`, `info`, `warn` or `error` | `EGRESSWAY_LOG_LEVEL` |",
 		"| `marks.mask` | number | `\"0x3f00\"` | ",
@@ -52,18 +52,18 @@ func TestTables(t *testing.T) {
 		"| `clusterCIDRs` | list of prefixes | none | ",
 		"| `namespaces` | label selector | every namespace | ",
 	} {
-		require.Contains(t, anew, "\n"+line)
+		require.Contains(t, tables, "\n"+line)
 	}
-	require.NotContains(t, anew, "Default:")
+	require.NotContains(t, tables, "Default:")
 }
 
 // TestWhatIsRefused is a file that lacks a table, has one of nothing, or one without an end; and a folder that is another one.
 func TestWhatIsRefused(t *testing.T) {
 	for text, why := range map[string]string{
-		"<!-- keys of the file --><!-- end of keys -->":                         "key source.kubernetes.kubeconfig belongs into no table",
-		"<!-- keys of source -->\n<!-- keys of nothing --><!-- end of keys -->": "belongs into no table",
-		"<!-- end of keys --><!-- keys of the file -->":                         "belongs into no table",
-		"# nothing": "key node belongs into no table",
+		"<!-- keys of the file --><!-- end of keys -->":                         "key source.kubernetes.kubeconfig belongs in no table",
+		"<!-- keys of source -->\n<!-- keys of nothing --><!-- end of keys -->": "belongs in no table",
+		"<!-- end of keys --><!-- keys of the file -->":                         "belongs in no table",
+		"# nothing": "key node belongs in no table",
 	} {
 		_, err := rewrite(folder, text)
 		require.ErrorContains(t, err, why, text)

@@ -14,13 +14,13 @@ import (
 	"strings"
 )
 
-// source is what package config's files say beside what its types tell.
+// source holds the parts of package config's files that reflection does not see.
 type source struct {
-	comments map[string]string   // of a field, by Type.Field
-	choices  map[string][]string // constants of a string type, in order, without the empty one
+	comments map[string]string   // comments of fields, by Type.Field
+	choices  map[string][]string // constants of a string type, in order, without the empty string
 }
 
-// read parses the Go files of a folder, tests left out.
+// read parses the Go files of a folder, except tests.
 func read(folder string) (source, error) {
 	s := source{comments: map[string]string{}, choices: map[string][]string{}}
 	names, err := fs.Glob(os.DirFS(folder), "*.go")
@@ -73,7 +73,7 @@ func (s source) spec(spec ast.Spec) {
 	}
 }
 
-// said is the comment above a field, or the one behind it, on one line.
+// said returns the comment above a field or behind it, on one line.
 func said(field *ast.Field) string {
 	text := field.Doc.Text()
 	if text == "" {
@@ -82,7 +82,7 @@ func said(field *ast.Field) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// types are the names of all structs that have comments, for messages.
+// types returns the names of all structs with comments, for messages.
 func (s source) types() []string {
 	names := map[string]bool{}
 	for key := range s.comments {

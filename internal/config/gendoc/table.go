@@ -11,15 +11,16 @@ const end = "<!-- end of keys -->"
 
 var begin = regexp.MustCompile(`<!-- keys of ([^ ]+|the file) -->`)
 
-// section is one table: the keys at and below a path.
+// section is one table, of the keys at and below a path.
 type section struct{ path string }
 
-// has reports whether a key is at or below the section's path. The top has what nobody else has, and is asked last.
+// has reports whether a key is at or below the section's path. The top has every key: sectionOf prefers the longest
+// path.
 func (s section) has(k key) bool {
 	return s.path == "" || k.path == s.path || strings.HasPrefix(k.path, s.path+".")
 }
 
-// shown is a key as its table has it: entries of lists are named by the heading.
+// shown returns a key as its table shows it: without the list's path, which the heading has.
 func (s section) shown(k key) string {
 	if strings.HasSuffix(s.path, "[]") {
 		return strings.TrimPrefix(k.path, s.path+".")
@@ -27,7 +28,7 @@ func (s section) shown(k key) string {
 	return k.path
 }
 
-// rewrite replaces the tables in text by what the package in folder says.
+// rewrite replaces the tables in text by those of the package in folder.
 func rewrite(folder, text string) (string, error) {
 	s, err := read(folder)
 	if err != nil {
@@ -45,7 +46,7 @@ func rewrite(folder, text string) (string, error) {
 	for _, k := range all {
 		of, ok := sectionOf(sections, k)
 		if !ok {
-			return "", fmt.Errorf("key %s belongs into no table: none is of %q or above", k.path, k.path)
+			return "", fmt.Errorf("key %s belongs in no table: none is of %q or above", k.path, k.path)
 		}
 		byTable[of] = append(byTable[of], k)
 	}
@@ -69,7 +70,7 @@ func rewrite(folder, text string) (string, error) {
 	}
 }
 
-// sectionOf is the table of a key: the one of the longest path.
+// sectionOf returns a key's table: the one with the longest path.
 func sectionOf(sections []section, k key) (section, bool) {
 	having := slices.DeleteFunc(slices.Clone(sections), func(s section) bool { return !s.has(k) })
 	if len(having) == 0 {
@@ -79,7 +80,7 @@ func sectionOf(sections []section, k key) (section, bool) {
 	return of, of.path != "" || !strings.ContainsAny(k.path, ".[")
 }
 
-// table writes keys as Markdown. No entry of a list has a variable: their tables have no column for them.
+// table writes keys as Markdown. Keys of list entries have no variables, so their tables have no column for them.
 func (s section) table(keys []key) string {
 	env := slices.ContainsFunc(keys, func(k key) bool { return k.env != "" })
 	var b strings.Builder
