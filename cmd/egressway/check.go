@@ -17,8 +17,8 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// invalidError says that a command found errors in its input and has printed them: the exit code is 1, there is nothing
-// more to say.
+// invalidError is the error of a command that found errors in its input and has printed them: the exit code is 1, with
+// no further message.
 type invalidError struct{ count int }
 
 func (e invalidError) Error() string {
@@ -35,9 +35,9 @@ func newCheckCommand() *cobra.Command {
 		Short: "Validate the configuration and, if given, a folder of manifests",
 		Long: `Validate the configuration and, if given, a folder of manifests.
 
-Prints every error on a line of its own, "file:line: object: field: value: what would be right". Nothing is touched, no privilege is needed.
+Prints every error on a line of its own, "file:line: object: field: value: what would be right". Changes nothing and needs no privilege.
 
-Exit codes: 0 there is no error; 1 there is one, in what was checked or in the flags.`,
+Exit codes: 0 no error; 1 an error in the files, or in the flags.`,
 		Example: `  egressway check --config /etc/egressway/config.yaml
   egressway check --config config/egressway.yaml --manifests config/samples
   egressway check --config config/egressway.yaml -o json | jq -r '.errors[].message'`,
@@ -67,7 +67,7 @@ Exit codes: 0 there is no error; 1 there is one, in what was checked or in the f
 	return c
 }
 
-// checked is one thing that is wrong, for programs.
+// checked is one error, for programs.
 type checked struct {
 	Where   string `json:"where,omitempty"` // file:line
 	Object  string `json:"object,omitempty"`
@@ -76,7 +76,7 @@ type checked struct {
 	Message string `json:"message"`
 }
 
-// writeChecked writes what was found.
+// writeChecked writes the errors, or the summary if there are none.
 func writeChecked(out io.Writer, format string, found []error, summary string) error {
 	if format != "text" {
 		all := make([]checked, 0, len(found))
@@ -108,7 +108,7 @@ func writeChecked(out io.Writer, format string, found []error, summary string) e
 	return nil
 }
 
-// check lists what is wrong with the configuration and the manifests, and sums up what they hold.
+// check returns the errors in the configuration and in the manifests, and a summary of their content.
 func check(configFile, folder string) (found []error, summary string) {
 	conf, err := config.Load(configFile)
 	var all config.Errors
@@ -136,7 +136,7 @@ func check(configFile, folder string) (found []error, summary string) {
 	return found, summary
 }
 
-// planProblems is what planning for each of the nodes says, assuming that their networks are up.
+// planProblems returns the problems of plans for all nodes, assuming that their networks are up.
 func planProblems(conf *config.Config, objects cluster.Objects) []cluster.Problem {
 	var problems []cluster.Problem
 	hosts := election.Elect(objects, nil)

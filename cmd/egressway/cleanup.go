@@ -15,7 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/speaker"
 )
 
-// steeredAwayWithin is how long other nodes may take to steer their pods' packets elsewhere.
+// steeredAwayWithin is the time that other nodes get to steer their pods' packets elsewhere.
 const steeredAwayWithin = time.Second
 
 func newCleanupCommand() *cobra.Command {
@@ -24,12 +24,13 @@ func newCleanupCommand() *cobra.Command {
 		Use:   "cleanup [--config FILE]",
 		Short: "Remove everything that the daemon made on this node, and nothing else",
 		Long: `Remove everything that the daemon made on this node, and nothing else: rules, routes, the tunnel, the VRF devices it created, and
-last the nftables table, which stays if something else could not be removed. Interfaces that it enslaved are freed with their addresses.
-Connections that it steered end. Before that, its speaker takes back what it announces, has other nodes steer nothing here any more, and ends.
+last the nftables table, which stays if anything else could not be removed. Interfaces that it enslaved are released and keep their
+addresses. Connections that it steered end. Before that, its speaker withdraws all announcements, makes other nodes stop steering to this
+node, and ends.
 
-Stop the daemon first. The configuration is read for marks.mask and the sockets; without it the environment and the defaults count.
+Stop the daemon first. The configuration has marks.mask and the sockets; without it, the environment and the defaults apply.
 
-Exit codes: 0 nothing of ours is left; 1 an error, such as a daemon that runs, or not everything could be removed.`,
+Exit codes: 0 no object of ours is left; 1 an error: a daemon runs, or an object could not be removed.`,
 		Example: `  systemctl stop egressway && egressway cleanup
   egressway cleanup --config /etc/egressway/config.yaml`,
 		Args: cobra.NoArgs,
@@ -42,15 +43,15 @@ Exit codes: 0 nothing of ours is left; 1 an error, such as a daemon that runs, o
 				}
 			}
 			if running(conf.Status.Socket) {
-				return fmt.Errorf("the daemon that answers at %s would make everything anew: stop it first", conf.Status.Socket)
+				return fmt.Errorf("the daemon that answers at %s would create everything again: stop it first", conf.Status.Socket)
 			}
-			// First: no peer may send packets that nothing is there for any more.
+			// First the speaker: peers must stop sending packets before the rules for them are gone.
 			ending, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
 			defer cancel()
 			if err := speaker.End(ending, conf.Speaker.Socket, version); err != nil {
 				return err
 			}
-			// Other nodes have learned by BFD that they may steer nothing here.
+			// By BFD, other nodes have learned to stop steering to this node.
 			pause.For(cmd.Context(), steeredAwayWithin)
 			node, err := kernel.Open()
 			if err != nil {

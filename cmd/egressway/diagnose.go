@@ -32,18 +32,18 @@ func newDiagnoseCommand() *cobra.Command {
 	var d diagnosis
 	c := &cobra.Command{
 		Use:   "diagnose [--config FILE] [--socket PATH] [-f FILE.tar.gz]",
-		Short: "Collect what a bug report needs in one archive",
-		Long: `Collect what a bug report needs in one archive: version, configuration, the daemon's status, metrics, goroutines and recent log,
+		Short: "Collect the data for a bug report in one archive",
+		Long: `Collect the data for a bug report in one archive: version, configuration, the daemon's status, metrics, goroutines and recent log,
 our nftables table, rules, routes, links and addresses, settings of the kernel and connections of ours.
 
-Nothing is changed. What cannot be had, for lack of a tool, of a right or of a daemon, is noted in the archive's errors.txt. Each step
-is given 10 s and 4 MiB.
+Changes nothing. If a part is missing, because a tool, a right or the daemon is missing, the archive's errors.txt has the reason. Each
+step is limited to 10 s and 4 MiB.
 
-Secrets are removed: files with passwords and kubeconfigs are never read, of environment variables there are only the names, and what
-looks like a password, token or key in the configuration or the log is cut out. Addresses and names of objects stay: look the archive
-through before you publish it. It is readable by its owner only.
+Secrets are removed: files with passwords and kubeconfigs are never read, environment variables are listed without values, and text that
+looks like a password, token or key is cut out of the configuration and the log. Addresses and names of objects stay: review the archive
+before you publish it. Only its owner can read it.
 
-Exit codes: 0 the archive is written, also where steps failed; 1 it could not be written.`,
+Exit codes: 0 the archive is written, also if parts are missing; 1 it could not be written.`,
 		Example: `  egressway diagnose
   egressway diagnose --config /etc/egressway/config.yaml -f report.tar.gz
   kubectl -n egressway-system exec POD -- egressway diagnose -f - > report.tar.gz`,
@@ -53,7 +53,7 @@ Exit codes: 0 the archive is written, also where steps failed; 1 it could not be
 		},
 	}
 	c.Flags().StringVar(&d.config, "config", defaultConfig, "configuration `file` of the daemon")
-	c.Flags().StringVar(&d.socket, "socket", "", "`path` of the daemon's socket (default: that of the configuration)")
+	c.Flags().StringVar(&d.socket, "socket", "", "`path` of the daemon's socket (default: the configuration's)")
 	c.Flags().StringVarP(&d.file, "file", "f", "", "archive `file` to write, - for standard output (default: egressway-HOST-TIME.tar.gz here)")
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // fails for an unknown flag only
 	_ = c.MarkFlagFilename("socket", "sock")
@@ -61,7 +61,7 @@ Exit codes: 0 the archive is written, also where steps failed; 1 it could not be
 	return c
 }
 
-// defaultConfig is where packages and images have the configuration.
+// defaultConfig is the path of the configuration in packages and images.
 const defaultConfig = "/etc/egressway/config.yaml"
 
 // Bounds of each step.
@@ -108,15 +108,15 @@ func (d *diagnosis) run(ctx context.Context, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// missing says how much could not be had.
+// missing returns a note about missing parts.
 func (d *diagnosis) missing() string {
 	switch n := len(d.errs); n {
 	case 0:
 		return ""
 	case 1:
-		return "; one of its parts could not be had: see errors.txt in it"
+		return "; one part is missing: see errors.txt in it"
 	default:
-		return fmt.Sprintf("; %d of its parts could not be had: see errors.txt in it", n)
+		return fmt.Sprintf("; %d parts are missing: see errors.txt in it", n)
 	}
 }
 
@@ -130,7 +130,7 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// counter counts what is written.
+// counter counts written bytes.
 type counter struct {
 	io.Writer
 	n int64
@@ -142,19 +142,19 @@ func (c *counter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// step is a file of the archive and what makes it.
+// step is a file of the archive, with the function that makes its content.
 type step struct {
 	name string
 	make func(context.Context) ([]byte, error)
 }
 
-// write writes the archive. Only what keeps it from being written is an error.
+// write writes the archive. It fails only if the archive cannot be written.
 func (d *diagnosis) write(ctx context.Context, to io.Writer) (size int64, err error) {
 	counted := &counter{Writer: to}
 	zipped := gzip.NewWriter(counted)
 	d.out = tar.NewWriter(zipped)
 	if d.conf, err = config.Load(d.config); err != nil {
-		d.conf = config.Unconfigured() // what is wrong with it stands in its own file
+		d.conf = config.Unconfigured() // config-check.txt has its errors
 	}
 	d.socket = cmp.Or(d.socket, d.conf.Status.Socket)
 	if d.live, err = kernel.ReadLive(ctx); err != nil {
@@ -178,7 +178,7 @@ func (d *diagnosis) failed(name string, err error) {
 	d.errs = append(d.errs, fmt.Sprintf("%s: %s\n", name, strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")))
 }
 
-// step adds what a step gives, whole or not.
+// step adds a step's content, complete or not.
 func (d *diagnosis) step(ctx context.Context, s step) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
@@ -196,7 +196,7 @@ func (d *diagnosis) step(ctx context.Context, s step) error {
 	return d.add(s.name, b)
 }
 
-// add puts a file into the archive, without secrets.
+// add adds a file to the archive, without secrets.
 func (d *diagnosis) add(name string, b []byte) error {
 	b = []byte(redact(string(b)))
 	err := d.out.WriteHeader(&tar.Header{Name: d.dir + "/" + name, Mode: 0o600, Size: int64(len(b)), ModTime: d.began})
@@ -237,7 +237,7 @@ func (d *diagnosis) steps() []step {
 	return all
 }
 
-// tables are the main one, those that our rules name and those of VRFs.
+// tables returns the main table, those that our rules name and those of VRFs.
 func (d *diagnosis) tables() []uint32 {
 	tables := []uint32{unix.RT_TABLE_MAIN}
 	if d.live != nil {
@@ -269,7 +269,7 @@ func (d *diagnosis) versions(context.Context) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// readSome reads a regular file as far as there is room for it.
+// readSome reads a regular file, up to the limit of a step.
 func readSome(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -292,7 +292,7 @@ func (d *diagnosis) check(context.Context) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// environment lists the names of variables. Whatever their values are, some of them are secrets.
+// environment lists the names of variables and the sizes of their values, since values may be secrets.
 func environment(all []string) []byte {
 	var b bytes.Buffer
 	slices.Sort(all)
@@ -315,7 +315,7 @@ func (d *diagnosis) fromDaemon(path string) func(context.Context) ([]byte, error
 	return func(ctx context.Context) ([]byte, error) { return status.Text(ctx, d.socket, path, stepSize+1) }
 }
 
-// command runs a program that is there on most nodes. What it says is kept also where it fails.
+// command runs a program that most nodes have. Its output is kept even if it fails.
 func command(name string, args ...string) func(context.Context) ([]byte, error) {
 	return func(ctx context.Context) ([]byte, error) {
 		c := exec.CommandContext(ctx, name, args...)
@@ -331,7 +331,7 @@ func command(name string, args ...string) func(context.Context) ([]byte, error) 
 	}
 }
 
-// bounded takes no more than a step may have, and lets the writer go on.
+// bounded keeps as much output as a step may have, and discards the rest, so that the writer can continue.
 type bounded struct{ bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
@@ -341,7 +341,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// kernel is what egressway trace begins with.
+// kernel returns the data from which egressway trace starts.
 func (d *diagnosis) kernel(context.Context) ([]byte, error) {
 	if d.live == nil {
 		return nil, errors.New("the kernel was not read")
@@ -349,7 +349,7 @@ func (d *diagnosis) kernel(context.Context) ([]byte, error) {
 	return json.MarshalIndent(d.live, "", "  ")
 }
 
-// sysctls are those that decide over packets and connections.
+// sysctls lists the settings that affect packets and connections.
 func sysctls(context.Context) ([]byte, error) {
 	var b bytes.Buffer
 	var errs []error
@@ -363,7 +363,7 @@ func sysctls(context.Context) ([]byte, error) {
 		for _, file := range files {
 			value, err := os.ReadFile(file)
 			if err != nil {
-				continue // such as those that can only be written
+				continue // some can only be written
 			}
 			fmt.Fprintf(&b, "%s = %s\n", strings.TrimPrefix(file, "/proc/sys/"), strings.TrimSpace(string(value)))
 		}
@@ -371,7 +371,7 @@ func sysctls(context.Context) ([]byte, error) {
 	return b.Bytes(), errors.Join(errs...)
 }
 
-// conntrack tells how full the table of connections is, and some of ours.
+// conntrack returns the usage of the table of connections, and some connections of ours.
 func (d *diagnosis) conntrack(ctx context.Context) ([]byte, error) {
 	var b bytes.Buffer
 	c, err := new(kernel.Node).Connections()

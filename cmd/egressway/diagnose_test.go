@@ -96,7 +96,7 @@ networks:
 	archive := filepath.Join(dir, "report.tar.gz")
 	out, err := runCommand(t, newDiagnoseCommand(), "--config", conf, "--socket", filepath.Join(dir, "egressway.sock"), "-f", archive)
 	require.NoError(t, err, out)
-	require.Regexp(t, `^wrote .*report\.tar\.gz, [0-9.]+ KiB; \d+ of its parts could not be had: see errors\.txt in it\n$`, out)
+	require.Regexp(t, `^wrote .*report\.tar\.gz, [0-9.]+ KiB; \d+ parts are missing: see errors\.txt in it\n$`, out)
 	info, err := os.Stat(archive)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())

@@ -21,16 +21,16 @@ func newDrainCommand() *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "drain [--undo] [--timeout DURATION] [--socket PATH]",
-		Short: "Move this node's services to other nodes, before it goes",
-		Long: `Ask the daemon on this node to serve no EgressService any more, and wait until other nodes do: until this node is the host of
-none, nor kept as standby for flows of the time when it was (moves.keepFlows of the configuration). A service that no other node can
-serve stays. EgressServices with sourceIPBy: Network are not concerned: every node serves its own pods.
+		Short: "Move this node's services to other nodes, before maintenance",
+		Long: `Move all EgressServices off this node, and wait until it is the host of none, and is no longer kept as standby for flows from the time
+when it was (moves.keepFlows of the configuration). A service that no other node can serve stays. EgressServices with
+sourceIPBy: Network do not move: every node serves its own pods.
 
-Needs an API server as source: with manifests, set spec.unschedulable of the Node. "kubectl cordon" moves services too.
+Needs an API server as source: with manifests, set spec.unschedulable of the Node. "kubectl cordon" moves services, too.
 
-It holds until --undo, or until the daemon starts again.
+The node serves no EgressService until --undo, or until the daemon starts again.
 
-Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the node goes on draining.`,
+Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the node continues to drain.`,
 		Example: `  egressway drain && systemctl reboot
   egressway drain --undo`,
 		Args: cobra.NoArgs,
@@ -45,7 +45,7 @@ Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the no
 			return awaitDrained(cmd.Context(), cmd.OutOrStdout(), socket, timeout)
 		},
 	}
-	c.Flags().BoolVar(&undo, "undo", false, "take services again")
+	c.Flags().BoolVar(&undo, "undo", false, "serve EgressServices again")
 	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
 	c.Flags().StringVar(&socket, "socket", config.Unconfigured().Status.Socket, "`path` of the daemon's socket (or EGRESSWAY_STATUS_SOCKET)")
 	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
@@ -53,13 +53,13 @@ Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the no
 }
 
 const (
-	// toldWithin is how long whoever elects may take to hear that the node drains: until then it may make it a host.
+	// toldWithin is the time until the leader knows that the node drains: until then it may elect this node.
 	toldWithin = time.Second
-	// repeatAfter is the pause between lines that say the same.
+	// repeatAfter is the pause between equal lines.
 	repeatAfter = 10 * time.Second
 )
 
-// awaitDrained follows the daemon until its node is drained, and writes how that goes.
+// awaitDrained follows the daemon's status until its node is drained, and writes the progress.
 func awaitDrained(ctx context.Context, out io.Writer, socket string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -89,29 +89,29 @@ func awaitDrained(ctx context.Context, out io.Writer, socket string, timeout tim
 				return err
 			}
 			if !known {
-				return fmt.Errorf("the daemon on socket %s did not tell its status within %s", socket, timeout)
+				return fmt.Errorf("the daemon on socket %s did not report its status within %s", socket, timeout)
 			}
-			return fmt.Errorf("node %s is not drained after %s: %s; it goes on draining", last.Node, timeout, remaining(last))
+			return fmt.Errorf("node %s is not drained after %s: %s; it continues to drain", last.Node, timeout, remaining(last))
 		}
 		if known && p.tell(last, time.Now()) {
 			cancel()
-			for range failed { // it is cancelled, and ends
+			for range failed { // wait for the end of the goroutine
 			}
 			return nil
 		}
 	}
 }
 
-// progress writes lines about a node that drains, each once and then now and again.
+// progress writes lines about a draining node: each when it changes, then every repeatAfter.
 type progress struct {
 	out   io.Writer
 	began time.Time
 	said  string
 	at    time.Time
-	flows time.Time // since when only flows are waited for
+	flows time.Time // since when only flows remain
 }
 
-// tell writes what is new in a report, and reports whether the node is drained.
+// tell writes news from a report, and reports whether the node is drained.
 func (p *progress) tell(r status.Report, now time.Time) (drained bool) {
 	hosted, backed := len(r.Hosted()), len(r.Backed())
 	var line, passed string
@@ -145,7 +145,7 @@ func services(n int) string {
 	return fmt.Sprintf("%d services", n)
 }
 
-// remaining says what still holds a node.
+// remaining describes why a node is not drained.
 func remaining(r status.Report) string {
 	var parts []string
 	for _, p := range []struct {
@@ -161,7 +161,7 @@ func remaining(r status.Report) string {
 		}
 	}
 	if len(parts) == 0 {
-		return "whoever elects may not know yet"
+		return "the leader may not know yet"
 	}
 	return "it is still " + strings.Join(parts, ", and ")
 }

@@ -51,7 +51,7 @@ func TestDrainProgress(t *testing.T) {
 	says(16*time.Second, served("bc", "cb"), "node a is drained\n")
 
 	p = progress{out: &out, began: began}
-	says(0, served(), "") // whoever elects may not know yet
+	says(0, served(), "") // the leader may not know yet
 	undrained := served()
 	undrained.Draining = false
 	says(time.Minute, undrained, "")
@@ -92,7 +92,7 @@ func TestDrain(t *testing.T) {
 	code, out, errs = run("--timeout", "1s", "--socket", socket)
 	require.Equal(t, 1, code)
 	require.Equal(t, "1 service moving\n", out)
-	require.Equal(t, "egressway: node a is not drained after 1s: it is still host of shop/k; it goes on draining\n", errs)
+	require.Equal(t, "egressway: node a is not drained after 1s: it is still host of shop/k; it continues to drain\n", errs)
 
 	code, _, errs = run("--socket", socket+"x")
 	require.Equal(t, 1, code)

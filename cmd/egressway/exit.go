@@ -13,16 +13,16 @@ import (
 // Exit codes of all commands.
 const (
 	exitOK    = 0
-	exitError = 1 // wrong input, or what was asked could not be done
-	exitWrong = 2 // it was done, and found something wrong
+	exitError = 1 // bad input, or the command could not do its work
+	exitWrong = 2 // the command did its work, and found a fault
 )
 
-// foundWrong says that a command did its work and found something wrong, which it has printed.
+// foundWrong is the error of a command that did its work and found a fault, which it has printed.
 type foundWrong struct{}
 
 func (foundWrong) Error() string { return "found something wrong" }
 
-// exitCode is the exit code for an error, which it prints unless the command has.
+// exitCode returns the exit code for an error, and prints the error unless the command has.
 func exitCode(err error, stderr io.Writer) int {
 	switch invalid := (invalidError{}); {
 	case err == nil:
@@ -35,7 +35,7 @@ func exitCode(err error, stderr io.Writer) int {
 	return exitError
 }
 
-// oneOf says what a flag may be, where it is not.
+// oneOf returns an error unless the flag has one of its values.
 func oneOf(flag, value string, of ...string) error {
 	if slices.Contains(of, value) {
 		return nil
@@ -43,7 +43,7 @@ func oneOf(flag, value string, of ...string) error {
 	return fmt.Errorf("%s %q: one of %s", flag, value, strings.Join(of, ", "))
 }
 
-// noDaemon says what to do where no daemon answers.
+// noDaemon adds advice to the error that no daemon answers.
 func noDaemon(err error) error {
 	return fmt.Errorf(`%w: is it running? See "systemctl status egressway", in Kubernetes "kubectl -n egressway-system get pods -o wide" and "kubectl -n egressway-system logs"; `+
 		`with another status.socket in its configuration, name that with --socket`, err)

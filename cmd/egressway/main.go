@@ -1,5 +1,4 @@
-// Egressway lets pods leave a bare-metal Kubernetes cluster by the network and with the source address that their Service
-// stands for.
+// Egressway lets pods leave a bare-metal Kubernetes cluster by a given network, with their Service's address as source.
 package main
 
 import (
@@ -29,9 +28,9 @@ func newRootCommand() *cobra.Command {
 		Long: `Egressway is a node daemon for bare-metal Kubernetes. Pods behind an EgressService leave by the network (VRF) that it names,
 with their Service's LoadBalancer ingress IP as source, which the host node announces by BGP; replies come back the same way.
 
-Exit codes: 0 all is well; 1 an error; 2, of trace, packets are dropped or something is damaged.`,
+Exit codes: 0 success; 1 an error; 2, only of trace: packets are dropped, or our state in the kernel is damaged.`,
 		Example: `  egressway check --config config.yaml                              # is it right?
-  egressway status                                                  # what holds on this node
+  egressway status                                                  # what is in force on this node?
   egressway trace --from 10.244.1.11 --to 198.51.100.10             # why does this packet go there?
   egressway completion bash > /etc/bash_completion.d/egressway      # completion of commands, flags and values`,
 		SilenceUsage:  true,

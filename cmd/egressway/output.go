@@ -15,8 +15,8 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// encode writes a value as json or yaml. Characters of objects that a terminal would obey are escaped as the format has it, so
-// that a program reads the same value.
+// encode writes a value as json or yaml. It escapes characters that a terminal would interpret, in the format's own
+// way, so that programs read the same value.
 func encode(out io.Writer, format string, v any) error {
 	write := writeJSON
 	if format == "yaml" {
@@ -36,14 +36,14 @@ func writeJSON(out io.Writer, v any, indent string) error {
 	return err
 }
 
-// writeYAML writes a value under its names in JSON.
+// writeYAML writes a value with its names in JSON.
 func writeYAML(out io.Writer, v any, _ string) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	var plain any
-	if err := yaml.Unmarshal(escaped(b, yamlEscape), &plain); err != nil { // JSON is YAML but for some characters
+	if err := yaml.Unmarshal(escaped(b, yamlEscape), &plain); err != nil { // JSON is YAML, except for some characters
 		return fmt.Errorf("write YAML: %w", err)
 	}
 	var tree yaml.Node
@@ -62,7 +62,7 @@ func writeYAML(out io.Writer, v any, _ string) error {
 	return err
 }
 
-// quoteUnsafe puts double quotes around texts with unsafe characters, since YAML knows escapes in these alone.
+// quoteUnsafe puts texts with unsafe characters in double quotes, the only kind in which YAML has escapes.
 func quoteUnsafe(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && strings.ContainsFunc(n.Value, func(r rune) bool { return !text.Safe(r) && r != '\n' }) {
 		n.Style = yaml.DoubleQuotedStyle
@@ -72,7 +72,8 @@ func quoteUnsafe(n *yaml.Node) {
 	}
 }
 
-// escaped replaces unsafe characters beyond ASCII's control characters, which encoders escape themselves. They stand in quoted texts only.
+// escaped replaces unsafe characters, which occur only in quoted texts. Encoders escape ASCII's control characters
+// themselves.
 func escaped(b []byte, escape func(rune) string) []byte {
 	unsafe := func(r rune) bool { return r >= 0x7f && !text.Safe(r) }
 	if !bytes.ContainsFunc(b, unsafe) {
@@ -98,7 +99,7 @@ func jsonEscape(r rune) string {
 
 func yamlEscape(r rune) string { return fmt.Sprintf(`\U%08x`, r) }
 
-// outputFlag adds -o with the formats that there are, the first of which is the usual one.
+// outputFlag adds -o with its formats; the first is the default.
 func outputFlag(c *cobra.Command, format *string, formats ...string) {
 	last := len(formats) - 1
 	names := strings.Join(formats[:last], ", ") + " or " + formats[last]

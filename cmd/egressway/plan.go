@@ -21,17 +21,17 @@ func newPlanCommand() *cobra.Command {
 	var o planOptions
 	c := &cobra.Command{
 		Use:   "plan --config FILE --manifests DIR --node NAME [--facts FILE] [-o text|json|yaml]",
-		Short: "Print what the daemon would make of a node",
-		Long: `Print what the daemon would make of a node, from a configuration and a folder of manifests: nothing is touched, no
-privilege is needed.
+		Short: "Print the plan that the daemon would have for a node",
+		Long: `Print the plan that the daemon would have for a node, from a configuration and a folder of manifests. Changes nothing and needs no
+privilege.
 
-Unless a file tells what the node's kernel has, it is assumed that the VRF devices exist as configured with a route in
-each, and that all nodes are on one LAN. Such a file holds
+Without --facts, it assumes that the VRF devices exist as configured, with a route in each, and that all nodes are on one LAN. A file
+with facts about the node's kernel has
   links: [{name: eth2, master: vrf-red, addrs: [10.1.0.11/24]}, {name: vrf-red, vrfTable: 1001}]   # also up, mtu
   routed: [{table: 1001, ipv4: true, ipv6: true}]   # tables with a usable route
   paths: [{kind: network, name: red, id: 2}]        # path ids in force
 
-Exit codes: 0 the plan is printed, also where it tells of problems; 1 an error in the configuration or the flags.`,
+Exit codes: 0 the plan is printed, with its problems; 1 an error in the configuration or the flags.`,
 		Example: `  egressway plan --config config/egressway.yaml --manifests config/samples --node a
   egressway plan --config config/egressway.yaml --manifests config/samples --node a -o json | jq .plan.rules`,
 		Args:          cobra.NoArgs,
@@ -42,7 +42,7 @@ Exit codes: 0 the plan is printed, also where it tells of problems; 1 an error i
 	c.Flags().StringVar(&o.config, "config", "", "configuration `file`")
 	c.Flags().StringVar(&o.manifests, "manifests", "", "`folder` of manifests")
 	c.Flags().StringVar(&o.node, "node", "", "`name` of the node")
-	c.Flags().StringVar(&o.facts, "facts", "", "`file` that tells what the node's kernel has")
+	c.Flags().StringVar(&o.facts, "facts", "", "`file` with facts about the node's kernel")
 	outputFlag(c, &o.output, "text", "json", "yaml")
 	for _, name := range []string{"config", "manifests", "node"} {
 		_ = c.MarkFlagRequired(name) // fails for an unknown flag only

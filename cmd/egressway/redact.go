@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// removed stands where a secret was.
+// removed replaces a secret.
 const removed = "[removed]"
 
 var (
-	// keyed is a value behind a name that tells of a secret. What is not quoted goes on to the end of the line: nobody knows
-	// where a password ends.
+	// keyed matches a value behind a name of secrets. A value without quotes extends to the end of the line, since a password may
+	// contain any character.
 	keyed = regexp.MustCompile(`(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|key-data|certificate-data|authorization|cookie)[\w-]*)(\\?["']?\s*[:=]\s*)(\\?"(?:[^"\\]|\\.)*"|'[^']*'|[^\n]*)`)
-	// schemed is what follows the name of a way to authenticate.
+	// schemed matches the credentials behind the name of an authentication scheme.
 	schemed = regexp.MustCompile(`(?i)\b(bearer|basic|negotiate)\s+[^\s"',]+`)
 	inURL   = regexp.MustCompile(`://[^/\s@"']+@`)
 	jwt     = regexp.MustCompile(`eyJ[\w-]{6,}\.[\w-]+(?:\.[\w-]*)?`)
 	pem     = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\z)`)
 )
 
-// redact takes secrets out of text. Names of files with secrets stay: their content is never read.
+// redact removes secrets from text. It keeps names of files with secrets, whose content is never read.
 func redact(s string) string {
 	s = pem.ReplaceAllString(s, removed)
 	s = jwt.ReplaceAllString(s, removed)
@@ -34,7 +34,7 @@ func redact(s string) string {
 	})
 }
 
-// redactFileName keeps the first word behind passwordFile, and looks at what follows it.
+// redactFileName keeps the first word behind passwordFile, and redacts the rest.
 func redactFileName(rest string) string {
 	at := strings.IndexAny(rest, " \t,")
 	if at < 0 {

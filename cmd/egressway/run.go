@@ -22,11 +22,11 @@ func newRunCommand() *cobra.Command {
 		Short: "Run the daemon on this node",
 		Long: `Run the daemon on this node until SIGTERM or SIGINT. It reads its configuration again when the file changes, and on SIGHUP.
 
-What it made in the kernel stays when it stops and is taken over by the next start, and so are the BGP sessions, which a process of
-their own keeps: see "egressway speaker". "egressway cleanup" removes all of it.
-Needs CAP_NET_ADMIN, and CAP_NET_RAW where a peer is unnumbered.
+When it stops, its objects in the kernel stay, and so do the BGP sessions, which a process of their own keeps: see "egressway speaker".
+The next start adopts both. "egressway cleanup" removes them.
+Needs CAP_NET_ADMIN, and CAP_NET_RAW if a peer is unnumbered.
 
-Exit codes: 0 it was told to end; 1 it could not start, or go on.`,
+Exit codes: 0 a signal ended it; 1 it could not start, or continue.`,
 		Example: `  egressway run --config /etc/egressway/config.yaml
   EGRESSWAY_LOG_LEVEL=debug egressway run --config /etc/egressway/config.yaml`,
 		Args: cobra.NoArgs,
@@ -71,8 +71,8 @@ func newLogger(out io.Writer, c config.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(inert{out}, options))
 }
 
-// inert writes whole lines of a log. The handlers let some characters pass that a terminal obeys: slog quotes no DEL, and as JSON
-// no character beyond ASCII.
+// inert writes whole lines of a log, without characters that a terminal interprets: slog's text handler does not quote
+// DEL, and its JSON handler no character beyond ASCII.
 type inert struct{ io.Writer }
 
 // Write implements io.Writer.

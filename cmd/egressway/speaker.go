@@ -19,21 +19,21 @@ func newSpeakerCommand() *cobra.Command {
 		Short: "Run the process that speaks BGP and BFD for the daemon, and outlives it",
 		Long: `Run the process that speaks BGP and BFD for the daemon ("egressway run") on this node until SIGTERM or SIGINT.
 
-The daemon tells it over the socket what to announce. It goes on as it is when the daemon ends, is killed or upgraded, and
-the next daemon takes it over: routers notice nothing. It needs no configuration of its own, but reads the files with
-peers' passwords. The daemon starts one by itself where none answers, unless its configuration says speaker.start: false.
+The daemon sends it the announcements over the socket. It continues unchanged when the daemon ends, is killed or upgraded, and the
+next daemon adopts it: routers notice nothing. It needs no configuration of its own, but reads the files with peers' passwords.
+The daemon starts one itself if none answers, unless its configuration has speaker.start: false.
 
-When it is told to end, peers that negotiated graceful restart keep what they were told for a while; "egressway cleanup"
-ends it for good. Needs CAP_NET_RAW where a peer is unnumbered, and CAP_NET_BIND_SERVICE to listen on a port below 1024.
+When it ends, peers that negotiated graceful restart keep its routes for a while; "egressway cleanup" ends it and withdraws them.
+Needs CAP_NET_RAW if a peer is unnumbered, and CAP_NET_BIND_SERVICE to listen on a port below 1024.
 
-Exit codes: 0 it was told to end; 1 it could not start, or go on.`,
+Exit codes: 0 a signal or request ended it; 1 it could not start, or continue.`,
 		Example: "  egressway speaker --socket /run/egressway/speaker.sock",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(oneOf("--log-level", log.Level, "debug", "info", "warn", "error"), oneOf("--log-format", log.Format, "text", "json")); err != nil {
 				return err
 			}
-			// Whoever started it may have read its log, and be gone: that must not be its end.
+			// The process that started the speaker may have read its log, and be gone: the speaker must survive that.
 			signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()

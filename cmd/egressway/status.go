@@ -20,17 +20,17 @@ func newStatusCommand() *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
 		Use:   "status [-o table|wide|json|yaml|dot|svg] [--watch] [--socket PATH]",
-		Short: "Show what the daemon on this node makes of each EgressService",
-		Long: `Show what the daemon on this node makes of each EgressService: its network, host and standby, its ingress IPs, how many
-endpoints it has, how many BGP sessions of its network are up, whether this node announces it, and what is wrong with it.
+		Short: "Show the state of each EgressService on this node",
+		Long: `Show the state of each EgressService on this node: its network, host and standby, its ingress IPs, the number of its endpoints and of
+its network's BGP sessions that are up, whether this node announces it, and its problem.
 
-Problems of other objects are listed beneath. The wide output adds networks, sessions and every problem in full.
+Problems of other objects are listed below. The wide output adds networks, sessions and every problem in full.
 
-Two formats draw it: nodes, networks with the EgressServices that leave by them, and routers, with what is broken in red. svg is a
-picture for a browser or a document, dot is for Graphviz. Of many services they draw the broken first, and count the rest. The
-daemon serves the same picture as a page that stays up to date, at /picture of its socket.
+Two formats are pictures: of nodes, networks with the EgressServices that leave by them, and routers, with broken parts in red. svg is
+for a browser or a document, dot is for Graphviz. Of many services they draw the broken ones first, and count the rest. The daemon
+serves the same picture as a page that updates itself, at /picture of its socket.
 
-Exit codes: 0 the status is shown, whatever it is; 1 an error, such as no daemon that answers.`,
+Exit codes: 0 the status is shown, healthy or not; 1 an error: no daemon answers, a wrong flag.`,
 		Example: `  egressway status
   egressway status -o wide --watch
   egressway status -o json | jq '.egressServices[] | select(.host == "")'
@@ -52,7 +52,7 @@ Exit codes: 0 the status is shown, whatever it is; 1 an error, such as no daemon
 		},
 	}
 	outputFlag(c, &format, statusFormats...)
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on: show every change, as JSON one report a line; not with svg")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "continue, and show every change, as JSON one report a line; not with svg")
 	c.Flags().StringVar(&socket, "socket", config.Unconfigured().Status.Socket, "`path` of the daemon's socket (or EGRESSWAY_STATUS_SOCKET)")
 	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
 	return c
@@ -73,7 +73,7 @@ func showStatus(ctx context.Context, socket string, watch bool, show func(status
 	return show(r)
 }
 
-// running reports whether a daemon listens on the socket, be it too busy to answer.
+// running reports whether a daemon listens on the socket, even if it is too busy to answer.
 func running(socket string) bool {
 	conn, err := net.DialTimeout("unix", socket, time.Second)
 	if err != nil {
@@ -83,7 +83,8 @@ func running(socket string) bool {
 	return true
 }
 
-// statusWriter returns what writes a report in the format, one of several where they follow each other.
+// statusWriter returns a function that writes a report in the format, and separates it from the last one if several
+// follow.
 func statusWriter(format string, several bool) (func(io.Writer, status.Report) error, error) {
 	switch format {
 	case "table", "wide":

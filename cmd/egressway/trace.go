@@ -24,32 +24,32 @@ func newTraceCommand() *cobra.Command {
 	var o traceOptions
 	c := &cobra.Command{
 		Use:   "trace --from POD-IP --to IP [--proto tcp|udp|icmp] [--dport N] [--reply] [-o text|json|yaml]",
-		Short: "Tell why a pod's packet goes where it goes, from the live kernel",
-		Long: `Tell why a pod's packet goes where it goes: whether it is selected, by which network or to which host it goes, by which rule,
-table and route, with which source, and whether the guard lets it pass. The last line is the verdict.
+		Short: "Explain the way of a pod's packet, from the live kernel",
+		Long: `Explain the way of a pod's packet: whether it is selected, the network by which it leaves or the host to which it goes, the rule, table
+and route that it uses, its source, and whether the guard admits it. The last line is the verdict.
 
-All of it is read from this node's kernel: the nftables table is followed rule by rule, sets are asked for this pod, and the routing is
-asked where such a packet goes. So it also tells of a daemon that is gone, and of what somebody damaged. Where the daemon answers,
-services are named, and what it wants otherwise is said. Nothing is sent and nothing is changed. Needs root (CAP_NET_ADMIN).
+All of this comes from this node's kernel: trace follows the nftables table rule by rule, looks this pod up in its sets, and asks the
+kernel for the route of such a packet. So it also works without a daemon, and shows damage by other programs. If the daemon answers,
+trace names services, and differences from the daemon's plan. It sends and changes nothing. Needs root (CAP_NET_ADMIN).
 
-What other tables do, a CNI's masquerade or a Service's DNAT, is not followed. It is about a new connection; those that are there
-already are listed beneath, with what becomes of them.
+It does not follow other tables, such as a CNI's masquerade or a Service's DNAT. The packet is the first of a new connection; existing
+connections are listed below, with their fate.
 
-From a client outside to an ingress IP it tells by which network such a connection may come in, and how its replies leave; so it does
-with --reply for what a pod of this node answers a client.
+For a client outside and an ingress IP, trace shows by which networks such a connection may come in, and how its replies leave. With
+--reply it does so for the answers of a pod on this node.
 
-Exit codes: 0 it leaves, is handed on or is none of ours; 1 an error; 2 it is dropped, or something is damaged.`,
+Exit codes: 0 the packet leaves, is handed on, or is not subject to our rules; 1 an error; 2 the packet is dropped, or our state in the kernel is damaged.`,
 		Example: `  egressway trace --from 10.244.1.11 --to 198.51.100.10
   egressway trace --from 10.244.1.11 --to 198.51.100.10 --proto udp --dport 53
   egressway trace --from 198.51.100.10 --to 192.0.2.10 --dport 80     # a client of an ingress IP
-  egressway trace --from 10.244.1.11 --to 198.51.100.10 --reply       # what the pod answers it
+  egressway trace --from 10.244.1.11 --to 198.51.100.10 --reply       # the pod's answer to a client
   egressway trace --from 10.244.1.11 --to 198.51.100.10 -o json | jq .verdict`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.from, "from", "", "`address` that the packet comes from, a pod's of this node or a client's")
-	f.StringVar(&o.to, "to", "", "`address` that it is for")
+	f.StringVar(&o.from, "from", "", "source `address`: a pod's on this node, or a client's")
+	f.StringVar(&o.to, "to", "", "destination `address`")
 	f.StringVar(&o.proto, "proto", "tcp", "`protocol`: tcp, udp or icmp")
 	f.StringVar(&o.port, "dport", "", "destination `port` (default: any)")
 	f.BoolVar(&o.reply, "reply", false, "the packet is a reply to a connection that came in from outside")
@@ -71,7 +71,7 @@ type traceOptions struct {
 	reply                                 bool
 }
 
-// request reads the flags.
+// request parses the flags.
 func (o *traceOptions) request() (r trace.Request, err error) {
 	addr := func(flag, value string) (netip.Addr, error) {
 		a, err := netip.ParseAddr(strings.TrimSpace(value))
@@ -79,7 +79,7 @@ func (o *traceOptions) request() (r trace.Request, err error) {
 		case err != nil:
 			return a, trace.BadInput{Flag: flag, Value: strconv.Quote(value), Right: "an IP address such as 10.244.1.11 or fd44:1::11 is needed"}
 		case a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() && flag == "from" || a.IsLoopback():
-			return a, trace.BadInput{Flag: flag, Value: value, Right: "a unicast address without a zone is needed, of a pod or of somebody outside"}
+			return a, trace.BadInput{Flag: flag, Value: value, Right: "a unicast address without a zone is needed, of a pod or of a host outside"}
 		}
 		return a.Unmap(), nil
 	}
@@ -140,7 +140,7 @@ func (o *traceOptions) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// askDaemon asks the daemon for names and for what it wants. Without an answer the kernel tells enough.
+// askDaemon asks the daemon for names and for its plan. Without an answer, trace uses the kernel alone.
 func (o *traceOptions) askDaemon(ctx context.Context, in *trace.Input) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -156,7 +156,7 @@ func (o *traceOptions) askDaemon(ctx context.Context, in *trace.Input) {
 			in.IngressWanted = &wanted
 		}
 	}
-	if wanted, err := status.Ask(ctx, o.socket, about); err == nil { // an older daemon does not tell
+	if wanted, err := status.Ask(ctx, o.socket, about); err == nil { // an older daemon does not answer this
 		in.Wanted = &wanted
 	}
 }

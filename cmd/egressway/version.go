@@ -37,7 +37,7 @@ Exit codes: 0.`,
 	return c
 }
 
-// versionInfo is what version tells.
+// versionInfo is the output of version.
 type versionInfo struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`

@@ -1,4 +1,4 @@
-// Package pause waits for a while, or shorter.
+// Package pause waits for a time that a context can cut short.
 package pause
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// For waits, and reports whether ctx still goes on then.
+// For waits for d, and reports whether ctx has not ended before.
 func For(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -1,4 +1,4 @@
-// Package socket makes Unix sockets that only their owner may use.
+// Package socket makes Unix sockets that only their owner and root may use.
 package socket
 
 import (
@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// Listen makes the socket, accessible to its owner only, and its folder. It replaces a socket on which nobody
-// answers: a daemon that was killed left it.
+// Listen makes the socket, accessible only to its owner, and its folder. It replaces a socket on which no process
+// answers, left by a daemon that was killed.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("create the socket's folder: %w", err)
 	}
-	// Two daemons that start at once must not both find the socket abandoned and remove each other's.
+	// Without a lock, two daemons that start at once could both find the socket abandoned and remove each other's.
 	lock, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("lock the socket's folder: %w", err)
@@ -28,7 +28,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock the socket's folder %s: %w", dir, err)
 	}
-	// Linux gives the file the mode that the socket has when it is bound: there is no moment at which others may connect.
+	// The file gets the mode that the socket has when it is bound, so other users can connect at no time.
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var chmod error
 		err := c.Control(func(fd uintptr) { chmod = syscall.Fchmod(int(fd), 0o600) })
@@ -47,7 +47,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return &listener{l}, nil
 }
 
-// listener accepts connections of its own user and of root, and hangs up on others: somebody may have opened the file's mode to them.
+// listener accepts connections of its own user and of root, and closes others: the file's mode may have been changed.
 type listener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -64,7 +64,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// permitted asks the kernel who connected (SO_PEERCRED, unix(7)).
+// permitted checks the user of a connection's other end, as the kernel reports it (SO_PEERCRED, unix(7)).
 func permitted(conn net.Conn) bool {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -84,7 +84,7 @@ func removeAbandoned(ctx context.Context, path string) error {
 		return err
 	}
 	if info.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("%s is there already and is no socket", path)
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
 	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "unix", path)

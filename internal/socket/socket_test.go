@@ -106,5 +106,5 @@ func TestAbandoned(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	_, err = Listen(t.Context(), path)
-	require.ErrorContains(t, err, "is no socket")
+	require.ErrorContains(t, err, "is not a socket")
 }

@@ -1,5 +1,5 @@
-// Package sorted has immutable sorted lists that share what they have in common: a change costs what changes, and what
-// differs between two lists that came from one another is found without looking at the rest.
+// Package sorted has immutable sorted lists that share their equal parts: a change costs as much as it changes, and the
+// differences between two lists made from one another are found without a look at the rest.
 package sorted
 
 import (
@@ -10,13 +10,13 @@ import (
 
 // Item is an element of a List.
 type Item[T any] interface {
-	// Compare orders elements by their keys. Two elements of one key are never in a list together.
+	// Compare orders elements by their keys. A list has at most one element of a key.
 	Compare(T) int
-	// Equal reports whether elements of one key are the same in everything else too.
+	// Equal reports whether two elements of one key are equal in everything else, too.
 	Equal(T) bool
 }
 
-// Sizes of chunks. A change copies one chunk, and the list of chunks: for 100,000 elements the two are about as large.
+// Sizes of chunks. A change copies one chunk and the list of chunks: with 100,000 elements, the two are about as large.
 const (
 	chunkMost  = 256
 	chunkLeast = chunkMost / 4
@@ -24,11 +24,11 @@ const (
 
 // List is an immutable sorted list. The zero List is empty. Lists may be read concurrently.
 type List[T Item[T]] struct {
-	chunks [][]T // none is empty
+	chunks [][]T // without empty ones
 	length int
 }
 
-// Of makes a list of elements in any order. Of several of one key the last counts. A slice that is passed on is sorted.
+// Of returns a List of elements in any order. Of several with one key, the last is kept. Of sorts items in place.
 func Of[T Item[T]](items ...T) List[T] {
 	if !slices.IsSortedFunc(items, T.Compare) {
 		slices.SortStableFunc(items, T.Compare)
@@ -36,12 +36,12 @@ func Of[T Item[T]](items ...T) List[T] {
 	items = lastOfEach(items)
 	l := List[T]{length: len(items)}
 	for chunk := range slices.Chunk(items, chunkMost/2) {
-		l.chunks = append(l.chunks, slices.Clone(chunk)) // chunks of one array would keep all of it for as long as one of them lives
+		l.chunks = append(l.chunks, slices.Clone(chunk)) // a chunk that shares the array would keep all of it in memory
 	}
 	return l
 }
 
-// lastOfEach keeps, of neighbours of one key, the last.
+// lastOfEach keeps the last of neighbours with one key.
 func lastOfEach[T Item[T]](items []T) []T {
 	kept := items[:0]
 	for i, item := range items {
@@ -52,13 +52,13 @@ func lastOfEach[T Item[T]](items []T) []T {
 	return kept
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (l List[T]) Len() int { return l.length }
 
-// IsZero reports whether the list is empty. It has encoding/json leave out fields with omitzero.
+// IsZero reports whether the list is empty. encoding/json calls it for omitzero.
 func (l List[T]) IsZero() bool { return l.length == 0 }
 
-// All goes through the elements in order.
+// All iterates over the elements in order.
 func (l List[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for _, chunk := range l.chunks {
@@ -71,10 +71,10 @@ func (l List[T]) All() iter.Seq[T] {
 	}
 }
 
-// Slice is the elements in order.
+// Slice returns the elements in order.
 func (l List[T]) Slice() []T { return slices.Concat(l.chunks...) }
 
-// Get finds the element that has the key of another.
+// Get returns the element with the key of like.
 func (l List[T]) Get(like T) (item T, ok bool) {
 	if i := l.chunkOf(like); i < len(l.chunks) {
 		if j, found := slices.BinarySearchFunc(l.chunks[i], like, T.Compare); found {
@@ -84,7 +84,7 @@ func (l List[T]) Get(like T) (item T, ok bool) {
 	return item, false
 }
 
-// From goes through the elements in order, from the first that is not before another.
+// From iterates over the elements in order, from the first whose key is not before that of like.
 func (l List[T]) From(like T) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		first := l.chunkOf(like)
@@ -102,14 +102,15 @@ func (l List[T]) From(like T) iter.Seq[T] {
 	}
 }
 
-// chunkOf is the first chunk whose last element is not before an element: where it is, if anywhere.
+// chunkOf returns the index of the first chunk whose last element is not before like: the only one that can hold its
+// key.
 func (l List[T]) chunkOf(like T) int {
 	i, _ := slices.BinarySearchFunc(l.chunks, like, func(chunk []T, like T) int { return chunk[len(chunk)-1].Compare(like) })
 	return i
 }
 
-// With is the list with elements set, which replace those of the same key, and without those that have the keys of gone.
-// An element that is in both is set.
+// With returns the list with the elements of set, which replace those of the same keys, and without the keys of gone. A
+// key in both is set.
 func (l List[T]) With(set, gone []T) List[T] {
 	if len(set)+len(gone) == 0 {
 		return l
@@ -128,7 +129,7 @@ func (l List[T]) With(set, gone []T) List[T] {
 	next := List[T]{chunks: make([][]T, 0, len(l.chunks)+1)}
 	rest := 0 // the first chunk that is not in next
 	for len(changes) > 0 {
-		at := min(l.chunkOf(changes[0].item), max(len(l.chunks)-1, 0)) // what is beyond the end belongs to the last one
+		at := min(l.chunkOf(changes[0].item), max(len(l.chunks)-1, 0)) // elements beyond the end go into the last chunk
 		next.chunks = append(next.chunks, l.chunks[rest:at]...)
 		mine := changes
 		var chunk []T
@@ -157,13 +158,13 @@ type change[T any] struct {
 	gone bool
 }
 
-// merge makes a chunk with changes. It gives the chunk itself where nothing changes.
+// merge returns a chunk with changes, or the chunk itself if nothing changes.
 func merge[T Item[T]](chunk []T, changes []change[T]) []T {
 	merged := make([]T, 0, len(chunk)+len(changes))
 	rest, same := chunk, true
 	for i, c := range changes {
 		if i+1 < len(changes) && changes[i+1].item.Compare(c.item) == 0 {
-			continue // the last one counts
+			continue // the last change of a key is in force
 		}
 		j, found := slices.BinarySearchFunc(rest, c.item, T.Compare)
 		merged = append(merged, rest[:j]...)
@@ -181,7 +182,7 @@ func merge[T Item[T]](chunk []T, changes []change[T]) []T {
 	return append(merged, rest...)
 }
 
-// add adds the elements of a chunk at the end, as chunks of a fit size.
+// add appends a chunk, in chunks of a fit size.
 func (l *List[T]) add(chunk []T) {
 	if last := len(l.chunks) - 1; last >= 0 && len(chunk) < chunkLeast && len(l.chunks[last]) < chunkLeast {
 		chunk = slices.Concat(l.chunks[last], chunk)
@@ -196,8 +197,8 @@ func (l *List[T]) add(chunk []T) {
 	}
 }
 
-// Changes goes through what differs from l in next, in order: elements that are gone, where the second is nil, those that
-// are new, where the first is nil, and those that are otherwise. Neither is to be written to.
+// Changes iterates over the differences from l to next, in order. The second value is nil for removed elements, the
+// first for new ones. Neither may be written to.
 func (l List[T]) Changes(next List[T]) iter.Seq2[*T, *T] {
 	return func(yield func(former, now *T) bool) {
 		a, b := cursor[T]{chunks: l.chunks}, cursor[T]{chunks: next.chunks}
@@ -238,10 +239,10 @@ func (l List[T]) Changes(next List[T]) iter.Seq2[*T, *T] {
 	}
 }
 
-// cursor is a place in a list.
+// cursor is a position in a list.
 type cursor[T any] struct {
 	chunks [][]T
-	at     int // in the first of them
+	at     int // index in the first chunk
 }
 
 // skips reports whether both are at the beginning of the same chunk.
@@ -266,7 +267,7 @@ func (c *cursor[T]) step() {
 	}
 }
 
-// Same reports whether two lists hold the same.
+// Same reports whether two lists have equal elements.
 func (l List[T]) Same(o List[T]) bool {
 	for range l.Changes(o) {
 		return false
@@ -274,7 +275,7 @@ func (l List[T]) Same(o List[T]) bool {
 	return true
 }
 
-// MarshalJSON writes the elements as an array.
+// MarshalJSON encodes the elements as an array.
 func (l List[T]) MarshalJSON() ([]byte, error) {
 	if l.length == 0 {
 		return []byte("[]"), nil
@@ -282,7 +283,7 @@ func (l List[T]) MarshalJSON() ([]byte, error) {
 	return json.Marshal(l.Slice())
 }
 
-// UnmarshalJSON reads an array.
+// UnmarshalJSON decodes an array.
 func (l *List[T]) UnmarshalJSON(data []byte) error {
 	var items []T
 	if err := json.Unmarshal(data, &items); err != nil {

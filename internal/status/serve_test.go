@@ -197,7 +197,7 @@ func TestServeRefusesForeignFiles(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
 	err := New("", "a").Serve(t.Context(), config.Status{Socket: file})
-	require.EqualError(t, err, "status.socket: "+file+" is there already and is no socket")
+	require.EqualError(t, err, "status.socket: "+file+" exists and is not a socket")
 	require.FileExists(t, file)
 	err = New("", "a").Serve(t.Context(), config.Status{Socket: filepath.Join(file, "e.sock")})
 	require.ErrorContains(t, err, "status.socket: create the socket's folder")

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Table aligns cells in columns. Unlike those of text/tabwriter they may have a colour, which takes no room.
+// Table aligns cells in columns. Unlike text/tabwriter's, its cells may have a colour, which takes no width.
 type Table struct {
 	rows [][]cell
 	// Indent is written before each row.
@@ -18,10 +18,10 @@ type cell struct {
 	paint func(string) string
 }
 
-// Cell is text in a colour; paint nil: in none.
+// Cell returns text in a colour; without paint, in none.
 func Cell(text string, paint func(string) string) any { return cell{Line(text), paint} }
 
-// Row adds a row of strings and Cells. What would break a line or a terminal is escaped.
+// Row adds a row of strings and Cells. It escapes characters that would break a line or a terminal.
 func (t *Table) Row(cells ...any) {
 	row := make([]cell, len(cells))
 	for i, c := range cells {
@@ -35,10 +35,10 @@ func (t *Table) Row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// gap is between columns.
+// gap separates columns.
 const gap = "  "
 
-// Write writes the rows, without blanks at the ends of lines.
+// Write writes the rows, without trailing blanks.
 func (t *Table) Write(out io.Writer) error {
 	var widths []int
 	for _, row := range t.rows {

@@ -7,10 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Colours writes parts of text in colour, or as they are.
+// Colours writes parts of text in colour, or plain.
 type Colours struct{ on bool }
 
-// ColoursOf are those for an output: none unless it is a terminal that shows some and nobody asked for none (no-color.org).
+// ColoursOf returns the Colours of an output: plain unless it is a terminal with colours and the environment does not
+// forbid them (no-color.org).
 func ColoursOf(out io.Writer) Colours {
 	f, ok := out.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
@@ -20,19 +21,19 @@ func ColoursOf(out io.Writer) Colours {
 	return Colours{on: err == nil}
 }
 
-// AlwaysColours are there whatever the output is.
+// AlwaysColours returns Colours that are on for any output.
 func AlwaysColours() Colours { return Colours{on: true} }
 
-// Bad writes what is wrong.
+// Bad paints faults.
 func (c Colours) Bad(s string) string { return c.paint("31", s) }
 
-// Good writes what is as it should be.
+// Good paints text about a healthy state.
 func (c Colours) Good(s string) string { return c.paint("32", s) }
 
-// Faint writes what is only there to be looked up.
+// Faint paints details.
 func (c Colours) Faint(s string) string { return c.paint("2", s) }
 
-// Head writes a title.
+// Head paints a title.
 func (c Colours) Head(s string) string { return c.paint("1", s) }
 
 func (c Colours) paint(code, s string) string {

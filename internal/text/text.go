@@ -1,4 +1,4 @@
-// Package text makes foreign text fit for one line of a message.
+// Package text makes text from outside fit for one line of a message.
 package text
 
 import (
@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Quote shortens and quotes a value that came from outside.
+// Quote shortens and quotes a value from outside.
 func Quote(v string) string {
 	const most = 80
 	if r := []rune(v); len(r) > most {
@@ -18,16 +18,16 @@ func Quote(v string) string {
 	return strconv.QuoteToGraphic(v)
 }
 
-// Line escapes what would break a line or a terminal: control characters, those that change the direction of writing, and bytes
-// that are no UTF-8.
+// Line escapes characters that would break a line or a terminal: control characters, those that change the direction of
+// writing, and bytes that are not UTF-8.
 func Line(s string) string { return escape(s, Safe) }
 
-// Lines escapes as Line does, and keeps the ends of lines.
+// Lines escapes as Line does, but keeps line ends.
 func Lines(s string) string {
 	return escape(s, func(r rune) bool { return r == '\n' || Safe(r) })
 }
 
-// Sprintf formats as fmt.Sprintf does. Line escapes each argument, and nothing escapes the format.
+// Sprintf formats as fmt.Sprintf does. It escapes each argument with Line, and does not escape the format.
 func Sprintf(format string, args ...any) string {
 	escaped := make([]any, len(args))
 	for i, a := range args {
@@ -65,5 +65,5 @@ func escape(s string, safe func(rune) bool) string {
 	return b.String()
 }
 
-// Safe reports whether a terminal shows the character, and does nothing else with it.
+// Safe reports whether a terminal prints the character and does not interpret it.
 func Safe(r rune) bool { return strconv.IsGraphic(r) }

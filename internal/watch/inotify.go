@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// folderEvents are what happens to the files of a folder.
+	// folderEvents are the events of files in a folder.
 	folderEvents = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CLOSE_WRITE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
-	// parentEvents tell that a folder itself comes and goes.
+	// parentEvents are the events in its parent of a folder that is created, moved or removed.
 	parentEvents = unix.IN_CREATE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_ONLYDIR
-	// fileEvents are what happens to a file.
+	// fileEvents are the events of a single file.
 	fileEvents = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 )
 
-// event is something that happened to what is watched.
+// event is a change of a watched file or folder.
 type event struct {
 	path string // of the file or folder; empty: events were lost
 	mask uint32 // inotify(7)
@@ -36,7 +36,7 @@ type notifier struct {
 	watches map[string]int32 // by path
 }
 
-// rawEvent is an event as the kernel tells it.
+// rawEvent is an event as the kernel delivers it.
 type rawEvent struct {
 	watch int32
 	mask  uint32
@@ -55,7 +55,7 @@ func newNotifier() (*notifier, error) {
 	return n, nil
 }
 
-// add watches a path, in place of what it named before.
+// add watches the file or folder that a path names now, instead of the former one.
 func (n *notifier) add(path string, mask uint32) error {
 	conn, err := n.file.SyscallConn()
 	if err != nil {
@@ -64,7 +64,7 @@ func (n *notifier) add(path string, mask uint32) error {
 	watch := -1
 	if e := conn.Control(func(fd uintptr) {
 		if old, had := n.watches[path]; had {
-			_, _ = unix.InotifyRmWatch(int(fd), uint32(old)) //nolint:gosec // not negative; an error: it is gone with its file
+			_, _ = unix.InotifyRmWatch(int(fd), uint32(old)) //nolint:gosec // not negative; it fails if the file is gone, and the watch with it
 			delete(n.paths, old)
 			delete(n.watches, path)
 		}
@@ -79,7 +79,7 @@ func (n *notifier) add(path string, mask uint32) error {
 	return nil
 }
 
-// read passes events on until the file is closed, or fails.
+// read forwards events until the file is closed, or reading fails.
 func (n *notifier) read(done <-chan struct{}) {
 	buffer := make([]byte, 64<<10)
 	for {
@@ -106,13 +106,13 @@ func (n *notifier) read(done <-chan struct{}) {
 	}
 }
 
-// event says what happened to which path; false: to none that is watched any more.
+// event translates a rawEvent; false: it belongs to no present watch.
 func (n *notifier) event(r rawEvent) (event, bool) {
 	if r.mask&unix.IN_Q_OVERFLOW != 0 {
 		return event{mask: r.mask}, true
 	}
 	path, watched := n.paths[r.watch]
-	if r.mask&unix.IN_IGNORED != 0 && watched { // what it named is gone
+	if r.mask&unix.IN_IGNORED != 0 && watched { // the file is gone
 		delete(n.paths, r.watch)
 		delete(n.watches, path)
 		return event{}, false

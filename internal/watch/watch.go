@@ -1,4 +1,4 @@
-// Package watch tells when files change.
+// Package watch reports changes of files.
 package watch
 
 import (
@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folder calls changed once when the watch stands, so that nothing between an earlier reading and the watch is missed,
-// and then whenever something in dir changed, until ctx ends. A change is told when nothing more happened for as long as
-// quiet, or after ten times that where it never ends. The folder is watched, not its files: editors replace files, and
-// a mounted ConfigMap swaps one symbolic link for all of them. The folder may vanish and come back; it must be there at
-// the start. The content is not looked at, so changed may be called for nothing.
+// Folder calls changed once when the watch is in place, so that no change after an earlier reading is missed, and then
+// whenever something in dir changed, until ctx ends. It calls changed after a time of quiet without events, or after
+// ten times that while events continue. It watches the folder instead of its files, since editors replace files, and a
+// mounted ConfigMap swaps one symbolic link for all of them. The folder must exist at the start, and may vanish and
+// come back. Folder does not compare contents, so changed may be called without a difference.
 //
-// The files named are watched themselves too: one that is a mount of its own, as containers have them, may be written to
-// where it comes from, which the folder does not tell.
+// It also watches the named files themselves: one that is a mount of its own, as in containers, may be written at its
+// origin, which causes no event in the folder.
 func Folder(ctx context.Context, dir string, quiet time.Duration, changed func(), files ...string) error {
 	return folder(ctx, dir, quiet, func(settled bool) time.Duration {
 		if settled {
@@ -28,9 +28,10 @@ func Folder(ctx context.Context, dir string, quiet time.Duration, changed func()
 	}, files)
 }
 
-// Eager is Folder, but calls changed for a file at once too, with settled false: when it was put there whole, or was closed after it was
-// written, and none is being written. More may follow, so changed is called again when the folder has settled. The removal of a file is
-// reported then only. changed returns after how long it wants another call though nothing happens; 0: it wants none.
+// Eager is Folder, but also calls changed at once, with settled false, when a file is complete and none is being
+// written: when it was moved there, or closed after writing. More may follow, so it calls changed again when the folder
+// has settled; it reports the removal of a file only then. changed returns after how long it wants another call without
+// an event; 0: never.
 func Eager(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool) (again time.Duration)) error {
 	return folder(ctx, dir, quiet, changed, nil)
 }
@@ -52,10 +53,10 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	}()
 	defer func() {
 		close(done)
-		_ = n.file.Close() // which ends the reading
+		_ = n.file.Close() // ends the read
 		<-reading
 	}()
-	// The folder's own coming and going shows in its parent only.
+	// Only the parent has events of the folder itself.
 	parent := filepath.Dir(dir)
 	if err := n.add(parent, parentEvents); err != nil {
 		return fmt.Errorf("watch folder %s: %w", parent, err)
@@ -75,21 +76,21 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 		}
 	}
 	settled()
-	var since time.Time          // of the first change not told yet
+	var since time.Time          // time of the first change not yet reported
 	written := map[string]bool{} // files that are being written
-	// take takes an event in, and reports whether a file is there whole that may not have been before.
+	// take handles an event, and reports whether a file may be newly complete.
 	take := func(r rawEvent) bool {
 		e, known := n.event(r)
 		if !known || e.path != "" && filepath.Dir(e.path) != dir && e.path != dir {
-			return false // the parent's other business
+			return false // another file in the parent
 		}
 		there := e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0
 		if e.path == dir && there {
-			// Another folder under the old name. What is missed until the watch stands is seen by the wake-up that follows.
-			_ = n.add(dir, folderEvents) // gone again already: its return is an event of the parent
+			// Another folder has the old name. The call of changed that follows covers changes before this watch.
+			_ = n.add(dir, folderEvents) // it fails if the folder is gone again: the parent has an event of its return
 		}
 		if there && slices.Contains(files, e.path) {
-			_ = n.add(e.path, fileEvents) // in place of the one before
+			_ = n.add(e.path, fileEvents) // instead of the former file
 		}
 		if since.IsZero() {
 			since = time.Now()
@@ -104,7 +105,7 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 		case <-ctx.Done():
 			return nil
 		case r := <-n.raw:
-			// A folder that changes faster than it is read is told of for several changes at once.
+			// If the folder changes faster than it is read, one call reports several changes.
 			tell := take(r)
 			for more := true; more; {
 				select {
@@ -127,12 +128,12 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	}
 }
 
-// whole reports whether an event brings a file that is whole, and leaves none that is not. It keeps account of those that are being
+// whole reports whether an event completes a file while none is being written. written holds the files that are being
 // written.
 func whole(e event, written map[string]bool) bool {
 	switch {
 	case e.mask&unix.IN_MODIFY != 0, e.mask&unix.IN_CREATE != 0 && e.mask&unix.IN_ISDIR == 0:
-		written[e.path] = true // a file that is made is written next; a link is not, but is told of soon enough
+		written[e.path] = true // a created file is written next; a link is not, and is reported once the folder has settled
 		return false
 	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO) != 0:
 		delete(written, e.path)
