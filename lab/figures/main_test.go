@@ -9,8 +9,7 @@ import (
 
 // unwritten are the packages whose comments are not in plain English yet, with the share of sentences that have a marker, in percent.
 // A share only falls; a package that is rewritten leaves the list.
-var unwritten = map[string]float64{
-}
+var unwritten = map[string]float64{}
 
 // plainEnough is the share of sentences with a marker that a package in plain English may have, in percent.
 const plainEnough = 4
