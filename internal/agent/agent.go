@@ -82,7 +82,7 @@ type last struct {
 	config   *config.Config
 	changed  cluster.Changed // not planned yet
 	restored restored
-	refused  map[uint32]kernel.Refused // learned routes that the kernel refused and may accept later, by table
+	refused  []kernel.Refused // examples of the planned routes that the kernel lacks
 	filling  filling
 	unmade   []string // VRF devices, sorted
 	plan     *plan.NodePlan

@@ -2,7 +2,7 @@ package agent
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -49,25 +49,38 @@ func (a *Agent) troubles(node string, now time.Time) []cluster.Problem {
 	return append(problems, refusedProblems(a.last.plan, a.last.refused)...)
 }
 
-// refusedProblems returns a problem for each network with learned routes that the kernel refuses, with one route as
-// example.
-func refusedProblems(p *plan.NodePlan, refused map[uint32]kernel.Refused) (problems []cluster.Problem) {
-	for _, path := range p.DataPlane.Paths {
-		r, is := refused[path.Table]
-		if !is || path.Key.Kind != plan.PathNetwork {
+// refusedProblems returns problems of the networks and hosts whose routes are left out.
+func refusedProblems(p *plan.NodePlan, refused []kernel.Refused) (problems []cluster.Problem) {
+	for _, r := range refused {
+		i := slices.IndexFunc(p.DataPlane.Paths, func(path plan.Path) bool { return path.Table == r.Table })
+		if i < 0 {
 			continue
 		}
-		route := []string{r.Dst.String()}
-		for _, hop := range r.NextHops {
-			route = append(route, "via", hop.Gateway.String())
+		found := cluster.Problem{Kind: "Network", Object: p.DataPlane.Paths[i].Key.Name, Field: "routes", Value: r.Dst.String(), Reason: r.Reason}
+		if p.DataPlane.Paths[i].Key.Kind == plan.PathSteer {
+			found.Kind = "Node"
+		} else if r.Learned {
+			found.Field = "peers"
 		}
-		problems = append(problems, cluster.Problem{
-			Kind: "Network", Object: path.Key.Name, Field: "peers", Value: strings.Join(route, " "), Reason: reasonNextHopRefused,
-			Message: fmt.Sprintf("the kernel of node %s refuses a route of a peer: %s; the router should announce a next hop on the link, or a route without a gateway must lead to this one", p.Node, r.Err),
-		})
+		for _, hop := range r.NextHops {
+			if hop.Gateway.IsValid() {
+				found.Value += " via " + hop.Gateway.String()
+			}
+			if hop.Device != "" {
+				found.Value += " dev " + hop.Device
+			}
+		}
+		var remedy string
+		switch r.Reason {
+		case kernel.ReasonRouteCollides:
+			remedy = fmt.Sprintf("another program's route in table %d has this prefix and metric, and stays: remove it, or give it another metric", r.Table)
+		case kernel.ReasonDeviceDown:
+			remedy = "set the device up"
+		default:
+			remedy = "the router should announce a next hop on the link, or a route without a gateway must lead to this one"
+		}
+		found.Message = fmt.Sprintf("node %s leaves this route out: %s; %s", p.Node, r.Err, remedy)
+		problems = append(problems, found)
 	}
 	return problems
 }
-
-// reasonNextHopRefused means that the kernel refuses a learned route because of its next hop.
-const reasonNextHopRefused cluster.Reason = "NextHopRefused"

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -34,12 +35,26 @@ func TestRefusedProblems(t *testing.T) {
 		{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Table: 794603},
 	}}}
 	require.Empty(t, refusedProblems(p, nil))
-	problems := refusedProblems(p, map[uint32]kernel.Refused{1001: {
-		Table: 1001, Dst: netip.MustParsePrefix("198.51.100.0/24"), NextHops: []plan.NextHop{{Gateway: netip.MustParseAddr("10.9.9.9")}}, Err: errors.New("network is unreachable"),
-	}})
-	require.Len(t, problems, 1)
-	require.Equal(t, reasonNextHopRefused, problems[0].Reason)
-	require.Equal(t, "red", problems[0].Object)
-	require.Equal(t, "198.51.100.0/24 via 10.9.9.9", problems[0].Value)
-	require.Contains(t, problems[0].Message, "network is unreachable")
+	dst, via := netip.MustParsePrefix("198.51.100.0/24"), []plan.NextHop{{Gateway: netip.MustParseAddr("10.9.9.9"), Device: "eth2"}}
+	problems := refusedProblems(p, []kernel.Refused{
+		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: kernel.ReasonNextHopRefused, Err: errors.New("network is unreachable")},
+		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: kernel.ReasonRouteCollides, Err: errors.New("file exists")},
+		{Table: 794603, Dst: dst, NextHops: via, Reason: kernel.ReasonDeviceDown, Err: errors.New("device eth2: network is down")},
+		{Table: 7, Dst: dst, Reason: kernel.ReasonDeviceDown, Err: errors.New("of no path")},
+	})
+	const value = "198.51.100.0/24 via 10.9.9.9 dev eth2"
+	require.Equal(t, []cluster.Problem{
+		{
+			Kind: "Network", Object: "red", Field: "peers", Value: value, Reason: "NextHopRefused",
+			Message: "node a leaves this route out: network is unreachable; the router should announce a next hop on the link, or a route without a gateway must lead to this one",
+		},
+		{
+			Kind: "Network", Object: "red", Field: "peers", Value: value, Reason: "RouteCollides",
+			Message: "node a leaves this route out: file exists; another program's route in table 1001 has this prefix and metric, and stays: remove it, or give it another metric",
+		},
+		{
+			Kind: "Node", Object: "b", Field: "routes", Value: value, Reason: "DeviceDown",
+			Message: "node a leaves this route out: device eth2: network is down; set the device up",
+		},
+	}, problems)
 }

@@ -51,4 +51,12 @@ func TestHeldTables(t *testing.T) {
 	n.Forget()
 	apply(held, nil, own)
 	apply(nil, nil)
+
+	// Beside the routes of an earlier run, another program's stays.
+	ip(t, "route add 198.51.100.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route add 203.0.113.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20")
+	apply(held, nil, first, second)
+	apply(held, learned("198.51.100.0/24", "203.0.113.0/24"), "198.51.100.0/24 via 10.1.0.1", second)
+	require.Len(t, n.refused, 1)
+	apply(nil, learned("198.51.100.0/24", "203.0.113.0/24"), "198.51.100.0/24 via 10.1.0.1", second)
+	apply(nil, nil, second)
 }

@@ -10,7 +10,7 @@
 //   - stir: an event that others changed the kernel; concern: the devices and tables whose events matter to us;
 //   - look: a full re-read of the kernel that no event asked for;
 //   - settled, doubt: the audit of connections against the plan;
-//   - refused: learned routes that the kernel rejects;
+//   - refused: planned routes that are left out;
 //   - leg: a next hop; held table: one that keeps an earlier run's routes for now;
 //   - walk, passage: the simulated way of a packet through our rules;
 //   - stray: a packet at the host of a connection that the standby has, or the other way round;
@@ -41,7 +41,7 @@ type Node struct {
 	vrfs    vrfs
 	nft     nft
 	taken   taken
-	refused refusals // by the kernel, of the plan in force
+	refused refusals // of the plan in force
 	stirs   stirs
 	settled settled
 	// untunnelled is the reason why the tunnel is not as planned; nil: it is as planned, or none is planned.
@@ -190,16 +190,18 @@ type Result struct {
 	Restored []string
 	// Drift counts the restored objects by kind.
 	Drift map[Drift]int
-	// Refused maps a table to one of the learned routes that the kernel rejects there. All else is in force without
-	// them.
-	Refused map[uint32]Refused
+	// Refused has one route of each table and reason for which routes of the plan are left out, sorted. All else is in
+	// force without them.
+	Refused []Refused
 	// Steps lists the appliers' work; several steps of one applier are joined.
 	Steps []Step
 }
 
-// Whole reports whether every part of the kernel is as planned: devices, routes, rules and packet filter.
+// Whole reports whether every part of the kernel is as planned: devices, routes, rules and packet filter. Routes that
+// peers announce and that cannot be do not count.
 func (r Result) Whole() bool {
-	return r.InForce && len(r.Unmade) == 0 && !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Err != nil })
+	return r.InForce && len(r.Unmade) == 0 && !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Err != nil }) &&
+		!slices.ContainsFunc(r.Refused, func(one Refused) bool { return !one.ofPeer() })
 }
 
 // Apply makes the kernel equal to the plan. It first adds the devices and routes that packets will need, then the rules
@@ -240,8 +242,13 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	try(ApplyRoutes, func() error {
 		if known {
 			n.refused.take(&routes)
-			err := n.route.addChanged(ctx, n.links, routes, n.refused.judge)
-			if len(p.Held) == 0 || !errors.Is(err, unix.EEXIST) {
+			err := n.route.addChanged(ctx, n.links, routes, func(r *plan.Route, err error) error {
+				if errors.Is(err, unix.EEXIST) && slices.Contains(p.Held, r.Table) {
+					return err
+				}
+				return n.refused.judge(r, err)
+			})
+			if !errors.Is(err, unix.EEXIST) {
 				return err
 			}
 			// A route of an earlier run may be in the way. Only a full re-read distinguishes it from another program's.

@@ -1,41 +1,80 @@
 package kernel
 
 import (
+	"cmp"
 	"errors"
+	"maps"
 	"net/netip"
+	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// A peer may advertise a next hop that the kernel rejects as a gateway: whether an address is on a link depends on
-// routes of the operator and on other learned routes. Such a route is left out, and the rest of the plan is in force
-// without it. Every full re-read tries it again: after changes to objects that our routes depend on, and every
-// lookEvery.
+// A planned route may be impossible: a peer advertises a next hop that the kernel rejects as a gateway (whether an
+// address is on a link depends on routes of the operator and on other learned routes), another program's route has its
+// prefix and metric, or a device is missing or down. Such a route is left out, which concerns only the network or the
+// host of its table: the rest of the plan is in force without it. Every full re-read tries it again: after changes to
+// objects that our routes depend on, and every lookEvery.
 
-// Refused is a learned route that the kernel rejects.
+// Reasons of Refused routes.
+const (
+	ReasonNextHopRefused cluster.Reason = "NextHopRefused" // the kernel rejects a next hop
+	ReasonRouteCollides  cluster.Reason = "RouteCollides"  // another program's route has its prefix and metric
+	ReasonDeviceDown     cluster.Reason = "DeviceDown"     // the devices of its next hops are missing or down
+)
+
+// Refused is a planned route that is left out.
 type Refused struct {
 	Table    uint32
 	Dst      netip.Prefix
 	NextHops []plan.NextHop
+	Learned  bool // from a peer
+	Reason   cluster.Reason
 	Err      error
 }
 
-// refusals are the learned routes that the kernel rejects.
+// ofPeer reports whether a peer alone may have caused the refusal, by the route that it announces.
+func (r *Refused) ofPeer() bool { return r.Learned && r.Reason != ReasonDeviceDown }
+
+// refusals are the planned routes that are left out.
 type refusals map[routeKey]Refused
 
-// judge records the kernel's answer for a route. It returns the error, unless that concerns the next hops of a learned
-// route.
+// judge records the kernel's answer for a route. It returns the error, unless that concerns this route alone.
 func (f refusals) judge(r *plan.Route, err error) error {
-	if err != nil && r.Learned() && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) {
-		f[keyOf(r)] = Refused{r.Table, r.Dst, r.NextHops, err}
+	if reason := refusalOf(err); reason != "" {
+		// Where another program has a route of the floor's metric, packets do not fall through to other tables.
+		if !r.Unreachable || reason != ReasonRouteCollides {
+			f[keyOf(r)] = Refused{r.Table, r.Dst, r.NextHops, r.Learned(), reason, err}
+		}
 		return nil
 	}
 	if len(f) > 0 {
 		delete(f, keyOf(r))
 	}
 	return err
+}
+
+// refusalOf returns the reason why a route is left out after an error; empty: the error does not concern this route
+// alone.
+func refusalOf(err error) cluster.Reason {
+	among := func(numbers ...error) bool {
+		return slices.ContainsFunc(numbers, func(n error) bool { return errors.Is(err, n) })
+	}
+	switch {
+	case err == nil:
+		return ""
+	case among(unix.EEXIST):
+		return ReasonRouteCollides
+	case among(unix.ENETDOWN, unix.ENODEV) || errors.As(err, &netlink.LinkNotFoundError{}):
+		return ReasonDeviceDown
+	case among(unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP): // the last three: IPv6 is off
+		return ReasonNextHopRefused
+	}
+	return ""
 }
 
 // has reports whether the kernel rejected a planned route.
@@ -63,16 +102,23 @@ func (f refusals) take(c *routeChanges) {
 	}
 }
 
-// examples returns one refused route of each table, the one with the first prefix.
-func (f refusals) examples() map[uint32]Refused {
+// examples returns one refused route of each table and reason, the one with the first prefix.
+func (f refusals) examples() []Refused {
 	if len(f) == 0 {
 		return nil
 	}
-	first := map[uint32]Refused{}
+	type kind struct {
+		table  uint32
+		reason cluster.Reason
+	}
+	first := map[kind]Refused{}
 	for _, r := range f {
-		if one, ok := first[r.Table]; !ok || comparePrefixes(r.Dst, one.Dst) < 0 {
-			first[r.Table] = r
+		k := kind{r.Table, r.Reason}
+		if one, ok := first[k]; !ok || comparePrefixes(r.Dst, one.Dst) < 0 {
+			first[k] = r
 		}
 	}
-	return first
+	return slices.SortedFunc(maps.Values(first), func(a, b Refused) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Reason, b.Reason))
+	})
 }

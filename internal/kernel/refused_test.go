@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -10,8 +11,8 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TestRefusedRoutes plans learned routes with next hops that the kernel rejects as gateways: the rest is in force, and
-// there is no full re-read before something happens.
+// TestRefusedRoutes plans learned routes that the kernel rejects, for their next hops or because another program's route
+// has their prefix and metric: the rest is in force, and there is no full re-read before something happens.
 func TestRefusedRoutes(t *testing.T) {
 	n, now, woken := watchedNode(t)
 	learned := func(dst, gateway string) plan.Route {
@@ -28,8 +29,9 @@ func TestRefusedRoutes(t *testing.T) {
 		require.True(t, r.InForce)
 		require.Empty(t, r.Restored)
 		require.NotNil(t, n.done, "the next pass takes only what changed")
-		for table, one := range r.Refused {
-			require.EqualValues(t, 1001, table)
+		require.True(t, r.Whole(), "no peer makes the node unready")
+		for _, one := range r.Refused {
+			require.EqualValues(t, 1001, one.Table)
 			require.Error(t, one.Err)
 			refused = append(refused, one.Dst.String())
 		}
@@ -72,12 +74,118 @@ func TestRefusedRoutes(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, facts.Routed[1001], "nothing was taken away that could be put back")
 
-	// A route of the operator that replaced it stays.
+	// A route of the operator that took its place stays, and the route of the peer is left out.
 	static := &route{routeKey: routeKey{1001, prefix("0.0.0.0/0"), 20}, protocol: unix.RTPROT_STATIC, kind: unix.RTN_UNICAST, legs: []leg{{gateway: addr("10.1.0.9")}}}
 	results, err := n.route.change(t.Context(), []message{{unix.RTM_NEWROUTE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, static.encode(true)}})
 	require.NoError(t, err)
 	require.NoError(t, results[0])
-	_, err = n.Apply(t.Context(), &plan.NodePlan{Routes: []plan.Route{learned("0.0.0.0/0", good)}, DataPlane: someDataPlane()})
-	require.ErrorContains(t, err, "another program's route is in the way")
-	require.Equal(t, "10.1.0.9", show(t, "route show table 1001")[0]["gateway"])
+	gateway := func() any { t.Helper(); return show(t, "route show table 1001 default")[0]["gateway"] }
+	for range 2 {
+		require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", good)))
+		require.Equal(t, "10.1.0.9", gateway())
+	}
+	require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", good), learned("192.0.2.0/24", good)), "in a pass by difference")
+	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", 1001))
+	require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", "10.1.0.7"), learned("192.0.2.0/24", good)), "another next hop replaces nothing")
+	require.Equal(t, "10.1.0.9", gateway())
+	*now = now.Add(lookEvery)
+	require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", good), learned("192.0.2.0/24", good)), "in a full re-read")
+	require.Empty(t, apply(learned("192.0.2.0/24", good)), "the peer withdraws it")
+	require.Equal(t, "10.1.0.9", gateway())
+	require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", good), learned("192.0.2.0/24", good)))
+
+	// The peer's route is tried again when the operator's goes.
+	drain(t, woken)
+	ip(t, "route del default table 1001")
+	<-woken
+	eventually(t, func() bool { return apply(learned("0.0.0.0/0", good), learned("192.0.2.0/24", good)) == nil }, "nothing is in the way")
+	require.Equal(t, good, gateway())
+
+	// A route of the operator that replaces ours stays, too.
+	drain(t, woken)
+	ip(t, "route replace default via 10.1.0.9 table 1001 metric 20")
+	<-woken
+	eventually(t, func() bool { return len(apply(learned("0.0.0.0/0", good))) == 1 }, "it is in the way")
+	require.Equal(t, "10.1.0.9", gateway())
+}
+
+// TestRoutesOfOneNetwork plans routes of several networks and of a host to steer to. What one of them lacks leaves the
+// routes of the others in force, and is reported for its table alone.
+func TestRoutesOfOneNetwork(t *testing.T) {
+	n, now, woken := watchedNode(t)
+	const red, blue, silver, steer = 1001, 1002, 1003, 794600
+	route := func(table uint32, dst string, metric uint32, hops ...plan.NextHop) plan.Route {
+		return plan.Route{Table: table, Dst: prefix(dst), Metric: metric, NextHops: hops}
+	}
+	const floor = 4278198272
+	lan, down, none := via("10.1.0.1", "eth2"), via("10.7.0.1", "eth7"), via("10.9.0.1", "eth9")
+	planned := []plan.Route{
+		route(red, "0.0.0.0/0", 20, lan),
+		{Table: red, Dst: prefix("0.0.0.0/0"), Metric: floor, Unreachable: true},
+		route(red, "192.0.2.0/24", 20, lan, down),
+		route(blue, "0.0.0.0/0", 20, down),
+		route(blue, "192.0.2.0/24", 20, lan),
+		route(silver, "0.0.0.0/0", 20, none),
+		route(steer, "0.0.0.0/0", 0, down),
+	}
+	apply := func(p ...plan.Route) (r Result, refused []string) {
+		t.Helper()
+		_, err := n.Facts(t.Context(), red, blue, silver)
+		require.NoError(t, err)
+		r, err = n.Apply(t.Context(), &plan.NodePlan{Routes: p, DataPlane: someDataPlane()})
+		require.NoError(t, err)
+		require.True(t, r.InForce)
+		require.NotNil(t, n.done, "the next pass takes only what changed")
+		for _, one := range r.Refused {
+			refused = append(refused, fmt.Sprintf("%d %s %s: %s", one.Table, one.Dst, one.Reason, one.Err))
+		}
+		return r, refused
+	}
+	lacking := []string{
+		"1002 0.0.0.0/0 DeviceDown: device eth7: network is down", "1003 0.0.0.0/0 DeviceDown: device eth9: Link not found",
+		"794600 0.0.0.0/0 DeviceDown: device eth7: network is down",
+	}
+	ip(t, "link set eth7 down", "route add unreachable default table 1001 metric 4278198272") // the operator's, as the kernel's documentation recommends
+	ofRed := []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20", "default [10.1.0.1@eth2] metric 20"}
+	for range 3 {
+		r, refused := apply(planned...)
+		require.Equal(t, lacking, refused)
+		require.False(t, r.Whole())
+		require.ElementsMatch(t, ofRed, routesOf(t, "4", red))
+		require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", blue))
+		*now = now.Add(lookEvery / 2)
+	}
+
+	// A route whose new next hops cannot be goes, as if it were withdrawn, in a pass by difference and in a full re-read.
+	hop := func(to plan.NextHop) {
+		planned = slices.Clone(planned)
+		planned[4].NextHops = []plan.NextHop{to}
+	}
+	hop(none)
+	_, refused := apply(planned...)
+	require.Equal(t, lacking, refused, "one route of each table")
+	require.Empty(t, routesOf(t, "4", blue))
+	hop(lan)
+	_, _ = apply(planned...)
+	require.Len(t, routesOf(t, "4", blue), 1)
+	hop(down)
+	n.Forget()
+	_, _ = apply(planned...)
+	require.Empty(t, routesOf(t, "4", blue))
+
+	// The routes of a device that comes up are tried again.
+	drain(t, woken)
+	ip(t, "link set eth7 up", "addr add 10.7.0.2/24 dev eth7")
+	<-woken
+	var r Result
+	eventually(t, func() bool { r, refused = apply(planned...); return len(refused) == 1 }, "eth7 is up")
+	require.Equal(t, lacking[1:2], refused)
+	require.Len(t, routesOf(t, "4", blue), 2)
+	require.Equal(t, []string{"default [10.7.0.1@eth7]"}, routesOf(t, "4", steer))
+	require.Contains(t, routesOf(t, "4", red), "192.0.2.0/24 [10.1.0.1@eth2 10.7.0.1@eth7] metric 20")
+	require.False(t, r.Whole())
+	r, refused = apply(slices.Concat(planned[:5], planned[6:])...)
+	require.Empty(t, refused)
+	require.True(t, r.Whole())
+	require.Contains(t, ip(t, "route show table 1001"), "unreachable default metric 4278198272")
 }

@@ -61,13 +61,14 @@ func (r *route) sortLegs() {
 	})
 }
 
-// verdict judges the kernel's answer for a route. If it turns an error into nil, the route is left out.
+// verdict judges the kernel's answer for a route, or the state of its devices. If it turns an error into nil, the route
+// is left out.
 type verdict func(*plan.Route, error) error
 
 // addRoutes adds missing routes and replaces those that differ, and asks for a verdict on each of them. A leg whose
 // device is missing or down is left out as long as another leg remains.
 func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, judge verdict) error {
-	wanted, errs := normalRoutes(h, desired)
+	wanted, errs := normalRoutes(h, desired, judge)
 	const (
 		missing = iota
 		different
@@ -78,7 +79,7 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 		return state, dumpOurs(ctx, func(r *route) {
 			if w, ok := wanted[r.routeKey]; ok && state[r.routeKey] != right {
 				state[r.routeKey] = different
-				if w.same(r) {
+				if w != nil && w.same(r) {
 					state[r.routeKey] = right
 				}
 			}
@@ -88,19 +89,23 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 		return errors.Join(append(errs, err)...)
 	}
 	var wanting []*route
-	var planned []*plan.Route
+	var planned, former []*plan.Route
 	var messages []message
 	for i := range desired {
-		r := wanted[keyOf(&desired[i])]
-		if r == nil || state[r.routeKey] == right {
+		key := keyOf(&desired[i])
+		r := wanted[key]
+		if r == nil && state[key] == different {
+			former = append(former, &desired[i])
+		}
+		if r == nil || state[key] == right {
 			continue
 		}
 		// A new route must not replace another program's route of the same key; our own is replaced in one step.
 		flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
-		if state[r.routeKey] == different {
+		if state[key] == different {
 			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
-		state[r.routeKey] = right
+		state[key] = right
 		wanting, planned = append(wanting, r), append(planned, &desired[i])
 		messages = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)})
 	}
@@ -108,16 +113,15 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	return joined(append(errs, c.judged(ctx, planned, wanting, messages, results, judge)...))
+	return joined(append(errs, c.judged(ctx, planned, former, wanting, messages, results, judge)...))
 }
 
-// judged returns the errors of adding routes that the verdict lets stand. If a rejected route was to replace another,
-// judged removes the other: no peer advertises it any more.
-func (c *conn) judged(ctx context.Context, planned []*plan.Route, routes []*route, messages []message, results []error, judge verdict) (errs []error) {
-	var former []*plan.Route
+// judged returns the errors of adding routes that the verdict lets stand. If a route that is left out was to replace
+// another, judged removes the other, as it does former: no peer advertises it any more.
+func (c *conn) judged(ctx context.Context, planned, former []*plan.Route, routes []*route, messages []message, results []error, judge verdict) (errs []error) {
 	for i, err := range results {
 		if judged := judge(planned[i], err); judged != nil {
-			errs = append(errs, addError(routes[i], judged))
+			errs = append(errs, addError(routes[i].routeKey, judged))
 		} else if err != nil && messages[i].flags&unix.NLM_F_REPLACE != 0 {
 			former = append(former, planned[i])
 		}
@@ -164,14 +168,13 @@ func keyOf(r *plan.Route) routeKey {
 	return k
 }
 
-// normalRoutes resolves devices. It drops routes that cannot be installed, with an error for each.
-func normalRoutes(h *netlink.Handle, desired []plan.Route) (map[routeKey]*route, []error) {
-	n := newNormalizer(h)
+// normalRoutes converts routes to the kernel's normal form; nil: the route is left out. It returns the errors that the
+// verdict lets stand.
+func normalRoutes(h *netlink.Handle, desired []plan.Route, judge verdict) (map[routeKey]*route, []error) {
+	n := newNormalizer(h, judge)
 	wanted := make(map[routeKey]*route, len(desired))
 	for i := range desired {
-		if r := n.normal(&desired[i]); r != nil {
-			wanted[r.routeKey] = r
-		}
+		wanted[keyOf(&desired[i])] = n.normal(&desired[i])
 	}
 	return wanted, n.errs
 }

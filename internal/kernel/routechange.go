@@ -108,13 +108,17 @@ func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeC
 	for _, r := range changes.fresh {
 		fresh[r] = true
 	}
-	n := newNormalizer(h)
+	n := newNormalizer(h, judge)
 	messages := make([]message, 0, len(changes.set))
 	routes := make([]*route, 0, len(changes.set))
 	planned := make([]*plan.Route, 0, len(changes.set))
+	var former []*plan.Route
 	for _, p := range changes.set {
 		r := n.normal(p)
 		if r == nil {
+			if !fresh[p] {
+				former = append(former, p)
+			}
 			continue
 		}
 		flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_REPLACE)
@@ -127,7 +131,7 @@ func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeC
 	if err != nil {
 		return errors.Join(append(n.errs, err)...)
 	}
-	return joined(append(n.errs, c.judged(ctx, planned, routes, messages, results, judge)...))
+	return joined(append(n.errs, c.judged(ctx, planned, former, routes, messages, results, judge)...))
 }
 
 // removeGone removes the routes that are no longer planned.
@@ -168,38 +172,51 @@ func (c *conn) remove(ctx context.Context, messages []message, keys []routeKey) 
 	return joined(results)
 }
 
-func addError(r *route, err error) error {
+func addError(key routeKey, err error) error {
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add route %s: another program's route is in the way: %w", r.routeKey, err)
+		return fmt.Errorf("add route %s: another program's route is in the way: %w", key, err)
 	}
-	return fmt.Errorf("add route %s: %w", r.routeKey, err)
+	return fmt.Errorf("add route %s: %w", key, err)
 }
 
-// normalizer converts planned routes to the kernel's normal form. It resolves devices and collects the reasons why
-// routes cannot be installed.
+// normalizer converts planned routes to the kernel's normal form. It resolves devices, asks for a verdict on routes that
+// cannot be installed, and collects the errors that the verdict lets stand.
 type normalizer struct {
 	h       *netlink.Handle
+	judge   verdict
 	ipv6    bool
-	devices map[string]netlink.Link
+	devices map[string]device
 	errs    []error
 }
 
-func newNormalizer(h *netlink.Handle) *normalizer {
-	return &normalizer{h: h, ipv6: len(routeFamilies()) > 1, devices: map[string]netlink.Link{}}
+func newNormalizer(h *netlink.Handle, judge verdict) *normalizer {
+	return &normalizer{h: h, judge: judge, ipv6: len(routeFamilies()) > 1, devices: map[string]device{}}
 }
 
-func (n *normalizer) device(name string) (netlink.Link, error) {
-	if l, ok := n.devices[name]; ok {
-		return l, nil
-	}
-	l, err := n.h.LinkByName(name)
-	if err == nil {
-		n.devices[name] = l
-	}
-	return l, err
+// device is the index of a device, or the reason why no route can have it as a next hop.
+type device struct {
+	index int
+	err   error
 }
 
-// normal returns a route in the kernel's normal form; nil: it cannot be installed.
+func (n *normalizer) device(name string) device {
+	d, known := n.devices[name]
+	if known {
+		return d
+	}
+	link, err := n.h.LinkByName(name)
+	if err == nil && link.Attrs().RawFlags&unix.IFF_UP == 0 {
+		err = unix.ENETDOWN
+	}
+	if d.err = err; err == nil {
+		d.index = link.Attrs().Index
+	}
+	n.devices[name] = d
+	return d
+}
+
+// normal returns a route in the kernel's normal form; nil: it cannot be installed. A next hop whose device is missing or
+// down is left out if another one remains, as the kernel itself does when a link goes down.
 func (n *normalizer) normal(p *plan.Route) *route {
 	if p.Unreachable && p.Dst.Addr().Is6() && !n.ipv6 {
 		return nil
@@ -208,26 +225,25 @@ func (n *normalizer) normal(p *plan.Route) *route {
 	if p.Unreachable {
 		r.kind = unix.RTN_UNREACHABLE
 	}
-	failed := false
+	var failed error
 	for _, hop := range p.NextHops {
 		l := leg{gateway: hop.Gateway, onLink: hop.OnLink}
 		if hop.Device != "" {
-			d, err := n.device(hop.Device)
-			if err == nil && d.Attrs().RawFlags&unix.IFF_UP == 0 {
-				err = unix.ENETDOWN
-			}
-			if err != nil {
-				failed = true
-				n.errs = append(n.errs, fmt.Errorf("add route %s by %s: device %s: %w", r.routeKey, hop.Gateway, hop.Device, err))
+			d := n.device(hop.Device)
+			if d.err != nil {
+				failed = fmt.Errorf("device %s: %w", hop.Device, d.err)
 				continue
 			}
-			l.device = d.Attrs().Index
+			l.device = d.index
 		}
 		r.legs = append(r.legs, l)
 	}
 	if len(r.legs) == 0 && !p.Unreachable {
-		if !failed {
-			n.errs = append(n.errs, fmt.Errorf("add route %s: it has no next hop", r.routeKey))
+		if failed == nil {
+			failed = errors.New("it has no next hop")
+		}
+		if err := n.judge(p, failed); err != nil {
+			n.errs = append(n.errs, addError(r.routeKey, err))
 		}
 		return nil
 	}

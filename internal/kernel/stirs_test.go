@@ -214,7 +214,7 @@ func TestRoutesByDifference(t *testing.T) {
 		_, err := n.Apply(t.Context(), p)
 		require.NoError(t, err)
 		before = p.Routes
-		wanted, errs := normalRoutes(n.links, p.Routes)
+		wanted, errs := normalRoutes(n.links, p.Routes, n.refused.judge)
 		require.Empty(t, errs)
 		require.NoError(t, dumpOurs(t.Context(), func(have *route) {
 			w := wanted[have.routeKey]
