@@ -72,7 +72,8 @@ func TestWatch(t *testing.T) {
 		wait(line)
 	}
 	// Entries in our tunnel matter, neighbours on other links do not.
-	ip(t, fmt.Sprintf("link add egressway group %d type vxlan id 7946 dstport 4790 nolearning", linkGroup), "link set egressway up")
+	ip(t, fmt.Sprintf("link add egressway group %d type vxlan id 7946 dstport 4790 nolearning", linkGroup),
+		"link set egressway addrgenmode none", "link set egressway up") // an address of its own would wake us later, once the kernel has found no duplicate
 	for _, line := range []string{
 		"neigh add 192.0.2.7 lladdr 02:00:00:00:00:07 dev egressway nud permanent", "neigh del 192.0.2.7 dev egressway",
 	} {

@@ -189,8 +189,14 @@ func TestNoPath(t *testing.T) {
 		s.Witness.Reset()
 		traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
 		traffic.answered(t, 3, all)
+		times := sessionsOf(t, s, "blue1:10.2.0.11", "blue2:10.2.0.11")
 		run("a", "ip link del vrf-blue")(t)
-		traffic.answered(t, 5, all) // made anew at once
+		traffic.answered(t, 5, all) // the daemon makes it again at once
+		for session, n := range times {
+			router, peer, _ := strings.Cut(session, ":")
+			awaitSession(t, s, router, peer, n) // over the new device: routes may be missing until then
+		}
+		awaitLearned(t, s)
 		awaitAll(t, s, all)
 		traffic.stop(t, all, all.with(identities{"a-p2": {}}))
 		requireInnocent(t, s, all)
