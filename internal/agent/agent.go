@@ -408,6 +408,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		a.last.config, a.last.watching, a.last.peers = c, watching, peers(c, objects, watching)
 	}
 	local = append(local, flaps(c.Node, a.speakers.Nodes(), a.speakers.Sessions())...)
+	local = append(local, unheard(c, a.speakers.Sessions())...)
 	a.last.taken, a.last.changed = change, cluster.Changed{}
 	a.last.routed = facts.Routed
 	a.last.plan = desired

@@ -139,6 +139,7 @@ func (s *speaker) sessions(count bool) []Session {
 				}
 			}
 		}
+		e.Unheard = s.unheard[nameOf(p)]
 		e.LastError = cmp.Or(s.faults[nameOf(p)], e.LastError, s.learned.counts[addr].fault())
 		out = append(out, e)
 	}

@@ -32,6 +32,7 @@ type Session struct {
 	Announced int             `json:"announced,omitempty"` // routes sent to the peer
 	BFD       string          `json:"bfd,omitempty"`
 	BFDSlowed int             `json:"bfdSlowed,omitempty"` // BFD has flapped: its intervals are this many times those of the profile
+	Unheard   string          `json:"unheard,omitempty"`   // why the speaker does not accept connections of the peer, although it should listen
 	LastError string          `json:"lastError,omitempty"` // why the session was lost or refused, or why its routes are refused; empty if all is well
 }
 

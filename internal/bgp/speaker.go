@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -34,17 +33,14 @@ type identity struct {
 func (i identity) boundTo() boundTo { return boundTo{i.device, i.index} }
 
 func identityOf(d plan.Speaker) identity {
-	port := d.ListenPort
-	if port <= 0 {
-		port = -1 // to GoBGP, 0 means 179
-	}
-	return identity{device: d.Device, index: d.DeviceIndex, asn: d.ASN, routerID: d.RouterID, listenPort: port}
+	return identity{device: d.Device, index: d.DeviceIndex, asn: d.ASN, routerID: d.RouterID, listenPort: d.ListenPort}
 }
 
 // speaker is the BGP speaker of one network. Speakers serialises the calls that change it.
 type speaker struct {
 	network  string
 	identity identity
+	listens  []netip.Addr // since its start: GoBGP cannot change them later
 	log      *slog.Logger
 	hint     Hints
 	started  time.Time
@@ -74,6 +70,7 @@ type speaker struct {
 	peers     map[netip.Addr]plan.Peer // desired peers, by the address of the session
 	states    map[netip.Addr]*sessionState
 	faults    map[string]string // why a peer has no session, by the peer's name
+	unheard   map[string]string // why the connections of a peer are not accepted, by the peer's name
 	failed    map[netip.Addr]*failedOpenings
 	lapses    map[netip.Addr]lapse // of sessions that were ended for memory
 	outdated  outdated
@@ -83,8 +80,8 @@ type speaker struct {
 	sends     map[netip.Addr]sends // of exchanges
 }
 
-// start starts a speaker without sessions.
-func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d plan.Speaker, restarting bool) (*speaker, error) {
+// start starts a speaker without sessions. It listens where it can: sessions are dialled anyway.
+func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d plan.Speaker, following map[string]bool) (*speaker, error) {
 	if !d.RouterID.Is4() {
 		return nil, fmt.Errorf("start BGP speaker: router ID %s is not an IPv4 address", d.RouterID)
 	}
@@ -93,6 +90,7 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 	s := &speaker{
 		network:   d.Network,
 		identity:  identityOf(d),
+		listens:   listenable(d),
 		log:       log,
 		hint:      hint,
 		guards:    guards,
@@ -101,14 +99,11 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 		ended:     ended,
 		served:    make(chan struct{}),
 		configs:   map[netip.Addr]session{},
-		following: map[string]bool{},
+		following: following,
 		states:    map[netip.Addr]*sessionState{},
 		faults:    map[string]string{},
 		failed:    map[netip.Addr]*failedOpenings{},
 		lapses:    map[netip.Addr]lapse{},
-	}
-	for _, p := range d.Peers {
-		s.following[nameOf(p)] = restarting
 	}
 	s.neighbors = newNeighbors(log, hint.Apply)
 	go func() {
@@ -122,13 +117,18 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 }
 
 func (s *speaker) begin(ctx context.Context) error {
-	if err := s.server.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+	global := &api.Global{
 		Asn:          s.identity.asn,
 		RouterId:     s.identity.routerID.String(),
-		ListenPort:   int32(s.identity.listenPort),
+		ListenPort:   -1, // to GoBGP, 0 means 179
 		BindToDevice: s.identity.device,
-	}}); err != nil {
-		return fmt.Errorf("start BGP speaker: %w", refusedPort(s.identity.listenPort, err))
+	}
+	for _, a := range s.listens { // to GoBGP, none means all
+		global.ListenPort = int32(s.identity.listenPort)
+		global.ListenAddresses = append(global.ListenAddresses, a.String())
+	}
+	if err := s.server.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
+		return fmt.Errorf("start BGP speaker: %w", err)
 	}
 	if err := s.setPolicies(ctx, map[netip.Addr]exchange{}); err != nil {
 		return err
@@ -158,17 +158,6 @@ func (s *speaker) begin(ctx context.Context) error {
 		return fmt.Errorf("watch BGP events: %w", err)
 	}
 	return nil
-}
-
-// refusedPort adds the remedy to a listen error.
-func refusedPort(port int, err error) error {
-	switch {
-	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("bgp.listenPort: %d: %w: a port below 1024 needs CAP_NET_BIND_SERVICE; give the speaker that, or another port, or -1", port, err)
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("bgp.listenPort: %d: %w: another program on this node listens there; give another port, or -1", port, err)
-	}
-	return err
 }
 
 // stop ends all sessions and the server.

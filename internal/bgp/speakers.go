@@ -80,20 +80,33 @@ func (s *Speakers) Apply(ctx context.Context, desired []plan.Speaker) error {
 
 func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	var errs []error
+	following := map[string]bool{}
+	for _, p := range d.Peers {
+		following[nameOf(p)] = !s.applied
+	}
 	sp := s.byNetwork[d.Network]
-	if sp != nil && sp.identity != identityOf(d) {
-		// The OPEN messages and the sockets of all its sessions change: nothing can be kept.
-		delete(s.byNetwork, d.Network)
-		errs = append(errs, sp.stop(ctx, false))
-		sp = nil
+	if sp != nil {
+		_, curable := s.unheard(sp, d)
+		// With another identity, the OPEN messages and the sockets of all its sessions change: nothing can be kept.
+		again := sp.identity != identityOf(d)
+		if !again && curable && sp.idle() {
+			again, following = true, sp.following
+		}
+		if again {
+			delete(s.byNetwork, d.Network)
+			errs = append(errs, sp.stop(ctx, false))
+			sp = nil
+		}
 	}
 	if sp == nil {
 		var err error
-		if sp, err = start(ctx, s.log, s.hint, s.guards, d, !s.applied); err != nil {
+		if sp, err = start(ctx, s.log, s.hint, s.guards, d, following); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 		s.byNetwork[d.Network] = sp
 	}
+	why, _ := s.unheard(sp, d)
+	sp.noteUnheard(why)
 	return errors.Join(append(errs, sp.apply(ctx, d))...)
 }
 

@@ -100,7 +100,7 @@ func (m Marks) Paths() int {
 type BGP struct {
 	ASN             uint32          `yaml:"asn"`        // our AS number; required with peers. Default: none.
 	RouterID        netip.Addr      `yaml:"routerID"`   // an IPv4 address; required on nodes without an IPv4 InternalIP. Default: the node's IPv4 InternalIP.
-	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may connect; ports below 1024 need CAP_NET_BIND_SERVICE; -1: only the speaker connects
+	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may connect: at all addresses in a VRF, without one at those from which the speaker dials its peers; ports below 1024 need CAP_NET_BIND_SERVICE; -1: only the speaker connects
 	GracefulRestart GracefulRestart `yaml:"gracefulRestart"`
 	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"` // timers of BFD with peers; a peer names one in `bfdProfile`. Default: none.
 }

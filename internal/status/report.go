@@ -106,6 +106,7 @@ type Session struct {
 	Announced int             `json:"announced"`
 	BFD       string          `json:"bfd,omitempty"`
 	BFDSlowed int             `json:"bfdSlowed,omitempty"`
+	Unheard   string          `json:"unheard,omitempty"` // why the speaker does not accept connections of the peer, although bgp.listenPort says so
 	LastError string          `json:"lastError,omitempty"`
 }
 
