@@ -2,6 +2,9 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -123,21 +126,6 @@ func trimmer[O, V any, K comparable](trim func(O) object[K, V]) func(any) (objec
 		}
 		return x, fits
 	}
-}
-
-func (s *source) trimEgressService(r *rawEgressService) object[cluster.Key, cluster.EgressService] {
-	o, unread, readable := r.decode()
-	key, e, problems, ok := cluster.FromEgressService(o)
-	e.Writer = writerOf(o.ManagedFields)
-	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0 (unknown) on servers whose versions are not numbers
-	key.Namespace, e.Network, e.NodeSelector = s.words.one(key.Namespace), s.words.one(e.Network), s.selectors.one(e.NodeSelector)
-	e.Status.Host, e.Status.Standby = s.words.one(e.Status.Host), s.words.one(e.Status.Standby)
-	e.Status.Conditions = slices.Clone(e.Status.Conditions) // without spare capacity
-	for i := range e.Status.Conditions {
-		c := &e.Status.Conditions[i]
-		c.Type, c.Reason, c.Message = s.words.one(c.Type), s.words.one(c.Reason), s.words.one(c.Message)
-	}
-	return object[cluster.Key, cluster.EgressService]{key, e, append(unread, problems...), ok && readable}
 }
 
 func (s *source) labels(of map[string]string) map[string]string {
@@ -307,4 +295,49 @@ func crdStays(ctx context.Context, k clients) error {
 		}
 	}
 	return apierrors.NewNotFound(egressv1.GroupVersion.WithResource("egressservices").GroupResource(), "")
+}
+
+// errBehind reports that the server's EgressServices differ from those that its watches have delivered.
+var errBehind = errors.New("the EgressServices known here are older than the API server's")
+
+// Current lists the EgressServices' versions and returns nil if Objects has the same, at the time of the list or later.
+// It does not wait for the watch to catch up: call it again.
+func (c *Cluster) Current(ctx context.Context) error {
+	k := c.clients.Load()
+	if k == nil {
+		return errors.New("there is no connection to an API server")
+	}
+	var list struct {
+		Items []struct {
+			Metadata struct{ Namespace, Name, ResourceVersion string } `json:"metadata"`
+		} `json:"items"`
+	}
+	// Without a resourceVersion the list is as new as the server's storage, not as its cache.
+	text, err := k.raw.Get().Resource("egressservices").
+		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx).Raw()
+	if err != nil {
+		return fmt.Errorf("list EgressServices: %w", err)
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return fmt.Errorf("list EgressServices: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.egressServices.objects.Map()
+	there := make(map[cluster.Key]bool, len(list.Items))
+	for _, i := range list.Items {
+		key := cluster.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}
+		there[key] = true
+		version, err := strconv.ParseUint(i.Metadata.ResourceVersion, 10, 64)
+		e, ok := known.Get(key)
+		if _, refused := c.egressServices.problems[key]; err == nil && (ok && e.Version < version || !ok && !refused) {
+			return errBehind
+		}
+	}
+	for key := range known.Keys() {
+		if !there[key] {
+			return errBehind
+		}
+	}
+	return nil
 }
