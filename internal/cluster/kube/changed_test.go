@@ -74,7 +74,7 @@ func (w *world) step(t *testing.T) (all bool) {
 	case 9:
 		require.NoError(t, w.egressServices.Delete(w.egressService(name)))
 		removed, _, _ := w.egressServices.doubts.due(0)
-		w.egressServices.bury(removed)
+		w.egressServices.removeDeleted(removed)
 	case 10:
 		require.NoError(t, w.services.Replace([]any{w.service(name), w.service("y")}, ""))
 		w.services.believe(maps.Clone(w.services.doubts.lacked), nil)

@@ -59,7 +59,7 @@ func (c *Cluster) coordinate(ctx context.Context, k clients) {
 		c.timing = usualTiming
 	}
 	var g sync.WaitGroup
-	g.Go(func() { c.tellReports(ctx, k) })
+	g.Go(func() { c.writeReports(ctx, k) })
 	g.Go(func() { c.watchLease(ctx, k) })
 	g.Go(func() { c.contend(ctx, k) })
 	g.Wait()
@@ -76,29 +76,29 @@ func (c *Cluster) outcome(k clients, request, resource string, err error) {
 
 // watchLeases calls to for every change of the Leases in the daemon's namespace that choose selects, until ctx ends. what is
 // the name of this watch in Problems.
-func (c *Cluster) watchLeases(ctx context.Context, k clients, what string, choose func(*metav1.ListOptions), to *leases) {
+func (c *Cluster) watchLeases(ctx context.Context, k clients, request string, choose func(*metav1.ListOptions), to *leases) {
 	at := k.core.CoordinationV1().Leases(c.options.Namespace)
-	tell := func(err error) {
+	report := func(err error) {
 		if ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsInvalid(err) { // a list follows these
-			c.outcome(k, what, leaseResource, err)
+			c.outcome(k, request, leaseResource, err)
 		}
 	}
-	defer c.outcome(k, what, leaseResource, nil)
+	defer c.outcome(k, request, leaseResource, nil)
 	from := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			choose(&o)
 			list, err := at.List(ctx, o)
-			tell(err)
+			report(err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			choose(&o)
 			w, err := at.Watch(ctx, o)
-			tell(err)
+			report(err)
 			return w, err
 		},
 	}
-	cache.NewReflectorWithOptions(from, &coordinationv1.Lease{}, to, cache.ReflectorOptions{Name: what, Backoff: backoff()}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(from, &coordinationv1.Lease{}, to, cache.ReflectorOptions{Name: request, Backoff: backoff()}).RunWithContext(ctx)
 }
 
 // leases implements a reflector's store by calling functions.

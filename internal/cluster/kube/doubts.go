@@ -28,7 +28,7 @@ type doubts[K comparable] struct {
 // removal is an object's deletion that a watch delivered.
 type removal struct {
 	since int
-	told  time.Time
+	at    time.Time
 }
 
 func newDoubts[K comparable]() doubts[K] {
@@ -60,7 +60,7 @@ func (d *doubts[K]) deleted(key K) {
 func (d *doubts[K]) due(ago time.Duration) (due map[K]int, next time.Duration, left bool) {
 	due = map[K]int{}
 	for key, r := range d.removed {
-		wait := ago - time.Since(r.told)
+		wait := ago - time.Since(r.at)
 		if wait <= 0 {
 			due[key] = r.since
 		} else if next == 0 || wait < next {
@@ -120,16 +120,16 @@ func (s *store[K, V]) settleDoubts(ctx context.Context, k clients) {
 				break
 			}
 			there, err := s.ask(ctx, k, doubted)
-			if err == nil && s.cluster.knowsUs(ctx, k) { // list reports errors
+			if err == nil && s.cluster.knowsThisNode(ctx, k) { // list reports errors
 				s.believe(doubted, there)
 			}
 		}
 	}
 }
 
-// knowsUs reports whether the server still has this node's Node, or never had it. A server that lost it has lost data,
+// knowsThisNode reports whether the server still has this node's Node, or never had it. A server that lost it has lost data,
 // or is another server: objects missing in its lists are no evidence.
-func (c *Cluster) knowsUs(ctx context.Context, k clients) bool {
+func (c *Cluster) knowsThisNode(ctx context.Context, k clients) bool {
 	c.mu.Lock()
 	known := c.nodes.knows(c.nodes.own)
 	c.mu.Unlock()
@@ -200,7 +200,7 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 				err := s.served(bounded, k)
 				cancel()
 				if err == nil {
-					s.bury(removed)
+					s.removeDeleted(removed)
 					again = s.cluster.pauses.deletion
 				} else {
 					if ctx.Err() == nil {
@@ -219,8 +219,8 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 	}
 }
 
-// bury removes objects that a watch reported deleted, unless there is a newer doubt about them.
-func (s *store[K, V]) bury(removed map[K]int) {
+// removeDeleted removes objects that a watch reported deleted, unless there is a newer doubt about them.
+func (s *store[K, V]) removeDeleted(removed map[K]int) {
 	s.cluster.change(func() (changed bool) {
 		for key, since := range removed {
 			if s.doubts.removed[key].since == since {

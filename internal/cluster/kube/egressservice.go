@@ -154,12 +154,12 @@ func (s *source) trimEgressService(r *rawEgressService) object[cluster.Key, clus
 	key, e, problems, ok := cluster.FromEgressService(o)
 	e.Writer = writerOf(o.ManagedFields)
 	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0 (unknown) on servers whose versions are not numbers
-	key.Namespace, e.Network, e.NodeSelector = s.words.one(key.Namespace), s.words.one(e.Network), s.selectors.one(e.NodeSelector)
-	e.Status.Host, e.Status.Standby = s.words.one(e.Status.Host), s.words.one(e.Status.Standby)
+	key.Namespace, e.Network, e.NodeSelector = s.texts.intern(key.Namespace), s.texts.intern(e.Network), s.selectors.intern(e.NodeSelector)
+	e.Status.Host, e.Status.Standby = s.texts.intern(e.Status.Host), s.texts.intern(e.Status.Standby)
 	e.Status.Conditions = slices.Clone(e.Status.Conditions) // without spare capacity
 	for i := range e.Status.Conditions {
 		c := &e.Status.Conditions[i]
-		c.Type, c.Reason, c.Message = s.words.one(c.Type), s.words.one(c.Reason), s.words.one(c.Message)
+		c.Type, c.Reason, c.Message = s.texts.intern(c.Type), s.texts.intern(c.Reason), s.texts.intern(c.Message)
 	}
 	return object[cluster.Key, cluster.EgressService]{key, e, append(unread, problems...), ok && readable}
 }

@@ -21,22 +21,22 @@ type Event struct {
 	Reason, Message string
 }
 
-// telling is an Event to be written to the API server.
-type telling struct {
+// queuedEvent is an Event to be written to the API server.
+type queuedEvent struct {
 	event *corev1.Event
 	patch []byte // of an earlier Event that this one repeats; nil: it repeats none
 	known bool   // whether the correlator has looked for such an Event
 }
 
-// tell queues the Events of a status that was written. They have their own queue, so that they do not delay statuses.
-func (t *term) tell(key cluster.Key, w statusWrite) {
+// queueEvents queues the Events of a status that was written. They have their own queue, so that they do not delay statuses.
+func (t *term) queueEvents(key cluster.Key, w statusWrite) {
 	now := metav1.Now()
 	for _, e := range w.Events {
 		kind := corev1.EventTypeNormal
 		if e.Warning {
 			kind = corev1.EventTypeWarning
 		}
-		t.told.Add(&telling{event: &corev1.Event{
+		t.eventQueue.Add(&queuedEvent{event: &corev1.Event{
 			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, GenerateName: key.Name + "."},
 			InvolvedObject: corev1.ObjectReference{
 				APIVersion: egressv1.GroupVersion.String(), Kind: "EgressService", Namespace: key.Namespace, Name: key.Name,
@@ -50,54 +50,54 @@ func (t *term) tell(key cluster.Key, w statusWrite) {
 	}
 }
 
-// tellEvents writes queued Events until the queue is shut down and empty, even after the term: they report things that
+// writeEvents writes queued Events until the queue is shut down and empty, even after the term: they report things that
 // have happened. An Event that the server refuses is dropped.
-func (t *term) tellEvents(ctx context.Context) {
+func (t *term) writeEvents(ctx context.Context) {
 	for {
-		what, shutDown := t.told.Get()
+		item, shutDown := t.eventQueue.Get()
 		if shutDown {
 			return
 		}
-		err := t.tellEvent(ctx, what)
+		err := t.writeEvent(ctx, item)
 		_, refused := errors.AsType[*apierrors.StatusError](err)
 		if err != nil && ctx.Err() == nil && !refused {
-			t.told.AddRateLimited(what)
+			t.eventQueue.AddRateLimited(item)
 		} else {
-			t.told.Forget(what)
+			t.eventQueue.Forget(item)
 		}
 		if ctx.Err() == nil {
 			t.outcome(t.clients, requestEvent, eventResource, err)
 		}
-		t.told.Done(what)
+		t.eventQueue.Done(item)
 	}
 }
 
-// tellEvent writes one Event. A repeated Event only raises the count of the earlier one, and client-go's correlator
+// writeEvent writes one Event. A repeated Event only raises the count of the earlier one, and client-go's correlator
 // drops Events that come too often.
-func (t *term) tellEvent(ctx context.Context, what *telling) error {
+func (t *term) writeEvent(ctx context.Context, item *queuedEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, requestWithin)
 	defer cancel()
-	about := what.event.InvolvedObject
-	if !what.known {
-		result, err := t.events.EventCorrelate(what.event)
+	about := item.event.InvolvedObject
+	if !item.known {
+		result, err := t.events.EventCorrelate(item.event)
 		if err != nil {
 			return fmt.Errorf("event of EgressService %s/%s: %w", about.Namespace, about.Name, err)
 		}
 		if result.Skip {
 			return nil
 		}
-		what.event, what.patch, what.known = result.Event, result.Patch, true
+		item.event, item.patch, item.known = result.Event, result.Patch, true
 	}
 	to := t.clients.core.CoreV1().Events(about.Namespace)
-	counts := what.event.Count > 1 && what.event.Name != ""
+	counts := item.event.Count > 1 && item.event.Name != ""
 	var there *corev1.Event
 	var err error
 	if counts {
-		there, err = to.Patch(ctx, what.event.Name, types.StrategicMergePatchType, what.patch, metav1.PatchOptions{})
+		there, err = to.Patch(ctx, item.event.Name, types.StrategicMergePatchType, item.patch, metav1.PatchOptions{})
 	}
 	if !counts || apierrors.IsNotFound(err) {
-		what.event.ResourceVersion, what.event.Name = "", ""
-		there, err = to.Create(ctx, what.event, metav1.CreateOptions{})
+		item.event.ResourceVersion, item.event.Name = "", ""
+		there, err = to.Create(ctx, item.event, metav1.CreateOptions{})
 	}
 	if err != nil {
 		return fmt.Errorf("event of EgressService %s/%s: %w", about.Namespace, about.Name, err)

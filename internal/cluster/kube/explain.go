@@ -125,7 +125,7 @@ func explainTransport(say func(cluster.Reason, string, ...any) *cluster.Problem,
 // isLost recognizes errors of the HTTP/2 client about a closed connection: they have no types, only texts.
 func isLost(err error) bool {
 	return slices.ContainsFunc([]string{"http2: ", "client connection lost", "connection reset by peer", "unexpected EOF"},
-		func(words string) bool { return strings.Contains(err.Error(), words) })
+		func(part string) bool { return strings.Contains(err.Error(), part) })
 }
 
 // explainDates explains why a certificate is not valid now: by its dates, or by this node's clock.
@@ -193,30 +193,30 @@ const (
 
 // complaints holds the problems with the API server, each under the key of the request or check that found it.
 type complaints struct {
-	mu   sync.Mutex
-	by   map[string]cluster.Problem
-	news int               // counts changes of by
-	told []cluster.Problem // logged here; from the first snapshot on, the caller of Objects logs problems
+	mu      sync.Mutex
+	by      map[string]cluster.Problem
+	changes int               // counts changes of by
+	logged  []cluster.Problem // logged here; from the first snapshot on, the caller of Objects logs problems
 }
 
 // complain sets or, with nil, withdraws the Problem under a key. If another key has an alike Problem, its text is used
 // for both, so that the same trouble is reported once.
-func (c *Cluster) complain(who string, p *cluster.Problem) {
-	if !c.complaints.take(who, p) {
+func (c *Cluster) complain(about string, p *cluster.Problem) {
+	if !c.complaints.set(about, p) {
 		return
 	}
 	c.complaints.log(c.log, !c.synced.Load())
 	c.wake()
 }
 
-// take sets or withdraws the Problem of complain, and reports whether that changed anything.
-func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
+// set sets or withdraws the Problem of complain, and reports whether that changed anything.
+func (c *complaints) set(about string, p *cluster.Problem) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	former, had := c.by[who]
+	former, had := c.by[about]
 	if p == nil {
-		if delete(c.by, who); had {
-			c.news++
+		if delete(c.by, about); had {
+			c.changes++
 		}
 		return had
 	}
@@ -226,9 +226,9 @@ func (c *complaints) take(who string, p *cluster.Problem) (changed bool) {
 			said = other
 		}
 	}
-	c.by[who] = said
+	c.by[about] = said
 	if changed = !had || former != said; changed {
-		c.news++
+		c.changes++
 	}
 	return changed
 }
@@ -246,7 +246,7 @@ func alike(a, b cluster.Problem) bool {
 func (c *complaints) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.news
+	return c.changes
 }
 
 // all returns the problems, sorted and without duplicates.
@@ -267,12 +267,12 @@ func (c *complaints) log(to *slog.Logger, ours bool) {
 	defer c.mu.Unlock()
 	now := c.each()
 	for _, p := range now {
-		if ours && !slices.Contains(c.told, p) {
+		if ours && !slices.Contains(c.logged, p) {
 			to.Warn("problem", "kind", p.Kind, "object", p.Object, "reason", p.Reason, "problem", p.Error())
-			c.told = append(c.told, p)
+			c.logged = append(c.logged, p)
 		}
 	}
-	c.told = slices.DeleteFunc(c.told, func(p cluster.Problem) bool {
+	c.logged = slices.DeleteFunc(c.logged, func(p cluster.Problem) bool {
 		gone := !slices.Contains(now, p)
 		if gone {
 			to.Info("problem gone", "kind", p.Kind, "object", p.Object, "reason", p.Reason)

@@ -77,20 +77,20 @@ func (s *store[K, V]) list(ctx context.Context, k clients, o metav1.ListOptions)
 	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	list, err := s.request(k, &o).Do(bounded).Get()
-	switch who := s.resource + " list"; {
+	switch about := s.resource + " list"; {
 	case ctx.Err() != nil:
 	case s.optional && apierrors.IsNotFound(err):
-		s.cluster.complain(who, nil)
+		s.cluster.complain(about, nil)
 		s.cluster.complain(s.resource+" watch", nil)
 	case err != nil:
 		if errors.Is(err, context.DeadlineExceeded) {
 			s.within.Store(int64(min(2*within, listWithinMax)))
 		}
 		if p := explain(k.server, s.resource, err); p != nil {
-			s.cluster.complain(who, p)
+			s.cluster.complain(about, p)
 		}
 	default:
-		s.cluster.complain(who, nil)
+		s.cluster.complain(about, nil)
 	}
 	return list, err
 }
@@ -98,16 +98,16 @@ func (s *store[K, V]) list(ctx context.Context, k clients, o metav1.ListOptions)
 func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
 	w, err := within(ctx, s.cluster.pauses.answer, s.request(k, &o), o.TimeoutSeconds)
-	switch who := s.resource + " watch"; {
+	switch about := s.resource + " watch"; {
 	case ctx.Err() != nil:
 	case err == nil:
-		s.cluster.complain(who, nil)
+		s.cluster.complain(about, nil)
 	case o.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)), s.optional && apierrors.IsNotFound(err):
 		// The server does not support watches that begin with a list: the reflector lists next.
-		s.cluster.complain(who, nil)
+		s.cluster.complain(about, nil)
 	default:
 		if p := explain(k.server, s.resource, err); p != nil {
-			s.cluster.complain(who, p)
+			s.cluster.complain(about, p)
 		}
 	}
 	return w, err

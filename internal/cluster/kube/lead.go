@@ -20,8 +20,8 @@ const (
 	// retryFirst is the pause before a failed write is repeated. It doubles up to retryLast.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 10 * time.Second
-	// lastWords bounds the end of a term: writes in progress finish, and the Events of written statuses are sent.
-	lastWords = 2 * time.Second
+	// finishWithin bounds the end of a term: writes in progress finish, and the Events of written statuses are sent.
+	finishWithin = 2 * time.Second
 
 	requestWrite = "write"
 	requestEvent = "event"
@@ -30,12 +30,12 @@ const (
 // term is one period of leadership. Its knowledge ends with it: the next leader starts from the API server's objects.
 type term struct {
 	*Cluster
-	clients clients
-	elector *leaderelection.LeaderElector
-	reports reports
-	queue   workqueue.TypedRateLimitingInterface[target]
-	told    workqueue.TypedRateLimitingInterface[*telling]
-	events  *record.EventCorrelator
+	clients    clients
+	elector    *leaderelection.LeaderElector
+	reports    reports
+	queue      workqueue.TypedRateLimitingInterface[target]
+	eventQueue workqueue.TypedRateLimitingInterface[*queuedEvent]
+	events     *record.EventCorrelator
 
 	mu       sync.Mutex
 	failing  map[target]bool
@@ -80,11 +80,11 @@ func (c *Cluster) leads() *term {
 func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.LeaderElector) {
 	t := &term{
 		Cluster: c, clients: k, elector: elector,
-		reports: reports{gap: c.timing.life / 2, wake: c.wake},
-		queue:   newQueue[target](),
-		told:    newQueue[*telling](),
-		events:  record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
-		failing: map[target]bool{}, written: map[cluster.Key]written{}, claimed: map[cluster.Key]uint64{},
+		reports:    reports{gap: c.timing.life / 2, wake: c.wake},
+		queue:      newQueue[target](),
+		eventQueue: newQueue[*queuedEvent](),
+		events:     record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
+		failing:    map[target]bool{}, written: map[cluster.Key]written{}, claimed: map[cluster.Key]uint64{},
 	}
 	c.term.Store(t)
 	c.log.Info("leading", "lease", c.options.Namespace+"/"+leaseName)
@@ -92,7 +92,7 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 
 	ending, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	var watching, writing, telling sync.WaitGroup
+	var watching, writing, sending sync.WaitGroup
 	watching.Go(func() {
 		ofNodes := func(o *metav1.ListOptions) { o.LabelSelector = labels.Set{labelReport: ""}.String() }
 		c.watchLeases(ctx, k, "watch reports", ofNodes,
@@ -101,14 +101,14 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 	for range writers {
 		writing.Go(func() { t.write(ending) })
 	}
-	telling.Go(func() { t.tellEvents(ending) })
+	sending.Go(func() { t.writeEvents(ending) })
 	<-ctx.Done()
 	c.term.Store(nil)
-	defer time.AfterFunc(lastWords, end).Stop()
+	defer time.AfterFunc(finishWithin, end).Stop()
 	t.queue.ShutDown()
 	writing.Wait()
-	t.told.ShutDown()
-	telling.Wait()
+	t.eventQueue.ShutDown()
+	sending.Wait()
 	watching.Wait()
 	c.outcome(k, requestWrite, "", nil)
 	c.outcome(k, requestEvent, "", nil)
@@ -118,37 +118,37 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 // write performs queued writes until the queue is shut down.
 func (t *term) write(ctx context.Context) {
 	for {
-		what, shutDown := t.queue.Get()
+		item, shutDown := t.queue.Get()
 		if shutDown {
 			return
 		}
-		if t.leads() == t && !t.writeOne(ctx, what) {
-			t.queue.AddRateLimited(what)
+		if t.leads() == t && !t.writeOne(ctx, item) {
+			t.queue.AddRateLimited(item)
 		} else {
-			t.queue.Forget(what)
+			t.queue.Forget(item)
 		}
-		t.queue.Done(what)
+		t.queue.Done(item)
 	}
 }
 
-func (t *term) writeOne(ctx context.Context, what target) (done bool) {
+func (t *term) writeOne(ctx context.Context, item target) (done bool) {
 	bounded, cancel := context.WithTimeout(ctx, requestWithin)
 	defer cancel()
 	resource, err := egressResource, error(nil)
-	if what.node == "" {
-		err = t.writeStatus(bounded, what.service)
+	if item.node == "" {
+		err = t.writeStatus(bounded, item.service)
 	} else {
 		resource = nodeResource
-		err = t.writeLabels(bounded, what.node)
+		err = t.writeLabels(bounded, item.node)
 	}
 	if err != nil && (ctx.Err() != nil || t.leads() != t) {
 		return true // the next leader writes it
 	}
 	t.mu.Lock()
 	if err != nil {
-		t.failing[what] = true
+		t.failing[item] = true
 	} else {
-		delete(t.failing, what)
+		delete(t.failing, item)
 	}
 	well := len(t.failing) == 0
 	t.mu.Unlock()

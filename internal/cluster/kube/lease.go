@@ -60,7 +60,7 @@ func (c *Cluster) stand(ctx context.Context, k clients) {
 				Labels:     map[string]string{labelName: component},
 			},
 			seen: &c.lease, within: c.timing.renew / 2,
-			tell: func(err error) { c.outcome(k, "lead", leaseResource, err) },
+			report: func(err error) { c.outcome(k, "lead", leaseResource, err) },
 		},
 		LeaseDuration: c.timing.lease, RenewDeadline: c.timing.renew, RetryPeriod: c.timing.retry,
 		ReleaseOnCancel: true, Name: leaseName,
@@ -85,7 +85,7 @@ func (c *Cluster) stand(ctx context.Context, k clients) {
 	})
 	g.Go(func() {
 		defer lose()
-		c.lease.taken(leading, identity)
+		c.lease.awaitOther(leading, identity)
 	})
 	select {
 	case <-won:
@@ -104,7 +104,7 @@ type lock struct {
 	resourcelock.LeaseLock
 	seen   *sighting
 	within time.Duration
-	tell   func(error)
+	report func(error)
 	holder string // as of the last Get
 }
 
@@ -130,12 +130,12 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 // lost the Lease.
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	if r.HolderIdentity == "" && l.holder != l.Identity() {
-		return errTaken
+		return errOtherHolder
 	}
 	return l.ask(ctx, func(ctx context.Context) error { return l.LeaseLock.Update(ctx, r) })
 }
 
-var errTaken = errors.New("another daemon holds the Lease")
+var errOtherHolder = errors.New("another daemon holds the Lease")
 
 // ask bounds a request, and reports its error, except those that every election has.
 func (l *lock) ask(ctx context.Context, request func(context.Context) error) error {
@@ -144,7 +144,7 @@ func (l *lock) ask(ctx context.Context, request func(context.Context) error) err
 	err := request(bounded)
 	usual := apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err)
 	if !usual && !errors.Is(ctx.Err(), context.Canceled) {
-		l.tell(err)
+		l.report(err)
 	}
 	return err
 }
@@ -215,14 +215,14 @@ func (s *sighting) vacant(ctx context.Context, spread time.Duration) bool {
 	}
 }
 
-// taken waits until another daemon than identity holds the Lease, or ctx ends.
-func (s *sighting) taken(ctx context.Context, identity string) {
+// awaitOther waits until another daemon than identity holds the Lease, or ctx ends.
+func (s *sighting) awaitOther(ctx context.Context, identity string) {
 	for {
 		s.mu.Lock()
 		changed := s.next()
-		taken := s.holder != "" && s.holder != identity && time.Now().Before(s.until)
+		held := s.holder != "" && s.holder != identity && time.Now().Before(s.until)
 		s.mu.Unlock()
-		if taken {
+		if held {
 			return
 		}
 		select {

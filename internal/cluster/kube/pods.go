@@ -30,7 +30,7 @@ func newOwnPods(c *Cluster) *ownPods {
 			changed: func(key cluster.Key) { s.changed.AddPod(key) },
 			trim: trimmer(func(o *corev1.Pod) object[cluster.Key, cluster.Pod] {
 				key, p, problems, ok := cluster.FromPod(o)
-				key.Namespace, p.Node, p.Labels = s.words.one(key.Namespace), s.words.one(p.Node), s.labels(p.Labels)
+				key.Namespace, p.Node, p.Labels = s.texts.intern(key.Namespace), s.texts.intern(p.Node), s.labels(p.Labels)
 				return object[cluster.Key, cluster.Pod]{key, p, problems, ok}
 			}),
 		}),
@@ -105,7 +105,7 @@ func (p *ownPods) forget() {
 		}
 		p.objects, p.synced, p.doubts = cluster.Draft[cluster.Key, cluster.Pod]{}, false, newDoubts[cluster.Key]()
 		changed := len(p.problems) > 0
-		p.cluster.refound = p.cluster.refound || changed
+		p.cluster.problemsChanged = p.cluster.problemsChanged || changed
 		p.problems = map[cluster.Key][]cluster.Problem{}
 		return changed
 	})

@@ -29,8 +29,8 @@ const (
 	// settle is how long a report waits for further changes, pace the least time between two writes.
 	settle = 50 * time.Millisecond
 	pace   = 200 * time.Millisecond
-	// tellAgain is the least pause after a write that failed.
-	tellAgain = time.Second
+	// rewriteAfter is the least pause after a write that failed.
+	rewriteAfter = time.Second
 )
 
 // report holds this node's report, as JSON.
@@ -40,8 +40,8 @@ type report struct {
 	changed chan struct{}
 }
 
-// news returns a channel that signals a changed report.
-func (r *report) news() chan struct{} {
+// changes returns a channel that signals a changed report.
+func (r *report) changes() chan struct{} {
 	if r.changed == nil {
 		r.changed = make(chan struct{}, 1)
 	}
@@ -63,17 +63,17 @@ func (c *Cluster) Report(r cluster.Report) {
 	}
 	c.report.text = string(text)
 	select {
-	case c.report.news() <- struct{}{}:
+	case c.report.changes() <- struct{}{}:
 	default:
 	}
 }
 
-// tellReports writes and renews this node's Lease until ctx ends. It does not delete the Lease then: a restart of the
+// writeReports writes and renews this node's Lease until ctx ends. It does not delete the Lease then: a restart of the
 // daemon must not look like a node's death.
-func (c *Cluster) tellReports(ctx context.Context, k clients) {
+func (c *Cluster) writeReports(ctx context.Context, k clients) {
 	defer c.outcome(k, "report", leaseResource, nil)
 	c.report.mu.Lock()
-	changed := c.report.news()
+	changed := c.report.changes()
 	var due <-chan time.Time
 	if c.report.text != "" {
 		due = time.After(0)
@@ -89,14 +89,14 @@ func (c *Cluster) tellReports(ctx context.Context, k clients) {
 			}
 		case <-due:
 		}
-		err := c.tellReport(ctx, k)
+		err := c.writeReport(ctx, k)
 		if ctx.Err() != nil {
 			return
 		}
 		c.outcome(k, "report", leaseResource, err)
 		next := c.timing.beat - rand.N(c.timing.beat/5)
 		if err != nil {
-			next = min(next, tellAgain+rand.N(2*tellAgain))
+			next = min(next, rewriteAfter+rand.N(2*rewriteAfter))
 		}
 		due = time.After(next)
 		if !pause.For(ctx, pace) {
@@ -105,9 +105,9 @@ func (c *Cluster) tellReports(ctx context.Context, k clients) {
 	}
 }
 
-// tellReport writes the newest report to this node's Lease. The Lease's owner is the Node, so that Kubernetes deletes
+// writeReport writes the newest report to this node's Lease. The Lease's owner is the Node, so that Kubernetes deletes
 // it with the Node.
-func (c *Cluster) tellReport(ctx context.Context, k clients) error {
+func (c *Cluster) writeReport(ctx context.Context, k clients) error {
 	ctx, cancel := context.WithTimeout(ctx, requestWithin)
 	defer cancel()
 	c.report.mu.Lock()
@@ -167,14 +167,14 @@ type reports struct {
 	gap  time.Duration // a watch that delivered nothing for this long was interrupted
 	wake func()
 
-	mu    sync.Mutex
-	known bool // all existing Leases were listed
-	heard time.Time
-	nodes map[string]*told
+	mu        sync.Mutex
+	known     bool // all existing Leases were listed
+	delivered time.Time
+	nodes     map[string]*nodeReport
 }
 
-// told is one node's report, with the time of its renewal by the leader's clock.
-type told struct {
+// nodeReport is one node's report, with the time of its renewal by the leader's clock.
+type nodeReport struct {
 	version string // of the Lease
 	text    string
 	report  cluster.Report
@@ -185,8 +185,8 @@ type told struct {
 func (r *reports) changed(l *coordinationv1.Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	news := r.take(l, r.hear())
-	if r.bury() || news {
+	differs := r.update(l, r.noteDelivery())
+	if r.expire() || differs {
 		r.wake()
 	}
 }
@@ -194,8 +194,8 @@ func (r *reports) changed(l *coordinationv1.Lease) {
 func (r *reports) deleted(*coordinationv1.Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hear()
-	if r.bury() {
+	r.noteDelivery()
+	if r.expire() {
 		r.wake()
 	}
 }
@@ -207,33 +207,33 @@ func (r *reports) listed(all []*coordinationv1.Lease) {
 	defer r.mu.Unlock()
 	now := time.Now()
 	for _, l := range all {
-		r.take(l, now)
+		r.update(l, now)
 	}
 	r.restart(now)
 	r.known = true
 	r.wake()
 }
 
-// hear records that the watch delivered something, and restarts every node's time after an interruption.
-func (r *reports) hear() time.Time {
+// noteDelivery records that the watch delivered something, and restarts every node's time after an interruption.
+func (r *reports) noteDelivery() time.Time {
 	now := time.Now()
-	if now.Sub(r.heard) > r.gap {
+	if now.Sub(r.delivered) > r.gap {
 		r.restart(now)
 	}
-	r.heard = now
+	r.delivered = now
 	return now
 }
 
 func (r *reports) restart(now time.Time) {
-	r.heard = now
+	r.delivered = now
 	for _, n := range r.nodes {
 		n.at = now
 	}
 }
 
-// take stores a Lease's report, and returns whether it differs from the former one. It ignores a Lease without a valid
+// update stores a Lease's report, and returns whether it differs from the former one. It ignores a Lease without a valid
 // report: that node soon writes a better one.
-func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
+func (r *reports) update(l *coordinationv1.Lease, now time.Time) bool {
 	if l.Spec.HolderIdentity == nil || reportName(*l.Spec.HolderIdentity) != l.Name || l.Spec.LeaseDurationSeconds == nil {
 		return false
 	}
@@ -242,7 +242,7 @@ func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
 	if former != nil && former.version == l.ResourceVersion {
 		return false
 	}
-	n := &told{
+	n := &nodeReport{
 		version: l.ResourceVersion, text: l.Annotations[annotationReport],
 		at: now, lasts: time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second,
 	}
@@ -252,21 +252,21 @@ func (r *reports) take(l *coordinationv1.Lease, now time.Time) bool {
 		return false
 	}
 	if r.nodes == nil {
-		r.nodes = map[string]*told{}
+		r.nodes = map[string]*nodeReport{}
 	}
 	r.nodes[node] = n
 	return former == nil || former.text != n.text
 }
 
-// bury removes the nodes whose Leases have expired, and reports whether there were any.
-func (r *reports) bury() (someone bool) {
+// expire removes the nodes whose Leases have expired, and reports whether there were any.
+func (r *reports) expire() (expired bool) {
 	for node, n := range r.nodes {
-		if r.heard.Sub(n.at) >= n.lasts {
+		if r.delivered.Sub(n.at) >= n.lasts {
 			delete(r.nodes, node)
-			someone = true
+			expired = true
 		}
 	}
-	return someone
+	return expired
 }
 
 // living returns the reports of the living nodes, or false before the first list of Leases.

@@ -143,7 +143,7 @@ func TestLeaseIsJudgedByTheOwnClock(t *testing.T) {
 		pass(14 * time.Second)
 		s.observe(nil)
 		raw := hold("other", 7)
-		s.taken(t.Context(), "mine")
+		s.awaitOther(t.Context(), "mine")
 		pass(14 * time.Second)
 		require.Empty(t, answer)
 		pass(time.Second + spread)
@@ -164,7 +164,7 @@ func TestTakenByAnother(t *testing.T) {
 		var s sighting
 		ended := make(chan struct{}, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		watch := func() { s.taken(ctx, "mine"); ended <- struct{}{} }
+		watch := func() { s.awaitOther(ctx, "mine"); ended <- struct{}{} }
 		observe := func(holder string) {
 			lasts := int32(15)
 			s.observe(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &lasts}})

@@ -25,7 +25,7 @@ import (
 // source is the part of a Cluster that holds the server's objects.
 type source struct {
 	complaints complaints
-	words      words
+	texts      interner
 	selectors  selectors
 	synced     atomic.Bool // every kind was listed once
 	kinds      []follower
@@ -44,10 +44,10 @@ type source struct {
 	endpoints cluster.Draft[cluster.Key, []cluster.Endpoint]
 	cidrs     []netip.Prefix // of all ServiceCIDRs, sorted
 
-	changed  cluster.Changed   // since the last snapshot, but for stale
-	problems []cluster.Problem // as last returned
-	refound  bool              // problems of objects have changed since
-	heard    int               // count of the complaints that problems includes
+	changed         cluster.Changed   // since the last snapshot, except stale
+	problems        []cluster.Problem // as last returned
+	problemsChanged bool              // problems of objects have changed since
+	complaintsSeen  int               // count of the complaints that problems includes
 }
 
 // follower is a store of some kind.
@@ -75,9 +75,9 @@ func (s *source) init(c *Cluster) {
 		resource: "services", example: &corev1.Service{}, client: coreClient, changed: s.keyChanged,
 		trim: trimmer(func(o *corev1.Service) object[cluster.Key, cluster.Service] {
 			key, service, problems, ok := cluster.FromService(o)
-			key.Namespace, service.SharingKey = s.words.one(key.Namespace), s.words.one(service.SharingKey)
+			key.Namespace, service.SharingKey = s.texts.intern(key.Namespace), s.texts.intern(service.SharingKey)
 			for i, p := range service.Ports {
-				service.Ports[i].Name, service.Ports[i].Protocol = s.words.one(p.Name), s.words.one(p.Protocol)
+				service.Ports[i].Name, service.Ports[i].Protocol = s.texts.intern(p.Name), s.texts.intern(p.Protocol)
 			}
 			return object[cluster.Key, cluster.Service]{key, service, problems, ok}
 		}),
@@ -131,7 +131,7 @@ func trimmer[O, V any, K comparable](trim func(O) object[K, V]) func(any) (objec
 func (s *source) labels(of map[string]string) map[string]string {
 	labels := make(map[string]string, len(of))
 	for key, value := range of {
-		labels[s.words.one(key)] = s.words.one(value)
+		labels[s.texts.intern(key)] = s.texts.intern(value)
 	}
 	return labels
 }
@@ -139,9 +139,9 @@ func (s *source) labels(of map[string]string) map[string]string {
 func (s *source) trimSlice(o *discoveryv1.EndpointSlice) object[cluster.Key, slice] {
 	service, endpoints := cluster.FromSlice(o)
 	for i, e := range endpoints {
-		endpoints[i].Node = s.words.one(e.Node)
+		endpoints[i].Node = s.texts.intern(e.Node)
 	}
-	service.Namespace = s.words.one(service.Namespace)
+	service.Namespace = s.texts.intern(service.Namespace)
 	return object[cluster.Key, slice]{
 		key:   cluster.Key{Namespace: service.Namespace, Name: o.Name},
 		value: slice{service, slices.Clone(cluster.CompactEndpoints(endpoints))}, // without spare capacity
@@ -252,8 +252,8 @@ func (c *Cluster) latest() (objects cluster.Objects, ok bool) {
 
 // allProblems returns all problems, in the same slice as before if nothing has changed.
 func (s *source) allProblems() []cluster.Problem {
-	heard := s.complaints.count()
-	if s.heard == heard && !s.refound {
+	complaintsSeen := s.complaints.count()
+	if s.complaintsSeen == complaintsSeen && !s.problemsChanged {
 		return s.problems
 	}
 	var problems []cluster.Problem
@@ -261,7 +261,7 @@ func (s *source) allProblems() []cluster.Problem {
 		problems = append(problems, k.found()...)
 	}
 	problems = cluster.SortProblems(append(problems, s.complaints.all()...))
-	s.problems, s.heard, s.refound = slices.Clip(problems), heard, false
+	s.problems, s.complaintsSeen, s.problemsChanged = slices.Clip(problems), complaintsSeen, false
 	return s.problems
 }
 

@@ -105,7 +105,7 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 		}
 		for key := range s.known() {
 			if !there[key] && s.doubts.lacking(key) {
-				changed, s.cluster.refound = true, true
+				changed, s.cluster.problemsChanged = true, true
 			}
 		}
 		s.synced = true
@@ -128,7 +128,7 @@ func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 		}
 	}
 	if changed {
-		s.cluster.refound = true
+		s.cluster.problemsChanged = true
 	}
 	former, had := s.objects.Get(x.key)
 	if s.settle != nil && had && x.ok {
@@ -190,16 +190,16 @@ func (s *store[K, V]) found() (problems []cluster.Problem) {
 	return problems
 }
 
-// words interns strings that many objects share.
-type words struct {
+// interner interns strings that many objects share.
+type interner struct {
 	mu   sync.Mutex
 	kept map[string]string
 }
 
-// wordsMost bounds how many values are interned. Above it, the interner starts from empty.
-const wordsMost = 1 << 14
+// internedMost bounds how many values are interned. Above it, the interner starts from empty.
+const internedMost = 1 << 14
 
-func (w *words) one(word string) string {
+func (w *interner) intern(word string) string {
 	if word == "" {
 		return ""
 	}
@@ -208,7 +208,7 @@ func (w *words) one(word string) string {
 	if kept, ok := w.kept[word]; ok {
 		return kept
 	}
-	if w.kept == nil || len(w.kept) >= wordsMost {
+	if w.kept == nil || len(w.kept) >= internedMost {
 		w.kept = map[string]string{}
 	}
 	word = strings.Clone(word)
@@ -222,7 +222,7 @@ type selectors struct {
 	kept map[string]*metav1.LabelSelector // by their text, which different selectors may share
 }
 
-func (s *selectors) one(selector *metav1.LabelSelector) *metav1.LabelSelector {
+func (s *selectors) intern(selector *metav1.LabelSelector) *metav1.LabelSelector {
 	if selector == nil {
 		return nil
 	}
@@ -232,7 +232,7 @@ func (s *selectors) one(selector *metav1.LabelSelector) *metav1.LabelSelector {
 	if kept := s.kept[text]; kept != nil && reflect.DeepEqual(kept, selector) {
 		return kept
 	}
-	if s.kept == nil || len(s.kept) >= wordsMost {
+	if s.kept == nil || len(s.kept) >= internedMost {
 		s.kept = map[string]*metav1.LabelSelector{}
 	}
 	s.kept[text] = selector

@@ -199,12 +199,12 @@ func TestSelectorsAreHeldOnce(t *testing.T) {
 	of := func(labels map[string]string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: labels}
 	}
-	one := s.one(of(map[string]string{"a": "b", "c": "d"}))
-	require.Same(t, one, s.one(of(map[string]string{"a": "b", "c": "d"})))
-	require.Nil(t, s.one(nil))
+	one := s.intern(of(map[string]string{"a": "b", "c": "d"}))
+	require.Same(t, one, s.intern(of(map[string]string{"a": "b", "c": "d"})))
+	require.Nil(t, s.intern(nil))
 	invalid := of(map[string]string{"a": "b,c: d"})
 	require.Equal(t, one.String(), invalid.String())
-	require.Same(t, invalid, s.one(invalid), "of one text, but another")
+	require.Same(t, invalid, s.intern(invalid), "of one text, but another")
 }
 
 // Each removal waits for itself: one that was told a moment ago holds up none, and is not believed with those before it.

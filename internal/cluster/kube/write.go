@@ -145,7 +145,7 @@ func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 	}
 	t.notePruning(w.Status, now.Status)
 	if now.Version != w.version {
-		t.tell(key, w)
+		t.queueEvents(key, w)
 	}
 	return nil
 }
