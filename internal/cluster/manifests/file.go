@@ -18,9 +18,9 @@ import (
 // maxSize bounds the size of one file: 50,000 endpoints need less.
 const maxSize = 32 << 20
 
-// unsure returns how long after a change at this time another change may leave the same time stamp. File systems count
+// timeStep returns how long after a change at this time another change may leave the same time stamp. File systems count
 // time in steps: in kernel ticks of at most 10 ms if stamps are finer than milliseconds, else in steps of up to 2 s.
-func unsure(changed syscall.Timespec) time.Duration {
+func timeStep(changed syscall.Timespec) time.Duration {
 	if changed.Nsec%int64(time.Millisecond) != 0 {
 		return 50 * time.Millisecond
 	}
@@ -81,14 +81,14 @@ type state struct {
 	device, inode     uint64
 	size              int64
 	modified, changed syscall.Timespec
-	sure              bool // false: read so soon after a change that another may have the same time stamp
+	settled           bool // false: read so soon after a change that another may have the same time stamp
 }
 
 // readFile reads a file, and returns former if it has not changed. A file that is too large, or whose reading could
 // block, gets a Problem.
 func readFile(path string, former *file) *file {
 	now, err := stateOf(path)
-	if err == nil && former != nil && now.sure && former.state == now {
+	if err == nil && former != nil && now.settled && former.state == now {
 		return former
 	}
 	var text []byte
@@ -150,9 +150,9 @@ func stateOf(path string) (state, error) {
 	s := state{size: info.Size()}
 	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
 		s.device, s.inode, s.modified, s.changed = sys.Dev, sys.Ino, sys.Mtim, sys.Ctim
-		s.sure = true
+		s.settled = true
 		for _, t := range []syscall.Timespec{sys.Mtim, sys.Ctim} {
-			s.sure = s.sure && began.Sub(time.Unix(t.Unix())) > unsure(t)
+			s.settled = s.settled && began.Sub(time.Unix(t.Unix())) > timeStep(t)
 		}
 	}
 	return s, nil
@@ -170,7 +170,7 @@ func (f *file) parse(text []byte, former *file) {
 		d.file = f.path
 		p := part{before: d.before, sum: maphash.Bytes(seed, d.text)}
 		same := known[p.sum]
-		if i := slices.IndexFunc(same, p.may); i >= 0 {
+		if i := slices.IndexFunc(same, p.reusable); i >= 0 {
 			p.entries = same[i].entries
 			known[p.sum] = slices.Delete(same, i, i+1)
 		} else {
@@ -182,10 +182,10 @@ func (f *file) parse(text []byte, former *file) {
 	}
 }
 
-// may reports whether the entries of be, a part with the same text, are valid here: Problems name lines, so then the
+// reusable reports whether the entries of be, a part with the same text, are valid here: Problems name lines, so then the
 // place must be the same.
-func (p part) may(be part) bool {
-	return p.before == be.before || !slices.ContainsFunc(be.entries, (*entry).placed)
+func (p part) reusable(be part) bool {
+	return p.before == be.before || !slices.ContainsFunc(be.entries, (*entry).hasProblems)
 }
 
 // entries iterates over all entries in order, then over kept ones.

@@ -47,9 +47,9 @@ type Folder struct {
 	dir      string
 	now      func() time.Time
 	began    time.Time                // time of the first read
-	strays   []cluster.Problem        // about files that are not read
-	bare     bool                     // no object was read
-	young    bool                     // the first read is less than keepFor ago
+	ignored  []cluster.Problem        // about files that are not read
+	empty    bool                     // no object was read
+	starting bool                     // the first read is less than keepFor ago
 	files    map[string]*file         // by name
 	names    map[name][]*entry        // in the order of files and lines: the first is in force
 	slices   map[cluster.Key][]*entry // the EndpointSlices in force, by Service
@@ -87,7 +87,7 @@ func (d *drafts) handOut() cluster.Objects {
 // Open returns a Folder. It reads nothing.
 func Open(dir string) *Folder {
 	return &Folder{
-		dir: dir, now: time.Now, bare: true, files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
+		dir: dir, now: time.Now, empty: true, files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
 	}
 }
 
@@ -103,7 +103,7 @@ func (f *Folder) Read() (objects cluster.Objects, changed cluster.Changed, probl
 // since the object may be moving to another file.
 func (f *Folder) Glance() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	news, err := f.look()
-	if err != nil || f.lacking(news) {
+	if err != nil || f.loses(news) {
 		return f.objects.handOut(), cluster.Changed{}, f.problems, false
 	}
 	objects, changed, problems = f.read(news, nil)
@@ -148,8 +148,8 @@ func (f *Folder) Unsure() bool {
 	return false
 }
 
-// lacking reports whether the folder would lose an object if news replaced the files of those names.
-func (f *Folder) lacking(news map[string]*file) bool {
+// loses reports whether the folder would lose an object if news replaced the files of those names.
+func (f *Folder) loses(news map[string]*file) bool {
 	stays := f.staying(news)
 	for name := range news {
 		former := f.files[name]
@@ -241,26 +241,26 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 		if errors.Is(err, errNoManifests) {
 			p.Reason = cluster.ReasonNoManifests
 		}
-		if !f.bare {
+		if !f.empty {
 			p.Message += "; the objects read last stay in force"
 		}
-		f.tell(append([]cluster.Problem{p}, f.strays...))
+		f.setProblems(append([]cluster.Problem{p}, f.ignored...))
 		return f.objects.handOut(), cluster.Changed{}, f.problems
 	}
 	f.keep(news)
-	changed, wrong := f.take(news)
-	if young := f.now().Sub(f.began) < keepFor; young != f.young {
-		f.young, wrong = young, true
+	changed, outdated := f.replace(news)
+	if starting := f.now().Sub(f.began) < keepFor; starting != f.starting {
+		f.starting, outdated = starting, true
 	}
 	if !f.known {
-		f.known, wrong, changed = true, true, cluster.Everything()
+		f.known, outdated, changed = true, true, cluster.Everything()
 	}
-	if bare := len(f.names) == 0; bare != f.bare {
-		f.bare, wrong = bare, true
+	if empty := len(f.names) == 0; empty != f.empty {
+		f.empty, outdated = empty, true
 	}
-	if wrong || f.missing {
+	if outdated || f.missing {
 		f.missing = false
-		f.tell(f.found())
+		f.setProblems(f.found())
 	}
 	return f.objects.handOut(), changed, f.problems
 }
@@ -274,18 +274,18 @@ var (
 func (f *Folder) look() (map[string]*file, error) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
-		f.strays = nil
+		f.ignored = nil
 		return nil, err
 	}
-	var strays []cluster.Problem
+	var ignored []cluster.Problem
 	news, there := map[string]*file{}, make(map[string]bool, len(f.files))
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue // files of editors and ConfigMap mounts
 		}
 		if !slices.Contains(extensions, filepath.Ext(e.Name())) {
-			if why := f.stray(e); why != "" {
-				strays = append(strays, cluster.Problem{
+			if why := f.whyIgnored(e); why != "" {
+				ignored = append(ignored, cluster.Problem{
 					Kind: "Manifest", Object: e.Name(), Reason: cluster.ReasonPassedOver, Message: why, Where: filepath.Join(f.dir, e.Name()),
 				})
 			}
@@ -296,8 +296,8 @@ func (f *Folder) look() (map[string]*file, error) {
 			news[e.Name()] = now
 		}
 	}
-	if !slices.Equal(strays, f.strays) {
-		f.strays, f.missing = strays, true // makes read collect all problems again
+	if !slices.Equal(ignored, f.ignored) {
+		f.ignored, f.missing = ignored, true // makes read collect all problems again
 	}
 	if len(there) == 0 {
 		return nil, errNoManifests
@@ -310,8 +310,8 @@ func (f *Folder) look() (map[string]*file, error) {
 	return news, nil
 }
 
-// stray returns why a file or folder that may hold manifests is not read; empty: it holds none.
-func (f *Folder) stray(e fs.DirEntry) string {
+// whyIgnored returns why a file or folder that may hold manifests is not read; empty: it holds none.
+func (f *Folder) whyIgnored(e fs.DirEntry) string {
 	holds := func(e fs.DirEntry) bool { return slices.Contains(extensions, filepath.Ext(e.Name())) }
 	switch {
 	case slices.Contains(extensions, strings.ToLower(filepath.Ext(e.Name()))):
@@ -325,11 +325,11 @@ func (f *Folder) stray(e fs.DirEntry) string {
 	return "is passed over: manifests in subfolders are not read, they belong in " + f.dir + " itself"
 }
 
-// take replaces files by news. wrong reports whether a new or replaced file has problems.
-func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong bool) {
+// replace replaces files by news. hasProblems reports whether a new or replaced file has problems.
+func (f *Folder) replace(news map[string]*file) (changed cluster.Changed, hasProblems bool) {
 	counted := map[name]*entry{} // the former entries in force of all names in changed files; nil: none
 	for name, now := range news {
-		wrong = wrong || f.wrong(f.files[name]) || f.wrong(now)
+		hasProblems = hasProblems || f.hasProblems(f.files[name]) || f.hasProblems(now)
 	}
 	for name, now := range news {
 		if former := f.files[name]; former != nil {
@@ -354,7 +354,7 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 		for _, e := range all {
 			e.by = now
 		}
-		wrong = wrong || len(all) > 1
+		hasProblems = hasProblems || len(all) > 1
 		if before != now {
 			d.add(before, now)
 		} else if now != nil {
@@ -362,17 +362,17 @@ func (f *Folder) take(news map[string]*file) (changed cluster.Changed, wrong boo
 		}
 	}
 	d.finish()
-	return d.changed, wrong
+	return d.changed, hasProblems
 }
 
-// wrong reports whether a file has problems; nil: it does not exist.
-func (f *Folder) wrong(is *file) bool {
+// hasProblems reports whether a file has problems; nil: it does not exist.
+func (f *Folder) hasProblems(is *file) bool {
 	if is != nil {
 		if is.flaw || len(is.kept) > 0 {
 			return true
 		}
 		for e := range is.entries() {
-			if e.placed() || e.name != nameless && len(f.names[e.name]) > 1 {
+			if e.hasProblems() || e.name != nameless && len(f.names[e.name]) > 1 {
 				return true
 			}
 		}
@@ -468,10 +468,10 @@ func (d *differences) add(before, now *entry) {
 	}
 	switch v := either.(type) {
 	case egressService:
-		set(&o.egressServices, v.key, v.is, has != nil)
+		set(&o.egressServices, v.key, v.object, has != nil)
 		d.changed.Add(v.key)
 	case service:
-		set(&o.services, v.key, v.is, has != nil)
+		set(&o.services, v.key, v.object, has != nil)
 		d.changed.Add(v.key)
 	case endpoints:
 		if had, ok := had.(endpoints); ok {
@@ -486,13 +486,13 @@ func (d *differences) add(before, now *entry) {
 			d.folder.slices[has.service] = append(d.folder.slices[has.service], now)
 		}
 	case node:
-		set(&o.nodes, v.name, v.is, has != nil)
+		set(&o.nodes, v.name, v.object, has != nil)
 		d.changed.All = true
 	case namespace:
-		set(&o.namespaces, v.name, v.is, has != nil)
+		set(&o.namespaces, v.name, v.object, has != nil)
 		d.changed.All = true
 	case pod:
-		set(&o.pods, v.key, v.is, has != nil)
+		set(&o.pods, v.key, v.object, has != nil)
 		d.changed.AddPod(v.key)
 	case serviceCIDR:
 		d.cidrs = true
@@ -513,10 +513,10 @@ func (d *differences) finish() {
 		var all []cluster.Endpoint
 		of := f.slices[key]
 		if slices.SortFunc(of, compare); len(of) == 1 {
-			all = of[0].value.(endpoints).are
+			all = of[0].value.(endpoints).list
 		} else {
 			for _, e := range of {
-				all = append(all, e.value.(endpoints).are...)
+				all = append(all, e.value.(endpoints).list...)
 			}
 			all = cluster.CompactEndpoints(all)
 		}
@@ -561,7 +561,7 @@ func (f *Folder) entries() iter.Seq[*entry] {
 
 // found returns all problems.
 func (f *Folder) found() (problems []cluster.Problem) {
-	problems = append(problems, f.strays...)
+	problems = append(problems, f.ignored...)
 	flawed := false
 	for _, name := range slices.Sorted(maps.Keys(f.files)) {
 		is := f.files[name]
@@ -579,11 +579,11 @@ func (f *Folder) found() (problems []cluster.Problem) {
 				})
 			}
 		}
-		if is.flaw && (len(is.kept) > 0 || !f.young && is.whole.size == 0) {
-			problems = append(problems, is.keeps())
+		if is.flaw && (len(is.kept) > 0 || !f.starting && is.whole.size == 0) {
+			problems = append(problems, is.formerContent())
 		}
 	}
-	if f.bare && !flawed {
+	if f.empty && !flawed {
 		problems = append(problems, cluster.Problem{
 			Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoManifests, Message: "no file in it holds an object of a kind that is read",
 		})
@@ -591,8 +591,8 @@ func (f *Folder) found() (problems []cluster.Problem) {
 	return problems
 }
 
-// keeps returns the Problem that names the kept objects of a file with a flaw, or says that there are none.
-func (f *file) keeps() cluster.Problem {
+// formerContent returns the Problem that names the kept objects of a file with a flaw, or says that there are none.
+func (f *file) formerContent() cluster.Problem {
 	const most = 3
 	var names []string
 	for _, e := range f.kept[:min(len(f.kept), most)] {
@@ -611,8 +611,8 @@ func (f *file) keeps() cluster.Problem {
 	return p
 }
 
-// tell sets the problems, keeping the slice if they are the same.
-func (f *Folder) tell(problems []cluster.Problem) {
+// setProblems sets the problems, keeping the slice if they are the same.
+func (f *Folder) setProblems(problems []cluster.Problem) {
 	if !slices.Equal(problems, f.problems) {
 		f.problems = slices.Clip(problems)
 	}

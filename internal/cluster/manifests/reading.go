@@ -36,8 +36,8 @@ type entry struct {
 // where returns file:line.
 func (e *entry) where() string { return fmt.Sprintf("%s:%d", e.file.path, e.before+e.line) }
 
-// placed reports whether the entry has problems, which name lines.
-func (e *entry) placed() bool { return len(e.problems) > 0 || len(e.inForce) > 0 }
+// hasProblems reports whether the entry has problems, which name lines.
+func (e *entry) hasProblems() bool { return len(e.problems) > 0 || len(e.inForce) > 0 }
 
 // name is the kind and the name of an object.
 type name struct{ kind, object string }
@@ -47,28 +47,28 @@ var nameless name
 // Objects of entries, one type for each kind that is read.
 type (
 	egressService struct {
-		key cluster.Key
-		is  cluster.EgressService
+		key    cluster.Key
+		object cluster.EgressService
 	}
 	service struct {
-		key cluster.Key
-		is  cluster.Service
+		key    cluster.Key
+		object cluster.Service
 	}
 	endpoints struct {
 		service cluster.Key
-		are     []cluster.Endpoint
+		list    []cluster.Endpoint
 	}
 	node struct {
-		name string
-		is   cluster.Node
+		name   string
+		object cluster.Node
 	}
 	namespace struct {
-		name string
-		is   cluster.Namespace
+		name   string
+		object cluster.Namespace
 	}
 	pod struct {
-		key cluster.Key
-		is  cluster.Pod
+		key    cluster.Key
+		object cluster.Pod
 	}
 	serviceCIDR struct{ cidrs []netip.Prefix }
 )
