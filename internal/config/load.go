@@ -63,8 +63,8 @@ func Unconfigured() *Config {
 
 // namespace returns the namespace of the daemon's pod, or the default.
 func namespace() string {
-	told, _ := os.ReadFile(serviceAccountNamespace) // outside a cluster there is no such file
-	return cmp.Or(os.Getenv("POD_NAMESPACE"), strings.TrimSpace(string(told)), "egressway-system")
+	file, _ := os.ReadFile(serviceAccountNamespace) // outside a cluster there is no such file
+	return cmp.Or(os.Getenv("POD_NAMESPACE"), strings.TrimSpace(string(file)), "egressway-system")
 }
 
 // Parse is Load for content that was already read, without the environment: the same content results in the same

@@ -44,16 +44,16 @@ func keys(s source) ([]key, error) {
 	}
 	w := walk{source: s}
 	w.fields(reflect.ValueOf(c).Elem(), "")
-	if len(w.silent) > 0 {
-		return nil, fmt.Errorf("these fields of package config have no comment: %s", strings.Join(w.silent, ", "))
+	if len(w.uncommented) > 0 {
+		return nil, fmt.Errorf("these fields of package config have no comment: %s", strings.Join(w.uncommented, ", "))
 	}
 	return w.keys, nil
 }
 
 type walk struct {
 	source
-	keys   []key
-	silent []string
+	keys        []key
+	uncommented []string
 }
 
 var scalars = map[reflect.Type]string{
@@ -81,7 +81,7 @@ func (w *walk) fields(v reflect.Value, above string) {
 		k := key{path: path, kind: w.kind(t), fallback: fallback(path, value)}
 		k.means, k.fallback = split(w.comments[where], k.fallback)
 		if k.means == "" {
-			w.silent = append(w.silent, where)
+			w.uncommented = append(w.uncommented, where)
 		}
 		if t.Kind() != reflect.Slice && t.Kind() != reflect.Pointer && !strings.Contains(path, "[]") {
 			k.env = "`EGRESSWAY_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_")) + "`" // as config.Load names them

@@ -56,7 +56,7 @@ func (s source) spec(spec ast.Spec) {
 		if t, ok := spec.Type.(*ast.StructType); ok {
 			for _, field := range t.Fields.List {
 				for _, name := range field.Names {
-					s.comments[spec.Name.Name+"."+name.Name] = said(field)
+					s.comments[spec.Name.Name+"."+name.Name] = commentOf(field)
 				}
 			}
 		}
@@ -73,8 +73,8 @@ func (s source) spec(spec ast.Spec) {
 	}
 }
 
-// said returns the comment above a field or behind it, on one line.
-func said(field *ast.Field) string {
+// commentOf returns the comment above a field or behind it, on one line.
+func commentOf(field *ast.Field) string {
 	text := field.Doc.Text()
 	if text == "" {
 		text = field.Comment.Text()
