@@ -53,8 +53,8 @@ Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the no
 }
 
 const (
-	// toldWithin is the time until the leader knows that the node drains: until then it may elect this node.
-	toldWithin = time.Second
+	// knownWithin is the time until the leader knows that the node drains: until then it may elect this node.
+	knownWithin = time.Second
 	// repeatAfter is the pause between equal lines.
 	repeatAfter = 10 * time.Second
 )
@@ -76,7 +76,7 @@ func awaitDrained(ctx context.Context, out io.Writer, socket string, timeout tim
 	}()
 	var last status.Report
 	p := progress{out: out, began: time.Now()}
-	tick := time.NewTicker(toldWithin)
+	tick := time.NewTicker(knownWithin)
 	defer tick.Stop()
 	known := false
 	for {
@@ -93,7 +93,7 @@ func awaitDrained(ctx context.Context, out io.Writer, socket string, timeout tim
 			}
 			return fmt.Errorf("node %s is not drained after %s: %s; it continues to drain", last.Node, timeout, remaining(last))
 		}
-		if known && p.tell(last, time.Now()) {
+		if known && p.update(last, time.Now()) {
 			cancel()
 			for range failed { // wait for the end of the goroutine
 			}
@@ -104,15 +104,15 @@ func awaitDrained(ctx context.Context, out io.Writer, socket string, timeout tim
 
 // progress writes lines about a draining node: each when it changes, then every repeatAfter.
 type progress struct {
-	out   io.Writer
-	began time.Time
-	said  string
-	at    time.Time
-	flows time.Time // since when only flows remain
+	out      io.Writer
+	began    time.Time
+	lastLine string
+	at       time.Time
+	flows    time.Time // since when only flows remain
 }
 
-// tell writes news from a report, and reports whether the node is drained.
-func (p *progress) tell(r status.Report, now time.Time) (drained bool) {
+// update writes news from a report, and reports whether the node is drained.
+func (p *progress) update(r status.Report, now time.Time) (drained bool) {
 	hosted, backed := len(r.Hosted()), len(r.Backed())
 	var line, passed string
 	switch {
@@ -125,14 +125,14 @@ func (p *progress) tell(r status.Report, now time.Time) (drained bool) {
 		}
 		line = "waiting for the flows of " + services(backed)
 		passed = fmt.Sprintf(" (%s)", now.Sub(p.flows).Round(time.Second))
-	case !r.Draining || now.Sub(p.began) < toldWithin:
+	case !r.Draining || now.Sub(p.began) < knownWithin:
 		return false
 	default:
 		fmt.Fprintln(p.out, text.Line("node "+r.Node+" is drained"))
 		return true
 	}
-	if line != p.said || now.Sub(p.at) >= repeatAfter {
-		p.said, p.at = line, now
+	if line != p.lastLine || now.Sub(p.at) >= repeatAfter {
+		p.lastLine, p.at = line, now
 		fmt.Fprintln(p.out, line+passed)
 	}
 	return false
@@ -149,15 +149,15 @@ func services(n int) string {
 func remaining(r status.Report) string {
 	var parts []string
 	for _, p := range []struct {
-		what  string
+		role  string
 		names []string
 	}{{"host of ", r.Hosted()}, {"standby of ", r.Backed()}} {
 		const few = 5
 		switch n := len(p.names); {
 		case n > few:
-			parts = append(parts, fmt.Sprintf("%s%s and %d more", p.what, strings.Join(p.names[:few], ", "), n-few))
+			parts = append(parts, fmt.Sprintf("%s%s and %d more", p.role, strings.Join(p.names[:few], ", "), n-few))
 		case n > 0:
-			parts = append(parts, p.what+strings.Join(p.names, ", "))
+			parts = append(parts, p.role+strings.Join(p.names, ", "))
 		}
 	}
 	if len(parts) == 0 {

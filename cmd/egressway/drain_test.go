@@ -36,7 +36,7 @@ func TestDrainProgress(t *testing.T) {
 	says := func(after time.Duration, r status.Report, want string) {
 		t.Helper()
 		out.Reset()
-		done := p.tell(r, began.Add(after))
+		done := p.update(r, began.Add(after))
 		require.Equal(t, want, out.String())
 		require.Equal(t, strings.HasSuffix(want, "drained\n"), done)
 	}

@@ -78,8 +78,8 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	settled()
 	var since time.Time          // time of the first change not yet reported
 	written := map[string]bool{} // files that are being written
-	// take handles an event, and reports whether a file may be newly complete.
-	take := func(r rawEvent) bool {
+	// handle processes an event, and reports whether a file may be newly complete.
+	handle := func(r rawEvent) bool {
 		e, known := n.event(r)
 		if !known || e.path != "" && filepath.Dir(e.path) != dir && e.path != dir {
 			return false // another file in the parent
@@ -106,16 +106,16 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 			return nil
 		case r := <-n.raw:
 			// If the folder changes faster than it is read, one call reports several changes.
-			tell := take(r)
+			report := handle(r)
 			for more := true; more; {
 				select {
 				case r = <-n.raw:
-					tell = take(r) || tell
+					report = handle(r) || report
 				default:
 					more = false
 				}
 			}
-			if tell && len(written) == 0 {
+			if report && len(written) == 0 {
 				changed(false)
 			}
 		case err := <-n.failed:
