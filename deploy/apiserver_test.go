@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/lab/kubetest"
 )
 
-// TestAPIServerTakesIt: a real API server takes every object, and a pod made of the DaemonSet's template is admitted.
+// TestAPIServerTakesIt applies every object to a real API server, and creates a pod from the DaemonSet's template.
 func TestAPIServerTakesIt(t *testing.T) {
 	server := kubetest.Start(t, kubetest.Options{})
 	kustomize := string(run(t, "kustomize", "build", overlay(t, "host-label")))
@@ -23,7 +23,7 @@ func TestAPIServerTakesIt(t *testing.T) {
 	server.Apply(t, kustomize) // and back
 
 	require.ErrorContains(t, server.API.Apply(t.Context(), strings.Replace(helm, "hostNetwork: true", "hostNetworking: true", 1)), "hostNetworking",
-		"this API server does not tell unknown fields")
+		"this API server does not report unknown fields")
 
 	for _, admit := range []*corev1.PodTemplateSpec{
 		&daemonSet(t, rendered(t, ""), "egressway").Spec.Template,

@@ -1,5 +1,5 @@
-// Package deploy holds what installs Egressway. Its tests hold the kustomize base and the Helm chart equal, have an API
-// server judge them, and read what the guides tell people to apply.
+// Package deploy holds the kustomize base and the Helm chart. Its tests compare both, apply them to an API
+// server, and check the YAML of the guides.
 package deploy
 
 import (
@@ -54,7 +54,7 @@ func (o objects) add(t *testing.T, manifest []byte) {
 	}
 }
 
-// rendered is what helm makes of the chart with the values, in the release namespace.
+// rendered returns the objects that helm renders from the chart with the values, in the release namespace.
 func rendered(t *testing.T, values string) objects {
 	t.Helper()
 	o := objects{}
@@ -62,7 +62,7 @@ func rendered(t *testing.T, values string) objects {
 	return o
 }
 
-// built is what kustomize makes of a folder.
+// built returns the objects that kustomize builds from a folder.
 func built(t *testing.T, folder string) objects {
 	t.Helper()
 	o := objects{}
@@ -70,7 +70,7 @@ func built(t *testing.T, folder string) objects {
 	return o
 }
 
-// overlay is a folder with a kustomization upon the base that takes the components in.
+// overlay returns a folder with a kustomization of the base and the components.
 func overlay(t *testing.T, components ...string) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -101,7 +101,7 @@ func file(t *testing.T, content string) string {
 	return path
 }
 
-// run executes one of the tools that "make tools" builds, and returns what it writes.
+// run executes one of the tools that "make tools" builds, and returns its output.
 func run(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
 	out, err := try(t, name, args...)
@@ -121,19 +121,19 @@ func try(t *testing.T, name string, args ...string) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// tool is the path of a tool, of the version that the Makefile names.
+// tool returns the path of a tool in the Makefile's version.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	makefile, err := os.ReadFile("../Makefile")
 	require.NoError(t, err)
 	version := regexp.MustCompile(`(?im)^` + name + ` *:= *(v\S+)$`).FindSubmatch(makefile)
-	require.NotNil(t, version, "the Makefile does not say which %s", name)
+	require.NotNil(t, version, "the Makefile has no version of %s", name)
 	path := filepath.Join(tools(t), name+"-"+string(version[1]))
 	require.FileExists(t, path, `"make tools" builds it`)
 	return path
 }
 
-// tools is the folder of what "make tools" builds.
+// tools returns the folder where "make tools" puts its programs.
 func tools(t *testing.T) string {
 	t.Helper()
 	cache := os.Getenv("XDG_CACHE_HOME")
@@ -145,7 +145,7 @@ func tools(t *testing.T) string {
 	return filepath.Join(cache, "egressway", "tools")
 }
 
-// configOf takes the daemon's configuration out of the objects, judged by the daemon's own parser.
+// configOf returns the daemon's configuration from the objects, parsed by the daemon's own parser.
 func configOf(t *testing.T, o objects) *config.Config {
 	t.Helper()
 	m := o["ConfigMap "+namespace+"/egressway-config"]
@@ -156,7 +156,7 @@ func configOf(t *testing.T, o objects) *config.Config {
 	return judged(t, data["config.yaml"])
 }
 
-// judged is what the daemon makes of a configuration whose passwords, certificate and key are there.
+// judged parses a configuration as the daemon does, with its passwords, certificate and key present.
 func judged(t *testing.T, text string) *config.Config {
 	t.Helper()
 	dir := t.TempDir()

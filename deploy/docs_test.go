@@ -20,7 +20,7 @@ import (
 	egressv1 "github.com/egressway/egressway/api/v1"
 )
 
-// pages are the texts that people read: all of docs, and what stands beside what it is about.
+// pages returns the texts that people read: all of docs, and the README files beside code.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -33,7 +33,7 @@ func pages(t *testing.T) []string {
 	return append(found, "../README.md", "../CONTRIBUTING.md", "../containerlab/README.md", "../containerlab/kind/README.md", "../deploy/README.md", "../deploy/"+chart+"/README.md")
 }
 
-// TestYAMLInPages: what is shown is what the daemon, the API, helm and kustomize take.
+// TestYAMLInPages parses the YAML of the pages as the daemon, the API, helm and kustomize do.
 func TestYAMLInPages(t *testing.T) {
 	count := 0
 	for _, path := range pages(t) {
@@ -72,7 +72,7 @@ func judgeDocument(t *testing.T, path, doc string) {
 	case "NetworkPolicy":
 		into = &networkingv1.NetworkPolicy{}
 	default:
-		// Others' objects: YAML that names what it is.
+		// Other projects' objects: valid YAML with apiVersion and kind.
 		group, _, _ := strings.Cut(head.APIVersion, "/")
 		require.Contains(t, []string{"metallb.io", "frrk8s.metallb.io"}, group, "%s:\n%s", path, doc)
 		into = &map[string]any{}
@@ -80,7 +80,7 @@ func judgeDocument(t *testing.T, path, doc string) {
 	require.NoError(t, k8syaml.UnmarshalStrict([]byte(doc), into), "%s:\n%s", path, doc)
 }
 
-// kustomization is a folder with a kustomization of a guide, the base taken from here.
+// kustomization returns a folder with a guide's kustomization, which uses this repository's base.
 func kustomization(t *testing.T, text string) string {
 	t.Helper()
 	dir := overlay(t)
@@ -94,7 +94,7 @@ func kustomization(t *testing.T, text string) string {
 	return dir
 }
 
-// blocks are the fenced YAML blocks of a Markdown file, also of those in lists.
+// blocks returns the fenced YAML blocks of a Markdown file, also those in lists.
 func blocks(t *testing.T, path string) (found []string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -120,7 +120,7 @@ func blocks(t *testing.T, path string) (found []string) {
 // link is a reference in Markdown: "](to)", or "](to#heading)".
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-// links are what a page points to in this repository, and at which heading.
+// links returns the files of this repository that a page points to, and the headings.
 func links(t *testing.T, path string) (files, headings []string) {
 	t.Helper()
 	for _, m := range link.FindAllStringSubmatch(prose(t, path), -1) {
@@ -137,7 +137,7 @@ func links(t *testing.T, path string) (files, headings []string) {
 	return files, headings
 }
 
-// TestLinksInPages: files and headings that pages point to are there.
+// TestLinksInPages finds links to missing files and headings.
 func TestLinksInPages(t *testing.T) {
 	var dead []string
 	for _, path := range pages(t) {
@@ -152,7 +152,7 @@ func TestLinksInPages(t *testing.T) {
 	require.Empty(t, dead)
 }
 
-// TestPagesAreFound: whoever begins with README.md gets to every page, and the index of docs has every page of docs; decisions
+// TestPagesAreFound follows links from README.md to every page. The index of docs has every page of docs; decisions
 // have an index of their own.
 func TestPagesAreFound(t *testing.T) {
 	reached := map[string]bool{}
@@ -192,7 +192,7 @@ func TestPagesAreFound(t *testing.T) {
 	}
 }
 
-// TestFiguresOfFailover: what concepts.md says of a failover stands where it was measured or decided.
+// TestFiguresOfFailover compares the figures of a failover in concepts.md with benchmarks.md and the decision.
 func TestFiguresOfFailover(t *testing.T) {
 	_, failover, found := strings.Cut(prose(t, "../docs/concepts.md"), "\n## When a host dies\n")
 	require.True(t, found)
@@ -206,7 +206,7 @@ func TestFiguresOfFailover(t *testing.T) {
 	}
 }
 
-// prose is a Markdown file without its fenced blocks.
+// prose returns a Markdown file without its fenced blocks.
 func prose(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -223,7 +223,7 @@ func prose(t *testing.T, path string) string {
 	return text.String()
 }
 
-// anchors are the names that a Markdown file's headings can be pointed to by, as GitHub makes them.
+// anchors returns the anchors of a Markdown file's headings, as GitHub makes them.
 func anchors(t *testing.T, path string) (found []string) {
 	t.Helper()
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose(t, path), -1) {
@@ -233,7 +233,7 @@ func anchors(t *testing.T, path string) (found []string) {
 	return found
 }
 
-// TestProblemsAreExplained: problems.md has every reason that a Problem or a condition may have, and no other.
+// TestProblemsAreExplained compares problems.md with the reasons that a Problem or a condition may have.
 func TestProblemsAreExplained(t *testing.T) {
 	page := prose(t, "../docs/problems.md")
 	given := regexp.MustCompile(`(?m)^(?:const)?\s*[rR]eason\w+\s+(?:cluster\.)?Reason\s*=\s*"(\w+)"`)
@@ -254,12 +254,12 @@ func TestProblemsAreExplained(t *testing.T) {
 	}
 	for _, line := range regexp.MustCompile("(?m)^\\| (`[A-Z]\\w+`(?:, `[A-Z]\\w+`)*) \\|").FindAllStringSubmatch(page, -1) {
 		for reason := range strings.SplitSeq(line[1], ", ") {
-			require.True(t, known[strings.Trim(reason, "`")], "docs/problems.md explains %s, which nobody says", reason)
+			require.True(t, known[strings.Trim(reason, "`")], "docs/problems.md explains %s, which is not a reason in the code", reason)
 		}
 	}
 }
 
-// TestRouterOfTheLab: the configuration of FRR that routers.md shows is the one that the lab runs, with BFD as the tests add it.
+// TestRouterOfTheLab compares FRR's configuration in routers.md with the lab's, with BFD as the tests add it.
 func TestRouterOfTheLab(t *testing.T) {
 	page, err := os.ReadFile("../docs/routers.md")
 	require.NoError(t, err)

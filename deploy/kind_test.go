@@ -19,7 +19,7 @@ import (
 
 const kind = "../containerlab/kind"
 
-// router is what an FRR configuration of the lab says, as far as the recipe depends on it.
+// router is the part of an FRR configuration of the lab that the recipe depends on.
 type router struct {
 	asn       string
 	neighbors []string
@@ -42,7 +42,7 @@ func frr(t *testing.T, path string) (r router) {
 	return r
 }
 
-// topology is what the recipe uses of containerlab's format.
+// topology is the part of containerlab's format that the recipe uses.
 type topology struct {
 	Topology struct {
 		Nodes map[string]struct {
@@ -53,7 +53,7 @@ type topology struct {
 	}
 }
 
-// addresses are those that the exec lines of a node give an interface.
+// addresses returns the addresses that a node's exec lines give to an interface.
 func (t *topology) addresses(node, device string) (found []netip.Addr) {
 	for _, line := range t.Topology.Nodes[node].Exec {
 		f := strings.Fields(line)
@@ -64,7 +64,7 @@ func (t *topology) addresses(node, device string) (found []netip.Addr) {
 	return found
 }
 
-// TestKindRecipe: the files of the recipe agree with each other. What kind and containerlab make of them is not tried.
+// TestKindRecipe compares the files of the recipe with each other. It runs neither kind nor containerlab.
 func TestKindRecipe(t *testing.T) {
 	var cluster struct {
 		Name  string
@@ -138,7 +138,7 @@ func TestKindRecipe(t *testing.T) {
 	require.Equal(t, "egressway:dev", daemonSet(t, built(t, kind), "egressway").Spec.Template.Spec.Containers[0].Image, `"make image" makes it`)
 }
 
-// TestKindObjects: an API server takes what the recipe applies, at the second try as its text says.
+// TestKindObjects applies the recipe's objects to an API server, which accepts them at the second try, as the recipe says.
 func TestKindObjects(t *testing.T) {
 	server := kubetest.Start(t, kubetest.Options{})
 	server.Apply(t, string(run(t, "kustomize", "build", kind)))

@@ -54,7 +54,7 @@ func promtool(t *testing.T, dir string, args ...string) {
 	require.NoError(t, err, "promtool %q (\"make tools\" fetches it): %s", args, out)
 }
 
-// TestAlerts: Prometheus takes the rules, and prometheus/egressway.test.yaml shows of each what makes it fire, and what does not.
+// TestAlerts checks the rules with promtool. In prometheus/egressway.test.yaml each alert has series that make it fire, and series that do not.
 func TestAlerts(t *testing.T) {
 	promtool(t, "prometheus", "check", "rules", "egressway.rules.yaml")
 	promtool(t, "prometheus", "test", "rules", "egressway.test.yaml")
@@ -85,12 +85,12 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	for _, a := range alerts(t) {
-		require.True(t, fires[a.Alert], "no test has %s fire", a.Alert)
+		require.True(t, fires[a.Alert], "no test makes %s fire", a.Alert)
 		require.True(t, silent[a.Alert], "no test keeps %s silent", a.Alert)
 	}
 }
 
-// TestRunbooks: every alert says what it is about, and the guide has a paragraph for it, and for no other.
+// TestRunbooks checks that every alert has a summary and a description, and compares the alerts with the guide's paragraphs.
 func TestRunbooks(t *testing.T) {
 	const guide = "../docs/operations.md"
 	headings := anchors(t, guide)
@@ -111,7 +111,7 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// TestOneRuleFile: what the chart and the component have is that file.
+// TestOneRuleFile compares the rules of the chart and of the component with the file.
 func TestOneRuleFile(t *testing.T) {
 	want, err := os.ReadFile(rulesFile)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestOneRuleFile(t *testing.T) {
 	require.Equal(t, "prometheus", o.GetLabels()["release"])
 }
 
-// documented are the metrics of docs/metrics.md, which a test of the daemon holds equal to what it serves.
+// documented returns the metrics of docs/metrics.md. A test of the daemon compares them with those that it serves.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	b, err := os.ReadFile("../docs/metrics.md")
@@ -142,7 +142,7 @@ func documented(t *testing.T) map[string]bool {
 	return all
 }
 
-// requireServed fails where an expression names a metric of ours that there is not.
+// requireServed fails if an expression names a metric of ours that does not exist.
 func requireServed(t *testing.T, served map[string]bool, expr, where string) {
 	t.Helper()
 	for _, name := range regexp.MustCompile(`\begressway_[a-z0-9_]+`).FindAllString(expr, -1) {
@@ -161,7 +161,7 @@ func TestAlertsNameWhatIsServed(t *testing.T) {
 	}
 }
 
-// dashboard is what matters of Grafana's model.
+// dashboard is the part of Grafana's model that the tests read.
 type dashboard struct {
 	UID        string `json:"uid"`
 	Title      string `json:"title"`
@@ -188,7 +188,7 @@ type panel struct {
 	} `json:"targets"`
 }
 
-// TestDashboard: Grafana's model is whole, panels lie side by side, and Prometheus takes the expressions, which name what is served.
+// TestDashboard checks that Grafana's model is complete, that panels do not overlap, and that the expressions are valid and name served metrics.
 func TestDashboard(t *testing.T) {
 	b, err := os.ReadFile("grafana/egressway.json")
 	require.NoError(t, err)
@@ -219,7 +219,7 @@ func TestDashboard(t *testing.T) {
 		for _, q := range p.Targets {
 			requireServed(t, served, q.Expr, p.Title)
 			expr := variables.Replace(q.Expr)
-			require.NotContains(t, expr, "$", "%s: a variable that there is not", p.Title)
+			require.NotContains(t, expr, "$", "%s: an unknown variable", p.Title)
 			_, _ = fmt.Fprintf(&rules, "  - {record: 'panel:%d:%s', expr: %q}\n", p.ID, q.RefID, expr)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	k8syaml "sigs.k8s.io/yaml"
 )
 
-// TestOneCRD: the chart's copy is the one that is generated.
+// TestOneCRD compares the chart's copy with the generated CRD.
 func TestOneCRD(t *testing.T) {
 	const name = "k8s.ovn.org_egressservices.yaml"
 	generated, err := os.ReadFile("../config/crd/" + name)
@@ -27,7 +27,7 @@ func TestOneCRD(t *testing.T) {
 	require.Equal(t, string(generated), string(copied), `"make generate" copies it`)
 }
 
-// TestSameObjects: helm and kustomize make the same of the same wishes.
+// TestSameObjects compares the objects of helm and kustomize for the same settings.
 func TestSameObjects(t *testing.T) {
 	for _, c := range []struct {
 		name, values string
@@ -54,7 +54,7 @@ func TestSameObjects(t *testing.T) {
 	}
 }
 
-// normalize takes out what may differ. Helm makes no namespace: its own record is in it beforehand.
+// normalize removes differences that are allowed. Helm makes no namespace: its own record is in it beforehand.
 func normalize(o objects) {
 	delete(o, "Namespace /"+namespace)
 	for _, u := range o {
@@ -70,7 +70,7 @@ func TestLint(t *testing.T) {
 	run(t, "helm", "lint", "--strict", chart, "--values", file(t, "{podMonitor: {enabled: true}, labelHosts: true}"))
 }
 
-// TestPrivileges: what the daemon may do on a node is what it needs, and no more.
+// TestPrivileges holds the daemon's privileges on a node to those that it needs.
 func TestPrivileges(t *testing.T) {
 	spec := daemonSet(t, built(t, base), "egressway").Spec.Template.Spec
 	require.True(t, spec.HostNetwork)
@@ -120,7 +120,7 @@ func daemonSet(t *testing.T, o objects, name string) *appsv1.DaemonSet {
 	return &d
 }
 
-// TestSpeaker: daemon and speaker find each other, read the same passwords, and are on the same nodes.
+// TestSpeaker checks that daemon and speaker use the same socket, passwords and nodes.
 func TestSpeaker(t *testing.T) {
 	o := built(t, base)
 	set := daemonSet(t, o, "egressway-speaker")
@@ -153,7 +153,7 @@ func TestSpeaker(t *testing.T) {
 	require.Equal(t, "2Gi", speaker.Containers[0].Resources.Limits.Memory().String())
 }
 
-// TestValues: what the values say arrives where it should.
+// TestValues checks that each value reaches its object.
 func TestValues(t *testing.T) {
 	for _, c := range []struct {
 		name, values string
@@ -239,7 +239,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestBadValues: a value that would do nothing, or break the daemon, is refused by name.
+// TestBadValues finds that values which would have no effect, or break the daemon, are refused by name.
 func TestBadValues(t *testing.T) {
 	for values, named := range map[string]string{
 		"labelhosts: true":                                     "labelhosts",
@@ -262,7 +262,7 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// TestDocumentedValues: the chart's README has every value, and its schema too.
+// TestDocumentedValues compares the chart's values with its README and its schema.
 func TestDocumentedValues(t *testing.T) {
 	readme, err := os.ReadFile(chart + "/README.md")
 	require.NoError(t, err)
@@ -289,7 +289,7 @@ func TestDocumentedValues(t *testing.T) {
 	}
 }
 
-// TestRoles: both ways to install give the daemon the same rights, and none but these on Nodes.
+// TestRoles compares the daemon's rights in chart and base, and limits those on Nodes.
 func TestRoles(t *testing.T) {
 	for _, labels := range []bool{false, true} {
 		var components []string

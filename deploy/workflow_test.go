@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestWorkflowsHaveLeastRights: a job that runs this repository's code writes nothing, one that writes checks nothing out, and every
-// action is named by its commit.
+// TestWorkflowsHaveLeastRights checks that a job which runs this repository's code may not write, that a job which may write checks nothing
+// out, and that every action is named by its commit.
 func TestWorkflowsHaveLeastRights(t *testing.T) {
 	files, err := filepath.Glob("../.github/workflows/*.yml")
 	require.NoError(t, err)
@@ -30,7 +30,7 @@ func TestWorkflowsHaveLeastRights(t *testing.T) {
 			} `json:"jobs"`
 		}
 		require.NoError(t, yaml.Unmarshal(text, &workflow))
-		require.NotNil(t, workflow.Permissions, "%s: without permissions a job has those that the repository's settings give", file)
+		require.NotNil(t, workflow.Permissions, "%s: without permissions a job gets those of the repository's settings", file)
 		require.Empty(t, workflow.Permissions, file)
 		for name, job := range workflow.Jobs {
 			writes, checksOut := false, false
@@ -43,7 +43,7 @@ func TestWorkflowsHaveLeastRights(t *testing.T) {
 					require.Regexp(t, `^[\w-]+/[\w-]+@[0-9a-f]{40}$`, step.Uses, name)
 				}
 			}
-			require.False(t, writes && checksOut, "%s: job %s may write, and runs what it checks out", file, name)
+			require.False(t, writes && checksOut, "%s: job %s may write, and runs code that it checks out", file, name)
 		}
 	}
 }
