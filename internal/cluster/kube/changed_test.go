@@ -19,7 +19,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// world changes what a store is told at random.
+// world makes random changes to a Cluster's stores.
 type world struct {
 	*toldCluster
 	*rand.Rand
@@ -34,7 +34,7 @@ func (w *world) egressService(name string) *rawEgressService {
 	}
 }
 
-// podRef is what EndpointSlices say that their addresses belong to.
+// podRef is the targetRef of endpoints, so that their addresses belong to a Pod.
 var podRef = &corev1.ObjectReference{Kind: "Pod", Name: "pod"}
 
 func (w *world) slice(name string) *discoveryv1.EndpointSlice {
@@ -56,7 +56,7 @@ func (w *world) service(name string) *corev1.Service {
 	return s
 }
 
-// step changes something, and reports whether it was one of the kinds of which Changed tells no keys.
+// step changes something, and reports whether it was of a kind whose changes set Changed.All.
 func (w *world) step(t *testing.T) (all bool) {
 	t.Helper()
 	name := w.name()
@@ -81,7 +81,7 @@ func (w *world) step(t *testing.T) (all bool) {
 	case 11:
 		w.complain(name, explainSkew(name, w.ahead()))
 	default:
-		switch w.IntN(12) { // seldom: it changes everything
+		switch w.IntN(12) { // seldom, since it changes everything
 		case 0:
 			require.NoError(t, w.nodes.Update(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Unschedulable: w.IntN(2) == 0}}))
 		case 1:
@@ -96,10 +96,10 @@ func (w *world) step(t *testing.T) (all bool) {
 	return false
 }
 
-// ahead is a clock that is right or wrong.
+// ahead returns a difference between clocks, small or too large.
 func (w *world) ahead() time.Duration { return time.Duration(w.IntN(2)) * 2 * skewMost }
 
-// TestChanged: what Objects says to have changed makes what it gave last of what it gave before.
+// TestChanged applies Changed to the last result of Objects: that makes the present one.
 func TestChanged(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -114,7 +114,7 @@ func TestChanged(t *testing.T) {
 			everything = w.step(t) || everything
 		}
 		if w.IntN(3) == 0 {
-			w.latest() // tells nobody
+			w.latest() // does not consume changes
 		}
 		objects, changed, found, _ := w.Objects()
 		require.Equal(t, found, cluster.SortProblems(append(w.foundAnew(), w.complaints.all()...)))
@@ -135,7 +135,7 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// adopt is a former map with what has changed taken from the one of now.
+// adopt returns the former map with the keys of changed taken from the present one.
 func adopt[V any](former, now cluster.Map[cluster.Key, V], changed cluster.Changed) cluster.Map[cluster.Key, V] {
 	next := former.Draft()
 	for key := range changed.Keys {
@@ -155,7 +155,7 @@ func (w *world) foundAnew() (problems []cluster.Problem) {
 	return problems
 }
 
-// A lone change names its key, and what is told again is none.
+// TestLoneChange checks that a lone change names its key, and that the same object again is no change.
 func TestLoneChange(t *testing.T) {
 	c := newTold(t)
 	c.sync(t)
@@ -179,14 +179,14 @@ func TestLoneChange(t *testing.T) {
 		_, changed, _, _ = c.Objects()
 		require.True(t, changed.Empty(), what)
 	}
-	other := slice.DeepCopy() // of another family's ports, with the same endpoints
+	other := slice.DeepCopy() // of other ports, with the same endpoints
 	other.Name = "t"
 	require.NoError(t, c.slices.Update(other))
 	_, changed, _, _ := c.Objects()
 	require.True(t, changed.Empty())
 }
 
-// BenchmarkObjects hands out 10,000 Services of 10 endpoints each, of which one has changed each time.
+// BenchmarkObjects takes snapshots of 10,000 Services with 10 endpoints each, one of which changes each time.
 func BenchmarkObjects(b *testing.B) {
 	c := newTold(b)
 	c.sync(b)

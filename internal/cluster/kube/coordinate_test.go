@@ -31,13 +31,13 @@ const (
 	step = 10 * time.Millisecond
 )
 
-// quick is the timing of tests.
+// quick holds the timing of tests.
 var quick = timing{
 	lease: 3 * time.Second, renew: 2 * time.Second, retry: 200 * time.Millisecond,
 	life: 2 * time.Second, beat: 300 * time.Millisecond,
 }
 
-// TestCoordinate shares a server among its parts, each has a namespace.
+// TestCoordinate shares one API server among its subtests, each in a namespace of its own.
 func TestCoordinate(t *testing.T) {
 	s := kubetest.Start(t, kubetest.Options{Args: []string{"-endpointslice=false", "-run-pods=false"}})
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -60,7 +60,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("outage", f.outage)
 }
 
-// fixture is a server with our CRD and the Nodes a, b and c.
+// fixture is an API server with our CRD and the Nodes a, b and c.
 type fixture struct {
 	*kubetest.Server
 	clients
@@ -68,7 +68,7 @@ type fixture struct {
 
 const ourCRD, upstreamCRD = "../../../config/crd/k8s.ovn.org_egressservices.yaml", "testdata/upstream-crd.yaml"
 
-// applyCRD makes the CRD in the file the one of EgressService.
+// applyCRD installs the CRD of EgressService from the file.
 func (f *fixture) applyCRD(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -76,7 +76,7 @@ func (f *fixture) applyCRD(t *testing.T, file string) {
 	f.Apply(t, string(text))
 }
 
-// namespace makes one and gives its name.
+// namespace creates a namespace and returns its name.
 func (f *fixture) namespace(t *testing.T) string {
 	t.Helper()
 	n, err := f.core.CoreV1().Namespaces().Create(t.Context(),
@@ -85,15 +85,15 @@ func (f *fixture) namespace(t *testing.T) string {
 	return n.Name
 }
 
-// daemon is what a node's daemon has of this package.
+// daemon is the part of a node's daemon that this package implements.
 type daemon struct {
 	*Cluster
 	link  *link
 	awake chan struct{}
-	stop  func() // orderly, and waits for the end
+	stop  func() // stops in order, and waits for the end
 }
 
-// daemon starts a node's, which talks to the server by a link of its own and reports an empty report.
+// daemon starts a node's daemon, with its own link to the server and an empty report.
 func (f *fixture) daemon(t *testing.T, namespace, node string) *daemon {
 	t.Helper()
 	d := &daemon{link: newLink(t, f.Kubeconfig()), awake: make(chan struct{}, 1)}
@@ -127,7 +127,7 @@ func (d *daemon) isLeading() bool {
 	return leading
 }
 
-// leader waits until one of the daemons leads. Two never do.
+// leader waits until one of the daemons leads. Two never lead at once.
 func leader(t *testing.T, of ...*daemon) (it *daemon) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -162,14 +162,14 @@ func (f *fixture) oneLeads(t *testing.T) {
 	all := []*daemon{f.daemon(t, ns, "a"), f.daemon(t, ns, "b"), f.daemon(t, ns, "c")}
 	first := leader(t, all...)
 
-	// The first one is cut off: it can neither renew the Lease nor give it back.
+	// The first one is cut off: it can neither renew nor release the Lease.
 	first.link.cut()
 	second := leader(t, others(all, first)...)
 	require.False(t, first.isLeading())
 	require.NotSame(t, first, second)
 	first.stop()
 
-	// The second one ends in order, and leaves the Lease to the third at once.
+	// The second one ends in order, and releases the Lease to the third at once.
 	second.stop()
 	lease, err := f.core.CoordinationV1().Leases(ns).Get(t.Context(), leaseName, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func (f *fixture) oneLeads(t *testing.T) {
 	_, leading := second.Leading()
 	require.False(t, leading)
 
-	// A Lease that somebody deletes is taken again, and one that another one holds is obeyed.
+	// A deleted Lease is acquired again, and one that another holder has is respected.
 	require.NoError(t, f.core.CoordinationV1().Leases(ns).Delete(t.Context(), leaseName, metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool {
 		lease, err = f.core.CoordinationV1().Leases(ns).Get(t.Context(), leaseName, metav1.GetOptions{})
@@ -231,7 +231,7 @@ func (f *fixture) reports(t *testing.T) {
 	node, err := f.core.CoreV1().Nodes().Get(t.Context(), second.options.Node, metav1.GetOptions{})
 	require.NoError(t, err)
 
-	// Deleted by hand it comes back, and its node is not presumed dead meanwhile.
+	// Deleted by hand, it comes back, and its node is not presumed dead meanwhile.
 	require.NoError(t, leases.Delete(t.Context(), name, metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool {
 		reports, leading := first.Leading()
@@ -244,14 +244,14 @@ func (f *fixture) reports(t *testing.T) {
 	}, soon, step)
 	require.Equal(t, node.UID, there().OwnerReferences[0].UID)
 
-	// Garbage written by hand is passed over, and written over.
+	// A report with invalid content is ignored, and soon overwritten.
 	_, err = leases.Patch(t.Context(), name, types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"`+annotationReport+`":"{"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return there().Annotations[annotationReport] != "{" }, soon, step)
 	require.True(t, told(second, full)())
 
-	// A node whose daemon ended is presumed dead after a while, the others are not.
+	// A node whose daemon ended is presumed dead after a while; the others are not.
 	second.stop()
 	require.Eventually(t, func() bool {
 		reports, leading := first.Leading()
@@ -261,7 +261,7 @@ func (f *fixture) reports(t *testing.T) {
 	require.True(t, told(first, full)())
 }
 
-// outage: whoever leads afterwards presumes nobody dead.
+// outage checks that no leader presumes a node dead after an outage of the API server.
 func (f *fixture) outage(t *testing.T) {
 	ns := f.namespace(t)
 	all := []*daemon{f.daemon(t, ns, "a"), f.daemon(t, ns, "b"), f.daemon(t, ns, "c")}
@@ -279,7 +279,7 @@ func (f *fixture) outage(t *testing.T) {
 	} {
 		t.Log(outage.name)
 		outage.begin(t)
-		for _, d := range all { // until the Lease has run out, which lasts longer than those of the nodes
+		for _, d := range all { // until the leader's Lease has expired, which lasts longer than those of the nodes
 			require.Eventually(t, func() bool {
 				d.lease.mu.Lock()
 				defer d.lease.mu.Unlock()
@@ -292,13 +292,13 @@ func (f *fixture) outage(t *testing.T) {
 	}
 }
 
-// link is a daemon's own way to the server.
+// link is a daemon's own path to the server.
 type link struct {
 	kubeconfig string
 	to         string
 	listener   net.Listener
 	mu         sync.Mutex
-	open       map[net.Conn]bool // nil: it is cut
+	open       map[net.Conn]bool // nil: the link is cut
 	g          sync.WaitGroup
 }
 
@@ -351,7 +351,7 @@ func (l *link) serve() {
 	}
 }
 
-// cut breaks it for good.
+// cut breaks the link for good.
 func (l *link) cut() {
 	l.mu.Lock()
 	l.listener.Close()

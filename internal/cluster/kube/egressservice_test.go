@@ -9,8 +9,8 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// obeys: what another than the leader writes to a status moves nothing, and the leader puts it right, also where that is what it
-// wants by now.
+// obeys checks that daemons do not follow another writer's status, and that the leader restores its own, even if the other
+// // writer's values are by now the ones that the leader wants.
 func (f *fixture) obeys(t *testing.T) {
 	ns := f.namespace(t)
 	d := f.daemon(t, ns, "a")
@@ -28,7 +28,7 @@ func (f *fixture) obeys(t *testing.T) {
 			require.Equal(t, []string{host, standby}, []string{e.Status.Host, e.Status.Standby})
 		}
 	}
-	// stands waits until both have heard of the status that is there, and know whether to obey it.
+	// stands waits until both daemons have seen the present status, and know whether to follow it.
 	stands := func(host string, writer cluster.Writer) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -52,7 +52,7 @@ func (f *fixture) obeys(t *testing.T) {
 	require.Eventually(t, func() bool { return has(follower).UID != "" }, soon, step)
 	f.edit(t, key, `{"host":"mallory"}`)
 	stands("mallory", cluster.WriterOther)
-	is("mallory", "") // no node was elected: it may be a backup's
+	is("mallory", "") // no node was elected: a backup may have restored it
 	decides("a")
 
 	f.edit(t, key, `{"host":"mallory","standby":"a","term":9}`)
@@ -72,7 +72,7 @@ func (f *fixture) obeys(t *testing.T) {
 	is("a", "b")
 	decides("a")
 
-	// A patch does not take over what has the value already.
+	// A patch does not make the leader manager of fields that have the value already.
 	f.edit(t, key, `{"host":"c"}`)
 	stands("c", cluster.WriterOther)
 	is("a", "b")
@@ -84,7 +84,7 @@ func (f *fixture) obeys(t *testing.T) {
 	require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
 	require.Equal(t, version, f.get(t, key).ResourceVersion, "it is taken over once")
 
-	// Who starts obeys what is there.
+	// A daemon that starts follows the present status.
 	f.edit(t, key, `{"host":"mallory"}`)
 	stands("mallory", cluster.WriterOther)
 	is("c", "b")

@@ -104,7 +104,7 @@ func TestExplainAccess(t *testing.T) {
 	}
 }
 
-// kubeconfigs: whatever is wrong with one is told on one line, and mended by a better one.
+// kubeconfigs checks that each fault of a kubeconfig is reported on one line, and that a better file ends it.
 func (s *site) kubeconfigs(t *testing.T) {
 	change := func(f func(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo)) []byte {
 		config, err := clientcmd.Load(s.Kubeconfig())
@@ -153,7 +153,7 @@ func (s *site) kubeconfigs(t *testing.T) {
 	r.untilWell(t)
 	require.Equal(t, 5, r.log.count("problem gone"), r.log)
 
-	// One that is spoilt later changes nothing but what is told.
+	// A bad file later changes only the Problem.
 	write([]byte("{"))
 	r.untilProblem(t, "kubeconfig "+file, ReasonBadKubeconfig)
 	s.Apply(t, webService)
@@ -166,7 +166,7 @@ func (s *site) kubeconfigs(t *testing.T) {
 	r.untilWell(t)
 }
 
-// forbidden: a permission that is missing is told by name, and used once it is there.
+// forbidden checks that a missing permission is named, and used once it is granted.
 func (s *site) forbidden(t *testing.T) {
 	const role = `
 apiVersion: v1
@@ -196,7 +196,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 	require.Equal(t, 1, r.log.count("problem gone", "endpointslices"), r.log)
 }
 
-// outage: what is known stays meanwhile, and what happens right afterwards is heard.
+// outage checks that known objects stay during an outage, and that changes right after it arrive.
 func (s *site) outage(t *testing.T, begin, end func(testing.TB)) {
 	s.Apply(t, webService)
 	r := read(t, s.kubeconfig)
@@ -218,7 +218,7 @@ func (s *site) outage(t *testing.T, begin, end func(testing.TB)) {
 	r.untilWell(t)
 }
 
-// crdDeleted: when the CRD is deleted, and all its objects with it, what they stand for stays.
+// crdDeleted checks that EgressServices stay in force when their CRD is deleted with all of them.
 func (s *site) crdDeleted(t *testing.T) {
 	s.Apply(t, webService)
 	r := read(t, s.kubeconfig)

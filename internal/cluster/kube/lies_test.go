@@ -26,19 +26,19 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// proxy stands between a Cluster and the server, and does not tell the truth.
+// proxy stands between a Cluster and the server, and falsifies answers.
 type proxy struct {
 	kubeconfig string
 
 	mu      sync.Mutex
 	ahead   time.Duration // of its clock
-	unknown string        // a resource that it answers 404 for
-	blind   string        // a resource that it answers nothing about
-	refused int           // how often it did not
-	silent  string        // a resource that it never answers about
+	unknown string        // resource with answer 404
+	blind   string        // resource with an empty answer
+	refused int           // how often it answered so
+	silent  string        // resource without an answer
 	without map[string][]string
-	times   int // how many lists lack what is in without
-	lists   int // that were told
+	times   int // number of lists to come without the objects of without
+	lists   int // number of lists so far
 	watches map[string][]context.CancelFunc
 }
 
@@ -76,7 +76,7 @@ func newProxy(t *testing.T, s *site) *proxy {
 	return p
 }
 
-// resource is that of the path of a list or watch.
+// resource returns the resource in the path of a list or watch.
 func resourceOf(path string) string { return path[strings.LastIndex(path, "/")+1:] }
 
 func (p *proxy) serve(w http.ResponseWriter, q *http.Request, pass http.Handler) {
@@ -92,7 +92,7 @@ func (p *proxy) serve(w http.ResponseWriter, q *http.Request, pass http.Handler)
 		answer = http.StatusServiceUnavailable
 		p.refused++
 	case q.URL.Query().Get("sendInitialEvents") != "":
-		answer = http.StatusUnprocessableEntity // lists are lists here
+		answer = http.StatusUnprocessableEntity // lists are plain lists here, not watches
 	}
 	if answer == 0 && (watches || silent) {
 		ctx, cancel := context.WithCancel(q.Context())
@@ -113,7 +113,7 @@ func (p *proxy) serve(w http.ResponseWriter, q *http.Request, pass http.Handler)
 		return
 	}
 	if !watches {
-		q.Header.Set("Accept", "application/json") // which is easily edited
+		q.Header.Set("Accept", "application/json") // JSON is easily edited
 		q.Header.Del("Accept-Encoding")
 	}
 	if silent {
@@ -159,7 +159,7 @@ func (p *proxy) modify(r *http.Response) error {
 	return nil
 }
 
-// cut ends all watches of a resource. The caller has the mutex.
+// cut ends all watches of a resource. The caller holds the mutex.
 func (p *proxy) cut(resource string) {
 	for _, cancel := range p.watches[resource] {
 		cancel()
@@ -167,7 +167,7 @@ func (p *proxy) cut(resource string) {
 	p.watches[resource] = nil
 }
 
-// relist has the resource listed anew, with some missing in so many lists. Nothing is heard of what is done meanwhile.
+// relist makes the resource be listed again, and so many lists miss some objects. Meanwhile no watch works.
 func (p *proxy) relist(t *testing.T, resource string, times int, without []string, meanwhile ...func()) {
 	t.Helper()
 	p.set(func() {
@@ -224,7 +224,7 @@ func (s *site) lies(t *testing.T) {
 	})
 	r.untilWell(t)
 
-	// One list lacks some; the next one has them.
+	// One list misses some objects; the next one has them.
 	p.relist(t, "services", 1, names[:3])
 	r.until(t, "doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
 		require.Equal(t, len(names), count(o))
@@ -236,7 +236,7 @@ func (s *site) lies(t *testing.T) {
 	})
 	r.untilWell(t)
 
-	// They are really gone, which no watch has told.
+	// They are really gone, without an event of a watch.
 	p.relist(t, "services", 0, nil, func() {
 		for _, name := range names[:3] {
 			s.Delete(t, service(name))
@@ -247,7 +247,7 @@ func (s *site) lies(t *testing.T) {
 	r.until(t, "gone", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool { return count(o) == 1 })
 	r.untilWell(t)
 
-	// The whole of a kind is missing.
+	// A whole kind is missing.
 	p.relist(t, "egressservices", 1, []string{"web"})
 	r.until(t, "doubt", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
 		require.Contains(t, maps.Collect(o.EgressServices.All()), web)
@@ -258,7 +258,7 @@ func (s *site) lies(t *testing.T) {
 		return !doubted(problems, egressResource)
 	})
 
-	// What a list lacks and a watch tells of again is beyond doubt, and what it tells to be gone is gone.
+	// A watch's event ends the doubt that a list raised: of an update as of a deletion.
 	p.relist(t, "services", 1, names[3:])
 	r.until(t, "doubt", func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool { return doubted(problems, "services") })
 	s.Delete(t, service(names[3]))
@@ -269,7 +269,7 @@ func (s *site) lies(t *testing.T) {
 	r.untilWell(t)
 }
 
-// ownNode: no list of a server that lacks it is believed, however often it is told.
+// ownNode checks that lists without this node are not believed, however often they come.
 func (s *site) ownNode(t *testing.T) {
 	s.Apply(t, `{apiVersion: v1, kind: Node, metadata: {name: other}}`, service("kept"))
 	p := newProxy(t, s)
@@ -302,7 +302,7 @@ func (s *site) ownNode(t *testing.T) {
 	s.Delete(t, `{apiVersion: v1, kind: Node, metadata: {name: other}}`, service("kept"))
 }
 
-// silent: a kind that the server, or what stands before it, says nothing about is noticed.
+// silent checks that a kind without any answer is noticed.
 func (s *site) silent(t *testing.T) {
 	p := newProxy(t, s)
 	p.set(func() { p.silent = "services" })
@@ -317,7 +317,7 @@ func (s *site) silent(t *testing.T) {
 	r.untilWell(t)
 }
 
-// oldServer: one that has no ServiceCIDRs is as good, and may be upgraded.
+// oldServer checks that a server without ServiceCIDRs works, and may be upgraded.
 func (s *site) oldServer(t *testing.T) {
 	p := newProxy(t, s)
 	p.set(func() { p.unknown = "servicecidrs" })

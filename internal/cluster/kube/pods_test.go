@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// aPod is one that runs on a node; without addresses it is about to. There is no kubelet whose leave its end would wait for.
+// aPod returns a Pod that runs on a node; without addresses it does not run yet. Without a kubelet, its deletion is immediate.
 func aPod(name, node, addresses string) string {
 	status := ""
 	if addresses != "" {
@@ -36,7 +36,7 @@ func podsAre(names ...string) func(o cluster.Objects, _ []cluster.Problem, synce
 	}
 }
 
-// pods: those of the own node are followed while they are wanted, and what a list lacks is doubted.
+// pods checks that the own node's Pods are followed while they are wanted, and that missing ones in a list are doubted.
 func (s *site) pods(t *testing.T) {
 	mine, other := aPod("mine", "own", `{ip: 10.244.9.1}, {ip: "fd44:9::1"}`), aPod("other", "elsewhere", "{ip: 10.244.8.1}")
 	s.Apply(t, mine)
@@ -77,7 +77,7 @@ func (s *site) pods(t *testing.T) {
 		return len(o.Pods.At(cluster.Key{Namespace: "default", Name: "new"}).Addresses) == 1
 	})
 
-	// A list lacks all of them: that is doubted, and not so.
+	// A list misses all of them: a second one refutes it.
 	doubted := func(problems []cluster.Problem) bool {
 		return slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == podResource && p.Reason == ReasonListDoubted })
 	}
@@ -91,7 +91,7 @@ func (s *site) pods(t *testing.T) {
 		return !doubted(problems)
 	})
 
-	// Nobody wants them, and somebody does again.
+	// They are unwanted, and wanted again.
 	r.FollowPods(false)
 	o, _ := r.latest()
 	require.False(t, o.PodsKnown)

@@ -18,7 +18,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// node's Lease in some version, by a clock that is wrong.
+// leaseOf returns a version of a node's Lease, with the times of a wrong clock.
 func leaseOf(node string, version int, report string) *coordinationv1.Lease {
 	lasts, long := int32(60), metav1.NewMicroTime(time.Unix(int64(version), 0))
 	return &coordinationv1.Lease{
@@ -60,10 +60,10 @@ func TestNodesAreJudgedByTheLeadersClock(t *testing.T) {
 		all, _ := r.living()
 		require.Equal(t, cluster.Report{Applied: 5}, all["c"])
 
-		// c is silent while others are heard.
+		// c is silent while others renew.
 		beats(40, "a", "b")
 		require.Equal(t, "abc", living())
-		r.deleted(leaseOf("b", 4, `{}`)) // somebody's mistake
+		r.deleted(leaseOf("b", 4, `{}`)) // by mistake
 		require.Equal(t, "abc", living())
 		woken = 0
 		beats(20, "a", "b")
@@ -74,7 +74,7 @@ func TestNodesAreJudgedByTheLeadersClock(t *testing.T) {
 		beats(20, "a", "b", "c")
 		require.Equal(t, "abc", living())
 
-		// The watch is silent for long, and speaks again: everyone has the whole time.
+		// The watch is silent for long, then delivers again: every node gets its whole time.
 		pass(10 * time.Minute)
 		require.Equal(t, "abc", living())
 		beats(40, "a")
@@ -82,7 +82,7 @@ func TestNodesAreJudgedByTheLeadersClock(t *testing.T) {
 		beats(40, "a")
 		require.Equal(t, "a", living())
 
-		// The same after a list, also for one that is not in it.
+		// The same after a list, also for a node that is not in it.
 		beats(20, "a", "b")
 		pass(time.Hour)
 		r.listed([]*coordinationv1.Lease{leaseOf("a", version, `{}`)})
@@ -90,7 +90,7 @@ func TestNodesAreJudgedByTheLeadersClock(t *testing.T) {
 		beats(60, "a")
 		require.Equal(t, "a", living())
 
-		// What is no report is passed over.
+		// A Lease without a report is ignored.
 		forged, empty := leaseOf("b", version+1, `{}`), leaseOf("b", version+1, `{}`)
 		forged.Name, empty.Spec = "egressway", coordinationv1.LeaseSpec{}
 		for _, l := range []*coordinationv1.Lease{forged, empty, leaseOf("b", version+1, "none")} {
@@ -186,7 +186,7 @@ func TestTakenByAnother(t *testing.T) {
 	})
 }
 
-// pass lets time pass on a test's own clock.
+// pass advances a test's own clock.
 func pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // passes at once under synctest
 	synctest.Wait()

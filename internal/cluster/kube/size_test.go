@@ -17,8 +17,8 @@ import (
 	"github.com/egressway/egressway/lab/kubetest"
 )
 
-// BenchmarkSync follows a cluster of 10,000 Services with an EgressService each, 100,000 endpoints and 1,000 Nodes until all is
-// known, and says what it holds then.
+// BenchmarkSync follows a cluster of 10,000 Services with an EgressService each, 100,000 endpoints and 1,000 Nodes until all are
+// // known, and reports the memory in use then.
 //
 //	KUBELAB=$(lab/kubelab/build.sh) go test ./internal/cluster/kube -run - -bench Sync -benchtime 5x
 func BenchmarkSync(b *testing.B) {
@@ -86,7 +86,7 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// processorTime is what this process has taken so far: the API server, on the same processors, takes most of the time.
+// processorTime returns this process's CPU time: the API server, on the same processors, uses most of the time.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u unix.Rusage

@@ -32,8 +32,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// impatient are the pauses of tests. The doubt is long enough to be seen; a server that refuses a token closes the
-// connection too, and HTTP/2 takes seconds to ask again.
+// impatient holds the pauses of tests. The doubt is long enough to be seen. A server that refuses a token also closes the
+// // connection, and HTTP/2 takes seconds to ask again.
 var impatient = pauses{
 	access: 20 * time.Millisecond, answer: 5 * time.Second, doubt: 500 * time.Millisecond, doubtMax: time.Second,
 	deletion: 100 * time.Millisecond, unserved: 100 * time.Millisecond,
@@ -43,10 +43,10 @@ var impatient = pauses{
 type reader struct {
 	*Cluster
 	log  *lines
-	stop func() // and waits for the end
+	stop func() // also waits for the end
 }
 
-// read has a Cluster follow what the kubeconfig leads to, as node own.
+// read starts a Cluster that follows the kubeconfig's server, as node own.
 func read(t *testing.T, kubeconfig string, edit ...func(*Options)) *reader {
 	t.Helper()
 	r := &reader{log: &lines{}}
@@ -94,7 +94,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// count is how many lines have all of the words.
+// count returns the number of lines that have all of the words.
 func (l *lines) count(words ...string) (n int) {
 	for line := range strings.Lines(l.String()) {
 		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
@@ -104,7 +104,7 @@ func (l *lines) count(words ...string) (n int) {
 	return n
 }
 
-// until waits for what the objects and problems are to be.
+// until waits for objects and problems that satisfy a condition.
 func (r *reader) until(t *testing.T, what string, ok func(o cluster.Objects, problems []cluster.Problem, synced bool) bool) {
 	t.Helper()
 	if !waitFor(t, func() bool {
@@ -139,7 +139,7 @@ func (r *reader) objects(t *testing.T) cluster.Objects {
 	return o
 }
 
-// untilProblem waits for a problem with the API server, and gives its message.
+// untilProblem waits for a problem with the API server, and returns its message.
 func (r *reader) untilProblem(t *testing.T, object string, reason cluster.Reason) (message string) {
 	t.Helper()
 	r.until(t, string(reason), func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool {
@@ -155,7 +155,7 @@ func (r *reader) untilProblem(t *testing.T, object string, reason cluster.Reason
 	return message
 }
 
-// untilWell waits until nothing is wrong with the API server any more.
+// untilWell waits until there is no problem with the API server.
 func (r *reader) untilWell(t *testing.T) {
 	t.Helper()
 	r.until(t, "all is well", func(_ cluster.Objects, problems []cluster.Problem, synced bool) bool {
@@ -163,7 +163,7 @@ func (r *reader) untilWell(t *testing.T) {
 	})
 }
 
-// site is a server that tests of the source share.
+// site is a server that the source's tests share.
 type site struct {
 	fixture
 	kubeconfig string // the administrator's
@@ -190,7 +190,7 @@ func fileOf(t *testing.T, text []byte) string {
 func TestSource(t *testing.T) {
 	s := newSite(t)
 	s.Apply(t, `{apiVersion: v1, kind: Node, metadata: {name: own}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}]}}`)
-	t.Run("CRD missing", s.crdMissing) // applies it
+	t.Run("CRD missing", s.crdMissing) // installs it
 	t.Run("every kind", s.everyKind)
 	t.Run("current", s.current)
 	t.Run("names", s.names)
@@ -230,13 +230,13 @@ func (s *site) crdMissing(t *testing.T) {
 	require.Equal(t, 1, r.log.count("problem gone", string(ReasonCRDMissing)), r.log)
 }
 
-// everyKind: what is made, changed and deleted is heard.
+// everyKind checks that creations, changes and deletions of each kind arrive.
 func (s *site) everyKind(t *testing.T) {
 	r := read(t, s.kubeconfig)
 	r.untilWell(t)
 	for _, step := range []struct {
 		apply, remove string
-		status        string // of web, which the leader writes
+		status        string // of web, written by the leader
 		ok            func(o cluster.Objects) bool
 	}{
 		{apply: `
@@ -358,7 +358,7 @@ func endpointsAre(addresses ...string) func(o cluster.Objects) bool {
 	}
 }
 
-// names: an EgressService that no Service can belong to is there, so that its status can say so.
+// names checks that an EgressService with a name that no Service can have is kept, so that its status can report it.
 func (s *site) names(t *testing.T) {
 	long := cluster.Key{Namespace: "default", Name: strings.Repeat("x", 64)}
 	dotted := cluster.Key{Namespace: "default", Name: "a.b"}
@@ -381,7 +381,7 @@ func (s *site) names(t *testing.T) {
 	}
 }
 
-// unreadable: what the API server lets through and Go does not read hides nothing else.
+// unreadable checks that a value which the API server admits and Go does not read hides no other object.
 func (s *site) unreadable(t *testing.T) {
 	odd := cluster.Key{Namespace: "default", Name: "odd"}
 	oddService := strings.Replace(webService, "web", "odd", 1)
@@ -413,7 +413,7 @@ func (s *site) unreadable(t *testing.T) {
 	s.Delete(t, webService, oddService)
 }
 
-// random: after many changes, what is known is what a direct list gives.
+// random checks that after many changes the objects equal those of a direct list.
 func (s *site) random(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -444,7 +444,7 @@ spec: {network: %s, sourceIPBy: %s}}`, name, pick("red", "blue"), pick("Network"
 				return fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: ns-%s, labels: {l: x%d}}}`, name, number(3))
 			},
 		}[pick("egressservice", "service", "slice", "slice", "node", "namespace")]()
-		if number(3) == 0 && !strings.Contains(text, "kind: Namespace") { // namespaces take their time
+		if number(3) == 0 && !strings.Contains(text, "kind: Namespace") { // namespaces are slow
 			if err := s.API.Delete(t.Context(), text); err != nil {
 				require.Contains(t, err.Error(), "not found")
 			}
@@ -462,7 +462,7 @@ spec: {network: %s, sourceIPBy: %s}}`, name, pick("red", "blue"), pick("Network"
 	r.until(t, "the same", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool { return reflect.DeepEqual(want, o) })
 }
 
-// direct makes the objects of lists.
+// direct converts lists to objects.
 func (s *site) direct(t *testing.T) cluster.Objects {
 	t.Helper()
 	var o cluster.Objects
@@ -516,7 +516,7 @@ func each[L, O any](t *testing.T, list func(context.Context, metav1.ListOptions)
 	}
 }
 
-// current: a Cluster finds out that its watches have not told all yet.
+// current checks that a Cluster detects that its watches have not delivered everything.
 func (s *site) current(t *testing.T) {
 	r := read(t, s.kubeconfig)
 	r.untilWell(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// toldCluster is a Cluster that a test tells what there is, and how often it woke.
+// toldCluster is a Cluster whose stores a test fills. It counts wakes.
 type toldCluster struct {
 	*Cluster
 	woken int
@@ -31,7 +31,7 @@ func newTold(tb testing.TB) *toldCluster {
 	return c
 }
 
-// sync tells that there is nothing of any kind.
+// sync lists no objects of any kind.
 func (c *toldCluster) sync(tb testing.TB) {
 	tb.Helper()
 	for _, s := range []cache.ReflectorStore{c.egressServices, c.services, c.slices, c.nodes, c.namespaces, c.serviceCIDRs} {
@@ -43,7 +43,7 @@ func (c *toldCluster) sync(tb testing.TB) {
 	require.True(tb, synced)
 }
 
-// aService is one of the default namespace with that port.
+// aService returns a Service of the default namespace with that port.
 func aService(name string, port int32) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
@@ -93,7 +93,7 @@ func TestStoreDoubtsLists(t *testing.T) {
 	require.NoError(t, c.services.Replace([]any{a, b}, ""))
 	require.False(t, doubted())
 
-	// A second list lacks one too, and has the other in another form.
+	// A second list misses one too, and has the other one changed.
 	require.NoError(t, c.services.Replace(nil, ""))
 	require.Equal(t, []string{"a", "b"}, c.names())
 	require.True(t, doubted())
@@ -105,7 +105,7 @@ func TestStoreDoubtsLists(t *testing.T) {
 	o, _ := c.latest()
 	require.EqualValues(t, 81, o.Services.At(x.key).Ports[0].Port)
 
-	// What was told again meanwhile is not given up for an older doubt, even if there is a new one.
+	// An object that was delivered again meanwhile is not removed by an older doubt, even if there is a newer one.
 	require.NoError(t, c.services.Replace(nil, ""))
 	older := lacked()
 	require.NoError(t, c.services.Add(a))
@@ -117,12 +117,12 @@ func TestStoreDoubtsLists(t *testing.T) {
 	require.Equal(t, []string{"a"}, c.names())
 	require.True(t, doubted())
 
-	// A watch is believed at once.
+	// A watch's deletion is believed at once.
 	require.NoError(t, c.services.Delete(a))
 	require.Empty(t, c.names())
 	require.False(t, doubted())
 
-	// Our own Node: no second list without it does away with any.
+	// Our own Node: a second list without it removes no node.
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 	require.NoError(t, c.nodes.Replace([]any{node("own"), node("b")}, ""))
 	require.NoError(t, c.nodes.Replace(nil, ""))
@@ -153,8 +153,8 @@ func TestStoreTellsProblems(t *testing.T) {
 	require.Empty(t, problems)
 }
 
-// TestSlices moves slices between Services at random. The endpoints are always those of all slices of a Service, in order
-// of the slices' names, and what was handed out stays as it was.
+// TestSlices moves slices between Services at random. The endpoints are always those of all slices of a Service, in the order of
+// // the slices' names, and earlier snapshots do not change.
 func TestSlices(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -207,7 +207,7 @@ func TestSelectorsAreHeldOnce(t *testing.T) {
 	require.Same(t, invalid, s.intern(invalid), "of one text, but another")
 }
 
-// Each removal waits for itself: one that was told a moment ago holds up none, and is not believed with those before it.
+// TestRemovalsAreDue checks that each removal waits for its own time: a recent one delays no older one, and is not believed with it.
 func TestRemovalsAreDue(t *testing.T) {
 	d := newDoubts[string]()
 	_, _, left := d.due(0)

@@ -12,7 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// service makes an EgressService, and waits until the daemon knows it.
+// service creates an EgressService, and waits until the daemon knows it.
 func (f *fixture) service(t *testing.T, d *daemon, namespace, name string) (cluster.Key, *egressv1.EgressService) {
 	t.Helper()
 	o := &egressv1.EgressService{}
@@ -27,7 +27,7 @@ func (f *fixture) service(t *testing.T, d *daemon, namespace, name string) (clus
 	return key, o
 }
 
-// get gives an EgressService as the server has it.
+// get returns an EgressService as the server has it.
 func (f *fixture) get(t *testing.T, key cluster.Key) *egressv1.EgressService {
 	t.Helper()
 	o := &egressv1.EgressService{}
@@ -50,7 +50,7 @@ func (f *fixture) patch(t *testing.T, manager string, key cluster.Key, status st
 	return o
 }
 
-// decides does what a leader does: it writes what it wants whenever something changed, until ok.
+// decides acts as a leader: it writes the wanted statuses whenever something changed, until ok.
 func (d *daemon) decides(t *testing.T, want map[cluster.Key]Wanted, ok func() bool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -73,11 +73,11 @@ func (f *fixture) status(t *testing.T) {
 	d := f.daemon(t, ns, "a")
 	key, created := f.service(t, d, ns, "web")
 	want := map[cluster.Key]Wanted{key: wanted("a"), {Namespace: ns, Name: "gone"}: wanted("b")}
-	d.Write(want) // nobody leads yet, or nothing else happens
+	d.Write(want) // there is no leader yet, or no other event
 
 	leader(t, d)
 	var o *egressv1.EgressService
-	right := func() bool { // it stands, and the daemon knows
+	right := func() bool { // the status is written, and the daemon knows
 		o = f.get(t, key)
 		objects, _ := d.latest()
 		return sameStatus(wanted("a").Status, cluster.Status{
@@ -90,7 +90,7 @@ func (f *fixture) status(t *testing.T) {
 	require.False(t, d.Pruned())
 	version := o.ResourceVersion
 
-	// Each of its events once, and nothing is written that stands.
+	// Each of its events is written once, and a status that is right is not written again.
 	events := f.core.CoreV1().Events(ns)
 	require.Eventually(t, func() bool {
 		list, err := events.List(t.Context(), metav1.ListOptions{})
@@ -112,12 +112,12 @@ func (f *fixture) status(t *testing.T) {
 	}
 	require.Equal(t, version, f.get(t, key).ResourceVersion)
 
-	// An edit by hand is put right, the time of a condition that stays is too.
+	// An edit by hand is undone, including the time of a condition that stays.
 	f.edit(t, key, `{"host":"mallory","standby":null,"term":null}`)
 	d.decides(t, want, right)
 	require.Equal(t, since, o.Status.Conditions[0].LastTransitionTime)
 
-	// What the leader decided from an older version is not written.
+	// A decision from an older version is not written.
 	edited := f.edit(t, key, `{"host":"mallory"}`)
 	w := d.leads()
 	w.mu.Lock()
@@ -128,14 +128,14 @@ func (f *fixture) status(t *testing.T) {
 	require.Equal(t, edited.ResourceVersion, f.get(t, key).ResourceVersion)
 	d.decides(t, want, right)
 
-	// Nil: nothing is wanted.
+	// Nil: no status is wanted.
 	version = o.ResourceVersion
 	d.Write(nil)
 	require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
 	require.Equal(t, version, f.get(t, key).ResourceVersion)
 }
 
-// lastWords stops a leader as soon as it has written: what it wrote is told all the same.
+// lastWords stops a leader as soon as it has written: its events are sent all the same.
 func (f *fixture) lastWords(t *testing.T) {
 	ns := f.namespace(t)
 	d := f.daemon(t, ns, "a")
@@ -167,14 +167,14 @@ func (f *fixture) prunes(t *testing.T) {
 	d := f.daemon(t, ns, "a")
 	key, _ := f.service(t, d, ns, "web")
 	leader(t, d)
-	again := func() { // and a probe each time
+	again := func() { // each time with a probe
 		t := d.leads()
 		t.mu.Lock()
 		t.probed = time.Time{}
 		t.mu.Unlock()
 	}
 
-	// The server may go by the former CRD a little longer.
+	// The server may use the former CRD a little longer.
 	host := "a"
 	require.Eventually(t, func() bool {
 		again()
@@ -197,7 +197,7 @@ func (f *fixture) prunes(t *testing.T) {
 	require.Equal(t, version, f.get(t, key).ResourceVersion)
 	require.True(t, d.Pruned())
 
-	// Ours is applied meanwhile.
+	// Our CRD is applied meanwhile.
 	f.applyCRD(t, ourCRD)
 	require.Eventually(t, func() bool {
 		again()
