@@ -24,7 +24,7 @@ var (
 	descServices  = desc("egressservices", "EgressServices, by network.", "network")
 	descEndpoints = desc("endpoints", "Selected pod addresses in the cluster, by network.", "network")
 	descAnnounced = desc("announced_prefixes", "Ingress IPs that this node announces, by network.", "network")
-	descLearned   = desc("learned_routes", "Learned routes that are installed, by network.", "network")
+	descLearned   = desc("learned_routes", "Learned routes that are planned, by network.", "network")
 	descUsable    = desc("network_usable", "Whether the network's VRF and table are there.", "network")
 	descSessionUp = desc("bgp_session_up", "Whether the BGP session is established.", "network", "peer")
 	descReceived  = desc("bgp_received_prefixes", "Routes that the peer sends.", "network", "peer")
