@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// inputConfig has a network for everybody, one for some and one of a bare table.
+// inputConfig has a network for every namespace, one for some, and one that is only a table.
 const inputConfig = `bgp: {asn: 64512}
 networks:
 - {name: red, vrf: vrf-red, table: 1001, interfaces: [eth2], peers: [{address: 10.1.0.1, asn: 64601}]}
@@ -28,7 +28,7 @@ kind: Namespace
 metadata: {name: shop}
 `
 
-// object is an EgressService of namespace shop with its Service and one endpoint, as YAML.
+// object returns an EgressService of namespace shop with its Service and one endpoint, as YAML.
 func object(name, spec, ingress, endpoint string) string {
 	return `apiVersion: k8s.ovn.org/v1
 kind: EgressService
@@ -49,8 +49,8 @@ endpoints: [{addresses: ["` + endpoint + `"], nodeName: a}]
 `
 }
 
-// Each case of a broken object beside a good one: check tells it in one line, naming it, and fails; plan serves the good
-// one as if it was alone.
+// TestBadManifests has a broken object beside a good one in each case: check fails with one line that names the broken one, and plan
+// // serves the good one as if it was alone.
 func TestBadManifests(t *testing.T) {
 	const ok, ip, pod = "{network: red}", "{ip: 203.0.113.66}", "10.244.1.66"
 	with := func(old, replacement string) string {

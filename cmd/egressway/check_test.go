@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	for _, e := range os.Environ() { // the tests' own are no configuration
+	for _, e := range os.Environ() { // the test's own variables
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "EGRESSWAY_") {
 			_ = os.Unsetenv(name)
 		}
@@ -62,7 +62,7 @@ func TestCheckPrintsEveryError(t *testing.T) {
 	require.EqualError(t, err, "1 error")
 }
 
-// A FIFO, to which nothing may ever be written, is refused at once.
+// TestCheckRefusesFIFO checks that a FIFO, which may never have a writer, is refused at once.
 func TestCheckRefusesFIFO(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo.yaml")

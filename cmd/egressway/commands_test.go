@@ -17,7 +17,7 @@ import (
 	"github.com/egressway/egressway/internal/trace"
 )
 
-// TestCommandsAreExplained holds every command to what people expect of its help, and docs/commands.md to the commands.
+// TestCommandsAreExplained checks every command's help, and that docs/commands.md has all commands and flags.
 func TestCommandsAreExplained(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/commands.md")
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestCommandsAreExplained(t *testing.T) {
 	}
 }
 
-// TestJSONFieldsAreDocumented compares the fields that trace tells of with those in docs/commands.md.
+// TestJSONFieldsAreDocumented compares the fields of trace's output with those in docs/commands.md.
 func TestJSONFieldsAreDocumented(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/commands.md")
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func TestVersionForPrograms(t *testing.T) {
 	require.Regexp(t, `^go1\.`, v.Go)
 }
 
-// TestCompletion asks as a shell does.
+// TestCompletion asks for completions as a shell does.
 func TestCompletion(t *testing.T) {
 	complete := func(args ...string) string {
 		var out, errs bytes.Buffer

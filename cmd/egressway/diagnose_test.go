@@ -20,7 +20,7 @@ import (
 	"github.com/egressway/egressway/lab"
 )
 
-// unpack gives the files of an archive by their names without the folder.
+// unpack returns the files of an archive by their names without the folder.
 func unpack(t *testing.T, archive []byte) map[string]string {
 	t.Helper()
 	zipped, err := gzip.NewReader(bytes.NewReader(archive))
@@ -40,13 +40,13 @@ func unpack(t *testing.T, archive []byte) map[string]string {
 	}
 }
 
-// tool puts a program into a folder.
+// tool writes a program into a folder.
 func tool(t *testing.T, dir, name, script string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o700))
 }
 
-// TestDiagnoseKeepsSecrets puts a canary into every place that a secret may be in: none of them gets into the archive.
+// TestDiagnoseKeepsSecrets puts a canary in every place where secrets may be: the archive has none of them.
 func TestDiagnoseKeepsSecrets(t *testing.T) {
 	dir := t.TempDir()
 	n := 0
@@ -108,7 +108,7 @@ networks:
 	}
 	require.Greater(t, n, 20)
 
-	// What is no secret is there.
+	// Other text stays.
 	require.Contains(t, files["config.yaml"], "passwordFile: "+password+"\n")
 	require.Contains(t, files["config.yaml"], "address: 10.1.0.1")
 	require.Contains(t, files["log.txt"], "node a is host of shop/web")
@@ -122,7 +122,7 @@ networks:
 	require.Contains(t, files["errors.txt"], "status.json: no daemon answers on socket "+filepath.Join(dir, "egressway.sock")+"\n")
 }
 
-// TestDiagnoseAsksTheDaemon has a daemon answer.
+// TestDiagnoseAsksTheDaemon runs diagnose with a daemon that answers.
 func TestDiagnoseAsksTheDaemon(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "s")
@@ -146,7 +146,7 @@ func TestDiagnoseAsksTheDaemon(t *testing.T) {
 	require.Contains(t, said.String(), "wrote ")
 }
 
-// TestDiagnoseIsBounded has a tool that says too much, and one that does not end.
+// TestDiagnoseIsBounded runs diagnose with a tool that prints too much, and one that does not end.
 func TestDiagnoseIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	tool(t, dir, "nft", "yes | head -c 5000000")

@@ -15,7 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/status"
 )
 
-// served is a report of a draining node a with services that have this host and standby, one letter each.
+// served returns a report of a draining node a whose services have this host and standby, one letter each.
 func served(hosts ...string) status.Report {
 	p := &plan.NodePlan{}
 	for i, h := range hosts {

@@ -18,10 +18,10 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// hostile is text that a terminal would obey: ESC and C1 sequences, a changed direction of writing, DEL, ends of lines and columns.
+// hostile is text that a terminal would interpret: ESC and C1 sequences, a changed direction of writing, DEL, ends of lines and columns.
 const hostile = "red\x1b[2J\u009b31m\u202e\u2066\u200f\x7f\U000e0001\r\n\tfake"
 
-// requireInert fails where a terminal would do something else with the output than show lines of it.
+// requireInert fails if a terminal would do anything with the output except show its lines.
 func requireInert(t *testing.T, out string) {
 	t.Helper()
 	i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && !text.Safe(r) })
@@ -30,7 +30,7 @@ func requireInert(t *testing.T, out string) {
 	require.NotContains(t, out, "\n\tfake")
 }
 
-// TestCommandsEscapeObjects has each command that reads objects read hostile ones, in every format.
+// TestCommandsEscapeObjects runs each command that reads objects with hostile ones, in every format.
 func TestCommandsEscapeObjects(t *testing.T) {
 	dir := t.TempDir()
 	quoted, err := json.Marshal(hostile)
@@ -78,7 +78,7 @@ func TestCommandsEscapeObjects(t *testing.T) {
 	})
 }
 
-// TestStatusEscapes has every format write a report full of hostile text; programs read from JSON and YAML what is in it.
+// TestStatusEscapes writes a report full of hostile text in every format; programs read the same values back from JSON and YAML.
 func TestStatusEscapes(t *testing.T) {
 	report := status.Report{
 		Node: hostile, Version: hostile, Errors: []string{hostile},
@@ -112,7 +112,7 @@ func TestStatusEscapes(t *testing.T) {
 	}
 }
 
-// TestYAML compares what writeYAML writes with what another library reads.
+// TestYAML compares the output of writeYAML with the one of another library.
 func TestYAML(t *testing.T) {
 	value := map[string]any{
 		"yes": "no", "number": "0777", "multi": "a\nb\n", "list": []any{"on", map[string]any{"a": float64(1), hostile: "~"}}, "mark": float64(1 << 40),
@@ -125,7 +125,7 @@ func TestYAML(t *testing.T) {
 	require.Equal(t, value, back, out.String())
 }
 
-// TestLogEscapes has both formats of the log carry hostile text, one character of it at a time too: slog quotes a text for any of some.
+// TestLogEscapes logs hostile text in both formats, also one character at a time: slog quotes a text because of some characters only.
 func TestLogEscapes(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
@@ -139,7 +139,7 @@ func TestLogEscapes(t *testing.T) {
 	}
 }
 
-// TestSocketOfTheEnvironment: each command that asks the daemon asks where the daemon would listen in the same environment.
+// TestSocketOfTheEnvironment checks that commands use the socket on which the daemon would listen in the same environment.
 func TestSocketOfTheEnvironment(t *testing.T) {
 	socket, speaker := filepath.Join(t.TempDir(), "other.sock"), filepath.Join(t.TempDir(), "speaker.sock")
 	t.Setenv("EGRESSWAY_STATUS_SOCKET", socket)

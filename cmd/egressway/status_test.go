@@ -100,7 +100,7 @@ func TestStatusWatch(t *testing.T) {
 				code <- execute([]string{"status", "--socket", socket, "--watch", "-o", format}, in, &errs)
 				in.Close()
 			}()
-			first := make([]byte, 1) // the first report is on its way
+			first := make([]byte, 1) // of the first report
 			_, err := out.Read(first)
 			require.NoError(t, err)
 			r := s.Report()

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTour runs the commands of docs/tour.md that need no node: every line that the page shows is printed, in the page's order.
+// TestTour runs the commands of docs/tour.md that need no node, and compares their output with the lines on the page.
 func TestTour(t *testing.T) {
 	page, err := os.ReadFile("../../docs/tour.md")
 	require.NoError(t, err)

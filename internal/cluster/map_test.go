@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever is done to a Map, it has what a Go map would have, and those that were handed out before stay as they were.
+// TestMap compares a Map with a Go map through random changes, and checks that earlier Maps do not change.
 func TestMap(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // to be repeated
 	for range 5 {

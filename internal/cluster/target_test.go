@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// An EndpointSlice says of each endpoint whether it is a Pod of its namespace.
+// TestTargets checks which endpoints of a slice are Pods of its namespace.
 func TestTargets(t *testing.T) {
 	for want, refs := range map[Target][]*corev1.ObjectReference{
 		TargetUnknown: {nil},
@@ -27,7 +27,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// Services share an ingress IP by MetalLB's annotation, under its present or its former name.
+// TestSharingKey checks MetalLB's annotation for a shared ingress IP, under its present and its former name.
 func TestSharingKey(t *testing.T) {
 	for _, name := range []string{"metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"} {
 		_, s, _, ok := FromService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{name: "key"}}})

@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	for _, e := range os.Environ() { // of the tests' own
+	for _, e := range os.Environ() { // variables of the test's own environment
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, envPrefix) {
 			_ = os.Unsetenv(name)
 		}
@@ -139,7 +139,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 	}, c)
 }
 
-// Every file of testdata/bad is refused with exactly the lines of its .want file.
+// TestBadFiles checks that each file of testdata/bad has exactly the errors in its .want file.
 func TestBadFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/bad/*.yaml")
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func TestEnvironmentOverridesScalars(t *testing.T) {
 $EGRESSWAY_LOG_LEVEL: log.level: "loud": one of debug, info, warn, error`)
 }
 
-// A variable that sets no key is refused, without its value; those that the kubelet sets for Services are not ours.
+// TestStrayVariables checks that a variable without a key is refused, without its value, and that the kubelet's are ignored.
 func TestStrayVariables(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "egressway.yaml")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -213,7 +213,7 @@ $EGRESSWAY_PORT: no key of the configuration has this variable: see docs/configu
 $EGRESSWAY_log_level: no key of the configuration has this variable: see docs/configuration.md, or unset it`)
 }
 
-// What is no regular file is refused at once, wherever a file is named: to read it might take forever.
+// TestNoRegularFile checks that every named file must be regular: reading another one might never end.
 func TestNoRegularFile(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")

@@ -32,9 +32,9 @@ func TestWatch(t *testing.T) {
 		})
 	}()
 	require.Equal(t, result{level: "warn"}, <-results, "once at the start")
-	write(filepath.Join(dir, "other"), "x") // nobody's business
+	write(filepath.Join(dir, "other"), "x") // another file in the folder
 
-	replace := func(text string) { // as editors do
+	replace := func(text string) { // in the way of editors
 		write(file+"~", text)
 		require.NoError(t, os.Rename(file+"~", file))
 	}

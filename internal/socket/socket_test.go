@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain lets the test start itself as somebody who connects.
+// TestMain lets the test start itself as a process of another user.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("TEST_CONNECT"); path != "" {
 		conn, err := net.Dial("unix", path)
@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// status is how a process of a user ends that connects to the socket and reads a byte: 0 when it can, 3 when it cannot connect, 4 when
-// it is hung up on.
+// status returns the exit status of a user's process that connects to the socket and reads a byte: 0 on success, 3 if it cannot
+// // connect, 4 if the connection is closed.
 func status(t *testing.T, path string, uid uint32) int {
 	t.Helper()
 	self, err := os.ReadFile("/proc/self/exe")
@@ -38,18 +38,18 @@ func status(t *testing.T, path string, uid uint32) int {
 	cmd.Env = append(os.Environ(), "TEST_CONNECT="+path)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	_ = cmd.Run() // the status says it
+	_ = cmd.Run() // the exit status has the result
 	return cmd.ProcessState.ExitCode()
 }
 
 func TestOnlyItsOwner(t *testing.T) {
 	require.Zero(t, os.Getuid(), "only root can be somebody else")
-	dir, err := os.MkdirTemp("/tmp", "socket") //nolint:usetesting // t.TempDir is closed to others as a whole
+	dir, err := os.MkdirTemp("/tmp", "socket") //nolint:usetesting // other users cannot enter t.TempDir
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
 	path := filepath.Join(dir, "s.sock")
-	old := syscall.Umask(0) // the most generous
+	old := syscall.Umask(0) // would give all rights
 	l, err := Listen(t.Context(), path)
 	syscall.Umask(old)
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestOnlyItsOwner(t *testing.T) {
 	require.Equal(t, 0, status(t, path, 0))
 	require.Equal(t, 3, status(t, path, 65534), "somebody else")
 
-	// Whoever opens the file to others by mistake does not open the daemon to them.
+	// A file mode that admits others does not make the daemon accept them.
 	require.NoError(t, os.Chmod(path, 0o666))
 	require.Equal(t, 4, status(t, path, 65534), "somebody else, the mode being wide")
 	require.Equal(t, 0, status(t, path, 0))

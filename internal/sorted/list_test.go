@@ -25,7 +25,7 @@ func listOf(m map[int]int) (pairs []pair) {
 	return pairs
 }
 
-// A list that changes at random is what a map is that changes alike, and what Changes says makes one list of another.
+// TestListIsAMap compares a list with a map through the same random changes, and checks that Changes leads from one list to the other.
 func TestListIsAMap(t *testing.T) {
 	for seed := range uint64(15) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -95,7 +95,7 @@ func TestListIsAMap(t *testing.T) {
 	}
 }
 
-// A change of nothing shares everything, one of little nearly everything.
+// TestChangesSkipWhatIsShared checks that lists share all chunks without a change, and most after a small one.
 func TestChangesSkipWhatIsShared(t *testing.T) {
 	var compared int
 	var items []counted

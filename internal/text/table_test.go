@@ -37,7 +37,7 @@ func TestTableEscapes(t *testing.T) {
 	require.Equal(t, `a\nb  \x1b[31m`+"\n", out.String())
 }
 
-// TestNoColoursInPipes: only a terminal has colours.
+// TestNoColoursInPipes checks that only terminals get colours.
 func TestNoColoursInPipes(t *testing.T) {
 	require.Equal(t, Colours{}, ColoursOf(&bytes.Buffer{}))
 	r, w, err := os.Pipe()

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const quiet = 10 * time.Millisecond
 
-// start watches dir and returns the wake-ups; the first, of the start, was taken.
+// start watches dir and returns the wake-ups after the first one, of the start.
 func start(t *testing.T, dir string) <-chan struct{} {
 	t.Helper()
 	woken, done := make(chan struct{}, 1000), make(chan error)
@@ -53,7 +53,7 @@ func TestEditors(t *testing.T) {
 	wait(t, woken)
 }
 
-// A file that is whole is told of at once, but not while another is being written, and again when all has settled.
+// TestEager checks that a complete file is reported at once, except while another is being written, and again when all has settled.
 func TestEager(t *testing.T) {
 	dir := t.TempDir()
 	type told struct{ settled, whole bool }
@@ -89,7 +89,7 @@ func TestEager(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// Another call is made after the time that one asks for, though nothing happens.
+// TestEagerAgain checks that another call follows after the time that one asks for, without an event.
 func TestEagerAgain(t *testing.T) {
 	woken, done := make(chan bool), make(chan error)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -111,7 +111,7 @@ func TestEagerAgain(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// A mounted ConfigMap is a folder of links through ..data, which is swapped.
+// TestConfigMapSwap watches a folder like a mounted ConfigMap, whose links lead through ..data, which is swapped.
 func TestConfigMapSwap(t *testing.T) {
 	dir := t.TempDir()
 	version := func(name, text string) {
@@ -137,7 +137,7 @@ func TestFolderIsReplaced(t *testing.T) {
 	require.NoError(t, os.Rename(dir, dir+".old"))
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	wait(t, woken)
-	require.Eventually(t, func() bool { // until the new folder is watched, which its wake-ups show
+	require.Eventually(t, func() bool { // until the new folder is watched, as its wake-ups show
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte(time.Now().String()), 0o600))
 		select {
 		case <-woken:

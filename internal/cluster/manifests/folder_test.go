@@ -17,19 +17,19 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// clock is a Folder's, which a test sets.
+// clock is a Folder's clock, which a test sets.
 type clock struct{ time.Time }
 
 func (c *clock) now() time.Time { return c.Time }
 
-// open opens a folder whose time stands still.
+// open opens a folder whose clock does not move.
 func open(dir string) (*Folder, *clock) {
 	f, c := Open(dir), &clock{time.Unix(1_000_000, 0)}
 	f.now = c.now
 	return f, c
 }
 
-// someDocument is one of few, so that names come twice.
+// someDocument returns one of few documents, so that names occur twice.
 func someDocument(r *rand.Rand) string {
 	n := r.IntN(6)
 	switch r.IntN(20) {
@@ -55,7 +55,7 @@ func someDocument(r *rand.Rand) string {
 	}
 }
 
-// edit changes a file of a folder in one of the ways that people and programs have.
+// edit changes a file of a folder as people and programs do.
 func edit(t *testing.T, r *rand.Rand, dir string) {
 	t.Helper()
 	path := filepath.Join(dir, fmt.Sprintf("f%d.yaml", r.IntN(5)))
@@ -77,7 +77,7 @@ func edit(t *testing.T, r *rand.Rand, dir string) {
 		docs = append(docs, someDocument(r))
 	case 4:
 		r.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
-	case 6: // what follows is further down
+	case 6: // moves all documents below
 		docs[0] = "# a comment\n" + docs[0]
 	case 7:
 		docs = slices.Insert(docs, r.IntN(len(docs)), someDocument(r))
@@ -99,8 +99,8 @@ func edit(t *testing.T, r *rand.Rand, dir string) {
 	require.NoError(t, os.Rename(to, path))
 }
 
-// A folder that is read again and again, whatever happens to it, gives what one gives that is read for the first time, once nothing of
-// it has a flaw and what is gone has been so for long enough; and what it says to have changed makes that of what it gave before.
+// TestFolderReadAgain compares a folder that is read again after random changes with one that is read for the first time: they are
+// // equal once no file has a flaw and removed objects are no longer kept. Changed turns each former result into the next.
 func TestFolderReadAgain(t *testing.T) {
 	equal := 0
 	for seed := range uint64(20) {
@@ -162,7 +162,7 @@ func TestFolderReadAgain(t *testing.T) {
 	require.Greater(t, equal, 100)
 }
 
-// adopt is former objects with what has changed taken from those of now.
+// adopt returns the former objects with the keys of changed taken from the present ones.
 func adopt(former, now cluster.Objects, changed cluster.Changed) cluster.Objects {
 	former.EgressServices = adopted(former.EgressServices, now.EgressServices, changed)
 	former.Services = adopted(former.Services, now.Services, changed)
@@ -182,7 +182,7 @@ func adopted[V any](former, now cluster.Map[cluster.Key, V], changed cluster.Cha
 	return next.Map()
 }
 
-// What goes from one file to another is not gone in between.
+// TestGlance checks that an object which moves from one file to another is not gone in between.
 func TestGlance(t *testing.T) {
 	dir := write(t, map[string]string{"a.yaml": good, "b.yaml": "# nothing\n"})
 	key := cluster.Key{Namespace: "default", Name: "good"}
@@ -222,7 +222,7 @@ func TestGlance(t *testing.T) {
 	require.Zero(t, f.Again())
 }
 
-// flaws are what may befall a file, and how its problem begins.
+// flaws holds the faults of files, each with the beginning of its problem.
 var flaws = map[string]struct {
 	befall func(t *testing.T, path string)
 	want   string
@@ -274,7 +274,7 @@ func rewrite(old, replacement string) func(*testing.T, string) {
 	}
 }
 
-// What a file held stays as long as the file cannot be read whole. A problem names the file and what stays; others' objects follow their files.
+// TestFlawedFile checks that a file's objects stay while it cannot be read whole, that a problem names them, and that others follow their files.
 func TestFlawedFile(t *testing.T) {
 	key := cluster.Key{Namespace: "shop", Name: "web"}
 	for name, flaw := range flaws {
@@ -323,12 +323,12 @@ func TestFlawedFile(t *testing.T) {
 	}
 }
 
-// Of a file that has a flaw when the folder is read first nothing is known. It may be one that is just being written; once that would have
-// ended, a problem says so.
+// TestFlawedFileAtStart checks a file with a flaw at the first read: its former objects are not known. It may be in the middle of being
+// // written; after the time for that, a problem reports it.
 func TestFlawedFileAtStart(t *testing.T) {
 	for name, flaw := range flaws {
 		if flaw.want == "is cut off" {
-			continue // nobody can know
+			continue // an incomplete write does not show
 		}
 		t.Run(name, func(t *testing.T) {
 			dir := write(t, map[string]string{"a.yaml": twoObjects, "b.yaml": good})
@@ -351,7 +351,7 @@ func TestFlawedFileAtStart(t *testing.T) {
 	}
 }
 
-// A shorter text that ends with a line, or as the former did, is meant.
+// TestShorterFile checks that a shorter text which ends with a line end, or where the former one had none either, is intended.
 func TestShorterFile(t *testing.T) {
 	shorter := strings.TrimSuffix(twoObjects, "spec:\n  network: red\n")
 	for _, texts := range [][2]string{{twoObjects, shorter}, {strings.TrimSuffix(twoObjects, "\n"), strings.TrimSuffix(shorter, "\n")}, {twoObjects, "#\n" + strings.TrimSuffix(shorter, "\n")}} {
@@ -365,7 +365,7 @@ func TestShorterFile(t *testing.T) {
 	}
 }
 
-// What may hold manifests and is not read becomes a problem, and so does a folder without any: it may be one whose mount is missing.
+// TestPassedOver checks for problems with files and folders that may hold manifests and are not read, and with a folder without any.
 func TestPassedOver(t *testing.T) {
 	dir := write(t, map[string]string{"a.YAML": good, "README.md": "", "b.yaml.bak": good})
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o700))
@@ -413,7 +413,7 @@ func TestPassedOver(t *testing.T) {
 	require.Empty(t, problems)
 }
 
-// A folder that vanishes, and comes back.
+// TestFolderGone removes a folder, which comes back.
 func TestFolderGone(t *testing.T) {
 	dir := filepath.Join(write(t, nil), "d")
 	f := Open(dir)
@@ -439,7 +439,7 @@ func TestFolderGone(t *testing.T) {
 	require.Empty(t, problems)
 }
 
-// BenchmarkFolder reads 10,000 Services in 100 files, of which one has changed in one object each time.
+// BenchmarkFolder reads 10,000 Services in 100 files, with one changed object each time.
 func BenchmarkFolder(b *testing.B) {
 	dir := b.TempDir()
 	change := func(n, version int) {

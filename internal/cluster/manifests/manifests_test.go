@@ -95,7 +95,7 @@ kind: EgressService
 metadata: {name: good}
 `
 
-// write makes a folder of the named files.
+// write makes a folder with the files.
 func write(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -105,7 +105,7 @@ func write(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// Each broken document yields its lines, and the good one behind it is read all the same.
+// TestBrokenDocuments checks the problems of each broken document, and that the good one after it is read.
 func TestBrokenDocuments(t *testing.T) {
 	es := func(rest string) string {
 		return "apiVersion: k8s.ovn.org/v1\nkind: EgressService\n" + rest
@@ -113,7 +113,7 @@ func TestBrokenDocuments(t *testing.T) {
 	tests := map[string]struct {
 		text  string
 		want  []string
-		count int // EgressServices beside the good one
+		count int // EgressServices besides the good one
 	}{
 		"syntax":         {"a: [b\nc: d\n", []string{`f.yaml:1: Manifest f.yaml: not YAML: did not find expected ',' or ']'`}, 0},
 		"tab":            {"a:\n\tb: c\n", []string{`f.yaml:2: Manifest f.yaml: not YAML: found character that cannot start any token`}, 0},
@@ -277,7 +277,7 @@ func TestWatch(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Node}]\n---\n&a [*a]"))
-	dir := f.TempDir() // one for all: making it takes longer than reading what is in it
+	dir := f.TempDir() // one for all, since making it takes longer than reading its files
 	f.Fuzz(func(t *testing.T, data []byte) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "f.yaml"), data, 0o600))
 		_, problems := Read(dir)

@@ -15,7 +15,7 @@ const (
 	file   = "../../../docs/configuration.md"
 )
 
-// TestConfigurationIsUpToDate compares docs/configuration.md with what the types say now.
+// TestConfigurationIsUpToDate compares docs/configuration.md with the types.
 func TestConfigurationIsUpToDate(t *testing.T) {
 	old, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestConfigurationIsUpToDate(t *testing.T) {
 	require.Equal(t, tables, string(old), "run: make generate")
 }
 
-// TestTables writes them into a text that has other ones.
+// TestTables writes the tables into a text with old ones.
 func TestTables(t *testing.T) {
 	const text = "# A\n<!-- keys of the file -->\nold\n<!-- end of keys -->\nby hand\n" +
 		"<!-- keys of source -->\n<!-- end of keys -->\n<!-- keys of steering --><!-- end of keys --><!-- keys of marks --><!-- end of keys -->" +
@@ -57,7 +57,7 @@ func TestTables(t *testing.T) {
 	require.NotContains(t, tables, "Default:")
 }
 
-// TestWhatIsRefused is a file that lacks a table, has one of nothing, or one without an end; and a folder that is another one.
+// TestWhatIsRefused checks texts that lack a table, have an unknown one, or one without an end, and a folder of another package.
 func TestWhatIsRefused(t *testing.T) {
 	for text, why := range map[string]string{
 		"<!-- keys of the file --><!-- end of keys -->":                         "key source.kubernetes.kubeconfig belongs in no table",
@@ -72,7 +72,7 @@ func TestWhatIsRefused(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestFullExample: config/egressway-full.yaml has every key, and the default of each that is in no list and no example.
+// TestFullExample checks that config/egressway-full.yaml has every key, and the defaults of those outside lists and examples.
 func TestFullExample(t *testing.T) {
 	const path = "../../../config/egressway-full.yaml"
 	text, err := os.ReadFile(path)
