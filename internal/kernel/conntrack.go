@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -357,21 +357,22 @@ func (c *ctConn) connections(source netip.Addr, each func(body []byte) bool) err
 		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header() // selects its address family
 	}
 	if source.Is4() {
-		body = nested(body, nl.CTA_TUPLE_ORIG, func(b []byte) []byte {
-			return nested(b, nl.CTA_TUPLE_IP, func(b []byte) []byte { return appendAddr(b, nl.CTA_IP_V4_SRC, source) })
+		body = nested(body, vnl.CTA_TUPLE_ORIG, func(b []byte) []byte {
+			return nested(b, vnl.CTA_TUPLE_IP, func(b []byte) []byte { return appendAddr(b, vnl.CTA_IP_V4_SRC, source) })
 		})
 		body = nested(body, ctaFilter, func(b []byte) []byte {
 			b = appendAttr32(b, ctaFilterOrigFlags, filterSource)
 			return appendAttr32(b, ctaFilterOrigFlags+1, 0)
 		})
 	}
-	return c.dump(message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_GET), body: body}, each)
+	_, err := c.dump(message{typ: conntrackMessage(vnl.IPCTNL_MSG_CT_GET), body: body}, each)
+	return err
 }
 
 // originalSource reads only the original source address of a connection.
 func originalSource(body []byte) (netip.Addr, bool) {
-	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
-		if typ == nl.CTA_TUPLE_ORIG {
+	for typ, value := range attrs(body, vnl.SizeofNfgenmsg) {
+		if typ == vnl.CTA_TUPLE_ORIG {
 			source, _ := tupleAddresses(value)
 			return source, source.IsValid()
 		}
@@ -382,14 +383,14 @@ func originalSource(body []byte) (netip.Addr, bool) {
 // tupleAddresses reads the addresses of a tuple.
 func tupleAddresses(tuple []byte) (from, to netip.Addr) {
 	for typ, value := range attrs(tuple, 0) {
-		if typ != nl.CTA_TUPLE_IP {
+		if typ != vnl.CTA_TUPLE_IP {
 			continue
 		}
 		for typ, value := range attrs(value, 0) {
 			switch typ {
-			case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
+			case vnl.CTA_IP_V4_SRC, vnl.CTA_IP_V6_SRC:
 				from, _ = netip.AddrFromSlice(value)
-			case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
+			case vnl.CTA_IP_V4_DST, vnl.CTA_IP_V6_DST:
 				to, _ = netip.AddrFromSlice(value)
 			}
 		}
@@ -398,14 +399,14 @@ func tupleAddresses(tuple []byte) (from, to netip.Addr) {
 }
 
 func decodeConnection(body []byte) (c connection) {
-	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
+	for typ, value := range attrs(body, vnl.SizeofNfgenmsg) {
 		switch {
-		case typ == nl.CTA_TUPLE_ORIG:
+		case typ == vnl.CTA_TUPLE_ORIG:
 			c.source, _ = tupleAddresses(value)
 			c.zoned = c.zoned || zonedTuple(value)
-		case typ == nl.CTA_TUPLE_REPLY:
+		case typ == vnl.CTA_TUPLE_REPLY:
 			c.target, c.leaves = tupleAddresses(value)
-		case typ == nl.CTA_MARK && len(value) >= 4:
+		case typ == vnl.CTA_MARK && len(value) >= 4:
 			c.mark = binary.BigEndian.Uint32(value)
 		case typ == ctaZone:
 			c.zoned = true
@@ -426,14 +427,14 @@ func zonedTuple(tuple []byte) bool {
 
 // deletion returns the request to delete exactly the entry that the kernel listed, not one that replaced it since.
 func deletion(body []byte) message {
-	b := slices.Clone(body[:nl.SizeofNfgenmsg])
-	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
+	b := slices.Clone(body[:vnl.SizeofNfgenmsg])
+	for typ, value := range attrs(body, vnl.SizeofNfgenmsg) {
 		switch typ {
-		case nl.CTA_TUPLE_ORIG:
+		case vnl.CTA_TUPLE_ORIG:
 			b = appendAttr(b, typ|unix.NLA_F_NESTED, value...)
-		case nl.CTA_ID:
+		case vnl.CTA_ID:
 			b = appendAttr(b, typ, value...)
 		}
 	}
-	return message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_DELETE), body: b}
+	return message{typ: conntrackMessage(vnl.IPCTNL_MSG_CT_DELETE), body: b}
 }

@@ -6,9 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"syscall"
 
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -66,27 +65,27 @@ type ctEntry struct {
 // decodeEntry decodes the body of a message about an entry. ok is false if the entry is neither TCP nor UDP, or is in a
 // conntrack zone, which is not ours.
 func decodeEntry(body []byte) (e ctEntry, ok bool) {
-	if len(body) < nl.SizeofNfgenmsg {
+	if len(body) < vnl.SizeofNfgenmsg {
 		return e, false
 	}
 	var status uint32
 	zoned := false
-	for typ, value := range attrs(body, nl.SizeofNfgenmsg) {
+	for typ, value := range attrs(body, vnl.SizeofNfgenmsg) {
 		switch {
-		case typ == nl.CTA_TUPLE_ORIG:
+		case typ == vnl.CTA_TUPLE_ORIG:
 			e.Src, e.Dst, e.Proto, ok = decodeTuple(value)
 			zoned = zoned || zonedTuple(value)
 		case typ == ctaZone:
 			zoned = true
-		case typ == nl.CTA_TUPLE_REPLY:
+		case typ == vnl.CTA_TUPLE_REPLY:
 			_, e.SNAT, _, _ = decodeTuple(value)
-		case typ == nl.CTA_STATUS && len(value) >= 4:
+		case typ == vnl.CTA_STATUS && len(value) >= 4:
 			status = binary.BigEndian.Uint32(value)
-		case typ == nl.CTA_TIMEOUT && len(value) >= 4:
+		case typ == vnl.CTA_TIMEOUT && len(value) >= 4:
 			e.Timeout = binary.BigEndian.Uint32(value)
-		case typ == nl.CTA_MARK && len(value) >= 4:
+		case typ == vnl.CTA_MARK && len(value) >= 4:
 			e.mark = binary.BigEndian.Uint32(value)
-		case typ == nl.CTA_PROTOINFO:
+		case typ == vnl.CTA_PROTOINFO:
 			e.State, e.liberal = decodeTCP(value)
 		}
 	}
@@ -99,23 +98,23 @@ func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
 	var fromPort, toPort uint16
 	for typ, value := range attrs(b, 0) {
 		switch typ {
-		case nl.CTA_TUPLE_IP:
+		case vnl.CTA_TUPLE_IP:
 			for typ, value := range attrs(value, 0) {
 				switch typ {
-				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
+				case vnl.CTA_IP_V4_SRC, vnl.CTA_IP_V6_SRC:
 					from, _ = netip.AddrFromSlice(value)
-				case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
+				case vnl.CTA_IP_V4_DST, vnl.CTA_IP_V6_DST:
 					to, _ = netip.AddrFromSlice(value)
 				}
 			}
-		case nl.CTA_TUPLE_PROTO:
+		case vnl.CTA_TUPLE_PROTO:
 			for typ, value := range attrs(value, 0) {
 				switch {
-				case typ == nl.CTA_PROTO_NUM && len(value) > 0:
+				case typ == vnl.CTA_PROTO_NUM && len(value) > 0:
 					proto = value[0]
-				case typ == nl.CTA_PROTO_SRC_PORT && len(value) >= 2:
+				case typ == vnl.CTA_PROTO_SRC_PORT && len(value) >= 2:
 					fromPort = binary.BigEndian.Uint16(value)
-				case typ == nl.CTA_PROTO_DST_PORT && len(value) >= 2:
+				case typ == vnl.CTA_PROTO_DST_PORT && len(value) >= 2:
 					toPort = binary.BigEndian.Uint16(value)
 				}
 			}
@@ -128,14 +127,14 @@ func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
 func decodeTCP(b []byte) (state uint8, liberal bool) {
 	flags := uint8(0xff)
 	for typ, value := range attrs(b, 0) {
-		if typ != nl.CTA_PROTOINFO_TCP {
+		if typ != vnl.CTA_PROTOINFO_TCP {
 			continue
 		}
 		for typ, value := range attrs(value, 0) {
 			switch {
-			case typ == nl.CTA_PROTOINFO_TCP_STATE && len(value) > 0:
+			case typ == vnl.CTA_PROTOINFO_TCP_STATE && len(value) > 0:
 				state = value[0]
-			case (typ == nl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL || typ == nl.CTA_PROTOINFO_TCP_FLAGS_REPLY) && len(value) > 0:
+			case (typ == vnl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL || typ == vnl.CTA_PROTOINFO_TCP_FLAGS_REPLY) && len(value) > 0:
 				flags &= value[0]
 			}
 		}
@@ -150,62 +149,15 @@ func (e ctEntry) flow(m plan.Marks) (f Flow, ok bool) {
 	return f, e.mark&m.EgressBit() != 0 && e.snatted
 }
 
-// ctConn is a netfilter socket for dumps and batches of changes. Frequent callers keep it open: closing one after an
-// nftables transaction takes as long as the kernel needs to free the removed objects, some milliseconds, and delays the
-// next transaction (nft_rcv_nl_event).
-type ctConn struct {
-	*conn
-	buf []byte
-}
+// ctConn is a netfilter socket for requests about conntrack entries.
+type ctConn struct{ *netfilter }
 
 func dialConntrack() (*ctConn, error) {
-	sock, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	c, err := dialNetfilter()
 	if err != nil {
-		return nil, fmt.Errorf("open netfilter socket: %w", err)
+		return nil, err
 	}
-	// Errors need not contain the request.
-	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
-	_ = sock.SetReceiveBufferSize(receiveBuffer, true)
-	return &ctConn{&conn{sock: sock}, make([]byte, 1<<16)}, nil // larger than any message of a dump
-}
-
-// receive reads one datagram and calls each for every reply in it. The body is valid only during the call.
-func (c *ctConn) receive(each func(h syscall.NlMsghdr, body []byte)) error {
-	n, _, err := unix.Recvfrom(c.sock.GetFd(), c.buf, 0)
-	for errors.Is(err, unix.EINTR) {
-		n, _, err = unix.Recvfrom(c.sock.GetFd(), c.buf, 0)
-	}
-	if err != nil {
-		return err
-	}
-	eachMessage(c.buf[:n], func(m []byte) {
-		h := syscall.NlMsghdr{
-			Len: uint32(len(m)), Type: binary.NativeEndian.Uint16(m[messageType:]), Flags: binary.NativeEndian.Uint16(m[messageFlags:]),
-			Seq: binary.NativeEndian.Uint32(m[messageSeq:]),
-		}
-		each(h, m[unix.SizeofNlMsghdr:])
-	})
-	return nil
-}
-
-// Fields of struct nlmsghdr.
-const (
-	messageType  = 4
-	messageFlags = 6
-	messageSeq   = 8
-	messagePort  = 12 // port of the program that caused an event; 0: packets or a timer did
-)
-
-// eachMessage calls each for every message of a datagram, with its header.
-func eachMessage(b []byte, each func([]byte)) {
-	for len(b) >= unix.SizeofNlMsghdr {
-		size := int(binary.NativeEndian.Uint32(b))
-		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return
-		}
-		each(b[:size])
-		b = b[min(align(size), len(b)):]
-	}
+	return &ctConn{c}, nil
 }
 
 // ListFlows calls each for every egress flow that leaves this node with SNAT, until each returns false. each may block:
@@ -226,8 +178,8 @@ func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) err
 	defer c.close()
 	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
 	body = appendMark(body, m.EgressBit(), m.EgressBit()) // the kernel skips other marks
-	request := message{typ: conntrackMessage(nl.IPCTNL_MSG_CT_GET), body: body}
-	err = c.dump(request, func(body []byte) bool {
+	request := message{typ: conntrackMessage(vnl.IPCTNL_MSG_CT_GET), body: body}
+	_, err = c.dump(request, func(body []byte) bool {
 		e, ok := decodeEntry(body)
 		return ctx.Err() == nil && (!ok || each(e))
 	})
@@ -235,35 +187,6 @@ func dumpEntries(ctx context.Context, m plan.Marks, each func(ctEntry) bool) err
 		return fmt.Errorf("list egress flows: %w", err)
 	}
 	return ctx.Err()
-}
-
-// dump sends a dump request and calls each for the body of every entry until each returns false. The body is valid only
-// during the call. The receive buffer has the largest useful size, since for each further answer the kernel counts from
-// the start of its list.
-func (c *ctConn) dump(request message, each func(body []byte) bool) error {
-	request.flags |= unix.NLM_F_DUMP
-	if err := c.send([]message{request}); err != nil {
-		return fmt.Errorf("send dump request: %w", err)
-	}
-	for {
-		var ended bool
-		var failed error
-		err := c.receive(func(h syscall.NlMsghdr, body []byte) {
-			switch {
-			case ended:
-			case h.Type == unix.NLMSG_DONE || h.Type == unix.NLMSG_ERROR:
-				ended, failed = true, answer(syscall.NetlinkMessage{Header: h, Data: body})
-			default:
-				ended = !each(body)
-			}
-		})
-		if err != nil {
-			return fmt.Errorf("receive dump: %w", err)
-		}
-		if failed != nil || ended {
-			return failed
-		}
-	}
 }
 
 // entryChange is a request about one entry, with its result.
@@ -274,86 +197,36 @@ type entryChange struct {
 	err     error
 }
 
-// exchange sends the requests and fills in their results. Only the last request of a batch asks for an acknowledgement;
-// for the others the kernel answers only errors.
+// exchange sends the requests and fills in their results.
 func (c *ctConn) exchange(changes []entryChange) error {
-	const most = 128 // at once: the requests must fit into the send buffer, and the answers are longer
-	messages := make([]message, 0, min(most, len(changes)))
-	for len(changes) > 0 {
-		part := changes[:min(most, len(changes))]
-		changes = changes[len(part):]
-		messages = messages[:0]
-		for i := range part {
-			messages = append(messages, part[i].message)
-		}
-		messages[len(part)-1].flags |= unix.NLM_F_ACK
-		first := c.seq + 1
-		if err := c.send(messages); err != nil {
-			return fmt.Errorf("send conntrack request: %w", err)
-		}
-		for acknowledged := false; !acknowledged; {
-			err := c.receive(func(h syscall.NlMsghdr, body []byte) {
-				i := int(h.Seq - first)
-				switch {
-				case i < 0 || i >= len(part):
-				case h.Type == unix.NLMSG_ERROR:
-					part[i].err = answer(syscall.NetlinkMessage{Header: h, Data: body})
-					acknowledged = acknowledged || i == len(part)-1
-				default:
-					part[i].found, _ = decodeEntry(body)
-				}
-			})
-			if err != nil {
-				return fmt.Errorf("receive conntrack answer: %w", err)
-			}
-		}
+	requests := make([]message, len(changes))
+	for i := range changes {
+		requests[i] = changes[i].message
 	}
-	return nil
-}
-
-// nested appends an attribute whose contents add appends.
-func nested(b []byte, typ uint16, add func([]byte) []byte) []byte {
-	start := len(b)
-	b = add(append(b, 0, 0, 0, 0))
-	binary.NativeEndian.PutUint16(b[start:], uint16(len(b)-start))
-	binary.NativeEndian.PutUint16(b[start+2:], typ|unix.NLA_F_NESTED)
-	return b
-}
-
-func appendBE16(b []byte, typ, value uint16) []byte {
-	return appendAttr(b, typ, byte(value>>8), byte(value))
-}
-
-func appendBE32(b []byte, typ uint16, value uint32) []byte {
-	return appendAttr(b, typ, byte(value>>24), byte(value>>16), byte(value>>8), byte(value))
-}
-
-func appendAddr(b []byte, typ uint16, a netip.Addr) []byte {
-	if a.Is4() {
-		raw := a.As4()
-		return appendAttr(b, typ, raw[:]...)
-	}
-	raw := a.As16()
-	return appendAttr(b, typ, raw[:]...)
+	return c.netfilter.exchange(requests, func(i int, body []byte, err error) {
+		if changes[i].err = err; err == nil && body != nil {
+			changes[i].found, _ = decodeEntry(body)
+		}
+	})
 }
 
 func appendMark(b []byte, mark, mask uint32) []byte {
-	return appendBE32(appendBE32(b, nl.CTA_MARK, mark), ctaMarkMask, mask)
+	return appendBE32(appendBE32(b, vnl.CTA_MARK, mark), ctaMarkMask, mask)
 }
 
 func appendTuple(b []byte, typ uint16, proto uint8, src, dst netip.AddrPort) []byte {
-	from, to := uint16(nl.CTA_IP_V4_SRC), uint16(nl.CTA_IP_V4_DST)
+	from, to := uint16(vnl.CTA_IP_V4_SRC), uint16(vnl.CTA_IP_V4_DST)
 	if src.Addr().Is6() {
-		from, to = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
+		from, to = vnl.CTA_IP_V6_SRC, vnl.CTA_IP_V6_DST
 	}
 	return nested(b, typ, func(b []byte) []byte {
-		b = nested(b, nl.CTA_TUPLE_IP, func(b []byte) []byte {
+		b = nested(b, vnl.CTA_TUPLE_IP, func(b []byte) []byte {
 			return appendAddr(appendAddr(b, from, src.Addr()), to, dst.Addr())
 		})
-		return nested(b, nl.CTA_TUPLE_PROTO, func(b []byte) []byte {
-			b = appendAttr(b, nl.CTA_PROTO_NUM, proto)
-			b = appendBE16(b, nl.CTA_PROTO_SRC_PORT, src.Port())
-			return appendBE16(b, nl.CTA_PROTO_DST_PORT, dst.Port())
+		return nested(b, vnl.CTA_TUPLE_PROTO, func(b []byte) []byte {
+			b = appendAttr(b, vnl.CTA_PROTO_NUM, proto)
+			b = appendBE16(b, vnl.CTA_PROTO_SRC_PORT, src.Port())
+			return appendBE16(b, vnl.CTA_PROTO_DST_PORT, dst.Port())
 		})
 	})
 }
@@ -363,12 +236,12 @@ var errNoFlow = unix.ENOENT
 
 // about returns a request about the flow's entry, identified by the tuple of its original direction.
 func (f Flow) about(kind, flags uint16) message {
-	return message{conntrackMessage(kind), flags, appendTuple(f.header(), nl.CTA_TUPLE_ORIG, f.Proto, f.Src, f.Dst)}
+	return message{conntrackMessage(kind), flags, appendTuple(f.header(), vnl.CTA_TUPLE_ORIG, f.Proto, f.Src, f.Dst)}
 }
 
 // aboutReply returns a request about the entry that has the flow's reply tuple, even if it belongs to another flow.
 func (f Flow) aboutReply(kind, flags uint16) message {
-	return message{conntrackMessage(kind), flags, appendTuple(f.header(), nl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.SNAT)}
+	return message{conntrackMessage(kind), flags, appendTuple(f.header(), vnl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.SNAT)}
 }
 
 // header returns struct nfgenmsg.
@@ -384,7 +257,7 @@ func (f Flow) header() []byte {
 func RemoveFlows(flows []Flow) error {
 	changes := make([]entryChange, len(flows))
 	for i, f := range flows {
-		changes[i].message = f.about(nl.IPCTNL_MSG_CT_DELETE, 0)
+		changes[i].message = f.about(vnl.IPCTNL_MSG_CT_DELETE, 0)
 	}
 	if err := exchangeAll(changes); err != nil {
 		return err

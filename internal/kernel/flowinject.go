@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -87,7 +87,7 @@ func (o Injection) create(c *ctConn, flows []Flow) (clashes []Flow, errs []error
 func (o Injection) resolve(c *ctConn, clashes []Flow, r *Injected) (again []Flow, err error) {
 	same := make([]entryChange, len(clashes))
 	for i, f := range clashes {
-		same[i].message = f.about(nl.IPCTNL_MSG_CT_GET, 0)
+		same[i].message = f.about(vnl.IPCTNL_MSG_CT_GET, 0)
 	}
 	if err := c.exchange(same); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (o Injection) resolve(c *ctConn, clashes []Flow, r *Injected) (again []Flow
 	for i, f := range clashes {
 		if same[i].err != nil || same[i].found.SNAT != f.SNAT {
 			open = append(open, i)
-			rivals = append(rivals, entryChange{message: f.aboutReply(nl.IPCTNL_MSG_CT_GET, 0)})
+			rivals = append(rivals, entryChange{message: f.aboutReply(vnl.IPCTNL_MSG_CT_GET, 0)})
 			continue
 		}
 		r.Refreshed++
@@ -115,7 +115,7 @@ func (o Injection) resolve(c *ctConn, clashes []Flow, r *Injected) (again []Flow
 			continue
 		}
 		for _, e := range inTheWay {
-			changes = append(changes, entryChange{message: e.found.about(nl.IPCTNL_MSG_CT_DELETE, 0)})
+			changes = append(changes, entryChange{message: e.found.about(vnl.IPCTNL_MSG_CT_DELETE, 0)})
 		}
 		again = append(again, clashes[i])
 	}
@@ -135,8 +135,8 @@ func (o Injection) replaceable(e ctEntry) bool {
 // creation returns the request for a flow's entry. The NAT status bits cannot be set directly, so NAT is requested as a
 // range of one address and one port, and the reply tuple is the one before NAT.
 func (f Flow) creation(m plan.Marks) message {
-	r := f.about(nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	b := appendTuple(r.body, nl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.Src)
+	r := f.about(vnl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	b := appendTuple(r.body, vnl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.Src)
 	status := uint32(statusConfirmed)
 	if f.Answered {
 		status |= statusSeenReply
@@ -144,8 +144,8 @@ func (f Flow) creation(m plan.Marks) message {
 	if f.Assured {
 		status |= statusAssured
 	}
-	b = appendBE32(b, nl.CTA_STATUS, status)
-	b = appendBE32(b, nl.CTA_TIMEOUT, max(f.Timeout, 1))
+	b = appendBE32(b, vnl.CTA_STATUS, status)
+	b = appendBE32(b, vnl.CTA_TIMEOUT, max(f.Timeout, 1))
 	b = appendMark(b, m.Egress(f.Path), m.Mask)
 	first := uint16(ctaNATV4MinIP)
 	if f.SNAT.Addr().Is6() {
@@ -174,9 +174,9 @@ func (f Flow) refresh(m plan.Marks, found ctEntry) (message, bool) {
 	if !longer && !moved && !strict {
 		return message{}, false
 	}
-	r := f.about(nl.IPCTNL_MSG_CT_NEW, 0)
+	r := f.about(vnl.IPCTNL_MSG_CT_NEW, 0)
 	if longer {
-		r.body = appendBE32(r.body, nl.CTA_TIMEOUT, f.Timeout)
+		r.body = appendBE32(r.body, vnl.CTA_TIMEOUT, f.Timeout)
 	}
 	if moved {
 		r.body = appendMark(r.body, m.Egress(f.Path), m.Mask)
@@ -189,14 +189,14 @@ func (f Flow) refresh(m plan.Marks, found ctEntry) (message, bool) {
 
 // appendLiberal appends the attributes that turn off TCP sequence checks; state 0 keeps the entry's state.
 func appendLiberal(b []byte, state uint8) []byte {
-	return nested(b, nl.CTA_PROTOINFO, func(b []byte) []byte {
-		return nested(b, nl.CTA_PROTOINFO_TCP, func(b []byte) []byte {
+	return nested(b, vnl.CTA_PROTOINFO, func(b []byte) []byte {
+		return nested(b, vnl.CTA_PROTOINFO_TCP, func(b []byte) []byte {
 			if state != 0 {
-				b = appendAttr(b, nl.CTA_PROTOINFO_TCP_STATE, state)
+				b = appendAttr(b, vnl.CTA_PROTOINFO_TCP_STATE, state)
 			}
 			// struct nf_ct_tcp_flags: flags and mask
-			b = appendAttr(b, nl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, tcpFlagBeLiberal, tcpFlagBeLiberal)
-			return appendAttr(b, nl.CTA_PROTOINFO_TCP_FLAGS_REPLY, tcpFlagBeLiberal, tcpFlagBeLiberal)
+			b = appendAttr(b, vnl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, tcpFlagBeLiberal, tcpFlagBeLiberal)
+			return appendAttr(b, vnl.CTA_PROTOINFO_TCP_FLAGS_REPLY, tcpFlagBeLiberal, tcpFlagBeLiberal)
 		})
 	})
 }

@@ -1,7 +1,7 @@
 package kernel
 
 import (
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -22,7 +22,7 @@ func (f *flowCheck) lead(body []byte) (c entryChange, ok bool) {
 	if !steered || way.Source != to.Source || way.Path == to.Path || way == to.Kept {
 		return c, false
 	}
-	c.message = e.about(nl.IPCTNL_MSG_CT_NEW, 0)
+	c.message = e.about(vnl.IPCTNL_MSG_CT_NEW, 0)
 	c.body = appendMark(c.body, f.Marks.Egress(to.Path), f.Marks.Mask)
 	c.instead = deletion(body)
 	return c, true

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
@@ -109,7 +109,7 @@ func decodeEvent(m plan.Marks, b []byte) (FlowEvent, bool) {
 	if !ok || !egress {
 		return FlowEvent{}, false
 	}
-	ended := binary.NativeEndian.Uint16(b[messageType:]) == conntrackMessage(nl.IPCTNL_MSG_CT_DELETE)
+	ended := binary.NativeEndian.Uint16(b[messageType:]) == conntrackMessage(vnl.IPCTNL_MSG_CT_DELETE)
 	closed := f.State == TCPTimeWait || f.State == TCPClosed
 	switch {
 	case f.Proto == unix.IPPROTO_UDP:
@@ -125,7 +125,7 @@ func decodeEvent(m plan.Marks, b []byte) (FlowEvent, bool) {
 // eventFilter returns the socket filter that the kernel runs for every conntrack event of the node. It passes only the
 // events that decodeEvent accepts, so the others never wake this process.
 func eventFilter(m plan.Marks) []bpf.Instruction {
-	const header = unix.SizeofNlMsghdr + nl.SizeofNfgenmsg
+	const header = unix.SizeofNlMsghdr + vnl.SizeofNfgenmsg
 	attribute := func(typ uint32) []bpf.Instruction { // A = offset of the attribute; 0: absent
 		return []bpf.Instruction{
 			bpf.LoadConstant{Dst: bpf.RegA, Val: header},
@@ -161,14 +161,14 @@ func eventFilter(m plan.Marks) []bpf.Instruction {
 		return all
 	}
 	// Message headers are in host byte order, but the filter loads big endian.
-	ended := uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, conntrackMessage(nl.IPCTNL_MSG_CT_DELETE))))
+	ended := uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, conntrackMessage(vnl.IPCTNL_MSG_CT_DELETE))))
 	kind := []bpf.Instruction{bpf.LoadAbsolute{Off: messageType, Size: 2}}
 
 	udp := program(kind, refuseIf(ended), pass)
 	tcp := program(
-		attribute(nl.CTA_STATUS), value(4), refuseUnless(bpf.JumpBitsSet, statusAssured),
-		attribute(nl.CTA_PROTOINFO), passIf(0),
-		inside(nl.CTA_PROTOINFO_TCP), refuseIf(0), inside(nl.CTA_PROTOINFO_TCP_STATE), refuseIf(0), value(1),
+		attribute(vnl.CTA_STATUS), value(4), refuseUnless(bpf.JumpBitsSet, statusAssured),
+		attribute(vnl.CTA_PROTOINFO), passIf(0),
+		inside(vnl.CTA_PROTOINFO_TCP), refuseIf(0), inside(vnl.CTA_PROTOINFO_TCP_STATE), refuseIf(0), value(1),
 		[]bpf.Instruction{bpf.StoreScratch{Src: bpf.RegA, N: 0}},
 		kind,
 	)
@@ -188,9 +188,9 @@ func eventFilter(m plan.Marks) []bpf.Instruction {
 
 	first := program(
 		[]bpf.Instruction{bpf.LoadAbsolute{Off: messagePort, Size: 4}}, refuseUnless(bpf.JumpEqual, 0),
-		attribute(nl.CTA_MARK), refuseIf(0), value(4), refuseUnless(bpf.JumpBitsSet, m.EgressBit()),
-		attribute(nl.CTA_STATUS), refuseIf(0), value(4), refuseUnless(bpf.JumpBitsSet, statusSNAT),
-		attribute(nl.CTA_TUPLE_ORIG), refuseIf(0), inside(nl.CTA_TUPLE_PROTO), refuseIf(0), inside(nl.CTA_PROTO_NUM), refuseIf(0), value(1),
+		attribute(vnl.CTA_MARK), refuseIf(0), value(4), refuseUnless(bpf.JumpBitsSet, m.EgressBit()),
+		attribute(vnl.CTA_STATUS), refuseIf(0), value(4), refuseUnless(bpf.JumpBitsSet, statusSNAT),
+		attribute(vnl.CTA_TUPLE_ORIG), refuseIf(0), inside(vnl.CTA_TUPLE_PROTO), refuseIf(0), inside(vnl.CTA_PROTO_NUM), refuseIf(0), value(1),
 		[]bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_UDP, SkipFalse: uint8(len(udp))}},
 	)
 	return program(first, udp, refuseUnless(bpf.JumpEqual, unix.IPPROTO_TCP), tcp)

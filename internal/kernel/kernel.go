@@ -71,7 +71,7 @@ func Open() (*Node, error) {
 	}
 	n := &Node{links: links, refused: refusals{}}
 	if n.route, err = dial(); err == nil {
-		n.stirs.routePort, err = n.route.sock.GetPid()
+		n.stirs.routePort, err = n.route.port()
 	}
 	if err == nil {
 		n.nft.writer, err = openTableWriter()

@@ -24,9 +24,6 @@ const tableName = "egressway"
 // chunk is the number of elements per message: a netlink attribute holds 64 KiB.
 const chunk = 500
 
-// sendBuffer is the size in bytes of the send buffer: it fits a transaction of some 100,000 elements.
-const sendBuffer = 64 << 20
-
 // nft makes our nftables table equal to a plan, in one transaction. It remembers the rules that it wrote and how the
 // kernel then listed them, to skip rules that need no change.
 type nft struct {
@@ -66,7 +63,7 @@ func (n *nft) claim(flags uint32) error {
 		n.writer = w
 	}
 	if flags != 0 {
-		if able, err := n.writer.takesFlags(flags); err != nil {
+		if able, err := takesFlags(n.writer, flags); err != nil {
 			return err
 		} else if !able {
 			flags = 0
@@ -225,26 +222,15 @@ func fingerprints(m plan.Marks, all []chain) (map[string][sha256.Size]byte, erro
 // shown returns a hash of the table's rules as the kernel lists them, with handles: any change by another program
 // shows.
 func (*nft) shown() (sum [sha256.Size]byte, err error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return sum, fmt.Errorf("open nftables socket: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	rules, err := conn.Execute(nftMessage(unix.NFT_MSG_GETRULE, netlink.Dump, encode(netlink.Attribute{
-		Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00"),
-	})))
-	if err != nil {
-		return sum, fmt.Errorf("list rules of nftables table %s: %w", tableName, err)
-	}
 	h := sha256.New()
-	for _, r := range rules {
-		_, _ = h.Write(r.Data[nfgenmsgLen:]) // that header contains the generation, which a change of any table increments
+	request := nftRequest(unix.NFT_MSG_GETRULE, netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00")})
+	if _, err := dumpTable(request, func(rule []byte) {
+		_, _ = h.Write(rule[nfgenmsgLen:]) // that header contains the generation, which a change of any table increments
+	}); err != nil {
+		return sum, fmt.Errorf("list rules of nftables table %s: %w", tableName, err)
 	}
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
-
-// nfgenmsgLen is the length of struct nfgenmsg.
-const nfgenmsgLen = 4
 
 func containsSet(all []*set, name string) bool {
 	for _, s := range all {

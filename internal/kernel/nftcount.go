@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"syscall"
 
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
@@ -166,10 +165,10 @@ func (c *Counts) Sent() (map[netip.Addr]Count, error) {
 // readCounters reads the named counters.
 func readCounters() (map[string]Count, error) {
 	all := map[string]Count{}
-	request := nftMessage(unix.NFT_MSG_GETOBJ, 0, encode(
+	request := nftRequest(unix.NFT_MSG_GETOBJ,
 		netlink.Attribute{Type: unix.NFTA_OBJ_TABLE, Data: []byte(tableName + "\x00")},
 		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)},
-	))
+	)
 	_, err := dumpTable(request, func(body []byte) {
 		var name string
 		var c Count
@@ -191,10 +190,10 @@ func readCounters() (map[string]Count, error) {
 
 // readSetCounters reads the counters of a set's elements. A missing set has none.
 func readSetCounters(set string, each func(netip.Addr, Count)) (whole bool, err error) {
-	request := nftMessage(unix.NFT_MSG_GETSETELEM, 0, encode(
+	request := nftRequest(unix.NFT_MSG_GETSETELEM,
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(tableName + "\x00")},
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
-	))
+	)
 	whole, err = dumpTable(request, func(body []byte) {
 		for typ, list := range attrs(body, nfgenmsgLen) {
 			if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -232,36 +231,13 @@ func readSetCounters(set string, each func(netip.Addr, Count)) (whole bool, err 
 
 // dumpTable requests a list of objects in our table. whole is false if the table changed during the dump: then an entry
 // may be missing or come twice.
-func dumpTable(request netlink.Message, each func(body []byte)) (whole bool, err error) {
-	c, err := dialConntrack()
+func dumpTable(request message, each func(body []byte)) (whole bool, err error) {
+	c, err := dialNetfilter()
 	if err != nil {
 		return false, err
 	}
 	defer c.close()
-	if err := c.send([]message{{typ: uint16(request.Header.Type), flags: unix.NLM_F_DUMP, body: request.Data}}); err != nil {
-		return false, fmt.Errorf("send dump request: %w", err)
-	}
-	whole = true
-	for ended := false; !ended; {
-		var failed error
-		err := c.receive(func(h syscall.NlMsghdr, body []byte) {
-			whole = whole && h.Flags&unix.NLM_F_DUMP_INTR == 0
-			switch {
-			case ended:
-			case h.Type == unix.NLMSG_DONE || h.Type == unix.NLMSG_ERROR:
-				ended, failed = true, answer(syscall.NetlinkMessage{Header: h, Data: body})
-			default:
-				each(body)
-			}
-		})
-		if err != nil {
-			return false, fmt.Errorf("receive dump: %w", err)
-		}
-		if failed != nil {
-			return false, failed
-		}
-	}
-	return whole, nil
+	return c.dump(request, func(body []byte) bool { each(body); return true })
 }
 
 // decodeCount reads the attributes of a counter.

@@ -203,16 +203,6 @@ func (e *element) appendTo(b []byte) []byte {
 	})
 }
 
-// closed fills in the header of the attribute that begins at start, and pads it.
-func closed(b []byte, start int, typ uint16) []byte {
-	binary.NativeEndian.PutUint16(b[start:], uint16(len(b)-start))
-	binary.NativeEndian.PutUint16(b[start+2:], typ)
-	for len(b)%unix.NLA_ALIGNTO != 0 {
-		b = append(b, 0)
-	}
-	return b
-}
-
 // listMost limits the bytes of a list of elements: its length field has 16 bits.
 const listMost = 60_000
 
@@ -466,17 +456,17 @@ func (n setName) element(key string) (e element, ok bool) {
 
 // readElements reads the elements of an address set: keys, and for a map their values.
 func readElements(set string) (map[string]string, error) {
-	c, err := dialConntrack()
+	c, err := dialNetfilter()
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
-	request := nftMessage(unix.NFT_MSG_GETSETELEM, 0, encode(
+	request := nftRequest(unix.NFT_MSG_GETSETELEM,
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(tableName + "\x00")},
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
-	))
+	)
 	all := map[string]string{}
-	err = c.dump(message{typ: uint16(request.Header.Type), body: request.Data}, func(body []byte) bool {
+	_, err = c.dump(request, func(body []byte) bool {
 		for typ, list := range attrs(body, nfgenmsgLen) {
 			if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 				continue

@@ -7,11 +7,9 @@ import (
 	"io"
 	"os"
 	"strings"
-	"syscall"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -30,105 +28,6 @@ const (
 	attrTableOwner = 7 // NFTA_TABLE_OWNER: the port of the owner's socket
 	probeName      = tableName + "-probe"
 )
-
-// maxAnswer is a size in bytes that no error exceeds.
-const maxAnswer = 1 << 16
-
-// tableWriter is the socket that owns our table and sends all its changes.
-type tableWriter struct {
-	sock *nl.NetlinkSocket
-	port uint32 // port id of the socket, which the kernel shows as the table's owner
-	seq  uint32
-	buf  []byte // receive buffer for one answer
-}
-
-func openTableWriter() (*tableWriter, error) {
-	sock, err := nl.Subscribe(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, fmt.Errorf("open nftables socket: %w", err)
-	}
-	w := &tableWriter{sock: sock, buf: make([]byte, maxAnswer)}
-	w.port, err = sock.GetPid()
-	err = errors.Join(err,
-		unix.SetsockoptInt(sock.GetFd(), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer),
-		sock.SetReceiveBufferSize(sendBuffer, true))
-	if err != nil {
-		sock.Close()
-		return nil, fmt.Errorf("set up nftables socket: %w", err)
-	}
-	_ = sock.SetExtAck(true)                                                        // error texts of the kernel
-	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // errors do not repeat the request
-	return w, nil
-}
-
-func (w *tableWriter) close() { w.sock.Close() }
-
-// commit sends the messages as one transaction: the kernel carries out all or none of them.
-func (w *tableWriter) commit(messages []netlink.Message) error {
-	if len(messages) == 0 {
-		return nil
-	}
-	edge := len(batchEdge(unix.NFNL_MSG_BATCH_BEGIN).Data) + unix.SizeofNlMsghdr
-	size := 2 * edge
-	for _, m := range messages {
-		size += unix.SizeofNlMsghdr + align(len(m.Data))
-	}
-	b := w.append(make([]byte, 0, size), batchEdge(unix.NFNL_MSG_BATCH_BEGIN))
-	for i, m := range messages {
-		// Errors come without being asked for; only the last message asks for an acknowledgement.
-		if m.Header.Flags &^= netlink.Acknowledge; i == len(messages)-1 {
-			m.Header.Flags |= netlink.Acknowledge
-		}
-		b = w.append(b, m)
-	}
-	last := w.seq
-	b = w.append(b, batchEdge(unix.NFNL_MSG_BATCH_END))
-	if err := unix.Sendto(w.sock.GetFd(), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	return w.answers(last)
-}
-
-// append appends a message in wire format. The kernel fills in the port.
-func (w *tableWriter) append(b []byte, m netlink.Message) []byte {
-	w.seq++
-	b = binary.NativeEndian.AppendUint32(b, uint32(unix.SizeofNlMsghdr+align(len(m.Data))))
-	b = binary.NativeEndian.AppendUint16(b, uint16(m.Header.Type))
-	b = binary.NativeEndian.AppendUint16(b, uint16(m.Header.Flags))
-	b = binary.NativeEndian.AppendUint32(b, w.seq)
-	b = append(append(b, 0, 0, 0, 0), m.Data...)
-	return append(b, make([]byte, align(len(m.Data))-len(m.Data))...)
-}
-
-// answers reads the results of the messages just sent. The kernel handles them before the send returns.
-func (w *tableWriter) answers(last uint32) error {
-	var errs []error
-	acknowledged := false
-	for {
-		n, _, err := unix.Recvfrom(w.sock.GetFd(), w.buf, unix.MSG_DONTWAIT)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			if err := joined(errs); err != nil || acknowledged {
-				return err
-			}
-			return errors.New("the kernel did not answer")
-		case err != nil:
-			return fmt.Errorf("receive answers: %w", err)
-		}
-		messages, err := syscall.ParseNetlinkMessage(w.buf[:n])
-		if err != nil {
-			return fmt.Errorf("read answers: %w", err)
-		}
-		for _, m := range messages {
-			if m.Header.Type == unix.NLMSG_ERROR {
-				errs = append(errs, answer(m))
-				acknowledged = acknowledged || m.Header.Seq == last
-			}
-		}
-	}
-}
 
 // transaction collects changes of our table. The library encodes most of them; the socket that owns the table sends
 // them.
@@ -182,7 +81,7 @@ func newTable(name string, flags uint32) netlink.Message {
 
 // takesFlags reports whether the kernel supports these table flags. It creates and deletes a probe table in one
 // transaction.
-func (w *tableWriter) takesFlags(flags uint32) (bool, error) {
+func takesFlags(w *tableWriter, flags uint32) (bool, error) {
 	err := w.commit([]netlink.Message{
 		newTable(probeName, flags),
 		nftMessage(unix.NFT_MSG_DELTABLE, 0, encode(netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(probeName + "\x00")})),
@@ -204,14 +103,12 @@ type tableState struct {
 }
 
 func readTableState() (s tableState, err error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	c, err := dialNetfilter()
 	if err != nil {
-		return s, fmt.Errorf("open nftables socket: %w", err)
+		return s, err
 	}
-	defer func() { _ = conn.Close() }()
-	answers, err := conn.Execute(nftMessage(unix.NFT_MSG_GETTABLE, 0, encode(
-		netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(tableName + "\x00")},
-	)))
+	defer c.close()
+	answers, err := c.ask(nftRequest(unix.NFT_MSG_GETTABLE, netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(tableName + "\x00")}))
 	if errors.Is(err, unix.ENOENT) {
 		return s, nil
 	}
@@ -220,7 +117,7 @@ func readTableState() (s tableState, err error) {
 	}
 	for _, m := range answers {
 		s.exists = true
-		for typ, value := range attrs(m.Data, nfgenmsgLen) {
+		for typ, value := range attrs(m, nfgenmsgLen) {
 			switch {
 			case len(value) != 4:
 			case typ == unix.NFTA_TABLE_FLAGS:

@@ -86,26 +86,3 @@ func encodeParts(parts ...any) ([]byte, error) {
 	}
 	return encode(list...), nil
 }
-
-// encode fails only on attributes of more than 64 KiB, which do not occur here.
-func encode(attributes ...netlink.Attribute) []byte {
-	b, _ := netlink.MarshalAttributes(attributes)
-	return b
-}
-
-// nftMessage returns one message of a batch: struct nfgenmsg, then attributes.
-func nftMessage(kind uint16, flags netlink.HeaderFlags, attributes []byte) netlink.Message {
-	return netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
-		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, attributes...),
-	}
-}
-
-// batchEdge returns the message that begins or ends a transaction of the nftables subsystem.
-func batchEdge(kind uint16) netlink.Message {
-	data := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}
-	return netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
-		Data:   binary.BigEndian.AppendUint16(data, unix.NFNL_SUBSYS_NFTABLES),
-	}
-}

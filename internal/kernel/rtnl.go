@@ -5,13 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
 	"os"
-	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,44 +31,14 @@ func routeFamilies() []uint8 {
 	return []uint8{unix.AF_INET, unix.AF_INET6}
 }
 
-// attrs yields the attributes that follow a header of length fixed.
-func attrs(body []byte, fixed int) iter.Seq2[uint16, []byte] {
-	return func(yield func(uint16, []byte) bool) {
-		for b := body[min(fixed, len(body)):]; len(b) >= unix.SizeofRtAttr; {
-			n := int(binary.NativeEndian.Uint16(b))
-			if n < unix.SizeofRtAttr || n > len(b) {
-				return
-			}
-			if !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[unix.SizeofRtAttr:n]) {
-				return
-			}
-			b = b[min(align(n), len(b)):]
-		}
-	}
-}
-
-// appendAttr appends an attribute, padded.
-func appendAttr(b []byte, typ uint16, value ...byte) []byte {
-	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(value)))
-	b = binary.NativeEndian.AppendUint16(b, typ)
-	b = append(b, value...)
-	return append(b, make([]byte, align(len(value))-len(value))...)
-}
-
-func appendAttr32(b []byte, typ uint16, value uint32) []byte {
-	return appendAttr(b, typ, binary.NativeEndian.AppendUint32(nil, value)...)
-}
-
-func align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
-
 // conn is an rtnetlink socket for one dump or for batches of changes.
 type conn struct {
-	sock *nl.NetlinkSocket
+	sock *vnl.NetlinkSocket
 	seq  uint32
 }
 
 func dial() (*conn, error) {
-	sock, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	sock, err := vnl.Subscribe(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
@@ -82,6 +50,18 @@ func dial() (*conn, error) {
 }
 
 func (c *conn) close() { c.sock.Close() }
+
+// port returns the socket's port id, which events about its changes carry.
+func (c *conn) port() (uint32, error) { return c.sock.GetPid() }
+
+// ask sends a request about one object and returns the kernel's answer.
+func (c *conn) ask(request message) ([]syscall.NetlinkMessage, error) {
+	if err := c.send([]message{request}); err != nil {
+		return nil, err
+	}
+	answer, _, err := c.sock.Receive()
+	return answer, err
+}
 
 // send sends several messages in one system call.
 func (c *conn) send(messages []message) error {
@@ -207,50 +187,4 @@ func retried[T any](list func() (T, error)) (T, error) {
 		}
 	}
 	return list()
-}
-
-// answer decodes the error of an acknowledgement, with the kernel's error text if there is one.
-func answer(m syscall.NetlinkMessage) error {
-	if len(m.Data) < 4 {
-		return nil
-	}
-	errno := int32(binary.NativeEndian.Uint32(m.Data))
-	if errno == 0 {
-		return nil
-	}
-	err := error(syscall.Errno(-errno))
-	if m.Header.Flags&unix.NLM_F_ACK_TLVS == 0 {
-		return err
-	}
-	skip := 4 + unix.SizeofNlMsghdr
-	if m.Header.Type == unix.NLMSG_DONE {
-		skip = 4
-	} else if m.Header.Flags&unix.NLM_F_CAPPED == 0 && len(m.Data) >= 8 {
-		skip = 4 + align(int(binary.NativeEndian.Uint32(m.Data[4:])))
-	}
-	for typ, value := range attrs(m.Data, skip) {
-		if typ == unix.NLMSGERR_ATTR_MSG {
-			return fmt.Errorf("%w (%s)", err, strings.TrimRight(string(value), "\x00"))
-		}
-	}
-	return err
-}
-
-// joined joins errors, at most the first ten.
-func joined(errs []error) error {
-	const most = 10
-	kept := errs[:0:0]
-	n := 0
-	for _, err := range errs {
-		if err == nil {
-			continue
-		}
-		if n++; n <= most {
-			kept = append(kept, err)
-		}
-	}
-	if n > most {
-		kept = append(kept, fmt.Errorf("and %d more errors", n-most))
-	}
-	return errors.Join(kept...)
 }

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -99,9 +99,9 @@ func both(desired []plan.Rule) []rule {
 	rules := make([]rule, 0, 2*len(desired))
 	for _, family := range routeFamilies() {
 		for _, r := range desired {
-			action := uint8(nl.FR_ACT_TO_TBL)
+			action := uint8(vnl.FR_ACT_TO_TBL)
 			if r.Unreachable {
-				action, r.Table = nl.FR_ACT_UNREACHABLE, 0
+				action, r.Table = vnl.FR_ACT_UNREACHABLE, 0
 			}
 			r.Mark &= r.Mask
 			rules = append(rules, rule{family: family, Rule: r, action: action})
@@ -138,13 +138,13 @@ func listRules() ([]rule, error) {
 func (r rule) encode() []byte {
 	b := make([]byte, unix.SizeofRtMsg, 64)
 	b[0], b[7] = r.family, r.action
-	b = appendAttr32(b, nl.FRA_PRIORITY, uint32(r.Priority))
-	b = appendAttr32(b, nl.FRA_FWMARK, r.Mark)
-	b = appendAttr32(b, nl.FRA_FWMASK, r.Mask)
+	b = appendAttr32(b, vnl.FRA_PRIORITY, uint32(r.Priority))
+	b = appendAttr32(b, vnl.FRA_FWMARK, r.Mark)
+	b = appendAttr32(b, vnl.FRA_FWMASK, r.Mask)
 	if r.Table != 0 {
-		b = appendAttr32(b, nl.FRA_TABLE, r.Table)
+		b = appendAttr32(b, vnl.FRA_TABLE, r.Table)
 	}
-	return appendAttr(b, nl.FRA_PROTOCOL, RouteProtocol)
+	return appendAttr(b, vnl.FRA_PROTOCOL, RouteProtocol)
 }
 
 // decodeRule decodes a rule and reports whether it is ours: of our protocol, and without selectors that ours never
@@ -154,21 +154,21 @@ func decodeRule(b []byte) (r rule, ours bool) {
 		return r, false
 	}
 	r.family, r.action = b[0], b[7]
-	r.Unreachable = r.action == nl.FR_ACT_UNREACHABLE
+	r.Unreachable = r.action == vnl.FR_ACT_UNREACHABLE
 	plain := true
 	for typ, value := range attrs(b, unix.SizeofRtMsg) {
 		switch typ {
-		case nl.FRA_PROTOCOL:
+		case vnl.FRA_PROTOCOL:
 			ours = value[0] == RouteProtocol
-		case nl.FRA_PRIORITY:
+		case vnl.FRA_PRIORITY:
 			r.Priority = int(binary.NativeEndian.Uint32(value))
-		case nl.FRA_FWMARK:
+		case vnl.FRA_FWMARK:
 			r.Mark = binary.NativeEndian.Uint32(value)
-		case nl.FRA_FWMASK:
+		case vnl.FRA_FWMASK:
 			r.Mask = binary.NativeEndian.Uint32(value)
-		case nl.FRA_TABLE:
+		case vnl.FRA_TABLE:
 			r.Table = binary.NativeEndian.Uint32(value)
-		case nl.FRA_SRC, nl.FRA_DST, nl.FRA_IIFNAME, nl.FRA_OIFNAME:
+		case vnl.FRA_SRC, vnl.FRA_DST, vnl.FRA_IIFNAME, vnl.FRA_OIFNAME:
 			plain = false
 		}
 	}

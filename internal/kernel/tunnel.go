@@ -9,7 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -107,7 +107,7 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 	if v.RawFlags&unix.IFF_UP == 0 {
 		// The link-local address must derive from the MAC, independently of the node's default: next hops are computed
 		// from it.
-		errs = append(errs, h.LinkSetIP6AddrGenMode(v, nl.IN6_ADDR_GEN_MODE_EUI64))
+		errs = append(errs, h.LinkSetIP6AddrGenMode(v, vnl.IN6_ADDR_GEN_MODE_EUI64))
 	}
 	errs = append(errs, setUp(h, v))
 	have, err := retried(func() ([]netlink.Addr, error) { return h.AddrList(v, netlink.FAMILY_V4) })
@@ -126,12 +126,12 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 
 // setLooseFilter sets rp_filter to 2 through netlink: /proc/sys is read-only in an unprivileged container.
 func setLooseFilter(device int) error {
-	request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	request := vnl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	msg := vnl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(device)
 	request.AddData(msg)
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(rpFilter, nl.Uint32Attr(2))
+	spec := vnl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(rpFilter, vnl.Uint32Attr(2))
 	request.AddData(spec)
 	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return fmt.Errorf("set rp_filter: %w", err)

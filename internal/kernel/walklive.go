@@ -16,7 +16,7 @@ import (
 
 // liveTable is our nftables table in the kernel. Its rules are read once, elements of sets are looked up one by one.
 type liveTable struct {
-	conn   *netlink.Conn
+	conn   *netfilter
 	links  []plan.Link
 	chains map[string][][]expression
 	hooked map[string]bool // base chains
@@ -30,14 +30,14 @@ type setShape struct {
 }
 
 func openLiveTable(links []plan.Link) (*liveTable, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	conn, err := dialNetfilter()
 	if err != nil {
-		return nil, fmt.Errorf("open nftables socket: %w", err)
+		return nil, err
 	}
 	return &liveTable{conn: conn, links: links, kinds: map[string]setShape{}}, nil
 }
 
-func (t *liveTable) close() { _ = t.conn.Close() }
+func (t *liveTable) close() { t.conn.close() }
 
 // ofTable returns the attribute that names our table: the first of every message about an object in a table
 // (NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE).
@@ -48,31 +48,32 @@ func ofTable() netlink.Attribute {
 // readRules reads all chains. Their number does not grow with the number of pods.
 func (t *liveTable) readRules() error {
 	t.chains, t.hooked = map[string][][]expression{}, map[string]bool{}
-	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETCHAIN, netlink.Dump, encode(ofTable())))
-	if err != nil {
-		return fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
-	}
-	for _, a := range answers {
-		body := a.Data[nfgenmsgLen:]
-		if text(attribute(body, unix.NFTA_CHAIN_TABLE)) != tableName || a.Data[0] != unix.NFPROTO_INET {
-			continue // older kernels do not filter this dump
+	_, err := t.conn.dump(nftRequest(unix.NFT_MSG_GETCHAIN, ofTable()), func(a []byte) bool {
+		body := a[nfgenmsgLen:]
+		if text(attribute(body, unix.NFTA_CHAIN_TABLE)) != tableName || a[0] != unix.NFPROTO_INET {
+			return true // older kernels do not filter this dump
 		}
 		name := text(attribute(body, unix.NFTA_CHAIN_NAME))
 		t.chains[name] = nil
 		if attribute(body, unix.NFTA_CHAIN_HOOK) != nil {
 			t.hooked[name] = true
 		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
 	}
-	if answers, err = t.conn.Execute(nftMessage(unix.NFT_MSG_GETRULE, netlink.Dump, encode(ofTable()))); err != nil {
-		return fmt.Errorf("list rules of nftables table %s: %w", tableName, err)
-	}
-	for _, a := range answers {
-		body := a.Data[nfgenmsgLen:]
-		if text(attribute(body, unix.NFTA_RULE_TABLE)) != tableName || a.Data[0] != unix.NFPROTO_INET {
-			continue
+	_, err = t.conn.dump(nftRequest(unix.NFT_MSG_GETRULE, ofTable()), func(a []byte) bool {
+		body := bytes.Clone(a[nfgenmsgLen:])
+		if text(attribute(body, unix.NFTA_RULE_TABLE)) != tableName || a[0] != unix.NFPROTO_INET {
+			return true
 		}
 		chain := text(attribute(body, unix.NFTA_RULE_CHAIN))
 		t.chains[chain] = append(t.chains[chain], decodeExpressions(attribute(body, unix.NFTA_RULE_EXPRESSIONS)))
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("list rules of nftables table %s: %w", tableName, err)
 	}
 	return nil
 }
@@ -85,15 +86,15 @@ func (t *liveTable) shape(set string) (setShape, error) {
 	if s, ok := t.kinds[set]; ok {
 		return s, nil
 	}
-	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETSET, 0, encode(
+	answers, err := t.conn.ask(nftRequest(unix.NFT_MSG_GETSET,
 		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_NAME, Data: []byte(set + "\x00")},
-	)))
+	))
 	if err != nil {
 		return setShape{}, fmt.Errorf("read set %s: %w", set, err)
 	}
 	var s setShape
 	for _, a := range answers {
-		body := a.Data[nfgenmsgLen:]
+		body := a[nfgenmsgLen:]
 		s.key = int(bigEndian(attribute(body, unix.NFTA_SET_KEY_LEN)))
 		s.interval = bigEndian(attribute(body, unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0
 	}
@@ -153,17 +154,17 @@ func commentOf(data []byte) string {
 
 // list lists the elements of a small set.
 func (t *liveTable) list(set string) (all []liveElement, err error) {
-	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETSETELEM, netlink.Dump, encode(
+	_, err = t.conn.dump(nftRequest(unix.NFT_MSG_GETSETELEM,
 		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
-	)))
+	), func(a []byte) bool {
+		all = append(all, decodeElements(a[nfgenmsgLen:])...)
+		return true
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, unix.ENOENT
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list elements of set %s: %w", set, err)
-	}
-	for _, a := range answers {
-		all = append(all, decodeElements(a.Data[nfgenmsgLen:])...)
 	}
 	return all, nil
 }
@@ -177,12 +178,12 @@ func (t *liveTable) get(set string, key []byte, flags uint32) (*liveElement, err
 	if flags != 0 {
 		attributes = append(attributes, netlink.Attribute{Type: unix.NFTA_SET_ELEM_FLAGS, Data: []byte{0, 0, 0, byte(flags)}})
 	}
-	answers, err := t.conn.Execute(nftMessage(unix.NFT_MSG_GETSETELEM, 0, encode(
+	answers, err := t.conn.ask(nftRequest(unix.NFT_MSG_GETSETELEM,
 		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
 		netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_LIST_ELEMENTS, Data: encode(
 			netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: encode(attributes...)},
 		)},
-	)))
+	))
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil //nolint:nilnil // no element is no error
@@ -190,7 +191,7 @@ func (t *liveTable) get(set string, key []byte, flags uint32) (*liveElement, err
 		return nil, fmt.Errorf("look up %s in set %s: %w", keyText(set, key), set, err)
 	}
 	for _, a := range answers {
-		for _, e := range decodeElements(a.Data[nfgenmsgLen:]) {
+		for _, e := range decodeElements(a[nfgenmsgLen:]) {
 			return &e, nil
 		}
 	}

@@ -86,10 +86,7 @@ func askRoute(m message) (*route, error) {
 		return nil, err
 	}
 	defer c.close()
-	if err := c.send([]message{m}); err != nil {
-		return nil, fmt.Errorf("ask for a route: %w", err)
-	}
-	replies, _, err := c.sock.Receive()
+	replies, err := c.ask(m)
 	if err != nil {
 		return nil, fmt.Errorf("ask for a route: %w", err)
 	}

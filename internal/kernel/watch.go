@@ -8,13 +8,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/vishvananda/netlink/nl"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
-
-// receiveBuffer holds the events of some 20,000 routes while the reader is busy. The kernel drops events that do not
-// fit.
-const receiveBuffer = 16 << 20
 
 // Watch calls wake when links, their settings, addresses, routes, rules, our tunnel's entries or our nftables table
 // change other than by this Node, when it starts to see changes, and when it may have missed some. While it runs, this
@@ -67,39 +63,8 @@ func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
 	return errors.Join(err, <-ended)
 }
 
-// subscribe opens a socket for events, without those caused by the socket with the port id but (0: none): of these
-// there may be very many at once.
-func subscribe(buffer, protocol int, but uint32, groups ...uint) (*nl.NetlinkSocket, error) {
-	sock, err := nl.Subscribe(protocol, groups...)
-	if err != nil {
-		return nil, err
-	}
-	if err := sock.SetReceiveBufferSize(buffer, true); err != nil {
-		sock.Close()
-		return nil, fmt.Errorf("set receive buffer: %w", err)
-	}
-	if but != 0 {
-		// Kernels without socket filters deliver them, and the reader skips them.
-		_ = ignore(sock.GetFd(), but)
-	}
-	return sock, nil
-}
-
-// ignore installs a filter that drops messages caused by the socket with a port id.
-func ignore(fd int, port uint32) error {
-	var order [4]byte
-	binary.NativeEndian.PutUint32(order[:], port)
-	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: messagePort},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: binary.BigEndian.Uint32(order[:])}, // the filter loads big endian
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 30},
-	}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
-}
-
 // follow calls wake for the events that matter, until ctx ends and closes the socket. It passes every event to matters.
-func (n *Node) follow(ctx context.Context, sock *nl.NetlinkSocket, wake func(), matters func(syscall.NetlinkMessage) bool) error {
+func (n *Node) follow(ctx context.Context, sock *vnl.NetlinkSocket, wake func(), matters func(syscall.NetlinkMessage) bool) error {
 	for {
 		events, _, err := sock.Receive()
 		some := false
@@ -153,7 +118,7 @@ const linkIndex = 4
 // inOurTable reports whether an nftables event is about our table or an object in it. Attribute 1 names the table in
 // every event.
 func inOurTable(m syscall.NetlinkMessage) bool {
-	for typ, value := range attrs(m.Data, nl.SizeofNfgenmsg) {
+	for typ, value := range attrs(m.Data, vnl.SizeofNfgenmsg) {
 		if typ == unix.NFTA_TABLE_NAME {
 			return strings.TrimRight(string(value), "\x00") == tableName
 		}
