@@ -24,6 +24,7 @@ import (
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
 )
@@ -374,7 +375,7 @@ func sysctls(context.Context) ([]byte, error) {
 // conntrack returns the usage of the table of connections, and some connections of ours.
 func (d *diagnosis) conntrack(ctx context.Context) ([]byte, error) {
 	var b bytes.Buffer
-	c, err := new(kernel.Node).Connections()
+	c, err := conntrack.CountConnections()
 	if err == nil {
 		fmt.Fprintf(&b, "%d of %d connections\n", c.Entries, c.Limit)
 	}
@@ -382,7 +383,7 @@ func (d *diagnosis) conntrack(ctx context.Context) ([]byte, error) {
 	if d.live != nil {
 		marks = d.live.Marks
 	}
-	listed := kernel.ListFlows(ctx, marks, func(f kernel.Flow) bool {
+	listed := conntrack.ListFlows(ctx, marks, func(f conntrack.Flow) bool {
 		fmt.Fprintf(&b, "protocol %d %s to %s as %s, path %d, answered %t, %d s\n", f.Proto, f.Src, f.Dst, f.SNAT, f.Path, f.Answered, f.Timeout)
 		n++
 		return n < flowsMost

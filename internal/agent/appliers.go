@@ -9,6 +9,7 @@ import (
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -24,7 +25,7 @@ type nodeKernel interface {
 
 	Forget()
 	Resumed() (map[netip.Addr]bool, error)
-	Connections() (kernel.Connections, error)
+	Connections() (conntrack.Connections, error)
 	NextLook() time.Time
 	ForeignHands() uint64
 	Watch(ctx context.Context, wake func()) error

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/internal/kernel/nft"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
@@ -31,7 +33,7 @@ type counting struct {
 	sent   bool // count sent packets by ingress IP
 	asked  chan struct{}
 	mu     sync.Mutex // guards the fields below
-	counts kernel.Counts
+	counts nft.Counts
 	last   status.Traffic
 	read   time.Time
 	ports  map[netip.Addr]status.InUse // nil: not counted yet
@@ -56,7 +58,7 @@ func (c *counting) traffic() status.Traffic {
 		c.read = now
 	}
 	t := c.last
-	t.Ports, t.PortsKnown, t.PortsLimit = c.ports, c.ports != nil, kernel.PortsMost
+	t.Ports, t.PortsKnown, t.PortsLimit = c.ports, c.ports != nil, conntrack.PortsMost
 	t.Err = errors.Join(t.Err, c.failed)
 	return t
 }
@@ -94,7 +96,7 @@ func (c *counting) run(ctx context.Context) {
 		case <-c.asked:
 		}
 		began := time.Now()
-		uses, err := kernel.CountPorts(ctx, c.marks)
+		uses, err := conntrack.CountPorts(ctx, c.marks)
 		ports := make(map[netip.Addr]status.InUse, len(uses))
 		for a, u := range uses {
 			ports[a] = status.InUse{Connections: u.Flows, Ports: u.Ports}

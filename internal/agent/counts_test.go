@@ -20,6 +20,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/lab"
@@ -39,7 +40,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			Dropped: map[string]uint64{}, PortsKnown: true, Ports: map[netip.Addr]status.InUse{ip: {Connections: 1, Ports: 1}},
 			Sent: map[netip.Addr]status.Sent{ip: {Packets: 1, Bytes: 1}},
 		}
-		t.Dropped[string(kernel.DropNoPath)] = 1
+		t.Dropped[string(ruleset.DropNoPath)] = 1
 		return t
 	})
 	a.status.OnLead(func() bool { return true })
@@ -79,7 +80,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	require.Equal(t, names(text, `(?m)^# TYPE (egressway_\S+)`), names(doc, "(?m)^\\| `(egressway_[a-z0-9_]+)` \\|"))
-	for _, why := range kernel.Drops() {
+	for _, why := range ruleset.Drops() {
 		require.Contains(t, string(doc), "| `"+string(why)+"` |")
 	}
 }

@@ -7,18 +7,19 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/plan"
 )
 
 // filling is the published state of the connection table.
 type filling struct {
-	kernel.Connections      // as published
-	is                 bool // filling
+	conntrack.Connections      // as published
+	is                    bool // filling
 }
 
 // take records how full the table is, and reports whether that must be published. While the table fills, it must be
 // after every twentieth: a number that always changes would be a new problem every time.
-func (f *filling) take(now kernel.Connections) (changed bool) {
+func (f *filling) take(now conntrack.Connections) (changed bool) {
 	is := now.Filling(f.is)
 	moved := max(now.Entries, f.Entries) - min(now.Entries, f.Entries)
 	if is == f.is && (!is || now.Limit == f.Limit && moved < now.Limit/20) {

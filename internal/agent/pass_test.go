@@ -23,6 +23,7 @@ import (
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/liveness"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -141,8 +142,8 @@ func (k *scriptedKernel) EndContradictions(context.Context, plan.DataPlane) (uin
 }
 func (k *scriptedKernel) Forget()                               { k.note("forget") }
 func (k *scriptedKernel) Resumed() (map[netip.Addr]bool, error) { return k.resumed, nil }
-func (k *scriptedKernel) Connections() (kernel.Connections, error) {
-	return kernel.Connections{Limit: 1000}, nil
+func (k *scriptedKernel) Connections() (conntrack.Connections, error) {
+	return conntrack.Connections{Limit: 1000}, nil
 }
 func (k *scriptedKernel) NextLook() time.Time                 { return time.Time{} }
 func (k *scriptedKernel) ForeignHands() uint64                { return 0 }

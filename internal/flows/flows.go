@@ -25,7 +25,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -130,7 +130,7 @@ type key struct {
 	src, dst netip.AddrPort
 }
 
-func keyOf(f kernel.Flow) key { return key{f.Proto, f.Src, f.Dst} }
+func keyOf(f conntrack.Flow) key { return key{f.Proto, f.Src, f.Dst} }
 
 // New returns a node's Carrier. It does nothing until Run and Set are called.
 func New(log *slog.Logger, node string, marks plan.Marks) *Carrier {
@@ -275,7 +275,7 @@ func (c *Carrier) serve(ctx context.Context, g *errgroup.Group) {
 
 func (c *Carrier) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := kernel.WatchFlows(ctx, c.marks, c.happened); err != nil {
+		if err := conntrack.WatchFlows(ctx, c.marks, c.happened); err != nil {
 			c.log.Warn("cannot watch egress flows, trying again", "error", err)
 		}
 		pause.For(ctx, restartAfter)

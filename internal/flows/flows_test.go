@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab"
@@ -30,10 +30,10 @@ func at(s string) netip.AddrPort   { return netip.MustParseAddrPort(s) }
 func marks() plan.Marks            { return plan.Marks{Mask: 0x3f00, Priority: 700} }
 func steering(id plan.PathID) bool { return id == 3 }
 
-func tcpFlow(src, dst, as string) kernel.Flow {
-	return kernel.Flow{
+func tcpFlow(src, dst, as string) conntrack.Flow {
+	return conntrack.Flow{
 		Proto: unix.IPPROTO_TCP, Src: at(src), Dst: at(dst), SNAT: at(as), Path: 2,
-		State: kernel.TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
+		State: conntrack.TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
 	}
 }
 
@@ -198,9 +198,9 @@ func TestPending(t *testing.T) {
 	require.False(t, p.forget(short))
 	young.Timeout = 77
 	require.True(t, p.add(young, start.Add(tellAfter-1)), "a change does not make it wait longer")
-	require.Equal(t, []kernel.Flow{young}, p.ripe(start.Add(tellAfter)))
+	require.Equal(t, []conntrack.Flow{young}, p.ripe(start.Add(tellAfter)))
 	require.False(t, p.forget(young))
-	require.Equal(t, []kernel.Flow{question}, p.ripe(start.Add(time.Hour)))
+	require.Equal(t, []conntrack.Flow{question}, p.ripe(start.Add(time.Hour)))
 	require.Empty(t, p.flows)
 	for i := range mostPending {
 		f := young
@@ -215,21 +215,21 @@ func TestWhatIsTold(t *testing.T) {
 	tcp := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")
 	udp := tcp
 	udp.Proto, udp.State, udp.Timeout = unix.IPPROTO_UDP, 0, 120
-	with := func(f kernel.Flow, change func(*kernel.Flow)) kernel.Flow { change(&f); return f }
+	with := func(f conntrack.Flow, change func(*conntrack.Flow)) conntrack.Flow { change(&f); return f }
 	for _, c := range []struct {
 		what    string
-		flow    kernel.Flow
+		flow    conntrack.Flow
 		worth   bool
 		timeout uint32
 	}{
 		{"TCP", tcp, true, 1000},
-		{"TCP with the kernel's timeout", with(tcp, func(f *kernel.Flow) { f.Timeout = 432000 }), true, 10800},
-		{"TCP half closed", with(tcp, func(f *kernel.Flow) { f.State = 5; f.Timeout = 60 }), true, 1800},
-		{"TCP closed", with(tcp, func(f *kernel.Flow) { f.State = kernel.TCPTimeWait }), false, 0},
-		{"TCP begins", with(tcp, func(f *kernel.Flow) { f.State = 2; f.Assured = false }), false, 0},
+		{"TCP with the kernel's timeout", with(tcp, func(f *conntrack.Flow) { f.Timeout = 432000 }), true, 10800},
+		{"TCP half closed", with(tcp, func(f *conntrack.Flow) { f.State = 5; f.Timeout = 60 }), true, 1800},
+		{"TCP closed", with(tcp, func(f *conntrack.Flow) { f.State = conntrack.TCPTimeWait }), false, 0},
+		{"TCP begins", with(tcp, func(f *conntrack.Flow) { f.State = 2; f.Assured = false }), false, 0},
 		{"UDP", udp, true, 180},
-		{"UDP question", with(udp, func(f *kernel.Flow) { f.Answered, f.Assured, f.Timeout = false, false, 30 }), true, 90},
-		{"UDP question, answered", with(udp, func(f *kernel.Flow) { f.Assured = false }), false, 0},
+		{"UDP question", with(udp, func(f *conntrack.Flow) { f.Answered, f.Assured, f.Timeout = false, false, 30 }), true, 90},
+		{"UDP question, answered", with(udp, func(f *conntrack.Flow) { f.Assured = false }), false, 0},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			require.Equal(t, c.worth, worth(c.flow))
@@ -256,8 +256,8 @@ func TestWhoIsTold(t *testing.T) {
 		require.NoError(t, decodeRecords(ch.take(), func(r record) { all = append(all, r) }))
 		return all
 	}
-	for _, f := range []kernel.Flow{asStandby, asHost, neither, own} {
-		c.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: f})
+	for _, f := range []conntrack.Flow{asStandby, asHost, neither, own} {
+		c.happened(conntrack.FlowEvent{Kind: conntrack.FlowChanged, Flow: f})
 	}
 	c.tellRipe(time.Now())
 	require.Empty(t, told())
@@ -266,15 +266,15 @@ func TestWhoIsTold(t *testing.T) {
 	require.Len(t, got, 1)
 	require.Equal(t, asHost.SNAT, got[0].SNAT)
 
-	for _, state := range []uint8{kernel.TCPEstablished, kernel.TCPTimeWait} { // expired; closed
-		for _, f := range []kernel.Flow{asStandby, asHost, neither, own} {
+	for _, state := range []uint8{conntrack.TCPEstablished, conntrack.TCPTimeWait} { // expired; closed
+		for _, f := range []conntrack.Flow{asStandby, asHost, neither, own} {
 			f.State = state
-			c.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: f})
+			c.happened(conntrack.FlowEvent{Kind: conntrack.FlowEnded, Flow: f})
 		}
 	}
 	got = told()
 	require.Len(t, got, 3)
-	for i, f := range []kernel.Flow{asHost, asStandby, asHost} {
+	for i, f := range []conntrack.Flow{asHost, asStandby, asHost} {
 		require.True(t, got[i].ended)
 		require.Equal(t, f.SNAT, got[i].SNAT)
 	}
@@ -304,7 +304,7 @@ func TestTheLastRecordOfAFlowCounts(t *testing.T) {
 
 // TestCarriers replicates flows between two nodes on one kernel, so the receiver always has the entries of the sender.
 func TestCarriers(t *testing.T) {
-	flows := []kernel.Flow{
+	flows := []conntrack.Flow{
 		tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1"),
 		tcpFlow("10.244.2.11:2", "198.51.100.10:443", "192.0.2.10:2"),
 		tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:3"), // of a pod on the standby
@@ -312,10 +312,10 @@ func TestCarriers(t *testing.T) {
 	}
 	// A flow of a pod on the host itself: the other node must have no entry for it.
 	ofOwn := tcpFlow("10.244.3.11:1", "198.51.100.10:443", "192.0.2.20:1")
-	inject := kernel.Injection{Marks: marks(), Steering: steering, Replace: true}
-	_, err := kernel.InjectFlows(inject, append(flows, ofOwn))
+	inject := conntrack.Injection{Marks: marks(), Steering: steering, Replace: true}
+	_, err := conntrack.InjectFlows(inject, append(flows, ofOwn))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, kernel.RemoveFlows(flows)) })
+	t.Cleanup(func() { require.NoError(t, conntrack.RemoveFlows(flows)) })
 
 	roles, d := someView()
 	other := make([]Role, 0, len(roles))
@@ -354,27 +354,27 @@ func TestCarriers(t *testing.T) {
 
 	// New flows wait for their turn; ended flows do not.
 	changed := flows[1]
-	host.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: changed})
-	host.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: changed})
-	host.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: flows[0]})
-	host.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: flows[2]})
+	host.happened(conntrack.FlowEvent{Kind: conntrack.FlowChanged, Flow: changed})
+	host.happened(conntrack.FlowEvent{Kind: conntrack.FlowEnded, Flow: changed})
+	host.happened(conntrack.FlowEvent{Kind: conntrack.FlowEnded, Flow: flows[0]})
+	host.happened(conntrack.FlowEvent{Kind: conntrack.FlowChanged, Flow: flows[2]})
 	is("an end and a change", func() bool { c := standby.Counters(); return c.Removed == 1 && c.Held == 3 })
 	var left []string
-	require.NoError(t, kernel.ListFlows(t.Context(), marks(), func(f kernel.Flow) bool { left = append(left, f.SNAT.String()); return true }))
+	require.NoError(t, conntrack.ListFlows(t.Context(), marks(), func(f conntrack.Flow) bool { left = append(left, f.SNAT.String()); return true }))
 	require.ElementsMatch(t, []string{"192.0.2.10:2", "192.0.2.10:3", "192.0.2.10:4"}, left)
 	require.EqualValues(t, 10, standby.Counters().Received)
 
 	// A flow that expired at the standby may live at the host; a closed one is over for both.
 	ranOut := flows[1]
-	standby.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: ranOut})
-	ranOut.State = kernel.TCPClosed
-	standby.happened(kernel.FlowEvent{Kind: kernel.FlowEnded, Flow: ranOut})
+	standby.happened(conntrack.FlowEvent{Kind: conntrack.FlowEnded, Flow: ranOut})
+	ranOut.State = conntrack.TCPClosed
+	standby.happened(conntrack.FlowEvent{Kind: conntrack.FlowEnded, Flow: ranOut})
 	is("the standby tells of what was closed", func() bool { return host.Counters().Removed == 2 })
 	require.Zero(t, host.Counters().Refreshed, "what the host knows is not told back")
 
 	// The standby takes over, and the former host stays as the standby: the flow of the new host's own pod may stay on
 	// it.
-	require.NoError(t, kernel.RemoveFlows(flows))
+	require.NoError(t, conntrack.RemoveFlows(flows))
 	ours, kept := addr("10.244.1.11"), plan.Way{Path: 3, Source: addr("10.244.1.11")}
 	d.Endpoints = d.Endpoints.With([]plan.Endpoint{{Addr: ours, Path: 2, Source: addr("192.0.2.10"), Kept: kept}}, nil)
 	roles[0].Host = true
@@ -461,7 +461,7 @@ func TestStrangers(t *testing.T) {
 }
 
 func TestRecords(t *testing.T) {
-	udp6 := kernel.Flow{
+	udp6 := conntrack.Flow{
 		Proto: unix.IPPROTO_UDP, Src: at("[fd44:1::11]:5353"), Dst: at("[2001:db8:100::10]:53"), SNAT: at("[2001:db8:2::10]:1024"), Timeout: 90,
 	}
 	all := []record{{Flow: tcpFlow("10.244.1.11:40000", "198.51.100.10:443", "192.0.2.10:1024")}, {Flow: udp6}, {Flow: udp6, ended: true}}
@@ -492,7 +492,7 @@ func TestRecords(t *testing.T) {
 		"short":         {4, kindAlive, 6, 0, 0},
 		"other size":    append([]byte{size4 + 1}, append(bytes.Clone(b[1:1+size4]), 0)...),
 		"protocol":      append([]byte{size4, kindAlive, 1}, b[3:1+size4]...),
-		"IPv4 as IPv6":  appendRecord(nil, record{Flow: kernel.Flow{Proto: 6, Src: at("[::ffff:1.2.3.4]:1"), Dst: at("[fd00::1]:1"), SNAT: at("[fd00::2]:1")}}),
+		"IPv4 as IPv6":  appendRecord(nil, record{Flow: conntrack.Flow{Proto: 6, Src: at("[::ffff:1.2.3.4]:1"), Dst: at("[fd00::1]:1"), SNAT: at("[fd00::2]:1")}}),
 		"wrong version": {size6, kindEnded, 17, 0, 0, 0, 0},
 	} {
 		require.ErrorIs(t, decodeRecords(bad, func(record) {}), errFormat, what)
@@ -538,7 +538,7 @@ func BenchmarkTell(b *testing.B) {
 		i++
 		f.Src = netip.AddrPortFrom(f.Src.Addr(), uint16(i))
 		f.Dst = netip.AddrPortFrom(f.Dst.Addr(), uint16(i>>16))
-		c.happened(kernel.FlowEvent{Kind: kernel.FlowChanged, Flow: f})
+		c.happened(conntrack.FlowEvent{Kind: conntrack.FlowChanged, Flow: f})
 		if i%200 != 0 {
 			continue
 		}

@@ -3,7 +3,7 @@ package flows
 import (
 	"time"
 
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 
 // pending holds flows that are too young to be sent.
 type pending struct {
-	flows map[key]kernel.Flow
+	flows map[key]conntrack.Flow
 	order []waiting // oldest first
 }
 
@@ -27,10 +27,10 @@ type waiting struct {
 	until time.Time
 }
 
-func newPending() *pending { return &pending{flows: map[key]kernel.Flow{}} }
+func newPending() *pending { return &pending{flows: map[key]conntrack.Flow{}} }
 
 // add makes a flow wait, or updates one that does. It reports whether there was room.
-func (p *pending) add(f kernel.Flow, now time.Time) bool {
+func (p *pending) add(f conntrack.Flow, now time.Time) bool {
 	k := keyOf(f)
 	if _, waits := p.flows[k]; !waits {
 		if len(p.order) >= mostPending {
@@ -43,7 +43,7 @@ func (p *pending) add(f kernel.Flow, now time.Time) bool {
 }
 
 // forget removes a flow and reports whether it was waiting.
-func (p *pending) forget(f kernel.Flow) bool {
+func (p *pending) forget(f conntrack.Flow) bool {
 	k := keyOf(f)
 	_, waited := p.flows[k]
 	delete(p.flows, k)
@@ -51,7 +51,7 @@ func (p *pending) forget(f kernel.Flow) bool {
 }
 
 // ripe removes and returns the flows that are old enough.
-func (p *pending) ripe(now time.Time) (ripe []kernel.Flow) {
+func (p *pending) ripe(now time.Time) (ripe []conntrack.Flow) {
 	n := 0
 	for n < len(p.order) && !p.order[n].until.After(now) {
 		k := p.order[n].key

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -34,7 +34,7 @@ const (
 // held is a flow of a local pod, as the host reported it. A conntrack entry here would conflict with the one that
 // steers the pod's packets to the host, so it is created only when this node takes over.
 type held struct {
-	kernel.Flow
+	conntrack.Flow
 	steered plan.PathID // path that steers it to the host
 	until   time.Time
 }
@@ -176,8 +176,8 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 	c.inject.Lock()
 	defer c.inject.Unlock()
 	v := c.now()
-	var ended []kernel.Flow
-	var alive, weaker []kernel.Flow // weaker: from the standby, whose flows do not replace ours
+	var ended []conntrack.Flow
+	var alive, weaker []conntrack.Flow // weaker: from the standby, whose flows do not replace ours
 	for _, r := range lasts(records) {
 		role, here, ok := v.judge(peer, &r.Flow)
 		if r.ended {
@@ -198,17 +198,17 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 		}
 	}
 	c.counters.removed.Add(uint64(len(ended)))
-	err := kernel.RemoveFlows(ended)
+	err := conntrack.RemoveFlows(ended)
 	err = errors.Join(err, c.injected(v, true, alive), c.injected(v, false, weaker))
 	if err != nil {
 		c.log.Debug("cannot create entries for egress flows of another node", "peer", peer, "error", err)
 	}
 }
 
-func (c *Carrier) injected(v *view, replace bool, flows []kernel.Flow) error {
+func (c *Carrier) injected(v *view, replace bool, flows []conntrack.Flow) error {
 	// A connection from a path that is not a network is a stray, even if the path is gone.
 	steering := func(id plan.PathID) bool { return !v.network(id) }
-	r, err := kernel.InjectFlows(kernel.Injection{Marks: c.marks, Steering: steering, Replace: replace}, flows)
+	r, err := conntrack.InjectFlows(conntrack.Injection{Marks: c.marks, Steering: steering, Replace: replace}, flows)
 	c.counters.injected.Add(uint64(r.Created + r.Replaced))
 	c.counters.refreshed.Add(uint64(r.Refreshed))
 	c.counters.refused.Add(uint64(r.Refused))
@@ -233,7 +233,7 @@ func lasts(records []record) []record {
 
 // judge checks a flow received from a peer against the plan, and fills in its path. With here the flow gets a conntrack
 // entry; otherwise it is a flow of a local pod that is steered to the peer.
-func (v *view) judge(peer netip.Addr, f *kernel.Flow) (role Role, here, ok bool) {
+func (v *view) judge(peer netip.Addr, f *conntrack.Flow) (role Role, here, ok bool) {
 	role, ok = v.role(peer, f.SNAT.Addr())
 	if !ok {
 		return role, false, false
@@ -272,7 +272,7 @@ func (c *Carrier) hold(h held) {
 	c.held[k] = h
 }
 
-func (c *Carrier) letGo(f kernel.Flow) {
+func (c *Carrier) letGo(f conntrack.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forget(keyOf(f))
@@ -303,7 +303,7 @@ func (c *Carrier) takeOver(before, v *view) {
 	c.inject.Lock()
 	defer c.inject.Unlock()
 	now := time.Now()
-	var flows []kernel.Flow
+	var flows []conntrack.Flow
 	c.mu.Lock()
 	for k, h := range c.held {
 		e, ok := v.endpoint(h.Src.Addr())

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -145,10 +145,10 @@ func (ch *channel) take() []byte {
 }
 
 // happened handles every event of the kernel.
-func (c *Carrier) happened(e kernel.FlowEvent) {
+func (c *Carrier) happened(e conntrack.FlowEvent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.Kind == kernel.FlowsLost {
+	if e.Kind == conntrack.FlowsLost {
 		for _, ch := range c.view.channels {
 			ch.mu.Lock()
 			if ch.up { // a channel that is down gets a list when it comes up
@@ -163,12 +163,12 @@ func (c *Carrier) happened(e kernel.FlowEvent) {
 	targets := c.view.tell(e.Flow.SNAT.Addr())
 	switch {
 	case len(targets) == 0 || c.own(c.view, e.Flow):
-	case e.Kind == kernel.FlowEnded:
+	case e.Kind == conntrack.FlowEnded:
 		if c.pending.forget(e.Flow) {
 			return
 		}
 		// A flow that expired at a standby may still live at its host; only a close is certain.
-		closed := e.Flow.State == kernel.TCPTimeWait || e.Flow.State == kernel.TCPClosed
+		closed := e.Flow.State == conntrack.TCPTimeWait || e.Flow.State == conntrack.TCPClosed
 		for _, t := range targets {
 			if t.host || closed {
 				c.tell(t, record{Flow: e.Flow, ended: true})
@@ -187,9 +187,9 @@ func (c *Carrier) happened(e kernel.FlowEvent) {
 }
 
 // worth reports whether a flow is sent: if it lasts, or waits for its first reply. An answered UDP query is over.
-func worth(f kernel.Flow) bool {
+func worth(f conntrack.Flow) bool {
 	if f.Proto == unix.IPPROTO_TCP {
-		return f.Assured && f.State >= kernel.TCPEstablished && f.State < kernel.TCPTimeWait
+		return f.Assured && f.State >= conntrack.TCPEstablished && f.State < conntrack.TCPTimeWait
 	}
 	return f.Assured || !f.Answered
 }
@@ -197,13 +197,13 @@ func worth(f kernel.Flow) bool {
 // own reports whether a flow is of a local pod. Such a flow is not sent: the pod dies with the node, and while the node
 // lives, the flow leaves here. If the other node had an entry for it, it would forward the remote's packets straight to
 // the pod, bypassing the entry here.
-func (c *Carrier) own(v *view, f kernel.Flow) bool {
+func (c *Carrier) own(v *view, f conntrack.Flow) bool {
 	e, ok := v.endpoint(f.Src.Addr())
 	return ok && e.Node == c.node
 }
 
 // leaves reports whether a local pod's flow leaves by this node.
-func (v *view) leaves(f kernel.Flow) bool {
+func (v *view) leaves(f conntrack.Flow) bool {
 	e, _ := v.endpoint(f.Src.Addr())
 	way := plan.Way{Path: f.Path, Source: f.SNAT.Addr()}
 	return e.Kept == way || e.Path == way.Path && e.Source == way.Source
@@ -216,11 +216,11 @@ func (c *Carrier) tell(t told, r record) {
 }
 
 // alive returns the record of a live flow, with the time for which the peer keeps it.
-func alive(f kernel.Flow) record {
+func alive(f conntrack.Flow) record {
 	switch {
 	case f.Proto == unix.IPPROTO_UDP:
 		f.Timeout += uint32(tellEvery / time.Second)
-	case f.State == kernel.TCPEstablished:
+	case f.State == conntrack.TCPEstablished:
 		f.Timeout = min(f.Timeout, uint32(keepTCP/time.Second))
 	default: // one side has closed, the other may send for a long time
 		f.Timeout = max(f.Timeout, uint32(2*tellTCPEvery*tellEvery/time.Second))
@@ -314,7 +314,7 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 			}
 		}
 	}()
-	return kernel.ListFlows(ctx, c.marks, func(f kernel.Flow) bool {
+	return conntrack.ListFlows(ctx, c.marks, func(f conntrack.Flow) bool {
 		if !worth(f) {
 			return ctx.Err() == nil
 		}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
 )
 
 // A channel is a TCP connection from a sender to a receiver of flows. Its format, with numbers in network byte order:
@@ -41,7 +41,7 @@ const (
 
 // record is a flow with its state, alive or ended.
 type record struct {
-	kernel.Flow
+	conntrack.Flow
 	ended bool
 }
 
@@ -118,7 +118,7 @@ func decodeRecord(b []byte) (r record, known bool, err error) {
 	case len(b) != want:
 		return r, false, fmt.Errorf("%w: a record of %d bytes, not %d", errFormat, len(b), want)
 	case r.Proto == unix.IPPROTO_TCP:
-		r.State = kernel.TCPEstablished
+		r.State = conntrack.TCPEstablished
 	case r.Proto != unix.IPPROTO_UDP:
 		return r, false, fmt.Errorf("%w: a flow of protocol %d", errFormat, r.Proto)
 	}

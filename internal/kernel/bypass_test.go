@@ -5,15 +5,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/lab/netns"
 )
 
 func TestWhatPassesOurRulesByIsTold(t *testing.T) {
-	h := newNode(t)
+	h := netns.Enter(t)
 	problems, err := bypassProblems(h, "a")
 	require.NoError(t, err)
 	require.Empty(t, problems)
 
-	ip(t, "link add cilium_host type dummy", "link add eth7 type dummy")
+	netns.IP(t, "link add cilium_host type dummy", "link add eth7 type dummy")
 	out, err := exec.Command("nft", "table inet fast { flowtable pods { hook ingress priority 0; devices = { eth7 }; }; }").CombinedOutput()
 	require.NoError(t, err, string(out))
 	problems, err = bypassProblems(h, "a")
@@ -26,7 +28,7 @@ func TestWhatPassesOurRulesByIsTold(t *testing.T) {
 }
 
 func TestRival(t *testing.T) {
-	newNode(t)
+	netns.Enter(t)
 	nft := func(line string) {
 		out, err := exec.Command("nft", line).CombinedOutput()
 		require.NoError(t, err, string(out))

@@ -6,16 +6,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 func TestCleanup(t *testing.T) {
-	h := newNode(t)
-	uplink(t, "eth0", "10.0.0.1/24")
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	uplink(t, "eth2", "10.2.0.2/24", "2001:db8:2::2/64")
-	ip(t, "link add vrf-blue type vrf table 1002", "link set vrf-blue up", "rule add pref 720 lookup 1002", "route add default via 10.0.0.254",
+	h := netns.Enter(t)
+	netns.Uplink(t, "eth0", "10.0.0.1/24")
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.Uplink(t, "eth2", "10.2.0.2/24", "2001:db8:2::2/64")
+	netns.IP(t, "link add vrf-blue type vrf table 1002", "link set vrf-blue up", "rule add pref 720 lookup 1002", "route add default via 10.0.0.254",
 		"route add 192.0.2.0/24 via 10.0.0.254 table 1001 proto 143")
-	before := state(t)
+	before := netns.State(t)
 	ctx := t.Context()
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}, {Name: "vrf-blue", Interfaces: []string{"eth2"}}}
 	require.NoError(t, new(vrfs).apply(ctx, h, desired))
@@ -30,9 +31,9 @@ func TestCleanup(t *testing.T) {
 		{Table: 5002, Dst: prefix("::/0"), NextHops: []plan.NextHop{via("fe80::ff:fe00:2", "egressway")}},
 	}))
 	require.NoError(t, addRules(ctx, []plan.Rule{{Priority: 799, Mark: 0x800000, Mask: 0x800000, Unreachable: true}}))
-	require.Contains(t, ip(t, "link show eth2"), "master vrf-blue")
+	require.Contains(t, netns.IP(t, "link show eth2"), "master vrf-blue")
 
 	require.NoError(t, cleanup(ctx, h))
-	require.Equal(t, before, state(t))
-	quiet(t, func() error { return cleanup(ctx, h) })
+	require.Equal(t, before, netns.State(t))
+	netns.Quiet(t, func() error { return cleanup(ctx, h) })
 }

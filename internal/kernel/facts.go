@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -30,7 +31,7 @@ func readAllRouted(ctx context.Context, tables []uint32) (map[uint32]plan.Famili
 
 // readRouted returns the families for which a table has a usable route.
 func readRouted(table uint32) (plan.Families, error) {
-	return retried(func() (f plan.Families, err error) {
+	return nl.Retry(func() (f plan.Families, err error) {
 		for _, family := range []struct {
 			number uint8
 			routed *bool
@@ -49,8 +50,8 @@ func readRouted(table uint32) (plan.Families, error) {
 
 // readGateways lists the gateways of the routes that no routing protocol installed, sorted.
 func readGateways(ctx context.Context) ([]netip.Addr, error) {
-	return retried(func() (all []netip.Addr, err error) {
-		for _, family := range routeFamilies() {
+	return nl.Retry(func() (all []netip.Addr, err error) {
+		for _, family := range nl.Families() {
 			for _, protocol := range []uint8{unix.RTPROT_BOOT, unix.RTPROT_STATIC, unix.RTPROT_RA, unix.RTPROT_DHCP} {
 				err := dumpRoutes(family, 0, protocol, func(r *route) bool {
 					for _, l := range r.legs {

@@ -9,11 +9,12 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 func TestFacts(t *testing.T) {
-	h := newNode(t)
-	ip(t, "link add vrf-red type vrf table 1001", "link set vrf-red up", "link add eth1 type veth peer name eth1p", "link set eth1 mtu 1400 master vrf-red",
+	h := netns.Enter(t)
+	netns.IP(t, "link add vrf-red type vrf table 1001", "link set vrf-red up", "link add eth1 type veth peer name eth1p", "link set eth1 mtu 1400 master vrf-red",
 		"link set eth1 up", "link set eth1p up", "addr add 10.1.0.2/24 dev eth1", "addr add 2001:db8:1::2/64 dev eth1 nodad",
 		"link add eth2 type dummy", "addr add 10.2.0.2/24 dev eth2")
 	tables := []uint32{254, 1001, 1002}
@@ -40,18 +41,18 @@ func TestFacts(t *testing.T) {
 	}, links)
 	require.Equal(t, map[uint32]plan.Families{254: {}, 1001: {}, 1002: {}}, routed, "connected routes lead nowhere")
 
-	ip(t, "route add default via 10.1.0.1 vrf vrf-red", "-6 route add unreachable default table 1001 metric 4278198272",
+	netns.IP(t, "route add default via 10.1.0.1 vrf vrf-red", "-6 route add unreachable default table 1001 metric 4278198272",
 		"-6 route add 2001:db8:9::/48 via 2001:db8:1::1 dev eth1 table 1002", "route add unreachable default metric 9")
 	_, routed = facts()
 	require.Equal(t, map[uint32]plan.Families{254: {}, 1001: {IPv4: true}, 1002: {IPv6: true}}, routed)
 
-	ip(t, "link set eth1p down")
-	eventually(t, func() bool {
+	netns.IP(t, "link set eth1p down")
+	netns.Eventually(t, func() bool {
 		links, routed = facts()
 		return !links["eth1"].Up && routed[1001] == plan.Families{} && routed[1002] == plan.Families{}
 	}, "a device without carrier makes its routes unusable")
-	ip(t, "link set eth1p up", "nexthop add id 5 via 10.1.0.1 dev eth1", "route add 192.0.2.0/24 nhid 5 table 1002")
-	eventually(t, func() bool {
+	netns.IP(t, "link set eth1p up", "nexthop add id 5 via 10.1.0.1 dev eth1", "route add 192.0.2.0/24 nhid 5 table 1002")
+	netns.Eventually(t, func() bool {
 		_, routed = facts()
 		return routed[1001] == plan.Families{IPv4: true} && routed[1002] == plan.Families{IPv4: true, IPv6: true}
 	}, "carrier and a next hop object")
@@ -67,8 +68,8 @@ func withoutLinkLocal(all []netip.Prefix) (kept []netip.Prefix) {
 }
 
 func TestSysctls(t *testing.T) {
-	newNode(t)
-	ip(t, "link add eth1.7 type dummy")
+	netns.Enter(t)
+	netns.IP(t, "link add eth1.7 type dummy")
 	set := func(value string, files ...string) {
 		t.Helper()
 		for _, f := range files {

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/kernel/nl"
 )
 
 const mainTable = unix.RT_TABLE_MAIN
@@ -27,14 +29,14 @@ const (
 // (addrconf_notify on NETDEV_CHANGEUPPER, cycle_netdev of the VRF driver): its IPv6 addresses, and the static routes of
 // both families.
 type flushed struct {
-	addrs, routes []message // as requests to add them
+	addrs, routes []nl.Message // as requests to add them
 }
 
 func readFlushed(device int) (f flushed, err error) {
-	if f.addrs, err = retried(func() ([]message, error) { return listAddresses(device) }); err != nil {
+	if f.addrs, err = nl.Retry(func() ([]nl.Message, error) { return listAddresses(device) }); err != nil {
 		return f, fmt.Errorf("list IPv6 addresses: %w", err)
 	}
-	if f.routes, err = retried(func() ([]message, error) { return listStatic(device) }); err != nil {
+	if f.routes, err = nl.Retry(func() ([]nl.Message, error) { return listStatic(device) }); err != nil {
 		return f, fmt.Errorf("list static routes: %w", err)
 	}
 	return f, nil
@@ -53,15 +55,15 @@ func (f flushed) restore(device int, from, to uint32) error {
 		errs = append(errs, restoreAddress(ctx, m))
 	}
 	// Routes with several next hops may have survived.
-	stayed, err := retried(func() ([]message, error) { return listStatic(device) })
+	stayed, err := nl.Retry(func() ([]nl.Message, error) { return listStatic(device) })
 	errs = append(errs, err)
-	routes := slices.DeleteFunc(slices.Clone(f.routes), func(m message) bool {
-		return slices.ContainsFunc(stayed, func(s message) bool { return keyOfMessage(s) == keyOfMessage(m) })
+	routes := slices.DeleteFunc(slices.Clone(f.routes), func(m nl.Message) bool {
+		return slices.ContainsFunc(stayed, func(s nl.Message) bool { return keyOfMessage(s) == keyOfMessage(m) })
 	})
 	for i := range routes {
-		routes[i].body = inTable(routes[i].body, from, to)
+		routes[i].Body = inTable(routes[i].Body, from, to)
 	}
-	results, err := change(ctx, routes)
+	results, err := nl.Change(ctx, routes)
 	errs = append(errs, err)
 	for i, err := range results {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -73,21 +75,21 @@ func (f flushed) restore(device int, from, to uint32) error {
 
 // listAddresses lists a device's global IPv6 addresses that neither router advertisements nor the kernel restore, as
 // requests to add them.
-func listAddresses(device int) ([]message, error) {
-	var addrs []message
+func listAddresses(device int) ([]nl.Message, error) {
+	var addrs []nl.Message
 	body := make([]byte, unix.SizeofIfAddrmsg)
 	body[0] = unix.AF_INET6
 	binary.NativeEndian.PutUint32(body[addrIndex:], uint32(device))
-	err := dump(message{typ: unix.RTM_GETADDR, body: body}, unix.RTM_NEWADDR, func(b []byte) bool {
+	err := nl.Dump(nl.Message{Type: unix.RTM_GETADDR, Body: body}, unix.RTM_NEWADDR, func(b []byte) bool {
 		if int(binary.NativeEndian.Uint32(b[addrIndex:])) != device || b[3] == unix.RT_SCOPE_LINK || b[addrFlags]&unix.IFA_F_TEMPORARY != 0 {
 			return true
 		}
-		for typ, value := range attrs(b, unix.SizeofIfAddrmsg) {
+		for typ, value := range nl.Attrs(b, unix.SizeofIfAddrmsg) {
 			if typ == ifaProto && value[0] == protoRA {
 				return true
 			}
 		}
-		addrs = append(addrs, message{unix.RTM_NEWADDR, unix.NLM_F_CREATE | unix.NLM_F_EXCL, slices.Clone(b)})
+		addrs = append(addrs, nl.Message{Type: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)})
 		return true
 	})
 	slices.Reverse(addrs) // the kernel lists the newest first
@@ -96,11 +98,11 @@ func listAddresses(device int) ([]message, error) {
 
 // restoreAddress adds an address with all its attributes. The address was unique on its link before, so it skips
 // duplicate address detection (IFA_F_NODAD) and is usable at once; a second request clears that flag.
-func restoreAddress(ctx context.Context, m message) error {
+func restoreAddress(ctx context.Context, m nl.Message) error {
 	var ip netip.Addr
-	flags := uint32(m.body[addrFlags])
+	flags := uint32(m.Body[addrFlags])
 	var rest []byte
-	for typ, value := range attrs(m.body, unix.SizeofIfAddrmsg) {
+	for typ, value := range nl.Attrs(m.Body, unix.SizeofIfAddrmsg) {
 		switch typ {
 		case unix.IFA_FLAGS:
 			flags = binary.NativeEndian.Uint32(value)
@@ -108,19 +110,19 @@ func restoreAddress(ctx context.Context, m message) error {
 		case unix.IFA_ADDRESS, unix.IFA_LOCAL:
 			ip, _ = netip.AddrFromSlice(value)
 		}
-		rest = appendAttr(rest, typ, value...)
+		rest = nl.AppendAttr(rest, typ, value...)
 	}
 	flags &^= unix.IFA_F_TENTATIVE | unix.IFA_F_PERMANENT | unix.IFA_F_DADFAILED
 	request := func(flags uint32) []byte {
-		b := slices.Clone(m.body[:unix.SizeofIfAddrmsg])
+		b := slices.Clone(m.Body[:unix.SizeofIfAddrmsg])
 		b[addrFlags] = uint8(flags)
-		return append(appendAttr32(b, unix.IFA_FLAGS, flags), rest...)
+		return append(nl.AppendAttr32(b, unix.IFA_FLAGS, flags), rest...)
 	}
-	requests := []message{
-		{m.typ, m.flags, request(flags | unix.IFA_F_NODAD)},
-		{m.typ, unix.NLM_F_REPLACE, request(flags)},
+	requests := []nl.Message{
+		{Type: m.Type, Flags: m.Flags, Body: request(flags | unix.IFA_F_NODAD)},
+		{Type: m.Type, Flags: unix.NLM_F_REPLACE, Body: request(flags)},
 	}
-	results, err := change(ctx, requests)
+	results, err := nl.Change(ctx, requests)
 	if err == nil && !errors.Is(results[0], unix.EEXIST) {
 		err = errors.Join(results...)
 	}
@@ -131,17 +133,17 @@ func restoreAddress(ctx context.Context, m message) error {
 }
 
 // listStatic lists a device's routes of protocols static and boot, as requests to add them.
-func listStatic(device int) ([]message, error) {
-	var routes []message
-	for _, family := range routeFamilies() {
+func listStatic(device int) ([]nl.Message, error) {
+	var routes []nl.Message
+	for _, family := range nl.Families() {
 		for _, protocol := range []uint8{unix.RTPROT_STATIC, unix.RTPROT_BOOT} {
 			body := make([]byte, unix.SizeofRtMsg)
 			body[0], body[5] = family, protocol
-			body = appendAttr32(body, unix.RTA_OIF, uint32(device))
-			err := dump(message{typ: unix.RTM_GETROUTE, body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
+			body = nl.AppendAttr32(body, unix.RTA_OIF, uint32(device))
+			err := nl.Dump(nl.Message{Type: unix.RTM_GETROUTE, Body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
 				r, ok := decodeRoute(b)
 				if ok && r.protocol == protocol && slices.ContainsFunc(r.legs, func(l leg) bool { return l.device == device }) {
-					routes = append(routes, message{unix.RTM_NEWROUTE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, slices.Clone(b)})
+					routes = append(routes, nl.Message{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)})
 				}
 				return true
 			})
@@ -151,12 +153,12 @@ func listStatic(device int) ([]message, error) {
 		}
 	}
 	// One of these routes may lead to another's gateway, so routes without a gateway come first.
-	slices.SortStableFunc(routes, func(a, b message) int { return cmp.Compare(gateways(a), gateways(b)) })
+	slices.SortStableFunc(routes, func(a, b nl.Message) int { return cmp.Compare(gateways(a), gateways(b)) })
 	return routes, nil
 }
 
-func gateways(m message) (n int) {
-	r, _ := decodeRoute(m.body)
+func gateways(m nl.Message) (n int) {
+	r, _ := decodeRoute(m.Body)
 	for _, l := range r.legs {
 		if l.gateway.IsValid() {
 			n++
@@ -165,8 +167,8 @@ func gateways(m message) (n int) {
 	return n
 }
 
-func keyOfMessage(m message) routeKey {
-	if r, ok := decodeRoute(m.body); ok {
+func keyOfMessage(m nl.Message) routeKey {
+	if r, ok := decodeRoute(m.Body); ok {
 		return r.routeKey
 	}
 	return routeKey{}
@@ -176,7 +178,7 @@ func keyOfMessage(m message) routeKey {
 func inTable(body []byte, from, to uint32) []byte {
 	b := slices.Clone(body)
 	binary.NativeEndian.PutUint32(b[8:], binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK)
-	for typ, value := range attrs(b, unix.SizeofRtMsg) {
+	for typ, value := range nl.Attrs(b, unix.SizeofRtMsg) {
 		if typ == unix.RTA_TABLE && binary.NativeEndian.Uint32(value) == from {
 			binary.NativeEndian.PutUint32(value, to)
 			b[tableField] = unix.RT_TABLE_UNSPEC

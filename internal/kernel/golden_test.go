@@ -15,7 +15,9 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/kernel/sysctl"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
 	"github.com/egressway/egressway/lab/stories"
 )
 
@@ -58,7 +60,7 @@ func TestKernelIsAsFrozen(t *testing.T) {
 	for i, f := range frozen {
 		t.Run(f.name, func(t *testing.T) {
 			s := readFrozen(t, i)
-			newNode(t)
+			netns.Enter(t)
 			makeLinks(t, s)
 			n, err := Open()
 			require.NoError(t, err)
@@ -182,16 +184,16 @@ func makeLinks(t *testing.T, s stories.Story) {
 			continue
 		}
 		if l.VRFTable != 0 {
-			ip(t, fmt.Sprintf("link add %s type vrf table %d", l.Name, l.VRFTable))
+			netns.IP(t, fmt.Sprintf("link add %s type vrf table %d", l.Name, l.VRFTable))
 		} else if l.Name != "lo" {
-			ip(t, fmt.Sprintf("link add %s mtu %d type dummy", l.Name, l.MTU))
+			netns.IP(t, fmt.Sprintf("link add %s mtu %d type dummy", l.Name, l.MTU))
 		}
 		if l.Master != "" && !s.Assumed {
-			ip(t, "link set "+l.Name+" master "+l.Master)
+			netns.IP(t, "link set "+l.Name+" master "+l.Master)
 		}
-		ip(t, "link set "+l.Name+" up")
+		netns.IP(t, "link set "+l.Name+" up")
 		for _, a := range l.Addrs {
-			ip(t, "addr replace "+a.String()+" dev "+l.Name+" nodad")
+			netns.IP(t, "addr replace "+a.String()+" dev "+l.Name+" nodad")
 		}
 	}
 }
@@ -227,8 +229,8 @@ var steady = regexp.MustCompile(` # progname \S+| \[invalid type\]`)
 // devices returns the links, one line each, with all attributes that the daemon sets.
 func devices(t *testing.T) (lines []string) {
 	t.Helper()
-	eventually(t, func() bool { return !strings.Contains(ip(t, "-6 addr show"), "tentative") }, "addresses settle")
-	for _, l := range show(t, "link show") {
+	netns.Eventually(t, func() bool { return !strings.Contains(netns.IP(t, "-6 addr show"), "tentative") }, "addresses settle")
+	for _, l := range netns.Show(t, "link show") {
 		name := l["ifname"].(string)
 		index := fmt.Sprintf("%.0f", l["ifindex"])
 		info, _ := l["linkinfo"].(map[string]any)
@@ -253,7 +255,7 @@ func devices(t *testing.T) (lines []string) {
 			add("group", l["group"])
 		}
 		if info["info_kind"] == "vxlan" {
-			filter, _ := sysctl("net", "ipv4", "conf", name, "rp_filter")
+			filter, _ := sysctl.Read("net", "ipv4", "conf", name, "rp_filter")
 			add("mtu", l["mtu"])
 			add("address", l["address"])
 			add("addrgenmode", l["inet6_addr_gen_mode"])
@@ -266,11 +268,11 @@ func devices(t *testing.T) (lines []string) {
 		if info["info_kind"] != "vxlan" {
 			continue
 		}
-		for _, a := range asList(show(t, "addr show dev "+name)[0]["addr_info"]) {
+		for _, a := range asList(netns.Show(t, "addr show dev "+name)[0]["addr_info"]) {
 			a := a.(map[string]any)
 			lines = append(lines, fmt.Sprintf("  %s %s/%.0f scope %s", a["family"], a["local"], a["prefixlen"], a["scope"]))
 		}
-		for _, n := range show(t, "neigh show nud permanent dev "+name) {
+		for _, n := range netns.Show(t, "neigh show nud permanent dev "+name) {
 			lines = append(lines, fmt.Sprintf("  neighbour %s at %s", n["dst"], n["lladdr"]))
 		}
 		out, err := exec.CommandContext(t.Context(), "bridge", "fdb", "show", "dev", name).CombinedOutput()

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
+	"github.com/egressway/egressway/lab/stories"
 )
 
 // TestHeldTables starts with routes of an earlier run in a held table, and plans other routes there for a while. These
@@ -21,14 +23,14 @@ func TestHeldTables(t *testing.T) {
 		}
 		return all
 	}
-	ip(t, "route add 198.51.100.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route add 203.0.113.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142")
+	netns.IP(t, "route add 198.51.100.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route add 203.0.113.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142")
 	apply := func(held []uint32, routes []plan.Route, want ...string) {
 		t.Helper()
-		p := &plan.NodePlan{Held: held, Routes: routes, DataPlane: someDataPlane()}
+		p := &plan.NodePlan{Held: held, Routes: routes, DataPlane: stories.DataPlane()}
 		_, err := n.Apply(t.Context(), p)
 		require.NoError(t, err)
 		var got []string
-		for _, l := range show(t, "route show table 1001") {
+		for _, l := range netns.Show(t, "route show table 1001") {
 			got = append(got, fmt.Sprintf("%s via %s", l["dst"], l["gateway"]))
 		}
 		slices.Sort(got)
@@ -53,7 +55,7 @@ func TestHeldTables(t *testing.T) {
 	apply(nil, nil)
 
 	// Beside the routes of an earlier run, another program's stays.
-	ip(t, "route add 198.51.100.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route add 203.0.113.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20")
+	netns.IP(t, "route add 198.51.100.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route add 203.0.113.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20")
 	apply(held, nil, first, second)
 	apply(held, learned("198.51.100.0/24", "203.0.113.0/24"), "198.51.100.0/24 via 10.1.0.1", second)
 	require.Len(t, n.refused, 1)

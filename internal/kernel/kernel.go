@@ -9,7 +9,7 @@
 //   - taken: our objects that others removed or changed, and that Apply put back (drift);
 //   - stir: an event that others changed the kernel; concern: the devices and tables whose events matter to us;
 //   - look: a full re-read of the kernel that no event asked for;
-//   - settled, doubt: the audit of connections against the plan;
+//   - audit, doubt: the check of connections against the plan;
 //   - refused: planned routes that are left out;
 //   - leg: a next hop; held table: one that keeps an earlier run's routes for now;
 //   - walk, passage: the simulated way of a packet through our rules;
@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -30,6 +31,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/internal/kernel/nft"
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -37,17 +41,16 @@ import (
 // Node applies plans to the kernel of this node. Only one goroutine may use it, apart from those in Watch.
 type Node struct {
 	links   *netlink.Handle
-	route   *conn // socket for changes of routes and rules; nil: a new one for each change
+	route   routeConn
 	vrfs    vrfs
-	nft     nft
+	nft     nft.Table
 	taken   taken
 	refused refusals // of the plan in force
 	stirs   stirs
-	settled settled
+	audit   conntrack.Audit
 	// untunnelled is the reason why the tunnel is not as planned; nil: it is as planned, or none is planned.
 	untunnelled error
 
-	flows   *ctConn // socket for the audit of connections; nil: not open
 	facts   knownFacts
 	trouble knownProblems
 	done    *plan.NodePlan // plan in force since the last Apply, apart from unmade VRFs; nil: unknown
@@ -70,30 +73,28 @@ func Open() (*Node, error) {
 		return nil, fmt.Errorf("open route netlink socket: %w", err)
 	}
 	n := &Node{links: links, refused: refusals{}}
-	if n.route, err = dial(); err == nil {
-		n.stirs.routePort, err = n.route.port()
+	if n.route.Conn, err = nl.Dial(); err == nil {
+		n.stirs.routePort, err = n.route.Port()
 	}
 	if err == nil {
-		n.nft.writer, err = openTableWriter()
+		err = n.nft.OpenWriter()
 	}
 	if err != nil {
 		n.Close()
 		return nil, err
 	}
-	n.stirs.tablePort = n.nft.writer.port
+	n.stirs.tablePort = n.nft.Port()
 	return n, nil
 }
 
 // Close closes the sockets. The applied state stays in the kernel. An nftables table that this process owns becomes
 // ownerless.
 func (n *Node) Close() {
-	n.nft.close()
-	if n.route != nil {
-		n.route.close()
+	n.nft.Close()
+	if n.route.Conn != nil {
+		n.route.Close()
 	}
-	if n.flows != nil {
-		n.flows.close()
-	}
+	n.audit.Close()
 	n.links.Close()
 }
 
@@ -121,7 +122,7 @@ func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) 
 	n.look.cost = 0
 	seen := n.stirs.now()
 	n.trust(seen)
-	paths, err := n.nft.pathsInForce()
+	paths, err := n.nft.PathsInForce()
 	if err != nil {
 		return plan.Facts{}, err
 	}
@@ -149,7 +150,7 @@ func (n *Node) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) 
 
 // trust marks the nftables table as unchanged since the last Apply, if events prove that.
 func (n *Node) trust(seen counts) {
-	n.nft.trusted = seen.watching && seen.table == n.seen.table && n.done != nil && !n.look.due
+	n.nft.Trusted = seen.watching && seen.table == n.seen.table && n.done != nil && !n.look.due
 }
 
 func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, error) {
@@ -231,7 +232,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		errs = append(errs, err)
 		return err == nil
 	}
-	if !n.nft.trusted && !try(ApplyTable, func() error { return n.guard(ctx, p) }) {
+	if !n.nft.Trusted && !try(ApplyTable, func() error { return n.guard(ctx, p) }) {
 		return r, errors.Join(errs...)
 	}
 	var routes routeChanges
@@ -260,17 +261,17 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 
 	changed := false
 	packets := try(ApplyTable, func() (err error) {
-		changed, err = n.nft.apply(ctx, p.DataPlane)
+		changed, err = n.nft.Apply(ctx, p.DataPlane)
 		return err
 	})
-	if n.nft.missed {
+	if n.nft.Missed {
 		n.taken.table()
 	}
-	if changed && n.nft.doubted {
-		n.settled.plan = nil // packets may have passed under other rules
+	if changed && n.nft.Doubted {
+		n.audit.Reset() // packets may have passed under other rules
 	}
 	if packets {
-		r.Contradicted = n.settled.takes(&p.DataPlane) || n.look.due && n.settled.old(n.clock())
+		r.Contradicted = n.audit.Applied(&p.DataPlane) || n.look.due && n.audit.Due(n.clock())
 	}
 	r.InForce, r.Unmade = rules && packets && n.untunnelled == nil, n.vrfs.unmade
 	r.Restored, r.Drift = n.taken.end(p, n.refused)
@@ -304,6 +305,17 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	}
 	return r, err
 }
+
+// EndContradictions ends the connections that contradict the plan in force, see Audit.End.
+func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended uint, err error) {
+	return n.audit.End(ctx, d, n.clock)
+}
+
+// Connections reads the fill level of this node's connection table.
+func (*Node) Connections() (conntrack.Connections, error) { return conntrack.CountConnections() }
+
+// Resumed reads from the nftables table of an earlier run the ingress IPs that another node is or was the host of.
+func (n *Node) Resumed() (map[netip.Addr]bool, error) { return n.nft.Resumed() }
 
 // ForeignHands counts changes to our rules and our table that are known to come from another program.
 func (n *Node) ForeignHands() uint64 { return n.stirs.now().foreign }
@@ -367,10 +379,10 @@ func (n *Node) reread(ctx context.Context, known bool, changes routeChanges) err
 // guard creates the nftables table if it is missing. Until routes and rules exist, the table drops the packets that
 // need them.
 func (n *Node) guard(ctx context.Context, p *plan.NodePlan) error {
-	now, err := readTableState()
-	if err == nil && !now.exists {
-		_, err = n.nft.apply(ctx, p.DataPlane)
-		if n.nft.missed {
+	now, err := nft.ReadState()
+	if err == nil && !now.Exists {
+		_, err = n.nft.Apply(ctx, p.DataPlane)
+		if n.nft.Missed {
 			n.taken.table()
 		}
 	}
@@ -413,32 +425,28 @@ func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error
 	seen, began := n.stirs.now(), n.clock()
 	k := &n.trouble
 	if !n.look.due && seen.watching && seen.all == k.seen.all && node == k.node && slices.Equal(devices, k.devices) {
-		return slices.Concat(k.problems, n.nft.problems(node)), k.err
+		return slices.Concat(k.problems, n.nft.Problems(node)), k.err
 	}
 	bypassed, err := bypassProblems(n.links, node)
 	problems := append(sysctlProblems(node, devices), bypassed...)
 	*k = knownProblems{problems, node, slices.Clone(devices), seen, err}
 	n.look.cost += n.clock().Sub(began)
-	return slices.Concat(problems, n.nft.problems(node)), err
+	return slices.Concat(problems, n.nft.Problems(node)), err
 }
 
 // Cleanup removes all our objects from this node, and nothing else. The nftables table goes last, and stays if another
 // object could not be removed: without routes and rules it drops selected pods' packets. Connections with our mark end:
 // on any other path their source would be wrong.
 func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
-	if err := n.nft.free(); err != nil {
+	if err := n.nft.Free(); err != nil {
 		return err // a running daemon would recreate everything
 	}
 	if err := cleanup(ctx, n.links); err != nil {
 		return err
 	}
-	endFlows := func() error {
-		_, err := n.endContradictions(ctx, plan.DataPlane{Marks: m}, doubt{all: true})
-		return err
-	}
-	if err := endFlows(); err != nil {
+	if err := n.audit.EndAll(ctx, m); err != nil {
 		return err
 	}
 	// Connections of the default network need no route of ours: some may have begun meanwhile.
-	return errors.Join(n.nft.cleanup(), endFlows())
+	return errors.Join(n.nft.Cleanup(), n.audit.EndAll(ctx, m))
 }

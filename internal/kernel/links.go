@@ -10,16 +10,17 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 )
 
 // readLinks reads the interfaces of this node with their addresses, sorted by name.
 func readLinks(h *netlink.Handle) ([]plan.Link, error) {
-	all, err := retried(h.LinkList)
+	all, err := nl.Retry(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	addrs, err := retried(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}

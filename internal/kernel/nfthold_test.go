@@ -8,8 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nft"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 // holdDataPlane holds pods, except for one address of each family that is no endpoint.
@@ -31,9 +34,9 @@ func heldMeetings() []meeting {
 	return []meeting{
 		{name: "endpoint", packet: tcp("10.244.1.11", outside, "cni0", Connection{}), chain: "prerouting", decided: "path-2", mark: 0x2200, ctMark: 0x2200},
 		{name: "let go", packet: tcp(let, outside, "cni0", Connection{}), chain: "prerouting"},
-		{name: "held", packet: tcp(none, outside, "cni0", Connection{}), chain: "prerouting", dropped: true, decided: chainHeld},
+		{name: "held", packet: tcp(none, outside, "cni0", Connection{}), chain: "prerouting", dropped: true, decided: ruleset.ChainHeld},
 		{name: "let go, IPv6", packet: tcp("fd44:1::50", "2001:db8::1", "cni0", Connection{}), chain: "prerouting"},
-		{name: "held, IPv6", packet: tcp("fd44:1::99", "2001:db8::1", "cni0", Connection{}), chain: "prerouting", dropped: true, decided: chainHeld},
+		{name: "held, IPv6", packet: tcp("fd44:1::99", "2001:db8::1", "cni0", Connection{}), chain: "prerouting", dropped: true, decided: ruleset.ChainHeld},
 		{name: "held, inside the cluster", packet: tcp(none, "10.244.2.7", "cni0", Connection{}), chain: "prerouting", decided: "exempt"},
 		{name: "held, to an ingress IP that no Service took", packet: tcp(none, "203.0.113.10", "cni0", Connection{}), chain: "prerouting", dropped: true, decided: "exempt"},
 		{name: "a flow that goes on", packet: tcp(none, outside, "cni0", known), chain: "prerouting"},
@@ -53,33 +56,33 @@ func TestWalkOfHeldPods(t *testing.T) {
 			p, err := cross(table, m.fly(), m.chain)
 			require.NoError(t, err)
 			m.check(t, p)
-			require.Equal(t, m.decided == chainHeld, p.Why == DropHeld.Counter())
+			require.Equal(t, m.decided == ruleset.ChainHeld, p.Why == ruleset.DropHeld.Counter())
 		})
 	}
 }
 
 // TestHoldComesAndGoes adds the rules for held pods to a table and removes them again.
 func TestHoldComesAndGoes(t *testing.T) {
-	newNode(t)
-	uplink(t, "eth2", "10.1.0.11/24")
-	uplink(t, "eth1", "10.0.0.11/24")
-	ip(t, "route add default via 10.0.0.1")
-	var n nft
-	t.Cleanup(func() { n.close() })
+	netns.Enter(t)
+	netns.Uplink(t, "eth2", "10.1.0.11/24")
+	netns.Uplink(t, "eth1", "10.0.0.11/24")
+	netns.IP(t, "route add default via 10.0.0.1")
+	var n nft.Table
+	t.Cleanup(func() { n.Close() })
 	apply := func(d plan.DataPlane) {
 		t.Helper()
-		_, err := n.apply(t.Context(), d)
+		_, err := n.Apply(t.Context(), d)
 		require.NoError(t, err)
 	}
 	hold := holdDataPlane()
 	without := walkDataPlane()
 	apply(without)
-	before := ruleset(t)
+	before := netns.Ruleset(t)
 	require.NotContains(t, before, "held")
 	require.NotContains(t, before, "let4")
 
 	apply(hold)
-	t.Log(ruleset(t))
+	t.Log(netns.Ruleset(t))
 	l, err := ReadLive(t.Context())
 	require.NoError(t, err)
 	defer l.Close()
@@ -93,23 +96,23 @@ func TestHoldComesAndGoes(t *testing.T) {
 			m.check(t, p)
 		})
 	}
-	found, err := l.Lookup(SetLet, netip.MustParseAddr("10.244.1.50"))
+	found, err := l.Lookup(ruleset.SetLet, netip.MustParseAddr("10.244.1.50"))
 	require.NoError(t, err)
 	require.True(t, found.Found)
 
 	more := hold
 	more.Let = hold.Let.With([]plan.Address{{Addr: netip.MustParseAddr("10.244.1.99")}}, []plan.Address{{Addr: netip.MustParseAddr("10.244.1.50")}})
-	n.trusted = true
+	n.Trusted = true
 	apply(more)
 	out, err := exec.Command("nft", "list set inet egressway let4").CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "10.244.1.99")
 	require.NotContains(t, string(out), "10.244.1.50")
-	require.NotContains(t, ruleset(t), "10.244.1.50", "what was let go is not remembered as a former endpoint")
+	require.NotContains(t, netns.Ruleset(t), "10.244.1.50", "what was let go is not remembered as a former endpoint")
 
-	n.close() // another daemon takes the table over
-	n = nft{}
+	n.Close() // another daemon takes the table over
+	n = nft.Table{}
 	apply(more)
 	apply(without)
-	require.Equal(t, sortedListing(before), sortedListing(ruleset(t)))
+	require.Equal(t, netns.SortedListing(before), netns.SortedListing(netns.Ruleset(t)))
 }

@@ -8,7 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
+	"github.com/egressway/egressway/lab/stories"
 )
 
 // TestRefusedRoutes plans learned routes that the kernel rejects, for their next hops or because another program's route
@@ -24,7 +27,7 @@ func TestRefusedRoutes(t *testing.T) {
 		_, err := n.Facts(t.Context(), 1001)
 		require.NoError(t, err)
 		routes = slices.SortedFunc(slices.Values(routes), func(a, b plan.Route) int { return comparePrefixes(a.Dst, b.Dst) })
-		r, err := n.Apply(t.Context(), &plan.NodePlan{Routes: routes, DataPlane: someDataPlane()})
+		r, err := n.Apply(t.Context(), &plan.NodePlan{Routes: routes, DataPlane: stories.DataPlane()})
 		require.NoError(t, err)
 		require.True(t, r.InForce)
 		require.Empty(t, r.Restored)
@@ -59,9 +62,9 @@ func TestRefusedRoutes(t *testing.T) {
 
 	// Or when another program changes objects that our routes depend on.
 	drain(t, woken)
-	ip(t, "addr add 2001:db8:99::2/64 dev eth2 nodad")
+	netns.IP(t, "addr add 2001:db8:99::2/64 dev eth2 nodad")
 	<-woken
-	eventually(t, func() bool { return apply(bad[0], bad[2]) == nil }, "the gateway is on a link")
+	netns.Eventually(t, func() bool { return apply(bad[0], bad[2]) == nil }, "the gateway is on a link")
 	require.Equal(t, []string{"2001:db8:9::/48 [2001:db8:99::9@eth2] metric 20"}, routesOf(t, "6", 1001))
 	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", 1001))
 
@@ -76,10 +79,10 @@ func TestRefusedRoutes(t *testing.T) {
 
 	// A route of the operator that took its place stays, and the route of the peer is left out.
 	static := &route{routeKey: routeKey{1001, prefix("0.0.0.0/0"), 20}, protocol: unix.RTPROT_STATIC, kind: unix.RTN_UNICAST, legs: []leg{{gateway: addr("10.1.0.9")}}}
-	results, err := n.route.change(t.Context(), []message{{unix.RTM_NEWROUTE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, static.encode(true)}})
+	results, err := n.route.Change(t.Context(), []nl.Message{{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: static.encode(true)}})
 	require.NoError(t, err)
 	require.NoError(t, results[0])
-	gateway := func() any { t.Helper(); return show(t, "route show table 1001 default")[0]["gateway"] }
+	gateway := func() any { t.Helper(); return netns.Show(t, "route show table 1001 default")[0]["gateway"] }
 	for range 2 {
 		require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", good)))
 		require.Equal(t, "10.1.0.9", gateway())
@@ -96,16 +99,16 @@ func TestRefusedRoutes(t *testing.T) {
 
 	// The peer's route is tried again when the operator's goes.
 	drain(t, woken)
-	ip(t, "route del default table 1001")
+	netns.IP(t, "route del default table 1001")
 	<-woken
-	eventually(t, func() bool { return apply(learned("0.0.0.0/0", good), learned("192.0.2.0/24", good)) == nil }, "nothing is in the way")
+	netns.Eventually(t, func() bool { return apply(learned("0.0.0.0/0", good), learned("192.0.2.0/24", good)) == nil }, "nothing is in the way")
 	require.Equal(t, good, gateway())
 
 	// A route of the operator that replaces ours stays, too.
 	drain(t, woken)
-	ip(t, "route replace default via 10.1.0.9 table 1001 metric 20")
+	netns.IP(t, "route replace default via 10.1.0.9 table 1001 metric 20")
 	<-woken
-	eventually(t, func() bool { return len(apply(learned("0.0.0.0/0", good))) == 1 }, "it is in the way")
+	netns.Eventually(t, func() bool { return len(apply(learned("0.0.0.0/0", good))) == 1 }, "it is in the way")
 	require.Equal(t, "10.1.0.9", gateway())
 }
 
@@ -132,7 +135,7 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 		t.Helper()
 		_, err := n.Facts(t.Context(), red, blue, silver)
 		require.NoError(t, err)
-		r, err = n.Apply(t.Context(), &plan.NodePlan{Routes: p, DataPlane: someDataPlane()})
+		r, err = n.Apply(t.Context(), &plan.NodePlan{Routes: p, DataPlane: stories.DataPlane()})
 		require.NoError(t, err)
 		require.True(t, r.InForce)
 		require.NotNil(t, n.done, "the next pass takes only what changed")
@@ -145,7 +148,7 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 		"1002 0.0.0.0/0 DeviceDown: device eth7: network is down", "1003 0.0.0.0/0 DeviceDown: device eth9: Link not found",
 		"794600 0.0.0.0/0 DeviceDown: device eth7: network is down",
 	}
-	ip(t, "link set eth7 down", "route add unreachable default table 1001 metric 4278198272") // the operator's, as the kernel's documentation recommends
+	netns.IP(t, "link set eth7 down", "route add unreachable default table 1001 metric 4278198272") // the operator's, as the kernel's documentation recommends
 	ofRed := []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20", "default [10.1.0.1@eth2] metric 20"}
 	for range 3 {
 		r, refused := apply(planned...)
@@ -175,10 +178,10 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 
 	// The routes of a device that comes up are tried again.
 	drain(t, woken)
-	ip(t, "link set eth7 up", "addr add 10.7.0.2/24 dev eth7")
+	netns.IP(t, "link set eth7 up", "addr add 10.7.0.2/24 dev eth7")
 	<-woken
 	var r Result
-	eventually(t, func() bool { r, refused = apply(planned...); return len(refused) == 1 }, "eth7 is up")
+	netns.Eventually(t, func() bool { r, refused = apply(planned...); return len(refused) == 1 }, "eth7 is up")
 	require.Equal(t, lacking[1:2], refused)
 	require.Len(t, routesOf(t, "4", blue), 2)
 	require.Equal(t, []string{"default [10.7.0.1@eth7]"}, routesOf(t, "4", steer))
@@ -187,5 +190,5 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 	r, refused = apply(slices.Concat(planned[:5], planned[6:])...)
 	require.Empty(t, refused)
 	require.True(t, r.Whole())
-	require.Contains(t, ip(t, "route show table 1001"), "unreachable default metric 4278198272")
+	require.Contains(t, netns.IP(t, "route show table 1001"), "unreachable default metric 4278198272")
 }

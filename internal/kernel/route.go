@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -61,20 +62,23 @@ func (r *route) sortLegs() {
 	})
 }
 
+// routeConn changes routes and rules over an rtnetlink socket. Without a socket it opens one for each change.
+type routeConn struct{ *nl.Conn }
+
 // verdict judges the kernel's answer for a route, or the state of its devices. If it turns an error into nil, the route
 // is left out.
 type verdict func(*plan.Route, error) error
 
 // addRoutes adds missing routes and replaces those that differ, and asks for a verdict on each of them. A leg whose
 // device is missing or down is left out as long as another leg remains.
-func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, judge verdict) error {
+func (c routeConn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, judge verdict) error {
 	wanted, errs := normalRoutes(h, desired, judge)
 	const (
 		missing = iota
 		different
 		right
 	)
-	state, err := retried(func() (map[routeKey]int, error) {
+	state, err := nl.Retry(func() (map[routeKey]int, error) {
 		state := make(map[routeKey]int, len(wanted))
 		return state, dumpOurs(ctx, func(r *route) {
 			if w, ok := wanted[r.routeKey]; ok && state[r.routeKey] != right {
@@ -90,7 +94,7 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 	}
 	var wanting []*route
 	var planned, former []*plan.Route
-	var messages []message
+	var messages []nl.Message
 	for i := range desired {
 		key := keyOf(&desired[i])
 		r := wanted[key]
@@ -107,22 +111,22 @@ func (c *conn) addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.
 		}
 		state[key] = right
 		wanting, planned = append(wanting, r), append(planned, &desired[i])
-		messages = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)})
+		messages = append(messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.encode(true)})
 	}
-	results, err := c.change(ctx, messages)
+	results, err := c.Change(ctx, messages)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	return joined(append(errs, c.judged(ctx, planned, former, wanting, messages, results, judge)...))
+	return nl.JoinErrors(append(errs, c.judged(ctx, planned, former, wanting, messages, results, judge)...))
 }
 
 // judged returns the errors of adding routes that the verdict lets stand. If a route that is left out was to replace
 // another, judged removes the other, as it does former: no peer advertises it any more.
-func (c *conn) judged(ctx context.Context, planned, former []*plan.Route, routes []*route, messages []message, results []error, judge verdict) (errs []error) {
+func (c routeConn) judged(ctx context.Context, planned, former []*plan.Route, routes []*route, messages []nl.Message, results []error, judge verdict) (errs []error) {
 	for i, err := range results {
 		if judged := judge(planned[i], err); judged != nil {
 			errs = append(errs, addError(routes[i].routeKey, judged))
-		} else if err != nil && messages[i].flags&unix.NLM_F_REPLACE != 0 {
+		} else if err != nil && messages[i].Flags&unix.NLM_F_REPLACE != 0 {
 			former = append(former, planned[i])
 		}
 	}
@@ -133,12 +137,12 @@ func (c *conn) judged(ctx context.Context, planned, former []*plan.Route, routes
 }
 
 // pruneRoutes removes our routes that are not desired, in any table but those held.
-func (c *conn) pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
+func (c routeConn) pruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
 	wanted := make(map[routeKey]bool, len(desired))
 	for i := range desired {
 		wanted[keyOf(&desired[i])] = true
 	}
-	stale, err := retried(func() ([]*route, error) {
+	stale, err := nl.Retry(func() ([]*route, error) {
 		var stale []*route
 		seen := map[routeKey]bool{}
 		err := dumpOurs(ctx, func(r *route) {
@@ -152,9 +156,9 @@ func (c *conn) pruneRoutes(ctx context.Context, desired []plan.Route, held ...ui
 	if err != nil {
 		return err
 	}
-	messages, keys := make([]message, len(stale)), make([]routeKey, len(stale))
+	messages, keys := make([]nl.Message, len(stale)), make([]routeKey, len(stale))
 	for i, r := range stale {
-		messages[i], keys[i] = message{unix.RTM_DELROUTE, 0, r.encode(false)}, r.routeKey
+		messages[i], keys[i] = nl.Message{Type: unix.RTM_DELROUTE, Flags: 0, Body: r.encode(false)}, r.routeKey
 	}
 	return c.remove(ctx, messages, keys)
 }
@@ -184,9 +188,9 @@ func dumpRoutes(family uint8, table uint32, protocol uint8, each func(*route) bo
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0], body[5] = family, protocol
 	if table != 0 {
-		body = appendAttr32(body, unix.RTA_TABLE, table)
+		body = nl.AppendAttr32(body, unix.RTA_TABLE, table)
 	}
-	return dump(message{typ: unix.RTM_GETROUTE, body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
+	return nl.Dump(nl.Message{Type: unix.RTM_GETROUTE, Body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
 		r, ok := decodeRoute(b)
 		if !ok || b[0] != family || table != 0 && r.table != table || protocol != 0 && r.protocol != protocol {
 			return true
@@ -197,7 +201,7 @@ func dumpRoutes(family uint8, table uint32, protocol uint8, each func(*route) bo
 
 // dumpOurs calls each for every route of ours.
 func dumpOurs(ctx context.Context, each func(*route)) error {
-	for _, family := range routeFamilies() {
+	for _, family := range nl.Families() {
 		err := dumpRoutes(family, 0, RouteProtocol, func(r *route) bool { each(r); return ctx.Err() == nil })
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return fmt.Errorf("list routes: %w", err)
@@ -214,10 +218,10 @@ func (r *route) encode(add bool) []byte {
 		family = unix.AF_INET
 	}
 	b[0], b[1], b[5], b[7] = family, uint8(r.dst.Bits()), r.protocol, r.kind
-	b = appendAttr(b, unix.RTA_DST, r.dst.Addr().AsSlice()...)
-	b = appendAttr32(b, unix.RTA_TABLE, r.table)
+	b = nl.AppendAttr(b, unix.RTA_DST, r.dst.Addr().AsSlice()...)
+	b = nl.AppendAttr32(b, unix.RTA_TABLE, r.table)
 	if r.metric != 0 {
-		b = appendAttr32(b, unix.RTA_PRIORITY, r.metric)
+		b = nl.AppendAttr32(b, unix.RTA_PRIORITY, r.metric)
 	}
 	if !add {
 		// The key identifies an IPv6 route with all its legs. An IPv4 table may hold several routes of one key, so the
@@ -232,7 +236,7 @@ func (r *route) encode(add bool) []byte {
 	if len(r.legs) == 1 {
 		binary.NativeEndian.PutUint32(b[8:], r.legs[0].flags())
 		if r.legs[0].device != 0 {
-			b = appendAttr32(b, unix.RTA_OIF, uint32(r.legs[0].device))
+			b = nl.AppendAttr32(b, unix.RTA_OIF, uint32(r.legs[0].device))
 		}
 		return r.legs[0].appendGateway(b, ipv4)
 	}
@@ -246,7 +250,7 @@ func (r *route) encode(add bool) []byte {
 		binary.NativeEndian.PutUint16(legs[start:], uint16(len(legs)-start))
 	}
 	if len(legs) > 0 {
-		b = appendAttr(b, unix.RTA_MULTIPATH, legs...)
+		b = nl.AppendAttr(b, unix.RTA_MULTIPATH, legs...)
 	}
 	return b
 }
@@ -265,9 +269,9 @@ func (l leg) appendGateway(b []byte, ipv4 bool) []byte {
 		return b
 	case ipv4 && l.gateway.Is6():
 		via := binary.NativeEndian.AppendUint16(nil, unix.AF_INET6)
-		return appendAttr(b, unix.RTA_VIA, append(via, l.gateway.AsSlice()...)...)
+		return nl.AppendAttr(b, unix.RTA_VIA, append(via, l.gateway.AsSlice()...)...)
 	}
-	return appendAttr(b, unix.RTA_GATEWAY, l.gateway.AsSlice()...)
+	return nl.AppendAttr(b, unix.RTA_GATEWAY, l.gateway.AsSlice()...)
 }
 
 // decodeRoute decodes a route; ok is false for entries that are not in a table, such as cached exceptions.
@@ -282,7 +286,7 @@ func decodeRoute(b []byte) (r *route, ok bool) {
 		dst = netip.IPv4Unspecified()
 	}
 	one := decodeLeg(binary.NativeEndian.Uint32(b[8:]), 0, b, unix.SizeofRtMsg)
-	for typ, value := range attrs(b, unix.SizeofRtMsg) {
+	for typ, value := range nl.Attrs(b, unix.SizeofRtMsg) {
 		switch typ {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(value)
@@ -302,7 +306,7 @@ func decodeRoute(b []byte) (r *route, ok bool) {
 				}
 				device := int(binary.NativeEndian.Uint32(value[4:]))
 				r.legs = append(r.legs, decodeLeg(uint32(value[2]), device, value[:n], unix.SizeofRtNexthop))
-				value = value[min(align(n), len(value)):]
+				value = value[min(nl.Align(n), len(value)):]
 			}
 		}
 	}
@@ -317,7 +321,7 @@ func decodeRoute(b []byte) (r *route, ok bool) {
 
 func decodeLeg(flags uint32, device int, b []byte, fixed int) leg {
 	l := leg{device: device, onLink: flags&unix.RTNH_F_ONLINK != 0, dead: flags&(unix.RTNH_F_DEAD|unix.RTNH_F_LINKDOWN) != 0}
-	for typ, value := range attrs(b, fixed) {
+	for typ, value := range nl.Attrs(b, fixed) {
 		switch typ {
 		case unix.RTA_GATEWAY:
 			l.gateway, _ = netip.AddrFromSlice(value)

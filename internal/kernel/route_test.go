@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 // routesOf lists the routes of a table as "dst [type] gateway@device,... metric", in ip's order.
 func routesOf(t *testing.T, family string, table uint32) []string {
 	t.Helper()
 	var lines []string
-	for _, r := range show(t, fmt.Sprintf("-%s route show table %d proto %d", family, table, RouteProtocol)) {
+	for _, r := range netns.Show(t, fmt.Sprintf("-%s route show table %d proto %d", family, table, RouteProtocol)) {
 		legs, _ := r["nexthops"].([]any)
 		if legs == nil {
 			legs = []any{r}
@@ -47,12 +48,12 @@ func routesOf(t *testing.T, family string, table uint32) []string {
 }
 
 func TestRoutes(t *testing.T) {
-	h := newNode(t)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	uplink(t, "eth2", "10.2.0.2/24", "2001:db8:2::2/64")
-	ip(t, "route add 198.51.100.0/24 via 10.1.0.9 table 1001", "-6 route add 2001:db8:99::/48 via 2001:db8:1::9 table 1001",
+	h := netns.Enter(t)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.Uplink(t, "eth2", "10.2.0.2/24", "2001:db8:2::2/64")
+	netns.IP(t, "route add 198.51.100.0/24 via 10.1.0.9 table 1001", "-6 route add 2001:db8:99::/48 via 2001:db8:1::9 table 1001",
 		"route add 198.51.100.0/24 via 10.1.0.9 proto bgp")
-	before := state(t)
+	before := netns.State(t)
 
 	apply := func(desired ...plan.Route) {
 		t.Helper()
@@ -63,7 +64,7 @@ func TestRoutes(t *testing.T) {
 			return pruneRoutes(t.Context(), desired)
 		}
 		require.NoError(t, both())
-		quiet(t, both)
+		netns.Quiet(t, both)
 	}
 	const table, least = 1001, 4278198272
 	any4, any6 := prefix("0.0.0.0/0"), prefix("::/0")
@@ -102,14 +103,14 @@ func TestRoutes(t *testing.T) {
 	require.Equal(t, []string{"2001:db8:5::/48 [2001:db8:1::1@eth1 fe80::1@eth2]", "2001:db8:77::/48 [-@eth1]"}, routesOf(t, "6", table))
 
 	apply()
-	require.Equal(t, before, state(t), "something else than our routes changed")
+	require.Equal(t, before, netns.State(t), "something else than our routes changed")
 }
 
 func TestRoutesThatCannotBe(t *testing.T) {
-	h := newNode(t)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	ip(t, "link add eth3 type dummy", "route add 203.0.113.0/24 via 10.1.0.9 table 1001", "-6 route add 2001:db8:7::/48 via 2001:db8:1::9 table 1001")
-	before := state(t)
+	h := netns.Enter(t)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.IP(t, "link add eth3 type dummy", "route add 203.0.113.0/24 via 10.1.0.9 table 1001", "-6 route add 2001:db8:7::/48 via 2001:db8:1::9 table 1001")
+	before := netns.State(t)
 	good := plan.Route{Table: 1001, Dst: prefix("192.0.2.0/24"), NextHops: []plan.NextHop{via("10.1.0.1", "eth1"), via("10.3.0.1", "eth3")}}
 	desired := []plan.Route{
 		{Table: 1001, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.9.0.1", "eth1")}},
@@ -133,31 +134,31 @@ func TestRoutesThatCannotBe(t *testing.T) {
 	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth1]"}, routesOf(t, "4", 1001), "the good leg of the good route")
 	require.Empty(t, routesOf(t, "6", 1001))
 	require.NoError(t, pruneRoutes(t.Context(), nil))
-	require.Equal(t, before, state(t))
+	require.Equal(t, before, netns.State(t))
 }
 
 func TestRoutesAfterLinkLoss(t *testing.T) {
-	h := newNode(t)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	uplink(t, "eth2", "10.2.0.2/24", "2001:db8:2::2/64")
+	h := netns.Enter(t)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.Uplink(t, "eth2", "10.2.0.2/24", "2001:db8:2::2/64")
 	desired := []plan.Route{
 		{Table: 1001, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.1.0.1", "eth1"), via("10.2.0.1", "eth2")}},
 		{Table: 1001, Dst: prefix("::/0"), NextHops: []plan.NextHop{via("2001:db8:1::1", "eth1"), via("2001:db8:2::1", "eth2")}},
 	}
 	require.NoError(t, addRoutes(t.Context(), h, desired))
-	ip(t, "link set eth2 down")
+	netns.IP(t, "link set eth2 down")
 	require.NoError(t, addRoutes(t.Context(), h, desired))
 	require.Equal(t, []string{"default [10.1.0.1@eth1]"}, routesOf(t, "4", 1001))
 	require.Equal(t, []string{"default [2001:db8:1::1@eth1]"}, routesOf(t, "6", 1001))
-	ip(t, "link set eth2 up", "addr add 2001:db8:2::2/64 dev eth2 nodad")
+	netns.IP(t, "link set eth2 up", "addr add 2001:db8:2::2/64 dev eth2 nodad")
 	require.NoError(t, addRoutes(t.Context(), h, desired))
 	require.Equal(t, []string{"default [10.1.0.1@eth1 10.2.0.1@eth2]"}, routesOf(t, "4", 1001))
 	require.Equal(t, []string{"default [2001:db8:1::1@eth1 2001:db8:2::1@eth2]"}, routesOf(t, "6", 1001))
 }
 
 func TestManyRoutes(t *testing.T) {
-	h := newNode(t)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	h := netns.Enter(t)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
 	var desired []plan.Route
 	for i := range 10_000 {
 		p4 := fmt.Sprintf("20.%d.%d.0/24", i/250, i%250)

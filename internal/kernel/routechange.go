@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -103,13 +104,13 @@ func sameRoute(a, b *plan.Route) bool {
 
 // addChanged adds and replaces the routes of set. It does not look at the kernel's routes first: after an error, the
 // next pass re-reads everything.
-func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeChanges, judge verdict) error {
+func (c routeConn) addChanged(ctx context.Context, h *netlink.Handle, changes routeChanges, judge verdict) error {
 	fresh := make(map[*plan.Route]bool, len(changes.fresh))
 	for _, r := range changes.fresh {
 		fresh[r] = true
 	}
 	n := newNormalizer(h, judge)
-	messages := make([]message, 0, len(changes.set))
+	messages := make([]nl.Message, 0, len(changes.set))
 	routes := make([]*route, 0, len(changes.set))
 	planned := make([]*plan.Route, 0, len(changes.set))
 	var former []*plan.Route
@@ -125,19 +126,19 @@ func (c *conn) addChanged(ctx context.Context, h *netlink.Handle, changes routeC
 		if fresh[p] { // a new route must not replace another program's route of the same key
 			flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 		}
-		messages, routes, planned = append(messages, message{unix.RTM_NEWROUTE, flags, r.encode(true)}), append(routes, r), append(planned, p)
+		messages, routes, planned = append(messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.encode(true)}), append(routes, r), append(planned, p)
 	}
-	results, err := c.change(ctx, messages)
+	results, err := c.Change(ctx, messages)
 	if err != nil {
 		return errors.Join(append(n.errs, err)...)
 	}
-	return joined(append(n.errs, c.judged(ctx, planned, former, routes, messages, results, judge)...))
+	return nl.JoinErrors(append(n.errs, c.judged(ctx, planned, former, routes, messages, results, judge)...))
 }
 
 // removeGone removes the routes that are no longer planned.
-func (c *conn) removeGone(ctx context.Context, gone []*plan.Route) error {
-	ipv6 := len(routeFamilies()) > 1
-	messages := make([]message, 0, len(gone))
+func (c routeConn) removeGone(ctx context.Context, gone []*plan.Route) error {
+	ipv6 := len(nl.Families()) > 1
+	messages := make([]nl.Message, 0, len(gone))
 	keys := make([]routeKey, 0, len(gone))
 	for _, p := range gone {
 		if p.Dst.Addr().Is6() && !ipv6 {
@@ -148,19 +149,19 @@ func (c *conn) removeGone(ctx context.Context, gone []*plan.Route) error {
 		if p.Unreachable {
 			r.kind = unix.RTN_UNREACHABLE
 		}
-		messages, keys = append(messages, message{unix.RTM_DELROUTE, 0, r.encode(false)}), append(keys, r.routeKey)
+		messages, keys = append(messages, nl.Message{Type: unix.RTM_DELROUTE, Flags: 0, Body: r.encode(false)}), append(keys, r.routeKey)
 	}
 	return c.remove(ctx, messages, keys)
 }
 
 // remove deletes routes, in random order: deleting neighbours one after another makes the kernel rebuild its trie
 // around each of them, which takes ten times as long with very many (100,000: 1.2 s instead of 0.1 s).
-func (c *conn) remove(ctx context.Context, messages []message, keys []routeKey) error {
+func (c routeConn) remove(ctx context.Context, messages []nl.Message, keys []routeKey) error {
 	rand.New(rand.NewPCG(0, 0)).Shuffle(len(messages), func(i, j int) {
 		messages[i], messages[j] = messages[j], messages[i]
 		keys[i], keys[j] = keys[j], keys[i]
 	})
-	results, err := c.change(ctx, messages)
+	results, err := c.Change(ctx, messages)
 	if err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ func (c *conn) remove(ctx context.Context, messages []message, keys []routeKey) 
 			results[i] = fmt.Errorf("delete route %s: %w", keys[i], err)
 		}
 	}
-	return joined(results)
+	return nl.JoinErrors(results)
 }
 
 func addError(key routeKey, err error) error {
@@ -190,7 +191,7 @@ type normalizer struct {
 }
 
 func newNormalizer(h *netlink.Handle, judge verdict) *normalizer {
-	return &normalizer{h: h, judge: judge, ipv6: len(routeFamilies()) > 1, devices: map[string]device{}}
+	return &normalizer{h: h, judge: judge, ipv6: len(nl.Families()) > 1, devices: map[string]device{}}
 }
 
 // device is the index of a device, or the reason why no route can have it as a next hop.

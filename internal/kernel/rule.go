@@ -9,6 +9,7 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -32,7 +33,7 @@ func (r rule) String() string {
 }
 
 // addRules adds the missing rules, in both families, and calls made for each rule that it added.
-func (c *conn) addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
+func (c routeConn) addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
 	have, err := listRules()
 	if err != nil {
 		return err
@@ -42,19 +43,19 @@ func (c *conn) addRules(ctx context.Context, desired []plan.Rule, made ...func(r
 		standing[r] = true
 	}
 	var missing []rule
-	var messages []message
+	var messages []nl.Message
 	for _, r := range both(desired) {
 		if !standing[r] {
 			standing[r] = true
 			missing = append(missing, r)
-			messages = append(messages, message{unix.RTM_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_EXCL, r.encode()})
+			messages = append(messages, nl.Message{Type: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: r.encode()})
 		}
 	}
 	return c.changeRules(ctx, "add", missing, messages, unix.EEXIST, made...)
 }
 
 // pruneRules removes our rules that are not desired, and duplicates.
-func (c *conn) pruneRules(ctx context.Context, desired []plan.Rule) error {
+func (c routeConn) pruneRules(ctx context.Context, desired []plan.Rule) error {
 	have, err := listRules()
 	if err != nil {
 		return err
@@ -64,11 +65,11 @@ func (c *conn) pruneRules(ctx context.Context, desired []plan.Rule) error {
 		wanted[r] = true
 	}
 	var missing []rule
-	var messages []message
+	var messages []nl.Message
 	for _, r := range have {
 		if !wanted[r] {
 			missing = append(missing, r)
-			messages = append(messages, message{unix.RTM_DELRULE, 0, r.encode()})
+			messages = append(messages, nl.Message{Type: unix.RTM_DELRULE, Flags: 0, Body: r.encode()})
 		}
 		delete(wanted, r)
 	}
@@ -77,8 +78,8 @@ func (c *conn) pruneRules(ctx context.Context, desired []plan.Rule) error {
 
 // changeRules sends the messages and calls each for every rule that changed. The error done means that there was
 // nothing to do.
-func (c *conn) changeRules(ctx context.Context, what string, rules []rule, messages []message, done error, each ...func(rule)) error {
-	results, err := c.change(ctx, messages)
+func (c routeConn) changeRules(ctx context.Context, what string, rules []rule, messages []nl.Message, done error, each ...func(rule)) error {
+	results, err := c.Change(ctx, messages)
 	if err != nil {
 		return err
 	}
@@ -92,12 +93,12 @@ func (c *conn) changeRules(ctx context.Context, what string, rules []rule, messa
 			}
 		}
 	}
-	return joined(results)
+	return nl.JoinErrors(results)
 }
 
 func both(desired []plan.Rule) []rule {
 	rules := make([]rule, 0, 2*len(desired))
-	for _, family := range routeFamilies() {
+	for _, family := range nl.Families() {
 		for _, r := range desired {
 			action := uint8(vnl.FR_ACT_TO_TBL)
 			if r.Unreachable {
@@ -113,12 +114,12 @@ func both(desired []plan.Rule) []rule {
 // listRules lists the rules of our protocol.
 func listRules() ([]rule, error) {
 	var all []rule
-	for _, family := range routeFamilies() {
+	for _, family := range nl.Families() {
 		body := make([]byte, unix.SizeofRtMsg)
 		body[0] = family
-		rules, err := retried(func() ([]rule, error) {
+		rules, err := nl.Retry(func() ([]rule, error) {
 			var rules []rule
-			err := dump(message{typ: unix.RTM_GETRULE, body: body}, unix.RTM_NEWRULE, func(b []byte) bool {
+			err := nl.Dump(nl.Message{Type: unix.RTM_GETRULE, Body: body}, unix.RTM_NEWRULE, func(b []byte) bool {
 				if r, ours := decodeRule(b); ours && r.family == family {
 					rules = append(rules, r)
 				}
@@ -138,13 +139,13 @@ func listRules() ([]rule, error) {
 func (r rule) encode() []byte {
 	b := make([]byte, unix.SizeofRtMsg, 64)
 	b[0], b[7] = r.family, r.action
-	b = appendAttr32(b, vnl.FRA_PRIORITY, uint32(r.Priority))
-	b = appendAttr32(b, vnl.FRA_FWMARK, r.Mark)
-	b = appendAttr32(b, vnl.FRA_FWMASK, r.Mask)
+	b = nl.AppendAttr32(b, vnl.FRA_PRIORITY, uint32(r.Priority))
+	b = nl.AppendAttr32(b, vnl.FRA_FWMARK, r.Mark)
+	b = nl.AppendAttr32(b, vnl.FRA_FWMASK, r.Mask)
 	if r.Table != 0 {
-		b = appendAttr32(b, vnl.FRA_TABLE, r.Table)
+		b = nl.AppendAttr32(b, vnl.FRA_TABLE, r.Table)
 	}
-	return appendAttr(b, vnl.FRA_PROTOCOL, RouteProtocol)
+	return nl.AppendAttr(b, vnl.FRA_PROTOCOL, RouteProtocol)
 }
 
 // decodeRule decodes a rule and reports whether it is ours: of our protocol, and without selectors that ours never
@@ -156,7 +157,7 @@ func decodeRule(b []byte) (r rule, ours bool) {
 	r.family, r.action = b[0], b[7]
 	r.Unreachable = r.action == vnl.FR_ACT_UNREACHABLE
 	plain := true
-	for typ, value := range attrs(b, unix.SizeofRtMsg) {
+	for typ, value := range nl.Attrs(b, unix.SizeofRtMsg) {
 		switch typ {
 		case vnl.FRA_PROTOCOL:
 			ours = value[0] == RouteProtocol

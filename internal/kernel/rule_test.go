@@ -6,13 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 func TestRules(t *testing.T) {
-	newNode(t)
-	ip(t, "rule add pref 700 fwmark 0x7f0000/0xff0000 lookup 254", // equal to one of ours, except for the protocol
+	netns.Enter(t)
+	netns.IP(t, "rule add pref 700 fwmark 0x7f0000/0xff0000 lookup 254", // equal to one of ours, except for the protocol
 		"rule add pref 750 from 10.244.0.0/16 lookup 50", "-6 rule add pref 760 fwmark 0x10000/0xff0000 lookup 60")
-	before := state(t)
+	before := netns.State(t)
 	desired := []plan.Rule{
 		{Priority: 700, Mark: 0x7f0000, Mask: 0xff0000, Table: 254},
 		{Priority: 701, Mark: 0x810000, Mask: 0xff0000, Table: 1001},
@@ -26,30 +27,30 @@ func TestRules(t *testing.T) {
 		return pruneRules(t.Context(), desired)
 	}
 	require.NoError(t, apply())
-	quiet(t, apply)
+	netns.Quiet(t, apply)
 	for _, family := range []string{"-4 ", "-6 "} {
-		printed := ip(t, family+"rule show")
+		printed := netns.IP(t, family+"rule show")
 		require.Contains(t, printed, "701:\tfrom all fwmark 0x810000/0xff0000 lookup 1001 proto 142")
 		require.Contains(t, printed, "701:\tfrom all fwmark 0x820000/0xff0000 lookup 1002 proto 142")
 		require.Contains(t, printed, "799:\tfrom all fwmark 0x800000/0x800000 unreachable proto 142")
 	}
-	require.Contains(t, ip(t, "-6 rule show"), "700:\tfrom all fwmark 0x7f0000/0xff0000 lookup main proto 142")
+	require.Contains(t, netns.IP(t, "-6 rule show"), "700:\tfrom all fwmark 0x7f0000/0xff0000 lookup main proto 142")
 
 	// Damage is repaired: a rule deleted, one duplicated, one with another action, one with selectors that ours never
 	// have.
-	ip(t, "rule del pref 799", "-6 rule add pref 701 fwmark 0x830000/0xff0000 lookup 1003 proto 142",
+	netns.IP(t, "rule del pref 799", "-6 rule add pref 701 fwmark 0x830000/0xff0000 lookup 1003 proto 142",
 		"rule add pref 799 fwmark 0x800000/0x800000 blackhole proto 142", "rule add pref 701 from 10.0.0.1 fwmark 0x810000/0xff0000 lookup 1001 proto 142")
 	require.NoError(t, apply())
-	require.Contains(t, ip(t, "rule show"), "799:\tfrom all fwmark 0x800000/0x800000 unreachable proto 142")
-	require.NotContains(t, ip(t, "rule show"), "blackhole")
-	require.NotContains(t, ip(t, "-6 rule show"), "1003")
-	require.Contains(t, ip(t, "rule show"), "from 10.0.0.1", "a rule that we never make is not ours")
-	ip(t, "rule del pref 701 from 10.0.0.1")
+	require.Contains(t, netns.IP(t, "rule show"), "799:\tfrom all fwmark 0x800000/0x800000 unreachable proto 142")
+	require.NotContains(t, netns.IP(t, "rule show"), "blackhole")
+	require.NotContains(t, netns.IP(t, "-6 rule show"), "1003")
+	require.Contains(t, netns.IP(t, "rule show"), "from 10.0.0.1", "a rule that we never make is not ours")
+	netns.IP(t, "rule del pref 701 from 10.0.0.1")
 
 	desired = desired[1:2]
 	require.NoError(t, apply())
-	require.NotContains(t, ip(t, "rule show"), "unreachable")
+	require.NotContains(t, netns.IP(t, "rule show"), "unreachable")
 	desired = nil
 	require.NoError(t, apply())
-	require.Equal(t, before, state(t), "a foreign rule changed")
+	require.Equal(t, before, netns.State(t), "a foreign rule changed")
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -251,7 +252,7 @@ func setting(netconf []byte, matters func(index uint32) bool) bool {
 		everything = math.MaxUint32 // NETCONFA_IFINDEX_ALL
 	)
 	ofOurs, looked := false, false
-	for typ, value := range attrs(netconf, family) {
+	for typ, value := range nl.Attrs(netconf, family) {
 		switch typ {
 		case forwarding, rpFilter:
 			looked = true
@@ -282,7 +283,7 @@ func (n linkNames) take(m syscall.NetlinkMessage) {
 }
 
 func linkName(link []byte) string {
-	for typ, value := range attrs(link, unix.SizeofIfInfomsg) {
+	for typ, value := range nl.Attrs(link, unix.SizeofIfInfomsg) {
 		if typ == unix.IFLA_IFNAME {
 			return unix.ByteSliceToString(value)
 		}

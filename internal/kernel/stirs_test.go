@@ -3,7 +3,6 @@ package kernel
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -11,25 +10,27 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab/netns"
+	"github.com/egressway/egressway/lab/stories"
 )
 
 // watchedNode returns a Node with a Watch in its own namespace, and with a clock that stands still.
 func watchedNode(t *testing.T) (n *Node, now *time.Time, woken <-chan struct{}) {
 	t.Helper()
-	newNode(t)
-	uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
-	uplink(t, "eth7")
-	state(t) // wait until addresses settle
+	netns.Enter(t)
+	netns.Uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.Uplink(t, "eth7")
+	netns.State(t) // wait until addresses settle
 	n, err := Open()
 	require.NoError(t, err)
 	t.Cleanup(n.Close)
 	at := time.Now()
 	n.now = func() time.Time { return at }
-	woken = watchHere(t, receiveBuffer, n)
+	woken = watchHere(t, nl.ReceiveBuffer, n)
 	drain(t, woken)
 	return n, &at, woken
 }
@@ -43,7 +44,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 			{Table: 1001, Dst: prefix("0.0.0.0/0"), Metric: 20, NextHops: []plan.NextHop{via("10.1.0.1", "eth2")}},
 			{Table: 1001, Dst: prefix("2001:db8:9::/48"), Metric: 20, NextHops: []plan.NextHop{via("2001:db8:1::1", "eth2")}},
 		},
-		DataPlane: someDataPlane(),
+		DataPlane: stories.DataPlane(),
 	}
 	devices := []string{"eth2"}
 	var settings []string // wrong settings
@@ -63,7 +64,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 		require.True(t, r.InForce)
 		require.ElementsMatch(t, restored, r.Restored)
 	}
-	rules := func() string { return ip(t, "rule show pref 701") }
+	rules := func() string { return netns.IP(t, "rule show pref 701") }
 	apply()
 	apply()
 	drain(t, woken)
@@ -93,27 +94,27 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 		select {
 		case <-woken:
 			drain(t, woken)
-		case <-time.After(patience):
+		case <-time.After(netns.Patience):
 			t.Fatal("not woken")
 		}
 	}
-	ip(t, "rule del pref 701")
+	netns.IP(t, "rule del pref 701")
 	await()
 	apply("rule 701")
-	ip(t, "-6 route del 2001:db8:9::/48 table 1001")
+	netns.IP(t, "-6 route del 2001:db8:9::/48 table 1001")
 	await()
 	apply("routes of table 1001") // by Facts, which finds that the table lost its routes
-	require.Len(t, show(t, "-6 route show table 1001"), 1)
-	ip(t, "route change default via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142")
+	require.Len(t, netns.Show(t, "-6 route show table 1001"), 1)
+	netns.IP(t, "route change default via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142")
 	await()
 	apply("routes of table 1001")
-	ip(t, "link set eth2 down")
+	netns.IP(t, "link set eth2 down")
 	await()
 	f, err = n.Facts(t.Context(), 1001)
 	require.NoError(t, err)
 	require.Equal(t, plan.Families{}, f.Routed[1001])
-	ip(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
-	eventually(t, func() bool { _, _ = n.Facts(t.Context(), 1001); _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
+	netns.IP(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
+	netns.Eventually(t, func() bool { _, _ = n.Facts(t.Context(), 1001); _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
 	apply()
 	drain(t, woken)
 
@@ -140,7 +141,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 
 	// An object that our routes do not depend on changes only the facts.
 	all := n.stirs.now().all
-	ip(t, "addr add 10.7.0.1/24 dev eth7")
+	netns.IP(t, "addr add 10.7.0.1/24 dev eth7")
 	await()
 	require.Equal(t, all, n.stirs.now().all)
 	f, err = n.Facts(t.Context(), 1001)
@@ -153,23 +154,23 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	apply("rule 701")
 
 	// A table without an owner is read after another program changed it.
-	n.nft.close()
-	require.NoError(t, n.nft.claim(0))
+	n.nft.Close()
+	require.NoError(t, n.nft.Claim(0))
 	n.stirs.mu.Lock()
-	n.stirs.tablePort = n.nft.writer.port
+	n.stirs.tablePort = n.nft.Port()
 	n.stirs.mu.Unlock()
 	n.done = nil
 	_, err = n.Apply(t.Context(), p)
 	require.NoError(t, err)
 	drain(t, woken)
 	apply()
-	nftCommand(t, "flush chain inet egressway guard")
+	netns.MustNFT(t, "flush chain inet egressway guard")
 	await()
 	apply("nftables table inet egressway")
-	nftCommand(t, "delete element inet egressway egress4 { 10.244.1.11 }")
+	netns.MustNFT(t, "delete element inet egressway egress4 { 10.244.1.11 }")
 	await()
 	apply()
-	require.Contains(t, ruleset(t), "10.244.1.11 : 0x00000002")
+	require.Contains(t, netns.Ruleset(t), "10.244.1.11 : 0x00000002")
 }
 
 // anyRoutes returns random routes, sorted as a plan's are.
@@ -207,7 +208,7 @@ func TestRoutesByDifference(t *testing.T) {
 	var before []plan.Route
 	byDifference := 0
 	for step := range 60 {
-		p := &plan.NodePlan{Routes: anyRoutes(r), DataPlane: someDataPlane()}
+		p := &plan.NodePlan{Routes: anyRoutes(r), DataPlane: stories.DataPlane()}
 		if _, ok := changesOf(before, p.Routes); ok && n.done != nil && n.stirs.now().all == n.seen.all {
 			byDifference++
 		}
@@ -267,117 +268,4 @@ func TestChangesOfRoutes(t *testing.T) {
 	require.False(t, ok, "the kernel knows but one of these two")
 	_, ok = changesOf(nil, []plan.Route{{Table: 1, Dst: prefix("2.0.0.0/8")}, {Table: 1, Dst: prefix("1.0.0.0/8")}})
 	require.False(t, ok, "not sorted")
-}
-
-// TestDoubt checks that an endpoint is in doubt if one of its connections contradicts a plan and not the plan before.
-func TestDoubt(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
-	d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00}}
-	found, spared := 0, 0
-	for range 200 {
-		next := anyDataPlane(r, d)
-		a, b := newFlowCheck(d), newFlowCheck(next)
-		of := doubtOf(&d, &next, false)
-		require.Equal(t, of.none(), !of.all && len(of.endpoints) == 0)
-		first := doubtOf(&d, &next, true)
-		require.Equal(t, of.none(), first.none())
-		for range 500 {
-			pod := func() netip.Addr {
-				if i := r.IntN(120); i%2 == 0 {
-					return addr(fmt.Sprintf("10.244.1.%d", i))
-				}
-				return addr(fmt.Sprintf("fd44:1::%d", r.IntN(120)))
-			}
-			c := connection{source: pod(), target: addr("198.51.100.1"), leaves: addr(fmt.Sprintf("203.0.113.%d", r.IntN(4)))}
-			if r.IntN(3) == 0 {
-				c.leaves = c.source
-			}
-			if r.IntN(3) == 0 {
-				c.target = addr([]string{"10.244.1.1", "10.96.0.1", "fd44::1"}[r.IntN(3)])
-			}
-			id := plan.PathID(1 + r.IntN(6))
-			c.mark = []uint32{0, d.Marks.Egress(id), d.Marks.Ingress(id)}[r.IntN(3)]
-			if !a.contradicts(c) && b.contradicts(c) {
-				found++
-				require.True(t, of.all || of.endpoints[c.source], "%+v", c)
-			} else if !of.all && !of.endpoints[c.source] {
-				spared++
-			}
-		}
-		d = next
-	}
-	require.Greater(t, found, 100)
-	require.Greater(t, spared, 100)
-}
-
-// TestContradictionsOfFew ends the connections of some endpoints, found by their source, and none of the others.
-func TestContradictionsOfFew(t *testing.T) {
-	newNode(t)
-	n, err := Open()
-	require.NoError(t, err)
-	t.Cleanup(n.Close)
-	d := someDataPlane()
-	d.Endpoints = sorted.Of(manyEndpoints(100, 2)...)
-	all := d.Endpoints.Slice()
-	var flows []Flow
-	for i, e := range all {
-		flows = append(flows, Flow{
-			Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(e.Addr, uint16(1000+i)), Dst: netip.MustParseAddrPort("198.51.100.10:443"),
-			SNAT: netip.AddrPortFrom(e.Source, uint16(1000+i)), Path: 2, State: TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
-		})
-	}
-	r, err := InjectFlows(Injection{Marks: d.Marks}, flows)
-	require.NoError(t, err)
-	require.Equal(t, Injected{Created: len(flows)}, r)
-	count := func() (n int) {
-		require.NoError(t, ListFlows(t.Context(), d.Marks, func(Flow) bool { n++; return true }))
-		return n
-	}
-	end := func() uint {
-		t.Helper()
-		p := &plan.NodePlan{DataPlane: d}
-		result, err := n.Apply(t.Context(), p)
-		require.NoError(t, err)
-		ended := uint(0)
-		if result.Contradicted {
-			ended, err = n.EndContradictions(t.Context(), d)
-			require.NoError(t, err)
-		}
-		result, err = n.Apply(t.Context(), p)
-		require.NoError(t, err)
-		require.False(t, result.Contradicted)
-		return ended
-	}
-	d.Endpoints = sorted.Of(manyEndpoints(100, 0)...)
-	end()
-	_, err = InjectFlows(Injection{Marks: d.Marks}, flows)
-	require.NoError(t, err)
-	d.Endpoints = sorted.Of(all...)
-	require.Zero(t, end(), "they have a path now")
-	require.Equal(t, 100, count())
-	steered := d.Endpoints.Slice()[99]
-	steered.Path, steered.Source = 3, steered.Addr
-	d.Endpoints = d.Endpoints.With([]plan.Endpoint{steered}, nil)
-	require.EqualValues(t, 1, end())
-	for _, few := range []int{1, fewest, 20} {
-		had := count()
-		d.Endpoints = d.Endpoints.With(nil, d.Endpoints.Slice()[:few])
-		require.Equal(t, uint(few), end())
-		require.Equal(t, had-few, count())
-	}
-	moved := d.Endpoints.Slice()[0]
-	moved.Path, moved.Kept = 3, plan.Way{Path: 2, Source: moved.Source}
-	moved.Source = moved.Addr
-	d.Endpoints = d.Endpoints.With([]plan.Endpoint{moved}, nil)
-	require.Zero(t, end(), "it may stay")
-	moved.Node = "c"
-	d.Endpoints = d.Endpoints.With([]plan.Endpoint{moved}, nil)
-	require.Zero(t, end())
-	var seen []netip.Addr
-	require.NoError(t, dumpConnections(moved.Addr, func(body []byte) bool {
-		source, _ := originalSource(body)
-		seen = append(seen, source)
-		return true
-	}))
-	require.Equal(t, []netip.Addr{moved.Addr}, seen, "the kernel leaves out the rest")
 }

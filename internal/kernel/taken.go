@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -129,6 +130,6 @@ func (t *taken) tunnel(made *plan.Tunnel) {
 // table records that the nftables table was changed by another program.
 func (t *taken) table() {
 	if t.before != nil {
-		t.add(DriftTable, "nftables table inet "+tableName)
+		t.add(DriftTable, "nftables table inet "+ruleset.TableName)
 	}
 }

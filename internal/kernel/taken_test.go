@@ -6,12 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
+	"github.com/egressway/egressway/lab/stories"
 )
 
 // TestRestored removes objects and expects their names in Restored, and facts that include all that can be restored.
 func TestRestored(t *testing.T) {
-	newNode(t)
-	uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.Enter(t)
+	netns.Uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
 	n, err := Open()
 	require.NoError(t, err)
 	t.Cleanup(n.Close)
@@ -25,7 +27,7 @@ func TestRestored(t *testing.T) {
 			{Table: 1001, Dst: prefix("::/0"), Metric: 20, NextHops: []plan.NextHop{via("2001:db8:1::1", "eth2")}},
 			{Table: 794603, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.1.0.3", "eth2")}},
 		},
-		DataPlane: someDataPlane(),
+		DataPlane: stories.DataPlane(),
 	}
 	apply := func() []string {
 		t.Helper()
@@ -37,9 +39,9 @@ func TestRestored(t *testing.T) {
 	require.Empty(t, apply(), "what was never there is not taken away")
 	require.Empty(t, apply())
 
-	ip(t, "rule del pref 799", "-6 rule del pref 799", "rule del pref 701")
+	netns.IP(t, "rule del pref 799", "-6 rule del pref 799", "rule del pref 701")
 	require.ElementsMatch(t, []string{"rule 701", "rule 799"}, apply())
-	ip(t, "route change default via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route del default table 794603")
+	netns.IP(t, "route change default via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route del default table 794603")
 	require.ElementsMatch(t, []string{"routes of table 1001", "routes of table 794603"}, apply())
 	require.Empty(t, apply())
 
@@ -50,24 +52,24 @@ func TestRestored(t *testing.T) {
 		return f.Routed[1001]
 	}
 	require.Equal(t, plan.Families{IPv4: true, IPv6: true}, routed())
-	ip(t, "-6 route del default table 1001 metric 20")
+	netns.IP(t, "-6 route del default table 1001 metric 20")
 	require.Equal(t, plan.Families{IPv4: true, IPv6: true}, routed(), "it is put back")
-	ip(t, "link del red")
+	netns.IP(t, "link del red")
 	require.Equal(t, plan.Families{IPv4: true, IPv6: true}, routed())
 	require.ElementsMatch(t, []string{"VRF device red", "interface eth2 in VRF red", "routes of table 1001", "routes of table 794603"}, apply())
-	ip(t, "link set eth2 down")
+	netns.IP(t, "link set eth2 down")
 	require.Equal(t, plan.Families{}, routed(), "it is gone")
 
 	// Only the owner can change an owned table. Without an owner, a change is noticed.
-	ip(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
-	eventually(t, func() bool { _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
-	n.nft.close()
-	require.NoError(t, n.nft.claim(0))
+	netns.IP(t, "link set eth2 up", "addr add 2001:db8:1::2/64 dev eth2 nodad")
+	netns.Eventually(t, func() bool { _, err := n.Apply(t.Context(), p); return err == nil }, "the link is back")
+	n.nft.Close()
+	require.NoError(t, n.nft.Claim(0))
 	_ = apply()
 	require.Empty(t, apply())
-	nftCommand(t, "flush chain inet egressway guard")
+	netns.MustNFT(t, "flush chain inet egressway guard")
 	require.Equal(t, []string{"nftables table inet egressway"}, apply())
-	nftCommand(t, "flush ruleset")
+	netns.MustNFT(t, "flush ruleset")
 	require.Equal(t, []string{"nftables table inet egressway"}, apply())
 	require.Empty(t, apply())
 

@@ -12,6 +12,8 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/sysctl"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -28,7 +30,7 @@ const (
 // applyTunnel makes our VXLAN device and its neighbour and forwarding entries equal to t; nil removes the device. It
 // calls made if it created the device.
 func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ...func(*plan.Tunnel)) error {
-	links, err := retried(h.LinkList)
+	links, err := nl.Retry(h.LinkList)
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
@@ -101,7 +103,7 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 	if !bytes.Equal(v.HardwareAddr, t.MAC[:]) {
 		errs = append(errs, h.LinkSetHardwareAddr(v, t.MAC[:]))
 	}
-	if filter, _ := sysctl("net", "ipv4", "conf", v.Name, "rp_filter"); filter != 2 {
+	if filter, _ := sysctl.Read("net", "ipv4", "conf", v.Name, "rp_filter"); filter != 2 {
 		errs = append(errs, setLooseFilter(v.Index))
 	}
 	if v.RawFlags&unix.IFF_UP == 0 {
@@ -110,7 +112,7 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 		errs = append(errs, h.LinkSetIP6AddrGenMode(v, vnl.IN6_ADDR_GEN_MODE_EUI64))
 	}
 	errs = append(errs, setUp(h, v))
-	have, err := retried(func() ([]netlink.Addr, error) { return h.AddrList(v, netlink.FAMILY_V4) })
+	have, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(v, netlink.FAMILY_V4) })
 	errs = append(errs, err)
 	for _, a := range have {
 		if p, _ := prefixOf(a.IPNet); p == tunnelAddress {
@@ -165,7 +167,7 @@ func applyHosts(h *netlink.Handle, v *netlink.Vxlan, hosts []plan.TunnelHost) er
 	var stale []netlink.Neigh
 	right := map[key]bool{}
 	for _, family := range []int{unix.AF_INET6, unix.AF_BRIDGE} {
-		have, err := retried(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, family) })
+		have, err := nl.Retry(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, family) })
 		if err != nil {
 			return fmt.Errorf("list neighbours of %s: %w", v.Name, err)
 		}

@@ -6,7 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/kernel/sysctl"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 func host(remote string, mac byte, nextHop string) plan.TunnelHost {
@@ -14,19 +16,19 @@ func host(remote string, mac byte, nextHop string) plan.TunnelHost {
 }
 
 func TestTunnel(t *testing.T) {
-	h := newNode(t)
-	uplink(t, "eth0", "10.0.0.1/24", "2001:db8::1/64")
-	ip(t, "link add vxlan9 type vxlan id 9 dstport 4789 local 10.0.0.1", "link set vxlan9 up")
-	before := state(t)
+	h := netns.Enter(t)
+	netns.Uplink(t, "eth0", "10.0.0.1/24", "2001:db8::1/64")
+	netns.IP(t, "link add vxlan9 type vxlan id 9 dstport 4789 local 10.0.0.1", "link set vxlan9 up")
+	before := netns.State(t)
 	tunnel := &plan.Tunnel{
 		Device: "egressway", VNI: 7946, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},
 		Hosts: []plan.TunnelHost{host("10.0.0.2", 2, "fe80::ff:fe00:2"), host("10.0.0.3", 3, "fe80::ff:fe00:3")},
 	}
 	apply := func() error { return applyTunnel(t.Context(), h, tunnel) }
 	require.NoError(t, apply())
-	quiet(t, apply)
+	netns.Quiet(t, apply)
 
-	link := show(t, "link show egressway")[0]
+	link := netns.Show(t, "link show egressway")[0]
 	require.Equal(t, "02:00:00:00:00:01", link["address"])
 	require.EqualValues(t, 1450, link["mtu"])
 	data := link["linkinfo"].(map[string]any)["info_data"].(map[string]any)
@@ -34,16 +36,16 @@ func TestTunnel(t *testing.T) {
 	require.EqualValues(t, 4790, data["port"])
 	require.Equal(t, "10.0.0.1", data["local"])
 	require.Equal(t, false, data["learning"])
-	require.Contains(t, ip(t, "addr show egressway"), "inet6 fe80::ff:fe00:1/64 scope link")
-	filter, _ := sysctl("net", "ipv4", "conf", "egressway", "rp_filter")
+	require.Contains(t, netns.IP(t, "addr show egressway"), "inet6 fe80::ff:fe00:1/64 scope link")
+	filter, _ := sysctl.Read("net", "ipv4", "conf", "egressway", "rp_filter")
 	require.Equal(t, 2, filter)
 
 	entries := func() (lines []string) {
-		for _, n := range show(t, "-6 neigh show dev egressway nud permanent") {
+		for _, n := range netns.Show(t, "-6 neigh show dev egressway nud permanent") {
 			lines = append(lines, n["dst"].(string)+" "+n["lladdr"].(string))
 		}
 		// Only bridge(8) shows the state of forwarding entries.
-		for _, n := range forwarding(t, "egressway") {
+		for _, n := range netns.Forwarding(t, "egressway") {
 			lines = append(lines, n["mac"].(string)+" "+n["dst"].(string)+" "+n["state"].(string))
 		}
 		return lines
@@ -58,19 +60,19 @@ func TestTunnel(t *testing.T) {
 	}
 	steered := func() error { return addRoutes(t.Context(), h, steer) }
 	require.NoError(t, steered())
-	quiet(t, steered)
+	netns.Quiet(t, steered)
 	require.Equal(t, []string{"default [fe80::ff:fe00:2@egressway]"}, routesOf(t, "4", 5002))
 
 	// One host moves to another address, one goes, one changes its MAC, one comes; the device stays.
 	tunnel.Hosts = []plan.TunnelHost{host("10.0.0.22", 2, "fe80::ff:fe00:2"), host("10.0.0.4", 4, "fe80::ff:fe00:3")}
 	tunnel.MTU, tunnel.MAC = 1400, [6]byte{2, 0, 0, 0, 0, 9}
 	require.NoError(t, apply())
-	quiet(t, apply)
+	netns.Quiet(t, apply)
 	require.ElementsMatch(t, []string{
 		"fe80::ff:fe00:2 02:00:00:00:00:02", "fe80::ff:fe00:3 02:00:00:00:00:04",
 		"02:00:00:00:00:02 10.0.0.22 permanent", "02:00:00:00:00:04 10.0.0.4 permanent",
 	}, entries())
-	changed := show(t, "link show egressway")[0]
+	changed := netns.Show(t, "link show egressway")[0]
 	require.Equal(t, link["ifindex"], changed["ifindex"])
 	require.Equal(t, "02:00:00:00:00:09", changed["address"])
 	require.EqualValues(t, 1400, changed["mtu"])
@@ -78,17 +80,17 @@ func TestTunnel(t *testing.T) {
 	// A change of an immutable attribute recreates the device; so does another name, with an IPv6 underlay.
 	tunnel.VNI = 7947
 	require.NoError(t, apply())
-	quiet(t, apply)
+	netns.Quiet(t, apply)
 	tunnel.Device, tunnel.Local = "egressway6", netip.MustParseAddr("2001:db8::1")
 	tunnel.Hosts = []plan.TunnelHost{host("2001:db8::2", 2, "fe80::ff:fe00:2")}
 	require.NoError(t, apply())
-	quiet(t, apply)
-	require.NotContains(t, ip(t, "link show type vxlan"), "egressway:")
+	netns.Quiet(t, apply)
+	require.NotContains(t, netns.IP(t, "link show type vxlan"), "egressway:")
 
 	tunnel.Device = "vxlan9"
 	require.ErrorContains(t, apply(), "create tunnel device vxlan9: another program's vxlan device has this name")
 	tunnel = nil
 	require.NoError(t, apply())
 	require.NoError(t, pruneRoutes(t.Context(), nil))
-	require.Equal(t, before, state(t), "the foreign device stays as it was")
+	require.Equal(t, before, netns.State(t), "the foreign device stays as it was")
 }

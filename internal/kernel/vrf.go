@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -102,7 +103,7 @@ func applyVRF(h *netlink.Handle, v plan.VRF) (device *netlink.Vrf, made bool, er
 
 // prune frees the interfaces that we enslaved and removes the VRF devices that we created, unless they are desired.
 func (v *vrfs) prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
-	links, err := retried(h.LinkList)
+	links, err := nl.Retry(h.LinkList)
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}

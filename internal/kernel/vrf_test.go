@@ -7,18 +7,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 func TestVRFCreated(t *testing.T) {
-	h, v := newNode(t), new(vrfs)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64", "2001:db8:1::3/64")
-	uplink(t, "eth2", "10.2.0.2/24")
-	ip(t, "addr add 2001:db8:5::5/64 dev eth1 metric 77 valid_lft 5000 preferred_lft 3000 nodad noprefixroute",
+	h, v := netns.Enter(t), new(vrfs)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64", "2001:db8:1::3/64")
+	netns.Uplink(t, "eth2", "10.2.0.2/24")
+	netns.IP(t, "addr add 2001:db8:5::5/64 dev eth1 metric 77 valid_lft 5000 preferred_lft 3000 nodad noprefixroute",
 		"route add 192.0.2.0/24 via 10.1.0.1", "-6 route add 2001:db8:9::/48 via 2001:db8:1::1 metric 55",
 		"-6 route add 2001:db8:8::/48 dev eth1 table 77", "-6 route add default via fe80::1 dev eth1 proto static",
 		"route add 192.0.2.128/25 nexthop via 10.1.0.1 nexthop via 10.2.0.1")
-	ip(t, "-6 route add default via fe80::9 dev eth1 proto static metric 9 table 78")
-	before := state(t)
+	netns.IP(t, "-6 route add default via fe80::9 dev eth1 proto static metric 9 table 78")
+	before := netns.State(t)
 	addresses := addressesOf(t, "eth1")
 
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}}
@@ -46,41 +47,41 @@ func TestVRFCreated(t *testing.T) {
 	}
 	require.Equal(t, 2, found)
 	require.Equal(t, addresses, addressesOf(t, "eth1"), "IPv6 addresses survive as they were")
-	in6 := ip(t, "-6 route show table 1001")
+	in6 := netns.IP(t, "-6 route show table 1001")
 	require.Contains(t, in6, "2001:db8:9::/48 via 2001:db8:1::1 dev eth1 metric 55")
 	require.Contains(t, in6, "default via fe80::1 dev eth1 proto static")
-	require.Contains(t, ip(t, "-6 route show table 77"), "2001:db8:8::/48 dev eth1")
-	require.Contains(t, ip(t, "-6 route show table 78"), "default via fe80::9 dev eth1 proto static metric 9")
-	require.Contains(t, ip(t, "route show table 1001"), "192.0.2.0/24 via 10.1.0.1 dev eth1")
-	quiet(t, apply)
+	require.Contains(t, netns.IP(t, "-6 route show table 77"), "2001:db8:8::/48 dev eth1")
+	require.Contains(t, netns.IP(t, "-6 route show table 78"), "default via fe80::9 dev eth1 proto static metric 9")
+	require.Contains(t, netns.IP(t, "route show table 1001"), "192.0.2.0/24 via 10.1.0.1 dev eth1")
+	netns.Quiet(t, apply)
 
 	// No longer listed: the interface is freed again, and our VRF removed.
 	desired = nil
 	require.NoError(t, apply())
-	require.Equal(t, before, state(t), "the node is as it was")
+	require.Equal(t, before, netns.State(t), "the node is as it was")
 }
 
 // addressesOf lists the global IPv6 addresses of a device with their flags, in the kernel's order.
 func addressesOf(t *testing.T, device string) (lines []string) {
 	t.Helper()
-	for _, entry := range show(t, "-6 addr show dev "+device+" scope global") {
+	for _, entry := range netns.Show(t, "-6 addr show dev "+device+" scope global") {
 		line, err := json.Marshal(entry["addr_info"])
 		require.NoError(t, err)
-		lines = append(lines, lifetimes.ReplaceAllString(string(line), ""))
+		lines = append(lines, netns.Lifetimes.ReplaceAllString(string(line), ""))
 	}
 	return lines
 }
 
 func TestVRFAdopted(t *testing.T) {
-	h, v := newNode(t), new(vrfs)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	uplink(t, "eth2", "10.2.0.2/24")
-	uplink(t, "eth3", "10.3.0.2/24")
-	ip(t, "link add vrf-red type vrf table 1001", "link add vrf-blue type vrf table 1002", "link set vrf-red up", "link set vrf-blue up",
+	h, v := netns.Enter(t), new(vrfs)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.Uplink(t, "eth2", "10.2.0.2/24")
+	netns.Uplink(t, "eth3", "10.3.0.2/24")
+	netns.IP(t, "link add vrf-red type vrf table 1001", "link add vrf-blue type vrf table 1002", "link set vrf-red up", "link set vrf-blue up",
 		"link set eth1 master vrf-red", "link set eth2 master vrf-blue", "link add br0 type bridge", "link add vrf-odd type dummy")
-	before := state(t)
+	before := netns.State(t)
 	adopt := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}, {Name: "vrf-blue"}}
-	quiet(t, func() error { return v.apply(t.Context(), h, adopt) })
+	netns.Quiet(t, func() error { return v.apply(t.Context(), h, adopt) })
 
 	err := v.apply(t.Context(), h, []plan.VRF{
 		{Name: "vrf-red", Table: 7, Create: true, Interfaces: []string{"eth3"}},
@@ -95,33 +96,33 @@ func TestVRFAdopted(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
-	require.Contains(t, ip(t, "link show eth3"), "master vrf-blue", "the good one is not held up by the bad")
+	require.Contains(t, netns.IP(t, "link show eth3"), "master vrf-blue", "the good one is not held up by the bad")
 	require.NoError(t, v.prune(t.Context(), h, nil))
-	require.Equal(t, before, state(t), "only what we enslaved is freed, no VRF of others goes")
+	require.Equal(t, before, netns.State(t), "only what we enslaved is freed, no VRF of others goes")
 }
 
 func TestVRFDeletedByOthers(t *testing.T) {
-	h, v := newNode(t), new(vrfs)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	ip(t, "link add eth2 type dummy", "-6 addr add 2001:db8:2::2/64 dev eth2", "-6 route add 2001:db8:9::/48 via 2001:db8:1::1")
+	h, v := netns.Enter(t), new(vrfs)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.IP(t, "link add eth2 type dummy", "-6 addr add 2001:db8:2::2/64 dev eth2", "-6 route add 2001:db8:9::/48 via 2001:db8:1::1")
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1", "eth2"}}}
 	apply := func() error { return v.apply(t.Context(), h, desired) }
 	require.NoError(t, apply())
-	require.Contains(t, ip(t, "-6 addr show eth2"), "2001:db8:2::2/64", "also of an interface that is down")
-	quiet(t, apply) // records the addresses and routes
-	addresses, routes := addressesOf(t, "eth1"), ip(t, "-6 route show vrf vrf-red")
+	require.Contains(t, netns.IP(t, "-6 addr show eth2"), "2001:db8:2::2/64", "also of an interface that is down")
+	netns.Quiet(t, apply) // records the addresses and routes
+	addresses, routes := addressesOf(t, "eth1"), netns.IP(t, "-6 route show vrf vrf-red")
 
-	ip(t, "link del vrf-red")
+	netns.IP(t, "link del vrf-red")
 	require.Empty(t, addressesOf(t, "eth1"), "the kernel flushes them")
 	require.NoError(t, apply())
 	require.Equal(t, addresses, addressesOf(t, "eth1"))
-	require.Equal(t, routes, ip(t, "-6 route show vrf vrf-red"))
-	quiet(t, apply)
+	require.Equal(t, routes, netns.IP(t, "-6 route show vrf vrf-red"))
+	netns.Quiet(t, apply)
 
 	// A missing interface must not fail the others.
-	ip(t, "link del eth2")
+	netns.IP(t, "link del eth2")
 	require.ErrorContains(t, apply(), "enslave eth2 to VRF vrf-red: find interface: Link not found")
-	ip(t, "link add eth2 type dummy")
+	netns.IP(t, "link add eth2 type dummy")
 	require.NoError(t, apply())
-	require.Contains(t, ip(t, "link show eth2"), "master vrf-red")
+	require.Contains(t, netns.IP(t, "link show eth2"), "master vrf-red")
 }

@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/kernel/nft"
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -40,11 +43,11 @@ func (c Connection) source(p Packet) netip.Addr {
 	return p.From
 }
 
-func (p Packet) family() family {
+func (p Packet) family() ruleset.Family {
 	if p.From.Is4() {
-		return ipv4
+		return ruleset.IPv4
 	}
-	return ipv6
+	return ruleset.IPv6
 }
 
 // Lookup is a lookup in a set, with its result.
@@ -91,22 +94,6 @@ func (p *Passage) LookedUp(kind string) (l Lookup, ok bool) {
 	}
 	return l, false
 }
-
-// Kinds of sets in a Passage's lookups.
-const (
-	SetEgress  = setEgress
-	SetCluster = setCluster
-	SetIngress = setIngress
-	SetSource  = setSource
-	SetMasqued = setMasquerade
-	SetStrays  = setStrays
-	SetUplinks = setUplinks
-	SetFormer  = setFormer
-	SetGuests  = setGuests
-	SetPods    = setPods
-	SetLet     = setLet
-	SetReplies = setReplies
-)
 
 // LiveRule is a routing rule of ours.
 type LiveRule struct {
@@ -175,11 +162,11 @@ func ReadLive(_ context.Context) (l *Live, err error) {
 		}
 		return a.Priority - b.Priority
 	})
-	state, err := readTableState()
+	state, err := nft.ReadState()
 	if err != nil {
 		return nil, err
 	}
-	l.Table, l.Owner = state.exists, state.owner
+	l.Table, l.Owner = state.Exists, state.Owner
 	if l.kernel, err = openLiveTable(l.Links); err != nil {
 		return nil, err
 	}
@@ -248,11 +235,11 @@ func (l *Live) VRF(table uint32) (name string) {
 
 // Lookup looks an address up in the address set of a kind.
 func (l *Live) Lookup(kind string, a netip.Addr) (Lookup, error) {
-	f := ipv4
+	f := ruleset.IPv4
 	if a.Is6() {
-		f = ipv6
+		f = ruleset.IPv6
 	}
-	asked := Lookup{Set: kind + f.suffix, Key: a.String()}
+	asked := Lookup{Set: kind + f.Suffix, Key: a.String()}
 	if !l.Table {
 		return asked, nil
 	}
@@ -266,32 +253,32 @@ func (l *Live) Lookup(kind string, a netip.Addr) (Lookup, error) {
 
 // readPaths reads the path ids, their meanings and their devices.
 func (l *Live) readPaths() error {
-	elements, err := l.kernel.list(setPaths)
+	elements, err := l.kernel.list(ruleset.SetPaths)
 	if err != nil {
 		return err
 	}
 	for _, e := range elements {
-		key, ok := parsePath(e.comment)
+		key, ok := ruleset.ParsePath(e.comment)
 		if !ok || len(e.key) != 4 {
 			continue
 		}
-		p := LivePath{ID: plan.PathID(nativeUint32(e.key)), Key: key}
-		devices, err := l.kernel.list(named(setDevices, p.ID))
+		p := LivePath{ID: plan.PathID(ruleset.NativeUint32(e.key)), Key: key}
+		devices, err := l.kernel.list(ruleset.Named(ruleset.SetDevices, p.ID))
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 		for _, d := range devices {
-			p.Devices = append(p.Devices, keyText(setDevices, d.key))
+			p.Devices = append(p.Devices, keyText(ruleset.SetDevices, d.key))
 		}
 		slices.Sort(p.Devices)
 		l.Paths = append(l.Paths, p)
 	}
 	slices.SortFunc(l.Paths, func(a, b LivePath) int { return int(a.ID) - int(b.ID) })
-	if elements, err = l.kernel.list(setUplinks); err != nil {
+	if elements, err = l.kernel.list(ruleset.SetUplinks); err != nil {
 		return err
 	}
 	for _, e := range elements {
-		u := Uplink{Device: keyText(setUplinks, e.key)}
+		u := Uplink{Device: keyText(ruleset.SetUplinks, e.key)}
 		for _, p := range l.Paths {
 			if p.Key.Kind == plan.PathNetwork && slices.Contains(p.Devices, u.Device) {
 				u.Path = p.ID
@@ -316,10 +303,10 @@ func (l *Live) marks() plan.Marks {
 			return plan.Marks{Mask: r.Mask, Priority: r.Priority}
 		}
 	}
-	if rules := l.kernel.chains[chainGuard]; len(rules) > 0 { // its first rule tests our bits
+	if rules := l.kernel.chains[ruleset.ChainGuard]; len(rules) > 0 { // its first rule tests our bits
 		for _, e := range rules[0] {
 			if ours := e.value(unix.NFTA_BITWISE_MASK); e.name == "bitwise" && len(ours) == 4 {
-				m.Mask = nativeUint32(ours)
+				m.Mask = ruleset.NativeUint32(ours)
 			}
 		}
 	}
@@ -331,21 +318,21 @@ func (l *Live) damage() {
 	say := func(format string, args ...any) { l.Damage = append(l.Damage, fmt.Sprintf(format, args...)) }
 	if !l.Table {
 		if len(l.Rules) > 0 {
-			say("nftables table inet %s is missing although our routing rules exist", tableName)
+			say("nftables table inet %s is missing although our routing rules exist", ruleset.TableName)
 		}
 		return
 	}
-	_, hold := l.kernel.chains[chainHeld]
+	_, hold := l.kernel.chains[ruleset.ChainHeld]
 	wanted := plan.DataPlane{Marks: l.Marks, Hold: hold}
 	for _, p := range l.Paths {
 		wanted.Paths = append(wanted.Paths, plan.Path{ID: p.ID, Key: p.Key, Devices: p.Devices})
 	}
-	for _, c := range chains(wanted) {
-		switch have := l.kernel.chains[c.name]; {
-		case c.hook != nil && !l.kernel.hooked[c.name]:
-			say("chain %s of table inet %s is missing", c.name, tableName)
-		case len(have) == 0 && (len(c.rules) > 0 || c.ownOf != 0):
-			say("chain %s of table inet %s has no rules", c.name, tableName)
+	for _, c := range ruleset.Chains(wanted) {
+		switch have := l.kernel.chains[c.Name]; {
+		case c.Hook != nil && !l.kernel.hooked[c.Name]:
+			say("chain %s of table inet %s is missing", c.Name, ruleset.TableName)
+		case len(have) == 0 && (len(c.Rules) > 0 || c.OwnOf != 0):
+			say("chain %s of table inet %s has no rules", c.Name, ruleset.TableName)
 		}
 	}
 	l.ruleDamage(say)
@@ -353,7 +340,7 @@ func (l *Live) damage() {
 
 // ruleDamage finds missing routing rules. The rules of a network that is not usable here are not expected.
 func (l *Live) ruleDamage(say func(string, ...any)) {
-	for _, family := range routeFamilies() {
+	for _, family := range nl.Families() {
 		name := map[uint8]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[family]
 		has := func(mark uint32, unreachable bool) bool {
 			return slices.ContainsFunc(l.Rules, func(r LiveRule) bool {

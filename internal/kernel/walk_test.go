@@ -13,8 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nft"
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab/netns"
+	"github.com/egressway/egressway/lab/stories"
 )
 
 // plannedTable is a table as planned, without a kernel.
@@ -28,23 +33,23 @@ type plannedTable struct {
 func planned(t *testing.T, d plan.DataPlane) *plannedTable {
 	t.Helper()
 	p := &plannedTable{chains: map[string][][]expression{}, elements: map[string]map[string]found{}, ranges: map[string][]netip.Prefix{}}
-	for _, c := range chains(d) {
-		for _, r := range c.rules {
+	for _, c := range ruleset.Chains(d) {
+		for _, r := range c.Rules {
 			var rule []expression
 			for _, e := range r {
 				b, err := expr.Marshal(unix.NFPROTO_INET, e)
 				require.NoError(t, err)
 				rule = append(rule, expression{text(attribute(b, unix.NFTA_EXPR_NAME)), attribute(b, unix.NFTA_EXPR_DATA)})
 			}
-			p.chains[c.name] = append(p.chains[c.name], rule)
+			p.chains[c.Name] = append(p.chains[c.Name], rule)
 		}
-		if c.ownOf == 0 {
+		if c.OwnOf == 0 {
 			continue
 		}
-		own, err := ownSourceRules(d.Marks, c.ownOf)
+		own, err := ruleset.OwnSourceRules(d.Marks, c.OwnOf)
 		require.NoError(t, err)
 		for _, m := range own {
-			p.chains[c.name] = append(p.chains[c.name], decodeExpressions(attribute(m.Data[nfgenmsgLen:], unix.NFTA_RULE_EXPRESSIONS)))
+			p.chains[c.Name] = append(p.chains[c.Name], decodeExpressions(attribute(m.Data[nl.NfgenmsgLen:], unix.NFTA_RULE_EXPRESSIONS)))
 		}
 	}
 	put := func(set string, key []byte, f found) {
@@ -53,32 +58,32 @@ func planned(t *testing.T, d plan.DataPlane) *plannedTable {
 		}
 		p.elements[set][string(key)] = f
 	}
-	for _, s := range sets(d) {
-		for _, e := range s.elements {
+	for _, s := range ruleset.Sets(d) {
+		for _, e := range s.Elements {
 			if !s.Interval {
 				put(s.Name, e.Key, found{verdict: e.VerdictData})
 			}
 		}
 	}
-	eachElement(&d, func(all []element) {
+	ruleset.EachElement(&d, func(all []ruleset.Element) {
 		for i := range all {
 			e := &all[i]
-			name := e.in().String()
-			key := e.key.AsSlice()
-			switch e.set {
-			case inEgress, inStrays:
-				put(name, key, found{value: pathValue(e.path)})
-			case inSource:
-				put(name, key, found{value: e.with.AsSlice()})
-			case inSources:
-				put(name, append(key, e.with.AsSlice()...), found{})
+			name := e.Name().String()
+			key := e.Key.AsSlice()
+			switch e.Set {
+			case ruleset.InEgress, ruleset.InStrays:
+				put(name, key, found{value: ruleset.PathValue(e.Path)})
+			case ruleset.InSource:
+				put(name, key, found{value: e.With.AsSlice()})
+			case ruleset.InSources:
+				put(name, append(key, e.With.AsSlice()...), found{})
 			default:
 				put(name, key, found{})
 			}
 		}
 	})
-	for _, f := range families {
-		p.ranges[setCluster+f.suffix], p.ranges[setPods+f.suffix], p.ranges[setGuests+f.suffix] = d.Cluster, d.Pods, d.Guests
+	for _, f := range ruleset.Families {
+		p.ranges[ruleset.SetCluster+f.Suffix], p.ranges[ruleset.SetPods+f.Suffix], p.ranges[ruleset.SetGuests+f.Suffix] = d.Cluster, d.Pods, d.Guests
 	}
 	return p
 }
@@ -91,11 +96,11 @@ func (p *plannedTable) keyLength(set string) (int, error) {
 		length = 16
 	}
 	switch setKind(set) {
-	case setUplinks, setDevices:
+	case ruleset.SetUplinks, ruleset.SetDevices:
 		return unix.IFNAMSIZ, nil
-	case setReplies, setGuards, setGoing, setPaths:
+	case ruleset.SetReplies, ruleset.SetGuards, ruleset.SetGoing, ruleset.SetPaths:
 		return 4, nil
-	case setSources:
+	case ruleset.SetSources:
 		return 2 * length, nil
 	}
 	return length, nil
@@ -123,7 +128,7 @@ func (p *plannedTable) ownAddress(a netip.Addr, _ string) bool {
 }
 
 func walkDataPlane() plan.DataPlane {
-	d := someDataPlane()
+	d := stories.DataPlane()
 	d.Guests = []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}
 	d.Between = []string{"eth1"}
 	d.Ingress = sorted.Of(
@@ -172,7 +177,7 @@ func meetings() []meeting {
 		{name: "flow of another path", packet: tcp(pod, outside, "cni0", Connection{Known: true, Mark: 0x2300}), chain: "prerouting", decided: "going-3", mark: 0x2300, ctMark: 0x2300},
 		{name: "flow of a path that is gone", packet: tcp(pod, outside, "cni0", Connection{Known: true, Mark: 0x2500}), chain: "prerouting", dropped: true, decided: "path-2", ctMark: 0x2500},
 		{name: "flow from before the selection", packet: tcp(pod, outside, "cni0", Connection{Known: true}), chain: "prerouting", dropped: true, decided: "path-2"},
-		{name: "guest", packet: tcp("10.244.2.9", outside, "eth1", Connection{}), chain: "prerouting", dropped: true, decided: chainBetween},
+		{name: "guest", packet: tcp("10.244.2.9", outside, "eth1", Connection{}), chain: "prerouting", dropped: true, decided: ruleset.ChainBetween},
 		{name: "comes in, taken by a Service", packet: tcp(outside, "10.244.1.11", "eth2", Connection{DNAT: true}), chain: "prerouting", decided: "from-2", mark: 0x1f00, ctMark: 0x0200},
 		{name: "stray", packet: tcp(outside, "203.0.113.10", "vrf-red", Connection{}), chain: "prerouting", decided: "stray-3", mark: 0x2300, ctMark: 0x0300},
 		{name: "no stray", packet: tcp(outside, "203.0.113.11", "vrf-red", Connection{}), chain: "prerouting", decided: "from-2", mark: 0x1f00, ctMark: 0x0200},
@@ -240,15 +245,15 @@ func TestWalkOfPlannedRules(t *testing.T) {
 
 // TestWalkOfLiveRules applies the same rules as the kernel lists them.
 func TestWalkOfLiveRules(t *testing.T) {
-	newNode(t)
-	uplink(t, "eth2", "10.1.0.11/24")
-	uplink(t, "eth1", "10.0.0.11/24")
-	ip(t, "route add default via 10.0.0.1")
+	netns.Enter(t)
+	netns.Uplink(t, "eth2", "10.1.0.11/24")
+	netns.Uplink(t, "eth1", "10.0.0.11/24")
+	netns.IP(t, "route add default via 10.0.0.1")
 	d := walkDataPlane()
-	var n nft
-	_, err := n.apply(t.Context(), d)
+	var n nft.Table
+	_, err := n.Apply(t.Context(), d)
 	require.NoError(t, err)
-	t.Cleanup(n.close)
+	t.Cleanup(n.Close)
 
 	live := func() *Live {
 		t.Helper()
@@ -273,29 +278,29 @@ func TestWalkOfLiveRules(t *testing.T) {
 			m.check(t, p)
 		})
 	}
-	found, err := l.Lookup(SetCluster, netip.MustParseAddr("10.244.200.1"))
+	found, err := l.Lookup(ruleset.SetCluster, netip.MustParseAddr("10.244.200.1"))
 	require.NoError(t, err)
 	require.Equal(t, Lookup{Set: "cluster4", Key: "10.244.200.1", Found: true, Value: "10.244.0.0/16"}, found)
-	found, err = l.Lookup(SetPods, netip.MustParseAddr("10.244.1.1"))
+	found, err = l.Lookup(ruleset.SetPods, netip.MustParseAddr("10.244.1.1"))
 	require.NoError(t, err)
 	require.Equal(t, "10.244.1.0-10.244.2.255", found.Value)
-	found, err = l.Lookup(SetCluster, netip.MustParseAddr("9.9.9.9"))
+	found, err = l.Lookup(ruleset.SetCluster, netip.MustParseAddr("9.9.9.9"))
 	require.NoError(t, err)
 	require.False(t, found.Found)
 
 	other := d
 	other.Marks.Mask = 0x7f0000
-	_, err = n.apply(t.Context(), other)
+	_, err = n.Apply(t.Context(), other)
 	require.NoError(t, err)
 	require.Equal(t, uint32(0x7f0000), live().Marks.Mask, "known without routing rules too")
-	_, err = n.apply(t.Context(), d)
+	_, err = n.Apply(t.Context(), d)
 	require.NoError(t, err)
 	require.Contains(t, l.Damage, "the IPv4 rule for mark 0x2000/0x2000 (egress without a route: unreachable) is missing")
 	require.NoError(t, addSomeRules(t, d))
 	require.Empty(t, live().Damage)
 
 	// Another program changes the table once it has no owner.
-	n.close()
+	n.Close()
 	for _, damage := range []struct{ command, says string }{
 		{"flush chain inet egressway ours", "chain ours of table inet egressway has no rules"},
 		{"flush chain inet egressway own-source-2", "chain own-source-2 of table inet egressway has no rules"},
@@ -316,7 +321,7 @@ func TestWalkOfLiveRules(t *testing.T) {
 func addSomeRules(t *testing.T, d plan.DataPlane) error {
 	t.Helper()
 	m := d.Marks
-	var own *conn
+	var own routeConn // each call opens its own socket
 	return own.addRules(t.Context(), []plan.Rule{
 		{Priority: 700, Mark: m.Cluster(), Mask: m.Mask, Table: mainTable},
 		{Priority: 701, Mark: m.Egress(2), Mask: m.Mask, Table: 1001},
@@ -327,13 +332,13 @@ func addSomeRules(t *testing.T, d plan.DataPlane) error {
 
 // TestLiveRoute asks the kernel for routes, on a node with a VRF.
 func TestLiveRoute(t *testing.T) {
-	newNode(t)
-	uplink(t, "cni0", "10.244.1.1/24")
-	uplink(t, "eth1", "10.0.0.11/24")
-	ip(t, "link add vrf-red type vrf table 1001", "link set vrf-red up")
-	uplink(t, "eth2", "10.1.0.11/24")
-	ip(t, "link set eth2 master vrf-red", "route add default via 10.0.0.1", "route add 198.51.100.0/24 via 10.1.0.1 table 1001 proto 142")
-	ip(t, "rule add pref 701 fwmark 0x2200/0x3f00 lookup 1001 protocol 142", "rule add pref 799 fwmark 0x2000/0x2000 unreachable protocol 142")
+	netns.Enter(t)
+	netns.Uplink(t, "cni0", "10.244.1.1/24")
+	netns.Uplink(t, "eth1", "10.0.0.11/24")
+	netns.IP(t, "link add vrf-red type vrf table 1001", "link set vrf-red up")
+	netns.Uplink(t, "eth2", "10.1.0.11/24")
+	netns.IP(t, "link set eth2 master vrf-red", "route add default via 10.0.0.1", "route add 198.51.100.0/24 via 10.1.0.1 table 1001 proto 142")
+	netns.IP(t, "rule add pref 701 fwmark 0x2200/0x3f00 lookup 1001 protocol 142", "rule add pref 799 fwmark 0x2000/0x2000 unreachable protocol 142")
 	exec.Command("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward").Run() //nolint:errcheck // the routes below fail without it
 	l, err := ReadLive(t.Context())
 	require.NoError(t, err)

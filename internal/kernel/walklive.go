@@ -11,12 +11,14 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 )
 
 // liveTable is our nftables table in the kernel. Its rules are read once, elements of sets are looked up one by one.
 type liveTable struct {
-	conn   *netfilter
+	conn   *nl.Netfilter
 	links  []plan.Link
 	chains map[string][][]expression
 	hooked map[string]bool // base chains
@@ -30,27 +32,27 @@ type setShape struct {
 }
 
 func openLiveTable(links []plan.Link) (*liveTable, error) {
-	conn, err := dialNetfilter()
+	conn, err := nl.DialNetfilter()
 	if err != nil {
 		return nil, err
 	}
 	return &liveTable{conn: conn, links: links, kinds: map[string]setShape{}}, nil
 }
 
-func (t *liveTable) close() { t.conn.close() }
+func (t *liveTable) close() { t.conn.Close() }
 
 // ofTable returns the attribute that names our table: the first of every message about an object in a table
 // (NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE).
 func ofTable() netlink.Attribute {
-	return netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00")}
+	return netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(ruleset.TableName + "\x00")}
 }
 
 // readRules reads all chains. Their number does not grow with the number of pods.
 func (t *liveTable) readRules() error {
 	t.chains, t.hooked = map[string][][]expression{}, map[string]bool{}
-	_, err := t.conn.dump(nftRequest(unix.NFT_MSG_GETCHAIN, ofTable()), func(a []byte) bool {
-		body := a[nfgenmsgLen:]
-		if text(attribute(body, unix.NFTA_CHAIN_TABLE)) != tableName || a[0] != unix.NFPROTO_INET {
+	_, err := t.conn.Dump(nl.NftRequest(unix.NFT_MSG_GETCHAIN, ofTable()), func(a []byte) bool {
+		body := a[nl.NfgenmsgLen:]
+		if text(attribute(body, unix.NFTA_CHAIN_TABLE)) != ruleset.TableName || a[0] != unix.NFPROTO_INET {
 			return true // older kernels do not filter this dump
 		}
 		name := text(attribute(body, unix.NFTA_CHAIN_NAME))
@@ -61,11 +63,11 @@ func (t *liveTable) readRules() error {
 		return true
 	})
 	if err != nil {
-		return fmt.Errorf("list chains of nftables table %s: %w", tableName, err)
+		return fmt.Errorf("list chains of nftables table %s: %w", ruleset.TableName, err)
 	}
-	_, err = t.conn.dump(nftRequest(unix.NFT_MSG_GETRULE, ofTable()), func(a []byte) bool {
-		body := bytes.Clone(a[nfgenmsgLen:])
-		if text(attribute(body, unix.NFTA_RULE_TABLE)) != tableName || a[0] != unix.NFPROTO_INET {
+	_, err = t.conn.Dump(nl.NftRequest(unix.NFT_MSG_GETRULE, ofTable()), func(a []byte) bool {
+		body := bytes.Clone(a[nl.NfgenmsgLen:])
+		if text(attribute(body, unix.NFTA_RULE_TABLE)) != ruleset.TableName || a[0] != unix.NFPROTO_INET {
 			return true
 		}
 		chain := text(attribute(body, unix.NFTA_RULE_CHAIN))
@@ -73,7 +75,7 @@ func (t *liveTable) readRules() error {
 		return true
 	})
 	if err != nil {
-		return fmt.Errorf("list rules of nftables table %s: %w", tableName, err)
+		return fmt.Errorf("list rules of nftables table %s: %w", ruleset.TableName, err)
 	}
 	return nil
 }
@@ -86,7 +88,7 @@ func (t *liveTable) shape(set string) (setShape, error) {
 	if s, ok := t.kinds[set]; ok {
 		return s, nil
 	}
-	answers, err := t.conn.ask(nftRequest(unix.NFT_MSG_GETSET,
+	answers, err := t.conn.Ask(nl.NftRequest(unix.NFT_MSG_GETSET,
 		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_NAME, Data: []byte(set + "\x00")},
 	))
 	if err != nil {
@@ -94,7 +96,7 @@ func (t *liveTable) shape(set string) (setShape, error) {
 	}
 	var s setShape
 	for _, a := range answers {
-		body := a[nfgenmsgLen:]
+		body := a[nl.NfgenmsgLen:]
 		s.key = int(bigEndian(attribute(body, unix.NFTA_SET_KEY_LEN)))
 		s.interval = bigEndian(attribute(body, unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0
 	}
@@ -117,9 +119,9 @@ type liveElement struct {
 }
 
 func decodeElements(body []byte) (all []liveElement) {
-	for _, one := range attrs(attribute(body, unix.NFTA_SET_ELEM_LIST_ELEMENTS), 0) {
+	for _, one := range nl.Attrs(attribute(body, unix.NFTA_SET_ELEM_LIST_ELEMENTS), 0) {
 		var e liveElement
-		for typ, value := range attrs(one, 0) {
+		for typ, value := range nl.Attrs(one, 0) {
 			switch typ {
 			case unix.NFTA_SET_ELEM_KEY:
 				e.key = bytes.Clone(attribute(value, unix.NFTA_DATA_VALUE))
@@ -154,10 +156,10 @@ func commentOf(data []byte) string {
 
 // list lists the elements of a small set.
 func (t *liveTable) list(set string) (all []liveElement, err error) {
-	_, err = t.conn.dump(nftRequest(unix.NFT_MSG_GETSETELEM,
+	_, err = t.conn.Dump(nl.NftRequest(unix.NFT_MSG_GETSETELEM,
 		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
 	), func(a []byte) bool {
-		all = append(all, decodeElements(a[nfgenmsgLen:])...)
+		all = append(all, decodeElements(a[nl.NfgenmsgLen:])...)
 		return true
 	})
 	if errors.Is(err, unix.ENOENT) {
@@ -172,16 +174,16 @@ func (t *liveTable) list(set string) (all []liveElement, err error) {
 // get looks up the element with a key. In a set of ranges it returns the first address of the range that contains the
 // key, or with the flag NFT_SET_ELEM_INTERVAL_END the address after the last.
 func (t *liveTable) get(set string, key []byte, flags uint32) (*liveElement, error) {
-	attributes := []netlink.Attribute{{Type: unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_KEY, Data: encode(
+	attributes := []netlink.Attribute{{Type: unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_KEY, Data: nl.EncodeAttrs(
 		netlink.Attribute{Type: unix.NFTA_DATA_VALUE, Data: key},
 	)}}
 	if flags != 0 {
 		attributes = append(attributes, netlink.Attribute{Type: unix.NFTA_SET_ELEM_FLAGS, Data: []byte{0, 0, 0, byte(flags)}})
 	}
-	answers, err := t.conn.ask(nftRequest(unix.NFT_MSG_GETSETELEM,
+	answers, err := t.conn.Ask(nl.NftRequest(unix.NFT_MSG_GETSETELEM,
 		ofTable(), netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
-		netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_LIST_ELEMENTS, Data: encode(
-			netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: encode(attributes...)},
+		netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_LIST_ELEMENTS, Data: nl.EncodeAttrs(
+			netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: nl.EncodeAttrs(attributes...)},
 		)},
 	))
 	switch {
@@ -191,7 +193,7 @@ func (t *liveTable) get(set string, key []byte, flags uint32) (*liveElement, err
 		return nil, fmt.Errorf("look up %s in set %s: %w", keyText(set, key), set, err)
 	}
 	for _, a := range answers {
-		for _, e := range decodeElements(a[nfgenmsgLen:]) {
+		for _, e := range decodeElements(a[nl.NfgenmsgLen:]) {
 			return &e, nil
 		}
 	}
@@ -221,14 +223,14 @@ func (t *liveTable) element(set string, key []byte) (*found, error) {
 // spanText formats a range of addresses, as a prefix if it is one.
 func spanText(first, after *liveElement) string {
 	from, _ := netip.AddrFromSlice(first.key)
-	to := lastAddr(netip.PrefixFrom(from, 0))
+	to := ruleset.LastAddr(netip.PrefixFrom(from, 0))
 	if after != nil {
 		if end, ok := netip.AddrFromSlice(after.key); ok && end != from {
 			to = end.Prev()
 		}
 	}
 	for bits := range from.BitLen() + 1 {
-		if p := netip.PrefixFrom(from, bits); p.Masked().Addr() == from && lastAddr(p) == to {
+		if p := netip.PrefixFrom(from, bits); p.Masked().Addr() == from && ruleset.LastAddr(p) == to {
 			return p.String()
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -47,7 +49,7 @@ const (
 
 // routeQuestion returns the request for a packet's route; in is the index of the incoming device, 0 for a packet of
 // this node.
-func routeQuestion(p Packet, in int, flags uint32) message {
+func routeQuestion(p Packet, in int, flags uint32) nl.Message {
 	b := make([]byte, unix.SizeofRtMsg, 128)
 	b[0], b[1] = unix.AF_INET, uint8(p.To.BitLen())
 	if p.To.Is6() {
@@ -56,44 +58,44 @@ func routeQuestion(p Packet, in int, flags uint32) message {
 		flags |= lookupTable // for IPv6 the table is always reported, and the flag rejected
 	}
 	binary.NativeEndian.PutUint32(b[8:], flags)
-	b = appendAttr(b, unix.RTA_DST, p.To.AsSlice()...)
+	b = nl.AppendAttr(b, unix.RTA_DST, p.To.AsSlice()...)
 	if p.From.IsValid() && !p.From.IsUnspecified() {
 		b[2] = uint8(p.From.BitLen())
-		b = appendAttr(b, unix.RTA_SRC, p.From.AsSlice()...)
+		b = nl.AppendAttr(b, unix.RTA_SRC, p.From.AsSlice()...)
 	}
 	if in != 0 {
-		b = appendAttr32(b, unix.RTA_IIF, uint32(in))
+		b = nl.AppendAttr32(b, unix.RTA_IIF, uint32(in))
 	}
 	if p.Mark != 0 {
-		b = appendAttr32(b, unix.RTA_MARK, p.Mark)
+		b = nl.AppendAttr32(b, unix.RTA_MARK, p.Mark)
 	}
 	if p.Proto == unix.IPPROTO_TCP || p.Proto == unix.IPPROTO_UDP {
-		b = appendAttr(b, rtaIPProto, p.Proto)
+		b = nl.AppendAttr(b, rtaIPProto, p.Proto)
 		if p.SourcePort != 0 {
-			b = appendBE16(b, rtaSport, p.SourcePort)
+			b = nl.AppendBE16(b, rtaSport, p.SourcePort)
 		}
 		if p.Port != 0 {
-			b = appendBE16(b, rtaDport, p.Port)
+			b = nl.AppendBE16(b, rtaDport, p.Port)
 		}
 	}
-	return message{typ: unix.RTM_GETROUTE, body: b}
+	return nl.Message{Type: unix.RTM_GETROUTE, Body: b}
 }
 
 // askRoute sends the request for one route.
-func askRoute(m message) (*route, error) {
-	c, err := dial()
+func askRoute(m nl.Message) (*route, error) {
+	c, err := nl.Dial()
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
-	replies, err := c.ask(m)
+	defer c.Close()
+	replies, err := c.Ask(m)
 	if err != nil {
 		return nil, fmt.Errorf("ask for a route: %w", err)
 	}
 	for _, r := range replies {
 		switch r.Header.Type {
 		case unix.NLMSG_ERROR:
-			err := answer(r)
+			err := nl.AckError(r)
 			if errno := syscall.Errno(0); errors.As(err, &errno) && slices.Contains(nowhere, errno) {
 				return nil, unreachedError{errno}
 			}
@@ -173,10 +175,10 @@ type LiveFlow struct {
 
 // Flows lists the TCP and UDP connections that an address began and that wanted accepts, up to the number most.
 func (*Live) Flows(ctx context.Context, from netip.Addr, wanted func(LiveFlow) bool, most int) (all []LiveFlow, err error) {
-	err = dumpConnections(from, func(body []byte) bool {
-		if e, ok := decodeEntry(body); ok && e.Src.Addr() == from {
-			c := decodeConnection(body)
-			f := LiveFlow{Proto: e.Proto, Src: e.Src, Dst: e.Dst, Answers: c.target, Leaves: e.SNAT, Mark: e.mark, Answered: e.Answered}
+	err = conntrack.DumpConnections(from, func(body []byte) bool {
+		if e, ok := conntrack.DecodeEntry(body); ok && e.Src.Addr() == from {
+			c := conntrack.DecodeConnection(body)
+			f := LiveFlow{Proto: e.Proto, Src: e.Src, Dst: e.Dst, Answers: c.Target, Leaves: e.SNAT, Mark: e.Mark, Answered: e.Answered}
 			if wanted(f) {
 				all = append(all, f)
 			}

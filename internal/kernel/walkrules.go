@@ -11,6 +11,8 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -25,9 +27,9 @@ type expression struct {
 
 // decodeExpressions decodes the list of a rule's expressions.
 func decodeExpressions(list []byte) (all []expression) {
-	for _, one := range attrs(list, 0) {
+	for _, one := range nl.Attrs(list, 0) {
 		var e expression
-		for typ, value := range attrs(one, 0) {
+		for typ, value := range nl.Attrs(one, 0) {
 			switch typ {
 			case unix.NFTA_EXPR_NAME:
 				e.name = string(bytes.TrimRight(value, "\x00"))
@@ -43,7 +45,7 @@ func decodeExpressions(list []byte) (all []expression) {
 func (e expression) attr(typ uint16) []byte { return attribute(e.data, typ) }
 
 func attribute(body []byte, typ uint16) []byte {
-	for t, value := range attrs(body, 0) {
+	for t, value := range nl.Attrs(body, 0) {
 		if t == typ {
 			return value
 		}
@@ -222,7 +224,7 @@ func (m *machine) load(register uint32, value []byte) error {
 	if len(value) > len(r) {
 		return fmt.Errorf("register %d cannot hold %d bytes", register, len(value))
 	}
-	clear(r[:min(len(r), align(len(value)))])
+	clear(r[:min(len(r), nl.Align(len(value)))])
 	copy(r, value)
 	return nil
 }
@@ -293,22 +295,22 @@ func (m *machine) meta(e expression) (expr.Verdict, error) {
 		}
 		b, err := m.read(e.number(unix.NFTA_META_SREG), 4)
 		if err == nil {
-			m.packet.Mark = nativeUint32(b)
+			m.packet.Mark = ruleset.NativeUint32(b)
 		}
 		return onwards, err
 	}
 	var value []byte
 	switch key {
 	case unix.NFT_META_MARK:
-		value = native(m.packet.Mark)
+		value = ruleset.Native(m.packet.Mark)
 	case unix.NFT_META_IIFNAME:
-		value = deviceKey(m.packet.In)
+		value = ruleset.DeviceKey(m.packet.In)
 	case unix.NFT_META_OIFNAME:
-		value = deviceKey(m.packet.out)
-	case metaOutKind: // only packets of this node itself meet a VRF device on their way out, and walks do not simulate those
-		value = deviceKey("")
+		value = ruleset.DeviceKey(m.packet.out)
+	case ruleset.MetaOutKind: // only packets of this node itself meet a VRF device on their way out, and walks do not simulate those
+		value = ruleset.DeviceKey("")
 	case unix.NFT_META_NFPROTO:
-		value = []byte{m.packet.family().proto}
+		value = []byte{m.packet.family().Proto}
 	case unix.NFT_META_L4PROTO:
 		value = []byte{m.packet.Proto}
 	default:
@@ -325,18 +327,18 @@ func (m *machine) ct(e expression) (expr.Verdict, error) {
 		}
 		b, err := m.read(e.number(unix.NFTA_CT_SREG), 4)
 		if err == nil {
-			c.Mark = nativeUint32(b)
+			c.Mark = ruleset.NativeUint32(b)
 		}
 		return onwards, err
 	}
 	var value []byte
 	switch key {
 	case unix.NFT_CT_STATE:
-		state := uint32(stateNew)
+		state := uint32(ruleset.StateNew)
 		if c.Known {
-			state = stateEstablished
+			state = ruleset.StateEstablished
 		}
-		value = native(state)
+		value = ruleset.Native(state)
 	case unix.NFT_CT_DIRECTION:
 		value = []byte{0}
 		if c.Reply {
@@ -345,11 +347,11 @@ func (m *machine) ct(e expression) (expr.Verdict, error) {
 	case unix.NFT_CT_STATUS:
 		status := uint32(0)
 		if c.DNAT {
-			status |= statusDNAT
+			status |= ruleset.StatusDNAT
 		}
-		value = native(status)
+		value = ruleset.Native(status)
 	case unix.NFT_CT_MARK:
-		value = native(c.Mark)
+		value = ruleset.Native(c.Mark)
 	case unix.NFT_CT_SRC_IP, unix.NFT_CT_SRC_IP6:
 		value = c.source(m.packet.Packet).AsSlice()
 	default:
@@ -370,7 +372,7 @@ func (m *machine) fib(e expression) (expr.Verdict, error) {
 	} else if kind, err = m.table.addressType(m.packet.To); err != nil {
 		return mismatch, err
 	}
-	return onwards, m.load(e.number(unix.NFTA_FIB_DREG), native(kind))
+	return onwards, m.load(e.number(unix.NFTA_FIB_DREG), ruleset.Native(kind))
 }
 
 func (m *machine) bitwise(e expression) error {
@@ -450,7 +452,7 @@ func (m *machine) lookup(chain string, e expression) (expr.Verdict, error) {
 }
 
 func (m *machine) nat(e expression) (expr.Verdict, error) {
-	b, err := m.read(e.number(unix.NFTA_NAT_REG_ADDR_MIN), int(m.packet.family().len))
+	b, err := m.read(e.number(unix.NFTA_NAT_REG_ADDR_MIN), int(m.packet.family().Len))
 	if err != nil {
 		return mismatch, err
 	}
@@ -466,9 +468,9 @@ func (p *flyer) bytes(base, offset, length uint32) ([]byte, bool) {
 	var header []byte
 	switch f := p.family(); base {
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
-		header = make([]byte, f.dst+f.len)
-		copy(header[f.src:], p.From.AsSlice())
-		copy(header[f.dst:], p.To.AsSlice())
+		header = make([]byte, f.Dst+f.Len)
+		copy(header[f.Src:], p.From.AsSlice())
+		copy(header[f.Dst:], p.To.AsSlice())
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
 		const tcpHeader, flagsAt, syn, ack = 20, 13, 0x02, 0x10
 		header = make([]byte, tcpHeader)
@@ -499,11 +501,11 @@ func setKind(set string) string {
 // keyText formats a key for people.
 func keyText(set string, key []byte) string {
 	switch kind := setKind(set); kind {
-	case setUplinks, setDevices:
+	case ruleset.SetUplinks, ruleset.SetDevices:
 		return string(bytes.TrimRight(key, "\x00"))
-	case setReplies, setGuards, setGoing, setPaths:
-		return fmt.Sprintf("%#x", nativeUint32(key))
-	case setSources:
+	case ruleset.SetReplies, ruleset.SetGuards, ruleset.SetGoing, ruleset.SetPaths:
+		return fmt.Sprintf("%#x", ruleset.NativeUint32(key))
+	case ruleset.SetSources:
 		return addressText(key[:len(key)/2]) + " . " + addressText(key[len(key)/2:])
 	}
 	return addressText(key)
@@ -522,7 +524,7 @@ func (f *found) text(set string) string {
 	switch kind := setKind(set); {
 	case f.verdict != nil:
 		return f.verdict.Chain
-	case kind == setEgress || kind == setStrays:
+	case kind == ruleset.SetEgress || kind == ruleset.SetStrays:
 		return strconv.FormatUint(uint64(bigEndian(f.value)), 10)
 	case f.value != nil:
 		return addressText(f.value)

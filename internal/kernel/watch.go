@@ -10,24 +10,27 @@ import (
 
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 )
 
 // Watch calls wake when links, their settings, addresses, routes, rules, our tunnel's entries or our nftables table
 // change other than by this Node, when it starts to see changes, and when it may have missed some. While it runs, this
 // Node re-reads only the parts of the kernel that others changed. It returns nil when ctx ends.
 func (n *Node) Watch(ctx context.Context, wake func()) error {
-	return n.watch(ctx, receiveBuffer, wake)
+	return n.watch(ctx, nl.ReceiveBuffer, wake)
 }
 
 func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
-	routing, err := subscribe(buffer, unix.NETLINK_ROUTE, n.stirs.routePort, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	routing, err := nl.Subscribe(buffer, unix.NETLINK_ROUTE, n.stirs.routePort, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEIGH,
 		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return fmt.Errorf("subscribe to rtnetlink events: %w", err)
 	}
 	defer routing.Close()
-	nftables, err := subscribe(buffer, unix.NETLINK_NETFILTER, n.stirs.tablePort, unix.NFNLGRP_NFTABLES)
+	nftables, err := nl.Subscribe(buffer, unix.NETLINK_NETFILTER, n.stirs.tablePort, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return fmt.Errorf("subscribe to nftables events: %w", err)
 	}
@@ -91,8 +94,8 @@ type ourLinks map[uint32]bool
 
 func readOurLinks() (ourLinks, linkNames, error) {
 	links, names := ourLinks{}, linkNames{}
-	_, err := retried(func() (any, error) {
-		return nil, dump(message{typ: unix.RTM_GETLINK, body: make([]byte, unix.SizeofIfInfomsg)}, unix.RTM_NEWLINK, func(b []byte) bool {
+	_, err := nl.Retry(func() (any, error) {
+		return nil, nl.Dump(nl.Message{Type: unix.RTM_GETLINK, Body: make([]byte, unix.SizeofIfInfomsg)}, unix.RTM_NEWLINK, func(b []byte) bool {
 			links.add(b)
 			names[binary.NativeEndian.Uint32(b[linkIndex:])] = linkName(b)
 			return true
@@ -105,7 +108,7 @@ func readOurLinks() (ourLinks, linkNames, error) {
 }
 
 func (o ourLinks) add(link []byte) {
-	for typ, value := range attrs(link, unix.SizeofIfInfomsg) {
+	for typ, value := range nl.Attrs(link, unix.SizeofIfInfomsg) {
 		if typ == unix.IFLA_GROUP && binary.NativeEndian.Uint32(value) == linkGroup {
 			o[binary.NativeEndian.Uint32(link[linkIndex:])] = true
 		}
@@ -118,9 +121,9 @@ const linkIndex = 4
 // inOurTable reports whether an nftables event is about our table or an object in it. Attribute 1 names the table in
 // every event.
 func inOurTable(m syscall.NetlinkMessage) bool {
-	for typ, value := range attrs(m.Data, vnl.SizeofNfgenmsg) {
+	for typ, value := range nl.Attrs(m.Data, vnl.SizeofNfgenmsg) {
 		if typ == unix.NFTA_TABLE_NAME {
-			return strings.TrimRight(string(value), "\x00") == tableName
+			return strings.TrimRight(string(value), "\x00") == ruleset.TableName
 		}
 	}
 	return false

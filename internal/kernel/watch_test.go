@@ -10,18 +10,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/kernel/sysctl"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 // TestWatchSettings expects an event for each setting that sysctlProblems reads.
 func TestWatchSettings(t *testing.T) {
-	newNode(t)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	state(t) // wait until addresses settle
-	woken := watchHere(t, receiveBuffer)
+	netns.Enter(t)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.State(t) // wait until addresses settle
+	woken := watchHere(t, nl.ReceiveBuffer)
 	for _, name := range []string{"ipv4/conf/eth1/rp_filter", "ipv4/conf/all/rp_filter", "ipv4/conf/eth1/forwarding", "ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		path := filepath.Join(sysctlRoot, "net", name)
+		path := filepath.Join(sysctl.Root, "net", name)
 		before, err := os.ReadFile(path)
 		require.NoError(t, err)
 		value := "1"
@@ -32,22 +36,22 @@ func TestWatchSettings(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(value), 0o600))
 		select {
 		case <-woken:
-		case <-time.After(patience):
+		case <-time.After(netns.Patience):
 			t.Fatal("not woken by " + name)
 		}
 	}
 }
 
 func TestWatch(t *testing.T) {
-	newNode(t)
-	uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
-	state(t) // wait until addresses settle
-	woken := watchHere(t, receiveBuffer)
+	netns.Enter(t)
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.State(t) // wait until addresses settle
+	woken := watchHere(t, nl.ReceiveBuffer)
 	wait := func(why string) {
 		t.Helper()
 		select {
 		case <-woken:
-		case <-time.After(patience):
+		case <-time.After(netns.Patience):
 			t.Fatal("not woken by " + why)
 		}
 	}
@@ -59,26 +63,26 @@ func TestWatch(t *testing.T) {
 		"rule del pref 700", "-6 rule del pref 700", "route flush table 1001", "-6 route flush table 1001", "link del eth2",
 	} {
 		drain(t, woken)
-		ip(t, line)
+		netns.IP(t, line)
 		wait(line)
 	}
 
 	for _, line := range []string{
-		"add table inet " + tableName, "add set inet " + tableName + " s { type ipv4_addr; }", "add element inet " + tableName + " s { 192.0.2.1 }",
-		"add chain inet " + tableName + " c", "add rule inet " + tableName + " c accept", "flush chain inet " + tableName + " c", "flush ruleset",
+		"add table inet " + ruleset.TableName, "add set inet " + ruleset.TableName + " s { type ipv4_addr; }", "add element inet " + ruleset.TableName + " s { 192.0.2.1 }",
+		"add chain inet " + ruleset.TableName + " c", "add rule inet " + ruleset.TableName + " c accept", "flush chain inet " + ruleset.TableName + " c", "flush ruleset",
 	} {
 		drain(t, woken)
-		nftCommand(t, line)
+		netns.MustNFT(t, line)
 		wait(line)
 	}
 	// Entries in our tunnel matter, neighbours on other links do not.
-	ip(t, fmt.Sprintf("link add egressway group %d type vxlan id 7946 dstport 4790 nolearning", linkGroup),
+	netns.IP(t, fmt.Sprintf("link add egressway group %d type vxlan id 7946 dstport 4790 nolearning", linkGroup),
 		"link set egressway addrgenmode none", "link set egressway up") // an address of its own would wake us later, once the kernel has found no duplicate
 	for _, line := range []string{
 		"neigh add 192.0.2.7 lladdr 02:00:00:00:00:07 dev egressway nud permanent", "neigh del 192.0.2.7 dev egressway",
 	} {
 		drain(t, woken)
-		ip(t, line)
+		netns.IP(t, line)
 		wait(line)
 	}
 	for _, change := range []string{"append", "del"} {
@@ -88,7 +92,7 @@ func TestWatch(t *testing.T) {
 		wait("fdb " + change)
 	}
 	drain(t, woken)
-	ip(t, "neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev eth1 nud permanent", "neigh del 10.1.0.9 dev eth1")
+	netns.IP(t, "neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev eth1 nud permanent", "neigh del 10.1.0.9 dev eth1")
 	select {
 	case <-woken:
 		t.Fatal("woken by a neighbour that is no concern of ours")
@@ -96,22 +100,16 @@ func TestWatch(t *testing.T) {
 	}
 
 	drain(t, woken)
-	nftCommand(t, "add table inet "+tableName)
+	netns.MustNFT(t, "add table inet "+ruleset.TableName)
 	wait("our table")
 	drain(t, woken)
-	nftCommand(t, "add table inet kube-proxy")
-	nftCommand(t, "add chain inet kube-proxy c")
+	netns.MustNFT(t, "add table inet kube-proxy")
+	netns.MustNFT(t, "add chain inet kube-proxy c")
 	select {
 	case <-woken:
 		t.Fatal("woken by another's table")
 	case <-moment(t, 100*time.Millisecond):
 	}
-}
-
-func nftCommand(t *testing.T, line string) {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "nft", line).CombinedOutput()
-	require.NoError(t, err, "nft %s: %s", line, out)
 }
 
 // moment ends once this process has run for so long.
@@ -135,7 +133,7 @@ func drain(t *testing.T, woken <-chan struct{}) {
 }
 
 func TestWatchOverflows(t *testing.T) {
-	h := newNode(t)
+	h := netns.Enter(t)
 	woken := watchHere(t, 1<<12)
 	drain(t, woken)
 	var many []plan.Route
@@ -144,16 +142,16 @@ func TestWatchOverflows(t *testing.T) {
 	}
 	require.NoError(t, addRoutes(t.Context(), h, many)) // far more events than fit, so some are lost
 	drain(t, woken)
-	ip(t, "link add eth1 type dummy")
+	netns.IP(t, "link add eth1 type dummy")
 	select {
 	case <-woken:
-	case <-time.After(patience):
+	case <-time.After(netns.Patience):
 		t.Fatal("not woken after events were lost")
 	}
 }
 
 func TestQuietWithoutChange(t *testing.T) {
-	newNode(t)
-	quiet(t, func() error { return nil })
-	require.Len(t, show(t, "link show"), 1)
+	netns.Enter(t)
+	netns.Quiet(t, func() error { return nil })
+	require.Len(t, netns.Show(t, "link show"), 1)
 }

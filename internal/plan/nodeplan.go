@@ -220,6 +220,11 @@ type Path struct {
 	Via []netip.Addr `json:"via,omitempty"`
 }
 
+// Default reports whether the path leads into the network without a VRF.
+func (p *Path) Default() bool {
+	return p.Key.Kind == PathNetwork && p.Key.Name == config.DefaultNetwork
+}
+
 // Uplink is an interface that belongs to a network: a VRF device, an interface enslaved to it, or one of a bare table.
 type Uplink struct {
 	Device string `json:"device"`

@@ -11,6 +11,7 @@ import (
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -36,13 +37,13 @@ func (e *explainer) egress() {
 
 // selected reports whether the source is a selected pod, and its path.
 func (e *explainer) selected() (selected bool, path kernel.LivePath, hasPath bool) {
-	l, asked := e.Flight.Arrive.LookedUp(kernel.SetEgress)
+	l, asked := e.Flight.Arrive.LookedUp(ruleset.SetEgress)
 	if !asked || !l.Found {
 		what := "no: " + e.From.String() + " is behind no EgressService here"
 		if !asked {
 			what = "unknown: no rule looks it up"
 		}
-		e.step("selected", "set "+setOf(kernel.SetEgress, e.From), "%s", what)
+		e.step("selected", "set "+setOf(ruleset.SetEgress, e.From), "%s", what)
 		return false, path, false
 	}
 	where := fmt.Sprintf("set %s: %s : %s", l.Set, l.Key, l.Value)
@@ -85,7 +86,7 @@ func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
 		e.verdict(Cluster, "stays in the cluster: %s is an ingress IP, which a Service handles; without one, the packet is dropped", e.To)
 		return true
 	}
-	if l, _ := arrive.LookedUp(kernel.SetCluster); l.Found {
+	if l, _ := arrive.LookedUp(ruleset.SetCluster); l.Found {
 		e.step("destination", "set "+l.Set, "inside the cluster: in %s", l.Value)
 		e.verdict(Cluster, "stays in the cluster: %s is in %s: such packets are never steered, and keep their source", e.To, l.Value)
 		if r := e.Flight.Route; r != nil && r.Err == nil {
@@ -100,8 +101,8 @@ func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
 		e.verdict(Cluster, "stays in the cluster: %s is an address of this node, or not a unicast address", e.To)
 		return true
 	}
-	if _, asked := arrive.LookedUp(kernel.SetCluster); asked {
-		e.step("destination", "set "+setOf(kernel.SetCluster, e.To), "outside of the cluster")
+	if _, asked := arrive.LookedUp(ruleset.SetCluster); asked {
+		e.step("destination", "set "+setOf(ruleset.SetCluster, e.To), "outside of the cluster")
 	}
 	return !hasPath && !arrive.Dropped && e.damagedAway(path, "its packets are not stopped")
 }
@@ -123,7 +124,7 @@ func (e *explainer) damagedAway(path kernel.LivePath, why string) bool {
 // unselected explains the packet of a pod that is not selected.
 func (e *explainer) unselected() {
 	f := e.Flight
-	if f.Arrive.Dropped && f.Arrive.Why == kernel.DropHeld.Counter() {
+	if f.Arrive.Dropped && f.Arrive.Why == ruleset.DropHeld.Counter() {
 		e.held()
 		return
 	}
@@ -136,7 +137,7 @@ func (e *explainer) unselected() {
 		e.out.Verdict.Text = "damaged: nftables table inet egressway is missing, so " + e.From.String() + " goes like any pod of this node" + byWay(f.Route)
 		return
 	}
-	if _, asked := f.Arrive.LookedUp(kernel.SetEgress); !asked && e.Live.Table && f.Arrive.Decided == "" {
+	if _, asked := f.Arrive.LookedUp(ruleset.SetEgress); !asked && e.Live.Table && f.Arrive.Decided == "" {
 		e.verdict(Damaged, "damaged: no rule looks %s up, so it goes like any pod of this node%s", e.From, byWay(f.Route))
 		return
 	}
@@ -158,7 +159,7 @@ func (e *explainer) unselected() {
 // held explains the packet of a pod that may leave as an endpoint only, or that is not known yet.
 func (e *explainer) held() {
 	const look = "kubectl get pods -A -o wide --field-selector status.podIP="
-	e.step("let go", "set "+setOf(kernel.SetLet, e.From), "no: new flows to the outside wait until %s is an endpoint, or the address of a Pod that no entry of hold selects", e.From)
+	e.step("let go", "set "+setOf(ruleset.SetLet, e.From), "no: new flows to the outside wait until %s is an endpoint, or the address of a Pod that no entry of hold selects", e.From)
 	why, next := "it is not an endpoint of an EgressService, and no known Pod of this node that hold lets go has it",
 		"find its Pod with "+look+e.From.String()+", and check whether an EndpointSlice of its Service lists it"
 	switch w := e.Wanted; {
@@ -345,13 +346,13 @@ func (e *explainer) leave(path kernel.LivePath) {
 	switch nat := f.NAT; {
 	case nat == nil:
 	case nat.Source == e.From:
-		e.step("source", "set "+setOf(kernel.SetSource, e.From), "%s itself: the host gives it the ingress IP", e.From)
+		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s itself: the host gives it the ingress IP", e.From)
 	case nat.Source.IsValid():
-		e.step("source", "set "+setOf(kernel.SetSource, e.From), "%s, the ingress IP", nat.Source)
+		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s, the ingress IP", nat.Source)
 	case nat.Masquerade:
-		e.step("source", "set "+setOf(kernel.SetMasqued, e.From), "%s, the address of %s", f.Source, r.Device)
+		e.step("source", "set "+setOf(ruleset.SetMasquerade, e.From), "%s, the address of %s", f.Source, r.Device)
 	default:
-		e.step("source", "set "+setOf(kernel.SetSource, e.From), "unchanged: %s", e.From)
+		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "unchanged: %s", e.From)
 	}
 	if f.Leave.Dropped {
 		e.step("guard", "chain "+f.Leave.Decided, "drops it")

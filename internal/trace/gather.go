@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -37,7 +38,7 @@ const mostFlows = 5
 func (in *Input) Gather(ctx context.Context) (err error) {
 	l := in.Live
 	in.From, in.To = in.From.Unmap(), in.To.Unmap()
-	if in.Ingress, err = l.Lookup(kernel.SetIngress, in.To); err != nil {
+	if in.Ingress, err = l.Lookup(ruleset.SetIngress, in.To); err != nil {
 		return err
 	}
 	from, err := in.place(in.From)
@@ -80,7 +81,7 @@ func (in *Input) place(a netip.Addr) (p place, err error) {
 		return p, err
 	}
 	p.device, p.by = r.Device, way(r)
-	guests, err := in.Live.Lookup(kernel.SetGuests, a)
+	guests, err := in.Live.Lookup(ruleset.SetGuests, a)
 	if err != nil {
 		return p, err
 	}
@@ -97,7 +98,7 @@ func (in *Input) onLAN(a netip.Addr, device string) bool {
 			continue
 		}
 		if r, err := in.Live.Route(kernel.Packet{To: any}); err == nil && r.Err == nil && r.Device == device && r.Gateway.IsValid() {
-			pods, err := in.Live.Lookup(kernel.SetPods, a)
+			pods, err := in.Live.Lookup(ruleset.SetPods, a)
 			return err != nil || !pods.Found
 		}
 	}

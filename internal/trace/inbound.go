@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/status"
 )
 
@@ -149,7 +150,7 @@ func (e *explainer) comes(b *Inbound) *Verdict {
 			return bad(Damaged, "damaged: connections that come in by %s are not marked, so their replies leave by the main table", name)
 		}
 		e.step("comes in", fmt.Sprintf("chain %s, ct mark %#x", b.Arrive.Decided, b.Arrive.ConnectionMark&m.Mask), "by network %s (%s); its Service's DNAT, by the CNI or kube-proxy, chooses the pod%s", name, b.Device, known)
-		if l, ok := b.Arrive.LookedUp(kernel.SetStrays); ok && l.Found {
+		if l, ok := b.Arrive.LookedUp(ruleset.SetStrays); ok && l.Found {
 			if p, ok := e.Live.Path(l.PathValue()); ok {
 				e.step("stray", "set "+l.Set, "packets of no connection here go on to %s", pathName(p.Key))
 			}

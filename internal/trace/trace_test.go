@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/internal/text"
@@ -104,7 +105,7 @@ func TestExplain(t *testing.T) {
 		return &kernel.Flight{
 			Packet: kernel.Packet{From: pod, To: outside, In: "cni0"},
 			Arrive: &kernel.Passage{
-				Dropped: true, Decided: "held", Rule: 3, Why: kernel.DropHeld.Counter(),
+				Dropped: true, Decided: "held", Rule: 3, Why: ruleset.DropHeld.Counter(),
 				Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String()}, {Set: "pods4", Found: true}, {Set: "let4"}, {Set: "cluster4"}},
 			},
 		}

@@ -1,0 +1,463 @@
+// Package conntrack reads and changes the kernel's connections: it ends those that contradict a plan, and lists, watches
+// and makes egress flows for another node.
+package conntrack
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// flowCheck finds connections that contradict the plan. NAT binds a connection's source address when the connection
+// begins: a connection that began before its pod was selected, or with another ingress IP or path, can only be ended.
+type flowCheck struct {
+	plan.DataPlane
+	networks map[plan.PathID]bool
+	steering map[plan.PathID]bool
+	own      map[plan.PathID]map[netip.Addr]bool // addresses of a network's devices, read when first needed
+}
+
+func newFlowCheck(d plan.DataPlane) *flowCheck {
+	f := &flowCheck{DataPlane: d, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{}, own: map[plan.PathID]map[netip.Addr]bool{}}
+	for _, p := range d.Paths {
+		f.networks[p.ID] = p.Key.Kind == plan.PathNetwork
+		f.steering[p.ID] = p.Key.Kind == plan.PathSteer
+	}
+	return f
+}
+
+// Connection holds the fields of a conntrack entry that are compared with a plan.
+type Connection struct {
+	source netip.Addr // before NAT
+	Target netip.Addr // after DNAT
+	leaves netip.Addr // source after SNAT
+	mark   uint32
+	zoned  bool // in a conntrack zone, as Open vSwitch uses them: not ours, even if its mark has our bits
+}
+
+// contradicts reports whether a connection must end.
+func (f *flowCheck) contradicts(c Connection) bool {
+	if c.zoned {
+		return false
+	}
+	mark := c.mark & f.Marks.Mask
+	e, selected := f.Endpoints.Get(plan.Endpoint{Addr: c.source})
+	switch {
+	case mark&f.Marks.EgressBit() != 0:
+		way := plan.Way{Path: f.Marks.Path(mark), Source: c.leaves}
+		return !selected || !f.accepts(&e, way)
+	case mark != 0:
+		return !f.networks[f.Marks.Path(mark)]
+	}
+	return selected && !f.inCluster(c.Target)
+}
+
+// accepts reports whether a flow of an endpoint may keep its path and source.
+func (f *flowCheck) accepts(e *plan.Endpoint, way plan.Way) bool {
+	if way == e.Kept || lets(e, way) {
+		return true
+	}
+	return e.Path == way.Path && !e.Source.IsValid() && f.ownOf(way.Path)[way.Source]
+}
+
+// OwnOf returns the addresses that masqueraded flows of a network leave with: those of its devices. Flows of the
+// default network may leave by any device. Ingress IPs are left out: with IPVS one may be assigned to a device.
+func (f *flowCheck) ownOf(id plan.PathID) map[netip.Addr]bool {
+	if own, known := f.own[id]; known {
+		return own
+	}
+	own := map[netip.Addr]bool{}
+	f.own[id] = own
+	for _, p := range f.Paths {
+		if p.ID != id {
+			continue
+		}
+		for _, a := range deviceAddresses(p) {
+			if _, ingress := f.Ingress.Get(plan.IngressIP{Addr: a}); !ingress {
+				own[a] = true
+			}
+		}
+	}
+	return own
+}
+
+// deviceAddresses reads the addresses of a path's devices. A device that is gone has no addresses.
+func deviceAddresses(p plan.Path) (all []netip.Addr) {
+	var addrs []net.Addr
+	if p.Default() {
+		addrs, _ = net.InterfaceAddrs()
+	}
+	for _, name := range p.Devices {
+		if d, err := net.InterfaceByName(name); err == nil {
+			of, _ := d.Addrs()
+			addrs = append(addrs, of...)
+		}
+	}
+	for _, a := range addrs {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			all = append(all, prefix.Addr())
+		}
+	}
+	return all
+}
+
+func (f *flowCheck) inCluster(a netip.Addr) bool {
+	i, found := slices.BinarySearchFunc(f.Cluster, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+	return found || i > 0 && f.Cluster[i-1].Contains(a)
+}
+
+// doubt names the endpoints whose connections may contradict a new plan, although they agreed with the previous one.
+type doubt struct {
+	all       bool
+	endpoints map[netip.Addr]bool
+}
+
+func (d *doubt) none() bool { return !d.all && len(d.endpoints) == 0 }
+
+// doubtOf returns the endpoints whose connections agreed with the plan before and may contradict the plan now. It is
+// empty if now permits all that before did. With first it stops at the first endpoint.
+func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
+	if before == nil || before.Marks != now.Marks {
+		return doubt{all: true}
+	}
+	if !sorted.OneSlice(before.Paths, now.Paths) {
+		f := newFlowCheck(*now)
+		for _, p := range before.Paths {
+			d.all = d.all || p.Key.Kind == plan.PathNetwork && !f.networks[p.ID]
+		}
+	}
+	if !sorted.SameSlice(before.Cluster, now.Cluster) {
+		f := flowCheck{DataPlane: *now}
+		for _, p := range before.Cluster { // a destination left the cluster unless a prefix of now contains p
+			i, found := slices.BinarySearchFunc(f.Cluster, p.Addr(), func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+			holds := found && f.Cluster[i].Bits() <= p.Bits() || !found && i > 0 && f.Cluster[i-1].Contains(p.Addr())
+			d.all = d.all || !holds
+		}
+	}
+	if d.all {
+		return d
+	}
+	for x, y := range before.Endpoints.Changes(now.Endpoints) {
+		a := x
+		if a == nil {
+			a = y
+		} else if y != nil && (x.Path == 0 || lets(y, plan.Way{Path: x.Path, Source: x.Source})) && (x.Kept == plan.Way{} || x.Kept == y.Kept || lets(y, x.Kept)) {
+			continue
+		}
+		if d.endpoints == nil {
+			d.endpoints = map[netip.Addr]bool{}
+		}
+		if d.endpoints[a.Addr] = true; first {
+			return d
+		}
+	}
+	return d
+}
+
+// lets reports whether an endpoint permits flows with this path and source.
+func lets(e *plan.Endpoint, way plan.Way) bool { return e.Path == way.Path && e.Source == way.Source }
+
+// Audit ends connections that contradict the plan. It remembers the last plan known to agree with all connections.
+type Audit struct {
+	conn  *Conn             // nil: not open
+	plan  *plan.DataPlane   // nil: unknown
+	since []*plan.DataPlane // plans in force since, with the present one: connections may have begun under any of them
+	whole time.Time         // when all connections were last checked
+	cost  time.Duration     // how long that took
+}
+
+// Due reports whether all connections are due for another check.
+func (a *Audit) Due(now time.Time) bool {
+	return now.Sub(a.whole) >= max(wholeEvery, restShare*a.cost)
+}
+
+// sinceMost limits the plans remembered since the last check.
+const sinceMost = 64
+
+// Reset forgets which plan agrees with all connections, for when packets may have passed under other rules.
+func (a *Audit) Reset() { a.plan = nil }
+
+// Applied records that a plan came into force and reports whether connections may contradict it.
+func (a *Audit) Applied(d *plan.DataPlane) (doubted bool) {
+	if len(a.since) == 0 {
+		if of := doubtOf(a.plan, d, true); of.none() {
+			a.plan = d // d permits all that the plan before did
+			return false
+		}
+	}
+	if a.since = append(a.since, d); len(a.since) > sinceMost {
+		a.plan, a.since = nil, a.since[len(a.since)-1:]
+	}
+	return true
+}
+
+// doubt returns the endpoints whose connections may contradict a plan.
+func (a *Audit) doubt(d *plan.DataPlane) doubt {
+	of := doubtOf(a.plan, d, false)
+	for _, p := range a.since {
+		if of.all {
+			break
+		}
+		more := doubtOf(p, d, false)
+		if of.all = more.all; len(more.endpoints) > 0 && of.endpoints == nil {
+			of.endpoints = map[netip.Addr]bool{}
+		}
+		maps.Copy(of.endpoints, more.endpoints)
+	}
+	return of
+}
+
+// When new rules come into force, packets that passed the old rules may still be creating connections, which a check
+// then misses. So all connections are checked again every wholeEvery, or less often where a check takes long.
+const (
+	wholeEvery = time.Minute
+	restShare  = 1000 // how many times the duration of a check passes between two of them
+	fewest     = 10   // up to this many addresses, the kernel may be asked for each one
+)
+
+// End ends the connections that contradict the plan in force, and moves those that are now steered to
+// another node to that path. The rules already drop their packets; once the connection is gone, the next packet starts
+// a new one under the new rules. End checks only endpoints whose plan changed since it last succeeded,
+// and at times all.
+func (a *Audit) End(ctx context.Context, d plan.DataPlane, clock func() time.Time) (ended uint, err error) {
+	began := clock()
+	of := a.doubt(&d)
+	if a.Due(began) {
+		of = doubt{all: true}
+	}
+	if of.none() {
+		a.plan, a.since = &d, nil
+		return 0, nil
+	}
+	if ended, err = a.end(ctx, d, of); err != nil {
+		return ended, err
+	}
+	a.plan, a.since = &d, nil
+	if of.all {
+		a.whole, a.cost = began, clock().Sub(began)
+	}
+	return ended, nil
+}
+
+// end moves and ends connections as End does, for the endpoints in doubt.
+func (a *Audit) end(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
+	if a.conn == nil {
+		if a.conn, err = dialConntrack(); err != nil {
+			return 0, err
+		}
+	}
+	if ended, err = a.conn.endContradictions(ctx, d, of); err != nil {
+		a.conn.Close() // unread parts of an answer may remain in it
+		a.conn = nil
+	}
+	return ended, err
+}
+
+// EndAll ends every connection with our mark: none is planned any more.
+func (a *Audit) EndAll(ctx context.Context, m plan.Marks) error {
+	_, err := a.end(ctx, plan.DataPlane{Marks: m}, doubt{all: true})
+	return err
+}
+
+// Close closes the socket that End opened.
+func (a *Audit) Close() {
+	if a.conn != nil {
+		a.conn.Close()
+		a.conn = nil
+	}
+}
+
+// together reports whether one dump of all connections is faster than one per address. The kernel walks its whole table
+// for every dump, which takes as long as sending the entries of a hundredth of the table's capacity
+// (BenchmarkContradictions).
+func together(addresses int) bool {
+	if addresses <= 1 || addresses > fewest {
+		return addresses > fewest
+	}
+	c, err := CountConnections()
+	return err == nil && uint64(c.Entries)*100 <= uint64(addresses-1)*uint64(c.Limit)
+}
+
+func (c *Conn) endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
+	check := newFlowCheck(d)
+	var led, end []entryChange
+	take := func(body []byte) bool {
+		source, ok := originalSource(body)
+		if !ok || !of.all && !of.endpoints[source] {
+			return ctx.Err() == nil
+		}
+		if m, ok := check.lead(body); ok {
+			led = append(led, m)
+		} else if check.contradicts(DecodeConnection(body)) {
+			end = append(end, entryChange{Message: deletion(body)})
+		}
+		return ctx.Err() == nil
+	}
+	if of.all || together(len(of.endpoints)) {
+		err = c.connections(netip.Addr{}, take)
+	} else {
+		six := false
+		for a := range of.endpoints {
+			if six = six || a.Is6(); a.Is4() {
+				err = errors.Join(err, c.connections(a, take))
+			}
+		}
+		if six {
+			err = errors.Join(err, c.connections(netip.IPv6Unspecified(), take))
+		}
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look for connections that contradict the plan: %w", err)
+	}
+	if err := c.exchange(led); err != nil {
+		return 0, fmt.Errorf("redirect egress flows to the host that they are steered to now: %w", err)
+	}
+	for _, l := range led { // connections that ended meanwhile need nothing
+		if l.err != nil && !errors.Is(l.err, errNoFlow) {
+			l.Message, l.err = l.instead, nil
+			end = append(end, l)
+		}
+	}
+	if err := c.exchange(end); err != nil {
+		return 0, fmt.Errorf("end connections that contradict the plan: %w", err)
+	}
+	var errs []error
+	for _, e := range end {
+		switch {
+		case e.err == nil:
+			ended++
+		case !errors.Is(e.err, errNoFlow):
+			errs = append(errs, fmt.Errorf("end connection that contradicts the plan: %w", e.err))
+		}
+	}
+	return ended, nl.JoinErrors(errs)
+}
+
+// Attributes and flags for dumps that x/sys does not define (linux/netfilter/nfnetlink_conntrack.h,
+// nf_conntrack_netlink.c).
+const (
+	ctaFilter          = 25     // CTA_FILTER, since Linux 5.8
+	ctaFilterOrigFlags = 1      // CTA_FILTER_ORIG_FLAGS
+	filterSource       = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
+	ctaZone            = 18     // CTA_ZONE
+	ctaTupleZone       = 3      // CTA_TUPLE_ZONE
+)
+
+// DumpConnections calls connections on a socket of its own.
+func DumpConnections(source netip.Addr, each func(body []byte) bool) error {
+	c, err := dialConntrack()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.connections(source, each)
+}
+
+// connections calls each for every connection, of any protocol, until each returns false. With a source it lists only
+// that address family. For IPv4 the kernel also filters by the source, if it can, so each must still compare it. For
+// IPv6 the kernel's filter would drop exactly the wanted entries: ctnetlink_filter_match_tuple uses ipv6_addr_cmp as if
+// it tested equality, in 6.18 and 7.2.
+func (c *Conn) connections(source netip.Addr, each func(body []byte) bool) error {
+	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
+	if source.IsValid() {
+		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header() // selects its address family
+	}
+	if source.Is4() {
+		body = nl.AppendNested(body, vnl.CTA_TUPLE_ORIG, func(b []byte) []byte {
+			return nl.AppendNested(b, vnl.CTA_TUPLE_IP, func(b []byte) []byte { return nl.AppendAddr(b, vnl.CTA_IP_V4_SRC, source) })
+		})
+		body = nl.AppendNested(body, ctaFilter, func(b []byte) []byte {
+			b = nl.AppendAttr32(b, ctaFilterOrigFlags, filterSource)
+			return nl.AppendAttr32(b, ctaFilterOrigFlags+1, 0)
+		})
+	}
+	_, err := c.Dump(nl.Message{Type: conntrackMessage(vnl.IPCTNL_MSG_CT_GET), Body: body}, each)
+	return err
+}
+
+// originalSource reads only the original source address of a connection.
+func originalSource(body []byte) (netip.Addr, bool) {
+	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
+		if typ == vnl.CTA_TUPLE_ORIG {
+			source, _ := tupleAddresses(value)
+			return source, source.IsValid()
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// tupleAddresses reads the addresses of a tuple.
+func tupleAddresses(tuple []byte) (from, to netip.Addr) {
+	for typ, value := range nl.Attrs(tuple, 0) {
+		if typ != vnl.CTA_TUPLE_IP {
+			continue
+		}
+		for typ, value := range nl.Attrs(value, 0) {
+			switch typ {
+			case vnl.CTA_IP_V4_SRC, vnl.CTA_IP_V6_SRC:
+				from, _ = netip.AddrFromSlice(value)
+			case vnl.CTA_IP_V4_DST, vnl.CTA_IP_V6_DST:
+				to, _ = netip.AddrFromSlice(value)
+			}
+		}
+	}
+	return from, to
+}
+
+// DecodeConnection decodes the body of a message about an entry.
+func DecodeConnection(body []byte) (c Connection) {
+	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
+		switch {
+		case typ == vnl.CTA_TUPLE_ORIG:
+			c.source, _ = tupleAddresses(value)
+			c.zoned = c.zoned || zonedTuple(value)
+		case typ == vnl.CTA_TUPLE_REPLY:
+			c.Target, c.leaves = tupleAddresses(value)
+		case typ == vnl.CTA_MARK && len(value) >= 4:
+			c.mark = binary.BigEndian.Uint32(value)
+		case typ == ctaZone:
+			c.zoned = true
+		}
+	}
+	return c
+}
+
+// zonedTuple reports whether a tuple belongs to a zone of its own direction.
+func zonedTuple(tuple []byte) bool {
+	for typ := range nl.Attrs(tuple, 0) {
+		if typ == ctaTupleZone {
+			return true
+		}
+	}
+	return false
+}
+
+// deletion returns the request to delete exactly the entry that the kernel listed, not one that replaced it since.
+func deletion(body []byte) nl.Message {
+	b := slices.Clone(body[:vnl.SizeofNfgenmsg])
+	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
+		switch typ {
+		case vnl.CTA_TUPLE_ORIG:
+			b = nl.AppendAttr(b, typ|unix.NLA_F_NESTED, value...)
+		case vnl.CTA_ID:
+			b = nl.AppendAttr(b, typ, value...)
+		}
+	}
+	return nl.Message{Type: conntrackMessage(vnl.IPCTNL_MSG_CT_DELETE), Body: b}
+}

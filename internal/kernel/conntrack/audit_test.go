@@ -1,0 +1,187 @@
+package conntrack
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab/netns"
+	"github.com/egressway/egressway/lab/stories"
+)
+
+func TestConnectionsThatContradictThePlan(t *testing.T) {
+	d := stories.DataPlane()
+	m := d.Marks
+	check := newFlowCheck(d)
+	check.own[2] = map[netip.Addr]bool{addr("10.1.0.11"): true}
+	const outside = "198.51.100.10"
+	for _, c := range []struct {
+		what                   string
+		source, target, leaves string // target after DNAT, leaves after SNAT
+		mark                   uint32
+		ends                   bool
+	}{
+		{"egress as planned", "10.244.1.11", outside, "203.0.113.10", m.Egress(2), false},
+		{"egress as planned, foreign bits in the mark", "10.244.1.11", outside, "203.0.113.10", m.Egress(2) | 0xdead0000, false},
+		{"egress with the ingress IP of before", "10.244.1.11", outside, "203.0.113.99", m.Egress(2), true},
+		{"egress by the network of before", "10.244.1.11", outside, "203.0.113.10", m.Egress(1), true},
+		{"steered as planned", "10.244.1.12", outside, "10.244.1.12", m.Egress(3), false},
+		{"masqueraded as planned", "10.244.1.13", outside, "10.1.0.11", m.Egress(2), false},
+		{"masqueraded now, left with an ingress IP before", "10.244.1.13", outside, "203.0.113.10", m.Egress(2), true},
+		{"masqueraded now, was steered before by the path that has the id now", "10.244.1.13", outside, "10.244.1.13", m.Egress(2), true},
+		{"egress of a pod that has no path now", "10.244.1.14", outside, "203.0.113.10", m.Egress(2), true},
+		{"egress of a pod that is not selected now", "10.244.1.99", outside, "203.0.113.10", m.Egress(2), true},
+		{"begun before the pod was selected", "10.244.1.11", outside, "10.0.0.11", 0, true},
+		{"of a selected pod inside the cluster", "10.244.1.11", "10.244.2.5", "10.244.1.11", 0, false},
+		{"of a selected pod to a Service", "10.244.1.11", "10.244.2.5", "10.244.1.11", 0, false},
+		{"of another pod", "10.244.1.99", outside, "10.0.0.11", 0, false},
+		{"of the node", "10.0.0.11", "10.0.0.1", "10.0.0.11", 0, false},
+		{"came in by a network", outside, "10.244.1.11", outside, m.Ingress(2), false},
+		{"came in by a network that is gone", outside, "10.244.1.11", outside, m.Ingress(7), true},
+		{"IPv6 egress as planned", "fd44:1::11", "2001:db8:100::10", "2001:db8:203::10", m.Egress(2), false},
+		{"IPv6 begun before", "fd44:1::11", "2001:db8:100::10", "fd00::11", 0, true},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			of := Connection{source: addr(c.source), Target: addr(c.target), leaves: addr(c.leaves), mark: c.mark}
+			require.Equal(t, c.ends, check.contradicts(of))
+			of.zoned = true
+			require.False(t, check.contradicts(of), "in a conntrack zone it is another program's")
+		})
+	}
+}
+
+// TestDoubtOfPlansBetween puts a plan into force that no connection was compared with, and then the previous plan
+// again.
+func TestDoubtOfPlansBetween(t *testing.T) {
+	before, between := stories.DataPlane(), stories.DataPlane()
+	e := before.Endpoints.Slice()[0]
+	moved := e
+	moved.Source = addr("203.0.113.99")
+	between.Endpoints = between.Endpoints.With([]plan.Endpoint{moved}, nil)
+	s := Audit{plan: &before}
+	require.False(t, s.Applied(&before))
+	require.True(t, s.Applied(&between))
+	again := before
+	require.True(t, s.Applied(&again), "what began under the one between may be there")
+	require.Equal(t, map[netip.Addr]bool{e.Addr: true}, s.doubt(&again).endpoints)
+	for range 2 * sinceMost {
+		s.Applied(&again)
+	}
+	require.True(t, s.doubt(&again).all, "too many to remember")
+	require.LessOrEqual(t, len(s.since), sinceMost)
+}
+
+// TestDoubt checks that an endpoint is in doubt if one of its connections contradicts a plan and not the plan before.
+func TestDoubt(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00}}
+	found, spared := 0, 0
+	for range 200 {
+		next := stories.AnyDataPlane(r, d)
+		a, b := newFlowCheck(d), newFlowCheck(next)
+		of := doubtOf(&d, &next, false)
+		require.Equal(t, of.none(), !of.all && len(of.endpoints) == 0)
+		first := doubtOf(&d, &next, true)
+		require.Equal(t, of.none(), first.none())
+		for range 500 {
+			pod := func() netip.Addr {
+				if i := r.IntN(120); i%2 == 0 {
+					return addr(fmt.Sprintf("10.244.1.%d", i))
+				}
+				return addr(fmt.Sprintf("fd44:1::%d", r.IntN(120)))
+			}
+			c := Connection{source: pod(), Target: addr("198.51.100.1"), leaves: addr(fmt.Sprintf("203.0.113.%d", r.IntN(4)))}
+			if r.IntN(3) == 0 {
+				c.leaves = c.source
+			}
+			if r.IntN(3) == 0 {
+				c.Target = addr([]string{"10.244.1.1", "10.96.0.1", "fd44::1"}[r.IntN(3)])
+			}
+			id := plan.PathID(1 + r.IntN(6))
+			c.mark = []uint32{0, d.Marks.Egress(id), d.Marks.Ingress(id)}[r.IntN(3)]
+			if !a.contradicts(c) && b.contradicts(c) {
+				found++
+				require.True(t, of.all || of.endpoints[c.source], "%+v", c)
+			} else if !of.all && !of.endpoints[c.source] {
+				spared++
+			}
+		}
+		d = next
+	}
+	require.Greater(t, found, 100)
+	require.Greater(t, spared, 100)
+}
+
+// TestContradictionsOfFew ends the connections of some endpoints, found by their source, and none of the others.
+func TestContradictionsOfFew(t *testing.T) {
+	netns.Enter(t)
+	var audit Audit
+	t.Cleanup(audit.Close)
+	d := stories.DataPlane()
+	d.Endpoints = sorted.Of(stories.ManyEndpoints(100, 2)...)
+	all := d.Endpoints.Slice()
+	var flows []Flow
+	for i, e := range all {
+		flows = append(flows, Flow{
+			Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(e.Addr, uint16(1000+i)), Dst: netip.MustParseAddrPort("198.51.100.10:443"),
+			SNAT: netip.AddrPortFrom(e.Source, uint16(1000+i)), Path: 2, State: TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
+		})
+	}
+	r, err := InjectFlows(Injection{Marks: d.Marks}, flows)
+	require.NoError(t, err)
+	require.Equal(t, Injected{Created: len(flows)}, r)
+	count := func() (n int) {
+		require.NoError(t, ListFlows(t.Context(), d.Marks, func(Flow) bool { n++; return true }))
+		return n
+	}
+	end := func() uint {
+		t.Helper()
+		now, ended := d, uint(0)
+		if audit.Applied(&now) {
+			var err error
+			ended, err = audit.End(t.Context(), now, time.Now)
+			require.NoError(t, err)
+		}
+		require.False(t, audit.Applied(&now))
+		return ended
+	}
+	d.Endpoints = sorted.Of(stories.ManyEndpoints(100, 0)...)
+	end()
+	_, err = InjectFlows(Injection{Marks: d.Marks}, flows)
+	require.NoError(t, err)
+	d.Endpoints = sorted.Of(all...)
+	require.Zero(t, end(), "they have a path now")
+	require.Equal(t, 100, count())
+	steered := d.Endpoints.Slice()[99]
+	steered.Path, steered.Source = 3, steered.Addr
+	d.Endpoints = d.Endpoints.With([]plan.Endpoint{steered}, nil)
+	require.EqualValues(t, 1, end())
+	for _, few := range []int{1, fewest, 20} {
+		had := count()
+		d.Endpoints = d.Endpoints.With(nil, d.Endpoints.Slice()[:few])
+		require.Equal(t, uint(few), end())
+		require.Equal(t, had-few, count())
+	}
+	moved := d.Endpoints.Slice()[0]
+	moved.Path, moved.Kept = 3, plan.Way{Path: 2, Source: moved.Source}
+	moved.Source = moved.Addr
+	d.Endpoints = d.Endpoints.With([]plan.Endpoint{moved}, nil)
+	require.Zero(t, end(), "it may stay")
+	moved.Node = "c"
+	d.Endpoints = d.Endpoints.With([]plan.Endpoint{moved}, nil)
+	require.Zero(t, end())
+	var seen []netip.Addr
+	require.NoError(t, DumpConnections(moved.Addr, func(body []byte) bool {
+		source, _ := originalSource(body)
+		seen = append(seen, source)
+		return true
+	}))
+	require.Equal(t, []netip.Addr{moved.Addr}, seen, "the kernel leaves out the rest")
+}

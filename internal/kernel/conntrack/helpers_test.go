@@ -1,0 +1,5 @@
+package conntrack
+
+import "net/netip"
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }

@@ -1,0 +1,303 @@
+package nft
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// contents is the content of the table.
+type contents struct {
+	sets      map[string]*nftables.Set
+	elements  map[string][]nftables.SetElement      // by set; without the address sets
+	addresses map[ruleset.SetName]map[string]string // of the address sets: key and value, as readElements returns them
+	chains    map[string]bool
+	showed    [sha256.Size]byte // fingerprint of the rules
+}
+
+// read reads the contents from the kernel. Sets that d lacks do not matter: they will be deleted.
+func (n *Table) read(table *nftables.Table, d *plan.DataPlane) (has contents, err error) {
+	c, err := n.open()
+	if err != nil {
+		return has, err
+	}
+	defer func() { _ = c.CloseLasting() }()
+	all, err := c.GetSets(table)
+	if err != nil {
+		return has, fmt.Errorf("list sets of nftables table %s: %w", ruleset.TableName, err)
+	}
+	has = contents{
+		sets: make(map[string]*nftables.Set, len(all)), elements: make(map[string][]nftables.SetElement, len(all)),
+		addresses: map[ruleset.SetName]map[string]string{}, chains: map[string]bool{},
+	}
+	ofAddresses := ruleset.AddressSets(d)
+	for _, s := range all {
+		s.Table = table
+		has.sets[s.Name] = s
+		if name, ok := ofAddresses[s.Name]; ok {
+			if has.addresses[name], err = readElements(s.Name); err != nil {
+				return has, err
+			}
+		} else if has.elements[s.Name], err = n.elements(c, s); err != nil {
+			return has, err
+		}
+	}
+	list, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return has, fmt.Errorf("list chains of nftables table %s: %w", ruleset.TableName, err)
+	}
+	for _, ch := range list {
+		if ch.Table.Name == ruleset.TableName {
+			has.chains[ch.Name] = true
+		}
+	}
+	has.showed, err = n.shown()
+	return has, err
+}
+
+// contentsOf returns the contents of a table that was written for d, without addresses.
+func contentsOf(d plan.DataPlane) contents {
+	has := contents{sets: map[string]*nftables.Set{}, elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
+	for _, s := range ruleset.Sets(d) {
+		has.sets[s.Name] = &s.Set
+		has.elements[s.Name] = s.Elements
+	}
+	for _, ch := range ruleset.Chains(d) {
+		has.chains[ch.Name] = true
+	}
+	return has
+}
+
+// tableChange holds the data for one change of the table.
+type tableChange struct {
+	table     *nftables.Table
+	sets      []*ruleset.Set
+	chains    []ruleset.Chain
+	has       contents
+	addresses *elementChanges
+	marks     plan.Marks
+	hold      bool // a counter for held packets is needed
+	rewrite   bool // write the rules again
+	replace   bool // replace the whole table
+
+	// keep reports whether a chain's rules are already right; nil: no chain's are. Writing a rule that looks into a map
+	// costs the kernel a walk through the whole map (nf_tables_bind_set).
+	keep func(ruleset.Chain) bool
+}
+
+// queue adds the change to a transaction and reports whether it changes any elements.
+func (c *tableChange) queue(t *transaction) (changed bool, err error) {
+	stale := c.has.chains
+	if c.replace {
+		t.DelTable(c.table)
+		stale = nil
+	}
+	made := map[string]*nftables.Chain{}
+	if c.rewrite {
+		t.AddTable(c.table)
+		if err := t.raw(dropCounters(c.hold)...); err != nil {
+			return false, err
+		}
+		for _, w := range c.chains {
+			if c.keep != nil && c.keep(w) {
+				continue
+			}
+			made[w.Name] = t.AddChain(chainIn(w, c.table))
+			t.FlushChain(made[w.Name])
+		}
+	}
+	for _, w := range c.chains {
+		delete(stale, w.Name)
+	}
+	for name := range stale { // they may jump to each other
+		t.FlushChain(&nftables.Chain{Name: name, Table: c.table})
+	}
+	for _, w := range c.sets {
+		differs, err := c.queueSet(t, w)
+		if err != nil {
+			return false, fmt.Errorf("change set %s: %w", w.Name, err)
+		}
+		changed = changed || differs
+	}
+	changed = changed || c.addresses.differs
+	if err := t.raw(c.addresses.messages()...); err != nil {
+		return false, err
+	}
+	for _, w := range c.chains {
+		ch := made[w.Name]
+		if ch == nil {
+			continue
+		}
+		for _, r := range w.Rules {
+			t.AddRule(&nftables.Rule{Table: c.table, Chain: ch, Exprs: r})
+		}
+		if w.OwnOf != 0 {
+			own, err := ruleset.OwnSourceRules(c.marks, w.OwnOf)
+			if err != nil {
+				return false, err
+			}
+			if err := t.raw(own...); err != nil {
+				return false, err
+			}
+		}
+	}
+	for _, s := range c.has.sets {
+		if s.Table = c.table; !c.replace && !containsSet(c.sets, s.Name) {
+			t.DelSet(s)
+		}
+	}
+	for name := range stale {
+		t.DelChain(&nftables.Chain{Name: name, Table: c.table})
+	}
+	if stale[ruleset.ChainHeld] { // its counter was created along with it
+		return changed, t.raw(noCounter(ruleset.DropHeld))
+	}
+	return changed, nil
+}
+
+// queueSet queues a set and, unless it is an address set, its elements.
+func (c *tableChange) queueSet(t *transaction, w *ruleset.Set) (changed bool, err error) {
+	w.Table = c.table
+	if c.rewrite || c.has.sets[w.Name] == nil {
+		if err := t.AddSet(&w.Set, nil); err != nil {
+			return false, err
+		}
+	}
+	had := c.has.elements[w.Name]
+	if w.HasTimeout { // its elements expire by themselves
+		if c.replace {
+			err = t.add(w, remaining(had))
+		}
+		return false, err
+	}
+	add, remove := difference(w, had)
+	changed = len(add)+len(remove) > 0
+	if c.replace {
+		add, remove = w.Elements, nil
+	}
+	return changed, t.change(w, add, remove)
+}
+
+// chainIn returns a chain in the library's form.
+func chainIn(c ruleset.Chain, table *nftables.Table) *nftables.Chain {
+	ch := &nftables.Chain{Name: c.Name, Table: table}
+	if c.Hook != nil {
+		policy := nftables.ChainPolicyAccept
+		ch.Hooknum, ch.Priority, ch.Type, ch.Policy = c.Hook, priority(c.Priority), c.Kind, &policy
+	}
+	return ch
+}
+
+// difference returns the elements to add to a set that holds have, and the elements to remove.
+func difference(s *ruleset.Set, have []nftables.SetElement) (add, remove []nftables.SetElement) {
+	old := make(map[string]nftables.SetElement, len(have))
+	for _, e := range have {
+		old[identity(e)] = e
+	}
+	for _, e := range s.Elements {
+		id := identity(e)
+		if _, ok := old[id]; ok {
+			delete(old, id)
+		} else {
+			add = append(add, e)
+		}
+	}
+	for _, e := range old {
+		remove = append(remove, e)
+	}
+	return add, remove
+}
+
+// change queues a difference. Sets of ranges are rewritten whole: the kernel rejects half a range.
+func (t *transaction) change(w *ruleset.Set, add, remove []nftables.SetElement) error {
+	if len(add)+len(remove) == 0 {
+		return nil
+	}
+	if w.Interval {
+		t.FlushSet(&w.Set)
+		add, remove = w.Elements, nil
+	}
+	for ; len(remove) > 0; remove = remove[min(chunk, len(remove)):] {
+		if err := t.SetDeleteElements(&w.Set, remove[:min(chunk, len(remove))]); err != nil {
+			return err
+		}
+	}
+	return t.add(w, add)
+}
+
+// add queues elements of a set.
+func (t *transaction) add(s *ruleset.Set, elements []nftables.SetElement) error {
+	for ; len(elements) > 0; elements = elements[min(chunk, len(elements)):] {
+		if err := t.SetAddElements(&s.Set, elements[:min(chunk, len(elements))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remaining returns a copy of elements with timeouts, for another set of the same kind: each keeps the time it has
+// left.
+func remaining(elements []nftables.SetElement) []nftables.SetElement {
+	elements = slices.Clone(elements)
+	for i, e := range elements {
+		elements[i].Timeout = max(e.Expires, time.Millisecond)
+	}
+	return elements
+}
+
+// identity encodes an element so that a planned element and the same one listed by the kernel are equal.
+func identity(e nftables.SetElement) string {
+	var b bytes.Buffer
+	b.Write(e.Key)
+	if e.IntervalEnd {
+		b.WriteString("|end")
+	}
+	b.WriteByte('|')
+	switch {
+	case e.VerdictData != nil:
+		b.Write(ruleset.Native(uint32(e.VerdictData.Kind)))
+		b.WriteString(e.VerdictData.Chain)
+	case e.Val != nil:
+		b.Write(e.Val)
+	}
+	b.WriteByte('|')
+	b.WriteString(e.Comment)
+	return b.String()
+}
+
+// verdictFromKernel decodes the verdict attributes that the library leaves encoded: code and chain.
+func verdictFromKernel(e *nftables.SetElement) {
+	v := &expr.Verdict{}
+	for b := e.Val; len(b) >= unix.SizeofRtAttr; {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofRtAttr || size > len(b) {
+			break
+		}
+		data := b[unix.SizeofRtAttr:size]
+		switch binary.NativeEndian.Uint16(b[2:]) &^ unix.NLA_F_NESTED {
+		case unix.NFTA_VERDICT_CODE:
+			if len(data) == 4 {
+				v.Kind = expr.VerdictKind(int32(binary.BigEndian.Uint32(data)))
+			}
+		case unix.NFTA_VERDICT_CHAIN:
+			v.Chain = string(bytes.TrimRight(data, "\x00"))
+		}
+		b = b[min(len(b), (size+3)&^3):]
+	}
+	e.Val, e.VerdictData = nil, v
+}
+
+// priority returns a chain's priority in the library's form.
+func priority(p int32) *nftables.ChainPriority {
+	return new(nftables.ChainPriority(p))
+}

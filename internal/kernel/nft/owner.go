@@ -1,0 +1,164 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
+)
+
+// Only its owner, a netlink socket, can change a table with an owner: "nft flush ruleset" of other programs skips it,
+// and any other attempt fails with EPERM. When the owner closes, a table with the flag persist becomes an orphan, which
+// is like any other table until the next owner adopts it. Without that flag the table is deleted with its owner
+// (nft_rcv_nl_event, nf_tables_updtable in net/netfilter/nf_tables_api.c; owner since Linux 5.12, persist and adoption
+// since 6.9).
+const (
+	tableOwner   = 0x2 // NFT_TABLE_F_OWNER
+	tablePersist = 0x4 // NFT_TABLE_F_PERSIST
+	tableOwned   = tableOwner | tablePersist
+
+	attrTableOwner = 7 // NFTA_TABLE_OWNER: the port of the owner's socket
+	probeName      = ruleset.TableName + "-probe"
+)
+
+// transaction collects changes of our table. The library encodes most of them; the socket that owns the table sends
+// them.
+type transaction struct {
+	*nftables.Conn
+	batch []netlink.Message // without the edges
+}
+
+func newTransaction() (*transaction, error) {
+	t := &transaction{}
+	// The library offers no other way to send its messages through a foreign socket.
+	c, err := nftables.New(nftables.WithTestDial(func(batch []netlink.Message) ([]netlink.Message, error) {
+		t.batch = append(t.batch, batch[1:len(batch)-1]...)
+		return nil, io.EOF // no answers
+	}))
+	t.Conn = c
+	return t, err
+}
+
+// raw appends encoded messages to the transaction.
+func (t *transaction) raw(messages ...netlink.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("encode transaction: %w", err)
+	}
+	t.batch = append(t.batch, messages...)
+	return nil
+}
+
+// commit sends the transaction. It sets the flags of created tables, which the library does not support.
+func (t *transaction) commit(w *nl.Writer, flags uint32) error {
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for i, m := range t.batch {
+		if m.Header.Type == netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE) {
+			t.batch[i] = newTable(ruleset.TableName, flags)
+		}
+	}
+	return w.Commit(t.batch)
+}
+
+func newTable(name string, flags uint32) netlink.Message {
+	return nl.NftMessage(unix.NFT_MSG_NEWTABLE, netlink.Create, nl.EncodeAttrs(
+		netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(name + "\x00")},
+		netlink.Attribute{Type: unix.NFTA_TABLE_FLAGS, Data: binary.BigEndian.AppendUint32(nil, flags)},
+	))
+}
+
+// takesFlags reports whether the kernel supports these table flags. It creates and deletes a probe table in one
+// transaction.
+func takesFlags(w *nl.Writer, flags uint32) (bool, error) {
+	err := w.Commit([]netlink.Message{
+		newTable(probeName, flags),
+		nl.NftMessage(unix.NFT_MSG_DELTABLE, 0, nl.EncodeAttrs(netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(probeName + "\x00")})),
+	})
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask for ownership of nftables tables: %w", err)
+	}
+	return true, nil
+}
+
+// State holds the kernel's attributes of our table.
+type State struct {
+	Exists bool
+	flags  uint32
+	Owner  uint32 // port id of the owner's socket; 0: none
+}
+
+// ReadState reads the attributes of our table.
+func ReadState() (s State, err error) {
+	c, err := nl.DialNetfilter()
+	if err != nil {
+		return s, err
+	}
+	defer c.Close()
+	answers, err := c.Ask(nl.NftRequest(unix.NFT_MSG_GETTABLE, netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(ruleset.TableName + "\x00")}))
+	if errors.Is(err, unix.ENOENT) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("read nftables table %s: %w", ruleset.TableName, err)
+	}
+	for _, m := range answers {
+		s.Exists = true
+		for typ, value := range nl.Attrs(m, nl.NfgenmsgLen) {
+			switch {
+			case len(value) != 4:
+			case typ == unix.NFTA_TABLE_FLAGS:
+				s.flags = binary.BigEndian.Uint32(value)
+			case typ == attrTableOwner:
+				s.Owner = binary.BigEndian.Uint32(value)
+			}
+		}
+	}
+	return s, nil
+}
+
+// ReasonTableNotOwned is the reason of the Problem that this kernel does not support ownership of our table.
+const ReasonTableNotOwned cluster.Reason = "TableNotOwned"
+
+// Problems reports that other programs can change the table, if the kernel does not support ownership.
+func (n *Table) Problems(node string) []cluster.Problem {
+	if !n.claimed || n.flags != 0 {
+		return nil
+	}
+	var release string
+	if u := (unix.Utsname{}); unix.Uname(&u) == nil {
+		release = unix.ByteSliceToString(u.Release[:])
+	}
+	return []cluster.Problem{{
+		Kind: "Node", Object: node, Field: "kernel", Value: release, Reason: ReasonTableNotOwned,
+		Message: "it cannot protect our nftables table from other programs, as Linux 6.9 and newer can: after nft flush ruleset, selected pods " +
+			"leave by the main table until the table is restored, some milliseconds later",
+	}}
+}
+
+// OwnedError is the error that another process owns our table: another daemon runs on this node.
+type OwnedError struct{ Port uint32 }
+
+func (e OwnedError) Error() string {
+	who := fmt.Sprintf("the netlink socket %d", e.Port)
+	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", e.Port)); err == nil { // the first socket's port is the pid
+		who = fmt.Sprintf("process %d (%s)", e.Port, strings.TrimSpace(string(name)))
+	}
+	return fmt.Sprintf("nftables table inet %s belongs to %s: another daemon runs on this node; stop it first", ruleset.TableName, who)
+}

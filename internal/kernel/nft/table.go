@@ -1,0 +1,350 @@
+// Package nft makes our nftables table equal to a plan, owns it, and reads its counters.
+package nft
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// chunk is the number of elements per message: a netlink attribute holds 64 KiB.
+const chunk = 500
+
+// Table makes our nftables table equal to a plan, in one transaction. It remembers the rules that it wrote and how the
+// kernel then listed them, to skip rules that need no change.
+type Table struct {
+	wrote   map[string][sha256.Size]byte // fingerprint of each chain's rules
+	showed  [sha256.Size]byte            // fingerprint of the rules as the kernel listed them
+	writer  *nl.Writer
+	claimed bool
+	flags   uint32                       // flags that the table should have
+	inForce *plan.DataPlane              // plan in force since the last apply; nil: that failed
+	paths   map[plan.PathKey]plan.PathID // path ids of inForce
+	Missed  bool                         // the last apply found the table changed by another program
+	Doubted bool                         // the last apply could not assume that the table was unchanged
+	Trusted bool                         // no other program has changed the table since: set by trust
+}
+
+// open opens a socket for reading.
+func (*Table) open() (*nftables.Conn, error) {
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
+		return errors.Join(c.SetWriteBuffer(nl.SendBuffer), c.SetReadBuffer(nl.SendBuffer))
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	return c, nil
+}
+
+// OpenWriter opens the socket that will own the table.
+func (n *Table) OpenWriter() (err error) {
+	n.writer, err = nl.OpenWriter()
+	return err
+}
+
+// Port returns the port id of the socket that writes the table: events about its changes carry it.
+func (n *Table) Port() uint32 { return n.writer.Port }
+
+// Claim finds out once which flags the kernel supports for the table, and opens the socket that will own it.
+func (n *Table) Claim(flags uint32) error {
+	if n.claimed {
+		return nil
+	}
+	if n.writer == nil {
+		if err := n.OpenWriter(); err != nil {
+			return err
+		}
+	}
+	if flags != 0 {
+		if able, err := takesFlags(n.writer, flags); err != nil {
+			return err
+		} else if !able {
+			flags = 0
+		}
+	}
+	n.flags, n.claimed = flags, true
+	return nil
+}
+
+// Apply makes the table equal to the plan. Packets see the old rules or the new, never a mixture. It reports whether
+// connections may now contradict the plan.
+func (n *Table) Apply(ctx context.Context, d plan.DataPlane) (changed bool, err error) {
+	if err := n.Claim(tableOwned); err != nil {
+		return false, err
+	}
+	before := n.inForce
+	n.inForce = nil
+	changed, err = n.update(before, d, n.flags, false)
+	if owned := (OwnedError{}); err != nil && !errors.As(err, &owned) && ctx.Err() == nil {
+		// The table has an unknown shape: another version wrote it, or another program changed it. Replace it whole, at
+		// once.
+		if _, again := n.update(nil, d, n.flags, true); again != nil {
+			return false, fmt.Errorf("replace nftables table %s: %w (after %w)", ruleset.TableName, again, err)
+		}
+		changed, err = true, nil
+	}
+	if err == nil {
+		if n.paths == nil || before == nil || !slices.EqualFunc(before.Paths, d.Paths, func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }) {
+			n.paths = make(map[plan.PathKey]plan.PathID, len(d.Paths))
+			for _, p := range d.Paths {
+				n.paths[p.Key] = p.ID
+			}
+		}
+		n.inForce = &d
+	}
+	return changed, err
+}
+
+// Close closes the socket that owns the table: the table becomes ownerless.
+func (n *Table) Close() {
+	if n.writer != nil {
+		n.writer.Close()
+		n.writer, n.claimed, n.Trusted = nil, false, false
+	}
+}
+
+// update writes the difference between the table and the plan. If the table can only be changed by us, its content is
+// that of the plan before; otherwise it is read. The table is replaced whole if its flags differ, which cannot be
+// changed except to adopt an orphan, or if fresh asks for that; fresh also drops the elements with a timeout.
+func (n *Table) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fresh bool) (changed bool, err error) {
+	known := before != nil && !fresh && n.Trusted
+	now := State{Exists: true, flags: flags}
+	if !known {
+		if now, err = ReadState(); err != nil {
+			return false, err
+		}
+		if now.Owner != 0 && now.Owner != n.writer.Port {
+			return false, OwnedError{now.Owner}
+		}
+		known = before != nil && now.Owner == n.writer.Port && !fresh
+	}
+	n.Doubted, n.Missed = !known, false
+	rest := known && sameFixed(before, &d) // only addresses differ
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName}
+	t, err := newTransaction()
+	if err != nil {
+		return false, fmt.Errorf("begin transaction: %w", err)
+	}
+	if rest {
+		addresses := between(before, &d)
+		if !addresses.differs {
+			return false, nil
+		}
+		t.batch = addresses.messages()
+		if err := t.commit(n.writer, flags); err != nil {
+			return false, fmt.Errorf("commit to nftables table %s: %w", ruleset.TableName, err)
+		}
+		return true, nil
+	}
+	orphan := now.Exists && now.flags == tablePersist
+	replace := now.Exists && (fresh || now.flags != flags && (!orphan || flags != tableOwned))
+
+	c := tableChange{table: table, sets: ruleset.Sets(d), chains: ruleset.Chains(d), marks: d.Marks, hold: d.Hold, replace: replace}
+	wrote, err := fingerprints(d.Marks, c.chains)
+	if err != nil {
+		return false, err
+	}
+	c.rewrite = !now.Exists || replace || !maps.Equal(wrote, n.wrote)
+	written := n.showed != [sha256.Size]byte{}
+	n.Missed = written && !now.Exists
+	switch {
+	case known:
+		c.has, c.addresses = contentsOf(*before), between(before, &d)
+		c.keep = func(ch ruleset.Chain) bool {
+			had, ok := n.wrote[ch.Name]
+			return ok && !replace && had == wrote[ch.Name]
+		}
+	case now.Exists && !fresh:
+		if c.has, err = n.read(table, &d); err != nil {
+			return false, err
+		}
+		n.Missed = written && c.has.showed != n.showed
+		c.rewrite = c.rewrite || c.has.showed != n.showed
+		fallthrough
+	default:
+		c.addresses = reach(c.has.addresses, &d, replace || !now.Exists)
+	}
+	if orphan && !c.rewrite {
+		t.AddTable(table)
+	}
+	if changed, err = c.queue(t); err != nil {
+		return false, err
+	}
+	if err := t.commit(n.writer, flags); err != nil {
+		return false, fmt.Errorf("commit to nftables table %s: %w", ruleset.TableName, err)
+	}
+	if c.rewrite {
+		if n.showed, err = n.shown(); err != nil {
+			return false, err
+		}
+		n.wrote = wrote
+	}
+	return changed || !now.Exists || fresh, nil
+}
+
+// sameFixed reports whether two plans differ in nothing but addresses. Slices that both plans share are not compared.
+func sameFixed(a, b *plan.DataPlane) bool {
+	if !sorted.SameSlice(a.Cluster, b.Cluster) || !sorted.SameSlice(a.Pods, b.Pods) || !sorted.SameSlice(a.Guests, b.Guests) {
+		return false
+	}
+	x, y := *a, *b
+	x.Endpoints, y.Endpoints = sorted.List[plan.Endpoint]{}, sorted.List[plan.Endpoint]{}
+	x.Ingress, y.Ingress = sorted.List[plan.IngressIP]{}, sorted.List[plan.IngressIP]{}
+	x.Let, y.Let = sorted.List[plan.Address]{}, sorted.List[plan.Address]{}
+	x.Cluster, x.Pods, x.Guests, y.Cluster, y.Pods, y.Guests = nil, nil, nil, nil, nil, nil
+	return reflect.DeepEqual(x, y)
+}
+
+// fingerprints returns a hash of the rules of each chain.
+func fingerprints(m plan.Marks, all []ruleset.Chain) (map[string][sha256.Size]byte, error) {
+	sums := make(map[string][sha256.Size]byte, len(all))
+	for _, c := range all {
+		h := sha256.New()
+		_, _ = fmt.Fprintf(h, "chain %s %d %d %x\n", c.Name, c.Priority, c.OwnOf, m.Mask)
+		for _, r := range c.Rules {
+			for _, e := range r {
+				b, err := expr.Marshal(unix.NFPROTO_INET, e)
+				if err != nil {
+					return nil, fmt.Errorf("encode %T: %w", e, err)
+				}
+				_, _ = h.Write(b)
+			}
+			_, _ = h.Write([]byte("\n"))
+		}
+		sums[c.Name] = [sha256.Size]byte(h.Sum(nil))
+	}
+	return sums, nil
+}
+
+// shown returns a hash of the table's rules as the kernel lists them, with handles: any change by another program
+// shows.
+func (*Table) shown() (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	request := nl.NftRequest(unix.NFT_MSG_GETRULE, netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(ruleset.TableName + "\x00")})
+	if _, err := dumpTable(request, func(rule []byte) {
+		_, _ = h.Write(rule[nl.NfgenmsgLen:]) // that header contains the generation, which a change of any table increments
+	}); err != nil {
+		return sum, fmt.Errorf("list rules of nftables table %s: %w", ruleset.TableName, err)
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+func containsSet(all []*ruleset.Set, name string) bool {
+	for _, s := range all {
+		if s.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (*Table) elements(c *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, error) {
+	elements, err := c.GetSetElements(s)
+	if err != nil {
+		return nil, fmt.Errorf("list elements of set %s: %w", s.Name, err)
+	}
+	if s.IsMap && s.DataType.Name == "" { // verdicts are the only listed type without a name in the library
+		for i := range elements {
+			verdictFromKernel(&elements[i])
+		}
+	}
+	return elements, nil
+}
+
+func (*Table) exists(c *nftables.Conn) (bool, error) {
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return false, fmt.Errorf("list nftables tables: %w", err)
+	}
+	for _, t := range tables {
+		if t.Name == ruleset.TableName {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// PathsInForce returns the path ids in force, from memory or from the kernel.
+func (n *Table) PathsInForce() (map[plan.PathKey]plan.PathID, error) {
+	if n.inForce != nil && n.Trusted {
+		return n.paths, nil
+	}
+	return n.readPaths()
+}
+
+// readPaths reads the path ids in force from the kernel.
+func (n *Table) readPaths() (map[plan.PathKey]plan.PathID, error) {
+	c, err := n.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = c.CloseLasting() }()
+	exists, err := n.exists(c)
+	if err != nil || !exists {
+		return nil, err
+	}
+	s, err := c.GetSetByName(&nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName}, ruleset.SetPaths)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read set %s: %w", ruleset.SetPaths, err)
+	}
+	elements, err := n.elements(c, s)
+	if err != nil {
+		return nil, err
+	}
+	paths := map[plan.PathKey]plan.PathID{}
+	for _, e := range elements {
+		if key, ok := ruleset.ParsePath(e.Comment); ok && len(e.Key) == 4 {
+			paths[key] = plan.PathID(ruleset.NativeUint32(e.Key))
+		}
+	}
+	return paths, nil
+}
+
+// Free returns an OwnedError if the table belongs to a daemon.
+func (n *Table) Free() error {
+	if err := n.Claim(0); err != nil {
+		return err
+	}
+	now, err := ReadState()
+	if err == nil && now.Owner != 0 && now.Owner != n.writer.Port {
+		err = OwnedError{now.Owner}
+	}
+	return err
+}
+
+// Cleanup removes the table, unless it belongs to a daemon.
+func (n *Table) Cleanup() error {
+	if err := n.Free(); err != nil {
+		return err
+	}
+	if now, err := ReadState(); err != nil || !now.Exists {
+		return err
+	}
+	t, err := newTransaction()
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	t.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName})
+	if err := t.commit(n.writer, 0); err != nil {
+		return fmt.Errorf("delete nftables table %s: %w", ruleset.TableName, err)
+	}
+	n.inForce = nil
+	return nil
+}
