@@ -17,6 +17,7 @@ import (
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/kernel/sysctl"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab/netns"
 	"github.com/egressway/egressway/lab/stories"
 )
@@ -95,7 +96,7 @@ func TestFrozenNodesCoverEveryFeature(t *testing.T) {
 		Tunnel    *plan.Tunnel
 		VRFs      []plan.VRF
 		Rules     []plan.Rule
-		Routes    []plan.Route
+		Routes    sorted.List[plan.Route]
 	}
 	var all []any
 	for i := range frozen {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab/netns"
 	"github.com/egressway/egressway/lab/stories"
 )
@@ -26,7 +27,7 @@ func TestHeldTables(t *testing.T) {
 	netns.IP(t, "route add 198.51.100.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route add 203.0.113.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142")
 	apply := func(held []uint32, routes []plan.Route, want ...string) {
 		t.Helper()
-		p := &plan.NodePlan{Held: held, Routes: routes, DataPlane: stories.DataPlane()}
+		p := &plan.NodePlan{Held: held, Routes: sorted.Of(routes...), DataPlane: stories.DataPlane()}
 		_, err := n.Apply(t.Context(), p)
 		require.NoError(t, err)
 		var got []string

@@ -23,7 +23,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"time"
 
@@ -213,7 +212,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	began := n.clock()
 	seen := n.stirs.now()
 	n.trust(seen)
-	if n.done == nil || !sorted.OneSlice(n.done.Routes, p.Routes) || !sorted.OneSlice(n.done.VRFs, p.VRFs) || n.done.Tunnel != p.Tunnel ||
+	if n.done == nil || !n.done.Routes.Same(p.Routes) || !sorted.OneSlice(n.done.VRFs, p.VRFs) || n.done.Tunnel != p.Tunnel ||
 		!sorted.OneSlice(n.done.DataPlane.Uplinks, p.DataPlane.Uplinks) {
 		n.stirs.setConcern(concernOf(p)) // from here on, events about the objects that we make now matter
 	}
@@ -236,9 +235,9 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		return r, errors.Join(errs...)
 	}
 	var routes routeChanges
-	known := before != nil && reflect.DeepEqual(before.VRFs, p.VRFs) && reflect.DeepEqual(before.Tunnel, p.Tunnel) && slices.Equal(before.Held, p.Held)
+	known := before != nil && sorted.Same(&before.VRFs, &p.VRFs) && sorted.Same(&before.Tunnel, &p.Tunnel) && sorted.Same(&before.Held, &p.Held)
 	if known {
-		routes, known = changesOf(before.Routes, p.Routes)
+		routes = changesOf(before.Routes, p.Routes)
 	}
 	try(ApplyRoutes, func() error {
 		if known {
@@ -284,7 +283,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 			if known {
 				return n.route.removeGone(ctx, routes.gone)
 			}
-			errs := []error{n.route.pruneRoutes(ctx, p.Routes, p.Held...)}
+			errs := []error{n.route.pruneRoutes(ctx, p.Routes.Slice(), p.Held...)}
 			if former != nil && len(p.Held) > 0 {
 				errs = append(errs, n.route.removeGone(ctx, ownGone(former, p)))
 			}
@@ -329,8 +328,7 @@ func (n *Node) Forget() { n.done = nil }
 // ownGone returns the routes that the plan before has and p lacks, in tables held by both. They are from this run; the
 // tables are held for the routes of an earlier run, which stay.
 func ownGone(before, p *plan.NodePlan) []*plan.Route {
-	changes, _ := changesOf(before.Routes, p.Routes)
-	return slices.DeleteFunc(changes.gone, func(r *plan.Route) bool {
+	return slices.DeleteFunc(changesOf(before.Routes, p.Routes).gone, func(r *plan.Route) bool {
 		return !slices.Contains(before.Held, r.Table) || !slices.Contains(p.Held, r.Table)
 	})
 }
@@ -401,7 +399,7 @@ func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
 	}
 	former := n.refused
 	n.refused = refusals{}
-	return errors.Join(append(errs, n.route.addRoutes(ctx, n.links, p.Routes, func(r *plan.Route, err error) error {
+	return errors.Join(append(errs, n.route.addRoutes(ctx, n.links, p.Routes.Slice(), func(r *plan.Route, err error) error {
 		if err == nil && !former.has(r) {
 			n.taken.route(r)
 		}

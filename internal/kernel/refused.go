@@ -114,7 +114,7 @@ func (f refusals) examples() []Refused {
 	first := map[kind]Refused{}
 	for _, r := range f {
 		k := kind{r.Table, r.Reason}
-		if one, ok := first[k]; !ok || comparePrefixes(r.Dst, one.Dst) < 0 {
+		if one, ok := first[k]; !ok || r.Dst.Compare(one.Dst) < 0 {
 			first[k] = r
 		}
 	}

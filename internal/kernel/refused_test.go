@@ -10,6 +10,7 @@ import (
 
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab/netns"
 	"github.com/egressway/egressway/lab/stories"
 )
@@ -26,8 +27,7 @@ func TestRefusedRoutes(t *testing.T) {
 		t.Helper()
 		_, err := n.Facts(t.Context(), 1001)
 		require.NoError(t, err)
-		routes = slices.SortedFunc(slices.Values(routes), func(a, b plan.Route) int { return comparePrefixes(a.Dst, b.Dst) })
-		r, err := n.Apply(t.Context(), &plan.NodePlan{Routes: routes, DataPlane: stories.DataPlane()})
+		r, err := n.Apply(t.Context(), &plan.NodePlan{Routes: sorted.Of(slices.Clone(routes)...), DataPlane: stories.DataPlane()})
 		require.NoError(t, err)
 		require.True(t, r.InForce)
 		require.Empty(t, r.Restored)
@@ -135,7 +135,7 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 		t.Helper()
 		_, err := n.Facts(t.Context(), red, blue, silver)
 		require.NoError(t, err)
-		r, err = n.Apply(t.Context(), &plan.NodePlan{Routes: p, DataPlane: stories.DataPlane()})
+		r, err = n.Apply(t.Context(), &plan.NodePlan{Routes: sorted.Of(slices.Clone(p)...), DataPlane: stories.DataPlane()})
 		require.NoError(t, err)
 		require.True(t, r.InForce)
 		require.NotNil(t, n.done, "the next pass takes only what changed")

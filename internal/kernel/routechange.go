@@ -1,12 +1,10 @@
 package kernel
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -22,84 +20,20 @@ type routeChanges struct {
 	set, fresh, gone []*plan.Route // set: to add or replace; fresh: those of set whose key is new; gone: to remove
 }
 
-// routeOrders lists the orders in which a plan's routes may be sorted.
-var routeOrders = []func(a, b *plan.Route) int{
-	func(a, b *plan.Route) int {
-		return cmp.Or(cmp.Compare(a.Table, b.Table), comparePrefixes(a.Dst, b.Dst), cmp.Compare(a.Metric, b.Metric))
-	},
-	func(a, b *plan.Route) int {
-		return cmp.Or(comparePrefixes(a.Dst, b.Dst), cmp.Compare(a.Table, b.Table), cmp.Compare(a.Metric, b.Metric))
-	},
-}
-
-func comparePrefixes(a, b netip.Prefix) int {
-	if order := a.Addr().Compare(b.Addr()); order != 0 {
-		return order
-	}
-	return cmp.Compare(a.Bits(), b.Bits())
-}
-
-// changesOf returns the difference. ok is false unless both slices are sorted and have no key twice.
-func changesOf(before, now []plan.Route) (c routeChanges, ok bool) {
-	if sorted.OneSlice(before, now) {
-		return c, true
-	}
-	for _, order := range routeOrders {
-		if c, ok = changesBy(before, now, order); ok {
-			return c, true
-		}
-	}
-	return c, false
-}
-
-// changesBy compares two slices side by side. With very many routes, most are equal: these cost least.
-func changesBy(before, now []plan.Route, order func(a, b *plan.Route) int) (c routeChanges, ok bool) {
-	var former, last *plan.Route             // the previous routes of both slices
-	follows := func(l, r *plan.Route) bool { // compares their keys as the kernel sees them, too
-		return l == nil || order(l, r) < 0 && (l.Dst != r.Dst || l.Table != r.Table || keyOf(l) != keyOf(r))
-	}
-	paired := true // the previous two routes had the same key
-	for len(before)+len(now) > 0 {
-		which := 0 // slice to advance: before if negative, now if positive, both if 0
+// changesOf returns the difference between the routes of two plans. No plan has two routes that the kernel takes for one: an
+// IPv6 route of metric 0, which is the kernel's 1024, is in a steering table, where all routes have metric 0.
+func changesOf(before, now sorted.List[plan.Route]) (c routeChanges) {
+	for former, next := range before.Changes(now) {
 		switch {
-		case len(before) == 0:
-			which = 1
-		case len(now) == 0:
-			which = -1
-		case before[0].Dst != now[0].Dst || before[0].Table != now[0].Table || before[0].Metric != now[0].Metric:
-			which = -order(&now[0], &before[0])
-		}
-		if which <= 0 {
-			r := &before[0]
-			if !follows(former, r) {
-				return routeChanges{}, false
-			}
-			former, before = r, before[1:]
-		}
-		if which >= 0 {
-			r := &now[0]
-			// The route of before has the same key and follows; after a pair of equal keys, r follows too.
-			if (which > 0 || !paired) && !follows(last, r) {
-				return routeChanges{}, false
-			}
-			last, now = r, now[1:]
-		}
-		paired = which == 0
-		switch {
-		case which < 0:
+		case next == nil:
 			c.gone = append(c.gone, former)
-		case which > 0:
-			c.set, c.fresh = append(c.set, last), append(c.fresh, last)
-		case !sameRoute(former, last):
-			c.set = append(c.set, last)
+		case former == nil:
+			c.set, c.fresh = append(c.set, next), append(c.fresh, next)
+		default:
+			c.set = append(c.set, next)
 		}
 	}
-	return c, true
-}
-
-// sameRoute reports whether two routes of one key have the same next hops.
-func sameRoute(a, b *plan.Route) bool {
-	return a.Unreachable == b.Unreachable && sorted.SameSlice(a.NextHops, b.NextHops)
+	return c
 }
 
 // addChanged adds and replaces the routes of set. It does not look at the kernel's routes first: after an error, the

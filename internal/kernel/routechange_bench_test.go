@@ -38,7 +38,7 @@ func BenchmarkApply(b *testing.B) {
 		ingress = append(ingress, plan.IngressIP{Addr: netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), Path: 2})
 	}
 	d.Ingress = sorted.Of(ingress...)
-	full := &plan.NodePlan{DataPlane: d, Routes: learnedRoutes(100_000), Rules: []plan.Rule{{Priority: 701, Mark: 0x2200, Mask: 0x3f00, Table: 1001}}}
+	full := &plan.NodePlan{DataPlane: d, Routes: sorted.Of(learnedRoutes(100_000)...), Rules: []plan.Rule{{Priority: 701, Mark: 0x2200, Mask: 0x3f00, Table: 1001}}}
 	with := func(change func(p *plan.NodePlan)) *plan.NodePlan {
 		p := *full
 		change(&p)
@@ -49,7 +49,7 @@ func BenchmarkApply(b *testing.B) {
 	for i, e := range d.Endpoints.Slice()[:10_000] {
 		moved[i] = plan.Endpoint{Addr: e.Addr, Path: 3, Source: e.Addr}
 	}
-	thousand := slices.Clone(full.Routes)
+	thousand := full.Routes.Slice()
 	for i := range 1000 {
 		thousand[i*100].NextHops = []plan.NextHop{via("10.1.0.7", "eth2")}
 	}
@@ -82,8 +82,8 @@ func BenchmarkApply(b *testing.B) {
 		{"one-path", with(func(p *plan.NodePlan) {
 			p.DataPlane.Paths = append(slices.Clone(d.Paths), plan.Path{ID: 9, Key: plan.PathKey{Kind: plan.PathSteer, Name: "z"}, Table: 1009})
 		})},
-		{"one-route", with(func(p *plan.NodePlan) { p.Routes = full.Routes[1:] })},
-		{"1000-routes", with(func(p *plan.NodePlan) { p.Routes = thousand })},
+		{"one-route", with(func(p *plan.NodePlan) { p.Routes = full.Routes.With(nil, learnedRoutes(1)) })},
+		{"1000-routes", with(func(p *plan.NodePlan) { p.Routes = full.Routes.With(thousand, nil) })},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			require.NoError(b, machine.Do(func() error {
@@ -97,7 +97,7 @@ func BenchmarkApply(b *testing.B) {
 			}))
 		})
 	}
-	none := with(func(p *plan.NodePlan) { p.Routes = nil })
+	none := with(func(p *plan.NodePlan) { p.Routes = sorted.List[plan.Route]{} })
 	for _, c := range []struct {
 		name     string
 		from, to *plan.NodePlan

@@ -150,8 +150,7 @@ func concernOf(p *plan.NodePlan) concern {
 		c.devices[u.Device] = true
 	}
 	device, table := "", uint32(0) // of the previous route: with very many, most are alike
-	for i := range p.Routes {
-		r := &p.Routes[i]
+	for r := range p.Routes.All() {
 		if r.Table != table {
 			table = r.Table
 			c.tables[table] = true

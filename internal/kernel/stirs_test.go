@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -40,10 +41,10 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	n, now, woken := watchedNode(t)
 	p := &plan.NodePlan{
 		Rules: []plan.Rule{{Priority: 701, Mark: 0x2100, Mask: 0x3f00, Table: 1001}},
-		Routes: []plan.Route{
-			{Table: 1001, Dst: prefix("0.0.0.0/0"), Metric: 20, NextHops: []plan.NextHop{via("10.1.0.1", "eth2")}},
-			{Table: 1001, Dst: prefix("2001:db8:9::/48"), Metric: 20, NextHops: []plan.NextHop{via("2001:db8:1::1", "eth2")}},
-		},
+		Routes: sorted.Of(
+			plan.Route{Table: 1001, Dst: prefix("0.0.0.0/0"), Metric: 20, NextHops: []plan.NextHop{via("10.1.0.1", "eth2")}},
+			plan.Route{Table: 1001, Dst: prefix("2001:db8:9::/48"), Metric: 20, NextHops: []plan.NextHop{via("2001:db8:1::1", "eth2")}},
+		),
 		DataPlane: stories.DataPlane(),
 	}
 	devices := []string{"eth2"}
@@ -173,8 +174,8 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	require.Contains(t, netns.Ruleset(t), "10.244.1.11 : 0x00000002")
 }
 
-// anyRoutes returns random routes, sorted as a plan's are.
-func anyRoutes(r *rand.Rand) []plan.Route {
+// anyRoutes returns random routes.
+func anyRoutes(r *rand.Rand) sorted.List[plan.Route] {
 	all := map[string]plan.Route{}
 	hops := []plan.NextHop{via("10.1.0.1", "eth2"), via("10.1.0.3", "eth2"), via("10.1.0.4", "eth2")}
 	hops6 := []plan.NextHop{via("2001:db8:1::1", "eth2"), via("2001:db8:1::3", "eth2"), via("2001:db8:1::4", "eth2")}
@@ -192,30 +193,22 @@ func anyRoutes(r *rand.Rand) []plan.Route {
 		}
 		all[fmt.Sprint(route.Table, route.Dst, route.Metric)] = route
 	}
-	var routes []plan.Route
-	for _, route := range all {
-		routes = append(routes, route)
-	}
-	order := routeOrders[r.IntN(2)]
-	slices.SortFunc(routes, func(a, b plan.Route) int { return order(&a, &b) })
-	return routes
+	return sorted.Of(slices.Collect(maps.Values(all))...)
 }
 
 // TestRoutesByDifference applies random plans by difference and compares the kernel's routes with each.
 func TestRoutesByDifference(t *testing.T) {
 	n, _, woken := watchedNode(t)
 	r := rand.New(rand.NewPCG(1, 2))
-	var before []plan.Route
 	byDifference := 0
 	for step := range 60 {
 		p := &plan.NodePlan{Routes: anyRoutes(r), DataPlane: stories.DataPlane()}
-		if _, ok := changesOf(before, p.Routes); ok && n.done != nil && n.stirs.now().all == n.seen.all {
+		if n.done != nil && n.stirs.now().all == n.seen.all {
 			byDifference++
 		}
 		_, err := n.Apply(t.Context(), p)
 		require.NoError(t, err)
-		before = p.Routes
-		wanted, errs := normalRoutes(n.links, p.Routes, n.refused.judge)
+		wanted, errs := normalRoutes(n.links, p.Routes.Slice(), n.refused.judge)
 		require.Empty(t, errs)
 		require.NoError(t, dumpOurs(t.Context(), func(have *route) {
 			w := wanted[have.routeKey]
@@ -235,37 +228,29 @@ func TestChangesOfRoutes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
 		a, b := anyRoutes(r), anyRoutes(r)
-		c, ok := changesOf(a, b)
-		if !ok {
-			continue
+		c := changesOf(a, b)
+		had, have := map[routeKey]plan.Route{}, map[routeKey]plan.Route{}
+		for route := range a.All() {
+			had[keyOf(&route)] = route
 		}
-		had, have := map[routeKey]*plan.Route{}, map[routeKey]*plan.Route{}
-		for i := range a {
-			had[keyOf(&a[i])] = &a[i]
-		}
-		for i := range b {
-			have[keyOf(&b[i])] = &b[i]
+		for route := range b.All() {
+			have[keyOf(&route)] = route
 		}
 		set, gone := 0, 0
 		for k, x := range have {
-			if y := had[k]; y == nil || !sameRoute(x, y) {
-				require.Contains(t, c.set, x)
-				require.Equal(t, y == nil, slices.Contains(c.fresh, x))
+			if y, known := had[k]; !known || !x.Equal(y) {
+				require.Contains(t, c.set, &x)
+				require.Equal(t, !known, slices.ContainsFunc(c.fresh, func(f *plan.Route) bool { return f.Equal(x) && keyOf(f) == k }))
 				set++
 			}
 		}
 		for k, x := range had {
-			if have[k] == nil {
-				require.Contains(t, c.gone, x)
+			if _, stays := have[k]; !stays {
+				require.Contains(t, c.gone, &x)
 				gone++
 			}
 		}
 		require.Len(t, c.set, set)
 		require.Len(t, c.gone, gone)
 	}
-	one := []plan.Route{{Table: 1, Dst: prefix("::/0"), Metric: 0}, {Table: 1, Dst: prefix("::/0"), Metric: 1024}}
-	_, ok := changesOf(nil, one)
-	require.False(t, ok, "the kernel knows but one of these two")
-	_, ok = changesOf(nil, []plan.Route{{Table: 1, Dst: prefix("2.0.0.0/8")}, {Table: 1, Dst: prefix("1.0.0.0/8")}})
-	require.False(t, ok, "not sorted")
 }

@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/egressway/egressway/internal/kernel/ruleset"
@@ -15,7 +14,6 @@ type taken struct {
 	before  *plan.NodePlan           // plan in force since the last Apply; nil: none
 	leads   map[uint32]plan.Families // families that its routes lead to, by table, without the refused routes
 	lacking bool                     // some routes were refused
-	routes  map[routeKey]*plan.Route
 	objects []string
 	kinds   map[Drift]int
 }
@@ -24,7 +22,7 @@ type taken struct {
 func (t *taken) end(p *plan.NodePlan, refused refusals) (objects []string, kinds map[Drift]int) {
 	objects, kinds = t.objects, t.kinds
 	leads, lacking := t.leads, len(refused) > 0
-	if t.before == nil || !sorted.OneSlice(t.before.Routes, p.Routes) || t.lacking || lacking {
+	if t.before == nil || !t.before.Routes.Same(p.Routes) || t.lacking || lacking {
 		leads = leadsOf(p.Routes, refused)
 	}
 	*t = taken{before: p, leads: leads, lacking: lacking}
@@ -32,13 +30,12 @@ func (t *taken) end(p *plan.NodePlan, refused refusals) (objects []string, kinds
 }
 
 // leadsOf returns, by table, the families for which routes lead somewhere.
-func leadsOf(routes []plan.Route, refused refusals) map[uint32]plan.Families {
+func leadsOf(routes sorted.List[plan.Route], refused refusals) map[uint32]plan.Families {
 	leads := map[uint32]plan.Families{}
 	var of uint32 // table of the previous route: with very many, most are of one table
 	var f plan.Families
-	for i := range routes {
-		r := &routes[i]
-		if r.Unreachable || refused.has(r) {
+	for r := range routes.All() {
+		if r.Unreachable || refused.has(&r) {
 			continue
 		}
 		if r.Table != of {
@@ -93,13 +90,7 @@ func (t *taken) route(p *plan.Route) {
 	if t.before == nil {
 		return
 	}
-	if t.routes == nil {
-		t.routes = make(map[routeKey]*plan.Route, len(t.before.Routes))
-		for i := range t.before.Routes {
-			t.routes[keyOf(&t.before.Routes[i])] = &t.before.Routes[i]
-		}
-	}
-	if had := t.routes[keyOf(p)]; had != nil && reflect.DeepEqual(had, p) {
+	if had, ok := t.before.Routes.Get(*p); ok && had.Equal(*p) {
 		t.add(DriftRoutes, fmt.Sprintf("routes of table %d", p.Table))
 	}
 }

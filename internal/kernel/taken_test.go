@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab/netns"
 	"github.com/egressway/egressway/lab/stories"
 )
@@ -22,11 +23,11 @@ func TestRestored(t *testing.T) {
 		Rules: []plan.Rule{
 			{Priority: 701, Mark: 0x2100, Mask: 0x3f00, Table: 1001}, {Priority: 799, Mark: 0x2000, Mask: 0x2000, Unreachable: true},
 		},
-		Routes: []plan.Route{
-			{Table: 1001, Dst: prefix("0.0.0.0/0"), Metric: 20, NextHops: []plan.NextHop{via("10.1.0.1", "eth2")}},
-			{Table: 1001, Dst: prefix("::/0"), Metric: 20, NextHops: []plan.NextHop{via("2001:db8:1::1", "eth2")}},
-			{Table: 794603, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.1.0.3", "eth2")}},
-		},
+		Routes: sorted.Of(
+			plan.Route{Table: 1001, Dst: prefix("0.0.0.0/0"), Metric: 20, NextHops: []plan.NextHop{via("10.1.0.1", "eth2")}},
+			plan.Route{Table: 1001, Dst: prefix("::/0"), Metric: 20, NextHops: []plan.NextHop{via("2001:db8:1::1", "eth2")}},
+			plan.Route{Table: 794603, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.1.0.3", "eth2")}},
+		),
 		DataPlane: stories.DataPlane(),
 	}
 	apply := func() []string {

@@ -12,6 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // large is a node of a large cluster: 10,000 EgressServices of 10 endpoints each on 1,000 nodes, few of them hosts.
@@ -176,14 +177,32 @@ func BenchmarkBigServiceMoves(b *testing.B) {
 
 func BenchmarkEndpointBesideLearned(b *testing.B) {
 	s := large()
-	l := plan.NetworkRoutes{Network: "red"}
-	for i := range 100_000 {
-		l.Routes = append(l.Routes, plan.Route{
-			Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}), 32), NextHops: []plan.NextHop{{Gateway: addr("10.1.0.1"), Device: "eth2"}},
-		})
-	}
-	s.Learned = append(s.Learned, l)
+	s.Learned = append(s.Learned, plan.NetworkRoutes{Network: "red", Routes: sorted.Of(learnedRoutes(100_000)...)})
 	benchmark(b, s, func(s *plan.Snapshot, i int) cluster.Changed { return endpoints(s, i, i/2%10_000) })
+}
+
+// BenchmarkLearnedRoute adds and removes one learned route beside 100,000.
+func BenchmarkLearnedRoute(b *testing.B) {
+	s := large()
+	all := learnedRoutes(100_001)
+	with := sorted.Of(all...)
+	s.Learned = append(s.Learned, plan.NetworkRoutes{Network: "red"})
+	benchmark(b, s, func(s *plan.Snapshot, i int) (none cluster.Changed) {
+		s.Learned = slices.Clone(s.Learned)
+		l := &s.Learned[len(s.Learned)-1].Routes
+		if *l = with; i%2 == 0 {
+			*l = with.With(nil, all[i%100_000:][:1])
+		}
+		return none
+	})
+}
+
+func learnedRoutes(n int) (all []plan.Route) {
+	hops := []plan.NextHop{{Gateway: addr("10.1.0.1"), Device: "eth2"}}
+	for i := range n {
+		all = append(all, plan.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}), 32), NextHops: hops})
+	}
+	return all
 }
 
 // BenchmarkMemory measures the memory that a planner and its plan hold.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // frame holds the paths and the steering that all services share. It depends on the nodes that services lead to, and is
@@ -34,7 +35,7 @@ type frame struct {
 	ways     []Path
 	uplinks  []Uplink
 	rules    []Rule
-	steered  []Route
+	routes   []Route   // without those that peers announce
 	speakers []Speaker // without Announce and Refuse
 }
 
@@ -43,7 +44,7 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f := &frame{
 		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, lacking: map[PathKey]bool{}, hosts: map[string]*steering{},
 		routed: maps.Clone(s.Facts.Routed), heard: maps.Clone(s.Heard), leaving: s.Draining,
-		silent: map[string]bool{},
+		silent: map[string]bool{}, routes: make([]Route, 0, 2*(len(g.networks)+len(targets))),
 	}
 	for _, t := range targets {
 		if !s.answers(t.node) {
@@ -56,6 +57,7 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f.steer(targets)
 	f.planPaths()
 	f.planRules()
+	f.planFloors()
 	f.planSpeakers()
 	return f
 }
@@ -259,33 +261,100 @@ func (r *Route) Learned() bool { return r.Metric == learnedMetric }
 // (Documentation/networking/vrf.rst) recommends that route, so that a lookup does not fall through to the main table.
 const vrfFloorMetric = 4278198272
 
-// routes lists all routes that we own.
-func (f *frame) routes(learned []NetworkRoutes) []Route {
-	length := 2*len(f.networks) + len(f.steered)
-	for _, l := range learned {
-		length += len(l.Routes)
+// planRoutes plans all routes that we own: those of the frame, and those learned from peers.
+func (r *pass) planRoutes(next *NodePlan) {
+	var e edit[Route]
+	if r.frame != r.former {
+		e.set = slices.Clip(r.frame.routes)
+		if r.former != nil {
+			e.gone = slices.Clip(r.former.routes)
+		}
 	}
-	all := make([]Route, 0, length)
+	all, users := r.learning()
+	for _, l := range all {
+		if l.from == l.to && users[l.to] == 1 {
+			for x, y := range l.before.Changes(l.now) {
+				if y == nil {
+					e.drop(x.learnedIn(l.to))
+				} else {
+					e.put(y.learnedIn(l.to))
+				}
+			}
+			continue
+		}
+		for route := range l.before.All() {
+			e.drop(route.learnedIn(l.from))
+		}
+		for route := range l.now.All() {
+			e.put(route.learnedIn(l.to))
+		}
+	}
+	next.Routes = next.Routes.With(e.set, e.gone)
+}
+
+// learning holds the routes that the peers of one network announced and announce, and the tables that hold them.
+type learning struct {
+	before, now sorted.List[Route]
+	from, to    uint32
+}
+
+// learning lists networks with learned routes, and counts those that use each table.
+func (r *pass) learning() (all []learning, users map[uint32]int) {
+	users = map[uint32]int{}
+	add := func(network string, before, now sorted.List[Route]) {
+		l := learning{from: r.former.tableOf(network), to: r.frame.tableOf(network)}
+		if l.from != 0 {
+			l.before = before
+			users[l.from]++
+		}
+		if l.to != 0 {
+			l.now = now
+			if l.to != l.from {
+				users[l.to]++
+			}
+		}
+		all = append(all, l)
+	}
+	former := map[string]sorted.List[Route]{}
+	if r.Planner.plan != nil {
+		for _, l := range r.last.Learned {
+			former[l.Network] = l.Routes
+		}
+	}
+	for _, l := range r.Learned {
+		add(l.Network, former[l.Network], l.Routes)
+		delete(former, l.Network)
+	}
+	for network, before := range former {
+		add(network, before, sorted.List[Route]{})
+	}
+	return all, users
+}
+
+// learnedIn returns a learned route as a route of a table.
+func (r Route) learnedIn(table uint32) Route {
+	r.Table, r.Metric = table, learnedMetric
+	return r
+}
+
+// tableOf returns the table that holds a network's learned routes; 0: there is none.
+func (f *frame) tableOf(name string) uint32 {
+	if f == nil {
+		return 0
+	}
+	if n := f.byName[name]; n != nil && f.usable(n) {
+		return n.table
+	}
+	return 0
+}
+
+// planFloors plans the unreachable default routes of VRFs.
+func (f *frame) planFloors() {
 	for _, n := range f.networks {
 		if n.create {
 			for _, to := range []netip.Prefix{anyIPv4, anyIPv6} {
-				all = append(all, Route{Table: n.table, Dst: to, Metric: vrfFloorMetric, Unreachable: true})
+				f.routes = append(f.routes, Route{Table: n.table, Dst: to, Metric: vrfFloorMetric, Unreachable: true})
 			}
 		}
 	}
-	for _, l := range learned {
-		n := f.byName[l.Network]
-		if n == nil || !f.usable(n) {
-			continue
-		}
-		for _, r := range l.Routes {
-			r.Table, r.Metric = n.table, learnedMetric
-			all = append(all, r)
-		}
-	}
-	all = append(all, f.steered...)
-	slices.SortFunc(all, func(x, y Route) int {
-		return cmp.Or(cmp.Compare(x.Table, y.Table), comparePrefix(x.Dst, y.Dst), cmp.Compare(x.Metric, y.Metric))
-	})
-	return slices.Clip(all)
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // Compare orders endpoints by their addresses.
@@ -57,12 +59,18 @@ func (p Prefix) Compare(o Prefix) int { return comparePrefix(p.Prefix, o.Prefix)
 // Equal reports whether two prefixes are the same.
 func (p Prefix) Equal(o Prefix) bool { return p == o }
 
-// Compare orders routes by their destinations, then by their tables and metrics.
+// Compare orders routes by their tables, then by their destinations and metrics.
 func (r Route) Compare(o Route) int {
-	return cmp.Or(comparePrefix(r.Dst, o.Dst), cmp.Compare(r.Table, o.Table), cmp.Compare(r.Metric, o.Metric))
+	if c := cmp.Compare(r.Table, o.Table); c != 0 {
+		return c
+	}
+	if c := comparePrefix(r.Dst, o.Dst); c != 0 {
+		return c
+	}
+	return cmp.Compare(r.Metric, o.Metric)
 }
 
 // Equal reports whether two routes are the same.
 func (r Route) Equal(o Route) bool {
-	return r.Dst == o.Dst && r.Table == o.Table && r.Metric == o.Metric && r.Unreachable == o.Unreachable && slices.Equal(r.NextHops, o.NextHops)
+	return r.Dst == o.Dst && r.Table == o.Table && r.Metric == o.Metric && r.Unreachable == o.Unreachable && sorted.SameSlice(r.NextHops, o.NextHops)
 }

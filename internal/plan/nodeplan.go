@@ -68,17 +68,18 @@ type Link struct {
 // NetworkRoutes are the routes learned from the peers of one network.
 type NetworkRoutes struct {
 	Network string
-	Routes  []Route // Table is 0
+	Routes  sorted.List[Route] // Table is 0
 }
 
 // NodePlan is the desired state of one node. Its slices and lists are sorted, lists by their unique keys: addresses,
-// prefixes, object keys. Of its parts, only Services and Waiting name objects of the API.
+// prefixes, object keys. Of its parts, only Services and Waiting name objects of the API. Lists are for what may be many and
+// changes row by row; slices are replaced as a whole. sorted.Share and sorted.Same compare plans.
 type NodePlan struct {
 	Node      string               `json:"node"`
 	VRFs      []VRF                `json:"vrfs,omitempty"`
 	Tunnel    *Tunnel              `json:"tunnel,omitempty"` // nil: no VXLAN steering
 	Rules     []Rule               `json:"rules,omitempty"`
-	Routes    []Route              `json:"routes,omitempty"` // all routes that we own, in all tables
+	Routes    sorted.List[Route]   `json:"routes,omitzero"` // all routes that we own, in all tables
 	DataPlane DataPlane            `json:"dataPlane"`
 	Speakers  []Speaker            `json:"speakers,omitempty"`
 	Services  sorted.List[Service] `json:"services,omitzero"` // for display: each EgressService as it is on this node

@@ -278,8 +278,3 @@ func sameLink(x, y Link) bool {
 	return x.Name == y.Name && x.Index == y.Index && x.Up == y.Up && x.Master == y.Master && x.VRFTable == y.VRFTable && x.MTU == y.MTU &&
 		sorted.SameSlice(x.Addrs, y.Addrs)
 }
-
-// sameLearned reports whether two slices hold the identical slices of learned routes.
-func sameLearned(x, y []NetworkRoutes) bool {
-	return slices.EqualFunc(x, y, func(x, y NetworkRoutes) bool { return x.Network == y.Network && sorted.OneSlice(x.Routes, y.Routes) })
-}

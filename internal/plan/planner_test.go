@@ -21,6 +21,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // evolving is a world that changes step by step. Snapshots that it has returned do not change.
@@ -149,9 +150,9 @@ func (e *evolving) step() {
 	case 21:
 		e.Learned = slices.Clone(e.Learned)
 		l := &e.Learned[e.IntN(len(e.Learned))]
-		l.Routes = nil
+		l.Routes = sorted.List[plan.Route]{}
 		for i := range e.IntN(4) {
-			l.Routes = append(l.Routes, plan.Route{Dst: prefixes(fmt.Sprintf("192.0.%d.0/24", i))[0], NextHops: []plan.NextHop{{Gateway: addr("10.1.0.1"), Device: "eth2"}}})
+			l.Routes = l.Routes.With([]plan.Route{{Dst: prefixes(fmt.Sprintf("192.0.%d.0/24", i))[0], NextHops: []plan.NextHop{{Gateway: addr("10.1.0.1"), Device: "eth2"}}}}, nil)
 		}
 	case 22:
 		e.Draining = chance(e.Rand, 0.3)

@@ -19,6 +19,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 const worlds = 120
@@ -68,10 +69,10 @@ func world(seed uint64) plan.Snapshot {
 		s.Facts.Links = append(s.Facts.Links, plan.Link{Name: "vrf-blue", Up: true, MTU: 65575, VRFTable: 1002})
 	}
 	for _, network := range []string{"red", "blue", "gone"} {
-		s.Learned = append(s.Learned, plan.NetworkRoutes{Network: network, Routes: []plan.Route{
+		s.Learned = append(s.Learned, plan.NetworkRoutes{Network: network, Routes: sorted.Of([]plan.Route{
 			{Dst: prefixes("0.0.0.0/0")[0], NextHops: []plan.NextHop{{Gateway: addr("10.1.0.1"), Device: "eth2"}}},
 			{Dst: prefixes("192.0.2.0/24")[0], NextHops: []plan.NextHop{{Gateway: addr("10.1.0.2"), Device: "eth2"}}},
-		}})
+		}...)})
 	}
 	for i := range 1 + r.IntN(8) {
 		addService(r, &s.Objects, cluster.Key{Namespace: pick(r, "good", "good", "other"), Name: fmt.Sprint("s", i)}, time.Unix(int64(r.IntN(5)), 0))
@@ -132,9 +133,6 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 func shuffled(r *rand.Rand, s plan.Snapshot) plan.Snapshot {
 	s.Facts.Links = shuffle(r, s.Facts.Links)
 	s.Learned = shuffle(r, s.Learned)
-	for i, l := range s.Learned {
-		s.Learned[i].Routes = shuffle(r, l.Routes)
-	}
 	c := *s.Config
 	c.Networks, c.ClusterCIDRs = shuffle(r, c.Networks), shuffle(r, c.ClusterCIDRs)
 	s.Config = &c
@@ -235,7 +233,7 @@ func TestPlanHangsTogether(t *testing.T) {
 			metric uint32
 		}
 		routes := map[destination]bool{}
-		for _, r := range p.Routes {
+		for r := range p.Routes.All() {
 			k := destination{r.Table, r.Dst, r.Metric}
 			require.False(t, routes[k], "seed %d: route %v twice", seed, k)
 			routes[k] = true

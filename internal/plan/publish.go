@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -56,55 +55,19 @@ func (r *pass) publish() {
 	touched := r.planIngress(d)
 	r.planRefuse(former.DataPlane.Cluster, d, touched)
 	if f := r.frame; f != r.former {
-		next.VRFs = keep(former.VRFs, f.vrfs)
-		next.Absent = keep(former.Absent, f.absent)
-		next.Held = keep(former.Held, f.held)
-		next.Watched = keep(former.Watched, f.watched)
-		next.Rules = keep(former.Rules, f.rules)
-		if next.Tunnel = f.tunnelTo; reflect.DeepEqual(former.Tunnel, f.tunnelTo) {
-			next.Tunnel = former.Tunnel
-		}
-		d.Marks = f.marks
-		d.Paths, d.Uplinks = keep(former.DataPlane.Paths, f.ways), keep(former.DataPlane.Uplinks, f.uplinks)
-		d.Guests, d.Between = keep(former.DataPlane.Guests, f.guests), keep(former.DataPlane.Between, f.between)
-		d.CountSent = f.countSent()
+		next.VRFs, next.Absent, next.Held, next.Watched, next.Rules, next.Tunnel = f.vrfs, f.absent, f.held, f.watched, f.rules, f.tunnelTo
+		d.Marks, d.Paths, d.Uplinks, d.Guests, d.Between, d.CountSent = f.marks, f.ways, f.uplinks, f.guests, f.between, f.countSent()
 		d.ClampMSS4, d.ClampMSS6 = 0, 0
 		if t := next.Tunnel; t != nil {
 			d.ClampMSS4, d.ClampMSS6 = uint16(t.MTU-40), uint16(t.MTU-60) // IPv4 and IPv6 header, each with TCP's
 		}
 	}
-	if r.frame != r.former || !sameLearned(r.Learned, r.last.Learned) {
-		next.Routes = keepBy(former.Routes, r.frame.routes(r.Learned), Route.Equal)
-	}
-	next.Speakers = keepBy(former.Speakers, r.speakers(former.Speakers), Speaker.equal)
-	if r.Planner.plan == nil || !next.is(former) {
+	r.planRoutes(&next)
+	next.Speakers = r.speakers()
+	if equal := sorted.Share(former, &next); r.Planner.plan == nil || !equal {
 		r.Planner.plan = &next
 	}
 	r.planProblems()
-}
-
-// is reports whether a plan shares all its parts with another.
-func (p *NodePlan) is(o *NodePlan) bool {
-	d, e := &p.DataPlane, &o.DataPlane
-	return p.Node == o.Node && sorted.OneSlice(p.VRFs, o.VRFs) && p.Tunnel == o.Tunnel && sorted.OneSlice(p.Rules, o.Rules) &&
-		sorted.OneSlice(p.Routes, o.Routes) && sorted.OneSlice(p.Speakers, o.Speakers) && p.Services.Same(o.Services) &&
-		sorted.OneSlice(p.Watched, o.Watched) && sorted.OneSlice(p.Held, o.Held) && sorted.OneSlice(p.Absent, o.Absent) &&
-		d.Marks == e.Marks && sorted.OneSlice(d.Paths, e.Paths) && sorted.OneSlice(d.Uplinks, e.Uplinks) && d.Endpoints.Same(e.Endpoints) &&
-		sorted.OneSlice(d.Cluster, e.Cluster) && sorted.OneSlice(d.Pods, e.Pods) && sorted.OneSlice(d.Guests, e.Guests) &&
-		sorted.OneSlice(d.Between, e.Between) && d.Ingress.Same(e.Ingress) && d.ClampMSS4 == e.ClampMSS4 && d.ClampMSS6 == e.ClampMSS6 &&
-		d.CountSent == e.CountSent && d.Hold == e.Hold && d.Let.Same(e.Let) && p.Waiting.Same(o.Waiting)
-}
-
-// keep returns the former slice if the next has equal elements, else the next.
-func keep[T any](former, next []T) []T {
-	return keepBy(former, next, func(x, y T) bool { return reflect.DeepEqual(x, y) })
-}
-
-func keepBy[T any](former, next []T, same func(x, y T) bool) []T {
-	if sorted.OneSlice(former, next) || slices.EqualFunc(former, next, same) {
-		return former
-	}
-	return next
 }
 
 // whole reports whether so many services changed that planning all of them is less work.
@@ -318,14 +281,12 @@ func (r *pass) planPrefixes(d *DataPlane) {
 	}
 	var differs bool
 	if r.outside, differs = outside.to(r.outside, whole); differs || another {
-		d.Pods = keepBy(d.Pods, merged(g.pods, r.outside.Slice()), samePrefix)
+		d.Pods = merged(g.pods, r.outside.Slice())
 	}
 	if r.within, differs = within.to(r.within, whole); differs || another {
-		d.Cluster = keepBy(d.Cluster, merged(g.cluster, r.within.Slice()), samePrefix)
+		d.Cluster = merged(g.cluster, r.within.Slice())
 	}
 }
-
-func samePrefix(x, y netip.Prefix) bool { return x == y }
 
 func withinCluster(g *ground, a netip.Addr) bool { return within(g.cluster, a) }
 
@@ -487,23 +448,12 @@ func changedPrefixes(x, y []netip.Prefix, tell func(netip.Prefix)) {
 }
 
 // speakers adds Announce and Refuse to each speaker.
-func (r *pass) speakers(former []Speaker) []Speaker {
+func (r *pass) speakers() []Speaker {
 	all := slices.Clone(r.frame.speakers)
 	for i := range all {
-		s := &all[i]
-		s.Announce, s.Refuse = r.announce[s.Network], r.refuse
-		if j := slices.IndexFunc(former, func(o Speaker) bool { return o.Network == s.Network }); j >= 0 {
-			s.Peers = keep(former[j].Peers, s.Peers)
-			s.Subnets, s.Guarded = keep(former[j].Subnets, s.Subnets), keep(former[j].Guarded, s.Guarded)
-		}
+		all[i].Announce, all[i].Refuse = r.announce[all[i].Network], r.refuse
 	}
 	return all
-}
-
-func (s Speaker) equal(o Speaker) bool {
-	return s.Network == o.Network && s.Device == o.Device && s.DeviceIndex == o.DeviceIndex && s.ASN == o.ASN && s.RouterID == o.RouterID &&
-		s.ListenPort == o.ListenPort && s.GracefulRestart == o.GracefulRestart && sorted.OneSlice(s.Peers, o.Peers) &&
-		s.Announce.Same(o.Announce) && s.Refuse.Same(o.Refuse) && sorted.OneSlice(s.Subnets, o.Subnets) && sorted.OneSlice(s.Guarded, o.Guarded)
 }
 
 // found is a problem as an element of a list.
@@ -553,7 +503,9 @@ func (r *pass) planProblems() {
 	if len(all) == 0 {
 		all = nil
 	}
-	r.problems = keepBy(r.problems, slices.Clip(all), func(x, y cluster.Problem) bool { return x == y })
+	if !slices.Equal(r.problems, all) {
+		r.problems = slices.Clip(all)
+	}
 }
 
 func sortedProblems(all []cluster.Problem) []cluster.Problem {

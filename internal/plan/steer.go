@@ -72,7 +72,7 @@ func (f *frame) steer(targets []target) {
 			continue
 		}
 		f.hosts[host] = h
-		f.steered = append(f.steered, h.routes...)
+		f.routes = append(f.routes, h.routes...)
 	}
 	if t := f.tunnelTo; t != nil {
 		slices.SortFunc(t.Hosts, func(x, y TunnelHost) int { return compareStrings(x.Node, y.Node) })

@@ -186,11 +186,11 @@ func (w *textWriter) routing(p *NodePlan) {
 		}
 		w.line("  %d\tfwmark %#x/%#x\t%s\t%s", r.Priority, r.Mark, r.Mask, to, w.meaning(p, r))
 	}
-	if len(p.Routes) == 0 {
+	if p.Routes.Len() == 0 {
 		return
 	}
 	w.title("Routes")
-	for _, r := range p.Routes {
+	for r := range p.Routes.All() {
 		to := "unreachable"
 		if !r.Unreachable {
 			var hops []string

@@ -201,6 +201,9 @@ func (l *List[T]) add(chunk []T) {
 // first for new ones. Neither may be written to.
 func (l List[T]) Changes(next List[T]) iter.Seq2[*T, *T] {
 	return func(yield func(former, now *T) bool) {
+		if OneSlice(l.chunks, next.chunks) {
+			return
+		}
 		a, b := cursor[T]{chunks: l.chunks}, cursor[T]{chunks: next.chunks}
 		for {
 			for a.skips(&b) {

@@ -44,7 +44,7 @@ func (s *scene) learns(b *testing.B, n int) {
 	for {
 		have := 0
 		for _, network := range s.Learned() {
-			have += len(network.Routes)
+			have += network.Routes.Len()
 		}
 		if have == n {
 			return

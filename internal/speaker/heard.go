@@ -3,7 +3,6 @@ package speaker
 import (
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/egressway/egressway/internal/bfd"
@@ -20,39 +19,12 @@ type heard struct {
 }
 
 // routes maps each network to its learned routes.
-type routes map[string]*networkRoutes
-
-// networkRoutes holds the learned routes of one network.
-type networkRoutes struct {
-	mu   sync.Mutex // guards the fields below
-	now  sorted.List[plan.Route]
-	made []plan.Route // now as a slice, made on the first call of list; never written to
-}
-
-// list returns the routes as a slice: the same one for every call.
-func (n *networkRoutes) list() []plan.Route {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.made == nil && n.now.Len() > 0 {
-		n.made = n.now.Slice()
-		n.now = sorted.Of(n.made...) // keep one copy of each route: let the list share the slice's
-	}
-	return n.made
-}
-
-func (n *networkRoutes) current() sorted.List[plan.Route] {
-	if n == nil {
-		return sorted.List[plan.Route]{}
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.now
-}
+type routes map[string]sorted.List[plan.Route]
 
 func (r routes) list() []plan.NetworkRoutes {
 	all := make([]plan.NetworkRoutes, 0, len(r))
 	for _, network := range slices.Sorted(maps.Keys(r)) {
-		all = append(all, plan.NetworkRoutes{Network: network, Routes: r[network].list()})
+		all = append(all, plan.NetworkRoutes{Network: network, Routes: r[network]})
 	}
 	return all
 }
@@ -61,7 +33,7 @@ func (r routes) list() []plan.NetworkRoutes {
 func (r routes) changed(network string, c listChange[plan.Route]) routes {
 	next := make(routes, len(r)+1)
 	maps.Copy(next, r)
-	next[network] = &networkRoutes{now: applyIn(c, r[network].current(), routeTo)}
+	next[network] = applyIn(c, r[network], routeTo)
 	return next
 }
 

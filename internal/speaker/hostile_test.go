@@ -156,7 +156,7 @@ func (h *hostile) learned(prefix netip.Prefix) string {
 		if network.Network != "red" {
 			continue
 		}
-		for _, r := range network.Routes {
+		for r := range network.Routes.All() {
 			if r.Dst == prefix && len(r.NextHops) > 0 {
 				return r.NextHops[0].Gateway.String()
 			}

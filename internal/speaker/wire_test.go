@@ -290,7 +290,7 @@ func TestLearnedIsWhatPeerTold(t *testing.T) {
 		require.EventuallyWithT(t, func(t *assert.CollectT) {
 			var have []netip.Prefix
 			for _, network := range c.Learned() {
-				for _, r := range network.Routes {
+				for r := range network.Routes.All() {
 					have = append(have, r.Dst)
 				}
 			}

@@ -317,7 +317,7 @@ func networks(p *plan.NodePlan, sessions []bgp.Session) []Network {
 	for _, v := range p.VRFs {
 		vrfs[v.Table] = v.Name
 	}
-	for _, r := range p.Routes {
+	for r := range p.Routes.All() {
 		if !r.Unreachable {
 			learned[r.Table]++ // a network's table has no other routes of ours
 		}

@@ -37,10 +37,10 @@ func pass() (*plan.NodePlan, []cluster.Problem, []bgp.Session, Pass) {
 	p := &plan.NodePlan{
 		Node: "a",
 		VRFs: []plan.VRF{{Name: "vrf-red", Table: 1001}},
-		Routes: []plan.Route{
-			{Table: 1001, Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHops: []plan.NextHop{{Gateway: ip("10.1.0.1"), Device: "red0"}}},
-			{Table: 1001, Dst: netip.MustParsePrefix("0.0.0.0/0"), Metric: 4278198272, Unreachable: true},
-		},
+		Routes: sorted.Of(
+			plan.Route{Table: 1001, Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHops: []plan.NextHop{{Gateway: ip("10.1.0.1"), Device: "red0"}}},
+			plan.Route{Table: 1001, Dst: netip.MustParsePrefix("0.0.0.0/0"), Metric: 4278198272, Unreachable: true},
+		),
 		DataPlane: plan.DataPlane{Paths: []plan.Path{
 			{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}, Table: 1001},
 			{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "default"}, Table: 254},

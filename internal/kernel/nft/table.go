@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 
 	"github.com/google/nftables"
@@ -196,17 +195,13 @@ func (n *Table) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, f
 	return changed || !now.Exists || fresh, nil
 }
 
-// sameFixed reports whether two plans differ in nothing but addresses. Slices that both plans share are not compared.
+// sameFixed reports whether two plans differ in nothing but addresses.
 func sameFixed(a, b *plan.DataPlane) bool {
-	if !sorted.SameSlice(a.Cluster, b.Cluster) || !sorted.SameSlice(a.Pods, b.Pods) || !sorted.SameSlice(a.Guests, b.Guests) {
-		return false
-	}
 	x, y := *a, *b
-	x.Endpoints, y.Endpoints = sorted.List[plan.Endpoint]{}, sorted.List[plan.Endpoint]{}
-	x.Ingress, y.Ingress = sorted.List[plan.IngressIP]{}, sorted.List[plan.IngressIP]{}
-	x.Let, y.Let = sorted.List[plan.Address]{}, sorted.List[plan.Address]{}
-	x.Cluster, x.Pods, x.Guests, y.Cluster, y.Pods, y.Guests = nil, nil, nil, nil, nil, nil
-	return reflect.DeepEqual(x, y)
+	for _, d := range []*plan.DataPlane{&x, &y} {
+		d.Endpoints, d.Ingress, d.Let = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}, sorted.List[plan.Address]{}
+	}
+	return sorted.Same(&x, &y)
 }
 
 // fingerprints returns a hash of the rules of each chain.
