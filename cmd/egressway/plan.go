@@ -15,6 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/plan/show"
 )
 
 func newPlanCommand() *cobra.Command {
@@ -103,5 +104,5 @@ func (o planOptions) run(out io.Writer) error {
 			Problems []cluster.Problem `json:"problems"`
 		}{desired, problems})
 	}
-	return plan.WriteText(out, desired, problems)
+	return show.Plan(out, desired, problems)
 }

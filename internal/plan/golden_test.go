@@ -14,6 +14,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/plan/show"
 	"github.com/egressway/egressway/lab/stories"
 )
 
@@ -37,7 +38,7 @@ func TestStories(t *testing.T) {
 				problems[i].Where = strings.TrimPrefix(p.Where, dir)
 			}
 			var got bytes.Buffer
-			require.NoError(t, plan.WriteText(&got, desired, cluster.SortProblems(append(problems, found...))))
+			require.NoError(t, show.Plan(&got, desired, cluster.SortProblems(append(problems, found...))))
 			for line := range strings.Lines(got.String()) {
 				require.Equal(t, strings.TrimRight(line, " \n"), strings.TrimSuffix(line, "\n"), "blanks at the end")
 			}

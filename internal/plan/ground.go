@@ -222,3 +222,42 @@ func (g *ground) noPath(n *network) config.NoPath {
 	}
 	return g.config.OnNoPath
 }
+
+// candidate returns the address of an endpoint, invalid unless it could be a pod's, and a function that reports the
+// endpoint's defect, nil if it has none.
+func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *redone, text string)) {
+	a, err := netip.ParseAddr(e.Address)
+	if err != nil {
+		return a, func(r *redone, text string) { r.refuse(text, ReasonInvalidAddress, "not an IP address") }
+	}
+	if why := cluster.Unfit(a); why != "" {
+		return netip.Addr{}, func(r *redone, text string) {
+			r.refuse(text, ReasonInvalidAddress, "%s is no pod's address", why)
+		}
+	}
+	if node := g.nodeIPs[a]; node != "" {
+		if node != e.Node && e.Node != "" {
+			return netip.Addr{}, func(r *redone, text string) {
+				r.refuse(text, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", node, e.Node)
+			}
+		}
+		return netip.Addr{}, nil // a hostNetwork pod: its packets are the node's own
+	}
+	switch e.Target {
+	case cluster.TargetPod:
+	case cluster.TargetUnknown:
+		return netip.Addr{}, func(r *redone, text string) {
+			r.refuse(text, ReasonForeignEndpoint, "its EndpointSlice names no owner of the address: targetRef should name a Pod of namespace %s", r.key.Namespace)
+		}
+	default:
+		return netip.Addr{}, func(r *redone, text string) {
+			r.refuse(text, ReasonForeignEndpoint, "the targetRef of its EndpointSlice names no Pod of namespace %s", r.key.Namespace)
+		}
+	}
+	if _, exists := g.nodes.Get(e.Node); e.Node != "" && !exists {
+		return a, func(r *redone, text string) { // it is served nevertheless, because the Node may come back
+			r.refuse(text, ReasonUnknownNode, "is on node %s, and there is no such node", e.Node)
+		}
+	}
+	return a, nil
+}

@@ -3,8 +3,11 @@
 package plan
 
 import (
+	"cmp"
+	"math/bits"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -324,3 +327,100 @@ type Service struct {
 
 // Masquerade reports whether egress leaves the pod's own node with the outgoing interface's address.
 func (s Service) Masquerade() bool { return s.SourceIPBy == cluster.SourceIPByNetwork }
+
+// Marks defines our bits of the packet mark and of the conntrack mark: the top bit of the mask means "egress", the
+// others hold a path id. In a packet mark, all path bits without the egress bit mean "cluster": the main table.
+// In a conntrack mark, egress and N is an egress flow on path N; N alone is a connection that came in by network N.
+type Marks struct {
+	Mask     uint32 `json:"mask"`
+	Priority int    `json:"priority"` // of the first rule
+}
+
+func (m Marks) shift() int { return bits.TrailingZeros32(m.Mask) }
+
+// EgressBit is the bit that marks egress.
+func (m Marks) EgressBit() uint32 { return 1 << (31 - bits.LeadingZeros32(m.Mask)) }
+
+// Egress is the mark of an egress packet on path id.
+func (m Marks) Egress(id PathID) uint32 { return m.Ingress(id) | m.EgressBit() }
+
+// Ingress is the conntrack mark of a connection that came in by the network of path id.
+func (m Marks) Ingress(id PathID) uint32 { return uint32(id) << m.shift() }
+
+// Cluster is the packet mark that means the main table.
+func (m Marks) Cluster() uint32 { return m.Mask &^ m.EgressBit() }
+
+// MaxPath is the largest path id that fits, also among the routing tables for steering.
+func (m Marks) MaxPath() PathID {
+	return PathID(config.Marks{Mask: m.Mask}.Paths())
+}
+
+// Path returns the path id in a mark of either kind.
+func (m Marks) Path(mark uint32) PathID { return PathID((mark & m.Cluster()) >> m.shift()) }
+
+// Compare orders endpoints by their addresses.
+func (e Endpoint) Compare(o Endpoint) int { return e.Addr.Compare(o.Addr) }
+
+// Equal reports whether two endpoints are the same.
+func (e Endpoint) Equal(o Endpoint) bool { return e == o }
+
+// Compare orders ingress IPs by their addresses.
+func (i IngressIP) Compare(o IngressIP) int { return i.Addr.Compare(o.Addr) }
+
+// Equal reports whether two ingress IPs are the same.
+func (i IngressIP) Equal(o IngressIP) bool { return i == o }
+
+// Compare orders announcements by their prefixes.
+func (a Announcement) Compare(o Announcement) int { return comparePrefix(a.Prefix, o.Prefix) }
+
+// Equal reports whether two announcements are the same.
+func (a Announcement) Equal(o Announcement) bool { return a == o }
+
+// Compare orders services by their keys.
+func (s Service) Compare(o Service) int { return s.Key.Compare(o.Key) }
+
+// Equal reports whether two services are the same.
+func (s Service) Equal(o Service) bool {
+	return s.Key == o.Key && s.SourceIPBy == o.SourceIPBy && s.Network == o.Network && s.Host == o.Host && s.Standby == o.Standby &&
+		s.Endpoints == o.Endpoints && s.Local == o.Local && s.Aside == o.Aside && slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
+}
+
+// Compare orders waiting addresses.
+func (w Waiting) Compare(o Waiting) int { return w.Addr.Compare(o.Addr) }
+
+// Equal reports whether an address waits for the same reason.
+func (w Waiting) Equal(o Waiting) bool { return w == o }
+
+// Address is an address as an element of a list.
+type Address struct{ netip.Addr }
+
+// Compare orders addresses.
+func (a Address) Compare(o Address) int { return a.Addr.Compare(o.Addr) }
+
+// Equal reports whether two addresses are the same.
+func (a Address) Equal(o Address) bool { return a == o }
+
+// Prefix is a prefix as an element of a list.
+type Prefix struct{ netip.Prefix }
+
+// Compare orders prefixes by their addresses, then by their lengths.
+func (p Prefix) Compare(o Prefix) int { return comparePrefix(p.Prefix, o.Prefix) }
+
+// Equal reports whether two prefixes are the same.
+func (p Prefix) Equal(o Prefix) bool { return p == o }
+
+// Compare orders routes by their tables, then by their destinations and metrics.
+func (r Route) Compare(o Route) int {
+	if c := cmp.Compare(r.Table, o.Table); c != 0 {
+		return c
+	}
+	if c := comparePrefix(r.Dst, o.Dst); c != 0 {
+		return c
+	}
+	return cmp.Compare(r.Metric, o.Metric)
+}
+
+// Equal reports whether two routes are the same.
+func (r Route) Equal(o Route) bool {
+	return r.Dst == o.Dst && r.Table == o.Table && r.Metric == o.Metric && r.Unreachable == o.Unreachable && sorted.SameSlice(r.NextHops, o.NextHops)
+}

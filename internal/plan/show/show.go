@@ -1,4 +1,5 @@
-package plan
+// Package show writes plans as text for people.
+package show
 
 import (
 	"fmt"
@@ -9,12 +10,13 @@ import (
 	"text/tabwriter"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/text"
 )
 
-// WriteText writes a plan for display: the EgressServices, then the devices, packet rules, routing and speakers of the node.
-func WriteText(out io.Writer, p *NodePlan, problems []cluster.Problem) error {
-	w := &textWriter{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), paths: map[PathID]string{0: "drop"}}
+// Plan writes a plan for display: the EgressServices, then the devices, packet rules, routing and speakers of the node.
+func Plan(out io.Writer, p *plan.NodePlan, problems []cluster.Problem) error {
+	w := &textWriter{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), paths: map[plan.PathID]string{0: "drop"}}
 	for _, path := range p.DataPlane.Paths {
 		w.paths[path.ID] = fmt.Sprintf("%s %s", path.Key.Kind, path.Key.Name)
 	}
@@ -34,7 +36,7 @@ func WriteText(out io.Writer, p *NodePlan, problems []cluster.Problem) error {
 
 type textWriter struct {
 	*tabwriter.Writer
-	paths map[PathID]string
+	paths map[plan.PathID]string
 	begun bool
 }
 
@@ -61,7 +63,7 @@ func (w *textWriter) title(format string, args ...any) {
 	w.line(format, args...)
 }
 
-func (w *textWriter) services(p *NodePlan) {
+func (w *textWriter) services(p *plan.NodePlan) {
 	w.title("EgressServices, as node %s has them", p.Node)
 	for s := range p.Services.All() {
 		mode := "LoadBalancerIP"
@@ -76,7 +78,7 @@ func (w *textWriter) services(p *NodePlan) {
 	}
 }
 
-func announcedText(s Service, node string) string {
+func announcedText(s plan.Service, node string) string {
 	switch {
 	case s.Aside:
 		return "not announced here: the node is elected and lacks the network"
@@ -88,7 +90,7 @@ func announcedText(s Service, node string) string {
 	return "announced here"
 }
 
-func (w *textWriter) networks(p *NodePlan) {
+func (w *textWriter) networks(p *plan.NodePlan) {
 	if len(p.VRFs) == 0 && p.Tunnel == nil {
 		return
 	}
@@ -109,7 +111,7 @@ func (w *textWriter) networks(p *NodePlan) {
 	}
 }
 
-func (w *textWriter) packets(p *NodePlan) {
+func (w *textWriter) packets(p *plan.NodePlan) {
 	d := p.DataPlane
 	w.title("Packets of selected pods")
 	for e := range d.Endpoints.All() {
@@ -156,7 +158,7 @@ func (w *textWriter) packets(p *NodePlan) {
 }
 
 // held lists this node's pods that are subject to hold, and whether their packets pass.
-func (w *textWriter) held(p *NodePlan) {
+func (w *textWriter) held(p *plan.NodePlan) {
 	d := p.DataPlane
 	if !d.Hold {
 		return
@@ -167,9 +169,9 @@ func (w *textWriter) held(p *NodePlan) {
 	}
 	for a := range p.Waiting.All() {
 		how := "held until it is an endpoint"
-		if _, is := d.Endpoints.Get(Endpoint{Addr: a.Addr}); is {
+		if _, is := d.Endpoints.Get(plan.Endpoint{Addr: a.Addr}); is {
 			how = "is an endpoint, as above"
-		} else if _, let := d.Let.Get(Address{a.Addr}); let {
+		} else if _, let := d.Let.Get(plan.Address{Addr: a.Addr}); let {
 			how = "is an endpoint without a path, let go"
 		}
 		w.line("  from %s\tpod %s, selected by hold[%d]\t%s", a.Addr, a.Pod, a.Entry, how)
@@ -177,7 +179,7 @@ func (w *textWriter) held(p *NodePlan) {
 	w.line("  from any other address in %s: held, no Pod of this node is known to have it", prefixes(d.Pods))
 }
 
-func (w *textWriter) routing(p *NodePlan) {
+func (w *textWriter) routing(p *plan.NodePlan) {
 	w.title("Routing rules (both families)")
 	for _, r := range p.Rules {
 		to := fmt.Sprintf("lookup %d", r.Table)
@@ -207,7 +209,7 @@ func (w *textWriter) routing(p *NodePlan) {
 }
 
 // meaning describes the purpose of a rule.
-func (w *textWriter) meaning(p *NodePlan, r Rule) string {
+func (w *textWriter) meaning(p *plan.NodePlan, r plan.Rule) string {
 	m := p.DataPlane.Marks
 	switch {
 	case r.Mark == m.Cluster() && r.Unreachable, r.Mark == m.EgressBit():
@@ -218,7 +220,7 @@ func (w *textWriter) meaning(p *NodePlan, r Rule) string {
 	return w.paths[m.Path(r.Mark)]
 }
 
-func (w *textWriter) bgp(p *NodePlan) {
+func (w *textWriter) bgp(p *plan.NodePlan) {
 	for _, s := range p.Speakers {
 		bound := "not bound to a device"
 		if s.Device != "" {
@@ -238,7 +240,7 @@ func (w *textWriter) bgp(p *NodePlan) {
 		}
 		as := map[string][]netip.Prefix{}
 		for a := range s.Announce.All() {
-			as[a.role()] = append(as[a.role()], a.Prefix)
+			as[role(a)] = append(as[role(a)], a.Prefix)
 		}
 		w.line("  announces %s", prefixes(as[""]))
 		for _, role := range []string{roleStandby, roleFormer} {
@@ -255,7 +257,7 @@ const (
 )
 
 // role returns the role in which a node announces an ingress IP; empty: host.
-func (a Announcement) role() string {
+func role(a plan.Announcement) string {
 	switch {
 	case !a.Standby:
 		return ""

@@ -1,0 +1,198 @@
+package plan
+
+import (
+	"net/netip"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+)
+
+// way is the path of those endpoints of a service that share a family and whether they are on this node.
+type way struct {
+	path   PathID
+	source netip.Addr
+	own    bool // packets keep their source
+	open   bool // the endpoints are treated as if they were not selected
+	kept   Way
+	ownToo bool // packets keep their source on the kept way
+}
+
+type ways [2][2]way
+
+// endpoint returns the plan's row for an endpoint; false: it is treated as if it were not selected.
+func (w *ways) endpoint(e endpoint, node string) (Endpoint, bool) {
+	v := &w[familyOf(e.addr)][e.place(node)]
+	row := Endpoint{Addr: e.addr, Path: v.path, Source: v.source, Node: e.node, Kept: v.kept}
+	if v.own {
+		row.Source = e.addr
+	}
+	if v.ownToo {
+		row.Kept.Source = e.addr
+	}
+	return row, !v.open
+}
+
+// waysOf decides the path and the source of the pods of a service. A pod of another node whose packets should not pass
+// here has path 0, which drops packets that a stale route elsewhere brings here.
+func (f *frame) waysOf(s *service) (w ways) {
+	if !s.selects {
+		return w
+	}
+	allow := f.noPath(s.network) == config.NoPathAllow
+	for family := range w {
+		for place := range w[family] {
+			v := &w[family][place]
+			v.path, v.source, v.own = f.pathOf(s, family, place == here)
+			v.open = v.path == 0 && place == here && allow
+		}
+		v := &w[family][here]
+		v.kept, v.ownToo = f.keptOf(s, family)
+	}
+	return w
+}
+
+// pathOf returns the path of endpoints of a family, on this node if local, and the source address that they leave with.
+func (f *frame) pathOf(s *service, family int, local bool) (id PathID, source netip.Addr, own bool) {
+	if s.network == nil || s.host == "" {
+		return 0, source, false
+	}
+	reachable := f.reachable(s.network, family == ipv4)
+	if s.sourceIPBy == cluster.SourceIPByNetwork {
+		if !local || !reachable {
+			return 0, source, false
+		}
+		return f.out(s.network), source, false
+	}
+	ingress := s.source(family)
+	switch {
+	case !ingress.IsValid(): // no ingress IP of this family: the host would drop the packets
+		return 0, source, false
+	case s.host == f.node && reachable:
+		return f.out(s.network), ingress, false
+	case s.standby == f.node && !local && reachable:
+		return f.out(s.network), ingress, false // a node that learned of a move before us steers here already
+	case s.host == f.node || !local || f.hosts[s.host] == nil:
+		return 0, source, false
+	}
+	return f.paths[PathKey{PathSteer, s.host}], source, true
+}
+
+// keptOf returns the way by the standby for endpoints of this node.
+func (f *frame) keptOf(s *service, family int) (kept Way, own bool) {
+	source := s.source(family)
+	switch {
+	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "":
+	case s.standby == f.node && f.reachable(s.network, family == ipv4):
+		return Way{f.out(s.network), source}, false
+	case s.standby != f.node:
+		if id := f.way(s.standby, family == ipv4); id != 0 {
+			return Way{Path: id}, true
+		}
+	}
+	return Way{}, false
+}
+
+// goesOtherwise reports whether the way of some endpoint of the service differs. Ways without endpoints do not count: most
+// services have no endpoint on this node, and those ways differ whenever there is another node to steer to.
+func (s *service) goesOtherwise(x, y ways) bool {
+	for family := range x {
+		for place := range x[family] {
+			if s.has[family][place] && x[family][place] != y[family][place] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sends holds the families of a service's packets on this node.
+type sends struct {
+	out     Families // leave by its network
+	dropped Families
+}
+
+func (f *frame) sendsOf(s *service, w *ways) (n sends) {
+	for family := range w {
+		for place, v := range w[family] {
+			if !s.has[family][place] || v.open {
+				continue
+			}
+			of := Families{IPv4: family == ipv4, IPv6: family == ipv6}
+			if v.path == 0 {
+				n.dropped = n.dropped.and(of)
+			} else if v.path == f.out(s.network) {
+				n.out = n.out.and(of)
+			}
+		}
+	}
+	return n
+}
+
+func (f Families) and(o Families) Families { return Families{f.IPv4 || o.IPv4, f.IPv6 || o.IPv6} }
+
+// face describes how clients outside reach a service.
+type face struct {
+	network   string
+	created   time.Time
+	path      PathID    // of its network
+	strays    [2]PathID // to the partner, by family
+	resumed   bool
+	counted   bool
+	announced bool
+	as        Announcement // without a prefix
+}
+
+func (f *frame) faceOf(s *service) (c face) {
+	if s.network == nil || len(s.ingress) == 0 {
+		return c
+	}
+	c.network, c.created, c.path = s.network.name, s.created, f.out(s.network)
+	partner := s.partner(f.node)
+	// The default network has no uplinks of its own to distinguish packets from outside from those that a partner passes on.
+	// A node without a daemon would pass strays on.
+	if s.network.name != config.DefaultNetwork && (f.heard == nil || f.heard[partner]) {
+		c.strays = [2]PathID{f.way(partner, true), f.way(partner, false)}
+		// A router may go back and forth between two hosts, or two routers may disagree.
+		c.resumed = s.standby == f.node && s.host != f.node || s.host == f.node && s.former
+	}
+	c.counted = f.countSent() && (s.host == f.node || s.host != "" && s.standby == f.node)
+	if c.announced = f.announced(s); c.announced {
+		// A standby that could not be elected is a former host, which serves until its flows end.
+		standby := s.standby == f.node && s.host != f.node
+		c.as = Announcement{Standby: standby, Term: s.term, Shutdown: standby && !f.electable(s)}
+	}
+	return c
+}
+
+// countSent reports whether packets that leave with an ingress IP are counted. Only metrics per service show the counts.
+func (f *frame) countSent() bool {
+	return f.config.Status.PerService && f.config.Status.ServiceCounters
+}
+
+// announced reports whether this node announces the ingress IPs of a service.
+func (f *frame) announced(s *service) bool {
+	if s.network == nil || !f.usable(s.network) || s.network.lacks != "" || len(s.network.Peers) == 0 || len(s.endpoints) == 0 || len(s.ingress) == 0 {
+		return false
+	}
+	if s.host == cluster.AllHosts {
+		return f.nodes.At(f.node).Ready && (!s.localTraffic || s.local > 0)
+	}
+	return s.host == f.node || s.host != "" && s.standby == f.node
+}
+
+// electable reports whether this node may become the host of a service, as far as it can judge itself.
+func (f *frame) electable(s *service) bool {
+	n := f.nodes.At(f.node)
+	if f.leaving || n.Cordoned {
+		return false
+	}
+	if s.nodeSelector == nil {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.nodeSelector)
+	return err == nil && selector.Matches(labels.Set(n.Labels))
+}
