@@ -46,13 +46,13 @@ func (d *draining) set(change func(*draining)) {
 	change(d)
 }
 
-var errNobodyMoves = errors.New("draining needs an API server: objects come from source.manifests, where every node elects by itself and no leader moves services; " +
+var errNoLeader = errors.New("draining needs an API server: objects come from source.manifests, where every node elects by itself and no leader moves services; " +
 	"set spec.unschedulable of the Node in the manifests instead")
 
 // drain makes this node's services move away, or cancels that.
 func (a *Agent) drain(yes bool) error {
 	if _, ok := a.source.(following); !ok {
-		return errNobodyMoves
+		return errNoLeader
 	}
 	a.draining.set(func(d *draining) { d.asked = yes })
 	a.log.Info("asked to drain", "drain", yes)

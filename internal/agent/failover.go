@@ -120,6 +120,24 @@ func steeredTo(paths map[plan.PathKey]plan.PathID) (nodes []string) {
 	return nodes
 }
 
+// resumed returns, in the first pass, which services have connections that may go on at another node: a daemon that starts
+// has no other source for that, and those connections would end.
+func (a *Agent) resumed(objects cluster.Objects) (func(cluster.Key) bool, error) {
+	if a.last.choices.Choices() != nil {
+		return nil, nil
+	}
+	addrs, err := a.kernel.Resumed()
+	if err != nil {
+		return nil, err
+	}
+	return func(key cluster.Key) bool {
+		return slices.ContainsFunc(objects.Services.At(key).Ingress, func(in cluster.Ingress) bool {
+			addr, err := netip.ParseAddr(in.IP)
+			return err == nil && addrs[addr]
+		})
+	}, nil
+}
+
 // nodeBFD returns the options for BFD with other nodes.
 func nodeBFD(c *config.Config) bfd.Options {
 	return bfd.Options{Port: c.Failover.BFD.Port, Profile: c.Failover.BFD.Profile()}

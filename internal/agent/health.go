@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -35,8 +34,8 @@ func networkStates(c *config.Config, planned *plan.NodePlan, routed map[uint32]p
 	}
 	for _, p := range planned.DataPlane.Paths {
 		if n, here := states[p.Key.Name]; here && p.Key.Kind == plan.PathNetwork {
-			untold := slices.Contains(planned.Held, p.Table) && !n.IPv4 && !n.IPv6
-			incomplete = incomplete || n.Up < n.Sessions || untold && learns(c, p.Key.Name)
+			unannounced := slices.Contains(planned.Held, p.Table) && !n.IPv4 && !n.IPv6
+			incomplete = incomplete || n.Up < n.Sessions || unannounced && learns(c, p.Key.Name)
 		}
 	}
 	return states, incomplete
@@ -86,19 +85,3 @@ func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session)
 	}
 	return all
 }
-
-// unmadeProblems returns a problem for each network whose VRF device could not be made.
-func unmadeProblems(node string, c *config.Config, unmade map[string]error) (problems []cluster.Problem) {
-	for _, n := range c.Networks {
-		if err := unmade[n.VRF]; n.VRF != "" && err != nil {
-			problems = append(problems, cluster.Problem{
-				Kind: "Network", Object: n.Name, Field: "vrf", Value: n.VRF, Reason: reasonVRFNotMade,
-				Message: fmt.Sprintf("node %s cannot make it: %s", node, strings.ReplaceAll(err.Error(), "\n", "; ")),
-			})
-		}
-	}
-	return problems
-}
-
-// reasonVRFNotMade means that the kernel did not make a network's VRF device, or did not put an interface into it.
-const reasonVRFNotMade cluster.Reason = "VRFNotMade"

@@ -68,8 +68,8 @@ func (p *pace) every() time.Duration {
 	return max(min(max(paceShare*p.cost, paceEvery), paceMost), paceQuarter*p.cost)
 }
 
-// take requests a pass and returns how long to wait for it. Call it again only after that pass.
-func (p *pace) take(now time.Time) time.Duration {
+// request asks for a pass and returns how long to wait for it. Call it again only after that pass.
+func (p *pace) request(now time.Time) time.Duration {
 	if p.filled.IsZero() {
 		p.tokens, p.filled = paceBurst, now
 	}

@@ -13,7 +13,7 @@ func TestPace(t *testing.T) {
 	passes := func(during time.Duration) (n int, most time.Duration) {
 		// An event every 10 ms, and one more for what the pass itself changes.
 		for end := now.Add(during); now.Before(end); now = now.Add(10 * time.Millisecond) {
-			wait := p.take(now)
+			wait := p.request(now)
 			most = max(most, wait)
 			now = now.Add(wait)
 			n++
@@ -21,7 +21,7 @@ func TestPace(t *testing.T) {
 		return n, most
 	}
 	for range paceBurst {
-		require.Zero(t, p.take(now), "a few are immediate")
+		require.Zero(t, p.request(now), "a few are immediate")
 	}
 	n, most := passes(time.Minute)
 	require.InDelta(t, 600, n, 10)
@@ -42,9 +42,9 @@ func TestPace(t *testing.T) {
 
 	now, p.cost = now.Add(time.Hour), 0
 	for range paceBurst {
-		require.Zero(t, p.take(now), "after a while of peace again")
+		require.Zero(t, p.request(now), "after a while of peace again")
 	}
-	require.NotZero(t, p.take(now))
+	require.NotZero(t, p.request(now))
 }
 
 // A pass that is asked for by what it changes itself comes to rest, whatever it is that it changes, and goes on once it finds nothing to change.
@@ -54,7 +54,7 @@ func TestPaceOfEndlessPasses(t *testing.T) {
 	passes := func(during, after time.Duration) (n int) { // events come so long after each pass
 		for end := now.Add(during); now.Before(end); n++ {
 			now = now.Add(after)
-			now = now.Add(p.take(now))
+			now = now.Add(p.request(now))
 			now = now.Add(5 * time.Millisecond)
 			p.ran(now, true, true)
 		}
@@ -72,7 +72,7 @@ func TestPaceOfEndlessPasses(t *testing.T) {
 	require.False(t, p.endless())
 	require.Zero(t, p.rest())
 	now = now.Add(time.Minute)
-	require.Zero(t, p.take(now))
+	require.Zero(t, p.request(now))
 
 	// Another program's changes come at any time, and are put back as before.
 	require.Greater(t, passes(time.Minute, 60*time.Millisecond), 500)

@@ -240,7 +240,7 @@ func (s *scriptedSource) Objects() (o cluster.Objects, changed cluster.Changed, 
 	return s.objects, changed, nil, s.known
 }
 
-func (s *scriptedSource) hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+func (s *scriptedSource) Hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
 	return s.elected.Update(o, nil, change)
 }
 
@@ -273,7 +273,7 @@ const (
 func settled(t *testing.T) *stage {
 	s := newStage(t)
 	require.NoError(t, s.pass(t.Context()))
-	s.later(tellWithin + time.Second)
+	s.later(announceWithin + time.Second)
 	require.NoError(t, s.passes("kernel", "watch c"))
 	return s
 }
@@ -284,7 +284,7 @@ func TestPassOrder(t *testing.T) {
 		s := newStage(t)
 		require.NoError(t, s.passes("forget", holding, "watch c", announceAll))
 		require.NoError(t, s.passes(holding, "watch c"), "peers may have routes to send")
-		s.later(tellWithin + time.Second)
+		s.later(announceWithin + time.Second)
 		require.NoError(t, s.passes("kernel", "watch c"))
 
 		former := s.source.objects.EgressServices.At(sampleWeb)
@@ -332,7 +332,7 @@ func TestPassRefusedByTheKernel(t *testing.T) {
 		s.kernel.result, s.kernel.err = kernel.Result{InForce: true}, nil
 		require.NoError(t, s.passes(holding, "watch c", announceAll))
 
-		s.later(tellWithin + time.Second)
+		s.later(announceWithin + time.Second)
 		s.kernel.result, s.kernel.err = kernel.Result{}, errors.New("operation not permitted")
 		s.change(sampleWeb, func(e *cluster.EgressService) { e.Network = "blue" })
 		require.Error(t, s.passes(withdrawWeb, "kernel", "watch c"), "what stands is answered by BFD still")
@@ -373,7 +373,7 @@ func TestPassWithoutASpeaker(t *testing.T) {
 		require.NoError(t, s.passes(holding, "watch c", announceAll))
 		require.NotContains(t, s.reasons(), reasonNoSpeaker)
 
-		s.later(tellWithin + time.Second)
+		s.later(announceWithin + time.Second)
 		require.NoError(t, s.passes("kernel", "watch c"))
 		s.speakers.started = time.Now()
 		require.NoError(t, s.passes("forget", "kernel", "watch c"), "a route that another speaker learned is an earlier run's")
@@ -415,7 +415,7 @@ func TestPassFollowsADeadHost(t *testing.T) {
 		}
 		s.speakers.nodes = []bfd.Session{up("a"), up("b")}
 		require.NoError(t, s.pass(t.Context()))
-		s.later(tellWithin + time.Second)
+		s.later(announceWithin + time.Second)
 		require.NoError(t, s.pass(t.Context()))
 		plain, ok := s.speakers.announced["default"].Get(plan.Announcement{Prefix: netip.MustParsePrefix("203.0.113.30/32")})
 		require.True(t, ok)

@@ -1,158 +1,63 @@
 package agent
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
-	"log/slog"
+	"errors"
 	"net/netip"
-	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/bfd"
+	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/plan"
-	"github.com/egressway/egressway/internal/status"
 )
 
-// crowd is a cluster with two nodes and the pods of one namespace behind as many EgressServices as its owner likes.
-func crowd(services int, endpoints []cluster.Endpoint, service cluster.Service) plan.Snapshot {
-	c := config.Defaults()
-	s := plan.Snapshot{Node: "a", Config: c}
-	for i, name := range []string{"a", "b"} {
-		s.Objects.Nodes = s.Objects.Nodes.With(name, cluster.Node{
-			Ready: true, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)})}, Internal: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)})},
-			PodCIDRs: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i+1))},
-		})
+func TestFlaps(t *testing.T) {
+	problems := flaps("a",
+		[]bfd.Session{{Node: "b", State: bfd.Up, Losses: 2}, {Node: "c", State: bfd.Up, Losses: 5, Slowed: 4}},
+		[]bgp.Session{{Network: "red", Peer: "10.1.0.1", BFD: "up"}, {Network: "red", Peer: "10.1.0.2", BFD: "up", BFDSlowed: 16}, {Network: "blue", Peer: "eth3"}},
+	)
+	var found []cluster.Problem
+	for _, p := range problems {
+		require.Contains(t, p.Message, map[string]string{"c": "4 times the configured", "10.1.0.2": "16 times the configured"}[p.Value])
+		p.Message = ""
+		found = append(found, p)
 	}
-	for i := range services {
-		key := cluster.Key{Namespace: "tenant", Name: fmt.Sprintf("s%d", i)}
-		s.Objects.EgressServices = s.Objects.EgressServices.With(key, cluster.EgressService{Created: time.Unix(int64(i), 0), SourceIPBy: cluster.SourceIPByLoadBalancer})
-		s.Objects.Services = s.Objects.Services.With(key, service)
-		s.Objects.Endpoints = s.Objects.Endpoints.With(key, endpoints)
-	}
-	s.Hosts, s.Facts = election.Elect(s.Objects, nil), plan.Assume(c, s.Objects, s.Node)
-	return s
+	require.Equal(t, []cluster.Problem{
+		{Kind: "Node", Object: "a", Field: "failover.bfd", Value: "c", Reason: reasonBFDFlaps},
+		{Kind: "Network", Object: "red", Field: "peers.bfdProfile", Value: "10.1.0.2", Reason: reasonBFDFlaps},
+	}, found)
 }
 
-// The owner of a namespace can make up as many problems as he likes. What they cost has a bound for each of his objects, and what the log
-// and the status list of them has one for all of his objects together.
-func TestProblemsHaveABound(t *testing.T) {
-	var pods, odd []cluster.Endpoint
-	for i := range 240 {
-		pods = append(pods, cluster.Endpoint{Address: fmt.Sprintf("10.244.1.%d", i+1), Node: "a"})
-	}
-	for i := range 200_000 {
-		odd = append(odd, cluster.Endpoint{Address: fmt.Sprintf("169.254.%d.%d", i/256%256, i%256), Node: fmt.Sprint("n", i/65536)})
-	}
-	for name, test := range map[string]struct {
-		world              plan.Snapshot
-		problems, log, all int // at most
-	}{
-		"400 on ClusterIP Services of the same pods": {crowd(400, pods, cluster.Service{}), 400 * 4, 40_000, 1_000_000},
-		"400 odd LoadBalancer Services": {
-			crowd(400, slices.Concat(pods, odd[:100]), cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: "127.0.0.1"}, {IP: "10.0.0.11"}}}),
-			400 * 10, 40_000, 1_000_000,
+func TestRefusedProblems(t *testing.T) {
+	p := &plan.NodePlan{Node: "a", DataPlane: plan.DataPlane{Paths: []plan.Path{
+		{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "blue"}, Table: 1002},
+		{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}, Table: 1001},
+		{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Table: 794603},
+	}}}
+	require.Empty(t, refusedProblems(p, nil))
+	dst, via := netip.MustParsePrefix("198.51.100.0/24"), []plan.NextHop{{Gateway: netip.MustParseAddr("10.9.9.9"), Device: "eth2"}}
+	problems := refusedProblems(p, []kernel.Refused{
+		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: kernel.ReasonNextHopRefused, Err: errors.New("network is unreachable")},
+		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: kernel.ReasonRouteCollides, Err: errors.New("file exists")},
+		{Table: 794603, Dst: dst, NextHops: via, Reason: kernel.ReasonDeviceDown, Err: errors.New("device eth2: network is down")},
+		{Table: 7, Dst: dst, Reason: kernel.ReasonDeviceDown, Err: errors.New("of no path")},
+	})
+	const value = "198.51.100.0/24 via 10.9.9.9 dev eth2"
+	require.Equal(t, []cluster.Problem{
+		{
+			Kind: "Network", Object: "red", Field: "peers", Value: value, Reason: "NextHopRefused",
+			Message: "node a leaves this route out: network is unreachable; the router should announce a next hop on the link, or a route without a gateway must lead to this one",
 		},
-		"200,000 odd endpoints": {crowd(1, odd, cluster.Service{}), 10, 2_000, 10_000},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var log bytes.Buffer
-			logger := slog.New(slog.NewTextHandler(&log, nil))
-			var planner plan.Planner
-			p, planned := planner.Plan(test.world, cluster.Everything())
-			require.NotEmpty(t, planned)
-			require.LessOrEqual(t, len(planned), test.problems)
-			var told told
-			now := time.Now()
-			problems := told.take(logger, now, nil, planned, nil)
-			require.LessOrEqual(t, log.Len(), test.log)
-			require.Contains(t, log.String(), "tenant/s0")
-			report, err := json.Marshal(status.From(p, problems, nil, status.Pass{}))
-			require.NoError(t, err)
-			require.LessOrEqual(t, len(report), test.all)
-
-			// Objects that come and go all the time, and values that change, fill no log either.
-			log.Reset()
-			for range 100 {
-				now = now.Add(time.Second)
-				told.take(logger, now, nil, nil, nil)
-				planned = slices.Clone(planned)
-				for i := range planned {
-					planned[i].Value += "0"
-				}
-				told.take(logger, now, nil, planned, nil)
-				told.take(logger, now, nil, planned[1:], nil)
-			}
-			require.LessOrEqual(t, strings.Count(log.String(), "\n"), linesAtOnce+100/10+3)
-			told.take(logger, now, nil, nil, nil)
-			told.take(logger, now.Add(time.Hour), nil, nil, nil)
-			told.take(logger, now.Add(2*time.Hour), nil, nil, nil)
-			require.Empty(t, told.limits)
-		})
-	}
-}
-
-// What only another node lacks for an EgressService comes in its report, and stands in the condition that the leader writes.
-func TestUnservedIsReported(t *testing.T) {
-	web := cluster.Problem{Kind: "EgressService", Object: "shop/web", Field: "status.host", Value: "b", Reason: plan.ReasonPathsExhausted, Message: "node c has no path id left"}
-	other := cluster.Problem{Kind: "EgressService", Object: "shop/web", Reason: plan.ReasonIngressConflict}
-	require.Equal(t, []cluster.Problem{web}, unserved([]cluster.Problem{other, web, {Kind: "Config", Reason: plan.ReasonPathsExhausted}}))
-	require.Len(t, unserved(slices.Repeat([]cluster.Problem{web}, 1000)), unservedMost)
-	found := byObject(withReported([]cluster.Problem{other}, map[string]cluster.Report{"c": {Unserved: []cluster.Problem{web}}, "d": {}}))
-	require.Equal(t, []cluster.Problem{other, web}, found["shop/web"])
-}
-
-// A problem that says something else of the same field is another one.
-func TestAnotherMessageIsLogged(t *testing.T) {
-	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, nil))
-	var told told
-	for _, message := range []string{"its Service has no IPv4 ingress IP", "its Service has no usable ingress IP yet"} {
-		told.take(logger, time.Now(), nil, []cluster.Problem{{Kind: "EgressService", Object: "shop/web", Reason: cluster.ReasonNoIngressIP, Message: message}}, nil)
-		require.Equal(t, 1, strings.Count(log.String(), message))
-	}
-}
-
-// A problem is logged once for each object and reason. Problems of the node are logged one by one, however many there are.
-func TestProblemsAreLoggedOnce(t *testing.T) {
-	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, nil))
-	var told told
-	of := func(kind, object, value string, reason cluster.Reason) cluster.Problem {
-		return cluster.Problem{Kind: kind, Object: object, Value: value, Reason: reason, Message: "is odd"}
-	}
-	lines := func() (lines []string) {
-		for line := range strings.Lines(log.String()) {
-			_, line, _ = strings.Cut(line, "level=")
-			lines = append(lines, strings.TrimSuffix(line, "\n"))
-		}
-		log.Reset()
-		return lines
-	}
-	web := of("EgressService", "shop/web", "1", "Odd")
-	told.take(logger, time.Now(), nil, []cluster.Problem{web, of("EgressService", "shop/web", "2", "Odd"), of("EgressService", "shop/web", "1", "Even")}, nil)
-	require.Equal(t, []string{
-		`WARN msg=problem kind=EgressService object=shop/web reason=Even problem="EgressService shop/web: \"1\": is odd"`,
-		`WARN msg=problem kind=EgressService object=shop/web reason=Odd problem="EgressService shop/web: \"1\": is odd" more=1`,
-	}, lines())
-	counted := web
-	counted.More = 7
-	told.take(logger, time.Now(), nil, []cluster.Problem{counted}, nil)
-	require.Equal(t, []string{`INFO msg="problem gone" kind=EgressService object=shop/web reason=Even`}, lines())
-	told.take(logger, time.Now(), nil, []cluster.Problem{of("EgressService", "shop/web", "3", "Odd")}, nil)
-	require.Equal(t, []string{`WARN msg=problem kind=EgressService object=shop/web reason=Odd problem="EgressService shop/web: \"3\": is odd"`}, lines())
-	var node []cluster.Problem
-	for i := range 2 * linesAtOnce {
-		node = append(node, of("Node", "a", fmt.Sprint(i), "Odd"))
-	}
-	told.take(logger, time.Now(), nil, []cluster.Problem{of("EgressService", "shop/web", "3", "Odd")}, node)
-	require.Len(t, lines(), len(node))
-	told.take(logger, time.Now(), nil, nil, nil)
-	require.Len(t, lines(), len(node)+1)
+		{
+			Kind: "Network", Object: "red", Field: "peers", Value: value, Reason: "RouteCollides",
+			Message: "node a leaves this route out: file exists; another program's route in table 1001 has this prefix and metric, and stays: remove it, or give it another metric",
+		},
+		{
+			Kind: "Node", Object: "b", Field: "routes", Value: value, Reason: "DeviceDown",
+			Message: "node a leaves this route out: device eth2: network is down; set the device up",
+		},
+	}, problems)
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/egressway/egressway/internal/status"
 )
 
-// TestReload: what is read once, at the start, is refused until the next one; all else is taken up.
+// TestReload checks which changes of the configuration need a restart, and which are in force at once.
 func TestReload(t *testing.T) {
 	refused := errors.New("unknown key")
 	for name, test := range map[string]struct {
 		edit  func(*config.Config)
 		err   error
-		wrong string // empty: it is taken up
+		wrong string // empty: it comes into force
 	}{
 		"nothing":     {edit: func(*config.Config) {}},
 		"networks":    {edit: func(c *config.Config) { c.Networks = []config.Network{{Name: "red"}} }},
@@ -39,7 +39,7 @@ func TestReload(t *testing.T) {
 				next = nil
 			}
 			a.reload(next, test.err)
-			require.Len(t, a.awake, 1, "a pass tells of it")
+			require.Len(t, a.awake, 1, "a pass reports it")
 			if test.wrong == "" {
 				require.NoError(t, a.stale)
 				require.Same(t, next, a.config)

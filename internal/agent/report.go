@@ -9,7 +9,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
-	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/leader"
 )
 
 // reportWithin is how long a daemon that starts waits for its sessions and their routes before it reports them missing:
@@ -25,38 +25,16 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	states, incomplete := a.states(c)
 	r := cluster.Report{
 		Networks: states, Hosts: a.last.nodes.Watched, Dead: slices.Sorted(maps.Keys(a.last.nodes.Dead)), Draining: a.draining.wanted(),
-		Applied: a.last.inForce.version, Unserved: unserved(planned),
+		Applied: a.last.inForce.version, Unserved: leader.Unserved(planned),
 	}
 	if inForce {
-		r.Applied = a.last.inForce.take(objects, c.Node)
+		r.Applied = a.last.inForce.advance(objects, c.Node)
 	}
 	if incomplete && !r.Draining && !a.last.reported && time.Since(a.started) < reportWithin {
 		return
 	}
 	a.last.reported = true
 	api.Report(r)
-}
-
-// unservedMost limits the problems of EgressServices in a report.
-const unservedMost = 50
-
-// unserved returns the problems of EgressServices that depend on the node: each node has other paths.
-func unserved(planned []cluster.Problem) (all []cluster.Problem) {
-	for _, p := range planned {
-		if p.Kind == "EgressService" && p.Reason == plan.ReasonPathsExhausted && len(all) < unservedMost {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
-// withReported adds the problems that other nodes report to those that this node finds.
-func withReported(problems []cluster.Problem, reports map[string]cluster.Report) []cluster.Problem {
-	problems = slices.Clone(problems)
-	for _, node := range slices.Sorted(maps.Keys(reports)) {
-		problems = append(problems, unserved(reports[node].Unserved)...)
-	}
-	return problems
 }
 
 // sessions returns this node's sessions. Without a speaker all planned ones are down, whether or not they were up
@@ -77,12 +55,12 @@ func (a *Agent) sessions() (all []bgp.Session) {
 type inForce struct {
 	version uint64          // the newest that was reported
 	newest  uint64          // of all EgressServices
-	pending cluster.Changed // changed since the last call of take
+	pending cluster.Changed // changed since the last call of advance
 }
 
-// take examines the changes that are in force now. It returns the newest version of all EgressServices if one that
+// advance examines the changes that are in force now. It returns the newest version of all EgressServices if one that
 // concerns node is newer than the last reported version, otherwise the last reported version.
-func (f *inForce) take(objects cluster.Objects, node string) uint64 {
+func (f *inForce) advance(objects cluster.Objects, node string) uint64 {
 	concerned := false
 	look := func(key cluster.Key, e cluster.EgressService) {
 		f.newest = max(f.newest, e.Version)

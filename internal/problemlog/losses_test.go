@@ -1,4 +1,4 @@
-package agent
+package problemlog
 
 import (
 	"bytes"
@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRestored(t *testing.T) {
+func TestLosses(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	var r restored
+	var l Losses
 	now := time.Unix(1_000_000, 0)
 	contested := func() (objects []string) {
-		problems, _ := r.problems("a", now)
+		problems, _ := l.Problems("a", now)
 		for _, p := range problems {
 			require.Equal(t, reasonForeignHand, p.Reason)
 			objects = append(objects, p.Value)
@@ -27,8 +27,8 @@ func TestRestored(t *testing.T) {
 
 	// Ten times a second for five minutes: a line a minute.
 	for range 3000 {
-		r.add(log, []string{"rule"}, now)
-		_, _ = r.problems("a", now)
+		l.Add(log, []string{"rule"}, now)
+		_, _ = l.Problems("a", now)
 		now = now.Add(100 * time.Millisecond)
 	}
 	require.Equal(t, []string{"rule"}, contested())
@@ -37,23 +37,23 @@ func TestRestored(t *testing.T) {
 	require.Contains(t, out.String(), "objects=rule times=600\n")
 
 	now = now.Add(contestedFor - time.Second)
-	problems, changed := r.problems("a", now)
+	problems, changed := l.Problems("a", now)
 	require.Len(t, problems, 1)
 	require.False(t, changed)
 	now = now.Add(2 * time.Second)
-	problems, changed = r.problems("a", now)
+	problems, changed = l.Problems("a", now)
 	require.Empty(t, problems)
 	require.True(t, changed)
-	r.add(log, nil, now)
-	require.Contains(t, out.String(), "times=599", "nothing is left untold")
+	l.Add(log, nil, now)
+	require.Contains(t, out.String(), "times=599", "all are logged")
 	require.Empty(t, contested())
-	require.Empty(t, r.objects)
+	require.Empty(t, l.objects)
 
 	// Now and then is no problem; nor are many things at once, which are one line.
 	out.Reset()
-	now = now.Add(toldEvery)
+	now = now.Add(restoredEvery)
 	for i := range 20 {
-		r.add(log, []string{"rule", fmt.Sprint("routes of table ", i)}, now)
+		l.Add(log, []string{"rule", fmt.Sprint("routes of table ", i)}, now)
 		require.Empty(t, contested())
 		now = now.Add(20 * time.Second)
 	}

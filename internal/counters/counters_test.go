@@ -1,4 +1,4 @@
-package agent
+package counters
 
 import (
 	"bytes"
@@ -28,14 +28,11 @@ import (
 
 // TestMetricsAreDocumented: docs/metrics.md has the metrics that the daemon serves, and no others.
 func TestMetricsAreDocumented(t *testing.T) {
-	a := &Agent{
-		status: status.New("v", "a"), config: config.Defaults(),
-		flows: flows.New(slog.New(slog.DiscardHandler), "a", plan.Marks{Mask: 0x3f00}),
-	}
-	a.countFlows()
-	a.expect()
+	served := status.New("v", "a")
+	Flows(served, flows.New(slog.New(slog.DiscardHandler), "a", plan.Marks{Mask: 0x3f00}).Counters)
+	Expect(served)
 	ip := netip.MustParseAddr("203.0.113.10")
-	a.status.OnScrape(true, func() status.Traffic {
+	served.OnScrape(true, func() status.Traffic {
 		t := status.Traffic{
 			Dropped: map[string]uint64{}, PortsKnown: true, Ports: map[netip.Addr]status.InUse{ip: {Connections: 1, Ports: 1}},
 			Sent: map[netip.Addr]status.Sent{ip: {Packets: 1, Bytes: 1}},
@@ -43,12 +40,12 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Dropped[string(ruleset.DropNoPath)] = 1
 		return t
 	})
-	a.status.OnLead(func() bool { return true })
-	a.status.SetConnections(1, 2)
-	a.took(kernel.Result{Steps: []kernel.Step{{Applier: kernel.ApplyRules, Err: errors.New("x")}}, Drift: map[kernel.Drift]int{kernel.DriftRule: 1}})
+	served.OnLead(func() bool { return true })
+	served.SetConnections(1, 2)
+	Applied(served, kernel.Result{Steps: []kernel.Step{{Applier: kernel.ApplyRules, Err: errors.New("x")}}, Drift: map[kernel.Drift]int{kernel.DriftRule: 1}})
 	sessions := []bgp.Session{{Network: "red", Peer: "10.1.0.1", Up: true, Since: time.Now(), BFD: "up"}}
-	a.status.TakeSessions(sessions)
-	a.status.Publish(status.Pass{Ended: time.Now()}, func() status.Report {
+	served.TakeSessions(sessions)
+	served.Publish(status.Pass{Ended: time.Now()}, func() status.Report {
 		return status.Report{
 			Applied: time.Now(), Sessions: []status.Session{status.Session(sessions[0])}, Networks: []status.Network{{Name: "red"}},
 			Services: []status.Service{{Namespace: "shop", Name: "web", SourceIPBy: cluster.SourceIPByLoadBalancer, Network: "red", Host: "a", IngressIPs: []netip.Addr{ip}}},
@@ -59,9 +56,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 	c := config.Status{Socket: filepath.Join(t.TempDir(), "e.sock")}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- a.status.Serve(ctx, c) }()
+	go func() { done <- served.Serve(ctx, c) }()
 	var text []byte
-	require.Eventually(t, func() (served bool) {
+	require.Eventually(t, func() (answered bool) {
 		var err error
 		text, err = status.Text(t.Context(), c.Socket, "/metrics", 1<<20)
 		return err == nil
@@ -88,7 +85,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 // TestCountersThatFail: why the kernel's counters cannot be read stands in the log, the metrics have no room for it.
 func TestCountersThatFail(t *testing.T) {
 	var said bytes.Buffer
-	c := newCounting(slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug})), marks(config.Defaults()), false)
+	c := NewReader(slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug})), plan.Marks{}, false)
 	c.failure(nil)
 	require.Empty(t, said.String())
 	c.failure(errors.New("list counters: operation not permitted"))

@@ -1,4 +1,6 @@
-package agent
+// Package problemlog remembers the problems of a node between passes. It logs those that appear and disappear, at a bounded
+// rate, and finds the objects in the kernel that another program keeps removing.
+package problemlog
 
 import (
 	"log/slog"
@@ -20,11 +22,11 @@ const (
 	omittedEvery = time.Minute
 )
 
-// told holds the problems that were last logged and published.
-type told struct {
-	found, planned, node []cluster.Problem // found by the sources, found by the plan, and of this node
-	problems             []cluster.Problem // all of them, sorted
-	limits               map[string]*limit // by namespace
+// Log holds the problems that were last logged and published.
+type Log struct {
+	found, planned, node []cluster.Problem     // found by the sources, found by the plan, and of this node
+	problems             []cluster.Problem     // all of them, sorted
+	limits               map[string]*lineLimit // by namespace
 }
 
 // subject is the topic of a log line. Problems of an object in a namespace share one for each reason, however many
@@ -57,8 +59,8 @@ func valueOf(p *cluster.Problem) value {
 	return value{s, p.Field, p.Value, p.Message}
 }
 
-// limit limits the log lines about one namespace.
-type limit struct {
+// lineLimit limits the log lines about one namespace.
+type lineLimit struct {
 	lines   *rate.Limiter
 	omitted int       // since omitted lines were last logged
 	said    time.Time // when omitted lines were last logged
@@ -66,48 +68,48 @@ type limit struct {
 
 // allows reports whether a line about a namespace may be logged. Problems without a namespace have no limit: the
 // operator causes them.
-func (t *told) allows(namespace string, now time.Time) bool {
+func (l *Log) allows(namespace string, now time.Time) bool {
 	if namespace == "" {
 		return true
 	}
-	l := t.limits[namespace]
-	if l == nil {
-		if t.limits == nil {
-			t.limits = map[string]*limit{}
+	limit := l.limits[namespace]
+	if limit == nil {
+		if l.limits == nil {
+			l.limits = map[string]*lineLimit{}
 		}
-		l = &limit{lines: rate.NewLimiter(rate.Every(lineEvery), linesAtOnce)}
-		t.limits[namespace] = l
+		limit = &lineLimit{lines: rate.NewLimiter(rate.Every(lineEvery), linesAtOnce)}
+		l.limits[namespace] = limit
 	}
-	if l.lines.AllowN(now, 1) {
+	if limit.lines.AllowN(now, 1) {
 		return true
 	}
-	l.omitted++
+	limit.omitted++
 	return false
 }
 
-// tellOmitted logs how many lines were omitted, and drops unused limits.
-func (t *told) tellOmitted(log *slog.Logger, now time.Time) {
-	for namespace, l := range t.limits {
+// logOmitted logs how many lines were omitted, and drops unused limits.
+func (l *Log) logOmitted(log *slog.Logger, now time.Time) {
+	for namespace, limit := range l.limits {
 		switch {
-		case l.omitted > 0 && now.Sub(l.said) >= omittedEvery:
-			log.Warn("problems of a namespace come and go too often for the log, egressway status lists them", "namespace", namespace, "omitted", l.omitted)
-			l.omitted, l.said = 0, now
-		case l.omitted == 0 && l.lines.TokensAt(now) >= linesAtOnce:
-			delete(t.limits, namespace)
+		case limit.omitted > 0 && now.Sub(limit.said) >= omittedEvery:
+			log.Warn("problems of a namespace come and go too often for the log, egressway status lists them", "namespace", namespace, "omitted", limit.omitted)
+			limit.omitted, limit.said = 0, now
+		case limit.omitted == 0 && limit.lines.TokensAt(now) >= linesAtOnce:
+			delete(l.limits, namespace)
 		}
 	}
 }
 
-// take sorts all problems and logs those that came and went. While none differs, it returns the same slice.
-func (t *told) take(log *slog.Logger, now time.Time, found, planned, node []cluster.Problem) []cluster.Problem {
-	t.tellOmitted(log, now)
-	if t.problems != nil && sorted.OneSlice(found, t.found) && sorted.OneSlice(planned, t.planned) && slices.Equal(node, t.node) {
-		return t.problems
+// Update sorts all problems and logs those that came and went. While none differs, it returns the same slice.
+func (l *Log) Update(log *slog.Logger, now time.Time, found, planned, node []cluster.Problem) []cluster.Problem {
+	l.logOmitted(log, now)
+	if l.problems != nil && sorted.OneSlice(found, l.found) && sorted.OneSlice(planned, l.planned) && slices.Equal(node, l.node) {
+		return l.problems
 	}
 	all := cluster.SortProblems(slices.Concat(found, planned, node))
-	subjects, known, fresh := map[subject]bool{}, make(map[value]bool, len(t.problems)), map[subject]int{}
-	for i := range t.problems {
-		known[valueOf(&t.problems[i])] = true
+	subjects, known, fresh := map[subject]bool{}, make(map[value]bool, len(l.problems)), map[subject]int{}
+	for i := range l.problems {
+		known[valueOf(&l.problems[i])] = true
 	}
 	for i := range all {
 		v := valueOf(&all[i])
@@ -122,7 +124,7 @@ func (t *told) take(log *slog.Logger, now time.Time, found, planned, node []clus
 		if more < 0 || known[valueOf(p)] {
 			continue
 		}
-		if delete(fresh, s); !t.allows(namespace, now) {
+		if delete(fresh, s); !l.allows(namespace, now) {
 			continue
 		}
 		attributes := []any{"kind", p.Kind, "object", p.Object, "reason", p.Reason, "problem", p.Error()}
@@ -131,10 +133,10 @@ func (t *told) take(log *slog.Logger, now time.Time, found, planned, node []clus
 		}
 		log.Warn("problem", attributes...)
 	}
-	for i := range t.problems {
-		p := &t.problems[i]
+	for i := range l.problems {
+		p := &l.problems[i]
 		if s, namespace := subjectOf(p); !subjects[s] {
-			if subjects[s] = true; t.allows(namespace, now) { // once
+			if subjects[s] = true; l.allows(namespace, now) { // once
 				log.Info("problem gone", "kind", p.Kind, "object", p.Object, "reason", p.Reason)
 			}
 		}
@@ -142,6 +144,6 @@ func (t *told) take(log *slog.Logger, now time.Time, found, planned, node []clus
 	if all == nil {
 		all = []cluster.Problem{}
 	}
-	t.found, t.planned, t.node, t.problems = found, planned, node, all
+	l.found, l.planned, l.node, l.problems = found, planned, node, all
 	return all
 }

@@ -1,4 +1,4 @@
-package agent
+package leader
 
 import (
 	"fmt"
@@ -17,14 +17,14 @@ import (
 // moveWithin limits how long a move waits for the next host's report.
 const moveWithin = 10 * time.Second
 
-// leadership is the state of a leader. A new leader only knows what the objects say.
-type leadership struct {
+// term is the state of one term of leadership. A new leader only knows what the objects say.
+type term struct {
 	since   time.Time // zero: it does not lead
 	decided map[cluster.Key]decision
 	touched cluster.Changed // objects with a new decision since the last election
 	elected election.Elected
 	waiting bool // elect again later, even without a change
-	steady  steady
+	damping damping
 }
 
 // decision is the leader's decision about an EgressService. It takes precedence over the status, which other clients
@@ -39,52 +39,57 @@ type decision struct {
 	moving     time.Time // since when another host is wanted; zero: none is
 }
 
-// elect returns the wanted status of every EgressService.
-func (l *leadership) elect(api apiServer, m matter, reports map[string]cluster.Report, choices map[cluster.Key]election.Choice) map[cluster.Key]kube.Wanted {
-	l.waiting = false
-	c, objects, problems := m.config, m.standing, m.problems
-	told := m.objects.EgressServices
-	if c.Source.Kubernetes.LabelHosts {
-		labels, unlabelled := election.Labels(objects)
+// elect returns the wanted status of every EgressService. decided holds the objects with the decisions in their status.
+func (t *term) elect(api API, in Input, decided cluster.Objects, reports map[string]cluster.Report, choices map[cluster.Key]election.Choice) map[cluster.Key]kube.Wanted {
+	t.waiting = false
+	problems, written := in.Problems, in.Objects.EgressServices
+	if in.Config.Source.Kubernetes.LabelHosts {
+		labels, unlabelled := election.Labels(decided)
 		api.Label(labels)
 		problems = append(slices.Clone(problems), unlabelled...)
 	}
 	found, dead := byObject(withReported(problems, reports)), election.Dead(reports)
-	keep := time.Duration(c.Moves.KeepFlows)
+	keep := time.Duration(in.Config.Moves.KeepFlows)
 	want := make(map[cluster.Key]kube.Wanted, len(choices))
 	for key, choice := range choices {
-		view := election.View{
-			Key: key, Choice: choice, Problems: without(found[key.String()], choice.Problem), Since: math.MaxUint64,
-			Pruned: api.Pruned(), Dead: dead, Keep: keep > 0,
-		}
-		d, known := l.decided[key]
-		if !known {
-			// A new leader does not know which standby was the host before: each gets the time that flows have. This
-			// version of the object has the status at the latest: a node that has applied it need not report again.
-			d.former, d.began, d.version = told.At(key).Status.Standby, time.Now(), told.At(key).Version
-		}
-		if time.Since(d.began) < keep {
-			view.Former = d.former
-		}
-		if known {
-			d.want(choice.Host)
-			l.decided[key] = d
-			view.Impatient = !d.moving.IsZero() && time.Since(d.moving) > moveWithin
-		}
-		if d.version != 0 {
-			view.Since = d.version
-		}
-		next := election.Next(objects, reports, view)
-		want[key] = kube.Wanted{Status: next, Events: events(told.At(key).Status, next, choice)}
-		l.decide(key, told.At(key), next)
-		l.waiting = l.waiting || next.Host != choice.Host || next.Standby != choice.Standby || !tells(told.At(key).Status, next, view.Pruned)
+		e := written.At(key)
+		view := t.view(key, e, choice, keep)
+		view.Problems, view.Pruned, view.Dead = without(found[key.String()], choice.Problem), api.Pruned(), dead
+		next := election.Next(decided, reports, view)
+		want[key] = kube.Wanted{Status: next, Events: events(e.Status, next, choice)}
+		t.decide(key, e, next)
+		t.waiting = t.waiting || next.Host != choice.Host || next.Standby != choice.Standby || !holds(e.Status, next, view.Pruned)
 	}
 	return want
 }
 
-// tells reports whether a status has the decision, as far as the CRD keeps it. Until it does, the status is written
+// view returns the part of an election's input that this term's decision about an object determines. keep is how long
+// flows keep their former host.
+func (t *term) view(key cluster.Key, e cluster.EgressService, choice election.Choice, keep time.Duration) election.View {
+	view := election.View{Key: key, Choice: choice, Since: math.MaxUint64, Keep: keep > 0}
+	d, known := t.decided[key]
+	if !known {
+		// A new leader does not know which standby was the host before: each gets the time that flows have. This
+		// version of the object has the status at the latest: a node that has applied it need not report again.
+		d.former, d.began, d.version = e.Status.Standby, time.Now(), e.Version
+	}
+	if time.Since(d.began) < keep {
+		view.Former = d.former
+	}
+	if known {
+		d.want(choice.Host)
+		t.decided[key] = d
+		view.Impatient = !d.moving.IsZero() && time.Since(d.moving) > moveWithin
+	}
+	if d.version != 0 {
+		view.Since = d.version
+	}
+	return view
+}
+
+// holds reports whether a status has the decision, as far as the CRD keeps it. Until it does, the status is written
 // again: after a change of the CRD, a watch may deliver fewer fields than the API server accepted.
-func tells(s, decided cluster.Status, pruned bool) bool {
+func holds(s, decided cluster.Status, pruned bool) bool {
 	return s.Host == decided.Host && (pruned || s.Standby == decided.Standby)
 }
 
@@ -125,14 +130,14 @@ func allReport(objects cluster.Objects, reports map[string]cluster.Report) bool 
 	return true
 }
 
-// remembered replaces the objects' status by the decisions: neither an API server that lags behind nor another client
+// withDecisions replaces the objects' status by the decisions: neither an API server that lags behind nor another client
 // that writes a status decides anything.
-func (l *leadership) remembered(objects cluster.Objects) cluster.Map[cluster.Key, cluster.EgressService] {
+func (t *term) withDecisions(objects cluster.Objects) cluster.Map[cluster.Key, cluster.EgressService] {
 	all := objects.EgressServices.Draft()
-	for key, d := range l.decided {
+	for key, d := range t.decided {
 		e, exists := all.Get(key)
 		if !exists || e.UID != d.uid {
-			delete(l.decided, key)
+			delete(t.decided, key)
 			continue
 		}
 		if e.Generation != d.generation {
@@ -141,19 +146,19 @@ func (l *leadership) remembered(objects cluster.Objects) cluster.Map[cluster.Key
 		if d.version == 0 && d.stands(e.Status) {
 			d.version = e.Version
 		}
-		l.decided[key] = d
-		if told := e.Status; told.Host != d.status.Host || told.Standby != d.status.Standby || told.Term != d.status.Term {
+		t.decided[key] = d
+		if written := e.Status; !d.stands(written) || written.Term != d.status.Term {
 			e.Status = d.status
-			e.Status.Conditions = told.Conditions
+			e.Status.Conditions = written.Conditions
 			all.Set(key, e)
 		}
 	}
 	return all.Map()
 }
 
-func (l *leadership) decide(key cluster.Key, e cluster.EgressService, next cluster.Status) {
+func (t *term) decide(key cluster.Key, e cluster.EgressService, next cluster.Status) {
 	next.Conditions = nil
-	had, known := l.decided[key]
+	had, known := t.decided[key]
 	if known && had.stands(next) {
 		return
 	}
@@ -169,8 +174,8 @@ func (l *leadership) decide(key cluster.Key, e cluster.EgressService, next clust
 	if d.stands(e.Status) {
 		d.version = e.Version
 	}
-	l.decided[key] = d
-	l.touched.Add(key)
+	t.decided[key] = d
+	t.touched.Add(key)
 }
 
 // want records which host is wanted.
@@ -186,22 +191,4 @@ func (d *decision) want(host string) {
 // stands reports whether a status has the decided host and standby.
 func (d decision) stands(s cluster.Status) bool {
 	return d.status.Host == s.Host && d.status.Standby == s.Standby
-}
-
-// byObject groups the problems by EgressService.
-func byObject(problems []cluster.Problem) map[string][]cluster.Problem {
-	found := map[string][]cluster.Problem{}
-	for _, p := range cluster.SortProblems(slices.Clone(problems)) {
-		if p.Kind == "EgressService" || p.Kind == "Service" {
-			found[p.Object] = append(found[p.Object], p)
-		}
-	}
-	return found
-}
-
-// without removes the reason why there is no host, which the condition HostAssigned has.
-func without(problems []cluster.Problem, p *cluster.Problem) []cluster.Problem {
-	return slices.DeleteFunc(slices.Clone(problems), func(q cluster.Problem) bool {
-		return q.Reason == election.ReasonNoHost || p != nil && q == *p
-	})
 }

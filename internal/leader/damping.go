@@ -1,4 +1,4 @@
-package agent
+package leader
 
 import (
 	"maps"
@@ -17,15 +17,15 @@ const (
 	steadyWithin = 2 * time.Second
 )
 
-// steady damps the states of networks that nodes report. The zero value believes the first reports.
-type steady struct {
-	networks map[string]*steadyNetwork
+// damping delays changes of the states of networks that nodes report. The zero value believes the first reports.
+type damping struct {
+	networks map[string]*dampedNetwork
 }
 
-// steadyNetwork is the state of one network.
-type steadyNetwork struct {
-	believed, told map[string]cluster.NetworkState // by node
-	first, last    time.Time                       // times of changes that are not believed yet
+// dampedNetwork is the state of one network.
+type dampedNetwork struct {
+	believed, reported map[string]cluster.NetworkState // by node
+	first, last        time.Time                       // times of changes that are not believed yet
 }
 
 // same reports whether two states are equal for the choice of hosts.
@@ -33,26 +33,26 @@ func same(a, b cluster.NetworkState) bool {
 	return a.Fit() == b.Fit() && a.Usable == b.Usable && a.IPv4 == b.IPv4 && a.IPv6 == b.IPv6
 }
 
-// believe returns the reports with the believed states of networks. wait is the time until the result may change
+// dampen returns the reports with the believed states of networks. wait is the time until the result may change
 // without another report; 0: never.
-func (s *steady) believe(reports map[string]cluster.Report, now time.Time) (believed map[string]cluster.Report, wait time.Duration) {
-	former := s.networks
-	s.networks = map[string]*steadyNetwork{}
+func (d *damping) dampen(reports map[string]cluster.Report, now time.Time) (believed map[string]cluster.Report, wait time.Duration) {
+	former := d.networks
+	d.networks = map[string]*dampedNetwork{}
 	for node, r := range reports {
 		for name, state := range r.Networks {
-			n := s.networks[name]
+			n := d.networks[name]
 			if n == nil {
-				n = &steadyNetwork{believed: map[string]cluster.NetworkState{}, told: map[string]cluster.NetworkState{}}
+				n = &dampedNetwork{believed: map[string]cluster.NetworkState{}, reported: map[string]cluster.NetworkState{}}
 				if was := former[name]; was != nil {
 					n.first, n.last = was.first, was.last
 				}
-				s.networks[name] = n
+				d.networks[name] = n
 			}
-			n.take(node, state, former[name], now)
+			n.record(node, state, former[name], now)
 		}
 	}
 	believed = maps.Clone(reports)
-	for name, n := range s.networks {
+	for name, n := range d.networks {
 		again := n.settle(now)
 		if again == 0 {
 			continue
@@ -71,9 +71,9 @@ func (s *steady) believe(reports map[string]cluster.Report, now time.Time) (beli
 	return believed, wait
 }
 
-// take records the state that a node reports. A node's first report is believed: the node had no services to lose.
-func (n *steadyNetwork) take(node string, state cluster.NetworkState, former *steadyNetwork, now time.Time) {
-	n.told[node], n.believed[node] = state, state
+// record keeps the state that a node reports. A node's first report is believed: the node had no services to lose.
+func (n *dampedNetwork) record(node string, state cluster.NetworkState, former *dampedNetwork, now time.Time) {
+	n.reported[node], n.believed[node] = state, state
 	if former == nil {
 		return
 	}
@@ -84,7 +84,7 @@ func (n *steadyNetwork) take(node string, state cluster.NetworkState, former *st
 	if !same(was, state) {
 		n.believed[node] = was
 	}
-	if !same(former.told[node], state) {
+	if !same(former.reported[node], state) {
 		if n.last = now; n.first.IsZero() {
 			n.first = now
 		}
@@ -92,9 +92,9 @@ func (n *steadyNetwork) take(node string, state cluster.NetworkState, former *st
 }
 
 // settle believes all reports once it is time to, and returns the time until then; 0: it has.
-func (n *steadyNetwork) settle(now time.Time) (wait time.Duration) {
+func (n *dampedNetwork) settle(now time.Time) (wait time.Duration) {
 	changed := false
-	for node, state := range n.told {
+	for node, state := range n.reported {
 		changed = changed || !same(n.believed[node], state)
 	}
 	if changed {
@@ -103,6 +103,6 @@ func (n *steadyNetwork) settle(now time.Time) (wait time.Duration) {
 	if wait > 0 {
 		return wait
 	}
-	n.first, n.last, n.believed = time.Time{}, time.Time{}, n.told
+	n.first, n.last, n.believed = time.Time{}, time.Time{}, n.reported
 	return 0
 }

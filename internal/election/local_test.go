@@ -1,4 +1,4 @@
-package agent
+package election
 
 import (
 	"fmt"
@@ -9,10 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/election"
 )
 
-func node(r *rand.Rand) string { return []string{"", "a", "b", "c", cluster.AllHosts}[r.IntN(5)] }
+func anyNode(r *rand.Rand) string { return []string{"", "a", "b", "c", cluster.AllHosts}[r.IntN(5)] }
 
 func someNodes(r *rand.Rand) map[string]bool {
 	nodes := map[string]bool{}
@@ -24,17 +23,17 @@ func someNodes(r *rand.Rand) map[string]bool {
 	return nodes
 }
 
-// What is kept in step by the changes alone is what follows from all of it anew, and what is named as changed is all that is.
-func TestChoicesFollow(t *testing.T) {
+// TestLocalFollows compares choices that were updated by changes with choices that are computed as a whole, and their reported changes.
+func TestLocalFollows(t *testing.T) {
 	for _, manifests := range []bool{false, true} {
 		for seed := range uint64(50) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			elected, dead, heard := map[cluster.Key]election.Choice{}, map[string]bool{}, map[string]bool(nil)
+			elected, dead, heard := map[cluster.Key]Choice{}, map[string]bool{}, map[string]bool(nil)
 			if manifests {
 				heard = map[string]bool{}
 			}
-			var kept choices
-			seen, anew := map[cluster.Key]election.Choice{}, map[cluster.Key]election.Choice{}
+			var kept Local
+			seen, whole := map[cluster.Key]Choice{}, map[cluster.Key]Choice{}
 			for step := range 100 {
 				var changed []cluster.Key
 				for range r.IntN(3) {
@@ -43,7 +42,7 @@ func TestChoicesFollow(t *testing.T) {
 						delete(elected, key)
 						continue
 					}
-					elected[key] = election.Choice{Host: node(r), Standby: node(r), Term: r.Int64N(3)}
+					elected[key] = Choice{Host: anyNode(r), Standby: anyNode(r), Term: r.Int64N(3)}
 				}
 				if r.IntN(5) == 0 {
 					dead = someNodes(r)
@@ -51,20 +50,20 @@ func TestChoicesFollow(t *testing.T) {
 				if manifests && r.IntN(5) == 0 {
 					heard = someNodes(r)
 				}
-				for _, key := range kept.update("a", elected, changed, dead, heard) {
+				for _, key := range kept.Update("a", elected, changed, dead, heard, nil) {
 					if c, exists := kept.now[key]; exists {
 						seen[key] = c
 					} else {
 						delete(seen, key)
 					}
 				}
-				before := anew
-				anew = map[cluster.Key]election.Choice{}
+				before := whole
+				whole = map[cluster.Key]Choice{}
 				for key, c := range elected {
-					anew[key] = (&choices{dead: dead, heard: heard}).here("a", c).Resume(before[key])
+					whole[key] = (&Local{dead: dead, heard: heard}).here("a", c).Resume(before[key])
 				}
-				require.Equal(t, anew, kept.now, "seed %d, step %d", seed, step)
-				require.Equal(t, anew, seen, "seed %d, step %d", seed, step)
+				require.Equal(t, whole, kept.now, "seed %d, step %d", seed, step)
+				require.Equal(t, whole, seen, "seed %d, step %d", seed, step)
 				elected = maps.Clone(elected)
 			}
 		}

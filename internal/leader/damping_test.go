@@ -1,4 +1,4 @@
-package agent
+package leader
 
 import (
 	"testing"
@@ -20,10 +20,10 @@ var (
 type believer struct {
 	t     *testing.T
 	began time.Time
-	steady
+	damping
 }
 
-func (l *believer) hears(after time.Duration, told, want map[string]cluster.NetworkState, wait time.Duration) {
+func (l *believer) hears(after time.Duration, reported, want map[string]cluster.NetworkState, wait time.Duration) {
 	l.t.Helper()
 	reports := func(of map[string]cluster.NetworkState) map[string]cluster.Report {
 		all := map[string]cluster.Report{}
@@ -32,9 +32,9 @@ func (l *believer) hears(after time.Duration, told, want map[string]cluster.Netw
 		}
 		return all
 	}
-	given := reports(told)
-	believed, again := l.believe(given, l.began.Add(after))
-	require.Equal(l.t, reports(told), given, "what is given is not changed")
+	given := reports(reported)
+	believed, again := l.dampen(given, l.began.Add(after))
+	require.Equal(l.t, reports(reported), given, "what is given is not changed")
 	require.Equal(l.t, reports(want), believed)
 	require.Equal(l.t, wait, again)
 }

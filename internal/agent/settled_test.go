@@ -9,19 +9,19 @@ import (
 	"github.com/egressway/egressway/internal/bgp"
 )
 
-// Routes of an earlier run stay until all peers have told theirs. Nobody waits for one whose session was ended for what it sent.
-func TestHaveTold(t *testing.T) {
+// TestHaveAnnounced checks whom this node waits for before it removes routes of an earlier run: not for a peer whose session it ended.
+func TestHaveAnnounced(t *testing.T) {
 	now := time.Now()
-	up := bgp.Session{Network: "red", Up: true, Since: now.Add(-2 * tellWithin)}
+	up := bgp.Session{Network: "red", Up: true, Since: now.Add(-2 * announceWithin)}
 	fresh := bgp.Session{Network: "red", Up: true, Since: now}
-	down := bgp.Session{Network: "red", Since: now.Add(-2 * tellWithin)}
+	down := bgp.Session{Network: "red", Since: now.Add(-2 * announceWithin)}
 	ended := bgp.Session{Network: "red", Ended: true, Since: now, LastError: "the peer sent more routes than maxPrefixes allows"}
 	other := bgp.Session{Network: "blue"}
 	for name, test := range map[string]struct {
 		sessions []bgp.Session
 		want     bool
 	}{
-		"nobody known":           {nil, false},
+		"no session":             {nil, false},
 		"another network's":      {[]bgp.Session{other}, false},
 		"all up":                 {[]bgp.Session{other, up, up}, true},
 		"just up":                {[]bgp.Session{up, fresh}, false},
@@ -30,6 +30,6 @@ func TestHaveTold(t *testing.T) {
 		"ended, another up":      {[]bgp.Session{ended, up}, true},
 		"ended, another to come": {[]bgp.Session{ended, down}, false},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, haveTold(test.sessions, "red", now)) })
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, haveAnnounced(test.sessions, "red", now)) })
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package leader
 
 import (
 	"log/slog"
@@ -20,7 +20,7 @@ var web = cluster.Key{Namespace: "shop", Name: "web"}
 func as(host, standby string) cluster.Status { return cluster.Status{Host: host, Standby: standby} }
 
 func TestFormerHostIsRemembered(t *testing.T) {
-	l := &leadership{decided: map[cluster.Key]decision{}}
+	l := &term{decided: map[cluster.Key]decision{}}
 	object := cluster.EgressService{UID: "1", Status: as("a", "b")}
 	decide := func(s cluster.Status) decision {
 		l.decide(web, object, s)
@@ -49,7 +49,7 @@ func TestPatienceBeginsWithTheMove(t *testing.T) {
 	d.want("b")
 	require.Equal(t, began, d.moving)
 
-	l := &leadership{decided: map[cluster.Key]decision{web: d}}
+	l := &term{decided: map[cluster.Key]decision{web: d}}
 	l.decide(web, cluster.EgressService{}, as("a", "c"))
 	d = l.decided[web]
 	require.Equal(t, began, d.moving, "a step of it is no new move")
@@ -60,12 +60,11 @@ func TestPatienceBeginsWithTheMove(t *testing.T) {
 // What is in force stays so when another daemon begins to lead: else each status would be written twice, at every restart of a leader.
 func TestLeaderBegins(t *testing.T) {
 	object := cluster.EgressService{UID: "1", Version: 7, Status: as("a", "b")}
-	m := matter{config: &config.Config{}, objects: cluster.Objects{EgressServices: cluster.MapOf(map[cluster.Key]cluster.EgressService{web: object})}}
-	m.standing = m.objects
+	in := Input{Config: &config.Config{}, Objects: cluster.Objects{EgressServices: cluster.MapOf(map[cluster.Key]cluster.EgressService{web: object})}}
 	choices := map[cluster.Key]election.Choice{web: {Host: "a", Standby: "b", Serves: []string{"a", "b"}}}
 	for applied, want := range map[uint64]metav1.ConditionStatus{6: metav1.ConditionFalse, 7: metav1.ConditionTrue, 8: metav1.ConditionTrue} {
-		l := &leadership{decided: map[cluster.Key]decision{}}
-		got := l.elect(apiServer{Cluster: kube.New(slog.New(slog.DiscardHandler), kube.Options{}, func() {})}, m, map[string]cluster.Report{"a": {Applied: applied}}, choices)
+		l := &term{decided: map[cluster.Key]decision{}}
+		got := l.elect(kube.New(slog.New(slog.DiscardHandler), kube.Options{}, func() {}), in, in.Objects, map[string]cluster.Report{"a": {Applied: applied}}, choices)
 		require.Equal(t, want, meta.FindStatusCondition(got[web].Status.Conditions, election.ConditionProgrammed).Status, applied)
 	}
 }

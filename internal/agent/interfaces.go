@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/egressway/egressway/internal/bfd"
+	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/internal/source"
+)
+
+// nodeKernel is the part of kernel.Node that passes use.
+type nodeKernel interface {
+	// Facts, Problems and Apply belong to one pass, in this order.
+	Facts(ctx context.Context, tables ...uint32) (plan.Facts, error)
+	Problems(node string, devices []string) ([]cluster.Problem, error)
+	Apply(ctx context.Context, p *plan.NodePlan) (kernel.Result, error)
+	// EndContradictions is for after an Apply whose Result is Contradicted.
+	EndContradictions(ctx context.Context, d plan.DataPlane) (uint, error)
+
+	Forget()
+	Resumed() (map[netip.Addr]bool, error)
+	Connections() (conntrack.Connections, error)
+	NextLook() time.Time
+	ForeignHands() uint64
+	Watch(ctx context.Context, wake func()) error
+}
+
+// nodeSpeakers is the part of speaker.Client that passes use: the BGP speakers of all networks, and BFD with other nodes.
+type nodeSpeakers interface {
+	Run(ctx context.Context)
+	Ready() <-chan struct{}
+	Problem() error
+	Started() time.Time
+
+	Withdraw(ctx context.Context, desired []plan.Speaker) error
+	Apply(ctx context.Context, desired []plan.Speaker) error
+	Announced() map[string]sorted.List[plan.Announcement]
+	Learned() []plan.NetworkRoutes
+	Sessions() []bgp.Session
+
+	Watch(ctx context.Context, o bfd.Options, peers []bfd.Peer) error
+	Nodes() []bfd.Session
+}
+
+// nodeSource provides the objects and their hosts.
+type nodeSource interface {
+	// Run follows the objects until ctx ends.
+	Run(ctx context.Context)
+	// Objects returns the known objects, and the changes since the previous call: the first call returns Everything. ok
+	// is false until all objects have been known once. The problems are the same slice as before while none differs.
+	Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool)
+	// Hosts returns the elected choices, and the keys of those that changed since the last call. change lists the
+	// changed objects.
+	Hosts(o cluster.Objects, change cluster.Changed) (elected map[cluster.Key]election.Choice, changed []cluster.Key)
+	// FollowPods includes the Pods of this node in the objects, as soon as they are known, or excludes them.
+	FollowPods(want bool)
+}
+
+// following is a source whose leader elects the hosts for all nodes: an API server.
+type following interface {
+	nodeSource
+	// Reached returns the addresses at which the API server has answered.
+	Reached() []netip.Addr
+	// Current returns nil where Objects holds the EgressServices that the API server has now.
+	Current(ctx context.Context) error
+	// Report publishes the state of this node to the leader.
+	Report(r cluster.Report)
+}
+
+// openSource opens the source that the configuration names.
+func openSource(log *slog.Logger, c *config.Config, version string, wake func()) nodeSource {
+	if c.Source.Manifests != "" {
+		return source.NewFolder(log, c.Source.Manifests, wake)
+	}
+	return source.NewServer(log, c, version, wake)
+}

@@ -1,0 +1,167 @@
+// Package leader elects the host and standby of every EgressService, while this daemon leads. It remembers its
+// decisions, dampens the states of networks that nodes report, and writes each status. It runs in a goroutine of its own:
+// an election among ten thousand objects and a thousand nodes does not delay the passes of this node.
+package leader
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/pause"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+const (
+	// gatherWithin is how long a new leader waits for the reports of nodes that may have no daemon: the first node to
+	// report should not become the host of everything.
+	gatherWithin = 5 * time.Second
+	// leadShare × the duration of an election is how long the leader rests after it: elections use at most a quarter of
+	// a core.
+	leadShare = 3
+	// retryAfter is the pause before an election that waits for reports or for a status.
+	retryAfter = time.Second
+)
+
+// API is the part of the API server's client that elections use.
+type API interface {
+	// Leading returns the reports of the living nodes. leading is false unless this daemon leads and has read them.
+	Leading() (reports map[string]cluster.Report, leading bool)
+	// Write sets the statuses that every EgressService should have.
+	Write(want map[cluster.Key]kube.Wanted)
+	// Label sets the labels that each node should have.
+	Label(want map[string][]string)
+	// Pruned reports whether the CRD in the cluster drops fields that only ours has.
+	Pruned() bool
+}
+
+// Leader elects for all nodes, while this daemon leads.
+type Leader struct {
+	api API
+	due chan struct{}
+
+	mu   sync.Mutex
+	next Input // of the next election
+
+	term    term // the fields from here on are used by Run's goroutine only
+	last    Input
+	reports map[string]cluster.Report // as used by the last election
+	pruned  bool                      // at that election
+}
+
+// Input is the input of elections from one pass of this node.
+type Input struct {
+	Config   *config.Config
+	Objects  cluster.Objects
+	Changed  cluster.Changed // since the last election
+	Problems []cluster.Problem
+}
+
+// New returns a leader that elects while api leads.
+func New(api API) *Leader { return &Leader{api: api, due: make(chan struct{}, 1)} }
+
+// Submit hands over the input of a pass. It does not wait.
+func (l *Leader) Submit(in Input) {
+	l.mu.Lock()
+	in.Changed.Join(l.next.Changed)
+	l.next = in
+	l.mu.Unlock()
+	select {
+	case l.due <- struct{}{}:
+	default:
+	}
+}
+
+// Run elects after each pass, and again when time makes a difference, until ctx ends.
+func (l *Leader) Run(ctx context.Context) {
+	again := time.NewTimer(time.Hour)
+	defer again.Stop()
+	for {
+		timed := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.due:
+		case <-again.C:
+			timed = true
+		}
+		began := time.Now()
+		if wait := l.consider(began, timed); wait > 0 {
+			again.Reset(wait)
+		}
+		if !pause.For(ctx, leadShare*time.Since(began)) {
+			return
+		}
+	}
+}
+
+// consider elects, if this daemon leads and anything has changed since the last election. It returns the time after
+// which it should be called again even without a change; 0: never.
+func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
+	reports, leading := l.api.Leading()
+	if !leading {
+		l.term, l.reports = term{}, nil
+		l.mu.Lock()
+		l.next.Changed = cluster.Changed{} // the first election of a term considers all objects
+		l.mu.Unlock()
+		return 0
+	}
+	l.mu.Lock()
+	if l.next.Config == nil {
+		l.mu.Unlock()
+		return 0 // no pass yet
+	}
+	in := l.next
+	l.next.Changed = cluster.Changed{}
+	l.mu.Unlock()
+
+	begins := l.term.since.IsZero()
+	if begins {
+		l.term.since, l.term.decided = now, map[cluster.Key]decision{}
+		in.Changed.All = true
+	}
+	reports, wait = l.term.damping.dampen(reports, now)
+	if now.Sub(l.term.since) < gatherWithin && !allReport(in.Objects, reports) {
+		l.keep(in)
+		return retryAfter
+	}
+	decided := in.Objects
+	decided.EgressServices = l.term.withDecisions(in.Objects)
+	in.Changed.Join(l.term.touched)
+	l.term.touched = cluster.Changed{}
+	choices, others := l.term.elected.Update(decided, reports, in.Changed)
+	if timed || begins || l.term.waiting || len(others) > 0 || l.differs(in, reports) {
+		l.last, l.reports, l.pruned = in, reports, l.api.Pruned() // before elect: later changes belong to the next election
+		l.api.Write(l.term.elect(l.api, in, decided, reports, choices))
+	}
+	if l.term.waiting && (wait == 0 || wait > retryAfter) {
+		wait = retryAfter
+	}
+	return wait
+}
+
+// keep returns the changes of an input that was not used.
+func (l *Leader) keep(in Input) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next.Changed.Join(in.Changed)
+}
+
+// differs reports whether anything but the choices may change the written status. Endpoints, which change all the time,
+// do not.
+func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
+	if in.Changed.All || in.Config != l.last.Config || l.api.Pruned() != l.pruned || !sorted.OneSlice(in.Problems, l.last.Problems) || !reflect.DeepEqual(reports, l.reports) {
+		return true
+	}
+	for key := range in.Changed.Keys {
+		was, had := l.last.Objects.EgressServices.Get(key)
+		if now, exists := in.Objects.EgressServices.Get(key); had != exists || !reflect.DeepEqual(was, now) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,77 @@
+package leader
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube"
+	"github.com/egressway/egressway/internal/cluster/manifests"
+	"github.com/egressway/egressway/internal/config"
+)
+
+// recorder is an API that records what is written.
+type recorder struct {
+	leads   bool
+	reports map[string]cluster.Report
+	writes  []map[cluster.Key]kube.Wanted
+	labels  []map[string][]string
+}
+
+func (r *recorder) Leading() (map[string]cluster.Report, bool) { return r.reports, r.leads }
+func (r *recorder) Write(want map[cluster.Key]kube.Wanted)     { r.writes = append(r.writes, want) }
+func (r *recorder) Label(want map[string][]string)             { r.labels = append(r.labels, want) }
+func (*recorder) Pruned() bool                                 { return false }
+
+// lastHost returns the host of shop/web in the last write.
+func (r *recorder) lastHost() string { return r.writes[len(r.writes)-1][web].Status.Host }
+
+// TestTerm runs a term of leadership from its beginning to its end, by an injected clock.
+func TestTerm(t *testing.T) {
+	c := config.Defaults()
+	objects, _, problems := manifests.Open("../../config/samples").Read()
+	require.Empty(t, problems)
+	fit := cluster.NetworkState{Usable: true, IPv4: true, IPv6: true}
+	report := func(red cluster.NetworkState) cluster.Report {
+		return cluster.Report{Networks: map[string]cluster.NetworkState{"default": fit, "red": red, "blue": fit}}
+	}
+	api := &recorder{}
+	l := New(api)
+	now := time.Now()
+	consider := func(after time.Duration) time.Duration { now = now.Add(after); return l.consider(now, false) }
+
+	l.Submit(Input{Config: c, Objects: objects, Changed: cluster.Changed{All: true}})
+	require.Zero(t, consider(0), "another daemon leads")
+	require.Empty(t, api.writes)
+
+	api.leads, api.reports = true, map[string]cluster.Report{"b": report(fit)}
+	require.Equal(t, retryAfter, consider(0), "a new leader waits for reports")
+	require.Empty(t, api.writes)
+	api.reports = map[string]cluster.Report{"a": report(fit), "b": report(fit), "c": report(fit)}
+	consider(time.Second)
+	require.Len(t, api.writes, 1)
+	host := api.lastHost()
+	require.NotEmpty(t, host)
+	require.Empty(t, api.labels, "the configuration does not ask for labels")
+
+	unfit := fit
+	unfit.Usable = false
+	api.reports = map[string]cluster.Report{"a": report(fit), "b": report(fit), "c": report(fit)}
+	api.reports[host] = report(unfit)
+	require.LessOrEqual(t, consider(time.Second), steadyFor, "the change is not believed yet")
+	require.Equal(t, host, api.lastHost())
+	consider(steadyFor)
+	require.NotEqual(t, host, api.lastHost())
+
+	writes := len(api.writes)
+	api.leads = false
+	require.Zero(t, consider(time.Second))
+	require.Len(t, api.writes, writes)
+	require.Empty(t, l.term.decided, "a leader forgets its decisions with its term")
+	api.leads = true
+	consider(gatherWithin)
+	require.Equal(t, retryAfter, consider(time.Millisecond), "it waits for its own writes to appear")
+	require.Greater(t, len(api.writes), writes)
+}

@@ -1,0 +1,133 @@
+// Package source provides the objects of the cluster and their hosts: from an API server, whose leader elects for all
+// nodes, or from a folder of manifests, where every daemon elects by itself.
+package source
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube"
+	"github.com/egressway/egressway/internal/cluster/manifests"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/pause"
+)
+
+// restartAfter is the pause before a watch of a folder that failed is started again.
+const restartAfter = time.Second
+
+// Server is a cluster's API server. The leader elects the hosts, all other daemons read them from it.
+type Server struct {
+	*kube.Cluster
+	obeyed election.Obeyed
+}
+
+// NewServer returns the API server that a configuration names. It calls wake after a change.
+func NewServer(log *slog.Logger, c *config.Config, version string, wake func()) *Server {
+	return &Server{Cluster: kube.New(log, kube.Options{
+		Kubeconfig: c.Source.Kubernetes.Kubeconfig, Namespace: c.Source.Kubernetes.Namespace,
+		Node: c.Node, LabelHosts: c.Source.Kubernetes.LabelHosts, Version: version, Pods: len(c.Hold) > 0,
+	}, wake)}
+}
+
+// Hosts returns the choices in the objects' status, and the keys of those that changed since the last call. change lists
+// the changed objects.
+func (s *Server) Hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+	return s.obeyed.Update(o, change)
+}
+
+// Folder is a folder of manifests. Every daemon elects the hosts for itself.
+type Folder struct {
+	log  *slog.Logger
+	wake func()
+	path string
+
+	files   *manifests.Folder // used by Run
+	elected election.Elected  // used by the loop
+
+	mu       sync.Mutex
+	known    bool
+	latest   cluster.Objects
+	changed  cluster.Changed // since the last call of Objects
+	problems []cluster.Problem
+}
+
+// NewFolder returns the folder at a path. It calls wake after a change.
+func NewFolder(log *slog.Logger, path string, wake func()) *Folder {
+	return &Folder{log: log, wake: wake, path: path, files: manifests.Open(path)}
+}
+
+// Hosts returns the choices that this daemon elects, and the keys of those that changed since the last call. change lists
+// the changed objects.
+func (f *Folder) Hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+	return f.elected.Update(o, nil, change)
+}
+
+// Objects returns the known objects, and the changes and problems since the last call. ok is false until all objects were
+// known once.
+func (f *Folder) Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed, f.changed = f.changed, cluster.Changed{}
+	return f.latest, changed, f.problems, f.known
+}
+
+// FollowPods does nothing: everything in the folder is read.
+func (*Folder) FollowPods(bool) {}
+
+// Run follows the folder. If the folder vanishes, everything stays in force.
+func (f *Folder) Run(ctx context.Context) {
+	for {
+		err := manifests.Watch(ctx, f.path, f.read)
+		if ctx.Err() != nil {
+			return
+		}
+		f.log.Warn("watch ended, starting it again", "watch", f.path, "error", err)
+		f.read(true)
+		if !pause.For(ctx, restartAfter) {
+			return
+		}
+	}
+}
+
+// read reads the changed files, and returns when to read again. Until the folder has settled, a missing object may be
+// on its way from one file to another.
+func (f *Folder) read(settled bool) (again time.Duration) {
+	var (
+		objects  cluster.Objects
+		changed  cluster.Changed
+		problems []cluster.Problem
+	)
+	if settled {
+		objects, changed, problems = f.files.Read()
+	} else {
+		var ok bool
+		if objects, changed, problems, ok = f.files.Glance(); !ok {
+			return 0
+		}
+	}
+	again = f.files.Again()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	same := slices.Equal(problems, f.problems)
+	f.problems = problems
+	missing := f.files.Missing()
+	if !missing {
+		f.latest = objects
+		f.changed.Join(changed)
+	}
+	switch {
+	case !f.known && (missing || f.files.Unsure()):
+		f.log.Warn("no objects yet: nothing is changed on this node", "problem", problems[0].Error())
+	case !missing && f.known && changed.Empty() && same:
+		return again // it was reported before
+	case !missing:
+		f.known = true
+	}
+	f.wake()
+	return again
+}
