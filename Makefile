@@ -14,7 +14,7 @@ MODULE  := github.com/egressway/egressway
 TAGS := grpcnotrace
 
 # Tests of these packages make devices, routes or nodes: labexec runs them as root on a kernel with VRF.
-LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/kernel/conntrack internal/kernel/nft lab) $(shell $(GO) list ./test/... 2>/dev/null)
+LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/kernel/conntrack internal/kernel/link internal/kernel/nft internal/kernel/route internal/kernel/walk lab) $(shell $(GO) list ./test/... 2>/dev/null)
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 
 # The lab starts this daemon on its nodes.

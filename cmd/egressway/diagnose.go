@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
 )
@@ -82,7 +82,7 @@ type diagnosis struct {
 	began time.Time
 	errs  []string
 	conf  *config.Config
-	live  *kernel.Live
+	live  *walk.Live
 }
 
 func (d *diagnosis) run(ctx context.Context, stdout, stderr io.Writer) error {
@@ -158,7 +158,7 @@ func (d *diagnosis) write(ctx context.Context, to io.Writer) (size int64, err er
 		d.conf = config.Unconfigured() // config-check.txt has its errors
 	}
 	d.socket = cmp.Or(d.socket, d.conf.Status.Socket)
-	if d.live, err = kernel.ReadLive(ctx); err != nil {
+	if d.live, err = walk.ReadLive(ctx); err != nil {
 		d.failed("kernel", err)
 	} else {
 		defer d.live.Close()

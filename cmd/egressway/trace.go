@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/internal/text"
 	"github.com/egressway/egressway/internal/trace"
@@ -119,7 +119,7 @@ func (o *traceOptions) run(ctx context.Context, out io.Writer) error {
 	}
 	in := trace.Input{Request: request}
 	o.askDaemon(ctx, &in)
-	in.Live, err = kernel.ReadLive(ctx)
+	in.Live, err = walk.ReadLive(ctx)
 	if errors.Is(err, syscall.EPERM) {
 		return fmt.Errorf("%w: run it as root, or in the daemon's container: kubectl -n egressway-system exec POD -- egressway trace …", err)
 	}

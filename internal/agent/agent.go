@@ -22,6 +22,8 @@ import (
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/preflight"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/leader"
 	"github.com/egressway/egressway/internal/liveness"
 	"github.com/egressway/egressway/internal/pause"
@@ -80,7 +82,7 @@ type last struct {
 	config     *config.Config
 	changed    cluster.Changed // not planned yet
 	losses     problemlog.Losses
-	refused    []kernel.Refused // examples of the planned routes that the kernel lacks
+	refused    []route.Refused // examples of the planned routes that the kernel lacks
 	usage      conntrackUsage
 	unmade     []string // VRF devices, sorted
 	plan       *plan.NodePlan
@@ -118,7 +120,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		return err
 	}
 	defer node.Close()
-	if err := node.CheckRival(); kernel.IsRival(err) {
+	if err := node.CheckRival(); preflight.IsRival(err) {
 		return err
 	} else if err != nil {
 		log.Warn("cannot check this node for another program that serves EgressServices", "error", err)

@@ -10,7 +10,7 @@ import (
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -42,7 +42,7 @@ func flaps(node string, nodes []bfd.Session, sessions []bgp.Session) (problems [
 }
 
 // refusedProblems returns problems of the networks and hosts whose routes are left out.
-func refusedProblems(p *plan.NodePlan, refused []kernel.Refused) (problems []cluster.Problem) {
+func refusedProblems(p *plan.NodePlan, refused []route.Refused) (problems []cluster.Problem) {
 	for _, r := range refused {
 		i := slices.IndexFunc(p.DataPlane.Paths, func(path plan.Path) bool { return path.Table == r.Table })
 		if i < 0 {
@@ -64,9 +64,9 @@ func refusedProblems(p *plan.NodePlan, refused []kernel.Refused) (problems []clu
 		}
 		var remedy string
 		switch r.Reason {
-		case kernel.ReasonRouteCollides:
+		case route.ReasonRouteCollides:
 			remedy = fmt.Sprintf("another program's route in table %d has this prefix and metric, and stays: remove it, or give it another metric", r.Table)
-		case kernel.ReasonDeviceDown:
+		case route.ReasonDeviceDown:
 			remedy = "set the device up"
 		default:
 			remedy = "the router should announce a next hop on the link, or a route without a gateway must lead to this one"

@@ -10,7 +10,7 @@ import (
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -39,11 +39,11 @@ func TestRefusedProblems(t *testing.T) {
 	}}}
 	require.Empty(t, refusedProblems(p, nil))
 	dst, via := netip.MustParsePrefix("198.51.100.0/24"), []plan.NextHop{{Gateway: netip.MustParseAddr("10.9.9.9"), Device: "eth2"}}
-	problems := refusedProblems(p, []kernel.Refused{
-		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: kernel.ReasonNextHopRefused, Err: errors.New("network is unreachable")},
-		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: kernel.ReasonRouteCollides, Err: errors.New("file exists")},
-		{Table: 794603, Dst: dst, NextHops: via, Reason: kernel.ReasonDeviceDown, Err: errors.New("device eth2: network is down")},
-		{Table: 7, Dst: dst, Reason: kernel.ReasonDeviceDown, Err: errors.New("of no path")},
+	problems := refusedProblems(p, []route.Refused{
+		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: route.ReasonNextHopRefused, Err: errors.New("network is unreachable")},
+		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: route.ReasonRouteCollides, Err: errors.New("file exists")},
+		{Table: 794603, Dst: dst, NextHops: via, Reason: route.ReasonDeviceDown, Err: errors.New("device eth2: network is down")},
+		{Table: 7, Dst: dst, Reason: route.ReasonDeviceDown, Err: errors.New("of no path")},
 	})
 	const value = "198.51.100.0/24 via 10.9.9.9 dev eth2"
 	require.Equal(t, []cluster.Problem{

@@ -63,7 +63,7 @@ func listenable(d plan.Speaker) (free []netip.Addr) {
 			at[a] = true
 		}
 	}
-	var open []net.Listener // until all are tried: two of them may exclude each other
+	var open []net.Listener                                                  // until all are tried: two of them may exclude each other
 	for _, a := range slices.SortedFunc(maps.Keys(at), netip.Addr.Compare) { // the unspecified addresses first
 		if l, err := listenAt(d, a); err == nil {
 			open, free = append(open, l), append(free, a)

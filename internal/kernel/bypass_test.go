@@ -6,23 +6,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/kernel/preflight"
 	"github.com/egressway/egressway/lab/netns"
 )
 
 func TestWhatPassesOurRulesByIsTold(t *testing.T) {
 	h := netns.Enter(t)
-	problems, err := bypassProblems(h, "a")
+	problems, err := preflight.Bypasses(h, "a")
 	require.NoError(t, err)
 	require.Empty(t, problems)
 
 	netns.IP(t, "link add cilium_host type dummy", "link add eth7 type dummy")
 	out, err := exec.Command("nft", "table inet fast { flowtable pods { hook ingress priority 0; devices = { eth7 }; }; }").CombinedOutput()
 	require.NoError(t, err, string(out))
-	problems, err = bypassProblems(h, "a")
+	problems, err = preflight.Bypasses(h, "a")
 	require.NoError(t, err)
 	require.Len(t, problems, 2)
-	require.Equal(t, ReasonNetfilterBypassed, problems[0].Reason)
-	require.Equal(t, ReasonFlowOffload, problems[1].Reason)
+	require.Equal(t, preflight.ReasonNetfilterBypassed, problems[0].Reason)
+	require.Equal(t, preflight.ReasonFlowOffload, problems[1].Reason)
 	require.Contains(t, problems[1].Error(), `flowtable: "fast pods"`)
 	require.Contains(t, problems[1].Message, "eth7")
 }
@@ -40,7 +41,7 @@ func TestRival(t *testing.T) {
 	nft("add table inet ovn-kubernetes")
 	require.NoError(t, n.CheckRival(), "without EgressService we live side by side")
 	nft("add chain inet ovn-kubernetes egress-services")
-	require.True(t, IsRival(n.CheckRival()))
+	require.True(t, preflight.IsRival(n.CheckRival()))
 	nft("delete chain inet ovn-kubernetes egress-services")
 	require.NoError(t, n.CheckRival(), "as the message says")
 }

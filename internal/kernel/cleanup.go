@@ -5,16 +5,19 @@ import (
 	"errors"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/egressway/egressway/internal/kernel/link"
+	"github.com/egressway/egressway/internal/kernel/route"
 )
 
 // cleanup removes every rule, route and link of ours from this node and frees the interfaces that we enslaved. It finds
 // them by their marks, so it needs no configuration.
 func cleanup(ctx context.Context, h *netlink.Handle) error {
-	var own routeConn // each call opens its own socket
+	var own route.Socket // each call opens its own socket
 	return errors.Join(
-		own.pruneRules(ctx, nil),
-		own.pruneRoutes(ctx, nil),
-		applyTunnel(ctx, h, nil),
-		new(vrfs).prune(ctx, h, nil),
+		own.PruneRules(ctx, nil),
+		own.PruneRoutes(ctx, nil),
+		link.ApplyTunnel(ctx, h, nil),
+		new(link.VRFs).Prune(ctx, h, nil),
 	)
 }

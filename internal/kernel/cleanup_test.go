@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/kernel/link"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/lab/netns"
 )
@@ -19,10 +20,10 @@ func TestCleanup(t *testing.T) {
 	before := netns.State(t)
 	ctx := t.Context()
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}, {Name: "vrf-blue", Interfaces: []string{"eth2"}}}
-	require.NoError(t, new(vrfs).apply(ctx, h, desired))
-	require.NoError(t, applyTunnel(ctx, h, &plan.Tunnel{
+	require.NoError(t, new(link.VRFs).Apply(ctx, h, desired))
+	require.NoError(t, link.ApplyTunnel(ctx, h, &plan.Tunnel{
 		Device: "egressway", VNI: 7, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},
-		Hosts: []plan.TunnelHost{host("10.0.0.2", 2, "fe80::ff:fe00:2")},
+		Hosts: []plan.TunnelHost{{Remote: addr("10.0.0.2"), MAC: [6]byte{2, 0, 0, 0, 0, 2}, NextHop: addr("fe80::ff:fe00:2")}},
 	}))
 	require.NoError(t, addRoutes(ctx, h, []plan.Route{
 		{Table: 1001, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.1.0.1", "eth1")}},

@@ -8,6 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/kernel/link"
+	"github.com/egressway/egressway/internal/kernel/preflight"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/lab/netns"
 )
@@ -19,9 +22,9 @@ func TestFacts(t *testing.T) {
 		"link add eth2 type dummy", "addr add 10.2.0.2/24 dev eth2")
 	tables := []uint32{254, 1001, 1002}
 	facts := func() (map[string]plan.Link, map[uint32]plan.Families) {
-		links, err := readLinks(h)
+		links, err := link.ReadLinks(h)
 		require.NoError(t, err)
-		routed, err := readAllRouted(t.Context(), tables)
+		routed, err := route.ReadAllRouted(t.Context(), tables)
 		require.NoError(t, err)
 		byName := map[string]plan.Link{}
 		for _, l := range links {
@@ -80,26 +83,26 @@ func TestSysctls(t *testing.T) {
 	set("1", "ipv4/ip_forward", "ipv6/conf/all/forwarding")
 	set("0", strict, "ipv4/conf/all/rp_filter")
 	devices := []string{"eth1.7", "eth9"}
-	require.Empty(t, sysctlProblems("a", devices))
+	require.Empty(t, preflight.Sysctls("a", devices))
 
 	reasons := func() (all []cluster.Reason) {
-		for _, p := range sysctlProblems("a", devices) {
+		for _, p := range preflight.Sysctls("a", devices) {
 			all = append(all, p.Reason)
 		}
 		return all
 	}
 	set("1", strict)
-	problems := sysctlProblems("a", devices)
+	problems := preflight.Sysctls("a", devices)
 	require.Len(t, problems, 1)
 	require.Equal(t, `Node a: net.ipv4.conf.eth1/7.rp_filter: "1": strict reverse path filtering on eth1.7 drops egress and its replies; `+
 		`the maximum of this and net.ipv4.conf.all.rp_filter (0) counts: set this to 2`, problems[0].Error())
 	set("0", strict)
 	set("1", "ipv4/conf/all/rp_filter")
-	require.Equal(t, []cluster.Reason{ReasonStrictReversePath}, reasons())
+	require.Equal(t, []cluster.Reason{preflight.ReasonStrictReversePath}, reasons())
 	set("2", strict)
 	require.Empty(t, reasons())
 	set("0", "ipv4/conf/eth1.7/forwarding")
-	require.Equal(t, []cluster.Reason{ReasonForwardingOff}, reasons())
+	require.Equal(t, []cluster.Reason{preflight.ReasonForwardingOff}, reasons())
 	set("0", "ipv4/ip_forward", "ipv6/conf/all/forwarding")
-	require.Equal(t, []cluster.Reason{ReasonForwardingOff, ReasonForwardingOff, ReasonForwardingOff}, reasons())
+	require.Equal(t, []cluster.Reason{preflight.ReasonForwardingOff, preflight.ReasonForwardingOff, preflight.ReasonForwardingOff}, reasons())
 }

@@ -31,8 +31,11 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/internal/kernel/link"
 	"github.com/egressway/egressway/internal/kernel/nft"
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/preflight"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -40,11 +43,11 @@ import (
 // Node applies plans to the kernel of this node. Only one goroutine may use it, apart from those in Watch.
 type Node struct {
 	links   *netlink.Handle
-	route   routeConn
-	vrfs    vrfs
+	route   route.Socket
+	vrfs    link.VRFs
 	nft     nft.Table
 	taken   taken
-	refused refusals // of the plan in force
+	refused route.Refusals // of the plan in force
 	stirs   stirs
 	audit   conntrack.Audit
 	// untunnelled is the reason why the tunnel is not as planned; nil: it is as planned, or none is planned.
@@ -71,7 +74,7 @@ func Open() (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open route netlink socket: %w", err)
 	}
-	n := &Node{links: links, refused: refusals{}}
+	n := &Node{links: links, refused: route.Refusals{}}
 	if n.route.Conn, err = nl.Dial(); err == nil {
 		n.stirs.routePort, err = n.route.Port()
 	}
@@ -153,7 +156,7 @@ func (n *Node) trust(seen counts) {
 }
 
 func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, error) {
-	links, err := readLinks(n.links)
+	links, err := link.ReadLinks(n.links)
 	if err != nil {
 		return plan.Facts{}, err
 	}
@@ -165,11 +168,11 @@ func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, erro
 	}
 	slices.Sort(tables)
 	tables = slices.DeleteFunc(slices.Compact(tables), func(t uint32) bool { return t == 0 })
-	routed, err := readAllRouted(ctx, tables)
+	routed, err := route.ReadAllRouted(ctx, tables)
 	if err != nil {
 		return plan.Facts{}, err
 	}
-	gateways, err := readGateways(ctx)
+	gateways, err := route.ReadGateways(ctx)
 	if err != nil {
 		return plan.Facts{}, err
 	}
@@ -192,7 +195,7 @@ type Result struct {
 	Drift map[Drift]int
 	// Refused has one route of each table and reason for which routes of the plan are left out, sorted. All else is in
 	// force without them.
-	Refused []Refused
+	Refused []route.Refused
 	// Steps lists the appliers' work; several steps of one applier are joined.
 	Steps []Step
 }
@@ -201,7 +204,7 @@ type Result struct {
 // peers announce and that cannot be do not count.
 func (r Result) Whole() bool {
 	return r.InForce && len(r.Unmade) == 0 && !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Err != nil }) &&
-		!slices.ContainsFunc(r.Refused, func(one Refused) bool { return !one.ofPeer() })
+		!slices.ContainsFunc(r.Refused, func(one route.Refused) bool { return !one.OfPeer() })
 }
 
 // Apply makes the kernel equal to the plan. It first adds the devices and routes that packets will need, then the rules
@@ -234,19 +237,19 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	if !n.nft.Trusted && !try(ApplyTable, func() error { return n.guard(ctx, p) }) {
 		return r, errors.Join(errs...)
 	}
-	var routes routeChanges
+	var routes route.Changes
 	known := before != nil && sorted.Same(&before.VRFs, &p.VRFs) && sorted.Same(&before.Tunnel, &p.Tunnel) && sorted.Same(&before.Held, &p.Held)
 	if known {
-		routes = changesOf(before.Routes, p.Routes)
+		routes = route.ChangesOf(before.Routes, p.Routes)
 	}
 	try(ApplyRoutes, func() error {
 		if known {
-			n.refused.take(&routes)
-			err := n.route.addChanged(ctx, n.links, routes, func(r *plan.Route, err error) error {
+			n.refused.Take(&routes)
+			err := n.route.AddChanged(ctx, n.links, routes, func(r *plan.Route, err error) error {
 				if errors.Is(err, unix.EEXIST) && slices.Contains(p.Held, r.Table) {
 					return err
 				}
-				return n.refused.judge(r, err)
+				return n.refused.Judge(r, err)
 			})
 			if !errors.Is(err, unix.EEXIST) {
 				return err
@@ -256,7 +259,7 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 		return n.restore(ctx, p)
 	})
 	sameRules := before != nil && sorted.SameSlice(before.Rules, p.Rules)
-	rules := sameRules || try(ApplyRules, func() error { return n.route.addRules(ctx, p.Rules, n.taken.rule) })
+	rules := sameRules || try(ApplyRules, func() error { return n.route.AddRules(ctx, p.Rules, n.taken.rule) })
 
 	changed := false
 	packets := try(ApplyTable, func() (err error) {
@@ -272,25 +275,25 @@ func (n *Node) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
 	if packets {
 		r.Contradicted = n.audit.Applied(&p.DataPlane) || n.look.due && n.audit.Due(n.clock())
 	}
-	r.InForce, r.Unmade = rules && packets && n.untunnelled == nil, n.vrfs.unmade
+	r.InForce, r.Unmade = rules && packets && n.untunnelled == nil, n.vrfs.Unmade
 	r.Restored, r.Drift = n.taken.end(p, n.refused)
-	r.Refused = n.refused.examples()
+	r.Refused = n.refused.Examples()
 	if r.InForce {
 		if !sameRules {
-			try(ApplyRules, func() error { return n.route.pruneRules(ctx, p.Rules) })
+			try(ApplyRules, func() error { return n.route.PruneRules(ctx, p.Rules) })
 		}
 		try(ApplyRoutes, func() error {
 			if known {
-				return n.route.removeGone(ctx, routes.gone)
+				return n.route.RemoveGone(ctx, routes.Gone)
 			}
-			errs := []error{n.route.pruneRoutes(ctx, p.Routes.Slice(), p.Held...)}
+			errs := []error{n.route.PruneRoutes(ctx, p.Routes.Slice(), p.Held...)}
 			if former != nil && len(p.Held) > 0 {
-				errs = append(errs, n.route.removeGone(ctx, ownGone(former, p)))
+				errs = append(errs, n.route.RemoveGone(ctx, ownGone(former, p)))
 			}
 			if p.Tunnel == nil {
-				errs = append(errs, applyTunnel(ctx, n.links, nil))
+				errs = append(errs, link.ApplyTunnel(ctx, n.links, nil))
 			}
-			return errors.Join(append(errs, n.vrfs.prune(ctx, n.links, p.VRFs))...)
+			return errors.Join(append(errs, n.vrfs.Prune(ctx, n.links, p.VRFs))...)
 		})
 	}
 	try(ApplyRoutes, func() error { return n.reread(ctx, known, routes) })
@@ -316,6 +319,9 @@ func (*Node) Connections() (conntrack.Connections, error) { return conntrack.Cou
 // Resumed reads from the nftables table of an earlier run the ingress IPs that another node is or was the host of.
 func (n *Node) Resumed() (map[netip.Addr]bool, error) { return n.nft.Resumed() }
 
+// CheckRival returns an error if another program serves EgressServices on this node.
+func (*Node) CheckRival() error { return preflight.CheckRival() }
+
 // ForeignHands counts changes to our rules and our table that are known to come from another program.
 func (n *Node) ForeignHands() uint64 { return n.stirs.now().foreign }
 
@@ -328,15 +334,15 @@ func (n *Node) Forget() { n.done = nil }
 // ownGone returns the routes that the plan before has and p lacks, in tables held by both. They are from this run; the
 // tables are held for the routes of an earlier run, which stay.
 func ownGone(before, p *plan.NodePlan) []*plan.Route {
-	return slices.DeleteFunc(changesOf(before.Routes, p.Routes).gone, func(r *plan.Route) bool {
+	return slices.DeleteFunc(route.ChangesOf(before.Routes, p.Routes).Gone, func(r *plan.Route) bool {
 		return !slices.Contains(before.Held, r.Table) || !slices.Contains(p.Held, r.Table)
 	})
 }
 
 // reread updates the cached facts about tables after we changed routes there, since no event reports our own changes.
 // If a table's usable families changed, it asks for another pass.
-func (n *Node) reread(ctx context.Context, known bool, changes routeChanges) error {
-	if !n.facts.valid || known && len(changes.set)+len(changes.gone) == 0 {
+func (n *Node) reread(ctx context.Context, known bool, changes route.Changes) error {
+	if !n.facts.valid || known && len(changes.Set)+len(changes.Gone) == 0 {
 		return nil
 	}
 	touched := map[uint32]bool{}
@@ -347,7 +353,7 @@ func (n *Node) reread(ctx context.Context, known bool, changes routeChanges) err
 			touched[table] = true
 		}
 	}
-	for _, r := range slices.Concat(changes.set, changes.gone) {
+	for _, r := range slices.Concat(changes.Set, changes.Gone) {
 		take(r)
 	}
 	if !known {
@@ -361,7 +367,7 @@ func (n *Node) reread(ctx context.Context, known bool, changes routeChanges) err
 			tables = append(tables, t)
 		}
 	}
-	routed, err := readAllRouted(ctx, tables)
+	routed, err := route.ReadAllRouted(ctx, tables)
 	if err != nil {
 		return err
 	}
@@ -389,21 +395,21 @@ func (n *Node) guard(ctx context.Context, p *plan.NodePlan) error {
 
 // restore creates the devices and routes that a plan needs.
 func (n *Node) restore(ctx context.Context, p *plan.NodePlan) error {
-	n.vrfs.taken = &n.taken
-	_ = n.vrfs.apply(ctx, n.links, p.VRFs) // a VRF that fails concerns only its network: Result.Unmade
+	n.vrfs.Made, n.vrfs.Joined = n.taken.vrf, n.taken.port
+	_ = n.vrfs.Apply(ctx, n.links, p.VRFs) // a VRF that fails concerns only its network: Result.Unmade
 	errs := []error{ctx.Err()}
 	n.untunnelled = nil
 	if p.Tunnel != nil {
-		n.untunnelled = applyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel)
+		n.untunnelled = link.ApplyTunnel(ctx, n.links, p.Tunnel, n.taken.tunnel)
 		errs = append(errs, n.untunnelled)
 	}
 	former := n.refused
-	n.refused = refusals{}
-	return errors.Join(append(errs, n.route.addRoutes(ctx, n.links, p.Routes.Slice(), func(r *plan.Route, err error) error {
-		if err == nil && !former.has(r) {
+	n.refused = route.Refusals{}
+	return errors.Join(append(errs, n.route.AddRoutes(ctx, n.links, p.Routes.Slice(), func(r *plan.Route, err error) error {
+		if err == nil && !former.Has(r) {
 			n.taken.route(r)
 		}
-		return n.refused.judge(r, err)
+		return n.refused.Judge(r, err)
 	}))...)
 }
 
@@ -425,8 +431,8 @@ func (n *Node) Problems(node string, devices []string) ([]cluster.Problem, error
 	if !n.look.due && seen.watching && seen.all == k.seen.all && node == k.node && slices.Equal(devices, k.devices) {
 		return slices.Concat(k.problems, n.nft.Problems(node)), k.err
 	}
-	bypassed, err := bypassProblems(n.links, node)
-	problems := append(sysctlProblems(node, devices), bypassed...)
+	bypassed, err := preflight.Bypasses(n.links, node)
+	problems := append(preflight.Sysctls(node, devices), bypassed...)
 	*k = knownProblems{problems, node, slices.Clone(devices), seen, err}
 	n.look.cost += n.clock().Sub(began)
 	return slices.Concat(problems, n.nft.Problems(node)), err

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -55,17 +56,9 @@ func via(gateway, device string) plan.NextHop {
 // These functions change routes and rules as another program does: through their own sockets.
 
 func addRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route) error {
-	return routeConn{}.addRoutes(ctx, h, desired, func(_ *plan.Route, err error) error { return err })
-}
-
-func pruneRoutes(ctx context.Context, desired []plan.Route) error {
-	return routeConn{}.pruneRoutes(ctx, desired)
+	return route.Socket{}.AddRoutes(ctx, h, desired, func(_ *plan.Route, err error) error { return err })
 }
 
 func addRules(ctx context.Context, desired []plan.Rule) error {
-	return routeConn{}.addRules(ctx, desired)
-}
-
-func pruneRules(ctx context.Context, desired []plan.Rule) error {
-	return routeConn{}.pruneRules(ctx, desired)
+	return route.Socket{}.AddRules(ctx, desired)
 }

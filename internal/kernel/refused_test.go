@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab/netns"
@@ -42,22 +43,22 @@ func TestRefusedRoutes(t *testing.T) {
 	}
 	own := func(routes ...plan.Route) { // through our own socket, whose changes cause no event
 		t.Helper()
-		require.NoError(t, n.route.addRoutes(t.Context(), n.links, routes, func(_ *plan.Route, err error) error { return err }))
+		require.NoError(t, n.route.AddRoutes(t.Context(), n.links, routes, func(_ *plan.Route, err error) error { return err }))
 	}
 
 	bad := []plan.Route{learned("192.0.2.0/24", good), learned("198.51.100.0/24", far), learned("2001:db8:9::/48", far6)}
 	require.Equal(t, []string{"198.51.100.0/24"}, apply(bad...))
-	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", 1001))
-	require.Empty(t, routesOf(t, "6", 1001))
+	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, netns.Routes(t, "4", 1001, route.Protocol))
+	require.Empty(t, netns.Routes(t, "6", 1001, route.Protocol))
 
 	// A refused route is not tried again with other changes, but at the next full re-read.
 	own(plan.Route{Table: 1001, Dst: prefix(far + "/32"), NextHops: []plan.NextHop{{Device: "eth2"}}})
 	require.Equal(t, []string{"198.51.100.0/24"}, apply(bad...))
 	require.Equal(t, []string{"198.51.100.0/24"}, apply(append(bad, learned("203.0.113.0/24", good))...))
-	require.NotContains(t, routesOf(t, "4", 1001), "198.51.100.0/24 [10.9.9.9@eth2] metric 20")
+	require.NotContains(t, netns.Routes(t, "4", 1001, route.Protocol), "198.51.100.0/24 [10.9.9.9@eth2] metric 20")
 	*now = now.Add(lookEvery)
 	require.Equal(t, []string{"2001:db8:9::/48"}, apply(append(bad, plan.Route{Table: 1001, Dst: prefix(far + "/32"), NextHops: []plan.NextHop{{Device: "eth2"}}})...))
-	require.Contains(t, routesOf(t, "4", 1001), "198.51.100.0/24 [10.9.9.9@eth2] metric 20")
+	require.Contains(t, netns.Routes(t, "4", 1001, route.Protocol), "198.51.100.0/24 [10.9.9.9@eth2] metric 20")
 	require.Equal(t, []string{"2001:db8:9::/48"}, apply(bad...))
 
 	// Or when another program changes objects that our routes depend on.
@@ -65,21 +66,21 @@ func TestRefusedRoutes(t *testing.T) {
 	netns.IP(t, "addr add 2001:db8:99::2/64 dev eth2 nodad")
 	<-woken
 	netns.Eventually(t, func() bool { return apply(bad[0], bad[2]) == nil }, "the gateway is on a link")
-	require.Equal(t, []string{"2001:db8:9::/48 [2001:db8:99::9@eth2] metric 20"}, routesOf(t, "6", 1001))
-	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", 1001))
+	require.Equal(t, []string{"2001:db8:9::/48 [2001:db8:99::9@eth2] metric 20"}, netns.Routes(t, "6", 1001, route.Protocol))
+	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, netns.Routes(t, "4", 1001, route.Protocol))
 
 	// A route that a peer withdraws goes, even if the kernel rejects its replacement.
 	require.Empty(t, apply(bad[0], bad[2]))
 	require.Equal(t, []string{"192.0.2.0/24"}, apply(learned("192.0.2.0/24", far)))
-	require.Empty(t, routesOf(t, "4", 1001))
+	require.Empty(t, netns.Routes(t, "4", 1001, route.Protocol))
 	require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", far)))
 	facts, err := n.Facts(t.Context(), 1001)
 	require.NoError(t, err)
 	require.Zero(t, facts.Routed[1001], "nothing was taken away that could be put back")
 
 	// A route of the operator that took its place stays, and the route of the peer is left out.
-	static := &route{routeKey: routeKey{1001, prefix("0.0.0.0/0"), 20}, protocol: unix.RTPROT_STATIC, kind: unix.RTN_UNICAST, legs: []leg{{gateway: addr("10.1.0.9")}}}
-	results, err := n.route.Change(t.Context(), []nl.Message{{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: static.encode(true)}})
+	static := &route.Entry{Key: route.Key{Table: 1001, Dst: prefix("0.0.0.0/0"), Metric: 20}, Protocol: unix.RTPROT_STATIC, Kind: unix.RTN_UNICAST, Legs: []route.Leg{{Gateway: addr("10.1.0.9")}}}
+	results, err := n.route.Change(t.Context(), []nl.Message{{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: static.Encode(true)}})
 	require.NoError(t, err)
 	require.NoError(t, results[0])
 	gateway := func() any { t.Helper(); return netns.Show(t, "route show table 1001 default")[0]["gateway"] }
@@ -88,7 +89,7 @@ func TestRefusedRoutes(t *testing.T) {
 		require.Equal(t, "10.1.0.9", gateway())
 	}
 	require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", good), learned("192.0.2.0/24", good)), "in a pass by difference")
-	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", 1001))
+	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, netns.Routes(t, "4", 1001, route.Protocol))
 	require.Equal(t, []string{"0.0.0.0/0"}, apply(learned("0.0.0.0/0", "10.1.0.7"), learned("192.0.2.0/24", good)), "another next hop replaces nothing")
 	require.Equal(t, "10.1.0.9", gateway())
 	*now = now.Add(lookEvery)
@@ -117,19 +118,19 @@ func TestRefusedRoutes(t *testing.T) {
 func TestRoutesOfOneNetwork(t *testing.T) {
 	n, now, woken := watchedNode(t)
 	const red, blue, silver, steer = 1001, 1002, 1003, 794600
-	route := func(table uint32, dst string, metric uint32, hops ...plan.NextHop) plan.Route {
+	to := func(table uint32, dst string, metric uint32, hops ...plan.NextHop) plan.Route {
 		return plan.Route{Table: table, Dst: prefix(dst), Metric: metric, NextHops: hops}
 	}
 	const floor = 4278198272
 	lan, down, none := via("10.1.0.1", "eth2"), via("10.7.0.1", "eth7"), via("10.9.0.1", "eth9")
 	planned := []plan.Route{
-		route(red, "0.0.0.0/0", 20, lan),
+		to(red, "0.0.0.0/0", 20, lan),
 		{Table: red, Dst: prefix("0.0.0.0/0"), Metric: floor, Unreachable: true},
-		route(red, "192.0.2.0/24", 20, lan, down),
-		route(blue, "0.0.0.0/0", 20, down),
-		route(blue, "192.0.2.0/24", 20, lan),
-		route(silver, "0.0.0.0/0", 20, none),
-		route(steer, "0.0.0.0/0", 0, down),
+		to(red, "192.0.2.0/24", 20, lan, down),
+		to(blue, "0.0.0.0/0", 20, down),
+		to(blue, "192.0.2.0/24", 20, lan),
+		to(silver, "0.0.0.0/0", 20, none),
+		to(steer, "0.0.0.0/0", 0, down),
 	}
 	apply := func(p ...plan.Route) (r Result, refused []string) {
 		t.Helper()
@@ -154,8 +155,8 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 		r, refused := apply(planned...)
 		require.Equal(t, lacking, refused)
 		require.False(t, r.Whole())
-		require.ElementsMatch(t, ofRed, routesOf(t, "4", red))
-		require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, routesOf(t, "4", blue))
+		require.ElementsMatch(t, ofRed, netns.Routes(t, "4", red, route.Protocol))
+		require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth2] metric 20"}, netns.Routes(t, "4", blue, route.Protocol))
 		*now = now.Add(lookEvery / 2)
 	}
 
@@ -167,14 +168,14 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 	hop(none)
 	_, refused := apply(planned...)
 	require.Equal(t, lacking, refused, "one route of each table")
-	require.Empty(t, routesOf(t, "4", blue))
+	require.Empty(t, netns.Routes(t, "4", blue, route.Protocol))
 	hop(lan)
 	_, _ = apply(planned...)
-	require.Len(t, routesOf(t, "4", blue), 1)
+	require.Len(t, netns.Routes(t, "4", blue, route.Protocol), 1)
 	hop(down)
 	n.Forget()
 	_, _ = apply(planned...)
-	require.Empty(t, routesOf(t, "4", blue))
+	require.Empty(t, netns.Routes(t, "4", blue, route.Protocol))
 
 	// The routes of a device that comes up are tried again.
 	drain(t, woken)
@@ -183,9 +184,9 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 	var r Result
 	netns.Eventually(t, func() bool { r, refused = apply(planned...); return len(refused) == 1 }, "eth7 is up")
 	require.Equal(t, lacking[1:2], refused)
-	require.Len(t, routesOf(t, "4", blue), 2)
-	require.Equal(t, []string{"default [10.7.0.1@eth7]"}, routesOf(t, "4", steer))
-	require.Contains(t, routesOf(t, "4", red), "192.0.2.0/24 [10.1.0.1@eth2 10.7.0.1@eth7] metric 20")
+	require.Len(t, netns.Routes(t, "4", blue, route.Protocol), 2)
+	require.Equal(t, []string{"default [10.7.0.1@eth7]"}, netns.Routes(t, "4", steer, route.Protocol))
+	require.Contains(t, netns.Routes(t, "4", red, route.Protocol), "192.0.2.0/24 [10.1.0.1@eth2 10.7.0.1@eth7] metric 20")
 	require.False(t, r.Whole())
 	r, refused = apply(slices.Concat(planned[:5], planned[6:])...)
 	require.Empty(t, refused)

@@ -10,7 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/link"
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -186,11 +188,11 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 		}
 		return stirNothing
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
-		r, ours := decodeRule(m.Data)
+		r, ours := route.DecodeRule(m.Data)
 		if ours && m.Header.Pid != 0 && s.routePort != 0 {
 			s.takeForeign()
 		}
-		if ours || r.action == 0 {
+		if ours || r.Action == 0 {
 			return stirAll
 		}
 		return stirWake
@@ -227,12 +229,12 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 		matters = matters || name == "" || c.devices[name]
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		if len(m.Data) >= unix.SizeofIfAddrmsg {
-			matters = about(binary.NativeEndian.Uint32(m.Data[addrIndex:]))
+			matters = about(binary.NativeEndian.Uint32(m.Data[link.AddrIndex:]))
 		}
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		if r, ok := decodeRoute(m.Data); ok {
-			matters = r.protocol == RouteProtocol || c.tables[r.table] ||
-				slices.ContainsFunc(r.legs, func(l leg) bool { return l.device != 0 && about(uint32(l.device)) })
+		if r, ok := route.DecodeRoute(m.Data); ok {
+			matters = r.Protocol == route.Protocol || c.tables[r.Table] ||
+				slices.ContainsFunc(r.Legs, func(l route.Leg) bool { return l.Device != 0 && about(uint32(l.Device)) })
 		}
 	}
 	if matters {
@@ -241,7 +243,7 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 	return stirFacts
 }
 
-// setting reports whether an event is about a setting that sysctlProblems looks at, of all devices or of one that matters.
+// setting reports whether an event is about a setting that Sysctls looks at, of all devices or of one that matters.
 func setting(netconf []byte, matters func(index uint32) bool) bool {
 	const (
 		family     = 4              // struct netconfmsg, aligned
@@ -281,8 +283,8 @@ func (n linkNames) take(m syscall.NetlinkMessage) {
 	}
 }
 
-func linkName(link []byte) string {
-	for typ, value := range nl.Attrs(link, unix.SizeofIfInfomsg) {
+func linkName(body []byte) string {
+	for typ, value := range nl.Attrs(body, unix.SizeofIfInfomsg) {
 		if typ == unix.IFLA_IFNAME {
 			return unix.ByteSliceToString(value)
 		}

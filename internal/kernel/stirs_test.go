@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab/netns"
@@ -80,8 +81,8 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	require.True(t, sorted.OneSlice(f.Links, again.Links))
 
 	// Through our own socket, whose changes cause no event: found only by the next full re-read.
-	require.NoError(t, n.route.pruneRules(t.Context(), nil))
-	require.NoError(t, n.route.pruneRoutes(t.Context(), nil))
+	require.NoError(t, n.route.PruneRules(t.Context(), nil))
+	require.NoError(t, n.route.PruneRoutes(t.Context(), nil))
 	apply()
 	require.Empty(t, rules())
 	*now = now.Add(lookEvery)
@@ -150,7 +151,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	require.True(t, slices.ContainsFunc(f.Links, func(l plan.Link) bool { return l.Name == "eth7" && slices.Contains(l.Addrs, prefix("10.7.0.1/24")) }))
 
 	// Lost events may have been about anything.
-	require.NoError(t, n.route.pruneRules(t.Context(), nil))
+	require.NoError(t, n.route.PruneRules(t.Context(), nil))
 	n.stirs.missed()
 	apply("rule 701")
 
@@ -180,18 +181,18 @@ func anyRoutes(r *rand.Rand) sorted.List[plan.Route] {
 	hops := []plan.NextHop{via("10.1.0.1", "eth2"), via("10.1.0.3", "eth2"), via("10.1.0.4", "eth2")}
 	hops6 := []plan.NextHop{via("2001:db8:1::1", "eth2"), via("2001:db8:1::3", "eth2"), via("2001:db8:1::4", "eth2")}
 	for range r.IntN(40) {
-		route := plan.Route{Table: 1001 + uint32(r.IntN(2)), Metric: uint32(r.IntN(2)) * 20}
+		one := plan.Route{Table: 1001 + uint32(r.IntN(2)), Metric: uint32(r.IntN(2)) * 20}
 		from := hops
 		if r.IntN(2) == 0 {
-			route.Dst = prefix(fmt.Sprintf("20.0.%d.0/24", r.IntN(20)))
+			one.Dst = prefix(fmt.Sprintf("20.0.%d.0/24", r.IntN(20)))
 		} else {
-			route.Dst, from = prefix(fmt.Sprintf("2001:db8:%x::/48", 0x100+r.IntN(20))), hops6
+			one.Dst, from = prefix(fmt.Sprintf("2001:db8:%x::/48", 0x100+r.IntN(20))), hops6
 		}
-		if route.Unreachable = r.IntN(4) == 0; !route.Unreachable {
+		if one.Unreachable = r.IntN(4) == 0; !one.Unreachable {
 			first := r.IntN(3)
-			route.NextHops = slices.Clone(from[first : first+1+r.IntN(3-first)])
+			one.NextHops = slices.Clone(from[first : first+1+r.IntN(3-first)])
 		}
-		all[fmt.Sprint(route.Table, route.Dst, route.Metric)] = route
+		all[fmt.Sprint(one.Table, one.Dst, one.Metric)] = one
 	}
 	return sorted.Of(slices.Collect(maps.Values(all))...)
 }
@@ -208,12 +209,12 @@ func TestRoutesByDifference(t *testing.T) {
 		}
 		_, err := n.Apply(t.Context(), p)
 		require.NoError(t, err)
-		wanted, errs := normalRoutes(n.links, p.Routes.Slice(), n.refused.judge)
+		wanted, errs := route.NormalRoutes(n.links, p.Routes.Slice(), n.refused.Judge)
 		require.Empty(t, errs)
-		require.NoError(t, dumpOurs(t.Context(), func(have *route) {
-			w := wanted[have.routeKey]
-			require.True(t, w != nil && w.same(have), "step %d: %+v is there, %+v should be", step, have, w)
-			delete(wanted, have.routeKey)
+		require.NoError(t, route.DumpOurs(t.Context(), func(have *route.Entry) {
+			w := wanted[have.Key]
+			require.True(t, w != nil && w.Same(have), "step %d: %+v is there, %+v should be", step, have, w)
+			delete(wanted, have.Key)
 		}))
 		require.Empty(t, wanted, "step %d", step)
 		if step == 0 {
@@ -223,34 +224,34 @@ func TestRoutesByDifference(t *testing.T) {
 	require.Greater(t, byDifference, 20)
 }
 
-// TestChangesOfRoutes compares changesOf with a comparison by maps.
+// TestChangesOfRoutes compares ChangesOf with a comparison by maps.
 func TestChangesOfRoutes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
 		a, b := anyRoutes(r), anyRoutes(r)
-		c := changesOf(a, b)
-		had, have := map[routeKey]plan.Route{}, map[routeKey]plan.Route{}
-		for route := range a.All() {
-			had[keyOf(&route)] = route
+		c := route.ChangesOf(a, b)
+		had, have := map[route.Key]plan.Route{}, map[route.Key]plan.Route{}
+		for r := range a.All() {
+			had[route.KeyOf(&r)] = r
 		}
-		for route := range b.All() {
-			have[keyOf(&route)] = route
+		for r := range b.All() {
+			have[route.KeyOf(&r)] = r
 		}
 		set, gone := 0, 0
 		for k, x := range have {
 			if y, known := had[k]; !known || !x.Equal(y) {
-				require.Contains(t, c.set, &x)
-				require.Equal(t, !known, slices.ContainsFunc(c.fresh, func(f *plan.Route) bool { return f.Equal(x) && keyOf(f) == k }))
+				require.Contains(t, c.Set, &x)
+				require.Equal(t, !known, slices.ContainsFunc(c.Fresh, func(f *plan.Route) bool { return f.Equal(x) && route.KeyOf(f) == k }))
 				set++
 			}
 		}
 		for k, x := range had {
 			if _, stays := have[k]; !stays {
-				require.Contains(t, c.gone, &x)
+				require.Contains(t, c.Gone, &x)
 				gone++
 			}
 		}
-		require.Len(t, c.set, set)
-		require.Len(t, c.gone, gone)
+		require.Len(t, c.Set, set)
+		require.Len(t, c.Gone, gone)
 	}
 }

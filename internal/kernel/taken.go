@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -19,7 +20,7 @@ type taken struct {
 }
 
 // end returns the drift found by an Apply, and starts over with the plan p that it brought into force.
-func (t *taken) end(p *plan.NodePlan, refused refusals) (objects []string, kinds map[Drift]int) {
+func (t *taken) end(p *plan.NodePlan, refused route.Refusals) (objects []string, kinds map[Drift]int) {
 	objects, kinds = t.objects, t.kinds
 	leads, lacking := t.leads, len(refused) > 0
 	if t.before == nil || !t.before.Routes.Same(p.Routes) || t.lacking || lacking {
@@ -30,12 +31,12 @@ func (t *taken) end(p *plan.NodePlan, refused refusals) (objects []string, kinds
 }
 
 // leadsOf returns, by table, the families for which routes lead somewhere.
-func leadsOf(routes sorted.List[plan.Route], refused refusals) map[uint32]plan.Families {
+func leadsOf(routes sorted.List[plan.Route], refused route.Refusals) map[uint32]plan.Families {
 	leads := map[uint32]plan.Families{}
 	var of uint32 // table of the previous route: with very many, most are of one table
 	var f plan.Families
 	for r := range routes.All() {
-		if r.Unreachable || refused.has(&r) {
+		if r.Unreachable || refused.Has(&r) {
 			continue
 		}
 		if r.Table != of {
@@ -79,8 +80,8 @@ func (t *taken) add(kind Drift, object string) {
 }
 
 // rule records a created rule. Rules of one priority, of both families, count as one object.
-func (t *taken) rule(r rule) {
-	if t.before != nil && slices.Contains(both(t.before.Rules), r) {
+func (t *taken) rule(r route.Rule) {
+	if t.before != nil && slices.Contains(route.BothFamilies(t.before.Rules), r) {
 		t.add(DriftRule, fmt.Sprintf("rule %d", r.Priority))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/link"
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 )
@@ -107,10 +108,10 @@ func readOurLinks() (ourLinks, linkNames, error) {
 	return links, names, nil
 }
 
-func (o ourLinks) add(link []byte) {
-	for typ, value := range nl.Attrs(link, unix.SizeofIfInfomsg) {
-		if typ == unix.IFLA_GROUP && binary.NativeEndian.Uint32(value) == linkGroup {
-			o[binary.NativeEndian.Uint32(link[linkIndex:])] = true
+func (o ourLinks) add(body []byte) {
+	for typ, value := range nl.Attrs(body, unix.SizeofIfInfomsg) {
+		if typ == unix.IFLA_GROUP && binary.NativeEndian.Uint32(value) == link.LinkGroup {
+			o[binary.NativeEndian.Uint32(body[linkIndex:])] = true
 		}
 	}
 }

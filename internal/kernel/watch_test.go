@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/kernel/link"
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/kernel/sysctl"
@@ -18,7 +19,7 @@ import (
 	"github.com/egressway/egressway/lab/netns"
 )
 
-// TestWatchSettings expects an event for each setting that sysctlProblems reads.
+// TestWatchSettings expects an event for each setting that Sysctls reads.
 func TestWatchSettings(t *testing.T) {
 	netns.Enter(t)
 	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
@@ -76,7 +77,7 @@ func TestWatch(t *testing.T) {
 		wait(line)
 	}
 	// Entries in our tunnel matter, neighbours on other links do not.
-	netns.IP(t, fmt.Sprintf("link add egressway group %d type vxlan id 7946 dstport 4790 nolearning", linkGroup),
+	netns.IP(t, fmt.Sprintf("link add egressway group %d type vxlan id 7946 dstport 4790 nolearning", link.LinkGroup),
 		"link set egressway addrgenmode none", "link set egressway up") // an address of its own would wake us later, once the kernel has found no duplicate
 	for _, line := range []string{
 		"neigh add 192.0.2.7 lladdr 02:00:00:00:00:07 dev egressway nud permanent", "neigh del 192.0.2.7 dev egressway",

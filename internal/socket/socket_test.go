@@ -43,7 +43,7 @@ func status(t *testing.T, path string, uid uint32) int {
 }
 
 func TestOnlyItsOwner(t *testing.T) {
-	require.Zero(t, os.Getuid(), "only root can become another user")
+	require.Zero(t, os.Getuid(), "only root can be somebody else")
 	dir, err := os.MkdirTemp("/tmp", "socket") //nolint:usetesting // other users cannot enter t.TempDir
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -73,11 +73,11 @@ func TestOnlyItsOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.ModeSocket|0o600, info.Mode())
 	require.Equal(t, 0, status(t, path, 0))
-	require.Equal(t, 3, status(t, path, 65534), "another user")
+	require.Equal(t, 3, status(t, path, 65534), "somebody else")
 
 	// A file mode that admits others does not make the daemon accept them.
 	require.NoError(t, os.Chmod(path, 0o666))
-	require.Equal(t, 4, status(t, path, 65534), "another user, with a wide mode")
+	require.Equal(t, 4, status(t, path, 65534), "somebody else, the mode being wide")
 	require.Equal(t, 0, status(t, path, 0))
 }
 

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Table aligns cells in columns. Its cells may have a colour, which has no width; those of text/tabwriter may not.
+// Table aligns cells in columns. Unlike text/tabwriter's, its cells may have a colour, which takes no width.
 type Table struct {
 	rows [][]cell
 	// Indent is written before each row.
@@ -18,7 +18,7 @@ type cell struct {
 	paint func(string) string
 }
 
-// Cell returns text in a colour; if paint is nil, it has no colour.
+// Cell returns text in a colour; without paint, in none.
 func Cell(text string, paint func(string) string) any { return cell{Line(text), paint} }
 
 // Row adds a row of strings and Cells. It escapes characters that would break a line or a terminal.

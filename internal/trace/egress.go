@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -36,7 +36,7 @@ func (e *explainer) egress() {
 }
 
 // selected reports whether the source is a selected pod, and its path.
-func (e *explainer) selected() (selected bool, path kernel.LivePath, hasPath bool) {
+func (e *explainer) selected() (selected bool, path walk.LivePath, hasPath bool) {
 	l, asked := e.Flight.Arrive.LookedUp(ruleset.SetEgress)
 	if !asked || !l.Found {
 		what := "no: " + e.From.String() + " is behind no EgressService here"
@@ -79,7 +79,7 @@ func (e *explainer) source() netip.Addr {
 }
 
 // exempt reports whether the destination is in the cluster, which we leave alone.
-func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
+func (e *explainer) exempt(path walk.LivePath, hasPath bool) bool {
 	arrive := e.Flight.Arrive
 	if e.Ingress.Found {
 		e.step("destination", "set "+e.Ingress.Set, "%s is an ingress IP: its Service's DNAT, by the CNI or kube-proxy, replaces it with a pod's address before our rules see it", e.To)
@@ -90,7 +90,7 @@ func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
 		e.step("destination", "set "+l.Set, "inside the cluster: in %s", l.Value)
 		e.verdict(Cluster, "stays in the cluster: %s is in %s: such packets are never steered, and keep their source", e.To, l.Value)
 		if r := e.Flight.Route; r != nil && r.Err == nil {
-			e.route(kernel.LivePath{})
+			e.route(walk.LivePath{})
 		} else if r != nil {
 			e.out.Verdict.Text += "; but unless a Service's DNAT applies, " + e.unreached(0)
 		}
@@ -108,7 +108,7 @@ func (e *explainer) exempt(path kernel.LivePath, hasPath bool) bool {
 }
 
 // damagedAway gives the verdict that a selected pod's packet goes the wrong way.
-func (e *explainer) damagedAway(path kernel.LivePath, why string) bool {
+func (e *explainer) damagedAway(path walk.LivePath, why string) bool {
 	to := "nowhere"
 	if r := e.Flight.Route; r != nil && r.Err == nil {
 		to = "by " + way(r) + " (table " + tableName(r.Table) + ")"
@@ -133,7 +133,7 @@ func (e *explainer) unselected() {
 		return
 	}
 	if !e.Live.Table && (len(e.Live.Rules) > 0 || e.Wanted != nil && e.Wanted.Selected) {
-		e.damagedAway(kernel.LivePath{}, "nftables table inet egressway is missing")
+		e.damagedAway(walk.LivePath{}, "nftables table inet egressway is missing")
 		e.out.Verdict.Text = "damaged: nftables table inet egressway is missing, so " + e.From.String() + " goes like any pod of this node" + byWay(f.Route)
 		return
 	}
@@ -141,7 +141,7 @@ func (e *explainer) unselected() {
 		e.verdict(Damaged, "damaged: no rule looks %s up, so it goes like any pod of this node%s", e.From, byWay(f.Route))
 		return
 	}
-	e.route(kernel.LivePath{})
+	e.route(walk.LivePath{})
 	switch r := f.Route; {
 	case r == nil:
 	case r.Err != nil:
@@ -174,7 +174,7 @@ func (e *explainer) held() {
 	e.verdict(Dropped, "dropped: held, since %s; it goes once it is an endpoint: %s", why, next)
 }
 
-func byWay(r *kernel.Route) string {
+func byWay(r *walk.Route) string {
 	if r == nil || r.Err != nil {
 		return ""
 	}
@@ -182,7 +182,7 @@ func byWay(r *kernel.Route) string {
 }
 
 // onPath explains how a selected pod's packet goes on its path.
-func (e *explainer) onPath(path kernel.LivePath) {
+func (e *explainer) onPath(path walk.LivePath) {
 	f, m := e.Flight, e.Live.Marks
 	if f.Arrive.Mark&m.Mask != m.Egress(path.ID) {
 		e.step("mark", "chain "+f.Arrive.Decided, "%#x, not %#x of its path", f.Arrive.Mark&m.Mask, m.Egress(path.ID))
@@ -197,7 +197,7 @@ func (e *explainer) onPath(path kernel.LivePath) {
 }
 
 // route explains the rule and the route; it returns false if the packet goes nowhere.
-func (e *explainer) route(path kernel.LivePath) bool {
+func (e *explainer) route(path walk.LivePath) bool {
 	f := e.Flight
 	r, mark := f.Route, f.Arrive.Mark
 	if r == nil {
@@ -236,7 +236,7 @@ func routeAsked(e *explainer, mark uint32) string {
 }
 
 // rule explains which rule of ours matches a mark; nil: no rule does.
-func (e *explainer) rule(mark uint32) *kernel.LiveRule {
+func (e *explainer) rule(mark uint32) *walk.LiveRule {
 	rules := e.Live.RulesFor(mark, e.To.Is6())
 	if len(rules) == 0 {
 		e.step("rule", "ip rule", "no rule of ours matches mark %#x", mark)
@@ -253,7 +253,7 @@ func (e *explainer) rule(mark uint32) *kernel.LiveRule {
 }
 
 // routeText describes a route.
-func (e *explainer) routeText(r *kernel.Route) string {
+func (e *explainer) routeText(r *walk.Route) string {
 	if r.Local {
 		return "to this node itself"
 	}
@@ -331,7 +331,7 @@ func (e *explainer) unreached(table uint32) string {
 }
 
 // leave explains the source, the guard, and the packet's final way.
-func (e *explainer) leave(path kernel.LivePath) {
+func (e *explainer) leave(path walk.LivePath) {
 	f := e.Flight
 	r := f.Route
 	if r.Local {
@@ -386,7 +386,7 @@ func (e *explainer) leave(path kernel.LivePath) {
 }
 
 // dropped gives the verdict that a chain dropped the packet.
-func (e *explainer) dropped(p *kernel.Passage, when string) {
+func (e *explainer) dropped(p *walk.Passage, when string) {
 	why := map[string]string{
 		"no-path":   "selected, but without a path here",
 		"exempt":    "its destination is an ingress IP that no Service handles",
@@ -405,7 +405,7 @@ func (e *explainer) dropped(p *kernel.Passage, when string) {
 }
 
 // compare reports differences between the daemon's plan and the kernel.
-func (e *explainer) compare(selected bool, path kernel.LivePath, hasPath bool) {
+func (e *explainer) compare(selected bool, path walk.LivePath, hasPath bool) {
 	w := e.Wanted
 	if e.Report == nil || w == nil || !e.Live.Table { // without the table everything differs, and that is reported already
 		return
@@ -448,7 +448,7 @@ func describe(selected bool, path string) string {
 }
 
 // known explains the existing connections of the pair, which keep their paths where they may.
-func (e *explainer) known(path kernel.LivePath) {
+func (e *explainer) known(path walk.LivePath) {
 	for _, k := range e.Flows {
 		f := Flow{Kind: e.out.Verdict.Kind}
 		mark := k.Mark & e.Live.Marks.Mask

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -76,7 +76,7 @@ func (in *Input) place(a netip.Addr) (p place, err error) {
 	if link, ok := in.Live.Local(a); ok {
 		return place{own: true, device: link.Name}, nil
 	}
-	r, err := in.Live.Route(kernel.Packet{To: a})
+	r, err := in.Live.Route(walk.Packet{To: a})
 	if err != nil || r.Err != nil {
 		return p, err
 	}
@@ -85,7 +85,7 @@ func (in *Input) place(a netip.Addr) (p place, err error) {
 	if err != nil {
 		return p, err
 	}
-	uplink := slices.ContainsFunc(in.Live.Uplinks, func(u kernel.Uplink) bool { return u.Device == r.Device })
+	uplink := slices.ContainsFunc(in.Live.Uplinks, func(u walk.Uplink) bool { return u.Device == r.Device })
 	p.other = guests.Found
 	p.pod = !r.Gateway.IsValid() && !uplink && !p.other && !in.onLAN(a, r.Device)
 	return p, nil
@@ -97,7 +97,7 @@ func (in *Input) onLAN(a netip.Addr, device string) bool {
 		if any.Is4() != a.Is4() {
 			continue
 		}
-		if r, err := in.Live.Route(kernel.Packet{To: any}); err == nil && r.Err == nil && r.Device == device && r.Gateway.IsValid() {
+		if r, err := in.Live.Route(walk.Packet{To: any}); err == nil && r.Err == nil && r.Device == device && r.Gateway.IsValid() {
 			pods, err := in.Live.Lookup(ruleset.SetPods, a)
 			return err != nil || !pods.Found
 		}
@@ -123,14 +123,14 @@ func (in *Input) notHere(flag string, a netip.Addr, p place) error {
 
 func (in *Input) gatherEgress(ctx context.Context) (err error) {
 	l := in.Live
-	p := kernel.Packet{From: in.From, To: in.To, Proto: in.protocol(), Port: in.Port, In: in.In}
+	p := walk.Packet{From: in.From, To: in.To, Proto: in.protocol(), Port: in.Port, In: in.In}
 	if in.Flight, err = l.Fly(p, netip.Addr{}); err != nil {
 		return err
 	}
 	if err := in.routed(in.Flight); err != nil {
 		return err
 	}
-	flows, err := l.Flows(ctx, in.From, func(f kernel.LiveFlow) bool {
+	flows, err := l.Flows(ctx, in.From, func(f walk.LiveFlow) bool {
 		return f.Dst.Addr() == in.To && f.Proto == p.Proto && (in.Port == 0 || in.Port == f.Dst.Port())
 	}, mostFlows)
 	if err != nil {
@@ -139,7 +139,7 @@ func (in *Input) gatherEgress(ctx context.Context) (err error) {
 	for _, f := range flows {
 		next := p
 		next.To, next.SourcePort, next.Port = f.Answers, f.Src.Port(), f.Dst.Port()
-		next.Connection = kernel.Connection{Known: f.Answered, DNAT: f.Answers != f.Dst.Addr(), Mark: f.Mark, Source: f.Src.Addr()}
+		next.Connection = walk.Connection{Known: f.Answered, DNAT: f.Answers != f.Dst.Addr(), Mark: f.Mark, Source: f.Src.Addr()}
 		flight, err := l.Fly(next, f.Leaves.Addr())
 		if err != nil {
 			return err
@@ -150,7 +150,7 @@ func (in *Input) gatherEgress(ctx context.Context) (err error) {
 }
 
 // routed checks, for a packet without a route, whether the tables that its rules name have any route.
-func (in *Input) routed(f *kernel.Flight) error {
+func (in *Input) routed(f *walk.Flight) error {
 	if f.Route == nil || f.Route.Err == nil {
 		return nil
 	}
@@ -178,7 +178,7 @@ func (in *Input) gatherInbound(ctx context.Context, device string) error {
 	if in.Reply {
 		client = in.To
 	}
-	flows, err := l.Flows(ctx, client, func(f kernel.LiveFlow) bool {
+	flows, err := l.Flows(ctx, client, func(f walk.LiveFlow) bool {
 		if f.Proto != in.protocol() || in.Port != 0 && !in.Reply && in.Port != f.Dst.Port() {
 			return false
 		}
@@ -205,13 +205,13 @@ func (in *Input) gatherInbound(ctx context.Context, device string) error {
 			}
 		}
 		if !in.Reply {
-			if b.Arrive, err = l.Arrive(kernel.Packet{From: client, To: to, Proto: in.protocol(), Port: in.Port, In: b.Device, Connection: kernel.Connection{DNAT: true}}); err != nil {
+			if b.Arrive, err = l.Arrive(walk.Packet{From: client, To: to, Proto: in.protocol(), Port: in.Port, In: b.Device, Connection: walk.Connection{DNAT: true}}); err != nil {
 				return err
 			}
 		}
-		answer := kernel.Packet{
+		answer := walk.Packet{
 			From: to, To: client, Proto: in.protocol(), SourcePort: in.Port,
-			Connection: kernel.Connection{Known: true, Reply: true, DNAT: true, Mark: l.Marks.Ingress(path.ID), Source: client},
+			Connection: walk.Connection{Known: true, Reply: true, DNAT: true, Mark: l.Marks.Ingress(path.ID), Source: client},
 		}
 		if in.Reply {
 			answer.From, answer.In = in.From, device
@@ -252,7 +252,7 @@ func (in *Input) wantedPath() string {
 
 // candidates returns the networks that a connection may have come in by: the network of its ingress IP, those of
 // existing connections, or otherwise all with an uplink here.
-func (in *Input) candidates(flows []kernel.LiveFlow) (all []kernel.LivePath) {
+func (in *Input) candidates(flows []walk.LiveFlow) (all []walk.LivePath) {
 	l := in.Live
 	var named []string
 	if in.Report != nil && !in.Reply {
@@ -284,7 +284,7 @@ func (in *Input) candidates(flows []kernel.LiveFlow) (all []kernel.LivePath) {
 			if of[p.ID] {
 				all = append(all, p)
 			}
-		case slices.ContainsFunc(l.Uplinks, func(u kernel.Uplink) bool { return u.Path == p.ID }):
+		case slices.ContainsFunc(l.Uplinks, func(u walk.Uplink) bool { return u.Path == p.ID }):
 			all = append(all, p)
 		}
 	}

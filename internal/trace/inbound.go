@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/status"
 )
 
@@ -200,11 +200,11 @@ func (e *explainer) answersAs() netip.Addr {
 }
 
 // backTo explains a reply's rule and route.
-func (e *explainer) backTo(f *kernel.Flight, path kernel.LivePath) bool {
+func (e *explainer) backTo(f *walk.Flight, path walk.LivePath) bool {
 	to := e.To
 	e.To = f.Packet.To // the steps are about the reply
 	defer func() { e.To = to }()
-	return e.route(kernel.LivePath{ID: path.ID, Key: path.Key})
+	return e.route(walk.LivePath{ID: path.ID, Key: path.Key})
 }
 
 func (e *explainer) tableOf(mark uint32) uint32 {

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
 )
@@ -86,12 +86,12 @@ func (r *Result) Fine() bool {
 // Input holds all data for a walk.
 type Input struct {
 	Request
-	Live *kernel.Live
+	Live *walk.Live
 	// In is the device that the packet comes in by.
 	In     string
-	Flight *kernel.Flight
+	Flight *walk.Flight
 	// Ingress is the lookup of the destination in the set of ingress IPs.
-	Ingress kernel.Lookup
+	Ingress walk.Lookup
 	// Routed maps the tables that the packet's rules name to the families for which they have any route.
 	Routed map[uint32]plan.Families
 	Flows  []KnownFlow
@@ -107,17 +107,17 @@ type Input struct {
 
 // KnownFlow is an existing connection of the pair, with the walk of its next packet.
 type KnownFlow struct {
-	kernel.LiveFlow
-	Flight *kernel.Flight
+	walk.LiveFlow
+	Flight *walk.Flight
 }
 
 // Inbound is the walk of a connection from outside through one network.
 type Inbound struct {
-	Path   kernel.LivePath
+	Path   walk.LivePath
 	Device string
-	Arrive *kernel.Passage // of its first packet, as if a Service handled it
-	Answer *kernel.Flight  // of the reply; nil: no reply was simulated
-	Known  bool            // such a connection exists
+	Arrive *walk.Passage // of its first packet, as if a Service handled it
+	Answer *walk.Flight  // of the reply; nil: no reply was simulated
+	Known  bool          // such a connection exists
 }
 
 // Explain turns an Input into a Result.
@@ -223,7 +223,7 @@ func oneOf(names []string) string {
 }
 
 // way formats the device and gateway of a route.
-func way(r *kernel.Route) string {
+func way(r *walk.Route) string {
 	if r.Gateway.IsValid() {
 		return r.Device + " via " + r.Gateway.String()
 	}

@@ -6,11 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/egressway/egressway/internal/kernel/route"
+
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/internal/text"
@@ -24,23 +26,23 @@ var (
 )
 
 // node returns a node with networks default and red (eth2 in vrf-red), which steers to host b.
-func node() *kernel.Live {
-	rule := func(priority int, mark, mask, table uint32, unreachable bool) kernel.LiveRule {
-		return kernel.LiveRule{Rule: plan.Rule{Priority: priority, Mark: mark, Mask: mask, Table: table, Unreachable: unreachable}}
+func node() *walk.Live {
+	rule := func(priority int, mark, mask, table uint32, unreachable bool) walk.LiveRule {
+		return walk.LiveRule{Rule: plan.Rule{Priority: priority, Mark: mark, Mask: mask, Table: table, Unreachable: unreachable}}
 	}
-	return &kernel.Live{
+	return &walk.Live{
 		Table: true, Owner: 77, Marks: plan.Marks{Mask: 0x3f00, Priority: 700},
-		Paths: []kernel.LivePath{
+		Paths: []walk.LivePath{
 			{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "default"}},
 			{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}, Devices: []string{"eth2", "vrf-red"}},
 			{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Devices: []string{"eth1"}},
 		},
-		Rules: []kernel.LiveRule{
+		Rules: []walk.LiveRule{
 			rule(700, 0x1f00, 0x3f00, 254, false), rule(701, 0x2200, 0x3f00, 1001, false), rule(701, 0x2300, 0x3f00, 794603, false),
 			rule(798, 0x1f00, 0x3f00, 0, true), rule(799, 0x2000, 0x2000, 0, true),
 		},
 		Links:   []plan.Link{{Name: "vrf-red", VRFTable: 1001}, {Name: "eth1"}, {Name: "eth2", Master: "vrf-red"}, {Name: "cni0"}},
-		Uplinks: []kernel.Uplink{{Device: "eth2", Path: 2}, {Device: "vrf-red", Path: 2}},
+		Uplinks: []walk.Uplink{{Device: "eth2", Path: 2}, {Device: "vrf-red", Path: 2}},
 	}
 }
 
@@ -53,68 +55,68 @@ func report() *status.Report {
 }
 
 // selected is the passage of a selected pod's packet through prerouting.
-func selected(value string, mark uint32) *kernel.Passage {
-	return &kernel.Passage{
+func selected(value string, mark uint32) *walk.Passage {
+	return &walk.Passage{
 		Chain: "prerouting", Decided: "path-" + value, Mark: mark, ConnectionMark: mark,
-		Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String(), Found: true, Value: value}, {Set: "cluster4", Key: outside.String()}},
+		Lookups: []walk.Lookup{{Set: "egress4", Key: pod.String(), Found: true, Value: value}, {Set: "cluster4", Key: outside.String()}},
 	}
 }
 
-func byRed() *kernel.Route {
-	return &kernel.Route{Table: 1001, Prefix: netip.MustParsePrefix("0.0.0.0/0"), Gateway: addr("10.1.0.1"), Device: "eth2", Protocol: kernel.RouteProtocol, Legs: 2}
+func byRed() *walk.Route {
+	return &walk.Route{Table: 1001, Prefix: netip.MustParsePrefix("0.0.0.0/0"), Gateway: addr("10.1.0.1"), Device: "eth2", Protocol: route.Protocol, Legs: 2}
 }
 
-func passed(chain string) *kernel.Passage { return &kernel.Passage{Chain: chain} }
+func passed(chain string) *walk.Passage { return &walk.Passage{Chain: chain} }
 
 // onHost is the flight of a packet that leaves as planned.
-func onHost() *kernel.Flight {
-	return &kernel.Flight{
-		Packet: kernel.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: byRed(),
-		NAT: &kernel.Passage{Chain: "nat", Source: ingress}, Leave: passed("guard"), Source: ingress,
+func onHost() *walk.Flight {
+	return &walk.Flight{
+		Packet: walk.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: byRed(),
+		NAT: &walk.Passage{Chain: "nat", Source: ingress}, Leave: passed("guard"), Source: ingress,
 	}
 }
 
-func input(f *kernel.Flight) *Input {
+func input(f *walk.Flight) *Input {
 	return &Input{
 		Request: Request{From: pod, To: outside, Proto: "tcp"}, Live: node(), In: "cni0", Flight: f, Report: report(),
-		Ingress: kernel.Lookup{Set: "ingress4"}, Wanted: &status.Address{Address: pod, Selected: true, Path: "network red", Source: ingress},
+		Ingress: walk.Lookup{Set: "ingress4"}, Wanted: &status.Address{Address: pod, Selected: true, Path: "network red", Source: ingress},
 	}
 }
 
 func TestExplain(t *testing.T) {
 	without := func(in *Input, wanted *status.Address) *Input { in.Wanted = wanted; return in }
-	steered := func() *kernel.Flight {
+	steered := func() *walk.Flight {
 		f := onHost()
 		f.Arrive = selected("3", 0x2300)
-		f.Route = &kernel.Route{Table: 794603, Gateway: addr("10.0.0.12"), Device: "eth1", Protocol: kernel.RouteProtocol, Legs: 1}
+		f.Route = &walk.Route{Table: 794603, Gateway: addr("10.0.0.12"), Device: "eth1", Protocol: route.Protocol, Legs: 1}
 		f.NAT.Source, f.Source = pod, pod
 		return f
 	}
-	unreached := func(err error) *kernel.Flight {
-		return &kernel.Flight{Packet: kernel.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: &kernel.Route{Err: err}}
+	unreached := func(err error) *walk.Flight {
+		return &walk.Flight{Packet: walk.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: &walk.Route{Err: err}}
 	}
-	unselected := func() *kernel.Flight {
-		return &kernel.Flight{
-			Packet: kernel.Packet{From: pod, To: outside, In: "cni0"},
-			Arrive: &kernel.Passage{Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String()}}},
-			Route:  &kernel.Route{Table: 254, Gateway: addr("10.0.0.1"), Device: "eth1", Protocol: unix.RTPROT_STATIC, Legs: 1},
+	unselected := func() *walk.Flight {
+		return &walk.Flight{
+			Packet: walk.Packet{From: pod, To: outside, In: "cni0"},
+			Arrive: &walk.Passage{Lookups: []walk.Lookup{{Set: "egress4", Key: pod.String()}}},
+			Route:  &walk.Route{Table: 254, Gateway: addr("10.0.0.1"), Device: "eth1", Protocol: unix.RTPROT_STATIC, Legs: 1},
 			NAT:    passed("nat"), Leave: passed("guard"), Source: pod,
 		}
 	}
-	heldPod := func() *kernel.Flight {
-		return &kernel.Flight{
-			Packet: kernel.Packet{From: pod, To: outside, In: "cni0"},
-			Arrive: &kernel.Passage{
+	heldPod := func() *walk.Flight {
+		return &walk.Flight{
+			Packet: walk.Packet{From: pod, To: outside, In: "cni0"},
+			Arrive: &walk.Passage{
 				Dropped: true, Decided: "held", Rule: 3, Why: ruleset.DropHeld.Counter(),
-				Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String()}, {Set: "pods4", Found: true}, {Set: "let4"}, {Set: "cluster4"}},
+				Lookups: []walk.Lookup{{Set: "egress4", Key: pod.String()}, {Set: "pods4", Found: true}, {Set: "let4"}, {Set: "cluster4"}},
 			},
 		}
 	}
-	exempt := func(to string, l kernel.Lookup) *Input {
-		in := input(&kernel.Flight{
-			Packet: kernel.Packet{From: pod, To: addr(to), In: "cni0"},
-			Arrive: &kernel.Passage{Decided: "exempt", Lookups: []kernel.Lookup{{Set: "egress4", Key: pod.String(), Found: true, Value: "2"}, l}},
-			Route:  &kernel.Route{Table: 254, Device: "eth1"},
+	exempt := func(to string, l walk.Lookup) *Input {
+		in := input(&walk.Flight{
+			Packet: walk.Packet{From: pod, To: addr(to), In: "cni0"},
+			Arrive: &walk.Passage{Decided: "exempt", Lookups: []walk.Lookup{{Set: "egress4", Key: pod.String(), Found: true, Value: "2"}, l}},
+			Route:  &walk.Route{Table: 254, Device: "eth1"},
 		})
 		in.To = addr(to)
 		return in
@@ -151,7 +153,7 @@ func TestExplain(t *testing.T) {
 		"masqueraded": {
 			in: without(input(onHost()), &status.Address{Selected: true, Path: "network red"}),
 			edit: func(in *Input) {
-				in.Flight.NAT, in.Flight.Source = &kernel.Passage{Masquerade: true}, addr("10.1.0.11")
+				in.Flight.NAT, in.Flight.Source = &walk.Passage{Masquerade: true}, addr("10.1.0.11")
 			},
 			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 10.1.0.11", step: "10.1.0.11, the address of eth2",
 		},
@@ -172,15 +174,15 @@ func TestExplain(t *testing.T) {
 		},
 		"guard": {
 			in: input(onHost()), edit: func(in *Input) {
-				in.Flight.Leave = &kernel.Passage{Chain: "guard", Dropped: true, Decided: "guard-2"}
+				in.Flight.Leave = &walk.Passage{Chain: "guard", Dropped: true, Decided: "guard-2"}
 				in.Flight.Route.Device = "eth1"
 			},
 			kind: Dropped, verdict: "dropped: by the guard, since it would leave by eth1, which is not a device of network red (eth2, vrf-red)", services: "shop/web",
 		},
 		"no path": {
-			in: input(&kernel.Flight{
-				Packet: kernel.Packet{From: pod, To: outside},
-				Arrive: &kernel.Passage{Dropped: true, Decided: "no-path", Lookups: []kernel.Lookup{{Set: "egress4", Found: true, Value: "0"}, {Set: "cluster4"}}},
+			in: input(&walk.Flight{
+				Packet: walk.Packet{From: pod, To: outside},
+				Arrive: &walk.Passage{Dropped: true, Decided: "no-path", Lookups: []walk.Lookup{{Set: "egress4", Found: true, Value: "0"}, {Set: "cluster4"}}},
 			}),
 			edit: func(in *Input) { in.Wanted.Path = "" }, kind: Dropped,
 			verdict: "dropped: 10.244.1.11 is selected but has no path on this node: there is no host for it, or its network is not usable here",
@@ -238,15 +240,15 @@ func TestExplain(t *testing.T) {
 			differs: "the daemon wants 10.244.1.11 to leave as 192.0.2.10 but the kernel has no source for it: repaired within 10 s, or see the daemon's log",
 		},
 		"in the cluster": {
-			in: exempt("10.244.2.7", kernel.Lookup{Set: "cluster4", Found: true, Value: "10.244.0.0/16"}), kind: Cluster, services: "shop/web",
+			in: exempt("10.244.2.7", walk.Lookup{Set: "cluster4", Found: true, Value: "10.244.0.0/16"}), kind: Cluster, services: "shop/web",
 			verdict: "stays in the cluster: 10.244.2.7 is in 10.244.0.0/16: such packets are never steered, and keep their source",
 		},
 		"this node's own": {
-			in: exempt("10.0.0.11", kernel.Lookup{Set: "cluster4"}), kind: Cluster, services: "shop/web",
+			in: exempt("10.0.0.11", walk.Lookup{Set: "cluster4"}), kind: Cluster, services: "shop/web",
 			verdict: "stays in the cluster: 10.0.0.11 is an address of this node, or not a unicast address",
 		},
 		"an ingress IP": {
-			in:   exempt("192.0.2.10", kernel.Lookup{Set: "cluster4"}),
+			in:   exempt("192.0.2.10", walk.Lookup{Set: "cluster4"}),
 			edit: func(in *Input) { in.Ingress.Found = true }, kind: Cluster, services: "shop/web",
 			verdict: "stays in the cluster: 192.0.2.10 is an ingress IP, which a Service handles; without one, the packet is dropped",
 		},
@@ -276,14 +278,14 @@ func TestExplain(t *testing.T) {
 // fromOutside is a connection from a client to an ingress IP through red, with its reply.
 func fromOutside() *Input {
 	answer := onHost()
-	answer.Packet = kernel.Packet{From: addr("0.0.0.0"), To: outside}
-	answer.Arrive = &kernel.Passage{Decided: "reply-2", Mark: 0x2200, ConnectionMark: 0x0200}
+	answer.Packet = walk.Packet{From: addr("0.0.0.0"), To: outside}
+	answer.Arrive = &walk.Passage{Decided: "reply-2", Mark: 0x2200, ConnectionMark: 0x0200}
 	answer.NAT, answer.Source = nil, ingress
 	return &Input{
 		Request: Request{From: outside, To: ingress, Proto: "tcp", Port: 80}, Live: node(), Report: report(),
-		Ingress: kernel.Lookup{Set: "ingress4", Found: true},
+		Ingress: walk.Lookup{Set: "ingress4", Found: true},
 		Inbound: []Inbound{{
-			Path: node().Paths[1], Device: "eth2", Arrive: &kernel.Passage{Decided: "from-2", Mark: 0x1f00, ConnectionMark: 0x0200}, Answer: answer,
+			Path: node().Paths[1], Device: "eth2", Arrive: &walk.Passage{Decided: "from-2", Mark: 0x1f00, ConnectionMark: 0x0200}, Answer: answer,
 		}},
 	}
 }
@@ -320,11 +322,11 @@ func TestExplainInbound(t *testing.T) {
 			verdict: "damaged: replies to connections that came in by red are not routed back there",
 		},
 		"dropped": {
-			edit: func(in *Input) { in.Inbound[0].Arrive = &kernel.Passage{Dropped: true, Decided: "from-2", Rule: 9} }, kind: Dropped,
+			edit: func(in *Input) { in.Inbound[0].Arrive = &walk.Passage{Dropped: true, Decided: "from-2", Rule: 9} }, kind: Dropped,
 			verdict: "dropped when it comes in by red: rule 9 of chain from-2",
 		},
 		"no way back": {
-			edit: func(in *Input) { in.Inbound[0].Answer.Route = &kernel.Route{Err: unix.ENETUNREACH} }, kind: Dropped,
+			edit: func(in *Input) { in.Inbound[0].Answer.Route = &walk.Route{Err: unix.ENETUNREACH} }, kind: Dropped,
 			verdict: "dropped: no route to 198.51.100.10 in table 1001",
 		},
 	} {
@@ -350,7 +352,7 @@ func TestExplainInbound(t *testing.T) {
 func TestWriteText(t *testing.T) {
 	in := input(onHost())
 	in.Flows = []KnownFlow{{
-		LiveFlow: kernel.LiveFlow{Src: netip.AddrPortFrom(pod, 40000), Dst: netip.AddrPortFrom(outside, 80), Leaves: netip.AddrPortFrom(ingress, 40000), Mark: 0x2200},
+		LiveFlow: walk.LiveFlow{Src: netip.AddrPortFrom(pod, 40000), Dst: netip.AddrPortFrom(outside, 80), Leaves: netip.AddrPortFrom(ingress, 40000), Mark: 0x2200},
 		Flight:   onHost(),
 	}}
 	var out bytes.Buffer

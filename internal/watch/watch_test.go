@@ -56,22 +56,22 @@ func TestEditors(t *testing.T) {
 // TestEager checks that a complete file is reported at once, except while another is being written, and again when all has settled.
 func TestEager(t *testing.T) {
 	dir := t.TempDir()
-	type call struct{ settled, whole bool }
-	woken, done := make(chan call), make(chan error)
+	type told struct{ settled, whole bool }
+	woken, done := make(chan told), make(chan error)
 	ctx, cancel := context.WithCancel(t.Context())
 	half := filepath.Join(dir, "half")
 	go func() {
 		done <- Eager(ctx, dir, time.Second, func(settled bool) time.Duration {
 			text, err := os.ReadFile(half)
-			woken <- call{settled, err != nil || string(text) == "12"}
+			woken <- told{settled, err != nil || string(text) == "12"}
 			return 0
 		})
 	}()
-	require.Equal(t, call{settled: true, whole: true}, <-woken)
+	require.Equal(t, told{settled: true, whole: true}, <-woken)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("1"), 0o600))
-	require.Equal(t, call{whole: true}, <-woken)
+	require.Equal(t, told{whole: true}, <-woken)
 	require.NoError(t, os.Rename(filepath.Join(dir, "f"), filepath.Join(dir, "g")))
-	require.Equal(t, call{whole: true}, <-woken)
+	require.Equal(t, told{whole: true}, <-woken)
 
 	f, err := os.Create(half)
 	require.NoError(t, err)
@@ -81,10 +81,10 @@ func TestEager(t *testing.T) {
 	_, err = f.WriteString("2")
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	require.Equal(t, call{whole: true}, <-woken)
-	require.Equal(t, call{settled: true, whole: true}, <-woken)
+	require.Equal(t, told{whole: true}, <-woken)
+	require.Equal(t, told{settled: true, whole: true}, <-woken)
 	require.NoError(t, os.Remove(half))
-	require.Equal(t, call{settled: true, whole: true}, <-woken, "what is gone may come back")
+	require.Equal(t, told{settled: true, whole: true}, <-woken, "what is gone may come back")
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -2,7 +2,9 @@
 package netns
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"regexp"
 	"runtime"
@@ -144,6 +146,39 @@ func MustNFT(t *testing.T, line string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "nft", line).CombinedOutput()
 	require.NoError(t, err, "nft %s: %s", line, out)
+}
+
+// Routes lists the routes of a table, of one protocol, as "dst [type] gateway@device,... metric", in ip's order.
+func Routes(t *testing.T, family string, table uint32, protocol uint8) []string {
+	t.Helper()
+	var lines []string
+	for _, r := range Show(t, fmt.Sprintf("-%s route show table %d proto %d", family, table, protocol)) {
+		legs, _ := r["nexthops"].([]any)
+		if legs == nil {
+			legs = []any{r}
+		}
+		var hops []string
+		for _, l := range legs {
+			leg := l.(map[string]any)
+			gateway := leg["gateway"]
+			if via, ok := leg["via"].(map[string]any); ok {
+				gateway = via["host"]
+			}
+			if gateway != nil || leg["dev"] != nil && r["type"] == "unicast" {
+				hops = append(hops, fmt.Sprintf("%v@%v", cmp.Or(gateway, any("-")), leg["dev"]))
+			}
+		}
+		slices.Sort(hops)
+		line := fmt.Sprint(r["dst"], " ", hops)
+		if r["type"] != "unicast" {
+			line = fmt.Sprint(r["type"], " ", r["dst"])
+		}
+		if m, ok := r["metric"].(float64); ok && m != 1024 {
+			line += fmt.Sprint(" metric ", uint32(m))
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // ProcessorTime reports an operation's CPU time, which on a busy machine says more than its duration.

@@ -21,7 +21,7 @@ import (
 
 // world makes random changes to a Cluster's stores.
 type world struct {
-	*fedCluster
+	*toldCluster
 	*rand.Rand
 }
 
@@ -103,7 +103,7 @@ func (w *world) ahead() time.Duration { return time.Duration(w.IntN(2)) * 2 * sk
 func TestChanged(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
-	w := &world{newFed(t), rand.New(rand.NewPCG(seed, 0))} //nolint:gosec // to be repeated
+	w := &world{newTold(t), rand.New(rand.NewPCG(seed, 0))} //nolint:gosec // to be repeated
 	w.sync(t)
 	former, changed, problems, ok := w.Objects()
 	require.True(t, ok)
@@ -117,7 +117,7 @@ func TestChanged(t *testing.T) {
 			w.latest() // does not consume changes
 		}
 		objects, changed, found, _ := w.Objects()
-		require.Equal(t, found, cluster.SortProblems(append(w.allFound(), w.complaints.all()...)))
+		require.Equal(t, found, cluster.SortProblems(append(w.foundAnew(), w.complaints.all()...)))
 		if steps == 0 {
 			require.True(t, changed.Empty())
 			require.Equal(t, unsafe.SliceData(problems), unsafe.SliceData(found), "the same slice")
@@ -148,7 +148,7 @@ func adopt[V any](former, now cluster.Map[cluster.Key, V], changed cluster.Chang
 	return next.Map()
 }
 
-func (w *world) allFound() (problems []cluster.Problem) {
+func (w *world) foundAnew() (problems []cluster.Problem) {
 	for _, k := range w.kinds {
 		problems = append(problems, k.found()...)
 	}
@@ -157,7 +157,7 @@ func (w *world) allFound() (problems []cluster.Problem) {
 
 // TestLoneChange checks that a lone change names its key, and that the same object again is no change.
 func TestLoneChange(t *testing.T) {
-	c := newFed(t)
+	c := newTold(t)
 	c.sync(t)
 	a := cluster.Key{Namespace: "default", Name: "a"}
 	w := &world{c, rand.New(rand.NewPCG(0, 0))} //nolint:gosec // to be repeated
@@ -165,17 +165,17 @@ func TestLoneChange(t *testing.T) {
 	slice.Labels[discoveryv1.LabelServiceName] = "a"
 	slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.1"}, TargetRef: podRef}}
 	c.Objects()
-	for what, deliver := range map[string]func(){
+	for what, tell := range map[string]func(){
 		"Service": func() { require.NoError(t, c.services.Update(aService("a", 80))) },
 		"EgressService": func() {
 			require.NoError(t, c.egressServices.Update(&rawEgressService{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"}}))
 		},
 		"EndpointSlice": func() { require.NoError(t, c.slices.Update(slice)) },
 	} {
-		deliver()
+		tell()
 		_, changed, _, _ := c.Objects()
 		require.Equal(t, cluster.Changed{Keys: map[cluster.Key]bool{a: true}}, changed, what)
-		deliver()
+		tell()
 		_, changed, _, _ = c.Objects()
 		require.True(t, changed.Empty(), what)
 	}
@@ -188,7 +188,7 @@ func TestLoneChange(t *testing.T) {
 
 // BenchmarkObjects takes snapshots of 10,000 Services with 10 endpoints each, one of which changes each time.
 func BenchmarkObjects(b *testing.B) {
-	c := newFed(b)
+	c := newTold(b)
 	c.sync(b)
 	of := func(i, n int) *discoveryv1.EndpointSlice {
 		s := &discoveryv1.EndpointSlice{

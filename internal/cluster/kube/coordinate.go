@@ -74,8 +74,8 @@ func (c *Cluster) outcome(k clients, request, resource string, err error) {
 	c.complain(request, explain(k.server, resource, err))
 }
 
-// watchLeases calls to for every change of the Leases in the daemon's namespace that choose selects, until ctx ends.
-// request is the watch's key in the complaints.
+// watchLeases calls to for every change of the Leases in the daemon's namespace that choose selects, until ctx ends. what is
+// the name of this watch in Problems.
 func (c *Cluster) watchLeases(ctx context.Context, k clients, request string, choose func(*metav1.ListOptions), to *leases) {
 	at := k.core.CoordinationV1().Leases(c.options.Namespace)
 	report := func(err error) {

@@ -197,7 +197,7 @@ func (f *fixture) reports(t *testing.T) {
 	all := []*daemon{f.daemon(t, ns, "a"), f.daemon(t, ns, "b")}
 	first := leader(t, all...)
 	second := others(all, first)[0]
-	reported := func(d *daemon, want cluster.Report) func() bool {
+	told := func(d *daemon, want cluster.Report) func() bool {
 		return func() bool {
 			reports, leading := first.Leading()
 			got, ok := reports[d.options.Node]
@@ -209,9 +209,9 @@ func (f *fixture) reports(t *testing.T) {
 		Networks: map[string]cluster.NetworkState{"red": {Usable: true, IPv4: true, Sessions: 2, Up: 1}},
 	}
 	for _, d := range all {
-		require.Eventually(t, reported(d, cluster.Report{}), soon, step)
+		require.Eventually(t, told(d, cluster.Report{}), soon, step)
 		d.Report(full)
-		require.Eventually(t, reported(d, full), soon, step)
+		require.Eventually(t, told(d, full), soon, step)
 	}
 
 	leases := f.core.CoordinationV1().Leases(ns)
@@ -249,7 +249,7 @@ func (f *fixture) reports(t *testing.T) {
 		[]byte(`{"metadata":{"annotations":{"`+annotationReport+`":"{"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return there().Annotations[annotationReport] != "{" }, soon, step)
-	require.True(t, reported(second, full)())
+	require.True(t, told(second, full)())
 
 	// A node whose daemon ended is presumed dead after a while; the others are not.
 	second.stop()
@@ -258,7 +258,7 @@ func (f *fixture) reports(t *testing.T) {
 		_, ok := reports[second.options.Node]
 		return leading && !ok
 	}, soon, step)
-	require.True(t, reported(first, full)())
+	require.True(t, told(first, full)())
 }
 
 // outage checks that no leader presumes a node dead after an outage of the API server.

@@ -190,7 +190,7 @@ func (p *proxy) set(f func()) {
 	f()
 }
 
-func (p *proxy) listed() int {
+func (p *proxy) told() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lists
@@ -276,21 +276,21 @@ func (s *site) ownNode(t *testing.T) {
 	r := read(t, p.kubeconfig)
 	r.untilWell(t)
 	p.relist(t, "nodes", 1000, []string{"own", "other"})
-	begin := p.listed()
-	r.until(t, "listed often", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
+	begin := p.told()
+	r.until(t, "told often", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
 		require.Contains(t, maps.Collect(o.Nodes.All()), "own")
 		require.Contains(t, maps.Collect(o.Nodes.All()), "other")
-		return p.listed() >= begin+3
+		return p.told() >= begin+3
 	})
 	require.Contains(t, r.untilProblem(t, "nodes", ReasonListDoubted), "this very node")
 	kept := cluster.Key{Namespace: "default", Name: "kept"}
 	require.Contains(t, maps.Collect(r.objects(t).Services.All()), kept)
 	p.relist(t, "services", 1000, []string{"kept"})
 	r.untilProblem(t, "services", ReasonListDoubted)
-	begin = p.listed()
-	r.until(t, "listed often", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
+	begin = p.told()
+	r.until(t, "told often", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
 		require.Contains(t, maps.Collect(o.Services.All()), kept)
-		return p.listed() >= begin+6
+		return p.told() >= begin+6
 	})
 	p.set(func() { p.without = map[string][]string{"nodes": {"other"}} })
 	r.until(t, "one gone", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {

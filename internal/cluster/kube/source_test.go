@@ -366,17 +366,17 @@ func (s *site) names(t *testing.T) {
 	for _, key := range []cluster.Key{long, dotted} {
 		text := fmt.Sprintf(`{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {name: %s, namespace: default}}`, key.Name)
 		s.Apply(t, text)
-		reported := func(problems []cluster.Problem) bool {
+		told := func(problems []cluster.Problem) bool {
 			return slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == key.String() && p.Field == "metadata.name" })
 		}
 		r.until(t, key.Name, func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
 			_, there := o.EgressServices.Get(key)
-			return there && reported(problems)
+			return there && told(problems)
 		})
 		s.Delete(t, text)
 		r.until(t, "gone", func(o cluster.Objects, problems []cluster.Problem, _ bool) bool {
 			_, there := o.EgressServices.Get(key)
-			return !there && !reported(problems)
+			return !there && !told(problems)
 		})
 	}
 }
@@ -398,18 +398,18 @@ func (s *site) unreadable(t *testing.T) {
 		[]byte(`{"status":{"conditions":[{"type":"X","status":"True","reason":"X","message":"","lastTransitionTime":"2026-01-01t00:00:00z"}]}}`),
 	).Do(t.Context()).Raw()
 	require.NoError(t, err)
-	reported := func(problems []cluster.Problem) bool {
+	told := func(problems []cluster.Problem) bool {
 		return slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == odd.String() && p.Field == "status" })
 	}
 	for _, r := range []*reader{early, read(t, s.kubeconfig)} {
-		r.until(t, "reported", func(o cluster.Objects, problems []cluster.Problem, synced bool) bool {
+		r.until(t, "told", func(o cluster.Objects, problems []cluster.Problem, synced bool) bool {
 			_, there := o.EgressServices.Get(web)
-			return synced && there && o.EgressServices.At(odd).Status.Host == "own" && o.EgressServices.At(odd).Status.Term == 2 && reported(problems)
+			return synced && there && o.EgressServices.At(odd).Status.Host == "own" && o.EgressServices.At(odd).Status.Term == 2 && told(problems)
 		})
 		r.untilWell(t)
 	}
 	patch(`{"host":"own","conditions":null}`)
-	early.until(t, "mended", func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool { return !reported(problems) })
+	early.until(t, "mended", func(_ cluster.Objects, problems []cluster.Problem, _ bool) bool { return !told(problems) })
 	s.Delete(t, webService, oddService)
 }
 

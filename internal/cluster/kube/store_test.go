@@ -18,21 +18,21 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// fedCluster is a Cluster whose stores a test fills. It counts wakes.
-type fedCluster struct {
+// toldCluster is a Cluster whose stores a test fills. It counts wakes.
+type toldCluster struct {
 	*Cluster
 	woken int
 }
 
-func newFed(tb testing.TB) *fedCluster {
+func newTold(tb testing.TB) *toldCluster {
 	tb.Helper()
-	c := &fedCluster{}
+	c := &toldCluster{}
 	c.Cluster = New(slog.New(slog.DiscardHandler), Options{Node: "own"}, func() { c.woken++ })
 	return c
 }
 
 // sync lists no objects of any kind.
-func (c *fedCluster) sync(tb testing.TB) {
+func (c *toldCluster) sync(tb testing.TB) {
 	tb.Helper()
 	for _, s := range []cache.ReflectorStore{c.egressServices, c.services, c.slices, c.nodes, c.namespaces, c.serviceCIDRs} {
 		_, synced := c.latest()
@@ -51,7 +51,7 @@ func aService(name string, port int32) *corev1.Service {
 	}
 }
 
-func (c *fedCluster) names() []string {
+func (c *toldCluster) names() []string {
 	o, _ := c.latest()
 	var names []string
 	for key := range o.Services.Keys() {
@@ -62,7 +62,7 @@ func (c *fedCluster) names() []string {
 }
 
 func TestStoreWakesForNewsOnly(t *testing.T) {
-	c := newFed(t)
+	c := newTold(t)
 	c.sync(t)
 	c.woken = 0
 	require.NoError(t, c.services.Add(aService("a", 80)))
@@ -82,7 +82,7 @@ func TestStoreWakesForNewsOnly(t *testing.T) {
 }
 
 func TestStoreDoubtsLists(t *testing.T) {
-	c := newFed(t)
+	c := newTold(t)
 	c.sync(t)
 	a, b := aService("a", 80), aService("b", 80)
 	doubted := func() bool {
@@ -137,7 +137,7 @@ func TestStoreDoubtsLists(t *testing.T) {
 }
 
 func TestStoreTellsProblems(t *testing.T) {
-	c := newFed(t)
+	c := newTold(t)
 	c.sync(t)
 	bad := aService("a", 80)
 	bad.Spec.ClusterIP = "nonsense"
@@ -159,7 +159,7 @@ func TestSlices(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // to be repeated
-	c := newFed(t)
+	c := newTold(t)
 	c.sync(t)
 	there := map[string]*discoveryv1.EndpointSlice{}
 	for range 500 {

@@ -229,7 +229,7 @@ func timed(want, have []metav1.Condition, now metav1.Time) []metav1.Condition {
 	return want
 }
 
-// labelPrefix is the prefix of the labels on a host's node, one for each of its EgressServices.
+// labelPrefix is the prefix of the labels that name the EgressServices of which a node is the host.
 const labelPrefix = "egress-service.k8s.ovn.org/"
 
 // labelWrite is a change of a node's labels; nil removes one.

@@ -108,7 +108,7 @@ func TestFolderReadAgain(t *testing.T) {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "z.yaml"), []byte(good), 0o600))
 		f, at := open(dir)
-		former, changed, found := f.Read()
+		former, changed, told := f.Read()
 		require.Equal(t, cluster.Everything(), changed)
 		for step := range 80 {
 			text := fmt.Sprint(former)
@@ -129,17 +129,17 @@ func TestFolderReadAgain(t *testing.T) {
 			if objects, changed, again, ok := f.Glance(); !ok {
 				require.True(t, changed.Empty())
 				require.Equal(t, former, objects)
-				require.Equal(t, found, again)
+				require.Equal(t, told, again)
 			} else {
 				follow(objects, changed)
 			}
 			objects, changed, again := f.Read()
 			if edits == 0 {
 				require.True(t, changed.Empty())
-				require.Equal(t, unsafe.SliceData(found), unsafe.SliceData(again), "the same slice")
+				require.Equal(t, unsafe.SliceData(told), unsafe.SliceData(again), "the same slice")
 			}
 			follow(objects, changed)
-			found = again
+			told = again
 			flaw := slices.ContainsFunc(slices.Collect(maps.Values(f.files)), func(f *file) bool { return f.flaw })
 			want, problems := Read(dir)
 			for key := range want.EgressServices.Keys() {
@@ -149,12 +149,12 @@ func TestFolderReadAgain(t *testing.T) {
 				continue
 			}
 			at.Time = at.Add(keepFor)
-			objects, changed, found = f.Read()
+			objects, changed, told = f.Read()
 			follow(objects, changed)
 			require.Zero(t, f.Again(), "seed %d, step %d", seed, step)
 			if !flaw {
 				equal++
-				require.Equal(t, problems, found, "seed %d, step %d", seed, step)
+				require.Equal(t, problems, told, "seed %d, step %d", seed, step)
 				require.Equal(t, want, objects, "seed %d, step %d", seed, step)
 			}
 		}

@@ -1,4 +1,4 @@
-package kernel
+package walk
 
 import (
 	"bytes"
@@ -253,8 +253,8 @@ func (t *liveTable) addressType(to netip.Addr) (uint32, error) {
 	case err != nil:
 		return 0, err
 	}
-	if to.Is6() || answer.kind == unix.RTN_LOCAL || answer.kind == unix.RTN_BROADCAST {
-		return uint32(answer.kind), nil
+	if to.Is6() || answer.Kind == unix.RTN_LOCAL || answer.Kind == unix.RTN_BROADCAST {
+		return uint32(answer.Kind), nil
 	}
 	return unix.RTN_UNICAST, nil
 }

@@ -1,4 +1,4 @@
-package kernel
+package link
 
 import (
 	"cmp"
@@ -12,14 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/route"
 )
 
-const mainTable = unix.RT_TABLE_MAIN
+// MainTable is the main routing table.
+const MainTable = unix.RT_TABLE_MAIN
 
 // Fields of struct ifaddrmsg, and attributes that x/sys does not define.
 const (
 	addrFlags  = 2
-	addrIndex  = 4
+	AddrIndex  = 4
 	ifaProto   = 11 // IFA_PROTO
 	protoRA    = 2  // IFAPROT_KERNEL_RA: router advertisements restore these addresses
 	tableField = 4  // of struct rtmsg
@@ -79,9 +81,9 @@ func listAddresses(device int) ([]nl.Message, error) {
 	var addrs []nl.Message
 	body := make([]byte, unix.SizeofIfAddrmsg)
 	body[0] = unix.AF_INET6
-	binary.NativeEndian.PutUint32(body[addrIndex:], uint32(device))
+	binary.NativeEndian.PutUint32(body[AddrIndex:], uint32(device))
 	err := nl.Dump(nl.Message{Type: unix.RTM_GETADDR, Body: body}, unix.RTM_NEWADDR, func(b []byte) bool {
-		if int(binary.NativeEndian.Uint32(b[addrIndex:])) != device || b[3] == unix.RT_SCOPE_LINK || b[addrFlags]&unix.IFA_F_TEMPORARY != 0 {
+		if int(binary.NativeEndian.Uint32(b[AddrIndex:])) != device || b[3] == unix.RT_SCOPE_LINK || b[addrFlags]&unix.IFA_F_TEMPORARY != 0 {
 			return true
 		}
 		for typ, value := range nl.Attrs(b, unix.SizeofIfAddrmsg) {
@@ -141,8 +143,8 @@ func listStatic(device int) ([]nl.Message, error) {
 			body[0], body[5] = family, protocol
 			body = nl.AppendAttr32(body, unix.RTA_OIF, uint32(device))
 			err := nl.Dump(nl.Message{Type: unix.RTM_GETROUTE, Body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
-				r, ok := decodeRoute(b)
-				if ok && r.protocol == protocol && slices.ContainsFunc(r.legs, func(l leg) bool { return l.device == device }) {
+				r, ok := route.DecodeRoute(b)
+				if ok && r.Protocol == protocol && slices.ContainsFunc(r.Legs, func(l route.Leg) bool { return l.Device == device }) {
 					routes = append(routes, nl.Message{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)})
 				}
 				return true
@@ -158,20 +160,20 @@ func listStatic(device int) ([]nl.Message, error) {
 }
 
 func gateways(m nl.Message) (n int) {
-	r, _ := decodeRoute(m.Body)
-	for _, l := range r.legs {
-		if l.gateway.IsValid() {
+	r, _ := route.DecodeRoute(m.Body)
+	for _, l := range r.Legs {
+		if l.Gateway.IsValid() {
 			n++
 		}
 	}
 	return n
 }
 
-func keyOfMessage(m nl.Message) routeKey {
-	if r, ok := decodeRoute(m.Body); ok {
-		return r.routeKey
+func keyOfMessage(m nl.Message) route.Key {
+	if r, ok := route.DecodeRoute(m.Body); ok {
+		return r.Key
 	}
-	return routeKey{}
+	return route.Key{}
 }
 
 // inTable returns an encoded route moved from table from to table to, without the flags that only the kernel sets.

@@ -1,4 +1,6 @@
-package kernel
+// Package link makes VRF devices and the tunnel equal to a plan, and reads links. It restores what the kernel flushes from
+// an interface whose VRF changes.
+package link
 
 import (
 	"cmp"
@@ -14,8 +16,8 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// readLinks reads the interfaces of this node with their addresses, sorted by name.
-func readLinks(h *netlink.Handle) ([]plan.Link, error) {
+// ReadLinks reads the interfaces of this node with their addresses, sorted by name.
+func ReadLinks(h *netlink.Handle) ([]plan.Link, error) {
 	all, err := nl.Retry(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)

@@ -1,9 +1,7 @@
-package kernel
+package route
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,39 +11,6 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/lab/netns"
 )
-
-// routesOf lists the routes of a table as "dst [type] gateway@device,... metric", in ip's order.
-func routesOf(t *testing.T, family string, table uint32) []string {
-	t.Helper()
-	var lines []string
-	for _, r := range netns.Show(t, fmt.Sprintf("-%s route show table %d proto %d", family, table, RouteProtocol)) {
-		legs, _ := r["nexthops"].([]any)
-		if legs == nil {
-			legs = []any{r}
-		}
-		var hops []string
-		for _, l := range legs {
-			leg := l.(map[string]any)
-			gateway := leg["gateway"]
-			if via, ok := leg["via"].(map[string]any); ok {
-				gateway = via["host"]
-			}
-			if gateway != nil || leg["dev"] != nil && r["type"] == "unicast" {
-				hops = append(hops, fmt.Sprintf("%v@%v", cmp.Or(gateway, any("-")), leg["dev"]))
-			}
-		}
-		slices.Sort(hops)
-		line := fmt.Sprint(r["dst"], " ", hops)
-		if r["type"] != "unicast" {
-			line = fmt.Sprint(r["type"], " ", r["dst"])
-		}
-		if m, ok := r["metric"].(float64); ok && m != 1024 {
-			line += fmt.Sprint(" metric ", uint32(m))
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
 
 func TestRoutes(t *testing.T) {
 	h := netns.Enter(t)
@@ -78,29 +43,29 @@ func TestRoutes(t *testing.T) {
 	}
 
 	apply(append(unreachable, route("0.0.0.0/0", red1), route("::/0", blue1))...)
-	require.Equal(t, []string{"default [10.1.0.1@eth1]", "unreachable default metric 4278198272"}, routesOf(t, "4", table))
-	require.Equal(t, []string{"default [2001:db8:1::1@eth1]", "unreachable default metric 4278198272"}, routesOf(t, "6", table))
+	require.Equal(t, []string{"default [10.1.0.1@eth1]", "unreachable default metric 4278198272"}, netns.Routes(t, "4", table, Protocol))
+	require.Equal(t, []string{"default [2001:db8:1::1@eth1]", "unreachable default metric 4278198272"}, netns.Routes(t, "6", table, Protocol))
 
 	apply(append(unreachable, route("0.0.0.0/0", red2, red1), route("::/0", blue2, blue1))...)
-	require.Equal(t, []string{"default [10.1.0.1@eth1 10.2.0.1@eth2]", "unreachable default metric 4278198272"}, routesOf(t, "4", table))
-	require.Equal(t, []string{"default [2001:db8:1::1@eth1 2001:db8:2::1@eth2]", "unreachable default metric 4278198272"}, routesOf(t, "6", table))
+	require.Equal(t, []string{"default [10.1.0.1@eth1 10.2.0.1@eth2]", "unreachable default metric 4278198272"}, netns.Routes(t, "4", table, Protocol))
+	require.Equal(t, []string{"default [2001:db8:1::1@eth1 2001:db8:2::1@eth2]", "unreachable default metric 4278198272"}, netns.Routes(t, "6", table, Protocol))
 
 	// Replace one of two legs; three legs; an IPv4 route through an IPv6 next hop.
 	apply(route("0.0.0.0/0", red2, blue3), route("::/0", blue2, blue3), route("192.0.2.0/24", blue3), route("2001:db8:5::/48", blue1, blue2, blue3))
-	require.Equal(t, []string{"default [10.2.0.1@eth2 fe80::1@eth2]", "192.0.2.0/24 [fe80::1@eth2]"}, routesOf(t, "4", table))
+	require.Equal(t, []string{"default [10.2.0.1@eth2 fe80::1@eth2]", "192.0.2.0/24 [fe80::1@eth2]"}, netns.Routes(t, "4", table, Protocol))
 	require.Equal(t, []string{"2001:db8:5::/48 [2001:db8:1::1@eth1 2001:db8:2::1@eth2 fe80::1@eth2]", "default [2001:db8:2::1@eth2 fe80::1@eth2]"},
-		routesOf(t, "6", table))
+		netns.Routes(t, "6", table, Protocol))
 
 	// Down to one leg, to unreachable, to another type, and back up.
 	apply(route("0.0.0.0/0", red2), route("::/0", blue2), plan.Route{Table: table, Dst: prefix("2001:db8:5::/48"), Unreachable: true},
 		plan.Route{Table: table, Dst: prefix("192.0.2.0/24"), Unreachable: true})
-	require.Equal(t, []string{"default [10.2.0.1@eth2]", "unreachable 192.0.2.0/24"}, routesOf(t, "4", table))
-	require.Equal(t, []string{"unreachable 2001:db8:5::/48", "default [2001:db8:2::1@eth2]"}, routesOf(t, "6", table))
+	require.Equal(t, []string{"default [10.2.0.1@eth2]", "unreachable 192.0.2.0/24"}, netns.Routes(t, "4", table, Protocol))
+	require.Equal(t, []string{"unreachable 2001:db8:5::/48", "default [2001:db8:2::1@eth2]"}, netns.Routes(t, "6", table, Protocol))
 	onLink := plan.NextHop{Gateway: addr("203.0.113.9"), Device: "eth1", OnLink: true}
 	apply(route("192.0.2.0/24", onLink, red2), route("2001:db8:5::/48", blue1, blue3), route("10.77.0.0/16", plan.NextHop{Device: "eth1"}),
 		route("2001:db8:77::/48", plan.NextHop{Device: "eth1"}), route("10.78.0.0/16", plan.NextHop{Gateway: red1.Gateway}))
-	require.Equal(t, []string{"10.77.0.0/16 [-@eth1]", "10.78.0.0/16 [10.1.0.1@eth1]", "192.0.2.0/24 [10.2.0.1@eth2 203.0.113.9@eth1]"}, routesOf(t, "4", table))
-	require.Equal(t, []string{"2001:db8:5::/48 [2001:db8:1::1@eth1 fe80::1@eth2]", "2001:db8:77::/48 [-@eth1]"}, routesOf(t, "6", table))
+	require.Equal(t, []string{"10.77.0.0/16 [-@eth1]", "10.78.0.0/16 [10.1.0.1@eth1]", "192.0.2.0/24 [10.2.0.1@eth2 203.0.113.9@eth1]"}, netns.Routes(t, "4", table, Protocol))
+	require.Equal(t, []string{"2001:db8:5::/48 [2001:db8:1::1@eth1 fe80::1@eth2]", "2001:db8:77::/48 [-@eth1]"}, netns.Routes(t, "6", table, Protocol))
 
 	apply()
 	require.Equal(t, before, netns.State(t), "something else than our routes changed")
@@ -131,8 +96,8 @@ func TestRoutesThatCannotBe(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	require.NotContains(t, err.Error(), "192.0.2.0/24", "it is in force with one next hop")
-	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth1]"}, routesOf(t, "4", 1001), "the good leg of the good route")
-	require.Empty(t, routesOf(t, "6", 1001))
+	require.Equal(t, []string{"192.0.2.0/24 [10.1.0.1@eth1]"}, netns.Routes(t, "4", 1001, Protocol), "the good leg of the good route")
+	require.Empty(t, netns.Routes(t, "6", 1001, Protocol))
 	require.NoError(t, pruneRoutes(t.Context(), nil))
 	require.Equal(t, before, netns.State(t))
 }
@@ -148,12 +113,12 @@ func TestRoutesAfterLinkLoss(t *testing.T) {
 	require.NoError(t, addRoutes(t.Context(), h, desired))
 	netns.IP(t, "link set eth2 down")
 	require.NoError(t, addRoutes(t.Context(), h, desired))
-	require.Equal(t, []string{"default [10.1.0.1@eth1]"}, routesOf(t, "4", 1001))
-	require.Equal(t, []string{"default [2001:db8:1::1@eth1]"}, routesOf(t, "6", 1001))
+	require.Equal(t, []string{"default [10.1.0.1@eth1]"}, netns.Routes(t, "4", 1001, Protocol))
+	require.Equal(t, []string{"default [2001:db8:1::1@eth1]"}, netns.Routes(t, "6", 1001, Protocol))
 	netns.IP(t, "link set eth2 up", "addr add 2001:db8:2::2/64 dev eth2 nodad")
 	require.NoError(t, addRoutes(t.Context(), h, desired))
-	require.Equal(t, []string{"default [10.1.0.1@eth1 10.2.0.1@eth2]"}, routesOf(t, "4", 1001))
-	require.Equal(t, []string{"default [2001:db8:1::1@eth1 2001:db8:2::1@eth2]"}, routesOf(t, "6", 1001))
+	require.Equal(t, []string{"default [10.1.0.1@eth1 10.2.0.1@eth2]"}, netns.Routes(t, "4", 1001, Protocol))
+	require.Equal(t, []string{"default [2001:db8:1::1@eth1 2001:db8:2::1@eth2]"}, netns.Routes(t, "6", 1001, Protocol))
 }
 
 func TestManyRoutes(t *testing.T) {
@@ -167,7 +132,7 @@ func TestManyRoutes(t *testing.T) {
 			plan.Route{Table: 1001, Dst: prefix(p6), NextHops: []plan.NextHop{via("2001:db8:1::1", "eth1")}})
 	}
 	count := func() (n int) {
-		require.NoError(t, dumpOurs(t.Context(), func(*route) { n++ }))
+		require.NoError(t, DumpOurs(t.Context(), func(*Entry) { n++ }))
 		return n
 	}
 	require.NoError(t, addRoutes(t.Context(), h, desired))

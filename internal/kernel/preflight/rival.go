@@ -1,4 +1,4 @@
-package kernel
+package preflight
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ const (
 
 // CheckRival returns a RivalError if another program serves EgressServices on this node: both would fight for hosts,
 // labels and source addresses.
-func (n *Node) CheckRival() error {
+func CheckRival() error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables socket: %w", err)

@@ -1,4 +1,4 @@
-package kernel
+package route
 
 import (
 	"context"
@@ -15,40 +15,40 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// routeChanges is the difference between the routes of two plans.
-type routeChanges struct {
-	set, fresh, gone []*plan.Route // set: to add or replace; fresh: those of set whose key is new; gone: to remove
+// Changes is the difference between the routes of two plans.
+type Changes struct {
+	Set, Fresh, Gone []*plan.Route // set: to add or replace; fresh: those of set whose key is new; gone: to remove
 }
 
-// changesOf returns the difference between the routes of two plans. No plan has two routes that the kernel takes for one: an
+// ChangesOf returns the difference between the routes of two plans. No plan has two routes that the kernel takes for one: an
 // IPv6 route of metric 0, which is the kernel's 1024, is in a steering table, where all routes have metric 0.
-func changesOf(before, now sorted.List[plan.Route]) (c routeChanges) {
+func ChangesOf(before, now sorted.List[plan.Route]) (c Changes) {
 	for former, next := range before.Changes(now) {
 		switch {
 		case next == nil:
-			c.gone = append(c.gone, former)
+			c.Gone = append(c.Gone, former)
 		case former == nil:
-			c.set, c.fresh = append(c.set, next), append(c.fresh, next)
+			c.Set, c.Fresh = append(c.Set, next), append(c.Fresh, next)
 		default:
-			c.set = append(c.set, next)
+			c.Set = append(c.Set, next)
 		}
 	}
 	return c
 }
 
-// addChanged adds and replaces the routes of set. It does not look at the kernel's routes first: after an error, the
+// AddChanged adds and replaces the routes of set. It does not look at the kernel's routes first: after an error, the
 // next pass re-reads everything.
-func (c routeConn) addChanged(ctx context.Context, h *netlink.Handle, changes routeChanges, judge verdict) error {
-	fresh := make(map[*plan.Route]bool, len(changes.fresh))
-	for _, r := range changes.fresh {
+func (c Socket) AddChanged(ctx context.Context, h *netlink.Handle, changes Changes, judge verdict) error {
+	fresh := make(map[*plan.Route]bool, len(changes.Fresh))
+	for _, r := range changes.Fresh {
 		fresh[r] = true
 	}
 	n := newNormalizer(h, judge)
-	messages := make([]nl.Message, 0, len(changes.set))
-	routes := make([]*route, 0, len(changes.set))
-	planned := make([]*plan.Route, 0, len(changes.set))
+	messages := make([]nl.Message, 0, len(changes.Set))
+	routes := make([]*Entry, 0, len(changes.Set))
+	planned := make([]*plan.Route, 0, len(changes.Set))
 	var former []*plan.Route
-	for _, p := range changes.set {
+	for _, p := range changes.Set {
 		r := n.normal(p)
 		if r == nil {
 			if !fresh[p] {
@@ -60,7 +60,7 @@ func (c routeConn) addChanged(ctx context.Context, h *netlink.Handle, changes ro
 		if fresh[p] { // a new route must not replace another program's route of the same key
 			flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 		}
-		messages, routes, planned = append(messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.encode(true)}), append(routes, r), append(planned, p)
+		messages, routes, planned = append(messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.Encode(true)}), append(routes, r), append(planned, p)
 	}
 	results, err := c.Change(ctx, messages)
 	if err != nil {
@@ -69,28 +69,28 @@ func (c routeConn) addChanged(ctx context.Context, h *netlink.Handle, changes ro
 	return nl.JoinErrors(append(n.errs, c.judged(ctx, planned, former, routes, messages, results, judge)...))
 }
 
-// removeGone removes the routes that are no longer planned.
-func (c routeConn) removeGone(ctx context.Context, gone []*plan.Route) error {
+// RemoveGone removes the routes that are no longer planned.
+func (c Socket) RemoveGone(ctx context.Context, gone []*plan.Route) error {
 	ipv6 := len(nl.Families()) > 1
 	messages := make([]nl.Message, 0, len(gone))
-	keys := make([]routeKey, 0, len(gone))
+	keys := make([]Key, 0, len(gone))
 	for _, p := range gone {
 		if p.Dst.Addr().Is6() && !ipv6 {
 			continue
 		}
 		// Without legs, the request matches our route of this key, even if its legs changed.
-		r := &route{routeKey: keyOf(p), protocol: RouteProtocol, kind: unix.RTN_UNICAST}
+		r := &Entry{Key: KeyOf(p), Protocol: Protocol, Kind: unix.RTN_UNICAST}
 		if p.Unreachable {
-			r.kind = unix.RTN_UNREACHABLE
+			r.Kind = unix.RTN_UNREACHABLE
 		}
-		messages, keys = append(messages, nl.Message{Type: unix.RTM_DELROUTE, Flags: 0, Body: r.encode(false)}), append(keys, r.routeKey)
+		messages, keys = append(messages, nl.Message{Type: unix.RTM_DELROUTE, Flags: 0, Body: r.Encode(false)}), append(keys, r.Key)
 	}
 	return c.remove(ctx, messages, keys)
 }
 
 // remove deletes routes, in random order: deleting neighbours one after another makes the kernel rebuild its trie
 // around each of them, which takes ten times as long with very many (100,000: 1.2 s instead of 0.1 s).
-func (c routeConn) remove(ctx context.Context, messages []nl.Message, keys []routeKey) error {
+func (c Socket) remove(ctx context.Context, messages []nl.Message, keys []Key) error {
 	rand.New(rand.NewPCG(0, 0)).Shuffle(len(messages), func(i, j int) {
 		messages[i], messages[j] = messages[j], messages[i]
 		keys[i], keys[j] = keys[j], keys[i]
@@ -107,7 +107,7 @@ func (c routeConn) remove(ctx context.Context, messages []nl.Message, keys []rou
 	return nl.JoinErrors(results)
 }
 
-func addError(key routeKey, err error) error {
+func addError(key Key, err error) error {
 	if errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add route %s: another program's route is in the way: %w", key, err)
 	}
@@ -152,39 +152,39 @@ func (n *normalizer) device(name string) device {
 
 // normal returns a route in the kernel's normal form; nil: it cannot be installed. A next hop whose device is missing or
 // down is left out if another one remains, as the kernel itself does when a link goes down.
-func (n *normalizer) normal(p *plan.Route) *route {
+func (n *normalizer) normal(p *plan.Route) *Entry {
 	if p.Unreachable && p.Dst.Addr().Is6() && !n.ipv6 {
 		return nil
 	}
-	r := &route{routeKey: keyOf(p), protocol: RouteProtocol, kind: unix.RTN_UNICAST}
+	r := &Entry{Key: KeyOf(p), Protocol: Protocol, Kind: unix.RTN_UNICAST}
 	if p.Unreachable {
-		r.kind = unix.RTN_UNREACHABLE
+		r.Kind = unix.RTN_UNREACHABLE
 	}
 	var failed error
 	for _, hop := range p.NextHops {
-		l := leg{gateway: hop.Gateway, onLink: hop.OnLink}
+		l := Leg{Gateway: hop.Gateway, onLink: hop.OnLink}
 		if hop.Device != "" {
 			d := n.device(hop.Device)
 			if d.err != nil {
 				failed = fmt.Errorf("device %s: %w", hop.Device, d.err)
 				continue
 			}
-			l.device = d.index
+			l.Device = d.index
 		}
-		r.legs = append(r.legs, l)
+		r.Legs = append(r.Legs, l)
 	}
-	if len(r.legs) == 0 && !p.Unreachable {
+	if len(r.Legs) == 0 && !p.Unreachable {
 		if failed == nil {
 			failed = errors.New("it has no next hop")
 		}
 		if err := n.judge(p, failed); err != nil {
-			n.errs = append(n.errs, addError(r.routeKey, err))
+			n.errs = append(n.errs, addError(r.Key, err))
 		}
 		return nil
 	}
-	if len(r.legs) > 1 {
+	if len(r.Legs) > 1 {
 		r.sortLegs()
-		r.legs = slices.Compact(r.legs)
+		r.Legs = slices.Compact(r.Legs)
 	}
 	return r
 }

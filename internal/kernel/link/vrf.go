@@ -1,4 +1,4 @@
-package kernel
+package link
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// linkGroup marks the links that we create. It is set at creation, so none of our links ever lacks it.
-const linkGroup = 14200142
+// LinkGroup marks the links that we create. It is set at creation, so none of our links ever lacks it.
+const LinkGroup = 14200142
 
 // enslavedPrefix begins the alternative name that marks an interface enslaved by us; the interface's index follows.
 const enslavedPrefix = "egressway-uplink-"
@@ -32,34 +32,35 @@ func enslavedMarks(a *netlink.LinkAttrs) []string {
 // newLinkAttrs returns the attributes of a new link of ours.
 func newLinkAttrs(name string) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
-	a.Name, a.Group = name, linkGroup
+	a.Name, a.Group = name, LinkGroup
 	return a
 }
 
-// vrfs applies VRF devices. It remembers the addresses and routes of enslaved interfaces: if another program deletes
+// VRFs applies VRF devices. It remembers the addresses and routes of enslaved interfaces: if another program deletes
 // the VRF under them, the kernel flushes these.
-type vrfs struct {
-	seen   map[int]flushed  // by index of the interface
-	taken  *taken           // nil: drift is not recorded
-	unmade map[string]error // by name, the reason why a VRF of the last apply is not as desired
+type VRFs struct {
+	seen   map[int]flushed        // by index of the interface
+	Made   func(vrf string)       // called for each device that was created, unless nil
+	Joined func(port, vrf string) // called for each interface that was enslaved, unless nil
+	Unmade map[string]error       // by name, the reason why a VRF of the last apply is not as desired
 }
 
-// apply creates missing VRF devices and enslaves the listed interfaces. It records the VRFs that failed.
-func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
-	v.unmade = map[string]error{}
+// Apply creates missing VRF devices and enslaves the listed interfaces. It records the VRFs that failed.
+func (v *VRFs) Apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
+	v.Unmade = map[string]error{}
 	for _, d := range desired {
 		if err := ctx.Err(); err != nil {
-			v.unmade[d.Name] = err
+			v.Unmade[d.Name] = err
 			break
 		}
 		device, made, err := applyVRF(h, d)
 		if err != nil {
-			v.unmade[d.Name] = err
+			v.Unmade[d.Name] = err
 			continue
 		}
 		var errs []error
-		if made && v.taken != nil {
-			v.taken.vrf(d.Name)
+		if made && v.Made != nil {
+			v.Made(d.Name)
 		}
 		for _, name := range d.Interfaces {
 			if err := v.enslave(h, name, device); err != nil {
@@ -67,10 +68,10 @@ func (v *vrfs) apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 			}
 		}
 		if err := errors.Join(errs...); err != nil {
-			v.unmade[d.Name] = err
+			v.Unmade[d.Name] = err
 		}
 	}
-	return errors.Join(slices.Collect(maps.Values(v.unmade))...)
+	return errors.Join(slices.Collect(maps.Values(v.Unmade))...)
 }
 
 // applyVRF adopts or creates a VRF device, and reports whether it created it.
@@ -93,7 +94,7 @@ func applyVRF(h *netlink.Handle, v plan.VRF) (device *netlink.Vrf, made bool, er
 	case v.Table != 0 && device.Table != v.Table:
 		return nil, made, fmt.Errorf("adopt VRF %s: its table is %d, not %d as configured", v.Name, device.Table, v.Table)
 	}
-	if device.Group == linkGroup {
+	if device.Group == LinkGroup {
 		if err := setUp(h, device); err != nil {
 			return nil, made, fmt.Errorf("set VRF %s up: %w", v.Name, err)
 		}
@@ -101,8 +102,8 @@ func applyVRF(h *netlink.Handle, v plan.VRF) (device *netlink.Vrf, made bool, er
 	return device, made, nil
 }
 
-// prune frees the interfaces that we enslaved and removes the VRF devices that we created, unless they are desired.
-func (v *vrfs) prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
+// Prune frees the interfaces that we enslaved and removes the VRF devices that we created, unless they are desired.
+func (v *VRFs) Prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
 	links, err := nl.Retry(h.LinkList)
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
@@ -135,7 +136,7 @@ func (v *vrfs) prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 		delete(v.seen, a.Index)
 	}
 	for _, d := range devices {
-		if d.Group != linkGroup || keep[d.Name] || ctx.Err() != nil {
+		if d.Group != LinkGroup || keep[d.Name] || ctx.Err() != nil {
 			continue
 		}
 		if err := h.LinkDel(d); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -146,7 +147,7 @@ func (v *vrfs) prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 }
 
 // enslave makes an interface a port of a VRF unless it is one already.
-func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
+func (v *VRFs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 	link, err := h.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("find interface: %w", err)
@@ -185,10 +186,10 @@ func (v *vrfs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 	if err := h.LinkSetMaster(link, vrf); err != nil {
 		return fmt.Errorf("set master: %w", err)
 	}
-	if v.taken != nil {
-		v.taken.port(name, vrf.Name)
+	if v.Joined != nil {
+		v.Joined(name, vrf.Name)
 	}
-	return errors.Join(standing.restore(a.Index, mainTable, vrf.Table), v.seen[a.Index].restore(a.Index, mainTable, vrf.Table))
+	return errors.Join(standing.restore(a.Index, MainTable, vrf.Table), v.seen[a.Index].restore(a.Index, MainTable, vrf.Table))
 }
 
 // release undoes enslave. vrf is nil if the interface is no longer a port of a VRF.
@@ -203,7 +204,7 @@ func release(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
 		if err := h.LinkSetNoMaster(link); err != nil {
 			return fmt.Errorf("set no master: %w", err)
 		}
-		errs = append(errs, standing.restore(index, vrf.Table, mainTable))
+		errs = append(errs, standing.restore(index, vrf.Table, MainTable))
 	}
 	for _, mark := range enslavedMarks(link.Attrs()) {
 		errs = append(errs, h.LinkDelAltName(link, mark))

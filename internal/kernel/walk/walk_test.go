@@ -1,4 +1,4 @@
-package kernel
+package walk
 
 import (
 	"bytes"
@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/link"
 	"github.com/egressway/egressway/internal/kernel/nft"
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -321,9 +323,9 @@ func TestWalkOfLiveRules(t *testing.T) {
 func addSomeRules(t *testing.T, d plan.DataPlane) error {
 	t.Helper()
 	m := d.Marks
-	var own routeConn // each call opens its own socket
-	return own.addRules(t.Context(), []plan.Rule{
-		{Priority: 700, Mark: m.Cluster(), Mask: m.Mask, Table: mainTable},
+	var own route.Socket // each call opens its own socket
+	return own.AddRules(t.Context(), []plan.Rule{
+		{Priority: 700, Mark: m.Cluster(), Mask: m.Mask, Table: link.MainTable},
 		{Priority: 701, Mark: m.Egress(2), Mask: m.Mask, Table: 1001},
 		{Priority: 798, Mark: m.Cluster(), Mask: m.Mask, Unreachable: true},
 		{Priority: 799, Mark: m.EgressBit(), Mask: m.EgressBit(), Unreachable: true},
@@ -353,7 +355,7 @@ func TestLiveRoute(t *testing.T) {
 	packet.Mark = 0x2200
 	r, err = l.Route(packet)
 	require.NoError(t, err)
-	require.Equal(t, &Route{Table: 1001, Prefix: netip.MustParsePrefix("198.51.100.0/24"), Gateway: a("10.1.0.1"), Device: "eth2", Protocol: RouteProtocol, Legs: 1}, r)
+	require.Equal(t, &Route{Table: 1001, Prefix: netip.MustParsePrefix("198.51.100.0/24"), Gateway: a("10.1.0.1"), Device: "eth2", Protocol: route.Protocol, Legs: 1}, r)
 	require.True(t, r.Ours())
 	require.Equal(t, "vrf-red", l.VRF(1001))
 

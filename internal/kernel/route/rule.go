@@ -1,4 +1,4 @@
-package kernel
+package route
 
 import (
 	"context"
@@ -13,16 +13,17 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// rule is a rule of ours in one family. The netlink library does not read the action, so rules are raw messages.
-type rule struct {
-	family uint8
+// Rule is a rule of ours in one family. The netlink library does not read the action, so rules are raw messages.
+type Rule struct {
+	Family uint8
 	plan.Rule
-	action uint8
+	Action uint8
 }
 
-func (r rule) String() string {
+// String returns the rule as errors name it.
+func (r Rule) String() string {
 	family := "IPv4"
-	if r.family == unix.AF_INET6 {
+	if r.Family == unix.AF_INET6 {
 		family = "IPv6"
 	}
 	to := fmt.Sprintf("table %d", r.Table)
@@ -32,19 +33,19 @@ func (r rule) String() string {
 	return fmt.Sprintf("%s rule %d mark %#x/%#x %s", family, r.Priority, r.Mark, r.Mask, to)
 }
 
-// addRules adds the missing rules, in both families, and calls made for each rule that it added.
-func (c routeConn) addRules(ctx context.Context, desired []plan.Rule, made ...func(rule)) error {
-	have, err := listRules()
+// AddRules adds the missing rules, in both families, and calls made for each rule that it added.
+func (c Socket) AddRules(ctx context.Context, desired []plan.Rule, made ...func(Rule)) error {
+	have, err := ListRules()
 	if err != nil {
 		return err
 	}
-	standing := make(map[rule]bool, len(have))
+	standing := make(map[Rule]bool, len(have))
 	for _, r := range have {
 		standing[r] = true
 	}
-	var missing []rule
+	var missing []Rule
 	var messages []nl.Message
-	for _, r := range both(desired) {
+	for _, r := range BothFamilies(desired) {
 		if !standing[r] {
 			standing[r] = true
 			missing = append(missing, r)
@@ -54,17 +55,17 @@ func (c routeConn) addRules(ctx context.Context, desired []plan.Rule, made ...fu
 	return c.changeRules(ctx, "add", missing, messages, unix.EEXIST, made...)
 }
 
-// pruneRules removes our rules that are not desired, and duplicates.
-func (c routeConn) pruneRules(ctx context.Context, desired []plan.Rule) error {
-	have, err := listRules()
+// PruneRules removes our rules that are not desired, and duplicates.
+func (c Socket) PruneRules(ctx context.Context, desired []plan.Rule) error {
+	have, err := ListRules()
 	if err != nil {
 		return err
 	}
-	wanted := make(map[rule]bool, 2*len(desired))
-	for _, r := range both(desired) {
+	wanted := make(map[Rule]bool, 2*len(desired))
+	for _, r := range BothFamilies(desired) {
 		wanted[r] = true
 	}
-	var missing []rule
+	var missing []Rule
 	var messages []nl.Message
 	for _, r := range have {
 		if !wanted[r] {
@@ -78,7 +79,7 @@ func (c routeConn) pruneRules(ctx context.Context, desired []plan.Rule) error {
 
 // changeRules sends the messages and calls each for every rule that changed. The error done means that there was
 // nothing to do.
-func (c routeConn) changeRules(ctx context.Context, what string, rules []rule, messages []nl.Message, done error, each ...func(rule)) error {
+func (c Socket) changeRules(ctx context.Context, what string, rules []Rule, messages []nl.Message, done error, each ...func(Rule)) error {
 	results, err := c.Change(ctx, messages)
 	if err != nil {
 		return err
@@ -96,8 +97,9 @@ func (c routeConn) changeRules(ctx context.Context, what string, rules []rule, m
 	return nl.JoinErrors(results)
 }
 
-func both(desired []plan.Rule) []rule {
-	rules := make([]rule, 0, 2*len(desired))
+// BothFamilies returns the rules of a plan for each address family of this kernel.
+func BothFamilies(desired []plan.Rule) []Rule {
+	rules := make([]Rule, 0, 2*len(desired))
 	for _, family := range nl.Families() {
 		for _, r := range desired {
 			action := uint8(vnl.FR_ACT_TO_TBL)
@@ -105,22 +107,22 @@ func both(desired []plan.Rule) []rule {
 				action, r.Table = vnl.FR_ACT_UNREACHABLE, 0
 			}
 			r.Mark &= r.Mask
-			rules = append(rules, rule{family: family, Rule: r, action: action})
+			rules = append(rules, Rule{Family: family, Rule: r, Action: action})
 		}
 	}
 	return rules
 }
 
-// listRules lists the rules of our protocol.
-func listRules() ([]rule, error) {
-	var all []rule
+// ListRules lists the rules of our protocol.
+func ListRules() ([]Rule, error) {
+	var all []Rule
 	for _, family := range nl.Families() {
 		body := make([]byte, unix.SizeofRtMsg)
 		body[0] = family
-		rules, err := nl.Retry(func() ([]rule, error) {
-			var rules []rule
+		rules, err := nl.Retry(func() ([]Rule, error) {
+			var rules []Rule
 			err := nl.Dump(nl.Message{Type: unix.RTM_GETRULE, Body: body}, unix.RTM_NEWRULE, func(b []byte) bool {
-				if r, ours := decodeRule(b); ours && r.family == family {
+				if r, ours := DecodeRule(b); ours && r.Family == family {
 					rules = append(rules, r)
 				}
 				return true
@@ -136,31 +138,31 @@ func listRules() ([]rule, error) {
 }
 
 // encode encodes the body of a request; struct fib_rule_hdr has the layout of struct rtmsg.
-func (r rule) encode() []byte {
+func (r Rule) encode() []byte {
 	b := make([]byte, unix.SizeofRtMsg, 64)
-	b[0], b[7] = r.family, r.action
+	b[0], b[7] = r.Family, r.Action
 	b = nl.AppendAttr32(b, vnl.FRA_PRIORITY, uint32(r.Priority))
 	b = nl.AppendAttr32(b, vnl.FRA_FWMARK, r.Mark)
 	b = nl.AppendAttr32(b, vnl.FRA_FWMASK, r.Mask)
 	if r.Table != 0 {
 		b = nl.AppendAttr32(b, vnl.FRA_TABLE, r.Table)
 	}
-	return nl.AppendAttr(b, vnl.FRA_PROTOCOL, RouteProtocol)
+	return nl.AppendAttr(b, vnl.FRA_PROTOCOL, Protocol)
 }
 
-// decodeRule decodes a rule and reports whether it is ours: of our protocol, and without selectors that ours never
+// DecodeRule decodes a rule and reports whether it is ours: of our protocol, and without selectors that ours never
 // have.
-func decodeRule(b []byte) (r rule, ours bool) {
+func DecodeRule(b []byte) (r Rule, ours bool) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, false
 	}
-	r.family, r.action = b[0], b[7]
-	r.Unreachable = r.action == vnl.FR_ACT_UNREACHABLE
+	r.Family, r.Action = b[0], b[7]
+	r.Unreachable = r.Action == vnl.FR_ACT_UNREACHABLE
 	plain := true
 	for typ, value := range nl.Attrs(b, unix.SizeofRtMsg) {
 		switch typ {
 		case vnl.FRA_PROTOCOL:
-			ours = value[0] == RouteProtocol
+			ours = value[0] == Protocol
 		case vnl.FRA_PRIORITY:
 			r.Priority = int(binary.NativeEndian.Uint32(value))
 		case vnl.FRA_FWMARK:

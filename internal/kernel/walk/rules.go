@@ -1,4 +1,4 @@
-package kernel
+package walk
 
 import (
 	"bytes"

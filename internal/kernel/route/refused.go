@@ -1,4 +1,4 @@
-package kernel
+package route
 
 import (
 	"cmp"
@@ -37,23 +37,23 @@ type Refused struct {
 	Err      error
 }
 
-// ofPeer reports whether a peer alone may have caused the refusal, by the route that it announces.
-func (r *Refused) ofPeer() bool { return r.Learned && r.Reason != ReasonDeviceDown }
+// OfPeer reports whether a peer alone may have caused the refusal, by the route that it announces.
+func (r *Refused) OfPeer() bool { return r.Learned && r.Reason != ReasonDeviceDown }
 
-// refusals are the planned routes that are left out.
-type refusals map[routeKey]Refused
+// Refusals are the planned routes that are left out.
+type Refusals map[Key]Refused
 
-// judge records the kernel's answer for a route. It returns the error, unless that concerns this route alone.
-func (f refusals) judge(r *plan.Route, err error) error {
+// Judge records the kernel's answer for a route. It returns the error, unless that concerns this route alone.
+func (f Refusals) Judge(r *plan.Route, err error) error {
 	if reason := refusalOf(err); reason != "" {
 		// Where another program has a route of the floor's metric, packets do not fall through to other tables.
 		if !r.Unreachable || reason != ReasonRouteCollides {
-			f[keyOf(r)] = Refused{r.Table, r.Dst, r.NextHops, r.Learned(), reason, err}
+			f[KeyOf(r)] = Refused{r.Table, r.Dst, r.NextHops, r.Learned(), reason, err}
 		}
 		return nil
 	}
 	if len(f) > 0 {
-		delete(f, keyOf(r))
+		delete(f, KeyOf(r))
 	}
 	return err
 }
@@ -77,33 +77,33 @@ func refusalOf(err error) cluster.Reason {
 	return ""
 }
 
-// has reports whether the kernel rejected a planned route.
-func (f refusals) has(r *plan.Route) bool {
+// Has reports whether the kernel rejected a planned route.
+func (f Refusals) Has(r *plan.Route) bool {
 	if len(f) == 0 {
 		return false
 	}
-	_, ok := f[keyOf(r)]
+	_, ok := f[KeyOf(r)]
 	return ok
 }
 
-// take prepares a change: it marks refused routes as fresh, since the kernel does not hold them, and forgets refused
+// Take prepares a change: it marks refused routes as fresh, since the kernel does not hold them, and forgets refused
 // routes that are being deleted.
-func (f refusals) take(c *routeChanges) {
+func (f Refusals) Take(c *Changes) {
 	if len(f) == 0 {
 		return
 	}
-	for _, r := range c.set {
-		if f.has(r) {
-			c.fresh = append(c.fresh, r)
+	for _, r := range c.Set {
+		if f.Has(r) {
+			c.Fresh = append(c.Fresh, r)
 		}
 	}
-	for _, r := range c.gone {
-		delete(f, keyOf(r))
+	for _, r := range c.Gone {
+		delete(f, KeyOf(r))
 	}
 }
 
-// examples returns one refused route of each table and reason, the one with the first prefix.
-func (f refusals) examples() []Refused {
+// Examples returns one refused route of each table and reason, the one with the first prefix.
+func (f Refusals) Examples() []Refused {
 	if len(f) == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package kernel
+package link
 
 import (
 	"net/netip"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/kernel/sysctl"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/lab/netns"
@@ -24,7 +25,7 @@ func TestTunnel(t *testing.T) {
 		Device: "egressway", VNI: 7946, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},
 		Hosts: []plan.TunnelHost{host("10.0.0.2", 2, "fe80::ff:fe00:2"), host("10.0.0.3", 3, "fe80::ff:fe00:3")},
 	}
-	apply := func() error { return applyTunnel(t.Context(), h, tunnel) }
+	apply := func() error { return ApplyTunnel(t.Context(), h, tunnel) }
 	require.NoError(t, apply())
 	netns.Quiet(t, apply)
 
@@ -58,10 +59,12 @@ func TestTunnel(t *testing.T) {
 		{Table: 5002, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{{Gateway: addr("fe80::ff:fe00:2"), Device: "egressway", OnLink: true}}},
 		{Table: 5002, Dst: prefix("::/0"), NextHops: []plan.NextHop{{Gateway: addr("fe80::ff:fe00:2"), Device: "egressway", OnLink: true}}},
 	}
-	steered := func() error { return addRoutes(t.Context(), h, steer) }
+	steered := func() error {
+		return route.Socket{}.AddRoutes(t.Context(), h, steer, func(_ *plan.Route, err error) error { return err })
+	}
 	require.NoError(t, steered())
 	netns.Quiet(t, steered)
-	require.Equal(t, []string{"default [fe80::ff:fe00:2@egressway]"}, routesOf(t, "4", 5002))
+	require.Equal(t, []string{"default [fe80::ff:fe00:2@egressway]"}, netns.Routes(t, "4", 5002, route.Protocol))
 
 	// One host moves to another address, one goes, one changes its MAC, one comes; the device stays.
 	tunnel.Hosts = []plan.TunnelHost{host("10.0.0.22", 2, "fe80::ff:fe00:2"), host("10.0.0.4", 4, "fe80::ff:fe00:3")}
@@ -91,6 +94,6 @@ func TestTunnel(t *testing.T) {
 	require.ErrorContains(t, apply(), "create tunnel device vxlan9: another program's vxlan device has this name")
 	tunnel = nil
 	require.NoError(t, apply())
-	require.NoError(t, pruneRoutes(t.Context(), nil))
+	require.NoError(t, route.Socket{}.PruneRoutes(t.Context(), nil))
 	require.Equal(t, before, netns.State(t), "the foreign device stays as it was")
 }

@@ -1,4 +1,4 @@
-package kernel
+package route
 
 import (
 	"context"
@@ -13,14 +13,14 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// readAllRouted returns, for each of the tables, the families with a usable route.
-func readAllRouted(ctx context.Context, tables []uint32) (map[uint32]plan.Families, error) {
+// ReadAllRouted returns, for each of the tables, the families with a usable route.
+func ReadAllRouted(ctx context.Context, tables []uint32) (map[uint32]plan.Families, error) {
 	routed := make(map[uint32]plan.Families, len(tables))
 	for _, table := range tables {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		families, err := readRouted(table)
+		families, err := ReadRouted(table)
 		if err != nil {
 			return nil, fmt.Errorf("list routes of table %d: %w", table, err)
 		}
@@ -29,14 +29,14 @@ func readAllRouted(ctx context.Context, tables []uint32) (map[uint32]plan.Famili
 	return routed, nil
 }
 
-// readRouted returns the families for which a table has a usable route.
-func readRouted(table uint32) (plan.Families, error) {
+// ReadRouted returns the families for which a table has a usable route.
+func ReadRouted(table uint32) (plan.Families, error) {
 	return nl.Retry(func() (f plan.Families, err error) {
 		for _, family := range []struct {
 			number uint8
 			routed *bool
 		}{{unix.AF_INET, &f.IPv4}, {unix.AF_INET6, &f.IPv6}} {
-			err := dumpRoutes(family.number, table, 0, func(r *route) bool {
+			err := dumpRoutes(family.number, table, 0, func(r *Entry) bool {
 				*family.routed = r.leads()
 				return !*family.routed
 			})
@@ -48,15 +48,15 @@ func readRouted(table uint32) (plan.Families, error) {
 	})
 }
 
-// readGateways lists the gateways of the routes that no routing protocol installed, sorted.
-func readGateways(ctx context.Context) ([]netip.Addr, error) {
+// ReadGateways lists the gateways of the routes that no routing protocol installed, sorted.
+func ReadGateways(ctx context.Context) ([]netip.Addr, error) {
 	return nl.Retry(func() (all []netip.Addr, err error) {
 		for _, family := range nl.Families() {
 			for _, protocol := range []uint8{unix.RTPROT_BOOT, unix.RTPROT_STATIC, unix.RTPROT_RA, unix.RTPROT_DHCP} {
-				err := dumpRoutes(family, 0, protocol, func(r *route) bool {
-					for _, l := range r.legs {
-						if l.gateway.IsValid() {
-							all = append(all, l.gateway)
+				err := dumpRoutes(family, 0, protocol, func(r *Entry) bool {
+					for _, l := range r.Legs {
+						if l.Gateway.IsValid() {
+							all = append(all, l.Gateway)
 						}
 					}
 					return ctx.Err() == nil
@@ -72,11 +72,11 @@ func readGateways(ctx context.Context) ([]netip.Addr, error) {
 }
 
 // leads reports whether a route reaches more than a connected subnet, through a device with carrier.
-func (r *route) leads() bool {
-	if r.kind != unix.RTN_UNICAST {
+func (r *Entry) leads() bool {
+	if r.Kind != unix.RTN_UNICAST {
 		return false
 	}
-	return r.object || slices.ContainsFunc(r.legs, func(l leg) bool {
-		return !l.dead && (l.gateway.IsValid() || r.dst.Bits() == 0)
+	return r.object || slices.ContainsFunc(r.Legs, func(l Leg) bool {
+		return !l.dead && (l.Gateway.IsValid() || r.Dst.Bits() == 0)
 	})
 }

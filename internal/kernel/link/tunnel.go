@@ -1,4 +1,4 @@
-package kernel
+package link
 
 import (
 	"bytes"
@@ -27,9 +27,9 @@ const (
 	rpFilter = 8 // IPV4_DEVCONF_RP_FILTER
 )
 
-// applyTunnel makes our VXLAN device and its neighbour and forwarding entries equal to t; nil removes the device. It
+// ApplyTunnel makes our VXLAN device and its neighbour and forwarding entries equal to t; nil removes the device. It
 // calls made if it created the device.
-func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ...func(*plan.Tunnel)) error {
+func ApplyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ...func(*plan.Tunnel)) error {
 	links, err := nl.Retry(h.LinkList)
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
@@ -38,7 +38,7 @@ func applyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ..
 	for _, l := range links {
 		v, vxlan := l.(*netlink.Vxlan)
 		switch {
-		case vxlan && v.LinkAttrs.Group == linkGroup:
+		case vxlan && v.LinkAttrs.Group == LinkGroup:
 			if t != nil && suits(v, t) {
 				device = v
 				break

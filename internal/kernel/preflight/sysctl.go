@@ -1,4 +1,6 @@
-package kernel
+// Package preflight reports settings, other data planes and rivals that keep packets from our rules. It changes
+// nothing.
+package preflight
 
 import (
 	"fmt"
@@ -14,9 +16,9 @@ const (
 	ReasonForwardingOff     cluster.Reason = "ForwardingOff"
 )
 
-// sysctlProblems reports kernel settings that break egress over the devices: uplinks, VRFs, the tunnel and those
+// Sysctls reports kernel settings that break egress over the devices: uplinks, VRFs, the tunnel and those
 // towards pods and nodes. It changes nothing, and skips devices that do not exist.
-func sysctlProblems(node string, devices []string) []cluster.Problem {
+func Sysctls(node string, devices []string) []cluster.Problem {
 	var problems []cluster.Problem
 	problem := func(reason cluster.Reason, value int, message string, path ...string) {
 		problems = append(problems, cluster.Problem{

@@ -1,4 +1,5 @@
-package kernel
+// Package walk follows a simulated packet through the rules that the kernel has, damage by others included.
+package walk
 
 import (
 	"context"
@@ -11,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/kernel/link"
 	"github.com/egressway/egressway/internal/kernel/nft"
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -143,15 +146,15 @@ func ReadLive(_ context.Context) (l *Live, err error) {
 			l.Close()
 		}
 	}()
-	if l.Links, err = readLinks(l.links); err != nil {
+	if l.Links, err = link.ReadLinks(l.links); err != nil {
 		return nil, err
 	}
-	rules, err := listRules()
+	rules, err := route.ListRules()
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range rules {
-		l.Rules = append(l.Rules, LiveRule{r.Rule, r.family == unix.AF_INET6})
+		l.Rules = append(l.Rules, LiveRule{r.Rule, r.Family == unix.AF_INET6})
 	}
 	slices.SortStableFunc(l.Rules, func(a, b LiveRule) int {
 		if a.IPv6 != b.IPv6 {
@@ -204,30 +207,30 @@ func (l *Live) Path(id plan.PathID) (p LivePath, ok bool) {
 }
 
 // Link returns an interface by name.
-func (l *Live) Link(name string) (link plan.Link, ok bool) {
-	for _, link := range l.Links {
-		if link.Name == name {
-			return link, true
+func (l *Live) Link(name string) (found plan.Link, ok bool) {
+	for _, found := range l.Links {
+		if found.Name == name {
+			return found, true
 		}
 	}
-	return link, false
+	return found, false
 }
 
 // Local returns the interface that has an address.
-func (l *Live) Local(a netip.Addr) (link plan.Link, ok bool) {
-	for _, link := range l.Links {
-		if slices.ContainsFunc(link.Addrs, func(p netip.Prefix) bool { return p.Addr() == a }) {
-			return link, true
+func (l *Live) Local(a netip.Addr) (found plan.Link, ok bool) {
+	for _, found := range l.Links {
+		if slices.ContainsFunc(found.Addrs, func(p netip.Prefix) bool { return p.Addr() == a }) {
+			return found, true
 		}
 	}
-	return link, false
+	return found, false
 }
 
 // VRF returns the name of the VRF device of a table.
 func (l *Live) VRF(table uint32) (name string) {
-	for _, link := range l.Links {
-		if link.VRFTable == table && table != 0 {
-			return link.Name
+	for _, device := range l.Links {
+		if device.VRFTable == table && table != 0 {
+			return device.Name
 		}
 	}
 	return ""
@@ -299,7 +302,7 @@ func (l *Live) readPaths() error {
 func (l *Live) marks() plan.Marks {
 	m := plan.Marks{Mask: config.Defaults().Marks.Mask, Priority: config.Defaults().Marks.RulePriority}
 	for _, r := range l.Rules {
-		if !r.Unreachable && r.Table == mainTable && r.Mark != 0 && r.Mark == (plan.Marks{Mask: r.Mask}).Cluster() {
+		if !r.Unreachable && r.Table == link.MainTable && r.Mark != 0 && r.Mark == (plan.Marks{Mask: r.Mask}).Cluster() {
 			return plan.Marks{Mask: r.Mask, Priority: r.Priority}
 		}
 	}
@@ -439,8 +442,8 @@ func (l *Live) Arrive(p Packet) (*Passage, error) {
 
 // IsVRF reports whether a device is a VRF device.
 func (l *Live) IsVRF(device string) bool {
-	link, ok := l.Link(device)
-	return ok && link.VRFTable != 0
+	found, ok := l.Link(device)
+	return ok && found.VRFTable != 0
 }
 
 // masqueradeAs returns the address that a masquerade uses: the one towards the next hop.
@@ -450,8 +453,8 @@ func (l *Live) masqueradeAs(r *Route, to netip.Addr) netip.Addr {
 		hop = to
 	}
 	var first netip.Addr
-	link, _ := l.Link(r.Device)
-	for _, p := range link.Addrs {
+	device, _ := l.Link(r.Device)
+	for _, p := range device.Addrs {
 		switch a := p.Addr(); {
 		case a.Is4() != to.Is4() || a.IsLinkLocalUnicast():
 		case p.Contains(hop):

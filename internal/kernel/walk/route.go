@@ -1,4 +1,4 @@
-package kernel
+package walk
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -30,7 +31,7 @@ type Route struct {
 }
 
 // Ours reports whether the daemon made the route: a learned one, or one to another node.
-func (r *Route) Ours() bool { return r.Protocol == RouteProtocol }
+func (r *Route) Ours() bool { return r.Protocol == route.Protocol }
 
 // unreachedError is the kernel's answer that a packet goes nowhere.
 type unreachedError struct{ errno syscall.Errno }
@@ -82,7 +83,7 @@ func routeQuestion(p Packet, in int, flags uint32) nl.Message {
 }
 
 // askRoute sends the request for one route.
-func askRoute(m nl.Message) (*route, error) {
+func askRoute(m nl.Message) (*route.Entry, error) {
 	c, err := nl.Dial()
 	if err != nil {
 		return nil, err
@@ -104,8 +105,8 @@ func askRoute(m nl.Message) (*route, error) {
 			body := slices.Clone(r.Data)
 			// The answer about one packet is marked as a copy of the route, but has the same format.
 			binary.NativeEndian.PutUint32(body[8:], binary.NativeEndian.Uint32(body[8:])&^unix.RTM_F_CLONED)
-			if found, ok := decodeRoute(body); ok {
-				if errno, reject := rejects[found.kind]; reject {
+			if found, ok := route.DecodeRoute(body); ok {
+				if errno, reject := rejects[found.Kind]; reject {
 					return nil, unreachedError{errno}
 				}
 				return found, nil
@@ -140,13 +141,13 @@ func (l *Live) Route(p Packet) (*Route, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Route{Table: goes.table, Local: goes.kind == unix.RTN_LOCAL, Protocol: goes.protocol}
-	for _, leg := range goes.legs {
-		r.Gateway, r.Device = leg.gateway, l.deviceName(leg.device)
+	r := &Route{Table: goes.Table, Local: goes.Kind == unix.RTN_LOCAL, Protocol: goes.Protocol}
+	for _, leg := range goes.Legs {
+		r.Gateway, r.Device = leg.Gateway, l.deviceName(leg.Device)
 	}
 	// The answer about one packet names no prefix.
 	if whole, err := askRoute(routeQuestion(p, in, fibMatch)); err == nil {
-		r.Prefix, r.Legs, r.Protocol = whole.dst, len(whole.legs), whole.protocol
+		r.Prefix, r.Legs, r.Protocol = whole.Dst, len(whole.Legs), whole.Protocol
 	}
 	return r, nil
 }
@@ -161,7 +162,7 @@ func (l *Live) deviceName(index int) string {
 }
 
 // Routed returns the families for which a table has a route that leads somewhere.
-func (*Live) Routed(table uint32) (plan.Families, error) { return readRouted(table) }
+func (*Live) Routed(table uint32) (plan.Families, error) { return route.ReadRouted(table) }
 
 // LiveFlow is a TCP or UDP connection between two addresses.
 type LiveFlow struct {

@@ -1,4 +1,4 @@
-package kernel
+package preflight
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/kernel/link"
 )
 
 // Reasons of the Problems about packets that never meet our rules.
@@ -23,11 +24,11 @@ var bypasses = map[string]string{
 	"bpfin.cali":  "Calico's eBPF data plane is on this node: pods' packets bypass netfilter and are not steered; use its iptables or nftables data plane",
 }
 
-// bypassProblems returns a Problem for each thing that may carry pods' packets past our rules: a CNI's eBPF data plane,
+// Bypasses returns a Problem for each thing that may carry pods' packets past our rules: a CNI's eBPF data plane,
 // or a flowtable, whose offloaded packets are routed without a mark.
-func bypassProblems(h *netlink.Handle, node string) ([]cluster.Problem, error) {
+func Bypasses(h *netlink.Handle, node string) ([]cluster.Problem, error) {
 	var problems []cluster.Problem
-	links, err := readLinks(h)
+	links, err := link.ReadLinks(h)
 	if err != nil {
 		return nil, err
 	}

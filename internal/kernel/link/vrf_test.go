@@ -1,4 +1,4 @@
-package kernel
+package link
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 )
 
 func TestVRFCreated(t *testing.T) {
-	h, v := netns.Enter(t), new(vrfs)
+	h, v := netns.Enter(t), new(VRFs)
 	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64", "2001:db8:1::3/64")
 	netns.Uplink(t, "eth2", "10.2.0.2/24")
 	netns.IP(t, "addr add 2001:db8:5::5/64 dev eth1 metric 77 valid_lft 5000 preferred_lft 3000 nodad noprefixroute",
@@ -24,13 +24,13 @@ func TestVRFCreated(t *testing.T) {
 
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}}
 	apply := func() error {
-		if err := v.apply(t.Context(), h, desired); err != nil {
+		if err := v.Apply(t.Context(), h, desired); err != nil {
 			return err
 		}
-		return v.prune(t.Context(), h, desired)
+		return v.Prune(t.Context(), h, desired)
 	}
 	require.NoError(t, apply())
-	links, err := readLinks(h)
+	links, err := ReadLinks(h)
 	require.NoError(t, err)
 	found := 0
 	for _, l := range links {
@@ -73,7 +73,7 @@ func addressesOf(t *testing.T, device string) (lines []string) {
 }
 
 func TestVRFAdopted(t *testing.T) {
-	h, v := netns.Enter(t), new(vrfs)
+	h, v := netns.Enter(t), new(VRFs)
 	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
 	netns.Uplink(t, "eth2", "10.2.0.2/24")
 	netns.Uplink(t, "eth3", "10.3.0.2/24")
@@ -81,9 +81,9 @@ func TestVRFAdopted(t *testing.T) {
 		"link set eth1 master vrf-red", "link set eth2 master vrf-blue", "link add br0 type bridge", "link add vrf-odd type dummy")
 	before := netns.State(t)
 	adopt := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}, {Name: "vrf-blue"}}
-	netns.Quiet(t, func() error { return v.apply(t.Context(), h, adopt) })
+	netns.Quiet(t, func() error { return v.Apply(t.Context(), h, adopt) })
 
-	err := v.apply(t.Context(), h, []plan.VRF{
+	err := v.Apply(t.Context(), h, []plan.VRF{
 		{Name: "vrf-red", Table: 7, Create: true, Interfaces: []string{"eth3"}},
 		{Name: "vrf-odd", Table: 8, Create: true},
 		{Name: "vrf-none"},
@@ -97,16 +97,16 @@ func TestVRFAdopted(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	require.Contains(t, netns.IP(t, "link show eth3"), "master vrf-blue", "the good one is not held up by the bad")
-	require.NoError(t, v.prune(t.Context(), h, nil))
+	require.NoError(t, v.Prune(t.Context(), h, nil))
 	require.Equal(t, before, netns.State(t), "only what we enslaved is freed, no VRF of others goes")
 }
 
 func TestVRFDeletedByOthers(t *testing.T) {
-	h, v := netns.Enter(t), new(vrfs)
+	h, v := netns.Enter(t), new(VRFs)
 	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
 	netns.IP(t, "link add eth2 type dummy", "-6 addr add 2001:db8:2::2/64 dev eth2", "-6 route add 2001:db8:9::/48 via 2001:db8:1::1")
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1", "eth2"}}}
-	apply := func() error { return v.apply(t.Context(), h, desired) }
+	apply := func() error { return v.Apply(t.Context(), h, desired) }
 	require.NoError(t, apply())
 	require.Contains(t, netns.IP(t, "-6 addr show eth2"), "2001:db8:2::2/64", "also of an interface that is down")
 	netns.Quiet(t, apply) // records the addresses and routes
