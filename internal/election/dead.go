@@ -24,30 +24,8 @@ func Dead(reports map[string]cluster.Report) map[string]bool {
 // judge returns the dead nodes, and those that a witness that counts reports alive.
 func judge(reports map[string]cluster.Report) (dead, seen map[string]bool) {
 	for {
-		accusers, balance := map[string]int{}, map[string]int{} // by node; balance: witnesses that report it dead, minus those that report it alive
-		for witness, r := range reports {
-			for node, alive := range r.Hosts {
-				if !alive && !dead[witness] && node != witness {
-					accusers[node]++
-				}
-			}
-		}
-		seen = map[string]bool{}
-		for witness, r := range reports {
-			if dead[witness] || cutOff(r.Hosts, accusers) {
-				continue
-			}
-			for node, alive := range r.Hosts {
-				switch {
-				case dead[node] || node == witness:
-				case alive:
-					balance[node]--
-					seen[node] = true
-				default:
-					balance[node]++
-				}
-			}
-		}
+		var balance map[string]int
+		balance, seen = weigh(reports, dead)
 		worst := 0
 		for _, n := range balance {
 			worst = max(worst, n)
@@ -64,6 +42,45 @@ func judge(reports map[string]cluster.Report) (dead, seen map[string]bool) {
 			}
 		}
 	}
+}
+
+// weigh counts, by node, the witnesses that report it dead minus those that report it alive. seen holds the nodes that a
+// witness that counts reports alive, dead those judged so far, which are no witnesses.
+func weigh(reports map[string]cluster.Report, dead map[string]bool) (balance map[string]int, seen map[string]bool) {
+	accusers := accusersByNode(reports, dead)
+	balance, seen = map[string]int{}, map[string]bool{}
+	for witness, r := range reports {
+		if dead[witness] || cutOff(r.Hosts, accusers) {
+			continue
+		}
+		for node, alive := range r.Hosts {
+			switch {
+			case dead[node] || node == witness:
+			case alive:
+				balance[node]--
+				seen[node] = true
+			default:
+				balance[node]++
+			}
+		}
+	}
+	return balance, seen
+}
+
+// accusersByNode counts the living nodes that report each node dead.
+func accusersByNode(reports map[string]cluster.Report, dead map[string]bool) map[string]int {
+	accusers := map[string]int{}
+	for witness, r := range reports {
+		if dead[witness] {
+			continue
+		}
+		for node, alive := range r.Hosts {
+			if !alive && node != witness {
+				accusers[node]++
+			}
+		}
+	}
+	return accusers
 }
 
 // cutOff reports whether a witness sees none of the nodes that it watches, and no other witness agrees about any of them.

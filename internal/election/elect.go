@@ -101,7 +101,8 @@ const none = -1
 
 func newElector(objects cluster.Objects, reports map[string]cluster.Report) *elector {
 	e := &elector{
-		objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{}, lacks: map[demand][]lack{}, apart: map[string][]string{},
+		objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{},
+		lacks: map[demand][]lack{}, apart: map[string][]string{},
 	}
 	e.dead, e.seen = judge(reports)
 	for name, r := range reports {
@@ -185,76 +186,102 @@ type contender struct {
 // contender checks one EgressService on its own. all reports that every node is its host.
 func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *cluster.Problem) {
 	spec := e.objects.EgressServices.At(key)
-	refuse := func(field, value string, reason cluster.Reason, format string, args ...any) (*contender, bool, *cluster.Problem) {
-		return nil, false, noHost(key, field, value, reason, format, args...)
-	}
 	service, exists := e.objects.Services.Get(key)
 	switch {
 	case !exists:
-		return refuse("", "", cluster.ReasonServiceNotFound, "no Service of this namespace and name")
+		return nil, false, noHost(key, "", "", cluster.ReasonServiceNotFound, "no Service of this namespace and name")
 	case !service.LoadBalancer:
-		return refuse("", "", cluster.ReasonNotLoadBalancer, "its Service is not of type LoadBalancer")
+		return nil, false, noHost(key, "", "", cluster.ReasonNotLoadBalancer, "its Service is not of type LoadBalancer")
 	}
 	switch spec.SourceIPBy {
 	case cluster.SourceIPByNetwork:
 		return nil, true, nil
 	case cluster.SourceIPByLoadBalancer, "":
 	default:
-		return refuse("spec.sourceIPBy", string(spec.SourceIPBy), cluster.ReasonInvalidValue,
+		return nil, false, noHost(key, "spec.sourceIPBy", string(spec.SourceIPBy), cluster.ReasonInvalidValue,
 			"one of %s, %s", cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork)
 	}
-	selector := labels.Everything()
-	if spec.NodeSelector != nil {
-		var err error
-		if selector, err = metav1.LabelSelectorAsSelector(spec.NodeSelector); err != nil {
-			return refuse("spec.nodeSelector", "", cluster.ReasonInvalidSelector, "not a label selector: %s", err)
-		}
+	selector, err := selectorOf(spec)
+	if err != nil {
+		return nil, false, noHost(key, "spec.nodeSelector", "", cluster.ReasonInvalidSelector, "not a label selector: %s", err)
 	}
-	c = &contender{key: key, network: networkOf(spec), sharing: service.SharingKey, since: Since(spec), status: spec.Status, selector: selector}
-	hostname := ""
-	for _, in := range service.Ingress {
-		if a, err := cluster.ParseAddr(in.IP); err == nil && !e.nodeAddrs[a] {
-			c.ingress = append(c.ingress, a)
-		}
-		hostname = cmp.Or(hostname, in.Hostname)
+	c = &contender{
+		key: key, network: networkOf(spec), sharing: service.SharingKey, since: Since(spec), status: spec.Status, selector: selector,
 	}
-	switch {
-	case len(c.ingress) > 0:
-	case hostname != "":
-		return refuse("", hostname, cluster.ReasonHostnameIngress, "its Service has a host name as ingress: an IP is needed")
-	default:
-		return refuse("", "", cluster.ReasonNoIngressIP, "its Service has no usable ingress IP yet: something must assign one, such as MetalLB")
+	if c.ingress, problem = e.ingress(key, service); problem != nil {
+		return nil, false, problem
 	}
+	endpoints := e.objects.Endpoints.At(key)
 	var found bool
-	if c.need, found = e.need(e.objects.Endpoints.At(key), c.ingress); !found {
-		return refuse("", "", cluster.ReasonNoEndpoints, "its Service has no endpoint with an address of its own")
+	if c.need, found = e.need(endpoints, c.ingress); !found {
+		return nil, false, noHost(key, "", "", cluster.ReasonNoEndpoints, "its Service has no endpoint with an address of its own")
 	}
 	matching := e.selected(selector)
 	fit := e.fit(selector, matching, c.network)
 	c.candidates = fit
 	if service.LocalTraffic {
-		holds := map[string]bool{}
-		for _, p := range e.objects.Endpoints.At(key) {
-			holds[p.Node] = holds[p.Node] || p.Target == cluster.TargetPod
+		c.candidates = e.withEndpoint(fit, endpoints)
+	}
+	if len(c.candidates) == 0 {
+		return nil, false, e.noCandidate(c, matching, fit)
+	}
+	return c, false, nil
+}
+
+// selectorOf parses the spec's nodeSelector; a spec without one selects every node.
+func selectorOf(spec cluster.EgressService) (labels.Selector, error) {
+	if spec.NodeSelector == nil {
+		return labels.Everything(), nil
+	}
+	return metav1.LabelSelectorAsSelector(spec.NodeSelector)
+}
+
+// ingress lists the Service's ingress IPs that are no addresses of nodes. A Service without any has a problem.
+func (e *elector) ingress(key cluster.Key, service cluster.Service) (ips []netip.Addr, problem *cluster.Problem) {
+	hostname := ""
+	for _, in := range service.Ingress {
+		if a, err := cluster.ParseAddr(in.IP); err == nil && !e.nodeAddrs[a] {
+			ips = append(ips, a)
 		}
-		c.candidates = nil
-		for _, i := range fit {
-			if holds[e.nodes[i]] {
-				c.candidates = append(c.candidates, i)
-			}
-		}
+		hostname = cmp.Or(hostname, in.Hostname)
 	}
 	switch {
-	case len(c.candidates) > 0:
-		return c, false, nil
-	case len(fit) > 0:
-		return refuse("", "", cluster.ReasonNoEligibleNode, "no eligible node holds an endpoint, as externalTrafficPolicy: Local asks")
-	case len(matching) > 0:
-		return refuse("", "", cluster.ReasonNoEligibleNode, "%s", e.lacking(matching, c.network))
-	case len(e.nodes) > 0:
-		return refuse("spec.nodeSelector", "", cluster.ReasonNoEligibleNode, "matches no Ready node")
+	case len(ips) > 0:
+		return ips, nil
+	case hostname != "":
+		return nil, noHost(key, "", hostname, cluster.ReasonHostnameIngress, "its Service has a host name as ingress: an IP is needed")
 	}
-	return refuse("", "", cluster.ReasonNoEligibleNode, "no node is Ready")
+	return nil, noHost(key, "", "", cluster.ReasonNoIngressIP,
+		"its Service has no usable ingress IP yet: something must assign one, such as MetalLB")
+}
+
+// withEndpoint lists those nodes that hold a pod of the endpoints.
+func (e *elector) withEndpoint(nodes []int, endpoints []cluster.Endpoint) (holders []int) {
+	holds := map[string]bool{}
+	for _, p := range endpoints {
+		holds[p.Node] = holds[p.Node] || p.Target == cluster.TargetPod
+	}
+	for _, i := range nodes {
+		if holds[e.nodes[i]] {
+			holders = append(holders, i)
+		}
+	}
+	return holders
+}
+
+// noCandidate describes why no node may be the contender's host. Its selector matches the nodes in matching, of which those
+// in fit are fit for its network.
+func (e *elector) noCandidate(c *contender, matching, fit []int) *cluster.Problem {
+	field, why := "", "no node is Ready"
+	switch {
+	case len(fit) > 0:
+		why = "no eligible node holds an endpoint, as externalTrafficPolicy: Local asks"
+	case len(matching) > 0:
+		why = e.lacking(matching, c.network)
+	case len(e.nodes) > 0:
+		field, why = "spec.nodeSelector", "matches no Ready node"
+	}
+	return noHost(c.key, field, "", cluster.ReasonNoEligibleNode, "%s", why)
 }
 
 // current returns the present host of the members, that of the first member that has one that may stay.
@@ -343,7 +370,11 @@ func (e *elector) lacking(nodes []int, network string) string {
 	for _, p := range []struct {
 		nodes []string
 		what  string
-	}{{down, "no BGP session of network " + network + " is up on "}, {unusable, "network " + network + " is not usable on "}, {silent, "no daemon reports from "}} {
+	}{
+		{down, "no BGP session of network " + network + " is up on "},
+		{unusable, "network " + network + " is not usable on "},
+		{silent, "no daemon reports from "},
+	} {
 		if len(p.nodes) > 0 {
 			parts = append(parts, p.what+some(p.nodes))
 		}

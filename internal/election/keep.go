@@ -75,44 +75,31 @@ type standing struct {
 }
 
 func (s standing) same(o standing) bool {
-	if s.all != o.all || s.created != o.created || s.term != o.term || !reflect.DeepEqual(s.problem, o.problem) || (s.contender == nil) != (o.contender == nil) {
+	if s.all != o.all || s.created != o.created || s.term != o.term || !reflect.DeepEqual(s.problem, o.problem) {
 		return false
 	}
-	if s.contender == nil {
-		return true
+	if s.contender == nil || o.contender == nil {
+		return s.contender == o.contender
 	}
-	x, y := s.contender, o.contender
-	return x.key == y.key && x.network == y.network && x.sharing == y.sharing && x.since.Equal(y.since) && slices.Equal(x.ingress, y.ingress) && x.need == y.need &&
-		x.status.Host == y.status.Host && x.status.Standby == y.status.Standby &&
-		x.selector.String() == y.selector.String() && slices.Equal(x.candidates, y.candidates)
+	return s.contender.same(o.contender)
+}
+
+func (c *contender) same(o *contender) bool {
+	return c.key == o.key && c.network == o.network && c.sharing == o.sharing && c.since.Equal(o.since) &&
+		slices.Equal(c.ingress, o.ingress) && c.need == o.need &&
+		c.status.Host == o.status.Host && c.status.Standby == o.status.Standby &&
+		c.selector.String() == o.selector.String() && slices.Equal(c.candidates, o.candidates)
 }
 
 // Update applies the changes since the last call and the present reports. changed names the choices that differ now or were
 // removed.
-func (e *Elected) Update(objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed) (choices map[cluster.Key]Choice, changed []cluster.Key) {
-	if e.elector != nil && !change.All && reflect.DeepEqual(e.reports, reports) {
-		e.elector.objects = objects
-		differs := false
-		for key := range change.Keys {
-			was, had := e.standing[key]
-			if _, exists := objects.EgressServices.Get(key); !exists {
-				delete(e.standing, key)
-				differs = differs || had
-				continue
-			}
-			now := e.elector.standing(key)
-			e.standing[key] = now
-			differs = differs || !had || !now.same(was)
-		}
-		if !differs {
-			return e.choices, nil
-		}
-	} else {
-		e.elector, e.reports = newElector(objects, reports), maps.Clone(reports)
-		e.standing = make(map[cluster.Key]standing, objects.EgressServices.Len())
-		for key := range objects.EgressServices.Keys() {
-			e.standing[key] = e.elector.standing(key)
-		}
+func (e *Elected) Update(
+	objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed,
+) (choices map[cluster.Key]Choice, changed []cluster.Key) {
+	if e.elector == nil || change.All || !reflect.DeepEqual(e.reports, reports) {
+		e.restart(objects, reports)
+	} else if !e.affected(objects, change.Keys) {
+		return e.choices, nil
 	}
 	before := e.choices
 	e.choices = Elect(objects, reports)
@@ -129,6 +116,32 @@ func (e *Elected) Update(objects cluster.Objects, reports map[string]cluster.Rep
 	return e.choices, changed
 }
 
+// restart computes the inputs of the election for all objects.
+func (e *Elected) restart(objects cluster.Objects, reports map[string]cluster.Report) {
+	e.elector, e.reports = newElector(objects, reports), maps.Clone(reports)
+	e.standing = make(map[cluster.Key]standing, objects.EgressServices.Len())
+	for key := range objects.EgressServices.Keys() {
+		e.standing[key] = e.elector.standing(key)
+	}
+}
+
+// affected computes the inputs of the election for the objects that changed, and reports whether any of them differs.
+func (e *Elected) affected(objects cluster.Objects, changed map[cluster.Key]bool) (differs bool) {
+	e.elector.objects = objects
+	for key := range changed {
+		was, had := e.standing[key]
+		if _, exists := objects.EgressServices.Get(key); !exists {
+			delete(e.standing, key)
+			differs = differs || had
+			continue
+		}
+		now := e.elector.standing(key)
+		e.standing[key] = now
+		differs = differs || !had || !now.same(was)
+	}
+	return differs
+}
+
 func (e *elector) standing(key cluster.Key) standing {
 	c, all, problem := e.contender(key)
 	spec := e.objects.EgressServices.At(key)
@@ -137,6 +150,7 @@ func (e *elector) standing(key cluster.Key) standing {
 
 // Same reports whether two choices are equal.
 func (c Choice) Same(o Choice) bool {
-	return c.Host == o.Host && c.Standby == o.Standby && c.Term == o.Term && c.Former == o.Former && c.Why == o.Why && c.Despite == o.Despite &&
+	return c.Host == o.Host && c.Standby == o.Standby && c.Term == o.Term && c.Former == o.Former &&
+		c.Why == o.Why && c.Despite == o.Despite &&
 		slices.Equal(c.Serves, o.Serves) && (c.Problem == o.Problem || c.Problem != nil && o.Problem != nil && *c.Problem == *o.Problem)
 }

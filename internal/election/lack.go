@@ -29,24 +29,32 @@ type families struct{ ipv4, ipv6 bool }
 
 func (f families) and(o families) families { return families{f.ipv4 || o.ipv4, f.ipv6 || o.ipv6} }
 
+// among returns the families that both sets have.
+func (f families) among(o families) families { return families{f.ipv4 && o.ipv4, f.ipv6 && o.ipv6} }
+
+// familyOf returns the family of an address in text form.
+func familyOf(address string) families {
+	ipv6 := strings.Contains(address, ":")
+	return families{!ipv6, ipv6}
+}
+
 // need returns the families for which a service needs routes: those that have an ingress IP and an endpoint. found reports
 // whether the service has any endpoint with an address of its own.
 func (e *elector) need(endpoints []cluster.Endpoint, ingress []netip.Addr) (f families, found bool) {
 	var source families
 	for _, a := range ingress {
-		source.ipv4, source.ipv6 = source.ipv4 || a.Is4(), source.ipv6 || a.Is6()
+		source = source.and(families{a.Is4(), a.Is6()})
 	}
 	for _, p := range endpoints {
-		ipv6 := strings.Contains(p.Address, ":")
-		if found && (ipv6 && (f.ipv6 || !source.ipv6) || !ipv6 && (f.ipv4 || !source.ipv4)) {
+		with := f.and(familyOf(p.Address).among(source))
+		if found && with == f {
 			continue // it cannot change the result
 		}
 		a, err := cluster.ParseAddr(p.Address)
 		if err != nil || e.nodeAddrs[a] || p.Target != cluster.TargetPod {
 			continue
 		}
-		found = true
-		f.ipv4, f.ipv6 = f.ipv4 || !ipv6 && source.ipv4, f.ipv6 || ipv6 && source.ipv6
+		f, found = with, true
 		if f == source {
 			break
 		}

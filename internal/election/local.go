@@ -20,28 +20,18 @@ func (c *Local) Choices() map[cluster.Key]Choice { return c.now }
 // Update applies the elected choices, of which changed lists those that changed or are gone since the last call. It
 // returns the keys of the resulting choices that changed or are gone. The first call asks resumed whether an object's
 // connections may go on at another node, by what an earlier run left in the kernel; nil: they do not.
-func (c *Local) Update(node string, elected map[cluster.Key]Choice, changed []cluster.Key, dead, heard map[string]bool, resumed func(cluster.Key) bool) (differ []cluster.Key) {
-	first := c.now == nil
-	all := first || !maps.Equal(dead, c.dead) || !maps.Equal(heard, c.heard)
+func (c *Local) Update(
+	node string, elected map[cluster.Key]Choice, changed []cluster.Key, dead, heard map[string]bool, resumed func(cluster.Key) bool,
+) (differ []cluster.Key) {
+	all := c.now == nil || !maps.Equal(dead, c.dead) || !maps.Equal(heard, c.heard)
 	c.dead, c.heard = dead, heard
 	if c.now == nil {
 		c.now = make(map[cluster.Key]Choice, len(elected))
+	} else {
+		resumed = nil // the kernel has no more from an earlier run than the first call saw
 	}
 	set := func(key cluster.Key) {
-		was, had := c.now[key]
-		choice, exists := elected[key]
-		if !exists {
-			if delete(c.now, key); had {
-				differ = append(differ, key)
-			}
-			return
-		}
-		next := c.here(node, choice).Resume(was)
-		if first && next.Host == node && next.Standby != "" && resumed != nil {
-			next.Former = resumed(key)
-		}
-		if !had || !next.Same(was) {
-			c.now[key] = next
+		if c.set(node, key, elected, resumed) {
 			differ = append(differ, key)
 		}
 	}
@@ -60,6 +50,25 @@ func (c *Local) Update(node string, elected map[cluster.Key]Choice, changed []cl
 		}
 	}
 	return differ
+}
+
+// set applies the elected choice of one object, and reports whether the resulting choice changed or is gone.
+func (c *Local) set(node string, key cluster.Key, elected map[cluster.Key]Choice, resumed func(cluster.Key) bool) bool {
+	was, had := c.now[key]
+	choice, exists := elected[key]
+	if !exists {
+		delete(c.now, key)
+		return had
+	}
+	next := c.here(node, choice).Resume(was)
+	if resumed != nil && next.Host == node && next.Standby != "" {
+		next.Former = resumed(key)
+	}
+	if had && next.Same(was) {
+		return false
+	}
+	c.now[key] = next
+	return true
 }
 
 // here returns one choice as this node sees it. With manifests, every node elects for itself. A host that the manifests

@@ -59,42 +59,72 @@ type View struct {
 // the term grows by two, or there would be two hosts of one term.
 func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cluster.Status {
 	spec := objects.EgressServices.At(v.Key)
-	now, wanted := spec.Status, v.Choice
-	next := cluster.Status{Host: wanted.Host, Standby: wanted.Standby, Term: now.Term}
-	moving := false
-	_, exists := objects.Nodes.Get(now.Host)
-	dead := v.Dead[now.Host] || now.Host != "" && now.Host != cluster.AllHosts && !exists
-	switch able := func(node string) bool { return slices.Contains(wanted.Serves, node) }; {
-	case wanted.Host == "" || wanted.Host == cluster.AllHosts:
-	case wanted.Host == now.Host:
-		if v.Former != "" && v.Former == now.Standby && able(v.Former) {
-			next.Standby = v.Former
-		}
-	case dead && now.Standby != "" && now.Standby != wanted.Host && !v.Dead[now.Standby] && !v.Pruned:
-		next.Term++
-		if moving = able(now.Standby); moving {
-			next.Host, next.Standby = now.Standby, wanted.Host
-		} else {
-			next.Term++
-		}
-	case v.Pruned || v.Impatient || !able(now.Host) || now.Standby == wanted.Host && reports[wanted.Host].Applied >= v.Since:
-		next.Term++
-		if v.Keep && !v.Pruned && able(now.Host) {
-			next.Standby = now.Host
-		}
-	default:
-		moving = true
-		next.Host, next.Standby = now.Host, wanted.Host
-	}
-	next.Conditions = slices.Clone(now.Conditions)
+	next, moving := v.successor(objects, reports, spec.Status)
+	next.Conditions = slices.Clone(spec.Status.Conditions)
 	for _, c := range []metav1.Condition{
-		hostAssigned(next, wanted, moving), programmed(objects, reports, next, v), valid(v.Problems),
+		hostAssigned(next, v.Choice, moving), programmed(objects, reports, next, v), valid(v.Problems),
 	} {
 		c.ObservedGeneration = spec.Generation
 		meta.SetStatusCondition(&next.Conditions, c)
 	}
 	return next
 }
+
+// successor returns host, standby and term of the status after now. moving reports that the wanted host becomes the standby
+// first.
+func (v View) successor(
+	objects cluster.Objects, reports map[string]cluster.Report, now cluster.Status,
+) (next cluster.Status, moving bool) {
+	wanted := v.Choice
+	next = cluster.Status{Host: wanted.Host, Standby: wanted.Standby, Term: now.Term}
+	switch {
+	case wanted.Host == "" || wanted.Host == cluster.AllHosts:
+	case wanted.Host == now.Host:
+		if v.Former != "" && v.Former == now.Standby && wanted.servedBy(v.Former) {
+			next.Standby = v.Former
+		}
+	case v.lost(objects, now.Host) && v.tookOver(now.Standby):
+		next.Term++
+		if moving = wanted.servedBy(now.Standby); moving {
+			next.Host, next.Standby = now.Standby, wanted.Host
+		} else {
+			next.Term++
+		}
+	case v.atOnce(reports, now):
+		next.Term++
+		if v.Keep && !v.Pruned && wanted.servedBy(now.Host) {
+			next.Standby = now.Host
+		}
+	default:
+		moving = true
+		next.Host, next.Standby = now.Host, wanted.Host
+	}
+	return next, moving
+}
+
+// lost reports whether a host is dead, or its Node is gone.
+func (v View) lost(objects cluster.Objects, host string) bool {
+	if host == "" || host == cluster.AllHosts {
+		return v.Dead[host]
+	}
+	_, exists := objects.Nodes.Get(host)
+	return v.Dead[host] || !exists
+}
+
+// tookOver reports whether the standby of a lost host is the host by now, and is not the wanted one. A pruned status names
+// no standby, so none took over.
+func (v View) tookOver(standby string) bool {
+	return standby != "" && standby != v.Choice.Host && !v.Dead[standby] && !v.Pruned
+}
+
+// atOnce reports whether the wanted host becomes the host now: it serves already, or waiting for it has no use.
+func (v View) atOnce(reports map[string]cluster.Report, now cluster.Status) bool {
+	return v.Pruned || v.Impatient || !v.Choice.servedBy(now.Host) ||
+		now.Standby == v.Choice.Host && reports[v.Choice.Host].Applied >= v.Since
+}
+
+// servedBy reports whether the node, host or standby in the object's status, can serve the object now.
+func (c Choice) servedBy(node string) bool { return slices.Contains(c.Serves, node) }
 
 // Concerned lists the nodes that do more for an EgressService with that status than steer to its host.
 func Concerned(objects cluster.Objects, key cluster.Key, s cluster.Status) (nodes []string) {
@@ -126,7 +156,8 @@ func hostAssigned(s cluster.Status, wanted Choice, moving bool) metav1.Condition
 	case s.Host == cluster.AllHosts:
 		c.Message = "every node is the host of its own endpoints"
 	case moving:
-		c.Reason, c.Message = string(ReasonMoving), fmt.Sprintf("node %s is the host until node %s reports that it can take over: %s", s.Host, wanted.Host, wanted.Why)
+		c.Reason, c.Message = string(ReasonMoving), fmt.Sprintf(
+			"node %s is the host until node %s reports that it can take over: %s", s.Host, wanted.Host, wanted.Why)
 	case s.Standby == "":
 		c.Message = fmt.Sprintf("node %s is the host; no other node could take over", s.Host)
 	case s.Standby != wanted.Standby:
@@ -143,7 +174,8 @@ func hostAssigned(s cluster.Status, wanted Choice, moving bool) metav1.Condition
 func programmed(objects cluster.Objects, reports map[string]cluster.Report, s cluster.Status, v View) metav1.Condition {
 	c := metav1.Condition{Type: ConditionProgrammed, Status: metav1.ConditionTrue, Reason: string(ReasonInForce)}
 	if s.Host == "" {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(ReasonNoHost), "its pods' packets to the outside are dropped, unless onNoPath allows them"
+		c.Status, c.Reason = metav1.ConditionFalse, string(ReasonNoHost)
+		c.Message = "its pods' packets to the outside are dropped, unless onNoPath allows them"
 		return c
 	}
 	if v.Dead[s.Host] {

@@ -144,7 +144,8 @@ func (s *sharing) come(c *contender) {
 	switch {
 	case !all(with, func(u *unit) bool { return u.host == host }):
 		s.refuse(c, noHost(c.key, "", "", cluster.ReasonSharedIngressHost,
-			"it would need the host of all with which it shares ingress IPs, and these have several, which they keep: %s", s.sharers(c, with)))
+			"it would need the host of all with which it shares ingress IPs, and these have several, which they keep: %s",
+			s.sharers(c, with)))
 	case !fits:
 		s.refuse(c, noHost(c.key, "", "", cluster.ReasonSharedIngressHost,
 			"the host may not be its own, and stays that of %s", s.sharers(c, with)))
