@@ -134,9 +134,11 @@ func Listen(o Options) (*Engine, error) {
 	sockets, err := open(o, port)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && o.OneHop:
-		return nil, fmt.Errorf("open BFD sockets: %w: another program speaks BFD here, such as FRR's bfdd: only one of the two can", err)
+		return nil, fmt.Errorf("open BFD sockets: %w: another program speaks BFD here, such as FRR's bfdd: "+
+			"only one of the two can", err)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("open BFD sockets: %w: FRR's bfdd uses ports 3784 and 4784 if it runs; all nodes need the same free port", err)
+		return nil, fmt.Errorf("open BFD sockets: %w: FRR's bfdd uses ports 3784 and 4784 if it runs; "+
+			"all nodes need the same free port", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open BFD sockets: %w", err)

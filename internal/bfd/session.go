@@ -166,6 +166,14 @@ func (s *session) receive(p packet, now time.Duration) {
 	if s.remote != 0 && s.remote != p.mine && s.state == Up {
 		s.enter(Down, DiagSignaled, "the peer has restarted")
 	}
+	s.record(p)
+	s.follow(p, now)
+	s.retime()
+	s.expires = s.silentUntil(now)
+}
+
+// record keeps the peer's side of the session, as the packet states it.
+func (s *session) record(p packet) {
 	s.proven = p.yours != 0 || s.proven && s.remote == p.mine
 	s.remote, s.spared, s.demand = p.mine, 0, p.demand
 	s.remoteState = timersOf{p.state, timers{min(p.desiredTx, longestInterval), min(p.requiredRx, longestInterval)}, p.mult}
@@ -173,20 +181,13 @@ func (s *session) receive(p packet, now time.Duration) {
 	if p.final && s.polling {
 		s.polling, s.inForce = false, s.offered
 	}
+}
+
+// follow changes the state as the peer's state demands.
+func (s *session) follow(p packet, now time.Duration) {
 	switch {
 	case p.state == AdminDown:
-		if s.state != Down {
-			s.enter(Down, DiagSignaled, "the peer took the session down: "+p.diag.String())
-		}
-		switch {
-		case !s.wasUp: // already recorded
-		case p.diag == DiagPathDown:
-			s.fail(s.why)
-		case p.diag == DiagReset:
-			s.backBy = now + backWithin
-		}
-		// Its silence from now on is not a failure, and it has no session in which it knows our discriminator.
-		s.remote, s.proven, s.final, s.wasUp = 0, false, false, false
+		s.endedByPeer(p.diag, now)
 	case s.state == Down && p.state == Down:
 		s.enter(Init, DiagNone, "")
 	case s.state == Down && p.state == Init, s.state == Init && p.state >= Init:
@@ -197,14 +198,33 @@ func (s *session) receive(p packet, now time.Duration) {
 		}
 		s.enter(Down, DiagSignaled, "the peer signals down: "+p.diag.String())
 	}
-	s.retime()
-	s.expires = never
+}
+
+// endedByPeer ends the session because the peer took it down, and decides by the peer's reason if that is a failure.
+func (s *session) endedByPeer(reason Diag, now time.Duration) {
+	if s.state != Down {
+		s.enter(Down, DiagSignaled, "the peer took the session down: "+reason.String())
+	}
+	switch {
+	case !s.wasUp: // already recorded
+	case reason == DiagPathDown:
+		s.fail(s.why)
+	case reason == DiagReset:
+		s.backBy = now + backWithin
+	}
+	// Its silence from now on is not a failure, and it has no session in which it knows our discriminator.
+	s.remote, s.proven, s.final, s.wasUp = 0, false, false, false
+}
+
+// silentUntil returns when a peer that was just heard, and is silent from now on, counts as failed.
+func (s *session) silentUntil(now time.Duration) time.Duration {
 	switch {
 	case s.proven:
-		s.expires = now + s.detection()
+		return now + s.detection()
 	case s.remote != 0:
-		s.expires = now + min(s.detection(), claimMost)
+		return now + min(s.detection(), claimMost)
 	}
+	return never
 }
 
 // expire handles the end of a detection time without a packet.

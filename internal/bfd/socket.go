@@ -98,12 +98,12 @@ func openAt(at netip.Addr, port uint16, o Options) (*socket, error) {
 			// Every VRF, and the main table, uses this port: their sockets can coexist only if all of them set
 			// SO_REUSEADDR.
 			on := func(level, option int) error { return unix.SetsockoptInt(fd, level, option, 1) }
-			told := errors.Join(on(unix.SOL_SOCKET, unix.SO_REUSEADDR), on(unix.IPPROTO_IP, unix.IP_RECVTTL), on(unix.IPPROTO_IP, unix.IP_PKTINFO))
+			level, ttl, info := unix.IPPROTO_IP, unix.IP_RECVTTL, unix.IP_PKTINFO
 			if s.v6 {
-				told = errors.Join(on(unix.SOL_SOCKET, unix.SO_REUSEADDR), on(unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT), on(unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO))
+				level, ttl, info = unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, unix.IPV6_RECVPKTINFO
 			}
-			if told != nil {
-				return told
+			if err := errors.Join(on(unix.SOL_SOCKET, unix.SO_REUSEADDR), on(level, ttl), on(level, info)); err != nil {
+				return err
 			}
 		}
 		// SO_RCVBUFFORCE exceeds the administrator's limit, if we have the capability.
@@ -119,7 +119,9 @@ func openAt(at netip.Addr, port uint16, o Options) (*socket, error) {
 	first := rand.N(ports)
 	for i := range 100 {
 		source := uint16(leastSource + (first+i)%ports)
-		s.source, s.sender, err = bindUDP(netip.AddrPortFrom(at, source), func(fd int) error { return errors.Join(bound(fd), s.sendOptions(fd)) })
+		s.source, s.sender, err = bindUDP(netip.AddrPortFrom(at, source), func(fd int) error {
+			return errors.Join(bound(fd), s.sendOptions(fd))
+		})
 		if !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}
@@ -212,7 +214,8 @@ func (s *socket) datagram(from netip.Addr, b, control []byte) datagram {
 			break
 		}
 		switch kind := [2]int32{header.Level, header.Type}; {
-		case kind == [2]int32{unix.IPPROTO_IP, unix.IP_TTL} && len(data) >= 4, kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT} && len(data) >= 4:
+		case kind == [2]int32{unix.IPPROTO_IP, unix.IP_TTL} && len(data) >= 4,
+			kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT} && len(data) >= 4:
 			d.ttl = int(binary.NativeEndian.Uint32(data))
 		case kind == [2]int32{unix.IPPROTO_IP, unix.IP_PKTINFO} && len(data) >= unix.SizeofInet4Pktinfo:
 			d.device = s.name(binary.NativeEndian.Uint32(data))

@@ -136,15 +136,7 @@ func (t *table) fit(s *session) {
 
 // set replaces the peers. Entries with the same address are one peer, which is watched if one of them is.
 func (t *table) set(peers []Peer, now time.Duration) {
-	wanted := make(map[netip.Addr]Peer, len(peers))
-	for _, p := range peers {
-		p.Address, p.Local = p.Address.Unmap(), p.Local.Unmap()
-		if !p.Address.IsValid() || p.Address.IsUnspecified() || p.Address.IsMulticast() {
-			continue
-		}
-		p.Active = p.Active || wanted[p.Address].Active
-		wanted[p.Address] = p
-	}
+	wanted := byAddress(peers)
 	for a, s := range t.sessions {
 		if _, ok := wanted[a]; !ok {
 			t.remember(s)
@@ -160,25 +152,44 @@ func (t *table) set(peers []Peer, now time.Duration) {
 	// Spread the first packets of sessions that begin at once.
 	spread := time.Duration(len(peers)) * time.Second / packetRate
 	for a, p := range wanted {
-		s := t.sessions[a]
-		silent := s == nil || !s.speaks()
-		if s == nil {
-			s = t.add(p, now)
-		}
-		if t.path != nil && (s.path == nil || s.peer.Local != p.Local || p.Address.Zone() != "") {
-			s.path = t.path(p) // an interface may have been replaced by another of the same name
-		}
-		s.peer = p
-		t.fit(s)
-		s.began = s.began || p.Active
-		s.plan(false, now)
-		if silent && s.speaks() {
-			s.nextTx = now + rand.N(spread+1)
-		}
-		t.schedule(s)
+		t.update(t.sessions[a], p, spread, now)
 	}
 	t.pace()
 	t.rescale(false)
+}
+
+// byAddress merges the entries with the same address, and drops those whose address no peer can have.
+func byAddress(peers []Peer) map[netip.Addr]Peer {
+	wanted := make(map[netip.Addr]Peer, len(peers))
+	for _, p := range peers {
+		p.Address, p.Local = p.Address.Unmap(), p.Local.Unmap()
+		if !p.Address.IsValid() || p.Address.IsUnspecified() || p.Address.IsMulticast() {
+			continue
+		}
+		p.Active = p.Active || wanted[p.Address].Active
+		wanted[p.Address] = p
+	}
+	return wanted
+}
+
+// update gives the session of a peer, nil for a new one, the peer's current settings. If the session begins to send, its
+// first packet goes out within spread.
+func (t *table) update(s *session, p Peer, spread, now time.Duration) {
+	silent := s == nil || !s.speaks()
+	if s == nil {
+		s = t.add(p, now)
+	}
+	if t.path != nil && (s.path == nil || s.peer.Local != p.Local || p.Address.Zone() != "") {
+		s.path = t.path(p) // an interface may have been replaced by another of the same name
+	}
+	s.peer = p
+	t.fit(s)
+	s.began = s.began || p.Active
+	s.plan(false, now)
+	if silent && s.speaks() {
+		s.nextTx = now + rand.N(spread+1)
+	}
+	t.schedule(s)
 }
 
 // remember keeps the losses of a removed session for the next one with the peer.
@@ -392,38 +403,13 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 		if s.state == AdminDown && t.leaving[s.peer.Address] != s {
 			continue // settled by a packet that was just read
 		}
-		if s.expires <= now {
-			state, failed := s.state, s.failed
-			s.expire(now)
-			t.changed(s, state, failed)
-			s.plan(true, now)
-		}
-		if s.backBy <= now {
-			failed := s.failed
-			s.fail(fmt.Sprintf("the peer's process has ended and is not back after %s", backWithin))
-			t.changed(s, s.state, failed)
-		}
-		if s.easeAt <= now {
-			s.easeAt = s.damping.ease(now)
-			s.retime()
-			t.changes = append(t.changes, s.snapshot(never))
-		}
-		if s.restAt <= now {
-			s = t.rest(s, now)
-		}
+		s = t.onTime(s, now)
 		if s.nextTx <= now+sendSlack {
-			if s.state != AdminDown {
-				t.settle(s.peer.Address)
-			}
-			o := outgoing{session: s, path: s.path}
-			s.send(now).encode(o.bytes[:0])
-			out = append(out, o)
-			if s.state == AdminDown && s.farewell == 0 {
-				t.settle(s.peer.Address)
-				continue
-			}
+			out = t.transmit(s, now, out)
 		}
-		t.schedule(s)
+		if s.state != AdminDown || s.farewell > 0 {
+			t.schedule(s)
+		}
 	}
 	clear(t.popped)
 	t.planned = never
@@ -437,6 +423,43 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 		t.planned = now
 	}
 	return out, t.planned
+}
+
+// onTime does the work of a session that is due, except sending. It returns the session that serves the peer afterwards.
+func (t *table) onTime(s *session, now time.Duration) *session {
+	if s.expires <= now {
+		state, failed := s.state, s.failed
+		s.expire(now)
+		t.changed(s, state, failed)
+		s.plan(true, now)
+	}
+	if s.backBy <= now {
+		failed := s.failed
+		s.fail(fmt.Sprintf("the peer's process has ended and is not back after %s", backWithin))
+		t.changed(s, s.state, failed)
+	}
+	if s.easeAt <= now {
+		s.easeAt = s.damping.ease(now)
+		s.retime()
+		t.changes = append(t.changes, s.snapshot(never))
+	}
+	if s.restAt <= now {
+		return t.rest(s, now)
+	}
+	return s
+}
+
+// transmit appends the session's packet to out, and ends a farewell that is complete or superseded.
+func (t *table) transmit(s *session, now time.Duration, out []outgoing) []outgoing {
+	if s.state != AdminDown {
+		t.settle(s.peer.Address)
+	}
+	o := outgoing{session: s, path: s.path}
+	s.send(now).encode(o.bytes[:0])
+	if s.state == AdminDown && s.farewell == 0 {
+		t.settle(s.peer.Address)
+	}
+	return append(out, o)
 }
 
 // beat is the longest time between two calls of due while a session is up. A gap in which the engine does not run may
