@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/stage"
 )
@@ -81,6 +82,15 @@ func TestDeafStandby(t *testing.T) {
 	require.NoError(t, err)
 	for _, router := range []string{"red1", "red2"} {
 		require.NoError(t, s.AwaitRoute(ctx, router, "192.0.2.10/32", inRedOf(standby)[0]), "the only one")
+		require.NoError(t, s.AwaitRoute(ctx, router, "2001:db8:2::10/128", inRedOf(standby)[1]), "the only one")
+	}
+	for _, node := range []string{"a", "b", "c"} { // the former host sends by its own uplink until its next pass
+		awaitReport(t, s, node, func(r status.Report) string {
+			if i := slices.IndexFunc(r.Services, func(e status.Service) bool { return e.Name == "web" }); i < 0 || r.Services[i].Host != standby {
+				return "another host than " + standby
+			}
+			return ""
+		})
 	}
 	traffic := ask(t, s, "a-p1", "b-p1")
 	traffic.answered(t, 10, now)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/stage"
 )
@@ -246,19 +247,12 @@ func besideBoth(t *testing.T, s *stage.Stage, all identities) {
 	awaitProtocols("bgp")
 	traffic.answered(t, 5, all)
 	configure("red1", append([]string{"router bgp 64601"}, both("neighbor NODES default-originate")...)...)
-	require.NoError(t, lab.Wait(ctx, patience, func() error {
-		if !strings.Contains(s.Daemons["a"].Log(), "another program's route is in the way") {
-			return errors.New("the daemon on a does not tell of FRR's route")
-		}
-		return nil
-	}))
+	awaitProblem(t, s, "a", route.ReasonRouteCollides, "0.0.0.0/0 via 10.1.0.1 dev eth2", true)
 	awaitProtocols("bgp")
-	out, err := s.Egressway(ctx, "a", "status", "-o", "json")
-	require.NoError(t, err)
-	require.Contains(t, out, "another program's route is in the way")
 	traffic.answered(t, 5, all)
 	configure("a", append([]string{"router bgp 64512 vrf vrf-red"}, both("neighbor 10.1.0.2 prefix-list FABRIC in")...)...)
 	awaitProtocols("142")
+	awaitProblem(t, s, "a", route.ReasonRouteCollides, "0.0.0.0/0 via 10.1.0.1 dev eth2", false)
 	traffic.answered(t, 5, all)
 	none := identities{"a-p1": {}, "b-p1": {}}
 	traffic.stop(t, all, all.with(none))
