@@ -25,7 +25,8 @@ func (e *explainer) egress() {
 		e.unselected()
 	case e.exempt(path, hasPath):
 	case !hasPath:
-		e.verdict(Dropped, "dropped: %s is selected but has no path on this node: there is no host for it, or its network is not usable here", e.From)
+		e.verdict(Dropped,
+			"dropped: %s is selected but has no path on this node: there is no host for it, or its network is not usable here", e.From)
 	case f.Arrive.Dropped:
 		e.dropped(f.Arrive, "before routing")
 	default:
@@ -82,7 +83,9 @@ func (e *explainer) source() netip.Addr {
 func (e *explainer) exempt(path walk.LivePath, hasPath bool) bool {
 	arrive := e.Flight.Arrive
 	if e.Ingress.Found {
-		e.step("destination", "set "+e.Ingress.Set, "%s is an ingress IP: its Service's DNAT, by the CNI or kube-proxy, replaces it with a pod's address before our rules see it", e.To)
+		e.step("destination", "set "+e.Ingress.Set,
+			"%s is an ingress IP: its Service's DNAT, by the CNI or kube-proxy, replaces it with a pod's address before our rules see it",
+			e.To)
 		e.verdict(Cluster, "stays in the cluster: %s is an ingress IP, which a Service handles; without one, the packet is dropped", e.To)
 		return true
 	}
@@ -132,13 +135,7 @@ func (e *explainer) unselected() {
 		e.dropped(f.Arrive, "before routing")
 		return
 	}
-	if !e.Live.Table && (len(e.Live.Rules) > 0 || e.Wanted != nil && e.Wanted.Selected) {
-		e.damagedAway(walk.LivePath{}, "nftables table inet egressway is missing")
-		e.out.Verdict.Text = "damaged: nftables table inet egressway is missing, so " + e.From.String() + " goes like any pod of this node" + byWay(f.Route)
-		return
-	}
-	if _, asked := f.Arrive.LookedUp(ruleset.SetEgress); !asked && e.Live.Table && f.Arrive.Decided == "" {
-		e.verdict(Damaged, "damaged: no rule looks %s up, so it goes like any pod of this node%s", e.From, byWay(f.Route))
+	if e.unruled() {
 		return
 	}
 	e.route(walk.LivePath{})
@@ -151,15 +148,32 @@ func (e *explainer) unselected() {
 	case f.NAT != nil && f.NAT.Dropped:
 		e.dropped(f.NAT, "on its way out")
 	default:
-		v := e.verdict(Unselected, "not selected: leaves like any pod of this node, by the %s table and the CNI's masquerade (%s)", tableName(r.Table), way(r))
+		v := e.verdict(Unselected,
+			"not selected: leaves like any pod of this node, by the %s table and the CNI's masquerade (%s)", tableName(r.Table), way(r))
 		v.Device, v.NextHop, v.Table = r.Device, r.Gateway, r.Table
 	}
+}
+
+// unruled reports whether our table, or its lookup of sources, is missing, and then gives the verdict.
+func (e *explainer) unruled() bool {
+	f := e.Flight
+	if !e.Live.Table && (len(e.Live.Rules) > 0 || e.Wanted != nil && e.Wanted.Selected) {
+		e.verdict(Damaged,
+			"damaged: nftables table inet egressway is missing, so %s goes like any pod of this node%s", e.From, byWay(f.Route))
+		return true
+	}
+	if _, asked := f.Arrive.LookedUp(ruleset.SetEgress); !asked && e.Live.Table && f.Arrive.Decided == "" {
+		e.verdict(Damaged, "damaged: no rule looks %s up, so it goes like any pod of this node%s", e.From, byWay(f.Route))
+		return true
+	}
+	return false
 }
 
 // held explains the packet of a pod that may leave as an endpoint only, or that is not known yet.
 func (e *explainer) held() {
 	const look = "kubectl get pods -A -o wide --field-selector status.podIP="
-	e.step("let go", "set "+setOf(ruleset.SetLet, e.From), "no: new flows to the outside wait until %s is an endpoint, or the address of a Pod that no entry of hold selects", e.From)
+	e.step("let go", "set "+setOf(ruleset.SetLet, e.From),
+		"no: new flows to the outside wait until %s is an endpoint, or the address of a Pod that no entry of hold selects", e.From)
 	why, next := "it is not an endpoint of an EgressService, and no known Pod of this node that hold lets go has it",
 		"find its Pod with "+look+e.From.String()+", and check whether an EndpointSlice of its Service lists it"
 	switch w := e.Wanted; {
@@ -218,7 +232,8 @@ func (e *explainer) route(path walk.LivePath) bool {
 	}
 	e.step("route", routeAsked(e, mark), "%s", e.routeText(r))
 	if table != 0 && r.Table != table && path.ID != 0 {
-		e.out.Damage = append(e.out.Damage, fmt.Sprintf("table %d has no route, but table %d is consulted after it: a rule of ours is missing", table, r.Table))
+		e.out.Damage = append(e.out.Damage, fmt.Sprintf(
+			"table %d has no route, but table %d is consulted after it: a rule of ours is missing", table, r.Table))
 	}
 	return true
 }
@@ -342,47 +357,69 @@ func (e *explainer) leave(path walk.LivePath) {
 		e.dropped(f.NAT, "on its way out")
 		return
 	}
-	steered := path.Key.Kind == plan.PathSteer
-	switch nat := f.NAT; {
+	e.translated()
+	if f.Leave.Dropped {
+		e.guarded(path)
+		return
+	}
+	e.step("guard", "chain guard", "passes")
+	if path.Key.Kind == plan.PathSteer {
+		e.handed(path)
+		return
+	}
+	vrf, by := e.wayOut(r)
+	v := e.verdict(Leaves, "leaves by %s (%s) as %s", path.Key.Name, by, f.Source)
+	v.Network, v.VRF, v.Table, v.Device, v.NextHop, v.Source = path.Key.Name, vrf, r.Table, r.Device, r.Gateway, f.Source
+	if !f.Source.IsValid() || f.Source == e.From {
+		v.Kind, v.Text = Damaged, fmt.Sprintf("damaged: leaves by %s (%s) with its own address", path.Key.Name, by)
+	}
+}
+
+// translated explains the source that the packet gets.
+func (e *explainer) translated() {
+	switch nat := e.Flight.NAT; {
 	case nat == nil:
 	case nat.Source == e.From:
 		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s itself: the host gives it the ingress IP", e.From)
 	case nat.Source.IsValid():
 		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s, the ingress IP", nat.Source)
 	case nat.Masquerade:
-		e.step("source", "set "+setOf(ruleset.SetMasquerade, e.From), "%s, the address of %s", f.Source, r.Device)
+		e.step("source", "set "+setOf(ruleset.SetMasquerade, e.From), "%s, the address of %s", e.Flight.Source, e.Flight.Route.Device)
 	default:
 		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "unchanged: %s", e.From)
 	}
-	if f.Leave.Dropped {
-		e.step("guard", "chain "+f.Leave.Decided, "drops it")
-		why := "it would leave as " + f.Source.String() + ", which is not planned"
-		if path.Devices != nil && !slices.Contains(path.Devices, r.Device) {
-			why = fmt.Sprintf("it would leave by %s, which is not a device of %s (%s)", r.Device, pathName(path.Key), strings.Join(path.Devices, ", "))
-		}
-		e.verdict(Dropped, "dropped: by the guard, since %s", why)
-		return
+}
+
+// guarded gives the verdict that the guard dropped the packet.
+func (e *explainer) guarded(path walk.LivePath) {
+	f := e.Flight
+	e.step("guard", "chain "+f.Leave.Decided, "drops it")
+	why := "it would leave as " + f.Source.String() + ", which is not planned"
+	if device := f.Route.Device; path.Devices != nil && !slices.Contains(path.Devices, device) {
+		why = fmt.Sprintf("it would leave by %s, which is not a device of %s (%s)",
+			device, pathName(path.Key), strings.Join(path.Devices, ", "))
 	}
-	e.step("guard", "chain guard", "passes")
-	if steered {
-		over := "direct"
-		if link, _ := e.Live.Link(r.Device); link.Name != "" && r.Gateway.IsLinkLocalUnicast() {
-			over = "vxlan"
-		}
-		v := e.verdict(Handed, "handed to host %s (%s: %s)", path.Key.Name, over, way(r))
-		v.Host, v.Device, v.NextHop, v.Table = path.Key.Name, r.Device, r.Gateway, r.Table
-		return
+	e.verdict(Dropped, "dropped: by the guard, since %s", why)
+}
+
+// handed gives the verdict that the packet goes to the host of its service.
+func (e *explainer) handed(path walk.LivePath) {
+	r := e.Flight.Route
+	over := "direct"
+	if link, _ := e.Live.Link(r.Device); link.Name != "" && r.Gateway.IsLinkLocalUnicast() {
+		over = "vxlan"
 	}
-	vrf := e.Live.VRF(r.Table)
-	by := way(r)
+	v := e.verdict(Handed, "handed to host %s (%s: %s)", path.Key.Name, over, way(r))
+	v.Host, v.Device, v.NextHop, v.Table = path.Key.Name, r.Device, r.Gateway, r.Table
+}
+
+// wayOut describes a route out of a network. vrf is the VRF of its table; empty: the table has none.
+func (e *explainer) wayOut(r *walk.Route) (vrf, by string) {
+	vrf, by = e.Live.VRF(r.Table), way(r)
 	if vrf != "" {
 		by = vrf + ", " + by
 	}
-	v := e.verdict(Leaves, "leaves by %s (%s) as %s", path.Key.Name, by, f.Source)
-	v.Network, v.VRF, v.Table, v.Device, v.NextHop, v.Source = path.Key.Name, vrf, r.Table, r.Device, r.Gateway, f.Source
-	if !f.Source.IsValid() || f.Source == e.From {
-		v.Kind, v.Text = Damaged, fmt.Sprintf("damaged: leaves by %s (%s) with its own address", path.Key.Name, by)
-	}
+	return vrf, by
 }
 
 // dropped gives the verdict that a chain dropped the packet.

@@ -114,7 +114,8 @@ func (in *Input) notHere(flag string, a netip.Addr, p place) error {
 	case p.other:
 		right = "a pod of another node, which is reached by " + p.by + ": run this command on that node"
 	case in.Reply:
-		right = "not a pod of this node; with --reply, give the pod that answers, or leave --reply out and give the client as --from and the ingress IP as --to"
+		right = "not a pod of this node; with --reply, give the pod that answers, " +
+			"or leave --reply out and give the client as --from and the ingress IP as --to"
 	case p.by != "":
 		right = "not a pod of this node (it is reached by " + p.by + "): give a pod of this node, or an ingress IP as --to"
 	}
@@ -173,73 +174,94 @@ func (in *Input) routed(f *walk.Flight) error {
 // gatherInbound follows a connection from outside through each network that it may have come in by. device is the
 // device of the pod that answers; empty: unknown.
 func (in *Input) gatherInbound(ctx context.Context, device string) error {
-	l := in.Live
-	client, to := in.From, in.To
-	if in.Reply {
-		client = in.To
-	}
-	flows, err := l.Flows(ctx, client, func(f walk.LiveFlow) bool {
+	flows, err := in.Live.Flows(ctx, in.client(), func(f walk.LiveFlow) bool {
 		if f.Proto != in.protocol() || in.Port != 0 && !in.Reply && in.Port != f.Dst.Port() {
 			return false
 		}
-		return in.Reply && f.Answers == in.From || !in.Reply && f.Dst.Addr() == to
+		return in.Reply && f.Answers == in.From || !in.Reply && f.Dst.Addr() == in.To
 	}, mostFlows)
 	if err != nil {
 		return err
 	}
+	in.Inbound = []Inbound{}
 	for _, path := range in.candidates(flows) {
-		b := Inbound{Path: path}
-		for _, u := range l.Uplinks {
-			if u.Path == path.ID && (b.Device == "" || l.IsVRF(b.Device)) {
-				b.Device = u.Device
-			}
-		}
-		if b.Device == "" {
-			in.Inbound = append(in.Inbound, b)
-			continue
-		}
-		answers, first := netip.Addr{}, to
-		for _, f := range flows {
-			if l.Marks.Path(f.Mark) == path.ID {
-				b.Known, answers, first = true, f.Answers, f.Dst.Addr()
-			}
-		}
-		if !in.Reply {
-			if b.Arrive, err = l.Arrive(walk.Packet{From: client, To: to, Proto: in.protocol(), Port: in.Port, In: b.Device, Connection: walk.Connection{DNAT: true}}); err != nil {
-				return err
-			}
-		}
-		answer := walk.Packet{
-			From: to, To: client, Proto: in.protocol(), SourcePort: in.Port,
-			Connection: walk.Connection{Known: true, Reply: true, DNAT: true, Mark: l.Marks.Ingress(path.ID), Source: client},
-		}
-		if in.Reply {
-			answer.From, answer.In = in.From, device
-		} else if answers.IsValid() {
-			if p, err := in.place(answers); err == nil && p.pod {
-				answer.From, answer.In = answers, p.device
-			}
-		}
-		if answer.In == "" {
-			answer.From = netip.Addr{} // any pod
-			if answer.To.Is4() {
-				answer.From = netip.IPv4Unspecified()
-			} else {
-				answer.From = netip.IPv6Unspecified()
-			}
-		}
-		if b.Answer, err = l.Fly(answer, first); err != nil {
-			return err
-		}
-		if err := in.routed(b.Answer); err != nil {
+		b, err := in.through(path, flows, device)
+		if err != nil {
 			return err
 		}
 		in.Inbound = append(in.Inbound, b)
 	}
-	if in.Inbound == nil {
-		in.Inbound = []Inbound{}
-	}
 	return nil
+}
+
+// client returns the address that began the connection.
+func (in *Input) client() netip.Addr {
+	if in.Reply {
+		return in.To
+	}
+	return in.From
+}
+
+// through follows a connection from outside, and its reply, through one network. A network without an uplink has neither.
+func (in *Input) through(path walk.LivePath, flows []walk.LiveFlow, device string) (b Inbound, err error) {
+	l := in.Live
+	b = Inbound{Path: path, Device: in.uplink(path.ID)}
+	if b.Device == "" {
+		return b, nil
+	}
+	answers, first := netip.Addr{}, in.To
+	for _, f := range flows {
+		if l.Marks.Path(f.Mark) == path.ID {
+			b.Known, answers, first = true, f.Answers, f.Dst.Addr()
+		}
+	}
+	if !in.Reply {
+		b.Arrive, err = l.Arrive(walk.Packet{
+			From: in.From, To: in.To, Proto: in.protocol(), Port: in.Port, In: b.Device, Connection: walk.Connection{DNAT: true},
+		})
+		if err != nil {
+			return b, err
+		}
+	}
+	if b.Answer, err = l.Fly(in.answer(path.ID, answers, device), first); err != nil {
+		return b, err
+	}
+	return b, in.routed(b.Answer)
+}
+
+// uplink returns a device by which packets of a network come in, rather a VRF's member than the VRF; empty: it has none.
+func (in *Input) uplink(path plan.PathID) (device string) {
+	for _, u := range in.Live.Uplinks {
+		if u.Path == path && (device == "" || in.Live.IsVRF(device)) {
+			device = u.Device
+		}
+	}
+	return device
+}
+
+// answer returns the reply of a connection that came in by a network. answers is the address that existing connections
+// reach, device that of the pod in the request; without both, any pod answers.
+func (in *Input) answer(path plan.PathID, answers netip.Addr, device string) walk.Packet {
+	client := in.client()
+	p := walk.Packet{
+		To: client, Proto: in.protocol(), SourcePort: in.Port,
+		Connection: walk.Connection{Known: true, Reply: true, DNAT: true, Mark: in.Live.Marks.Ingress(path), Source: client},
+	}
+	if in.Reply {
+		p.From, p.In = in.From, device
+	} else if answers.IsValid() {
+		if at, err := in.place(answers); err == nil && at.pod {
+			p.From, p.In = answers, at.device
+		}
+	}
+	switch {
+	case p.In != "":
+	case client.Is4():
+		p.From = netip.IPv4Unspecified()
+	default:
+		p.From = netip.IPv6Unspecified()
+	}
+	return p
 }
 
 // wantedPath returns the path that the daemon plans for the pod that answers; empty: unknown.
@@ -254,39 +276,43 @@ func (in *Input) wantedPath() string {
 // existing connections, or otherwise all with an uplink here.
 func (in *Input) candidates(flows []walk.LiveFlow) (all []walk.LivePath) {
 	l := in.Live
-	var named []string
-	if in.Report != nil && !in.Reply {
-		for i := range in.Report.Services {
-			if s := &in.Report.Services[i]; slices.Contains(s.IngressIPs, in.To) {
-				named = append(named, s.Network)
-			}
-		}
-	}
-	if network, ok := strings.CutPrefix(in.wantedPath(), string(plan.PathNetwork)+" "); ok {
-		named = append(named, network)
-	}
-	of := map[plan.PathID]bool{}
+	named, known := in.named(), map[plan.PathID]bool{}
 	for _, f := range flows {
 		if id := l.Marks.Path(f.Mark); id != 0 && f.Mark&l.Marks.EgressBit() == 0 {
-			of[id] = true
+			known[id] = true
 		}
 	}
 	for _, p := range l.Paths {
 		if p.Key.Kind != plan.PathNetwork {
 			continue
 		}
+		var may bool
 		switch {
 		case len(named) > 0:
-			if slices.Contains(named, p.Key.Name) {
-				all = append(all, p)
-			}
-		case len(of) > 0:
-			if of[p.ID] {
-				all = append(all, p)
-			}
-		case slices.ContainsFunc(l.Uplinks, func(u walk.Uplink) bool { return u.Path == p.ID }):
+			may = slices.Contains(named, p.Key.Name)
+		case len(known) > 0:
+			may = known[p.ID]
+		default:
+			may = slices.ContainsFunc(l.Uplinks, func(u walk.Uplink) bool { return u.Path == p.ID })
+		}
+		if may {
 			all = append(all, p)
 		}
 	}
 	return all
+}
+
+// named lists the networks of the ingress IP, and of the pod that answers, by the daemon's report.
+func (in *Input) named() (networks []string) {
+	if in.Report != nil && !in.Reply {
+		for i := range in.Report.Services {
+			if s := &in.Report.Services[i]; slices.Contains(s.IngressIPs, in.To) {
+				networks = append(networks, s.Network)
+			}
+		}
+	}
+	if network, ok := strings.CutPrefix(in.wantedPath(), string(plan.PathNetwork)+" "); ok {
+		networks = append(networks, network)
+	}
+	return networks
 }

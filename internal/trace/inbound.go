@@ -18,7 +18,8 @@ func (e *explainer) inbound() {
 		return
 	}
 	if len(e.Inbound) == 0 {
-		e.verdict(Unselected, "no network of this node has an uplink: the main table routes such a connection and its replies, and our rules do not apply")
+		e.verdict(Unselected,
+			"no network of this node has an uplink: the main table routes such a connection and its replies, and our rules do not apply")
 		return
 	}
 	var ways, wrong []string
@@ -43,7 +44,7 @@ func (e *explainer) inbound() {
 		e.out.Verdict = *first
 		e.out.Verdict.Text = "replies leave " + ways[0]
 	case first != nil:
-		e.out.Verdict = Verdict{Kind: Leaves, Text: "replies leave by the network that the connection came in by: " + strings.Join(ways, "; or ")}
+		e.verdict(Leaves, "replies leave by the network that the connection came in by: %s", strings.Join(ways, "; or "))
 	case len(e.Inbound) > 1:
 		e.verdict(Dropped, "%s", strings.Join(wrong, "; "))
 	}
@@ -82,7 +83,8 @@ func (e *explainer) ingress(service *status.Service) bool {
 	case service != nil:
 		e.step("ingress IP", "set "+e.Ingress.Set, "missing in the kernel, although it is one%s", strings.TrimPrefix(of, ","))
 		if e.IngressWanted != nil {
-			e.differ("the daemon wants %s to be known as an ingress IP but the kernel does not have it: repaired within 10 s, or see the daemon's log", e.To)
+			e.differ("the daemon wants %s to be known as an ingress IP but the kernel does not have it: "+
+				"repaired within 10 s, or see the daemon's log", e.To)
 		}
 		if len(e.Inbound) == 0 || e.IngressWanted != nil {
 			e.verdict(Damaged, "damaged: %s is an ingress IP%s, but it is missing in this node's kernel", e.To, strings.TrimPrefix(of, ","))
@@ -127,68 +129,80 @@ func (e *explainer) elsewhere(s *status.Service) {
 
 // comes explains a connection through one network.
 func (e *explainer) comes(b *Inbound) *Verdict {
-	name := b.Path.Key.Name
-	m := e.Live.Marks
-	bad := func(k Kind, format string, args ...any) *Verdict {
-		return &Verdict{Kind: k, Network: name, Text: fmt.Sprintf(format, args...)}
-	}
+	name, m := b.Path.Key.Name, e.Live.Marks
 	if b.Device == "" { // the default network: it has no uplinks of ours
-		e.step("comes in", "set uplinks", "by network %s: routed by the main table, our rules do not apply; replies leave like any packet of this node", name)
+		e.step("comes in", "set uplinks",
+			"by network %s: routed by the main table, our rules do not apply; replies leave like any packet of this node", name)
 		return &Verdict{Kind: Leaves, Network: name, Text: "by the main table (network " + name + ")"}
 	}
-	known := ""
-	if b.Known {
-		known = "; there is such a connection"
-	}
 	if b.Arrive != nil {
-		if b.Arrive.Dropped {
-			e.step("comes in", "chain "+b.Arrive.Decided, "by network %s (%s): dropped", name, b.Device)
-			return bad(Dropped, "dropped when it comes in by %s: rule %d of chain %s", name, b.Arrive.Rule, b.Arrive.Decided)
-		}
-		if b.Arrive.ConnectionMark&m.Mask != m.Ingress(b.Path.ID) {
-			e.step("comes in", "set uplinks", "by network %s (%s): its connection does not get the network's mark", name, b.Device)
-			return bad(Damaged, "damaged: connections that come in by %s are not marked, so their replies leave by the main table", name)
-		}
-		e.step("comes in", fmt.Sprintf("chain %s, ct mark %#x", b.Arrive.Decided, b.Arrive.ConnectionMark&m.Mask), "by network %s (%s); its Service's DNAT, by the CNI or kube-proxy, chooses the pod%s", name, b.Device, known)
-		if l, ok := b.Arrive.LookedUp(ruleset.SetStrays); ok && l.Found {
-			if p, ok := e.Live.Path(l.PathValue()); ok {
-				e.step("stray", "set "+l.Set, "packets of no connection here go on to %s", pathName(p.Key))
-			}
+		if bad := e.arrives(b); bad != nil {
+			return bad
 		}
 	}
 	f := b.Answer
 	if f == nil {
-		return bad(Dropped, "no reply was simulated")
+		return b.fails(Dropped, "no reply was simulated")
 	}
 	if f.Arrive.Dropped {
-		return bad(Dropped, "replies to connections that came in by %s are dropped: rule %d of chain %s", name, f.Arrive.Rule, f.Arrive.Decided)
+		return b.fails(Dropped, "replies to connections that came in by %s are dropped: rule %d of chain %s",
+			name, f.Arrive.Rule, f.Arrive.Decided)
 	}
 	if f.Arrive.Mark&m.Mask != m.Egress(b.Path.ID) {
 		e.step("reply", "set replies, ct mark", "is not routed back to network %s", name)
-		return bad(Damaged, "damaged: replies to connections that came in by %s are not routed back there", name)
+		return b.fails(Damaged, "damaged: replies to connections that came in by %s are not routed back there", name)
 	}
 	e.step("reply", fmt.Sprintf("chain %s, mark %#x", f.Arrive.Decided, f.Arrive.Mark&m.Mask), "goes back by network %s", name)
 	e.Flight = f
 	if !e.backTo(f, b.Path) {
-		return bad(Dropped, "dropped: %s", e.unreached(e.tableOf(f.Arrive.Mark)))
+		return b.fails(Dropped, "dropped: %s", e.unreached(e.tableOf(f.Arrive.Mark)))
 	}
 	if d := f.Dropped(); d != nil {
 		e.step("guard", "chain "+d.Decided, "drops it")
-		return bad(Dropped, "dropped: replies would leave by %s, rule %d of chain %s", way(f.Route), d.Rule, d.Decided)
+		return b.fails(Dropped, "dropped: replies would leave by %s, rule %d of chain %s", way(f.Route), d.Rule, d.Decided)
 	}
 	e.step("guard", "chain guard", "passes")
-	vrf := e.Live.VRF(f.Route.Table)
-	by := way(f.Route)
-	if vrf != "" {
-		by = vrf + ", " + by
-	}
+	vrf, by := e.wayOut(f.Route)
 	text := fmt.Sprintf("by %s (%s)", name, by)
 	if source := e.answersAs(); source.IsValid() {
 		text += " as " + source.String()
 	}
 	return &Verdict{
-		Kind: Leaves, Text: text, Network: name, VRF: vrf, Table: f.Route.Table, Device: f.Route.Device, NextHop: f.Route.Gateway, Source: e.answersAs(),
+		Kind: Leaves, Text: text, Network: name, VRF: vrf,
+		Table: f.Route.Table, Device: f.Route.Device, NextHop: f.Route.Gateway, Source: e.answersAs(),
 	}
+}
+
+// fails returns the verdict that a connection through the network does not work.
+func (b *Inbound) fails(k Kind, format string, args ...any) *Verdict {
+	return &Verdict{Kind: k, Network: b.Path.Key.Name, Text: fmt.Sprintf(format, args...)}
+}
+
+// arrives explains a connection's first packet. It returns the verdict if that ends the connection; nil: it does not.
+func (e *explainer) arrives(b *Inbound) *Verdict {
+	name, a := b.Path.Key.Name, b.Arrive
+	if a.Dropped {
+		e.step("comes in", "chain "+a.Decided, "by network %s (%s): dropped", name, b.Device)
+		return b.fails(Dropped, "dropped when it comes in by %s: rule %d of chain %s", name, a.Rule, a.Decided)
+	}
+	mark := a.ConnectionMark & e.Live.Marks.Mask
+	if mark != e.Live.Marks.Ingress(b.Path.ID) {
+		e.step("comes in", "set uplinks", "by network %s (%s): its connection does not get the network's mark", name, b.Device)
+		return b.fails(Damaged,
+			"damaged: connections that come in by %s are not marked, so their replies leave by the main table", name)
+	}
+	known := ""
+	if b.Known {
+		known = "; there is such a connection"
+	}
+	e.step("comes in", fmt.Sprintf("chain %s, ct mark %#x", a.Decided, mark),
+		"by network %s (%s); its Service's DNAT, by the CNI or kube-proxy, chooses the pod%s", name, b.Device, known)
+	if l, ok := a.LookedUp(ruleset.SetStrays); ok && l.Found {
+		if p, ok := e.Live.Path(l.PathValue()); ok {
+			e.step("stray", "set "+l.Set, "packets of no connection here go on to %s", pathName(p.Key))
+		}
+	}
+	return nil
 }
 
 // answersAs returns the source that the client sees.

@@ -10,6 +10,23 @@ import (
 
 // WriteText writes a walk for people.
 func (r *Result) WriteText(out io.Writer, c text.Colours) error {
+	r.writeHead(out, c)
+	if err := r.writeSteps(out, c); err != nil {
+		return err
+	}
+	r.writeFlows(out, c)
+	writeList(out, c, "Damaged:", r.Damage)
+	writeList(out, c, "Not as the daemon planned:", r.Differences)
+	paint := c.Good
+	if r.Verdict.Kind == Dropped || r.Verdict.Kind == Damaged {
+		paint = c.Bad
+	}
+	_, err := fmt.Fprintln(out, "\n"+paint(text.Line("=> "+r.Verdict.Text)))
+	return err
+}
+
+// writeHead writes the packet and, if the daemon does not answer, its state.
+func (r *Result) writeHead(out io.Writer, c text.Colours) {
 	what := r.Proto
 	if r.Port != 0 {
 		what += " to port " + strconv.Itoa(int(r.Port))
@@ -26,6 +43,9 @@ func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 		fmt.Fprintln(out, c.Bad(text.Line("The daemon is "+r.Daemon+". This is the kernel's state; names of services are unknown.")))
 	}
 	fmt.Fprintln(out)
+}
+
+func (r *Result) writeSteps(out io.Writer, c text.Colours) error {
 	steps := text.Table{Indent: "  "}
 	for i, s := range r.Steps {
 		asked := ""
@@ -34,9 +54,10 @@ func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 		}
 		steps.Row(strconv.Itoa(i+1)+".", s.What, s.Found, text.Cell(asked, c.Faint))
 	}
-	if err := steps.Write(out); err != nil {
-		return err
-	}
+	return steps.Write(out)
+}
+
+func (r *Result) writeFlows(out io.Writer, c text.Colours) {
 	if len(r.Flows) > 0 {
 		fmt.Fprintln(out, "\nExisting connections:")
 	}
@@ -47,21 +68,14 @@ func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 		}
 		fmt.Fprintln(out, line)
 	}
-	for _, list := range []struct {
-		title string
-		lines []string
-	}{{"Damaged:", r.Damage}, {"Not as the daemon planned:", r.Differences}} {
-		if len(list.lines) > 0 {
-			fmt.Fprintln(out, "\n"+c.Bad(list.title))
-		}
-		for _, line := range list.lines {
-			fmt.Fprintln(out, c.Bad(text.Line("  "+line)))
-		}
+}
+
+// writeList writes lines about errors under a title, or nothing if there are none.
+func writeList(out io.Writer, c text.Colours, title string, lines []string) {
+	if len(lines) > 0 {
+		fmt.Fprintln(out, "\n"+c.Bad(title))
 	}
-	paint := c.Good
-	if r.Verdict.Kind == Dropped || r.Verdict.Kind == Damaged {
-		paint = c.Bad
+	for _, line := range lines {
+		fmt.Fprintln(out, c.Bad(text.Line("  "+line)))
 	}
-	_, err := fmt.Fprintln(out, "\n"+paint(text.Line("=> "+r.Verdict.Text)))
-	return err
 }

@@ -168,7 +168,8 @@ func (e *explainer) table() {
 		e.differ("the daemon wants nftables table inet egressway but the kernel has none: recreated within 10 s, or see the daemon's log")
 		e.step("rules", "nft table inet egressway", "missing: nothing is steered, dropped or given another source")
 	case !l.Table:
-		e.step("rules", "nft table inet egressway", "missing: no daemon has run here, or it was removed: nothing is steered, dropped or given another source")
+		e.step("rules", "nft table inet egressway",
+			"missing: no daemon has run here, or it was removed: nothing is steered, dropped or given another source")
 	case l.Owner != 0:
 		e.step("rules", "nft table inet egressway", "present, owned by the daemon")
 	default:
