@@ -12,7 +12,8 @@ import (
 func (g *Graph) WriteDOT(out io.Writer) error {
 	d := &dot{}
 	d.line("digraph egressway {")
-	d.line("  label=%s; labelloc=t; rankdir=LR; fontname=%s; tooltip=%s;", quoted("Node "+g.Node+": "+g.State), quoted("sans-serif"), quoted(g.summary()))
+	d.line("  label=%s; labelloc=t; rankdir=LR; fontname=%s; tooltip=%s;",
+		quoted("Node "+g.Node+": "+g.State), quoted("sans-serif"), quoted(g.summary()))
 	d.line("  node [shape=box, style=rounded, fontname=%s];", quoted("sans-serif"))
 	d.line("  edge [fontname=%s];", quoted("sans-serif"))
 	for _, n := range g.Nodes {

@@ -277,11 +277,52 @@ func routerOf(s status.Session) Router {
 
 // nodes selects the nodes of the drawn services, and the silent ones.
 func (g *Graph) nodes(r status.Report) {
-	hosts, standbys, known := map[string]int{}, map[string]int{}, map[string]bool{r.Node: true}
+	hosts, standbys := map[string]int{}, map[string]int{}
 	for _, s := range r.Services {
-		for name, roles := range map[string]map[string]int{s.Host: hosts, s.Standby: standbys} {
+		hosts[s.Host]++
+		standbys[s.Standby]++
+	}
+	known, broken := reported(r)
+	drawn := map[string]bool{}
+	for _, n := range g.Networks {
+		for _, s := range n.Services {
+			drawn[s.Host], drawn[s.Standby] = true, true
+		}
+	}
+	all := make([]Node, 0, len(known))
+	for name := range known {
+		n := Node{Name: name, Asked: name == r.Node, Broken: broken[name]}
+		if n.Asked {
+			n.Broken = brokenHere(r, n.Broken)
+			if r.Draining {
+				n.Notes = append(n.Notes, "draining")
+			}
+		}
+		if c := hosts[name]; c > 0 {
+			n.Notes = append(n.Notes, "host of "+thousands(c))
+		}
+		if c := standbys[name]; c > 0 {
+			n.Notes = append(n.Notes, "standby of "+thousands(c))
+		}
+		all = append(all, n)
+	}
+	name := func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }
+	asked := leads(func(n Node) bool { return n.Asked })
+	faulty := leads(func(n Node) bool { return n.Broken != "" })
+	wanted := leads(func(n Node) bool { return drawn[n.Name] })
+	every := leads(func(n Node) bool { return n.Name != cluster.AllHosts })
+	slices.SortFunc(all, func(a, b Node) int { return cmp.Or(asked(a, b), faulty(a, b), wanted(a, b), name(a, b)) })
+	g.Nodes, g.MoreNodes = bound(all, mostNodes)
+	slices.SortFunc(g.Nodes, func(a, b Node) int { return cmp.Or(asked(a, b), every(a, b), name(a, b)) })
+	g.nameUndrawn()
+}
+
+// reported lists the nodes that a report names. broken holds, by node, the reason why one is.
+func reported(r status.Report) (known map[string]bool, broken map[string]string) {
+	known, broken = map[string]bool{r.Node: true}, map[string]string{}
+	for _, s := range r.Services {
+		for _, name := range []string{s.Host, s.Standby} {
 			if name != "" {
-				roles[name]++
 				known[name] = true
 			}
 		}
@@ -299,41 +340,15 @@ func (g *Graph) nodes(r status.Report) {
 			wrong[p.Object] = append(wrong[p.Object], reason(p))
 		}
 	}
-	drawn := map[string]bool{}
-	for _, n := range g.Networks {
-		for _, s := range n.Services {
-			drawn[s.Host], drawn[s.Standby] = true, true
-		}
-	}
-	all := make([]Node, 0, len(known))
 	for name := range known {
-		n := Node{Name: name, Asked: name == r.Node, Broken: cmp.Or(silent[name], strings.Join(wrong[name], "; "))}
-		if n.Asked {
-			n.Broken = brokenHere(r, n.Broken)
-			if r.Draining {
-				n.Notes = append(n.Notes, "draining")
-			}
-		}
-		if c := hosts[name]; c > 0 {
-			n.Notes = append(n.Notes, "host of "+thousands(c))
-		}
-		if c := standbys[name]; c > 0 {
-			n.Notes = append(n.Notes, "standby of "+thousands(c))
-		}
-		all = append(all, n)
+		broken[name] = cmp.Or(silent[name], strings.Join(wrong[name], "; "))
 	}
-	by := func(first func(Node) bool) func(a, b Node) int {
-		return func(a, b Node) int { return cmp.Compare(ofBool(first(b)), ofBool(first(a))) }
-	}
-	asked := by(func(n Node) bool { return n.Asked })
-	broken := by(func(n Node) bool { return n.Broken != "" })
-	wanted := by(func(n Node) bool { return drawn[n.Name] })
-	every := by(func(n Node) bool { return n.Name != cluster.AllHosts })
-	name := func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }
-	slices.SortFunc(all, func(a, b Node) int { return cmp.Or(asked(a, b), broken(a, b), wanted(a, b), name(a, b)) })
-	g.Nodes, g.MoreNodes = bound(all, mostNodes)
-	slices.SortFunc(g.Nodes, func(a, b Node) int { return cmp.Or(asked(a, b), every(a, b), name(a, b)) })
-	g.nameUndrawn()
+	return known, broken
+}
+
+// leads returns the order in which the nodes of a kind come before the others.
+func leads(is func(Node) bool) func(a, b Node) int {
+	return func(a, b Node) int { return cmp.Compare(ofBool(is(b)), ofBool(is(a))) }
 }
 
 // nameUndrawn adds the names of nodes that are not drawn to the notes of their services.

@@ -54,14 +54,16 @@ func (g *Graph) WriteSVG(out io.Writer) error {
 func (g *Graph) svg() string {
 	l := layoutOf(g)
 	s := &svg{}
-	s.line(`<svg xmlns="http://www.w3.org/2000/svg" class="egressway" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-labelledby="ew-title ew-desc">`,
+	s.line(`<svg xmlns="http://www.w3.org/2000/svg" class="egressway" width="%d" height="%d" viewBox="0 0 %d %d" `+
+		`role="img" aria-labelledby="ew-title ew-desc">`,
 		width, l.height, width, l.height)
 	s.line(`<title id="ew-title">%s</title>`, escaped("Egress paths of node "+g.Node))
 	s.line(`<desc id="ew-desc">%s</desc>`, escaped(g.summary()))
 	s.line("<style>%s</style>", style)
 	s.line("<defs>")
 	for _, kind := range []string{"host", "standby", "up", "down"} {
-		s.line(`<marker id="ew-%s" class="ew-arrow-%s" viewBox="0 0 8 8" refX="1" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8Z"/></marker>`, kind, kind)
+		s.line(`<marker id="ew-%s" class="ew-arrow-%s" viewBox="0 0 8 8" refX="1" refY="4" `+
+			`markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8Z"/></marker>`, kind, kind)
 	}
 	s.line("</defs>")
 	s.line(`<rect class="ew-ground" width="%d" height="%d"/>`, width, l.height)
@@ -340,10 +342,11 @@ func (s *svg) network(n *Network, b networkBox) {
 	case len(n.Services) == 0:
 		s.text(networkX+pad, b.more, "ew-note", "no EgressService leaves by it", room)
 	}
+	const routerRoom = routerWidth - 2*pad
 	for i, r := range n.Routers {
 		s.group("ew-router", tooltip("peer "+r.Peer, r.Notes, r.Broken))
 		s.rect(routerX, b.routers[i], routerWidth, boxClass(r.Broken))
-		s.lines(routerX+pad, b.routers[i].y+boxPad, routerWidth-2*pad, "ew-address", r.Peer, r.Notes, brokenLines(r.Broken, routerWidth-2*pad, 3))
+		s.lines(routerX+pad, b.routers[i].y+boxPad, routerRoom, "ew-address", r.Peer, r.Notes, brokenLines(r.Broken, routerRoom, 3))
 		s.end()
 	}
 	if n.MoreRouters > 0 {
@@ -398,7 +401,10 @@ func (s *svg) broken(g *Graph, b box) {
 func (s *svg) legend(y int) {
 	x := margin
 	for _, l := range []struct{ kind, means string }{
-		{"host", "host: traffic leaves by it"}, {"standby", "standby: would take over"}, {"up", "session is up"}, {"down", "session is down"},
+		{"host", "host: traffic leaves by it"},
+		{"standby", "standby: would take over"},
+		{"up", "session is up"},
+		{"down", "session is down"},
 	} {
 		s.line(`<path d="M%d %dH%d" class="ew-edge ew-%s" marker-end="url(#ew-%s)"/>`, x, y+legendHeight/2-4, x+34, l.kind, l.kind)
 		s.text(x+50, y+legendHeight/2, "ew-note", l.means, width)
