@@ -17,22 +17,26 @@ import (
 
 // Config is the whole configuration of a daemon. Defaults returns the values of keys that a file does not set.
 type Config struct {
-	Node         string         `yaml:"node"`         // name of this node's Node object. Default: `$NODE_NAME`, then the host name.
-	Source       Source         `yaml:"source"`       // where the cluster's objects come from
-	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"` // destinations that are never steered, in addition to the pod ranges, Service ranges, ClusterIPs and node addresses in the cluster's objects
-	OnNoPath     NoPath         `yaml:"onNoPath"`     // a selected pod's packets without a host or a route: `drop` them, or `allow` them to leave by the main table
-	Steering     Steering       `yaml:"steering"`
-	Marks        Marks          `yaml:"marks"`
-	BGP          BGP            `yaml:"bgp"`
-	Networks     []Network      `yaml:"networks"` // networks that `spec.network` of an EgressService may name. Default: only the network `default`.
+	Node   string `yaml:"node"`   // name of this node's Node object. Default: `$NODE_NAME`, then the host name.
+	Source Source `yaml:"source"` // where the cluster's objects come from
+	// destinations that are never steered, in addition to the pod ranges, Service ranges, ClusterIPs and node
+	// addresses in the cluster's objects
+	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"`
+	// a selected pod's packets without a host or a route: `drop` them, or `allow` them to leave by the main table
+	OnNoPath NoPath   `yaml:"onNoPath"`
+	Steering Steering `yaml:"steering"`
+	Marks    Marks    `yaml:"marks"`
+	BGP      BGP      `yaml:"bgp"`
+	// networks that `spec.network` of an EgressService may name. Default: only the network `default`.
+	Networks []Network `yaml:"networks"`
 	// let `spec.network` name other networks, too: a number is a routing table, a word an existing VRF device
 	AllowUnlisted bool `yaml:"allowUnlisted"`
-	// pods whose new flows out of the cluster are dropped until the pod is an endpoint of an EgressService. So are those of pod addresses on
-	// this node whose Pod is not known yet. Default: none.
+	// pods whose new flows out of the cluster are dropped until the pod is an endpoint of an EgressService. So are
+	// those of pod addresses on this node whose Pod is not known yet. Default: none.
 	Hold  []Hold `yaml:"hold"`
 	Moves Moves  `yaml:"moves"`
-	// this node's services when its daemon gets SIGTERM: `keep` leaves everything in force for the next run; `drain` moves them to other
-	// nodes, then withdraws the rest, and needs an API server
+	// this node's services when its daemon gets SIGTERM: `keep` leaves everything in force for the next run; `drain`
+	// moves them to other nodes, then withdraws the rest, and needs an API server
 	OnStop   OnStop   `yaml:"onStop"`
 	Failover Failover `yaml:"failover"`
 	Speaker  Speaker  `yaml:"speaker"`
@@ -43,7 +47,9 @@ type Config struct {
 // Source configures where objects come from: from Manifests if it is set, else from the API server.
 type Source struct {
 	Kubernetes Kubernetes `yaml:"kubernetes"`
-	Manifests  string     `yaml:"manifests"` // a folder of YAML and JSON files with the objects, which is watched, without its subfolders; while a file is broken, its former objects stay. Without this key, objects come from the API server
+	// a folder of YAML and JSON files with the objects, which is watched, without its subfolders; while a file is
+	// broken, its former objects stay. Without this key, objects come from the API server
+	Manifests string `yaml:"manifests"`
 }
 
 // Kubernetes configures access to the API server.
@@ -51,8 +57,10 @@ type Kubernetes struct {
 	Kubeconfig string `yaml:"kubeconfig"` // kubeconfig file for the API server. Default: the pod's service account.
 	// namespace of the Leases: the leader's, and one for each node's report.
 	// Default: `$POD_NAMESPACE`, then the service account's, then `egressway-system`.
-	Namespace  string `yaml:"namespace"`
-	LabelHosts bool   `yaml:"labelHosts"` // label each host's node `egress-service.k8s.ovn.org/<namespace>-<name>`, for other programs that announce ingress IPs, such as MetalLB
+	Namespace string `yaml:"namespace"`
+	// label each host's node `egress-service.k8s.ovn.org/<namespace>-<name>`, for other programs that announce ingress
+	// IPs, such as MetalLB
+	LabelHosts bool `yaml:"labelHosts"`
 }
 
 // NoPath is the treatment of a selected pod's packets while there is no host or no route for them.
@@ -67,11 +75,15 @@ const (
 
 // Steering configures the way of an endpoint's egress from another node to the host.
 type Steering struct {
-	Mode   SteeringMode `yaml:"mode"`   // `direct`: the host's node address is the next hop, and must be on-link; `vxlan`: through our tunnel; `auto`: direct if the host is on-link, else through the tunnel
+	// `direct`: the host's node address is the next hop, and must be on-link; `vxlan`: through our tunnel; `auto`:
+	// direct if the host is on-link, else through the tunnel
+	Mode   SteeringMode `yaml:"mode"`
 	Device string       `yaml:"device"` // name of our VXLAN device
 	VNI    uint32       `yaml:"vni"`    // VXLAN network identifier, 1 to 16777215
 	Port   uint16       `yaml:"port"`   // UDP port of the tunnel; must pass between nodes
-	MTU    int          `yaml:"mtu"`    // MTU of the VXLAN device, 1280 to 65000 bytes. Default: 0, the underlay's less 50 (IPv4) or 70 (IPv6), and at most that of an uplink.
+	// MTU of the VXLAN device, 1280 to 65000 bytes. Default: 0, the underlay's less 50 (IPv4) or 70 (IPv6), and at
+	// most that of an uplink.
+	MTU int `yaml:"mtu"`
 }
 
 // SteeringMode is the way of steered packets.
@@ -86,8 +98,12 @@ const (
 
 // Marks configures the bits of fwmark and conntrack mark, and the priorities of routing rules, that are ours.
 type Marks struct {
-	Mask         uint32 `yaml:"mask"`         // bits of packet and connection marks that no other program on the node uses: at least 4 in a row, without kube-proxy's 0x4000 and 0x8000; one bit marks egress, the others number the networks and the hosts steered to, 30 with 6 bits
-	RulePriority int    `yaml:"rulePriority"` // first of our 100 routing rule priorities, 1 to 899: all must precede the kernel's rule for VRFs at 1000
+	// bits of packet and connection marks that no other program on the node uses: at least 4 in a row, without
+	// kube-proxy's 0x4000 and 0x8000; one bit marks egress, the others number the networks and the hosts steered to,
+	// 30 with 6 bits
+	Mask uint32 `yaml:"mask"`
+	// first of our 100 routing rule priorities, 1 to 899: all must precede the kernel's rule for VRFs at 1000
+	RulePriority int `yaml:"rulePriority"`
 }
 
 // Paths returns how many networks and hosts steered to fit into the mask, and into the range of our routing tables.
@@ -98,9 +114,12 @@ func (m Marks) Paths() int {
 
 // BGP configures all speakers.
 type BGP struct {
-	ASN             uint32          `yaml:"asn"`        // our AS number; required with peers. Default: none.
-	RouterID        netip.Addr      `yaml:"routerID"`   // an IPv4 address; required on nodes without an IPv4 InternalIP. Default: the node's IPv4 InternalIP.
-	ListenPort      int             `yaml:"listenPort"` // TCP port on which peers may connect: at all addresses in a VRF, without one at those from which the speaker dials its peers; ports below 1024 need CAP_NET_BIND_SERVICE; -1: only the speaker connects
+	ASN uint32 `yaml:"asn"` // our AS number; required with peers. Default: none.
+	// an IPv4 address; required on nodes without an IPv4 InternalIP. Default: the node's IPv4 InternalIP.
+	RouterID netip.Addr `yaml:"routerID"`
+	// TCP port on which peers may connect: at all addresses in a VRF, without one at those from which the speaker
+	// dials its peers; ports below 1024 need CAP_NET_BIND_SERVICE; -1: only the speaker connects
+	ListenPort      int             `yaml:"listenPort"`
 	GracefulRestart GracefulRestart `yaml:"gracefulRestart"`
 	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"` // timers of BFD with peers; a peer names one in `bfdProfile`. Default: none.
 }
@@ -116,7 +135,8 @@ type BFDProfile struct {
 	Name             string `yaml:"name" json:"name,omitempty"`                         // name for `bfdProfile` of peers
 	TransmitInterval uint32 `yaml:"transmitInterval" json:"transmitInterval,omitempty"` // milliseconds, 10 to 60000
 	ReceiveInterval  uint32 `yaml:"receiveInterval" json:"receiveInterval,omitempty"`   // milliseconds, 10 to 60000
-	DetectMultiplier uint8  `yaml:"detectMultiplier" json:"detectMultiplier,omitempty"` // the session fails after so many missed packets in a row
+	// the session fails after so many missed packets in a row
+	DetectMultiplier uint8 `yaml:"detectMultiplier" json:"detectMultiplier,omitempty"`
 }
 
 // DefaultNetwork is the name of the network that uses the main table, and the network of objects that name none.
@@ -124,10 +144,12 @@ const DefaultNetwork = "default"
 
 // Network is a network that spec.network of an EgressService may name: a VRF with its table, or only a routing table.
 type Network struct {
-	Name       string                `yaml:"name"`       // name in `spec.network`: at most 63 letters, digits, `.`, `_` and `-`
-	VRF        string                `yaml:"vrf"`        // VRF device: an existing one is used; with `interfaces` and `table` it is created
-	Interfaces []string              `yaml:"interfaces"` // uplinks; with `vrf` they are enslaved to it, and keep their IPv6 addresses
-	Table      uint32                `yaml:"table"`      // routing table; required to create the VRF; without `vrf`, the network has no VRF device. Not 0, 253 to 255, nor 794600 to 798695. Default: the VRF's.
+	Name       string   `yaml:"name"`       // name in `spec.network`: at most 63 letters, digits, `.`, `_` and `-`
+	VRF        string   `yaml:"vrf"`        // VRF device: an existing one is used; with `interfaces` and `table` it is created
+	Interfaces []string `yaml:"interfaces"` // uplinks; with `vrf` they are enslaved to it, and keep their IPv6 addresses
+	// routing table; required to create the VRF; without `vrf`, the network has no VRF device. Not 0, 253 to 255, nor
+	// 794600 to 798695. Default: the VRF's.
+	Table      uint32                `yaml:"table"`
 	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // namespaces that may use the network, by their labels. Default: every namespace.
 	OnNoPath   NoPath                `yaml:"onNoPath"`   // `onNoPath` of this network. Default: the global one.
 	Peers      []Peer                `yaml:"peers"`      // BGP neighbours in this network. Default: none.
@@ -161,50 +183,70 @@ const (
 
 // Peer is a BGP neighbour of one network.
 type Peer struct {
-	Address         netip.Addr `yaml:"address" json:"address,omitzero"`                  // the neighbour's address; this or `interface` is required
-	Interface       string     `yaml:"interface" json:"interface,omitempty"`             // instead of `address`: an unnumbered session, to the link-local address that the neighbour's router advertisements have; one peer for each interface of the network
-	Port            uint16     `yaml:"port" json:"port,omitempty"`                       // the neighbour's TCP port
-	ASN             uint32     `yaml:"asn" json:"asn,omitempty"`                         // the neighbour's AS number; this or `dynamicASN` is required. Default: none.
-	DynamicASN      DynamicASN `yaml:"dynamicASN" json:"dynamicASN,omitempty"`           // instead of `asn`: `external`, any AS except ours, or `internal`, ours
-	HoldTime        Duration   `yaml:"holdTime" json:"holdTime,omitempty"`               // the session ends after so long without a message; whole seconds, at least 3s, or 0s: never
-	KeepaliveTime   Duration   `yaml:"keepaliveTime" json:"keepaliveTime,omitempty"`     // time between our KEEPALIVE messages; whole seconds. Default: a third of `holdTime`.
-	ConnectTime     Duration   `yaml:"connectTime" json:"connectTime,omitempty"`         // pause between attempts to connect; whole seconds
-	EBGPMultiHop    uint8      `yaml:"ebgpMultiHop" json:"ebgpMultiHop,omitempty"`       // TTL towards a peer that is not on-link; 0: the peer is on-link
-	TTLSecurity     uint8      `yaml:"ttlSecurity" json:"ttlSecurity,omitempty"`         // most hops to the peer (RFC 5082), 1 if it is on-link; 0: off; not together with `ebgpMultiHop`
-	PasswordFile    string     `yaml:"passwordFile" json:"passwordFile,omitempty"`       // file with the TCP MD5 password (RFC 2385), at most 80 bytes; relative to the configuration's folder
-	BFDProfile      string     `yaml:"bfdProfile" json:"bfdProfile,omitempty"`           // one of `bgp.bfdProfiles`; empty: no BFD
-	AddressFamilies []Family   `yaml:"addressFamilies" json:"addressFamilies,omitempty"` // address families of the session; IPv4 and IPv6 sessions carry both
-	// most routes of a family that the peer may send, before `receive` filters them; the limit for routes with our AS in their path, such as
-	// nodes' announcements that come back, is ten times as high. Above it the session ends until the peer's configuration changes or the
-	// speaker restarts
-	MaxPrefixes uint32          `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"`
-	Receive     []PrefixPattern `yaml:"receive" json:"receive,omitempty"` // routes that are learned. Never learned: cluster, node and loopback ranges, and prefixes inside a subnet of this node. Learned only if listed exactly: a prefix around an address outside of these subnets that another node, a BGP peer or the API server has. Default: none.
-	Advertise   Advertise       `yaml:"advertise" json:"advertise,omitzero"`
+	// the neighbour's address; this or `interface` is required
+	Address netip.Addr `yaml:"address" json:"address,omitzero"`
+	// instead of `address`: an unnumbered session, to the link-local address that the neighbour's router
+	// advertisements have; one peer for each interface of the network
+	Interface string `yaml:"interface" json:"interface,omitempty"`
+	Port      uint16 `yaml:"port" json:"port,omitempty"` // the neighbour's TCP port
+	// the neighbour's AS number; this or `dynamicASN` is required. Default: none.
+	ASN uint32 `yaml:"asn" json:"asn,omitempty"`
+	// instead of `asn`: `external`, any AS except ours, or `internal`, ours
+	DynamicASN DynamicASN `yaml:"dynamicASN" json:"dynamicASN,omitempty"`
+	// the session ends after so long without a message; whole seconds, at least 3s, or 0s: never
+	HoldTime Duration `yaml:"holdTime" json:"holdTime,omitempty"`
+	// time between our KEEPALIVE messages; whole seconds. Default: a third of `holdTime`.
+	KeepaliveTime Duration `yaml:"keepaliveTime" json:"keepaliveTime,omitempty"`
+	ConnectTime   Duration `yaml:"connectTime" json:"connectTime,omitempty"` // pause between attempts to connect; whole seconds
+	// TTL towards a peer that is not on-link; 0: the peer is on-link
+	EBGPMultiHop uint8 `yaml:"ebgpMultiHop" json:"ebgpMultiHop,omitempty"`
+	// most hops to the peer (RFC 5082), 1 if it is on-link; 0: off; not together with `ebgpMultiHop`
+	TTLSecurity uint8 `yaml:"ttlSecurity" json:"ttlSecurity,omitempty"`
+	// file with the TCP MD5 password (RFC 2385), at most 80 bytes; relative to the configuration's folder
+	PasswordFile string `yaml:"passwordFile" json:"passwordFile,omitempty"`
+	BFDProfile   string `yaml:"bfdProfile" json:"bfdProfile,omitempty"` // one of `bgp.bfdProfiles`; empty: no BFD
+	// address families of the session; IPv4 and IPv6 sessions carry both
+	AddressFamilies []Family `yaml:"addressFamilies" json:"addressFamilies,omitempty"`
+	// most routes of a family that the peer may send, before `receive` filters them; the limit for routes with our AS
+	// in their path, such as nodes' announcements that come back, is ten times as high. Above it the session ends
+	// until the peer's configuration changes or the speaker restarts
+	MaxPrefixes uint32 `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"`
+	// routes that are learned. Never learned: cluster, node and loopback ranges, and prefixes inside a subnet of this
+	// node. Learned only if listed exactly: a prefix around an address outside of these subnets that another node, a
+	// BGP peer or the API server has. Default: none.
+	Receive   []PrefixPattern `yaml:"receive" json:"receive,omitempty"`
+	Advertise Advertise       `yaml:"advertise" json:"advertise,omitzero"`
 }
 
 // PrefixPattern matches routes to Prefix, or with GE or LE to prefixes inside it with a length in [GE, LE].
 type PrefixPattern struct {
 	Prefix netip.Prefix `yaml:"prefix" json:"prefix"`   // this prefix; with `ge` or `le`, prefixes inside it
 	GE     uint8        `yaml:"ge" json:"ge,omitempty"` // shortest prefix length. Default: the prefix's own.
-	LE     uint8        `yaml:"le" json:"le,omitempty"` // longest prefix length. Default: with `ge` 32 (IPv4) or 128 (IPv6), else the prefix's own.
+	// longest prefix length. Default: with `ge` 32 (IPv4) or 128 (IPv6), else the prefix's own.
+	LE uint8 `yaml:"le" json:"le,omitempty"`
 }
 
 // Advertise holds the attributes of our announcements to one peer.
 type Advertise struct {
-	Communities      []string `yaml:"communities" json:"communities,omitempty"`           // RFC 1997: `64512:1`, or a well-known name such as `no-export`
+	// RFC 1997: `64512:1`, or a well-known name such as `no-export`
+	Communities      []string `yaml:"communities" json:"communities,omitempty"`
 	LargeCommunities []string `yaml:"largeCommunities" json:"largeCommunities,omitempty"` // RFC 8092: `64512:1:2`
-	LocalPref        uint32   `yaml:"localPref" json:"localPref,omitempty"`               // LOCAL_PREF, for internal peers only; the standby announces half of it. Default: 0, which means 100.
-	// MED, to which 65535 less `status.term` is added, so that routers prefer a later host; should be the same on all nodes
-	MED           uint32 `yaml:"med" json:"med,omitempty"`
-	ASPathPrepend uint8  `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"` // how many times our AS number is prepended; towards external peers, the standby prepends it 5 times more
+	// LOCAL_PREF, for internal peers only; the standby announces half of it. Default: 0, which means 100.
+	LocalPref uint32 `yaml:"localPref" json:"localPref,omitempty"`
+	// MED, to which 65535 less `status.term` is added, so that routers prefer a later host; should be the same on all
+	// nodes
+	MED uint32 `yaml:"med" json:"med,omitempty"`
+	// how many times our AS number is prepended; towards external peers, the standby prepends it 5 times more
+	ASPathPrepend uint8 `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"`
 }
 
 // Moves configures moves of services from one host to another while both are alive.
 type Moves struct {
-	// how long a former host stays as standby after a planned move, so that its flows may end there; 0s to 1h; 0s: not at all. The leader's
-	// value is in force on all nodes
+	// how long a former host stays as standby after a planned move, so that its flows may end there; 0s to 1h; 0s: not
+	// at all. The leader's value is in force on all nodes
 	KeepFlows Duration `yaml:"keepFlows"`
-	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination grace period
+	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination
+	// grace period
 	Within Duration `yaml:"within"`
 }
 
@@ -238,7 +280,8 @@ type Status struct {
 type MetricsTLS struct {
 	CertFile string `yaml:"certFile"` // PEM file with the certificate; with it, `metricsAddress` accepts only TLS
 	KeyFile  string `yaml:"keyFile"`  // PEM file with the certificate's private key
-	// PEM file with authorities: `/metrics` needs a client certificate by one of them; `/healthz` and `/readyz` need none
+	// PEM file with authorities: `/metrics` needs a client certificate by one of them; `/healthz` and `/readyz` need
+	// none
 	ClientCAFile string `yaml:"clientCAFile"`
 }
 

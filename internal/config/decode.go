@@ -241,49 +241,50 @@ func wanted(t reflect.Type) string {
 // setScalar parses text into v. tag is the type that YAML infers from the text; it is empty, and not checked, for
 // values from the environment.
 func setScalar(v reflect.Value, text, tag string) error {
-	wrong := errors.New("not " + wanted(v.Type()))
-	isString := tag == "" || tag == "!!str"
 	switch v.Type() {
 	case addrType:
 		if text == "" {
 			return nil
 		}
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return wrong
-		}
-		v.Set(reflect.ValueOf(a))
-		return nil
+		return setParsed(v, text, netip.ParseAddr)
 	case prefixType:
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			return wrong
-		}
-		v.Set(reflect.ValueOf(p))
-		return nil
+		return setParsed(v, text, netip.ParsePrefix)
 	case durationType:
-		t, err := time.ParseDuration(text)
-		if err != nil {
-			return wrong
-		}
-		v.SetInt(int64(t))
-		return nil
+		return setParsed(v, text, time.ParseDuration)
 	}
+	return setBasic(v, text, tag)
+}
+
+// setParsed stores the result of parse, which has the type of v or one that v's is made from.
+func setParsed[T any](v reflect.Value, text string, parse func(string) (T, error)) error {
+	parsed, err := parse(text)
+	if err != nil {
+		return unlike(v)
+	}
+	v.Set(reflect.ValueOf(parsed).Convert(v.Type()))
+	return nil
+}
+
+// unlike returns the error for a text that is no value of v's type.
+func unlike(v reflect.Value) error { return errors.New("not " + wanted(v.Type())) }
+
+// setBasic parses text into a string, bool or number.
+func setBasic(v reflect.Value, text, tag string) error {
 	switch v.Kind() {
 	case reflect.String:
-		if !isString {
+		if tag != "" && tag != "!!str" {
 			return errors.New("not a string: put it in quotes")
 		}
 		v.SetString(text)
 	case reflect.Bool:
 		if text != "true" && text != "false" || tag == "!!str" {
-			return wrong
+			return unlike(v)
 		}
 		v.SetBool(text == "true")
 	case reflect.Int:
 		i, err := strconv.Atoi(text)
 		if err != nil || tag == "!!str" {
-			return wrong
+			return unlike(v)
 		}
 		v.SetInt(int64(i))
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
@@ -292,11 +293,11 @@ func setScalar(v reflect.Value, text, tag string) error {
 		if hex, ok := strings.CutPrefix(text, "0x"); ok {
 			text, base = hex, 16
 		} else if tag == "!!str" {
-			return wrong
+			return unlike(v)
 		}
 		u, err := strconv.ParseUint(text, base, v.Type().Bits())
 		if err != nil {
-			return wrong
+			return unlike(v)
 		}
 		v.SetUint(u)
 	}

@@ -16,8 +16,9 @@ type NodeFlows struct {
 // NodeBFD configures the BFD sessions between nodes, by which they watch hosts (RFC 5880, and RFC 5883 for several
 // hops). It should be the same on all nodes; Port must be.
 type NodeBFD struct {
-	Enabled          bool   `yaml:"enabled"`          // a host's standby and the nodes that steer to it watch it by BFD
-	Port             uint16 `yaml:"port"`             // UDP port, the same on all nodes; must pass between their InternalIPs. Not 4784 if FRR runs on nodes
+	Enabled bool `yaml:"enabled"` // a host's standby and the nodes that steer to it watch it by BFD
+	// UDP port, the same on all nodes; must pass between their InternalIPs. Not 4784 if FRR runs on nodes
+	Port             uint16 `yaml:"port"`
 	TransmitInterval uint32 `yaml:"transmitInterval"` // milliseconds, 10 to 60000
 	ReceiveInterval  uint32 `yaml:"receiveInterval"`  // milliseconds, 10 to 60000; a node watched by more than 500 asks for longer ones
 	DetectMultiplier uint8  `yaml:"detectMultiplier"` // missed packets in a row after which a node is dead, 1 to 50

@@ -170,7 +170,9 @@ func strayVariables(environ []string) (errs []Error) {
 		case isKey:
 			errs = append(errs, Error{File: "$" + name, Message: "no single value: give this key in the file"})
 		default:
-			errs = append(errs, Error{File: "$" + name, Message: "no key of the configuration has this variable: see docs/configuration.md, or unset it"})
+			errs = append(errs, Error{
+				File: "$" + name, Message: "no key of the configuration has this variable: see docs/configuration.md, or unset it",
+			})
 		}
 	}
 	slices.SortFunc(errs, func(a, b Error) int { return strings.Compare(a.File, b.File) })

@@ -180,9 +180,11 @@ func (v *validator) marks() {
 	if n := bits.OnesCount32(m.Mask); n < 4 || bits.Len32(m.Mask)-bits.TrailingZeros32(m.Mask) != n {
 		v.bad("marks.mask", "at least 4 bits in a row are needed, such as 0x3f00")
 	} else if m.Mask&kubeProxyMarks != 0 {
-		v.bad("marks.mask", "bits %#x are kube-proxy's (0x4000 masquerades, 0x8000 drops): leave them out, as 0x3f00 does", m.Mask&kubeProxyMarks)
+		v.bad("marks.mask", "bits %#x are kube-proxy's (0x4000 masquerades, 0x8000 drops): leave them out, as 0x3f00 does",
+			m.Mask&kubeProxyMarks)
 	} else if most := m.Paths(); len(v.c.Networks) > most {
-		v.bad("networks", "%d networks, the default one among them, but marks.mask %#x has room for %d: list fewer, or widen the mask", len(v.c.Networks), m.Mask, most)
+		v.bad("networks", "%d networks, the default one among them, but marks.mask %#x has room for %d: list fewer, or widen the mask",
+			len(v.c.Networks), m.Mask, most)
 	}
 	if m.RulePriority < 1 || m.RulePriority > 899 {
 		v.bad("marks.rulePriority", "1 to 899: our 100 priorities must end before the kernel's VRF rule at 1000")
@@ -265,7 +267,8 @@ func (v *validator) device(path, name string) bool {
 	case len(name) > 15:
 		v.bad(path, "not an interface's name: at most 15 bytes, this has %d", len(name))
 	case !DeviceName(name):
-		v.bad(path, "not a usable interface's name: letters, digits, '.', '_' and '-', a letter, digit or '_' first, and not lo, all or default")
+		v.bad(path, "not a usable interface's name: letters, digits, '.', '_' and '-', a letter, digit or '_' first, "+
+			"and not lo, all or default")
 	default:
 		return true
 	}

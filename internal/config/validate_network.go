@@ -215,7 +215,8 @@ func (v *validator) pattern(path string, r PrefixPattern, carried []Family) {
 		family = IPv4Unicast
 	}
 	if len(carried) > 0 && !slices.Contains(carried, family) {
-		v.bad(path+".prefix", "the session does not carry %s: nothing would be learned; add it to addressFamilies, or leave this out", family)
+		v.bad(path+".prefix", "the session does not carry %s: nothing would be learned; add it to addressFamilies, or leave this out",
+			family)
 	}
 	least, most := r.Prefix.Bits(), r.Prefix.Addr().BitLen()
 	if r.GE != 0 && (int(r.GE) < least || int(r.GE) > most) {
