@@ -64,7 +64,8 @@ func (n *notifier) add(path string, mask uint32) error {
 	watch := -1
 	if e := conn.Control(func(fd uintptr) {
 		if old, had := n.watches[path]; had {
-			_, _ = unix.InotifyRmWatch(int(fd), uint32(old)) //nolint:gosec // not negative; it fails if the file is gone, and the watch with it
+			// This fails if the file is gone, and the watch with it.
+			_, _ = unix.InotifyRmWatch(int(fd), uint32(old)) //nolint:gosec // not negative
 			delete(n.paths, old)
 			delete(n.watches, path)
 		}
@@ -94,7 +95,8 @@ func (n *notifier) read(done <-chan struct{}) {
 				watch: int32(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Wd):])), //nolint:gosec // an int in C
 				mask:  binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Mask):]),
 			}
-			named := min(unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Len):])), len(rest))
+			size := int(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Len):]))
+			named := min(unix.SizeofInotifyEvent+size, len(rest))
 			e.name = string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:named], "\x00"))
 			rest = rest[named:]
 			select {

@@ -67,65 +67,78 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	for _, f := range files {
 		_ = n.add(f, fileEvents) // not there yet: its creation is an event of the folder
 	}
-	settle := time.NewTimer(quiet)
-	settle.Stop()
-	defer settle.Stop()
+	p := pending{n: n, dir: dir, files: files, quiet: quiet, settle: time.NewTimer(quiet), written: map[string]bool{}}
+	p.settle.Stop()
+	defer p.settle.Stop()
 	settled := func() {
 		if again := changed(true); again > 0 {
-			settle.Reset(again)
+			p.settle.Reset(again)
 		}
 	}
 	settled()
-	var since time.Time          // time of the first change not yet reported
-	written := map[string]bool{} // files that are being written
-	// handle processes an event, and reports whether a file may be newly complete.
-	handle := func(r rawEvent) bool {
-		e, known := n.event(r)
-		if !known || e.path != "" && filepath.Dir(e.path) != dir && e.path != dir {
-			return false // another file in the parent
-		}
-		there := e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0
-		if e.path == dir && there {
-			// Another folder has the old name. The call of changed that follows covers changes before this watch.
-			_ = n.add(dir, folderEvents) // it fails if the folder is gone again: the parent has an event of its return
-		}
-		if there && slices.Contains(files, e.path) {
-			_ = n.add(e.path, fileEvents) // instead of the former file
-		}
-		if since.IsZero() {
-			since = time.Now()
-		}
-		if time.Since(since) < 10*quiet {
-			settle.Reset(quiet)
-		}
-		return whole(e, written)
-	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case r := <-n.raw:
-			// If the folder changes faster than it is read, one call reports several changes.
-			report := handle(r)
-			for more := true; more; {
-				select {
-				case r = <-n.raw:
-					report = handle(r) || report
-				default:
-					more = false
-				}
-			}
-			if report && len(written) == 0 {
+			if p.handleAll(r) && len(p.written) == 0 {
 				changed(false)
 			}
 		case err := <-n.failed:
 			return fmt.Errorf("watch folder %s: %w", dir, err)
-		case <-settle.C:
-			since = time.Time{}
-			clear(written)
+		case <-p.settle.C:
+			p.since = time.Time{}
+			clear(p.written)
 			settled()
 		}
 	}
+}
+
+// pending holds the changes of a folder that are not yet reported.
+type pending struct {
+	n       *notifier
+	dir     string
+	files   []string // files that are watched themselves, too
+	quiet   time.Duration
+	settle  *time.Timer     // fires once the folder has settled
+	since   time.Time       // time of the first change not yet reported
+	written map[string]bool // files that are being written
+}
+
+// handleAll processes an event and all that wait: if the folder changes faster than it is read, one call reports several
+// changes. It reports whether a file may be newly complete.
+func (p *pending) handleAll(r rawEvent) (report bool) {
+	for {
+		report = p.handle(r) || report
+		select {
+		case r = <-p.n.raw:
+		default:
+			return report
+		}
+	}
+}
+
+// handle processes an event, and reports whether a file may be newly complete.
+func (p *pending) handle(r rawEvent) bool {
+	e, known := p.n.event(r)
+	if !known || e.path != "" && filepath.Dir(e.path) != p.dir && e.path != p.dir {
+		return false // another file in the parent
+	}
+	there := e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0
+	if e.path == p.dir && there {
+		// Another folder has the old name. The call of changed that follows covers changes before this watch.
+		_ = p.n.add(p.dir, folderEvents) // it fails if the folder is gone again: the parent has an event of its return
+	}
+	if there && slices.Contains(p.files, e.path) {
+		_ = p.n.add(e.path, fileEvents) // instead of the former file
+	}
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+	if time.Since(p.since) < 10*p.quiet {
+		p.settle.Reset(p.quiet)
+	}
+	return whole(e, p.written)
 }
 
 // whole reports whether an event completes a file while none is being written. written holds the files that are being
