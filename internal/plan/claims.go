@@ -44,7 +44,10 @@ type claims struct {
 }
 
 func newClaims(addresses int) claims {
-	return claims{sole: make(map[[16]byte]uint32, addresses), several: map[netip.Addr][]claim{}, before: map[netip.Addr]verdict{}, judged: map[netip.Addr]verdict{}}
+	return claims{
+		sole: make(map[[16]byte]uint32, addresses), several: map[netip.Addr][]claim{},
+		before: map[netip.Addr]verdict{}, judged: map[netip.Addr]verdict{},
+	}
 }
 
 // admit gives a service an id.
@@ -202,15 +205,23 @@ func (c *claims) judge(a netip.Addr) (v verdict) {
 		if o.kinds&asPlain != 0 && !v.plain.is {
 			v.plain = o.by.rank()
 		}
-		if o.kinds&asIngress != 0 && !v.barred && !v.owner.is && !v.ingress.is && o.by.network != nil && (!v.plain.is || v.plain.shares(o.by)) {
+		if o.kinds&asIngress != 0 && v.admitsIngress(o.by) {
 			v.ingress, v.network = o.by.rank(), o.by.network.name
 		}
-		if o.kinds&asEndpoint != 0 && !v.peer && !v.ingress.is && !v.owner.is && !c.homes.strange(a, o.by.key.Namespace).is {
+		if o.kinds&asEndpoint != 0 && v.admitsEndpoint() && !c.homes.strange(a, o.by.key.Namespace).is {
 			v.owner = o.by.rank()
 		}
 	}
 	return v
 }
+
+// admitsIngress reports whether a service may serve the address as an ingress IP beside the claims judged before.
+func (v *verdict) admitsIngress(s *service) bool {
+	return !v.barred && !v.owner.is && !v.ingress.is && s.network != nil && (!v.plain.is || v.plain.shares(s))
+}
+
+// admitsEndpoint reports whether the address may be an endpoint beside the claims judged before.
+func (v *verdict) admitsEndpoint() bool { return !v.peer && !v.ingress.is && !v.owner.is }
 
 // note records the verdict on an address before its claims change.
 func (c *claims) note(a netip.Addr) {

@@ -49,7 +49,8 @@ func ReadFacts(data []byte) (Facts, error) {
 			return Facts{}, fmt.Errorf("decode facts: links[%d] has no name", i)
 		}
 		f.Links = append(f.Links, Link{
-			Name: l.Name, Index: i + 1, Up: l.Up == nil || *l.Up, Master: l.Master, VRFTable: l.VRFTable, MTU: cmp.Or(l.MTU, 1500), Addrs: l.Addrs,
+			Name: l.Name, Index: i + 1, Up: l.Up == nil || *l.Up, Master: l.Master, VRFTable: l.VRFTable,
+			MTU: cmp.Or(l.MTU, 1500), Addrs: l.Addrs,
 		})
 	}
 	for _, p := range file.Paths {

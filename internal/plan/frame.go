@@ -74,7 +74,38 @@ func sameHeard(x, y map[string]bool) bool { return (x == nil) == (y == nil) && m
 // allotPaths assigns a path id to every network and every node steered to. It keeps ids in force, which live packets and
 // connections carry. Paths that are useful but not needed get ids last and lose them first.
 func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
-	var want, unlisted, useful []PathKey
+	want, useful := f.wantedPaths(targets)
+	a := allotment{paths: f.paths, most: f.marks.MaxPath(), taken: map[PathID]bool{}, inForce: map[PathID]bool{}}
+	for _, id := range before {
+		a.inForce[id] = true
+	}
+	for _, k := range slices.Concat(want, useful) {
+		if !a.keep(k, before[k]) {
+			f.ordered = true
+		}
+	}
+	for _, k := range want {
+		if f.paths[k] != 0 || a.assign(k) || a.seize(k, useful) {
+			continue
+		}
+		f.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", f.marks.Mask), ReasonPathsExhausted,
+			"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask",
+			len(want), f.marks.MaxPath(), k.Kind, k.Name)
+		f.lacking[k] = true
+		if k.Kind == PathNetwork {
+			f.without[k.Name] = true
+		}
+	}
+	for _, k := range useful {
+		if f.paths[k] == 0 {
+			a.assign(k)
+		}
+	}
+}
+
+// wantedPaths lists the paths that are needed, and those that are only useful, in the order in which they get ids.
+func (f *frame) wantedPaths(targets []target) (want, useful []PathKey) {
+	var unlisted []PathKey
 	for _, n := range f.networks {
 		switch k := (PathKey{PathNetwork, n.name}); {
 		case n.listed:
@@ -90,57 +121,49 @@ func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 			useful = append(useful, PathKey{PathSteer, t.node})
 		}
 	}
-	want = append(want, unlisted...) // last: a user who may write EgressServices can name any number of networks
-	taken, inForce := map[PathID]bool{}, map[PathID]bool{}
-	for _, id := range before {
-		inForce[id] = true
+	return append(want, unlisted...), useful // last: a user who may write EgressServices can name any number of networks
+}
+
+// allotment assigns path ids from 1 to most.
+type allotment struct {
+	paths          map[PathKey]PathID
+	most           PathID
+	taken, inForce map[PathID]bool
+}
+
+// keep assigns the id that a path had before; false: it had none that is valid and still free.
+func (a *allotment) keep(k PathKey, id PathID) bool {
+	if id == 0 || id > a.most || a.taken[id] {
+		return false
 	}
-	for _, k := range slices.Concat(want, useful) {
-		if id := before[k]; id > 0 && id <= f.marks.MaxPath() && !taken[id] {
-			f.paths[k], taken[id] = id, true
-		} else {
-			f.ordered = true
-		}
-	}
-	free := func() PathID {
-		// An id that was just freed may still be in a connection's mark: use it last.
-		for _, fresh := range []bool{true, false} {
-			for id := PathID(1); id <= f.marks.MaxPath(); id++ {
-				if !taken[id] && (!fresh || !inForce[id]) {
-					return id
-				}
+	a.paths[k], a.taken[id] = id, true
+	return true
+}
+
+// assign gives a path an unused id; false: none is left. An id that was just freed may still be in a connection's mark: it
+// is used last.
+func (a *allotment) assign(k PathKey) bool {
+	for _, fresh := range []bool{true, false} {
+		for id := PathID(1); id <= a.most; id++ {
+			if !a.taken[id] && (!fresh || !a.inForce[id]) {
+				a.paths[k], a.taken[id] = id, true
+				return true
 			}
 		}
-		return 0
 	}
-	for _, k := range want {
-		if f.paths[k] != 0 {
-			continue
-		}
-		id := free()
-		for i := len(useful) - 1; i >= 0 && id == 0; i-- {
-			id = f.paths[useful[i]]
-			delete(f.paths, useful[i])
-		}
-		if id == 0 {
-			f.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", f.marks.Mask), ReasonPathsExhausted,
-				"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask", len(want), f.marks.MaxPath(), k.Kind, k.Name)
-			f.lacking[k] = true
-			if k.Kind == PathNetwork {
-				f.without[k.Name] = true
-			}
-			continue
-		}
-		f.paths[k], taken[id] = id, true
-	}
-	for _, k := range useful {
-		if f.paths[k] != 0 {
-			continue
-		}
-		if id := free(); id != 0 {
-			f.paths[k], taken[id] = id, true
+	return false
+}
+
+// seize gives a path the id of the last of the useful paths that has one; false: none has.
+func (a *allotment) seize(k PathKey, useful []PathKey) bool {
+	for _, from := range slices.Backward(useful) {
+		if id := a.paths[from]; id != 0 {
+			delete(a.paths, from)
+			a.paths[k] = id
+			return true
 		}
 	}
+	return false
 }
 
 // usable reports whether this node can use a network.
@@ -222,7 +245,8 @@ func (f *frame) unserved(services []*service) (problems findings) {
 		}
 		tell := func(field, value, path string) {
 			problems.problem("EgressService", s.key.String(), field, value, ReasonPathsExhausted,
-				"node %s has no path id left for %s, and drops packets that need it: marks.mask has room for %d paths, widen it", f.node, path, f.marks.MaxPath())
+				"node %s has no path id left for %s, and drops packets that need it: marks.mask has room for %d paths, widen it",
+				f.node, path, f.marks.MaxPath())
 		}
 		if f.lacking[PathKey{PathNetwork, s.network.name}] {
 			tell("spec.network", s.network.name, "network "+s.network.name)
@@ -244,7 +268,8 @@ func (f *frame) needRoutes(sent *sending) (problems findings) {
 		}{{"IPv4", need.IPv4 && !routed.IPv4}, {"IPv6", need.IPv6 && !routed.IPv6}} {
 			if family.missing {
 				problems.problem("Network", n.name, "table", strconv.Itoa(int(n.table)), ReasonNoRoute,
-					"has no %s route on node %s: selected pods' packets are dropped until a peer announces one, or one is added", family.name, f.node)
+					"has no %s route on node %s: selected pods' packets are dropped until a peer announces one, or one is added",
+					family.name, f.node)
 			}
 		}
 	}

@@ -77,7 +77,8 @@ func (g *ground) likeFor(o *ground) bool {
 		}
 		return links
 	}
-	return (!g.lacking || sameHeard(g.heard, o.heard)) && maps.Equal(g.nodeIPs, o.nodeIPs) && maps.Equal(g.away, o.away) && reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
+	return (!g.lacking || sameHeard(g.heard, o.heard)) && maps.Equal(g.nodeIPs, o.nodeIPs) && maps.Equal(g.away, o.away) &&
+		reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
 }
 
 // apiService is the Service whose endpoints are the API servers.
@@ -247,7 +248,8 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 	case cluster.TargetPod:
 	case cluster.TargetUnknown:
 		return netip.Addr{}, func(r *redone, text string) {
-			r.refuse(text, ReasonForeignEndpoint, "its EndpointSlice names no owner of the address: targetRef should name a Pod of namespace %s", r.key.Namespace)
+			r.refuse(text, ReasonForeignEndpoint,
+				"its EndpointSlice names no owner of the address: targetRef should name a Pod of namespace %s", r.key.Namespace)
 		}
 	default:
 		return netip.Addr{}, func(r *redone, text string) {

@@ -86,7 +86,7 @@ type NodePlan struct {
 	DataPlane DataPlane            `json:"dataPlane"`
 	Speakers  []Speaker            `json:"speakers,omitempty"`
 	Services  sorted.List[Service] `json:"services,omitzero"` // for display: each EgressService as it is on this node
-	Watched   []string             `json:"watched,omitempty"` // nodes whose death this node must detect: hosts and standbys of its pods, partners
+	Watched   []string             `json:"watched,omitempty"` // nodes whose death must be detected: hosts and standbys of pods, partners
 	Absent    []Absence            `json:"absent,omitempty"`  // networks that the kernel does not have, or not yet
 	Held      []uint32             `json:"held,omitempty"`    // tables in which unplanned routes of ours stay for now
 	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`  // for display: pods of this node that an entry of hold selects
@@ -289,7 +289,7 @@ type Announcement struct {
 type Speaker struct {
 	Network         string                    `json:"network"`
 	Device          string                    `json:"device,omitempty"` // VRF device to bind to; empty: none
-	DeviceIndex     int                       `json:"-"`                // of Device: when the device is recreated, sockets must be bound again
+	DeviceIndex     int                       `json:"-"`                // of Device: a recreated device needs new sockets
 	ASN             uint32                    `json:"asn"`
 	RouterID        netip.Addr                `json:"routerID,omitzero"`
 	ListenPort      int                       `json:"listenPort"`
@@ -297,8 +297,10 @@ type Speaker struct {
 	Peers           []Peer                    `json:"peers,omitempty"`
 	Announce        sorted.List[Announcement] `json:"announce,omitzero"` // exactly these
 	Refuse          sorted.List[Prefix]       `json:"refuse,omitzero"`   // never learned, nor anything inside
-	Subnets         []netip.Prefix            `json:"subnets,omitempty"` // of this node's links in the table of learned routes: never learned, nor anything inside
-	Guarded         []netip.Addr              `json:"guarded,omitempty"` // further addresses: a route around one is learned only if receive lists that route
+	// Subnets are those of this node's links in the table of learned routes: they are never learned, nor anything inside.
+	Subnets []netip.Prefix `json:"subnets,omitempty"`
+	// Guarded holds further addresses: a route around one is learned only if receive lists that route.
+	Guarded []netip.Addr `json:"guarded,omitempty"`
 }
 
 // Peer is a session's configuration with this node's addresses and interfaces for it.
@@ -322,7 +324,7 @@ type Service struct {
 	Endpoints  int                `json:"endpoints"`           // selected addresses in the cluster
 	Local      int                `json:"local"`               // endpoints on this node
 	Announced  []netip.Addr       `json:"announced,omitempty"` // from this node
-	Aside      bool               `json:"aside,omitempty"`     // this node is elected host or standby, but lacks the network and has no role
+	Aside      bool               `json:"aside,omitempty"`     // this node is elected, but lacks the network and has no role
 }
 
 // Masquerade reports whether egress leaves the pod's own node with the outgoing interface's address.
@@ -382,7 +384,8 @@ func (s Service) Compare(o Service) int { return s.Key.Compare(o.Key) }
 // Equal reports whether two services are the same.
 func (s Service) Equal(o Service) bool {
 	return s.Key == o.Key && s.SourceIPBy == o.SourceIPBy && s.Network == o.Network && s.Host == o.Host && s.Standby == o.Standby &&
-		s.Endpoints == o.Endpoints && s.Local == o.Local && s.Aside == o.Aside && slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
+		s.Endpoints == o.Endpoints && s.Local == o.Local && s.Aside == o.Aside &&
+		slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
 }
 
 // Compare orders waiting addresses.
@@ -422,5 +425,6 @@ func (r Route) Compare(o Route) int {
 
 // Equal reports whether two routes are the same.
 func (r Route) Equal(o Route) bool {
-	return r.Dst == o.Dst && r.Table == o.Table && r.Metric == o.Metric && r.Unreachable == o.Unreachable && sorted.SameSlice(r.NextHops, o.NextHops)
+	return r.Dst == o.Dst && r.Table == o.Table && r.Metric == o.Metric && r.Unreachable == o.Unreachable &&
+		sorted.SameSlice(r.NextHops, o.NextHops)
 }

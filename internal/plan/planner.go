@@ -110,8 +110,8 @@ func (r *pass) readGround() {
 	links := sortedLinks(r.Facts.Links)
 	same := !r.anew && slices.EqualFunc(links, r.last.Facts.Links, sameLink) &&
 		slices.Equal(r.Facts.Gateways, r.last.Facts.Gateways) && slices.Equal(r.Unsettled, r.last.Unsettled) &&
-		slices.Equal(r.Unmade, r.last.Unmade) && slices.Equal(r.APIServer, r.last.APIServer) && (!r.ground.lacking || sameHeard(r.Heard, r.ground.heard)) &&
-		(!r.renamed || !r.Config.AllowUnlisted)
+		slices.Equal(r.Unmade, r.last.Unmade) && slices.Equal(r.APIServer, r.last.APIServer) &&
+		(!r.ground.lacking || sameHeard(r.Heard, r.ground.heard)) && (!r.renamed || !r.Config.AllowUnlisted)
 	r.Facts.Links = links
 	if same {
 		return

@@ -70,12 +70,14 @@ func (h *holding) take(r *pass, key cluster.Key, touch func(netip.Addr)) {
 		delete(h.pods, key)
 	}
 	p, exists := r.Objects.Pods.Get(key)
-	if !exists || p.Node != r.Node || p.HostNetwork || p.Ended || len(p.Addresses) == 0 {
+	if !exists || !r.holdsAddresses(&p) || len(p.Addresses) == 0 {
 		return
 	}
 	now := ofPod{fit(p.Addresses), -1}
 	namespace := labels.Set(r.Objects.Namespaces.At(key.Namespace).Labels)
-	now.entry = slices.IndexFunc(h.entries, func(e entry) bool { return e.namespaces.Matches(namespace) && e.pods.Matches(labels.Set(p.Labels)) })
+	now.entry = slices.IndexFunc(h.entries, func(e entry) bool {
+		return e.namespaces.Matches(namespace) && e.pods.Matches(labels.Set(p.Labels))
+	})
 	h.pods[key] = now
 	for _, a := range now.addresses {
 		h.count(a, key, now.entry, 1)
@@ -112,26 +114,9 @@ func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 	if whole {
 		*h = holding{on: true, entries: entriesOf(r.Config), pods: map[cluster.Key]ofPod{}, at: map[netip.Addr]owners{}, open: h.open}
 	}
-	touched := map[netip.Addr]bool{}
-	touch := func(a netip.Addr) { touched[a] = true }
-	for a := range h.openEndpoints(r, opened) {
-		touch(a.Addr)
-	}
-	if whole {
-		for key := range r.Objects.Pods.Keys() {
-			h.take(r, key, touch)
-		}
-		for a := range h.open.All() {
-			touch(a.Addr)
-		}
-	} else {
-		for key := range r.podsChanged {
-			h.take(r, key, touch)
-		}
-	}
 	var let edit[Address]
 	var waiting edit[Waiting]
-	for a := range touched {
+	for a := range h.follow(r, opened, whole) {
 		o := h.at[a]
 		if _, open := h.open.Get(Address{a}); open || o.letGo() {
 			let.put(Address{a})
@@ -148,6 +133,28 @@ func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 	d.Hold = true
 	d.Let, _ = let.to(d.Let, whole)
 	next.Waiting, _ = waiting.to(next.Waiting, whole)
+}
+
+// follow counts the Pods and the open endpoints that changed, or all of them if whole, and returns their addresses.
+func (h *holding) follow(r *pass, opened *edit[Address], whole bool) map[netip.Addr]bool {
+	touched := map[netip.Addr]bool{}
+	touch := func(a netip.Addr) { touched[a] = true }
+	for a := range h.openEndpoints(r, opened) {
+		touch(a.Addr)
+	}
+	if !whole {
+		for key := range r.podsChanged {
+			h.take(r, key, touch)
+		}
+		return touched
+	}
+	for key := range r.Objects.Pods.Keys() {
+		h.take(r, key, touch)
+	}
+	for a := range h.open.All() {
+		touch(a.Addr)
+	}
+	return touched
 }
 
 // openEndpoints applies the changes of the open endpoints, and returns the addresses that differ.
@@ -194,46 +201,53 @@ func (h *homes) strange(a netip.Addr, namespace string) stranger {
 // take updates homes from the Pods of a snapshot, in which those in changed differ. It calls note for each address before
 // the address changes.
 func (h *homes) take(r *pass, changed map[cluster.Key]bool, note func(netip.Addr)) {
-	set := func(key cluster.Key) {
-		var now []netip.Addr
-		if p, exists := r.Objects.Pods.Get(key); exists && r.Objects.PodsKnown && p.Node == r.Node && !p.HostNetwork && !p.Ended {
-			now = fit(p.Addresses)
-		}
-		was := h.of[key]
-		if slices.Equal(was, now) {
-			return
-		}
-		for _, a := range was {
-			note(a)
-			if pods := slices.DeleteFunc(h.at[a], func(pod cluster.Key) bool { return pod == key }); len(pods) > 0 {
-				h.at[a] = pods
-			} else {
-				delete(h.at, a)
-			}
-		}
-		for _, a := range now {
-			note(a)
-			i, _ := slices.BinarySearchFunc(h.at[a], key, cluster.Key.Compare)
-			h.at[a] = slices.Insert(h.at[a], i, key)
-		}
-		if delete(h.of, key); len(now) > 0 {
-			h.of[key] = now
-		}
-	}
 	if h.of == nil {
 		h.of, h.at = map[cluster.Key][]netip.Addr{}, map[netip.Addr][]cluster.Key{}
 	}
 	if h.known == r.Objects.PodsKnown && !r.anew {
 		for key := range changed {
-			set(key)
+			h.read(r, key, note)
 		}
 		return
 	}
 	h.known = r.Objects.PodsKnown
 	for key := range h.of {
-		set(key)
+		h.read(r, key, note)
 	}
 	for key := range r.Objects.Pods.Keys() {
-		set(key)
+		h.read(r, key, note)
 	}
+}
+
+// read updates the addresses of one Pod, and calls note for each of them before it changes.
+func (h *homes) read(r *pass, key cluster.Key, note func(netip.Addr)) {
+	var now []netip.Addr
+	if p, exists := r.Objects.Pods.Get(key); exists && r.Objects.PodsKnown && r.holdsAddresses(&p) {
+		now = fit(p.Addresses)
+	}
+	was := h.of[key]
+	if slices.Equal(was, now) {
+		return
+	}
+	for _, a := range was {
+		note(a)
+		if pods := slices.DeleteFunc(h.at[a], func(pod cluster.Key) bool { return pod == key }); len(pods) > 0 {
+			h.at[a] = pods
+		} else {
+			delete(h.at, a)
+		}
+	}
+	for _, a := range now {
+		note(a)
+		i, _ := slices.BinarySearchFunc(h.at[a], key, cluster.Key.Compare)
+		h.at[a] = slices.Insert(h.at[a], i, key)
+	}
+	if delete(h.of, key); len(now) > 0 {
+		h.of[key] = now
+	}
+}
+
+// holdsAddresses reports whether a Pod has addresses of its own on this node, and has not ended.
+func (r *pass) holdsAddresses(p *cluster.Pod) bool {
+	return p.Node == r.Node && !p.HostNetwork && !p.Ended
 }

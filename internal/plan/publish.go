@@ -240,124 +240,158 @@ func (r *pass) planServices(next *NodePlan) {
 func (r *pass) planPrefixes(d *DataPlane) {
 	g := r.ground
 	another := r.former == nil || r.former.ground != g
-	var outside, within edit[Prefix]
 	whole := r.anew || another
-	inside := func(a netip.Addr, is bool) {
-		if p := (Prefix{single(a)}); is && !withinCluster(g, a) {
-			within.put(p)
-		} else {
-			within.drop(p)
-		}
-	}
-	add := func(s *service) {
-		for _, a := range s.outside {
-			outside.put(Prefix{single(a)})
-			inside(a, !g.stray(a))
-		}
-		for _, a := range s.clusterIPs {
-			inside(a, true)
-		}
-	}
+	e := prefixEdits{ground: g}
 	if whole {
-		r.each(add)
+		r.each(e.add)
 	} else {
 		for _, one := range r.redone {
-			for _, a := range one.was.outside {
-				if _, still := slices.BinarySearchFunc(one.outside, a, netip.Addr.Compare); !still {
-					outside.drop(Prefix{single(a)})
-					within.drop(Prefix{single(a)})
-				}
-			}
-			for _, a := range one.was.clusterIPs {
-				if !slices.Contains(one.clusterIPs, a) {
-					others := slices.ContainsFunc(r.claims.on(a), func(c claim) bool { return c.kinds&asClusterIP != 0 })
-					inside(a, others)
-				}
-			}
+			e.remove(one, &r.claims)
 			if !slices.Equal(one.outside, one.was.outside) || !slices.Equal(one.clusterIPs, one.was.clusterIPs) {
-				add(one.service)
+				e.add(one.service)
 			}
 		}
 	}
 	var differs bool
-	if r.outside, differs = outside.to(r.outside, whole); differs || another {
+	if r.outside, differs = e.outside.to(r.outside, whole); differs || another {
 		d.Pods = merged(g.pods, r.outside.Slice())
 	}
-	if r.within, differs = within.to(r.within, whole); differs || another {
+	if r.within, differs = e.within.to(r.within, whole); differs || another {
 		d.Cluster = merged(g.cluster, r.within.Slice())
 	}
 }
 
-func withinCluster(g *ground, a netip.Addr) bool { return within(g.cluster, a) }
+// prefixEdits holds the changes to the single addresses that services add to the ground's prefixes: of pods outside of
+// all ranges, and within the cluster.
+type prefixEdits struct {
+	ground          *ground
+	outside, within edit[Prefix]
+}
+
+// add adds the addresses of a service.
+func (e *prefixEdits) add(s *service) {
+	for _, a := range s.outside {
+		e.outside.put(Prefix{single(a)})
+		e.inside(a, !e.ground.stray(a))
+	}
+	for _, a := range s.clusterIPs {
+		e.inside(a, true)
+	}
+}
+
+// remove removes the addresses that a service no longer has, except for ClusterIPs of other services.
+func (e *prefixEdits) remove(one *redone, c *claims) {
+	for _, a := range one.was.outside {
+		if _, still := slices.BinarySearchFunc(one.outside, a, netip.Addr.Compare); !still {
+			e.outside.drop(Prefix{single(a)})
+			e.within.drop(Prefix{single(a)})
+		}
+	}
+	for _, a := range one.was.clusterIPs {
+		if !slices.Contains(one.clusterIPs, a) {
+			e.inside(a, slices.ContainsFunc(c.on(a), func(c claim) bool { return c.kinds&asClusterIP != 0 }))
+		}
+	}
+}
+
+// inside records whether an address counts as inside the cluster, unless a range of the ground contains it anyway.
+func (e *prefixEdits) inside(a netip.Addr, is bool) {
+	if p := (Prefix{single(a)}); is && !within(e.ground.cluster, a) {
+		e.within.put(p)
+	} else {
+		e.within.drop(p)
+	}
+}
 
 // planIngress plans the ingress IPs and their announcements. It returns the addresses that may have become ingress IPs or
 // stopped being ingress IPs; nil: any may have.
 func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
-	var e edit[IngressIP]
-	announce := map[string]*edit[Announcement]{}
 	whole := r.whole()
-	touched = []netip.Addr{}
-	seen := map[netip.Addr]bool{}
-	look := func(all []netip.Addr) {
-		for _, a := range all {
-			if seen[a] {
-				continue
-			}
-			seen[a] = true
-			touched = append(touched, a)
-			in, as, network := r.ingressAt(a)
-			had, known := d.Ingress.Get(IngressIP{Addr: a})
-			switch {
-			case network != nil && (whole || !known || had != in):
-				e.put(in)
-			case network == nil && known:
-				e.drop(had)
-			}
-			for name, list := range r.announce {
-				if !whole && (network == nil || name != network.name || !as.Prefix.IsValid()) {
-					if had, ok := list.Get(Announcement{Prefix: single(a)}); ok {
-						editOf(announce, name).drop(had)
-					}
-				}
-			}
-			if as.Prefix.IsValid() {
-				editOf(announce, network.name).put(as)
-			}
-		}
-	}
+	e := ingressEdits{whole: whole, announce: map[string]*edit[Announcement]{}, seen: map[netip.Addr]bool{}, touched: []netip.Addr{}}
 	if whole {
-		r.each(func(s *service) { look(s.ingress) })
+		r.each(func(s *service) { e.look(r, d, s.ingress) })
 	} else {
 		for _, one := range r.redone {
-			look(one.was.ingress)
-			look(one.ingress)
+			e.look(r, d, one.was.ingress)
+			e.look(r, d, one.ingress)
 		}
 	}
-	d.Ingress, _ = e.to(d.Ingress, whole)
+	d.Ingress, _ = e.ips.to(d.Ingress, whole)
 	if r.announce == nil {
 		r.announce = map[string]sorted.List[Announcement]{}
 	}
 	if whole {
 		for name := range r.announce {
-			editOf(announce, name) // it may have no announcements now
+			e.announcements(name) // it may have no announcements now
 		}
 	}
-	for name, e := range announce {
+	for name, e := range e.announce {
 		r.announce[name], _ = e.to(r.announce[name], whole)
 	}
 	if whole {
 		return nil
 	}
-	return touched
+	return e.touched
 }
 
-func editOf(of map[string]*edit[Announcement], network string) *edit[Announcement] {
-	e := of[network]
-	if e == nil {
-		e = &edit[Announcement]{}
-		of[network] = e
+// ingressEdits holds the changes to the ingress IPs, and to their announcements by network. If whole, they set all of them.
+type ingressEdits struct {
+	whole    bool
+	ips      edit[IngressIP]
+	announce map[string]*edit[Announcement]
+	seen     map[netip.Addr]bool
+	touched  []netip.Addr // those seen, in order
+}
+
+// look plans each address that it did not see before as an ingress IP or none, and announces or withdraws it.
+func (e *ingressEdits) look(r *pass, d *DataPlane, all []netip.Addr) {
+	for _, a := range all {
+		if e.seen[a] {
+			continue
+		}
+		e.seen[a] = true
+		e.touched = append(e.touched, a)
+		in, as, network := r.ingressAt(a)
+		had, known := d.Ingress.Get(IngressIP{Addr: a})
+		switch {
+		case network != nil && (e.whole || !known || had != in):
+			e.ips.put(in)
+		case network == nil && known:
+			e.ips.drop(had)
+		}
+		announcer := "" // a network
+		if as.Prefix.IsValid() {
+			announcer = network.name
+		}
+		if !e.whole {
+			e.withdraw(r.announce, a, announcer)
+		}
+		if announcer != "" {
+			e.announcements(announcer).put(as)
+		}
 	}
-	return e
+}
+
+// withdraw removes the announcements of an address in all networks except one.
+func (e *ingressEdits) withdraw(announced map[string]sorted.List[Announcement], a netip.Addr, except string) {
+	for name, list := range announced {
+		if name == except {
+			continue
+		}
+		if had, ok := list.Get(Announcement{Prefix: single(a)}); ok {
+			e.announcements(name).drop(had)
+		}
+	}
+}
+
+// announcements returns the changes to the announcements in a network.
+func (e *ingressEdits) announcements(network string) *edit[Announcement] {
+	of := e.announce[network]
+	if of == nil {
+		of = &edit[Announcement]{}
+		e.announce[network] = of
+	}
+	return of
 }
 
 // ingressAt plans an ingress IP, which several services of one network may share, and its announcement, which is zero if

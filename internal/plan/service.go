@@ -192,7 +192,8 @@ func (r *redone) isAble(g *ground) bool {
 	case r.network == nil || r.host == "" || !r.spec.LoadBalancer:
 		return false
 	}
-	return r.sourceIPBy == cluster.SourceIPByNetwork || slices.ContainsFunc(r.addresses, func(a netip.Addr) bool { return !within(g.inside, a) })
+	return r.sourceIPBy == cluster.SourceIPByNetwork ||
+		slices.ContainsFunc(r.addresses, func(a netip.Addr) bool { return !within(g.inside, a) })
 }
 
 // whose names the use of an address that cannot be an ingress IP because of that; empty: it can be one.
@@ -212,57 +213,70 @@ const howToShare = "Services of several namespaces share one where each has the 
 // settleIngress keeps the ingress IPs that the service can serve. The first service by rank that claims an IP decides its
 // network and the services that may share it.
 func (r *redone) settleIngress(c *claims) {
-	s, g := r.service, c.ground
+	s := r.service
 	s.ingress = nil
 	if !s.selects || !r.spec.LoadBalancer {
 		return
-	}
-	const field = "status.loadBalancer.ingress"
-	refuse := func(value string, reason cluster.Reason, format string, args ...any) {
-		r.told.sample(s.key, field, value, reason, format, args...)
 	}
 	for _, in := range r.spec.Ingress {
 		if in.IP == "" {
 			continue // a host name: the election reports it if there is no IP besides
 		}
-		a, err := netip.ParseAddr(in.IP)
-		switch why := cluster.Unfit(a); {
-		case err != nil:
-			refuse(in.IP, ReasonInvalidAddress, "not an IP address")
-			continue
-		case why != "":
-			refuse(in.IP, ReasonInvalidAddress, "%s cannot be announced nor be a source address", why)
-			continue
-		case g.whose(a) != "":
-			refuse(in.IP, ReasonInvalidAddress, "is %s", g.whose(a))
-			continue
-		case slices.Contains(s.ingress, a):
-			continue
-		}
-		var v verdict
-		if s.disputes > 0 {
-			v = c.verdict(a)
-		}
-		switch {
-		case v.clusterIP:
-			refuse(in.IP, ReasonInvalidAddress, "is the ClusterIP of Service %s", v.cluster)
-		case v.owner.over(s):
-			refuse(in.IP, ReasonInvalidAddress, "is an endpoint of EgressService %s, which keeps it", v.owner.key)
-		case within(g.inside, a):
-			refuse(in.IP, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
-		case v.plain.over(s) && !v.plain.shares(s):
-			refuse(in.IP, ReasonIngressConflict, "is an ingress IP of Service %s, which has no EgressService; "+howToShare, v.plain.key)
-		case v.ingress.over(s) && v.network != s.networkName():
-			refuse(in.IP, ReasonIngressConflict, "is served by EgressService %s in network %s; one ingress IP belongs to one network", v.ingress.key, v.network)
-		case v.ingress.over(s) && !v.ingress.shares(s):
-			refuse(in.IP, ReasonIngressConflict, "is served by EgressService %s; "+howToShare, v.ingress.key)
-		default:
+		if a, ok := r.ingressIP(c.ground, in.IP); ok && !slices.Contains(s.ingress, a) && r.winsIngress(c, a, in.IP) {
 			s.ingress = append(s.ingress, a)
 		}
 	}
 	if slices.Equal(s.ingress, s.addresses) {
 		s.ingress = s.addresses // nearly always equal: keep one slice
 	}
+}
+
+// ingressIP parses an ingress IP; false: no Service can have it, which is reported.
+func (r *redone) ingressIP(g *ground, text string) (a netip.Addr, ok bool) {
+	a, err := netip.ParseAddr(text)
+	switch why := cluster.Unfit(a); {
+	case err != nil:
+		r.refuseIngress(text, ReasonInvalidAddress, "not an IP address")
+	case why != "":
+		r.refuseIngress(text, ReasonInvalidAddress, "%s cannot be announced nor be a source address", why)
+	case g.whose(a) != "":
+		r.refuseIngress(text, ReasonInvalidAddress, "is %s", g.whose(a))
+	default:
+		return a, true
+	}
+	return a, false
+}
+
+// winsIngress reports whether the service may serve an ingress IP, considering the other claims on it and the cluster's
+// ranges. It reports what prevents that as a problem, in which text is the written form of the address.
+func (r *redone) winsIngress(c *claims, a netip.Addr, text string) bool {
+	s := r.service
+	var v verdict
+	if s.disputes > 0 {
+		v = c.verdict(a)
+	}
+	switch {
+	case v.clusterIP:
+		r.refuseIngress(text, ReasonInvalidAddress, "is the ClusterIP of Service %s", v.cluster)
+	case v.owner.over(s):
+		r.refuseIngress(text, ReasonInvalidAddress, "is an endpoint of EgressService %s, which keeps it", v.owner.key)
+	case within(c.ground.inside, a):
+		r.refuseIngress(text, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
+	case v.plain.over(s) && !v.plain.shares(s):
+		r.refuseIngress(text, ReasonIngressConflict, "is an ingress IP of Service %s, which has no EgressService; "+howToShare, v.plain.key)
+	case v.ingress.over(s) && v.network != s.networkName():
+		r.refuseIngress(text, ReasonIngressConflict, "is served by EgressService %s in network %s; one ingress IP belongs to one network",
+			v.ingress.key, v.network)
+	case v.ingress.over(s) && !v.ingress.shares(s):
+		r.refuseIngress(text, ReasonIngressConflict, "is served by EgressService %s; "+howToShare, v.ingress.key)
+	default:
+		return true
+	}
+	return false
+}
+
+func (r *redone) refuseIngress(value string, reason cluster.Reason, format string, args ...any) {
+	r.told.sample(r.key, "status.loadBalancer.ingress", value, reason, format, args...)
 }
 
 // readEndpoints finds the candidates among the endpoints.
@@ -436,7 +450,8 @@ func (r *redone) findStrays(g *ground) {
 		s.outside = append(s.outside, e.addr)
 		if g.stray(e.addr) {
 			r.told.sample(s.key, "endpoints", e.addr.String(), ReasonOutsidePodRanges,
-				"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; add its range to clusterCIDRs if it is a pod")
+				"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; "+
+					"add its range to clusterCIDRs if it is a pod")
 		}
 	}
 }

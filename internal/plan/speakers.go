@@ -18,7 +18,10 @@ func (f *frame) planSpeakers() {
 			continue // there is no device to bind to before this plan is applied
 		}
 		c := f.config.BGP
-		s := Speaker{Network: n.name, Device: n.VRF, ASN: c.ASN, RouterID: c.RouterID, ListenPort: c.ListenPort, GracefulRestart: c.GracefulRestart}
+		s := Speaker{
+			Network: n.name, Device: n.VRF,
+			ASN: c.ASN, RouterID: c.RouterID, ListenPort: c.ListenPort, GracefulRestart: c.GracefulRestart,
+		}
 		if n.VRF != "" {
 			s.DeviceIndex = f.links[device].Index
 		}
@@ -45,34 +48,54 @@ func (f *frame) planSpeakers() {
 // No interface leads to a peer on this node itself. Such a peer speaks to routers for us: they need an address of an uplink
 // as next hop, and the routing table finds the routers that are next hops of its routes.
 func (g *ground) peer(n *network, c config.Peer) Peer {
-	p := Peer{Peer: c}
-	for i := range g.config.BGP.BFDProfiles {
-		if f := g.config.BGP.BFDProfiles[i]; c.BFDProfile != "" && f.Name == c.BFDProfile {
-			p.BFD = &f
-		}
-	}
+	p := Peer{Peer: c, BFD: g.bfdProfile(c.BFDProfile)}
 	here := func(a netip.Prefix) bool { return a.Addr() == c.Address }
 	local := slices.ContainsFunc(g.links, func(l Link) bool { return g.belongs(l, n) && slices.ContainsFunc(l.Addrs, here) })
-	fallback := -1
-	for i, l := range g.links {
-		if !g.belongs(l, n) || local && l.Name == n.VRF {
-			continue
-		}
-		if c.Interface == l.Name || !local && slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return c.Address.IsValid() && a.Contains(c.Address) }) {
+	onLink := func(a netip.Prefix) bool { return !local && a.Contains(c.Address) }
+	for _, l := range g.links {
+		if g.leadsOut(l, n, local) && (c.Interface == l.Name || slices.ContainsFunc(l.Addrs, onLink)) {
 			p.Device = l.Name
 			p.NextHop4, p.NextHop6 = nextHops(l)
 			return p
 		}
-		if four, six := nextHops(l); (four.IsValid() || six.IsValid()) && l.Name != "lo" && (fallback < 0 || n.name == config.DefaultNetwork && g.isNode(l)) {
-			fallback = i
-		}
 	}
 	if c.Interface != "" {
 		p.Device = c.Interface
-	} else if fallback >= 0 { // beyond a router: any address of ours in that network; in the default one an InternalIP, no pod bridge's
-		p.NextHop4, p.NextHop6 = nextHops(g.links[fallback])
+	} else {
+		p.NextHop4, p.NextHop6 = g.routedHops(n, local)
 	}
 	return p
+}
+
+// bfdProfile returns a copy of the BFD profile of a name; nil: there is none.
+func (g *ground) bfdProfile(name string) *config.BFDProfile {
+	i := slices.IndexFunc(g.config.BGP.BFDProfiles, func(p config.BFDProfile) bool { return p.Name == name })
+	if name == "" || i < 0 {
+		return nil
+	}
+	profile := g.config.BGP.BFDProfiles[i]
+	return &profile
+}
+
+// leadsOut reports whether a link of a network may lead to a peer: the VRF device itself does not lead to the routers
+// beyond a peer on this node.
+func (g *ground) leadsOut(l Link, n *network, local bool) bool {
+	return g.belongs(l, n) && (!local || l.Name != n.VRF)
+}
+
+// routedHops returns the next hops to announce to a peer beyond a router: the addresses of any link of the network, in the
+// default network of one with an InternalIP rather than of a pod bridge.
+func (g *ground) routedHops(n *network, local bool) (four, six netip.Addr) {
+	for _, l := range g.links {
+		a, b := nextHops(l)
+		if !g.leadsOut(l, n, local) || l.Name == "lo" || !a.IsValid() && !b.IsValid() {
+			continue
+		}
+		if first := !four.IsValid() && !six.IsValid(); first || n.name == config.DefaultNetwork && g.isNode(l) {
+			four, six = a, b
+		}
+	}
+	return four, six
 }
 
 // subnets lists our addresses on the links that a peer's next hops may be on: its own link for an external peer on a link,
@@ -108,7 +131,7 @@ func (g *ground) connected(n *network) (all []netip.Prefix) {
 // without a VRF use the main table.
 func (g *ground) guarded(n *network, connected []netip.Prefix) (all []netip.Addr) {
 	add := func(a netip.Addr) {
-		if a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && g.nodeIPs[a] != g.node && !within(connected, a) {
+		if g.isRemote(a, connected) {
 			all = append(all, a.WithZone(""))
 		}
 	}
@@ -131,6 +154,11 @@ func (g *ground) guarded(n *network, connected []netip.Prefix) (all []netip.Addr
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
+}
+
+// isRemote reports whether an address is neither this node's nor in one of the connected subnets.
+func (g *ground) isRemote(a netip.Addr, connected []netip.Prefix) bool {
+	return a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && g.nodeIPs[a] != g.node && !within(connected, a)
 }
 
 // inVRF reports whether a link's addresses are in the table of a VRF.

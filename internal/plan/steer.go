@@ -24,7 +24,6 @@ type steering struct {
 
 // steer plans a routing table for every node steered to.
 func (f *frame) steer(targets []target) {
-	mode := f.config.Steering.Mode
 	if f.tunnel != nil {
 		t := *f.tunnel
 		f.tunnelTo = &t
@@ -38,35 +37,14 @@ func (f *frame) steer(targets []target) {
 		if f.silent[host] {
 			if t.needed {
 				f.problem("Node", host, "", "", cluster.ReasonHostSilent,
-					"node %s has no answer from it by BFD (UDP %d): packets of pods that should be steered to it are dropped until it answers, "+
-						"for it may forward them without a packet filter", f.node, f.config.Failover.BFD.Port)
+					"node %s has no answer from it by BFD (UDP %d): packets of pods that should be steered to it are dropped "+
+						"until it answers, for it may forward them without a packet filter", f.node, f.config.Failover.BFD.Port)
 			}
 			continue
 		}
-		table := config.SteeringTableBase + uint32(id)
-		h, missing := f.direct(host, table, t.families)
-		switch {
-		case mode == config.SteeringVXLAN:
-			h, missing = f.tunnelled(host, table), Families{}
-		case mode == config.SteeringAuto && (h == nil || missing != Families{}):
-			if tunnelled := f.tunnelled(host, table); tunnelled != nil {
-				h, missing = tunnelled, Families{}
-			}
-		}
-		if h == nil && !t.needed {
-			continue
-		}
-		if h == nil || missing != (Families{}) {
-			what := "pods"
-			switch {
-			case h == nil:
-			case missing.IPv4:
-				what = "IPv4 packets of pods"
-			default:
-				what = "IPv6 packets of pods"
-			}
-			f.problem("Node", host, "status.addresses", "", ReasonHostUnreachable,
-				"%s of node %s cannot be steered to it: steering.mode %s needs an InternalIP %s", what, f.node, mode, wantedOfHost[mode])
+		h, missing := f.steerTo(host, config.SteeringTableBase+uint32(id), t.families)
+		if h != nil || t.needed {
+			f.reportMissing(host, h, missing)
 		}
 		if h == nil {
 			continue
@@ -77,6 +55,40 @@ func (f *frame) steer(targets []target) {
 	if t := f.tunnelTo; t != nil {
 		slices.SortFunc(t.Hosts, func(x, y TunnelHost) int { return compareStrings(x.Node, y.Node) })
 	}
+}
+
+// steerTo steers to a host as steering.mode says. missing holds the needed families in which that is not possible. h is nil
+// if no family is.
+func (f *frame) steerTo(host string, table uint32, need Families) (h *steering, missing Families) {
+	mode := f.config.Steering.Mode
+	if mode == config.SteeringVXLAN {
+		return f.tunnelled(host, table), Families{}
+	}
+	h, missing = f.direct(host, table, need)
+	if mode == config.SteeringAuto && (h == nil || missing != Families{}) {
+		if tunnelled := f.tunnelled(host, table); tunnelled != nil {
+			return tunnelled, Families{}
+		}
+	}
+	return h, missing
+}
+
+// reportMissing reports the packets that cannot be steered to a host: all if h is nil, else those of the missing families.
+func (f *frame) reportMissing(host string, h *steering, missing Families) {
+	var packets string
+	switch {
+	case h == nil:
+		packets = "pods"
+	case missing.IPv4:
+		packets = "IPv4 packets of pods"
+	case missing.IPv6:
+		packets = "IPv6 packets of pods"
+	default:
+		return
+	}
+	mode := f.config.Steering.Mode
+	f.problem("Node", host, "status.addresses", "", ReasonHostUnreachable,
+		"%s of node %s cannot be steered to it: steering.mode %s needs an InternalIP %s", packets, f.node, mode, wantedOfHost[mode])
 }
 
 var wantedOfHost = map[config.SteeringMode]string{
@@ -168,7 +180,8 @@ func (f *frame) tunnelled(host string, table uint32) *steering {
 	t.Hosts = append(t.Hosts, hop)
 	h := &steering{devices: []string{t.Device}, tunneled: true}
 	for _, any := range []netip.Prefix{anyIPv4, anyIPv6} {
-		h.routes = append(h.routes, Route{Table: table, Dst: any, NextHops: []NextHop{{Gateway: hop.NextHop, Device: t.Device, OnLink: true}}})
+		to := []NextHop{{Gateway: hop.NextHop, Device: t.Device, OnLink: true}}
+		h.routes = append(h.routes, Route{Table: table, Dst: any, NextHops: to})
 	}
 	return h
 }

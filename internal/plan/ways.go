@@ -175,7 +175,8 @@ func (f *frame) countSent() bool {
 
 // announced reports whether this node announces the ingress IPs of a service.
 func (f *frame) announced(s *service) bool {
-	if s.network == nil || !f.usable(s.network) || s.network.lacks != "" || len(s.network.Peers) == 0 || len(s.endpoints) == 0 || len(s.ingress) == 0 {
+	if s.network == nil || !f.usable(s.network) || s.network.lacks != "" || len(s.network.Peers) == 0 ||
+		len(s.endpoints) == 0 || len(s.ingress) == 0 {
 		return false
 	}
 	if s.host == cluster.AllHosts {
