@@ -50,28 +50,37 @@ var own = reflect.TypeFor[list]().PkgPath()
 func same(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Slice:
-		return a.Len() == b.Len() && (a.Len() == 0 || a.UnsafePointer() == b.UnsafePointer() || sameElements(a, b))
+		return sameSlices(a, b)
 	case reflect.Array:
 		return sameElements(a, b)
 	case reflect.Map:
-		return a.Len() == b.Len() && a.IsNil() == b.IsNil() && (a.UnsafePointer() == b.UnsafePointer() || sameEntries(a, b))
+		return sameMaps(a, b)
 	case reflect.Pointer:
 		return a.UnsafePointer() == b.UnsafePointer() || !a.IsNil() && !b.IsNil() && same(a.Elem(), b.Elem())
 	case reflect.Struct:
-		if a.Type().PkgPath() == own { // its chunks may differ where its elements do not
-			return a.Addr().Interface().(list).sameAs(b.Addr().Interface())
-		}
-		for i := range a.NumField() {
-			if !same(a.Field(i), b.Field(i)) {
-				return false
-			}
-		}
-		return true
+		return sameStructs(a, b)
 	case reflect.Func, reflect.Chan, reflect.Interface, reflect.UnsafePointer:
 		panic(fmt.Sprintf("sorted: a value of type %s cannot be compared", a.Type()))
 	default:
 		return a.Equal(b)
 	}
+}
+
+// sameStructs compares the fields of two structs, or the elements of two Lists.
+func sameStructs(a, b reflect.Value) bool {
+	if a.Type().PkgPath() == own { // its chunks may differ where its elements do not
+		return a.Addr().Interface().(list).sameAs(b.Addr().Interface())
+	}
+	for i := range a.NumField() {
+		if !same(a.Field(i), b.Field(i)) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameSlices(a, b reflect.Value) bool {
+	return a.Len() == b.Len() && (a.Len() == 0 || a.UnsafePointer() == b.UnsafePointer() || sameElements(a, b))
 }
 
 func sameElements(a, b reflect.Value) bool {
@@ -83,7 +92,13 @@ func sameElements(a, b reflect.Value) bool {
 	return true
 }
 
-func sameEntries(a, b reflect.Value) bool {
+func sameMaps(a, b reflect.Value) bool {
+	if a.Len() != b.Len() || a.IsNil() != b.IsNil() {
+		return false
+	}
+	if a.UnsafePointer() == b.UnsafePointer() {
+		return true
+	}
 	for entry := a.MapRange(); entry.Next(); {
 		other := b.MapIndex(entry.Key())
 		if !other.IsValid() || !same(entry.Value(), other) {
