@@ -164,7 +164,9 @@ func paths(announcements []plan.Announcement) []*apiutil.Path {
 		if kind != hostPath {
 			origin = bgp.BGP_ORIGIN_ATTR_TYPE_INCOMPLETE
 		}
-		attrs := []bgp.PathAttributeInterface{roomy(bgp.NewPathAttributeOrigin(origin)), nextHop, bgp.NewPathAttributeLocalPref(uint32(kind))}
+		attrs := []bgp.PathAttributeInterface{
+			roomy(bgp.NewPathAttributeOrigin(origin)), nextHop, bgp.NewPathAttributeLocalPref(uint32(kind)),
+		}
 		if m := med(a); m != 0 {
 			attrs = append(attrs, bgp.NewPathAttributeMultiExitDisc(m))
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/plan"
 )
 
 // peerChanged records a change of a session. GoBGP calls it, and waits for it.
@@ -36,33 +37,46 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		st.state, st.since = now.SessionState, at
 	}
 	s.noteOpening(now.NeighborAddress, before, now.SessionState)
+	was, is := before == bgp.BGP_FSM_ESTABLISHED, now.SessionState == bgp.BGP_FSM_ESTABLISHED
 	switch {
-	case now.SessionState == bgp.BGP_FSM_ESTABLISHED && before != bgp.BGP_FSM_ESTABLISHED:
-		st.lastError, st.resetFor, st.asn, st.refusedLogged = "", "", now.PeerASN, false
-		st.extendedMessages = slices.ContainsFunc(now.RemoteCap, func(c bgp.ParameterCapabilityInterface) bool { return c.Code() == bgp.BGP_CAP_EXTENDED_MESSAGE })
-		if extended := extendedNextHop(now.RemoteCap); extended != st.extended || extended == st.plain {
-			st.extended, st.plain = extended, !extended
-			s.changed((*outdated).addAll) // routes of the previous session, which stay while the peer restarts gracefully
-		}
-		st.families = bothSpeak(now.LocalCap, now.RemoteCap)
-		s.log.Info("BGP session established", "peer", nameOf(p), "asn", now.PeerASN)
-	case now.SessionState != bgp.BGP_FSM_ESTABLISHED:
-		if !st.overLimit && now.DisconnectMessage != "" && now.SessionState == bgp.BGP_FSM_IDLE {
-			st.lastError = cmp.Or(st.resetFor, now.DisconnectMessage)
-		}
-		if before == bgp.BGP_FSM_ESTABLISHED {
-			st.asn, st.families, st.received = 0, nil, received{}
-			s.log.Warn("BGP session lost", "peer", nameOf(p), "reason", st.lastError)
-		}
+	case is && !was:
+		s.noteEstablished(p, st, now)
+	case !is:
+		s.noteDown(p, st, was, now)
 	}
-	if before == bgp.BGP_FSM_ESTABLISHED && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
+	if was && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
 		// Its routes stay but become stale, which no event reports.
 		st.resumed = true
 		s.changed((*outdated).addAll)
 	}
-	if before == bgp.BGP_FSM_ESTABLISHED || now.SessionState == bgp.BGP_FSM_ESTABLISHED {
+	if was || is {
 		s.uncounted = true
 		s.hint.Apply()
+	}
+}
+
+// noteEstablished records what the peer of a new session offered. The caller holds s.mu.
+func (s *speaker) noteEstablished(p plan.Peer, st *sessionState, now apiutil.PeerState) {
+	st.lastError, st.resetFor, st.asn, st.refusedLogged = "", "", now.PeerASN, false
+	st.extendedMessages = slices.ContainsFunc(now.RemoteCap, func(c bgp.ParameterCapabilityInterface) bool {
+		return c.Code() == bgp.BGP_CAP_EXTENDED_MESSAGE
+	})
+	if extended := extendedNextHop(now.RemoteCap); extended != st.extended || extended == st.plain {
+		st.extended, st.plain = extended, !extended
+		s.changed((*outdated).addAll) // routes of the previous session, which stay while the peer restarts gracefully
+	}
+	st.families = bothSpeak(now.LocalCap, now.RemoteCap)
+	s.log.Info("BGP session established", "peer", nameOf(p), "asn", now.PeerASN)
+}
+
+// noteDown records why a session is not established. was: it has just been lost. The caller holds s.mu.
+func (s *speaker) noteDown(p plan.Peer, st *sessionState, was bool, now apiutil.PeerState) {
+	if !st.overLimit && now.DisconnectMessage != "" && now.SessionState == bgp.BGP_FSM_IDLE {
+		st.lastError = cmp.Or(st.resetFor, now.DisconnectMessage)
+	}
+	if was {
+		st.asn, st.families, st.received = 0, nil, received{}
+		s.log.Warn("BGP session lost", "peer", nameOf(p), "reason", st.lastError)
 	}
 }
 
@@ -114,29 +128,10 @@ func (s *speaker) sessions(count bool) []Session {
 		if p.DynamicASN == config.DynamicInternal {
 			e.ASN = s.desired.ASN
 		}
-		st := s.states[addr]
-		if st != nil {
-			e.State, e.Since, e.Families, e.Accepted = stateName(st.state), st.since, st.families, s.learned.counts[addr].passed
-			e.ASN = cmp.Or(st.asn, e.ASN)
-			e.LastError, e.Ended = st.lastError, st.overLimit
-			e.Up = st.state == bgp.BGP_FSM_ESTABLISHED && !st.overLimit
-			if e.Up && p.DynamicASN == config.DynamicExternal && st.asn == s.desired.ASN {
-				e.Up, e.LastError = false, "the peer is not external: its AS is ours"
-			}
-			if e.Up && st.plain && !p.NextHop4.IsValid() && p.Interface != "" && slices.Contains(st.families, config.IPv4Unicast) {
-				e.LastError = "IPv4 is not announced to it: it has not offered extended next hops (RFC 8950), and interface " + p.Interface + " has no IPv4 address"
-			}
-			if st.state == bgp.BGP_FSM_ESTABLISHED {
-				e.Received, e.Announced = st.received.routes.total()+st.received.loops.total(), s.sends[addr].announced(st.families, s.tells)
-			}
+		if st := s.states[addr]; st != nil {
+			s.describe(&e, p, st)
 			if p.BFD != nil {
-				e.BFD, e.BFDSlowed = bfd.Down.String(), 0
-				if w, ok := watched[addr]; ok {
-					e.BFD, e.BFDSlowed = w.State.String(), w.Slowed
-				}
-				if e.Up && fault != "" {
-					e.LastError = fault
-				}
+				e.describeBFD(watched, fault)
 			}
 		}
 		e.Unheard = s.unheard[nameOf(p)]
@@ -144,4 +139,34 @@ func (s *speaker) sessions(count bool) []Session {
 		out = append(out, e)
 	}
 	return out
+}
+
+// describe adds the state of a session to its report. The caller holds s.mu.
+func (s *speaker) describe(e *Session, p plan.Peer, st *sessionState) {
+	e.State, e.Since, e.Families, e.Accepted = stateName(st.state), st.since, st.families, s.learned.counts[e.Address].passed
+	e.ASN = cmp.Or(st.asn, e.ASN)
+	e.LastError, e.Ended = st.lastError, st.overLimit
+	e.Up = st.state == bgp.BGP_FSM_ESTABLISHED && !st.overLimit
+	if e.Up && p.DynamicASN == config.DynamicExternal && st.asn == s.desired.ASN {
+		e.Up, e.LastError = false, "the peer is not external: its AS is ours"
+	}
+	if e.Up && st.plain && !p.NextHop4.IsValid() && p.Interface != "" && slices.Contains(st.families, config.IPv4Unicast) {
+		e.LastError = "IPv4 is not announced to it: it has not offered extended next hops (RFC 8950), and interface " +
+			p.Interface + " has no IPv4 address"
+	}
+	if st.state == bgp.BGP_FSM_ESTABLISHED {
+		e.Received = st.received.routes.total() + st.received.loops.total()
+		e.Announced = s.sends[e.Address].announced(st.families, s.tells)
+	}
+}
+
+// describeBFD adds the BFD session with the peer to the report, or the fault that keeps BFD from running.
+func (e *Session) describeBFD(watched map[netip.Addr]bfd.Session, fault string) {
+	e.BFD, e.BFDSlowed = bfd.Down.String(), 0
+	if w, ok := watched[e.Address]; ok {
+		e.BFD, e.BFDSlowed = w.State.String(), w.Slowed
+	}
+	if e.Up && fault != "" {
+		e.LastError = fault
+	}
 }

@@ -214,7 +214,8 @@ func (s *speaker) reset(addr netip.Addr, why string) {
 	}
 	st.resetFor = why
 	s.resets.Go(func() {
-		if err := s.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: addr.String(), Communication: "BFD is down"}); err != nil {
+		reset := &api.ResetPeerRequest{Address: addr.String(), Communication: "BFD is down"}
+		if err := s.server.ResetPeer(context.Background(), reset); err != nil {
 			s.log.Warn("cannot reset the session of a peer that BFD has lost", "peer", addr, "reason", why, "error", err)
 		}
 	})

@@ -89,29 +89,7 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 	if throughAS(p, localASN) {
 		return c, false
 	}
-	var gateway, linkLocal netip.Addr
-	for _, a := range p.Attrs {
-		switch a := a.(type) {
-		case *bgp.PathAttributeOrigin:
-			c.origin = a.Value
-		case *bgp.PathAttributeAsPath:
-			for _, segment := range a.Value {
-				c.asLen += segment.ASLen()
-				as := segment.GetAS()
-				if c.firstAS == 0 && len(as) > 0 {
-					c.firstAS = as[0]
-				}
-			}
-		case *bgp.PathAttributeLocalPref:
-			c.localPref = a.Value
-		case *bgp.PathAttributeMultiExitDisc:
-			c.med = a.Value
-		case *bgp.PathAttributeNextHop:
-			gateway = a.Value
-		case *bgp.PathAttributeMpReachNLRI:
-			gateway, linkLocal = a.Nexthop, a.LinkLocalNexthop
-		}
-	}
+	gateway, linkLocal := c.read(p.Attrs)
 	gateway = gateway.Unmap()
 	c.extended = gateway.Is6() && p.Family == bgp.RF_IPv4_UC
 	switch {
@@ -133,6 +111,33 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 		c.nextHop.Device = deviceOf(peer)
 	}
 	return c, !gateway.IsLinkLocalUnicast() || c.nextHop.Device != ""
+}
+
+// read keeps the attributes that the choice depends on, and returns the next hops.
+func (c *candidate) read(attrs []bgp.PathAttributeInterface) (gateway, linkLocal netip.Addr) {
+	for _, a := range attrs {
+		switch a := a.(type) {
+		case *bgp.PathAttributeOrigin:
+			c.origin = a.Value
+		case *bgp.PathAttributeAsPath:
+			for _, segment := range a.Value {
+				c.asLen += segment.ASLen()
+				as := segment.GetAS()
+				if c.firstAS == 0 && len(as) > 0 {
+					c.firstAS = as[0]
+				}
+			}
+		case *bgp.PathAttributeLocalPref:
+			c.localPref = a.Value
+		case *bgp.PathAttributeMultiExitDisc:
+			c.med = a.Value
+		case *bgp.PathAttributeNextHop:
+			gateway = a.Value
+		case *bgp.PathAttributeMpReachNLRI:
+			gateway, linkLocal = a.Nexthop, a.LinkLocalNexthop
+		}
+	}
+	return gateway, linkLocal
 }
 
 // throughAS reports whether the AS path of p contains asn.

@@ -110,7 +110,8 @@ func (s *Speakers) unheard(sp *speaker, d plan.Speaker) (why map[string]string, 
 			why[nameOf(p)] = refusedPort(s.holder(d, a), err).Error()
 		} else {
 			l.Close()
-			why[nameOf(p)] = fmt.Sprintf("the speaker has not listened at %s since its start, and will when no session of the network is established: restart the speaker to have it listen now", a)
+			why[nameOf(p)] = fmt.Sprintf("the speaker has not listened at %s since its start, and will when no session of the network "+
+				"is established: restart the speaker to have it listen now", a)
 			curable = true
 		}
 	}
@@ -134,7 +135,8 @@ func refusedPort(holder string, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("%w: a port below 1024 needs CAP_NET_BIND_SERVICE: give the speaker that, or set another port, or -1", err)
 	case errors.Is(err, syscall.EADDRINUSE) && holder != "":
-		return fmt.Errorf("%w: network %s listens there since its speaker started, and one network can listen at an address: put one of them into a VRF; if it needs the address no more, restart the speaker", err, holder)
+		return fmt.Errorf("%w: network %s listens there since its speaker started, and one network can listen at an address: "+
+			"put one of them into a VRF; if it needs the address no more, restart the speaker", err, holder)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w: another program on this node listens there: set another port, or -1", err)
 	}

@@ -179,23 +179,23 @@ func (s *speaker) weigh(addr netip.Addr, longMessages bool) (held uint64, routes
 	}
 	shared := map[bgp.PathAttributeInterface]struct{}{}
 	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
-		if err := s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: addr.String(), Family: family},
-			func(_ bgp.NLRI, paths []*apiutil.Path) {
-				for _, p := range paths {
-					routes++
-					held += routeTakes
-					for _, a := range p.Attrs {
-						takes := attributeTakes(a, message)
-						if takes > routeTakes { // routes from one message share its attributes
-							if _, known := shared[a]; known {
-								continue
-							}
-							shared[a] = struct{}{}
+		sent := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: addr.String(), Family: family}
+		if err := s.server.ListPath(sent, func(_ bgp.NLRI, paths []*apiutil.Path) {
+			for _, p := range paths {
+				routes++
+				held += routeTakes
+				for _, a := range p.Attrs {
+					takes := attributeTakes(a, message)
+					if takes > routeTakes { // routes from one message share its attributes
+						if _, known := shared[a]; known {
+							continue
 						}
-						held += uint64(takes)
+						shared[a] = struct{}{}
 					}
+					held += uint64(takes)
 				}
-			}); err != nil {
+			}
+		}); err != nil {
 			s.log.Debug("cannot list the routes of a BGP peer", "peer", addr, "error", err)
 		}
 	}

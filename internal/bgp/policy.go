@@ -97,7 +97,8 @@ func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
 					Actions: x.Export.actions(nextHop, kind),
 				}
 			}
-			out.Statements = append(out.Statements, ours("out-", hostPath), ours("out-standby-", standbyPath), ours("out-shutdown-", shutdownPath))
+			out.Statements = append(out.Statements,
+				ours("out-", hostPath), ours("out-standby-", standbyPath), ours("out-shutdown-", shutdownPath))
 		}
 	}
 	return &api.SetPoliciesRequest{DefinedSets: sets, Policies: []*api.Policy{in, out}}

@@ -179,7 +179,8 @@ func send(conn *ipv6.PacketConn, ifi *net.Interface, typ ipv6.ICMPType, to strin
 		return fmt.Errorf("encode %v: %w", typ, err)
 	}
 	dst := &net.IPAddr{IP: net.ParseIP(to), Zone: ifi.Name}
-	if _, err := conn.WriteTo(b, &ipv6.ControlMessage{HopLimit: 255, IfIndex: ifi.Index, Src: linkLocal(ifi.Name).AsSlice()}, dst); err != nil {
+	from := &ipv6.ControlMessage{HopLimit: 255, IfIndex: ifi.Index, Src: linkLocal(ifi.Name).AsSlice()}
+	if _, err := conn.WriteTo(b, from, dst); err != nil {
 		return fmt.Errorf("send %v on %s: %w", typ, ifi.Name, err)
 	}
 	return nil

@@ -70,11 +70,13 @@ func (f flaw) String() string {
 	case f.offLink.IsValid():
 		return fmt.Sprintf("its next hop %s is on no link of this node; the router should announce itself as next hop", f.offLink)
 	case f.unagreed.IsValid():
-		return fmt.Sprintf("it is an IPv4 route with next hop %s, but the router has not offered extended next hops (RFC 8950); it should offer them, or announce an IPv4 next hop", f.unagreed)
+		return fmt.Sprintf("it is an IPv4 route with next hop %s, but the router has not offered extended next hops (RFC 8950); "+
+			"it should offer them, or announce an IPv4 next hop", f.unagreed)
 	case f.inside.IsValid():
 		return fmt.Sprintf("it lies in %s, a subnet of this node's links, whose addresses this node reaches directly", f.inside)
 	default:
-		return fmt.Sprintf("it contains %s, a node, a BGP peer or the API server; list exactly this prefix in receive if it is wanted", f.around)
+		return fmt.Sprintf("it contains %s, a node, a BGP peer or the API server; "+
+			"list exactly this prefix in receive if it is wanted", f.around)
 	}
 }
 
@@ -226,76 +228,93 @@ func (s *speaker) rules() rules {
 func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 	s.reader.refusal.change(s.reader.refused, r.refuse)
 	s.reader.refused = r.refuse
-	var routes, noRoutes []plan.Route
-	var news, noNews []told
-	take := func(p netip.Prefix, paths []*apiutil.Path) {
-		hops, t := s.reader.choose(r, p, paths)
-		if len(hops) > 0 {
-			routes = append(routes, plan.Route{Dst: p, NextHops: hops})
-		}
-		if len(t.by)+len(t.refused) > 0 {
-			news = append(news, t)
-		}
-	}
 	if o.all {
-		for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
-			if err := s.list(family, nil, take); err != nil {
-				return now, err
-			}
-		}
-		slices.SortFunc(routes, plan.Route.Compare)
-		slices.SortFunc(news, told.Compare)
-		var set []plan.Route
-		for had, has := range now.routes.Changes(sorted.Of(routes...)) {
-			if has == nil {
-				noRoutes = append(noRoutes, *had)
-			} else {
-				set = append(set, *has)
-			}
-		}
-		routes = set
-		var setNews []told
-		for had, has := range now.told.Changes(sorted.Of(news...)) {
-			if has == nil {
-				noNews = append(noNews, *had)
-			} else {
-				setNews = append(setNews, *has)
-			}
-		}
-		return now.with(routes, noRoutes, setNews, noNews), nil
+		return s.readAll(r, now)
 	}
+	return s.readSome(r, o.prefixes, now)
+}
+
+// found collects the routes of the prefixes that are read, and the peers that announce these prefixes.
+type found struct {
+	reader *reader
+	rules  rules
+	routes []plan.Route
+	told   []told
+}
+
+func (f *found) add(p netip.Prefix, paths []*apiutil.Path) {
+	hops, t := f.reader.choose(f.rules, p, paths)
+	if len(hops) > 0 {
+		f.routes = append(f.routes, plan.Route{Dst: p, NextHops: hops})
+	}
+	if len(t.by)+len(t.refused) > 0 {
+		f.told = append(f.told, t)
+	}
+}
+
+func (f *found) sort() {
+	slices.SortFunc(f.routes, plan.Route.Compare)
+	slices.SortFunc(f.told, told.Compare)
+}
+
+// readAll reads all routes.
+func (s *speaker) readAll(r rules, now learned) (learned, error) {
+	f := found{reader: &s.reader, rules: r}
+	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
+		if err := s.list(family, nil, f.add); err != nil {
+			return now, err
+		}
+	}
+	f.sort()
+	routes, noRoutes := difference(now.routes, f.routes)
+	news, noNews := difference(now.told, f.told)
+	return now.with(routes, noRoutes, news, noNews), nil
+}
+
+// difference returns the elements to set in a list, and those to remove, so that it equals wanted, which is sorted.
+func difference[T sorted.Item[T]](list sorted.List[T], wanted []T) (set, gone []T) {
+	for had, has := range list.Changes(sorted.Of(wanted...)) {
+		if has == nil {
+			gone = append(gone, *had)
+		} else {
+			set = append(set, *has)
+		}
+	}
+	return set, gone
+}
+
+// readSome reads the routes of some prefixes.
+func (s *speaker) readSome(r rules, prefixes map[netip.Prefix]struct{}, now learned) (learned, error) {
 	var wanted [2][]*apiutil.LookupPrefix
-	for p := range o.prefixes {
-		if s.reader.never(r, p) {
-			continue
+	for p := range prefixes {
+		if !s.reader.never(r, p) {
+			i := familyIndex(p)
+			wanted[i] = append(wanted[i], &apiutil.LookupPrefix{Prefix: p.String()})
 		}
-		i := 0
-		if p.Addr().Is6() {
-			i = 1
-		}
-		wanted[i] = append(wanted[i], &apiutil.LookupPrefix{Prefix: p.String()})
 	}
+	f := found{reader: &s.reader, rules: r}
 	for i, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
 		for some := range slices.Chunk(wanted[i], lookupsAtOnce) {
-			if err := s.list(family, some, take); err != nil {
+			if err := s.list(family, some, f.add); err != nil {
 				return now, err
 			}
 		}
 	}
+	f.sort()
 	// Outdated routes that were not found are gone.
-	slices.SortFunc(routes, plan.Route.Compare)
-	slices.SortFunc(news, told.Compare)
-	for p := range o.prefixes {
-		if had, ok := now.routes.Get(plan.Route{Dst: p}); ok && !holds(routes, had) {
+	var noRoutes []plan.Route
+	var noNews []told
+	for p := range prefixes {
+		if had, ok := now.routes.Get(plan.Route{Dst: p}); ok && !holds(f.routes, had) {
 			noRoutes = append(noRoutes, had)
 		}
-		if had, ok := now.told.Get(told{prefix: p}); ok && !holds(news, had) {
+		if had, ok := now.told.Get(told{prefix: p}); ok && !holds(f.told, had) {
 			noNews = append(noNews, had)
 		}
 	}
 	slices.SortFunc(noRoutes, plan.Route.Compare)
 	slices.SortFunc(noNews, told.Compare)
-	return now.with(routes, noRoutes, news, noNews), nil
+	return now.with(f.routes, noRoutes, f.told, noNews), nil
 }
 
 // holds reports whether a sorted list contains an element with the key of like.

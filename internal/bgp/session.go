@@ -18,22 +18,25 @@ import (
 
 // Session is the state of one session, for reports and metrics.
 type Session struct {
-	Network   string          `json:"network"`
-	Peer      string          `json:"peer"`             // the configured address, or the interface of an unnumbered peer
-	Address   netip.Addr      `json:"address,omitzero"` // of the peer; invalid while that of an unnumbered peer is unknown
-	ASN       uint32          `json:"asn"`              // of the peer: configured, or as received in its OPEN
-	State     string          `json:"state"`            // waiting, idle, connect, active, opensent, openconfirm, established
-	Up        bool            `json:"up,omitempty"`     // established, and not with a peer of the wrong AS or over its limit
-	Ended     bool            `json:"ended,omitempty"`  // by us, because the peer sent too much: until its configuration changes, or for a while if it was for memory
-	Since     time.Time       `json:"since,omitzero"`   // when the state began
+	Network string     `json:"network"`
+	Peer    string     `json:"peer"`             // the configured address, or the interface of an unnumbered peer
+	Address netip.Addr `json:"address,omitzero"` // of the peer; invalid while that of an unnumbered peer is unknown
+	ASN     uint32     `json:"asn"`              // of the peer: configured, or as received in its OPEN
+	State   string     `json:"state"`            // waiting, idle, connect, active, opensent, openconfirm, established
+	Up      bool       `json:"up,omitempty"`     // established, and not with a peer of the wrong AS or over its limit
+	// We ended it because the peer sent too much: until its configuration changes, or for a while if it was for memory.
+	Ended     bool            `json:"ended,omitempty"`
+	Since     time.Time       `json:"since,omitzero"` // when the state began
 	Families  []config.Family `json:"families,omitempty"`
 	Received  int             `json:"received,omitempty"`  // routes the peer sends
 	Accepted  int             `json:"accepted,omitempty"`  // received routes that pass the import rules
 	Announced int             `json:"announced,omitempty"` // routes sent to the peer
 	BFD       string          `json:"bfd,omitempty"`
 	BFDSlowed int             `json:"bfdSlowed,omitempty"` // BFD has flapped: its intervals are this many times those of the profile
-	Unheard   string          `json:"unheard,omitempty"`   // why the speaker does not accept connections of the peer, although it should listen
-	LastError string          `json:"lastError,omitempty"` // why the session was lost or refused, or why its routes are refused; empty if all is well
+	// Why the speaker does not accept connections of the peer, although it should listen.
+	Unheard string `json:"unheard,omitempty"`
+	// Why the session was lost or refused, or why its routes are refused; empty if all is well.
+	LastError string `json:"lastError,omitempty"`
 }
 
 // StateEstablished is the state in which a session exchanges routes. StateWaiting is the state of an unnumbered peer

@@ -54,7 +54,7 @@ type speaker struct {
 	announced sorted.List[plan.Announcement]
 	configs   map[netip.Addr]session
 	exchanges map[netip.Addr]exchange // as set in GoBGP's policy
-	following map[string]bool         // names of peers that may hold routes of an earlier run of the daemon: those without an established session since
+	following map[string]bool         // names of peers without a session since our start: they may hold routes of an earlier run
 	looked    time.Time               // when peers were last checked for unanswered OPENs
 	recounted time.Time               // when all routes were counted last
 
@@ -213,7 +213,8 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	for _, p := range s.addressed(d.Peers) {
 		bare := p.address.WithZone("")
 		if other, held := holders[bare]; held {
-			refuse(p.Peer, fmt.Errorf("peer %s: peer %s of the network already has its address, %s: each needs its own", nameOf(p.Peer), other, bare))
+			refuse(p.Peer, fmt.Errorf("peer %s: peer %s of the network already has its address, %s: each needs its own",
+				nameOf(p.Peer), other, bare))
 			continue
 		}
 		c, err := newSession(d, p.Peer, p.address)
@@ -395,7 +396,8 @@ func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, fau
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed(func(o *outdated) {
-		if s.desired.ASN != d.ASN || !reflect.DeepEqual(s.peers, peers) || !slices.Equal(s.desired.Subnets, d.Subnets) || !slices.Equal(s.desired.Guarded, d.Guarded) {
+		if s.desired.ASN != d.ASN || !reflect.DeepEqual(s.peers, peers) ||
+			!slices.Equal(s.desired.Subnets, d.Subnets) || !slices.Equal(s.desired.Guarded, d.Guarded) {
 			o.addAll()
 			return
 		}
