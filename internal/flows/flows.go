@@ -164,9 +164,28 @@ func (c *Carrier) Set(port uint16, roles sorted.List[Role], d plan.DataPlane) {
 		former, v.channels = sorted.List[Role]{}, nil
 		c.uses = map[link]int{}
 	}
-	var begun []Role
-	others := port != before.port // the set of channels changes
-	for was, is := range former.Changes(roles) {
+	begun, others := c.countUses(v, former)
+	others = others || port != before.port
+	if others {
+		c.replaceChannels(v)
+	}
+	for _, r := range begun {
+		if !before.had(r) && v.channels[v.of(r)].due() {
+			signal(c.due)
+		}
+	}
+	c.view = v
+	c.mu.Unlock()
+	if others {
+		signal(c.changed)
+	}
+	c.takeOver(before, v)
+}
+
+// countUses updates the uses of links to those by the view's roles. It returns the roles that are not in former, and
+// reports whether other links than before are in use. c.mu is held.
+func (c *Carrier) countUses(v *view, former sorted.List[Role]) (begun []Role, others bool) {
+	for was, is := range former.Changes(v.roles) {
 		if was != nil {
 			if l := v.of(*was); c.uses[l] > 1 {
 				c.uses[l]--
@@ -182,32 +201,25 @@ func (c *Carrier) Set(port uint16, roles sorted.List[Role], d plan.DataPlane) {
 			begun = append(begun, *is)
 		}
 	}
-	if others {
-		former := v.channels
-		v.channels = make(map[link]*channel, len(c.uses))
-		for l := range c.uses {
-			if v.channels[l] = former[l]; v.channels[l] == nil {
-				v.channels[l] = newChannel(l)
-			}
-		}
-		for peer, end := range c.senders {
-			if !v.hears(peer) {
-				end(errNoRole)
-				delete(c.senders, peer)
-			}
+	return begun, others
+}
+
+// replaceChannels gives the view a channel for each link in use, a new one only where it has none, and ends the incoming
+// channels of nodes that are peers no more. c.mu is held.
+func (c *Carrier) replaceChannels(v *view) {
+	former := v.channels
+	v.channels = make(map[link]*channel, len(c.uses))
+	for l := range c.uses {
+		if v.channels[l] = former[l]; v.channels[l] == nil {
+			v.channels[l] = newChannel(l)
 		}
 	}
-	for _, r := range begun {
-		if !before.had(r) && v.channels[v.of(r)].due() {
-			signal(c.due)
+	for peer, end := range c.senders {
+		if !v.hears(peer) {
+			end(errNoRole)
+			delete(c.senders, peer)
 		}
 	}
-	c.view = v
-	c.mu.Unlock()
-	if others {
-		signal(c.changed)
-	}
-	c.takeOver(before, v)
 }
 
 // had reports whether a role's flows were sent in the same direction before.
@@ -283,7 +295,9 @@ func (c *Carrier) watch(ctx context.Context) {
 }
 
 // follow starts the tasks in wanted that are not running, and ends the running ones that are not in wanted.
-func follow[T comparable](ctx context.Context, g *errgroup.Group, running map[T]context.CancelFunc, wanted map[T]bool, run func(context.Context, T)) {
+func follow[T comparable](
+	ctx context.Context, g *errgroup.Group, running map[T]context.CancelFunc, wanted map[T]bool, run func(context.Context, T),
+) {
 	for t, end := range running {
 		if !wanted[t] {
 			end()

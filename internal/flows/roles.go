@@ -28,7 +28,9 @@ func (r Role) Compare(o Role) int {
 		}
 		return 0
 	}
-	return cmp.Or(r.Ingress.Compare(o.Ingress), r.Peer.Compare(o.Peer), r.Local.Compare(o.Local), host(r)-host(o), cmp.Compare(r.Path, o.Path))
+	return cmp.Or(
+		r.Ingress.Compare(o.Ingress), r.Peer.Compare(o.Peer), r.Local.Compare(o.Local), host(r)-host(o), cmp.Compare(r.Path, o.Path),
+	)
 }
 
 // Equal reports whether two roles are the same.
@@ -52,7 +54,7 @@ func (f *Roles) Find(p *plan.NodePlan, nodes cluster.Map[string, cluster.Node], 
 	}
 	var had, has []Role
 	for was, is := range former.Changes(p.Services) {
-		if was != nil && is != nil && was.Host == is.Host && was.Standby == is.Standby && was.Network == is.Network && slices.Equal(was.IngressIPs, is.IngressIPs) {
+		if was != nil && is != nil && sameRoles(was, is) {
 			continue
 		}
 		had, has = appendRoles(had, was, f.plan, nodes), appendRoles(has, is, p, nodes)
@@ -79,6 +81,11 @@ func (f *Roles) Find(p *plan.NodePlan, nodes cluster.Map[string, cluster.Node], 
 	}
 	f.all = f.all.With(slices.Collect(maps.Keys(set)), slices.Collect(maps.Keys(gone)))
 	return f.all
+}
+
+// sameRoles reports whether two versions of a service have the same roles.
+func sameRoles(a, b *plan.Service) bool {
+	return a.Host == b.Host && a.Standby == b.Standby && a.Network == b.Network && slices.Equal(a.IngressIPs, b.IngressIPs)
 }
 
 // appendRoles appends the roles that a service, which may be nil, has in a plan.

@@ -80,6 +80,15 @@ func (ch *channel) due() bool {
 	return ch.list
 }
 
+// listAgain requests full lists after one that failed, except for channels that are down by now.
+func listAgain(channels map[*channel]bool) {
+	for ch := range channels {
+		ch.mu.Lock()
+		ch.list = ch.up
+		ch.mu.Unlock()
+	}
+}
+
 // begin and end record that the channel is up or down.
 func (ch *channel) begin() {
 	ch.mu.Lock()
@@ -286,32 +295,13 @@ func (c *Carrier) listAll(ctx context.Context) {
 // listOnce sends all flows to channels where a full list is due; with regular, it sends to the others the flows that
 // may expire there.
 func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (err error) {
-	full := map[*channel]bool{}
-	c.mu.Lock()
-	v, some := c.view, false
-	for _, ch := range v.channels {
-		ch.mu.Lock()
-		if ch.lost && time.Since(ch.lastTold) >= listAgainAfter {
-			ch.list, ch.lost = true, false
-		}
-		if ch.list {
-			full[ch], ch.lastTold = true, time.Now()
-		}
-		some = some || ch.up
-		ch.list = false
-		ch.mu.Unlock()
-	}
-	c.mu.Unlock()
-	if len(full) == 0 && (!regular || !some) {
+	v, full, up := c.dueLists()
+	if len(full) == 0 && (!regular || !up) {
 		return nil
 	}
 	defer func() {
-		for ch := range full {
-			if err != nil {
-				ch.mu.Lock()
-				ch.list = ch.up
-				ch.mu.Unlock()
-			}
+		if err != nil {
+			listAgain(full)
 		}
 	}()
 	return conntrack.ListFlows(ctx, c.marks, func(f conntrack.Flow) bool {
@@ -319,20 +309,46 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 			return ctx.Err() == nil
 		}
 		own := c.own(v, f)
-		// Each TCP flow has its turn in one of tellTCPEvery rounds; UDP flows are sent in every round.
-		turn := f.Proto == unix.IPPROTO_UDP || (f.Src.Port()^f.Dst.Port())%tellTCPEvery == number%tellTCPEvery
+		refresh := regular && hasTurn(f, number)
 		for _, t := range v.tell(f.SNAT.Addr()) {
 			switch {
 			case own && full[t.channel] && v.leaves(f):
 				// The peer may have an entry from its time as host, and would forward the remote's packets past the
 				// entry here.
 				t.putListed(ctx, record{Flow: f, ended: true})
-			case !own && t.host && (full[t.channel] || regular && turn):
+			case !own && t.host && (full[t.channel] || refresh):
 				t.putListed(ctx, alive(f))
 			}
 		}
 		return ctx.Err() == nil
 	})
+}
+
+// hasTurn reports whether a round sends a flow again: each TCP flow has its turn in one of tellTCPEvery rounds, UDP flows in
+// every round.
+func hasTurn(f conntrack.Flow, round uint16) bool {
+	return f.Proto == unix.IPPROTO_UDP || (f.Src.Port()^f.Dst.Port())%tellTCPEvery == round%tellTCPEvery
+}
+
+// dueLists returns the present view and its channels where a full list is due, which it notes as done. up reports whether
+// any channel is up.
+func (c *Carrier) dueLists() (v *view, full map[*channel]bool, up bool) {
+	full = map[*channel]bool{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ch := range c.view.channels {
+		ch.mu.Lock()
+		if ch.lost && time.Since(ch.lastTold) >= listAgainAfter {
+			ch.list, ch.lost = true, false
+		}
+		if ch.list {
+			full[ch], ch.lastTold = true, time.Now()
+		}
+		up = up || ch.up
+		ch.list = false
+		ch.mu.Unlock()
+	}
+	return c.view, full, up
 }
 
 // send keeps a channel up until ctx ends.
