@@ -115,32 +115,44 @@ func (c *Conn) Change(ctx context.Context, messages []Message) ([]error, error) 
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		count, size := 0, 0
-		for count < batch && done+count < len(messages) && (count == 0 || size < batchMost) {
-			size += unix.SizeofNlMsghdr + Align(len(messages[done+count].Body))
-			count++
+		end := done + batchLen(messages[done:])
+		if err := c.changeBatch(messages[done:end], errs[done:end]); err != nil {
+			return nil, err
 		}
-		part := messages[done : done+count]
-		part[count-1].Flags |= unix.NLM_F_ACK
-		first := c.seq + 1
-		if err := c.send(part); err != nil {
-			return nil, fmt.Errorf("send rtnetlink request: %w", err)
-		}
-		for acknowledged := false; !acknowledged; {
-			replies, _, err := c.sock.Receive()
-			if err != nil {
-				return nil, fmt.Errorf("receive rtnetlink answer: %w", err)
-			}
-			for _, r := range replies {
-				if i := int(int32(r.Header.Seq - first)); r.Header.Type == unix.NLMSG_ERROR && i >= 0 && i < count {
-					errs[done+i] = AckError(r)
-					acknowledged = acknowledged || i == count-1
-				}
-			}
-		}
-		done += count
+		done = end
 	}
 	return errs, nil
+}
+
+// batchLen returns how many of the messages, from the first on, fit into one batch: at least one.
+func batchLen(messages []Message) (count int) {
+	for size := 0; count < min(batch, len(messages)) && (count == 0 || size < batchMost); count++ {
+		size += unix.SizeofNlMsghdr + Align(len(messages[count].Body))
+	}
+	return count
+}
+
+// changeBatch sends one batch and writes the kernel's answers to errs, which is as long as the batch.
+func (c *Conn) changeBatch(part []Message, errs []error) error {
+	last := len(part) - 1
+	part[last].Flags |= unix.NLM_F_ACK
+	first := c.seq + 1
+	if err := c.send(part); err != nil {
+		return fmt.Errorf("send rtnetlink request: %w", err)
+	}
+	for acknowledged := false; !acknowledged; {
+		replies, _, err := c.sock.Receive()
+		if err != nil {
+			return fmt.Errorf("receive rtnetlink answer: %w", err)
+		}
+		for _, r := range replies {
+			if i := int(int32(r.Header.Seq - first)); r.Header.Type == unix.NLMSG_ERROR && i >= 0 && i <= last {
+				errs[i] = AckError(r)
+				acknowledged = acknowledged || i == last
+			}
+		}
+	}
+	return nil
 }
 
 // Dump requests a list and calls each for every entry until each returns false. The body is valid only during the call.
