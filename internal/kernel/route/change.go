@@ -60,7 +60,8 @@ func (c Socket) AddChanged(ctx context.Context, h *netlink.Handle, changes Chang
 		if fresh[p] { // a new route must not replace another program's route of the same key
 			flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 		}
-		messages, routes, planned = append(messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.Encode(true)}), append(routes, r), append(planned, p)
+		messages = append(messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.Encode(true)})
+		routes, planned = append(routes, r), append(planned, p)
 	}
 	results, err := c.Change(ctx, messages)
 	if err != nil {

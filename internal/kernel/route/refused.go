@@ -71,7 +71,8 @@ func refusalOf(err error) cluster.Reason {
 		return ReasonRouteCollides
 	case among(unix.ENETDOWN, unix.ENODEV) || errors.As(err, &netlink.LinkNotFoundError{}):
 		return ReasonDeviceDown
-	case among(unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP): // the last three: IPv6 is off
+	case among(unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH),
+		among(unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP): // IPv6 is off
 		return ReasonNextHopRefused
 	}
 	return ""

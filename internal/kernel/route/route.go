@@ -125,7 +125,9 @@ func (c Socket) AddRoutes(ctx context.Context, h *netlink.Handle, desired []plan
 
 // judged returns the errors of adding routes that the verdict lets stand. If a route that is left out was to replace
 // another, judged removes the other, as it does former: no peer advertises it any more.
-func (c Socket) judged(ctx context.Context, planned, former []*plan.Route, routes []*Entry, messages []nl.Message, results []error, judge verdict) (errs []error) {
+func (c Socket) judged(
+	ctx context.Context, planned, former []*plan.Route, routes []*Entry, messages []nl.Message, results []error, judge verdict,
+) (errs []error) {
 	for i, err := range results {
 		if judged := judge(planned[i], err); judged != nil {
 			errs = append(errs, addError(routes[i].Key, judged))
@@ -302,15 +304,7 @@ func DecodeRoute(b []byte) (r *Entry, ok bool) {
 		case rtaNHID:
 			r.object = true
 		case unix.RTA_MULTIPATH:
-			for len(value) >= unix.SizeofRtNexthop {
-				n := int(binary.NativeEndian.Uint16(value))
-				if n < unix.SizeofRtNexthop || n > len(value) {
-					break
-				}
-				device := int(binary.NativeEndian.Uint32(value[4:]))
-				r.Legs = append(r.Legs, decodeLeg(uint32(value[2]), device, value[:n], unix.SizeofRtNexthop))
-				value = value[min(nl.Align(n), len(value)):]
-			}
+			r.Legs = appendLegs(r.Legs, value)
 		}
 	}
 	r.Dst = netip.PrefixFrom(dst, int(b[1]))
@@ -320,6 +314,20 @@ func DecodeRoute(b []byte) (r *Entry, ok bool) {
 	}
 	r.sortLegs()
 	return r, true
+}
+
+// appendLegs decodes the value of RTA_MULTIPATH.
+func appendLegs(legs []Leg, value []byte) []Leg {
+	for len(value) >= unix.SizeofRtNexthop {
+		n := int(binary.NativeEndian.Uint16(value))
+		if n < unix.SizeofRtNexthop || n > len(value) {
+			break
+		}
+		device := int(binary.NativeEndian.Uint32(value[4:]))
+		legs = append(legs, decodeLeg(uint32(value[2]), device, value[:n], unix.SizeofRtNexthop))
+		value = value[min(nl.Align(n), len(value)):]
+	}
+	return legs
 }
 
 func decodeLeg(flags uint32, device int, b []byte, fixed int) Leg {
