@@ -20,8 +20,10 @@ const (
 
 // bypasses maps device names that reveal a CNI's eBPF data plane to the message of the Problem.
 var bypasses = map[string]string{
-	"cilium_host": "Cilium is on this node: with eBPF host routing, pods' packets bypass netfilter and are not steered; set bpf.hostLegacyRouting: true",
-	"bpfin.cali":  "Calico's eBPF data plane is on this node: pods' packets bypass netfilter and are not steered; use its iptables or nftables data plane",
+	"cilium_host": "Cilium is on this node: with eBPF host routing, pods' packets bypass netfilter and are not steered; " +
+		"set bpf.hostLegacyRouting: true",
+	"bpfin.cali": "Calico's eBPF data plane is on this node: pods' packets bypass netfilter and are not steered; " +
+		"use its iptables or nftables data plane",
 }
 
 // Bypasses returns a Problem for each thing that may carry pods' packets past our rules: a CNI's eBPF data plane,
@@ -34,7 +36,9 @@ func Bypasses(h *netlink.Handle, node string) ([]cluster.Problem, error) {
 	}
 	for _, l := range links {
 		if why, ok := bypasses[l.Name]; ok {
-			problems = append(problems, cluster.Problem{Kind: "Node", Object: node, Field: "device", Value: l.Name, Reason: ReasonNetfilterBypassed, Message: why})
+			problems = append(problems, cluster.Problem{
+				Kind: "Node", Object: node, Field: "device", Value: l.Name, Reason: ReasonNetfilterBypassed, Message: why,
+			})
 		}
 	}
 	c, err := nftables.New()
@@ -57,7 +61,8 @@ func Bypasses(h *netlink.Handle, node string) ([]cluster.Problem, error) {
 			slices.Sort(f.Devices)
 			problems = append(problems, cluster.Problem{
 				Kind: "Node", Object: node, Field: "flowtable", Value: t.Name + " " + f.Name, Reason: ReasonFlowOffload,
-				Message: "packets offloaded between " + strings.Join(f.Devices, ", ") + " are routed without our mark: they are dropped, or replies leave by another network; keep the devices of selected pods and uplinks out of it",
+				Message: "packets offloaded between " + strings.Join(f.Devices, ", ") + " are routed without our mark: they are dropped, " +
+					"or replies leave by another network; keep the devices of selected pods and uplinks out of it",
 			})
 		}
 	}

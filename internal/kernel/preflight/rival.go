@@ -11,8 +11,9 @@ import (
 type RivalError struct{ Table, Chain string }
 
 func (e RivalError) Error() string {
-	return fmt.Sprintf("OVN-Kubernetes serves EgressServices on this node (nftables chain %[1]s in table inet %[2]s), and only one program may: "+
-		"run it without --enable-egress-service, then remove what it left: nft delete chain inet %[2]s %[1]s", e.Chain, e.Table)
+	return fmt.Sprintf("OVN-Kubernetes serves EgressServices on this node (nftables chain %[1]s in table inet %[2]s), "+
+		"and only one program may: run it without --enable-egress-service, then remove what it left: "+
+		"nft delete chain inet %[2]s %[1]s", e.Chain, e.Table)
 }
 
 // OVN-Kubernetes creates these on a node when it runs with --enable-egress-service.

@@ -36,8 +36,8 @@ func Sysctls(node string, devices []string) []cluster.Problem {
 		path := []string{"net", "ipv4", "conf", device, "rp_filter"}
 		if v, ok := sysctl.Read(path...); ok && max(v, all) == 1 {
 			problem(ReasonStrictReversePath, v, fmt.Sprintf(
-				"strict reverse path filtering on %s drops egress and its replies; the maximum of this and net.ipv4.conf.all.rp_filter (%d) counts: set this to 2",
-				device, all), path...)
+				"strict reverse path filtering on %s drops egress and its replies; "+
+					"the maximum of this and net.ipv4.conf.all.rp_filter (%d) counts: set this to 2", device, all), path...)
 		}
 		path = []string{"net", "ipv4", "conf", device, "forwarding"}
 		if v, ok := sysctl.Read(path...); ok && v == 0 {

@@ -131,7 +131,9 @@ func (n SetName) String() string {
 	if n.ipv6 {
 		suffix = IPv6.Suffix
 	}
-	name := [...]string{SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetCounted, SetLet, SetFormer}[n.Set] + suffix
+	name := [...]string{
+		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetCounted, SetLet, SetFormer,
+	}[n.Set] + suffix
 	if n.Set == InSources {
 		return Named(name, n.path)
 	}

@@ -81,7 +81,10 @@ const (
 func Chains(d plan.DataPlane) []Chain {
 	m := d.Marks
 	base := []Chain{
-		{Name: "prerouting", Hook: nftables.ChainHookPrerouting, Priority: priorityPrerouting, Kind: nftables.ChainTypeFilter, Rules: prerouting(d)},
+		{
+			Name: "prerouting", Hook: nftables.ChainHookPrerouting, Priority: priorityPrerouting, Kind: nftables.ChainTypeFilter,
+			Rules: prerouting(d),
+		},
 		{Name: "output", Hook: nftables.ChainHookOutput, Priority: priorityOutput, Kind: nftables.ChainTypeRoute, Rules: output(d)},
 		{Name: "nat", Hook: nftables.ChainHookPostrouting, Priority: priorityNAT, Kind: nftables.ChainTypeNAT, Rules: [][]expr.Any{
 			join(ctHas(expr.CtKeyMARK, m.EgressBit()), goTo("snat")),
@@ -151,7 +154,8 @@ func fromNodes() [][]expr.Any {
 	rules := bySource()
 	for _, f := range Families {
 		// Its node steers it here already, or still. By the default route it would leave with this node's address.
-		rules = append(rules, join(f.source(), in(SetGuests+f.Suffix), original, f.load(f.Dst, reg), notIn(SetCluster+f.Suffix), dropFor(DropGuest)))
+		rules = append(rules, join(f.source(), in(SetGuests+f.Suffix), original,
+			f.load(f.Dst, reg), notIn(SetCluster+f.Suffix), dropFor(DropGuest)))
 	}
 	return append(rules, join(ctHas(expr.CtKeySTATE, StateNew|stateLost), goTo("late")))
 }
@@ -213,7 +217,8 @@ func lost() [][]expr.Any {
 		rules = append(rules,
 			// The rest of a connection that ended when its pod was selected: no NAT, not even a CNI's, would translate
 			// its source.
-			join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(SetFormer+f.Suffix), f.load(f.Dst, reg), notIn(SetCluster+f.Suffix), dropFor(DropFormer)),
+			join(ctHas(expr.CtKeySTATE, stateInvalid), f.source(), in(SetFormer+f.Suffix),
+				f.load(f.Dst, reg), notIn(SetCluster+f.Suffix), dropFor(DropFormer)),
 			join(f.destination(), in(SetIngress+f.Suffix), dropFor(DropUnclaimed)))
 	}
 	return rules
@@ -235,7 +240,8 @@ func unclaimed(m plan.Marks) [][]expr.Any {
 func resume() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range Families {
-		rules = append(rules, join(tcpWithoutSYN, inInterface(), in(SetDevices), f.destination(), in(SetResumed+f.Suffix), f.sameDestination()))
+		rules = append(rules, join(tcpWithoutSYN, inInterface(), in(SetDevices),
+			f.destination(), in(SetResumed+f.Suffix), f.sameDestination()))
 	}
 	return rules
 }
@@ -394,7 +400,8 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 		from = append(from, join(f.destination(), in(SetFormer+f.Suffix), dropFor(DropFormer)))
 	}
 	for _, f := range Families {
-		from = append(from, join(original, f.source(), notIn(SetCluster+f.Suffix), f.load(f.Dst, reg), in(SetPods+f.Suffix), dropFor(DropOutside)))
+		from = append(from, join(original, f.source(), notIn(SetCluster+f.Suffix),
+			f.load(f.Dst, reg), in(SetPods+f.Suffix), dropFor(DropOutside)))
 	}
 	return append(all,
 		// An uplink that leads to other nodes as well.

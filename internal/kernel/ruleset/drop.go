@@ -28,7 +28,9 @@ const (
 )
 
 // drops lists all reasons.
-var drops = []Drop{DropNoPath, DropOtherPath, DropUntracked, DropUnclaimed, DropOutside, DropFormer, DropGuest, DropGuard, DropPodSource, DropHeld}
+var drops = []Drop{
+	DropNoPath, DropOtherPath, DropUntracked, DropUnclaimed, DropOutside, DropFormer, DropGuest, DropGuard, DropPodSource, DropHeld,
+}
 
 // Drops returns all values of Drop.
 func Drops() []Drop { return slices.Clone(drops) }

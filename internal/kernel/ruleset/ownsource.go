@@ -30,8 +30,8 @@ func OwnSourceRules(m plan.Marks, id plan.PathID) (messages []netlink.Message, e
 		if err != nil {
 			return nil, err
 		}
-		masqueraded, err := encodeParts(f.is(), loadOriginalSource(f, reg), isPath(SetEgress+f.Suffix, id), loadOriginalSource(f, reg), in(SetMasquerade+f.Suffix),
-			sourceOfDevice(), pass(m))
+		masqueraded, err := encodeParts(f.is(), loadOriginalSource(f, reg), isPath(SetEgress+f.Suffix, id),
+			loadOriginalSource(f, reg), in(SetMasquerade+f.Suffix), sourceOfDevice(), pass(m))
 		if err != nil {
 			return nil, err
 		}
