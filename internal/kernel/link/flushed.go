@@ -83,7 +83,8 @@ func listAddresses(device int) ([]nl.Message, error) {
 	body[0] = unix.AF_INET6
 	binary.NativeEndian.PutUint32(body[AddrIndex:], uint32(device))
 	err := nl.Dump(nl.Message{Type: unix.RTM_GETADDR, Body: body}, unix.RTM_NEWADDR, func(b []byte) bool {
-		if int(binary.NativeEndian.Uint32(b[AddrIndex:])) != device || b[3] == unix.RT_SCOPE_LINK || b[addrFlags]&unix.IFA_F_TEMPORARY != 0 {
+		ofDevice := int(binary.NativeEndian.Uint32(b[AddrIndex:])) == device
+		if !ofDevice || b[3] == unix.RT_SCOPE_LINK || b[addrFlags]&unix.IFA_F_TEMPORARY != 0 {
 			return true
 		}
 		for typ, value := range nl.Attrs(b, unix.SizeofIfAddrmsg) {
@@ -145,7 +146,8 @@ func listStatic(device int) ([]nl.Message, error) {
 			err := nl.Dump(nl.Message{Type: unix.RTM_GETROUTE, Body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
 				r, ok := route.DecodeRoute(b)
 				if ok && r.Protocol == protocol && slices.ContainsFunc(r.Legs, func(l route.Leg) bool { return l.Device == device }) {
-					routes = append(routes, nl.Message{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)})
+					add := nl.Message{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)}
+					routes = append(routes, add)
 				}
 				return true
 			})

@@ -30,28 +30,9 @@ const (
 // ApplyTunnel makes our VXLAN device and its neighbour and forwarding entries equal to t; nil removes the device. It
 // calls made if it created the device.
 func ApplyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ...func(*plan.Tunnel)) error {
-	links, err := nl.Retry(h.LinkList)
-	if err != nil {
-		return fmt.Errorf("list links: %w", err)
-	}
-	var device *netlink.Vxlan
-	for _, l := range links {
-		v, vxlan := l.(*netlink.Vxlan)
-		switch {
-		case vxlan && v.LinkAttrs.Group == LinkGroup:
-			if t != nil && suits(v, t) {
-				device = v
-				break
-			}
-			if err := h.LinkDel(v); err != nil {
-				return fmt.Errorf("delete tunnel device %s: %w", v.Name, err)
-			}
-		case t != nil && l.Attrs().Name == t.Device:
-			return fmt.Errorf("create tunnel device %s: another program's %s device has this name", t.Device, l.Type())
-		}
-	}
-	if t == nil {
-		return nil
+	device, err := keepTunnel(h, t)
+	if err != nil || t == nil {
+		return err
 	}
 	if device == nil {
 		if device, err = addTunnel(h, t); err != nil {
@@ -68,6 +49,31 @@ func ApplyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ..
 		return err
 	}
 	return applyHosts(h, device, t.Hosts)
+}
+
+// keepTunnel deletes our VXLAN devices that do not suit t, and returns the one that does; nil: none does. It returns an
+// error if a device of another program has the tunnel's name.
+func keepTunnel(h *netlink.Handle, t *plan.Tunnel) (device *netlink.Vxlan, err error) {
+	links, err := nl.Retry(h.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		v, vxlan := l.(*netlink.Vxlan)
+		switch {
+		case vxlan && v.LinkAttrs.Group == LinkGroup:
+			if t != nil && suits(v, t) {
+				device = v
+				break
+			}
+			if err := h.LinkDel(v); err != nil {
+				return nil, fmt.Errorf("delete tunnel device %s: %w", v.Name, err)
+			}
+		case t != nil && l.Attrs().Name == t.Device:
+			return nil, fmt.Errorf("create tunnel device %s: another program's %s device has this name", t.Device, l.Type())
+		}
+	}
+	return device, nil
 }
 
 // suits reports whether a device's immutable attributes are as planned.
@@ -144,45 +150,10 @@ func setLooseFilter(device int) error {
 // applyHosts makes the device's permanent neighbours (next hop to MAC) and forwarding entries (MAC to underlay address)
 // equal to hosts.
 func applyHosts(h *netlink.Handle, v *netlink.Vxlan, hosts []plan.TunnelHost) error {
-	type key struct {
-		family int
-		by     string // next hop, or MAC in the forwarding database
-	}
-	keyOf := func(n *netlink.Neigh) key {
-		if n.Family == unix.AF_BRIDGE {
-			return key{n.Family, string(n.HardwareAddr)}
-		}
-		return key{n.Family, string(n.IP.To16())}
-	}
-	wanted := map[key]*netlink.Neigh{}
-	for i := range hosts {
-		for _, n := range []*netlink.Neigh{
-			{Family: unix.AF_INET6, State: netlink.NUD_PERMANENT, IP: hosts[i].NextHop.AsSlice()},
-			{Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP, Flags: netlink.NTF_SELF, IP: hosts[i].Remote.AsSlice()},
-		} {
-			n.LinkIndex, n.HardwareAddr = v.Index, hosts[i].MAC[:]
-			wanted[keyOf(n)] = n
-		}
-	}
-	var stale []netlink.Neigh
-	right := map[key]bool{}
-	for _, family := range []int{unix.AF_INET6, unix.AF_BRIDGE} {
-		have, err := nl.Retry(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, family) })
-		if err != nil {
-			return fmt.Errorf("list neighbours of %s: %w", v.Name, err)
-		}
-		for _, n := range have {
-			if n.State&netlink.NUD_PERMANENT == 0 {
-				continue
-			}
-			w := wanted[keyOf(&n)]
-			switch {
-			case w != nil && w.IP.Equal(n.IP) && bytes.Equal(w.HardwareAddr, n.HardwareAddr):
-				right[keyOf(&n)] = true
-			case w == nil || family == unix.AF_BRIDGE: // a MAC may lead to several addresses, a next hop has one MAC
-				stale = append(stale, n)
-			}
-		}
+	wanted := neighboursFor(v.Index, hosts)
+	right, stale, err := compareNeighbours(h, v, wanted)
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for k, n := range wanted {
@@ -199,4 +170,62 @@ func applyHosts(h *netlink.Handle, v *netlink.Vxlan, hosts []plan.TunnelHost) er
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// neighKey identifies a permanent neighbour or forwarding entry of the tunnel device.
+type neighKey struct {
+	family int
+	by     string // next hop, or MAC in the forwarding database
+}
+
+func keyOfNeigh(n *netlink.Neigh) neighKey {
+	if n.Family == unix.AF_BRIDGE {
+		return neighKey{n.Family, string(n.HardwareAddr)}
+	}
+	return neighKey{n.Family, string(n.IP.To16())}
+}
+
+// neighboursFor returns the neighbours and forwarding entries that a device needs for hosts.
+func neighboursFor(device int, hosts []plan.TunnelHost) map[neighKey]*netlink.Neigh {
+	wanted := map[neighKey]*netlink.Neigh{}
+	for i := range hosts {
+		for _, n := range []*netlink.Neigh{
+			{Family: unix.AF_INET6, State: netlink.NUD_PERMANENT, IP: hosts[i].NextHop.AsSlice()},
+			{
+				Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP, Flags: netlink.NTF_SELF,
+				IP: hosts[i].Remote.AsSlice(),
+			},
+		} {
+			n.LinkIndex, n.HardwareAddr = device, hosts[i].MAC[:]
+			wanted[keyOfNeigh(n)] = n
+		}
+	}
+	return wanted
+}
+
+// compareNeighbours lists a device's permanent entries: right has the keys of those that are as wanted, stale the
+// entries to delete.
+func compareNeighbours(
+	h *netlink.Handle, v *netlink.Vxlan, wanted map[neighKey]*netlink.Neigh,
+) (right map[neighKey]bool, stale []netlink.Neigh, err error) {
+	right = map[neighKey]bool{}
+	for _, family := range []int{unix.AF_INET6, unix.AF_BRIDGE} {
+		have, err := nl.Retry(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, family) })
+		if err != nil {
+			return nil, nil, fmt.Errorf("list neighbours of %s: %w", v.Name, err)
+		}
+		for _, n := range have {
+			if n.State&netlink.NUD_PERMANENT == 0 {
+				continue
+			}
+			w := wanted[keyOfNeigh(&n)]
+			switch {
+			case w != nil && w.IP.Equal(n.IP) && bytes.Equal(w.HardwareAddr, n.HardwareAddr):
+				right[keyOfNeigh(&n)] = true
+			case w == nil || family == unix.AF_BRIDGE: // a MAC may lead to several addresses, a next hop has one MAC
+				stale = append(stale, n)
+			}
+		}
+	}
+	return right, stale, nil
 }

@@ -108,21 +108,27 @@ func (v *VRFs) Prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
-	keep := map[string]bool{}
-	master := map[string]string{} // of the interfaces that stay enslaved
-	for _, d := range desired {
-		keep[d.Name] = true
-		for _, name := range d.Interfaces {
-			master[name] = d.Name
-		}
-	}
 	devices := map[int]*netlink.Vrf{}
 	for _, l := range links {
 		if d, ok := l.(*netlink.Vrf); ok {
 			devices[d.Index] = d
 		}
 	}
-	var errs []error
+	errs := append(v.releasePorts(ctx, h, links, devices, desired), removeVRFs(ctx, h, devices, desired)...)
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// releasePorts frees the interfaces that we enslaved, unless the desired VRFs have them. devices holds the VRF devices
+// by index.
+func (v *VRFs) releasePorts(
+	ctx context.Context, h *netlink.Handle, links []netlink.Link, devices map[int]*netlink.Vrf, desired []plan.VRF,
+) (errs []error) {
+	master := map[string]string{} // of the interfaces that stay enslaved
+	for _, d := range desired {
+		for _, name := range d.Interfaces {
+			master[name] = d.Name
+		}
+	}
 	for _, l := range links {
 		a := l.Attrs()
 		d, wanted := devices[a.MasterIndex], master[a.Name]
@@ -135,6 +141,15 @@ func (v *VRFs) Prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 		}
 		delete(v.seen, a.Index)
 	}
+	return errs
+}
+
+// removeVRFs deletes the VRF devices that we created, unless they are desired.
+func removeVRFs(ctx context.Context, h *netlink.Handle, devices map[int]*netlink.Vrf, desired []plan.VRF) (errs []error) {
+	keep := map[string]bool{}
+	for _, d := range desired {
+		keep[d.Name] = true
+	}
 	for _, d := range devices {
 		if d.Group != LinkGroup || keep[d.Name] || ctx.Err() != nil {
 			continue
@@ -143,7 +158,7 @@ func (v *VRFs) Prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 			errs = append(errs, fmt.Errorf("delete VRF %s: %w", d.Name, err))
 		}
 	}
-	return errors.Join(append(errs, ctx.Err())...)
+	return errs
 }
 
 // enslave makes an interface a port of a VRF unless it is one already.
