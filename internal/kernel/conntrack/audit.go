@@ -3,6 +3,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -31,7 +32,10 @@ type flowCheck struct {
 }
 
 func newFlowCheck(d plan.DataPlane) *flowCheck {
-	f := &flowCheck{DataPlane: d, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{}, own: map[plan.PathID]map[netip.Addr]bool{}}
+	f := &flowCheck{
+		DataPlane: d, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{},
+		own: map[plan.PathID]map[netip.Addr]bool{},
+	}
 	for _, p := range d.Paths {
 		f.networks[p.ID] = p.Key.Kind == plan.PathNetwork
 		f.steering[p.ID] = p.Key.Kind == plan.PathSteer
@@ -115,8 +119,13 @@ func deviceAddresses(p plan.Path) (all []netip.Addr) {
 }
 
 func (f *flowCheck) inCluster(a netip.Addr) bool {
-	i, found := slices.BinarySearchFunc(f.Cluster, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+	i, found := searchPrefix(f.Cluster, a)
 	return found || i > 0 && f.Cluster[i-1].Contains(a)
+}
+
+// searchPrefix finds the prefix that begins with an address in a sorted list, or the place where it would be.
+func searchPrefix(list []netip.Prefix, a netip.Addr) (int, bool) {
+	return slices.BinarySearchFunc(list, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
 }
 
 // doubt names the endpoints whose connections may contradict a new plan, although they agreed with the previous one.
@@ -133,38 +142,50 @@ func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
 	if before == nil || before.Marks != now.Marks {
 		return doubt{all: true}
 	}
-	if !sorted.OneSlice(before.Paths, now.Paths) {
-		f := newFlowCheck(*now)
-		for _, p := range before.Paths {
-			d.all = d.all || p.Key.Kind == plan.PathNetwork && !f.networks[p.ID]
-		}
-	}
-	if !sorted.SameSlice(before.Cluster, now.Cluster) {
-		f := flowCheck{DataPlane: *now}
-		for _, p := range before.Cluster { // a destination left the cluster unless a prefix of now contains p
-			i, found := slices.BinarySearchFunc(f.Cluster, p.Addr(), func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
-			holds := found && f.Cluster[i].Bits() <= p.Bits() || !found && i > 0 && f.Cluster[i-1].Contains(p.Addr())
-			d.all = d.all || !holds
-		}
-	}
-	if d.all {
-		return d
+	if losesNetwork(before, now) || losesDestination(before, now) {
+		return doubt{all: true}
 	}
 	for x, y := range before.Endpoints.Changes(now.Endpoints) {
-		a := x
-		if a == nil {
-			a = y
-		} else if y != nil && (x.Path == 0 || lets(y, plan.Way{Path: x.Path, Source: x.Source})) && (x.Kept == plan.Way{} || x.Kept == y.Kept || lets(y, x.Kept)) {
+		if x != nil && y != nil && permitsAll(y, x) {
 			continue
 		}
 		if d.endpoints == nil {
 			d.endpoints = map[netip.Addr]bool{}
 		}
-		if d.endpoints[a.Addr] = true; first {
+		if d.endpoints[cmp.Or(x, y).Addr] = true; first {
 			return d
 		}
 	}
 	return d
+}
+
+// losesNetwork reports whether a path id that meant a network before no longer does.
+func losesNetwork(before, now *plan.DataPlane) bool {
+	if sorted.OneSlice(before.Paths, now.Paths) {
+		return false
+	}
+	f := newFlowCheck(*now)
+	return slices.ContainsFunc(before.Paths, func(p plan.Path) bool { return p.Key.Kind == plan.PathNetwork && !f.networks[p.ID] })
+}
+
+// losesDestination reports whether a destination left the cluster: no prefix of now contains one of before.
+func losesDestination(before, now *plan.DataPlane) bool {
+	if sorted.SameSlice(before.Cluster, now.Cluster) {
+		return false
+	}
+	return slices.ContainsFunc(before.Cluster, func(p netip.Prefix) bool {
+		i, found := searchPrefix(now.Cluster, p.Addr())
+		if found {
+			return now.Cluster[i].Bits() > p.Bits()
+		}
+		return i == 0 || !now.Cluster[i-1].Contains(p.Addr())
+	})
+}
+
+// permitsAll reports whether an endpoint permits all flows that it permitted before.
+func permitsAll(e, before *plan.Endpoint) bool {
+	return (before.Path == 0 || lets(e, plan.Way{Path: before.Path, Source: before.Source})) &&
+		(before.Kept == plan.Way{} || before.Kept == e.Kept || lets(e, before.Kept))
 }
 
 // lets reports whether an endpoint permits flows with this path and source.
@@ -292,36 +313,7 @@ func together(addresses int) bool {
 }
 
 func (c *Conn) endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
-	check := newFlowCheck(d)
-	var led, end []entryChange
-	take := func(body []byte) bool {
-		source, ok := originalSource(body)
-		if !ok || !of.all && !of.endpoints[source] {
-			return ctx.Err() == nil
-		}
-		if m, ok := check.lead(body); ok {
-			led = append(led, m)
-		} else if check.contradicts(DecodeConnection(body)) {
-			end = append(end, entryChange{Message: deletion(body)})
-		}
-		return ctx.Err() == nil
-	}
-	if of.all || together(len(of.endpoints)) {
-		err = c.connections(netip.Addr{}, take)
-	} else {
-		six := false
-		for a := range of.endpoints {
-			if six = six || a.Is6(); a.Is4() {
-				err = errors.Join(err, c.connections(a, take))
-			}
-		}
-		if six {
-			err = errors.Join(err, c.connections(netip.IPv6Unspecified(), take))
-		}
-	}
-	if err == nil {
-		err = ctx.Err()
-	}
+	led, end, err := c.contradictions(ctx, newFlowCheck(d), of)
 	if err != nil {
 		return 0, fmt.Errorf("look for connections that contradict the plan: %w", err)
 	}
@@ -347,6 +339,44 @@ func (c *Conn) endContradictions(ctx context.Context, d plan.DataPlane, of doubt
 		}
 	}
 	return ended, nl.JoinErrors(errs)
+}
+
+// contradictions looks through the connections of the endpoints in doubt. It returns the requests that redirect those
+// that are now steered to another node, and the requests that end the others that contradict the plan.
+func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (led, end []entryChange, err error) {
+	err = c.doubted(of, func(body []byte) bool {
+		source, ok := originalSource(body)
+		if !ok || !of.all && !of.endpoints[source] {
+			return ctx.Err() == nil
+		}
+		if m, ok := check.lead(body); ok {
+			led = append(led, m)
+		} else if check.contradicts(DecodeConnection(body)) {
+			end = append(end, entryChange{Message: deletion(body)})
+		}
+		return ctx.Err() == nil
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+	return led, end, err
+}
+
+// doubted calls each for the connections of the endpoints in doubt, until each returns false. Others may be among them.
+func (c *Conn) doubted(of doubt, each func(body []byte) bool) (err error) {
+	if of.all || together(len(of.endpoints)) {
+		return c.connections(netip.Addr{}, each)
+	}
+	six := false
+	for a := range of.endpoints {
+		if six = six || a.Is6(); a.Is4() {
+			err = errors.Join(err, c.connections(a, each))
+		}
+	}
+	if six {
+		err = errors.Join(err, c.connections(netip.IPv6Unspecified(), each))
+	}
+	return err
 }
 
 // Attributes and flags for dumps that x/sys does not define (linux/netfilter/nfnetlink_conntrack.h,

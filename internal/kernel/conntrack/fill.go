@@ -45,7 +45,7 @@ func (c Connections) Problem(node string) cluster.Problem {
 	return cluster.Problem{
 		Kind: "Node", Object: node, Field: "net.netfilter.nf_conntrack_count", Value: fmt.Sprintf("%d of %d", c.Entries, c.Limit),
 		Reason: ReasonConntrackTableFilling,
-		Message: "the connection table is filling up; once it is full, the kernel drops new connections of all pods on this node, selected or not: " +
-			"raise net.netfilter.nf_conntrack_max",
+		Message: "the connection table is filling up; once it is full, the kernel drops new connections of all pods on this node, " +
+			"selected or not: raise net.netfilter.nf_conntrack_max",
 	}
 }

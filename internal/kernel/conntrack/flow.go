@@ -95,29 +95,20 @@ func DecodeEntry(body []byte) (e Entry, ok bool) {
 }
 
 func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
-	var from, to netip.Addr
+	from, to := tupleAddresses(b)
 	var fromPort, toPort uint16
 	for typ, value := range nl.Attrs(b, 0) {
-		switch typ {
-		case vnl.CTA_TUPLE_IP:
-			for typ, value := range nl.Attrs(value, 0) {
-				switch typ {
-				case vnl.CTA_IP_V4_SRC, vnl.CTA_IP_V6_SRC:
-					from, _ = netip.AddrFromSlice(value)
-				case vnl.CTA_IP_V4_DST, vnl.CTA_IP_V6_DST:
-					to, _ = netip.AddrFromSlice(value)
-				}
-			}
-		case vnl.CTA_TUPLE_PROTO:
-			for typ, value := range nl.Attrs(value, 0) {
-				switch {
-				case typ == vnl.CTA_PROTO_NUM && len(value) > 0:
-					proto = value[0]
-				case typ == vnl.CTA_PROTO_SRC_PORT && len(value) >= 2:
-					fromPort = binary.BigEndian.Uint16(value)
-				case typ == vnl.CTA_PROTO_DST_PORT && len(value) >= 2:
-					toPort = binary.BigEndian.Uint16(value)
-				}
+		if typ != vnl.CTA_TUPLE_PROTO {
+			continue
+		}
+		for typ, value := range nl.Attrs(value, 0) {
+			switch {
+			case typ == vnl.CTA_PROTO_NUM && len(value) > 0:
+				proto = value[0]
+			case typ == vnl.CTA_PROTO_SRC_PORT && len(value) >= 2:
+				fromPort = binary.BigEndian.Uint16(value)
+			case typ == vnl.CTA_PROTO_DST_PORT && len(value) >= 2:
+				toPort = binary.BigEndian.Uint16(value)
 			}
 		}
 	}
@@ -237,12 +228,14 @@ var errNoFlow = unix.ENOENT
 
 // about returns a request about the flow's entry, identified by the tuple of its original direction.
 func (f Flow) about(kind, flags uint16) nl.Message {
-	return nl.Message{Type: conntrackMessage(kind), Flags: flags, Body: appendTuple(f.header(), vnl.CTA_TUPLE_ORIG, f.Proto, f.Src, f.Dst)}
+	body := appendTuple(f.header(), vnl.CTA_TUPLE_ORIG, f.Proto, f.Src, f.Dst)
+	return nl.Message{Type: conntrackMessage(kind), Flags: flags, Body: body}
 }
 
 // aboutReply returns a request about the entry that has the flow's reply tuple, even if it belongs to another flow.
 func (f Flow) aboutReply(kind, flags uint16) nl.Message {
-	return nl.Message{Type: conntrackMessage(kind), Flags: flags, Body: appendTuple(f.header(), vnl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.SNAT)}
+	body := appendTuple(f.header(), vnl.CTA_TUPLE_REPLY, f.Proto, f.Dst, f.SNAT)
+	return nl.Message{Type: conntrackMessage(kind), Flags: flags, Body: body}
 }
 
 // header returns struct nfgenmsg.

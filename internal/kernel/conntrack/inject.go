@@ -40,7 +40,8 @@ func InjectFlows(o Injection, flows []Flow) (r Injected, err error) {
 	}
 	for _, f := range flows {
 		if ipv4 := f.Src.Addr().Is4(); f.Dst.Addr().Is4() != ipv4 || f.SNAT.Addr().Is4() != ipv4 {
-			return Injected{Refused: len(flows)}, fmt.Errorf("inject flow of %s to %s as %s: want addresses of one family", f.Src, f.Dst, f.SNAT)
+			err := fmt.Errorf("inject flow of %s to %s as %s: want addresses of one family", f.Src, f.Dst, f.SNAT)
+			return Injected{Refused: len(flows)}, err
 		}
 	}
 	c, err := dialConntrack()

@@ -191,7 +191,8 @@ func eventFilter(m plan.Marks) []bpf.Instruction {
 		[]bpf.Instruction{bpf.LoadAbsolute{Off: nl.MessagePort, Size: 4}}, refuseUnless(bpf.JumpEqual, 0),
 		attribute(vnl.CTA_MARK), refuseIf(0), value(4), refuseUnless(bpf.JumpBitsSet, m.EgressBit()),
 		attribute(vnl.CTA_STATUS), refuseIf(0), value(4), refuseUnless(bpf.JumpBitsSet, statusSNAT),
-		attribute(vnl.CTA_TUPLE_ORIG), refuseIf(0), inside(vnl.CTA_TUPLE_PROTO), refuseIf(0), inside(vnl.CTA_PROTO_NUM), refuseIf(0), value(1),
+		attribute(vnl.CTA_TUPLE_ORIG), refuseIf(0),
+		inside(vnl.CTA_TUPLE_PROTO), refuseIf(0), inside(vnl.CTA_PROTO_NUM), refuseIf(0), value(1),
 		[]bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_UDP, SkipFalse: uint8(len(udp))}},
 	)
 	return program(first, udp, refuseUnless(bpf.JumpEqual, unix.IPPROTO_TCP), tcp)
