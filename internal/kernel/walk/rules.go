@@ -240,31 +240,19 @@ func (m *machine) read(register uint32, length int) ([]byte, error) {
 // step executes one expression.
 func (m *machine) step(chain string, e expression) (expr.Verdict, error) {
 	switch e.name {
-	case "counter", "log":
+	case "counter", "log", "exthdr": // our rules use exthdr only for the MSS of a TCP SYN
 		return onwards, nil
 	case "objref": // the counter that names the reason, if the rule drops
 		m.why = string(bytes.TrimRight(e.attr(unix.NFTA_OBJREF_IMM_NAME), "\x00"))
-		return onwards, nil
-	case "exthdr": // our rules use it only for the MSS of a TCP SYN
 		return onwards, nil
 	case "meta":
 		return m.meta(e)
 	case "ct":
 		return m.ct(e)
 	case "payload":
-		if e.has(unix.NFTA_PAYLOAD_SREG) {
-			return mismatch, errUnknown
-		}
-		value, ok := m.packet.bytes(e.number(unix.NFTA_PAYLOAD_BASE), e.number(unix.NFTA_PAYLOAD_OFFSET), e.number(unix.NFTA_PAYLOAD_LEN))
-		if !ok {
-			return mismatch, nil
-		}
-		return onwards, m.load(e.number(unix.NFTA_PAYLOAD_DREG), value)
+		return m.payload(e)
 	case "rt":
-		if !m.packet.nextHop.IsValid() {
-			return mismatch, nil
-		}
-		return onwards, m.load(e.number(unix.NFTA_RT_DREG), m.packet.nextHop.AsSlice())
+		return m.rt(e)
 	case "fib":
 		return m.fib(e)
 	case "bitwise":
@@ -272,10 +260,7 @@ func (m *machine) step(chain string, e expression) (expr.Verdict, error) {
 	case "cmp":
 		return m.compare(e)
 	case "immediate":
-		if v, ok := verdictOfData(e.attr(unix.NFTA_IMMEDIATE_DATA)); ok {
-			return v, nil
-		}
-		return onwards, m.load(e.number(unix.NFTA_IMMEDIATE_DREG), e.value(unix.NFTA_IMMEDIATE_DATA))
+		return m.immediate(e)
 	case "lookup":
 		return m.lookup(chain, e)
 	case "nat":
@@ -358,6 +343,33 @@ func (m *machine) ct(e expression) (expr.Verdict, error) {
 		return mismatch, errUnknown
 	}
 	return onwards, m.load(e.number(unix.NFTA_CT_DREG), value)
+}
+
+func (m *machine) payload(e expression) (expr.Verdict, error) {
+	if e.has(unix.NFTA_PAYLOAD_SREG) {
+		return mismatch, errUnknown
+	}
+	value, ok := m.packet.bytes(e.number(unix.NFTA_PAYLOAD_BASE), e.number(unix.NFTA_PAYLOAD_OFFSET), e.number(unix.NFTA_PAYLOAD_LEN))
+	if !ok {
+		return mismatch, nil
+	}
+	return onwards, m.load(e.number(unix.NFTA_PAYLOAD_DREG), value)
+}
+
+// rt loads the next hop, which only a routed packet has.
+func (m *machine) rt(e expression) (expr.Verdict, error) {
+	if !m.packet.nextHop.IsValid() {
+		return mismatch, nil
+	}
+	return onwards, m.load(e.number(unix.NFTA_RT_DREG), m.packet.nextHop.AsSlice())
+}
+
+// immediate returns the expression's verdict, or loads its data.
+func (m *machine) immediate(e expression) (expr.Verdict, error) {
+	if v, ok := verdictOfData(e.attr(unix.NFTA_IMMEDIATE_DATA)); ok {
+		return v, nil
+	}
+	return onwards, m.load(e.number(unix.NFTA_IMMEDIATE_DREG), e.value(unix.NFTA_IMMEDIATE_DATA))
 }
 
 func (m *machine) fib(e expression) (expr.Verdict, error) {

@@ -354,10 +354,12 @@ func (l *Live) ruleDamage(say func(string, ...any)) {
 			continue
 		}
 		if !has(l.Marks.Cluster(), false) {
-			say("the %s rule for mark %#x/%#x (incoming traffic for the cluster: main table) is missing", name, l.Marks.Cluster(), l.Marks.Mask)
+			say("the %s rule for mark %#x/%#x (incoming traffic for the cluster: main table) is missing",
+				name, l.Marks.Cluster(), l.Marks.Mask)
 		}
 		if !has(l.Marks.EgressBit(), true) {
-			say("the %s rule for mark %#x/%#x (egress without a route: unreachable) is missing", name, l.Marks.EgressBit(), l.Marks.EgressBit())
+			say("the %s rule for mark %#x/%#x (egress without a route: unreachable) is missing",
+				name, l.Marks.EgressBit(), l.Marks.EgressBit())
 		}
 	}
 }
