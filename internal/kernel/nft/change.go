@@ -90,9 +90,15 @@ type tableChange struct {
 	rewrite   bool // write the rules again
 	replace   bool // replace the whole table
 
-	// keep reports whether a chain's rules are already right; nil: no chain's are. Writing a rule that looks into a map
-	// costs the kernel a walk through the whole map (nf_tables_bind_set).
-	keep func(ruleset.Chain) bool
+	// Fingerprints of each chain's rules: as planned, and as the kernel is known to have them. nil: nothing is known.
+	wrote, had map[string][sha256.Size]byte
+}
+
+// keeps reports whether a chain's rules are already right. Writing a rule that looks into a map costs the kernel a walk
+// through the whole map (nf_tables_bind_set).
+func (c *tableChange) keeps(chain string) bool {
+	had, ok := c.had[chain]
+	return ok && !c.replace && had == c.wrote[chain]
 }
 
 // queue adds the change to a transaction and reports whether it changes any elements.
@@ -102,19 +108,9 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 		t.DelTable(c.table)
 		stale = nil
 	}
-	made := map[string]*nftables.Chain{}
-	if c.rewrite {
-		t.AddTable(c.table)
-		if err := t.raw(dropCounters(c.hold)...); err != nil {
-			return false, err
-		}
-		for _, w := range c.chains {
-			if c.keep != nil && c.keep(w) {
-				continue
-			}
-			made[w.Name] = t.AddChain(chainIn(w, c.table))
-			t.FlushChain(made[w.Name])
-		}
+	made, err := c.queueChains(t)
+	if err != nil {
+		return false, err
 	}
 	for _, w := range c.chains {
 		delete(stale, w.Name)
@@ -122,31 +118,12 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	for name := range stale { // they may jump to each other
 		t.FlushChain(&nftables.Chain{Name: name, Table: c.table})
 	}
-	for _, w := range c.sets {
-		differs, err := c.queueSet(t, w)
-		if err != nil {
-			return false, fmt.Errorf("change set %s: %w", w.Name, err)
-		}
-		changed = changed || differs
-	}
-	changed = changed || c.addresses.differs
-	if err := t.raw(c.addresses.messages()...); err != nil {
+	if changed, err = c.queueSets(t); err != nil {
 		return false, err
 	}
 	for _, w := range c.chains {
-		ch := made[w.Name]
-		if ch == nil {
-			continue
-		}
-		for _, r := range w.Rules {
-			t.AddRule(&nftables.Rule{Table: c.table, Chain: ch, Exprs: r})
-		}
-		if w.OwnOf != 0 {
-			own, err := ruleset.OwnSourceRules(c.marks, w.OwnOf)
-			if err != nil {
-				return false, err
-			}
-			if err := t.raw(own...); err != nil {
+		if ch := made[w.Name]; ch != nil {
+			if err := c.queueRules(t, ch, w); err != nil {
 				return false, err
 			}
 		}
@@ -163,6 +140,54 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 		return changed, t.raw(noCounter(ruleset.DropHeld))
 	}
 	return changed, nil
+}
+
+// queueChains queues the chains whose rules will be written, empty, with all that their rules need besides the sets. It
+// returns them by name.
+func (c *tableChange) queueChains(t *transaction) (made map[string]*nftables.Chain, err error) {
+	if !c.rewrite {
+		return nil, nil
+	}
+	t.AddTable(c.table)
+	if err := t.raw(dropCounters(c.hold)...); err != nil {
+		return nil, err
+	}
+	made = map[string]*nftables.Chain{}
+	for _, w := range c.chains {
+		if c.keeps(w.Name) {
+			continue
+		}
+		made[w.Name] = t.AddChain(chainIn(w, c.table))
+		t.FlushChain(made[w.Name])
+	}
+	return made, nil
+}
+
+// queueSets queues the sets with their elements, and reports whether any elements change.
+func (c *tableChange) queueSets(t *transaction) (changed bool, err error) {
+	for _, w := range c.sets {
+		differs, err := c.queueSet(t, w)
+		if err != nil {
+			return false, fmt.Errorf("change set %s: %w", w.Name, err)
+		}
+		changed = changed || differs
+	}
+	return changed || c.addresses.differs, t.raw(c.addresses.messages()...)
+}
+
+// queueRules queues the rules of a chain.
+func (c *tableChange) queueRules(t *transaction, made *nftables.Chain, w ruleset.Chain) error {
+	for _, r := range w.Rules {
+		t.AddRule(&nftables.Rule{Table: c.table, Chain: made, Exprs: r})
+	}
+	if w.OwnOf == 0 {
+		return nil
+	}
+	own, err := ruleset.OwnSourceRules(c.marks, w.OwnOf)
+	if err != nil {
+		return err
+	}
+	return t.raw(own...)
 }
 
 // queueSet queues a set and, unless it is an address set, its elements.

@@ -165,21 +165,7 @@ func readSetCounters(set string, each func(netip.Addr, Count)) (whole bool, err 
 				continue
 			}
 			for _, e := range nl.Attrs(list, 0) {
-				var a netip.Addr
-				var c Count
-				for typ, value := range nl.Attrs(e, 0) {
-					switch typ {
-					case unix.NFTA_SET_ELEM_KEY:
-						a, _ = netip.AddrFromSlice([]byte(dataValue(value)))
-					case unix.NFTA_SET_ELEM_EXPR:
-						for typ, value := range nl.Attrs(value, 0) {
-							if typ == unix.NFTA_EXPR_DATA {
-								c = decodeCount(value)
-							}
-						}
-					}
-				}
-				if a.IsValid() {
+				if a, c := decodeCounted(e); a.IsValid() {
 					each(a, c)
 				}
 			}
@@ -192,6 +178,23 @@ func readSetCounters(set string, each func(netip.Addr, Count)) (whole bool, err 
 		return false, fmt.Errorf("list counters of set %s: %w", set, err)
 	}
 	return whole, nil
+}
+
+// decodeCounted reads a set's element: an address and its counter.
+func decodeCounted(element []byte) (a netip.Addr, c Count) {
+	for typ, value := range nl.Attrs(element, 0) {
+		switch typ {
+		case unix.NFTA_SET_ELEM_KEY:
+			a, _ = netip.AddrFromSlice([]byte(dataValue(value)))
+		case unix.NFTA_SET_ELEM_EXPR:
+			for typ, value := range nl.Attrs(value, 0) {
+				if typ == unix.NFTA_EXPR_DATA {
+					c = decodeCount(value)
+				}
+			}
+		}
+	}
+	return a, c
 }
 
 // dumpTable requests a list of objects in our table. whole is false if the table changed during the dump: then an entry

@@ -169,15 +169,7 @@ func between(before, now *plan.DataPlane) *elementChanges {
 		c.from(a, b)
 	}
 	if moved := had.Differs(have); len(moved) > 0 {
-		for e := range now.Endpoints.All() { // unchanged endpoints, if one of their paths appeared or vanished
-			if !moved[e.Path] && !moved[e.Kept.Path] {
-				continue
-			}
-			if former, ok := before.Endpoints.Get(e); ok && former.Equal(e) {
-				a, b = had.OfEndpoint(a[:0], &e), have.OfEndpoint(b[:0], &e)
-				c.from(a, b)
-			}
-		}
+		c.ofMoved(before, now, had, have, moved)
 	}
 	for x, y := range before.Let.Changes(now.Let) {
 		a, b = a[:0], b[:0]
@@ -200,6 +192,21 @@ func between(before, now *plan.DataPlane) *elementChanges {
 		c.from(a, b)
 	}
 	return c
+}
+
+// ofMoved records how the elements of unchanged endpoints change because one of their paths appeared or vanished. moved
+// has the ids of these paths.
+func (c *elementChanges) ofMoved(before, now *plan.DataPlane, had, have, moved ruleset.PathSet) {
+	var a, b []ruleset.Element
+	for e := range now.Endpoints.All() {
+		if !moved[e.Path] && !moved[e.Kept.Path] {
+			continue
+		}
+		if former, ok := before.Endpoints.Get(e); ok && former.Equal(e) {
+			a, b = had.OfEndpoint(a[:0], &e), have.OfEndpoint(b[:0], &e)
+			c.from(a, b)
+		}
+	}
 }
 
 // reach returns the changes from sets that hold has to those of a plan; whole writes all elements, for a recreated
@@ -231,20 +238,27 @@ func reach(has map[ruleset.SetName]map[string]string, d *plan.DataPlane, whole b
 			c.formerly(all[0].Key)
 		}
 	})
-	for name, here := range has { // elements that the plan lacks
+	c.drop(has, whole)
+	return c
+}
+
+// drop records that the plan lacks the elements that has holds; whole as in reach.
+func (c *elementChanges) drop(has map[ruleset.SetName]map[string]string, whole bool) {
+	for name, here := range has {
 		for key := range here {
 			c.differs = true
-			if e, ok := name.Element(key); ok {
-				if !whole {
-					c.gone.write(&e)
-				}
-				if name.Set.Remembered() {
-					c.formerly(e.Key)
-				}
+			e, ok := name.Element(key)
+			if !ok {
+				continue
+			}
+			if !whole {
+				c.gone.write(&e)
+			}
+			if name.Set.Remembered() {
+				c.formerly(e.Key)
 			}
 		}
 	}
-	return c
 }
 
 // readElements reads the elements of an address set: keys, and for a map their values.

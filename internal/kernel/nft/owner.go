@@ -86,7 +86,9 @@ func newTable(name string, flags uint32) netlink.Message {
 func takesFlags(w *nl.Writer, flags uint32) (bool, error) {
 	err := w.Commit([]netlink.Message{
 		newTable(probeName, flags),
-		nl.NftMessage(unix.NFT_MSG_DELTABLE, 0, nl.EncodeAttrs(netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(probeName + "\x00")})),
+		nl.NftMessage(unix.NFT_MSG_DELTABLE, 0, nl.EncodeAttrs(
+			netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(probeName + "\x00")},
+		)),
 	})
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
@@ -104,6 +106,15 @@ type State struct {
 	Owner  uint32 // port id of the owner's socket; 0: none
 }
 
+// orphan reports whether the table has lost its owner.
+func (s State) orphan() bool { return s.Exists && s.flags == tablePersist }
+
+// mustGo reports whether the table has to be replaced whole to get these flags, or because fresh asks for that.
+func (s State) mustGo(flags uint32, fresh bool) bool {
+	adopt := s.orphan() && flags == tableOwned
+	return s.Exists && (fresh || s.flags != flags && !adopt)
+}
+
 // ReadState reads the attributes of our table.
 func ReadState() (s State, err error) {
 	c, err := nl.DialNetfilter()
@@ -111,7 +122,8 @@ func ReadState() (s State, err error) {
 		return s, err
 	}
 	defer c.Close()
-	answers, err := c.Ask(nl.NftRequest(unix.NFT_MSG_GETTABLE, netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(ruleset.TableName + "\x00")}))
+	name := netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(ruleset.TableName + "\x00")}
+	answers, err := c.Ask(nl.NftRequest(unix.NFT_MSG_GETTABLE, name))
 	if errors.Is(err, unix.ENOENT) {
 		return s, nil
 	}
@@ -147,8 +159,8 @@ func (n *Table) Problems(node string) []cluster.Problem {
 	}
 	return []cluster.Problem{{
 		Kind: "Node", Object: node, Field: "kernel", Value: release, Reason: ReasonTableNotOwned,
-		Message: "it cannot protect our nftables table from other programs, as Linux 6.9 and newer can: after nft flush ruleset, selected pods " +
-			"leave by the main table until the table is restored, some milliseconds later",
+		Message: "it cannot protect our nftables table from other programs, as Linux 6.9 and newer can: after nft flush ruleset, " +
+			"selected pods leave by the main table until the table is restored, some milliseconds later",
 	}}
 }
 

@@ -97,7 +97,8 @@ func (n *Table) Apply(ctx context.Context, d plan.DataPlane) (changed bool, err 
 		changed, err = true, nil
 	}
 	if err == nil {
-		if n.paths == nil || before == nil || !slices.EqualFunc(before.Paths, d.Paths, func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }) {
+		sameID := func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }
+		if n.paths == nil || before == nil || !slices.EqualFunc(before.Paths, d.Paths, sameID) {
 			n.paths = make(map[plan.PathKey]plan.PathID, len(d.Paths))
 			for _, p := range d.Paths {
 				n.paths[p.Key] = p.ID
@@ -120,79 +121,105 @@ func (n *Table) Close() {
 // that of the plan before; otherwise it is read. The table is replaced whole if its flags differ, which cannot be
 // changed except to adopt an orphan, or if fresh asks for that; fresh also drops the elements with a timeout.
 func (n *Table) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fresh bool) (changed bool, err error) {
-	known := before != nil && !fresh && n.Trusted
-	now := State{Exists: true, flags: flags}
-	if !known {
-		if now, err = ReadState(); err != nil {
-			return false, err
-		}
-		if now.Owner != 0 && now.Owner != n.writer.Port {
-			return false, OwnedError{now.Owner}
-		}
-		known = before != nil && now.Owner == n.writer.Port && !fresh
+	now, before, err := n.standing(before, flags, fresh)
+	if err != nil {
+		return false, err
 	}
-	n.Doubted, n.Missed = !known, false
-	rest := known && sameFixed(before, &d) // only addresses differ
-	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName}
+	n.Doubted, n.Missed = before == nil, false
 	t, err := newTransaction()
 	if err != nil {
 		return false, fmt.Errorf("begin transaction: %w", err)
 	}
-	if rest {
-		addresses := between(before, &d)
-		if !addresses.differs {
-			return false, nil
-		}
-		t.batch = addresses.messages()
-		if err := t.commit(n.writer, flags); err != nil {
-			return false, fmt.Errorf("commit to nftables table %s: %w", ruleset.TableName, err)
-		}
-		return true, nil
+	if before != nil && sameFixed(before, &d) {
+		return n.updateAddresses(t, flags, between(before, &d))
 	}
-	orphan := now.Exists && now.flags == tablePersist
-	replace := now.Exists && (fresh || now.flags != flags && (!orphan || flags != tableOwned))
-
-	c := tableChange{table: table, sets: ruleset.Sets(d), chains: ruleset.Chains(d), marks: d.Marks, hold: d.Hold, replace: replace}
-	wrote, err := fingerprints(d.Marks, c.chains)
+	c, err := n.compare(now, before, &d, flags, fresh)
 	if err != nil {
 		return false, err
 	}
-	c.rewrite = !now.Exists || replace || !maps.Equal(wrote, n.wrote)
-	written := n.showed != [sha256.Size]byte{}
-	n.Missed = written && !now.Exists
-	switch {
-	case known:
-		c.has, c.addresses = contentsOf(*before), between(before, &d)
-		c.keep = func(ch ruleset.Chain) bool {
-			had, ok := n.wrote[ch.Name]
-			return ok && !replace && had == wrote[ch.Name]
-		}
-	case now.Exists && !fresh:
-		if c.has, err = n.read(table, &d); err != nil {
-			return false, err
-		}
-		n.Missed = written && c.has.showed != n.showed
-		c.rewrite = c.rewrite || c.has.showed != n.showed
-		fallthrough
-	default:
-		c.addresses = reach(c.has.addresses, &d, replace || !now.Exists)
-	}
-	if orphan && !c.rewrite {
-		t.AddTable(table)
+	if now.orphan() && !c.rewrite {
+		t.AddTable(c.table)
 	}
 	if changed, err = c.queue(t); err != nil {
 		return false, err
 	}
-	if err := t.commit(n.writer, flags); err != nil {
-		return false, fmt.Errorf("commit to nftables table %s: %w", ruleset.TableName, err)
+	if err := n.commit(t, flags); err != nil {
+		return false, err
 	}
 	if c.rewrite {
 		if n.showed, err = n.shown(); err != nil {
 			return false, err
 		}
-		n.wrote = wrote
+		n.wrote = c.wrote
 	}
 	return changed || !now.Exists || fresh, nil
+}
+
+// standing returns the table's attributes, and the plan that it was written for: before, or nil if the table may have
+// changed since. It returns an OwnedError if the table belongs to another daemon.
+func (n *Table) standing(before *plan.DataPlane, flags uint32, fresh bool) (State, *plan.DataPlane, error) {
+	if before != nil && !fresh && n.Trusted {
+		return State{Exists: true, flags: flags}, before, nil
+	}
+	now, err := ReadState()
+	if err != nil {
+		return now, nil, err
+	}
+	if now.Owner != 0 && now.Owner != n.writer.Port {
+		return now, nil, OwnedError{now.Owner}
+	}
+	if now.Owner != n.writer.Port || fresh {
+		before = nil
+	}
+	return now, before, nil
+}
+
+// updateAddresses writes a change of nothing but addresses.
+func (n *Table) updateAddresses(t *transaction, flags uint32, addresses *elementChanges) (changed bool, err error) {
+	if !addresses.differs {
+		return false, nil
+	}
+	t.batch = addresses.messages()
+	if err := n.commit(t, flags); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// compare returns the change that makes the table equal to the plan d. The table was written for the plan before; if
+// that is nil, compare reads it.
+func (n *Table) compare(now State, before, d *plan.DataPlane, flags uint32, fresh bool) (c tableChange, err error) {
+	c = tableChange{
+		table: &nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName},
+		sets:  ruleset.Sets(*d), chains: ruleset.Chains(*d), marks: d.Marks, hold: d.Hold, replace: now.mustGo(flags, fresh),
+	}
+	if c.wrote, err = fingerprints(d.Marks, c.chains); err != nil {
+		return c, err
+	}
+	c.rewrite = !now.Exists || c.replace || !maps.Equal(c.wrote, n.wrote)
+	written := n.showed != [sha256.Size]byte{}
+	n.Missed = written && !now.Exists
+	if before != nil {
+		c.has, c.addresses, c.had = contentsOf(*before), between(before, d), n.wrote
+		return c, nil
+	}
+	if now.Exists && !fresh {
+		if c.has, err = n.read(c.table, d); err != nil {
+			return c, err
+		}
+		n.Missed = written && c.has.showed != n.showed
+		c.rewrite = c.rewrite || c.has.showed != n.showed
+	}
+	c.addresses = reach(c.has.addresses, d, c.replace || !now.Exists)
+	return c, nil
+}
+
+// commit sends a transaction from the socket that owns the table.
+func (n *Table) commit(t *transaction, flags uint32) error {
+	if err := t.commit(n.writer, flags); err != nil {
+		return fmt.Errorf("commit to nftables table %s: %w", ruleset.TableName, err)
+	}
+	return nil
 }
 
 // sameFixed reports whether two plans differ in nothing but addresses.
