@@ -63,7 +63,8 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	}
 	if h.Protocol != Protocol {
 		// The agent compares the versions too, and logs the remedy.
-		s.log.Warn("agent refused: it speaks another protocol", "agentVersion", h.Version, "agentProtocol", h.Protocol, "version", s.version, "protocol", Protocol)
+		s.log.Warn("agent refused: it speaks another protocol", "agentVersion", h.Version, "agentProtocol", h.Protocol,
+			"version", s.version, "protocol", Protocol)
 		_ = d.write(message{Hello: &hello{Protocol: Protocol, Version: s.version, Started: s.started}}, writeWithin)
 		return
 	}
@@ -76,8 +77,8 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	} else {
 		s.log.Info("agent connected", "agentVersion", d.version)
 	}
-	if d.write(message{Hello: &now}, writeWithin) != nil || d.tellNodes() != nil || d.tellAllRoutes() != nil || d.tellSessions(true) != nil ||
-		d.write(message{Told: true}, writeWithin) != nil {
+	if d.write(message{Hello: &now}, writeWithin) != nil || d.tellNodes() != nil || d.tellAllRoutes() != nil ||
+		d.tellSessions(true) != nil || d.write(message{Told: true}, writeWithin) != nil {
 		return
 	}
 
@@ -118,7 +119,8 @@ func (d *driver) listen(ctx context.Context) {
 		cancel()
 		signal(d.changed)
 		// Send the sessions that result from Apply, and the nodes that result from Watch, before the answer.
-		if m.Apply != nil && d.tellSessions(false) != nil || m.Watch != nil && d.tellNodes() != nil || d.write(message{ID: m.ID, Answer: a}, writeWithin) != nil {
+		if m.Apply != nil && d.tellSessions(false) != nil || m.Watch != nil && d.tellNodes() != nil ||
+			d.write(message{ID: m.ID, Answer: a}, writeWithin) != nil {
 			return
 		}
 		if m.End && len(a.Errors) == 0 {

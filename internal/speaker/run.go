@@ -56,7 +56,8 @@ func (c *Client) hold(ctx context.Context, l *link, h hello) error {
 		c.mu.Lock()
 		c.link, c.problem, c.started = l, nil, h.Started
 		c.mu.Unlock()
-		c.Log.Info("the speaker answers", "socket", c.Socket, "speakerVersion", h.Version, "started", h.Started, "networks", len(h.Speakers))
+		c.Log.Info("the speaker answers",
+			"socket", c.Socket, "speakerVersion", h.Version, "started", h.Started, "networks", len(h.Speakers))
 		c.ready.Do(func() { close(c.told) })
 		c.Wake()
 	})

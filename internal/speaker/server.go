@@ -248,7 +248,8 @@ func (s *server) do(ctx context.Context, d *driver, m message) *answer {
 		s.asked = asked{}
 		return answerOf(errors.Join(s.nodes.close(bfd.DiagPathDown), s.speakers.Close(ctx, false)))
 	}
-	return answerOf(fmt.Errorf("the speaker is of version %s and does not know this request: restart it when its sessions may be lost", s.version))
+	return answerOf(fmt.Errorf("the speaker is of version %s and does not know this request: "+
+		"restart it when its sessions may be lost", s.version))
 }
 
 // answerOf splits joined errors into one string per line.
