@@ -97,19 +97,24 @@ func FromService(o *corev1.Service) (key Key, s Service, problems []Problem, ok 
 			f.add(fmt.Sprintf("spec.ports[%d]", i), "", ReasonInvalidValue, "a port is a number from 1 to 65535")
 			continue
 		}
-		port := Port{Name: p.Name, Protocol: string(p.Protocol), Port: uint16(p.Port), TargetPort: uint16(p.Port)}
-		if port.Protocol == "" {
-			port.Protocol = string(corev1.ProtocolTCP)
-		}
-		switch {
-		case p.TargetPort.Type == intstr.String:
-			port.TargetPort = 0 // by name: differs from pod to pod
-		case p.TargetPort.IntVal != 0:
-			port.TargetPort = uint16(p.TargetPort.IntVal)
-		}
-		s.Ports = append(s.Ports, port)
+		s.Ports = append(s.Ports, fromPort(p))
 	}
 	return key, s, f.problems, true
+}
+
+// fromPort trims a port of a Service, whose numbers are valid.
+func fromPort(p corev1.ServicePort) Port {
+	port := Port{
+		Name: p.Name, Protocol: cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)),
+		Port: uint16(p.Port), TargetPort: uint16(p.Port),
+	}
+	switch {
+	case p.TargetPort.Type == intstr.String:
+		port.TargetPort = 0 // by name: differs from pod to pod
+	case p.TargetPort.IntVal != 0:
+		port.TargetPort = uint16(p.TargetPort.IntVal)
+	}
+	return port
 }
 
 // FromSlice trims an EndpointSlice to its Service and its endpoints. It ignores the endpoints' conditions: an endpoint

@@ -98,7 +98,8 @@ func (c *Cluster) watchLeases(ctx context.Context, k clients, request string, ch
 			return w, err
 		},
 	}
-	cache.NewReflectorWithOptions(from, &coordinationv1.Lease{}, to, cache.ReflectorOptions{Name: request, Backoff: backoff()}).RunWithContext(ctx)
+	options := cache.ReflectorOptions{Name: request, Backoff: backoff()}
+	cache.NewReflectorWithOptions(from, &coordinationv1.Lease{}, to, options).RunWithContext(ctx)
 }
 
 // leases implements a reflector's store by calling functions.

@@ -63,8 +63,8 @@ func explain(server, resource string, err error) *cluster.Problem {
 	case again(err):
 		return nil
 	case apierrors.IsUnauthorized(err):
-		return say(ReasonUnauthorized, "it does not accept this daemon's credentials: its token or certificate is wrong, expired or revoked; "+
-			"renew it in the kubeconfig, or restart the pod")
+		return say(ReasonUnauthorized, "it does not accept this daemon's credentials: "+
+			"its token or certificate is wrong, expired or revoked; renew it in the kubeconfig, or restart the pod")
 	case apierrors.IsForbidden(err):
 		p.Object = resource
 		return say(ReasonForbidden, "%s; apply the ClusterRole that comes with Egressway, and bind it to this daemon's account", text)
@@ -103,11 +103,12 @@ func explainTransport(say func(cluster.Reason, string, ...any) *cluster.Problem,
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return explainDates(say, invalid.Cert, time.Now())
 	case errors.As(err, &authority), errors.As(err, &invalid), errors.As(err, &name):
-		return say(ReasonUntrusted, "its certificate is not to be trusted (%s): put its authority, and a name that is in its certificate, into the kubeconfig",
-			innermost(err))
+		return say(ReasonUntrusted, "its certificate is not to be trusted (%s): "+
+			"put its authority, and a name that is in its certificate, into the kubeconfig", innermost(err))
 	case errors.As(err, &alert):
 		return say(ReasonUnauthorized, "it does not accept this daemon's certificate (%s): renew it in the kubeconfig", alert)
-	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch),
+		strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return say(ReasonUntrusted, "it does not speak TLS: it is no Kubernetes API server, or the port in the kubeconfig is wrong")
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return say(ReasonUnreachable, unreachable, "there is no host "+dns.Name)
@@ -150,7 +151,8 @@ func explainSkew(server string, ahead time.Duration) *cluster.Problem {
 	}
 	return &cluster.Problem{
 		Kind: kindAPI, Object: "server " + server, Reason: ReasonClockSkew, Message: fmt.Sprintf(
-			"its clock is %s %s this node's: certificates and tokens may be refused; synchronize both", ahead.Abs().Round(time.Second), where),
+			"its clock is %s %s this node's: certificates and tokens may be refused; synchronize both",
+			ahead.Abs().Round(time.Second), where),
 	}
 }
 

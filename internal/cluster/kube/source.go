@@ -282,7 +282,8 @@ func (s *source) snapshot() cluster.Objects {
 // crdStays fails unless EgressServices can be created: a server refuses new ones while it deletes their CRD.
 func crdStays(ctx context.Context, k clients) error {
 	var kinds metav1.APIResourceList
-	err := k.core.Discovery().RESTClient().Get().AbsPath("/apis", egressv1.GroupVersion.Group, egressv1.GroupVersion.Version).Do(ctx).Into(&kinds)
+	group := egressv1.GroupVersion
+	err := k.core.Discovery().RESTClient().Get().AbsPath("/apis", group.Group, group.Version).Do(ctx).Into(&kinds)
 	if apierrors.IsForbidden(err) {
 		return nil // this daemon may not ask
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
@@ -55,16 +56,7 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for key, w := range t.written {
-		if e, there := objects.EgressServices.Get(key); !there || e.Version >= w.version {
-			delete(t.written, key)
-		}
-	}
-	for key, version := range t.claimed {
-		if e, there := objects.EgressServices.Get(key); !there || e.Version > version {
-			delete(t.claimed, key)
-		}
-	}
+	t.forgetOlder(objects)
 	t.statuses = map[cluster.Key]statusWrite{}
 	for key, w := range want {
 		e, there := objects.EgressServices.Get(key)
@@ -84,6 +76,20 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 		}
 		t.statuses[key] = next
 		t.queue.Add(target{service: key})
+	}
+}
+
+// forgetOlder drops the answers and claims that objects already contain, or that a later version has replaced.
+func (t *term) forgetOlder(objects cluster.Objects) {
+	for key, w := range t.written {
+		if e, there := objects.EgressServices.Get(key); !there || e.Version >= w.version {
+			delete(t.written, key)
+		}
+	}
+	for key, version := range t.claimed {
+		if e, there := objects.EgressServices.Get(key); !there || e.Version > version {
+			delete(t.claimed, key)
+		}
 	}
 }
 
@@ -107,19 +113,9 @@ func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 		return nil
 	}
 	w.Status.Conditions = timed(w.Status.Conditions, w.stands.Conditions, metav1.Now())
-	body, kind := statusPatch(w.version, w.Status), types.MergePatchType
-	if w.claim {
-		body, kind = statusClaim(key, w.version, w.stands), types.ApplyPatchType
-	}
-	patch, err := json.Marshal(body)
+	request, err := t.statusRequest(key, w)
 	if err != nil {
-		return fmt.Errorf("status of EgressService %s: %w", key, err)
-	}
-	request := t.clients.egress.Patch(kind).
-		Namespace(key.Namespace).Resource("egressservices").Name(key.Name).SubResource("status").
-		Param("fieldManager", leaderManager).Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch)
-	if w.claim {
-		request.Param("force", "true")
+		return err
 	}
 	answer := &egressv1.EgressService{}
 	err = request.Do(ctx).Into(answer)
@@ -148,6 +144,25 @@ func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 		t.queueEvents(key, w)
 	}
 	return nil
+}
+
+// statusRequest returns the request that writes a status, or that claims its fields from another writer.
+func (t *term) statusRequest(key cluster.Key, w statusWrite) (*rest.Request, error) {
+	body, kind := statusPatch(w.version, w.Status), types.MergePatchType
+	if w.claim {
+		body, kind = statusClaim(key, w.version, w.stands), types.ApplyPatchType
+	}
+	patch, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("status of EgressService %s: %w", key, err)
+	}
+	request := t.clients.egress.Patch(kind).
+		Namespace(key.Namespace).Resource("egressservices").Name(key.Name).SubResource("status").
+		Param("fieldManager", leaderManager).Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch)
+	if w.claim {
+		request.Param("force", "true")
+	}
+	return request, nil
 }
 
 // notePruning compares the status asked for with the one that the API server kept.

@@ -88,7 +88,8 @@ type fault struct {
 
 func (e *fault) problem(kind, object string) cluster.Problem {
 	return cluster.Problem{
-		Kind: kind, Object: object, Field: e.field, Value: e.value, Reason: cluster.ReasonInvalidManifest, Message: e.message, Where: e.where,
+		Kind: kind, Object: object, Field: e.field, Value: e.value, Reason: cluster.ReasonInvalidManifest,
+		Message: e.message, Where: e.where,
 	}
 }
 
@@ -102,7 +103,8 @@ func (d *document) parse() *fault {
 	return nil
 }
 
-var yamlMessage = regexp.MustCompile(`(?s)^(?:error converting YAML to JSON: )?(?:yaml: )?(?:unmarshal errors:\s*)?(?:line (\d+): )?([^\n]*)`)
+var yamlMessage = regexp.MustCompile(
+	`(?s)^(?:error converting YAML to JSON: )?(?:yaml: )?(?:unmarshal errors:\s*)?(?:line (\d+): )?([^\n]*)`)
 
 func (d *document) syntax(err error) *fault {
 	m := yamlMessage.FindStringSubmatch(err.Error())
@@ -128,7 +130,8 @@ func (d *document) decode(object any) *fault {
 	if !errors.As(err, &wrongType) {
 		return &fault{message: err.Error()}
 	}
-	e := &fault{field: wrongType.Field, message: fmt.Sprintf("%s, but %s is needed", found(wrongType.Value), wanted(wrongType.Type.Kind().String()))}
+	is, needed := found(wrongType.Value), wanted(wrongType.Type.Kind().String())
+	e := &fault{field: wrongType.Field, message: fmt.Sprintf("%s, but %s is needed", is, needed)}
 	if n := d.find(e.field); n != nil && n.Kind == yaml.ScalarNode {
 		e.value = n.Value
 	}

@@ -103,15 +103,7 @@ func readFile(path string, former *file) *file {
 			former.state = now
 			return former
 		}
-		switch {
-		case len(bytes.TrimSpace(text)) == 0:
-			err = errors.New("is empty")
-		case former != nil && former.whole.cut(whole):
-			err = errors.New("is cut off: it is the beginning of its former content and ends inside a line")
-		default:
-			f.parse(text, former)
-			f.flaw = slices.ContainsFunc(f.parts, part.broken)
-		}
+		err = f.fill(text, whole, former)
 	}
 	if err != nil {
 		f.flaw = true
@@ -126,6 +118,19 @@ func readFile(path string, former *file) *file {
 		f.whole = former.whole
 	}
 	return f
+}
+
+// fill parses text, whose outline is whole, unless the file is incomplete.
+func (f *file) fill(text []byte, whole outline, former *file) error {
+	switch {
+	case len(bytes.TrimSpace(text)) == 0:
+		return errors.New("is empty")
+	case former != nil && former.whole.cut(whole):
+		return errors.New("is cut off: it is the beginning of its former content and ends inside a line")
+	}
+	f.parse(text, former)
+	f.flaw = slices.ContainsFunc(f.parts, part.broken)
+	return nil
 }
 
 // read reports whether the file could be read.

@@ -195,25 +195,7 @@ func (f *Folder) keep(news map[string]*file) {
 			}
 			is = former
 		}
-		flaw := is != nil && is.flaw
-		var kept []*entry
-		for e := range former.entries() {
-			if e.name == nameless || e.by != e || stays(e.name) {
-				continue
-			}
-			if !e.kept {
-				e = &entry{name: e.name, value: e.value, kept: true, at: len(kept)}
-			}
-			switch {
-			case flaw:
-				e.lacked = time.Time{}
-			case e.lacked.IsZero():
-				e.lacked = now
-			case now.Sub(e.lacked) >= keepFor:
-				continue
-			}
-			kept = append(kept, e)
-		}
+		kept := former.keeps(stays, is, now)
 		switch {
 		case slices.Equal(kept, former.kept) && (is == former || is == nil && former.gone):
 			delete(news, name) // nothing differs
@@ -229,6 +211,30 @@ func (f *Folder) keep(news map[string]*file) {
 			is.kept = kept
 		}
 	}
+}
+
+// keeps returns the entries in force of a file that stay nowhere else. next is its current content, nil if it is gone;
+// while that has a flaw, no entry's time runs out.
+func (f *file) keeps(stays func(name) bool, next *file, now time.Time) (kept []*entry) {
+	flaw := next != nil && next.flaw
+	for e := range f.entries() {
+		if e.name == nameless || e.by != e || stays(e.name) {
+			continue
+		}
+		if !e.kept {
+			e = &entry{name: e.name, value: e.value, kept: true, at: len(kept)}
+		}
+		switch {
+		case flaw:
+			e.lacked = time.Time{}
+		case e.lacked.IsZero():
+			e.lacked = now
+		case now.Sub(e.lacked) >= keepFor:
+			continue
+		}
+		kept = append(kept, e)
+	}
+	return kept
 }
 
 func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem) {
@@ -286,7 +292,8 @@ func (f *Folder) look() (map[string]*file, error) {
 		if !slices.Contains(extensions, filepath.Ext(e.Name())) {
 			if why := f.whyIgnored(e); why != "" {
 				ignored = append(ignored, cluster.Problem{
-					Kind: "Manifest", Object: e.Name(), Reason: cluster.ReasonPassedOver, Message: why, Where: filepath.Join(f.dir, e.Name()),
+					Kind: "Manifest", Object: e.Name(), Reason: cluster.ReasonPassedOver, Message: why,
+					Where: filepath.Join(f.dir, e.Name()),
 				})
 			}
 			continue
@@ -474,17 +481,7 @@ func (d *differences) add(before, now *entry) {
 		set(&o.services, v.key, v.object, has != nil)
 		d.changed.Add(v.key)
 	case endpoints:
-		if had, ok := had.(endpoints); ok {
-			d.services[had.service] = true
-			s := slices.DeleteFunc(slices.Clone(d.folder.slices[had.service]), func(e *entry) bool { return e == before })
-			if d.folder.slices[had.service] = s; len(s) == 0 {
-				delete(d.folder.slices, had.service)
-			}
-		}
-		if has, ok := has.(endpoints); ok {
-			d.services[has.service] = true
-			d.folder.slices[has.service] = append(d.folder.slices[has.service], now)
-		}
+		d.replaceSlice(before, now, had, has)
 	case node:
 		set(&o.nodes, v.name, v.object, has != nil)
 		d.changed.All = true
@@ -496,6 +493,21 @@ func (d *differences) add(before, now *entry) {
 		d.changed.AddPod(v.key)
 	case serviceCIDR:
 		d.cidrs = true
+	}
+}
+
+// replaceSlice moves an EndpointSlice from the Service that it had to the one that it has; each may be absent.
+func (d *differences) replaceSlice(before, now *entry, had, has any) {
+	if had, ok := had.(endpoints); ok {
+		d.services[had.service] = true
+		s := slices.DeleteFunc(slices.Clone(d.folder.slices[had.service]), func(e *entry) bool { return e == before })
+		if d.folder.slices[had.service] = s; len(s) == 0 {
+			delete(d.folder.slices, had.service)
+		}
+	}
+	if has, ok := has.(endpoints); ok {
+		d.services[has.service] = true
+		d.folder.slices[has.service] = append(d.folder.slices[has.service], now)
 	}
 }
 
@@ -585,7 +597,8 @@ func (f *Folder) found() (problems []cluster.Problem) {
 	}
 	if f.empty && !flawed {
 		problems = append(problems, cluster.Problem{
-			Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoManifests, Message: "no file in it holds an object of a kind that is read",
+			Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoManifests,
+			Message: "no file in it holds an object of a kind that is read",
 		})
 	}
 	return problems

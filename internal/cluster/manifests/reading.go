@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -105,6 +106,9 @@ var readers = map[[2]string]func(*reading, *document){
 	{"networking.k8s.io/v1beta1", "ServiceCIDR"}: (*reading).serviceCIDR,
 }
 
+// clusterScoped lists the kinds whose objects have no namespace.
+var clusterScoped = []string{"Node", "Namespace", "ServiceCIDR"}
+
 // document reads one object, or a list of them.
 func (r *reading) document(d *document) {
 	if len(d.data) == 0 || bytes.Equal(d.data, []byte("null")) {
@@ -125,7 +129,8 @@ func (r *reading) document(d *document) {
 	}
 	if head.Kind == "" {
 		r.report(d, cluster.Problem{
-			Kind: "Manifest", Object: filepath.Base(d.file), Field: "kind", Reason: cluster.ReasonInvalidManifest, Message: "missing: not a Kubernetes object",
+			Kind: "Manifest", Object: filepath.Base(d.file), Field: "kind", Reason: cluster.ReasonInvalidManifest,
+			Message: "missing: not a Kubernetes object",
 		})
 		return
 	}
@@ -134,11 +139,8 @@ func (r *reading) document(d *document) {
 	switch group, _, _ := strings.Cut(head.APIVersion, "/"); {
 	case known:
 		d.kind, d.object = head.Kind, head.Metadata.Name
-		if namespaced := head.Kind != "Node" && head.Kind != "Namespace" && head.Kind != "ServiceCIDR"; namespaced {
-			if head.Metadata.Namespace == "" {
-				head.Metadata.Namespace = "default"
-			}
-			d.object = head.Metadata.Namespace + "/" + d.object
+		if !slices.Contains(clusterScoped, head.Kind) {
+			d.object = cmp.Or(head.Metadata.Namespace, "default") + "/" + d.object
 		}
 		read(r, d)
 	case head.APIVersion == "v1" && head.Kind == "List", listed:
@@ -151,18 +153,25 @@ func (r *reading) document(d *document) {
 			Reason: cluster.ReasonUnknownVersion, Message: egressv1.GroupVersion.String() + " is known",
 		})
 	default:
-		if version, kind, ok := meant(head.APIVersion, head.Kind); ok {
-			p := cluster.Problem{
-				Kind: "Manifest", Object: filepath.Base(d.file), Field: "kind", Value: head.Kind, Reason: cluster.ReasonPassedOver,
-				Message: fmt.Sprintf("is passed over: this kind is not read; is %s of %s meant?", kind, version),
-			}
-			if strings.TrimSuffix(head.Kind, "List") == kind {
-				p.Field, p.Value = "apiVersion", head.APIVersion
-				p.Message = fmt.Sprintf("%s %s is passed over: %s is read as %s", head.Kind, head.Metadata.Name, kind, version)
-			}
-			r.report(d, p)
-		}
+		r.passOver(d, head.APIVersion, head.Kind, head.Metadata.Name)
 	}
+}
+
+// passOver reports an object of a kind that is not read, if another kind is probably meant.
+func (r *reading) passOver(d *document, apiVersion, kind, name string) {
+	version, meantKind, ok := meant(apiVersion, kind)
+	if !ok {
+		return
+	}
+	p := cluster.Problem{
+		Kind: "Manifest", Object: filepath.Base(d.file), Field: "kind", Value: kind, Reason: cluster.ReasonPassedOver,
+		Message: fmt.Sprintf("is passed over: this kind is not read; is %s of %s meant?", meantKind, version),
+	}
+	if strings.TrimSuffix(kind, "List") == meantKind {
+		p.Field, p.Value = "apiVersion", apiVersion
+		p.Message = fmt.Sprintf("%s %s is passed over: %s is read as %s", kind, name, meantKind, version)
+	}
+	r.report(d, p)
 }
 
 // meant guesses the intended kind of an unknown one: the same name in another case or in the plural, and of another
@@ -170,7 +179,8 @@ func (r *reading) document(d *document) {
 func meant(apiVersion, kind string) (version, name string, ok bool) {
 	for key := range readers {
 		version, name := key[0], key[1]
-		if is := strings.TrimSuffix(kind, "List"); !strings.EqualFold(is, name) && !strings.EqualFold(is, name+"s") || version == "networking.k8s.io/v1beta1" {
+		is := strings.TrimSuffix(kind, "List")
+		if !strings.EqualFold(is, name) && !strings.EqualFold(is, name+"s") || version == "networking.k8s.io/v1beta1" {
 			continue
 		}
 		if version != "v1" || !strings.Contains(apiVersion, "/") { // other groups have a Service, too: serving.knative.dev
@@ -265,7 +275,9 @@ func (r *reading) endpointSlice(d *document) {
 // slice.
 func misfits(d *document, o *discoveryv1.EndpointSlice) (problems []cluster.Problem) {
 	bad := func(field, value, message string) {
-		problems = append(problems, cluster.Problem{Kind: d.kind, Object: d.object, Field: field, Value: value, Reason: cluster.ReasonInvalidValue, Message: message})
+		problems = append(problems, cluster.Problem{
+			Kind: d.kind, Object: d.object, Field: field, Value: value, Reason: cluster.ReasonInvalidValue, Message: message,
+		})
 	}
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
@@ -281,7 +293,8 @@ func misfits(d *document, o *discoveryv1.EndpointSlice) (problems []cluster.Prob
 			if err != nil || a.Is4In6() || a.Is4() == (o.AddressType == discoveryv1.AddressTypeIPv4) {
 				return false // unusable addresses become problems of the EgressService
 			}
-			bad(fmt.Sprintf("endpoints[%d].addresses", i), text, "not of the slice's addressType, "+string(o.AddressType)+": left out; it belongs in a slice of its own")
+			bad(fmt.Sprintf("endpoints[%d].addresses", i), text,
+				"not of the slice's addressType, "+string(o.AddressType)+": left out; it belongs in a slice of its own")
 			return true
 		})
 	}
