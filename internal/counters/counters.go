@@ -42,10 +42,23 @@ func Flows(s *status.Status, counters func() flows.Counters) {
 		{"flows_sent", "Egress flows sent to the standby of their ingress IP.", func(c flows.Counters) uint64 { return c.Sent }},
 		{"flows_sent_bytes", "Bytes sent for that, without headers of TCP and IP.", func(c flows.Counters) uint64 { return c.Bytes }},
 		{"flows_received", "Egress flows received from other nodes.", func(c flows.Counters) uint64 { return c.Received }},
-		{"flows_injected", "Of the received flows, those that got a new conntrack entry here.", func(c flows.Counters) uint64 { return c.Injected }},
-		{"flows_refused", "Of the received flows, those that are not planned here, or that an entry here prevents.", func(c flows.Counters) uint64 { return c.Refused }},
-		{"flows_dropped", "Flows that were not sent at first, because too many were waiting.", func(c flows.Counters) uint64 { return c.Dropped }},
-		{"flows_events_lost", "Times that the kernel had more events of connections than could be read; all connections are then listed.", func(c flows.Counters) uint64 { return c.Lost }},
+		{
+			"flows_injected", "Of the received flows, those that got a new conntrack entry here.",
+			func(c flows.Counters) uint64 { return c.Injected },
+		},
+		{
+			"flows_refused", "Of the received flows, those that are not planned here, or that an entry here prevents.",
+			func(c flows.Counters) uint64 { return c.Refused },
+		},
+		{
+			"flows_dropped", "Flows that were not sent at first, because too many were waiting.",
+			func(c flows.Counters) uint64 { return c.Dropped },
+		},
+		{
+			"flows_events_lost",
+			"Times that the kernel had more events of connections than could be read; all connections are then listed.",
+			func(c flows.Counters) uint64 { return c.Lost },
+		},
 	} {
 		s.Count(c.name, c.help, func() uint64 { return c.of(counters()) })
 	}

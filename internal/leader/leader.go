@@ -154,7 +154,8 @@ func (l *Leader) keep(in Input) {
 // differs reports whether anything but the choices may change the written status. Endpoints, which change all the time,
 // do not.
 func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
-	if in.Changed.All || in.Config != l.last.Config || l.api.Pruned() != l.pruned || !sorted.OneSlice(in.Problems, l.last.Problems) || !reflect.DeepEqual(reports, l.reports) {
+	if in.Changed.All || in.Config != l.last.Config || l.api.Pruned() != l.pruned ||
+		!sorted.OneSlice(in.Problems, l.last.Problems) || !reflect.DeepEqual(reports, l.reports) {
 		return true
 	}
 	for key := range in.Changed.Keys {

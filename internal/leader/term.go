@@ -40,7 +40,9 @@ type decision struct {
 }
 
 // elect returns the wanted status of every EgressService. decided holds the objects with the decisions in their status.
-func (t *term) elect(api API, in Input, decided cluster.Objects, reports map[string]cluster.Report, choices map[cluster.Key]election.Choice) map[cluster.Key]kube.Wanted {
+func (t *term) elect(
+	api API, in Input, decided cluster.Objects, reports map[string]cluster.Report, choices map[cluster.Key]election.Choice,
+) map[cluster.Key]kube.Wanted {
 	t.waiting = false
 	problems, written := in.Problems, in.Objects.EgressServices
 	if in.Config.Source.Kubernetes.LabelHosts {
@@ -98,7 +100,10 @@ func events(now, next cluster.Status, choice election.Choice) (all []kube.Event)
 	switch {
 	case next.Host == now.Host:
 	case next.Host == "":
-		all = append(all, kube.Event{Warning: true, Reason: "HostLost", Message: fmt.Sprintf("%s is no longer the host, and no node is: %s", now.Host, messageOf(next, election.ConditionHostAssigned))})
+		why := messageOf(next, election.ConditionHostAssigned)
+		all = append(all, kube.Event{
+			Warning: true, Reason: "HostLost", Message: fmt.Sprintf("%s is no longer the host, and no node is: %s", now.Host, why),
+		})
 	case now.Host == "":
 		all = append(all, kube.Event{Reason: "HostElected", Message: messageOf(next, election.ConditionHostAssigned)})
 	default:
@@ -106,7 +111,8 @@ func events(now, next cluster.Status, choice election.Choice) (all []kube.Event)
 	}
 	for _, kind := range []string{election.ConditionHostAssigned, election.ConditionValid} {
 		c := meta.FindStatusCondition(next.Conditions, kind)
-		if c == nil || c.Status == metav1.ConditionTrue || c.Message == messageOf(now, kind) || kind == election.ConditionHostAssigned && now.Host != "" {
+		if c == nil || c.Status == metav1.ConditionTrue || c.Message == messageOf(now, kind) ||
+			kind == election.ConditionHostAssigned && now.Host != "" {
 			continue
 		}
 		all = append(all, kube.Event{Warning: true, Reason: c.Reason, Message: c.Message})

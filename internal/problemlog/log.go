@@ -92,7 +92,8 @@ func (l *Log) logOmitted(log *slog.Logger, now time.Time) {
 	for namespace, limit := range l.limits {
 		switch {
 		case limit.omitted > 0 && now.Sub(limit.said) >= omittedEvery:
-			log.Warn("problems of a namespace come and go too often for the log, egressway status lists them", "namespace", namespace, "omitted", limit.omitted)
+			log.Warn("problems of a namespace come and go too often for the log, egressway status lists them",
+				"namespace", namespace, "omitted", limit.omitted)
 			limit.omitted, limit.said = 0, now
 		case limit.omitted == 0 && limit.lines.TokensAt(now) >= linesAtOnce:
 			delete(l.limits, namespace)
@@ -107,6 +108,16 @@ func (l *Log) Update(log *slog.Logger, now time.Time, found, planned, node []clu
 		return l.problems
 	}
 	all := cluster.SortProblems(slices.Concat(found, planned, node))
+	l.logChanges(log, now, all)
+	if all == nil {
+		all = []cluster.Problem{}
+	}
+	l.found, l.planned, l.node, l.problems = found, planned, node, all
+	return all
+}
+
+// logChanges logs the problems that all has and the last ones do not, and the subjects that have no problem any more.
+func (l *Log) logChanges(log *slog.Logger, now time.Time, all []cluster.Problem) {
 	subjects, known, fresh := map[subject]bool{}, make(map[value]bool, len(l.problems)), map[subject]int{}
 	for i := range l.problems {
 		known[valueOf(&l.problems[i])] = true
@@ -141,9 +152,4 @@ func (l *Log) Update(log *slog.Logger, now time.Time, found, planned, node []clu
 			}
 		}
 	}
-	if all == nil {
-		all = []cluster.Problem{}
-	}
-	l.found, l.planned, l.node, l.problems = found, planned, node, all
-	return all
 }
