@@ -127,7 +127,8 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	}
 	a := &Agent{
 		log: log, configFile: configFile, kernel: node, flows: flows.New(log, c.Node, marks(c)), status: status.New(version, c.Node),
-		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(), last: last{settled: map[string]bool{}},
+		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(),
+		last: last{settled: map[string]bool{}},
 	}
 	a.speakers = speaker.NewClient(speaker.ClientOptions{
 		Log: log, Socket: c.Speaker.Socket, Version: version, Start: speakerCommand(c), Wake: a.wake,
@@ -214,8 +215,9 @@ func (a *Agent) reload(c *config.Config, err error) {
 	switch {
 	case err != nil:
 		a.log.Error("configuration refused, the last good one stays in force", "file", a.configFile, "error", err)
-	case c.Node != a.config.Node || c.Source != a.config.Source || c.Status != a.config.Status || c.Marks != a.config.Marks || c.Speaker != a.config.Speaker || c.Log != a.config.Log:
-		a.stale = errors.New("node, source, speaker, status, marks and log change with a restart only: the last configuration stays in force")
+	case needsRestart(a.config, c):
+		a.stale = errors.New("node, source, speaker, status, marks and log change with a restart only: " +
+			"the last configuration stays in force")
 		a.log.Error("configuration refused", "file", a.configFile, "error", a.stale)
 	default:
 		a.config = c
@@ -224,47 +226,27 @@ func (a *Agent) reload(c *config.Config, err error) {
 	a.wake()
 }
 
+// needsRestart reports whether a configuration differs from another in settings that only a start of the daemon reads.
+func needsRestart(from, to *config.Config) bool {
+	return to.Node != from.Node || to.Source != from.Source || to.Status != from.Status ||
+		to.Marks != from.Marks || to.Speaker != from.Speaker || to.Log != from.Log
+}
+
 // loop runs a pass after every change, and retries a pass with errors.
 func (a *Agent) loop(ctx context.Context) {
-	beat := time.NewTicker(beatEvery)
-	defer beat.Stop()
-	retry := time.NewTimer(0)
-	defer retry.Stop()
-	look := time.NewTimer(math.MaxInt64)
-	defer look.Stop()
+	t := newTriggers()
+	defer t.stop()
 	select { // the first pass should know the announced and the learned routes
 	case <-ctx.Done():
 	case <-a.speakers.Ready():
 	case <-time.After(speakerWithin):
 	}
-	var due <-chan time.Time // when the delayed pass for kernel events is due; nil: none is
 	foreign := a.kernel.ForeignHands()
 	for {
-		byKernel := false
-		select {
-		case <-ctx.Done():
+		byKernel, ended := a.nextPass(ctx, t)
+		if ended {
 			return
-		case now := <-beat.C:
-			if changed := a.look(now); !changed && (a.last.plan == nil || len(a.last.plan.Held) == 0) {
-				a.status.Beat()
-				continue
-			}
-		case <-a.awake:
-		case <-a.drifted:
-			if due != nil {
-				continue
-			}
-			if wait := a.pace.request(time.Now()); wait > 0 {
-				due = time.After(wait)
-				continue
-			}
-			byKernel = true
-		case <-due:
-			byKernel = true
-		case <-retry.C:
-		case <-look.C:
 		}
-		due = nil // this pass sees what the events reported
 		a.status.Beat()
 		began := processorTime()
 		err := a.pass(ctx)
@@ -276,10 +258,58 @@ func (a *Agent) loop(ctx context.Context) {
 			a.wake() // the problem EndlessPasses appears or disappears
 		}
 		if err != nil || a.leader != nil && !a.last.reported {
-			retry.Reset(max(retryAfter, a.pace.rest()))
+			t.retry.Reset(max(retryAfter, a.pace.rest()))
 		}
 		if next := a.kernel.NextLook(); !next.IsZero() {
-			look.Reset(max(time.Until(next), retryAfter))
+			t.look.Reset(max(time.Until(next), retryAfter))
 		}
+	}
+}
+
+// triggers holds the times at which the loop runs a pass or looks whether one is due.
+type triggers struct {
+	beat        *time.Ticker
+	retry, look *time.Timer
+	due         <-chan time.Time // when the delayed pass for kernel events is due; nil: none is
+}
+
+func newTriggers() *triggers {
+	return &triggers{beat: time.NewTicker(beatEvery), retry: time.NewTimer(0), look: time.NewTimer(math.MaxInt64)}
+}
+
+func (t *triggers) stop() {
+	t.beat.Stop()
+	t.retry.Stop()
+	t.look.Stop()
+}
+
+// nextPass waits until a pass is due, and reports whether kernel events requested it. ended: ctx has ended instead.
+func (a *Agent) nextPass(ctx context.Context, t *triggers) (byKernel, ended bool) {
+	for {
+		select {
+		case <-ctx.Done():
+			return false, true
+		case now := <-t.beat.C:
+			if changed := a.look(now); !changed && (a.last.plan == nil || len(a.last.plan.Held) == 0) {
+				a.status.Beat()
+				continue
+			}
+		case <-a.awake:
+		case <-a.drifted:
+			if t.due != nil {
+				continue
+			}
+			if wait := a.pace.request(time.Now()); wait > 0 {
+				t.due = time.After(wait)
+				continue
+			}
+			byKernel = true
+		case <-t.due:
+			byKernel = true
+		case <-t.retry.C:
+		case <-t.look.C:
+		}
+		t.due = nil // this pass sees what the events reported
+		return byKernel, false
 	}
 }

@@ -46,7 +46,8 @@ func (d *draining) set(change func(*draining)) {
 	change(d)
 }
 
-var errNoLeader = errors.New("draining needs an API server: objects come from source.manifests, where every node elects by itself and no leader moves services; " +
+var errNoLeader = errors.New("draining needs an API server: objects come from source.manifests, " +
+	"where every node elects by itself and no leader moves services; " +
 	"set spec.unschedulable of the Node in the manifests instead")
 
 // drain makes this node's services move away, or cancels that.

@@ -64,7 +64,8 @@ func named(choices map[cluster.Key]election.Choice, dead map[string]bool) (nodes
 // failedOver records that the failover from a silent node is in force.
 func (a *Agent) failedOver(began time.Time) {
 	if a.last.failing {
-		a.log.Info("failover is in force", "silent", slices.Sorted(maps.Keys(a.last.nodes.Dead)), "took", time.Since(began).Round(time.Millisecond))
+		a.log.Info("failover is in force",
+			"silent", slices.Sorted(maps.Keys(a.last.nodes.Dead)), "took", time.Since(began).Round(time.Millisecond))
 	}
 	a.last.failing = false
 	if f := &a.last.failover; !f.noticed.IsZero() {

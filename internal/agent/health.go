@@ -18,12 +18,17 @@ func (a *Agent) states(c *config.Config) (states map[string]cluster.NetworkState
 	return networkStates(c, a.last.plan, a.last.routed, a.sessions())
 }
 
-func networkStates(c *config.Config, planned *plan.NodePlan, routed map[uint32]plan.Families, sessions []bgp.Session) (states map[string]cluster.NetworkState, incomplete bool) {
+func networkStates(
+	c *config.Config, planned *plan.NodePlan, routed map[uint32]plan.Families, sessions []bgp.Session,
+) (states map[string]cluster.NetworkState, incomplete bool) {
 	states = map[string]cluster.NetworkState{}
 	for _, p := range planned.DataPlane.Paths {
 		if p.Key.Kind == plan.PathNetwork {
 			has := routed[p.Table]
-			states[p.Key.Name] = cluster.NetworkState{Usable: p.Table != 0 && planned.AbsenceOf(p.Key.Name) == "", IPv4: has.IPv4, IPv6: has.IPv6, Sessions: peersOf(c, p.Key.Name)}
+			states[p.Key.Name] = cluster.NetworkState{
+				Usable: p.Table != 0 && planned.AbsenceOf(p.Key.Name) == "",
+				IPv4:   has.IPv4, IPv6: has.IPv6, Sessions: peersOf(c, p.Key.Name),
+			}
 		}
 	}
 	for _, s := range sessions {
@@ -71,7 +76,9 @@ func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session)
 			if known[key{n.Name, name}] {
 				continue
 			}
-			s := bgp.Session{Network: n.Name, Peer: name, Address: p.Address, ASN: p.ASN, State: bgp.StateWaiting, Families: p.AddressFamilies}
+			s := bgp.Session{
+				Network: n.Name, Peer: name, Address: p.Address, ASN: p.ASN, State: bgp.StateWaiting, Families: p.AddressFamilies,
+			}
 			if planned != nil {
 				s.LastError = planned.AbsenceOf(n.Name)
 			}

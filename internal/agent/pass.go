@@ -46,7 +46,8 @@ func (a *Agent) pass(ctx context.Context) error {
 		return nil
 	}
 	if a.last.plan == nil {
-		a.log.Info("all objects known", "egressservices", objects.EgressServices.Len(), "nodes", objects.Nodes.Len(), "after", time.Since(a.started).Round(time.Millisecond))
+		a.log.Info("all objects known", "egressservices", objects.EgressServices.Len(), "nodes", objects.Nodes.Len(),
+			"after", time.Since(a.started).Round(time.Millisecond))
 		spareMemory()
 	}
 	former := a.last.planned
@@ -55,7 +56,8 @@ func (a *Agent) pass(ctx context.Context) error {
 	if a.pace.endless() {
 		node = append(node, cluster.Problem{
 			Kind: "Node", Object: c.Node, Field: "kernel", Reason: reasonEndlessPasses,
-			Message: fmt.Sprintf("each pass changes the kernel, and its own changes request the next one: passes now wait up to %s for each other; the log names what fails or comes back", paceRest),
+			Message: fmt.Sprintf("each pass changes the kernel, and its own changes request the next one: "+
+				"passes now wait up to %s for each other; the log names what fails or comes back", paceRest),
 		})
 	}
 	if err == nil {
@@ -167,7 +169,8 @@ func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (prob
 	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
 		problems = append(problems, cluster.Problem{
 			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
-			Message: fmt.Sprintf("%s: this node neither watches other nodes nor answers them: packets of pods that should be steered from or to this node are dropped, "+
+			Message: fmt.Sprintf("%s: this node neither watches other nodes nor answers them: "+
+				"packets of pods that should be steered from or to this node are dropped, "+
 				"unless they were steered so before; another port, or enabled: false on all nodes, may be right", err),
 		})
 	}
@@ -217,7 +220,9 @@ func haveAnnounced(sessions []bgp.Session, network string, now time.Time) bool {
 // apply withdraws first and announces last, so that no peer sends packets before the kernel is ready. BFD with other
 // nodes starts before BGP: a speaker that replaces a killed one must answer them within their detection time, and GoBGP
 // may take most of that to start.
-func (a *Agent) apply(ctx context.Context, c *config.Config, desired *plan.NodePlan, began time.Time) (result kernel.Result, unwatched []cluster.Problem, ended uint, err error) {
+func (a *Agent) apply(
+	ctx context.Context, c *config.Config, desired *plan.NodePlan, began time.Time,
+) (result kernel.Result, unwatched []cluster.Problem, ended uint, err error) {
 	clock := time.Now()
 	lap := func() time.Duration { d := time.Since(clock); clock = clock.Add(d); return d }
 	withdraw := a.speakers.Withdraw(ctx, desired.Speakers)

@@ -19,13 +19,15 @@ const reasonBFDFlaps cluster.Reason = "BFDFlaps"
 
 // flaps returns a problem for each BFD session with a node or router that is slower than configured.
 func flaps(node string, nodes []bfd.Session, sessions []bgp.Session) (problems []cluster.Problem) {
-	const why = "the session was lost several times within minutes: its intervals are %d times the configured ones, and get shorter after 5 minutes without a loss; "
+	const why = "the session was lost several times within minutes: its intervals are %d times the configured ones, " +
+		"and get shorter after 5 minutes without a loss; "
 	for _, s := range nodes {
 		if s.Slowed > 0 {
 			problems = append(problems, cluster.Problem{
 				Kind: "Node", Object: node, Field: "failover.bfd", Value: s.Node, Reason: reasonBFDFlaps,
 				Message: fmt.Sprintf(why+"the death of that node is noticed here that much later than configured, or by its Lease; "+
-					"find out which of the two nodes stands still or loses packets, or set longer failover.bfd intervals on all nodes", s.Slowed),
+					"find out which of the two nodes stands still or loses packets, or set longer failover.bfd intervals on all nodes",
+					s.Slowed),
 			})
 		}
 	}
@@ -34,7 +36,8 @@ func flaps(node string, nodes []bfd.Session, sessions []bgp.Session) (problems [
 			problems = append(problems, cluster.Problem{
 				Kind: "Network", Object: s.Network, Field: "peers.bfdProfile", Value: s.Peer, Reason: reasonBFDFlaps,
 				Message: fmt.Sprintf(why+"a failure of that router is noticed that much later, or after the hold time of BGP; "+
-					"find out whether node %s or the router stands still or loses packets, or set longer intervals at both ends", s.BFDSlowed, node),
+					"find out whether node %s or the router stands still or loses packets, or set longer intervals at both ends",
+					s.BFDSlowed, node),
 			})
 		}
 	}
@@ -48,7 +51,9 @@ func refusedProblems(p *plan.NodePlan, refused []route.Refused) (problems []clus
 		if i < 0 {
 			continue
 		}
-		found := cluster.Problem{Kind: "Network", Object: p.DataPlane.Paths[i].Key.Name, Field: "routes", Value: r.Dst.String(), Reason: r.Reason}
+		found := cluster.Problem{
+			Kind: "Network", Object: p.DataPlane.Paths[i].Key.Name, Field: "routes", Value: r.Dst.String(), Reason: r.Reason,
+		}
 		if p.DataPlane.Paths[i].Key.Kind == plan.PathSteer {
 			found.Kind = "Node"
 		} else if r.Learned {
@@ -65,7 +70,8 @@ func refusedProblems(p *plan.NodePlan, refused []route.Refused) (problems []clus
 		var remedy string
 		switch r.Reason {
 		case route.ReasonRouteCollides:
-			remedy = fmt.Sprintf("another program's route in table %d has this prefix and metric, and stays: remove it, or give it another metric", r.Table)
+			remedy = fmt.Sprintf("another program's route in table %d has this prefix and metric, and stays: "+
+				"remove it, or give it another metric", r.Table)
 		case route.ReasonDeviceDown:
 			remedy = "set the device up"
 		default:

@@ -17,8 +17,10 @@ func unheard(c *config.Config, sessions []bgp.Session) (problems []cluster.Probl
 	for _, s := range sessions {
 		if s.Unheard != "" {
 			problems = append(problems, cluster.Problem{
-				Kind: "Network", Object: s.Network, Field: "bgp.listenPort", Value: strconv.Itoa(c.BGP.ListenPort), Reason: reasonNotListening,
-				Message: fmt.Sprintf("node %s does not accept connections of peer %s, but goes on dialling it: %s", c.Node, s.Peer, s.Unheard),
+				Kind: "Network", Object: s.Network, Field: "bgp.listenPort", Value: strconv.Itoa(c.BGP.ListenPort),
+				Reason: reasonNotListening,
+				Message: fmt.Sprintf("node %s does not accept connections of peer %s, but goes on dialling it: %s",
+					c.Node, s.Peer, s.Unheard),
 			})
 		}
 	}
