@@ -61,7 +61,8 @@ func addressOf(p *plan.NodePlan, a netip.Addr) Address {
 // heldOf returns why an address that is not an endpoint is held; empty: it is not.
 func heldOf(p *plan.NodePlan, a netip.Addr) string {
 	d := &p.DataPlane
-	if _, let := d.Let.Get(plan.Address{Addr: a}); !d.Hold || let || !slices.ContainsFunc(d.Pods, func(of netip.Prefix) bool { return of.Contains(a) }) {
+	ofPod := func(of netip.Prefix) bool { return of.Contains(a) }
+	if _, let := d.Let.Get(plan.Address{Addr: a}); !d.Hold || let || !slices.ContainsFunc(d.Pods, ofPod) {
 		return ""
 	}
 	if w, ok := p.Waiting.Get(plan.Waiting{Addr: a}); ok {

@@ -51,8 +51,9 @@ func newMeasures(r prometheus.Registerer) *measures {
 			Name: "egressway_apply_duration_seconds", Help: "How long each applier took in a pass of the loop.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"applier"}),
-		failed:   counters("apply_errors_total", "Passes of the loop in which an applier failed.", "applier"),
-		repaired: counters("drift_repaired_total", "Objects of this daemon in the kernel that another program removed, and that were restored.", "kind"),
+		failed: counters("apply_errors_total", "Passes of the loop in which an applier failed.", "applier"),
+		repaired: counters("drift_repaired_total",
+			"Objects of this daemon in the kernel that another program removed, and that were restored.", "kind"),
 		failovers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "egressway_failovers_total", Help: "Times that this node saw another one as dead, and its standbys as the hosts.",
 		}),

@@ -19,19 +19,31 @@ var (
 	infoFamily   = serviceFamily{"egressway_egressservice_info", "EgressServices that this node is host or standby of; always 1.", "gauge"}
 	ofIngressIPs = []ingressFamily{
 		{
-			serviceFamily{"egressway_egressservice_sent_packets_total", "Packets that left this node with this ingress IP as source.", "counter"},
+			serviceFamily{
+				"egressway_egressservice_sent_packets_total",
+				"Packets that left this node with this ingress IP as source.", "counter",
+			},
 			func(t *Traffic, a netip.Addr) (uint64, bool) { s, ok := t.Sent[a]; return s.Packets, ok },
 		},
 		{
-			serviceFamily{"egressway_egressservice_sent_bytes_total", "Bytes that left this node with this ingress IP as source, IP headers included.", "counter"},
+			serviceFamily{
+				"egressway_egressservice_sent_bytes_total",
+				"Bytes that left this node with this ingress IP as source, IP headers included.", "counter",
+			},
 			func(t *Traffic, a netip.Addr) (uint64, bool) { s, ok := t.Sent[a]; return s.Bytes, ok },
 		},
 		{
-			serviceFamily{"egressway_egressservice_connections", "Connections that leave this node with this ingress IP as source.", "gauge"},
+			serviceFamily{
+				"egressway_egressservice_connections",
+				"Connections that leave this node with this ingress IP as source.", "gauge",
+			},
 			func(t *Traffic, a netip.Addr) (uint64, bool) { u, ok := t.Ports[a]; return uint64(u.Connections), ok },
 		},
 		{
-			serviceFamily{"egressway_egressservice_snat_ports_used", "Source ports of this ingress IP in use with one port of one remote address, at most.", "gauge"},
+			serviceFamily{
+				"egressway_egressservice_snat_ports_used",
+				"Source ports of this ingress IP in use with one port of one remote address, at most.", "gauge",
+			},
 			func(t *Traffic, a netip.Addr) (uint64, bool) { u, ok := t.Ports[a]; return uint64(u.Ports), ok },
 		},
 	}

@@ -23,7 +23,7 @@ type Report struct {
 	Started          time.Time     `json:"started"`             // of the daemon
 	Applied          time.Time     `json:"applied,omitzero"`    // end of the last pass; zero: none yet
 	Duration         time.Duration `json:"durationNanoseconds"` // of the last pass
-	Ready            bool          `json:"ready"`               // the first pass is complete, the last one left the kernel as planned, and the node has the networks that it serves
+	Ready            bool          `json:"ready"`               // the kernel is as planned, and the node has the networks that it serves
 	Draining         bool          `json:"draining"`            // the node wants to serve no EgressService
 	ConfigStale      bool          `json:"configStale"`         // the configuration file has errors and the last good one is in force
 	ConnectionsEnded uint          `json:"connectionsEnded"`    // connections that contradicted the plan, in the last pass
@@ -66,7 +66,7 @@ type Service struct {
 	Endpoints  int                `json:"endpoints"`       // selected addresses in the cluster
 	Local      int                `json:"local"`           // selected addresses on this node
 	Announced  []netip.Addr       `json:"announced"`       // addresses that were announced to a peer of this node
-	Aside      bool               `json:"aside,omitempty"` // this node is elected host or standby, but stands aside because it lacks the network
+	Aside      bool               `json:"aside,omitempty"` // this node is elected, but stands aside because it lacks the network
 	Problems   []Problem          `json:"problems"`
 }
 
@@ -92,13 +92,15 @@ func (r Report) named(which func(Service) bool) (names []string) {
 
 // Session is a BGP session of this node.
 type Session struct {
-	Network   string          `json:"network"`
-	Peer      string          `json:"peer"` // the configured address or interface
-	Address   netip.Addr      `json:"address,omitzero"`
-	ASN       uint32          `json:"asn"`
-	State     string          `json:"state"`
-	Up        bool            `json:"up"`
-	Ended     bool            `json:"ended,omitempty"` // by us, because the peer sent too much: until its configuration changes, or for a while if it was for memory
+	Network string     `json:"network"`
+	Peer    string     `json:"peer"` // the configured address or interface
+	Address netip.Addr `json:"address,omitzero"`
+	ASN     uint32     `json:"asn"`
+	State   string     `json:"state"`
+	Up      bool       `json:"up"`
+	// Ended reports that we ended the session because the peer sent too much: until its configuration changes, or for a
+	// while if it was for memory.
+	Ended     bool            `json:"ended,omitempty"`
 	Since     time.Time       `json:"since,omitzero"`
 	Families  []config.Family `json:"families"`
 	Received  int             `json:"received"`
@@ -106,7 +108,7 @@ type Session struct {
 	Announced int             `json:"announced"`
 	BFD       string          `json:"bfd,omitempty"`
 	BFDSlowed int             `json:"bfdSlowed,omitempty"`
-	Unheard   string          `json:"unheard,omitempty"` // why the speaker does not accept connections of the peer, although bgp.listenPort says so
+	Unheard   string          `json:"unheard,omitempty"` // why the speaker accepts no connections of the peer in spite of bgp.listenPort
 	LastError string          `json:"lastError,omitempty"`
 }
 
@@ -165,9 +167,11 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 		p = &plan.NodePlan{}
 	}
 	r := Report{
-		Applied: pass.Ended, Duration: pass.Ended.Sub(pass.Began), Ready: pass.InForce, ConfigStale: pass.ConfigStale, Draining: pass.Draining,
+		Applied: pass.Ended, Duration: pass.Ended.Sub(pass.Began),
+		Ready: pass.InForce, ConfigStale: pass.ConfigStale, Draining: pass.Draining,
 		ConnectionsEnded: pass.ConnectionsEnded, Errors: messages(pass.Err),
-		Services: make([]Service, 0, p.Services.Len()), Sessions: make([]Session, 0, len(sessions)), Problems: make([]Problem, 0, len(problems)),
+		Services: make([]Service, 0, p.Services.Len()), Sessions: make([]Session, 0, len(sessions)),
+		Problems: make([]Problem, 0, len(problems)),
 	}
 	r.Watched = make([]Watched, 0, len(pass.Watched))
 	for node, alive := range pass.Watched {
@@ -179,11 +183,11 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 		s.Families = orEmpty(s.Families)
 		r.Sessions = append(r.Sessions, Session(s))
 	}
-	told := told(p.Speakers, pass.Announced, sessions)
+	sent := sentRoutes(p.Speakers, pass.Announced, sessions)
 	for s := range p.Services.All() {
 		announced := s.Announced
-		if untold := func(a netip.Addr) bool { return !told[route{s.Network, a}] }; slices.ContainsFunc(announced, untold) {
-			announced = slices.DeleteFunc(slices.Clone(announced), untold)
+		if unsent := func(a netip.Addr) bool { return !sent[route{s.Network, a}] }; slices.ContainsFunc(announced, unsent) {
+			announced = slices.DeleteFunc(slices.Clone(announced), unsent)
 		}
 		r.Services = append(r.Services, Service{
 			Namespace: s.Key.Namespace, Name: s.Key.Name, SourceIPBy: sourceIPBy(s),
@@ -272,13 +276,15 @@ type route struct {
 	addr    netip.Addr
 }
 
-// told returns the routes that were announced to a peer: those that the speakers announce and a session of their family
-// carries.
-func told(speakers []plan.Speaker, announced map[string][]netip.Prefix, sessions []bgp.Session) map[route]bool {
-	type carrier struct {
-		network, peer string
-		family        config.Family
-	}
+// carrier is a session as the carrier of routes of one family.
+type carrier struct {
+	network, peer string
+	family        config.Family
+}
+
+// sentRoutes returns the routes that were announced to a peer: those that the speakers announce and a session of their
+// family carries.
+func sentRoutes(speakers []plan.Speaker, announced map[string][]netip.Prefix, sessions []bgp.Session) map[route]bool {
 	up := map[carrier]bool{}
 	for _, s := range sessions {
 		for _, f := range s.Families {
@@ -289,26 +295,31 @@ func told(speakers []plan.Speaker, announced map[string][]netip.Prefix, sessions
 	for _, prefixes := range announced {
 		size += len(prefixes)
 	}
-	told := make(map[route]bool, size)
-	for _, s := range speakers {
-		var carried plan.Families
-		for _, p := range s.Peers {
-			// An unnumbered peer gets the link-local address as next hop of either family.
-			unnumbered := p.Interface != ""
-			name := p.Interface
-			if !unnumbered {
-				name = p.Address.String()
-			}
-			carried.IPv4 = carried.IPv4 || up[carrier{s.Network, name, config.IPv4Unicast}] && (unnumbered || p.NextHop4.IsValid())
-			carried.IPv6 = carried.IPv6 || up[carrier{s.Network, name, config.IPv6Unicast}] && (unnumbered || p.NextHop6.IsValid())
-		}
-		for _, prefix := range announced[s.Network] {
+	sent := make(map[route]bool, size)
+	for i := range speakers {
+		network, carried := speakers[i].Network, carriedFamilies(&speakers[i], up)
+		for _, prefix := range announced[network] {
 			if a := prefix.Addr(); a.Is4() && carried.IPv4 || a.Is6() && carried.IPv6 {
-				told[route{s.Network, a}] = true
+				sent[route{network, a}] = true
 			}
 		}
 	}
-	return told
+	return sent
+}
+
+// carriedFamilies returns the families of which some peer of a speaker gets routes, given the sessions that are up.
+func carriedFamilies(s *plan.Speaker, up map[carrier]bool) (carried plan.Families) {
+	for _, p := range s.Peers {
+		// An unnumbered peer gets the link-local address as next hop of either family.
+		unnumbered := p.Interface != ""
+		name := p.Interface
+		if !unnumbered {
+			name = p.Address.String()
+		}
+		carried.IPv4 = carried.IPv4 || up[carrier{s.Network, name, config.IPv4Unicast}] && (unnumbered || p.NextHop4.IsValid())
+		carried.IPv6 = carried.IPv6 || up[carrier{s.Network, name, config.IPv6Unicast}] && (unnumbered || p.NextHop6.IsValid())
+	}
+	return carried
 }
 
 // networks returns the networks of the plan, the usable ones with their table.
@@ -325,7 +336,10 @@ func networks(p *plan.NodePlan, sessions []bgp.Session) []Network {
 	all, byName := []Network{}, map[string]int{}
 	for _, path := range p.DataPlane.Paths {
 		if path.Key.Kind == plan.PathNetwork {
-			n := Network{Name: path.Key.Name, VRF: vrfs[path.Table], Table: path.Table, Lacks: p.AbsenceOf(path.Key.Name), Learned: learned[path.Table]}
+			n := Network{
+				Name: path.Key.Name, VRF: vrfs[path.Table], Table: path.Table,
+				Lacks: p.AbsenceOf(path.Key.Name), Learned: learned[path.Table],
+			}
 			if n.Usable = n.Table != 0 && n.Lacks == ""; !n.Usable {
 				n.Lacks = cmp.Or(n.Lacks, "it has no path")
 			}

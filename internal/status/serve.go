@@ -51,7 +51,8 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 	// Watching clients are served as long as they stay: each report has a deadline instead.
 	servers := []*server{newServer(ctx, "status.socket", local, s.addressed(s.socketMux()), 0)}
 	if metrics != nil {
-		servers = append(servers, newServer(ctx, "status.metricsAddress", metrics, s.publicMux(c.MetricsTLS.ClientCAFile != ""), writeTimeout))
+		mux := s.publicMux(c.MetricsTLS.ClientCAFile != "")
+		servers = append(servers, newServer(ctx, "status.metricsAddress", metrics, mux, writeTimeout))
 	}
 	var running sync.WaitGroup
 	for _, srv := range servers {
@@ -151,12 +152,14 @@ func (s *Status) addressed(h http.Handler) http.Handler {
 		}
 		host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
 		_, err := netip.ParseAddr(host)
-		if known := []string{"", "localhost", clientHost, s.node}; err == nil || slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(host, k) }) {
+		known := []string{"", "localhost", clientHost, s.node}
+		if err == nil || slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(host, k) }) {
 			h.ServeHTTP(w, r)
 			return
 		}
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-		http.Error(w, fmt.Sprintf("Host %s: ask by an IP address, localhost or the node's name", text.Quote(r.Host)), http.StatusMisdirectedRequest)
+		refusal := fmt.Sprintf("Host %s: ask by an IP address, localhost or the node's name", text.Quote(r.Host))
+		http.Error(w, refusal, http.StatusMisdirectedRequest)
 	})
 }
 

@@ -127,17 +127,22 @@ func (w *textWriter) services(r Report, wide bool) {
 	}
 	head := []string{"EGRESSSERVICE", "NETWORK", "HOST", "STANDBY", "INGRESS IPS", "ENDPOINTS", "SESSIONS", "ANNOUNCED", "PROBLEM"}
 	if wide {
-		head = []string{"EGRESSSERVICE", "SOURCE IP BY", "NETWORK", "HOST", "STANDBY", "INGRESS IPS", "ENDPOINTS", "HERE", "SESSIONS", "ANNOUNCED", "PROBLEM"}
+		head = []string{
+			"EGRESSSERVICE", "SOURCE IP BY", "NETWORK", "HOST", "STANDBY", "INGRESS IPS", "ENDPOINTS", "HERE",
+			"SESSIONS", "ANNOUNCED", "PROBLEM",
+		}
 	}
 	w.titles(head...)
 	for _, s := range r.Services {
 		name, here := s.Namespace+"/"+s.Name, strconv.Itoa(s.Local)
 		endpoints, problem := strconv.Itoa(s.Endpoints), reasons(r, s)
 		if wide {
-			w.row(name, string(s.SourceIPBy), s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, here, w.upOf(sessions[s.Network]), addrs(s.Announced), w.judged(problem, false))
+			w.row(name, string(s.SourceIPBy), s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, here,
+				w.upOf(sessions[s.Network]), addrs(s.Announced), w.judged(problem, false))
 			continue
 		}
-		w.row(name, s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, w.upOf(sessions[s.Network]), announced(r, s), w.judged(problem, false))
+		w.row(name, s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints,
+			w.upOf(sessions[s.Network]), announced(r, s), w.judged(problem, false))
 	}
 }
 
