@@ -305,7 +305,7 @@ func (e *Engine) run() {
 			e.log.Warn("this process or its machine stood still: giving BFD peers time to be heard before they count as failed")
 		}
 		e.send(out)
-		e.tell(changes)
+		e.report(changes)
 		if next == never {
 			timer.Stop()
 		} else {
@@ -364,8 +364,8 @@ func (e *Engine) send(out []outgoing) {
 	}
 }
 
-// tell logs changes and triggers a call of Wake.
-func (e *Engine) tell(changes []Session) {
+// report logs changes and triggers a call of Wake.
+func (e *Engine) report(changes []Session) {
 	if len(changes) == 0 {
 		return
 	}

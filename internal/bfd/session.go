@@ -47,11 +47,11 @@ type session struct {
 	began    bool // by us, not by the peer: we end it if it is no longer wanted here
 	farewell int  // with AdminDown: remaining packets
 
-	local  uint32 // discriminators
-	remote uint32 // 0: unknown, or nothing heard for a detection time
-	lost   uint32 // remote, before nothing was heard for a detection time
-	proven bool   // the peer has sent local together with remote: it receives our packets
-	told   uint32 // the remote discriminator in the last packet sent
+	local      uint32 // discriminators
+	remote     uint32 // 0: unknown, or nothing heard for a detection time
+	lost       uint32 // remote, before nothing was heard for a detection time
+	proven     bool   // the peer has sent local together with remote: it receives our packets
+	sentRemote uint32 // the remote discriminator in the last packet sent
 
 	answered time.Duration // when a packet outside the session was last answered
 
@@ -305,7 +305,7 @@ func (s *session) send(now time.Duration) packet {
 	if s.once && s.remote == 0 {
 		p.yours = s.lost // FRR ignores a packet without its discriminator in a session that is up
 	}
-	s.final, s.once, s.told, s.lastTx, s.nextTx = false, false, s.remote, now, never
+	s.final, s.once, s.sentRemote, s.lastTx, s.nextTx = false, false, s.remote, now, never
 	if s.state == AdminDown {
 		s.farewell--
 	}

@@ -294,7 +294,7 @@ func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 	state, failed, diag := s.state, s.failed, s.diag
 	s.receive(p, now)
 	t.changed(s, state, failed)
-	s.plan(s.state != state || s.diag != diag || s.remote != s.told && s.mayAnswer(now), now)
+	s.plan(s.state != state || s.diag != diag || s.remote != s.sentRemote && s.mayAnswer(now), now)
 	t.schedule(s)
 }
 

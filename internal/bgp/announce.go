@@ -111,7 +111,7 @@ func (s *speaker) noteTold(announcements []plan.Announcement, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range announcements {
-		s.tells[familyIndex(a.Prefix)] += n
+		s.announcements[familyIndex(a.Prefix)] += n
 	}
 }
 
@@ -123,10 +123,10 @@ func (x exchange) sends() sends {
 }
 
 // announced returns the number of announcements that a peer gets: the export policy accepts all of a family, or none.
-func (s sends) announced(families []config.Family, tells perFamily) (n int) {
+func (s sends) announced(families []config.Family, announcements perFamily) (n int) {
 	for i, family := range []config.Family{config.IPv4Unicast, config.IPv6Unicast} {
 		if s[i] && slices.Contains(families, family) {
-			n += tells[i]
+			n += announcements[i]
 		}
 	}
 	return n

@@ -35,8 +35,8 @@ func (s *site) untilSettled(network string) {
 		}
 		sp.mu.Lock()
 		defer sp.mu.Unlock()
-		if !maps.Equal(all.counts, sp.learned.counts) || !all.told.Same(sp.learned.told) {
-			return fmt.Errorf("told in %s: %v, in the table is %v", network, sp.learned.told.Slice(), all.told.Slice())
+		if !maps.Equal(all.counts, sp.learned.counts) || !all.advertised.Same(sp.learned.advertised) {
+			return fmt.Errorf("told in %s: %v, in the table is %v", network, sp.learned.advertised.Slice(), all.advertised.Slice())
 		}
 		return nil
 	})

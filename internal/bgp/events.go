@@ -156,7 +156,7 @@ func (s *speaker) describe(e *Session, p plan.Peer, st *sessionState) {
 	}
 	if st.state == bgp.BGP_FSM_ESTABLISHED {
 		e.Received = st.received.routes.total() + st.received.loops.total()
-		e.Announced = s.sends[e.Address].announced(st.families, s.tells)
+		e.Announced = s.sends[e.Address].announced(st.families, s.announcements)
 	}
 }
 

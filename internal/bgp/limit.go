@@ -135,7 +135,7 @@ func (s *speaker) count() {
 // countOf counts the routes that one peer sends; empty: all peers.
 func (s *speaker) countOf(address string) {
 	all := map[netip.Addr]perFamily{}
-	// Don't ask for the number of announced routes: GoBGP would generate them all again, and s.tells has the number.
+	// Don't ask for the number of announced routes: GoBGP would generate them all again, and s.announcements has the number.
 	if err := s.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: address}, func(p *api.Peer) {
 		addr, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
 		if err != nil {

@@ -46,7 +46,7 @@ func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
 func (s *speaker) tryAgain(addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st := s.states[addr]; st != nil && (st.anew || !st.lapses.IsZero() && !time.Now().Before(st.lapses)) {
+	if st := s.states[addr]; st != nil && (st.restart || !st.lapses.IsZero() && !time.Now().Before(st.lapses)) {
 		return true // adding the peer replaces this state
 	}
 	r := s.failed[addr]
@@ -116,7 +116,7 @@ func (s *speaker) noteUnanswered(ctx context.Context, now time.Time) {
 		case now.Sub(st.unanswered.since) > patience:
 			st.unanswered = unanswered{}
 			st.lastError = "the peer has not answered an OPEN for " + patience.String()
-			st.anew = true
+			st.restart = true
 			s.log.Warn("BGP peer does not answer, setting the session up again", "peer", addr, "after", patience)
 		}
 		s.mu.Unlock()

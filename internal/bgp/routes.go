@@ -43,9 +43,9 @@ func (o *outdated) add(p netip.Prefix) {
 
 func (o *outdated) addAll() { o.all, o.prefixes = true, nil }
 
-// told lists the peers that announce a prefix, if it passes their import rules. There is one for each announced prefix.
+// advertised lists the peers that announce a prefix, if it passes their import rules. There is one for each announced prefix.
 // Its lists are sorted, and must not be modified.
-type told struct {
+type advertised struct {
 	prefix  netip.Prefix
 	by      []netip.Addr
 	refused []refused // peers that announce it too, but from which it is not learned
@@ -81,10 +81,10 @@ func (f flaw) String() string {
 }
 
 // Compare orders by prefix.
-func (t told) Compare(o told) int { return comparePrefixes(t.prefix, o.prefix) }
+func (t advertised) Compare(o advertised) int { return comparePrefixes(t.prefix, o.prefix) }
 
 // Equal reports whether the same peers announce the same prefix.
-func (t told) Equal(o told) bool {
+func (t advertised) Equal(o advertised) bool {
 	return t.prefix == o.prefix && slices.Equal(t.by, o.by) && slices.Equal(t.refused, o.refused)
 }
 
@@ -101,9 +101,9 @@ type rules struct {
 
 // learned holds the learned routes as of the last call of learnedRoutes.
 type learned struct {
-	routes sorted.List[plan.Route]
-	told   sorted.List[told]
-	counts map[netip.Addr]count // of the prefixes in told, by peer
+	routes     sorted.List[plan.Route]
+	advertised sorted.List[advertised]
+	counts     map[netip.Addr]count // of the prefixes in advertised, by peer
 }
 
 // count is how many of a peer's prefixes pass its import rules.
@@ -236,10 +236,10 @@ func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
 
 // found collects the routes of the prefixes that are read, and the peers that announce these prefixes.
 type found struct {
-	reader *reader
-	rules  rules
-	routes []plan.Route
-	told   []told
+	reader     *reader
+	rules      rules
+	routes     []plan.Route
+	advertised []advertised
 }
 
 func (f *found) add(p netip.Prefix, paths []*apiutil.Path) {
@@ -248,13 +248,13 @@ func (f *found) add(p netip.Prefix, paths []*apiutil.Path) {
 		f.routes = append(f.routes, plan.Route{Dst: p, NextHops: hops})
 	}
 	if len(t.by)+len(t.refused) > 0 {
-		f.told = append(f.told, t)
+		f.advertised = append(f.advertised, t)
 	}
 }
 
 func (f *found) sort() {
 	slices.SortFunc(f.routes, plan.Route.Compare)
-	slices.SortFunc(f.told, told.Compare)
+	slices.SortFunc(f.advertised, advertised.Compare)
 }
 
 // readAll reads all routes.
@@ -267,7 +267,7 @@ func (s *speaker) readAll(r rules, now learned) (learned, error) {
 	}
 	f.sort()
 	routes, noRoutes := difference(now.routes, f.routes)
-	news, noNews := difference(now.told, f.told)
+	news, noNews := difference(now.advertised, f.advertised)
 	return now.with(routes, noRoutes, news, noNews), nil
 }
 
@@ -303,18 +303,18 @@ func (s *speaker) readSome(r rules, prefixes map[netip.Prefix]struct{}, now lear
 	f.sort()
 	// Outdated routes that were not found are gone.
 	var noRoutes []plan.Route
-	var noNews []told
+	var noNews []advertised
 	for p := range prefixes {
 		if had, ok := now.routes.Get(plan.Route{Dst: p}); ok && !holds(f.routes, had) {
 			noRoutes = append(noRoutes, had)
 		}
-		if had, ok := now.told.Get(told{prefix: p}); ok && !holds(f.told, had) {
+		if had, ok := now.advertised.Get(advertised{prefix: p}); ok && !holds(f.advertised, had) {
 			noNews = append(noNews, had)
 		}
 	}
 	slices.SortFunc(noRoutes, plan.Route.Compare)
-	slices.SortFunc(noNews, told.Compare)
-	return now.with(f.routes, noRoutes, f.told, noNews), nil
+	slices.SortFunc(noNews, advertised.Compare)
+	return now.with(f.routes, noRoutes, f.advertised, noNews), nil
 }
 
 // holds reports whether a sorted list contains an element with the key of like.
@@ -334,10 +334,10 @@ func (s *speaker) list(family bgp.Family, some []*apiutil.LookupPrefix, f func(n
 }
 
 // with returns l after a change. It does not modify l.
-func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learned {
-	next := learned{routes: l.routes.With(routes, noRoutes), told: l.told.With(news, noNews), counts: l.counts}
+func (l learned) with(routes, noRoutes []plan.Route, news, noNews []advertised) learned {
+	next := learned{routes: l.routes.With(routes, noRoutes), advertised: l.advertised.With(news, noNews), counts: l.counts}
 	changed := false
-	add := func(t *told, n int) {
+	add := func(t *advertised, n int) {
 		if t == nil {
 			return
 		}
@@ -362,7 +362,7 @@ func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learne
 			next.counts[o.peer] = c
 		}
 	}
-	for had, has := range l.told.Changes(next.told) {
+	for had, has := range l.advertised.Changes(next.advertised) {
 		add(had, -1)
 		add(has, 1)
 	}
@@ -382,7 +382,7 @@ func (l learned) with(routes, noRoutes []plan.Route, news, noNews []told) learne
 
 // exampleOf returns c with another example of a peer's refused prefixes.
 func (l learned) exampleOf(peer netip.Addr, c count) count {
-	for t := range l.told.All() {
+	for t := range l.advertised.All() {
 		for _, o := range t.refused {
 			if o.peer == peer {
 				c.example, c.why = t.prefix, o.why
@@ -401,7 +401,7 @@ func (r *reader) never(ru rules, p netip.Prefix) bool {
 
 // choose returns the next hops of a prefix, and the peers that announce it. Import rules are in GoBGP's policy too, but
 // GoBGP does not know the refused ranges, and may not have the plan's policy yet: so they are applied here again.
-func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan.NextHop, told) {
+func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan.NextHop, advertised) {
 	r.paths, r.tellers, r.useless = r.paths[:0], r.tellers[:0], r.useless[:0]
 	for _, path := range paths {
 		peer, known := ru.peers[path.PeerAddress]
@@ -427,11 +427,11 @@ func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan
 		}
 	}
 	if len(r.paths)+len(r.useless) == 0 || r.never(ru, p) {
-		return nil, told{}
+		return nil, advertised{}
 	}
 	slices.SortFunc(r.tellers, netip.Addr.Compare)
 	slices.SortFunc(r.useless, func(a, b refused) int { return a.peer.Compare(b.peer) })
-	return r.hops.one(bestNextHops(r.paths)), told{p, r.by.one(r.tellers), r.flawed.one(r.useless)}
+	return r.hops.one(bestNextHops(r.paths)), advertised{p, r.by.one(r.tellers), r.flawed.one(r.useless)}
 }
 
 // sharedMost limits the number of lists that are remembered for sharing.

@@ -205,7 +205,7 @@ type sessionState struct {
 	refusedLogged    bool // it was logged that routes of the peer are not learned
 
 	unanswered unanswered
-	anew       bool   // set it up again
+	restart    bool   // set it up again
 	resetFor   string // why we ended it; empty: we did not
 	lastError  string
 }

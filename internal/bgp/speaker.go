@@ -64,20 +64,20 @@ type speaker struct {
 	reading sync.Mutex // held while learned routes are read, so that older ones never replace newer ones; locked before mu
 	reader  reader
 
-	mu        sync.Mutex // guards the fields below; never held while GoBGP is called
-	stopping  bool
-	desired   plan.Speaker
-	peers     map[netip.Addr]plan.Peer // desired peers, by the address of the session
-	states    map[netip.Addr]*sessionState
-	faults    map[string]string // why a peer has no session, by the peer's name
-	unheard   map[string]string // why the connections of a peer are not accepted, by the peer's name
-	failed    map[netip.Addr]*failedOpenings
-	lapses    map[netip.Addr]lapse // of sessions that were ended for memory
-	outdated  outdated
-	learned   learned
-	uncounted bool                 // the number of received routes may have changed since the last count
-	tells     perFamily            // of announced
-	sends     map[netip.Addr]sends // of exchanges
+	mu            sync.Mutex // guards the fields below; never held while GoBGP is called
+	stopping      bool
+	desired       plan.Speaker
+	peers         map[netip.Addr]plan.Peer // desired peers, by the address of the session
+	states        map[netip.Addr]*sessionState
+	faults        map[string]string // why a peer has no session, by the peer's name
+	unheard       map[string]string // why the connections of a peer are not accepted, by the peer's name
+	failed        map[netip.Addr]*failedOpenings
+	lapses        map[netip.Addr]lapse // of sessions that were ended for memory
+	outdated      outdated
+	learned       learned
+	uncounted     bool                 // the number of received routes may have changed since the last count
+	announcements perFamily            // how many of announced are of each family
+	sends         map[netip.Addr]sends // of exchanges
 }
 
 // start starts a speaker without sessions. It listens where it can: sessions are dialled anyway.

@@ -9,7 +9,7 @@
 //
 //   - role: this node is host or standby of an ingress IP, with a given peer;
 //   - view: the roles and data plane of one pass;
-//   - told: a peer that receives an ingress IP's flows;
+//   - receiver: a peer that receives an ingress IP's flows;
 //   - pending, ripe: a flow too young to be sent; old enough;
 //   - held: a flow of a local pod, kept in memory until this node takes over.
 package flows
@@ -90,10 +90,10 @@ func (v *view) about(ingress netip.Addr) iter.Seq[Role] {
 	}
 }
 
-// tell returns the peers that receive an ingress IP's flows.
-func (v *view) tell(ingress netip.Addr) (all []told) {
+// receivers returns the peers that receive an ingress IP's flows.
+func (v *view) receivers(ingress netip.Addr) (all []receiver) {
 	for r := range v.about(ingress) {
-		all = append(all, told{v.channels[v.of(r)], r.Host})
+		all = append(all, receiver{v.channels[v.of(r)], r.Host})
 	}
 	return all
 }
@@ -118,8 +118,8 @@ func (v *view) hears(peer netip.Addr) bool {
 	return false
 }
 
-// told is a peer that receives an ingress IP's flows.
-type told struct {
+// receiver is a peer that receives an ingress IP's flows.
+type receiver struct {
 	*channel
 	host bool // this node is the host
 }

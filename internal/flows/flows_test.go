@@ -285,17 +285,17 @@ func TestWhoIsTold(t *testing.T) {
 	for i := 0; len(ch.queue) < mostQueued/4*3; i++ {
 		f := asHost
 		f.Src = netip.AddrPortFrom(f.Src.Addr(), uint16(i))
-		c.tell(standby, alive(f))
+		c.enqueue(standby, alive(f))
 	}
-	c.tell(standby, alive(asHost))
+	c.enqueue(standby, alive(asHost))
 	require.EqualValues(t, 1, c.Counters().Dropped)
 	require.True(t, ch.lost, "all is listed later")
-	c.tell(standby, record{asHost, true})
+	c.enqueue(standby, record{asHost, true})
 	require.EqualValues(t, 1, c.Counters().Dropped)
 }
 
 // standbyOf returns the standby at the other end of a channel.
-func standbyOf(ch *channel) told { return told{ch, true} }
+func standbyOf(ch *channel) receiver { return receiver{ch, true} }
 
 func TestTheLastRecordOfAFlowCounts(t *testing.T) {
 	a, b := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1"), tcpFlow("10.244.1.11:2", "198.51.100.10:443", "192.0.2.10:1")

@@ -46,10 +46,10 @@ var (
 
 // listen accepts channels from other nodes until ctx ends.
 func (c *Carrier) listen(ctx context.Context, at netip.AddrPort) {
-	told := ""
+	logged := ""
 	for ctx.Err() == nil {
-		if err := c.accept(ctx, at); ctx.Err() == nil && err.Error() != told {
-			told = err.Error()
+		if err := c.accept(ctx, at); ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
 			c.log.Warn("cannot receive egress flows from other nodes, trying again", "address", at, "error", err)
 		}
 		pause.For(ctx, restartAfter)

@@ -43,11 +43,11 @@ type Roles struct {
 	shared map[Role]int // number of further services with the same role: they may share an ingress IP
 }
 
-// Find returns the roles in a plan. Without anew, it compares only the services that changed since the last plan; nodes
+// Find returns the roles in a plan. Without fromScratch, it compares only the services that changed since the last plan; nodes
 // and paths of networks must be unchanged.
-func (f *Roles) Find(p *plan.NodePlan, nodes cluster.Map[string, cluster.Node], anew bool) sorted.List[Role] {
+func (f *Roles) Find(p *plan.NodePlan, nodes cluster.Map[string, cluster.Node], fromScratch bool) sorted.List[Role] {
 	var former sorted.List[plan.Service]
-	if anew || f.plan == nil {
+	if fromScratch || f.plan == nil {
 		*f = Roles{shared: map[Role]int{}}
 	} else {
 		former = f.plan.Services

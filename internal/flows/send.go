@@ -60,12 +60,12 @@ type channel struct {
 	filled chan struct{} // signals that the queue has records
 	room   chan struct{} // signals room for a part of a list
 
-	mu       sync.Mutex
-	up       bool
-	list     bool // a full list is due
-	lost     bool // a full list is due, after listAgainAfter: records were lost
-	queue    []byte
-	lastTold time.Time // time of the last full list
+	mu         sync.Mutex
+	up         bool
+	list       bool // a full list is due
+	lost       bool // a full list is due, after listAgainAfter: records were lost
+	queue      []byte
+	lastListed time.Time // time of the last full list
 }
 
 func newChannel(l link) *channel {
@@ -169,7 +169,7 @@ func (c *Carrier) happened(e conntrack.FlowEvent) {
 		signal(c.due)
 		return
 	}
-	targets := c.view.tell(e.Flow.SNAT.Addr())
+	targets := c.view.receivers(e.Flow.SNAT.Addr())
 	switch {
 	case len(targets) == 0 || c.own(c.view, e.Flow):
 	case e.Kind == conntrack.FlowEnded:
@@ -180,7 +180,7 @@ func (c *Carrier) happened(e conntrack.FlowEvent) {
 		closed := e.Flow.State == conntrack.TCPTimeWait || e.Flow.State == conntrack.TCPClosed
 		for _, t := range targets {
 			if t.host || closed {
-				c.tell(t, record{Flow: e.Flow, ended: true})
+				c.enqueue(t, record{Flow: e.Flow, ended: true})
 			}
 		}
 	case !worth(e.Flow):
@@ -218,7 +218,7 @@ func (v *view) leaves(f conntrack.Flow) bool {
 	return e.Kept == way || e.Path == way.Path && e.Source == way.Source
 }
 
-func (c *Carrier) tell(t told, r record) {
+func (c *Carrier) enqueue(t receiver, r record) {
 	if !t.put(r) {
 		c.counters.dropped.Add(1)
 	}
@@ -258,9 +258,9 @@ func (c *Carrier) tellRipe(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.pending.ripe(now) {
-		for _, t := range c.view.tell(f.SNAT.Addr()) {
+		for _, t := range c.view.receivers(f.SNAT.Addr()) {
 			if t.host {
-				c.tell(t, alive(f))
+				c.enqueue(t, alive(f))
 			}
 		}
 	}
@@ -310,7 +310,7 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (er
 		}
 		own := c.own(v, f)
 		refresh := regular && hasTurn(f, number)
-		for _, t := range v.tell(f.SNAT.Addr()) {
+		for _, t := range v.receivers(f.SNAT.Addr()) {
 			switch {
 			case own && full[t.channel] && v.leaves(f):
 				// The peer may have an entry from its time as host, and would forward the remote's packets past the
@@ -338,11 +338,11 @@ func (c *Carrier) dueLists() (v *view, full map[*channel]bool, up bool) {
 	defer c.mu.Unlock()
 	for _, ch := range c.view.channels {
 		ch.mu.Lock()
-		if ch.lost && time.Since(ch.lastTold) >= listAgainAfter {
+		if ch.lost && time.Since(ch.lastListed) >= listAgainAfter {
 			ch.list, ch.lost = true, false
 		}
 		if ch.list {
-			full[ch], ch.lastTold = true, time.Now()
+			full[ch], ch.lastListed = true, time.Now()
 		}
 		up = up || ch.up
 		ch.list = false
@@ -354,14 +354,14 @@ func (c *Carrier) dueLists() (v *view, full map[*channel]bool, up bool) {
 // send keeps a channel up until ctx ends.
 func (c *Carrier) send(ctx context.Context, ch *channel) {
 	log := c.log.With("peer", ch.peer.Addr())
-	told := "" // the last error logged
+	logged := "" // the last error logged
 	for wait := soonAfter; ctx.Err() == nil; wait = min(2*wait, restartAfter) {
 		err := c.tellOn(ctx, ch, func() {
-			told, wait = "", soonAfter
+			logged, wait = "", soonAfter
 			log.Info("sending egress flows to host or standby")
 		})
-		if ctx.Err() == nil && err.Error() != told {
-			told = err.Error()
+		if ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
 			log.Info("cannot send egress flows to host or standby, trying again", "error", err)
 		}
 		pause.For(ctx, wait)

@@ -261,11 +261,11 @@ func routerOf(s status.Session) Router {
 	if a := s.Address; a.IsValid() && a.String() != s.Peer {
 		v.Notes = append(v.Notes, a.String())
 	}
-	told := fmt.Sprintf("%s learned, %s sent", thousands(s.Accepted), thousands(s.Announced))
+	sessions := fmt.Sprintf("%s learned, %s sent", thousands(s.Accepted), thousands(s.Announced))
 	if s.BFD != "" {
-		told += ", BFD " + s.BFD
+		sessions += ", BFD " + s.BFD
 	}
-	v.Notes = append(v.Notes, told)
+	v.Notes = append(v.Notes, sessions)
 	switch {
 	case !s.Up:
 		v.Broken = cmp.Or(s.LastError, "not established, but "+cmp.Or(s.State, "of no known state"))

@@ -310,8 +310,8 @@ func fit(all []netip.Addr) []netip.Addr {
 	return all
 }
 
-// differences calls tell for each address of two sorted lists. The argument of a list that lacks the address is nil.
-func differences(before, now []endpoint, tell func(x, y *endpoint)) {
+// differences calls visit for each address of two sorted lists. The argument of a list that lacks the address is nil.
+func differences(before, now []endpoint, visit func(x, y *endpoint)) {
 	for len(before) > 0 || len(now) > 0 {
 		order := 0
 		switch {
@@ -324,13 +324,13 @@ func differences(before, now []endpoint, tell func(x, y *endpoint)) {
 		}
 		switch {
 		case order < 0:
-			tell(&before[0], nil)
+			visit(&before[0], nil)
 			before = before[1:]
 		case order > 0:
-			tell(nil, &now[0])
+			visit(nil, &now[0])
 			now = now[1:]
 		default:
-			tell(&before[0], &now[0])
+			visit(&before[0], &now[0])
 			before, now = before[1:], now[1:]
 		}
 	}

@@ -243,16 +243,16 @@ func (f *frame) unserved(services []*service) (problems findings) {
 		if s == nil || s.network == nil {
 			continue
 		}
-		tell := func(field, value, path string) {
+		report := func(field, value, path string) {
 			problems.problem("EgressService", s.key.String(), field, value, ReasonPathsExhausted,
 				"node %s has no path id left for %s, and drops packets that need it: marks.mask has room for %d paths, widen it",
 				f.node, path, f.marks.MaxPath())
 		}
 		if f.lacking[PathKey{PathNetwork, s.network.name}] {
-			tell("spec.network", s.network.name, "network "+s.network.name)
+			report("spec.network", s.network.name, "network "+s.network.name)
 		}
 		if f.lacking[PathKey{PathSteer, s.leads.host}] {
-			tell("status.host", s.leads.host, fmt.Sprintf("host %s in network %s", s.leads.host, s.network.name))
+			report("status.host", s.leads.host, fmt.Sprintf("host %s in network %s", s.leads.host, s.network.name))
 		}
 	}
 	return problems

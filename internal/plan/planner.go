@@ -42,12 +42,12 @@ type Planner struct {
 type pass struct {
 	*Planner
 	Snapshot
-	anew   bool // all services are read from scratch
-	redone []*redone
-	gone   []*redone // those of redone that were deleted
-	of     map[*service]*redone
-	former *frame
-	none   service // the former state of a service that is new
+	fromScratch bool // all services are read from scratch
+	redone      []*redone
+	gone        []*redone // those of redone that were deleted
+	of          map[*service]*redone
+	former      *frame
+	none        service // the former state of a service that is new
 
 	podsChanged map[cluster.Key]bool
 }
@@ -58,8 +58,8 @@ type pass struct {
 // not differ is returned again.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
 	r := &pass{Planner: p, Snapshot: s, of: map[*service]*redone{}, podsChanged: changed.Pods}
-	r.anew = changed.All || changed.Keys[apiService] || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
-	if r.anew {
+	r.fromScratch = changed.All || changed.Keys[apiService] || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
+	if r.fromScratch {
 		p.forget(&s.Objects)
 	} else {
 		for key := range changed.Keys {
@@ -108,7 +108,7 @@ func (r *pass) rename(key cluster.Key) {
 // readGround reads everything but services. A difference that affects services makes the pass read all of them again.
 func (r *pass) readGround() {
 	links := sortedLinks(r.Facts.Links)
-	same := !r.anew && slices.EqualFunc(links, r.last.Facts.Links, sameLink) &&
+	same := !r.fromScratch && slices.EqualFunc(links, r.last.Facts.Links, sameLink) &&
 		slices.Equal(r.Facts.Gateways, r.last.Facts.Gateways) && slices.Equal(r.Unsettled, r.last.Unsettled) &&
 		slices.Equal(r.Unmade, r.last.Unmade) && slices.Equal(r.APIServer, r.last.APIServer) &&
 		(!r.ground.lacking || sameHeard(r.Heard, r.ground.heard)) && (!r.renamed || !r.Config.AllowUnlisted)
@@ -119,11 +119,11 @@ func (r *pass) readGround() {
 	r.renamed = false
 	g := newGround(&r.Snapshot, links, r.names)
 	switch {
-	case r.anew:
+	case r.fromScratch:
 	case g.likeFor(r.ground):
 		g.networks, g.byName, g.allowed = r.ground.networks, r.ground.byName, r.ground.allowed
 	default:
-		r.anew = true
+		r.fromScratch = true
 		r.forget(&r.Objects)
 	}
 	r.ground = g
@@ -134,7 +134,7 @@ func (r *pass) readServices(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
 	c.homes.take(r, r.podsChanged, c.note)
-	if r.anew {
+	if r.fromScratch {
 		r.redone = make([]*redone, 0, r.Objects.Services.Len())
 		for key := range r.Objects.EgressServices.Keys() {
 			r.readService(key)
@@ -205,7 +205,7 @@ func (r *pass) reread(s *service) {
 
 func (r *pass) redo(s *service) *redone {
 	one := &redone{service: s, was: &r.none}
-	if !r.anew {
+	if !r.fromScratch {
 		was := *s
 		one.was = &was
 		r.of[s] = one
@@ -224,7 +224,7 @@ func (r *pass) readFrame() {
 	f := newFrame(r.ground, &r.Snapshot, r.targets.list(r.claims.services))
 	r.targets.changed = false
 	r.frame = f
-	if !r.anew && !f.likeFor(r.former) {
+	if !r.fromScratch && !f.likeFor(r.former) {
 		for _, s := range r.services {
 			if r.of[s] == nil && (s.goesOtherwise(f.waysOf(s), r.former.waysOf(s)) || f.faceOf(s) != r.former.faceOf(s)) {
 				r.redo(s)
@@ -236,7 +236,7 @@ func (r *pass) readFrame() {
 
 func (r *pass) frameDiffers() bool {
 	f, last := r.frame, &r.last
-	return r.anew || f.ground != r.ground || r.targets.changed || f.ordered && len(r.redone) > 0 ||
+	return r.fromScratch || f.ground != r.ground || r.targets.changed || f.ordered && len(r.redone) > 0 ||
 		!maps.Equal(r.Facts.Paths, last.Facts.Paths) || !maps.Equal(r.Facts.Routed, last.Facts.Routed) ||
 		!sameHeard(r.Heard, last.Heard) || r.Draining != last.Draining ||
 		slices.ContainsFunc(f.watched, func(node string) bool { return r.answers(node) == f.silent[node] })

@@ -110,7 +110,7 @@ func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 		d.Hold, d.Let, next.Waiting = false, sorted.List[Address]{}, sorted.List[Waiting]{}
 		return
 	}
-	whole := r.anew || !h.on
+	whole := r.fromScratch || !h.on
 	if whole {
 		*h = holding{on: true, entries: entriesOf(r.Config), pods: map[cluster.Key]ofPod{}, at: map[netip.Addr]owners{}, open: h.open}
 	}
@@ -204,7 +204,7 @@ func (h *homes) take(r *pass, changed map[cluster.Key]bool, note func(netip.Addr
 	if h.of == nil {
 		h.of, h.at = map[cluster.Key][]netip.Addr{}, map[netip.Addr][]cluster.Key{}
 	}
-	if h.known == r.Objects.PodsKnown && !r.anew {
+	if h.known == r.Objects.PodsKnown && !r.fromScratch {
 		for key := range changed {
 			h.read(r, key, note)
 		}

@@ -16,9 +16,9 @@ type edit[T sorted.Item[T]] struct{ set, gone []T }
 func (e *edit[T]) put(item T)  { e.set = append(e.set, item) }
 func (e *edit[T]) drop(item T) { e.gone = append(e.gone, item) }
 
-// to returns the list after the edit, and whether it differs from the former. With anew, set holds all elements of the list.
-func (e *edit[T]) to(former sorted.List[T], anew bool) (next sorted.List[T], differs bool) {
-	if !anew {
+// to returns the list after the edit, and whether it differs from the former. With fromScratch, set holds all elements of the list.
+func (e *edit[T]) to(former sorted.List[T], fromScratch bool) (next sorted.List[T], differs bool) {
+	if !fromScratch {
 		next = former.With(e.set, e.gone)
 		return next, !former.Same(next)
 	}
@@ -72,7 +72,7 @@ func (r *pass) publish() {
 
 // whole reports whether so many services changed that planning all of them is less work.
 func (r *pass) whole() bool {
-	return r.anew || len(r.redone) > 100 && len(r.redone) > len(r.services)/4
+	return r.fromScratch || len(r.redone) > 100 && len(r.redone) > len(r.services)/4
 }
 
 // each calls see for all services.
@@ -240,7 +240,7 @@ func (r *pass) planServices(next *NodePlan) {
 func (r *pass) planPrefixes(d *DataPlane) {
 	g := r.ground
 	another := r.former == nil || r.former.ground != g
-	whole := r.anew || another
+	whole := r.fromScratch || another
 	e := prefixEdits{ground: g}
 	if whole {
 		r.each(e.add)
@@ -465,15 +465,15 @@ func (r *pass) planRefuse(before []netip.Prefix, d *DataPlane, touched []netip.A
 	r.refuse, _ = e.to(r.refuse, whole)
 }
 
-// changedPrefixes calls tell for each prefix that only one of two sorted slices has.
-func changedPrefixes(x, y []netip.Prefix, tell func(netip.Prefix)) {
+// changedPrefixes calls visit for each prefix that only one of two sorted slices has.
+func changedPrefixes(x, y []netip.Prefix, visit func(netip.Prefix)) {
 	for len(x) > 0 || len(y) > 0 {
 		switch {
 		case len(y) == 0 || len(x) > 0 && comparePrefix(x[0], y[0]) < 0:
-			tell(x[0])
+			visit(x[0])
 			x = x[1:]
 		case len(x) == 0 || comparePrefix(x[0], y[0]) > 0:
-			tell(y[0])
+			visit(y[0])
 			y = y[1:]
 		default:
 			x, y = x[1:], y[1:]
@@ -517,7 +517,7 @@ func (r *pass) planProblems() {
 			e.put(found(p))
 		}
 	}
-	list, differs := e.to(r.Planner.found, r.anew)
+	list, differs := e.to(r.Planner.found, r.fromScratch)
 	r.Planner.found = list
 	general := sortedProblems(slices.Concat(r.ground.problems, r.frame.problems, r.frame.needRoutes(&r.sending).problems,
 		r.frame.unserved(r.claims.services).problems))

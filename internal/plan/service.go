@@ -119,7 +119,7 @@ type redone struct {
 	spec       cluster.Service
 	raw        []cluster.Endpoint
 	ordered    []cluster.Endpoint // raw, sorted; nil: not yet
-	told       findings
+	findings   findings
 	election   *cluster.Problem
 	candidates []endpoint // addresses that could be pods, sorted
 	unfit      bool       // some endpoints are no candidates, which is a problem
@@ -138,7 +138,7 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 	s.since = election.Since(spec)
 	s.host, s.standby, s.term, r.election = choice.Host, choice.Standby, choice.Term, choice.Problem
 	s.former = choice.Former
-	s.network, r.told, s.aside = nil, findings{}, false
+	s.network, r.findings, s.aside = nil, findings{}, false
 	if !selects {
 		s.host, s.standby, s.term, r.election = "", "", 0, nil
 		s.former = false
@@ -146,7 +146,7 @@ func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
 		return
 	}
 	r.raw = o.Endpoints.At(s.key)
-	s.network = g.networkOf(s.key, s.wanted, &r.told)
+	s.network = g.networkOf(s.key, s.wanted, &r.findings)
 	s.standAside(g)
 }
 
@@ -276,7 +276,7 @@ func (r *redone) winsIngress(c *claims, a netip.Addr, text string) bool {
 }
 
 func (r *redone) refuseIngress(value string, reason cluster.Reason, format string, args ...any) {
-	r.told.sample(r.key, "status.loadBalancer.ingress", value, reason, format, args...)
+	r.findings.sample(r.key, "status.loadBalancer.ingress", value, reason, format, args...)
 }
 
 // readEndpoints finds the candidates among the endpoints.
@@ -323,7 +323,7 @@ func (r *redone) inOrder() []cluster.Endpoint {
 }
 
 func (r *redone) refuse(value string, reason cluster.Reason, format string, args ...any) {
-	r.told.sample(r.key, "endpoints", value, reason, format, args...)
+	r.findings.sample(r.key, "endpoints", value, reason, format, args...)
 }
 
 // settleEndpoints keeps the candidates that are pods of the service's namespace and that no service of a higher rank claims.
@@ -389,22 +389,22 @@ func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 // settle decides which of its claims a service wins, and collects its problems.
 func (r *redone) settle(c *claims) {
 	s, g := r.service, c.ground
-	start := len(r.told.problems)
+	start := len(r.findings.problems)
 	r.settleIngress(c)
-	badIngress := len(r.told.problems) > start
-	start = len(r.told.problems)
+	badIngress := len(r.findings.problems) > start
+	start = len(r.findings.problems)
 	r.settleEndpoints(c)
 	r.look(g)
-	badEndpoints := r.unfit || len(r.told.problems) > start
+	badEndpoints := r.unfit || len(r.findings.problems) > start
 	if p := r.election; p != nil {
-		told := p.Reason == cluster.ReasonNoIngressIP && badIngress || p.Reason == cluster.ReasonNoEndpoints && badEndpoints
-		if !told { // otherwise the problems of single addresses explain why none is left
-			r.told.problems = append(r.told.problems, *p)
+		explained := p.Reason == cluster.ReasonNoIngressIP && badIngress || p.Reason == cluster.ReasonNoEndpoints && badEndpoints
+		if !explained { // otherwise the problems of single addresses explain why none is left
+			r.findings.problems = append(r.findings.problems, *p)
 		}
 	}
 	r.findStrays(g)
-	r.told.summarize()
-	s.problems = r.told.problems
+	r.findings.summarize()
+	s.problems = r.findings.problems
 	s.leads = s.leading(g.node)
 }
 
@@ -423,7 +423,7 @@ func (r *redone) look(g *ground) {
 	}
 	for family, name := range [...]string{"IPv4", "IPv6"} {
 		if s.has[family] != [2]bool{} && !s.source(family).IsValid() {
-			r.told.problem("EgressService", s.key.String(), "", "", cluster.ReasonNoIngressIP,
+			r.findings.problem("EgressService", s.key.String(), "", "", cluster.ReasonNoIngressIP,
 				"its Service has %[1]s endpoints but no %[1]s ingress IP: their %[1]s packets have no source address", name)
 		}
 	}
@@ -449,7 +449,7 @@ func (r *redone) findStrays(g *ground) {
 		}
 		s.outside = append(s.outside, e.addr)
 		if g.stray(e.addr) {
-			r.told.sample(s.key, "endpoints", e.addr.String(), ReasonOutsidePodRanges,
+			r.findings.sample(s.key, "endpoints", e.addr.String(), ReasonOutsidePodRanges,
 				"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; "+
 					"add its range to clusterCIDRs if it is a pod")
 		}

@@ -31,22 +31,22 @@ type Client struct {
 	ClientOptions
 	asking sync.Mutex // held during a request: requests are sent one after another
 
-	mu      sync.Mutex // guards the fields below; never held while a message is sent or awaited
-	link    *link      // nil: no speaker answers
-	heard   heard      // from the last link
-	started time.Time  // when the last speaker that answered was started
-	problem error      // why there is no link
-	told    chan struct{}
-	ready   sync.Once // closes told
+	mu       sync.Mutex // guards the fields below; never held while a message is sent or awaited
+	link     *link      // nil: no speaker answers
+	heard    heard      // from the last link
+	started  time.Time  // when the last speaker that answered was started
+	problem  error      // why there is no link
+	complete chan struct{}
+	ready    sync.Once // closes complete
 }
 
 // NewClient returns a client that Run connects.
 func NewClient(o ClientOptions) *Client {
-	return &Client{ClientOptions: o, problem: fmt.Errorf("%w on socket %s yet", ErrAbsent, o.Socket), told: make(chan struct{})}
+	return &Client{ClientOptions: o, problem: fmt.Errorf("%w on socket %s yet", ErrAbsent, o.Socket), complete: make(chan struct{})}
 }
 
 // Ready returns a channel that is closed when a speaker has reported its whole state for the first time.
-func (c *Client) Ready() <-chan struct{} { return c.told }
+func (c *Client) Ready() <-chan struct{} { return c.complete }
 
 // Withdraw calls bgp.Speakers.Withdraw in the speaker. If nothing is to be withdrawn it sends no request.
 func (c *Client) Withdraw(ctx context.Context, desired []plan.Speaker) error {

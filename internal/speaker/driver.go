@@ -77,18 +77,18 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	} else {
 		s.log.Info("agent connected", "agentVersion", d.version)
 	}
-	if d.write(message{Hello: &now}, writeWithin) != nil || d.tellNodes() != nil || d.tellAllRoutes() != nil ||
-		d.tellSessions(true) != nil || d.write(message{Told: true}, writeWithin) != nil {
+	if d.write(message{Hello: &now}, writeWithin) != nil || d.sendNodes() != nil || d.tellAllRoutes() != nil ||
+		d.sendSessions(true) != nil || d.write(message{Complete: true}, writeWithin) != nil {
 		return
 	}
 
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { d.keepTelling(ctx, d.changed, func() error { return d.tellSessions(true) }) })
-	running.Go(func() { d.keepTelling(ctx, d.routes, func() error { return d.tellRoutes(ctx) }) })
-	running.Go(func() { d.keepTelling(ctx, d.stirred, d.tellNodes) }) // not delayed by the others
+	running.Go(func() { d.keepSending(ctx, d.changed, func() error { return d.sendSessions(true) }) })
+	running.Go(func() { d.keepSending(ctx, d.routes, func() error { return d.sendRoutes(ctx) }) })
+	running.Go(func() { d.keepSending(ctx, d.stirred, d.sendNodes) }) // not delayed by the others
 	running.Go(func() {
-		d.keepTelling(ctx, d.unsure, func() error { return d.write(message{Again: true}, writeWithin) })
+		d.keepSending(ctx, d.unsure, func() error { return d.write(message{Again: true}, writeWithin) })
 	})
 	d.listen(ctx)
 	stop()
@@ -119,7 +119,7 @@ func (d *driver) listen(ctx context.Context) {
 		cancel()
 		signal(d.changed)
 		// Send the sessions that result from Apply, and the nodes that result from Watch, before the answer.
-		if m.Apply != nil && d.tellSessions(false) != nil || m.Watch != nil && d.tellNodes() != nil ||
+		if m.Apply != nil && d.sendSessions(false) != nil || m.Watch != nil && d.sendNodes() != nil ||
 			d.write(message{ID: m.ID, Answer: a}, writeWithin) != nil {
 			return
 		}
@@ -129,24 +129,24 @@ func (d *driver) listen(ctx context.Context) {
 	}
 }
 
-// keepTelling calls tell whenever note receives, until ctx ends or tell fails.
-func (d *driver) keepTelling(ctx context.Context, note chan struct{}, tell func() error) {
+// keepSending calls send whenever note receives, until ctx ends or send fails.
+func (d *driver) keepSending(ctx context.Context, note chan struct{}, send func() error) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-note:
 		}
-		if tell() != nil {
+		if send() != nil {
 			d.conn.Close()
 			return
 		}
 	}
 }
 
-// tellSessions sends the agent the sessions if they changed. It counts their routes only if count is set, because
+// sendSessions sends the agent the sessions if they changed. It counts their routes only if count is set, because
 // counting may take long, and at most every countEvery; otherwise it schedules a later message with the counts.
-func (d *driver) tellSessions(count bool) error {
+func (d *driver) sendSessions(count bool) error {
 	d.telling.Lock()
 	defer d.telling.Unlock()
 	var now []bgp.Session
@@ -164,9 +164,9 @@ func (d *driver) tellSessions(count bool) error {
 	return d.write(message{Sessions: &sessions{now}}, writeWithin)
 }
 
-// tellRoutes sends changes of learned routes, then pauses if there were any. A lone change does not wait.
-func (d *driver) tellRoutes(ctx context.Context) error {
-	if told, err := d.tellRoutesNow(); !told || err != nil {
+// sendRoutes sends changes of learned routes, then pauses if there were any. A lone change does not wait.
+func (d *driver) sendRoutes(ctx context.Context) error {
+	if sent, err := d.sendRoutesNow(); !sent || err != nil {
 		return err
 	}
 	signal(d.changed) // route counts have changed
@@ -176,11 +176,11 @@ func (d *driver) tellRoutes(ctx context.Context) error {
 
 // tellAllRoutes sends the learned routes to a new agent.
 func (d *driver) tellAllRoutes() error {
-	_, err := d.tellRoutesNow()
+	_, err := d.sendRoutesNow()
 	return err
 }
 
-func (d *driver) tellRoutesNow() (told bool, err error) {
+func (d *driver) sendRoutesNow() (sent bool, err error) {
 	d.tellingRoutes.Lock()
 	defer d.tellingRoutes.Unlock()
 	gone := maps.Clone(d.learned)
@@ -191,19 +191,19 @@ func (d *driver) tellRoutesNow() (told bool, err error) {
 		if d.learned[n.Network] = n.Routes; known && c.empty() {
 			continue
 		}
-		told = true
+		sent = true
 		if err := d.tellLearned(n.Network, c); err != nil {
-			return told, err
+			return sent, err
 		}
 	}
 	for network := range gone {
 		delete(d.learned, network)
-		told = true
+		sent = true
 		if err := d.write(message{Learned: &learned{Network: network, Gone: true}}, writeWithin); err != nil {
-			return told, err
+			return sent, err
 		}
 	}
-	return told, nil
+	return sent, nil
 }
 
 // tellLearned sends the changes of one network in pieces, so that other messages can go in between.

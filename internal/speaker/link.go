@@ -79,13 +79,13 @@ func (l *link) greet(version string) (hello, error) {
 	return h, nil
 }
 
-// listen handles the speaker's messages until the link ends, and returns why. It calls told when the speaker's whole
+// listen handles the speaker's messages until the link ends, and returns why. It calls complete when the speaker's whole
 // state has arrived.
-func (l *link) listen(told func()) error {
+func (l *link) listen(complete func()) error {
 	for {
 		m, err := l.read()
 		if err == nil {
-			err = l.hear(m, told)
+			err = l.hear(m, complete)
 		}
 		if err != nil {
 			l.hangUp(err)
@@ -94,7 +94,7 @@ func (l *link) listen(told func()) error {
 	}
 }
 
-func (l *link) hear(m message, told func()) error {
+func (l *link) hear(m message, complete func()) error {
 	switch {
 	case m.Answer != nil:
 		l.mu.Lock()
@@ -121,8 +121,8 @@ func (l *link) hear(m message, told func()) error {
 		l.heard.nodes = m.Nodes.sessions()
 		l.mu.Unlock()
 		l.wake()
-	case m.Told:
-		told()
+	case m.Complete:
+		complete()
 	case m.Again:
 		l.mu.Lock()
 		l.confirmed = false

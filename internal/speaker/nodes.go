@@ -132,8 +132,8 @@ func (n *watch) close(why bfd.Diag) error {
 	return n.engine.Leave(why)
 }
 
-// tellNodes sends the agent the state of the BFD sessions with other nodes if it changed.
-func (d *driver) tellNodes() error {
+// sendNodes sends the agent the state of the BFD sessions with other nodes if it changed.
+func (d *driver) sendNodes() error {
 	d.tellingNodes.Lock()
 	defer d.tellingNodes.Unlock()
 	now := d.server.nodes.sessions()

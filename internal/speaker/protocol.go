@@ -51,7 +51,7 @@ type message struct {
 	Sessions   *sessions `json:"sessions,omitempty"`
 	Learned    *learned  `json:"learned,omitempty"`
 	Nodes      *nodes    `json:"nodes,omitempty"`
-	Told       bool      `json:"told,omitempty"`       // a new agent has received the whole state
+	Complete   bool      `json:"told,omitempty"`       // a new agent has received the whole state
 	Again      bool      `json:"again,omitempty"`      // the applied state is not complete: apply again to learn why
 	Superseded string    `json:"superseded,omitempty"` // by an agent of this version
 	Ending     bool      `json:"ending,omitempty"`     // the speaker is shutting down

@@ -58,7 +58,7 @@ func (c *Client) hold(ctx context.Context, l *link, h hello) error {
 		c.mu.Unlock()
 		c.Log.Info("the speaker answers",
 			"socket", c.Socket, "speakerVersion", h.Version, "started", h.Started, "networks", len(h.Speakers))
-		c.ready.Do(func() { close(c.told) })
+		c.ready.Do(func() { close(c.complete) })
 		c.Wake()
 	})
 }

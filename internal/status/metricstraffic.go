@@ -62,13 +62,13 @@ func (c trafficCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c trafficCollector) Collect(out chan<- prometheus.Metric) {
-	tell := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+	emit := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
 	t := c.read()
-	tell(descCounted, prometheus.GaugeValue, number(t.Err == nil))
+	emit(descCounted, prometheus.GaugeValue, number(t.Err == nil))
 	for why, packets := range t.Dropped {
-		tell(descDropped, prometheus.CounterValue, float64(packets), why)
+		emit(descDropped, prometheus.CounterValue, float64(packets), why)
 	}
 	if !t.PortsKnown {
 		return
@@ -78,9 +78,9 @@ func (c trafficCollector) Collect(out chan<- prometheus.Metric) {
 		connections += u.Connections
 		most = max(most, u.Ports)
 	}
-	tell(descSNATFlows, prometheus.GaugeValue, float64(connections))
-	tell(descSNATPorts, prometheus.GaugeValue, float64(most))
-	tell(descSNATLimit, prometheus.GaugeValue, float64(t.PortsLimit))
+	emit(descSNATFlows, prometheus.GaugeValue, float64(connections))
+	emit(descSNATPorts, prometheus.GaugeValue, float64(most))
+	emit(descSNATLimit, prometheus.GaugeValue, float64(t.PortsLimit))
 }
 
 const (
