@@ -98,7 +98,7 @@ func (s *stage) change(key cluster.Key, change func(*cluster.EgressService)) {
 	e := s.source.objects.EgressServices.At(key)
 	change(&e)
 	s.source.objects.EgressServices = s.source.objects.EgressServices.With(key, e)
-	s.source.changed.Add(key)
+	s.source.changed.Add(cluster.KindEgressService.ID(key))
 }
 
 // reasons are those of the problems that the status reports.
@@ -289,7 +289,7 @@ func TestPassOrder(t *testing.T) {
 
 		former := s.source.objects.EgressServices.At(sampleWeb)
 		s.source.objects.EgressServices = s.source.objects.EgressServices.Without(sampleWeb)
-		s.source.changed.Add(sampleWeb)
+		s.source.changed.Add(cluster.KindEgressService.ID(sampleWeb))
 		require.NoError(t, s.passes(withdrawWeb, "kernel", "watch"))
 		s.change(sampleWeb, func(e *cluster.EgressService) { *e = former })
 		require.NoError(t, s.passes("kernel", "watch c", announceWeb))

@@ -71,7 +71,7 @@ func (f *inForce) advance(objects cluster.Objects, node string) uint64 {
 			look(key, e)
 		}
 	} else {
-		for key := range f.pending.Keys {
+		for key := range f.pending.Of[cluster.KindEgressService] {
 			look(key, objects.EgressServices.At(key)) // a deleted one has version 0
 		}
 	}

@@ -4,8 +4,8 @@ package cluster
 type Changed struct {
 	// All means that everything may differ. Changes of Nodes, Namespaces and ServiceCIDRs set it.
 	All bool
-	// Keys names EgressServices, Services and endpoints that differ, are new, or are gone.
-	Keys map[Key]bool
+	// Of names, by kind, the objects that differ, are new, or are gone.
+	Of [Kinds]map[Key]bool
 	// Pods names Pods that differ, are new, or are gone.
 	Pods map[Key]bool
 }
@@ -14,14 +14,21 @@ type Changed struct {
 func Everything() Changed { return Changed{All: true} }
 
 // Empty reports that nothing differs.
-func (c Changed) Empty() bool { return !c.All && len(c.Keys)+len(c.Pods) == 0 }
-
-// Add adds a key.
-func (c *Changed) Add(key Key) {
-	if c.Keys == nil {
-		c.Keys = map[Key]bool{}
+func (c Changed) Empty() bool {
+	for _, keys := range c.Of {
+		if len(keys) > 0 {
+			return false
+		}
 	}
-	c.Keys[key] = true
+	return !c.All && len(c.Pods) == 0
+}
+
+// Add adds an object.
+func (c *Changed) Add(id ID) {
+	if c.Of[id.Kind] == nil {
+		c.Of[id.Kind] = map[Key]bool{}
+	}
+	c.Of[id.Kind][id.Key] = true
 }
 
 // AddPod adds the key of a Pod.
@@ -35,8 +42,10 @@ func (c *Changed) AddPod(key Key) {
 // Join adds another change.
 func (c *Changed) Join(o Changed) {
 	c.All = c.All || o.All
-	for key := range o.Keys {
-		c.Add(key)
+	for kind, keys := range o.Of {
+		for key := range keys {
+			c.Add(Kind(kind).ID(key))
+		}
 	}
 	for key := range o.Pods {
 		c.AddPod(key)

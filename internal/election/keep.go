@@ -40,7 +40,7 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 		}
 	}
 	if !change.All {
-		for key := range change.Keys {
+		for key := range change.Of[cluster.KindEgressService] {
 			set(key)
 		}
 		return o.choices, changed
@@ -98,7 +98,7 @@ func (e *Elected) Update(
 ) (choices map[cluster.Key]Choice, changed []cluster.Key) {
 	if e.elector == nil || change.All || !reflect.DeepEqual(e.reports, reports) {
 		e.restart(objects, reports)
-	} else if !e.affected(objects, change.Keys) {
+	} else if !e.affected(objects, change.Of[cluster.KindEgressService]) {
 		return e.choices, nil
 	}
 	before := e.choices

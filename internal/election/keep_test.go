@@ -19,7 +19,7 @@ import (
 func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
 	for range 1 + r.IntN(3) {
 		k := key(fmt.Sprint("s", r.IntN(12)))
-		changed.Add(k)
+		changed.Add(cluster.KindEgressService.ID(k))
 		spec, service := o.EgressServices.At(k), o.Services.At(k)
 		spec.Created = time.Unix(int64(r.IntN(3)), 0)
 		switch r.IntN(9) {
@@ -95,7 +95,7 @@ func TestChoicesInStep(t *testing.T) {
 			require.Equal(t, choices, keptObeyed, "seed %d, step %d", seed, step)
 
 			choices, keys = elected.Update(o, nil, changed)
-			require.Equal(t, Elect(o, nil), choices, "seed %d, step %d: %v", seed, step, slices.Collect(maps.Keys(changed.Keys)))
+			require.Equal(t, Elect(o, nil), choices, "seed %d, step %d: %v", seed, step, slices.Collect(maps.Keys(changed.Of[cluster.KindEgressService])))
 			follow(keptElected, choices, keys)
 			require.Equal(t, choices, keptElected, "seed %d, step %d", seed, step)
 			changed = wander(r, &o)
@@ -108,7 +108,13 @@ func TestNoElectionForAnEndpoint(t *testing.T) {
 	o, elected := objects(5, "s0", "s1"), new(Elected)
 	before, _ := elected.Update(o, nil, cluster.Everything())
 	o.Endpoints = o.Endpoints.With(key("s0"), append(slices.Clone(o.Endpoints.At(key("s0"))), cluster.Endpoint{Address: "10.244.0.77", Node: "n1"}))
-	after, changed := elected.Update(o, nil, cluster.Changed{Keys: map[cluster.Key]bool{key("s0"): true}})
+	after, changed := elected.Update(o, nil, changeOf(key("s0")))
 	require.Empty(t, changed)
 	require.Equal(t, reflect.ValueOf(before).Pointer(), reflect.ValueOf(after).Pointer(), "the same map")
+}
+
+// changeOf is the change of one EgressService.
+func changeOf(key cluster.Key) (changed cluster.Changed) {
+	changed.Add(cluster.KindEgressService.ID(key))
+	return changed
 }

@@ -158,7 +158,7 @@ func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
 		!sorted.OneSlice(in.Problems, l.last.Problems) || !reflect.DeepEqual(reports, l.reports) {
 		return true
 	}
-	for key := range in.Changed.Keys {
+	for key := range in.Changed.Of[cluster.KindEgressService] {
 		was, had := l.last.Objects.EgressServices.Get(key)
 		if now, exists := in.Objects.EgressServices.Get(key); had != exists || !reflect.DeepEqual(was, now) {
 			return true

@@ -181,7 +181,7 @@ func (t *term) decide(key cluster.Key, e cluster.EgressService, next cluster.Sta
 		d.version = e.Version
 	}
 	t.decided[key] = d
-	t.touched.Add(key)
+	t.touched.Add(cluster.KindEgressService.ID(key))
 }
 
 // want records which host is wanted.

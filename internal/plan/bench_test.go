@@ -98,7 +98,7 @@ func benchmark(b *testing.B, s plan.Snapshot, change func(s *plan.Snapshot, i in
 func endpoints(s *plan.Snapshot, i int, services ...int) (changed cluster.Changed) {
 	for _, n := range services {
 		key := nth(n)
-		changed.Add(key)
+		changed.Add(cluster.KindEgressService.ID(key))
 		all := s.Objects.Endpoints.At(key)
 		if i%2 == 0 {
 			s.Objects.Endpoints = s.Objects.Endpoints.With(key, append(slices.Clone(all), podOn(n%1000, 200+n%7)))
@@ -128,7 +128,7 @@ func BenchmarkIngressIP(b *testing.B) {
 		service.Ingress = slices.Clone(service.Ingress)
 		service.Ingress[0].IP = fmt.Sprintf("203.%d.%d.%d", (i+1)%2, (i/2%10_000)>>8, i/2&255)
 		s.Objects.Services = s.Objects.Services.With(key, service)
-		changed.Add(key)
+		changed.Add(cluster.KindEgressService.ID(key))
 		return changed
 	})
 }
@@ -141,7 +141,7 @@ func BenchmarkFirstSteered(b *testing.B) {
 	s.Hosts[key] = election.Choice{Host: "n999", Standby: "n998"}
 	inForce(&s)
 	benchmark(b, s, func(s *plan.Snapshot, i int) (changed cluster.Changed) {
-		changed.Add(key)
+		changed.Add(cluster.KindEgressService.ID(key))
 		all := s.Objects.Endpoints.At(key)
 		if i%2 == 0 {
 			all = append(slices.Clone(all), podOn(1, 250))
@@ -170,7 +170,7 @@ func BenchmarkBigServiceMoves(b *testing.B) {
 	benchmark(b, s, func(s *plan.Snapshot, i int) (changed cluster.Changed) {
 		s.Hosts = maps.Clone(s.Hosts)
 		s.Hosts[key] = []election.Choice{{Host: "n1", Standby: "n2"}, {Host: "n3", Standby: "n1", Former: true}}[i%2]
-		changed.Add(key)
+		changed.Add(cluster.KindEgressService.ID(key))
 		return changed
 	})
 }

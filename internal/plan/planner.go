@@ -58,11 +58,11 @@ type pass struct {
 // not differ is returned again.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
 	r := &pass{Planner: p, Snapshot: s, of: map[*service]*redone{}, podsChanged: changed.Pods}
-	r.fromScratch = changed.All || changed.Keys[apiService] || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
+	r.fromScratch = changed.All || changed.Of[cluster.KindEgressService][apiService] || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
 	if r.fromScratch {
 		p.forget(&s.Objects)
 	} else {
-		for key := range changed.Keys {
+		for key := range changed.Of[cluster.KindEgressService] {
 			r.rename(key)
 		}
 	}
@@ -145,7 +145,7 @@ func (r *pass) readServices(changed cluster.Changed) {
 			}
 		}
 	} else {
-		for key := range changed.Keys {
+		for key := range changed.Of[cluster.KindEgressService] {
 			r.readService(key)
 		}
 		for a, before := range c.before {

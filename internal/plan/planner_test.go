@@ -42,7 +42,7 @@ func evolvingWorld(seed uint64) *evolving {
 func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
-	e.changed.Add(key)
+	e.changed.Add(cluster.KindEgressService.ID(key))
 	switch e.IntN(32) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
@@ -54,7 +54,7 @@ func (e *evolving) step() {
 		e.setEndpoints(key, slices.DeleteFunc(slices.Clone(o.Endpoints.At(key)), func(cluster.Endpoint) bool { return chance(e.Rand, 0.4) }))
 	case 5: // and move to another service
 		to := e.key()
-		e.changed.Add(to)
+		e.changed.Add(cluster.KindEgressService.ID(to))
 		moved := o.Endpoints.At(key)
 		e.setEndpoints(key, nil)
 		e.setEndpoints(to, slices.Concat(o.Endpoints.At(to), moved))
@@ -289,7 +289,7 @@ func (e *evolving) key() cluster.Key {
 func (e *evolving) fresh() cluster.Key {
 	key := cluster.Key{Namespace: pick(e.Rand, "good", "other"), Name: fmt.Sprint("s", e.IntN(12))}
 	o := &e.Objects
-	e.changed.Add(key)
+	e.changed.Add(cluster.KindEgressService.ID(key))
 	o.Endpoints = o.Endpoints.With(key, slices.Clone(o.Endpoints.At(key)))
 	return key
 }
@@ -352,12 +352,12 @@ func (e *evolving) choose() {
 	}
 	for key, choice := range e.Hosts {
 		if !reflect.DeepEqual(choice, before[key]) {
-			e.changed.Add(key)
+			e.changed.Add(cluster.KindEgressService.ID(key))
 		}
 	}
 	for key := range before {
 		if _, still := e.Hosts[key]; !still {
-			e.changed.Add(key)
+			e.changed.Add(cluster.KindEgressService.ID(key))
 		}
 	}
 }

@@ -71,7 +71,7 @@ func (s *site) pods(t *testing.T) {
 		return changed.Pods[cluster.Key{Namespace: "default", Name: "new"}]
 	}))
 	require.False(t, changed.All)
-	require.Empty(t, changed.Keys)
+	require.Empty(t, changed.Of[cluster.KindEgressService])
 	s.Apply(t, aPod("new", "own", "{ip: 10.244.9.2}"))
 	r.until(t, "an address", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
 		return len(o.Pods.At(cluster.Key{Namespace: "default", Name: "new"}).Addresses) == 1

@@ -169,7 +169,7 @@ func (s *source) moveSlice(key cluster.Key, from, to slice) {
 
 func (s *source) keyChanged(key cluster.Key) {
 	if !s.changed.All { // All includes every key
-		s.changed.Add(key)
+		s.changed.Add(cluster.KindEgressService.ID(key))
 	}
 }
 

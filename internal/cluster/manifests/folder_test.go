@@ -172,7 +172,7 @@ func adopt(former, now cluster.Objects, changed cluster.Changed) cluster.Objects
 
 func adopted[V any](former, now cluster.Map[cluster.Key, V], changed cluster.Changed) cluster.Map[cluster.Key, V] {
 	next := former.Draft()
-	for key := range changed.Keys {
+	for key := range changed.Of[cluster.KindEgressService] {
 		if v, there := now.Get(key); there {
 			next.Set(key, v)
 		} else {
@@ -205,7 +205,7 @@ func TestGlance(t *testing.T) {
 	put("b.yaml", good+"spec: {network: red}\n")
 	o, changed, _, ok = f.Glance()
 	require.True(t, ok)
-	require.Equal(t, cluster.Changed{Keys: map[cluster.Key]bool{key: true}}, changed)
+	require.Equal(t, changeOf(key), changed)
 	require.Equal(t, "red", o.EgressServices.At(key).Network)
 
 	require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
@@ -218,7 +218,7 @@ func TestGlance(t *testing.T) {
 	at.Time = at.Add(keepFor)
 	o, changed, _ = f.Read()
 	require.Empty(t, maps.Collect(o.EgressServices.All()))
-	require.Equal(t, cluster.Changed{Keys: map[cluster.Key]bool{key: true}}, changed)
+	require.Equal(t, changeOf(key), changed)
 	require.Zero(t, f.Again())
 }
 
@@ -299,7 +299,7 @@ func TestFlawedFile(t *testing.T) {
 			}
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "b.yaml"), []byte(good+"spec: {network: blue}\n"), 0o600))
 			o, changed, _ := f.Read()
-			require.Equal(t, cluster.Changed{Keys: map[cluster.Key]bool{{Namespace: "default", Name: "good"}: true}}, changed)
+			require.Equal(t, changeOf(cluster.Key{Namespace: "default", Name: "good"}), changed)
 			require.Equal(t, "blue", o.EgressServices.At(cluster.Key{Namespace: "default", Name: "good"}).Network)
 
 			require.NoError(t, os.RemoveAll(path))
@@ -315,7 +315,7 @@ func TestFlawedFile(t *testing.T) {
 			f.Read()
 			at.Time = at.Add(keepFor)
 			o, changed, problems = f.Read()
-			require.Equal(t, cluster.Changed{Keys: map[cluster.Key]bool{key: true}}, changed)
+			require.Equal(t, changeOf(key), changed)
 			require.Empty(t, problems)
 			_, there := o.Services.Get(key)
 			require.False(t, there)
@@ -497,10 +497,16 @@ endpoints:
 					change(version%100, version)
 				}
 				b.StartTimer()
-				if _, changed, problems := f.Read(); changed.All || len(changed.Keys) > 2 || len(problems) > 0 {
+				if _, changed, problems := f.Read(); changed.All || len(changed.Of[cluster.KindEgressService]) > 2 || len(problems) > 0 {
 					b.Fatal(changed, problems)
 				}
 			}
 		})
 	}
+}
+
+// changeOf is the change of one EgressService.
+func changeOf(key cluster.Key) (changed cluster.Changed) {
+	changed.Add(cluster.KindEgressService.ID(key))
+	return changed
 }

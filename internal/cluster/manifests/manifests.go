@@ -476,10 +476,10 @@ func (d *differences) add(before, now *entry) {
 	switch v := either.(type) {
 	case egressService:
 		set(&o.egressServices, v.key, v.object, has != nil)
-		d.changed.Add(v.key)
+		d.changed.Add(cluster.KindEgressService.ID(v.key))
 	case service:
 		set(&o.services, v.key, v.object, has != nil)
-		d.changed.Add(v.key)
+		d.changed.Add(cluster.KindEgressService.ID(v.key))
 	case endpoints:
 		d.replaceSlice(before, now, had, has)
 	case node:
@@ -534,7 +534,7 @@ func (d *differences) finish() {
 		}
 		if !slices.Equal(all, o.endpoints.At(key)) {
 			set(&o.endpoints, key, all, len(all) > 0)
-			d.changed.Add(key)
+			d.changed.Add(cluster.KindEgressService.ID(key))
 		}
 	}
 	if d.cidrs {
