@@ -98,10 +98,13 @@ const (
 
 // Marks configures the bits of fwmark and conntrack mark, and the priorities of routing rules, that are ours.
 type Marks struct {
-	// bits of packet and connection marks that no other program on the node uses: at least 4 in a row, without
-	// kube-proxy's 0x4000 and 0x8000; one bit marks egress, the others number the networks and the hosts steered to,
-	// 30 with 6 bits
+	// bits of packet and connection marks that no other program on the node uses, at least 4 in a row: one bit marks
+	// egress, the others number the networks and the hosts steered to, 30 with 6 bits
 	Mask uint32 `yaml:"mask"`
+	// programs whose bits `mask` may take, because they do not run on these nodes or are configured for other bits:
+	// `antrea`, `aws-vpc-cni`, `calico`, `cilium`, `kube-proxy`, `kube-router`, `kube-vip`, `tailscale`, `weave`.
+	// Default: none.
+	AllowConflicts []string `yaml:"allowConflicts"`
 	// first of our 100 routing rule priorities, 1 to 899: all must precede the kernel's rule for VRFs at 1000
 	RulePriority int `yaml:"rulePriority"`
 }

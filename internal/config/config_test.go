@@ -80,7 +80,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd96::/108")},
 		OnNoPath:     NoPathAllow,
 		Steering:     Steering{Mode: SteeringVXLAN, Device: "egw0", VNI: 77, Port: 4791, MTU: 1400},
-		Marks:        Marks{Mask: 0xff0000, RulePriority: 500},
+		Marks:        Marks{Mask: 0xff0000, AllowConflicts: []string{"calico", "cilium", "kube-router", "tailscale", "weave"}, RulePriority: 500},
 		BGP: BGP{
 			ASN:             64512,
 			RouterID:        netip.MustParseAddr("10.0.0.11"),
@@ -172,7 +172,7 @@ func TestEnvironmentOverridesScalars(t *testing.T) {
 	t.Setenv("EGRESSWAY_BGP_ROUTERID", "10.0.0.1")
 	t.Setenv("EGRESSWAY_BGP_GRACEFULRESTART_RESTARTTIME", "30s")
 	t.Setenv("EGRESSWAY_BGP_GRACEFULRESTART_ENABLED", "false")
-	t.Setenv("EGRESSWAY_MARKS_MASK", "0xf0000")
+	t.Setenv("EGRESSWAY_MARKS_MASK", "0xf00")
 	t.Setenv("EGRESSWAY_NODE", "b")
 	c, err := Load(file)
 	require.NoError(t, err)
@@ -180,7 +180,7 @@ func TestEnvironmentOverridesScalars(t *testing.T) {
 	require.Equal(t, uint32(64999), c.BGP.ASN)
 	require.Equal(t, netip.MustParseAddr("10.0.0.1"), c.BGP.RouterID)
 	require.Equal(t, GracefulRestart{RestartTime: Duration(30 * time.Second)}, c.BGP.GracefulRestart)
-	require.Equal(t, uint32(0xf0000), c.Marks.Mask)
+	require.Equal(t, uint32(0xf00), c.Marks.Mask)
 	require.Equal(t, "b", c.Node)
 
 	t.Setenv("EGRESSWAY_BGP_ASN", "many")

@@ -7,7 +7,7 @@ func Defaults() *Config {
 	return &Config{
 		OnNoPath: NoPathDrop,
 		Steering: Steering{Mode: SteeringAuto, Device: "egressway", VNI: 7946, Port: 4790},
-		Marks:    Marks{Mask: 0x3f00, RulePriority: 700},
+		Marks:    Marks{Mask: defaultMask, RulePriority: 700},
 		BGP: BGP{
 			ListenPort:      -1,
 			GracefulRestart: GracefulRestart{Enabled: true, RestartTime: Duration(120 * time.Second)},

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"math/bits"
 	"net"
 	"net/netip"
 	"os"
@@ -169,25 +168,6 @@ func (v *validator) moves() {
 	oneOf(v, "onStop", c.OnStop, OnStopKeep, OnStopDrain)
 	if c.OnStop == OnStopDrain && c.Source.Manifests != "" {
 		v.bad("onStop", "services do not move if objects come from source.manifests: choose %s", OnStopKeep)
-	}
-}
-
-// kubeProxyMarks holds the bits of packet marks that kube-proxy and the kubelet use on every node.
-const kubeProxyMarks = 0xc000
-
-func (v *validator) marks() {
-	m := v.c.Marks
-	if n := bits.OnesCount32(m.Mask); n < 4 || bits.Len32(m.Mask)-bits.TrailingZeros32(m.Mask) != n {
-		v.bad("marks.mask", "at least 4 bits in a row are needed, such as 0x3f00")
-	} else if m.Mask&kubeProxyMarks != 0 {
-		v.bad("marks.mask", "bits %#x are kube-proxy's (0x4000 masquerades, 0x8000 drops): leave them out, as 0x3f00 does",
-			m.Mask&kubeProxyMarks)
-	} else if most := m.Paths(); len(v.c.Networks) > most {
-		v.bad("networks", "%d networks, the default one among them, but marks.mask %#x has room for %d: list fewer, or widen the mask",
-			len(v.c.Networks), m.Mask, most)
-	}
-	if m.RulePriority < 1 || m.RulePriority > 899 {
-		v.bad("marks.rulePriority", "1 to 899: our 100 priorities must end before the kernel's VRF rule at 1000")
 	}
 }
 

@@ -146,7 +146,7 @@ func TestBadInput(t *testing.T) {
 		{"reserved table", func(c string) string { return strings.Replace(c, "table: 1002", "table: 254", 1) }, "254"},
 		{"invalid address", func(c string) string { return strings.Replace(c, "address: 10.2.0.2", "address: 10.2.0.256", 1) }, "10.2.0.256"},
 		{"name for the kernel to complete", func(c string) string { return c + "steering: {device: \"vx%d\"}\n" }, `steering.device: \"vx%d\"`},
-		{"kube-proxy's mark", func(c string) string { return c + "marks: {mask: \"0x7f00\"}\n" }, `marks.mask: \"0x7f00\": bits 0x4000 are kube-proxy's`},
+		{"kube-proxy's mark", func(c string) string { return c + "marks: {mask: \"0x7f00\"}\n" }, `marks.mask: \"0x7f00\": these bits are in use: 0x4000 by kube-proxy`},
 		{"no port", func(c string) string { return c + "status: {metricsAddress: \"0.0.0.0:0\"}\n" }, `status.metricsAddress: \"0.0.0.0:0\"`},
 		{"a folder as socket", func(c string) string { return c + "speaker: {socket: /run/}\n" }, `speaker.socket: \"/run/\": that is a folder`},
 		{"another folder", func(c string) string { return strings.Replace(c, "/etc/egressway/manifests", "/etc", 1) }, "with a restart only"},

@@ -89,6 +89,6 @@ func TestFullExample(t *testing.T) {
 	require.NoError(t, err)
 	d := config.Defaults()
 	c.ClusterCIDRs, c.Networks, c.Hold = d.ClusterCIDRs, d.Networks, d.Hold
-	c.BGP.ASN, c.BGP.BFDProfiles = d.BGP.ASN, d.BGP.BFDProfiles
+	c.BGP.ASN, c.BGP.BFDProfiles, c.Marks.AllowConflicts = d.BGP.ASN, d.BGP.BFDProfiles, nil
 	require.Equal(t, d, c)
 }
