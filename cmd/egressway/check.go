@@ -76,21 +76,28 @@ type checked struct {
 	Message string `json:"message"`
 }
 
+// asChecked returns an error with the fields that it has.
+func asChecked(err error) checked {
+	if p, ok := errors.AsType[cluster.Problem](err); ok {
+		return checked{p.Where, p.Kind + " " + p.Object, p.Field, p.Value, p.Message}
+	}
+	e, ok := errors.AsType[config.Error](err)
+	if !ok {
+		return checked{Message: err.Error()}
+	}
+	where := e.File
+	if e.Line > 0 {
+		where += ":" + strconv.Itoa(e.Line)
+	}
+	return checked{where, "", e.Field, e.Value, e.Message}
+}
+
 // writeChecked writes the errors, or the summary if there are none.
 func writeChecked(out io.Writer, format string, found []error, summary string) error {
 	if format != "text" {
 		all := make([]checked, 0, len(found))
 		for _, err := range found {
-			c := checked{Message: err.Error()}
-			if p, ok := errors.AsType[cluster.Problem](err); ok {
-				c = checked{p.Where, p.Kind + " " + p.Object, p.Field, p.Value, p.Message}
-			} else if e, ok := errors.AsType[config.Error](err); ok {
-				c = checked{e.File, "", e.Field, e.Value, e.Message}
-				if e.Line > 0 {
-					c.Where += ":" + strconv.Itoa(e.Line)
-				}
-			}
-			all = append(all, c)
+			all = append(all, asChecked(err))
 		}
 		return encode(out, format, struct {
 			OK      bool      `json:"ok"`

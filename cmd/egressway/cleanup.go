@@ -23,10 +23,10 @@ func newCleanupCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cleanup [--config FILE]",
 		Short: "Remove everything that the daemon made on this node, and nothing else",
-		Long: `Remove everything that the daemon made on this node, and nothing else: rules, routes, the tunnel, the VRF devices it created, and
-last the nftables table, which stays if anything else could not be removed. Interfaces that it enslaved are released and keep their
-addresses. Connections that it steered end. Before that, its speaker withdraws all announcements, makes other nodes stop steering to this
-node, and ends.
+		Long: `Remove everything that the daemon made on this node, and nothing else: rules, routes, the tunnel, the VRF devices it
+created, and last the nftables table, which stays if anything else could not be removed. Interfaces that it enslaved are released and keep
+their addresses. Connections that it steered end. Before that, its speaker withdraws all announcements, makes other nodes stop steering to
+this node, and ends.
 
 Stop the daemon first. The configuration has marks.mask and the sockets; without it, the environment and the defaults apply.
 

@@ -34,8 +34,8 @@ func newDiagnoseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "diagnose [--config FILE] [--socket PATH] [-f FILE.tar.gz]",
 		Short: "Collect the data for a bug report in one archive",
-		Long: `Collect the data for a bug report in one archive: version, configuration, the daemon's status, metrics, goroutines and recent log,
-our nftables table, rules, routes, links and addresses, settings of the kernel and connections of ours.
+		Long: `Collect the data for a bug report in one archive: version, configuration, the daemon's status, metrics, goroutines and
+recent log, our nftables table, rules, routes, links and addresses, settings of the kernel and connections of ours.
 
 Changes nothing. If a part is missing, because a tool, a right or the daemon is missing, the archive's errors.txt has the reason. Each
 step is limited to 10 s and 4 MiB.
@@ -55,7 +55,8 @@ Exit codes: 0 the archive is written, also if parts are missing; 1 it could not 
 	}
 	c.Flags().StringVar(&d.config, "config", defaultConfig, "configuration `file` of the daemon")
 	c.Flags().StringVar(&d.socket, "socket", "", "`path` of the daemon's socket (default: the configuration's)")
-	c.Flags().StringVarP(&d.file, "file", "f", "", "archive `file` to write, - for standard output (default: egressway-HOST-TIME.tar.gz here)")
+	c.Flags().StringVarP(&d.file, "file", "f", "",
+		"archive `file` to write, - for standard output (default: egressway-HOST-TIME.tar.gz here)")
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // fails for an unknown flag only
 	_ = c.MarkFlagFilename("socket", "sock")
 	_ = c.MarkFlagFilename("file", "tar.gz", "tgz")
@@ -219,7 +220,9 @@ func (d *diagnosis) steps() []step {
 		{"status.json", d.status},
 		{"metrics.txt", d.fromDaemon("/metrics")},
 		{"goroutines.txt", d.fromDaemon("/goroutines")},
-		{"log.txt", command("journalctl", "--no-pager", "-o", "short-iso-precise", "-n", logLines, "-u", "egressway", "-u", "egressway-speaker")},
+		{"log.txt", command(
+			"journalctl", "--no-pager", "-o", "short-iso-precise", "-n", logLines, "-u", "egressway", "-u", "egressway-speaker",
+		)},
 		{"nft-table.txt", command("nft", "list", "table", "inet", "egressway")},
 		{"nft-tables.txt", command("nft", "list", "tables")},
 		{"ip-link.txt", command("ip", "-d", "link", "show")},
@@ -232,7 +235,10 @@ func (d *diagnosis) steps() []step {
 	}
 	for _, table := range d.tables() {
 		for _, family := range []string{"4", "6"} {
-			all = append(all, step{fmt.Sprintf("ip-route-%d-%s.txt", table, family), command("ip", "-"+family, "route", "show", "table", fmt.Sprint(table))})
+			all = append(all, step{
+				fmt.Sprintf("ip-route-%d-%s.txt", table, family),
+				command("ip", "-"+family, "route", "show", "table", fmt.Sprint(table)),
+			})
 		}
 	}
 	return all
@@ -255,7 +261,8 @@ func (d *diagnosis) tables() []uint32 {
 
 func (d *diagnosis) versions(context.Context) ([]byte, error) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "egressway %s %s %s/%s\ntime %s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, d.began.Format(time.RFC3339))
+	fmt.Fprintf(&b, "egressway %s %s %s/%s\ntime %s\n",
+		version, runtime.Version(), runtime.GOOS, runtime.GOARCH, d.began.Format(time.RFC3339))
 	var u unix.Utsname
 	err := unix.Uname(&u)
 	if err == nil {
@@ -355,8 +362,9 @@ func sysctls(context.Context) ([]byte, error) {
 	var b bytes.Buffer
 	var errs []error
 	for _, pattern := range []string{
-		"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/src_valid_mark", "net/ipv4/*l3mdev_accept",
-		"net/ipv4/fib_multipath_hash_policy", "net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6", "net/ipv6/conf/*/accept_ra",
+		"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/src_valid_mark",
+		"net/ipv4/*l3mdev_accept", "net/ipv4/fib_multipath_hash_policy",
+		"net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6", "net/ipv6/conf/*/accept_ra",
 		"net/ipv6/fib_multipath_hash_policy", "net/ipv6/route/max_size", "net/netfilter/nf_conntrack_*", "net/core/[rw]mem_max",
 	} {
 		files, err := filepath.Glob("/proc/sys/" + pattern)
@@ -384,7 +392,8 @@ func (d *diagnosis) conntrack(ctx context.Context) ([]byte, error) {
 		marks = d.live.Marks
 	}
 	listed := conntrack.ListFlows(ctx, marks, func(f conntrack.Flow) bool {
-		fmt.Fprintf(&b, "protocol %d %s to %s as %s, path %d, answered %t, %d s\n", f.Proto, f.Src, f.Dst, f.SNAT, f.Path, f.Answered, f.Timeout)
+		fmt.Fprintf(&b, "protocol %d %s to %s as %s, path %d, answered %t, %d s\n",
+			f.Proto, f.Src, f.Dst, f.SNAT, f.Path, f.Answered, f.Timeout)
 		n++
 		return n < flowsMost
 	})

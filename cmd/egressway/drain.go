@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/internal/text"
 )
@@ -22,8 +21,8 @@ func newDrainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "drain [--undo] [--timeout DURATION] [--socket PATH]",
 		Short: "Move this node's services to other nodes, before maintenance",
-		Long: `Move all EgressServices off this node, and wait until it is the host of none, and is no longer kept as standby for flows from the time
-when it was (moves.keepFlows of the configuration). A service that no other node can serve stays. EgressServices with
+		Long: `Move all EgressServices off this node, and wait until it is the host of none, and is no longer kept as standby for flows
+from the time when it was (moves.keepFlows of the configuration). A service that no other node can serve stays. EgressServices with
 sourceIPBy: Network do not move: every node serves its own pods.
 
 Needs an API server as source: with manifests, set spec.unschedulable of the Node. "kubectl cordon" moves services, too.
@@ -47,8 +46,7 @@ Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the no
 	}
 	c.Flags().BoolVar(&undo, "undo", false, "serve EgressServices again")
 	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
-	c.Flags().StringVar(&socket, "socket", config.Unconfigured().Status.Socket, "`path` of the daemon's socket (or EGRESSWAY_STATUS_SOCKET)")
-	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
+	socketFlag(c, &socket)
 	return c
 }
 

@@ -45,6 +45,6 @@ func oneOf(flag, value string, of ...string) error {
 
 // noDaemon adds advice to the error that no daemon answers.
 func noDaemon(err error) error {
-	return fmt.Errorf(`%w: is it running? See "systemctl status egressway", in Kubernetes "kubectl -n egressway-system get pods -o wide" and "kubectl -n egressway-system logs"; `+
-		`with another status.socket in its configuration, name that with --socket`, err)
+	return fmt.Errorf(`%w: is it running? See "systemctl status egressway", in Kubernetes "kubectl -n egressway-system get pods -o wide" `+
+		`and "kubectl -n egressway-system logs"; with another status.socket in its configuration, name that with --socket`, err)
 }

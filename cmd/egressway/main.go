@@ -39,6 +39,9 @@ Exit codes: 0 success; 1 an error; 2, only of trace: packets are dropped, or our
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf(`%w: see "%s --help"`, err, c.CommandPath())
 	})
-	root.AddCommand(newRunCommand(), newSpeakerCommand(), newCheckCommand(), newPlanCommand(), newStatusCommand(), newTraceCommand(), newDiagnoseCommand(), newDrainCommand(), newCleanupCommand(), newVersionCommand())
+	root.AddCommand(
+		newRunCommand(), newSpeakerCommand(), newCheckCommand(), newPlanCommand(), newStatusCommand(), newTraceCommand(),
+		newDiagnoseCommand(), newDrainCommand(), newCleanupCommand(), newVersionCommand(),
+	)
 	return root
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/text"
 )
 
@@ -104,5 +105,18 @@ func outputFlag(c *cobra.Command, format *string, formats ...string) {
 	last := len(formats) - 1
 	names := strings.Join(formats[:last], ", ") + " or " + formats[last]
 	c.Flags().StringVarP(format, "output", "o", formats[0], "`format`: "+names)
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // fails for an unknown flag only
+	complete(c, "output", formats...)
+}
+
+// complete makes the shell complete a flag with values.
+func complete(c *cobra.Command, flag string, values ...string) {
+	// It fails for an unknown flag only.
+	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// socketFlag adds --socket, the path of the daemon's socket.
+func socketFlag(c *cobra.Command, path *string) {
+	c.Flags().StringVar(path, "socket", config.Unconfigured().Status.Socket,
+		"`path` of the daemon's socket (or EGRESSWAY_STATUS_SOCKET)")
+	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
 }

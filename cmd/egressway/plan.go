@@ -23,8 +23,8 @@ func newPlanCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan --config FILE --manifests DIR --node NAME [--facts FILE] [-o text|json|yaml]",
 		Short: "Print the plan that the daemon would have for a node",
-		Long: `Print the plan that the daemon would have for a node, from a configuration and a folder of manifests. Changes nothing and needs no
-privilege.
+		Long: `Print the plan that the daemon would have for a node, from a configuration and a folder of manifests. Changes nothing and
+needs no privilege.
 
 Without --facts, it assumes that the VRF devices exist as configured, with a route in each, and that all nodes are on one LAN. A file
 with facts about the node's kernel has

@@ -11,7 +11,9 @@ const removed = "[removed]"
 var (
 	// keyed matches a value behind a name of secrets. A value without quotes extends to the end of the line, since a password may
 	// contain any character.
-	keyed = regexp.MustCompile(`(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|key-data|certificate-data|authorization|cookie)[\w-]*)(\\?["']?\s*[:=]\s*)(\\?"(?:[^"\\]|\\.)*"|'[^']*'|[^\n]*)`)
+	keyed = regexp.MustCompile(`(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|` +
+		`key-data|certificate-data|authorization|cookie)[\w-]*)` +
+		`(\\?["']?\s*[:=]\s*)(\\?"(?:[^"\\]|\\.)*"|'[^']*'|[^\n]*)`)
 	// schemed matches the credentials behind the name of an authentication scheme.
 	schemed = regexp.MustCompile(`(?i)\b(bearer|basic|negotiate)\s+[^\s"',]+`)
 	inURL   = regexp.MustCompile(`://[^/\s@"']+@`)

@@ -11,6 +11,12 @@ import (
 	"github.com/egressway/egressway/internal/speaker"
 )
 
+// Values of flags.
+var (
+	logLevels  = []string{"debug", "info", "warn", "error"}
+	logFormats = []string{"text", "json"}
+)
+
 func newSpeakerCommand() *cobra.Command {
 	defaults := config.Defaults()
 	path, log := config.Unconfigured().Speaker.Socket, defaults.Log
@@ -30,7 +36,8 @@ Exit codes: 0 a signal or request ended it; 1 it could not start, or continue.`,
 		Example: "  egressway speaker --socket /run/egressway/speaker.sock",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(oneOf("--log-level", log.Level, "debug", "info", "warn", "error"), oneOf("--log-format", log.Format, "text", "json")); err != nil {
+			level, format := oneOf("--log-level", log.Level, logLevels...), oneOf("--log-format", log.Format, logFormats...)
+			if err := errors.Join(level, format); err != nil {
 				return err
 			}
 			// The process that started the speaker may have read its log, and be gone: the speaker must survive that.
@@ -40,11 +47,12 @@ Exit codes: 0 a signal or request ended it; 1 it could not start, or continue.`,
 			return speaker.Serve(ctx, speaker.Options{Log: newLogger(cmd.ErrOrStderr(), log), Socket: path, Version: version})
 		},
 	}
-	c.Flags().StringVar(&path, "socket", path, "`path` of the socket to listen on, speaker.socket of the daemon (or EGRESSWAY_SPEAKER_SOCKET)")
+	c.Flags().StringVar(&path, "socket", path,
+		"`path` of the socket to listen on, speaker.socket of the daemon (or EGRESSWAY_SPEAKER_SOCKET)")
 	c.Flags().StringVar(&log.Level, "log-level", log.Level, "`level`: debug, info, warn or error")
 	c.Flags().StringVar(&log.Format, "log-format", log.Format, "`format`: text or json")
 	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
-	_ = c.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	complete(c, "log-level", logLevels...)
+	complete(c, "log-format", logFormats...)
 	return c
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/picture"
 	"github.com/egressway/egressway/internal/status"
 )
@@ -21,8 +20,8 @@ func newStatusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status [-o table|wide|json|yaml|dot|svg] [--watch] [--socket PATH]",
 		Short: "Show the state of each EgressService on this node",
-		Long: `Show the state of each EgressService on this node: its network, host and standby, its ingress IPs, the number of its endpoints and of
-its network's BGP sessions that are up, whether this node announces it, and its problem.
+		Long: `Show the state of each EgressService on this node: its network, host and standby, its ingress IPs, the number of its
+endpoints and of its network's BGP sessions that are up, whether this node announces it, and its problem.
 
 Problems of other objects are listed below. The wide output adds networks, sessions and every problem in full.
 
@@ -53,8 +52,7 @@ Exit codes: 0 the status is shown, healthy or not; 1 an error: no daemon answers
 	}
 	outputFlag(c, &format, statusFormats...)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "continue, and show every change, as JSON one report a line; not with svg")
-	c.Flags().StringVar(&socket, "socket", config.Unconfigured().Status.Socket, "`path` of the daemon's socket (or EGRESSWAY_STATUS_SOCKET)")
-	_ = c.MarkFlagFilename("socket", "sock") // fails for an unknown flag only
+	socketFlag(c, &socket)
 	return c
 }
 
@@ -117,7 +115,8 @@ func statusWriter(format string, several bool) (func(io.Writer, status.Report) e
 		}, nil
 	case "svg":
 		if several {
-			return nil, errors.New("-o svg: a file has one picture: leave --watch out, or open /picture of the daemon's socket in a browser")
+			return nil, errors.New("-o svg: a file has one picture: " +
+				"leave --watch out, or open /picture of the daemon's socket in a browser")
 		}
 		return func(w io.Writer, r status.Report) error {
 			g := picture.Of(r)

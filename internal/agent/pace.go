@@ -7,7 +7,7 @@ import (
 
 // Limits of passes that kernel events request: paceBurst at once, then one every paceEvery. If passes are expensive
 // they are rarer, up to paceMost, and use a twentieth of a core; beyond that repairs would be late, so they may use a
-// quarter. Drift is repaired soon and at a low cost, whatever another program does to the kernel; passes for sources
+// quarter. Drift is repaired soon and at a low cost, also while another program works against it; passes for sources
 // and peers are not delayed. Most events come from our own changes, and the pass that they request finds nothing to do.
 const (
 	paceBurst   = 5

@@ -451,18 +451,26 @@ func (r *pass) planRefuse(before []netip.Prefix, d *DataPlane, touched []netip.A
 	} else {
 		for _, a := range touched {
 			p := Prefix{single(a)}
-			is := holds(d.Cluster, a)
-			if !is && !within(d.Cluster, a) {
-				_, is = d.Ingress.Get(IngressIP{Addr: a})
-			}
-			if _, had := r.refuse.Get(p); had && !is {
+			switch _, had := r.refuse.Get(p); {
+			case d.refuses(a) == had:
+			case had:
 				e.drop(p)
-			} else if is && !had {
+			default:
 				e.put(p)
 			}
 		}
 	}
 	r.refuse, _ = e.to(r.refuse, whole)
+}
+
+// refuses reports whether speakers never learn the prefix of a single address: one of the cluster's, or an ingress IP
+// outside of these.
+func (d *DataPlane) refuses(a netip.Addr) bool {
+	if holds(d.Cluster, a) {
+		return true
+	}
+	_, ingress := d.Ingress.Get(IngressIP{Addr: a})
+	return ingress && !within(d.Cluster, a)
 }
 
 // changedPrefixes calls visit for each prefix that only one of two sorted slices has.

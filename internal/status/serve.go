@@ -34,16 +34,10 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 	defer local.Close()
 	var metrics net.Listener
 	if c.MetricsAddress != "" {
-		var lc net.ListenConfig
-		if metrics, err = lc.Listen(ctx, "tcp", c.MetricsAddress); err != nil {
-			return fmt.Errorf("status.metricsAddress: %w", err)
+		if metrics, err = listenMetrics(ctx, c); err != nil {
+			return err
 		}
 		defer metrics.Close()
-		if c.MetricsTLS.CertFile != "" {
-			if metrics, err = secured(metrics, c.MetricsTLS); err != nil {
-				return err
-			}
-		}
 	}
 
 	ctx, stop := context.WithCancel(ctx)
@@ -71,6 +65,24 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 		errs = append(errs, srv.err)
 	}
 	return errors.Join(errs...)
+}
+
+// listenMetrics opens the metrics address, with TLS if the configuration has a certificate.
+func listenMetrics(ctx context.Context, c config.Status) (net.Listener, error) {
+	var lc net.ListenConfig
+	plain, err := lc.Listen(ctx, "tcp", c.MetricsAddress)
+	if err != nil {
+		return nil, fmt.Errorf("status.metricsAddress: %w", err)
+	}
+	if c.MetricsTLS.CertFile == "" {
+		return plain, nil
+	}
+	l, err := secured(plain, c.MetricsTLS)
+	if err != nil {
+		plain.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // server is an HTTP server on one listener.

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Table aligns cells in columns. Unlike text/tabwriter's, its cells may have a colour, which takes no width.
+// Table aligns cells in columns. Unlike text/tabwriter's, coloured cells have the width of their text.
 type Table struct {
 	rows [][]cell
 	// Indent is written before each row.

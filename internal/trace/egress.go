@@ -328,21 +328,21 @@ func (e *explainer) unreached(table uint32) string {
 	case errors.Is(err, unix.EINVAL) && table == 0:
 		return fmt.Sprintf("the kernel rejects %s as a source on %s", e.From, e.In)
 	}
-	where := "the main table"
-	if table != 0 {
-		where = "table " + tableName(table)
-		routed, known := e.Routed[table]
-		if to.Is4() && known && !routed.IPv4 || to.Is6() && known && !routed.IPv6 {
-			family := "IPv4"
-			if to.Is6() {
-				family = "IPv6"
-			}
-			return fmt.Sprintf("no route to %s in %s, which has no %s route that leads anywhere", to, where, family)
+	if table == 0 {
+		if e.Flight.Arrive.Mark&e.Live.Marks.EgressBit() != 0 {
+			return fmt.Sprintf("no rule leads mark %#x to its path's table", e.Flight.Arrive.Mark&e.Live.Marks.Mask)
 		}
-	} else if e.Flight.Arrive.Mark&e.Live.Marks.EgressBit() != 0 {
-		return fmt.Sprintf("no rule leads mark %#x to its path's table", e.Flight.Arrive.Mark&e.Live.Marks.Mask)
+		return fmt.Sprintf("no route to %s in the main table", to)
 	}
-	return fmt.Sprintf("no route to %s in %s", to, where)
+	none := fmt.Sprintf("no route to %s in table %s", to, tableName(table))
+	routed, known := e.Routed[table]
+	switch {
+	case known && to.Is4() && !routed.IPv4:
+		none += ", which has no IPv4 route that leads anywhere"
+	case known && to.Is6() && !routed.IPv6:
+		none += ", which has no IPv6 route that leads anywhere"
+	}
+	return none
 }
 
 // leave explains the source, the guard, and the packet's final way.

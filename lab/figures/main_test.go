@@ -7,7 +7,7 @@ import (
 )
 
 // plainEnough is the share of sentences with a marker that a package in plain English may have, in percent.
-const plainEnough = 4
+const plainEnough = 3
 
 // TestPlainEnglish holds the comments of each package to the rule of CONTRIBUTING.md.
 func TestPlainEnglish(t *testing.T) {
@@ -18,6 +18,19 @@ func TestPlainEnglish(t *testing.T) {
 		name := dir[len("../../"):]
 		require.LessOrEqual(t, c.share(), float64(plainEnough),
 			"percent of the sentences in comments of %s have a marker: make figures SHOW=%s lists them", name, name)
+	}
+}
+
+// filesMost is how many production files a package may have.
+const filesMost = 15
+
+// TestPackagesAreSmall holds each package to a number of files that a reader can keep in view.
+func TestPackagesAreSmall(t *testing.T) {
+	packages, err := measureAll([]string{"../../api", "../../cmd", "../../internal", "../../lab", "../../release", "../../test"}, func(string, string) {})
+	require.NoError(t, err)
+	require.NotEmpty(t, packages)
+	for dir, c := range packages {
+		require.LessOrEqual(t, c.files, filesMost, "production files of %s: a part of it may be a package of its own", dir[len("../../"):])
 	}
 }
 

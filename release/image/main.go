@@ -1,6 +1,6 @@
-// Command image writes the container image of a program built by Go: the program and the licences of all that is in it, and no base image, since
-// the program needs no other file. The archive is an OCI image layout that Docker's older loaders understand too. The same
-// program gives the same bytes.
+// Command image writes the container image of a program built by Go: the program and the licences of all that is in it,
+// and no base image, since the program needs no other file. The archive is an OCI image layout that Docker's older
+// loaders understand too. The same program gives the same bytes.
 package main
 
 import (
@@ -161,7 +161,10 @@ func image(name, tag string, created time.Time, layer []byte, c config) ([]byte,
 	configured := blob("application/vnd.oci.image.config.v1+json", encode(c))
 	const manifestType = "application/vnd.oci.image.manifest.v1+json"
 	m := blob(manifestType, encode(manifest{2, manifestType, configured, layers}))
-	m.Annotations = map[string]string{"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": "docker.io/library/" + name + ":" + tag}
+	m.Annotations = map[string]string{
+		"org.opencontainers.image.ref.name": tag,
+		"io.containerd.image.name":          "docker.io/library/" + name + ":" + tag,
+	}
 	m.Platform = &platform{c.Architecture, c.OS}
 	files = append(files,
 		file{"oci-layout", 0o644, []byte(`{"imageLayoutVersion":"1.0.0"}`)},

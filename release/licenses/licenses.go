@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -41,8 +42,8 @@ var name = regexp.MustCompile(`(?i)^(licen[cs]e|copying|copyright|notice|patents
 // stating matches those among them that must be a known licence.
 var stating = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([._-].*)?$`)
 
-// Of lists the program itself, the standard library, and the modules of a program, in the order of their paths. dir is a folder inside of the
-// program's own module. The texts are those of the module cache, which go.sum vouches for.
+// Of lists the program itself, the standard library, and the modules of a program, in the order of their paths. dir is
+// a folder inside of the program's own module. The texts are those of the module cache, which go.sum vouches for.
 func Of(info *debug.BuildInfo, dir string) ([]Module, error) {
 	folders, err := folders(info, dir)
 	if err != nil {
@@ -79,7 +80,10 @@ func folders(info *debug.BuildInfo, dir string) ([]folder, error) {
 	}
 	all := []folder{
 		{Path: info.Main.Path, Dir: strings.TrimSpace(string(root)), alone: true},
-		{Path: Stdlib, Version: strings.TrimPrefix(strings.Fields(info.GoVersion)[0], "go"), Dir: strings.TrimSpace(string(goroot)), alone: true},
+		{
+			Path: Stdlib, Version: strings.TrimPrefix(strings.Fields(info.GoVersion)[0], "go"),
+			Dir: strings.TrimSpace(string(goroot)), alone: true,
+		},
 	}
 	args := []string{"mod", "download", "-json"}
 	for _, m := range info.Deps {
@@ -128,15 +132,7 @@ func run(dir string, args ...string) ([]byte, error) {
 func read(f folder) (Module, error) {
 	m := Module{Path: f.Path, Version: f.Version}
 	declared := map[string]bool{}
-	err := fs.WalkDir(os.DirFS(f.Dir), ".", func(file string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && file != "." && (f.alone || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
-			return fs.SkipDir
-		case d.IsDir() || !name.MatchString(d.Name()) || strings.HasSuffix(file, ".go"):
-			return nil
-		}
+	err := f.texts(func(file string) error {
 		content, err := os.ReadFile(filepath.Join(f.Dir, filepath.FromSlash(file)))
 		if err != nil {
 			return err
@@ -160,13 +156,23 @@ func read(f folder) (Module, error) {
 	if len(declared) == 0 {
 		return m, fmt.Errorf("%s has no file LICENSE or COPYING", f.Dir)
 	}
-	var ids []string
-	for id := range declared {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	m.Declared = strings.Join(ids, " AND ")
+	m.Declared = strings.Join(slices.Sorted(maps.Keys(declared)), " AND ")
 	return m, nil
+}
+
+// texts calls visit with each file of a module that may state its licence.
+func (f folder) texts(visit func(file string) error) error {
+	return fs.WalkDir(os.DirFS(f.Dir), ".", func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && file != "." && (f.alone || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case d.IsDir() || !name.MatchString(d.Name()) || strings.HasSuffix(file, ".go"):
+			return nil
+		}
+		return visit(file)
+	})
 }
 
 // licences are known by sentences that no other one has, with blanks, marks and case taken out.
@@ -181,12 +187,19 @@ var licences = []struct {
 		"Permission is hereby granted, free of charge, to any person obtaining a copy",
 		"this permission notice shall be included in all copies or substantial portions of the Software",
 	}, ""},
-	{"ISC", []string{"Permission to use, copy, modify, and/or distribute this software for any purpose with or without fee is hereby granted"}, ""},
-	{"ISC", []string{"Permission to use, copy, modify, and distribute this software for any purpose with or without fee is hereby granted"}, ""},
+	{"ISC", []string{
+		"Permission to use, copy, modify, and/or distribute this software for any purpose with or without fee is hereby granted",
+	}, ""},
+	{"ISC", []string{
+		"Permission to use, copy, modify, and distribute this software for any purpose with or without fee is hereby granted",
+	}, ""},
 	{"BSD-3-Clause", []string{
-		"Redistribution and use in source and binary forms, with or without modification, are permitted", "endorse or promote products derived from",
+		"Redistribution and use in source and binary forms, with or without modification, are permitted",
+		"endorse or promote products derived from",
 	}, "advertising materials mentioning features"},
-	{"BSD-2-Clause", []string{"Redistribution and use in source and binary forms, with or without modification, are permitted"}, "endorse or promote products derived from"},
+	{"BSD-2-Clause", []string{
+		"Redistribution and use in source and binary forms, with or without modification, are permitted",
+	}, "endorse or promote products derived from"},
 	{"MPL-2.0", []string{"Mozilla Public License Version 2.0"}, ""},
 }
 
@@ -212,7 +225,8 @@ func identify(text []byte) (ids []string) {
 func Write(w io.Writer, all []Module) error {
 	for _, m := range all {
 		for _, t := range m.Texts {
-			_, err := fmt.Fprintf(w, "%s\n%s: %s\n%s\n\n%s\n\n", line, strings.TrimSpace(m.Path+" "+m.Version), t.Name, line, bytes.TrimSpace(t.Content))
+			_, err := fmt.Fprintf(w, "%s\n%s: %s\n%s\n\n%s\n\n",
+				line, strings.TrimSpace(m.Path+" "+m.Version), t.Name, line, bytes.TrimSpace(t.Content))
 			if err != nil {
 				return err
 			}

@@ -195,20 +195,13 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 			if !left {
 				break
 			}
-			if len(removed) > 0 {
-				bounded, cancel := context.WithTimeout(ctx, requestWithin)
-				err := s.served(bounded, k)
-				cancel()
-				if err == nil {
-					s.removeDeleted(removed)
-					again = s.cluster.pauses.deletion
-				} else {
-					if ctx.Err() == nil {
-						s.cluster.complain(about, explain(k.server, s.resource, err))
-					}
-					again = min(2*again, retryMost)
-					wait = again
-				}
+			switch {
+			case len(removed) == 0:
+			case s.removeServed(ctx, k, about, removed):
+				again = s.cluster.pauses.deletion
+			default:
+				again = min(2*again, retryMost)
+				wait = again
 			}
 			if !pause.For(ctx, wait) {
 				signal(s.doubts.removal)
@@ -217,6 +210,19 @@ func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
 		}
 		s.cluster.complain(about, nil)
 	}
+}
+
+// removeServed removes deleted objects if the server serves their kind, and reports whether it does.
+func (s *store[K, V]) removeServed(ctx context.Context, k clients, about string, removed map[K]int) bool {
+	bounded, cancel := context.WithTimeout(ctx, requestWithin)
+	err := s.served(bounded, k)
+	cancel()
+	if err == nil {
+		s.removeDeleted(removed)
+	} else if ctx.Err() == nil {
+		s.cluster.complain(about, explain(k.server, s.resource, err))
+	}
+	return err == nil
 }
 
 // removeDeleted removes objects that a watch reported deleted, unless there is a newer doubt about them.
