@@ -47,7 +47,7 @@ func detectionTime(c *config.Config) time.Duration {
 }
 
 // named returns the dead nodes that the choices still name. They stay watched, to see whether they come back.
-func named(choices map[cluster.Key]election.Choice, dead map[string]bool) (nodes []string) {
+func named(choices map[election.Seat]election.Choice, dead map[string]bool) (nodes []string) {
 	if len(dead) == 0 {
 		return nil
 	}
@@ -121,9 +121,9 @@ func steeredTo(paths map[plan.PathKey]plan.PathID) (nodes []string) {
 	return nodes
 }
 
-// resumed returns, in the first pass, which services have connections that may go on at another node: a daemon that starts
+// resumed returns, in the first pass, which seats have connections that may go on at another node: a daemon that starts
 // has no other source for that, and those connections would end.
-func (a *Agent) resumed(objects cluster.Objects) (func(cluster.Key) bool, error) {
+func (a *Agent) resumed(objects cluster.Objects) (func(election.Seat) bool, error) {
 	if a.last.choices.Choices() != nil {
 		return nil, nil
 	}
@@ -131,11 +131,8 @@ func (a *Agent) resumed(objects cluster.Objects) (func(cluster.Key) bool, error)
 	if err != nil {
 		return nil, err
 	}
-	return func(key cluster.Key) bool {
-		return slices.ContainsFunc(objects.Services.At(key).Ingress, func(in cluster.Ingress) bool {
-			addr, err := netip.ParseAddr(in.IP)
-			return err == nil && addrs[addr]
-		})
+	return func(seat election.Seat) bool {
+		return slices.ContainsFunc(election.Addresses(objects, seat), func(a netip.Addr) bool { return addrs[a] })
 	}, nil
 }
 

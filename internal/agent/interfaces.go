@@ -59,9 +59,9 @@ type nodeSource interface {
 	// Objects returns the known objects, and the changes since the previous call: the first call returns Everything. ok
 	// is false until all objects have been known once. The problems are the same slice as before while none differs.
 	Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool)
-	// Hosts returns the elected choices, and the keys of those that changed since the last call. change lists the
+	// Hosts returns the elected choices, and the seats of those that changed since the last call. change lists the
 	// changed objects.
-	Hosts(o cluster.Objects, change cluster.Changed) (elected map[cluster.Key]election.Choice, changed []cluster.Key)
+	Hosts(o cluster.Objects, change cluster.Changed) (elected map[election.Seat]election.Choice, changed []election.Seat)
 	// FollowPods includes the Pods of this node in the objects, as soon as they are known, or excludes them.
 	FollowPods(want bool)
 }

@@ -129,8 +129,8 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, key := range a.last.choices.Update(c.Node, elected, others, a.last.nodes.Dead, a.heard(), resumed) {
-		change.Add(cluster.KindEgressService.ID(key))
+	for _, seat := range a.last.choices.Update(c.Node, elected, others, a.last.nodes.Dead, a.heard(), resumed) {
+		change.Add(seat.ID)
 	}
 	desired, planned := a.planner.Plan(plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.Choices(), Facts: facts,

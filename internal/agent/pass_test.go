@@ -240,7 +240,7 @@ func (s *scriptedSource) Objects() (o cluster.Objects, changed cluster.Changed, 
 	return s.objects, changed, nil, s.known
 }
 
-func (s *scriptedSource) Hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+func (s *scriptedSource) Hosts(o cluster.Objects, change cluster.Changed) (map[election.Seat]election.Choice, []election.Seat) {
 	return s.elected.Update(o, nil, change)
 }
 

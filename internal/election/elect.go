@@ -10,70 +10,88 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Elect chooses hosts for all EgressServices. reports holds the nodes' reports: only a node that reports the network as
+// Elect chooses hosts for the seats of all objects. reports holds the nodes' reports: only a node that reports the network as
 // usable may be host or standby. If nodes do not report, reports is nil and every Ready node may be.
 //
-// Of the candidates, Elect prefers nodes that are not reported dead, that have a route for every family that the service
-// needs, that are not draining and that are not cordoned, in this order of importance. The host and the standby in an
+// Of the candidates, Elect prefers nodes that are not reported dead, that have a route for every family that the
+// object needs, that are not draining and that are not cordoned, in this order of importance. The host and the standby in an
 // object's status stay as long as no other candidate is preferred to them; if the host does not stay, the standby becomes
-// the host. The remaining services are assigned one by one, the oldest first, to the node with the fewest services; a hash
-// decides among nodes with equally few, so that services spread. Services of one network that share an ingress IP share the
+// the host. The remaining seats are assigned one by one, the oldest first, to the node with the fewest seats; a hash
+// decides among nodes with equally few, so that seats spread. Seats of one network that have an address in common share the
 // host; see share for newcomers.
 //
 // A standby lacks nothing that the host has, and is neither dead nor draining.
-func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[cluster.Key]Choice {
+func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]Choice {
 	e := newElector(objects, reports)
-	choices := make(map[cluster.Key]Choice, objects.EgressServices.Len())
+	seats := bySeniority(&objects)
+	choices := make(map[Seat]Choice, len(seats))
 	var contenders []*contender
-	for _, key := range byAge(objects.EgressServices) {
-		c, all, problem := e.contender(key)
+	for _, s := range seats {
+		c, all, problem := kinds[s.Kind].contender(e, s.Seat)
 		switch {
 		case problem != nil:
-			choices[key] = Choice{Problem: problem}
+			choices[s.Seat] = Choice{Problem: problem}
 		case all:
-			choices[key] = Choice{Host: cluster.AllHosts}
+			choices[s.Seat] = Choice{Host: cluster.AllHosts}
 		default:
 			contenders = append(contenders, c)
 		}
 	}
-	groups := e.share(contenders, func(c *contender, problem *cluster.Problem) { choices[c.key] = Choice{Problem: problem} })
+	groups := e.share(contenders, func(c *contender, problem *cluster.Problem) { choices[c.seat] = Choice{Problem: problem} })
 	for _, g := range groups {
 		standby := e.standby(g)
 		choice := Choice{Host: e.name(g.host), Standby: e.name(standby), Despite: e.despite(g)}
 		for _, c := range g.members {
-			if choice.Why = ""; c.status.Host != "" && c.status.Host != choice.Host {
+			if choice.Why = ""; c.had.host != "" && c.had.host != choice.Host {
 				choice.Why = e.unfit(c, g)
 			}
 			choice.Serves = e.serving(c, g)
-			choices[c.key] = choice
-			if g.lacks[g.host]&lacksLife != 0 && c.status.Host != choice.Host {
-				choices[c.key] = Choice{Problem: noHost(c.key, "", "", cluster.ReasonNoEligibleNode, "%s", silent(choice.Host))}
+			choices[c.seat] = choice
+			if g.lacks[g.host]&lacksLife != 0 && c.had.host != choice.Host {
+				choices[c.seat] = Choice{Problem: noHost(c.seat.ID, "", "", cluster.ReasonNoEligibleNode, "%s", silent(choice.Host))}
 			}
 		}
 	}
-	for key, c := range choices {
-		c.Term = objects.EgressServices.At(key).Status.Term
-		choices[key] = c
+	for _, s := range seats {
+		c := choices[s.Seat]
+		c.Term = s.term
+		choices[s.Seat] = c
 	}
 	return choices
 }
 
-// byAge sorts the objects by precedence: the older first, then by key.
-func byAge(objects cluster.Map[cluster.Key, cluster.EgressService]) []cluster.Key {
-	keys := slices.Collect(objects.Keys())
-	slices.SortFunc(keys, func(a, b cluster.Key) int {
-		return cmp.Or(objects.At(a).Created.Compare(objects.At(b).Created), a.Compare(b))
-	})
-	return keys
+// bySeniority lists the seats of all objects by precedence: by kind, then the older object first, then by key.
+func bySeniority(o *cluster.Objects) (all []seated) {
+	for _, k := range kinds {
+		all = append(all, byAge(o, k)...)
+	}
+	return all
 }
 
-// elector holds the data that all choices share. It identifies nodes by numbers, because ten thousand services may compare
+// seated is a seat with its tenure.
+type seated struct {
+	Seat
+	tenure
+}
+
+// byAge lists the seats of one kind, those of the older objects first, then by key.
+func byAge(o *cluster.Objects, k kind) (all []seated) {
+	for s := range k.seats(o) {
+		t, _ := k.tenure(o, s)
+		all = append(all, seated{s, t})
+	}
+	slices.SortFunc(all, func(a, b seated) int {
+		return cmp.Or(a.created.Compare(b.created), a.Key.Compare(b.Key))
+	})
+	return all
+}
+
+// elector holds the data that all choices share. It identifies nodes by numbers, because ten thousand seats may compare
 // a thousand nodes each.
 type elector struct {
 	objects   cluster.Objects
@@ -83,7 +101,7 @@ type elector struct {
 	everyNode []int
 	matching  map[match][]int
 	nodeAddrs map[netip.Addr]bool
-	load      []int // services by host
+	load      []int // seats by host
 	dead      map[string]bool
 	seen      map[string]bool     // alive, by other nodes
 	apart     map[string][]string // by node, living nodes that it reports dead or that report it dead
@@ -170,145 +188,44 @@ func (e *elector) remembered(m match, of []int, fits func(name string) bool) []i
 	return nodes
 }
 
-// contender is an EgressService that needs one host.
+// contender is a seat that needs one host.
 type contender struct {
-	key        cluster.Key
+	seat       Seat
 	network    string
-	sharing    string // the sharing key of its Service
+	sharing    string // the key by which objects of several namespaces share an address; empty: they do not
 	since      time.Time
-	ingress    []netip.Addr
+	addresses  []netip.Addr // those who share one have the same host
 	need       families
-	status     cluster.Status
+	had        tenure
 	selector   labels.Selector
 	candidates []int // nodes that may be the host, sorted, not empty
 }
 
-// contender checks one EgressService on its own. all reports that every node is its host.
-func (e *elector) contender(key cluster.Key) (c *contender, all bool, problem *cluster.Problem) {
-	spec := e.objects.EgressServices.At(key)
-	service, exists := e.objects.Services.Get(key)
-	switch {
-	case !exists:
-		return nil, false, noHost(key, "", "", cluster.ReasonServiceNotFound, "no Service of this namespace and name")
-	case !service.LoadBalancer:
-		return nil, false, noHost(key, "", "", cluster.ReasonNotLoadBalancer, "its Service is not of type LoadBalancer")
-	}
-	switch spec.SourceIPBy {
-	case cluster.SourceIPByNetwork:
-		return nil, true, nil
-	case cluster.SourceIPByLoadBalancer, "":
-	default:
-		return nil, false, noHost(key, "spec.sourceIPBy", string(spec.SourceIPBy), cluster.ReasonInvalidValue,
-			"one of %s, %s", cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork)
-	}
-	selector, err := selectorOf(spec)
-	if err != nil {
-		return nil, false, noHost(key, "spec.nodeSelector", "", cluster.ReasonInvalidSelector, "not a label selector: %s", err)
-	}
-	c = &contender{
-		key: key, network: networkOf(spec), sharing: service.SharingKey, since: Since(spec), status: spec.Status, selector: selector,
-	}
-	if c.ingress, problem = e.ingress(key, service); problem != nil {
-		return nil, false, problem
-	}
-	endpoints := e.objects.Endpoints.At(key)
-	var found bool
-	if c.need, found = e.need(endpoints, c.ingress); !found {
-		return nil, false, noHost(key, "", "", cluster.ReasonNoEndpoints, "its Service has no endpoint with an address of its own")
-	}
-	matching := e.selected(selector)
-	fit := e.fit(selector, matching, c.network)
-	c.candidates = fit
-	if service.LocalTraffic {
-		c.candidates = e.withEndpoint(fit, endpoints)
-	}
-	if len(c.candidates) == 0 {
-		return nil, false, e.noCandidate(c, matching, fit)
-	}
-	return c, false, nil
-}
-
-// selectorOf parses the spec's nodeSelector; a spec without one selects every node.
-func selectorOf(spec cluster.EgressService) (labels.Selector, error) {
-	if spec.NodeSelector == nil {
-		return labels.Everything(), nil
-	}
-	return metav1.LabelSelectorAsSelector(spec.NodeSelector)
-}
-
-// ingress lists the Service's ingress IPs that are no addresses of nodes. A Service without any has a problem.
-func (e *elector) ingress(key cluster.Key, service cluster.Service) (ips []netip.Addr, problem *cluster.Problem) {
-	hostname := ""
-	for _, in := range service.Ingress {
-		if a, err := cluster.ParseAddr(in.IP); err == nil && !e.nodeAddrs[a] {
-			ips = append(ips, a)
-		}
-		hostname = cmp.Or(hostname, in.Hostname)
-	}
-	switch {
-	case len(ips) > 0:
-		return ips, nil
-	case hostname != "":
-		return nil, noHost(key, "", hostname, cluster.ReasonHostnameIngress, "its Service has a host name as ingress: an IP is needed")
-	}
-	return nil, noHost(key, "", "", cluster.ReasonNoIngressIP,
-		"its Service has no usable ingress IP yet: something must assign one, such as MetalLB")
-}
-
-// withEndpoint lists those nodes that hold a pod of the endpoints.
-func (e *elector) withEndpoint(nodes []int, endpoints []cluster.Endpoint) (holders []int) {
-	holds := map[string]bool{}
-	for _, p := range endpoints {
-		holds[p.Node] = holds[p.Node] || p.Target == cluster.TargetPod
-	}
-	for _, i := range nodes {
-		if holds[e.nodes[i]] {
-			holders = append(holders, i)
-		}
-	}
-	return holders
-}
-
-// noCandidate describes why no node may be the contender's host. Its selector matches the nodes in matching, of which those
-// in fit are fit for its network.
-func (e *elector) noCandidate(c *contender, matching, fit []int) *cluster.Problem {
-	field, why := "", "no node is Ready"
-	switch {
-	case len(fit) > 0:
-		why = "no eligible node holds an endpoint, as externalTrafficPolicy: Local asks"
-	case len(matching) > 0:
-		why = e.lacking(matching, c.network)
-	case len(e.nodes) > 0:
-		field, why = "spec.nodeSelector", "matches no Ready node"
-	}
-	return noHost(c.key, field, "", cluster.ReasonNoEligibleNode, "%s", why)
-}
-
 // current returns the present host of the members, that of the first member that has one that may stay.
 func (e *elector) current(u *unit) int {
-	return e.had(u, func(s cluster.Status) string {
-		if e.succeeded(s) {
-			return s.Standby
+	return e.had(u, func(t tenure) string {
+		if e.succeeded(t) {
+			return t.standby
 		}
-		return s.Host
+		return t.host
 	})
 }
 
 // succeeded reports whether the standby took over by itself although other nodes hear the host. It announces in a later
 // term, so routers prefer it, and there are two hosts until one yields. The host that routers do not choose must yield.
-func (e *elector) succeeded(s cluster.Status) bool {
-	return s.Standby != "" && !e.dead[s.Standby] && !e.dead[s.Host] && slices.Contains(e.reports[s.Standby].Dead, s.Host)
+func (e *elector) succeeded(t tenure) bool {
+	return t.standby != "" && !e.dead[t.standby] && !e.dead[t.host] && slices.Contains(e.reports[t.standby].Dead, t.host)
 }
 
 // successor returns the present standby of the members, that of the first member that has one that may become the host.
 func (e *elector) successor(u *unit) int {
-	return e.had(u, func(s cluster.Status) string { return s.Standby })
+	return e.had(u, func(t tenure) string { return t.standby })
 }
 
-// had returns the first node that which selects from the members' statuses and to which no candidate is preferred.
-func (e *elector) had(u *unit, which func(cluster.Status) string) int {
+// had returns the first node that which selects from the members' tenures and to which no candidate is preferred.
+func (e *elector) had(u *unit, which func(tenure) string) int {
 	for _, c := range u.members {
-		if i := e.candidate(u, which(c.status)); i != none && (u.lacks[i] == 0 || u.lacks[i] == u.least()) {
+		if i := e.candidate(u, which(c.had)); i != none && (u.lacks[i] == 0 || u.lacks[i] == u.least()) {
 			return i
 		}
 	}
@@ -326,7 +243,7 @@ func (e *elector) standby(u *unit) int {
 	}
 	had := none
 	for _, c := range u.members {
-		if i := e.candidate(u, c.status.Standby); i != none && i != u.host {
+		if i := e.candidate(u, c.had.standby); i != none && i != u.host {
 			had = i
 			break
 		}
@@ -392,7 +309,7 @@ func some(nodes []string) string {
 }
 
 // best returns the candidate that lacks least, of those other than except that lack nothing beyond may. Among equals it
-// returns the node with the fewest services; among equals again, a rendezvous hash decides, which gives every service its own
+// returns the node with the fewest seats; among equals again, a rendezvous hash decides, which gives every seat its own
 // stable order of preference. It returns none if no candidate fits.
 func (e *elector) best(u *unit, except int, may lack) int {
 	lacks, load := u.lacks, e.load[:len(u.lacks)]
@@ -402,7 +319,7 @@ func (e *elector) best(u *unit, except int, may lack) int {
 			least, lacking = load[i], l
 		}
 	}
-	best, bestScore, own := none, uint64(0), hash(u.members[0].key.String())
+	best, bestScore, own := none, uint64(0), hash(u.members[0].seat.Key.String())
 	for _, i := range u.candidates {
 		if load[i] != least || lacks[i] != lacking || i == except {
 			continue
@@ -427,8 +344,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-func noHost(key cluster.Key, field, value string, reason cluster.Reason, format string, args ...any) *cluster.Problem {
+func noHost(id cluster.ID, field, value string, reason cluster.Reason, format string, args ...any) *cluster.Problem {
 	return &cluster.Problem{
-		Kind: "EgressService", Object: key.String(), Field: field, Value: value, Reason: reason, Message: fmt.Sprintf(format, args...),
+		Kind: id.Kind.String(), Object: id.Key.String(), Field: field, Value: value, Reason: reason, Message: fmt.Sprintf(format, args...),
 	}
 }

@@ -19,6 +19,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func key(name string) cluster.Key { return cluster.Key{Namespace: "shop", Name: name} }
 
+func seat(name string) Seat { return ServiceSeat(key(name)) }
+
 // objects makes nodes n0, n1, … labelled zone: even or odd, and services that have an endpoint on n0.
 func objects(nodes int, services ...string) cluster.Objects {
 	o := cluster.Objects{}
@@ -47,7 +49,7 @@ func names(n int) []string {
 	return names
 }
 
-func hosts(choices map[cluster.Key]Choice) map[string]int {
+func hosts(choices map[Seat]Choice) map[string]int {
 	count := map[string]int{}
 	for _, c := range choices {
 		count[c.Host]++
@@ -128,12 +130,12 @@ func TestWhyNoHost(t *testing.T) {
 			o := objects(4, "a", "b")
 			test.edit(&o)
 			got := Elect(o, nil)
-			require.Empty(t, got[key("a")].Host)
-			require.Empty(t, got[key("a")].Standby)
-			require.NotNil(t, got[key("a")].Problem)
-			require.Equal(t, test.want, got[key("a")].Problem.Reason)
-			require.NotEmpty(t, got[key("b")].Host, "the other is served")
-			require.Nil(t, got[key("b")].Problem)
+			require.Empty(t, got[seat("a")].Host)
+			require.Empty(t, got[seat("a")].Standby)
+			require.NotNil(t, got[seat("a")].Problem)
+			require.Equal(t, test.want, got[seat("a")].Problem.Reason)
+			require.NotEmpty(t, got[seat("b")].Host, "the other is served")
+			require.Nil(t, got[seat("b")].Problem)
 		})
 	}
 }
@@ -143,7 +145,7 @@ func TestNoNodeIsReady(t *testing.T) {
 	n := o.Nodes.At("n0")
 	n.Ready = false
 	o.Nodes = o.Nodes.With("n0", n)
-	require.Equal(t, cluster.ReasonNoEligibleNode, Elect(o, nil)[key("a")].Problem.Reason)
+	require.Equal(t, cluster.ReasonNoEligibleNode, Elect(o, nil)[seat("a")].Problem.Reason)
 }
 
 func TestNetworkModeHasEveryHost(t *testing.T) {
@@ -152,7 +154,7 @@ func TestNetworkModeHasEveryHost(t *testing.T) {
 		e.SourceIPBy, s.Ingress = cluster.SourceIPByNetwork, nil
 	})
 	o.Endpoints = o.Endpoints.Without(key("a"))
-	require.Equal(t, Choice{Host: cluster.AllHosts}, Elect(o, nil)[key("a")])
+	require.Equal(t, Choice{Host: cluster.AllHosts}, Elect(o, nil)[seat("a")])
 }
 
 func TestEligibility(t *testing.T) {
@@ -162,9 +164,9 @@ func TestEligibility(t *testing.T) {
 		s.LocalTraffic = true
 	})
 	o.Endpoints = o.Endpoints.With(key("a"), []cluster.Endpoint{{Address: "10.244.0.1", Node: "n1"}, {Address: "10.244.0.2", Node: "n2"}, {Address: "10.244.0.3"}})
-	require.Equal(t, Choice{Host: "n2"}, Elect(o, nil)[key("a")])
+	require.Equal(t, Choice{Host: "n2"}, Elect(o, nil)[seat("a")])
 	o.Endpoints = o.Endpoints.With(key("a"), append(o.Endpoints.At(key("a")), cluster.Endpoint{Address: "10.244.0.4", Node: "n4"}))
-	got := Elect(o, nil)[key("a")]
+	got := Elect(o, nil)[seat("a")]
 	require.ElementsMatch(t, []string{"n2", "n4"}, []string{got.Host, got.Standby})
 }
 
@@ -183,13 +185,13 @@ func TestHostStays(t *testing.T) {
 	n.Ready = true
 	o.Nodes = o.Nodes.With("n1", n)
 	for _, name := range names(9) {
-		change(&o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = moved[key(name)].Host })
+		change(&o, name, func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = moved[seat(name)].Host })
 	}
 	for k, c := range Elect(o, nil) {
 		require.Equal(t, moved[k].Host, c.Host, "no failback")
 	}
 	change(&o, "svc-0", func(e *cluster.EgressService, _ *cluster.Service) { e.Status.Host = "gone" })
-	require.Equal(t, "n1", Elect(o, nil)[key("svc-0")].Host, "a host that is no node counts for nothing; n1 has the fewest services")
+	require.Equal(t, "n1", Elect(o, nil)[seat("svc-0")].Host, "a host that is no node counts for nothing; n1 has the fewest services")
 }
 
 func TestSharedIngressSharesHost(t *testing.T) {
@@ -215,11 +217,11 @@ func TestSharedIngressSharesHost(t *testing.T) {
 		e.Network = "default" // the meaning of the empty name
 	})
 	got := Elect(o, nil)
-	require.Equal(t, got[key("svc-0")], got[key("svc-1")])
-	require.Equal(t, got[key("svc-0")], got[key("svc-2")])
-	require.Equal(t, "odd", o.Nodes.At(got[key("svc-0")].Host).Labels["zone"])
-	require.Equal(t, "odd", o.Nodes.At(got[key("svc-0")].Standby).Labels["zone"])
-	require.NotEqual(t, got[key("svc-0")].Host, got[key("svc-3")].Host, "three services are there already")
+	require.Equal(t, got[seat("svc-0")], got[seat("svc-1")])
+	require.Equal(t, got[seat("svc-0")], got[seat("svc-2")])
+	require.Equal(t, "odd", o.Nodes.At(got[seat("svc-0")].Host).Labels["zone"])
+	require.Equal(t, "odd", o.Nodes.At(got[seat("svc-0")].Standby).Labels["zone"])
+	require.NotEqual(t, got[seat("svc-0")].Host, got[seat("svc-3")].Host, "three services are there already")
 }
 
 func TestServicesSpread(t *testing.T) {
@@ -252,7 +254,7 @@ func TestElectIsStable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		o := objects(1+rng.IntN(6), names(rng.IntN(12))...)
-		for _, k := range byAge(o.EgressServices) {
+		for _, k := range byAge(&o, egressServices{}) {
 			change(&o, k.Name, func(e *cluster.EgressService, s *cluster.Service) {
 				e.Created = time.Unix(rng.Int64N(3), 0)
 				if rng.IntN(3) == 0 {

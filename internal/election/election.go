@@ -1,9 +1,18 @@
-// Package election chooses the host of every EgressService. The choice is a pure function of the objects.
+// Package election chooses the hosts of objects. The choice is a pure function of the objects.
 package election
 
-import "github.com/egressway/egressway/internal/cluster"
+import (
+	"iter"
+	"net/netip"
+	"time"
 
-// Choice is the outcome for one EgressService.
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// Seat is the role of host of an object, which an election gives to a node.
+type Seat struct{ cluster.ID }
+
+// Choice is the outcome for one seat.
 type Choice struct {
 	Host    string // a node's name, cluster.AllHosts, or empty: none
 	Standby string // the node that takes over; empty: none
@@ -15,4 +24,55 @@ type Choice struct {
 	// need not be hasty.
 	Serves  []string
 	Problem *cluster.Problem
+}
+
+// kind makes contenders of the objects of one kind.
+type kind interface {
+	// seats iterates over the seats of all objects, in no order.
+	seats(o *cluster.Objects) iter.Seq[Seat]
+	// tenure returns the nodes that have a seat now. exists is false if there is no such seat.
+	tenure(o *cluster.Objects, s Seat) (t tenure, exists bool)
+	// addresses lists the addresses that the seat's host would announce.
+	addresses(o *cluster.Objects, s Seat) []netip.Addr
+	// contender checks one seat on its own. all reports that every node is its host.
+	contender(e *elector, s Seat) (c *contender, all bool, problem *cluster.Problem)
+}
+
+// kinds holds all kinds of objects that have seats.
+var kinds = [cluster.Kinds]kind{cluster.KindEgressService: egressServices{}}
+
+// tenure names the nodes that have a seat by the status of its object.
+type tenure struct {
+	host, standby string
+	term          int64
+	created       time.Time // when the object was created; zero: unknown
+}
+
+// Addresses lists the addresses that the host of a seat would announce.
+func Addresses(o cluster.Objects, s Seat) []netip.Addr { return kinds[s.Kind].addresses(&o, s) }
+
+// seats iterates over the seats of all objects, in no order.
+func seats(o *cluster.Objects) iter.Seq[Seat] {
+	return func(yield func(Seat) bool) {
+		for _, k := range kinds {
+			for s := range k.seats(o) {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// seatsOf iterates over the seats of the objects that changed.
+func seatsOf(change cluster.Changed) iter.Seq[Seat] {
+	return func(yield func(Seat) bool) {
+		for kind, keys := range change.Of {
+			for key := range keys {
+				if !yield(Seat{cluster.Kind(kind).ID(key)}) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -12,45 +12,45 @@ import (
 // update depends on the changes only.
 type Obeyed struct {
 	elector *elector
-	choices map[cluster.Key]Choice
+	choices map[Seat]Choice
 }
 
 // Update applies the changes since the last call. It returns the same map each time; changed names the choices that differ
 // now or were removed.
-func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choices map[cluster.Key]Choice, changed []cluster.Key) {
+func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choices map[Seat]Choice, changed []Seat) {
 	if o.elector == nil || change.All {
 		o.elector = newElector(objects, nil)
 	}
 	o.elector.objects = objects
 	if o.choices == nil {
-		o.choices = make(map[cluster.Key]Choice, objects.EgressServices.Len())
+		o.choices = map[Seat]Choice{}
 	}
-	set := func(key cluster.Key) {
-		was, had := o.choices[key]
-		spec, exists := objects.EgressServices.Get(key)
+	set := func(s Seat) {
+		was, had := o.choices[s]
+		t, exists := kinds[s.Kind].tenure(&objects, s)
 		if !exists {
-			if delete(o.choices, key); had {
-				changed = append(changed, key)
+			if delete(o.choices, s); had {
+				changed = append(changed, s)
 			}
 			return
 		}
-		if now := o.elector.obey(key, spec.Status); !had || !now.Same(was) {
-			o.choices[key] = now
-			changed = append(changed, key)
+		if now := o.elector.obey(s, t); !had || !now.Same(was) {
+			o.choices[s] = now
+			changed = append(changed, s)
 		}
 	}
 	if !change.All {
-		for key := range change.Of[cluster.KindEgressService] {
-			set(key)
+		for s := range seatsOf(change) {
+			set(s)
 		}
 		return o.choices, changed
 	}
-	for key := range objects.EgressServices.Keys() {
-		set(key)
+	for s := range seats(&objects) {
+		set(s)
 	}
-	for key := range o.choices {
-		if _, exists := objects.EgressServices.Get(key); !exists {
-			set(key)
+	for s := range o.choices {
+		if _, exists := kinds[s.Kind].tenure(&objects, s); !exists {
+			set(s)
 		}
 	}
 	return o.choices, changed
@@ -61,21 +61,20 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 type Elected struct {
 	elector  *elector
 	reports  map[string]cluster.Report
-	standing map[cluster.Key]standing
-	choices  map[cluster.Key]Choice
+	standing map[Seat]standing
+	choices  map[Seat]Choice
 }
 
-// standing holds everything about one object that an election depends on.
+// standing holds everything about one seat that an election depends on.
 type standing struct {
 	contender *contender
 	all       bool
 	problem   *cluster.Problem
-	created   int64
-	term      int64
+	had       tenure
 }
 
 func (s standing) same(o standing) bool {
-	if s.all != o.all || s.created != o.created || s.term != o.term || !reflect.DeepEqual(s.problem, o.problem) {
+	if s.all != o.all || !s.had.created.Equal(o.had.created) || s.had.term != o.had.term || !reflect.DeepEqual(s.problem, o.problem) {
 		return false
 	}
 	if s.contender == nil || o.contender == nil {
@@ -85,9 +84,9 @@ func (s standing) same(o standing) bool {
 }
 
 func (c *contender) same(o *contender) bool {
-	return c.key == o.key && c.network == o.network && c.sharing == o.sharing && c.since.Equal(o.since) &&
-		slices.Equal(c.ingress, o.ingress) && c.need == o.need &&
-		c.status.Host == o.status.Host && c.status.Standby == o.status.Standby &&
+	return c.seat == o.seat && c.network == o.network && c.sharing == o.sharing && c.since.Equal(o.since) &&
+		slices.Equal(c.addresses, o.addresses) && c.need == o.need &&
+		c.had.host == o.had.host && c.had.standby == o.had.standby &&
 		c.selector.String() == o.selector.String() && slices.Equal(c.candidates, o.candidates)
 }
 
@@ -95,22 +94,22 @@ func (c *contender) same(o *contender) bool {
 // removed.
 func (e *Elected) Update(
 	objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed,
-) (choices map[cluster.Key]Choice, changed []cluster.Key) {
+) (choices map[Seat]Choice, changed []Seat) {
 	if e.elector == nil || change.All || !reflect.DeepEqual(e.reports, reports) {
 		e.restart(objects, reports)
-	} else if !e.affected(objects, change.Of[cluster.KindEgressService]) {
+	} else if !e.affected(objects, change) {
 		return e.choices, nil
 	}
 	before := e.choices
 	e.choices = Elect(objects, reports)
-	for key, now := range e.choices {
-		if was, had := before[key]; !had || !now.Same(was) {
-			changed = append(changed, key)
+	for s, now := range e.choices {
+		if was, had := before[s]; !had || !now.Same(was) {
+			changed = append(changed, s)
 		}
 	}
-	for key := range before {
-		if _, exists := e.choices[key]; !exists {
-			changed = append(changed, key)
+	for s := range before {
+		if _, exists := e.choices[s]; !exists {
+			changed = append(changed, s)
 		}
 	}
 	return e.choices, changed
@@ -119,33 +118,33 @@ func (e *Elected) Update(
 // restart computes the inputs of the election for all objects.
 func (e *Elected) restart(objects cluster.Objects, reports map[string]cluster.Report) {
 	e.elector, e.reports = newElector(objects, reports), maps.Clone(reports)
-	e.standing = make(map[cluster.Key]standing, objects.EgressServices.Len())
-	for key := range objects.EgressServices.Keys() {
-		e.standing[key] = e.elector.standing(key)
+	e.standing = map[Seat]standing{}
+	for s := range seats(&objects) {
+		e.standing[s] = e.elector.standing(s)
 	}
 }
 
 // affected computes the inputs of the election for the objects that changed, and reports whether any of them differs.
-func (e *Elected) affected(objects cluster.Objects, changed map[cluster.Key]bool) (differs bool) {
+func (e *Elected) affected(objects cluster.Objects, change cluster.Changed) (differs bool) {
 	e.elector.objects = objects
-	for key := range changed {
-		was, had := e.standing[key]
-		if _, exists := objects.EgressServices.Get(key); !exists {
-			delete(e.standing, key)
+	for s := range seatsOf(change) {
+		was, had := e.standing[s]
+		if _, exists := kinds[s.Kind].tenure(&objects, s); !exists {
+			delete(e.standing, s)
 			differs = differs || had
 			continue
 		}
-		now := e.elector.standing(key)
-		e.standing[key] = now
+		now := e.elector.standing(s)
+		e.standing[s] = now
 		differs = differs || !had || !now.same(was)
 	}
 	return differs
 }
 
-func (e *elector) standing(key cluster.Key) standing {
-	c, all, problem := e.contender(key)
-	spec := e.objects.EgressServices.At(key)
-	return standing{c, all, problem, spec.Created.UnixNano(), spec.Status.Term}
+func (e *elector) standing(s Seat) standing {
+	c, all, problem := kinds[s.Kind].contender(e, s)
+	had, _ := kinds[s.Kind].tenure(&e.objects, s)
+	return standing{c, all, problem, had}
 }
 
 // Same reports whether two choices are equal.

@@ -64,7 +64,7 @@ func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
 }
 
 // follow updates a copy of the choices by the changes that an update reports.
-func follow(kept, choices map[cluster.Key]Choice, changed []cluster.Key) {
+func follow(kept, choices map[Seat]Choice, changed []Seat) {
 	for _, k := range changed {
 		if c, there := choices[k]; there {
 			kept[k] = c
@@ -75,7 +75,7 @@ func follow(kept, choices map[cluster.Key]Choice, changed []cluster.Key) {
 }
 
 // obeyAnew derives the choices from the objects' status from scratch.
-func obeyAnew(o cluster.Objects) map[cluster.Key]Choice {
+func obeyAnew(o cluster.Objects) map[Seat]Choice {
 	choices, _ := new(Obeyed).Update(o, cluster.Everything())
 	return choices
 }
@@ -86,7 +86,7 @@ func TestChoicesInStep(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		o := objects(5, "s0", "s1", "s2")
 		obeyed, elected := new(Obeyed), new(Elected)
-		keptObeyed, keptElected := map[cluster.Key]Choice{}, map[cluster.Key]Choice{}
+		keptObeyed, keptElected := map[Seat]Choice{}, map[Seat]Choice{}
 		changed := cluster.Everything()
 		for step := range 200 {
 			choices, keys := obeyed.Update(o, changed)

@@ -20,8 +20,8 @@ const (
 func Labels(objects cluster.Objects) (byNode map[string][]string, problems []cluster.Problem) {
 	byNode = map[string][]string{}
 	owner := map[string]cluster.Key{}
-	for _, key := range byAge(objects.EgressServices) {
-		host := objects.EgressServices.At(key).Status.Host
+	for _, s := range byAge(&objects, egressServices{}) {
+		key, host := s.Key, s.host
 		if _, exists := objects.Nodes.Get(host); !exists {
 			continue
 		}

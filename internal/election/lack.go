@@ -2,7 +2,6 @@ package election
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -32,36 +31,6 @@ func (f families) and(o families) families { return families{f.ipv4 || o.ipv4, f
 // among returns the families that both sets have.
 func (f families) among(o families) families { return families{f.ipv4 && o.ipv4, f.ipv6 && o.ipv6} }
 
-// familyOf returns the family of an address in text form.
-func familyOf(address string) families {
-	ipv6 := strings.Contains(address, ":")
-	return families{!ipv6, ipv6}
-}
-
-// need returns the families for which a service needs routes: those that have an ingress IP and an endpoint. found reports
-// whether the service has any endpoint with an address of its own.
-func (e *elector) need(endpoints []cluster.Endpoint, ingress []netip.Addr) (f families, found bool) {
-	var source families
-	for _, a := range ingress {
-		source = source.and(families{a.Is4(), a.Is6()})
-	}
-	for _, p := range endpoints {
-		with := f.and(familyOf(p.Address).among(source))
-		if found && with == f {
-			continue // it cannot change the result
-		}
-		a, err := cluster.ParseAddr(p.Address)
-		if err != nil || e.nodeAddrs[a] || p.Target != cluster.TargetPod {
-			continue
-		}
-		f, found = with, true
-		if f == source {
-			break
-		}
-	}
-	return f, found
-}
-
 // routeless returns the lack of routes on a node.
 func routeless(n cluster.NetworkState, need families) lack {
 	switch missing4, missing6 := need.ipv4 && !n.IPv4, need.ipv6 && !n.IPv6; {
@@ -73,13 +42,13 @@ func routeless(n cluster.NetworkState, need families) lack {
 	return 0
 }
 
-// demand is the part of a service on which the lacks of nodes depend.
+// demand is the part of a contender on which the lacks of nodes depend.
 type demand struct {
 	network string
 	need    families
 }
 
-// lacksFor returns the lacks of every node, by its number, for services with a demand.
+// lacksFor returns the lacks of every node, by its number, for contenders with a demand.
 func (e *elector) lacksFor(d demand) []lack {
 	lacks, known := e.lacks[d]
 	if known {
@@ -123,10 +92,10 @@ func bearable(host lack) lack {
 	return may
 }
 
-// serving lists the host and the standby of the contender's status, as far as they can serve it now, elected or not. A node
+// serving lists the host and the standby of the contender's tenure, as far as they can serve it now, elected or not. A node
 // that is not Ready can serve if another node reports it alive.
 func (e *elector) serving(c *contender, u *unit) (nodes []string) {
-	for _, name := range []string{c.status.Host, c.status.Standby} {
+	for _, name := range []string{c.had.host, c.had.standby} {
 		n, exists := e.objects.Nodes.Get(name)
 		state := e.reports[name].Networks[c.network]
 		apart := name != e.name(u.host) && slices.Contains(e.apart[e.name(u.host)], name)
@@ -176,9 +145,9 @@ func (e *elector) despite(u *unit) string {
 	return text + ", but no other node would be better"
 }
 
-// unfit explains why the host of a contender's status is not its host any more.
+// unfit explains why the host of a contender's tenure is not its host any more.
 func (e *elector) unfit(c *contender, u *unit) string {
-	host := c.status.Host
+	host := c.had.host
 	i, ready := slices.BinarySearch(e.nodes, host)
 	switch {
 	case host == cluster.AllHosts:
@@ -189,8 +158,8 @@ func (e *elector) unfit(c *contender, u *unit) string {
 		return silent(host)
 	case !ready:
 		return fmt.Sprintf("node %s is not Ready", host)
-	case e.succeeded(c.status):
-		return fmt.Sprintf("node %s, its standby, does not hear node %s, and has taken over", c.status.Standby, host)
+	case e.succeeded(c.had):
+		return fmt.Sprintf("node %s, its standby, does not hear node %s, and has taken over", c.had.standby, host)
 	}
 	_, has := slices.BinarySearch(c.candidates, i)
 	switch text := e.against(i, u); {
@@ -203,5 +172,5 @@ func (e *elector) unfit(c *contender, u *unit) string {
 	case text != "" && i != u.host:
 		return text
 	}
-	return "an older EgressService with the same ingress IP has another host"
+	return "an older " + c.seat.Kind.String() + " with the same ingress IP has another host"
 }

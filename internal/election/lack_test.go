@@ -39,7 +39,7 @@ func elected(o cluster.Objects, reports map[string]cluster.Report, host, standby
 	change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
 		e.Status = cluster.Status{Host: host, Standby: standby, Term: 1}
 	})
-	return Elect(o, reports)[key("a")]
+	return Elect(o, reports)[seat("a")]
 }
 
 // A dead host without a successor is not programmed: nodes steer no packets to it.
@@ -130,16 +130,16 @@ func TestPreferredNodes(t *testing.T) {
 func TestNewServiceGetsWhatThereIs(t *testing.T) {
 	o, reports := objects(2, "a"), up("n0", "n1")
 	cordon(&o, "n0", true)
-	got := Elect(o, reports)[key("a")]
+	got := Elect(o, reports)[seat("a")]
 	require.Equal(t, "n1", got.Host)
 	require.Empty(t, got.Standby, "a cordoned node is no standby of another")
 	routed(reports, "n1", false, false)
-	require.Equal(t, "n0", Elect(o, reports)[key("a")].Host, "better cordoned than cut off")
+	require.Equal(t, "n0", Elect(o, reports)[seat("a")].Host, "better cordoned than cut off")
 
 	say(reports, "w", "n0", false)
-	require.Equal(t, "n1", Elect(o, reports)[key("a")].Host, "better cut off than dead")
+	require.Equal(t, "n1", Elect(o, reports)[seat("a")].Host, "better cut off than dead")
 	say(reports, "x", "n1", false)
-	got = Elect(o, reports)[key("a")]
+	got = Elect(o, reports)[seat("a")]
 	require.Empty(t, got.Host)
 	require.Equal(t, cluster.ReasonNoEligibleNode, got.Problem.Reason)
 	require.Contains(t, got.Problem.Message, "does not answer")
@@ -170,7 +170,7 @@ func TestFamiliesNeeded(t *testing.T) {
 			for _, e := range test.endpoints {
 				o.Endpoints = o.Endpoints.With(key("a"), append(o.Endpoints.At(key("a")), cluster.Endpoint{Address: e, Node: "n0"}))
 			}
-			c, _, problem := newElector(o, nil).contender(key("a"))
+			c, _, problem := egressServices{}.contender(newElector(o, nil), seat("a"))
 			require.Nil(t, problem)
 			require.Equal(t, test.want, c.need)
 		})
@@ -200,14 +200,14 @@ func TestNetworksFailAlone(t *testing.T) {
 				}
 			}
 			got := Elect(o, state(ill))
-			require.Equal(t, "n1", got[key("a")].Host)
-			require.Empty(t, got[key("a")].Standby)
-			require.Equal(t, "n0", got[key("b")].Host)
-			require.Equal(t, "n1", got[key("b")].Standby)
+			require.Equal(t, "n1", got[seat("a")].Host)
+			require.Empty(t, got[seat("a")].Standby)
+			require.Equal(t, "n0", got[seat("b")].Host)
+			require.Equal(t, "n1", got[seat("b")].Standby)
 			change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.Status = cluster.Status{Host: "n1", Term: 2} })
 			got = Elect(o, state(well))
-			require.Equal(t, "n1", got[key("a")].Host, "no failback")
-			require.Equal(t, "n0", got[key("a")].Standby)
+			require.Equal(t, "n1", got[seat("a")].Host, "no failback")
+			require.Equal(t, "n0", got[seat("a")].Standby)
 		})
 	}
 }
@@ -227,8 +227,8 @@ func TestGroupPrefersTogether(t *testing.T) {
 	}
 	got := Elect(o, reports)
 	for _, service := range []string{"a", "b"} {
-		require.Equal(t, "n2", got[key(service)].Host)
-		require.Equal(t, "network default has no IPv6 route on node n0", got[key(service)].Why)
+		require.Equal(t, "n2", got[seat(service)].Host)
+		require.Equal(t, "network default has no IPv6 route on node n0", got[seat(service)].Why)
 	}
 }
 

@@ -6,68 +6,68 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Local holds the host and standby of each object, as one node sees them: as elected, except for nodes that it sees
+// Local holds the host and standby of each seat, as one node sees them: as elected, except for nodes that it sees
 // dead.
 type Local struct {
 	dead  map[string]bool
 	heard map[string]bool // nodes known to run a daemon; nil: all hosts and standbys do
-	now   map[cluster.Key]Choice
+	now   map[Seat]Choice
 }
 
 // Choices returns the choices, which the next Update modifies; nil before the first one.
-func (c *Local) Choices() map[cluster.Key]Choice { return c.now }
+func (c *Local) Choices() map[Seat]Choice { return c.now }
 
 // Update applies the elected choices, of which changed lists those that changed or are gone since the last call. It
-// returns the keys of the resulting choices that changed or are gone. The first call asks resumed whether an object's
+// returns the seats of the resulting choices that changed or are gone. The first call asks resumed whether a seat's
 // connections may go on at another node, by what an earlier run left in the kernel; nil: they do not.
 func (c *Local) Update(
-	node string, elected map[cluster.Key]Choice, changed []cluster.Key, dead, heard map[string]bool, resumed func(cluster.Key) bool,
-) (differ []cluster.Key) {
+	node string, elected map[Seat]Choice, changed []Seat, dead, heard map[string]bool, resumed func(Seat) bool,
+) (differ []Seat) {
 	all := c.now == nil || !maps.Equal(dead, c.dead) || !maps.Equal(heard, c.heard)
 	c.dead, c.heard = dead, heard
 	if c.now == nil {
-		c.now = make(map[cluster.Key]Choice, len(elected))
+		c.now = make(map[Seat]Choice, len(elected))
 	} else {
 		resumed = nil // the kernel has no more from an earlier run than the first call saw
 	}
-	set := func(key cluster.Key) {
-		if c.set(node, key, elected, resumed) {
-			differ = append(differ, key)
+	set := func(s Seat) {
+		if c.set(node, s, elected, resumed) {
+			differ = append(differ, s)
 		}
 	}
 	if !all {
-		for _, key := range changed {
-			set(key)
+		for _, s := range changed {
+			set(s)
 		}
 		return differ
 	}
-	for key := range elected {
-		set(key)
+	for s := range elected {
+		set(s)
 	}
-	for key := range c.now {
-		if _, exists := elected[key]; !exists {
-			set(key)
+	for s := range c.now {
+		if _, exists := elected[s]; !exists {
+			set(s)
 		}
 	}
 	return differ
 }
 
-// set applies the elected choice of one object, and reports whether the resulting choice changed or is gone.
-func (c *Local) set(node string, key cluster.Key, elected map[cluster.Key]Choice, resumed func(cluster.Key) bool) bool {
-	was, had := c.now[key]
-	choice, exists := elected[key]
+// set applies the elected choice of one seat, and reports whether the resulting choice changed or is gone.
+func (c *Local) set(node string, s Seat, elected map[Seat]Choice, resumed func(Seat) bool) bool {
+	was, had := c.now[s]
+	choice, exists := elected[s]
 	if !exists {
-		delete(c.now, key)
+		delete(c.now, s)
 		return had
 	}
 	next := c.here(node, choice).Resume(was)
 	if resumed != nil && next.Host == node && next.Standby != "" {
-		next.Former = resumed(key)
+		next.Former = resumed(s)
 	}
 	if had && next.Same(was) {
 		return false
 	}
-	c.now[key] = next
+	c.now[s] = next
 	return true
 }
 

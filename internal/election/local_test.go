@@ -28,21 +28,21 @@ func TestLocalFollows(t *testing.T) {
 	for _, manifests := range []bool{false, true} {
 		for seed := range uint64(50) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			elected, dead, heard := map[cluster.Key]Choice{}, map[string]bool{}, map[string]bool(nil)
+			elected, dead, heard := map[Seat]Choice{}, map[string]bool{}, map[string]bool(nil)
 			if manifests {
 				heard = map[string]bool{}
 			}
 			var kept Local
-			seen, whole := map[cluster.Key]Choice{}, map[cluster.Key]Choice{}
+			seen, whole := map[Seat]Choice{}, map[Seat]Choice{}
 			for step := range 100 {
-				var changed []cluster.Key
+				var changed []Seat
 				for range r.IntN(3) {
-					key := cluster.Key{Namespace: "shop", Name: fmt.Sprint("s", r.IntN(6))}
-					if changed = append(changed, key); r.IntN(5) == 0 {
-						delete(elected, key)
+					seat := ServiceSeat(cluster.Key{Namespace: "shop", Name: fmt.Sprint("s", r.IntN(6))})
+					if changed = append(changed, seat); r.IntN(5) == 0 {
+						delete(elected, seat)
 						continue
 					}
-					elected[key] = Choice{Host: anyNode(r), Standby: anyNode(r), Term: r.Int64N(3)}
+					elected[seat] = Choice{Host: anyNode(r), Standby: anyNode(r), Term: r.Int64N(3)}
 				}
 				if r.IntN(5) == 0 {
 					dead = someNodes(r)
@@ -50,17 +50,17 @@ func TestLocalFollows(t *testing.T) {
 				if manifests && r.IntN(5) == 0 {
 					heard = someNodes(r)
 				}
-				for _, key := range kept.Update("a", elected, changed, dead, heard, nil) {
-					if c, exists := kept.now[key]; exists {
-						seen[key] = c
+				for _, seat := range kept.Update("a", elected, changed, dead, heard, nil) {
+					if c, exists := kept.now[seat]; exists {
+						seen[seat] = c
 					} else {
-						delete(seen, key)
+						delete(seen, seat)
 					}
 				}
 				before := whole
-				whole = map[cluster.Key]Choice{}
-				for key, c := range elected {
-					whole[key] = (&Local{dead: dead, heard: heard}).here("a", c).Resume(before[key])
+				whole = map[Seat]Choice{}
+				for seat, c := range elected {
+					whole[seat] = (&Local{dead: dead, heard: heard}).here("a", c).Resume(before[seat])
 				}
 				require.Equal(t, whole, kept.now, "seed %d, step %d", seed, step)
 				require.Equal(t, whole, seen, "seed %d, step %d", seed, step)

@@ -56,7 +56,7 @@ type world struct {
 func (w *world) step() cluster.Status {
 	w.t.Helper()
 	v := w.view
-	v.Key, v.Choice, v.Since, v.Dead, v.Former = w.key, Elect(w.o, w.reports)[w.key], w.version, Dead(w.reports), w.former
+	v.Key, v.Choice, v.Since, v.Dead, v.Former = w.key, Elect(w.o, w.reports)[ServiceSeat(w.key)], w.version, Dead(w.reports), w.former
 	next := Next(w.o, w.reports, v)
 	e := w.o.EgressServices.At(w.key)
 	if w.former = v.Former; next.Host != e.Status.Host {
@@ -231,7 +231,7 @@ func TestStandbyIsNotKept(t *testing.T) {
 // When the host dies, the nodes switch by themselves to the status that the leader then writes.
 func TestFailoverIsConfirmed(t *testing.T) {
 	obeyed := func(w *world) Choice {
-		after, _ := obeyAnew(w.o)[w.key].Failover(Dead(w.reports))
+		after, _ := obeyAnew(w.o)[ServiceSeat(w.key)].Failover(Dead(w.reports))
 		return after
 	}
 	t.Run("by the standby", func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestStandbyThatTookOver(t *testing.T) {
 	}
 	see(all...)
 	require.Empty(t, Dead(w.reports), "others hear it")
-	choice := Elect(w.o, w.reports)[w.key]
+	choice := Elect(w.o, w.reports)[ServiceSeat(w.key)]
 	require.Equal(t, first.Standby, choice.Host)
 	require.Equal(t, fmt.Sprintf("node %s, its standby, does not hear node %s, and has taken over", first.Standby, first.Host), choice.Why)
 	taken := w.step()
@@ -342,7 +342,7 @@ func TestNodeOfHostIsDeleted(t *testing.T) {
 	w := &world{t: t, o: objects(4, "a"), reports: up("n0", "n1", "n2", "n3"), key: key("a"), version: 1}
 	first := w.step()
 	w.o.Nodes = w.o.Nodes.Without(first.Host)
-	obeyed := obeyAnew(w.o)[w.key]
+	obeyed := obeyAnew(w.o)[ServiceSeat(w.key)]
 	require.Equal(t, first.Standby, obeyed.Host)
 	drain(w.reports, first.Standby, true) // so that another is preferred
 	next := w.step()
@@ -367,7 +367,7 @@ func TestHasteAndLeisure(t *testing.T) {
 			first := w.step()
 			w.version++ // the standby has not reported this
 			test.spoil(w, first.Host)
-			require.Contains(t, Elect(w.o, w.reports)[w.key].Why, test.why)
+			require.Contains(t, Elect(w.o, w.reports)[ServiceSeat(w.key)].Why, test.why)
 			next := w.step()
 			if test.haste {
 				require.Equal(t, first.Standby, next.Host)
@@ -425,7 +425,7 @@ func TestWhyNoNodeIsEligible(t *testing.T) {
 	reports := up("n0")
 	reports["n0"] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, Sessions: 1}}}
 	reports["n1"] = cluster.Report{}
-	p := Elect(o, reports)[key("a")].Problem
+	p := Elect(o, reports)[seat("a")].Problem
 	require.NotNil(t, p)
 	require.Equal(t, cluster.ReasonNoEligibleNode, p.Reason)
 	require.Equal(t, "no BGP session of network default is up on n0; network default is not usable on n1; no daemon reports from n2, n3, n4", p.Message)
@@ -446,13 +446,13 @@ func TestObey(t *testing.T) {
 		e.Status = cluster.Status{Host: "gone", Standby: "n2", Term: 4}
 	})
 	got := obeyAnew(o)
-	require.Equal(t, Choice{Host: "n2", Term: 5, Why: "there is no node gone any more"}, got[key("f")])
-	require.Equal(t, Choice{Host: "n1", Standby: "n2", Term: 4}, got[key("a")])
-	require.Empty(t, got[key("b")].Host)
-	require.Contains(t, got[key("b")].Problem.Message, "there is no node gone")
-	require.Empty(t, got[key("c")].Host, "the mode has changed, the status not yet")
-	require.Equal(t, cluster.AllHosts, got[key("d")].Host, "the mode alone says so")
-	require.Equal(t, cluster.ReasonNoIngressIP, got[key("e")].Problem.Reason)
+	require.Equal(t, Choice{Host: "n2", Term: 5, Why: "there is no node gone any more"}, got[seat("f")])
+	require.Equal(t, Choice{Host: "n1", Standby: "n2", Term: 4}, got[seat("a")])
+	require.Empty(t, got[seat("b")].Host)
+	require.Contains(t, got[seat("b")].Problem.Message, "there is no node gone")
+	require.Empty(t, got[seat("c")].Host, "the mode has changed, the status not yet")
+	require.Equal(t, cluster.AllHosts, got[seat("d")].Host, "the mode alone says so")
+	require.Equal(t, cluster.ReasonNoIngressIP, got[seat("e")].Problem.Reason)
 }
 
 func TestLabels(t *testing.T) {

@@ -1,30 +1,28 @@
 package election
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/config"
 )
 
 // obey returns the choice of one object's status. If the Node of the host is gone, the standby is the host before the leader
 // confirms it, as for a dead host.
-func (e *elector) obey(key cluster.Key, s cluster.Status) Choice {
-	_, all, problem := e.contender(key)
+func (e *elector) obey(s Seat, had tenure) Choice {
+	_, all, problem := kinds[s.Kind].contender(e, s)
 	switch {
 	case all: // needs no election
-		return Choice{Host: cluster.AllHosts, Term: s.Term}
-	case e.exists(s.Host):
-		return Choice{Host: s.Host, Standby: s.Standby, Term: s.Term, Problem: problem}
-	case e.exists(s.Standby):
-		c, _ := Choice{Host: s.Host, Standby: s.Standby, Term: s.Term, Problem: problem}.Failover(map[string]bool{s.Host: true})
-		c.Why = gone(s.Host)
+		return Choice{Host: cluster.AllHosts, Term: had.term}
+	case e.exists(had.host):
+		return Choice{Host: had.host, Standby: had.standby, Term: had.term, Problem: problem}
+	case e.exists(had.standby):
+		c, _ := Choice{Host: had.host, Standby: had.standby, Term: had.term, Problem: problem}.Failover(map[string]bool{had.host: true})
+		c.Why = gone(had.host)
 		return c
 	case problem != nil:
-		return Choice{Problem: problem, Term: s.Term}
+		return Choice{Problem: problem, Term: had.term}
 	}
-	return Choice{Term: s.Term, Problem: noHost(key, "status.host", s.Host, ReasonNoHost, "%s", unelected(s.Host))}
+	return Choice{Term: had.term, Problem: noHost(s.ID, "status.host", had.host, ReasonNoHost, "%s", unelected(had.host))}
 }
 
 func (e *elector) exists(node string) bool {
@@ -41,5 +39,3 @@ func unelected(host string) string {
 	}
 	return fmt.Sprintf("there is no node %s: another host will be elected", host)
 }
-
-func networkOf(e cluster.EgressService) string { return cmp.Or(e.Network, config.DefaultNetwork) }

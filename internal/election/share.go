@@ -10,7 +10,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// unit is a group of services that have one host together.
+// unit is a group of contenders that have one host together.
 type unit struct {
 	members    []*contender // first those that had a host, by how long they had one; then the others by age
 	candidates []int        // common to all members
@@ -20,7 +20,7 @@ type unit struct {
 	order      int // smaller for older units
 }
 
-// claim is an ingress IP in a network. All services that have it have the same host.
+// claim is an address in a network. All contenders that have it have the same host.
 type claim struct {
 	network string
 	addr    netip.Addr
@@ -46,7 +46,7 @@ type holder struct {
 
 // shares reports whether two contenders may have an ingress IP in common.
 func (c *contender) shares(o *contender) bool {
-	return cluster.Shares(c.key, c.sharing, o.key, o.sharing)
+	return cluster.Shares(c.seat.Key, c.sharing, o.seat.Key, o.sharing)
 }
 
 // share joins contenders, which are sorted by age, to units with one host each.
@@ -86,8 +86,8 @@ func (e *elector) share(contenders []*contender, refuse func(*contender, *cluste
 	return s.units
 }
 
-// hadHost reports whether the contender's status names a node as host.
-func (c *contender) hadHost() bool { return c.status.Host != "" && c.status.Host != cluster.AllHosts }
+// hadHost reports whether the contender's tenure names a node as host.
+func (c *contender) hadHost() bool { return c.had.host != "" && c.had.host != cluster.AllHosts }
 
 // settle finds a host for a unit that has none.
 func (e *elector) settle(u *unit) {
@@ -100,11 +100,11 @@ func (e *elector) settle(u *unit) {
 // sort puts a contender into its unit, or into late.
 func (s *sharing) sort(c *contender) {
 	with, waits := s.touched(c)
-	together := func(u *unit) bool { return c.hadHost() && u.members[0].status.Host == c.status.Host }
+	together := func(u *unit) bool { return c.hadHost() && u.members[0].had.host == c.had.host }
 	stands := len(with) > 0 && with[0].members[0].hadHost()
 	if waits || stands && !c.hadHost() || len(with) > 1 && !all(with, together) {
 		s.late = append(s.late, c)
-		for _, a := range c.ingress {
+		for _, a := range c.addresses {
 			if k := (claim{c.network, a}); s.awaited[k] == nil {
 				s.awaited[k] = c
 			}
@@ -116,7 +116,7 @@ func (s *sharing) sort(c *contender) {
 		candidates = intersect(candidates, u.candidates)
 	}
 	if len(candidates) == 0 {
-		s.refuse(c, noHost(c.key, "", "", cluster.ReasonSharedIngressHost, "no node fits both it and %s", s.sharers(c, with)))
+		s.refuse(c, noHost(c.seat.ID, "", "", cluster.ReasonSharedIngressHost, "no node fits both it and %s", s.sharers(c, with)))
 		return
 	}
 	s.join(c, with, candidates)
@@ -143,11 +143,11 @@ func (s *sharing) come(c *contender) {
 	_, fits := slices.BinarySearch(candidates, host)
 	switch {
 	case !all(with, func(u *unit) bool { return u.host == host }):
-		s.refuse(c, noHost(c.key, "", "", cluster.ReasonSharedIngressHost,
+		s.refuse(c, noHost(c.seat.ID, "", "", cluster.ReasonSharedIngressHost,
 			"it would need the host of all with which it shares ingress IPs, and these have several, which they keep: %s",
 			s.sharers(c, with)))
 	case !fits:
-		s.refuse(c, noHost(c.key, "", "", cluster.ReasonSharedIngressHost,
+		s.refuse(c, noHost(c.seat.ID, "", "", cluster.ReasonSharedIngressHost,
 			"the host may not be its own, and stays that of %s", s.sharers(c, with)))
 	default:
 		u := s.join(c, with, candidates)
@@ -159,7 +159,7 @@ func (s *sharing) come(c *contender) {
 // touched lists the units that share ingress IPs with the contender, the older first. waits reports whether a late contender
 // shares some.
 func (s *sharing) touched(c *contender) (with []*unit, waits bool) {
-	for _, a := range c.ingress {
+	for _, a := range c.addresses {
 		h, taken := s.owner[claim{c.network, a}]
 		if taken && h.first.shares(c) && !slices.Contains(with, h.unit) {
 			with = append(with, h.unit)
@@ -195,7 +195,7 @@ func (s *sharing) join(c *contender, with []*unit, candidates []int) *unit {
 }
 
 func (s *sharing) own(c *contender, u *unit) {
-	for _, a := range c.ingress {
+	for _, a := range c.addresses {
 		k := claim{c.network, a}
 		switch h, taken := s.owner[k]; {
 		case !taken:
@@ -211,11 +211,11 @@ func (s *sharing) sharers(c *contender, with []*unit) string {
 	var parts []string
 	for _, u := range with {
 		for _, m := range u.members {
-			i := slices.IndexFunc(m.ingress, func(a netip.Addr) bool { return slices.Contains(c.ingress, a) })
+			i := slices.IndexFunc(m.addresses, func(a netip.Addr) bool { return slices.Contains(c.addresses, a) })
 			if i < 0 {
 				continue
 			}
-			text := fmt.Sprintf("EgressService %s (%s", m.key, m.ingress[i])
+			text := fmt.Sprintf("%s (%s", m.seat, m.addresses[i])
 			if u.host != none {
 				text += ", host " + s.elector.name(u.host)
 			}

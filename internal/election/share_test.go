@@ -25,7 +25,7 @@ func give(o *cluster.Objects, name, host string, ips ...string) {
 }
 
 // settled writes the choices into the statuses.
-func settled(o *cluster.Objects, choices map[cluster.Key]Choice) {
+func settled(o *cluster.Objects, choices map[Seat]Choice) {
 	for k, c := range choices {
 		change(o, k.Name, func(e *cluster.EgressService, _ *cluster.Service) {
 			e.Status.Host, e.Status.Standby = c.Host, c.Standby
@@ -82,9 +82,9 @@ func TestNewcomerThatShares(t *testing.T) {
 			test.edit(&o)
 			got := Elect(o, nil)
 			is := func(name, want string) {
-				require.NotEmpty(t, got[key(name)].Host, name)
+				require.NotEmpty(t, got[seat(name)].Host, name)
 				if want != "any" {
-					require.Equal(t, want, got[key(name)].Host, name)
+					require.Equal(t, want, got[seat(name)].Host, name)
 				}
 			}
 			is("a", test.hostA)
@@ -93,9 +93,9 @@ func TestNewcomerThatShares(t *testing.T) {
 				is("c", test.hostC)
 				return
 			}
-			require.Empty(t, got[key("c")].Host)
-			require.Equal(t, cluster.ReasonSharedIngressHost, got[key("c")].Problem.Reason)
-			require.Contains(t, got[key("c")].Problem.Message, test.reason)
+			require.Empty(t, got[seat("c")].Host)
+			require.Equal(t, cluster.ReasonSharedIngressHost, got[seat("c")].Problem.Reason)
+			require.Contains(t, got[seat("c")].Problem.Message, test.reason)
 		})
 	}
 }
@@ -108,12 +108,12 @@ func TestSharingWithARefusedOne(t *testing.T) {
 	give(&o, "c", "", "203.0.113.1", "203.0.113.2", "203.0.113.3")
 	give(&o, "d", "", "203.0.113.3")
 	got := Elect(o, nil)
-	require.Empty(t, got[key("c")].Host)
-	require.NotEmpty(t, got[key("d")].Host)
+	require.Empty(t, got[seat("c")].Host)
+	require.NotEmpty(t, got[seat("d")].Host)
 	settled(&o, got)
 	again := Elect(o, nil)
-	require.Contains(t, again[key("c")].Problem.Message, "EgressService shop/a (203.0.113.1, host n0) and EgressService shop/b (203.0.113.2, host n1) and EgressService shop/d (203.0.113.3")
-	require.Equal(t, got[key("d")].Host, again[key("d")].Host)
+	require.Contains(t, again[seat("c")].Problem.Message, "EgressService shop/a (203.0.113.1, host n0) and EgressService shop/b (203.0.113.2, host n1) and EgressService shop/d (203.0.113.3")
+	require.Equal(t, got[seat("d")].Host, again[seat("d")].Host)
 }
 
 // A new service, of any age and with any ingress IPs, moves no service that has a host. It gets the host of all services with
@@ -138,7 +138,7 @@ func TestNewcomerMovesNobody(t *testing.T) {
 				}
 			})
 		}
-		for _, k := range byAge(o.EgressServices) {
+		for _, k := range byAge(&o, egressServices{}) {
 			give(&o, k.Name, "", ips()...)
 			zone(k.Name)
 		}
@@ -157,13 +157,13 @@ func TestNewcomerMovesNobody(t *testing.T) {
 			}
 		}
 		requireShared(t, o, after, seed)
-		var with []cluster.Key
+		var with []Seat
 		for k, c := range after {
-			if c.Host != "" && k != key("new") && shares(o, key("new"), k) {
+			if c.Host != "" && k != seat("new") && shares(o, key("new"), k.Key) {
 				with = append(with, k)
 			}
 		}
-		if c := after[key("new")]; c.Problem != nil {
+		if c := after[seat("new")]; c.Problem != nil {
 			refused++
 			require.Equal(t, cluster.ReasonSharedIngressHost, c.Problem.Reason, "seed %d", seed)
 			hosts := map[string]bool{}
@@ -187,8 +187,8 @@ func TestNewcomerMovesNobody(t *testing.T) {
 			if after[k].Host == "" || c.Host != "" {
 				continue
 			}
-			require.True(t, c.Problem.Reason == cluster.ReasonNoEligibleNode || slices.ContainsFunc(byAge(o.EgressServices), func(other cluster.Key) bool {
-				return other != k && shares(o, k, other) && after[other].Host != "" && o.EgressServices.At(other).NodeSelector != nil
+			require.True(t, c.Problem.Reason == cluster.ReasonNoEligibleNode || slices.ContainsFunc(byAge(&o, egressServices{}), func(other seated) bool {
+				return other.Seat != k && shares(o, k.Key, other.Key) && after[other.Seat].Host != "" && o.EgressServices.At(other.Key).NodeSelector != nil
 			}), "seed %d: %s lost its host though every node fits those with which it shares: %s", seed, k, c.Problem)
 		}
 	}
@@ -201,11 +201,11 @@ func shares(o cluster.Objects, a, b cluster.Key) bool {
 }
 
 // requireShared requires that services that share an ingress IP have one host, except those without a host.
-func requireShared(t *testing.T, o cluster.Objects, choices map[cluster.Key]Choice, seed uint64) {
+func requireShared(t *testing.T, o cluster.Objects, choices map[Seat]Choice, seed uint64) {
 	t.Helper()
 	for a, x := range choices {
 		for b, y := range choices {
-			if x.Host != "" && y.Host != "" && shares(o, a, b) {
+			if x.Host != "" && y.Host != "" && shares(o, a.Key, b.Key) {
 				require.Equal(t, x.Host, y.Host, "seed %d: %s and %s", seed, a, b)
 			}
 		}

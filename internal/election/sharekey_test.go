@@ -30,15 +30,15 @@ func TestIngressIPOfAnotherNamespace(t *testing.T) {
 	add(web, "n0", time.Unix(20, 0), "")
 	add(taker, "n1", time.Unix(10, 0), "") // in force for longer, and given the IP now
 	choices := Elect(o, nil)
-	require.Equal(t, "n0", choices[web].Host)
-	require.Nil(t, choices[web].Problem)
-	require.Equal(t, "n1", choices[taker].Host)
+	require.Equal(t, "n0", choices[ServiceSeat(web)].Host)
+	require.Nil(t, choices[ServiceSeat(web)].Problem)
+	require.Equal(t, "n1", choices[ServiceSeat(taker)].Host)
 
 	add(web, "n0", time.Unix(20, 0), "key")
 	add(taker, "n1", time.Unix(10, 0), "key")
 	choices = Elect(o, nil)
-	require.Equal(t, cluster.ReasonSharedIngressHost, choices[web].Problem.Reason, "both agreed to share, and no node fits both")
-	require.Equal(t, "n1", choices[taker].Host, "which had it first")
+	require.Equal(t, cluster.ReasonSharedIngressHost, choices[ServiceSeat(web)].Problem.Reason, "both agreed to share, and no node fits both")
+	require.Equal(t, "n1", choices[ServiceSeat(taker)].Host, "which had it first")
 }
 
 // An endpoint that is no Pod of the namespace gives no service a host, and makes no node eligible.
@@ -51,8 +51,8 @@ func TestForeignEndpointsCountForNothing(t *testing.T) {
 	}
 	foreign := cluster.Endpoint{Address: "10.244.1.1", Node: "n0", Target: cluster.TargetOther}
 	o.Endpoints = o.Endpoints.With(key, []cluster.Endpoint{foreign, {Address: "10.244.1.2", Node: "n0", Target: cluster.TargetUnknown}})
-	require.Equal(t, cluster.ReasonNoEndpoints, Elect(o, nil)[key].Problem.Reason)
+	require.Equal(t, cluster.ReasonNoEndpoints, Elect(o, nil)[ServiceSeat(key)].Problem.Reason)
 	o.Endpoints = o.Endpoints.With(key, []cluster.Endpoint{foreign, {Address: "10.244.2.1", Node: "n1"}})
-	require.Equal(t, "n1", Elect(o, nil)[key].Host)
+	require.Equal(t, "n1", Elect(o, nil)[ServiceSeat(key)].Host)
 	require.Equal(t, []string{"n1"}, Concerned(o, key, cluster.Status{Host: cluster.AllHosts}))
 }

@@ -40,7 +40,7 @@ var frozen = []struct {
 
 func movedAndCounted(s *plan.Snapshot) {
 	s.Config.Status.PerService, s.Config.Status.ServiceCounters = true, true
-	s.Hosts[cluster.Key{Namespace: "shop", Name: "web"}] = election.Choice{Host: "b", Standby: "a", Term: 2, Former: true}
+	s.Hosts[election.ServiceSeat(cluster.Key{Namespace: "shop", Name: "web"})] = election.Choice{Host: "b", Standby: "a", Term: 2, Former: true}
 }
 
 // readFrozen reads the story of frozen[i].

@@ -41,7 +41,7 @@ type decision struct {
 
 // elect returns the wanted status of every EgressService. decided holds the objects with the decisions in their status.
 func (t *term) elect(
-	api API, in Input, decided cluster.Objects, reports map[string]cluster.Report, choices map[cluster.Key]election.Choice,
+	api API, in Input, decided cluster.Objects, reports map[string]cluster.Report, choices map[election.Seat]election.Choice,
 ) map[cluster.Key]kube.Wanted {
 	t.waiting = false
 	problems, written := in.Problems, in.Objects.EgressServices
@@ -53,7 +53,8 @@ func (t *term) elect(
 	found, dead := byObject(withReported(problems, reports)), election.Dead(reports)
 	keep := time.Duration(in.Config.Moves.KeepFlows)
 	want := make(map[cluster.Key]kube.Wanted, len(choices))
-	for key, choice := range choices {
+	for seat, choice := range choices {
+		key := seat.Key
 		e := written.At(key)
 		view := t.view(key, e, choice, keep)
 		view.Problems, view.Pruned, view.Dead = without(found[key.String()], choice.Problem), api.Pruned(), dead

@@ -61,7 +61,7 @@ func TestPatienceBeginsWithTheMove(t *testing.T) {
 func TestLeaderBegins(t *testing.T) {
 	object := cluster.EgressService{UID: "1", Version: 7, Status: as("a", "b")}
 	in := Input{Config: &config.Config{}, Objects: cluster.Objects{EgressServices: cluster.MapOf(map[cluster.Key]cluster.EgressService{web: object})}}
-	choices := map[cluster.Key]election.Choice{web: {Host: "a", Standby: "b", Serves: []string{"a", "b"}}}
+	choices := map[election.Seat]election.Choice{election.ServiceSeat(web): {Host: "a", Standby: "b", Serves: []string{"a", "b"}}}
 	for applied, want := range map[uint64]metav1.ConditionStatus{6: metav1.ConditionFalse, 7: metav1.ConditionTrue, 8: metav1.ConditionTrue} {
 		l := &term{decided: map[cluster.Key]decision{}}
 		got := l.elect(kube.New(slog.New(slog.DiscardHandler), kube.Options{}, func() {}), in, in.Objects, map[string]cluster.Report{"a": {Applied: applied}}, choices)

@@ -138,7 +138,7 @@ func BenchmarkFirstSteered(b *testing.B) {
 	s := large()
 	key := nth(77)
 	s.Hosts = maps.Clone(s.Hosts)
-	s.Hosts[key] = election.Choice{Host: "n999", Standby: "n998"}
+	s.Hosts[election.ServiceSeat(key)] = election.Choice{Host: "n999", Standby: "n998"}
 	inForce(&s)
 	benchmark(b, s, func(s *plan.Snapshot, i int) (changed cluster.Changed) {
 		changed.Add(cluster.KindEgressService.ID(key))
@@ -169,7 +169,7 @@ func BenchmarkBigServiceMoves(b *testing.B) {
 	inForce(&s)
 	benchmark(b, s, func(s *plan.Snapshot, i int) (changed cluster.Changed) {
 		s.Hosts = maps.Clone(s.Hosts)
-		s.Hosts[key] = []election.Choice{{Host: "n1", Standby: "n2"}, {Host: "n3", Standby: "n1", Former: true}}[i%2]
+		s.Hosts[election.ServiceSeat(key)] = []election.Choice{{Host: "n1", Standby: "n2"}, {Host: "n3", Standby: "n1", Former: true}}[i%2]
 		changed.Add(cluster.KindEgressService.ID(key))
 		return changed
 	})

@@ -81,12 +81,12 @@ func TestFormerHost(t *testing.T) {
 			s.Objects.EgressServices = s.Objects.EgressServices.With(key, e)
 		}, true},
 		"host": {func(s *plan.Snapshot) {
-			s.Draining, s.Hosts[key] = true, election.Choice{Host: "a", Standby: "b", Term: 2}
+			s.Draining, s.Hosts[election.ServiceSeat(key)] = true, election.Choice{Host: "a", Standby: "b", Term: 2}
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := story(t, "testdata/one-service", "a")
-			s.Hosts[key] = election.Choice{Host: "b", Standby: "a", Term: 2}
+			s.Hosts[election.ServiceSeat(key)] = election.Choice{Host: "b", Standby: "a", Term: 2}
 			c.change(&s)
 			desired, _ := plan.Build(s)
 			require.Len(t, desired.Speakers, 1)

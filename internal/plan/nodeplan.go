@@ -20,7 +20,7 @@ type Snapshot struct {
 	Node    string
 	Config  *config.Config
 	Objects cluster.Objects
-	Hosts   map[cluster.Key]election.Choice
+	Hosts   map[election.Seat]election.Choice
 	Facts   Facts
 	Learned []NetworkRoutes // from peers, sorted by network
 	// Unsettled names networks whose peers have not announced all their routes yet since the daemon started.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/sorted"
 )
 
@@ -183,7 +184,7 @@ func (r *pass) readService(key cluster.Key) {
 	}
 	one := r.redo(s)
 	r.claims.noteAll(s)
-	one.read(r.ground, &r.Objects, r.Hosts[key])
+	one.read(r.ground, &r.Objects, r.Hosts[election.ServiceSeat(key)])
 	one.readEndpoints(r.ground)
 	one.claim(&r.claims)
 	if !selects && !exists {
@@ -198,7 +199,7 @@ func (r *pass) reread(s *service) {
 		return
 	}
 	one := r.redo(s)
-	one.read(r.ground, &r.Objects, r.Hosts[s.key])
+	one.read(r.ground, &r.Objects, r.Hosts[election.ServiceSeat(s.key)])
 	one.readEndpoints(r.ground)
 	s.clusterIPs = one.was.clusterIPs
 }

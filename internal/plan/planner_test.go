@@ -342,22 +342,21 @@ func (e *evolving) choose() {
 		e.Hosts = maps.Clone(before)
 		for range e.IntN(3) {
 			if all := e.keys(); len(all) > 0 {
-				key := pick(e.Rand, all...)
-				e.Hosts[key] = election.Choice{
+				e.Hosts[election.ServiceSeat(pick(e.Rand, all...))] = election.Choice{
 					Host: pick(e.Rand, "", "n0", "n0", "n1", "n2", "n3", cluster.AllHosts), Standby: pick(e.Rand, "", "n0", "n1", "n2"),
 					Term: e.Int64N(3), Former: chance(e.Rand, 0.3),
 				}
 			}
 		}
 	}
-	for key, choice := range e.Hosts {
-		if !reflect.DeepEqual(choice, before[key]) {
-			e.changed.Add(cluster.KindEgressService.ID(key))
+	for seat, choice := range e.Hosts {
+		if !reflect.DeepEqual(choice, before[seat]) {
+			e.changed.Add(seat.ID)
 		}
 	}
-	for key := range before {
-		if _, still := e.Hosts[key]; !still {
-			e.changed.Add(cluster.KindEgressService.ID(key))
+	for seat := range before {
+		if _, still := e.Hosts[seat]; !still {
+			e.changed.Add(seat.ID)
 		}
 	}
 }

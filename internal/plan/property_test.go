@@ -432,7 +432,7 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 		s := world(seed)
 		s.Facts.Paths = nil // an id in force for the broken one only may be the last
 		for k, e := range s.Objects.EgressServices.All() {
-			e.Status.Host = s.Hosts[k].Host // only the status records which host it had before the broken one came
+			e.Status.Host = s.Hosts[election.ServiceSeat(k)].Host // only the status records which host it had before the broken one came
 			s.Objects.EgressServices = s.Objects.EgressServices.With(k, e)
 		}
 		want = fate(s)
@@ -476,7 +476,8 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 				o.Services = o.Services.With(key, service)
 			}
 			broken.Objects, broken.Hosts = o, maps.Clone(broken.Hosts)
-			broken.Hosts[key] = election.Elect(o, nil)[key]
+			seat := election.ServiceSeat(key)
+			broken.Hosts[seat] = election.Elect(o, nil)[seat]
 			requireInForce(t, want, fate(broken), "seed %d: an older one, %s", seed, name)
 		}
 	}
@@ -502,7 +503,7 @@ func FuzzBuild(f *testing.F) {
 		for _, s.Node = range []string{"n0", node, ""} {
 			s.Hosts = election.Elect(s.Objects, nil)
 			requireSame(t, asJSON(t, s), asJSON(t, shuffled(rand.New(rand.NewPCG(seed, 1)), s)), "shuffled")
-			s.Hosts[key] = election.Choice{Host: node}
+			s.Hosts[election.ServiceSeat(key)] = election.Choice{Host: node}
 			plan.Build(s)
 		}
 	})

@@ -30,7 +30,7 @@ func TestSilentNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := story(t, "testdata/one-service", c.node)
-			s.Hosts[key], s.Answering = c.choice, c.answering
+			s.Hosts[election.ServiceSeat(key)], s.Answering = c.choice, c.answering
 			desired, problems := plan.Build(s)
 			dropped, local := false, false
 			for e := range desired.DataPlane.Endpoints.All() {

@@ -34,9 +34,9 @@ func NewServer(log *slog.Logger, c *config.Config, version string, wake func()) 
 	}, wake)}
 }
 
-// Hosts returns the choices in the objects' status, and the keys of those that changed since the last call. change lists
+// Hosts returns the choices in the objects' status, and the seats of those that changed since the last call. change lists
 // the changed objects.
-func (s *Server) Hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+func (s *Server) Hosts(o cluster.Objects, change cluster.Changed) (map[election.Seat]election.Choice, []election.Seat) {
 	return s.obeyed.Update(o, change)
 }
 
@@ -61,9 +61,9 @@ func NewFolder(log *slog.Logger, path string, wake func()) *Folder {
 	return &Folder{log: log, wake: wake, path: path, files: manifests.Open(path)}
 }
 
-// Hosts returns the choices that this daemon elects, and the keys of those that changed since the last call. change lists
+// Hosts returns the choices that this daemon elects, and the seats of those that changed since the last call. change lists
 // the changed objects.
-func (f *Folder) Hosts(o cluster.Objects, change cluster.Changed) (map[cluster.Key]election.Choice, []cluster.Key) {
+func (f *Folder) Hosts(o cluster.Objects, change cluster.Changed) (map[election.Seat]election.Choice, []election.Seat) {
 	return f.elected.Update(o, nil, change)
 }
 

@@ -25,7 +25,9 @@ var frozen = []struct {
 	{"peer-options", "peer-options", "a", nil, nil},
 	{"default-network", "default-network", "a", nil, nil}, // a speaker without a VRF
 	{"router-on-node", "router-on-node", "a", nil, nil},   // next hops of uplinks
-	{"left-host", "one-service", "a", func(s *plan.Snapshot) { s.Hosts[web] = election.Choice{Host: "a", Standby: "b", Term: 1} }, leftHost},
+	{"left-host", "one-service", "a", func(s *plan.Snapshot) {
+		s.Hosts[election.ServiceSeat(web)] = election.Choice{Host: "a", Standby: "b", Term: 1}
+	}, leftHost},
 	{"deleted-service", "one-service", "b", unchanged, func(s *plan.Snapshot) { s.Hosts = nil }}, // a withdrawal
 	{"deleted-network", "one-service", "b", unchanged, func(s *plan.Snapshot) { s.Config.Networks = nil }},
 }
@@ -36,7 +38,7 @@ func unchanged(*plan.Snapshot) {}
 
 // leftHost has a, which drains, as the standby of the host that took over from it.
 func leftHost(s *plan.Snapshot) {
-	s.Draining, s.Hosts[web] = true, election.Choice{Host: "b", Standby: "a", Term: 2}
+	s.Draining, s.Hosts[election.ServiceSeat(web)] = true, election.Choice{Host: "b", Standby: "a", Term: 2}
 }
 
 // askedOf is the agent's ask of an entry of frozen, after a change of the story.

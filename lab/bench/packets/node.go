@@ -183,7 +183,7 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 			ServiceCIDRs: []netip.Prefix{p("10.96.0.0/12")},
 			Nodes:        cluster.MapOf(map[string]cluster.Node{"a": node("11", "10.64.0.0/14", "fd64::/64"), "b": node("12", "10.68.0.0/14", "fd68::/64")}),
 		}
-		hosts := map[cluster.Key]election.Choice{}
+		hosts := map[election.Seat]election.Choice{}
 		standby := map[string]string{"a": "b", "b": "a"}[host]
 		where := "a"
 		if l.enters != "pod0" {
@@ -194,7 +194,7 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 			if i%perService == 0 {
 				o.EgressServices = o.EgressServices.With(key, cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer})
 				o.Services = o.Services.With(key, cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: ingressIP(l, i).String()}}})
-				hosts[key] = election.Choice{Host: host, Standby: standby}
+				hosts[election.ServiceSeat(key)] = election.Choice{Host: host, Standby: standby}
 			}
 			o.Endpoints = o.Endpoints.With(key, append(o.Endpoints.At(key), cluster.Endpoint{Address: l.podAddr(i).String(), Node: where}))
 		}
