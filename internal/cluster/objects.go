@@ -48,6 +48,8 @@ type Objects struct {
 	// Pods holds the Pods that a source follows, those of this node at least.
 	Pods      Map[Key, Pod]
 	PodsKnown bool // false: Pods are not followed, or not known yet
+	// StaleNodes means that Ready and Cordoned of other nodes may be old: only a leader follows them.
+	StaleNodes bool
 }
 
 // EgressService is the part of the custom resource that is read.

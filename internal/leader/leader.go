@@ -115,6 +115,10 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 		l.mu.Unlock()
 		return 0 // no pass yet
 	}
+	if l.next.Objects.StaleNodes {
+		l.mu.Unlock()
+		return retryAfter // a new leader has yet to list all Nodes
+	}
 	in := l.next
 	l.next.Changed = cluster.Changed{}
 	l.mu.Unlock()

@@ -46,7 +46,16 @@ func TestTerm(t *testing.T) {
 	require.Zero(t, consider(0), "another daemon leads")
 	require.Empty(t, api.writes)
 
-	api.leads, api.reports = true, map[string]cluster.Report{"b": report(fit)}
+	api.leads, api.reports = true, map[string]cluster.Report{"a": report(fit), "b": report(fit), "c": report(fit)}
+	stale := objects
+	stale.StaleNodes = true
+	l.Submit(Input{Config: c, Objects: stale})
+	require.Equal(t, retryAfter, consider(0), "a new leader waits until it knows which nodes are Ready")
+	require.Empty(t, api.writes)
+	require.Zero(t, l.term.since, "its term begins then")
+	l.Submit(Input{Config: c, Objects: objects})
+
+	api.reports = map[string]cluster.Report{"b": report(fit)}
 	require.Equal(t, retryAfter, consider(0), "a new leader waits for reports")
 	require.Empty(t, api.writes)
 	api.reports = map[string]cluster.Report{"a": report(fit), "b": report(fit), "c": report(fit)}

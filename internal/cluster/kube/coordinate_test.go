@@ -57,6 +57,9 @@ func TestCoordinate(t *testing.T) {
 	t.Run("last words", f.lastWords)
 	t.Run("pruned", f.prunes)
 	t.Run("labels", f.labels)
+	t.Run("rosters", f.rosters)
+	t.Run("rosterless", f.rosterless)
+	t.Run("hosts are read", f.hostsAreRead)
 	t.Run("outage", f.outage)
 }
 
@@ -105,7 +108,7 @@ func (f *fixture) daemon(t *testing.T, namespace, node string) *daemon {
 		default:
 		}
 	})
-	c.timing = quick
+	c.timing, c.pauses = quick, nodePauses(usualPauses)
 	c.Report(cluster.Report{})
 	d.Cluster = c
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

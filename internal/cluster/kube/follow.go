@@ -38,7 +38,10 @@ type kind[K comparable, V any] struct {
 	settle   func(former V, next *V)              // adjusts a new value that replaces a former one; may be nil
 	served   func(context.Context, clients) error // checked before an object that was deleted is removed; may be nil
 	optional bool                                 // old servers do not serve it
-	fields   string                               // a field selector of lists and watches
+	fields   func() string                        // returns a field selector of lists and watches, or ""; may be nil
+	lists    func(key K) bool                     // reports whether lists have this object, by that selector; may be nil
+	listed   func() (changed bool)                // called after every list, and reports whether Objects is another for it; may be nil
+	noted    func()                               // called after every change of an object or its problems; may be nil
 	own      K                                    // key of this node's object; a list without it is not believed
 	hasOwn   bool
 	within   *atomic.Int64 // bound of a list
@@ -154,8 +157,8 @@ func (w *boundedWatch) Stop() {
 
 func (s *store[K, V]) request(k clients, o *metav1.ListOptions) *rest.Request {
 	name, _, _ := strings.Cut(s.resource, ".")
-	if s.fields != "" {
-		o.FieldSelector = s.fields
+	if s.fields != nil && o.FieldSelector == "" {
+		o.FieldSelector = s.fields()
 	}
 	return s.client(k).Get().Resource(name).VersionedParams(o, metav1.ParameterCodec)
 }

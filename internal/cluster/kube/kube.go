@@ -50,11 +50,16 @@ type pauses struct {
 	doubtMax time.Duration
 	deletion time.Duration // from the deletion of an EgressService to the check that its CRD stays
 	unserved time.Duration // between checks for a kind that old servers do not serve
+
+	roster     time.Duration // between looks at the roster of Nodes, if nothing changes
+	leaderless time.Duration // without a leader that keeps the roster, until all Nodes are watched
+	apart      time.Duration // in which the Nodes differ from the roster, until all are watched
 }
 
 var usualPauses = pauses{
 	access: time.Second, answer: 30 * time.Second, doubt: 2 * time.Second, doubtMax: 30 * time.Second,
 	deletion: 100 * time.Millisecond, unserved: 5 * time.Minute,
+	roster: time.Second, leaderless: time.Minute, apart: 10 * time.Second,
 }
 
 // init silences client-go's log: this package reports the same errors as Problems.

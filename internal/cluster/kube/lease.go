@@ -89,7 +89,7 @@ func (c *Cluster) stand(ctx context.Context, k clients) {
 	})
 	select {
 	case <-won:
-		c.lead(leading, k, elector)
+		c.lead(leading, k, elector, identity)
 	case <-leading.Done():
 	}
 	lose()
@@ -213,6 +213,16 @@ func (s *sighting) vacant(ctx context.Context, spread time.Duration) bool {
 			return true
 		}
 	}
+}
+
+// present returns the identity of the daemon that holds the Lease; empty: none does.
+func (s *sighting) present() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !time.Now().Before(s.until) {
+		return ""
+	}
+	return s.holder
 }
 
 // awaitOther waits until another daemon than identity holds the Lease, or ctx ends.

@@ -26,7 +26,7 @@ func newOwnPods(c *Cluster) *ownPods {
 		wanted: c.options.Pods, turned: make(chan struct{}),
 		store: newStore(c, kind[cluster.Key, cluster.Pod]{
 			resource: podResource, example: &corev1.Pod{}, client: coreClient,
-			fields:  fields.OneTermEqualSelector("spec.nodeName", c.options.Node).String(),
+			fields:  fields.OneTermEqualSelector("spec.nodeName", c.options.Node).String,
 			changed: func(key cluster.Key) { s.changed.AddPod(key) },
 			trim: trimmer(func(o *corev1.Pod) object[cluster.Key, cluster.Pod] {
 				key, p, problems, ok := cluster.FromPod(o)

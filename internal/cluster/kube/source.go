@@ -34,7 +34,7 @@ type source struct {
 	egressServices *store[cluster.Key, cluster.EgressService]
 	services       *store[cluster.Key, cluster.Service]
 	slices         *store[cluster.Key, slice]
-	nodes          *store[string, cluster.Node]
+	nodes          *nodes
 	namespaces     *store[string, cluster.Namespace]
 	serviceCIDRs   *store[string, []netip.Prefix]
 	pods           *ownPods
@@ -69,7 +69,7 @@ func (s *source) init(c *Cluster) {
 	s.changed = cluster.Everything()
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
 		resource: egressResource, example: &rawEgressService{}, served: crdStays,
-		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService), changed: s.keyChanged, settle: obey,
+		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService), changed: s.egressServiceChanged, settle: obey,
 	})
 	s.services = newStore(c, kind[cluster.Key, cluster.Service]{
 		resource: "services", example: &corev1.Service{}, client: coreClient, changed: s.keyChanged,
@@ -87,14 +87,7 @@ func (s *source) init(c *Cluster) {
 		client: func(k clients) rest.Interface { return k.core.DiscoveryV1().RESTClient() },
 		trim:   trimmer(s.trimSlice),
 	})
-	s.nodes = newStore(c, kind[string, cluster.Node]{
-		resource: nodeResource, example: &corev1.Node{}, client: coreClient, changed: s.allChanged, own: c.options.Node, hasOwn: true,
-		trim: trimmer(func(o *corev1.Node) object[string, cluster.Node] {
-			name, n, problems, ok := cluster.FromNode(o)
-			n.Labels = s.labels(n.Labels)
-			return object[string, cluster.Node]{name, n, problems, ok}
-		}),
-	})
+	s.nodes = newNodes(c)
 	s.namespaces = newStore(c, kind[string, cluster.Namespace]{
 		resource: "namespaces", example: &corev1.Namespace{}, client: coreClient, changed: s.allChanged,
 		trim: trimmer(func(o *corev1.Namespace) object[string, cluster.Namespace] {
@@ -171,6 +164,12 @@ func (s *source) keyChanged(key cluster.Key) {
 	if !s.changed.All { // All includes every key
 		s.changed.Add(cluster.KindEgressService.ID(key))
 	}
+}
+
+func (s *source) egressServiceChanged(key cluster.Key) {
+	s.keyChanged(key)
+	status := s.egressServices.objects.At(key).Status
+	s.nodes.want(status.Host, status.Standby)
 }
 
 func (s *source) allChanged(string) { s.changed = cluster.Everything() }
@@ -276,6 +275,7 @@ func (s *source) snapshot() cluster.Objects {
 		ServiceCIDRs:   s.cidrs,
 		Pods:           pods,
 		PodsKnown:      known,
+		StaleNodes:     !s.nodes.complete,
 	}
 }
 

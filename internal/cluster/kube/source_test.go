@@ -56,7 +56,7 @@ func read(t *testing.T, kubeconfig string, edit ...func(*Options)) *reader {
 		f(&options)
 	}
 	r.Cluster = New(log, options, func() {})
-	r.pauses = impatient
+	r.pauses = nodePauses(impatient)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
 	go func() {

@@ -104,12 +104,15 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 			changed = s.put(x) || changed
 		}
 		for key := range s.known() {
-			if !there[key] && s.doubts.lacking(key) {
+			if !there[key] && (s.lists == nil || s.lists(key)) && s.doubts.lacking(key) {
 				changed, s.cluster.problemsChanged = true, true
 			}
 		}
 		s.synced = true
 		s.cluster.checkSynced()
+		if s.listed != nil {
+			changed = s.listed() || changed
+		}
 		return changed
 	})
 	return nil
@@ -120,6 +123,14 @@ func (s *store[K, V]) Resync() error { return nil }
 
 // put stores an object, and reports whether it differs from the former one.
 func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
+	changed = s.set(x)
+	if changed && s.noted != nil {
+		s.noted()
+	}
+	return changed
+}
+
+func (s *store[K, V]) set(x *object[K, V]) (changed bool) {
 	changed = s.doubts.settle(x.key)
 	if !reflect.DeepEqual(s.problems[x.key], x.problems) {
 		changed = true

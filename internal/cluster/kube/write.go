@@ -244,13 +244,10 @@ func timed(want, have []metav1.Condition, now metav1.Time) []metav1.Condition {
 	return want
 }
 
-// labelPrefix is the prefix of the labels that name the EgressServices of which a node is the host.
-const labelPrefix = "egress-service.k8s.ovn.org/"
-
 // labelWrite is a change of a node's labels; nil removes one.
 type labelWrite map[string]*string
 
-// Label sets the labels with labelPrefix that each node should have; want holds them without the prefix. Nothing is
+// Label sets the labels with cluster.HostLabelPrefix that each node should have; want holds them without the prefix. Nothing is
 // written unless this daemon leads and is configured to label hosts.
 func (c *Cluster) Label(want map[string][]string) {
 	t := c.leads()
@@ -273,12 +270,12 @@ func (c *Cluster) Label(want map[string][]string) {
 func relabel(have map[string]string, want []string) labelWrite {
 	change := labelWrite{}
 	for name := range have {
-		if strings.HasPrefix(name, labelPrefix) {
+		if strings.HasPrefix(name, cluster.HostLabelPrefix) {
 			change[name] = nil
 		}
 	}
 	for _, name := range want {
-		name = labelPrefix + name
+		name = cluster.HostLabelPrefix + name
 		if value, there := have[name]; there && value == "" {
 			delete(change, name)
 			continue

@@ -230,7 +230,7 @@ func (f *fixture) labels(t *testing.T) {
 		require.NoError(t, err)
 	}
 	edit("a", `{"rack":"1"}`)
-	web, batch := labelPrefix+"shop-web", labelPrefix+"shop-batch"
+	web, batch := cluster.HostLabelPrefix+"shop-web", cluster.HostLabelPrefix+"shop-batch"
 	want := map[string][]string{"a": {"shop-web", "shop-batch"}, "gone": {"shop-web"}}
 	become(want, map[string]string{"rack": "1", web: "", batch: ""}, nil)
 	edit("a", `{"`+web+`":"x","`+batch+`":null}`)
