@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -24,20 +25,27 @@ func Binary() (string, error) {
 	return path, nil
 }
 
-// NextVersion is what NextBinary says it is.
-const NextVersion = "v-next"
+// OtherEnv names the environment variable with the path of our own program in another version; unset: see OtherBinary.
+const OtherEnv = "LAB_OTHER"
 
-// NextBinary is the path of our own program in another version, built beside Binary.
-func NextBinary() (string, error) {
-	path, err := Binary()
+// OtherBinary returns the path of our own program in another version and that version. Without LAB_OTHER it is the same
+// code, built beside Binary.
+func OtherBinary(ctx context.Context) (path, version string, err error) {
+	if path = os.Getenv(OtherEnv); path == "" {
+		if path, err = Binary(); err != nil {
+			return "", "", err
+		}
+		path += "-next"
+	}
+	out, err := exec.CommandContext(ctx, path, "version").Output()
 	if err != nil {
-		return "", err
+		return "", "", fmt.Errorf("another version of our program is needed, make bin/egressway-next builds it: %s version: %w", path, err)
 	}
-	path += "-next"
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("another version of our program is needed: go build -ldflags '-X main.version=%s' -o %s ./cmd/egressway: %w", NextVersion, path, err)
+	words := strings.Fields(string(out)) // egressway VERSION GO PLATFORM
+	if len(words) < 2 {
+		return "", "", fmt.Errorf("%s version: printed %q, without a version", path, out)
 	}
-	return path, nil
+	return path, words[1], nil
 }
 
 // Daemon is a program that runs in a node until it is stopped.

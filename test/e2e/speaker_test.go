@@ -111,24 +111,33 @@ func times(t *testing.T, variable string, usually int) int {
 	return n
 }
 
-// lasting is what a node's kernel has of ours and of others, but for what stays on purpose for a while after a change, and
-// for what time alone changes.
-func lasting(t *testing.T, s *stage.Stage, node string) (lines []string) {
+// lasting returns what a node's kernel has of ours and of others, except for what stays on purpose for a while after a
+// change, and for what time alone changes. The parts of our table are sorted: an adopted table has them in another order.
+func lasting(t *testing.T, s *stage.Stage, node string) (parts []string) {
 	t.Helper()
-	former := false
+	var part []string
 	for _, l := range unlearned(inKernel(t, s, node, ours)) {
-		former = former || strings.Contains(l, "set former")
-		if !former && !strings.HasPrefix(l, "\t\tpackets ") { // what counters say
-			lines = append(lines, l)
+		if strings.HasPrefix(l, "\t\tpackets ") { // of a counter
+			continue
 		}
-		former = former && l != "\t}"
+		if part = append(part, l); strings.HasPrefix(l, "\t") && l != "\t}" {
+			continue
+		}
+		if !strings.Contains(part[0], "set former") {
+			parts = append(parts, strings.Join(part, "\n"))
+		}
+		part = nil
 	}
-	return lines
+	slices.Sort(parts)
+	return parts
 }
 
-// nothingLeft takes down what node a's kernel has without and with extra. What it returns waits until that is so again, for
-// ten seconds at most: nothing stale, and nothing of others gone.
-func nothingLeft(t *testing.T, s *stage.Stage) func(t *testing.T, withExtra bool, after string) {
+// leftovers compares what node a's kernel has with the first look at it, with and without extra, for each version of the
+// daemon apart.
+type leftovers map[string]map[bool][]string
+
+// newLeftovers looks at node a with the running version's daemon.
+func newLeftovers(t *testing.T, s *stage.Stage, version string) leftovers {
 	t.Helper()
 	ctx := t.Context()
 	want := map[bool][]string{false: lasting(t, s, "a")}
@@ -138,16 +147,30 @@ func nothingLeft(t *testing.T, s *stage.Stage) func(t *testing.T, withExtra bool
 	require.NotEqual(t, want[false], want[true])
 	require.NoError(t, s.Remove(ctx, "extra.yaml"))
 	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32"))
-	return func(t *testing.T, withExtra bool, after string) {
-		t.Helper()
-		require.NoError(t, lab.Wait(t.Context(), patience, func() error {
-			got := lasting(t, s, "a")
-			if !slices.Equal(want[withExtra], got) {
-				return fmt.Errorf("after %s node a has\n%s\nwant\n%s", after, strings.Join(got, "\n"), strings.Join(want[withExtra], "\n"))
-			}
-			return nil
-		}))
+	return leftovers{version: want}
+}
+
+// none waits until node a's kernel has what it had at the first look: nothing stale, and nothing of others gone.
+func (l leftovers) none(t *testing.T, s *stage.Stage, version string, withExtra bool, after string) {
+	t.Helper()
+	if l[version] == nil {
+		l[version] = map[bool][]string{}
 	}
+	want := l[version][withExtra]
+	if want == nil {
+		l[version][withExtra] = lasting(t, s, "a")
+		return
+	}
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+		got := lasting(t, s, "a")
+		if !slices.Equal(want, got) {
+			without := func(all, but []string) string {
+				return strings.Join(slices.DeleteFunc(slices.Clone(all), func(part string) bool { return slices.Contains(but, part) }), "\n")
+			}
+			return fmt.Errorf("after %s node a has\n%s\nwant\n%s", after, without(got, want), without(want, got))
+		}
+		return nil
+	}))
 }
 
 // TestSpeakerOutlivesAgents kills the host's daemon again and again, while it starts, changes its node, or does nothing,
@@ -162,7 +185,7 @@ func TestSpeakerOutlivesAgents(t *testing.T) {
 	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", "10.1.0.11"))
 	require.NoError(t, s.AwaitRoute(ctx, "blue2", "2001:db8:2::20/128", "fd02::11", "fd02::12"))
 	awaitLearned(t, s)
-	nothing := nothingLeft(t, s)
+	left := newLeftovers(t, s, "")
 
 	same := sameSessions(t, s)
 	old := talk(t, s, all)
@@ -185,7 +208,7 @@ func TestSpeakerOutlivesAgents(t *testing.T) {
 			require.NoError(t, s.StartDaemon("a"))
 		}
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", hops...), "the %d. change", i+1)
-		nothing(t, hops != nil, fmt.Sprintf("the %d. change", i+1))
+		left.none(t, s, "", hops != nil, fmt.Sprintf("the %d. change", i+1))
 	}
 	traffic.answered(t, 40, all)
 	traffic.stop(t, all)
@@ -196,19 +219,24 @@ func TestSpeakerOutlivesAgents(t *testing.T) {
 }
 
 // TestUpgrade swaps versions of the daemon back and forth under traffic. LAB_UPGRADES says how often, other than 3 times.
+// LAB_OTHER names the program of another commit, whose rules may differ from ours; without it, both are the same code.
 func TestUpgrade(t *testing.T) {
 	this, err := lab.Binary()
 	require.NoError(t, err)
-	next, err := lab.NextBinary()
-	require.NoError(t, err)
-	s := play(t, stage.Options{BFD: true, BFDInterval: 1000})
 	ctx := t.Context()
+	next, nextVersion, err := lab.OtherBinary(ctx)
+	require.NoError(t, err)
+	rules := "" // of the other version
+	if os.Getenv(lab.OtherEnv) != "" {
+		rules = nextVersion
+	}
+	s := play(t, stage.Options{BFD: true, BFDInterval: 1000})
 	all := asDeployed()
 	awaitServed(t, s, all)
 	awaitBFD(t, s)
 	require.NoError(t, s.AwaitRoute(ctx, "blue2", "2001:db8:2::20/128", "fd02::11", "fd02::12"))
 	awaitLearned(t, s)
-	nothing := nothingLeft(t, s)
+	left := newLeftovers(t, s, "")
 
 	same := sameSessions(t, s)
 	old := talk(t, s, all)
@@ -233,21 +261,21 @@ func TestUpgrade(t *testing.T) {
 			return nil
 		}))
 	}
-	isNext := func(v string) bool { return v == lab.NextVersion }
-	isThis := func(v string) bool { return v != lab.NextVersion }
+	isNext := func(v string) bool { return v == nextVersion }
+	isThis := func(v string) bool { return v != nextVersion }
 	for i := range times(t, "LAB_UPGRADES", 3) {
 		require.NoError(t, s.Daemons["a"].Stop(ctx))
 		require.NoError(t, s.StartDaemonOf("a", next))
 		runs(isNext)
 		require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", "10.2.0.11", "10.2.0.12"), "the %d. upgrade", i+1)
-		nothing(t, true, fmt.Sprintf("the %d. upgrade", i+1))
+		left.none(t, s, rules, true, fmt.Sprintf("the %d. upgrade", i+1))
 		s.Daemons["a"].Kill()
 		require.NoError(t, s.StartDaemonOf("a", this))
 		runs(isThis)
 		require.NoError(t, s.Remove(ctx, "extra.yaml"))
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32"), "the %d. downgrade", i+1)
-		nothing(t, false, fmt.Sprintf("the %d. downgrade", i+1))
+		left.none(t, s, "", false, fmt.Sprintf("the %d. downgrade", i+1))
 	}
 	traffic.answered(t, 5, all)
 	traffic.stop(t, all)
