@@ -8,31 +8,31 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// kinds is the set of uses that a Service claims an address for.
-type kinds uint8
+// uses is the set of uses that a source claims an address for.
+type uses uint8
 
 const (
-	asClusterIP kinds = 1 << iota
-	asIngress
-	asEndpoint
-	asPlain  // an ingress IP of a Service without an EgressService
-	kindBits = iota
+	asClusterIP uses = 1 << iota
+	asSeat           // an address that it announces: an ingress IP
+	asEndpoint       // an address of a member
+	asPlain          // an ingress IP of a Service without an EgressService
+	useBits     = iota
 )
 
-// claim records the uses for which one Service claims an address.
+// claim records the uses for which one source claims an address.
 type claim struct {
-	by    *service
-	kinds kinds
+	by   *source
+	uses uses
 }
 
-// claims holds the claims of all Services, by address. The outcome for an address depends only on the claims on it: the
+// claims holds the claims of all sources, by address. The outcome for an address depends only on the claims on it: the
 // claim of the highest rank wins. Nearly all addresses have one claim.
 type claims struct {
-	ground   *ground
-	homes    homes
-	services []*service // by id; nil: free
-	free     []uint32
-	// sole holds the id of the only service that claims an address, and the only kind of that claim; 0: see several.
+	ground  *ground
+	homes   homes
+	sources []*source // by number; nil: free
+	free    []uint32
+	// sole holds the number of the only source that claims an address, and the only use of that claim; 0: see several.
 	sole    map[[16]byte]uint32
 	several map[netip.Addr][]claim
 	// before holds the verdicts on disputed addresses from before the current change.
@@ -40,7 +40,7 @@ type claims struct {
 	// judged caches verdicts since the last change of claims: an address may have many claims, and each of them needs the
 	// verdict.
 	judged map[netip.Addr]verdict
-	quiet  bool // disputes are not recorded, because all services are read again anyway
+	quiet  bool // disputes are not recorded, because all sources are read again anyway
 }
 
 func newClaims(addresses int) claims {
@@ -50,49 +50,49 @@ func newClaims(addresses int) claims {
 	}
 }
 
-// admit gives a service an id.
-func (c *claims) admit(s *service) {
+// admit gives a source a number.
+func (c *claims) admit(s *source) {
 	if n := len(c.free); n > 0 {
-		s.id, c.free = c.free[n-1], c.free[:n-1]
-		c.services[s.id] = s
+		s.number, c.free = c.free[n-1], c.free[:n-1]
+		c.sources[s.number] = s
 		return
 	}
-	s.id = uint32(len(c.services))
-	c.services = append(c.services, s)
+	s.number = uint32(len(c.sources))
+	c.sources = append(c.sources, s)
 }
 
-// dismiss frees the id of a service that has no claims left.
-func (c *claims) dismiss(s *service) {
-	c.services[s.id] = nil
-	c.free = append(c.free, s.id)
+// dismiss frees the number of a source that has no claims left.
+func (c *claims) dismiss(s *source) {
+	c.sources[s.number] = nil
+	c.free = append(c.free, s.number)
 }
 
-// add adds a claim. A service claims an address at most once per kind.
-func (c *claims) add(a netip.Addr, s *service, k kinds) {
+// add adds a claim. A source claims an address at most once per use.
+func (c *claims) add(a netip.Addr, s *source, as uses) {
 	spot := a.As16()
 	had, claimed := c.sole[spot]
 	if !claimed {
-		c.sole[spot] = s.id<<kindBits | uint32(k)
+		c.sole[spot] = s.number<<useBits | uint32(as)
 		return
 	}
 	c.note(a)
 	if had != 0 {
-		first := claim{c.services[had>>kindBits], kinds(had & (1<<kindBits - 1))}
+		first := claim{c.sources[had>>useBits], uses(had & (1<<useBits - 1))}
 		first.by.disputes++
 		c.several[a] = []claim{first}
 		c.sole[spot] = 0
 	}
 	all := c.several[a]
 	if i := slices.IndexFunc(all, func(o claim) bool { return o.by == s }); i >= 0 {
-		all[i].kinds |= k
+		all[i].uses |= as
 		return
 	}
 	s.disputes++
-	c.several[a] = append(all, claim{s, k})
+	c.several[a] = append(all, claim{s, as})
 }
 
 // remove removes a claim that was added.
-func (c *claims) remove(a netip.Addr, s *service, k kinds) {
+func (c *claims) remove(a netip.Addr, s *source, as uses) {
 	spot := a.As16()
 	if c.sole[spot] != 0 {
 		delete(c.sole, spot)
@@ -101,15 +101,15 @@ func (c *claims) remove(a netip.Addr, s *service, k kinds) {
 	c.note(a)
 	all := c.several[a]
 	i := slices.IndexFunc(all, func(o claim) bool { return o.by == s })
-	if all[i].kinds &^= k; all[i].kinds == 0 {
+	if all[i].uses &^= as; all[i].uses == 0 {
 		all = slices.Delete(all, i, i+1)
 		c.several[a] = all
 		s.disputes--
 	}
-	if last := all[0]; len(all) == 1 && last.kinds&(last.kinds-1) == 0 {
+	if last := all[0]; len(all) == 1 && last.uses&(last.uses-1) == 0 {
 		last.by.disputes--
 		delete(c.several, a)
-		c.sole[spot] = last.by.id<<kindBits | uint32(last.kinds)
+		c.sole[spot] = last.by.number<<useBits | uint32(last.uses)
 	}
 }
 
@@ -119,31 +119,31 @@ func (c *claims) on(a netip.Addr) []claim {
 	case !claimed:
 		return nil
 	case v != 0:
-		return []claim{{c.services[v>>kindBits], kinds(v & (1<<kindBits - 1))}}
+		return []claim{{c.sources[v>>useBits], uses(v & (1<<useBits - 1))}}
 	}
 	all := c.several[a]
 	slices.SortFunc(all, func(x, y claim) int { return x.by.before(y.by) })
 	return all
 }
 
-// verdict names the services that win an address.
+// verdict names the sources that win an address.
 type verdict struct {
 	clusterIP    bool
 	cluster      cluster.Key // the Service whose ClusterIP it is
 	plain        rank        // the first Service without an EgressService whose ingress IP it is
-	ingress      rank        // the first service that serves it as an ingress IP
-	network      string      // of ingress
-	owner        rank        // the service whose endpoint it is
+	seat         rank        // the first source that serves it as a seat
+	network      string      // of seat
+	owner        rank        // the source whose endpoint it is
 	barred, peer bool        // it can be no ingress IP (barred), no endpoint (peer)
 }
 
-// rank orders services that claim the same address. Services that are able to serve come before those that are not. Among
-// the able, the service that has been able for longer comes first, so that an address in use keeps its service; then the
-// older service. A rank derives from the objects and hosts of a snapshot only, so that every node, and a daemon that
-// starts, sorts services alike (docs/decisions/0040).
+// rank orders sources that claim the same address: by kind first. Of one kind, sources that are able to serve come before
+// those that are not. Among the able, the source that has been able for longer comes first, so that an address in use keeps
+// its source; then the older source. A rank derives from the objects and hosts of a snapshot only, so that every node, and
+// a daemon that starts, sorts sources alike (docs/decisions/0040).
 type rank struct {
-	key            cluster.Key
-	is             bool // false: there is no such service
+	id             cluster.ID
+	is             bool // false: there is no such source
 	able           bool
 	since, created int64 // in seconds
 	sharing        string
@@ -151,6 +151,9 @@ type rank struct {
 
 // compare is negative where r comes before another rank.
 func (r rank) compare(o rank) int {
+	if r.id.Kind != o.id.Kind {
+		return cmp.Compare(r.id.Kind, o.id.Kind)
+	}
 	if r.able != o.able {
 		if r.able {
 			return -1
@@ -162,21 +165,21 @@ func (r rank) compare(o rank) int {
 			return c
 		}
 	}
-	return cmp.Or(cmp.Compare(r.created, o.created), r.key.Compare(o.key))
+	return cmp.Or(cmp.Compare(r.created, o.created), r.id.Compare(o.id))
 }
 
-// over reports whether the rank belongs to another service and comes before s.
-func (r rank) over(s *service) bool { return r.is && r.compare(s.rank()) < 0 }
+// over reports whether the rank belongs to another source and comes before s.
+func (r rank) over(s *source) bool { return r.is && r.compare(s.rank()) < 0 }
 
-// shares reports whether s may share an ingress IP with the rank's service.
-func (r rank) shares(s *service) bool { return cluster.Shares(r.key, r.sharing, s.key, s.sharing) }
+// shares reports whether s may share an ingress IP with the rank's source.
+func (r rank) shares(s *source) bool { return cluster.Shares(r.id.Key, r.sharing, s.id.Key, s.sharing) }
 
-func (s *service) rank() rank {
-	return rank{s.key, true, s.able, s.since.Unix(), s.created.Unix(), s.sharing}
+func (s *source) rank() rank {
+	return rank{s.id, true, s.able, s.since.Unix(), s.created.Unix(), s.sharing}
 }
 
-// before is negative where the service comes before another.
-func (s *service) before(o *service) int { return s.rank().compare(o.rank()) }
+// before is negative where the source comes before another.
+func (s *source) before(o *source) int { return s.rank().compare(o.rank()) }
 
 // verdict returns the result of judge, which it caches while no claim changes.
 func (c *claims) verdict(a netip.Addr) verdict {
@@ -188,40 +191,40 @@ func (c *claims) verdict(a netip.Addr) verdict {
 	return v
 }
 
-// judge decides an address that several services claim, or one service for several kinds.
+// judge decides an address that several sources claim, or one source for several uses.
 func (c *claims) judge(a netip.Addr) (v verdict) {
 	_, v.peer = c.ground.peers[a]
 	v.barred = within(c.ground.inside, a)
 	all := c.on(a)
 	for _, o := range all {
-		if o.kinds&asClusterIP != 0 && (!v.clusterIP || o.by.key.Compare(v.cluster) < 0) {
-			v.clusterIP, v.cluster = true, o.by.key
+		if o.uses&asClusterIP != 0 && (!v.clusterIP || o.by.id.Key.Compare(v.cluster) < 0) {
+			v.clusterIP, v.cluster = true, o.by.id.Key
 		}
 	}
 	if v.clusterIP {
 		return v
 	}
 	for _, o := range all {
-		if o.kinds&asPlain != 0 && !v.plain.is {
+		if o.uses&asPlain != 0 && !v.plain.is {
 			v.plain = o.by.rank()
 		}
-		if o.kinds&asIngress != 0 && v.admitsIngress(o.by) {
-			v.ingress, v.network = o.by.rank(), o.by.network.name
+		if o.uses&asSeat != 0 && v.admitsSeat(o.by) {
+			v.seat, v.network = o.by.rank(), o.by.network.name
 		}
-		if o.kinds&asEndpoint != 0 && v.admitsEndpoint() && !c.homes.strange(a, o.by.key.Namespace).is {
+		if o.uses&asEndpoint != 0 && v.admitsEndpoint() && !c.homes.strange(a, o.by.id.Namespace).is {
 			v.owner = o.by.rank()
 		}
 	}
 	return v
 }
 
-// admitsIngress reports whether a service may serve the address as an ingress IP beside the claims judged before.
-func (v *verdict) admitsIngress(s *service) bool {
-	return !v.barred && !v.owner.is && !v.ingress.is && s.network != nil && (!v.plain.is || v.plain.shares(s))
+// admitsSeat reports whether a source may serve the address as an ingress IP beside the claims judged before.
+func (v *verdict) admitsSeat(s *source) bool {
+	return !v.barred && !v.owner.is && !v.seat.is && s.network != nil && (!v.plain.is || v.plain.shares(s))
 }
 
 // admitsEndpoint reports whether the address may be an endpoint beside the claims judged before.
-func (v *verdict) admitsEndpoint() bool { return !v.peer && !v.ingress.is && !v.owner.is }
+func (v *verdict) admitsEndpoint() bool { return !v.peer && !v.seat.is && !v.owner.is }
 
 // note records the verdict on an address before its claims change.
 func (c *claims) note(a netip.Addr) {
@@ -233,8 +236,8 @@ func (c *claims) note(a netip.Addr) {
 	}
 }
 
-// noteAll records the verdicts on all disputed addresses of a service, before the service itself changes.
-func (c *claims) noteAll(s *service) {
+// noteAll records the verdicts on all disputed addresses of a source, before the source itself changes.
+func (c *claims) noteAll(s *source) {
 	if c.quiet || s.disputes == 0 {
 		return
 	}
@@ -246,10 +249,10 @@ func (c *claims) noteAll(s *service) {
 	for _, a := range s.clusterIPs {
 		note(a)
 	}
-	for _, a := range s.addresses {
+	for _, a := range s.claimed {
 		note(a)
 	}
-	for _, e := range s.endpoints {
+	for _, e := range s.members {
 		note(e.addr)
 	}
 	for _, a := range s.lost {
@@ -260,28 +263,27 @@ func (c *claims) noteAll(s *service) {
 	}
 }
 
-// claim replaces the former claims of a service by its present ones.
+// claim replaces the former claims of a source by its present ones.
 func (r *redone) claim(c *claims) {
-	s, was := r.service, r.was
-	s.clusterIPs = fit(r.spec.ClusterIPs)
-	s.addresses, s.plain = r.ingressClaims(c.ground)
+	s, was := r.source, r.was
+	s.claimed, s.plain = r.seatClaims(c.ground)
 	s.able = r.isAble(c.ground)
-	change := func(was, now []netip.Addr, k kinds) {
+	change := func(was, now []netip.Addr, as uses) {
 		for _, a := range was {
 			if !slices.Contains(now, a) {
-				c.remove(a, s, k)
+				c.remove(a, s, as)
 			}
 		}
 		for _, a := range now {
 			if !slices.Contains(was, a) {
-				c.add(a, s, k)
+				c.add(a, s, as)
 			}
 		}
 	}
 	change(was.clusterIPs, s.clusterIPs, asClusterIP)
-	change(was.addresses, s.addresses, asIngress)
+	change(was.claimed, s.claimed, asSeat)
 	change(was.plain, s.plain, asPlain)
-	before := was.endpoints
+	before := was.members
 	if len(was.lost) > 0 {
 		before = slices.Clone(before)
 		for _, a := range was.lost {

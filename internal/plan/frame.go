@@ -13,7 +13,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// frame holds the paths and the steering that all services share. It depends on the nodes that services lead to, and is
+// frame holds the paths and the steering that all sources share. It depends on the nodes that sources lead to, and is
 // immutable once made.
 type frame struct {
 	findings
@@ -24,9 +24,9 @@ type frame struct {
 	hosts   map[string]*steering // by node, for nodes steered to
 	routed  map[uint32]Families
 	heard   map[string]bool
-	silent  map[string]bool // nodes that services lead to, but to which packets may not be steered
+	silent  map[string]bool // nodes that sources lead to, but to which packets may not be steered
 	leaving bool            // the node is draining
-	// ordered reports that path ids depend on the age of services, because some ids were not in force before.
+	// ordered reports that path ids depend on the age of sources, because some ids were not in force before.
 	ordered bool
 
 	// Parts of the plan.
@@ -39,7 +39,7 @@ type frame struct {
 	speakers []Speaker // without Announce and Refuse
 }
 
-// newFrame makes a frame for the nodes that services lead to.
+// newFrame makes a frame for the nodes that sources lead to.
 func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f := &frame{
 		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, lacking: map[PathKey]bool{}, hosts: map[string]*steering{},
@@ -62,7 +62,7 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	return f
 }
 
-// likeFor reports whether another frame on the same ground has the same effect on all services.
+// likeFor reports whether another frame on the same ground has the same effect on all sources.
 func (f *frame) likeFor(o *frame) bool {
 	return maps.Equal(f.paths, o.paths) && maps.Equal(f.without, o.without) && reflect.DeepEqual(f.hosts, o.hosts) &&
 		maps.Equal(f.routed, o.routed) && sameHeard(f.heard, o.heard) && f.leaving == o.leaving
@@ -234,17 +234,17 @@ func (f *frame) planRules() {
 	add(Rule{Priority: base + 99, Mark: m.EgressBit(), Mask: m.EgressBit(), Unreachable: true})
 }
 
-// unserved reports, for each service, the needed paths that have no id.
-func (f *frame) unserved(services []*service) (problems findings) {
+// unserved reports, for each source, the needed paths that have no id.
+func (f *frame) unserved(sources []*source) (problems findings) {
 	if len(f.lacking) == 0 {
 		return problems
 	}
-	for _, s := range services {
+	for _, s := range sources {
 		if s == nil || s.network == nil {
 			continue
 		}
 		report := func(field, value, path string) {
-			problems.problem("EgressService", s.key.String(), field, value, ReasonPathsExhausted,
+			problems.of(s.id, field, value, ReasonPathsExhausted,
 				"node %s has no path id left for %s, and drops packets that need it: marks.mask has room for %d paths, widen it",
 				f.node, path, f.marks.MaxPath())
 		}

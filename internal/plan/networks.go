@@ -258,13 +258,13 @@ func (g *ground) allows(n *network, namespace string) bool {
 	return may
 }
 
-// networkOf finds the network that an EgressService names and may use. Otherwise it returns nil and adds a problem.
-func (g *ground) networkOf(key cluster.Key, name string, f *findings) *network {
+// networkOf finds the network that an object names and may use. Otherwise it returns nil and adds a problem.
+func (g *ground) networkOf(id cluster.ID, name string, f *findings) *network {
 	if name == "" {
 		name = config.DefaultNetwork
 	}
 	refuse := func(reason cluster.Reason, format string, args ...any) {
-		f.problem("EgressService", key.String(), "spec.network", name, reason, format, args...)
+		f.of(id, "spec.network", name, reason, format, args...)
 	}
 	n := g.byName[name]
 	if n == nil {
@@ -283,9 +283,9 @@ func (g *ground) networkOf(key cluster.Key, name string, f *findings) *network {
 	if !n.listed && !n.usable {
 		refuse(ReasonVRFMissing, "the configuration has no such network, nor node %s a VRF device of that name", g.node)
 	}
-	if !g.allows(n, key.Namespace) {
+	if !g.allows(n, id.Namespace) {
 		refuse(ReasonNetworkNotAllowed, "namespace %s may not use network %s: its labels do not match the network's namespaces selector %q",
-			key.Namespace, name, metav1.FormatLabelSelector(n.Namespaces))
+			id.Namespace, name, metav1.FormatLabelSelector(n.Namespaces))
 		return nil
 	}
 	return n

@@ -313,7 +313,7 @@ type Peer struct {
 	OnLink   []netip.Prefix     `json:"onLink,omitempty"` // our addresses in the subnets of its next hops; empty: not known
 }
 
-// Service describes one EgressService as it is on this node.
+// Service describes one EgressService, or an object of another kind, as it is on this node.
 type Service struct {
 	Key        cluster.Key        `json:"key"`
 	SourceIPBy cluster.SourceIPBy `json:"sourceIPBy"`
@@ -325,6 +325,7 @@ type Service struct {
 	Local      int                `json:"local"`               // endpoints on this node
 	Announced  []netip.Addr       `json:"announced,omitempty"` // from this node
 	Aside      bool               `json:"aside,omitempty"`     // this node is elected, but lacks the network and has no role
+	Kind       cluster.Kind       `json:"kind,omitzero"`
 }
 
 // Masquerade reports whether egress leaves the pod's own node with the outgoing interface's address.
@@ -378,12 +379,15 @@ func (a Announcement) Compare(o Announcement) int { return comparePrefix(a.Prefi
 // Equal reports whether two announcements are the same.
 func (a Announcement) Equal(o Announcement) bool { return a == o }
 
-// Compare orders services by their keys.
-func (s Service) Compare(o Service) int { return s.Key.Compare(o.Key) }
+// ID returns the identity of the object.
+func (s Service) ID() cluster.ID { return s.Kind.ID(s.Key) }
+
+// Compare orders services by their identities.
+func (s Service) Compare(o Service) int { return s.ID().Compare(o.ID()) }
 
 // Equal reports whether two services are the same.
 func (s Service) Equal(o Service) bool {
-	return s.Key == o.Key && s.SourceIPBy == o.SourceIPBy && s.Network == o.Network && s.Host == o.Host && s.Standby == o.Standby &&
+	return s.ID() == o.ID() && s.SourceIPBy == o.SourceIPBy && s.Network == o.Network && s.Host == o.Host && s.Standby == o.Standby &&
 		s.Endpoints == o.Endpoints && s.Local == o.Local && s.Aside == o.Aside &&
 		slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
 }

@@ -17,25 +17,25 @@ func Build(s Snapshot) (*NodePlan, []cluster.Problem) {
 // Planner plans one node repeatedly. The cost of a pass depends on the changes since the pass before. The zero Planner has
 // planned nothing yet.
 type Planner struct {
-	last     Snapshot // the last planned one, without objects
-	ground   *ground
-	frame    *frame
-	names    map[string]int // how many EgressServices name a network
-	renamed  bool           // EgressServices name other networks than when the ground was made
-	services map[cluster.Key]*service
-	claims   claims
-	targets  targets
-	sending  sending
-	holding  holding
+	last    Snapshot // the last planned one, without objects
+	ground  *ground
+	frame   *frame
+	names   map[string]int // how many EgressServices name a network
+	renamed bool           // EgressServices name other networks than when the ground was made
+	sources [cluster.Kinds]map[cluster.Key]*source
+	claims  claims
+	targets targets
+	sending sending
+	holding holding
 
 	outside  sorted.List[Prefix] // endpoints in no pod range
 	within   sorted.List[Prefix] // single Services and pods, which extend ground.cluster
 	announce map[string]sorted.List[Announcement]
 	refuse   sorted.List[Prefix]
-	found    sorted.List[found] // problems of services
+	found    sorted.List[found] // problems of sources
 
 	plan     *NodePlan
-	general  []cluster.Problem // problems of no service
+	general  []cluster.Problem // problems of no source
 	problems []cluster.Problem // all, as returned
 }
 
@@ -43,12 +43,12 @@ type Planner struct {
 type pass struct {
 	*Planner
 	Snapshot
-	fromScratch bool // all services are read from scratch
+	fromScratch bool // all sources are read from scratch
 	redone      []*redone
 	gone        []*redone // those of redone that were deleted
-	of          map[*service]*redone
+	of          map[*source]*redone
 	former      *frame
-	none        service // the former state of a service that is new
+	none        source // the former state of a source that is new
 
 	podsChanged map[cluster.Key]bool
 }
@@ -58,7 +58,7 @@ type pass struct {
 // snapshot or the plan later: successive plans share parts of their lists, and a slice, or the plan as a whole, that does
 // not differ is returned again.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
-	r := &pass{Planner: p, Snapshot: s, of: map[*service]*redone{}, podsChanged: changed.Pods}
+	r := &pass{Planner: p, Snapshot: s, of: map[*source]*redone{}, podsChanged: changed.Pods}
 	r.fromScratch = changed.All || changed.Of[cluster.KindEgressService][apiService] || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
 	if r.fromScratch {
 		p.forget(&s.Objects)
@@ -68,45 +68,29 @@ func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluste
 		}
 	}
 	r.readGround()
-	r.readServices(changed)
+	r.readSources(changed)
 	r.readFrame()
 	r.publish()
 	r.remember()
 	return p.plan, p.problems
 }
 
-// forget drops the state of all services, and keeps the former plan so that the next one shares its parts.
+// forget drops the state of all sources, and keeps the former plan so that the next one shares its parts.
 func (p *Planner) forget(o *cluster.Objects) {
-	addresses := 0
-	for _, endpoints := range o.Endpoints.All() {
-		addresses += len(endpoints)
+	all := 0
+	for number, k := range kinds {
+		sources, addresses := k.size(o)
+		p.sources[number] = make(map[cluster.Key]*source, sources)
+		all += addresses
 	}
-	p.services = make(map[cluster.Key]*service, o.Services.Len())
-	p.claims = newClaims(addresses + 2*o.Services.Len())
+	p.claims = newClaims(all)
 	p.claims.quiet = true
 	p.targets = targets{of: map[string]*leading{}, changed: true}
 	p.sending = sending{out: map[string]*[2]int{}}
-	p.names = map[string]int{}
-	for _, e := range o.EgressServices.All() {
-		p.names[e.Network]++
-	}
+	p.names = countNames(o)
 }
 
-// rename updates the counts of named networks for a changed EgressService.
-func (r *pass) rename(key cluster.Key) {
-	if s := r.services[key]; s != nil && s.selects {
-		if r.names[s.wanted]--; r.names[s.wanted] == 0 {
-			delete(r.names, s.wanted)
-			r.renamed = true
-		}
-	}
-	if e, ok := r.Objects.EgressServices.Get(key); ok {
-		r.names[e.Network]++
-		r.renamed = r.renamed || r.names[e.Network] == 1
-	}
-}
-
-// readGround reads everything but services. A difference that affects services makes the pass read all of them again.
+// readGround reads everything but sources. A difference that affects sources makes the pass read all of them again.
 func (r *pass) readGround() {
 	links := sortedLinks(r.Facts.Links)
 	same := !r.fromScratch && slices.EqualFunc(links, r.last.Facts.Links, sameLink) &&
@@ -130,24 +114,25 @@ func (r *pass) readGround() {
 	r.ground = g
 }
 
-// readServices reads the changed services again, and those that the changes affect.
-func (r *pass) readServices(changed cluster.Changed) {
+// readSources reads the changed sources again, and those that the changes affect.
+func (r *pass) readSources(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
 	c.homes.take(r, r.podsChanged, c.note)
 	if r.fromScratch {
 		r.redone = make([]*redone, 0, r.Objects.Services.Len())
-		for key := range r.Objects.EgressServices.Keys() {
-			r.readService(key)
-		}
-		for key := range r.Objects.Services.Keys() {
-			if r.services[key] == nil {
-				r.readService(key)
+		for number, k := range kinds {
+			for key := range k.keys(&r.Objects) {
+				if r.sources[number][key] == nil {
+					r.readSource(cluster.Kind(number).ID(key))
+				}
 			}
 		}
 	} else {
-		for key := range changed.Of[cluster.KindEgressService] {
-			r.readService(key)
+		for number, keys := range changed.Of {
+			for key := range keys {
+				r.readSource(cluster.Kind(number).ID(key))
+			}
 		}
 		for a, before := range c.before {
 			if now := c.judge(a); now != before {
@@ -169,43 +154,39 @@ func (r *pass) readServices(changed cluster.Changed) {
 	}
 }
 
-// readService reads a changed service and updates its claims.
-func (r *pass) readService(key cluster.Key) {
-	_, selects := r.Objects.EgressServices.Get(key)
-	_, exists := r.Objects.Services.Get(key)
-	s := r.services[key]
+// readSource reads a changed source and updates its claims.
+func (r *pass) readSource(id cluster.ID) {
+	exists := kinds[id.Kind].exists(&r.Objects, id.Key)
+	s := r.sources[id.Kind][id.Key]
 	if s == nil {
-		if !selects && !exists {
+		if !exists {
 			return
 		}
-		s = &service{key: key}
-		r.services[key] = s
+		s = &source{id: id}
+		r.sources[id.Kind][id.Key] = s
 		r.claims.admit(s)
 	}
 	one := r.redo(s)
 	r.claims.noteAll(s)
-	one.read(r.ground, &r.Objects, r.Hosts[election.ServiceSeat(key)])
-	one.readEndpoints(r.ground)
+	one.read(r.ground, &r.Objects, r.Hosts[election.Seat{ID: id}])
 	one.claim(&r.claims)
-	if !selects && !exists {
+	if !exists {
 		r.gone = append(r.gone, one)
-		delete(r.services, key)
+		delete(r.sources[id.Kind], id.Key)
 	}
 }
 
-// reread reads a service again whose own objects did not change, but for which a disputed address was decided differently.
-func (r *pass) reread(s *service) {
+// reread reads a source again whose own objects did not change, but for which a disputed address was decided differently.
+func (r *pass) reread(s *source) {
 	if r.of[s] != nil {
 		return
 	}
 	one := r.redo(s)
-	one.read(r.ground, &r.Objects, r.Hosts[election.ServiceSeat(s.key)])
-	one.readEndpoints(r.ground)
-	s.clusterIPs = one.was.clusterIPs
+	one.read(r.ground, &r.Objects, r.Hosts[election.Seat{ID: s.id}])
 }
 
-func (r *pass) redo(s *service) *redone {
-	one := &redone{service: s, was: &r.none}
+func (r *pass) redo(s *source) *redone {
+	one := &redone{source: s, was: &r.none}
 	if !r.fromScratch {
 		was := *s
 		one.was = &was
@@ -215,22 +196,22 @@ func (r *pass) redo(s *service) *redone {
 	return one
 }
 
-// readFrame finds the paths that services use, and marks services to be planned again whose path differs.
+// readFrame finds the paths that sources use, and marks sources to be planned again whose path differs.
 func (r *pass) readFrame() {
 	r.former = r.frame
 	if !r.frameDiffers() {
 		r.recount()
 		return
 	}
-	f := newFrame(r.ground, &r.Snapshot, r.targets.list(r.claims.services))
+	f := newFrame(r.ground, &r.Snapshot, r.targets.list(r.claims.sources))
 	r.targets.changed = false
 	r.frame = f
 	if !r.fromScratch && !f.likeFor(r.former) {
-		for _, s := range r.services {
+		r.each(func(s *source) {
 			if r.of[s] == nil && (s.goesOtherwise(f.waysOf(s), r.former.waysOf(s)) || f.faceOf(s) != r.former.faceOf(s)) {
 				r.redo(s)
 			}
-		}
+		})
 	}
 	r.recount()
 }
@@ -243,20 +224,20 @@ func (r *pass) frameDiffers() bool {
 		slices.ContainsFunc(f.watched, func(node string) bool { return r.answers(node) == f.silent[node] })
 }
 
-// recount updates the count of services that send packets by each network, for services that were read again.
+// recount updates the count of sources that send packets by each network, for sources that were read again.
 func (r *pass) recount() {
 	for _, one := range r.redone {
-		w := r.frame.waysOf(one.service)
-		one.sends = r.frame.sendsOf(one.service, &w)
+		w := r.frame.waysOf(one.source)
+		one.sends = r.frame.sendsOf(one.source, &w)
 		r.sending.count(one.was, -1)
-		r.sending.count(one.service, 1)
+		r.sending.count(one.source, 1)
 	}
 }
 
 // remember keeps the parts of the snapshot that the next pass compares.
 func (r *pass) remember() {
 	for _, one := range r.gone {
-		r.claims.dismiss(one.service)
+		r.claims.dismiss(one.source)
 	}
 	last := &r.last
 	last.Node, last.Config, last.Draining = r.Node, r.Config, r.Draining

@@ -70,14 +70,14 @@ func (r *pass) publish() {
 	r.planProblems()
 }
 
-// whole reports whether so many services changed that planning all of them is less work.
+// whole reports whether so many sources changed that planning all of them is less work.
 func (r *pass) whole() bool {
-	return r.fromScratch || len(r.redone) > 100 && len(r.redone) > len(r.services)/4
+	return r.fromScratch || len(r.redone) > 100 && len(r.redone) > len(r.claims.sources)/4
 }
 
-// each calls see for all services.
-func (r *pass) each(see func(*service)) {
-	for _, s := range r.claims.services {
+// each calls see for all sources.
+func (r *pass) each(see func(*source)) {
+	for _, s := range r.claims.sources {
 		if s != nil {
 			see(s)
 		}
@@ -94,8 +94,8 @@ func (r *pass) planEndpoints(d *DataPlane, open *edit[Address]) {
 		return
 	}
 	for _, one := range r.redone {
-		w, had := r.frame.waysOf(one.service), r.former.waysOf(one.was)
-		differences(one.was.endpoints, one.endpoints, func(x, y *endpoint) {
+		w, had := r.frame.waysOf(one.source), r.former.waysOf(one.was)
+		differences(one.was.members, one.members, func(x, y *endpoint) {
 			if y == nil {
 				e.drop(Endpoint{Addr: x.addr})
 				if hold {
@@ -124,47 +124,47 @@ func (r *pass) planEndpoints(d *DataPlane, open *edit[Address]) {
 	d.Endpoints, _ = e.to(d.Endpoints, false)
 }
 
-// allEndpoints lists the endpoints of all services, sorted.
+// allEndpoints lists the endpoints of all sources, sorted.
 func (r *pass) allEndpoints(open *edit[Address]) []Endpoint {
-	services := r.claims.services
+	sources := r.claims.sources
 	count := 0
-	r.each(func(s *service) { count += len(s.endpoints) })
+	r.each(func(s *source) { count += len(s.members) })
 	places := [2][]place{ipv4: make([]place, 0, count)}
-	all := make([]ways, len(services))
-	r.each(func(s *service) {
-		if len(s.endpoints) == 0 {
+	all := make([]ways, len(sources))
+	r.each(func(s *source) {
+		if len(s.members) == 0 {
 			return
 		}
-		w := &all[s.id]
+		w := &all[s.number]
 		*w = r.frame.waysOf(s)
-		for i, e := range s.endpoints {
+		for i, e := range s.members {
 			family := familyOf(e.addr)
 			if w[family][e.place(r.Node)].open { // treated as if it were not selected
 				open.put(Address{e.addr})
 			} else {
-				places[family] = append(places[family], placeOf(e.addr, s.id, i))
+				places[family] = append(places[family], placeOf(e.addr, s.number, i))
 			}
 		}
 	})
 	rows := make([]Endpoint, 0, len(places[ipv4])+len(places[ipv6]))
 	for _, family := range places {
 		for _, p := range sortPlaces(family) {
-			row, _ := all[p.service].endpoint(services[p.service].endpoints[p.endpoint], r.Node)
+			row, _ := all[p.source].endpoint(sources[p.source].members[p.endpoint], r.Node)
 			rows = append(rows, row)
 		}
 	}
 	return rows
 }
 
-// place is an address with the indices of its service and endpoint.
+// place is an address with the indices of its source and endpoint.
 type place struct {
-	high, low         uint64 // the address
-	service, endpoint uint32
+	high, low        uint64 // the address
+	source, endpoint uint32
 }
 
-func placeOf(a netip.Addr, service uint32, endpoint int) place {
+func placeOf(a netip.Addr, source uint32, endpoint int) place {
 	b := a.As16()
-	return place{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), service, uint32(endpoint)}
+	return place{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), source, uint32(endpoint)}
 }
 
 // sortPlaces sorts by address with a radix sort, byte by byte from the last: there are many addresses, and most of their
@@ -208,13 +208,13 @@ func sortPlaces(places []place) []place {
 func (r *pass) planServices(next *NodePlan) {
 	var e edit[Service]
 	if r.whole() {
-		all := make([]*service, 0, len(r.services))
-		r.each(func(s *service) {
+		all := make([]*source, 0, len(r.claims.sources))
+		r.each(func(s *source) {
 			if s.selects {
 				all = append(all, s)
 			}
 		})
-		slices.SortFunc(all, func(x, y *service) int { return x.key.Compare(y.key) }) // pointers are cheaper to move than rows
+		slices.SortFunc(all, func(x, y *source) int { return x.id.Compare(y.id) }) // pointers are cheaper to move than rows
 		e.set = make([]Service, 0, len(all))
 		for _, s := range all {
 			e.put(s.row(r.frame.announced(s)))
@@ -223,7 +223,7 @@ func (r *pass) planServices(next *NodePlan) {
 		return
 	}
 	for _, one := range r.redone {
-		row := one.row(r.frame.announced(one.service))
+		row := one.row(r.frame.announced(one.source))
 		had, known := next.Services.Get(row)
 		switch {
 		case one.selects && (!known || !had.Equal(row)):
@@ -248,7 +248,7 @@ func (r *pass) planPrefixes(d *DataPlane) {
 		for _, one := range r.redone {
 			e.remove(one, &r.claims)
 			if !slices.Equal(one.outside, one.was.outside) || !slices.Equal(one.clusterIPs, one.was.clusterIPs) {
-				e.add(one.service)
+				e.add(one.source)
 			}
 		}
 	}
@@ -261,15 +261,15 @@ func (r *pass) planPrefixes(d *DataPlane) {
 	}
 }
 
-// prefixEdits holds the changes to the single addresses that services add to the ground's prefixes: of pods outside of
+// prefixEdits holds the changes to the single addresses that sources add to the ground's prefixes: of pods outside of
 // all ranges, and within the cluster.
 type prefixEdits struct {
 	ground          *ground
 	outside, within edit[Prefix]
 }
 
-// add adds the addresses of a service.
-func (e *prefixEdits) add(s *service) {
+// add adds the addresses of a source.
+func (e *prefixEdits) add(s *source) {
 	for _, a := range s.outside {
 		e.outside.put(Prefix{single(a)})
 		e.inside(a, !e.ground.stray(a))
@@ -279,7 +279,7 @@ func (e *prefixEdits) add(s *service) {
 	}
 }
 
-// remove removes the addresses that a service no longer has, except for ClusterIPs of other services.
+// remove removes the addresses that a source no longer has, except for ClusterIPs of other sources.
 func (e *prefixEdits) remove(one *redone, c *claims) {
 	for _, a := range one.was.outside {
 		if _, still := slices.BinarySearchFunc(one.outside, a, netip.Addr.Compare); !still {
@@ -289,7 +289,7 @@ func (e *prefixEdits) remove(one *redone, c *claims) {
 	}
 	for _, a := range one.was.clusterIPs {
 		if !slices.Contains(one.clusterIPs, a) {
-			e.inside(a, slices.ContainsFunc(c.on(a), func(c claim) bool { return c.kinds&asClusterIP != 0 }))
+			e.inside(a, slices.ContainsFunc(c.on(a), func(c claim) bool { return c.uses&asClusterIP != 0 }))
 		}
 	}
 }
@@ -309,11 +309,11 @@ func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
 	whole := r.whole()
 	e := ingressEdits{whole: whole, announce: map[string]*edit[Announcement]{}, seen: map[netip.Addr]bool{}, touched: []netip.Addr{}}
 	if whole {
-		r.each(func(s *service) { e.look(r, d, s.ingress) })
+		r.each(func(s *source) { e.look(r, d, s.seats) })
 	} else {
 		for _, one := range r.redone {
-			e.look(r, d, one.was.ingress)
-			e.look(r, d, one.ingress)
+			e.look(r, d, one.was.seats)
+			e.look(r, d, one.seats)
 		}
 	}
 	d.Ingress, _ = e.ips.to(d.Ingress, whole)
@@ -394,12 +394,12 @@ func (e *ingressEdits) announcements(network string) *edit[Announcement] {
 	return of
 }
 
-// ingressAt plans an ingress IP, which several services of one network may share, and its announcement, which is zero if
+// ingressAt plans an ingress IP, which several sources of one network may share, and its announcement, which is zero if
 // it is not announced. Without a network, the address is no ingress IP.
 func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *network) {
 	for _, c := range r.claims.on(a) { // the last one's path counts
 		s := c.by
-		if c.kinds&asIngress == 0 || s.network == nil || !slices.Contains(s.ingress, a) {
+		if c.uses&asSeat == 0 || s.network == nil || !slices.Contains(s.seats, a) {
 			continue
 		}
 		face := r.frame.faceOf(s)
@@ -521,14 +521,14 @@ func (r *pass) planProblems() {
 		for _, p := range one.was.problems {
 			e.drop(found(p))
 		}
-		for _, p := range one.service.problems {
+		for _, p := range one.source.problems {
 			e.put(found(p))
 		}
 	}
 	list, differs := e.to(r.Planner.found, r.fromScratch)
 	r.Planner.found = list
 	general := sortedProblems(slices.Concat(r.ground.problems, r.frame.problems, r.frame.needRoutes(&r.sending).problems,
-		r.frame.unserved(r.claims.services).problems))
+		r.frame.unserved(r.claims.sources).problems))
 	if !differs && slices.Equal(general, r.general) && r.Planner.plan != nil {
 		return
 	}

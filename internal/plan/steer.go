@@ -206,7 +206,7 @@ type target struct {
 	families Families // of these pods' packets
 }
 
-// targets counts the services that lead to each node.
+// targets counts the sources that lead to each node.
 type targets struct {
 	of      map[string]*leading
 	changed bool // since list ran, a node was added or removed, or its use changed
@@ -245,16 +245,16 @@ func (t *targets) add(n *int, by int) {
 	}
 }
 
-// list lists the nodes to steer to: first those needed, then the others, each by the rank of the first service that leads
+// list lists the nodes to steer to: first those needed, then the others, each by the rank of the first source that leads
 // there.
-func (t *targets) list(services []*service) []target {
-	oldest, needed := map[string]*service{}, map[string]*service{}
-	see := func(by map[string]*service, node string, s *service) {
+func (t *targets) list(sources []*source) []target {
+	oldest, needed := map[string]*source{}, map[string]*source{}
+	see := func(by map[string]*source, node string, s *source) {
 		if first := by[node]; node != "" && (first == nil || s.before(first) < 0) {
 			by[node] = s
 		}
 	}
-	for _, s := range services {
+	for _, s := range sources {
 		if s != nil && s.leads != (leads{}) {
 			see(needed, s.leads.host, s)
 			see(oldest, s.leads.also, s)
@@ -282,13 +282,13 @@ func (t *targets) list(services []*service) []target {
 	return all
 }
 
-// sending counts the services whose pods need routes.
+// sending counts the sources whose pods need routes.
 type sending struct {
 	out     map[string]*[2]int // by network, for each family
 	dropped [2]int
 }
 
-func (n *sending) count(s *service, by int) {
+func (n *sending) count(s *source, by int) {
 	if s.sends == (sends{}) {
 		return
 	}
@@ -323,20 +323,20 @@ func (n *sending) by(f *frame, of *network) Families {
 	return Families{counts[ipv4] > 0, counts[ipv6] > 0}
 }
 
-// leads names the nodes that this node steers packets of a service to.
+// leads names the nodes that this node steers packets of a source to.
 type leads struct {
 	host string   // pods of this node egress by it; empty: none do
 	of   Families // of these pods' packets
 	also string   // receives only its own: strays, and flows that it began to serve as the former host
 }
 
-func (s *service) leading(node string) (l leads) {
+func (s *source) leading(node string) (l leads) {
 	if s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || s.host == "" || s.host == cluster.AllHosts {
 		return l
 	}
 	l.of = Families{
-		IPv4: s.has[ipv4][here] && s.source(ipv4).IsValid(),
-		IPv6: s.has[ipv6][here] && s.source(ipv6).IsValid(),
+		IPv4: s.has[ipv4][here] && s.sourceIP(ipv4).IsValid(),
+		IPv6: s.has[ipv6][here] && s.sourceIP(ipv6).IsValid(),
 	}
 	l.also = s.partner(node)
 	if l.of != (Families{}) && s.host != node {

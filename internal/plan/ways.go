@@ -11,7 +11,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// way is the path of those endpoints of a service that share a family and whether they are on this node.
+// way is the path of those endpoints of a source that share a family and whether they are on this node.
 type way struct {
 	path   PathID
 	source netip.Addr
@@ -36,9 +36,9 @@ func (w *ways) endpoint(e endpoint, node string) (Endpoint, bool) {
 	return row, !v.open
 }
 
-// waysOf decides the path and the source of the pods of a service. A pod of another node whose packets should not pass
+// waysOf decides the path and the source of the pods of a source. A pod of another node whose packets should not pass
 // here has path 0, which drops packets that a stale route elsewhere brings here.
-func (f *frame) waysOf(s *service) (w ways) {
+func (f *frame) waysOf(s *source) (w ways) {
 	if !s.selects {
 		return w
 	}
@@ -56,7 +56,7 @@ func (f *frame) waysOf(s *service) (w ways) {
 }
 
 // pathOf returns the path of endpoints of a family, on this node if local, and the source address that they leave with.
-func (f *frame) pathOf(s *service, family int, local bool) (id PathID, source netip.Addr, own bool) {
+func (f *frame) pathOf(s *source, family int, local bool) (id PathID, source netip.Addr, own bool) {
 	if s.network == nil || s.host == "" {
 		return 0, source, false
 	}
@@ -67,7 +67,7 @@ func (f *frame) pathOf(s *service, family int, local bool) (id PathID, source ne
 		}
 		return f.out(s.network), source, false
 	}
-	ingress := s.source(family)
+	ingress := s.sourceIP(family)
 	switch {
 	case !ingress.IsValid(): // no ingress IP of this family: the host would drop the packets
 		return 0, source, false
@@ -82,8 +82,8 @@ func (f *frame) pathOf(s *service, family int, local bool) (id PathID, source ne
 }
 
 // keptOf returns the way by the standby for endpoints of this node.
-func (f *frame) keptOf(s *service, family int) (kept Way, own bool) {
-	source := s.source(family)
+func (f *frame) keptOf(s *source, family int) (kept Way, own bool) {
+	source := s.sourceIP(family)
 	switch {
 	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "":
 	case s.standby == f.node && f.reachable(s.network, family == ipv4):
@@ -96,9 +96,9 @@ func (f *frame) keptOf(s *service, family int) (kept Way, own bool) {
 	return Way{}, false
 }
 
-// goesOtherwise reports whether the way of some endpoint of the service differs. Ways without endpoints do not count: most
-// services have no endpoint on this node, and those ways differ whenever there is another node to steer to.
-func (s *service) goesOtherwise(x, y ways) bool {
+// goesOtherwise reports whether the way of some endpoint of the source differs. Ways without endpoints do not count: most
+// sources have no endpoint on this node, and those ways differ whenever there is another node to steer to.
+func (s *source) goesOtherwise(x, y ways) bool {
 	for family := range x {
 		for place := range x[family] {
 			if s.has[family][place] && x[family][place] != y[family][place] {
@@ -109,13 +109,13 @@ func (s *service) goesOtherwise(x, y ways) bool {
 	return false
 }
 
-// sends holds the families of a service's packets on this node.
+// sends holds the families of a source's packets on this node.
 type sends struct {
 	out     Families // leave by its network
 	dropped Families
 }
 
-func (f *frame) sendsOf(s *service, w *ways) (n sends) {
+func (f *frame) sendsOf(s *source, w *ways) (n sends) {
 	for family := range w {
 		for place, v := range w[family] {
 			if !s.has[family][place] || v.open {
@@ -134,7 +134,7 @@ func (f *frame) sendsOf(s *service, w *ways) (n sends) {
 
 func (f Families) and(o Families) Families { return Families{f.IPv4 || o.IPv4, f.IPv6 || o.IPv6} }
 
-// face describes how clients outside reach a service.
+// face describes how clients outside reach a source.
 type face struct {
 	network   string
 	created   time.Time
@@ -146,8 +146,8 @@ type face struct {
 	as        Announcement // without a prefix
 }
 
-func (f *frame) faceOf(s *service) (c face) {
-	if s.network == nil || len(s.ingress) == 0 {
+func (f *frame) faceOf(s *source) (c face) {
+	if s.network == nil || len(s.seats) == 0 {
 		return c
 	}
 	c.network, c.created, c.path = s.network.name, s.created, f.out(s.network)
@@ -173,10 +173,10 @@ func (f *frame) countSent() bool {
 	return f.config.Status.PerService && f.config.Status.ServiceCounters
 }
 
-// announced reports whether this node announces the ingress IPs of a service.
-func (f *frame) announced(s *service) bool {
+// announced reports whether this node announces the ingress IPs of a source.
+func (f *frame) announced(s *source) bool {
 	if s.network == nil || !f.usable(s.network) || s.network.lacks != "" || len(s.network.Peers) == 0 ||
-		len(s.endpoints) == 0 || len(s.ingress) == 0 {
+		len(s.members) == 0 || len(s.seats) == 0 {
 		return false
 	}
 	if s.host == cluster.AllHosts {
@@ -185,8 +185,8 @@ func (f *frame) announced(s *service) bool {
 	return s.host == f.node || s.host != "" && s.standby == f.node
 }
 
-// electable reports whether this node may become the host of a service, as far as it can judge itself.
-func (f *frame) electable(s *service) bool {
+// electable reports whether this node may become the host of a source, as far as it can judge itself.
+func (f *frame) electable(s *source) bool {
 	n := f.nodes.At(f.node)
 	if f.leaving || n.Cordoned {
 		return false

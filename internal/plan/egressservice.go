@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"iter"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/election"
+)
+
+// egressServices makes sources of Services, with their EgressServices if they have one: ingress IPs are the seats, and
+// endpoints the members.
+type egressServices struct{}
+
+func (egressServices) keys(o *cluster.Objects) iter.Seq[cluster.Key] {
+	return func(yield func(cluster.Key) bool) {
+		for key := range o.EgressServices.Keys() {
+			if !yield(key) {
+				return
+			}
+		}
+		for key := range o.Services.Keys() {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+func (egressServices) size(o *cluster.Objects) (sources, addresses int) {
+	for _, endpoints := range o.Endpoints.All() {
+		addresses += len(endpoints)
+	}
+	return o.Services.Len(), addresses + 2*o.Services.Len()
+}
+
+func (egressServices) exists(o *cluster.Objects, key cluster.Key) bool {
+	_, selects := o.EgressServices.Get(key)
+	_, exists := o.Services.Get(key)
+	return selects || exists
+}
+
+func (egressServices) fields() (seats, members string) {
+	return "status.loadBalancer.ingress", "endpoints"
+}
+
+func (egressServices) read(r *redone, g *ground, o *cluster.Objects, choice election.Choice) {
+	s, key := r.source, r.id.Key
+	spec, selects := o.EgressServices.Get(key)
+	service := o.Services.At(key)
+	s.selects, s.clusterIPs = selects, fit(service.ClusterIPs)
+	s.sourceIPBy, s.wanted, s.nodeSelector = spec.SourceIPBy, spec.Network, spec.NodeSelector
+	s.localTraffic, s.sharing = service.LocalTraffic, service.SharingKey
+	if r.barred = !service.LoadBalancer; !r.barred {
+		r.addresses = service.Ingress
+	}
+	if !selects {
+		s.created, s.since = service.Created, service.Created
+		s.host, s.standby, s.term, s.former, r.election = "", "", 0, false, nil
+		return
+	}
+	s.created, s.since = spec.Created, election.Since(spec)
+	r.raw = o.Endpoints.At(key)
+	r.serve(g, choice)
+}
+
+// countNames counts how many EgressServices name each network.
+func countNames(o *cluster.Objects) map[string]int {
+	names := map[string]int{}
+	for _, e := range o.EgressServices.All() {
+		names[e.Network]++
+	}
+	return names
+}
+
+// rename updates the counts of named networks for a changed EgressService.
+func (r *pass) rename(key cluster.Key) {
+	if s := r.sources[cluster.KindEgressService][key]; s != nil && s.selects {
+		if r.names[s.wanted]--; r.names[s.wanted] == 0 {
+			delete(r.names, s.wanted)
+			r.renamed = true
+		}
+	}
+	if e, ok := r.Objects.EgressServices.Get(key); ok {
+		r.names[e.Network]++
+		r.renamed = r.renamed || r.names[e.Network] == 1
+	}
+}

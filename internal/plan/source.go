@@ -1,0 +1,570 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
+)
+
+// source is an object that claims addresses and gives its members a way out of the cluster: the part of an object that its
+// kind does not matter for, and the results of planning it.
+type source struct {
+	id       cluster.ID
+	number   uint32 // its index in claims
+	disputes int32  // addresses that it claims with others, or for several uses
+
+	selects bool       // it selects members; a Service without an EgressService only claims addresses
+	aside   bool       // this node is elected, but lacks the network
+	former  bool       // the standby was the host before
+	able    bool       // it can serve, as far as other claims allow it
+	has     [2][2]bool // whether it has members, by family and by where
+	sends   sends
+
+	created       time.Time
+	since         time.Time // when it got a host; without a host: created
+	sharing       string    // the key by which objects of several namespaces share an address
+	wanted        string    // the network that it names
+	nodeSelector  *metav1.LabelSelector
+	host, standby string
+	term          int64
+
+	network *network     // nil: it names no network that it may use
+	claimed []netip.Addr // claimed as seats
+	seats   []netip.Addr // those of claimed that it serves, in order
+	members []endpoint   // selected pods, sorted
+	lost    []netip.Addr // claimed as members, but not won; sorted
+	outside []netip.Addr // members in no pod range, sorted
+
+	// Only Services have these.
+	clusterIPs   []netip.Addr // claimed
+	plain        []netip.Addr // claimed as ingress IPs of a Service without an EgressService
+	localTraffic bool
+	sourceIPBy   cluster.SourceIPBy
+
+	problems []cluster.Problem
+
+	local int // members on this node
+	leads leads
+}
+
+// kind reads the objects of one kind of source.
+type kind interface {
+	// keys iterates over the keys of all objects, in no order. A key may occur twice.
+	keys(o *cluster.Objects) iter.Seq[cluster.Key]
+	// size estimates how many sources there are, and how many addresses they claim.
+	size(o *cluster.Objects) (sources, addresses int)
+	// exists reports whether there is an object with a key.
+	exists(o *cluster.Objects, key cluster.Key) bool
+	// read sets the fields of a source that its objects determine, and the raw addresses of the redone. If there is no such
+	// object, the source claims nothing afterwards.
+	read(r *redone, g *ground, o *cluster.Objects, choice election.Choice)
+	// fields names the fields of seats and of members in problems.
+	fields() (seats, members string)
+}
+
+// kinds holds all kinds of sources.
+var kinds = [cluster.Kinds]kind{cluster.KindEgressService: egressServices{}}
+
+type endpoint struct {
+	addr netip.Addr
+	node string // empty: unknown
+}
+
+func (e endpoint) compare(o endpoint) int { return e.addr.Compare(o.addr) }
+
+// on reports whether the endpoint is or may be on a node.
+func (e endpoint) on(node string) bool { return e.node == node || e.node == "" }
+
+// Indices of has and of ways.
+const (
+	ipv4, ipv6      = 0, 1
+	elsewhere, here = 0, 1
+)
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+func (e endpoint) place(node string) int {
+	if e.on(node) {
+		return here
+	}
+	return elsewhere
+}
+
+// sourceIP returns the source address of a family with which egress leaves the host: the first seat.
+func (s *source) sourceIP(family int) netip.Addr {
+	for _, a := range s.seats {
+		if familyOf(a) == family {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func (s *source) networkName() string {
+	if s.network != nil {
+		return s.network.name
+	}
+	if s.wanted != "" {
+		return s.wanted
+	}
+	return config.DefaultNetwork
+}
+
+// partner returns the standby if node is the host, and the host if node is the standby.
+func (s *source) partner(node string) string {
+	switch node {
+	case s.host:
+		return s.standby
+	case s.standby:
+		return s.host
+	}
+	return ""
+}
+
+// redone is a source that this pass reads again.
+type redone struct {
+	*source
+	was        *source            // its former state
+	addresses  []cluster.Ingress  // raw addresses of seats, in order
+	raw        []cluster.Endpoint // raw members
+	ordered    []cluster.Endpoint // raw, sorted; nil: not yet
+	findings   findings
+	election   *cluster.Problem
+	candidates []endpoint // addresses that could be pods, sorted
+	unfit      bool       // some members are no candidates, which is a problem
+	barred     bool       // its objects do not allow it to serve
+}
+
+// read reads the objects of a source.
+func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
+	r.addresses, r.raw, r.ordered, r.barred, r.findings = nil, nil, nil, false, findings{}
+	r.network, r.aside = nil, false
+	kinds[r.id.Kind].read(r, g, o, choice)
+	r.readMembers(g)
+}
+
+// serve sets who has the seat of a source, and the network that it may use.
+func (r *redone) serve(g *ground, choice election.Choice) {
+	s := r.source
+	s.host, s.standby, s.term, s.former, r.election = choice.Host, choice.Standby, choice.Term, choice.Former, choice.Problem
+	s.network = g.networkOf(s.id, s.wanted, &r.findings)
+	s.standAside(g)
+}
+
+// standAside gives up the role of this node in a network that it lacks. A host leaves the source to the standby, as if it
+// had died. Without a standby that is known to run a daemon, it stays the host and drops packets.
+func (s *source) standAside(g *ground) {
+	if s.network == nil || s.network.lacks == "" {
+		return
+	}
+	s.aside = s.host == g.node || s.host != "" && s.standby == g.node
+	switch {
+	case s.standby == g.node:
+		s.standby = ""
+	case s.host == g.node && s.standby != "" && (g.heard == nil || g.heard[s.standby]):
+		s.host, s.standby, s.former = s.standby, "", false
+	}
+}
+
+// seatClaims lists the addresses that a source claims as seats; those of a Service without an EgressService are in plain.
+func (r *redone) seatClaims(g *ground) (all, plain []netip.Addr) {
+	for _, in := range r.addresses {
+		a, err := netip.ParseAddr(in.IP)
+		if err == nil && cluster.Unfit(a) == "" && g.whose(a) == "" && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	if !r.selects {
+		return nil, all
+	}
+	return all, nil
+}
+
+// isAble reports whether a source can serve if no other source claims the same: it has a host, a network that it may use,
+// and a source address.
+func (r *redone) isAble(g *ground) bool {
+	switch {
+	case !r.selects:
+		return true
+	case r.network == nil || r.host == "" || r.barred:
+		return false
+	}
+	return r.sourceIPBy == cluster.SourceIPByNetwork ||
+		slices.ContainsFunc(r.claimed, func(a netip.Addr) bool { return !within(g.inside, a) })
+}
+
+// whose names the use of an address that cannot be an ingress IP because of that; empty: it can be one.
+func (g *ground) whose(a netip.Addr) string {
+	switch {
+	case g.nodeIPs[a] != "":
+		return "an address of node " + g.nodeIPs[a] + ": an ingress IP must belong to no node"
+	case g.peers[a] != "":
+		return "a BGP peer in network " + g.peers[a]
+	}
+	return g.away[a]
+}
+
+// howToShare explains in a problem how Services of two namespaces share an ingress IP.
+const howToShare = "Services of several namespaces share one where each has the annotation metallb.io/allow-shared-ip with the same value"
+
+// settleSeats keeps the addresses that the source can serve. The first source by rank that claims one decides its network
+// and the sources that may share it.
+func (r *redone) settleSeats(c *claims) {
+	s := r.source
+	s.seats = nil
+	if !s.selects {
+		return
+	}
+	for _, in := range r.addresses {
+		if in.IP == "" {
+			continue // a host name: the election reports it if there is no IP besides
+		}
+		if a, ok := r.parseSeat(c.ground, in.IP); ok && !slices.Contains(s.seats, a) && r.winsSeat(c, a, in.IP) {
+			s.seats = append(s.seats, a)
+		}
+	}
+	if slices.Equal(s.seats, s.claimed) {
+		s.seats = s.claimed // nearly always equal: keep one slice
+	}
+}
+
+// parseSeat parses the address of a seat; false: no source can have it, which is reported.
+func (r *redone) parseSeat(g *ground, text string) (a netip.Addr, ok bool) {
+	a, err := netip.ParseAddr(text)
+	switch why := cluster.Unfit(a); {
+	case err != nil:
+		r.refuseSeat(text, ReasonInvalidAddress, "not an IP address")
+	case why != "":
+		r.refuseSeat(text, ReasonInvalidAddress, "%s cannot be announced nor be a source address", why)
+	case g.whose(a) != "":
+		r.refuseSeat(text, ReasonInvalidAddress, "is %s", g.whose(a))
+	default:
+		return a, true
+	}
+	return a, false
+}
+
+// winsSeat reports whether the source may serve an address, considering the other claims on it and the cluster's
+// ranges. It reports what prevents that as a problem, in which text is the written form of the address.
+func (r *redone) winsSeat(c *claims, a netip.Addr, text string) bool {
+	s := r.source
+	var v verdict
+	if s.disputes > 0 {
+		v = c.verdict(a)
+	}
+	switch {
+	case v.clusterIP:
+		r.refuseSeat(text, ReasonInvalidAddress, "is the ClusterIP of Service %s", v.cluster)
+	case v.owner.over(s):
+		r.refuseSeat(text, ReasonInvalidAddress, "is an endpoint of %s, which keeps it", v.owner.id)
+	case within(c.ground.inside, a):
+		r.refuseSeat(text, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
+	case v.plain.over(s) && !v.plain.shares(s):
+		r.refuseSeat(text, ReasonIngressConflict, "is an ingress IP of Service %s, which has no EgressService; "+howToShare, v.plain.id.Key)
+	case v.seat.over(s) && v.network != s.networkName():
+		r.refuseSeat(text, ReasonIngressConflict, "is served by %s in network %s; one ingress IP belongs to one network",
+			v.seat.id, v.network)
+	case v.seat.over(s) && !v.seat.shares(s):
+		r.refuseSeat(text, ReasonIngressConflict, "is served by %s; "+howToShare, v.seat.id)
+	default:
+		return true
+	}
+	return false
+}
+
+func (r *redone) refuseSeat(value string, reason cluster.Reason, format string, args ...any) {
+	field, _ := kinds[r.id.Kind].fields()
+	r.findings.sample(r.id, field, value, reason, format, args...)
+}
+
+// readMembers finds the candidates among the raw members.
+func (r *redone) readMembers(g *ground) {
+	r.candidates, r.unfit = make([]endpoint, 0, len(r.raw)), false
+	for _, e := range r.raw {
+		a, reject := g.candidate(e)
+		if a.IsValid() {
+			r.candidates = append(r.candidates, endpoint{a, e.Node})
+		}
+		r.unfit = r.unfit || reject != nil
+	}
+	if r.unfit {
+		for _, e := range r.inOrder() {
+			if _, reject := g.candidate(e); reject != nil {
+				reject(r, e.Address)
+			}
+		}
+	}
+	if !slices.IsSortedFunc(r.candidates, endpoint.compare) {
+		slices.SortFunc(r.candidates, endpoint.compare)
+	}
+	kept := r.candidates[:0]
+	for _, e := range r.candidates {
+		if last := len(kept) - 1; last < 0 || kept[last].addr != e.addr {
+			kept = append(kept, e)
+		} else if kept[last].node != e.node {
+			kept[last].node = "" // several nodes are named, and any may be right
+		}
+	}
+	r.candidates = kept
+}
+
+// inOrder lists the members, as they are written, in an order that does not depend on the source of objects.
+func (r *redone) inOrder() []cluster.Endpoint {
+	if r.ordered == nil {
+		r.ordered = slices.Clone(r.raw)
+		slices.SortFunc(r.ordered, func(x, y cluster.Endpoint) int {
+			return cmp.Or(strings.Compare(x.Address, y.Address), strings.Compare(x.Node, y.Node), cmp.Compare(x.Target, y.Target))
+		})
+		r.ordered = slices.Compact(r.ordered)
+	}
+	return r.ordered
+}
+
+func (r *redone) refuse(value string, reason cluster.Reason, format string, args ...any) {
+	_, field := kinds[r.id.Kind].fields()
+	r.findings.sample(r.id, field, value, reason, format, args...)
+}
+
+// settleMembers keeps the candidates that are pods of the source's namespace and that no source of a higher rank claims.
+func (r *redone) settleMembers(c *claims) {
+	s, g := r.source, c.ground
+	s.members, s.lost = r.candidates, nil
+	strange := func(e endpoint) bool { return g.peers[e.addr] != "" || c.homes.strange(e.addr, s.id.Namespace).is }
+	if s.disputes == 0 && !slices.ContainsFunc(r.candidates, strange) {
+		return
+	}
+	s.members = nil
+	for _, e := range r.candidates {
+		if r.refusal(c, e.addr) == nil {
+			s.members = append(s.members, e)
+		} else {
+			s.lost = append(s.lost, e.addr)
+		}
+	}
+	if len(s.lost) == 0 {
+		return
+	}
+	for _, e := range r.inOrder() { // the problems name addresses as they are written
+		a, err := netip.ParseAddr(e.Address)
+		if _, lost := slices.BinarySearchFunc(s.lost, a, netip.Addr.Compare); err == nil && lost {
+			r.refusal(c, a)(e.Address)
+		}
+	}
+}
+
+// refusal returns a function that reports why a candidate is no member of this source, given the written form of its
+// address; nil: it is one.
+func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
+	var v verdict
+	if r.disputes > 0 && c.several[a] != nil {
+		v = c.verdict(a)
+	}
+	switch s, g := r.source, c.ground; {
+	case v.clusterIP:
+		return func(text string) {
+			r.refuse(text, ReasonInvalidAddress, "is the ClusterIP of Service %s, not a pod's address", v.cluster)
+		}
+	case v.seat.is && v.seat.compare(s.rank()) <= 0:
+		return func(text string) {
+			r.refuse(text, ReasonInvalidAddress, "is an ingress IP of %s, not a pod's address", v.seat.id)
+		}
+	case g.peers[a] != "":
+		return func(text string) {
+			r.refuse(text, ReasonInvalidAddress, "is a BGP peer in network %s, not a pod", g.peers[a])
+		}
+	case v.owner.over(s):
+		return func(text string) {
+			r.refuse(text, ReasonEndpointConflict, "is selected by %s, which keeps it", v.owner.id)
+		}
+	}
+	if at := c.homes.strange(a, r.id.Namespace); at.is {
+		return func(text string) {
+			r.refuse(text, ReasonForeignEndpoint, "is the address of Pod %s: an EgressService selects Pods of its own namespace", at.pod)
+		}
+	}
+	return nil
+}
+
+// settle decides which of its claims a source wins, and collects its problems.
+func (r *redone) settle(c *claims) {
+	s, g := r.source, c.ground
+	start := len(r.findings.problems)
+	r.settleSeats(c)
+	badSeats := len(r.findings.problems) > start
+	start = len(r.findings.problems)
+	r.settleMembers(c)
+	r.look(g)
+	badMembers := r.unfit || len(r.findings.problems) > start
+	if p := r.election; p != nil {
+		explained := p.Reason == cluster.ReasonNoIngressIP && badSeats || p.Reason == cluster.ReasonNoEndpoints && badMembers
+		if !explained { // otherwise the problems of single addresses explain why none is left
+			r.findings.problems = append(r.findings.problems, *p)
+		}
+	}
+	r.findStrays(g)
+	r.findings.summarize()
+	s.problems = r.findings.problems
+	s.leads = s.leading(g.node)
+}
+
+// look counts where the members are, and reports families in which they have no source.
+func (r *redone) look(g *ground) {
+	s := r.source
+	s.has, s.local = [2][2]bool{}, 0
+	for _, e := range s.members {
+		s.has[familyOf(e.addr)][e.place(g.node)] = true
+		if e.node == g.node {
+			s.local++
+		}
+	}
+	if s.sourceIPBy == cluster.SourceIPByNetwork || s.host == "" || len(s.seats) == 0 {
+		return
+	}
+	for family, name := range [...]string{"IPv4", "IPv6"} {
+		if s.has[family] != [2]bool{} && !s.sourceIP(family).IsValid() {
+			r.findings.of(s.id, "", "", cluster.ReasonNoIngressIP,
+				"its Service has %[1]s endpoints but no %[1]s ingress IP: their %[1]s packets have no source address", name)
+		}
+	}
+}
+
+// findStrays finds members in no pod range. They are strays if pod ranges of their family are known: any user who may
+// write EndpointSlices can list an address.
+func (r *redone) findStrays(g *ground) {
+	s := r.source
+	s.outside = nil
+	var last netip.Prefix // successive endpoints are often in one range
+	for _, e := range s.members {
+		if last.IsValid() && last.Contains(e.addr) {
+			continue
+		}
+		i, found := searchPrefixes(g.ranges, e.addr)
+		if !found {
+			i--
+		}
+		if i >= 0 && g.ranges[i].Contains(e.addr) {
+			last = g.ranges[i]
+			continue
+		}
+		s.outside = append(s.outside, e.addr)
+		if g.stray(e.addr) {
+			r.refuse(e.addr.String(), ReasonOutsidePodRanges,
+				"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; "+
+					"add its range to clusterCIDRs if it is a pod")
+		}
+	}
+}
+
+// stray reports whether other pods' packets reach an endpoint outside all pod ranges as a destination outside the cluster.
+func (g *ground) stray(a netip.Addr) bool {
+	if a.Is4() {
+		return g.ranged.IPv4
+	}
+	return g.ranged.IPv6
+}
+
+// row returns the source for display.
+func (s *source) row(announced bool) Service {
+	row := Service{
+		Kind: s.id.Kind, Key: s.id.Key, SourceIPBy: s.sourceIPBy, Network: s.networkName(), Host: s.host, Standby: s.standby,
+		IngressIPs: s.seats, Endpoints: len(s.members), Local: s.local, Aside: s.aside,
+	}
+	if announced {
+		row.Announced = s.seats
+	}
+	return row
+}
+
+// fewProblems bounds the problems of one object that differ in their values only. A user who may write EndpointSlices can
+// cause a hundred thousand of them. The first few are listed, and the last listed one carries the number of the others.
+const fewProblems = 3
+
+// findings are problems that one part of the plan finds.
+type findings struct {
+	problems []cluster.Problem
+	seen     map[sameProblem]*samples // nil where nothing is counted
+}
+
+// sameProblem is the key under which problems are counted together.
+type sameProblem struct {
+	object cluster.ID
+	field  string
+	reason cluster.Reason
+	format string
+}
+
+// samples counts problems and holds the index of the last listed one.
+type samples struct{ count, last int }
+
+func (f *findings) problem(kind, object, field, value string, reason cluster.Reason, format string, args ...any) {
+	f.problems = append(f.problems, cluster.Problem{
+		Kind: kind, Object: object, Field: field, Value: cluster.Clip(value), Reason: reason, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// of adds a problem of an object.
+func (f *findings) of(id cluster.ID, field, value string, reason cluster.Reason, format string, args ...any) {
+	f.problem(id.Kind.String(), id.Key.String(), field, value, reason, format, args...)
+}
+
+// sample adds a problem of an object, or only counts it once fewProblems of its kind are listed. Callers should pass
+// the values in an order that depends on the values only.
+func (f *findings) sample(object cluster.ID, field, value string, reason cluster.Reason, format string, args ...any) {
+	same := sameProblem{object, field, reason, format}
+	of := f.seen[same]
+	if of == nil {
+		if f.seen == nil {
+			f.seen = map[sameProblem]*samples{}
+		}
+		of = &samples{}
+		f.seen[same] = of
+	}
+	if of.count++; of.count <= fewProblems {
+		of.last = len(f.problems)
+		f.of(object, field, value, reason, format, args...)
+	}
+}
+
+// summarize stores in the last listed problem of each kind how many more there are.
+func (f *findings) summarize() {
+	for _, of := range f.seen {
+		if more := of.count - fewProblems; more > 0 {
+			f.problems[of.last].More = more
+		}
+	}
+	f.seen = nil
+}
+
+// Reasons of problems that planning finds.
+const (
+	ReasonPathsExhausted    cluster.Reason = "PathsExhausted"
+	ReasonVRFMissing        cluster.Reason = "VRFMissing"
+	ReasonInterfaceMissing  cluster.Reason = "InterfaceMissing"
+	ReasonTableMismatch     cluster.Reason = "TableMismatch"
+	ReasonNetworkNotFound   cluster.Reason = "NetworkNotFound"
+	ReasonNetworkNotAllowed cluster.Reason = "NetworkNotAllowed"
+	ReasonInvalidAddress    cluster.Reason = "InvalidAddress"
+	ReasonIngressConflict   cluster.Reason = "IngressConflict"
+	ReasonForeignEndpoint   cluster.Reason = "ForeignEndpoint"
+	ReasonEndpointConflict  cluster.Reason = "EndpointConflict"
+	ReasonUnknownNode       cluster.Reason = "UnknownNode"
+	ReasonOutsidePodRanges  cluster.Reason = "OutsidePodRanges"
+	ReasonNoRoute           cluster.Reason = "NoRoute"
+	ReasonHostUnreachable   cluster.Reason = "HostUnreachable"
+	ReasonNoRouterID        cluster.Reason = "NoRouterID"
+)
