@@ -146,7 +146,7 @@ func check(configFile, folder string) (found []error, summary string) {
 // planProblems returns the problems of plans for all nodes, assuming that their networks are up.
 func planProblems(conf *config.Config, objects cluster.Objects) []cluster.Problem {
 	var problems []cluster.Problem
-	hosts := election.Elect(objects, nil)
+	hosts := election.Policy{Hosts: conf.Election.Hosts}.Elect(objects, nil)
 	for _, node := range slices.Sorted(objects.Nodes.Keys()) {
 		_, found := plan.Build(plan.Snapshot{
 			Node:    node,

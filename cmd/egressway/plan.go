@@ -95,7 +95,8 @@ func (o planOptions) run(out io.Writer) error {
 		}
 	}
 	desired, found := plan.Build(plan.Snapshot{
-		Node: o.node, Config: conf, Objects: objects, Hosts: election.Elect(objects, nil), Facts: facts,
+		Node: o.node, Config: conf, Objects: objects, Facts: facts,
+		Hosts: election.Policy{Hosts: conf.Election.Hosts}.Elect(objects, nil),
 	})
 	problems = cluster.SortProblems(append(append([]cluster.Problem{}, problems...), found...))
 	if o.output != "text" {

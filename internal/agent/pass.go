@@ -13,6 +13,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/counters"
+	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/leader"
 	"github.com/egressway/egressway/internal/plan"
@@ -119,7 +120,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	}
 	unsettled := a.unsettled(c) // before Learned is read: the routes of settled networks are complete then
 	change := a.last.changed
-	elected, others := a.source.Hosts(objects, change)
+	elected, others := a.source.Hosts(objects, change, election.Policy{Hosts: c.Election.Hosts})
 	if a.last.plan == nil {
 		a.last.detector.Presume(steeredTo(facts.Paths), time.Now())
 	}

@@ -240,8 +240,10 @@ func (s *scriptedSource) Objects() (o cluster.Objects, changed cluster.Changed, 
 	return s.objects, changed, nil, s.known
 }
 
-func (s *scriptedSource) Hosts(o cluster.Objects, change cluster.Changed) (map[election.Seat]election.Choice, []election.Seat) {
-	return s.elected.Update(o, nil, change)
+func (s *scriptedSource) Hosts(
+	o cluster.Objects, change cluster.Changed, policy election.Policy,
+) (map[election.Seat]election.Choice, []election.Seat) {
+	return s.elected.Update(o, nil, change, policy)
 }
 
 // scriptedServer is a source with a leader. It confirms what this node knows, unless it is cut off.

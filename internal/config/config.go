@@ -33,8 +33,9 @@ type Config struct {
 	AllowUnlisted bool `yaml:"allowUnlisted"`
 	// pods whose new flows out of the cluster are dropped until the pod is an endpoint of an EgressService. So are
 	// those of pod addresses on this node whose Pod is not known yet. Default: none.
-	Hold  []Hold `yaml:"hold"`
-	Moves Moves  `yaml:"moves"`
+	Hold     []Hold   `yaml:"hold"`
+	Election Election `yaml:"election"`
+	Moves    Moves    `yaml:"moves"`
 	// this node's services when its daemon gets SIGTERM: `keep` leaves everything in force for the next run; `drain`
 	// moves them to other nodes, then withdraws the rest, and needs an API server
 	OnStop   OnStop   `yaml:"onStop"`
@@ -241,6 +242,14 @@ type Advertise struct {
 	MED uint32 `yaml:"med" json:"med,omitempty"`
 	// how many times our AS number is prepended; towards external peers, the standby prepends it 5 times more
 	ASPathPrepend uint8 `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"`
+}
+
+// Election configures the choice of hosts.
+type Election struct {
+	// number of nodes among which hosts and standbys are chosen, of those that may be the host of an EgressService: first
+	// the nodes that are host or standby already, then by a hash of their names. At least 2, or 0 for all nodes. Hosts in
+	// place stay where they are. The leader's value is in force; with `source.manifests`, it must be the same on all nodes
+	Hosts int `yaml:"hosts"`
 }
 
 // Moves configures moves of services from one host to another while both are alive.

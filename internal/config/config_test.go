@@ -89,6 +89,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 			BFDProfiles:     []BFDProfile{{"fast", 100, 150, 4}},
 		},
 		AllowUnlisted: true,
+		Election:      Election{Hosts: 30},
 		Moves:         Moves{KeepFlows: Duration(90 * time.Second), Within: Duration(15 * time.Second)},
 		OnStop:        OnStopDrain,
 		Hold: []Hold{

@@ -86,6 +86,9 @@ func (v *validator) validate() {
 	v.bgp()
 	v.networks()
 	v.hold()
+	if n := v.c.Election.Hosts; n < 0 || n == 1 {
+		v.bad("election.hosts", "2, for a host and its standby, or more, or 0 for all nodes")
+	}
 	v.moves()
 	v.failover()
 	v.socket("speaker.socket", c.Speaker.Socket)

@@ -15,6 +15,18 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
+// Policy limits the choice of hosts.
+type Policy struct {
+	// Hosts is the number of candidates among which hosts and standbys are chosen; 0: all of them. Each node that is a host or
+	// standby costs others a path, a BGP path and a BFD session.
+	Hosts int
+}
+
+// Elect chooses hosts as a policy without limits does.
+func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]Choice {
+	return Policy{}.Elect(objects, reports)
+}
+
 // Elect chooses hosts for the seats of all objects. reports holds the nodes' reports: only a node that reports the network as
 // usable may be host or standby. If nodes do not report, reports is nil and every Ready node may be.
 //
@@ -22,13 +34,19 @@ import (
 // object needs, that are not draining and that are not cordoned, in this order of importance. The host and the standby in an
 // object's status stay as long as no other candidate is preferred to them; if the host does not stay, the standby becomes
 // the host. The remaining seats are assigned one by one, the oldest first, to the node with the fewest seats; a hash
-// decides among nodes with equally few, so that seats spread. Seats of one network that have an address in common share the
-// host; see share for newcomers.
+// decides among nodes with equally few, so that seats spread. With Policy.Hosts they spread over that many of the candidates
+// only: first those that are host or standby of any seat, then by a hash of their names. Seats of one network that have an
+// address in common share the host; see share for newcomers.
 //
 // A standby lacks nothing that the host has, and is neither dead nor draining.
-func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]Choice {
+func (p Policy) Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]Choice {
 	e := newElector(objects, reports)
+	e.policy = p
 	seats := bySeniority(&objects)
+	for _, s := range seats {
+		e.employ(s.host)
+		e.employ(s.standby)
+	}
 	choices := make(map[Seat]Choice, len(seats))
 	var contenders []*contender
 	for _, s := range seats {
@@ -45,6 +63,7 @@ func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]
 	groups := e.share(contenders, func(c *contender, problem *cluster.Problem) { choices[c.seat] = Choice{Problem: problem} })
 	for _, g := range groups {
 		standby := e.standby(g)
+		e.employ(e.name(standby))
 		choice := Choice{Host: e.name(g.host), Standby: e.name(standby), Despite: e.despite(g)}
 		for _, c := range g.members {
 			if choice.Why = ""; c.had.host != "" && c.had.host != choice.Host {
@@ -101,11 +120,22 @@ type elector struct {
 	everyNode []int
 	matching  map[match][]int
 	nodeAddrs map[netip.Addr]bool
-	load      []int // seats by host
+	policy    Policy
+	load      []int  // seats by host
+	employed  []bool // nodes that are host or standby of some seat
+	few       map[preference][]int
 	dead      map[string]bool
 	seen      map[string]bool     // alive, by other nodes
 	apart     map[string][]string // by node, living nodes that it reports dead or that report it dead
 	lacks     map[demand][]lack
+}
+
+// preference is the key under which preferred candidates are cached, until another node is employed.
+type preference struct {
+	candidates *int // the first one: lists of candidates are immutable
+	count      int
+	lacks      *lack
+	lacking    lack
 }
 
 // match is the key under which matching nodes are cached.
@@ -120,7 +150,7 @@ const none = -1
 func newElector(objects cluster.Objects, reports map[string]cluster.Report) *elector {
 	e := &elector{
 		objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{},
-		lacks: map[demand][]lack{}, apart: map[string][]string{},
+		lacks: map[demand][]lack{}, apart: map[string][]string{}, few: map[preference][]int{},
 	}
 	e.dead, e.seen = judge(reports)
 	for name, r := range reports {
@@ -139,7 +169,7 @@ func newElector(objects cluster.Objects, reports map[string]cluster.Report) *ele
 		}
 	}
 	slices.Sort(e.nodes)
-	e.load = make([]int, len(e.nodes))
+	e.load, e.employed = make([]int, len(e.nodes)), make([]bool, len(e.nodes))
 	for i, name := range e.nodes {
 		e.everyNode = append(e.everyNode, i)
 		e.hashes = append(e.hashes, hash(name))
@@ -258,6 +288,53 @@ func (e *elector) standby(u *unit) int {
 	return best
 }
 
+// employ records that a node is host or standby of some seat.
+func (e *elector) employ(node string) {
+	if i, ok := slices.BinarySearch(e.nodes, node); ok {
+		e.assign(i, 0)
+	}
+}
+
+// assign records the host of some seats.
+func (e *elector) assign(host, seats int) {
+	e.load[host] += seats
+	if !e.employed[host] {
+		e.employed[host] = true
+		clear(e.few)
+	}
+}
+
+// preferred lists the candidates with these lacks among which the policy has a host chosen.
+func (e *elector) preferred(u *unit, lacking lack) []int {
+	most := e.policy.Hosts
+	if most == 0 || len(u.candidates) <= most {
+		return u.candidates
+	}
+	asked := preference{&u.candidates[0], len(u.candidates), &u.lacks[0], lacking}
+	if few, known := e.few[asked]; known {
+		return few
+	}
+	before := func(i, j int) int {
+		if e.employed[i] != e.employed[j] {
+			if e.employed[i] {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(e.hashes[i], e.hashes[j])
+	}
+	few := make([]int, 0, most)
+	for _, i := range u.candidates {
+		if u.lacks[i] != lacking || len(few) == most && before(few[most-1], i) < 0 {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(few, i, before)
+		few = slices.Insert(few[:min(len(few), most-1)], min(at, most-1), i)
+	}
+	e.few[asked] = few
+	return few
+}
+
 // candidate returns the number of a named node if it is a candidate, else none.
 func (e *elector) candidate(u *unit, name string) int {
 	if i, ok := slices.BinarySearch(e.nodes, name); ok {
@@ -313,14 +390,20 @@ func some(nodes []string) string {
 // stable order of preference. It returns none if no candidate fits.
 func (e *elector) best(u *unit, except int, may lack) int {
 	lacks, load := u.lacks, e.load[:len(u.lacks)]
-	least, lacking := math.MaxInt, everyLack
+	lacking := everyLack
 	for _, i := range u.candidates {
-		if l := lacks[i]; l <= lacking && l&^may == 0 && (load[i] < least || l < lacking) && i != except {
-			least, lacking = load[i], l
+		if l := lacks[i]; l < lacking && l&^may == 0 && i != except {
+			lacking = l
+		}
+	}
+	candidates, least := e.preferred(u, lacking), math.MaxInt
+	for _, i := range candidates {
+		if load[i] < least && lacks[i] == lacking && i != except {
+			least = load[i]
 		}
 	}
 	best, bestScore, own := none, uint64(0), hash(u.members[0].seat.Key.String())
-	for _, i := range u.candidates {
+	for _, i := range candidates {
 		if load[i] != least || lacks[i] != lacking || i == except {
 			continue
 		}

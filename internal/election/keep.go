@@ -59,6 +59,7 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 // Elected keeps the result of Elect up to date with the objects. It elects again only when an input of the election differs,
 // which most changes of endpoints do not cause.
 type Elected struct {
+	policy   Policy
 	elector  *elector
 	reports  map[string]cluster.Report
 	standing map[Seat]standing
@@ -90,18 +91,19 @@ func (c *contender) same(o *contender) bool {
 		c.selector.String() == o.selector.String() && slices.Equal(c.candidates, o.candidates)
 }
 
-// Update applies the changes since the last call and the present reports. changed names the choices that differ now or were
-// removed.
+// Update applies the changes since the last call, the present reports and the policy. changed names the choices that differ
+// now or were removed.
 func (e *Elected) Update(
-	objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed,
+	objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed, policy Policy,
 ) (choices map[Seat]Choice, changed []Seat) {
-	if e.elector == nil || change.All || !reflect.DeepEqual(e.reports, reports) {
+	if e.elector == nil || change.All || e.policy != policy || !reflect.DeepEqual(e.reports, reports) {
+		e.policy = policy
 		e.restart(objects, reports)
 	} else if !e.affected(objects, change) {
 		return e.choices, nil
 	}
 	before := e.choices
-	e.choices = Elect(objects, reports)
+	e.choices = policy.Elect(objects, reports)
 	for s, now := range e.choices {
 		if was, had := before[s]; !had || !now.Same(was) {
 			changed = append(changed, s)

@@ -94,7 +94,7 @@ func TestChoicesInStep(t *testing.T) {
 			follow(keptObeyed, choices, keys)
 			require.Equal(t, choices, keptObeyed, "seed %d, step %d", seed, step)
 
-			choices, keys = elected.Update(o, nil, changed)
+			choices, keys = elected.Update(o, nil, changed, Policy{})
 			require.Equal(t, Elect(o, nil), choices, "seed %d, step %d: %v", seed, step, slices.Collect(maps.Keys(changed.Of[cluster.KindEgressService])))
 			follow(keptElected, choices, keys)
 			require.Equal(t, choices, keptElected, "seed %d, step %d", seed, step)
@@ -106,9 +106,9 @@ func TestChoicesInStep(t *testing.T) {
 // A new endpoint changes no host and causes no election.
 func TestNoElectionForAnEndpoint(t *testing.T) {
 	o, elected := objects(5, "s0", "s1"), new(Elected)
-	before, _ := elected.Update(o, nil, cluster.Everything())
+	before, _ := elected.Update(o, nil, cluster.Everything(), Policy{})
 	o.Endpoints = o.Endpoints.With(key("s0"), append(slices.Clone(o.Endpoints.At(key("s0"))), cluster.Endpoint{Address: "10.244.0.77", Node: "n1"}))
-	after, changed := elected.Update(o, nil, changeOf(key("s0")))
+	after, changed := elected.Update(o, nil, changeOf(key("s0")), Policy{})
 	require.Empty(t, changed)
 	require.Equal(t, reflect.ValueOf(before).Pointer(), reflect.ValueOf(after).Pointer(), "the same map")
 }

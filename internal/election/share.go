@@ -72,7 +72,7 @@ func (e *elector) share(contenders []*contender, refuse func(*contender, *cluste
 	for _, u := range s.units {
 		u.lacks = e.lacksFor(u.demand)
 		if u.host = e.current(u); u.host != none {
-			e.load[u.host] += len(u.members)
+			e.assign(u.host, len(u.members))
 		}
 	}
 	for _, u := range s.units {
@@ -94,7 +94,7 @@ func (e *elector) settle(u *unit) {
 	if u.host = e.successor(u); u.host == none {
 		u.host = e.best(u, none, everyLack)
 	}
-	e.load[u.host] += len(u.members)
+	e.assign(u.host, len(u.members))
 }
 
 // sort puts a contender into its unit, or into late.
@@ -131,7 +131,7 @@ func (s *sharing) come(c *contender) {
 		if u.host = s.elector.current(u); u.host == none {
 			s.elector.settle(u)
 		} else {
-			s.elector.load[u.host]++
+			s.elector.assign(u.host, 1)
 		}
 		return
 	}
@@ -152,7 +152,7 @@ func (s *sharing) come(c *contender) {
 	default:
 		u := s.join(c, with, candidates)
 		u.lacks = s.elector.lacksFor(u.demand)
-		s.elector.load[host]++
+		s.elector.assign(host, 1)
 	}
 }
 

@@ -36,7 +36,7 @@ func NewServer(log *slog.Logger, c *config.Config, version string, wake func()) 
 
 // Hosts returns the choices in the objects' status, and the seats of those that changed since the last call. change lists
 // the changed objects.
-func (s *Server) Hosts(o cluster.Objects, change cluster.Changed) (map[election.Seat]election.Choice, []election.Seat) {
+func (s *Server) Hosts(o cluster.Objects, change cluster.Changed, _ election.Policy) (map[election.Seat]election.Choice, []election.Seat) {
 	return s.obeyed.Update(o, change)
 }
 
@@ -63,8 +63,10 @@ func NewFolder(log *slog.Logger, path string, wake func()) *Folder {
 
 // Hosts returns the choices that this daemon elects, and the seats of those that changed since the last call. change lists
 // the changed objects.
-func (f *Folder) Hosts(o cluster.Objects, change cluster.Changed) (map[election.Seat]election.Choice, []election.Seat) {
-	return f.elected.Update(o, nil, change)
+func (f *Folder) Hosts(
+	o cluster.Objects, change cluster.Changed, policy election.Policy,
+) (map[election.Seat]election.Choice, []election.Seat) {
+	return f.elected.Update(o, nil, change, policy)
 }
 
 // Objects returns the known objects, and the changes and problems since the last call. ok is false until all objects were
