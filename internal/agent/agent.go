@@ -66,6 +66,7 @@ type Agent struct {
 	stale  error // why the current file is not in force
 
 	source   nodeSource
+	server   following      // the source, where it is an API server; nil: it is not
 	leader   *leader.Leader // nil: every node elects for itself
 	planner  plan.Planner
 	started  time.Time
@@ -86,8 +87,7 @@ type last struct {
 	usage      conntrackUsage
 	unmade     []string // VRF devices, sorted
 	plan       *plan.NodePlan
-	planned    *plan.NodePlan // before announcements were held down
-	restless   bool           // the last pass failed, changed the plan, or restored missing objects
+	restless   bool // the last pass failed, changed the plan, or restored missing objects
 	problems   problemlog.Log
 	errors     string
 	inForce    inForce
@@ -139,7 +139,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx)) // the daemon may drain its node before it ends
 	defer end()
 	g, ctx := errgroup.WithContext(ctx)
-	a.source = openSource(log, c, version, a.wake)
+	a.setSource(openSource(log, c, version, a.wake))
 	a.status.OnDrain(a.drain)
 	a.status.OnPicture(picture.WritePage)
 	counters.Flows(a.status, a.flows.Counters)

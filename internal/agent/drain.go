@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/egressway/egressway/internal/config"
-	"github.com/egressway/egressway/internal/plan"
-	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/status"
 )
 
@@ -26,18 +24,11 @@ func (d *draining) wanted() bool {
 	return d.asked
 }
 
-// silenced removes all announcements once the daemon is leaving.
-func (d *draining) silenced(speakers []plan.Speaker) []plan.Speaker {
+// left reports whether the daemon is leaving.
+func (d *draining) left() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.leaving {
-		return speakers
-	}
-	speakers = slices.Clone(speakers)
-	for i := range speakers {
-		speakers[i].Announce = sorted.List[plan.Announcement]{}
-	}
-	return speakers
+	return d.leaving
 }
 
 func (d *draining) set(change func(*draining)) {
@@ -52,7 +43,7 @@ var errNoLeader = errors.New("draining needs an API server: objects come from so
 
 // drain makes this node's services move away, or cancels that.
 func (a *Agent) drain(yes bool) error {
-	if _, ok := a.source.(following); !ok {
+	if a.server == nil {
 		return errNoLeader
 	}
 	a.draining.set(func(d *draining) { d.asked = yes })
@@ -73,7 +64,7 @@ func (a *Agent) drainOnStop(ctx, stop context.Context) {
 	a.mu.Lock()
 	c := a.config
 	a.mu.Unlock()
-	if _, ok := a.source.(following); !ok || c.OnStop != config.OnStopDrain {
+	if a.server == nil || c.OnStop != config.OnStopDrain {
 		return
 	}
 	within := time.Duration(c.Moves.Within)

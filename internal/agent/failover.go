@@ -97,7 +97,7 @@ func (a *Agent) announcedInstead(speakers []plan.Speaker, err error) {
 // heard returns the nodes known to run a daemon, because they have answered once. With an API server it returns nil:
 // only nodes that report become host or standby.
 func (a *Agent) heard() map[string]bool {
-	if _, ok := a.source.(following); ok {
+	if a.server != nil {
 		return nil
 	}
 	return a.last.nodes.Heard

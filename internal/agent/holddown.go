@@ -5,9 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/pause"
-	"github.com/egressway/egressway/internal/plan"
-	"github.com/egressway/egressway/internal/sorted"
 )
 
 const (
@@ -17,11 +16,10 @@ const (
 	askWithin = 5 * time.Second
 )
 
-// holdDown removes the announcements in networks where this node does not know its role.
-func (a *Agent) holdDown(ctx context.Context, speakers []plan.Speaker) []plan.Speaker {
-	api, ok := a.source.(following)
-	if !ok {
-		return speakers // each node decides alone, by the manifests
+// heldDown returns the networks in which this node must not announce, because it does not know its role there.
+func (a *Agent) heldDown(ctx context.Context, c *config.Config) []string {
+	if a.server == nil {
+		return nil // each node decides alone, by the manifests
 	}
 	up := map[string]time.Time{}
 	for _, s := range a.speakers.Sessions() {
@@ -29,9 +27,11 @@ func (a *Agent) holdDown(ctx context.Context, speakers []plan.Speaker) []plan.Sp
 			up[s.Network] = s.Since
 		}
 	}
-	networks := make([]string, 0, len(speakers))
-	for _, s := range speakers {
-		networks = append(networks, s.Network)
+	networks := make([]string, 0, len(c.Networks))
+	for _, n := range c.Networks {
+		if len(n.Peers) > 0 {
+			networks = append(networks, n.Name)
+		}
 	}
 	held := &a.last.holdDown
 	if asked := a.confirmed.Load(); asked != nil {
@@ -39,28 +39,22 @@ func (a *Agent) holdDown(ctx context.Context, speakers []plan.Speaker) []plan.Sp
 	}
 	held.See(networks, up, time.Now())
 	if !held.Active() {
-		return speakers
+		return nil
 	}
 	if a.asking.CompareAndSwap(false, true) {
-		go a.ask(ctx, api)
+		go a.ask(ctx)
 	}
-	speakers = slices.Clone(speakers)
-	for i, s := range speakers {
-		if held.Holds(s.Network) {
-			speakers[i].Announce = sorted.List[plan.Announcement]{}
-		}
-	}
-	return speakers
+	return slices.DeleteFunc(networks, func(network string) bool { return !held.Holds(network) })
 }
 
 // ask asks the API server whether the known objects are current, until they are.
-func (a *Agent) ask(ctx context.Context, api following) {
+func (a *Agent) ask(ctx context.Context) {
 	defer a.wake()
 	defer a.asking.Store(false)
 	for until := time.Now().Add(askWithin); ctx.Err() == nil && time.Now().Before(until); {
 		began := time.Now()
 		bounded, cancel := context.WithTimeout(ctx, askWithin)
-		err := api.Current(bounded)
+		err := a.server.Current(bounded)
 		cancel()
 		if err == nil {
 			a.confirmed.Store(&began)

@@ -77,6 +77,12 @@ type following interface {
 	Report(r cluster.Report)
 }
 
+// setSource makes passes read objects from a source.
+func (a *Agent) setSource(s nodeSource) {
+	a.source = s
+	a.server, _ = s.(following)
+}
+
 // openSource opens the source that the configuration names.
 func openSource(log *slog.Logger, c *config.Config, version string, wake func()) nodeSource {
 	if c.Source.Manifests != "" {

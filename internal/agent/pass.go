@@ -51,7 +51,7 @@ func (a *Agent) pass(ctx context.Context) error {
 			"after", time.Since(a.started).Round(time.Millisecond))
 		spareMemory()
 	}
-	former := a.last.planned
+	former := a.last.plan
 	planned, local, err := a.plan(ctx, c, objects)
 	node = append(node, local...)
 	if a.pace.endless() {
@@ -81,7 +81,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.giveBack(result.InForce)
 		a.last.restless = len(result.Restored) > 0
 	}
-	a.last.restless = a.last.restless || err != nil || a.last.planned != former
+	a.last.restless = a.last.restless || err != nil || a.last.plan != former
 	if ctx.Err() != nil {
 		return nil // stopping: an interrupted pass is not a failure
 	}
@@ -135,15 +135,10 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	}
 	desired, planned := a.planner.Plan(plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.Choices(), Facts: facts,
-		Learned: a.speakers.Learned(), Unsettled: unsettled, Unmade: a.last.unmade, Draining: a.draining.wanted(),
-		Heard: a.heard(), Answering: a.answering(c), APIServer: a.reached(),
+		Learned: a.speakers.Learned(), Unsettled: unsettled, Unmade: a.last.unmade, APIServer: a.reached(),
+		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c),
+		Heard: a.heard(), Answering: a.answering(c),
 	}, change)
-	a.last.planned = desired
-	if speakers := a.holdDown(ctx, a.draining.silenced(desired.Speakers)); !sorted.OneSlice(speakers, desired.Speakers) {
-		quiet := *desired
-		quiet.Speakers = speakers
-		desired = &quiet
-	}
 	watching := slices.Concat(desired.Watched, a.last.named)
 	if change.All || c != a.last.config || !slices.Equal(watching, a.last.watching) {
 		a.last.config, a.last.watching, a.last.peers = c, watching, peers(c, objects, watching)
@@ -180,10 +175,10 @@ func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (prob
 
 // reached returns the addresses of the API server; nil: there is none.
 func (a *Agent) reached() []netip.Addr {
-	if api, ok := a.source.(following); ok {
-		return api.Reached()
+	if a.server == nil {
+		return nil
 	}
-	return nil
+	return a.server.Reached()
 }
 
 // unsettled returns the networks whose peers may not have announced all their routes to a new speaker yet. Meanwhile

@@ -67,10 +67,11 @@ func newStageOf(t *testing.T, node string) *stage {
 	s.source = &scriptedSource{objects: objects, changed: cluster.Changed{All: true}, known: true}
 	log := slog.New(slog.DiscardHandler)
 	s.Agent = &Agent{
-		log: log, config: c, kernel: s.kernel, speakers: s.speakers, source: s.source, flows: flows.New(log, c.Node, marks(c)),
+		log: log, config: c, kernel: s.kernel, speakers: s.speakers, flows: flows.New(log, c.Node, marks(c)),
 		status: status.New("v", c.Node), awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), started: time.Now(),
 		last: last{settled: map[string]bool{}},
 	}
+	s.setSource(s.source)
 	return s
 }
 
@@ -444,7 +445,7 @@ func TestPassHoldsAnnouncementsDown(t *testing.T) {
 				s := settled(t)
 				server := &scriptedServer{scriptedSource: s.source}
 				server.cutOff.Store(!answers)
-				s.Agent.source = server
+				s.setSource(server)
 				require.NoError(t, s.passes("kernel", "watch c"))
 				require.Contains(t, server.report.Networks, "red")
 
@@ -460,6 +461,7 @@ func TestPassHoldsAnnouncementsDown(t *testing.T) {
 				s.later(time.Second)
 				server.cutOff.Store(true)
 				require.NoError(t, s.passes(withdrawWeb, "kernel", "watch c"))
+				require.Equal(t, []string{"red"}, s.last.plan.HeldDown, "the plan shows why")
 				s.later(time.Second)
 				red(true)
 				server.cutOff.Store(!answers)
@@ -473,8 +475,22 @@ func TestPassHoldsAnnouncementsDown(t *testing.T) {
 					require.NotEmpty(t, s.awake, "the answer asks for a pass")
 				}
 				require.NoError(t, s.passes("kernel", "watch c", announceWeb))
+				require.Empty(t, s.last.plan.HeldDown)
 				s.later(2 * askWithin) // no question is left open
 			})
 		})
 	}
+}
+
+// TestPassOfANodeThatLeaves: a daemon that leaves after a drain withdraws every announcement, which the plan shows.
+func TestPassOfANodeThatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		s.draining.set(func(d *draining) { d.asked, d.leaving = true, true })
+		require.NoError(t, s.passes("withdraw 2001:db8:203::10/128 2001:db8:203::20/128 203.0.113.10/32 203.0.113.20/32", "kernel", "watch c"))
+		require.True(t, s.last.plan.Leaving)
+		for _, of := range s.status.Report().Services {
+			require.Empty(t, of.Announced, of.Name)
+		}
+	})
 }

@@ -18,8 +18,7 @@ const reportWithin = 15 * time.Second
 
 // report reports this node's state to the leader.
 func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []cluster.Problem, inForce bool) {
-	api, ok := a.source.(following)
-	if !ok {
+	if a.server == nil {
 		return
 	}
 	states, incomplete := a.states(c)
@@ -34,7 +33,7 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 		return
 	}
 	a.last.reported = true
-	api.Report(r)
+	a.server.Report(r)
 }
 
 // sessions returns this node's sessions. Without a speaker all planned ones are down, whether or not they were up

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestStories compares plans with those in testdata. Every folder is a story: its description (story.md), the input, and
 // the plan of each node of interest (NODE.txt). NODE.facts.yaml holds the kernel's facts of a node, which are assumed without
-// it. UPDATE_GOLDEN=1 rewrites the plans; an empty NODE.txt starts a new one.
+// it; NODE.state.yaml that it drains or leaves, and in which networks announcements are held down. UPDATE_GOLDEN=1 rewrites the plans; an empty NODE.txt starts a new one.
 func TestStories(t *testing.T) {
 	goldens, err := filepath.Glob("testdata/*/*.txt")
 	require.NoError(t, err)

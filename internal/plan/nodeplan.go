@@ -28,6 +28,9 @@ type Snapshot struct {
 	// Unmade names VRF devices that the kernel did not make, or not as planned, when the last plan was applied, sorted.
 	Unmade   []string
 	Draining bool // this node hands its services over to others
+	Leaving  bool // this node has handed its services over: it announces nothing
+	// HeldDown names networks in which this node announces nothing until its role there is confirmed.
+	HeldDown []string
 	// APIServer holds the addresses at which the API server has answered, sorted: by whatever name the kubeconfig calls it.
 	APIServer []netip.Addr
 	// Heard holds the nodes known to run a daemon, as far as the plan needs that; nil: every host and standby runs one.
@@ -85,11 +88,13 @@ type NodePlan struct {
 	Routes    sorted.List[Route]   `json:"routes,omitzero"` // all routes that we own, in all tables
 	DataPlane DataPlane            `json:"dataPlane"`
 	Speakers  []Speaker            `json:"speakers,omitempty"`
-	Services  sorted.List[Service] `json:"services,omitzero"` // for display: each EgressService as it is on this node
-	Watched   []string             `json:"watched,omitempty"` // nodes whose death must be detected: hosts and standbys of pods, partners
-	Absent    []Absence            `json:"absent,omitempty"`  // networks that the kernel does not have, or not yet
-	Held      []uint32             `json:"held,omitempty"`    // tables in which unplanned routes of ours stay for now
-	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`  // for display: pods of this node that an entry of hold selects
+	Leaving   bool                 `json:"leaving,omitempty"`  // the speakers announce nothing: other nodes have this node's services
+	HeldDown  []string             `json:"heldDown,omitempty"` // networks that wait: this node's role there is not confirmed
+	Services  sorted.List[Service] `json:"services,omitzero"`  // for display: each EgressService as it is on this node
+	Watched   []string             `json:"watched,omitempty"`  // nodes whose death must be detected: hosts and standbys of pods, partners
+	Absent    []Absence            `json:"absent,omitempty"`   // networks that the kernel does not have, or not yet
+	Held      []uint32             `json:"held,omitempty"`     // tables in which unplanned routes of ours stay for now
+	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`   // for display: pods of this node that an entry of hold selects
 }
 
 // Absence explains why the kernel does not have a network.

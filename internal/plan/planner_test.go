@@ -155,7 +155,8 @@ func (e *evolving) step() {
 			l.Routes = l.Routes.With([]plan.Route{{Dst: prefixes(fmt.Sprintf("192.0.%d.0/24", i))[0], NextHops: []plan.NextHop{{Gateway: addr("10.1.0.1"), Device: "eth2"}}}}, nil)
 		}
 	case 22:
-		e.Draining = chance(e.Rand, 0.3)
+		e.Draining, e.Leaving = chance(e.Rand, 0.3), chance(e.Rand, 0.2)
+		e.HeldDown = pick(e.Rand, nil, []string{"red"}, []string{"green"}, []string{"green", "red"})
 	case 23:
 		e.Heard = nil
 		for i := range 6 {

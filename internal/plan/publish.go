@@ -63,7 +63,7 @@ func (r *pass) publish() {
 		}
 	}
 	r.planRoutes(&next)
-	next.Speakers = r.speakers()
+	r.planAnnouncements(&next)
 	if equal := sorted.Share(former, &next); r.Planner.plan == nil || !equal {
 		r.Planner.plan = &next
 	}
@@ -489,13 +489,20 @@ func changedPrefixes(x, y []netip.Prefix, visit func(netip.Prefix)) {
 	}
 }
 
-// speakers adds Announce and Refuse to each speaker.
-func (r *pass) speakers() []Speaker {
-	all := slices.Clone(r.frame.speakers)
-	for i := range all {
-		all[i].Announce, all[i].Refuse = r.announce[all[i].Network], r.refuse
+// planAnnouncements adds Announce and Refuse to each speaker. A node that leaves announces nothing, and in networks in
+// which announcements are held down neither does any other.
+func (r *pass) planAnnouncements(next *NodePlan) {
+	next.Speakers, next.Leaving, next.HeldDown = slices.Clone(r.frame.speakers), r.Leaving, nil
+	for i := range next.Speakers {
+		s := &next.Speakers[i]
+		s.Refuse = r.refuse
+		switch {
+		case slices.Contains(r.HeldDown, s.Network):
+			next.HeldDown = append(next.HeldDown, s.Network)
+		case !r.Leaving:
+			s.Announce = r.announce[s.Network]
+		}
 	}
-	return all
 }
 
 // found is a problem as an element of a list.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,6 +126,22 @@ func TestFrom(t *testing.T) {
 	require.Equal(t, cluster.SourceIPByNetwork, out.SourceIPBy)
 	require.Len(t, r.Problems, 4)
 	require.Equal(t, "red1", r.Sessions[1].Peer)
+}
+
+// TestHeldDown expects a network in which announcements are held down to be shown, and services there of which the node is host or standby.
+func TestHeldDown(t *testing.T) {
+	p, problems, sessions, at := pass()
+	p.HeldDown, at.Announced = []string{"red"}, nil
+	r := From(p, problems, sessions, at)
+	r.Node = "a"
+	for _, n := range r.Networks {
+		require.Equal(t, n.Name == "red", n.HeldDown, n.Name)
+	}
+	for _, wide := range []bool{false, true} {
+		var out bytes.Buffer
+		require.NoError(t, WriteText(&out, r, wide, noon))
+		require.Equal(t, 3, strings.Count(out.String(), "held down"), out.String())
+	}
 }
 
 func TestFromNothingKnown(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/text"
 )
 
@@ -121,9 +122,9 @@ func (w *textWriter) services(r Report, wide bool) {
 		w.line("No EgressServices.")
 		return
 	}
-	sessions := map[string]string{}
+	sessions, heldDown := map[string]string{}, map[string]bool{}
 	for _, n := range r.Networks {
-		sessions[n.Name] = sessionCount(n)
+		sessions[n.Name], heldDown[n.Name] = sessionCount(n), n.HeldDown
 	}
 	head := []string{"EGRESSSERVICE", "NETWORK", "HOST", "STANDBY", "INGRESS IPS", "ENDPOINTS", "SESSIONS", "ANNOUNCED", "PROBLEM"}
 	if wide {
@@ -134,15 +135,22 @@ func (w *textWriter) services(r Report, wide bool) {
 	}
 	w.titles(head...)
 	for _, s := range r.Services {
-		name, here := s.Namespace+"/"+s.Name, strconv.Itoa(s.Local)
+		name := s.Namespace + "/" + s.Name
 		endpoints, problem := strconv.Itoa(s.Endpoints), reasons(r, s)
+		here, announced := strconv.Itoa(s.Local), announced(r, s)
+		switch {
+		case heldDown[s.Network] && len(s.IngressIPs) > 0 && (s.Host == cluster.AllHosts || s.role(r.Node) != ""):
+			announced = "held down"
+		case wide:
+			announced = addrs(s.Announced)
+		}
 		if wide {
 			w.row(name, string(s.SourceIPBy), s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints, here,
-				w.upOf(sessions[s.Network]), addrs(s.Announced), w.judged(problem, false))
+				w.upOf(sessions[s.Network]), announced, w.judged(problem, false))
 			continue
 		}
 		w.row(name, s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints,
-			w.upOf(sessions[s.Network]), announced(r, s), w.judged(problem, false))
+			w.upOf(sessions[s.Network]), announced, w.judged(problem, false))
 	}
 }
 

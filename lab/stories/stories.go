@@ -3,10 +3,13 @@
 package stories
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/manifests"
@@ -41,6 +44,9 @@ func Read(dir, node string) (Story, error) {
 		Snapshot: plan.Snapshot{Node: node, Config: c, Objects: objects, Hosts: election.Elect(objects, nil)},
 		Problems: problems,
 	}
+	if err := readState(filepath.Join(dir, node+".state.yaml"), &s.Snapshot); err != nil {
+		return Story{}, err
+	}
 	data, err := os.ReadFile(filepath.Join(dir, node+".facts.yaml"))
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -53,4 +59,26 @@ func Read(dir, node string) (Story, error) {
 		}
 	}
 	return s, nil
+}
+
+// readState reads from file which announcements the daemon suppresses, if there is such a file.
+func readState(file string, into *plan.Snapshot) error {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var state struct {
+		Draining, Leaving bool
+		HeldDown          []string `yaml:"heldDown"`
+	}
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(&state); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	into.Draining, into.Leaving, into.HeldDown = state.Draining, state.Leaving, state.HeldDown
+	return nil
 }

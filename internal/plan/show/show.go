@@ -71,20 +71,24 @@ func (w *textWriter) services(p *plan.NodePlan) {
 			mode = "Network"
 		}
 		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tingress %s\tendpoints %d, here %d\t%s", s.Key, mode, s.Network,
-			orNone(s.Host), orNone(s.Standby), addrs(s.IngressIPs), s.Endpoints, s.Local, announcedText(s, p.Node))
+			orNone(s.Host), orNone(s.Standby), addrs(s.IngressIPs), s.Endpoints, s.Local, announcedText(p, s))
 	}
 	if p.Services.Len() == 0 {
 		w.line("  none")
 	}
 }
 
-func announcedText(s plan.Service, node string) string {
+func announcedText(p *plan.NodePlan, s plan.Service) string {
 	switch {
 	case s.Aside:
 		return "not announced here: the node is elected and lacks the network"
 	case len(s.Announced) == 0:
 		return "not announced here"
-	case s.Standby == node:
+	case p.Leaving:
+		return "not announced here: the node leaves"
+	case slices.Contains(p.HeldDown, s.Network):
+		return "not announced here: held down"
+	case s.Standby == p.Node:
 		return "announced here as standby"
 	}
 	return "announced here"
@@ -241,6 +245,14 @@ func (w *textWriter) bgp(p *plan.NodePlan) {
 		as := map[string][]netip.Prefix{}
 		for a := range s.Announce.All() {
 			as[role(a)] = append(as[role(a)], a.Prefix)
+		}
+		switch {
+		case p.Leaving:
+			w.line("  announces nothing: the node leaves")
+			continue
+		case slices.Contains(p.HeldDown, s.Network):
+			w.line("  announces nothing until this node's role is confirmed")
+			continue
 		}
 		w.line("  announces %s", prefixes(as[""]))
 		for _, role := range []string{roleStandby, roleFormer} {
