@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +34,34 @@ func TestPackagesAreSmall(t *testing.T) {
 	for dir, c := range packages {
 		require.LessOrEqual(t, c.files, filesMost, "production files of %s: a part of it may be a package of its own", dir[len("../../"):])
 	}
+}
+
+// TestMeasure compares the figures of a function with those counted by hand.
+func TestMeasure(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.go")
+	require.NoError(t, os.WriteFile(file, []byte(`package a
+
+func short(a, b bool) bool { return a && b || !a }
+
+func long(all []int) (n int) {
+	for _, i := range all {
+		switch {
+		case i > 3 && i < 9, i == 20:
+			n++
+		case i == 30:
+			n--
+		default:
+			if n > 7 {
+				return n
+			}
+		}
+	}
+	return n
+}
+`), 0o600))
+	c, _, err := measure(file)
+	require.NoError(t, err)
+	require.Equal(t, counts{files: 1, functions: 2, lines: 15, decisions: 6, dense: 1}, c, "short is dense, and too short to count")
 }
 
 func TestSentences(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// markers match the wording that makes a reader start a sentence again: a clause in place of a noun, a pronoun in place of a subject, an
-// everyday verb in place of the field's own. CONTRIBUTING.md has the rule.
+// markers match the wording that makes a reader start a sentence again: a clause in place of a noun, a pronoun in place of
+// a subject, an everyday verb in place of the field's own. CONTRIBUTING.md has the rule.
 var markers = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
 	`what`,
 	`tells?|told|untold|telling`,
