@@ -229,7 +229,8 @@ func (a *Agent) reload(c *config.Config, err error) {
 // needsRestart reports whether a configuration differs from another in settings that only a start of the daemon reads.
 func needsRestart(from, to *config.Config) bool {
 	return to.Node != from.Node || to.Source != from.Source || to.Status != from.Status ||
-		to.Marks.Mask != from.Marks.Mask || to.Marks.RulePriority != from.Marks.RulePriority || to.Speaker != from.Speaker || to.Log != from.Log
+		to.Marks.Mask != from.Marks.Mask || to.Marks.RulePriority != from.Marks.RulePriority ||
+		to.Speaker != from.Speaker || to.Log != from.Log
 }
 
 // loop runs a pass after every change, and retries a pass with errors.

@@ -61,7 +61,9 @@ type nodeSource interface {
 	Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool)
 	// Hosts returns the elected choices, and the seats of those that changed since the last call. change lists the
 	// changed objects.
-	Hosts(o cluster.Objects, change cluster.Changed, policy election.Policy) (elected map[election.Seat]election.Choice, changed []election.Seat)
+	Hosts(
+		o cluster.Objects, change cluster.Changed, policy election.Policy,
+	) (elected map[election.Seat]election.Choice, changed []election.Seat)
 	// FollowPods includes the Pods of this node in the objects, as soon as they are known, or excludes them.
 	FollowPods(want bool)
 }

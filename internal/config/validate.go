@@ -63,17 +63,7 @@ func (v *validator) validate() {
 	if c.Node != "" && len(validation.IsDNS1123Subdomain(c.Node)) > 0 {
 		v.bad("node", "not a node's name: lower case letters, digits, '-' and '.', at most 253 bytes")
 	}
-	if c.Source.Manifests != "" && c.Source.Kubernetes.Kubeconfig != "" {
-		v.bad("source.manifests", "objects come from one source: leave either this or kubernetes.kubeconfig out")
-	}
-	if file := c.Source.Kubernetes.Kubeconfig; file != "" {
-		if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-			v.bad("source.kubernetes.kubeconfig", "not a regular file")
-		}
-	}
-	if n := c.Source.Kubernetes.Namespace; n != "" && len(validation.IsDNS1123Label(n)) > 0 {
-		v.bad("source.kubernetes.namespace", "not a namespace: lower case letters, digits and '-', at most 63 bytes")
-	}
+	v.source()
 	for i, p := range c.ClusterCIDRs {
 		path := fmt.Sprintf("clusterCIDRs[%d]", i)
 		if v.prefix(path, p) && p.Bits() == 0 {
@@ -100,6 +90,21 @@ func (v *validator) validate() {
 	v.metricsTLS()
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")
+}
+
+func (v *validator) source() {
+	s := v.c.Source
+	if s.Manifests != "" && s.Kubernetes.Kubeconfig != "" {
+		v.bad("source.manifests", "objects come from one source: leave either this or kubernetes.kubeconfig out")
+	}
+	if file := s.Kubernetes.Kubeconfig; file != "" {
+		if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+			v.bad("source.kubernetes.kubeconfig", "not a regular file")
+		}
+	}
+	if n := s.Kubernetes.Namespace; n != "" && len(validation.IsDNS1123Label(n)) > 0 {
+		v.bad("source.kubernetes.namespace", "not a namespace: lower case letters, digits and '-', at most 63 bytes")
+	}
 }
 
 func (v *validator) socket(path, file string) {

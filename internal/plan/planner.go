@@ -59,7 +59,8 @@ type pass struct {
 // not differ is returned again.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
 	r := &pass{Planner: p, Snapshot: s, of: map[*source]*redone{}, podsChanged: changed.Pods}
-	r.fromScratch = changed.All || changed.Of[cluster.KindEgressService][apiService] || p.plan == nil || s.Node != p.last.Node || s.Config != p.last.Config
+	r.fromScratch = changed.All || changed.Of[cluster.KindEgressService][apiService] || p.plan == nil ||
+		s.Node != p.last.Node || s.Config != p.last.Config
 	if r.fromScratch {
 		p.forget(&s.Objects)
 	} else {
@@ -129,18 +130,7 @@ func (r *pass) readSources(changed cluster.Changed) {
 			}
 		}
 	} else {
-		for number, keys := range changed.Of {
-			for key := range keys {
-				r.readSource(cluster.Kind(number).ID(key))
-			}
-		}
-		for a, before := range c.before {
-			if now := c.judge(a); now != before {
-				for _, claim := range c.on(a) {
-					r.reread(claim.by)
-				}
-			}
-		}
+		r.readChanged(changed)
 	}
 	clear(c.before)
 	clear(c.judged)
@@ -150,6 +140,23 @@ func (r *pass) readSources(changed cluster.Changed) {
 		if one.leads != one.was.leads {
 			r.targets.count(one.was.leads, -1)
 			r.targets.count(one.leads, 1)
+		}
+	}
+}
+
+// readChanged reads the changed sources, and those that claim an address for which the claims are decided differently now.
+func (r *pass) readChanged(changed cluster.Changed) {
+	for number, keys := range changed.Of {
+		for key := range keys {
+			r.readSource(cluster.Kind(number).ID(key))
+		}
+	}
+	c := &r.claims
+	for a, before := range c.before {
+		if now := c.judge(a); now != before {
+			for _, claim := range c.on(a) {
+				r.reread(claim.by)
+			}
 		}
 	}
 }

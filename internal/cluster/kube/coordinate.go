@@ -52,8 +52,8 @@ var usualTiming = timing{
 	life: 60 * time.Second, beat: 20 * time.Second,
 }
 
-// coordinate reports this node, watches the leader's Lease and its roster of the Nodes, and stands for election until ctx ends. A leader then
-// releases its Lease.
+// coordinate reports this node, watches the leader's Lease and its roster of the Nodes, and stands for election until ctx
+// ends. A leader then releases its Lease.
 func (c *Cluster) coordinate(ctx context.Context, k clients) {
 	if c.timing == (timing{}) {
 		c.timing = usualTiming

@@ -236,7 +236,8 @@ func (n *nodes) obeyRoster(ctx context.Context, k clients) {
 		case !equal && len(unlike) > 0:
 			n.readChanged(ctx, k, len(facts), unlike, read)
 		case time.Since(kept) > n.cluster.pauses.leaderless, !equal && time.Since(apart) > n.cluster.pauses.apart:
-			n.cluster.log.Info("watching all Nodes until they equal the leader's roster", "roster", roster.Nodes, "writer", roster.holder, "nodes", digest)
+			n.cluster.log.Info("watching all Nodes until they equal the leader's roster",
+				"roster", roster.Nodes, "writer", roster.holder, "nodes", digest)
 			if n.rest *= 2; time.Since(began) > restMost {
 				n.rest = 0
 			}

@@ -69,7 +69,8 @@ func (s *source) init(c *Cluster) {
 	s.changed = cluster.Everything()
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
 		resource: egressResource, example: &rawEgressService{}, served: crdStays,
-		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService), changed: s.egressServiceChanged, settle: obey,
+		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService),
+		changed: s.egressServiceChanged, settle: obey,
 	})
 	s.services = newStore(c, kind[cluster.Key, cluster.Service]{
 		resource: "services", example: &corev1.Service{}, client: coreClient, changed: s.keyChanged,
