@@ -175,72 +175,91 @@ type linkNames map[uint32]string
 
 // stir classifies a routing event.
 func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) stir {
-	if s.routePort != 0 && m.Header.Pid == s.routePort {
-		switch m.Header.Type {
-		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE:
+	matters, otherwise := false, stirNothing
+	switch m.Header.Type {
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		matters = ours.neighbour(m)
+	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
+		c := s.concerns()
+		matters = setting(m.Data, func(index uint32) bool {
+			name, known := names[index] // a new link causes a link event as well
+			return known && (c.everything() || c.devices[name])
+		})
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		return s.stirOfRule(m)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		if s.own(m) {
 			return stirNothing
 		}
-	}
-	switch m.Header.Type {
-	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH: // they come and go on links that are not ours, and do not matter there
-		if len(m.Data) >= unix.SizeofNdMsg && ours[binary.NativeEndian.Uint32(m.Data[linkIndex:])] {
-			return stirAll
-		}
-		return stirNothing
-	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
-		r, ours := route.DecodeRule(m.Data)
-		if ours && m.Header.Pid != 0 && s.routePort != 0 {
-			s.takeForeign()
-		}
-		if ours || r.Action == 0 {
-			return stirAll
-		}
-		return stirWake
-	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
-		if setting(m.Data, func(index uint32) bool {
-			name, known := names[index] // a new link causes a link event as well
-			c := s.concerns()
-			return known && (c.any || c.devices == nil || c.devices[name])
-		}) {
-			return stirAll
-		}
-		return stirNothing
-	}
-	c := s.concerns()
-	if c.any || c.devices == nil {
-		names.take(m)
-		return stirAll
-	}
-	about := func(index uint32) bool {
-		name, known := names[index]
-		return !known || c.devices[name]
-	}
-	matters := true
-	switch m.Header.Type {
+		matters, otherwise = s.concerns().route(names, m), stirFacts
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		if len(m.Data) < unix.SizeofIfInfomsg {
-			break
-		}
-		index := binary.NativeEndian.Uint32(m.Data[linkIndex:])
-		_, known := names[index]
-		matters = known && about(index) || ours[index] // by its previous name
-		names.take(m)
-		name := linkName(m.Data)
-		matters = matters || name == "" || c.devices[name]
+		matters, otherwise = s.concerns().link(names, ours, m), stirFacts
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		if len(m.Data) >= unix.SizeofIfAddrmsg {
-			matters = about(binary.NativeEndian.Uint32(m.Data[link.AddrIndex:]))
-		}
-	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		if r, ok := route.DecodeRoute(m.Data); ok {
-			matters = r.Protocol == route.Protocol || c.tables[r.Table] ||
-				slices.ContainsFunc(r.Legs, func(l route.Leg) bool { return l.Device != 0 && about(uint32(l.Device)) })
-		}
+		matters, otherwise = s.concerns().address(names, m), stirFacts
+	default:
+		return stirAll
 	}
 	if matters {
 		return stirAll
 	}
-	return stirFacts
+	return otherwise
+}
+
+// own reports whether an event is about a change of a route or rule that this Node made.
+func (s *stirs) own(m syscall.NetlinkMessage) bool {
+	return s.routePort != 0 && m.Header.Pid == s.routePort
+}
+
+// stirOfRule classifies an event about a rule.
+func (s *stirs) stirOfRule(m syscall.NetlinkMessage) stir {
+	if s.own(m) {
+		return stirNothing
+	}
+	r, ours := route.DecodeRule(m.Data)
+	if ours && m.Header.Pid != 0 && s.routePort != 0 {
+		s.takeForeign()
+	}
+	if ours || r.Action == 0 {
+		return stirAll
+	}
+	return stirWake
+}
+
+// everything reports whether every event matters: before the first plan, or with a next hop on an unknown device.
+func (c concern) everything() bool { return c.any || c.devices == nil }
+
+// index reports whether events about the device of an index matter. Those about an unknown one do.
+func (c concern) index(names linkNames, index uint32) bool {
+	name, known := names[index]
+	return !known || c.devices[name]
+}
+
+// link reports whether an event about a link matters, by its former name or its present one, and records the present one.
+func (c concern) link(names linkNames, ours ourLinks, m syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofIfInfomsg {
+		return true
+	}
+	index := binary.NativeEndian.Uint32(m.Data[linkIndex:])
+	former, known := names[index]
+	names.take(m)
+	name := linkName(m.Data)
+	return c.everything() || known && c.devices[former] || ours[index] || name == "" || c.devices[name]
+}
+
+// address reports whether an event about an address matters.
+func (c concern) address(names linkNames, m syscall.NetlinkMessage) bool {
+	return c.everything() || len(m.Data) < unix.SizeofIfAddrmsg ||
+		c.index(names, binary.NativeEndian.Uint32(m.Data[link.AddrIndex:]))
+}
+
+// route reports whether an event about a route matters: the route is ours, in a table of ours, or by a device that matters.
+func (c concern) route(names linkNames, m syscall.NetlinkMessage) bool {
+	if c.everything() {
+		return true
+	}
+	r, ok := route.DecodeRoute(m.Data)
+	return !ok || r.Protocol == route.Protocol || c.tables[r.Table] ||
+		slices.ContainsFunc(r.Legs, func(l route.Leg) bool { return l.Device != 0 && c.index(names, uint32(l.Device)) })
 }
 
 // setting reports whether an event is about a setting that Sysctls looks at, of all devices or of one that matters.

@@ -24,9 +24,11 @@ func (n *Node) Watch(ctx context.Context, wake func()) error {
 }
 
 func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
-	routing, err := nl.Subscribe(buffer, unix.NETLINK_ROUTE, n.stirs.routePort, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEIGH,
-		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+	routing, err := nl.Subscribe(
+		buffer, unix.NETLINK_ROUTE, n.stirs.routePort, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV4_NETCONF,
+		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV6_NETCONF,
+	)
 	if err != nil {
 		return fmt.Errorf("subscribe to rtnetlink events: %w", err)
 	}
@@ -95,8 +97,9 @@ type ourLinks map[uint32]bool
 
 func readOurLinks() (ourLinks, linkNames, error) {
 	links, names := ourLinks{}, linkNames{}
+	request := nl.Message{Type: unix.RTM_GETLINK, Body: make([]byte, unix.SizeofIfInfomsg)}
 	_, err := nl.Retry(func() (any, error) {
-		return nil, nl.Dump(nl.Message{Type: unix.RTM_GETLINK, Body: make([]byte, unix.SizeofIfInfomsg)}, unix.RTM_NEWLINK, func(b []byte) bool {
+		return nil, nl.Dump(request, unix.RTM_NEWLINK, func(b []byte) bool {
 			links.add(b)
 			names[binary.NativeEndian.Uint32(b[linkIndex:])] = linkName(b)
 			return true
@@ -114,6 +117,11 @@ func (o ourLinks) add(body []byte) {
 			o[binary.NativeEndian.Uint32(body[linkIndex:])] = true
 		}
 	}
+}
+
+// neighbour reports whether an event about a neighbour matters: on links that are not ours, neighbours come and go.
+func (o ourLinks) neighbour(m syscall.NetlinkMessage) bool {
+	return len(m.Data) >= unix.SizeofNdMsg && o[binary.NativeEndian.Uint32(m.Data[linkIndex:])]
 }
 
 // Offset in struct ifinfomsg and struct ndmsg.
