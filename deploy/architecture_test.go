@@ -188,6 +188,75 @@ func mutexes(d ast.Decl) (found []string) {
 	return found
 }
 
+// TestPlansAreListed compares the fields that hold a plan, its data plane or its speakers with docs/architecture.md.
+func TestPlansAreListed(t *testing.T) {
+	var listed []string
+	for _, row := range rows(t, "Memory") {
+		listed = append(listed, quoted(row[0])...)
+	}
+	var holders []string
+	for p, files := range packages(t) {
+		for _, f := range files {
+			for _, d := range f.Decls {
+				holders = append(holders, planHolders(p, d)...)
+			}
+		}
+	}
+	require.ElementsMatch(t, holders, listed, "fields that hold plans, and those in %s", architecture)
+}
+
+// planHolders returns the types of a declaration whose fields or elements are plans, with the names of the fields.
+func planHolders(pkg string, d ast.Decl) (found []string) {
+	g, ok := d.(*ast.GenDecl)
+	if !ok {
+		return nil
+	}
+	for _, spec := range g.Specs {
+		typ, ok := spec.(*ast.TypeSpec)
+		if !ok {
+			continue
+		}
+		fields, ok := typ.Type.(*ast.StructType)
+		if !ok {
+			if holdsPlan(pkg, typ.Type) {
+				found = append(found, pkg+"."+typ.Name.Name)
+			}
+			continue
+		}
+		for _, field := range fields.Fields.List {
+			if !holdsPlan(pkg, field.Type) {
+				continue
+			}
+			if len(field.Names) == 0 {
+				found = append(found, pkg+"."+typ.Name.Name)
+			}
+			for _, name := range field.Names {
+				found = append(found, pkg+"."+typ.Name.Name+"."+name.Name)
+			}
+		}
+	}
+	return found
+}
+
+// holdsPlan reports whether a value of a type contains or points to a plan, its data plane or its speakers.
+func holdsPlan(pkg string, typ ast.Expr) bool {
+	name := func(n string) bool { return n == "NodePlan" || n == "DataPlane" || n == "Speaker" }
+	switch e := typ.(type) {
+	case *ast.Ident:
+		return pkg == "plan" && name(e.Name)
+	case *ast.SelectorExpr:
+		from, ok := e.X.(*ast.Ident)
+		return ok && from.Name == "plan" && name(e.Sel.Name)
+	case *ast.StarExpr:
+		return holdsPlan(pkg, e.X)
+	case *ast.ArrayType:
+		return holdsPlan(pkg, e.Elt)
+	case *ast.MapType:
+		return holdsPlan(pkg, e.Value)
+	}
+	return false
+}
+
 // TestTimersAreListed compares the packages' durations with docs/architecture.md, which sorts them.
 func TestTimersAreListed(t *testing.T) {
 	type timer struct {

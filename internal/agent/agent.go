@@ -81,6 +81,7 @@ type Agent struct {
 // speaker.
 type last struct {
 	config     *config.Config
+	kernel     kernel.Record   // what the kernel holds
 	changed    cluster.Changed // not planned yet
 	losses     problemlog.Losses
 	refused    []route.Refused // examples of the planned routes that the kernel lacks
@@ -261,7 +262,7 @@ func (a *Agent) loop(ctx context.Context) {
 		if err != nil || a.leader != nil && !a.last.reported {
 			t.retry.Reset(max(retryAfter, a.pace.rest()))
 		}
-		if next := a.kernel.NextLook(); !next.IsZero() {
+		if next := a.last.kernel.NextLook; !next.IsZero() {
 			t.look.Reset(max(time.Until(next), retryAfter))
 		}
 	}

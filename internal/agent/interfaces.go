@@ -18,19 +18,17 @@ import (
 	"github.com/egressway/egressway/internal/source"
 )
 
-// nodeKernel is the part of kernel.Node that passes use.
+// nodeKernel is the part of kernel.Node that passes use. The agent keeps the Record of what the kernel holds.
 type nodeKernel interface {
-	// Facts, Problems and Apply belong to one pass, in this order.
-	Facts(ctx context.Context, tables ...uint32) (plan.Facts, error)
-	Problems(node string, devices []string) ([]cluster.Problem, error)
-	Apply(ctx context.Context, p *plan.NodePlan) (kernel.Result, error)
+	Facts(ctx context.Context, held kernel.Record, tables ...uint32) (f plan.Facts, lost bool, err error)
+	Restore(ctx context.Context, held kernel.Record) (kernel.Record, error)
+	Problems(held kernel.Record, node string, devices []string) ([]cluster.Problem, error)
+	Apply(ctx context.Context, held kernel.Record, p *plan.NodePlan) (kernel.Result, error)
 	// EndContradictions is for after an Apply whose Result is Contradicted.
 	EndContradictions(ctx context.Context, d plan.DataPlane) (uint, error)
 
-	Forget()
 	Resumed() (map[netip.Addr]bool, error)
 	Connections() (conntrack.Connections, error)
-	NextLook() time.Time
 	ForeignHands() uint64
 	Watch(ctx context.Context, wake func()) error
 }

@@ -62,7 +62,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		})
 	}
 	if err == nil {
-		a.carry(c, objects, a.last.planChange, a.last.plan)
+		a.carry(c, objects, a.last.planChange, former, a.last.plan)
 		var result kernel.Result
 		var unwatched []cluster.Problem
 		result, unwatched, pass.ConnectionsEnded, err = a.apply(ctx, c, a.last.plan, pass.Began)
@@ -110,11 +110,7 @@ func (a *Agent) publish(p *plan.NodePlan, problems []cluster.Problem, sessions [
 
 // plan updates this node's plan. It returns the plan's problems with objects, and this node's own.
 func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Objects) (planned, local []cluster.Problem, err error) {
-	var tables []uint32
-	for _, n := range c.Networks {
-		tables = append(tables, n.Table)
-	}
-	facts, err := a.kernel.Facts(ctx, tables...)
+	facts, err := a.facts(ctx, c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -148,11 +144,31 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	a.last.planChange, a.last.changed = change, cluster.Changed{}
 	a.last.routed = facts.Routed
 	a.last.plan = desired
-	inTheWay, err := a.kernel.Problems(c.Node, devices(desired, facts))
+	inTheWay, err := a.kernel.Problems(a.last.kernel, c.Node, devices(desired, facts))
 	if err != nil {
 		a.log.Debug("cannot check this node for settings that get in the way", "error", err)
 	}
 	return planned, append(local, inTheWay...), nil
+}
+
+// facts reads the node. It first has routes put back that others removed: a plan made from a momentary loss would end
+// connections.
+func (a *Agent) facts(ctx context.Context, c *config.Config) (plan.Facts, error) {
+	tables := make([]uint32, 0, len(c.Networks))
+	for _, n := range c.Networks {
+		tables = append(tables, n.Table)
+	}
+	a.last.kernel = a.last.kernel.At(time.Now())
+	facts, lost, err := a.kernel.Facts(ctx, a.last.kernel, tables...)
+	const tries = 3 // another program may remove them again meanwhile
+	for try := 0; lost && err == nil && try < tries; try++ {
+		var failed error
+		if a.last.kernel, failed = a.kernel.Restore(ctx, a.last.kernel); failed != nil {
+			break // Apply reports the error
+		}
+		facts, lost, err = a.kernel.Facts(ctx, a.last.kernel, tables...)
+	}
+	return facts, err
 }
 
 // watch makes the speaker watch other nodes and answer them, once the packet filter is in force: from then on they hand
@@ -186,7 +202,7 @@ func (a *Agent) reached() []netip.Addr {
 func (a *Agent) unsettled(c *config.Config) (names []string) {
 	if started := a.speakers.Started(); a.last.settling.IsZero() || !started.Equal(a.last.speaker) {
 		a.last.speaker, a.last.settling, a.last.settled = started, time.Now(), map[string]bool{}
-		a.kernel.Forget() // routes learned by another speaker count as left by an earlier run
+		a.last.kernel.Whole = false // routes learned by another speaker count as left by an earlier run
 		a.last.detector.Restart(time.Now())
 	}
 	sessions := a.speakers.Sessions()
@@ -223,7 +239,8 @@ func (a *Agent) apply(
 	lap := func() time.Duration { d := time.Since(clock); clock = clock.Add(d); return d }
 	withdraw := a.speakers.Withdraw(ctx, desired.Speakers)
 	bgpTook := lap()
-	result, err = a.kernel.Apply(ctx, desired)
+	result, err = a.kernel.Apply(ctx, a.last.kernel, desired)
+	a.last.kernel = result.Record
 	counters.Applied(a.status, result)
 	speakers := desired.Speakers
 	if result.InForce {

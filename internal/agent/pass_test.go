@@ -116,24 +116,45 @@ var sampleWeb = cluster.Key{Namespace: "shop", Name: "web"}
 type scriptedKernel struct {
 	*stage
 	facts      plan.Facts
+	lost       int   // how many more times Facts finds that routes are lost
 	unreadable error // of Facts
 	result     kernel.Result
-	err        error // of Apply
+	err        error // of Restore and Apply
+	held       kernel.Record
 	resumed    map[netip.Addr]bool
 	takes      time.Duration // an EndContradictions
 }
 
-func (k *scriptedKernel) Facts(context.Context, ...uint32) (plan.Facts, error) {
-	return k.facts, k.unreadable
+func (k *scriptedKernel) Facts(context.Context, kernel.Record, ...uint32) (plan.Facts, bool, error) {
+	lost := k.lost > 0
+	k.lost = max(0, k.lost-1)
+	return k.facts, lost, k.unreadable
 }
-func (k *scriptedKernel) Problems(string, []string) ([]cluster.Problem, error) { return nil, nil }
-func (k *scriptedKernel) Apply(_ context.Context, p *plan.NodePlan) (kernel.Result, error) {
-	held := ""
-	if len(p.Held) > 0 {
-		held = fmt.Sprint(", holding ", p.Held)
+
+func (k *scriptedKernel) Restore(_ context.Context, held kernel.Record) (kernel.Record, error) {
+	require.NotNil(k.t, held.Plan)
+	k.note("restore")
+	return held, k.err
+}
+
+func (k *scriptedKernel) Problems(kernel.Record, string, []string) ([]cluster.Problem, error) {
+	return nil, nil
+}
+
+func (k *scriptedKernel) Apply(_ context.Context, held kernel.Record, p *plan.NodePlan) (kernel.Result, error) {
+	require.Same(k.t, k.held.Plan, held.Plan, "the record of the last pass is handed down")
+	note := "kernel"
+	if !held.Whole {
+		note = "whole kernel"
 	}
-	k.note("kernel%s", held)
-	return k.result, k.err
+	if len(p.Held) > 0 {
+		note += fmt.Sprint(", holding ", p.Held)
+	}
+	k.note("%s", note)
+	r := k.result
+	r.Record = kernel.Record{Plan: p, Whole: k.err == nil}
+	k.held = r.Record
+	return r, k.err
 }
 
 func (k *scriptedKernel) EndContradictions(context.Context, plan.DataPlane) (uint, error) {
@@ -141,12 +162,10 @@ func (k *scriptedKernel) EndContradictions(context.Context, plan.DataPlane) (uin
 	k.later(k.takes)
 	return 0, nil
 }
-func (k *scriptedKernel) Forget()                               { k.note("forget") }
 func (k *scriptedKernel) Resumed() (map[netip.Addr]bool, error) { return k.resumed, nil }
 func (k *scriptedKernel) Connections() (conntrack.Connections, error) {
 	return conntrack.Connections{Limit: 1000}, nil
 }
-func (k *scriptedKernel) NextLook() time.Time                 { return time.Time{} }
 func (k *scriptedKernel) ForeignHands() uint64                { return 0 }
 func (k *scriptedKernel) Watch(context.Context, func()) error { return nil }
 
@@ -270,6 +289,7 @@ const (
 	announceWeb = "announce 2001:db8:203::10/128, 203.0.113.10/32"
 	withdrawWeb = "withdraw 2001:db8:203::10/128 203.0.113.10/32"
 	holding     = "kernel, holding [254 1001 1002]"
+	starting    = "whole kernel, holding [254 1001 1002]"
 )
 
 // settled returns a stage whose first passes are over.
@@ -285,7 +305,7 @@ func settled(t *testing.T) *stage {
 func TestPassOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
-		require.NoError(t, s.passes("forget", holding, "watch c", announceAll))
+		require.NoError(t, s.passes(starting, "watch c", announceAll))
 		require.NoError(t, s.passes(holding, "watch c"), "peers may have routes to send")
 		s.later(announceWithin + time.Second)
 		require.NoError(t, s.passes("kernel", "watch c"))
@@ -307,7 +327,7 @@ func TestPassWithoutObjects(t *testing.T) {
 		require.NoError(t, s.passes())
 		require.False(t, s.status.Report().Ready)
 		s.source.known = true
-		require.NoError(t, s.passes("forget", holding, "watch c", announceAll))
+		require.NoError(t, s.passes(starting, "watch c", announceAll))
 		require.True(t, s.status.Report().Ready)
 	})
 }
@@ -324,16 +344,31 @@ func TestPassOfANodeThatCannotBeRead(t *testing.T) {
 	})
 }
 
+// TestPassRestoresRoutes: routes that another program removed are put back before the pass plans, unless it removes them
+// again and again, or they cannot be put back.
+func TestPassRestoresRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		s.kernel.lost = 1
+		require.NoError(t, s.passes("restore", "kernel", "watch c"))
+		require.NoError(t, s.passes("kernel", "watch c"))
+		s.kernel.lost = 100
+		require.NoError(t, s.passes("restore", "restore", "restore", "kernel", "watch c"))
+		s.kernel.err = errors.New("no such device")
+		require.ErrorIs(t, s.passes("restore", "kernel", "watch c"), s.kernel.err, "Apply meets the error too")
+	})
+}
+
 // TestPassRefusedByTheKernel: while the packet filter is not as planned, nothing more is announced, and no node is watched before it
 // stands for the first time.
 func TestPassRefusedByTheKernel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		s.kernel.result, s.kernel.err = kernel.Result{}, errors.New("operation not permitted")
-		require.ErrorContains(t, s.passes("forget", holding), "operation not permitted")
+		require.ErrorContains(t, s.passes(starting), "operation not permitted")
 		require.False(t, s.status.Report().Ready)
 		s.kernel.result, s.kernel.err = kernel.Result{InForce: true}, nil
-		require.NoError(t, s.passes(holding, "watch c", announceAll))
+		require.NoError(t, s.passes(starting, "watch c", announceAll))
 
 		s.later(announceWithin + time.Second)
 		s.kernel.result, s.kernel.err = kernel.Result{}, errors.New("operation not permitted")
@@ -342,7 +377,7 @@ func TestPassRefusedByTheKernel(t *testing.T) {
 		require.Equal(t, 2, s.speakers.announced["blue"].Len(), "what was announced stays")
 		require.False(t, s.status.Report().Ready)
 		s.kernel.result, s.kernel.err = kernel.Result{InForce: true}, nil
-		require.NoError(t, s.passes("kernel", "watch c", announceWeb))
+		require.NoError(t, s.passes("whole kernel", "watch c", announceWeb))
 		require.True(t, s.status.Report().Ready)
 	})
 }
@@ -369,7 +404,7 @@ func TestPassWithoutASpeaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		s.speakers.problem = speaker.ErrAbsent
-		require.ErrorIs(t, s.passes("forget", holding), speaker.ErrAbsent)
+		require.ErrorIs(t, s.passes(starting), speaker.ErrAbsent)
 		require.Contains(t, s.reasons(), reasonNoSpeaker)
 		require.NotContains(t, s.reasons(), reasonNotWatched, "one problem is enough")
 		s.speakers.problem = nil
@@ -379,7 +414,7 @@ func TestPassWithoutASpeaker(t *testing.T) {
 		s.later(announceWithin + time.Second)
 		require.NoError(t, s.passes("kernel", "watch c"))
 		s.speakers.started = time.Now()
-		require.NoError(t, s.passes("forget", "kernel", "watch c"), "a route that another speaker learned is an earlier run's")
+		require.NoError(t, s.passes("whole kernel", "watch c"), "a route that another speaker learned is an earlier run's")
 	})
 }
 
@@ -388,7 +423,7 @@ func TestPassRefusedByTheSpeaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		s.speakers.refuses = errors.New("bind: address already in use")
-		require.ErrorContains(t, s.passes("forget", holding, "watch c"), "address already in use")
+		require.ErrorContains(t, s.passes(starting, "watch c"), "address already in use")
 		s.speakers.refuses = nil
 		require.NoError(t, s.passes(holding, "watch c", announceAll))
 	})

@@ -68,12 +68,15 @@ type Carrier struct {
 	senders map[netip.Addr]context.CancelCauseFunc // ends the incoming channel of a node
 }
 
-// view is this node's part as one pass of the daemon determined it. It is immutable.
+// view is this node's part as one pass of the daemon determined it. It is immutable: the goroutines of channels look into
+// it between passes.
 type view struct {
 	port     uint16
 	roles    sorted.List[Role]
 	channels map[link]*channel // to all peers of the roles
-	data     plan.DataPlane
+	// Received flows are judged by these, between passes too.
+	endpoints sorted.List[plan.Endpoint]
+	paths     []plan.Path
 }
 
 // of returns the link to a role's peer.
@@ -157,7 +160,7 @@ func (c *Carrier) Counters() Counters {
 // from the roles before.
 func (c *Carrier) Set(port uint16, roles sorted.List[Role], d plan.DataPlane) {
 	before := c.now()
-	v := &view{port: port, roles: roles, channels: before.channels, data: d}
+	v := &view{port: port, roles: roles, channels: before.channels, endpoints: d.Endpoints, paths: d.Paths}
 	former := before.roles
 	c.mu.Lock()
 	if port != before.port {

@@ -253,7 +253,7 @@ func (v *view) judge(peer netip.Addr, f *conntrack.Flow) (role Role, here, ok bo
 }
 
 func (v *view) endpoint(a netip.Addr) (plan.Endpoint, bool) {
-	return v.data.Endpoints.Get(plan.Endpoint{Addr: a})
+	return v.endpoints.Get(plan.Endpoint{Addr: a})
 }
 
 // hold keeps a flow of a local pod.
@@ -333,10 +333,10 @@ func (c *Carrier) takeOver(before, v *view) {
 // concerned reports whether a view differs from the one before in anything about the sources of held flows. The caller
 // holds c.mu.
 func (c *Carrier) concerned(before, v *view) bool {
-	if !slices.EqualFunc(before.data.Paths, v.data.Paths, func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }) {
+	if !slices.EqualFunc(before.paths, v.paths, func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }) {
 		return true
 	}
-	for was, is := range before.data.Endpoints.Changes(v.data.Endpoints) {
+	for was, is := range before.endpoints.Changes(v.endpoints) {
 		if was != nil && c.sources[was.Addr] > 0 || is != nil && c.sources[is.Addr] > 0 {
 			return true
 		}
@@ -345,7 +345,7 @@ func (c *Carrier) concerned(before, v *view) bool {
 }
 
 func (v *view) network(id plan.PathID) bool {
-	return slices.ContainsFunc(v.data.Paths, func(p plan.Path) bool { return p.ID == id && p.Key.Kind == plan.PathNetwork })
+	return slices.ContainsFunc(v.paths, func(p plan.Path) bool { return p.ID == id && p.Key.Kind == plan.PathNetwork })
 }
 
 // dropStale removes held flows that have expired.

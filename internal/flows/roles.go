@@ -36,30 +36,28 @@ func (r Role) Compare(o Role) int {
 // Equal reports whether two roles are the same.
 func (r Role) Equal(o Role) bool { return r == o }
 
-// Roles finds a node's roles in successive plans. The zero Roles has seen no plan.
+// Roles holds a node's roles in a plan. The zero Roles is that of no plan.
 type Roles struct {
-	plan   *plan.NodePlan
 	all    sorted.List[Role]
 	shared map[Role]int // number of further services with the same role: they may share an ingress IP
 }
 
-// Find returns the roles in a plan. Without fromScratch, it compares only the services that changed since the last plan; nodes
-// and paths of networks must be unchanged.
-func (f *Roles) Find(p *plan.NodePlan, nodes cluster.Map[string, cluster.Node], fromScratch bool) sorted.List[Role] {
-	var former sorted.List[plan.Service]
-	if fromScratch || f.plan == nil {
+// Find returns the roles in a plan p. former is the plan of the last call: only the services that changed since are
+// compared, so nodes and paths of networks must be unchanged. Without it, all are.
+func (f *Roles) Find(former, p *plan.NodePlan, nodes cluster.Map[string, cluster.Node]) sorted.List[Role] {
+	var services sorted.List[plan.Service]
+	if former == nil {
 		*f = Roles{shared: map[Role]int{}}
 	} else {
-		former = f.plan.Services
+		services = former.Services
 	}
 	var had, has []Role
-	for was, is := range former.Changes(p.Services) {
+	for was, is := range services.Changes(p.Services) {
 		if was != nil && is != nil && sameRoles(was, is) {
 			continue
 		}
-		had, has = appendRoles(had, was, f.plan, nodes), appendRoles(has, is, p, nodes)
+		had, has = appendRoles(had, was, former, nodes), appendRoles(has, is, p, nodes)
 	}
-	f.plan = p
 	gone, set := map[Role]bool{}, map[Role]bool{}
 	for _, r := range had {
 		if f.shared[r] == 0 {

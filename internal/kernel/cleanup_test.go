@@ -20,7 +20,7 @@ func TestCleanup(t *testing.T) {
 	before := netns.State(t)
 	ctx := t.Context()
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}, {Name: "vrf-blue", Interfaces: []string{"eth2"}}}
-	require.NoError(t, new(link.VRFs).Apply(ctx, h, desired))
+	require.NoError(t, new(link.VRFs).Apply(ctx, h, desired).Err())
 	require.NoError(t, link.ApplyTunnel(ctx, h, &plan.Tunnel{
 		Device: "egressway", VNI: 7, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},
 		Hosts: []plan.TunnelHost{{Remote: addr("10.0.0.2"), MAC: [6]byte{2, 0, 0, 0, 0, 2}, NextHop: addr("fe80::ff:fe00:2")}},

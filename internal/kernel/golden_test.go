@@ -63,7 +63,7 @@ func TestKernelIsAsFrozen(t *testing.T) {
 			s := readFrozen(t, i)
 			netns.Enter(t)
 			makeLinks(t, s)
-			n, err := Open()
+			n, err := openKept()
 			require.NoError(t, err)
 			t.Cleanup(n.Close)
 			desired, _ := plan.Build(s.Snapshot)

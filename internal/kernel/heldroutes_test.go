@@ -51,7 +51,7 @@ func TestHeldTables(t *testing.T) {
 	apply(nil, learned("192.0.2.100/30"), own)
 	apply(held, nil, own)
 	apply(held, learned("192.0.2.100/30"), own)
-	n.Forget()
+	n.record.Whole = false
 	apply(held, nil, own)
 	apply(nil, nil)
 
@@ -59,7 +59,7 @@ func TestHeldTables(t *testing.T) {
 	netns.IP(t, "route add 198.51.100.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20 proto 142", "route add 203.0.113.0/24 via 10.1.0.9 dev eth2 table 1001 metric 20")
 	apply(held, nil, first, second)
 	apply(held, learned("198.51.100.0/24", "203.0.113.0/24"), "198.51.100.0/24 via 10.1.0.1", second)
-	require.Len(t, n.refused, 1)
+	require.Len(t, n.record.refused, 1)
 	apply(nil, learned("198.51.100.0/24", "203.0.113.0/24"), "198.51.100.0/24 via 10.1.0.1", second)
 	apply(nil, nil, second)
 }

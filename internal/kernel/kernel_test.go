@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -44,6 +45,40 @@ func watchHere(t *testing.T, buffer int, n ...*Node) <-chan struct{} {
 		require.NoError(t, unix.Close(ns))
 	})
 	return woken
+}
+
+// keptNode is a Node with the Record that its caller keeps.
+type keptNode struct {
+	*Node
+	record Record
+}
+
+func openKept() (*keptNode, error) {
+	n, err := Open()
+	return &keptNode{Node: n}, err
+}
+
+// Facts begins a pass, as the agent does.
+func (k *keptNode) Facts(ctx context.Context, tables ...uint32) (plan.Facts, error) {
+	k.record = k.record.At(k.clock())
+	f, lost, err := k.Node.Facts(ctx, k.record, tables...)
+	for try := 0; lost && err == nil && try < 3; try++ {
+		if k.record, err = k.Restore(ctx, k.record); err != nil {
+			return f, nil
+		}
+		f, lost, err = k.Node.Facts(ctx, k.record, tables...)
+	}
+	return f, err
+}
+
+func (k *keptNode) Problems(node string, devices []string) ([]cluster.Problem, error) {
+	return k.Node.Problems(k.record, node, devices)
+}
+
+func (k *keptNode) Apply(ctx context.Context, p *plan.NodePlan) (Result, error) {
+	r, err := k.Node.Apply(ctx, k.record, p)
+	k.record = r.Record
+	return r, err
 }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

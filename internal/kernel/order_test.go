@@ -23,7 +23,7 @@ func tunnelPlan() *plan.NodePlan {
 func TestTableComesFirst(t *testing.T) {
 	netns.Enter(t)
 	netns.Uplink(t, "eth0", "10.0.0.1/24")
-	n, err := Open()
+	n, err := openKept()
 	require.NoError(t, err)
 	defer n.Close()
 	bad := tunnelPlan()
@@ -42,7 +42,7 @@ func TestTableComesFirst(t *testing.T) {
 
 	// The same after another program deleted the table.
 	n.Close()
-	n, err = Open()
+	n, err = openKept()
 	require.NoError(t, err)
 	defer n.Close()
 	netns.MustNFT(t, "delete table inet egressway")
@@ -57,13 +57,13 @@ func TestTableComesFirst(t *testing.T) {
 func TestTableGoesLast(t *testing.T) {
 	netns.Enter(t)
 	netns.Uplink(t, "eth0", "10.0.0.1/24")
-	n, err := Open()
+	n, err := openKept()
 	require.NoError(t, err)
 	_, err = n.Apply(t.Context(), tunnelPlan())
 	require.NoError(t, err)
 	n.Close()
 
-	n, err = Open()
+	n, err = openKept()
 	require.NoError(t, err)
 	defer n.Close()
 	interrupted, stop := context.WithCancel(t.Context())

@@ -32,7 +32,7 @@ func TestRefusedRoutes(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, r.InForce)
 		require.Empty(t, r.Restored)
-		require.NotNil(t, n.done, "the next pass takes only what changed")
+		require.True(t, n.record.Whole, "the next pass takes only what changed")
 		require.True(t, r.Whole(), "no peer makes the node unready")
 		for _, one := range r.Refused {
 			require.EqualValues(t, 1001, one.Table)
@@ -139,7 +139,7 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 		r, err = n.Apply(t.Context(), &plan.NodePlan{Routes: sorted.Of(slices.Clone(p)...), DataPlane: stories.DataPlane()})
 		require.NoError(t, err)
 		require.True(t, r.InForce)
-		require.NotNil(t, n.done, "the next pass takes only what changed")
+		require.True(t, n.record.Whole, "the next pass takes only what changed")
 		for _, one := range r.Refused {
 			refused = append(refused, fmt.Sprintf("%d %s %s: %s", one.Table, one.Dst, one.Reason, one.Err))
 		}
@@ -173,7 +173,7 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 	_, _ = apply(planned...)
 	require.Len(t, netns.Routes(t, "4", blue, route.Protocol), 1)
 	hop(down)
-	n.Forget()
+	n.record.Whole = false
 	_, _ = apply(planned...)
 	require.Empty(t, netns.Routes(t, "4", blue, route.Protocol))
 

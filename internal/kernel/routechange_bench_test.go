@@ -53,10 +53,9 @@ func BenchmarkApply(b *testing.B) {
 	for i := range 1000 {
 		thousand[i*100].NextHops = []plan.NextHop{via("10.1.0.7", "eth2")}
 	}
-	var n *Node
-	require.NoError(b, machine.Do(func() (err error) { n, err = Open(); return err }))
+	var n *keptNode
+	require.NoError(b, machine.Do(func() (err error) { n, err = openKept(); return err }))
 	defer n.Close()
-	n.look.next = n.clock()
 	pass := func(p *plan.NodePlan) error {
 		if _, err := n.Facts(b.Context(), 1001); err != nil {
 			return err

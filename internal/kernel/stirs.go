@@ -14,6 +14,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // The daemon reads the kernel again when events show that others changed it. In addition it re-reads everything every
@@ -133,6 +134,12 @@ func (s *stirs) concerns() concern {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.concern
+}
+
+// sameConcern reports whether two plans depend on the same devices and tables.
+func sameConcern(a, b *plan.NodePlan) bool {
+	return a.Routes.Same(b.Routes) && sorted.OneSlice(a.VRFs, b.VRFs) && a.Tunnel == b.Tunnel &&
+		sorted.OneSlice(a.DataPlane.Uplinks, b.DataPlane.Uplinks)
 }
 
 // concernOf returns the devices and tables that a plan depends on.

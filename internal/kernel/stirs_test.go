@@ -20,19 +20,19 @@ import (
 	"github.com/egressway/egressway/lab/stories"
 )
 
-// watchedNode returns a Node with a Watch in its own namespace, and with a clock that stands still.
-func watchedNode(t *testing.T) (n *Node, now *time.Time, woken <-chan struct{}) {
+// watchedNode returns a keptNode with a Watch in its own namespace, and with a clock that stands still.
+func watchedNode(t *testing.T) (n *keptNode, now *time.Time, woken <-chan struct{}) {
 	t.Helper()
 	netns.Enter(t)
 	netns.Uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
 	netns.Uplink(t, "eth7")
 	netns.State(t) // wait until addresses settle
-	n, err := Open()
+	n, err := openKept()
 	require.NoError(t, err)
 	t.Cleanup(n.Close)
 	at := time.Now()
 	n.now = func() time.Time { return at }
-	woken = watchHere(t, nl.ReceiveBuffer, n)
+	woken = watchHere(t, nl.ReceiveBuffer, n.Node)
 	drain(t, woken)
 	return n, &at, woken
 }
@@ -161,7 +161,7 @@ func TestOnlyWhatIsStirredIsReadAgain(t *testing.T) {
 	n.stirs.mu.Lock()
 	n.stirs.tablePort = n.nft.Port()
 	n.stirs.mu.Unlock()
-	n.done = nil
+	n.record.Whole = false
 	_, err = n.Apply(t.Context(), p)
 	require.NoError(t, err)
 	drain(t, woken)
@@ -204,12 +204,12 @@ func TestRoutesByDifference(t *testing.T) {
 	byDifference := 0
 	for step := range 60 {
 		p := &plan.NodePlan{Routes: anyRoutes(r), DataPlane: stories.DataPlane()}
-		if n.done != nil && n.stirs.now().all == n.seen.all {
+		if n.record.trusts(n.stirs.now()) {
 			byDifference++
 		}
 		_, err := n.Apply(t.Context(), p)
 		require.NoError(t, err)
-		wanted, errs := route.NormalRoutes(n.links, p.Routes.Slice(), n.refused.Judge)
+		wanted, errs := route.NormalRoutes(n.links, p.Routes.Slice(), n.record.refused.Judge)
 		require.Empty(t, errs)
 		require.NoError(t, route.DumpOurs(t.Context(), func(have *route.Entry) {
 			w := wanted[have.Key]

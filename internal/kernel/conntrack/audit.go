@@ -128,7 +128,7 @@ func searchPrefix(list []netip.Prefix, a netip.Addr) (int, bool) {
 	return slices.BinarySearchFunc(list, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
 }
 
-// doubt names the endpoints whose connections may contradict a new plan, although they agreed with the previous one.
+// doubt names the endpoints whose connections may contradict the plan in force, although they agreed with an earlier one.
 type doubt struct {
 	all       bool
 	endpoints map[netip.Addr]bool
@@ -136,9 +136,22 @@ type doubt struct {
 
 func (d *doubt) none() bool { return !d.all && len(d.endpoints) == 0 }
 
+// add puts the endpoints of another doubt in doubt, too.
+func (d *doubt) add(more doubt) {
+	switch {
+	case d.all:
+	case more.all, len(d.endpoints)+len(more.endpoints) > doubtMost:
+		*d = doubt{all: true}
+	case d.endpoints == nil:
+		d.endpoints = more.endpoints
+	default:
+		maps.Copy(d.endpoints, more.endpoints)
+	}
+}
+
 // doubtOf returns the endpoints whose connections agreed with the plan before and may contradict the plan now. It is
-// empty if now permits all that before did. With first it stops at the first endpoint.
-func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
+// empty if now permits all that before did.
+func doubtOf(before, now *plan.DataPlane) (d doubt) {
 	if before == nil || before.Marks != now.Marks {
 		return doubt{all: true}
 	}
@@ -152,9 +165,7 @@ func doubtOf(before, now *plan.DataPlane, first bool) (d doubt) {
 		if d.endpoints == nil {
 			d.endpoints = map[netip.Addr]bool{}
 		}
-		if d.endpoints[cmp.Or(x, y).Addr] = true; first {
-			return d
-		}
+		d.endpoints[cmp.Or(x, y).Addr] = true
 	}
 	return d
 }
@@ -191,13 +202,14 @@ func permitsAll(e, before *plan.Endpoint) bool {
 // lets reports whether an endpoint permits flows with this path and source.
 func lets(e *plan.Endpoint, way plan.Way) bool { return e.Path == way.Path && e.Source == way.Source }
 
-// Audit ends connections that contradict the plan. It remembers the last plan known to agree with all connections.
+// Audit ends connections that contradict the plan. It keeps no plan: each plan that comes into force adds to the doubt
+// what the plan before it permitted and it does not. A connection that began under any plan since the last check, and
+// contradicts the present one, was given up by one of those steps.
 type Audit struct {
-	conn  *Conn             // nil: not open
-	plan  *plan.DataPlane   // nil: unknown
-	since []*plan.DataPlane // plans in force since, with the present one: connections may have begun under any of them
-	whole time.Time         // when all connections were last checked
-	cost  time.Duration     // how long that took
+	conn  *Conn         // nil: not open
+	doubt doubt         // the connections that have not been compared with the plan in force
+	whole time.Time     // when all connections were last checked
+	cost  time.Duration // how long that took
 }
 
 // Due reports whether all connections are due for another check.
@@ -205,40 +217,19 @@ func (a *Audit) Due(now time.Time) bool {
 	return now.Sub(a.whole) >= max(wholeEvery, restShare*a.cost)
 }
 
-// sinceMost limits the plans remembered since the last check.
-const sinceMost = 64
+// doubtMost limits the endpoints in doubt. With more of them, all connections are checked.
+const doubtMost = 1 << 17
 
-// Reset forgets which plan agrees with all connections, for when packets may have passed under other rules.
-func (a *Audit) Reset() { a.plan = nil }
+// Reset puts all connections in doubt, for when packets may have passed under other rules.
+func (a *Audit) Reset() { a.doubt = doubt{all: true} }
 
-// Applied records that a plan came into force and reports whether connections may contradict it.
-func (a *Audit) Applied(d *plan.DataPlane) (doubted bool) {
-	if len(a.since) == 0 {
-		if of := doubtOf(a.plan, d, true); of.none() {
-			a.plan = d // d permits all that the plan before did
-			return false
-		}
+// Applied records that the plan d came into force after held, and reports whether connections may contradict it. Of a
+// plan after an unknown one, which is nil, all connections are in doubt.
+func (a *Audit) Applied(held, d *plan.DataPlane) (doubted bool) {
+	if !a.doubt.all {
+		a.doubt.add(doubtOf(held, d))
 	}
-	if a.since = append(a.since, d); len(a.since) > sinceMost {
-		a.plan, a.since = nil, a.since[len(a.since)-1:]
-	}
-	return true
-}
-
-// doubt returns the endpoints whose connections may contradict a plan.
-func (a *Audit) doubt(d *plan.DataPlane) doubt {
-	of := doubtOf(a.plan, d, false)
-	for _, p := range a.since {
-		if of.all {
-			break
-		}
-		more := doubtOf(p, d, false)
-		if of.all = more.all; len(more.endpoints) > 0 && of.endpoints == nil {
-			of.endpoints = map[netip.Addr]bool{}
-		}
-		maps.Copy(of.endpoints, more.endpoints)
-	}
-	return of
+	return !a.doubt.none()
 }
 
 // When new rules come into force, packets that passed the old rules may still be creating connections, which a check
@@ -251,22 +242,20 @@ const (
 
 // End ends the connections that contradict the plan in force, and moves those that are now steered to
 // another node to that path. The rules already drop their packets; once the connection is gone, the next packet starts
-// a new one under the new rules. End checks only endpoints whose plan changed since it last succeeded,
-// and at times all.
+// a new one under the new rules. End checks only the endpoints in doubt, and at times all.
 func (a *Audit) End(ctx context.Context, d plan.DataPlane, clock func() time.Time) (ended uint, err error) {
 	began := clock()
-	of := a.doubt(&d)
+	of := a.doubt
 	if a.Due(began) {
 		of = doubt{all: true}
 	}
 	if of.none() {
-		a.plan, a.since = &d, nil
 		return 0, nil
 	}
 	if ended, err = a.end(ctx, d, of); err != nil {
 		return ended, err
 	}
-	a.plan, a.since = &d, nil
+	a.doubt = doubt{}
 	if of.all {
 		a.whole, a.cost = began, clock().Sub(began)
 	}

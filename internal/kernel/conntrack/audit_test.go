@@ -65,17 +65,29 @@ func TestDoubtOfPlansBetween(t *testing.T) {
 	moved := e
 	moved.Source = addr("203.0.113.99")
 	between.Endpoints = between.Endpoints.With([]plan.Endpoint{moved}, nil)
-	s := Audit{plan: &before}
-	require.False(t, s.Applied(&before))
-	require.True(t, s.Applied(&between))
+	var s Audit
+	require.True(t, s.Applied(nil, &before), "what was in force is not known")
+	require.True(t, s.doubt.all)
+	s.doubt = doubt{}
+	require.False(t, s.Applied(&before, &before))
+	require.True(t, s.Applied(&before, &between))
 	again := before
-	require.True(t, s.Applied(&again), "what began under the one between may be there")
-	require.Equal(t, map[netip.Addr]bool{e.Addr: true}, s.doubt(&again).endpoints)
-	for range 2 * sinceMost {
-		s.Applied(&again)
+	require.True(t, s.Applied(&between, &again), "what began under the one between may be there")
+	require.Equal(t, map[netip.Addr]bool{e.Addr: true}, s.doubt.endpoints)
+	require.True(t, s.Applied(&again, &again), "until it is checked")
+	other := before
+	other.Endpoints = before.Endpoints.With(nil, before.Endpoints.Slice()[1:2])
+	require.True(t, s.Applied(&again, &other))
+	require.Len(t, s.doubt.endpoints, 2)
+
+	many := doubt{endpoints: map[netip.Addr]bool{}}
+	for a := addr("10.0.0.0"); len(many.endpoints) < doubtMost; a = a.Next() {
+		many.endpoints[a] = true
 	}
-	require.True(t, s.doubt(&again).all, "too many to remember")
-	require.LessOrEqual(t, len(s.since), sinceMost)
+	s.doubt.add(many)
+	require.Equal(t, doubt{all: true}, s.doubt, "too many to remember")
+	s.Reset()
+	require.True(t, s.Applied(&other, &other))
 }
 
 // TestDoubt checks that an endpoint is in doubt if one of its connections contradicts a plan and not the plan before.
@@ -86,10 +98,7 @@ func TestDoubt(t *testing.T) {
 	for range 200 {
 		next := stories.AnyDataPlane(r, d)
 		a, b := newFlowCheck(d), newFlowCheck(next)
-		of := doubtOf(&d, &next, false)
-		require.Equal(t, of.none(), !of.all && len(of.endpoints) == 0)
-		first := doubtOf(&d, &next, true)
-		require.Equal(t, of.none(), first.none())
+		of := doubtOf(&d, &next)
 		for range 500 {
 			pod := func() netip.Addr {
 				if i := r.IntN(120); i%2 == 0 {
@@ -141,15 +150,18 @@ func TestContradictionsOfFew(t *testing.T) {
 		require.NoError(t, ListFlows(t.Context(), d.Marks, func(Flow) bool { n++; return true }))
 		return n
 	}
+	var held *plan.DataPlane
 	end := func() uint {
 		t.Helper()
 		now, ended := d, uint(0)
-		if audit.Applied(&now) {
+		former := held
+		held = &now
+		if audit.Applied(former, &now) {
 			var err error
 			ended, err = audit.End(t.Context(), now, time.Now)
 			require.NoError(t, err)
 		}
-		require.False(t, audit.Applied(&now))
+		require.False(t, audit.Applied(&now, &now))
 		return ended
 	}
 	d.Endpoints = sorted.Of(stories.ManyEndpoints(100, 0)...)

@@ -427,7 +427,7 @@ func TestUnansweredFlowKeepsItsPath(t *testing.T) {
 		var n nft.Table
 		t.Cleanup(func() { n.Close() })
 		require.NoError(t, l.r1.Do(func() error {
-			if _, err := n.Apply(t.Context(), d); err != nil {
+			if _, err := n.Apply(t.Context(), nft.Held{}, &d, false); err != nil {
 				return err
 			}
 			_, err := InjectFlows(Injection{Marks: l.marks}, []Flow{steered})

@@ -39,39 +39,53 @@ func newLinkAttrs(name string) netlink.LinkAttrs {
 // VRFs applies VRF devices. It remembers the addresses and routes of enslaved interfaces: if another program deletes
 // the VRF under them, the kernel flushes these.
 type VRFs struct {
-	seen   map[int]flushed        // by index of the interface
-	Made   func(vrf string)       // called for each device that was created, unless nil
-	Joined func(port, vrf string) // called for each interface that was enslaved, unless nil
-	Unmade map[string]error       // by name, the reason why a VRF of the last apply is not as desired
+	seen map[int]flushed // by index of the interface
 }
 
-// Apply creates missing VRF devices and enslaves the listed interfaces. It records the VRFs that failed.
-func (v *VRFs) Apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF) error {
-	v.Unmade = map[string]error{}
+// VRFResult is the outcome of VRFs.Apply.
+type VRFResult struct {
+	Made   []string         // the devices that were created
+	Joined []Port           // the interfaces that were enslaved
+	Unmade map[string]error // by name, the reason why a VRF is not as desired
+}
+
+// Port is an interface enslaved to a VRF.
+type Port struct{ Name, VRF string }
+
+// Err joins the reasons why VRFs are not as desired.
+func (r VRFResult) Err() error { return errors.Join(slices.Collect(maps.Values(r.Unmade))...) }
+
+// Apply creates missing VRF devices and enslaves the listed interfaces. One that fails does not stop the others.
+func (v *VRFs) Apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF) VRFResult {
+	r := VRFResult{Unmade: map[string]error{}}
 	for _, d := range desired {
 		if err := ctx.Err(); err != nil {
-			v.Unmade[d.Name] = err
+			r.Unmade[d.Name] = err
 			break
 		}
 		device, made, err := applyVRF(h, d)
 		if err != nil {
-			v.Unmade[d.Name] = err
+			r.Unmade[d.Name] = err
 			continue
 		}
 		var errs []error
-		if made && v.Made != nil {
-			v.Made(d.Name)
+		if made {
+			r.Made = append(r.Made, d.Name)
 		}
 		for _, name := range d.Interfaces {
-			if err := v.enslave(h, name, device); err != nil {
+			joined, err := v.enslave(h, name, device)
+			if joined {
+				r.Joined = append(r.Joined, Port{name, d.Name})
+			}
+			if err != nil {
 				errs = append(errs, fmt.Errorf("enslave %s to VRF %s: %w", name, d.Name, err))
 			}
 		}
 		if err := errors.Join(errs...); err != nil {
-			v.Unmade[d.Name] = err
+			r.Unmade[d.Name] = err
 		}
 	}
-	return errors.Join(slices.Collect(maps.Values(v.Unmade))...)
+	return r
 }
 
 // applyVRF adopts or creates a VRF device, and reports whether it created it.
@@ -161,11 +175,11 @@ func removeVRFs(ctx context.Context, h *netlink.Handle, devices map[int]*netlink
 	return errs
 }
 
-// enslave makes an interface a port of a VRF unless it is one already.
-func (v *VRFs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
+// enslave makes an interface a port of a VRF unless it is one already. It reports whether it did.
+func (v *VRFs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) (joined bool, err error) {
 	link, err := h.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("find interface: %w", err)
+		return false, fmt.Errorf("find interface: %w", err)
 	}
 	a := link.Attrs()
 	switch a.MasterIndex {
@@ -175,36 +189,33 @@ func (v *VRFs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) error {
 		if m, err := h.LinkByIndex(a.MasterIndex); err == nil {
 			master = m.Type() + " " + m.Attrs().Name
 		}
-		return fmt.Errorf("it is enslaved to %s, free it first", master)
+		return false, fmt.Errorf("it is enslaved to %s, free it first", master)
 	}
 	standing, err := readFlushed(a.Index)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if a.MasterIndex == vrf.Index {
 		// While another program deletes the VRF, standing may be incomplete. Asking for the link waits until that ends.
 		if link, err = h.LinkByIndex(a.Index); err != nil || link.Attrs().MasterIndex != vrf.Index {
-			return errors.New("its VRF vanished meanwhile")
+			return false, errors.New("its VRF vanished meanwhile")
 		}
 		if v.seen == nil {
 			v.seen = map[int]flushed{}
 		}
 		v.seen[a.Index] = standing
-		return nil
+		return false, nil
 	}
 	// The mark comes first: a mark without a master does no harm, but a master without the mark would outlive us.
 	if mark := enslavedMark(a); !slices.Contains(a.AltNames, mark) {
 		if err := h.LinkAddAltName(link, mark); err != nil {
-			return fmt.Errorf("add alternative name %s: %w", mark, err)
+			return false, fmt.Errorf("add alternative name %s: %w", mark, err)
 		}
 	}
 	if err := h.LinkSetMaster(link, vrf); err != nil {
-		return fmt.Errorf("set master: %w", err)
+		return false, fmt.Errorf("set master: %w", err)
 	}
-	if v.Joined != nil {
-		v.Joined(name, vrf.Name)
-	}
-	return errors.Join(standing.restore(a.Index, MainTable, vrf.Table), v.seen[a.Index].restore(a.Index, MainTable, vrf.Table))
+	return true, errors.Join(standing.restore(a.Index, MainTable, vrf.Table), v.seen[a.Index].restore(a.Index, MainTable, vrf.Table))
 }
 
 // release undoes enslave. vrf is nil if the interface is no longer a port of a VRF.

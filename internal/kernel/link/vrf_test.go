@@ -24,7 +24,7 @@ func TestVRFCreated(t *testing.T) {
 
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}}
 	apply := func() error {
-		if err := v.Apply(t.Context(), h, desired); err != nil {
+		if err := v.Apply(t.Context(), h, desired).Err(); err != nil {
 			return err
 		}
 		return v.Prune(t.Context(), h, desired)
@@ -81,7 +81,7 @@ func TestVRFAdopted(t *testing.T) {
 		"link set eth1 master vrf-red", "link set eth2 master vrf-blue", "link add br0 type bridge", "link add vrf-odd type dummy")
 	before := netns.State(t)
 	adopt := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}, {Name: "vrf-blue"}}
-	netns.Quiet(t, func() error { return v.Apply(t.Context(), h, adopt) })
+	netns.Quiet(t, func() error { return v.Apply(t.Context(), h, adopt).Err() })
 
 	err := v.Apply(t.Context(), h, []plan.VRF{
 		{Name: "vrf-red", Table: 7, Create: true, Interfaces: []string{"eth3"}},
@@ -94,7 +94,7 @@ func TestVRFAdopted(t *testing.T) {
 		"find VRF vrf-none: Link not found", "enslave eth1 to VRF vrf-blue: it is enslaved to vrf vrf-red, free it first",
 		"enslave eth9 to VRF vrf-blue: find interface: Link not found",
 	} {
-		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err.Err(), want)
 	}
 	require.Contains(t, netns.IP(t, "link show eth3"), "master vrf-blue", "the good one is not held up by the bad")
 	require.NoError(t, v.Prune(t.Context(), h, nil))
@@ -106,7 +106,7 @@ func TestVRFDeletedByOthers(t *testing.T) {
 	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
 	netns.IP(t, "link add eth2 type dummy", "-6 addr add 2001:db8:2::2/64 dev eth2", "-6 route add 2001:db8:9::/48 via 2001:db8:1::1")
 	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1", "eth2"}}}
-	apply := func() error { return v.Apply(t.Context(), h, desired) }
+	apply := func() error { return v.Apply(t.Context(), h, desired).Err() }
 	require.NoError(t, apply())
 	require.Contains(t, netns.IP(t, "-6 addr show eth2"), "2001:db8:2::2/64", "also of an interface that is down")
 	netns.Quiet(t, apply) // records the addresses and routes

@@ -89,6 +89,7 @@ type tableChange struct {
 	hold      bool // a counter for held packets is needed
 	rewrite   bool // write the rules again
 	replace   bool // replace the whole table
+	missed    bool // another program has changed the table
 
 	// Fingerprints of each chain's rules: as planned, and as the kernel is known to have them. nil: nothing is known.
 	wrote, had map[string][sha256.Size]byte

@@ -42,7 +42,7 @@ func TestDropsAreCounted(t *testing.T) {
 	require.NoError(t, err, "without a table")
 	require.Len(t, none, len(ruleset.Drops()))
 
-	var n Table
+	var n keptTable
 	d := stories.DataPlane()
 	_, err = n.Apply(t.Context(), d)
 	require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestDropsAreCounted(t *testing.T) {
 
 func TestSentIsCountedPerIngressIP(t *testing.T) {
 	netns.Enter(t)
-	var n Table
+	var n keptTable
 	var counts Counts
 	d := stories.DataPlane()
 	apply := func() {
@@ -124,7 +124,7 @@ func TestSentIsCountedPerIngressIP(t *testing.T) {
 
 	// A new daemon adopts the existing table.
 	n.Close()
-	n = Table{}
+	n = keptTable{}
 	apply()
 	require.Equal(t, first, netns.Ruleset(t))
 	d.Ingress = sorted.Of(counted("203.0.113.11"))
@@ -139,7 +139,7 @@ func TestSentIsCountedPerIngressIP(t *testing.T) {
 // BenchmarkReadCounters measures the kernel's cost of a scrape on a node that is the host of very many services.
 func BenchmarkReadCounters(b *testing.B) {
 	netns.New(b)
-	var n Table
+	var n keptTable
 	d := stories.DataPlane()
 	d.CountSent = true
 	var ingress []plan.IngressIP

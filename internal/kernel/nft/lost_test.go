@@ -134,7 +134,7 @@ func TestPacketsOfNoConnection(t *testing.T) {
 			former, other := f.Pods[0], f.Pods[1]
 			d := stories.DataPlane()
 			d.Ingress = sorted.Of(plan.IngressIP{Addr: netip.MustParseAddr(f.Ingress), Path: 2})
-			var n Table
+			var n keptTable
 			t.Cleanup(n.Close)
 			apply := func(endpoints ...plan.Endpoint) {
 				t.Helper()
@@ -215,7 +215,7 @@ func TestLateAnswers(t *testing.T) {
 				l := newLostLab(t, f)
 				l.beyond.Run(fmt.Sprintf("%s route add default via %s2", f.IP, f.Pod2))
 				heard := l.listen(t, l.pod)
-				var n Table
+				var n keptTable
 				t.Cleanup(n.Close)
 				d := stories.DataPlane()
 				e.Addr = pod

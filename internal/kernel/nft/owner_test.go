@@ -20,7 +20,7 @@ func tableStateNow(t *testing.T) State {
 // TestOwnedTable has other programs try to change a table that we own, and shows the behaviour of an orphan.
 func TestOwnedTable(t *testing.T) {
 	netns.Enter(t)
-	var n Table
+	var n keptTable
 	d := stories.DataPlane()
 	_, err := n.Apply(t.Context(), d)
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestOwnedTable(t *testing.T) {
 	require.Equal(t, full, netns.Ruleset(t))
 
 	// Another daemon starts meanwhile.
-	var next Table
+	var next keptTable
 	t.Cleanup(func() { next.Close() })
 	_, err = next.Apply(t.Context(), d)
 	require.ErrorAs(t, err, &OwnedError{})
@@ -78,7 +78,7 @@ func TestOwnedTable(t *testing.T) {
 func TestFormerElementsAreCarried(t *testing.T) {
 	netns.Enter(t)
 	d := stories.DataPlane()
-	var n Table
+	var n keptTable
 	t.Cleanup(func() { n.Close() })
 	require.NoError(t, n.Claim(0))
 	_, err := n.Apply(t.Context(), d)
@@ -90,7 +90,7 @@ func TestFormerElementsAreCarried(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `(?s)set former4 {[^}]*10\.244\.1\.12 expires`, netns.Ruleset(t))
 
-	var next Table
+	var next keptTable
 	t.Cleanup(func() { next.Close() })
 	changed, err := next.Apply(t.Context(), smaller)
 	require.NoError(t, err)
@@ -102,7 +102,7 @@ func TestFormerElementsAreCarried(t *testing.T) {
 // TestKernelWithoutOwners requests a flag that no kernel knows, as persist is unknown before 6.9.
 func TestKernelWithoutOwners(t *testing.T) {
 	netns.Enter(t)
-	var n Table
+	var n keptTable
 	require.NoError(t, n.Claim(tableOwned|0x80))
 	require.Zero(t, n.flags)
 	_, err := n.Apply(t.Context(), stories.DataPlane())

@@ -32,7 +32,7 @@ func TestStepsAreWhatIsMadeFresh(t *testing.T) {
 	for seed := range uint64(3) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		here, fresh := netns.New(t), netns.New(t)
-		n := new(Table)
+		n := new(keptTable)
 		d := plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00, Priority: 700}, Paths: []plan.Path{{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "default"}}}}
 		for step := range 12 {
 			next := stories.AnyDataPlane(r, d)
@@ -49,15 +49,15 @@ func TestStepsAreWhatIsMadeFresh(t *testing.T) {
 			again := r.IntN(8) == 0
 			if again { // another daemon takes the table over
 				n.Close()
-				n = new(Table)
+				n = new(keptTable)
 			}
 			require.NoError(t, here.Do(func() error {
 				changed, err := n.Apply(t.Context(), next)
 				require.True(t, changed || !differs, "seed %d, step %d", seed, step)
 				return err
 			}))
-			n.Trusted = r.IntN(3) > 0
-			one := new(Table)
+			n.trusted = r.IntN(3) > 0
+			one := new(keptTable)
 			require.NoError(t, fresh.Do(func() error { _, err := one.Apply(t.Context(), next); return err }))
 			text := listing(here)
 			require.Equal(t, netns.SortedListing(listing(fresh)), netns.SortedListing(withoutFormer(text)), "seed %d, step %d", seed, step)
@@ -81,12 +81,8 @@ func TestStepsAreWhatIsMadeFresh(t *testing.T) {
 				}
 			}
 			require.NoError(t, here.Do(func() error {
-				paths, err := n.PathsInForce()
-				if err != nil {
-					return err
-				}
-				read, err := n.readPaths()
-				require.Equal(t, read, paths)
+				read, err := n.ReadPaths()
+				require.Equal(t, read, n.held.Paths)
 				return err
 			}))
 			require.NoError(t, fresh.Do(one.Cleanup))
@@ -115,13 +111,13 @@ func BenchmarkElements(b *testing.B) {
 	one.Endpoints = d.Endpoints.With(nil, []plan.Endpoint{first})
 	other.Ingress = d.Ingress.With(nil, []plan.IngressIP{ingress[77]})
 	big.Endpoints = d.Endpoints.With(moved, nil)
-	inSpace := func(b *testing.B, work func(n *Table) error) {
+	inSpace := func(b *testing.B, work func(n *keptTable) error) {
 		b.Helper()
 		require.NoError(b, netns.OnThread(func() error {
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 				return err
 			}
-			n := new(Table)
+			n := new(keptTable)
 			defer n.Close()
 			return work(n)
 		}))
@@ -131,11 +127,11 @@ func BenchmarkElements(b *testing.B) {
 		to   plan.DataPlane
 	}{{"one-endpoint", one}, {"one-ingress-IP", other}, {"10000-move", big}} {
 		b.Run(c.name, func(b *testing.B) {
-			inSpace(b, func(n *Table) error {
+			inSpace(b, func(n *keptTable) error {
 				if _, err := n.Apply(b.Context(), d); err != nil {
 					return err
 				}
-				n.Trusted = true
+				n.trusted = true
 				defer netns.ProcessorTime(b)()
 				for i := 0; b.Loop(); i++ {
 					if _, err := n.Apply(b.Context(), []plan.DataPlane{c.to, d}[i%2]); err != nil {
@@ -147,7 +143,7 @@ func BenchmarkElements(b *testing.B) {
 		})
 	}
 	b.Run("whole", func(b *testing.B) {
-		inSpace(b, func(n *Table) error {
+		inSpace(b, func(n *keptTable) error {
 			defer netns.ProcessorTime(b)()
 			for b.Loop() {
 				if _, err := n.Apply(b.Context(), d); err != nil {
@@ -163,7 +159,7 @@ func BenchmarkElements(b *testing.B) {
 		})
 	})
 	b.Run("take-over", func(b *testing.B) {
-		inSpace(b, func(n *Table) error {
+		inSpace(b, func(n *keptTable) error {
 			if _, err := n.Apply(b.Context(), d); err != nil {
 				return err
 			}
@@ -171,7 +167,7 @@ func BenchmarkElements(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				n.Close()
-				n.inForce = nil
+				n.held = Held{}
 				b.StartTimer()
 				if _, err := n.Apply(b.Context(), d); err != nil {
 					return err

@@ -23,19 +23,42 @@ import (
 // chunk is the number of elements per message: a netlink attribute holds 64 KiB.
 const chunk = 500
 
-// Table makes our nftables table equal to a plan, in one transaction. It remembers the rules that it wrote and how the
-// kernel then listed them, to skip rules that need no change.
+// Table makes our nftables table equal to a plan, in one transaction. It keeps no plan: the caller hands it the Held of
+// the last Result. It remembers fingerprints of the rules that it wrote and of those that the kernel then listed, to skip
+// rules that need no change, and to notice changes by other programs.
 type Table struct {
 	wrote   map[string][sha256.Size]byte // fingerprint of each chain's rules
 	showed  [sha256.Size]byte            // fingerprint of the rules as the kernel listed them
 	writer  *nl.Writer
 	claimed bool
-	flags   uint32                       // flags that the table should have
-	inForce *plan.DataPlane              // plan in force since the last apply; nil: that failed
-	paths   map[plan.PathKey]plan.PathID // path ids of inForce
-	Missed  bool                         // the last apply found the table changed by another program
-	Doubted bool                         // the last apply could not assume that the table was unchanged
-	Trusted bool                         // no other program has changed the table since: set by trust
+	flags   uint32 // flags that the table should have
+}
+
+// Held is the content that our table was last written with. The zero Held is unknown content.
+type Held struct {
+	Data  *plan.DataPlane // not to be modified; nil: unknown
+	Paths map[plan.PathKey]plan.PathID
+}
+
+// holding returns the Held of a table that holds d. It keeps the path ids of the former one if they are the same.
+func (h Held) holding(d *plan.DataPlane) Held {
+	sameID := func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }
+	if h.Data != nil && slices.EqualFunc(h.Data.Paths, d.Paths, sameID) {
+		return Held{Data: d, Paths: h.Paths}
+	}
+	paths := make(map[plan.PathKey]plan.PathID, len(d.Paths))
+	for _, p := range d.Paths {
+		paths[p.Key] = p.ID
+	}
+	return Held{Data: d, Paths: paths}
+}
+
+// Result is the outcome of Table.Apply.
+type Result struct {
+	Held
+	Changed bool // connections may contradict the plan now
+	Missed  bool // another program has changed the table
+	Doubted bool // the table's former content could not be assumed
 }
 
 // open opens a socket for reading.
@@ -79,86 +102,83 @@ func (n *Table) Claim(flags uint32) error {
 	return nil
 }
 
-// Apply makes the table equal to the plan. Packets see the old rules or the new, never a mixture. It reports whether
-// connections may now contradict the plan.
-func (n *Table) Apply(ctx context.Context, d plan.DataPlane) (changed bool, err error) {
+// Apply makes the table equal to the plan d. Packets see the old rules or the new, never a mixture. held is the content
+// of the table as of the last Apply; trusted means that no event reported a change by another program since.
+func (n *Table) Apply(ctx context.Context, held Held, d *plan.DataPlane, trusted bool) (Result, error) {
 	if err := n.Claim(tableOwned); err != nil {
-		return false, err
+		return Result{Held: held}, err
 	}
-	before := n.inForce
-	n.inForce = nil
-	changed, err = n.update(before, d, n.flags, false)
+	r, err := n.update(held.Data, d, n.flags, trusted, false)
 	if owned := (OwnedError{}); err != nil && !errors.As(err, &owned) && ctx.Err() == nil {
 		// The table has an unknown shape: another version wrote it, or another program changed it. Replace it whole, at
 		// once.
-		if _, again := n.update(nil, d, n.flags, true); again != nil {
-			return false, fmt.Errorf("replace nftables table %s: %w (after %w)", ruleset.TableName, again, err)
+		var again error
+		if r, again = n.update(nil, d, n.flags, false, true); again != nil {
+			return Result{}, fmt.Errorf("replace nftables table %s: %w (after %w)", ruleset.TableName, again, err)
 		}
-		changed, err = true, nil
+		r.Changed, err = true, nil
 	}
-	if err == nil {
-		sameID := func(a, b plan.Path) bool { return a.ID == b.ID && a.Key == b.Key }
-		if n.paths == nil || before == nil || !slices.EqualFunc(before.Paths, d.Paths, sameID) {
-			n.paths = make(map[plan.PathKey]plan.PathID, len(d.Paths))
-			for _, p := range d.Paths {
-				n.paths[p.Key] = p.ID
-			}
-		}
-		n.inForce = &d
+	if err != nil {
+		return Result{}, err
 	}
-	return changed, err
+	r.Held = held.holding(d)
+	return r, nil
 }
 
 // Close closes the socket that owns the table: the table becomes ownerless.
 func (n *Table) Close() {
 	if n.writer != nil {
 		n.writer.Close()
-		n.writer, n.claimed, n.Trusted = nil, false, false
+		n.writer, n.claimed = nil, false
 	}
 }
 
 // update writes the difference between the table and the plan. If the table can only be changed by us, its content is
 // that of the plan before; otherwise it is read. The table is replaced whole if its flags differ, which cannot be
 // changed except to adopt an orphan, or if fresh asks for that; fresh also drops the elements with a timeout.
-func (n *Table) update(before *plan.DataPlane, d plan.DataPlane, flags uint32, fresh bool) (changed bool, err error) {
-	now, before, err := n.standing(before, flags, fresh)
+func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh bool) (r Result, err error) {
+	now, before, err := n.standing(before, flags, trusted, fresh)
 	if err != nil {
-		return false, err
+		return r, err
 	}
-	n.Doubted, n.Missed = before == nil, false
+	r.Doubted = before == nil
 	t, err := newTransaction()
 	if err != nil {
-		return false, fmt.Errorf("begin transaction: %w", err)
+		return r, fmt.Errorf("begin transaction: %w", err)
 	}
-	if before != nil && sameFixed(before, &d) {
-		return n.updateAddresses(t, flags, between(before, &d))
+	if before != nil && sameFixed(before, d) {
+		r.Changed, err = n.updateAddresses(t, flags, between(before, d))
+		return r, err
 	}
-	c, err := n.compare(now, before, &d, flags, fresh)
+	c, err := n.compare(now, before, d, flags, fresh)
 	if err != nil {
-		return false, err
+		return r, err
 	}
+	r.Missed = c.missed
 	if now.orphan() && !c.rewrite {
 		t.AddTable(c.table)
 	}
-	if changed, err = c.queue(t); err != nil {
-		return false, err
+	changed, err := c.queue(t)
+	if err != nil {
+		return r, err
 	}
 	if err := n.commit(t, flags); err != nil {
-		return false, err
+		return r, err
 	}
 	if c.rewrite {
 		if n.showed, err = n.shown(); err != nil {
-			return false, err
+			return r, err
 		}
 		n.wrote = c.wrote
 	}
-	return changed || !now.Exists || fresh, nil
+	r.Changed = changed || !now.Exists || fresh
+	return r, nil
 }
 
 // standing returns the table's attributes, and the plan that it was written for: before, or nil if the table may have
 // changed since. It returns an OwnedError if the table belongs to another daemon.
-func (n *Table) standing(before *plan.DataPlane, flags uint32, fresh bool) (State, *plan.DataPlane, error) {
-	if before != nil && !fresh && n.Trusted {
+func (n *Table) standing(before *plan.DataPlane, flags uint32, trusted, fresh bool) (State, *plan.DataPlane, error) {
+	if before != nil && trusted && !fresh {
 		return State{Exists: true, flags: flags}, before, nil
 	}
 	now, err := ReadState()
@@ -198,7 +218,7 @@ func (n *Table) compare(now State, before, d *plan.DataPlane, flags uint32, fres
 	}
 	c.rewrite = !now.Exists || c.replace || !maps.Equal(c.wrote, n.wrote)
 	written := n.showed != [sha256.Size]byte{}
-	n.Missed = written && !now.Exists
+	c.missed = written && !now.Exists
 	if before != nil {
 		c.has, c.addresses, c.had = contentsOf(*before), between(before, d), n.wrote
 		return c, nil
@@ -207,7 +227,7 @@ func (n *Table) compare(now State, before, d *plan.DataPlane, flags uint32, fres
 		if c.has, err = n.read(c.table, d); err != nil {
 			return c, err
 		}
-		n.Missed = written && c.has.showed != n.showed
+		c.missed = written && c.has.showed != n.showed
 		c.rewrite = c.rewrite || c.has.showed != n.showed
 	}
 	c.addresses = reach(c.has.addresses, d, c.replace || !now.Exists)
@@ -300,16 +320,8 @@ func (*Table) exists(c *nftables.Conn) (bool, error) {
 	return false, nil
 }
 
-// PathsInForce returns the path ids in force, from memory or from the kernel.
-func (n *Table) PathsInForce() (map[plan.PathKey]plan.PathID, error) {
-	if n.inForce != nil && n.Trusted {
-		return n.paths, nil
-	}
-	return n.readPaths()
-}
-
-// readPaths reads the path ids in force from the kernel.
-func (n *Table) readPaths() (map[plan.PathKey]plan.PathID, error) {
+// ReadPaths reads the path ids in force from the kernel.
+func (n *Table) ReadPaths() (map[plan.PathKey]plan.PathID, error) {
 	c, err := n.open()
 	if err != nil {
 		return nil, err
@@ -367,6 +379,5 @@ func (n *Table) Cleanup() error {
 	if err := t.commit(n.writer, 0); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", ruleset.TableName, err)
 	}
-	n.inForce = nil
 	return nil
 }

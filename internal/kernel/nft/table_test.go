@@ -21,7 +21,7 @@ func TestTableIsMadeKeptAndReplaced(t *testing.T) {
 	require.NoError(t, err, string(out))
 	before := netns.Ruleset(t)
 
-	var n Table
+	var n keptTable
 	d := stories.DataPlane()
 	changed, err := n.Apply(t.Context(), d)
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestTableIsMadeKeptAndReplaced(t *testing.T) {
 	require.False(t, changed, "the same plan must change nothing")
 	require.Equal(t, first, netns.Ruleset(t))
 
-	paths, err := n.readPaths()
+	paths, err := n.ReadPaths()
 	require.NoError(t, err)
 	require.Equal(t, map[plan.PathKey]plan.PathID{
 		{Kind: plan.PathNetwork, Name: "default"}: 1, {Kind: plan.PathNetwork, Name: "red"}: 2, {Kind: plan.PathSteer, Name: "b"}: 3,

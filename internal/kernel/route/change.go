@@ -20,6 +20,15 @@ type Changes struct {
 	Set, Fresh, Gone []*plan.Route // set: to add or replace; fresh: those of set whose key is new; gone: to remove
 }
 
+// None reports whether there is no difference.
+func (c *Changes) None() bool { return len(c.Set)+len(c.Gone) == 0 }
+
+// Touch reports whether routes of a table differ.
+func (c *Changes) Touch(table uint32) bool {
+	of := func(r *plan.Route) bool { return r.Table == table }
+	return slices.ContainsFunc(c.Set, of) || slices.ContainsFunc(c.Gone, of)
+}
+
 // ChangesOf returns the difference between the routes of two plans. No plan has two routes that the kernel takes for one: an
 // IPv6 route of metric 0, which is the kernel's 1024, is in a steering table, where all routes have metric 0.
 func ChangesOf(before, now sorted.List[plan.Route]) (c Changes) {

@@ -43,6 +43,14 @@ func (r *Refused) OfPeer() bool { return r.Learned && r.Reason != ReasonDeviceDo
 // Refusals are the planned routes that are left out.
 type Refusals map[Key]Refused
 
+// Clone returns a copy that may be modified.
+func (f Refusals) Clone() Refusals {
+	if f == nil {
+		return Refusals{}
+	}
+	return maps.Clone(f)
+}
+
 // Judge records the kernel's answer for a route. It returns the error, unless that concerns this route alone.
 func (f Refusals) Judge(r *plan.Route, err error) error {
 	if reason := refusalOf(err); reason != "" {

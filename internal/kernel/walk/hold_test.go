@@ -69,10 +69,13 @@ func TestHoldComesAndGoes(t *testing.T) {
 	netns.IP(t, "route add default via 10.0.0.1")
 	var n nft.Table
 	t.Cleanup(func() { n.Close() })
+	var held nft.Held
+	trusted := false
 	apply := func(d plan.DataPlane) {
 		t.Helper()
-		_, err := n.Apply(t.Context(), d)
+		r, err := n.Apply(t.Context(), held, &d, trusted)
 		require.NoError(t, err)
+		held = r.Held
 	}
 	hold := holdDataPlane()
 	without := walkDataPlane()
@@ -102,7 +105,7 @@ func TestHoldComesAndGoes(t *testing.T) {
 
 	more := hold
 	more.Let = hold.Let.With([]plan.Address{{Addr: netip.MustParseAddr("10.244.1.99")}}, []plan.Address{{Addr: netip.MustParseAddr("10.244.1.50")}})
-	n.Trusted = true
+	trusted = true
 	apply(more)
 	out, err := exec.Command("nft", "list set inet egressway let4").CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -111,7 +114,7 @@ func TestHoldComesAndGoes(t *testing.T) {
 	require.NotContains(t, netns.Ruleset(t), "10.244.1.50", "what was let go is not remembered as a former endpoint")
 
 	n.Close() // another daemon takes the table over
-	n = nft.Table{}
+	n, held, trusted = nft.Table{}, nft.Held{}, false
 	apply(more)
 	apply(without)
 	require.Equal(t, netns.SortedListing(before), netns.SortedListing(netns.Ruleset(t)))

@@ -253,7 +253,7 @@ func TestWalkOfLiveRules(t *testing.T) {
 	netns.IP(t, "route add default via 10.0.0.1")
 	d := walkDataPlane()
 	var n nft.Table
-	_, err := n.Apply(t.Context(), d)
+	_, err := n.Apply(t.Context(), nft.Held{}, &d, false)
 	require.NoError(t, err)
 	t.Cleanup(n.Close)
 
@@ -292,10 +292,10 @@ func TestWalkOfLiveRules(t *testing.T) {
 
 	other := d
 	other.Marks.Mask = 0x7f0000
-	_, err = n.Apply(t.Context(), other)
+	_, err = n.Apply(t.Context(), nft.Held{}, &other, false)
 	require.NoError(t, err)
 	require.Equal(t, uint32(0x7f0000), live().Marks.Mask, "known without routing rules too")
-	_, err = n.Apply(t.Context(), d)
+	_, err = n.Apply(t.Context(), nft.Held{}, &d, false)
 	require.NoError(t, err)
 	require.Contains(t, l.Damage, "the IPv4 rule for mark 0x2000/0x2000 (egress without a route: unreachable) is missing")
 	require.NoError(t, addSomeRules(t, d))

@@ -204,7 +204,7 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 		}
 		keep = append(keep, n)
 		ctx := context.Background()
-		facts, err := n.Facts(ctx, 1001)
+		facts, _, err := n.Facts(ctx, kernel.Record{}, 1001)
 		if err != nil {
 			return err
 		}
@@ -212,7 +212,7 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 		for _, p := range problems {
 			return fmt.Errorf("plan with %d endpoints: %w", l.endpoints, p)
 		}
-		r, err := n.Apply(ctx, desired)
+		r, err := n.Apply(ctx, kernel.Record{}, desired)
 		if err == nil && !r.InForce {
 			err = errors.New("not in force")
 		}

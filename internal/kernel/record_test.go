@@ -15,7 +15,7 @@ import (
 func TestRestored(t *testing.T) {
 	netns.Enter(t)
 	netns.Uplink(t, "eth2", "10.1.0.2/24", "2001:db8:1::2/64")
-	n, err := Open()
+	n, err := openKept()
 	require.NoError(t, err)
 	t.Cleanup(n.Close)
 	p := &plan.NodePlan{
@@ -70,8 +70,18 @@ func TestRestored(t *testing.T) {
 	require.Empty(t, apply())
 	netns.MustNFT(t, "flush chain inet egressway guard")
 	require.Equal(t, []string{"nftables table inet egressway"}, apply())
+	contradicted := func() bool {
+		t.Helper()
+		r, err := n.Apply(t.Context(), p)
+		require.NoError(t, err)
+		return r.Contradicted
+	}
+	_, err = n.EndContradictions(t.Context(), p.DataPlane)
+	require.NoError(t, err)
+	require.False(t, contradicted())
 	netns.MustNFT(t, "flush ruleset")
 	require.Equal(t, []string{"nftables table inet egressway"}, apply())
+	require.True(t, contradicted(), "packets may have passed without the table")
 	require.Empty(t, apply())
 
 	// An object that is no longer planned is no drift.
