@@ -53,9 +53,8 @@ func (t *term) elect(
 	found, dead := byObject(withReported(problems, reports)), election.Dead(reports)
 	keep := time.Duration(in.Config.Moves.KeepFlows)
 	want := make(map[cluster.Key]kube.Wanted, len(choices))
-	for seat, choice := range choices {
-		key := seat.Key
-		e := written.At(key)
+	for key, e := range written.All() {
+		choice := choices[election.ServiceSeat(key)]
 		view := t.view(key, e, choice, keep)
 		view.Problems, view.Pruned, view.Dead = without(found[key.String()], choice.Problem), api.Pruned(), dead
 		next := election.Next(decided, reports, view)

@@ -211,7 +211,7 @@ func (c *claims) judge(a netip.Addr) (v verdict) {
 		if o.uses&asSeat != 0 && v.admitsSeat(o.by) {
 			v.seat, v.network = o.by.rank(), o.by.network.name
 		}
-		if o.uses&asEndpoint != 0 && v.admitsEndpoint() && !c.homes.strange(a, o.by.id.Namespace).is {
+		if o.uses&asEndpoint != 0 && v.admitsEndpoint() && !c.strange(o.by, a).is {
 			v.owner = o.by.rank()
 		}
 	}
@@ -225,6 +225,11 @@ func (v *verdict) admitsSeat(s *source) bool {
 
 // admitsEndpoint reports whether the address may be an endpoint beside the claims judged before.
 func (v *verdict) admitsEndpoint() bool { return !v.peer && !v.seat.is && !v.owner.is }
+
+// strange returns the Pod that has an address, where that Pod may not be a member of a source.
+func (c *claims) strange(s *source, a netip.Addr) stranger {
+	return kinds[s.id.Kind].strange(&c.homes, s.id.Key, a)
+}
 
 // note records the verdict on an address before its claims change.
 func (c *claims) note(a netip.Addr) {

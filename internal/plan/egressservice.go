@@ -2,6 +2,8 @@ package plan
 
 import (
 	"iter"
+	"maps"
+	"net/netip"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/election"
@@ -31,6 +33,14 @@ func (egressServices) size(o *cluster.Objects) (sources, addresses int) {
 		addresses += len(endpoints)
 	}
 	return o.Services.Len(), addresses + 2*o.Services.Len()
+}
+
+func (egressServices) changed(c cluster.Changed) iter.Seq[cluster.Key] {
+	return maps.Keys(c.Of[cluster.KindEgressService])
+}
+
+func (egressServices) strange(h *homes, key cluster.Key, a netip.Addr) stranger {
+	return h.strange(a, key.Namespace)
 }
 
 func (egressServices) exists(o *cluster.Objects, key cluster.Key) bool {

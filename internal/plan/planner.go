@@ -146,8 +146,8 @@ func (r *pass) readSources(changed cluster.Changed) {
 
 // readChanged reads the changed sources, and those that claim an address for which the claims are decided differently now.
 func (r *pass) readChanged(changed cluster.Changed) {
-	for number, keys := range changed.Of {
-		for key := range keys {
+	for number, k := range kinds {
+		for key := range k.changed(changed) {
 			r.readSource(cluster.Kind(number).ID(key))
 		}
 	}

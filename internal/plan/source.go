@@ -63,11 +63,15 @@ type kind interface {
 	keys(o *cluster.Objects) iter.Seq[cluster.Key]
 	// size estimates how many sources there are, and how many addresses they claim.
 	size(o *cluster.Objects) (sources, addresses int)
+	// changed iterates over the keys of the objects that a change concerns.
+	changed(c cluster.Changed) iter.Seq[cluster.Key]
 	// exists reports whether there is an object with a key.
 	exists(o *cluster.Objects, key cluster.Key) bool
 	// read sets the fields of a source that its objects determine, and the raw addresses of the redone. If there is no such
 	// object, the source claims nothing afterwards.
 	read(r *redone, g *ground, o *cluster.Objects, choice election.Choice)
+	// strange returns the Pod that has an address, where that Pod may not be a member of the object.
+	strange(h *homes, key cluster.Key, a netip.Addr) stranger
 	// fields names the fields of seats and of members in problems.
 	fields() (seats, members string)
 }
@@ -344,7 +348,7 @@ func (r *redone) refuse(value string, reason cluster.Reason, format string, args
 func (r *redone) settleMembers(c *claims) {
 	s, g := r.source, c.ground
 	s.members, s.lost = r.candidates, nil
-	strange := func(e endpoint) bool { return g.peers[e.addr] != "" || c.homes.strange(e.addr, s.id.Namespace).is }
+	strange := func(e endpoint) bool { return g.peers[e.addr] != "" || c.strange(s, e.addr).is }
 	if s.disputes == 0 && !slices.ContainsFunc(r.candidates, strange) {
 		return
 	}
@@ -392,7 +396,7 @@ func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 			r.refuse(text, ReasonEndpointConflict, "is selected by %s, which keeps it", v.owner.id)
 		}
 	}
-	if at := c.homes.strange(a, r.id.Namespace); at.is {
+	if at := c.strange(r.source, a); at.is {
 		return func(text string) {
 			r.refuse(text, ReasonForeignEndpoint, "is the address of Pod %s: an EgressService selects Pods of its own namespace", at.pod)
 		}
