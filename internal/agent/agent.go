@@ -92,25 +92,35 @@ type last struct {
 	problems   problemlog.Log
 	errors     string
 	inForce    inForce
-	reported   bool            // to the leader, since the daemon started
-	speaker    time.Time       // start time of the speaker that the last pass used
-	settling   time.Time       // when that speaker was first seen
-	settled    map[string]bool // networks whose peers have announced their routes to it once
+	reported   bool // to the leader, since the daemon started
+	settling   settling
 	routed     map[uint32]plan.Families
-	watching   []string   // the nodes to watch
-	peers      []bfd.Peer // the nodes to watch, and all that may watch this one
-	detector   liveness.Detector
-	nodes      liveness.View // as the detector last saw them
-	stands     bool          // the packet filter has been in force since the daemon started
-	named      []string      // the dead nodes that are hosts or standbys according to the sources
-	failing    bool          // the dead nodes have changed, which is not in force yet
-	failover   failover
+	others     others
 	choices    election.Local
 	sweep      sweep
 	planChange cluster.Changed // of the last plan
 	roles      roles
 	holdDown   liveness.HoldDown
 	gaveBack   bool // memory used by the start was returned
+}
+
+// settling tracks whose routes a new speaker has learned.
+type settling struct {
+	speaker time.Time       // start time of the speaker that the last pass used
+	since   time.Time       // when that speaker was first seen
+	done    map[string]bool // networks whose peers have announced their routes to it once
+}
+
+// others tracks the other nodes: which to watch, which are dead, and the failover from them.
+type others struct {
+	watching []string   // the nodes to watch
+	peers    []bfd.Peer // the nodes to watch, and all that may watch this one
+	detector liveness.Detector
+	nodes    liveness.View // as the detector last saw them
+	stands   bool          // the packet filter has been in force since the daemon started
+	named    []string      // the dead nodes that are hosts or standbys according to the sources
+	failing  bool          // the dead nodes have changed, which is not in force yet
+	failover failover
 }
 
 // Run serves until ctx ends. c is the content of configFile; Run follows changes of the file, and reads it again when
@@ -129,7 +139,6 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	a := &Agent{
 		log: log, configFile: configFile, kernel: node, flows: flows.New(log, c.Node, marks(c)), status: status.New(version, c.Node),
 		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(),
-		last: last{settled: map[string]bool{}},
 	}
 	a.speakers = speaker.NewClient(speaker.ClientOptions{
 		Log: log, Socket: c.Speaker.Socket, Version: version, Start: speakerCommand(c), Wake: a.wake,

@@ -20,7 +20,7 @@ import (
 // observe updates the failure detector. In this node's view the standbys of dead nodes are the hosts, until the leader decides.
 func (a *Agent) observe(c *config.Config) liveness.View {
 	now := time.Now()
-	v := a.last.detector.See(a.speakers.Nodes(), detectionTime(c), now)
+	v := a.last.others.detector.See(a.speakers.Nodes(), detectionTime(c), now)
 	if v.Wait > 0 {
 		time.AfterFunc(v.Wait, a.wake)
 	}
@@ -28,7 +28,7 @@ func (a *Agent) observe(c *config.Config) liveness.View {
 		a.log.Warn("node went silent: its standbys are the hosts", "node", f.Node)
 		a.status.NodeLost()
 		a.status.Stage(status.StageDetect, f.Silent)
-		a.last.failover.noticed = now
+		a.last.others.failover.noticed = now
 		a.last.sweep.ended = time.Time{}
 	}
 	for _, node := range v.Returned {
@@ -63,12 +63,12 @@ func named(choices map[election.Seat]election.Choice, dead map[string]bool) (nod
 
 // failedOver records that the failover from a silent node is in force.
 func (a *Agent) failedOver(began time.Time) {
-	if a.last.failing {
+	if a.last.others.failing {
 		a.log.Info("failover is in force",
-			"silent", slices.Sorted(maps.Keys(a.last.nodes.Dead)), "took", time.Since(began).Round(time.Millisecond))
+			"silent", slices.Sorted(maps.Keys(a.last.others.nodes.Dead)), "took", time.Since(began).Round(time.Millisecond))
 	}
-	a.last.failing = false
-	if f := &a.last.failover; !f.noticed.IsZero() {
+	a.last.others.failing = false
+	if f := &a.last.others.failover; !f.noticed.IsZero() {
 		f.steered = time.Now()
 		a.status.Stage(status.StageSteer, f.steered.Sub(f.noticed))
 		f.noticed = time.Time{}
@@ -84,7 +84,7 @@ type failover struct {
 
 // announcedInstead records that the speaker has the announcements that follow from a node's death.
 func (a *Agent) announcedInstead(speakers []plan.Speaker, err error) {
-	f := &a.last.failover
+	f := &a.last.others.failover
 	if err != nil {
 		return
 	}
@@ -100,7 +100,7 @@ func (a *Agent) heard() map[string]bool {
 	if a.server != nil {
 		return nil
 	}
-	return a.last.nodes.Heard
+	return a.last.others.nodes.Heard
 }
 
 // answering returns the nodes that packets may be handed to; nil: all, since nodes do not watch each other.
@@ -108,7 +108,7 @@ func (a *Agent) answering(c *config.Config) map[string]bool {
 	if !c.Failover.BFD.Enabled {
 		return nil
 	}
-	return a.last.nodes.Answering
+	return a.last.others.nodes.Answering
 }
 
 // steeredTo returns the nodes that the packet filter steers to.

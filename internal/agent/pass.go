@@ -71,7 +71,7 @@ func (a *Agent) pass(ctx context.Context) error {
 			a.last.unmade = unmade
 			a.wake() // the plan depends on it
 		}
-		pass.Watched = a.last.nodes.Watched
+		pass.Watched = a.last.others.nodes.Watched
 		a.last.losses.Add(a.log, result.Restored, pass.Began)
 		a.look(pass.Began)
 		node = append(node, unwatched...)
@@ -118,15 +118,15 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	change := a.last.changed
 	elected, others := a.source.Hosts(objects, change, election.Policy{Hosts: c.Election.Hosts})
 	if a.last.plan == nil {
-		a.last.detector.Presume(steeredTo(facts.Paths), time.Now())
+		a.last.others.detector.Presume(steeredTo(facts.Paths), time.Now())
 	}
-	a.last.nodes = a.observe(a.last.config)
-	a.last.failing, a.last.named = a.last.nodes.Changed(), named(elected, a.last.nodes.Dead)
+	a.last.others.nodes = a.observe(a.last.config)
+	a.last.others.failing, a.last.others.named = a.last.others.nodes.Changed(), named(elected, a.last.others.nodes.Dead)
 	resumed, err := a.resumed(objects)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, seat := range a.last.choices.Update(c.Node, elected, others, a.last.nodes.Dead, a.heard(), resumed) {
+	for _, seat := range a.last.choices.Update(c.Node, elected, others, a.last.others.nodes.Dead, a.heard(), resumed) {
 		change.Add(seat.ID)
 	}
 	desired, planned := a.planner.Plan(plan.Snapshot{
@@ -135,9 +135,9 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c),
 		Heard: a.heard(), Answering: a.answering(c),
 	}, change)
-	watching := slices.Concat(desired.Watched, a.last.named)
-	if change.All || c != a.last.config || !slices.Equal(watching, a.last.watching) {
-		a.last.config, a.last.watching, a.last.peers = c, watching, peers(c, objects, watching)
+	watching := slices.Concat(desired.Watched, a.last.others.named)
+	if change.All || c != a.last.config || !slices.Equal(watching, a.last.others.watching) {
+		a.last.config, a.last.others.watching, a.last.others.peers = c, watching, peers(c, objects, watching)
 	}
 	local = append(local, flaps(c.Node, a.speakers.Nodes(), a.speakers.Sessions())...)
 	local = append(local, unheard(c, a.speakers.Sessions())...)
@@ -174,11 +174,11 @@ func (a *Agent) facts(ctx context.Context, c *config.Config) (plan.Facts, error)
 // watch makes the speaker watch other nodes and answer them, once the packet filter is in force: from then on they hand
 // packets to this node. A new speaker sends nothing before that.
 func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (problems []cluster.Problem) {
-	if a.last.stands = a.last.stands || inForce; !a.last.stands {
+	if a.last.others.stands = a.last.others.stands || inForce; !a.last.others.stands {
 		return nil
 	}
 	// A new speaker starts without peers, so set them every pass. A missing speaker is reported elsewhere.
-	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
+	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.others.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
 		problems = append(problems, cluster.Problem{
 			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
 			Message: fmt.Sprintf("%s: this node neither watches other nodes nor answers them: "+
@@ -200,18 +200,18 @@ func (a *Agent) reached() []netip.Addr {
 // unsettled returns the networks whose peers may not have announced all their routes to a new speaker yet. Meanwhile
 // the routes of the former one stay: otherwise every start would interrupt traffic.
 func (a *Agent) unsettled(c *config.Config) (names []string) {
-	if started := a.speakers.Started(); a.last.settling.IsZero() || !started.Equal(a.last.speaker) {
-		a.last.speaker, a.last.settling, a.last.settled = started, time.Now(), map[string]bool{}
+	if started := a.speakers.Started(); a.last.settling.since.IsZero() || !started.Equal(a.last.settling.speaker) {
+		a.last.settling.speaker, a.last.settling.since, a.last.settling.done = started, time.Now(), map[string]bool{}
 		a.last.kernel.Whole = false // routes learned by another speaker count as left by an earlier run
-		a.last.detector.Restart(time.Now())
+		a.last.others.detector.Restart(time.Now())
 	}
 	sessions := a.speakers.Sessions()
 	for _, n := range c.Networks {
-		if a.last.settled[n.Name] {
+		if a.last.settling.done[n.Name] {
 			continue
 		}
-		if len(n.Peers) == 0 || haveAnnounced(sessions, n.Name, time.Now()) || time.Since(a.last.settling) > settleWithin {
-			a.last.settled[n.Name] = true
+		if len(n.Peers) == 0 || haveAnnounced(sessions, n.Name, time.Now()) || time.Since(a.last.settling.since) > settleWithin {
+			a.last.settling.done[n.Name] = true
 			continue
 		}
 		names = append(names, n.Name)

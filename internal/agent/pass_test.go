@@ -69,7 +69,6 @@ func newStageOf(t *testing.T, node string) *stage {
 	s.Agent = &Agent{
 		log: log, config: c, kernel: s.kernel, speakers: s.speakers, flows: flows.New(log, c.Node, marks(c)),
 		status: status.New("v", c.Node), awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), started: time.Now(),
-		last: last{settled: map[string]bool{}},
 	}
 	s.setSource(s.source)
 	return s
@@ -461,7 +460,7 @@ func TestPassFollowsADeadHost(t *testing.T) {
 
 		s.speakers.nodes[1].State, s.speakers.nodes[1].Failed, s.speakers.nodes[1].Since = bfd.Down, true, time.Now()
 		require.NoError(t, s.passes("kernel", "watch a b", "announce 203.0.113.30/32"))
-		require.Equal(t, []string{"b"}, s.last.named)
+		require.Equal(t, []string{"b"}, s.last.others.named)
 
 		s.speakers.nodes[1] = up("b")
 		require.NoError(t, s.passes("kernel", "watch a b"), "it is not trusted at once")

@@ -23,8 +23,9 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	}
 	states, incomplete := a.states(c)
 	r := cluster.Report{
-		Networks: states, Hosts: a.last.nodes.Watched, Dead: slices.Sorted(maps.Keys(a.last.nodes.Dead)), Draining: a.draining.wanted(),
-		Applied: a.last.inForce.version, Unserved: leader.Unserved(planned),
+		Networks: states, Hosts: a.last.others.nodes.Watched, Dead: slices.Sorted(maps.Keys(a.last.others.nodes.Dead)),
+		Draining: a.draining.wanted(),
+		Applied:  a.last.inForce.version, Unserved: leader.Unserved(planned),
 	}
 	if inForce {
 		r.Applied = a.last.inForce.advance(objects, c.Node)
