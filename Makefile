@@ -148,7 +148,7 @@ bin/bench-bgp bin/bench-pods bin/bench-report bin/bench-requests bin/bench-steer
 
 # Benchmarks, with their minutes. They print Markdown; with "make bench", bench-report runs each of them and writes its output into
 # its block of docs/benchmarks.md.
-BENCHES = packets:6 packets-lab:8 changes:11 bgp:16 steered:4 pods:4 requests:4
+BENCHES = packets:6 packets-lab:8 changes:11 bgp:16 steered:4 pods:4 requests:10
 BENCH   = $(foreach b,$(BENCHES),$(firstword $(subst :, ,$b)))
 into    = $(if $(WRITE),bin/bench-report -block $1 -commit '$(VERSION)' -command 'make bench-$1$(given)' $2)
 given   = $(if $(ARGS), ARGS="$(ARGS)")
@@ -187,7 +187,7 @@ bench-steered: build bin/bench-steered ## measure the throughput of steered pods
 bench-pods: kubelab build bin/bench-pods ## new pods whose first act is a SYN: packets with a wrong source, and the time to the right one (root, 4 minutes): ARGS='-services 10000', see -h
 	KUBELAB=$$(lab/kubelab/build.sh) $(call into,pods) bin/bench-pods $(ARGS)
 
-bench-requests: kubelab build bin/bench-requests ## count the daemons' requests to the API server, and extrapolate to 1,000 daemons (root, 4 minutes): ARGS='-daemons 5,10', see -h
+bench-requests: kubelab build bin/bench-requests ## count the daemons' requests to the API server, and extrapolate to 1,000 daemons; simulate as many (root, 10 minutes): ARGS='-daemons 5,10', see -h
 	KUBELAB=$$(lab/kubelab/build.sh) $(call into,requests) bin/bench-requests $(ARGS)
 
 clean: ## remove bin and dist; the caches under ~/.cache stay

@@ -107,9 +107,11 @@ func newNodes(c *Cluster) *nodes {
 // good one.
 func (n *nodes) follow(ctx context.Context, k clients) {
 	for whole := true; ctx.Err() == nil; whole = !whole {
-		n.cluster.mu.Lock()
-		n.whole, n.complete = whole, false
-		n.cluster.mu.Unlock()
+		n.cluster.change(func() bool {
+			followed := n.complete
+			n.whole, n.complete = whole, false
+			return followed // StaleNodes changes
+		})
 		on, cancel := context.WithCancel(ctx)
 		ended := make(chan struct{})
 		go func() {

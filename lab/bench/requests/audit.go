@@ -39,17 +39,19 @@ func (e *entry) what() string {
 }
 
 // count counts requests in the windows of a result.
-func (b *bed) count(r *result) error {
+func (b *bed) count(r *result) error { return b.countIn(r.windows()) }
+
+func (b *bed) countIn(windows []*window) error {
 	log, err := b.api.File("audit.log")
 	if err != nil {
 		return err
 	}
-	count(log, len(b.nodes), r.windows())
+	count(log, len(b.nodes), windows)
 	return nil
 }
 
 func (r *result) windows() []*window {
-	return append([]*window{r.rest, r.endpoints, r.nodes}, r.restarts...)
+	return append([]*window{r.rest, r.endpoints, r.nodes, r.labels}, r.restarts...)
 }
 
 func count(log []byte, nodes int, windows []*window) {

@@ -78,7 +78,31 @@ func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 // apiSide is the address by which a node asks the API server.
 func apiSide(i int) string { return fmt.Sprintf("10.98.0.%d", i+1) }
 
-func build(ctx context.Context, o options, n int) (_ *bed, err error) {
+// build makes n nodes with a daemon on each.
+func build(ctx context.Context, o options, n int) (*bed, error) {
+	b, err := prepare(ctx, o, n, "")
+	if err != nil {
+		return nil, err
+	}
+	var starts sync.WaitGroup
+	errs, slots := make([]error, n), make(chan struct{}, startsAtOnce)
+	for i := range n {
+		starts.Go(func() {
+			slots <- struct{}{}
+			errs[i] = errors.Join(b.configure(i), b.start(ctx, i))
+			<-slots
+		})
+	}
+	starts.Wait()
+	if err := errors.Join(errs...); err != nil {
+		b.destroy()
+		return nil, err
+	}
+	return b, nil
+}
+
+// prepare makes n nodes and an API server. leader names the node that leads, if no daemon is to.
+func prepare(ctx context.Context, o options, n int, leader string) (_ *bed, err error) {
 	if o.kubelab == "" {
 		return nil, errors.New("-kubelab or KUBELAB must name the API server's program: make kubelab prints its path")
 	}
@@ -107,7 +131,7 @@ func build(ctx context.Context, o options, n int) (_ *bed, err error) {
 		return nil, err
 	}
 	flags := []string{
-		"-audit", fmt.Sprint("-seed-services=", o.services), fmt.Sprint("-seed-endpoints=", o.endpoints), fmt.Sprint("-seed-nodes=", n),
+		"-audit", fmt.Sprint("-seed-services=", o.services), fmt.Sprint("-seed-endpoints=", o.endpoints), fmt.Sprint("-seed-nodes=", max(n, o.nodes)),
 		"-seed-networks=1", "-seed-namespaces=50",
 	}
 	for i := range n {
@@ -117,20 +141,7 @@ func build(ctx context.Context, o options, n int) (_ *bed, err error) {
 	if b.api, err = apiserver.Start(ctx, b.lab, b.lab.Node("hub"), o.kubelab, apiAddress, flags...); err != nil {
 		return nil, err
 	}
-	if err := b.api.Furnish(ctx, o.crd, ""); err != nil {
-		return nil, err
-	}
-	var starts sync.WaitGroup
-	errs, slots := make([]error, n), make(chan struct{}, startsAtOnce)
-	for i := range n {
-		starts.Go(func() {
-			slots <- struct{}{}
-			errs[i] = errors.Join(b.configure(i), b.start(ctx, i))
-			<-slots
-		})
-	}
-	starts.Wait()
-	return b, errors.Join(errs...)
+	return b, b.api.Furnish(ctx, o.crd, leader)
 }
 
 func (b *bed) destroy() {
@@ -152,9 +163,14 @@ func (b *bed) destroy() {
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
 
-func (b *bed) configure(i int) error {
+// credentials writes a node's own kubeconfig.
+func (b *bed) credentials(i int) error {
 	kubeconfig := strings.Replace(string(b.api.Kubeconfig), "kubelab-admin", "token-"+strconv.Itoa(i), 1)
-	return errors.Join(os.WriteFile(b.path("kubeconfig-"+strconv.Itoa(i)), []byte(kubeconfig), 0o600),
+	return os.WriteFile(b.path("kubeconfig-"+strconv.Itoa(i)), []byte(kubeconfig), 0o600)
+}
+
+func (b *bed) configure(i int) error {
+	return errors.Join(b.credentials(i),
 		os.WriteFile(b.path(nodeName(i)+".yaml"), fmt.Appendf(nil, `
 node: %s
 source: {kubernetes: {kubeconfig: %s, namespace: %s}}
@@ -172,19 +188,19 @@ func (b *bed) start(ctx context.Context, i int) (err error) {
 // leader is the number of the node that leads.
 func (b *bed) leader(ctx context.Context) (i int, err error) {
 	err = lab.Wait(ctx, leadWithin, func() error {
-		text, err := b.api.Read(ctx, "/apis/coordination.k8s.io/v1/namespaces/"+apiserver.Namespace+"/leases/egressway")
+		text, err := b.api.Read(ctx, lease)
 		if err != nil {
 			return err
 		}
-		var lease struct {
+		var held struct {
 			Spec struct {
 				HolderIdentity string `json:"holderIdentity"`
 			} `json:"spec"`
 		}
-		if err := json.Unmarshal(text, &lease); err != nil {
+		if err := json.Unmarshal(text, &held); err != nil {
 			return err
 		}
-		name, _, _ := strings.Cut(lease.Spec.HolderIdentity, "_")
+		name, _, _ := strings.Cut(held.Spec.HolderIdentity, "_")
 		if i, err = strconv.Atoi(strings.TrimPrefix(name, "node-")); err != nil {
 			return errors.New("no daemon leads")
 		}

@@ -31,6 +31,8 @@ type options struct {
 	rate                float64 // changes of EndpointSlices a second
 	churn               time.Duration
 	logs                bool
+	simulated           int // clients of daemons in one process
+	nodes               int // Nodes, if there are more than daemons
 }
 
 func main() {
@@ -47,15 +49,23 @@ func run() error {
 	flag.StringVar(&o.crd, "crd", "config/crd/k8s.ovn.org_egressservices.yaml", "`file` of the CRD")
 	flag.IntVar(&o.services, "services", 200, "Services, with an EgressService each")
 	flag.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
-	numbers := flag.String("daemons", "5,20", "how many daemons, each time; at most 100")
+	numbers := flag.String("daemons", "5,20", "how many daemons, each time; at most 100; empty: none")
 	flag.DurationVar(&o.rest, "rest", 40*time.Second, "for how long requests are counted at rest")
 	flag.IntVar(&o.restarts, "restarts", 6, "how many daemons are restarted, one after the other")
 	flag.Float64Var(&o.rate, "rate", 10, "changes of EndpointSlices a second")
 	flag.DurationVar(&o.churn, "churn", 10*time.Second, "for how long they change")
 	flag.BoolVar(&o.logs, "logs", false, "print the daemons' logs at the end")
+	flag.IntVar(&o.simulated, "simulated", 1000, "how many daemons to simulate by their API clients; 0: none")
+	asNumber := flag.Int("as-daemons", 0, "be the process of so many clients")
+	asKubeconfig := flag.String("as-kubeconfig", "", "the clients' `file`")
 	flag.Parse()
 	var daemons []int
-	for text := range strings.SplitSeq(*numbers, ",") {
+	if *asNumber > 0 {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+		defer stop()
+		return asDaemons(ctx, *asNumber, *asKubeconfig, os.Stdout)
+	}
+	for text := range strings.FieldsFuncSeq(*numbers, func(r rune) bool { return r == ',' }) {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 3 || n > 100 {
 			return fmt.Errorf("-daemons %q: numbers from 3 to 100 with commas between them", *numbers)
@@ -77,7 +87,19 @@ func measure(ctx context.Context, o options, daemons []int, out io.Writer) error
 		}
 		all = append(all, r)
 	}
-	o.report(out, all)
+	var s *simulation
+	if o.simulated > 0 {
+		var err error
+		if s, err = o.simulate(ctx, o.simulated); err != nil {
+			return fmt.Errorf("%d simulated daemons: %w", o.simulated, err)
+		}
+	}
+	if len(all) > 0 {
+		o.report(out, all)
+	}
+	if s != nil {
+		s.print(out, o.simulated)
+	}
 	return nil
 }
 
@@ -89,7 +111,7 @@ func (o options) try(ctx context.Context, n int) (*result, error) {
 	}
 	defer b.destroy()
 	r := &result{daemons: n}
-	for _, part := range []func(context.Context, *result) error{b.atRest, b.restart, b.endpointsChange, b.nodesReport} {
+	for _, part := range []func(context.Context, *result) error{b.atRest, b.restart, b.endpointsChange, b.nodesReport, b.nodesChange} {
 		if err := part(ctx, r); err != nil {
 			return nil, err
 		}

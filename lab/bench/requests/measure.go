@@ -21,6 +21,7 @@ type result struct {
 	restarts  []*window
 	endpoints *window
 	nodes     *window
+	labels    *window
 }
 
 // window is a time in which something was done, and what it led to.
@@ -197,8 +198,20 @@ func (b *bed) nodesReport(ctx context.Context, r *result) (err error) {
 	}
 	r.nodes, err = b.during(ctx, func(w *window) error {
 		return b.paced(ctx, w, len(b.nodes), func(n int) apiserver.Request {
-			return apiserver.Patch("/api/v1/nodes/"+nodeName(n)+"/status", fmt.Appendf(nil,
-				`[{"op": "replace", "path": "/status/conditions/0/lastHeartbeatTime", "value": %q}]`, time.Now().UTC().Format(time.RFC3339)))
+			return heartbeat(n)
+		})
+	})
+	return err
+}
+
+// nodesChange has a label of every Node change, which the daemons of all other nodes get to know.
+func (b *bed) nodesChange(ctx context.Context, r *result) (err error) {
+	if err := sleep(ctx, settle); err != nil {
+		return err
+	}
+	r.labels, err = b.during(ctx, func(w *window) error {
+		return b.paced(ctx, w, len(b.nodes), func(n int) apiserver.Request {
+			return apiserver.Merge("/api/v1/nodes/"+nodeName(n), []byte(`{"metadata": {"labels": {"bench": "new"}}}`))
 		})
 	})
 	return err

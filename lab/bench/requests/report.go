@@ -19,7 +19,7 @@ func (o options) report(out io.Writer, all []*result) {
 	})
 	fmt.Fprintf(out, "### A restart of one daemon\n\nRequests for each, and what the API server sends. A start waits until all is in force.\n\n")
 	restarts(out, all)
-	fmt.Fprintf(out, "### A change of one object\n\nAn endpoint is replaced in an EndpointSlice, as a rolling update of a workload does; a kubelet writes the status of its Node. "+
+	fmt.Fprintf(out, "### A change of one object\n\nAn endpoint is replaced in an EndpointSlice, as a rolling update of a workload does; a kubelet writes the status of its Node; a label of a Node changes. "+
 		"Events are the daemons', and the API server's own; requests are those of all daemons together.\n\n")
 	changes(out, all)
 	o.thousand(out, all[len(all)-1])
@@ -146,9 +146,9 @@ func changes(out io.Writer, all []*result) {
 	t := figures.NewTable("of", "daemons", "changes", "events for each", "bytes of one event", "requests for each")
 	for _, r := range all {
 		for _, x := range []struct {
-			resource string
-			window   *window
-		}{{"endpointslices", r.endpoints}, {"nodes", r.nodes}} {
+			what, resource string
+			window         *window
+		}{{"endpointslices", "endpointslices", r.endpoints}, {"nodes, status", "nodes", r.nodes}, {"nodes, label", "nodes", r.labels}} {
 			var asked float64
 			for _, c := range x.window.requests {
 				for kind, n := range c {
@@ -158,7 +158,7 @@ func changes(out io.Writer, all []*result) {
 				}
 			}
 			n := float64(x.window.changes)
-			t.Add(x.resource, fmt.Sprint(r.daemons), fmt.Sprint(x.window.changes), fmt.Sprintf("%.1f", x.window.events[x.resource]/n),
+			t.Add(x.what, fmt.Sprint(r.daemons), fmt.Sprint(x.window.changes), fmt.Sprintf("%.1f", x.window.events[x.resource]/n),
 				fmt.Sprintf("%.0f", x.window.sizes[x.resource]/max(1, x.window.events[x.resource])), fmt.Sprintf("%.2f", asked/n))
 		}
 	}
@@ -172,7 +172,7 @@ func (o options) thousand(out io.Writer, r *result) {
 	const (
 		nodes    = 1_000
 		services = 10_000
-		watches  = 7           // of each daemon: six kinds, and the leader's Lease
+		watches  = 8           // of each daemon: six kinds, the leader's Lease, and the roster of Nodes
 		renewed  = 7.5 * 60    // seconds that client-go lets a watch last, on average
 		kubelet  = 5 * 60      // seconds between two writes of a Node's status
 		mega     = 1_000_000.0 // bytes
@@ -217,7 +217,17 @@ func (o options) thousand(out io.Writer, r *result) {
 	t.Add("the leader's Lease, told to all", "", rate(renewals/seconds*nodes), fmt.Sprintf("%.2f", renewals/seconds*nodes*leaseBytes/mega), "nodes")
 	_, reports := r.rest.roles(renewal)
 	t.Add("the nodes' Leases, told to the leader", "", rate(reports/seconds*nodes), fmt.Sprintf("%.2f", reports/seconds*nodes*leaseBytes/mega), "nodes")
-	t.Add("the status of all Nodes by kubelets, told to all", "", rate(float64(nodes)*nodes/kubelet), fmt.Sprintf("%.1f", float64(nodes)*nodes/kubelet*node/mega), "nodes²")
+	told, grows := r.nodes.events["nodes"]/float64(max(1, r.nodes.changes))-1, "nodes" // the API server watches too
+	if told > 3 {                                                                      // more than the leader and the node itself
+		told, grows = told*nodes/float64(r.daemons), "nodes²"
+	}
+	t.Add("the status of all Nodes by kubelets", "", rate(told*nodes/kubelet), fmt.Sprintf("%.2f", told*nodes/kubelet*node/mega), grows)
+	var asked float64
+	for _, c := range r.labels.requests {
+		asked += c["list nodes"] / float64(max(1, r.labels.changes)) * nodes / float64(r.daemons)
+	}
+	roster := r.labels.sizes["leases"] / max(1, r.labels.events["leases"])
+	t.Add("each Node whose addresses, podCIDRs or labels change in a second", rate(asked), rate(nodes), fmt.Sprintf("%.1f", (asked*node+nodes*roster)/mega), "nodes × changes")
 	t.Add("each endpoint that changes in a second, told to all", "", rate(nodes), fmt.Sprintf("%.2f", nodes*slice/mega), "nodes × changes")
 	t.Add("each daemon that starts in a second", rate(starting), rate(services*3+nodes), fmt.Sprintf("%.1f", list/mega), "starts × objects")
 	t.Print(out)
