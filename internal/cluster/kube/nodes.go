@@ -217,33 +217,21 @@ func (n *nodes) obeyRoster(ctx context.Context, k clients) {
 		if n.kept() {
 			kept = time.Now()
 		}
-		n.cluster.mu.Lock()
-		roster := n.roster
-		n.cluster.mu.Unlock()
-		facts, digest := n.facts()
-		equal := digest == roster.Nodes
-		if equal {
-			apart = time.Time{}
-			n.agree(facts)
-		} else if apart.IsZero() {
+		equal, unlike := n.compare(read)
+		if equal || apart.IsZero() {
 			apart = time.Now()
 		}
-		unlike := slices.DeleteFunc(roster.Unlike(facts), func(e cluster.RosterEntry) bool {
-			facts, done := read[e.Node]
-			return e.Node == n.own || done && facts == e.Facts
-		})
 		switch {
 		case ctx.Err() != nil:
 			return
-		case !equal && len(unlike) > 0:
-			n.readChanged(ctx, k, len(facts), unlike, read)
+		case len(unlike) > 0:
+			n.readChanged(ctx, k, unlike, read)
 		case time.Since(kept) > n.cluster.pauses.leaderless, !equal && time.Since(apart) > n.cluster.pauses.apart:
-			n.cluster.log.Info("watching all Nodes until they equal the leader's roster",
-				"roster", roster.Nodes, "writer", roster.holder, "nodes", digest)
 			if n.rest *= 2; time.Since(began) > restMost {
 				n.rest = 0
 			}
 			n.rest = min(max(n.rest, n.cluster.pauses.leaderless), restMost)
+			n.cluster.log.Info("watching all Nodes until they equal the roster of a leader", "least", n.rest)
 			return
 		default:
 			n.turn(ctx)
@@ -251,10 +239,28 @@ func (n *nodes) obeyRoster(ctx context.Context, k clients) {
 	}
 }
 
+// compare reports whether the Nodes equal the roster. If not, it returns the changed ones that are to be read: this node's
+// own is watched, and one that was read for the same entry is as new as it can be.
+func (n *nodes) compare(read map[string]string) (equal bool, unlike []cluster.RosterEntry) {
+	n.cluster.mu.Lock()
+	roster := n.roster
+	n.cluster.mu.Unlock()
+	facts, digest := n.facts()
+	if digest == roster.Nodes {
+		n.agree(facts)
+		return true, nil
+	}
+	return false, slices.DeleteFunc(roster.Unlike(facts), func(e cluster.RosterEntry) bool {
+		facts, done := read[e.Node]
+		return e.Node == n.own || done && facts == e.Facts
+	})
+}
+
 // readChanged reads Nodes that the roster says have changed. All daemons do at the same time, so each pauses at random.
-func (n *nodes) readChanged(ctx context.Context, k clients, nodes int, changed []cluster.RosterEntry, read map[string]string) {
+func (n *nodes) readChanged(ctx context.Context, k clients, changed []cluster.RosterEntry, read map[string]string) {
+	facts, _ := n.facts()
 	for _, e := range changed {
-		if !pause.For(ctx, rand.N(2*readSpread*time.Duration(nodes)+1)) {
+		if !pause.For(ctx, rand.N(2*readSpread*time.Duration(len(facts))+1)) {
 			return
 		}
 		there, err := n.read(ctx, k, e.Node)

@@ -197,9 +197,7 @@ func (b *bed) nodesReport(ctx context.Context, r *result) (err error) {
 		return err
 	}
 	r.nodes, err = b.during(ctx, func(w *window) error {
-		return b.paced(ctx, w, len(b.nodes), func(n int) apiserver.Request {
-			return heartbeat(n)
-		})
+		return b.paced(ctx, w, len(b.nodes), heartbeat)
 	})
 	return err
 }
