@@ -107,7 +107,7 @@ func TestKindRecipe(t *testing.T) {
 		require.Equal(t, "ext-container", top.Topology.Nodes[name].Kind, name)
 		for _, network := range []string{"red", "blue"} {
 			require.Len(t, networks[network].Interfaces, 1)
-			device := networks[network].Interfaces[0]
+			device := networks[network].Interfaces[0].Name
 			require.True(t, strings.HasPrefix(ends[name+":"+device], network+"-sw:"), "%s of %s is not in %s", device, name, network)
 			require.Len(t, top.addresses(name, device), 2)
 		}
@@ -120,7 +120,7 @@ func TestKindRecipe(t *testing.T) {
 			r := frr(t, fmt.Sprintf("../containerlab/vrf-egress/%s.conf", name))
 			require.Equal(t, r.asn, fmt.Sprint(p.ASN))
 			for _, node := range nodes {
-				require.Contains(t, r.neighbors, top.addresses(node, networks[network].Interfaces[0])[0].String())
+				require.Contains(t, r.neighbors, top.addresses(node, networks[network].Interfaces[0].Name)[0].String())
 			}
 			require.Equal(t, r.password != "", p.PasswordFile != "")
 			if r.password != "" {

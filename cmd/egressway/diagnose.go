@@ -291,7 +291,7 @@ func readSome(path string) ([]byte, error) {
 }
 
 func (d *diagnosis) check(context.Context) ([]byte, error) {
-	found, summary := check(d.config, "")
+	found, _, summary := check(d.config, "")
 	var b bytes.Buffer
 	for _, err := range found {
 		fmt.Fprintln(&b, err)

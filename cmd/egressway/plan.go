@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster/manifests"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/nodewise"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/plan/show"
 )
@@ -24,7 +24,7 @@ func newPlanCommand() *cobra.Command {
 		Use:   "plan --config FILE --manifests DIR --node NAME [--facts FILE] [-o text|json|yaml]",
 		Short: "Print the plan that the daemon would have for a node",
 		Long: `Print the plan that the daemon would have for a node, from a configuration and a folder of manifests. Changes nothing and
-needs no privilege.
+needs no privilege. With nodeSelectors in the configuration, it first shows what they give the node, by which line and selector.
 
 Without --facts, it assumes that the VRF devices exist as configured, with a route in each, and that all nodes are on one LAN. A file
 with facts about the node's kernel has
@@ -51,10 +51,7 @@ Exit codes: 0 the plan is printed, with its problems; 1 an error in the configur
 	_ = c.MarkFlagFilename("config", "yaml", "yml")
 	_ = c.MarkFlagFilename("facts", "yaml", "yml")
 	_ = c.MarkFlagDirname("manifests")
-	_ = c.RegisterFlagCompletionFunc("node", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		objects, _ := manifests.Read(o.manifests)
-		return slices.Sorted(objects.Nodes.Keys()), cobra.ShellCompDirectiveNoFileComp
-	})
+	_ = c.RegisterFlagCompletionFunc("node", completeNodes(&o.manifests))
 	return c
 }
 
@@ -80,10 +77,13 @@ func (o planOptions) run(out io.Writer) error {
 	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Kind == "Manifests" }); i >= 0 {
 		return problems[i]
 	}
-	if _, known := objects.Nodes.Get(o.node); !known {
-		names := slices.Sorted(objects.Nodes.Keys())
-		return fmt.Errorf("--node %q: no such node in %s; there are: %s", o.node, o.manifests, strings.Join(names, ", "))
+	view, err := viewOf(conf, objects.Nodes, o.node, o.manifests)
+	if err != nil {
+		return err
 	}
+	problems = append(problems, nodewise.Check(conf, objects.Nodes)...)
+	base := conf
+	conf = view.Config()
 	facts := plan.Assume(conf, objects, o.node)
 	if o.facts != "" {
 		data, err := os.ReadFile(o.facts)
@@ -103,7 +103,14 @@ func (o planOptions) run(out io.Writer) error {
 		return encode(out, o.output, struct {
 			Plan     *plan.NodePlan    `json:"plan"`
 			Problems []cluster.Problem `json:"problems"`
-		}{desired, problems})
+			Node     *nodewise.View    `json:"node,omitempty"`
+		}{desired, problems, view})
+	}
+	if base.Nodewise() {
+		if err := view.Write(out); err != nil {
+			return err
+		}
+		fmt.Fprintln(out)
 	}
 	return show.Plan(out, desired, problems)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/leader"
 	"github.com/egressway/egressway/internal/liveness"
+	"github.com/egressway/egressway/internal/nodewise"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/picture"
 	"github.com/egressway/egressway/internal/plan"
@@ -80,6 +81,7 @@ type Agent struct {
 // last is the loop's state between passes. It is not stored: a daemon that starts derives it from API, kernel and
 // speaker.
 type last struct {
+	nodewise   nodewise.Resolver
 	config     *config.Config
 	kernel     kernel.Record   // what the kernel holds
 	changed    cluster.Changed // not planned yet

@@ -28,21 +28,25 @@ func (a *Agent) pass(ctx context.Context) error {
 	pass := status.Pass{Began: time.Now(), Draining: a.draining.wanted()}
 	a.last.restless = false
 	a.mu.Lock()
-	c, stale := a.config, a.stale
+	base, stale := a.config, a.stale
 	a.mu.Unlock()
-	a.source.FollowPods(len(c.Hold) > 0)
+	a.source.FollowPods(len(base.Hold) > 0)
 	objects, changed, found, ok := a.source.Objects()
+	c, node, known := a.last.nodewise.Resolve(base, objects.Nodes, changed.All || a.last.plan == nil)
 	a.last.changed.Join(changed)
 	a.last.inForce.pending.Join(changed)
-	var node []cluster.Problem // without those of objects
+	// node holds the problems that are not of objects.
 	if pass.ConfigStale = stale != nil; pass.ConfigStale {
 		node = append(node, configProblems(a.configFile, stale)...)
 	}
 	if err := a.speakers.Problem(); err != nil {
 		node = append(node, cluster.Problem{Kind: "Speaker", Object: c.Speaker.Socket, Reason: reasonNoSpeaker, Message: err.Error()})
 	}
-	if !ok { // nothing is known yet: everything stays in force
+	if !ok || !known { // nothing is known yet: everything stays in force
 		pass.Ended, pass.Unknowing = time.Now(), true
+		if ok {
+			a.last.problems.Update(a.log, pass.Began, found, nil, node)
+		}
 		a.publish(nil, slices.Concat(found, node), everyPeer(c, nil, a.speakers.Sessions()), pass) // the source has logged found
 		return nil
 	}

@@ -126,7 +126,7 @@ func (s *speaker) sessions(count bool) []Session {
 		addr := spoken[nameOf(p)]
 		e := Session{Network: s.network, Peer: nameOf(p), Address: addr, ASN: p.ASN, State: StateWaiting}
 		if p.DynamicASN == config.DynamicInternal {
-			e.ASN = s.desired.ASN
+			e.ASN = p.LocalASN(s.desired.ASN)
 		}
 		if st := s.states[addr]; st != nil {
 			s.describe(&e, p, st)
@@ -147,7 +147,7 @@ func (s *speaker) describe(e *Session, p plan.Peer, st *sessionState) {
 	e.ASN = cmp.Or(st.asn, e.ASN)
 	e.LastError, e.Ended = st.lastError, st.overLimit
 	e.Up = st.state == bgp.BGP_FSM_ESTABLISHED && !st.overLimit
-	if e.Up && p.DynamicASN == config.DynamicExternal && st.asn == s.desired.ASN {
+	if e.Up && p.DynamicASN == config.DynamicExternal && st.asn == p.LocalASN(s.desired.ASN) {
 		e.Up, e.LastError = false, "the peer is not external: its AS is ours"
 	}
 	if e.Up && st.plain && !p.NextHop4.IsValid() && p.Interface != "" && slices.Contains(st.families, config.IPv4Unicast) {

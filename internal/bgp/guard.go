@@ -197,7 +197,9 @@ func (s *speaker) withBFD() (profile *config.BFDProfile, watched []bfd.Peer) {
 		if wait := guardAfter - time.Since(st.since); wait > 0 {
 			time.AfterFunc(wait, s.hint.Apply)
 		} else {
-			watched = append(watched, bfd.Peer{Node: nameOf(p), Address: address, Active: true, Profile: *p.BFD, Interface: p.Device})
+			watched = append(watched, bfd.Peer{
+				Node: nameOf(p), Address: address, Local: p.SourceAddress, Active: true, Profile: *p.BFD, Interface: p.Device,
+			})
 		}
 	}
 	return profile, watched

@@ -59,12 +59,12 @@ func (s *speaker) noteReceived(paths []*apiutil.Path) {
 		if st == nil || p.Withdrawal || p.Nlri == nil {
 			continue
 		}
-		t := &st.received.routes
-		if throughAS(p, s.desired.ASN) {
+		t, peer := &st.received.routes, s.peers[p.PeerAddress]
+		if throughAS(p, peer.LocalASN(s.desired.ASN)) {
 			t = &st.received.loops
 		}
 		t.since[familyOf(p.Family.Afi())]++
-		if !st.suspect && !st.overLimit && st.received.over(int(s.peers[p.PeerAddress].MaxPrefixes)) {
+		if !st.suspect && !st.overLimit && st.received.over(int(peer.MaxPrefixes)) {
 			st.suspect = true
 			s.hint.Apply()
 		}
@@ -164,12 +164,13 @@ func (s *speaker) countOf(address string) {
 // our AS separately, which takes a scan of them all.
 func (s *speaker) noteCount(addr netip.Addr, sent perFamily) {
 	s.mu.Lock()
-	st, most := s.states[addr], int(s.peers[addr].MaxPrefixes)
+	st, peer := s.states[addr], s.peers[addr]
+	most := int(peer.MaxPrefixes)
 	if st == nil {
 		s.mu.Unlock()
 		return
 	}
-	had, asn := st.received, s.desired.ASN
+	had, asn := st.received, peer.LocalASN(s.desired.ASN)
 	st.received.routes.since, st.received.loops.since = perFamily{}, perFamily{}
 	s.mu.Unlock()
 	var now received

@@ -25,6 +25,8 @@ func calledAt(d plan.Speaker, p plan.Peer) (netip.Addr, error) {
 		return netip.IPv6Unspecified(), nil // GoBGP cannot listen at an address with a zone
 	case d.Device != "":
 		return netip.IPv4Unspecified(), nil
+	case p.SourceAddress.IsValid():
+		return p.SourceAddress, nil
 	}
 	own, err := source(p.Address)
 	// The link's address stays while the link is down, and the kernel would use another.

@@ -408,7 +408,7 @@ func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan
 		if !known || ru.over[path.PeerAddress] || !matches(peer.Receive, p) {
 			continue
 		}
-		c, usable := newCandidate(path, ru.asn, peer)
+		c, usable := newCandidate(path, peer.LocalASN(ru.asn), peer)
 		if !usable {
 			continue
 		}

@@ -51,6 +51,8 @@ type session struct {
 	address     netip.Addr
 	port        uint16
 	asn         uint32 // 0: any
+	local       uint32 // our AS number
+	source      netip.Addr
 	hold        time.Duration
 	keepalive   time.Duration
 	connect     time.Duration
@@ -73,6 +75,8 @@ func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, erro
 		address:     address,
 		port:        p.Port,
 		asn:         p.ASN,
+		local:       p.LocalASN(sp.ASN),
+		source:      p.SourceAddress,
 		hold:        time.Duration(p.HoldTime),
 		keepalive:   time.Duration(p.KeepaliveTime),
 		connect:     time.Duration(p.ConnectTime),
@@ -85,7 +89,7 @@ func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, erro
 	}
 	switch p.DynamicASN {
 	case config.DynamicInternal:
-		s.asn = sp.ASN
+		s.asn = s.local
 	case config.DynamicExternal:
 		s.asn = 0
 	}
@@ -135,6 +139,7 @@ func (s session) peer(following bool) *api.Peer {
 		Conf: &api.PeerConf{
 			NeighborAddress: s.address.String(),
 			PeerAsn:         s.asn,
+			LocalAsn:        s.local,
 			AuthPassword:    s.password,
 			AllowOwnAsn:     ownASNMost,
 		},
@@ -145,6 +150,9 @@ func (s session) peer(following bool) *api.Peer {
 			IdleHoldTimeAfterReset: seconds(idleHoldTime),
 		}},
 		Transport: &api.Transport{BindInterface: s.bind, RemotePort: uint32(s.port)},
+	}
+	if s.source.IsValid() {
+		p.Transport.LocalAddress = s.source.String()
 	}
 	graceful := s.restartTime > 0
 	if graceful {

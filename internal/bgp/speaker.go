@@ -309,21 +309,21 @@ func (s *speaker) addPeer(ctx context.Context, c session, name, lastError string
 
 // exchange returns the import and export rules for a peer as planned.
 func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchange, error) {
-	asn := p.ASN
+	asn, own := p.ASN, p.LocalASN(d.ASN)
 	x := exchange{Import: p.Receive}
 	var err error
 	switch p.DynamicASN {
 	case config.DynamicInternal:
-		asn = d.ASN
+		asn = own
 	case config.DynamicExternal:
 		// GoBGP can only accept any AS: the peer stays silenced until its OPEN shows that it is external.
 		asn = s.remoteASN(addr)
-		x.Silent = asn == 0 || asn == d.ASN
-		if asn == d.ASN {
+		x.Silent = asn == 0 || asn == own
+		if asn == own {
 			err = fmt.Errorf("peer %s is not external: its AS is %d, as ours", nameOf(p), asn)
 		}
 	}
-	x.Export = export{Advertise: p.Advertise, Internal: asn == d.ASN, ASN: d.ASN, NextHop4: p.NextHop4, NextHop6: p.NextHop6}
+	x.Export = export{Advertise: p.Advertise, Internal: asn == own, ASN: own, NextHop4: p.NextHop4, NextHop6: p.NextHop6}
 	if p.Interface != "" {
 		// If the interface has no address of a family, its link-local address is the next hop (RFC 8950). Whether the
 		// peer accepts that for IPv4 is known only once the session is established: waiting for it would leave the

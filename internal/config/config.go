@@ -8,6 +8,7 @@ package config
 //go:generate go run ./gendoc . ../../docs/configuration.md
 
 import (
+	"cmp"
 	"math/bits"
 	"net/netip"
 	"time"
@@ -43,6 +44,10 @@ type Config struct {
 	Speaker  Speaker  `yaml:"speaker"`
 	Status   Status   `yaml:"status"`
 	Log      Log      `yaml:"log"`
+
+	file      string
+	places    map[string]place          // as of decoder
+	selectors map[string][]nodeSelector // of entries for some nodes, by their paths; nil: nodes do not differ
 }
 
 // Source configures where objects come from: from Manifests if it is set, else from the API server.
@@ -118,14 +123,24 @@ func (m Marks) Paths() int {
 
 // BGP configures all speakers.
 type BGP struct {
-	ASN uint32 `yaml:"asn"` // our AS number; required with peers. Default: none.
-	// an IPv4 address; required on nodes without an IPv4 InternalIP. Default: the node's IPv4 InternalIP.
+	ASN uint32 `yaml:"asn"` // our AS number; required with peers, here or in `overrides`. Default: none.
+	// an IPv4 address that no other router of our AS has as router ID.
+	// Default: the node's IPv4 InternalIP, else a hash of the node's name.
 	RouterID netip.Addr `yaml:"routerID"`
+	// AS number and router ID of some nodes. Default: none.
+	Overrides []BGPOverride `yaml:"overrides"`
 	// TCP port on which peers may connect: at all addresses in a VRF, without one at those from which the speaker
 	// dials its peers; ports below 1024 need CAP_NET_BIND_SERVICE; -1: only the speaker connects
 	ListenPort      int             `yaml:"listenPort"`
 	GracefulRestart GracefulRestart `yaml:"gracefulRestart"`
 	BFDProfiles     []BFDProfile    `yaml:"bfdProfiles"` // timers of BFD with peers; a peer names one in `bfdProfile`. Default: none.
+}
+
+// BGPOverride replaces settings of BGP on some nodes.
+type BGPOverride struct {
+	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors"` // nodes with labels that one of them matches; required
+	ASN           uint32                 `yaml:"asn"`           // `bgp.asn` of these nodes. Default: not replaced.
+	RouterID      netip.Addr             `yaml:"routerID"`      // `bgp.routerID` of the node. Default: not replaced.
 }
 
 // GracefulRestart configures the Graceful Restart of RFC 4724: peers keep our routes while the speaker restarts.
@@ -148,15 +163,47 @@ const DefaultNetwork = "default"
 
 // Network is a network that spec.network of an EgressService may name: a VRF with its table, or only a routing table.
 type Network struct {
-	Name       string   `yaml:"name"`       // name in `spec.network`: at most 63 letters, digits, `.`, `_` and `-`
-	VRF        string   `yaml:"vrf"`        // VRF device: an existing one is used; with `interfaces` and `table` it is created
-	Interfaces []string `yaml:"interfaces"` // uplinks; with `vrf` they are enslaved to it, and keep their IPv6 addresses
+	Name string `yaml:"name"` // name in `spec.network`: at most 63 letters, digits, `.`, `_` and `-`
+	VRF  string `yaml:"vrf"`  // VRF device: an existing one is used; with `interfaces` and `table` it is created
+	// uplinks, by their names or with these keys; with `vrf` they are enslaved to it, and keep their IPv6 addresses
+	Interfaces []Interface `yaml:"interfaces"`
 	// routing table; required to create the VRF; without `vrf`, the network has no VRF device. Not 0, 253 to 255, nor
 	// 794600 to 798695. Default: the VRF's.
 	Table      uint32                `yaml:"table"`
 	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // namespaces that may use the network, by their labels. Default: every namespace.
 	OnNoPath   NoPath                `yaml:"onNoPath"`   // `onNoPath` of this network. Default: the global one.
 	Peers      []Peer                `yaml:"peers"`      // BGP neighbours in this network. Default: none.
+	// the network is only on nodes with labels that one of them matches. Default: every node.
+	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors"`
+	Overrides     []NetworkOverride      `yaml:"overrides"` // VRF and table of some nodes. Default: none.
+
+	// Elsewhere is why the configuration does not give the network to this node; empty: the node should have it.
+	Elsewhere string `yaml:"-"`
+}
+
+// Uplinks returns the names of the network's interfaces.
+func (n *Network) Uplinks() (names []string) {
+	for _, i := range n.Interfaces {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+// Interface is an uplink of a network. In the file, a name alone is an Interface of every node.
+type Interface struct {
+	Name string `yaml:"name"` // the interface's name
+	// nodes whose interface it is: those with labels that one of them matches. Default: every node.
+	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors"`
+}
+
+// short returns the field that an entry without keys sets.
+func (i *Interface) short() any { return &i.Name }
+
+// NetworkOverride replaces the VRF of a network on some nodes.
+type NetworkOverride struct {
+	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors"` // nodes with labels that one of them matches; required
+	VRF           string                 `yaml:"vrf"`           // `vrf` of these nodes. Default: not replaced.
+	Table         uint32                 `yaml:"table"`         // `table` of these nodes. Default: not replaced.
 }
 
 // Hold selects pods that may leave the cluster only as endpoints of an EgressService. At least one of the selectors is
@@ -197,6 +244,14 @@ type Peer struct {
 	ASN uint32 `yaml:"asn" json:"asn,omitempty"`
 	// instead of `asn`: `external`, any AS except ours, or `internal`, ours
 	DynamicASN DynamicASN `yaml:"dynamicASN" json:"dynamicASN,omitempty"`
+	MyASN      uint32     `yaml:"myASN" json:"myASN,omitempty"` // our AS number towards this peer. Default: `bgp.asn`.
+	// our address of the session and, in its family, the next hop of announcements; an address of this node, of the
+	// family of `address`. Default: by routing.
+	SourceAddress netip.Addr `yaml:"sourceAddress" json:"sourceAddress,omitzero"`
+	// nodes that have this peer: those with labels that one of them matches. Without it, an unnumbered peer is on the
+	// nodes that have its interface. Default: every node.
+	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors" json:"-"`
+	Overrides     []PeerOverride         `yaml:"overrides" json:"-"` // our AS number and address on some nodes. Default: none.
 	// the session ends after so long without a message; whole seconds, at least 3s, or 0s: never
 	HoldTime Duration `yaml:"holdTime" json:"holdTime,omitempty"`
 	// time between our KEEPALIVE messages; whole seconds. Default: a third of `holdTime`.
@@ -221,6 +276,19 @@ type Peer struct {
 	Receive   []PrefixPattern `yaml:"receive" json:"receive,omitempty"`
 	Advertise Advertise       `yaml:"advertise" json:"advertise,omitzero"`
 }
+
+// PeerOverride replaces our end of a session on some nodes.
+type PeerOverride struct {
+	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors"` // nodes with labels that one of them matches; required
+	MyASN         uint32                 `yaml:"myASN"`         // `myASN` of these nodes. Default: not replaced.
+	SourceAddress netip.Addr             `yaml:"sourceAddress"` // `sourceAddress` of the node. Default: not replaced.
+}
+
+// LocalASN returns our AS number towards the peer. asn is the speaker's.
+func (p *Peer) LocalASN(asn uint32) uint32 { return cmp.Or(p.MyASN, asn) }
+
+// PeerName returns the name of a peer within its network: its address or interface.
+func (p *Peer) PeerName() string { return cmp.Or(p.Interface, p.Address.String()) }
 
 // PrefixPattern matches routes to Prefix, or with GE or LE to prefixes inside it with a length in [GE, LE].
 type PrefixPattern struct {

@@ -92,6 +92,9 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path, shown string) {
 		fail("anchors and aliases are not supported: write the value out")
 		return
 	}
+	if s, ok := reflect.TypeAssert[interface{ short() any }](v.Addr()); ok && n.Kind == yaml.ScalarNode {
+		v = reflect.ValueOf(s.short()).Elem()
+	}
 	t := v.Type()
 	if t.Kind() == reflect.Pointer {
 		v.Set(reflect.New(t.Elem()))
@@ -129,8 +132,9 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path, shown string) {
 	fields := fieldsOf(v.Type())
 	d.keys(n, shown, func(key, val *yaml.Node) {
 		i := slices.Index(fields, key.Value)
-		if i < 0 {
-			d.errorf(key, join(shown, key.Value), "", "unknown key; known here: %s", strings.Join(fields, ", "))
+		if i < 0 || key.Value == "" {
+			known := slices.DeleteFunc(slices.Clone(fields), func(name string) bool { return name == "" })
+			d.errorf(key, join(shown, key.Value), "", "unknown key; known here: %s", strings.Join(known, ", "))
 			return
 		}
 		d.value(val, v.Field(i), join(path, key.Value), join(shown, key.Value))
@@ -174,7 +178,7 @@ func entryName(n *yaml.Node, i int) string {
 	return strconv.Itoa(i)
 }
 
-// fieldsOf returns the keys of a struct in the order of its fields.
+// fieldsOf returns the keys of a struct in the order of its fields. The name of a field that is no key is empty.
 func fieldsOf(t reflect.Type) []string {
 	names := make([]string, t.NumField())
 	for i := range names {
@@ -182,7 +186,9 @@ func fieldsOf(t reflect.Type) []string {
 		if tag == "" {
 			tag = t.Field(i).Tag.Get("json") // API types
 		}
-		names[i], _, _ = strings.Cut(tag, ",")
+		if names[i], _, _ = strings.Cut(tag, ","); names[i] == "-" {
+			names[i] = ""
+		}
 	}
 	return names
 }
@@ -195,9 +201,10 @@ var kindName = map[yaml.Kind]string{
 }
 
 var (
-	addrType     = reflect.TypeFor[netip.Addr]()
-	prefixType   = reflect.TypeFor[netip.Prefix]()
-	durationType = reflect.TypeFor[Duration]()
+	addrType      = reflect.TypeFor[netip.Addr]()
+	prefixType    = reflect.TypeFor[netip.Prefix]()
+	durationType  = reflect.TypeFor[Duration]()
+	interfaceType = reflect.TypeFor[Interface]()
 )
 
 // nodeKind returns the kind of YAML node that represents a value of type t.
@@ -222,6 +229,8 @@ func wanted(t reflect.Type) string {
 		return "a prefix such as 10.0.0.0/8"
 	case durationType:
 		return "a duration with its unit, such as 9s"
+	case interfaceType:
+		return "an interface's name or a mapping of keys to values"
 	}
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:

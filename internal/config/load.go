@@ -96,6 +96,8 @@ func parse(file string, data []byte, env *viper.Viper, wrong ...Error) (*Config,
 		d.errs.sort()
 		return nil, d.errs
 	}
+	c.file, c.places = file, d.places
+	c.readSelectors()
 	return c, nil
 }
 
@@ -182,6 +184,9 @@ func strayVariables(environ []string) (errs []Error) {
 // variables adds the variables of a struct's keys to known, and whether each key is a single value.
 func variables(t reflect.Type, path string, known map[string]bool) {
 	for i, name := range fieldsOf(t) {
+		if name == "" {
+			continue
+		}
 		field, path := t.Field(i).Type, join(path, name)
 		scalar := nodeKind(field) == yaml.ScalarNode
 		known[envName(path)] = scalar
@@ -196,6 +201,7 @@ func (d *decoder) override(v reflect.Value, path string, env *viper.Viper) {
 	for i, name := range fieldsOf(v.Type()) {
 		field, path := v.Field(i), join(path, name)
 		switch {
+		case name == "":
 		case nodeKind(field.Type()) != yaml.ScalarNode:
 			if field.Kind() == reflect.Struct {
 				d.override(field, path, env)

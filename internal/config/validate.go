@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -156,13 +157,21 @@ func (v *validator) hold() {
 }
 
 // selector checks a label selector; nil: there is none.
-func (v *validator) selector(path string, s *metav1.LabelSelector) {
+func (v *validator) selector(path string, s *metav1.LabelSelector) bool {
 	if s == nil {
-		return
+		return true
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
+		if _, given := v.places[join(path+".matchLabels", key)]; !given {
+			v.bad(path, "matchLabels has no value for %q: give one, or ask for the key with the operator Exists", key)
+			return false
+		}
 	}
 	if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
 		v.bad(path, "not a label selector: %s", err)
+		return false
 	}
+	return true
 }
 
 func (v *validator) moves() {
@@ -181,12 +190,9 @@ func (v *validator) moves() {
 
 func (v *validator) bgp() {
 	b := v.c.BGP
-	if _, given := v.places["bgp.asn"]; given {
-		v.asn("bgp.asn", b.ASN)
-	}
-	if a := b.RouterID; a.IsValid() && (!a.Is4() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback()) {
-		v.bad("bgp.routerID", "an IPv4 address of this node is needed")
-	}
+	v.givenASN("bgp.asn", b.ASN)
+	v.routerID("bgp.routerID", b.RouterID)
+	v.bgpOverrides()
 	if b.ListenPort != -1 && (b.ListenPort < 1 || b.ListenPort > 65535) {
 		v.bad("bgp.listenPort", "a TCP port, 1 to 65535, or -1 to dial only")
 	}

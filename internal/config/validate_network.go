@@ -14,8 +14,8 @@ import (
 var networkName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 
 func (v *validator) networks() {
-	names, tables := map[string]string{}, map[string]string{}
-	devices := map[string]string{v.c.Steering.Device: "steering.device"}
+	names := map[string]string{}
+	used := inUse{devices: map[string][]entry{v.c.Steering.Device: {{path: "steering.device"}}}, tables: map[string][]entry{}}
 	for i, n := range v.c.Networks {
 		path := fmt.Sprintf("networks[%d]", i)
 		switch {
@@ -27,22 +27,38 @@ func (v *validator) networks() {
 			v.unique(names, n.Name, path+".name", "another network has this name")
 		}
 		v.outlet(path, n)
-		if n.VRF != "" && v.device(path+".vrf", n.VRF) {
-			v.unique(devices, n.VRF, path+".vrf", "this device is in use already")
-		}
-		if n.Table != 0 {
-			v.unique(tables, strconv.FormatUint(uint64(n.Table), 10), path+".table", "another network has this table")
-		}
-		for j, device := range n.Interfaces {
-			if path := fmt.Sprintf("%s.interfaces[%d]", path, j); v.device(path, device) {
-				v.unique(devices, device, path, "this device is in use already")
-			}
-		}
+		v.devices(path, n, used)
+		v.networkOverrides(path, n)
 		v.selector(path+".namespaces", n.Namespaces)
 		if n.OnNoPath != NoPathDefault {
 			oneOf(v, path+".onNoPath", n.OnNoPath, NoPathDrop, NoPathAllow)
 		}
 		v.peers(path, n)
+	}
+}
+
+// inUse holds the devices and tables of networks.
+type inUse struct{ devices, tables map[string][]entry }
+
+// devices checks that no other network has a network's VRF, table or interfaces.
+func (v *validator) devices(path string, n Network, used inUse) {
+	const taken = "this device is in use already"
+	if n.VRF != "" && v.device(path+".vrf", n.VRF) {
+		v.uniqueOnNodes(used.devices, n.VRF, entry{path + ".vrf", n.NodeSelectors, nil}, taken)
+	}
+	if n.Table != 0 {
+		table := strconv.FormatUint(uint64(n.Table), 10)
+		v.uniqueOnNodes(used.tables, table, entry{path + ".table", n.NodeSelectors, nil}, "another network has this table")
+	}
+	for j, one := range n.Interfaces {
+		path := fmt.Sprintf("%s.interfaces[%d]", path, j)
+		v.nodeSelectors(path, one.NodeSelectors)
+		if _, keyed := v.places[path+".name"]; keyed || v.places[path].text == "" && len(one.NodeSelectors) > 0 {
+			path += ".name"
+		}
+		if v.device(path, one.Name) {
+			v.uniqueOnNodes(used.devices, one.Name, entry{path, n.NodeSelectors, one.NodeSelectors}, taken)
+		}
 	}
 }
 
@@ -63,11 +79,8 @@ func (v *validator) outlet(path string, n Network) {
 		return
 	}
 	switch {
-	case tableGiven && (n.Table == 0 || n.Table >= 253 && n.Table <= 255):
-		v.bad(path+".table", "a table of the kernel's own: choose any except 0 and 253 to 255")
-	case n.Table >= SteeringTableBase && n.Table < SteeringTableBase+SteeringTableCount:
-		v.bad(path+".table", "our steering uses %d to %d: choose another", SteeringTableBase, SteeringTableBase+SteeringTableCount-1)
 	case tableGiven:
+		v.table(path+".table", n.Table)
 	case n.VRF == "":
 		v.bad(path, "a network needs a vrf, a table or both")
 	case len(n.Interfaces) > 0:
@@ -75,14 +88,25 @@ func (v *validator) outlet(path string, n Network) {
 	}
 }
 
+// table checks that a network may have a table.
+func (v *validator) table(path string, table uint32) {
+	switch {
+	case table == 0 || table >= 253 && table <= 255:
+		v.bad(path, "a table of the kernel's own: choose any except 0 and 253 to 255")
+	case ReservedTable(table):
+		v.bad(path, "our steering uses %d to %d: choose another", SteeringTableBase, SteeringTableBase+SteeringTableCount-1)
+	}
+}
+
 func (v *validator) peers(path string, n Network) {
-	seen := map[string]string{}
+	seen := map[string][]entry{}
 	for i, p := range n.Peers {
 		path := fmt.Sprintf("%s.peers[%d]", path, i)
 		if name := v.peerAddress(path, p); name != "" {
-			v.unique(seen, name, path, "this network has this peer already")
+			v.uniqueOnNodes(seen, name, entry{path, nil, p.NodeSelectors}, "this network has this peer already")
 		}
 		v.peerAS(path, p)
+		v.peerOverrides(path, p)
 		v.timers(path, p)
 		if p.Port == 0 {
 			v.bad(path+".port", "not a TCP port: 1 to 65535")
@@ -152,7 +176,7 @@ func (v *validator) peerAS(path string, p Peer) {
 	default:
 		v.bad(path+".asn", "missing: the peer's AS number, or dynamicASN: external or internal")
 	}
-	if _, given := v.places["bgp.asn"]; !given {
+	if !v.hasASN() {
 		v.places["bgp.asn"] = place{file: v.file, line: v.places["bgp"].line, shown: "bgp.asn"} // reported once
 		v.bad("bgp.asn", "missing: our own AS number, needed where there are peers")
 	}
@@ -238,8 +262,7 @@ func (v *validator) advertise(path string, p Peer) {
 			v.bad(fmt.Sprintf("%s.largeCommunities[%d]", path, i), "%s", err)
 		}
 	}
-	internal := p.DynamicASN == DynamicInternal || p.DynamicASN == DynamicNone && p.ASN == v.c.BGP.ASN
-	if p.Advertise.LocalPref != 0 && !internal {
+	if p.Advertise.LocalPref != 0 && !v.mayBeInternal(p) {
 		v.bad(path+".localPref", "internal peers only: external ones never see it")
 	}
 }

@@ -19,7 +19,7 @@ import (
 func large() plan.Snapshot {
 	const services, nodes, hosts = 10_000, 1_000, 20
 	c := config.Defaults()
-	c.Networks = append(c.Networks, config.Network{Name: "red", VRF: "vrf-red", Table: 1001, Interfaces: []string{"eth2"}, Peers: []config.Peer{{Address: addr("10.1.0.1"), ASN: 64601}}})
+	c.Networks = append(c.Networks, config.Network{Name: "red", VRF: "vrf-red", Table: 1001, Interfaces: []config.Interface{{Name: "eth2"}}, Peers: []config.Peer{{Address: addr("10.1.0.1"), ASN: 64601}}})
 	o := cluster.Objects{
 		ServiceCIDRs: prefixes("10.96.0.0/12"),
 	}

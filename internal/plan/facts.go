@@ -102,8 +102,14 @@ func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 			}
 			f.Links = append(f.Links, Link{Name: n.VRF, Up: true, MTU: 1500, VRFTable: table})
 		}
-		for _, i := range n.Interfaces {
+		for _, i := range n.Uplinks() {
 			f.Links = append(f.Links, Link{Name: i, Up: true, MTU: 1500, Master: n.VRF})
+		}
+		last := &f.Links[len(f.Links)-1]
+		for _, p := range n.Peers {
+			if p.SourceAddress.IsValid() {
+				last.Addrs = append(last.Addrs, single(p.SourceAddress))
+			}
 		}
 		if table != 0 {
 			f.Routed[table] = Families{IPv4: true, IPv6: true}

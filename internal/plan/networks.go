@@ -23,6 +23,7 @@ type network struct {
 	lacks    string // why this node cannot serve it even with all planned devices; empty: it can
 	onNoPath config.NoPath
 	listed   bool
+	uplinks  []string // the names of its configured interfaces
 }
 
 // readNetworks resolves the listed networks and, with allowUnlisted, those that objects name without an entry.
@@ -63,7 +64,9 @@ func (g *ground) readNetworks(names map[string]int, unsettled, unmade []string) 
 }
 
 func (g *ground) addNetwork(c config.Network, listed bool) {
-	n := &network{Network: c, name: c.Name, table: c.Table, onNoPath: c.OnNoPath, usable: true, listed: listed}
+	n := &network{
+		Network: c, name: c.Name, table: c.Table, onNoPath: c.OnNoPath, usable: c.Elsewhere == "", listed: listed, uplinks: c.Uplinks(),
+	}
 	g.networks = append(g.networks, n)
 	g.byName[c.Name] = n
 	for _, p := range c.Peers {
@@ -128,7 +131,7 @@ func (g *ground) sameAs(c config.Network) *network {
 		}
 	}
 	for _, n := range g.networks {
-		if n.name != c.Name && (c.VRF != "" && n.VRF == c.VRF || slices.Contains(n.Interfaces, c.VRF) || table != 0 && n.table == table) {
+		if n.name != c.Name && (c.VRF != "" && n.VRF == c.VRF || slices.Contains(n.uplinks, c.VRF) || table != 0 && n.table == table) {
 			return n
 		}
 	}
@@ -148,7 +151,7 @@ func (g *ground) readDevices() {
 		if n.VRF != "" {
 			add(n, n.VRF)
 		}
-		for _, device := range n.Interfaces {
+		for _, device := range n.uplinks {
 			add(n, device)
 		}
 	}
@@ -165,7 +168,7 @@ func (g *ground) readDevices() {
 // present lists the interfaces of a network that this node has. Each missing one is a problem of the network, which works
 // with the others.
 func (g *ground) present(n *network) (names []string) {
-	for _, name := range n.Interfaces {
+	for _, name := range n.uplinks {
 		if g.link(name) != nil {
 			names = append(names, name)
 			continue
@@ -180,16 +183,18 @@ func (g *ground) present(n *network) (names []string) {
 // applied.
 func (g *ground) absence(n *network, present []string) (why string, comes bool) {
 	switch vrf := g.link(n.VRF); {
+	case n.Elsewhere != "":
+		return n.Elsewhere, false
 	case !n.usable:
 		return "its VRF device is missing, or is not the configured one", false
 	case n.VRF != "" && vrf == nil:
 		return "VRF device " + n.VRF + " does not exist", n.create && len(present) > 0
 	case n.VRF != "" && !vrf.Up:
 		return "VRF device " + n.VRF + " is down", n.create
-	case len(n.Interfaces) == 0:
+	case len(n.uplinks) == 0:
 		return "", true
 	case len(present) == 0:
-		return "none of its interfaces exists: " + strings.Join(n.Interfaces, ", "), false
+		return "none of its interfaces exists: " + strings.Join(n.uplinks, ", "), false
 	case n.VRF != "" && !slices.ContainsFunc(present, func(name string) bool { return g.link(name).Master == n.VRF }):
 		return "none of its interfaces is in VRF device " + n.VRF, true
 	}
@@ -216,7 +221,7 @@ func (g *ground) findVRF(n *network) {
 	}
 	i := slices.IndexFunc(g.links, func(l Link) bool { return l.Name == n.VRF })
 	if i < 0 {
-		n.create = n.Table != 0 && len(n.Interfaces) > 0
+		n.create = n.Table != 0 && len(n.uplinks) > 0
 		if !n.create {
 			refuse("vrf", n.VRF, ReasonVRFMissing,
 				"no such VRF device on node %s; create it, or list interfaces and a table so that it is made", g.node)
@@ -235,7 +240,7 @@ func (g *ground) findVRF(n *network) {
 	}
 	n.table = vrf.VRFTable
 	// A VRF that we made is recreated with its floor when it vanishes. The floor of an adopted VRF is its owner's business.
-	n.create = n.Table != 0 && len(n.Interfaces) > 0
+	n.create = n.Table != 0 && len(n.uplinks) > 0
 }
 
 // allowance is the question whether a namespace may use a network.

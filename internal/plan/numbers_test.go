@@ -18,7 +18,7 @@ import (
 func TestNoPodIsDroppedForNumbers(t *testing.T) {
 	const services, nodes, pods = 10_000, 1_000, 6
 	c := config.Defaults()
-	c.Networks = append(c.Networks, config.Network{Name: "red", Table: 1001, Interfaces: []string{"eth2"}})
+	c.Networks = append(c.Networks, config.Network{Name: "red", Table: 1001, Interfaces: []config.Interface{{Name: "eth2"}}})
 	o := cluster.Objects{ServiceCIDRs: prefixes("10.96.0.0/12")}
 	for i := range nodes {
 		a := []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}

@@ -37,7 +37,7 @@ func world(seed uint64) plan.Snapshot {
 	c.ClusterCIDRs = prefixes("10.250.0.0/16", "10.251.0.0/16", "fd50::/16")
 	peer := config.Peer{Address: addr("10.1.0.1"), ASN: 64601}
 	c.Networks = append(c.Networks,
-		config.Network{Name: "red", VRF: "vrf-red", Table: 1001, Interfaces: []string{"eth2"}, Peers: []config.Peer{peer}},
+		config.Network{Name: "red", VRF: "vrf-red", Table: 1001, Interfaces: []config.Interface{{Name: "eth2"}}, Peers: []config.Peer{peer}},
 		config.Network{Name: "blue", VRF: "vrf-blue", Peers: []config.Peer{peer}, Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"blue": "yes"}}},
 		config.Network{Name: "green", Table: 100, OnNoPath: config.NoPathDrop})
 	s := plan.Snapshot{Node: "n0", Config: c, Objects: cluster.Objects{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -37,7 +38,11 @@ func (w *writer) fill(path string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
-			w.fill(path+"."+v.Type().Field(i).Name, v.Field(i))
+			name := v.Type().Field(i).Name
+			if v.Type() == reflect.TypeFor[config.Peer]() && (name == "NodeSelectors" || name == "Overrides") {
+				continue // a node's own configuration has none
+			}
+			w.fill(path+"."+name, v.Field(i))
 		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))

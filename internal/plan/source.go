@@ -570,5 +570,5 @@ const (
 	ReasonOutsidePodRanges  cluster.Reason = "OutsidePodRanges"
 	ReasonNoRoute           cluster.Reason = "NoRoute"
 	ReasonHostUnreachable   cluster.Reason = "HostUnreachable"
-	ReasonNoRouterID        cluster.Reason = "NoRouterID"
+	ReasonSourceMissing     cluster.Reason = "SourceAddressMissing"
 )

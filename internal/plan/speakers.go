@@ -29,18 +29,39 @@ func (f *frame) planSpeakers() {
 			s.RouterID = f.internalIP(f.node, true)
 		}
 		if !s.RouterID.IsValid() {
-			f.problem("Config", "bgp.routerID", "", "", ReasonNoRouterID,
-				"node %s has no IPv4 InternalIP to take the router ID from: set bgp.routerID", f.node)
-			continue
+			s.RouterID = config.RouterIDOf(f.node)
 		}
 		for _, p := range n.Peers {
 			peer := f.peer(n, p)
+			f.sendFrom(n, &peer)
 			peer.OnLink = f.subnets(n, peer)
 			s.Peers = append(s.Peers, peer)
 		}
 		s.Subnets = f.connected(n)
 		s.Guarded = f.guarded(n, s.Subnets)
 		f.speakers = append(f.speakers, s)
+	}
+}
+
+// sendFrom makes a peer's own source address the next hop of announcements, and reports it if this node lacks it.
+func (f *frame) sendFrom(n *network, p *Peer) {
+	source := p.SourceAddress
+	if !source.IsValid() {
+		return
+	}
+	if source.Is4() {
+		p.NextHop4 = source
+	} else {
+		p.NextHop6 = source
+	}
+	here := slices.ContainsFunc(f.links, func(l Link) bool {
+		inside := n.VRF == "" && !f.inVRF(l) || n.VRF != "" && f.belongs(l, n)
+		return inside && slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Addr() == source })
+	})
+	if !here {
+		f.problem("Network", n.name, "peers.sourceAddress", source.String(), ReasonSourceMissing,
+			"no interface of node %s in this network has the address from which the session with %s should come: "+
+				"add it to an interface, or correct it with overrides of the peer", f.node, p.PeerName())
 	}
 }
 
@@ -102,7 +123,7 @@ func (g *ground) routedHops(n *network, local bool) (four, six netip.Addr) {
 // else all links of the network, because an internal peer passes other routers' next hops on. Addresses with a host prefix
 // are left out: no neighbour is in their subnet.
 func (g *ground) subnets(n *network, p Peer) (all []netip.Prefix) {
-	internal := p.DynamicASN == config.DynamicInternal || p.ASN == g.config.BGP.ASN
+	internal := p.DynamicASN == config.DynamicInternal || p.ASN == p.LocalASN(g.config.BGP.ASN)
 	for _, l := range g.links {
 		if g.belongs(l, n) && (internal || p.EBGPMultiHop > 1 || p.Device == "" || p.Device == l.Name) {
 			all = append(all, l.Addrs...)

@@ -89,7 +89,7 @@ func TestWhatLearnedRoutesMustNotLeadAway(t *testing.T) {
 	configured.Networks = []config.Network{
 		{Name: config.DefaultNetwork, Peers: []config.Peer{peer("10.0.0.1"), peer("10.9.0.1"), peer("127.0.0.1"), peer("10.255.0.11")}},
 		{Name: "red", VRF: "vrf-red", Peers: []config.Peer{peer("10.1.0.1"), peer("10.9.0.2"), {Interface: "eth2", ASN: 64601}}},
-		{Name: "bare", Table: 77, Interfaces: []string{"eth4"}, Peers: []config.Peer{peer("10.4.0.1"), peer("10.9.0.4")}},
+		{Name: "bare", Table: 77, Interfaces: []config.Interface{{Name: "eth4"}}, Peers: []config.Peer{peer("10.4.0.1"), peer("10.9.0.4")}},
 	}
 	s.Config = &configured
 	s.APIServer = addresses("10.0.0.250", "192.0.2.250")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -53,6 +54,9 @@ func (f *filler) fill(v reflect.Value) {
 		for i := range v.NumField() {
 			if !v.Type().Field(i).IsExported() {
 				panic(fmt.Sprintf("%s has a field that cannot be sent: %s", v.Type(), v.Type().Field(i).Name))
+			}
+			if v.Type() == reflect.TypeFor[config.Peer]() && v.Type().Field(i).Tag.Get("json") == "-" {
+				continue // a node's own configuration has none, see config.For
 			}
 			f.fill(v.Field(i))
 		}

@@ -40,6 +40,7 @@ func Read(dir, node string) (Story, error) {
 	if _, ok := objects.Nodes.Get(node); !ok {
 		return Story{}, fmt.Errorf("%s: no manifest of node %s", dir, node)
 	}
+	c = c.For(objects.Nodes.At(node).Labels).Config
 	s := Story{
 		Snapshot: plan.Snapshot{Node: node, Config: c, Objects: objects, Hosts: election.Elect(objects, nil)},
 		Problems: problems,

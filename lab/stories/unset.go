@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Unset lists the exported fields that are zero in all values, by their paths from a value on. Values are of one type; of slices
+// Unset lists the exported fields with JSON that are zero in all values, by their paths from a value on. Values are of one type; of slices
 // and sorted lists it looks into each element, and passes over the elements' fields where no value has an element.
 func Unset(values ...any) []string {
 	set := map[string]bool{}
@@ -35,7 +35,7 @@ func note(set map[string]bool, path string, v reflect.Value) {
 			return
 		}
 		for i := range v.NumField() {
-			if field := v.Type().Field(i); field.IsExported() {
+			if field := v.Type().Field(i); field.IsExported() && field.Tag.Get("json") != "-" {
 				note(set, path+"."+field.Name, v.Field(i))
 			}
 		}

@@ -24,8 +24,13 @@ type key struct {
 
 // least has one entry of each list, with only the required keys, so that all other values are defaults.
 const least = `
-bgp: {asn: 64512, bfdProfiles: [{name: least}]}
-networks: [{name: least, table: 1, peers: [{address: 192.0.2.1, asn: 64513, receive: [{prefix: 0.0.0.0/0}]}]}]
+bgp: {asn: 64512, bfdProfiles: [{name: least}], overrides: [{nodeSelectors: [{}], asn: 64514}]}
+networks:
+- name: least
+  table: 1
+  interfaces: [{name: least}]
+  peers: [{address: 192.0.2.1, asn: 64513, receive: [{prefix: 0.0.0.0/0}], overrides: [{nodeSelectors: [{}], myASN: 64514}]}]
+  overrides: [{nodeSelectors: [{}], table: 2}]
 hold: [{pods: {}}]
 `
 
@@ -34,6 +39,10 @@ var given = map[string]bool{
 	"bgp.asn": true, "bgp.bfdProfiles[].name": true, "networks[].name": true, "networks[].table": true, "networks[].peers[].address": true,
 	"networks[].peers[].asn": true, "networks[].peers[].receive[].prefix": true, "bgp.bfdProfiles": true, "networks": true,
 	"networks[].peers": true, "networks[].peers[].receive": true, "hold": true, "hold[].pods": true,
+	"bgp.overrides": true, "bgp.overrides[].nodeSelectors": true, "bgp.overrides[].asn": true,
+	"networks[].interfaces": true, "networks[].interfaces[].name": true, "networks[].overrides": true,
+	"networks[].overrides[].nodeSelectors": true, "networks[].overrides[].table": true, "networks[].peers[].overrides": true,
+	"networks[].peers[].overrides[].nodeSelectors": true, "networks[].peers[].overrides[].myASN": true,
 }
 
 // keys returns every key, in the order of the types' fields.
@@ -61,12 +70,16 @@ var scalars = map[reflect.Type]string{
 	reflect.TypeFor[netip.Prefix]():          "prefix",
 	reflect.TypeFor[config.Duration]():       "duration",
 	reflect.TypeFor[*metav1.LabelSelector](): "label selector",
+	reflect.TypeFor[metav1.LabelSelector]():  "label selector",
 }
 
 func (w *walk) fields(v reflect.Value, above string) {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if name == "" || name == "-" {
+			continue // no key
+		}
 		path := name
 		if above != "" {
 			path = above + "." + name

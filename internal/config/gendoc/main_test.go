@@ -51,6 +51,8 @@ func TestTables(t *testing.T) {
 		"| `addressFamilies` | list of `ipv4unicast`, `ipv6unicast` | `[ipv4unicast, ipv6unicast]` | ",
 		"| `clusterCIDRs` | list of prefixes | none | ",
 		"| `namespaces` | label selector | every namespace | ",
+		"| `nodeSelectors` | list of label selectors | every node | ",
+		"| `interfaces[].name` | string | | ",
 	} {
 		require.Contains(t, tables, "\n"+line)
 	}
@@ -88,6 +90,7 @@ func TestFullExample(t *testing.T) {
 	c, err := config.Parse(path, text)
 	require.NoError(t, err)
 	d := config.Defaults()
+	c = c.For(nil).Config
 	c.ClusterCIDRs, c.Networks, c.Hold = d.ClusterCIDRs, d.Networks, d.Hold
 	c.BGP.ASN, c.BGP.BFDProfiles, c.Marks.AllowConflicts = d.BGP.ASN, d.BGP.BFDProfiles, nil
 	require.Equal(t, d, c)

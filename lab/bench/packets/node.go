@@ -168,7 +168,7 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 		c := config.Defaults()
 		c.Status.ServiceCounters = len(counting) > 0
 		c.Steering.Mode = mode
-		red := config.Network{Name: "red", Table: 1001, Interfaces: []string{"eth2"}}
+		red := config.Network{Name: "red", Table: 1001, Interfaces: []config.Interface{{Name: "eth2"}}}
 		if l.vrf {
 			red.VRF = "red"
 		}

@@ -1,0 +1,222 @@
+// Package nodewise resolves the configuration for one node by the labels of its Node object, and finds the faults of
+// nodeSelectors that only the labels of all nodes show.
+package nodewise
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
+)
+
+// Nodes are the cluster's nodes by their names.
+type Nodes = cluster.Map[string, cluster.Node]
+
+// Reasons of problems with nodeSelectors.
+const (
+	ReasonContradict       cluster.Reason = "EntriesContradict"
+	ReasonNoASN            cluster.Reason = "NoASN"
+	ReasonNodeUnknown      cluster.Reason = "NodeUnknown"
+	ReasonSelectsNoNode    cluster.Reason = "SelectsNoNode"
+	ReasonRouterIDCollides cluster.Reason = "RouterIDCollides"
+)
+
+// Resolver resolves one node's configuration again and again. While neither the configuration nor the selection changes, it
+// returns the same Config. The zero Resolver has resolved nothing yet.
+type Resolver struct {
+	base    *config.Config
+	labels  map[string]string // as last known
+	known   bool              // the labels have been known once
+	of      config.OfNode
+	unknown *config.Config
+
+	among     among
+	unmatched []cluster.Problem
+	collides  []cluster.Problem
+}
+
+// Resolve returns the configuration c for the node that it names. other reports that any Node may have changed since the
+// last call; the node's own labels are always compared. known is false while the configuration depends on labels of the
+// node that are not known yet: then the Config is the part that no label can change. Once known, labels stay as last known
+// while the Node object is missing.
+func (r *Resolver) Resolve(c *config.Config, nodes Nodes, other bool) (own *config.Config, problems []cluster.Problem, known bool) {
+	renewed := r.base != c
+	r.base = c
+	n, exists := nodes.Get(c.Node)
+	moved := exists && (!r.known || !maps.Equal(r.labels, n.Labels))
+	if exists {
+		r.labels, r.known = n.Labels, true
+	}
+	if !c.Nodewise() {
+		r.of = config.OfNode{Config: c}
+		return c, slices.Clip(r.collisions(nodes, renewed || other, c.BGP)), true
+	}
+	if !r.known {
+		if r.unknown == nil || renewed {
+			r.unknown = c.ForUnknown()
+		}
+		return r.unknown, []cluster.Problem{{
+			Kind: "Node", Object: c.Node, Reason: ReasonNodeUnknown,
+			Message: "no Node object of this name is known, and the configuration has nodeSelectors: " +
+				"nothing changes on this node before its labels are known",
+		}}, false
+	}
+	if moved || renewed {
+		r.adopt(c.For(r.labels))
+		other = true
+	}
+	if other {
+		r.unmatched = unmatched(c, nodes, r.among.of(renewed))
+	}
+	return r.of.Config, slices.Concat(faults(r.of.Faults), r.unmatched, r.collisions(nodes, other, r.of.BGP)), true
+}
+
+// adopt keeps the former Config where the new one is equal.
+func (r *Resolver) adopt(of config.OfNode) {
+	if r.of.Config != nil && reflect.DeepEqual(r.of.Config, of.Config) {
+		of.Config = r.of.Config
+	}
+	r.of = of
+}
+
+// faults returns the problems that a node's own labels show.
+func faults(all []config.Fault) (problems []cluster.Problem) {
+	for _, f := range all {
+		reason := ReasonContradict
+		if f.Reason == config.NoASN {
+			reason = ReasonNoASN
+		}
+		problems = append(problems, problem(f.Error, reason))
+	}
+	return problems
+}
+
+func problem(e config.Error, reason cluster.Reason) cluster.Problem {
+	p := cluster.Problem{Kind: "Config", Object: e.File, Field: e.Field, Value: e.Value, Reason: reason, Message: e.Message}
+	if e.Line > 0 {
+		p.Where = e.File + ":" + strconv.Itoa(e.Line)
+	}
+	return p
+}
+
+// among remembers for each selector a node that it matched: most stay.
+type among map[string]string
+
+func (a *among) of(renewed bool) among {
+	if *a == nil || renewed {
+		*a = among{}
+	}
+	return *a
+}
+
+// unmatched returns a problem for each selector that matches no node. Without any Node, no labels are known.
+func unmatched(c *config.Config, nodes Nodes, witnesses among) (problems []cluster.Problem) {
+	if nodes.Len() == 0 {
+		return nil
+	}
+	matches := func(path string, s labels.Selector) bool {
+		if n, exists := nodes.Get(witnesses[path]); exists && s.Matches(labels.Set(n.Labels)) {
+			return true
+		}
+		for name, n := range nodes.All() {
+			if s.Matches(labels.Set(n.Labels)) {
+				witnesses[path] = name
+				return true
+			}
+		}
+		return false
+	}
+	for _, e := range c.Unmatched(matches) {
+		problems = append(problems, problem(e, ReasonSelectsNoNode))
+	}
+	return problems
+}
+
+// identity holds an AS number and a router ID, which routers of one AS must not share (RFC 6286).
+type identity struct {
+	asn uint32
+	id  netip.Addr
+}
+
+// identityOf returns the identity of a node with these settings.
+func identityOf(b config.BGP, name string, n cluster.Node) identity {
+	i := identity{b.ASN, b.RouterID}
+	if !i.id.IsValid() {
+		at := slices.IndexFunc(n.Internal, netip.Addr.Is4)
+		if at < 0 {
+			i.id = config.RouterIDOf(name)
+		} else {
+			i.id = n.Internal[at]
+		}
+	}
+	return i
+}
+
+// collisions returns a problem for each other node that has this node's AS number and router ID. own holds this node's
+// settings.
+func (r *Resolver) collisions(nodes Nodes, other bool, own config.BGP) []cluster.Problem {
+	c := r.base
+	if !other {
+		return r.collides
+	}
+	r.collides = nil
+	if !hasPeers(c) || c.BGP.RouterID.IsValid() && !c.Nodewise() { // a file of this node alone, perhaps
+		return nil
+	}
+	mine := identityOf(own, c.Node, nodes.At(c.Node))
+	var same []string
+	for name, n := range nodes.All() {
+		if name != c.Node && identityOf(c.BGPFor(n.Labels), name, n) == mine {
+			same = append(same, name)
+		}
+	}
+	slices.Sort(same)
+	for _, name := range same {
+		r.collides = append(r.collides, collision(c.Node, name, mine))
+	}
+	return r.collides
+}
+
+func hasPeers(c *config.Config) bool {
+	return slices.ContainsFunc(c.Networks, func(n config.Network) bool { return len(n.Peers) > 0 })
+}
+
+func collision(node, other string, i identity) cluster.Problem {
+	return cluster.Problem{
+		Kind: "Node", Object: node, Field: "bgp.routerID", Value: i.id.String(), Reason: ReasonRouterIDCollides,
+		Message: fmt.Sprintf("node %s has this router ID too, in AS %d: a router may refuse one of the two sessions; "+
+			"give one of the nodes another by bgp.overrides", other, i.asn),
+	}
+}
+
+// Check returns the problems of all nodes, for commands that look at a whole cluster.
+func Check(c *config.Config, nodes Nodes) (problems []cluster.Problem) {
+	problems = unmatched(c, nodes, among{})
+	seen := map[cluster.Problem]bool{}
+	ids := map[identity]string{}
+	collide := hasPeers(c) && (c.Nodewise() || !c.BGP.RouterID.IsValid())
+	for _, name := range slices.Sorted(nodes.Keys()) {
+		n := nodes.At(name)
+		of := c.For(n.Labels)
+		for _, p := range faults(of.Faults) {
+			if p.Message += " (node " + name + ")"; !seen[p] {
+				seen[p] = true
+				problems = append(problems, p)
+			}
+		}
+		id := identityOf(of.BGP, name, n)
+		if other, twice := ids[id]; twice && collide {
+			problems = append(problems, collision(name, other, id))
+			continue
+		}
+		ids[id] = name
+	}
+	return problems
+}
