@@ -12,8 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -283,8 +286,10 @@ func (f *Folder) look() (map[string]*file, error) {
 		f.ignored = nil
 		return nil, err
 	}
-	var ignored []cluster.Problem
-	news, there := map[string]*file{}, make(map[string]bool, len(f.files))
+	var (
+		ignored []cluster.Problem
+		names   []string
+	)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue // files of editors and ConfigMap mounts
@@ -298,16 +303,20 @@ func (f *Folder) look() (map[string]*file, error) {
 			}
 			continue
 		}
-		there[e.Name()] = true
-		if former, now := f.files[e.Name()], readFile(filepath.Join(f.dir, e.Name()), f.files[e.Name()]); now != former {
-			news[e.Name()] = now
-		}
+		names = append(names, e.Name())
 	}
 	if !slices.Equal(ignored, f.ignored) {
 		f.ignored, f.missing = ignored, true // makes read collect all problems again
 	}
-	if len(there) == 0 {
+	if len(names) == 0 {
 		return nil, errNoManifests
+	}
+	news, there := map[string]*file{}, make(map[string]bool, len(names))
+	for i, now := range f.readFiles(names) {
+		there[names[i]] = true
+		if now != f.files[names[i]] {
+			news[names[i]] = now
+		}
 	}
 	for name := range f.files {
 		if !there[name] {
@@ -315,6 +324,27 @@ func (f *Folder) look() (map[string]*file, error) {
 		}
 	}
 	return news, nil
+}
+
+// readersMost bounds how many files are read at once: each of them is in memory meanwhile.
+const readersMost = 4
+
+// readFiles reads files of these names, several at once: at the start, most of the time is spent on parsing them.
+func (f *Folder) readFiles(names []string) []*file {
+	files := make([]*file, len(names))
+	var (
+		next atomic.Int64
+		g    sync.WaitGroup
+	)
+	for range min(readersMost, runtime.GOMAXPROCS(0), len(names)) {
+		g.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(names)); i = next.Add(1) - 1 {
+				files[i] = readFile(filepath.Join(f.dir, names[i]), f.files[names[i]])
+			}
+		})
+	}
+	g.Wait()
+	return files
 }
 
 // whyIgnored returns why a file or folder that may hold manifests is not read; empty: it holds none.
