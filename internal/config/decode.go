@@ -92,14 +92,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path, shown string) {
 		fail("anchors and aliases are not supported: write the value out")
 		return
 	}
-	if s, ok := reflect.TypeAssert[interface{ short() any }](v.Addr()); ok && n.Kind == yaml.ScalarNode {
-		v = reflect.ValueOf(s.short()).Elem()
-	}
+	v = target(n, v)
 	t := v.Type()
-	if t.Kind() == reflect.Pointer {
-		v.Set(reflect.New(t.Elem()))
-		v, t = v.Elem(), t.Elem()
-	}
 	switch want := nodeKind(t); {
 	case n.Kind != want:
 		fail("%s is needed here, not a %s", wanted(t), kindName[n.Kind])
@@ -125,6 +119,19 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path, shown string) {
 	default:
 		d.mapping(n, v, path, shown)
 	}
+}
+
+// target returns the value that n is decoded into: a new one for a pointer, and for a scalar the field that a struct's short
+// form sets.
+func target(n *yaml.Node, v reflect.Value) reflect.Value {
+	if s, ok := reflect.TypeAssert[interface{ short() any }](v.Addr()); ok && n.Kind == yaml.ScalarNode {
+		return reflect.ValueOf(s.short()).Elem()
+	}
+	if t := v.Type(); t.Kind() == reflect.Pointer {
+		v.Set(reflect.New(t.Elem()))
+		return v.Elem()
+	}
+	return v
 }
 
 // mapping decodes the keys of n into the fields of struct v.

@@ -237,8 +237,8 @@ func override[T comparable](r *resolver, s *setting[T], value T, path, selector 
 		s.value, s.path, s.selector = value, path, selector
 	case s.value != value:
 		r.fault(EntriesContradict, path, fmt.Sprint(value),
-			"line %d gives %v for nodes that match %q, this entry for those that match %q, and this node matches both: "+
-				"line %d is in force; let the selectors exclude each other", r.c.line(s.path), s.value, s.selector, selector, r.c.line(s.path))
+			"line %[1]d gives %[2]v for nodes that match %[3]q, this entry for those that match %[4]q, and this node matches both: "+
+				"line %[1]d is in force; let the selectors exclude each other", r.c.line(s.path), s.value, s.selector, selector)
 	}
 }
 
@@ -326,8 +326,8 @@ func (r *resolver) outlet(path string, n *Network, used map[string]string, table
 	}
 	if listed := len(n.Interfaces) > 0; listed {
 		if n.Interfaces = r.interfaces(path, *n, used); len(n.Interfaces) == 0 {
-			n.Elsewhere = fmt.Sprintf("the network is not on this node: the nodeSelectors of its interfaces on line %d match other nodes only",
-				r.c.line(path+".interfaces"))
+			n.Elsewhere = fmt.Sprintf("the network is not on this node: "+
+				"the nodeSelectors of its interfaces on line %d match other nodes only", r.c.line(path+".interfaces"))
 			return false
 		}
 	}

@@ -106,16 +106,22 @@ func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 			f.Links = append(f.Links, Link{Name: i, Up: true, MTU: 1500, Master: n.VRF})
 		}
 		last := &f.Links[len(f.Links)-1]
-		for _, p := range n.Peers {
-			if p.SourceAddress.IsValid() {
-				last.Addrs = append(last.Addrs, single(p.SourceAddress))
-			}
-		}
+		last.Addrs = append(last.Addrs, sources(n)...)
 		if table != 0 {
 			f.Routed[table] = Families{IPv4: true, IPv6: true}
 		}
 	}
 	return f
+}
+
+// sources returns the source addresses that a network's peers name.
+func sources(n config.Network) (all []netip.Prefix) {
+	for _, p := range n.Peers {
+		if p.SourceAddress.IsValid() {
+			all = append(all, single(p.SourceAddress))
+		}
+	}
+	return all
 }
 
 // sharedSubnet is a subnet around a that holds every node's address of its family.

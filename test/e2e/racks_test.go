@@ -29,7 +29,7 @@ type racks struct {
 }
 
 func deployRacks(t *testing.T) *racks {
-	dir, err := os.MkdirTemp("/dev/shm", "racks-") // nodes see it too
+	dir, err := os.MkdirTemp("/dev/shm", "racks-") //nolint:usetesting // nodes have a /tmp of their own
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.CopyFS(dir, os.DirFS("../../containerlab")))
