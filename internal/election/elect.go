@@ -87,7 +87,11 @@ func (p Policy) Elect(objects cluster.Objects, reports map[string]cluster.Report
 // bySeniority lists the seats of all objects by precedence: by kind, then the older object first, then by key.
 func bySeniority(o *cluster.Objects) (all []seated) {
 	for _, k := range kinds {
-		all = append(all, byAge(o, k)...)
+		if of := byAge(o, k); all == nil {
+			all = of
+		} else {
+			all = append(all, of...)
+		}
 	}
 	return all
 }
@@ -100,6 +104,11 @@ type seated struct {
 
 // byAge lists the seats of one kind, those of the older objects first, then by key.
 func byAge(o *cluster.Objects, k kind) (all []seated) {
+	count := 0
+	for range k.seats(o) {
+		count++
+	}
+	all = make([]seated, 0, count)
 	for s := range k.seats(o) {
 		t, _ := k.tenure(o, s)
 		all = append(all, seated{s, t})
