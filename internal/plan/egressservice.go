@@ -2,7 +2,6 @@ package plan
 
 import (
 	"iter"
-	"maps"
 	"net/netip"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -35,8 +34,8 @@ func (egressServices) size(o *cluster.Objects) (sources, addresses int) {
 	return o.Services.Len(), addresses + 2*o.Services.Len()
 }
 
-func (egressServices) changed(c cluster.Changed) iter.Seq[cluster.Key] {
-	return maps.Keys(c.Of[cluster.KindEgressService])
+func (egressServices) changed(_ *cluster.Objects, c cluster.Changed) map[cluster.Key]bool {
+	return c.Of[cluster.KindEgressService]
 }
 
 func (egressServices) strange(h *homes, key cluster.Key, a netip.Addr) stranger {

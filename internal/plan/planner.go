@@ -147,7 +147,7 @@ func (r *pass) readSources(changed cluster.Changed) {
 // readChanged reads the changed sources, and those that claim an address for which the claims are decided differently now.
 func (r *pass) readChanged(changed cluster.Changed) {
 	for number, k := range kinds {
-		for key := range k.changed(changed) {
+		for key := range k.changed(&r.Objects, changed) {
 			r.readSource(cluster.Kind(number).ID(key))
 		}
 	}

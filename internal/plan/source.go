@@ -63,8 +63,8 @@ type kind interface {
 	keys(o *cluster.Objects) iter.Seq[cluster.Key]
 	// size estimates how many sources there are, and how many addresses they claim.
 	size(o *cluster.Objects) (sources, addresses int)
-	// changed iterates over the keys of the objects that a change concerns.
-	changed(c cluster.Changed) iter.Seq[cluster.Key]
+	// changed returns the keys of the objects that a change concerns. o holds the objects after the change.
+	changed(o *cluster.Objects, c cluster.Changed) map[cluster.Key]bool
 	// exists reports whether there is an object with a key.
 	exists(o *cluster.Objects, key cluster.Key) bool
 	// read sets the fields of a source that its objects determine, and the raw addresses of the redone. If there is no such
