@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 
@@ -77,24 +78,7 @@ func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 		lan.Addrs = append(lan.Addrs, sharedSubnet(a, objects.Nodes))
 	}
 	f.Links = append(f.Links, lan)
-	var vrfs []config.Network
-	listed := map[string]bool{}
-	for _, n := range c.Networks {
-		listed[n.Name], listed[n.VRF] = true, true
-		vrfs = append(vrfs, n)
-	}
-	if c.AllowUnlisted {
-		names := map[string]bool{}
-		for _, e := range objects.EgressServices.All() {
-			names[e.Network] = !listed[e.Network]
-		}
-		for _, name := range sortedKeys(names) {
-			if names[name] && name != "" {
-				vrfs = append(vrfs, unlisted(name))
-			}
-		}
-	}
-	for i, n := range vrfs {
+	for i, n := range assumedNetworks(c, objects) {
 		table := n.Table
 		if n.VRF != "" {
 			if table == 0 {
@@ -112,6 +96,28 @@ func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 		}
 	}
 	return f
+}
+
+// assumedNetworks lists the configured networks, and with allowUnlisted those that only EgressServices name.
+func assumedNetworks(c *config.Config, objects cluster.Objects) []config.Network {
+	all := slices.Clone(c.Networks)
+	if !c.AllowUnlisted {
+		return all
+	}
+	known := map[string]bool{"": true}
+	for _, n := range c.Networks {
+		known[n.Name], known[n.VRF] = true, true
+	}
+	names := map[string]bool{}
+	for _, e := range objects.EgressServices.All() {
+		if !known[e.Network] {
+			names[e.Network] = true
+		}
+	}
+	for _, name := range sortedKeys(names) {
+		all = append(all, unlisted(name))
+	}
+	return all
 }
 
 // sources returns the source addresses that a network's peers name.
