@@ -602,3 +602,27 @@ func TestMultihop(t *testing.T) {
 		return nil
 	})
 }
+
+// TestOwnEnd has an AS number and a source address of our own towards one peer: the router accepts no other.
+func TestOwnEnd(t *testing.T) {
+	s := newSite(t)
+	run(t, "ip", "addr", "add", "10.0.1.77/24", "dev", "red1")
+	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.77 remote-as 64700", "neighbor 10.0.1.77 timers 3 9",
+		"address-family ipv4 unicast", "neighbor 10.0.1.77 activate", "neighbor 10.0.1.77 default-originate")
+	source := netip.MustParseAddr("10.0.1.77")
+	sp := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0")), func(p *plan.Peer) {
+		p.MyASN, p.SourceAddress, p.NextHop4 = 64700, source, source
+	}))
+	sp.Announce = announcing(vip4)
+	s.apply(sp)
+	s.established()
+	s.until(func() error {
+		paths, err := s.routes("r1", "red", vip4)
+		if err == nil && (len(paths) != 1 || paths[0].ASPath.String != "64700" ||
+			paths[0].Peer.ID != "10.0.1.77" || paths[0].NextHops[0].IP != "10.0.1.77") {
+			err = fmt.Errorf("%+v", paths)
+		}
+		return err
+	})
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+}
