@@ -83,7 +83,7 @@ type Agent struct {
 type last struct {
 	nodewise   nodewise.Resolver
 	config     *config.Config
-	kernel     kernel.Record   // what the kernel holds
+	kernel     kernel.Record   // our objects in the kernel, as of the last pass
 	changed    cluster.Changed // not planned yet
 	losses     problemlog.Losses
 	refused    []route.Refused // examples of the planned routes that the kernel lacks
@@ -322,7 +322,7 @@ func (a *Agent) nextPass(ctx context.Context, t *triggers) (byKernel, ended bool
 		case <-t.retry.C:
 		case <-t.look.C:
 		}
-		t.due = nil // this pass sees what the events reported
+		t.due = nil // the coming pass covers the events so far
 		return byKernel, false
 	}
 }

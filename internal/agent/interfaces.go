@@ -18,7 +18,7 @@ import (
 	"github.com/egressway/egressway/internal/source"
 )
 
-// nodeKernel is the part of kernel.Node that passes use. The agent keeps the Record of what the kernel holds.
+// nodeKernel is the part of kernel.Node that passes use. The agent keeps the Record between passes.
 type nodeKernel interface {
 	Facts(ctx context.Context, held kernel.Record, tables ...uint32) (f plan.Facts, lost bool, err error)
 	Restore(ctx context.Context, held kernel.Record) (kernel.Record, error)

@@ -25,7 +25,7 @@ func (u *conntrackUsage) update(now conntrack.Connections) (changed bool) {
 	return true
 }
 
-// look checks what no event reports, and reports whether this node's problems change.
+// look checks conditions without events, and reports whether this node's problems change.
 func (a *Agent) look(now time.Time) (changed bool) {
 	_, changed = a.last.losses.Problems("", now)
 	connections, err := a.kernel.Connections()

@@ -193,7 +193,7 @@ func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (prob
 	return problems
 }
 
-// reached returns the addresses of the API server; nil: there is none.
+// reached returns the addresses of the API server; nil with manifests.
 func (a *Agent) reached() []netip.Addr {
 	if a.server == nil {
 		return nil
