@@ -76,10 +76,10 @@ func awaitFabric(t *testing.T, s *stage.Stage, node string) {
 	}))
 }
 
-// What FRR has in a node's kernel: routes and listening sockets; and all rules but ours. Next hops are none of it: zebra makes one for
-// every route that it sees, whoever wrote it.
+// theirs lists FRR's routes in a node's kernel, the sockets that listen for BGP, and all rules but ours. It leaves out next hops,
+// which zebra makes for every route that it sees, and the sockets' queues.
 const theirs = `ip route show table all proto bgp; ip -6 route show table all proto bgp
-ss -Hltn sport = :179 | sort; ip rule | grep -v 'proto 142' || true; ip -6 rule | grep -v 'proto 142' || true`
+ss -Hltn sport = :179 | awk "{print \$1, \$4}" | sort; ip rule | grep -v 'proto 142' || true; ip -6 rule | grep -v 'proto 142' || true`
 
 // sessionsOf counts how often sessions came up, once all are up; each is written router:peer.
 func sessionsOf(t *testing.T, s *stage.Stage, sessions ...string) map[string]int {
