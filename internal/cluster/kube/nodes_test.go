@@ -64,7 +64,7 @@ func (d *daemon) knows(t *testing.T, node, address, rack string) {
 	}, soon, step, "%s knows %s", d.options.Node, node)
 }
 
-// rosters checks that changes of Nodes reach daemons that do not watch them, whoever leads.
+// rosters checks that changes of Nodes reach daemons that do not watch them, also after the leader changed.
 func (f *fixture) rosters(t *testing.T) {
 	ns := f.namespace(t)
 	all := []*daemon{f.daemon(t, ns, "a"), f.daemon(t, ns, "b"), f.daemon(t, ns, "c")}

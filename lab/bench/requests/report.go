@@ -214,21 +214,21 @@ func (o options) thousand(out io.Writer, r *result) {
 	t.Add("at rest: reports and what the leader asks", rate(others*(nodes-1)+leader), "", "", "nodes")
 	t.Add("at rest: watches that begin anew", rate(nodes*watches/renewed), "", "", "nodes")
 	renewals, _ := r.rest.roles("update leases")
-	t.Add("the leader's Lease, told to all", "", rate(renewals/seconds*nodes), fmt.Sprintf("%.2f", renewals/seconds*nodes*leaseBytes/mega), "nodes")
+	t.Add("the leader's Lease, sent to all", "", rate(renewals/seconds*nodes), fmt.Sprintf("%.2f", renewals/seconds*nodes*leaseBytes/mega), "nodes")
 	_, reports := r.rest.roles(renewal)
-	t.Add("the nodes' Leases, told to the leader", "", rate(reports/seconds*nodes), fmt.Sprintf("%.2f", reports/seconds*nodes*leaseBytes/mega), "nodes")
-	told, grows := r.nodes.events["nodes"]/float64(max(1, r.nodes.changes))-1, "nodes" // the API server watches too
-	if told > 3 {                                                                      // more than the leader and the node itself
-		told, grows = told*nodes/float64(r.daemons), "nodes²"
+	t.Add("the nodes' Leases, sent to the leader", "", rate(reports/seconds*nodes), fmt.Sprintf("%.2f", reports/seconds*nodes*leaseBytes/mega), "nodes")
+	watchers, grows := r.nodes.events["nodes"]/float64(max(1, r.nodes.changes))-1, "nodes" // the API server watches too
+	if watchers > 3 {                                                                      // more than the leader and the node itself
+		watchers, grows = watchers*nodes/float64(r.daemons), "nodes²"
 	}
-	t.Add("the status of all Nodes by kubelets", "", rate(told*nodes/kubelet), fmt.Sprintf("%.2f", told*nodes/kubelet*node/mega), grows)
+	t.Add("the status of all Nodes by kubelets", "", rate(watchers*nodes/kubelet), fmt.Sprintf("%.2f", watchers*nodes/kubelet*node/mega), grows)
 	var asked float64
 	for _, c := range r.labels.requests {
 		asked += c["list nodes"] / float64(max(1, r.labels.changes)) * nodes / float64(r.daemons)
 	}
 	roster := r.labels.sizes["leases"] / max(1, r.labels.events["leases"])
 	t.Add("each Node whose addresses, podCIDRs or labels change in a second", rate(asked), rate(nodes), fmt.Sprintf("%.1f", (asked*node+nodes*roster)/mega), "nodes × changes")
-	t.Add("each endpoint that changes in a second, told to all", "", rate(nodes), fmt.Sprintf("%.2f", nodes*slice/mega), "nodes × changes")
+	t.Add("each endpoint that changes in a second, sent to all", "", rate(nodes), fmt.Sprintf("%.2f", nodes*slice/mega), "nodes × changes")
 	t.Add("each daemon that starts in a second", rate(starting), rate(services*3+nodes), fmt.Sprintf("%.1f", list/mega), "starts × objects")
 	t.Print(out)
 }
