@@ -276,7 +276,7 @@ func TestHealthAndReadiness(t *testing.T) {
 
 		time.Sleep(beatLimit) //nolint:forbidigo // passes at once under synctest
 		require.Equal(t, "", s.unhealthy())
-		time.Sleep(time.Second) //nolint:forbidigo // likewise
+		time.Sleep(time.Second) //nolint:forbidigo // passes at once under synctest
 		code, body = get("/healthz")
 		require.Equal(t, http.StatusServiceUnavailable, code)
 		require.Equal(t, "the loop has been silent for 1m1s\n", body)
