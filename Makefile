@@ -67,7 +67,7 @@ generate: ## generate deepcopy functions, the CRD, the tables of docs/configurat
 lint: $(TOOLS)/golangci-lint-$(LINTER) ## golangci-lint; .golangci.yml has the rules, import directions among them
 	$< run ./...
 
-figures: ## measure how dense and readable each package is; SHOW=internal/plan prints its sentences that need plain English
+figures: ## measure how dense and readable each package is; SHOW=internal/plan prints its dense functions, and its sentences that need plain English
 	$(GO) run ./lab/figures -show '$(SHOW)'
 
 fmt: $(TOOLS)/golangci-lint-$(LINTER) ## gofumpt and goimports

@@ -47,7 +47,7 @@ const (
 )
 
 func main() {
-	show := flag.String("show", "", "print the sentences with a marker in packages whose path begins so")
+	show := flag.String("show", "", "print the sentences with a marker, and the functions with more than 0.35 decisions a line, in packages whose path begins so")
 	flag.Parse()
 	if err := run(*show, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "figures:", err)
@@ -59,9 +59,9 @@ func run(show string, roots []string) error {
 	if len(roots) == 0 {
 		roots = []string{"api", "cmd", "internal", "lab", "release"}
 	}
-	packages, err := measureAll(roots, func(path, sentence string) {
+	packages, err := measureAll(roots, func(path, finding string) {
 		if show != "" && strings.HasPrefix(path, show) {
-			fmt.Fprintf(os.Stdout, "%s: %s\n", path, sentence)
+			fmt.Fprintf(os.Stdout, "%s: %s\n", path, finding)
 		}
 	})
 	if err != nil {
@@ -92,12 +92,12 @@ func run(show string, roots []string) error {
 	return table.Flush()
 }
 
-// measureAll measures the packages below roots, by folder, and calls marked for each sentence with a marker.
-func measureAll(roots []string, marked func(path, sentence string)) (map[string]*counts, error) {
+// measureAll measures the packages below roots, by folder, and calls found for each sentence with a marker and each dense function.
+func measureAll(roots []string, found func(path, finding string)) (map[string]*counts, error) {
 	packages := map[string]*counts{}
 	for _, root := range roots {
 		err := walk(root, func(path string) error {
-			c, found, err := measure(path)
+			c, findings, err := measure(path)
 			if err != nil {
 				return err
 			}
@@ -106,8 +106,8 @@ func measureAll(roots []string, marked func(path, sentence string)) (map[string]
 				packages[dir] = &counts{}
 			}
 			packages[dir].add(c)
-			for _, s := range found {
-				marked(path, s)
+			for _, f := range findings {
+				found(path, f)
 			}
 			return nil
 		})
@@ -143,8 +143,8 @@ func walk(root string, do func(path string) error) error {
 	})
 }
 
-// measure returns the figures of a file and its sentences with a marker.
-func measure(path string) (c counts, marked []string, err error) {
+// measure returns the figures of a file, its sentences with a marker and its dense functions.
+func measure(path string) (c counts, findings []string, err error) {
 	set := token.NewFileSet()
 	f, err := parser.ParseFile(set, path, nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
@@ -156,7 +156,7 @@ func measure(path string) (c counts, marked []string, err error) {
 			c.sentences++
 			if markers.MatchString(s) {
 				c.markers++
-				marked = append(marked, s)
+				findings = append(findings, s)
 			}
 		}
 	}
@@ -173,13 +173,14 @@ func measure(path string) (c counts, marked []string, err error) {
 			c.decisions += n
 			if float64(n) > densest*float64(lines) {
 				c.dense++
+				findings = append(findings, fmt.Sprintf("%s has %d decisions in %d lines", fn.Name.Name, n, lines))
 			}
 		}
 		if n > branchy {
 			c.complex++
 		}
 	}
-	return c, marked, nil
+	return c, findings, nil
 }
 
 // decisions returns the cyclomatic complexity of a function.
