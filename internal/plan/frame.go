@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -76,52 +75,52 @@ func sameHeard(x, y map[string]bool) bool { return (x == nil) == (y == nil) && m
 func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 	want, useful := f.wantedPaths(targets)
 	a := allotment{paths: f.paths, most: f.marks.MaxPath(), taken: map[PathID]bool{}, inForce: map[PathID]bool{}}
-	for _, id := range before {
-		a.inForce[id] = true
-	}
-	for _, k := range slices.Concat(want, useful) {
-		if !a.keep(k, before[k]) {
-			f.ordered = true
-		}
-	}
+	f.ordered = !a.keepAll(slices.Concat(want, useful), before)
 	for _, k := range want {
-		if f.paths[k] != 0 || a.assign(k) || a.seize(k, useful) {
-			continue
-		}
-		f.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", f.marks.Mask), ReasonPathsExhausted,
-			"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask",
-			len(want), f.marks.MaxPath(), k.Kind, k.Name)
-		f.lacking[k] = true
-		if k.Kind == PathNetwork {
-			f.without[k.Name] = true
+		if !a.assign(k) && !a.seize(k, useful) {
+			f.lackPath(k, len(want))
 		}
 	}
 	for _, k := range useful {
-		if f.paths[k] == 0 {
-			a.assign(k)
-		}
+		a.assign(k)
+	}
+}
+
+// lackPath records that no id is left for one of the needed paths.
+func (f *frame) lackPath(k PathKey, needed int) {
+	f.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", f.marks.Mask), ReasonPathsExhausted,
+		"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask",
+		needed, f.marks.MaxPath(), k.Kind, k.Name)
+	f.lacking[k] = true
+	if k.Kind == PathNetwork {
+		f.without[k.Name] = true
 	}
 }
 
 // wantedPaths lists the paths that are needed, and those that are only useful, in the order in which they get ids.
 func (f *frame) wantedPaths(targets []target) (want, useful []PathKey) {
-	var unlisted []PathKey
+	want, unlisted := f.networkPaths()
+	for _, t := range targets {
+		if k := (PathKey{PathSteer, t.node}); t.needed {
+			want = append(want, k)
+		} else {
+			useful = append(useful, k)
+		}
+	}
+	return append(want, unlisted...), useful // last: a user who may write EgressServices can name any number of networks
+}
+
+// networkPaths lists the paths of the listed networks, and those of the usable others.
+func (f *frame) networkPaths() (listed, unlisted []PathKey) {
 	for _, n := range f.networks {
 		switch k := (PathKey{PathNetwork, n.name}); {
 		case n.listed:
-			want = append(want, k)
+			listed = append(listed, k)
 		case n.usable:
 			unlisted = append(unlisted, k)
 		}
 	}
-	for _, t := range targets {
-		if t.needed {
-			want = append(want, PathKey{PathSteer, t.node})
-		} else {
-			useful = append(useful, PathKey{PathSteer, t.node})
-		}
-	}
-	return append(want, unlisted...), useful // last: a user who may write EgressServices can name any number of networks
+	return listed, unlisted
 }
 
 // allotment assigns path ids from 1 to most.
@@ -129,6 +128,18 @@ type allotment struct {
 	paths          map[PathKey]PathID
 	most           PathID
 	taken, inForce map[PathID]bool
+}
+
+// keepAll assigns the ids that paths had before; false: some of the paths got none.
+func (a *allotment) keepAll(paths []PathKey, before map[PathKey]PathID) bool {
+	for _, id := range before {
+		a.inForce[id] = true
+	}
+	all := true
+	for _, k := range paths {
+		all = a.keep(k, before[k]) && all
+	}
+	return all
 }
 
 // keep assigns the id that a path had before; false: it had none that is valid and still free.
@@ -140,9 +151,12 @@ func (a *allotment) keep(k PathKey, id PathID) bool {
 	return true
 }
 
-// assign gives a path an unused id; false: none is left. An id that was just freed may still be in a connection's mark: it
-// is used last.
+// assign gives a path an unused id, unless it has one; false: none is left. An id that was just freed may still be in a
+// connection's mark: it is used last.
 func (a *allotment) assign(k PathKey) bool {
+	if a.paths[k] != 0 {
+		return true
+	}
 	for _, fresh := range []bool{true, false} {
 		for id := PathID(1); id <= a.most; id++ {
 			if !a.taken[id] && (!fresh || !a.inForce[id]) {
@@ -179,44 +193,45 @@ func (f *frame) reachable(n *network, ipv4 bool) bool {
 	if !f.usable(n) || n.lacks != "" {
 		return false
 	}
-	if f.noPath(n) != config.NoPathAllow {
-		return true
-	}
-	routed := f.routed[n.table]
-	if ipv4 {
-		return routed.IPv4
-	}
-	return routed.IPv6
+	return f.noPath(n) != config.NoPathAllow || f.routed[n.table].has(ipv4)
 }
 
 // planPaths lists the paths and the uplinks.
 func (f *frame) planPaths() {
 	for _, n := range f.networks {
-		id := f.out(n)
-		if id == 0 {
-			continue
-		}
-		p := Path{ID: id, Key: PathKey{PathNetwork, n.name}, Devices: n.devices}
-		if f.usable(n) {
-			p.Table = n.table
-		}
-		f.ways = append(f.ways, p)
-		for _, device := range n.devices {
-			f.uplinks = append(f.uplinks, Uplink{device, id})
+		if id := f.out(n); id != 0 {
+			f.planPathOut(n, id)
 		}
 	}
 	for host, h := range f.hosts {
-		key := PathKey{PathSteer, host}
-		p := Path{ID: f.paths[key], Key: key, Table: h.routes[0].Table, Devices: h.devices, Tunneled: h.tunneled}
-		if !h.tunneled {
-			for _, r := range h.routes {
-				p.Via = append(p.Via, r.NextHops[0].Gateway)
-			}
-		}
-		f.ways = append(f.ways, p)
+		f.ways = append(f.ways, f.pathTo(host, h))
 	}
 	slices.SortFunc(f.ways, func(x, y Path) int { return cmp.Compare(x.ID, y.ID) })
 	slices.SortFunc(f.uplinks, func(x, y Uplink) int { return compareStrings(x.Device, y.Device) })
+}
+
+// planPathOut plans the path that leaves this node by a network, and the network's uplinks.
+func (f *frame) planPathOut(n *network, id PathID) {
+	p := Path{ID: id, Key: PathKey{PathNetwork, n.name}, Devices: n.devices}
+	if f.usable(n) {
+		p.Table = n.table
+	}
+	f.ways = append(f.ways, p)
+	for _, device := range n.devices {
+		f.uplinks = append(f.uplinks, Uplink{device, id})
+	}
+}
+
+// pathTo returns the path to another node that packets are steered to.
+func (f *frame) pathTo(host string, h *steering) Path {
+	key := PathKey{PathSteer, host}
+	p := Path{ID: f.paths[key], Key: key, Table: h.routes[0].Table, Devices: h.devices, Tunneled: h.tunneled}
+	if !h.tunneled {
+		for _, r := range h.routes {
+			p.Via = append(p.Via, r.NextHops[0].Gateway)
+		}
+	}
+	return p
 }
 
 // planRules plans one rule for each path and three more, so that their number does not depend on the number of endpoints.
@@ -240,36 +255,37 @@ func (f *frame) unserved(sources []*source) (problems findings) {
 		return problems
 	}
 	for _, s := range sources {
-		if s == nil || s.network == nil {
-			continue
-		}
-		report := func(field, value, path string) {
-			problems.of(s.id, field, value, ReasonPathsExhausted,
-				"node %s has no path id left for %s, and drops packets that need it: marks.mask has room for %d paths, widen it",
-				f.node, path, f.marks.MaxPath())
-		}
-		if f.lacking[PathKey{PathNetwork, s.network.name}] {
-			report("spec.network", s.network.name, "network "+s.network.name)
-		}
-		if f.lacking[PathKey{PathSteer, s.leads.host}] {
-			report("status.host", s.leads.host, fmt.Sprintf("host %s in network %s", s.leads.host, s.network.name))
+		if s != nil && s.network != nil {
+			f.reportUnserved(&problems, s)
 		}
 	}
 	return problems
 }
 
+// reportUnserved reports the needed paths of one source that have no id.
+func (f *frame) reportUnserved(problems *findings, s *source) {
+	report := func(field, value, path string) {
+		problems.of(s.id, field, value, ReasonPathsExhausted,
+			"node %s has no path id left for %s, and drops packets that need it: marks.mask has room for %d paths, widen it",
+			f.node, path, f.marks.MaxPath())
+	}
+	if f.lacking[PathKey{PathNetwork, s.network.name}] {
+		report("spec.network", s.network.name, "network "+s.network.name)
+	}
+	if f.lacking[PathKey{PathSteer, s.leads.host}] {
+		report("status.host", s.leads.host, fmt.Sprintf("host %s in network %s", s.leads.host, s.network.name))
+	}
+}
+
 // needRoutes reports the networks that lack a route of a family in which selected pods leave this node by them.
 func (f *frame) needRoutes(sent *sending) (problems findings) {
 	for _, n := range f.networks {
-		need, routed := sent.by(f, n), f.routed[n.table]
-		for _, family := range []struct {
-			name    string
-			missing bool
-		}{{"IPv4", need.IPv4 && !routed.IPv4}, {"IPv6", need.IPv6 && !routed.IPv6}} {
-			if family.missing {
+		missing := sent.by(f, n).without(f.routed[n.table])
+		for family, name := range familyNames {
+			if missing.has(family == ipv4) {
 				problems.problem("Network", n.name, "table", strconv.Itoa(int(n.table)), ReasonNoRoute,
 					"has no %s route on node %s: selected pods' packets are dropped until a peer announces one, or one is added",
-					family.name, f.node)
+					name, f.node)
 			}
 		}
 	}
@@ -288,58 +304,59 @@ const vrfFloorMetric = 4278198272
 
 // planRoutes plans all routes that we own: those of the frame, and those learned from peers.
 func (r *pass) planRoutes(next *NodePlan) {
-	var e edit[Route]
-	if r.frame != r.former {
-		e.set = slices.Clip(r.frame.routes)
-		if r.former != nil {
-			e.gone = slices.Clip(r.former.routes)
-		}
-	}
+	e := r.frameRoutes()
 	all, users := r.learning()
 	for _, l := range all {
 		if l.from == l.to && users[l.to] == 1 {
-			for x, y := range l.before.Changes(l.now) {
-				if y == nil {
-					e.drop(x.learnedIn(l.to))
-				} else {
-					e.put(y.learnedIn(l.to))
-				}
-			}
-			continue
-		}
-		for route := range l.before.All() {
-			e.drop(route.learnedIn(l.from))
-		}
-		for route := range l.now.All() {
-			e.put(route.learnedIn(l.to))
+			l.change(&e)
+		} else {
+			l.replace(&e)
 		}
 	}
 	next.Routes = next.Routes.With(e.set, e.gone)
 }
 
+// frameRoutes returns the changes to the routes of the frame. Callers may append to them.
+func (r *pass) frameRoutes() (e edit[Route]) {
+	if r.frame == r.former {
+		return e
+	}
+	e.set = slices.Clip(r.frame.routes)
+	if r.former != nil {
+		e.gone = slices.Clip(r.former.routes)
+	}
+	return e
+}
+
 // learning holds the routes that the peers of one network announced and announce, and the tables that hold them.
 type learning struct {
 	before, now sorted.List[Route]
-	from, to    uint32
+	from, to    uint32 // 0: none
+}
+
+// change adds the changes to the routes of a table that only this network uses, and used before.
+func (l *learning) change(e *edit[Route]) {
+	for x, y := range l.before.Changes(l.now) {
+		if y == nil {
+			e.drop(x.learnedIn(l.to))
+		} else {
+			e.put(y.learnedIn(l.to))
+		}
+	}
+}
+
+// replace removes all former routes and sets all present ones.
+func (l *learning) replace(e *edit[Route]) {
+	for route := range l.before.All() {
+		e.drop(route.learnedIn(l.from))
+	}
+	for route := range l.now.All() {
+		e.put(route.learnedIn(l.to))
+	}
 }
 
 // learning lists networks with learned routes, and counts those that use each table.
 func (r *pass) learning() (all []learning, users map[uint32]int) {
-	users = map[uint32]int{}
-	add := func(network string, before, now sorted.List[Route]) {
-		l := learning{from: r.former.tableOf(network), to: r.frame.tableOf(network)}
-		if l.from != 0 {
-			l.before = before
-			users[l.from]++
-		}
-		if l.to != 0 {
-			l.now = now
-			if l.to != l.from {
-				users[l.to]++
-			}
-		}
-		all = append(all, l)
-	}
 	former := map[string]sorted.List[Route]{}
 	if r.Planner.plan != nil {
 		for _, l := range r.last.Learned {
@@ -347,13 +364,36 @@ func (r *pass) learning() (all []learning, users map[uint32]int) {
 		}
 	}
 	for _, l := range r.Learned {
-		add(l.Network, former[l.Network], l.Routes)
+		all = append(all, r.learningOf(l.Network, former[l.Network], l.Routes))
 		delete(former, l.Network)
 	}
 	for network, before := range former {
-		add(network, before, sorted.List[Route]{})
+		all = append(all, r.learningOf(network, before, sorted.List[Route]{}))
 	}
-	return all, users
+	return all, usersOf(all)
+}
+
+// learningOf returns the learned routes of one network, without those that no table holds.
+func (r *pass) learningOf(network string, before, now sorted.List[Route]) learning {
+	l := learning{from: r.former.tableOf(network), to: r.frame.tableOf(network)}
+	if l.from != 0 {
+		l.before = before
+	}
+	if l.to != 0 {
+		l.now = now
+	}
+	return l
+}
+
+// usersOf counts the networks that use a table, or used it before.
+func usersOf(all []learning) map[uint32]int {
+	users := map[uint32]int{}
+	for _, l := range all {
+		if users[l.from]++; l.to != l.from {
+			users[l.to]++
+		}
+	}
+	return users
 }
 
 // learnedIn returns a learned route as a route of a table.
@@ -377,7 +417,7 @@ func (f *frame) tableOf(name string) uint32 {
 func (f *frame) planFloors() {
 	for _, n := range f.networks {
 		if n.create {
-			for _, to := range []netip.Prefix{anyIPv4, anyIPv6} {
+			for _, to := range anywhere {
 				f.routes = append(f.routes, Route{Table: n.table, Dst: to, Metric: vrfFloorMetric, Unreachable: true})
 			}
 		}

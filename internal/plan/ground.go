@@ -168,8 +168,8 @@ func (g *ground) planGuests() {
 		}
 		g.guests = append(g.guests, n.PodCIDRs...)
 		for _, a := range n.Internal {
-			if device, ok := g.onLink(a); ok && !slices.Contains(g.between, device) {
-				g.between = append(g.between, device)
+			if device, ok := g.onLink(a); ok {
+				g.between = appendNew(g.between, device)
 			}
 		}
 	}
@@ -269,6 +269,9 @@ var (
 	anyIPv4 = netip.MustParsePrefix("0.0.0.0/0")
 	anyIPv6 = netip.MustParsePrefix("::/0")
 )
+
+// anywhere holds the prefix of all addresses of each family.
+var anywhere = [2]netip.Prefix{ipv4: anyIPv4, ipv6: anyIPv6}
 
 func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))

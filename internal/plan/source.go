@@ -95,6 +95,8 @@ const (
 	elsewhere, here = 0, 1
 )
 
+var familyNames = [2]string{ipv4: "IPv4", ipv6: "IPv6"}
+
 func familyOf(a netip.Addr) int {
 	if a.Is4() {
 		return ipv4
@@ -140,6 +142,17 @@ func (s *source) partner(node string) string {
 	return ""
 }
 
+// seatedAt reports whether a node is the host or the standby.
+func (s *source) seatedAt(node string) bool {
+	return s.host == node || s.host != "" && s.standby == node
+}
+
+// standsBy reports whether a node is the standby of another one.
+func (s *source) standsBy(node string) bool { return s.standby == node && s.host != node }
+
+// runsDaemon reports whether a node runs a daemon, as far as Snapshot.Heard holds that.
+func runsDaemon(heard map[string]bool, node string) bool { return heard == nil || heard[node] }
+
 // redone is a source that this pass reads again.
 type redone struct {
 	*source
@@ -176,11 +189,11 @@ func (s *source) standAside(g *ground) {
 	if s.network == nil || s.network.lacks == "" {
 		return
 	}
-	s.aside = s.host == g.node || s.host != "" && s.standby == g.node
+	s.aside = s.seatedAt(g.node)
 	switch {
 	case s.standby == g.node:
 		s.standby = ""
-	case s.host == g.node && s.standby != "" && (g.heard == nil || g.heard[s.standby]):
+	case s.host == g.node && s.standby != "" && runsDaemon(g.heard, s.standby):
 		s.host, s.standby, s.former = s.standby, "", false
 	}
 }
@@ -439,7 +452,7 @@ func (r *redone) look(g *ground) {
 	if s.sourceIPBy == cluster.SourceIPByNetwork || s.host == "" || len(s.seats) == 0 {
 		return
 	}
-	for family, name := range [...]string{"IPv4", "IPv6"} {
+	for family, name := range familyNames {
 		if s.has[family] != [2]bool{} && !s.sourceIP(family).IsValid() {
 			r.findings.of(s.id, "", "", cluster.ReasonNoIngressIP,
 				"its Service has %[1]s endpoints but no %[1]s ingress IP: their %[1]s packets have no source address", name)
@@ -476,10 +489,7 @@ func (r *redone) findStrays(g *ground) {
 
 // stray reports whether other pods' packets reach an endpoint outside all pod ranges as a destination outside the cluster.
 func (g *ground) stray(a netip.Addr) bool {
-	if a.Is4() {
-		return g.ranged.IPv4
-	}
-	return g.ranged.IPv6
+	return g.ranged.has(a.Is4())
 }
 
 // row returns the source for display.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"net/netip"
 	"slices"
@@ -29,31 +30,37 @@ func (f *frame) steer(targets []target) {
 		f.tunnelTo = &t
 	}
 	for _, t := range targets {
-		host := t.node
-		id := f.paths[PathKey{PathSteer, host}]
-		if id == 0 {
-			continue
+		switch id := f.paths[PathKey{PathSteer, t.node}]; {
+		case id == 0:
+		case f.silent[t.node]:
+			f.reportSilent(t)
+		default:
+			f.planSteering(t, config.SteeringTableBase+uint32(id))
 		}
-		if f.silent[host] {
-			if t.needed {
-				f.problem("Node", host, "", "", cluster.ReasonHostSilent,
-					"node %s has no answer from it by BFD (UDP %d): packets of pods that should be steered to it are dropped "+
-						"until it answers, for it may forward them without a packet filter", f.node, f.config.Failover.BFD.Port)
-			}
-			continue
-		}
-		h, missing := f.steerTo(host, config.SteeringTableBase+uint32(id), t.families)
-		if h != nil || t.needed {
-			f.reportMissing(host, h, missing)
-		}
-		if h == nil {
-			continue
-		}
-		f.hosts[host] = h
-		f.routes = append(f.routes, h.routes...)
 	}
 	if t := f.tunnelTo; t != nil {
 		slices.SortFunc(t.Hosts, func(x, y TunnelHost) int { return compareStrings(x.Node, y.Node) })
+	}
+}
+
+// reportSilent reports that packets are not steered to a node that needs them, because it does not answer.
+func (f *frame) reportSilent(t target) {
+	if t.needed {
+		f.problem("Node", t.node, "", "", cluster.ReasonHostSilent,
+			"node %s has no answer from it by BFD (UDP %d): packets of pods that should be steered to it are dropped "+
+				"until it answers, for it may forward them without a packet filter", f.node, f.config.Failover.BFD.Port)
+	}
+}
+
+// planSteering plans the routing table for a node steered to.
+func (f *frame) planSteering(t target, table uint32) {
+	h, missing := f.steerTo(t.node, table, t.families)
+	if h != nil || t.needed {
+		f.reportMissing(t.node, h, missing)
+	}
+	if h != nil {
+		f.hosts[t.node] = h
+		f.routes = append(f.routes, h.routes...)
 	}
 }
 
@@ -109,27 +116,30 @@ func (f *frame) way(node string, ipv4 bool) PathID {
 // direct steers with the host's node IP as next hop, in the families in which that is on-link. missing holds the needed
 // families in which it is not. h is nil if no family is on-link.
 func (f *frame) direct(host string, table uint32, need Families) (h *steering, missing Families) {
+	var onLink Families
 	h = &steering{}
-	for _, family := range []struct {
-		needed, ipv4 bool
-		any          netip.Prefix
-	}{{need.IPv4, true, anyIPv4}, {need.IPv6, false, anyIPv6}} {
-		gw := f.internalIP(host, family.ipv4)
+	for family, any := range anywhere {
+		gw := f.internalIP(host, family == ipv4)
 		device, ok := f.onLink(gw)
 		if !ok {
-			missing.IPv4 = missing.IPv4 || family.needed && family.ipv4
-			missing.IPv6 = missing.IPv6 || family.needed && !family.ipv4
 			continue
 		}
-		h.routes = append(h.routes, Route{Table: table, Dst: family.any, NextHops: []NextHop{{Gateway: gw, Device: device}}})
-		if !slices.Contains(h.devices, device) {
-			h.devices = append(h.devices, device)
-		}
+		onLink = onLink.and(only(family))
+		h.routes = append(h.routes, Route{Table: table, Dst: any, NextHops: []NextHop{{Gateway: gw, Device: device}}})
+		h.devices = appendNew(h.devices, device)
 	}
 	if len(h.routes) == 0 {
-		return nil, missing
+		h = nil
 	}
-	return h, missing
+	return h, need.without(onLink)
+}
+
+// appendNew appends a value to those that do not contain it.
+func appendNew[T comparable](all []T, v T) []T {
+	if slices.Contains(all, v) {
+		return all
+	}
+	return append(all, v)
 }
 
 // planTunnel plans the VXLAN device, which every node needs that may send or receive through it.
@@ -150,19 +160,20 @@ func (g *ground) planTunnel() {
 			"no interface of this node has its InternalIP, which VXLAN steering sends from")
 		return
 	}
-	mtu := c.MTU
-	if mtu == 0 {
-		mtu = g.links[i].MTU - overhead
-		// Where br_netfilter reassembles a pod's fragments, this node fragments the datagram again, to the tunnel's MTU and not
-		// to the size that the host has reported to the pod. So packets that fit the tunnel must fit the uplinks too.
-		for _, l := range g.links {
-			if g.isUplink(l.Name) && l.MTU > 0 {
-				mtu = min(mtu, l.MTU)
-			}
-		}
-		mtu = max(mtu, 1280) // IPv6 requires 1280: over a smaller underlay the outer packets are fragmented
-	}
+	mtu := cmp.Or(c.MTU, g.tunnelMTU(g.links[i].MTU-overhead))
 	g.tunnel = &Tunnel{Device: c.Device, VNI: c.VNI, Port: c.Port, MTU: mtu, Local: local, MAC: tunnelMAC(local)}
+}
+
+// tunnelMTU returns the MTU of a tunnel where most bytes fit a packet of the underlay. Where br_netfilter reassembles a pod's
+// fragments, this node fragments the datagram again, to the tunnel's MTU and not to the size that the host has reported to
+// the pod. So packets that fit the tunnel must fit the uplinks too.
+func (g *ground) tunnelMTU(most int) int {
+	for _, l := range g.links {
+		if g.isUplink(l.Name) && l.MTU > 0 {
+			most = min(most, l.MTU)
+		}
+	}
+	return max(most, 1280) // IPv6 requires 1280: over a smaller underlay the outer packets are fragmented
 }
 
 // tunnelled steers through the VXLAN device. The link-local address of the host's device is the next hop of both families.
@@ -179,7 +190,7 @@ func (f *frame) tunnelled(host string, table uint32) *steering {
 	hop := TunnelHost{Node: host, Remote: remote, MAC: mac, NextHop: linkLocal(mac)}
 	t.Hosts = append(t.Hosts, hop)
 	h := &steering{devices: []string{t.Device}, tunneled: true}
-	for _, any := range []netip.Prefix{anyIPv4, anyIPv6} {
+	for _, any := range anywhere {
 		to := []NextHop{{Gateway: hop.NextHop, Device: t.Device, OnLink: true}}
 		h.routes = append(h.routes, Route{Table: table, Dst: any, NextHops: to})
 	}
@@ -248,18 +259,46 @@ func (t *targets) add(n *int, by int) {
 // list lists the nodes to steer to: first those needed, then the others, each by the rank of the first source that leads
 // there.
 func (t *targets) list(sources []*source) []target {
-	oldest, needed := map[string]*source{}, map[string]*source{}
-	see := func(by map[string]*source, node string, s *source) {
-		if first := by[node]; node != "" && (first == nil || s.before(first) < 0) {
-			by[node] = s
-		}
-	}
+	o := order{firsts{}, firsts{}}
 	for _, s := range sources {
 		if s != nil && s.leads != (leads{}) {
-			see(needed, s.leads.host, s)
-			see(oldest, s.leads.also, s)
+			o.needed.see(s.leads.host, s)
+			o.oldest.see(s.leads.also, s)
 		}
 	}
+	all := t.inUse()
+	slices.SortFunc(all, o.compare)
+	return all
+}
+
+// order is the order of targets: needed has the first source whose pods egress by a node, oldest the first other one.
+type order struct{ needed, oldest firsts }
+
+// compare is negative where x comes before y.
+func (o order) compare(x, y target) int {
+	switch {
+	case x.needed && y.needed:
+		return o.needed[x.node].before(o.needed[y.node])
+	case x.needed:
+		return -1
+	case y.needed:
+		return 1
+	}
+	return o.oldest[x.node].before(o.oldest[y.node])
+}
+
+// firsts holds the first source by rank that leads to each node.
+type firsts map[string]*source
+
+// see considers a source that leads to a node; empty: to none.
+func (f firsts) see(node string, s *source) {
+	if first := f[node]; node != "" && (first == nil || s.before(first) < 0) {
+		f[node] = s
+	}
+}
+
+// inUse returns the nodes that sources lead to, in no order, and forgets the others.
+func (t *targets) inUse() []target {
 	all := make([]target, 0, len(t.of))
 	for node, n := range t.of {
 		if *n == (leading{}) {
@@ -268,46 +307,39 @@ func (t *targets) list(sources []*source) []target {
 		}
 		all = append(all, target{node, n.ipv4+n.ipv6 > 0, Families{n.ipv4 > 0, n.ipv6 > 0}})
 	}
-	slices.SortFunc(all, func(x, y target) int {
-		switch {
-		case x.needed && y.needed:
-			return needed[x.node].before(needed[y.node])
-		case x.needed:
-			return -1
-		case y.needed:
-			return 1
-		}
-		return oldest[x.node].before(oldest[y.node])
-	})
 	return all
 }
 
 // sending counts the sources whose pods need routes.
 type sending struct {
-	out     map[string]*[2]int // by network, for each family
-	dropped [2]int
+	out     map[string]*tally // by network
+	dropped tally
+}
+
+// tally holds a count for each family.
+type tally [2]int
+
+func (t *tally) add(of Families, by int) {
+	if of.IPv4 {
+		t[ipv4] += by
+	}
+	if of.IPv6 {
+		t[ipv6] += by
+	}
 }
 
 func (n *sending) count(s *source, by int) {
 	if s.sends == (sends{}) {
 		return
 	}
-	add := func(counts *[2]int, f Families) {
-		if f.IPv4 {
-			counts[ipv4] += by
-		}
-		if f.IPv6 {
-			counts[ipv6] += by
-		}
-	}
-	add(&n.dropped, s.sends.dropped)
+	n.dropped.add(s.sends.dropped, by)
 	if s.sends.out != (Families{}) {
 		counts := n.out[s.network.name]
 		if counts == nil {
-			counts = &[2]int{}
+			counts = &tally{}
 			n.out[s.network.name] = counts
 		}
-		add(counts, s.sends.out)
+		counts.add(s.sends.out, by)
 	}
 }
 
@@ -331,25 +363,34 @@ type leads struct {
 }
 
 func (s *source) leading(node string) (l leads) {
-	if s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || s.host == "" || s.host == cluster.AllHosts {
+	if !s.leavesByHost() {
 		return l
 	}
-	l.of = Families{
-		IPv4: s.has[ipv4][here] && s.sourceIP(ipv4).IsValid(),
-		IPv6: s.has[ipv6][here] && s.sourceIP(ipv6).IsValid(),
-	}
 	l.also = s.partner(node)
-	if l.of != (Families{}) && s.host != node {
-		l.host = s.host
+	if of := s.steered(node); of != (Families{}) {
+		l.host, l.of = s.host, of
 		if s.standby != node {
 			l.also = s.standby
 		}
-	}
-	if l.host == "" {
-		l.of = Families{}
 	}
 	if l.also == node {
 		l.also = ""
 	}
 	return l
+}
+
+// leavesByHost reports whether packets of the source's pods leave by one node, its host.
+func (s *source) leavesByHost() bool {
+	return s.network != nil && s.sourceIPBy != cluster.SourceIPByNetwork && s.host != "" && s.host != cluster.AllHosts
+}
+
+// steered returns the families in which this node's pods egress by another node.
+func (s *source) steered(node string) Families {
+	if s.host == node {
+		return Families{}
+	}
+	return Families{
+		IPv4: s.has[ipv4][here] && s.sourceIP(ipv4).IsValid(),
+		IPv6: s.has[ipv6][here] && s.sourceIP(ipv6).IsValid(),
+	}
 }

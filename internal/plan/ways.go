@@ -44,12 +44,10 @@ func (f *frame) waysOf(s *source) (w ways) {
 	}
 	allow := f.noPath(s.network) == config.NoPathAllow
 	for family := range w {
-		for place := range w[family] {
-			v := &w[family][place]
-			v.path, v.source, v.own = f.pathOf(s, family, place == here)
-			v.open = v.path == 0 && place == here && allow
-		}
-		v := &w[family][here]
+		there, v := &w[family][elsewhere], &w[family][here]
+		there.path, there.source, there.own = f.pathOf(s, family, false)
+		v.path, v.source, v.own = f.pathOf(s, family, true)
+		v.open = v.path == 0 && allow
 		v.kept, v.ownToo = f.keptOf(s, family)
 	}
 	return w
@@ -57,28 +55,34 @@ func (f *frame) waysOf(s *source) (w ways) {
 
 // pathOf returns the path of endpoints of a family, on this node if local, and the source address that they leave with.
 func (f *frame) pathOf(s *source, family int, local bool) (id PathID, source netip.Addr, own bool) {
-	if s.network == nil || s.host == "" {
-		return 0, source, false
-	}
-	reachable := f.reachable(s.network, family == ipv4)
-	if s.sourceIPBy == cluster.SourceIPByNetwork {
-		if !local || !reachable {
-			return 0, source, false
-		}
+	switch {
+	case s.network == nil || s.host == "":
+	case s.sourceIPBy != cluster.SourceIPByNetwork:
+		return f.pathByHost(s, family, local)
+	case local && f.reachable(s.network, family == ipv4):
 		return f.out(s.network), source, false
 	}
+	return 0, source, false
+}
+
+// pathByHost is pathOf for a source whose endpoints leave by its host, with an ingress IP.
+func (f *frame) pathByHost(s *source, family int, local bool) (id PathID, source netip.Addr, own bool) {
 	ingress := s.sourceIP(family)
 	switch {
-	case !ingress.IsValid(): // no ingress IP of this family: the host would drop the packets
+	case !ingress.IsValid(): // the host would drop the packets
 		return 0, source, false
-	case s.host == f.node && reachable:
+	case f.sendsOut(s, local) && f.reachable(s.network, family == ipv4):
 		return f.out(s.network), ingress, false
-	case s.standby == f.node && !local && reachable:
-		return f.out(s.network), ingress, false // a node that learned of a move before us steers here already
 	case s.host == f.node || !local || f.hosts[s.host] == nil:
 		return 0, source, false
 	}
 	return f.paths[PathKey{PathSteer, s.host}], source, true
+}
+
+// sendsOut reports whether endpoints, on this node if local, leave here: this node is the host, or the standby, which a node
+// that learned of a move before this one steers to already.
+func (f *frame) sendsOut(s *source, local bool) bool {
+	return s.host == f.node || s.standby == f.node && !local
 }
 
 // keptOf returns the way by the standby for endpoints of this node.
@@ -118,21 +122,34 @@ type sends struct {
 func (f *frame) sendsOf(s *source, w *ways) (n sends) {
 	for family := range w {
 		for place, v := range w[family] {
-			if !s.has[family][place] || v.open {
-				continue
-			}
-			of := Families{IPv4: family == ipv4, IPv6: family == ipv6}
-			if v.path == 0 {
-				n.dropped = n.dropped.and(of)
-			} else if v.path == f.out(s.network) {
-				n.out = n.out.and(of)
+			if s.has[family][place] && !v.open {
+				f.addSent(&n, s, v.path, only(family))
 			}
 		}
 	}
 	return n
 }
 
+// addSent adds the packets of a source on a path.
+func (f *frame) addSent(n *sends, s *source, path PathID, of Families) {
+	switch {
+	case path == 0:
+		n.dropped = n.dropped.and(of)
+	case path == f.out(s.network):
+		n.out = n.out.and(of)
+	}
+}
+
+// only returns the set of one family.
+func only(family int) Families { return Families{IPv4: family == ipv4, IPv6: family == ipv6} }
+
 func (f Families) and(o Families) Families { return Families{f.IPv4 || o.IPv4, f.IPv6 || o.IPv6} }
+
+// without returns the families that another set lacks.
+func (f Families) without(o Families) Families { return Families{f.IPv4 && !o.IPv4, f.IPv6 && !o.IPv6} }
+
+// has reports whether the set holds IPv4, or else IPv6.
+func (f Families) has(ipv4 bool) bool { return ipv4 && f.IPv4 || !ipv4 && f.IPv6 }
 
 // face describes how clients outside reach a source.
 type face struct {
@@ -151,21 +168,27 @@ func (f *frame) faceOf(s *source) (c face) {
 		return c
 	}
 	c.network, c.created, c.path = s.network.name, s.created, f.out(s.network)
-	partner := s.partner(f.node)
-	// The default network has no uplinks of its own to distinguish packets from outside from those that a partner passes on.
-	// A node without a daemon would pass strays on.
-	if s.network.name != config.DefaultNetwork && (f.heard == nil || f.heard[partner]) {
-		c.strays = [2]PathID{f.way(partner, true), f.way(partner, false)}
-		// A router may go back and forth between two hosts, or two routers may disagree.
-		c.resumed = s.standby == f.node && s.host != f.node || s.host == f.node && s.former
-	}
-	c.counted = f.countSent() && (s.host == f.node || s.host != "" && s.standby == f.node)
+	c.strays, c.resumed = f.straysOf(s)
+	c.counted = f.countSent() && s.seatedAt(f.node)
 	if c.announced = f.announced(s); c.announced {
 		// A standby that could not be elected is a former host, which serves until its flows end.
-		standby := s.standby == f.node && s.host != f.node
+		standby := s.standsBy(f.node)
 		c.as = Announcement{Standby: standby, Term: s.term, Shutdown: standby && !f.electable(s)}
 	}
 	return c
+}
+
+// straysOf returns the paths to the partner, and whether connections that began there continue there.
+func (f *frame) straysOf(s *source) (strays [2]PathID, resumed bool) {
+	partner := s.partner(f.node)
+	// The default network has no uplinks of its own to distinguish packets from outside from those that a partner passes on.
+	// A node without a daemon would pass strays on.
+	if s.network.name == config.DefaultNetwork || !runsDaemon(f.heard, partner) {
+		return strays, false
+	}
+	// A router may go back and forth between two hosts, or two routers may disagree.
+	resumed = s.standsBy(f.node) || s.host == f.node && s.former
+	return [2]PathID{f.way(partner, true), f.way(partner, false)}, resumed
 }
 
 // countSent reports whether packets that leave with an ingress IP are counted. Only metrics per service show the counts.
@@ -182,7 +205,7 @@ func (f *frame) announced(s *source) bool {
 	if s.host == cluster.AllHosts {
 		return f.nodes.At(f.node).Ready && (!s.localTraffic || s.local > 0)
 	}
-	return s.host == f.node || s.host != "" && s.standby == f.node
+	return s.seatedAt(f.node)
 }
 
 // electable reports whether this node may become the host of a source, as far as it can judge itself.
