@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -102,20 +103,9 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path, shown string) {
 			fail("%s", err)
 		}
 	case want == yaml.SequenceNode:
-		v.Set(reflect.MakeSlice(t, len(n.Content), len(n.Content)))
-		for i, item := range n.Content {
-			if s, ok := reflect.TypeAssert[interface{ setDefaults() }](v.Index(i).Addr()); ok {
-				s.setDefaults()
-			}
-			d.value(item, v.Index(i), fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("%s[%s]", shown, entryName(item, i)))
-		}
-	case t.Kind() == reflect.Map: // of strings, in label selectors
-		v.Set(reflect.MakeMap(t))
-		d.keys(n, shown, func(key, val *yaml.Node) {
-			item := reflect.New(t.Elem()).Elem()
-			d.value(val, item, join(path, key.Value), join(shown, key.Value))
-			v.SetMapIndex(reflect.ValueOf(key.Value), item)
-		})
+		d.list(n, v, path, shown)
+	case t.Kind() == reflect.Map:
+		d.words(n, v, path, shown)
 	default:
 		d.mapping(n, v, path, shown)
 	}
@@ -132,6 +122,27 @@ func target(n *yaml.Node, v reflect.Value) reflect.Value {
 		return v.Elem()
 	}
 	return v
+}
+
+// list decodes the entries of n into slice v.
+func (d *decoder) list(n *yaml.Node, v reflect.Value, path, shown string) {
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	for i, item := range n.Content {
+		if s, ok := reflect.TypeAssert[interface{ setDefaults() }](v.Index(i).Addr()); ok {
+			s.setDefaults()
+		}
+		d.value(item, v.Index(i), fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("%s[%s]", shown, entryName(item, i)))
+	}
+}
+
+// words decodes the keys of n into map v, whose keys are free words: the labels of a selector.
+func (d *decoder) words(n *yaml.Node, v reflect.Value, path, shown string) {
+	v.Set(reflect.MakeMap(v.Type()))
+	d.keys(n, shown, func(key, val *yaml.Node) {
+		item := reflect.New(v.Type().Elem()).Elem()
+		d.value(val, item, join(path, key.Value), join(shown, key.Value))
+		v.SetMapIndex(reflect.ValueOf(key.Value), item)
+	})
 }
 
 // mapping decodes the keys of n into the fields of struct v.
@@ -175,14 +186,20 @@ func join(path, key string) string {
 
 // entryName returns the name of a list entry in messages: its name or address, else its position.
 func entryName(n *yaml.Node, i int) string {
-	for _, want := range []string{"name", "address", "interface"} {
-		for k := 0; n.Kind == yaml.MappingNode && k+1 < len(n.Content); k += 2 {
-			if v := n.Content[k+1]; n.Content[k].Value == want && v.Kind == yaml.ScalarNode && !null(v) && v.Value != "" {
-				return v.Value
-			}
+	if n.Kind != yaml.MappingNode {
+		return strconv.Itoa(i)
+	}
+	return cmp.Or(scalarAt(n, "name"), scalarAt(n, "address"), scalarAt(n, "interface"), strconv.Itoa(i))
+}
+
+// scalarAt returns the text of the first scalar that mapping n has at key, or nothing.
+func scalarAt(n *yaml.Node, key string) string {
+	for k := 0; k+1 < len(n.Content); k += 2 {
+		if v := n.Content[k+1]; n.Content[k].Value == key && v.Kind == yaml.ScalarNode && !null(v) && v.Value != "" {
+			return v.Value
 		}
 	}
-	return strconv.Itoa(i)
+	return ""
 }
 
 // fieldsOf returns the keys of a struct in the order of its fields. The name of a field that is no key is empty.
@@ -227,31 +244,33 @@ func nodeKind(t reflect.Type) yaml.Kind {
 	return yaml.ScalarNode
 }
 
+// validOfType and validOfKind describe the valid values of types, except unsigned numbers.
+var (
+	validOfType = map[reflect.Type]string{
+		addrType:      "an IP address",
+		prefixType:    "a prefix such as 10.0.0.0/8",
+		durationType:  "a duration with its unit, such as 9s",
+		interfaceType: "an interface's name or a mapping of keys to values",
+	}
+	validOfKind = map[reflect.Kind]string{
+		reflect.Struct: "a mapping of keys to values",
+		reflect.Map:    "a mapping of keys to values",
+		reflect.Slice:  "a list",
+		reflect.Bool:   "true or false",
+		reflect.String: "a string",
+	}
+)
+
 // wanted describes the valid values of type t.
 func wanted(t reflect.Type) string {
-	switch t {
-	case addrType:
-		return "an IP address"
-	case prefixType:
-		return "a prefix such as 10.0.0.0/8"
-	case durationType:
-		return "a duration with its unit, such as 9s"
-	case interfaceType:
-		return "an interface's name or a mapping of keys to values"
+	if text, ok := validOfType[t]; ok {
+		return text
 	}
 	switch t.Kind() {
-	case reflect.Struct, reflect.Map:
-		return "a mapping of keys to values"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a string"
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		return fmt.Sprintf("a whole number from 0 to %d", uint64(1)<<t.Bits()-1)
 	}
-	return "a whole number"
+	return cmp.Or(validOfKind[t.Kind()], "a whole number")
 }
 
 // setScalar parses text into v. tag is the type that YAML infers from the text; it is empty, and not checked, for
@@ -259,14 +278,14 @@ func wanted(t reflect.Type) string {
 func setScalar(v reflect.Value, text, tag string) error {
 	switch v.Type() {
 	case addrType:
-		if text == "" {
-			return nil
-		}
-		return setParsed(v, text, netip.ParseAddr)
+		return setParsed(v, text, parseAddr)
 	case prefixType:
 		return setParsed(v, text, netip.ParsePrefix)
 	case durationType:
 		return setParsed(v, text, time.ParseDuration)
+	}
+	if v.Kind() == reflect.String {
+		return setString(v, text, tag)
 	}
 	return setBasic(v, text, tag)
 }
@@ -284,38 +303,49 @@ func setParsed[T any](v reflect.Value, text string, parse func(string) (T, error
 // unlike returns the error for a text that is no value of v's type.
 func unlike(v reflect.Value) error { return errors.New("not " + wanted(v.Type())) }
 
-// setBasic parses text into a string, bool or number.
-func setBasic(v reflect.Value, text, tag string) error {
-	switch v.Kind() {
-	case reflect.String:
-		if tag != "" && tag != "!!str" {
-			return errors.New("not a string: put it in quotes")
-		}
-		v.SetString(text)
-	case reflect.Bool:
-		if text != "true" && text != "false" || tag == "!!str" {
-			return unlike(v)
-		}
-		v.SetBool(text == "true")
-	case reflect.Int:
-		i, err := strconv.Atoi(text)
-		if err != nil || tag == "!!str" {
-			return unlike(v)
-		}
-		v.SetInt(int64(i))
-	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
-		base := 10
-		// Masks are in hexadecimal, often in quotes, so that no tool turns them into decimals.
-		if hex, ok := strings.CutPrefix(text, "0x"); ok {
-			text, base = hex, 16
-		} else if tag == "!!str" {
-			return unlike(v)
-		}
-		u, err := strconv.ParseUint(text, base, v.Type().Bits())
-		if err != nil {
-			return unlike(v)
-		}
-		v.SetUint(u)
+func setString(v reflect.Value, text, tag string) error {
+	if tag != "" && tag != "!!str" {
+		return errors.New("not a string: put it in quotes")
 	}
+	v.SetString(text)
 	return nil
+}
+
+// setBasic parses text into a bool or number. Masks are in hexadecimal, often in quotes, so that no tool turns them into
+// decimals; nothing else is in quotes.
+func setBasic(v reflect.Value, text, tag string) error {
+	if tag == "!!str" && !strings.HasPrefix(text, "0x") {
+		return unlike(v)
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		return setParsed(v, text, parseBool)
+	case reflect.Int:
+		return setParsed(v, text, strconv.Atoi)
+	default:
+		return setParsed(v, text, func(text string) (uint64, error) { return parseUint(text, v.Type().Bits()) })
+	}
+}
+
+// parseAddr also accepts an empty text, for no address.
+func parseAddr(text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, nil
+	}
+	return netip.ParseAddr(text)
+}
+
+// parseBool accepts fewer words than strconv.ParseBool.
+func parseBool(text string) (bool, error) {
+	if text != "true" && text != "false" {
+		return false, strconv.ErrSyntax
+	}
+	return text == "true", nil
+}
+
+func parseUint(text string, size int) (uint64, error) {
+	if digits, hex := strings.CutPrefix(text, "0x"); hex {
+		return strconv.ParseUint(digits, 16, size)
+	}
+	return strconv.ParseUint(text, 10, size)
 }

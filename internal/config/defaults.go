@@ -46,16 +46,19 @@ func (p *BFDProfile) setDefaults() {
 func (c *Config) complete() {
 	for i := range c.Networks {
 		for j := range c.Networks[i].Peers {
-			p := &c.Networks[i].Peers[j]
-			if p.KeepaliveTime == 0 && p.HoldTime > 0 {
-				// A third of the hold time, as RFC 4271 suggests: two messages may be lost.
-				third := time.Duration(p.HoldTime) / 3
-				p.KeepaliveTime = Duration(max(third.Truncate(time.Second), time.Second))
-			}
+			c.Networks[i].Peers[j].complete()
 		}
 	}
 	if _, ok := c.Network(DefaultNetwork); !ok {
 		c.Networks = append(c.Networks, Network{Name: DefaultNetwork})
+	}
+}
+
+func (p *Peer) complete() {
+	if p.KeepaliveTime == 0 && p.HoldTime > 0 {
+		// A third of the hold time, as RFC 4271 suggests: two messages may be lost.
+		third := time.Duration(p.HoldTime) / 3
+		p.KeepaliveTime = Duration(max(third.Truncate(time.Second), time.Second))
 	}
 }
 

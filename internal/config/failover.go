@@ -33,24 +33,27 @@ func (b NodeBFD) Profile() BFDProfile {
 const singleHopBFD = 3784
 
 func (v *validator) failover() {
-	b := v.c.Failover.BFD
-	switch b.Port {
-	case 0:
-		v.bad("failover.bfd.port", "not a UDP port: 1 to 65535")
-	case v.c.Steering.Port:
-		v.bad("failover.bfd.port", "steering.port is the same: both are UDP ports of this node, each needs its own")
-	case singleHopBFD:
-		v.bad("failover.bfd.port", "BFD with BGP peers uses this port: choose another")
-	}
-	v.bfdIntervals("failover.bfd", b.Profile())
-	if most := uint8(50); b.DetectMultiplier == 0 || b.DetectMultiplier > most {
-		v.bad("failover.bfd.detectMultiplier", "1 to %d missed packets", most)
-	}
+	v.nodeBFD("failover.bfd", v.c.Failover.BFD)
 	switch port := v.c.Failover.Flows.Port; {
 	case port == 0:
 		v.bad("failover.flows.port", "not a TCP port: 1 to 65535")
 	case int(port) == v.c.BGP.ListenPort:
 		v.bad("failover.flows.port", "bgp.listenPort is the same: both are TCP ports of this node, each needs its own")
+	}
+}
+
+func (v *validator) nodeBFD(path string, b NodeBFD) {
+	switch b.Port {
+	case 0:
+		v.bad(path+".port", "not a UDP port: 1 to 65535")
+	case v.c.Steering.Port:
+		v.bad(path+".port", "steering.port is the same: both are UDP ports of this node, each needs its own")
+	case singleHopBFD:
+		v.bad(path+".port", "BFD with BGP peers uses this port: choose another")
+	}
+	v.bfdIntervals(path, b.Profile())
+	if most := uint8(50); b.DetectMultiplier == 0 || b.DetectMultiplier > most {
+		v.bad(path+".detectMultiplier", "1 to %d missed packets", most)
 	}
 }
 

@@ -36,19 +36,26 @@ func load(path string) (*Config, []byte, error) {
 		return nil, data, err
 	}
 	if c.Node == "" {
-		c.Node = os.Getenv("NODE_NAME")
-	}
-	if c.Node == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return nil, data, fmt.Errorf("node: take the host name: %w", err)
+		if c.Node, err = nodeName(); err != nil {
+			return nil, data, err
 		}
-		c.Node = strings.ToLower(host) // as kubelet does
 	}
 	if c.Source.Kubernetes.Namespace == "" {
 		c.Source.Kubernetes.Namespace = namespace()
 	}
 	return c, data, nil
+}
+
+// nodeName returns the name of the daemon's node: $NODE_NAME, or the host name in lower case, as kubelet does.
+func nodeName() (string, error) {
+	if name := os.Getenv("NODE_NAME"); name != "" {
+		return name, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("node: take the host name: %w", err)
+	}
+	return strings.ToLower(host), nil
 }
 
 // serviceAccountNamespace is the file with a pod's namespace.
@@ -77,18 +84,7 @@ func parse(file string, data []byte, env *viper.Viper, wrong ...Error) (*Config,
 	d.errs = append(d.errs, wrong...)
 	d.decode(data, c)
 	d.override(reflect.ValueOf(c).Elem(), "", env)
-	tls := &c.Status.MetricsTLS
-	named := []*string{&tls.CertFile, &tls.KeyFile, &tls.ClientCAFile}
-	for i := range c.Networks {
-		for j := range c.Networks[i].Peers {
-			named = append(named, &c.Networks[i].Peers[j].PasswordFile)
-		}
-	}
-	for _, path := range named {
-		if *path != "" && !filepath.IsAbs(*path) {
-			*path = filepath.Join(filepath.Dir(file), *path)
-		}
-	}
+	c.locateFiles(filepath.Dir(file))
 	c.complete()
 	v := &validator{decoder: d, c: c}
 	v.validate()
@@ -99,6 +95,22 @@ func parse(file string, data []byte, env *viper.Viper, wrong ...Error) (*Config,
 	c.file, c.places = file, d.places
 	c.readSelectors()
 	return c, nil
+}
+
+// locateFiles makes the relative paths of files absolute: they are relative to folder.
+func (c *Config) locateFiles(folder string) {
+	tls := &c.Status.MetricsTLS
+	named := []*string{&tls.CertFile, &tls.KeyFile, &tls.ClientCAFile}
+	for i := range c.Networks {
+		for j := range c.Networks[i].Peers {
+			named = append(named, &c.Networks[i].Peers[j].PasswordFile)
+		}
+	}
+	for _, path := range named {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(folder, *path)
+		}
+	}
 }
 
 func read(path string) ([]byte, error) {
@@ -148,27 +160,13 @@ func envName(path string) string {
 // strayVariables reports variables that have our prefix and set no key, since a misspelled one would be ignored
 // silently. It ignores those that the kubelet sets for a Service named like us.
 func strayVariables(environ []string) (errs []Error) {
-	set := map[string]bool{}
-	for _, e := range environ {
-		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, envPrefix) {
-			set[name] = true
-		}
-	}
+	set := ourVariables(environ)
 	known := map[string]bool{}
 	variables(reflect.TypeFor[Config](), "", known)
-	ofService := func(name string) bool {
-		for other := range set {
-			if service, ok := strings.CutSuffix(other, "_SERVICE_HOST"); ok &&
-				(strings.HasPrefix(name, service+"_SERVICE_") || name == service+"_PORT" || strings.HasPrefix(name, service+"_PORT_")) {
-				return true
-			}
-		}
-		return false
-	}
 	for name := range set { // without its value, which may be a secret
 		scalar, isKey := known[name]
 		switch {
-		case scalar || ofService(name):
+		case scalar || ofService(name, set):
 		case isKey:
 			errs = append(errs, Error{File: "$" + name, Message: "no single value: give this key in the file"})
 		default:
@@ -179,6 +177,28 @@ func strayVariables(environ []string) (errs []Error) {
 	}
 	slices.SortFunc(errs, func(a, b Error) int { return strings.Compare(a.File, b.File) })
 	return errs
+}
+
+// ourVariables returns the names of the variables that have our prefix.
+func ourVariables(environ []string) map[string]bool {
+	set := map[string]bool{}
+	for _, e := range environ {
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, envPrefix) {
+			set[name] = true
+		}
+	}
+	return set
+}
+
+// ofService reports whether the kubelet sets a variable for a Service: then the Service's _SERVICE_HOST is also set.
+func ofService(name string, set map[string]bool) bool {
+	for other := range set {
+		service, ok := strings.CutSuffix(other, "_SERVICE_HOST")
+		if ok && (name == service+"_PORT" || strings.HasPrefix(name, service+"_PORT_") || strings.HasPrefix(name, service+"_SERVICE_")) {
+			return true
+		}
+	}
+	return false
 }
 
 // variables adds the variables of a struct's keys to known, and whether each key is a single value.
@@ -207,14 +227,19 @@ func (d *decoder) override(v reflect.Value, path string, env *viper.Viper) {
 				d.override(field, path, env)
 			}
 		case env.IsSet(path):
-			text, from := env.GetString(path), "$"+envName(path)
-			d.places[path] = place{file: from, shown: path, text: text}
-			delete(d.failed, path)
-			if err := setScalar(field, text, ""); err != nil {
-				d.failed[path] = true
-				d.errs = append(d.errs, Error{File: from, Field: path, Value: text, Message: err.Error()})
-			}
+			d.overrideScalar(field, path, env.GetString(path))
 		}
+	}
+}
+
+// overrideScalar sets the value at path to that of its variable.
+func (d *decoder) overrideScalar(v reflect.Value, path, text string) {
+	from := "$" + envName(path)
+	d.places[path] = place{file: from, shown: path, text: text}
+	delete(d.failed, path)
+	if err := setScalar(v, text, ""); err != nil {
+		d.failed[path] = true
+		d.errs = append(d.errs, Error{File: from, Field: path, Value: text, Message: err.Error()})
 	}
 }
 

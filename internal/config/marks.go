@@ -42,19 +42,31 @@ var markUsers = []markUser{
 
 func (v *validator) marks() {
 	m := v.c.Marks
-	allowed := v.allowedConflicts()
-	if n := bits.OnesCount32(m.Mask); n < 4 || bits.Len32(m.Mask)-bits.TrailingZeros32(m.Mask) != n {
-		v.bad("marks.mask", "at least 4 bits in a row are needed, such as %s", freeMasks(allowed))
-	} else if taken := takenBits(m.Mask, allowed); len(taken) > 0 {
-		v.bad("marks.mask", "these bits are in use: %s; choose free ones, %s, or list in marks.allowConflicts "+
-			"the programs that do not run on these nodes or leave these bits alone", strings.Join(taken, ", "), freeMasks(allowed))
-	} else if most := m.Paths(); len(v.c.Networks) > most {
-		v.bad("networks", "%d networks, the default one among them, but marks.mask %#x has room for %d: list fewer, or widen the mask",
-			len(v.c.Networks), m.Mask, most)
-	}
+	v.mask(m)
 	if m.RulePriority < 1 || m.RulePriority > 899 {
 		v.bad("marks.rulePriority", "1 to 899: our 100 priorities must end before the kernel's VRF rule at 1000")
 	}
+}
+
+func (v *validator) mask(m Marks) {
+	allowed := v.allowedConflicts()
+	taken := takenBits(m.Mask, allowed)
+	switch most := m.Paths(); {
+	case !enoughInARow(m.Mask):
+		v.bad("marks.mask", "at least 4 bits in a row are needed, such as %s", freeMasks(allowed))
+	case len(taken) > 0:
+		v.bad("marks.mask", "these bits are in use: %s; choose free ones, %s, or list in marks.allowConflicts "+
+			"the programs that do not run on these nodes or leave these bits alone", strings.Join(taken, ", "), freeMasks(allowed))
+	case len(v.c.Networks) > most:
+		v.bad("networks", "%d networks, the default one among them, but marks.mask %#x has room for %d: list fewer, or widen the mask",
+			len(v.c.Networks), m.Mask, most)
+	}
+}
+
+// enoughInARow reports whether the bits of a mask are at least 4, without gaps.
+func enoughInARow(mask uint32) bool {
+	n := bits.OnesCount32(mask)
+	return n >= 4 && bits.Len32(mask)-bits.TrailingZeros32(mask) == n
 }
 
 // allowedConflicts returns the programs of marks.allowConflicts, and reports unknown ones.
@@ -63,17 +75,22 @@ func (v *validator) allowedConflicts() map[string]bool {
 	for i, name := range v.c.Marks.AllowConflicts {
 		path := fmt.Sprintf("marks.allowConflicts[%d]", i)
 		if !slices.ContainsFunc(markUsers, func(u markUser) bool { return u.name == name }) {
-			names := make([]string, len(markUsers))
-			for j, u := range markUsers {
-				names[j] = u.name
-			}
-			v.bad(path, "one of %s", strings.Join(names, ", "))
+			v.bad(path, "one of %s", userNames())
 			continue
 		}
 		v.unique(seen, name, path, "this program is listed twice")
 		allowed[name] = true
 	}
 	return allowed
+}
+
+// userNames lists the names of all markUsers.
+func userNames() string {
+	names := make([]string, len(markUsers))
+	for i, u := range markUsers {
+		names[i] = u.name
+	}
+	return strings.Join(names, ", ")
 }
 
 // takenBits describes the bits of a mask that belong to known programs, without the bits of the default mask.

@@ -102,20 +102,24 @@ func (c *Config) eachSelectors(f func(path string, all []metav1.LabelSelector)) 
 		f(fmt.Sprintf("bgp.overrides[%d]", i), o.NodeSelectors)
 	}
 	for i, n := range c.Networks {
-		network := fmt.Sprintf("networks[%d]", i)
-		f(network, n.NodeSelectors)
-		for j, o := range n.Overrides {
-			f(fmt.Sprintf("%s.overrides[%d]", network, j), o.NodeSelectors)
-		}
-		for j, o := range n.Interfaces {
-			f(fmt.Sprintf("%s.interfaces[%d]", network, j), o.NodeSelectors)
-		}
-		for j, p := range n.Peers {
-			peer := fmt.Sprintf("%s.peers[%d]", network, j)
-			f(peer, p.NodeSelectors)
-			for k, o := range p.Overrides {
-				f(fmt.Sprintf("%s.overrides[%d]", peer, k), o.NodeSelectors)
-			}
+		n.eachSelectors(fmt.Sprintf("networks[%d]", i), f)
+	}
+}
+
+// eachSelectors calls f with the path of each entry of the network at path that may have nodeSelectors.
+func (n *Network) eachSelectors(path string, f func(path string, all []metav1.LabelSelector)) {
+	f(path, n.NodeSelectors)
+	for i, o := range n.Overrides {
+		f(fmt.Sprintf("%s.overrides[%d]", path, i), o.NodeSelectors)
+	}
+	for i, o := range n.Interfaces {
+		f(fmt.Sprintf("%s.interfaces[%d]", path, i), o.NodeSelectors)
+	}
+	for i, p := range n.Peers {
+		peer := fmt.Sprintf("%s.peers[%d]", path, i)
+		f(peer, p.NodeSelectors)
+		for j, o := range p.Overrides {
+			f(fmt.Sprintf("%s.overrides[%d]", peer, j), o.NodeSelectors)
 		}
 	}
 }
@@ -298,8 +302,24 @@ func (r *resolver) outlet(path string, n *Network, used map[string]string, table
 		r.give(Given{Network: n.Name, Field: "network", Selector: selector, Left: true}, path)
 		return false
 	}
-	vrf := setting[string]{value: n.VRF, path: path + ".vrf"}
-	table := setting[uint32]{value: n.Table, path: path + ".table"}
+	vrf, table := r.vrfAndTable(path, n)
+	if n.Elsewhere = r.claim(vrf, table, used, tables); n.Elsewhere != "" {
+		return false
+	}
+	r.give(Given{Network: n.Name, Field: "network", Selector: selector}, path)
+	if n.VRF != "" {
+		r.give(Given{Network: n.Name, Field: "vrf", Value: n.VRF, Selector: vrf.selector}, vrf.path)
+	}
+	if n.Table != 0 {
+		r.give(Given{Network: n.Name, Field: "table", Value: fmt.Sprint(n.Table), Selector: table.selector}, table.path)
+	}
+	return len(n.Interfaces) == 0 || r.uplinks(path, n, used)
+}
+
+// vrfAndTable replaces a network's VRF and table by those of its overrides that match the node.
+func (r *resolver) vrfAndTable(path string, n *Network) (vrf setting[string], table setting[uint32]) {
+	vrf = setting[string]{value: n.VRF, path: path + ".vrf"}
+	table = setting[uint32]{value: n.Table, path: path + ".table"}
 	for i, o := range n.Overrides {
 		path := fmt.Sprintf("%s.overrides[%d]", path, i)
 		if selector, ok := r.chosen(path); ok {
@@ -308,30 +328,31 @@ func (r *resolver) outlet(path string, n *Network, used map[string]string, table
 		}
 	}
 	n.VRF, n.Table = vrf.value, table.value
-	if first, twice := tables[n.Table]; n.Table != 0 && twice {
-		n.Elsewhere = r.taken(table.path, fmt.Sprint(n.Table), "table", first)
+	return vrf, table
+}
+
+// uplinks resolves a network's interfaces. It returns false if the node has none of them, after setting Elsewhere.
+func (r *resolver) uplinks(path string, n *Network, used map[string]string) bool {
+	n.Interfaces = r.interfaces(path, *n, used)
+	if len(n.Interfaces) == 0 {
+		n.Elsewhere = fmt.Sprintf("the network is not on this node: "+
+			"the nodeSelectors of its interfaces on line %d match other nodes only", r.c.line(path+".interfaces"))
 		return false
-	}
-	if first, twice := used[n.VRF]; n.VRF != "" && twice {
-		n.Elsewhere = r.taken(vrf.path, n.VRF, "device", first)
-		return false
-	}
-	tables[n.Table], used[n.VRF] = table.path, vrf.path
-	r.give(Given{Network: n.Name, Field: "network", Selector: selector}, path)
-	if n.VRF != "" {
-		r.give(Given{Network: n.Name, Field: "vrf", Value: n.VRF, Selector: vrf.selector}, vrf.path)
-	}
-	if n.Table != 0 {
-		r.give(Given{Network: n.Name, Field: "table", Value: fmt.Sprint(n.Table), Selector: table.selector}, table.path)
-	}
-	if listed := len(n.Interfaces) > 0; listed {
-		if n.Interfaces = r.interfaces(path, *n, used); len(n.Interfaces) == 0 {
-			n.Elsewhere = fmt.Sprintf("the network is not on this node: "+
-				"the nodeSelectors of its interfaces on line %d match other nodes only", r.c.line(path+".interfaces"))
-			return false
-		}
 	}
 	return true
+}
+
+// claim notes a network's VRF and table as in use. If an earlier network has one of them, it returns why this one is not on
+// the node.
+func (r *resolver) claim(vrf setting[string], table setting[uint32], used map[string]string, tables map[uint32]string) string {
+	if first, twice := tables[table.value]; table.value != 0 && twice {
+		return r.taken(table.path, fmt.Sprint(table.value), "table", first)
+	}
+	if first, twice := used[vrf.value]; vrf.value != "" && twice {
+		return r.taken(vrf.path, vrf.value, "device", first)
+	}
+	tables[table.value], used[vrf.value] = table.path, vrf.path
+	return ""
 }
 
 // taken adds the fault that an earlier network of the node has the device or table at path, and returns why the network
@@ -372,26 +393,16 @@ func (r *resolver) peers(path string, n Network) (kept []Peer) {
 	for i, p := range n.Peers {
 		at := fmt.Sprintf("%s.peers[%d]", path, i)
 		selector, ok := r.chosen(at)
-		if ok && len(p.NodeSelectors) == 0 && p.Interface != "" {
+		if ok && p.followsInterface() {
 			selector, ok = r.follows(path, n, p.Interface)
 		}
 		if !ok {
 			r.give(Given{Network: n.Name, Field: "peer", Value: describePeer(&p), Selector: selector, Left: true}, at)
 			continue
 		}
-		my := setting[uint32]{value: p.MyASN, path: at + ".myASN"}
-		source := setting[netip.Addr]{value: p.SourceAddress, path: at + ".sourceAddress"}
-		for j, o := range p.Overrides {
-			path := fmt.Sprintf("%s.overrides[%d]", at, j)
-			if selector, ok := r.chosen(path); ok {
-				override(r, &my, o.MyASN, path+".myASN", selector)
-				override(r, &source, o.SourceAddress, path+".sourceAddress", selector)
-			}
-		}
-		p.MyASN, p.SourceAddress, p.NodeSelectors, p.Overrides = my.value, source.value, nil, nil
+		my, source := r.ourEnd(at, &p)
 		if first, twice := origins[p.PeerName()]; twice {
-			same := func(k Peer) bool { return k.PeerName() == p.PeerName() && reflect.DeepEqual(k, p) }
-			if !slices.ContainsFunc(kept, same) {
+			if !hasPeer(kept, p) {
 				r.fault(EntriesContradict, at, p.PeerName(), "line %d gives this node the same peer with other settings, and is in force: "+
 					"let the nodeSelectors of the two exclude each other", r.c.line(fmt.Sprintf("%s.peers[%d]", path, first)))
 			}
@@ -400,13 +411,35 @@ func (r *resolver) peers(path string, n Network) (kept []Peer) {
 		origins[p.PeerName()] = i
 		kept = append(kept, p)
 		r.give(Given{Network: n.Name, Field: "peer", Value: describePeer(&p), Selector: selector}, at)
-		r.ends(n.Name, my, source)
+		r.giveEnd(n.Name, my, source)
 	}
 	return kept
 }
 
-// ends gives our AS number and address of a session, where the file sets them.
-func (r *resolver) ends(network string, my setting[uint32], source setting[netip.Addr]) {
+// followsInterface reports whether a peer is on the nodes that have its interface: it is unnumbered, and selects no nodes.
+func (p *Peer) followsInterface() bool { return len(p.NodeSelectors) == 0 && p.Interface != "" }
+
+func hasPeer(all []Peer, p Peer) bool {
+	return slices.ContainsFunc(all, func(o Peer) bool { return o.PeerName() == p.PeerName() && reflect.DeepEqual(o, p) })
+}
+
+// ourEnd replaces our AS number and address of the session by those of the peer's overrides that match the node.
+func (r *resolver) ourEnd(path string, p *Peer) (my setting[uint32], source setting[netip.Addr]) {
+	my = setting[uint32]{value: p.MyASN, path: path + ".myASN"}
+	source = setting[netip.Addr]{value: p.SourceAddress, path: path + ".sourceAddress"}
+	for i, o := range p.Overrides {
+		path := fmt.Sprintf("%s.overrides[%d]", path, i)
+		if selector, ok := r.chosen(path); ok {
+			override(r, &my, o.MyASN, path+".myASN", selector)
+			override(r, &source, o.SourceAddress, path+".sourceAddress", selector)
+		}
+	}
+	p.MyASN, p.SourceAddress, p.NodeSelectors, p.Overrides = my.value, source.value, nil, nil
+	return my, source
+}
+
+// giveEnd gives our AS number and address of a session, where the file sets them.
+func (r *resolver) giveEnd(network string, my setting[uint32], source setting[netip.Addr]) {
 	if my.value != 0 {
 		r.give(Given{Network: network, Field: "myASN", Value: fmt.Sprint(my.value), Selector: my.selector}, my.path)
 	}

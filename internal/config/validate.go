@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"net/netip"
@@ -36,27 +37,44 @@ type validator struct {
 
 // bad reports the value at path, or that it is missing if the file does not have it.
 func (v *validator) bad(path, format string, args ...any) {
+	if v.undecoded(path) {
+		return // the decoder has reported it
+	}
 	e := Error{File: v.file, Message: fmt.Sprintf(format, args...)}
 	if p, ok := v.places[path]; ok {
 		e.File, e.Value = p.file, p.text
 	}
-	// The nearest enclosing entry of the file has the line and the name.
-	found := false
-	for end := len(path); ; end = max(strings.LastIndexAny(path[:end], ".["), 0) {
-		if v.failed[path[:end]] {
-			return // already reported by the decoder
-		}
-		if p, ok := v.places[path[:end]]; ok && !found {
-			found, e.Line, e.Field = true, p.line, join(p.shown, strings.TrimPrefix(path[end:], "."))
-		}
-		if end == 0 {
-			break
-		}
-	}
-	if !found {
-		e.Field = path
-	}
+	e.Line, e.Field = v.locate(path)
 	v.errs = append(v.errs, e)
+}
+
+// undecoded reports whether the value at path, or an entry around it, could not be decoded.
+func (v *validator) undecoded(path string) bool {
+	for around := range enclosing(path) {
+		if v.failed[around] {
+			return true
+		}
+	}
+	return false
+}
+
+// locate returns the line and the name in messages of the value at path, by the nearest entry around it that the file has.
+func (v *validator) locate(path string) (line int, shown string) {
+	for around := range enclosing(path) {
+		if p, ok := v.places[around]; ok {
+			return p.line, join(p.shown, strings.TrimPrefix(path[len(around):], "."))
+		}
+	}
+	return 0, path
+}
+
+// enclosing iterates over path and the paths of the entries around it, up to the whole file's, which is empty.
+func enclosing(path string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for end := len(path); yield(path[:end]) && end > 0; {
+			end = max(strings.LastIndexAny(path[:end], ".["), 0)
+		}
+	}
 }
 
 func (v *validator) validate() {
@@ -65,12 +83,7 @@ func (v *validator) validate() {
 		v.bad("node", "not a node's name: lower case letters, digits, '-' and '.', at most 253 bytes")
 	}
 	v.source()
-	for i, p := range c.ClusterCIDRs {
-		path := fmt.Sprintf("clusterCIDRs[%d]", i)
-		if v.prefix(path, p) && p.Bits() == 0 {
-			v.bad(path, "every address: nothing would ever be steered")
-		}
-	}
+	v.clusterCIDRs()
 	oneOf(v, "onNoPath", c.OnNoPath, NoPathDrop, NoPathAllow)
 	v.steering()
 	v.marks()
@@ -82,15 +95,20 @@ func (v *validator) validate() {
 	}
 	v.moves()
 	v.failover()
-	v.socket("speaker.socket", c.Speaker.Socket)
-	v.socket("status.socket", c.Status.Socket)
-	if filepath.Clean(c.Speaker.Socket) == filepath.Clean(c.Status.Socket) {
-		v.bad("speaker.socket", "the same as status.socket: two processes listen there, each needs its own")
-	}
+	v.sockets(c.Speaker.Socket, c.Status.Socket)
 	v.listenAddress("status.metricsAddress", c.Status.MetricsAddress)
 	v.metricsTLS()
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")
+}
+
+func (v *validator) clusterCIDRs() {
+	for i, p := range v.c.ClusterCIDRs {
+		path := fmt.Sprintf("clusterCIDRs[%d]", i)
+		if v.prefix(path, p) && p.Bits() == 0 {
+			v.bad(path, "every address: nothing would ever be steered")
+		}
+	}
 }
 
 func (v *validator) source() {
@@ -105,6 +123,14 @@ func (v *validator) source() {
 	}
 	if n := s.Kubernetes.Namespace; n != "" && len(validation.IsDNS1123Label(n)) > 0 {
 		v.bad("source.kubernetes.namespace", "not a namespace: lower case letters, digits and '-', at most 63 bytes")
+	}
+}
+
+func (v *validator) sockets(speaker, status string) {
+	v.socket("speaker.socket", speaker)
+	v.socket("status.socket", status)
+	if filepath.Clean(speaker) == filepath.Clean(status) {
+		v.bad("speaker.socket", "the same as status.socket: two processes listen there, each needs its own")
 	}
 }
 
@@ -199,8 +225,12 @@ func (v *validator) bgp() {
 	if t := b.GracefulRestart.RestartTime; b.GracefulRestart.Enabled || t != 0 {
 		v.seconds("bgp.gracefulRestart.restartTime", t, 1, 4095)
 	}
+	v.bfdProfiles()
+}
+
+func (v *validator) bfdProfiles() {
 	seen := map[string]string{}
-	for i, p := range b.BFDProfiles {
+	for i, p := range v.c.BGP.BFDProfiles {
 		path := fmt.Sprintf("bgp.bfdProfiles[%d]", i)
 		if p.Name == "" {
 			v.bad(path+".name", "missing: the name by which peers refer to it")
@@ -305,24 +335,7 @@ func (v *validator) metricsTLS() {
 	if v.c.Status.MetricsAddress == "" {
 		v.bad("status.metricsTLS", "status.metricsAddress is empty: no client can connect")
 	}
-	readable := true
-	for _, file := range []struct{ key, path, why string }{
-		{"certFile", t.CertFile, "TLS needs a certificate: a PEM file"},
-		{"keyFile", t.KeyFile, "TLS needs the certificate's private key: a PEM file"},
-		{"clientCAFile", t.ClientCAFile, ""},
-	} {
-		if file.path == "" && file.why == "" {
-			continue
-		}
-		if file.path == "" {
-			v.bad("status.metricsTLS."+file.key, "%s", file.why)
-			readable = false
-		} else if _, err := readAtMost(file.path, maxSize); err != nil {
-			v.bad("status.metricsTLS."+file.key, "a PEM file is needed: %s", err)
-			readable = false
-		}
-	}
-	if !readable {
+	if !v.pemFiles(t) {
 		return
 	}
 	if _, err := t.Load(); err != nil {
@@ -330,19 +343,43 @@ func (v *validator) metricsTLS() {
 	}
 }
 
-func (v *validator) listenAddress(path, address string) {
-	if address == "" {
-		return
+// pemFiles checks that the files of status.metricsTLS can be read, each of them.
+func (v *validator) pemFiles(t MetricsTLS) bool {
+	certificate := v.pemFile("certFile", t.CertFile, "a certificate")
+	key := v.pemFile("keyFile", t.KeyFile, "the certificate's private key")
+	authorities := t.ClientCAFile == "" || v.pemFile("clientCAFile", t.ClientCAFile, "authorities")
+	return certificate && key && authorities
+}
+
+// pemFile checks that a file of status.metricsTLS can be read. content is the content that TLS needs.
+func (v *validator) pemFile(key, file, content string) bool {
+	path := "status.metricsTLS." + key
+	if file == "" {
+		v.bad(path, "TLS needs %s: a PEM file", content)
+		return false
 	}
+	if _, err := readAtMost(file, maxSize); err != nil {
+		v.bad(path, "a PEM file is needed: %s", err)
+		return false
+	}
+	return true
+}
+
+func (v *validator) listenAddress(path, address string) {
+	if address != "" && !listenable(address) {
+		v.bad(path, "an IP address and a port from 1 to 65535, such as 127.0.0.1:9479 or [::1]:9479, or empty for none")
+	}
+}
+
+// listenable reports whether address is an IP address, localhost or nothing, and a port.
+func listenable(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err == nil && host != "" && host != "localhost" {
 		_, err = netip.ParseAddr(host)
 	}
-	n := uint64(0)
-	if err == nil {
-		n, err = strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return false
 	}
-	if err != nil || n == 0 {
-		v.bad(path, "an IP address and a port from 1 to 65535, such as 127.0.0.1:9479 or [::1]:9479, or empty for none")
-	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }

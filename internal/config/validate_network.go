@@ -18,17 +18,14 @@ func (v *validator) networks() {
 	used := inUse{devices: map[string][]entry{v.c.Steering.Device: {{path: "steering.device"}}}, tables: map[string][]entry{}}
 	for i, n := range v.c.Networks {
 		path := fmt.Sprintf("networks[%d]", i)
-		switch {
-		case n.Name == "":
-			v.bad(path+".name", "missing: the name that spec.network of an EgressService has")
-		case !networkName.MatchString(n.Name):
-			v.bad(path+".name", "not a network's name: letters, digits, '.', '_' and '-', at most 63 bytes")
-		default:
-			v.unique(names, n.Name, path+".name", "another network has this name")
+		v.networkName(path+".name", n.Name, names)
+		if n.Name == DefaultNetwork {
+			v.defaultNetwork(path, n)
+		} else {
+			v.outlet(path, n)
+			v.networkOverrides(path, n)
 		}
-		v.outlet(path, n)
 		v.devices(path, n, used)
-		v.networkOverrides(path, n)
 		v.selector(path+".namespaces", n.Namespaces)
 		if n.OnNoPath != NoPathDefault {
 			oneOf(v, path+".onNoPath", n.OnNoPath, NoPathDrop, NoPathAllow)
@@ -37,47 +34,73 @@ func (v *validator) networks() {
 	}
 }
 
+func (v *validator) networkName(path, name string, names map[string]string) {
+	switch {
+	case name == "":
+		v.bad(path, "missing: the name that spec.network of an EgressService has")
+	case !networkName.MatchString(name):
+		v.bad(path, "not a network's name: letters, digits, '.', '_' and '-', at most 63 bytes")
+	default:
+		v.unique(names, name, path, "another network has this name")
+	}
+}
+
+// defaultNetwork reports the keys that the default network cannot have.
+func (v *validator) defaultNetwork(path string, n Network) {
+	const (
+		mainTable = "the default network is the main table, with all interfaces of no other network: leave this out"
+		everyNode = "every node has the default network, the main table: leave this out"
+	)
+	_, tableGiven := v.places[path+".table"]
+	for _, one := range []struct {
+		key   string
+		given bool
+		why   string
+	}{
+		{"vrf", n.VRF != "", mainTable},
+		{"table", tableGiven, mainTable},
+		{"interfaces", len(n.Interfaces) > 0, mainTable},
+		{"nodeSelectors", len(n.NodeSelectors) > 0, everyNode},
+		{"overrides", len(n.Overrides) > 0, everyNode},
+	} {
+		if one.given {
+			v.bad(path+"."+one.key, "%s", one.why)
+		}
+	}
+}
+
 // inUse holds the devices and tables of networks.
 type inUse struct{ devices, tables map[string][]entry }
 
+const deviceInUse = "this device is in use already"
+
 // devices checks that no other network has a network's VRF, table or interfaces.
 func (v *validator) devices(path string, n Network, used inUse) {
-	const taken = "this device is in use already"
 	if n.VRF != "" && v.device(path+".vrf", n.VRF) {
-		v.uniqueOnNodes(used.devices, n.VRF, entry{path + ".vrf", n.NodeSelectors, nil}, taken)
+		v.uniqueOnNodes(used.devices, n.VRF, entry{path + ".vrf", n.NodeSelectors, nil}, deviceInUse)
 	}
 	if n.Table != 0 {
 		table := strconv.FormatUint(uint64(n.Table), 10)
 		v.uniqueOnNodes(used.tables, table, entry{path + ".table", n.NodeSelectors, nil}, "another network has this table")
 	}
 	for j, one := range n.Interfaces {
-		path := fmt.Sprintf("%s.interfaces[%d]", path, j)
-		v.nodeSelectors(path, one.NodeSelectors)
-		if _, keyed := v.places[path+".name"]; keyed || v.places[path].text == "" && len(one.NodeSelectors) > 0 {
-			path += ".name"
-		}
-		if v.device(path, one.Name) {
-			v.uniqueOnNodes(used.devices, one.Name, entry{path, n.NodeSelectors, one.NodeSelectors}, taken)
-		}
+		v.uplink(fmt.Sprintf("%s.interfaces[%d]", path, j), n, one, used)
 	}
 }
 
-// outlet checks VRF, table and interfaces together.
+func (v *validator) uplink(path string, n Network, one Interface, used inUse) {
+	v.nodeSelectors(path, one.NodeSelectors)
+	if _, keyed := v.places[path+".name"]; keyed || v.places[path].text == "" && len(one.NodeSelectors) > 0 {
+		path += ".name"
+	}
+	if v.device(path, one.Name) {
+		v.uniqueOnNodes(used.devices, one.Name, entry{path, n.NodeSelectors, one.NodeSelectors}, deviceInUse)
+	}
+}
+
+// outlet checks VRF, table and interfaces of a network together.
 func (v *validator) outlet(path string, n Network) {
 	_, tableGiven := v.places[path+".table"]
-	if n.Name == DefaultNetwork {
-		const why = "the default network is the main table, with all interfaces of no other network: leave this out"
-		if n.VRF != "" {
-			v.bad(path+".vrf", why)
-		}
-		if tableGiven {
-			v.bad(path+".table", why)
-		}
-		if len(n.Interfaces) > 0 {
-			v.bad(path+".interfaces", why)
-		}
-		return
-	}
 	switch {
 	case tableGiven:
 		v.table(path+".table", n.Table)
@@ -105,48 +128,59 @@ func (v *validator) peers(path string, n Network) {
 		if name := v.peerAddress(path, p); name != "" {
 			v.uniqueOnNodes(seen, name, entry{path, nil, p.NodeSelectors}, "this network has this peer already")
 		}
-		v.peerAS(path, p)
-		v.peerOverrides(path, p)
-		v.timers(path, p)
-		if p.Port == 0 {
-			v.bad(path+".port", "not a TCP port: 1 to 65535")
-		}
-		v.reach(path, p)
-		if p.PasswordFile != "" {
-			if _, err := ReadPassword(p.PasswordFile); err != nil {
-				v.bad(path+".passwordFile", "%s", err)
-			}
-		}
-		v.families(path, p)
-		if p.MaxPrefixes == 0 {
-			v.bad(path+".maxPrefixes", "1 to %d", uint32(math.MaxUint32))
-		}
-		for j, r := range p.Receive {
-			v.pattern(fmt.Sprintf("%s.receive[%d]", path, j), r, p.AddressFamilies)
-		}
-		v.advertise(path+".advertise", p)
+		v.peer(path, p)
 	}
+}
+
+// peer checks the keys of a peer, except address and interface.
+func (v *validator) peer(path string, p Peer) {
+	v.peerAS(path, p)
+	v.peerOverrides(path, p)
+	v.timers(path, p)
+	if p.Port == 0 {
+		v.bad(path+".port", "not a TCP port: 1 to 65535")
+	}
+	v.reach(path, p)
+	v.bfdProfile(path, p)
+	if p.PasswordFile != "" {
+		if _, err := ReadPassword(p.PasswordFile); err != nil {
+			v.bad(path+".passwordFile", "%s", err)
+		}
+	}
+	v.families(path, p)
+	if p.MaxPrefixes == 0 {
+		v.bad(path+".maxPrefixes", "1 to %d", uint32(math.MaxUint32))
+	}
+	for i, r := range p.Receive {
+		v.pattern(fmt.Sprintf("%s.receive[%d]", path, i), r, p.AddressFamilies)
+	}
+	v.advertise(path+".advertise", p)
 }
 
 // peerAddress returns the peer's address or interface, by which peers of a network differ; empty after an error.
 func (v *validator) peerAddress(path string, p Peer) string {
 	switch {
-	case p.Address.IsValid() && p.Interface != "":
-		v.bad(path+".interface", "a peer has either an address or an interface")
-	case p.Interface != "":
-		if v.device(path+".interface", p.Interface) {
-			return p.Interface
-		}
+	case p.Interface == "":
+		return v.neighbour(path+".address", p.Address)
 	case p.Address.IsValid():
-		if why := notPeer(p.Address); why != "" {
-			v.bad(path+".address", "%s", why)
-			return ""
-		}
-		return p.Address.String()
-	default:
-		v.bad(path+".address", "missing: the peer's address, or interface for an unnumbered session")
+		v.bad(path+".interface", "a peer has either an address or an interface")
+	case v.device(path+".interface", p.Interface):
+		return p.Interface
 	}
 	return ""
+}
+
+// neighbour returns the text of a peer's address; empty after an error.
+func (v *validator) neighbour(path string, a netip.Addr) string {
+	if !a.IsValid() {
+		v.bad(path, "missing: the peer's address, or interface for an unnumbered session")
+		return ""
+	}
+	if why := notPeer(a); why != "" {
+		v.bad(path, "%s", why)
+		return ""
+	}
+	return a.String()
 }
 
 // notPeer returns why a cannot be a peer's address.
@@ -158,11 +192,14 @@ func notPeer(a netip.Addr) string {
 		return "an IPv4-mapped IPv6 address: write it as IPv4"
 	case a.Is6() && a.IsLinkLocalUnicast():
 		return "a link-local address names no neighbour by itself: give interface instead"
-	case !a.IsGlobalUnicast() && !a.IsLinkLocalUnicast() || a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240):
+	case !a.IsGlobalUnicast() && !a.IsLinkLocalUnicast(), reserved(a):
 		return "not a unicast address of another host"
 	}
 	return ""
 }
+
+// reserved reports whether a is in 0.0.0.0/8 or 240.0.0.0/4.
+func reserved(a netip.Addr) bool { return a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240) }
 
 func (v *validator) peerAS(path string, p Peer) {
 	_, given := v.places[path+".asn"]
@@ -176,8 +213,13 @@ func (v *validator) peerAS(path string, p Peer) {
 	default:
 		v.bad(path+".asn", "missing: the peer's AS number, or dynamicASN: external or internal")
 	}
+	v.needASN()
+}
+
+// needASN reports that no node has an AS number of ours, once.
+func (v *validator) needASN() {
 	if !v.hasASN() {
-		v.places["bgp.asn"] = place{file: v.file, line: v.places["bgp"].line, shown: "bgp.asn"} // reported once
+		v.places["bgp.asn"] = place{file: v.file, line: v.places["bgp"].line, shown: "bgp.asn"}
 		v.bad("bgp.asn", "missing: our own AS number, needed where there are peers")
 	}
 }
@@ -192,7 +234,7 @@ func (v *validator) timers(path string, p Peer) {
 	v.seconds(path+".connectTime", p.ConnectTime, 1, 65535)
 }
 
-// reach checks the distance to the peer, and BFD, which reaches on-link peers only.
+// reach checks the distance to the peer.
 func (v *validator) reach(path string, p Peer) {
 	if p.EBGPMultiHop != 0 && p.TTLSecurity != 0 {
 		v.bad(path+".ttlSecurity", "excludes ebgpMultiHop: one admits packets from remote hosts, the other refuses them")
@@ -203,15 +245,14 @@ func (v *validator) reach(path string, p Peer) {
 	if p.TTLSecurity == 255 {
 		v.bad(path+".ttlSecurity", "0, off, or 1 to 254 hops")
 	}
-	if p.BFDProfile == "" {
-		return
-	}
-	known := false
-	for _, b := range v.c.BGP.BFDProfiles {
-		known = known || b.Name == p.BFDProfile
-	}
+}
+
+// bfdProfile checks a peer's BFD, which reaches on-link peers only.
+func (v *validator) bfdProfile(path string, p Peer) {
+	named := func(b BFDProfile) bool { return b.Name == p.BFDProfile }
 	switch {
-	case !known:
+	case p.BFDProfile == "":
+	case !slices.ContainsFunc(v.c.BGP.BFDProfiles, named):
 		v.bad(path+".bfdProfile", "bgp.bfdProfiles has no profile of this name")
 	case p.EBGPMultiHop > 1:
 		v.bad(path+".bfdProfile", "BFD reaches on-link peers only: leave it or ebgpMultiHop out")
@@ -242,27 +283,39 @@ func (v *validator) pattern(path string, r PrefixPattern, carried []Family) {
 		v.bad(path+".prefix", "the session does not carry %s: nothing would be learned; add it to addressFamilies, or leave this out",
 			family)
 	}
+	v.lengths(path, r)
+}
+
+// lengths checks ge and le of a pattern.
+func (v *validator) lengths(path string, r PrefixPattern) {
 	least, most := r.Prefix.Bits(), r.Prefix.Addr().BitLen()
-	if r.GE != 0 && (int(r.GE) < least || int(r.GE) > most) {
+	if excluded(r.GE, least, most) {
 		v.bad(path+".ge", "a prefix length inside %s: %d to %d", r.Prefix, least, most)
 	}
-	if r.LE != 0 && (int(r.LE) < max(least, int(r.GE)) || int(r.LE) > most) {
-		v.bad(path+".le", "a prefix length inside %s, at least ge: %d to %d", r.Prefix, max(least, int(r.GE)), most)
+	least = max(least, int(r.GE))
+	if excluded(r.LE, least, most) {
+		v.bad(path+".le", "a prefix length inside %s, at least ge: %d to %d", r.Prefix, least, most)
 	}
 }
 
+// excluded reports whether a prefix length is given, and not one from least to most.
+func excluded(length uint8, least, most int) bool {
+	return length != 0 && (int(length) < least || int(length) > most)
+}
+
 func (v *validator) advertise(path string, p Peer) {
-	for i, text := range p.Advertise.Communities {
-		if _, err := ParseCommunity(text); err != nil {
-			v.bad(fmt.Sprintf("%s.communities[%d]", path, i), "%s", err)
-		}
-	}
-	for i, text := range p.Advertise.LargeCommunities {
-		if _, err := ParseLargeCommunity(text); err != nil {
-			v.bad(fmt.Sprintf("%s.largeCommunities[%d]", path, i), "%s", err)
-		}
-	}
+	parseable(v, path+".communities", p.Advertise.Communities, ParseCommunity)
+	parseable(v, path+".largeCommunities", p.Advertise.LargeCommunities, ParseLargeCommunity)
 	if p.Advertise.LocalPref != 0 && !v.mayBeInternal(p) {
 		v.bad(path+".localPref", "internal peers only: external ones never see it")
+	}
+}
+
+// parseable checks that parse accepts each text of the list at path.
+func parseable[T any](v *validator, path string, texts []string, parse func(string) (T, error)) {
+	for i, text := range texts {
+		if _, err := parse(text); err != nil {
+			v.bad(fmt.Sprintf("%s[%d]", path, i), "%s", err)
+		}
 	}
 }

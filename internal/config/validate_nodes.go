@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -43,7 +44,7 @@ func (o *overrides) check(i int, selectors []metav1.LabelSelector, keys ...strin
 	o.nodeSelectors(path, selectors)
 	given := func(key string) bool { _, ok := o.places[path+"."+key]; return ok }
 	if !slices.ContainsFunc(keys, given) {
-		o.bad(path, "replaces nothing: at least one of %s is needed", words(keys))
+		o.bad(path, "replaces nothing: at least one of %s is needed", strings.Join(keys, ", "))
 	}
 	for _, key := range keys {
 		for j := range selectors {
@@ -53,16 +54,6 @@ func (o *overrides) check(i int, selectors []metav1.LabelSelector, keys ...strin
 		}
 	}
 	return path
-}
-
-func words(all []string) (text string) {
-	for i, word := range all {
-		if i > 0 {
-			text += ", "
-		}
-		text += word
-	}
-	return text
 }
 
 // bgpOverrides checks bgp.overrides.
@@ -99,48 +90,49 @@ func (v *validator) mayBeInternal(p Peer) bool {
 	if p.DynamicASN != DynamicNone {
 		return p.DynamicASN == DynamicInternal
 	}
-	mine := []uint32{p.MyASN}
+	return p.ASN != 0 && slices.Contains(v.localASNs(p), p.ASN)
+}
+
+// localASNs returns our AS numbers towards a peer, on all nodes.
+func (v *validator) localASNs(p Peer) []uint32 {
+	ours := []uint32{p.MyASN}
 	if p.MyASN == 0 {
-		mine = []uint32{v.c.BGP.ASN}
+		ours = []uint32{v.c.BGP.ASN}
 		for _, o := range v.c.BGP.Overrides {
-			mine = append(mine, o.ASN)
+			ours = append(ours, o.ASN)
 		}
 	}
 	for _, o := range p.Overrides {
-		mine = append(mine, o.MyASN)
+		ours = append(ours, o.MyASN)
 	}
-	return p.ASN != 0 && slices.Contains(mine, p.ASN)
+	return ours
 }
 
-// networkOverrides checks nodeSelectors and overrides of a network. devices and tables are in use by the network itself.
+// networkOverrides checks nodeSelectors and overrides of a network.
 func (v *validator) networkOverrides(path string, n Network) {
-	if n.Name == DefaultNetwork {
-		const why = "every node has the default network, the main table: leave this out"
-		if len(n.NodeSelectors) > 0 {
-			v.bad(path+".nodeSelectors", why)
-		}
-		if len(n.Overrides) > 0 {
-			v.bad(path+".overrides", why)
-		}
-		return
-	}
 	v.nodeSelectors(path, n.NodeSelectors)
 	o := v.overrides(path)
 	for i, other := range n.Overrides {
 		path := o.check(i, other.NodeSelectors, "vrf", "table")
-		if _, given := v.places[path+".vrf"]; given && v.device(path+".vrf", other.VRF) {
-			switch {
-			case other.VRF == v.c.Steering.Device:
-				v.bad(path+".vrf", "steering.device has this name: choose another")
-			case slices.Contains(n.Uplinks(), other.VRF):
-				v.bad(path+".vrf", "an interface of the network has this name: choose another")
-			case n.VRF == "":
-				v.bad(path+".vrf", "the network has no vrf that this could replace: give it one, for all other nodes")
-			}
+		if _, given := v.places[path+".vrf"]; given {
+			v.otherVRF(path+".vrf", n, other.VRF)
 		}
 		if _, given := v.places[path+".table"]; given {
 			v.table(path+".table", other.Table)
 		}
+	}
+}
+
+// otherVRF checks a VRF that replaces the network's on some nodes.
+func (v *validator) otherVRF(path string, n Network, vrf string) {
+	switch {
+	case !v.device(path, vrf): // reported
+	case vrf == v.c.Steering.Device:
+		v.bad(path, "steering.device has this name: choose another")
+	case slices.Contains(n.Uplinks(), vrf):
+		v.bad(path, "an interface of the network has this name: choose another")
+	case n.VRF == "":
+		v.bad(path, "the network has no vrf that this could replace: give it one, for all other nodes")
 	}
 }
 

@@ -73,6 +73,10 @@ var scalars = map[reflect.Type]string{
 	reflect.TypeFor[metav1.LabelSelector]():  "label selector",
 }
 
+// nested reports whether values of type t have keys of their own.
+func nested(t reflect.Type) bool { return t.Kind() == reflect.Struct && scalars[t] == "" }
+
+// fields adds the keys of struct v, whose own path is above.
 func (w *walk) fields(v reflect.Value, above string) {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
@@ -84,26 +88,34 @@ func (w *walk) fields(v reflect.Value, above string) {
 		if above != "" {
 			path = above + "." + name
 		}
-		value, t := v.Field(i), field.Type
-		_, scalar := scalars[t]
-		if t.Kind() == reflect.Struct && !scalar {
-			w.fields(value, path)
-			continue
-		}
-		where := v.Type().Name() + "." + field.Name
-		k := key{path: path, kind: w.kind(t), fallback: fallback(path, value)}
-		k.means, k.fallback = split(w.comments[where], k.fallback)
-		if k.means == "" {
-			w.uncommented = append(w.uncommented, where)
-		}
-		if t.Kind() != reflect.Slice && t.Kind() != reflect.Pointer && !strings.Contains(path, "[]") {
-			k.env = "`EGRESSWAY_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_")) + "`" // as config.Load names them
-		}
-		w.keys = append(w.keys, k)
-		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct && scalars[t.Elem()] == "" {
-			w.fields(value.Index(0), path+"[]") // least has one of each
-		}
+		w.field(v.Field(i), path, v.Type().Name()+"."+field.Name)
 	}
+}
+
+// field adds the key at path, and those below it. where is the field's name in source.comments.
+func (w *walk) field(v reflect.Value, path, where string) {
+	t := v.Type()
+	if nested(t) {
+		w.fields(v, path)
+		return
+	}
+	k := key{path: path, kind: w.kind(t), fallback: fallback(path, v), env: variable(path, t)}
+	k.means, k.fallback = split(w.comments[where], k.fallback)
+	if k.means == "" {
+		w.uncommented = append(w.uncommented, where)
+	}
+	w.keys = append(w.keys, k)
+	if t.Kind() == reflect.Slice && nested(t.Elem()) {
+		w.fields(v.Index(0), path+"[]") // least has one of each
+	}
+}
+
+// variable returns the environment variable that sets a key, as config.Load names it.
+func variable(path string, t reflect.Type) string {
+	if t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer || strings.Contains(path, "[]") {
+		return ""
+	}
+	return "`EGRESSWAY_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_")) + "`"
 }
 
 // split separates the last sentence "Default: …." from a comment.
@@ -122,19 +134,28 @@ func (w *walk) kind(t reflect.Type) string {
 	}
 	switch t.Kind() {
 	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Struct && scalars[t.Elem()] == "" {
-			return "list"
-		}
-		return "list of " + plural(w.kind(t.Elem()))
+		return w.listKind(t.Elem())
 	case reflect.Bool:
 		return "true, false"
 	case reflect.String:
-		if choices := w.choices[t.Name()]; len(choices) > 0 {
-			return "`" + strings.Join(choices, "`, `") + "`"
-		}
-		return "string"
+		return w.wordKind(t.Name())
 	}
 	return "number"
+}
+
+func (w *walk) listKind(entry reflect.Type) string {
+	if nested(entry) {
+		return "list"
+	}
+	return "list of " + plural(w.kind(entry))
+}
+
+// wordKind describes the values of a string type.
+func (w *walk) wordKind(typeName string) string {
+	if choices := w.choices[typeName]; len(choices) > 0 {
+		return "`" + strings.Join(choices, "`, `") + "`"
+	}
+	return "string"
 }
 
 func plural(kind string) string {
@@ -149,36 +170,41 @@ func fallback(path string, v reflect.Value) string {
 	if given[path] {
 		return ""
 	}
-	if v.Kind() == reflect.Slice {
-		items := make([]string, v.Len())
-		for i := range items {
-			items[i] = fmt.Sprint(v.Index(i))
-		}
-		if len(items) == 0 {
-			return "none"
-		}
-		return "`[" + strings.Join(items, ", ") + "]`"
+	if path == "marks.mask" {
+		return fmt.Sprintf("`\"%#x\"`", v.Uint())
 	}
-	switch value := v.Interface().(type) {
-	case config.Duration:
-		return "`" + short(time.Duration(value)) + "`"
-	case uint32:
-		if path == "marks.mask" {
-			return fmt.Sprintf("`\"%#x\"`", value)
-		}
+	if d, ok := reflect.TypeAssert[config.Duration](v); ok {
+		return "`" + short(time.Duration(d)) + "`"
 	}
 	switch v.Kind() {
+	case reflect.Slice:
+		return listFallback(v)
 	case reflect.String:
-		if v.String() == "" {
-			return ""
-		}
-		return "`" + v.String() + "`"
+		return wordFallback(v.String())
 	case reflect.Bool:
 		return strconv.FormatBool(v.Bool())
 	case reflect.Int, reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		return fmt.Sprint(v)
 	}
 	return ""
+}
+
+func wordFallback(word string) string {
+	if word == "" {
+		return ""
+	}
+	return "`" + word + "`"
+}
+
+func listFallback(v reflect.Value) string {
+	if v.Len() == 0 {
+		return "none"
+	}
+	items := make([]string, v.Len())
+	for i := range items {
+		items[i] = fmt.Sprint(v.Index(i))
+	}
+	return "`[" + strings.Join(items, ", ") + "]`"
 }
 
 // short formats a duration in seconds: 120s, not 2m0s.

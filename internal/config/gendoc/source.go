@@ -36,13 +36,7 @@ func read(folder string) (source, error) {
 		if err != nil {
 			return s, err
 		}
-		for _, decl := range f.Decls {
-			if g, ok := decl.(*ast.GenDecl); ok {
-				for _, spec := range g.Specs {
-					s.spec(spec)
-				}
-			}
-		}
+		s.add(f)
 	}
 	if len(s.comments) == 0 {
 		return s, fmt.Errorf("%s: no struct with comments: not the folder of package config", folder)
@@ -50,26 +44,48 @@ func read(folder string) (source, error) {
 	return s, nil
 }
 
+func (s source) add(f *ast.File) {
+	for _, decl := range f.Decls {
+		g, ok := decl.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range g.Specs {
+			s.spec(spec)
+		}
+	}
+}
+
 func (s source) spec(spec ast.Spec) {
 	switch spec := spec.(type) {
 	case *ast.TypeSpec:
 		if t, ok := spec.Type.(*ast.StructType); ok {
-			for _, field := range t.Fields.List {
-				for _, name := range field.Names {
-					s.comments[spec.Name.Name+"."+name.Name] = commentOf(field)
-				}
-			}
+			s.fields(spec.Name.Name, t.Fields.List)
 		}
 	case *ast.ValueSpec:
-		t, ok := spec.Type.(*ast.Ident)
-		if !ok || len(spec.Values) != 1 {
-			return
+		if t, ok := spec.Type.(*ast.Ident); ok && len(spec.Values) == 1 {
+			s.choice(t.Name, spec.Values[0])
 		}
-		if value, ok := spec.Values[0].(*ast.BasicLit); ok && value.Kind == token.STRING {
-			if text, err := strconv.Unquote(value.Value); err == nil && text != "" {
-				s.choices[t.Name] = append(s.choices[t.Name], text)
-			}
+	}
+}
+
+// fields adds the comments of a struct's fields.
+func (s source) fields(structName string, fields []*ast.Field) {
+	for _, field := range fields {
+		for _, name := range field.Names {
+			s.comments[structName+"."+name.Name] = commentOf(field)
 		}
+	}
+}
+
+// choice adds a constant of a type, if it is a string.
+func (s source) choice(typeName string, constant ast.Expr) {
+	literal, ok := constant.(*ast.BasicLit)
+	if !ok || literal.Kind != token.STRING {
+		return
+	}
+	if text, err := strconv.Unquote(literal.Value); err == nil && text != "" {
+		s.choices[typeName] = append(s.choices[typeName], text)
 	}
 }
 
