@@ -198,7 +198,7 @@ func check(configFile, folder string) (found []error, files checkedFiles, summar
 // planProblems returns the problems of plans for all nodes, assuming that their networks are up.
 func planProblems(conf *config.Config, objects cluster.Objects) []cluster.Problem {
 	var problems []cluster.Problem
-	hosts := election.Policy{Hosts: conf.Election.Hosts}.Elect(objects, nil)
+	hosts := election.PolicyOf(conf).Elect(objects, nil)
 	for _, node := range slices.Sorted(objects.Nodes.Keys()) {
 		own := conf.For(objects.Nodes.At(node).Labels).Config
 		_, found := plan.Build(plan.Snapshot{

@@ -96,7 +96,7 @@ func (o planOptions) run(out io.Writer) error {
 	}
 	desired, found := plan.Build(plan.Snapshot{
 		Node: o.node, Config: conf, Objects: objects, Facts: facts,
-		Hosts: election.Policy{Hosts: conf.Election.Hosts}.Elect(objects, nil),
+		Hosts: election.PolicyOf(conf).Elect(objects, nil),
 	})
 	problems = cluster.SortProblems(append(append([]cluster.Problem{}, problems...), found...))
 	if o.output != "text" {

@@ -120,7 +120,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	}
 	unsettled := a.unsettled(c) // before Learned is read: the routes of settled networks are complete then
 	change := a.last.changed
-	elected, others := a.source.Hosts(objects, change, election.Policy{Hosts: c.Election.Hosts})
+	elected, others := a.source.Hosts(objects, change, election.PolicyOf(c))
 	if a.last.plan == nil {
 		a.last.others.detector.Presume(steeredTo(facts.Paths), time.Now())
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
 )
 
 // Policy limits the choice of hosts.
@@ -20,6 +21,14 @@ type Policy struct {
 	// Hosts is the number of candidates among which hosts and standbys are chosen; 0: all of them. Each node that is a host or
 	// standby costs others a path, a BGP path and a BFD session.
 	Hosts int
+	// Alone reports that every node elects for itself, and that nothing records the choices. Then a seat's choice depends on
+	// its own object and on the nodes, and not on the number of seats that a node has: a change of one object moves no other.
+	Alone bool
+}
+
+// PolicyOf returns the policy of a configuration.
+func PolicyOf(c *config.Config) Policy {
+	return Policy{Hosts: c.Election.Hosts, Alone: c.Source.Manifests != ""}
 }
 
 // Elect chooses hosts as a policy without limits does.
@@ -35,53 +44,18 @@ func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]
 // object's status stay as long as no other candidate is preferred to them; if the host does not stay, the standby becomes
 // the host. The remaining seats are assigned one by one, the oldest first, to the node with the fewest seats; a hash
 // decides among nodes with equally few, so that seats spread. With Policy.Hosts they spread over that many of the candidates
-// only: first those that are host or standby of any seat, then by a hash of their names. Seats of one network that have an
-// address in common share the host; see share for newcomers.
+// only: first those that are host or standby of any seat, then by a hash of their names. With Policy.Alone, hashes alone
+// decide. Seats of one network that have an address in common share the host; see share for newcomers.
 //
 // A standby lacks nothing that the host has, and is neither dead nor draining.
 func (p Policy) Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]Choice {
-	e := newElector(objects, reports)
-	e.policy = p
+	e := newElector(objects, reports, p)
 	seats := bySeniority(&objects)
 	for _, s := range seats {
 		e.employ(s.host)
 		e.employ(s.standby)
 	}
-	choices := make(map[Seat]Choice, len(seats))
-	var contenders []*contender
-	for _, s := range seats {
-		c, all, problem := kinds[s.Kind].contender(e, s.Seat)
-		switch {
-		case problem != nil:
-			choices[s.Seat] = Choice{Problem: problem}
-		case all:
-			choices[s.Seat] = Choice{Host: cluster.AllHosts}
-		default:
-			contenders = append(contenders, c)
-		}
-	}
-	groups := e.share(contenders, func(c *contender, problem *cluster.Problem) { choices[c.seat] = Choice{Problem: problem} })
-	for _, g := range groups {
-		standby := e.standby(g)
-		e.employ(e.name(standby))
-		choice := Choice{Host: e.name(g.host), Standby: e.name(standby), Despite: e.despite(g)}
-		for _, c := range g.members {
-			if choice.Why = ""; c.had.host != "" && c.had.host != choice.Host {
-				choice.Why = e.unfit(c, g)
-			}
-			choice.Serves = e.serving(c, g)
-			choices[c.seat] = choice
-			if g.lacks[g.host]&lacksLife != 0 && c.had.host != choice.Host {
-				choices[c.seat] = Choice{Problem: noHost(c.seat.ID, "", "", cluster.ReasonNoEligibleNode, "%s", silent(choice.Host))}
-			}
-		}
-	}
-	for _, s := range seats {
-		c := choices[s.Seat]
-		c.Term = s.term
-		choices[s.Seat] = c
-	}
-	return choices
+	return e.choose(seats)
 }
 
 // bySeniority lists the seats of all objects by precedence: by kind, then the older object first, then by key.
@@ -156,9 +130,9 @@ type match struct {
 // none stands for no node.
 const none = -1
 
-func newElector(objects cluster.Objects, reports map[string]cluster.Report) *elector {
+func newElector(objects cluster.Objects, reports map[string]cluster.Report, policy Policy) *elector {
 	e := &elector{
-		objects: objects, reports: reports, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{},
+		objects: objects, reports: reports, policy: policy, matching: map[match][]int{}, nodeAddrs: map[netip.Addr]bool{},
 		lacks: map[demand][]lack{}, apart: map[string][]string{}, few: map[preference][]int{},
 	}
 	e.dead, e.seen = judge(reports)
@@ -184,6 +158,53 @@ func newElector(objects cluster.Objects, reports map[string]cluster.Report) *ele
 		e.hashes = append(e.hashes, hash(name))
 	}
 	return e
+}
+
+// choose returns the choices for seats, which are in order of precedence. No other seat has one of their addresses.
+func (e *elector) choose(seats []seated) map[Seat]Choice {
+	choices := make(map[Seat]Choice, len(seats))
+	var contenders []*contender
+	for _, s := range seats {
+		c, all, problem := kinds[s.Kind].contender(e, s.Seat)
+		switch {
+		case problem != nil:
+			choices[s.Seat] = Choice{Problem: problem}
+		case all:
+			choices[s.Seat] = Choice{Host: cluster.AllHosts}
+		default:
+			contenders = append(contenders, c)
+		}
+	}
+	groups := e.share(contenders, func(c *contender, problem *cluster.Problem) { choices[c.seat] = Choice{Problem: problem} })
+	for _, g := range groups {
+		e.conclude(g, choices)
+	}
+	for _, s := range seats {
+		c := choices[s.Seat]
+		c.Term = s.term
+		choices[s.Seat] = c
+	}
+	return choices
+}
+
+// conclude adds the choices for the members of a unit that has its host.
+func (e *elector) conclude(u *unit, choices map[Seat]Choice) {
+	standby := e.standby(u)
+	e.employ(e.name(standby))
+	choice := Choice{Host: e.name(u.host), Standby: e.name(standby), Despite: e.despite(u)}
+	dead := u.lacks[u.host]&lacksLife != 0
+	for _, c := range u.members {
+		moves := c.had.host != choice.Host
+		if moves && dead {
+			choices[c.seat] = Choice{Problem: noHost(c.seat.ID, "", "", cluster.ReasonNoEligibleNode, "%s", silent(choice.Host))}
+			continue
+		}
+		choice.Why, choice.Serves = "", e.serving(c, u)
+		if moves && c.had.host != "" {
+			choice.Why = e.unfit(c, u)
+		}
+		choices[c.seat] = choice
+	}
 }
 
 // name returns the name of a node.
@@ -304,8 +325,11 @@ func (e *elector) employ(node string) {
 	}
 }
 
-// assign records the host of some seats.
+// assign records the host of some seats, unless no other seat's choice may depend on it.
 func (e *elector) assign(host, seats int) {
+	if e.policy.Alone {
+		return
+	}
 	e.load[host] += seats
 	if !e.employed[host] {
 		e.employed[host] = true

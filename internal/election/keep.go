@@ -19,7 +19,7 @@ type Obeyed struct {
 // now or were removed.
 func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choices map[Seat]Choice, changed []Seat) {
 	if o.elector == nil || change.All {
-		o.elector = newElector(objects, nil)
+		o.elector = newElector(objects, nil, Policy{})
 	}
 	o.elector.objects = objects
 	if o.choices == nil {
@@ -57,12 +57,13 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 }
 
 // Elected keeps the result of Elect up to date with the objects. It elects again only when an input of the election differs,
-// which most changes of endpoints do not cause.
+// which most changes of endpoints do not cause. With Policy.Alone, it chooses again only for the seats whose inputs differ,
+// unless one of them shares an address.
 type Elected struct {
-	policy   Policy
 	elector  *elector
 	reports  map[string]cluster.Report
 	standing map[Seat]standing
+	claims   map[claim]int // contenders by address
 	choices  map[Seat]Choice
 }
 
@@ -92,18 +93,28 @@ func (c *contender) same(o *contender) bool {
 }
 
 // Update applies the changes since the last call, the present reports and the policy. changed names the choices that differ
-// now or were removed.
+// now or were removed. The map may be the same one each time.
 func (e *Elected) Update(
 	objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed, policy Policy,
 ) (choices map[Seat]Choice, changed []Seat) {
-	if e.elector == nil || change.All || e.policy != policy || !reflect.DeepEqual(e.reports, reports) {
-		e.policy = policy
-		e.restart(objects, reports)
-	} else if !e.affected(objects, change) {
-		return e.choices, nil
+	if e.elector == nil || change.All || e.elector.policy != policy || !reflect.DeepEqual(e.reports, reports) {
+		e.restart(objects, reports, policy)
+		return e.elect()
 	}
+	differ, apart := e.affected(objects, change)
+	switch {
+	case len(differ) == 0:
+		return e.choices, nil
+	case policy.Alone && apart:
+		return e.choices, e.chooseFor(differ)
+	}
+	return e.elect()
+}
+
+// elect chooses for all seats.
+func (e *Elected) elect() (choices map[Seat]Choice, changed []Seat) {
 	before := e.choices
-	e.choices = policy.Elect(objects, reports)
+	e.choices = e.elector.policy.Elect(e.elector.objects, e.reports)
 	for s, now := range e.choices {
 		if was, had := before[s]; !had || !now.Same(was) {
 			changed = append(changed, s)
@@ -117,30 +128,73 @@ func (e *Elected) Update(
 	return e.choices, changed
 }
 
+// chooseFor chooses again for seats of which none shares an address, and returns those whose choices differ or are gone.
+func (e *Elected) chooseFor(seats []Seat) (changed []Seat) {
+	clear(e.elector.few) // it would keep lists of former candidates
+	for _, s := range seats {
+		was, had := e.choices[s]
+		now, exists := e.standing[s]
+		if !exists {
+			delete(e.choices, s)
+		} else {
+			e.choices[s] = e.elector.choose([]seated{{s, now.had}})[s]
+		}
+		if had != exists || !was.Same(e.choices[s]) {
+			changed = append(changed, s)
+		}
+	}
+	return changed
+}
+
 // restart computes the inputs of the election for all objects.
-func (e *Elected) restart(objects cluster.Objects, reports map[string]cluster.Report) {
-	e.elector, e.reports = newElector(objects, reports), maps.Clone(reports)
-	e.standing = map[Seat]standing{}
+func (e *Elected) restart(objects cluster.Objects, reports map[string]cluster.Report, policy Policy) {
+	e.elector, e.reports = newElector(objects, reports, policy), maps.Clone(reports)
+	e.standing, e.claims = map[Seat]standing{}, map[claim]int{}
 	for s := range seats(&objects) {
-		e.standing[s] = e.elector.standing(s)
+		now := e.elector.standing(s)
+		e.standing[s] = now
+		e.count(now, 1)
 	}
 }
 
-// affected computes the inputs of the election for the objects that changed, and reports whether any of them differs.
-func (e *Elected) affected(objects cluster.Objects, change cluster.Changed) (differs bool) {
-	e.elector.objects = objects
+// affected computes the inputs of the election for the objects that changed, and lists the seats for which they differ.
+// apart reports that none of these shared an address before, or shares one now.
+func (e *Elected) affected(objects cluster.Objects, change cluster.Changed) (differ []Seat, apart bool) {
+	e.elector.objects, apart = objects, true
 	for s := range seatsOf(change) {
 		was, had := e.standing[s]
-		if _, exists := kinds[s.Kind].tenure(&objects, s); !exists {
-			delete(e.standing, s)
-			differs = differs || had
+		now, exists := standing{}, false
+		if _, exists = kinds[s.Kind].tenure(&objects, s); exists {
+			now = e.elector.standing(s)
+		}
+		if had == exists && now.same(was) {
 			continue
 		}
-		now := e.elector.standing(s)
-		e.standing[s] = now
-		differs = differs || !had || !now.same(was)
+		differ = append(differ, s)
+		apart = e.count(was, -1) && apart
+		if delete(e.standing, s); exists {
+			e.standing[s] = now
+			apart = e.count(now, 1) && apart
+		}
 	}
-	return differs
+	return differ, apart
+}
+
+// count adds n to the number of contenders for each address of a contender. alone reports that it is the only one for each.
+func (e *Elected) count(s standing, n int) (alone bool) {
+	if s.contender == nil {
+		return true
+	}
+	alone = true
+	for _, a := range s.contender.addresses {
+		k := claim{s.contender.network, a}
+		e.claims[k] += n
+		alone = alone && e.claims[k] == max(n, 0)
+		if e.claims[k] == 0 {
+			delete(e.claims, k)
+		}
+	}
+	return alone
 }
 
 func (e *elector) standing(s Seat) standing {

@@ -82,7 +82,8 @@ func obeyAnew(o cluster.Objects) map[Seat]Choice {
 
 // Updated choices are the same as choices made from scratch.
 func TestChoicesInStep(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(40) {
+		policy := []Policy{{}, {Alone: true}, {Hosts: 2, Alone: true}, {Hosts: 2}}[seed%4]
 		r := rand.New(rand.NewPCG(seed, 0))
 		o := objects(5, "s0", "s1", "s2")
 		obeyed, elected := new(Obeyed), new(Elected)
@@ -94,8 +95,8 @@ func TestChoicesInStep(t *testing.T) {
 			follow(keptObeyed, choices, keys)
 			require.Equal(t, choices, keptObeyed, "seed %d, step %d", seed, step)
 
-			choices, keys = elected.Update(o, nil, changed, Policy{})
-			require.Equal(t, Elect(o, nil), choices, "seed %d, step %d: %v", seed, step, slices.Collect(maps.Keys(changed.Of[cluster.KindEgressService])))
+			choices, keys = elected.Update(o, nil, changed, policy)
+			require.Equal(t, policy.Elect(o, nil), choices, "seed %d, step %d: %v", seed, step, slices.Collect(maps.Keys(changed.Of[cluster.KindEgressService])))
 			follow(keptElected, choices, keys)
 			require.Equal(t, choices, keptElected, "seed %d, step %d", seed, step)
 			changed = wander(r, &o)

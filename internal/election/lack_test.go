@@ -170,7 +170,7 @@ func TestFamiliesNeeded(t *testing.T) {
 			for _, e := range test.endpoints {
 				o.Endpoints = o.Endpoints.With(key("a"), append(o.Endpoints.At(key("a")), cluster.Endpoint{Address: e, Node: "n0"}))
 			}
-			c, _, problem := egressServices{}.contender(newElector(o, nil), seat("a"))
+			c, _, problem := egressServices{}.contender(newElector(o, nil, Policy{}), seat("a"))
 			require.Nil(t, problem)
 			require.Equal(t, test.want, c.need)
 		})

@@ -138,7 +138,7 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	decided.EgressServices = l.term.withDecisions(in.Objects)
 	in.Changed.Join(l.term.touched)
 	l.term.touched = cluster.Changed{}
-	choices, others := l.term.elected.Update(decided, reports, in.Changed, election.Policy{Hosts: in.Config.Election.Hosts})
+	choices, others := l.term.elected.Update(decided, reports, in.Changed, election.PolicyOf(in.Config))
 	if timed || begins || l.term.waiting || len(others) > 0 || l.differs(in, reports) {
 		l.last, l.reports, l.pruned = in, reports, l.api.Pruned() // before elect: later changes belong to the next election
 		l.api.Write(l.term.elect(l.api, in, decided, reports, choices))

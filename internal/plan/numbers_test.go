@@ -36,7 +36,7 @@ func TestNoPodIsDroppedForNumbers(t *testing.T) {
 		}
 		o.Endpoints = o.Endpoints.With(nth(i), endpoints)
 	}
-	hosts := election.Policy{Hosts: c.Election.Hosts}.Elect(o, nil)
+	hosts := election.PolicyOf(c).Elect(o, nil)
 	for _, node := range []string{"n0", "n1", "n500", "n999"} {
 		p, problems := plan.Build(plan.Snapshot{Node: node, Config: c, Objects: o, Hosts: hosts, Facts: plan.Assume(c, o, node)})
 		for _, problem := range problems {
