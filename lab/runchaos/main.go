@@ -33,6 +33,8 @@ func run() int {
 	flag.IntVar(&o.Count, "count", 0, "how many faults happen at most; 0: any number")
 	faults := flag.String("faults", "", "only these kinds, separated by commas")
 	flag.BoolVar(&o.Patient, "patient", false, "for a busy machine: nodes take each other for dead after 2 s only, and routers watch them by BGP alone")
+	flag.IntVar(&o.Slower, "slower", 0, "for a busy machine: ask this many times less often")
+	flag.DurationVar(&o.Slack, "slack", 0, "for a busy machine: allow this much more time for all that has a limit")
 	verbose := flag.Bool("logs", false, "print the daemons' logs where something failed")
 	flag.Parse()
 	o.For = time.Duration(*minutes * float64(time.Minute))
