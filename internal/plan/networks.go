@@ -29,6 +29,48 @@ type network struct {
 // readNetworks resolves the listed networks and, with allowUnlisted, those that objects name without an entry.
 func (g *ground) readNetworks(names map[string]int, unsettled, unmade []string) {
 	g.byName = map[string]*network{}
+	g.addNetworks(names)
+	slices.SortFunc(g.networks, func(x, y *network) int { return compareStrings(x.name, y.name) })
+	g.readDevices()
+	for _, n := range g.networks {
+		g.planNetwork(n, unmade)
+		if n.usable && slices.Contains(unsettled, n.name) {
+			g.held = append(g.held, n.table)
+		}
+	}
+	g.listed = strings.Join(g.listedNames(), ", ")
+	slices.Sort(g.held)
+}
+
+// listedNames returns the names of the networks that the configuration lists.
+func (g *ground) listedNames() (names []string) {
+	for _, n := range g.networks {
+		if n.listed {
+			names = append(names, n.name)
+		}
+	}
+	return names
+}
+
+// planNetwork plans the VRF device of a network, and finds whether this node lacks the network. unmade holds devices that the
+// kernel did not make.
+func (g *ground) planNetwork(n *network, unmade []string) {
+	present := g.present(n)
+	if n.VRF != "" && n.usable {
+		g.vrfs = append(g.vrfs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: present})
+	}
+	why, comes := g.absence(n, present)
+	if why == "" {
+		return
+	}
+	g.absent = append(g.absent, Absence{n.name, why})
+	if !comes || slices.Contains(unmade, n.VRF) {
+		n.lacks, g.lacking = why, true
+	}
+}
+
+// addNetworks adds the networks of the configuration, and with allowUnlisted those that objects name without an entry.
+func (g *ground) addNetworks(names map[string]int) {
 	for _, c := range g.config.Networks {
 		g.addNetwork(c, true)
 	}
@@ -38,29 +80,6 @@ func (g *ground) readNetworks(names map[string]int, unsettled, unmade []string) 
 	if g.config.AllowUnlisted {
 		g.addUnlisted(names)
 	}
-	slices.SortFunc(g.networks, func(x, y *network) int { return compareStrings(x.name, y.name) })
-	g.readDevices()
-	var known []string
-	for _, n := range g.networks {
-		if n.listed {
-			known = append(known, n.name)
-		}
-		present := g.present(n)
-		if n.VRF != "" && n.usable {
-			g.vrfs = append(g.vrfs, VRF{Name: n.VRF, Table: n.table, Create: n.create, Interfaces: present})
-		}
-		if why, comes := g.absence(n, present); why != "" {
-			g.absent = append(g.absent, Absence{n.name, why})
-			if !comes || slices.Contains(unmade, n.VRF) {
-				n.lacks, g.lacking = why, true
-			}
-		}
-		if n.usable && slices.Contains(unsettled, n.name) {
-			g.held = append(g.held, n.table)
-		}
-	}
-	g.listed = strings.Join(known, ", ")
-	slices.Sort(g.held)
 }
 
 func (g *ground) addNetwork(c config.Network, listed bool) {
@@ -69,11 +88,7 @@ func (g *ground) addNetwork(c config.Network, listed bool) {
 	}
 	g.networks = append(g.networks, n)
 	g.byName[c.Name] = n
-	for _, p := range c.Peers {
-		if first, known := g.peers[p.Address]; !known || c.Name < first {
-			g.peers[p.Address] = c.Name
-		}
-	}
+	g.readPeers(c)
 	switch {
 	case c.Name == config.DefaultNetwork:
 		n.table = mainTable
@@ -82,30 +97,38 @@ func (g *ground) addNetwork(c config.Network, listed bool) {
 	}
 }
 
+// readPeers records the peers of a network. An address that is a peer in several belongs to the first by name.
+func (g *ground) readPeers(c config.Network) {
+	for _, p := range c.Peers {
+		if first, known := g.peers[p.Address]; !known || c.Name < first {
+			g.peers[p.Address] = c.Name
+		}
+	}
+}
+
 // addUnlisted adds the networks that objects name without an entry, except those that are a listed network by a second
 // name: namespaces that may not use that network would use it by the second name, and its packets have one path only.
 func (g *ground) addUnlisted(named map[string]int) {
-	var names []string
-	for _, name := range sortedKeys(named) {
-		if name != "" && g.byName[name] == nil {
-			names = append(names, name)
-		}
-	}
-	var tables []config.Network
-	for _, name := range names {
-		c := unlisted(name)
-		switch {
-		case c.Table != 0:
-			tables = append(tables, c)
-		case c.VRF != "" && g.sameAs(c) == nil:
-			g.addNetwork(c, false)
-		}
-	}
-	for _, c := range tables { // a VRF's table is known now
+	vrfs, tables := g.withoutEntry(named)
+	for _, c := range slices.Concat(vrfs, tables) { // tables last: those of all VRFs are known then
 		if g.sameAs(c) == nil {
 			g.addNetwork(c, false)
 		}
 	}
+}
+
+// withoutEntry returns the networks that the names without an entry stand for, sorted by name.
+func (g *ground) withoutEntry(named map[string]int) (vrfs, tables []config.Network) {
+	for _, name := range sortedKeys(named) {
+		switch c := unlisted(name); {
+		case g.byName[name] != nil:
+		case c.Table != 0:
+			tables = append(tables, c)
+		case c.VRF != "":
+			vrfs = append(vrfs, c)
+		}
+	}
+	return vrfs, tables
 }
 
 // unlisted returns the network that a name without an entry stands for: a number is a routing table, any other name a VRF
@@ -141,28 +164,42 @@ func (g *ground) sameAs(c config.Network) *network {
 // readDevices assigns every uplink to one network: the network that lists it, else the network whose VRF contains it now.
 func (g *ground) readDevices() {
 	taken := map[string]bool{}
-	add := func(n *network, device string) {
-		if !taken[device] {
-			taken[device] = true
-			n.devices = append(n.devices, device)
-		}
-	}
-	for _, n := range g.networks {
-		if n.VRF != "" {
-			add(n, n.VRF)
-		}
-		for _, device := range n.uplinks {
-			add(n, device)
-		}
-	}
-	for _, n := range g.networks {
-		for _, l := range g.links {
-			if n.VRF != "" && n.usable && l.Master == n.VRF {
-				add(n, l.Name)
+	add := func(n *network, devices []string) {
+		for _, device := range devices {
+			if !taken[device] {
+				taken[device] = true
+				n.devices = append(n.devices, device)
 			}
 		}
+	}
+	for _, n := range g.networks {
+		add(n, n.configuredDevices())
+	}
+	for _, n := range g.networks {
+		add(n, g.enslaved(n))
 		slices.Sort(n.devices)
 	}
+}
+
+// configuredDevices lists the devices that the network's configuration names.
+func (n *network) configuredDevices() []string {
+	if n.VRF == "" {
+		return n.uplinks
+	}
+	return slices.Concat([]string{n.VRF}, n.uplinks)
+}
+
+// enslaved lists the interfaces that are in a network's VRF device now.
+func (g *ground) enslaved(n *network) (devices []string) {
+	if n.VRF == "" || !n.usable {
+		return nil
+	}
+	for _, l := range g.links {
+		if l.Master == n.VRF {
+			devices = append(devices, l.Name)
+		}
+	}
+	return devices
 }
 
 // present lists the interfaces of a network that this node has. Each missing one is a problem of the network, which works
@@ -182,23 +219,41 @@ func (g *ground) present(n *network) (names []string) {
 // absence finds why the kernel does not have a network. comes reports whether the kernel will have it once this plan is
 // applied.
 func (g *ground) absence(n *network, present []string) (why string, comes bool) {
-	switch vrf := g.link(n.VRF); {
-	case n.Elsewhere != "":
+	if n.Elsewhere != "" {
 		return n.Elsewhere, false
+	}
+	if n.VRF != "" {
+		why, comes = g.absenceOfVRF(n, present)
+	}
+	if why == "" && len(n.uplinks) > 0 {
+		why, comes = g.absenceOfUplinks(n, present)
+	}
+	return why, comes
+}
+
+// absenceOfVRF is absence as far as it concerns a network's VRF device.
+func (g *ground) absenceOfVRF(n *network, present []string) (why string, comes bool) {
+	switch vrf := g.link(n.VRF); {
 	case !n.usable:
 		return "its VRF device is missing, or is not the configured one", false
-	case n.VRF != "" && vrf == nil:
+	case vrf == nil:
 		return "VRF device " + n.VRF + " does not exist", n.create && len(present) > 0
-	case n.VRF != "" && !vrf.Up:
+	case !vrf.Up:
 		return "VRF device " + n.VRF + " is down", n.create
-	case len(n.uplinks) == 0:
-		return "", true
+	}
+	return "", false
+}
+
+// absenceOfUplinks is absence as far as it concerns a network's interfaces.
+func (g *ground) absenceOfUplinks(n *network, present []string) (why string, comes bool) {
+	inVRF := func(name string) bool { return g.link(name).Master == n.VRF }
+	switch {
 	case len(present) == 0:
 		return "none of its interfaces exists: " + strings.Join(n.uplinks, ", "), false
-	case n.VRF != "" && !slices.ContainsFunc(present, func(name string) bool { return g.link(name).Master == n.VRF }):
+	case n.VRF != "" && !slices.ContainsFunc(present, inVRF):
 		return "none of its interfaces is in VRF device " + n.VRF, true
 	}
-	return "", true
+	return "", false
 }
 
 // link finds a link by its name, or returns nil.
@@ -213,34 +268,40 @@ func (g *ground) link(name string) *Link {
 
 // findVRF adopts the VRF device that exists, or plans its creation.
 func (g *ground) findVRF(n *network) {
-	refuse := func(field, value string, reason cluster.Reason, format string, args ...any) {
-		n.usable = false
-		if n.listed {
-			g.problem("Network", n.name, field, value, reason, format, args...)
-		} // else networkOf reports it for each EgressService that names the network
+	switch vrf := g.link(n.VRF); {
+	case vrf != nil:
+		g.adoptVRF(n, vrf)
+	case n.creatable():
+		n.create = true
+	default:
+		g.refuseVRF(n, "vrf", n.VRF, ReasonVRFMissing,
+			"no such VRF device on node %s; create it, or list interfaces and a table so that it is made", g.node)
 	}
-	i := slices.IndexFunc(g.links, func(l Link) bool { return l.Name == n.VRF })
-	if i < 0 {
-		n.create = n.Table != 0 && len(n.uplinks) > 0
-		if !n.create {
-			refuse("vrf", n.VRF, ReasonVRFMissing,
-				"no such VRF device on node %s; create it, or list interfaces and a table so that it is made", g.node)
-		}
-		return
-	}
-	vrf := g.links[i]
+}
+
+// adoptVRF uses the interface of that name, if it is a VRF device with the table of the network.
+func (g *ground) adoptVRF(n *network, vrf *Link) {
 	switch {
 	case vrf.VRFTable == 0:
-		refuse("vrf", n.VRF, ReasonVRFMissing, "the interface of that name is not a VRF device")
-		return
+		g.refuseVRF(n, "vrf", n.VRF, ReasonVRFMissing, "the interface of that name is not a VRF device")
 	case n.Table != 0 && n.Table != vrf.VRFTable:
-		refuse("table", strconv.Itoa(int(n.Table)), ReasonTableMismatch,
+		g.refuseVRF(n, "table", strconv.Itoa(int(n.Table)), ReasonTableMismatch,
 			"VRF device %s has table %d: set that one, or leave table out", n.VRF, vrf.VRFTable)
-		return
+	default:
+		n.table, n.create = vrf.VRFTable, n.creatable()
 	}
-	n.table = vrf.VRFTable
-	// A VRF that we made is recreated with its floor when it vanishes. The floor of an adopted VRF is its owner's business.
-	n.create = n.Table != 0 && len(n.uplinks) > 0
+}
+
+// creatable reports whether a missing VRF device is made. A VRF that we made is made again, with its floor, when it vanishes.
+// The floor of an adopted VRF is its owner's business.
+func (n *network) creatable() bool { return n.Table != 0 && len(n.uplinks) > 0 }
+
+// refuseVRF makes a network unusable, and reports why. networkOf reports an unlisted one for each EgressService that names it.
+func (g *ground) refuseVRF(n *network, field, value string, reason cluster.Reason, format string, args ...any) {
+	n.usable = false
+	if n.listed {
+		g.problem("Network", n.name, field, value, reason, format, args...)
+	}
 }
 
 // allowance is the question whether a namespace may use a network.
@@ -273,16 +334,7 @@ func (g *ground) networkOf(id cluster.ID, name string, f *findings) *network {
 	}
 	n := g.byName[name]
 	if n == nil {
-		c := unlisted(name)
-		same := g.sameAs(c)
-		switch {
-		case !g.config.AllowUnlisted:
-			refuse(ReasonNetworkNotFound, "no such network; the configuration lists %s", g.listed)
-		case c.VRF == "" && c.Table == 0:
-			refuse(ReasonNetworkNotFound, "no such network, nor can it be a VRF device or the number of a free routing table")
-		case same != nil:
-			refuse(ReasonNetworkNotFound, "belongs to network %s: name that one", same.name)
-		}
+		g.refuseUnknown(name, refuse)
 		return nil
 	}
 	if !n.listed && !n.usable {
@@ -294,4 +346,18 @@ func (g *ground) networkOf(id cluster.ID, name string, f *findings) *network {
 		return nil
 	}
 	return n
+}
+
+// refuseUnknown reports why an object cannot use a network that does not exist.
+func (g *ground) refuseUnknown(name string, refuse func(reason cluster.Reason, format string, args ...any)) {
+	c := unlisted(name)
+	same := g.sameAs(c)
+	switch {
+	case !g.config.AllowUnlisted:
+		refuse(ReasonNetworkNotFound, "no such network; the configuration lists %s", g.listed)
+	case c.VRF == "" && c.Table == 0:
+		refuse(ReasonNetworkNotFound, "no such network, nor can it be a VRF device or the number of a free routing table")
+	case same != nil:
+		refuse(ReasonNetworkNotFound, "belongs to network %s: name that one", same.name)
+	}
 }
