@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,30 +54,72 @@ func (c Socket) AddChanged(ctx context.Context, h *netlink.Handle, changes Chang
 		fresh[r] = true
 	}
 	n := newNormalizer(h, judge)
-	messages := make([]nl.Message, 0, len(changes.Set))
-	routes := make([]*Entry, 0, len(changes.Set))
-	planned := make([]*plan.Route, 0, len(changes.Set))
-	var former []*plan.Route
+	a := newAdditions(len(changes.Set))
 	for _, p := range changes.Set {
-		r := n.normal(p)
-		if r == nil {
-			if !fresh[p] {
-				former = append(former, p)
-			}
-			continue
+		flags := replace
+		if fresh[p] {
+			flags = create
 		}
-		flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_REPLACE)
-		if fresh[p] { // a new route must not replace another program's route of the same key
-			flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		if r := n.normal(p); r != nil {
+			a.add(p, r, flags)
+		} else if flags == replace {
+			a.former = append(a.former, p)
 		}
-		messages = append(messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.Encode(true)})
-		routes, planned = append(routes, r), append(planned, p)
 	}
-	results, err := c.Change(ctx, messages)
+	return c.addAll(ctx, a, judge, n.errs)
+}
+
+// Flags of a request for a route. A new route must not replace another program's route of the same key; our own is
+// replaced in one step.
+const (
+	create  uint16 = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	replace uint16 = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+)
+
+// additions are routes to add or replace, with their requests.
+type additions struct {
+	planned  []*plan.Route
+	routes   []*Entry
+	messages []nl.Message
+	former   []*plan.Route // routes of the kernel whose replacement is left out: no peer advertises them any more
+}
+
+func newAdditions(most int) *additions {
+	return &additions{
+		planned: make([]*plan.Route, 0, most), routes: make([]*Entry, 0, most), messages: make([]nl.Message, 0, most),
+	}
+}
+
+func (a *additions) add(p *plan.Route, r *Entry, flags uint16) {
+	a.planned, a.routes = append(a.planned, p), append(a.routes, r)
+	a.messages = append(a.messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.Encode(true)})
+}
+
+// judge returns the errors that the verdict lets stand. If a route that is left out was to replace another, judge adds
+// it to former.
+func (a *additions) judge(results []error, judge verdict) (errs []error) {
+	for i, err := range results {
+		if judged := judge(a.planned[i], err); judged != nil {
+			errs = append(errs, addError(a.routes[i].Key, judged))
+		} else if err != nil && a.messages[i].Flags == replace {
+			a.former = append(a.former, a.planned[i])
+		}
+	}
+	return errs
+}
+
+// addAll sends the requests, asks for a verdict on each answer, and removes the former routes. It joins its errors to
+// errs.
+func (c Socket) addAll(ctx context.Context, a *additions, judge verdict, errs []error) error {
+	results, err := c.Change(ctx, a.messages)
 	if err != nil {
-		return errors.Join(append(n.errs, err)...)
+		return errors.Join(append(errs, err)...)
 	}
-	return nl.JoinErrors(append(n.errs, c.judged(ctx, planned, former, routes, messages, results, judge)...))
+	errs = append(errs, a.judge(results, judge)...)
+	if len(a.former) > 0 {
+		errs = append(errs, c.RemoveGone(ctx, a.former))
+	}
+	return nl.JoinErrors(errs)
 }
 
 // RemoveGone removes the routes that are no longer planned.
@@ -89,10 +132,7 @@ func (c Socket) RemoveGone(ctx context.Context, gone []*plan.Route) error {
 			continue
 		}
 		// Without legs, the request matches our route of this key, even if its legs changed.
-		r := &Entry{Key: KeyOf(p), Protocol: Protocol, Kind: unix.RTN_UNICAST}
-		if p.Unreachable {
-			r.Kind = unix.RTN_UNREACHABLE
-		}
+		r := withoutLegs(p)
 		messages, keys = append(messages, nl.Message{Type: unix.RTM_DELROUTE, Flags: 0, Body: r.Encode(false)}), append(keys, r.Key)
 	}
 	return c.remove(ctx, messages, keys)
@@ -110,9 +150,7 @@ func (c Socket) remove(ctx context.Context, messages []nl.Message, keys []Key) e
 		return err
 	}
 	for i, err := range results {
-		if results[i] = nil; err != nil && !errors.Is(err, unix.ESRCH) {
-			results[i] = fmt.Errorf("delete route %s: %w", keys[i], err)
-		}
+		results[i] = deleteError(keys[i], err)
 	}
 	return nl.JoinErrors(results)
 }
@@ -122,6 +160,14 @@ func addError(key Key, err error) error {
 		return fmt.Errorf("add route %s: another program's route is in the way: %w", key, err)
 	}
 	return fmt.Errorf("add route %s: %w", key, err)
+}
+
+// deleteError returns the error of deleting a route; nil: the route is gone.
+func deleteError(key Key, err error) error {
+	if err == nil || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return fmt.Errorf("delete route %s: %w", key, err)
 }
 
 // normalizer converts planned routes to the kernel's normal form. It resolves devices, asks for a verdict on routes that
@@ -146,32 +192,54 @@ type device struct {
 
 func (n *normalizer) device(name string) device {
 	d, known := n.devices[name]
-	if known {
-		return d
+	if !known {
+		d = findDevice(n.h, name)
+		n.devices[name] = d
 	}
-	link, err := n.h.LinkByName(name)
-	if err == nil && link.Attrs().RawFlags&unix.IFF_UP == 0 {
-		err = unix.ENETDOWN
-	}
-	if d.err = err; err == nil {
-		d.index = link.Attrs().Index
-	}
-	n.devices[name] = d
 	return d
 }
 
-// normal returns a route in the kernel's normal form; nil: it cannot be installed. A next hop whose device is missing or
-// down is left out if another one remains, as the kernel itself does when a link goes down.
+func findDevice(h *netlink.Handle, name string) device {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return device{err: err}
+	}
+	if link.Attrs().RawFlags&unix.IFF_UP == 0 {
+		return device{err: unix.ENETDOWN}
+	}
+	return device{index: link.Attrs().Index}
+}
+
+var errNoNextHop = errors.New("it has no next hop")
+
+// normal returns a route in the kernel's normal form; nil: it cannot be installed.
 func (n *normalizer) normal(p *plan.Route) *Entry {
 	if p.Unreachable && p.Dst.Addr().Is6() && !n.ipv6 {
 		return nil
 	}
-	r := &Entry{Key: KeyOf(p), Protocol: Protocol, Kind: unix.RTN_UNICAST}
-	if p.Unreachable {
-		r.Kind = unix.RTN_UNREACHABLE
+	r := withoutLegs(p)
+	legs, failed := n.legs(p.NextHops)
+	if len(legs) == 0 && !p.Unreachable {
+		n.refuse(p, cmp.Or(failed, errNoNextHop))
+		return nil
 	}
-	var failed error
-	for _, hop := range p.NextHops {
+	r.Legs = legs
+	r.sortLegs()
+	r.Legs = slices.Compact(r.Legs)
+	return r
+}
+
+// refuse asks for a verdict on a route that cannot be installed, and keeps the error that it lets stand.
+func (n *normalizer) refuse(p *plan.Route, err error) {
+	if err := n.judge(p, err); err != nil {
+		n.errs = append(n.errs, addError(KeyOf(p), err))
+	}
+}
+
+// legs converts next hops. One whose device is missing or down is left out, as the kernel itself does when a link goes
+// down; failed is the error of the last such device.
+func (n *normalizer) legs(hops []plan.NextHop) (legs []Leg, failed error) {
+	for _, hop := range hops {
 		l := Leg{Gateway: hop.Gateway, onLink: hop.OnLink}
 		if hop.Device != "" {
 			d := n.device(hop.Device)
@@ -181,20 +249,16 @@ func (n *normalizer) normal(p *plan.Route) *Entry {
 			}
 			l.Device = d.index
 		}
-		r.Legs = append(r.Legs, l)
+		legs = append(legs, l)
 	}
-	if len(r.Legs) == 0 && !p.Unreachable {
-		if failed == nil {
-			failed = errors.New("it has no next hop")
-		}
-		if err := n.judge(p, failed); err != nil {
-			n.errs = append(n.errs, addError(r.Key, err))
-		}
-		return nil
-	}
-	if len(r.Legs) > 1 {
-		r.sortLegs()
-		r.Legs = slices.Compact(r.Legs)
+	return legs, failed
+}
+
+// withoutLegs returns a planned route in the kernel's normal form, without its next hops.
+func withoutLegs(p *plan.Route) *Entry {
+	r := &Entry{Key: KeyOf(p), Protocol: Protocol, Kind: unix.RTN_UNICAST}
+	if p.Unreachable {
+		r.Kind = unix.RTN_UNREACHABLE
 	}
 	return r
 }

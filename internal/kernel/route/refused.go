@@ -69,21 +69,22 @@ func (f Refusals) Judge(r *plan.Route, err error) error {
 // refusalOf returns the reason why a route is left out after an error; empty: the error does not concern this route
 // alone.
 func refusalOf(err error) cluster.Reason {
-	among := func(numbers ...error) bool {
-		return slices.ContainsFunc(numbers, func(n error) bool { return errors.Is(err, n) })
-	}
 	switch {
 	case err == nil:
 		return ""
-	case among(unix.EEXIST):
+	case isAny(err, unix.EEXIST):
 		return ReasonRouteCollides
-	case among(unix.ENETDOWN, unix.ENODEV) || errors.As(err, &netlink.LinkNotFoundError{}):
+	case isAny(err, unix.ENETDOWN, unix.ENODEV), errors.As(err, &netlink.LinkNotFoundError{}):
 		return ReasonDeviceDown
-	case among(unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH),
-		among(unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP): // IPv6 is off
+	case isAny(err, unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH),
+		isAny(err, unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP): // IPv6 is off
 		return ReasonNextHopRefused
 	}
 	return ""
+}
+
+func isAny(err error, errs ...error) bool {
+	return slices.ContainsFunc(errs, func(e error) bool { return errors.Is(err, e) })
 }
 
 // Has reports whether the kernel rejected a planned route.

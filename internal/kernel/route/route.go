@@ -76,78 +76,78 @@ type verdict func(*plan.Route, error) error
 // device is missing or down is left out as long as another leg remains.
 func (c Socket) AddRoutes(ctx context.Context, h *netlink.Handle, desired []plan.Route, judge verdict) error {
 	wanted, errs := NormalRoutes(h, desired, judge)
-	const (
-		missing = iota
-		different
-		right
-	)
-	state, err := nl.Retry(func() (map[Key]int, error) {
-		state := make(map[Key]int, len(wanted))
+	state, err := readStates(ctx, wanted)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	var a additions
+	for i := range desired {
+		p, key := &desired[i], KeyOf(&desired[i])
+		r := wanted[key]
+		if r == nil {
+			if state[key] == different {
+				a.former = append(a.former, p)
+			}
+			continue
+		}
+		switch state[key] {
+		case missing:
+			a.add(p, r, create)
+		case different:
+			a.add(p, r, replace)
+		case right:
+		}
+		state[key] = right
+	}
+	return c.addAll(ctx, &a, judge, errs)
+}
+
+// routeState compares the kernel's route of a key with the wanted one.
+type routeState int
+
+const (
+	missing routeState = iota
+	different
+	right
+)
+
+// readStates compares the kernel's routes with those wanted.
+func readStates(ctx context.Context, wanted map[Key]*Entry) (map[Key]routeState, error) {
+	return nl.Retry(func() (map[Key]routeState, error) {
+		state := make(map[Key]routeState, len(wanted))
 		return state, DumpOurs(ctx, func(r *Entry) {
-			if w, ok := wanted[r.Key]; ok && state[r.Key] != right {
+			w, ok := wanted[r.Key]
+			switch {
+			case !ok || state[r.Key] == right:
+			case w != nil && w.Same(r):
+				state[r.Key] = right
+			default:
 				state[r.Key] = different
-				if w != nil && w.Same(r) {
-					state[r.Key] = right
-				}
 			}
 		})
 	})
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	var wanting []*Entry
-	var planned, former []*plan.Route
-	var messages []nl.Message
-	for i := range desired {
-		key := KeyOf(&desired[i])
-		r := wanted[key]
-		if r == nil && state[key] == different {
-			former = append(former, &desired[i])
-		}
-		if r == nil || state[key] == right {
-			continue
-		}
-		// A new route must not replace another program's route of the same key; our own is replaced in one step.
-		flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
-		if state[key] == different {
-			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
-		}
-		state[key] = right
-		wanting, planned = append(wanting, r), append(planned, &desired[i])
-		messages = append(messages, nl.Message{Type: unix.RTM_NEWROUTE, Flags: flags, Body: r.Encode(true)})
-	}
-	results, err := c.Change(ctx, messages)
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	return nl.JoinErrors(append(errs, c.judged(ctx, planned, former, wanting, messages, results, judge)...))
-}
-
-// judged returns the errors of adding routes that the verdict lets stand. If a route that is left out was to replace
-// another, judged removes the other, as it does former: no peer advertises it any more.
-func (c Socket) judged(
-	ctx context.Context, planned, former []*plan.Route, routes []*Entry, messages []nl.Message, results []error, judge verdict,
-) (errs []error) {
-	for i, err := range results {
-		if judged := judge(planned[i], err); judged != nil {
-			errs = append(errs, addError(routes[i].Key, judged))
-		} else if err != nil && messages[i].Flags&unix.NLM_F_REPLACE != 0 {
-			former = append(former, planned[i])
-		}
-	}
-	if len(former) == 0 {
-		return errs
-	}
-	return append(errs, c.RemoveGone(ctx, former))
 }
 
 // PruneRoutes removes our routes that are not desired, in any table but those held.
 func (c Socket) PruneRoutes(ctx context.Context, desired []plan.Route, held ...uint32) error {
+	stale, err := readStale(ctx, desired, held)
+	if err != nil {
+		return err
+	}
+	messages, keys := make([]nl.Message, len(stale)), make([]Key, len(stale))
+	for i, r := range stale {
+		messages[i], keys[i] = nl.Message{Type: unix.RTM_DELROUTE, Flags: 0, Body: r.Encode(false)}, r.Key
+	}
+	return c.remove(ctx, messages, keys)
+}
+
+// readStale lists our routes that are not desired, and further routes of a key that the kernel has twice.
+func readStale(ctx context.Context, desired []plan.Route, held []uint32) ([]*Entry, error) {
 	wanted := make(map[Key]bool, len(desired))
 	for i := range desired {
 		wanted[KeyOf(&desired[i])] = true
 	}
-	stale, err := nl.Retry(func() ([]*Entry, error) {
+	return nl.Retry(func() ([]*Entry, error) {
 		var stale []*Entry
 		seen := map[Key]bool{}
 		err := DumpOurs(ctx, func(r *Entry) {
@@ -158,14 +158,6 @@ func (c Socket) PruneRoutes(ctx context.Context, desired []plan.Route, held ...u
 		})
 		return stale, err
 	})
-	if err != nil {
-		return err
-	}
-	messages, keys := make([]nl.Message, len(stale)), make([]Key, len(stale))
-	for i, r := range stale {
-		messages[i], keys[i] = nl.Message{Type: unix.RTM_DELROUTE, Flags: 0, Body: r.Encode(false)}, r.Key
-	}
-	return c.remove(ctx, messages, keys)
 }
 
 // KeyOf returns the key of a planned route in the kernel's normal form.
@@ -232,31 +224,49 @@ func (r *Entry) Encode(add bool) []byte {
 		// The key identifies an IPv6 route with all its legs. An IPv4 table may hold several routes of one key, so the
 		// legs are needed too.
 		b[6] = unix.RT_SCOPE_NOWHERE
-		if !ipv4 || r.object || len(r.Legs) == 0 {
+		if !ipv4 || r.object {
 			return b
 		}
-	} else if ipv4 && !slices.ContainsFunc(r.Legs, func(l Leg) bool { return l.Gateway.IsValid() }) && r.Kind == unix.RTN_UNICAST {
+	} else if ipv4 && r.staysOnLink() {
 		b[6] = unix.RT_SCOPE_LINK
 	}
+	return r.appendLegs(b)
+}
+
+// staysOnLink reports whether the route's destinations are on the links of its devices.
+func (r *Entry) staysOnLink() bool {
+	return r.Kind == unix.RTN_UNICAST && !slices.ContainsFunc(r.Legs, func(l Leg) bool { return l.Gateway.IsValid() })
+}
+
+// appendLegs appends a single leg as attributes of the route, several ones as RTA_MULTIPATH.
+func (r *Entry) appendLegs(b []byte) []byte {
+	ipv4 := r.Dst.Addr().Is4()
 	if len(r.Legs) == 1 {
-		binary.NativeEndian.PutUint32(b[8:], r.Legs[0].flags())
-		if r.Legs[0].Device != 0 {
-			b = nl.AppendAttr32(b, unix.RTA_OIF, uint32(r.Legs[0].Device))
+		l := r.Legs[0]
+		binary.NativeEndian.PutUint32(b[8:], l.flags())
+		if l.Device != 0 {
+			b = nl.AppendAttr32(b, unix.RTA_OIF, uint32(l.Device))
 		}
-		return r.Legs[0].appendGateway(b, ipv4)
+		return l.appendGateway(b, ipv4)
 	}
 	var legs []byte
 	for _, l := range r.Legs {
-		start := len(legs)
-		legs = append(legs, make([]byte, unix.SizeofRtNexthop)...)
-		legs[start+2] = uint8(l.flags())
-		binary.NativeEndian.PutUint32(legs[start+4:], uint32(l.Device))
-		legs = l.appendGateway(legs, ipv4)
-		binary.NativeEndian.PutUint16(legs[start:], uint16(len(legs)-start))
+		legs = l.appendNextHop(legs, ipv4)
 	}
 	if len(legs) > 0 {
 		b = nl.AppendAttr(b, unix.RTA_MULTIPATH, legs...)
 	}
+	return b
+}
+
+// appendNextHop appends the leg as a struct rtnexthop with its attributes.
+func (l Leg) appendNextHop(b []byte, ipv4 bool) []byte {
+	start := len(b)
+	b = append(b, make([]byte, unix.SizeofRtNexthop)...)
+	b[start+2] = uint8(l.flags())
+	binary.NativeEndian.PutUint32(b[start+4:], uint32(l.Device))
+	b = l.appendGateway(b, ipv4)
+	binary.NativeEndian.PutUint16(b[start:], uint16(len(b)-start))
 	return b
 }
 
@@ -284,40 +294,51 @@ func DecodeRoute(b []byte) (r *Entry, ok bool) {
 	if len(b) < unix.SizeofRtMsg || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
 		return nil, false
 	}
-	r = &Entry{Protocol: b[5], Kind: b[7]}
-	r.Table = uint32(b[4])
-	dst := netip.IPv6Unspecified()
-	if b[0] == unix.AF_INET {
-		dst = netip.IPv4Unspecified()
+	r = &Entry{
+		Key:      Key{Table: uint32(b[4]), Dst: netip.PrefixFrom(unspecified(b[0]), int(b[1]))},
+		Protocol: b[5],
+		Kind:     b[7],
 	}
-	one := decodeLeg(binary.NativeEndian.Uint32(b[8:]), 0, b, unix.SizeofRtMsg)
 	for typ, value := range nl.Attrs(b, unix.SizeofRtMsg) {
 		switch typ {
-		case unix.RTA_DST:
-			dst, _ = netip.AddrFromSlice(value)
-		case unix.RTA_TABLE:
-			r.Table = binary.NativeEndian.Uint32(value)
-		case unix.RTA_PRIORITY:
-			r.Metric = binary.NativeEndian.Uint32(value)
-		case unix.RTA_OIF:
-			one.Device = int(binary.NativeEndian.Uint32(value))
 		case rtaNHID:
 			r.object = true
 		case unix.RTA_MULTIPATH:
-			r.Legs = appendLegs(r.Legs, value)
+			r.Legs = decodeLegs(value)
+		default:
+			r.Key.set(typ, value)
 		}
 	}
-	r.Dst = netip.PrefixFrom(dst, int(b[1]))
 	// Unreachable IPv6 routes name the loopback device.
 	if r.Kind == unix.RTN_UNICAST && r.Legs == nil {
-		r.Legs = []Leg{one}
+		r.Legs = []Leg{decodeLeg(binary.NativeEndian.Uint32(b[8:]), 0, b, unix.SizeofRtMsg)}
 	}
 	r.sortLegs()
 	return r, true
 }
 
-// appendLegs decodes the value of RTA_MULTIPATH.
-func appendLegs(legs []Leg, value []byte) []Leg {
+func unspecified(family uint8) netip.Addr {
+	if family == unix.AF_INET {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// set sets the field of an attribute.
+func (k *Key) set(typ uint16, value []byte) {
+	switch typ {
+	case unix.RTA_DST:
+		dst, _ := netip.AddrFromSlice(value)
+		k.Dst = netip.PrefixFrom(dst, k.Dst.Bits())
+	case unix.RTA_TABLE:
+		k.Table = binary.NativeEndian.Uint32(value)
+	case unix.RTA_PRIORITY:
+		k.Metric = binary.NativeEndian.Uint32(value)
+	}
+}
+
+// decodeLegs decodes the value of RTA_MULTIPATH.
+func decodeLegs(value []byte) (legs []Leg) {
 	for len(value) >= unix.SizeofRtNexthop {
 		n := int(binary.NativeEndian.Uint16(value))
 		if n < unix.SizeofRtNexthop || n > len(value) {
@@ -334,6 +355,8 @@ func decodeLeg(flags uint32, device int, b []byte, fixed int) Leg {
 	l := Leg{Device: device, onLink: flags&unix.RTNH_F_ONLINK != 0, dead: flags&(unix.RTNH_F_DEAD|unix.RTNH_F_LINKDOWN) != 0}
 	for typ, value := range nl.Attrs(b, fixed) {
 		switch typ {
+		case unix.RTA_OIF:
+			l.Device = int(binary.NativeEndian.Uint32(value))
 		case unix.RTA_GATEWAY:
 			l.Gateway, _ = netip.AddrFromSlice(value)
 		case unix.RTA_VIA:

@@ -85,16 +85,23 @@ func (c Socket) changeRules(ctx context.Context, what string, rules []Rule, mess
 		return err
 	}
 	for i, err := range results {
-		if results[i] = nil; err != nil && !errors.Is(err, done) {
-			results[i] = fmt.Errorf("%s %s: %w", what, rules[i], err)
+		results[i] = ruleError(what, rules[i], err, done)
+		if err != nil {
+			continue
 		}
 		for _, call := range each {
-			if err == nil {
-				call(rules[i])
-			}
+			call(rules[i])
 		}
 	}
 	return nl.JoinErrors(results)
+}
+
+// ruleError returns the error of a change of a rule; nil: there was nothing to do.
+func ruleError(what string, r Rule, err, done error) error {
+	if err == nil || errors.Is(err, done) {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", what, r, err)
 }
 
 // BothFamilies returns the rules of a plan for each address family of this kernel.
@@ -163,17 +170,25 @@ func DecodeRule(b []byte) (r Rule, ours bool) {
 		switch typ {
 		case vnl.FRA_PROTOCOL:
 			ours = value[0] == Protocol
-		case vnl.FRA_PRIORITY:
-			r.Priority = int(binary.NativeEndian.Uint32(value))
-		case vnl.FRA_FWMARK:
-			r.Mark = binary.NativeEndian.Uint32(value)
-		case vnl.FRA_FWMASK:
-			r.Mask = binary.NativeEndian.Uint32(value)
-		case vnl.FRA_TABLE:
-			r.Table = binary.NativeEndian.Uint32(value)
 		case vnl.FRA_SRC, vnl.FRA_DST, vnl.FRA_IIFNAME, vnl.FRA_OIFNAME:
 			plain = false
+		default:
+			r.set(typ, value)
 		}
 	}
 	return r, ours && plain
+}
+
+// set sets the field of an attribute.
+func (r *Rule) set(typ uint16, value []byte) {
+	switch typ {
+	case vnl.FRA_PRIORITY:
+		r.Priority = int(binary.NativeEndian.Uint32(value))
+	case vnl.FRA_FWMARK:
+		r.Mark = binary.NativeEndian.Uint32(value)
+	case vnl.FRA_FWMASK:
+		r.Mask = binary.NativeEndian.Uint32(value)
+	case vnl.FRA_TABLE:
+		r.Table = binary.NativeEndian.Uint32(value)
+	}
 }
