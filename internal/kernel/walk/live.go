@@ -50,34 +50,37 @@ func ofTable() netlink.Attribute {
 // readRules reads all chains. Their number does not grow with the number of pods.
 func (t *liveTable) readRules() error {
 	t.chains, t.hooked = map[string][][]expression{}, map[string]bool{}
-	_, err := t.conn.Dump(nl.NftRequest(unix.NFT_MSG_GETCHAIN, ofTable()), func(a []byte) bool {
-		body := a[nl.NfgenmsgLen:]
-		if text(attribute(body, unix.NFTA_CHAIN_TABLE)) != ruleset.TableName || a[0] != unix.NFPROTO_INET {
-			return true // older kernels do not filter this dump
-		}
+	err := t.dump(unix.NFT_MSG_GETCHAIN, func(body []byte) {
 		name := text(attribute(body, unix.NFTA_CHAIN_NAME))
 		t.chains[name] = nil
 		if attribute(body, unix.NFTA_CHAIN_HOOK) != nil {
 			t.hooked[name] = true
 		}
-		return true
 	})
 	if err != nil {
 		return fmt.Errorf("list chains of nftables table %s: %w", ruleset.TableName, err)
 	}
-	_, err = t.conn.Dump(nl.NftRequest(unix.NFT_MSG_GETRULE, ofTable()), func(a []byte) bool {
-		body := bytes.Clone(a[nl.NfgenmsgLen:])
-		if text(attribute(body, unix.NFTA_RULE_TABLE)) != ruleset.TableName || a[0] != unix.NFPROTO_INET {
-			return true
-		}
+	err = t.dump(unix.NFT_MSG_GETRULE, func(body []byte) {
 		chain := text(attribute(body, unix.NFTA_RULE_CHAIN))
-		t.chains[chain] = append(t.chains[chain], decodeExpressions(attribute(body, unix.NFTA_RULE_EXPRESSIONS)))
-		return true
+		expressions := bytes.Clone(attribute(body, unix.NFTA_RULE_EXPRESSIONS))
+		t.chains[chain] = append(t.chains[chain], decodeExpressions(expressions))
 	})
 	if err != nil {
 		return fmt.Errorf("list rules of nftables table %s: %w", ruleset.TableName, err)
 	}
 	return nil
+}
+
+// dump calls each for every object of our table that a request lists. Older kernels do not filter these dumps.
+func (t *liveTable) dump(request uint16, each func(body []byte)) error {
+	_, err := t.conn.Dump(nl.NftRequest(request, ofTable()), func(a []byte) bool {
+		body := a[nl.NfgenmsgLen:]
+		if text(attribute(body, unix.NFTA_RULE_TABLE)) == ruleset.TableName && a[0] == unix.NFPROTO_INET {
+			each(body)
+		}
+		return true
+	})
+	return err
 }
 
 func text(b []byte) string { return string(bytes.TrimRight(b, "\x00")) }
@@ -122,24 +125,34 @@ func decodeElements(body []byte) (all []liveElement) {
 	for _, one := range nl.Attrs(attribute(body, unix.NFTA_SET_ELEM_LIST_ELEMENTS), 0) {
 		var e liveElement
 		for typ, value := range nl.Attrs(one, 0) {
-			switch typ {
-			case unix.NFTA_SET_ELEM_KEY:
-				e.key = bytes.Clone(attribute(value, unix.NFTA_DATA_VALUE))
-			case unix.NFTA_SET_ELEM_DATA:
-				if v, ok := verdictOfData(value); ok {
-					e.verdict = &v
-				} else {
-					e.value = bytes.Clone(attribute(value, unix.NFTA_DATA_VALUE))
-				}
-			case unix.NFTA_SET_ELEM_FLAGS:
-				e.end = bigEndian(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
-			case unix.NFTA_SET_ELEM_USERDATA:
-				e.comment = commentOf(value)
-			}
+			e.set(typ, value)
 		}
 		all = append(all, e)
 	}
 	return all
+}
+
+// set sets the field of an attribute.
+func (e *liveElement) set(typ uint16, value []byte) {
+	switch typ {
+	case unix.NFTA_SET_ELEM_KEY:
+		e.key = bytes.Clone(attribute(value, unix.NFTA_DATA_VALUE))
+	case unix.NFTA_SET_ELEM_DATA:
+		e.setData(value)
+	case unix.NFTA_SET_ELEM_FLAGS:
+		e.end = bigEndian(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+	case unix.NFTA_SET_ELEM_USERDATA:
+		e.comment = commentOf(value)
+	}
+}
+
+// setData sets the verdict or the value of a map's element.
+func (e *liveElement) setData(data []byte) {
+	if v, ok := verdictOfData(data); ok {
+		e.verdict = &v
+		return
+	}
+	e.value = bytes.Clone(attribute(data, unix.NFTA_DATA_VALUE))
 }
 
 // commentOf decodes the comment format of nft: a type of one byte, a length of one byte, the text.
@@ -211,13 +224,18 @@ func (t *liveTable) element(set string, key []byte) (*found, error) {
 	}
 	f := &found{value: e.value, verdict: e.verdict}
 	if shape.interval {
-		end, err := t.get(set, key, unix.NFT_SET_ELEM_INTERVAL_END)
-		if err != nil {
-			return nil, err
-		}
-		f.span = spanText(e, end)
+		f.span, err = t.span(set, key, e)
 	}
-	return f, nil
+	return f, err
+}
+
+// span returns the range that contains a key; first is the element of its first address.
+func (t *liveTable) span(set string, key []byte, first *liveElement) (string, error) {
+	end, err := t.get(set, key, unix.NFT_SET_ELEM_INTERVAL_END)
+	if err != nil {
+		return "", err
+	}
+	return spanText(first, end), nil
 }
 
 // spanText formats a range of addresses, as a prefix if it is one.
@@ -229,12 +247,20 @@ func spanText(first, after *liveElement) string {
 			to = end.Prev()
 		}
 	}
-	for bits := range from.BitLen() + 1 {
-		if p := netip.PrefixFrom(from, bits); p.Masked().Addr() == from && ruleset.LastAddr(p) == to {
-			return p.String()
-		}
+	if p, ok := prefixOf(from, to); ok {
+		return p.String()
 	}
 	return from.String() + "-" + to.String()
+}
+
+// prefixOf returns the prefix that has the addresses of a range; ok is false if there is none.
+func prefixOf(from, to netip.Addr) (p netip.Prefix, ok bool) {
+	for bits := range from.BitLen() + 1 {
+		if p := netip.PrefixFrom(from, bits); p.Masked().Addr() == from && ruleset.LastAddr(p) == to {
+			return p, true
+		}
+	}
+	return p, false
 }
 
 // addressType returns the address type that nft's fib expression finds: for IPv4 from the table of local addresses, for
@@ -243,20 +269,26 @@ func (t *liveTable) addressType(to netip.Addr) (uint32, error) {
 	if to.IsMulticast() {
 		return unix.RTN_MULTICAST, nil
 	}
-	answer, err := askRoute(routeQuestion(Packet{To: to, From: unspecified(to)}, 0, 0))
-	switch {
-	case err != nil && errors.As(err, new(unreachedError)):
-		if to.Is4() {
-			return unix.RTN_UNICAST, nil
-		}
-		return unix.RTN_UNREACHABLE, nil
-	case err != nil:
+	kind, err := routeKind(to)
+	if err != nil {
 		return 0, err
 	}
-	if to.Is6() || answer.Kind == unix.RTN_LOCAL || answer.Kind == unix.RTN_BROADCAST {
-		return uint32(answer.Kind), nil
+	if to.Is6() || kind == unix.RTN_LOCAL || kind == unix.RTN_BROADCAST {
+		return uint32(kind), nil
 	}
 	return unix.RTN_UNICAST, nil
+}
+
+// routeKind returns the type of the route that the kernel takes to an address.
+func routeKind(to netip.Addr) (uint8, error) {
+	answer, err := askRoute(routeQuestion(Packet{To: to, From: unspecified(to)}, 0, 0))
+	if errors.As(err, new(unreachedError)) {
+		return unix.RTN_UNREACHABLE, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return answer.Kind, nil
 }
 
 func unspecified(like netip.Addr) netip.Addr {

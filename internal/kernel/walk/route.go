@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -32,6 +33,9 @@ type Route struct {
 
 // Ours reports whether the daemon made the route: a learned one, or one to another node.
 func (r *Route) Ours() bool { return r.Protocol == route.Protocol }
+
+// towards returns the next hop of a packet to an address.
+func (r *Route) towards(to netip.Addr) netip.Addr { return cmp.Or(r.Gateway, to) }
 
 // unreachedError is the kernel's answer that a packet goes nowhere.
 type unreachedError struct{ errno syscall.Errno }
@@ -70,16 +74,22 @@ func routeQuestion(p Packet, in int, flags uint32) nl.Message {
 	if p.Mark != 0 {
 		b = nl.AppendAttr32(b, unix.RTA_MARK, p.Mark)
 	}
-	if p.Proto == unix.IPPROTO_TCP || p.Proto == unix.IPPROTO_UDP {
-		b = nl.AppendAttr(b, rtaIPProto, p.Proto)
-		if p.SourcePort != 0 {
-			b = nl.AppendBE16(b, rtaSport, p.SourcePort)
-		}
-		if p.Port != 0 {
-			b = nl.AppendBE16(b, rtaDport, p.Port)
-		}
+	return nl.Message{Type: unix.RTM_GETROUTE, Body: p.appendPorts(b)}
+}
+
+// appendPorts appends the protocol and the ports of a TCP or UDP packet.
+func (p Packet) appendPorts(b []byte) []byte {
+	if p.Proto != unix.IPPROTO_TCP && p.Proto != unix.IPPROTO_UDP {
+		return b
 	}
-	return nl.Message{Type: unix.RTM_GETROUTE, Body: b}
+	b = nl.AppendAttr(b, rtaIPProto, p.Proto)
+	if p.SourcePort != 0 {
+		b = nl.AppendBE16(b, rtaSport, p.SourcePort)
+	}
+	if p.Port != 0 {
+		b = nl.AppendBE16(b, rtaDport, p.Port)
+	}
+	return b
 }
 
 // askRoute sends the request for one route.
@@ -96,24 +106,34 @@ func askRoute(m nl.Message) (*route.Entry, error) {
 	for _, r := range replies {
 		switch r.Header.Type {
 		case unix.NLMSG_ERROR:
-			err := nl.AckError(r)
-			if errno := syscall.Errno(0); errors.As(err, &errno) && slices.Contains(nowhere, errno) {
+			return nil, routeError(nl.AckError(r))
+		case unix.RTM_NEWROUTE:
+			found, ok := decodeAnswer(r.Data)
+			if !ok {
+				continue
+			}
+			if errno, reject := rejects[found.Kind]; reject {
 				return nil, unreachedError{errno}
 			}
-			return nil, fmt.Errorf("ask for a route: %w", err)
-		case unix.RTM_NEWROUTE:
-			body := slices.Clone(r.Data)
-			// The answer about one packet is marked as a copy of the route, but has the same format.
-			binary.NativeEndian.PutUint32(body[8:], binary.NativeEndian.Uint32(body[8:])&^unix.RTM_F_CLONED)
-			if found, ok := route.DecodeRoute(body); ok {
-				if errno, reject := rejects[found.Kind]; reject {
-					return nil, unreachedError{errno}
-				}
-				return found, nil
-			}
+			return found, nil
 		}
 	}
 	return nil, errors.New("ask for a route: the kernel did not answer")
+}
+
+// routeError returns the error for the kernel's refusal to name a route.
+func routeError(err error) error {
+	if errno := syscall.Errno(0); errors.As(err, &errno) && slices.Contains(nowhere, errno) {
+		return unreachedError{errno}
+	}
+	return fmt.Errorf("ask for a route: %w", err)
+}
+
+// decodeAnswer decodes the answer about one packet: it is marked as a copy of the route, but has the same format.
+func decodeAnswer(data []byte) (*route.Entry, bool) {
+	body := slices.Clone(data)
+	binary.NativeEndian.PutUint32(body[8:], binary.NativeEndian.Uint32(body[8:])&^unix.RTM_F_CLONED)
+	return route.DecodeRoute(body)
 }
 
 // nowhere lists the errors for packets that are dropped: no route, a route that rejects, or an impossible source.
@@ -177,12 +197,8 @@ type LiveFlow struct {
 // Flows lists the TCP and UDP connections that an address began and that wanted accepts, up to the number most.
 func (*Live) Flows(ctx context.Context, from netip.Addr, wanted func(LiveFlow) bool, most int) (all []LiveFlow, err error) {
 	err = conntrack.DumpConnections(from, func(body []byte) bool {
-		if e, ok := conntrack.DecodeEntry(body); ok && e.Src.Addr() == from {
-			c := conntrack.DecodeConnection(body)
-			f := LiveFlow{Proto: e.Proto, Src: e.Src, Dst: e.Dst, Answers: c.Target, Leaves: e.SNAT, Mark: e.Mark, Answered: e.Answered}
-			if wanted(f) {
-				all = append(all, f)
-			}
+		if f, ok := decodeFlow(body, from); ok && wanted(f) {
+			all = append(all, f)
 		}
 		return ctx.Err() == nil && len(all) < most
 	})
@@ -190,4 +206,14 @@ func (*Live) Flows(ctx context.Context, from netip.Addr, wanted func(LiveFlow) b
 		return nil, fmt.Errorf("list connections of %s: %w", from, err)
 	}
 	return all, ctx.Err()
+}
+
+// decodeFlow decodes an entry of the conntrack table; ok is false if it is no TCP or UDP connection that from began.
+func decodeFlow(body []byte, from netip.Addr) (f LiveFlow, ok bool) {
+	e, ok := conntrack.DecodeEntry(body)
+	if !ok || e.Src.Addr() != from {
+		return f, false
+	}
+	c := conntrack.DecodeConnection(body)
+	return LiveFlow{Proto: e.Proto, Src: e.Src, Dst: e.Dst, Answers: c.Target, Leaves: e.SNAT, Mark: e.Mark, Answered: e.Answered}, true
 }

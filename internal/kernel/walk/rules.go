@@ -28,16 +28,7 @@ type expression struct {
 // decodeExpressions decodes the list of a rule's expressions.
 func decodeExpressions(list []byte) (all []expression) {
 	for _, one := range nl.Attrs(list, 0) {
-		var e expression
-		for typ, value := range nl.Attrs(one, 0) {
-			switch typ {
-			case unix.NFTA_EXPR_NAME:
-				e.name = string(bytes.TrimRight(value, "\x00"))
-			case unix.NFTA_EXPR_DATA:
-				e.data = value
-			}
-		}
-		all = append(all, e)
+		all = append(all, expression{name: text(attribute(one, unix.NFTA_EXPR_NAME)), data: attribute(one, unix.NFTA_EXPR_DATA)})
 	}
 	return all
 }
@@ -96,11 +87,12 @@ type ruleTable interface {
 	ownAddress(a netip.Addr, device string) bool
 }
 
-// outcome is the way in which a packet leaves a chain or a hook.
+// outcome is the way in which a packet leaves a rule, a chain or a hook.
 type outcome int
 
 const (
-	goesOn outcome = iota // to the calling chain; at a hook, by the policy
+	nextRule outcome = iota // of the same chain
+	goesOn                  // to the calling chain; at a hook, by the policy
 	accepted
 	dropped
 )
@@ -111,7 +103,11 @@ type machine struct {
 	packet *flyer
 	pass   *Passage
 	regs   [64]byte
-	why    string // name of the present rule's counter
+
+	// The present rule.
+	chain  string
+	number int    // from 1
+	why    string // name of its counter
 }
 
 // flyer is the packet's present state as rules see it.
@@ -152,34 +148,50 @@ func (m *machine) run(chain string, depth int) (outcome, error) {
 		return dropped, fmt.Errorf("chain %s: its jumps never end", chain)
 	}
 	for i, rule := range m.table.rules(chain) {
-		m.why = ""
-		v, err := m.rule(chain, rule)
+		m.chain, m.number, m.why = chain, i+1, ""
+		v, err := m.rule(rule)
 		if err != nil {
 			return dropped, fmt.Errorf("rule %d of chain %s: %w", i+1, chain, err)
 		}
-		switch v.Kind {
-		case expr.VerdictContinue, expr.VerdictBreak:
-			continue
-		case expr.VerdictReturn:
-			return goesOn, nil
-		case expr.VerdictDrop, expr.VerdictAccept:
-			m.pass.Decided, m.pass.Rule = chain, i+1
-			if v.Kind == expr.VerdictDrop {
-				m.pass.Why = m.why
-				return dropped, nil
-			}
-			return accepted, nil
-		case expr.VerdictJump, expr.VerdictGoto:
-			m.pass.Chains = append(m.pass.Chains, v.Chain)
-			o, err := m.run(v.Chain, depth+1)
-			if err != nil || o != goesOn || v.Kind == expr.VerdictGoto {
-				return o, err
-			}
-		default:
-			return dropped, fmt.Errorf("unknown verdict %d", v.Kind)
+		if o, err := m.obey(v, depth); err != nil || o != nextRule {
+			return o, err
 		}
 	}
 	return goesOn, nil
+}
+
+// obey carries out a rule's verdict.
+func (m *machine) obey(v expr.Verdict, depth int) (outcome, error) {
+	switch v.Kind {
+	case expr.VerdictContinue, expr.VerdictBreak:
+		return nextRule, nil
+	case expr.VerdictReturn:
+		return goesOn, nil
+	case expr.VerdictAccept:
+		return m.decide(accepted), nil
+	case expr.VerdictDrop:
+		m.pass.Why = m.why
+		return m.decide(dropped), nil
+	case expr.VerdictJump, expr.VerdictGoto:
+		return m.enter(v, depth+1)
+	}
+	return dropped, fmt.Errorf("unknown verdict %d", v.Kind)
+}
+
+// decide notes that the present rule decides.
+func (m *machine) decide(o outcome) outcome {
+	m.pass.Decided, m.pass.Rule = m.chain, m.number
+	return o
+}
+
+// enter follows a verdict to another chain. A chain that was jumped to returns to the next rule.
+func (m *machine) enter(v expr.Verdict, depth int) (outcome, error) {
+	m.pass.Chains = append(m.pass.Chains, v.Chain)
+	o, err := m.run(v.Chain, depth)
+	if err == nil && o == goesOn && v.Kind == expr.VerdictJump {
+		return nextRule, nil
+	}
+	return o, err
 }
 
 var (
@@ -188,11 +200,11 @@ var (
 )
 
 // rule executes one rule. Its verdict is mismatch if the rule does not match the packet.
-func (m *machine) rule(chain string, rule []expression) (expr.Verdict, error) {
+func (m *machine) rule(rule []expression) (expr.Verdict, error) {
 	for _, e := range rule {
-		v, err := m.step(chain, e)
+		v, err := m.step(e)
 		if errors.Is(err, errUnknown) {
-			m.pass.Unknown = append(m.pass.Unknown, fmt.Sprintf("%s: %s", chain, e.name))
+			m.pass.Unknown = append(m.pass.Unknown, fmt.Sprintf("%s: %s", m.chain, e.name))
 			return mismatch, nil
 		}
 		if err != nil || v != onwards {
@@ -238,111 +250,99 @@ func (m *machine) read(register uint32, length int) ([]byte, error) {
 }
 
 // step executes one expression.
-func (m *machine) step(chain string, e expression) (expr.Verdict, error) {
-	switch e.name {
-	case "counter", "log", "exthdr": // our rules use exthdr only for the MSS of a TCP SYN
-		return onwards, nil
-	case "objref": // the counter that names the reason, if the rule drops
-		m.why = string(bytes.TrimRight(e.attr(unix.NFTA_OBJREF_IMM_NAME), "\x00"))
-		return onwards, nil
-	case "meta":
-		return m.meta(e)
-	case "ct":
-		return m.ct(e)
-	case "payload":
-		return m.payload(e)
-	case "rt":
-		return m.rt(e)
-	case "fib":
-		return m.fib(e)
-	case "bitwise":
-		return onwards, m.bitwise(e)
-	case "cmp":
-		return m.compare(e)
-	case "immediate":
-		return m.immediate(e)
-	case "lookup":
-		return m.lookup(chain, e)
-	case "nat":
-		return m.nat(e)
-	case "masq":
-		m.packet.rewrites.masquerade = true
-		return expr.Verdict{Kind: expr.VerdictAccept}, nil
+func (m *machine) step(e expression) (expr.Verdict, error) {
+	if execute, known := steps[e.name]; known {
+		return execute(m, e)
 	}
 	return mismatch, errUnknown
 }
 
-func (m *machine) meta(e expression) (expr.Verdict, error) {
-	key := e.number(unix.NFTA_META_KEY)
-	if e.has(unix.NFTA_META_SREG) {
-		if key != unix.NFT_META_MARK {
-			return mismatch, errUnknown
-		}
-		b, err := m.read(e.number(unix.NFTA_META_SREG), 4)
-		if err == nil {
-			m.packet.Mark = ruleset.NativeUint32(b)
-		}
-		return onwards, err
-	}
-	var value []byte
-	switch key {
-	case unix.NFT_META_MARK:
-		value = ruleset.Native(m.packet.Mark)
-	case unix.NFT_META_IIFNAME:
-		value = ruleset.DeviceKey(m.packet.In)
-	case unix.NFT_META_OIFNAME:
-		value = ruleset.DeviceKey(m.packet.out)
-	case ruleset.MetaOutKind: // only packets of this node itself meet a VRF device on their way out, and walks do not simulate those
-		value = ruleset.DeviceKey("")
-	case unix.NFT_META_NFPROTO:
-		value = []byte{m.packet.family().Proto}
-	case unix.NFT_META_L4PROTO:
-		value = []byte{m.packet.Proto}
-	default:
-		return mismatch, errUnknown
-	}
-	return onwards, m.load(e.number(unix.NFTA_META_DREG), value)
+// steps execute expressions, by name.
+var steps = map[string]func(*machine, expression) (expr.Verdict, error){
+	"counter":   (*machine).skip,
+	"log":       (*machine).skip,
+	"exthdr":    (*machine).skip, // our rules use it only for the MSS of a TCP SYN
+	"objref":    (*machine).objref,
+	"meta":      metaKeys.execute,
+	"ct":        ctKeys.execute,
+	"payload":   (*machine).payload,
+	"rt":        (*machine).rt,
+	"fib":       (*machine).fib,
+	"bitwise":   (*machine).bitwise,
+	"cmp":       (*machine).compare,
+	"immediate": (*machine).immediate,
+	"lookup":    (*machine).lookup,
+	"nat":       (*machine).nat,
+	"masq":      (*machine).masquerade,
 }
 
-func (m *machine) ct(e expression) (expr.Verdict, error) {
-	key, c := e.number(unix.NFTA_CT_KEY), &m.packet.Connection
-	if e.has(unix.NFTA_CT_SREG) {
-		if key != unix.NFT_CT_MARK {
-			return mismatch, errUnknown
-		}
-		b, err := m.read(e.number(unix.NFTA_CT_SREG), 4)
-		if err == nil {
-			c.Mark = ruleset.NativeUint32(b)
-		}
-		return onwards, err
+func (*machine) skip(expression) (expr.Verdict, error) { return onwards, nil }
+
+// objref notes the counter that names the reason, if the rule drops.
+func (m *machine) objref(e expression) (expr.Verdict, error) {
+	m.why = text(e.attr(unix.NFTA_OBJREF_IMM_NAME))
+	return onwards, nil
+}
+
+// keyed describes an expression that loads the value of a key, or sets the mark.
+type keyed struct {
+	key, source, target uint16 // attributes: the key, and the register to read from or to load
+	values              map[uint32]func(*flyer) []byte
+	markKey             uint32
+	mark                func(*flyer) *uint32
+}
+
+var metaKeys = keyed{
+	key: unix.NFTA_META_KEY, source: unix.NFTA_META_SREG, target: unix.NFTA_META_DREG,
+	values: map[uint32]func(*flyer) []byte{
+		unix.NFT_META_MARK:    func(p *flyer) []byte { return ruleset.Native(p.Mark) },
+		unix.NFT_META_IIFNAME: func(p *flyer) []byte { return ruleset.DeviceKey(p.In) },
+		unix.NFT_META_OIFNAME: func(p *flyer) []byte { return ruleset.DeviceKey(p.out) },
+		// Only packets of this node itself meet a VRF device on their way out, and walks do not simulate those.
+		ruleset.MetaOutKind:   func(*flyer) []byte { return ruleset.DeviceKey("") },
+		unix.NFT_META_NFPROTO: func(p *flyer) []byte { return []byte{p.family().Proto} },
+		unix.NFT_META_L4PROTO: func(p *flyer) []byte { return []byte{p.Proto} },
+	},
+	markKey: unix.NFT_META_MARK, mark: func(p *flyer) *uint32 { return &p.Mark },
+}
+
+var ctKeys = keyed{
+	key: unix.NFTA_CT_KEY, source: unix.NFTA_CT_SREG, target: unix.NFTA_CT_DREG,
+	values: map[uint32]func(*flyer) []byte{
+		unix.NFT_CT_STATE:     func(p *flyer) []byte { return ruleset.Native(p.Connection.state()) },
+		unix.NFT_CT_DIRECTION: func(p *flyer) []byte { return []byte{p.Connection.direction()} },
+		unix.NFT_CT_STATUS:    func(p *flyer) []byte { return ruleset.Native(p.Connection.status()) },
+		unix.NFT_CT_MARK:      func(p *flyer) []byte { return ruleset.Native(p.Connection.Mark) },
+		unix.NFT_CT_SRC_IP:    originalSource,
+		unix.NFT_CT_SRC_IP6:   originalSource,
+	},
+	markKey: unix.NFT_CT_MARK, mark: func(p *flyer) *uint32 { return &p.Connection.Mark },
+}
+
+func originalSource(p *flyer) []byte { return p.Connection.source(p.Packet).AsSlice() }
+
+func (k keyed) execute(m *machine, e expression) (expr.Verdict, error) {
+	key := e.number(k.key)
+	if e.has(k.source) {
+		return k.setMark(m, key, e.number(k.source))
 	}
-	var value []byte
-	switch key {
-	case unix.NFT_CT_STATE:
-		state := uint32(ruleset.StateNew)
-		if c.Known {
-			state = ruleset.StateEstablished
-		}
-		value = ruleset.Native(state)
-	case unix.NFT_CT_DIRECTION:
-		value = []byte{0}
-		if c.Reply {
-			value = []byte{1}
-		}
-	case unix.NFT_CT_STATUS:
-		status := uint32(0)
-		if c.DNAT {
-			status |= ruleset.StatusDNAT
-		}
-		value = ruleset.Native(status)
-	case unix.NFT_CT_MARK:
-		value = ruleset.Native(c.Mark)
-	case unix.NFT_CT_SRC_IP, unix.NFT_CT_SRC_IP6:
-		value = c.source(m.packet.Packet).AsSlice()
-	default:
+	value, known := k.values[key]
+	if !known {
 		return mismatch, errUnknown
 	}
-	return onwards, m.load(e.number(unix.NFTA_CT_DREG), value)
+	return onwards, m.load(e.number(k.target), value(m.packet))
+}
+
+// setMark sets the mark from a register: our rules set no other key.
+func (k keyed) setMark(m *machine, key, register uint32) (expr.Verdict, error) {
+	if key != k.markKey {
+		return mismatch, errUnknown
+	}
+	b, err := m.read(register, 4)
+	if err == nil {
+		*k.mark(m.packet) = ruleset.NativeUint32(b)
+	}
+	return onwards, err
 }
 
 func (m *machine) payload(e expression) (expr.Verdict, error) {
@@ -387,21 +387,21 @@ func (m *machine) fib(e expression) (expr.Verdict, error) {
 	return onwards, m.load(e.number(unix.NFTA_FIB_DREG), ruleset.Native(kind))
 }
 
-func (m *machine) bitwise(e expression) error {
+func (m *machine) bitwise(e expression) (expr.Verdict, error) {
 	length := int(e.number(unix.NFTA_BITWISE_LEN))
 	source, err := m.read(e.number(unix.NFTA_BITWISE_SREG), length)
 	if err != nil {
-		return err
+		return onwards, err
 	}
 	mask, xor := e.value(unix.NFTA_BITWISE_MASK), e.value(unix.NFTA_BITWISE_XOR)
 	if len(mask) != length || len(xor) != length {
-		return errUnknown
+		return onwards, errUnknown
 	}
 	value := make([]byte, length)
 	for i := range value {
 		value[i] = source[i]&mask[i] ^ xor[i]
 	}
-	return m.load(e.number(unix.NFTA_BITWISE_DREG), value)
+	return onwards, m.load(e.number(unix.NFTA_BITWISE_DREG), value)
 }
 
 func (m *machine) compare(e expression) (expr.Verdict, error) {
@@ -410,57 +410,61 @@ func (m *machine) compare(e expression) (expr.Verdict, error) {
 	if err != nil {
 		return mismatch, err
 	}
-	var ok bool
-	switch c := bytes.Compare(value, data); e.number(unix.NFTA_CMP_OP) {
-	case unix.NFT_CMP_EQ:
-		ok = c == 0
-	case unix.NFT_CMP_NEQ:
-		ok = c != 0
-	case unix.NFT_CMP_LT:
-		ok = c < 0
-	case unix.NFT_CMP_LTE:
-		ok = c <= 0
-	case unix.NFT_CMP_GT:
-		ok = c > 0
-	case unix.NFT_CMP_GTE:
-		ok = c >= 0
-	}
-	if !ok {
+	holds, known := comparisons[e.number(unix.NFTA_CMP_OP)]
+	if !known || !holds(bytes.Compare(value, data)) {
 		return mismatch, nil
 	}
 	return onwards, nil
 }
 
-func (m *machine) lookup(chain string, e expression) (expr.Verdict, error) {
-	set := string(bytes.TrimRight(e.attr(unix.NFTA_LOOKUP_SET), "\x00"))
-	length, err := m.table.keyLength(set)
+// comparisons report, by operator, whether a comparison with a result of bytes.Compare holds.
+var comparisons = map[uint32]func(int) bool{
+	unix.NFT_CMP_EQ:  func(c int) bool { return c == 0 },
+	unix.NFT_CMP_NEQ: func(c int) bool { return c != 0 },
+	unix.NFT_CMP_LT:  func(c int) bool { return c < 0 },
+	unix.NFT_CMP_LTE: func(c int) bool { return c <= 0 },
+	unix.NFT_CMP_GT:  func(c int) bool { return c > 0 },
+	unix.NFT_CMP_GTE: func(c int) bool { return c >= 0 },
+}
+
+func (m *machine) lookup(e expression) (expr.Verdict, error) {
+	f, err := m.find(text(e.attr(unix.NFTA_LOOKUP_SET)), e.number(unix.NFTA_LOOKUP_SREG))
 	if err != nil {
 		return mismatch, err
 	}
-	key, err := m.read(e.number(unix.NFTA_LOOKUP_SREG), length)
+	inverted := e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0
+	switch {
+	case (f != nil) == inverted:
+		return mismatch, nil
+	case !e.has(unix.NFTA_LOOKUP_DREG):
+		return onwards, nil
+	case f.verdict != nil:
+		return *f.verdict, nil
+	}
+	return onwards, m.load(e.number(unix.NFTA_LOOKUP_DREG), f.value)
+}
+
+// find looks the key in a register up in a set, and notes the lookup.
+func (m *machine) find(set string, register uint32) (*found, error) {
+	length, err := m.table.keyLength(set)
 	if err != nil {
-		return mismatch, err
+		return nil, err
+	}
+	key, err := m.read(register, length)
+	if err != nil {
+		return nil, err
 	}
 	key = bytes.Clone(key)
 	f, err := m.table.element(set, key)
 	if err != nil {
-		return mismatch, err
+		return nil, err
 	}
-	l := Lookup{Chain: chain, Set: set, Key: keyText(set, key), Found: f != nil}
+	l := Lookup{Chain: m.chain, Set: set, Key: keyText(set, key), Found: f != nil}
 	if f != nil {
 		l.Value = f.text(set)
 	}
 	m.pass.Lookups = append(m.pass.Lookups, l)
-	if (f != nil) == (e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0) {
-		return mismatch, nil
-	}
-	if !e.has(unix.NFTA_LOOKUP_DREG) {
-		return onwards, nil
-	}
-	if f.verdict != nil {
-		return *f.verdict, nil
-	}
-	return onwards, m.load(e.number(unix.NFTA_LOOKUP_DREG), f.value)
+	return f, nil
 }
 
 func (m *machine) nat(e expression) (expr.Verdict, error) {
@@ -472,6 +476,11 @@ func (m *machine) nat(e expression) (expr.Verdict, error) {
 	if e.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_SNAT {
 		m.packet.rewrites.source = a
 	}
+	return expr.Verdict{Kind: expr.VerdictAccept}, nil
+}
+
+func (m *machine) masquerade(expression) (expr.Verdict, error) {
+	m.packet.rewrites.masquerade = true
 	return expr.Verdict{Kind: expr.VerdictAccept}, nil
 }
 

@@ -2,6 +2,7 @@
 package walk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,27 @@ func (c Connection) source(p Packet) netip.Addr {
 		return c.Source
 	}
 	return p.From
+}
+
+func (c Connection) state() uint32 {
+	if c.Known {
+		return ruleset.StateEstablished
+	}
+	return ruleset.StateNew
+}
+
+func (c Connection) direction() uint8 {
+	if c.Reply {
+		return 1
+	}
+	return 0
+}
+
+func (c Connection) status() uint32 {
+	if c.DNAT {
+		return ruleset.StatusDNAT
+	}
+	return 0
 }
 
 func (p Packet) family() ruleset.Family {
@@ -149,22 +171,9 @@ func ReadLive(_ context.Context) (l *Live, err error) {
 	if l.Links, err = link.ReadLinks(l.links); err != nil {
 		return nil, err
 	}
-	rules, err := route.ListRules()
-	if err != nil {
+	if l.Rules, err = readLiveRules(); err != nil {
 		return nil, err
 	}
-	for _, r := range rules {
-		l.Rules = append(l.Rules, LiveRule{r.Rule, r.Family == unix.AF_INET6})
-	}
-	slices.SortStableFunc(l.Rules, func(a, b LiveRule) int {
-		if a.IPv6 != b.IPv6 {
-			if b.IPv6 {
-				return -1
-			}
-			return 1
-		}
-		return a.Priority - b.Priority
-	})
 	state, err := nft.ReadState()
 	if err != nil {
 		return nil, err
@@ -173,17 +182,28 @@ func ReadLive(_ context.Context) (l *Live, err error) {
 	if l.kernel, err = openLiveTable(l.Links); err != nil {
 		return nil, err
 	}
-	if l.Table {
-		if err := l.kernel.readRules(); err != nil {
-			return nil, err
-		}
-		if err := l.readPaths(); err != nil {
-			return nil, err
-		}
+	if err := l.readTable(); err != nil {
+		return nil, err
 	}
 	l.Marks = l.marks()
 	l.damage()
 	return l, nil
+}
+
+// readLiveRules lists our routing rules by family and priority.
+func readLiveRules() ([]LiveRule, error) {
+	rules, err := route.ListRules()
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(rules, func(a, b route.Rule) int {
+		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Priority, b.Priority))
+	})
+	var all []LiveRule
+	for _, r := range rules {
+		all = append(all, LiveRule{r.Rule, r.Family == unix.AF_INET6})
+	}
+	return all, nil
 }
 
 // Close closes the sockets.
@@ -254,6 +274,19 @@ func (l *Live) Lookup(kind string, a netip.Addr) (Lookup, error) {
 	return asked, nil
 }
 
+// readTable reads the chains, the paths and the uplinks, if the table is there.
+func (l *Live) readTable() error {
+	if !l.Table {
+		return nil
+	}
+	for _, read := range []func() error{l.kernel.readRules, l.readPaths, l.readUplinks} {
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // readPaths reads the path ids, their meanings and their devices.
 func (l *Live) readPaths() error {
 	elements, err := l.kernel.list(ruleset.SetPaths)
@@ -266,18 +299,32 @@ func (l *Live) readPaths() error {
 			continue
 		}
 		p := LivePath{ID: plan.PathID(ruleset.NativeUint32(e.key)), Key: key}
-		devices, err := l.kernel.list(ruleset.Named(ruleset.SetDevices, p.ID))
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if p.Devices, err = l.readDevices(p.ID); err != nil {
 			return err
 		}
-		for _, d := range devices {
-			p.Devices = append(p.Devices, keyText(ruleset.SetDevices, d.key))
-		}
-		slices.Sort(p.Devices)
 		l.Paths = append(l.Paths, p)
 	}
 	slices.SortFunc(l.Paths, func(a, b LivePath) int { return int(a.ID) - int(b.ID) })
-	if elements, err = l.kernel.list(ruleset.SetUplinks); err != nil {
+	return nil
+}
+
+// readDevices lists the devices by which packets of a path may leave.
+func (l *Live) readDevices(id plan.PathID) (names []string, err error) {
+	devices, err := l.kernel.list(ruleset.Named(ruleset.SetDevices, id))
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, err
+	}
+	for _, d := range devices {
+		names = append(names, keyText(ruleset.SetDevices, d.key))
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// readUplinks reads the uplinks. It needs the paths.
+func (l *Live) readUplinks() error {
+	elements, err := l.kernel.list(ruleset.SetUplinks)
+	if err != nil {
 		return err
 	}
 	for _, e := range elements {
@@ -289,76 +336,96 @@ func (l *Live) readPaths() error {
 		}
 		l.Uplinks = append(l.Uplinks, u)
 	}
-	slices.SortFunc(l.Uplinks, func(a, b Uplink) int {
-		if a.Device < b.Device {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(l.Uplinks, func(a, b Uplink) int { return cmp.Compare(a.Device, b.Device) })
 	return nil
 }
 
 // marks returns the marks in use, as the routing rules or the packet filter show them; without either, the defaults.
 func (l *Live) marks() plan.Marks {
-	m := plan.Marks{Mask: config.Defaults().Marks.Mask, Priority: config.Defaults().Marks.RulePriority}
 	for _, r := range l.Rules {
-		if !r.Unreachable && r.Table == link.MainTable && r.Mark != 0 && r.Mark == (plan.Marks{Mask: r.Mask}).Cluster() {
+		if r.ofCluster() {
 			return plan.Marks{Mask: r.Mask, Priority: r.Priority}
 		}
 	}
-	if rules := l.kernel.chains[ruleset.ChainGuard]; len(rules) > 0 { // its first rule tests our bits
-		for _, e := range rules[0] {
-			if ours := e.value(unix.NFTA_BITWISE_MASK); e.name == "bitwise" && len(ours) == 4 {
-				m.Mask = ruleset.NativeUint32(ours)
-			}
-		}
+	m := plan.Marks{Mask: config.Defaults().Marks.Mask, Priority: config.Defaults().Marks.RulePriority}
+	if mask, ok := l.kernel.guardedBits(); ok {
+		m.Mask = mask
 	}
 	return m
 }
 
+// ofCluster reports whether the rule is the one for incoming traffic for the cluster.
+func (r LiveRule) ofCluster() bool {
+	return !r.Unreachable && r.Table == link.MainTable && r.Mark != 0 && r.Mark == (plan.Marks{Mask: r.Mask}).Cluster()
+}
+
+// guardedBits returns the bits of the mark that the guard's first rule tests: ours.
+func (t *liveTable) guardedBits() (mask uint32, ok bool) {
+	rules := t.chains[ruleset.ChainGuard]
+	if len(rules) == 0 {
+		return 0, false
+	}
+	for _, e := range rules[0] {
+		if ours := e.value(unix.NFTA_BITWISE_MASK); e.name == "bitwise" && len(ours) == 4 {
+			mask, ok = ruleset.NativeUint32(ours), true
+		}
+	}
+	return mask, ok
+}
+
 // damage finds missing chains and rules that every plan has.
 func (l *Live) damage() {
-	say := func(format string, args ...any) { l.Damage = append(l.Damage, fmt.Sprintf(format, args...)) }
-	if !l.Table {
-		if len(l.Rules) > 0 {
-			say("nftables table inet %s is missing although our routing rules exist", ruleset.TableName)
-		}
-		return
+	switch {
+	case l.Table:
+		l.chainDamage()
+		l.ruleDamage()
+	case len(l.Rules) > 0:
+		l.damaged("nftables table inet %s is missing although our routing rules exist", ruleset.TableName)
 	}
-	_, hold := l.kernel.chains[ruleset.ChainHeld]
-	wanted := plan.DataPlane{Marks: l.Marks, Hold: hold}
-	for _, p := range l.Paths {
-		wanted.Paths = append(wanted.Paths, plan.Path{ID: p.ID, Key: p.Key, Devices: p.Devices})
-	}
-	for _, c := range ruleset.Chains(wanted) {
-		switch have := l.kernel.chains[c.Name]; {
+}
+
+func (l *Live) damaged(format string, args ...any) {
+	l.Damage = append(l.Damage, fmt.Sprintf(format, args...))
+}
+
+// chainDamage finds missing chains, and chains without the rules that every plan has.
+func (l *Live) chainDamage() {
+	for _, c := range ruleset.Chains(l.dataPlane()) {
+		needsRules := len(c.Rules) > 0 || c.OwnOf != 0
+		switch {
 		case c.Hook != nil && !l.kernel.hooked[c.Name]:
-			say("chain %s of table inet %s is missing", c.Name, ruleset.TableName)
-		case len(have) == 0 && (len(c.Rules) > 0 || c.OwnOf != 0):
-			say("chain %s of table inet %s has no rules", c.Name, ruleset.TableName)
+			l.damaged("chain %s of table inet %s is missing", c.Name, ruleset.TableName)
+		case needsRules && len(l.kernel.chains[c.Name]) == 0:
+			l.damaged("chain %s of table inet %s has no rules", c.Name, ruleset.TableName)
 		}
 	}
-	l.ruleDamage(say)
+}
+
+// dataPlane returns a data plane with the paths in force.
+func (l *Live) dataPlane() plan.DataPlane {
+	_, hold := l.kernel.chains[ruleset.ChainHeld]
+	d := plan.DataPlane{Marks: l.Marks, Hold: hold}
+	for _, p := range l.Paths {
+		d.Paths = append(d.Paths, plan.Path{ID: p.ID, Key: p.Key, Devices: p.Devices})
+	}
+	return d
 }
 
 // ruleDamage finds missing routing rules. The rules of a network that is not usable here are not expected.
-func (l *Live) ruleDamage(say func(string, ...any)) {
+func (l *Live) ruleDamage() {
+	if len(l.Paths) == 0 {
+		return
+	}
 	for _, family := range nl.Families() {
 		name := map[uint8]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[family]
-		has := func(mark uint32, unreachable bool) bool {
-			return slices.ContainsFunc(l.Rules, func(r LiveRule) bool {
-				return r.IPv6 == (family == unix.AF_INET6) && r.Matches(mark) && r.Unreachable == unreachable
-			})
-		}
-		if len(l.Paths) == 0 {
-			continue
-		}
-		if !has(l.Marks.Cluster(), false) {
-			say("the %s rule for mark %#x/%#x (incoming traffic for the cluster: main table) is missing",
+		rules := l.RulesFor(l.Marks.Cluster(), family == unix.AF_INET6)
+		if !slices.ContainsFunc(rules, func(r LiveRule) bool { return !r.Unreachable }) {
+			l.damaged("the %s rule for mark %#x/%#x (incoming traffic for the cluster: main table) is missing",
 				name, l.Marks.Cluster(), l.Marks.Mask)
 		}
-		if !has(l.Marks.EgressBit(), true) {
-			say("the %s rule for mark %#x/%#x (egress without a route: unreachable) is missing",
+		rules = l.RulesFor(l.Marks.EgressBit(), family == unix.AF_INET6)
+		if !slices.ContainsFunc(rules, func(r LiveRule) bool { return r.Unreachable }) {
+			l.damaged("the %s rule for mark %#x/%#x (egress without a route: unreachable) is missing",
 				name, l.Marks.EgressBit(), l.Marks.EgressBit())
 		}
 	}
@@ -401,40 +468,49 @@ func (f *Flight) Dropped() *Passage {
 func (l *Live) Fly(p Packet, leavesAs netip.Addr) (*Flight, error) {
 	f := &Flight{Packet: p}
 	fly := &flyer{Packet: p}
-	var err error
-	if f.Arrive, err = cross(l.kernel, fly, "prerouting"); err != nil || f.Arrive.Dropped {
+	if on, err := l.arrive(f, fly); err != nil || !on {
 		return f, err
+	}
+	if on, err := l.translate(f, fly, leavesAs); err != nil || !on {
+		return f, err
+	}
+	return f, l.leave(f, fly)
+}
+
+// arrive simulates the way up to the routing decision, and reports whether the packet leaves the node again.
+func (l *Live) arrive(f *Flight, fly *flyer) (on bool, err error) {
+	if f.Arrive, err = cross(l.kernel, fly, "prerouting"); err != nil || f.Arrive.Dropped {
+		return false, err
 	}
 	if f.Route, err = l.Route(fly.Packet); err != nil || f.Route.Err != nil || f.Route.Local {
-		return f, err
+		return false, err
 	}
-	fly.out, fly.nextHop = f.Route.Device, f.Route.Gateway
-	if !fly.nextHop.IsValid() {
-		fly.nextHop = p.To
+	fly.out, fly.nextHop = f.Route.Device, f.Route.towards(fly.To)
+	return true, nil
+}
+
+// translate finds the source that NAT gives the packet, and reports whether the packet passes.
+func (l *Live) translate(f *Flight, fly *flyer, leavesAs netip.Addr) (on bool, err error) {
+	if leavesAs.IsValid() || fly.Connection.Known {
+		f.Source = cmp.Or(leavesAs, fly.From)
+		return true, nil
 	}
-	first := fly.From
-	switch {
-	case leavesAs.IsValid():
-		f.Source = leavesAs
-	case !p.Connection.Known:
-		if f.NAT, err = cross(l.kernel, fly, "nat"); err != nil || f.NAT.Dropped {
-			return f, err
-		}
-		f.Source = first
-		if f.NAT.Source.IsValid() {
-			f.Source = f.NAT.Source
-		} else if f.NAT.Masquerade {
-			f.Source = l.masqueradeAs(f.Route, p.To)
-		}
-	default:
-		f.Source = first
+	if f.NAT, err = cross(l.kernel, fly, "nat"); err != nil || f.NAT.Dropped {
+		return false, err
 	}
-	if !fly.Connection.Source.IsValid() {
-		fly.Connection.Source = first
+	f.Source = cmp.Or(f.NAT.Source, fly.From)
+	if f.NAT.Masquerade && !f.NAT.Source.IsValid() {
+		f.Source = l.masqueradeAs(f.Route, fly.To)
 	}
+	return true, nil
+}
+
+// leave simulates the way through the guard.
+func (l *Live) leave(f *Flight, fly *flyer) (err error) {
+	fly.Connection.Source = cmp.Or(fly.Connection.Source, fly.From)
 	fly.From = f.Source
 	f.Leave, err = cross(l.kernel, fly, "guard")
-	return f, err
+	return err
 }
 
 // Arrive simulates the packet's way through the chains before routing.
@@ -450,15 +526,12 @@ func (l *Live) IsVRF(device string) bool {
 
 // masqueradeAs returns the address that a masquerade uses: the one towards the next hop.
 func (l *Live) masqueradeAs(r *Route, to netip.Addr) netip.Addr {
-	hop := r.Gateway
-	if !hop.IsValid() {
-		hop = to
-	}
+	hop := r.towards(to)
 	var first netip.Addr
 	device, _ := l.Link(r.Device)
 	for _, p := range device.Addrs {
 		switch a := p.Addr(); {
-		case a.Is4() != to.Is4() || a.IsLinkLocalUnicast():
+		case !masquerades(a, to):
 		case p.Contains(hop):
 			return a
 		case !first.IsValid():
@@ -466,4 +539,9 @@ func (l *Live) masqueradeAs(r *Route, to netip.Addr) netip.Addr {
 		}
 	}
 	return first
+}
+
+// masquerades reports whether packets to an address may leave with this source.
+func masquerades(source, to netip.Addr) bool {
+	return source.Is4() == to.Is4() && !source.IsLinkLocalUnicast()
 }
