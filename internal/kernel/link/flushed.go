@@ -56,7 +56,11 @@ func (f flushed) restore(device int, from, to uint32) error {
 	for _, m := range f.addrs {
 		errs = append(errs, restoreAddress(ctx, m))
 	}
-	// Routes with several next hops may have survived.
+	return errors.Join(append(errs, f.restoreRoutes(ctx, device, from, to)...)...)
+}
+
+// restoreRoutes adds the routes that are gone. Those with several next hops may have survived.
+func (f flushed) restoreRoutes(ctx context.Context, device int, from, to uint32) (errs []error) {
 	stayed, err := nl.Retry(func() ([]nl.Message, error) { return listStatic(device) })
 	errs = append(errs, err)
 	routes := slices.DeleteFunc(slices.Clone(f.routes), func(m nl.Message) bool {
@@ -72,7 +76,7 @@ func (f flushed) restore(device int, from, to uint32) error {
 			errs = append(errs, fmt.Errorf("restore route %s: %w", keyOfMessage(routes[i]), err))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // listAddresses lists a device's global IPv6 addresses that neither router advertisements nor the kernel restore, as
@@ -83,20 +87,26 @@ func listAddresses(device int) ([]nl.Message, error) {
 	body[0] = unix.AF_INET6
 	binary.NativeEndian.PutUint32(body[AddrIndex:], uint32(device))
 	err := nl.Dump(nl.Message{Type: unix.RTM_GETADDR, Body: body}, unix.RTM_NEWADDR, func(b []byte) bool {
-		ofDevice := int(binary.NativeEndian.Uint32(b[AddrIndex:])) == device
-		if !ofDevice || b[3] == unix.RT_SCOPE_LINK || b[addrFlags]&unix.IFA_F_TEMPORARY != 0 {
-			return true
+		if int(binary.NativeEndian.Uint32(b[AddrIndex:])) == device && staysAway(b) {
+			addrs = append(addrs, nl.Message{Type: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)})
 		}
-		for typ, value := range nl.Attrs(b, unix.SizeofIfAddrmsg) {
-			if typ == ifaProto && value[0] == protoRA {
-				return true
-			}
-		}
-		addrs = append(addrs, nl.Message{Type: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)})
 		return true
 	})
 	slices.Reverse(addrs) // the kernel lists the newest first
 	return addrs, err
+}
+
+// staysAway reports whether neither router advertisements nor the kernel restore an address.
+func staysAway(b []byte) bool {
+	if b[3] == unix.RT_SCOPE_LINK || b[addrFlags]&unix.IFA_F_TEMPORARY != 0 {
+		return false
+	}
+	for typ, value := range nl.Attrs(b, unix.SizeofIfAddrmsg) {
+		if typ == ifaProto && value[0] == protoRA {
+			return false
+		}
+	}
+	return true
 }
 
 // restoreAddress adds an address with all its attributes. The address was unique on its link before, so it skips
@@ -140,25 +150,31 @@ func listStatic(device int) ([]nl.Message, error) {
 	var routes []nl.Message
 	for _, family := range nl.Families() {
 		for _, protocol := range []uint8{unix.RTPROT_STATIC, unix.RTPROT_BOOT} {
-			body := make([]byte, unix.SizeofRtMsg)
-			body[0], body[5] = family, protocol
-			body = nl.AppendAttr32(body, unix.RTA_OIF, uint32(device))
-			err := nl.Dump(nl.Message{Type: unix.RTM_GETROUTE, Body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
-				r, ok := route.DecodeRoute(b)
-				if ok && r.Protocol == protocol && slices.ContainsFunc(r.Legs, func(l route.Leg) bool { return l.Device == device }) {
-					add := nl.Message{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)}
-					routes = append(routes, add)
-				}
-				return true
-			})
+			more, err := listRoutes(device, family, protocol)
 			if err != nil {
 				return nil, err
 			}
+			routes = append(routes, more...)
 		}
 	}
 	// One of these routes may lead to another's gateway, so routes without a gateway come first.
 	slices.SortStableFunc(routes, func(a, b nl.Message) int { return cmp.Compare(gateways(a), gateways(b)) })
 	return routes, nil
+}
+
+// listRoutes lists a device's routes of a family and protocol, as requests to add them.
+func listRoutes(device int, family, protocol uint8) (routes []nl.Message, err error) {
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0], body[5] = family, protocol
+	body = nl.AppendAttr32(body, unix.RTA_OIF, uint32(device))
+	err = nl.Dump(nl.Message{Type: unix.RTM_GETROUTE, Body: body}, unix.RTM_NEWROUTE, func(b []byte) bool {
+		r, ok := route.DecodeRoute(b)
+		if ok && r.Protocol == protocol && slices.ContainsFunc(r.Legs, func(l route.Leg) bool { return l.Device == device }) {
+			routes = append(routes, nl.Message{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: slices.Clone(b)})
+		}
+		return true
+	})
+	return routes, err
 }
 
 func gateways(m nl.Message) (n int) {

@@ -22,19 +22,13 @@ func ReadLinks(h *netlink.Handle) ([]plan.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	prefixes, err := readPrefixes(h)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	names := make(map[int]string, len(all))
 	for _, l := range all {
 		names[l.Attrs().Index] = l.Attrs().Name
-	}
-	prefixes := make(map[int][]netip.Prefix, len(all))
-	for _, a := range addrs {
-		if p, ok := prefixOf(a.IPNet); ok && a.Flags&unix.IFA_F_DADFAILED == 0 {
-			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
-		}
 	}
 	links := make([]plan.Link, 0, len(all))
 	for _, l := range all {
@@ -45,13 +39,30 @@ func ReadLinks(h *netlink.Handle) ([]plan.Link, error) {
 		if v, ok := l.(*netlink.Vrf); ok {
 			link.VRFTable = v.Table
 		}
-		slices.SortFunc(link.Addrs, func(a, b netip.Prefix) int {
-			return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-		})
 		links = append(links, link)
 	}
 	slices.SortFunc(links, func(a, b plan.Link) int { return cmp.Compare(a.Name, b.Name) })
 	return links, nil
+}
+
+// readPrefixes reads the usable addresses of this node by the index of their interface, sorted.
+func readPrefixes(h *netlink.Handle) (map[int][]netip.Prefix, error) {
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, err
+	}
+	prefixes := map[int][]netip.Prefix{}
+	for _, a := range addrs {
+		if p, ok := prefixOf(a.IPNet); ok && a.Flags&unix.IFA_F_DADFAILED == 0 {
+			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
+		}
+	}
+	for _, of := range prefixes {
+		slices.SortFunc(of, func(a, b netip.Prefix) int {
+			return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+		})
+	}
+	return prefixes, nil
 }
 
 // isUp reports whether an interface is administratively up with carrier. Software devices may not know their state.

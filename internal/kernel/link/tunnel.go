@@ -2,11 +2,13 @@ package link
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
@@ -30,17 +32,9 @@ const (
 // ApplyTunnel makes our VXLAN device and its neighbour and forwarding entries equal to t; nil removes the device. It
 // calls made if it created the device.
 func ApplyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ...func(*plan.Tunnel)) error {
-	device, err := keepTunnel(h, t)
+	device, err := makeTunnel(h, t, made)
 	if err != nil || t == nil {
 		return err
-	}
-	if device == nil {
-		if device, err = addTunnel(h, t); err != nil {
-			return fmt.Errorf("create tunnel device %s: %w", t.Device, err)
-		}
-		for _, call := range made {
-			call(t)
-		}
 	}
 	if err := setTunnel(h, device, t); err != nil {
 		return fmt.Errorf("set up tunnel device %s: %w", t.Device, err)
@@ -51,6 +45,21 @@ func ApplyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ..
 	return applyHosts(h, device, t.Hosts)
 }
 
+// makeTunnel keeps the device that suits t, or creates it; nil: t is nil.
+func makeTunnel(h *netlink.Handle, t *plan.Tunnel, made []func(*plan.Tunnel)) (*netlink.Vxlan, error) {
+	device, err := keepTunnel(h, t)
+	if err != nil || t == nil || device != nil {
+		return device, err
+	}
+	if device, err = addTunnel(h, t); err != nil {
+		return nil, fmt.Errorf("create tunnel device %s: %w", t.Device, err)
+	}
+	for _, call := range made {
+		call(t)
+	}
+	return device, nil
+}
+
 // keepTunnel deletes our VXLAN devices that do not suit t, and returns the one that does; nil: none does. It returns an
 // error if a device of another program has the tunnel's name.
 func keepTunnel(h *netlink.Handle, t *plan.Tunnel) (device *netlink.Vxlan, err error) {
@@ -59,25 +68,42 @@ func keepTunnel(h *netlink.Handle, t *plan.Tunnel) (device *netlink.Vxlan, err e
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	for _, l := range links {
-		v, vxlan := l.(*netlink.Vxlan)
-		switch {
-		case vxlan && v.LinkAttrs.Group == LinkGroup:
-			if t != nil && suits(v, t) {
-				device = v
-				break
-			}
-			if err := h.LinkDel(v); err != nil {
-				return nil, fmt.Errorf("delete tunnel device %s: %w", v.Name, err)
-			}
-		case t != nil && l.Attrs().Name == t.Device:
-			return nil, fmt.Errorf("create tunnel device %s: another program's %s device has this name", t.Device, l.Type())
+		kept, err := keepLink(h, l, t)
+		if err != nil {
+			return nil, err
 		}
+		device = cmp.Or(kept, device)
 	}
 	return device, nil
 }
 
+// keepLink returns a link that is our VXLAN device and suits t; it deletes one that does not.
+func keepLink(h *netlink.Handle, l netlink.Link, t *plan.Tunnel) (kept *netlink.Vxlan, err error) {
+	v, vxlan := l.(*netlink.Vxlan)
+	ours := vxlan && v.LinkAttrs.Group == LinkGroup
+	switch {
+	case ours && suits(v, t):
+		kept = v
+	case ours:
+		err = deleteTunnel(h, v)
+	case t != nil && l.Attrs().Name == t.Device:
+		err = fmt.Errorf("create tunnel device %s: another program's %s device has this name", t.Device, l.Type())
+	}
+	return kept, err
+}
+
+func deleteTunnel(h *netlink.Handle, v *netlink.Vxlan) error {
+	if err := h.LinkDel(v); err != nil {
+		return fmt.Errorf("delete tunnel device %s: %w", v.Name, err)
+	}
+	return nil
+}
+
 // suits reports whether a device's immutable attributes are as planned.
 func suits(v *netlink.Vxlan, t *plan.Tunnel) bool {
+	if t == nil {
+		return false
+	}
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
 	return v.Name == t.Device && v.VxlanId == int(t.VNI) && v.Port == int(t.Port) && local.Unmap() == t.Local.Unmap() && !v.Learning
 }
@@ -118,18 +144,22 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 		errs = append(errs, h.LinkSetIP6AddrGenMode(v, vnl.IN6_ADDR_GEN_MODE_EUI64))
 	}
 	errs = append(errs, setUp(h, v))
+	return errors.Join(append(errs, setTunnelAddress(h, v))...)
+}
+
+// setTunnelAddress adds the tunnel's IPv4 address unless the device has it.
+func setTunnelAddress(h *netlink.Handle, v *netlink.Vxlan) error {
 	have, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(v, netlink.FAMILY_V4) })
-	errs = append(errs, err)
 	for _, a := range have {
 		if p, _ := prefixOf(a.IPNet); p == tunnelAddress {
-			return errors.Join(errs...)
+			return err
 		}
 	}
 	address := &netlink.Addr{
 		IPNet: &net.IPNet{IP: tunnelAddress.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)},
 		Scope: unix.RT_SCOPE_LINK,
 	}
-	return errors.Join(append(errs, h.AddrAdd(v, address))...)
+	return errors.Join(err, h.AddrAdd(v, address))
 }
 
 // setLooseFilter sets rp_filter to 2 through netlink: /proc/sys is read-only in an unprivileged container.
@@ -164,12 +194,16 @@ func applyHosts(h *netlink.Handle, v *netlink.Vxlan, hosts []plan.TunnelHost) er
 			errs = append(errs, fmt.Errorf("add neighbour %s %s of %s: %w", n.IP, n.HardwareAddr, v.Name, err))
 		}
 	}
+	return errors.Join(append(errs, deleteNeighbours(h, v, stale)...)...)
+}
+
+func deleteNeighbours(h *netlink.Handle, v *netlink.Vxlan, stale []netlink.Neigh) (errs []error) {
 	for _, n := range stale {
 		if err := h.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("delete neighbour %s %s of %s: %w", n.IP, n.HardwareAddr, v.Name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // neighKey identifies a permanent neighbour or forwarding entry of the tunnel device.
@@ -203,29 +237,41 @@ func neighboursFor(device int, hosts []plan.TunnelHost) map[neighKey]*netlink.Ne
 	return wanted
 }
 
-// compareNeighbours lists a device's permanent entries: right has the keys of those that are as wanted, stale the
+// compareNeighbours compares a device's permanent entries: right has the keys of those that are as wanted, stale the
 // entries to delete.
 func compareNeighbours(
 	h *netlink.Handle, v *netlink.Vxlan, wanted map[neighKey]*netlink.Neigh,
 ) (right map[neighKey]bool, stale []netlink.Neigh, err error) {
+	have, err := listPermanent(h, v)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list neighbours of %s: %w", v.Name, err)
+	}
 	right = map[neighKey]bool{}
-	for _, family := range []int{unix.AF_INET6, unix.AF_BRIDGE} {
-		have, err := nl.Retry(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, family) })
-		if err != nil {
-			return nil, nil, fmt.Errorf("list neighbours of %s: %w", v.Name, err)
-		}
-		for _, n := range have {
-			if n.State&netlink.NUD_PERMANENT == 0 {
-				continue
-			}
-			w := wanted[keyOfNeigh(&n)]
-			switch {
-			case w != nil && w.IP.Equal(n.IP) && bytes.Equal(w.HardwareAddr, n.HardwareAddr):
-				right[keyOfNeigh(&n)] = true
-			case w == nil || family == unix.AF_BRIDGE: // a MAC may lead to several addresses, a next hop has one MAC
-				stale = append(stale, n)
-			}
+	for _, n := range have {
+		w := wanted[keyOfNeigh(&n)]
+		switch {
+		case asWanted(&n, w):
+			right[keyOfNeigh(&n)] = true
+		case w == nil || n.Family == unix.AF_BRIDGE: // a MAC may lead to several addresses, a next hop has one MAC
+			stale = append(stale, n)
 		}
 	}
 	return right, stale, nil
+}
+
+// listPermanent lists a device's permanent neighbours and forwarding entries.
+func listPermanent(h *netlink.Handle, v *netlink.Vxlan) (all []netlink.Neigh, err error) {
+	for _, family := range []int{unix.AF_INET6, unix.AF_BRIDGE} {
+		have, err := nl.Retry(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, family) })
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, have...)
+	}
+	return slices.DeleteFunc(all, func(n netlink.Neigh) bool { return n.State&netlink.NUD_PERMANENT == 0 }), nil
+}
+
+// asWanted reports whether an entry is as the wanted one of its key, which is nil if there is none.
+func asWanted(have, wanted *netlink.Neigh) bool {
+	return wanted != nil && wanted.IP.Equal(have.IP) && bytes.Equal(wanted.HardwareAddr, have.HardwareAddr)
 }

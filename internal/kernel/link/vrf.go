@@ -68,24 +68,32 @@ func (v *VRFs) Apply(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 			r.Unmade[d.Name] = err
 			continue
 		}
-		var errs []error
 		if made {
 			r.Made = append(r.Made, d.Name)
 		}
-		for _, name := range d.Interfaces {
-			joined, err := v.enslave(h, name, device)
-			if joined {
-				r.Joined = append(r.Joined, Port{name, d.Name})
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("enslave %s to VRF %s: %w", name, d.Name, err))
-			}
-		}
-		if err := errors.Join(errs...); err != nil {
+		joined, err := v.enslaveAll(h, d, device)
+		r.Joined = append(r.Joined, joined...)
+		if err != nil {
 			r.Unmade[d.Name] = err
 		}
 	}
 	return r
+}
+
+// enslaveAll enslaves the interfaces of a VRF, and returns those that were not enslaved before. One that fails does not
+// stop the others.
+func (v *VRFs) enslaveAll(h *netlink.Handle, d plan.VRF, device *netlink.Vrf) (all []Port, err error) {
+	var errs []error
+	for _, name := range d.Interfaces {
+		joined, err := v.enslave(h, name, device)
+		if joined {
+			all = append(all, Port{name, d.Name})
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("enslave %s to VRF %s: %w", name, d.Name, err))
+		}
+	}
+	return all, errors.Join(errs...)
 }
 
 // applyVRF adopts or creates a VRF device, and reports whether it created it.
@@ -101,19 +109,31 @@ func applyVRF(h *netlink.Handle, v plan.VRF) (device *netlink.Vrf, made bool, er
 	if err != nil {
 		return nil, made, fmt.Errorf("find VRF %s: %w", v.Name, err)
 	}
+	device, err = adopt(h, v, link)
+	return device, made, err
+}
+
+// adopt checks that a device is the planned VRF, and sets a VRF of ours up.
+func adopt(h *netlink.Handle, v plan.VRF, link netlink.Link) (*netlink.Vrf, error) {
 	device, ok := link.(*netlink.Vrf)
-	switch {
-	case !ok:
-		return nil, made, fmt.Errorf("adopt VRF %s: the device of this name is a %s, not a VRF", v.Name, link.Type())
-	case v.Table != 0 && device.Table != v.Table:
-		return nil, made, fmt.Errorf("adopt VRF %s: its table is %d, not %d as configured", v.Name, device.Table, v.Table)
+	if !ok {
+		return nil, fmt.Errorf("adopt VRF %s: the device of this name is a %s, not a VRF", v.Name, link.Type())
 	}
-	if device.Group == LinkGroup {
-		if err := setUp(h, device); err != nil {
-			return nil, made, fmt.Errorf("set VRF %s up: %w", v.Name, err)
-		}
+	if v.Table != 0 && device.Table != v.Table {
+		return nil, fmt.Errorf("adopt VRF %s: its table is %d, not %d as configured", v.Name, device.Table, v.Table)
 	}
-	return device, made, nil
+	return device, setOursUp(h, device)
+}
+
+// setOursUp sets a VRF up if it is ours.
+func setOursUp(h *netlink.Handle, v *netlink.Vrf) error {
+	if v.Group != LinkGroup {
+		return nil
+	}
+	if err := setUp(h, v); err != nil {
+		return fmt.Errorf("set VRF %s up: %w", v.Name, err)
+	}
+	return nil
 }
 
 // Prune frees the interfaces that we enslaved and removes the VRF devices that we created, unless they are desired.
@@ -137,17 +157,11 @@ func (v *VRFs) Prune(ctx context.Context, h *netlink.Handle, desired []plan.VRF)
 func (v *VRFs) releasePorts(
 	ctx context.Context, h *netlink.Handle, links []netlink.Link, devices map[int]*netlink.Vrf, desired []plan.VRF,
 ) (errs []error) {
-	master := map[string]string{} // of the interfaces that stay enslaved
-	for _, d := range desired {
-		for _, name := range d.Interfaces {
-			master[name] = d.Name
-		}
-	}
+	masters := mastersOf(desired)
 	for _, l := range links {
 		a := l.Attrs()
-		d, wanted := devices[a.MasterIndex], master[a.Name]
-		stays := wanted != "" && (d == nil || d.Name == wanted) // no master: its VRF was just deleted, the next pass restores it
-		if len(enslavedMarks(a)) == 0 || stays || ctx.Err() != nil {
+		d := devices[a.MasterIndex]
+		if stays(a, d, masters[a.Name]) || ctx.Err() != nil {
 			continue
 		}
 		if err := release(h, l, d); err != nil {
@@ -158,6 +172,23 @@ func (v *VRFs) releasePorts(
 	return errs
 }
 
+// mastersOf returns the names of VRFs by the names of their interfaces.
+func mastersOf(desired []plan.VRF) map[string]string {
+	masters := map[string]string{}
+	for _, d := range desired {
+		for _, name := range d.Interfaces {
+			masters[name] = d.Name
+		}
+	}
+	return masters
+}
+
+// stays reports whether an interface keeps its master: we did not enslave it, or a desired VRF has it; wanted is the
+// name of that VRF. Without a VRF as master, its VRF was just deleted, and the next pass restores it.
+func stays(a *netlink.LinkAttrs, master *netlink.Vrf, wanted string) bool {
+	return len(enslavedMarks(a)) == 0 || wanted != "" && (master == nil || master.Name == wanted)
+}
+
 // removeVRFs deletes the VRF devices that we created, unless they are desired.
 func removeVRFs(ctx context.Context, h *netlink.Handle, devices map[int]*netlink.Vrf, desired []plan.VRF) (errs []error) {
 	keep := map[string]bool{}
@@ -165,14 +196,18 @@ func removeVRFs(ctx context.Context, h *netlink.Handle, devices map[int]*netlink
 		keep[d.Name] = true
 	}
 	for _, d := range devices {
-		if d.Group != LinkGroup || keep[d.Name] || ctx.Err() != nil {
-			continue
-		}
-		if err := h.LinkDel(d); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
-			errs = append(errs, fmt.Errorf("delete VRF %s: %w", d.Name, err))
+		if d.Group == LinkGroup && !keep[d.Name] && ctx.Err() == nil {
+			errs = append(errs, removeVRF(h, d))
 		}
 	}
 	return errs
+}
+
+func removeVRF(h *netlink.Handle, d *netlink.Vrf) error {
+	if err := h.LinkDel(d); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return fmt.Errorf("delete VRF %s: %w", d.Name, err)
+	}
+	return nil
 }
 
 // enslave makes an interface a port of a VRF unless it is one already. It reports whether it did.
@@ -182,55 +217,69 @@ func (v *VRFs) enslave(h *netlink.Handle, name string, vrf *netlink.Vrf) (joined
 		return false, fmt.Errorf("find interface: %w", err)
 	}
 	a := link.Attrs()
-	switch a.MasterIndex {
-	case vrf.Index, 0:
-	default:
-		master := strconv.Itoa(a.MasterIndex)
-		if m, err := h.LinkByIndex(a.MasterIndex); err == nil {
-			master = m.Type() + " " + m.Attrs().Name
-		}
-		return false, fmt.Errorf("it is enslaved to %s, free it first", master)
+	if a.MasterIndex != 0 && a.MasterIndex != vrf.Index {
+		return false, fmt.Errorf("it is enslaved to %s, free it first", masterText(h, a.MasterIndex))
 	}
 	standing, err := readFlushed(a.Index)
 	if err != nil {
 		return false, err
 	}
 	if a.MasterIndex == vrf.Index {
-		// While another program deletes the VRF, standing may be incomplete. Asking for the link waits until that ends.
-		if link, err = h.LinkByIndex(a.Index); err != nil || link.Attrs().MasterIndex != vrf.Index {
-			return false, errors.New("its VRF vanished meanwhile")
-		}
-		if v.seen == nil {
-			v.seen = map[int]flushed{}
-		}
-		v.seen[a.Index] = standing
-		return false, nil
+		return false, v.remember(h, a.Index, vrf, standing)
 	}
-	// The mark comes first: a mark without a master does no harm, but a master without the mark would outlive us.
-	if mark := enslavedMark(a); !slices.Contains(a.AltNames, mark) {
+	if err := setMaster(h, link, vrf); err != nil {
+		return false, err
+	}
+	return true, errors.Join(standing.restore(a.Index, MainTable, vrf.Table), v.seen[a.Index].restore(a.Index, MainTable, vrf.Table))
+}
+
+// masterText names a master for people.
+func masterText(h *netlink.Handle, index int) string {
+	if m, err := h.LinkByIndex(index); err == nil {
+		return m.Type() + " " + m.Attrs().Name
+	}
+	return strconv.Itoa(index)
+}
+
+// remember keeps the addresses and routes of a port. While another program deletes the VRF, standing may be incomplete.
+// Asking for the link waits until that ends.
+func (v *VRFs) remember(h *netlink.Handle, index int, vrf *netlink.Vrf, standing flushed) error {
+	if link, err := h.LinkByIndex(index); err != nil || link.Attrs().MasterIndex != vrf.Index {
+		return errors.New("its VRF vanished meanwhile")
+	}
+	if v.seen == nil {
+		v.seen = map[int]flushed{}
+	}
+	v.seen[index] = standing
+	return nil
+}
+
+// setMaster marks an interface and makes it a port of a VRF. The mark comes first: a mark without a master does no
+// harm, but a master without the mark would outlive us.
+func setMaster(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
+	if mark := enslavedMark(link.Attrs()); !slices.Contains(link.Attrs().AltNames, mark) {
 		if err := h.LinkAddAltName(link, mark); err != nil {
-			return false, fmt.Errorf("add alternative name %s: %w", mark, err)
+			return fmt.Errorf("add alternative name %s: %w", mark, err)
 		}
 	}
 	if err := h.LinkSetMaster(link, vrf); err != nil {
-		return false, fmt.Errorf("set master: %w", err)
+		return fmt.Errorf("set master: %w", err)
 	}
-	return true, errors.Join(standing.restore(a.Index, MainTable, vrf.Table), v.seen[a.Index].restore(a.Index, MainTable, vrf.Table))
+	return nil
 }
 
 // release undoes enslave. vrf is nil if the interface is no longer a port of a VRF.
 func release(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
 	var errs []error
 	if vrf != nil {
-		index := link.Attrs().Index
-		standing, err := readFlushed(index)
+		standing, err := readFlushed(link.Attrs().Index)
 		if err != nil {
 			return err
 		}
 		if err := h.LinkSetNoMaster(link); err != nil {
 			return fmt.Errorf("set no master: %w", err)
 		}
-		errs = append(errs, standing.restore(index, vrf.Table, MainTable))
+		errs = append(errs, standing.restore(link.Attrs().Index, vrf.Table, MainTable))
 	}
 	for _, mark := range enslavedMarks(link.Attrs()) {
 		errs = append(errs, h.LinkDelAltName(link, mark))
