@@ -38,8 +38,19 @@ type tree struct {
 	root *yaml.Node
 }
 
-// of returns the node at a path of List indexes, as far as the path exists.
+// of returns the node at a path of List indexes, as far as the path exists; nil: the text is not YAML.
 func (t *tree) of(items []int) *yaml.Node {
+	n := t.top()
+	for _, i := range items {
+		if list := child(n, "items"); list != nil && i < len(list.Content) {
+			n = list.Content[i]
+		}
+	}
+	return n
+}
+
+// top returns the text's outermost node, nil if the text is not YAML.
+func (t *tree) top() *yaml.Node {
 	if t.root == nil {
 		var all yaml.Node
 		if err := yaml.Unmarshal(t.text, &all); err != nil || len(all.Content) == 0 {
@@ -47,13 +58,7 @@ func (t *tree) of(items []int) *yaml.Node {
 		}
 		t.root = all.Content[0]
 	}
-	n := t.root
-	for _, i := range items {
-		if list := child(n, "items"); list != nil && i < len(list.Content) {
-			n = list.Content[i]
-		}
-	}
-	return n
+	return t.root
 }
 
 // documents splits a file at its document markers before anything is parsed, so that a broken document does not hide
@@ -195,11 +200,17 @@ func (d *document) line() int {
 	line := 0
 	for text := range bytes.Lines(d.text) {
 		line++
-		if text = bytes.TrimSpace(text); len(text) > 0 && text[0] != '#' && text[0] != '%' && !bytes.HasPrefix(text, []byte("---")) {
+		if hasContent(text) {
 			return line
 		}
 	}
 	return 1
+}
+
+// hasContent reports whether a line is neither blank nor a comment, a directive or a document marker.
+func hasContent(line []byte) bool {
+	line = bytes.TrimSpace(line)
+	return len(line) > 0 && !bytes.ContainsAny(line[:1], "#%") && !bytes.HasPrefix(line, []byte("---"))
 }
 
 // where returns file:line of the field, or of the longest part of its path that exists.
@@ -219,17 +230,23 @@ func (d *document) find(path string) *yaml.Node {
 	}
 	n := d.tree.of(d.items)
 	for step := range strings.SplitSeq(path, ".") {
-		name, index, indexed := strings.Cut(strings.TrimSuffix(step, "]"), "[")
+		name, index, _ := strings.Cut(strings.TrimSuffix(step, "]"), "[")
 		next := child(n, name)
 		if next == nil {
 			break
 		}
-		n = next
-		if i, err := strconv.Atoi(index); indexed && err == nil && n.Kind == yaml.SequenceNode && i >= 0 && i < len(n.Content) {
-			n = n.Content[i]
-		}
+		n = element(next, index)
 	}
 	return n
+}
+
+// element returns a list's element at index, or the node itself if it has no such element.
+func element(n *yaml.Node, index string) *yaml.Node {
+	i, err := strconv.Atoi(index)
+	if err != nil || n.Kind != yaml.SequenceNode || i < 0 || i >= len(n.Content) {
+		return n
+	}
+	return n.Content[i]
 }
 
 // child returns the value of a mapping's key, or nil.

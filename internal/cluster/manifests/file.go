@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -87,49 +88,52 @@ type state struct {
 // readFile reads a file, and returns former if it has not changed. A file that is too large, or whose reading could
 // block, gets a Problem.
 func readFile(path string, former *file) *file {
+	former = cmp.Or(former, &file{})
+	f := &file{path: path, whole: former.whole}
 	now, err := stateOf(path)
-	if err == nil && former != nil && now.settled && former.state == now {
+	if err != nil {
+		return f.unread(err)
+	}
+	if now.settled && former.state == now {
 		return former
 	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(path)
-	}
-	f := &file{path: path}
-	whole := outlineOf(text) // before parsing, which changes text
-	if err == nil {
-		f.state, f.sum = now, maphash.Bytes(seed, text)
-		if former != nil && former.read() && former.sum == f.sum {
-			former.state = now
-			return former
-		}
-		err = f.fill(text, whole, former)
-	}
+	text, err := os.ReadFile(path)
 	if err != nil {
-		f.flaw = true
-		f.parts = []part{{entries: []*entry{{problems: []cluster.Problem{{
-			Kind: "Manifest", Object: filepath.Base(path), Reason: cluster.ReasonInvalidFile, Message: reason(err), Where: path,
-		}}}}}}
+		return f.unread(err)
 	}
-	switch {
-	case !f.flaw:
-		f.whole = whole
-	case former != nil:
-		f.whole = former.whole
+	f.state, f.sum = now, maphash.Bytes(seed, text)
+	if former.read() && former.sum == f.sum {
+		former.state = now
+		return former
+	}
+	if err := f.fill(text, former); err != nil {
+		return f.unread(err)
 	}
 	return f
 }
 
-// fill parses text, whose outline is whole, unless the file is incomplete.
-func (f *file) fill(text []byte, whole outline, former *file) error {
+// unread returns the file with a Problem in place of its objects.
+func (f *file) unread(err error) *file {
+	f.flaw = true
+	f.parts = []part{{entries: []*entry{{problems: []cluster.Problem{{
+		Kind: "Manifest", Object: filepath.Base(f.path), Reason: cluster.ReasonInvalidFile, Message: reason(err), Where: f.path,
+	}}}}}}
+	return f
+}
+
+// fill parses text unless the file is incomplete.
+func (f *file) fill(text []byte, former *file) error {
+	whole := outlineOf(text) // before parsing, which changes text
 	switch {
 	case len(bytes.TrimSpace(text)) == 0:
 		return errors.New("is empty")
-	case former != nil && former.whole.cut(whole):
+	case former.whole.cut(whole):
 		return errors.New("is cut off: it is the beginning of its former content and ends inside a line")
 	}
 	f.parse(text, former)
-	f.flaw = slices.ContainsFunc(f.parts, part.broken)
+	if f.flaw = slices.ContainsFunc(f.parts, part.broken); !f.flaw {
+		f.whole = whole
+	}
 	return nil
 }
 
@@ -166,7 +170,7 @@ func stateOf(path string) (state, error) {
 // parse reads the documents, except those that former has with the same text.
 func (f *file) parse(text []byte, former *file) {
 	known := map[uint64][]part{}
-	if former != nil && former.read() {
+	if former.read() {
 		for _, p := range former.parts {
 			known[p.sum] = append(known[p.sum], p)
 		}
@@ -197,16 +201,20 @@ func (p part) reusable(be part) bool {
 func (f *file) entries() iter.Seq[*entry] {
 	return func(yield func(*entry) bool) {
 		for _, p := range f.parts {
-			for _, e := range p.entries {
-				if !yield(e) {
-					return
-				}
-			}
-		}
-		for _, e := range f.kept {
-			if !yield(e) {
+			if !yieldAll(p.entries, yield) {
 				return
 			}
 		}
+		yieldAll(f.kept, yield)
 	}
+}
+
+// yieldAll yields entries until yield returns false, which it returns, too.
+func yieldAll(entries []*entry, yield func(*entry) bool) bool {
+	for _, e := range entries {
+		if !yield(e) {
+			return false
+		}
+	}
+	return true
 }

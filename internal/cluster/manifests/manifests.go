@@ -118,31 +118,41 @@ func (f *Folder) Missing() bool { return f.missing }
 
 // Again returns after how long Read may return something else although no file has changed; 0: never.
 func (f *Folder) Again() time.Duration {
-	now, next := f.now(), time.Duration(0)
-	due := func(since time.Time) {
-		if wait := max(since.Add(keepFor).Sub(now), time.Millisecond); next == 0 || wait < next {
-			next = wait
-		}
+	since := f.waitsSince()
+	if since.IsZero() {
+		return 0
+	}
+	return max(since.Add(keepFor).Sub(f.now()), time.Millisecond)
+}
+
+// waitsSince returns since when the folder has waited for keepFor to pass, for an object without a file or at its start;
+// zero: it waits for nothing.
+func (f *Folder) waitsSince() (since time.Time) {
+	if f.Unsure() {
+		since = f.began
 	}
 	for _, is := range f.files {
 		for _, e := range is.kept {
-			if !e.lacked.IsZero() {
-				due(e.lacked)
-			}
+			since = earlier(since, e.lacked)
 		}
 	}
-	if f.Unsure() {
-		due(f.began)
+	return since
+}
+
+// earlier returns the earlier of two times; a zero time does not count.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-	return next
+	return a
 }
 
 // Unsure reports whether a file with a flaw may be in the middle of being written shortly after the start, when its
 // former content is not known.
-func (f *Folder) Unsure() bool {
-	if f.now().Sub(f.began) >= keepFor {
-		return false
-	}
+func (f *Folder) Unsure() bool { return f.now().Sub(f.began) < keepFor && f.flawed() }
+
+// flawed reports whether a file has a flaw.
+func (f *Folder) flawed() bool {
 	for _, is := range f.files {
 		if is.flaw {
 			return true
@@ -155,14 +165,18 @@ func (f *Folder) Unsure() bool {
 func (f *Folder) loses(news map[string]*file) bool {
 	stays := f.staying(news)
 	for name := range news {
-		former := f.files[name]
-		if former == nil {
-			continue
+		if former := f.files[name]; former != nil && former.loses(stays) {
+			return true
 		}
-		for e := range former.entries() {
-			if e.name != nameless && !e.kept && !stays(e.name) {
-				return true
-			}
+	}
+	return false
+}
+
+// loses reports whether the file holds an object that does not stay.
+func (f *file) loses(stays func(name) bool) bool {
+	for e := range f.entries() {
+		if e.name != nameless && !e.kept && !stays(e.name) {
+			return true
 		}
 	}
 	return false
@@ -171,55 +185,77 @@ func (f *Folder) loses(news map[string]*file) bool {
 // staying returns a function that reports whether a file holds an object of a name, after news replaces the files of
 // those names.
 func (f *Folder) staying(news map[string]*file) func(name) bool {
-	there, concerned := map[name]bool{}, map[string]bool{}
-	for file, now := range news {
-		concerned[file] = true
-		if now != nil {
-			for e := range now.entries() {
-				there[e.name] = true
-			}
-		}
-	}
+	there, replaced := names(news), maps.Clone(news) // news may change before the last call
 	return func(n name) bool {
 		return there[n] || slices.ContainsFunc(f.names[n], func(o *entry) bool {
-			return !o.kept && !concerned[filepath.Base(o.file.path)]
+			_, replaced := replaced[filepath.Base(o.file.path)]
+			return !o.kept && !replaced
 		})
 	}
+}
+
+// names returns the names of the objects in files; nil stands for a removed file.
+func names(files map[string]*file) map[name]bool {
+	all := map[name]bool{}
+	for _, is := range files {
+		if is == nil {
+			continue
+		}
+		for e := range is.entries() {
+			all[e.name] = true
+		}
+	}
+	return all
 }
 
 // keep adds objects that no file holds any more to the kept ones of their file, and drops those kept for keepFor.
 func (f *Folder) keep(news map[string]*file) {
 	stays, now := f.staying(news), f.now()
 	for name, former := range f.files {
-		is, concerned := news[name]
-		if !concerned {
-			if len(former.kept) == 0 {
-				continue
-			}
-			is = former
+		is := former.after(news, name)
+		if is == former && len(former.kept) == 0 {
+			continue
 		}
-		kept := former.keeps(stays, is, now)
-		switch {
-		case slices.Equal(kept, former.kept) && (is == former || is == nil && former.gone):
-			delete(news, name) // nothing differs
-		case is == nil && len(kept) == 0, is == former && former.gone && len(kept) == 0:
-			news[name] = nil
-		case is == nil:
-			news[name] = &file{path: former.path, gone: true, whole: former.whole, kept: kept}
-		case is == former:
-			again := *former
-			again.kept = kept
-			news[name] = &again
-		default:
-			is.kept = kept
+		next := former.keeping(former.keeps(stays, is, now), is)
+		if next == former {
+			delete(news, name)
+		} else {
+			news[name] = next
 		}
 	}
 }
 
-// keeps returns the entries in force of a file that stay nowhere else. next is its current content, nil if it is gone;
-// while that has a flaw, no entry's time runs out.
+// after returns the content of the file after news: itself if it does not change, a file without content if it is
+// removed.
+func (f *file) after(news map[string]*file, name string) *file {
+	switch is, concerned := news[name]; {
+	case !concerned, is == nil && f.gone:
+		return f
+	case is == nil:
+		return &file{path: f.path, gone: true, whole: f.whole}
+	default:
+		return is
+	}
+}
+
+// keeping returns the current content is with the kept objects: f itself if nothing differs, nil if nothing is left.
+func (f *file) keeping(kept []*entry, is *file) *file {
+	switch {
+	case is == f && slices.Equal(kept, f.kept):
+		return f
+	case is.gone && len(kept) == 0:
+		return nil
+	case is == f:
+		again := *f
+		is = &again
+	}
+	is.kept = kept
+	return is
+}
+
+// keeps returns the entries in force of a file that stay nowhere else. next is its current content; while that has a
+// flaw, no entry's time runs out.
 func (f *file) keeps(stays func(name) bool, next *file, now time.Time) (kept []*entry) {
-	flaw := next != nil && next.flaw
 	for e := range f.entries() {
 		if e.name == nameless || e.by != e || stays(e.name) {
 			continue
@@ -227,17 +263,25 @@ func (f *file) keeps(stays func(name) bool, next *file, now time.Time) (kept []*
 		if !e.kept {
 			e = &entry{name: e.name, value: e.value, kept: true, at: len(kept)}
 		}
-		switch {
-		case flaw:
-			e.lacked = time.Time{}
-		case e.lacked.IsZero():
-			e.lacked = now
-		case now.Sub(e.lacked) >= keepFor:
-			continue
+		if !e.expired(next.flaw, now) {
+			kept = append(kept, e)
 		}
-		kept = append(kept, e)
 	}
 	return kept
+}
+
+// expired reports whether files without a flaw have lacked the entry for keepFor. It notes since when they do.
+func (e *entry) expired(flaw bool, now time.Time) bool {
+	switch {
+	case flaw:
+		e.lacked = time.Time{}
+		return false
+	case e.lacked.IsZero():
+		e.lacked = now
+		return false
+	default:
+		return now.Sub(e.lacked) >= keepFor
+	}
 }
 
 func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem) {
@@ -246,14 +290,7 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 	}
 	if err != nil {
 		f.missing = true
-		p := cluster.Problem{Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoFolder, Message: reason(err)}
-		if errors.Is(err, errNoManifests) {
-			p.Reason = cluster.ReasonNoManifests
-		}
-		if !f.empty {
-			p.Message += "; the objects read last stay in force"
-		}
-		f.setProblems(append([]cluster.Problem{p}, f.ignored...))
+		f.setProblems(append([]cluster.Problem{f.unread(err)}, f.ignored...))
 		return f.objects.handOut(), cluster.Changed{}, f.problems
 	}
 	f.keep(news)
@@ -274,6 +311,18 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 	return f.objects.handOut(), changed, f.problems
 }
 
+// unread returns the Problem of a folder that cannot be read, or has no manifests.
+func (f *Folder) unread(err error) cluster.Problem {
+	p := cluster.Problem{Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoFolder, Message: reason(err)}
+	if errors.Is(err, errNoManifests) {
+		p.Reason = cluster.ReasonNoManifests
+	}
+	if !f.empty {
+		p.Message += "; the objects read last stay in force"
+	}
+	return p
+}
+
 var (
 	errNoManifests = errors.New("no file in it ends in .yaml, .yml or .json")
 	extensions     = []string{".yaml", ".yml", ".json"}
@@ -286,31 +335,36 @@ func (f *Folder) look() (map[string]*file, error) {
 		f.ignored = nil
 		return nil, err
 	}
-	var (
-		ignored []cluster.Problem
-		names   []string
-	)
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue // files of editors and ConfigMap mounts
-		}
-		if !slices.Contains(extensions, filepath.Ext(e.Name())) {
-			if why := f.whyIgnored(e); why != "" {
-				ignored = append(ignored, cluster.Problem{
-					Kind: "Manifest", Object: e.Name(), Reason: cluster.ReasonPassedOver, Message: why,
-					Where: filepath.Join(f.dir, e.Name()),
-				})
-			}
-			continue
-		}
-		names = append(names, e.Name())
-	}
+	names, ignored := f.sift(entries)
 	if !slices.Equal(ignored, f.ignored) {
 		f.ignored, f.missing = ignored, true // makes read collect all problems again
 	}
 	if len(names) == 0 {
 		return nil, errNoManifests
 	}
+	return f.news(names), nil
+}
+
+// sift returns the names of the files to read, and Problems of those that only seem to be manifests.
+func (f *Folder) sift(entries []fs.DirEntry) (names []string, ignored []cluster.Problem) {
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue // files of editors and ConfigMap mounts
+		}
+		if slices.Contains(extensions, filepath.Ext(e.Name())) {
+			names = append(names, e.Name())
+		} else if why := f.whyIgnored(e); why != "" {
+			ignored = append(ignored, cluster.Problem{
+				Kind: "Manifest", Object: e.Name(), Reason: cluster.ReasonPassedOver, Message: why,
+				Where: filepath.Join(f.dir, e.Name()),
+			})
+		}
+	}
+	return names, ignored
+}
+
+// news reads the files of these names, which are all. It returns those that have changed; nil stands for a removed file.
+func (f *Folder) news(names []string) map[string]*file {
 	news, there := map[string]*file{}, make(map[string]bool, len(names))
 	for i, now := range f.readFiles(names) {
 		there[names[i]] = true
@@ -323,7 +377,7 @@ func (f *Folder) look() (map[string]*file, error) {
 			news[name] = nil
 		}
 	}
-	return news, nil
+	return news
 }
 
 // readersMost bounds how many files are read at once: each of them is in memory meanwhile.
@@ -364,30 +418,13 @@ func (f *Folder) whyIgnored(e fs.DirEntry) string {
 
 // replace replaces files by news. hasProblems reports whether a new or replaced file has problems.
 func (f *Folder) replace(news map[string]*file) (changed cluster.Changed, hasProblems bool) {
-	counted := map[name]*entry{} // the former entries in force of all names in changed files; nil: none
 	for name, now := range news {
 		hasProblems = hasProblems || f.hasProblems(f.files[name]) || f.hasProblems(now)
 	}
-	for name, now := range news {
-		if former := f.files[name]; former != nil {
-			f.forget(former, counted)
-		}
-		if delete(f.files, name); now != nil {
-			f.files[name] = now
-		}
-	}
-	for _, now := range news {
-		if now != nil {
-			f.add(now, counted)
-		}
-	}
 	d := differences{folder: f, services: map[cluster.Key]bool{}}
-	for name, before := range counted {
+	for name, before := range f.exchange(news) {
 		all := f.names[name]
-		var now *entry
-		if len(all) > 0 {
-			now = all[0]
-		}
+		now := inForce(all)
 		for _, e := range all {
 			e.by = now
 		}
@@ -400,6 +437,29 @@ func (f *Folder) replace(news map[string]*file) (changed cluster.Changed, hasPro
 	}
 	d.finish()
 	return d.changed, hasProblems
+}
+
+// exchange replaces files by news. It returns the former entries in force of all names in these files; nil: none.
+func (f *Folder) exchange(news map[string]*file) map[name]*entry {
+	counted := map[name]*entry{}
+	for name := range news {
+		f.remove(name, counted)
+	}
+	for name, now := range news {
+		if now != nil {
+			f.files[name] = now
+			f.add(now, counted)
+		}
+	}
+	return counted
+}
+
+// inForce returns the entry in force of all those of a name, nil if there are none.
+func inForce(all []*entry) *entry {
+	if len(all) == 0 {
+		return nil
+	}
+	return all[0]
 }
 
 // hasProblems reports whether a file has problems; nil: it does not exist.
@@ -417,20 +477,30 @@ func (f *Folder) hasProblems(is *file) bool {
 	return false
 }
 
-func (f *Folder) forget(old *file, counted map[name]*entry) {
-	for e := range old.entries() {
-		if e.name == nameless {
-			continue
+// remove removes a file and its entries, if there is such a file.
+func (f *Folder) remove(file string, counted map[name]*entry) {
+	former := f.files[file]
+	if former == nil {
+		return
+	}
+	delete(f.files, file)
+	for e := range former.entries() {
+		if e.name != nameless {
+			f.forget(e, counted)
 		}
-		all := f.names[e.name]
-		if _, noted := counted[e.name]; !noted {
-			counted[e.name] = all[0]
-		}
-		if all = slices.DeleteFunc(slices.Clone(all), func(o *entry) bool { return o == e }); len(all) > 0 {
-			f.names[e.name] = all
-		} else {
-			delete(f.names, e.name)
-		}
+	}
+}
+
+// forget removes an entry from those of its name.
+func (f *Folder) forget(e *entry, counted map[name]*entry) {
+	all := f.names[e.name]
+	if _, noted := counted[e.name]; !noted {
+		counted[e.name] = all[0]
+	}
+	if all = slices.DeleteFunc(slices.Clone(all), func(o *entry) bool { return o == e }); len(all) > 0 {
+		f.names[e.name] = all
+	} else {
+		delete(f.names, e.name)
 	}
 }
 
@@ -456,10 +526,7 @@ func (f *Folder) name(e *entry, counted map[name]*entry) {
 	}
 	all := f.names[e.name]
 	if _, noted := counted[e.name]; !noted {
-		counted[e.name] = nil
-		if len(all) > 0 {
-			counted[e.name] = all[0]
-		}
+		counted[e.name] = inForce(all)
 	}
 	i, _ := slices.BinarySearchFunc(all, e, compare)
 	f.names[e.name] = slices.Insert(all, i, e)
@@ -489,37 +556,49 @@ type differences struct {
 
 // add replaces the entry in force of a name by another; nil: none.
 func (d *differences) add(before, now *entry) {
-	var had, has any
-	if before != nil {
-		had = before.value
+	had, has := before.object(), now.object()
+	switch {
+	case isSlice(had) || isSlice(has):
+		d.replaceSlice(before, now, had, has)
+	case reflect.DeepEqual(had, has):
+	case has != nil:
+		d.set(has, true)
+	default:
+		d.set(had, false)
 	}
-	if now != nil {
-		has = now.value
+}
+
+// object returns the entry's object; nil: there is no entry.
+func (e *entry) object() any {
+	if e == nil {
+		return nil
 	}
-	o, either := &d.folder.objects, has
-	if either == nil {
-		either = had
-	}
-	if _, slice := either.(endpoints); !slice && reflect.DeepEqual(had, has) {
-		return
-	}
-	switch v := either.(type) {
+	return e.value
+}
+
+func isSlice(object any) bool {
+	_, slice := object.(endpoints)
+	return slice
+}
+
+// set sets an object that is there, or deletes one that is not.
+func (d *differences) set(object any, there bool) {
+	o := &d.folder.objects
+	switch v := object.(type) {
 	case egressService:
-		set(&o.egressServices, v.key, v.object, has != nil)
+		set(&o.egressServices, v.key, v.object, there)
 		d.changed.Add(cluster.KindEgressService.ID(v.key))
 	case service:
-		set(&o.services, v.key, v.object, has != nil)
+		set(&o.services, v.key, v.object, there)
 		d.changed.Add(cluster.KindEgressService.ID(v.key))
-	case endpoints:
-		d.replaceSlice(before, now, had, has)
 	case node:
-		set(&o.nodes, v.name, v.object, has != nil)
+		set(&o.nodes, v.name, v.object, there)
 		d.changed.All = true
 	case namespace:
-		set(&o.namespaces, v.name, v.object, has != nil)
+		set(&o.namespaces, v.name, v.object, there)
 		d.changed.All = true
 	case pod:
-		set(&o.pods, v.key, v.object, has != nil)
+		set(&o.pods, v.key, v.object, there)
 		d.changed.AddPod(v.key)
 	case serviceCIDR:
 		d.cidrs = true
@@ -550,33 +629,43 @@ func (d *differences) keep(e *entry) {
 
 // finish merges objects that consist of several entries.
 func (d *differences) finish() {
-	f, o := d.folder, &d.folder.objects
 	for key := range d.services {
-		var all []cluster.Endpoint
-		of := f.slices[key]
-		if slices.SortFunc(of, compare); len(of) == 1 {
-			all = of[0].value.(endpoints).list
-		} else {
-			for _, e := range of {
-				all = append(all, e.value.(endpoints).list...)
-			}
-			all = cluster.CompactEndpoints(all)
-		}
-		if !slices.Equal(all, o.endpoints.At(key)) {
-			set(&o.endpoints, key, all, len(all) > 0)
-			d.changed.Add(cluster.KindEgressService.ID(key))
-		}
+		d.mergeSlices(key)
 	}
 	if d.cidrs {
-		var all []netip.Prefix
-		for e := range f.entries() {
-			if v, is := e.value.(serviceCIDR); is && e.by == e {
-				all = append(all, v.cidrs...)
-			}
+		d.mergeCIDRs()
+	}
+}
+
+// mergeSlices sets the endpoints of a Service to those of all its EndpointSlices.
+func (d *differences) mergeSlices(key cluster.Key) {
+	var all []cluster.Endpoint
+	of := d.folder.slices[key]
+	if slices.SortFunc(of, compare); len(of) == 1 {
+		all = of[0].value.(endpoints).list
+	} else {
+		for _, e := range of {
+			all = append(all, e.value.(endpoints).list...)
 		}
-		if slices.SortFunc(all, netip.Prefix.Compare); !slices.Equal(all, o.serviceCIDRs) {
-			o.serviceCIDRs, d.changed.All = all, true
+		all = cluster.CompactEndpoints(all)
+	}
+	if o := &d.folder.objects.endpoints; !slices.Equal(all, o.At(key)) {
+		set(o, key, all, len(all) > 0)
+		d.changed.Add(cluster.KindEgressService.ID(key))
+	}
+}
+
+// mergeCIDRs sets the ServiceCIDRs to those of all entries in force.
+func (d *differences) mergeCIDRs() {
+	var all []netip.Prefix
+	for e := range d.folder.entries() {
+		if v, is := e.value.(serviceCIDR); is && e.by == e {
+			all = append(all, v.cidrs...)
 		}
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	if o := &d.folder.objects; !slices.Equal(all, o.serviceCIDRs) {
+		o.serviceCIDRs, d.changed.All = all, true
 	}
 }
 
@@ -604,34 +693,37 @@ func (f *Folder) entries() iter.Seq[*entry] {
 // found returns all problems.
 func (f *Folder) found() (problems []cluster.Problem) {
 	problems = append(problems, f.ignored...)
-	flawed := false
 	for _, name := range slices.Sorted(maps.Keys(f.files)) {
 		is := f.files[name]
-		flawed = flawed || is.flaw
 		for e := range is.entries() {
 			problems = append(problems, e.problems...)
-			switch {
-			case e.name == nameless, e.kept:
-			case e.by == e:
-				problems = append(problems, e.inForce...)
-			default:
-				problems = append(problems, cluster.Problem{
-					Kind: e.name.kind, Object: e.name.object, Reason: cluster.ReasonDuplicate, Where: e.where(),
-					Message: "is given twice: the first counts, at " + e.by.where(),
-				})
-			}
+			problems = append(problems, e.ofName()...)
 		}
 		if is.flaw && (len(is.kept) > 0 || !f.starting && is.whole.size == 0) {
 			problems = append(problems, is.formerContent())
 		}
 	}
-	if f.empty && !flawed {
+	if f.empty && !f.flawed() {
 		problems = append(problems, cluster.Problem{
 			Kind: "Manifests", Object: f.dir, Reason: cluster.ReasonNoManifests,
 			Message: "no file in it holds an object of a kind that is read",
 		})
 	}
 	return problems
+}
+
+// ofName returns the entry's problems that depend on the other entries of its name.
+func (e *entry) ofName() []cluster.Problem {
+	switch {
+	case e.name == nameless, e.kept:
+		return nil
+	case e.by == e:
+		return e.inForce
+	}
+	return []cluster.Problem{{
+		Kind: e.name.kind, Object: e.name.object, Reason: cluster.ReasonDuplicate, Where: e.where(),
+		Message: "is given twice: the first counts, at " + e.by.where(),
+	}}
 }
 
 // formerContent returns the Problem that names the kept objects of a file with a flaw, or says that there are none.
