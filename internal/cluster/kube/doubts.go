@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"time"
@@ -108,23 +109,28 @@ func (s *store[K, V]) settleDoubts(ctx context.Context, k clients) {
 			return
 		case <-s.doubts.arise:
 		}
-		for wait := s.cluster.pauses.doubt; ; wait = min(2*wait, s.cluster.pauses.doubtMax) {
-			if !pause.For(ctx, wait) {
-				signal(s.doubts.arise) // for the next call
-				return
-			}
-			s.cluster.mu.Lock()
-			doubted := maps.Clone(s.doubts.lacked)
-			s.cluster.mu.Unlock()
-			if len(doubted) == 0 {
-				break
-			}
-			there, err := s.ask(ctx, k, doubted)
-			if err == nil && s.cluster.knowsThisNode(ctx, k) { // list reports errors
-				s.believe(doubted, there)
-			}
+		if !s.askUntilSettled(ctx, k) {
+			signal(s.doubts.arise) // for the next call
+			return
 		}
 	}
+}
+
+// askUntilSettled lists the objects again until there is no doubt; false: ctx has ended before.
+func (s *store[K, V]) askUntilSettled(ctx context.Context, k clients) bool {
+	for wait := s.cluster.pauses.doubt; pause.For(ctx, wait); wait = min(2*wait, s.cluster.pauses.doubtMax) {
+		s.cluster.mu.Lock()
+		doubted := maps.Clone(s.doubts.lacked)
+		s.cluster.mu.Unlock()
+		if len(doubted) == 0 {
+			return true
+		}
+		there, err := s.ask(ctx, k, doubted)
+		if err == nil && s.cluster.knowsThisNode(ctx, k) { // list reports errors
+			s.believe(doubted, there)
+		}
+	}
+	return false
 }
 
 // knowsThisNode reports whether the server still has this node's Node, or never had it. A server that lost it has lost data,
@@ -165,13 +171,8 @@ func (s *store[K, V]) believe(doubted map[K]int, there map[K]*object[K, V]) {
 	}
 	s.cluster.change(func() (changed bool) {
 		for key, since := range doubted {
-			if s.doubts.lacked[key] != since {
-				continue
-			}
-			if x, ok := there[key]; ok {
-				changed = s.put(x) || changed
-			} else {
-				changed = s.remove(key) || changed
+			if s.doubts.lacked[key] == since {
+				changed = s.put(cmp.Or(there[key], &object[K, V]{key: key})) || changed
 			}
 		}
 		return changed

@@ -105,35 +105,58 @@ type owned struct {
 	} `json:"f:status"`
 }
 
+// fieldSet holds the fields of a status that decide which host serves, one bit each.
+type fieldSet uint8
+
+const (
+	fieldHost fieldSet = 1 << iota
+	fieldStandby
+	fieldTerm
+)
+
+// ownedFields returns the fields that an entry's manager owns; ok is false if the entry cannot be read.
+func ownedFields(m *metav1.ManagedFieldsEntry) (owns fieldSet, ok bool) {
+	var o owned
+	if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &o) != nil {
+		return 0, false
+	}
+	if o.Status.Host != nil {
+		owns |= fieldHost
+	}
+	if o.Status.Standby != nil {
+		owns |= fieldStandby
+	}
+	if o.Status.Term != nil {
+		owns |= fieldTerm
+	}
+	return owns, true
+}
+
 // writerOf returns who wrote host, standby and term. An Update by another manager removes a field from the leader's
 // only if it changes its value.
 func writerOf(managed []metav1.ManagedFieldsEntry) cluster.Writer {
-	var leader, others [3]bool
-	for _, m := range managed {
-		var o owned
-		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &o) != nil {
+	var leader, others fieldSet
+	for i := range managed {
+		owns, ok := ownedFields(&managed[i])
+		switch {
+		case !ok:
 			return cluster.WriterUnknown
-		}
-		of := &others
-		if m.Manager == leaderManager {
-			of = &leader
-		}
-		for i, owns := range [...]bool{o.Status.Host != nil, o.Status.Standby != nil, o.Status.Term != nil} {
-			of[i] = of[i] || owns
+		case managed[i].Manager == leaderManager:
+			leader |= owns
+		default:
+			others |= owns
 		}
 	}
-	if len(managed) == 0 {
+	switch {
+	case len(managed) == 0:
 		return cluster.WriterUnknown
-	}
-	for i := range others {
-		if others[i] && !leader[i] {
-			return cluster.WriterOther
-		}
-	}
-	if !leader[0] {
+	case others&^leader != 0:
+		return cluster.WriterOther
+	case leader&fieldHost == 0:
 		return cluster.WriterNobody
+	default:
+		return cluster.WriterLeader
 	}
-	return cluster.WriterLeader
 }
 
 // obey keeps the status that was in force if another program than the leader wrote the present one. Without a host in

@@ -103,10 +103,7 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 	w, err := within(ctx, s.cluster.pauses.answer, s.request(k, &o), o.TimeoutSeconds)
 	switch about := s.resource + " watch"; {
 	case ctx.Err() != nil:
-	case err == nil:
-		s.cluster.complain(about, nil)
-	case o.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)), s.optional && apierrors.IsNotFound(err):
-		// The server does not support watches that begin with a list: the reflector lists next.
+	case err == nil, s.unsupported(o, err):
 		s.cluster.complain(about, nil)
 	default:
 		if p := explain(k.server, s.resource, err); p != nil {
@@ -114,6 +111,15 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 		}
 	}
 	return w, err
+}
+
+// unsupported reports whether a watch failed because the server has no such objects, or because it does not support
+// watches that begin with a list: the reflector lists next.
+func (s *store[K, V]) unsupported(o metav1.ListOptions, err error) bool {
+	if s.optional && apierrors.IsNotFound(err) {
+		return true
+	}
+	return o.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
 }
 
 // within bounds the time until a watch begins, and ends it if it lasts longer than it was asked to: a proxy or firewall

@@ -211,8 +211,7 @@ func (t *term) writeEvents(ctx context.Context) {
 			return
 		}
 		err := t.writeEvent(ctx, item)
-		_, refused := errors.AsType[*apierrors.StatusError](err)
-		if err != nil && ctx.Err() == nil && !refused {
+		if mayRepeat(ctx, err) {
 			t.eventQueue.AddRateLimited(item)
 		} else {
 			t.eventQueue.Forget(item)
@@ -222,6 +221,12 @@ func (t *term) writeEvents(ctx context.Context) {
 		}
 		t.eventQueue.Done(item)
 	}
+}
+
+// mayRepeat reports whether another attempt may succeed after err: there is time, and the server has not refused it.
+func mayRepeat(ctx context.Context, err error) bool {
+	_, refused := errors.AsType[*apierrors.StatusError](err)
+	return err != nil && ctx.Err() == nil && !refused
 }
 
 // writeEvent writes one Event. A repeated Event only raises the count of the earlier one, and client-go's correlator

@@ -228,10 +228,7 @@ func (s *sighting) present() string {
 // awaitOther waits until another daemon than identity holds the Lease, or ctx ends.
 func (s *sighting) awaitOther(ctx context.Context, identity string) {
 	for {
-		s.mu.Lock()
-		changed := s.next()
-		held := s.holder != "" && s.holder != identity && time.Now().Before(s.until)
-		s.mu.Unlock()
+		held, changed := s.heldByOther(identity)
 		if held {
 			return
 		}
@@ -241,6 +238,14 @@ func (s *sighting) awaitOther(ctx context.Context, identity string) {
 		case <-changed:
 		}
 	}
+}
+
+// heldByOther reports whether another daemon than identity holds the Lease. changed is closed when that may have changed.
+func (s *sighting) heldByOther(identity string) (held bool, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.next()
+	return s.holder != "" && s.holder != identity && time.Now().Before(s.until), changed
 }
 
 // expired reports whether the record is the one last seen, and its holder has not renewed it in time.

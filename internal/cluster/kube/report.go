@@ -234,7 +234,7 @@ func (r *reports) restart(now time.Time) {
 // update stores a Lease's report, and returns whether it differs from the former one. It ignores a Lease without a valid
 // report: that node soon writes a better one.
 func (r *reports) update(l *coordinationv1.Lease, now time.Time) bool {
-	if l.Spec.HolderIdentity == nil || reportName(*l.Spec.HolderIdentity) != l.Name || l.Spec.LeaseDurationSeconds == nil {
+	if !isReport(l) {
 		return false
 	}
 	node := *l.Spec.HolderIdentity
@@ -246,8 +246,9 @@ func (r *reports) update(l *coordinationv1.Lease, now time.Time) bool {
 		version: l.ResourceVersion, text: l.Annotations[annotationReport],
 		at: now, lasts: time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second,
 	}
-	if former != nil && former.text == n.text {
-		n.report = former.report // the Lease was only renewed
+	renewed := former != nil && former.text == n.text
+	if renewed {
+		n.report = former.report
 	} else if json.Unmarshal([]byte(n.text), &n.report) != nil {
 		return false
 	}
@@ -255,7 +256,13 @@ func (r *reports) update(l *coordinationv1.Lease, now time.Time) bool {
 		r.nodes = map[string]*nodeReport{}
 	}
 	r.nodes[node] = n
-	return former == nil || former.text != n.text
+	return !renewed
+}
+
+// isReport reports whether a Lease has the name, the holder and the duration of a node's report.
+func isReport(l *coordinationv1.Lease) bool {
+	holder := l.Spec.HolderIdentity
+	return holder != nil && reportName(*holder) == l.Name && l.Spec.LeaseDurationSeconds != nil
 }
 
 // expire removes the nodes whose Leases have expired, and reports whether there were any.

@@ -96,26 +96,37 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 		listed = append(listed, x)
 	}
 	s.cluster.complain(s.resource+" list", nil) // a list by a watch counts, too
-	s.cluster.change(func() bool {
-		changed := !s.synced
-		there := make(map[K]bool, len(listed))
-		for _, x := range listed {
-			there[x.key] = true
-			changed = s.put(x) || changed
-		}
-		for key := range s.known() {
-			if !there[key] && (s.lists == nil || s.lists(key)) && s.doubts.lacking(key) {
-				changed, s.cluster.problemsChanged = true, true
-			}
-		}
-		s.synced = true
-		s.cluster.checkSynced()
-		if s.listed != nil {
-			changed = s.listed() || changed
-		}
-		return changed
-	})
+	s.cluster.change(func() bool { return s.replace(listed) })
 	return nil
+}
+
+// replace stores a complete list of objects, and reports whether anything differs.
+func (s *store[K, V]) replace(listed []*object[K, V]) (changed bool) {
+	changed = !s.synced
+	for _, x := range listed {
+		changed = s.put(x) || changed
+	}
+	changed = s.doubtUnlisted(listed) || changed
+	s.synced = true
+	s.cluster.checkSynced()
+	if s.listed != nil {
+		changed = s.listed() || changed
+	}
+	return changed
+}
+
+// doubtUnlisted doubts the known objects that a complete list lacks, and reports whether one of the doubts is new.
+func (s *store[K, V]) doubtUnlisted(listed []*object[K, V]) (arisen bool) {
+	there := make(map[K]bool, len(listed))
+	for _, x := range listed {
+		there[x.key] = true
+	}
+	for key := range s.known() {
+		if !there[key] && (s.lists == nil || s.lists(key)) && s.doubts.lacking(key) {
+			arisen, s.cluster.problemsChanged = true, true
+		}
+	}
+	return arisen
 }
 
 // Resync does nothing.
@@ -132,34 +143,54 @@ func (s *store[K, V]) put(x *object[K, V]) (changed bool) {
 
 func (s *store[K, V]) set(x *object[K, V]) (changed bool) {
 	changed = s.doubts.settle(x.key)
-	if !reflect.DeepEqual(s.problems[x.key], x.problems) {
-		changed = true
-		if delete(s.problems, x.key); len(x.problems) > 0 {
-			s.problems[x.key] = x.problems
-		}
-	}
+	changed = s.setProblems(x) || changed
 	if changed {
 		s.cluster.problemsChanged = true
 	}
+	if x.ok {
+		return s.setValue(x) || changed
+	}
 	former, had := s.objects.Get(x.key)
-	if s.settle != nil && had && x.ok {
-		s.settle(former, &x.value)
-	}
-	switch {
-	case x.ok && had && reflect.DeepEqual(former, x.value), !x.ok && !had:
-		return changed
-	case x.ok:
-		s.objects.Set(x.key, x.value)
-	default:
+	if had {
 		s.objects.Delete(x.key)
+		s.notify(x.key, former, x.value)
 	}
-	if s.moved != nil {
-		s.moved(x.key, former, x.value)
+	return had || changed
+}
+
+// setProblems replaces an object's problems, and reports whether they differ.
+func (s *store[K, V]) setProblems(x *object[K, V]) (changed bool) {
+	if reflect.DeepEqual(s.problems[x.key], x.problems) {
+		return false
 	}
-	if s.changed != nil {
-		s.changed(x.key)
+	if delete(s.problems, x.key); len(x.problems) > 0 {
+		s.problems[x.key] = x.problems
 	}
 	return true
+}
+
+// setValue replaces an object's value, and reports whether it differs.
+func (s *store[K, V]) setValue(x *object[K, V]) (changed bool) {
+	former, had := s.objects.Get(x.key)
+	if had && s.settle != nil {
+		s.settle(former, &x.value)
+	}
+	if had && reflect.DeepEqual(former, x.value) {
+		return false
+	}
+	s.objects.Set(x.key, x.value)
+	s.notify(x.key, former, x.value)
+	return true
+}
+
+// notify calls the functions that follow changes of values.
+func (s *store[K, V]) notify(key K, former, now V) {
+	if s.moved != nil {
+		s.moved(key, former, now)
+	}
+	if s.changed != nil {
+		s.changed(key)
+	}
 }
 
 // remove removes an object, and reports whether it was there.

@@ -63,20 +63,28 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 		if !there {
 			continue
 		}
-		next := statusWrite{Wanted: w, uid: e.UID, version: e.Version, stands: e.Stands()}
-		if t.stands(w.Status, next.stands) {
-			_, claimed := t.claimed[key]
-			next.claim = e.Writer == cluster.WriterOther && !claimed
-			if !next.claim && (sameStatus(w.Status, next.stands) || time.Since(t.probed) < probeEvery) {
-				continue
-			}
-			if !next.claim {
-				next.probe, t.probed = true, time.Now()
-			}
+		if next, due := t.due(key, w, &e); due {
+			t.statuses[key] = next
+			t.queue.Add(target{service: key})
 		}
-		t.statuses[key] = next
-		t.queue.Add(target{service: key})
 	}
+}
+
+// due returns the write after which e has the status that it should have; due is false if none is needed now.
+func (t *term) due(key cluster.Key, w Wanted, e *cluster.EgressService) (next statusWrite, due bool) {
+	next = statusWrite{Wanted: w, uid: e.UID, version: e.Version, stands: e.Stands()}
+	if !t.stands(w.Status, next.stands) {
+		return next, true
+	}
+	if _, claimed := t.claimed[key]; e.Writer == cluster.WriterOther && !claimed {
+		next.claim = true
+		return next, true
+	}
+	if sameStatus(w.Status, next.stands) || time.Since(t.probed) < probeEvery {
+		return next, false
+	}
+	next.probe, t.probed = true, time.Now()
+	return next, true
 }
 
 // forgetOlder drops the answers and claims that objects already contain, or that a later version has replaced.

@@ -429,11 +429,7 @@ func (f *Folder) replace(news map[string]*file) (changed cluster.Changed, hasPro
 			e.by = now
 		}
 		hasProblems = hasProblems || len(all) > 1
-		if before != now {
-			d.add(before, now)
-		} else if now != nil {
-			d.keep(now)
-		}
+		d.add(before, now)
 	}
 	d.finish()
 	return d.changed, hasProblems
@@ -554,10 +550,12 @@ type differences struct {
 	changed  cluster.Changed
 }
 
-// add replaces the entry in force of a name by another; nil: none.
+// add replaces the entry in force of a name by another, or by itself; nil: none.
 func (d *differences) add(before, now *entry) {
 	had, has := before.object(), now.object()
 	switch {
+	case before == now:
+		d.keep(has)
 	case isSlice(had) || isSlice(has):
 		d.replaceSlice(before, now, had, has)
 	case reflect.DeepEqual(had, has):
@@ -620,9 +618,9 @@ func (d *differences) replaceSlice(before, now *entry, had, has any) {
 	}
 }
 
-// keep handles an entry that stays in force, but whose place among other entries may have changed.
-func (d *differences) keep(e *entry) {
-	if v, is := e.value.(endpoints); is {
+// keep handles the object of an entry that stays in force, but whose place among other entries may have changed.
+func (d *differences) keep(object any) {
+	if v, is := object.(endpoints); is {
 		d.services[v.service] = true
 	}
 }
