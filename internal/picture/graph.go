@@ -219,27 +219,10 @@ func rank(node string, s Service) int {
 }
 
 func serviceOf(node string, s status.Service) Service {
-	v := Service{Name: s.Namespace + "/" + s.Name, Host: s.Host, Standby: s.Standby}
+	v := Service{Name: s.Namespace + "/" + s.Name, Host: s.Host, Standby: s.Standby, Notes: notes(node, s)}
 	for _, a := range s.IngressIPs {
 		v.IngressIPs = append(v.IngressIPs, a.String())
 	}
-	notes := []string{count(s.Endpoints, "endpoint")}
-	if s.Local > 0 {
-		notes[0] += fmt.Sprintf(", %s here", thousands(s.Local))
-	}
-	switch here := s.Host == node || s.Standby == node || s.Host == cluster.AllHosts; {
-	case !here || len(s.IngressIPs) == 0:
-	case len(s.Announced) == 0:
-		notes = append(notes, "not announced")
-	case len(s.Announced) < len(s.IngressIPs):
-		notes = append(notes, fmt.Sprintf("%d/%d announced", len(s.Announced), len(s.IngressIPs)))
-	default:
-		notes = append(notes, "announced")
-	}
-	if s.SourceIPBy == cluster.SourceIPByNetwork {
-		notes = append(notes, "source: the node's own")
-	}
-	v.Notes = strings.Join(notes, ", ")
 	var wrong []string
 	for _, p := range s.Problems {
 		wrong = append(wrong, reason(p))
@@ -249,6 +232,33 @@ func serviceOf(node string, s status.Service) Service {
 	}
 	v.Broken = strings.Join(wrong, "; ")
 	return v
+}
+
+// notes describes a service's endpoints, announcements and source.
+func notes(node string, s status.Service) string {
+	all := []string{count(s.Endpoints, "endpoint")}
+	if s.Local > 0 {
+		all[0] += fmt.Sprintf(", %s here", thousands(s.Local))
+	}
+	if here := s.Host == node || s.Standby == node || s.Host == cluster.AllHosts; here && len(s.IngressIPs) > 0 {
+		all = append(all, announced(s))
+	}
+	if s.SourceIPBy == cluster.SourceIPByNetwork {
+		all = append(all, "source: the node's own")
+	}
+	return strings.Join(all, ", ")
+}
+
+// announced describes how many of a service's ingress IPs the node announces.
+func announced(s status.Service) string {
+	switch {
+	case len(s.Announced) == 0:
+		return "not announced"
+	case len(s.Announced) < len(s.IngressIPs):
+		return fmt.Sprintf("%d/%d announced", len(s.Announced), len(s.IngressIPs))
+	default:
+		return "announced"
+	}
 }
 
 func routerOf(s status.Session) Router {
@@ -319,17 +329,9 @@ func (g *Graph) nodes(r status.Report) {
 
 // reported lists the nodes that a report names. broken holds, by node, the reason why one is.
 func reported(r status.Report) (known map[string]bool, broken map[string]string) {
-	known, broken = map[string]bool{r.Node: true}, map[string]string{}
-	for _, s := range r.Services {
-		for _, name := range []string{s.Host, s.Standby} {
-			if name != "" {
-				known[name] = true
-			}
-		}
-	}
+	known, broken = named(r), map[string]string{}
 	silent := map[string]string{}
 	for _, w := range r.Watched {
-		known[w.Node] = true
 		if !w.Alive {
 			silent[w.Node] = "silent: BFD hears nothing of it"
 		}
@@ -344,6 +346,22 @@ func reported(r status.Report) (known map[string]bool, broken map[string]string)
 		broken[name] = cmp.Or(silent[name], strings.Join(wrong[name], "; "))
 	}
 	return known, broken
+}
+
+// named returns the nodes that made a report, serve a service in it, or are watched.
+func named(r status.Report) map[string]bool {
+	known := map[string]bool{r.Node: true}
+	for _, w := range r.Watched {
+		known[w.Node] = true
+	}
+	for _, s := range r.Services {
+		for _, name := range []string{s.Host, s.Standby} {
+			if name != "" {
+				known[name] = true
+			}
+		}
+	}
+	return known
 }
 
 // leads returns the order in which the nodes of a kind come before the others.
@@ -392,16 +410,8 @@ func (g *Graph) broken(r status.Report) {
 	if r.ConfigStale {
 		all = append(all, "the configuration file has errors: the last good configuration is in force")
 	}
-	for _, w := range r.Watched {
-		if !w.Alive {
-			all = append(all, fmt.Sprintf("node %s is silent: BFD hears nothing of it", w.Node))
-		}
-	}
-	for _, s := range r.Sessions {
-		if v := routerOf(s); v.Broken != "" {
-			all = append(all, fmt.Sprintf("network %s, peer %s: %s", s.Network, s.Peer, v.Broken))
-		}
-	}
+	all = append(all, silentNodes(r)...)
+	all = append(all, brokenSessions(r)...)
 	for _, p := range r.Problems {
 		all = append(all, fmt.Sprintf("%s: %s", p.Reason, p))
 	}
@@ -411,6 +421,24 @@ func (g *Graph) broken(r status.Report) {
 		}
 	}
 	g.Broken, g.MoreBroken = bound(all, mostBroken)
+}
+
+func silentNodes(r status.Report) (all []string) {
+	for _, w := range r.Watched {
+		if !w.Alive {
+			all = append(all, fmt.Sprintf("node %s is silent: BFD hears nothing of it", w.Node))
+		}
+	}
+	return all
+}
+
+func brokenSessions(r status.Report) (all []string) {
+	for _, s := range r.Sessions {
+		if v := routerOf(s); v.Broken != "" {
+			all = append(all, fmt.Sprintf("network %s, peer %s: %s", s.Network, s.Peer, v.Broken))
+		}
+	}
+	return all
 }
 
 // reason returns a problem without its object.

@@ -141,16 +141,22 @@ func (r Report) byState() (hosted, backed int, states map[string]int) {
 		case roleStandby:
 			backed++
 		}
-		switch {
-		case s.Host == "":
-			states["nohost"]++
-		case len(s.Problems) > 0 || s.Aside || (s.role(r.Node) != "" || s.Host == cluster.AllHosts && s.Local > 0) && !fit[s.Network]:
-			states["problem"]++
-		default:
-			states["served"]++
-		}
+		states[s.state(r.Node, fit)]++
 	}
 	return hosted, backed, states
+}
+
+// state returns the name of a service's state on a node; fit holds the networks that can serve there.
+func (s *Service) state(node string, fit map[string]bool) string {
+	serves := s.role(node) != "" || s.Host == cluster.AllHosts && s.Local > 0
+	switch {
+	case s.Host == "":
+		return "nohost"
+	case len(s.Problems) > 0, s.Aside, serves && !fit[s.Network]:
+		return "problem"
+	default:
+		return "served"
+	}
 }
 
 // totals sums up the services of a network. Services may share an ingress IP.

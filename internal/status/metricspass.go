@@ -32,6 +32,11 @@ type sessionSeen struct {
 	here  bool
 }
 
+// lost reports whether the session has been down since it was last seen up.
+func (s *sessionSeen) lost(now bgp.Session) bool {
+	return s.up && (!now.Up || !now.Since.Equal(s.since))
+}
+
 // Stage is a part of a failover, as one node goes through it.
 type Stage string
 
@@ -121,6 +126,17 @@ func (s *Status) Reloaded(err error) {
 	s.measures.reloaded.SetToCurrentTime()
 }
 
+// session returns the last known state of a peer's session; a new peer begins with no flaps.
+func (m *measures) session(key peerKey) *sessionSeen {
+	seen := m.sessions[key]
+	if seen == nil {
+		seen = &sessionSeen{}
+		m.sessions[key] = seen
+		m.flaps.WithLabelValues(valid(key.network), valid(key.peer))
+	}
+	return seen
+}
+
 // TakeSessions counts sessions that were lost since the last call. It must not be called concurrently, nor while the
 // state of the sessions is unknown.
 func (s *Status) TakeSessions(sessions []bgp.Session) {
@@ -130,13 +146,8 @@ func (s *Status) TakeSessions(sessions []bgp.Session) {
 	}
 	for _, now := range sessions {
 		key := peerKey{now.Network, now.Peer}
-		seen := m.sessions[key]
-		if seen == nil {
-			seen = &sessionSeen{}
-			m.sessions[key] = seen
-			m.flaps.WithLabelValues(valid(key.network), valid(key.peer))
-		}
-		if lost := seen.up && (!now.Up || !now.Since.Equal(seen.since)); lost {
+		seen := m.session(key)
+		if seen.lost(now) {
 			m.flaps.WithLabelValues(valid(key.network), valid(key.peer)).Inc()
 		}
 		if seen.up = now.Up; now.Up {

@@ -286,12 +286,7 @@ type carrier struct {
 // sentRoutes returns the routes that were announced to a peer: those that the speakers announce and a session of their
 // family carries.
 func sentRoutes(speakers []plan.Speaker, announced map[string][]netip.Prefix, sessions []bgp.Session) map[route]bool {
-	up := map[carrier]bool{}
-	for _, s := range sessions {
-		for _, f := range s.Families {
-			up[carrier{s.Network, s.Peer, f}] = s.Up && s.Announced > 0
-		}
-	}
+	up := announcing(sessions)
 	size := 0
 	for _, prefixes := range announced {
 		size += len(prefixes)
@@ -306,6 +301,17 @@ func sentRoutes(speakers []plan.Speaker, announced map[string][]netip.Prefix, se
 		}
 	}
 	return sent
+}
+
+// announcing reports which sessions announce routes, by family.
+func announcing(sessions []bgp.Session) map[carrier]bool {
+	up := map[carrier]bool{}
+	for _, s := range sessions {
+		for _, f := range s.Families {
+			up[carrier{s.Network, s.Peer, f}] = s.Up && s.Announced > 0
+		}
+	}
+	return up
 }
 
 // carriedFamilies returns the families of which some peer of a speaker gets routes, given the sessions that are up.

@@ -220,8 +220,7 @@ func (s *Status) stream(w http.ResponseWriter, r *http.Request) {
 		report := p.report()
 		if said, err := json.Marshal(report.timeless()); err == nil && !bytes.Equal(said, sent) {
 			sent = said
-			_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-			if json.NewEncoder(w).Encode(report) != nil || conn.Flush() != nil {
+			if !send(w, conn, report) {
 				return // the client is gone
 			}
 		}
@@ -234,6 +233,12 @@ func (s *Status) stream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// send writes one report of a stream, and reports whether it was sent.
+func send(w http.ResponseWriter, conn *http.ResponseController, report Report) bool {
+	_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	return json.NewEncoder(w).Encode(report) == nil && conn.Flush() == nil
 }
 
 // timeless returns the report without the fields that every pass changes.

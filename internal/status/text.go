@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -171,11 +172,7 @@ func announced(r Report, s Service) string {
 func reasons(r Report, s Service) string {
 	found := s.Problems
 	if len(found) == 0 {
-		for _, p := range r.Problems {
-			if p.Kind == "Network" && p.Object == s.Network {
-				found = append(found, p)
-			}
-		}
+		found = networkProblems(r, s.Network)
 	}
 	seen, words := map[string]bool{}, []string{}
 	for _, p := range found {
@@ -185,6 +182,15 @@ func reasons(r Report, s Service) string {
 		}
 	}
 	return strings.Join(words, ", ")
+}
+
+func networkProblems(r Report, name string) (found []Problem) {
+	for _, p := range r.Problems {
+		if p.Kind == "Network" && p.Object == name {
+			found = append(found, p)
+		}
+	}
+	return found
 }
 
 func (w *textWriter) networks(r Report) {
@@ -223,25 +229,29 @@ func (w *textWriter) sessions(r Report, now time.Time) {
 }
 
 func (w *textWriter) problems(r Report, all bool) {
-	rows := map[string]bool{}
-	for _, s := range r.Services {
-		rows[s.Namespace+"/"+s.Name] = true
+	listed := r.Problems
+	if !all {
+		listed = notInRows(r)
 	}
-	begun := false
-	for _, p := range r.Problems {
-		if !all && ofService(p.Kind) && rows[p.Object] {
-			continue
-		}
-		if !begun {
-			begun = true
-			w.gap()
-			w.painted(w.colours.Head, "Problems:")
-		}
+	if len(listed) > 0 {
+		w.gap()
+		w.painted(w.colours.Head, "Problems:")
+	}
+	for _, p := range listed {
 		w.painted(w.colours.Bad, "  %s: %s", p.Reason, p)
 	}
 	if r.ProblemsOmitted > 0 && all {
 		w.painted(w.colours.Bad, "  and %d more of namespaces with more than %d", r.ProblemsOmitted, problemsListed)
 	}
+}
+
+// notInRows returns the problems that no service's row shows.
+func notInRows(r Report) []Problem {
+	rows := map[string]bool{}
+	for _, s := range r.Services {
+		rows[s.Namespace+"/"+s.Name] = true
+	}
+	return slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return ofService(p.Kind) && rows[p.Object] })
 }
 
 // orNothing formats a number; 0 means unknown.

@@ -121,24 +121,40 @@ func (p *pending) handleAll(r rawEvent) (report bool) {
 // handle processes an event, and reports whether a file may be newly complete.
 func (p *pending) handle(r rawEvent) bool {
 	e, known := p.n.event(r)
-	if !known || e.path != "" && filepath.Dir(e.path) != p.dir && e.path != p.dir {
-		return false // another file in the parent
+	if !known || p.elsewhere(e.path) {
+		return false
 	}
-	there := e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0
-	if e.path == p.dir && there {
-		// Another folder has the old name. The call of changed that follows covers changes before this watch.
-		_ = p.n.add(p.dir, folderEvents) // it fails if the folder is gone again: the parent has an event of its return
+	if e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
+		p.watchNew(e.path)
 	}
-	if there && slices.Contains(p.files, e.path) {
-		_ = p.n.add(e.path, fileEvents) // instead of the former file
-	}
+	p.postpone()
+	return whole(e, p.written)
+}
+
+// postpone makes the folder count as settled quiet after this change, or ten times quiet after the first one.
+func (p *pending) postpone() {
 	if p.since.IsZero() {
 		p.since = time.Now()
 	}
 	if time.Since(p.since) < 10*p.quiet {
 		p.settle.Reset(p.quiet)
 	}
-	return whole(e, p.written)
+}
+
+// elsewhere reports whether a path is that of another file in the folder's parent.
+func (p *pending) elsewhere(path string) bool {
+	return path != "" && filepath.Dir(path) != p.dir && path != p.dir
+}
+
+// watchNew watches a folder or file that replaced the former one of its name.
+func (p *pending) watchNew(path string) {
+	if path == p.dir {
+		// The call of changed that follows covers changes before this watch.
+		_ = p.n.add(p.dir, folderEvents) // it fails if the folder is gone again: the parent has an event of its return
+	}
+	if slices.Contains(p.files, path) {
+		_ = p.n.add(path, fileEvents)
+	}
 }
 
 // whole reports whether an event completes a file while none is being written. written holds the files that are being
