@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 	kjson "sigs.k8s.io/json"
@@ -100,12 +101,35 @@ func (e *fault) problem(kind, object string) cluster.Problem {
 
 // parse reads the text as YAML, which includes JSON.
 func (d *document) parse() *fault {
+	d.tree = &tree{text: d.text}
+	if d.data = asJSON(d.text); d.data != nil {
+		return nil
+	}
 	data, err := kyaml.YAMLToJSONStrict(d.text)
 	if err != nil {
+		d.tree = nil
 		return d.syntax(err)
 	}
-	d.data, d.tree = data, &tree{text: d.text}
+	d.data = data
 	return nil
+}
+
+// asJSON returns a text that is a mapping in JSON without repeated keys, else nil. To read it as YAML would give the same and take
+// several times as long. Numbers are written as YAML's are: 80 for 8e1.
+func asJSON(text []byte) []byte {
+	text = bytes.TrimSpace(text)
+	if !bytes.HasPrefix(text, []byte("{")) || !utf8.Valid(text) {
+		return nil
+	}
+	var value any
+	if repeated, err := kjson.UnmarshalStrict(text, &value, kjson.DisallowDuplicateFields); err != nil || len(repeated) > 0 {
+		return nil
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return nil
+	}
+	return data
 }
 
 var yamlMessage = regexp.MustCompile(

@@ -287,3 +287,62 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestJSONIsReadAsYAML checks that a text in JSON gives the same objects and problems whether it is read as JSON or, because of
+// the comment before it, as YAML.
+func TestJSONIsReadAsYAML(t *testing.T) {
+	const service = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop", "labels": {"a": "1"}},
+ "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "targetPort": "http"}], "clusterIP": "10.96.0.1"},
+ "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}`
+	for name, text := range map[string]string{
+		"service":       service,
+		"list":          `{"apiVersion": "v1", "kind": "List", "items": [` + service + `, ` + strings.Replace(service, "web", "b\\u0061d name", 1) + `]}`,
+		"repeated key":  strings.Replace(service, `"spec"`, `"kind": "Service", "spec"`, 1),
+		"repeated deep": strings.Replace(service, `"port": 80`, `"port": 80, "port": 81`, 1),
+		"unknown kind":  `{"apiVersion": "v1", "kind": "service", "metadata": {"name": "x"}}`,
+		"wrong type":    strings.Replace(service, `"port": 80`, `"port": "eighty"`, 1),
+		"large number":  strings.Replace(service, `"port": 80`, `"port": 4294967297`, 1),
+		"fraction":      strings.Replace(service, `"port": 80`, `"port": 80.5`, 1),
+		"exponent":      strings.Replace(service, `"port": 80`, `"port": 8e1`, 1),
+		"no UTF-8":      strings.Replace(service, `"web"`, "\"w\xffb\"", 1),
+		"cut off":       service[:len(service)-1],
+		"two":           service + service,
+		"unknown field": `{"apiVersion": "k8s.ovn.org/v1", "kind": "EgressService", "metadata": {"name": "x"}, "spec": {"Network": "red"}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			asJSON, asYAML := write(t, map[string]string{"f.yaml": text}), write(t, map[string]string{"f.yaml": "# YAML\n" + text})
+			gotObjects, got := Read(asJSON)
+			wantObjects, want := Read(asYAML)
+			require.Equal(t, wantObjects, gotObjects)
+			require.Len(t, got, len(want))
+			for i := range want {
+				got[i].Where, want[i].Where = "", "" // another line, in another folder
+				require.Equal(t, want[i], got[i])
+			}
+		})
+	}
+}
+
+// BenchmarkRead reads 1,000 Services of ten endpoints each, as YAML and as JSON.
+func BenchmarkRead(b *testing.B) {
+	var service, slice strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&service, `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s%d"},"spec":{"type":"LoadBalancer","ports":[{"name":"http","port":80,"protocol":"TCP"}]}}`+"\n---\n", i)
+		fmt.Fprintf(&slice, `{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"s%d","labels":{"kubernetes.io/service-name":"s%[1]d"}},"addressType":"IPv4","endpoints":[`, i)
+		for e := range 10 {
+			fmt.Fprintf(&slice, `%s{"addresses":["10.%d.%d.%d"],"conditions":{"ready":true},"nodeName":"n%d","targetRef":{"kind":"Pod","name":"p"}}`, strings.Repeat(",", min(e, 1)), i/200, i%200, e, e)
+		}
+		slice.WriteString("]}\n---\n")
+	}
+	asJSON := "---\n" + service.String() + slice.String()
+	for form, text := range map[string]string{"JSON": asJSON, "YAML": strings.ReplaceAll(asJSON, "---\n", "---\n# YAML\n")} {
+		b.Run(form, func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "f.yaml")
+			require.NoError(b, os.WriteFile(path, []byte(text), 0o600))
+			for b.Loop() {
+				objects, _ := Read(filepath.Dir(path))
+				require.Equal(b, 1000, objects.Services.Len())
+			}
+		})
+	}
+}
