@@ -88,7 +88,7 @@ func (s *speaker) announce(desired sorted.List[plan.Announcement]) error {
 		if had == nil {
 			added = append(added, *now)
 		}
-		if had == nil || kindOf(*had) != kindOf(*now) || med(*had) != med(*now) {
+		if had == nil || differs(*had, *now) {
 			changed = append(changed, *now)
 		}
 	}
@@ -103,6 +103,9 @@ func (s *speaker) announce(desired sorted.List[plan.Announcement]) error {
 	s.noteTold(added, 1)
 	return nil
 }
+
+// differs reports whether peers get another path for the prefix of a than for that of b.
+func differs(a, b plan.Announcement) bool { return kindOf(a) != kindOf(b) || med(a) != med(b) }
 
 // perFamily holds a number for IPv4 and one for IPv6.
 type perFamily [2]int

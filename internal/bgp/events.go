@@ -27,11 +27,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	if !ok {
 		return // a late event of a session that was removed
 	}
-	st := s.states[now.NeighborAddress]
-	if st == nil {
-		st = &sessionState{since: at}
-		s.states[now.NeighborAddress] = st
-	}
+	st := s.stateOf(now.NeighborAddress, at)
 	before := st.state
 	if now.SessionState != before {
 		st.state, st.since = now.SessionState, at
@@ -53,6 +49,16 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		s.uncounted = true
 		s.hint.Apply()
 	}
+}
+
+// stateOf returns the state of a session, which begins at a time unless it is known. The caller holds s.mu.
+func (s *speaker) stateOf(addr netip.Addr, at time.Time) *sessionState {
+	st := s.states[addr]
+	if st == nil {
+		st = &sessionState{since: at}
+		s.states[addr] = st
+	}
+	return st
 }
 
 // noteEstablished records what the peer of a new session offered. The caller holds s.mu.
@@ -146,18 +152,31 @@ func (s *speaker) describe(e *Session, p plan.Peer, st *sessionState) {
 	e.State, e.Since, e.Families, e.Accepted = stateName(st.state), st.since, st.families, s.learned.counts[e.Address].passed
 	e.ASN = cmp.Or(st.asn, e.ASN)
 	e.LastError, e.Ended = st.lastError, st.overLimit
-	e.Up = st.state == bgp.BGP_FSM_ESTABLISHED && !st.overLimit
-	if e.Up && p.DynamicASN == config.DynamicExternal && st.asn == p.LocalASN(s.desired.ASN) {
-		e.Up, e.LastError = false, "the peer is not external: its AS is ours"
+	established := st.state == bgp.BGP_FSM_ESTABLISHED
+	e.Up = established && !st.overLimit
+	if e.Up {
+		s.describeUp(e, p, st)
 	}
-	if e.Up && st.plain && !p.NextHop4.IsValid() && p.Interface != "" && slices.Contains(st.families, config.IPv4Unicast) {
-		e.LastError = "IPv4 is not announced to it: it has not offered extended next hops (RFC 8950), and interface " +
-			p.Interface + " has no IPv4 address"
-	}
-	if st.state == bgp.BGP_FSM_ESTABLISHED {
+	if established {
 		e.Received = st.received.routes.total() + st.received.loops.total()
 		e.Announced = s.sends[e.Address].announced(st.families, s.announcements)
 	}
+}
+
+// describeUp adds the reason why an established session is of no use, or lacks a family. The caller holds s.mu.
+func (s *speaker) describeUp(e *Session, p plan.Peer, st *sessionState) {
+	switch {
+	case p.DynamicASN == config.DynamicExternal && st.asn == p.LocalASN(s.desired.ASN):
+		e.Up, e.LastError = false, "the peer is not external: its AS is ours"
+	case st.plain && lacksNextHop4(p, st):
+		e.LastError = "IPv4 is not announced to it: it has not offered extended next hops (RFC 8950), and interface " +
+			p.Interface + " has no IPv4 address"
+	}
+}
+
+// lacksNextHop4 reports whether only a link-local address could be the next hop of the IPv4 routes that a session carries.
+func lacksNextHop4(p plan.Peer, st *sessionState) bool {
+	return p.Interface != "" && !p.NextHop4.IsValid() && slices.Contains(st.families, config.IPv4Unicast)
 }
 
 // describeBFD adds the BFD session with the peer to the report, or the fault that keeps BFD from running.

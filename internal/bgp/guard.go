@@ -59,25 +59,7 @@ func newGuards(log *slog.Logger, hint func()) *guards {
 
 // set makes BFD watch the peers of the speakers.
 func (g *guards) set(speakers []*speaker) error {
-	wanted := map[boundTo]*guard{}
-	for _, s := range speakers {
-		profile, watched := s.withBFD()
-		if profile == nil {
-			continue
-		}
-		at := s.identity.boundTo()
-		if wanted[at] == nil {
-			wanted[at] = &guard{profile: *profile, peers: map[netip.Addr]*guarded{}}
-		}
-		for _, peer := range watched {
-			p := wanted[at].peers[peer.Address]
-			if p == nil {
-				p = &guarded{Peer: peer}
-				wanted[at].peers[peer.Address] = p
-			}
-			p.speakers = append(p.speakers, s)
-		}
-	}
+	wanted := guardsOf(speakers)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
@@ -95,6 +77,34 @@ func (g *guards) set(speakers []*speaker) error {
 		errs = append(errs, g.watch(at, now))
 	}
 	return errors.Join(errs...)
+}
+
+// guardsOf returns the guards that speakers need, without engines.
+func guardsOf(speakers []*speaker) map[boundTo]*guard {
+	wanted := map[boundTo]*guard{}
+	for _, s := range speakers {
+		profile, watched := s.withBFD()
+		if profile == nil {
+			continue
+		}
+		at := s.identity.boundTo()
+		if wanted[at] == nil {
+			wanted[at] = &guard{profile: *profile, peers: map[netip.Addr]*guarded{}}
+		}
+		for _, peer := range watched {
+			wanted[at].add(peer, s)
+		}
+	}
+	return wanted
+}
+
+func (g *guard) add(peer bfd.Peer, s *speaker) {
+	p := g.peers[peer.Address]
+	if p == nil {
+		p = &guarded{Peer: peer}
+		g.peers[peer.Address] = p
+	}
+	p.speakers = append(p.speakers, s)
 }
 
 // watch makes the engine of a device watch exactly its peers. The caller holds g.mu.
@@ -144,22 +154,31 @@ func (g *guard) close() error {
 func (g *guards) stirred(at boundTo) {
 	g.mu.Lock()
 	if running := g.all[at]; running != nil && running.engine != nil {
-		for _, s := range running.engine.Sessions() {
-			p := running.peers[s.Address]
-			if p == nil {
-				continue
-			}
-			lost := s.Losses > p.losses
-			p.losses = s.Losses
-			for _, sp := range p.speakers {
-				if lost {
-					sp.reset(s.Address, "BFD: "+cmp.Or(s.LastError, "the session was lost"))
-				}
-			}
-		}
+		running.resetLost()
 	}
 	g.mu.Unlock()
 	g.hint()
+}
+
+func (g *guard) resetLost() {
+	for _, s := range g.engine.Sessions() {
+		p := g.peers[s.Address]
+		if p == nil {
+			continue
+		}
+		lost := s.Losses > p.losses
+		p.losses = s.Losses
+		if lost {
+			p.reset("BFD: " + cmp.Or(s.LastError, "the session was lost"))
+		}
+	}
+}
+
+// reset ends the BGP sessions with the peer.
+func (p *guarded) reset(why string) {
+	for _, sp := range p.speakers {
+		sp.reset(p.Address, why)
+	}
 }
 
 // sessions returns the BFD sessions with the peers of a device, or the fault that prevents them.
@@ -167,11 +186,11 @@ func (g *guards) sessions(at boundTo) (known map[netip.Addr]bfd.Session, fault s
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	running := g.all[at]
-	if running == nil || running.engine == nil {
-		if running != nil {
-			fault = running.fault
-		}
-		return nil, fault
+	if running == nil {
+		return nil, ""
+	}
+	if running.engine == nil {
+		return nil, running.fault
 	}
 	known = map[netip.Addr]bfd.Session{}
 	for _, s := range running.engine.Sessions() {

@@ -39,12 +39,10 @@ func bestNextHops(paths []candidate) []plan.NextHop {
 	if len(paths) == 1 {
 		return []plan.NextHop{paths[0].nextHop}
 	}
-	if slices.ContainsFunc(paths, func(c candidate) bool { return !c.stale }) {
-		paths = keep(paths, func(c candidate) bool { return !c.stale })
-	}
 	if len(paths) == 0 {
 		return nil
 	}
+	paths = prefer(paths, func(c candidate) bool { return !c.stale })
 	best := slices.MinFunc(paths, compareCandidates)
 	paths = keep(paths, func(c candidate) bool { return compareCandidates(c, best) == 0 })
 	lowest := map[uint32]uint32{}
@@ -54,9 +52,7 @@ func bestNextHops(paths []candidate) []plan.NextHop {
 		}
 	}
 	paths = keep(paths, func(c candidate) bool { return c.med == lowest[c.firstAS] })
-	if slices.ContainsFunc(paths, func(c candidate) bool { return !c.internal }) {
-		paths = keep(paths, func(c candidate) bool { return !c.internal })
-	}
+	paths = prefer(paths, func(c candidate) bool { return !c.internal })
 	hops := make([]plan.NextHop, 0, len(paths))
 	for _, c := range paths {
 		hops = append(hops, c.nextHop)
@@ -82,6 +78,14 @@ func keep(paths []candidate, f func(candidate) bool) []candidate {
 	return out
 }
 
+// prefer keeps the paths for which f is true, or all if it is true for none.
+func prefer(paths []candidate, f func(candidate) bool) []candidate {
+	if kept := keep(paths, f); len(kept) > 0 {
+		return kept
+	}
+	return paths
+}
+
 // newCandidate reads a path learned from peer. It returns false if the path has no usable next hop or contains our AS
 // (RFC 4271, 9.1.2).
 func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, bool) {
@@ -89,48 +93,71 @@ func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, 
 	if throughAS(p, localASN) {
 		return c, false
 	}
-	gateway, linkLocal := c.read(p.Attrs)
+	c.read(p.Attrs)
+	gateway, linkLocal := nextHops(p.Attrs)
 	gateway = gateway.Unmap()
 	c.extended = gateway.Is6() && p.Family == bgp.RF_IPv4_UC
-	switch {
-	case p.PeerAddress.IsLinkLocalUnicast() && !c.internal && usableGateway(gateway):
-		// On an unnumbered link the router's global address may be outside our subnets. GoBGP drops the link-local next
-		// hop beside it, which equals the session's address.
-		gateway = p.PeerAddress
-	case !usableGateway(gateway):
-		gateway = linkLocal
-	}
-	if !usableGateway(gateway) || (gateway.Is4() && p.Family == bgp.RF_IPv6_UC) {
+	gateway = c.chooseGateway(p.PeerAddress, gateway, linkLocal)
+	if !usableFor(p.Family, gateway) {
 		return c, false
 	}
 	c.nextHop.Gateway = gateway.WithZone("")
-	// A gateway on the peer's own link gets its device: in a VRF or a bare table the kernel might not find it. A
-	// third-party gateway, behind an internal or distant peer, is left to the routing table.
-	onLink := !c.internal && peer.EBGPMultiHop <= 1
-	if onLink || gateway.IsLinkLocalUnicast() || gateway.WithZone("") == peer.Address.WithZone("") {
+	if c.onPeersLink(peer, gateway) {
 		c.nextHop.Device = deviceOf(peer)
 	}
 	return c, !gateway.IsLinkLocalUnicast() || c.nextHop.Device != ""
 }
 
-// read keeps the attributes that the choice depends on, and returns the next hops.
-func (c *candidate) read(attrs []bgp.PathAttributeInterface) (gateway, linkLocal netip.Addr) {
+// chooseGateway chooses between the next hops of a path. session is the peer's address.
+func (c *candidate) chooseGateway(session, gateway, linkLocal netip.Addr) netip.Addr {
+	switch {
+	case !usableGateway(gateway):
+		return linkLocal
+	case session.IsLinkLocalUnicast() && !c.internal:
+		// On an unnumbered link the router's global address may be outside our subnets. GoBGP drops the link-local next
+		// hop beside it, which equals the session's address.
+		return session
+	}
+	return gateway
+}
+
+// onPeersLink reports whether a gateway is on the peer's own link. It gets the link's device: in a VRF or a bare table the
+// kernel might not find it. A third-party gateway, behind an internal or distant peer, is left to the routing table.
+func (c *candidate) onPeersLink(peer plan.Peer, gateway netip.Addr) bool {
+	adjacent := !c.internal && peer.EBGPMultiHop <= 1
+	return adjacent || gateway.IsLinkLocalUnicast() || gateway.WithZone("") == peer.Address.WithZone("")
+}
+
+// read keeps the attributes that the choice depends on.
+func (c *candidate) read(attrs []bgp.PathAttributeInterface) {
 	for _, a := range attrs {
 		switch a := a.(type) {
 		case *bgp.PathAttributeOrigin:
 			c.origin = a.Value
 		case *bgp.PathAttributeAsPath:
-			for _, segment := range a.Value {
-				c.asLen += segment.ASLen()
-				as := segment.GetAS()
-				if c.firstAS == 0 && len(as) > 0 {
-					c.firstAS = as[0]
-				}
-			}
+			c.readASPath(a.Value)
 		case *bgp.PathAttributeLocalPref:
 			c.localPref = a.Value
 		case *bgp.PathAttributeMultiExitDisc:
 			c.med = a.Value
+		}
+	}
+}
+
+func (c *candidate) readASPath(segments []bgp.AsPathParamInterface) {
+	for _, segment := range segments {
+		c.asLen += segment.ASLen()
+		as := segment.GetAS()
+		if c.firstAS == 0 && len(as) > 0 {
+			c.firstAS = as[0]
+		}
+	}
+}
+
+// nextHops returns the next hops of a path.
+func nextHops(attrs []bgp.PathAttributeInterface) (gateway, linkLocal netip.Addr) {
+	for _, a := range attrs {
+		switch a := a.(type) {
 		case *bgp.PathAttributeNextHop:
 			gateway = a.Value
 		case *bgp.PathAttributeMpReachNLRI:
@@ -154,6 +181,11 @@ func throughAS(p *apiutil.Path, asn uint32) bool {
 
 func usableGateway(a netip.Addr) bool {
 	return a.IsValid() && (a.IsGlobalUnicast() || a.IsLinkLocalUnicast() && a.Is6())
+}
+
+// usableFor reports whether routes of a family can have the gateway: those of IPv6 cannot have one of IPv4.
+func usableFor(family bgp.Family, a netip.Addr) bool {
+	return usableGateway(a) && (a.Is6() || family != bgp.RF_IPv6_UC)
 }
 
 // onLink reports whether a next hop is on a link of this node. Others are unusable (RFC 4271, 9.1.2.1): they would have
@@ -252,21 +284,35 @@ type neighbourhood struct {
 // flaw returns the flaw of a prefix that matches one of a peer's patterns. A prefix inside a subnet would beat the
 // route to the subnet; one that contains a subnet is harmless. One that contains an address beyond may divert it, but
 // the operator may want it as the only route there, and lists it exactly then.
-func (n neighbourhood) flaw(prefix netip.Prefix, receive []config.PrefixPattern) (f flaw) {
+func (n neighbourhood) flaw(prefix netip.Prefix, receive []config.PrefixPattern) flaw {
+	if subnet, ok := n.subnetAround(prefix); ok {
+		return flaw{inside: subnet}
+	}
+	if address, ok := n.beyondIn(prefix); ok && !listed(receive, prefix) {
+		return flaw{around: address}
+	}
+	return flaw{}
+}
+
+// subnetAround returns the subnet that a prefix is in.
+func (n neighbourhood) subnetAround(prefix netip.Prefix) (subnet netip.Prefix, ok bool) {
 	i, found := slices.BinarySearchFunc(n.subnets, prefix.Addr(), func(s netip.Prefix, a netip.Addr) int { return s.Addr().Compare(a) })
 	if !found {
 		i--
 	}
-	if i >= 0 && n.subnets[i].Bits() <= prefix.Bits() && n.subnets[i].Contains(prefix.Addr()) {
-		f.inside = n.subnets[i]
-		return f
+	if i < 0 || n.subnets[i].Bits() > prefix.Bits() || !n.subnets[i].Contains(prefix.Addr()) {
+		return netip.Prefix{}, false
 	}
-	i, _ = slices.BinarySearchFunc(n.beyond, prefix.Addr(), netip.Addr.Compare)
-	if prefix.Bits() == 0 || i == len(n.beyond) || !prefix.Contains(n.beyond[i]) || listed(receive, prefix) {
-		return f
+	return n.subnets[i], true
+}
+
+// beyondIn returns the first of the addresses beyond the subnets that a prefix contains. Default routes divert none.
+func (n neighbourhood) beyondIn(prefix netip.Prefix) (address netip.Addr, ok bool) {
+	i, _ := slices.BinarySearchFunc(n.beyond, prefix.Addr(), netip.Addr.Compare)
+	if prefix.Bits() == 0 || i == len(n.beyond) || !prefix.Contains(n.beyond[i]) {
+		return netip.Addr{}, false
 	}
-	f.around = n.beyond[i]
-	return f
+	return n.beyond[i], true
 }
 
 // listed reports whether a pattern is for exactly this prefix.

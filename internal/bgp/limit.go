@@ -52,22 +52,25 @@ func (r received) counted() received {
 	return r
 }
 
-// noteReceived counts paths that a peer sent, and requests Apply if they may be too many. The caller holds s.mu.
+// noteReceived counts paths that peers sent. The caller holds s.mu.
 func (s *speaker) noteReceived(paths []*apiutil.Path) {
 	for _, p := range paths {
-		st := s.states[p.PeerAddress]
-		if st == nil || p.Withdrawal || p.Nlri == nil {
-			continue
+		if st := s.states[p.PeerAddress]; st != nil && !p.Withdrawal && p.Nlri != nil {
+			s.noteRoute(st, p)
 		}
-		t, peer := &st.received.routes, s.peers[p.PeerAddress]
-		if throughAS(p, peer.LocalASN(s.desired.ASN)) {
-			t = &st.received.loops
-		}
-		t.since[familyOf(p.Family.Afi())]++
-		if !st.suspect && !st.overLimit && st.received.over(int(peer.MaxPrefixes)) {
-			st.suspect = true
-			s.hint.Apply()
-		}
+	}
+}
+
+// noteRoute counts a path that a peer sent, and requests Apply if there may be too many. The caller holds s.mu.
+func (s *speaker) noteRoute(st *sessionState, p *apiutil.Path) {
+	t, peer := &st.received.routes, s.peers[p.PeerAddress]
+	if throughAS(p, peer.LocalASN(s.desired.ASN)) {
+		t = &st.received.loops
+	}
+	t.since[familyOf(p.Family.Afi())]++
+	if !st.suspect && !st.overLimit && st.received.over(int(peer.MaxPrefixes)) {
+		st.suspect = true
+		s.hint.Apply()
 	}
 }
 
@@ -91,26 +94,9 @@ func (s *speaker) sent() (n int) {
 // limit ends the sessions with peers that send more routes of a family than they may. They stay down until their
 // configuration changes.
 func (s *speaker) limit(ctx context.Context) error {
-	// GoBGP keeps routes whose AS path contains our AS more than ownASNMost times, without an event.
-	all := time.Since(s.recounted) > recountEvery
-	if all {
-		s.recounted = time.Now()
-	}
-	s.mu.Lock()
-	var suspects []netip.Addr
-	for addr, st := range s.states {
-		if st.suspect || all && st.state == bgp.BGP_FSM_ESTABLISHED {
-			suspects = append(suspects, addr)
-			st.suspect = false
-		}
-	}
-	s.mu.Unlock()
-	for _, addr := range suspects {
+	for _, addr := range s.suspects() {
 		s.countOf(addr.String())
-		s.mu.Lock()
-		st, most := s.states[addr], int(s.peers[addr].MaxPrefixes)
-		over := st != nil && !st.overLimit && st.received.counted().over(most)
-		s.mu.Unlock()
+		most, over := s.exceeds(addr)
 		if !over {
 			continue
 		}
@@ -119,6 +105,32 @@ func (s *speaker) limit(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// suspects returns the peers whose routes must be counted, since they may be too many.
+func (s *speaker) suspects() (suspects []netip.Addr) {
+	// GoBGP keeps routes whose AS path contains our AS more than ownASNMost times, without an event.
+	all := time.Since(s.recounted) > recountEvery
+	if all {
+		s.recounted = time.Now()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for addr, st := range s.states {
+		if st.suspect || all && st.state == bgp.BGP_FSM_ESTABLISHED {
+			suspects = append(suspects, addr)
+			st.suspect = false
+		}
+	}
+	return suspects
+}
+
+// exceeds reports whether a peer sent more than its maxPrefixes at the last count, and its session has not been ended yet.
+func (s *speaker) exceeds(addr netip.Addr) (maxPrefixes int, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, most := s.states[addr], int(s.peers[addr].MaxPrefixes)
+	return most, st != nil && !st.overLimit && st.received.counted().over(most)
 }
 
 // count counts the routes that peers send, if they may have changed since the last count.

@@ -28,6 +28,11 @@ func calledAt(d plan.Speaker, p plan.Peer) (netip.Addr, error) {
 	case p.SourceAddress.IsValid():
 		return p.SourceAddress, nil
 	}
+	return dialledFrom(p)
+}
+
+// dialledFrom returns the address from which the kernel dials a peer, without a VRF.
+func dialledFrom(p plan.Peer) (netip.Addr, error) {
 	own, err := source(p.Address)
 	// The link's address stays while the link is down, and the kernel would use another.
 	onLink := slices.DeleteFunc(slices.Clone(p.OnLink), func(l netip.Prefix) bool { return !l.Contains(p.Address) })
@@ -56,6 +61,20 @@ func listenable(d plan.Speaker) (free []netip.Addr) {
 	if d.ListenPort <= 0 {
 		return nil
 	}
+	var open []net.Listener // until all are tried: two of them may exclude each other
+	for _, a := range calledAddresses(d) {
+		if l, err := listenAt(d, a); err == nil {
+			open, free = append(open, l), append(free, a)
+		}
+	}
+	for _, l := range open {
+		l.Close()
+	}
+	return free
+}
+
+// calledAddresses returns the addresses of this node that the peers of d connect to, the unspecified ones first.
+func calledAddresses(d plan.Speaker) []netip.Addr {
 	at := map[netip.Addr]bool{}
 	if d.Device != "" {
 		at[netip.IPv4Unspecified()], at[netip.IPv6Unspecified()] = true, true
@@ -65,16 +84,7 @@ func listenable(d plan.Speaker) (free []netip.Addr) {
 			at[a] = true
 		}
 	}
-	var open []net.Listener                                                  // until all are tried: two of them may exclude each other
-	for _, a := range slices.SortedFunc(maps.Keys(at), netip.Addr.Compare) { // the unspecified addresses first
-		if l, err := listenAt(d, a); err == nil {
-			open, free = append(open, l), append(free, a)
-		}
-	}
-	for _, l := range open {
-		l.Close()
-	}
-	return free
+	return slices.SortedFunc(maps.Keys(at), netip.Addr.Compare)
 }
 
 // listenAt listens as GoBGP does.

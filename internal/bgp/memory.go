@@ -72,7 +72,7 @@ type memoryGuard struct {
 // look ends a session if too much memory is in use.
 func (g *memoryGuard) look(ctx context.Context) {
 	live := inMemory()
-	if live > g.most && time.Since(g.weighed) < weighEvery && live < g.then+weighGrowth {
+	if live > g.most && g.justWeighed(live) {
 		return
 	}
 	if live > g.most {
@@ -84,26 +84,35 @@ func (g *memoryGuard) look(ctx context.Context) {
 		return
 	}
 	g.then = live
-	defer func() { g.weighed = time.Now() }()
+	g.relieve(ctx, live)
+	g.weighed = time.Now()
+}
+
+// justWeighed reports whether peers were weighed a moment ago, and memory has hardly grown since.
+func (g *memoryGuard) justWeighed(live uint64) bool {
+	return time.Since(g.weighed) < weighEvery && live < g.then+weighGrowth
+}
+
+// relieve weighs the peers, and ends the session with the heaviest.
+func (g *memoryGuard) relieve(ctx context.Context, live uint64) {
 	s := g.speakers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.weigh(ctx)
 	if g.before == nil {
-		g.before = map[peerKey]uint64{}
-		for key, w := range all {
-			g.before[key] = w.updates
-		}
+		g.before = updatesOf(all)
 	}
-	if key, why, found := heaviest(all, g.before, g.most); found {
-		sp := s.byNetwork[key.network]
-		sp.log.Warn("memory is scarce: ending the session of a peer for a while",
-			"peer", key.address, "reason", why, "routes", all[key].routes, "held", all[key].held, "bytes", live, "most", g.most)
-		if err := sp.pause(ctx, key.address, why, time.Now()); err != nil {
-			sp.log.Warn("cannot end the session", "peer", key.address, "error", err)
-		}
-		g.before = nil
+	key, why, found := heaviest(all, g.before, g.most)
+	if !found {
+		return
 	}
+	sp := s.byNetwork[key.network]
+	sp.log.Warn("memory is scarce: ending the session of a peer for a while",
+		"peer", key.address, "reason", why, "routes", all[key].routes, "held", all[key].held, "bytes", live, "most", g.most)
+	if err := sp.pause(ctx, key.address, why, time.Now()); err != nil {
+		sp.log.Warn("cannot end the session", "peer", key.address, "error", err)
+	}
+	g.before = nil
 }
 
 // weight is a peer's use of memory.
@@ -111,6 +120,7 @@ type weight struct {
 	held    uint64 // bytes of its routes
 	routes  int
 	updates uint64 // received from it
+	message int    // most bytes of a message from it
 }
 
 const (
@@ -125,20 +135,41 @@ func heaviest(all map[peerKey]weight, before map[peerKey]uint64, most uint64) (h
 	var held, sent uint64
 	for key, w := range all {
 		held += w.held
-		sent += w.updates - min(before[key], w.updates)
+		sent += w.since(before[key])
 	}
-	n := uint64(len(all))
-	largest := uint64(0)
 	if held >= most/2 {
-		for key, w := range all {
-			if w.held*n > min(held, most) && w.held > largest {
-				heaviest, why, largest = key, holdsTooMuch, w.held
-			}
-		}
-		return heaviest, why, largest > 0
+		return holdsMost(all, min(held, most))
 	}
+	return sendsMost(all, before, sent)
+}
+
+// since returns how many UPDATEs were received after the first before ones. A new session counts from 0 again.
+func (w weight) since(before uint64) uint64 { return w.updates - min(before, w.updates) }
+
+func updatesOf(all map[peerKey]weight) map[peerKey]uint64 {
+	updates := make(map[peerKey]uint64, len(all))
 	for key, w := range all {
-		if since := w.updates - min(before[key], w.updates); since > loud && since*n >= sent && since > largest {
+		updates[key] = w.updates
+	}
+	return updates
+}
+
+// holdsMost returns the peer that holds most, if that is more than an equal share of held bytes.
+func holdsMost(all map[peerKey]weight, held uint64) (heaviest peerKey, why string, found bool) {
+	n, largest := uint64(len(all)), uint64(0)
+	for key, w := range all {
+		if w.held*n > held && w.held > largest {
+			heaviest, why, largest = key, holdsTooMuch, w.held
+		}
+	}
+	return heaviest, why, largest > 0
+}
+
+// sendsMost returns the peer that has sent most UPDATEs since before, if that is loud and an equal share of sent ones.
+func sendsMost(all map[peerKey]weight, before map[peerKey]uint64, sent uint64) (heaviest peerKey, why string, found bool) {
+	n, largest := uint64(len(all)), uint64(0)
+	for key, w := range all {
+		if since := w.since(before[key]); since > loud && since*n >= sent && since > largest {
 			heaviest, why, largest = key, sendsTooMuch, since
 		}
 	}
@@ -153,53 +184,64 @@ func (s *Speakers) weigh(ctx context.Context) map[peerKey]weight {
 		if err := sp.limit(ctx); err != nil {
 			sp.log.Warn("cannot enforce maxPrefixes", "error", err)
 		}
-		sp.mu.Lock()
-		extended := map[netip.Addr]bool{}
-		for addr, st := range sp.states {
-			if !st.overLimit {
-				extended[addr] = st.extendedMessages
-				all[peerKey{network, addr}] = weight{updates: st.updates}
-			}
-		}
-		sp.mu.Unlock()
-		for addr, long := range extended {
-			w := all[peerKey{network, addr}]
-			w.held, w.routes = sp.weigh(addr, long)
+		for addr, w := range sp.unended() {
+			sp.weigh(addr, &w)
 			all[peerKey{network, addr}] = w
 		}
 	}
 	return all
 }
 
-// weigh estimates the bytes that a peer's routes use.
-func (s *speaker) weigh(addr netip.Addr, longMessages bool) (held uint64, routes int) {
-	message := bgp.BGP_MAX_MESSAGE_LENGTH
-	if longMessages {
-		message = bgp.BGP_MAX_EXTENDED_MESSAGE_LENGTH
+// unended returns the peers whose sessions were not ended, without the weight of their routes.
+func (s *speaker) unended() map[netip.Addr]weight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[netip.Addr]weight{}
+	for addr, st := range s.states {
+		if !st.overLimit {
+			all[addr] = weight{updates: st.updates, message: st.longestMessage()}
+		}
 	}
+	return all
+}
+
+func (st *sessionState) longestMessage() int {
+	if st.extendedMessages {
+		return bgp.BGP_MAX_EXTENDED_MESSAGE_LENGTH
+	}
+	return bgp.BGP_MAX_MESSAGE_LENGTH
+}
+
+// weigh estimates the bytes that a peer's routes use.
+func (s *speaker) weigh(addr netip.Addr, w *weight) {
 	shared := map[bgp.PathAttributeInterface]struct{}{}
 	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
 		sent := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: addr.String(), Family: family}
 		if err := s.server.ListPath(sent, func(_ bgp.NLRI, paths []*apiutil.Path) {
 			for _, p := range paths {
-				routes++
-				held += routeTakes
-				for _, a := range p.Attrs {
-					takes := attributeTakes(a, message)
-					if takes > routeTakes { // routes from one message share its attributes
-						if _, known := shared[a]; known {
-							continue
-						}
-						shared[a] = struct{}{}
-					}
-					held += uint64(takes)
-				}
+				w.routes++
+				w.held += routeTakes + attributesTake(p.Attrs, w.message, shared)
 			}
 		}); err != nil {
 			s.log.Debug("cannot list the routes of a BGP peer", "peer", addr, "error", err)
 		}
 	}
-	return held, routes
+}
+
+// attributesTake estimates the memory that a route's attributes use, in bytes. It counts large ones once, and keeps them in
+// shared: routes from one message share its attributes.
+func attributesTake(attrs []bgp.PathAttributeInterface, message int, shared map[bgp.PathAttributeInterface]struct{}) (sum uint64) {
+	for _, a := range attrs {
+		takes := attributeTakes(a, message)
+		if takes > routeTakes {
+			if _, known := shared[a]; known {
+				continue
+			}
+			shared[a] = struct{}{}
+		}
+		sum += uint64(takes)
+	}
+	return sum
 }
 
 // routeTakes is the memory that a route uses besides its attributes, in bytes.
@@ -217,17 +259,9 @@ func attributeTakes(a bgp.PathAttributeInterface, message int) int {
 	case *bgp.PathAttributeMpReachNLRI:
 		return 2 * itself
 	case *bgp.PathAttributeAsPath:
-		n := itself
-		for _, segment := range a.Value {
-			n += 80 + 4*len(segment.GetAS())
-		}
-		return n
+		return itself + segmentsTake(a.Value)
 	case *bgp.PathAttributeAs4Path:
-		n := itself
-		for _, segment := range a.Value {
-			n += 80 + 4*len(segment.AS)
-		}
-		return n
+		return itself + segmentsTake(a.Value)
 	case *bgp.PathAttributeCommunities:
 		return itself + 4*len(a.Value)
 	case *bgp.PathAttributeClusterList:
@@ -238,6 +272,14 @@ func attributeTakes(a bgp.PathAttributeInterface, message int) int {
 		return itself + 32*len(a.Values)
 	}
 	return message + 32*min(a.Len(), math.MaxUint16)
+}
+
+// segmentsTake estimates the memory that the segments of an AS path use, in bytes.
+func segmentsTake[S bgp.AsPathParamInterface](segments []S) (sum int) {
+	for _, segment := range segments {
+		sum += 80 + 4*len(segment.GetAS())
+	}
+	return sum
 }
 
 // close ends a session until its configuration changes.

@@ -29,15 +29,19 @@ func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
 	case now == bgp.BGP_FSM_ESTABLISHED:
 		delete(s.failed, addr)
 	case now == bgp.BGP_FSM_IDLE && (before == bgp.BGP_FSM_OPENSENT || before == bgp.BGP_FSM_OPENCONFIRM):
-		r := s.failed[addr]
-		if r == nil {
-			r = &failedOpenings{}
-			s.failed[addr] = r
-		}
-		if r.times++; r.times <= openingsMost {
-			r.again = true
-			s.hint.Apply()
-		}
+		s.noteFailedOpening(addr)
+	}
+}
+
+func (s *speaker) noteFailedOpening(addr netip.Addr) {
+	r := s.failed[addr]
+	if r == nil {
+		r = &failedOpenings{}
+		s.failed[addr] = r
+	}
+	if r.times++; r.times <= openingsMost {
+		r.again = true
+		s.hint.Apply()
 	}
 }
 
@@ -46,7 +50,7 @@ func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
 func (s *speaker) tryAgain(addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st := s.states[addr]; st != nil && (st.restart || !st.lapses.IsZero() && !time.Now().Before(st.lapses)) {
+	if st := s.states[addr]; st != nil && (st.restart || st.lapsed(time.Now())) {
 		return true // adding the peer replaces this state
 	}
 	r := s.failed[addr]
@@ -55,6 +59,11 @@ func (s *speaker) tryAgain(addr netip.Addr) bool {
 	}
 	r.again = false
 	return true
+}
+
+// lapsed reports whether the time for which a session was ended is over.
+func (st *sessionState) lapsed(now time.Time) bool {
+	return !st.lapses.IsZero() && !now.Before(st.lapses)
 }
 
 // silence returns how long a new session must wait because an earlier speaker may have left BFD up with the peer: FRR
@@ -93,32 +102,49 @@ func (s *speaker) noteUnanswered(ctx context.Context, now time.Time) {
 	}
 	s.looked = now
 	for addr, c := range s.configs {
-		s.mu.Lock()
-		st := s.states[addr]
-		opening := st != nil && (st.state == bgp.BGP_FSM_ACTIVE || st.state == bgp.BGP_FSM_OPENSENT)
-		s.mu.Unlock()
-		if !opening {
+		st := s.opening(addr)
+		if st == nil {
 			continue
 		}
-		var sent, received uint64
-		if err := s.server.ListPeer(ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
-			sent = p.GetState().GetMessages().GetSent().GetOpen()
-			received = p.GetState().GetMessages().GetReceived().GetOpen()
-		}); err != nil {
-			continue
+		if sent, received, err := s.opens(ctx, addr); err == nil {
+			s.noteOpens(addr, st, sent, received, max(patienceConnects*c.connect, leastPatience), now)
 		}
-		s.mu.Lock()
-		switch patience := max(patienceConnects*c.connect, leastPatience); {
-		case sent <= received:
-			st.unanswered = unanswered{}
-		case sent != st.unanswered.sent:
-			st.unanswered = unanswered{sent, now}
-		case now.Sub(st.unanswered.since) > patience:
-			st.unanswered = unanswered{}
-			st.lastError = "the peer has not answered an OPEN for " + patience.String()
-			st.restart = true
-			s.log.Warn("BGP peer does not answer, setting the session up again", "peer", addr, "after", patience)
-		}
-		s.mu.Unlock()
+	}
+}
+
+// opening returns the state of a session that is about to exchange OPENs; nil: it is not.
+func (s *speaker) opening(addr netip.Addr) *sessionState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.states[addr]
+	if st != nil && (st.state == bgp.BGP_FSM_ACTIVE || st.state == bgp.BGP_FSM_OPENSENT) {
+		return st
+	}
+	return nil
+}
+
+// opens returns the numbers of OPENs sent to and received from a peer.
+func (s *speaker) opens(ctx context.Context, addr netip.Addr) (sent, received uint64, err error) {
+	err = s.server.ListPeer(ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
+		sent = p.GetState().GetMessages().GetSent().GetOpen()
+		received = p.GetState().GetMessages().GetReceived().GetOpen()
+	})
+	return sent, received, err
+}
+
+// noteOpens marks a session to be set up again if its last OPEN has been unanswered for longer than patience.
+func (s *speaker) noteOpens(addr netip.Addr, st *sessionState, sent, received uint64, patience time.Duration, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case sent <= received:
+		st.unanswered = unanswered{}
+	case sent != st.unanswered.sent:
+		st.unanswered = unanswered{sent, now}
+	case now.Sub(st.unanswered.since) > patience:
+		st.unanswered = unanswered{}
+		st.lastError = "the peer has not answered an OPEN for " + patience.String()
+		st.restart = true
+		s.log.Warn("BGP peer does not answer, setting the session up again", "peer", addr, "after", patience)
 	}
 }

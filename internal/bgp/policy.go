@@ -122,14 +122,7 @@ func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 	}
 	prepend := uint32(e.ASPathPrepend)
 	if e.Internal {
-		preference := cmp.Or(e.LocalPref, defaultLocalPref)
-		switch kind { // to GoBGP, 0 means unset
-		case standbyPath:
-			preference = max(preference/2, 1)
-		case shutdownPath:
-			preference = 1
-		}
-		a.LocalPref = &api.LocalPrefAction{Value: preference}
+		a.LocalPref = &api.LocalPrefAction{Value: e.preference(kind)}
 	} else if kind != hostPath {
 		prepend += standbyPrepend
 	}
@@ -150,6 +143,18 @@ func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 		a.LargeCommunity = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: e.LargeCommunities}
 	}
 	return a
+}
+
+// preference returns the LOCAL_PREF of a path. To GoBGP, 0 means unset.
+func (e export) preference(kind pathKind) uint32 {
+	preference := cmp.Or(e.LocalPref, defaultLocalPref)
+	switch kind {
+	case standbyPath:
+		return max(preference/2, 1)
+	case shutdownPath:
+		return 1
+	}
+	return preference
 }
 
 // prefixSet returns the patterns of one family as a set, or nil if there are none, because an empty set means "any" to

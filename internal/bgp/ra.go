@@ -16,6 +16,8 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/pause"
 )
 
 // Unnumbered peers find each other by router advertisements (RFC 4861), which carry a router's link-local address. FRR
@@ -93,10 +95,8 @@ func (n *neighbors) run(ctx context.Context, name string, l *listener) {
 			}
 			n.log.Log(ctx, level, "cannot listen for router advertisements", "interface", name, "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, reopenInterval) {
 			return
-		case <-time.After(reopenInterval):
 		}
 	}
 }
@@ -115,7 +115,10 @@ func (n *neighbors) talk(ctx context.Context, name string, l *listener) error {
 		defer close(failed)
 		failed <- n.receive(conn, ifi, l)
 	}()
-	err = advertise(ctx, conn, ifi, failed)
+	err = send(conn, ifi, ipv6.ICMPTypeRouterSolicitation, "ff02::2", solicitation(ifi))
+	if err == nil {
+		err = advertise(ctx, conn, ifi, failed)
+	}
 	_ = conn.Close() // ends the receiver
 	return errors.Join(err, <-failed)
 }
@@ -128,36 +131,46 @@ func (n *neighbors) receive(conn *ipv6.PacketConn, ifi *net.Interface, l *listen
 		if err != nil {
 			return err
 		}
-		// RFC 4861 §6.1.2: any other hop limit means that the message was forwarded.
-		if size < 16 || control == nil || control.HopLimit != 255 || control.IfIndex != ifi.Index {
+		if size < 16 || !fromLink(control, ifi) {
 			continue
 		}
-		ip, ok := src.(*net.IPAddr)
-		if !ok {
-			continue
-		}
-		addr, ok := netip.AddrFromSlice(ip.IP)
-		if !ok || !addr.IsLinkLocalUnicast() {
-			continue
-		}
-		addr = addr.WithZone(ifi.Name)
-		n.mu.Lock()
-		is := l.addr
-		l.addr = addr
-		n.mu.Unlock()
-		if is != addr {
-			n.wake()
+		if addr := linkLocalOf(src); addr.IsValid() {
+			n.noteRouter(l, addr.WithZone(ifi.Name))
 		}
 	}
 }
 
-// advertise sends a solicitation, then advertisements, until ctx ends or the receiver failed.
+// fromLink reports whether a message comes from a neighbour on an interface: any other hop limit means that it was forwarded
+// (RFC 4861 §6.1.2).
+func fromLink(control *ipv6.ControlMessage, ifi *net.Interface) bool {
+	return control != nil && control.HopLimit == 255 && control.IfIndex == ifi.Index
+}
+
+// linkLocalOf returns a sender's address, without zone; invalid if it is not link-local.
+func linkLocalOf(src net.Addr) netip.Addr {
+	if ip, ok := src.(*net.IPAddr); ok {
+		if addr, ok := netip.AddrFromSlice(ip.IP); ok && addr.IsLinkLocalUnicast() {
+			return addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// noteRouter records the address of the router on an interface.
+func (n *neighbors) noteRouter(l *listener, addr netip.Addr) {
+	n.mu.Lock()
+	is := l.addr
+	l.addr = addr
+	n.mu.Unlock()
+	if is != addr {
+		n.wake()
+	}
+}
+
+// advertise sends advertisements until ctx ends or the receiver failed.
 func advertise(ctx context.Context, conn *ipv6.PacketConn, ifi *net.Interface, failed <-chan error) error {
 	tick := time.NewTicker(advertiseInterval)
 	defer tick.Stop()
-	if err := send(conn, ifi, ipv6.ICMPTypeRouterSolicitation, "ff02::2", solicitation(ifi)); err != nil {
-		return err
-	}
 	for {
 		if err := send(conn, ifi, ipv6.ICMPTypeRouterAdvertisement, "ff02::1", advertisement(ifi)); err != nil {
 			return err
@@ -240,10 +253,7 @@ func linkLocal(name string) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	addrs, err := ifi.Addrs()
-	if err != nil {
-		return netip.Addr{}
-	}
+	addrs, _ := ifi.Addrs() // the interface may be gone
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
 			return p.Addr()

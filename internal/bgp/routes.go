@@ -41,6 +41,15 @@ func (o *outdated) add(p netip.Prefix) {
 	}
 }
 
+// addInside adds the routes inside a range.
+func (o *outdated) addInside(r netip.Prefix) {
+	if r.IsSingleIP() {
+		o.add(r)
+	} else {
+		o.addAll()
+	}
+}
+
 func (o *outdated) addAll() { o.all, o.prefixes = true, nil }
 
 // advertised lists the peers that announce a prefix, if it passes their import rules. There is one for each announced prefix.
@@ -285,14 +294,8 @@ func difference[T sorted.Item[T]](list sorted.List[T], wanted []T) (set, gone []
 
 // readSome reads the routes of some prefixes.
 func (s *speaker) readSome(r rules, prefixes map[netip.Prefix]struct{}, now learned) (learned, error) {
-	var wanted [2][]*apiutil.LookupPrefix
-	for p := range prefixes {
-		if !s.reader.never(r, p) {
-			i := familyIndex(p)
-			wanted[i] = append(wanted[i], &apiutil.LookupPrefix{Prefix: p.String()})
-		}
-	}
 	f := found{reader: &s.reader, rules: r}
+	wanted := s.reader.lookups(r, prefixes)
 	for i, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
 		for some := range slices.Chunk(wanted[i], lookupsAtOnce) {
 			if err := s.list(family, some, f.add); err != nil {
@@ -301,20 +304,34 @@ func (s *speaker) readSome(r rules, prefixes map[netip.Prefix]struct{}, now lear
 		}
 	}
 	f.sort()
-	// Outdated routes that were not found are gone.
-	var noRoutes []plan.Route
-	var noNews []advertised
+	noRoutes, noNews := f.gone(prefixes, now)
+	return now.with(f.routes, noRoutes, f.advertised, noNews), nil
+}
+
+// lookups returns the lookups of the prefixes that may be learned, by family.
+func (r *reader) lookups(ru rules, prefixes map[netip.Prefix]struct{}) (wanted [2][]*apiutil.LookupPrefix) {
 	for p := range prefixes {
-		if had, ok := now.routes.Get(plan.Route{Dst: p}); ok && !holds(f.routes, had) {
-			noRoutes = append(noRoutes, had)
-		}
-		if had, ok := now.advertised.Get(advertised{prefix: p}); ok && !holds(f.advertised, had) {
-			noNews = append(noNews, had)
+		if !r.never(ru, p) {
+			i := familyIndex(p)
+			wanted[i] = append(wanted[i], &apiutil.LookupPrefix{Prefix: p.String()})
 		}
 	}
-	slices.SortFunc(noRoutes, plan.Route.Compare)
-	slices.SortFunc(noNews, advertised.Compare)
-	return now.with(f.routes, noRoutes, f.advertised, noNews), nil
+	return wanted
+}
+
+// gone returns the elements of now for prefixes that were read and not found.
+func (f *found) gone(prefixes map[netip.Prefix]struct{}, now learned) (routes []plan.Route, news []advertised) {
+	for p := range prefixes {
+		if had, ok := now.routes.Get(plan.Route{Dst: p}); ok && !holds(f.routes, had) {
+			routes = append(routes, had)
+		}
+		if had, ok := now.advertised.Get(advertised{prefix: p}); ok && !holds(f.advertised, had) {
+			news = append(news, had)
+		}
+	}
+	slices.SortFunc(routes, plan.Route.Compare)
+	slices.SortFunc(news, advertised.Compare)
+	return routes, news
 }
 
 // holds reports whether a sorted list contains an element with the key of like.
@@ -337,47 +354,57 @@ func (s *speaker) list(family bgp.Family, some []*apiutil.LookupPrefix, f func(n
 func (l learned) with(routes, noRoutes []plan.Route, news, noNews []advertised) learned {
 	next := learned{routes: l.routes.With(routes, noRoutes), advertised: l.advertised.With(news, noNews), counts: l.counts}
 	changed := false
-	add := func(t *advertised, n int) {
-		if t == nil {
-			return
-		}
+	for had, has := range l.advertised.Changes(next.advertised) {
 		if !changed {
 			next.counts, changed = make(map[netip.Addr]count, len(l.counts)+1), true
 			maps.Copy(next.counts, l.counts)
 		}
-		for _, addr := range t.by {
-			c := next.counts[addr]
-			c.passed += n
-			next.counts[addr] = c
-		}
-		for _, o := range t.refused {
-			c := next.counts[o.peer]
-			c.refused += n
-			switch {
-			case n > 0 && !c.example.IsValid():
-				c.example, c.why = t.prefix, o.why
-			case n < 0 && c.example == t.prefix:
-				c.example, c.why = netip.Prefix{}, flaw{}
-			}
-			next.counts[o.peer] = c
-		}
+		next.count(had, -1)
+		next.count(has, 1)
 	}
-	for had, has := range l.advertised.Changes(next.advertised) {
-		add(had, -1)
-		add(has, 1)
-	}
-	if !changed {
-		return next
-	}
-	for addr, c := range next.counts {
-		switch {
-		case c == (count{}):
-			delete(next.counts, addr)
-		case c.refused > 0 && !c.example.IsValid():
-			next.counts[addr] = next.exampleOf(addr, c)
-		}
+	if changed {
+		next.completeCounts()
 	}
 	return next
+}
+
+// count adds n to the counts of the peers that announce a prefix.
+func (l learned) count(t *advertised, n int) {
+	if t == nil {
+		return
+	}
+	for _, addr := range t.by {
+		c := l.counts[addr]
+		c.passed += n
+		l.counts[addr] = c
+	}
+	for _, o := range t.refused {
+		l.counts[o.peer] = l.counts[o.peer].addRefused(n, t.prefix, o.why)
+	}
+}
+
+// addRefused returns c with n more refused prefixes, of which prefix is one.
+func (c count) addRefused(n int, prefix netip.Prefix, why flaw) count {
+	c.refused += n
+	switch {
+	case n > 0 && !c.example.IsValid():
+		c.example, c.why = prefix, why
+	case n < 0 && c.example == prefix:
+		c.example, c.why = netip.Prefix{}, flaw{}
+	}
+	return c
+}
+
+// completeCounts removes the counts of peers that announce nothing, and finds missing examples.
+func (l learned) completeCounts() {
+	for addr, c := range l.counts {
+		switch {
+		case c == (count{}):
+			delete(l.counts, addr)
+		case c.refused > 0 && !c.example.IsValid():
+			l.counts[addr] = l.exampleOf(addr, c)
+		}
+	}
 }
 
 // exampleOf returns c with another example of a peer's refused prefixes.
@@ -404,23 +431,15 @@ func (r *reader) never(ru rules, p netip.Prefix) bool {
 func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan.NextHop, advertised) {
 	r.paths, r.tellers, r.useless = r.paths[:0], r.tellers[:0], r.useless[:0]
 	for _, path := range paths {
-		peer, known := ru.peers[path.PeerAddress]
-		if !known || ru.over[path.PeerAddress] || !matches(peer.Receive, p) {
+		peer, learn := ru.learnFrom(path.PeerAddress, p)
+		if !learn {
 			continue
 		}
 		c, usable := newCandidate(path, peer.LocalASN(ru.asn), peer)
 		if !usable {
 			continue
 		}
-		why := ru.near.flaw(p, peer.Receive)
-		switch {
-		case why != flaw{}:
-		case c.extended && !ru.extended[path.PeerAddress]:
-			why.unagreed = c.nextHop.Gateway
-		case !onLink(peer, c.nextHop.Gateway):
-			why.offLink = c.nextHop.Gateway
-		}
-		if (why != flaw{}) {
+		if why := ru.flaw(p, c, peer, path.PeerAddress); why != (flaw{}) {
 			r.useless = append(r.useless, refused{path.PeerAddress, why})
 		} else {
 			r.paths, r.tellers = append(r.paths, c), append(r.tellers, path.PeerAddress)
@@ -432,6 +451,25 @@ func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan
 	slices.SortFunc(r.tellers, netip.Addr.Compare)
 	slices.SortFunc(r.useless, func(a, b refused) int { return a.peer.Compare(b.peer) })
 	return r.hops.one(bestNextHops(r.paths)), advertised{p, r.by.one(r.tellers), r.flawed.one(r.useless)}
+}
+
+// learnFrom returns a peer, and whether its import rules let a prefix pass.
+func (ru *rules) learnFrom(addr netip.Addr, p netip.Prefix) (peer plan.Peer, ok bool) {
+	peer, known := ru.peers[addr]
+	return peer, known && !ru.over[addr] && matches(peer.Receive, p)
+}
+
+// flaw returns why a route that passes the import rules of the peer at addr is not learned; zero: it is.
+func (ru *rules) flaw(p netip.Prefix, c candidate, peer plan.Peer, addr netip.Addr) flaw {
+	why := ru.near.flaw(p, peer.Receive)
+	switch {
+	case why != flaw{}:
+	case c.extended && !ru.extended[addr]:
+		why.unagreed = c.nextHop.Gateway
+	case !onLink(peer, c.nextHop.Gateway):
+		why.offLink = c.nextHop.Gateway
+	}
+	return why
 }
 
 // sharedMost limits the number of lists that are remembered for sharing.
@@ -449,10 +487,8 @@ func (s *shared[T]) one(l []T) []T {
 	if len(l) == 0 {
 		return nil
 	}
-	for _, known := range s.known[l[0]] {
-		if slices.Equal(known, l) {
-			return known
-		}
+	if known := s.find(l); known != nil {
+		return known
 	}
 	if s.known == nil || s.size >= sharedMost {
 		s.known, s.size = map[T][][]T{}, 0
@@ -460,4 +496,13 @@ func (s *shared[T]) one(l []T) []T {
 	l = slices.Clone(l)
 	s.known[l[0]], s.size = append(s.known[l[0]], l), s.size+1
 	return l
+}
+
+func (s *shared[T]) find(l []T) []T {
+	for _, known := range s.known[l[0]] {
+		if slices.Equal(known, l) {
+			return known
+		}
+	}
+	return nil
 }

@@ -99,18 +99,24 @@ func newSession(sp plan.Speaker, p plan.Peer, address netip.Addr) (session, erro
 	if sp.GracefulRestart.Enabled {
 		s.restartTime = time.Duration(sp.GracefulRestart.RestartTime)
 	}
+	var err error
 	if p.PasswordFile != "" {
-		b, err := os.ReadFile(p.PasswordFile)
-		if err != nil {
-			return s, fmt.Errorf("read the password of peer %s: %w", nameOf(p), err)
-		}
-		// RFC 2385 leaves the limit to the system; Linux accepts 80 bytes.
-		s.password = string(bytes.TrimRight(b, "\r\n"))
-		if s.password == "" || len(s.password) > 80 {
-			return s, fmt.Errorf("password of peer %s: file %s holds %d bytes, not 1 to 80", nameOf(p), p.PasswordFile, len(s.password))
-		}
+		s.password, err = passwordOf(p)
 	}
-	return s, nil
+	return s, err
+}
+
+// passwordOf reads a peer's password. RFC 2385 leaves the limit of its length to the system; Linux accepts 80 bytes.
+func passwordOf(p plan.Peer) (string, error) {
+	b, err := os.ReadFile(p.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("read the password of peer %s: %w", nameOf(p), err)
+	}
+	password := string(bytes.TrimRight(b, "\r\n"))
+	if password == "" || len(password) > 80 {
+		return "", fmt.Errorf("password of peer %s: file %s holds %d bytes, not 1 to 80", nameOf(p), p.PasswordFile, len(password))
+	}
+	return password, nil
 }
 
 // nameOf returns the name of a peer in reports.
@@ -218,21 +224,15 @@ type sessionState struct {
 	lastError  string
 }
 
-func stateName(s bgp.FSMState) string {
-	switch s {
-	case bgp.BGP_FSM_CONNECT:
-		return "connect"
-	case bgp.BGP_FSM_ACTIVE:
-		return "active"
-	case bgp.BGP_FSM_OPENSENT:
-		return "opensent"
-	case bgp.BGP_FSM_OPENCONFIRM:
-		return "openconfirm"
-	case bgp.BGP_FSM_ESTABLISHED:
-		return StateEstablished
-	}
-	return "idle"
+var stateNames = map[bgp.FSMState]string{
+	bgp.BGP_FSM_CONNECT:     "connect",
+	bgp.BGP_FSM_ACTIVE:      "active",
+	bgp.BGP_FSM_OPENSENT:    "opensent",
+	bgp.BGP_FSM_OPENCONFIRM: "openconfirm",
+	bgp.BGP_FSM_ESTABLISHED: StateEstablished,
 }
+
+func stateName(s bgp.FSMState) string { return cmp.Or(stateNames[s], "idle") }
 
 // extendedNextHop reports whether a peer offered IPv6 next hops for IPv4 unicast, as GoBGP always does.
 func extendedNextHop(remote []bgp.ParameterCapabilityInterface) bool {
@@ -246,12 +246,6 @@ func extendedNextHop(remote []bgp.ParameterCapabilityInterface) bool {
 
 // bothSpeak returns the families that both ends offered.
 func bothSpeak(local, remote []bgp.ParameterCapabilityInterface) []config.Family {
-	offers := func(caps []bgp.ParameterCapabilityInterface, family bgp.Family) bool {
-		return slices.ContainsFunc(caps, func(c bgp.ParameterCapabilityInterface) bool {
-			m, ok := c.(*bgp.CapMultiProtocol)
-			return ok && m.CapValue == family
-		})
-	}
 	var families []config.Family
 	for _, f := range []struct {
 		family bgp.Family
@@ -262,4 +256,12 @@ func bothSpeak(local, remote []bgp.ParameterCapabilityInterface) []config.Family
 		}
 	}
 	return families
+}
+
+// offers reports whether the capabilities of one end include a family.
+func offers(caps []bgp.ParameterCapabilityInterface, family bgp.Family) bool {
+	return slices.ContainsFunc(caps, func(c bgp.ParameterCapabilityInterface) bool {
+		m, ok := c.(*bgp.CapMultiProtocol)
+		return ok && m.CapValue == family
+	})
 }

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -328,15 +329,19 @@ func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchan
 		// If the interface has no address of a family, its link-local address is the next hop (RFC 8950). Whether the
 		// peer accepts that for IPv4 is known only once the session is established: waiting for it would leave the
 		// first table incomplete.
-		own := linkLocal(p.Interface)
-		if !x.Export.NextHop4.IsValid() && !s.isPlain(addr) {
-			x.Export.NextHop4 = own
-		}
-		if !x.Export.NextHop6.IsValid() {
-			x.Export.NextHop6 = own
-		}
+		x.Export.completeNextHops(linkLocal(p.Interface), !s.isPlain(addr))
 	}
 	return x, err
+}
+
+// completeNextHops sets missing next hops to a link-local address, that for IPv4 only if extended next hops are possible.
+func (e *export) completeNextHops(linkLocal netip.Addr, extended bool) {
+	if !e.NextHop4.IsValid() && extended {
+		e.NextHop4 = linkLocal
+	}
+	if !e.NextHop6.IsValid() {
+		e.NextHop6 = linkLocal
+	}
 }
 
 func (s *speaker) setPolicies(ctx context.Context, exchanges map[netip.Addr]exchange) error {
@@ -358,19 +363,12 @@ func (s *speaker) setPolicies(ctx context.Context, exchanges map[netip.Addr]exch
 
 // refresh applies changed policies to a running session.
 func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after exchange) error {
-	out := before.Silent != after.Silent || !reflect.DeepEqual(before.Export, after.Export)
-	in := before.Silent != after.Silent || !reflect.DeepEqual(before.Import, after.Import)
-	reset := &api.ResetPeerRequest{Address: addr.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_BOTH}
-	switch {
-	case !in && !out:
+	direction, changed := before.changed(after)
+	if !changed {
 		return nil
-	case !in:
-		reset.Direction = api.ResetPeerRequest_DIRECTION_OUT
-	case !out:
-		reset.Direction = api.ResetPeerRequest_DIRECTION_IN
 	}
-	err := s.server.ResetPeer(ctx, reset)
-	if in {
+	err := s.server.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String(), Soft: true, Direction: direction})
+	if direction != api.ResetPeerRequest_DIRECTION_OUT {
 		s.mu.Lock()
 		s.changed((*outdated).addAll)
 		s.mu.Unlock()
@@ -379,6 +377,20 @@ func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after ex
 		return fmt.Errorf("refresh peer %s: %w", addr, err)
 	}
 	return nil
+}
+
+// changed returns the directions in which other routes are exchanged after a change of x, if any.
+func (x exchange) changed(after exchange) (direction api.ResetPeerRequest_Direction, changed bool) {
+	out := x.Silent != after.Silent || !reflect.DeepEqual(x.Export, after.Export)
+	in := x.Silent != after.Silent || !reflect.DeepEqual(x.Import, after.Import)
+	switch {
+	case in && out:
+		return api.ResetPeerRequest_DIRECTION_BOTH, true
+	case in:
+		return api.ResetPeerRequest_DIRECTION_IN, true
+	default:
+		return api.ResetPeerRequest_DIRECTION_OUT, out
+	}
 }
 
 func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
@@ -395,36 +407,38 @@ func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
 func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, faults map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.changed(func(o *outdated) {
-		if s.desired.ASN != d.ASN || !reflect.DeepEqual(s.peers, peers) ||
-			!slices.Equal(s.desired.Subnets, d.Subnets) || !slices.Equal(s.desired.Guarded, d.Guarded) {
-			o.addAll()
-			return
-		}
-		for had, now := range s.desired.Announce.Changes(d.Announce) {
-			switch {
-			case had == nil:
-				o.add(now.Prefix)
-			case now == nil:
-				o.add(had.Prefix)
-			}
-		}
-		for had, now := range s.desired.Refuse.Changes(d.Refuse) {
-			p := now
-			if p == nil {
-				p = had
-			}
-			if !p.IsSingleIP() {
-				o.addAll() // any route inside it
-				return
-			}
-			o.add(p.Prefix)
-		}
-	})
+	s.changed(func(o *outdated) { s.noteChanges(o, d, peers) })
 	s.desired, s.peers, s.faults = d, peers, faults
-	maps.DeleteFunc(s.states, func(a netip.Addr, _ *sessionState) bool { _, ok := peers[a]; return !ok })
-	maps.DeleteFunc(s.lapses, func(a netip.Addr, _ lapse) bool { _, ok := peers[a]; return !ok })
-	maps.DeleteFunc(s.failed, func(a netip.Addr, _ *failedOpenings) bool { _, ok := peers[a]; return !ok })
+	deleteOthers(s.states, peers)
+	deleteOthers(s.lapses, peers)
+	deleteOthers(s.failed, peers)
+}
+
+// noteChanges adds the routes that may change with the desired speaker and its peers. The caller holds s.mu.
+func (s *speaker) noteChanges(o *outdated, d plan.Speaker, peers map[netip.Addr]plan.Peer) {
+	if s.rulesChange(d, peers) {
+		o.addAll()
+		return
+	}
+	for had, now := range s.desired.Announce.Changes(d.Announce) {
+		if had == nil || now == nil {
+			o.add(cmp.Or(now, had).Prefix)
+		}
+	}
+	for had, now := range s.desired.Refuse.Changes(d.Refuse) {
+		o.addInside(cmp.Or(now, had).Prefix)
+	}
+}
+
+// rulesChange reports whether rules change that hold for all routes. The caller holds s.mu.
+func (s *speaker) rulesChange(d plan.Speaker, peers map[netip.Addr]plan.Peer) bool {
+	return s.desired.ASN != d.ASN || !reflect.DeepEqual(s.peers, peers) ||
+		!slices.Equal(s.desired.Subnets, d.Subnets) || !slices.Equal(s.desired.Guarded, d.Guarded)
+}
+
+// deleteOthers deletes the entries of m that are no peer's.
+func deleteOthers[V any](m map[netip.Addr]V, peers map[netip.Addr]plan.Peer) {
+	maps.DeleteFunc(m, func(a netip.Addr, _ V) bool { _, ok := peers[a]; return !ok })
 }
 
 func interfaces(d plan.Speaker) []string {

@@ -86,13 +86,10 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	}
 	sp := s.byNetwork[d.Network]
 	if sp != nil {
-		_, curable := s.unheard(sp, d)
-		// With another identity, the OPEN messages and the sockets of all its sessions change: nothing can be kept.
-		again := sp.identity != identityOf(d)
-		if !again && curable && sp.idle() {
-			again, following = true, sp.following
+		if sp.identity == identityOf(d) {
+			following = sp.following
 		}
-		if again {
+		if s.outlived(sp, d) {
 			delete(s.byNetwork, d.Network)
 			errs = append(errs, sp.stop(ctx, false))
 			sp = nil
@@ -108,6 +105,16 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	why, _ := s.unheard(sp, d)
 	sp.noteUnheard(why)
 	return errors.Join(append(errs, sp.apply(ctx, d))...)
+}
+
+// outlived reports whether a speaker must be started again for d. With another identity, the OPEN messages and the sockets of
+// all its sessions change: nothing can be kept. An idle one is started again if it accepts more connections then.
+func (s *Speakers) outlived(sp *speaker, d plan.Speaker) bool {
+	if sp.identity != identityOf(d) {
+		return true
+	}
+	_, curable := s.unheard(sp, d)
+	return curable && sp.idle()
 }
 
 // NetworkRoutes holds the routes that the peers of one network announce.
