@@ -52,7 +52,7 @@ func Within(ctx context.Context, limit time.Duration) (context.Context, context.
 	return ctx, func() { cancel(nil) }
 }
 
-// because is an error of what a context ended: why the context ended.
+// because returns why ctx ended in place of an error that this caused.
 func because(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); err != nil && why != nil {
 		return why
@@ -83,7 +83,7 @@ func (n *Node) dial(ctx context.Context, network, dst string, options []SocketOp
 	return conn, err
 }
 
-// bound has reads and writes of conn fail from the end of ctx on. The caller calls what it returns when it is done.
+// bound makes reads and writes of conn fail once ctx ends, until the caller calls release.
 func bound(ctx context.Context, conn net.Conn) (release func() bool, err error) {
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (n *Node) Open(ctx context.Context, dst netip.AddrPort, options ...SocketOp
 	return &Session{conn: conn, in: bufio.NewReader(conn), what: what}, nil
 }
 
-// errRepeated says that TCP repairs what the network loses.
+// errRepeated is the error of a question whose first packet TCP had to repeat: the network lost it.
 var errRepeated = errors.New("the first packet had to be sent again")
 
 // intact fails if a connection that is new needed more than one attempt.
@@ -230,7 +230,7 @@ func (s *Session) move(ctx context.Context) (m *motion, release func(), err erro
 	return m, release, nil
 }
 
-// Read and Write are those of the connection. What they move gives it more time.
+// Read and Write are those of the connection. Each byte that they move extends the limit.
 func (m *motion) Read(b []byte) (int, error)  { return m.moved(m.in.Read(b)) }
 func (m *motion) Write(b []byte) (int, error) { return m.moved(m.conn.Write(b)) }
 
@@ -336,7 +336,7 @@ func (n *Node) askUDP(ctx context.Context, dst netip.AddrPort, size int, options
 	return a, err
 }
 
-// echoID tells the pings of this process apart.
+// echoID numbers the pings of this process.
 var echoID atomic.Uint32
 
 // Ping sends one ICMP echo request with size bytes of data and waits for the reply.

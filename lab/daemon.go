@@ -67,13 +67,13 @@ func (l *Lab) Start(n *Node, args ...string) (*Daemon, error) {
 	d := &Daemon{cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
 	d.what = fmt.Sprintf("node %s: %s", n.Name, args[0])
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
-	// What it leaves behind must not keep Wait waiting by holding its output.
+	// Processes that it leaves behind must not keep Wait waiting by holding its output.
 	d.cmd.WaitDelay = time.Second
 	if err := n.start(d.cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.what, err)
 	}
 	go func() { // owned by Done: every way to end waits for it
-		if err := d.cmd.Wait(); !errors.Is(err, exec.ErrWaitDelay) { // what it left behind may write on
+		if err := d.cmd.Wait(); !errors.Is(err, exec.ErrWaitDelay) { // a process that it left behind may still write
 			d.err = err
 		}
 		close(d.done)
@@ -82,16 +82,16 @@ func (l *Lab) Start(n *Node, args ...string) (*Daemon, error) {
 	return d, nil
 }
 
-// Log is what the daemon wrote to its standard output and error.
+// Log returns the daemon's standard output and error.
 func (d *Daemon) Log() string { return d.log.String() }
 
 // PID is the daemon's process.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
-// Done is closed when the daemon has ended; Err says how.
+// Done is closed when the daemon has ended; Err returns how.
 func (d *Daemon) Done() <-chan struct{} { return d.done }
 
-// Ended says whether the daemon has ended.
+// Ended reports whether the daemon has ended.
 func (d *Daemon) Ended() bool {
 	select {
 	case <-d.done:

@@ -30,7 +30,8 @@ done
 	},
 }
 
-// KillFRR ends all daemons of FRR on a node at once, as a crash would: no peer is told. FRR.Start starts them again.
+// KillFRR ends all daemons of FRR on a node at once, as a crash would: without a message to its peers. FRR.Start starts
+// them again.
 func KillFRR(ctx context.Context, n *Node) error {
 	ctx, cancel := context.WithTimeout(ctx, frrLimit)
 	defer cancel()

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Image is what stands in for a container image: programs of this machine.
+// Image stands in for a container image: programs of this machine.
 type Image struct {
 	Dirs  []string                                 // empty and private to the node
 	Owner string                                   // user that Dirs belong to; empty: root
@@ -49,7 +49,7 @@ type Lab struct {
 
 	flows   atomic.Int64 // that Probes have asked by
 	mu      sync.Mutex
-	closers []func() // of what watches and answers in the lab
+	closers []func() // end the programs that watch and answer in the lab
 	end     sync.Once
 }
 
@@ -205,7 +205,7 @@ func (l *Lab) Destroy() (err error) {
 	return err
 }
 
-// killProcesses kills what runs in the nodes, daemons that left their parent included, and waits for their end.
+// killProcesses kills all processes in the nodes, also daemons that left their parent, and waits for their end.
 func (l *Lab) killProcesses() error {
 	ours := map[uint64]bool{}
 	for _, n := range l.Nodes {
@@ -237,7 +237,7 @@ func (l *Lab) killProcesses() error {
 	})
 }
 
-// Patience is how long Wait should wait for what comes soon: only what never comes takes so long, on a machine that does much else.
+// Patience is a limit for Wait: long enough for anything that happens soon, on a machine with much other load.
 const Patience = 2 * time.Minute
 
 // pollEvery is how often Wait looks: a question to a socket takes a few milliseconds. pollMost bounds its pauses where looking starts

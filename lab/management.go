@@ -17,7 +17,7 @@ const (
 	managementFirst = 10
 )
 
-// wires tells the bridge's ends of all labs apart: those of a lab that has ended may be there for a moment.
+// wires numbers the bridge's ends of all labs: those of a lab that has ended may exist for another moment.
 var wires atomic.Uint32
 
 // manage plans the management network: which nodes are in it, and with which addresses.

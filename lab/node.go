@@ -22,14 +22,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The main thread stays in the namespaces it was started in: no goroutine that enters a node's can be put on it, and
-// /proc/self goes on telling the truth.
+// The main thread stays in the namespaces that it was started in: Go runs no goroutine on it that enters a node's, and
+// /proc/self describes this process.
 func init() { runtime.LockOSThread() }
 
 // Node is a machine of the lab: a network, a mount and a UTS namespace.
 type Node struct {
 	Name       string
-	Definition Definition // with what it inherited
+	Definition Definition // including inherited settings
 	Management netip.Addr // its address in the management network, if it has one
 
 	wire                string // the bridge's end of its interface there
@@ -231,7 +231,8 @@ func (n *Node) start(cmd *exec.Cmd) error {
 	return n.Do(cmd.Start)
 }
 
-// leftOutput is how long a program's output is read after its end: what it left behind may hold it open for ever.
+// leftOutput is how long a program's output is read after its end: a process that it left behind may hold it open
+// without end.
 const leftOutput = 10 * time.Second
 
 // Run runs a program in the node and returns its standard output. The error holds its standard error.
@@ -258,8 +259,8 @@ func (n *Node) Input(ctx context.Context, stdin string, args ...string) (string,
 	return stdout.String(), err
 }
 
-// exec runs the lines of the topology file. A new process is what costs most, so neighbouring lines for ip(8) become
-// one batch of it and neighbouring others one shell script.
+// exec runs the lines of the topology file. Most of the time goes into starting processes, so neighbouring lines for
+// ip(8) become one batch, and neighbouring others one shell script.
 func (n *Node) exec(ctx context.Context, lines []string) error {
 	for len(lines) > 0 {
 		ip := batchable(lines[0])
@@ -285,7 +286,7 @@ func (n *Node) exec(ctx context.Context, lines []string) error {
 	return nil
 }
 
-// batchable tells whether ip -batch takes the line: options before the object do not go into one.
+// batchable reports whether ip -batch accepts the line: options before the object do not go into one.
 func batchable(line string) bool {
 	return strings.HasPrefix(line, "ip ") && !strings.HasPrefix(line, "ip -")
 }

@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Answerer is who answers, and whom it sees: what a pod is to the outside world, or a service to its clients.
+// Answerer identifies a server and the client address that it saw: so a pod looks to the outside, or a service to its
+// clients.
 type Answerer struct {
 	Name   string
-	Source netip.Addr // invalid: whatever it saw
+	Source netip.Addr // invalid: any address
 }
 
 func (a Answerer) String() string {
@@ -26,19 +27,19 @@ func (a Answerer) String() string {
 	return a.Name + " saw " + a.Source.String()
 }
 
-// is tells whether an answer is one that was wanted.
+// is reports whether an answer equals a wanted one.
 func (a Answerer) is(seen Answerer) bool {
 	return a.Name == seen.Name && (!a.Source.IsValid() || a.Source == seen.Source)
 }
 
-// Question is what a Probe asks of a Responder again and again.
+// Question is a question that a Probe asks a Responder again and again.
 type Question struct {
 	Node     string // that asks
 	To       netip.AddrPort
 	Protocol Protocol      // TCP or UDP; each question is a flow of its own, from another port
 	Session  bool          // TCP: all questions go by one connection, as long as it lives
 	Every    time.Duration // whole rounds of 10 ms
-	Want     []Answerer    // none: whoever answers is right
+	Want     []Answerer    // none: any answer is right
 }
 
 func (q Question) String() string {
@@ -52,10 +53,10 @@ func (q Question) String() string {
 const (
 	// probeRound is the time from one round of questions to the next.
 	probeRound = 10 * time.Millisecond
-	// probeLimit is how long an answer may take; what is not answered in that time is lost.
+	// probeLimit is how long an answer may take; a later one counts as lost.
 	probeLimit = time.Second
-	// sessionLimit is how long an answer by a connection that stays may take. It is longer since TCP repeats what was lost
-	// ever more seldom: a path that was away for four seconds is tried again after up to six (RFC 6298).
+	// sessionLimit is how long an answer by a connection that stays may take. It is longer since TCP repeats lost
+	// packets at growing intervals: a path that was away for four seconds is tried again after up to six (RFC 6298).
 	sessionLimit = 10 * time.Second
 )
 
@@ -79,7 +80,7 @@ type Delay struct {
 	By time.Duration
 }
 
-// delayed is from when on a round that comes late is worth telling.
+// delayed is how late a round has to be to be noted.
 const delayed = 30 * time.Millisecond
 
 // Probe starts asking. It ends with the lab, or by Stop.
@@ -112,7 +113,7 @@ func (l *Lab) Probe(questions ...Question) (*Probe, error) {
 	return p, nil
 }
 
-// Stop ends the probe, which keeps what it has seen. The error says why it ended before.
+// Stop ends the probe; its results stay. The error is the reason why it ended before.
 func (p *Probe) Stop() error {
 	p.mu.Lock()
 	select {
@@ -139,7 +140,7 @@ func (p *Probe) run() error {
 			p.mu.Lock()
 			p.delays = append(p.delays, Delay{At: next, By: late})
 			p.mu.Unlock()
-			next = now // what was missed is not made up for
+			next = now // missed rounds are not made up for
 		}
 		if err := p.round(round); err != nil {
 			return err
@@ -153,7 +154,7 @@ func (p *Probe) run() error {
 	}
 }
 
-// round asks what is due, and looks for answers.
+// round asks the questions that are due, and looks for answers.
 func (p *Probe) round(round int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,25 +199,25 @@ func (p *Probe) Delays(from, to time.Time) (all []Delay) {
 	return all
 }
 
-// Report is what came of the questions of one kind that were asked in a span of time.
+// Report holds the results of the questions of one kind that were asked in a span of time.
 type Report struct {
 	Question Question
 	Answered int         // in the whole life of the probe
 	Lost     []time.Time // when each was asked that was not answered within a second, or that TCP had to send again
 	Broken   []time.Time // sessions: when a connection ended, or was given up since it was silent for ten seconds
-	Why      string      // sessions: what ended the latest that was broken
+	Why      string      // sessions: why the latest broken one ended
 	Stalled  time.Duration
 	Wrong    []Wrong
 }
 
-// Wrong is an answer by somebody else, or to somebody else.
+// Wrong is an answer from, or for, another one than expected.
 type Wrong struct {
 	At   time.Time // when it was asked
 	Seen Answerer
 }
 
-// Between reports on every kind of question, as far as they were asked in a span of time. What is asked within the last
-// second of it may yet be answered; a span that is over by more is told in full.
+// Between reports on every kind of question, as far as they were asked in a span of time. Questions of the last second
+// may yet be answered; a span that ended earlier has its full result.
 func (p *Probe) Between(from, to time.Time) (all []Report) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,8 +227,8 @@ func (p *Probe) Between(from, to time.Time) (all []Report) {
 	return all
 }
 
-// Steady tells, as an error that names the first that is not, whether all kinds of questions that are wanted have been
-// answered without a loss, and as expected, at least n times in a row that were all asked after a moment.
+// Steady returns nil if all wanted kinds of questions were answered without a loss, and as expected, at least n times
+// in a row, all asked after a moment. Otherwise the error names the first kind that was not.
 func (p *Probe) Steady(since time.Time, n int, wanted func(Question) bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,7 +32,7 @@ type flow struct {
 	row      []time.Time // when the latest that were all answered were asked; at most steadyMost
 	trouble  string      // the latest
 
-	former []Answerer // what was wanted until expected
+	former []Answerer // the wanted answers until since
 	since  time.Time
 }
 
@@ -42,10 +42,10 @@ type stall struct {
 	took  time.Duration
 }
 
-// stalled is from when on it is worth telling: TCP repeats what was lost after 200 ms at the earliest.
+// stalled is how long an answer has to take to be noted: TCP repeats lost packets after 200 ms at the earliest.
 const stalled = 150 * time.Millisecond
 
-// steadyMost bounds what is kept of questions that were answered.
+// steadyMost bounds how many answered questions are kept.
 const steadyMost = 64
 
 // exchange is a question that waits for its answer.
@@ -58,8 +58,8 @@ type exchange struct {
 	got   []byte
 }
 
-// The source ports that questions by UDP take in turn: so many that connection tracking has forgotten a flow before its port
-// comes again, from a later Probe too.
+// Questions by UDP use these source ports in turn: so many that connection tracking has forgotten a flow before its
+// port comes again, from a later Probe too.
 const firstPort, lastPort = 10000, 60000
 
 // ports are source ports in turn. The kernel would choose at random, and now and then a port whose flow is still known on the way.
@@ -96,10 +96,10 @@ func (f *flow) due(round int) bool {
 	return round%f.every == f.phase
 }
 
-// idle tells whether a session's connection waits for the next question.
+// idle reports whether a session's connection waits for the next question.
 func (f *flow) idle() bool { return f.open[0].asked.IsZero() }
 
-// What is asked: as one of many questions, or as the only one.
+// A question is one of many on its connection, or the only one.
 var (
 	probeQuestion = []byte("{}\n")
 	onlyQuestion  = []byte(`{"last":true}` + "\n")
@@ -110,7 +110,7 @@ func (f *flow) ask(now time.Time) {
 	if f.q.Session && len(f.open) > 0 {
 		x := f.open[0]
 		x.asked, x.next, x.said, x.got = now, now.Add(probeRound), false, x.got[:0]
-		_ = f.say(x) // what fails is tried again when the answer is looked for
+		_ = f.say(x) // if it fails, it is tried again when the answer is looked for
 		return
 	}
 	x := &exchange{fd: -1, asked: now, next: now.Add(probeRound / 2)}
@@ -162,7 +162,7 @@ func (f *flow) start(x *exchange) (err error) {
 	return nil
 }
 
-// say sends the question by a connection, once there is one. It tells whether the connection is of no use.
+// say sends the question by a connection, once there is one. An error means that the connection is of no use.
 func (f *flow) say(x *exchange) (trouble error) {
 	question := onlyQuestion
 	if f.q.Session {
@@ -178,7 +178,7 @@ func (f *flow) say(x *exchange) (trouble error) {
 	return nil
 }
 
-// look takes the answers that are there, and gives up what has waited too long.
+// look handles the answers that have come, and gives up questions that have waited too long.
 func (f *flow) look(now time.Time) {
 	f.open = slices.DeleteFunc(f.open, func(x *exchange) bool {
 		if x.asked.IsZero() || now.Before(x.next) {
@@ -192,7 +192,7 @@ func (f *flow) look(now time.Time) {
 	})
 }
 
-// lookAt tells whether the exchange and its socket are done with.
+// lookAt reports whether the exchange and its socket have ended.
 func (f *flow) lookAt(x *exchange, now time.Time) (over bool) {
 	if !x.said {
 		if err := f.say(x); err != nil {
@@ -219,12 +219,12 @@ func (f *flow) lookAt(x *exchange, now time.Time) (over bool) {
 		f.lose(x, "not answered in time")
 		return true
 	}
-	// Most answers are there at the next round. Those that are not are looked for ever more seldom.
+	// Most answers are there at the next round. For the others, it looks at growing intervals.
 	x.next = now.Add(min(age, limit-age, time.Second/2))
 	return false
 }
 
-// receive tells whether the whole answer is there.
+// receive reports whether the whole answer is there.
 func (f *flow) receive(x *exchange) (bool, error) {
 	var buf [512]byte
 	n, from, err := unix.Recvfrom(x.fd, buf[:], 0)
@@ -273,8 +273,8 @@ func (f *flow) take(x *exchange, now time.Time) (over bool) {
 	return !f.q.Session
 }
 
-// repeated tells whether TCP had to send something a second time: at 10 questions a second that hides a loss, which would
-// be seen as an answer that came late.
+// repeated reports whether TCP had to send something a second time: at 10 questions a second that hides a loss, which
+// would look like an answer that came late.
 func repeated(fd int) bool {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	return err == nil && info.Total_retrans > 0
@@ -354,7 +354,7 @@ func (f *flow) report(from, to time.Time) Report {
 	return r
 }
 
-// close ends what is under way.
+// close ends all exchanges under way.
 func (f *flow) close() {
 	for _, x := range f.open {
 		unix.Close(x.fd)

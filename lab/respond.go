@@ -21,7 +21,7 @@ import (
 // ResponderPort is where a Responder listens, by TCP and UDP.
 const ResponderPort = 8080
 
-// Answer is what a Responder says: who it is and whom it saw.
+// Answer is the answer of a Responder: its name and the client address that it saw.
 type Answer struct {
 	Name string         `json:"name"` // of its node
 	Peer netip.AddrPort `json:"peer"` // source of the request
@@ -39,9 +39,9 @@ type request struct {
 // lost on the way would be in the way of a later one by the same port.
 const lastFor = 5 * time.Second
 
-// For the same reason a connection ends that nobody acknowledges: after goneAfter where something was sent; where nothing is,
-// idleFor later it is asked for a sign of life each second. One of which only the first packet has come is given up within 7 s.
-// A session outlives what it is to outlive, see sessionLimit.
+// For the same reason a connection ends without acknowledgements: after goneAfter if data was sent; otherwise, after
+// idleFor, the kernel asks for a sign of life each second. A connection with its first packet alone is given up within
+// 7 s. A session outlives the failures that it has to outlive, see sessionLimit.
 const (
 	goneAfter     = 12 * time.Second
 	idleFor       = 7 * time.Second
@@ -155,7 +155,7 @@ func (r *Responder) serve(c net.Conn) {
 	for in := bufio.NewReader(c); ; {
 		line, err := in.ReadBytes('\n')
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			_ = c.(*net.TCPConn).SetLinger(0) // nobody is there to say goodbye to
+			_ = c.(*net.TCPConn).SetLinger(0) // no client is left to say goodbye to
 		}
 		if err != nil {
 			return
@@ -252,18 +252,18 @@ type socket struct {
 	source netip.AddrPort
 	port   uint16
 
-	gone time.Duration // TCP: end a connection when nobody has acknowledged what was sent for so long; 0: as the kernel does
+	gone time.Duration // TCP: end a connection when sent data is not acknowledged for so long; 0: as the kernel does
 }
 
 // OnDevice binds to a device; a VRF device for a socket in that VRF.
 func OnDevice(name string) SocketOption { return func(s *socket) { s.device = name } }
 
-// FromAddr sets the source of what is asked. A zero port is chosen by the kernel.
+// FromAddr sets the source of questions. A zero port is chosen by the kernel.
 func FromAddr(a netip.Addr, port uint16) SocketOption {
 	return func(s *socket) { s.source = netip.AddrPortFrom(a, port) }
 }
 
-// fromPort sets the source port of what is asked of an address.
+// fromPort sets the source port of questions to an address.
 func fromPort(dst netip.Addr, port uint16) SocketOption {
 	unset := netip.IPv6Unspecified()
 	if dst.Is4() {

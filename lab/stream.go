@@ -49,7 +49,7 @@ type Seen struct {
 	Source   netip.Addr
 }
 
-// Tally is what came of a stream of questions.
+// Tally holds the results of a stream of questions.
 type Tally struct {
 	OK, Failed int
 	Seen       map[Seen]int
@@ -96,9 +96,9 @@ const (
 	overtaken = 2
 )
 
-// Stream has a node ask a Responder by TCP and by UDP in turn, one question every interval, until Stop or the lab's end. A question by
-// UDP is lost once later ones were answered. One by TCP is lost if the kernel had to send its first packet again, or if nobody
-// acknowledged it for AskLimit.
+// Stream makes a node ask a Responder by TCP and by UDP in turn, one question every interval, until Stop or the lab's
+// end. A question by UDP is lost once later ones were answered. One by TCP is lost if the kernel had to send its first
+// packet again, or if it was not acknowledged for AskLimit.
 func (l *Lab) Stream(ctx context.Context, n *Node, dst netip.AddrPort, every time.Duration, options ...SocketOption) *Stream {
 	ctx, stop := context.WithCancel(ctx)
 	s := &Stream{node: n, dst: dst, options: options, ports: newPorts(int(l.flows.Add(1))), stop: stop, tally: Tally{Seen: map[Seen]int{}, Errors: map[string]int{}}}
@@ -169,7 +169,7 @@ func (s *Stream) askUDP(ctx context.Context) (a Answer, err error) {
 	s.mu.Lock()
 	port := s.ports.next()
 	s.mu.Unlock()
-	// What chooses another source comes later and has its way.
+	// An option that chooses another source comes later and prevails.
 	conn, err := s.node.dial(ctx, "udp", s.dst.String(), append([]SocketOption{fromPort(s.dst.Addr(), port)}, s.options...))
 	if err != nil {
 		return a, err
@@ -225,7 +225,7 @@ func (s *Stream) lose(d *datagram) {
 	d.giveUp()
 }
 
-// lastLook reads what is there.
+// lastLook reads an answer that has already come.
 func lastLook(conn *net.UDPConn, buf []byte) (got int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -241,7 +241,7 @@ func lastLook(conn *net.UDPConn, buf []byte) (got int, err error) {
 	return got, err
 }
 
-// count notes what came of a question.
+// count adds the result of a question.
 func (s *Stream) count(ctx context.Context, asked time.Time, protocol Protocol, a Answer, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,7 +273,7 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// Tally returns what came of the questions so far.
+// Tally returns the results so far.
 func (s *Stream) Tally() Tally {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package lab builds a containerlab topology file out of network namespaces of the running kernel, and looks at what
-// happens in it: who answers, from which source, and which packets pass where. The same file is what a user gives to
+// happens in it: who answers, from which source, and which packets pass where. Users give the same file to
 // containerlab.
 //
 // It needs root and a kernel with VRF devices, which labexec provides. A node is not a process but three namespaces
@@ -27,7 +27,8 @@ type Topology struct {
 	Graph  Graph   `yaml:"topology"`
 }
 
-// Graph is the nodes, their links, and what nodes inherit: from their kind first, then from the defaults.
+// Graph holds the nodes, their links, and the settings that nodes inherit: from their kind first, then from the
+// defaults.
 type Graph struct {
 	Defaults Definition            `yaml:"defaults,omitempty"`
 	Kinds    map[string]Definition `yaml:"kinds,omitempty"`
@@ -35,7 +36,8 @@ type Graph struct {
 	Links    []Link                `yaml:"links,omitempty"`
 }
 
-// Definition is one node, or what nodes inherit. Lists are appended to the inherited ones, maps merged.
+// Definition holds the settings of one node, or settings that nodes inherit. Lists are appended to the inherited ones,
+// maps merged.
 type Definition struct {
 	Kind        string            `yaml:"kind,omitempty"` // linux
 	Image       string            `yaml:"image,omitempty"`
@@ -55,7 +57,7 @@ type Link struct {
 	MTU       int      `yaml:"mtu,omitempty"`
 }
 
-// Load reads a topology file strictly and resolves what nodes inherit.
+// Load reads a topology file strictly and resolves inherited settings.
 func Load(path string) (*Topology, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -109,7 +111,7 @@ func parse(b []byte) (*Topology, error) {
 	return &t, errors.Join(errs...)
 }
 
-// inherit fills d with what it does not say itself.
+// inherit fills in the settings that d does not have.
 func (d Definition) inherit(from Definition) Definition {
 	d.Kind = cmp.Or(d.Kind, from.Kind)
 	d.Image = cmp.Or(d.Image, from.Image)

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packet is what a Witness tells apart.
+// Packet holds the properties by which a Witness counts packets.
 type Packet struct {
 	Node, Interface string
 	Out             bool // sent by the interface; otherwise received
 	Src, Dst        netip.Addr
 	Protocol        Protocol
-	Fresh           bool // its hop limit is that of Linux: nobody has forwarded it yet
+	Fresh           bool // its hop limit is that of Linux: not yet forwarded
 }
 
 func (p Packet) String() string {
@@ -35,7 +35,7 @@ func (p Packet) String() string {
 	return fmt.Sprintf("%s:%s %s %s > %s %s%s", p.Node, p.Interface, direction, p.Src, p.Dst, p.Protocol, fresh)
 }
 
-// Header is what a Witness notes of the latest packet of a kind, to tell what it was.
+// Header is the header of the latest packet of a kind, which a Witness keeps to describe it.
 type Header struct {
 	SrcPort, DstPort uint16
 	Flags            uint8 // TCP: FIN 1, SYN 2, RST 4, PSH 8, ACK 16
@@ -56,7 +56,7 @@ func (h Header) String() string {
 type Packets map[Packet]int
 
 // lost stands for the interface in an entry that counts packets the witness could not look at. Every filter finds it,
-// so that nobody takes a witness for innocent that looked away.
+// so that a witness that looked away proves nothing.
 const lost = "(lost)"
 
 // Witness counts the IP packets that pass interfaces of some nodes. Of a packet in fragments it counts
@@ -91,7 +91,7 @@ func (l *Lab) Witness(places ...string) (*Witness, error) {
 		}
 		w.views = append(w.views, v)
 		w.work.Go(func() {
-			// Emptied as packets come, so that the kernel's buffer holds what a test does before it asks.
+			// Emptied as packets come, so that the kernel's buffer has room for all packets of a test before it asks.
 			_ = v.raw.Read(func(fd uintptr) bool { v.drain(int(fd)); return false })
 		})
 	}
@@ -120,7 +120,7 @@ func newView(n *Node, device string) (*view, error) {
 	return v, nil
 }
 
-// drain counts what the socket holds.
+// drain counts the packets in the socket.
 func (v *view) drain(fd int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -134,7 +134,7 @@ func (v *view) drain(fd int) {
 		}
 		link, ok := from.(*unix.SockaddrLinklayer)
 		if !ok || link.Pkttype == unix.PACKET_OTHERHOST {
-			continue // for somebody else, whom the switch has forgotten: it sends such frames to everybody
+			continue // for another host that the switch has forgotten: it sends such frames to all ports
 		}
 		name := v.name(link.Ifindex)
 		if p, ok := parsePacket(buf[:n]); ok && name != "" {
@@ -215,10 +215,10 @@ func parseHeader(p Packet, b []byte) (h Header, ok bool) {
 	return h, true
 }
 
-// hopLimit is what Linux sends with (net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit).
+// hopLimit is Linux's default (net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit).
 const hopLimit = 64
 
-// laterFragment tells a fragment that is not the first of its packet.
+// laterFragment reports whether a fragment is not the first of its packet.
 func laterFragment(b []byte) bool {
 	const fragment = 44 // IPv6 header
 	switch {
@@ -249,7 +249,7 @@ func (w *Witness) Find(wanted func(Packet) bool) Packets {
 	return found
 }
 
-// Latest is what was noted of the latest packet of a kind, if it was TCP or UDP.
+// Latest returns the header of the latest packet of a kind, if it was TCP or UDP.
 func (w *Witness) Latest(p Packet) (h Header, ok bool) {
 	for _, v := range w.views {
 		if v.node.Name != p.Node {
@@ -276,7 +276,7 @@ func (w *Witness) Reset() {
 	}
 }
 
-// look counts what passed up to now.
+// look counts the packets that have passed up to now.
 func (v *view) look() {
 	_ = v.raw.Control(func(fd uintptr) {
 		v.drain(int(fd))
@@ -289,7 +289,7 @@ func (v *view) look() {
 	})
 }
 
-// Close ends the witness. What it counted stays.
+// Close ends the witness. Its counts stay.
 func (w *Witness) Close() {
 	for _, v := range w.views {
 		v.file.Close()

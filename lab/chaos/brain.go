@@ -13,7 +13,7 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// Brains is for how long, at most, a router sent what is for one ingress IP by two nodes at a time.
+// Brains is how long, at most, a router sent packets for one ingress IP by two nodes at a time.
 type Brains struct {
 	Longest time.Duration
 	Where   string
@@ -23,7 +23,7 @@ type Brains struct {
 // splitLimit is how long that may be: as long as a router that hears of both needs to hear of the better one.
 const splitLimit = time.Second
 
-// brains watches the routes of the routers of red, as their kernels tell of each change.
+// brains watches the routes of the routers of red, by their kernels' notifications.
 type brains struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
@@ -93,7 +93,7 @@ func (b *brains) over(where string, since, now time.Time) {
 	}
 }
 
-// longest is what has been seen so far.
+// longest returns the longest times so far.
 func (b *brains) longest() Brains {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,6 @@
-// Package chaos breaks the lab, one fault after the other, under traffic that counts every packet that gets lost or goes
-// wrong, and requires it to be whole again each time. What is done, to which node and for how long, follows from a seed.
+// Package chaos breaks the lab, one fault after the other, under traffic that counts every packet that gets lost or
+// goes wrong, and requires it to be whole again each time. The faults, their nodes and their durations follow from a
+// seed.
 package chaos
 
 import (
@@ -14,31 +15,31 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// Options say what is to be done.
+// Options are the settings of a run.
 type Options struct {
 	Containerlab string        // folder of the topologies
 	Seed         uint64        // the same seed is the same schedule
 	For          time.Duration // no fault begins later; zero: as many as Count says
 	Count        int           // of faults; zero: as many as For allows
 	Only         []string      // kinds of faults; none: all
-	Out          io.Writer     // where progress is told
+	Out          io.Writer     // for the progress
 
 	// For a machine that has other things to do too.
 	Slower  int           // questions are asked so many times less often; zero: as often as can be
-	Slack   time.Duration // what is bounded may take so much longer
+	Slack   time.Duration // limits are longer by that
 	Patient bool          // nodes and routers do not take each other for dead within 300 ms, but nodes within 2 s and routers by BGP alone
 }
 
-// Result is what came of it.
+// Result holds the results of a run.
 type Result struct {
 	Rows      []Row
-	Failures  []string // what was not as promised; none: all is well
+	Failures  []string // broken promises; empty: all is well
 	Brains    Brains
 	Questions int    // that were answered
 	Log       string // of the daemons, where something failed
 }
 
-// Run deploys the lab, breaks it, and takes it down. An error means that it could not be told what came of all of it.
+// Run deploys the lab, breaks it, and removes it. An error means that some results are not known.
 func Run(ctx context.Context, o Options) (result Result, err error) {
 	kinds, err := only(o.Only)
 	if err != nil {
@@ -85,7 +86,7 @@ type run struct {
 	probe  *lab.Probe
 	brains *brains
 
-	now, before   identities // of the pods; before: what they were before the present fault, which until it is over they may be
+	now, before   identities // of the pods; before: those before the present fault, which stay valid until it is over
 	host, standby string     // of web, when the lab was last whole
 
 	rows     map[string]*Row
@@ -119,7 +120,7 @@ func (r *run) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// playAll has faults happen until that is enough, or until the lab stays broken: what came next would tell nothing.
+// playAll plays faults until there are enough, or until the lab stays broken: later faults would prove nothing.
 func (r *run) playAll(ctx context.Context, kinds []string) error {
 	for i, s := range draw(r.Seed, kinds) {
 		if r.Count > 0 && i >= r.Count || r.For > 0 && time.Since(r.began) > r.For {
@@ -136,7 +137,7 @@ func (r *run) playAll(ctx context.Context, kinds []string) error {
 	return nil
 }
 
-// end stops what watches.
+// end stops the watchers.
 func (r *run) end() error {
 	if r.brains != nil {
 		r.brains.end()
@@ -147,7 +148,7 @@ func (r *run) end() error {
 	return r.probe.Stop()
 }
 
-// result is what came of it so far.
+// result returns the results so far.
 func (r *run) result(kinds []string) Result {
 	result := Result{Rows: r.table(kinds), Failures: r.failures}
 	if r.probe != nil {
@@ -165,11 +166,11 @@ func (r *run) result(kinds []string) Result {
 	return result
 }
 
-// settleLimit is how long the lab may take to be whole again. It is long, so that a slow machine is not taken for a fault that
-// is never mended: how long each fault may be felt is another limit.
+// settleLimit is how long the lab may take to be whole again. It is long, so that a slow machine does not look like a
+// fault that is never mended: how long each fault may be felt is another limit.
 const settleLimit = 90 * time.Second
 
-// play has one fault happen, and judges it. It tells whether the lab is whole afterwards.
+// play plays one fault, and judges it. It reports whether the lab is whole afterwards.
 func (r *run) play(ctx context.Context, number int, s step) (whole bool, err error) {
 	f := faults[s.kind]
 	s.node = r.cast(s.role)
@@ -199,7 +200,7 @@ func (r *run) play(ctx context.Context, number int, s step) (whole bool, err err
 	if unsettled != nil {
 		in.errs = append(in.errs, unsettled)
 	} else {
-		// What is asked up to the next fault is of this one, and whether it is lost takes a second to know.
+		// Questions up to the next fault belong to this one, and whether one is lost is known a second later.
 		rest := max(s.pause, judged)
 		if f.moves {
 			rest = max(rest, keepFlows+judged)
@@ -213,7 +214,7 @@ func (r *run) play(ctx context.Context, number int, s step) (whole bool, err err
 	return unsettled == nil, err
 }
 
-// judged is how long after it was asked it is known what came of a question.
+// judged is how long after a question its result is known.
 const judged = 1100 * time.Millisecond
 
 // cast finds who plays a role.

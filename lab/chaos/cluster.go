@@ -9,7 +9,7 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// clusterFaults are those of the API server and of what it says.
+// clusterFaults are those of the API server and of its objects.
 var clusterFaults = map[string]fault{
 	"API server killed": {
 		inject: func(ctx context.Context, r *run, _ *step) error { return r.API.Kill(ctx) },
@@ -88,7 +88,7 @@ func ends() (all []string) {
 	return all
 }
 
-// toggle makes the guest an endpoint of web if it is none, and none if it is one.
+// toggle makes the guest an endpoint of web, or removes it from the endpoints.
 func (r *run) toggle(ctx context.Context) error {
 	to := unselected("c")
 	if r.now[guest] != web {

@@ -15,15 +15,15 @@ import (
 type fault struct {
 	inject func(context.Context, *run, *step) error
 	heal   func(context.Context, *run, *step) error // nil: the daemon does
-	hold   [2]time.Duration                         // from when and until when somebody heals it
+	hold   [2]time.Duration                         // the shortest and the longest time until the runner heals it
 
-	moves bool // a host is left on purpose: what it keeps for a while ends before anything else happens
+	moves bool // a host is left on purpose: it keeps some state for a while, which ends before the next fault
 
-	// dead tells what cannot be answered until it is healed, whatever a daemon does; nil: nothing.
+	// dead selects the questions that cannot be answered until it is healed, whichever way the daemon acts; nil: none.
 	dead func(*run, *step) func(lab.Question) bool
 }
 
-// faults are all kinds, by name. Nothing is one too: what is lost then is not lost by a fault.
+// faults holds all kinds, by name. Nothing is one too: its losses are not losses by a fault.
 var faults = merged(processFaults, kernelFaults, networkFaults, clusterFaults, map[string]fault{
 	"nothing": {
 		inject: func(context.Context, *run, *step) error { return nil },
@@ -54,13 +54,13 @@ func onNode(lines ...string) func(context.Context, *run, *step) error {
 	return func(ctx context.Context, r *run, s *step) error { return r.shell(ctx, s.node, lines...) }
 }
 
-// podsOf tells the questions that pods of a step's node ask.
+// podsOf selects the questions that pods of a step's node ask.
 func podsOf(_ *run, s *step) func(lab.Question) bool {
 	node := s.node
 	return func(q lab.Question) bool { return nodeOf(q.Node) == node }
 }
 
-// Limit says what a kind of fault may do. The zero value: nothing is lost, nothing breaks. No kind may leak.
+// Limit bounds the effects of a kind of fault. The zero value: nothing is lost, nothing breaks. No kind may leak.
 type Limit struct {
 	Down   time.Duration // new flows may be lost until so long after its beginning
 	Back   time.Duration // and until so long after it is healed
@@ -68,7 +68,7 @@ type Limit struct {
 	Breaks bool          // sessions may break
 }
 
-// with is the limit with some slack: what may not be felt at all may not with it either.
+// with returns the limit with some slack; a zero limit stays zero.
 func (l Limit) with(slack time.Duration) Limit {
 	for _, d := range []*time.Duration{&l.Down, &l.Back, &l.Change} {
 		if *d > 0 {

@@ -12,12 +12,12 @@ import (
 // incident is a fault that happened.
 type incident struct {
 	step step
-	dead func(lab.Question) bool // what cannot be answered before it is healed, whatever a daemon does
+	dead func(lab.Question) bool // selects questions without an answer before it is healed, whichever way the daemon acts
 
 	began, settled, ended time.Time
-	healed                time.Time // zero for a fault that nobody has to heal
+	healed                time.Time // zero for a fault that needs no healing
 
-	errs []error // of what was to be done, and of a lab that stays broken
+	errs []error // of its steps, and from a lab that stays broken
 }
 
 // over is from when on the lab is left to itself.
@@ -28,14 +28,14 @@ func (in incident) over() time.Time {
 	return in.healed
 }
 
-// Row is what was seen of one kind of fault, over all times that it happened.
+// Row holds the effects of one kind of fault, over all times that it happened.
 type Row struct {
 	Fault    string
 	Count    int
 	Lost     int           // questions by new flows that were not answered within a second
 	Broken   int           // sessions that ended
-	Leaks    int           // packets that a router should not have seen, and answers that showed somebody else
-	Excused  int           // lost while the machine was too busy to tell
+	Leaks    int           // packets that a router should not have seen, and answers with a wrong source
+	Excused  int           // lost while the machine was too busy to judge
 	Late     time.Duration // how long, at most, the machine did nothing in any one second
 	Recovery time.Duration
 	Stall    time.Duration // the longest that a session waited for an answer
@@ -44,7 +44,7 @@ type Row struct {
 	Failed   int // times that a limit was not kept
 }
 
-// verdict is what one incident comes to.
+// verdict is the result of one incident.
 type verdict struct {
 	Row
 	failures []string
@@ -58,10 +58,10 @@ func (v *verdict) fail(format string, args ...any) {
 	v.failures = append(v.failures, fmt.Sprintf(format, args...))
 }
 
-// before is how long before its beginning a fault may be felt: by what is under way then.
+// before is how long before its beginning a fault may be felt: by questions under way then.
 const before = 100 * time.Millisecond
 
-// judge counts what an incident did and compares it with what it may do.
+// judge counts the effects of an incident and compares them with its limits.
 func (r *run) judge(number int, in incident) {
 	v := verdict{Row: Row{Fault: in.step.kind, Count: 1, Limit: limits[in.step.kind].with(r.Slack), Settled: in.settled.Sub(in.over())}}
 	from := in.began.Add(-before)
@@ -129,7 +129,7 @@ func (v *verdict) flow(r *run, in incident, report lab.Report, busy func(lab.Que
 		} else if dead {
 			continue
 		}
-		if changed { // nodes hear of it one after the other, and its sessions are ended
+		if changed { // the nodes learn the change one after the other, and end its sessions
 			limit = max(limit, v.Limit.Change)
 		}
 		took := max(0, at.Sub(since)) + q.Every
@@ -172,7 +172,7 @@ func (v *verdict) recovered(took time.Duration, who string) {
 	}
 }
 
-// felt is what was seen of a fault in many flows when it may not be.
+// felt holds the effects of a fault in many flows at a time when it may have none.
 type felt struct {
 	count       int
 	first, last time.Duration
@@ -194,7 +194,7 @@ func (f *felt) String() string {
 	return fmt.Sprintf("%d, from %d to %d ms: %s", f.count, f.first.Milliseconds(), f.last.Milliseconds(), strings.Join(f.questions, ", "))
 }
 
-// sum says what came of all flows.
+// sum fails the verdict for each kind of effect that occurred when it may not.
 func (v *verdict) sum() {
 	for _, p := range []struct {
 		felt
@@ -214,8 +214,9 @@ func (v *verdict) sum() {
 	}
 }
 
-// busy tells of a question whether the machine was too busy for its loss to mean anything: what no fault touches was lost at
-// that time too, or TCP was to send something again (after 200 ms) while nothing ran.
+// busy returns a function that reports whether a lost question means nothing, since the machine was too busy: questions
+// that no fault touches were lost at that time too, or TCP was to send something again (after 200 ms) while nothing
+// ran.
 func (r *run) busy(from, to time.Time, delays []lab.Delay) func(lab.Question, time.Time) bool {
 	var bad []time.Time
 	for _, report := range r.probe.Between(from, to) {
@@ -244,8 +245,8 @@ func stood(delays []lab.Delay) (most time.Duration) {
 	return most
 }
 
-// starved is for how long nothing may run before the nodes take each other for dead: BFD waits for 300 ms. What follows is not
-// lost by a fault.
+// starved is how long nothing may run before the nodes find each other dead: BFD waits for 300 ms. Losses after that
+// are not losses by a fault.
 const starved = 200 * time.Millisecond
 
 // some names a few packets.

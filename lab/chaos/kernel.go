@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// kernelFaults are what others do to a node's kernel.
+// kernelFaults are changes by other programs to a node's kernel.
 var kernelFaults = map[string]fault{
 	"nft flush ruleset":       {inject: flushRuleset},
 	"rules deleted":           {inject: onNode(deleteRules)},
@@ -39,8 +39,8 @@ const deleteRules = `for v in -4 -6; do
 	ip $v rule | sed -n 's/^\(7[0-9][0-9]\):.*/rule del pref \1/p' | ip $v -batch -
 done`
 
-// flushRuleset does what tools do that write all of a node's tables anew: away with all, and those that the tool knows of
-// are there again, in one transaction.
+// flushRuleset acts like tools that rewrite all of a node's tables: it removes all, and adds those that the tool knows,
+// in one transaction.
 func flushRuleset(ctx context.Context, r *run, s *step) error {
 	return r.shell(ctx, s.node,
 		"{ echo flush ruleset; nft list tables | while read _ family name; do [ $name = egressway ] || nft -s list table $family $name; done; } >/run/others.nft",

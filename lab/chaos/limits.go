@@ -3,21 +3,21 @@ package chaos
 import "time"
 
 const (
-	// repaired is how long what others took from a node's kernel may be felt.
+	// repaired is how long the removal of something from a node's kernel by another program may be felt.
 	repaired = 500 * time.Millisecond
 	// rivalry is how long a rival takes it again and again.
 	rivalry = 3 * time.Second
 )
 
-// How long a fault may be felt until others do what a node did: as long as a BGP session lasts without a word, which is 9 s in
-// this lab, and what it takes to elect.
+// How long a fault may be felt until others replace a node: as long as a BGP session lasts in silence, which is 9 s in
+// this lab, and the time of an election.
 const (
 	failover = 15 * time.Second
 	returned = 12 * time.Second // after a node is back, until its sessions are
-	inForce  = 5 * time.Second  // a change, after those who have to hear of it can
+	inForce  = 5 * time.Second  // a change, once the nodes concerned can learn it
 )
 
-// limits are what each kind of fault may do at most. One that is not listed may do nothing.
+// limits bounds the effects of each kind of fault. One that is not listed may have none.
 var limits = map[string]Limit{
 	"agent killed in a change": {Change: inForce},
 

@@ -14,7 +14,7 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// aLong is how long what is cut is cut: sometimes for less than a BGP session lasts without a word, sometimes for more.
+// aLong is how long a cut lasts: sometimes for less than a BGP session lasts in silence, sometimes for more.
 var aLong = [2]time.Duration{3 * time.Second, 15 * time.Second}
 
 // networkFaults are those of nodes, cables and routers.
@@ -43,7 +43,7 @@ func onSwitch(line string) func(context.Context, *run, *step) error {
 	}
 }
 
-// freeze makes a node silent. Nobody is told, but the cluster sees its pods gone.
+// freeze makes a node silent. No other node gets a sign, but the cluster sees its pods gone.
 func freeze(ctx context.Context, r *run, s *step) error {
 	return errors.Join(r.Freeze(s.node), r.signalSpeaker(s.node, syscall.SIGSTOP), r.backends(ctx, s.node, false))
 }
@@ -52,8 +52,8 @@ func thaw(ctx context.Context, r *run, s *step) error {
 	return errors.Join(r.signalSpeaker(s.node, syscall.SIGCONT), r.Thaw(s.node), r.backends(ctx, s.node, true))
 }
 
-// backends has the service proxies of all other nodes use the pods of a node, or not, as the cluster would tell them that its
-// node is there or is not.
+// backends makes the service proxies of all other nodes use the pods of a node, or not, as if the cluster had published
+// that its node is there or is not.
 func (r *run) backends(ctx context.Context, node string, used bool) error {
 	o := r.Objects()
 	others := slices.DeleteFunc(slices.Clone(stage.Nodes), func(n string) bool { return n == node })
@@ -118,7 +118,7 @@ func splits() map[string]fault {
 	return all
 }
 
-// part has all switches drop what passes between a node and the routers, or the other nodes, or both.
+// part makes all switches drop packets between a node and the routers, or the other nodes, or both.
 func (r *run) part(ctx context.Context, node string, routers, nodes bool) error {
 	if !routers && !nodes {
 		return nil
@@ -150,7 +150,7 @@ func (r *run) part(ctx context.Context, node string, routers, nodes bool) error 
 	return nil
 }
 
-// parted tells what cannot be answered while a node is parted from routers, or from the other nodes.
+// parted reports whether a question cannot be answered while a node is parted from routers, or from the other nodes.
 func (r *run) parted(node string, q lab.Question, routers, nodes bool) bool {
 	own := nodeOf(q.Node) == node
 	steered := r.now[q.Node] == web
@@ -208,7 +208,7 @@ func (r *run) known(router string) error {
 	return nil
 }
 
-// killBGP ends a router's BGP as a crash would. What it forwards it goes on forwarding.
+// killBGP ends a router's BGP as a crash would. Its kernel keeps forwarding.
 func killBGP(ctx context.Context, r *run, s *step) error {
 	return errors.Join(r.fabric(ctx, s), r.shell(ctx, router(s), "kill -9 $(cat /run/frr/bgpd.pid)"))
 }

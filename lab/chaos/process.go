@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// soon is how long our processes are away where somebody starts them again.
+// soon is how long our processes are away if the runner starts them again.
 var soon = [2]time.Duration{0, 3 * time.Second}
 
 // processFaults are those of our own processes.
@@ -67,13 +67,13 @@ func stopAgent(ctx context.Context, r *run, s *step) error { return r.Daemons[s.
 
 func startAgent(_ context.Context, r *run, s *step) error { return r.restart(s.node) }
 
-// restart starts the daemon of a node again, and keeps what the former one has said.
+// restart starts the daemon of a node again, and keeps the log of the former one.
 func (r *run) restart(node string) error {
 	r.logs[node] += r.Daemons[node].Log()
 	return r.StartDaemon(node)
 }
 
-// signalSpeaker signals the speaker of a node, whoever started it.
+// signalSpeaker signals the speaker of a node, also one that the runner did not start.
 func (r *run) signalSpeaker(node string, signal syscall.Signal) error {
 	pid, err := r.speaker(node)
 	if err == nil {

@@ -20,9 +20,9 @@ var roles = [...]string{"host", "standby", "third node"}
 type step struct {
 	kind  string
 	role  int           // of the node that it happens to
-	hold  time.Duration // how long it lasts, where somebody has to end it
+	hold  time.Duration // how long it lasts, if the runner has to end it
 	pause time.Duration // after the lab is whole again
-	dice  uint64        // for what a kind leaves to chance
+	dice  uint64        // for a kind's random choices
 
 	node   string    // that has the role when its time has come
 	healed time.Time // when healing began, or was done where that takes its time

@@ -135,7 +135,7 @@ func (r *run) paths(router string) error {
 
 var batchIPs = []netip.Prefix{netip.MustParsePrefix("192.0.2.20/32"), netip.MustParsePrefix("2001:db8:2::20/128")}
 
-// webIPs are the ingress IPs of web: what its pods' packets have as source.
+// webIPs are the ingress IPs of web: the source of its pods' packets.
 var webIPs = []netip.Prefix{netip.MustParsePrefix(web.source4 + "/32"), netip.MustParsePrefix(web.source6 + "/128")}
 
 // inRed are the addresses of a node in red.

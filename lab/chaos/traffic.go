@@ -10,17 +10,17 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// identity is what a pod is to the outside world: the external host that its packets reach, which tells the network, and
+// identity is a pod as the outside sees it: the external host that its packets reach, which is one of its network, and
 // the source that this host sees, by family.
 type identity struct{ host, source4, source6 string }
 
-// identities says what each pod is.
+// identities holds the identity of each pod.
 type identities map[string]identity
 
-// web is what the pods of the EgressService web are.
+// web is the identity of the pods of the EgressService web.
 var web = identity{"ext-red", "192.0.2.10", "2001:db8:2::10"}
 
-// asDeployed is what the pods of the topology are.
+// asDeployed returns the identities of the topology's pods.
 func asDeployed() identities {
 	return identities{
 		"a-p1": web, "b-p1": web,
@@ -32,7 +32,7 @@ func asDeployed() identities {
 // guest is the pod that is selected by web now and then, see toggle.
 const guest = "c-p1"
 
-// unselected is what a pod on a node is that no EgressService selects: the CNI masquerades it.
+// unselected returns the identity of a pod on a node that no EgressService selects: the CNI masquerades it.
 func unselected(node string) identity {
 	n := number[node]
 	return identity{"ext-default", "10.0.0." + n, "fd00::" + n}
@@ -73,7 +73,7 @@ const (
 	byTCP  = 100 * time.Millisecond
 )
 
-// ingress is what is asked from outside: the Service and who asks.
+// ingress lists the questions from outside: the Service and the asking node.
 var ingress = []struct {
 	from string
 	to   []netip.AddrPort
@@ -83,10 +83,10 @@ var ingress = []struct {
 	{"ext-blue", []netip.AddrPort{netip.MustParseAddrPort("192.0.2.20:80"), netip.MustParseAddrPort("[2001:db8:2::20]:80")}, []string{"a-p2", "b-p2"}},
 }
 
-// control is who asks what no fault touches: what is lost there was lost by a machine that is too busy.
+// control asks questions that no fault touches: the loss of one means a machine that is too busy.
 const control = "gw"
 
-// questions are what is asked all the time, slower times less often than it could be.
+// questions returns the questions that are asked all the time, slower times less often than they could be.
 func questions(now identities, slower int) (all []lab.Question) {
 	add := func(from string, to netip.AddrPort, every time.Duration) {
 		for _, q := range []lab.Question{
@@ -118,7 +118,7 @@ func questions(now identities, slower int) (all []lab.Question) {
 	return all
 }
 
-// wanted tells who may answer a question, and whom it may see, while pods are what some say.
+// wanted returns the allowed answers to a question, while pods have some identities.
 func wanted(some ...identities) func(lab.Question) []lab.Answerer {
 	return func(q lab.Question) (all []lab.Answerer) {
 		for _, i := range ingress {
@@ -140,7 +140,7 @@ func wanted(some ...identities) func(lab.Question) []lab.Answerer {
 	}
 }
 
-// expect has answers judged by what pods are and were.
+// expect makes the probe judge answers by the pods' present and former identities.
 func (r *run) expect() {
 	if maps.Equal(r.now, r.before) {
 		r.probe.Expect(wanted(r.now))
@@ -149,7 +149,7 @@ func (r *run) expect() {
 	}
 }
 
-// allowed is what routers may see of pods, by network.
+// allowed returns the sources of pods that routers may see, by network.
 func (r *run) allowed() map[string][]string {
 	networks := map[string]string{"ext-red": "red", "ext-blue": "blue", "ext-default": "default"}
 	may := map[string][]string{}

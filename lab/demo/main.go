@@ -1,6 +1,7 @@
-// Demo builds the topology vrf-egress on this machine, has the daemon serve the sample manifests on its three nodes, and
-// tries with real packets, IPv4 and IPv6, what the daemon promises. It ends with a table of what was tried and seen, and
-// with status 1 if anything was not as promised. It needs root and a kernel with VRF devices: labexec gives it both.
+// Demo builds the topology vrf-egress on this machine, where the daemon serves the sample manifests on its three nodes,
+// and tries the daemon's promises with real packets, IPv4 and IPv6. It ends with a table of the tries and their
+// results, and with status 1 if anything was not as promised. It needs root and a kernel with VRF devices: labexec
+// gives it both.
 package main
 
 import (
@@ -83,7 +84,7 @@ func run() int {
 	return 0
 }
 
-// demo is the stage and what was seen on it.
+// demo holds the stage and the results of the tries.
 type demo struct {
 	*stage.Stage
 	began time.Time
@@ -218,7 +219,7 @@ func (d *demo) awaitSessions(ctx context.Context) error {
 	})
 }
 
-// findHost asks red1, the only judge of who announces web, for its host.
+// findHost asks red1, which alone knows the node that announces web, for its host.
 func (d *demo) findHost(ctx context.Context) error {
 	return lab.Wait(ctx, lab.Patience, func() error {
 		for i, bits := range []int{32, 128} {
@@ -243,7 +244,7 @@ func (d *demo) findHost(ctx context.Context) error {
 	})
 }
 
-// show prints what an operator looks at.
+// show prints the views that an operator looks at.
 func (d *demo) show(ctx context.Context) {
 	d.try("what the operator asks: egressway status, FRR's table", func() (string, error) {
 		status, err := d.Egressway(ctx, d.host, "status")
@@ -282,7 +283,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Printf("%5.1f s  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// try does one thing that the table will tell of.
+// try does one thing, which becomes a row of the table.
 func (d *demo) try(what string, f func() (seen string, err error)) {
 	d.say("%s", what)
 	d.Witness.Reset()
@@ -303,14 +304,14 @@ func (d *demo) failed() (n int) {
 	return n
 }
 
-// logs prints what the daemons said.
+// logs prints the daemons' logs.
 func (d *demo) logs() {
 	for _, node := range slices.Sorted(maps.Keys(d.Daemons)) {
 		fmt.Printf("\nlog of the daemon on %s:\n%s", node, d.Daemons[node].Log())
 	}
 }
 
-// table prints what was tried and seen; an error says how much of it was wrong.
+// table prints the tries and their results; the error counts those that were wrong.
 func (d *demo) table() error {
 	fmt.Println()
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)

@@ -17,7 +17,7 @@ import (
 // outside is the address that everybody asks for, by family.
 var outside = []netip.AddrPort{stage.Outside4, stage.Outside6}
 
-// within gives questions more time than usual: what takes a second on an idle machine may take longer on a busy one.
+// within gives questions more time than usual: one second on an idle machine may be more on a busy one.
 func within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 10*time.Second)
 }
@@ -103,8 +103,8 @@ func (d *demo) muchLeaves(ctx context.Context, pods ...string) (string, error) {
 	return fmt.Sprintf("%d MB and all datagrams arrived whole, by %s", 2*len(pods)*len(outside), by), err
 }
 
-// passed names the routers that saw packets to the outside. It is an error if one of them is none of those allowed, or
-// if one saw a source that is not allowed.
+// passed names the routers that saw packets to the outside. It fails if one of them is not allowed, or if one saw a
+// source that is not allowed.
 func (d *demo) passed(sources, routers []string) (string, error) {
 	allowed, by := map[string][]string{}, map[string]bool{}
 	for place, network := range stage.Routers {
@@ -360,7 +360,7 @@ func (d *demo) tryRestart(ctx context.Context) {
 	})
 }
 
-// tryCleanup ends all daemons and removes what they made.
+// tryCleanup ends all daemons and removes everything that they made.
 func (d *demo) tryCleanup(ctx context.Context, before string) {
 	d.try("all daemons stop, egressway cleanup on each node", func() (string, error) {
 		for _, node := range nodes {
@@ -383,8 +383,8 @@ func (d *demo) tryCleanup(ctx context.Context, before string) {
 	})
 }
 
-// state is what nodes have in the kernel that the daemon could have changed. The kernel makes the rule for VRFs with
-// the first VRF and never takes it away.
+// state returns the state of the nodes' kernels that the daemon could have changed. The kernel makes the rule for VRFs
+// with the first VRF and never removes it.
 func (d *demo) state(ctx context.Context) (string, error) {
 	const script = `
 ip -o link | sed 's/^[0-9]*: //; s/ state [A-Z]*//'

@@ -13,11 +13,16 @@ const plainEnough = 3
 
 // TestPlainEnglish holds the comments of each package to the rule of CONTRIBUTING.md.
 func TestPlainEnglish(t *testing.T) {
-	packages, err := measureAll([]string{"../../cmd", "../../internal"}, func(path, sentence string) { t.Logf("%s: %s", path, sentence) })
+	packages, err := measureAll([]string{"../../cmd", "../../internal", "../../lab", "../../release"}, func(path, sentence string) {
+		t.Logf("%s: %s", path, sentence)
+	})
 	require.NoError(t, err)
 	require.NotEmpty(t, packages)
 	for dir, c := range packages {
 		name := dir[len("../../"):]
+		if name == "lab/kubelab" {
+			continue // any change of its text builds kubelab again: the text is the key of the cache
+		}
 		require.LessOrEqual(t, c.share(), float64(plainEnough),
 			"percent of the sentences in comments of %s have a marker: make figures SHOW=%s lists them", name, name)
 	}

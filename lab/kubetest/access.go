@@ -19,8 +19,8 @@ import (
 // tokenLife is longer than any run of the lab. A cluster renews its tokens, the lab does not; the server's default is an hour.
 const tokenLife = 24 * time.Hour
 
-// ServiceAccountConfig lets somebody be a ServiceAccount that exists: it has a token made for it, and returns a client's
-// configuration, also as a kubeconfig.
+// ServiceAccountConfig returns the configuration, also as a kubeconfig, of a client that acts as a ServiceAccount that
+// exists. It makes a token for it.
 func (a *API) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, []byte, error) {
 	client, err := kubernetes.NewForConfig(a.config)
 	if err != nil {
@@ -63,11 +63,11 @@ type Event struct {
 	Code        int    // HTTP status
 }
 
-// Forbidden tells whether the request was refused for want of a permission.
+// Forbidden reports whether the request was refused for want of a permission.
 func (e Event) Forbidden() bool { return e.Code == 403 }
 
-// Audit tells all requests since the start, in order of their answers, but for those of the server itself. A request may
-// come to be seen a moment after its answer.
+// Audit returns all requests since the start, in order of their answers, except those of the server itself. A request
+// may appear a moment after its answer.
 func (a *API) Audit(ctx context.Context) ([]Event, error) {
 	var log bytes.Buffer
 	if err := a.order(ctx, "audit", &log); err != nil {
@@ -93,7 +93,7 @@ func (a *API) Audit(ctx context.Context) ([]Event, error) {
 			Subresource: e.ObjectRef.Subresource, Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
 			Path: e.RequestURI, Code: e.ResponseStatus.Code,
 		}
-		// A watch is told when it begins and when it ends.
+		// A watch has two entries: at its begin and at its end.
 		if e.Verb == "watch" && slices.Contains(ids, e.AuditID) {
 			continue
 		}

@@ -151,7 +151,7 @@ func (a *API) Kubeconfig() []byte { return bytes.Clone(a.kubeconfig) }
 // Config is the administrator's, without a limit of requests.
 func (a *API) Config() *rest.Config { return rest.CopyConfig(a.config) }
 
-// order has kubelab do what is told, and copies what it answers.
+// order gives kubelab an order, and copies its answer.
 func (a *API) order(ctx context.Context, what string, answer io.Writer) error {
 	if answer == nil {
 		answer = io.Discard

@@ -6,7 +6,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Server is an API for tests: what fails ends the test.
+// Server is an API for tests: an error ends the test.
 type Server struct{ API *API }
 
 // Start gives the test a fresh API server, until its end.
@@ -85,7 +85,7 @@ func (s *Server) ServiceAccountConfig(tb testing.TB, namespace, name string) (co
 	return config, kubeconfig
 }
 
-// Audit tells all requests since the start.
+// Audit returns all requests since the start.
 func (s *Server) Audit(tb testing.TB) []Event {
 	tb.Helper()
 	events, err := s.API.Audit(tb.Context())

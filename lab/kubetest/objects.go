@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// fieldManager owns what Apply sets.
+// fieldManager owns the fields that Apply sets.
 const fieldManager = "kubetest"
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -64,8 +64,8 @@ func (o *objects) of(u *unstructured.Unstructured) (dynamic.ResourceInterface, e
 	return o.client.Resource(m.Resource).Namespace(u.GetNamespace()), nil
 }
 
-// Apply makes objects as the given YAML documents say, one after the other. What an earlier Apply set and this one does not
-// is taken away; of a status, the fields that are given are set, others stay. It returns when their CRDs are served.
+// Apply makes objects from YAML documents, one after the other. Fields of an earlier Apply that this one lacks are
+// removed; of a status, the given fields are set, others stay. It returns when their CRDs are served.
 func (a *API) Apply(ctx context.Context, documents ...string) error {
 	return each(documents, func(u *unstructured.Unstructured) error {
 		if err := a.objects.apply(ctx, u); err != nil {
@@ -92,7 +92,8 @@ func (o *objects) apply(ctx context.Context, u *unstructured.Unstructured) error
 	if _, err := where.Apply(ctx, u.GetName(), u, options); err != nil || !has {
 		return err
 	}
-	// Not an apply: a node's addresses have its type as key, of which a node in both families has two alike.
+	// Not an apply: a node's addresses have their type as key, and a node in both families has two addresses of one
+	// type.
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		now, err := where.Get(ctx, u.GetName(), metav1.GetOptions{})
 		if err != nil {
@@ -149,7 +150,7 @@ func (a *API) AwaitCRD(ctx context.Context, name string) error {
 	return nil
 }
 
-// served tells whether discovery knows an established CRD's kind: it learns a moment later.
+// served reports whether discovery knows an established CRD's kind: it learns a moment later.
 func (a *API) served(ctx context.Context, crd *unstructured.Unstructured) (bool, error) {
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
@@ -187,7 +188,7 @@ func each(documents []string, f func(*unstructured.Unstructured) error) error {
 	return nil
 }
 
-// Names tells which objects YAML documents are about, as kind namespace/name.
+// Names returns the objects in YAML documents, as kind namespace/name.
 func Names(documents ...string) (names []string, err error) {
 	err = each(documents, func(u *unstructured.Unstructured) error {
 		names = append(names, fmt.Sprintf("%s %s/%s", u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()))

@@ -43,8 +43,8 @@ const (
 // packetType is where classic BPF finds a packet's type: SKF_AD_OFF + SKF_AD_PKTTYPE.
 const packetType = 0xfffff000 + 4
 
-// incoming is a filter of packets in classic BPF. A raw socket hears also what it sent itself; given back to the guest's
-// bridge, that would have it look for its nodes on the wrong side.
+// incoming is a filter of packets in classic BPF. A raw socket also receives the packets that it has sent; passed back
+// to the guest's bridge, these would make it look for its nodes on the wrong side.
 var incoming = []unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: packetType},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.PACKET_OUTGOING, Jf: 1},
@@ -78,7 +78,7 @@ func besideAPI(args []string) int {
 	if err := linkUp("lo"); err != nil {
 		return fail("%v", err)
 	}
-	// The guest takes no packets larger than its MTU, which a veth passes to save work unless it is told not to.
+	// The guest accepts no packets larger than its MTU, which a veth passes to save work unless that is turned off.
 	err := ip("link add lab0 gso_max_segs 1 type veth peer name lab1", "link set lab1 up", "link set lab0 up",
 		"addr add "+hostIPv4+"/24 dev lab0", "addr add "+hostIPv6+"/64 dev lab0 nodad")
 	if err != nil {
@@ -94,8 +94,8 @@ func besideAPI(args []string) int {
 
 // manage makes the bridge that lab plugs its nodes into.
 func manage(ipv4, ipv6 string, more ...string) error {
-	// Without an address of its own, a bridge takes one of its ports', and has another one when that goes: who knows the
-	// former one sends to nobody for half a minute.
+	// Without an address of its own, a bridge uses one of its ports', and another one when that port goes: a neighbour
+	// that knows the former one loses its packets for half a minute.
 	const address = "02:00:00:98:00:02"
 	return ip(append([]string{
 		"link add " + mgmt + " address " + address + " type bridge", "link set " + mgmt + " up",
@@ -103,7 +103,7 @@ func manage(ipv4, ipv6 string, more ...string) error {
 	}, more...)...)
 }
 
-// ip does what its lines say.
+// ip runs its lines.
 func ip(lines ...string) error {
 	cmd := exec.Command("ip", "-batch", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n"))
@@ -113,7 +113,8 @@ func ip(lines ...string) error {
 	return nil
 }
 
-// startControl starts kubelab, waits until it takes orders, and tells the job where. It dies with the thread that calls.
+// startControl starts kubelab, waits until it accepts orders, and passes its address to the job. It dies with the
+// calling thread.
 func startControl() (stop func(), err error) {
 	program := os.Getenv(kubelabEnv)
 	if program == "" {

@@ -7,10 +7,10 @@
 // Everywhere else it runs as the only job of a user-mode Linux kernel whose root file system is the host's, and labexec
 // is also the init of that guest. Neither needs root.
 //
-// Settings, all optional, by environment: LAB_MODE (native or uml; otherwise probed), LAB_UML (the kernel; otherwise the
-// newest that `make lab-kernel` left in the cache), LAB_MEM (the guest's memory, 1536M), LAB_UML_ARGS (further kernel
-// arguments), LAB_NOPIN (do not tie the guest to one CPU), LAB_API (have a Kubernetes API server at hand, see api.go),
-// LAB_VERBOSE (say what is done).
+// Settings, all optional, by environment: LAB_MODE (native or uml; otherwise probed), LAB_UML (the kernel; otherwise
+// the newest that `make lab-kernel` left in the cache), LAB_MEM (the guest's memory, 1536M), LAB_UML_ARGS (further
+// kernel arguments), LAB_NOPIN (do not tie the guest to one CPU), LAB_API (have a Kubernetes API server at hand, see
+// api.go), LAB_VERBOSE (print each step).
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// run is what the caller started: it chooses the mode.
+// run chooses the mode, and runs the program in it.
 func run(args []string) int {
 	if len(args) == 0 {
 		fmt.Fprintln(os.Stderr, "usage: labexec program [argument ...]")
@@ -93,8 +93,8 @@ func waitStatus(ws syscall.WaitStatus) int {
 	return ws.ExitStatus()
 }
 
-// prepare makes what every program may count on, in both modes: loopback is up, packets are forwarded, and sockets
-// outside a VRF do not answer for it.
+// prepare makes the settings on which every program may count, in both modes: loopback is up, packets are forwarded,
+// and sockets outside a VRF do not answer for it.
 func prepare() error {
 	for name, value := range map[string]string{
 		"net/ipv4/ip_forward":          "1",

@@ -77,7 +77,7 @@ func enter(args []string) int {
 		return fail("%v", err)
 	}
 	if apiWanted() {
-		// What it starts dies with the thread, which has to be the one that becomes the program.
+		// A child dies with its thread, which has to be the one that becomes the program.
 		runtime.LockOSThread()
 		if err := manage(hostIPv4, hostIPv6); err != nil {
 			return fail("%v", err)

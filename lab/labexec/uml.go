@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// job is what the guest is to run. It travels in a file, a kernel command line is too short for it.
+// job is the program for the guest. It travels in a file, since a kernel command line is too short for it.
 type job struct {
 	Args    []string
 	Env     []string
@@ -179,7 +179,7 @@ func (g guestProcess) wait(cmd *exec.Cmd, signals <-chan os.Signal, toGuest *os.
 	kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	// What was written before the guest opened its end it notices only when more comes.
+	// The guest notices text that was written before it opened its end only when more comes.
 	var late, again <-chan time.Time
 	for n := 0; ; {
 		select {
@@ -201,9 +201,9 @@ func (g guestProcess) wait(cmd *exec.Cmd, signals <-chan os.Signal, toGuest *os.
 	}
 }
 
-// pin ties this process, and so the guest, to one CPU that no other labexec has, and returns what gives it back. A
-// guest's processes hand over to one another on every system call, which is twice as quick on one CPU. With no CPU free
-// the guest runs unpinned.
+// pin ties this process, and so the guest, to one CPU that no other labexec has, and returns a function that frees it.
+// A guest's processes hand over to one another on every system call, which is twice as quick on one CPU. With no CPU
+// free the guest runs unpinned.
 func pin() func() {
 	free := func() {}
 	var mine unix.CPUSet

@@ -33,7 +33,7 @@ func Enter(t *testing.T) *netlink.Handle {
 	return h
 }
 
-// IP runs the lines as arguments of ip(8) and returns what they print.
+// IP runs the lines as arguments of ip(8) and returns their output.
 func IP(t *testing.T, lines ...string) string {
 	t.Helper()
 	var printed strings.Builder

@@ -1,6 +1,7 @@
-// Chaos breaks the lab again and again, in random order, under traffic that counts each packet, and prints a table of what
-// came of it. Whatever is lost that may not be, leaks, or does not come back makes it end with status 1; the seed that it
-// prints repeats the order. It needs root, a kernel with VRF devices and an API server: labexec gives it all of them.
+// Chaos breaks the lab again and again, in random order, under traffic that counts each packet, and prints a table of
+// the results. It ends with status 1 if packets are lost that may not be, anything leaks, or anything does not come
+// back; the printed seed repeats the order. It needs root, a kernel with VRF devices and an API server: labexec gives
+// it all of them.
 package main
 
 import (
@@ -55,7 +56,7 @@ func run() int {
 	}
 	fmt.Println()
 	if len(result.Rows) > 0 {
-		_ = result.Print(os.Stdout) // what cannot be printed cannot be told either
+		_ = result.Print(os.Stdout) // an error of the output cannot be printed either
 	}
 	fmt.Printf("seed %d, %g minutes, commit %s, kernel %s\n", o.Seed, *minutes, version, kernel())
 	if err != nil {

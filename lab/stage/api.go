@@ -104,7 +104,7 @@ func (s *Stage) apply(ctx context.Context, before, after string) error {
 	documents := func(content string) (all []string) {
 		for d := range strings.SplitSeq(content, "\n---\n") {
 			if strings.Contains(d, "kind:") && !strings.Contains(d, "kind: ServiceCIDR") {
-				if strings.Contains(d, "kind: EndpointSlice") { // a folder's need not say what a cluster's do
+				if strings.Contains(d, "kind: EndpointSlice") { // a folder's slices need not have the fields of a cluster's
 					d = strings.ReplaceAll(d, "- {addresses:", "- {targetRef: {kind: Pod, name: pod}, addresses:")
 				}
 				all = append(all, d)

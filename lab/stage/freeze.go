@@ -16,8 +16,8 @@ func (s *Stage) cables(node string) []string {
 	return all
 }
 
-// Freeze makes a node silent: no packet leaves it or comes to it, and neither its daemon nor its speaker runs. Nobody is told:
-// its neighbours' links stay up, no connection is ended.
+// Freeze makes a node silent: no packet leaves it or comes to it, and neither its daemon nor its speaker runs. Its
+// neighbours get no sign: their links stay up, and no connection is ended.
 func (s *Stage) Freeze(node string) error {
 	if err := s.Unplug(s.cables(node)...); err != nil {
 		return err
@@ -25,7 +25,7 @@ func (s *Stage) Freeze(node string) error {
 	return s.signal(node, syscall.SIGSTOP)
 }
 
-// Thaw undoes Freeze. What was in the node goes on where it stopped.
+// Thaw undoes Freeze. The node's processes continue where they stopped.
 func (s *Stage) Thaw(node string) error {
 	return errors.Join(s.signal(node, syscall.SIGCONT), s.Plug(s.cables(node)...))
 }

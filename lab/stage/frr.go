@@ -10,7 +10,7 @@ import (
 	"github.com/egressway/egressway/lab"
 )
 
-// furnishFRR makes a node fit for an FRR beside what else runs there, with a configuration as in frr.conf.
+// furnishFRR prepares a node for an FRR beside its other programs, with a configuration as in frr.conf.
 func (s *Stage) furnishFRR(ctx context.Context, node, config string) error {
 	daemons, err := os.ReadFile(filepath.Join(s.dir, "vrf-egress", "daemons"))
 	if err != nil {

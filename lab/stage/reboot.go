@@ -11,8 +11,8 @@ import (
 	"github.com/egressway/egressway/lab"
 )
 
-// PowerOff ends a node as a loss of power does: no packet leaves it or comes to it any more, and what its kernel remembers of us
-// and of connections is lost. Boot has the node come back.
+// PowerOff ends a node as a loss of power does: no packet leaves it or comes to it any more, and its kernel forgets the
+// daemon's state and all connections. Boot brings the node back.
 func (s *Stage) PowerOff(ctx context.Context, node string) error {
 	if err := s.Unplug(s.cables(node)...); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (s *Stage) forget(ctx context.Context, node string) error {
 	return nil
 }
 
-// flushConnections has the kernel forget all connections.
+// flushConnections removes all connections from the kernel.
 func flushConnections() (err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {

@@ -65,7 +65,7 @@ func (s *Stage) bfd(interval int) error {
 	return errors.Join(errs...)
 }
 
-// patient gives BFD between nodes time, in a configuration that says nothing of it.
+// patient gives BFD between nodes time, in a configuration without such a setting.
 func patient(config string) string {
 	if strings.Contains(config, "\nfailover:") {
 		return config
@@ -73,7 +73,7 @@ func patient(config string) string {
 	return strings.Replace(config, "\nbgp:\n", "\nfailover: {bfd: {transmitInterval: 1000, receiveInterval: 1000}}\nbgp:\n", 1)
 }
 
-// edit replaces text in a file, all of which must be there. fromTo alternates.
+// edit replaces texts in a file, each of which must occur. fromTo alternates.
 func edit(path string, fromTo ...string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package stage is the topology vrf-egress with our daemon on its nodes: what the end-to-end tests and the demo play on.
+// Package stage is the topology vrf-egress with the daemon on its nodes: the stage of the end-to-end tests and of the
+// demo.
 package stage
 
 import (
@@ -31,13 +32,13 @@ var (
 	Externals = []string{"ext-red", "ext-blue", "ext-default"}
 )
 
-// Nodes are those that run the daemon, unless told otherwise, and c.
+// Nodes are those that run the daemon by default, and c.
 var Nodes = []string{"a", "b", "c"}
 
 // Routers are the places where every packet from and to the nodes is counted, with the network that each belongs to.
 var Routers = map[string]string{"red1:eth1": "red", "red2:eth1": "red", "blue1:eth1": "blue", "blue2:eth1": "blue", "gw:eth1": "default"}
 
-// Options says how a stage differs from the topology as it is in the repository.
+// Options are the differences of a stage from the topology in the repository.
 type Options struct {
 	Nodes     []string            // that run the daemon; nil: a and b
 	Config    func(string) string // edits the daemon's configuration
@@ -46,8 +47,9 @@ type Options struct {
 
 	OwnSpeaker bool // the daemons start their speakers themselves
 	BFD        bool // routers and nodes watch each other by BFD
-	// BFDInterval is that of BFD in milliseconds, also between nodes, of which 3 may pass in silence; 0: 100. A machine that is
-	// shared with others may stand still for longer than 300 ms, which looks like a failure to both ends.
+	// BFDInterval is that of BFD in milliseconds, also between nodes; 3 intervals may pass in silence. 0: 100. A
+	// machine that is shared with others may stand still for longer than 300 ms, which looks like a failure to both
+	// ends.
 	BFDInterval int
 
 	FRR map[string]string // frr.conf of nodes that have an FRR beside the daemon
@@ -106,7 +108,7 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 			return s, err
 		}
 	}
-	if !o.BFD { // what is not about failover need not suffer from a machine that is busy for 300 ms
+	if !o.BFD { // tests of other things than failover need not suffer from a machine that is busy for 300 ms
 		if err := s.EditConfig(patient); err != nil {
 			return s, err
 		}
@@ -311,8 +313,8 @@ func (s *Stage) proxy(ctx context.Context) error {
 	return s.ProxyServices(ctx, &o, "a", "b", "c")
 }
 
-// Paths is what a router's BGP table says of a prefix: the sorted next hops of the paths that it uses, which are the best
-// and those as good, and of the others.
+// Paths returns the next hops, sorted, of a prefix in a router's BGP table: those of the paths that it uses, which are
+// the best and those as good, and of the others.
 func (s *Stage) Paths(router string, prefix netip.Prefix) (used, others []string, err error) {
 	family := "ipv4"
 	if prefix.Addr().Is6() {
@@ -348,7 +350,7 @@ func (s *Stage) Paths(router string, prefix netip.Prefix) (used, others []string
 	return used, others, nil
 }
 
-// NextHops is what a router uses for a prefix: the sorted next hops of its best paths.
+// NextHops returns the next hops that a router uses for a prefix: those of its best paths, sorted.
 func (s *Stage) NextHops(router string, prefix netip.Prefix) ([]string, error) {
 	used, _, err := s.Paths(router, prefix)
 	return used, err
@@ -404,7 +406,7 @@ func (s *Stage) Await(ctx context.Context, pod string, to netip.AddrPort, name, 
 	})
 }
 
-// Check compares who answered, and from where it was asked, with what is wanted.
+// Check compares the server that answered, and the client address that it saw, with the wanted ones.
 func Check(a lab.Answer, name, source string) error {
 	if a.Name != name || a.Peer.Addr() != netip.MustParseAddr(source) {
 		return fmt.Errorf("%s answered and saw %s, want %s and %s", a.Name, a.Peer.Addr(), name, source)
@@ -412,7 +414,7 @@ func Check(a lab.Answer, name, source string) error {
 	return nil
 }
 
-// inside is what no router may see: addresses of pods and Services.
+// inside holds the prefixes that no router may see: addresses of pods and Services.
 var inside = []netip.Prefix{
 	netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44::/16"),
 	netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112"),
@@ -427,7 +429,7 @@ func (s *Stage) Wrong(allowed map[string][]string) lab.Packets {
 				return true
 			}
 		}
-		// A node answers what comes for a connection that it has forgotten by a reset of its own.
+		// For an unknown connection, a node answers with a reset of its own.
 		if p.Dst != Outside4.Addr() && p.Dst != Outside6.Addr() || p.Fresh {
 			return false
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// DataPlane returns a plan with two networks and another node that hosts, for tests that change parts of it.
+// DataPlane returns a plan with two networks and another host, for tests that change parts of the plan.
 func DataPlane() plan.DataPlane {
 	a := netip.MustParseAddr
 	p := netip.MustParsePrefix

@@ -1,5 +1,5 @@
 // Package stories reads the stories of internal/plan/testdata for tests of several packages. A story is a folder with a
-// configuration, manifests and, where the story depends on it, what the kernel of a node has (NODE.facts.yaml).
+// configuration, manifests and, if the story depends on them, facts about the kernel of a node (NODE.facts.yaml).
 package stories
 
 import (
@@ -22,7 +22,7 @@ import (
 type Story struct {
 	Snapshot plan.Snapshot
 	Problems []cluster.Problem // of the manifests
-	Assumed  bool              // no file says what the kernel of the node has
+	Assumed  bool              // no file has facts about the node's kernel
 }
 
 // Read reads the story in dir as node sees it.

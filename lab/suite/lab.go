@@ -102,7 +102,7 @@ func compile(ctx context.Context, dir string, packages []string) (all []*tested,
 	return all, nil
 }
 
-// output is what a command prints. Its errors go to those of suite.
+// output returns the output of a command. Its errors go to those of suite.
 func output(ctx context.Context, dir, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Stderr = dir, os.Stderr

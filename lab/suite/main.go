@@ -4,8 +4,8 @@
 //	suite -lab bin/labexec ./internal/kernel ./test/e2e        // shares the tests of packages out among runs of labexec
 //	suite 'go test -json ./internal/plan' 'go test -json ./x'  // runs commands that print what go test -json does
 //
-// The limit of a test program is there to end one that hangs: it is far beyond what any machine takes. A test that goes on for long
-// shows in a line a minute.
+// The limit of a test program ends one that hangs: it is far longer than any machine needs. A test that goes on for
+// long shows in a line a minute.
 package main
 
 import (

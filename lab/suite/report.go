@@ -18,7 +18,7 @@ type event struct {
 	Elapsed                       float64 // seconds
 }
 
-// report is what suite prints. Programs write to it at the same time.
+// report prints the progress and the results. Programs write to it at the same time.
 type report struct {
 	long  time.Duration // from which on a test that passed has a line
 	began time.Time
@@ -27,7 +27,7 @@ type report struct {
 	out      io.Writer
 	said     time.Time // when something was printed last
 	programs []*program
-	expected int // tests; 0: nothing says how many there are
+	expected int // tests; 0: their number is not known
 	results  []result
 	failed   bool
 }
@@ -52,7 +52,7 @@ type live struct {
 	result
 	began  time.Time
 	lines  []event
-	passed map[string]bool // of it and its subtests
+	passed map[string]bool // by name of the test or subtest
 }
 
 func newReport(out io.Writer, long time.Duration) *report {
@@ -79,7 +79,7 @@ func (r *report) print(format string, args ...any) {
 	fmt.Fprintf(r.out, format, args...)
 }
 
-// line takes a line of a program. What is no event is printed as it is.
+// line handles a line of a program. Lines that are no events are printed as they are.
 func (p *program) line(line []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +133,7 @@ func (p *program) over(l *live, failed bool) {
 	}
 }
 
-// ended says how the program did. Tests that were under way have failed with it.
+// ended notes how the program ended. Tests under way have failed with it.
 func (p *program) ended(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *report) ended(p *tested) {
 	r.print("%s\t%s\t%.3fs\n", word, p.path, p.took.Seconds())
 }
 
-// alive prints which tests run, whenever nothing else was printed for a while, until what it returns is called.
+// alive prints the running tests whenever nothing else was printed for a while, until stop is called.
 func (r *report) alive(while time.Duration) (stop func()) {
 	done := make(chan struct{})
 	var work sync.WaitGroup
@@ -183,7 +183,7 @@ func (r *report) alive(while time.Duration) (stop func()) {
 	return func() { close(done); work.Wait() }
 }
 
-// progress says how far the tests are.
+// progress describes how far the tests are.
 func (r *report) progress(now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "after %s: %d", now.Sub(r.began).Round(time.Second), len(r.results))

@@ -1,6 +1,6 @@
-// Command sbom says what a Go program is made of, as SPDX 2.3 in JSON (https://spdx.github.io/spdx-spec/v2.3): the program
-// itself with its SHA-256, every module that the linker put into it, and the standard library. It reads what the linker wrote
-// into the program, nothing else, so it needs neither source nor network; the same program gives the same bytes.
+// Command sbom lists the parts of a Go program as SPDX 2.3 in JSON (https://spdx.github.io/spdx-spec/v2.3): the program
+// itself with its SHA-256, every module that the linker put into it, and the standard library. It reads the linker's
+// records in the program, nothing else, so it needs neither source nor network; the same program gives the same bytes.
 package main
 
 import (
@@ -115,7 +115,7 @@ func describe(program, version string, created time.Time, info *debug.BuildInfo,
 	return d, nil
 }
 
-// module describes one module as it was linked: where it is replaced, what replaces it.
+// module describes one module as it was linked: the replacement of a replaced one.
 func module(m *debug.Module) spdxPackage {
 	note := ""
 	if m.Replace != nil {

@@ -1,6 +1,6 @@
 package main
 
-// document and what follows are the parts of SPDX 2.3 that are used, by the names of its JSON schema.
+// document and the types below are the parts of SPDX 2.3 that are used, by the names of its JSON schema.
 type document struct {
 	SPDXVersion   string         `json:"spdxVersion"`
 	DataLicense   string         `json:"dataLicense"`

@@ -219,7 +219,7 @@ func (b *bed) logged(ctx context.Context, message, network string, after time.Ti
 	return at, err
 }
 
-// speaker is the process id of the node's speaker; 0: there is none.
+// speaker returns the process id of the node's speaker; 0: no speaker runs.
 func (b *bed) speaker() int {
 	var home unix.Stat_t
 	if err := b.node.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &home) }); err != nil {
@@ -295,7 +295,7 @@ func (b *bed) manifest() []byte {
 	return all
 }
 
-// encode is for what can be encoded.
+// encode returns JSON. Its argument must be a value that can be encoded.
 func encode(o any) []byte {
 	b, _ := json.Marshal(o)
 	return b

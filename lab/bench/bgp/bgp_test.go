@@ -51,9 +51,9 @@ func TestTell(t *testing.T) {
 	here, there := net.Pipe()
 	p := &peer{perMsg: 10, conn: here}
 	b := &bed{options: options{prefixes: 95}}
-	told1 := append(b.everything(hopA), told{prefix(3), netip.Addr{}}, told{prefix(4), hopB})
+	told1 := append(b.everything(hopA), route{prefix(3), netip.Addr{}}, route{prefix(4), hopB})
 	done := make(chan error, 1)
-	go func() { done <- p.tell(told1) }()
+	go func() { done <- p.announce(told1) }()
 	have := hear(t, there, 10+2)
 	require.NoError(t, <-done)
 	require.Len(t, have, 94)
@@ -62,9 +62,9 @@ func TestTell(t *testing.T) {
 	require.NotContains(t, have, prefix(3))
 
 	p.fallSilent()
-	require.NoError(t, p.tell(b.everything(hopA)), "nobody hears it, and nobody waits")
+	require.NoError(t, p.announce(b.everything(hopA)), "nobody hears it, and nobody waits")
 	p.conn = nil
-	require.ErrorIs(t, (&peer{perMsg: 1}).tell(b.everything(hopA)), errNoSession)
+	require.ErrorIs(t, (&peer{perMsg: 1}).announce(b.everything(hopA)), errNoSession)
 }
 
 // TestChange: whoever applies the batches has what the peer has.

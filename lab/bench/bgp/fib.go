@@ -16,7 +16,7 @@ import (
 	"github.com/egressway/egressway/lab"
 )
 
-// fib is what is in one routing table of a node by one protocol, as the kernel tells at each change.
+// fib is a copy of a node's routes in one table by one protocol, kept by the kernel's notifications.
 type fib struct {
 	node     *lab.Node
 	table    uint32
@@ -24,7 +24,7 @@ type fib struct {
 
 	mu     sync.Mutex
 	routes map[netip.Prefix]netip.Addr // next hops
-	want   int                         // how many of them somebody waits for; -1: nobody does
+	want   int                         // how many of them a caller waits for; -1: no caller waits
 	got    chan time.Time
 	err    error
 }
@@ -68,7 +68,7 @@ func (f *fib) open(groups uint32) (fd int, err error) {
 		if err == nil {
 			err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups})
 		}
-		if err == nil { // a burst of changes is told faster than it is read
+		if err == nil { // a burst of changes comes faster than it is read
 			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<30)
 		}
 		return err
@@ -91,14 +91,14 @@ func (f *fib) reaches(n int) <-chan time.Time {
 	return f.got
 }
 
-// await waits for what reaches promised.
+// await waits for the moment that reaches promised.
 func (f *fib) await(ctx context.Context, reached <-chan time.Time) (time.Time, error) {
 	select {
 	case at := <-reached:
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.err != nil {
-			return at, fmt.Errorf("node %s: table %d: what the kernel told was lost: %w", f.node.Name, f.table, f.err)
+			return at, fmt.Errorf("node %s: table %d: changes in the kernel were lost: %w", f.node.Name, f.table, f.err)
 		}
 		return at, nil
 	case <-ctx.Done():
@@ -110,7 +110,7 @@ func (f *fib) await(ctx context.Context, reached <-chan time.Time) (time.Time, e
 	}
 }
 
-// now is a copy of what the kernel has told so far.
+// now returns a copy of the routes so far.
 func (f *fib) now() map[netip.Prefix]netip.Addr {
 	f.mu.Lock()
 	defer f.mu.Unlock()

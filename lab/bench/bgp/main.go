@@ -2,8 +2,8 @@
 // to the kernel's table and out of it, and whether the table is right after they have changed for minutes. FRR learns the same
 // routes, in turn with the daemon. It prints Markdown.
 //
-// The router is FRR; the peer that tells routes is this program, for the sake of its clock. Everything runs in network namespaces
-// of this machine's own kernel, which needs no VRF, as root.
+// The router is FRR; the peer that announces routes is this program, for the sake of its clock. Everything runs in
+// network namespaces of this machine's own kernel, which needs no VRF, as root.
 package main
 
 import (
@@ -64,7 +64,7 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	// Whoever waits for the kernel is never to wait for another goroutine: its clock would be late.
+	// The goroutine that waits for the kernel must never wait for another goroutine: its clock would be late.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 8)
 	return measure(ctx, o, os.Stdout)
 }
@@ -89,7 +89,7 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
-// progress is for whoever waits.
+// progress prints a line for the user who waits.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "bgp: %s: %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }

@@ -103,23 +103,24 @@ func prefix(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{20 + byte(i>>16), byte(i >> 8), byte(i), 0}), 24)
 }
 
-// everything is what the peer tells first.
-func (b *bed) everything(hop netip.Addr) []told {
-	all := make([]told, b.prefixes)
+// everything returns the peer's first announcements.
+func (b *bed) everything(hop netip.Addr) []route {
+	all := make([]route, b.prefixes)
 	for i := range all {
-		all[i] = told{prefix(i), hop}
+		all[i] = route{prefix(i), hop}
 	}
 	return all
 }
 
-// learn has a learner's peer come and tell everything, and returns how long that took to the kernel's table.
+// learn connects a learner's peer, which announces everything, and returns how long the routes took to the kernel's
+// table.
 func (b *bed) learn(ctx context.Context, l learner) (time.Duration, error) {
 	if err := l.peer.come(ctx, within); err != nil {
 		return 0, fmt.Errorf("%s: %w", l.name, err)
 	}
 	routes, full := b.everything(l.peer.address), l.fib.reaches(b.prefixes)
 	began := time.Now()
-	if err := l.peer.tell(routes); err != nil {
+	if err := l.peer.announce(routes); err != nil {
 		return 0, fmt.Errorf("%s: %w", l.name, err)
 	}
 	at, err := l.fib.await(ctx, full)
@@ -129,8 +130,8 @@ func (b *bed) learn(ctx context.Context, l learner) (time.Duration, error) {
 	return at.Sub(began), same(l, routes)
 }
 
-// same holds what a peer has told last against what the kernel has.
-func same(l learner, routes []told) error {
+// same compares the last announcements of a peer with the kernel's routes.
+func same(l learner, routes []route) error {
 	have, err := l.fib.dump()
 	if err != nil {
 		return fmt.Errorf("%s: %w", l.name, err)
@@ -141,17 +142,17 @@ func same(l learner, routes []told) error {
 			continue
 		}
 		if count++; have[r.prefix] != r.hop {
-			return fmt.Errorf("%s: the kernel has %s via %s, the peer told it via %s", l.name, r.prefix, have[r.prefix], r.hop)
+			return fmt.Errorf("%s: the kernel has %s via %s, the peer announced it via %s", l.name, r.prefix, have[r.prefix], r.hop)
 		}
 	}
 	if count != len(have) {
-		return fmt.Errorf("%s: the kernel has %d routes, the peer told %d", l.name, len(have), count)
+		return fmt.Errorf("%s: the kernel has %d routes, the peer announced %d", l.name, len(have), count)
 	}
 	return nil
 }
 
-// settle has a new speaker settle: until a peer has had its time to tell all that it knows, the routes of an earlier speaker
-// stay, and with them whatever is lost meanwhile.
+// settle waits until a new speaker has settled: until a peer has had its time to announce all its routes, the routes of
+// an earlier speaker stay, also those withdrawn meanwhile.
 func (b *bed) settle(ctx context.Context) error {
 	const tells = 15 * time.Second // it looks every ten seconds whether it has
 	progress("the peer's first session")
@@ -210,7 +211,7 @@ func (b *bed) learning(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// silence measures how long routes outlive a peer whose kernel does not tell of its death.
+// silence measures how long routes outlive a peer whose kernel gives no sign of its death.
 func (b *bed) silence(ctx context.Context, out io.Writer) error {
 	var notice, gone figures.Times
 	for i := range b.silences {
@@ -277,7 +278,7 @@ func (b *bed) churning(ctx context.Context, out io.Writer) error {
 		// The rate is kept on average, however late a tick is.
 		due := int(time.Since(began).Seconds()*float64(b.rate)) - changed
 		batch := b.change(random, routes, hops, random.IntN(2*max(due, 1)))
-		if err := b.ours.peer.tell(batch); err != nil {
+		if err := b.ours.peer.announce(batch); err != nil {
 			return fmt.Errorf("after %s of changes: %w\n%s", time.Since(began).Round(time.Second), err, tail(b.daemon.Log()))
 		}
 		changed += len(batch)
@@ -292,7 +293,7 @@ func (b *bed) churning(ctx context.Context, out io.Writer) error {
 	}
 	err = lab.Wait(ctx, within, func() error {
 		if !maps.Equal(b.ours.fib.now(), want) {
-			return errors.New("the kernel's table is not what the peer has told last")
+			return errors.New("the kernel's table differs from the last announcements of the peer")
 		}
 		return nil
 	})
@@ -316,9 +317,9 @@ func (b *bed) churning(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// change changes n routes at random: withdraws some, gives others another next hop, and tells those that were withdrawn anew.
-func (*bed) change(random *rand.Rand, routes []told, hops []netip.Addr, n int) []told {
-	batch := make([]told, 0, n)
+// change changes n routes at random: withdraws some, gives others another next hop, and announces withdrawn ones again.
+func (*bed) change(random *rand.Rand, routes []route, hops []netip.Addr, n int) []route {
+	batch := make([]route, 0, n)
 	for range n {
 		r := &routes[random.IntN(len(routes))]
 		switch {
@@ -336,7 +337,7 @@ func (*bed) change(random *rand.Rand, routes []told, hops []netip.Addr, n int) [
 	return batch
 }
 
-// use is what the daemon and its speaker have used.
+// use holds the resources that the daemon and its speaker have used.
 type use struct {
 	at             time.Time
 	agent, speaker figures.Process

@@ -14,7 +14,7 @@ import (
 	"github.com/egressway/egressway/lab"
 )
 
-// peerASN is the AS of the peer, who tells routes.
+// peerASN is the AS of the peer, which announces routes.
 const peerASN = 64601
 
 // The messages of BGP, RFC 4271.
@@ -28,8 +28,8 @@ const (
 
 const keepalive = time.Second
 
-// peer speaks as much BGP as it takes to tell routes, and no more: what it is told, it throws away. It takes one session at a
-// time, and none while it is away.
+// peer speaks as much BGP as it takes to announce routes, and no more: it ignores the routes of the other side. It
+// accepts one session at a time, and none while it is away.
 type peer struct {
 	address netip.Addr
 	perMsg  int // prefixes of an UPDATE
@@ -179,7 +179,7 @@ func (p *peer) come(ctx context.Context, within time.Duration) error {
 	}
 }
 
-// hangUp ends the session as the kernel does for a process that dies, and takes no other.
+// hangUp ends the session as the kernel does for a process that dies, and accepts no other.
 func (p *peer) hangUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,21 +189,21 @@ func (p *peer) hangUp() {
 	}
 }
 
-// fallSilent has the peer say nothing any more, and take no other session: a router that lost its power.
+// fallSilent stops all messages of the peer, and accepts no other session: a router that lost its power.
 func (p *peer) fallSilent() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.away, p.silent = true, true
 }
 
-// told is a route that the peer has, by its next hop.
-type told struct {
+// route is a route of the peer, with its next hop.
+type route struct {
 	prefix netip.Prefix
 	hop    netip.Addr // invalid: withdrawn
 }
 
-// tell tells and withdraws routes. Each UPDATE has attributes of its own, as those of a full table have.
-func (p *peer) tell(routes []told) error {
+// announce announces and withdraws routes. Each UPDATE has attributes of its own, as those of a full table have.
+func (p *peer) announce(routes []route) error {
 	var out []byte
 	for len(routes) > 0 {
 		n := 1

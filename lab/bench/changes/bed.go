@@ -78,7 +78,7 @@ func build(ctx context.Context, o options) (_ *bed, err error) {
 	if err := os.WriteFile(file, topology, 0o600); err != nil {
 		return nil, err
 	}
-	var others []string // they refuse what the daemon asks of them, which is quicker than silence
+	var others []string // they refuse the daemon's requests, which is quicker than silence
 	for i := 1; i < o.hosts; i++ {
 		others = append(others, fmt.Sprintf("ip addr add %s/16 dev eth1", nth("172.31.0.1", i)))
 	}
@@ -235,7 +235,7 @@ func (b *bed) logged(message string, after time.Time) time.Duration {
 	return 0
 }
 
-// stop ends the daemon and its speaker, and takes away what they made.
+// stop ends the daemon and its speaker, and removes everything that they made.
 func (b *bed) stop(ctx context.Context) error {
 	if b.daemon == nil {
 		return nil
@@ -261,7 +261,7 @@ func (b *bed) stop(ctx context.Context) error {
 	return err
 }
 
-// speaker is the process id of the node's speaker; 0: there is none.
+// speaker returns the process id of the node's speaker; 0: no speaker runs.
 func (b *bed) speaker() int {
 	var home unix.Stat_t
 	if err := b.node.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &home) }); err != nil {

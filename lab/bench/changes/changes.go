@@ -84,7 +84,7 @@ func (b *bed) alone(ctx context.Context, send func(*change), folder bool) (all [
 	return all, nil
 }
 
-// paced makes changes at the rate, whatever becomes of them.
+// paced makes changes at the rate, without waiting for their results.
 func (b *bed) paced(ctx context.Context, send func(*change), folder bool) (all []*change) {
 	began, every := time.Now(), time.Duration(float64(time.Second)/b.rate)
 	tick := time.NewTicker(every)
@@ -200,7 +200,7 @@ func (b *bed) table(out io.Writer, all []*change, asked bool) {
 	}
 }
 
-// watched is when the watch beside the daemon's was told of a change; zero: it was not, or there is none.
+// watched returns when the watch beside the daemon's received a change; zero: it did not, or no such watch runs.
 func (b *bed) watched(x *change) time.Time {
 	if x.version == "" {
 		return time.Time{}

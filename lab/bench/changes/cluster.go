@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cluster is what the API server, or the folder, has of the Services: kubelab's seed, and what was changed since.
+// cluster holds the Services of the API server, or of the folder: kubelab's seed with the changes since.
 type cluster struct {
 	options
 	services []*service
@@ -86,11 +86,11 @@ func (c *cluster) announcedHere() (n int) {
 	return n
 }
 
-// pod and vip hand out addresses that nobody had.
+// pod and vip return addresses that are in no use.
 func (c *cluster) pod() netip.Addr { c.fresh++; return nth("10.160.0.0", c.fresh) }
 func (c *cluster) vip() netip.Addr { c.fresh++; return nth("198.19.0.0", c.fresh) }
 
-// change is one that was made, and what shall come of it.
+// change is a change of an object, with its expected effects.
 type change struct {
 	what    string
 	service *service
@@ -98,7 +98,7 @@ type change struct {
 	update  sight // of no address: none shall come
 
 	sent, answered time.Time
-	version        string // that the API server gave it, or namespace/name of what was deleted
+	version        string // by the API server, or namespace/name of a deleted object
 	err            error
 }
 

@@ -1,8 +1,8 @@
 // Changes measures the daemon on one node of a large cluster: how long a change of an object takes to the kernel and to a BGP
 // peer, how long the daemon takes to start, and how much memory and processor time it uses. It prints Markdown.
 //
-// The API server is a real one, seeded; the peer and what watches the kernel are this program, for the sake of their clock.
-// Everything runs in network namespaces of this machine's own kernel, which needs no VRF, as root.
+// The API server is a real one, seeded; the peer and the watch of the kernel are this program, for the sake of their
+// clock. Everything runs in network namespaces of this machine's own kernel, which needs no VRF, as root.
 package main
 
 import (
@@ -74,7 +74,7 @@ func run() error {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	// Whoever waits for the kernel is never to wait for another goroutine: its clock would be late.
+	// The goroutine that waits for the kernel must never wait for another goroutine: its clock would be late.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 8)
 	return measure(ctx, o, os.Stdout)
 }

@@ -85,7 +85,7 @@ func (b *bed) move(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// moved waits until every endpoint has another path, and the peer was told, and returns when that was.
+// moved waits until every endpoint has another path, and the peer has the announcement, and returns both moments.
 func (b *bed) moved(ctx context.Context, pods []netip.Addr, sent time.Time, update sight) (committed, told time.Time, err error) {
 	err = lab.Wait(ctx, startWithin, func() error {
 		for _, pod := range pods {

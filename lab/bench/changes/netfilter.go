@@ -15,14 +15,14 @@ import (
 	"github.com/egressway/egressway/lab"
 )
 
-// ourTable is the daemon's; what leaves the sets of a former moment by time is nothing that it does.
+// ourTable is the daemon's. Elements leave its sets of former addresses by time, without the daemon.
 const (
 	ourTable = "egressway"
 	former   = "former"
 )
 
-// watchNetfilter notes every address that comes to or goes from a set of the daemon's table in a node. The kernel tells so
-// when the transaction is in force. It ends with the process.
+// watchNetfilter notes every address that comes to or goes from a set of the daemon's table in a node. The kernel
+// reports a transaction when it is in force. The watch ends with the process.
 func watchNetfilter(n *lab.Node, s *seen) error {
 	var fd int
 	err := n.Do(func() (err error) {
@@ -48,7 +48,7 @@ func watchNetfilter(n *lab.Node, s *seen) error {
 			n, _, err := unix.Recvfrom(fd, b, 0)
 			at := time.Now()
 			switch {
-			case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS): // what was lost is never matched, which the table says
+			case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS): // a lost change is never matched, which shows in the table
 				continue
 			case err != nil:
 				return

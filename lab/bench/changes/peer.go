@@ -15,7 +15,7 @@ import (
 	"github.com/egressway/egressway/lab"
 )
 
-// The peer speaks as much BGP (RFC 4271) as it takes to be told routes.
+// The peer speaks as much BGP (RFC 4271) as it takes to receive routes.
 const (
 	peerASN     = 64601
 	peerAddress = "10.1.0.1"
@@ -143,7 +143,7 @@ func read(c io.Reader, b []byte) (kind byte, body []byte, err error) {
 
 var errUpdate = errors.New("an UPDATE that ends too soon")
 
-// updateSights lists what an UPDATE tells.
+// updateSights lists the routes that an UPDATE announces and withdraws.
 func updateSights(b []byte) (all []sight, err error) {
 	cut := func(b []byte) (part, rest []byte, err error) {
 		if len(b) < 2 || len(b)-2 < int(binary.BigEndian.Uint16(b)) {

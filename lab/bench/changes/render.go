@@ -8,7 +8,7 @@ import (
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
 )
 
-// request is what a change asks of the API server.
+// request returns the request to the API server that makes a change.
 func (c *cluster) request(x *change) apiserver.Request {
 	s := x.service
 	switch x.what {
@@ -114,7 +114,7 @@ func (c *cluster) nodesFile() string {
 	return b.String()
 }
 
-// encode is for what can be encoded.
+// encode returns JSON. Its argument must be a value that can be encoded.
 func encode(o any) []byte {
 	b, _ := json.Marshal(o)
 	return b

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// kind is what was seen.
+// kind is the kind of a sight.
 type kind int
 
 const (
@@ -16,7 +16,7 @@ const (
 	withdrawn
 )
 
-// seen is what the kernel and the peer told, and when.
+// seen holds the reports of the kernel and of the peer, with their times.
 type seen struct {
 	mu    sync.Mutex
 	at    map[sight][]time.Time
@@ -30,7 +30,7 @@ type sight struct {
 
 func newSeen() *seen { return &seen{at: map[sight][]time.Time{}, moved: make(chan struct{})} }
 
-// note takes what one message told.
+// note adds the sights of one message.
 func (s *seen) note(at time.Time, all []sight) {
 	if len(all) == 0 {
 		return
@@ -75,7 +75,7 @@ func (s *seen) count(k kind, after time.Time) (n int) {
 	return n
 }
 
-// forget drops what was seen: a start tells of everything.
+// forget drops all sights: a start reports everything again.
 func (s *seen) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

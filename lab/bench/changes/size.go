@@ -13,7 +13,7 @@ import (
 	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
-// use is what the daemon and its speaker have used.
+// use holds the resources that the daemon and its speaker have used.
 type use struct {
 	at              time.Time
 	agent, speaker  figures.Process
@@ -63,7 +63,7 @@ func (b *bed) metrics(ctx context.Context) (map[string]float64, error) {
 	return all, nil
 }
 
-// cost prints what the daemon used between two moments.
+// cost prints how much the daemon used between two moments.
 func (*bed) cost(out io.Writer, before, after use, when string) {
 	share := func(from, to figures.Process) float64 {
 		return 100 * (to.CPU - from.CPU).Seconds() / after.at.Sub(before.at).Seconds()
@@ -84,7 +84,7 @@ func (*bed) cost(out io.Writer, before, after use, when string) {
 	t.Print(out)
 }
 
-// coldStarts measures starts of the daemon on a node that has nothing of it yet.
+// coldStarts measures starts of the daemon on a node without any of its state.
 func (b *bed) coldStarts(ctx context.Context, out io.Writer) error {
 	if err := b.configure(b.fromAPI()); err != nil {
 		return err

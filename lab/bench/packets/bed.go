@@ -90,7 +90,7 @@ route add default via fd01::254 dev eth2 table 1001
 	return b, in(b.node, func() error { return running("pod0", "eth1", "eth2") })
 }
 
-// running waits until devices have a carrier: until then they drop what they are to send.
+// running waits until devices have a carrier: without one they drop their packets.
 func running(devices ...string) error {
 	const patience = 5 * time.Second
 	poll := time.NewTicker(10 * time.Millisecond)
@@ -111,7 +111,7 @@ func running(devices ...string) error {
 	}
 }
 
-// canVRF says whether the kernel has VRF devices.
+// canVRF reports whether the kernel has VRF devices.
 func canVRF() bool {
 	ns, err := newNamespace()
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 	newFlows = 8192
 )
 
-// subject is a node with a layout, and what is measured there.
+// subject is a node with a layout, and its measurements.
 type subject struct {
 	*bed
 	layout
@@ -52,7 +52,7 @@ type bench struct {
 	parts    bool
 }
 
-// entry is what becomes a subject.
+// entry describes a subject that is not built yet.
 type entry struct {
 	name string
 	l    layout
@@ -92,7 +92,7 @@ func (b *bench) prepare() error {
 	for _, n := range []int{1, 10_000} {
 		all = append(all, entry{numbered("egressway, counting services, %s", n), with(own, n, egressway(config.SteeringDirect, "a", true))})
 	}
-	// Cluster rules masquerade what nobody else gave a source: that of unselected pods becomes the node's.
+	// Cluster rules masquerade packets without another source: those of unselected pods get the node's.
 	masquerading := noNAT
 	masquerading.source = func(layout, int) netip.Addr { return netip.MustParseAddr("10.0.0.11") }
 	steered := noNAT
@@ -255,7 +255,7 @@ func socket(local, remote netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
-// people gives a pod and somebody outside sockets. It is not for nodes whose selected pods are elsewhere.
+// people gives a pod and a host outside sockets. It is not for nodes whose selected pods are elsewhere.
 func (s *subject) people() error {
 	if s.enters != "pod0" {
 		return nil
@@ -285,7 +285,7 @@ func (s *subject) people() error {
 	})
 }
 
-// sinks count what comes out of the node, and drop it at once.
+// sinks count the packets that leave the node, and drop them at once.
 func (s *subject) sinks() error {
 	const chain = `	chain %[1]s {
 		type filter hook ingress device %[1]s priority 0; policy accept;

@@ -80,8 +80,8 @@ func newStream(ifindex uint32, frames []frame) (*stream, error) {
 	return s, err
 }
 
-// send lets n packets through the stack and says how much processor time that took, softirqs included, which run in this
-// thread's name.
+// send lets n packets through the stack and returns how much processor time that took, softirqs included, which run in
+// this thread's name.
 func (s *stream) send(n int) (time.Duration, error) {
 	const live = 1 << 1 // BPF_F_TEST_XDP_LIVE_FRAMES
 	var data frame
@@ -112,10 +112,10 @@ func (s *stream) restart() error {
 	return setElement(s.next, 0, unsafe.Pointer(&zero))
 }
 
-// clock is what is measured by: the thread's processor time, which what else runs does not count in.
+// clock measures the thread's processor time, without that of other processes.
 var clock int32 = unix.CLOCK_THREAD_CPUTIME_ID
 
-// processorTime is what this thread has used of a processor.
+// processorTime returns how long this thread has used a processor.
 func processorTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(clock, &t); err != nil {

@@ -117,7 +117,7 @@ func (s *subject) measure(kind string, n int) error {
 			}
 		}
 	default:
-		if _, err = s.streams[kind].send(min(flows, n)); err == nil { // what it needs into the caches
+		if _, err = s.streams[kind].send(min(flows, n)); err == nil { // fills the caches
 			took, err = s.streams[kind].send(n)
 		}
 	}
@@ -143,7 +143,8 @@ func (s *subject) sendLocal(n int) (time.Duration, error) {
 	return processorTime() - began, nil
 }
 
-// talk has a pod ask and somebody outside answer, one after another. Packets arrive while the system call that sends them runs.
+// talk makes a pod ask and a host outside answer, one after another. Packets arrive while the system call that sends
+// them runs.
 func (s *subject) talk(n int) (time.Duration, error) {
 	question := make([]byte, 30)
 	buf := make([]byte, 64)
@@ -190,7 +191,7 @@ func flushConntrack() error {
 	return nil
 }
 
-// perPart prints what each part adds to a packet, ns.
+// perPart prints how much each part adds to a packet, ns.
 func (b *bench) perPart() {
 	fmt.Println("\n| | ns | quartiles |\n|---|---|---|")
 	base, empty := b.subjects[0].took[passing], b.subjects[1].took[passing]

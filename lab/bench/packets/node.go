@@ -15,7 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Who sends what. Addresses of pods and ingress IPs go up from these.
+// Sources and destinations. Addresses of pods and ingress IPs go up from these.
 var (
 	outsider  = map[bool]netip.Addr{false: netip.MustParseAddr("198.51.100.10"), true: netip.MustParseAddr("2001:db8:100::10")}
 	ownPods   = map[bool]netip.Addr{false: netip.MustParseAddr("10.64.1.0"), true: netip.MustParseAddr("fd64::1:0")}
@@ -35,7 +35,7 @@ func plus(a netip.Addr, i int) netip.Addr {
 
 const perService = 10 // endpoints
 
-// layout is what makes a node send pods' packets out by eth2 with another source.
+// layout selects how a node sends pods' packets out by eth2 with another source.
 type layout struct {
 	endpoints int
 	v6        bool
@@ -81,7 +81,7 @@ func oneRoutingRule(l layout) error {
 	if err := script("rule add from " + pods + " priority 900 table 1001\n"); err != nil {
 		return err
 	}
-	if l.vrf { // what comes in by the VRF is routed by its table
+	if l.vrf { // packets that arrive by the VRF are routed by its table
 		if err := script("route add 10.64.0.0/14 via 169.254.1.2 dev pod0 table 1001\nroute add fd64::/64 via fd69::2 dev pod0 table 1001\n"); err != nil {
 			return err
 		}
@@ -126,7 +126,8 @@ table inet each {
 `)
 }
 
-// clusterRules stands in for what else is on a node of a cluster: kube-proxy in its nftables mode, and a CNI that masquerades.
+// clusterRules stands in for the other rules on a cluster's node: kube-proxy's in its nftables mode, and those of a CNI
+// that masquerades.
 func clusterRules() error {
 	return rules(`
 table ip kube-proxy {
@@ -220,5 +221,5 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 	}
 }
 
-// keep holds what owns the tables.
+// keep holds the owners of the tables.
 var keep []*kernel.Node

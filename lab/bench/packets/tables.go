@@ -30,7 +30,7 @@ var pairs = []struct{ name, over, under string }{
 	{"VRF, 10,000 endpoints : forwarding", "VRF, egressway, 10,000", "VRF, forwarding"},
 }
 
-// tables prints what packets cost in each subject, and how subjects compare.
+// tables prints how much a packet costs in each subject, and how subjects compare.
 func (b *bench) tables() {
 	if b.parts {
 		b.perPart()

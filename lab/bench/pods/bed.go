@@ -69,7 +69,7 @@ func build(ctx context.Context, o options, w way) (_ *bed, err error) {
 	if err := os.WriteFile(file, topology, 0o600); err != nil {
 		return nil, err
 	}
-	var others []string // they refuse what the daemon asks of them, which is quicker than silence
+	var others []string // they refuse the daemon's requests, which is quicker than silence
 	for i := 1; i < o.hosts; i++ {
 		others = append(others, fmt.Sprintf("ip addr add %s/16 dev eth1", nth(nodeAddress, i)))
 	}
@@ -125,7 +125,7 @@ func (b *bed) destroy() {
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
 
-// configure writes what the daemon is started with.
+// configure writes the daemon's configuration.
 func (b *bed) configure() error {
 	hold := ""
 	if b.hold != "" {

@@ -84,7 +84,7 @@ func open(index int) (fd int, err error) {
 	return fd, nil
 }
 
-// run reads until the end, and then what is left.
+// run reads until the end, and then the packets that are left.
 func (l *listening) run(ending *atomic.Bool) {
 	packet, control := make([]byte, 256), make([]byte, 256)
 	for {
@@ -105,7 +105,7 @@ func (l *listening) run(ending *atomic.Bool) {
 	}
 }
 
-// stamp is when the kernel received what a control message belongs to.
+// stamp returns when the kernel received the packet of a control message.
 func stamp(control []byte) time.Time {
 	all, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -120,7 +120,7 @@ func stamp(control []byte) time.Time {
 	return time.Time{}
 }
 
-// end gives what was seen, and how much the kernel had no room for. A second call gives the same.
+// end returns all sights, and how many packets the kernel had no room for. A second call returns the same.
 func (c *capture) end() (all []sight, lost int) {
 	c.once.Do(func() {
 		c.ending.Store(true)

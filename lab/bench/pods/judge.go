@@ -10,21 +10,21 @@ import (
 	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
-// verdict is what became of a pod's packets.
+// verdict counts a pod's packets.
 type verdict struct {
-	first time.Time // packet with the right source; zero: there was none
+	first time.Time // of the first packet with the right source; zero: no such packet was seen
 	right int
 
 	// With another source. The last two are not to be.
 	early      int // before the endpoint was written
 	underway   int // from then to the first right one
-	afterEvent int // of these, after a watch was told of the endpoint
+	afterEvent int // of these, after a watch received the endpoint
 	late       int // after the first right one, of new flows
 	lateAgain  int // and of the pod's first flow
 }
 
-// judge looks at what was seen of a pod, in the order of time. right is the source that it is to have once it is what was written at
-// written, of which a watch was told at told; device is where it is to leave then.
+// judge counts the packets seen of a pod, in the order of time. right is its source, and device the one by which they
+// leave, as soon as the endpoint was written (at written; a watch received it at told).
 func judge(seen []sight, right netip.Addr, device string, written, told time.Time) (v verdict) {
 	for _, x := range seen {
 		switch good := x.source == right && x.device == device; {
@@ -49,7 +49,7 @@ func judge(seen []sight, right netip.Addr, device string, written, told time.Tim
 	return v
 }
 
-// tally is what became of many.
+// tally adds up verdicts.
 type tally struct {
 	pods, unseen, leaked int // leaked: those with a packet of another source
 
@@ -76,7 +76,7 @@ func (t *tally) add(v verdict, w write, told time.Time) {
 	t.fromEvent.Add(told, v.first)
 }
 
-// report prints what became of all.
+// report prints the sums.
 func (b *bed) report(out io.Writer, all []*pod, seen []sight) {
 	of := make([][]sight, len(all))
 	for _, x := range seen {

@@ -1,8 +1,8 @@
-// Pods measures new pods whose first act is a SYN to the outside: what it takes from the moment at which the API server has such a
-// pod as an endpoint to its first packet outside with the right source, and how many packets of it had another one. It prints
-// Markdown.
+// Pods measures new pods whose first act is a SYN to the outside: the time from the moment at which the API server has
+// such a pod as an endpoint to its first packet outside with the right source, and how many packets of it had another
+// one. It prints Markdown.
 //
-// The API server is a real one, seeded; kubelet, the EndpointSlice controller, the pods and what watches the outside are this
+// The API server is a real one, seeded; kubelet, the EndpointSlice controller, the pods and the watch outside are this
 // program. Everything runs in network namespaces of this machine's own kernel, which needs no VRF, as root.
 package main
 
@@ -83,7 +83,7 @@ func run() error {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	// Whoever waits for the kernel is never to wait for another goroutine: its clock would be late.
+	// The goroutine that waits for the kernel must never wait for another goroutine: its clock would be late.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 8)
 	return measure(ctx, o, os.Stdout)
 }

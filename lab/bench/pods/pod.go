@@ -13,10 +13,10 @@ import (
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
 )
 
-// label is what the configuration may select pods by.
+// label is the label by which the configuration may select pods.
 const label = "egress-bench"
 
-// pod is a new one, and when what was written of it.
+// pod is a new pod, with the times at which its objects were written.
 type pod struct {
 	number  int
 	addr    netip.Addr
@@ -157,7 +157,7 @@ func (b *bed) write(ctx context.Context, w *write, r apiserver.Request) (err err
 	return err
 }
 
-// sleep says whether the time has passed before the end of ctx.
+// sleep reports whether the time has passed before the end of ctx.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -167,7 +167,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// encode is for what can be encoded.
+// encode returns JSON. Its argument must be a value that can be encoded.
 func encode(o any) []byte {
 	b, _ := json.Marshal(o)
 	return b

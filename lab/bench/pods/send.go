@@ -16,9 +16,9 @@ import (
 	"github.com/egressway/egressway/lab"
 )
 
-// A pod's first act is a SYN, and so are all others: each of a new flow, by another port, and now and then the first one again, as
-// TCP repeats what nobody answers. Its sequence number says which pod's and which SYN it is, which SNAT leaves alone; its window,
-// whether it is a repetition.
+// All packets of a pod are SYNs: each of a new flow, by another port, and now and then the first one again, as TCP
+// repeats a SYN without an answer. Its sequence number, which SNAT does not change, holds the pod and the number of the
+// SYN; its window, whether it is a repetition.
 const (
 	headers    = 14 + 20 + 20 // Ethernet, IPv4 and TCP without options
 	firstPort  = 1024
@@ -26,7 +26,7 @@ const (
 	windowMore = 2000
 )
 
-// sender sends what pods send.
+// sender sends the pods' packets.
 type sender struct {
 	fd     int
 	frame  [headers]byte
@@ -98,7 +98,7 @@ func (s *sender) end() {
 	unix.Close(s.fd)
 }
 
-// run sends until the end. What it is late with it leaves out.
+// run sends until the end. It leaves out packets for which it is late.
 func (s *sender) run() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -149,7 +149,7 @@ func syn(frame [headers]byte, p *pod, n int, again bool) [headers]byte {
 	return frame
 }
 
-// sum is the Internet checksum (RFC 1071) of what has an even length, not inverted.
+// sum returns the Internet checksum (RFC 1071) of a text of even length, not inverted.
 func sum(b []byte, from uint32) uint16 {
 	for i := 0; i+1 < len(b); i += 2 {
 		from += uint32(binary.BigEndian.Uint16(b[i:]))

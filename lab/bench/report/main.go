@@ -1,10 +1,10 @@
-// Report runs a benchmark, which prints Markdown, and puts what it printed into the benchmark's block of a document:
+// Report runs a benchmark, which prints Markdown, and puts its output into the benchmark's block of a document:
 //
 //	bench-report -block changes -command 'make bench-changes' bin/bench-changes
 //
-// A block is what stands between the lines "<!-- bench:NAME -->" and "<!-- end -->". It begins with a line that says by which
-// command, of which commit and on what machine its figures were made. A benchmark that fails leaves the block as it was. With
-// no program to run, the block is what comes by standard input.
+// A block is the text between the lines "<!-- bench:NAME -->" and "<!-- end -->". It begins with a line that
+// names the command, the commit and the machine of its figures. A benchmark that fails leaves the block as it was. With
+// no program to run, the block is the text on standard input.
 package main
 
 import (
@@ -56,7 +56,7 @@ func run() error {
 	return rewrite(*file, *block, o.String()+"\n\n"+figures)
 }
 
-// read has the benchmark run, and shows what it prints meanwhile.
+// read runs the benchmark, and shows its output meanwhile.
 func read(args []string) (string, error) {
 	var printed bytes.Buffer
 	if len(args) == 0 {
@@ -66,7 +66,7 @@ func read(args []string) (string, error) {
 	// An interrupt is for the benchmark, which then cleans up, and fails.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	c := exec.Command(args[0], args[1:]...) //nolint:noctx // whoever interrupts from a terminal interrupts it too; SIGTERM is passed on below
+	c := exec.Command(args[0], args[1:]...) // an interrupt from a terminal reaches it, too; SIGTERM is passed on below
 	c.Stdout, c.Stderr = io.MultiWriter(os.Stdout, &printed), os.Stderr
 	if err := c.Start(); err != nil {
 		return "", err
@@ -88,7 +88,7 @@ func kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// model is what the first processor calls itself; empty: it does not.
+// model returns the first processor's name for itself; empty: it has none.
 func model() string {
 	b, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(b)) {

@@ -22,8 +22,8 @@ type entry struct {
 	} `json:"objectRef"`
 }
 
-// what is what an entry asks for.
-func (e *entry) what() string {
+// request returns the verb and the resource of an entry.
+func (e *entry) request() string {
 	if e.ObjectRef == nil {
 		path, _, _ := strings.Cut(e.RequestURI, "?")
 		return e.Verb + " " + path
@@ -76,7 +76,7 @@ func count(log []byte, nodes int, windows []*window) {
 		}
 		for _, w := range windows {
 			if !e.Received.Before(w.from) && e.Received.Before(w.to) {
-				w.requests[i][e.what()]++
+				w.requests[i][e.request()]++
 			}
 		}
 	}

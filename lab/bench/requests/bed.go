@@ -26,7 +26,7 @@ const (
 	startsAtOnce = 4 // more than that only wait for each other, and for the API server
 
 	settle      = 5 * time.Second // after a restart
-	quiet       = 5 * time.Second // in which nobody writes anything: all is agreed
+	quiet       = 5 * time.Second // without any write: all agree
 	leadWithin  = time.Minute
 	agreeWithin = 5 * time.Minute
 )

@@ -1,6 +1,6 @@
-// Requests measures what daemons ask of an API server: some of them, each on a node of its own, against a real server, at rest,
-// while they are restarted one after the other and while objects change; and from that it calculates what a thousand nodes ask. It
-// prints Markdown.
+// Requests measures the requests of daemons to an API server: some of them, each on a node of its own, against a real
+// server, at rest, while they are restarted one after the other and while objects change; and from that it calculates
+// those of a thousand nodes. It prints Markdown.
 //
 // Requests are counted in the server's audit log, events in its metrics, bytes at the nodes' devices. Everything runs in
 // network namespaces of this machine's own kernel, which needs no VRF, as root.

@@ -14,7 +14,7 @@ import (
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
 )
 
-// result is what was measured with some daemons.
+// result holds the measurements with some number of daemons.
 type result struct {
 	daemons   int
 	rest      *window
@@ -24,7 +24,7 @@ type result struct {
 	labels    *window
 }
 
-// window is a time in which something was done, and what it led to.
+// window is a time in which a test did something, with the requests that followed.
 type window struct {
 	from, to time.Time
 	leader   int           // node whose daemon leads
@@ -41,7 +41,7 @@ type window struct {
 
 type counts map[string]float64
 
-// during notes what the server and the devices count while f runs.
+// during notes the counts of the server and of the devices while f runs.
 func (b *bed) during(ctx context.Context, f func(w *window) error) (*window, error) {
 	w := &window{}
 	var err error
@@ -129,7 +129,8 @@ func (b *bed) atRest(ctx context.Context, r *result) (err error) {
 	return err
 }
 
-// agreed waits until the daemons write nothing but their Leases' times: hosts are elected, and everybody has what follows in force.
+// agreed waits until the daemons write nothing but their Leases' times: hosts are elected, and all daemons have the
+// result in force.
 func (b *bed) agreed(ctx context.Context) error {
 	return lab.Wait(ctx, agreeWithin, func() error {
 		w := &window{from: time.Now(), to: time.Now().Add(quiet)}
@@ -165,7 +166,7 @@ func (b *bed) restart(ctx context.Context, r *result) error {
 				return err
 			}
 			w.ready = time.Since(began)
-			return sleep(ctx, 2*time.Second) // it goes on to tell what it has made
+			return sleep(ctx, 2*time.Second) // it goes on to report the objects that it has made
 		})
 		if err != nil {
 			return err
@@ -215,7 +216,7 @@ func (b *bed) nodesChange(ctx context.Context, r *result) (err error) {
 	return err
 }
 
-// paced changes objects at the rate, and waits until it is over what they lead to.
+// paced changes objects at the rate, and waits until their effects are over.
 func (b *bed) paced(ctx context.Context, w *window, number int, change func(n int) apiserver.Request) error {
 	tick := time.NewTicker(time.Duration(float64(time.Second) / b.rate))
 	defer tick.Stop()

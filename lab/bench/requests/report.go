@@ -10,7 +10,7 @@ import (
 	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
-// report prints what was measured, and what follows from it for a thousand nodes.
+// report prints the measurements, and calculates those of a thousand nodes.
 func (o options) report(out io.Writer, all []*result) {
 	fmt.Fprintf(out, "%s Services with an EgressService and %d endpoints each, as many Nodes as daemons.\n\n", figures.Count(o.services), o.endpoints)
 	fmt.Fprintf(out, "### At rest\n\nRequests a second for %s.\n\n", o.rest)
@@ -86,7 +86,7 @@ func (w *window) roles(kind string) (leader, others float64) {
 	return leader, others
 }
 
-// restarts prints what restarts led to, on average.
+// restarts prints the requests after restarts, on average.
 func restarts(out io.Writer, all []*result) {
 	head, kinds := []string{"request"}, map[string]bool{}
 	for _, r := range all {
@@ -141,7 +141,7 @@ func restarts(out io.Writer, all []*result) {
 	t.Print(out)
 }
 
-// changes prints what changes of objects led to, for each.
+// changes prints the requests after changes of objects, for each change.
 func changes(out io.Writer, all []*result) {
 	t := figures.NewTable("of", "daemons", "changes", "events for each", "bytes of one event", "requests for each")
 	for _, r := range all {
@@ -167,7 +167,7 @@ func changes(out io.Writer, all []*result) {
 
 const renewal = "patch leases"
 
-// thousand prints what a thousand nodes ask, by the figures of one result.
+// thousand prints the requests of a thousand nodes, by the figures of one result.
 func (o options) thousand(out io.Writer, r *result) {
 	const (
 		nodes    = 1_000

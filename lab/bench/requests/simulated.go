@@ -26,8 +26,8 @@ const (
 	relabelled     = 10               // Nodes whose label changes
 )
 
-// simulation is what was measured with many daemons of which only the API client is real: the package that each daemon has, in
-// one process on one node.
+// simulation holds the measurements with many daemons that have a real API client and nothing else: the package that
+// each daemon has, in one process on one node.
 type simulation struct {
 	whole  *window // every daemon watches all Nodes
 	roster *window // only the leader does
@@ -214,7 +214,7 @@ func change(flag *bool, to bool) int64 {
 	return -1
 }
 
-// print prints what was measured.
+// print prints the measurements.
 func (s *simulation) print(out io.Writer, n int) {
 	fmt.Fprintf(out, "### %s simulated daemons\n\nThe API clients of %[1]s daemons in one process, without services; %[2]d Nodes of the same size, whose statuses are written once in %[3]s each. "+
 		"First they obey a leader of an earlier version, which publishes no roster of the Nodes: each watches all. All knew everything after %[4]s. Then one of them leads, and the others watch their own Node since %[5]s after the former leader's end. "+

@@ -1,7 +1,7 @@
-// Steered measures how much a pod gets through whose egress is steered to another node, against one on the host itself: bytes of
-// one TCP connection to a server outside, by the LAN as it is and by VXLAN, by links of 1 Gbit/s and by links that take what the
-// processors give. It prints Markdown. Everything runs in network namespaces of this machine's own kernel, which needs no VRF but
-// the qdisc tbf, as root.
+// Steered measures how much a pod gets through whose egress is steered to another node, against one on the host itself:
+// bytes of one TCP connection to a server outside, by the LAN as it is and by VXLAN, by links of 1 Gbit/s and by links
+// without a limit. It prints Markdown. Everything runs in network namespaces of this machine's own kernel, which needs
+// no VRF but the qdisc tbf, as root.
 package main
 
 import (

@@ -22,13 +22,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Client asks the API server, and notes what its watches are told.
+// Client sends requests to the API server, and notes the events of its watches.
 type Client struct {
 	base, token string
 	client      *http.Client
 
 	mu     sync.Mutex
-	events map[string][]time.Time // by the version that an event told of, or what was deleted
+	events map[string][]time.Time // by the event's version, or by the deleted object
 }
 
 func newClient(kubeconfig []byte, dial func(ctx context.Context, kind, address string) (net.Conn, error)) (*Client, error) {
@@ -70,7 +70,7 @@ type Request struct {
 	body         []byte
 }
 
-// Get asks for what is at a path.
+// Get returns a request to read a path.
 func Get(path string) Request { return Request{Path: path, method: http.MethodGet} }
 
 // Delete deletes it.
@@ -147,8 +147,8 @@ type object struct {
 	} `json:"metadata"`
 }
 
-// Watch notes when a watch of a kind in all namespaces is told of each change, until ctx ends: it is what the server itself
-// takes. It returns when the watch has begun.
+// Watch notes when a watch of a kind in all namespaces receives each change, until ctx ends: the time that the server
+// itself needs. It returns when the watch has begun.
 func (c *Client) Watch(ctx context.Context, path string) error {
 	version, err := c.Ask(ctx, Get(path+"?limit=1"))
 	if err != nil {
@@ -205,7 +205,8 @@ func (c *Client) follow(in io.Reader) (version string) {
 	}
 }
 
-// Told is when the watches were first told, after a time, of a version or of the deletion of namespace/name; zero: they were not.
+// Told returns when the watches first received, after a time, a version or the deletion of namespace/name; zero: they
+// did not.
 func (c *Client) Told(key string, after time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,7 +221,7 @@ func (c *Client) Told(key string, after time.Time) time.Time {
 // Namespace is the daemon's.
 const Namespace = "egressway-system"
 
-// Paths of what is changed and watched.
+// Paths of the objects that are changed and watched.
 const (
 	AllSlices         = "/apis/discovery.k8s.io/v1/endpointslices"
 	AllServices       = "/api/v1/services"

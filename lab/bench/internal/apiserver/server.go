@@ -26,7 +26,7 @@ type Server struct {
 	node       *lab.Node
 }
 
-// Start starts kubelab in a node, listening on an address of it, without controllers. It returns when it is ready.
+// Start starts kubelab in a node, listening on one of its addresses, without controllers. It returns when it is ready.
 func Start(ctx context.Context, l *lab.Lab, n *lab.Node, kubelab, listen string, flags ...string) (*Server, error) {
 	if err := n.Do(func() error { return os.MkdirAll(home, 0o700) }); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func Start(ctx context.Context, l *lab.Lab, n *lab.Node, kubelab, listen string,
 	return s, err
 }
 
-// File is what a file of the server's folder holds.
+// File returns the content of a file in the server's folder.
 func (s *Server) File(name string) (content []byte, err error) {
 	err = s.node.Do(func() (err error) {
 		content, err = os.ReadFile(home + "/" + name)
@@ -67,8 +67,8 @@ func (s *Server) File(name string) (content []byte, err error) {
 	return content, err
 }
 
-// Furnish makes what the daemon needs of the cluster: the CRD, which is in a file, its namespace and, unless leader is empty, the
-// Lease of a node that leads for longer than any benchmark lasts.
+// Furnish makes the daemon's objects in the cluster: the CRD, which is in a file, its namespace and, unless leader is
+// empty, the Lease of a node that leads for longer than any benchmark lasts.
 func (s *Server) Furnish(ctx context.Context, crd, leader string) error {
 	text, err := os.ReadFile(crd)
 	if err != nil {

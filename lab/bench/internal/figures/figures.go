@@ -1,4 +1,4 @@
-// Package figures is what benchmarks print: tables of Markdown, and numbers of three digits with their spread.
+// Package figures formats the results of benchmarks: tables of Markdown, and numbers of three digits with their spread.
 package figures
 
 import (
@@ -33,7 +33,8 @@ func (t *Table) Print(out io.Writer) {
 	fmt.Fprintln(out)
 }
 
-// Quartiles are the lower one, the median and the upper one of values, between which it interpolates; NaN: there are none.
+// Quartiles returns the lower quartile, the median and the upper quartile of values, between which it interpolates;
+// NaN: there are no values.
 func Quartiles(values []float64) (lower, median, upper float64) {
 	v := slices.Sorted(slices.Values(values))
 	at := func(share float64) float64 {
@@ -50,7 +51,7 @@ func Quartiles(values []float64) (lower, median, upper float64) {
 	return at(.25), at(.5), at(.75)
 }
 
-// Ratios divides what was measured in the same round.
+// Ratios divides two measurements of each round.
 func Ratios(over, under []float64) (all []float64) {
 	for i := range min(len(over), len(under)) {
 		all = append(all, over[i]/under[i])
@@ -58,7 +59,7 @@ func Ratios(over, under []float64) (all []float64) {
 	return all
 }
 
-// Ratio is the median of ratios and their quartiles; empty: there are none.
+// Ratio returns the median of ratios and their quartiles; empty: there are no ratios.
 func Ratio(ratios []float64) string {
 	if len(ratios) == 0 {
 		return ""

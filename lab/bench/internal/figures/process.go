@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Process is what the kernel tells of one.
+// Process holds the kernel's figures about a process.
 type Process struct {
 	CPU       time.Duration // processor time since its start
 	Peak, Now int           // KiB resident: the most since its start, and now
@@ -18,7 +18,7 @@ type Process struct {
 // clockTick is the unit of processor time in /proc: USER_HZ, on every Linux.
 const clockTick = 10 * time.Millisecond
 
-// ReadProcess reads what a process has used.
+// ReadProcess reads the resources that a process has used.
 func ReadProcess(pid int) (p Process, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 // Spans are times between two moments.
 type Spans []time.Duration
 
-// Add takes in the time between two moments, if both were seen: if neither is zero.
+// Add adds the time between two moments, unless one of them is zero, which was not seen.
 func (s *Spans) Add(from, to time.Time) {
 	if !from.IsZero() && !to.IsZero() {
 		*s = append(*s, to.Sub(from))
 	}
 }
 
-// Columns are n, p50, p90, p99 and the most, which are empty where there is none.
+// Columns returns n, p50, p90, p99 and the most, which are empty without any span.
 func (s Spans) Columns() []string {
 	if len(s) == 0 {
 		return []string{"0", "", "", "", ""}
