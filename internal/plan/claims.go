@@ -151,25 +151,24 @@ type rank struct {
 
 // compare is negative where r comes before another rank.
 func (r rank) compare(o rank) int {
-	if r.id.Kind != o.id.Kind {
+	switch {
+	case r.id.Kind != o.id.Kind:
 		return cmp.Compare(r.id.Kind, o.id.Kind)
-	}
-	if r.able != o.able {
-		if r.able {
-			return -1
-		}
+	case r.able && !o.able:
+		return -1
+	case o.able && !r.able:
 		return 1
-	}
-	if r.able {
-		if c := cmp.Compare(r.since, o.since); c != 0 {
-			return c
-		}
+	case r.able && r.since != o.since:
+		return cmp.Compare(r.since, o.since)
 	}
 	return cmp.Or(cmp.Compare(r.created, o.created), r.id.Compare(o.id))
 }
 
 // over reports whether the rank belongs to another source and comes before s.
 func (r rank) over(s *source) bool { return r.is && r.compare(s.rank()) < 0 }
+
+// bars reports whether the rank's source keeps s from having the same ingress IP.
+func (r rank) bars(s *source) bool { return r.over(s) && !r.shares(s) }
 
 // shares reports whether s may share an ingress IP with the rank's source.
 func (r rank) shares(s *source) bool { return cluster.Shares(r.id.Key, r.sharing, s.id.Key, s.sharing) }
@@ -191,31 +190,49 @@ func (c *claims) verdict(a netip.Addr) verdict {
 	return v
 }
 
+// verdictFor returns the verdict on an address that a source claims. It is zero if that is the only claim, which wins.
+func (c *claims) verdictFor(s *source, a netip.Addr) verdict {
+	if s.disputes == 0 || c.several[a] == nil {
+		return verdict{}
+	}
+	return c.verdict(a)
+}
+
 // judge decides an address that several sources claim, or one source for several uses.
 func (c *claims) judge(a netip.Addr) (v verdict) {
 	_, v.peer = c.ground.peers[a]
 	v.barred = within(c.ground.inside, a)
 	all := c.on(a)
-	for _, o := range all {
-		if o.uses&asClusterIP != 0 && (!v.clusterIP || o.by.id.Key.Compare(v.cluster) < 0) {
-			v.clusterIP, v.cluster = true, o.by.id.Key
-		}
-	}
-	if v.clusterIP {
+	if v.clusterIP, v.cluster = clusterIPIn(all); v.clusterIP {
 		return v
 	}
 	for _, o := range all {
-		if o.uses&asPlain != 0 && !v.plain.is {
-			v.plain = o.by.rank()
-		}
-		if o.uses&asSeat != 0 && v.admitsSeat(o.by) {
-			v.seat, v.network = o.by.rank(), o.by.network.name
-		}
-		if o.uses&asEndpoint != 0 && v.admitsEndpoint() && !c.strange(o.by, a).is {
-			v.owner = o.by.rank()
-		}
+		v.weigh(c, a, o)
 	}
 	return v
+}
+
+// weigh adds the uses that a claim wins beside the claims of higher rank.
+func (v *verdict) weigh(c *claims, a netip.Addr, o claim) {
+	if o.uses&asPlain != 0 && !v.plain.is {
+		v.plain = o.by.rank()
+	}
+	if o.uses&asSeat != 0 && v.admitsSeat(o.by) {
+		v.seat, v.network = o.by.rank(), o.by.network.name
+	}
+	if o.uses&asEndpoint != 0 && v.admitsEndpoint() && !c.strange(o.by, a).is {
+		v.owner = o.by.rank()
+	}
+}
+
+// clusterIPIn returns the first Service, by key, that claims an address as its ClusterIP; false: none does.
+func clusterIPIn(all []claim) (is bool, service cluster.Key) {
+	for _, o := range all {
+		if o.uses&asClusterIP != 0 && (!is || o.by.id.Key.Compare(service) < 0) {
+			is, service = true, o.by.id.Key
+		}
+	}
+	return is, service
 }
 
 // admitsSeat reports whether a source may serve the address as an ingress IP beside the claims judged before.
@@ -246,25 +263,20 @@ func (c *claims) noteAll(s *source) {
 	if c.quiet || s.disputes == 0 {
 		return
 	}
-	note := func(a netip.Addr) {
-		if c.several[a] != nil {
-			c.note(a)
+	for _, all := range [...][]netip.Addr{s.clusterIPs, s.claimed, s.lost, s.plain} {
+		for _, a := range all {
+			c.noteDisputed(a)
 		}
 	}
-	for _, a := range s.clusterIPs {
-		note(a)
-	}
-	for _, a := range s.claimed {
-		note(a)
-	}
 	for _, e := range s.members {
-		note(e.addr)
+		c.noteDisputed(e.addr)
 	}
-	for _, a := range s.lost {
-		note(a)
-	}
-	for _, a := range s.plain {
-		note(a)
+}
+
+// noteDisputed records the verdict on an address if several sources claim it, or one for several uses.
+func (c *claims) noteDisputed(a netip.Addr) {
+	if c.several[a] != nil {
+		c.note(a)
 	}
 }
 
@@ -273,30 +285,10 @@ func (r *redone) claim(c *claims) {
 	s, was := r.source, r.was
 	s.claimed, s.plain = r.seatClaims(c.ground)
 	s.able = r.isAble(c.ground)
-	change := func(was, now []netip.Addr, as uses) {
-		for _, a := range was {
-			if !slices.Contains(now, a) {
-				c.remove(a, s, as)
-			}
-		}
-		for _, a := range now {
-			if !slices.Contains(was, a) {
-				c.add(a, s, as)
-			}
-		}
-	}
-	change(was.clusterIPs, s.clusterIPs, asClusterIP)
-	change(was.claimed, s.claimed, asSeat)
-	change(was.plain, s.plain, asPlain)
-	before := was.members
-	if len(was.lost) > 0 {
-		before = slices.Clone(before)
-		for _, a := range was.lost {
-			before = append(before, endpoint{addr: a})
-		}
-		slices.SortFunc(before, endpoint.compare)
-	}
-	differences(before, r.candidates, func(x, y *endpoint) {
+	c.change(s, was.clusterIPs, s.clusterIPs, asClusterIP)
+	c.change(s, was.claimed, s.claimed, asSeat)
+	c.change(s, was.plain, s.plain, asPlain)
+	differences(was.claimedMembers(), r.candidates, func(x, y *endpoint) {
 		switch {
 		case y == nil:
 			c.remove(x.addr, s, asEndpoint)
@@ -304,6 +296,33 @@ func (r *redone) claim(c *claims) {
 			c.add(y.addr, s, asEndpoint)
 		}
 	})
+}
+
+// change replaces the claims of a source for one use.
+func (c *claims) change(s *source, was, now []netip.Addr, as uses) {
+	for _, a := range was {
+		if !slices.Contains(now, a) {
+			c.remove(a, s, as)
+		}
+	}
+	for _, a := range now {
+		if !slices.Contains(was, a) {
+			c.add(a, s, as)
+		}
+	}
+}
+
+// claimedMembers lists the members that a source claims, won or not, sorted.
+func (s *source) claimedMembers() []endpoint {
+	if len(s.lost) == 0 {
+		return s.members
+	}
+	all := slices.Clone(s.members)
+	for _, a := range s.lost {
+		all = append(all, endpoint{addr: a})
+	}
+	slices.SortFunc(all, endpoint.compare)
+	return all
 }
 
 // fit drops addresses that no source publishes (invalid, IPv4-mapped, with a zone) and duplicates.
@@ -320,16 +339,7 @@ func fit(all []netip.Addr) []netip.Addr {
 // differences calls visit for each address of two sorted lists. The argument of a list that lacks the address is nil.
 func differences(before, now []endpoint, visit func(x, y *endpoint)) {
 	for len(before) > 0 || len(now) > 0 {
-		order := 0
-		switch {
-		case len(before) == 0:
-			order = 1
-		case len(now) == 0:
-			order = -1
-		default:
-			order = before[0].compare(now[0])
-		}
-		switch {
+		switch order := compareFirst(before, now); {
 		case order < 0:
 			visit(&before[0], nil)
 			before = before[1:]
@@ -341,4 +351,15 @@ func differences(before, now []endpoint, visit func(x, y *endpoint)) {
 			before, now = before[1:], now[1:]
 		}
 	}
+}
+
+// compareFirst compares the first elements of two lists. An empty list comes last.
+func compareFirst(x, y []endpoint) int {
+	switch {
+	case len(x) == 0:
+		return 1
+	case len(y) == 0:
+		return -1
+	}
+	return x[0].compare(y[0])
 }

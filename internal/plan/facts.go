@@ -79,23 +79,27 @@ func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
 	}
 	f.Links = append(f.Links, lan)
 	for i, n := range assumedNetworks(c, objects) {
-		table := n.Table
-		if n.VRF != "" {
-			if table == 0 {
-				table = assumedTable + uint32(i)
-			}
-			f.Links = append(f.Links, Link{Name: n.VRF, Up: true, MTU: 1500, VRFTable: table})
-		}
-		for _, i := range n.Uplinks() {
-			f.Links = append(f.Links, Link{Name: i, Up: true, MTU: 1500, Master: n.VRF})
-		}
-		last := &f.Links[len(f.Links)-1]
-		last.Addrs = append(last.Addrs, sources(n)...)
-		if table != 0 {
-			f.Routed[table] = Families{IPv4: true, IPv6: true}
-		}
+		f.assumeNetwork(n, assumedTable+uint32(i))
 	}
 	return f
+}
+
+// assumeNetwork invents the links of a network, and a route in its table. A VRF device without a configured table has that of
+// the argument.
+func (f *Facts) assumeNetwork(n config.Network, vrfTable uint32) {
+	table := n.Table
+	if n.VRF != "" {
+		table = cmp.Or(table, vrfTable)
+		f.Links = append(f.Links, Link{Name: n.VRF, Up: true, MTU: 1500, VRFTable: table})
+	}
+	for _, i := range n.Uplinks() {
+		f.Links = append(f.Links, Link{Name: i, Up: true, MTU: 1500, Master: n.VRF})
+	}
+	last := &f.Links[len(f.Links)-1]
+	last.Addrs = append(last.Addrs, sources(n)...)
+	if table != 0 {
+		f.Routed[table] = Families{IPv4: true, IPv6: true}
+	}
 }
 
 // assumedNetworks lists the configured networks, and with allowUnlisted those that only EgressServices name.
@@ -104,15 +108,11 @@ func assumedNetworks(c *config.Config, objects cluster.Objects) []config.Network
 	if !c.AllowUnlisted {
 		return all
 	}
-	known := map[string]bool{"": true}
+	names := countNames(&objects)
+	delete(names, "")
 	for _, n := range c.Networks {
-		known[n.Name], known[n.VRF] = true, true
-	}
-	names := map[string]bool{}
-	for _, e := range objects.EgressServices.All() {
-		if !known[e.Network] {
-			names[e.Network] = true
-		}
+		delete(names, n.Name)
+		delete(names, n.VRF)
 	}
 	for _, name := range sortedKeys(names) {
 		all = append(all, unlisted(name))

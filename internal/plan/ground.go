@@ -114,6 +114,11 @@ func (g *ground) readNodes(serviceCIDRs []netip.Prefix) {
 		inside = append(inside, n.PodCIDRs...)
 	}
 	g.inside = minimal(inside)
+	g.readOwnAddresses()
+}
+
+// readOwnAddresses finds the addresses of this node's links.
+func (g *ground) readOwnAddresses() {
 	for _, l := range g.links {
 		if l.Name == ipvsDevice {
 			continue
@@ -144,9 +149,13 @@ func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 	g.pods = minimal(pods)
 	g.ranges = minimal(slices.Concat(g.config.ClusterCIDRs, pods))
 	for _, r := range g.ranges {
-		g.ranged.IPv4, g.ranged.IPv6 = g.ranged.IPv4 || r.Addr().Is4(), g.ranged.IPv6 || !r.Addr().Is4()
+		g.ranged = g.ranged.and(only(familyOf(r.Addr())))
 	}
-	all := slices.Concat(pods, neverSteered, g.config.ClusterCIDRs, serviceCIDRs)
+	g.cluster = minimal(slices.Concat(pods, neverSteered, g.config.ClusterCIDRs, serviceCIDRs, g.nodeAddresses()))
+}
+
+// nodeAddresses lists the addresses of all nodes, among them those of this node's links.
+func (g *ground) nodeAddresses() (all []netip.Prefix) {
 	for _, n := range g.nodes.All() {
 		for _, a := range n.Addresses {
 			all = append(all, single(a))
@@ -157,20 +166,14 @@ func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 			all = append(all, single(p.Addr()))
 		}
 	}
-	g.cluster = minimal(all)
+	return all
 }
 
 // planGuests lists other nodes' pods, and the devices by which they reach this node.
 func (g *ground) planGuests() {
 	for name, n := range g.nodes.All() {
-		if name == g.node {
-			continue
-		}
-		g.guests = append(g.guests, n.PodCIDRs...)
-		for _, a := range n.Internal {
-			if device, ok := g.onLink(a); ok {
-				g.between = appendNew(g.between, device)
-			}
+		if name != g.node {
+			g.addGuests(&n)
 		}
 	}
 	if t := g.tunnel; t != nil {
@@ -178,6 +181,16 @@ func (g *ground) planGuests() {
 	}
 	slices.Sort(g.between)
 	g.guests, g.between = minimal(g.guests), slices.Compact(g.between)
+}
+
+// addGuests adds the pods of another node, and the devices by which they reach this node.
+func (g *ground) addGuests(n *cluster.Node) {
+	g.guests = append(g.guests, n.PodCIDRs...)
+	for _, a := range n.Internal {
+		if device, ok := g.onLink(a); ok {
+			g.between = appendNew(g.between, device)
+		}
+	}
 }
 
 // onLink finds the interface whose subnet holds addr. Uplinks of networks do not count.
@@ -238,24 +251,10 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 		}
 	}
 	if node := g.nodeIPs[a]; node != "" {
-		if node != e.Node && e.Node != "" {
-			return netip.Addr{}, func(r *redone, text string) {
-				r.refuse(text, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", node, e.Node)
-			}
-		}
-		return netip.Addr{}, nil // a hostNetwork pod: its packets are the node's own
+		return netip.Addr{}, rejectNodeIP(node, e.Node)
 	}
-	switch e.Target {
-	case cluster.TargetPod:
-	case cluster.TargetUnknown:
-		return netip.Addr{}, func(r *redone, text string) {
-			r.refuse(text, ReasonForeignEndpoint,
-				"its EndpointSlice names no owner of the address: targetRef should name a Pod of namespace %s", r.id.Namespace)
-		}
-	default:
-		return netip.Addr{}, func(r *redone, text string) {
-			r.refuse(text, ReasonForeignEndpoint, "the targetRef of its EndpointSlice names no Pod of namespace %s", r.id.Namespace)
-		}
+	if e.Target != cluster.TargetPod {
+		return netip.Addr{}, func(r *redone, text string) { r.refuseTarget(text, e.Target) }
 	}
 	if _, exists := g.nodes.Get(e.Node); e.Node != "" && !exists {
 		return a, func(r *redone, text string) { // it is served nevertheless, because the Node may come back
@@ -263,6 +262,26 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 		}
 	}
 	return a, nil
+}
+
+// rejectNodeIP is reject of candidate for the address of a node. The packets of a hostNetwork pod are its node's own.
+func rejectNodeIP(node, podOn string) func(r *redone, text string) {
+	if podOn == "" || podOn == node {
+		return nil
+	}
+	return func(r *redone, text string) {
+		r.refuse(text, ReasonInvalidAddress, "is an address of node %s, not of a pod on node %s", node, podOn)
+	}
+}
+
+// refuseTarget reports an endpoint that is no Pod of the source's namespace, as far as its EndpointSlice says.
+func (r *redone) refuseTarget(text string, target cluster.Target) {
+	if target == cluster.TargetUnknown {
+		r.refuse(text, ReasonForeignEndpoint,
+			"its EndpointSlice names no owner of the address: targetRef should name a Pod of namespace %s", r.id.Namespace)
+		return
+	}
+	r.refuse(text, ReasonForeignEndpoint, "the targetRef of its EndpointSlice names no Pod of namespace %s", r.id.Namespace)
 }
 
 var (
@@ -289,13 +308,15 @@ func minimal(all []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(all, comparePrefix)
 	out := all[:0]
 	for _, p := range all {
-		if len(out) > 0 && out[len(out)-1].Contains(p.Addr()) && out[len(out)-1].Bits() <= p.Bits() {
-			continue
+		if n := len(out); n == 0 || !covers(out[n-1], p) {
+			out = append(out, p)
 		}
-		out = append(out, p)
 	}
 	return slices.Clip(out)
 }
+
+// covers reports whether all addresses of p are in outer.
+func covers(outer, p netip.Prefix) bool { return outer.Contains(p.Addr()) && outer.Bits() <= p.Bits() }
 
 // within reports whether one of the minimal prefixes contains addr.
 func within(minimal []netip.Prefix, addr netip.Addr) bool {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -326,9 +327,7 @@ func (g *ground) allows(n *network, namespace string) bool {
 
 // networkOf finds the network that an object names and may use. Otherwise it returns nil and adds a problem.
 func (g *ground) networkOf(id cluster.ID, name string, f *findings) *network {
-	if name == "" {
-		name = config.DefaultNetwork
-	}
+	name = cmp.Or(name, config.DefaultNetwork)
 	refuse := func(reason cluster.Reason, format string, args ...any) {
 		f.of(id, "spec.network", name, reason, format, args...)
 	}

@@ -59,9 +59,7 @@ type pass struct {
 // not differ is returned again.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
 	r := &pass{Planner: p, Snapshot: s, of: map[*source]*redone{}, podsChanged: changed.Pods}
-	r.fromScratch = changed.All || changed.Of[cluster.KindEgressService][apiService] || p.plan == nil ||
-		s.Node != p.last.Node || s.Config != p.last.Config
-	if r.fromScratch {
+	if r.fromScratch = p.startsOver(&s, &changed); r.fromScratch {
 		p.forget(&s.Objects)
 	} else {
 		for key := range changed.Of[cluster.KindEgressService] {
@@ -74,6 +72,12 @@ func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluste
 	r.publish()
 	r.remember()
 	return p.plan, p.problems
+}
+
+// startsOver reports whether the pass before is of no use.
+func (p *Planner) startsOver(s *Snapshot, changed *cluster.Changed) bool {
+	return changed.All || changed.Of[cluster.KindEgressService][apiService] || p.plan == nil ||
+		s.Node != p.last.Node || s.Config != p.last.Config
 }
 
 // forget drops the state of all sources, and keeps the former plan so that the next one shares its parts.
@@ -93,17 +97,12 @@ func (p *Planner) forget(o *cluster.Objects) {
 
 // readGround reads everything but sources. A difference that affects sources makes the pass read all of them again.
 func (r *pass) readGround() {
-	links := sortedLinks(r.Facts.Links)
-	same := !r.fromScratch && slices.EqualFunc(links, r.last.Facts.Links, sameLink) &&
-		slices.Equal(r.Facts.Gateways, r.last.Facts.Gateways) && slices.Equal(r.Unsettled, r.last.Unsettled) &&
-		slices.Equal(r.Unmade, r.last.Unmade) && slices.Equal(r.APIServer, r.last.APIServer) &&
-		(!r.ground.lacking || sameHeard(r.Heard, r.ground.heard)) && (!r.renamed || !r.Config.AllowUnlisted)
-	r.Facts.Links = links
-	if same {
+	r.Facts.Links = sortedLinks(r.Facts.Links)
+	if r.groundHolds() {
 		return
 	}
 	r.renamed = false
-	g := newGround(&r.Snapshot, links, r.names)
+	g := newGround(&r.Snapshot, r.Facts.Links, r.names)
 	switch {
 	case r.fromScratch:
 	case g.likeFor(r.ground):
@@ -115,20 +114,26 @@ func (r *pass) readGround() {
 	r.ground = g
 }
 
+// sameInputs reports whether the snapshot's parts that the ground is made of are those of the pass before.
+func (r *pass) sameInputs() bool {
+	last := &r.last
+	return slices.EqualFunc(r.Facts.Links, last.Facts.Links, sameLink) && slices.Equal(r.Facts.Gateways, last.Facts.Gateways) &&
+		slices.Equal(r.Unsettled, last.Unsettled) && slices.Equal(r.Unmade, last.Unmade) && slices.Equal(r.APIServer, last.APIServer)
+}
+
+// groundHolds reports whether the ground of the pass before is that of this one.
+func (r *pass) groundHolds() bool {
+	return !r.fromScratch && r.sameInputs() &&
+		(!r.ground.lacking || sameHeard(r.Heard, r.ground.heard)) && (!r.renamed || !r.Config.AllowUnlisted)
+}
+
 // readSources reads the changed sources again, and those that the changes affect.
 func (r *pass) readSources(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
 	c.homes.take(r, r.podsChanged, c.note)
 	if r.fromScratch {
-		r.redone = make([]*redone, 0, r.Objects.Services.Len())
-		for number, k := range kinds {
-			for key := range k.keys(&r.Objects) {
-				if r.sources[number][key] == nil {
-					r.readSource(cluster.Kind(number).ID(key))
-				}
-			}
-		}
+		r.readAll()
 	} else {
 		r.readChanged(changed)
 	}
@@ -144,6 +149,18 @@ func (r *pass) readSources(changed cluster.Changed) {
 	}
 }
 
+// readAll reads all sources.
+func (r *pass) readAll() {
+	r.redone = make([]*redone, 0, r.Objects.Services.Len())
+	for number, k := range kinds {
+		for key := range k.keys(&r.Objects) {
+			if r.sources[number][key] == nil {
+				r.readSource(cluster.Kind(number).ID(key))
+			}
+		}
+	}
+}
+
 // readChanged reads the changed sources, and those that claim an address for which the claims are decided differently now.
 func (r *pass) readChanged(changed cluster.Changed) {
 	for number, k := range kinds {
@@ -154,9 +171,7 @@ func (r *pass) readChanged(changed cluster.Changed) {
 	c := &r.claims
 	for a, before := range c.before {
 		if now := c.judge(a); now != before {
-			for _, claim := range c.on(a) {
-				r.reread(claim.by)
-			}
+			r.rereadAll(c.on(a))
 		}
 	}
 }
@@ -180,6 +195,13 @@ func (r *pass) readSource(id cluster.ID) {
 	if !exists {
 		r.gone = append(r.gone, one)
 		delete(r.sources[id.Kind], id.Key)
+	}
+}
+
+// rereadAll reads the sources of claims again.
+func (r *pass) rereadAll(claims []claim) {
+	for _, c := range claims {
+		r.reread(c.by)
 	}
 }
 
@@ -214,13 +236,21 @@ func (r *pass) readFrame() {
 	r.targets.changed = false
 	r.frame = f
 	if !r.fromScratch && !f.likeFor(r.former) {
-		r.each(func(s *source) {
-			if r.of[s] == nil && (s.goesOtherwise(f.waysOf(s), r.former.waysOf(s)) || f.faceOf(s) != r.former.faceOf(s)) {
-				r.redo(s)
-			}
-		})
+		r.each(r.redoIfMoved)
 	}
 	r.recount()
+}
+
+// redoIfMoved marks a source to be planned again if its pods or clients use other paths than in the former frame.
+func (r *pass) redoIfMoved(s *source) {
+	if r.of[s] == nil && r.moves(s) {
+		r.redo(s)
+	}
+}
+
+// moves reports whether a source's pods or clients use other paths than in the former frame.
+func (r *pass) moves(s *source) bool {
+	return s.goesOtherwise(r.frame.waysOf(s), r.former.waysOf(s)) || r.frame.faceOf(s) != r.former.faceOf(s)
 }
 
 func (r *pass) frameDiffers() bool {

@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"cmp"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -40,47 +43,57 @@ type owners struct {
 	bound []cluster.Key // Pods that an entry selects, sorted
 }
 
+// none reports whether no Pod has the address.
+func (o owners) none() bool { return o.free == 0 && len(o.bound) == 0 }
+
 // letGo reports whether packets of an address pass: a Pod has it, and no selected Pod does.
 func (o owners) letGo() bool { return o.free > 0 && len(o.bound) == 0 }
 
 func entriesOf(c *config.Config) (all []entry) {
-	selector := func(s *metav1.LabelSelector) labels.Selector {
-		if s == nil {
-			return labels.Everything()
-		}
-		parsed, err := metav1.LabelSelectorAsSelector(s)
-		if err != nil { // config.Load has refused it
-			return labels.Everything()
-		}
-		return parsed
-	}
 	for _, h := range c.Hold {
-		all = append(all, entry{selector(h.Namespaces), selector(h.Pods)})
+		all = append(all, entry{selectorOf(h.Namespaces), selectorOf(h.Pods)})
 	}
 	return all
+}
+
+// selectorOf parses a selector of the configuration; nil selects everything.
+func selectorOf(s *metav1.LabelSelector) labels.Selector {
+	if s == nil {
+		return labels.Everything()
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil { // config.Load has refused it
+		return labels.Everything()
+	}
+	return parsed
 }
 
 // take replaces the former count of a Pod by its present one, and calls touch for each address of either.
 func (h *holding) take(r *pass, key cluster.Key, touch func(netip.Addr)) {
 	if was, had := h.pods[key]; had {
-		for _, a := range was.addresses {
-			h.count(a, key, was.entry, -1)
-			touch(a)
-		}
+		h.countAll(key, was, -1, touch)
 		delete(h.pods, key)
 	}
 	p, exists := r.Objects.Pods.Get(key)
 	if !exists || !r.holdsAddresses(&p) || len(p.Addresses) == 0 {
 		return
 	}
-	now := ofPod{fit(p.Addresses), -1}
-	namespace := labels.Set(r.Objects.Namespaces.At(key.Namespace).Labels)
-	now.entry = slices.IndexFunc(h.entries, func(e entry) bool {
+	now := ofPod{fit(p.Addresses), h.entryOf(&p, r.Objects.Namespaces.At(key.Namespace).Labels)}
+	h.pods[key] = now
+	h.countAll(key, now, 1, touch)
+}
+
+// entryOf returns the first entry that selects a Pod of a namespace with these labels; -1: none does.
+func (h *holding) entryOf(p *cluster.Pod, namespace labels.Set) int {
+	return slices.IndexFunc(h.entries, func(e entry) bool {
 		return e.namespaces.Matches(namespace) && e.pods.Matches(labels.Set(p.Labels))
 	})
-	h.pods[key] = now
-	for _, a := range now.addresses {
-		h.count(a, key, now.entry, 1)
+}
+
+// countAll counts a Pod at its addresses n times, and calls touch for each of them.
+func (h *holding) countAll(key cluster.Key, p ofPod, n int, touch func(netip.Addr)) {
+	for _, a := range p.addresses {
+		h.count(a, key, p.entry, n)
 		touch(a)
 	}
 }
@@ -96,7 +109,7 @@ func (h *holding) count(a netip.Addr, key cluster.Key, by, n int) {
 	default:
 		o.bound = slices.Delete(o.bound, i, i+1)
 	}
-	if h.at[a] = o; o.free == 0 && len(o.bound) == 0 {
+	if h.at[a] = o; o.none() {
 		delete(h.at, a)
 	}
 }
@@ -114,25 +127,35 @@ func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 	if whole {
 		*h = holding{on: true, entries: entriesOf(r.Config), pods: map[cluster.Key]ofPod{}, at: map[netip.Addr]owners{}, open: h.open}
 	}
-	var let edit[Address]
-	var waiting edit[Waiting]
+	e := holdEdits{whole: whole}
 	for a := range h.follow(r, opened, whole) {
-		o := h.at[a]
-		if _, open := h.open.Get(Address{a}); open || o.letGo() {
-			let.put(Address{a})
-		} else if !whole {
-			let.drop(Address{a})
-		}
-		if len(o.bound) > 0 {
-			pod := o.bound[0]
-			waiting.put(Waiting{a, pod, h.pods[pod].entry})
-		} else if !whole {
-			waiting.drop(Waiting{Addr: a})
-		}
+		e.look(h, a)
 	}
 	d.Hold = true
-	d.Let, _ = let.to(d.Let, whole)
-	next.Waiting, _ = waiting.to(next.Waiting, whole)
+	d.Let, _ = e.let.to(d.Let, whole)
+	next.Waiting, _ = e.waiting.to(next.Waiting, whole)
+}
+
+// holdEdits holds the changes to the addresses that pass and to those that wait. If whole, they set all of them.
+type holdEdits struct {
+	whole   bool
+	let     edit[Address]
+	waiting edit[Waiting]
+}
+
+// look plans whether an address passes, and whether it waits.
+func (e *holdEdits) look(h *holding, a netip.Addr) {
+	o := h.at[a]
+	if _, open := h.open.Get(Address{a}); open || o.letGo() {
+		e.let.put(Address{a})
+	} else if !e.whole {
+		e.let.drop(Address{a})
+	}
+	if len(o.bound) > 0 {
+		e.waiting.put(Waiting{a, o.bound[0], h.pods[o.bound[0]].entry})
+	} else if !e.whole {
+		e.waiting.drop(Waiting{Addr: a})
+	}
 }
 
 // follow counts the Pods and the open endpoints that changed, or all of them if whole, and returns their addresses.
@@ -142,17 +165,15 @@ func (h *holding) follow(r *pass, opened *edit[Address], whole bool) map[netip.A
 	for a := range h.openEndpoints(r, opened) {
 		touch(a.Addr)
 	}
-	if !whole {
-		for key := range r.podsChanged {
-			h.take(r, key, touch)
+	keys := maps.Keys(r.podsChanged)
+	if whole {
+		keys = r.Objects.Pods.Keys()
+		for a := range h.open.All() {
+			touch(a.Addr)
 		}
-		return touched
 	}
-	for key := range r.Objects.Pods.Keys() {
+	for key := range keys {
 		h.take(r, key, touch)
-	}
-	for a := range h.open.All() {
-		touch(a.Addr)
 	}
 	return touched
 }
@@ -160,19 +181,14 @@ func (h *holding) follow(r *pass, opened *edit[Address], whole bool) map[netip.A
 // openEndpoints applies the changes of the open endpoints, and returns the addresses that differ.
 func (h *holding) openEndpoints(r *pass, opened *edit[Address]) map[Address]bool {
 	before := h.open
-	switch {
-	case len(r.Config.Hold) == 0:
+	if len(r.Config.Hold) == 0 {
 		h.open = sorted.List[Address]{}
-	default:
+	} else {
 		h.open, _ = opened.to(h.open, r.whole())
 	}
 	differ := map[Address]bool{}
 	for x, y := range before.Changes(h.open) {
-		if x != nil {
-			differ[*x] = true
-		} else {
-			differ[*y] = true
-		}
+		differ[*cmp.Or(x, y)] = true
 	}
 	return differ
 }
@@ -205,37 +221,30 @@ func (h *homes) take(r *pass, changed map[cluster.Key]bool, note func(netip.Addr
 		h.of, h.at = map[cluster.Key][]netip.Addr{}, map[netip.Addr][]cluster.Key{}
 	}
 	if h.known == r.Objects.PodsKnown && !r.fromScratch {
-		for key := range changed {
-			h.read(r, key, note)
-		}
+		h.readAll(r, maps.Keys(changed), note)
 		return
 	}
 	h.known = r.Objects.PodsKnown
-	for key := range h.of {
-		h.read(r, key, note)
-	}
-	for key := range r.Objects.Pods.Keys() {
+	h.readAll(r, maps.Keys(h.of), note)
+	h.readAll(r, r.Objects.Pods.Keys(), note)
+}
+
+// readAll reads the Pods with the keys.
+func (h *homes) readAll(r *pass, keys iter.Seq[cluster.Key], note func(netip.Addr)) {
+	for key := range keys {
 		h.read(r, key, note)
 	}
 }
 
 // read updates the addresses of one Pod, and calls note for each of them before it changes.
 func (h *homes) read(r *pass, key cluster.Key, note func(netip.Addr)) {
-	var now []netip.Addr
-	if p, exists := r.Objects.Pods.Get(key); exists && r.Objects.PodsKnown && r.holdsAddresses(&p) {
-		now = fit(p.Addresses)
-	}
-	was := h.of[key]
+	was, now := h.of[key], r.addressesOf(key)
 	if slices.Equal(was, now) {
 		return
 	}
 	for _, a := range was {
 		note(a)
-		if pods := slices.DeleteFunc(h.at[a], func(pod cluster.Key) bool { return pod == key }); len(pods) > 0 {
-			h.at[a] = pods
-		} else {
-			delete(h.at, a)
-		}
+		h.leave(a, key)
 	}
 	for _, a := range now {
 		note(a)
@@ -244,6 +253,24 @@ func (h *homes) read(r *pass, key cluster.Key, note func(netip.Addr)) {
 	}
 	if delete(h.of, key); len(now) > 0 {
 		h.of[key] = now
+	}
+}
+
+// addressesOf returns the addresses that a Pod has here, if the source follows Pods.
+func (r *pass) addressesOf(key cluster.Key) []netip.Addr {
+	p, exists := r.Objects.Pods.Get(key)
+	if !exists || !r.Objects.PodsKnown || !r.holdsAddresses(&p) {
+		return nil
+	}
+	return fit(p.Addresses)
+}
+
+// leave removes a Pod from an address.
+func (h *homes) leave(a netip.Addr, key cluster.Key) {
+	if pods := slices.DeleteFunc(h.at[a], func(pod cluster.Key) bool { return pod == key }); len(pods) > 0 {
+		h.at[a] = pods
+	} else {
+		delete(h.at, a)
 	}
 }
 

@@ -86,42 +86,63 @@ func (r *pass) each(see func(*source)) {
 
 // planEndpoints plans every selected pod's address. Those that are treated as if they were not selected go into open.
 func (r *pass) planEndpoints(d *DataPlane, open *edit[Address]) {
-	var e edit[Endpoint]
-	hold := len(r.Config.Hold) > 0 // else open is not used
+	var rows edit[Endpoint]
 	if r.whole() {
-		e.set = r.allEndpoints(open)
-		d.Endpoints, _ = e.to(d.Endpoints, true)
+		rows.set = r.allEndpoints(open)
+		d.Endpoints, _ = rows.to(d.Endpoints, true)
 		return
 	}
+	e := endpointEdits{node: r.Node, rows: &rows, hold: len(r.Config.Hold) > 0, open: open}
 	for _, one := range r.redone {
 		w, had := r.frame.waysOf(one.source), r.former.waysOf(one.was)
-		differences(one.was.members, one.members, func(x, y *endpoint) {
-			if y == nil {
-				e.drop(Endpoint{Addr: x.addr})
-				if hold {
-					open.drop(Address{x.addr})
-				}
-				return
-			}
-			if x != nil && *x == *y && w == had {
-				return
-			}
-			row, selected := w.endpoint(*y, r.Node)
-			if selected {
-				e.put(row)
-			} else {
-				e.drop(row)
-			}
-			switch {
-			case !hold:
-			case selected:
-				open.drop(Address{y.addr})
-			default:
-				open.put(Address{y.addr})
-			}
-		})
+		e.change(one, &w, w != had)
 	}
-	d.Endpoints, _ = e.to(d.Endpoints, false)
+	d.Endpoints, _ = rows.to(d.Endpoints, false)
+}
+
+// endpointEdits holds the changes to the endpoints, and to those that are treated as if they were not selected.
+type endpointEdits struct {
+	node string
+	rows *edit[Endpoint]
+	hold bool // else open is not used
+	open *edit[Address]
+}
+
+// change plans the members of a source that differ, or all of them if their ways differ.
+func (e *endpointEdits) change(one *redone, w *ways, otherwise bool) {
+	differences(one.was.members, one.members, func(x, y *endpoint) {
+		switch {
+		case y == nil:
+			e.remove(x.addr)
+		case otherwise || x == nil || *x != *y:
+			e.set(*y, w)
+		}
+	})
+}
+
+// remove removes an address that is no endpoint any more.
+func (e *endpointEdits) remove(a netip.Addr) {
+	e.rows.drop(Endpoint{Addr: a})
+	if e.hold {
+		e.open.drop(Address{a})
+	}
+}
+
+// set plans an endpoint on the ways of its source.
+func (e *endpointEdits) set(of endpoint, w *ways) {
+	row, selected := w.endpoint(of, e.node)
+	if selected {
+		e.rows.put(row)
+	} else {
+		e.rows.drop(row)
+	}
+	switch {
+	case !e.hold:
+	case selected:
+		e.open.drop(Address{of.addr})
+	default:
+		e.open.put(Address{of.addr})
+	}
 }
 
 // allEndpoints lists the endpoints of all sources, sorted.
@@ -173,66 +194,86 @@ func sortPlaces(places []place) []place {
 	if len(places) == 0 {
 		return nil
 	}
-	var high, low uint64 // the bits that differ
-	for _, p := range places {
-		high, low = high|p.high^places[0].high, low|p.low^places[0].low
-	}
+	high, low := differingBits(places)
 	other := make([]place, len(places))
 	for shift := 0; shift < 128; shift += 8 {
 		differ, of := low, func(p *place) byte { return byte(p.low >> shift) }
 		if shift >= 64 {
 			differ, of = high, func(p *place) byte { return byte(p.high >> (shift - 64)) }
 		}
-		if byte(differ>>(shift%64)) == 0 {
-			continue
+		if byte(differ>>(shift%64)) != 0 {
+			sortByByte(other, places, of)
+			places, other = other, places
 		}
-		var begin [256]int
-		for i := range places {
-			begin[of(&places[i])]++
-		}
-		sum := 0
-		for i := range begin {
-			begin[i], sum = sum, sum+begin[i]
-		}
-		for i := range places {
-			b := of(&places[i])
-			other[begin[b]] = places[i]
-			begin[b]++
-		}
-		places, other = other, places
 	}
 	return places
+}
+
+// differingBits returns the bits in which some addresses differ.
+func differingBits(places []place) (high, low uint64) {
+	for _, p := range places {
+		high, low = high|p.high^places[0].high, low|p.low^places[0].low
+	}
+	return high, low
+}
+
+// sortByByte copies places to a slice of the same length, sorted by one byte and otherwise in their order.
+func sortByByte(to, places []place, of func(*place) byte) {
+	var begin [256]int
+	for i := range places {
+		begin[of(&places[i])]++
+	}
+	sum := 0
+	for i := range begin {
+		begin[i], sum = sum, sum+begin[i]
+	}
+	for i := range places {
+		b := of(&places[i])
+		to[begin[b]] = places[i]
+		begin[b]++
+	}
 }
 
 // planServices lists the EgressServices for display.
 func (r *pass) planServices(next *NodePlan) {
 	var e edit[Service]
 	if r.whole() {
-		all := make([]*source, 0, len(r.claims.sources))
-		r.each(func(s *source) {
-			if s.selects {
-				all = append(all, s)
-			}
-		})
-		slices.SortFunc(all, func(x, y *source) int { return x.id.Compare(y.id) }) // pointers are cheaper to move than rows
-		e.set = make([]Service, 0, len(all))
-		for _, s := range all {
-			e.put(s.row(r.frame.announced(s)))
-		}
+		e.set = r.allServices()
 		next.Services, _ = e.to(next.Services, true)
 		return
 	}
 	for _, one := range r.redone {
-		row := one.row(r.frame.announced(one.source))
-		had, known := next.Services.Get(row)
-		switch {
-		case one.selects && (!known || !had.Equal(row)):
-			e.put(row)
-		case !one.selects && known:
-			e.drop(had)
-		}
+		r.changeService(&e, next.Services, one.source)
 	}
 	next.Services, _ = e.to(next.Services, false)
+}
+
+// changeService sets the row of a source, or removes it from those listed if the source does not select members.
+func (r *pass) changeService(e *edit[Service], listed sorted.List[Service], s *source) {
+	row := s.row(r.frame.announced(s))
+	had, known := listed.Get(row)
+	switch {
+	case s.selects && (!known || !had.Equal(row)):
+		e.put(row)
+	case !s.selects && known:
+		e.drop(had)
+	}
+}
+
+// allServices lists the rows of all sources that select members, sorted.
+func (r *pass) allServices() []Service {
+	all := make([]*source, 0, len(r.claims.sources))
+	r.each(func(s *source) {
+		if s.selects {
+			all = append(all, s)
+		}
+	})
+	slices.SortFunc(all, func(x, y *source) int { return x.id.Compare(y.id) }) // pointers are cheaper to move than rows
+	rows := make([]Service, len(all))
+	for i, s := range all {
+		rows[i] = s.row(r.frame.announced(s))
+	}
+	return rows
 }
 
 // planPrefixes plans the prefixes of pods and those inside the cluster. A stray endpoint does not count as inside: other
@@ -241,17 +282,7 @@ func (r *pass) planPrefixes(d *DataPlane) {
 	g := r.ground
 	another := r.former == nil || r.former.ground != g
 	whole := r.fromScratch || another
-	e := prefixEdits{ground: g}
-	if whole {
-		r.each(e.add)
-	} else {
-		for _, one := range r.redone {
-			e.remove(one, &r.claims)
-			if !slices.Equal(one.outside, one.was.outside) || !slices.Equal(one.clusterIPs, one.was.clusterIPs) {
-				e.add(one.source)
-			}
-		}
-	}
+	e := r.prefixEdits(whole)
 	var differs bool
 	if r.outside, differs = e.outside.to(r.outside, whole); differs || another {
 		d.Pods = merged(g.pods, r.outside.Slice())
@@ -268,6 +299,17 @@ type prefixEdits struct {
 	outside, within edit[Prefix]
 }
 
+// prefixEdits returns the addresses of all sources if whole, else the changes to them.
+func (r *pass) prefixEdits(whole bool) prefixEdits {
+	e := prefixEdits{ground: r.ground}
+	if whole {
+		r.each(e.add)
+	} else {
+		e.change(r.redone, &r.claims)
+	}
+	return e
+}
+
 // add adds the addresses of a source.
 func (e *prefixEdits) add(s *source) {
 	for _, a := range s.outside {
@@ -276,6 +318,16 @@ func (e *prefixEdits) add(s *source) {
 	}
 	for _, a := range s.clusterIPs {
 		e.inside(a, true)
+	}
+}
+
+// change replaces the former addresses of sources by their present ones.
+func (e *prefixEdits) change(redone []*redone, c *claims) {
+	for _, one := range redone {
+		e.remove(one, c)
+		if !slices.Equal(one.outside, one.was.outside) || !slices.Equal(one.clusterIPs, one.was.clusterIPs) {
+			e.add(one.source)
+		}
 	}
 }
 
@@ -308,23 +360,11 @@ func (e *prefixEdits) inside(a netip.Addr, is bool) {
 func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
 	whole := r.whole()
 	e := ingressEdits{whole: whole, announce: map[string]*edit[Announcement]{}, seen: map[netip.Addr]bool{}, touched: []netip.Addr{}}
-	if whole {
-		r.each(func(s *source) { e.look(r, d, s.seats) })
-	} else {
-		for _, one := range r.redone {
-			e.look(r, d, one.was.seats)
-			e.look(r, d, one.seats)
-		}
-	}
-	d.Ingress, _ = e.ips.to(d.Ingress, whole)
 	if r.announce == nil {
 		r.announce = map[string]sorted.List[Announcement]{}
 	}
-	if whole {
-		for name := range r.announce {
-			e.announcements(name) // it may have no announcements now
-		}
-	}
+	e.lookAll(r, d)
+	d.Ingress, _ = e.ips.to(d.Ingress, whole)
 	for name, e := range e.announce {
 		r.announce[name], _ = e.to(r.announce[name], whole)
 	}
@@ -343,6 +383,21 @@ type ingressEdits struct {
 	touched  []netip.Addr // those seen, in order
 }
 
+// lookAll plans the seats of all sources if whole, else the former and the present seats of those that changed.
+func (e *ingressEdits) lookAll(r *pass, d *DataPlane) {
+	if !e.whole {
+		for _, one := range r.redone {
+			e.look(r, d, one.was.seats)
+			e.look(r, d, one.seats)
+		}
+		return
+	}
+	r.each(func(s *source) { e.look(r, d, s.seats) })
+	for name := range r.announce {
+		e.announcements(name) // it may have no announcements now
+	}
+}
+
 // look plans each address that it did not see before as an ingress IP or none, and announces or withdraws it.
 func (e *ingressEdits) look(r *pass, d *DataPlane, all []netip.Addr) {
 	for _, a := range all {
@@ -352,28 +407,37 @@ func (e *ingressEdits) look(r *pass, d *DataPlane, all []netip.Addr) {
 		e.seen[a] = true
 		e.touched = append(e.touched, a)
 		in, as, network := r.ingressAt(a)
-		had, known := d.Ingress.Get(IngressIP{Addr: a})
-		switch {
-		case network != nil && (e.whole || !known || had != in):
-			e.ips.put(in)
-		case network == nil && known:
-			e.ips.drop(had)
-		}
-		announcer := "" // a network
+		e.setIngress(d, a, in)
 		if as.Prefix.IsValid() {
-			announcer = network.name
-		}
-		if !e.whole {
-			e.withdraw(r.announce, a, announcer)
-		}
-		if announcer != "" {
-			e.announcements(announcer).put(as)
+			e.announceOnly(r.announce, as, network.name)
+		} else {
+			e.withdraw(r.announce, a, "")
 		}
 	}
 }
 
-// withdraw removes the announcements of an address in all networks except one.
+// setIngress plans an ingress IP; none if in is zero.
+func (e *ingressEdits) setIngress(d *DataPlane, a netip.Addr, in IngressIP) {
+	had, known := d.Ingress.Get(IngressIP{Addr: a})
+	switch is := in.Addr.IsValid(); {
+	case is && (e.whole || !known || had != in):
+		e.ips.put(in)
+	case !is && known:
+		e.ips.drop(had)
+	}
+}
+
+// announceOnly makes an announcement in one network, and in no other.
+func (e *ingressEdits) announceOnly(announced map[string]sorted.List[Announcement], as Announcement, network string) {
+	e.withdraw(announced, as.Prefix.Addr(), network)
+	e.announcements(network).put(as)
+}
+
+// withdraw removes the announcements of an address in all networks except one. If whole, those planned are the only ones anyway.
 func (e *ingressEdits) withdraw(announced map[string]sorted.List[Announcement], a netip.Addr, except string) {
+	if e.whole {
+		return
+	}
 	for name, list := range announced {
 		if name == except {
 			continue
@@ -398,25 +462,38 @@ func (e *ingressEdits) announcements(network string) *edit[Announcement] {
 // it is not announced. Without a network, the address is no ingress IP.
 func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *network) {
 	for _, c := range r.claims.on(a) { // the last one's path counts
-		s := c.by
-		if c.uses&asSeat == 0 || s.network == nil || !slices.Contains(s.seats, a) {
+		if !c.serves(a) {
 			continue
 		}
-		face := r.frame.faceOf(s)
-		of, in.Addr, in.Path = s.network, a, face.path
-		in.Counted = in.Counted || face.counted
-		if stray := face.strays[familyOf(a)]; stray != 0 {
-			in.Stray = stray
-			in.Resumed = in.Resumed || face.resumed
-		}
-		if face.announced {
-			if own := face.as; !as.Prefix.IsValid() || as.worseThan(own) {
-				as = own
-				as.Prefix = single(a)
-			}
-		}
+		face := r.frame.faceOf(c.by)
+		of, in.Addr = c.by.network, a
+		in.add(&face)
+		as.add(&face, a)
 	}
 	return in, as, of
+}
+
+// serves reports whether the claim's source has the address as a seat, in a network.
+func (c *claim) serves(a netip.Addr) bool {
+	return c.uses&asSeat != 0 && c.by.network != nil && slices.Contains(c.by.seats, a)
+}
+
+// add adds the face of one of the sources that share the address.
+func (i *IngressIP) add(f *face) {
+	i.Path = f.path
+	i.Counted = i.Counted || f.counted
+	if stray := f.strays[familyOf(i.Addr)]; stray != 0 {
+		i.Stray = stray
+		i.Resumed = i.Resumed || f.resumed
+	}
+}
+
+// add adds the announcement by one of the sources that share an ingress IP: the preferred one counts.
+func (a *Announcement) add(f *face, ingress netip.Addr) {
+	if f.announced && (!a.Prefix.IsValid() || a.worseThan(f.as)) {
+		*a = f.as
+		a.Prefix = single(ingress)
+	}
 }
 
 // worseThan reports whether o is preferred, where Services share an ingress IP and announce it differently.
@@ -432,35 +509,55 @@ func (a Announcement) worseThan(o Announcement) bool {
 
 // planRefuse plans the prefixes that speakers never learn: those inside the cluster, and ingress IPs.
 func (r *pass) planRefuse(before []netip.Prefix, d *DataPlane, touched []netip.Addr) {
+	touched = alsoTouched(touched, before, d.Cluster)
 	var e edit[Prefix]
-	whole := touched == nil
-	if !whole && !sorted.OneSlice(before, d.Cluster) {
-		changedPrefixes(before, d.Cluster, func(p netip.Prefix) {
-			whole = whole || !p.IsSingleIP()
-			touched = append(touched, p.Addr())
-		})
+	if touched == nil {
+		e.set = d.allRefused()
 	}
-	if whole {
-		all := slices.Clone(d.Cluster)
-		for in := range d.Ingress.All() {
-			all = append(all, single(in.Addr))
-		}
-		for _, p := range minimal(all) {
-			e.put(Prefix{p})
-		}
-	} else {
-		for _, a := range touched {
-			p := Prefix{single(a)}
-			switch _, had := r.refuse.Get(p); {
-			case d.refuses(a) == had:
-			case had:
-				e.drop(p)
-			default:
-				e.put(p)
-			}
-		}
+	for _, a := range touched {
+		r.changeRefused(&e, d, a)
 	}
-	r.refuse, _ = e.to(r.refuse, whole)
+	r.refuse, _ = e.to(r.refuse, touched == nil)
+}
+
+// alsoTouched adds the single addresses that the cluster's prefixes gained or lost to the touched ones; nil: any may be touched.
+func alsoTouched(touched []netip.Addr, before, now []netip.Prefix) []netip.Addr {
+	if touched == nil || sorted.OneSlice(before, now) {
+		return touched
+	}
+	ranges := false
+	changedPrefixes(before, now, func(p netip.Prefix) {
+		ranges = ranges || !p.IsSingleIP()
+		touched = append(touched, p.Addr())
+	})
+	if ranges {
+		return nil
+	}
+	return touched
+}
+
+// allRefused lists the prefixes that speakers never learn.
+func (d *DataPlane) allRefused() (set []Prefix) {
+	all := slices.Clone(d.Cluster)
+	for in := range d.Ingress.All() {
+		all = append(all, single(in.Addr))
+	}
+	for _, p := range minimal(all) {
+		set = append(set, Prefix{p})
+	}
+	return set
+}
+
+// changeRefused adds or removes the prefix of a single address.
+func (r *pass) changeRefused(e *edit[Prefix], d *DataPlane, a netip.Addr) {
+	p := Prefix{single(a)}
+	switch _, had := r.refuse.Get(p); {
+	case d.refuses(a) == had:
+	case had:
+		e.drop(p)
+	default:
+		e.put(p)
+	}
 }
 
 // refuses reports whether speakers never learn the prefix of a single address: one of the cluster's, or an ingress IP
@@ -520,41 +617,54 @@ func (f found) Equal(o found) bool { return f == o }
 
 // planProblems lists the problems of all objects.
 func (r *pass) planProblems() {
-	var e edit[found]
-	for _, one := range r.redone {
-		if slices.Equal(one.problems, one.was.problems) {
-			continue
-		}
-		for _, p := range one.was.problems {
-			e.drop(found(p))
-		}
-		for _, p := range one.source.problems {
-			e.put(found(p))
-		}
-	}
-	list, differs := e.to(r.Planner.found, r.fromScratch)
-	r.Planner.found = list
+	differs := r.changeFound()
 	general := sortedProblems(slices.Concat(r.ground.problems, r.frame.problems, r.frame.needRoutes(&r.sending).problems,
 		r.frame.unserved(r.claims.sources).problems))
 	if !differs && slices.Equal(general, r.general) && r.Planner.plan != nil {
 		return
 	}
 	r.general = general
-	all := make([]cluster.Problem, 0, list.Len()+len(general))
-	for f := range list.All() {
-		p := cluster.Problem(f)
+	if all := mergeProblems(r.Planner.found, general); !slices.Equal(r.problems, all) {
+		r.problems = slices.Clip(all)
+	}
+}
+
+// changeFound updates the problems of sources, and reports whether they differ.
+func (r *pass) changeFound() (differs bool) {
+	var e edit[found]
+	for _, one := range r.redone {
+		if !slices.Equal(one.problems, one.was.problems) {
+			replaceFound(&e, one.was.problems, one.problems)
+		}
+	}
+	r.Planner.found, differs = e.to(r.Planner.found, r.fromScratch)
+	return differs
+}
+
+// replaceFound replaces the former problems of a source by its present ones.
+func replaceFound(e *edit[found], was, now []cluster.Problem) {
+	for _, p := range was {
+		e.drop(found(p))
+	}
+	for _, p := range now {
+		e.put(found(p))
+	}
+}
+
+// mergeProblems merges the problems of sources and sorted others; nil: there are none.
+func mergeProblems(ofSources sorted.List[found], general []cluster.Problem) []cluster.Problem {
+	all := make([]cluster.Problem, 0, ofSources.Len()+len(general))
+	for f := range ofSources.All() {
 		for len(general) > 0 && found(general[0]).Compare(f) < 0 {
 			all, general = append(all, general[0]), general[1:]
 		}
-		all = append(all, p)
+		all = append(all, cluster.Problem(f))
 	}
 	all = slices.Compact(append(all, general...))
 	if len(all) == 0 {
-		all = nil
+		return nil
 	}
-	if !slices.Equal(r.problems, all) {
-		r.problems = slices.Clip(all)
-	}
+	return all
 }
 
 func sortedProblems(all []cluster.Problem) []cluster.Problem {

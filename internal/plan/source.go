@@ -125,10 +125,7 @@ func (s *source) networkName() string {
 	if s.network != nil {
 		return s.network.name
 	}
-	if s.wanted != "" {
-		return s.wanted
-	}
-	return config.DefaultNetwork
+	return cmp.Or(s.wanted, config.DefaultNetwork)
 }
 
 // partner returns the standby if node is the host, and the host if node is the standby.
@@ -244,26 +241,29 @@ const howToShare = "Services of several namespaces share one where each has the 
 func (r *redone) settleSeats(c *claims) {
 	s := r.source
 	s.seats = nil
-	if !s.selects {
-		return
-	}
-	for _, in := range r.addresses {
-		if in.IP == "" {
-			continue // a host name: the election reports it if there is no IP besides
-		}
-		if a, ok := r.parseSeat(c.ground, in.IP); ok && !slices.Contains(s.seats, a) && r.winsSeat(c, a, in.IP) {
-			s.seats = append(s.seats, a)
-		}
+	if s.selects {
+		s.seats = r.wonSeats(c)
 	}
 	if slices.Equal(s.seats, s.claimed) {
 		s.seats = s.claimed // nearly always equal: keep one slice
 	}
 }
 
+// wonSeats returns the addresses that the source may serve, and reports why it may not serve the others.
+func (r *redone) wonSeats(c *claims) (seats []netip.Addr) {
+	for _, in := range r.addresses {
+		if a, ok := r.parseSeat(c.ground, in.IP); ok && !slices.Contains(seats, a) && r.winsSeat(c, a, in.IP) {
+			seats = append(seats, a)
+		}
+	}
+	return seats
+}
+
 // parseSeat parses the address of a seat; false: no source can have it, which is reported.
 func (r *redone) parseSeat(g *ground, text string) (a netip.Addr, ok bool) {
 	a, err := netip.ParseAddr(text)
 	switch why := cluster.Unfit(a); {
+	case text == "": // a host name: the election reports it if there is no IP besides
 	case err != nil:
 		r.refuseSeat(text, ReasonInvalidAddress, "not an IP address")
 	case why != "":
@@ -280,10 +280,7 @@ func (r *redone) parseSeat(g *ground, text string) (a netip.Addr, ok bool) {
 // ranges. It reports what prevents that as a problem, in which text is the written form of the address.
 func (r *redone) winsSeat(c *claims, a netip.Addr, text string) bool {
 	s := r.source
-	var v verdict
-	if s.disputes > 0 {
-		v = c.verdict(a)
-	}
+	v := c.verdictFor(s, a)
 	switch {
 	case v.clusterIP:
 		r.refuseSeat(text, ReasonInvalidAddress, "is the ClusterIP of Service %s", v.cluster)
@@ -291,12 +288,22 @@ func (r *redone) winsSeat(c *claims, a netip.Addr, text string) bool {
 		r.refuseSeat(text, ReasonInvalidAddress, "is an endpoint of %s, which keeps it", v.owner.id)
 	case within(c.ground.inside, a):
 		r.refuseSeat(text, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
-	case v.plain.over(s) && !v.plain.shares(s):
+	default:
+		return r.sharesSeat(v, text)
+	}
+	return false
+}
+
+// sharesSeat reports whether the other sources that claim an address as ingress IP leave it to this one. It reports a conflict.
+func (r *redone) sharesSeat(v verdict, text string) bool {
+	s := r.source
+	switch {
+	case v.plain.bars(s):
 		r.refuseSeat(text, ReasonIngressConflict, "is an ingress IP of Service %s, which has no EgressService; "+howToShare, v.plain.id.Key)
 	case v.seat.over(s) && v.network != s.networkName():
 		r.refuseSeat(text, ReasonIngressConflict, "is served by %s in network %s; one ingress IP belongs to one network",
 			v.seat.id, v.network)
-	case v.seat.over(s) && !v.seat.shares(s):
+	case v.seat.bars(s):
 		r.refuseSeat(text, ReasonIngressConflict, "is served by %s; "+howToShare, v.seat.id)
 	default:
 		return true
@@ -319,25 +326,36 @@ func (r *redone) readMembers(g *ground) {
 		}
 		r.unfit = r.unfit || reject != nil
 	}
-	if r.unfit {
-		for _, e := range r.inOrder() {
-			if _, reject := g.candidate(e); reject != nil {
-				reject(r, e.Address)
-			}
-		}
-	}
+	r.rejectUnfit(g)
 	if !slices.IsSortedFunc(r.candidates, endpoint.compare) {
 		slices.SortFunc(r.candidates, endpoint.compare)
 	}
-	kept := r.candidates[:0]
-	for _, e := range r.candidates {
+	r.candidates = uniqueAddresses(r.candidates)
+}
+
+// rejectUnfit reports the defects of members.
+func (r *redone) rejectUnfit(g *ground) {
+	if !r.unfit {
+		return
+	}
+	for _, e := range r.inOrder() {
+		if _, reject := g.candidate(e); reject != nil {
+			reject(r, e.Address)
+		}
+	}
+}
+
+// uniqueAddresses drops endpoints whose address a former one in the sorted slice has. It overwrites the slice.
+func uniqueAddresses(all []endpoint) []endpoint {
+	kept := all[:0]
+	for _, e := range all {
 		if last := len(kept) - 1; last < 0 || kept[last].addr != e.addr {
 			kept = append(kept, e)
 		} else if kept[last].node != e.node {
 			kept[last].node = "" // several nodes are named, and any may be right
 		}
 	}
-	r.candidates = kept
+	return kept
 }
 
 // inOrder lists the members, as they are written, in an order that does not depend on the source of objects.
@@ -359,10 +377,9 @@ func (r *redone) refuse(value string, reason cluster.Reason, format string, args
 
 // settleMembers keeps the candidates that are pods of the source's namespace and that no source of a higher rank claims.
 func (r *redone) settleMembers(c *claims) {
-	s, g := r.source, c.ground
+	s := r.source
 	s.members, s.lost = r.candidates, nil
-	strange := func(e endpoint) bool { return g.peers[e.addr] != "" || c.strange(s, e.addr).is }
-	if s.disputes == 0 && !slices.ContainsFunc(r.candidates, strange) {
+	if s.disputes == 0 && !r.someStrange(c) {
 		return
 	}
 	s.members = nil
@@ -373,12 +390,24 @@ func (r *redone) settleMembers(c *claims) {
 			s.lost = append(s.lost, e.addr)
 		}
 	}
-	if len(s.lost) == 0 {
+	r.reportLost(c)
+}
+
+// someStrange reports whether some candidate is the address of a BGP peer or of a Pod that may not be a member.
+func (r *redone) someStrange(c *claims) bool {
+	return slices.ContainsFunc(r.candidates, func(e endpoint) bool {
+		return c.ground.peers[e.addr] != "" || c.strange(r.source, e.addr).is
+	})
+}
+
+// reportLost reports why candidates are no members. Its problems name addresses as they are written.
+func (r *redone) reportLost(c *claims) {
+	if len(r.lost) == 0 {
 		return
 	}
-	for _, e := range r.inOrder() { // the problems name addresses as they are written
+	for _, e := range r.inOrder() {
 		a, err := netip.ParseAddr(e.Address)
-		if _, lost := slices.BinarySearchFunc(s.lost, a, netip.Addr.Compare); err == nil && lost {
+		if _, lost := slices.BinarySearchFunc(r.lost, a, netip.Addr.Compare); err == nil && lost {
 			r.refusal(c, a)(e.Address)
 		}
 	}
@@ -387,10 +416,7 @@ func (r *redone) settleMembers(c *claims) {
 // refusal returns a function that reports why a candidate is no member of this source, given the written form of its
 // address; nil: it is one.
 func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
-	var v verdict
-	if r.disputes > 0 && c.several[a] != nil {
-		v = c.verdict(a)
-	}
+	v := c.verdictFor(r.source, a)
 	switch s, g := r.source, c.ground; {
 	case v.clusterIP:
 		return func(text string) {
@@ -425,13 +451,11 @@ func (r *redone) settle(c *claims) {
 	badSeats := len(r.findings.problems) > start
 	start = len(r.findings.problems)
 	r.settleMembers(c)
-	r.look(g)
+	s.locate(g.node)
+	r.findSourceless()
 	badMembers := r.unfit || len(r.findings.problems) > start
-	if p := r.election; p != nil {
-		explained := p.Reason == cluster.ReasonNoIngressIP && badSeats || p.Reason == cluster.ReasonNoEndpoints && badMembers
-		if !explained { // otherwise the problems of single addresses explain why none is left
-			r.findings.problems = append(r.findings.problems, *p)
-		}
+	if p := r.election; p != nil && !explained(p.Reason, badSeats, badMembers) {
+		r.findings.problems = append(r.findings.problems, *p)
 	}
 	r.findStrays(g)
 	r.findings.summarize()
@@ -439,16 +463,25 @@ func (r *redone) settle(c *claims) {
 	s.leads = s.leading(g.node)
 }
 
-// look counts where the members are, and reports families in which they have no source.
-func (r *redone) look(g *ground) {
-	s := r.source
+// explained reports whether problems of single addresses explain why the election found none.
+func explained(reason cluster.Reason, badSeats, badMembers bool) bool {
+	return reason == cluster.ReasonNoIngressIP && badSeats || reason == cluster.ReasonNoEndpoints && badMembers
+}
+
+// locate counts the members by family, and as seen from a node.
+func (s *source) locate(node string) {
 	s.has, s.local = [2][2]bool{}, 0
 	for _, e := range s.members {
-		s.has[familyOf(e.addr)][e.place(g.node)] = true
-		if e.node == g.node {
+		s.has[familyOf(e.addr)][e.place(node)] = true
+		if e.node == node {
 			s.local++
 		}
 	}
+}
+
+// findSourceless reports families in which the members have no source address.
+func (r *redone) findSourceless() {
+	s := r.source
 	if s.sourceIPBy == cluster.SourceIPByNetwork || s.host == "" || len(s.seats) == 0 {
 		return
 	}
@@ -463,28 +496,40 @@ func (r *redone) look(g *ground) {
 // findStrays finds members in no pod range. They are strays if pod ranges of their family are known: any user who may
 // write EndpointSlices can list an address.
 func (r *redone) findStrays(g *ground) {
-	s := r.source
-	s.outside = nil
-	var last netip.Prefix // successive endpoints are often in one range
-	for _, e := range s.members {
-		if last.IsValid() && last.Contains(e.addr) {
-			continue
-		}
-		i, found := searchPrefixes(g.ranges, e.addr)
-		if !found {
-			i--
-		}
-		if i >= 0 && g.ranges[i].Contains(e.addr) {
-			last = g.ranges[i]
-			continue
-		}
-		s.outside = append(s.outside, e.addr)
-		if g.stray(e.addr) {
-			r.refuse(e.addr.String(), ReasonOutsidePodRanges,
+	r.outside = g.outsideRanges(r.members)
+	for _, a := range r.outside {
+		if g.stray(a) {
+			r.refuse(a.String(), ReasonOutsidePodRanges,
 				"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; "+
 					"add its range to clusterCIDRs if it is a pod")
 		}
 	}
+}
+
+// outsideRanges lists the addresses of endpoints that are in no range of pods.
+func (g *ground) outsideRanges(members []endpoint) (outside []netip.Addr) {
+	var last netip.Prefix // successive endpoints are often in one range
+	for _, e := range members {
+		if last.IsValid() && last.Contains(e.addr) {
+			continue
+		}
+		if last = g.rangeOf(e.addr); !last.IsValid() {
+			outside = append(outside, e.addr)
+		}
+	}
+	return outside
+}
+
+// rangeOf returns the range of pods that contains an address; invalid: there is no such range.
+func (g *ground) rangeOf(a netip.Addr) netip.Prefix {
+	i, found := searchPrefixes(g.ranges, a)
+	if !found {
+		i--
+	}
+	if i >= 0 && g.ranges[i].Contains(a) {
+		return g.ranges[i]
+	}
+	return netip.Prefix{}
 }
 
 // stray reports whether other pods' packets reach an endpoint outside all pod ranges as a destination outside the cluster.

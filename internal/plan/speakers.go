@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -13,34 +14,31 @@ func (f *frame) planSpeakers() {
 		if !f.usable(n) || len(n.Peers) == 0 {
 			continue
 		}
-		device := slices.IndexFunc(f.links, func(l Link) bool { return l.Name == n.VRF })
-		if n.VRF != "" && device < 0 {
-			continue // there is no device to bind to before this plan is applied
+		if n.VRF == "" {
+			f.speakers = append(f.speakers, f.speaker(n, 0))
+		} else if device := f.link(n.VRF); device != nil { // else there is nothing to bind to before this plan is applied
+			f.speakers = append(f.speakers, f.speaker(n, device.Index))
 		}
-		c := f.config.BGP
-		s := Speaker{
-			Network: n.name, Device: n.VRF,
-			ASN: c.ASN, RouterID: c.RouterID, ListenPort: c.ListenPort, GracefulRestart: c.GracefulRestart,
-		}
-		if n.VRF != "" {
-			s.DeviceIndex = f.links[device].Index
-		}
-		if !s.RouterID.IsValid() {
-			s.RouterID = f.internalIP(f.node, true)
-		}
-		if !s.RouterID.IsValid() {
-			s.RouterID = config.RouterIDOf(f.node)
-		}
-		for _, p := range n.Peers {
-			peer := f.peer(n, p)
-			f.sendFrom(n, &peer)
-			peer.OnLink = f.subnets(n, peer)
-			s.Peers = append(s.Peers, peer)
-		}
-		s.Subnets = f.connected(n)
-		s.Guarded = f.guarded(n, s.Subnets)
-		f.speakers = append(f.speakers, s)
 	}
+}
+
+// speaker plans the BGP speaker of a network. device is the index of the network's VRF device; 0: it has none.
+func (f *frame) speaker(n *network, device int) Speaker {
+	c := f.config.BGP
+	s := Speaker{
+		Network: n.name, Device: n.VRF, DeviceIndex: device,
+		ASN: c.ASN, ListenPort: c.ListenPort, GracefulRestart: c.GracefulRestart,
+		RouterID: cmp.Or(c.RouterID, f.internalIP(f.node, true), config.RouterIDOf(f.node)),
+	}
+	for _, p := range n.Peers {
+		peer := f.peer(n, p)
+		f.sendFrom(n, &peer)
+		peer.OnLink = f.subnets(n, peer)
+		s.Peers = append(s.Peers, peer)
+	}
+	s.Subnets = f.connected(n)
+	s.Guarded = f.guarded(n, s.Subnets)
+	return s
 }
 
 // sendFrom makes a peer's own source address the next hop of announcements, and reports it if this node lacks it.
@@ -54,15 +52,25 @@ func (f *frame) sendFrom(n *network, p *Peer) {
 	} else {
 		p.NextHop6 = source
 	}
-	here := slices.ContainsFunc(f.links, func(l Link) bool {
-		inside := n.VRF == "" && !f.inVRF(l) || n.VRF != "" && f.belongs(l, n)
-		return inside && slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Addr() == source })
-	})
-	if !here {
+	here := func(l Link) bool { return f.sendsBy(l, n) && l.has(source) }
+	if !slices.ContainsFunc(f.links, here) {
 		f.problem("Network", n.name, "peers.sourceAddress", source.String(), ReasonSourceMissing,
 			"no interface of node %s in this network has the address from which the session with %s should come: "+
 				"add it to an interface, or correct it with overrides of the peer", f.node, p.PeerName())
 	}
+}
+
+// sendsBy reports whether sessions of a network may come from a link's addresses.
+func (g *ground) sendsBy(l Link, n *network) bool {
+	if n.VRF == "" {
+		return !g.inVRF(l)
+	}
+	return g.belongs(l, n)
+}
+
+// has reports whether the link has an address.
+func (l *Link) has(addr netip.Addr) bool {
+	return slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
 }
 
 // peer adds to a peer's configuration the interface that leads to it and our addresses there, the next hops to announce.
@@ -70,22 +78,28 @@ func (f *frame) sendFrom(n *network, p *Peer) {
 // as next hop, and the routing table finds the routers that are next hops of its routes.
 func (g *ground) peer(n *network, c config.Peer) Peer {
 	p := Peer{Peer: c, BFD: g.bfdProfile(c.BFDProfile)}
-	here := func(a netip.Prefix) bool { return a.Addr() == c.Address }
-	local := slices.ContainsFunc(g.links, func(l Link) bool { return g.belongs(l, n) && slices.ContainsFunc(l.Addrs, here) })
-	onLink := func(a netip.Prefix) bool { return !local && a.Contains(c.Address) }
-	for _, l := range g.links {
-		if g.leadsOut(l, n, local) && (c.Interface == l.Name || slices.ContainsFunc(l.Addrs, onLink)) {
-			p.Device = l.Name
-			p.NextHop4, p.NextHop6 = nextHops(l)
-			return p
-		}
-	}
-	if c.Interface != "" {
+	local := slices.ContainsFunc(g.links, func(l Link) bool { return g.belongs(l, n) && l.has(c.Address) })
+	switch l := g.linkTo(n, c, local); {
+	case l != nil:
+		p.Device = l.Name
+		p.NextHop4, p.NextHop6 = nextHops(*l)
+	case c.Interface != "":
 		p.Device = c.Interface
-	} else {
+	default:
 		p.NextHop4, p.NextHop6 = g.routedHops(n, local)
 	}
 	return p
+}
+
+// linkTo finds the interface that leads to a peer; nil: none does.
+func (g *ground) linkTo(n *network, c config.Peer, local bool) *Link {
+	onLink := func(a netip.Prefix) bool { return !local && a.Contains(c.Address) }
+	for i, l := range g.links {
+		if g.leadsOut(l, n, local) && (c.Interface == l.Name || slices.ContainsFunc(l.Addrs, onLink)) {
+			return &g.links[i]
+		}
+	}
+	return nil
 }
 
 // bfdProfile returns a copy of the BFD profile of a name; nil: there is none.
@@ -151,30 +165,32 @@ func (g *ground) connected(n *network) (all []netip.Prefix) {
 // in the main table nodes and the API server, as far as they are beyond the connected subnets. Sessions of a network
 // without a VRF use the main table.
 func (g *ground) guarded(n *network, connected []netip.Prefix) (all []netip.Addr) {
-	add := func(a netip.Addr) {
+	candidates := g.peersReachedBy(n)
+	if n.table == mainTable {
+		for _, o := range g.nodes.All() {
+			candidates = append(candidates, o.Internal...)
+		}
+		candidates = append(candidates, g.apiServer...)
+	}
+	for _, a := range candidates {
 		if g.isRemote(a, connected) {
 			all = append(all, a.WithZone(""))
 		}
 	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// peersReachedBy lists the BGP peers whose sessions use the table that holds a network's learned routes.
+func (g *ground) peersReachedBy(n *network) (all []netip.Addr) {
 	for _, o := range g.networks {
 		if o == n && n.VRF != "" || n.table == mainTable && o.VRF == "" {
 			for _, p := range o.Peers {
-				add(p.Address)
+				all = append(all, p.Address)
 			}
 		}
 	}
-	if n.table == mainTable {
-		for _, o := range g.nodes.All() {
-			for _, a := range o.Internal {
-				add(a)
-			}
-		}
-		for _, a := range g.apiServer {
-			add(a)
-		}
-	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
+	return all
 }
 
 // isRemote reports whether an address is neither this node's nor in one of the connected subnets.

@@ -149,9 +149,7 @@ func (g *ground) planTunnel() {
 	if !local.IsValid() {
 		local, overhead = g.internalIP(g.node, false), vxlanOverhead6
 	}
-	i := slices.IndexFunc(g.links, func(l Link) bool {
-		return slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return p.Addr() == local })
-	})
+	i := slices.IndexFunc(g.links, func(l Link) bool { return l.has(local) })
 	switch {
 	case !local.IsValid():
 		return // the Node's own problem

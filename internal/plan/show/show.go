@@ -2,6 +2,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
@@ -88,7 +89,12 @@ func announcedText(p *plan.NodePlan, s plan.Service) string {
 		return "not announced here: the node leaves"
 	case slices.Contains(p.HeldDown, s.Network):
 		return "not announced here: held down"
-	case s.Standby == p.Node:
+	}
+	return announcedAs(p, s)
+}
+
+func announcedAs(p *plan.NodePlan, s plan.Service) string {
+	if s.Standby == p.Node {
 		return "announced here as standby"
 	}
 	return "announced here"
@@ -100,18 +106,26 @@ func (w *textWriter) networks(p *plan.NodePlan) {
 	}
 	w.title("Devices")
 	for _, v := range p.VRFs {
-		verb := "adopt"
-		if v.Create {
-			verb = "adopt or create"
-		}
-		w.line("  %s VRF %s\ttable %d\tinterfaces %s", verb, v.Name, v.Table, orNone(strings.Join(v.Interfaces, " ")))
+		w.vrf(v)
 	}
-	if t := p.Tunnel; t != nil {
-		w.line("  VXLAN %s\tVNI %d\tport %d from %s, MTU %d, TCP segments up to %d (IPv4), %d (IPv6)",
-			t.Device, t.VNI, t.Port, t.Local, t.MTU, p.DataPlane.ClampMSS4, p.DataPlane.ClampMSS6)
-		for _, h := range t.Hosts {
-			w.line("  to %s\tat %s", h.Node, h.Remote)
-		}
+	if p.Tunnel != nil {
+		w.tunnel(p.Tunnel, &p.DataPlane)
+	}
+}
+
+func (w *textWriter) vrf(v plan.VRF) {
+	verb := "adopt"
+	if v.Create {
+		verb = "adopt or create"
+	}
+	w.line("  %s VRF %s\ttable %d\tinterfaces %s", verb, v.Name, v.Table, orNone(strings.Join(v.Interfaces, " ")))
+}
+
+func (w *textWriter) tunnel(t *plan.Tunnel, d *plan.DataPlane) {
+	w.line("  VXLAN %s\tVNI %d\tport %d from %s, MTU %d, TCP segments up to %d (IPv4), %d (IPv6)",
+		t.Device, t.VNI, t.Port, t.Local, t.MTU, d.ClampMSS4, d.ClampMSS6)
+	for _, h := range t.Hosts {
+		w.line("  to %s\tat %s", h.Node, h.Remote)
 	}
 }
 
@@ -119,29 +133,34 @@ func (w *textWriter) packets(p *plan.NodePlan) {
 	d := p.DataPlane
 	w.title("Packets of selected pods")
 	for e := range d.Endpoints.All() {
-		source := "source of the outgoing interface"
-		switch {
-		case e.Path == 0:
-			source = ""
-		case e.Source == e.Addr:
-			source = "source kept"
-		case e.Source.IsValid():
-			source = "source " + e.Source.String()
-		}
-		node := "on " + e.Node
-		if e.Node == "" {
-			node = "on any node"
-		}
 		kept := ""
 		if e.Kept.Path != 0 {
 			kept = "old flows may stay on " + w.paths[e.Kept.Path]
 		}
-		w.cells("from "+e.Addr.String(), node, w.paths[e.Path], source, kept)
+		w.cells("from "+e.Addr.String(), "on "+cmp.Or(e.Node, "any node"), w.paths[e.Path], sourceText(e), kept)
 	}
 	if d.Endpoints.Len() == 0 {
 		w.line("  none")
 	}
 	w.held(p)
+	w.neverSteered(&d)
+	w.ingress(&d)
+}
+
+// sourceText describes the source address with which an endpoint's packets leave; empty: they are dropped.
+func sourceText(e plan.Endpoint) string {
+	switch {
+	case e.Path == 0:
+		return ""
+	case e.Source == e.Addr:
+		return "source kept"
+	case e.Source.IsValid():
+		return "source " + e.Source.String()
+	}
+	return "source of the outgoing interface"
+}
+
+func (w *textWriter) neverSteered(d *plan.DataPlane) {
 	four := slices.IndexFunc(d.Cluster, func(p netip.Prefix) bool { return p.Addr().Is6() }) // they are sorted
 	if four < 0 {
 		four = len(d.Cluster)
@@ -149,15 +168,19 @@ func (w *textWriter) packets(p *plan.NodePlan) {
 	w.title("Never steered, being inside the cluster")
 	w.line("  %s", prefixes(d.Cluster[:four]))
 	w.line("  %s", prefixes(d.Cluster[four:]))
-	if d.Ingress.Len() > 0 {
-		w.title("Connections to ingress IPs answer by the network they came by")
-		for i := range d.Ingress.All() {
-			stray := ""
-			if i.Stray != 0 {
-				stray = "flows unknown here go to " + w.paths[i.Stray]
-			}
-			w.cells("to "+i.Addr.String(), "of "+w.paths[i.Path], stray)
+}
+
+func (w *textWriter) ingress(d *plan.DataPlane) {
+	if d.Ingress.Len() == 0 {
+		return
+	}
+	w.title("Connections to ingress IPs answer by the network they came by")
+	for i := range d.Ingress.All() {
+		stray := ""
+		if i.Stray != 0 {
+			stray = "flows unknown here go to " + w.paths[i.Stray]
 		}
+		w.cells("to "+i.Addr.String(), "of "+w.paths[i.Path], stray)
 	}
 }
 
@@ -172,15 +195,20 @@ func (w *textWriter) held(p *plan.NodePlan) {
 		w.line("  from %s\tlet go", a)
 	}
 	for a := range p.Waiting.All() {
-		how := "held until it is an endpoint"
-		if _, is := d.Endpoints.Get(plan.Endpoint{Addr: a.Addr}); is {
-			how = "is an endpoint, as above"
-		} else if _, let := d.Let.Get(plan.Address{Addr: a.Addr}); let {
-			how = "is an endpoint without a path, let go"
-		}
-		w.line("  from %s\tpod %s, selected by hold[%d]\t%s", a.Addr, a.Pod, a.Entry, how)
+		w.line("  from %s\tpod %s, selected by hold[%d]\t%s", a.Addr, a.Pod, a.Entry, heldText(&d, a.Addr))
 	}
 	w.line("  from any other address in %s: held, no Pod of this node is known to have it", prefixes(d.Pods))
+}
+
+// heldText describes how long packets of an address wait that an entry of hold selects.
+func heldText(d *plan.DataPlane, a netip.Addr) string {
+	if _, is := d.Endpoints.Get(plan.Endpoint{Addr: a}); is {
+		return "is an endpoint, as above"
+	}
+	if _, let := d.Let.Get(plan.Address{Addr: a}); let {
+		return "is an endpoint without a path, let go"
+	}
+	return "held until it is an endpoint"
 }
 
 func (w *textWriter) routing(p *plan.NodePlan) {
@@ -192,24 +220,28 @@ func (w *textWriter) routing(p *plan.NodePlan) {
 		}
 		w.line("  %d\tfwmark %#x/%#x\t%s\t%s", r.Priority, r.Mark, r.Mask, to, w.meaning(p, r))
 	}
-	if p.Routes.Len() == 0 {
-		return
+	if p.Routes.Len() > 0 {
+		w.title("Routes")
 	}
-	w.title("Routes")
 	for r := range p.Routes.All() {
-		to := "unreachable"
-		if !r.Unreachable {
-			var hops []string
-			for _, h := range r.NextHops {
-				hops = append(hops, fmt.Sprintf("via %s dev %s", h.Gateway, h.Device))
-			}
-			to = strings.Join(hops, ", ")
-		}
-		if r.Metric != 0 {
-			to += fmt.Sprintf(" metric %d", r.Metric)
-		}
-		w.line("  table %d\t%s\t%s", r.Table, r.Dst, to)
+		w.line("  table %d\t%s\t%s", r.Table, r.Dst, routeText(r))
 	}
+}
+
+// routeText describes the next hops of a route, and its metric.
+func routeText(r plan.Route) string {
+	to := "unreachable"
+	if !r.Unreachable {
+		hops := make([]string, len(r.NextHops))
+		for i, h := range r.NextHops {
+			hops[i] = fmt.Sprintf("via %s dev %s", h.Gateway, h.Device)
+		}
+		to = strings.Join(hops, ", ")
+	}
+	if r.Metric != 0 {
+		to += fmt.Sprintf(" metric %d", r.Metric)
+	}
+	return to
 }
 
 // meaning describes the purpose of a rule.
@@ -232,33 +264,31 @@ func (w *textWriter) bgp(p *plan.NodePlan) {
 		}
 		w.title("BGP speaker of network %s: AS %d, router ID %s, %s", s.Network, s.ASN, s.RouterID, bound)
 		for _, peer := range s.Peers {
-			name := peer.Address.String()
-			if peer.Interface != "" {
-				name = peer.Interface
-			}
-			as := fmt.Sprint(peer.ASN)
-			if peer.DynamicASN != "" {
-				as = string(peer.DynamicASN)
-			}
+			name := cmp.Or(peer.Interface, peer.Address.String())
+			as := cmp.Or(string(peer.DynamicASN), fmt.Sprint(peer.ASN))
 			w.line("  peer %s\tAS %s\tnext hops %s", name, as, addrs(valid(peer.NextHop4, peer.NextHop6)))
-		}
-		as := map[string][]netip.Prefix{}
-		for a := range s.Announce.All() {
-			as[role(a)] = append(as[role(a)], a.Prefix)
 		}
 		switch {
 		case p.Leaving:
 			w.line("  announces nothing: the node leaves")
-			continue
 		case slices.Contains(p.HeldDown, s.Network):
 			w.line("  announces nothing until this node's role is confirmed")
-			continue
+		default:
+			w.announced(&s)
 		}
-		w.line("  announces %s", prefixes(as[""]))
-		for _, role := range []string{roleStandby, roleFormer} {
-			if len(as[role]) > 0 {
-				w.line("  announces as %s %s", role, prefixes(as[role]))
-			}
+	}
+}
+
+// announced lists the ingress IPs that a speaker announces, by role.
+func (w *textWriter) announced(s *plan.Speaker) {
+	as := map[string][]netip.Prefix{}
+	for a := range s.Announce.All() {
+		as[role(a)] = append(as[role(a)], a.Prefix)
+	}
+	w.line("  announces %s", prefixes(as[""]))
+	for _, role := range []string{roleStandby, roleFormer} {
+		if len(as[role]) > 0 {
+			w.line("  announces as %s %s", role, prefixes(as[role]))
 		}
 	}
 }
@@ -289,10 +319,7 @@ func valid(all ...netip.Addr) (some []netip.Addr) {
 }
 
 func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
+	return cmp.Or(s, "none")
 }
 
 func addrs(all []netip.Addr) string { return joined(all) }
