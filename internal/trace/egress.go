@@ -23,7 +23,9 @@ func (e *explainer) egress() {
 	switch {
 	case !selected:
 		e.unselected()
-	case e.exempt(path, hasPath):
+	case e.exempt():
+	case !hasPath && !f.Arrive.Dropped:
+		e.damagedAway(path, "its packets are not stopped")
 	case !hasPath:
 		e.verdict(Dropped,
 			"dropped: %s is selected but has no path on this node: there is no host for it, or its network is not usable here", e.From)
@@ -80,38 +82,42 @@ func (e *explainer) source() netip.Addr {
 }
 
 // exempt reports whether the destination is in the cluster, which we leave alone.
-func (e *explainer) exempt(path walk.LivePath, hasPath bool) bool {
+func (e *explainer) exempt() bool {
 	arrive := e.Flight.Arrive
-	if e.Ingress.Found {
+	cluster, asked := arrive.LookedUp(ruleset.SetCluster)
+	switch {
+	case e.Ingress.Found:
 		e.step("destination", "set "+e.Ingress.Set,
 			"%s is an ingress IP: its Service's DNAT, by the CNI or kube-proxy, replaces it with a pod's address before our rules see it",
 			e.To)
 		e.verdict(Cluster, "stays in the cluster: %s is an ingress IP, which a Service handles; without one, the packet is dropped", e.To)
-		return true
-	}
-	if l, _ := arrive.LookedUp(ruleset.SetCluster); l.Found {
-		e.step("destination", "set "+l.Set, "inside the cluster: in %s", l.Value)
-		e.verdict(Cluster, "stays in the cluster: %s is in %s: such packets are never steered, and keep their source", e.To, l.Value)
-		if r := e.Flight.Route; r != nil && r.Err == nil {
-			e.route(walk.LivePath{})
-		} else if r != nil {
-			e.out.Verdict.Text += "; but unless a Service's DNAT applies, " + e.unreached(0)
-		}
-		return true
-	}
-	if arrive.Decided == "exempt" && !arrive.Dropped {
+	case cluster.Found:
+		e.inCluster(cluster)
+	case arrive.Decided == "exempt" && !arrive.Dropped:
 		e.step("destination", "fib daddr type", "an address of this node, or not a unicast address: left alone")
 		e.verdict(Cluster, "stays in the cluster: %s is an address of this node, or not a unicast address", e.To)
-		return true
+	default:
+		if asked {
+			e.step("destination", "set "+setOf(ruleset.SetCluster, e.To), "outside of the cluster")
+		}
+		return false
 	}
-	if _, asked := arrive.LookedUp(ruleset.SetCluster); asked {
-		e.step("destination", "set "+setOf(ruleset.SetCluster, e.To), "outside of the cluster")
+	return true
+}
+
+// inCluster explains a destination that is in a range of the cluster.
+func (e *explainer) inCluster(l walk.Lookup) {
+	e.step("destination", "set "+l.Set, "inside the cluster: in %s", l.Value)
+	e.verdict(Cluster, "stays in the cluster: %s is in %s: such packets are never steered, and keep their source", e.To, l.Value)
+	if e.Flight.Unrouted() {
+		e.out.Verdict.Text += "; but unless a Service's DNAT applies, " + e.unreached(0)
+		return
 	}
-	return !hasPath && !arrive.Dropped && e.damagedAway(path, "its packets are not stopped")
+	e.route(walk.LivePath{})
 }
 
 // damagedAway gives the verdict that a selected pod's packet goes the wrong way.
-func (e *explainer) damagedAway(path walk.LivePath, why string) bool {
+func (e *explainer) damagedAway(path walk.LivePath, why string) {
 	to := "nowhere"
 	if r := e.Flight.Route; r != nil && r.Err == nil {
 		to = "by " + way(r) + " (table " + tableName(r.Table) + ")"
@@ -121,31 +127,32 @@ func (e *explainer) damagedAway(path walk.LivePath, why string) bool {
 		should = "should go by " + pathName(path.Key)
 	}
 	e.verdict(Damaged, "damaged: %s, so it %s but goes %s", why, should, to)
-	return true
 }
 
 // unselected explains the packet of a pod that is not selected.
 func (e *explainer) unselected() {
-	f := e.Flight
-	if f.Arrive.Dropped && f.Arrive.Why == ruleset.DropHeld.Counter() {
+	switch a := e.Flight.Arrive; {
+	case a.Dropped && a.Why == ruleset.DropHeld.Counter():
 		e.held()
-		return
+	case a.Dropped:
+		e.dropped(a, "before routing")
+	case e.unruled():
+	default:
+		e.route(walk.LivePath{})
+		e.leaveUnselected()
 	}
-	if f.Arrive.Dropped {
-		e.dropped(f.Arrive, "before routing")
-		return
-	}
-	if e.unruled() {
-		return
-	}
-	e.route(walk.LivePath{})
+}
+
+// leaveUnselected gives the verdict on a packet that our rules leave alone.
+func (e *explainer) leaveUnselected() {
+	f := e.Flight
 	switch r := f.Route; {
 	case r == nil:
 	case r.Err != nil:
 		e.verdict(Dropped, "dropped: not selected, and %s", e.unreached(0))
 	case r.Local:
 		e.verdict(Unselected, "not selected: to this node itself")
-	case f.NAT != nil && f.NAT.Dropped:
+	case f.NAT.Drops():
 		e.dropped(f.NAT, "on its way out")
 	default:
 		v := e.verdict(Unselected,
@@ -212,17 +219,11 @@ func (e *explainer) onPath(path walk.LivePath) {
 
 // route explains the rule and the route; it returns false if the packet goes nowhere.
 func (e *explainer) route(path walk.LivePath) bool {
-	f := e.Flight
-	r, mark := f.Route, f.Arrive.Mark
+	r, mark := e.Flight.Route, e.Flight.Arrive.Mark
 	if r == nil {
 		return false
 	}
-	table := uint32(0)
-	if mark&e.Live.Marks.Mask != 0 {
-		if rule := e.rule(mark); rule != nil && !rule.Unreachable {
-			table = rule.Table
-		}
-	}
+	table := e.ruledTable(mark)
 	if r.Err != nil {
 		e.step("route", routeAsked(e, mark), "none: %s", e.unreached(table))
 		if path.ID != 0 {
@@ -236,6 +237,18 @@ func (e *explainer) route(path walk.LivePath) bool {
 			"table %d has no route, but table %d is consulted after it: a rule of ours is missing", table, r.Table))
 	}
 	return true
+}
+
+// ruledTable explains the rule for a mark and returns its table; 0: no rule leads to a table.
+func (e *explainer) ruledTable(mark uint32) uint32 {
+	if mark&e.Live.Marks.Mask == 0 {
+		return 0
+	}
+	rule := e.rule(mark)
+	if rule == nil || rule.Unreachable {
+		return 0
+	}
+	return rule.Table
 }
 
 func routeAsked(e *explainer, mark uint32) string {
@@ -283,18 +296,22 @@ func (e *explainer) routeText(r *walk.Route) string {
 	if vrf := e.Live.VRF(r.Table); vrf != "" {
 		fmt.Fprintf(&b, " (%s)", vrf)
 	}
-	switch {
-	case r.Ours() && steering(r.Table):
-		b.WriteString(", ours")
-	case r.Ours():
-		b.WriteString(", learned from a peer")
-	default:
-		fmt.Fprintf(&b, ", %s", protocolName(r.Protocol))
-	}
+	fmt.Fprintf(&b, ", %s", origin(r))
 	if r.Legs > 1 {
 		fmt.Fprintf(&b, ", one of %d next hops, by flow", r.Legs)
 	}
 	return b.String()
+}
+
+// origin returns the program that made a route, in words.
+func origin(r *walk.Route) string {
+	switch {
+	case r.Ours() && steering(r.Table):
+		return "ours"
+	case r.Ours():
+		return "learned from a peer"
+	}
+	return protocolName(r.Protocol)
 }
 
 func steering(table uint32) bool {
@@ -321,28 +338,42 @@ func tableName(t uint32) string {
 
 // unreached returns the reason why the packet has no route.
 func (e *explainer) unreached(table uint32) string {
-	err, to := e.Flight.Route.Err, e.Flight.Packet.To
-	switch {
-	case errors.Is(err, unix.EXDEV):
+	if errors.Is(e.Flight.Route.Err, unix.EXDEV) {
 		return fmt.Sprintf("the reverse path filter of %s drops it: set net.ipv4.conf.%s.rp_filter to 2 or 0", e.In, e.In)
-	case errors.Is(err, unix.EINVAL) && table == 0:
-		return fmt.Sprintf("the kernel rejects %s as a source on %s", e.From, e.In)
 	}
 	if table == 0 {
-		if e.Flight.Arrive.Mark&e.Live.Marks.EgressBit() != 0 {
-			return fmt.Sprintf("no rule leads mark %#x to its path's table", e.Flight.Arrive.Mark&e.Live.Marks.Mask)
-		}
-		return fmt.Sprintf("no route to %s in the main table", to)
+		return e.unruledRoute()
 	}
-	none := fmt.Sprintf("no route to %s in table %s", to, tableName(table))
-	routed, known := e.Routed[table]
-	switch {
-	case known && to.Is4() && !routed.IPv4:
-		none += ", which has no IPv4 route that leads anywhere"
-	case known && to.Is6() && !routed.IPv6:
-		none += ", which has no IPv6 route that leads anywhere"
+	none := fmt.Sprintf("no route to %s in table %s", e.Flight.Packet.To, tableName(table))
+	if family := e.unroutedFamily(table); family != "" {
+		none += ", which has no " + family + " route that leads anywhere"
 	}
 	return none
+}
+
+// unruledRoute returns the reason why a packet that no rule leads to a path's table has no route.
+func (e *explainer) unruledRoute() string {
+	mark := e.Flight.Arrive.Mark
+	switch {
+	case errors.Is(e.Flight.Route.Err, unix.EINVAL):
+		return fmt.Sprintf("the kernel rejects %s as a source on %s", e.From, e.In)
+	case mark&e.Live.Marks.EgressBit() != 0:
+		return fmt.Sprintf("no rule leads mark %#x to its path's table", mark&e.Live.Marks.Mask)
+	}
+	return fmt.Sprintf("no route to %s in the main table", e.Flight.Packet.To)
+}
+
+// unroutedFamily returns the packet's family if a table has no route that leads anywhere for it; empty: it has one, or
+// that is unknown.
+func (e *explainer) unroutedFamily(table uint32) string {
+	routed, known := e.Routed[table]
+	switch to := e.Flight.Packet.To; {
+	case known && to.Is4() && !routed.IPv4:
+		return "IPv4"
+	case known && to.Is6() && !routed.IPv6:
+		return "IPv6"
+	}
+	return ""
 }
 
 // leave explains the source, the guard, and the packet's final way.
@@ -353,7 +384,7 @@ func (e *explainer) leave(path walk.LivePath) {
 		e.damagedAway(path, "it is routed to this node itself")
 		return
 	}
-	if f.NAT != nil && f.NAT.Dropped {
+	if f.NAT.Drops() {
 		e.dropped(f.NAT, "on its way out")
 		return
 	}
@@ -443,24 +474,32 @@ func (e *explainer) dropped(p *walk.Passage, when string) {
 
 // compare reports differences between the daemon's plan and the kernel.
 func (e *explainer) compare(selected bool, path walk.LivePath, hasPath bool) {
-	w := e.Wanted
-	if e.Report == nil || w == nil || !e.Live.Table { // without the table everything differs, and that is reported already
+	if !e.comparable() {
 		return
 	}
-	const soon = ": repaired within 10 s, or see the daemon's log"
-	wanted, has := describe(w.Selected, w.Path), describe(selected, "")
-	if hasPath {
-		has = describe(true, string(path.Key.Kind)+" "+path.Key.Name)
-	}
+	wanted, has := describe(e.Wanted.Selected, e.Wanted.Path), describe(selected, reported(path))
 	if wanted != has {
 		e.differ("the daemon wants %s to be %s but the kernel has it %s%s", e.From, wanted, has, soon)
 		return
 	}
-	if nat := e.Flight.NAT; nat != nil && w.Selected && w.Source.IsValid() && nat.Source != w.Source {
-		e.differ("the daemon wants %s to leave as %s but the kernel has %s%s", e.From, w.Source, orNone(nat.Source), soon)
-	}
-	if v := e.out.Verdict.Kind; (v == Dropped || v == Damaged) && hasPath && !e.Report.Ready {
+	e.compareSource()
+	if hasPath && e.out.Verdict.bad() && !e.Report.Ready {
 		e.differ("the daemon says that the kernel is not as planned: see its log, or egressway status")
+	}
+}
+
+// comparable reports whether the daemon's plan is known and our table is there. Without the table everything differs,
+// and that is reported already.
+func (e *explainer) comparable() bool { return e.Report != nil && e.Wanted != nil && e.Live.Table }
+
+// soon ends sentences about a difference.
+const soon = ": repaired within 10 s, or see the daemon's log"
+
+// compareSource reports whether the kernel gives the packet another source than planned.
+func (e *explainer) compareSource() {
+	nat, w := e.Flight.NAT, e.Wanted
+	if nat != nil && w.Selected && w.Source.IsValid() && nat.Source != w.Source {
+		e.differ("the daemon wants %s to leave as %s but the kernel has %s%s", e.From, w.Source, orNone(nat.Source), soon)
 	}
 }
 
@@ -469,6 +508,14 @@ func orNone(a netip.Addr) string {
 		return "no source for it"
 	}
 	return a.String()
+}
+
+// reported returns a path as the daemon's report has it; empty: no path.
+func reported(path walk.LivePath) string {
+	if path.ID == 0 {
+		return ""
+	}
+	return string(path.Key.Kind) + " " + path.Key.Name
 }
 
 func describe(selected bool, path string) string {
@@ -488,29 +535,34 @@ func describe(selected bool, path string) string {
 func (e *explainer) known(path walk.LivePath) {
 	for _, k := range e.Flows {
 		f := Flow{Kind: e.out.Verdict.Kind}
-		mark := k.Mark & e.Live.Marks.Mask
-		on := "on no path of ours"
-		if p, ok := e.Live.Path(e.Live.Marks.Path(mark)); ok && mark != 0 {
-			on = "on path " + fmt.Sprint(p.ID) + " (" + pathName(p.Key) + ")"
-			if mark&e.Live.Marks.EgressBit() == 0 {
-				on = "which came in by " + pathName(p.Key)
-			}
-		}
-		f.Text = fmt.Sprintf("%s %s to %s, %s, as %s", e.Proto, k.Src, k.Dst, on, k.Leaves.Addr())
+		f.Text = fmt.Sprintf("%s %s to %s, %s, as %s", e.Proto, k.Src, k.Dst, e.pathOf(k), k.Leaves.Addr())
 		switch d := k.Flight.Dropped(); {
 		case d != nil:
 			f.Kind = Dropped
 			f.Text += fmt.Sprintf(": its next packet is dropped (chain %s)", d.Decided)
-		case k.Flight.Route != nil && k.Flight.Route.Err != nil:
+		case k.Flight.Unrouted():
 			f.Kind = Dropped
 			f.Text += ": its next packet has no route"
-		case path.ID != 0 && mark == e.Live.Marks.Egress(path.ID):
+		case path.ID != 0 && k.Mark&e.Live.Marks.Mask == e.Live.Marks.Egress(path.ID):
 			f.Text += ": stays on this path"
 		default:
 			f.Text += ": continues" + byWay(k.Flight.Route)
 		}
 		e.out.Flows = append(e.out.Flows, f)
 	}
+}
+
+// pathOf describes the path of an existing connection.
+func (e *explainer) pathOf(k KnownFlow) string {
+	mark := k.Mark & e.Live.Marks.Mask
+	p, ok := e.Live.Path(e.Live.Marks.Path(mark))
+	switch {
+	case !ok || mark == 0:
+		return "on no path of ours"
+	case mark&e.Live.Marks.EgressBit() == 0:
+		return "which came in by " + pathName(p.Key)
+	}
+	return "on path " + fmt.Sprint(p.ID) + " (" + pathName(p.Key) + ")"
 }
 
 func setOf(kind string, a netip.Addr) string {

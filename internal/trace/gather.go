@@ -45,20 +45,24 @@ func (in *Input) Gather(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	ingress := in.Ingress.Found || in.IngressWanted != nil
 	switch {
-	case in.Reply && !from.pod:
-		return in.notHere("from", in.From, from)
-	case in.Reply:
+	case from.pod && in.Reply:
 		in.In = from.device
 		return in.gatherInbound(ctx, from.device)
-	case !from.pod && !from.own && (ingress || !from.other):
+	case from.pod:
+		in.In = from.device
+		return in.gatherEgress(ctx)
+	case in.comesFrom(from):
 		return in.gatherInbound(ctx, "")
-	case !from.pod:
-		return in.notHere("from", in.From, from)
 	}
-	in.In = from.device
-	return in.gatherEgress(ctx)
+	return in.notHere("from", in.From, from)
+}
+
+// comesFrom reports whether the packet may come in from outside, from a place that is no pod of this node. A reply is a
+// pod's, and a pod of another node sends packets to ingress IPs only.
+func (in *Input) comesFrom(p place) bool {
+	ingress := in.Ingress.Found || in.IngressWanted != nil
+	return !in.Reply && !p.own && (ingress || !p.other)
 }
 
 // place describes where an address is, seen from this node.
@@ -70,8 +74,7 @@ type place struct {
 	by     string
 }
 
-// place finds out where an address is. A pod of this node is an address that the main table has on a device that is no
-// uplink, without a next hop, and inside the pods' ranges if those are known.
+// place finds out where an address is.
 func (in *Input) place(a netip.Addr) (p place, err error) {
 	if link, ok := in.Live.Local(a); ok {
 		return place{own: true, device: link.Name}, nil
@@ -80,15 +83,23 @@ func (in *Input) place(a netip.Addr) (p place, err error) {
 	if err != nil || r.Err != nil {
 		return p, err
 	}
-	p.device, p.by = r.Device, way(r)
 	guests, err := in.Live.Lookup(ruleset.SetGuests, a)
 	if err != nil {
 		return p, err
 	}
+	return place{
+		pod:    !guests.Found && in.behindDevice(a, r),
+		other:  guests.Found,
+		device: r.Device,
+		by:     way(r),
+	}, nil
+}
+
+// behindDevice reports whether an address with a route of the main table may be a pod of this node: it is on a device
+// that is no uplink, without a next hop, and inside the pods' ranges if those are known.
+func (in *Input) behindDevice(a netip.Addr, r *walk.Route) bool {
 	uplink := slices.ContainsFunc(in.Live.Uplinks, func(u walk.Uplink) bool { return u.Device == r.Device })
-	p.other = guests.Found
-	p.pod = !r.Gateway.IsValid() && !uplink && !p.other && !in.onLAN(a, r.Device)
-	return p, nil
+	return !r.Gateway.IsValid() && !uplink && !in.onLAN(a, r.Device)
 }
 
 // onLAN reports whether an address is a neighbour on the device of the main table's default route, where no pods are.
@@ -131,17 +142,12 @@ func (in *Input) gatherEgress(ctx context.Context) (err error) {
 	if err := in.routed(in.Flight); err != nil {
 		return err
 	}
-	flows, err := l.Flows(ctx, in.From, func(f walk.LiveFlow) bool {
-		return f.Dst.Addr() == in.To && f.Proto == p.Proto && (in.Port == 0 || in.Port == f.Dst.Port())
-	}, mostFlows)
+	flows, err := l.Flows(ctx, in.From, in.isForward, mostFlows)
 	if err != nil {
 		return err
 	}
 	for _, f := range flows {
-		next := p
-		next.To, next.SourcePort, next.Port = f.Answers, f.Src.Port(), f.Dst.Port()
-		next.Connection = walk.Connection{Known: f.Answered, DNAT: f.Answers != f.Dst.Addr(), Mark: f.Mark, Source: f.Src.Addr()}
-		flight, err := l.Fly(next, f.Leaves.Addr())
+		flight, err := l.Fly(nextOf(f, p), f.Leaves.Addr())
 		if err != nil {
 			return err
 		}
@@ -150,9 +156,16 @@ func (in *Input) gatherEgress(ctx context.Context) (err error) {
 	return nil
 }
 
+// nextOf returns the next packet of an existing connection; p is the packet in the request.
+func nextOf(f walk.LiveFlow, p walk.Packet) walk.Packet {
+	p.To, p.SourcePort, p.Port = f.Answers, f.Src.Port(), f.Dst.Port()
+	p.Connection = walk.Connection{Known: f.Answered, DNAT: f.Answers != f.Dst.Addr(), Mark: f.Mark, Source: f.Src.Addr()}
+	return p
+}
+
 // routed checks, for a packet without a route, whether the tables that its rules name have any route.
 func (in *Input) routed(f *walk.Flight) error {
-	if f.Route == nil || f.Route.Err == nil {
+	if !f.Unrouted() {
 		return nil
 	}
 	if in.Routed == nil {
@@ -174,12 +187,7 @@ func (in *Input) routed(f *walk.Flight) error {
 // gatherInbound follows a connection from outside through each network that it may have come in by. device is the
 // device of the pod that answers; empty: unknown.
 func (in *Input) gatherInbound(ctx context.Context, device string) error {
-	flows, err := in.Live.Flows(ctx, in.client(), func(f walk.LiveFlow) bool {
-		if f.Proto != in.protocol() || in.Port != 0 && !in.Reply && in.Port != f.Dst.Port() {
-			return false
-		}
-		return in.Reply && f.Answers == in.From || !in.Reply && f.Dst.Addr() == in.To
-	}, mostFlows)
+	flows, err := in.Live.Flows(ctx, in.client(), in.isConnection, mostFlows)
 	if err != nil {
 		return err
 	}
@@ -192,6 +200,19 @@ func (in *Input) gatherInbound(ctx context.Context, device string) error {
 		in.Inbound = append(in.Inbound, b)
 	}
 	return nil
+}
+
+// isConnection reports whether the client's connection is one that the request describes.
+func (in *Input) isConnection(f walk.LiveFlow) bool {
+	if in.Reply {
+		return f.Answers == in.From && f.Proto == in.protocol()
+	}
+	return in.isForward(f)
+}
+
+// isForward reports whether the sender's connection is one that the request, which is no reply, describes.
+func (in *Input) isForward(f walk.LiveFlow) bool {
+	return f.Dst.Addr() == in.To && f.Proto == in.protocol() && (in.Port == 0 || in.Port == f.Dst.Port())
 }
 
 // client returns the address that began the connection.
@@ -247,13 +268,7 @@ func (in *Input) answer(path plan.PathID, answers netip.Addr, device string) wal
 		To: client, Proto: in.protocol(), SourcePort: in.Port,
 		Connection: walk.Connection{Known: true, Reply: true, DNAT: true, Mark: in.Live.Marks.Ingress(path), Source: client},
 	}
-	if in.Reply {
-		p.From, p.In = in.From, device
-	} else if answers.IsValid() {
-		if at, err := in.place(answers); err == nil && at.pod {
-			p.From, p.In = answers, at.device
-		}
-	}
+	p.From, p.In = in.answerer(answers, device)
 	switch {
 	case p.In != "":
 	case client.Is4():
@@ -262,6 +277,19 @@ func (in *Input) answer(path plan.PathID, answers netip.Addr, device string) wal
 		p.From = netip.IPv6Unspecified()
 	}
 	return p
+}
+
+// answerer returns the pod that answers, and its device; empty: unknown.
+func (in *Input) answerer(answers netip.Addr, device string) (pod netip.Addr, by string) {
+	if in.Reply {
+		return in.From, device
+	}
+	if answers.IsValid() {
+		if at, err := in.place(answers); err == nil && at.pod {
+			return answers, at.device
+		}
+	}
+	return pod, ""
 }
 
 // wantedPath returns the path that the daemon plans for the pod that answers; empty: unknown.
@@ -275,31 +303,34 @@ func (in *Input) wantedPath() string {
 // candidates returns the networks that a connection may have come in by: the network of its ingress IP, those of
 // existing connections, or otherwise all with an uplink here.
 func (in *Input) candidates(flows []walk.LiveFlow) (all []walk.LivePath) {
-	l := in.Live
-	named, known := in.named(), map[plan.PathID]bool{}
-	for _, f := range flows {
-		if id := l.Marks.Path(f.Mark); id != 0 && f.Mark&l.Marks.EgressBit() == 0 {
-			known[id] = true
-		}
-	}
-	for _, p := range l.Paths {
-		if p.Key.Kind != plan.PathNetwork {
-			continue
-		}
+	named, known := in.named(), in.cameInBy(flows)
+	for _, p := range in.Live.Paths {
 		var may bool
 		switch {
+		case p.Key.Kind != plan.PathNetwork:
 		case len(named) > 0:
 			may = slices.Contains(named, p.Key.Name)
 		case len(known) > 0:
 			may = known[p.ID]
 		default:
-			may = slices.ContainsFunc(l.Uplinks, func(u walk.Uplink) bool { return u.Path == p.ID })
+			may = slices.ContainsFunc(in.Live.Uplinks, func(u walk.Uplink) bool { return u.Path == p.ID })
 		}
 		if may {
 			all = append(all, p)
 		}
 	}
 	return all
+}
+
+// cameInBy returns the paths of the networks that existing connections came in by.
+func (in *Input) cameInBy(flows []walk.LiveFlow) map[plan.PathID]bool {
+	known, m := map[plan.PathID]bool{}, in.Live.Marks
+	for _, f := range flows {
+		if id := m.Path(f.Mark); id != 0 && f.Mark&m.EgressBit() == 0 {
+			known[id] = true
+		}
+	}
+	return known
 }
 
 // named lists the networks of the ingress IP, and of the pod that answers, by the daemon's report.

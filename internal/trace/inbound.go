@@ -22,53 +22,65 @@ func (e *explainer) inbound() {
 			"no network of this node has an uplink: the main table routes such a connection and its replies, and our rules do not apply")
 		return
 	}
-	var ways, wrong []string
-	var first *Verdict
-	for i := range e.Inbound {
-		b := &e.Inbound[i]
-		v := e.comes(b)
-		if v.Kind == Leaves {
-			ways = append(ways, v.Text)
-			if first == nil {
-				first = v
-			}
-		} else {
-			wrong = append(wrong, v.Text)
-			if len(e.Inbound) == 1 {
-				e.out.Verdict = *v
-			}
-		}
-	}
-	switch {
-	case first != nil && len(ways) == 1:
-		e.out.Verdict = *first
-		e.out.Verdict.Text = "replies leave " + ways[0]
-	case first != nil:
-		e.verdict(Leaves, "replies leave by the network that the connection came in by: %s", strings.Join(ways, "; or "))
-	case len(e.Inbound) > 1:
-		e.verdict(Dropped, "%s", strings.Join(wrong, "; "))
-	}
-	if service != nil && !e.Reply && !e.here(service) {
+	e.connections()
+	if !e.Reply {
 		e.elsewhere(service)
 	}
 }
 
-// behind returns the EgressService that has the requested ingress IP; nil: unknown.
-func (e *explainer) behind() *status.Service {
+// connections explains the connection on each network that it may have come in by, and gives the verdict.
+func (e *explainer) connections() {
+	var leave, fail []*Verdict
+	for i := range e.Inbound {
+		if v := e.comes(&e.Inbound[i]); v.Kind == Leaves {
+			leave = append(leave, v)
+		} else {
+			fail = append(fail, v)
+		}
+	}
+	e.conclude(leave, fail)
+}
+
+// conclude gives the verdict on a connection from those on the networks that it may come in by.
+func (e *explainer) conclude(leave, fail []*Verdict) {
+	switch {
+	case len(leave) == 1:
+		e.out.Verdict = *leave[0]
+		e.out.Verdict.Text = "replies leave " + leave[0].Text
+	case len(leave) > 1:
+		e.verdict(Leaves, "replies leave by the network that the connection came in by: %s", joined(leave, "; or "))
+	case len(fail) == 1:
+		e.out.Verdict = *fail[0]
+	default:
+		e.verdict(Dropped, "%s", joined(fail, "; "))
+	}
+}
+
+func joined(verdicts []*Verdict, separator string) string {
+	texts := make([]string, len(verdicts))
+	for i, v := range verdicts {
+		texts[i] = v.Text
+	}
+	return strings.Join(texts, separator)
+}
+
+// behind returns the first EgressService that has the requested ingress IP; nil: unknown. It adds all of them to the
+// result.
+func (e *explainer) behind() (first *status.Service) {
 	if e.Report == nil {
 		return nil
 	}
 	for i := range e.Report.Services {
-		if s := &e.Report.Services[i]; slices.Contains(s.IngressIPs, e.To) {
-			e.out.Services = append(e.out.Services, s.Namespace+"/"+s.Name)
+		s := &e.Report.Services[i]
+		if !slices.Contains(s.IngressIPs, e.To) {
+			continue
+		}
+		e.out.Services = append(e.out.Services, s.Namespace+"/"+s.Name)
+		if first == nil {
+			first = s
 		}
 	}
-	for i := range e.Report.Services {
-		if s := &e.Report.Services[i]; slices.Contains(s.IngressIPs, e.To) {
-			return s
-		}
-	}
-	return nil
+	return first
 }
 
 // ingress explains the destination. It returns false if that is no ingress IP, which ends the walk.
@@ -115,10 +127,11 @@ func (e *explainer) announced(s *status.Service) {
 	}
 }
 
-// here reports whether this node announces the address to routers.
-func (e *explainer) here(s *status.Service) bool { return slices.Contains(s.Announced, e.To) }
-
+// elsewhere gives the verdict if this node does not announce the address of a service to routers.
 func (e *explainer) elsewhere(s *status.Service) {
+	if s == nil || slices.Contains(s.Announced, e.To) {
+		return
+	}
 	if s.Host == "" {
 		e.verdict(Dropped, "not announced: EgressService %s/%s has no host, so no router has a way to %s", s.Namespace, s.Name, e.To)
 		return
@@ -197,12 +210,19 @@ func (e *explainer) arrives(b *Inbound) *Verdict {
 	}
 	e.step("comes in", fmt.Sprintf("chain %s, ct mark %#x", a.Decided, mark),
 		"by network %s (%s); its Service's DNAT, by the CNI or kube-proxy, chooses the pod%s", name, b.Device, known)
-	if l, ok := a.LookedUp(ruleset.SetStrays); ok && l.Found {
-		if p, ok := e.Live.Path(l.PathValue()); ok {
-			e.step("stray", "set "+l.Set, "packets of no connection here go on to %s", pathName(p.Key))
-		}
-	}
+	e.strays(a)
 	return nil
+}
+
+// strays explains where packets of no connection go on to.
+func (e *explainer) strays(a *walk.Passage) {
+	l, ok := a.LookedUp(ruleset.SetStrays)
+	if !ok || !l.Found {
+		return
+	}
+	if p, ok := e.Live.Path(l.PathValue()); ok {
+		e.step("stray", "set "+l.Set, "packets of no connection here go on to %s", pathName(p.Key))
+	}
 }
 
 // answersAs returns the source that the client sees.

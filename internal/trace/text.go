@@ -18,7 +18,7 @@ func (r *Result) WriteText(out io.Writer, c text.Colours) error {
 	writeList(out, c, "Damaged:", r.Damage)
 	writeList(out, c, "Not as the daemon planned:", r.Differences)
 	paint := c.Good
-	if r.Verdict.Kind == Dropped || r.Verdict.Kind == Damaged {
+	if r.Verdict.bad() {
 		paint = c.Bad
 	}
 	_, err := fmt.Fprintln(out, "\n"+paint(text.Line("=> "+r.Verdict.Text)))

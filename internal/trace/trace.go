@@ -80,8 +80,11 @@ type Flow struct {
 
 // Fine reports whether the packet goes as it should: it is not dropped, and nothing is damaged.
 func (r *Result) Fine() bool {
-	return r.Verdict.Kind != Dropped && r.Verdict.Kind != Damaged && len(r.Damage) == 0
+	return !r.Verdict.bad() && len(r.Damage) == 0
 }
+
+// bad reports whether the packet is dropped or goes the wrong way.
+func (v *Verdict) bad() bool { return v.Kind == Dropped || v.Kind == Damaged }
 
 // Input holds all data for a walk.
 type Input struct {
@@ -191,21 +194,22 @@ func services(r *status.Report, path plan.PathKey, source netip.Addr) (names []s
 		return nil
 	}
 	for i := range r.Services {
-		s := &r.Services[i]
-		var is bool
-		switch {
-		case path.Kind == plan.PathSteer:
-			is = s.Host == path.Name && s.Local > 0
-		case source.IsValid():
-			is = slices.Contains(s.IngressIPs, source)
-		default:
-			is = s.Network == path.Name && s.Host == "ALL" && s.Local > 0
-		}
-		if is {
+		if s := &r.Services[i]; sends(s, path, source) {
 			names = append(names, s.Namespace+"/"+s.Name)
 		}
 	}
 	return names
+}
+
+// sends reports whether a service may be the one whose packets go by a path, with a source if that is known.
+func sends(s *status.Service, path plan.PathKey, source netip.Addr) bool {
+	switch {
+	case path.Kind == plan.PathSteer:
+		return s.Host == path.Name && s.Local > 0
+	case source.IsValid():
+		return slices.Contains(s.IngressIPs, source)
+	}
+	return s.Network == path.Name && s.Host == "ALL" && s.Local > 0
 }
 
 // oneOf joins names for a sentence.

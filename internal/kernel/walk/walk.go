@@ -120,6 +120,9 @@ func (p *Passage) LookedUp(kind string) (l Lookup, ok bool) {
 	return l, false
 }
 
+// Drops reports whether the packet met the chain and was dropped there.
+func (p *Passage) Drops() bool { return p != nil && p.Dropped }
+
 // LiveRule is a routing rule of ours.
 type LiveRule struct {
 	plan.Rule
@@ -455,12 +458,15 @@ type Flight struct {
 // Dropped returns the passage that dropped the packet, or nil.
 func (f *Flight) Dropped() *Passage {
 	for _, p := range []*Passage{f.Arrive, f.NAT, f.Leave} {
-		if p != nil && p.Dropped {
+		if p.Drops() {
 			return p
 		}
 	}
 	return nil
 }
+
+// Unrouted reports whether the kernel has no route for the packet.
+func (f *Flight) Unrouted() bool { return f.Route != nil && f.Route.Err != nil }
 
 // Fly simulates the packet's way through our chains as they are, with the kernel's own routing decision. It ignores
 // other tables, such as a CNI's masquerade or a Service's DNAT; leavesAs is the source that NAT gave the packet's
