@@ -5,7 +5,6 @@ package conntrack
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -54,12 +53,11 @@ type Connection struct {
 
 // contradicts reports whether a connection must end.
 func (f *flowCheck) contradicts(c Connection) bool {
-	if c.zoned {
-		return false
-	}
 	mark := c.mark & f.Marks.Mask
 	e, selected := f.Endpoints.Get(plan.Endpoint{Addr: c.source})
 	switch {
+	case c.zoned:
+		return false
 	case mark&f.Marks.EgressBit() != 0:
 		way := plan.Way{Path: f.Marks.Path(mark), Source: c.leaves}
 		return !selected || !f.accepts(&e, way)
@@ -152,14 +150,11 @@ func (d *doubt) add(more doubt) {
 // doubtOf returns the endpoints whose connections agreed with the plan before and may contradict the plan now. It is
 // empty if now permits all that before did.
 func doubtOf(before, now *plan.DataPlane) (d doubt) {
-	if before == nil || before.Marks != now.Marks {
-		return doubt{all: true}
-	}
-	if losesNetwork(before, now) || losesDestination(before, now) {
+	if allDoubtful(before, now) {
 		return doubt{all: true}
 	}
 	for x, y := range before.Endpoints.Changes(now.Endpoints) {
-		if x != nil && y != nil && permitsAll(y, x) {
+		if permitsAll(y, x) {
 			continue
 		}
 		if d.endpoints == nil {
@@ -168,6 +163,11 @@ func doubtOf(before, now *plan.DataPlane) (d doubt) {
 		d.endpoints[cmp.Or(x, y).Addr] = true
 	}
 	return d
+}
+
+// allDoubtful reports whether connections of any endpoint may contradict the plan now.
+func allDoubtful(before, now *plan.DataPlane) bool {
+	return before == nil || before.Marks != now.Marks || losesNetwork(before, now) || losesDestination(before, now)
 }
 
 // losesNetwork reports whether a path id that meant a network before no longer does.
@@ -193,8 +193,11 @@ func losesDestination(before, now *plan.DataPlane) bool {
 	})
 }
 
-// permitsAll reports whether an endpoint permits all flows that it permitted before.
+// permitsAll reports whether an endpoint permits all flows that it permitted before. One that is new or gone does not.
 func permitsAll(e, before *plan.Endpoint) bool {
+	if e == nil || before == nil {
+		return false
+	}
 	return (before.Path == 0 || lets(e, plan.Way{Path: before.Path, Source: before.Source})) &&
 		(before.Kept == plan.Way{} || before.Kept == e.Kept || lets(e, before.Kept))
 }
@@ -310,7 +313,7 @@ func (c *Conn) endContradictions(ctx context.Context, d plan.DataPlane, of doubt
 		return 0, fmt.Errorf("redirect egress flows to the host that they are steered to now: %w", err)
 	}
 	for _, l := range led { // connections that ended meanwhile need nothing
-		if l.err != nil && !errors.Is(l.err, errNoFlow) {
+		if l.failed() {
 			l.Message, l.err = l.instead, nil
 			end = append(end, l)
 		}
@@ -318,12 +321,16 @@ func (c *Conn) endContradictions(ctx context.Context, d plan.DataPlane, of doubt
 	if err := c.exchange(end); err != nil {
 		return 0, fmt.Errorf("end connections that contradict the plan: %w", err)
 	}
+	return countEnded(end)
+}
+
+// countEnded counts the connections that requests ended.
+func countEnded(end []entryChange) (ended uint, err error) {
 	var errs []error
 	for _, e := range end {
-		switch {
-		case e.err == nil:
+		if e.err == nil {
 			ended++
-		case !errors.Is(e.err, errNoFlow):
+		} else if e.failed() {
 			errs = append(errs, fmt.Errorf("end connection that contradicts the plan: %w", e.err))
 		}
 	}
@@ -334,8 +341,7 @@ func (c *Conn) endContradictions(ctx context.Context, d plan.DataPlane, of doubt
 // that are now steered to another node, and the requests that end the others that contradict the plan.
 func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (led, end []entryChange, err error) {
 	err = c.doubted(of, func(body []byte) bool {
-		source, ok := originalSource(body)
-		if !ok || !of.all && !of.endpoints[source] {
+		if !of.covers(body) {
 			return ctx.Err() == nil
 		}
 		if m, ok := check.lead(body); ok {
@@ -345,10 +351,13 @@ func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (
 		}
 		return ctx.Err() == nil
 	})
-	if err == nil {
-		err = ctx.Err()
-	}
-	return led, end, err
+	return led, end, cmp.Or(err, ctx.Err())
+}
+
+// covers reports whether a connection is in doubt.
+func (d *doubt) covers(body []byte) bool {
+	source, ok := originalSource(body)
+	return ok && (d.all || d.endpoints[source])
 }
 
 // doubted calls each for the connections of the endpoints in doubt, until each returns false. Others may be among them.
@@ -356,16 +365,23 @@ func (c *Conn) doubted(of doubt, each func(body []byte) bool) (err error) {
 	if of.all || together(len(of.endpoints)) {
 		return c.connections(netip.Addr{}, each)
 	}
-	six := false
-	for a := range of.endpoints {
-		if six = six || a.Is6(); a.Is4() {
-			err = errors.Join(err, c.connections(a, each))
-		}
-	}
-	if six {
-		err = errors.Join(err, c.connections(netip.IPv6Unspecified(), each))
+	for _, source := range of.sources() {
+		err = errors.Join(err, c.connections(source, each))
 	}
 	return err
+}
+
+// sources returns the addresses by which the kernel can list the connections in doubt: it lists all of IPv6 at once.
+func (d *doubt) sources() (all []netip.Addr) {
+	for a := range d.endpoints {
+		if a.Is4() {
+			all = append(all, a)
+		}
+	}
+	if len(all) < len(d.endpoints) {
+		all = append(all, netip.IPv6Unspecified())
+	}
+	return all
 }
 
 // Attributes and flags for dumps that x/sys does not define (linux/netfilter/nfnetlink_conntrack.h,
@@ -412,28 +428,18 @@ func (c *Conn) connections(source netip.Addr, each func(body []byte) bool) error
 
 // originalSource reads only the original source address of a connection.
 func originalSource(body []byte) (netip.Addr, bool) {
-	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
-		if typ == vnl.CTA_TUPLE_ORIG {
-			source, _ := tupleAddresses(value)
-			return source, source.IsValid()
-		}
-	}
-	return netip.Addr{}, false
+	source, _ := tupleAddresses(nl.Attr(body, vnl.SizeofNfgenmsg, vnl.CTA_TUPLE_ORIG))
+	return source, source.IsValid()
 }
 
 // tupleAddresses reads the addresses of a tuple.
 func tupleAddresses(tuple []byte) (from, to netip.Addr) {
-	for typ, value := range nl.Attrs(tuple, 0) {
-		if typ != vnl.CTA_TUPLE_IP {
-			continue
-		}
-		for typ, value := range nl.Attrs(value, 0) {
-			switch typ {
-			case vnl.CTA_IP_V4_SRC, vnl.CTA_IP_V6_SRC:
-				from, _ = netip.AddrFromSlice(value)
-			case vnl.CTA_IP_V4_DST, vnl.CTA_IP_V6_DST:
-				to, _ = netip.AddrFromSlice(value)
-			}
+	for typ, value := range nl.Attrs(nl.Attr(tuple, 0, vnl.CTA_TUPLE_IP), 0) {
+		switch typ {
+		case vnl.CTA_IP_V4_SRC, vnl.CTA_IP_V6_SRC:
+			from, _ = netip.AddrFromSlice(value)
+		case vnl.CTA_IP_V4_DST, vnl.CTA_IP_V6_DST:
+			to, _ = netip.AddrFromSlice(value)
 		}
 	}
 	return from, to
@@ -442,29 +448,22 @@ func tupleAddresses(tuple []byte) (from, to netip.Addr) {
 // DecodeConnection decodes the body of a message about an entry.
 func DecodeConnection(body []byte) (c Connection) {
 	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
-		switch {
-		case typ == vnl.CTA_TUPLE_ORIG:
+		c.zoned = c.zoned || zones(typ, value)
+		switch typ {
+		case vnl.CTA_TUPLE_ORIG:
 			c.source, _ = tupleAddresses(value)
-			c.zoned = c.zoned || zonedTuple(value)
-		case typ == vnl.CTA_TUPLE_REPLY:
+		case vnl.CTA_TUPLE_REPLY:
 			c.Target, c.leaves = tupleAddresses(value)
-		case typ == vnl.CTA_MARK && len(value) >= 4:
-			c.mark = binary.BigEndian.Uint32(value)
-		case typ == ctaZone:
-			c.zoned = true
+		case vnl.CTA_MARK:
+			c.mark = nl.BE32(value)
 		}
 	}
 	return c
 }
 
-// zonedTuple reports whether a tuple belongs to a zone of its own direction.
-func zonedTuple(tuple []byte) bool {
-	for typ := range nl.Attrs(tuple, 0) {
-		if typ == ctaTupleZone {
-			return true
-		}
-	}
-	return false
+// zones reports whether an attribute puts its entry, or the entry's original direction, in a zone.
+func zones(typ uint16, value []byte) bool {
+	return typ == ctaZone || typ == vnl.CTA_TUPLE_ORIG && nl.Attr(value, 0, ctaTupleZone) != nil
 }
 
 // deletion returns the request to delete exactly the entry that the kernel listed, not one that replaced it since.

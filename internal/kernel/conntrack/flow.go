@@ -2,7 +2,6 @@ package conntrack
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -66,69 +65,65 @@ type Entry struct {
 // DecodeEntry decodes the body of a message about an entry. ok is false if the entry is neither TCP nor UDP, or is in a
 // conntrack zone, which is not ours.
 func DecodeEntry(body []byte) (e Entry, ok bool) {
-	if len(body) < vnl.SizeofNfgenmsg {
-		return e, false
-	}
-	var status uint32
 	zoned := false
 	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
-		switch {
-		case typ == vnl.CTA_TUPLE_ORIG:
+		zoned = zoned || zones(typ, value)
+		if typ == vnl.CTA_TUPLE_ORIG {
 			e.Src, e.Dst, e.Proto, ok = decodeTuple(value)
-			zoned = zoned || zonedTuple(value)
-		case typ == ctaZone:
-			zoned = true
-		case typ == vnl.CTA_TUPLE_REPLY:
-			_, e.SNAT, _, _ = decodeTuple(value)
-		case typ == vnl.CTA_STATUS && len(value) >= 4:
-			status = binary.BigEndian.Uint32(value)
-		case typ == vnl.CTA_TIMEOUT && len(value) >= 4:
-			e.Timeout = binary.BigEndian.Uint32(value)
-		case typ == vnl.CTA_MARK && len(value) >= 4:
-			e.Mark = binary.BigEndian.Uint32(value)
-		case typ == vnl.CTA_PROTOINFO:
-			e.State, e.liberal = decodeTCP(value)
+			continue
 		}
+		e.set(typ, value)
 	}
-	e.Answered, e.Assured, e.snatted = status&statusSeenReply != 0, status&statusAssured != 0, status&statusSNAT != 0
 	return e, ok && !zoned
+}
+
+// set sets the fields of an attribute.
+func (e *Entry) set(typ uint16, value []byte) {
+	switch typ {
+	case vnl.CTA_TUPLE_REPLY:
+		_, e.SNAT, _, _ = decodeTuple(value)
+	case vnl.CTA_STATUS:
+		e.setStatus(nl.BE32(value))
+	case vnl.CTA_TIMEOUT:
+		e.Timeout = nl.BE32(value)
+	case vnl.CTA_MARK:
+		e.Mark = nl.BE32(value)
+	case vnl.CTA_PROTOINFO:
+		e.State, e.liberal = decodeTCP(value)
+	}
+}
+
+func (e *Entry) setStatus(status uint32) {
+	e.Answered, e.Assured, e.snatted = status&statusSeenReply != 0, status&statusAssured != 0, status&statusSNAT != 0
 }
 
 func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
 	from, to := tupleAddresses(b)
 	var fromPort, toPort uint16
-	for typ, value := range nl.Attrs(b, 0) {
-		if typ != vnl.CTA_TUPLE_PROTO {
-			continue
-		}
-		for typ, value := range nl.Attrs(value, 0) {
-			switch {
-			case typ == vnl.CTA_PROTO_NUM && len(value) > 0:
-				proto = value[0]
-			case typ == vnl.CTA_PROTO_SRC_PORT && len(value) >= 2:
-				fromPort = binary.BigEndian.Uint16(value)
-			case typ == vnl.CTA_PROTO_DST_PORT && len(value) >= 2:
-				toPort = binary.BigEndian.Uint16(value)
-			}
+	for typ, value := range nl.Attrs(nl.Attr(b, 0, vnl.CTA_TUPLE_PROTO), 0) {
+		switch typ {
+		case vnl.CTA_PROTO_NUM:
+			proto = nl.Byte(value)
+		case vnl.CTA_PROTO_SRC_PORT:
+			fromPort = nl.BE16(value)
+		case vnl.CTA_PROTO_DST_PORT:
+			toPort = nl.BE16(value)
 		}
 	}
-	ok = from.IsValid() && to.IsValid() && (proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_UDP)
+	ok = from.IsValid() && to.IsValid() && hasPorts(proto)
 	return netip.AddrPortFrom(from, fromPort), netip.AddrPortFrom(to, toPort), proto, ok
 }
 
+func hasPorts(proto uint8) bool { return proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_UDP }
+
 func decodeTCP(b []byte) (state uint8, liberal bool) {
 	flags := uint8(0xff)
-	for typ, value := range nl.Attrs(b, 0) {
-		if typ != vnl.CTA_PROTOINFO_TCP {
-			continue
-		}
-		for typ, value := range nl.Attrs(value, 0) {
-			switch {
-			case typ == vnl.CTA_PROTOINFO_TCP_STATE && len(value) > 0:
-				state = value[0]
-			case (typ == vnl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL || typ == vnl.CTA_PROTOINFO_TCP_FLAGS_REPLY) && len(value) > 0:
-				flags &= value[0]
-			}
+	for typ, value := range nl.Attrs(nl.Attr(b, 0, vnl.CTA_PROTOINFO_TCP), 0) {
+		switch typ {
+		case vnl.CTA_PROTOINFO_TCP_STATE:
+			state = nl.Byte(value)
+		case vnl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, vnl.CTA_PROTOINFO_TCP_FLAGS_REPLY:
+			flags &= nl.Byte(value)
 		}
 	}
 	return state, flags&tcpFlagBeLiberal != 0
@@ -188,6 +183,9 @@ type entryChange struct {
 	found   Entry      // entry that the kernel returned for a query
 	err     error
 }
+
+// failed reports whether the request failed, other than for lack of the entry.
+func (c *entryChange) failed() bool { return c.err != nil && !errors.Is(c.err, errNoFlow) }
 
 // exchange sends the requests and fills in their results.
 func (c *Conn) exchange(changes []entryChange) error {
@@ -258,7 +256,7 @@ func RemoveFlows(flows []Flow) error {
 	}
 	var errs []error
 	for i, c := range changes {
-		if c.err != nil && !errors.Is(c.err, errNoFlow) {
+		if c.failed() {
 			errs = append(errs, fmt.Errorf("remove flow of %s to %s: %w", flows[i].Src, flows[i].Dst, c.err))
 		}
 	}

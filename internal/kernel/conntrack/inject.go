@@ -166,27 +166,40 @@ func (f Flow) creation(m plan.Marks) nl.Message {
 	return r
 }
 
-// refresh returns the request that extends an existing entry's timeout, updates its mark and turns off sequence checks,
-// as far as needed. The timeout of a TCP connection that is closing stays.
+// refresh returns the request that brings an existing entry up to the flow, as far as needed.
 func (f Flow) refresh(m plan.Marks, found Entry) (nl.Message, bool) {
-	tcp := f.Proto == unix.IPPROTO_TCP
-	longer := f.Timeout > found.Timeout && (!tcp || found.State == TCPEstablished)
-	moved := found.Mark&m.Mask != m.Egress(f.Path)
-	strict := tcp && !found.liberal
-	if !longer && !moved && !strict {
+	d := f.differs(m, found)
+	if d == (difference{}) {
 		return nl.Message{}, false
 	}
 	r := f.about(vnl.IPCTNL_MSG_CT_NEW, 0)
-	if longer {
+	if d.longer {
 		r.Body = nl.AppendBE32(r.Body, vnl.CTA_TIMEOUT, f.Timeout)
 	}
-	if moved {
+	if d.moved {
 		r.Body = appendMark(r.Body, m.Egress(f.Path), m.Mask)
 	}
-	if strict {
+	if d.strict {
 		r.Body = appendLiberal(r.Body, 0)
 	}
 	return r, true
+}
+
+// difference is what an existing entry lacks for a flow to continue.
+type difference struct {
+	longer bool // the flow's timeout is longer
+	moved  bool // the entry has the mark of another path
+	strict bool // the kernel checks the entry's TCP sequence numbers
+}
+
+// differs compares an existing entry with the flow. The timeout of a TCP connection that is closing stays.
+func (f Flow) differs(m plan.Marks, found Entry) difference {
+	tcp := f.Proto == unix.IPPROTO_TCP
+	return difference{
+		longer: f.Timeout > found.Timeout && (!tcp || found.State == TCPEstablished),
+		moved:  found.Mark&m.Mask != m.Egress(f.Path),
+		strict: tcp && !found.liberal,
+	}
 }
 
 // appendLiberal appends the attributes that turn off TCP sequence checks; state 0 keeps the entry's state.

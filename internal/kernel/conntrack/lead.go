@@ -1,6 +1,8 @@
 package conntrack
 
 import (
+	"net/netip"
+
 	vnl "github.com/vishvananda/netlink/nl"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -16,14 +18,23 @@ func (f *flowCheck) lead(body []byte) (c entryChange, ok bool) {
 	if !ok || e.Mark&f.Marks.EgressBit() == 0 {
 		return c, false
 	}
-	to, selected := f.Endpoints.Get(plan.Endpoint{Addr: e.Src.Addr()})
-	way := plan.Way{Path: f.Marks.Path(e.Mark), Source: e.SNAT.Addr()}
-	steered := selected && f.steering[to.Path] && to.Source == to.Addr
-	if !steered || way.Source != to.Source || way.Path == to.Path || way == to.Kept {
+	to, steered := f.steered(e.Src.Addr())
+	if !steered || !goesAstray(plan.Way{Path: f.Marks.Path(e.Mark), Source: e.SNAT.Addr()}, &to) {
 		return c, false
 	}
 	c.Message = e.about(vnl.IPCTNL_MSG_CT_NEW, 0)
 	c.Body = appendMark(c.Body, f.Marks.Egress(to.Path), f.Marks.Mask)
 	c.instead = deletion(body)
 	return c, true
+}
+
+// steered returns the endpoint with an address, and whether its flows are steered to a host that gives them their source.
+func (f *flowCheck) steered(a netip.Addr) (e plan.Endpoint, ok bool) {
+	e, selected := f.Endpoints.Get(plan.Endpoint{Addr: a})
+	return e, selected && f.steering[e.Path] && e.Source == e.Addr
+}
+
+// goesAstray reports whether a flow of a steered endpoint goes to another host than new ones, and may not stay there.
+func goesAstray(way plan.Way, to *plan.Endpoint) bool {
+	return way.Source == to.Source && way.Path != to.Path && way != to.Kept
 }

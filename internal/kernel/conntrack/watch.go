@@ -111,16 +111,23 @@ func decodeEvent(m plan.Marks, b []byte) (FlowEvent, bool) {
 		return FlowEvent{}, false
 	}
 	ended := binary.NativeEndian.Uint16(b[nl.MessageType:]) == conntrackMessage(vnl.IPCTNL_MSG_CT_DELETE)
+	if f.Proto == unix.IPPROTO_UDP {
+		return FlowEvent{FlowChanged, f}, !ended
+	}
+	kind, reported := f.tcpEvent(ended)
+	return FlowEvent{kind, f}, reported
+}
+
+// tcpEvent returns the kind of event for a change of a TCP flow's entry, or for its end; ok is false if it is none.
+func (f *Flow) tcpEvent(ended bool) (kind FlowEventKind, ok bool) {
 	closed := f.State == TCPTimeWait || f.State == TCPClosed
 	switch {
-	case f.Proto == unix.IPPROTO_UDP:
-		return FlowEvent{FlowChanged, f}, !ended
 	case !f.Assured || ended && closed: // never reported, or its end is reported already
-		return FlowEvent{}, false
+		return 0, false
 	case ended || closed:
-		return FlowEvent{FlowEnded, f}, true
+		return FlowEnded, true
 	}
-	return FlowEvent{FlowChanged, f}, f.State == TCPEstablished
+	return FlowChanged, f.State == TCPEstablished
 }
 
 // eventFilter returns the socket filter that the kernel runs for every conntrack event of the node. It passes only the

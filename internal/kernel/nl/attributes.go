@@ -25,6 +25,40 @@ func Attrs(body []byte, fixed int) iter.Seq2[uint16, []byte] {
 	}
 }
 
+// Attr returns the value of the first attribute of a type that follows a header of length fixed; nil: there is none.
+func Attr(body []byte, fixed int, typ uint16) []byte {
+	for t, value := range Attrs(body, fixed) {
+		if t == typ {
+			return value
+		}
+	}
+	return nil
+}
+
+// Byte returns the first byte of an attribute's value; 0: it is empty.
+func Byte(value []byte) uint8 {
+	if len(value) < 1 {
+		return 0
+	}
+	return value[0]
+}
+
+// BE16 returns the number that an attribute's value has in network byte order; 0: it is too short.
+func BE16(value []byte) uint16 {
+	if len(value) < 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(value)
+}
+
+// BE32 returns the number that an attribute's value has in network byte order; 0: it is too short.
+func BE32(value []byte) uint32 {
+	if len(value) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(value)
+}
+
 // AppendAttr appends an attribute, padded.
 func AppendAttr(b []byte, typ uint16, value ...byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(value)))

@@ -35,14 +35,7 @@ func decodeExpressions(list []byte) (all []expression) {
 
 func (e expression) attr(typ uint16) []byte { return attribute(e.data, typ) }
 
-func attribute(body []byte, typ uint16) []byte {
-	for t, value := range nl.Attrs(body, 0) {
-		if t == typ {
-			return value
-		}
-	}
-	return nil
-}
+func attribute(body []byte, typ uint16) []byte { return nl.Attr(body, 0, typ) }
 
 func (e expression) has(typ uint16) bool { return e.attr(typ) != nil }
 
