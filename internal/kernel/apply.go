@@ -71,24 +71,41 @@ func (n *Node) Apply(ctx context.Context, held Record, p *plan.NodePlan) (Result
 		return a.end()
 	}
 	a.try(ApplyRoutes, func() error { return a.addRoutes(ctx) })
-	sameRules := a.before != nil && sorted.SameSlice(a.before.Rules, p.Rules)
-	rules := sameRules || a.try(ApplyRules, func() error { return n.route.AddRules(ctx, p.Rules, a.rec.madeRule) })
+	rules := a.addRules(ctx)
 	packets := a.try(ApplyTable, func() error { return n.writeTable(ctx, &a.rec, p, trusted) })
-	if packets {
-		a.result.Contradicted = n.audit.Applied(held.Table.Data, &p.DataPlane) || held.look && n.audit.Due(n.clock())
-	}
+	a.result.Contradicted = packets && a.contradicted(held)
 	a.result.InForce = rules && packets && a.rec.untunnelled == nil
 	a.result.Unmade, a.result.Refused = a.rec.unmade, a.rec.refused.Examples()
 	a.result.Restored, a.result.Drift = a.rec.drift.objects, a.rec.drift.kinds
 	a.rec.applied(p, held.refused)
 	if a.result.InForce {
-		if !sameRules {
-			a.try(ApplyRules, func() error { return n.route.PruneRules(ctx, p.Rules) })
-		}
-		a.try(ApplyRoutes, func() error { return a.prune(ctx) })
+		a.remove(ctx)
 	}
 	a.try(ApplyRoutes, func() error { return n.reread(ctx, a.routes) })
 	return a.end()
+}
+
+// sameRules reports whether the kernel is known to have the plan's rules.
+func (a *application) sameRules() bool {
+	return a.before != nil && sorted.SameSlice(a.before.Rules, a.want.Rules)
+}
+
+// addRules adds the missing rules, and reports whether the kernel has all of the plan.
+func (a *application) addRules(ctx context.Context) bool {
+	return a.sameRules() || a.try(ApplyRules, func() error { return a.route.AddRules(ctx, a.want.Rules, a.rec.madeRule) })
+}
+
+// contradicted records that the packet filter is as planned, and reports whether connections may contradict that.
+func (a *application) contradicted(held Record) bool {
+	return a.audit.Applied(held.Table.Data, &a.want.DataPlane) || held.look && a.audit.Due(a.clock())
+}
+
+// remove removes the rules, devices and routes that are no longer planned.
+func (a *application) remove(ctx context.Context) {
+	if !a.sameRules() {
+		a.try(ApplyRules, func() error { return a.route.PruneRules(ctx, a.want.Rules) })
+	}
+	a.try(ApplyRoutes, func() error { return a.prune(ctx) })
 }
 
 // application begins an Apply.
@@ -101,14 +118,18 @@ func (n *Node) application(held Record, p *plan.NodePlan) *application {
 	if !held.Whole || !sameConcern(held.Plan, p) {
 		n.stirs.setConcern(concernOf(p)) // from here on, events about the objects that we make now matter
 	}
-	if !held.trusts(a.seen) {
-		return a
-	}
-	a.before = held.Plan
-	if b := a.before; sorted.Same(&b.VRFs, &p.VRFs) && sorted.Same(&b.Tunnel, &p.Tunnel) && sorted.Same(&b.Held, &p.Held) {
-		a.routes = new(route.ChangesOf(b.Routes, p.Routes))
+	if held.trusts(a.seen) {
+		a.before, a.routes = held.Plan, routeChanges(held.Plan, p)
 	}
 	return a
+}
+
+// routeChanges returns the difference between the routes of two plans; nil: devices or held tables may differ as well.
+func routeChanges(before, p *plan.NodePlan) *route.Changes {
+	if !sorted.Same(&before.VRFs, &p.VRFs) || !sorted.Same(&before.Tunnel, &p.Tunnel) || !sorted.Same(&before.Held, &p.Held) {
+		return nil
+	}
+	return new(route.ChangesOf(before.Routes, p.Routes))
 }
 
 // try runs a step of an applier, and reports whether it succeeded.
@@ -247,14 +268,12 @@ func (n *Node) addAll(ctx context.Context, rec *Record, p *plan.NodePlan) error 
 // reread updates the cached facts about tables after we changed routes there, since no event reports our own changes.
 // Without changes, these are not known. If a table's usable families changed, it asks for another pass.
 func (n *Node) reread(ctx context.Context, changes *route.Changes) error {
-	if !n.facts.valid || changes != nil && changes.None() {
+	if !n.facts.valid {
 		return nil
 	}
-	var tables []uint32
-	for t := range n.facts.Routed {
-		if changes == nil || changes.Touch(t) {
-			tables = append(tables, t)
-		}
+	tables := n.facts.touched(changes)
+	if len(tables) == 0 {
+		return nil
 	}
 	routed, err := route.ReadAllRouted(ctx, tables)
 	if err != nil {

@@ -102,6 +102,21 @@ type knownFacts struct {
 	cost   time.Duration
 }
 
+// stand reports whether the facts were read for these tables, and no event reported a change since.
+func (k *knownFacts) stand(seen counts, tables []uint32) bool {
+	return k.valid && seen.watching && seen.facts == k.seen.facts && slices.Equal(tables, k.tables)
+}
+
+// touched returns the tables whose routes differ; changes is nil if these are not known.
+func (k *knownFacts) touched(changes *route.Changes) (tables []uint32) {
+	for t := range k.Routed {
+		if changes == nil || changes.Touch(t) {
+			tables = append(tables, t)
+		}
+	}
+	return tables
+}
+
 // Facts reads the kernel state that a plan depends on: the given tables, every VRF device's table and the main table. If
 // no event reported a change since the last reading, it returns that one. lost is true if a new reading shows that a
 // table lost its routes of the Record: a plan made from a momentary loss would end connections, so call Restore, and
@@ -112,7 +127,7 @@ func (n *Node) Facts(ctx context.Context, held Record, tables ...uint32) (f plan
 	if err != nil {
 		return plan.Facts{}, false, err
 	}
-	if n.facts.valid && !held.look && seen.watching && seen.facts == n.facts.seen.facts && slices.Equal(tables, n.facts.tables) {
+	if !held.look && n.facts.stand(seen, tables) {
 		n.facts.Paths = paths
 		return n.facts.Facts, false, nil
 	}

@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -71,12 +72,22 @@ func leadsOf(routes sorted.List[plan.Route], refused route.Refusals) map[uint32]
 		if r.Table != of {
 			of, f = r.Table, leads[r.Table]
 		}
-		if ipv4 := r.Dst.Addr().Is4(); ipv4 && !f.IPv4 || !ipv4 && !f.IPv6 {
-			f.IPv4, f.IPv6 = f.IPv4 || ipv4, f.IPv6 || !ipv4
+		if more := withFamily(f, r.Dst.Addr()); more != f {
+			f = more
 			leads[of] = f
 		}
 	}
 	return leads
+}
+
+// withFamily returns families with that of an address.
+func withFamily(f plan.Families, a netip.Addr) plan.Families {
+	return plan.Families{IPv4: f.IPv4 || a.Is4(), IPv6: f.IPv6 || !a.Is4()}
+}
+
+// lacks reports whether one of the planned families is missing.
+func lacks(has, planned plan.Families) bool {
+	return planned.IPv4 && !has.IPv4 || planned.IPv6 && !has.IPv6
 }
 
 // lost reports whether one of the tables, or a VRF's table, lacks all routes of a family for which a route of ours
@@ -85,16 +96,17 @@ func (r *Record) lost(routed map[uint32]plan.Families, tables []uint32) bool {
 	if r.Plan == nil {
 		return false
 	}
-	for _, v := range r.Plan.VRFs {
-		tables = append(slices.Clip(tables), v.Table)
-	}
 	for table, planned := range r.leads {
-		has := routed[table]
-		if slices.Contains(tables, table) && (planned.IPv4 && !has.IPv4 || planned.IPv6 && !has.IPv6) {
+		if lacks(routed[table], planned) && (slices.Contains(tables, table) || r.ofVRF(table)) {
 			return true
 		}
 	}
 	return false
+}
+
+// ofVRF reports whether a table is a planned VRF's.
+func (r *Record) ofVRF(table uint32) bool {
+	return slices.ContainsFunc(r.Plan.VRFs, func(v plan.VRF) bool { return v.Table == table })
 }
 
 // drift names objects that were in force and had to be put back, and counts them by kind.

@@ -158,8 +158,14 @@ func concernOf(p *plan.NodePlan) concern {
 	for _, u := range p.DataPlane.Uplinks {
 		c.devices[u.Device] = true
 	}
+	c.addRoutes(p.Routes)
+	return c
+}
+
+// addRoutes adds the tables of routes and the devices of their next hops.
+func (c *concern) addRoutes(routes sorted.List[plan.Route]) {
 	device, table := "", uint32(0) // of the previous route: with very many, most are alike
-	for r := range p.Routes.All() {
+	for r := range routes.All() {
 		if r.Table != table {
 			table = r.Table
 			c.tables[table] = true
@@ -174,7 +180,6 @@ func concernOf(p *plan.NodePlan) concern {
 			}
 		}
 	}
-	return c
 }
 
 // linkNames maps the index of a link to its name, kept up to date from events.
@@ -187,11 +192,7 @@ func (s *stirs) stir(names linkNames, ours ourLinks, m syscall.NetlinkMessage) s
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		matters = ours.neighbour(m)
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
-		c := s.concerns()
-		matters = setting(m.Data, func(index uint32) bool {
-			name, known := names[index] // a new link causes a link event as well
-			return known && (c.everything() || c.devices[name])
-		})
+		matters = s.concerns().setting(names, m)
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		return s.stirOfRule(m)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
@@ -269,6 +270,14 @@ func (c concern) route(names linkNames, m syscall.NetlinkMessage) bool {
 		slices.ContainsFunc(r.Legs, func(l route.Leg) bool { return l.Device != 0 && c.index(names, uint32(l.Device)) })
 }
 
+// setting reports whether an event about a setting matters. A new link causes a link event as well.
+func (c concern) setting(names linkNames, m syscall.NetlinkMessage) bool {
+	return setting(m.Data, func(index uint32) bool {
+		name, known := names[index]
+		return known && (c.everything() || c.devices[name])
+	})
+}
+
 // setting reports whether an event is about a setting that Sysctls looks at, of all devices or of one that matters.
 func setting(netconf []byte, matters func(index uint32) bool) bool {
 	const (
@@ -278,19 +287,12 @@ func setting(netconf []byte, matters func(index uint32) bool) bool {
 		rpFilter   = 3              // NETCONFA_RP_FILTER
 		everything = math.MaxUint32 // NETCONFA_IFINDEX_ALL
 	)
-	ofOurs, looked := false, false
-	for typ, value := range nl.Attrs(netconf, family) {
-		switch typ {
-		case forwarding, rpFilter:
-			looked = true
-		case index:
-			if len(value) >= 4 {
-				device := binary.NativeEndian.Uint32(value)
-				ofOurs = device == everything || matters(device)
-			}
-		}
+	value := nl.Attr(netconf, family, index)
+	if len(value) < 4 || nl.Attr(netconf, family, forwarding) == nil && nl.Attr(netconf, family, rpFilter) == nil {
+		return false
 	}
-	return ofOurs && looked
+	device := binary.NativeEndian.Uint32(value)
+	return device == everything || matters(device)
 }
 
 // take records the name of a link.
@@ -310,10 +312,5 @@ func (n linkNames) take(m syscall.NetlinkMessage) {
 }
 
 func linkName(body []byte) string {
-	for typ, value := range nl.Attrs(body, unix.SizeofIfInfomsg) {
-		if typ == unix.IFLA_IFNAME {
-			return unix.ByteSliceToString(value)
-		}
-	}
-	return ""
+	return unix.ByteSliceToString(nl.Attr(body, unix.SizeofIfInfomsg, unix.IFLA_IFNAME))
 }

@@ -73,23 +73,32 @@ func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
 func (n *Node) follow(ctx context.Context, sock *vnl.NetlinkSocket, wake func(), matters func(syscall.NetlinkMessage) bool) error {
 	for {
 		events, _, err := sock.Receive()
-		some := false
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil
-		case errors.Is(err, unix.ENOBUFS): // events were lost, the socket goes on
-			n.stirs.missed()
-			some = true
-		case err != nil:
-			return fmt.Errorf("receive events: %w", err)
 		}
-		for _, m := range events {
-			some = matters(m) || some
+		some, err := n.received(events, err, matters)
+		if err != nil {
+			return fmt.Errorf("receive events: %w", err)
 		}
 		if some {
 			wake()
 		}
 	}
+}
+
+// received reports whether one of the events matters, or whether events were lost, after which the socket goes on.
+func (n *Node) received(events []syscall.NetlinkMessage, err error, matters func(syscall.NetlinkMessage) bool) (some bool, failed error) {
+	if err != nil && !errors.Is(err, unix.ENOBUFS) {
+		return false, err
+	}
+	if err != nil {
+		n.stirs.missed()
+		some = true
+	}
+	for _, m := range events {
+		some = matters(m) || some
+	}
+	return some, nil
 }
 
 // ourLinks holds the indices of the links that we made. Neighbours on all other links do not matter to us.
@@ -130,10 +139,6 @@ const linkIndex = 4
 // inOurTable reports whether an nftables event is about our table or an object in it. Attribute 1 names the table in
 // every event.
 func inOurTable(m syscall.NetlinkMessage) bool {
-	for typ, value := range nl.Attrs(m.Data, vnl.SizeofNfgenmsg) {
-		if typ == unix.NFTA_TABLE_NAME {
-			return strings.TrimRight(string(value), "\x00") == ruleset.TableName
-		}
-	}
-	return false
+	name := nl.Attr(m.Data, vnl.SizeofNfgenmsg, unix.NFTA_TABLE_NAME)
+	return strings.TrimRight(string(name), "\x00") == ruleset.TableName
 }

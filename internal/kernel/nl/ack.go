@@ -25,18 +25,23 @@ func AckError(m syscall.NetlinkMessage) error {
 	if m.Header.Flags&unix.NLM_F_ACK_TLVS == 0 {
 		return err
 	}
-	skip := 4 + unix.SizeofNlMsghdr
-	if m.Header.Type == unix.NLMSG_DONE {
-		skip = 4
-	} else if m.Header.Flags&unix.NLM_F_CAPPED == 0 && len(m.Data) >= 8 {
-		skip = 4 + Align(int(binary.NativeEndian.Uint32(m.Data[4:])))
-	}
-	for typ, value := range Attrs(m.Data, skip) {
-		if typ == unix.NLMSGERR_ATTR_MSG {
-			return fmt.Errorf("%w (%s)", err, strings.TrimRight(string(value), "\x00"))
-		}
+	if text := Attr(m.Data, ackAttrs(m), unix.NLMSGERR_ATTR_MSG); text != nil {
+		return fmt.Errorf("%w (%s)", err, strings.TrimRight(string(text), "\x00"))
 	}
 	return err
+}
+
+// ackAttrs returns the place of an acknowledgement's attributes: they follow the error number and, except at the end of
+// a dump, the request or its header.
+func ackAttrs(m syscall.NetlinkMessage) int {
+	const errno = 4
+	switch {
+	case m.Header.Type == unix.NLMSG_DONE:
+		return errno
+	case m.Header.Flags&unix.NLM_F_CAPPED == 0 && len(m.Data) >= 8:
+		return errno + Align(int(binary.NativeEndian.Uint32(m.Data[errno:])))
+	}
+	return errno + unix.SizeofNlMsghdr
 }
 
 // JoinErrors joins errors, at most the first ten.

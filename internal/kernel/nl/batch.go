@@ -119,24 +119,22 @@ func (w *Writer) append(b []byte, m netlink.Message) []byte {
 
 // answers reads the results of the messages just sent. The kernel handles them before the send returns.
 func (w *Writer) answers(last uint32) error {
-	var errs []error
-	acknowledged := false
+	errs, acknowledged, err := w.results(last)
+	if err == nil {
+		err = JoinErrors(errs)
+	}
+	if err != nil || acknowledged {
+		return err
+	}
+	return errors.New("the kernel did not answer")
+}
+
+// results collects the kernel's errors, and reports whether it acknowledged the last message.
+func (w *Writer) results(last uint32) (errs []error, acknowledged bool, err error) {
 	for {
-		n, _, err := unix.Recvfrom(w.sock.GetFd(), w.buf, unix.MSG_DONTWAIT)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			if err := JoinErrors(errs); err != nil || acknowledged {
-				return err
-			}
-			return errors.New("the kernel did not answer")
-		case err != nil:
-			return fmt.Errorf("receive answers: %w", err)
-		}
-		messages, err := syscall.ParseNetlinkMessage(w.buf[:n])
-		if err != nil {
-			return fmt.Errorf("read answers: %w", err)
+		messages, err := w.receive()
+		if err != nil || len(messages) == 0 {
+			return errs, acknowledged, err
 		}
 		for _, m := range messages {
 			if m.Header.Type == unix.NLMSG_ERROR {
@@ -145,4 +143,23 @@ func (w *Writer) answers(last uint32) error {
 			}
 		}
 	}
+}
+
+// receive returns the next answers; none: there are no more.
+func (w *Writer) receive() ([]syscall.NetlinkMessage, error) {
+	n, _, err := unix.Recvfrom(w.sock.GetFd(), w.buf, unix.MSG_DONTWAIT)
+	for errors.Is(err, unix.EINTR) {
+		n, _, err = unix.Recvfrom(w.sock.GetFd(), w.buf, unix.MSG_DONTWAIT)
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("receive answers: %w", err)
+	}
+	messages, err := syscall.ParseNetlinkMessage(w.buf[:n])
+	if err != nil {
+		return nil, fmt.Errorf("read answers: %w", err)
+	}
+	return messages, nil
 }

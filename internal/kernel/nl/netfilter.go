@@ -79,25 +79,34 @@ func (c *Netfilter) Dump(request Message, each func(body []byte) bool) (whole bo
 	if err := c.send([]Message{request}); err != nil {
 		return false, fmt.Errorf("send dump request: %w", err)
 	}
-	for whole = true; ; {
-		var ended bool
-		var failed error
-		err := c.receive(func(h syscall.NlMsghdr, body []byte) {
-			whole = whole && h.Flags&unix.NLM_F_DUMP_INTR == 0
-			switch {
-			case ended:
-			case h.Type == unix.NLMSG_DONE || h.Type == unix.NLMSG_ERROR:
-				ended, failed = true, AckError(syscall.NetlinkMessage{Header: h, Data: body})
-			default:
-				ended = !each(body)
-			}
-		})
-		if err != nil {
+	d := dump{each: func(_ uint16, body []byte) bool { return each(body) }}
+	for !d.ended {
+		if err := c.receive(d.take); err != nil {
 			return false, fmt.Errorf("receive dump: %w", err)
 		}
-		if failed != nil || ended {
-			return whole, failed
-		}
+	}
+	return !d.changed, d.err
+}
+
+// dump is a dump under way.
+type dump struct {
+	each    func(kind uint16, body []byte) bool
+	changed bool  // the kernel's list changed meanwhile
+	ended   bool  // by the kernel, or since each returned false
+	stopped bool  // since each returned false
+	err     error // the kernel's
+}
+
+// take takes one message of the kernel's answer.
+func (d *dump) take(h syscall.NlMsghdr, body []byte) {
+	d.changed = d.changed || h.Flags&unix.NLM_F_DUMP_INTR != 0
+	switch {
+	case d.ended:
+	case h.Type == unix.NLMSG_DONE || h.Type == unix.NLMSG_ERROR:
+		d.ended, d.err = true, AckError(syscall.NetlinkMessage{Header: h, Data: body})
+	default:
+		d.stopped = !d.each(h.Type, body)
+		d.ended = d.stopped
 	}
 }
 

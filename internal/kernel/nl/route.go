@@ -134,8 +134,7 @@ func batchLen(messages []Message) (count int) {
 
 // changeBatch sends one batch and writes the kernel's answers to errs, which is as long as the batch.
 func (c *Conn) changeBatch(part []Message, errs []error) error {
-	last := len(part) - 1
-	part[last].Flags |= unix.NLM_F_ACK
+	part[len(part)-1].Flags |= unix.NLM_F_ACK
 	first := c.seq + 1
 	if err := c.send(part); err != nil {
 		return fmt.Errorf("send rtnetlink request: %w", err)
@@ -146,13 +145,21 @@ func (c *Conn) changeBatch(part []Message, errs []error) error {
 			return fmt.Errorf("receive rtnetlink answer: %w", err)
 		}
 		for _, r := range replies {
-			if i := int(int32(r.Header.Seq - first)); r.Header.Type == unix.NLMSG_ERROR && i >= 0 && i <= last {
-				errs[i] = AckError(r)
-				acknowledged = acknowledged || i == last
-			}
+			acknowledged = takeAck(r, first, errs) || acknowledged
 		}
 	}
 	return nil
+}
+
+// takeAck writes an answer to errs, if it is one to a request of the batch, whose sequence numbers begin with first. It
+// reports whether it was the answer to the last request.
+func takeAck(r syscall.NetlinkMessage, first uint32, errs []error) (last bool) {
+	i := int(int32(r.Header.Seq - first))
+	if r.Header.Type != unix.NLMSG_ERROR || i < 0 || i >= len(errs) {
+		return false
+	}
+	errs[i] = AckError(r)
+	return i == len(errs)-1
 }
 
 // Dump requests a list and calls each for every entry until each returns false. The body is valid only during the call.
@@ -167,29 +174,28 @@ func Dump(request Message, want uint16, each func(body []byte) bool) error {
 	if err := c.send([]Message{request}); err != nil {
 		return fmt.Errorf("send rtnetlink dump request: %w", err)
 	}
-	for interrupted := false; ; {
+	d := dump{each: func(kind uint16, body []byte) bool { return kind != want || each(body) }}
+	for !d.ended {
 		replies, _, err := c.sock.Receive()
 		if err != nil {
 			return fmt.Errorf("receive rtnetlink dump: %w", err)
 		}
 		for _, r := range replies {
-			interrupted = interrupted || r.Header.Flags&unix.NLM_F_DUMP_INTR != 0
-			switch r.Header.Type {
-			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-				if err := AckError(r); err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: no such table
-					return err
-				}
-				if interrupted {
-					return netlink.ErrDumpInterrupted
-				}
-				return nil
-			case want:
-				if !each(r.Data) {
-					return nil
-				}
-			}
+			d.take(r.Header, r.Data)
 		}
 	}
+	return d.result()
+}
+
+// result returns the error of a dump that ended.
+func (d *dump) result() error {
+	if d.err != nil && !errors.Is(d.err, unix.ENOENT) { // ENOENT: no such table
+		return d.err
+	}
+	if d.changed && !d.stopped {
+		return netlink.ErrDumpInterrupted
+	}
+	return nil
 }
 
 // Retry repeats list while the kernel's list changes during the dump.

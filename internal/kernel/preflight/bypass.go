@@ -55,16 +55,20 @@ func Bypasses(h *netlink.Handle, node string) ([]cluster.Problem, error) {
 			return problems, fmt.Errorf("list flowtables of table %s: %w", t.Name, err)
 		}
 		for _, f := range flowtables {
-			if len(f.Devices) == 0 {
-				continue
+			if len(f.Devices) > 0 {
+				problems = append(problems, offloads(node, t, f))
 			}
-			slices.Sort(f.Devices)
-			problems = append(problems, cluster.Problem{
-				Kind: "Node", Object: node, Field: "flowtable", Value: t.Name + " " + f.Name, Reason: ReasonFlowOffload,
-				Message: "packets offloaded between " + strings.Join(f.Devices, ", ") + " are routed without our mark: they are dropped, " +
-					"or replies leave by another network; keep the devices of selected pods and uplinks out of it",
-			})
 		}
 	}
 	return problems, nil
+}
+
+// offloads returns the Problem about a flowtable with devices.
+func offloads(node string, t *nftables.Table, f *nftables.Flowtable) cluster.Problem {
+	slices.Sort(f.Devices)
+	return cluster.Problem{
+		Kind: "Node", Object: node, Field: "flowtable", Value: t.Name + " " + f.Name, Reason: ReasonFlowOffload,
+		Message: "packets offloaded between " + strings.Join(f.Devices, ", ") + " are routed without our mark: they are dropped, " +
+			"or replies leave by another network; keep the devices of selected pods and uplinks out of it",
+	}
 }

@@ -3,6 +3,7 @@ package preflight
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 )
@@ -33,10 +34,9 @@ func CheckRival() error {
 	if err != nil {
 		return fmt.Errorf("list nftables chains: %w", err)
 	}
-	for _, chain := range chains {
-		if chain.Table.Name == ovnTable && chain.Name == ovnChain {
-			return RivalError{ovnTable, ovnChain}
-		}
+	rival := func(c *nftables.Chain) bool { return c.Table.Name == ovnTable && c.Name == ovnChain }
+	if slices.ContainsFunc(chains, rival) {
+		return RivalError{ovnTable, ovnChain}
 	}
 	return nil
 }

@@ -59,13 +59,19 @@ func (s PathSet) OfEndpoint(all []Element, e *plan.Endpoint) []Element {
 		all = append(all, Element{Set: inMasqueraded, Key: e.Addr})
 	}
 	now := plan.Way{Path: e.Path, Source: e.Source}
-	if s[now.Path] && now.Source.IsValid() {
-		all = append(all, Element{Set: InSources, Path: now.Path, Key: e.Addr, With: now.Source})
-	}
-	if s[e.Kept.Path] && e.Kept.Source.IsValid() && e.Kept != now {
-		all = append(all, Element{Set: InSources, Path: e.Kept.Path, Key: e.Addr, With: e.Kept.Source})
+	all = s.ofWay(all, e.Addr, now)
+	if e.Kept != now {
+		all = s.ofWay(all, e.Addr, e.Kept)
 	}
 	return all
+}
+
+// ofWay appends the element that lets flows of an address have a path and source.
+func (s PathSet) ofWay(all []Element, a netip.Addr, way plan.Way) []Element {
+	if !s[way.Path] || !way.Source.IsValid() {
+		return all
+	}
+	return append(all, Element{Set: InSources, Path: way.Path, Key: a, With: way.Source})
 }
 
 // OfIngress appends the elements of an ingress IP.

@@ -134,18 +134,20 @@ func (f Family) intervals(prefixes []netip.Prefix) (elements []nftables.SetEleme
 		if !f.has(p.Addr()) {
 			continue
 		}
-		if !end.IsValid() || end != p.Addr() {
-			if end.IsValid() {
-				elements = append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
-			}
-			elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
+		if end != p.Addr() {
+			elements = append(appendEnd(elements, end), nftables.SetElement{Key: p.Addr().AsSlice()})
 		}
 		end = LastAddr(p).Next()
 	}
-	if end.IsValid() {
-		elements = append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+	return appendEnd(elements, end)
+}
+
+// appendEnd appends the end of a range, if it has one.
+func appendEnd(elements []nftables.SetElement, end netip.Addr) []nftables.SetElement {
+	if !end.IsValid() {
+		return elements
 	}
-	return elements
+	return append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 }
 
 // LastAddr returns the last address of a prefix.
