@@ -101,7 +101,7 @@ func (a *additions) judge(results []error, judge verdict) (errs []error) {
 	for i, err := range results {
 		if judged := judge(a.planned[i], err); judged != nil {
 			errs = append(errs, addError(a.routes[i].Key, judged))
-		} else if err != nil && a.messages[i].Flags == replace {
+		} else if err != nil && a.messages[i].Flags&unix.NLM_F_REPLACE != 0 {
 			a.former = append(a.former, a.planned[i])
 		}
 	}
