@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -179,37 +180,68 @@ func (s *store[K, V]) believe(doubted map[K]int, there map[K]*object[K, V]) {
 	})
 }
 
-// settleRemovals removes deleted objects once the server serves their kind to stay. When a CRD is deleted, by mistake
-// or to replace it, the server deletes all of its objects first; those stay in force here.
+// settleRemovals removes deleted objects once it is known that the server does not delete their kind. When a CRD is deleted, by
+// mistake or to replace it, the server deletes all of its objects first; those stay in force here.
 func (s *store[K, V]) settleRemovals(ctx context.Context, k clients) {
-	about := s.resource + " removal"
+	defined, _ := s.definitionNow(ctx, k)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.doubts.removal:
 		}
-		for again := s.cluster.pauses.deletion; ; {
-			s.cluster.mu.Lock()
-			removed, wait, left := s.doubts.due(s.cluster.pauses.deletion)
-			s.cluster.mu.Unlock()
-			if !left {
-				break
-			}
-			switch {
-			case len(removed) == 0:
-			case s.removeServed(ctx, k, about, removed):
-				again = s.cluster.pauses.deletion
-			default:
-				again = min(2*again, retryMost)
-				wait = again
-			}
-			if !pause.For(ctx, wait) {
-				signal(s.doubts.removal)
-				return
-			}
+		was := defined
+		if defined = s.removeDefined(ctx, k, was); defined == was && was != "" {
+			pause.For(ctx, s.cluster.pauses.deletion) // many deletions need few questions
+		} else if !s.removeLater(ctx, k) {
+			signal(s.doubts.removal)
+			return
 		}
-		s.cluster.complain(about, nil)
+	}
+}
+
+// removeDefined removes objects that were deleted before now if the server's storage still has the same definition of their kind.
+// It returns the definition's UID; empty: the definition is being deleted, or this daemon may not read it.
+func (s *store[K, V]) removeDefined(ctx context.Context, k clients, defined types.UID) types.UID {
+	s.cluster.mu.Lock()
+	removed, _, _ := s.doubts.due(0)
+	s.cluster.mu.Unlock()
+	now, err := s.definitionNow(ctx, k)
+	if err == nil && now == defined {
+		s.removeDeleted(removed)
+	}
+	return now
+}
+
+func (s *store[K, V]) definitionNow(ctx context.Context, k clients) (types.UID, error) {
+	bounded, cancel := context.WithTimeout(ctx, requestWithin)
+	defer cancel()
+	return s.definition(bounded, k)
+}
+
+// removeLater removes the remaining deleted objects once the server has served their kind for a while after. It returns false when
+// ctx ends.
+func (s *store[K, V]) removeLater(ctx context.Context, k clients) bool {
+	about := s.resource + " removal"
+	for again := s.cluster.pauses.deletion; ; {
+		s.cluster.mu.Lock()
+		removed, wait, left := s.doubts.due(s.cluster.pauses.deletion)
+		s.cluster.mu.Unlock()
+		if !left {
+			s.cluster.complain(about, nil)
+			return true
+		}
+		switch {
+		case len(removed) == 0:
+		case s.removeServed(ctx, k, about, removed):
+			again = s.cluster.pauses.deletion
+		default:
+			again = min(2*again, retryMost)
+			wait = again
+		}
+		if !pause.For(ctx, wait) {
+			return false
+		}
 	}
 }
 

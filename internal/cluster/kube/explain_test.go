@@ -194,6 +194,17 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 	r.untilWell(t)
 	require.Equal(t, 1, r.log.count("level=WARN", "endpointslices"), r.log)
 	require.Equal(t, 1, r.log.count("problem gone", "endpointslices"), r.log)
+	s.Apply(t, webService)
+	has := func(want bool) func(cluster.Objects, []cluster.Problem, bool) bool {
+		return func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
+			_, there := o.EgressServices.Get(web)
+			return there == want
+		}
+	}
+	r.until(t, "there", has(true))
+	s.Delete(t, webService)
+	r.until(t, "gone although this daemon may not read the CRD", has(false))
+	s.Apply(t, webService)
 }
 
 // outage checks that known objects stay during an outage, and that changes right after it arrive.
@@ -216,6 +227,20 @@ func (s *site) outage(t *testing.T, begin, end func(testing.TB)) {
 		return !there
 	})
 	r.untilWell(t)
+}
+
+// deletedAtOnce checks that an EgressService that is deleted goes without a pause, by a CRD that is not being deleted.
+func (s *site) deletedAtOnce(t *testing.T) {
+	patient := impatient
+	patient.deletion = 24 * time.Hour
+	s.Apply(t, webService)
+	r := readWith(t, patient, s.kubeconfig)
+	r.untilWell(t)
+	s.Delete(t, webService)
+	r.until(t, "gone", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
+		_, there := o.EgressServices.Get(web)
+		return !there
+	})
 }
 
 // crdDeleted checks that EgressServices stay in force when their CRD is deleted with all of them.

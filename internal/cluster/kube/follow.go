@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -37,14 +38,17 @@ type kind[K comparable, V any] struct {
 	moved    func(key K, from, to V)              // the same, with the values before and after; may be nil
 	settle   func(former V, next *V)              // adjusts a new value that replaces a former one; may be nil
 	served   func(context.Context, clients) error // checked before an object that was deleted is removed; may be nil
-	optional bool                                 // old servers do not serve it
-	fields   func() string                        // returns a field selector of lists and watches, or ""; may be nil
-	lists    func(key K) bool                     // reports whether lists have this object, by that selector; may be nil
-	listed   func() (changed bool)                // called after every list, and reports whether Objects is another for it; may be nil
-	noted    func()                               // called after every change of an object or its problems; may be nil
-	own      K                                    // key of this node's object; a list without it is not believed
-	hasOwn   bool
-	within   *atomic.Int64 // bound of a list
+	// definition returns the UID of the kind's definition as the server's storage has it now, and fails if that is being
+	// deleted; nil if served is.
+	definition func(context.Context, clients) (types.UID, error)
+	optional   bool                  // old servers do not serve it
+	fields     func() string         // returns a field selector of lists and watches, or ""; may be nil
+	lists      func(key K) bool      // reports whether lists have this object, by that selector; may be nil
+	listed     func() (changed bool) // called after every list, and reports whether Objects is another for it; may be nil
+	noted      func()                // called after every change of an object or its problems; may be nil
+	own        K                     // key of this node's object; a list without it is not believed
+	hasOwn     bool
+	within     *atomic.Int64 // bound of a list
 }
 
 func newStore[K comparable, V any](c *Cluster, k kind[K, V]) *store[K, V] {

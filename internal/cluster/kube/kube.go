@@ -48,7 +48,7 @@ type pauses struct {
 	answer   time.Duration // for a watch to begin, and after its end was due
 	doubt    time.Duration // from a doubtful list to the second one; doubles each time
 	doubtMax time.Duration
-	deletion time.Duration // from the deletion of an EgressService to the check that its CRD stays
+	deletion time.Duration // between two looks whether the CRD of deleted EgressServices stays
 	unserved time.Duration // between checks for a kind that old servers do not serve
 
 	roster     time.Duration // between looks at the roster of Nodes, if nothing changes

@@ -16,6 +16,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
@@ -68,7 +69,7 @@ func (s *source) init(c *Cluster) {
 	s.slicesOf, s.stale = map[cluster.Key][]cluster.Key{}, map[cluster.Key]bool{}
 	s.changed = cluster.Everything()
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
-		resource: egressResource, example: &rawEgressService{}, served: crdStays,
+		resource: egressResource, example: &rawEgressService{}, served: crdStays, definition: readCRD,
 		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService),
 		changed: s.egressServiceChanged, settle: obey,
 	})
@@ -297,6 +298,24 @@ func crdStays(ctx context.Context, k clients) error {
 		}
 	}
 	return apierrors.NewNotFound(egressv1.GroupVersion.WithResource("egressservices").GroupResource(), "")
+}
+
+// readCRD returns the UID of the CRD of EgressServices, unless it is being deleted: the server marks it before it deletes the
+// first object.
+func readCRD(ctx context.Context, k clients) (types.UID, error) {
+	var crd metav1.PartialObjectMetadata
+	text, err := k.core.Discovery().RESTClient().Get().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", egressResource).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
+	if err != nil {
+		return "", err
+	}
+	if err := json.Unmarshal(text, &crd); err != nil {
+		return "", fmt.Errorf("read CRD %s: %w", egressResource, err)
+	}
+	if crd.DeletionTimestamp != nil {
+		return "", errors.New("the CRD is being deleted")
+	}
+	return crd.UID, nil
 }
 
 // errBehind reports that the server's EgressServices differ from those that its watches have delivered.

@@ -49,6 +49,12 @@ type reader struct {
 // read starts a Cluster that follows the kubeconfig's server, as node own.
 func read(t *testing.T, kubeconfig string, edit ...func(*Options)) *reader {
 	t.Helper()
+	return readWith(t, impatient, kubeconfig, edit...)
+}
+
+// readWith is read with other pauses.
+func readWith(t *testing.T, pauses pauses, kubeconfig string, edit ...func(*Options)) *reader {
+	t.Helper()
 	r := &reader{log: &lines{}}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	options := Options{Kubeconfig: kubeconfig, Namespace: "default", Node: "own", Version: "test"}
@@ -56,7 +62,7 @@ func read(t *testing.T, kubeconfig string, edit ...func(*Options)) *reader {
 		f(&options)
 	}
 	r.Cluster = New(log, options, func() {})
-	r.pauses = nodePauses(impatient)
+	r.pauses = nodePauses(pauses)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
 	go func() {
@@ -206,6 +212,7 @@ func TestSource(t *testing.T) {
 	t.Run("silent", s.silent)
 	t.Run("killed", func(t *testing.T) { s.outage(t, s.Kill, s.Up) })
 	t.Run("frozen", func(t *testing.T) { s.outage(t, s.Freeze, s.Thaw) })
+	t.Run("deleted at once", s.deletedAtOnce)
 	t.Run("CRD deleted", s.crdDeleted)
 }
 
