@@ -8,7 +8,8 @@ import (
 )
 
 // defaultMask holds bits that no program uses on a node that this daemon can serve, except Cilium's 0x0f00, whose eBPF data
-// plane bypasses netfilter, and 0x2000, with which the CNI plugin portmap masquerades.
+// plane bypasses netfilter, and 0x2000, which the CNI plugin portmap sets in packets that it masquerades. A packet mark with that bit and
+// no path id is not ours.
 const defaultMask = 0x3f00
 
 // markUser is a program that writes or reads bits of the fwmark or the conntrack mark.

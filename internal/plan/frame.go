@@ -234,7 +234,8 @@ func (f *frame) pathTo(host string, h *steering) Path {
 	return p
 }
 
-// planRules plans one rule for each path and three more, so that their number does not depend on the number of endpoints.
+// planRules plans one rule for each path, one for each bit of a path id and two more, so that their number does not depend on
+// the number of endpoints.
 func (f *frame) planRules() {
 	m, base := f.marks, f.marks.Priority
 	add := func(r Rule) { f.rules = append(f.rules, r) }
@@ -246,7 +247,9 @@ func (f *frame) planRules() {
 	}
 	// Packets without a route in the tables above must not fall through to the tables below.
 	add(Rule{Priority: base + 98, Mark: m.Cluster(), Mask: m.Mask, Unreachable: true})
-	add(Rule{Priority: base + 99, Mark: m.EgressBit(), Mask: m.EgressBit(), Unreachable: true})
+	for _, mark := range m.Floors() {
+		add(Rule{Priority: base + 99, Mark: mark, Mask: mark, Unreachable: true})
+	}
 }
 
 // unserved reports, for each source, the needed paths that have no id.

@@ -352,6 +352,15 @@ func (m Marks) EgressBit() uint32 { return 1 << (31 - bits.LeadingZeros32(m.Mask
 // Egress is the mark of an egress packet on path id.
 func (m Marks) Egress(id PathID) uint32 { return m.Ingress(id) | m.EgressBit() }
 
+// Floors returns the egress bit with one bit of the path id each. Every egress mark has both bits of at least one of them. The
+// egress bit without a path id is never ours: the CNI plugin portmap sets bit 13 in packet marks.
+func (m Marks) Floors() (marks []uint32) {
+	for bit := uint32(1) << m.shift(); bit < m.EgressBit(); bit <<= 1 {
+		marks = append(marks, m.EgressBit()|bit)
+	}
+	return marks
+}
+
 // Ingress is the conntrack mark of a connection that came in by the network of path id.
 func (m Marks) Ingress(id PathID) uint32 { return uint32(id) << m.shift() }
 

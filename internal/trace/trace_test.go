@@ -39,7 +39,7 @@ func node() *walk.Live {
 		},
 		Rules: []walk.LiveRule{
 			rule(700, 0x1f00, 0x3f00, 254, false), rule(701, 0x2200, 0x3f00, 1001, false), rule(701, 0x2300, 0x3f00, 794603, false),
-			rule(798, 0x1f00, 0x3f00, 0, true), rule(799, 0x2000, 0x2000, 0, true),
+			rule(798, 0x1f00, 0x3f00, 0, true), rule(799, 0x2100, 0x2100, 0, true), rule(799, 0x2200, 0x2200, 0, true),
 		},
 		Links:   []plan.Link{{Name: "vrf-red", VRFTable: 1001}, {Name: "eth1"}, {Name: "eth2", Master: "vrf-red"}, {Name: "cni0"}},
 		Uplinks: []walk.Uplink{{Device: "eth2", Path: 2}, {Device: "vrf-red", Path: 2}},
@@ -166,7 +166,7 @@ func TestExplain(t *testing.T) {
 		},
 		"no rule": {
 			in: input(unreached(unix.ENETUNREACH)), edit: func(in *Input) { in.Live.Rules = in.Live.Rules[3:] }, kind: Dropped, services: "shop/web",
-			verdict: "dropped: no rule leads mark 0x2200 to its path's table", step: "799: mark 0x2000/0x2000 to unreachable: the rule to the path's table is missing",
+			verdict: "dropped: no rule leads mark 0x2200 to its path's table", step: "799: mark 0x2200/0x2200 to unreachable: the rule to the path's table is missing",
 		},
 		"reverse path filter": {
 			in: input(unreached(unix.EXDEV)), kind: Dropped, services: "shop/web",

@@ -146,7 +146,7 @@ func TestPacketsOfNoConnection(t *testing.T) {
 			}
 			apply(plan.Endpoint{Addr: netip.MustParseAddr(former), Path: 2, Source: netip.MustParseAddr(f.Ingress)})
 			apply()
-			l.node.Run("nft 'table inet other { chain c { type filter hook prerouting priority -300; tcp dport 7 notrack; }; }'")
+			l.node.Run("nft 'table inet other { chain c { type filter hook prerouting priority -300; tcp dport 7 notrack; tcp dport 8 meta mark set 0x2000; }; }'")
 			// goesOn checks that the packets sent before were dropped: the next segment received is the one sent here.
 			port := uint16(1000)
 			goesOn := func() {
@@ -168,7 +168,7 @@ func TestPacketsOfNoConnection(t *testing.T) {
 					what  string
 					port  uint16
 					flags byte
-				}{{"new", 80, flagSYN}, {"invalid", 80, flagRST}, {"untracked", 7, flagSYN}} {
+				}{{"new", 80, flagSYN}, {"invalid", 80, flagRST}, {"untracked", 7, flagSYN}, {"new, with a mark of another program", 8, flagSYN}} {
 					l.send(t, l.client, from.net+"1", f.Ingress, s.port, s.flags)
 					goesOn()
 					asked++

@@ -228,7 +228,7 @@ func lost() [][]expr.Any {
 // would return them until their hop limit ends. It is a chain of type nat, which sees first packets only, so others
 // cost nothing.
 func unclaimed(m plan.Marks) [][]expr.Any {
-	rules := [][]expr.Any{join(packetMarkHas(m.EgressBit()), accept)} // a stray on its way to the other of host and standby
+	rules := [][]expr.Any{join(packetLeaves(m), accept)} // a stray on its way to the other of host and standby
 	for _, f := range Families {
 		rules = append(rules, join(f.destination(), in(SetIngress+f.Suffix), dropFor(DropUnclaimed)))
 	}
@@ -277,7 +277,7 @@ func guard(m plan.Marks) [][]expr.Any {
 	return [][]expr.Any{
 		join(ctHas(expr.CtKeyMARK, m.Mask), jump(chainOurs)),
 		join(outInterface(), in(SetDevices), jump("outwards")),
-		join(packetMarkHas(m.EgressBit()), setPacketMark(m, 0)), // a stray without a connection
+		join(packetLeaves(m), setPacketMark(m, 0)), // a stray without a connection
 	}
 }
 

@@ -135,10 +135,15 @@ func ourCtMark(m plan.Marks) part {
 
 func ctMarkIs(m plan.Marks, v uint32) part { return append(ourCtMark(m), equal(Native(v))) }
 
-func packetMarkHas(bit uint32) part {
+// packetLeaves matches a packet with an egress mark. Another program may set the egress bit without a path id.
+func packetLeaves(m plan.Marks) part {
+	return join(packetMarkHas(m.EgressBit()), packetMarkHas(m.Cluster()))
+}
+
+func packetMarkHas(bits uint32) part {
 	return part{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: Native(bit), Xor: Native(0)},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: Native(bits), Xor: Native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: Native(0)},
 	}
 }

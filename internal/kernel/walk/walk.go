@@ -426,10 +426,11 @@ func (l *Live) ruleDamage() {
 			l.damaged("the %s rule for mark %#x/%#x (incoming traffic for the cluster: main table) is missing",
 				name, l.Marks.Cluster(), l.Marks.Mask)
 		}
-		rules = l.RulesFor(l.Marks.EgressBit(), family == unix.AF_INET6)
-		if !slices.ContainsFunc(rules, func(r LiveRule) bool { return r.Unreachable }) {
-			l.damaged("the %s rule for mark %#x/%#x (egress without a route: unreachable) is missing",
-				name, l.Marks.EgressBit(), l.Marks.EgressBit())
+		for _, mark := range l.Marks.Floors() {
+			rules = l.RulesFor(mark, family == unix.AF_INET6)
+			if !slices.ContainsFunc(rules, func(r LiveRule) bool { return r.Unreachable }) {
+				l.damaged("the %s rule for mark %#x/%#x (egress without a route: unreachable) is missing", name, mark, mark)
+			}
 		}
 	}
 }

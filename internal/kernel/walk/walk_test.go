@@ -297,7 +297,8 @@ func TestWalkOfLiveRules(t *testing.T) {
 	require.Equal(t, uint32(0x7f0000), live().Marks.Mask, "known without routing rules too")
 	_, err = n.Apply(t.Context(), nft.Held{}, &d, false)
 	require.NoError(t, err)
-	require.Contains(t, l.Damage, "the IPv4 rule for mark 0x2000/0x2000 (egress without a route: unreachable) is missing")
+	require.Contains(t, l.Damage, "the IPv4 rule for mark 0x2100/0x2100 (egress without a route: unreachable) is missing")
+	require.Contains(t, l.Damage, "the IPv4 rule for mark 0x3000/0x3000 (egress without a route: unreachable) is missing")
 	require.NoError(t, addSomeRules(t, d))
 	require.Empty(t, live().Damage)
 
@@ -324,12 +325,15 @@ func addSomeRules(t *testing.T, d plan.DataPlane) error {
 	t.Helper()
 	m := d.Marks
 	var own route.Socket // each call opens its own socket
-	return own.AddRules(t.Context(), []plan.Rule{
+	rules := []plan.Rule{
 		{Priority: 700, Mark: m.Cluster(), Mask: m.Mask, Table: link.MainTable},
 		{Priority: 701, Mark: m.Egress(2), Mask: m.Mask, Table: 1001},
 		{Priority: 798, Mark: m.Cluster(), Mask: m.Mask, Unreachable: true},
-		{Priority: 799, Mark: m.EgressBit(), Mask: m.EgressBit(), Unreachable: true},
-	})
+	}
+	for _, mark := range m.Floors() {
+		rules = append(rules, plan.Rule{Priority: 799, Mark: mark, Mask: mark, Unreachable: true})
+	}
+	return own.AddRules(t.Context(), rules)
 }
 
 // TestLiveRoute asks the kernel for routes, on a node with a VRF.
@@ -340,7 +344,7 @@ func TestLiveRoute(t *testing.T) {
 	netns.IP(t, "link add vrf-red type vrf table 1001", "link set vrf-red up")
 	netns.Uplink(t, "eth2", "10.1.0.11/24")
 	netns.IP(t, "link set eth2 master vrf-red", "route add default via 10.0.0.1", "route add 198.51.100.0/24 via 10.1.0.1 table 1001 proto 142")
-	netns.IP(t, "rule add pref 701 fwmark 0x2200/0x3f00 lookup 1001 protocol 142", "rule add pref 799 fwmark 0x2000/0x2000 unreachable protocol 142")
+	netns.IP(t, "rule add pref 701 fwmark 0x2200/0x3f00 lookup 1001 protocol 142", "rule add pref 799 fwmark 0x2200/0x2200 unreachable protocol 142")
 	exec.Command("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward").Run() //nolint:errcheck // the routes below fail without it
 	l, err := ReadLive(t.Context())
 	require.NoError(t, err)

@@ -248,7 +248,7 @@ func routeText(r plan.Route) string {
 func (w *textWriter) meaning(p *plan.NodePlan, r plan.Rule) string {
 	m := p.DataPlane.Marks
 	switch {
-	case r.Mark == m.Cluster() && r.Unreachable, r.Mark == m.EgressBit():
+	case r.Unreachable:
 		return "without a route: dropped"
 	case r.Mark == m.Cluster():
 		return "came by an uplink, is for the cluster"
