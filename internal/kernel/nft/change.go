@@ -12,6 +12,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -122,12 +123,8 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	if changed, err = c.queueSets(t); err != nil {
 		return false, err
 	}
-	for _, w := range c.chains {
-		if ch := made[w.Name]; ch != nil {
-			if err := c.queueRules(t, ch, w); err != nil {
-				return false, err
-			}
-		}
+	if err := c.queueAllRules(t, made); err != nil {
+		return false, err
 	}
 	for _, s := range c.has.sets {
 		if s.Table = c.table; !c.replace && !containsSet(c.sets, s.Name) {
@@ -174,6 +171,18 @@ func (c *tableChange) queueSets(t *transaction) (changed bool, err error) {
 		changed = changed || differs
 	}
 	return changed || c.addresses.differs, t.raw(c.addresses.messages()...)
+}
+
+// queueAllRules queues the rules of the chains that queueChains made.
+func (c *tableChange) queueAllRules(t *transaction, made map[string]*nftables.Chain) error {
+	for _, w := range c.chains {
+		if ch := made[w.Name]; ch != nil {
+			if err := c.queueRules(t, ch, w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // queueRules queues the rules of a chain.
@@ -303,22 +312,9 @@ func identity(e nftables.SetElement) string {
 
 // verdictFromKernel decodes the verdict attributes that the library leaves encoded: code and chain.
 func verdictFromKernel(e *nftables.SetElement) {
-	v := &expr.Verdict{}
-	for b := e.Val; len(b) >= unix.SizeofRtAttr; {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.SizeofRtAttr || size > len(b) {
-			break
-		}
-		data := b[unix.SizeofRtAttr:size]
-		switch binary.NativeEndian.Uint16(b[2:]) &^ unix.NLA_F_NESTED {
-		case unix.NFTA_VERDICT_CODE:
-			if len(data) == 4 {
-				v.Kind = expr.VerdictKind(int32(binary.BigEndian.Uint32(data)))
-			}
-		case unix.NFTA_VERDICT_CHAIN:
-			v.Chain = string(bytes.TrimRight(data, "\x00"))
-		}
-		b = b[min(len(b), (size+3)&^3):]
+	v := &expr.Verdict{Chain: string(bytes.TrimRight(nl.Attr(e.Val, 0, unix.NFTA_VERDICT_CHAIN), "\x00"))}
+	if code := nl.Attr(e.Val, 0, unix.NFTA_VERDICT_CODE); len(code) == 4 {
+		v.Kind = expr.VerdictKind(int32(binary.BigEndian.Uint32(code)))
 	}
 	e.Val, e.VerdictData = nil, v
 }

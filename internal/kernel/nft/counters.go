@@ -110,21 +110,27 @@ func (c *Counts) Sent() (map[netip.Addr]Count, error) {
 		}
 		whole = whole && complete
 	}
-	// An ingress IP that left may come back: its sum then goes on, while the kernel's counter starts from 0. With very
-	// many, sums are forgotten.
-	const former = 10_000
-	for a, t := range c.sent {
-		if now[a] == nil && len(now)-len(all) < former {
-			if whole {
-				t.last = Count{}
-			} else {
-				all[a] = t.sum
-			}
-			now[a] = t
-		}
-	}
+	c.keep(now, all, whole)
 	c.sent = now
 	return all, nil
+}
+
+// keep puts the sums of ingress IPs that were not read into now. One that left may come back: its sum then goes on,
+// while the kernel's counter starts from 0. With very many, sums are forgotten. If the reading was not whole, the
+// ingress IP may still be there.
+func (c *Counts) keep(now map[netip.Addr]*tally, all map[netip.Addr]Count, whole bool) {
+	const former = 10_000
+	for a, t := range c.sent {
+		if now[a] != nil || len(now)-len(all) >= former {
+			continue
+		}
+		if whole {
+			t.last = Count{}
+		} else {
+			all[a] = t.sum
+		}
+		now[a] = t
+	}
 }
 
 // readCounters reads the named counters.
@@ -135,17 +141,8 @@ func readCounters() (map[string]Count, error) {
 		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)},
 	)
 	_, err := dumpTable(request, func(body []byte) {
-		var name string
-		var c Count
-		for typ, value := range nl.Attrs(body, nl.NfgenmsgLen) {
-			switch typ {
-			case unix.NFTA_OBJ_NAME:
-				name = unix.ByteSliceToString(value)
-			case unix.NFTA_OBJ_DATA:
-				c = decodeCount(value)
-			}
-		}
-		all[name] = c
+		name := unix.ByteSliceToString(nl.Attr(body, nl.NfgenmsgLen, unix.NFTA_OBJ_NAME))
+		all[name] = decodeCount(nl.Attr(body, nl.NfgenmsgLen, unix.NFTA_OBJ_DATA))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list counters of nftables table %s: %w", ruleset.TableName, err)
@@ -160,14 +157,9 @@ func readSetCounters(set string, each func(netip.Addr, Count)) (whole bool, err 
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
 	)
 	whole, err = dumpTable(request, func(body []byte) {
-		for typ, list := range nl.Attrs(body, nl.NfgenmsgLen) {
-			if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-				continue
-			}
-			for _, e := range nl.Attrs(list, 0) {
-				if a, c := decodeCounted(e); a.IsValid() {
-					each(a, c)
-				}
+		for _, e := range nl.Attrs(nl.Attr(body, nl.NfgenmsgLen, unix.NFTA_SET_ELEM_LIST_ELEMENTS), 0) {
+			if a, c := decodeCounted(e); a.IsValid() {
+				each(a, c)
 			}
 		}
 	})
@@ -187,11 +179,7 @@ func decodeCounted(element []byte) (a netip.Addr, c Count) {
 		case unix.NFTA_SET_ELEM_KEY:
 			a, _ = netip.AddrFromSlice([]byte(dataValue(value)))
 		case unix.NFTA_SET_ELEM_EXPR:
-			for typ, value := range nl.Attrs(value, 0) {
-				if typ == unix.NFTA_EXPR_DATA {
-					c = decodeCount(value)
-				}
-			}
+			c = decodeCount(nl.Attr(value, 0, unix.NFTA_EXPR_DATA))
 		}
 	}
 	return a, c

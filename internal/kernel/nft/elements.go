@@ -11,6 +11,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // The messages about elements are encoded here: the library takes some microseconds and a dozen allocations for each.
@@ -103,6 +104,8 @@ type elementChanges struct {
 	forget, remember *elementWriter
 	former           map[netip.Addr]bool // addresses in forget and remember
 	differs          bool                // at least one element changes
+	whole            bool                // write all elements, for a recreated table
+	key, value       []byte              // buffers of compare
 }
 
 func newElementChanges() *elementChanges {
@@ -120,23 +123,23 @@ func (c *elementChanges) messages() []netlink.Message {
 
 // from records that an object's elements change from former to now. Removed addresses are remembered for a while.
 func (c *elementChanges) from(former, now []ruleset.Element) {
-	remember := false
-	for i := range former {
-		if !slices.Contains(now, former[i]) {
-			c.gone.write(&former[i])
-			c.differs = true
-			remember = remember || former[i].Set.Remembered()
-		}
-	}
-	for i := range now {
-		if !slices.Contains(former, now[i]) {
-			c.add.write(&now[i])
-			c.differs = true
-		}
-	}
-	if remember {
+	gone := c.writeMissing(c.gone, former, now)
+	c.writeMissing(c.add, now, former)
+	if gone {
 		c.formerly(former[0].Key)
 	}
+}
+
+// writeMissing writes the elements of all that others lack, and reports whether one of them is remembered when it goes.
+func (c *elementChanges) writeMissing(w *elementWriter, all, others []ruleset.Element) (remembered bool) {
+	for i := range all {
+		if !slices.Contains(others, all[i]) {
+			w.write(&all[i])
+			c.differs = true
+			remembered = remembered || all[i].Set.Remembered()
+		}
+	}
+	return remembered
 }
 
 // formerly puts an address into the former set, with its full timeout. Adding an existing element does not renew its
@@ -157,41 +160,28 @@ func (c *elementChanges) formerly(a netip.Addr) {
 func between(before, now *plan.DataPlane) *elementChanges {
 	c := newElementChanges()
 	had, have := ruleset.PathsOf(before), ruleset.PathsOf(now)
-	var a, b []ruleset.Element
-	for x, y := range before.Endpoints.Changes(now.Endpoints) {
-		a, b = a[:0], b[:0]
-		if x != nil {
-			a = had.OfEndpoint(a, x)
-		}
-		if y != nil {
-			b = have.OfEndpoint(b, y)
-		}
-		c.from(a, b)
-	}
+	ofChanges(c, before.Endpoints, now.Endpoints, had.OfEndpoint, have.OfEndpoint)
 	if moved := had.Differs(have); len(moved) > 0 {
 		c.ofMoved(before, now, had, have, moved)
 	}
-	for x, y := range before.Let.Changes(now.Let) {
-		a, b = a[:0], b[:0]
-		if x != nil {
-			a = ruleset.OfLet(a, x)
-		}
-		if y != nil {
-			b = ruleset.OfLet(b, y)
-		}
-		c.from(a, b)
-	}
-	for x, y := range before.Ingress.Changes(now.Ingress) {
-		a, b = a[:0], b[:0]
-		if x != nil {
-			a = ruleset.OfIngress(a, x)
-		}
-		if y != nil {
-			b = ruleset.OfIngress(b, y)
-		}
-		c.from(a, b)
-	}
+	ofChanges(c, before.Let, now.Let, ruleset.OfLet, ruleset.OfLet)
+	ofChanges(c, before.Ingress, now.Ingress, ruleset.OfIngress, ruleset.OfIngress)
 	return c
+}
+
+// ofChanges records how the elements of objects change: had and have append those that an object had, or has now.
+func ofChanges[T sorted.Item[T]](c *elementChanges, before, now sorted.List[T], had, have func([]ruleset.Element, *T) []ruleset.Element) {
+	var a, b []ruleset.Element
+	for x, y := range before.Changes(now) {
+		a, b = a[:0], b[:0]
+		if x != nil {
+			a = had(a, x)
+		}
+		if y != nil {
+			b = have(b, y)
+		}
+		c.from(a, b)
+	}
 }
 
 // ofMoved records how the elements of unchanged endpoints change because one of their paths appeared or vanished. moved
@@ -213,50 +203,50 @@ func (c *elementChanges) ofMoved(before, now *plan.DataPlane, had, have, moved r
 // table.
 func reach(has map[ruleset.SetName]map[string]string, d *plan.DataPlane, whole bool) *elementChanges {
 	c := newElementChanges()
-	var key, value []byte
+	c.whole = whole
 	ruleset.EachElement(d, func(all []ruleset.Element) {
 		remember := false
 		for i := range all {
-			e := &all[i]
-			here := has[e.Name()]
-			key, value = e.AppendKey(key[:0]), e.AppendValue(value[:0])
-			had, there := here[string(key)]
-			delete(here, string(key))
-			same := there && had == string(value)
-			c.differs = c.differs || !same
-			if there && !same {
-				remember = remember || e.Set.Remembered()
-				if !whole {
-					c.gone.write(e) // only the key counts
-				}
-			}
-			if !same || whole {
-				c.add.write(e)
-			}
+			changed := c.compare(&all[i], has[all[i].Name()])
+			remember = remember || changed && all[i].Set.Remembered()
 		}
 		if remember {
 			c.formerly(all[0].Key)
 		}
 	})
-	c.drop(has, whole)
+	for name, here := range has {
+		c.drop(name, here)
+	}
 	return c
 }
 
-// drop records that the plan lacks the elements that has holds; whole as in reach.
-func (c *elementChanges) drop(has map[ruleset.SetName]map[string]string, whole bool) {
-	for name, here := range has {
-		for key := range here {
-			c.differs = true
-			e, ok := name.Element(key)
-			if !ok {
-				continue
-			}
-			if !whole {
-				c.gone.write(&e)
-			}
-			if name.Set.Remembered() {
-				c.formerly(e.Key)
-			}
+// compare records how the planned element changes a set that holds here, and deletes its key there. It reports whether
+// the key had another value.
+func (c *elementChanges) compare(e *ruleset.Element, here map[string]string) (changed bool) {
+	c.key, c.value = e.AppendKey(c.key[:0]), e.AppendValue(c.value[:0])
+	had, there := here[string(c.key)]
+	delete(here, string(c.key))
+	changed = there && had != string(c.value)
+	c.differs = c.differs || changed || !there
+	if changed && !c.whole {
+		c.gone.write(e) // only the key counts
+	}
+	if changed || !there || c.whole {
+		c.add.write(e)
+	}
+	return changed
+}
+
+// drop records that the plan lacks the elements that here has.
+func (c *elementChanges) drop(name ruleset.SetName, here map[string]string) {
+	for key := range here {
+		c.differs = true
+		e, ok := name.Element(key)
+		if ok && !c.whole {
+			c.gone.write(&e)
+		}
+		if ok && name.Set.Remembered() {
+			c.formerly(e.Key)
 		}
 	}
 }
@@ -274,22 +264,9 @@ func readElements(set string) (map[string]string, error) {
 	)
 	all := map[string]string{}
 	_, err = c.Dump(request, func(body []byte) bool {
-		for typ, list := range nl.Attrs(body, nl.NfgenmsgLen) {
-			if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-				continue
-			}
-			for _, e := range nl.Attrs(list, 0) {
-				var key, value string
-				for typ, data := range nl.Attrs(e, 0) {
-					switch typ {
-					case unix.NFTA_SET_ELEM_KEY:
-						key = dataValue(data)
-					case unix.NFTA_SET_ELEM_DATA:
-						value = dataValue(data)
-					}
-				}
-				all[key] = value
-			}
+		for _, e := range nl.Attrs(nl.Attr(body, nl.NfgenmsgLen, unix.NFTA_SET_ELEM_LIST_ELEMENTS), 0) {
+			key, value := decodeElement(e)
+			all[key] = value
 		}
 		return true
 	})
@@ -299,12 +276,23 @@ func readElements(set string) (map[string]string, error) {
 	return all, nil
 }
 
+// decodeElement decodes the key and, of a map's element, the value.
+func decodeElement(element []byte) (key, value string) {
+	for typ, data := range nl.Attrs(element, 0) {
+		switch typ {
+		case unix.NFTA_SET_ELEM_KEY:
+			key = dataValue(data)
+		case unix.NFTA_SET_ELEM_DATA:
+			value = dataValue(data)
+		}
+	}
+	return key, value
+}
+
 // dataValue decodes a value. For a verdict it returns a placeholder.
 func dataValue(data []byte) string {
-	for typ, value := range nl.Attrs(data, 0) {
-		if typ == unix.NFTA_DATA_VALUE {
-			return string(value)
-		}
+	if value := nl.Attr(data, 0, unix.NFTA_DATA_VALUE); value != nil {
+		return string(value)
 	}
 	return "verdict"
 }

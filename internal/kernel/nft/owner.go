@@ -81,6 +81,18 @@ func newTable(name string, flags uint32) netlink.Message {
 	))
 }
 
+// supported returns the table flags, or 0 if the kernel does not support them.
+func supported(w *nl.Writer, flags uint32) (uint32, error) {
+	if flags == 0 {
+		return 0, nil
+	}
+	able, err := takesFlags(w, flags)
+	if err != nil || !able {
+		return 0, err
+	}
+	return flags, nil
+}
+
 // takesFlags reports whether the kernel supports these table flags. It creates and deletes a probe table in one
 // transaction.
 func takesFlags(w *nl.Writer, flags uint32) (bool, error) {

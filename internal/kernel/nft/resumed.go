@@ -21,14 +21,7 @@ func (n *Table) Resumed() (addrs map[netip.Addr]bool, err error) {
 	defer func() { _ = c.CloseLasting() }()
 	addrs = map[netip.Addr]bool{}
 	for _, f := range ruleset.Families {
-		s, err := c.GetSetByName(&nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName}, ruleset.SetResumed+f.Suffix)
-		if errors.Is(err, unix.ENOENT) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read set %s: %w", ruleset.SetResumed+f.Suffix, err)
-		}
-		elements, err := n.elements(c, s)
+		elements, err := n.elementsOf(c, ruleset.SetResumed+f.Suffix)
 		if err != nil {
 			return nil, err
 		}
@@ -39,4 +32,16 @@ func (n *Table) Resumed() (addrs map[netip.Addr]bool, err error) {
 		}
 	}
 	return addrs, nil
+}
+
+// elementsOf reads the elements of a set. A missing set has none.
+func (n *Table) elementsOf(c *nftables.Conn, set string) ([]nftables.SetElement, error) {
+	s, err := c.GetSetByName(&nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName}, set)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read set %s: %w", set, err)
+	}
+	return n.elements(c, s)
 }

@@ -91,12 +91,9 @@ func (n *Table) Claim(flags uint32) error {
 			return err
 		}
 	}
-	if flags != 0 {
-		if able, err := takesFlags(n.writer, flags); err != nil {
-			return err
-		} else if !able {
-			flags = 0
-		}
+	flags, err := supported(n.writer, flags)
+	if err != nil {
+		return err
 	}
 	n.flags, n.claimed = flags, true
 	return nil
@@ -109,19 +106,27 @@ func (n *Table) Apply(ctx context.Context, held Held, d *plan.DataPlane, trusted
 		return Result{Held: held}, err
 	}
 	r, err := n.update(held.Data, d, n.flags, trusted, false)
-	if owned := (OwnedError{}); err != nil && !errors.As(err, &owned) && ctx.Err() == nil {
-		// The table has an unknown shape: another version wrote it, or another program changed it. Replace it whole, at
-		// once.
-		var again error
-		if r, again = n.update(nil, d, n.flags, false, true); again != nil {
-			return Result{}, fmt.Errorf("replace nftables table %s: %w (after %w)", ruleset.TableName, again, err)
-		}
-		r.Changed, err = true, nil
+	if err != nil && ctx.Err() == nil {
+		r, err = n.replace(d, err)
 	}
 	if err != nil {
 		return Result{}, err
 	}
 	r.Held = held.holding(d)
+	return r, nil
+}
+
+// replace replaces the table whole, at once, after an update failed: it has an unknown shape, since another version wrote
+// it, or another program changed it. A table that belongs to another daemon stays.
+func (n *Table) replace(d *plan.DataPlane, failed error) (Result, error) {
+	if owned := (OwnedError{}); errors.As(failed, &owned) {
+		return Result{}, failed
+	}
+	r, err := n.update(nil, d, n.flags, false, true)
+	if err != nil {
+		return Result{}, fmt.Errorf("replace nftables table %s: %w (after %w)", ruleset.TableName, err, failed)
+	}
+	r.Changed = true
 	return r, nil
 }
 
@@ -342,13 +347,18 @@ func (n *Table) ReadPaths() (map[plan.PathKey]plan.PathID, error) {
 	if err != nil {
 		return nil, err
 	}
+	return pathsOf(elements), nil
+}
+
+// pathsOf returns the path ids that the elements of the set of paths have.
+func pathsOf(elements []nftables.SetElement) map[plan.PathKey]plan.PathID {
 	paths := map[plan.PathKey]plan.PathID{}
 	for _, e := range elements {
 		if key, ok := ruleset.ParsePath(e.Comment); ok && len(e.Key) == 4 {
 			paths[key] = plan.PathID(ruleset.NativeUint32(e.Key))
 		}
 	}
-	return paths, nil
+	return paths
 }
 
 // Free returns an OwnedError if the table belongs to a daemon.
@@ -371,6 +381,10 @@ func (n *Table) Cleanup() error {
 	if now, err := ReadState(); err != nil || !now.Exists {
 		return err
 	}
+	return n.remove()
+}
+
+func (n *Table) remove() error {
 	t, err := newTransaction()
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
