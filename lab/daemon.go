@@ -118,12 +118,7 @@ func (d *Daemon) Signal(s syscall.Signal) error {
 // Stop asks the daemon to end, and waits until it has. An end other than with status 0 is an error. A daemon that was just
 // started would be ended by the signal itself: it is awaited that it says something, which ours do once they can be asked.
 func (d *Daemon) Stop(ctx context.Context) error {
-	if err := Wait(ctx, Patience, func() error {
-		if d.Log() == "" && !d.Ended() {
-			return fmt.Errorf("%s says nothing yet", d.what)
-		}
-		return nil
-	}); err != nil {
+	if err := Wait(ctx, Patience, d.begun); err != nil {
 		return err
 	}
 	if err := d.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -137,6 +132,14 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	}
 	if d.err != nil {
 		return fmt.Errorf("%s: %w", d.what, d.err)
+	}
+	return nil
+}
+
+// begun fails until the daemon has written something, or has ended.
+func (d *Daemon) begun() error {
+	if d.Log() == "" && !d.Ended() {
+		return fmt.Errorf("%s says nothing yet", d.what)
 	}
 	return nil
 }

@@ -215,26 +215,28 @@ func (l *Lab) killProcesses() error {
 		}
 	}
 	return Wait(context.Background(), Patience, func() error {
-		namespaces, err := filepath.Glob("/proc/[0-9]*/ns/net")
-		if err != nil {
-			return err
+		killed, err := killIn(ours)
+		if len(killed) > 0 {
+			return fmt.Errorf("processes %s are still in the lab", strings.Join(killed, ", "))
 		}
-		var alive []string
-		for _, path := range namespaces {
-			var st unix.Stat_t
-			pid, err := strconv.Atoi(strings.Split(path, "/")[2])
-			if err != nil || pid == os.Getpid() || unix.Stat(path, &st) != nil || !ours[st.Ino] {
-				continue
-			}
-			if syscall.Kill(pid, syscall.SIGKILL) == nil {
-				alive = append(alive, strconv.Itoa(pid))
-			}
-		}
-		if len(alive) > 0 {
-			return fmt.Errorf("processes %s are still in the lab", strings.Join(alive, ", "))
-		}
-		return nil
+		return err
 	})
+}
+
+// killIn kills all processes in network namespaces, except this one, and returns their ids.
+func killIn(namespaces map[uint64]bool) (killed []string, err error) {
+	all, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	for _, path := range all {
+		var st unix.Stat_t
+		pid, err := strconv.Atoi(strings.Split(path, "/")[2])
+		if err != nil || pid == os.Getpid() || unix.Stat(path, &st) != nil || !namespaces[st.Ino] {
+			continue
+		}
+		if syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed = append(killed, strconv.Itoa(pid))
+		}
+	}
+	return killed, err
 }
 
 // Patience is a limit for Wait: long enough for anything that happens soon, on a machine with much other load.

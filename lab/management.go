@@ -44,5 +44,6 @@ func (l *Lab) manage() {
 // managementWire is lines of ip(8) that connect the node, whose namespace is netns, with the bridge.
 func (n *Node) managementWire(netns string) string {
 	n.wire = fmt.Sprintf("mgmt%d", wires.Add(1))
-	return fmt.Sprintf("link add %s netns %s type veth peer name %s\nlink set %[3]s master %s up\n", managementDevice, netns, n.wire, managementBridge)
+	return fmt.Sprintf("link add %s netns %s type veth peer name %s\nlink set %[3]s master %s up\n",
+		managementDevice, netns, n.wire, managementBridge)
 }

@@ -188,19 +188,25 @@ func bind(spec, dir string) error {
 		return err
 	}
 	if _, err := os.Stat(target); errors.Is(err, os.ErrNotExist) {
-		if !strings.HasPrefix(target, "/etc/") && !strings.HasPrefix(target, "/run/") {
-			return errors.New("a target outside /etc and /run must exist")
-		}
-		if st.IsDir() {
-			err = os.MkdirAll(target, 0o755)
-		} else if err = os.MkdirAll(filepath.Dir(target), 0o755); err == nil {
-			err = os.WriteFile(target, nil, 0o644)
-		}
-		if err != nil {
+		if err := makeTarget(target, st.IsDir()); err != nil {
 			return err
 		}
 	}
 	return unix.Mount(source, target, "", unix.MS_BIND, "")
+}
+
+// makeTarget makes an empty folder or file for a mount.
+func makeTarget(path string, folder bool) error {
+	if !strings.HasPrefix(path, "/etc/") && !strings.HasPrefix(path, "/run/") {
+		return errors.New("a target outside /etc and /run must exist")
+	}
+	if folder {
+		return os.MkdirAll(path, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, nil, 0o644)
 }
 
 // Command prepares a program to run in the node. Run is quicker, it does not go through nsenter.

@@ -328,19 +328,14 @@ func (f *flow) latest() string {
 }
 
 func (f *flow) report(from, to time.Time) Report {
-	r := Report{Question: f.q, Answered: f.answered, Why: f.why}
 	within := func(at time.Time) bool { return !at.Before(from) && at.Before(to) }
-	for _, at := range f.lost {
-		if within(at) {
-			r.Lost = append(r.Lost, at)
-		}
+	outside := func(at time.Time) bool { return !within(at) }
+	r := Report{
+		Question: f.q, Answered: f.answered, Why: f.why,
+		Lost:   slices.DeleteFunc(slices.Clone(f.lost), outside),
+		Broken: slices.DeleteFunc(slices.Clone(f.broken), outside),
 	}
 	slices.SortFunc(r.Lost, time.Time.Compare)
-	for _, at := range f.broken {
-		if within(at) {
-			r.Broken = append(r.Broken, at)
-		}
-	}
 	for _, s := range f.stalls {
 		if within(s.asked) {
 			r.Stalled = max(r.Stalled, s.took)

@@ -25,7 +25,10 @@ func (l *Lab) ProxyServices(ctx context.Context, o *cluster.Objects, nodes ...st
 // proxyRules is the script that nft(8) loads on a node.
 func proxyRules(node string, o *cluster.Objects) string {
 	var b strings.Builder
-	for _, f := range []family{{table: "ip", address: "ipv4_addr", is: netip.Addr.Is4}, {table: "ip6", address: "ipv6_addr", is: netip.Addr.Is6}} {
+	for _, f := range []family{
+		{table: "ip", address: "ipv4_addr", is: netip.Addr.Is4},
+		{table: "ip6", address: "ipv6_addr", is: netip.Addr.Is6},
+	} {
 		f.render(&b, node, o)
 	}
 	return b.String()
@@ -83,7 +86,34 @@ type backend struct {
 
 func (f family) render(b *strings.Builder, node string, o *cluster.Objects) {
 	fmt.Fprintf(b, proxyFrame, f.table)
-	var pods []string
+	inPods := "{ " + strings.Join(f.podRanges(o), ", ") + " }"
+	var targets, empty []string // elements of the two maps
+	for _, key := range slices.SortedFunc(o.Services.Keys(), cluster.Key.Compare) {
+		s := o.Services.At(key)
+		backends := f.backends(o.Endpoints.At(key), node)
+		for _, port := range s.Ports {
+			protocol := strings.ToLower(cmp.Or(port.Protocol, "TCP"))
+			name := fmt.Sprintf("%s/%s/%d", key, protocol, port.Port)
+			frontends := f.frontends(&s, name, protocol, port.Port)
+			if len(backends) == 0 {
+				for _, x := range frontends {
+					empty = append(empty, x.match+" : goto reject-service")
+				}
+				continue
+			}
+			for _, x := range frontends {
+				targets = append(targets, x.match+" : goto "+x.chain)
+			}
+			f.chains(b, name, inPods, protocol, cmp.Or(port.TargetPort, port.Port), backends, s.LocalTraffic)
+		}
+	}
+	f.verdicts(b, "service-ips", targets)
+	f.verdicts(b, "no-endpoint-services", empty)
+	b.WriteString("}\n")
+}
+
+// podRanges returns the nodes' pod CIDRs, sorted, and the host's own address.
+func (f family) podRanges(o *cluster.Objects) (pods []string) {
 	for _, n := range o.Nodes.All() {
 		for _, p := range n.PodCIDRs {
 			if f.is(p.Addr()) {
@@ -92,48 +122,31 @@ func (f family) render(b *strings.Builder, node string, o *cluster.Objects) {
 		}
 	}
 	slices.Sort(pods)
-	pods = append(pods, "127.0.0.0/32")
 	if f.table == "ip6" {
-		pods[len(pods)-1] = "::1"
+		return append(pods, "::1")
 	}
-	inPods := "{ " + strings.Join(pods, ", ") + " }"
+	return append(pods, "127.0.0.0/32")
+}
 
-	var targets, empty []string // elements of the two maps
-	for _, key := range slices.SortedFunc(o.Services.Keys(), cluster.Key.Compare) {
-		s := o.Services.At(key)
-		backends := f.backends(o.Endpoints.At(key), node)
-		for _, port := range s.Ports {
-			protocol := strings.ToLower(cmp.Or(port.Protocol, "TCP"))
-			name := fmt.Sprintf("%s/%s/%d", key, protocol, port.Port)
-			match := func(a netip.Addr) string { return fmt.Sprintf("%s . %s . %d", a, protocol, port.Port) }
-			for _, a := range s.ClusterIPs {
-				switch {
-				case !f.is(a):
-				case len(backends) == 0:
-					empty = append(empty, match(a)+" : goto reject-service")
-				default:
-					targets = append(targets, match(a)+" : goto cluster-"+name)
-				}
-			}
-			for _, in := range s.Ingress {
-				a, err := netip.ParseAddr(in.IP)
-				switch {
-				case err != nil || !f.is(a):
-				case len(backends) == 0:
-					empty = append(empty, match(a)+" : goto reject-service")
-				default:
-					targets = append(targets, match(a)+" : goto external-"+name)
-				}
-			}
-			if len(backends) == 0 {
-				continue
-			}
-			f.chains(b, name, inPods, protocol, cmp.Or(port.TargetPort, port.Port), backends, s.LocalTraffic)
+// frontend is an address and a port of a Service, as the key of a map, with the chain for its packets.
+type frontend struct{ match, chain string }
+
+// frontends returns those of a Service's port: by its cluster IPs, then by its ingress IPs.
+func (f family) frontends(s *cluster.Service, name, protocol string, port uint16) (all []frontend) {
+	add := func(a netip.Addr, chain string) {
+		if f.is(a) {
+			all = append(all, frontend{fmt.Sprintf("%s . %s . %d", a, protocol, port), chain + name})
 		}
 	}
-	f.verdicts(b, "service-ips", targets)
-	f.verdicts(b, "no-endpoint-services", empty)
-	b.WriteString("}\n")
+	for _, a := range s.ClusterIPs {
+		add(a, "cluster-")
+	}
+	for _, in := range s.Ingress {
+		if a, err := netip.ParseAddr(in.IP); err == nil {
+			add(a, "external-")
+		}
+	}
+	return all
 }
 
 func (f family) backends(endpoints []cluster.Endpoint, node string) []backend {

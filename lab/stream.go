@@ -101,7 +101,10 @@ const (
 // packet again, or if it was not acknowledged for AskLimit.
 func (l *Lab) Stream(ctx context.Context, n *Node, dst netip.AddrPort, every time.Duration, options ...SocketOption) *Stream {
 	ctx, stop := context.WithCancel(ctx)
-	s := &Stream{node: n, dst: dst, options: options, ports: newPorts(int(l.flows.Add(1))), stop: stop, tally: Tally{Seen: map[Seen]int{}, Errors: map[string]int{}}}
+	s := &Stream{
+		node: n, dst: dst, options: options, ports: newPorts(int(l.flows.Add(1))), stop: stop,
+		tally: Tally{Seen: map[Seen]int{}, Errors: map[string]int{}},
+	}
 	s.work.Go(func() {
 		tick := time.NewTicker(every)
 		defer tick.Stop()

@@ -136,17 +136,24 @@ func (v *view) drain(fd int) {
 		if !ok || link.Pkttype == unix.PACKET_OTHERHOST {
 			continue // for another host that the switch has forgotten: it sends such frames to all ports
 		}
-		name := v.name(link.Ifindex)
-		if p, ok := parsePacket(buf[:n]); ok && name != "" {
-			p.Node, p.Interface, p.Out = v.node.Name, name, link.Pkttype == unix.PACKET_OUTGOING
-			if p.Out && laterFragment(buf[:n]) {
-				continue // its memory is shared with the receiver, which may have written new addresses into it
-			}
-			v.counts[p]++
-			if h, ok := parseHeader(p, buf[:n]); ok && !laterFragment(buf[:n]) {
-				v.latest[p] = h
-			}
-		}
+		v.count(buf[:n], link)
+	}
+}
+
+// count counts a packet, unless its interface is not looked at.
+func (v *view) count(packet []byte, link *unix.SockaddrLinklayer) {
+	name := v.name(link.Ifindex)
+	p, ok := parsePacket(packet)
+	if !ok || name == "" {
+		return
+	}
+	p.Node, p.Interface, p.Out = v.node.Name, name, link.Pkttype == unix.PACKET_OUTGOING
+	if p.Out && laterFragment(packet) {
+		return // its memory is shared with the receiver, which may have written new addresses into it
+	}
+	v.counts[p]++
+	if h, ok := parseHeader(p, packet); ok && !laterFragment(packet) {
+		v.latest[p] = h
 	}
 }
 
@@ -174,9 +181,15 @@ func (v *view) name(index int) string {
 func parsePacket(b []byte) (Packet, bool) {
 	switch {
 	case len(b) >= 20 && b[0]>>4 == 4:
-		return Packet{Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:])), Protocol: Protocol(b[9]), Fresh: b[8] == hopLimit}, true
+		return Packet{
+			Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:])), Protocol: Protocol(b[9]),
+			Fresh: b[8] == hopLimit,
+		}, true
 	case len(b) >= 40 && b[0]>>4 == 6:
-		p := Packet{Src: netip.AddrFrom16([16]byte(b[8:])), Dst: netip.AddrFrom16([16]byte(b[24:])), Protocol: Protocol(b[6]), Fresh: b[7] == hopLimit}
+		p := Packet{
+			Src: netip.AddrFrom16([16]byte(b[8:])), Dst: netip.AddrFrom16([16]byte(b[24:])), Protocol: Protocol(b[6]),
+			Fresh: b[7] == hopLimit,
+		}
 		const hopByHop, routing, fragment, options = 0, 43, 44, 60
 		for b = b[40:]; len(b) >= 8; {
 			length := 8

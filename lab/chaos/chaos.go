@@ -59,7 +59,8 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	result = r.result(kinds)
 	if err != nil || len(result.Failures) > 0 {
 		for _, node := range stage.Nodes {
-			result.Log += fmt.Sprintf("daemon on %s:\n%s\nspeaker on %[1]s:\n%[3]s\n", node, r.logs[node]+r.Daemons[node].Log(), r.Speakers[node].Log())
+			result.Log += fmt.Sprintf("daemon on %s:\n%s\nspeaker on %[1]s:\n%[3]s\n", node, r.logs[node]+r.Daemons[node].Log(),
+				r.Speakers[node].Log())
 		}
 	}
 	return result, errors.Join(err, r.end(), r.Close())

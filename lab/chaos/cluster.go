@@ -131,7 +131,8 @@ func nodeSpec(node string) string {
 func (r *run) ready(ctx context.Context, node string, from, to bool) error {
 	text := func(ready bool) string {
 		status := map[bool]string{true: "True", false: "False"}[ready]
-		return fmt.Sprintf("    - {type: InternalIP, address: \"fd00::%s\"}\n  conditions:\n    - {type: Ready, status: %q}\n", number[node], status)
+		return fmt.Sprintf("    - {type: InternalIP, address: \"fd00::%s\"}\n  conditions:\n    - {type: Ready, status: %q}\n",
+			number[node], status)
 	}
 	return r.Edit(ctx, "cluster.yaml", text(from), text(to))
 }

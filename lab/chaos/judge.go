@@ -92,7 +92,8 @@ func (r *run) judge(number int, in incident) {
 		mark = "FAILED"
 	}
 	r.say("%3d %-50s lost %4d  broken %2d  leaks %2d  recovery %5d ms  stall %5d ms  whole after %4.1f s  late %4d ms  %s",
-		number+1, in.step, v.Lost, v.Broken, v.Leaks, v.Recovery.Milliseconds(), v.Stall.Milliseconds(), v.Settled.Seconds(), v.Late.Milliseconds(), mark)
+		number+1, in.step, v.Lost, v.Broken, v.Leaks, v.Recovery.Milliseconds(), v.Stall.Milliseconds(), v.Settled.Seconds(),
+		v.Late.Milliseconds(), mark)
 	if v.slowest != "" {
 		r.say("      the latest that was felt: %s", v.slowest)
 	}
@@ -123,45 +124,62 @@ func (v *verdict) flow(r *run, in incident, report lab.Report, busy func(lab.Que
 	dead := in.dead != nil && in.dead(q)
 	changed := r.now[q.Node] != r.before[q.Node]
 	for _, at := range report.Lost {
-		p, since, limit, phase := &v.down, in.began, v.Limit.Down, "began"
-		if !in.healed.IsZero() && !at.Before(in.healed) {
-			p, since, limit, phase = &v.back, in.healed, v.Limit.Back, "ended"
-		} else if dead {
-			continue
-		}
-		if changed { // the nodes learn the change one after the other, and end its sessions
-			limit = max(limit, v.Limit.Change)
-		}
-		took := max(0, at.Sub(since)) + q.Every
-		late := limit == 0 || took > limit
-		if late && (v.Late > starved || busy(q, at)) {
-			v.Excused++
-			continue
-		}
-		v.Lost++
-		v.recovered(took, fmt.Sprintf("%s, after it %s", q, phase))
-		if late {
-			p.add(q, at.Sub(since))
+		healed := !in.healed.IsZero() && !at.Before(in.healed)
+		if healed || !dead {
+			v.loss(in, q, at, healed, changed, busy)
 		}
 	}
 	if !changed && !dead {
-		v.Stall = max(v.Stall, report.Stalled)
-		if v.Broken += len(report.Broken); len(report.Broken) > 0 && !v.Limit.Breaks && v.Late <= starved {
-			v.fail("%s: the connection was broken %d ms after it began: %s", q, report.Broken[0].Sub(in.began).Milliseconds(), report.Why)
-		}
+		v.session(in, report)
 	}
 	for _, w := range report.Wrong {
 		if slices.Contains(wanted(r.before)(q), w.Seen) { // not changed yet
-			took := w.At.Sub(in.over())
-			v.recovered(took, q.String()+", after the change")
-			if took > v.Limit.Change {
-				v.unchanged.add(q, took)
-			}
+			v.former(in, q, w.At)
 			continue
 		}
 		v.Leaks++
 		v.wrong.add(q, w.At.Sub(in.began))
 		v.seen = w.Seen
+	}
+}
+
+// loss judges a question that was lost at a time; healed: since the fault was; changed: the pod has another identity.
+func (v *verdict) loss(in incident, q lab.Question, at time.Time, healed, changed bool, busy func(lab.Question, time.Time) bool) {
+	p, since, limit, phase := &v.down, in.began, v.Limit.Down, "began"
+	if healed {
+		p, since, limit, phase = &v.back, in.healed, v.Limit.Back, "ended"
+	}
+	if changed { // the nodes learn the change one after the other, and end its sessions
+		limit = max(limit, v.Limit.Change)
+	}
+	took := max(0, at.Sub(since)) + q.Every
+	late := limit == 0 || took > limit
+	if late && (v.Late > starved || busy(q, at)) {
+		v.Excused++
+		return
+	}
+	v.Lost++
+	v.recovered(took, fmt.Sprintf("%s, after it %s", q, phase))
+	if late {
+		p.add(q, at.Sub(since))
+	}
+}
+
+// session judges connections that stay.
+func (v *verdict) session(in incident, report lab.Report) {
+	v.Stall = max(v.Stall, report.Stalled)
+	if v.Broken += len(report.Broken); len(report.Broken) > 0 && !v.Limit.Breaks && v.Late <= starved {
+		v.fail("%s: the connection was broken %d ms after it began: %s",
+			report.Question, report.Broken[0].Sub(in.began).Milliseconds(), report.Why)
+	}
+}
+
+// former judges an answer that was right before the fault.
+func (v *verdict) former(in incident, q lab.Question, at time.Time) {
+	took := at.Sub(in.over())
+	v.recovered(took, q.String()+", after the change")
+	if took > v.Limit.Change {
+		v.unchanged.add(q, took)
 	}
 }
 
@@ -227,7 +245,8 @@ func (r *run) busy(from, to time.Time, delays []lab.Delay) func(lab.Question, ti
 	const around = time.Second
 	return func(q lab.Question, at time.Time) bool {
 		near := func(t time.Time) bool { return t.Sub(at).Abs() < around }
-		return slices.ContainsFunc(bad, near) || q.Protocol == lab.TCP && slices.ContainsFunc(delays, func(d lab.Delay) bool { return near(d.At) })
+		return slices.ContainsFunc(bad, near) || q.Protocol == lab.TCP &&
+			slices.ContainsFunc(delays, func(d lab.Delay) bool { return near(d.At) })
 	}
 }
 

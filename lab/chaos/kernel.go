@@ -13,7 +13,10 @@ var kernelFaults = map[string]fault{
 	"learned routes flushed":  {inject: onNode(flushRoutes("1001"), flushRoutes("1002"))},
 	"steering routes flushed": {inject: onNode(flushSteering)},
 	"rival deletes a rule":    {inject: rival, heal: onNode("kill $(cat /run/rival)"), hold: [2]time.Duration{rivalry, rivalry}},
-	"VRF deleted":             {inject: onNode("ip link del vrf-red"), heal: restoreVRF, hold: [2]time.Duration{time.Second, 2 * time.Second}},
+	"VRF deleted": {
+		inject: onNode("ip link del vrf-red"), heal: restoreVRF,
+		hold: [2]time.Duration{time.Second, 2 * time.Second},
+	},
 	"uplink renamed": {
 		inject: onNode("ip link set eth2 name uplink2"), heal: onNode("ip link set uplink2 name eth2"),
 		hold: [2]time.Duration{time.Second, 12 * time.Second},
@@ -43,7 +46,8 @@ done`
 // in one transaction.
 func flushRuleset(ctx context.Context, r *run, s *step) error {
 	return r.shell(ctx, s.node,
-		"{ echo flush ruleset; nft list tables | while read _ family name; do [ $name = egressway ] || nft -s list table $family $name; done; } >/run/others.nft",
+		"{ echo flush ruleset; nft list tables | while read _ family name; do [ $name = egressway ] || nft -s list table $family $name; "+
+			"done; } >/run/others.nft",
 		"nft -f /run/others.nft")
 }
 

@@ -59,7 +59,8 @@ func (r *run) backends(ctx context.Context, node string, used bool) error {
 	others := slices.DeleteFunc(slices.Clone(stage.Nodes), func(n string) bool { return n == node })
 	if !used {
 		for key, all := range o.Endpoints.All() {
-			o.Endpoints = o.Endpoints.With(key, slices.DeleteFunc(slices.Clone(all), func(e cluster.Endpoint) bool { return e.Node == node }))
+			o.Endpoints = o.Endpoints.With(key, slices.DeleteFunc(slices.Clone(all),
+				func(e cluster.Endpoint) bool { return e.Node == node }))
 		}
 	}
 	return r.ProxyServices(ctx, &o, others...)
@@ -72,50 +73,58 @@ var switches = map[string][]string{"lan": {"to-gw"}, "red-sw": {"to-red1", "to-r
 func splits() map[string]fault {
 	all := map[string]fault{}
 	for bits := 1; bits < 8; bits++ {
-		api, routers, nodes := bits&1 > 0, bits&2 > 0, bits&4 > 0
-		var from []string
-		for what, cut := range map[string]bool{"API": api, "routers": routers, "nodes": nodes} {
-			if cut {
-				from = append(from, what)
-			}
-		}
-		slices.Sort(from)
-		slices.SortStableFunc(from, func(x, y string) int { // nodes come last
-			return strings.Compare(map[bool]string{true: "z"}[x == "nodes"], map[bool]string{true: "z"}[y == "nodes"])
-		})
-		all["split from "+strings.Join(from, " and ")] = fault{
-			hold: aLong,
-			inject: func(ctx context.Context, r *run, s *step) error {
-				if nodes {
-					if err := r.backends(ctx, s.node, false); err != nil {
-						return err
-					}
-				}
-				if api {
-					if err := r.Unplug(s.node + ":eth0"); err != nil {
-						return err
-					}
-				}
-				return r.part(ctx, s.node, routers, nodes)
-			},
-			heal: func(ctx context.Context, r *run, s *step) error {
-				var errs []error
-				if routers || nodes {
-					for sw := range switches {
-						errs = append(errs, r.shell(ctx, sw, "nft delete table bridge chaos"))
-					}
-				}
-				if api {
-					errs = append(errs, r.Plug(s.node+":eth0"))
-				}
-				return errors.Join(append(errs, r.backends(ctx, s.node, true))...)
-			},
+		d := division{api: bits&1 > 0, routers: bits&2 > 0, nodes: bits&4 > 0}
+		all[d.String()] = fault{
+			hold: aLong, inject: d.inject, heal: d.heal,
 			dead: func(r *run, s *step) func(lab.Question) bool {
-				return func(q lab.Question) bool { return r.parted(s.node, q, routers, nodes) }
+				return func(q lab.Question) bool { return r.parted(s.node, q, d.routers, d.nodes) }
 			},
 		}
 	}
 	return all
+}
+
+// division selects the neighbours from which a node is parted.
+type division struct{ api, routers, nodes bool }
+
+func (d division) String() string {
+	var from []string
+	for _, neighbour := range []struct {
+		name string
+		cut  bool
+	}{{"API", d.api}, {"routers", d.routers}, {"nodes", d.nodes}} {
+		if neighbour.cut {
+			from = append(from, neighbour.name)
+		}
+	}
+	return "split from " + strings.Join(from, " and ")
+}
+
+func (d division) inject(ctx context.Context, r *run, s *step) error {
+	if d.nodes {
+		if err := r.backends(ctx, s.node, false); err != nil {
+			return err
+		}
+	}
+	if d.api {
+		if err := r.Unplug(s.node + ":eth0"); err != nil {
+			return err
+		}
+	}
+	return r.part(ctx, s.node, d.routers, d.nodes)
+}
+
+func (d division) heal(ctx context.Context, r *run, s *step) error {
+	var errs []error
+	if d.routers || d.nodes {
+		for sw := range switches {
+			errs = append(errs, r.shell(ctx, sw, "nft delete table bridge chaos"))
+		}
+	}
+	if d.api {
+		errs = append(errs, r.Plug(s.node+":eth0"))
+	}
+	return errors.Join(append(errs, r.backends(ctx, s.node, true))...)
 }
 
 // part makes all switches drop packets between a node and the routers, or the other nodes, or both.
@@ -215,6 +224,7 @@ func killBGP(ctx context.Context, r *run, s *step) error {
 
 func startBGP(ctx context.Context, r *run, s *step) error {
 	return errors.Join(
-		r.shell(ctx, router(s), ". /etc/frr/daemons", "rm -f /run/frr/bgpd.pid /run/frr/bgpd.vty", "/usr/lib/frr/bgpd -d -F traditional $bgpd_options"),
+		r.shell(ctx, router(s), ". /etc/frr/daemons", "rm -f /run/frr/bgpd.pid /run/frr/bgpd.vty",
+			"/usr/lib/frr/bgpd -d -F traditional $bgpd_options"),
 		r.routerBack(ctx, s))
 }

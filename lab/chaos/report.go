@@ -19,7 +19,8 @@ func (r *run) table(kinds []string) (all []Row) {
 // Print writes the table.
 func (result Result) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  fault\tcount\tprobes lost\tsessions broken\tleaks\tworst recovery ms\tlimit\tlongest stall ms\twhole again s\texcused\tlate ms")
+	fmt.Fprintln(t, "  fault\tcount\tprobes lost\tsessions broken\tleaks\tworst recovery ms\tlimit\tlongest stall ms"+
+		"\twhole again s\texcused\tlate ms")
 	for _, row := range result.Rows {
 		mark := "✔"
 		if row.Failed > 0 {

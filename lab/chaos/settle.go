@@ -107,27 +107,39 @@ func (r *run) sessions(router string) error {
 func (r *run) paths(router string) error {
 	switch router {
 	case "red1", "red2":
-		for i, prefix := range webIPs {
-			used, others, err := r.Paths(router, prefix)
-			if err != nil {
-				return err
-			}
-			if want := []string{inRed(r.host)[i]}; !slices.Equal(used, want) {
-				return fmt.Errorf("%s has %s by %v, want %v", router, prefix, used, want)
-			}
-			if want := inRed(r.standby)[i]; !slices.Contains(others, want) {
-				return fmt.Errorf("%s has %s by %v in reserve, want %v", router, prefix, others, want)
-			}
-		}
+		return r.pathsToWeb(router)
 	case "blue1", "blue2":
-		for _, prefix := range batchIPs {
-			used, err := r.NextHops(router, prefix)
-			if err != nil {
-				return err
-			}
-			if len(used) != len(stage.Nodes) {
-				return fmt.Errorf("%s has %s by %v, want every node", router, prefix, used)
-			}
+		return r.pathsToBatch(router)
+	}
+	return nil
+}
+
+// pathsToWeb is an error unless a router uses the host, and has the standby in reserve.
+func (r *run) pathsToWeb(router string) error {
+	for i, prefix := range webIPs {
+		used, others, err := r.Paths(router, prefix)
+		if err != nil {
+			return err
+		}
+		if want := []string{inRed(r.host)[i]}; !slices.Equal(used, want) {
+			return fmt.Errorf("%s has %s by %v, want %v", router, prefix, used, want)
+		}
+		if want := inRed(r.standby)[i]; !slices.Contains(others, want) {
+			return fmt.Errorf("%s has %s by %v in reserve, want %v", router, prefix, others, want)
+		}
+	}
+	return nil
+}
+
+// pathsToBatch is an error unless a router uses all nodes.
+func (r *run) pathsToBatch(router string) error {
+	for _, prefix := range batchIPs {
+		used, err := r.NextHops(router, prefix)
+		if err != nil {
+			return err
+		}
+		if len(used) != len(stage.Nodes) {
+			return fmt.Errorf("%s has %s by %v, want every node", router, prefix, used)
 		}
 	}
 	return nil

@@ -79,8 +79,16 @@ var ingress = []struct {
 	to   []netip.AddrPort
 	pods []string
 }{
-	{"ext-red", []netip.AddrPort{netip.MustParseAddrPort("192.0.2.10:80"), netip.MustParseAddrPort("[2001:db8:2::10]:80")}, []string{"a-p1", "b-p1", "c-p1"}},
-	{"ext-blue", []netip.AddrPort{netip.MustParseAddrPort("192.0.2.20:80"), netip.MustParseAddrPort("[2001:db8:2::20]:80")}, []string{"a-p2", "b-p2"}},
+	{
+		"ext-red",
+		[]netip.AddrPort{netip.MustParseAddrPort("192.0.2.10:80"), netip.MustParseAddrPort("[2001:db8:2::10]:80")},
+		[]string{"a-p1", "b-p1", "c-p1"},
+	},
+	{
+		"ext-blue",
+		[]netip.AddrPort{netip.MustParseAddrPort("192.0.2.20:80"), netip.MustParseAddrPort("[2001:db8:2::20]:80")},
+		[]string{"a-p2", "b-p2"},
+	},
 }
 
 // control asks questions that no fault touches: the loss of one means a machine that is too busy.

@@ -239,10 +239,12 @@ func (d *demo) tryCluster(ctx context.Context) {
 		return strings.Join(names, " or ") + " saw the pod's own address; the routers saw nothing", none(d.Wrong(nil))
 	}
 	d.try("pod to pod: a-p1 asks b-p1", func() (string, error) {
-		return ask([]netip.AddrPort{netip.MustParseAddrPort("10.244.2.11:8080"), netip.MustParseAddrPort("[fd44:2::11]:8080")}, []string{"b-p1"})
+		return ask([]netip.AddrPort{netip.MustParseAddrPort("10.244.2.11:8080"), netip.MustParseAddrPort("[fd44:2::11]:8080")},
+			[]string{"b-p1"})
 	})
 	d.try("pod to ClusterIP: a-p1 asks batch", func() (string, error) {
-		return ask([]netip.AddrPort{netip.MustParseAddrPort("10.96.0.20:80"), netip.MustParseAddrPort("[fd96::20]:80")}, []string{"a-p2", "b-p2"})
+		return ask([]netip.AddrPort{netip.MustParseAddrPort("10.96.0.20:80"), netip.MustParseAddrPort("[fd96::20]:80")},
+			[]string{"a-p2", "b-p2"})
 	})
 }
 

@@ -47,7 +47,8 @@ const (
 )
 
 func main() {
-	show := flag.String("show", "", "print the sentences with a marker, and the functions with more than 0.35 decisions a line, in packages whose path begins so")
+	show := flag.String("show", "", "print the sentences with a marker, and the functions with more than 0.35 decisions a line, in "+
+		"packages whose path begins so")
 	flag.Parse()
 	if err := run(*show, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "figures:", err)
@@ -187,23 +188,24 @@ func measure(path string) (c counts, findings []string, err error) {
 func decisions(body ast.Node) int {
 	n := 1
 	ast.Inspect(body, func(node ast.Node) bool {
-		switch node := node.(type) {
-		case *ast.IfStmt, *ast.ForStmt, *ast.RangeStmt:
+		if decides(node) {
 			n++
-		case *ast.CaseClause:
-			if node.List != nil {
-				n++
-			}
-		case *ast.CommClause:
-			if node.Comm != nil {
-				n++
-			}
-		case *ast.BinaryExpr:
-			if node.Op == token.LAND || node.Op == token.LOR {
-				n++
-			}
 		}
 		return true
 	})
 	return n
+}
+
+func decides(node ast.Node) bool {
+	switch node := node.(type) {
+	case *ast.IfStmt, *ast.ForStmt, *ast.RangeStmt:
+		return true
+	case *ast.CaseClause:
+		return node.List != nil
+	case *ast.CommClause:
+		return node.Comm != nil
+	case *ast.BinaryExpr:
+		return node.Op == token.LAND || node.Op == token.LOR
+	}
+	return false
 }

@@ -86,7 +86,8 @@ func runUML(args []string) int {
 	}
 	defer os.RemoveAll(memory)
 	g := guestProcess{kernel: kernel, files: files, memory: memory, job: job{
-		Args: append([]string{path}, args[1:]...), Env: os.Environ(), Status: filepath.Join(files, "status"), API: apiWanted(), Started: time.Now(),
+		Args: append([]string{path}, args[1:]...), Env: os.Environ(), Status: filepath.Join(files, "status"), API: apiWanted(),
+		Started: time.Now(),
 	}}
 	if g.job.Dir, err = os.Getwd(); err != nil {
 		return fail("%v", err)

@@ -61,7 +61,10 @@ func State(t *testing.T) []string {
 	t.Helper()
 	Eventually(t, func() bool { return !strings.Contains(IP(t, "-6 addr show"), "tentative") }, "addresses settle")
 	var lines []string
-	for _, what := range []string{"link show", "addr show", "-4 route show table all", "-6 route show table all", "-4 rule show", "-6 rule show"} {
+	for _, what := range []string{
+		"link show", "addr show", "-4 route show table all", "-6 route show table all", "-4 rule show",
+		"-6 rule show",
+	} {
 		for _, entry := range Show(t, what) {
 			if _, l3mdev := entry["l3mdev"]; l3mdev { // the kernel adds this rule with the first VRF and keeps it
 				continue

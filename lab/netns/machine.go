@@ -77,14 +77,25 @@ type Family struct {
 
 // Families has an example of each address family.
 var Families = []Family{
-	{"IPv4", [2]string{"10.244.1.11", "10.244.1.12"}, "203.0.113.10", "198.51.100.10", "10.0.1.", "10.0.2.", "10.1.1.", "10.1.2.", "ip -4", "ip", "0.0.0.0/0", "/32"},
-	{"IPv6", [2]string{"fd44:1::11", "fd44:1::12"}, "2001:db8:203::10", "2001:db8:100::10", "fd00:1::", "fd00:2::", "fd01:1::", "fd01:2::", "ip -6", "ip6", "::/0", "/128"},
+	{
+		"IPv4",
+		[2]string{"10.244.1.11", "10.244.1.12"},
+		"203.0.113.10", "198.51.100.10", "10.0.1.", "10.0.2.", "10.1.1.", "10.1.2.", "ip -4",
+		"ip", "0.0.0.0/0", "/32",
+	},
+	{
+		"IPv6",
+		[2]string{"fd44:1::11", "fd44:1::12"},
+		"2001:db8:203::10", "2001:db8:100::10", "fd00:1::", "fd00:2::", "fd01:1::", "fd01:2::",
+		"ip -6", "ip6", "::/0", "/128",
+	},
 }
 
 // Wire connects two machines. start is the beginning of their addresses: the left machine gets 1, the right one 2.
 func Wire(f Family, left *Machine, leftDevice string, right *Machine, rightDevice, start string) {
 	left.TB.Helper()
-	left.Run(fmt.Sprintf("ip link add %s type veth peer name %s netns /proc/%d/fd/%d", leftDevice, rightDevice, os.Getpid(), right.File.Fd()))
+	left.Run(fmt.Sprintf("ip link add %s type veth peer name %s netns /proc/%d/fd/%d", leftDevice, rightDevice, os.Getpid(),
+		right.File.Fd()))
 	bits, nodad := "/24", ""
 	if f.Name == "IPv6" {
 		bits, nodad = "/64", "nodad"

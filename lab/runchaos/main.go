@@ -33,7 +33,8 @@ func run() int {
 	minutes := flag.Float64("minutes", 10, "how long faults happen")
 	flag.IntVar(&o.Count, "count", 0, "how many faults happen at most; 0: any number")
 	faults := flag.String("faults", "", "only these kinds, separated by commas")
-	flag.BoolVar(&o.Patient, "patient", false, "for a busy machine: nodes take each other for dead after 2 s only, and routers watch them by BGP alone")
+	flag.BoolVar(&o.Patient, "patient", false, "for a busy machine: nodes take each other for dead after 2 s only, and routers watch "+
+		"them by BGP alone")
 	flag.IntVar(&o.Slower, "slower", 0, "for a busy machine: ask this many times less often")
 	flag.DurationVar(&o.Slack, "slack", 0, "for a busy machine: allow this much more time for all that has a limit")
 	verbose := flag.Bool("logs", false, "print the daemons' logs where something failed")
@@ -64,7 +65,8 @@ func run() int {
 		return 1
 	}
 	if len(result.Failures) > 0 {
-		fmt.Printf("\n%d failures; SEED=%d repeats the schedule:\n  %s\n", len(result.Failures), o.Seed, strings.Join(result.Failures, "\n  "))
+		fmt.Printf("\n%d failures; SEED=%d repeats the schedule:\n  %s\n", len(result.Failures), o.Seed,
+			strings.Join(result.Failures, "\n  "))
 		return 1
 	}
 	return 0

@@ -42,32 +42,50 @@ func (s *Stage) startAPI(ctx context.Context, containerlab string, o Options) er
 	if err != nil {
 		return fmt.Errorf("read our RBAC: %w", err)
 	}
-	documents := []string{crd, namespaces}
-	for document := range strings.SplitSeq(string(shipped), "\n---\n") {
+	documents := append([]string{crd, namespaces}, rights(string(shipped))...)
+	if err := s.API.Apply(ctx, append(documents, o.Objects...)...); err != nil {
+		return err
+	}
+	return s.applyManifests(ctx)
+}
+
+// rights returns the shipped RBAC with a ServiceAccount for each node, and these accounts.
+func rights(shipped string) (documents []string) {
+	for document := range strings.SplitSeq(shipped, "\n---\n") {
 		if strings.Contains(document, "\nkind: ServiceAccount\n") || strings.HasPrefix(document, "kind: ServiceAccount") {
 			continue // there is one a node
 		}
 		for _, kind := range []string{"Role", "RoleBinding"} { // kustomize adds the namespace
-			document = strings.Replace(document, "kind: "+kind+"\nmetadata:\n", "kind: "+kind+"\nmetadata:\n  namespace: "+Namespace+"\n", 1)
+			head := "kind: " + kind + "\nmetadata:\n"
+			document = strings.Replace(document, head, head+"  namespace: "+Namespace+"\n", 1)
 		}
-		if _, subject, ok := strings.Cut(document, "subjects:\n"); ok {
-			subjects := ""
-			for _, node := range Nodes {
-				subjects += strings.Replace(subject, "name: egressway\n", "name: "+account(node)+"\n", 1)
-				if !strings.HasSuffix(subjects, "\n") {
-					subjects += "\n"
-				}
-			}
-			document = strings.Replace(document, subject, subjects, 1)
-		}
-		documents = append(documents, document)
+		documents = append(documents, forAllNodes(document))
 	}
 	for _, node := range Nodes {
-		documents = append(documents, fmt.Sprintf("{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: %s, name: %s}}", Namespace, account(node)))
+		documents = append(documents, fmt.Sprintf(
+			"{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: %s, name: %s}}", Namespace, account(node)))
 	}
-	if err := s.API.Apply(ctx, append(documents, o.Objects...)...); err != nil {
-		return err
+	return documents
+}
+
+// forAllNodes gives a binding the accounts of all nodes as subjects.
+func forAllNodes(document string) string {
+	_, subject, ok := strings.Cut(document, "subjects:\n")
+	if !ok {
+		return document
 	}
+	subjects := ""
+	for _, node := range Nodes {
+		subjects += strings.Replace(subject, "name: egressway\n", "name: "+account(node)+"\n", 1)
+		if !strings.HasSuffix(subjects, "\n") {
+			subjects += "\n"
+		}
+	}
+	return strings.Replace(document, subject, subjects, 1)
+}
+
+// applyManifests applies the stage's manifests, in the order of their names.
+func (s *Stage) applyManifests(ctx context.Context) error {
 	names, err := filepath.Glob(filepath.Join(s.manifests(), "*.yaml"))
 	if err != nil {
 		return err
@@ -175,12 +193,15 @@ func (s *Stage) Partition(ctx context.Context, node string, cut bool) error {
 
 // EgressService reads one from the API server.
 func (s *Stage) EgressService(ctx context.Context, namespace, name string) (e egressv1.EgressService, err error) {
-	err = s.API.Get(ctx, fmt.Sprintf("{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {namespace: %s, name: %s}}", namespace, name), &e)
+	err = s.API.Get(ctx, fmt.Sprintf("{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {namespace: %s, name: %s}}",
+		namespace, name), &e)
 	return e, err
 }
 
 // AwaitStatus waits until the status of an EgressService is as wanted.
-func (s *Stage) AwaitStatus(ctx context.Context, namespace, name string, wanted func(egressv1.EgressServiceStatus) error) (e egressv1.EgressService, err error) {
+func (s *Stage) AwaitStatus(ctx context.Context, namespace, name string,
+	wanted func(egressv1.EgressServiceStatus) error,
+) (e egressv1.EgressService, err error) {
 	err = lab.Wait(ctx, lab.Patience, func() error {
 		if e, err = s.EgressService(ctx, namespace, name); err != nil {
 			return err

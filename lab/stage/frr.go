@@ -18,11 +18,14 @@ func (s *Stage) furnishFRR(ctx context.Context, node, config string) error {
 	}
 	n := s.Node(node)
 	for _, d := range lab.FRR.Dirs {
-		if _, err := n.Run(ctx, "sh", "-ec", fmt.Sprintf("mkdir -p %[1]s; mount -t tmpfs -o mode=755 tmpfs %[1]s; chown %[2]s: %[1]s", d, lab.FRR.Owner)); err != nil {
+		if _, err := n.Run(ctx, "sh", "-ec", fmt.Sprintf(
+			"mkdir -p %[1]s; mount -t tmpfs -o mode=755 tmpfs %[1]s; chown %[2]s: %[1]s", d, lab.FRR.Owner)); err != nil {
 			return err
 		}
 	}
-	for name, content := range map[string]string{"frr.conf": config, "daemons": strings.TrimRight(string(daemons), "\n") + "\nstaticd=yes\n"} {
+	for name, content := range map[string]string{
+		"frr.conf": config, "daemons": strings.TrimRight(string(daemons), "\n") + "\nstaticd=yes\n",
+	} {
 		if _, err := n.Input(ctx, content, "sh", "-ec", "cat >/etc/frr/"+name); err != nil {
 			return err
 		}

@@ -21,7 +21,8 @@ func (s *Stage) StartSpeaker(node string) error {
 	if err != nil {
 		return err
 	}
-	if s.Speakers[node], err = s.Start(s.Node(node), "setpriv", "--bounding-set", "-all,+net_raw", "--no-new-privs", binary, "speaker", "--socket", SpeakerSocket); err != nil {
+	if s.Speakers[node], err = s.Start(s.Node(node), "setpriv", "--bounding-set", "-all,+net_raw", "--no-new-privs", binary, "speaker",
+		"--socket", SpeakerSocket); err != nil {
 		return err
 	}
 	return lab.Wait(context.Background(), lab.Patience, func() error {

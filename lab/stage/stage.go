@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -98,32 +99,12 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 	if s.nodes == nil {
 		s.nodes = []string{"a", "b"}
 	}
-	if o.BFD {
-		if err := s.bfd(cmp.Or(o.BFDInterval, usualInterval)); err != nil {
-			return s, err
-		}
-	}
-	if o.Config != nil {
-		if err := s.EditConfig(o.Config); err != nil {
-			return s, err
-		}
-	}
-	if !o.BFD { // tests of other things than failover need not suffer from a machine that is busy for 300 ms
-		if err := s.EditConfig(patient); err != nil {
-			return s, err
-		}
+	if err := s.configure(o); err != nil {
+		return s, err
 	}
 	if o.Manifests != nil {
-		if err := os.RemoveAll(s.manifests()); err != nil {
+		if err := s.replaceManifests(o.Manifests); err != nil {
 			return s, err
-		}
-		if err := os.Mkdir(s.manifests(), 0o755); err != nil {
-			return s, err
-		}
-		for name, content := range o.Manifests {
-			if err := s.put(name, content); err != nil {
-				return s, err
-			}
 		}
 	}
 	// The API server, which is not in the lab, starts while the lab does.
@@ -138,33 +119,69 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 	if err := errors.Join(err, <-api); err != nil {
 		return s, err
 	}
-	for node, config := range o.FRR {
+	err = s.start(ctx, o.FRR)
+	return s, err
+}
+
+// configure edits the daemons' configurations as the options want them.
+func (s *Stage) configure(o Options) error {
+	if o.BFD {
+		if err := s.bfd(cmp.Or(o.BFDInterval, usualInterval)); err != nil {
+			return err
+		}
+	}
+	if o.Config != nil {
+		if err := s.EditConfig(o.Config); err != nil {
+			return err
+		}
+	}
+	if o.BFD {
+		return nil
+	}
+	return s.EditConfig(patient) // tests of other things than failover need not suffer from a machine that is busy for 300 ms
+}
+
+// replaceManifests replaces all manifests by other ones.
+func (s *Stage) replaceManifests(all map[string]string) error {
+	if err := os.RemoveAll(s.manifests()); err != nil {
+		return err
+	}
+	if err := os.Mkdir(s.manifests(), 0o755); err != nil {
+		return err
+	}
+	for name, content := range all {
+		if err := s.put(name, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts FRR beside daemons, by node, then responders, service proxies, the witness and daemons.
+func (s *Stage) start(ctx context.Context, frr map[string]string) (err error) {
+	for node, config := range frr {
 		if err := s.furnishFRR(ctx, node, config); err != nil {
-			return s, err
+			return err
 		}
 		if err := s.StartFRR(ctx, node); err != nil {
-			return s, err
+			return err
 		}
 	}
 	if err := s.RespondOn(ctx, append(slices.Clone(Externals), Pods...)...); err != nil {
-		return s, err
+		return err
 	}
 	if err := s.proxy(ctx); err != nil {
-		return s, err
+		return err
 	}
-	places := make([]string, 0, len(Routers))
-	for place := range Routers {
-		places = append(places, place)
-	}
-	if s.Witness, err = s.Lab.Witness(places...); err != nil {
-		return s, err
+	if s.Witness, err = s.Lab.Witness(slices.Collect(maps.Keys(Routers))...); err != nil {
+		return err
 	}
 	for _, node := range s.nodes {
 		if err := s.StartDaemon(node); err != nil {
-			return s, err
+			return err
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // Close ends daemons and nodes and removes the files.
@@ -208,7 +225,8 @@ func (s *Stage) StartDaemonOf(node, binary string) (err error) {
 	if s.ownSpeaker {
 		capabilities += ",+net_raw"
 	}
-	s.Daemons[node], err = s.Start(s.Node(node), "setpriv", "--bounding-set", capabilities, "--no-new-privs", binary, "run", "--config", config)
+	s.Daemons[node], err = s.Start(s.Node(node), "setpriv", "--bounding-set", capabilities, "--no-new-privs", binary, "run", "--config",
+		config)
 	return err
 }
 

@@ -54,7 +54,8 @@ func inLab(ctx context.Context, r *report, packages []string, labexec string, jo
 				}
 				began := time.Now()
 				cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", "-p", p.path, labexec, p.program,
-					"-test.v=test2json", "-test.paniconexit0", "-test.timeout="+limit.String(), "-test.run=^("+strings.Join(names, "|")+")$")
+					"-test.v=test2json", "-test.paniconexit0", "-test.timeout="+limit.String(),
+					"-test.run=^("+strings.Join(names, "|")+")$")
 				cmd.Dir = p.dir
 				ended, err := stream(ctx, r, cmd)
 				if err != nil {

@@ -50,7 +50,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return err
 	}
 	if flags.NArg() == 0 || *jobs < 1 {
-		return errors.New("usage: suite [-jobs n] -lab program package [package ...] | suite [-jobs n] 'go test -json ...' ['go test -json ...' ...]; see -h")
+		return errors.New("usage: suite [-jobs n] -lab program package [package ...] | " +
+			"suite [-jobs n] 'go test -json ...' ['go test -json ...' ...]; see -h")
 	}
 	r := newReport(out, *long)
 	defer r.alive(time.Minute)()

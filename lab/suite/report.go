@@ -211,7 +211,8 @@ func (r *report) end() error {
 		sum += t.took
 	}
 	slices.SortStableFunc(r.results, func(x, y result) int { return cmp.Compare(y.took, x.took) })
-	r.print("%d tests took %s, their durations sum up to %s. The slowest:\n", len(r.results), time.Since(r.began).Round(time.Second), sum.Round(time.Second))
+	r.print("%d tests took %s, their durations sum up to %s. The slowest:\n", len(r.results), time.Since(r.began).Round(time.Second),
+		sum.Round(time.Second))
 	for _, t := range r.results[:min(slowest, len(r.results))] {
 		r.print("%8.1f s  %s\n", t.took.Seconds(), t)
 	}

@@ -194,7 +194,8 @@ func (b *bed) untilHeard(ctx context.Context, enough func(n int) bool) (time.Tim
 		case <-ctx.Done():
 			return time.Time{}, ctx.Err()
 		case <-late:
-			return time.Time{}, fmt.Errorf("%w after %s\n%s", cmp.Or(err, fmt.Errorf("the router has %d prefixes of %d", n, b.services)), within, tail(b.daemon.Log()))
+			return time.Time{}, fmt.Errorf("%w after %s\n%s", cmp.Or(err, fmt.Errorf("the router has %d prefixes of %d", n, b.services)),
+				within, tail(b.daemon.Log()))
 		case <-tick.C:
 		}
 	}
@@ -273,7 +274,9 @@ func (b *bed) manifest() []byte {
 					"type": "LoadBalancer", "clusterIP": "10.200.0.1", "clusterIPs": []string{"10.200.0.1"},
 					"ports": []any{map[string]any{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}},
 				},
-				"status": map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": address(100), "ipMode": "VIP"}}}},
+				"status": map[string]any{"loadBalancer": map[string]any{
+					"ingress": []any{map[string]any{"ip": address(100), "ipMode": "VIP"}},
+				}},
 			},
 			{
 				"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, "addressType": "IPv4",

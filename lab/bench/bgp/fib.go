@@ -106,7 +106,8 @@ func (f *fib) await(ctx context.Context, reached <-chan time.Time) (time.Time, e
 	case <-time.After(within):
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return time.Time{}, fmt.Errorf("node %s: table %d has %d routes after %s, not %d", f.node.Name, f.table, len(f.routes), within, f.want)
+		return time.Time{}, fmt.Errorf("node %s: table %d has %d routes after %s, not %d",
+			f.node.Name, f.table, len(f.routes), within, f.want)
 	}
 }
 
@@ -154,9 +155,15 @@ func (f *fib) dump() (map[netip.Prefix]netip.Addr, error) {
 	}
 }
 
-// note takes a message on a route into routes.
+// concerns reports whether a message is about an IPv4 route by the protocol.
+func (f *fib) concerns(kind uint16, b []byte) bool {
+	return (kind == unix.RTM_NEWROUTE || kind == unix.RTM_DELROUTE) &&
+		len(b) >= unix.SizeofRtMsg && b[0] == unix.AF_INET && b[5] == f.protocol
+}
+
+// note applies a message on a route to routes.
 func (f *fib) note(routes map[netip.Prefix]netip.Addr, kind uint16, b []byte) {
-	if kind != unix.RTM_NEWROUTE && kind != unix.RTM_DELROUTE || len(b) < unix.SizeofRtMsg || b[0] != unix.AF_INET || b[5] != f.protocol {
+	if !f.concerns(kind, b) {
 		return
 	}
 	bits, table := int(b[1]), uint32(b[4])

@@ -55,7 +55,7 @@ func run() error {
 	flag.Uint64Var(&o.seed, "seed", 1, "of what is left to chance")
 	flag.BoolVar(&o.logs, "logs", false, "print the daemon's log at the end")
 	flag.Parse()
-	if o.services < 1 || o.services > 1<<16 || o.prefixes < 1 || o.prefixes > 1<<20 || o.perMsg < 1 || o.perMsg > 900 || o.rate < 10 || o.rounds < 1 {
+	if !o.valid() {
 		return errors.New("-services 1 to 65536, -prefixes 1 to 1048576, -per-update 1 to 900, -rate 10 or more, -rounds 1 or more")
 	}
 	var err error
@@ -67,6 +67,11 @@ func run() error {
 	// The goroutine that waits for the kernel must never wait for another goroutine: its clock would be late.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 8)
 	return measure(ctx, o, os.Stdout)
+}
+
+func (o *options) valid() bool {
+	return o.services >= 1 && o.services <= 1<<16 && o.prefixes >= 1 && o.prefixes <= 1<<20 &&
+		o.perMsg >= 1 && o.perMsg <= 900 && o.rate >= 10 && o.rounds >= 1
 }
 
 // measure prints each table when it is there.

@@ -75,7 +75,8 @@ func (b *bed) announcing(ctx context.Context, out io.Writer) error {
 		session.Add(full.Sub(established))
 	}
 	n := figures.Count(b.services)
-	fmt.Fprintf(out, "### Announced\n\n%s ingress IPs, to FRR; %d rounds: median, least and most. A file with the Services, which the daemon had not read before, took %s until the router had all.\n\n",
+	fmt.Fprintf(out, "### Announced\n\n%s ingress IPs, to FRR; %d rounds: median, least and most. A file with the Services, which the "+
+		"daemon had not read before, took %s until the router had all.\n\n",
 		n, b.rounds, figures.Duration(read))
 	t := figures.NewTable("from", "to", "time")
 	t.Add("the node becomes Ready, and with it host of all", "the router has the first prefix", first.String())
@@ -198,7 +199,8 @@ func (b *bed) learning(ctx context.Context, out io.Writer) error {
 		}
 	}
 	n := figures.Count(b.prefixes)
-	fmt.Fprintf(out, "### Learned\n\n%s routes of a peer, at most %d prefixes in an UPDATE, by the daemon and, in turn with it, by FRR's bgpd and zebra; %d rounds: median, least and most; of the ratio, quartiles.\n\n",
+	fmt.Fprintf(out, "### Learned\n\n%s routes of a peer, at most %d prefixes in an UPDATE, by the daemon and, in turn with it, by FRR's "+
+		"bgpd and zebra; %d rounds: median, least and most; of the ratio, quartiles.\n\n",
 		n, b.perMsg, b.rounds)
 	t := figures.NewTable("from", "to", b.ours.name, b.theirs.name, b.ours.name+" : "+b.theirs.name)
 	row := func(from, to string, of map[string]*figures.Times) {
@@ -312,8 +314,10 @@ func (b *bed) churning(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	b.printChurn(out, before, after, took)
-	fmt.Fprintf(out, "%s changes in %s batches, %.0f a second. The kernel's table was equal to what the peer has, %s routes, %s after the last one.\n",
-		figures.Count(changed), figures.Count(batches), float64(changed)/took.Seconds(), figures.Count(len(want)), figures.Duration(settled))
+	fmt.Fprintf(out, "%s changes in %s batches, %.0f a second. The kernel's table was equal to what the peer has, %s routes, %s after "+
+		"the last one.\n",
+		figures.Count(changed), figures.Count(batches), float64(changed)/took.Seconds(), figures.Count(len(want)),
+		figures.Duration(settled))
 	return nil
 }
 
@@ -353,7 +357,8 @@ func (b *bed) use() (u use, err error) {
 }
 
 func (b *bed) printChurn(out io.Writer, before, after use, took time.Duration) {
-	fmt.Fprintf(out, "### Changes of learned routes\n\nFor %s, %s routes change at random: of those told, a third is withdrawn, the others get another next hop; those withdrawn are told again.\n\n",
+	fmt.Fprintf(out, "### Changes of learned routes\n\nFor %s, %s routes change at random: of those told, a third is withdrawn, the "+
+		"others get another next hop; those withdrawn are told again.\n\n",
 		took.Round(time.Second), figures.Count(b.prefixes))
 	share := func(from, to figures.Process) string {
 		return fmt.Sprintf("%.1f %% of one", 100*(to.CPU-from.CPU).Seconds()/after.at.Sub(before.at).Seconds())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,7 +56,8 @@ func (b *bed) changes(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "### Changes at %g a second\n\n%d changes of objects at the API server in %s.\n\n", b.rate, len(many), took.Round(time.Second))
+	fmt.Fprintf(out, "### Changes at %g a second\n\n%d changes of objects at the API server in %s.\n\n", b.rate, len(many),
+		took.Round(time.Second))
 	b.table(out, many, true)
 	b.cost(out, before, after, "while they came")
 	return nil
@@ -110,11 +112,7 @@ func (b *bed) await(ctx context.Context, all []*change) {
 	late := time.After(settleWithin)
 	for {
 		next := b.seen.next()
-		missing := false
-		for _, x := range all {
-			missing = missing || x.err == nil && (b.seen.first(x.commit, x.sent).IsZero() || x.update.addr.IsValid() && b.seen.first(x.update, x.sent).IsZero())
-		}
-		if !missing {
+		if !slices.ContainsFunc(all, b.missing) {
 			return
 		}
 		select {
@@ -127,44 +125,65 @@ func (b *bed) await(ctx context.Context, all []*change) {
 	}
 }
 
-// table prints how long changes took.
-func (b *bed) table(out io.Writer, all []*change, asked bool) {
-	var whole, fromAnswer, fromEvent, told, answer, event, toldFromEvent, updateFromAnswer figures.Spans
-	commits, updates := map[string]*figures.Spans{}, map[string]*figures.Spans{}
-	failed, unseen, untold := 0, 0, 0
+// missing reports whether an expected effect of a change was not seen yet.
+func (b *bed) missing(x *change) bool {
+	unseen := func(s sight) bool { return b.seen.first(s, x.sent).IsZero() }
+	return x.err == nil && (unseen(x.commit) || x.update.addr.IsValid() && unseen(x.update))
+}
+
+// timings holds how long changes took, from one moment to another.
+type timings struct {
+	answer, event, commit, commitFromAnswer, commitFromEvent, update, updateFromAnswer, updateFromEvent figures.Spans
+
+	commits, updates       map[string]*figures.Spans // by kind of change
+	failed, unseen, untold int
+}
+
+// timings sums up changes.
+func (b *bed) timings(all []*change) *timings {
+	t := &timings{commits: map[string]*figures.Spans{}, updates: map[string]*figures.Spans{}}
 	for _, x := range all {
-		if x.err != nil {
-			if failed++; failed == 1 {
-				fmt.Fprintln(os.Stderr, "changes:", x.err)
-			}
-			continue
-		}
-		if commits[x.what] == nil {
-			commits[x.what], updates[x.what] = &figures.Spans{}, &figures.Spans{}
-		}
-		watched := b.watched(x)
-		answer.Add(x.sent, x.answered)
-		event.Add(x.sent, watched)
-		if at := b.seen.first(x.commit, x.sent); at.IsZero() {
-			unseen++
-		} else {
-			whole.Add(x.sent, at)
-			fromAnswer.Add(x.answered, at)
-			fromEvent.Add(watched, at)
-			commits[x.what].Add(x.sent, at)
-		}
-		if !x.update.addr.IsValid() {
-			continue
-		}
-		if at := b.seen.first(x.update, x.sent); at.IsZero() {
-			untold++
-		} else {
-			told.Add(x.sent, at)
-			updateFromAnswer.Add(x.answered, at)
-			toldFromEvent.Add(watched, at)
-			updates[x.what].Add(x.sent, at)
+		if x.err == nil {
+			b.add(t, x)
+		} else if t.failed++; t.failed == 1 {
+			fmt.Fprintln(os.Stderr, "changes:", x.err)
 		}
 	}
+	return t
+}
+
+// add adds one change to the timings.
+func (b *bed) add(t *timings, x *change) {
+	if t.commits[x.what] == nil {
+		t.commits[x.what], t.updates[x.what] = &figures.Spans{}, &figures.Spans{}
+	}
+	watched := b.watched(x)
+	t.answer.Add(x.sent, x.answered)
+	t.event.Add(x.sent, watched)
+	if at := b.seen.first(x.commit, x.sent); at.IsZero() {
+		t.unseen++
+	} else {
+		t.commit.Add(x.sent, at)
+		t.commitFromAnswer.Add(x.answered, at)
+		t.commitFromEvent.Add(watched, at)
+		t.commits[x.what].Add(x.sent, at)
+	}
+	if !x.update.addr.IsValid() {
+		return
+	}
+	if at := b.seen.first(x.update, x.sent); at.IsZero() {
+		t.untold++
+	} else {
+		t.update.Add(x.sent, at)
+		t.updateFromAnswer.Add(x.answered, at)
+		t.updateFromEvent.Add(watched, at)
+		t.updates[x.what].Add(x.sent, at)
+	}
+}
+
+// table prints how long changes took.
+func (b *bed) table(out io.Writer, all []*change, asked bool) {
+	s := b.timings(all)
 	t := figures.NewTable("from", "to", "n", "p50", "p90", "p99", "most")
 	row := func(from, to string, v figures.Spans) {
 		if len(v) > 0 {
@@ -173,30 +192,31 @@ func (b *bed) table(out io.Writer, all []*change, asked bool) {
 	}
 	first := "request"
 	if asked {
-		row("request", "answer of the API server", answer)
-		row("request", "event at a watch beside the daemon's", event)
+		row("request", "answer of the API server", s.answer)
+		row("request", "event at a watch beside the daemon's", s.event)
 	} else {
 		first = "rename"
 	}
-	row(first, "nft commit", whole)
+	row(first, "nft commit", s.commit)
 	if asked {
-		row("answer", "nft commit", fromAnswer)
-		row("event", "nft commit", fromEvent)
+		row("answer", "nft commit", s.commitFromAnswer)
+		row("event", "nft commit", s.commitFromEvent)
 	}
-	row(first, "BGP UPDATE", told)
+	row(first, "BGP UPDATE", s.update)
 	if asked {
-		row("answer", "BGP UPDATE", updateFromAnswer)
-		row("event", "BGP UPDATE", toldFromEvent)
+		row("answer", "BGP UPDATE", s.updateFromAnswer)
+		row("event", "BGP UPDATE", s.updateFromEvent)
 	}
 	for _, what := range kinds {
-		if commits[what] != nil {
-			row(first+": "+what, "nft commit", *commits[what])
-			row(first+": "+what, "BGP UPDATE", *updates[what])
+		if s.commits[what] != nil {
+			row(first+": "+what, "nft commit", *s.commits[what])
+			row(first+": "+what, "BGP UPDATE", *s.updates[what])
 		}
 	}
 	t.Print(out)
-	if failed+unseen+untold > 0 {
-		fmt.Fprintf(out, "%d requests failed; of %d changes no commit was seen, of %d no UPDATE, as they were undone before or took more than %s.\n\n", failed, unseen, untold, settleWithin)
+	if s.failed+s.unseen+s.untold > 0 {
+		fmt.Fprintf(out, "%d requests failed; of %d changes no commit was seen, of %d no UPDATE, "+
+			"as they were undone before or took more than %s.\n\n", s.failed, s.unseen, s.untold, settleWithin)
 	}
 }
 

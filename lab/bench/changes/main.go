@@ -91,9 +91,11 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 		}
 		b.destroy()
 	}()
-	fmt.Fprintf(out, "%d Services with an EgressService and %d endpoints each, %d Nodes, %d of them hosts; the node that is measured is host of %d, standby of %d.\n",
+	fmt.Fprintf(out, "%d Services with an EgressService and %d endpoints each, %d Nodes, %d of them hosts; the node that is measured is "+
+		"host of %d, standby of %d.\n",
 		o.services, o.endpoints, o.nodes, o.hosts, o.services/o.hosts, o.services/o.hosts)
-	fmt.Fprintf(out, "Commit %s, kernel %s, %d processors, which the daemon shares with the API server and with what makes the changes.\n\n", version, kernel(), runtime.NumCPU())
+	fmt.Fprintf(out, "Commit %s, kernel %s, %d processors, which the daemon shares with the API server and with what makes the "+
+		"changes.\n\n", version, kernel(), runtime.NumCPU())
 	var parts []func(context.Context, io.Writer) error
 	if o.server {
 		parts = append(parts, b.coldStarts, b.atRest, b.changes, b.move)

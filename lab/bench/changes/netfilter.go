@@ -62,7 +62,8 @@ func watchNetfilter(n *lab.Node, s *seen) error {
 // atOnce has this goroutine's thread run whenever it can: it notes when something happens.
 func atOnce() {
 	runtime.LockOSThread()
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0) // else the times are a little late
+	// If this fails, the times are a little late.
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
 }
 
 func netfilterSights(b []byte) (all []sight) {
@@ -88,6 +89,29 @@ func netfilterSights(b []byte) (all []sight) {
 	return all
 }
 
+// keys returns the addresses that an element's key begins with.
+func keys(element []byte) (all []netip.Addr) {
+	for key := range values(element, unix.NFTA_SET_ELEM_KEY) {
+		for data := range values(key, unix.NFTA_DATA_VALUE) {
+			if len(data)%4 == 0 && len(data) >= 4 {
+				all = append(all, netip.AddrFrom4([4]byte(data)))
+			}
+		}
+	}
+	return all
+}
+
+// values iterates over the values of all attributes of a type.
+func values(b []byte, typ uint16) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for t, value := range attributes(b) {
+			if t == typ && !yield(value) {
+				return
+			}
+		}
+	}
+}
+
 // elements lists the addresses of an element message: those that are the key, or begin it.
 func elements(b []byte, k kind) (all []sight) {
 	for typ, value := range attributes(b) {
@@ -102,15 +126,8 @@ func elements(b []byte, k kind) (all []sight) {
 			}
 		case unix.NFTA_SET_ELEM_LIST_ELEMENTS:
 			for _, element := range attributes(value) {
-				for typ, key := range attributes(element) {
-					if typ != unix.NFTA_SET_ELEM_KEY {
-						continue
-					}
-					for typ, data := range attributes(key) {
-						if typ == unix.NFTA_DATA_VALUE && len(data)%4 == 0 && len(data) >= 4 {
-							all = append(all, sight{k, netip.AddrFrom4([4]byte(data))})
-						}
-					}
+				for _, a := range keys(element) {
+					all = append(all, sight{k, a})
 				}
 			}
 		}

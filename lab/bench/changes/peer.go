@@ -170,18 +170,23 @@ func updateSights(b []byte) (all []sight, err error) {
 		if len(attributes) < head+size {
 			return nil, errUpdate
 		}
-		value := attributes[head : head+size]
+		all = append(all, attributeSights(kind, attributes[head:head+size])...)
 		attributes = attributes[head+size:]
-		ipv4 := len(value) >= 3 && binary.BigEndian.Uint16(value) == 1
-		switch {
-		case !ipv4:
-		case kind == unreachable:
-			all = append(all, prefixes(withdrawn, value[3:])...)
-		case kind == reachable && len(value) >= 5+int(value[3]):
-			all = append(all, prefixes(announced, value[5+int(value[3]):])...)
-		}
 	}
 	return all, nil
+}
+
+// attributeSights lists the IPv4 routes in an attribute.
+func attributeSights(kind byte, value []byte) []sight {
+	switch ipv4 := len(value) >= 3 && binary.BigEndian.Uint16(value) == 1; {
+	case !ipv4:
+		return nil
+	case kind == unreachable:
+		return prefixes(withdrawn, value[3:])
+	case kind == reachable && len(value) >= 5+int(value[3]):
+		return prefixes(announced, value[5+int(value[3]):])
+	}
+	return nil
 }
 
 // prefixes reads IPv4 prefixes.

@@ -38,7 +38,10 @@ func (s *service) endpointsJSON() []any {
 }
 
 func (s *service) metadata() map[string]any {
-	return map[string]any{"namespace": s.namespace, "name": s.name, "labels": map[string]any{"app": s.name, "kubernetes.io/service-name": s.name}}
+	return map[string]any{
+		"namespace": s.namespace, "name": s.name,
+		"labels": map[string]any{"app": s.name, "kubernetes.io/service-name": s.name},
+	}
 }
 
 func (s *service) serviceStatus() map[string]any {
@@ -48,7 +51,10 @@ func (s *service) serviceStatus() map[string]any {
 func (s *service) egressService() map[string]any {
 	return map[string]any{
 		"apiVersion": "k8s.ovn.org/v1", "kind": "EgressService", "metadata": s.metadata(),
-		"spec": map[string]any{"sourceIPBy": "LoadBalancerIP", "network": network, "nodeSelector": map[string]any{"matchLabels": map[string]any{"egress": "true"}}},
+		"spec": map[string]any{
+			"sourceIPBy": "LoadBalancerIP", "network": network,
+			"nodeSelector": map[string]any{"matchLabels": map[string]any{"egress": "true"}},
+		},
 	}
 }
 
@@ -60,8 +66,9 @@ func (s *service) core() map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Service", "metadata": s.metadata(), "status": s.serviceStatus(),
 		"spec": map[string]any{
-			"type": "LoadBalancer", "clusterIP": nth("10.100.0.1", s.number).String(), "clusterIPs": []string{nth("10.100.0.1", s.number).String()},
-			"ports": []any{map[string]any{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}},
+			"type": "LoadBalancer", "clusterIP": nth("10.100.0.1", s.number).String(),
+			"clusterIPs": []string{nth("10.100.0.1", s.number).String()},
+			"ports":      []any{map[string]any{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}},
 		},
 	}
 }

@@ -69,7 +69,8 @@ func (*bed) cost(out io.Writer, before, after use, when string) {
 		return 100 * (to.CPU - from.CPU).Seconds() / after.at.Sub(before.at).Seconds()
 	}
 	t := figures.NewTable("", "daemon", "its speaker")
-	t.Add("processor, "+when, fmt.Sprintf("%.1f %% of one", share(before.agent, after.agent)), fmt.Sprintf("%.1f %%", share(before.speaker, after.speaker)))
+	t.Add("processor, "+when, fmt.Sprintf("%.1f %% of one", share(before.agent, after.agent)),
+		fmt.Sprintf("%.1f %%", share(before.speaker, after.speaker)))
 	t.Add("RSS before", figures.Mebi(before.agent.Now), figures.Mebi(before.speaker.Now))
 	t.Add("RSS after", figures.Mebi(after.agent.Now), figures.Mebi(after.speaker.Now))
 	t.Add("RSS, most since its start", figures.Mebi(after.agent.Peak), figures.Mebi(after.speaker.Peak))
@@ -79,7 +80,8 @@ func (*bed) cost(out io.Writer, before, after use, when string) {
 		each := func(total time.Duration) string { return figures.Duration(time.Duration(float64(total) / n)) }
 		t.Add("passes", fmt.Sprintf("%g", n), "")
 		t.Add("time of a pass, on average", each(time.Duration((after.seconds-before.seconds)*float64(time.Second))), "")
-		t.Add("processor time for each pass, with all else that the process does", each(after.agent.CPU-before.agent.CPU), each(after.speaker.CPU-before.speaker.CPU))
+		t.Add("processor time for each pass, with all else that the process does", each(after.agent.CPU-before.agent.CPU),
+			each(after.speaker.CPU-before.speaker.CPU))
 	}
 	t.Print(out)
 }
@@ -106,9 +108,11 @@ func (b *bed) coldStarts(ctx context.Context, out io.Writer) error {
 		if s.synced > 0 {
 			synced = figures.Duration(s.synced)
 		}
-		t.Add(strconv.Itoa(i+1), synced, figures.Duration(s.ready), s.announcedAfter(), figures.Mebi(u.agent.Peak), figures.Mebi(u.speaker.Peak))
+		t.Add(strconv.Itoa(i+1), synced, figures.Duration(s.ready), s.announcedAfter(), figures.Mebi(u.agent.Peak),
+			figures.Mebi(u.speaker.Peak))
 	}
-	fmt.Fprintf(out, "### Cold starts\n\nTimes are from the start of the process; in force is `/readyz`; the peer is told %d prefixes.\n\n", b.cluster.announcedHere())
+	fmt.Fprintf(out, "### Cold starts\n\nTimes are from the start of the process; in force is `/readyz`; the peer is told %d "+
+		"prefixes.\n\n", b.cluster.announcedHere())
 	t.Print(out)
 	return nil
 }

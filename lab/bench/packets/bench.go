@@ -201,7 +201,9 @@ func (s *subject) load() error {
 		passingSource = func(int) netip.Addr { return netip.MustParseAddr("10.0.0.11") }
 	}
 	steps := []error{
-		add(established, s.enters, flows, func(i int) (netip.AddrPort, netip.AddrPort) { return port(s.podAddr(spread(i, flows)), i), far }),
+		add(established, s.enters, flows, func(i int) (netip.AddrPort, netip.AddrPort) {
+			return port(s.podAddr(spread(i, flows)), i), far
+		}),
 		add(answers, s.device, flows, func(i int) (netip.AddrPort, netip.AddrPort) {
 			return far, port(s.source(s.layout, spread(i, flows)), i)
 		}),
@@ -260,14 +262,16 @@ func (s *subject) people() error {
 	if s.enters != "pod0" {
 		return nil
 	}
-	pod, router, net, node := s.podAddr(0), "169.254.1.1", "169.254.1.2/30", map[string]string{"eth1": "10.0.0.11", "eth2": "10.1.0.11"}[s.device]
+	pod, router, net, node := s.podAddr(0), "169.254.1.1", "169.254.1.2/30",
+		map[string]string{"eth1": "10.0.0.11", "eth2": "10.1.0.11"}[s.device]
 	nodad, outsideNets := "", [2]string{"10.0.0.254/24", "10.1.0.254/24"}
 	if s.v6 {
 		router, net, node = "fd69::1", "fd69::2/126", map[string]string{"eth1": "fd00::11", "eth2": "fd01::11"}[s.device]
 		nodad, outsideNets = " nodad", [2]string{"fd00::254/64", "fd01::254/64"}
 	}
 	if err := in(s.pod, func() (err error) {
-		if err := script(fmt.Sprintf("address add %s dev pod0%s\naddress add %s dev lo%s\nroute add default via %s dev pod0\n", net, nodad, pod, nodad, router)); err != nil {
+		if err := script(fmt.Sprintf("address add %s dev pod0%s\naddress add %s dev lo%s\nroute add default via %s dev pod0\n",
+			net, nodad, pod, nodad, router)); err != nil {
 			return err
 		}
 		s.ends[0], err = socket(netip.AddrPortFrom(pod, 7000), netip.AddrPortFrom(outsider[s.v6], 7))
@@ -276,7 +280,8 @@ func (s *subject) people() error {
 		return err
 	}
 	return in(s.outside, func() (err error) {
-		if err := script(fmt.Sprintf("address add %s dev eth1%s\naddress add %s dev eth2%s\naddress add %s dev lo%s\nroute add default via %s\n",
+		if err := script(fmt.Sprintf("address add %s dev eth1%s\naddress add %s dev eth2%s\naddress add %s dev lo%s\n"+
+			"route add default via %s\n",
 			outsideNets[0], nodad, outsideNets[1], nodad, outsider[s.v6], nodad, node)); err != nil {
 			return err
 		}

@@ -19,7 +19,8 @@ func main() {
 	size := flag.Int("packets", 16384, "`number` of packets of a batch")
 	ofParts := flag.Bool("parts", false, "measure what rules are made of instead")
 	kind := flag.String("kind", "", "measure only this `kind` of packets")
-	wall := flag.Bool("wall", false, "measure by the clock on the wall, where the kernel counts processor time in ticks, as a user-mode one does")
+	wall := flag.Bool("wall", false, "measure by the clock on the wall, where the kernel counts processor time in ticks, as a user-mode "+
+		"one does")
 	flag.Parse()
 	if *wall {
 		clock = unix.CLOCK_MONOTONIC

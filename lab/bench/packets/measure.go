@@ -81,51 +81,68 @@ func (b *bench) round() error {
 }
 
 func (s *subject) measure(kind string, n int) error {
-	var took time.Duration
-	var err error
-	switch kind {
-	case pingPong:
-		if s.enters != "pod0" {
-			return nil
-		}
-		n = min(n, 2048)
-		took, err = s.talk(n)
-	case local:
-		if n > newFlows {
-			n = newFlows
-		}
-		if took, err = s.sendLocal(n); err != nil {
-			return err
-		}
-	case fresh, passingNew:
-		if err := flushConntrack(); err != nil {
-			return err
-		}
-		if err := s.streams[kind].restart(); err != nil {
-			return err
-		}
-		if n = min(n, newFlows); n > 256 {
-			n &^= 63
-		}
-		took, err = s.streams[kind].send(n)
-		if err == nil {
-			err = flushConntrack()
-		}
-		for _, again := range []string{established, answers, passing, passingBack} {
-			if err == nil {
-				_, err = s.streams[again].send(flows)
-			}
-		}
-	default:
-		if _, err = s.streams[kind].send(min(flows, n)); err == nil { // fills the caches
-			took, err = s.streams[kind].send(n)
-		}
+	if kind == pingPong && s.enters != "pod0" {
+		return nil
 	}
+	n = batch(kind, n)
+	took, err := s.pass(kind, n)
 	if err != nil {
 		return err
 	}
 	s.took[kind] = append(s.took[kind], float64(took)/float64(n))
 	return nil
+}
+
+// batch returns how many packets of a kind are measured at once, at most n.
+func batch(kind string, n int) int {
+	switch kind {
+	case pingPong:
+		return min(n, 2048)
+	case local:
+		return min(n, newFlows)
+	case fresh, passingNew:
+		if n = min(n, newFlows); n > 256 {
+			n &^= 63
+		}
+	}
+	return n
+}
+
+// pass lets n packets of a kind pass, and returns how long that took.
+func (s *subject) pass(kind string, n int) (time.Duration, error) {
+	switch kind {
+	case pingPong:
+		return s.talk(n)
+	case local:
+		return s.sendLocal(n)
+	case fresh, passingNew:
+		return s.sendNew(kind, n)
+	}
+	if _, err := s.streams[kind].send(min(flows, n)); err != nil { // fills the caches
+		return 0, err
+	}
+	return s.streams[kind].send(n)
+}
+
+// sendNew sends first packets of n flows that the kernel does not know. Afterwards it knows those of the other streams
+// again.
+func (s *subject) sendNew(kind string, n int) (time.Duration, error) {
+	if err := flushConntrack(); err != nil {
+		return 0, err
+	}
+	if err := s.streams[kind].restart(); err != nil {
+		return 0, err
+	}
+	took, err := s.streams[kind].send(n)
+	if err == nil {
+		err = flushConntrack()
+	}
+	for _, again := range []string{established, answers, passing, passingBack} {
+		if err == nil {
+			_, err = s.streams[again].send(flows)
+		}
+	}
+	return took, err
 }
 
 // sendLocal has the node itself send.

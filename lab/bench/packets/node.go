@@ -17,10 +17,11 @@ import (
 
 // Sources and destinations. Addresses of pods and ingress IPs go up from these.
 var (
-	outsider  = map[bool]netip.Addr{false: netip.MustParseAddr("198.51.100.10"), true: netip.MustParseAddr("2001:db8:100::10")}
-	ownPods   = map[bool]netip.Addr{false: netip.MustParseAddr("10.64.1.0"), true: netip.MustParseAddr("fd64::1:0")}
-	others    = map[bool]netip.Addr{false: netip.MustParseAddr("10.67.0.0"), true: netip.MustParseAddr("fd64::ff:0")} // pods of this node that are not selected
-	farPods   = map[bool]netip.Addr{false: netip.MustParseAddr("10.68.1.0"), true: netip.MustParseAddr("fd68::1:0")}  // of node b
+	outsider = map[bool]netip.Addr{false: netip.MustParseAddr("198.51.100.10"), true: netip.MustParseAddr("2001:db8:100::10")}
+	ownPods  = map[bool]netip.Addr{false: netip.MustParseAddr("10.64.1.0"), true: netip.MustParseAddr("fd64::1:0")}
+	// others are pods of this node that are not selected.
+	others    = map[bool]netip.Addr{false: netip.MustParseAddr("10.67.0.0"), true: netip.MustParseAddr("fd64::ff:0")}
+	farPods   = map[bool]netip.Addr{false: netip.MustParseAddr("10.68.1.0"), true: netip.MustParseAddr("fd68::1:0")} // of node b
 	ingresses = map[bool]netip.Addr{false: netip.MustParseAddr("203.0.0.1"), true: netip.MustParseAddr("2001:db8:203::1")}
 )
 
@@ -82,7 +83,8 @@ func oneRoutingRule(l layout) error {
 		return err
 	}
 	if l.vrf { // packets that arrive by the VRF are routed by its table
-		if err := script("route add 10.64.0.0/14 via 169.254.1.2 dev pod0 table 1001\nroute add fd64::/64 via fd69::2 dev pod0 table 1001\n"); err != nil {
+		if err := script("route add 10.64.0.0/14 via 169.254.1.2 dev pod0 table 1001\n" +
+			"route add fd64::/64 via fd69::2 dev pod0 table 1001\n"); err != nil {
 			return err
 		}
 	}
@@ -131,7 +133,10 @@ table inet each {
 func clusterRules() error {
 	return rules(`
 table ip kube-proxy {
-	map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.1 . tcp . 443 : goto service, 10.96.0.10 . udp . 53 : goto service } }
+	map service-ips {
+		type ipv4_addr . inet_proto . inet_service : verdict
+		elements = { 10.96.0.1 . tcp . 443 : goto service, 10.96.0.10 . udp . 53 : goto service }
+	}
 	map no-endpoint-services { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.99 . tcp . 80 : drop } }
 	chain service { dnat to 10.0.0.12; }
 	chain nat-prerouting { type nat hook prerouting priority dstnat; policy accept; jump services; }
@@ -182,7 +187,9 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 		}
 		o := cluster.Objects{
 			ServiceCIDRs: []netip.Prefix{p("10.96.0.0/12")},
-			Nodes:        cluster.MapOf(map[string]cluster.Node{"a": node("11", "10.64.0.0/14", "fd64::/64"), "b": node("12", "10.68.0.0/14", "fd68::/64")}),
+			Nodes: cluster.MapOf(map[string]cluster.Node{
+				"a": node("11", "10.64.0.0/14", "fd64::/64"), "b": node("12", "10.68.0.0/14", "fd68::/64"),
+			}),
 		}
 		hosts := map[election.Seat]election.Choice{}
 		standby := map[string]string{"a": "b", "b": "a"}[host]
@@ -193,8 +200,14 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 		for i := range l.endpoints {
 			key := cluster.Key{Namespace: "shop", Name: fmt.Sprint("s", i/perService)}
 			if i%perService == 0 {
-				o.EgressServices = o.EgressServices.With(key, cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer})
-				o.Services = o.Services.With(key, cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: ingressIP(l, i).String()}}})
+				o.EgressServices = o.EgressServices.With(key, cluster.EgressService{
+					Network:    "red",
+					SourceIPBy: cluster.SourceIPByLoadBalancer,
+				})
+				o.Services = o.Services.With(key, cluster.Service{
+					LoadBalancer: true,
+					Ingress:      []cluster.Ingress{{IP: ingressIP(l, i).String()}},
+				})
 				hosts[election.ServiceSeat(key)] = election.Choice{Host: host, Standby: standby}
 			}
 			o.Endpoints = o.Endpoints.With(key, append(o.Endpoints.At(key), cluster.Endpoint{Address: l.podAddr(i).String(), Node: where}))

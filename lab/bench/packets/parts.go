@@ -22,7 +22,8 @@ func parts(own layout) (all []entry) {
 	set ranges { type ipv4_addr; flags interval; elements = { 10.70.0.0/16, 10.80.0.0/14, 224.0.0.0/4 } }
 	chain other { }
 `
-			return rules(tracked + "table inet parts {\n" + sets + "chain c {\n" + hook + "\n" + strings.Repeat(what+"\n", repeated) + "}\n}\n")
+			return rules(tracked + "table inet parts {\n" + sets + "chain c {\n" + hook + "\n" + strings.Repeat(what+"\n", repeated) +
+				"}\n}\n")
 		}
 	}
 	const forward = "type filter hook forward priority 0; policy accept;"
@@ -34,13 +35,15 @@ func parts(own layout) (all []entry) {
 	add("forwarding", plain)
 	add("an empty chain", chain(forward, ""))
 	add("an empty chain of nat before and after routing", func(layout) error {
-		return rules(tracked + "table inet parts {\nchain a { type nat hook prerouting priority 0; }\nchain b { type nat hook postrouting priority 0; }\n}\n")
+		return rules(tracked + "table inet parts {\nchain a { type nat hook prerouting priority 0; }\n" +
+			"chain b { type nat hook postrouting priority 0; }\n}\n")
 	})
 	for _, part := range []string{
 		"meta nfproto ipv6 drop",
 		"iifname vmap @devmap", "iif vmap @indexmap", `iifname "eth7" drop`,
 		"ip saddr vmap @podmap", "ip saddr @pods drop", "ip saddr @ranges drop", "ip6 saddr ::1 drop",
-		"ct mark & 0x3f00 vmap @marks", "ct mark & 0x3f00 vmap @sizedmarks", "ct mark & 0x3f00 == 0x2100 drop", "ct direction reply continue",
+		"ct mark & 0x3f00 vmap @marks", "ct mark & 0x3f00 vmap @sizedmarks", "ct mark & 0x3f00 == 0x2100 drop",
+		"ct direction reply continue",
 		"ct state new continue", "ct state invalid drop", "ct status dnat continue",
 		"meta mark & 0x2000 != 0 drop", "jump other", "fib daddr type broadcast drop", "meta mark set meta mark & 0xffffc0ff",
 		"ct mark vmap { 0x2100 : drop, 0x2200 : drop, 0x2300 : drop }",

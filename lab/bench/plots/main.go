@@ -204,7 +204,12 @@ func addQuantiles(p *plot.Plot, name string, c color.Color, t table, row ...stri
 		}
 		points = append(points, plotter.XY{X: float64(i), Y: ms})
 	}
-	p.X.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "50"}, {Value: 1, Label: "90"}, {Value: 2, Label: "99"}, {Value: 3, Label: "100"}}
+	p.X.Tick.Marker = plot.ConstantTicks{
+		{Value: 0, Label: "50"},
+		{Value: 1, Label: "90"},
+		{Value: 2, Label: "99"},
+		{Value: 3, Label: "100"},
+	}
 	return addLine(p, name, points, c)
 }
 

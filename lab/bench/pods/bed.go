@@ -45,11 +45,8 @@ type bed struct {
 }
 
 func build(ctx context.Context, o options, w way) (_ *bed, err error) {
-	if o.kubelab == "" {
-		return nil, errors.New("-kubelab or KUBELAB must name the API server's program: make kubelab prints its path")
-	}
-	if o.hosts < 3 || o.hosts > 25 || o.hosts > o.nodes {
-		return nil, fmt.Errorf("-hosts %d: 3 to 25 of the %d nodes: each is a path of the node, of which there are 31", o.hosts, o.nodes)
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	program, err := filepath.Abs(o.daemon)
 	if err != nil {
@@ -62,31 +59,10 @@ func build(ctx context.Context, o options, w way) (_ *bed, err error) {
 			b.destroy()
 		}
 	}()
-	if b.dir, err = os.MkdirTemp("", "egressway-bench-"); err != nil {
+	if err := b.deploy(ctx); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(b.dir, "pods.clab.yml")
-	if err := os.WriteFile(file, topology, 0o600); err != nil {
-		return nil, err
-	}
-	var others []string // they refuse the daemon's requests, which is quicker than silence
-	for i := 1; i < o.hosts; i++ {
-		others = append(others, fmt.Sprintf("ip addr add %s/16 dev eth1", nth(nodeAddress, i)))
-	}
-	if b.lab, err = lab.Deploy(ctx, file, lab.Options{Exec: map[string][]string{"outside": others}}); err != nil {
-		return nil, err
-	}
-	b.node, b.outside, b.from = b.lab.Node("node"), b.lab.Node("outside"), b.lab.Node("pods")
-	b.api, err = apiserver.Start(ctx, b.lab, b.outside, o.kubelab, apiAddress,
-		fmt.Sprint("-seed-services=", o.services), fmt.Sprint("-seed-endpoints=", o.endpoints), fmt.Sprint("-seed-nodes=", o.nodes),
-		fmt.Sprint("-seed-hosts=", o.hosts), fmt.Sprint("-seed-namespaces=", o.namespaces), "-seed-networks=1")
-	if err != nil {
-		return nil, err
-	}
-	if err := b.api.Furnish(ctx, o.crd, "node-1"); err != nil { // another node leads, as for all but one of many
-		return nil, err
-	}
-	if _, err := b.api.Ask(ctx, apiserver.Merge("/api/v1/nodes/"+ownNode, []byte(`{"spec": {"podCIDR": "`+podRange+`", "podCIDRs": ["`+podRange+`"]}}`))); err != nil {
+	if err := b.startAPI(ctx); err != nil {
 		return nil, err
 	}
 	if err := b.configure(); err != nil {
@@ -105,6 +81,52 @@ func build(ctx context.Context, o options, w way) (_ *bed, err error) {
 	}
 	b.sender, err = newSender(b.from, b.node, o)
 	return b, err
+}
+
+func (o options) check() error {
+	if o.kubelab == "" {
+		return errors.New("-kubelab or KUBELAB must name the API server's program: make kubelab prints its path")
+	}
+	if o.hosts < 3 || o.hosts > 25 || o.hosts > o.nodes {
+		return fmt.Errorf("-hosts %d: 3 to 25 of the %d nodes: each is a path of the node, of which there are 31", o.hosts, o.nodes)
+	}
+	return nil
+}
+
+// deploy makes the bed's folder and its network namespaces.
+func (b *bed) deploy(ctx context.Context) (err error) {
+	if b.dir, err = os.MkdirTemp("", "egressway-bench-"); err != nil {
+		return err
+	}
+	file := filepath.Join(b.dir, "pods.clab.yml")
+	if err := os.WriteFile(file, topology, 0o600); err != nil {
+		return err
+	}
+	var others []string // they refuse the daemon's requests, which is quicker than silence
+	for i := 1; i < b.hosts; i++ {
+		others = append(others, fmt.Sprintf("ip addr add %s/16 dev eth1", nth(nodeAddress, i)))
+	}
+	if b.lab, err = lab.Deploy(ctx, file, lab.Options{Exec: map[string][]string{"outside": others}}); err != nil {
+		return err
+	}
+	b.node, b.outside, b.from = b.lab.Node("node"), b.lab.Node("outside"), b.lab.Node("pods")
+	return nil
+}
+
+// startAPI starts a seeded API server, with the objects that the daemon needs.
+func (b *bed) startAPI(ctx context.Context) (err error) {
+	b.api, err = apiserver.Start(ctx, b.lab, b.outside, b.kubelab, apiAddress,
+		fmt.Sprint("-seed-services=", b.services), fmt.Sprint("-seed-endpoints=", b.endpoints), fmt.Sprint("-seed-nodes=", b.nodes),
+		fmt.Sprint("-seed-hosts=", b.hosts), fmt.Sprint("-seed-namespaces=", b.namespaces), "-seed-networks=1")
+	if err != nil {
+		return err
+	}
+	if err := b.api.Furnish(ctx, b.crd, "node-1"); err != nil { // another node leads, as for all but one of many
+		return err
+	}
+	_, err = b.api.Ask(ctx, apiserver.Merge("/api/v1/nodes/"+ownNode,
+		[]byte(`{"spec": {"podCIDR": "`+podRange+`", "podCIDRs": ["`+podRange+`"]}}`)))
+	return err
 }
 
 func (b *bed) destroy() {

@@ -53,7 +53,10 @@ func open(index int) (fd int, err error) {
 	address := target.As4()
 	filter, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: toTarget, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(address[0])<<24 | uint32(address[1])<<16 | uint32(address[2])<<8 | uint32(address[3]), SkipFalse: 1},
+		bpf.JumpIf{
+			Cond: bpf.JumpEqual, Val: uint32(address[0])<<24 | uint32(address[1])<<16 | uint32(address[2])<<8 | uint32(address[3]),
+			SkipFalse: 1,
+		},
 		bpf.RetConstant{Val: 1 << 16},
 		bpf.RetConstant{},
 	})
@@ -70,7 +73,8 @@ func open(index int) (fd int, err error) {
 	const buffer, look = 256 << 20, 100_000 // bytes, µs
 	ip := uint16(unix.ETH_P_IP<<8&0xff00 | unix.ETH_P_IP>>8)
 	err = errors.Join(
-		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}),
+		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}),
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS_NEW, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer),

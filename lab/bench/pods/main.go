@@ -75,10 +75,13 @@ func run() error {
 	flag.DurationVar(&o.lasting, "for", 40*time.Second, "for how long pods come, each way")
 	flag.DurationVar(&o.every, "every", time.Millisecond, "between two SYNs of a pod, each of a new flow")
 	flag.DurationVar(&o.again, "again", 200*time.Millisecond, "between two repetitions of a pod's first SYN")
-	flag.DurationVar(&o.addressAfter, "address-after", 300*time.Millisecond, "from a pod's first SYN to its address at the API, as kubelet is late")
-	flag.DurationVar(&o.sliceAfter, "endpoint-after", 50*time.Millisecond, "from there to its place in the EndpointSlice, as the controller is late")
+	flag.DurationVar(&o.addressAfter, "address-after", 300*time.Millisecond,
+		"from a pod's first SYN to its address at the API, as kubelet is late")
+	flag.DurationVar(&o.sliceAfter, "endpoint-after", 50*time.Millisecond,
+		"from there to its place in the EndpointSlice, as the controller is late")
 	flag.DurationVar(&o.stay, "stay", 500*time.Millisecond, "for how long a pod goes on then")
-	flag.StringVar(&o.ways, "ways", "none,every,labelled", "which ways to run the daemon: without hold, with hold of every pod, of labelled pods")
+	flag.StringVar(&o.ways, "ways", "none,every,labelled", "which ways to run the daemon: without hold, with hold of every pod, of "+
+		"labelled pods")
 	flag.BoolVar(&o.logs, "logs", false, "print the daemon's log at the end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
@@ -96,9 +99,11 @@ func measure(ctx context.Context, o options, out io.Writer) error {
 			return fmt.Errorf("-ways %q: none, every and labelled are those there are", name)
 		}
 	}
-	fmt.Fprintf(out, "%s Services with an EgressService and %d endpoints each, %s Nodes; the node is host of %s. %g new pods a second for %s, each way; a SYN of a new flow every %s from each. "+
+	fmt.Fprintf(out, "%s Services with an EgressService and %d endpoints each, %s Nodes; the node is host of %s. %g new pods a second "+
+		"for %s, each way; a SYN of a new flow every %s from each. "+
 		"Its address is written %s after its first SYN, the EndpointSlice %s after that.\n\n",
-		figures.Count(o.services), o.endpoints, figures.Count(o.nodes), figures.Count(o.services/o.hosts), o.rate, o.lasting, o.every, o.addressAfter, o.sliceAfter)
+		figures.Count(o.services), o.endpoints, figures.Count(o.nodes), figures.Count(o.services/o.hosts), o.rate, o.lasting, o.every,
+		o.addressAfter, o.sliceAfter)
 	for _, w := range ways {
 		if !slices.Contains(names, w.name) {
 			continue

@@ -50,7 +50,8 @@ func (b *bed) ours() (all []*service) {
 		}
 		for e := range b.endpoints {
 			k := i*b.endpoints + e
-			s.endpoints = append(s.endpoints, endpoint(s.namespace, fmt.Sprintf("%s-%d", s.name, e), nth(netip.MustParseAddr("10.128.0.0"), k), fmt.Sprintf("node-%d", k%b.nodes)))
+			s.endpoints = append(s.endpoints, endpoint(s.namespace, fmt.Sprintf("%s-%d", s.name, e),
+				nth(netip.MustParseAddr("10.128.0.0"), k), fmt.Sprintf("node-%d", k%b.nodes)))
 		}
 		all = append(all, s)
 	}
@@ -120,7 +121,10 @@ func (b *bed) live(ctx context.Context, p *pod) error {
 	defer b.sender.remove(p)
 	at := p.begun.Add(b.addressAfter)
 	sleep(ctx, time.Until(at))
-	addresses := map[string]any{"status": map[string]any{"phase": "Running", "podIP": p.addr.String(), "podIPs": []any{map[string]any{"ip": p.addr.String()}}}}
+	addresses := map[string]any{"status": map[string]any{
+		"phase": "Running", "podIP": p.addr.String(),
+		"podIPs": []any{map[string]any{"ip": p.addr.String()}},
+	}}
 	if err := b.write(ctx, &p.address, apiserver.Merge(apiserver.Pods(namespace)+"/"+name+"/status", encode(addresses))); err != nil {
 		return err
 	}

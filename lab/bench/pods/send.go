@@ -171,7 +171,8 @@ type sight struct {
 
 // read reads an IPv4 packet; false: it is no SYN of a pod.
 func read(packet []byte) (x sight, ok bool) {
-	if len(packet) < headers-14 || packet[0] != 4<<4|5 || packet[9] != unix.IPPROTO_TCP || netip.AddrFrom4([4]byte(packet[16:20])) != target {
+	if len(packet) < headers-14 || packet[0] != 4<<4|5 || packet[9] != unix.IPPROTO_TCP ||
+		netip.AddrFrom4([4]byte(packet[16:20])) != target {
 		return x, false
 	}
 	x.source = netip.AddrFrom4([4]byte(packet[12:16]))

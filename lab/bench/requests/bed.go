@@ -67,7 +67,10 @@ func topology(n int) map[string]any {
 	return map[string]any{"name": "requests", "topology": map[string]any{
 		"defaults": map[string]any{
 			"kind": "linux", "network-mode": "none",
-			"sysctls": map[string]any{"net.ipv4.ip_forward": 1, "net.ipv6.conf.all.forwarding": 1, "net.ipv4.conf.all.rp_filter": 0, "net.ipv4.conf.default.rp_filter": 0},
+			"sysctls": map[string]any{
+				"net.ipv4.ip_forward": 1, "net.ipv6.conf.all.forwarding": 1, "net.ipv4.conf.all.rp_filter": 0,
+				"net.ipv4.conf.default.rp_filter": 0,
+			},
 		},
 		"nodes": nodes, "links": links,
 	}}
@@ -131,7 +134,8 @@ func prepare(ctx context.Context, o options, n int, leader string) (_ *bed, err 
 		return nil, err
 	}
 	flags := []string{
-		"-audit", fmt.Sprint("-seed-services=", o.services), fmt.Sprint("-seed-endpoints=", o.endpoints), fmt.Sprint("-seed-nodes=", max(n, o.nodes)),
+		"-audit", fmt.Sprint("-seed-services=", o.services), fmt.Sprint("-seed-endpoints=", o.endpoints),
+		fmt.Sprint("-seed-nodes=", max(n, o.nodes)),
 		"-seed-networks=1", "-seed-namespaces=50",
 	}
 	for i := range n {

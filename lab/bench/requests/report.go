@@ -6,40 +6,51 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
 // report prints the measurements, and calculates those of a thousand nodes.
 func (o options) report(out io.Writer, all []*result) {
-	fmt.Fprintf(out, "%s Services with an EgressService and %d endpoints each, as many Nodes as daemons.\n\n", figures.Count(o.services), o.endpoints)
+	fmt.Fprintf(out, "%s Services with an EgressService and %d endpoints each, as many Nodes as daemons.\n\n", figures.Count(o.services),
+		o.endpoints)
 	fmt.Fprintf(out, "### At rest\n\nRequests a second for %s.\n\n", o.rest)
 	perRole(out, all, func(r *result) []*window { return []*window{r.rest} }, func(w *window, n float64) string {
 		return fmt.Sprintf("%.3f", n/w.to.Sub(w.from).Seconds())
 	})
-	fmt.Fprintf(out, "### A restart of one daemon\n\nRequests for each, and what the API server sends. A start waits until all is in force.\n\n")
+	fmt.Fprintf(out, "### A restart of one daemon\n\nRequests for each, and what the API server sends. A start waits until all is in "+
+		"force.\n\n")
 	restarts(out, all)
-	fmt.Fprintf(out, "### A change of one object\n\nAn endpoint is replaced in an EndpointSlice, as a rolling update of a workload does; a kubelet writes the status of its Node; a label of a Node changes. "+
+	fmt.Fprintf(out, "### A change of one object\n\nAn endpoint is replaced in an EndpointSlice, as a rolling update of a workload does; "+
+		"a kubelet writes the status of its Node; a label of a Node changes. "+
 		"Events are the daemons', and the API server's own; requests are those of all daemons together.\n\n")
 	changes(out, all)
 	o.thousand(out, all[len(all)-1])
 }
 
-// perRole prints how often the leader and each other daemon asked in some windows.
-func perRole(out io.Writer, all []*result, windows func(*result) []*window, unit func(*window, float64) string) {
-	head, kinds := []string{"request"}, map[string]bool{}
-	for _, r := range all {
-		head = append(head, fmt.Sprintf("leader of %d", r.daemons), fmt.Sprintf("each other of %d", r.daemons))
-		for _, w := range windows(r) {
-			for _, c := range w.requests {
-				for kind := range c {
-					kinds[kind] = true
-				}
+// requestKinds returns the kinds of requests in windows, sorted.
+func requestKinds(all []*window) []string {
+	kinds := map[string]bool{}
+	for _, w := range all {
+		for _, c := range w.requests {
+			for kind := range c {
+				kinds[kind] = true
 			}
 		}
 	}
+	return slices.Sorted(maps.Keys(kinds))
+}
+
+// perRole prints how often the leader and each other daemon asked in some windows.
+func perRole(out io.Writer, all []*result, windows func(*result) []*window, unit func(*window, float64) string) {
+	head, every := []string{"request"}, []*window(nil)
+	for _, r := range all {
+		head = append(head, fmt.Sprintf("leader of %d", r.daemons), fmt.Sprintf("each other of %d", r.daemons))
+		every = append(every, windows(r)...)
+	}
 	t := figures.NewTable(head...)
-	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+	for _, kind := range requestKinds(every) {
 		row := []string{kind}
 		for _, r := range all {
 			for _, w := range windows(r) {
@@ -57,9 +68,9 @@ func perRole(out io.Writer, all []*result, windows func(*result) []*window, unit
 				if direction == "bytes sent" {
 					c = w.sent
 				}
-				leader := c[nodeName(w.leader)]
+				leader, seconds := c[nodeName(w.leader)], w.to.Sub(w.from).Seconds()
 				others := (sum(c) - leader) / float64(r.daemons-1)
-				row = append(row, fmt.Sprintf("%.0f", leader/w.to.Sub(w.from).Seconds()), fmt.Sprintf("%.0f", others/w.to.Sub(w.from).Seconds()))
+				row = append(row, fmt.Sprintf("%.0f", leader/seconds), fmt.Sprintf("%.0f", others/seconds))
 			}
 		}
 		t.Add(row...)
@@ -88,57 +99,57 @@ func (w *window) roles(kind string) (leader, others float64) {
 
 // restarts prints the requests after restarts, on average.
 func restarts(out io.Writer, all []*result) {
-	head, kinds := []string{"request"}, map[string]bool{}
+	head, every := []string{"request"}, []*window(nil)
 	for _, r := range all {
 		head = append(head, fmt.Sprintf("by the one that starts, of %d", r.daemons), fmt.Sprintf("by all others, of %d", r.daemons))
-		for _, w := range r.restarts {
-			for _, c := range w.requests {
-				for kind := range c {
-					kinds[kind] = true
-				}
-			}
-		}
+		every = append(every, r.restarts...)
 	}
 	t := figures.NewTable(head...)
-	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+	for _, kind := range requestKinds(every) {
 		row := []string{kind}
 		for _, r := range all {
-			var own, others float64
-			for _, w := range r.restarts {
-				for i, c := range w.requests {
-					if i == w.node {
-						own += c[kind]
-					} else {
-						others += c[kind]
-					}
-				}
-			}
-			n := float64(max(1, len(r.restarts)))
-			row = append(row, fmt.Sprintf("%.1f", own/n), fmt.Sprintf("%.1f", others/n))
+			own, others := restartRequests(r.restarts, kind)
+			row = append(row, fmt.Sprintf("%.1f", own), fmt.Sprintf("%.1f", others))
 		}
 		t.Add(row...)
 	}
 	bytes, ready := []string{"bytes received"}, []string{"time until it is ready, at most"}
 	for _, r := range all {
-		var own, others float64
-		var longest *window
-		for _, w := range r.restarts {
-			own += w.received[nodeName(w.node)]
-			others += sum(w.received) - w.received[nodeName(w.node)]
-			if longest == nil || w.ready > longest.ready {
-				longest = w
-			}
-		}
-		n := float64(max(1, len(r.restarts)))
-		bytes = append(bytes, kibi(own/n), kibi(others/n))
-		if longest == nil {
-			longest = &window{}
-		}
-		ready = append(ready, figures.Duration(longest.ready), "")
+		own, others, longest := restartBytes(r.restarts)
+		bytes = append(bytes, kibi(own), kibi(others))
+		ready = append(ready, figures.Duration(longest), "")
 	}
 	t.Add(bytes...)
 	t.Add(ready...)
 	t.Print(out)
+}
+
+// restartRequests returns how many requests of a kind a restarted daemon sends, and all others, on average.
+func restartRequests(all []*window, kind string) (own, others float64) {
+	for _, w := range all {
+		for i, c := range w.requests {
+			if i == w.node {
+				own += c[kind]
+			} else {
+				others += c[kind]
+			}
+		}
+	}
+	n := float64(max(1, len(all)))
+	return own / n, others / n
+}
+
+// restartBytes returns how much a restarted daemon receives, and all others, on average, and the longest time until one
+// was ready.
+func restartBytes(all []*window) (own, others float64, longest time.Duration) {
+	for _, w := range all {
+		node := w.received[nodeName(w.node)]
+		own += node
+		others += sum(w.received) - node
+		longest = max(longest, w.ready)
+	}
+	n := float64(max(1, len(all)))
+	return own / n, others / n, longest
 }
 
 // changes prints the requests after changes of objects, for each change.
@@ -206,30 +217,38 @@ func (o options) thousand(out io.Writer, r *result) {
 	node := cmp.Or(r.nodes.sizes["nodes"]/max(1, r.nodes.events["nodes"]), size("nodes"))
 	slice := r.endpoints.sizes["endpointslices"] / max(1, r.endpoints.events["endpointslices"])
 
-	fmt.Fprintf(out, "### %s nodes\n\nCalculated from the figures with %d daemons. Assumed: %s Services of the same size; each daemon asks as often and is sent as much as one of these, "+
-		"the leader's Lease is one; client-go renews each of %d watches after 5 to 10 minutes; kubelets write the status of their Node every 5 minutes, which is their default when nothing changes; "+
-		"the DaemonSet's update replaces one daemon after the other.\n\n", figures.Count(nodes), r.daemons, figures.Count(services), watches)
+	fmt.Fprintf(out, "### %s nodes\n\nCalculated from the figures with %d daemons. Assumed: %s Services of the same size; each daemon "+
+		"asks as often and is sent as much as one of these, "+
+		"the leader's Lease is one; client-go renews each of %d watches after 5 to 10 minutes; kubelets write the status of their Node "+
+		"every 5 minutes, which is their default when nothing changes; "+
+		"the DaemonSet's update replaces one daemon after the other.\n\n", figures.Count(nodes), r.daemons, figures.Count(services),
+		watches)
 	t := figures.NewTable("", "requests a second", "events a second", "MB a second", "grows with")
 	rate := func(x float64) string { return fmt.Sprintf("%.1f", x) }
 	t.Add("at rest: reports and what the leader asks", rate(others*(nodes-1)+leader), "", "", "nodes")
 	t.Add("at rest: watches that begin anew", rate(nodes*watches/renewed), "", "", "nodes")
 	renewals, _ := r.rest.roles("update leases")
-	t.Add("the leader's Lease, sent to all", "", rate(renewals/seconds*nodes), fmt.Sprintf("%.2f", renewals/seconds*nodes*leaseBytes/mega), "nodes")
+	t.Add("the leader's Lease, sent to all", "", rate(renewals/seconds*nodes), fmt.Sprintf("%.2f", renewals/seconds*nodes*leaseBytes/mega),
+		"nodes")
 	_, reports := r.rest.roles(renewal)
-	t.Add("the nodes' Leases, sent to the leader", "", rate(reports/seconds*nodes), fmt.Sprintf("%.2f", reports/seconds*nodes*leaseBytes/mega), "nodes")
+	t.Add("the nodes' Leases, sent to the leader", "", rate(reports/seconds*nodes),
+		fmt.Sprintf("%.2f", reports/seconds*nodes*leaseBytes/mega), "nodes")
 	watchers, grows := r.nodes.events["nodes"]/float64(max(1, r.nodes.changes))-1, "nodes" // the API server watches too
 	if watchers > 3 {                                                                      // more than the leader and the node itself
 		watchers, grows = watchers*nodes/float64(r.daemons), "nodes²"
 	}
-	t.Add("the status of all Nodes by kubelets", "", rate(watchers*nodes/kubelet), fmt.Sprintf("%.2f", watchers*nodes/kubelet*node/mega), grows)
+	t.Add("the status of all Nodes by kubelets", "", rate(watchers*nodes/kubelet), fmt.Sprintf("%.2f", watchers*nodes/kubelet*node/mega),
+		grows)
 	var asked float64
 	for _, c := range r.labels.requests {
 		asked += c["list nodes"] / float64(max(1, r.labels.changes)) * nodes / float64(r.daemons)
 	}
 	roster := r.labels.sizes["leases"] / max(1, r.labels.events["leases"])
-	t.Add("each Node whose addresses, podCIDRs or labels change in a second", rate(asked), rate(nodes), fmt.Sprintf("%.1f", (asked*node+nodes*roster)/mega), "nodes × changes")
+	t.Add("each Node whose addresses, podCIDRs or labels change in a second", rate(asked), rate(nodes),
+		fmt.Sprintf("%.1f", (asked*node+nodes*roster)/mega), "nodes × changes")
 	t.Add("each endpoint that changes in a second, sent to all", "", rate(nodes), fmt.Sprintf("%.2f", nodes*slice/mega), "nodes × changes")
-	t.Add("each daemon that starts in a second", rate(starting), rate(services*3+nodes), fmt.Sprintf("%.1f", list/mega), "starts × objects")
+	t.Add("each daemon that starts in a second", rate(starting), rate(services*3+nodes),
+		fmt.Sprintf("%.1f", list/mega), "starts × objects")
 	t.Print(out)
 }
 

@@ -177,7 +177,10 @@ func asDaemon(ctx context.Context, i int, kubeconfig string, known, relying *ato
 		default:
 		}
 	})
-	report := cluster.Report{Networks: map[string]cluster.NetworkState{}, Hosts: map[string]bool{nodeName(i + 1): true, nodeName(i + 2): true}}
+	report := cluster.Report{
+		Networks: map[string]cluster.NetworkState{},
+		Hosts:    map[string]bool{nodeName(i + 1): true, nodeName(i + 2): true},
+	}
 	for _, name := range []string{"red", "blue", "green"} {
 		report.Networks[name] = cluster.NetworkState{Usable: true, IPv4: true, IPv6: true, Sessions: 2, Up: 2}
 	}
@@ -216,11 +219,14 @@ func change(flag *bool, to bool) int64 {
 
 // print prints the measurements.
 func (s *simulation) print(out io.Writer, n int) {
-	fmt.Fprintf(out, "### %s simulated daemons\n\nThe API clients of %[1]s daemons in one process, without services; %[2]d Nodes of the same size, whose statuses are written once in %[3]s each. "+
-		"First they obey a leader of an earlier version, which publishes no roster of the Nodes: each watches all. All knew everything after %[4]s. Then one of them leads, and the others watch their own Node since %[5]s after the former leader's end. "+
+	fmt.Fprintf(out, "### %s simulated daemons\n\nThe API clients of %[1]s daemons in one process, without services; %[2]d Nodes of the "+
+		"same size, whose statuses are written once in %[3]s each. "+
+		"First they obey a leader of an earlier version, which publishes no roster of the Nodes: each watches all. All knew everything "+
+		"after %[4]s. Then one of them leads, and the others watch their own Node since %[5]s after the former leader's end. "+
 		"At last, a label of %[6]d Nodes changes, one a second.\n\n",
 		figures.Count(n), n, kubeletEvery, figures.Duration(s.taken[0]), figures.Duration(s.taken[1]), relabelled)
-	t := figures.NewTable("", "statuses of Nodes", "requests a second", "events of Nodes a second", "MB of them", "events of Leases a second", "MB of them", "MB received")
+	t := figures.NewTable("", "statuses of Nodes", "requests a second", "events of Nodes a second", "MB of them",
+		"events of Leases a second", "MB of them", "MB received")
 	for i, row := range []struct {
 		name   string
 		window *window
@@ -233,7 +239,8 @@ func (s *simulation) print(out io.Writer, n int) {
 		for _, c := range w.requests {
 			asked += sum(c)
 		}
-		t.Add(row.name, fmt.Sprint(s.beats[i]), per(asked), per(w.events["nodes"]), mega(w.sizes["nodes"]), per(w.events["leases"]), mega(w.sizes["leases"]), mega(sum(w.received)))
+		t.Add(row.name, fmt.Sprint(s.beats[i]), per(asked), per(w.events["nodes"]), mega(w.sizes["nodes"]), per(w.events["leases"]),
+			mega(w.sizes["leases"]), mega(sum(w.received)))
 	}
 	t.Print(out)
 }

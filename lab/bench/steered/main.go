@@ -120,7 +120,8 @@ func rounds(ctx context.Context, beds []*bed, o options, out io.Writer, what str
 			w.rate = append(w.rate, float64(mebi<<20*8)/took.Seconds()/1e9)
 		}
 	}
-	fmt.Fprintf(out, "%s; one TCP connection of %d MiB, %d rounds: median and quartiles, and the ratio to the same round on the host.\n\n", what, mebi, o.rounds)
+	fmt.Fprintf(out, "%s; one TCP connection of %d MiB, %d rounds: median and quartiles, and the ratio to the same round on the host.\n\n",
+		what, mebi, o.rounds)
 	t := figures.NewTable("pod", "Gbit/s", "ratio")
 	for i, w := range ways {
 		lower, median, upper := figures.Quartiles(w.rate)
@@ -152,16 +153,7 @@ func build(ctx context.Context, o options, mode string) (_ *bed, err error) {
 			b.destroy()
 		}
 	}()
-	if b.dir, err = os.MkdirTemp("", "egressway-bench-"); err != nil {
-		return nil, err
-	}
-	if err := os.CopyFS(b.dir, files); err != nil {
-		return nil, err
-	}
-	if err := os.Mkdir(b.path("manifests"), 0o755); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(b.path("objects.yaml"), b.path("manifests/objects.yaml")); err != nil {
+	if err := b.writeFiles(); err != nil {
 		return nil, err
 	}
 	if b.lab, err = lab.Deploy(ctx, b.path("steered.clab.yml"), lab.Options{}); err != nil {
@@ -171,8 +163,36 @@ func build(ctx context.Context, o options, mode string) (_ *bed, err error) {
 		return nil, err
 	}
 	for _, node := range []string{"host", "other"} {
-		config := b.path(node + ".yaml")
-		if err := os.WriteFile(config, fmt.Appendf(nil, `
+		if err := b.startDaemon(node, mode); err != nil {
+			return nil, err
+		}
+	}
+	for _, pod := range []string{"near", "far"} {
+		if err := b.awaitServed(ctx, pod); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// writeFiles makes the bed's folder, with the manifests in one of their own.
+func (b *bed) writeFiles() (err error) {
+	if b.dir, err = os.MkdirTemp("", "egressway-bench-"); err != nil {
+		return err
+	}
+	if err := os.CopyFS(b.dir, files); err != nil {
+		return err
+	}
+	if err := os.Mkdir(b.path("manifests"), 0o755); err != nil {
+		return err
+	}
+	return os.Rename(b.path("objects.yaml"), b.path("manifests/objects.yaml"))
+}
+
+// startDaemon starts the daemon of a node. Only host has an interface in the network.
+func (b *bed) startDaemon(node, mode string) error {
+	config := b.path(node + ".yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, `
 node: %s
 source: {manifests: %s}
 clusterCIDRs: [10.128.0.0/9]
@@ -182,26 +202,25 @@ networks:
   table: 1001
   interfaces: [%s]
 `, node, b.path("manifests"), mode, map[string]string{"host": "eth2"}[node]), 0o600); err != nil {
-			return nil, err
-		}
-		d, err := b.lab.StartDaemon(b.lab.Node(node), o.daemon, config)
-		if err != nil {
-			return nil, err
-		}
-		b.daemons = append(b.daemons, d)
+		return err
 	}
-	for _, pod := range []string{"near", "far"} {
-		if err := lab.Wait(ctx, startWithin, func() error {
-			a, err := b.lab.Node(pod).AskTCP(ctx, server)
-			if err == nil && a.Peer.Addr() != ingressIP {
-				err = fmt.Errorf("the server sees pod %s as %s, not %s", pod, a.Peer.Addr(), ingressIP)
-			}
-			return err
-		}); err != nil {
-			return nil, err
-		}
+	d, err := b.lab.StartDaemon(b.lab.Node(node), b.daemon, config)
+	if err != nil {
+		return err
 	}
-	return b, nil
+	b.daemons = append(b.daemons, d)
+	return nil
+}
+
+// awaitServed waits until the server sees a pod as the ingress IP.
+func (b *bed) awaitServed(ctx context.Context, pod string) error {
+	return lab.Wait(ctx, startWithin, func() error {
+		a, err := b.lab.Node(pod).AskTCP(ctx, server)
+		if err == nil && a.Peer.Addr() != ingressIP {
+			err = fmt.Errorf("the server sees pod %s as %s, not %s", pod, a.Peer.Addr(), ingressIP)
+		}
+		return err
+	})
 }
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
@@ -212,7 +231,8 @@ func (b *bed) limit(ctx context.Context) error {
 		"near": {"eth1"}, "far": {"eth1"}, "host": {"eth1", "eth2", "pod0"}, "other": {"eth1", "pod0"}, "outside": {"eth1"},
 	} {
 		for _, device := range devices {
-			if _, err := b.lab.Node(node).Run(ctx, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", "1gbit", "burst", "256k", "latency", "20ms"); err != nil {
+			if _, err := b.lab.Node(node).Run(ctx, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", "1gbit", "burst", "256k",
+				"latency", "20ms"); err != nil {
 				return err
 			}
 		}

@@ -31,7 +31,8 @@ func Start(ctx context.Context, l *lab.Lab, n *lab.Node, kubelab, listen string,
 	if err := n.Do(func() error { return os.MkdirAll(home, 0o700) }); err != nil {
 		return nil, err
 	}
-	program, err := l.Start(n, append([]string{kubelab, "-listen", listen, "-dir", home, "-endpointslice=false", "-run-pods=false"}, flags...)...)
+	program, err := l.Start(n, append([]string{kubelab, "-listen", listen, "-dir", home, "-endpointslice=false", "-run-pods=false"},
+		flags...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,8 @@ func (s *Server) Furnish(ctx context.Context, crd, leader string) error {
 	}
 	if leader != "" {
 		all = append(all, Post("/apis/coordination.k8s.io/v1/namespaces/"+Namespace+"/leases", fmt.Appendf(nil,
-			`{"metadata": {"name": "egressway"}, "spec": {"holderIdentity": "%[2]s_bench", "leaseDurationSeconds": 864000, "acquireTime": %[1]q, "renewTime": %[1]q}}`,
+			`{"metadata": {"name": "egressway"}, "spec": {"holderIdentity": "%[2]s_bench", "leaseDurationSeconds": 864000, `+
+				`"acquireTime": %[1]q, "renewTime": %[1]q}}`,
 			now, leader)))
 	}
 	for _, r := range all {

@@ -27,13 +27,16 @@ func Start(ctx context.Context, l *lab.Lab, n *lab.Node, program, config string)
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, kind, to string) (c net.Conn, err error) {
-		err = n.Do(func() (err error) {
-			c, err = new(net.Dialer).DialContext(ctx, kind, to)
-			return err
-		})
-		return c, err
-	}}}
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, kind, to string) (c net.Conn, err error) {
+			err = n.Do(func() (err error) {
+				c, err = new(net.Dialer).DialContext(ctx, kind, to)
+				return err
+			})
+			return c, err
+		},
+	}}
 	err = lab.Wait(ctx, startWithin, func() error {
 		if d.Ended() {
 			return nil
