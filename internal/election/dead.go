@@ -24,47 +24,66 @@ func Dead(reports map[string]cluster.Report) map[string]bool {
 // judge returns the dead nodes, and those that a witness that counts reports alive.
 func judge(reports map[string]cluster.Report) (dead, seen map[string]bool) {
 	for {
-		var balance map[string]int
-		balance, seen = weigh(reports, dead)
-		worst := 0
-		for _, n := range balance {
-			worst = max(worst, n)
-		}
+		w := weigh(reports, dead)
+		worst := w.worst()
 		if worst == 0 {
-			return dead, seen
+			return dead, w.seen
 		}
 		if dead == nil {
 			dead = map[string]bool{}
 		}
-		for node, n := range balance {
-			if n == worst {
-				dead[node] = true
-			}
+		w.condemn(dead, worst)
+	}
+}
+
+// testimony holds the reports of the witnesses that count.
+type testimony struct {
+	dead    map[string]bool // those judged so far, which are no witnesses
+	balance map[string]int  // by node, the witnesses that report it dead minus those that report it alive
+	seen    map[string]bool // nodes that some witness reports alive
+}
+
+// weigh collects the reports of the witnesses that count.
+func weigh(reports map[string]cluster.Report, dead map[string]bool) testimony {
+	accusers := accusersByNode(reports, dead)
+	t := testimony{dead, map[string]int{}, map[string]bool{}}
+	for witness, r := range reports {
+		if !dead[witness] && !cutOff(r.Hosts, accusers) {
+			t.add(witness, r.Hosts)
+		}
+	}
+	return t
+}
+
+// add adds the report of a witness about other nodes, by whether they are alive.
+func (t *testimony) add(witness string, others map[string]bool) {
+	for node, alive := range others {
+		switch {
+		case t.dead[node] || node == witness:
+		case alive:
+			t.balance[node]--
+			t.seen[node] = true
+		default:
+			t.balance[node]++
 		}
 	}
 }
 
-// weigh counts, by node, the witnesses that report it dead minus those that report it alive. seen holds the nodes that a
-// witness that counts reports alive, dead those judged so far, which are no witnesses.
-func weigh(reports map[string]cluster.Report, dead map[string]bool) (balance map[string]int, seen map[string]bool) {
-	accusers := accusersByNode(reports, dead)
-	balance, seen = map[string]int{}, map[string]bool{}
-	for witness, r := range reports {
-		if dead[witness] || cutOff(r.Hosts, accusers) {
-			continue
-		}
-		for node, alive := range r.Hosts {
-			switch {
-			case dead[node] || node == witness:
-			case alive:
-				balance[node]--
-				seen[node] = true
-			default:
-				balance[node]++
-			}
+// condemn adds the nodes that have this majority against them.
+func (t *testimony) condemn(dead map[string]bool, majority int) {
+	for node, n := range t.balance {
+		if n == majority {
+			dead[node] = true
 		}
 	}
-	return balance, seen
+}
+
+// worst returns the largest majority that reports some node dead; 0: there is none.
+func (t *testimony) worst() (worst int) {
+	for _, n := range t.balance {
+		worst = max(worst, n)
+	}
+	return worst
 }
 
 // accusersByNode counts the living nodes that report each node dead.

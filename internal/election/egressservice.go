@@ -113,38 +113,49 @@ func (e *elector) ingress(s Seat, service cluster.Service) (ips []netip.Addr, pr
 		}
 		hostname = cmp.Or(hostname, in.Hostname)
 	}
-	switch {
-	case len(ips) > 0:
-		return ips, nil
-	case hostname != "":
-		return nil, noHost(s.ID, "", hostname, cluster.ReasonHostnameIngress, "its Service has a host name as ingress: an IP is needed")
+	if len(ips) == 0 {
+		problem = noIngress(s, hostname)
 	}
-	return nil, noHost(s.ID, "", "", cluster.ReasonNoIngressIP,
+	return ips, problem
+}
+
+// noIngress describes that a Service has no ingress IP, but maybe a host name.
+func noIngress(s Seat, hostname string) *cluster.Problem {
+	if hostname != "" {
+		return noHost(s.ID, "", hostname, cluster.ReasonHostnameIngress, "its Service has a host name as ingress: an IP is needed")
+	}
+	return noHost(s.ID, "", "", cluster.ReasonNoIngressIP,
 		"its Service has no usable ingress IP yet: something must assign one, such as MetalLB")
 }
 
 // need returns the families for which a service needs routes: those that have an ingress IP and an endpoint. found reports
 // whether the service has any endpoint with an address of its own.
 func (e *elector) need(endpoints []cluster.Endpoint, ingress []netip.Addr) (f families, found bool) {
-	var source families
-	for _, a := range ingress {
-		source = source.and(families{a.Is4(), a.Is6()})
-	}
+	source := familiesOf(ingress)
 	for _, p := range endpoints {
 		with := f.and(familyOf(p.Address).among(source))
-		if found && with == f {
-			continue // it cannot change the result
-		}
-		a, err := cluster.ParseAddr(p.Address)
-		if err != nil || e.nodeAddrs[a] || p.Target != cluster.TargetPod {
+		if found && with == f || !e.hasOwnAddress(p) { // the cheap question first: most endpoints cannot change the result
 			continue
 		}
-		f, found = with, true
-		if f == source {
+		if f, found = with, true; f == source {
 			break
 		}
 	}
 	return f, found
+}
+
+// hasOwnAddress reports whether an endpoint is a pod with an address of its own.
+func (e *elector) hasOwnAddress(p cluster.Endpoint) bool {
+	a, err := cluster.ParseAddr(p.Address)
+	return err == nil && !e.nodeAddrs[a] && p.Target == cluster.TargetPod
+}
+
+// familiesOf returns the families of addresses.
+func familiesOf(all []netip.Addr) (f families) {
+	for _, a := range all {
+		f = f.and(families{a.Is4(), a.Is6()})
+	}
+	return f
 }
 
 // familyOf returns the family of an address in text form.

@@ -136,14 +136,25 @@ func newElector(objects cluster.Objects, reports map[string]cluster.Report, poli
 		lacks: map[demand][]lack{}, apart: map[string][]string{}, few: map[preference][]int{},
 	}
 	e.dead, e.seen = judge(reports)
-	for name, r := range reports {
+	e.readApart()
+	e.readNodes()
+	return e
+}
+
+// readApart finds the living nodes that do not hear each other.
+func (e *elector) readApart() {
+	for name, r := range e.reports {
 		for _, other := range r.Dead {
 			if !e.dead[name] && !e.dead[other] {
 				e.apart[name], e.apart[other] = append(e.apart[name], other), append(e.apart[other], name)
 			}
 		}
 	}
-	for name, n := range objects.Nodes.All() {
+}
+
+// readNodes numbers the Ready nodes, and collects the addresses of all nodes.
+func (e *elector) readNodes() {
+	for name, n := range e.objects.Nodes.All() {
 		for _, a := range n.Addresses {
 			e.nodeAddrs[a] = true
 		}
@@ -157,7 +168,6 @@ func newElector(objects cluster.Objects, reports map[string]cluster.Report, poli
 		e.everyNode = append(e.everyNode, i)
 		e.hashes = append(e.hashes, hash(name))
 	}
-	return e
 }
 
 // choose returns the choices for seats, which are in order of precedence. No other seat has one of their addresses.
@@ -296,18 +306,8 @@ func (e *elector) had(u *unit, which func(tenure) string) int {
 // one, unless another node is preferred to it. A node that does not hear the host, or that the host does not hear, cannot be
 // the standby, because it would take over at once.
 func (e *elector) standby(u *unit) int {
-	if apart := e.apart[e.name(u.host)]; len(apart) > 0 {
-		near := *u
-		near.candidates = slices.DeleteFunc(slices.Clone(u.candidates), func(i int) bool { return slices.Contains(apart, e.nodes[i]) })
-		u = &near
-	}
-	had := none
-	for _, c := range u.members {
-		if i := e.candidate(u, c.had.standby); i != none && i != u.host {
-			had = i
-			break
-		}
-	}
+	u = e.near(u)
+	had := e.hadStandby(u)
 	if had != none && u.lacks[had] == 0 {
 		return had
 	}
@@ -316,6 +316,27 @@ func (e *elector) standby(u *unit) int {
 		return had
 	}
 	return best
+}
+
+// near returns the unit without the candidates that do not hear its host or that the host does not hear.
+func (e *elector) near(u *unit) *unit {
+	apart := e.apart[e.name(u.host)]
+	if len(apart) == 0 {
+		return u
+	}
+	near := *u
+	near.candidates = slices.DeleteFunc(slices.Clone(u.candidates), func(i int) bool { return slices.Contains(apart, e.nodes[i]) })
+	return &near
+}
+
+// hadStandby returns the present standby of the members, of the first member that has one among the candidates.
+func (e *elector) hadStandby(u *unit) int {
+	for _, c := range u.members {
+		if i := e.candidate(u, c.had.standby); i != none && i != u.host {
+			return i
+		}
+	}
+	return none
 }
 
 // employ records that a node is host or standby of some seat.
@@ -344,28 +365,36 @@ func (e *elector) preferred(u *unit, lacking lack) []int {
 		return u.candidates
 	}
 	asked := preference{&u.candidates[0], len(u.candidates), &u.lacks[0], lacking}
-	if few, known := e.few[asked]; known {
-		return few
+	few, known := e.few[asked]
+	if !known {
+		few = e.first(u, lacking, most)
+		e.few[asked] = few
 	}
-	before := func(i, j int) int {
-		if e.employed[i] != e.employed[j] {
-			if e.employed[i] {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(e.hashes[i], e.hashes[j])
-	}
+	return few
+}
+
+// first lists as many of the candidates with these lacks: first the employed ones, then by the hashes of their names.
+func (e *elector) first(u *unit, lacking lack, most int) []int {
 	few := make([]int, 0, most)
 	for _, i := range u.candidates {
-		if u.lacks[i] != lacking || len(few) == most && before(few[most-1], i) < 0 {
+		if u.lacks[i] != lacking || len(few) == most && e.compare(few[most-1], i) < 0 {
 			continue
 		}
-		at, _ := slices.BinarySearchFunc(few, i, before)
+		at, _ := slices.BinarySearchFunc(few, i, e.compare)
 		few = slices.Insert(few[:min(len(few), most-1)], min(at, most-1), i)
 	}
-	e.few[asked] = few
 	return few
+}
+
+// compare is negative where first lists node i before node j.
+func (e *elector) compare(i, j int) int {
+	switch {
+	case e.employed[i] && !e.employed[j]:
+		return -1
+	case e.employed[j] && !e.employed[i]:
+		return 1
+	}
+	return cmp.Compare(e.hashes[i], e.hashes[j])
 }
 
 // candidate returns the number of a named node if it is a candidate, else none.
@@ -422,25 +451,40 @@ func some(nodes []string) string {
 // returns the node with the fewest seats; among equals again, a rendezvous hash decides, which gives every seat its own
 // stable order of preference. It returns none if no candidate fits.
 func (e *elector) best(u *unit, except int, may lack) int {
-	lacks, load := u.lacks, e.load[:len(u.lacks)]
-	lacking := everyLack
-	for _, i := range u.candidates {
-		if l := lacks[i]; l < lacking && l&^may == 0 && i != except {
-			lacking = l
-		}
-	}
-	candidates, least := e.preferred(u, lacking), math.MaxInt
-	for _, i := range candidates {
-		if load[i] < least && lacks[i] == lacking && i != except {
+	lacking := u.leastOf(except, may)
+	p := pool{e, u.lacks, e.preferred(u, lacking), lacking, except}
+	return p.winner(p.leastLoad(), hash(u.members[0].seat.Key.String()))
+}
+
+// pool holds candidates among which only those with these lacks count, other than except.
+type pool struct {
+	*elector
+	lacks      []lack // of every node
+	candidates []int
+	lacking    lack
+	except     int
+}
+
+// leastLoad returns the smallest number of seats of a candidate.
+func (p *pool) leastLoad() int {
+	lacks, load := p.lacks, p.load[:len(p.lacks)]
+	least := math.MaxInt
+	for _, i := range p.candidates {
+		if load[i] < least && lacks[i] == p.lacking && i != p.except {
 			least = load[i]
 		}
 	}
-	best, bestScore, own := none, uint64(0), hash(u.members[0].seat.Key.String())
-	for _, i := range candidates {
-		if load[i] != least || lacks[i] != lacking || i == except {
+	return least
+}
+
+// winner returns the candidate with this number of seats that the rendezvous hash prefers; none: there is no such candidate.
+func (p *pool) winner(load int, own uint64) int {
+	best, bestScore := none, uint64(0)
+	for _, i := range p.candidates {
+		if p.load[i] != load || p.lacks[i] != p.lacking || i == p.except {
 			continue
 		}
-		if score := mix(own ^ e.hashes[i]); best == none || score > bestScore {
+		if score := mix(own ^ p.hashes[i]); best == none || score > bestScore {
 			best, bestScore = i, score
 		}
 	}

@@ -14,14 +14,19 @@ func (c Choice) Failover(dead map[string]bool) (after Choice, changed bool) {
 		c.Standby = ""
 	case dead[c.Host]:
 		c.Why = silent(c.Host)
-		c.Host, c.Standby = c.Standby, ""
-		if c.Term > 0 {
-			c.Term++
-		}
+		c.Host, c.Standby, c.Term = c.Standby, "", following(c.Term)
 	default:
 		return c, false
 	}
 	return c, true
+}
+
+// following returns the term after another one; 0: not known.
+func following(term int64) int64 {
+	if term > 0 {
+		term++
+	}
+	return term
 }
 
 // silent explains why a dead node is no host.

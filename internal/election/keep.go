@@ -1,6 +1,7 @@
 package election
 
 import (
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -25,35 +26,46 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 	if o.choices == nil {
 		o.choices = map[Seat]Choice{}
 	}
-	set := func(s Seat) {
-		was, had := o.choices[s]
-		t, exists := kinds[s.Kind].tenure(&objects, s)
-		if !exists {
-			if delete(o.choices, s); had {
-				changed = append(changed, s)
-			}
-			return
-		}
-		if now := o.elector.obey(s, t); !had || !now.Same(was) {
-			o.choices[s] = now
+	if !change.All {
+		return o.choices, o.setAll(&objects, seatsOf(change))
+	}
+	changed = o.setAll(&objects, seats(&objects))
+	return o.choices, append(changed, o.setAll(&objects, slices.Values(o.gone(&objects)))...)
+}
+
+// setAll applies the status of the objects of seats, and lists those whose choices differ now or were removed.
+func (o *Obeyed) setAll(objects *cluster.Objects, seats iter.Seq[Seat]) (changed []Seat) {
+	for s := range seats {
+		if o.set(objects, s) {
 			changed = append(changed, s)
 		}
 	}
-	if !change.All {
-		for s := range seatsOf(change) {
-			set(s)
-		}
-		return o.choices, changed
+	return changed
+}
+
+// set applies the status of one object, and reports whether its choice differs now or was removed.
+func (o *Obeyed) set(objects *cluster.Objects, s Seat) (changed bool) {
+	was, had := o.choices[s]
+	t, exists := kinds[s.Kind].tenure(objects, s)
+	if !exists {
+		delete(o.choices, s)
+		return had
 	}
-	for s := range seats(&objects) {
-		set(s)
+	now := o.elector.obey(s, t)
+	if changed = !had || !now.Same(was); changed {
+		o.choices[s] = now
 	}
+	return changed
+}
+
+// gone lists the seats with a choice that do not exist any more.
+func (o *Obeyed) gone(objects *cluster.Objects) (gone []Seat) {
 	for s := range o.choices {
-		if _, exists := kinds[s.Kind].tenure(&objects, s); !exists {
-			set(s)
+		if _, exists := kinds[s.Kind].tenure(objects, s); !exists {
+			gone = append(gone, s)
 		}
 	}
-	return o.choices, changed
+	return gone
 }
 
 // Elected keeps the result of Elect up to date with the objects. It elects again only when an input of the election differs,
@@ -97,7 +109,7 @@ func (c *contender) same(o *contender) bool {
 func (e *Elected) Update(
 	objects cluster.Objects, reports map[string]cluster.Report, change cluster.Changed, policy Policy,
 ) (choices map[Seat]Choice, changed []Seat) {
-	if e.elector == nil || change.All || e.elector.policy != policy || !reflect.DeepEqual(e.reports, reports) {
+	if e.startsOver(reports, change, policy) {
 		e.restart(objects, reports, policy)
 		return e.elect()
 	}
@@ -111,21 +123,31 @@ func (e *Elected) Update(
 	return e.elect()
 }
 
+// startsOver reports whether the inputs of all seats may differ.
+func (e *Elected) startsOver(reports map[string]cluster.Report, change cluster.Changed, policy Policy) bool {
+	return e.elector == nil || change.All || e.elector.policy != policy || !reflect.DeepEqual(e.reports, reports)
+}
+
 // elect chooses for all seats.
 func (e *Elected) elect() (choices map[Seat]Choice, changed []Seat) {
 	before := e.choices
 	e.choices = e.elector.policy.Elect(e.elector.objects, e.reports)
-	for s, now := range e.choices {
-		if was, had := before[s]; !had || !now.Same(was) {
+	return e.choices, differing(before, e.choices)
+}
+
+// differing lists the seats whose choices differ or are gone.
+func differing(before, now map[Seat]Choice) (changed []Seat) {
+	for s, choice := range now {
+		if was, had := before[s]; !had || !choice.Same(was) {
 			changed = append(changed, s)
 		}
 	}
 	for s := range before {
-		if _, exists := e.choices[s]; !exists {
+		if _, exists := now[s]; !exists {
 			changed = append(changed, s)
 		}
 	}
-	return e.choices, changed
+	return changed
 }
 
 // chooseFor chooses again for seats of which none shares an address, and returns those whose choices differ or are gone.
@@ -167,17 +189,22 @@ func (e *Elected) affected(objects cluster.Objects, change cluster.Changed) (dif
 		if _, exists = kinds[s.Kind].tenure(&objects, s); exists {
 			now = e.elector.standing(s)
 		}
-		if had == exists && now.same(was) {
-			continue
-		}
-		differ = append(differ, s)
-		apart = e.count(was, -1) && apart
-		if delete(e.standing, s); exists {
-			e.standing[s] = now
-			apart = e.count(now, 1) && apart
+		if had != exists || !now.same(was) {
+			differ = append(differ, s)
+			apart = e.replace(s, now, exists) && apart
 		}
 	}
 	return differ, apart
+}
+
+// replace replaces the input of one seat, which may exist no more. alone reports that it shared no address, and shares none now.
+func (e *Elected) replace(s Seat, now standing, exists bool) (alone bool) {
+	alone = e.count(e.standing[s], -1)
+	if delete(e.standing, s); exists {
+		e.standing[s] = now
+		alone = e.count(now, 1) && alone
+	}
+	return alone
 }
 
 // count adds n to the number of contenders for each address of a contender. alone reports that it is the only one for each.

@@ -56,22 +56,28 @@ func (e *elector) lacksFor(d demand) []lack {
 	}
 	lacks = make([]lack, len(e.nodes))
 	for i, name := range e.nodes {
-		r, reports := e.reports[name]
-		if e.objects.Nodes.At(name).Cordoned {
-			lacks[i] |= lacksWill
-		}
-		if r.Draining {
-			lacks[i] |= lacksStay
-		}
-		if e.dead[name] {
-			lacks[i] |= lacksLife
-		}
-		if reports {
-			lacks[i] |= routeless(r.Networks[d.network], d.need)
-		}
+		lacks[i] = e.lackOf(name, d)
 	}
 	e.lacks[d] = lacks
 	return lacks
+}
+
+// lackOf returns the lacks of a node for a demand.
+func (e *elector) lackOf(node string, d demand) (l lack) {
+	r, reports := e.reports[node]
+	if e.objects.Nodes.At(node).Cordoned {
+		l |= lacksWill
+	}
+	if r.Draining {
+		l |= lacksStay
+	}
+	if e.dead[node] {
+		l |= lacksLife
+	}
+	if reports {
+		l |= routeless(r.Networks[d.network], d.need)
+	}
+	return l
 }
 
 // least returns the smallest lack among the unit's candidates.
@@ -79,6 +85,18 @@ func (u *unit) least() lack {
 	least := everyLack
 	for _, i := range u.candidates {
 		least = min(least, u.lacks[i])
+	}
+	return least
+}
+
+// leastOf returns the smallest lack among the unit's candidates other than except that lack nothing beyond may; everyLack: there
+// is no such candidate, or it lacks everything.
+func (u *unit) leastOf(except int, may lack) lack {
+	least := everyLack
+	for _, i := range u.candidates {
+		if l := u.lacks[i]; l < least && l&^may == 0 && i != except {
+			least = l
+		}
 	}
 	return least
 }
@@ -112,20 +130,24 @@ func against(node string, l lack, n cluster.NetworkState, d demand) string {
 	case l&lacksLife != 0:
 		return silent(node)
 	case l&lacksRoutes != 0:
-		var missing []string
-		if d.need.ipv4 && !n.IPv4 {
-			missing = append(missing, "IPv4")
-		}
-		if d.need.ipv6 && !n.IPv6 {
-			missing = append(missing, "IPv6")
-		}
-		return fmt.Sprintf("network %s has no %s route on node %s", d.network, strings.Join(missing, " nor "), node)
+		return fmt.Sprintf("network %s has no %s route on node %s", d.network, strings.Join(missing(n, d.need), " nor "), node)
 	case l&lacksStay != 0:
 		return fmt.Sprintf("node %s is draining", node)
 	case l&lacksWill != 0:
 		return fmt.Sprintf("node %s is cordoned", node)
 	}
 	return ""
+}
+
+// missing names the needed families without a route on a node.
+func missing(n cluster.NetworkState, need families) (names []string) {
+	if need.ipv4 && !n.IPv4 {
+		names = append(names, "IPv4")
+	}
+	if need.ipv6 && !n.IPv6 {
+		names = append(names, "IPv6")
+	}
+	return names
 }
 
 func (e *elector) against(node int, u *unit) string {
@@ -158,15 +180,29 @@ func (e *elector) unfit(c *contender, u *unit) string {
 		return silent(host)
 	case !ready:
 		return fmt.Sprintf("node %s is not Ready", host)
+	}
+	return e.unfitAlive(c, u, i)
+}
+
+// unfitAlive is unfit for a host that is Ready and alive.
+func (e *elector) unfitAlive(c *contender, u *unit, i int) string {
+	host := c.had.host
+	switch {
 	case e.succeeded(c.had):
 		return fmt.Sprintf("node %s, its standby, does not hear node %s, and has taken over", c.had.standby, host)
-	}
-	_, has := slices.BinarySearch(c.candidates, i)
-	switch text := e.against(i, u); {
 	case !c.selector.Matches(labels.Set(e.objects.Nodes.At(host).Labels)):
 		return fmt.Sprintf("node %s does not match spec.nodeSelector any more", host)
 	case e.reports != nil && !e.reports[host].Networks[c.network].Fit():
 		return e.lacking([]int{i}, c.network)
+	}
+	return e.unfitBeside(c, u, i)
+}
+
+// unfitBeside is unfit for a host that fits the object and its network.
+func (e *elector) unfitBeside(c *contender, u *unit, i int) string {
+	host := c.had.host
+	_, has := slices.BinarySearch(c.candidates, i)
+	switch text := e.against(i, u); {
 	case !has:
 		return fmt.Sprintf("node %s has no endpoint any more, as externalTrafficPolicy: Local asks", host)
 	case text != "" && i != u.host:

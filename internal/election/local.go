@@ -2,6 +2,7 @@ package election
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
 )
@@ -30,36 +31,42 @@ func (c *Local) Update(
 	} else {
 		resumed = nil // the kernel has no more from an earlier run than the first call saw
 	}
-	set := func(s Seat) {
+	if all {
+		changed = c.everySeat(elected)
+	}
+	for _, s := range changed {
 		if c.set(node, s, elected, resumed) {
 			differ = append(differ, s)
-		}
-	}
-	if !all {
-		for _, s := range changed {
-			set(s)
-		}
-		return differ
-	}
-	for s := range elected {
-		set(s)
-	}
-	for s := range c.now {
-		if _, exists := elected[s]; !exists {
-			set(s)
 		}
 	}
 	return differ
 }
 
+// everySeat lists the seats with an elected choice, then the others that had one.
+func (c *Local) everySeat(elected map[Seat]Choice) []Seat {
+	all := slices.AppendSeq(make([]Seat, 0, len(elected)), maps.Keys(elected))
+	for s := range c.now {
+		if _, exists := elected[s]; !exists {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
 // set applies the elected choice of one seat, and reports whether the resulting choice changed or is gone.
 func (c *Local) set(node string, s Seat, elected map[Seat]Choice, resumed func(Seat) bool) bool {
-	was, had := c.now[s]
 	choice, exists := elected[s]
-	if !exists {
-		delete(c.now, s)
-		return had
+	if exists {
+		return c.apply(node, s, choice, resumed)
 	}
+	_, had := c.now[s]
+	delete(c.now, s)
+	return had
+}
+
+// apply applies a choice of one seat, and reports whether the resulting choice changed.
+func (c *Local) apply(node string, s Seat, choice Choice, resumed func(Seat) bool) bool {
+	was, had := c.now[s]
 	next := c.here(node, choice).Resume(was)
 	if resumed != nil && next.Host == node && next.Standby != "" {
 		next.Former = resumed(s)

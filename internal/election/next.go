@@ -78,33 +78,49 @@ func (v View) successor(
 	wanted := v.Choice
 	next = cluster.Status{Host: wanted.Host, Standby: wanted.Standby, Term: now.Term}
 	switch {
-	case wanted.Host == "" || wanted.Host == cluster.AllHosts:
+	case !isNode(wanted.Host):
 	case wanted.Host == now.Host:
-		if v.Former != "" && v.Former == now.Standby && wanted.servedBy(v.Former) {
-			next.Standby = v.Former
-		}
+		next.Standby = v.standbyBeside(now)
 	case v.lost(objects, now.Host) && v.tookOver(now.Standby):
-		next.Term++
-		if moving = wanted.servedBy(now.Standby); moving {
-			next.Host, next.Standby = now.Standby, wanted.Host
-		} else {
-			next.Term++
-		}
+		return v.afterFailover(now)
 	case v.atOnce(reports, now):
-		next.Term++
-		if v.Keep && !v.Pruned && wanted.servedBy(now.Host) {
-			next.Standby = now.Host
-		}
+		next.Standby, next.Term = v.standbyAfter(now), now.Term+1
 	default:
-		moving = true
-		next.Host, next.Standby = now.Host, wanted.Host
+		return cluster.Status{Host: now.Host, Standby: wanted.Host, Term: now.Term}, true
 	}
-	return next, moving
+	return next, false
 }
+
+// standbyBeside returns the standby of a host that stays: the former host for a while, else the wanted standby.
+func (v View) standbyBeside(now cluster.Status) string {
+	if v.Former != "" && v.Former == now.Standby && v.Choice.servedBy(v.Former) {
+		return v.Former
+	}
+	return v.Choice.Standby
+}
+
+// standbyAfter returns the standby of the wanted host when it follows the present one.
+func (v View) standbyAfter(now cluster.Status) string {
+	if v.Keep && !v.Pruned && v.Choice.servedBy(now.Host) {
+		return now.Host
+	}
+	return v.Choice.Standby
+}
+
+// afterFailover is successor where the standby has taken over by itself and another host is wanted.
+func (v View) afterFailover(now cluster.Status) (next cluster.Status, moving bool) {
+	if v.Choice.servedBy(now.Standby) {
+		return cluster.Status{Host: now.Standby, Standby: v.Choice.Host, Term: now.Term + 1}, true
+	}
+	return cluster.Status{Host: v.Choice.Host, Standby: v.Choice.Standby, Term: now.Term + 2}, false
+}
+
+// isNode reports whether the host of a status or a choice is one node.
+func isNode(host string) bool { return host != "" && host != cluster.AllHosts }
 
 // lost reports whether a host is dead, or its Node is gone.
 func (v View) lost(objects cluster.Objects, host string) bool {
-	if host == "" || host == cluster.AllHosts {
+	if !isNode(host) {
 		return v.Dead[host]
 	}
 	_, exists := objects.Nodes.Get(host)
@@ -128,47 +144,65 @@ func (c Choice) servedBy(node string) bool { return slices.Contains(c.Serves, no
 
 // Concerned lists the nodes that do more for an EgressService with that status than steer to its host.
 func Concerned(objects cluster.Objects, key cluster.Key, s cluster.Status) (nodes []string) {
-	switch s.Host {
-	case "":
+	switch {
+	case s.Host == "":
 		return nil
-	case cluster.AllHosts:
-		for _, e := range objects.Endpoints.At(key) {
-			if _, exists := objects.Nodes.Get(e.Node); exists && e.Target == cluster.TargetPod && !slices.Contains(nodes, e.Node) {
-				nodes = append(nodes, e.Node)
-			}
+	case s.Host == cluster.AllHosts:
+		return nodesOf(objects, key)
+	case s.Standby == "":
+		return []string{s.Host}
+	}
+	return []string{s.Host, s.Standby}
+}
+
+// nodesOf lists the nodes that hold an endpoint of a Service.
+func nodesOf(objects cluster.Objects, key cluster.Key) (nodes []string) {
+	for _, e := range objects.Endpoints.At(key) {
+		if _, exists := objects.Nodes.Get(e.Node); exists && e.Target == cluster.TargetPod && !slices.Contains(nodes, e.Node) {
+			nodes = append(nodes, e.Node)
 		}
-		slices.Sort(nodes)
-		return nodes
 	}
-	if nodes = append(nodes, s.Host); s.Standby != "" {
-		nodes = append(nodes, s.Standby)
-	}
+	slices.Sort(nodes)
 	return nodes
 }
 
 func hostAssigned(s cluster.Status, wanted Choice, moving bool) metav1.Condition {
 	c := metav1.Condition{Type: ConditionHostAssigned, Status: metav1.ConditionTrue, Reason: string(ReasonElected)}
 	switch {
-	case s.Host == "" && wanted.Problem != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(wanted.Problem.Reason), explain(*wanted.Problem)
 	case s.Host == "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(ReasonNoHost), "no host is elected yet"
-	case s.Host == cluster.AllHosts:
-		c.Message = "every node is the host of its own endpoints"
+		c.Status = metav1.ConditionFalse
+		c.Reason, c.Message = unassigned(wanted.Problem)
 	case moving:
 		c.Reason, c.Message = string(ReasonMoving), fmt.Sprintf(
 			"node %s is the host until node %s reports that it can take over: %s", s.Host, wanted.Host, wanted.Why)
-	case s.Standby == "":
-		c.Message = fmt.Sprintf("node %s is the host; no other node could take over", s.Host)
-	case s.Standby != wanted.Standby:
-		c.Message = fmt.Sprintf("node %s is the host; node %s, which was, stays as standby for flows that go by it", s.Host, s.Standby)
 	default:
-		c.Message = fmt.Sprintf("node %s is the host, node %s would take over", s.Host, s.Standby)
+		c.Message = roles(s, wanted)
 	}
 	if wanted.Despite != "" && s.Host == wanted.Host {
 		c.Message += "; " + wanted.Despite
 	}
 	return c
+}
+
+// unassigned explains why an object has no host, by the problem of its election; nil: it has none.
+func unassigned(p *cluster.Problem) (reason, message string) {
+	if p == nil {
+		return string(ReasonNoHost), "no host is elected yet"
+	}
+	return string(p.Reason), explain(*p)
+}
+
+// roles describes a host that stays, and its standby.
+func roles(s cluster.Status, wanted Choice) string {
+	switch {
+	case s.Host == cluster.AllHosts:
+		return "every node is the host of its own endpoints"
+	case s.Standby == "":
+		return fmt.Sprintf("node %s is the host; no other node could take over", s.Host)
+	case s.Standby != wanted.Standby:
+		return fmt.Sprintf("node %s is the host; node %s, which was, stays as standby for flows that go by it", s.Host, s.Standby)
+	}
+	return fmt.Sprintf("node %s is the host, node %s would take over", s.Host, s.Standby)
 }
 
 func programmed(objects cluster.Objects, reports map[string]cluster.Report, s cluster.Status, v View) metav1.Condition {
@@ -183,17 +217,21 @@ func programmed(objects cluster.Objects, reports map[string]cluster.Report, s cl
 		c.Message = silent(s.Host) + ": packets of pods on other nodes are dropped"
 		return c
 	}
-	var pending []string
-	changed := objects.EgressServices.At(v.Key).Status.Host != s.Host
-	for _, node := range Concerned(objects, v.Key, s) {
-		if node != s.Standby && (changed || reports[node].Applied < v.Since) {
-			pending = append(pending, node)
-		}
-	}
-	if len(pending) > 0 {
+	if pending := v.pending(objects, reports, s); len(pending) > 0 {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(ReasonPending), "not yet reported to be in force by "+some(pending)
 	}
 	return c
+}
+
+// pending lists the nodes besides the standby that have not reported the object with a status as applied.
+func (v View) pending(objects cluster.Objects, reports map[string]cluster.Report, s cluster.Status) (nodes []string) {
+	changed := objects.EgressServices.At(v.Key).Status.Host != s.Host
+	for _, node := range Concerned(objects, v.Key, s) {
+		if node != s.Standby && (changed || reports[node].Applied < v.Since) {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
 }
 
 func valid(problems []cluster.Problem) metav1.Condition {

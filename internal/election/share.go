@@ -69,25 +69,30 @@ func (e *elector) share(contenders []*contender, refuse func(*contender, *cluste
 			}
 		}
 	}
-	for _, u := range s.units {
-		u.lacks = e.lacksFor(u.demand)
-		if u.host = e.current(u); u.host != none {
-			e.assign(u.host, len(u.members))
-		}
-	}
-	for _, u := range s.units {
-		if u.host == none {
-			e.settle(u)
-		}
-	}
+	e.assignAll(s.units)
 	for _, c := range s.late {
 		s.come(c)
 	}
 	return s.units
 }
 
+// assignAll gives each unit its host. Those that have one keep it before the others get theirs.
+func (e *elector) assignAll(units []*unit) {
+	for _, u := range units {
+		u.lacks = e.lacksFor(u.demand)
+		if u.host = e.current(u); u.host != none {
+			e.assign(u.host, len(u.members))
+		}
+	}
+	for _, u := range units {
+		if u.host == none {
+			e.settle(u)
+		}
+	}
+}
+
 // hadHost reports whether the contender's tenure names a node as host.
-func (c *contender) hadHost() bool { return c.had.host != "" && c.had.host != cluster.AllHosts }
+func (c *contender) hadHost() bool { return isNode(c.had.host) }
 
 // settle finds a host for a unit that has none.
 func (e *elector) settle(u *unit) {
@@ -100,46 +105,53 @@ func (e *elector) settle(u *unit) {
 // sort puts a contender into its unit, or into late.
 func (s *sharing) sort(c *contender) {
 	with, waits := s.touched(c)
+	candidates := c.candidatesWith(with)
+	switch {
+	case waits || c.comesLate(with):
+		s.postpone(c)
+	case len(candidates) == 0:
+		s.refuse(c, noHost(c.seat.ID, "", "", cluster.ReasonSharedIngressHost, "no node fits both it and %s", s.sharers(c, with)))
+	default:
+		s.join(c, with, candidates)
+	}
+}
+
+// comesLate reports whether the hosts of older units must be known before a contender may join them: it is a newcomer to
+// those that have a host, or it would join several.
+func (c *contender) comesLate(with []*unit) bool {
 	together := func(u *unit) bool { return c.hadHost() && u.members[0].had.host == c.had.host }
 	stands := len(with) > 0 && with[0].members[0].hadHost()
-	if waits || stands && !c.hadHost() || len(with) > 1 && !all(with, together) {
-		s.late = append(s.late, c)
-		for _, a := range c.addresses {
-			if k := (claim{c.network, a}); s.awaited[k] == nil {
-				s.awaited[k] = c
-			}
+	return stands && !c.hadHost() || len(with) > 1 && !all(with, together)
+}
+
+// postpone puts a contender into late.
+func (s *sharing) postpone(c *contender) {
+	s.late = append(s.late, c)
+	for _, a := range c.addresses {
+		if k := (claim{c.network, a}); s.awaited[k] == nil {
+			s.awaited[k] = c
 		}
-		return
 	}
+}
+
+// candidatesWith lists the contender's candidates that are also those of all units.
+func (c *contender) candidatesWith(units []*unit) []int {
 	candidates := c.candidates
-	for _, u := range with {
+	for _, u := range units {
 		candidates = intersect(candidates, u.candidates)
 	}
-	if len(candidates) == 0 {
-		s.refuse(c, noHost(c.seat.ID, "", "", cluster.ReasonSharedIngressHost, "no node fits both it and %s", s.sharers(c, with)))
-		return
-	}
-	s.join(c, with, candidates)
+	return candidates
 }
 
 // come joins a late contender to units, which have their hosts by now.
 func (s *sharing) come(c *contender) {
 	with, _ := s.touched(c)
 	if len(with) == 0 {
-		u := s.join(c, nil, c.candidates)
-		u.lacks = s.elector.lacksFor(u.demand)
-		if u.host = s.elector.current(u); u.host == none {
-			s.elector.settle(u)
-		} else {
-			s.elector.assign(u.host, 1)
-		}
+		s.elector.assignAll([]*unit{s.join(c, nil, c.candidates)})
 		return
 	}
 	host := with[0].host
-	candidates := c.candidates
-	for _, u := range with {
-		candidates = intersect(candidates, u.candidates)
-	}
+	candidates := c.candidatesWith(with)
 	_, fits := slices.BinarySearch(candidates, host)
 	switch {
 	case !all(with, func(u *unit) bool { return u.host == host }):
