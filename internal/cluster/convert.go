@@ -74,32 +74,23 @@ func FromService(o *corev1.Service) (key Key, s Service, problems []Problem, ok 
 		Created:      o.CreationTimestamp.Time,
 		SharingKey:   cmp.Or(o.Annotations[annotationShared], o.Annotations[annotationSharedFormer]),
 	}
-	clusterIPs, field := o.Spec.ClusterIPs, "spec.clusterIPs"
-	if len(clusterIPs) == 0 && o.Spec.ClusterIP != "" {
-		clusterIPs, field = []string{o.Spec.ClusterIP}, "spec.clusterIP"
-	}
-	for _, text := range clusterIPs {
-		if text == "" || text == corev1.ClusterIPNone {
-			continue
-		}
-		a, err := ParseAddr(text)
-		if err != nil {
-			f.add(field, text, ReasonInvalidAddress, "%s", err)
-			continue
-		}
-		s.ClusterIPs = append(s.ClusterIPs, a)
-	}
+	s.ClusterIPs = f.clusterIPs(&o.Spec)
 	for _, in := range o.Status.LoadBalancer.Ingress {
 		s.Ingress = append(s.Ingress, Ingress{IP: in.IP, Hostname: in.Hostname})
 	}
 	for i, p := range o.Spec.Ports {
-		if p.Port < 1 || p.Port > 65535 || p.TargetPort.IntVal < 0 || p.TargetPort.IntVal > 65535 {
+		if !validPort(p) {
 			f.add(fmt.Sprintf("spec.ports[%d]", i), "", ReasonInvalidValue, "a port is a number from 1 to 65535")
 			continue
 		}
 		s.Ports = append(s.Ports, fromPort(p))
 	}
 	return key, s, f.problems, true
+}
+
+// validPort reports whether the numbers of a port are in range; a named target port has number 0.
+func validPort(p corev1.ServicePort) bool {
+	return p.Port >= 1 && p.Port <= 65535 && p.TargetPort.IntVal >= 0 && p.TargetPort.IntVal <= 65535
 }
 
 // fromPort trims a port of a Service, whose numbers are valid.
@@ -124,16 +115,22 @@ func FromSlice(o *discoveryv1.EndpointSlice) (service Key, endpoints []Endpoint)
 	if service.Name == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
 		return service, nil
 	}
-	for _, e := range o.Endpoints {
-		node := ""
-		if e.NodeName != nil {
-			node = *e.NodeName
-		}
-		for _, a := range e.Addresses {
-			endpoints = append(endpoints, Endpoint{Address: a, Node: node, Target: target(o.Namespace, e.TargetRef)})
-		}
+	for i := range o.Endpoints {
+		endpoints = appendEndpoints(endpoints, o.Namespace, &o.Endpoints[i])
 	}
 	return service, endpoints
+}
+
+// appendEndpoints appends an endpoint for each address of one in an EndpointSlice of a namespace.
+func appendEndpoints(all []Endpoint, namespace string, e *discoveryv1.Endpoint) []Endpoint {
+	node := ""
+	if e.NodeName != nil {
+		node = *e.NodeName
+	}
+	for _, a := range e.Addresses {
+		all = append(all, Endpoint{Address: a, Node: node, Target: target(namespace, e.TargetRef)})
+	}
+	return all
 }
 
 // target returns the kind of object that a targetRef in an EndpointSlice of a namespace names.
@@ -160,20 +157,7 @@ func FromNode(o *corev1.Node) (name string, n Node, problems []Problem, ok bool)
 			n.Ready = c.Status == corev1.ConditionTrue
 		}
 	}
-	for i, addr := range o.Status.Addresses {
-		if addr.Type != corev1.NodeInternalIP && addr.Type != corev1.NodeExternalIP {
-			continue
-		}
-		a, err := ParseAddr(addr.Address)
-		if err != nil {
-			f.add(fmt.Sprintf("status.addresses[%d].address", i), addr.Address, ReasonInvalidAddress, "%s", err)
-			continue
-		}
-		n.Addresses = append(n.Addresses, a)
-		if addr.Type == corev1.NodeInternalIP {
-			n.Internal = append(n.Internal, a)
-		}
-	}
+	n.Addresses, n.Internal = f.nodeAddresses(o.Status.Addresses)
 	if len(n.Internal) == 0 {
 		f.add("status.addresses", "", ReasonNoInternalIP,
 			"no usable address of type InternalIP: nothing can be steered to or from this node")
@@ -213,19 +197,11 @@ func FromPod(o *corev1.Pod) (key Key, p Pod, problems []Problem, ok bool) {
 		Node: o.Spec.NodeName, Labels: o.Labels, HostNetwork: o.Spec.HostNetwork,
 		Ended: o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
 	}
-	add := func(field, text string) {
-		a, err := ParseAddr(text)
-		if err != nil {
-			f.add(field, text, ReasonInvalidAddress, "%s", err)
-			return
-		}
-		p.Addresses = append(p.Addresses, a)
-	}
 	for i, in := range o.Status.PodIPs {
-		add(fmt.Sprintf("status.podIPs[%d].ip", i), in.IP)
+		p.Addresses = f.address(p.Addresses, fmt.Sprintf("status.podIPs[%d].ip", i), in.IP)
 	}
 	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
-		add("status.podIP", o.Status.PodIP)
+		p.Addresses = f.address(p.Addresses, "status.podIP", o.Status.PodIP)
 	}
 	return key, p, f.problems, true
 }
@@ -288,16 +264,65 @@ func (f *findings) label(field, name string) bool {
 	return false
 }
 
-// prefixes returns the usable prefixes. One of length 0 is not: it would make every destination part of the cluster.
+// usablePrefix reports whether a prefix may hold pods or Services. One of length 0 may not: it would make every destination part
+// of the cluster.
+func usablePrefix(p netip.Prefix) bool {
+	return p.Bits() > 0 && !p.Addr().Is4In6() && !p.Addr().IsMulticast() && !p.Addr().IsLoopback()
+}
+
+// prefixes returns the usable prefixes.
 func (f *findings) prefixes(field string, texts []string) []netip.Prefix {
 	var usable []netip.Prefix
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(text)
-		if err != nil || p.Bits() == 0 || p.Addr().Is4In6() || p.Addr().IsMulticast() || p.Addr().IsLoopback() {
+		if err != nil || !usablePrefix(p) {
 			f.add(field, text, ReasonInvalidAddress, "not a usable prefix, such as 10.244.1.0/24")
 			continue
 		}
 		usable = append(usable, p.Masked())
 	}
 	return usable
+}
+
+// clusterIPs returns the usable ClusterIPs of a Service.
+func (f *findings) clusterIPs(spec *corev1.ServiceSpec) (all []netip.Addr) {
+	texts, field := spec.ClusterIPs, "spec.clusterIPs"
+	if len(texts) == 0 {
+		texts, field = []string{spec.ClusterIP}, "spec.clusterIP"
+	}
+	for _, text := range texts {
+		if text != "" && text != corev1.ClusterIPNone {
+			all = f.address(all, field, text)
+		}
+	}
+	return all
+}
+
+// address appends an address, if it is usable.
+func (f *findings) address(all []netip.Addr, field, text string) []netip.Addr {
+	a, err := ParseAddr(text)
+	if err != nil {
+		f.add(field, text, ReasonInvalidAddress, "%s", err)
+		return all
+	}
+	return append(all, a)
+}
+
+// nodeAddresses returns the usable addresses of a Node, and those of them that are InternalIPs.
+func (f *findings) nodeAddresses(addresses []corev1.NodeAddress) (all, internal []netip.Addr) {
+	for i, addr := range addresses {
+		if !slices.Contains([]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP}, addr.Type) {
+			continue
+		}
+		a, err := ParseAddr(addr.Address)
+		if err != nil {
+			f.add(fmt.Sprintf("status.addresses[%d].address", i), addr.Address, ReasonInvalidAddress, "%s", err)
+			continue
+		}
+		all = append(all, a)
+		if addr.Type == corev1.NodeInternalIP {
+			internal = append(internal, a)
+		}
+	}
+	return all, internal
 }

@@ -71,13 +71,7 @@ func Digest(facts map[string]string) string {
 
 // Next returns the Roster after a change of the Nodes' facts.
 func (r Roster) Next(before, now map[string]string) Roster {
-	differ := map[string]bool{}
-	for name := range before {
-		differ[name] = before[name] != now[name]
-	}
-	for name := range now {
-		differ[name] = before[name] != now[name]
-	}
+	differ := differing(before, now)
 	next := Roster{Nodes: Digest(now)}
 	for _, name := range slices.Sorted(maps.Keys(differ)) {
 		if differ[name] {
@@ -91,6 +85,18 @@ func (r Roster) Next(before, now map[string]string) Roster {
 	}
 	next.Changed = slices.Clip(next.Changed[:min(len(next.Changed), rosterMost)])
 	return next
+}
+
+// differing returns for each name in one of two maps whether its values differ.
+func differing(before, now map[string]string) map[string]bool {
+	differ := map[string]bool{}
+	for name := range before {
+		differ[name] = before[name] != now[name]
+	}
+	for name := range now {
+		differ[name] = before[name] != now[name]
+	}
+	return differ
 }
 
 // Unlike returns the entries of changed Nodes whose facts differ from those known here.
