@@ -115,17 +115,7 @@ func (l List[T]) With(set, gone []T) List[T] {
 	if len(set)+len(gone) == 0 {
 		return l
 	}
-	changes := make([]change[T], 0, len(set)+len(gone))
-	for _, item := range gone {
-		changes = append(changes, change[T]{item: item, gone: true})
-	}
-	for _, item := range set {
-		changes = append(changes, change[T]{item: item})
-	}
-	if order := func(x, y change[T]) int { return x.item.Compare(y.item) }; !slices.IsSortedFunc(changes, order) {
-		slices.SortStableFunc(changes, order)
-	}
-
+	changes := changesOf(set, gone)
 	next := List[T]{chunks: make([][]T, 0, len(l.chunks)+1)}
 	rest := 0 // the first chunk that is not in next
 	for len(changes) > 0 {
@@ -158,18 +148,33 @@ type change[T any] struct {
 	gone bool
 }
 
+// changesOf sorts changes by key. Of those of one key, the last is in force.
+func changesOf[T Item[T]](set, gone []T) []change[T] {
+	changes := make([]change[T], 0, len(set)+len(gone))
+	for _, item := range gone {
+		changes = append(changes, change[T]{item: item, gone: true})
+	}
+	for _, item := range set {
+		changes = append(changes, change[T]{item: item})
+	}
+	if order := func(x, y change[T]) int { return x.item.Compare(y.item) }; !slices.IsSortedFunc(changes, order) {
+		slices.SortStableFunc(changes, order)
+	}
+	return changes
+}
+
 // merge returns a chunk with changes, or the chunk itself if nothing changes.
 func merge[T Item[T]](chunk []T, changes []change[T]) []T {
 	merged := make([]T, 0, len(chunk)+len(changes))
 	rest, same := chunk, true
 	for i, c := range changes {
-		if i+1 < len(changes) && changes[i+1].item.Compare(c.item) == 0 {
-			continue // the last change of a key is in force
+		if overridden(changes, i) {
+			continue
 		}
 		j, found := slices.BinarySearchFunc(rest, c.item, T.Compare)
-		merged = append(merged, rest[:j]...)
-		same = same && (c.gone && !found || !c.gone && found && rest[j].Equal(c.item))
-		if rest = rest[j:]; found {
+		merged, rest = append(merged, rest[:j]...), rest[j:]
+		same = same && changesNothing(c, rest, found)
+		if found {
 			rest = rest[1:]
 		}
 		if !c.gone {
@@ -180,6 +185,19 @@ func merge[T Item[T]](chunk []T, changes []change[T]) []T {
 		return chunk
 	}
 	return append(merged, rest...)
+}
+
+// overridden reports whether a later one of the sorted changes has the same key.
+func overridden[T Item[T]](changes []change[T], i int) bool {
+	return i+1 < len(changes) && changes[i+1].item.Compare(changes[i].item) == 0
+}
+
+// changesNothing reports whether a change is in force already. If found, the first of rest has its key.
+func changesNothing[T Item[T]](c change[T], rest []T, found bool) bool {
+	if c.gone {
+		return !found
+	}
+	return found && rest[0].Equal(c.item)
 }
 
 // add appends a chunk, in chunks of a fit size.
@@ -210,18 +228,10 @@ func (l List[T]) Changes(next List[T]) iter.Seq2[*T, *T] {
 				a.chunks, b.chunks = a.chunks[1:], b.chunks[1:]
 			}
 			x, y := a.item(), b.item()
-			order := 0
-			switch {
-			case x == nil && y == nil:
+			if x == nil && y == nil {
 				return
-			case x == nil:
-				order = 1
-			case y == nil:
-				order = -1
-			default:
-				order = (*x).Compare(*y)
 			}
-			switch {
+			switch order := compareItems(x, y); {
 			case order < 0:
 				a.step()
 				y = nil
@@ -240,6 +250,17 @@ func (l List[T]) Changes(next List[T]) iter.Seq2[*T, *T] {
 			}
 		}
 	}
+}
+
+// compareItems compares the next elements of two lists of which one at most has ended: it comes last.
+func compareItems[T Item[T]](x, y *T) int {
+	switch {
+	case x == nil:
+		return 1
+	case y == nil:
+		return -1
+	}
+	return (*x).Compare(*y)
 }
 
 // cursor is a position in a list.

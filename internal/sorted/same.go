@@ -96,9 +96,11 @@ func sameMaps(a, b reflect.Value) bool {
 	if a.Len() != b.Len() || a.IsNil() != b.IsNil() {
 		return false
 	}
-	if a.UnsafePointer() == b.UnsafePointer() {
-		return true
-	}
+	return a.UnsafePointer() == b.UnsafePointer() || sameEntries(a, b)
+}
+
+// sameEntries reports whether map b, which is as large as map a, has the entries of a.
+func sameEntries(a, b reflect.Value) bool {
 	for entry := a.MapRange(); entry.Next(); {
 		other := b.MapIndex(entry.Key())
 		if !other.IsValid() || !same(entry.Value(), other) {
