@@ -20,10 +20,7 @@ type answering struct {
 
 // presume adds nodes that this node's packet filter steers to since an earlier run.
 func (a *answering) presume(nodes []string, now time.Time) {
-	a.now = maps.Clone(a.now)
-	if a.now == nil {
-		a.now = map[string]bool{}
-	}
+	a.now = cloned(a.now)
 	for _, node := range nodes {
 		a.now[node] = true
 	}
@@ -41,20 +38,39 @@ func (a *answering) doubt(now time.Time) {
 // see updates the nodes from the BFD sessions. With unsure, silent nodes stay: this node may have been cut off for a
 // moment. wait is the time until the answer may change without a change of a session; 0: never.
 func (a *answering) see(sessions []bfd.Session, unsure bool, now time.Time) (wait time.Duration) {
-	next := maps.Clone(a.now)
-	if next == nil {
-		next = map[string]bool{}
-	}
+	next := cloned(a.now)
 	for _, s := range sessions {
-		switch {
-		case s.State == bfd.Up:
-			next[s.Node] = true
-			delete(a.presumed, s.Node)
-		case s.Failed && !unsure:
-			delete(next, s.Node)
-			delete(a.presumed, s.Node)
-		}
+		a.follow(next, s, unsure)
 	}
+	wait = a.expire(next, now)
+	if a.now == nil || !maps.Equal(next, a.now) {
+		a.now = next
+	}
+	return wait
+}
+
+// follow updates next, and the presumed nodes, from one session.
+func (a *answering) follow(next map[string]bool, s bfd.Session, unsure bool) {
+	switch {
+	case s.State == bfd.Up:
+		next[s.Node] = true
+		delete(a.presumed, s.Node)
+	case s.Failed && !unsure:
+		delete(next, s.Node)
+		delete(a.presumed, s.Node)
+	}
+}
+
+// cloned returns a copy that is never nil.
+func cloned(nodes map[string]bool) map[string]bool {
+	if nodes == nil {
+		return map[string]bool{}
+	}
+	return maps.Clone(nodes)
+}
+
+// expire removes the presumed nodes from next that were not heard in time. wait is the time until the next deadline; 0: none.
+func (a *answering) expire(next map[string]bool, now time.Time) (wait time.Duration) {
 	for node, until := range a.presumed {
 		left := until.Sub(now)
 		if left <= 0 {
@@ -62,9 +78,6 @@ func (a *answering) see(sessions []bfd.Session, unsure bool, now time.Time) (wai
 			delete(a.presumed, node)
 		}
 		wait = soonest(wait, left)
-	}
-	if a.now == nil || !maps.Equal(next, a.now) {
-		a.now = next
 	}
 	return wait
 }

@@ -83,10 +83,7 @@ func (d *Detector) See(sessions []bfd.Session, detection time.Duration, now time
 
 // hear adds nodes to those that were ever heard.
 func (d *Detector) hear(watched map[string]bool) {
-	heard := maps.Clone(d.heard)
-	if heard == nil {
-		heard = map[string]bool{}
-	}
+	heard := cloned(d.heard)
 	for node := range watched {
 		heard[node] = true
 	}

@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -24,21 +25,22 @@ func (h *HoldDown) See(networks []string, up map[string]time.Time, now time.Time
 	if h.connected == nil {
 		h.connected, h.since = map[string]bool{}, map[string]time.Time{}
 	}
-	for network := range h.since {
-		if !slices.Contains(networks, network) {
-			delete(h.since, network)
-		}
-	}
+	maps.DeleteFunc(h.since, func(network string, _ time.Time) bool { return !slices.Contains(networks, network) })
 	for _, network := range networks {
 		since, isUp := up[network]
-		switch {
-		case isUp && now.Sub(since) >= HoldDownFor:
-			delete(h.since, network)
-		case !isUp && h.connected[network]:
-			h.since[network] = now
-		}
-		h.connected[network] = isUp
+		h.see(network, isUp, now.Sub(since), now)
 	}
+}
+
+// see updates the hold-down of one network from whether it has a session, and how long it has had one.
+func (h *HoldDown) see(network string, isUp bool, upFor time.Duration, now time.Time) {
+	switch {
+	case isUp && upFor >= HoldDownFor:
+		delete(h.since, network)
+	case !isUp && h.connected[network]:
+		h.since[network] = now
+	}
+	h.connected[network] = isUp
 }
 
 // Confirm releases the networks that were lost before asked: at that time the known objects were those of the API server.
