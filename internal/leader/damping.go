@@ -40,15 +40,7 @@ func (d *damping) dampen(reports map[string]cluster.Report, now time.Time) (beli
 	d.networks = map[string]*dampedNetwork{}
 	for node, r := range reports {
 		for name, state := range r.Networks {
-			n := d.networks[name]
-			if n == nil {
-				n = &dampedNetwork{believed: map[string]cluster.NetworkState{}, reported: map[string]cluster.NetworkState{}}
-				if was := former[name]; was != nil {
-					n.first, n.last = was.first, was.last
-				}
-				d.networks[name] = n
-			}
-			n.record(node, state, former[name], now)
+			d.network(name, former[name]).record(node, state, former[name], now)
 		}
 	}
 	believed = maps.Clone(reports)
@@ -57,18 +49,34 @@ func (d *damping) dampen(reports map[string]cluster.Report, now time.Time) (beli
 		if again == 0 {
 			continue
 		}
-		if wait == 0 || again < wait {
-			wait = again
-		}
-		for node, state := range n.believed {
-			if r := believed[node]; !same(r.Networks[name], state) {
-				r.Networks = maps.Clone(r.Networks)
-				r.Networks[name] = state
-				believed[node] = r
-			}
-		}
+		wait = soonest(wait, again)
+		n.correct(believed, name)
 	}
 	return believed, wait
+}
+
+// network returns the state of a network, whose former state may be nil.
+func (d *damping) network(name string, former *dampedNetwork) *dampedNetwork {
+	n := d.networks[name]
+	if n == nil {
+		n = &dampedNetwork{believed: map[string]cluster.NetworkState{}, reported: map[string]cluster.NetworkState{}}
+		if former != nil {
+			n.first, n.last = former.first, former.last
+		}
+		d.networks[name] = n
+	}
+	return n
+}
+
+// correct replaces the network's states in reports by those that are believed.
+func (n *dampedNetwork) correct(reports map[string]cluster.Report, name string) {
+	for node, state := range n.believed {
+		if r := reports[node]; !same(r.Networks[name], state) {
+			r.Networks = maps.Clone(r.Networks)
+			r.Networks[name] = state
+			reports[node] = r
+		}
+	}
 }
 
 // record keeps the state that a node reports. A node's first report is believed: the node had no services to lose.

@@ -105,25 +105,13 @@ func (l *Leader) Run(ctx context.Context) {
 func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	reports, leading := l.api.Leading()
 	if !leading {
-		l.term, l.reports = term{}, nil
-		l.mu.Lock()
-		l.next.Changed = cluster.Changed{} // the first election of a term considers all objects
-		l.mu.Unlock()
+		l.abdicate()
 		return 0
 	}
-	l.mu.Lock()
-	if l.next.Config == nil {
-		l.mu.Unlock()
-		return 0 // no pass yet
+	in, wait, ready := l.take()
+	if !ready {
+		return wait
 	}
-	if l.next.Objects.StaleNodes {
-		l.mu.Unlock()
-		return retryAfter // a new leader has yet to list all Nodes
-	}
-	in := l.next
-	l.next.Changed = cluster.Changed{}
-	l.mu.Unlock()
-
 	begins := l.term.since.IsZero()
 	if begins {
 		l.term.since, l.term.decided = now, map[cluster.Key]decision{}
@@ -143,10 +131,41 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 		l.last, l.reports, l.pruned = in, reports, l.api.Pruned() // before elect: later changes belong to the next election
 		l.api.Write(l.term.elect(l.api, in, decided, reports, choices))
 	}
-	if l.term.waiting && (wait == 0 || wait > retryAfter) {
-		wait = retryAfter
+	if l.term.waiting {
+		return soonest(wait, retryAfter)
 	}
 	return wait
+}
+
+// soonest returns the shorter of two waits, of which the first may be 0: never.
+func soonest(wait, other time.Duration) time.Duration {
+	if wait == 0 {
+		return other
+	}
+	return min(wait, other)
+}
+
+// abdicate forgets the term. The first election of the next one considers all objects.
+func (l *Leader) abdicate() {
+	l.term, l.reports = term{}, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next.Changed = cluster.Changed{}
+}
+
+// take returns the input of an election. If it is not ready, wait is the time until it may be without another pass; 0: never.
+func (l *Leader) take() (in Input, wait time.Duration, ready bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.next.Config == nil {
+		return in, 0, false // no pass yet
+	}
+	if l.next.Objects.StaleNodes {
+		return in, retryAfter, false // a new leader has yet to list all Nodes
+	}
+	in = l.next
+	l.next.Changed = cluster.Changed{}
+	return in, 0, true
 }
 
 // keep returns the changes of an input that was not used.

@@ -109,15 +109,19 @@ func events(now, next cluster.Status, choice election.Choice) (all []kube.Event)
 	default:
 		all = append(all, kube.Event{Reason: "HostMoved", Message: fmt.Sprintf("from %s to %s: %s", now.Host, next.Host, choice.Why)})
 	}
-	for _, kind := range []string{election.ConditionHostAssigned, election.ConditionValid} {
-		c := meta.FindStatusCondition(next.Conditions, kind)
-		if c == nil || c.Status == metav1.ConditionTrue || c.Message == messageOf(now, kind) ||
-			kind == election.ConditionHostAssigned && now.Host != "" {
-			continue
-		}
-		all = append(all, kube.Event{Warning: true, Reason: c.Reason, Message: c.Message})
+	if now.Host == "" { // else a host that was lost has an Event of its own
+		all = append(all, warnings(now, next, election.ConditionHostAssigned)...)
 	}
-	return all
+	return append(all, warnings(now, next, election.ConditionValid)...)
+}
+
+// warnings returns an Event if a condition is not true for a new reason.
+func warnings(now, next cluster.Status, kind string) []kube.Event {
+	c := meta.FindStatusCondition(next.Conditions, kind)
+	if c == nil || c.Status == metav1.ConditionTrue || c.Message == messageOf(now, kind) {
+		return nil
+	}
+	return []kube.Event{{Warning: true, Reason: c.Reason, Message: c.Message}}
 }
 
 func messageOf(s cluster.Status, kind string) string {
@@ -146,12 +150,7 @@ func (t *term) withDecisions(objects cluster.Objects) cluster.Map[cluster.Key, c
 			delete(t.decided, key)
 			continue
 		}
-		if e.Generation != d.generation {
-			d.generation, d.version = e.Generation, 0
-		}
-		if d.version == 0 && d.stands(e.Status) {
-			d.version = e.Version
-		}
+		d.follow(e)
 		t.decided[key] = d
 		if written := e.Status; !d.stands(written) || written.Term != d.status.Term {
 			e.Status = d.status
@@ -160,6 +159,16 @@ func (t *term) withDecisions(objects cluster.Objects) cluster.Map[cluster.Key, c
 		}
 	}
 	return all.Map()
+}
+
+// follow records the present version of the decision's object.
+func (d *decision) follow(e cluster.EgressService) {
+	if e.Generation != d.generation {
+		d.generation, d.version = e.Generation, 0
+	}
+	if d.version == 0 && d.stands(e.Status) {
+		d.version = e.Version
+	}
 }
 
 func (t *term) decide(key cluster.Key, e cluster.EgressService, next cluster.Status) {
