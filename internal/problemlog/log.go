@@ -72,6 +72,16 @@ func (l *Log) allows(namespace string, now time.Time) bool {
 	if namespace == "" {
 		return true
 	}
+	limit := l.limit(namespace)
+	if limit.lines.AllowN(now, 1) {
+		return true
+	}
+	limit.omitted++
+	return false
+}
+
+// limit returns the limit of a namespace, which it makes if there is none.
+func (l *Log) limit(namespace string) *lineLimit {
 	limit := l.limits[namespace]
 	if limit == nil {
 		if l.limits == nil {
@@ -80,11 +90,7 @@ func (l *Log) allows(namespace string, now time.Time) bool {
 		limit = &lineLimit{lines: rate.NewLimiter(rate.Every(lineEvery), linesAtOnce)}
 		l.limits[namespace] = limit
 	}
-	if limit.lines.AllowN(now, 1) {
-		return true
-	}
-	limit.omitted++
-	return false
+	return limit
 }
 
 // logOmitted logs how many lines were omitted, and drops unused limits.
@@ -135,21 +141,32 @@ func (l *Log) logChanges(log *slog.Logger, now time.Time, all []cluster.Problem)
 		if more < 0 || known[valueOf(p)] {
 			continue
 		}
-		if delete(fresh, s); !l.allows(namespace, now) {
-			continue
+		if delete(fresh, s); l.allows(namespace, now) {
+			logNew(log, p, more)
 		}
-		attributes := []any{"kind", p.Kind, "object", p.Object, "reason", p.Reason, "problem", p.Error()}
-		if more > 0 {
-			attributes = append(attributes, "more", more)
-		}
-		log.Warn("problem", attributes...)
 	}
+	l.logGone(log, now, subjects)
+}
+
+// logNew logs a new problem, and how many more its subject has.
+func logNew(log *slog.Logger, p *cluster.Problem, more int) {
+	attributes := []any{"kind", p.Kind, "object", p.Object, "reason", p.Reason, "problem", p.Error()}
+	if more > 0 {
+		attributes = append(attributes, "more", more)
+	}
+	log.Warn("problem", attributes...)
+}
+
+// logGone logs once each subject of the last problems that is not among the present ones, to which it adds it.
+func (l *Log) logGone(log *slog.Logger, now time.Time, subjects map[subject]bool) {
 	for i := range l.problems {
 		p := &l.problems[i]
-		if s, namespace := subjectOf(p); !subjects[s] {
-			if subjects[s] = true; l.allows(namespace, now) { // once
-				log.Info("problem gone", "kind", p.Kind, "object", p.Object, "reason", p.Reason)
-			}
+		s, namespace := subjectOf(p)
+		if subjects[s] {
+			continue
+		}
+		if subjects[s] = true; l.allows(namespace, now) {
+			log.Info("problem gone", "kind", p.Kind, "object", p.Object, "reason", p.Reason)
 		}
 	}
 }
