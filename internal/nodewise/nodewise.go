@@ -49,24 +49,13 @@ type Resolver struct {
 func (r *Resolver) Resolve(c *config.Config, nodes Nodes, other bool) (own *config.Config, problems []cluster.Problem, known bool) {
 	renewed := r.base != c
 	r.base = c
-	n, exists := nodes.Get(c.Node)
-	moved := exists && (!r.known || !maps.Equal(r.labels, n.Labels))
-	if exists {
-		r.labels, r.known = n.Labels, true
-	}
+	moved := r.readLabels(nodes)
 	if !c.Nodewise() {
 		r.of = config.OfNode{Config: c}
 		return c, slices.Clip(r.collisions(nodes, renewed || other, c.BGP)), true
 	}
 	if !r.known {
-		if r.unknown == nil || renewed {
-			r.unknown = c.ForUnknown()
-		}
-		return r.unknown, []cluster.Problem{{
-			Kind: "Node", Object: c.Node, Reason: ReasonNodeUnknown,
-			Message: "no Node object of this name is known, and the configuration has nodeSelectors: " +
-				"nothing changes on this node before its labels are known",
-		}}, false
+		return r.unlabelled(renewed), []cluster.Problem{nodeUnknown(c.Node)}, false
 	}
 	if moved || renewed {
 		r.adopt(c.For(r.labels))
@@ -76,6 +65,33 @@ func (r *Resolver) Resolve(c *config.Config, nodes Nodes, other bool) (own *conf
 		r.unmatched = unmatched(c, nodes, r.among.of(renewed))
 	}
 	return r.of.Config, slices.Concat(faults(r.of.Faults), r.unmatched, r.collisions(nodes, other, r.of.BGP)), true
+}
+
+// readLabels reads this node's labels, if its Node exists, and reports whether they differ from the last known ones.
+func (r *Resolver) readLabels(nodes Nodes) (moved bool) {
+	n, exists := nodes.Get(r.base.Node)
+	if !exists {
+		return false
+	}
+	moved = !r.known || !maps.Equal(r.labels, n.Labels)
+	r.labels, r.known = n.Labels, true
+	return moved
+}
+
+// unlabelled returns the part of the configuration that no label can change.
+func (r *Resolver) unlabelled(renewed bool) *config.Config {
+	if r.unknown == nil || renewed {
+		r.unknown = r.base.ForUnknown()
+	}
+	return r.unknown
+}
+
+func nodeUnknown(name string) cluster.Problem {
+	return cluster.Problem{
+		Kind: "Node", Object: name, Reason: ReasonNodeUnknown,
+		Message: "no Node object of this name is known, and the configuration has nodeSelectors: " +
+			"nothing changes on this node before its labels are known",
+	}
 }
 
 // adopt keeps the former Config where the new one is equal.
@@ -116,23 +132,26 @@ func (a *among) of(renewed bool) among {
 	return *a
 }
 
+// matches reports whether a selector matches a node, first the one that it matched before.
+func (a among) matches(path string, s labels.Selector, nodes Nodes) bool {
+	if n, exists := nodes.Get(a[path]); exists && s.Matches(labels.Set(n.Labels)) {
+		return true
+	}
+	for name, n := range nodes.All() {
+		if s.Matches(labels.Set(n.Labels)) {
+			a[path] = name
+			return true
+		}
+	}
+	return false
+}
+
 // unmatched returns a problem for each selector that matches no node. Without any Node, no labels are known.
 func unmatched(c *config.Config, nodes Nodes, witnesses among) (problems []cluster.Problem) {
 	if nodes.Len() == 0 {
 		return nil
 	}
-	matches := func(path string, s labels.Selector) bool {
-		if n, exists := nodes.Get(witnesses[path]); exists && s.Matches(labels.Set(n.Labels)) {
-			return true
-		}
-		for name, n := range nodes.All() {
-			if s.Matches(labels.Set(n.Labels)) {
-				witnesses[path] = name
-				return true
-			}
-		}
-		return false
-	}
+	matches := func(path string, s labels.Selector) bool { return witnesses.matches(path, s, nodes) }
 	for _, e := range c.Unmatched(matches) {
 		problems = append(problems, problem(e, ReasonSelectsNoNode))
 	}
@@ -162,26 +181,33 @@ func identityOf(b config.BGP, name string, n cluster.Node) identity {
 // collisions returns a problem for each other node that has this node's AS number and router ID. own holds this node's
 // settings.
 func (r *Resolver) collisions(nodes Nodes, other bool, own config.BGP) []cluster.Problem {
-	c := r.base
 	if !other {
 		return r.collides
 	}
 	r.collides = nil
-	if !hasPeers(c) || c.BGP.RouterID.IsValid() && !c.Nodewise() { // a file of this node alone, perhaps
-		return nil
+	if c := r.base; mayCollide(c) {
+		mine := identityOf(own, c.Node, nodes.At(c.Node))
+		for _, name := range othersWith(mine, c, nodes) {
+			r.collides = append(r.collides, collision(c.Node, name, mine))
+		}
 	}
-	mine := identityOf(own, c.Node, nodes.At(c.Node))
-	var same []string
+	return r.collides
+}
+
+// mayCollide reports whether the configuration sets the identities of several nodes, as far as it shows.
+func mayCollide(c *config.Config) bool {
+	return hasPeers(c) && (c.Nodewise() || !c.BGP.RouterID.IsValid()) // else it is a file of this node alone, perhaps
+}
+
+// othersWith lists the other nodes that have this node's identity, sorted.
+func othersWith(mine identity, c *config.Config, nodes Nodes) (same []string) {
 	for name, n := range nodes.All() {
 		if name != c.Node && identityOf(c.BGPFor(n.Labels), name, n) == mine {
 			same = append(same, name)
 		}
 	}
 	slices.Sort(same)
-	for _, name := range same {
-		r.collides = append(r.collides, collision(c.Node, name, mine))
-	}
-	return r.collides
+	return same
 }
 
 func hasPeers(c *config.Config) bool {
@@ -201,7 +227,7 @@ func Check(c *config.Config, nodes Nodes) (problems []cluster.Problem) {
 	problems = unmatched(c, nodes, among{})
 	seen := map[cluster.Problem]bool{}
 	ids := map[identity]string{}
-	collide := hasPeers(c) && (c.Nodewise() || !c.BGP.RouterID.IsValid())
+	collide := mayCollide(c)
 	for _, name := range slices.Sorted(nodes.Keys()) {
 		n := nodes.At(name)
 		of := c.For(n.Labels)

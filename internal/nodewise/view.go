@@ -70,33 +70,42 @@ func (v *View) Write(out io.Writer) error {
 
 // network writes the entries of a network that the node has, and the number of the others.
 func (v *View) network(line func(string, ...any), n config.Network) {
-	var own []config.Given
-	left := 0
-	for _, g := range v.Given {
-		switch {
-		case g.Network != n.Name || g.Field == "network":
-		case g.Left:
-			left++
-		default:
-			own = append(own, g)
-		}
-	}
 	if n.Elsewhere != "" {
 		line("  network %s: %s", n.Name, n.Elsewhere)
 		return
 	}
-	i := slices.IndexFunc(v.Given, func(g config.Given) bool { return g.Network == n.Name && g.Field == "network" })
-	title := "  network " + n.Name
-	if i >= 0 && v.Given[i].Selector != "" {
-		title += ", " + origin(v.Given[i])
-	}
-	line("%s", title)
+	line("%s", v.title(n.Name))
+	own, left := v.entries(n.Name)
 	for _, g := range own {
 		line("    %s\t%s\t%s", g.Field, g.Value, origin(g))
 	}
 	if left > 0 {
 		line("    %d entries for other nodes", left)
 	}
+}
+
+// title names a network, and the line and selector that give it to the node.
+func (v *View) title(network string) string {
+	title := "  network " + network
+	i := slices.IndexFunc(v.Given, func(g config.Given) bool { return g.Network == network && g.Field == "network" })
+	if i >= 0 && v.Given[i].Selector != "" {
+		title += ", " + origin(v.Given[i])
+	}
+	return title
+}
+
+// entries returns the entries of a network that the node has, and counts the others.
+func (v *View) entries(network string) (own []config.Given, left int) {
+	for _, g := range v.Given {
+		switch {
+		case g.Network != network || g.Field == "network":
+		case g.Left:
+			left++
+		default:
+			own = append(own, g)
+		}
+	}
+	return own, left
 }
 
 // origin describes the line and the selector that give a value.
