@@ -38,7 +38,7 @@ type frame struct {
 	speakers []Speaker // without Announce and Refuse
 }
 
-// newFrame makes a frame for the nodes that sources lead to.
+// newFrame makes a frame for the paths that sources lead to.
 func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f := &frame{
 		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, lacking: map[PathKey]bool{}, hosts: map[string]*steering{},
@@ -46,10 +46,9 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 		silent: map[string]bool{}, routes: make([]Route, 0, 2*(len(g.networks)+len(targets))),
 	}
 	for _, t := range targets {
-		if !s.answers(t.node) {
-			f.silent[t.node] = true
+		if t.key.Kind == PathSteer {
+			f.watch(t.key.Name, s)
 		}
-		f.watched = append(f.watched, t.node)
 	}
 	slices.Sort(f.watched)
 	f.allotPaths(targets, s.Facts.Paths)
@@ -59,6 +58,14 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f.planFloors()
 	f.planSpeakers()
 	return f
+}
+
+// watch adds a node that sources lead to.
+func (f *frame) watch(node string, s *Snapshot) {
+	if !s.answers(node) {
+		f.silent[node] = true
+	}
+	f.watched = append(f.watched, node)
 }
 
 // likeFor reports whether another frame on the same ground has the same effect on all sources.
@@ -82,7 +89,9 @@ func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 		}
 	}
 	for _, k := range useful {
-		a.assign(k)
+		if !a.assign(k) && k.Kind == PathNetwork {
+			f.without[k.Name] = true
+		}
 	}
 }
 
@@ -99,28 +108,33 @@ func (f *frame) lackPath(k PathKey, needed int) {
 
 // wantedPaths lists the paths that are needed, and those that are only useful, in the order in which they get ids.
 func (f *frame) wantedPaths(targets []target) (want, useful []PathKey) {
-	want, unlisted := f.networkPaths()
+	want, idle := f.networkPaths(targets)
 	for _, t := range targets {
-		if k := (PathKey{PathSteer, t.node}); t.needed {
-			want = append(want, k)
+		if t.needed {
+			want = append(want, t.key)
 		} else {
-			useful = append(useful, k)
+			useful = append(useful, t.key)
 		}
 	}
-	return append(want, unlisted...), useful // last: a user who may write EgressServices can name any number of networks
+	return want, append(useful, idle...)
 }
 
-// networkPaths lists the paths of the listed networks, and those of the usable others.
-func (f *frame) networkPaths() (listed, unlisted []PathKey) {
+// networkPaths lists the paths of the listed networks, and those of the usable others by which no source serves: a user who may
+// write EgressServices can name any number of networks.
+func (f *frame) networkPaths(targets []target) (listed, idle []PathKey) {
+	serves := map[PathKey]bool{}
+	for _, t := range targets {
+		serves[t.key] = true
+	}
 	for _, n := range f.networks {
 		switch k := (PathKey{PathNetwork, n.name}); {
 		case n.listed:
 			listed = append(listed, k)
-		case n.usable:
-			unlisted = append(unlisted, k)
+		case n.usable && !serves[k]:
+			idle = append(idle, k)
 		}
 	}
-	return listed, unlisted
+	return listed, idle
 }
 
 // allotment assigns path ids from 1 to most.

@@ -90,7 +90,7 @@ func (p *Planner) forget(o *cluster.Objects) {
 	}
 	p.claims = newClaims(all)
 	p.claims.quiet = true
-	p.targets = targets{of: map[string]*leading{}, changed: true}
+	p.targets = targets{of: map[PathKey]*leading{}, changed: true}
 	p.sending = sending{out: map[string]*tally{}}
 	p.names = countNames(o)
 }

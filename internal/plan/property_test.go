@@ -88,7 +88,7 @@ func world(seed uint64) plan.Snapshot {
 func addService(r *rand.Rand, o *cluster.Objects, key cluster.Key, created time.Time) {
 	o.EgressServices = o.EgressServices.With(key, cluster.EgressService{
 		Created: created, SourceIPBy: pick(r, cluster.SourceIPByLoadBalancer, cluster.SourceIPByLoadBalancer, cluster.SourceIPByNetwork),
-		Network: pick(r, "red", "red", "", "blue", "green", "vrf-dmz", "vrf-blue", "77", "254", "no/vrf"),
+		Network: pick(r, "red", "red", "", "blue", "green", "vrf-dmz", "vrf-blue", "77", "78", "79", "254", "no/vrf"),
 	})
 	if chance(r, 0.95) {
 		service := cluster.Service{LoadBalancer: chance(r, 0.95), LocalTraffic: chance(r, 0.2), ClusterIPs: []netip.Addr{addr(fmt.Sprint("10.96.0.", r.IntN(20)+1))}}
@@ -378,9 +378,12 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 		"selector": func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) {
 			e.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Near"}}}
 		},
-		"network":     func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.Network = "nowhere" },
-		"table":       func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.Network = "254" },
-		"our table":   func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.Network = "794601" },
+		"network":   func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.Network = "nowhere" },
+		"table":     func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.Network = "254" },
+		"our table": func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.Network = "794601" },
+		"no ingress, another network": func(_ *cluster.Objects, e *cluster.EgressService, s *cluster.Service) {
+			e.Network, s.Ingress = "12", nil
+		},
 		"not allowed": func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.Network = "vrf-blue" },
 		"no ingress":  func(_ *cluster.Objects, _ *cluster.EgressService, s *cluster.Service) { s.Ingress = nil },
 		"bad ingress": func(_ *cluster.Objects, _ *cluster.EgressService, s *cluster.Service) {
@@ -424,11 +427,8 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 		},
 		"sourceIPBy": func(_ *cluster.Objects, e *cluster.EgressService, _ *cluster.Service) { e.SourceIPBy = "Magic" },
 	}
-	seeds := []uint64{402} // in it, a host can be steered to directly in one family only
-	for seed := range uint64(worlds) {
-		seeds = append(seeds, seed)
-	}
-	for _, seed := range seeds {
+	names := slices.Sorted(maps.Keys(breakages))
+	for seed := range uint64(10 * worlds) { // each world meets a quarter of the breakages
 		s := world(seed)
 		s.Facts.Paths = nil // an id in force for the broken one only may be the last
 		for k, e := range s.Objects.EgressServices.All() {
@@ -436,7 +436,8 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 			s.Objects.EgressServices = s.Objects.EgressServices.With(k, e)
 		}
 		want = fate(s)
-		for name, spoil := range breakages {
+		for i := int(seed % 4); i < len(names); i += 4 {
+			name, spoil := names[i], breakages[names[i]]
 			o := s.Objects
 			e := cluster.EgressService{Created: time.Unix(99, 0), SourceIPBy: cluster.SourceIPByLoadBalancer, Network: "red"}
 			service := cluster.Service{LoadBalancer: true, ClusterIPs: []netip.Addr{addr("10.96.9.9")}, Ingress: []cluster.Ingress{{IP: "203.0.113.99"}}}
@@ -460,7 +461,7 @@ func TestBrokenObjectHarmsNoOther(t *testing.T) {
 				"seed %d: %s is not told", seed, name)
 
 			// An object that cannot serve changes nothing in force, at any age and with any names in it.
-			if !slices.Contains([]string{"no Service", "not LoadBalancer", "selector", "network", "table", "our table", "not allowed", "no ingress", "bad ingress"}, name) {
+			if !slices.Contains([]string{"no Service", "not LoadBalancer", "selector", "network", "table", "our table", "not allowed", "no ingress", "no ingress, another network", "bad ingress"}, name) {
 				continue
 			}
 			if name == "network" && s.Config.AllowUnlisted {

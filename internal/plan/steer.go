@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -30,9 +31,9 @@ func (f *frame) steer(targets []target) {
 		f.tunnelTo = &t
 	}
 	for _, t := range targets {
-		switch id := f.paths[PathKey{PathSteer, t.node}]; {
-		case id == 0:
-		case f.silent[t.node]:
+		switch id := f.paths[t.key]; {
+		case id == 0 || t.key.Kind != PathSteer:
+		case f.silent[t.key.Name]:
 			f.reportSilent(t)
 		default:
 			f.planSteering(t, config.SteeringTableBase+uint32(id))
@@ -46,7 +47,7 @@ func (f *frame) steer(targets []target) {
 // reportSilent reports that packets are not steered to a node that needs them, because it does not answer.
 func (f *frame) reportSilent(t target) {
 	if t.needed {
-		f.problem("Node", t.node, "", "", cluster.ReasonHostSilent,
+		f.problem("Node", t.key.Name, "", "", cluster.ReasonHostSilent,
 			"node %s has no answer from it by BFD (UDP %d): packets of pods that should be steered to it are dropped "+
 				"until it answers, for it may forward them without a packet filter", f.node, f.config.Failover.BFD.Port)
 	}
@@ -54,12 +55,13 @@ func (f *frame) reportSilent(t target) {
 
 // planSteering plans the routing table for a node steered to.
 func (f *frame) planSteering(t target, table uint32) {
-	h, missing := f.steerTo(t.node, table, t.families)
+	host := t.key.Name
+	h, missing := f.steerTo(host, table, t.families)
 	if h != nil || t.needed {
-		f.reportMissing(t.node, h, missing)
+		f.reportMissing(host, h, missing)
 	}
 	if h != nil {
-		f.hosts[t.node] = h
+		f.hosts[host] = h
 		f.routes = append(f.routes, h.routes...)
 	}
 }
@@ -208,24 +210,27 @@ func linkLocal(m MAC) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 0x02, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }
 
-// target is another node that packets are steered to.
+// target is a path that sources lead to: another node that packets are steered to, or an unlisted network.
 type target struct {
-	node     string
-	needed   bool     // pods of this node egress by it; else it receives only its own, see leads.also
-	families Families // of these pods' packets
+	key      PathKey
+	needed   bool     // sources serve by it; a node that is not needed receives only its own, see leads.also
+	families Families // of the packets of this node's pods that egress by a node
 }
 
-// targets counts the sources that lead to each node.
+// targets counts the sources that lead to each path.
 type targets struct {
-	of      map[string]*leading
-	changed bool // since list ran, a node was added or removed, or its use changed
+	of      map[PathKey]*leading
+	changed bool // since list ran, a path was added or removed, or its use changed
 }
 
-type leading struct{ ipv4, ipv6, also int }
+type leading struct{ ipv4, ipv6, also, network int }
 
 func (t *targets) count(l leads, by int) {
+	if l.network != "" {
+		t.add(&t.at(PathKey{PathNetwork, l.network}).network, by)
+	}
 	if l.host != "" {
-		n := t.at(l.host)
+		n := t.at(PathKey{PathSteer, l.host})
 		if l.of.IPv4 {
 			t.add(&n.ipv4, by)
 		}
@@ -234,15 +239,15 @@ func (t *targets) count(l leads, by int) {
 		}
 	}
 	if l.also != "" {
-		t.add(&t.at(l.also).also, by)
+		t.add(&t.at(PathKey{PathSteer, l.also}).also, by)
 	}
 }
 
-func (t *targets) at(node string) *leading {
-	n := t.of[node]
+func (t *targets) at(k PathKey) *leading {
+	n := t.of[k]
 	if n == nil {
 		n = &leading{}
-		t.of[node] = n
+		t.of[k] = n
 	}
 	return n
 }
@@ -254,14 +259,15 @@ func (t *targets) add(n *int, by int) {
 	}
 }
 
-// list lists the nodes to steer to: first those needed, then the others, each by the rank of the first source that leads
-// there.
+// list lists the paths: first those needed, then the others, each by the rank of the first source that leads there. So a
+// source that begins to serve later takes no path id from another.
 func (t *targets) list(sources []*source) []target {
 	o := order{firsts{}, firsts{}}
 	for _, s := range sources {
 		if s != nil && s.leads != (leads{}) {
-			o.needed.see(s.leads.host, s)
-			o.oldest.see(s.leads.also, s)
+			o.needed.see(PathKey{PathNetwork, s.leads.network}, s)
+			o.needed.see(PathKey{PathSteer, s.leads.host}, s)
+			o.oldest.see(PathKey{PathSteer, s.leads.also}, s)
 		}
 	}
 	all := t.inUse()
@@ -269,41 +275,44 @@ func (t *targets) list(sources []*source) []target {
 	return all
 }
 
-// order is the order of targets: needed has the first source whose pods egress by a node, oldest the first other one.
+// order is the order of targets: needed has the first source that serves by a path, oldest the first other one.
 type order struct{ needed, oldest firsts }
 
 // compare is negative where x comes before y.
 func (o order) compare(x, y target) int {
 	switch {
 	case x.needed && y.needed:
-		return o.needed[x.node].before(o.needed[y.node])
+		return cmp.Or(o.needed[x.key].before(o.needed[y.key]), comparePaths(x.key, y.key))
 	case x.needed:
 		return -1
 	case y.needed:
 		return 1
 	}
-	return o.oldest[x.node].before(o.oldest[y.node])
+	return o.oldest[x.key].before(o.oldest[y.key])
 }
 
-// firsts holds the first source by rank that leads to each node.
-type firsts map[string]*source
+// comparePaths orders the host and the network of one source: its pods egress by the host.
+func comparePaths(x, y PathKey) int { return strings.Compare(string(y.Kind), string(x.Kind)) }
 
-// see considers a source that leads to a node; empty: to none.
-func (f firsts) see(node string, s *source) {
-	if first := f[node]; node != "" && (first == nil || s.before(first) < 0) {
-		f[node] = s
+// firsts holds the first source by rank that leads to each path.
+type firsts map[PathKey]*source
+
+// see considers a source that leads to a path; without a name: to none.
+func (f firsts) see(k PathKey, s *source) {
+	if first := f[k]; k.Name != "" && (first == nil || s.before(first) < 0) {
+		f[k] = s
 	}
 }
 
-// inUse returns the nodes that sources lead to, in no order, and forgets the others.
+// inUse returns the paths that sources lead to, in no order, and forgets the others.
 func (t *targets) inUse() []target {
 	all := make([]target, 0, len(t.of))
-	for node, n := range t.of {
+	for k, n := range t.of {
 		if *n == (leading{}) {
-			delete(t.of, node)
+			delete(t.of, k)
 			continue
 		}
-		all = append(all, target{node, n.ipv4+n.ipv6 > 0, Families{n.ipv4 > 0, n.ipv6 > 0}})
+		all = append(all, target{k, n.ipv4+n.ipv6+n.network > 0, Families{n.ipv4 > 0, n.ipv6 > 0}})
 	}
 	return all
 }
@@ -353,14 +362,19 @@ func (n *sending) by(f *frame, of *network) Families {
 	return Families{counts[ipv4] > 0, counts[ipv6] > 0}
 }
 
-// leads names the nodes that this node steers packets of a source to.
+// leads names the paths that a source needs, besides those of listed networks, and the nodes that this node steers its packets
+// to.
 type leads struct {
-	host string   // pods of this node egress by it; empty: none do
-	of   Families // of these pods' packets
-	also string   // receives only its own: strays, and flows that it began to serve as the former host
+	network string   // the unlisted network that it serves by; empty: it has a listed one, or cannot serve
+	host    string   // pods of this node egress by it; empty: none do
+	of      Families // of these pods' packets
+	also    string   // receives only its own: strays, and flows that it began to serve as the former host
 }
 
 func (s *source) leading(node string) (l leads) {
+	if n := s.network; n != nil && n.usable && !n.listed && s.able {
+		l.network = n.name
+	}
 	if !s.leavesByHost() {
 		return l
 	}
