@@ -124,7 +124,7 @@ func (r *run) start(ctx context.Context) (err error) {
 // playAll plays faults until there are enough, or until the lab stays broken: later faults would prove nothing.
 func (r *run) playAll(ctx context.Context, kinds []string) error {
 	for i, s := range draw(r.Seed, kinds) {
-		if r.Count > 0 && i >= r.Count || r.For > 0 && time.Since(r.began) > r.For {
+		if r.enough(i) {
 			return nil
 		}
 		whole, err := r.play(ctx, i, s)
@@ -136,6 +136,11 @@ func (r *run) playAll(ctx context.Context, kinds []string) error {
 		}
 	}
 	return nil
+}
+
+// enough reports whether the run ends after so many faults.
+func (r *run) enough(faults int) bool {
+	return r.Count > 0 && faults >= r.Count || r.For > 0 && time.Since(r.began) > r.For
 }
 
 // end stops the watchers.

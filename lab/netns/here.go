@@ -163,10 +163,7 @@ func Routes(t *testing.T, family string, table uint32, protocol uint8) []string 
 		var hops []string
 		for _, l := range legs {
 			leg := l.(map[string]any)
-			gateway := leg["gateway"]
-			if via, ok := leg["via"].(map[string]any); ok {
-				gateway = via["host"]
-			}
+			gateway := gatewayOf(leg)
 			if gateway != nil || leg["dev"] != nil && r["type"] == "unicast" {
 				hops = append(hops, fmt.Sprintf("%v@%v", cmp.Or(gateway, any("-")), leg["dev"]))
 			}
@@ -182,6 +179,14 @@ func Routes(t *testing.T, family string, table uint32, protocol uint8) []string 
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// gatewayOf returns a next hop's gateway, which may be of the other family; nil: it has none.
+func gatewayOf(leg map[string]any) any {
+	if via, ok := leg["via"].(map[string]any); ok {
+		return via["host"]
+	}
+	return leg["gateway"]
 }
 
 // ProcessorTime reports an operation's CPU time, which on a busy machine says more than its duration.

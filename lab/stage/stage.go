@@ -159,13 +159,8 @@ func (s *Stage) replaceManifests(all map[string]string) error {
 
 // start starts FRR beside daemons, by node, then responders, service proxies, the witness and daemons.
 func (s *Stage) start(ctx context.Context, frr map[string]string) (err error) {
-	for node, config := range frr {
-		if err := s.furnishFRR(ctx, node, config); err != nil {
-			return err
-		}
-		if err := s.StartFRR(ctx, node); err != nil {
-			return err
-		}
+	if err := s.startFRRs(ctx, frr); err != nil {
+		return err
 	}
 	if err := s.RespondOn(ctx, append(slices.Clone(Externals), Pods...)...); err != nil {
 		return err
@@ -178,6 +173,18 @@ func (s *Stage) start(ctx context.Context, frr map[string]string) (err error) {
 	}
 	for _, node := range s.nodes {
 		if err := s.StartDaemon(node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stage) startFRRs(ctx context.Context, configs map[string]string) error {
+	for node, config := range configs {
+		if err := s.furnishFRR(ctx, node, config); err != nil {
+			return err
+		}
+		if err := s.StartFRR(ctx, node); err != nil {
 			return err
 		}
 	}

@@ -34,10 +34,15 @@ func note(set map[string]bool, path string, v reflect.Value) {
 			note(set, path, list.Call(nil)[0])
 			return
 		}
-		for i := range v.NumField() {
-			if field := v.Type().Field(i); field.IsExported() && field.Tag.Get("json") != "-" {
-				note(set, path+"."+field.Name, v.Field(i))
-			}
+		noteFields(set, path, v)
+	}
+}
+
+// noteFields records the exported fields of a struct that JSON has.
+func noteFields(set map[string]bool, path string, v reflect.Value) {
+	for i := range v.NumField() {
+		if field := v.Type().Field(i); field.IsExported() && field.Tag.Get("json") != "-" {
+			note(set, path+"."+field.Name, v.Field(i))
 		}
 	}
 }

@@ -88,12 +88,15 @@ func (p *program) line(line []byte) {
 		p.print("%s", line)
 		return
 	}
-	if e.Test == "" {
-		if said := strings.TrimSpace(e.Output); said != "" && said != "PASS" && said != "FAIL" {
-			p.print("%s", e.Output)
-		}
-		return
+	if e.Test != "" {
+		p.event(e)
+	} else if said := strings.TrimSpace(e.Output); said != "" && said != "PASS" && said != "FAIL" {
+		p.print("%s", e.Output)
 	}
+}
+
+// event handles an event of a test.
+func (p *program) event(e event) {
 	l := p.test(e)
 	switch e.Action {
 	case "output":

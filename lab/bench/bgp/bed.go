@@ -10,13 +10,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/bench/internal/daemon"
 )
 
 //go:embed bgp.clab.yml daemons vtysh.conf router.conf frr.conf
@@ -221,24 +221,7 @@ func (b *bed) logged(ctx context.Context, message, network string, after time.Ti
 }
 
 // speaker returns the process id of the node's speaker; 0: no speaker runs.
-func (b *bed) speaker() int {
-	var home unix.Stat_t
-	if err := b.node.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &home) }); err != nil {
-		return 0
-	}
-	all, _ := filepath.Glob("/proc/[0-9]*")
-	for _, process := range all {
-		var there unix.Stat_t
-		if unix.Stat(process+"/ns/net", &there) != nil || there.Ino != home.Ino {
-			continue
-		}
-		line, _ := os.ReadFile(process + "/cmdline")
-		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil && strings.Contains(string(line), "\x00speaker\x00") {
-			return pid
-		}
-	}
-	return 0
-}
+func (b *bed) speaker() int { return daemon.Speaker(b.node) }
 
 // write puts a file into the folder of manifests, whole.
 func (b *bed) write(name string, content []byte) error {

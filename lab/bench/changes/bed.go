@@ -10,15 +10,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
+	"github.com/egressway/egressway/lab/bench/internal/daemon"
 	"github.com/egressway/egressway/lab/bench/internal/figures"
 )
 
@@ -262,21 +260,4 @@ func (b *bed) stop(ctx context.Context) error {
 }
 
 // speaker returns the process id of the node's speaker; 0: no speaker runs.
-func (b *bed) speaker() int {
-	var home unix.Stat_t
-	if err := b.node.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &home) }); err != nil {
-		return 0
-	}
-	all, _ := filepath.Glob("/proc/[0-9]*")
-	for _, process := range all {
-		var there unix.Stat_t
-		if unix.Stat(process+"/ns/net", &there) != nil || there.Ino != home.Ino {
-			continue
-		}
-		line, _ := os.ReadFile(process + "/cmdline")
-		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil && strings.Contains(string(line), "\x00speaker\x00") {
-			return pid
-		}
-	}
-	return 0
-}
+func (b *bed) speaker() int { return daemon.Speaker(b.node) }

@@ -48,12 +48,21 @@ func replace(document, block, figures string) (string, error) {
 		return "", fmt.Errorf("block %q: that is no name of one", block)
 	}
 	lines := strings.SplitAfter(document, "\n")
-	from, to := -1, -1
+	from, to, err := find(lines, block)
+	if err != nil {
+		return "", err
+	}
+	return strings.Join(lines[:from+1], "") + strings.TrimSpace(figures) + "\n" + strings.Join(lines[to:], ""), nil
+}
+
+// find returns the indexes of the lines that begin and end a block.
+func find(lines []string, block string) (from, to int, err error) {
+	from, to = -1, -1
 	for i, line := range lines {
 		switch strings.TrimSpace(line) {
 		case begin(block):
 			if from >= 0 {
-				return "", fmt.Errorf("block %q begins twice", block)
+				return 0, 0, fmt.Errorf("block %q begins twice", block)
 			}
 			from = i
 		case end:
@@ -62,17 +71,17 @@ func replace(document, block, figures string) (string, error) {
 			}
 		default:
 			if from >= 0 && to < 0 && strings.HasPrefix(strings.TrimSpace(line), "<!-- bench:") {
-				return "", fmt.Errorf("block %q does not end: a line %q is missing before the next block", block, end)
+				return 0, 0, fmt.Errorf("block %q does not end: a line %q is missing before the next block", block, end)
 			}
 		}
 	}
 	switch {
 	case from < 0:
-		return "", fmt.Errorf("block %q is missing: it begins with the line %q", block, begin(block))
+		return 0, 0, fmt.Errorf("block %q is missing: it begins with the line %q", block, begin(block))
 	case to < 0:
-		return "", fmt.Errorf("block %q does not end: a line %q is missing", block, end)
+		return 0, 0, fmt.Errorf("block %q does not end: a line %q is missing", block, end)
 	}
-	return strings.Join(lines[:from+1], "") + strings.TrimSpace(figures) + "\n" + strings.Join(lines[to:], ""), nil
+	return from, to, nil
 }
 
 // rewrite puts figures into a block of a file. Another one that does so at the same time waits, and a reader sees the file as

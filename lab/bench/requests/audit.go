@@ -70,14 +70,17 @@ func count(log []byte, nodes int, windows []*window) {
 		if json.Unmarshal(line, &e) != nil || (e.Verb == "watch") != (e.Stage == "ResponseStarted") {
 			continue
 		}
-		i, ours := number[e.User.Username]
-		if !ours {
-			continue
+		if i, ours := number[e.User.Username]; ours {
+			e.countIn(windows, i)
 		}
-		for _, w := range windows {
-			if !e.Received.Before(w.from) && e.Received.Before(w.to) {
-				w.requests[i][e.request()]++
-			}
+	}
+}
+
+// countIn counts the request of a daemon in the windows in which it was received.
+func (e *entry) countIn(windows []*window, daemon int) {
+	for _, w := range windows {
+		if !e.Received.Before(w.from) && e.Received.Before(w.to) {
+			w.requests[daemon][e.request()]++
 		}
 	}
 }

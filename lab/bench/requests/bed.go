@@ -151,11 +151,7 @@ func prepare(ctx context.Context, o options, n int, leader string) (_ *bed, err 
 func (b *bed) destroy() {
 	b.end()
 	if b.logs {
-		for i, d := range b.daemons {
-			if d != nil {
-				fmt.Fprintf(os.Stderr, "%s:\n%s\n", nodeName(i), d.Log())
-			}
-		}
+		b.printLogs()
 	}
 	if b.lab != nil {
 		if err := b.lab.Destroy(); err != nil {
@@ -163,6 +159,14 @@ func (b *bed) destroy() {
 		}
 	}
 	_ = os.RemoveAll(b.dir)
+}
+
+func (b *bed) printLogs() {
+	for i, d := range b.daemons {
+		if d != nil {
+			fmt.Fprintf(os.Stderr, "%s:\n%s\n", nodeName(i), d.Log())
+		}
+	}
 }
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }

@@ -8,7 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
@@ -58,4 +64,29 @@ func Start(ctx context.Context, l *lab.Lab, n *lab.Node, program, config string)
 		return nil, fmt.Errorf("node %s: %w\n%s", n.Name, err, apiserver.Tail(d.Log()))
 	}
 	return d, nil
+}
+
+// Speaker returns the process id of a node's speaker; 0: no speaker runs.
+func Speaker(n *lab.Node) int {
+	var home unix.Stat_t
+	if err := n.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &home) }); err != nil {
+		return 0
+	}
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, process := range all {
+		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil && isSpeaker(process, home.Ino) {
+			return pid
+		}
+	}
+	return 0
+}
+
+// isSpeaker reports whether a process, a folder of /proc, is a speaker in a network namespace.
+func isSpeaker(process string, namespace uint64) bool {
+	var there unix.Stat_t
+	if unix.Stat(process+"/ns/net", &there) != nil || there.Ino != namespace {
+		return false
+	}
+	line, _ := os.ReadFile(process + "/cmdline")
+	return strings.Contains(string(line), "\x00speaker\x00")
 }
