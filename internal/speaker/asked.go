@@ -46,18 +46,26 @@ func (a asked) excess(desired asked) (w withdrawal) {
 		n := networkWithdrawal{Network: s.Network, All: !stays}
 		if stays {
 			n.Prefixes = changeIn(s.Announce, d.Announce, prefixOf).Gone
-			for _, p := range s.Peers {
-				if !slices.ContainsFunc(d.Peers, func(q plan.Peer) bool { return nameOf(p) == nameOf(q) }) {
-					n.Peers = append(n.Peers, nameOf(p))
-				}
-			}
+			n.Peers = gonePeers(s.Peers, d.Peers)
 		}
-		if n.All || len(n.Prefixes) > 0 || len(n.Peers) > 0 {
+		if !n.empty() {
 			w.Networks = append(w.Networks, n)
 		}
 	}
 	return w
 }
+
+// gonePeers returns the names of the peers that are not among others.
+func gonePeers(peers, others []plan.Peer) (names []string) {
+	for _, p := range peers {
+		if !slices.ContainsFunc(others, func(q plan.Peer) bool { return nameOf(p) == nameOf(q) }) {
+			names = append(names, nameOf(p))
+		}
+	}
+	return names
+}
+
+func (n networkWithdrawal) empty() bool { return !n.All && len(n.Prefixes) == 0 && len(n.Peers) == 0 }
 
 // without returns a minus w.
 func (a asked) without(w withdrawal) asked {
@@ -86,21 +94,30 @@ func (a asked) changeTo(desired asked) (c change) {
 	}
 	slices.Sort(c.Gone)
 	for _, d := range desired.speakers() {
-		had, known := a[d.Network]
-		s := speakerChange{
-			Network:  d.Network,
-			Announce: changeIn(had.Announce, d.Announce, prefixOf),
-			Refuse:   changeIn(had.Refuse, d.Refuse, refused),
-		}
-		if rest := withoutLists(d); !known || !reflect.DeepEqual(withoutLists(had), rest) {
-			w := toWire(rest)
-			s.Speaker = &w
-		}
-		if s.Speaker != nil || !s.Announce.empty() || !s.Refuse.empty() {
+		if s := a.changeToSpeaker(d); !s.empty() {
 			c.Speakers = append(c.Speakers, s)
 		}
 	}
 	return c
+}
+
+// changeToSpeaker returns the change that gives a network the desired speaker.
+func (a asked) changeToSpeaker(d plan.Speaker) speakerChange {
+	had, known := a[d.Network]
+	s := speakerChange{
+		Network:  d.Network,
+		Announce: changeIn(had.Announce, d.Announce, prefixOf),
+		Refuse:   changeIn(had.Refuse, d.Refuse, refused),
+	}
+	if rest := withoutLists(d); !known || !reflect.DeepEqual(withoutLists(had), rest) {
+		w := toWire(rest)
+		s.Speaker = &w
+	}
+	return s
+}
+
+func (s speakerChange) empty() bool {
+	return s.Speaker == nil && s.Announce.empty() && s.Refuse.empty()
 }
 
 func (c change) empty() bool { return !c.Full && len(c.Speakers) == 0 && len(c.Gone) == 0 }

@@ -77,8 +77,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	} else {
 		s.log.Info("agent connected", "agentVersion", d.version)
 	}
-	if d.write(message{Hello: &now}, writeWithin) != nil || d.sendNodes() != nil || d.tellAllRoutes() != nil ||
-		d.sendSessions(true) != nil || d.write(message{Complete: true}, writeWithin) != nil {
+	if d.sendState(now) != nil {
 		return
 	}
 
@@ -95,6 +94,22 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	running.Wait()
 }
 
+// sendState sends a new agent the whole state.
+func (d *driver) sendState(h hello) error {
+	for _, send := range []func() error{
+		func() error { return d.write(message{Hello: &h}, writeWithin) },
+		d.sendNodes,
+		d.tellAllRoutes,
+		func() error { return d.sendSessions(true) },
+		func() error { return d.write(message{Complete: true}, writeWithin) },
+	} {
+		if err := send(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // farewell sends a last message and closes the connection. An agent that no longer reads delays it by a second at most.
 func (d *driver) farewell(m message) {
 	_ = d.conn.SetWriteDeadline(time.Now().Add(time.Second)) // applies to a write in progress too
@@ -109,24 +124,41 @@ func (d *driver) listen(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		within := answerWithin
-		if m.Milliseconds > 0 {
-			within = min(within, time.Duration(m.Milliseconds)*time.Millisecond)
-		}
-		// A request that was begun is completed, even if the agent disconnects.
-		doing, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
-		a := d.server.do(doing, d, m)
-		cancel()
+		a := d.execute(ctx, m)
 		signal(d.changed)
-		// Send the sessions that result from Apply, and the nodes that result from Watch, before the answer.
-		if m.Apply != nil && d.sendSessions(false) != nil || m.Watch != nil && d.sendNodes() != nil ||
-			d.write(message{ID: m.ID, Answer: a}, writeWithin) != nil {
+		if d.sendAnswer(m, a) != nil {
 			return
 		}
 		if m.End && len(a.Errors) == 0 {
 			d.server.ending.Do(func() { close(d.server.end) })
 		}
 	}
+}
+
+// execute executes a request. One that was begun is completed, even if the agent disconnects.
+func (d *driver) execute(ctx context.Context, m message) *answer {
+	within := answerWithin
+	if m.Milliseconds > 0 {
+		within = min(within, time.Duration(m.Milliseconds)*time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer cancel()
+	return d.server.do(ctx, d, m)
+}
+
+// sendAnswer answers a request, after sending the sessions that result from Apply, or the nodes that result from Watch.
+func (d *driver) sendAnswer(m message, a *answer) error {
+	var err error
+	switch {
+	case m.Apply != nil:
+		err = d.sendSessions(false)
+	case m.Watch != nil:
+		err = d.sendNodes()
+	}
+	if err != nil {
+		return err
+	}
+	return d.write(message{ID: m.ID, Answer: a}, writeWithin)
 }
 
 // keepSending calls send whenever note receives, until ctx ends or send fails.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -97,19 +98,9 @@ func (l *link) listen(complete func()) error {
 func (l *link) hear(m message, complete func()) error {
 	switch {
 	case m.Answer != nil:
-		l.mu.Lock()
-		waiting := l.awaited[m.ID]
-		delete(l.awaited, m.ID)
-		l.mu.Unlock()
-		if waiting != nil {
-			waiting <- m.Answer
-		}
+		l.hearAnswer(m.ID, m.Answer)
 	case m.Sessions != nil:
-		l.mu.Lock()
-		worth := worthAPass(l.heard.sessions, m.Sessions.All)
-		l.heard.sessions = m.Sessions.All
-		l.mu.Unlock()
-		if worth {
+		if l.hearSessions(m.Sessions.All) {
 			l.wake()
 		}
 	case m.Learned != nil:
@@ -135,6 +126,26 @@ func (l *link) hear(m message, complete func()) error {
 		return errEnding
 	}
 	return nil
+}
+
+// hearAnswer passes an answer to the function that waits for it.
+func (l *link) hearAnswer(id uint64, a *answer) {
+	l.mu.Lock()
+	waiting := l.awaited[id]
+	delete(l.awaited, id)
+	l.mu.Unlock()
+	if waiting != nil {
+		waiting <- a
+	}
+}
+
+// hearSessions records the state of the sessions, and reports whether it is worth a pass.
+func (l *link) hearSessions(all []bgp.Session) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	worth := worthAPass(l.heard.sessions, all)
+	l.heard.sessions = all
+	return worth
 }
 
 // hearLearned applies a change of a network's learned routes, and reports whether the change is complete. No other

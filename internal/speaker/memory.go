@@ -31,23 +31,40 @@ func limitMemory(log *slog.Logger) (most uint64) {
 
 // groupMemory returns the lowest memory limit of this process's control group and of those that contain it.
 func groupMemory(self, root string) int64 {
-	of, err := os.ReadFile(self)
-	_, path, unified := bytes.Cut(bytes.TrimSpace(of), []byte("0::"))
-	if err != nil || !unified {
+	group, ok := controlGroup(self)
+	if !ok {
 		return usualMemory
 	}
-	least := int64(math.MaxInt64)
-	for dir := string(path); ; dir = filepath.Dir(dir) {
-		b, err := os.ReadFile(filepath.Join(root, dir, "memory.max"))
-		if n, failed := strconv.ParseInt(string(bytes.TrimSpace(b)), 10, 64); err == nil && failed == nil {
-			least = min(least, n)
-		}
-		if dir == "/" || dir == "." {
-			break
-		}
+	least := memoryLimit(filepath.Join(root, group))
+	for up := filepath.Dir(group); up != group; up = filepath.Dir(group) {
+		group = up
+		least = min(least, memoryLimit(filepath.Join(root, group)))
 	}
 	if least == math.MaxInt64 {
 		return usualMemory
 	}
 	return least
+}
+
+// controlGroup returns the path of this process's control group of version 2.
+func controlGroup(self string) (path string, ok bool) {
+	of, err := os.ReadFile(self)
+	if err != nil {
+		return "", false
+	}
+	_, group, ok := bytes.Cut(bytes.TrimSpace(of), []byte("0::"))
+	return string(group), ok
+}
+
+// memoryLimit returns the memory limit of one control group, or math.MaxInt64 if it has none.
+func memoryLimit(group string) int64 {
+	b, err := os.ReadFile(filepath.Join(group, "memory.max"))
+	if err != nil {
+		return math.MaxInt64
+	}
+	n, err := strconv.ParseInt(string(bytes.TrimSpace(b)), 10, 64)
+	if err != nil {
+		return math.MaxInt64
+	}
+	return n
 }

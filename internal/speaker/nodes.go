@@ -82,21 +82,14 @@ func (n *watch) set(w watching) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs []error
-	if n.engine != nil && (len(w.Peers) == 0 || w.Port != n.now.Port || w.Bind != n.now.Bind) {
+	if n.engine != nil && !n.serves(w) {
 		errs = append(errs, n.engine.Close())
 		n.engine = nil
 	}
 	if len(w.Peers) == 0 {
 		return errors.Join(errs...)
 	}
-	var err error
-	switch {
-	case n.engine == nil:
-		n.engine, err = bfd.Listen(bfd.Options{Port: w.Port, Bind: w.Bind, Profile: w.Profile, Log: n.log, Wake: n.wake})
-	case w.Profile != n.now.Profile:
-		err = n.engine.SetProfile(w.Profile)
-	}
-	if err != nil {
+	if err := n.run(w); err != nil {
 		return errors.Join(append(errs, fmt.Errorf("BFD with other nodes: %w", err))...)
 	}
 	peers := make([]bfd.Peer, 0, len(w.Peers))
@@ -106,6 +99,22 @@ func (n *watch) set(w watching) error {
 	n.engine.Set(peers)
 	n.now = w
 	return errors.Join(errs...)
+}
+
+// serves reports whether the running engine can serve w.
+func (n *watch) serves(w watching) bool {
+	return len(w.Peers) > 0 && w.Port == n.now.Port && w.Bind == n.now.Bind
+}
+
+// run starts an engine unless one runs, and gives it the timers of w.
+func (n *watch) run(w watching) (err error) {
+	switch {
+	case n.engine == nil:
+		n.engine, err = bfd.Listen(bfd.Options{Port: w.Port, Bind: w.Bind, Profile: w.Profile, Log: n.log, Wake: n.wake})
+	case w.Profile != n.now.Profile:
+		err = n.engine.SetProfile(w.Profile)
+	}
+	return err
 }
 
 // sessions returns the state of the BFD sessions with other nodes.

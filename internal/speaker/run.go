@@ -88,7 +88,7 @@ var errNotStarted = errors.New("cannot start a speaker")
 // find connects to the speaker. If there is none and c.Start is set, it starts one.
 func (c *Client) find(ctx context.Context) (*link, hello, error) {
 	l, h, err := connect(ctx, c.Socket, c.Version, c.Wake)
-	if err == nil || !nobody(err) {
+	if !nobody(err) {
 		return l, h, err
 	}
 	if c.Start == nil {
@@ -99,13 +99,18 @@ func (c *Client) find(ctx context.Context) (*link, hello, error) {
 		return nil, h, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	c.Log.Info("speaker started", "pid", child.pid)
+	return c.await(ctx, child)
+}
+
+// await connects to a started speaker, as soon as it listens.
+func (c *Client) await(ctx context.Context, child *child) (*link, hello, error) {
 	until := time.NewTimer(listenWithin)
 	defer until.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		l, h, err := connect(ctx, c.Socket, c.Version, c.Wake)
-		if err == nil || !nobody(err) {
+		if !nobody(err) {
 			return l, h, err
 		}
 		select {

@@ -114,17 +114,15 @@ func (s *server) close(graceful bool) error {
 func (s *server) accept(ctx context.Context, l net.Listener, running *sync.WaitGroup) {
 	for {
 		conn, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return
-			}
-			s.log.Warn("cannot accept an agent", "error", err)
-			if !pause.For(ctx, time.Second) { // perhaps out of file descriptors
-				return
-			}
+		if err == nil {
+			running.Go(func() { s.serve(ctx, conn) })
 			continue
 		}
-		running.Go(func() { s.serve(ctx, conn) })
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		s.log.Warn("cannot accept an agent", "error", err)
+		pause.For(ctx, time.Second) // perhaps out of file descriptors
 	}
 }
 
@@ -156,20 +154,25 @@ func (s *server) again(ctx context.Context) {
 	s.driving.Lock()
 	defer s.driving.Unlock()
 	if s.applied && ctx.Err() == nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyWithin)
-		defer cancel()
-		fault := ""
-		if err := s.speakers.Apply(ctx, s.asked.speakers()); err != nil {
-			fault = err.Error()
-		}
-		if d := s.driver.Load(); d != nil && fault != s.fault {
-			signal(d.unsure)
-		}
-		s.noteFault(fault)
+		s.apply(ctx)
 	}
 	if d := s.driver.Load(); d != nil {
 		signal(d.changed)
 	}
+}
+
+// apply applies the desired state for no agent. The caller holds s.driving.
+func (s *server) apply(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyWithin)
+	defer cancel()
+	fault := ""
+	if err := s.speakers.Apply(ctx, s.asked.speakers()); err != nil {
+		fault = err.Error()
+	}
+	if d := s.driver.Load(); d != nil && fault != s.fault {
+		signal(d.unsure)
+	}
+	s.noteFault(fault)
 }
 
 // routesChanged is called when learned routes may have changed.
