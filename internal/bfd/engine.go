@@ -188,8 +188,7 @@ func (e *Engine) SetProfile(p config.BFDProfile) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.table.profile = p
-	e.table.rescale(true)
+	e.table.setProfile(p)
 	return nil
 }
 
@@ -370,15 +369,19 @@ func (e *Engine) report(changes []Session) {
 		return
 	}
 	for _, c := range changes {
-		level := slog.LevelDebug
-		if c.Active && c.State != Init {
-			level = slog.LevelInfo
-		}
-		e.log.Log(context.Background(), level, "BFD session changed",
+		e.log.Log(context.Background(), c.level(), "BFD session changed",
 			"node", c.Node, "peer", c.Address, "state", c.State.String(), "failed", c.Failed, "slowed", c.Slowed, "reason", c.LastError)
 	}
 	select {
 	case e.wake <- struct{}{}:
 	default:
 	}
+}
+
+// level returns the level at which a change is logged.
+func (c Session) level() slog.Level {
+	if c.Active && c.State != Init {
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
 }

@@ -56,21 +56,20 @@ const (
 	DiagAdminDown Diag = 7 // BFD is no longer wanted: the node continues as before
 )
 
+// diagTexts are RFC 5880's words.
+var diagTexts = map[Diag]string{
+	DiagNone:      "no diagnostic",
+	DiagExpired:   "control detection time expired",
+	DiagSignaled:  "neighbor signaled session down",
+	DiagReset:     "forwarding plane reset",
+	DiagPathDown:  "path down",
+	DiagAdminDown: "administratively down",
+}
+
 // String returns RFC 5880's words for the diagnostic.
 func (d Diag) String() string {
-	switch d {
-	case DiagNone:
-		return "no diagnostic"
-	case DiagExpired:
-		return "control detection time expired"
-	case DiagSignaled:
-		return "neighbor signaled session down"
-	case DiagReset:
-		return "forwarding plane reset"
-	case DiagPathDown:
-		return "path down"
-	case DiagAdminDown:
-		return "administratively down"
+	if text, ok := diagTexts[d]; ok {
+		return text
 	}
 	return fmt.Sprintf("diagnostic %d", uint8(d))
 }
@@ -140,15 +139,10 @@ var (
 
 // decode decodes a packet and makes those checks of RFC 5880, 6.8.6 that need no session.
 func decode(b []byte) (packet, error) {
+	if err := checkFormat(b); err != nil {
+		return packet{}, err
+	}
 	switch {
-	case len(b) == 0:
-		return packet{}, errLength
-	case b[0]>>5 != version:
-		return packet{}, errVersion
-	case len(b) >= 2 && b[1]&bitAuthentication != 0: // makes the packet longer
-		return packet{}, errAuthentication
-	case len(b) != packetSize || b[3] != packetSize:
-		return packet{}, errLength
 	case b[1]&bitMultipoint != 0:
 		return packet{}, errMultipoint
 	case b[2] == 0:
@@ -167,8 +161,23 @@ func decode(b []byte) (packet, error) {
 		desiredTx:  micros(12),
 		requiredRx: micros(16),
 	}
-	if p.mine == 0 || p.yours == 0 && (p.state == Init || p.state == Up) {
+	if p.mine == 0 || p.yours == 0 && p.state >= Init {
 		return packet{}, errDiscriminator
 	}
 	return p, nil
+}
+
+// checkFormat refuses packets of other lengths or versions, and those with authentication, which are longer.
+func checkFormat(b []byte) error {
+	switch {
+	case len(b) == 0:
+		return errLength
+	case b[0]>>5 != version:
+		return errVersion
+	case len(b) >= 2 && b[1]&bitAuthentication != 0:
+		return errAuthentication
+	case len(b) != packetSize || b[3] != packetSize:
+		return errLength
+	}
+	return nil
 }

@@ -188,16 +188,29 @@ func (s *session) follow(p packet, now time.Duration) {
 	switch {
 	case p.state == AdminDown:
 		s.endedByPeer(p.diag, now)
-	case s.state == Down && p.state == Down:
-		s.enter(Init, DiagNone, "")
-	case s.state == Down && p.state == Init, s.state == Init && p.state >= Init:
-		s.enter(Up, DiagNone, "")
 	case s.state == Up && p.state == Down:
-		if p.diag.isFailure() {
-			s.lose(now)
+		s.downAtPeer(p.diag, now)
+	default:
+		if next := handshake[s.state][p.state]; next != s.state {
+			s.enter(next, DiagNone, "")
 		}
-		s.enter(Down, DiagSignaled, "the peer signals down: "+p.diag.String())
 	}
+}
+
+// handshake holds the states in which a session begins (RFC 5880, 6.2): the next one by ours and the peer's.
+var handshake = [...][Up + 1]State{
+	AdminDown: {Down: AdminDown, Init: AdminDown, Up: AdminDown},
+	Down:      {Down: Init, Init: Up, Up: Down},
+	Init:      {Down: Init, Init: Up, Up: Up},
+	Up:        {Init: Up, Up: Up},
+}
+
+// downAtPeer takes the session down because the peer signals that it is down there.
+func (s *session) downAtPeer(why Diag, now time.Duration) {
+	if why.isFailure() {
+		s.lose(now)
+	}
+	s.enter(Down, DiagSignaled, "the peer signals down: "+why.String())
 }
 
 // endedByPeer ends the session because the peer took it down, and decides by the peer's reason if that is a failure.
@@ -300,10 +313,7 @@ func (s *session) restFrom(now time.Duration) time.Duration {
 func (s *session) send(now time.Duration) packet {
 	p := packet{
 		diag: s.diag, state: s.state, poll: s.polling && !s.final, final: s.final, mult: s.mult,
-		mine: s.local, yours: s.remote, desiredTx: s.offered.tx, requiredRx: s.offered.rx,
-	}
-	if s.once && s.remote == 0 {
-		p.yours = s.lost // FRR ignores a packet without its discriminator in a session that is up
+		mine: s.local, yours: s.yours(), desiredTx: s.offered.tx, requiredRx: s.offered.rx,
 	}
 	s.final, s.once, s.sentRemote, s.lastTx, s.nextTx = false, false, s.remote, now, never
 	if s.state == AdminDown {
@@ -313,6 +323,15 @@ func (s *session) send(now time.Duration) packet {
 		s.nextTx = now + s.jitter(i)
 	}
 	return p
+}
+
+// yours returns the discriminator of the peer to send. When we signal that the peer is not heard, it is the lost one: FRR ignores
+// a packet without its discriminator in a session that is up.
+func (s *session) yours() uint32 {
+	if s.once && s.remote == 0 {
+		return s.lost
+	}
+	return s.remote
 }
 
 // jitter shortens an interval by up to a quarter, and by at least a tenth if the loss of one packet ends the session

@@ -51,19 +51,16 @@ func open(o Options, port uint16) ([]*socket, error) {
 	bind := o.Bind.Unmap()
 	var all []*socket
 	var missing error
-	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		at := any
-		if bind.IsValid() {
-			if bind.Is6() != any.Is6() {
-				continue
-			}
-			at = bind
-		}
+	addresses := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	if bind.IsValid() {
+		addresses = []netip.Addr{bind}
+	}
+	for _, at := range addresses {
 		s, err := openAt(at, port, o)
 		switch {
 		case err == nil:
 			all = append(all, s)
-		case !bind.IsValid() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)):
+		case !bind.IsValid() && lacksFamily(err):
 			missing = errors.Join(missing, err)
 		default:
 			for _, s := range all {
@@ -76,6 +73,11 @@ func open(o Options, port uint16) ([]*socket, error) {
 		return nil, missing
 	}
 	return all, nil
+}
+
+// lacksFamily reports whether a socket cannot be opened because this machine lacks its address family.
+func lacksFamily(err error) bool {
+	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 
 func openAt(at netip.Addr, port uint16, o Options) (*socket, error) {
@@ -183,17 +185,25 @@ func (s *socket) drain(take func(datagram)) {
 func (s *socket) read(fd, most int, take func(datagram)) (more bool) {
 	for range most {
 		n, controls, _, from, err := unix.Recvmsg(fd, s.buf[:], s.control, unix.MSG_DONTWAIT)
-		switch a := from.(type) {
-		case *unix.SockaddrInet4:
-			take(s.datagram(netip.AddrFrom4(a.Addr), s.buf[:n], s.control[:controls]))
-		case *unix.SockaddrInet6:
-			take(s.datagram(netip.AddrFrom16(a.Addr), s.buf[:n], s.control[:controls]))
+		if a := addressOf(from); a.IsValid() {
+			take(s.datagram(a, s.buf[:n], s.control[:controls]))
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return false
 		}
 	}
 	return true
+}
+
+// addressOf returns the address of a packet's sender; invalid: no packet was read.
+func addressOf(from unix.Sockaddr) netip.Addr {
+	switch a := from.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(a.Addr)
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(a.Addr)
+	}
+	return netip.Addr{}
 }
 
 // datagram is a received packet.
@@ -213,21 +223,26 @@ func (s *socket) datagram(from netip.Addr, b, control []byte) datagram {
 		if err != nil {
 			break
 		}
-		switch kind := [2]int32{header.Level, header.Type}; {
-		case kind == [2]int32{unix.IPPROTO_IP, unix.IP_TTL} && len(data) >= 4,
-			kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT} && len(data) >= 4:
-			d.ttl = int(binary.NativeEndian.Uint32(data))
-		case kind == [2]int32{unix.IPPROTO_IP, unix.IP_PKTINFO} && len(data) >= unix.SizeofInet4Pktinfo:
-			d.device = s.name(binary.NativeEndian.Uint32(data))
-		case kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_PKTINFO} && len(data) >= unix.SizeofInet6Pktinfo:
-			d.device = s.name(binary.NativeEndian.Uint32(data[16:])) // after the address
-		}
+		s.readControl(&d, [2]int32{header.Level, header.Type}, data)
 		control = rest
 	}
 	if from.Is6() && from.IsLinkLocalUnicast() {
 		d.from = from.WithZone(d.device)
 	}
 	return d
+}
+
+// readControl adds a control message to its packet. Its kind is a level and a type.
+func (s *socket) readControl(d *datagram, kind [2]int32, data []byte) {
+	switch {
+	case kind == [2]int32{unix.IPPROTO_IP, unix.IP_TTL} && len(data) >= 4,
+		kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT} && len(data) >= 4:
+		d.ttl = int(binary.NativeEndian.Uint32(data))
+	case kind == [2]int32{unix.IPPROTO_IP, unix.IP_PKTINFO} && len(data) >= unix.SizeofInet4Pktinfo:
+		d.device = s.name(binary.NativeEndian.Uint32(data))
+	case kind == [2]int32{unix.IPPROTO_IPV6, unix.IPV6_PKTINFO} && len(data) >= unix.SizeofInet6Pktinfo:
+		d.device = s.name(binary.NativeEndian.Uint32(data[16:])) // after the address
+	}
 }
 
 // name returns the name of an interface.

@@ -155,7 +155,7 @@ func (t *table) set(peers []Peer, now time.Duration) {
 		t.update(t.sessions[a], p, spread, now)
 	}
 	t.pace()
-	t.rescale(false)
+	t.rescale()
 }
 
 // byAddress merges the entries with the same address, and drops those whose address no peer can have.
@@ -179,17 +179,28 @@ func (t *table) update(s *session, p Peer, spread, now time.Duration) {
 	if s == nil {
 		s = t.add(p, now)
 	}
-	if t.path != nil && (s.path == nil || s.peer.Local != p.Local || p.Address.Zone() != "") {
-		s.path = t.path(p) // an interface may have been replaced by another of the same name
-	}
-	s.peer = p
-	t.fit(s)
-	s.began = s.began || p.Active
+	t.configure(s, p)
 	s.plan(false, now)
 	if silent && s.speaks() {
 		s.nextTx = now + rand.N(spread+1)
 	}
 	t.schedule(s)
+}
+
+// configure gives a session the settings of its peer.
+func (t *table) configure(s *session, p Peer) {
+	if t.path != nil && s.needsPath(p) {
+		s.path = t.path(p)
+	}
+	s.peer = p
+	t.fit(s)
+	s.began = s.began || p.Active
+}
+
+// needsPath reports whether packets to the peer may take another path now. A zone's interface may have been replaced by another
+// of the same name.
+func (s *session) needsPath(p Peer) bool {
+	return s.path == nil || s.peer.Local != p.Local || p.Address.Zone() != ""
 }
 
 // remember keeps the losses of a removed session for the next one with the peer.
@@ -276,13 +287,7 @@ func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 	case p.yours == s.local:
 	case p.yours != 0:
 		t.discard(errSession)
-		switch {
-		case s.speaks(): // its packets carry its discriminator
-		case p.state >= Init:
-			t.answer(s, p.mine, AdminDown, now)
-		case p.state == Down:
-			t.answer(s, p.mine, Down, now)
-		}
+		t.answerStranger(s, p, now)
 		return
 	case s.proven && p.mine != s.remote:
 		t.discard(errClaim)
@@ -291,11 +296,27 @@ func (t *table) receive(from netip.Addr, b []byte, now time.Duration) {
 		}
 		return
 	}
+	t.accept(s, p, now)
+}
+
+// accept handles a packet of a session.
+func (t *table) accept(s *session, p packet, now time.Duration) {
 	state, failed, diag := s.state, s.failed, s.diag
 	s.receive(p, now)
 	t.changed(s, state, failed)
 	s.plan(s.state != state || s.diag != diag || s.remote != s.sentRemote && s.mayAnswer(now), now)
 	t.schedule(s)
+}
+
+// answerStranger answers a packet of the peer in a session that we do not have with it.
+func (t *table) answerStranger(s *session, p packet, now time.Duration) {
+	switch {
+	case s.speaks(): // its packets carry its discriminator
+	case p.state >= Init:
+		t.answer(s, p.mine, AdminDown, now)
+	case p.state == Down:
+		t.answer(s, p.mine, Down, now)
+	}
 }
 
 // answer sends a packet outside the session.
@@ -355,32 +376,41 @@ func (t *table) changed(s *session, state State, failed bool) {
 		} else {
 			t.up--
 		}
-		t.rescale(false)
+		t.rescale()
 	}
 }
 
-// rescale sets the shortest interval for the number of sessions that are up: up/packetRate seconds, rounded up to
-// tenths of the fastest profile's, so that single peers that come and go do not change it. It decreases only by at
-// least two tenths.
-func (t *table) rescale(force bool) {
-	if force {
-		t.pace()
-	}
-	before := t.scaled
-	need := time.Duration(t.up) * time.Second / packetRate
-	step := t.fastest / 10
+// needed returns the shortest interval for the number of sessions that are up: up/packetRate seconds, rounded up to tenths
+// of the fastest profile's, so that single peers that come and go do not change it.
+func (t *table) needed() time.Duration {
+	need, step := time.Duration(t.up)*time.Second/packetRate, t.tenth()
 	if rest := need % step; rest > 0 {
 		need += step - rest
 	}
-	if need > t.scaled || need+2*step <= t.scaled || force {
-		t.scaled = need
+	return need
+}
+
+func (t *table) tenth() time.Duration { return t.fastest / 10 }
+
+// rescale sets the shortest interval to the needed one. It decreases only by at least two tenths.
+func (t *table) rescale() {
+	if need := t.needed(); need > t.scaled || need+2*t.tenth() <= t.scaled {
+		t.scale(need)
 	}
-	if t.scaled == before && !force {
-		return
-	}
+}
+
+func (t *table) scale(shortest time.Duration) {
+	t.scaled = shortest
 	for _, s := range t.sessions {
 		t.fit(s)
 	}
+}
+
+// setProfile replaces the engine's profile.
+func (t *table) setProfile(p config.BFDProfile) {
+	t.profile = p
+	t.pace()
+	t.scale(t.needed())
 }
 
 // due does all work that is due: it expires peers and returns the packets to send. It must be called again at next.
@@ -388,41 +418,57 @@ func (t *table) due(now time.Duration, out []outgoing) (_ []outgoing, next time.
 	t.forgive(now)
 	out = append(out, t.answers...)
 	t.answers = t.answers[:0]
-	t.popped = t.popped[:0]
-	silent := false
-	for len(t.queue) > 0 && t.queue[0].at <= now+sendSlack {
-		s := t.queue[0]
-		t.unschedule(s)
-		t.popped = append(t.popped, s)
-		silent = silent || s.expires <= now
-	}
-	if silent && t.drain != nil {
+	if silent := t.pop(now); silent && t.drain != nil {
 		t.drain() // a peer whose packets wait to be read has not failed
 	}
 	for _, s := range t.popped {
 		if s.state == AdminDown && t.leaving[s.peer.Address] != s {
 			continue // settled by a packet that was just read
 		}
-		s = t.onTime(s, now)
-		if s.nextTx <= now+sendSlack {
-			out = t.transmit(s, now, out)
-		}
-		if s.state != AdminDown || s.farewell > 0 {
-			t.schedule(s)
-		}
+		out = t.serve(s, now, out)
 	}
 	clear(t.popped)
-	t.planned = never
+	t.planned = t.next(now)
+	return out, t.planned
+}
+
+// pop moves the sessions that are due from the queue to popped, and reports whether a detection time has ended.
+func (t *table) pop(now time.Duration) (silent bool) {
+	t.popped = t.popped[:0]
+	for len(t.queue) > 0 && t.queue[0].at <= now+sendSlack {
+		s := t.queue[0]
+		t.unschedule(s)
+		t.popped = append(t.popped, s)
+		silent = silent || s.expires <= now
+	}
+	return silent
+}
+
+// serve does all work of a session that is due.
+func (t *table) serve(s *session, now time.Duration, out []outgoing) []outgoing {
+	s = t.onTime(s, now)
+	if s.nextTx <= now+sendSlack {
+		out = t.transmit(s, now, out)
+	}
+	if s.state != AdminDown || s.farewell > 0 {
+		t.schedule(s)
+	}
+	return out
+}
+
+// next returns when due must be called again.
+func (t *table) next(now time.Duration) time.Duration {
+	if len(t.answers) > 0 { // to packets that were just drained
+		return now
+	}
+	next := never
 	if len(t.queue) > 0 {
-		t.planned = t.queue[0].at
+		next = t.queue[0].at
 	}
 	if t.up > 0 {
-		t.planned = min(t.planned, now+t.beat())
+		next = min(next, now+t.beat())
 	}
-	if len(t.answers) > 0 { // to packets that were just drained
-		t.planned = now
-	}
-	return out, t.planned
+	return next
 }
 
 // onTime does the work of a session that is due, except sending. It returns the session that serves the peer afterwards.
@@ -476,7 +522,7 @@ func (t *table) rest(s *session, now time.Duration) *session {
 	fresh.path, fresh.began = s.path, false
 	t.leave(s, now)
 	t.changes = append(t.changes, fresh.snapshot(never))
-	t.rescale(false)
+	t.rescale()
 	return fresh
 }
 

@@ -454,13 +454,9 @@ func TestPoll(t *testing.T) {
 	w.meet(node, host)
 	w.pass(time.Second)
 
-	change := func(p config.BFDProfile) {
-		host.profile = p
-		host.rescale(true)
-	}
 	s := host.sessions[node.addr]
 
-	change(config.BFDProfile{TransmitInterval: 500, ReceiveInterval: 600, DetectMultiplier: 4})
+	host.setProfile(config.BFDProfile{TransmitInterval: 500, ReceiveInterval: 600, DetectMultiplier: 4})
 	from := w.now
 	silence := w.now + 150*time.Millisecond
 	w.lost = func(d flying) bool { return d.from == host.addr && d.at < silence }
@@ -487,11 +483,11 @@ func TestPoll(t *testing.T) {
 	require.Equal(t, 2*time.Second, node.session(host).Detection)
 	require.Equal(t, 1800*time.Millisecond, host.session(node).Detection)
 
-	change(fast)
+	host.setProfile(fast)
 	require.Equal(t, 100*time.Millisecond, s.inForce.tx, "faster at once")
 	require.Equal(t, 600*time.Millisecond, s.inForce.rx, "less patient only when the peer has confirmed")
 	// Changed again while the poll is under way: one after the other.
-	change(config.BFDProfile{TransmitInterval: 200, ReceiveInterval: 200, DetectMultiplier: 3})
+	host.setProfile(config.BFDProfile{TransmitInterval: 200, ReceiveInterval: 200, DetectMultiplier: 3})
 	require.Equal(t, timers{100 * time.Millisecond, 100 * time.Millisecond}, s.offered)
 	w.until(2*time.Second, "both are confirmed", func() bool { return s.inForce.tx == 200*time.Millisecond })
 	w.pass(time.Minute)
@@ -548,7 +544,7 @@ func TestScaleHasSteps(t *testing.T) {
 	table := newTable(fast)
 	scale := func(up int) time.Duration {
 		table.up = up
-		table.rescale(false)
+		table.rescale()
 		return table.wanted().rx
 	}
 	const ms = time.Millisecond
