@@ -40,36 +40,55 @@ const gap = "  "
 
 // Write writes the rows, without trailing blanks.
 func (t *Table) Write(out io.Writer) error {
-	var widths []int
+	widths := t.widths()
+	var b strings.Builder
+	for _, row := range t.rows {
+		t.writeRow(&b, row, widths)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// widths returns the width of each column, in characters.
+func (t *Table) widths() (widths []int) {
 	for _, row := range t.rows {
 		for i, c := range row {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
+			widths[i] = max(widths[i], c.width())
 		}
 	}
-	var b strings.Builder
-	for _, row := range t.rows {
-		last := len(row)
-		for last > 0 && row[last-1].text == "" {
-			last--
-		}
-		if last > 0 {
-			b.WriteString(t.Indent)
-		}
-		for i, c := range row[:last] {
-			painted := c.text
-			if c.paint != nil {
-				painted = c.paint(c.text)
-			}
-			b.WriteString(painted)
-			if i < last-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.text)) + gap)
-			}
-		}
-		b.WriteByte('\n')
+	return widths
+}
+
+func (t *Table) writeRow(b *strings.Builder, row []cell, widths []int) {
+	row = withoutTail(row)
+	if len(row) > 0 {
+		b.WriteString(t.Indent)
 	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	for i, c := range row {
+		b.WriteString(c.painted())
+		if i < len(row)-1 {
+			b.WriteString(strings.Repeat(" ", widths[i]-c.width()) + gap)
+		}
+	}
+	b.WriteByte('\n')
+}
+
+// withoutTail returns a row without the empty cells at its end.
+func withoutTail(row []cell) []cell {
+	for len(row) > 0 && row[len(row)-1].text == "" {
+		row = row[:len(row)-1]
+	}
+	return row
+}
+
+func (c cell) width() int { return utf8.RuneCountInString(c.text) }
+
+func (c cell) painted() string {
+	if c.paint == nil {
+		return c.text
+	}
+	return c.paint(c.text)
 }

@@ -45,7 +45,7 @@ func (a argument) Format(f fmt.State, verb rune) {
 }
 
 func escape(s string, safe func(rune) bool) string {
-	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
+	if isSafe(s, safe) {
 		return s
 	}
 	var b strings.Builder
@@ -63,6 +63,10 @@ func escape(s string, safe func(rune) bool) string {
 		s = s[size:]
 	}
 	return b.String()
+}
+
+func isSafe(s string, safe func(rune) bool) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !safe(r) })
 }
 
 // Safe reports whether a terminal prints the character and does not interpret it.
