@@ -96,25 +96,32 @@ func (f *Folder) Run(ctx context.Context) {
 	}
 }
 
-// read reads the changed files, and returns when to read again. Until the folder has settled, a missing object may be
-// on its way from one file to another.
+// read reads the changed files, and returns when to read again.
 func (f *Folder) read(settled bool) (again time.Duration) {
-	var (
-		objects  cluster.Objects
-		changed  cluster.Changed
-		problems []cluster.Problem
-	)
-	if settled {
-		objects, changed, problems = f.files.Read()
-	} else {
-		var ok bool
-		if objects, changed, problems, ok = f.files.Glance(); !ok {
-			return 0
-		}
+	objects, changed, problems, ok := f.readFiles(settled)
+	if !ok {
+		return 0
 	}
 	again = f.files.Again()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.record(objects, changed, problems) {
+		f.wake()
+	}
+	return again
+}
+
+// readFiles reads the changed files. Until the folder has settled, a missing object may be on its way from one file to another.
+func (f *Folder) readFiles(settled bool) (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
+	if !settled {
+		return f.files.Glance()
+	}
+	o, changed, problems = f.files.Read()
+	return o, changed, problems, true
+}
+
+// record records the objects and problems of the folder, and reports whether that is news. The caller holds f.mu.
+func (f *Folder) record(objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem) (news bool) {
 	same := slices.Equal(problems, f.problems)
 	f.problems = problems
 	missing := f.files.Missing()
@@ -122,14 +129,17 @@ func (f *Folder) read(settled bool) (again time.Duration) {
 		f.latest = objects
 		f.changed.Join(changed)
 	}
-	switch {
-	case !f.known && (missing || f.files.Unsure()):
-		f.log.Warn("no objects yet: nothing is changed on this node", "problem", problems[0].Error())
-	case !missing && f.known && changed.Empty() && same:
-		return again // it was reported before
-	case !missing:
-		f.known = true
+	if !f.known {
+		f.know(!missing && !f.files.Unsure())
+		return true
 	}
-	f.wake()
-	return again
+	return missing || !same || !changed.Empty()
+}
+
+// know records whether all objects are known. The caller holds f.mu.
+func (f *Folder) know(all bool) {
+	f.known = all
+	if !all {
+		f.log.Warn("no objects yet: nothing is changed on this node", "problem", f.problems[0].Error())
+	}
 }
