@@ -190,12 +190,7 @@ func (c *Carrier) Set(port uint16, roles sorted.List[Role], d plan.DataPlane) {
 func (c *Carrier) countUses(v *view, former sorted.List[Role]) (begun []Role, others bool) {
 	for was, is := range former.Changes(v.roles) {
 		if was != nil {
-			if l := v.of(*was); c.uses[l] > 1 {
-				c.uses[l]--
-			} else {
-				delete(c.uses, l)
-				others = true
-			}
+			others = c.endUse(v.of(*was)) || others
 		}
 		if is != nil {
 			l := v.of(*is)
@@ -205,6 +200,16 @@ func (c *Carrier) countUses(v *view, former sorted.List[Role]) (begun []Role, ot
 		}
 	}
 	return begun, others
+}
+
+// endUse removes one use of a link, and reports whether it was the last. c.mu is held.
+func (c *Carrier) endUse(l link) (last bool) {
+	if c.uses[l] > 1 {
+		c.uses[l]--
+		return false
+	}
+	delete(c.uses, l)
+	return true
 }
 
 // replaceChannels gives the view a channel for each link in use, a new one only where it has none, and ends the incoming

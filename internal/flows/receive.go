@@ -151,15 +151,8 @@ func (c *Carrier) hearFrames(peer netip.Addr, conn net.Conn, in io.Reader) error
 		if err := conn.SetReadDeadline(time.Now().Add(silentFor)); err != nil {
 			return err
 		}
-		var size [2]byte
-		if _, err := io.ReadFull(in, size[:]); err != nil {
-			return err
-		}
-		n := int(binary.BigEndian.Uint16(size[:]))
-		if n > maxFrame {
-			return fmt.Errorf("%w: a frame of %d bytes", errFormat, n)
-		}
-		if _, err := io.ReadFull(in, frame[:n]); err != nil {
+		n, err := readFrame(in, frame)
+		if err != nil {
 			return err
 		}
 		var records []record
@@ -170,14 +163,27 @@ func (c *Carrier) hearFrames(peer netip.Addr, conn net.Conn, in io.Reader) error
 	}
 }
 
+// readFrame reads a frame of n bytes.
+func readFrame(in io.Reader, frame []byte) (n int, err error) {
+	var size [2]byte
+	if _, err := io.ReadFull(in, size[:]); err != nil {
+		return 0, err
+	}
+	n = int(binary.BigEndian.Uint16(size[:]))
+	if n > len(frame) {
+		return 0, fmt.Errorf("%w: a frame of %d bytes", errFormat, n)
+	}
+	_, err = io.ReadFull(in, frame[:n])
+	return n, err
+}
+
 // received applies the records of a frame, as far as this node's plan agrees.
 func (c *Carrier) received(peer netip.Addr, records []record) {
 	c.counters.received.Add(uint64(len(records)))
 	c.inject.Lock()
 	defer c.inject.Unlock()
 	v := c.now()
-	var ended []conntrack.Flow
-	var alive, weaker []conntrack.Flow // weaker: from the standby, whose flows do not replace ours
+	var b batch
 	for _, r := range lasts(records) {
 		role, here, ok := v.judge(peer, &r.Flow)
 		if r.ended {
@@ -186,22 +192,36 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 		switch {
 		case !ok:
 			c.counters.refused.Add(1)
-		case here && r.ended:
-			ended = append(ended, r.Flow)
-		case here && role.Host:
-			weaker = append(weaker, r.Flow)
 		case here:
-			alive = append(alive, r.Flow)
+			b.add(r, role.Host)
 		case !r.ended:
 			e, _ := v.endpoint(r.Src.Addr())
 			c.hold(held{r.Flow, e.Path, time.Now().Add(time.Duration(r.Timeout) * time.Second)})
 		}
 	}
-	c.counters.removed.Add(uint64(len(ended)))
-	err := conntrack.RemoveFlows(ended)
-	err = errors.Join(err, c.injected(v, true, alive), c.injected(v, false, weaker))
+	c.counters.removed.Add(uint64(len(b.ended)))
+	err := conntrack.RemoveFlows(b.ended)
+	err = errors.Join(err, c.injected(v, true, b.alive), c.injected(v, false, b.weaker))
 	if err != nil {
 		c.log.Debug("cannot create entries for egress flows of another node", "peer", peer, "error", err)
+	}
+}
+
+// batch holds the flows of a frame that have their entries here.
+type batch struct {
+	ended, alive []conntrack.Flow
+	weaker       []conntrack.Flow // alive; from the standby, whose flows do not replace ours
+}
+
+// add adds a record. host: this node is the host of its ingress IP.
+func (b *batch) add(r record, host bool) {
+	switch {
+	case r.ended:
+		b.ended = append(b.ended, r.Flow)
+	case host:
+		b.weaker = append(b.weaker, r.Flow)
+	default:
+		b.alive = append(b.alive, r.Flow)
 	}
 }
 
@@ -302,25 +322,7 @@ func (c *Carrier) takeOver(before, v *view) {
 	}
 	c.inject.Lock()
 	defer c.inject.Unlock()
-	now := time.Now()
-	var flows []conntrack.Flow
-	c.mu.Lock()
-	for k, h := range c.held {
-		e, ok := v.endpoint(h.Src.Addr())
-		switch {
-		case ok && e.Kept.Path == h.steered && e.Kept.Source == e.Addr:
-		case ok && e.Source == h.SNAT.Addr() && v.network(e.Path):
-			h.Path = e.Path
-			if left := h.until.Sub(now); left > 0 {
-				h.Timeout = uint32(left / time.Second)
-				flows = append(flows, h.Flow)
-			}
-			c.forget(k)
-		case !ok || e.Kept.Source != h.SNAT.Addr():
-			c.forget(k) // does not concern this node any more
-		}
-	}
-	c.mu.Unlock()
+	flows := c.takeHeld(v, time.Now())
 	if len(flows) == 0 {
 		return
 	}
@@ -328,6 +330,42 @@ func (c *Carrier) takeOver(before, v *view) {
 		c.log.Warn("cannot take over some egress flows of pods of this node", "error", err)
 	}
 	c.log.Info("took over egress flows of pods of this node", "flows", len(flows))
+}
+
+// takeHeld returns the held flows that leave by this node in a new view. It removes these, and those that do not concern this
+// node any more.
+func (c *Carrier) takeHeld(v *view, now time.Time) (flows []conntrack.Flow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, h := range c.held {
+		e, selected := v.endpoint(h.Src.Addr())
+		switch {
+		case !selected:
+			c.forget(k)
+		case h.staysAtFormer(e):
+		case e.Source == h.SNAT.Addr() && v.network(e.Path):
+			flows = h.appendLiving(flows, e.Path, now)
+			c.forget(k)
+		case e.Kept.Source != h.SNAT.Addr():
+			c.forget(k)
+		}
+	}
+	return flows
+}
+
+// staysAtFormer reports whether the flow of an endpoint may stay on the former host.
+func (h held) staysAtFormer(e plan.Endpoint) bool {
+	return e.Kept.Path == h.steered && e.Kept.Source == e.Addr
+}
+
+// appendLiving appends the flow with the path by which it leaves now, unless it has expired.
+func (h held) appendLiving(flows []conntrack.Flow, path plan.PathID, now time.Time) []conntrack.Flow {
+	left := h.until.Sub(now)
+	if left <= 0 {
+		return flows
+	}
+	h.Path, h.Timeout = path, uint32(left/time.Second)
+	return append(flows, h.Flow)
 }
 
 // concerned reports whether a view differs from the one before in anything about the sources of held flows. The caller

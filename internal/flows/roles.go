@@ -58,7 +58,15 @@ func (f *Roles) Find(former, p *plan.NodePlan, nodes cluster.Map[string, cluster
 		}
 		had, has = appendRoles(had, was, former, nodes), appendRoles(has, is, p, nodes)
 	}
-	gone, set := map[Role]bool{}, map[Role]bool{}
+	gone := f.unshare(had)
+	set := f.share(has, gone)
+	f.all = f.all.With(slices.Collect(maps.Keys(set)), slices.Collect(maps.Keys(gone)))
+	return f.all
+}
+
+// unshare removes roles of services, and returns those that no other service has.
+func (f *Roles) unshare(had []Role) (gone map[Role]bool) {
+	gone = map[Role]bool{}
 	for _, r := range had {
 		if f.shared[r] == 0 {
 			gone[r] = true
@@ -66,6 +74,12 @@ func (f *Roles) Find(former, p *plan.NodePlan, nodes cluster.Map[string, cluster
 			delete(f.shared, r)
 		}
 	}
+	return gone
+}
+
+// share adds roles of services, and returns those that are new. It removes from gone those that stay.
+func (f *Roles) share(has []Role, gone map[Role]bool) (set map[Role]bool) {
+	set = map[Role]bool{}
 	for _, r := range has {
 		_, there := f.all.Get(r)
 		switch {
@@ -77,8 +91,7 @@ func (f *Roles) Find(former, p *plan.NodePlan, nodes cluster.Map[string, cluster
 			set[r] = true
 		}
 	}
-	f.all = f.all.With(slices.Collect(maps.Keys(set)), slices.Collect(maps.Keys(gone)))
-	return f.all
+	return set
 }
 
 // sameRoles reports whether two versions of a service have the same roles.
@@ -88,30 +101,46 @@ func sameRoles(a, b *plan.Service) bool {
 
 // appendRoles appends the roles that a service, which may be nil, has in a plan.
 func appendRoles(roles []Role, s *plan.Service, p *plan.NodePlan, nodes cluster.Map[string, cluster.Node]) []Role {
-	if s == nil {
+	role, ok := roleIn(s, p, nodes)
+	if !ok {
 		return roles
 	}
+	for i, a := range s.IngressIPs {
+		if !slices.Contains(s.IngressIPs[:i], a) {
+			role.Ingress = a
+			roles = append(roles, role)
+		}
+	}
+	return roles
+}
+
+// roleIn returns the role that a service, which may be nil, has in a plan for each of its ingress IPs.
+func roleIn(s *plan.Service, p *plan.NodePlan, nodes cluster.Map[string, cluster.Node]) (role Role, ok bool) {
+	if s == nil {
+		return role, false
+	}
+	other := partner(s, p.Node)
+	if other == "" {
+		return role, false
+	}
+	path := networkPath(p, s.Network)
+	local, peer := internalIPs(nodes.At(p.Node), nodes.At(other))
+	return Role{Local: local, Peer: peer, Host: s.Host == p.Node, Path: path}, path != 0 && peer.IsValid()
+}
+
+// partner returns the standby of a service whose host is node, or the host if node is its standby; empty: there is none.
+func partner(s *plan.Service, node string) string {
 	other := ""
-	switch p.Node {
+	switch node {
 	case s.Host:
 		other = s.Standby
 	case s.Standby:
 		other = s.Host
 	}
-	if other == "" || other == p.Node || other == cluster.AllHosts {
-		return roles
+	if other == node || other == cluster.AllHosts {
+		return ""
 	}
-	path := networkPath(p, s.Network)
-	local, peer := internalIPs(nodes.At(p.Node), nodes.At(other))
-	if path == 0 || !peer.IsValid() {
-		return roles
-	}
-	for i, a := range s.IngressIPs {
-		if !slices.Contains(s.IngressIPs[:i], a) {
-			roles = append(roles, Role{Ingress: a, Local: local, Peer: peer, Host: s.Host == p.Node, Path: path})
-		}
-	}
-	return roles
+	return other
 }
 
 func networkPath(p *plan.NodePlan, network string) plan.PathID {

@@ -125,23 +125,28 @@ func (ch *channel) put(r record) bool {
 
 // putListed queues a record of a list, once events leave room for it.
 func (ch *channel) putListed(ctx context.Context, r record) {
-	for {
-		ch.mu.Lock()
-		if !ch.up || len(ch.queue) < maxFrame {
-			if ch.up {
-				ch.queue = appendRecord(ch.queue, r)
-				signal(ch.filled)
-			}
-			ch.mu.Unlock()
-			return
-		}
-		ch.mu.Unlock()
+	for !ch.tryListed(r) {
 		select {
 		case <-ch.room:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// tryListed queues a record of a list. It reports false if events leave no room; a channel that is down needs none.
+func (ch *channel) tryListed(r record) bool {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	switch {
+	case !ch.up:
+		return true
+	case len(ch.queue) >= maxFrame:
+		return false
+	}
+	ch.queue = appendRecord(ch.queue, r)
+	signal(ch.filled)
+	return true
 }
 
 func (ch *channel) take() []byte {
@@ -158,39 +163,52 @@ func (c *Carrier) happened(e conntrack.FlowEvent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Kind == conntrack.FlowsLost {
-		for _, ch := range c.view.channels {
-			ch.mu.Lock()
-			if ch.up { // a channel that is down gets a list when it comes up
-				c.counters.lost.Add(1)
-				ch.lost = true
-			}
-			ch.mu.Unlock()
-		}
-		signal(c.due)
+		c.eventsLost()
 		return
 	}
 	targets := c.view.receivers(e.Flow.SNAT.Addr())
 	switch {
 	case len(targets) == 0 || c.own(c.view, e.Flow):
 	case e.Kind == conntrack.FlowEnded:
-		if c.pending.forget(e.Flow) {
-			return
-		}
-		// A flow that expired at a standby may still live at its host; only a close is certain.
-		closed := e.Flow.State == conntrack.TCPTimeWait || e.Flow.State == conntrack.TCPClosed
-		for _, t := range targets {
-			if t.host || closed {
-				c.enqueue(t, record{Flow: e.Flow, ended: true})
-			}
-		}
+		c.flowEnded(targets, e.Flow)
 	case !worth(e.Flow):
 		c.pending.forget(e.Flow) // an answered query
 	case !c.pending.add(e.Flow, time.Now()):
 		c.counters.dropped.Add(1)
 		for _, t := range targets {
-			t.mu.Lock()
-			t.lost = t.up
-			t.mu.Unlock()
+			t.noteLoss()
+		}
+	}
+}
+
+// eventsLost requests full lists after the kernel had more events than were read. The caller holds c.mu.
+func (c *Carrier) eventsLost() {
+	for _, ch := range c.view.channels {
+		if ch.noteLoss() {
+			c.counters.lost.Add(1)
+		}
+	}
+	signal(c.due)
+}
+
+// noteLoss requests a full list, unless the channel is down: it gets one when it comes up.
+func (ch *channel) noteLoss() (up bool) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.lost = ch.up
+	return ch.up
+}
+
+// flowEnded sends the end of a flow that was sent. The caller holds c.mu.
+func (c *Carrier) flowEnded(targets []receiver, f conntrack.Flow) {
+	if c.pending.forget(f) {
+		return
+	}
+	// A flow that expired at a standby may still live at its host; only a close is certain.
+	closed := f.State == conntrack.TCPTimeWait || f.State == conntrack.TCPClosed
+	for _, t := range targets {
+		if t.host || closed {
+			c.enqueue(t, record{Flow: f, ended: true})
 		}
 	}
 }
@@ -292,63 +310,84 @@ func (c *Carrier) listAll(ctx context.Context) {
 	}
 }
 
+// listing is one list of this node's flows.
+type listing struct {
+	view    *view
+	full    map[*channel]bool // channels where a full list is due
+	regular bool              // all other channels get the flows that may expire there
+	round   uint16
+}
+
 // listOnce sends all flows to channels where a full list is due; with regular, it sends to the others the flows that
 // may expire there.
-func (c *Carrier) listOnce(ctx context.Context, regular bool, number uint16) (err error) {
-	v, full, up := c.dueLists()
-	if len(full) == 0 && (!regular || !up) {
+func (c *Carrier) listOnce(ctx context.Context, regular bool, round uint16) error {
+	l := c.dueLists(regular, round)
+	if len(l.full) == 0 && !l.regular {
 		return nil
 	}
-	defer func() {
-		if err != nil {
-			listAgain(full)
-		}
-	}()
-	return conntrack.ListFlows(ctx, c.marks, func(f conntrack.Flow) bool {
-		if !worth(f) {
-			return ctx.Err() == nil
-		}
-		own := c.own(v, f)
-		refresh := regular && hasTurn(f, number)
-		for _, t := range v.receivers(f.SNAT.Addr()) {
-			switch {
-			case own && full[t.channel] && v.leaves(f):
-				// The peer may have an entry from its time as host, and would forward the remote's packets past the
-				// entry here.
-				t.putListed(ctx, record{Flow: f, ended: true})
-			case !own && t.host && (full[t.channel] || refresh):
-				t.putListed(ctx, alive(f))
-			}
+	err := conntrack.ListFlows(ctx, c.marks, func(f conntrack.Flow) bool {
+		if worth(f) {
+			c.sendListed(ctx, l, f)
 		}
 		return ctx.Err() == nil
 	})
+	if err != nil {
+		listAgain(l.full)
+	}
+	return err
 }
 
-// hasTurn reports whether a round sends a flow again: each TCP flow has its turn in one of tellTCPEvery rounds, UDP flows in
+// sendListed sends a flow to the channels whose list has it.
+func (c *Carrier) sendListed(ctx context.Context, l listing, f conntrack.Flow) {
+	own, refresh := c.own(l.view, f), l.refreshes(f)
+	for _, t := range l.view.receivers(f.SNAT.Addr()) {
+		switch {
+		case own && l.full[t.channel] && l.view.leaves(f):
+			// The peer may have an entry from its time as host, and would forward the remote's packets past the
+			// entry here.
+			t.putListed(ctx, record{Flow: f, ended: true})
+		case !own && t.host && (l.full[t.channel] || refresh):
+			t.putListed(ctx, alive(f))
+		}
+	}
+}
+
+// refreshes reports whether a list sends a flow again: each TCP flow has its turn in one of tellTCPEvery rounds, UDP flows in
 // every round.
-func hasTurn(f conntrack.Flow, round uint16) bool {
-	return f.Proto == unix.IPPROTO_UDP || (f.Src.Port()^f.Dst.Port())%tellTCPEvery == round%tellTCPEvery
+func (l listing) refreshes(f conntrack.Flow) bool {
+	hasTurn := f.Proto == unix.IPPROTO_UDP || (f.Src.Port()^f.Dst.Port())%tellTCPEvery == l.round%tellTCPEvery
+	return l.regular && hasTurn
 }
 
-// dueLists returns the present view and its channels where a full list is due, which it notes as done. up reports whether
-// any channel is up.
-func (c *Carrier) dueLists() (v *view, full map[*channel]bool, up bool) {
-	full = map[*channel]bool{}
+// dueLists returns the list that is due now, which it notes as done. It is not regular if no channel is up.
+func (c *Carrier) dueLists(regular bool, round uint16) listing {
+	l := listing{full: map[*channel]bool{}, round: round}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	l.view = c.view
 	for _, ch := range c.view.channels {
-		ch.mu.Lock()
-		if ch.lost && time.Since(ch.lastListed) >= listAgainAfter {
-			ch.list, ch.lost = true, false
+		full, up := ch.takeDue()
+		if full {
+			l.full[ch] = true
 		}
-		if ch.list {
-			full[ch], ch.lastListed = true, time.Now()
-		}
-		up = up || ch.up
-		ch.list = false
-		ch.mu.Unlock()
+		l.regular = l.regular || regular && up
 	}
-	return c.view, full, up
+	return l
+}
+
+// takeDue reports whether a full list is due, which it notes as done, and whether the channel is up.
+func (ch *channel) takeDue() (full, up bool) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.lost && time.Since(ch.lastListed) >= listAgainAfter {
+		ch.list, ch.lost = true, false
+	}
+	full = ch.list
+	if full {
+		ch.lastListed = time.Now()
+	}
+	ch.list = false
+	return full, ch.up
 }
 
 // send keeps a channel up until ctx ends.
@@ -416,30 +455,8 @@ var errHungUp = errors.New("the peer closed the connection")
 func (c *Carrier) sendQueued(ctx context.Context, ch *channel, conn net.Conn) error {
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
-	frame := make([]byte, 0, 2+maxFrame)
-	var ahead time.Duration // of the pace
-	write := func(records []byte) error {
-		frame = append(binary.BigEndian.AppendUint16(frame[:0], uint16(len(records))), records...)
-		if err := conn.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
-			return err
-		}
-		if _, err := conn.Write(frame); err != nil {
-			return fmt.Errorf("send: %w", err)
-		}
-		count := 0
-		for n := 0; n < len(records); n += 1 + int(records[n]) {
-			count++
-		}
-		c.counters.bytes.Add(uint64(len(frame)))
-		c.counters.sent.Add(uint64(count))
-		if ahead += time.Duration(count) * time.Second / pace; ahead > batchFor {
-			if !pause.For(ctx, ahead) {
-				return errHungUp
-			}
-			ahead = 0
-		}
-		return nil
-	}
+	out := frameWriter{carrier: c, conn: conn, frame: make([]byte, 0, 2+maxFrame)}
+	write := func(records []byte) error { return out.write(ctx, records) }
 	for {
 		var err error
 		select {
@@ -455,6 +472,48 @@ func (c *Carrier) sendQueued(ctx context.Context, ch *channel, conn net.Conn) er
 			return err
 		}
 	}
+}
+
+// frameWriter writes frames at the pace of a channel.
+type frameWriter struct {
+	carrier *Carrier
+	conn    net.Conn
+	frame   []byte        // buffer
+	ahead   time.Duration // of the pace
+}
+
+func (w *frameWriter) write(ctx context.Context, records []byte) error {
+	w.frame = append(binary.BigEndian.AppendUint16(w.frame[:0], uint16(len(records))), records...)
+	if err := w.conn.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
+		return err
+	}
+	if _, err := w.conn.Write(w.frame); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	count := countRecords(records)
+	w.carrier.counters.bytes.Add(uint64(len(w.frame)))
+	w.carrier.counters.sent.Add(uint64(count))
+	w.ahead += time.Duration(count) * time.Second / pace
+	return w.rest(ctx)
+}
+
+// rest waits if the writer is ahead of the pace.
+func (w *frameWriter) rest(ctx context.Context) error {
+	if w.ahead <= batchFor {
+		return nil
+	}
+	if !pause.For(ctx, w.ahead) {
+		return errHungUp
+	}
+	w.ahead = 0
+	return nil
+}
+
+func countRecords(records []byte) (count int) {
+	for n := 0; n < len(records); n += 1 + int(records[n]) {
+		count++
+	}
+	return count
 }
 
 // farthest sets the hop limit that only packets of a neighbour still have on arrival (RFC 5082), and a timeout for
