@@ -249,11 +249,7 @@ func needsRestart(from, to *config.Config) bool {
 func (a *Agent) loop(ctx context.Context) {
 	t := newTriggers()
 	defer t.stop()
-	select { // the first pass should know the announced and the learned routes
-	case <-ctx.Done():
-	case <-a.speakers.Ready():
-	case <-time.After(speakerWithin):
-	}
+	a.awaitSpeaker(ctx)
 	foreign := a.kernel.ForeignHands()
 	for {
 		byKernel, ended := a.nextPass(ctx, t)
@@ -270,12 +266,26 @@ func (a *Agent) loop(ctx context.Context) {
 		if endless != a.pace.endless() {
 			a.wake() // the problem EndlessPasses appears or disappears
 		}
-		if err != nil || a.leader != nil && !a.last.reported {
-			t.retry.Reset(max(retryAfter, a.pace.rest()))
-		}
-		if next := a.last.kernel.NextLook; !next.IsZero() {
-			t.look.Reset(max(time.Until(next), retryAfter))
-		}
+		a.schedule(t, err)
+	}
+}
+
+// awaitSpeaker waits a moment for the speaker: the first pass should know the announced and the learned routes.
+func (a *Agent) awaitSpeaker(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-a.speakers.Ready():
+	case <-time.After(speakerWithin):
+	}
+}
+
+// schedule sets the times of the next passes that no event requests. failure is the error of the last pass.
+func (a *Agent) schedule(t *triggers, failure error) {
+	if failure != nil || a.leader != nil && !a.last.reported {
+		t.retry.Reset(max(retryAfter, a.pace.rest()))
+	}
+	if next := a.last.kernel.NextLook; !next.IsZero() {
+		t.look.Reset(max(time.Until(next), retryAfter))
 	}
 }
 
@@ -303,17 +313,13 @@ func (a *Agent) nextPass(ctx context.Context, t *triggers) (byKernel, ended bool
 		case <-ctx.Done():
 			return false, true
 		case now := <-t.beat.C:
-			if changed := a.look(now); !changed && (a.last.plan == nil || len(a.last.plan.Held) == 0) {
+			if changed := a.look(now); !changed && !a.holdsRoutes() {
 				a.status.Beat()
 				continue
 			}
 		case <-a.awake:
 		case <-a.drifted:
-			if t.due != nil {
-				continue
-			}
-			if wait := a.pace.request(time.Now()); wait > 0 {
-				t.due = time.After(wait)
+			if a.postpone(t) {
 				continue
 			}
 			byKernel = true
@@ -325,4 +331,19 @@ func (a *Agent) nextPass(ctx context.Context, t *triggers) (byKernel, ended bool
 		t.due = nil // the coming pass covers the events so far
 		return byKernel, false
 	}
+}
+
+// holdsRoutes reports whether unplanned routes stay for now: no event requests the pass that removes them.
+func (a *Agent) holdsRoutes() bool { return a.last.plan != nil && len(a.last.plan.Held) > 0 }
+
+// postpone reports whether the pass for a kernel event comes later, which it then schedules.
+func (a *Agent) postpone(t *triggers) bool {
+	if t.due != nil {
+		return true
+	}
+	wait := a.pace.request(time.Now())
+	if wait > 0 {
+		t.due = time.After(wait)
+	}
+	return wait > 0
 }

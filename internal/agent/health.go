@@ -31,19 +31,29 @@ func networkStates(
 			}
 		}
 	}
+	countUp(states, sessions)
+	for _, p := range planned.DataPlane.Paths {
+		if p.Key.Kind == plan.PathNetwork && !complete(c, planned, p, states[p.Key.Name]) {
+			incomplete = true
+		}
+	}
+	return states, incomplete
+}
+
+// countUp adds the sessions that are up to the states of their networks.
+func countUp(states map[string]cluster.NetworkState, sessions []bgp.Session) {
 	for _, s := range sessions {
 		if n, here := states[s.Network]; here && s.Up {
 			n.Up++
 			states[s.Network] = n
 		}
 	}
-	for _, p := range planned.DataPlane.Paths {
-		if n, here := states[p.Key.Name]; here && p.Key.Kind == plan.PathNetwork {
-			unannounced := slices.Contains(planned.Held, p.Table) && !n.IPv4 && !n.IPv6
-			incomplete = incomplete || n.Up < n.Sessions || unannounced && learns(c, p.Key.Name)
-		}
-	}
-	return states, incomplete
+}
+
+// complete reports whether the sessions of a network are up, and its peers have announced routes if they may.
+func complete(c *config.Config, planned *plan.NodePlan, p plan.Path, n cluster.NetworkState) bool {
+	unannounced := slices.Contains(planned.Held, p.Table) && !n.IPv4 && !n.IPv6
+	return n.Up >= n.Sessions && (!unannounced || !learns(c, p.Key.Name))
 }
 
 // peersOf counts the peers that a network should have sessions with, even if its speaker did not start: zero would mean

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/pause"
 )
@@ -21,23 +22,12 @@ func (a *Agent) heldDown(ctx context.Context, c *config.Config) []string {
 	if a.server == nil {
 		return nil // each node decides alone, by the manifests
 	}
-	up := map[string]time.Time{}
-	for _, s := range a.speakers.Sessions() {
-		if first, known := up[s.Network]; s.Up && (!known || s.Since.Before(first)) {
-			up[s.Network] = s.Since
-		}
-	}
-	networks := make([]string, 0, len(c.Networks))
-	for _, n := range c.Networks {
-		if len(n.Peers) > 0 {
-			networks = append(networks, n.Name)
-		}
-	}
+	networks := withPeers(c)
 	held := &a.last.holdDown
 	if asked := a.confirmed.Load(); asked != nil {
 		held.Confirm(*asked)
 	}
-	held.See(networks, up, time.Now())
+	held.See(networks, upSince(a.speakers.Sessions()), time.Now())
 	if !held.Active() {
 		return nil
 	}
@@ -45,6 +35,28 @@ func (a *Agent) heldDown(ctx context.Context, c *config.Config) []string {
 		go a.ask(ctx)
 	}
 	return slices.DeleteFunc(networks, func(network string) bool { return !held.Holds(network) })
+}
+
+// upSince returns since when each network has had a session that is up.
+func upSince(sessions []bgp.Session) map[string]time.Time {
+	up := map[string]time.Time{}
+	for _, s := range sessions {
+		if first, known := up[s.Network]; s.Up && (!known || s.Since.Before(first)) {
+			up[s.Network] = s.Since
+		}
+	}
+	return up
+}
+
+// withPeers returns the networks that have peers.
+func withPeers(c *config.Config) []string {
+	networks := make([]string, 0, len(c.Networks))
+	for _, n := range c.Networks {
+		if len(n.Peers) > 0 {
+			networks = append(networks, n.Name)
+		}
+	}
+	return networks
 }
 
 // ask asks the API server whether the known objects are current, until they are.

@@ -158,10 +158,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 // facts reads the node. It first has routes put back that others removed: a plan made from a momentary loss would end
 // connections.
 func (a *Agent) facts(ctx context.Context, c *config.Config) (plan.Facts, error) {
-	tables := make([]uint32, 0, len(c.Networks))
-	for _, n := range c.Networks {
-		tables = append(tables, n.Table)
-	}
+	tables := tablesOf(c)
 	a.last.kernel = a.last.kernel.At(time.Now())
 	facts, lost, err := a.kernel.Facts(ctx, a.last.kernel, tables...)
 	const tries = 3 // another program may remove them again meanwhile
@@ -173,6 +170,14 @@ func (a *Agent) facts(ctx context.Context, c *config.Config) (plan.Facts, error)
 		facts, lost, err = a.kernel.Facts(ctx, a.last.kernel, tables...)
 	}
 	return facts, err
+}
+
+func tablesOf(c *config.Config) []uint32 {
+	tables := make([]uint32, 0, len(c.Networks))
+	for _, n := range c.Networks {
+		tables = append(tables, n.Table)
+	}
+	return tables
 }
 
 // watch makes the speaker watch other nodes and answer them, once the packet filter is in force: from then on they hand
@@ -204,23 +209,31 @@ func (a *Agent) reached() []netip.Addr {
 // unsettled returns the networks whose peers may not have announced all their routes to a new speaker yet. Meanwhile
 // the routes of the former one stay: otherwise every start would interrupt traffic.
 func (a *Agent) unsettled(c *config.Config) (names []string) {
-	if started := a.speakers.Started(); a.last.settling.since.IsZero() || !started.Equal(a.last.settling.speaker) {
-		a.last.settling.speaker, a.last.settling.since, a.last.settling.done = started, time.Now(), map[string]bool{}
+	if started := a.speakers.Started(); a.last.settling.isNew(started) {
+		a.last.settling = settling{speaker: started, since: time.Now(), done: map[string]bool{}}
 		a.last.kernel.Whole = false // routes learned by another speaker count as left by an earlier run
 		a.last.others.detector.Restart(time.Now())
 	}
 	sessions := a.speakers.Sessions()
 	for _, n := range c.Networks {
-		if a.last.settling.done[n.Name] {
-			continue
+		if !a.last.settling.settled(n, sessions) {
+			names = append(names, n.Name)
 		}
-		if len(n.Peers) == 0 || haveAnnounced(sessions, n.Name, time.Now()) || time.Since(a.last.settling.since) > settleWithin {
-			a.last.settling.done[n.Name] = true
-			continue
-		}
-		names = append(names, n.Name)
 	}
 	return names
+}
+
+// isNew reports whether a speaker, by its start, is another one than that of the last pass.
+func (s *settling) isNew(started time.Time) bool {
+	return s.since.IsZero() || !started.Equal(s.speaker)
+}
+
+// settled reports whether the peers of a network have announced their routes to the speaker once, or had time for it.
+func (s *settling) settled(n config.Network, sessions []bgp.Session) bool {
+	if !s.done[n.Name] {
+		s.done[n.Name] = len(n.Peers) == 0 || haveAnnounced(sessions, n.Name, time.Now()) || time.Since(s.since) > settleWithin
+	}
+	return s.done[n.Name]
 }
 
 // haveAnnounced reports whether all peers of a network have announced their routes, or never will: a session that we ended

@@ -30,12 +30,15 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	if inForce {
 		r.Applied = a.last.inForce.advance(objects, c.Node)
 	}
-	if incomplete && !r.Draining && !a.last.reported && time.Since(a.started) < reportWithin {
+	if incomplete && !r.Draining && a.starting() {
 		return
 	}
 	a.last.reported = true
 	a.server.Report(r)
 }
+
+// starting reports whether the report of the daemon's former run may still hold.
+func (a *Agent) starting() bool { return !a.last.reported && time.Since(a.started) < reportWithin }
 
 // sessions returns this node's sessions. Without a speaker all planned ones are down, whether or not they were up
 // before.
