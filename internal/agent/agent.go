@@ -88,7 +88,7 @@ type last struct {
 	losses     problemlog.Losses
 	refused    []route.Refused // examples of the planned routes that the kernel lacks
 	usage      conntrackUsage
-	unmade     []string // VRF devices, sorted
+	unmade     []string // VRF devices and VLAN sub-interfaces, sorted
 	plan       *plan.NodePlan
 	restless   bool // the last pass failed, changed the plan, or restored missing objects
 	problems   problemlog.Log

@@ -83,18 +83,27 @@ func refusedProblems(p *plan.NodePlan, refused []route.Refused) (problems []clus
 	return problems
 }
 
-// unmadeProblems returns a problem for each network whose VRF device could not be made.
+// unmadeProblems returns a problem for each VRF device and each VLAN sub-interface that could not be made.
 func unmadeProblems(node string, c *config.Config, unmade map[string]error) (problems []cluster.Problem) {
 	for _, n := range c.Networks {
-		if err := unmade[n.VRF]; n.VRF != "" && err != nil {
-			problems = append(problems, cluster.Problem{
-				Kind: "Network", Object: n.Name, Field: "vrf", Value: n.VRF, Reason: reasonVRFNotMade,
-				Message: fmt.Sprintf("node %s cannot make it: %s", node, strings.ReplaceAll(err.Error(), "\n", "; ")),
-			})
+		add := func(field, device string, reason cluster.Reason) {
+			if err := unmade[device]; err != nil {
+				problems = append(problems, cluster.Problem{
+					Kind: "Network", Object: n.Name, Field: field, Value: device, Reason: reason,
+					Message: fmt.Sprintf("node %s cannot make it: %s", node, strings.ReplaceAll(err.Error(), "\n", "; ")),
+				})
+			}
+		}
+		add("vrf", n.VRF, reasonVRFNotMade)
+		for _, i := range n.Interfaces {
+			add("interfaces", i.Name, reasonVLANNotMade)
 		}
 	}
 	return problems
 }
+
+// reasonVLANNotMade means that the kernel did not make a VLAN sub-interface, or not as configured.
+const reasonVLANNotMade cluster.Reason = "VLANNotMade"
 
 // reasonVRFNotMade means that the kernel did not make a network's VRF device, or did not put an interface into it.
 const reasonVRFNotMade cluster.Reason = "VRFNotMade"

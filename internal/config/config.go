@@ -191,7 +191,16 @@ func (n *Network) Uplinks() (names []string) {
 
 // Interface is an uplink of a network. In the file, a name alone is an Interface of every node.
 type Interface struct {
-	Name string `yaml:"name"` // the interface's name
+	// the interface's name. Default: with `parent`, its name, a dot and the VLAN ID, such as `bond0.1001`.
+	Name string `yaml:"name"`
+	// the daemon makes the interface, as a VLAN sub-interface of this one; requires `vlan`. Default: none: another program
+	// makes the interface.
+	Parent string `yaml:"parent"`
+	VLAN   VLANID `yaml:"vlan"` // VLAN ID of the sub-interface, 1 to 4094. Default: none.
+	// MTU of the sub-interface, 1280 to 65535 bytes and at most the parent's. Default: the parent's when it is made.
+	MTU int `yaml:"mtu"`
+	// addresses of the sub-interface with their prefix lengths, `192.0.2.2/31`; unnumbered peers need none. Default: none.
+	Addresses []netip.Prefix `yaml:"addresses"`
 	// nodes whose interface it is: those with labels that one of them matches. Default: every node.
 	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors"`
 }

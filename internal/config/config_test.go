@@ -106,7 +106,11 @@ func TestEveryKeyIsRead(t *testing.T) {
 		Speaker: Speaker{Socket: "/tmp/speaker.sock"},
 		Networks: []Network{
 			{
-				Name: "red", VRF: "vrf-red", Interfaces: []Interface{{Name: "eth1"}, {Name: "eth2.100"}}, Table: 1001,
+				Name: "red", VRF: "vrf-red", Table: 1001,
+				Interfaces: []Interface{{Name: "eth1"}, {Name: "eth2.100"}, {
+					Name: "vlan1001", Parent: "bond0", VLAN: 1001, MTU: 9000,
+					Addresses: []netip.Prefix{netip.MustParsePrefix("10.3.0.11/24"), netip.MustParsePrefix("2001:db8:3::11/64")},
+				}},
 				Namespaces: &metav1.LabelSelector{
 					MatchLabels: map[string]string{"example.com/Team": "Red"},
 					MatchExpressions: []metav1.LabelSelectorRequirement{

@@ -229,6 +229,7 @@ var (
 	prefixType    = reflect.TypeFor[netip.Prefix]()
 	durationType  = reflect.TypeFor[Duration]()
 	interfaceType = reflect.TypeFor[Interface]()
+	vlanType      = reflect.TypeFor[VLANID]()
 )
 
 // nodeKind returns the kind of YAML node that represents a value of type t.
@@ -244,13 +245,14 @@ func nodeKind(t reflect.Type) yaml.Kind {
 	return yaml.ScalarNode
 }
 
-// validOfType and validOfKind describe the valid values of types, except unsigned numbers.
+// validOfType and validOfKind describe the valid values of types, except other unsigned numbers.
 var (
 	validOfType = map[reflect.Type]string{
 		addrType:      "an IP address",
 		prefixType:    "a prefix such as 10.0.0.0/8",
 		durationType:  "a duration with its unit, such as 9s",
 		interfaceType: "an interface's name or a mapping of keys to values",
+		vlanType:      fmt.Sprintf("a VLAN ID from %d to %d", minVLAN, maxVLAN),
 	}
 	validOfKind = map[reflect.Kind]string{
 		reflect.Struct: "a mapping of keys to values",

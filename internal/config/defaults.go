@@ -45,6 +45,9 @@ func (p *BFDProfile) setDefaults() {
 // complete sets defaults that depend on other values.
 func (c *Config) complete() {
 	for i := range c.Networks {
+		for j := range c.Networks[i].Interfaces {
+			c.Networks[i].Interfaces[j].setName()
+		}
 		for j := range c.Networks[i].Peers {
 			c.Networks[i].Peers[j].complete()
 		}

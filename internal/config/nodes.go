@@ -369,22 +369,48 @@ func (r *resolver) interfaces(path string, n Network, used map[string]string) (k
 		path := fmt.Sprintf("%s.interfaces[%d]", path, i)
 		selector, ok := r.chosen(path)
 		if !ok {
-			r.give(Given{Network: n.Name, Field: "interface", Value: one.Name, Selector: selector, Left: true}, path)
+			r.give(Given{Network: n.Name, Field: "interface", Value: one.String(), Selector: selector, Left: true}, path)
 			continue
 		}
 		one.NodeSelectors = nil
-		if slices.ContainsFunc(kept, func(o Interface) bool { return o.Name == one.Name }) {
-			continue // two entries give the same
-		}
-		if first, twice := used[one.Name]; twice {
-			r.taken(path, one.Name, "device", first)
+		if r.interfaceTaken(path, one, kept, used) {
 			continue
 		}
 		used[one.Name] = path
+		if one.Made() {
+			used[vlanKey(one)] = path
+		}
 		kept = append(kept, one)
-		r.give(Given{Network: n.Name, Field: "interface", Value: one.Name, Selector: selector}, path)
+		r.give(Given{Network: n.Name, Field: "interface", Value: one.String(), Selector: selector}, path)
 	}
 	return kept
+}
+
+// vlanKey identifies a VLAN among the names of devices in use: no device has a name with a space.
+func vlanKey(one Interface) string { return "VLAN " + one.carrier() }
+
+// interfaceTaken reports whether an earlier entry for this node has the interface at path or its VLAN. It adds a fault, unless
+// that entry is of the same network and gives the same.
+func (r *resolver) interfaceTaken(path string, one Interface, kept []Interface, used map[string]string) bool {
+	const exclude = "let the nodeSelectors of the two exclude each other"
+	first, twice := used[one.Name]
+	if i := slices.IndexFunc(kept, func(o Interface) bool { return o.Name == one.Name }); i >= 0 {
+		if !reflect.DeepEqual(kept[i], one) {
+			r.fault(EntriesContradict, path, one.String(),
+				"line %d gives this node the same interface with other settings, and is in force: "+exclude, r.c.line(first))
+		}
+		return true
+	}
+	if twice {
+		r.taken(path, one.Name, "device", first)
+		return true
+	}
+	if first, twice = used[vlanKey(one)]; one.Made() && twice {
+		r.fault(EntriesContradict, path, one.String(),
+			"line %d gives this node the sub-interface of this VLAN by another name, and is in force: "+exclude, r.c.line(first))
+		return true
+	}
+	return false
 }
 
 // peers returns the peers of a network, as in the file, on the node.

@@ -307,7 +307,7 @@ func TestBadNodewise(t *testing.T) {
 		"interface: number":        {uplink("7"), at + `.interfaces[0]: "7": not a string: put it in quotes`},
 		"interface: bad name":      {uplink("{name: eth%d, " + x + "}"), at + `.interfaces[eth%d].name: "eth%d": ` + device},
 		"interface: long name":     {uplink("{name: a-name-too-long-}"), at + `.interfaces[a-name-too-long-].name: "a-name-too-long-": not an interface's name: at most 15 bytes, this has 16`},
-		"interface: unknown key":   {uplink("{name: eth1, device: eth2}"), at + ".interfaces[eth1].device: unknown key; known here: name, nodeSelectors"},
+		"interface: unknown key":   {uplink("{name: eth1, device: eth2}"), at + ".interfaces[eth1].device: unknown key; known here: name, parent, vlan, mtu, addresses, nodeSelectors"},
 		"interface: bad selector":  {uplink("{name: eth1, nodeSelectors: [{matchLabels: {'': b}}]}"), at + ".interfaces[eth1].nodeSelectors[0]: not a label selector"},
 		"interface: twice":         {uplink("eth1, {name: eth1, " + x + "}"), at + `.interfaces[eth1].name: "eth1": this device is in use already, on line 3`},
 		"interface: same selector": {uplink("{name: eth1, " + x + "}, {name: eth1, " + x + "}"), at + `.interfaces[eth1].name: "eth1": this device is in use already, on line 3`},

@@ -288,8 +288,8 @@ func (v *validator) device(path, name string) bool {
 	switch {
 	case name == "":
 		v.bad(path, "missing: an interface's name")
-	case len(name) > 15:
-		v.bad(path, "not an interface's name: at most 15 bytes, this has %d", len(name))
+	case len(name) > maxDeviceName:
+		v.bad(path, "not an interface's name: at most %d bytes, this has %d", maxDeviceName, len(name))
 	case !DeviceName(name):
 		v.bad(path, "not a usable interface's name: letters, digits, '.', '_' and '-', a letter, digit or '_' first, "+
 			"and not lo, all or default")

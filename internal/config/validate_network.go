@@ -15,7 +15,10 @@ var networkName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-
 
 func (v *validator) networks() {
 	names := map[string]string{}
-	used := inUse{devices: map[string][]entry{v.c.Steering.Device: {{path: "steering.device"}}}, tables: map[string][]entry{}}
+	used := inUse{
+		devices: map[string][]entry{v.c.Steering.Device: {{path: "steering.device"}}},
+		tables:  map[string][]entry{}, vlans: map[string][]entry{},
+	}
 	for i, n := range v.c.Networks {
 		path := fmt.Sprintf("networks[%d]", i)
 		v.networkName(path+".name", n.Name, names)
@@ -69,8 +72,8 @@ func (v *validator) defaultNetwork(path string, n Network) {
 	}
 }
 
-// inUse holds the devices and tables of networks.
-type inUse struct{ devices, tables map[string][]entry }
+// inUse holds the devices, tables and VLANs of networks.
+type inUse struct{ devices, tables, vlans map[string][]entry }
 
 const deviceInUse = "this device is in use already"
 
@@ -90,11 +93,16 @@ func (v *validator) devices(path string, n Network, used inUse) {
 
 func (v *validator) uplink(path string, n Network, one Interface, used inUse) {
 	v.nodeSelectors(path, one.NodeSelectors)
-	if _, keyed := v.places[path+".name"]; keyed || v.places[path].text == "" && len(one.NodeSelectors) > 0 {
-		path += ".name"
+	e := entry{path, n.NodeSelectors, one.NodeSelectors}
+	if v.givesAny(path, "parent", "vlan", "mtu", "addresses") {
+		v.vlan(e, one, used)
+		return
 	}
-	if v.device(path, one.Name) {
-		v.uniqueOnNodes(used.devices, one.Name, entry{path, n.NodeSelectors, one.NodeSelectors}, deviceInUse)
+	if v.given(path+".name") || v.places[path].text == "" && len(one.NodeSelectors) > 0 {
+		e.path += ".name"
+	}
+	if v.device(e.path, one.Name) {
+		v.uniqueOnNodes(used.devices, one.Name, e, deviceInUse)
 	}
 }
 

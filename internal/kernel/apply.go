@@ -23,7 +23,8 @@ type Result struct {
 	// InForce is true if the tunnel, rules and packet filter are as planned, so that their ingress IPs may be
 	// announced.
 	InForce bool
-	// Unmade maps a VRF's name to the reason why its device is not as planned. All else is in force without it.
+	// Unmade maps the name of a VRF or VLAN sub-interface to the reason why it is not as planned. All else is in force
+	// without it.
 	Unmade map[string]error
 	// Contradicted is true if connections may contradict the plan: the caller should call EndContradictions soon.
 	Contradicted bool
@@ -126,10 +127,15 @@ func (n *Node) application(held Record, p *plan.NodePlan) *application {
 
 // routeChanges returns the difference between the routes of two plans; nil: devices or held tables may differ as well.
 func routeChanges(before, p *plan.NodePlan) *route.Changes {
-	if !sorted.Same(&before.VRFs, &p.VRFs) || !sorted.Same(&before.Tunnel, &p.Tunnel) || !sorted.Same(&before.Held, &p.Held) {
+	if !sameDevices(before, p) || !sorted.Same(&before.Held, &p.Held) {
 		return nil
 	}
 	return new(route.ChangesOf(before.Routes, p.Routes))
+}
+
+// sameDevices reports whether two plans have the same devices of ours.
+func sameDevices(a, b *plan.NodePlan) bool {
+	return sorted.Same(&a.VRFs, &b.VRFs) && sorted.Same(&a.VLANs, &b.VLANs) && sorted.Same(&a.Tunnel, &b.Tunnel)
 }
 
 // try runs a step of an applier, and reports whether it succeeded.
@@ -191,7 +197,7 @@ func (a *application) prune(ctx context.Context) error {
 	if p.Tunnel == nil {
 		errs = append(errs, link.ApplyTunnel(ctx, a.links, nil))
 	}
-	return errors.Join(append(errs, a.vrfs.Prune(ctx, a.links, p.VRFs))...)
+	return errors.Join(append(errs, link.PruneVLANs(ctx, a.links, p.VLANs), a.vrfs.Prune(ctx, a.links, p.VRFs))...)
 }
 
 // ownGone returns the routes that the plan before has and p lacks, in tables held by both. They are from this run; the
@@ -241,14 +247,7 @@ func (n *Node) writeTable(ctx context.Context, rec *Record, p *plan.NodePlan, tr
 
 // addAll creates the missing devices and routes of a plan.
 func (n *Node) addAll(ctx context.Context, rec *Record, p *plan.NodePlan) error {
-	vrfs := n.vrfs.Apply(ctx, n.links, p.VRFs)
-	rec.unmade = vrfs.Unmade // each concerns only its network
-	for _, name := range vrfs.Made {
-		rec.madeVRF(name)
-	}
-	for _, port := range vrfs.Joined {
-		rec.enslaved(port.Name, port.VRF)
-	}
+	n.addDevices(ctx, rec, p)
 	errs := []error{ctx.Err()}
 	rec.untunnelled = nil
 	if p.Tunnel != nil {
@@ -263,6 +262,39 @@ func (n *Node) addAll(ctx context.Context, rec *Record, p *plan.NodePlan) error 
 		}
 		return rec.refused.Judge(r, err)
 	}))...)
+}
+
+// addDevices makes VLAN sub-interfaces and VRFs: the sub-interface comes before the VRF that it belongs to, and its addresses
+// come last, because the kernel flushes IPv6 addresses when an interface changes its VRF.
+func (n *Node) addDevices(ctx context.Context, rec *Record, p *plan.NodePlan) {
+	vlans := link.ApplyVLANs(ctx, n.links, p.VLANs)
+	for _, name := range vlans.Made {
+		rec.madeVLAN(name)
+	}
+	vrfs := n.vrfs.Apply(ctx, n.links, withoutPorts(p.VRFs, vlans.Lacking))
+	for _, name := range vrfs.Made {
+		rec.madeVRF(name)
+	}
+	for _, port := range vrfs.Joined {
+		rec.enslaved(port.Name, port.VRF)
+	}
+	rec.unmade = vrfs.Unmade // each concerns only its network
+	maps.Copy(rec.unmade, vlans.Unmade)
+	for name, err := range link.ApplyVLANAddresses(ctx, n.links, p.VLANs) {
+		rec.unmade[name] = errors.Join(rec.unmade[name], err)
+	}
+}
+
+// withoutPorts returns VRFs without the interfaces that are lacking.
+func withoutPorts(vrfs []plan.VRF, lacking []string) []plan.VRF {
+	if len(lacking) == 0 {
+		return vrfs
+	}
+	vrfs = slices.Clone(vrfs)
+	for i, v := range vrfs {
+		vrfs[i].Interfaces = slices.DeleteFunc(slices.Clone(v.Interfaces), func(name string) bool { return slices.Contains(lacking, name) })
+	}
+	return vrfs
 }
 
 // reread updates the cached facts about tables after we changed routes there, since no event reports our own changes.

@@ -18,6 +18,7 @@ func cleanup(ctx context.Context, h *netlink.Handle) error {
 		own.PruneRules(ctx, nil),
 		own.PruneRoutes(ctx, nil),
 		link.ApplyTunnel(ctx, h, nil),
+		link.PruneVLANs(ctx, h, nil),
 		new(link.VRFs).Prune(ctx, h, nil),
 	)
 }

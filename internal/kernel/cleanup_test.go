@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,10 +17,14 @@ func TestCleanup(t *testing.T) {
 	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
 	netns.Uplink(t, "eth2", "10.2.0.2/24", "2001:db8:2::2/64")
 	netns.IP(t, "link add vrf-blue type vrf table 1002", "link set vrf-blue up", "rule add pref 720 lookup 1002", "route add default via 10.0.0.254",
-		"route add 192.0.2.0/24 via 10.0.0.254 table 1001 proto 143")
+		"route add 192.0.2.0/24 via 10.0.0.254 table 1001 proto 143",
+		"link add link eth0 name eth0.7 type vlan id 7")
 	before := netns.State(t)
 	ctx := t.Context()
-	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1"}}, {Name: "vrf-blue", Interfaces: []string{"eth2"}}}
+	vlans := []plan.VLAN{{Name: "eth0.7", Parent: "eth0", ID: 7}, {Name: "up", Parent: "eth0", ID: 8, Addrs: []netip.Prefix{prefix("10.8.0.2/24")}}}
+	require.Empty(t, link.ApplyVLANs(ctx, h, vlans).Unmade)
+	require.Empty(t, link.ApplyVLANAddresses(ctx, h, vlans))
+	desired := []plan.VRF{{Name: "vrf-red", Table: 1001, Create: true, Interfaces: []string{"eth1", "up"}}, {Name: "vrf-blue", Interfaces: []string{"eth2"}}}
 	require.NoError(t, new(link.VRFs).Apply(ctx, h, desired).Err())
 	require.NoError(t, link.ApplyTunnel(ctx, h, &plan.Tunnel{
 		Device: "egressway", VNI: 7, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},

@@ -34,6 +34,7 @@ var frozen = []struct {
 	{"adopted-vrf", "unlisted-vrf", "a", nil},           // existing VRFs, with their interfaces
 	{"bare-table", "bare-table", "a", nil},              // a network without a VRF
 	{"default-network", "default-network", "a", nil},    // ingress IPs in the main table
+	{"vlan", "vlan", "a", nil},                          // uplinks that are VLAN sub-interfaces, which the daemon makes
 	{"hold", "hold", "a", nil},                          // pods that wait until they are selected
 	{"moved-host", "one-service", "b", movedAndCounted}, // a host with connections that began at the former host, and counters for each ingress IP
 }
@@ -95,13 +96,14 @@ func TestFrozenNodesCoverEveryFeature(t *testing.T) {
 		DataPlane plan.DataPlane
 		Tunnel    *plan.Tunnel
 		VRFs      []plan.VRF
+		VLANs     []plan.VLAN
 		Rules     []plan.Rule
 		Routes    sorted.List[plan.Route]
 	}
 	var all []any
 	for i := range frozen {
 		p, _ := plan.Build(readFrozen(t, i).Snapshot)
-		all = append(all, kernel{p.DataPlane, p.Tunnel, p.VRFs, p.Rules, p.Routes})
+		all = append(all, kernel{p.DataPlane, p.Tunnel, p.VRFs, p.VLANs, p.Rules, p.Routes})
 	}
 	require.Empty(t, stories.Unset(all...), "add a node to frozen that has it")
 }
@@ -175,13 +177,14 @@ func oneLine(lines []string) string {
 	return "\t" + strings.Join(strings.Fields(lines[0]+" "+inner+" }"), " ")
 }
 
-// makeLinks creates the links of a story. If no file of the story lists links, the daemon creates the VRFs.
+// makeLinks creates the links of a story. If no file of the story lists links, the daemon creates the VRFs and
+// the VLAN sub-interfaces.
 func makeLinks(t *testing.T, s stories.Story) {
 	t.Helper()
 	links := slices.Clone(s.Snapshot.Facts.Links)
 	slices.SortStableFunc(links, func(a, b plan.Link) int { return -cmp.Compare(a.VRFTable, b.VRFTable) }) // masters first
 	for _, l := range links {
-		if l.VRFTable != 0 && s.Assumed {
+		if (l.VRFTable != 0 || l.VLAN != 0) && s.Assumed {
 			continue
 		}
 		if l.VRFTable != 0 {
@@ -249,6 +252,10 @@ func devices(t *testing.T) (lines []string) {
 		for _, altname := range asList(l["altnames"]) {
 			add("altname", strings.Replace(altname.(string), index, "INDEX", 1))
 		}
+		if info["info_kind"] == "vlan" {
+			add("link", l["link"])
+			add("mtu", l["mtu"])
+		}
 		for _, key := range []string{"table", "id", "port", "local", "learning", "ageing"} {
 			add(key, data[key])
 		}
@@ -266,6 +273,16 @@ func devices(t *testing.T) (lines []string) {
 			parts = append(parts, "up")
 		}
 		lines = append(lines, name+": "+strings.Join(parts, ", "))
+		if info["info_kind"] == "vlan" {
+			for _, global := range netns.Show(t, "addr show scope global dev "+name) {
+				for _, a := range asList(global["addr_info"]) {
+					a := a.(map[string]any)
+					if a["local"] != nil {
+						lines = append(lines, fmt.Sprintf("  %s %s/%.0f", a["family"], a["local"], a["prefixlen"]))
+					}
+				}
+			}
+		}
 		if info["info_kind"] != "vxlan" {
 			continue
 		}

@@ -19,7 +19,7 @@ import (
 type Record struct {
 	// Plan is the last plan that was applied, wholly or in part; nil: none.
 	Plan *plan.NodePlan
-	// Whole is true if all of Plan is in force, apart from unmade VRFs and refused routes. If it is false, the next Apply
+	// Whole is true if all of Plan is in force, apart from unmade devices and refused routes. If it is false, the next Apply
 	// reads the kernel, and counts routes in held tables as left by an earlier run.
 	Whole bool
 	// Table is the content that our nftables table was last written with.
@@ -29,7 +29,7 @@ type Record struct {
 
 	look        bool                     // the present pass re-reads everything
 	seen        counts                   // event counts when the last Apply began
-	unmade      map[string]error         // by name, why a VRF is not as planned
+	unmade      map[string]error         // by name, why a VRF or VLAN sub-interface is not as planned
 	untunnelled error                    // why the tunnel is not as planned; nil: it is, or none is planned
 	refused     route.Refusals           // routes of Plan that are left out
 	leads       map[uint32]plan.Families // families that Plan's routes lead to, by table, without the refused routes
@@ -150,6 +150,13 @@ func (r *Record) madeRoute(made *plan.Route) {
 func (r *Record) madeVRF(name string) {
 	if r.Plan != nil && slices.ContainsFunc(r.Plan.VRFs, func(v plan.VRF) bool { return v.Name == name }) {
 		r.drift.add(DriftVRF, "VRF device "+name)
+	}
+}
+
+// madeVLAN records a created VLAN sub-interface.
+func (r *Record) madeVLAN(name string) {
+	if r.Plan != nil && slices.ContainsFunc(r.Plan.VLANs, func(v plan.VLAN) bool { return v.Name == name }) {
+		r.drift.add(DriftVLAN, "VLAN sub-interface "+name)
 	}
 }
 

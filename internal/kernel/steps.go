@@ -42,6 +42,7 @@ const (
 	DriftRule      Drift = "rule"
 	DriftRoutes    Drift = "routes" // of one table
 	DriftVRF       Drift = "vrf"
+	DriftVLAN      Drift = "vlan"
 	DriftInterface Drift = "interface" // of a VRF device
 	DriftTunnel    Drift = "tunnel"
 	DriftTable     Drift = "nftables"
@@ -49,5 +50,5 @@ const (
 
 // Drifts returns all kinds of Drift.
 func Drifts() []Drift {
-	return []Drift{DriftRule, DriftRoutes, DriftVRF, DriftInterface, DriftTunnel, DriftTable}
+	return []Drift{DriftRule, DriftRoutes, DriftVRF, DriftVLAN, DriftInterface, DriftTunnel, DriftTable}
 }

@@ -121,6 +121,7 @@ func (s *stirs) wakeUp() {
 type concern struct {
 	any     bool // every event matters
 	devices map[string]bool
+	parents map[string]bool // of VLAN sub-interfaces: of their events, those about the link matter
 	tables  map[uint32]bool
 }
 
@@ -138,19 +139,22 @@ func (s *stirs) concerns() concern {
 
 // sameConcern reports whether two plans depend on the same devices and tables.
 func sameConcern(a, b *plan.NodePlan) bool {
-	return a.Routes.Same(b.Routes) && sorted.OneSlice(a.VRFs, b.VRFs) && a.Tunnel == b.Tunnel &&
+	return a.Routes.Same(b.Routes) && sorted.OneSlice(a.VRFs, b.VRFs) && sorted.OneSlice(a.VLANs, b.VLANs) && a.Tunnel == b.Tunnel &&
 		sorted.OneSlice(a.DataPlane.Uplinks, b.DataPlane.Uplinks)
 }
 
 // concernOf returns the devices and tables that a plan depends on.
 func concernOf(p *plan.NodePlan) concern {
-	c := concern{devices: map[string]bool{}, tables: map[uint32]bool{}}
+	c := concern{devices: map[string]bool{}, parents: map[string]bool{}, tables: map[uint32]bool{}}
 	for _, v := range p.VRFs {
 		c.devices[v.Name] = true
 		c.tables[v.Table] = true
 		for _, name := range v.Interfaces {
 			c.devices[name] = true
 		}
+	}
+	for _, v := range p.VLANs {
+		c.devices[v.Name], c.parents[v.Parent] = true, true
 	}
 	if p.Tunnel != nil {
 		c.devices[p.Tunnel.Device] = true
@@ -251,7 +255,8 @@ func (c concern) link(names linkNames, ours ourLinks, m syscall.NetlinkMessage) 
 	former, known := names[index]
 	names.take(m)
 	name := linkName(m.Data)
-	return c.everything() || known && c.devices[former] || ours[index] || name == "" || c.devices[name]
+	matters := func(name string) bool { return c.devices[name] || c.parents[name] }
+	return c.everything() || known && matters(former) || ours[index] || name == "" || matters(name)
 }
 
 // address reports whether an event about an address matters.

@@ -101,7 +101,8 @@ func (n *Node) received(events []syscall.NetlinkMessage, err error, matters func
 	return some, nil
 }
 
-// ourLinks holds the indices of the links that we made. Neighbours on all other links do not matter to us.
+// ourLinks holds the indices of the links that we made, except VLAN sub-interfaces. Neighbours on all other links do not matter
+// to us.
 type ourLinks map[uint32]bool
 
 func readOurLinks() (ourLinks, linkNames, error) {
@@ -121,11 +122,28 @@ func readOurLinks() (ourLinks, linkNames, error) {
 }
 
 func (o ourLinks) add(body []byte) {
+	ours, vlan := false, false
 	for typ, value := range nl.Attrs(body, unix.SizeofIfInfomsg) {
-		if typ == unix.IFLA_GROUP && binary.NativeEndian.Uint32(value) == link.LinkGroup {
-			o[binary.NativeEndian.Uint32(body[linkIndex:])] = true
+		switch typ {
+		case unix.IFLA_GROUP:
+			ours = binary.NativeEndian.Uint32(value) == link.LinkGroup
+		case unix.IFLA_LINKINFO:
+			vlan = isVLAN(value)
 		}
 	}
+	if ours && !vlan {
+		o[binary.NativeEndian.Uint32(body[linkIndex:])] = true
+	}
+}
+
+// isVLAN reports whether the nested attribute about a link's kind says that it is a VLAN sub-interface.
+func isVLAN(info []byte) bool {
+	for typ, value := range nl.Attrs(info, 0) {
+		if typ == unix.IFLA_INFO_KIND {
+			return unix.ByteSliceToString(value) == "vlan"
+		}
+	}
+	return false
 }
 
 // neighbour reports whether an event about a neighbour matters: on links that are not ours, neighbours come and go.

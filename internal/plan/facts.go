@@ -24,6 +24,9 @@ func ReadFacts(data []byte) (Facts, error) {
 			Up       *bool          `yaml:"up"`
 			Master   string         `yaml:"master"`
 			VRFTable uint32         `yaml:"vrfTable"`
+			Parent   string         `yaml:"parent"`
+			VLAN     uint16         `yaml:"vlan"`
+			Ours     bool           `yaml:"ours"`
 			MTU      int            `yaml:"mtu"`
 			Addrs    []netip.Prefix `yaml:"addrs"`
 		} `yaml:"links"`
@@ -51,7 +54,7 @@ func ReadFacts(data []byte) (Facts, error) {
 		}
 		f.Links = append(f.Links, Link{
 			Name: l.Name, Index: i + 1, Up: l.Up == nil || *l.Up, Master: l.Master, VRFTable: l.VRFTable,
-			MTU: cmp.Or(l.MTU, 1500), Addrs: l.Addrs,
+			Parent: l.Parent, VLAN: l.VLAN, Ours: l.Ours, MTU: cmp.Or(l.MTU, 1500), Addrs: l.Addrs,
 		})
 	}
 	for _, p := range file.Paths {
@@ -92,14 +95,35 @@ func (f *Facts) assumeNetwork(n config.Network, vrfTable uint32) {
 		table = cmp.Or(table, vrfTable)
 		f.Links = append(f.Links, Link{Name: n.VRF, Up: true, MTU: 1500, VRFTable: table})
 	}
-	for _, i := range n.Uplinks() {
-		f.Links = append(f.Links, Link{Name: i, Up: true, MTU: 1500, Master: n.VRF})
-	}
+	f.assumeUplinks(n)
 	last := &f.Links[len(f.Links)-1]
 	last.Addrs = append(last.Addrs, sources(n)...)
 	if table != 0 {
 		f.Routed[table] = Families{IPv4: true, IPv6: true}
 	}
+}
+
+// assumeUplinks invents the interfaces of a network, and those that carry its VLANs.
+func (f *Facts) assumeUplinks(n config.Network) {
+	for _, i := range n.Interfaces {
+		if i.Made() {
+			parent := f.assumeLink(i.Parent)
+			parent.MTU = max(parent.MTU, i.MTU)
+		}
+		l := f.assumeLink(i.Name)
+		l.Master, l.Parent, l.VLAN, l.Ours = n.VRF, i.Parent, uint16(i.VLAN), i.Made()
+		l.MTU, l.Addrs = cmp.Or(i.MTU, l.MTU), slices.Clone(i.Addresses)
+	}
+}
+
+// assumeLink returns the link of a name, which is added if it is missing.
+func (f *Facts) assumeLink(name string) *Link {
+	i := slices.IndexFunc(f.Links, func(l Link) bool { return l.Name == name })
+	if i < 0 {
+		i = len(f.Links)
+		f.Links = append(f.Links, Link{Name: name, Up: true, MTU: 1500})
+	}
+	return &f.Links[i]
 }
 
 // assumedNetworks lists the configured networks, and with allowUnlisted those that only EgressServices name.

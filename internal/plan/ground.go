@@ -43,6 +43,7 @@ type ground struct {
 	// Parts of the plan.
 	pods    []netip.Prefix // of the nodes
 	vrfs    []VRF
+	vlans   []VLAN
 	absent  []Absence
 	held    []uint32
 	guests  []netip.Prefix

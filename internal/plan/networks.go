@@ -25,6 +25,8 @@ type network struct {
 	onNoPath config.NoPath
 	listed   bool
 	uplinks  []string // the names of its configured interfaces
+	made     []string // those of them that are planned VLAN sub-interfaces
+	refused  []string // those that are sub-interfaces and cannot be on this node
 }
 
 // readNetworks resolves the listed networks and, with allowUnlisted, those that objects name without an entry.
@@ -32,6 +34,9 @@ func (g *ground) readNetworks(names map[string]int, unsettled, unmade []string) 
 	g.byName = map[string]*network{}
 	g.addNetworks(names)
 	slices.SortFunc(g.networks, func(x, y *network) int { return compareStrings(x.name, y.name) })
+	for _, n := range g.networks {
+		g.planVLANs(n)
+	}
 	g.readDevices()
 	for _, n := range g.networks {
 		g.planNetwork(n, unmade)
@@ -65,9 +70,14 @@ func (g *ground) planNetwork(n *network, unmade []string) {
 		return
 	}
 	g.absent = append(g.absent, Absence{n.name, why})
-	if !comes || slices.Contains(unmade, n.VRF) {
+	if !comes || slices.Contains(unmade, n.VRF) || allIn(present, unmade) {
 		n.lacks, g.lacking = why, true
 	}
+}
+
+// allIn reports whether there are names, and all of them are among the others.
+func allIn(names, others []string) bool {
+	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(others, name) })
 }
 
 // addNetworks adds the networks of the configuration, and with allowUnlisted those that objects name without an entry.
@@ -174,7 +184,7 @@ func (g *ground) readDevices() {
 		}
 	}
 	for _, n := range g.networks {
-		add(n, n.configuredDevices())
+		add(n, g.configuredDevices(n))
 	}
 	for _, n := range g.networks {
 		add(n, g.enslaved(n))
@@ -182,12 +192,14 @@ func (g *ground) readDevices() {
 	}
 }
 
-// configuredDevices lists the devices that the network's configuration names.
-func (n *network) configuredDevices() []string {
-	if n.VRF == "" {
-		return n.uplinks
+// configuredDevices lists the devices that the network's configuration names, except those of other programs that have the
+// name of a sub-interface.
+func (g *ground) configuredDevices(n *network) (devices []string) {
+	if n.VRF != "" {
+		devices = append(devices, n.VRF)
 	}
-	return slices.Concat([]string{n.VRF}, n.uplinks)
+	foreign := func(name string) bool { return slices.Contains(n.refused, name) && g.link(name) != nil }
+	return append(devices, slices.DeleteFunc(slices.Clone(n.uplinks), foreign)...)
 }
 
 // enslaved lists the interfaces that are in a network's VRF device now.
@@ -203,11 +215,14 @@ func (g *ground) enslaved(n *network) (devices []string) {
 	return devices
 }
 
-// present lists the interfaces of a network that this node has. Each missing one is a problem of the network, which works
-// with the others.
+// present lists the interfaces of a network that this node has, or that this plan makes. Each missing one is a problem of the
+// network, which works with the others.
 func (g *ground) present(n *network) (names []string) {
 	for _, name := range n.uplinks {
-		if g.link(name) != nil {
+		if slices.Contains(n.refused, name) {
+			continue // planVLANs reports it
+		}
+		if g.link(name) != nil || slices.Contains(n.made, name) {
 			names = append(names, name)
 			continue
 		}
@@ -247,12 +262,15 @@ func (g *ground) absenceOfVRF(n *network, present []string) (why string, comes b
 
 // absenceOfUplinks is absence as far as it concerns a network's interfaces.
 func (g *ground) absenceOfUplinks(n *network, present []string) (why string, comes bool) {
-	inVRF := func(name string) bool { return g.link(name).Master == n.VRF }
+	exists := func(name string) bool { return g.link(name) != nil }
+	inVRF := func(name string) bool { return exists(name) && g.link(name).Master == n.VRF }
 	switch {
 	case len(present) == 0:
 		return "none of its interfaces exists: " + strings.Join(n.uplinks, ", "), false
 	case n.VRF != "" && !slices.ContainsFunc(present, inVRF):
 		return "none of its interfaces is in VRF device " + n.VRF, true
+	case !slices.ContainsFunc(present, exists):
+		return "none of its interfaces is made yet: " + strings.Join(present, ", "), true
 	}
 	return "", false
 }

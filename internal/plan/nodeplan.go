@@ -25,7 +25,8 @@ type Snapshot struct {
 	Learned []NetworkRoutes // from peers, sorted by network
 	// Unsettled names networks whose peers have not announced all their routes yet since the daemon started.
 	Unsettled []string
-	// Unmade names VRF devices that the kernel did not make, or not as planned, when the last plan was applied, sorted.
+	// Unmade names VRF devices and VLAN sub-interfaces that the kernel did not make, or not as planned, when the last plan was
+	// applied, sorted.
 	Unmade   []string
 	Draining bool // this node hands its services over to others
 	Leaving  bool // this node has handed its services over: it announces nothing
@@ -67,6 +68,9 @@ type Link struct {
 	Up       bool   // administratively up with carrier
 	Master   string // VRF or bridge it is enslaved to
 	VRFTable uint32 // table, if this is a VRF device
+	Parent   string // of a VLAN sub-interface
+	VLAN     uint16 // its ID; 0: it is no VLAN sub-interface
+	Ours     bool   // the daemon made it
 	MTU      int
 	Addrs    []netip.Prefix // with the interface's prefix length
 }
@@ -83,6 +87,7 @@ type NetworkRoutes struct {
 type NodePlan struct {
 	Node      string               `json:"node"`
 	VRFs      []VRF                `json:"vrfs,omitempty"`
+	VLANs     []VLAN               `json:"vlans,omitempty"`
 	Tunnel    *Tunnel              `json:"tunnel,omitempty"` // nil: no VXLAN steering
 	Rules     []Rule               `json:"rules,omitempty"`
 	Routes    sorted.List[Route]   `json:"routes,omitzero"` // all routes that we own, in all tables

@@ -295,5 +295,5 @@ func sortedLinks(links []Link) []Link {
 
 func sameLink(x, y Link) bool {
 	return x.Name == y.Name && x.Index == y.Index && x.Up == y.Up && x.Master == y.Master && x.VRFTable == y.VRFTable && x.MTU == y.MTU &&
-		sorted.SameSlice(x.Addrs, y.Addrs)
+		x.Parent == y.Parent && x.VLAN == y.VLAN && x.Ours == y.Ours && sorted.SameSlice(x.Addrs, y.Addrs)
 }

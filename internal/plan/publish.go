@@ -55,6 +55,7 @@ func (r *pass) publish() {
 	touched := r.planIngress(d)
 	r.planRefuse(former.DataPlane.Cluster, d, touched)
 	if f := r.frame; f != r.former {
+		next.VLANs = f.vlans
 		next.VRFs, next.Absent, next.Held, next.Watched, next.Rules, next.Tunnel = f.vrfs, f.absent, f.held, f.watched, f.rules, f.tunnelTo
 		d.Marks, d.Paths, d.Uplinks, d.Guests, d.Between, d.CountSent = f.marks, f.ways, f.uplinks, f.guests, f.between, f.countSent()
 		d.ClampMSS4, d.ClampMSS6 = 0, 0

@@ -615,6 +615,7 @@ const (
 	ReasonVRFMissing        cluster.Reason = "VRFMissing"
 	ReasonInterfaceMissing  cluster.Reason = "InterfaceMissing"
 	ReasonTableMismatch     cluster.Reason = "TableMismatch"
+	ReasonVLANMismatch      cluster.Reason = "VLANMismatch"
 	ReasonNetworkNotFound   cluster.Reason = "NetworkNotFound"
 	ReasonNetworkNotAllowed cluster.Reason = "NetworkNotAllowed"
 	ReasonInvalidAddress    cluster.Reason = "InvalidAddress"

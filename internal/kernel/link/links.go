@@ -1,5 +1,5 @@
-// Package link makes VRF devices and the tunnel equal to a plan, and reads links. It restores what the kernel flushes from
-// an interface whose VRF changes.
+// Package link makes VRF devices, VLAN sub-interfaces and the tunnel equal to a plan, and reads links. It restores what the
+// kernel flushes from an interface whose VRF changes.
 package link
 
 import (
@@ -35,9 +35,15 @@ func ReadLinks(h *netlink.Handle) ([]plan.Link, error) {
 		a := l.Attrs()
 		link := plan.Link{
 			Name: a.Name, Index: a.Index, Up: isUp(a), Master: names[a.MasterIndex], MTU: a.MTU, Addrs: prefixes[a.Index],
+			Ours: a.Group == LinkGroup,
 		}
-		if v, ok := l.(*netlink.Vrf); ok {
-			link.VRFTable = v.Table
+		switch l := l.(type) {
+		case *netlink.Vrf:
+			link.VRFTable = l.Table
+		case *netlink.Vlan:
+			if !elsewhere(a) {
+				link.Parent, link.VLAN = names[a.ParentIndex], uint16(l.VlanId)
+			}
 		}
 		links = append(links, link)
 	}

@@ -101,10 +101,17 @@ func announcedAs(p *plan.NodePlan, s plan.Service) string {
 }
 
 func (w *textWriter) networks(p *plan.NodePlan) {
-	if len(p.VRFs) == 0 && p.Tunnel == nil {
+	if len(p.VRFs)+len(p.VLANs) == 0 && p.Tunnel == nil {
 		return
 	}
 	w.title("Devices")
+	for _, v := range p.VLANs {
+		mtu := "the parent's MTU"
+		if v.MTU != 0 {
+			mtu = fmt.Sprintf("MTU %d", v.MTU)
+		}
+		w.line("  adopt or create %s\tVLAN %d on %s\t%s, addresses %s", v.Name, v.ID, v.Parent, mtu, prefixes(v.Addrs))
+	}
 	for _, v := range p.VRFs {
 		w.vrf(v)
 	}
