@@ -31,6 +31,7 @@ type Report struct {
 	Services         []Service     `json:"egressServices"`      // sorted by namespace and name
 	Sessions         []Session     `json:"sessions"`            // sorted by network and peer
 	Networks         []Network     `json:"networks"`            // sorted by name
+	VLANs            []VLAN        `json:"vlans,omitempty"`     // sub-interfaces that the daemon makes, sorted by name
 	Watched          []Watched     `json:"watched"`             // by BFD, sorted by node
 	Problems         []Problem     `json:"problems"`            // sorted; of the objects of one namespace not all, if there are many
 	ProblemsOmitted  int           `json:"problemsOmitted,omitempty"`
@@ -131,6 +132,15 @@ type Network struct {
 	SessionsUp int    `json:"sessionsUp"`
 }
 
+// VLAN is a VLAN sub-interface that the daemon makes, or that it found. If it cannot be made, a Problem of the network says why.
+type VLAN struct {
+	Name      string         `json:"name"`
+	Network   string         `json:"network"`
+	ID        uint16         `json:"id"`
+	Parent    string         `json:"parent"`
+	Addresses []netip.Prefix `json:"addresses"` // that the daemon adds
+}
+
 // Problem is a cluster.Problem.
 type Problem struct {
 	Kind    string         `json:"kind"`
@@ -197,8 +207,21 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 			Problems: orEmpty(byService[s.Key.String()]),
 		})
 	}
-	r.Networks = networks(p, sessions)
+	r.Networks, r.VLANs = networks(p, sessions), vlans(p)
 	return r
+}
+
+// vlans returns the VLAN sub-interfaces of the plan.
+func vlans(p *plan.NodePlan) (all []VLAN) {
+	for _, v := range p.VLANs {
+		uses := func(path plan.Path) bool { return slices.Contains(path.Devices, v.Name) }
+		row := VLAN{Name: v.Name, ID: v.ID, Parent: v.Parent, Addresses: orEmpty(v.Addrs)}
+		if i := slices.IndexFunc(p.DataPlane.Paths, uses); i >= 0 {
+			row.Network = p.DataPlane.Paths[i].Key.Name
+		}
+		all = append(all, row)
+	}
+	return all
 }
 
 // takeProblems adds the problems to the report, and returns those of each EgressService by its name.

@@ -38,12 +38,15 @@ func pass() (*plan.NodePlan, []cluster.Problem, []bgp.Session, Pass) {
 	p := &plan.NodePlan{
 		Node: "a",
 		VRFs: []plan.VRF{{Name: "vrf-red", Table: 1001}},
+		VLANs: []plan.VLAN{
+			{Name: "red0", Parent: "bond0", ID: 1001, Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24")}}, {Name: "red1", Parent: "bond0", ID: 1002},
+		},
 		Routes: sorted.Of(
 			plan.Route{Table: 1001, Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHops: []plan.NextHop{{Gateway: ip("10.1.0.1"), Device: "red0"}}},
 			plan.Route{Table: 1001, Dst: netip.MustParsePrefix("0.0.0.0/0"), Metric: 4278198272, Unreachable: true},
 		),
 		DataPlane: plan.DataPlane{Paths: []plan.Path{
-			{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}, Table: 1001},
+			{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}, Table: 1001, Devices: []string{"red0", "red1", "vrf-red"}},
 			{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "default"}, Table: 254},
 			{ID: 3, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "blue"}},
 			{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Table: 7001},
@@ -117,6 +120,10 @@ func TestFrom(t *testing.T) {
 		{Name: "default", Table: 254, Usable: true},
 		{Name: "red", VRF: "vrf-red", Table: 1001, Usable: true, Learned: 1, Sessions: 2, SessionsUp: 1},
 	}, r.Networks)
+	require.Equal(t, []VLAN{
+		{Name: "red0", Network: "red", ID: 1001, Parent: "bond0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24")}},
+		{Name: "red1", Network: "red", ID: 1002, Parent: "bond0", Addresses: []netip.Prefix{}},
+	}, r.VLANs)
 	require.Len(t, r.Services, 5)
 	both, fresh, lost, out := r.Services[0], r.Services[1], r.Services[2], r.Services[3]
 	require.Equal(t, []netip.Addr{ip("203.0.113.10")}, both.Announced, "no peer that is up has a next hop for the other")

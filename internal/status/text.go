@@ -14,14 +14,16 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// WriteText writes a report as text, as of the time now. A wide one adds the networks, the sessions and every problem
-// in full; the other lists those problems that belong to no row of its table. On a terminal it has colours.
+// WriteText writes a report as text, as of the time now. A wide one adds the networks, their VLAN sub-interfaces, the
+// sessions and every problem in full; the other lists those problems that belong to no row of its table. On a terminal it
+// has colours.
 func WriteText(out io.Writer, r Report, wide bool, now time.Time) error {
 	w := &textWriter{out: out, colours: text.ColoursOf(out)}
 	w.head(r, now)
 	w.services(r, wide)
 	if wide {
 		w.networks(r)
+		w.vlans(r)
 		w.sessions(r, now)
 	}
 	w.problems(r, wide)
@@ -205,6 +207,21 @@ func (w *textWriter) networks(r Report) {
 			usable = "yes"
 		}
 		w.row(n.Name, n.VRF, orNothing(n.Table), w.judged(usable, n.Usable), strconv.Itoa(n.Learned), w.upOf(sessionCount(n)))
+	}
+}
+
+func (w *textWriter) vlans(r Report) {
+	if len(r.VLANs) == 0 {
+		return
+	}
+	w.gap()
+	w.titles("INTERFACE", "NETWORK", "VLAN", "PARENT", "ADDRESSES")
+	for _, v := range r.VLANs {
+		addresses := make([]string, len(v.Addresses))
+		for i, a := range v.Addresses {
+			addresses[i] = a.String()
+		}
+		w.row(v.Name, v.Network, strconv.Itoa(int(v.ID)), v.Parent, strings.Join(addresses, " "))
 	}
 }
 

@@ -89,6 +89,10 @@ func TestVLANUplink(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, out, "eth2.1001, VLAN 1001 on eth2, 10.1.0.11/24, fd01::11/64")
 
+	out, err = s.Egressway(ctx, "a", "status", "-o", "wide")
+	require.NoError(t, err)
+	require.Regexp(t, `eth2\.1001 +red +1001 +eth2 +10\.1\.0\.11/24 fd01::11/64`, out)
+
 	const repaired = `egressway_drift_repaired_total{kind="vlan"}`
 	for _, damage := range []string{"ip link del eth2.1001", "ip link set eth2.1001 nomaster", "ip link set eth2.1001 down"} {
 		before := awaitMetric(t, s, "a", repaired, atLeast(0))
