@@ -52,7 +52,7 @@ func TestTables(t *testing.T) {
 		"| `clusterCIDRs` | list of prefixes | none | ",
 		"| `namespaces` | label selector | every namespace | ",
 		"| `nodeSelectors` | list of label selectors | every node | ",
-		"| `interfaces[].name` | string | | ",
+		"| `interfaces[].name` | string | with `parent`, ",
 	} {
 		require.Contains(t, tables, "\n"+line)
 	}
