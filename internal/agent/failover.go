@@ -111,11 +111,19 @@ func (a *Agent) answering(c *config.Config) map[string]bool {
 	return a.last.others.nodes.Answering
 }
 
-// steeredTo returns the nodes that the packet filter steers to.
-func steeredTo(paths map[plan.PathKey]plan.PathID) (nodes []string) {
+// steeredTo returns the nodes that the packet filter steers to: by a path of their own, or by these MACs of tunnel devices.
+func steeredTo(paths map[plan.PathKey]plan.PathID, shared map[plan.MAC]bool, all cluster.Map[string, cluster.Node]) (nodes []string) {
 	for p := range paths {
 		if p.Kind == plan.PathSteer {
 			nodes = append(nodes, p.Name)
+		}
+	}
+	if len(shared) == 0 {
+		return nodes
+	}
+	for name, n := range all.All() {
+		if slices.ContainsFunc(n.Internal, func(a netip.Addr) bool { return shared[plan.TunnelMAC(a)] }) {
+			nodes = append(nodes, name)
 		}
 	}
 	return nodes

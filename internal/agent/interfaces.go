@@ -28,6 +28,7 @@ type nodeKernel interface {
 	EndContradictions(ctx context.Context, d plan.DataPlane) (uint, error)
 
 	Resumed() (map[netip.Addr]bool, error)
+	SharedHosts() (map[plan.MAC]bool, error)
 	Connections() (conntrack.Connections, error)
 	ForeignHands() uint64
 	Watch(ctx context.Context, wake func()) error

@@ -122,7 +122,11 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	change := a.last.changed
 	elected, others := a.source.Hosts(objects, change, election.PolicyOf(c))
 	if a.last.plan == nil {
-		a.last.others.detector.Presume(steeredTo(facts.Paths), time.Now())
+		shared, err := a.kernel.SharedHosts()
+		if err != nil {
+			return nil, nil, err
+		}
+		a.last.others.detector.Presume(steeredTo(facts.Paths, shared, objects.Nodes), time.Now())
 	}
 	a.last.others.nodes = a.observe(a.last.config)
 	a.last.others.failing, a.last.others.named = a.last.others.nodes.Changed(), named(elected, a.last.others.nodes.Dead)

@@ -161,6 +161,8 @@ func (k *scriptedKernel) EndContradictions(context.Context, plan.DataPlane) (uin
 	k.later(k.takes)
 	return 0, nil
 }
+func (*scriptedKernel) SharedHosts() (map[plan.MAC]bool, error) { return nil, nil }
+
 func (k *scriptedKernel) Resumed() (map[netip.Addr]bool, error) { return k.resumed, nil }
 func (k *scriptedKernel) Connections() (conntrack.Connections, error) {
 	return conntrack.Connections{Limit: 1000}, nil

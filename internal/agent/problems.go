@@ -54,7 +54,7 @@ func refusedProblems(p *plan.NodePlan, refused []route.Refused) (problems []clus
 		found := cluster.Problem{
 			Kind: "Network", Object: p.DataPlane.Paths[i].Key.Name, Field: "routes", Value: r.Dst.String(), Reason: r.Reason,
 		}
-		if p.DataPlane.Paths[i].Key.Kind == plan.PathSteer {
+		if p.DataPlane.Paths[i].Key.Steers() {
 			found.Kind = "Node"
 		} else if r.Learned {
 			found.Field = "peers"

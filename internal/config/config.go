@@ -82,7 +82,8 @@ const (
 // Steering configures the way of an endpoint's egress from another node to the host.
 type Steering struct {
 	// `direct`: the host's node address is the next hop, and must be on-link; `vxlan`: through our tunnel; `auto`:
-	// direct if the host is on-link, else through the tunnel
+	// direct if the host is on-link, else through the tunnel. With vxlan and auto, hosts for which no path id is left share
+	// one, through the tunnel
 	Mode   SteeringMode `yaml:"mode"`
 	Device string       `yaml:"device"` // name of our VXLAN device
 	VNI    uint32       `yaml:"vni"`    // VXLAN network identifier, 1 to 16777215

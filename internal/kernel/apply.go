@@ -73,9 +73,10 @@ func (n *Node) Apply(ctx context.Context, held Record, p *plan.NodePlan) (Result
 	}
 	a.try(ApplyRoutes, func() error { return a.addRoutes(ctx) })
 	rules := a.addRules(ctx)
+	n.nft.Without = a.rec.untunnelled != nil
 	packets := a.try(ApplyTable, func() error { return n.writeTable(ctx, &a.rec, p, trusted) })
 	a.result.Contradicted = packets && a.contradicted(held)
-	a.result.InForce = rules && packets && a.rec.untunnelled == nil
+	a.result.InForce = rules && packets && (a.rec.untunnelled == nil || p.Tunnel.Spare)
 	a.result.Unmade, a.result.Refused = a.rec.unmade, a.rec.refused.Examples()
 	a.result.Restored, a.result.Drift = a.rec.drift.objects, a.rec.drift.kinds
 	a.rec.applied(p, held.refused)
@@ -229,6 +230,7 @@ func (n *Node) guard(ctx context.Context, rec *Record, p *plan.NodePlan) error {
 	if now, err := nft.ReadState(); err != nil || now.Exists {
 		return err
 	}
+	n.nft.Without = true // devices follow
 	return n.writeTable(ctx, rec, p, false)
 }
 
@@ -251,7 +253,10 @@ func (n *Node) addAll(ctx context.Context, rec *Record, p *plan.NodePlan) error 
 	errs := []error{ctx.Err()}
 	rec.untunnelled = nil
 	if p.Tunnel != nil {
-		rec.untunnelled = link.ApplyTunnel(ctx, n.links, p.Tunnel, rec.madeTunnel)
+		rec.untunnelled = link.ApplyTunnel(ctx, n.links, p.Tunnel, func(made *plan.Tunnel) {
+			rec.madeTunnel(made)
+			n.nft.DeviceMade()
+		})
 		errs = append(errs, rec.untunnelled)
 	}
 	former := rec.refused

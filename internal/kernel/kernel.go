@@ -38,6 +38,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/preflight"
 	"github.com/egressway/egressway/internal/kernel/route"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -51,6 +52,7 @@ type Node struct {
 	audit   conntrack.Audit
 	facts   knownFacts
 	trouble knownProblems
+	hook    bool             // the kernel has the egress hook of devices
 	now     func() time.Time // nil: time.Now
 }
 
@@ -66,6 +68,9 @@ func Open() (*Node, error) {
 	}
 	if err == nil {
 		err = n.nft.OpenWriter()
+	}
+	if err == nil {
+		n.hook, err = n.nft.HasEgressHook()
 	}
 	if err != nil {
 		n.Close()
@@ -169,7 +174,7 @@ func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, erro
 	if err != nil {
 		return plan.Facts{}, err
 	}
-	return plan.Facts{Links: links, Routed: routed, Gateways: gateways}, nil
+	return plan.Facts{Links: links, Routed: routed, Gateways: gateways, EgressHook: n.hook}, nil
 }
 
 // EndContradictions ends the connections that contradict the plan in force, see Audit.End.
@@ -182,6 +187,23 @@ func (*Node) Connections() (conntrack.Connections, error) { return conntrack.Cou
 
 // Resumed reads from the nftables table of an earlier run the ingress IPs that another node is or was the host of.
 func (n *Node) Resumed() (map[netip.Addr]bool, error) { return n.nft.Resumed() }
+
+// SharedHosts reads the MACs of the nodes to which the shared path of an earlier run leads.
+func (*Node) SharedHosts() (map[plan.MAC]bool, error) {
+	all := map[plan.MAC]bool{}
+	for _, set := range []string{ruleset.SetHosts, ruleset.SetPartners} {
+		for _, f := range ruleset.Families {
+			hosts, err := nft.ReadHosts(set + f.Suffix)
+			if err != nil {
+				return nil, err
+			}
+			for _, mac := range hosts {
+				all[mac] = true
+			}
+		}
+	}
+	return all, nil
+}
 
 // CheckRival returns an error if another program serves EgressServices on this node.
 func (*Node) CheckRival() error { return preflight.CheckRival() }

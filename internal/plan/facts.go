@@ -16,7 +16,7 @@ import (
 )
 
 // ReadFacts parses facts that a person wrote or copied from a node, as YAML. A link without "up" and "mtu" is up and has
-// an MTU of 1500.
+// an MTU of 1500. A kernel without "egressHook" has one.
 func ReadFacts(data []byte) (Facts, error) {
 	var file struct {
 		Links []struct {
@@ -35,8 +35,9 @@ func ReadFacts(data []byte) (Facts, error) {
 			Name string   `yaml:"name"`
 			ID   PathID   `yaml:"id"`
 		} `yaml:"paths"`
-		Gateways []netip.Addr `yaml:"gateways"`
-		Routed   []struct {
+		Gateways   []netip.Addr `yaml:"gateways"`
+		EgressHook *bool        `yaml:"egressHook"`
+		Routed     []struct {
 			Table uint32 `yaml:"table"`
 			IPv4  bool   `yaml:"ipv4"`
 			IPv6  bool   `yaml:"ipv6"`
@@ -47,7 +48,10 @@ func ReadFacts(data []byte) (Facts, error) {
 	if err := d.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
 		return Facts{}, fmt.Errorf("decode facts: %w", err)
 	}
-	f := Facts{Paths: map[PathKey]PathID{}, Routed: map[uint32]Families{}, Gateways: file.Gateways}
+	f := Facts{
+		Paths: map[PathKey]PathID{}, Routed: map[uint32]Families{}, Gateways: file.Gateways,
+		EgressHook: file.EgressHook == nil || *file.EgressHook,
+	}
 	for i, l := range file.Links {
 		if l.Name == "" {
 			return Facts{}, fmt.Errorf("decode facts: links[%d] has no name", i)
@@ -58,8 +62,8 @@ func ReadFacts(data []byte) (Facts, error) {
 		})
 	}
 	for _, p := range file.Paths {
-		if p.Kind != PathNetwork && p.Kind != PathSteer {
-			return Facts{}, fmt.Errorf("decode facts: path kind %q: one of %s, %s", p.Kind, PathNetwork, PathSteer)
+		if p.Kind != PathNetwork && p.Kind != PathSteer && p.Kind != PathShared {
+			return Facts{}, fmt.Errorf("decode facts: path kind %q: one of %s, %s, %s", p.Kind, PathNetwork, PathSteer, PathShared)
 		}
 		f.Paths[PathKey{p.Kind, p.Name}] = p.ID
 	}
@@ -75,7 +79,7 @@ const assumedTable = 1000000
 // Assume invents facts for a node whose kernel cannot be read: its VRF devices exist as configured, with a route in each,
 // and every other node is on the same LAN.
 func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
-	f := Facts{Routed: map[uint32]Families{mainTable: {IPv4: true, IPv6: true}}}
+	f := Facts{Routed: map[uint32]Families{mainTable: {IPv4: true, IPv6: true}}, EgressHook: true}
 	lan := Link{Name: "lan", Index: 2, Up: true, MTU: 1500}
 	for _, a := range objects.Nodes.At(node).Internal {
 		lan.Addrs = append(lan.Addrs, sharedSubnet(a, objects.Nodes))

@@ -22,9 +22,11 @@ type frame struct {
 	lacking map[PathKey]bool     // needed paths without an id
 	hosts   map[string]*steering // by node, for nodes steered to
 	routed  map[uint32]Families
+	sharers map[string]bool // nodes without a path id of their own, which the shared path leads to
 	heard   map[string]bool
 	silent  map[string]bool // nodes that sources lead to, but to which packets may not be steered
 	leaving bool            // the node is draining
+	noShare string          // why nodes cannot share a path, and a remedy; empty: they can
 	// ordered reports that path ids depend on the age of sources, because some ids were not in force before.
 	ordered bool
 
@@ -43,7 +45,7 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f := &frame{
 		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, lacking: map[PathKey]bool{}, hosts: map[string]*steering{},
 		routed: maps.Clone(s.Facts.Routed), heard: maps.Clone(s.Heard), leaving: s.Draining,
-		silent: map[string]bool{}, routes: make([]Route, 0, 2*(len(g.networks)+len(targets))),
+		silent: map[string]bool{}, sharers: map[string]bool{}, routes: make([]Route, 0, 2*(len(g.networks)+len(targets))),
 	}
 	for _, t := range targets {
 		if t.key.Kind == PathSteer {
@@ -51,7 +53,7 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 		}
 	}
 	slices.Sort(f.watched)
-	f.allotPaths(targets, s.Facts.Paths)
+	f.allotPaths(targets, s.Facts.Paths, s.Facts.EgressHook)
 	f.steer(targets)
 	f.planPaths()
 	f.planRules()
@@ -78,9 +80,14 @@ func (f *frame) likeFor(o *frame) bool {
 func sameHeard(x, y map[string]bool) bool { return (x == nil) == (y == nil) && maps.Equal(x, y) }
 
 // allotPaths assigns a path id to every network and every node steered to. It keeps ids in force, which live packets and
-// connections carry. Paths that are useful but not needed get ids last and lose them first.
-func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
+// connections carry. Paths that are useful but not needed get ids last and lose them first. Nodes for which no id is left
+// share one path, where the kernel has the hook for it.
+func (f *frame) allotPaths(targets []target, before map[PathKey]PathID, hook bool) {
 	want, useful := f.wantedPaths(targets)
+	f.noShare = f.whyNoShare(hook)
+	if f.noShare == "" && f.tunnel != nil {
+		want, useful = f.sharePath(want, useful, before)
+	}
 	a := allotment{paths: f.paths, most: f.marks.MaxPath(), taken: map[PathID]bool{}, inForce: map[PathID]bool{}}
 	f.ordered = !a.keepAll(slices.Concat(want, useful), before)
 	for _, k := range want {
@@ -89,21 +96,96 @@ func (f *frame) allotPaths(targets []target, before map[PathKey]PathID) {
 		}
 	}
 	for _, k := range useful {
-		if !a.assign(k) && k.Kind == PathNetwork {
-			f.without[k.Name] = true
+		if !a.assign(k) {
+			f.forgo(k)
 		}
 	}
+	if f.lacking[sharedPath] {
+		f.lackShared()
+	}
+}
+
+// forgo records that no id is left for one of the useful paths. Nodes share a path, if there is one.
+func (f *frame) forgo(k PathKey) {
+	switch {
+	case k.Kind == PathNetwork:
+		f.without[k.Name] = true
+	case f.paths[sharedPath] != 0:
+		f.sharers[k.Name] = true
+	}
+}
+
+// whyNoShare returns why nodes cannot share a path here, and a remedy; empty: they can, if there is a tunnel.
+func (f *frame) whyNoShare(hook bool) string {
+	switch {
+	case f.config.Steering.Mode == config.SteeringDirect:
+		return ", or choose steering.mode auto or vxlan: hosts then share a path"
+	case !hook && f.tunnel != nil:
+		return ", or use a kernel with CONFIG_NETFILTER_EGRESS (Linux 5.16): hosts then share a path"
+	}
+	return ""
+}
+
+// lackShared records that the nodes that would share a path lack one, because no id is left for that path.
+func (f *frame) lackShared() {
+	for node := range f.sharers {
+		f.lacking[PathKey{PathSteer, node}] = true
+	}
+	clear(f.sharers)
+}
+
+// sharePath takes nodes off the paths that get an id, and adds the path that these nodes share, if the needed paths do not
+// fit. While the shared path is in force, nodes without an id of their own stay on it: a connection that moves from one path
+// to another may lose packets.
+func (f *frame) sharePath(want, useful []PathKey, before map[PathKey]PathID) (_, _ []PathKey) {
+	isNode := func(k PathKey) bool { return k.Kind == PathSteer }
+	lacks := func(k PathKey) bool { return isNode(k) && before[k] == 0 }
+	nodes := pathsThat(want, isNode)
+	room, shares := int(f.marks.MaxPath())-(len(want)-len(nodes)), before[sharedPath] != 0
+	stay := shares && slices.ContainsFunc(nodes, lacks)
+	if len(nodes) <= max(room, 1) && !stay {
+		return want, useful
+	}
+	own := pathsThat(nodes, func(k PathKey) bool { return !lacks(k) })
+	if !shares {
+		own = append(own, pathsThat(nodes, lacks)...)
+	}
+	own = own[:min(len(own), max(room-1, 0))]
+	sharing := func(k PathKey) bool { return isNode(k) && !slices.Contains(own, k) }
+	for _, k := range slices.Concat(pathsThat(nodes, sharing), pathsThat(useful, lacks)) {
+		f.sharers[k.Name] = true
+	}
+	want = slices.Insert(slices.Clone(want), slices.IndexFunc(want, isNode), sharedPath)
+	return slices.DeleteFunc(want, sharing), slices.DeleteFunc(slices.Clone(useful), lacks)
+}
+
+// pathsThat returns the paths that meet a condition.
+func pathsThat(paths []PathKey, is func(PathKey) bool) (some []PathKey) {
+	for _, k := range paths {
+		if is(k) {
+			some = append(some, k)
+		}
+	}
+	return some
 }
 
 // lackPath records that no id is left for one of the needed paths.
 func (f *frame) lackPath(k PathKey, needed int) {
 	f.problem("Config", "marks.mask", "", fmt.Sprintf("%#x", f.marks.Mask), ReasonPathsExhausted,
-		"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask",
-		needed, f.marks.MaxPath(), k.Kind, k.Name)
+		"%d networks and hosts need a path id each but only %d fit: %s %s is not served, widen the mask%s",
+		needed, f.marks.MaxPath(), k.Kind, k.Name, f.remedy(k))
 	f.lacking[k] = true
 	if k.Kind == PathNetwork {
 		f.without[k.Name] = true
 	}
+}
+
+// remedy returns how a host without a path id could be served, apart from a wider mask; empty: in no way.
+func (f *frame) remedy(k PathKey) string {
+	if k.Kind != PathSteer {
+		return ""
+	}
+	return f.noShare
 }
 
 // wantedPaths lists the paths that are needed, and those that are only useful, in the order in which they get ids.
@@ -217,8 +299,13 @@ func (f *frame) planPaths() {
 			f.planPathOut(n, id)
 		}
 	}
+	if id := f.paths[sharedPath]; id != 0 {
+		f.ways = append(f.ways, f.pathShared(id))
+	}
 	for host, h := range f.hosts {
-		f.ways = append(f.ways, f.pathTo(host, h))
+		if !h.shared() {
+			f.ways = append(f.ways, f.pathTo(host, h))
+		}
 	}
 	slices.SortFunc(f.ways, func(x, y Path) int { return cmp.Compare(x.ID, y.ID) })
 	slices.SortFunc(f.uplinks, func(x, y Uplink) int { return compareStrings(x.Device, y.Device) })
@@ -236,7 +323,14 @@ func (f *frame) planPathOut(n *network, id PathID) {
 	}
 }
 
-// pathTo returns the path to another node that packets are steered to.
+// pathShared returns the path to all nodes without an id of their own.
+func (f *frame) pathShared(id PathID) Path {
+	return Path{
+		ID: id, Key: sharedPath, Table: config.SteeringTableBase + uint32(id), Devices: []string{f.tunnelTo.Device}, Tunneled: true,
+	}
+}
+
+// pathTo returns the path to another node that packets are steered to, by an id of its own.
 func (f *frame) pathTo(host string, h *steering) Path {
 	key := PathKey{PathSteer, host}
 	p := Path{ID: f.paths[key], Key: key, Table: h.routes[0].Table, Devices: h.devices, Tunneled: h.tunneled}

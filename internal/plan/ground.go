@@ -63,8 +63,11 @@ func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 	g.readNodes(s.Objects.ServiceCIDRs)
 	g.readNetworks(names, s.Unsettled, s.Unmade)
 	g.readRanges(s.Objects.ServiceCIDRs)
-	if mode := g.config.Steering.Mode; mode == config.SteeringVXLAN || mode == config.SteeringAuto && g.someNodeOffLink() {
-		g.planTunnel()
+	switch mode := g.config.Steering.Mode; {
+	case mode == config.SteeringVXLAN, mode == config.SteeringAuto && g.someNodeOffLink():
+		g.planTunnel(false)
+	case mode == config.SteeringAuto && g.manyNodes():
+		g.planTunnel(true)
 	}
 	g.planGuests()
 	return g
@@ -229,6 +232,13 @@ func (g *ground) someNodeOffLink() bool {
 		}
 	}
 	return false
+}
+
+// manyNodes reports whether the configured networks leave ids, but fewer than there are other nodes: then PathShared may lead
+// to any node. All nodes with one configuration agree on that.
+func (g *ground) manyNodes() bool {
+	room := int(g.marks.MaxPath()) - len(g.config.Networks)
+	return room > 0 && g.nodes.Len()-1 > room
 }
 
 // noPath returns the onNoPath setting for selected pods of network n, which may be nil.

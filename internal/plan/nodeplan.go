@@ -54,6 +54,8 @@ type Facts struct {
 	// Gateways are those of routes that no routing daemon learned: static routes, and those of DHCP and router
 	// advertisements. Sorted.
 	Gateways []netip.Addr
+	// EgressHook reports that the kernel has nftables' egress hook of devices, which PathShared needs.
+	EgressHook bool
 }
 
 // Families is a set of address families.
@@ -135,17 +137,37 @@ type Tunnel struct {
 	Local  netip.Addr   `json:"local,omitzero"` // underlay address of this node
 	MAC    MAC          `json:"mac"`            // of our device, derived from Local
 	Hosts  []TunnelHost `json:"hosts,omitempty"`
+	// Spare reports that no packets of this node go by the device, and others' may come only if path ids run out there: all
+	// else may be in force without it.
+	Spare bool `json:"spare,omitempty"`
+}
+
+// Host returns the host with a MAC; false: there is none.
+func (t *Tunnel) Host(m MAC) (h TunnelHost, ok bool) {
+	if t == nil || m == (MAC{}) {
+		return h, false
+	}
+	i := slices.IndexFunc(t.Hosts, func(h TunnelHost) bool { return h.MAC == m })
+	if i < 0 {
+		return h, false
+	}
+	return t.Hosts[i], true
 }
 
 // MAC is an Ethernet address.
 type MAC [6]byte
 
+// Nowhere is the MAC of the next hop of PathShared. No node has it: the tunnel drops a packet whose destination MAC was not
+// replaced by a host's.
+var Nowhere = MAC{0x02}
+
 // MarshalText writes the address as six colon-separated bytes.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(net.HardwareAddr(m[:]).String()), nil }
 
 // TunnelHost is a host that packets are steered to. The next hop, for both families, is its device's link-local address.
+// The host of Nowhere has no node and no underlay address.
 type TunnelHost struct {
-	Node    string     `json:"node"`
+	Node    string     `json:"node,omitempty"`
 	Remote  netip.Addr `json:"remote,omitzero"` // underlay address
 	MAC     MAC        `json:"mac"`
 	NextHop netip.Addr `json:"nextHop,omitzero"` // fe80::/64 address made of MAC
@@ -192,7 +214,14 @@ type PathKind string
 const (
 	PathNetwork PathKind = "network" // out of this node by a network
 	PathSteer   PathKind = "steer"   // to another node that is a host
+	PathShared  PathKind = "shared"  // to the hosts for which no path id is left, each by its MAC on the tunnel device
 )
+
+// Steers reports whether the path leads to other nodes.
+func (k PathKey) Steers() bool { return k.Kind == PathSteer || k.Kind == PathShared }
+
+// sharedPath is the path to all hosts for which no path id is left.
+var sharedPath = PathKey{PathShared, "tunnel"}
 
 // DataPlane holds the packet rules: a packet's source decides its path and the source address it leaves with.
 type DataPlane struct {
@@ -255,6 +284,8 @@ type Endpoint struct {
 	Node   string     `json:"node,omitempty"` // for display: the pod's node; empty: not known
 	// Kept is the way by the standby. Flows that used it when the standby was the host may stay on it.
 	Kept Way `json:"kept,omitzero"`
+	// Via is the MAC of the host to which the shared path leads, if that is one of the paths above.
+	Via MAC `json:"via,omitzero"`
 }
 
 // Way is a path and the source that packets have on it.
@@ -270,6 +301,8 @@ type IngressIP struct {
 	// Stray leads from the host to the standby, and from the standby to the host: packets of connections unknown here
 	// belong there. 0: they are not passed on.
 	Stray PathID `json:"stray,omitempty"`
+	// Via is the MAC of that node, if Stray is the shared path.
+	Via MAC `json:"via,omitzero"`
 	// Resumed reports that the node at the end of Stray is the host, or was the host before: TCP connections that began there
 	// continue there.
 	Resumed bool `json:"resumed,omitempty"`

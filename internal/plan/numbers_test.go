@@ -3,9 +3,11 @@ package plan_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -13,21 +15,25 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TestNoPodIsDroppedForNumbers checks that with the defaults, and with 1,000 nodes and 10,000 services of 6 pods each, no node
-// lacks path ids for its pods' hosts.
-func TestNoPodIsDroppedForNumbers(t *testing.T) {
+// racks returns a large cluster: nodes in racks, each with a subnet and label of its own, and services of 6 pods.
+func racks(racks int) (*config.Config, cluster.Objects) {
 	const services, nodes, pods = 10_000, 1_000, 6
 	c := config.Defaults()
 	c.Networks = append(c.Networks, config.Network{Name: "red", Table: 1001, Interfaces: []config.Interface{{Name: "eth2"}}})
 	o := cluster.Objects{ServiceCIDRs: prefixes("10.96.0.0/12")}
 	for i := range nodes {
-		a := []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}
+		a := []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i % racks), byte(i/racks + 1)})}
 		o.Nodes = o.Nodes.With(fmt.Sprint("n", i), cluster.Node{
-			Ready: true, Addresses: a, Internal: a, PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(i >> 8), byte(i), 0}), 24)},
+			Ready: true, Addresses: a, Internal: a, Labels: map[string]string{"rack": fmt.Sprint(i % racks)},
+			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(i >> 8), byte(i), 0}), 24)},
 		})
 	}
 	for i := range services {
-		o.EgressServices = o.EgressServices.With(nth(i), cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer})
+		e := cluster.EgressService{Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer}
+		if racks > 1 {
+			e.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"rack": fmt.Sprint(i % racks)}}
+		}
+		o.EgressServices = o.EgressServices.With(nth(i), e)
 		o.Services = o.Services.With(nth(i), cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: fmt.Sprintf("203.0.%d.%d", i>>8, i&255)}}})
 		var endpoints []cluster.Endpoint
 		for j := range pods {
@@ -36,20 +42,110 @@ func TestNoPodIsDroppedForNumbers(t *testing.T) {
 		}
 		o.Endpoints = o.Endpoints.With(nth(i), endpoints)
 	}
-	hosts := election.PolicyOf(c).Elect(o, nil)
-	for _, node := range []string{"n0", "n1", "n500", "n999"} {
-		p, problems := plan.Build(plan.Snapshot{Node: node, Config: c, Objects: o, Hosts: hosts, Facts: plan.Assume(c, o, node)})
-		for _, problem := range problems {
-			require.NotEqual(t, plan.ReasonPathsExhausted, problem.Reason, problem)
+	return c, o
+}
+
+// TestNoPodIsDroppedForNumbers checks that with the defaults, and with 1,000 nodes and 10,000 services of 6 pods each, no node
+// lacks path ids for its pods' hosts: neither with few hosts for all services, nor with nodeSelectors of 60 racks.
+func TestNoPodIsDroppedForNumbers(t *testing.T) {
+	for _, n := range []int{1, 60} {
+		t.Run(fmt.Sprint(n, " racks"), func(t *testing.T) {
+			c, o := racks(n)
+			hosts := election.PolicyOf(c).Elect(o, nil)
+			for _, node := range []string{"n0", "n1", "n500", "n999"} {
+				facts := plan.Assume(c, o, node)
+				if n > 1 { // each rack is a subnet
+					facts.Links[0].Addrs = []netip.Prefix{netip.PrefixFrom(o.Nodes.At(node).Internal[0], 24)}
+				}
+				p, problems := plan.Build(plan.Snapshot{Node: node, Config: c, Objects: o, Hosts: hosts, Facts: facts})
+				for _, problem := range problems {
+					require.NotEqual(t, plan.ReasonPathsExhausted, problem.Reason, problem)
+				}
+				own, shared := 0, 0
+				for e := range p.DataPlane.Endpoints.All() {
+					if e.Node == node {
+						own++
+						require.NotZero(t, e.Path, e)
+					}
+					if e.Via != (plan.MAC{}) {
+						shared++
+						require.Contains(t, macs(p.Tunnel.Hosts), e.Via)
+					}
+				}
+				require.Equal(t, 60, own)
+				require.Equal(t, n > 1, shared > 0)
+				require.LessOrEqual(t, len(p.DataPlane.Paths), 30)
+			}
+		})
+	}
+}
+
+func macs(hosts []plan.TunnelHost) (all []plan.MAC) {
+	for _, h := range hosts {
+		if h.Remote.IsValid() {
+			all = append(all, h.MAC)
 		}
-		own := 0
+	}
+	return all
+}
+
+// TestWhyHostsDoNotShare checks that PathsExhausted names the remedy besides a wider mask.
+func TestWhyHostsDoNotShare(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*plan.Snapshot)
+		remedy string
+	}{
+		"direct": {
+			func(s *plan.Snapshot) { s.Config.Steering.Mode = config.SteeringDirect },
+			"widen the mask, or choose steering.mode auto or vxlan: hosts then share a path",
+		},
+		"no hook": {
+			func(s *plan.Snapshot) { s.Facts.EgressHook = false },
+			"widen the mask, or use a kernel with CONFIG_NETFILTER_EGRESS (Linux 5.16): hosts then share a path",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := story(t, "testdata/shared-path", "a")
+			_, problems := plan.Build(s)
+			require.Empty(t, problems, "hosts share a path")
+			test.change(&s)
+			_, problems = plan.Build(s)
+			var remedies []string
+			for _, p := range problems {
+				if p.Kind == "Config" {
+					_, remedy, _ := strings.Cut(p.Message, "is not served, ")
+					remedies = append(remedies, remedy)
+				}
+			}
+			require.Equal(t, []string{test.remedy}, remedies)
+		})
+	}
+}
+
+// TestSharedPathIsKept expects hosts to stay on the shared path while it is in force, even if ids get free, and to get ids of
+// their own afterwards.
+func TestSharedPathIsKept(t *testing.T) {
+	s, _ := story(t, "testdata/shared-path", "a")
+	shared := func() (hosts []string) {
+		p, _ := plan.Build(s)
+		s.Facts.Paths = map[plan.PathKey]plan.PathID{}
+		for _, path := range p.DataPlane.Paths {
+			s.Facts.Paths[path.Key] = path.ID
+		}
 		for e := range p.DataPlane.Endpoints.All() {
-			if e.Node == node {
-				own++
-				require.NotZero(t, e.Path, e)
+			if host, ok := p.Tunnel.Host(e.Via); ok && e.Addr.Is4() {
+				hosts = append(hosts, host.Node)
 			}
 		}
-		require.Equal(t, services*pods/nodes, own)
-		require.LessOrEqual(t, len(p.DataPlane.Paths), c.Election.Hosts+2, "hosts, and two networks")
+		return hosts
 	}
+	require.Equal(t, []string{"c", "d"}, shared())
+	s.Config.Marks.Mask = 0x3f00
+	s.Config.Steering.Mode = config.SteeringVXLAN // the tunnel stays
+	require.Equal(t, []string{"c", "d"}, shared())
+	for _, name := range []string{"mail", "web"} {
+		s.Hosts[election.ServiceSeat(cluster.Key{Namespace: "shop", Name: name})] = election.Choice{Host: "b"}
+	}
+	require.Empty(t, shared())
+	require.NotContains(t, s.Facts.Paths, plan.PathKey{Kind: plan.PathShared, Name: "tunnel"})
 }

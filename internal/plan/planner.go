@@ -256,6 +256,7 @@ func (r *pass) moves(s *source) bool {
 func (r *pass) frameDiffers() bool {
 	f, last := r.frame, &r.last
 	return r.fromScratch || f.ground != r.ground || r.targets.changed || f.ordered && len(r.redone) > 0 ||
+		r.Facts.EgressHook != last.Facts.EgressHook ||
 		!maps.Equal(r.Facts.Paths, last.Facts.Paths) || !maps.Equal(r.Facts.Routed, last.Facts.Routed) ||
 		!sameHeard(r.Heard, last.Heard) || r.Draining != last.Draining ||
 		slices.ContainsFunc(f.watched, func(node string) bool { return r.answers(node) == f.silent[node] })
@@ -281,7 +282,7 @@ func (r *pass) remember() {
 	last.Unsettled, last.Learned, last.APIServer = slices.Clone(r.Unsettled), slices.Clone(r.Learned), slices.Clone(r.APIServer)
 	last.Unmade = slices.Clone(r.Unmade)
 	last.Facts.Links, last.Facts.Gateways = r.Facts.Links, r.Facts.Gateways
-	last.Facts.Routed, last.Heard = r.frame.routed, r.frame.heard
+	last.Facts.Routed, last.Heard, last.Facts.EgressHook = r.frame.routed, r.frame.heard, r.Facts.EgressHook
 	if !maps.Equal(last.Facts.Paths, r.Facts.Paths) {
 		last.Facts.Paths = maps.Clone(r.Facts.Paths)
 	}

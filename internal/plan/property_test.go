@@ -62,8 +62,9 @@ func world(seed uint64) plan.Snapshot {
 			{Name: "vrf-red", Up: true, MTU: 65575, VRFTable: pick[uint32](r, 1001, 1001, 9)},
 			{Name: "vrf-dmz", Up: true, MTU: 65575, VRFTable: 1009},
 		},
-		Paths:  map[plan.PathKey]plan.PathID{{Kind: plan.PathNetwork, Name: "red"}: plan.PathID(r.IntN(9)), {Kind: plan.PathSteer, Name: "n1"}: plan.PathID(r.IntN(9))},
-		Routed: map[uint32]plan.Families{254: {IPv4: true}, 1001: {IPv4: true, IPv6: chance(r, 0.5)}},
+		EgressHook: chance(rand.New(rand.NewPCG(seed, 13)), 0.5),
+		Paths:      map[plan.PathKey]plan.PathID{{Kind: plan.PathNetwork, Name: "red"}: plan.PathID(r.IntN(9)), {Kind: plan.PathSteer, Name: "n1"}: plan.PathID(r.IntN(9))},
+		Routed:     map[uint32]plan.Families{254: {IPv4: true}, 1001: {IPv4: true, IPv6: chance(r, 0.5)}},
 	}
 	if chance(r, 0.7) {
 		s.Facts.Links = append(s.Facts.Links, plan.Link{Name: "vrf-blue", Up: true, MTU: 65575, VRFTable: 1002})
@@ -334,7 +335,13 @@ func fate(s plan.Snapshot) map[string]string {
 	}
 	for e := range p.DataPlane.Endpoints.All() {
 		if others[e.Addr] {
-			of[e.Addr.String()] = fmt.Sprint(names[e.Path], e.Source)
+			way := names[e.Path]
+			for _, path := range p.DataPlane.Paths { // a host may have a path of its own or share one
+				if path.ID == e.Path && path.Key.Steers() {
+					way = "steer"
+				}
+			}
+			of[e.Addr.String()] = fmt.Sprint(way, e.Source)
 		}
 	}
 	for service := range p.Services.All() {

@@ -484,7 +484,7 @@ func (i *IngressIP) add(f *face) {
 	i.Path = f.path
 	i.Counted = i.Counted || f.counted
 	if stray := f.strays[familyOf(i.Addr)]; stray != 0 {
-		i.Stray = stray
+		i.Stray, i.Via = stray, f.via
 		i.Resumed = i.Resumed || f.resumed
 	}
 }

@@ -22,7 +22,11 @@ type steering struct {
 	routes   []Route
 	devices  []string
 	tunneled bool
+	via      MAC // of the host's tunnel device, on the shared path
 }
+
+// shared reports whether the shared path leads to the host.
+func (s *steering) shared() bool { return s != nil && s.via != MAC{} }
 
 // steer plans a routing table for every node steered to.
 func (f *frame) steer(targets []target) {
@@ -30,11 +34,17 @@ func (f *frame) steer(targets []target) {
 		t := *f.tunnel
 		f.tunnelTo = &t
 	}
+	if id := f.paths[sharedPath]; id != 0 {
+		f.planShared(config.SteeringTableBase + uint32(id))
+	}
 	for _, t := range targets {
-		switch id := f.paths[t.key]; {
-		case id == 0 || t.key.Kind != PathSteer:
+		id, shares := f.paths[t.key], f.sharers[t.key.Name]
+		switch {
+		case t.key.Kind != PathSteer || id == 0 && !shares:
 		case f.silent[t.key.Name]:
 			f.reportSilent(t)
+		case id == 0:
+			f.shareSteering(t)
 		default:
 			f.planSteering(t, config.SteeringTableBase+uint32(id))
 		}
@@ -50,6 +60,26 @@ func (f *frame) reportSilent(t target) {
 		f.problem("Node", t.key.Name, "", "", cluster.ReasonHostSilent,
 			"node %s has no answer from it by BFD (UDP %d): packets of pods that should be steered to it are dropped "+
 				"until it answers, for it may forward them without a packet filter", f.node, f.config.Failover.BFD.Port)
+	}
+}
+
+// planShared plans the table of the shared path: its next hop is nowhere, until the packet filter sets the host's MAC.
+func (f *frame) planShared(table uint32) {
+	nowhere := TunnelHost{MAC: Nowhere, NextHop: linkLocal(Nowhere)}
+	f.tunnelTo.Spare = false
+	f.tunnelTo.Hosts = append(f.tunnelTo.Hosts, nowhere)
+	f.routes = append(f.routes, f.byTunnel(nowhere, table)...)
+}
+
+// shareSteering plans that the shared path leads to a node.
+func (f *frame) shareSteering(t target) {
+	host := t.key.Name
+	h := f.tunnelled(host, config.SteeringTableBase+uint32(f.paths[sharedPath]))
+	if h != nil {
+		h.via = TunnelMAC(f.internalIP(host, f.tunnelTo.Local.Is4()))
+		f.hosts[host] = h
+	} else if t.needed {
+		f.reportMissing(host, nil, Families{})
 	}
 }
 
@@ -112,7 +142,23 @@ func (f *frame) way(node string, ipv4 bool) PathID {
 	if h == nil || !slices.ContainsFunc(h.routes, func(r Route) bool { return r.Dst.Addr().Is4() == ipv4 }) {
 		return 0
 	}
+	return f.idTo(node)
+}
+
+// idTo returns the id of the path to another node.
+func (f *frame) idTo(node string) PathID {
+	if f.hosts[node].shared() {
+		return f.paths[sharedPath]
+	}
 	return f.paths[PathKey{PathSteer, node}]
+}
+
+// viaOf returns the MAC by which the shared path leads to a node; zero: another path does.
+func (f *frame) viaOf(node string) MAC {
+	if h := f.hosts[node]; h.shared() {
+		return h.via
+	}
+	return MAC{}
 }
 
 // direct steers with the host's node IP as next hop, in the families in which that is on-link. missing holds the needed
@@ -144,8 +190,9 @@ func appendNew[T comparable](all []T, v T) []T {
 	return append(all, v)
 }
 
-// planTunnel plans the VXLAN device, which every node needs that may send or receive through it.
-func (g *ground) planTunnel() {
+// planTunnel plans the VXLAN device, which every node needs that may send or receive through it. It is spare if no node needs
+// it as long as path ids last.
+func (g *ground) planTunnel(spare bool) {
 	c := g.config.Steering
 	local, overhead := g.internalIP(g.node, true), vxlanOverhead4
 	if !local.IsValid() {
@@ -161,7 +208,7 @@ func (g *ground) planTunnel() {
 		return
 	}
 	mtu := cmp.Or(c.MTU, g.tunnelMTU(g.links[i].MTU-overhead))
-	g.tunnel = &Tunnel{Device: c.Device, VNI: c.VNI, Port: c.Port, MTU: mtu, Local: local, MAC: tunnelMAC(local)}
+	g.tunnel = &Tunnel{Device: c.Device, VNI: c.VNI, Port: c.Port, MTU: mtu, Local: local, MAC: TunnelMAC(local), Spare: spare}
 }
 
 // tunnelMTU returns the MTU of a tunnel where most bytes fit a packet of the underlay. Where br_netfilter reassembles a pod's
@@ -186,19 +233,24 @@ func (f *frame) tunnelled(host string, table uint32) *steering {
 	if !remote.IsValid() {
 		return nil
 	}
-	mac := tunnelMAC(remote)
+	mac := TunnelMAC(remote)
 	hop := TunnelHost{Node: host, Remote: remote, MAC: mac, NextHop: linkLocal(mac)}
 	t.Hosts = append(t.Hosts, hop)
-	h := &steering{devices: []string{t.Device}, tunneled: true}
-	for _, any := range anywhere {
-		to := []NextHop{{Gateway: hop.NextHop, Device: t.Device, OnLink: true}}
-		h.routes = append(h.routes, Route{Table: table, Dst: any, NextHops: to})
-	}
-	return h
+	t.Spare = false
+	return &steering{devices: []string{t.Device}, tunneled: true, routes: f.byTunnel(hop, table)}
 }
 
-// tunnelMAC derives the address of a node's VXLAN device from its underlay address, so that nodes need not publish it.
-func tunnelMAC(underlay netip.Addr) (mac MAC) {
+// byTunnel returns the default routes of a table through the VXLAN device.
+func (f *frame) byTunnel(hop TunnelHost, table uint32) (routes []Route) {
+	for _, any := range anywhere {
+		to := []NextHop{{Gateway: hop.NextHop, Device: f.tunnelTo.Device, OnLink: true}}
+		routes = append(routes, Route{Table: table, Dst: any, NextHops: to})
+	}
+	return routes
+}
+
+// TunnelMAC derives the address of a node's VXLAN device from its underlay address, so that nodes need not publish it.
+func TunnelMAC(underlay netip.Addr) (mac MAC) {
 	sum := sha256.Sum256([]byte("egressway " + underlay.String()))
 	copy(mac[:], sum[:])
 	mac[0] = mac[0]&^0x01 | 0x02 // locally administered, unicast

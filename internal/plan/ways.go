@@ -19,6 +19,7 @@ type way struct {
 	open   bool // the endpoints are treated as if they were not selected
 	kept   Way
 	ownToo bool // packets keep their source on the kept way
+	via    MAC  // of the host to which the shared path leads
 }
 
 type ways [2][2]way
@@ -26,7 +27,7 @@ type ways [2][2]way
 // endpoint returns the plan's row for an endpoint; false: it is treated as if it were not selected.
 func (w *ways) endpoint(e endpoint, node string) (Endpoint, bool) {
 	v := &w[familyOf(e.addr)][e.place(node)]
-	row := Endpoint{Addr: e.addr, Path: v.path, Source: v.source, Node: e.node, Kept: v.kept}
+	row := Endpoint{Addr: e.addr, Path: v.path, Source: v.source, Node: e.node, Kept: v.kept, Via: v.via}
 	if v.own {
 		row.Source = e.addr
 	}
@@ -49,8 +50,27 @@ func (f *frame) waysOf(s *source) (w ways) {
 		v.path, v.source, v.own = f.pathOf(s, family, true)
 		v.open = v.path == 0 && allow
 		v.kept, v.ownToo = f.keptOf(s, family)
+		f.shareWay(v, s)
 	}
 	return w
+}
+
+// shareWay sets the host to which the shared path leads. A pod has one host there: if host and standby share the path, flows
+// go to the host.
+func (f *frame) shareWay(v *way, s *source) {
+	if len(f.sharers) == 0 {
+		return
+	}
+	shared := f.paths[sharedPath]
+	switch {
+	case v.path == shared:
+		v.via = f.viaOf(s.host)
+		if v.kept.Path == shared {
+			v.kept, v.ownToo = Way{}, false
+		}
+	case v.kept.Path == shared:
+		v.via = f.viaOf(s.standby)
+	}
 }
 
 // pathOf returns the path of endpoints of a family, on this node if local, and the source address that they leave with.
@@ -76,7 +96,7 @@ func (f *frame) pathByHost(s *source, family int, local bool) (id PathID, source
 	case s.host == f.node || !local || f.hosts[s.host] == nil:
 		return 0, source, false
 	}
-	return f.paths[PathKey{PathSteer, s.host}], source, true
+	return f.idTo(s.host), source, true
 }
 
 // sendsOut reports whether endpoints, on this node if local, leave here: this node is the host, or the standby, which a node
@@ -157,6 +177,7 @@ type face struct {
 	created   time.Time
 	path      PathID    // of its network
 	strays    [2]PathID // to the partner, by family
+	via       MAC       // of the partner, if the shared path leads there
 	resumed   bool
 	counted   bool
 	announced bool
@@ -169,6 +190,9 @@ func (f *frame) faceOf(s *source) (c face) {
 	}
 	c.network, c.created, c.path = s.network.name, s.created, f.out(s.network)
 	c.strays, c.resumed = f.straysOf(s)
+	if c.strays != [2]PathID{} {
+		c.via = f.viaOf(s.partner(f.node))
+	}
 	c.counted = f.countSent() && s.seatedAt(f.node)
 	if c.announced = f.announced(s); c.announced {
 		// A standby that could not be elected is a former host, which serves until its flows end.

@@ -17,7 +17,9 @@ type Address struct {
 	Address  netip.Addr `json:"address"`
 	Selected bool       `json:"selected"` // an endpoint of an EgressService
 	// Path is "network NAME" or "steer NODE"; empty: a selected pod's packets are dropped.
-	Path   string     `json:"path,omitempty"`
+	Path string `json:"path,omitempty"`
+	// HostAt is the address of that node which the tunnel sends to, if hosts without a path id share the path.
+	HostAt netip.Addr `json:"hostAt,omitzero"`
 	Source netip.Addr `json:"source,omitzero"` // with which it leaves this node; invalid: the outgoing interface's
 	Node   string     `json:"node,omitempty"`  // the pod's node, if known
 
@@ -46,7 +48,7 @@ func addressOf(p *plan.NodePlan, a netip.Addr) Address {
 	if e, ok := d.Endpoints.Get(plan.Endpoint{Addr: a}); ok {
 		found.Selected, found.Source, found.Node = true, e.Source, e.Node
 		if k := name(e.Path); e.Path != 0 {
-			found.Path = string(k.Kind) + " " + k.Name
+			found.leadTo(k, p.Tunnel, e.Via)
 		}
 	}
 	if !found.Selected {
@@ -56,6 +58,14 @@ func addressOf(p *plan.NodePlan, a netip.Addr) Address {
 		found.Ingress, found.Network = true, name(i.Path).Name
 	}
 	return found
+}
+
+// leadTo sets the path of an address. via is the MAC of its host on PathShared.
+func (found *Address) leadTo(k plan.PathKey, t *plan.Tunnel, via plan.MAC) {
+	if host, ok := t.Host(via); ok && k.Kind == plan.PathShared {
+		k, found.HostAt = plan.PathKey{Kind: plan.PathSteer, Name: host.Node}, host.Remote
+	}
+	found.Path = string(k.Kind) + " " + k.Name
 }
 
 // heldOf returns why an address that is not an endpoint is held; empty: it is not.

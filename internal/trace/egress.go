@@ -1,8 +1,10 @@
 package trace
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -61,12 +63,12 @@ func (e *explainer) selected() (selected bool, path walk.LivePath, hasPath bool)
 		e.out.Damage = append(e.out.Damage, fmt.Sprintf("path %d of %s is not in set paths", id, e.From))
 		return true, path, false
 	}
-	e.out.Services = append(e.out.Services, services(e.Report, path.Key, e.source())...)
+	e.out.Services = append(e.out.Services, services(e.Report, e.key(path), e.source())...)
 	of := oneOf(e.out.Services)
 	if of != "" {
 		of = ", " + of
 	}
-	e.step("selected", where, "yes, path %d: %s%s", id, pathName(path.Key), of)
+	e.step("selected", where, "yes, path %d: %s%s", id, pathName(e.key(path)), of)
 	return true, path, true
 }
 
@@ -394,6 +396,10 @@ func (e *explainer) leave(path walk.LivePath) {
 		return
 	}
 	e.step("guard", "chain guard", "passes")
+	if to := f.Shared; to != nil {
+		e.handedByMAC(to)
+		return
+	}
 	if path.Key.Kind == plan.PathSteer {
 		e.handed(path)
 		return
@@ -444,6 +450,37 @@ func (e *explainer) handed(path walk.LivePath) {
 	v.Host, v.Device, v.NextHop, v.Table = path.Key.Name, r.Device, r.Gateway, r.Table
 }
 
+// handedByMAC gives the verdict that PathShared leads the packet to the host of its service, or that the tunnel drops it.
+func (e *explainer) handedByMAC(to *walk.SharedHost) {
+	r := e.Flight.Route
+	if !to.At.IsValid() {
+		e.verdict(Dropped, "dropped by the tunnel: set %s of table netdev %s has no host for %s", to.Set, ruleset.TableName, e.From)
+		return
+	}
+	host := cmp.Or(e.sharedName(), "at "+to.At.String())
+	e.step("host", "set "+to.Set, "%s : %s, which the tunnel leads to %s", e.From, net.HardwareAddr(to.MAC[:]), to.At)
+	v := e.verdict(Handed, "handed to host %s (vxlan: %s to %s)", host, r.Device, to.At)
+	v.Host, v.Device, v.NextHop, v.Table = e.sharedName(), r.Device, to.At, r.Table
+}
+
+// sharedName returns the name of the host that PathShared leads to; empty: it is not the one that the daemon wants, whose name
+// is known.
+func (e *explainer) sharedName() string {
+	w, to := e.Wanted, e.Flight.Shared
+	if w == nil || to == nil || !to.At.IsValid() || w.HostAt != to.At {
+		return ""
+	}
+	return strings.TrimPrefix(w.Path, string(plan.PathSteer)+" ")
+}
+
+// key returns the key of a path, and for PathShared that of a path to the packet's host, if that is known.
+func (e *explainer) key(path walk.LivePath) plan.PathKey {
+	if name := e.sharedName(); name != "" {
+		return plan.PathKey{Kind: plan.PathSteer, Name: name}
+	}
+	return path.Key
+}
+
 // wayOut describes a route out of a network. vrf is the VRF of its table; empty: the table has none.
 func (e *explainer) wayOut(r *walk.Route) (vrf, by string) {
 	vrf, by = e.Live.VRF(r.Table), way(r)
@@ -477,7 +514,7 @@ func (e *explainer) compare(selected bool, path walk.LivePath, hasPath bool) {
 	if !e.comparable() {
 		return
 	}
-	wanted, has := describe(e.Wanted.Selected, e.Wanted.Path), describe(selected, reported(path))
+	wanted, has := describe(e.Wanted.Selected, e.Wanted.Path), describe(selected, e.reported(path))
 	if wanted != has {
 		e.differ("the daemon wants %s to be %s but the kernel has it %s%s", e.From, wanted, has, soon)
 		return
@@ -511,11 +548,12 @@ func orNone(a netip.Addr) string {
 }
 
 // reported returns a path as the daemon's report has it; empty: no path.
-func reported(path walk.LivePath) string {
+func (e *explainer) reported(path walk.LivePath) string {
 	if path.ID == 0 {
 		return ""
 	}
-	return string(path.Key.Kind) + " " + path.Key.Name
+	key := e.key(path)
+	return string(key.Kind) + " " + key.Name
 }
 
 func describe(selected bool, path string) string {
@@ -525,6 +563,8 @@ func describe(selected bool, path string) string {
 		return "not selected"
 	case path == "":
 		return "selected without a path"
+	case kind == string(plan.PathShared):
+		return "steered to another host, by the path that hosts share"
 	case kind == string(plan.PathSteer):
 		return "steered to host " + name
 	}

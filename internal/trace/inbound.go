@@ -221,7 +221,7 @@ func (e *explainer) strays(a *walk.Passage) {
 		return
 	}
 	if p, ok := e.Live.Path(l.PathValue()); ok {
-		e.step("stray", "set "+l.Set, "packets of no connection here go on to %s", pathName(p.Key))
+		e.step("stray", "set "+l.Set, "packets of no connection here go on to %s", partnerName(p.Key))
 	}
 }
 

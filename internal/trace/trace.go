@@ -182,10 +182,21 @@ func (e *explainer) table() {
 
 // pathName returns the name of a path's destination.
 func pathName(k plan.PathKey) string {
-	if k.Kind == plan.PathSteer {
+	switch k.Kind {
+	case plan.PathSteer:
 		return "host " + k.Name
+	case plan.PathShared:
+		return "one of the hosts that share a path"
 	}
 	return "network " + k.Name
+}
+
+// partnerName returns the name of the node at the end of a stray's path.
+func partnerName(k plan.PathKey) string {
+	if k.Kind == plan.PathShared {
+		return "the other of host and standby"
+	}
+	return pathName(k)
 }
 
 // services returns the EgressServices that a selected pod may be behind; nil: unknown.
@@ -204,6 +215,8 @@ func services(r *status.Report, path plan.PathKey, source netip.Addr) (names []s
 // sends reports whether a service may be the one whose packets go by a path, with a source if that is known.
 func sends(s *status.Service, path plan.PathKey, source netip.Addr) bool {
 	switch {
+	case path.Kind == plan.PathShared: // its name is not the host's
+		return false
 	case path.Kind == plan.PathSteer:
 		return s.Host == path.Name && s.Local > 0
 	case source.IsValid():

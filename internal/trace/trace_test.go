@@ -92,6 +92,18 @@ func TestExplain(t *testing.T) {
 		f.NAT.Source, f.Source = pod, pod
 		return f
 	}
+	// shared has hosts share path 3: the kernel leads the pod's packets to the host at this address, which invalid drops.
+	shared := func(at string) func(*Input) {
+		return func(in *Input) {
+			in.Live.Paths[2] = walk.LivePath{ID: 3, Key: plan.PathKey{Kind: plan.PathShared, Name: "tunnel"}, Devices: []string{"egressway"}}
+			in.Flight.Route.Gateway, in.Flight.Route.Device = addr("fe80::ff:fe00:0"), "egressway"
+			in.Flight.Shared = &walk.SharedHost{Set: "hosts4"}
+			if at != "" {
+				in.Flight.Shared.MAC, in.Flight.Shared.At = plan.MAC{2, 1}, addr(at)
+			}
+		}
+	}
+	byShared := &status.Address{Selected: true, Path: "steer b", Source: pod, HostAt: addr("10.0.0.12")}
 	unreached := func(err error) *walk.Flight {
 		return &walk.Flight{Packet: walk.Packet{From: pod, To: outside, In: "cni0"}, Arrive: selected("2", 0x2200), Route: &walk.Route{Err: err}}
 	}
@@ -149,6 +161,22 @@ func TestExplain(t *testing.T) {
 				in.Flight.Route.Gateway, in.Flight.Route.Device, in.Live.Links[1].Name = addr("fe80::1"), "egressway", "egressway"
 			},
 			kind: Handed, verdict: "handed to host b (vxlan: egressway via fe80::1)", services: "shop/api",
+		},
+		"handed by the shared path": {
+			in: without(input(steered()), byShared), edit: shared("10.0.0.12"), kind: Handed, services: "shop/api",
+			verdict: "handed to host b (vxlan: egressway to 10.0.0.12)", step: "10.244.1.11 : 02:01:00:00:00:00, which the tunnel leads to 10.0.0.12",
+		},
+		"handed to another host than wanted": {
+			in: without(input(steered()), byShared), edit: shared("10.0.0.13"), kind: Handed,
+			verdict: "handed to host at 10.0.0.13 (vxlan: egressway to 10.0.0.13)",
+			differs: "the daemon wants 10.244.1.11 to be steered to host b but the kernel has it steered to another host, by the path that hosts share" +
+				": repaired within 10 s, or see the daemon's log",
+		},
+		"without a host on the shared path": {
+			in: without(input(steered()), byShared), edit: shared(""), kind: Dropped,
+			verdict: "dropped by the tunnel: set hosts4 of table netdev egressway has no host for 10.244.1.11",
+			differs: "the daemon wants 10.244.1.11 to be steered to host b but the kernel has it steered to another host, by the path that hosts share" +
+				": repaired within 10 s, or see the daemon's log",
 		},
 		"masqueraded": {
 			in: without(input(onHost()), &status.Address{Selected: true, Path: "network red"}),

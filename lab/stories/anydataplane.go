@@ -30,8 +30,31 @@ func AnyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 	d.Let = a.let(d.Hold)
 	a.prefixes(&d)
 	if r.IntN(2) == 0 { // only endpoints and ingress IPs change, as in most passes
-		return a.withAddressesOf(before, &d)
+		return byShared(r, a.withAddressesOf(before, &d))
 	}
+	return byShared(r, d)
+}
+
+// sharedID is the id of PathShared in random plans.
+const sharedID = plan.PathID(6)
+
+// byShared returns a plan whose endpoints and ingress IPs have a host on PathShared, if that is one of their paths.
+func byShared(r *rand.Rand, d plan.DataPlane) plan.DataPlane {
+	there := pathIDs(&d)[sharedID]
+	via := func(of ...plan.PathID) (mac plan.MAC) {
+		if there && slices.Contains(of, sharedID) {
+			mac = plan.MAC{2, 0, 0, 0, 1, byte(r.IntN(3))}
+		}
+		return mac
+	}
+	endpoints, ingress := slices.Clone(d.Endpoints.Slice()), slices.Clone(d.Ingress.Slice())
+	for i, e := range endpoints {
+		endpoints[i].Via = via(e.Path, e.Kept.Path)
+	}
+	for i, in := range ingress {
+		ingress[i].Via = via(in.Stray)
+	}
+	d.Endpoints, d.Ingress = sorted.Of(endpoints...), sorted.Of(ingress...)
 	return d
 }
 
@@ -57,6 +80,11 @@ func (a *anyPlan) paths(d *plan.DataPlane) {
 			for _, device := range p.Devices {
 				d.Uplinks = append(d.Uplinks, plan.Uplink{Device: device, Path: id})
 			}
+		case id == sharedID:
+			p.Key = plan.PathKey{Kind: plan.PathShared, Name: "tunnel"}
+			p.Devices, p.Tunneled = []string{"egressway"}, true
+			a.steered = append(a.steered, id)
+			d.Paths = append(d.Paths, p)
 		default:
 			p.Key = plan.PathKey{Kind: plan.PathSteer, Name: fmt.Sprintf("node-%d", id)}
 			p.Devices, p.Tunneled = []string{"egressway"}, a.IntN(2) == 0

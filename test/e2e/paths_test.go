@@ -14,31 +14,22 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// TestPathsExhausted leaves path ids for five networks and one host. Node a, which does not lead, has to steer to two hosts: it serves
+// TestPathsExhausted leaves path ids for five networks and one host, where hosts cannot share one. Node a, which does not lead, has to steer to two hosts: it serves
 // the older EgressService and drops packets of the younger one, whose condition names node, host and reason until the older is deleted.
 func TestPathsExhausted(t *testing.T) {
 	at := func(egress, node string) string {
 		return strings.Replace(egress, "  network: red", "  network: red\n  nodeSelector: {matchLabels: {kubernetes.io/hostname: "+node+"}}", 1)
 	}
 	older := at(manifest(t, "web.yaml"), "b")
-	younger := strings.NewReplacer("name: web", "name: late", "service-name: web", "service-name: late", "app: web", "app: late",
-		"10.96.0.10", "10.96.0.30", "fd96::10", "fd96::30", "192.0.2.10", "192.0.2.30", "2001:db8:2::10", "2001:db8:2::30",
-		"10.244.1.11", "10.244.1.12", "fd44:1::11", "fd44:1::12", "10.244.2.11", "10.244.2.12", "fd44:2::11", "fd44:2::12",
-	).Replace(at(manifest(t, "web.yaml"), "c"))
-	spare := []string{"ip link add spare1 type dummy", "ip link add spare2 type dummy"}
-	s := play(t, stage.Options{
+	younger := lateOf(at(manifest(t, "web.yaml"), "c"))
+	s := play(t, narrowed(stage.Options{
 		API: true, Nodes: []string{"b", "c"}, // one of them leads
-		Exec: map[string][]string{"a": spare, "b": spare, "c": spare},
 		Config: func(c string) string {
-			for i := range spare {
-				c += fmt.Sprintf("  - {name: spare%d, interfaces: [spare%d], table: %d}\n", i+1, i+1, 1003+i)
-			}
-			return c + "marks: {mask: \"0x0f00\"}\n"
+			return strings.Replace(c, "networks:\n", "steering: {mode: direct}\nnetworks:\n", 1)
 		},
 		Manifests: map[string]string{"cluster.yaml": manifest(t, "cluster.yaml"), "web.yaml": older},
-	})
+	}))
 	ctx := t.Context()
-	late := identity{"ext-red", "192.0.2.30", "2001:db8:2::30"}
 	_, err := s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
 		if e.Host != "b" {
 			return errors.New("no leader has elected")

@@ -37,7 +37,7 @@ func newFlowCheck(d plan.DataPlane) *flowCheck {
 	}
 	for _, p := range d.Paths {
 		f.networks[p.ID] = p.Key.Kind == plan.PathNetwork
-		f.steering[p.ID] = p.Key.Kind == plan.PathSteer
+		f.steering[p.ID] = p.Key.Steers()
 	}
 	return f
 }

@@ -230,6 +230,9 @@ func neighboursFor(device int, hosts []plan.TunnelHost) map[neighKey]*netlink.Ne
 				IP: hosts[i].Remote.AsSlice(),
 			},
 		} {
+			if n.Family == unix.AF_BRIDGE && !hosts[i].Remote.IsValid() { // plan.Nowhere leads nowhere
+				continue
+			}
 			n.LinkIndex, n.HardwareAddr = device, hosts[i].MAC[:]
 			wanted[keyOfNeigh(n)] = n
 		}

@@ -26,50 +26,71 @@ type contents struct {
 	showed    [sha256.Size]byte // fingerprint of the rules
 }
 
-// read reads the contents from the kernel. Sets that d lacks do not matter: they will be deleted.
-func (n *Table) read(table *nftables.Table, d *plan.DataPlane) (has contents, err error) {
+// read reads the contents of the tables that exist now from the kernel. Sets that d lacks do not matter: they will be deleted.
+func (n *Table) read(now states, d *plan.DataPlane) (has contents, err error) {
 	c, err := n.open()
 	if err != nil {
 		return has, err
 	}
 	defer func() { _ = c.CloseLasting() }()
-	all, err := c.GetSets(table)
-	if err != nil {
-		return has, fmt.Errorf("list sets of nftables table %s: %w", ruleset.TableName, err)
+	var all []*nftables.Set
+	has.chains = map[string]bool{}
+	for _, table := range now.each(State.any) {
+		sets, err := setsOf(c, table)
+		if err == nil {
+			err = has.readChains(c, table.Family)
+		}
+		if err != nil {
+			return has, err
+		}
+		all = append(all, sets...)
 	}
-	has = contents{
-		sets: make(map[string]*nftables.Set, len(all)), elements: make(map[string][]nftables.SetElement, len(all)),
-		addresses: map[ruleset.SetName]map[string]string{}, chains: map[string]bool{},
-	}
+	has.sets, has.elements = make(map[string]*nftables.Set, len(all)), make(map[string][]nftables.SetElement, len(all))
+	has.addresses = map[ruleset.SetName]map[string]string{}
 	ofAddresses := ruleset.AddressSets(d)
 	for _, s := range all {
-		s.Table = table
 		has.sets[s.Name] = s
 		if name, ok := ofAddresses[s.Name]; ok {
-			if has.addresses[name], err = readElements(s.Name); err != nil {
+			if has.addresses[name], err = readElements(s.Name, name.Set.Netdev()); err != nil {
 				return has, err
 			}
 		} else if has.elements[s.Name], err = n.elements(c, s); err != nil {
 			return has, err
 		}
 	}
-	list, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	has.showed, err = n.shown()
+	return has, err
+}
+
+func setsOf(c *nftables.Conn, table *nftables.Table) ([]*nftables.Set, error) {
+	sets, err := c.GetSets(table)
 	if err != nil {
-		return has, fmt.Errorf("list chains of nftables table %s: %w", ruleset.TableName, err)
+		return nil, fmt.Errorf("list sets of nftables table %s: %w", ruleset.TableName, err)
+	}
+	for _, s := range sets {
+		s.Table = table
+	}
+	return sets, nil
+}
+
+func (has *contents) readChains(c *nftables.Conn, family nftables.TableFamily) error {
+	list, err := c.ListChainsOfTableFamily(family)
+	if err != nil {
+		return fmt.Errorf("list chains of nftables table %s: %w", ruleset.TableName, err)
 	}
 	for _, ch := range list {
 		if ch.Table.Name == ruleset.TableName {
 			has.chains[ch.Name] = true
 		}
 	}
-	has.showed, err = n.shown()
-	return has, err
+	return nil
 }
 
 // contentsOf returns the contents of a table that was written for d, without addresses.
 func contentsOf(d plan.DataPlane) contents {
 	has := contents{sets: map[string]*nftables.Set{}, elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
 	for _, s := range ruleset.Sets(d) {
+		s.Table = tableOf(s.Netdev)
 		has.sets[s.Name] = &s.Set
 		has.elements[s.Name] = s.Elements
 	}
@@ -82,12 +103,14 @@ func contentsOf(d plan.DataPlane) contents {
 // tableChange holds the data for one change of the table.
 type tableChange struct {
 	table     *nftables.Table
+	now       states
 	sets      []*ruleset.Set
 	chains    []ruleset.Chain
 	has       contents
 	addresses *elementChanges
 	marks     plan.Marks
 	hold      bool // a counter for held packets is needed
+	netdev    bool // the table of family netdev is needed
 	rewrite   bool // write the rules again
 	replace   bool // replace the whole table
 	missed    bool // another program has changed the table
@@ -105,18 +128,16 @@ func (c *tableChange) keeps(chain string) bool {
 
 // queue adds the change to a transaction and reports whether it changes any elements.
 func (c *tableChange) queue(t *transaction) (changed bool, err error) {
-	stale := c.has.chains
 	if c.replace {
-		t.DelTable(c.table)
-		stale = nil
+		for _, table := range c.now.each(State.any) {
+			t.DelTable(table)
+		}
 	}
 	made, err := c.queueChains(t)
 	if err != nil {
 		return false, err
 	}
-	for _, w := range c.chains {
-		delete(stale, w.Name)
-	}
+	stale := c.stale()
 	for name := range stale { // they may jump to each other
 		t.FlushChain(&nftables.Chain{Name: name, Table: c.table})
 	}
@@ -126,18 +147,41 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	if err := c.queueAllRules(t, made); err != nil {
 		return false, err
 	}
+	if !c.replace {
+		c.queueGone(t, stale)
+	}
+	if stale[ruleset.ChainHeld] { // its counter was created along with it
+		return changed, t.raw(noCounter(ruleset.DropHeld))
+	}
+	return changed, nil
+}
+
+// stale returns the chains to delete. The chain of PathShared goes with its table.
+func (c *tableChange) stale() map[string]bool {
+	if c.replace {
+		return nil
+	}
+	stale := c.has.chains
+	delete(stale, ruleset.ChainShared)
+	for _, w := range c.chains {
+		delete(stale, w.Name)
+	}
+	return stale
+}
+
+// queueGone queues the deletion of sets and of these chains, and of the table of family netdev if it is not needed.
+func (c *tableChange) queueGone(t *transaction, stale map[string]bool) {
 	for _, s := range c.has.sets {
-		if s.Table = c.table; !c.replace && !containsSet(c.sets, s.Name) {
+		if s.Table.Family == nftables.TableFamilyINet && !containsSet(c.sets, s.Name) {
 			t.DelSet(s)
 		}
 	}
 	for name := range stale {
 		t.DelChain(&nftables.Chain{Name: name, Table: c.table})
 	}
-	if stale[ruleset.ChainHeld] { // its counter was created along with it
-		return changed, t.raw(noCounter(ruleset.DropHeld))
+	if c.now.netdev.Exists && !c.netdev {
+		t.DelTable(tableOf(true))
 	}
-	return changed, nil
 }
 
 // queueChains queues the chains whose rules will be written, empty, with all that their rules need besides the sets. It
@@ -147,6 +191,9 @@ func (c *tableChange) queueChains(t *transaction) (made map[string]*nftables.Cha
 		return nil, nil
 	}
 	t.AddTable(c.table)
+	if c.netdev {
+		t.AddTable(tableOf(true))
+	}
 	if err := t.raw(dropCounters(c.hold)...); err != nil {
 		return nil, err
 	}
@@ -155,7 +202,7 @@ func (c *tableChange) queueChains(t *transaction) (made map[string]*nftables.Cha
 		if c.keeps(w.Name) {
 			continue
 		}
-		made[w.Name] = t.AddChain(chainIn(w, c.table))
+		made[w.Name] = t.AddChain(chainIn(w, tableOf(w.Device != "")))
 		t.FlushChain(made[w.Name])
 	}
 	return made, nil
@@ -188,7 +235,7 @@ func (c *tableChange) queueAllRules(t *transaction, made map[string]*nftables.Ch
 // queueRules queues the rules of a chain.
 func (c *tableChange) queueRules(t *transaction, made *nftables.Chain, w ruleset.Chain) error {
 	for _, r := range w.Rules {
-		t.AddRule(&nftables.Rule{Table: c.table, Chain: made, Exprs: r})
+		t.AddRule(&nftables.Rule{Table: made.Table, Chain: made, Exprs: r})
 	}
 	if w.OwnOf == 0 {
 		return nil
@@ -202,7 +249,7 @@ func (c *tableChange) queueRules(t *transaction, made *nftables.Chain, w ruleset
 
 // queueSet queues a set and, unless it is an address set, its elements.
 func (c *tableChange) queueSet(t *transaction, w *ruleset.Set) (changed bool, err error) {
-	w.Table = c.table
+	w.Table = tableOf(w.Netdev)
 	if c.rewrite || c.has.sets[w.Name] == nil {
 		if err := t.AddSet(&w.Set, nil); err != nil {
 			return false, err
@@ -228,7 +275,7 @@ func chainIn(c ruleset.Chain, table *nftables.Table) *nftables.Chain {
 	ch := &nftables.Chain{Name: c.Name, Table: table}
 	if c.Hook != nil {
 		policy := nftables.ChainPolicyAccept
-		ch.Hooknum, ch.Priority, ch.Type, ch.Policy = c.Hook, priority(c.Priority), c.Kind, &policy
+		ch.Hooknum, ch.Priority, ch.Type, ch.Policy, ch.Device = c.Hook, priority(c.Priority), c.Kind, &policy, c.Device
 	}
 	return ch
 }

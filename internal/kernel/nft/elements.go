@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -24,7 +25,7 @@ func appendElement(b []byte, e *ruleset.Element) []byte {
 	}
 	return nl.AppendNested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
 		b = nl.AppendNested(b, unix.NFTA_SET_ELEM_KEY, func(b []byte) []byte { return value(b, e.AppendKey) })
-		if e.Set == ruleset.InEgress || e.Set == ruleset.InStrays || e.Set == ruleset.InSource {
+		if e.Set.Valued() {
 			b = nl.AppendNested(b, unix.NFTA_SET_ELEM_DATA, func(b []byte) []byte { return value(b, e.AppendValue) })
 		}
 		return b
@@ -57,7 +58,7 @@ func (w *elementWriter) write(e *ruleset.Element) {
 	l := w.lists[name]
 	if l == nil {
 		l = &elementList{}
-		l.head = append(l.head, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
+		l.head = append(l.head, familyOf(e.Set.Netdev()), unix.NFNETLINK_V0, 0, 0)
 		l.head = nl.AppendAttr(l.head, unix.NFTA_SET_ELEM_LIST_TABLE, []byte(ruleset.TableName+"\x00")...)
 		l.head = nl.AppendAttr(l.head, unix.NFTA_SET_ELEM_LIST_SET, []byte(name.String()+"\x00")...)
 		w.lists[name] = l
@@ -252,7 +253,7 @@ func (c *elementChanges) drop(name ruleset.SetName, here map[string]string) {
 }
 
 // readElements reads the elements of an address set: keys, and for a map their values.
-func readElements(set string) (map[string]string, error) {
+func readElements(set string, netdev bool) (map[string]string, error) {
 	c, err := nl.DialNetfilter()
 	if err != nil {
 		return nil, err
@@ -262,6 +263,7 @@ func readElements(set string) (map[string]string, error) {
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(ruleset.TableName + "\x00")},
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
 	)
+	request.Body[0] = familyOf(netdev)
 	all := map[string]string{}
 	_, err = c.Dump(request, func(body []byte) bool {
 		for _, e := range nl.Attrs(nl.Attr(body, nl.NfgenmsgLen, unix.NFTA_SET_ELEM_LIST_ELEMENTS), 0) {
@@ -287,6 +289,24 @@ func decodeElement(element []byte) (key, value string) {
 		}
 	}
 	return key, value
+}
+
+// ReadHosts reads a map of PathShared: the MAC of the host of each address. Without the map it has none.
+func ReadHosts(set string) (map[netip.Addr]plan.MAC, error) {
+	elements, err := readElements(set, true)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	hosts := make(map[netip.Addr]plan.MAC, len(elements))
+	for key, value := range elements {
+		if a, ok := netip.AddrFromSlice([]byte(key)); ok && len(value) == len(plan.MAC{}) {
+			hosts[a] = plan.MAC([]byte(value))
+		}
+	}
+	return hosts, nil
 }
 
 // dataValue decodes a value. For a verdict it returns a placeholder.

@@ -15,6 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/plan"
 )
 
 // Only its owner, a netlink socket, can change a table with an owner: "nft flush ruleset" of other programs skips it,
@@ -68,17 +69,61 @@ func (t *transaction) commit(w *nl.Writer, flags uint32) error {
 	}
 	for i, m := range t.batch {
 		if m.Header.Type == netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE) {
-			t.batch[i] = newTable(ruleset.TableName, flags)
+			t.batch[i] = newTable(m.Data[0], ruleset.TableName, flags)
 		}
 	}
 	return w.Commit(t.batch)
 }
 
-func newTable(name string, flags uint32) netlink.Message {
-	return nl.NftMessage(unix.NFT_MSG_NEWTABLE, netlink.Create, nl.EncodeAttrs(
+func newTable(family byte, name string, flags uint32) netlink.Message {
+	m := nl.NftMessage(unix.NFT_MSG_NEWTABLE, netlink.Create, nl.EncodeAttrs(
 		netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(name + "\x00")},
 		netlink.Attribute{Type: unix.NFTA_TABLE_FLAGS, Data: binary.BigEndian.AppendUint32(nil, flags)},
 	))
+	m.Data[0] = family
+	return m
+}
+
+// familyOf returns the family of one of our two tables.
+func familyOf(netdev bool) byte {
+	if netdev {
+		return unix.NFPROTO_NETDEV
+	}
+	return unix.NFPROTO_INET
+}
+
+// tableOf returns one of our two tables in the library's form.
+func tableOf(netdev bool) *nftables.Table {
+	if netdev {
+		return &nftables.Table{Family: nftables.TableFamilyNetdev, Name: ruleset.TableName}
+	}
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName}
+}
+
+// HasEgressHook reports whether the kernel has the egress hook of devices (since Linux 5.16, CONFIG_NETFILTER_EGRESS). It
+// creates and deletes a probe chain in one transaction.
+func (n *Table) HasEgressHook() (bool, error) {
+	t, err := newTransaction()
+	if err != nil {
+		return false, fmt.Errorf("begin transaction: %w", err)
+	}
+	probe := &nftables.Table{Family: nftables.TableFamilyNetdev, Name: probeName}
+	t.AddTable(probe)
+	t.AddChain(&nftables.Chain{
+		Name: ruleset.ChainShared, Table: probe, Hooknum: nftables.ChainHookEgress, Priority: priority(0),
+		Type: nftables.ChainTypeFilter, Device: "lo",
+	})
+	t.DelTable(probe)
+	if err = t.Flush(); err == nil {
+		err = n.writer.Commit(t.batch)
+	}
+	if errno := unix.Errno(0); errors.As(err, &errno) { // which one depends on what the kernel lacks
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask for the egress hook of devices: %w", err)
+	}
+	return true, nil
 }
 
 // supported returns the table flags, or 0 if the kernel does not support them.
@@ -97,7 +142,7 @@ func supported(w *nl.Writer, flags uint32) (uint32, error) {
 // transaction.
 func takesFlags(w *nl.Writer, flags uint32) (bool, error) {
 	err := w.Commit([]netlink.Message{
-		newTable(probeName, flags),
+		newTable(unix.NFPROTO_INET, probeName, flags),
 		nl.NftMessage(unix.NFT_MSG_DELTABLE, 0, nl.EncodeAttrs(
 			netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(probeName + "\x00")},
 		)),
@@ -111,7 +156,7 @@ func takesFlags(w *nl.Writer, flags uint32) (bool, error) {
 	return true, nil
 }
 
-// State holds the kernel's attributes of our table.
+// State holds the kernel's attributes of one of our tables.
 type State struct {
 	Exists bool
 	flags  uint32
@@ -121,21 +166,75 @@ type State struct {
 // orphan reports whether the table has lost its owner.
 func (s State) orphan() bool { return s.Exists && s.flags == tablePersist }
 
-// mustGo reports whether the table has to be replaced whole to get these flags, or because fresh asks for that.
-func (s State) mustGo(flags uint32, fresh bool) bool {
+func (State) any() bool { return true }
+
+// suits reports whether the table needs no other flags than it has, or gets by adoption.
+func (s State) suits(flags uint32) bool {
 	adopt := s.orphan() && flags == tableOwned
-	return s.Exists && (fresh || s.flags != flags && !adopt)
+	return !s.Exists || s.flags == flags || adopt
 }
 
-// ReadState reads the attributes of our table.
-func ReadState() (s State, err error) {
+// states holds the attributes of both our tables. The one of family netdev exists only along with the other.
+type states struct{ inet, netdev State }
+
+func readStates() (s states, err error) {
+	if s.inet, err = ReadState(); err == nil {
+		s.netdev, err = readState(true)
+	}
+	return s, err
+}
+
+// each returns the tables that exist and meet a condition.
+func (s states) each(is func(State) bool) (all []*nftables.Table) {
+	for _, netdev := range []bool{false, true} {
+		one := s.inet
+		if netdev {
+			one = s.netdev
+		}
+		if one.Exists && is(one) {
+			all = append(all, tableOf(netdev))
+		}
+	}
+	return all
+}
+
+// mustGo reports whether the tables have to be replaced whole to get these flags, or because fresh asks for that. A table of
+// family netdev without the other is a remainder.
+func (s states) mustGo(flags uint32, fresh bool) bool {
+	remainder := s.netdev.Exists && !s.inet.Exists
+	return s.inet.Exists && fresh || remainder || !s.inet.suits(flags) || !s.netdev.suits(flags)
+}
+
+// stranger returns an OwnedError if a socket other than port owns one of the tables.
+func (s states) stranger(port uint32) error {
+	for _, owner := range []uint32{s.inet.Owner, s.netdev.Owner} {
+		if owner != 0 && owner != port {
+			return OwnedError{owner}
+		}
+	}
+	return nil
+}
+
+// only reports whether the socket port owns the tables of a plan, so that no other program can have changed them.
+func (s states) only(port uint32, d *plan.DataPlane) bool {
+	shares := ruleset.SharedDevice(d) != ""
+	return s.inet.Owner == port && s.netdev.Exists == shares && (!shares || s.netdev.Owner == port)
+}
+
+// ReadState reads the attributes of our table of family inet.
+func ReadState() (State, error) { return readState(false) }
+
+// readState reads the attributes of one of our two tables.
+func readState(netdev bool) (s State, err error) {
 	c, err := nl.DialNetfilter()
 	if err != nil {
 		return s, err
 	}
 	defer c.Close()
 	name := netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(ruleset.TableName + "\x00")}
-	answers, err := c.Ask(nl.NftRequest(unix.NFT_MSG_GETTABLE, name))
+	request := nl.NftRequest(unix.NFT_MSG_GETTABLE, name)
+	request.Body[0] = familyOf(netdev)
+	answers, err := c.Ask(request)
 	if errors.Is(err, unix.ENOENT) {
 		return s, nil
 	}
@@ -176,7 +275,7 @@ func (n *Table) Problems(node string) []cluster.Problem {
 	}}
 }
 
-// OwnedError is the error that another process owns our table: another daemon runs on this node.
+// OwnedError is the error that another process owns our tables: another daemon runs on this node.
 type OwnedError struct{ Port uint32 }
 
 func (e OwnedError) Error() string {

@@ -32,6 +32,19 @@ type Table struct {
 	writer  *nl.Writer
 	claimed bool
 	flags   uint32 // flags that the table should have
+
+	// Without leaves out the chain of PathShared, since its device is missing: kernels before 6.16 refuse such a chain. The
+	// tunnel's absence drops the packets.
+	Without bool
+}
+
+// DeviceMade records that the device of PathShared was made again: kernels before 6.16 have deleted the chain along with it.
+func (n *Table) DeviceMade() { delete(n.wrote, ruleset.ChainShared) }
+
+// complete reports whether the chain of PathShared has been written, if the plan has one.
+func (n *Table) complete(d *plan.DataPlane) bool {
+	_, wrote := n.wrote[ruleset.ChainShared]
+	return wrote || ruleset.SharedDevice(d) == ""
 }
 
 // Held is the content that our table was last written with. The zero Held is unknown content.
@@ -151,7 +164,7 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 	if err != nil {
 		return r, fmt.Errorf("begin transaction: %w", err)
 	}
-	if before != nil && sameFixed(before, d) {
+	if before != nil && sameFixed(before, d) && n.complete(d) {
 		r.Changed, err = n.updateAddresses(t, flags, between(before, d))
 		return r, err
 	}
@@ -160,8 +173,10 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 		return r, err
 	}
 	r.Missed = c.missed
-	if now.orphan() && !c.rewrite {
-		t.AddTable(c.table)
+	if !c.rewrite {
+		for _, orphan := range now.each(State.orphan) {
+			t.AddTable(orphan)
+		}
 	}
 	changed, err := c.queue(t)
 	if err != nil {
@@ -176,25 +191,23 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 		}
 		n.wrote = c.wrote
 	}
-	r.Changed = changed || !now.Exists || fresh
+	r.Changed = changed || !now.inet.Exists || fresh
 	return r, nil
 }
 
-// standing returns the table's attributes, and the plan that it was written for: before, or nil if the table may have
-// changed since. It returns an OwnedError if the table belongs to another daemon.
-func (n *Table) standing(before *plan.DataPlane, flags uint32, trusted, fresh bool) (State, *plan.DataPlane, error) {
+// standing returns the tables' attributes, and the plan that they were written for: before, or nil if the tables may have
+// changed since. It returns an OwnedError if a table belongs to another daemon.
+func (n *Table) standing(before *plan.DataPlane, flags uint32, trusted, fresh bool) (states, *plan.DataPlane, error) {
 	if before != nil && trusted && !fresh {
-		return State{Exists: true, flags: flags}, before, nil
+		there := State{Exists: true, flags: flags}
+		return states{inet: there, netdev: State{Exists: ruleset.SharedDevice(before) != "", flags: flags}}, before, nil
 	}
-	now, err := ReadState()
-	if err != nil {
+	now, err := readStates()
+	if err == nil {
+		err = now.stranger(n.writer.Port)
+	}
+	if err != nil || fresh || before == nil || !now.only(n.writer.Port, before) {
 		return now, nil, err
-	}
-	if now.Owner != 0 && now.Owner != n.writer.Port {
-		return now, nil, OwnedError{now.Owner}
-	}
-	if now.Owner != n.writer.Port || fresh {
-		before = nil
 	}
 	return now, before, nil
 }
@@ -213,30 +226,40 @@ func (n *Table) updateAddresses(t *transaction, flags uint32, addresses *element
 
 // compare returns the change that makes the table equal to the plan d. The table was written for the plan before; if
 // that is nil, compare reads it.
-func (n *Table) compare(now State, before, d *plan.DataPlane, flags uint32, fresh bool) (c tableChange, err error) {
+func (n *Table) compare(now states, before, d *plan.DataPlane, flags uint32, fresh bool) (c tableChange, err error) {
+	exists := now.inet.Exists
 	c = tableChange{
-		table: &nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName},
-		sets:  ruleset.Sets(*d), chains: ruleset.Chains(*d), marks: d.Marks, hold: d.Hold, replace: now.mustGo(flags, fresh),
+		table: tableOf(false), now: now, netdev: ruleset.SharedDevice(d) != "",
+		sets: ruleset.Sets(*d), chains: n.chains(d), marks: d.Marks, hold: d.Hold, replace: now.mustGo(flags, fresh),
 	}
 	if c.wrote, err = fingerprints(d.Marks, c.chains); err != nil {
 		return c, err
 	}
-	c.rewrite = !now.Exists || c.replace || !maps.Equal(c.wrote, n.wrote)
+	c.rewrite = !exists || c.replace || !maps.Equal(c.wrote, n.wrote)
 	written := n.showed != [sha256.Size]byte{}
-	c.missed = written && !now.Exists
+	c.missed = written && !exists
 	if before != nil {
 		c.has, c.addresses, c.had = contentsOf(*before), between(before, d), n.wrote
 		return c, nil
 	}
-	if now.Exists && !fresh {
-		if c.has, err = n.read(c.table, d); err != nil {
+	if exists && !fresh {
+		if c.has, err = n.read(now, d); err != nil {
 			return c, err
 		}
 		c.missed = written && c.has.showed != n.showed
 		c.rewrite = c.rewrite || c.has.showed != n.showed
 	}
-	c.addresses = reach(c.has.addresses, d, c.replace || !now.Exists)
+	c.addresses = reach(c.has.addresses, d, c.replace || !exists)
 	return c, nil
+}
+
+// chains returns the chains to write for a plan.
+func (n *Table) chains(d *plan.DataPlane) []ruleset.Chain {
+	all := ruleset.Chains(*d)
+	if n.Without {
+		all = slices.DeleteFunc(all, func(c ruleset.Chain) bool { return c.Name == ruleset.ChainShared })
+	}
+	return all
 }
 
 // commit sends a transaction from the socket that owns the table.
@@ -261,7 +284,7 @@ func fingerprints(m plan.Marks, all []ruleset.Chain) (map[string][sha256.Size]by
 	sums := make(map[string][sha256.Size]byte, len(all))
 	for _, c := range all {
 		h := sha256.New()
-		_, _ = fmt.Fprintf(h, "chain %s %d %d %x\n", c.Name, c.Priority, c.OwnOf, m.Mask)
+		_, _ = fmt.Fprintf(h, "chain %s %s %d %d %x\n", c.Name, c.Device, c.Priority, c.OwnOf, m.Mask)
 		for _, r := range c.Rules {
 			for _, e := range r {
 				b, err := expr.Marshal(unix.NFPROTO_INET, e)
@@ -281,11 +304,15 @@ func fingerprints(m plan.Marks, all []ruleset.Chain) (map[string][sha256.Size]by
 // shows.
 func (*Table) shown() (sum [sha256.Size]byte, err error) {
 	h := sha256.New()
-	request := nl.NftRequest(unix.NFT_MSG_GETRULE, netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(ruleset.TableName + "\x00")})
-	if _, err := dumpTable(request, func(rule []byte) {
-		_, _ = h.Write(rule[nl.NfgenmsgLen:]) // that header contains the generation, which a change of any table increments
-	}); err != nil {
-		return sum, fmt.Errorf("list rules of nftables table %s: %w", ruleset.TableName, err)
+	for _, netdev := range []bool{false, true} {
+		name := netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(ruleset.TableName + "\x00")}
+		request := nl.NftRequest(unix.NFT_MSG_GETRULE, name)
+		request.Body[0] = familyOf(netdev)
+		if _, err := dumpTable(request, func(rule []byte) {
+			_, _ = h.Write(rule[nl.NfgenmsgLen:]) // that header contains the generation, which a change of any table increments
+		}); err != nil {
+			return sum, fmt.Errorf("list rules of nftables table %s: %w", ruleset.TableName, err)
+		}
 	}
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
@@ -361,35 +388,41 @@ func pathsOf(elements []nftables.SetElement) map[plan.PathKey]plan.PathID {
 	return paths
 }
 
-// Free returns an OwnedError if the table belongs to a daemon.
+// Free returns an OwnedError if a table of ours belongs to a daemon.
 func (n *Table) Free() error {
-	if err := n.Claim(0); err != nil {
-		return err
-	}
-	now, err := ReadState()
-	if err == nil && now.Owner != 0 && now.Owner != n.writer.Port {
-		err = OwnedError{now.Owner}
-	}
+	_, err := n.free()
 	return err
 }
 
-// Cleanup removes the table, unless it belongs to a daemon.
-func (n *Table) Cleanup() error {
-	if err := n.Free(); err != nil {
-		return err
+func (n *Table) free() (states, error) {
+	if err := n.Claim(0); err != nil {
+		return states{}, err
 	}
-	if now, err := ReadState(); err != nil || !now.Exists {
-		return err
+	now, err := readStates()
+	if err == nil {
+		err = now.stranger(n.writer.Port)
 	}
-	return n.remove()
+	return now, err
 }
 
-func (n *Table) remove() error {
+// Cleanup removes our tables, unless they belong to a daemon.
+func (n *Table) Cleanup() error {
+	now, err := n.free()
+	if err != nil || now == (states{}) {
+		return err
+	}
+	return n.remove(now)
+}
+
+// remove deletes the tables that exist now.
+func (n *Table) remove(now states) error {
 	t, err := newTransaction()
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	t.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName})
+	for _, table := range now.each(State.any) {
+		t.DelTable(table)
+	}
 	if err := t.commit(n.writer, 0); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", ruleset.TableName, err)
 	}

@@ -24,6 +24,8 @@ const (
 	inResumed
 	inCounted
 	inLet
+	inHosts
+	inPartners
 	InFormer
 )
 
@@ -33,6 +35,7 @@ type Element struct {
 	Path plan.PathID // value in InEgress and InStrays; in InSources the path in the set's name
 	Key  netip.Addr
 	With netip.Addr // second half of the key in InSources, value in InSource
+	MAC  plan.MAC   // value in the sets of PathShared
 }
 
 // PathSet holds the path ids of a plan.
@@ -52,6 +55,9 @@ func (s PathSet) OfEndpoint(all []Element, e *plan.Endpoint) []Element {
 	all = append(all, Element{Set: InEgress, Path: e.Path, Key: e.Addr})
 	if e.Path == 0 {
 		return all
+	}
+	if e.Via != (plan.MAC{}) {
+		all = append(all, Element{Set: inHosts, Key: e.Addr, MAC: e.Via})
 	}
 	if e.Source.IsValid() {
 		all = append(all, Element{Set: InSource, Key: e.Addr, With: e.Source})
@@ -79,6 +85,9 @@ func OfIngress(all []Element, i *plan.IngressIP) []Element {
 	all = append(all, Element{Set: inIngress, Key: i.Addr})
 	if i.Stray != 0 {
 		all = append(all, Element{Set: InStrays, Path: i.Stray, Key: i.Addr})
+	}
+	if i.Via != (plan.MAC{}) {
+		all = append(all, Element{Set: inPartners, Key: i.Addr, MAC: i.Via})
 	}
 	if i.Resumed {
 		all = append(all, Element{Set: inResumed, Key: i.Addr})
@@ -138,7 +147,8 @@ func (n SetName) String() string {
 		suffix = IPv6.Suffix
 	}
 	name := [...]string{
-		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetCounted, SetLet, SetFormer,
+		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetCounted, SetLet,
+		SetHosts, SetPartners, SetFormer,
 	}[n.Set] + suffix
 	if n.Set == InSources {
 		return Named(name, n.path)
@@ -158,8 +168,9 @@ func AddressSets(d *plan.DataPlane) map[string]SetName {
 				}
 				continue
 			}
-			n := SetName{Set: set, ipv6: v6}
-			all[n.String()] = n
+			if n := (SetName{Set: set, ipv6: v6}); !set.Netdev() || SharedDevice(d) != "" {
+				all[n.String()] = n
+			}
 		}
 	}
 	return all
@@ -190,9 +201,19 @@ func (e *Element) AppendValue(b []byte) []byte {
 		return binary.BigEndian.AppendUint32(b, uint32(e.Path)) // see PathValue
 	case InSource:
 		return appendRaw(b, e.With)
+	case inHosts, inPartners:
+		return append(b, e.MAC[:]...)
 	}
 	return b
 }
+
+// Valued reports whether the set is a map.
+func (s AddressSet) Valued() bool {
+	return s == InEgress || s == InStrays || s == InSource || s.Netdev()
+}
+
+// Netdev reports whether the set is in the table of family netdev.
+func (s AddressSet) Netdev() bool { return s == inHosts || s == inPartners }
 
 // Differs returns the ids that only one of the two sets has.
 func (s PathSet) Differs(o PathSet) PathSet {

@@ -35,6 +35,8 @@ const (
 	SetCounted    = "counted"     // ingress IPs that this node is host or standby of, with a counter each
 	SetResumed    = "resumed"     // ingress IPs that another node is the host of, or was the host of before
 	SetLet        = "let"         // pods of this node that may leave without being selected, with hold
+	SetHosts      = "hosts"       // in the table of family netdev, selected pod : MAC of its host
+	SetPartners   = "partners"    // in the table of family netdev, ingress IP : MAC of the other of host and standby
 	SetFormer     = "former"      // pods and ingress IPs that left one of the sets above, or changed in it, a moment ago
 )
 
@@ -50,6 +52,7 @@ type Chain struct {
 	Priority int32
 	Kind     nftables.ChainType
 	Rules    [][]expr.Any
+	Device   string      // not empty: the chain is in the table of family netdev, at the egress hook of this device
 	OwnOf    plan.PathID // not 0: the chain own-source of this path, whose rules ownSourceRules encodes
 }
 
@@ -65,6 +68,7 @@ const (
 	chainStrays    = "strays"
 	chainUnknown   = "unknown"
 	ChainHeld      = "held"
+	ChainShared    = "shared"
 )
 
 // Priorities. Filtering comes after DNAT (-100), to see the final destinations; our SNAT comes before any CNI's
@@ -111,7 +115,35 @@ func Chains(d plan.DataPlane) []Chain {
 	for _, p := range d.Paths {
 		base = append(base, pathChains(d, p)...)
 	}
+	if device := SharedDevice(&d); device != "" {
+		base = append(base, Chain{
+			Name: ChainShared, Device: device, Hook: nftables.ChainHookEgress, Kind: nftables.ChainTypeFilter, Rules: shared(),
+		})
+	}
 	return append(base, waysOf(d)...)
+}
+
+// SharedDevice returns the device of PathShared; empty: no packets take that path.
+func SharedDevice(d *plan.DataPlane) string {
+	for i := range d.Paths {
+		if d.Paths[i].Key.Kind == plan.PathShared && len(d.Paths[i].Devices) > 0 {
+			return d.Paths[i].Devices[0]
+		}
+	}
+	return ""
+}
+
+// shared sets the destination MAC of packets on PathShared: to that of the pod's host, or of the node that a stray belongs to.
+// The tunnel drops a packet that keeps the MAC Nowhere.
+func shared() [][]expr.Any {
+	rules := [][]expr.Any{join(etherDestination(), notEqual(plan.Nowhere[:]), accept)}
+	for _, f := range Families {
+		rules = append(rules, join(f.frame(), f.load(f.Src, reg), mappedTo(SetHosts+f.Suffix), setEtherDestination(), accept))
+	}
+	for _, f := range Families {
+		rules = append(rules, join(f.frame(), f.load(f.Dst, reg), mappedTo(SetPartners+f.Suffix), setEtherDestination(), accept))
+	}
+	return append(rules, part{&expr.Verdict{Kind: expr.VerdictDrop}})
 }
 
 func prerouting(d plan.DataPlane) [][]expr.Any {
@@ -366,7 +398,7 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 		{Name: Named("guard", p.ID), Rules: guardRules},
 		{Name: Named(chainOwnSource, p.ID), OwnOf: p.ID},
 	}
-	if p.Key.Kind == plan.PathSteer {
+	if p.Key.Steers() {
 		return append(all,
 			// A packet from outside to an ingress IP, of no connection here: it belongs to the other of host and
 			// standby, which may have a connection for it or not. The packet has no connection itself if the kernel

@@ -52,6 +52,25 @@ func (f Family) is() part {
 	return part{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg}, equal([]byte{f.Proto})}
 }
 
+// frame matches frames of the family, in the table of family netdev.
+func (f Family) frame() part {
+	protocol := uint16(unix.ETH_P_IP)
+	if f.Proto == unix.NFPROTO_IPV6 {
+		protocol = unix.ETH_P_IPV6
+	}
+	return part{&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: reg}, equal(binary.BigEndian.AppendUint16(nil, protocol))}
+}
+
+// etherDestination loads a frame's destination MAC.
+func etherDestination() part {
+	return part{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseLLHeader, Len: 6}}
+}
+
+// setEtherDestination sets a frame's destination MAC to the loaded one.
+func setEtherDestination() part {
+	return part{&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseLLHeader, Len: 6}}
+}
+
 func (f Family) load(offset, register uint32) part {
 	return part{&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.Len}}
 }

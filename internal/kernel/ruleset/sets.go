@@ -20,6 +20,7 @@ const devicesMost = 1024
 type Set struct {
 	nftables.Set
 	Elements []nftables.SetElement // without those of address sets, see element
+	Netdev   bool                  // in the table of family netdev
 }
 
 // Sets returns all sets and maps. Elements of address sets are not included, see element.
@@ -48,7 +49,7 @@ func Sets(d plan.DataPlane) []*Set {
 		paths.Elements = append(paths.Elements, nftables.SetElement{Key: Native(uint32(p.ID)), Comment: pathComment(p.Key)})
 		guards.goTo(Native(m.Egress(p.ID)), Named("guard", p.ID))
 		onward.goTo(Native(m.Egress(p.ID)), Named("going", p.ID))
-		if p.Key.Kind == plan.PathSteer {
+		if p.Key.Steers() {
 			guards.goTo(Native(m.Ingress(p.ID)), Named("guard-stray", p.ID))
 		}
 		if p.Key.Kind == plan.PathNetwork && !p.Default() {
@@ -79,34 +80,63 @@ func Sets(d plan.DataPlane) []*Set {
 	}
 
 	for _, f := range Families {
-		addr := nftables.Set{KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian}
-		ranges, pairs, toAddr, toPath := addr, addr, addr, addr
-		ranges.Interval = true
-		pairs.Concatenation, pairs.KeyType = true, nftables.MustConcatSetType(f.datatype(), f.datatype())
-		toAddr.IsMap, toAddr.DataType = true, f.datatype()
-		toPath.IsMap, toPath.DataType = true, nftables.TypeMark
-		timed := addr
-		timed.HasTimeout, timed.Timeout = true, formerFor
-		add(SetFormer+f.Suffix, timed)
-		add(SetEgress+f.Suffix, toPath)
-		add(SetSource+f.Suffix, toAddr)
-		add(SetMasquerade+f.Suffix, addr)
-		for _, p := range d.Paths {
-			add(Named(SetSources+f.Suffix, p.ID), pairs)
-		}
-		add(SetCluster+f.Suffix, ranges).Elements = f.intervals(d.Cluster)
-		add(SetGuests+f.Suffix, ranges).Elements = f.intervals(d.Guests)
-		add(SetPods+f.Suffix, ranges).Elements = f.intervals(d.Pods)
-		add(SetIngress+f.Suffix, addr)
-		if d.Hold {
-			add(SetLet+f.Suffix, addr)
-		}
-		add(SetStrays+f.Suffix, toPath)
-		add(SetResumed+f.Suffix, addr)
-		if d.CountSent {
-			counted := addr
-			counted.Counter = true
-			add(SetCounted+f.Suffix, counted)
+		all = append(all, f.sets(&d)...)
+	}
+	if SharedDevice(&d) != "" {
+		all = append(all, sharedSets()...)
+	}
+	return all
+}
+
+// sets returns the sets of the family.
+func (f Family) sets(d *plan.DataPlane) (all []*Set) {
+	add := func(name string, s nftables.Set) *Set {
+		s.Name = name
+		n := &Set{Set: s}
+		all = append(all, n)
+		return n
+	}
+	addr := nftables.Set{KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian}
+	ranges, pairs, toAddr, toPath := addr, addr, addr, addr
+	ranges.Interval = true
+	pairs.Concatenation, pairs.KeyType = true, nftables.MustConcatSetType(f.datatype(), f.datatype())
+	toAddr.IsMap, toAddr.DataType = true, f.datatype()
+	toPath.IsMap, toPath.DataType = true, nftables.TypeMark
+	timed := addr
+	timed.HasTimeout, timed.Timeout = true, formerFor
+	add(SetFormer+f.Suffix, timed)
+	add(SetEgress+f.Suffix, toPath)
+	add(SetSource+f.Suffix, toAddr)
+	add(SetMasquerade+f.Suffix, addr)
+	for _, p := range d.Paths {
+		add(Named(SetSources+f.Suffix, p.ID), pairs)
+	}
+	add(SetCluster+f.Suffix, ranges).Elements = f.intervals(d.Cluster)
+	add(SetGuests+f.Suffix, ranges).Elements = f.intervals(d.Guests)
+	add(SetPods+f.Suffix, ranges).Elements = f.intervals(d.Pods)
+	add(SetIngress+f.Suffix, addr)
+	if d.Hold {
+		add(SetLet+f.Suffix, addr)
+	}
+	add(SetStrays+f.Suffix, toPath)
+	add(SetResumed+f.Suffix, addr)
+	if d.CountSent {
+		counted := addr
+		counted.Counter = true
+		add(SetCounted+f.Suffix, counted)
+	}
+	return all
+}
+
+// sharedSets returns the maps of PathShared, to MACs.
+func sharedSets() (all []*Set) {
+	for _, f := range Families {
+		for _, name := range []string{SetHosts, SetPartners} {
+			s := nftables.Set{
+				Name: name + f.Suffix, KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian,
+				IsMap: true, DataType: nftables.TypeEtherAddr,
+			}
+			all = append(all, &Set{Set: s, Netdev: true})
 		}
 	}
 	return all

@@ -74,7 +74,7 @@ func waysOf(d plan.DataPlane) (all []Chain) {
 	var ids, steered []plan.PathID
 	for _, p := range d.Paths {
 		ids = append(ids, p.ID)
-		if p.Key.Kind == plan.PathSteer {
+		if p.Key.Steers() {
 			steered = append(steered, p.ID)
 		}
 	}

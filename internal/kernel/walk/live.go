@@ -16,7 +16,8 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// liveTable is our nftables table in the kernel. Its rules are read once, elements of sets are looked up one by one.
+// liveTable holds our nftables tables in the kernel, of family inet and netdev: no two chains share a name. Rules are read
+// once, elements of sets are looked up one by one.
 type liveTable struct {
 	conn   *nl.Netfilter
 	links  []plan.Link
@@ -71,11 +72,23 @@ func (t *liveTable) readRules() error {
 	return nil
 }
 
-// dump calls each for every object of our table that a request lists. Older kernels do not filter these dumps.
-func (t *liveTable) dump(request uint16, each func(body []byte)) error {
-	_, err := t.conn.Dump(nl.NftRequest(request, ofTable()), func(a []byte) bool {
+// dump calls each for every object of our tables that a request lists.
+func (t *liveTable) dump(kind uint16, each func(body []byte)) error {
+	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_NETDEV} {
+		if err := t.dumpFamily(family, kind, each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dumpFamily is dump for the table of one family. Older kernels do not filter these dumps.
+func (t *liveTable) dumpFamily(family byte, kind uint16, each func(body []byte)) error {
+	request := nl.NftRequest(kind, ofTable())
+	request.Body[0] = family
+	_, err := t.conn.Dump(request, func(a []byte) bool {
 		body := a[nl.NfgenmsgLen:]
-		if text(attribute(body, unix.NFTA_RULE_TABLE)) == ruleset.TableName && a[0] == unix.NFPROTO_INET {
+		if text(attribute(body, unix.NFTA_RULE_TABLE)) == ruleset.TableName && a[0] == family {
 			each(body)
 		}
 		return true

@@ -397,11 +397,19 @@ func (l *Live) chainDamage() {
 		needsRules := len(c.Rules) > 0 || c.OwnOf != 0
 		switch {
 		case c.Hook != nil && !l.kernel.hooked[c.Name]:
-			l.damaged("chain %s of table inet %s is missing", c.Name, ruleset.TableName)
+			l.damaged("chain %s of table %s %s is missing", c.Name, familyOf(c), ruleset.TableName)
 		case needsRules && len(l.kernel.chains[c.Name]) == 0:
-			l.damaged("chain %s of table inet %s has no rules", c.Name, ruleset.TableName)
+			l.damaged("chain %s of table %s %s has no rules", c.Name, familyOf(c), ruleset.TableName)
 		}
 	}
+}
+
+// familyOf returns the name of the family of a chain's table.
+func familyOf(c ruleset.Chain) string {
+	if c.Device != "" {
+		return "netdev"
+	}
+	return "inet"
 }
 
 // dataPlane returns a data plane with the paths in force.
@@ -454,6 +462,7 @@ type Flight struct {
 	NAT    *Passage // of a connection's first packet only
 	Leave  *Passage // the guard
 	Source netip.Addr
+	Shared *SharedHost // nil: the packet does not leave by PathShared
 }
 
 // Dropped returns the passage that dropped the packet, or nil.
@@ -516,7 +525,10 @@ func (l *Live) translate(f *Flight, fly *flyer, leavesAs netip.Addr) (on bool, e
 func (l *Live) leave(f *Flight, fly *flyer) (err error) {
 	fly.Connection.Source = cmp.Or(fly.Connection.Source, fly.From)
 	fly.From = f.Source
-	f.Leave, err = cross(l.kernel, fly, "guard")
+	if f.Leave, err = cross(l.kernel, fly, "guard"); err != nil || f.Leave.Dropped {
+		return err
+	}
+	f.Shared, err = l.sharedHost(f.Source, f.Arrive.Mark)
 	return err
 }
 

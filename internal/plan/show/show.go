@@ -17,7 +17,7 @@ import (
 
 // Plan writes a plan for display: the EgressServices, then the devices, packet rules, routing and speakers of the node.
 func Plan(out io.Writer, p *plan.NodePlan, problems []cluster.Problem) error {
-	w := &textWriter{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), paths: map[plan.PathID]string{0: "drop"}}
+	w := &textWriter{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), hosts: p.Tunnel, paths: map[plan.PathID]string{0: "drop"}}
 	for _, path := range p.DataPlane.Paths {
 		w.paths[path.ID] = fmt.Sprintf("%s %s", path.Key.Kind, path.Key.Name)
 	}
@@ -38,6 +38,7 @@ func Plan(out io.Writer, p *plan.NodePlan, problems []cluster.Problem) error {
 type textWriter struct {
 	*tabwriter.Writer
 	paths map[plan.PathID]string
+	hosts *plan.Tunnel
 	begun bool
 }
 
@@ -62,6 +63,15 @@ func (w *textWriter) title(format string, args ...any) {
 	}
 	w.begun = true
 	w.line(format, args...)
+}
+
+// path names a path, and on PathShared the host with a MAC.
+func (w *textWriter) path(id plan.PathID, via plan.MAC) string {
+	name := w.paths[id]
+	if host, ok := w.hosts.Host(via); ok && strings.HasPrefix(name, string(plan.PathShared)+" ") {
+		return name + " to " + host.Node
+	}
+	return name
 }
 
 func (w *textWriter) services(p *plan.NodePlan) {
@@ -132,6 +142,10 @@ func (w *textWriter) tunnel(t *plan.Tunnel, d *plan.DataPlane) {
 	w.line("  VXLAN %s\tVNI %d\tport %d from %s, MTU %d, TCP segments up to %d (IPv4), %d (IPv6)",
 		t.Device, t.VNI, t.Port, t.Local, t.MTU, d.ClampMSS4, d.ClampMSS6)
 	for _, h := range t.Hosts {
+		if h.MAC == plan.Nowhere {
+			w.line("  to no node\twhere chain shared does not find the host")
+			continue
+		}
 		w.line("  to %s\tat %s", h.Node, h.Remote)
 	}
 }
@@ -142,9 +156,9 @@ func (w *textWriter) packets(p *plan.NodePlan) {
 	for e := range d.Endpoints.All() {
 		kept := ""
 		if e.Kept.Path != 0 {
-			kept = "old flows may stay on " + w.paths[e.Kept.Path]
+			kept = "old flows may stay on " + w.path(e.Kept.Path, e.Via)
 		}
-		w.cells("from "+e.Addr.String(), "on "+cmp.Or(e.Node, "any node"), w.paths[e.Path], sourceText(e), kept)
+		w.cells("from "+e.Addr.String(), "on "+cmp.Or(e.Node, "any node"), w.path(e.Path, e.Via), sourceText(e), kept)
 	}
 	if d.Endpoints.Len() == 0 {
 		w.line("  none")
@@ -185,7 +199,7 @@ func (w *textWriter) ingress(d *plan.DataPlane) {
 	for i := range d.Ingress.All() {
 		stray := ""
 		if i.Stray != 0 {
-			stray = "flows unknown here go to " + w.paths[i.Stray]
+			stray = "flows unknown here go to " + w.path(i.Stray, i.Via)
 		}
 		w.cells("to "+i.Addr.String(), "of "+w.paths[i.Path], stray)
 	}
