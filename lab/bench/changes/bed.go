@@ -29,6 +29,7 @@ const (
 	metricsAddress = "172.31.0.1:9479"
 	ownNode        = "node-0"
 	network        = "vrf0"
+	hostsMost      = 250 // addresses of hosts; beyond 28, hosts share a path
 )
 
 // Time that things may take on a machine that is busy with them.
@@ -56,8 +57,8 @@ func build(ctx context.Context, o options) (_ *bed, err error) {
 	if o.server && o.kubelab == "" {
 		return nil, errors.New("-kubelab or KUBELAB must name the API server's program: make kubelab prints its path")
 	}
-	if o.hosts < 3 || o.hosts > 25 || o.hosts > o.nodes {
-		return nil, fmt.Errorf("-hosts %d: 3 to 25 of the %d nodes: each is a path of the node, of which there are 31", o.hosts, o.nodes)
+	if o.hosts < 3 || o.hosts > min(o.nodes, hostsMost) {
+		return nil, fmt.Errorf("-hosts %d: 3 to %d of the %d nodes", o.hosts, hostsMost, o.nodes)
 	}
 	if o.daemon, err = filepath.Abs(o.daemon); err != nil {
 		return nil, err
