@@ -128,8 +128,8 @@ test: deps build lint lab-kernel kubelab unit lab ## all checks and tests of the
 demo: deps lab-kernel build bin/labexec bin/demo ## three nodes, two networks beside the default, routers, packets: ends with a table of results
 	bin/labexec bin/demo
 
-chaos: deps lab-kernel kubelab build bin/labexec bin/chaos ## break the lab in random order under traffic: SEED=n (random), MINUTES=n (10), FAULTS=kind,kind (all)
-	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 bin/labexec bin/chaos -seed '$(or $(SEED),0)' -minutes '$(or $(MINUTES),10)' -faults '$(FAULTS)'
+chaos: deps lab-kernel kubelab build bin/labexec bin/chaos ## break the lab in random order under traffic: SEED=n (random), MINUTES=n (10), FAULTS=kind,kind (all), ARGS='-slower 4 -slack 1s' (on a slow machine)
+	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 bin/labexec bin/chaos -seed '$(or $(SEED),0)' -minutes '$(or $(MINUTES),10)' -faults '$(FAULTS)' $(ARGS)
 
 image: ## the image: dist/egressway.tar, for docker, ctr, kind and skopeo to load: ARCH=arm64 (this machine's)
 	@mkdir -p dist/image
