@@ -287,23 +287,32 @@ func (a *Agent) schedule(t *triggers, failure error) {
 	if next := a.last.kernel.NextLook; !next.IsZero() {
 		t.look.Reset(max(time.Until(next), retryAfter))
 	}
+	if due, moving := a.last.choices.Due(); moving {
+		t.move.Reset(time.Until(due))
+	}
 }
 
 // triggers holds the times at which the loop runs a pass or looks whether one is due.
 type triggers struct {
-	beat        *time.Ticker
-	retry, look *time.Timer
-	due         <-chan time.Time // when the delayed pass for kernel events is due; nil: none is
+	beat  *time.Ticker
+	retry *time.Timer
+	look  *time.Timer
+	move  *time.Timer      // when the next phase of a move begins
+	due   <-chan time.Time // when the delayed pass for kernel events is due; nil: none is
 }
 
 func newTriggers() *triggers {
-	return &triggers{beat: time.NewTicker(beatEvery), retry: time.NewTimer(0), look: time.NewTimer(math.MaxInt64)}
+	never := time.Duration(math.MaxInt64)
+	return &triggers{
+		beat: time.NewTicker(beatEvery), retry: time.NewTimer(0), look: time.NewTimer(never), move: time.NewTimer(never),
+	}
 }
 
 func (t *triggers) stop() {
 	t.beat.Stop()
 	t.retry.Stop()
 	t.look.Stop()
+	t.move.Stop()
 }
 
 // nextPass waits until a pass is due, and reports whether kernel events requested it. ended: ctx has ended instead.
@@ -327,6 +336,7 @@ func (a *Agent) nextPass(ctx context.Context, t *triggers) (byKernel, ended bool
 			byKernel = true
 		case <-t.retry.C:
 		case <-t.look.C:
+		case <-t.move.C:
 		}
 		t.due = nil // the coming pass covers the events so far
 		return byKernel, false

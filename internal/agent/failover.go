@@ -94,6 +94,15 @@ func (a *Agent) announcedInstead(speakers []plan.Speaker, err error) {
 	f.announced, f.steered = speakers, time.Time{}
 }
 
+// sight returns what this node knows besides the elected choices. resumed is election.Sight.Resumed.
+func (a *Agent) sight(c *config.Config, objects cluster.Objects, resumed func(election.Seat) bool) election.Sight {
+	return election.Sight{
+		Node: c.Node, Now: time.Now(), Dead: a.last.others.nodes.Dead, Heard: a.heard(),
+		Ready: func(node string) bool { return objects.Nodes.At(node).Ready },
+		Keep:  time.Duration(c.Moves.KeepFlows), Resumed: resumed,
+	}
+}
+
 // heard returns the nodes known to run a daemon, because they have answered once. With an API server it returns nil:
 // only nodes that report become host or standby.
 func (a *Agent) heard() map[string]bool {

@@ -134,7 +134,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, seat := range a.last.choices.Update(c.Node, elected, others, a.last.others.nodes.Dead, a.heard(), resumed) {
+	for _, seat := range a.last.choices.Update(elected, others, a.sight(c, objects, resumed)) {
 		change.Add(seat.ID)
 	}
 	desired, planned := a.planner.Plan(plan.Snapshot{

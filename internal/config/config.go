@@ -333,7 +333,7 @@ type Election struct {
 // Moves configures moves of services from one host to another while both are alive.
 type Moves struct {
 	// how long a former host stays as standby after a planned move, so that its flows may end there; 0s to 1h; 0s: not
-	// at all. The leader's value is in force on all nodes
+	// at all. The leader's value is in force on all nodes; with `source.manifests`, each node's own
 	KeepFlows Duration `yaml:"keepFlows"`
 	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination
 	// grace period

@@ -3,42 +3,57 @@ package election
 import (
 	"maps"
 	"slices"
-
-	"github.com/egressway/egressway/internal/cluster"
+	"time"
 )
 
 // Local holds the host and standby of each seat, as one node sees them: as elected, except for nodes that it sees
-// dead.
+// dead, and for moves that it makes gradual.
 type Local struct {
-	dead  map[string]bool
-	heard map[string]bool // nodes known to run a daemon; nil: all hosts and standbys do
+	sight Sight
 	now   map[Seat]Choice
+	hosts map[Seat]string // elected ones, where every node elects for itself
+	moves map[Seat]move
+}
+
+// Sight holds everything that a node knows besides the elected choices.
+type Sight struct {
+	Node string    // this node
+	Now  time.Time // when it looks
+	Dead map[string]bool
+	// Heard holds the nodes known to run a daemon; nil: all hosts and standbys do, since a leader elects for all nodes.
+	Heard map[string]bool
+	// Ready reports whether a node is Ready by the manifests. It is used along with Heard only.
+	Ready func(node string) bool
+	// Keep is for how long a former host is the standby after a move, where every node elects for itself.
+	Keep time.Duration
+	// Resumed reports whether a seat's connections may go on at another node, by what an earlier run left in the kernel;
+	// nil: they do not. It is used by the first Update only, since the kernel has no more from an earlier run than that saw.
+	Resumed func(Seat) bool
 }
 
 // Choices returns the choices, which the next Update modifies; nil before the first one.
 func (c *Local) Choices() map[Seat]Choice { return c.now }
 
 // Update applies the elected choices, of which changed lists those that changed or are gone since the last call. It
-// returns the seats of the resulting choices that changed or are gone. The first call asks resumed whether a seat's
-// connections may go on at another node, by what an earlier run left in the kernel; nil: they do not.
-func (c *Local) Update(
-	node string, elected map[Seat]Choice, changed []Seat, dead, heard map[string]bool, resumed func(Seat) bool,
-) (differ []Seat) {
-	all := c.now == nil || !maps.Equal(dead, c.dead) || !maps.Equal(heard, c.heard)
-	c.dead, c.heard = dead, heard
+// returns the seats of the resulting choices that changed or are gone.
+func (c *Local) Update(elected map[Seat]Choice, changed []Seat, sight Sight) (differ []Seat) {
+	all := c.now == nil || !maps.Equal(sight.Dead, c.sight.Dead) || !maps.Equal(sight.Heard, c.sight.Heard)
 	if c.now == nil {
-		c.now = make(map[Seat]Choice, len(elected))
+		c.now, c.hosts, c.moves = make(map[Seat]Choice, len(elected)), map[Seat]string{}, map[Seat]move{}
 	} else {
-		resumed = nil // the kernel has no more from an earlier run than the first call saw
+		sight.Resumed = nil
 	}
-	if all {
+	if c.sight = sight; all {
 		changed = c.everySeat(elected)
+	} else {
+		changed = c.withDue(changed)
 	}
 	for _, s := range changed {
-		if c.set(node, s, elected, resumed) {
+		if c.set(s, elected) {
 			differ = append(differ, s)
 		}
 	}
+	c.sight.Ready = nil // it may hold all objects
 	return differ
 }
 
@@ -54,22 +69,24 @@ func (c *Local) everySeat(elected map[Seat]Choice) []Seat {
 }
 
 // set applies the elected choice of one seat, and reports whether the resulting choice changed or is gone.
-func (c *Local) set(node string, s Seat, elected map[Seat]Choice, resumed func(Seat) bool) bool {
+func (c *Local) set(s Seat, elected map[Seat]Choice) bool {
 	choice, exists := elected[s]
 	if exists {
-		return c.apply(node, s, choice, resumed)
+		return c.apply(s, choice)
 	}
 	_, had := c.now[s]
 	delete(c.now, s)
+	delete(c.hosts, s)
+	delete(c.moves, s)
 	return had
 }
 
 // apply applies a choice of one seat, and reports whether the resulting choice changed.
-func (c *Local) apply(node string, s Seat, choice Choice, resumed func(Seat) bool) bool {
+func (c *Local) apply(s Seat, choice Choice) bool {
 	was, had := c.now[s]
-	next := c.here(node, choice).Resume(was)
-	if resumed != nil && next.Host == node && next.Standby != "" {
-		next.Former = resumed(s)
+	next := c.here(c.gradually(s, was, choice)).Resume(was)
+	if c.sight.Resumed != nil && next.Host == c.sight.Node && next.Standby != "" {
+		next.Former = c.sight.Resumed(s)
 	}
 	if had && next.Same(was) {
 		return false
@@ -81,12 +98,13 @@ func (c *Local) apply(node string, s Seat, choice Choice, resumed func(Seat) boo
 // here returns one choice as this node sees it. With manifests, every node elects for itself. A host that the manifests
 // name without a term gets one, so that a standby that takes over can announce a later term. A standby without a daemon
 // does not take over: it would forward the packets by its default route.
-func (c *Local) here(node string, choice Choice) Choice {
-	if c.heard != nil && choice.Host != "" && choice.Host != cluster.AllHosts && choice.Term == 0 {
+func (c *Local) here(choice Choice) Choice {
+	heard := c.sight.Heard
+	if heard != nil && isNode(choice.Host) && choice.Term == 0 {
 		choice.Term = 1
 	}
-	after, _ := choice.Failover(c.dead)
-	if c.heard != nil && after.Host != choice.Host && after.Host != node && !c.heard[after.Host] {
+	after, _ := choice.Failover(c.sight.Dead)
+	if heard != nil && after.Host != choice.Host && after.Host != c.sight.Node && !heard[after.Host] {
 		return choice
 	}
 	return after

@@ -333,12 +333,19 @@ func (d *demo) tryMove(ctx context.Context) {
 		}
 		pause(ctx, time.Second)
 		t := stop()
-		if err != nil {
-			return "", err
-		}
 		d.host, d.guest = to, from
-		return fmt.Sprintf("%d answered, %d not, 0 wrong", t.OK, t.Failed), d.onlyRed(t)
+		if err == nil {
+			err = allAnswered(t)
+		}
+		return fmt.Sprintf("%d answered, 0 not, 0 wrong", t.OK), errors.Join(err, d.onlyRed(t))
 	})
+}
+
+func allAnswered(t lab.Tally) error {
+	if t.Failed > 0 {
+		return fmt.Errorf("%d of %d questions unanswered: %v", t.Failed, t.Failed+t.OK, t.Errors)
+	}
+	return nil
 }
 
 // tryRestart stops the daemon of the host and starts it again.
@@ -349,8 +356,8 @@ func (d *demo) tryRestart(ctx context.Context) {
 		err := change()
 		pause(ctx, further)
 		t := stop()
-		if err == nil && t.Failed > 0 {
-			err = fmt.Errorf("%d of %d questions unanswered: %v", t.Failed, t.Failed+t.OK, t.Errors)
+		if err == nil {
+			err = allAnswered(t)
 		}
 		return fmt.Sprintf("%d answered, 0 not, 0 wrong", t.OK), errors.Join(err, d.onlyRed(t))
 	}
