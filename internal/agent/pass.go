@@ -114,7 +114,8 @@ func (a *Agent) publish(p *plan.NodePlan, problems []cluster.Problem, sessions [
 
 // plan updates this node's plan. It returns the plan's problems with objects, and this node's own.
 func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Objects) (planned, local []cluster.Problem, err error) {
-	facts, err := a.facts(ctx, c)
+	tables := tablesOf(c, a.last.plan)
+	facts, err := a.facts(ctx, tables)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,12 +138,20 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	for _, seat := range a.last.choices.Update(elected, others, a.sight(c, objects, resumed)) {
 		change.Add(seat.ID)
 	}
-	desired, planned := a.planner.Plan(plan.Snapshot{
+	snapshot := plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.Choices(), Facts: facts,
 		Learned: a.speakers.Learned(), Unsettled: unsettled, Unmade: a.last.unmade, APIServer: a.reached(),
 		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c),
 		Heard: a.heard(), Answering: a.answering(c),
-	}, change)
+	}
+	desired, planned := a.planner.Plan(snapshot, change)
+	if now := tablesOf(c, desired); !slices.Equal(now, tables) { // of networks that objects name, not the configuration
+		if snapshot.Facts, err = a.facts(ctx, now); err != nil {
+			return nil, nil, err
+		}
+		facts = snapshot.Facts
+		desired, planned = a.planner.Plan(snapshot, change)
+	}
 	watching := slices.Concat(desired.Watched, a.last.others.named)
 	if change.All || c != a.last.config || !slices.Equal(watching, a.last.others.watching) {
 		a.last.config, a.last.others.watching, a.last.others.peers = c, watching, peers(c, objects, watching)
@@ -161,8 +170,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 
 // facts reads the node. It first has routes put back that others removed: a plan made from a momentary loss would end
 // connections.
-func (a *Agent) facts(ctx context.Context, c *config.Config) (plan.Facts, error) {
-	tables := tablesOf(c)
+func (a *Agent) facts(ctx context.Context, tables []uint32) (plan.Facts, error) {
 	a.last.kernel = a.last.kernel.At(time.Now())
 	facts, lost, err := a.kernel.Facts(ctx, a.last.kernel, tables...)
 	const tries = 3 // another program may remove them again meanwhile
@@ -176,12 +184,22 @@ func (a *Agent) facts(ctx context.Context, c *config.Config) (plan.Facts, error)
 	return facts, err
 }
 
-func tablesOf(c *config.Config) []uint32 {
+// tablesOf lists the routing tables of the configured networks, and of those by which a plan has packets leave, sorted. The
+// plan may be nil.
+func tablesOf(c *config.Config, p *plan.NodePlan) []uint32 {
 	tables := make([]uint32, 0, len(c.Networks))
 	for _, n := range c.Networks {
 		tables = append(tables, n.Table)
 	}
-	return tables
+	if p != nil {
+		for _, path := range p.DataPlane.Paths {
+			if path.Key.Kind == plan.PathNetwork {
+				tables = append(tables, path.Table)
+			}
+		}
+	}
+	slices.Sort(tables)
+	return slices.Compact(tables)
 }
 
 // watch makes the speaker watch other nodes and answer them, once the packet filter is in force: from then on they hand

@@ -40,6 +40,21 @@ func tenureOf(spec cluster.EgressService) tenure {
 	return tenure{spec.Status.Host, spec.Status.Standby, spec.Status.Term, spec.Created}
 }
 
+func (egressServices) awaited(o *cluster.Objects, reports map[string]cluster.Report) iter.Seq[awaited] {
+	return func(yield func(awaited) bool) {
+		if reports == nil {
+			return
+		}
+		for _, spec := range o.EgressServices.All() {
+			r, reports := reports[spec.Status.Host]
+			_, known := r.Networks[networkOf(spec)]
+			if reports && !known && r.Applied < spec.Version && !yield(awaited{spec.Status.Host, networkOf(spec)}) {
+				return
+			}
+		}
+	}
+}
+
 func (egressServices) addresses(o *cluster.Objects, s Seat) (all []netip.Addr) {
 	for _, in := range o.Services.At(s.Key).Ingress {
 		if a, err := netip.ParseAddr(in.IP); err == nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -107,6 +108,7 @@ type elector struct {
 	load      []int  // seats by host
 	employed  []bool // nodes that are host or standby of some seat
 	few       map[preference][]int
+	presumed  map[awaited]bool
 	dead      map[string]bool
 	seen      map[string]bool     // alive, by other nodes
 	apart     map[string][]string // by node, living nodes that it reports dead or that report it dead
@@ -138,8 +140,31 @@ func newElector(objects cluster.Objects, reports map[string]cluster.Report, poli
 	e.dead, e.seen = judge(reports)
 	e.readApart()
 	e.readNodes()
+	e.presume()
 	return e
 }
+
+// presume adds to the reports that a host can serve by the network of its object, as long as it has not reported about that
+// object's present version. After a change of the network the host would move to the node that reports first.
+func (e *elector) presume() {
+	reported := e.reports
+	for _, k := range kinds {
+		for a := range k.awaited(&e.objects, reported) {
+			if len(e.presumed) == 0 {
+				e.reports, e.presumed = maps.Clone(reported), map[awaited]bool{}
+			}
+			if r := e.reports[a.host]; !e.presumed[a] {
+				networks := map[string]cluster.NetworkState{a.network: {Usable: true, IPv4: true, IPv6: true}}
+				maps.Copy(networks, r.Networks)
+				r.Networks, e.presumed[a] = networks, true
+				e.reports[a.host] = r
+			}
+		}
+	}
+}
+
+// awaited is a host that has not reported yet about the network that its object names by now.
+type awaited struct{ host, network string }
 
 // readApart finds the living nodes that do not hear each other.
 func (e *elector) readApart() {

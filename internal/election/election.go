@@ -32,6 +32,8 @@ type kind interface {
 	seats(o *cluster.Objects) iter.Seq[Seat]
 	// tenure returns the nodes that have a seat now. exists is false if there is no such seat.
 	tenure(o *cluster.Objects, s Seat) (t tenure, exists bool)
+	// awaited iterates over the hosts that have not reported yet about the network of their object.
+	awaited(o *cluster.Objects, reports map[string]cluster.Report) iter.Seq[awaited]
 	// addresses lists the addresses that the seat's host would announce.
 	addresses(o *cluster.Objects, s Seat) []netip.Addr
 	// contender checks one seat on its own. all reports that every node is its host.

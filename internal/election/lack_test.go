@@ -259,3 +259,30 @@ func TestServes(t *testing.T) {
 	routed(reports, "n1", false, true)
 	require.Empty(t, elected(o, reports, "n0", "n1").Serves)
 }
+
+// TestHostStaysUntilItReports: after a change of the network the host does not move to the node that reports first.
+func TestHostStaysUntilItReports(t *testing.T) {
+	o, reports := objects(3, "a"), up("n0", "n1", "n2")
+	change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) {
+		e.Network, e.Version, e.Status = "100", 7, cluster.Status{Host: "n0", Standby: "n1", Term: 1}
+	})
+	report := func(node string, version uint64, routes bool) {
+		r := reports[node]
+		r.Applied, r.Networks = version, map[string]cluster.NetworkState{"100": {Usable: true, IPv4: routes}}
+		reports[node] = r
+	}
+	host := func() string { return Elect(o, reports)[seat("a")].Host }
+	require.Equal(t, "n0", host(), "no node has reported")
+	report("n2", 7, true)
+	require.Equal(t, "n0", host(), "another node has")
+	require.NotContains(t, reports["n0"].Networks, "100", "the reports are the caller's")
+
+	r := reports["n0"]
+	r.Applied = 7
+	reports["n0"] = r
+	require.Equal(t, "n2", host(), "the host has reported, and lacks the network")
+	report("n0", 7, false)
+	require.Equal(t, "n2", host(), "the host lacks a route that another node has")
+	report("n2", 7, false)
+	require.Equal(t, "n0", host(), "no node has a route")
+}
