@@ -27,6 +27,7 @@ type service struct {
 	host      int // the standby is the next of the hosts
 	state     state
 	changed   time.Time
+	manifest  string // its part of a file; empty: to be written
 }
 
 type endpoint struct {

@@ -80,24 +80,35 @@ func (s *service) slice() map[string]any {
 	}
 }
 
-// file is the manifest that has a Service: a line of YAML, which JSON is too, an object.
-func (c *cluster) file(s *service) (name, manifest string) {
-	number := s.number / c.perFile
+// file is the manifest that has a Service, which has changed: a line of YAML, which JSON is too, an object.
+func (c *cluster) file(changed *service) (name, manifest string) {
+	number := changed.number / c.perFile
+	changed.manifest = ""
 	var b strings.Builder
 	for _, s := range c.services[number*c.perFile : min((number+1)*c.perFile, len(c.services))] {
-		objects := []map[string]any{s.core(), s.slice()}
-		if s.state != deleted {
-			e := s.egressService()
-			e["status"] = c.egressStatus(s)
-			objects = append(objects, e)
+		if s.manifest == "" {
+			s.manifest = c.manifest(s)
 		}
-		for _, o := range objects {
-			b.WriteString("---\n")
-			b.Write(encode(o))
-			b.WriteByte('\n')
-		}
+		b.WriteString(s.manifest)
 	}
 	return fmt.Sprintf("services-%d.yaml", number), b.String()
+}
+
+// manifest is the part of a file that describes a Service.
+func (c *cluster) manifest(s *service) string {
+	objects := []map[string]any{s.core(), s.slice()}
+	if s.state != deleted {
+		e := s.egressService()
+		e["status"] = c.egressStatus(s)
+		objects = append(objects, e)
+	}
+	var b strings.Builder
+	for _, o := range objects {
+		b.WriteString("---\n")
+		b.Write(encode(o))
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 // nodesFile is the manifest of the Nodes.
