@@ -152,7 +152,7 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path, shown string) {
 		i := slices.Index(fields, key.Value)
 		if i < 0 || key.Value == "" {
 			known := slices.DeleteFunc(slices.Clone(fields), func(name string) bool { return name == "" })
-			d.errorf(key, join(shown, key.Value), "", "unknown key; known here: %s", strings.Join(known, ", "))
+			d.errorf(key, join(shown, key.Value), "", "%s", unknownKey(key.Value, known))
 			return
 		}
 		d.value(val, v.Field(i), join(path, key.Value), join(shown, key.Value))

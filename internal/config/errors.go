@@ -61,3 +61,12 @@ func (es Errors) sort() {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.File, b.File), cmp.Compare(a.Field, b.Field))
 	})
 }
+
+// unknownKey returns the message about a key that is none of known.
+func unknownKey(key string, known []string) string {
+	list := "nown here: " + strings.Join(known, ", ")
+	if meant := text.Nearest(key, known); meant != "" {
+		return "unknown key: is " + meant + " meant? K" + list
+	}
+	return "unknown key; k" + list
+}
