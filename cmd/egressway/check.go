@@ -33,51 +33,85 @@ func (e invalidError) Error() string {
 func newCheckCommand() *cobra.Command {
 	var configFile, folder, node, format string
 	c := &cobra.Command{
-		Use:   "check --config FILE [--manifests DIR [--node NAME]] [-o text|json|yaml]",
+		Use:   "check {--config FILE | -} [--manifests DIR [--node NAME]] [-o text|json|yaml]",
 		Short: "Validate the configuration and, if given, a folder of manifests",
 		Long: `Validate the configuration and, if given, a folder of manifests. With --node, show the configuration of one node: the values
 that nodeSelectors give it by the labels of its Node object in the folder, each with its line and the selector that matches.
 
 Prints every error on a line of its own, "file:line: object: field: value: what would be right". Changes nothing and needs no privilege.
+A variable EGRESSWAY_... of the environment that names no key gets a warning.
+
+With - it reads the configuration from standard input; relative paths in it are then relative to the working directory.
 
 Exit codes: 0 no error; 1 an error in the files, or in the flags.`,
 		Example: `  egressway check --config /etc/egressway/config.yaml
   egressway check --config config/egressway.yaml --manifests config/samples
   kubectl get nodes -o yaml > nodes/nodes.yaml; egressway check --config config.yaml --manifests nodes --node worker-7
-  egressway check --config config/egressway.yaml -o json | jq -r '.errors[].message'`,
-		Args:          cobra.NoArgs,
+  egressway check --config config/egressway.yaml -o json | jq -r '.errors[].message'
+  kubectl -n egressway-system get configmap egressway-config -o jsonpath='{.data.config\.yaml}' | egressway check -`,
+		Args:          cobra.MaximumNArgs(1),
+		ValidArgs:     []cobra.Completion{"-"},
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := oneOf("-o", format, "text", "json", "yaml"); err != nil {
 				return err
 			}
-			found, of, summary := check(configFile, folder)
-			shown, err := of.node(node, folder)
+			file, err := configArgument(configFile, args)
 			if err != nil {
 				return err
 			}
-			if err := writeChecked(cmd.OutOrStdout(), format, found, shown, summary); err != nil {
+			c := check(folder, func() (*config.Config, error) { return loadFrom(file, cmd.InOrStdin()) })
+			of, err := c.node(node, folder)
+			if err != nil {
 				return err
 			}
-			if len(found) > 0 {
-				return invalidError{len(found)}
+			if err := c.write(cmd.OutOrStdout(), format, of); err != nil {
+				return err
+			}
+			if len(c.errs) > 0 {
+				return invalidError{len(c.errs)}
 			}
 			return nil
 		},
 	}
-	c.Flags().StringVar(&configFile, "config", "", "configuration `file`")
+	c.Flags().StringVar(&configFile, "config", "", "configuration `file`; - for standard input")
 	c.Flags().StringVar(&folder, "manifests", "", "`folder` of manifests to validate too")
 	c.Flags().StringVar(&node, "node", "", "`name` of a node whose configuration to show")
-	_ = c.MarkFlagRequired("config") // fails for an unknown flag only
-	_ = c.MarkFlagFilename("config", "yaml", "yml")
+	_ = c.MarkFlagFilename("config", "yaml", "yml") // fails for an unknown flag only
 	_ = c.MarkFlagDirname("manifests")
 	_ = c.RegisterFlagCompletionFunc("node", completeNodes(&folder))
 	outputFlag(c, &format, "text", "json", "yaml")
 	return c
 }
 
-// checked is one error, for programs.
+// stdin names standard input as the file of a configuration.
+const stdin = "-"
+
+// configArgument returns the file of the configuration, which the flag or the argument names.
+func configArgument(flag string, args []string) (string, error) {
+	switch {
+	case len(args) == 0 && flag == "":
+		return "", errors.New("no configuration: --config FILE is needed, or - to read it from standard input")
+	case len(args) == 0:
+		return flag, nil
+	case args[0] != stdin:
+		return "", fmt.Errorf("%q: a file is named by --config; the only argument is -, for standard input", args[0])
+	case flag != "" && flag != stdin:
+		return "", fmt.Errorf("--config %q and -: one of both is needed", flag)
+	}
+	return stdin, nil
+}
+
+// loadFrom loads a configuration from a file or, if that is stdin, from in.
+func loadFrom(file string, in io.Reader) (*config.Config, error) {
+	if file == stdin {
+		return config.LoadFrom("standard input", in)
+	}
+	return config.Load(file)
+}
+
+// checked is one error or warning, for programs.
 type checked struct {
 	Where   string `json:"where,omitempty"` // file:line
 	Object  string `json:"object,omitempty"`
@@ -102,26 +136,36 @@ func asChecked(err error) checked {
 	return checked{where, "", e.Field, e.Value, e.Message}
 }
 
-// writeChecked writes the errors, or the summary if there are none, and the configuration of a node; nil: of none.
-func writeChecked(out io.Writer, format string, found []error, of *nodewise.View, summary string) error {
+// checks is the outcome of check.
+type checks struct {
+	errs     []error
+	warnings []error
+	summary  string // of files without errors
+
+	conf  *config.Config // nil: it has errors
+	nodes nodewise.Nodes
+}
+
+// write writes the errors and warnings, the summary if there are no errors, and the configuration of a node; nil: of none.
+func (c checks) write(out io.Writer, format string, of *nodewise.View) error {
 	if format != "text" {
-		all := make([]checked, 0, len(found))
-		for _, err := range found {
-			all = append(all, asChecked(err))
-		}
 		return encode(out, format, struct {
-			OK      bool           `json:"ok"`
-			Summary string         `json:"summary,omitempty"`
-			Errors  []checked      `json:"errors"`
-			Node    *nodewise.View `json:"node,omitempty"`
-		}{len(found) == 0, summary, all, of})
+			OK       bool           `json:"ok"`
+			Summary  string         `json:"summary,omitempty"`
+			Errors   []checked      `json:"errors"`
+			Warnings []checked      `json:"warnings,omitempty"`
+			Node     *nodewise.View `json:"node,omitempty"`
+		}{len(c.errs) == 0, c.summary, allChecked(c.errs), allChecked(c.warnings), of})
 	}
 	colours := text.ColoursOf(out)
-	for _, err := range found {
+	for _, err := range c.errs {
 		fmt.Fprintln(out, colours.Bad(text.Lines(err.Error())))
 	}
-	if len(found) == 0 {
-		fmt.Fprintln(out, colours.Good(summary))
+	for _, w := range c.warnings {
+		fmt.Fprintln(out, "warning: "+text.Lines(w.Error()))
+	}
+	if len(c.errs) == 0 {
+		fmt.Fprintln(out, colours.Good(c.summary))
 	}
 	if of != nil {
 		fmt.Fprintln(out)
@@ -130,21 +174,23 @@ func writeChecked(out io.Writer, format string, found []error, of *nodewise.View
 	return nil
 }
 
-// checkedFiles is what check has read.
-type checkedFiles struct {
-	conf  *config.Config // nil: it has errors
-	nodes nodewise.Nodes
+func allChecked(errs []error) []checked {
+	all := make([]checked, 0, len(errs))
+	for _, err := range errs {
+		all = append(all, asChecked(err))
+	}
+	return all
 }
 
 // node returns the configuration of a node; nil if no name is given, or the configuration has errors.
-func (f checkedFiles) node(name, folder string) (*nodewise.View, error) {
+func (c checks) node(name, folder string) (*nodewise.View, error) {
 	switch {
-	case name == "" || f.conf == nil:
+	case name == "" || c.conf == nil:
 		return nil, nil
 	case folder == "":
 		return nil, errors.New("--node needs --manifests: a folder with the Node object, which has the labels")
 	}
-	return viewOf(f.conf, f.nodes, name, folder)
+	return viewOf(c.conf, c.nodes, name, folder)
 }
 
 // viewOf returns the configuration of a node in a folder of manifests.
@@ -164,35 +210,41 @@ func completeNodes(folder *string) cobra.CompletionFunc {
 	}
 }
 
-// check returns the errors in the configuration and in the manifests, and a summary of their content.
-func check(configFile, folder string) (found []error, files checkedFiles, summary string) {
-	conf, err := config.Load(configFile)
+// check checks the configuration that load reads, the environment, and the manifests.
+func check(folder string, load func() (*config.Config, error)) (c checks) {
+	for _, w := range config.StrayVariables() {
+		c.warnings = append(c.warnings, w)
+	}
+	c.addConfig(load())
+	if folder == "" {
+		return c
+	}
+	objects, problems := manifests.Read(folder)
+	c.nodes = objects.Nodes
+	if c.conf != nil {
+		problems = append(problems, nodewise.Check(c.conf, objects.Nodes)...)
+		problems = append(problems, planProblems(c.conf, objects)...)
+		c.summary += fmt.Sprintf(", %d nodes, %d EgressServices", objects.Nodes.Len(), objects.EgressServices.Len())
+	}
+	for _, p := range cluster.SortProblems(problems) {
+		c.errs = append(c.errs, p)
+	}
+	return c
+}
+
+// addConfig adds a configuration with its summary, or its errors.
+func (c *checks) addConfig(conf *config.Config, err error) {
 	var all config.Errors
 	switch {
 	case errors.As(err, &all):
 		for _, e := range all {
-			found = append(found, e)
+			c.errs = append(c.errs, e)
 		}
 	case err != nil:
-		found = append(found, err)
+		c.errs = append(c.errs, err)
 	default:
-		summary = fmt.Sprintf("ok: %d networks", len(conf.Networks))
+		c.conf, c.summary = conf, fmt.Sprintf("ok: %d networks", len(conf.Networks))
 	}
-	files.conf = conf
-	if folder == "" {
-		return found, files, summary
-	}
-	objects, problems := manifests.Read(folder)
-	files.nodes = objects.Nodes
-	if conf != nil {
-		problems = append(problems, nodewise.Check(conf, objects.Nodes)...)
-		problems = append(problems, planProblems(conf, objects)...)
-		summary += fmt.Sprintf(", %d nodes, %d EgressServices", objects.Nodes.Len(), objects.EgressServices.Len())
-	}
-	for _, p := range cluster.SortProblems(problems) {
-		found = append(found, p)
-	}
-	return found, files, summary
 }
 
 // planProblems returns the problems of plans for all nodes, assuming that their networks are up.

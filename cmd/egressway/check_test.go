@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/config"
 )
 
 func TestMain(m *testing.M) {
@@ -62,6 +65,74 @@ func TestCheckPrintsEveryError(t *testing.T) {
 	require.EqualError(t, err, "1 error")
 }
 
+// TestCheckReadsStandardInput checks the ways to name standard input, and the errors of a configuration that came from there.
+func TestCheckReadsStandardInput(t *testing.T) {
+	check := func(text string, args ...string) (string, error) {
+		c := newCheckCommand()
+		var out bytes.Buffer
+		c.SetIn(strings.NewReader(text))
+		c.SetOut(&out)
+		c.SetErr(&out)
+		c.SetArgs(args)
+		err := c.Execute()
+		return out.String(), err
+	}
+	for _, args := range [][]string{{"-"}, {"--config", "-"}, {"-", "--config=-"}} {
+		out, err := check("bgp: {asn: 64512}\n", args...)
+		require.NoError(t, err, args)
+		require.Equal(t, "ok: 1 networks\n", out)
+
+		out, err = check("bgp:\n  asnn: 64512\n", args...)
+		require.EqualError(t, err, "1 error", args)
+		require.Equal(t, "standard input:2: bgp.asnn: unknown key: is asn meant? Known here: asn, routerID, overrides, listenPort, gracefulRestart, bfdProfiles\n", out)
+	}
+	out, err := check("bgp: {asn: 64512}\n", "-", "--manifests", "../../config/samples")
+	require.ErrorAs(t, err, new(invalidError))
+	require.Contains(t, out, "EgressService shop/web: spec.network: ", "the samples' networks are missing")
+	out, err = check(strings.Repeat("#", 1<<20+1), "-")
+	require.EqualError(t, err, "1 error")
+	require.Equal(t, "standard input: larger than 1 MiB: not a configuration\n", out)
+	dir := t.TempDir()
+	t.Chdir(dir)
+	require.NoError(t, os.WriteFile("red1", []byte("secret"), 0o600))
+	const peer = "bgp: {asn: 1}\nnetworks: [{name: red, vrf: red, peers: [{address: 10.1.0.1, asn: 2, passwordFile: red1}]}]\n"
+	out, err = check(peer, "-")
+	require.NoError(t, err, "a relative path is relative to the working directory: %s", out)
+
+	for want, args := range map[string][]string{
+		"no configuration: --config FILE is needed, or - to read it from standard input":    nil,
+		`"c.yaml": a file is named by --config; the only argument is -, for standard input`: {"c.yaml"},
+		`--config "c.yaml" and -: one of both is needed`:                                    {"-", "--config", "c.yaml"},
+		"accepts at most 1 arg(s), received 2":                                              {"-", "-"},
+	} {
+		_, err := check("", args...)
+		require.EqualError(t, err, want)
+	}
+}
+
+// TestCheckWarnsOfVariables checks that a variable of the environment without a key is a warning, not an error.
+func TestCheckWarnsOfVariables(t *testing.T) {
+	t.Setenv("EGRESSWAY_LOG_LEVL", "secret")
+	const want = "$EGRESSWAY_LOG_LEVL: no key of the configuration has this variable: is EGRESSWAY_LOG_LEVEL meant?"
+	out, err := runCheck(t, "--config", "../../config/egressway.yaml")
+	require.NoError(t, err)
+	require.Equal(t, "warning: "+want+"\nok: 3 networks\n", out)
+
+	out, err = runCheck(t, "--config", "../../config/egressway.yaml", "-o", "json")
+	require.NoError(t, err)
+	var got struct {
+		OK       bool
+		Errors   []checked
+		Warnings []checked
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &got))
+	require.True(t, got.OK)
+	require.Empty(t, got.Errors)
+	where, message, _ := strings.Cut(want, ": ")
+	require.Equal(t, []checked{{Where: where, Message: message}}, got.Warnings)
+	require.NotContains(t, out, "secret")
+}
+
 // TestCheckRefusesFIFO checks that a FIFO, which may never have a writer, is refused at once.
 func TestCheckRefusesFIFO(t *testing.T) {
 	dir := t.TempDir()
@@ -71,4 +142,15 @@ func TestCheckRefusesFIFO(t *testing.T) {
 	require.EqualError(t, err, "2 errors", out)
 	require.Contains(t, out, "read the configuration: "+fifo+": not a regular file\n")
 	require.Contains(t, out, fifo+": Manifest fifo.yaml: not a regular file\n")
+}
+
+// TestRunWarnsOfVariables checks that the daemon's log names a variable without a key, and the nearest one.
+func TestRunWarnsOfVariables(t *testing.T) {
+	t.Setenv("EGRESSWAY_BGP_ROUTER_ID", "10.0.0.1")
+	var out bytes.Buffer
+	warnOfVariables(newLogger(&out, config.Log{Level: "info", Format: "json"}))
+	var line struct{ Level, Warning string }
+	require.NoError(t, json.Unmarshal(out.Bytes(), &line), out.String())
+	require.Equal(t, "WARN", line.Level)
+	require.Equal(t, "$EGRESSWAY_BGP_ROUTER_ID: no key of the configuration has this variable: is EGRESSWAY_BGP_ROUTERID meant?", line.Warning)
 }

@@ -117,6 +117,17 @@ func TestVersionForPrograms(t *testing.T) {
 	require.Regexp(t, `^go1\.`, v.Go)
 }
 
+// TestVersionFlag checks that --version prints the line of the command version.
+func TestVersionFlag(t *testing.T) {
+	var flag, command, errs bytes.Buffer
+	require.Zero(t, execute([]string{"--version"}, &flag, &errs))
+	require.Zero(t, execute([]string{"version"}, &command, &errs))
+	require.Equal(t, strings.Replace(command.String(), "egressway ", "egressway version ", 1), flag.String())
+	require.Empty(t, errs.String())
+	require.Equal(t, exitError, execute([]string{"status", "--version"}, &flag, &errs))
+	require.Equal(t, "egressway: unknown flag: --version: see \"egressway status --help\"\n", errs.String())
+}
+
 // TestCompletion asks for completions as a shell does.
 func TestCompletion(t *testing.T) {
 	complete := func(args ...string) string {

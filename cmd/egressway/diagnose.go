@@ -291,13 +291,9 @@ func readSome(path string) ([]byte, error) {
 }
 
 func (d *diagnosis) check(context.Context) ([]byte, error) {
-	found, _, summary := check(d.config, "")
 	var b bytes.Buffer
-	for _, err := range found {
-		fmt.Fprintln(&b, err)
-	}
-	fmt.Fprintln(&b, summary)
-	return b.Bytes(), nil
+	err := check("", func() (*config.Config, error) { return config.Load(d.config) }).write(&b, "text", nil)
+	return b.Bytes(), err
 }
 
 // environment lists the names of variables and the sizes of their values, since values may be secrets.

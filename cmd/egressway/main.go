@@ -33,6 +33,7 @@ Exit codes: 0 success; 1 an error; 2, only of trace: packets are dropped, or our
   egressway status                                                  # what is in force on this node?
   egressway trace --from 10.244.1.11 --to 198.51.100.10             # why does this packet go there?
   egressway completion bash > /etc/bash_completion.d/egressway      # completion of commands, flags and values`,
+		Version:       thisVersion().line(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -40,13 +40,22 @@ Exit codes: 0 a signal ended it; 1 it could not start, or continue.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
-			return agent.Run(ctx, newLogger(cmd.ErrOrStderr(), conf.Log), configFile, conf, version, again)
+			log := newLogger(cmd.ErrOrStderr(), conf.Log)
+			warnOfVariables(log)
+			return agent.Run(ctx, log, configFile, conf, version, again)
 		},
 	}
 	c.Flags().StringVar(&configFile, "config", "", "configuration `file`")
 	_ = c.MarkFlagRequired("config") // fails for an unknown flag only
 	_ = c.MarkFlagFilename("config", "yaml", "yml")
 	return c
+}
+
+// warnOfVariables logs the variables of the environment that look like ours and have no effect.
+func warnOfVariables(log *slog.Logger) {
+	for _, w := range config.StrayVariables() {
+		log.Warn("a variable of the environment has no effect", "warning", w)
+	}
 }
 
 // loadConfig loads the configuration or prints every error in it.

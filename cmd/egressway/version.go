@@ -18,18 +18,18 @@ func newVersionCommand() *cobra.Command {
 		Long: `Print the version of this program, of Go that built it, and its platform.
 
 Exit codes: 0.`,
-		Example: `  egressway version
+		Example: `  egressway version        # or: egressway --version
   egressway version -o json | jq -r .version`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := oneOf("-o", format, "text", "json", "yaml"); err != nil {
 				return err
 			}
-			v := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			v := thisVersion()
 			if format != "text" {
 				return encode(cmd.OutOrStdout(), format, v)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "egressway %s %s %s\n", v.Version, v.Go, v.Platform)
+			fmt.Fprintln(cmd.OutOrStdout(), "egressway", v.line())
 			return nil
 		},
 	}
@@ -43,3 +43,9 @@ type versionInfo struct {
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
+
+func thisVersion() versionInfo {
+	return versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+}
+
+func (v versionInfo) line() string { return v.Version + " " + v.Go + " " + v.Platform }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -202,7 +203,8 @@ func TestEnvironmentOverridesScalars(t *testing.T) {
 $EGRESSWAY_LOG_LEVEL: log.level: "loud": one of debug, info, warn, error`)
 }
 
-// TestStrayVariables checks that a variable without a key is refused, without its value, and that the kubelet's are ignored.
+// TestStrayVariables checks that a variable of a list is refused, that one without a key gets a warning with the nearest name, both
+// without their values, and that the kubelet's are ignored.
 func TestStrayVariables(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "egressway.yaml")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -214,15 +216,40 @@ func TestStrayVariables(t *testing.T) {
 	}
 	_, err := Load(file)
 	require.NoError(t, err)
-	for _, name := range []string{"EGRESSWAY_LOGLEVEL", "EGRESSWAY_NETWORKS", "EGRESSWAY_BGP", "EGRESSWAY_log_level", "EGRESSWAY_PORT"} {
+	require.Empty(t, StrayVariables())
+	for _, name := range []string{"EGRESSWAY_LOGLEVEL", "EGRESSWAY_log_format", "EGRESSWAY_PORT", "EGRESSWAY_", "EGRESSWAY_NETWORK"} {
+		t.Setenv(name, "secret")
+	}
+	c, err := Load(file)
+	require.NoError(t, err)
+	require.Equal(t, Log{Level: "info", Format: "json"}, c.Log)
+	const lacks = ": no key of the configuration has this variable: "
+	require.EqualError(t, Errors(StrayVariables()), `$EGRESSWAY_`+lacks+`unset it; docs/configuration.md lists the variables
+$EGRESSWAY_LOGLEVEL`+lacks+`is EGRESSWAY_LOG_LEVEL meant?
+$EGRESSWAY_NETWORK`+lacks+`unset it; docs/configuration.md lists the variables
+$EGRESSWAY_PORT`+lacks+`unset it; docs/configuration.md lists the variables
+$EGRESSWAY_log_format`+lacks+`is EGRESSWAY_LOG_FORMAT meant?`)
+
+	for _, name := range []string{"EGRESSWAY_NETWORKS", "EGRESSWAY_BGP"} {
 		t.Setenv(name, "secret")
 	}
 	_, err = Load(file)
 	require.EqualError(t, err, `$EGRESSWAY_BGP: no single value: give this key in the file
-$EGRESSWAY_LOGLEVEL: no key of the configuration has this variable: see docs/configuration.md, or unset it
-$EGRESSWAY_NETWORKS: no single value: give this key in the file
-$EGRESSWAY_PORT: no key of the configuration has this variable: see docs/configuration.md, or unset it
-$EGRESSWAY_log_level: no key of the configuration has this variable: see docs/configuration.md, or unset it`)
+$EGRESSWAY_NETWORKS: no single value: give this key in the file`)
+}
+
+// TestLoadFrom reads a configuration from a reader: with the environment, within the limit of its size, and with the name in errors.
+func TestLoadFrom(t *testing.T) {
+	t.Setenv("EGRESSWAY_LOG_FORMAT", "json")
+	c, err := LoadFrom("standard input", strings.NewReader("log: {level: debug}\n"))
+	require.NoError(t, err)
+	require.Equal(t, Log{Level: "debug", Format: "json"}, c.Log)
+	_, err = LoadFrom("standard input", strings.NewReader("\nnod: x\n"))
+	require.ErrorContains(t, err, "standard input:2: nod: unknown key: is node meant? Known here: node, ")
+	_, err = LoadFrom("standard input", strings.NewReader("#"+strings.Repeat("x", 1<<20)))
+	require.EqualError(t, err, "standard input: larger than 1 MiB: not a configuration")
+	_, err = LoadFrom("standard input", iotest.ErrReader(os.ErrClosed))
+	require.EqualError(t, err, "read the configuration from standard input: file already closed")
 }
 
 // TestNoRegularFile checks that every named file must be regular: reading another one might never end.

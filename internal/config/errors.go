@@ -70,3 +70,11 @@ func unknownKey(key string, known []string) string {
 	}
 	return "unknown key; k" + list
 }
+
+// remedy returns the advice about a variable that names no key. known are the names without our prefix.
+func remedy(name string, known []string) string {
+	if meant := text.Nearest(strings.TrimPrefix(name, envPrefix), known); meant != "" {
+		return "is " + envPrefix + meant + " meant?"
+	}
+	return "unset it; docs/configuration.md lists the variables"
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -25,25 +26,45 @@ func Load(path string) (*Config, error) {
 	return c, err
 }
 
+// LoadFrom is Load for a configuration from a reader, such as standard input. Errors name it name; relative paths in it are
+// relative to the working directory.
+func LoadFrom(name string, in io.Reader) (*Config, error) {
+	data, err := io.ReadAll(io.LimitReader(in, maxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration from %s: %w", name, err)
+	}
+	if err := small(name, data); err != nil {
+		return nil, err
+	}
+	return loaded(name, data)
+}
+
 // load also returns the file's content, for Watch to compare.
 func load(path string) (*Config, []byte, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, data, err
 	}
-	c, err := parse(path, data, environment(), strayVariables(os.Environ())...)
+	c, err := loaded(path, data)
+	return c, data, err
+}
+
+// loaded returns the configuration with this content, overridden by the environment.
+func loaded(file string, data []byte) (*Config, error) {
+	_, unusable := strayVariables(os.Environ())
+	c, err := parse(file, data, environment(), unusable...)
 	if err != nil {
-		return nil, data, err
+		return nil, err
 	}
 	if c.Node == "" {
 		if c.Node, err = nodeName(); err != nil {
-			return nil, data, err
+			return nil, err
 		}
 	}
 	if c.Source.Kubernetes.Namespace == "" {
 		c.Source.Kubernetes.Namespace = namespace()
 	}
-	return c, data, nil
+	return c, nil
 }
 
 // nodeName returns the name of the daemon's node: $NODE_NAME, or the host name in lower case, as kubelet does.
@@ -118,10 +139,15 @@ func read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
+	return data, small(path, data)
+}
+
+// small refuses content that is too large for a configuration.
+func small(file string, data []byte) error {
 	if len(data) > maxSize {
-		return data, Errors{{File: path, Message: "larger than 1 MiB: not a configuration"}}
+		return Errors{{File: file, Message: "larger than 1 MiB: not a configuration"}}
 	}
-	return data, nil
+	return nil
 }
 
 // readAtMost reads the first bytes of a regular file. Other files may block the reader or never end: FIFOs, devices,
@@ -157,26 +183,37 @@ func envName(path string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// strayVariables reports variables that have our prefix and set no key, since a misspelled one would be ignored
-// silently. It ignores those that the kubelet sets for a Service named like us.
-func strayVariables(environ []string) (errs []Error) {
-	set := ourVariables(environ)
-	known := map[string]bool{}
+// StrayVariables returns a warning for each variable of the environment that has our prefix and names no key, with the nearest one
+// that does. It has no effect. Load refuses variables of keys that only a file can set.
+func StrayVariables() []Error {
+	unknown, _ := strayVariables(os.Environ())
+	return unknown
+}
+
+// strayVariables returns the variables with our prefix that set no key: those that name none, and those of lists and mappings. It
+// ignores those that the kubelet sets for a Service named like us. The errors lack the values, which may be secrets.
+func strayVariables(environ []string) (unknown, unusable []Error) {
+	known, scalars := map[string]bool{}, []string{}
 	variables(reflect.TypeFor[Config](), "", known)
-	for name := range set { // without its value, which may be a secret
+	for name, scalar := range known {
+		if scalar {
+			scalars = append(scalars, strings.TrimPrefix(name, envPrefix))
+		}
+	}
+	set := ourVariables(environ)
+	for _, name := range slices.Sorted(maps.Keys(set)) {
 		scalar, isKey := known[name]
 		switch {
 		case scalar || ofService(name, set):
 		case isKey:
-			errs = append(errs, Error{File: "$" + name, Message: "no single value: give this key in the file"})
+			unusable = append(unusable, Error{File: "$" + name, Message: "no single value: give this key in the file"})
 		default:
-			errs = append(errs, Error{
-				File: "$" + name, Message: "no key of the configuration has this variable: see docs/configuration.md, or unset it",
+			unknown = append(unknown, Error{
+				File: "$" + name, Message: "no key of the configuration has this variable: " + remedy(name, scalars),
 			})
 		}
 	}
-	slices.SortFunc(errs, func(a, b Error) int { return strings.Compare(a.File, b.File) })
-	return errs
+	return unknown, unusable
 }
 
 // ourVariables returns the names of the variables that have our prefix.
