@@ -59,7 +59,7 @@ bin/chaos:
 bin/bench-packets:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/bench/packets
 
-generate: ## generate deepcopy functions, the CRD, the tables of docs/configuration.md, and copies of the CRD and the alerts
+generate: ## generate deepcopy functions, the CRD, the tables of docs/configuration.md, the JSON Schema, and copies of the CRD and the alerts
 	$(GO) generate ./api/... ./internal/config
 	cp config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
 	deploy/prometheus/prometheusrule.sh

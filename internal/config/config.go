@@ -1,11 +1,11 @@
 // Package config holds the daemon's configuration: its types, its defaults, and the reading of a file, which finds all
 // errors at once.
 //
-// Operators read the comments beside the fields: gendoc makes the tables of docs/configuration.md from them and from
-// the defaults of Parse. If a default depends on something else, the comment's last sentence is "Default: …."
+// Operators read the comments beside the fields: gendoc makes the tables of docs/configuration.md and the JSON Schema from them and
+// from the defaults of Parse. If a default depends on something else, the comment's last sentence is "Default: …."
 package config
 
-//go:generate go run ./gendoc . ../../docs/configuration.md
+//go:generate go run ./gendoc . ../../docs/configuration.md ../../config/egressway.schema.json
 
 import (
 	"cmp"
@@ -152,7 +152,7 @@ type GracefulRestart struct {
 
 // BFDProfile holds timers of BFD (RFC 5880), in milliseconds.
 type BFDProfile struct {
-	Name             string `yaml:"name" json:"name,omitempty"`                         // name for `bfdProfile` of peers
+	Name             string `yaml:"name" json:"name,omitempty"`                         // name for `bfdProfile` of peers; required
 	TransmitInterval uint32 `yaml:"transmitInterval" json:"transmitInterval,omitempty"` // milliseconds, 10 to 60000
 	ReceiveInterval  uint32 `yaml:"receiveInterval" json:"receiveInterval,omitempty"`   // milliseconds, 10 to 60000
 	// the session fails after so many missed packets in a row
@@ -164,7 +164,7 @@ const DefaultNetwork = "default"
 
 // Network is a network that spec.network of an EgressService may name: a VRF with its table, or only a routing table.
 type Network struct {
-	Name string `yaml:"name"` // name in `spec.network`: at most 63 letters, digits, `.`, `_` and `-`
+	Name string `yaml:"name"` // name in `spec.network`: at most 63 letters, digits, `.`, `_` and `-`; required
 	VRF  string `yaml:"vrf"`  // VRF device: an existing one is used; with `interfaces` and `table` it is created
 	// uplinks, by their names or with these keys; with `vrf` they are enslaved to it, and keep their IPv6 addresses
 	Interfaces []Interface `yaml:"interfaces"`
@@ -302,7 +302,7 @@ func (p *Peer) PeerName() string { return cmp.Or(p.Interface, p.Address.String()
 
 // PrefixPattern matches routes to Prefix, or with GE or LE to prefixes inside it with a length in [GE, LE].
 type PrefixPattern struct {
-	Prefix netip.Prefix `yaml:"prefix" json:"prefix"`   // this prefix; with `ge` or `le`, prefixes inside it
+	Prefix netip.Prefix `yaml:"prefix" json:"prefix"`   // this prefix; with `ge` or `le`, prefixes inside it; required
 	GE     uint8        `yaml:"ge" json:"ge,omitempty"` // shortest prefix length. Default: the prefix's own.
 	// longest prefix length. Default: with `ge` 32 (IPv4) or 128 (IPv6), else the prefix's own.
 	LE uint8 `yaml:"le" json:"le,omitempty"`

@@ -1,8 +1,8 @@
-// Command gendoc writes the tables of docs/configuration.md from the types of package config: keys from their yaml
-// tags, descriptions from the comments beside the fields, and defaults from the Config that config.Parse returns for a
-// minimal file.
+// Command gendoc writes the tables of docs/configuration.md and the JSON Schema of the configuration from the types of package
+// config: keys from their yaml tags, descriptions from the comments beside the fields, and defaults from the Config that
+// config.Parse returns for a minimal file.
 //
-// In the file, a table stands between two comments; the text around them is written by hand:
+// In the page, a table stands between two comments; the text around them is written by hand:
 //
 //	<!-- keys of bgp -->
 //	<!-- end of keys -->
@@ -10,7 +10,10 @@
 // "keys of bgp" holds bgp and all keys below it, except those of other tables; "keys of networks[]" holds the keys of
 // the list's entries. The first table, "keys of the file", holds the top level. Every key must have a table.
 //
-//	gendoc FOLDER-OF-PACKAGE-CONFIG FILE
+// In the schema, a key is required if its comment ends with "; required", and has a fixed set of values if its type has constants or its
+// comment is a list of values, "`text` or `json`".
+//
+//	gendoc FOLDER-OF-PACKAGE-CONFIG PAGE SCHEMA
 package main
 
 import (
@@ -19,27 +22,33 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: gendoc FOLDER-OF-PACKAGE-CONFIG FILE")
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: gendoc FOLDER-OF-PACKAGE-CONFIG PAGE SCHEMA")
 		os.Exit(1)
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "gendoc:", err)
 		os.Exit(1)
 	}
 }
 
-func run(folder, file string) error {
-	old, err := os.ReadFile(file)
+func run(folder, page, schema string) error {
+	old, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
-	text, err := rewrite(folder, string(old))
+	tables, err := rewrite(folder, string(old))
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return fmt.Errorf("%s: %w", page, err)
 	}
-	if text == string(old) {
-		return nil
+	if tables != string(old) {
+		if err := os.WriteFile(page, []byte(tables), 0o644); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(file, []byte(text), 0o644)
+	text, err := schemaOf(folder)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(schema, text, 0o644)
 }

@@ -18,11 +18,12 @@ import (
 type source struct {
 	comments map[string]string   // comments of fields, by Type.Field
 	choices  map[string][]string // constants of a string type, in order, without the empty string
+	empty    map[string][]string // the empty string, if a constant of the type is
 }
 
 // read parses the Go files of a folder, except tests.
 func read(folder string) (source, error) {
-	s := source{comments: map[string]string{}, choices: map[string][]string{}}
+	s := source{comments: map[string]string{}, choices: map[string][]string{}, empty: map[string][]string{}}
 	names, err := fs.Glob(os.DirFS(folder), "*.go")
 	if err != nil {
 		return s, err
@@ -84,7 +85,11 @@ func (s source) choice(typeName string, constant ast.Expr) {
 	if !ok || literal.Kind != token.STRING {
 		return
 	}
-	if text, err := strconv.Unquote(literal.Value); err == nil && text != "" {
+	switch text, err := strconv.Unquote(literal.Value); {
+	case err != nil:
+	case text == "":
+		s.empty[typeName] = []string{""}
+	default:
 		s.choices[typeName] = append(s.choices[typeName], text)
 	}
 }
