@@ -59,9 +59,10 @@ bin/chaos:
 bin/bench-packets:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/bench/packets
 
-generate: ## generate deepcopy functions, the CRD, the tables of docs/configuration.md, the JSON Schema, and copies of the CRD and the alerts
+generate: ## generate deepcopy functions, the CRD, the tables of docs/configuration.md, the JSON Schema, and copies of the CRD, the alerts and the dashboard
 	$(GO) generate ./api/... ./internal/config
 	cp config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
+	cp deploy/grafana/egressway.json deploy/helm/egressway/files/
 	deploy/prometheus/prometheusrule.sh
 
 lint: $(TOOLS)/golangci-lint-$(LINTER) ## golangci-lint; .golangci.yml has the rules, import directions among them

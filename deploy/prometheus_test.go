@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	k8syaml "sigs.k8s.io/yaml"
 )
 
@@ -127,6 +128,73 @@ func TestOneRuleFile(t *testing.T) {
 	require.NotNil(t, o)
 	require.Equal(t, rules, o.Object["spec"])
 	require.Equal(t, "prometheus", o.GetLabels()["release"])
+}
+
+// alertOf returns an alert of a PrometheusRule; nil: it has none of this name.
+func alertOf(t *testing.T, o *unstructured.Unstructured, name string) *alert {
+	t.Helper()
+	require.NotNil(t, o)
+	b, err := k8syaml.Marshal(o.Object["spec"])
+	require.NoError(t, err)
+	var f ruleFile
+	require.NoError(t, k8syaml.UnmarshalStrict(b, &f))
+	for _, g := range f.Groups {
+		for _, a := range g.Rules {
+			if a.Alert == name {
+				return &a
+			}
+		}
+	}
+	return nil
+}
+
+// TestChangedAlerts renders alerts with another severity, duration and threshold, and checks that the others stay, and all are valid.
+func TestChangedAlerts(t *testing.T) {
+	o := rendered(t, `{prometheusRule: {enabled: true, alerts: {
+		EgresswayProblems: {severity: info, for: 1h, threshold: 3}, EgresswayConntrackFilling: {threshold: 0.95},
+		EgresswayFailover: {for: 1m}, EgresswayDraining: {enabled: false}}}}`)["PrometheusRule "+namespace+"/egressway"]
+	want := map[string]alert{}
+	for _, a := range alerts(t) {
+		want[a.Alert] = a
+	}
+	change := func(name string, change func(*alert)) {
+		a := want[name]
+		change(&a)
+		want[name] = a
+	}
+	change("EgresswayProblems", func(a *alert) { a.Expr, a.For, a.Labels["severity"] = "egressway_problems > 3", "1h", "info" })
+	change("EgresswayConntrackFilling", func(a *alert) {
+		a.Expr = "egressway_conntrack_entries / egressway_conntrack_entries_limit > 0.95"
+	})
+	change("EgresswayFailover", func(a *alert) { a.For = "1m" })
+	require.Nil(t, alertOf(t, o, "EgresswayDraining"))
+	delete(want, "EgresswayDraining")
+	for name, a := range want {
+		got := alertOf(t, o, name)
+		require.NotNil(t, got, name)
+		require.Equal(t, a, *got)
+	}
+	spec, err := k8syaml.Marshal(o.Object["spec"])
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), spec, 0o644))
+	promtool(t, dir, "check", "rules", "rules.yaml")
+}
+
+// TestOneDashboard compares the dashboard of the chart with the file.
+func TestOneDashboard(t *testing.T) {
+	want, err := os.ReadFile("grafana/egressway.json")
+	require.NoError(t, err)
+	copied, err := os.ReadFile(chart + "/files/egressway.json")
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(copied), `"make generate" copies it`)
+	o := rendered(t, "dashboard: {enabled: true}")["ConfigMap "+namespace+"/egressway-dashboard"]
+	require.NotNil(t, o)
+	require.Equal(t, "1", o.GetLabels()["grafana_dashboard"])
+	text, _, err := unstructured.NestedString(o.Object, "data", "egressway.json")
+	require.NoError(t, err)
+	require.Equal(t, strings.TrimSpace(string(want)), strings.TrimSpace(text))
+	require.NotContains(t, rendered(t, ""), "ConfigMap "+namespace+"/egressway-dashboard")
 }
 
 // documented returns the metrics of docs/metrics.md. A test of the daemon compares them with those that it serves.

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -67,7 +68,7 @@ func normalize(o objects) {
 
 func TestLint(t *testing.T) {
 	run(t, "helm", "lint", "--strict", chart)
-	run(t, "helm", "lint", "--strict", chart, "--values", file(t, "{podMonitor: {enabled: true}, labelHosts: true}"))
+	run(t, "helm", "lint", "--strict", chart, "--values", file(t, "{podMonitor: {enabled: true}, labelHosts: true, dashboard: {enabled: true}, nameOverride: egw}"))
 }
 
 // TestPrivileges holds the daemon's privileges on a node to those that it needs.
@@ -227,6 +228,46 @@ func TestValues(t *testing.T) {
 				require.Nil(t, daemonSet(t, o, "egressway").Spec.UpdateStrategy.RollingUpdate)
 			},
 		},
+		{
+			"metadata and volumes of both pods", `{podLabels: {team: network}, podAnnotations: {backup: none, kubectl.kubernetes.io/default-container: x},
+				extraEnv: [{name: GOMEMLIMIT, value: 400MiB}, {name: EGRESSWAY_BGP_ROUTERID, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}],
+				extraVolumes: [{name: more, secret: {secretName: more}}], extraVolumeMounts: [{name: more, mountPath: /etc/more, readOnly: true}]}`,
+			func(t *testing.T, o objects, _ corev1.PodSpec) {
+				for name, volumes := range map[string]int{"egressway": 3, "egressway-speaker": 3} {
+					set := daemonSet(t, o, name)
+					require.Equal(t, map[string]string{"app.kubernetes.io/name": name, "team": "network"}, set.Spec.Template.Labels)
+					require.Equal(t, map[string]string{"app.kubernetes.io/name": name}, set.Spec.Selector.MatchLabels)
+					require.Equal(t, map[string]string{"backup": "none", "kubectl.kubernetes.io/default-container": "x"}, set.Spec.Template.Annotations)
+					c := set.Spec.Template.Spec.Containers[0]
+					require.Contains(t, c.Env, corev1.EnvVar{Name: "GOMEMLIMIT", Value: "400MiB"})
+					require.Equal(t, "status.hostIP", c.Env[len(c.Env)-1].ValueFrom.FieldRef.FieldPath)
+					require.Contains(t, c.VolumeMounts, corev1.VolumeMount{Name: "more", MountPath: "/etc/more", ReadOnly: true})
+					require.Len(t, set.Spec.Template.Spec.Volumes, volumes)
+					require.Equal(t, "more", set.Spec.Template.Spec.Volumes[volumes-1].Secret.SecretName)
+				}
+			},
+		},
+		{"annotations of the ServiceAccount", "serviceAccount: {annotations: {a: b}}", func(t *testing.T, o objects, _ corev1.PodSpec) {
+			require.Equal(t, map[string]string{"a": "b"}, o["ServiceAccount "+namespace+"/egressway"].GetAnnotations())
+		}},
+		{
+			"dashboard", "dashboard: {enabled: true, labels: {grafana_dashboard: null, dashboards: mine}, annotations: {grafana_folder: Network}, namespace: monitoring}",
+			func(t *testing.T, o objects, _ corev1.PodSpec) {
+				m := o["ConfigMap monitoring/egressway-dashboard"]
+				require.NotNil(t, m)
+				require.Equal(t, "mine", m.GetLabels()["dashboards"])
+				require.NotContains(t, m.GetLabels(), "grafana_dashboard")
+				require.Equal(t, map[string]string{"grafana_folder": "Network"}, m.GetAnnotations())
+			},
+		},
+		{
+			"values of a chart without the newer ones as of helm upgrade --reuse-values",
+			"{nameOverride: null, podLabels: null, podAnnotations: null, extraEnv: null, extraVolumes: null, extraVolumeMounts: null, serviceAccount: null, dashboard: null, prometheusRule: {enabled: true, alerts: null}}",
+			func(t *testing.T, o objects, p corev1.PodSpec) {
+				want := rendered(t, "prometheusRule: {enabled: true}")
+				require.Equal(t, want, o)
+			},
+		},
 		{"another Secret", "passwordSecret: bgp", func(t *testing.T, _ objects, p corev1.PodSpec) {
 			require.Equal(t, "bgp", p.Volumes[0].Projected.Sources[1].Secret.Name)
 		}},
@@ -239,25 +280,64 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// TestNameOverride checks that all objects have the name, and refer to each other by it.
+func TestNameOverride(t *testing.T) {
+	o := rendered(t, "{nameOverride: egw, podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}")
+	for key := range o {
+		require.NotRegexp(t, "/egressway(-(config|speaker|dashboard))?$", key)
+	}
+	p := daemonSet(t, o, "egw").Spec.Template.Spec
+	require.Equal(t, "egw", p.ServiceAccountName)
+	require.Equal(t, "egw-config", p.Volumes[0].Projected.Sources[0].ConfigMap.Name)
+	for _, binding := range []string{"ClusterRoleBinding /egw", "RoleBinding " + namespace + "/egw"} {
+		role, _, err := unstructured.NestedString(o[binding].Object, "roleRef", "name")
+		require.NoError(t, err)
+		subjects, _, err := unstructured.NestedSlice(o[binding].Object, "subjects")
+		require.NoError(t, err)
+		require.Equal(t, []string{"egw", "egw"}, []string{role, fmt.Sprint(subjects[0].(map[string]any)["name"])}, binding)
+	}
+	require.Contains(t, o, "ServiceAccount "+namespace+"/egw")
+	require.Equal(t, map[string]string{"app.kubernetes.io/name": "egressway-speaker"}, daemonSet(t, o, "egw-speaker").Spec.Selector.MatchLabels)
+	require.Equal(t, `up{job=~".*egw.*"} == 0`, alertOf(t, o["PrometheusRule "+namespace+"/egw"], "EgresswayDown").Expr)
+}
+
 // TestBadValues finds that values which would have no effect, or break the daemon, are refused by name.
 func TestBadValues(t *testing.T) {
 	for values, named := range map[string]string{
-		"labelhosts: true":                                     "labelhosts",
-		"labelHosts: yes please":                               "labelHosts",
-		"image: {digest: abc}":                                 "digest",
-		"image: {pullPolicy: Sometimes}":                       "pullPolicy",
-		"podMonitor: {enabled: true, interval: half a minute}": "interval",
-		"config: {status: {metricsAddress: 9479}}":             "metricsAddress",
-		"config: {status: {socket: /tmp/sock}}":                "socket",
-		"config: {speaker: {socket: /tmp/sock}}":               "socket",
-		"speaker: {updateStrategy: {type: RollingUpdate}}":     "updateStrategy",
-		"config: {networks: [{vrf: vrf-red}]}":                 "name",
-		"config: []":                                           "config",
+		"labelhosts: true":                                                            "labelhosts",
+		"labelHosts: yes please":                                                      "labelHosts",
+		"image: {digest: abc}":                                                        "digest",
+		"image: {pullPolicy: Sometimes}":                                              "pullPolicy",
+		"podMonitor: {enabled: true, interval: half a minute}":                        "interval",
+		"config: {status: {metricsAddress: 9479}}":                                    "metricsAddress",
+		"config: {status: {socket: /tmp/sock}}":                                       "socket",
+		"config: {speaker: {socket: /tmp/sock}}":                                      "socket",
+		"speaker: {updateStrategy: {type: RollingUpdate}}":                            "updateStrategy",
+		"config: {networks: [{vrf: vrf-red}]}":                                        "name",
+		"config: []":                                                                  "config",
+		"nameOverride: Egress_way":                                                    "nameOverride",
+		"nameOverride: " + strings.Repeat("a", 51):                                    "nameOverride",
+		"podLabels: {app.kubernetes.io/name: x}":                                      "app.kubernetes.io/name",
+		"podLabels: {a: 1}":                                                           "podLabels",
+		"podAnnotations: [a]":                                                         "podAnnotations",
+		"extraEnv: {a: b}":                                                            "extraEnv",
+		"extraEnv: [{name: EGRESSWAY_SPEAKER_START, value: x}]":                       "extraEnv",
+		"extraEnv: [{name: EGRESSWAY_STATUS_SOCKET, value: x}]":                       "extraEnv",
+		"extraEnv: [{name: NODE_NAME, value: x}]":                                     "extraEnv",
+		"extraEnv: [{name: A, value: 1}]":                                             "extraEnv",
+		"extraVolumes: [{name: config, emptyDir: {}}]":                                "extraVolumes",
+		"extraVolumeMounts: [{name: a, mountPath: /run/egressway}]":                   "extraVolumeMounts",
+		"serviceAccount: {create: false}":                                             "create",
+		"dashboard: {enabled: 1}":                                                     "dashboard",
+		"prometheusRule:\n  enabled: true\n  alerts: {EgresswayProblem: {for: 1h}}":   "there is no alert EgresswayProblem",
+		"prometheusRule:\n  enabled: true\n  alerts: {EgresswayDown: {threshold: 1}}": "EgresswayDown.threshold: this alert has none",
+		"prometheusRule: {alerts: {EgresswayProblems: {for: long}}}":                  "EgresswayProblems/for",
+		"prometheusRule: {alerts: {EgresswayProblems: {level: info}}}":                "level",
 	} {
-		t.Run(values, func(t *testing.T) {
+		t.Run("values", func(t *testing.T) { // the error has the test's name: it is in the path of the file
 			t.Parallel()
 			_, err := try(t, "helm", "template", "egressway", chart, "--values", file(t, values))
-			require.ErrorContains(t, err, named)
+			require.ErrorContains(t, err, named, values)
 		})
 	}
 }
@@ -277,7 +357,7 @@ func TestDocumentedValues(t *testing.T) {
 	for key, value := range values {
 		require.Contains(t, schema.Properties, key)
 		names := []string{key}
-		if inner, ok := value.(map[string]any); ok && (key == "image" || key == "podMonitor" || key == "prometheusRule" || key == "speaker") {
+		if inner, ok := value.(map[string]any); ok && slices.Contains([]string{"image", "podMonitor", "prometheusRule", "speaker", "dashboard", "serviceAccount"}, key) {
 			names = nil
 			for k := range inner {
 				names = append(names, key+"."+k)

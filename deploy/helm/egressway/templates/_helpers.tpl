@@ -1,3 +1,8 @@
+{{/* The name of the objects. Labels do not change with it: the selectors of DaemonSets cannot change. */}}
+{{- define "egressway.name" -}}
+{{ .Values.nameOverride | default "egressway" }}
+{{- end }}
+
 {{- define "egressway.labels" -}}
 app.kubernetes.io/name: egressway
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -40,4 +45,42 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- else -}}
 {{ $host }}
 {{- end -}}
+{{- end }}
+
+{{/* Labels of a pod. The argument has the value of app.kubernetes.io/name, by which its DaemonSet selects it, and the chart's context. */}}
+{{- define "egressway.podLabels" -}}
+{{- merge (dict "app.kubernetes.io/name" .name) (deepCopy (.context.Values.podLabels | default dict)) | toYaml -}}
+{{- end }}
+
+{{/* The alerts, changed as prometheusRule.alerts says. */}}
+{{- define "egressway.rules" -}}
+{{- $rules := .Files.Get "files/egressway.rules.yaml" | replace ".*egressway.*" (printf ".*%s.*" (include "egressway.name" .)) | fromYaml -}}
+{{- $changes := deepCopy (.Values.prometheusRule.alerts | default dict) -}}
+{{- range $group := $rules.groups -}}
+  {{- $kept := list -}}
+  {{- range $rule := $group.rules -}}
+    {{- $change := get $changes $rule.alert | default dict -}}
+    {{- $_ := unset $changes $rule.alert -}}
+    {{- with $change.severity -}}
+      {{- $_ := set $rule.labels "severity" . -}}
+    {{- end -}}
+    {{- with $change.for -}}
+      {{- $_ := set $rule "for" . -}}
+    {{- end -}}
+    {{- if hasKey $change "threshold" -}}
+      {{- if not (regexMatch " > [0-9.]+$" $rule.expr) -}}
+        {{- fail (printf "prometheusRule.alerts.%s.threshold: this alert has none, its expression is %s" $rule.alert $rule.expr) -}}
+      {{- end -}}
+      {{- $_ := set $rule "expr" (regexReplaceAll "[0-9.]+$" $rule.expr (toString $change.threshold)) -}}
+    {{- end -}}
+    {{- if dig "enabled" true $change -}}
+      {{- $kept = append $kept $rule -}}
+    {{- end -}}
+  {{- end -}}
+  {{- $_ := set $group "rules" $kept -}}
+{{- end -}}
+{{- with keys $changes -}}
+  {{- fail (printf "prometheusRule.alerts: there is no alert %s: deploy/prometheus/egressway.rules.yaml has those that there are" (sortAlpha . | join ", ")) -}}
+{{- end -}}
+{{- toYaml $rules -}}
 {{- end }}
