@@ -263,7 +263,7 @@ func TestValues(t *testing.T) {
 		{
 			"values of a chart without the newer ones as of helm upgrade --reuse-values",
 			"{nameOverride: null, podLabels: null, podAnnotations: null, extraEnv: null, extraVolumes: null, extraVolumeMounts: null, serviceAccount: null, dashboard: null, prometheusRule: {enabled: true, alerts: null}}",
-			func(t *testing.T, o objects, p corev1.PodSpec) {
+			func(t *testing.T, o objects, _ corev1.PodSpec) {
 				want := rendered(t, "prometheusRule: {enabled: true}")
 				require.Equal(t, want, o)
 			},
