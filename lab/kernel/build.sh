@@ -8,6 +8,7 @@
 #   LAB_KERNEL_SOURCE: an unpacked kernel tree to build instead
 set -eu
 here=$(dirname "$(readlink -f "$0")")
+. "$here/../sid.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/egressway
 hash=$(sha256sum <"$here/lab.config" | cut -c1-12)
 say() { echo "lab kernel: $*" >&2; }
@@ -24,14 +25,7 @@ trap 'rm -rf "$work"' EXIT INT TERM
 
 # fetch downloads the newest linux-source package of Debian's unstable release from the mirror that this machine uses.
 fetch() {
-	mirror=$(apt-get indextargets --format '$(SITE) $(ORIGIN) $(COMPONENT)' 'Created-By: Packages' |
-		awk '$2 == "Debian" && $3 == "main" && $1 !~ /security/ { print $1; exit }')
-	[ -n "$mirror" ] || { say "apt knows no Debian mirror (apt-get indextargets)"; exit 1; }
-	mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" >"$work/sources.list"
-	apt="-o Dir::Etc::sourcelist=$work/sources.list -o Dir::Etc::sourceparts=/dev/null
-		-o Dir::State::lists=$work/lists -o Dir::Cache=$work/cache -o Acquire::Languages=none -o APT::Sandbox::User=root -qq"
-	apt-get $apt update >&2
+	sid "$work"
 	package=$(apt-cache $apt search --names-only '^linux-source-[0-9.]+$' | awk '{ print $1 }' | sort -V | tail -n 1)
 	[ -n "$package" ] || { say "no linux-source package on $mirror"; exit 1; }
 	say "fetching $package (about 160 MB)"
