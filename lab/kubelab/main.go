@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -59,7 +60,8 @@ func serve(ctx context.Context, args []string) error {
 	f.StringVar(&o.url, "server", "", "server's `URL` in the kubeconfig; what it listens on otherwise")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` to write the administrator's kubeconfig to; DIR/kubeconfig otherwise")
 	f.StringVar(&o.serviceNets, "service-nets", "10.96.0.0/12,fd96::/112", "prefixes of the Services' cluster IPs, the first family is the default one")
-	f.StringVar(&o.token, "token", "kubelab-admin", "the administrator's bearer token")
+	f.StringVar(&o.token, "token", cmp.Or(os.Getenv("KUBELAB_TOKEN"), "kubelab-admin"), "the administrator's bearer token; $KUBELAB_TOKEN, which other users cannot read, otherwise")
+	f.StringVar(&o.advertise, "advertise", "", "`address` that the Service kubernetes leads to, for real kubelets and kube-controller-manager: with ServiceAccount admission, and logs and exec by kubelets")
 	f.Var(&o.users, "user", "further `token,user,uid,\"group1,group2\"` (repeatable)")
 	f.Var(&o.names, "name", "further `name` or address for the server's certificate (repeatable)")
 	f.Var(&o.flags, "flag", "further `flag` of kube-apiserver (repeatable)")

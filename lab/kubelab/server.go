@@ -42,6 +42,7 @@ type serverOptions struct {
 	users       list
 	flags       list
 	audit       bool
+	advertise   string
 	seed        seedOptions
 }
 
@@ -135,10 +136,6 @@ func furnish(o serverOptions, host net.IP) (fresh bool, err error) {
 // apiserver prepares kube-apiserver as its own main does, but on a listener that is there already.
 func apiserver(ctx context.Context, o serverOptions, l net.Listener, host net.IP, etcd string) (func(context.Context) error, error) {
 	file := func(name string) string { return filepath.Join(o.dir, name) }
-	advertised := host
-	if advertised.IsLoopback() { // which it refuses to advertise
-		advertised = net.IPv4(192, 0, 2, 1)
-	}
 	flags := []string{
 		"--etcd-servers=" + etcd,
 		"--tls-cert-file=" + file(serverCert), "--tls-private-key-file=" + file(serverKey),
@@ -146,13 +143,11 @@ func apiserver(ctx context.Context, o serverOptions, l net.Listener, host net.IP
 		"--token-auth-file=" + file(usersFile),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + file(tokensKey), "--service-account-signing-key-file=" + file(tokensKey),
-		"--disable-admission-plugins=ServiceAccount", // nobody makes the default accounts that it wants pods to have
 		"--service-cluster-ip-range=" + o.serviceNets,
-		"--advertise-address=" + advertised.String(),
-		"--endpoint-reconciler-type=none",
 		"--allow-privileged=true",
 		"--shutdown-send-retry-after=false",
 	}
+	flags = append(flags, surroundings(o, host)...)
 	if o.audit {
 		flags = append(flags, "--audit-policy-file="+file(auditPolicy), "--audit-log-path="+file(auditLog), "--audit-log-mode=blocking")
 	}
@@ -195,6 +190,26 @@ func apiserver(ctx context.Context, o serverOptions, l net.Listener, host net.IP
 		return nil, err
 	}
 	return prepared.Run, nil
+}
+
+// surroundings are the flags that depend on what is around the server: kubelets, kube-proxies and kube-controller-manager, or a test.
+func surroundings(o serverOptions, host net.IP) []string {
+	if o.advertise != "" {
+		file := func(name string) string { return filepath.Join(o.dir, name) }
+		return []string{
+			"--advertise-address=" + o.advertise, "--endpoint-reconciler-type=lease",
+			"--kubelet-preferred-address-types=InternalIP",
+			"--kubelet-client-certificate=" + file(serverCert), "--kubelet-client-key=" + file(serverKey),
+		}
+	}
+	advertised := host
+	if advertised.IsLoopback() { // which it refuses to advertise
+		advertised = net.IPv4(192, 0, 2, 1)
+	}
+	return []string{
+		"--advertise-address=" + advertised.String(), "--endpoint-reconciler-type=none",
+		"--disable-admission-plugins=ServiceAccount", // no controller makes the default accounts that it wants pods to have
+	}
 }
 
 func (s *server) awaitReady(ctx context.Context) error {
