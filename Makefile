@@ -137,6 +137,21 @@ image: ## the image: dist/egressway.tar, for docker, ctr, kind and skopeo to loa
 	$(call RELEASE,$(or $(ARCH),$(shell $(GO) env GOARCH))) -o dist/image/egressway ./cmd/egressway
 	$(GO) run ./release/image -version '$(VERSION)' -created $$(git log -1 --format=%ct) dist/image/egressway >dist/egressway.tar
 
+# The program in a real cluster's nodes and pods.
+.PHONY: cluster cluster-down bin/box dist/box.tar
+bin/box:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./lab/cluster/box
+
+dist/box.tar: bin/box
+	@mkdir -p dist
+	$(GO) run ./release/image -version '$(VERSION)' bin/box >$@
+
+cluster: ## three real nodes with containerd, kubelet and kube-proxy, Egressway deployed (root): CNI=static PROXY=nftables|iptables
+	@lab/cluster/up.sh '$(or $(CNI),static)' '$(or $(PROXY),nftables)'
+
+cluster-down: ## remove the cluster that "make cluster" made (root)
+	@lab/cluster/down.sh
+
 failover: lab-kernel kubelab build bin/labexec ## kill the host RUNS times (50) under traffic, and print the duration of each stage
 	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 FAILOVER_RUNS=$(or $(RUNS),50) \
 		$(GO) test -count=1 -timeout 2h -exec $(CURDIR)/bin/labexec ./test/e2e -run 'TestFailover$$' -v

@@ -1,0 +1,59 @@
+#!/bin/bash
+# debian.sh: makes the root file system of nodes and of the machine that encloses them, and prints its cached folder. It is made of
+# packages of Debian's unstable release (containerd 2, runc, CNI plugins 1.9 are not in the stable ones), unpacked and not installed:
+# no script of a package runs, and this machine stays as it is.
+#
+#   cache: ${XDG_CACHE_HOME:-$HOME/.cache}/egressway/nodes-<hash of this file>; its file "packages" lists their versions
+set -eu
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../sid.sh"
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/egressway
+packages="base-files base-passwd bash coreutils dash findutils grep sed mawk util-linux util-linux-extra mount procps
+	docker.io docker-cli containerd runc containernetworking-plugins
+	iproute2 iptables nftables ipset ipvsadm conntrack ethtool kmod iputils-ping tcpdump curl ca-certificates"
+# Other packages depend on these for their installation only.
+unwanted='^(apt|cron|cron-daemon-common|debconf|dpkg|systemd|logrotate|perl.*|libperl.*|libapt.*|sqv|debian-archive-keyring|libsystemd-shared|init-system-helpers|sensible-utils)_'
+target=$cache/nodes-$(sha256sum <"$0" | cut -c1-12)
+say() { echo "nodes: $*" >&2; }
+
+mkdir -p "$cache"
+exec 9>"$cache/nodes.lock"
+flock 9
+[ ! -d "$target" ] || { echo "$target"; exit 0; }
+
+work=$(mktemp -d "$cache/nodes.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+started=$SECONDS
+say "fetching the lists of Debian's unstable release"
+sid "$work"
+# shellcheck disable=SC2086 # words
+get() { apt-get $apt install --yes --no-install-recommends "$@" $packages; }
+say "fetching $(get --print-uris | awk '/^.http/ { n++; size += $3 } END { printf "%d packages, %d MB", n, size / 1e6 }')"
+get --download-only >&2
+root=$work/root
+mkdir "$root"
+debs=("$work"/cache/archives/*.deb)
+for i in "${!debs[@]}"; do
+	((i % 25)) || say "$i of ${#debs[@]} packages unpacked, $((SECONDS - started)) s"
+	name=$(basename "${debs[i]}" .deb)
+	[[ $name =~ $unwanted ]] && continue
+	dpkg-deb -x "${debs[i]}" "$root"
+	echo "$name" >>"$root/packages"
+	rm "${debs[i]}"
+done
+
+# The scripts of packages would have done the rest.
+rm -rf "$root"/usr/share/{doc,man,locale,lintian,bash-completion,info}
+cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
+cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
+for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+	ln -sf xtables-nft-multi "$root/usr/sbin/$name"
+done
+ln -sf mawk "$root/usr/bin/awk"
+ln -sf dash "$root/usr/bin/sh"
+mkdir -p "$root"/{proc,sys,dev,run,tmp,lab}
+
+find "$cache" -maxdepth 1 -name 'nodes-*' -mtime +2 -exec rm -rf {} + # half a GB each
+mv "$root" "$target"
+say "done in $((SECONDS - started)) s: $target"
+echo "$target"

@@ -1,0 +1,117 @@
+#!/bin/bash
+# up.sh CNI PROXY: makes a cluster of three real nodes on this machine, deploys Egressway, and serves an EgressService. Nothing is
+# installed, and no interface, rule or setting of this machine's network changes: the cluster is in namespaces of its own, and only its API
+# is reachable, at a port of 127.0.0.1. Programs are cached under ${XDG_CACHE_HOME:-$HOME/.cache}/egressway; all else ends with down.sh.
+set -eu
+here=$(dirname "$(readlink -f "$0")")
+top=$here/../..
+state=/run/egressway-cluster
+nodes=(node1 node2 node3)
+steps=8 step=0 began=$SECONDS
+
+fail() { echo "cluster: $*" >&2; exit 1; }
+one_of() { # KEY VALUE KNOWN...
+	local key=$1 value=$2 k
+	shift 2
+	for k; do [ "$k" != "$value" ] || return 0; done
+	fail "$key: $value: must be one of: $*"
+}
+begin() {
+	step=$((step + 1)) since=$SECONDS
+	echo "cluster: $step of $steps: $*"
+}
+end() { echo "cluster: $step of $steps: done in $((SECONDS - since)) s${*:+: $*}"; }
+
+# await repeats a command until it succeeds, at most for five minutes, which only a machine that hangs needs.
+await() { # MEANING COMMAND...
+	local meaning=$1 limit=$((SECONDS + 300))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		kill -0 "$(cat "$state/pid")" 2>/dev/null || fail "the machine of the cluster has ended: $(tail -n 5 "$state/log/machine.log")"
+		((SECONDS < limit)) || fail "no $meaning after 300 s; logs are in $state/log, and make cluster-down removes the cluster"
+		sleep 0.2
+	done
+}
+
+cni=${1:-static} proxy=${2:-nftables}
+mapfile -t cnis < <(cd "$here/cni" && basename -s .sh ./*.sh)
+one_of CNI "$cni" "${cnis[@]}"
+one_of PROXY "$proxy" nftables iptables
+[ "$(id -u)" = 0 ] || fail "run as root: namespaces, mounts and containers need it"
+[ ! -e "$state" ] || fail "a cluster is here already, in $state: make cluster-down removes it"
+for program in go apt-get dpkg-deb flock nsenter; do
+	command -v "$program" >/dev/null || fail "$program is missing: of Debian's packages golang, apt, dpkg, util-linux"
+done
+[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || fail "Debian's package debian-archive-keyring is missing: make deps installs it"
+
+begin "Docker engine, containerd, runc, CNI plugins and tools, of Debian's packages, unpacked into the cache"
+tree=$("$here/debian.sh")
+end "$(wc -l <"$tree/packages") packages, $(grep -E -o '^(docker.io|containerd|runc|containernetworking-plugins)_[^_]*' "$tree/packages" | tr '_\n' '  ')"
+
+begin "control plane, from the Go module proxy: etcd and kube-apiserver"
+kubelab=$("$top/lab/kubelab/build.sh")
+end "$kubelab"
+
+begin "kubelet, kube-proxy, kube-controller-manager, kube-scheduler and kubectl, from the Go module proxy"
+kubebin=$("$here/kubebin/build.sh")
+end "$kubebin"
+
+begin "Egressway and the images"
+make -s --no-print-directory -C "$top" image dist/box.tar
+mkdir -p -m 700 "$state"
+mkdir -p "$state"/{bin,log,images,cache} "$state.root"
+cp "$top/dist/egressway.tar" "$top/dist/box.tar" "$state/images/"
+end "$(du -h --apparent-size "$state"/images/*.tar | awk '{ sub(".*/", "", $2); printf "%s %s, ", $2, $1 }')"
+
+begin "three nodes: containers of a Docker engine, with containerd and kubelet"
+instances=/proc/sys/fs/inotify/max_user_instances
+if [ "$(cat $instances)" -lt 512 ]; then # each kubelet and containerd needs some
+	echo "cluster: fs.inotify.max_user_instances is $(cat $instances): 512 until make cluster-down"
+	cat $instances >"$state/inotify"
+	echo 512 >$instances
+fi
+"$top/bin/box" hold -dir "$state" -cgroup egressway-cluster -- -at "$state.root" -tree "$tree" -bind "$tree:/lab/tree" -bind "$state:/lab/state" \
+	-bind "$here:/lab/src" -bind "$top/bin/box:/lab/bin/box" -bind "$kubelab:/lab/bin/kubelab" -bind "$kubebin:/lab/bin/kubebin" -- \
+	bash /lab/src/machine.sh "${nodes[@]}"
+ln -s "$kubebin" "$state/bin/kubectl"
+cat >"$state/bin/docker" <<END
+#!/bin/sh
+exec nsenter -t $(cat "$state/pid") -m env PATH=/usr/sbin:/usr/bin DOCKER_HOST=unix:///lab/state/docker.sock docker "\$@"
+END
+chmod +x "$state/bin/docker"
+export PATH=$state/bin:$PATH KUBECONFIG=$state/kubeconfig KUBECACHEDIR=$state/cache
+await "control plane" [ -s "$KUBECONFIG" ]
+await "registered nodes" kubectl get node "${nodes[@]}"
+end "registered"
+
+begin "CNI $cni, kube-proxy in mode $proxy"
+sed "s|MODE|$proxy|; s|SERVER|https://$(. "$here/net.sh"; echo "$gateway4"):$(cat "$state/port")|" "$here/kube-proxy.yaml" | kubectl apply -f - >/dev/null
+"$here/cni/$cni.sh"
+kubectl wait --for=condition=Ready node --all --timeout=300s >/dev/null
+kubectl -n kube-system rollout status daemonset/kube-proxy --timeout=300s >/dev/null
+end "three nodes Ready"
+
+begin "Egressway, of deploy/kustomize/base"
+kubectl apply -k "$here/egressway" >/dev/null
+kubectl -n egressway-system rollout status daemonset/egressway --timeout=300s >/dev/null
+kubectl -n egressway-system wait --for=condition=Ready pod --all --timeout=300s >/dev/null # the speaker's rollout, OnDelete, has no status
+end "its DaemonSets are ready"
+
+begin "an EgressService, three pods and a container outside the cluster"
+"$here/serve.sh"
+end
+
+groups=$(grep -E '/memory/|^/sys/fs/cgroup/egressway-cluster$' "$state/cgroups" | head -n 1)
+used=$(cat "$groups/memory.usage_in_bytes" "$groups/memory.current" 2>/dev/null || true)
+cat <<END
+cluster: ready after $((SECONDS - began)) s${used:+, $((used >> 20)) MiB of memory with its disks and page cache}
+
+  export KUBECONFIG=$KUBECONFIG
+  export PATH=$state/bin:\$PATH      # kubectl, and docker of the cluster's engine
+
+  kubectl get nodes,pods,egressservices -A -o wide
+  kubectl -n egressway-system exec ds/egressway -- egressway status
+  docker exec -it node1 bash                       # or "outside", the container outside the cluster
+
+Logs are in $state/log. Remove all of it: make cluster-down
+END
