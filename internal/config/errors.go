@@ -62,7 +62,7 @@ func (es Errors) sort() {
 	})
 }
 
-// unknownKey returns the message about a key that is none of known.
+// unknownKey returns the message about a key that is not known.
 func unknownKey(key string, known []string) string {
 	list := "nown here: " + strings.Join(known, ", ")
 	if meant := text.Nearest(key, known); meant != "" {

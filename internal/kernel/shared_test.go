@@ -222,7 +222,7 @@ func TestSharedPath(t *testing.T) {
 		require.Equal(t, "c", l.arrives(t, "10.244.1.11"))
 	}
 	l.again(t)
-	// Parts of the table go, while nobody owns it: nothing leaves otherwise.
+	// Parts of the table are removed while it has no owner: no packet leaves by another way.
 	l.node.Run("nft flush map netdev egressway hosts4")
 	require.Empty(t, l.arrives(t, "10.244.1.11"))
 	l.apply(t)

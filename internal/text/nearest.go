@@ -2,7 +2,7 @@ package text
 
 import "strings"
 
-// longestWord bounds the work for a word that is none of the known ones.
+// longestWord bounds the work for a word that is not known.
 const longestWord = 64
 
 // Nearest returns the one of known that word most probably stands for: the only one with the fewest typing errors, at most 3 and
