@@ -76,6 +76,8 @@ type following interface {
 	Current(ctx context.Context) error
 	// Report publishes the state of this node to the leader.
 	Report(r cluster.Report)
+	// ShareAddresses publishes the secondary addresses of this node to the other nodes.
+	ShareAddresses(s cluster.Secondary)
 }
 
 // setSource makes passes read objects from a source.

@@ -270,12 +270,14 @@ func (s *scriptedSource) Hosts(
 // scriptedServer is a source with a leader. It confirms what this node knows, unless it is cut off.
 type scriptedServer struct {
 	*scriptedSource
-	cutOff atomic.Bool // the agent asks from a goroutine of its own
-	report cluster.Report
+	cutOff    atomic.Bool // the agent asks from a goroutine of its own
+	report    cluster.Report
+	addresses cluster.Secondary
 }
 
-func (s *scriptedServer) Reached() []netip.Addr   { return nil }
-func (s *scriptedServer) Report(r cluster.Report) { s.report = r }
+func (s *scriptedServer) Reached() []netip.Addr              { return nil }
+func (s *scriptedServer) Report(r cluster.Report)            { s.report = r }
+func (s *scriptedServer) ShareAddresses(a cluster.Secondary) { s.addresses = a }
 
 func (s *scriptedServer) Current(context.Context) error {
 	if s.cutOff.Load() {

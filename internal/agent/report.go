@@ -16,11 +16,12 @@ import (
 // until then the report of its former run holds.
 const reportWithin = 15 * time.Second
 
-// report reports this node's state to the leader.
+// report reports this node's state to the leader, and its addresses to all nodes.
 func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []cluster.Problem, inForce bool) {
 	if a.server == nil {
 		return
 	}
+	a.server.ShareAddresses(a.planner.Secondary())
 	states, incomplete := a.states(c)
 	r := cluster.Report{
 		Networks: states, Hosts: a.last.others.nodes.Watched, Dead: slices.Sorted(maps.Keys(a.last.others.nodes.Dead)),

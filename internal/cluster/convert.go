@@ -162,6 +162,7 @@ func FromNode(o *corev1.Node) (name string, n Node, problems []Problem, ok bool)
 		f.add("status.addresses", "", ReasonNoInternalIP,
 			"no usable address of type InternalIP: nothing can be steered to or from this node")
 	}
+	n.Secondary = f.secondary(o.Annotations[annotationHostCIDRs], n.Addresses)
 	if len(o.Spec.PodCIDRs) > 0 {
 		n.PodCIDRs = f.prefixes("spec.podCIDRs", o.Spec.PodCIDRs)
 	} else if o.Spec.PodCIDR != "" {

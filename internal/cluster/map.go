@@ -32,6 +32,9 @@ func MapOf[K comparable, V any](entries map[K]V) Map[K, V] {
 	return d.Map()
 }
 
+// Same reports whether two Maps are one and the same, which takes no look at their entries.
+func (m Map[K, V]) Same(o Map[K, V]) bool { return m.parts == o.parts }
+
 // Len returns the number of entries.
 func (m Map[K, V]) Len() int { return m.length }
 

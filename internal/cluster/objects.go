@@ -80,6 +80,9 @@ type Objects struct {
 	Nodes          Map[string, Node]
 	Namespaces     Map[string, Namespace]
 	ServiceCIDRs   []netip.Prefix
+	// Secondary holds the secondary addresses that nodes' daemons report of their interfaces, by the name of the node. Changed
+	// does not name them.
+	Secondary Map[string, Secondary]
 	// Pods holds the Pods that a source follows, those of this node at least.
 	Pods      Map[Key, Pod]
 	PodsKnown bool // false: Pods are not followed, or not known yet
@@ -194,6 +197,7 @@ type Node struct {
 	Cordoned  bool         // spec.unschedulable
 	Addresses []netip.Addr // InternalIPs and ExternalIPs of status.addresses
 	Internal  []netip.Addr // those of type InternalIP
+	Secondary Secondary    // what an annotation lists besides Addresses
 	PodCIDRs  []netip.Prefix
 }
 

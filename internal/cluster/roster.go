@@ -47,7 +47,8 @@ func Facts(name string, n Node, problems []Problem) string {
 		Addresses, Internal []netip.Addr
 		PodCIDRs            []netip.Prefix
 		Faults              [][2]string
-	}{name, n.UID, labels, n.Addresses, n.Internal, n.PodCIDRs, faults})
+		Secondary           Secondary `json:",omitzero"`
+	}{name, n.UID, labels, n.Addresses, n.Internal, n.PodCIDRs, faults, n.Secondary})
 	if err != nil {
 		return err.Error() // never: these types have JSON
 	}

@@ -20,8 +20,7 @@ import (
 type Config struct {
 	Node   string `yaml:"node"`   // name of this node's Node object. Default: `$NODE_NAME`, then the host name.
 	Source Source `yaml:"source"` // where the cluster's objects come from
-	// destinations that are never steered, in addition to the pod ranges, Service ranges, ClusterIPs and node
-	// addresses in the cluster's objects
+	// destinations that are never steered, in addition to pod ranges, Service ranges, ClusterIPs and nodes' addresses
 	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"`
 	// a selected pod's packets without a host or a route: `drop` them, or `allow` them to leave by the main table
 	OnNoPath NoPath   `yaml:"onNoPath"`

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -38,7 +39,10 @@ type ground struct {
 	inside  []netip.Prefix        // pods' and Services' ranges
 	ranges  []netip.Prefix        // pods' ranges
 	ranged  Families              // families for which pod ranges are known
-	cluster []netip.Prefix        // destinations inside the cluster, without single Services and pods
+	cluster []netip.Prefix        // destinations inside the cluster, without single Services, pods and secondary addresses
+
+	secondary []netip.Addr      // other nodes' secondary addresses that are inside the cluster, unless they are ingress IPs; sorted
+	own       cluster.Secondary // this node's
 
 	// Parts of the plan.
 	pods    []netip.Prefix // of the nodes
@@ -63,6 +67,7 @@ func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 	g.readNodes(s.Objects.ServiceCIDRs)
 	g.readNetworks(names, s.Unsettled, s.Unmade)
 	g.readRanges(s.Objects.ServiceCIDRs)
+	g.readSecondary(s.Objects.Secondary)
 	switch mode := g.config.Steering.Mode; {
 	case mode == config.SteeringVXLAN, mode == config.SteeringAuto && g.someNodeOffLink():
 		g.planTunnel(false)
@@ -171,6 +176,108 @@ func (g *ground) nodeAddresses() (all []netip.Prefix) {
 		}
 	}
 	return all
+}
+
+// readSecondary finds the secondary addresses of this node, and those of other nodes that count as inside the cluster here.
+// reported holds those that daemons report.
+func (g *ground) readSecondary(reported cluster.Map[string, cluster.Secondary]) {
+	g.findOwn()
+	main, others := g.mainSubnets()
+	for name, n := range g.nodes.All() {
+		if name == g.node {
+			continue
+		}
+		for _, s := range []cluster.Secondary{n.Secondary, reported.At(name)} {
+			g.secondary = appendWithin(append(g.secondary, s.Beside...), s.Apart, main)
+		}
+	}
+	g.secondary = slices.DeleteFunc(g.secondary, func(a netip.Addr) bool { return within(others, a) || g.peers[a] != "" })
+	slices.SortFunc(g.secondary, netip.Addr.Compare)
+	g.secondary = slices.Compact(g.secondary)
+}
+
+// appendWithin appends the addresses that one of the minimal prefixes contains.
+func appendWithin(all, more []netip.Addr, minimal []netip.Prefix) []netip.Addr {
+	for _, a := range more {
+		if within(minimal, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// findOwn finds the secondary addresses of this node. Without an address in the Node object, nothing shows which interfaces
+// lead to other nodes.
+func (g *ground) findOwn() {
+	if len(g.nodes.At(g.node).Addresses) == 0 {
+		return
+	}
+	ranges := minimal(slices.Concat(g.inside, g.config.ClusterCIDRs, neverSteered))
+	var all cluster.Secondary
+	for _, l := range g.links {
+		switch {
+		case len(l.Addrs) == 0 || !g.inMain(l):
+		case g.isListed(l):
+			all.Beside = g.appendUnlisted(all.Beside, l, ranges)
+		default:
+			all.Apart = g.appendUnlisted(all.Apart, l, ranges)
+		}
+	}
+	var dropped int
+	if g.own, dropped = all.Sorted(); dropped > 0 && g.config.Source.Manifests == "" {
+		g.problem("Node", g.node, "addresses", strconv.Itoa(g.own.Len()+dropped), ReasonManyAddresses,
+			"other nodes count at most %d addresses of this node as inside the cluster, besides those in its Node object: "+
+				"list the range of the others in clusterCIDRs", cluster.SecondaryMost)
+	}
+}
+
+// appendUnlisted appends the addresses of a link that are neither in the Node object nor in one of the ranges.
+func (g *ground) appendUnlisted(all []netip.Addr, l Link, ranges []netip.Prefix) []netip.Addr {
+	listed := g.nodes.At(g.node).Addresses
+	for _, p := range l.Addrs {
+		if a := p.Addr(); cluster.Unfit(a) == "" && !slices.Contains(listed, a) && !within(ranges, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// isListed reports whether a link has an address of this node's Node object.
+func (g *ground) isListed(l Link) bool {
+	listed := g.nodes.At(g.node).Addresses
+	return slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return slices.Contains(listed, p.Addr()) })
+}
+
+// inMain reports whether a link leads to other nodes, or to another network of theirs, by the main table. A link in a VRF does
+// not, nor an uplink into another network than default, unless it has an address of the Node object. The addresses of
+// Services and of our tunnel are no node's.
+func (g *ground) inMain(l Link) bool {
+	if l.Name == ipvsDevice || l.Name == g.config.Steering.Device || g.inVRF(l) {
+		return false
+	}
+	return g.isListed(l) ||
+		!slices.ContainsFunc(g.networks, func(n *network) bool { return n.table != mainTable && slices.Contains(n.devices, l.Name) })
+}
+
+// mainSubnets returns the subnets of this node's links, divided by inMain.
+func (g *ground) mainSubnets() (main, others []netip.Prefix) {
+	for _, l := range g.links {
+		subnets := slices.DeleteFunc(slices.Clone(l.Addrs), netip.Prefix.IsSingleIP)
+		switch {
+		case len(subnets) == 0:
+		case g.inMain(l):
+			main = append(main, subnets...)
+		default:
+			others = append(others, subnets...)
+		}
+	}
+	return minimal(main), minimal(others)
+}
+
+// isSecondary reports whether an address is another node's secondary one that may count as inside the cluster.
+func (g *ground) isSecondary(a netip.Addr) bool {
+	_, is := slices.BinarySearchFunc(g.secondary, a, netip.Addr.Compare)
+	return is
 }
 
 // planGuests lists other nodes' pods, and the devices by which they reach this node.

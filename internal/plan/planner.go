@@ -17,7 +17,7 @@ func Build(s Snapshot) (*NodePlan, []cluster.Problem) {
 // Planner plans one node repeatedly. The cost of a pass depends on the changes since the pass before. The zero Planner has
 // planned nothing yet.
 type Planner struct {
-	last    Snapshot // the last planned one, without objects
+	last    Snapshot // the last planned one; of its objects, secondary addresses only
 	ground  *ground
 	frame   *frame
 	names   map[string]int // how many EgressServices name a network
@@ -37,6 +37,14 @@ type Planner struct {
 	plan     *NodePlan
 	general  []cluster.Problem // problems of no source
 	problems []cluster.Problem // all, as returned
+}
+
+// Secondary returns the secondary addresses of this node that other nodes may count as inside the cluster, as of the last plan.
+func (p *Planner) Secondary() cluster.Secondary {
+	if p.ground == nil {
+		return cluster.Secondary{}
+	}
+	return p.ground.own
 }
 
 // pass is one round of planning.
@@ -118,7 +126,8 @@ func (r *pass) readGround() {
 func (r *pass) sameInputs() bool {
 	last := &r.last
 	return slices.EqualFunc(r.Facts.Links, last.Facts.Links, sameLink) && slices.Equal(r.Facts.Gateways, last.Facts.Gateways) &&
-		slices.Equal(r.Unsettled, last.Unsettled) && slices.Equal(r.Unmade, last.Unmade) && slices.Equal(r.APIServer, last.APIServer)
+		slices.Equal(r.Unsettled, last.Unsettled) && slices.Equal(r.Unmade, last.Unmade) && slices.Equal(r.APIServer, last.APIServer) &&
+		r.Objects.Secondary.Same(last.Objects.Secondary)
 }
 
 // groundHolds reports whether the ground of the pass before is that of this one.
@@ -282,6 +291,7 @@ func (r *pass) remember() {
 	last.Unsettled, last.Learned, last.APIServer = slices.Clone(r.Unsettled), slices.Clone(r.Learned), slices.Clone(r.APIServer)
 	last.Unmade = slices.Clone(r.Unmade)
 	last.Facts.Links, last.Facts.Gateways = r.Facts.Links, r.Facts.Gateways
+	last.Objects.Secondary = r.Objects.Secondary
 	last.Facts.Routed, last.Heard, last.Facts.EgressHook = r.frame.routed, r.frame.heard, r.Facts.EgressHook
 	if !maps.Equal(last.Facts.Paths, r.Facts.Paths) {
 		last.Facts.Paths = maps.Clone(r.Facts.Paths)

@@ -43,7 +43,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(cluster.KindEgressService.ID(key))
-	switch e.IntN(32) {
+	switch e.IntN(33) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -207,10 +207,27 @@ func (e *evolving) step() {
 		for key := range o.Pods.Keys() {
 			e.changed.AddPod(key)
 		}
+	case 32: // nodes' interfaces get addresses, some of which others use; the change does not name them
+		o.Secondary = o.Secondary.With(fmt.Sprint("n", e.IntN(4)), e.secondary())
 	case 29:
 		o.Namespaces = o.Namespaces.With("other", cluster.Namespace{Labels: map[string]string{"egress": pick(e.Rand, "held", "free")}})
 		e.changed.Join(cluster.Everything())
 	}
+}
+
+// secondary returns addresses that may also be ingress IPs, endpoints, ClusterIPs or another network's.
+func (e *evolving) secondary() (s cluster.Secondary) {
+	one := func() netip.Addr {
+		return addr(pick(e.Rand, fmt.Sprint("203.0.113.", e.IntN(9)), fmt.Sprint("10.0.0.", e.IntN(20)), fmt.Sprint("10.1.0.", e.IntN(20)),
+			fmt.Sprint("2001:db8::", e.IntN(9)), "192.0.2.1", "10.244.1.7", "fd44:1::7", e.clusterIP().String()))
+	}
+	for range e.IntN(5) {
+		s.Beside = append(s.Beside, one())
+	}
+	for range e.IntN(3) {
+		s.Apart = append(s.Apart, one())
+	}
+	return s
 }
 
 // someHold returns entries of a configuration's hold, mostly few.

@@ -284,6 +284,7 @@ func (r *pass) planPrefixes(d *DataPlane) {
 	another := r.former == nil || r.former.ground != g
 	whole := r.fromScratch || another
 	e := r.prefixEdits(whole)
+	r.editSecondary(&e, whole)
 	var differs bool
 	if r.outside, differs = e.outside.to(r.outside, whole); differs || another {
 		d.Pods = merged(g.pods, r.outside.Slice())
@@ -354,6 +355,48 @@ func (e *prefixEdits) inside(a netip.Addr, is bool) {
 	} else {
 		e.within.drop(p)
 	}
+}
+
+// editSecondary adds the secondary addresses of other nodes to those inside the cluster: all of them if whole, else those
+// that changed sources use.
+func (r *pass) editSecondary(e *prefixEdits, whole bool) {
+	switch {
+	case len(r.ground.secondary) == 0:
+	case whole:
+		for _, a := range r.ground.secondary {
+			e.inside(a, r.staysInside(a))
+		}
+	default:
+		for _, one := range r.redone {
+			for _, s := range []*source{one.was, one.source} {
+				r.editUsed(e, s)
+			}
+		}
+	}
+}
+
+// editUsed decides the secondary addresses of other nodes that a source uses, or used before.
+func (r *pass) editUsed(e *prefixEdits, s *source) {
+	for _, all := range [][]netip.Addr{s.claimed, s.plain, s.clusterIPs, s.outside} {
+		for _, a := range all {
+			if r.ground.isSecondary(a) {
+				e.inside(a, r.staysInside(a))
+			}
+		}
+	}
+}
+
+// staysInside reports whether a secondary address of another node is inside the cluster. An ingress IP is not, even if it
+// stands on an interface: packets to it that no Service translates are dropped, not sent.
+func (r *pass) staysInside(a netip.Addr) bool {
+	ingress := false
+	for _, c := range r.claims.on(a) {
+		if c.uses&asClusterIP != 0 || !r.ground.stray(a) && slices.Contains(c.by.outside, a) {
+			return true
+		}
+		ingress = ingress || c.uses&(asSeat|asPlain) != 0
+	}
+	return !ingress
 }
 
 // planIngress plans the ingress IPs and their announcements. It returns the addresses that may have become ingress IPs or

@@ -627,4 +627,5 @@ const (
 	ReasonNoRoute           cluster.Reason = "NoRoute"
 	ReasonHostUnreachable   cluster.Reason = "HostUnreachable"
 	ReasonSourceMissing     cluster.Reason = "SourceAddressMissing"
+	ReasonManyAddresses     cluster.Reason = "ManyAddresses"
 )

@@ -52,14 +52,15 @@ var usualTiming = timing{
 	life: 60 * time.Second, beat: 20 * time.Second,
 }
 
-// coordinate reports this node, watches the leader's Lease and its roster of the Nodes, and stands for election until ctx
-// ends. A leader then releases its Lease.
+// coordinate reports this node and shares its addresses, watches the leader's Lease and its roster of the Nodes, and stands
+// for election until ctx ends. A leader then releases its Lease.
 func (c *Cluster) coordinate(ctx context.Context, k clients) {
 	if c.timing == (timing{}) {
 		c.timing = usualTiming
 	}
 	var g sync.WaitGroup
 	g.Go(func() { c.writeReports(ctx, k) })
+	g.Go(func() { c.addresses.share(ctx, k) })
 	g.Go(func() { c.watchLease(ctx, k) })
 	g.Go(func() { c.watchRoster(ctx, k) })
 	g.Go(func() { c.contend(ctx, k) })

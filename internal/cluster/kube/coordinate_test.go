@@ -60,6 +60,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("rosters", f.rosters)
 	t.Run("rosterless", f.rosterless)
 	t.Run("hosts are read", f.hostsAreRead)
+	t.Run("addresses", f.addresses)
 	t.Run("outage", f.outage)
 }
 

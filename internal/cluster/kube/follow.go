@@ -42,6 +42,8 @@ type kind[K comparable, V any] struct {
 	// deleted; nil if served is.
 	definition func(context.Context, clients) (types.UID, error)
 	optional   bool                  // old servers do not serve it
+	namespace  string                // of the objects; empty: all namespaces, or none
+	labels     string                // label selector of lists and watches
 	fields     func() string         // returns a field selector of lists and watches, or ""; may be nil
 	lists      func(key K) bool      // reports whether lists have this object, by that selector; may be nil
 	listed     func() (changed bool) // called after every list, and reports whether Objects is another for it; may be nil
@@ -170,5 +172,6 @@ func (s *store[K, V]) request(k clients, o *metav1.ListOptions) *rest.Request {
 	if s.fields != nil && o.FieldSelector == "" {
 		o.FieldSelector = s.fields()
 	}
-	return s.client(k).Get().Resource(name).VersionedParams(o, metav1.ParameterCodec)
+	o.LabelSelector = s.labels
+	return s.client(k).Get().NamespaceIfScoped(s.namespace, s.namespace != "").Resource(name).VersionedParams(o, metav1.ParameterCodec)
 }

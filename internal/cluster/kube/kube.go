@@ -54,12 +54,14 @@ type pauses struct {
 	roster     time.Duration // between looks at the roster of Nodes, if nothing changes
 	leaderless time.Duration // without a leader that keeps the roster, until all Nodes are watched
 	apart      time.Duration // in which the Nodes differ from the roster, until all are watched
+
+	addresses time.Duration // between two writes of a node's addresses, at least: every daemon gets each of them
 }
 
 var usualPauses = pauses{
 	access: time.Second, answer: 30 * time.Second, doubt: 2 * time.Second, doubtMax: 30 * time.Second,
 	deletion: 100 * time.Millisecond, unserved: 5 * time.Minute,
-	roster: time.Second, leaderless: time.Minute, apart: 10 * time.Second,
+	roster: time.Second, leaderless: time.Minute, apart: 10 * time.Second, addresses: 5 * time.Second,
 }
 
 // init silences client-go's log: this package reports the same errors as Problems.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/pause"
@@ -374,13 +376,13 @@ func (t *term) keepRoster(ctx context.Context, leader string) {
 			return
 		}
 		t.outcome(t.clients, requestRoster, leaseResource, err)
-		rest := pace
+		wait := pace
 		if err != nil {
-			rest = rewriteAfter
+			wait = rewriteAfter
 		} else {
 			last = next
 		}
-		if !pause.For(ctx, rest) {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}
@@ -442,4 +444,143 @@ func (t *term) writeRoster(ctx context.Context, leader, roster string) error {
 		return fmt.Errorf("write Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	return nil
+}
+
+const (
+	addressesPrefix     = "addresses."                // of the names of Leases with nodes' addresses; the node's name follows
+	labelAddresses      = "egressway.io/node-address" // on these Leases
+	annotationAddresses = "egressway.io/addresses"    // the addresses, as JSON
+	requestAddresses    = "share this node's addresses"
+
+	// addressesSpread × the number of Nodes is the longest pause before the first write: in an update of the daemon, all
+	// nodes may have addresses to share.
+	addressesSpread = 250 * time.Millisecond
+)
+
+// addresses holds the secondary addresses of all nodes. Each daemon writes those of its node into a Lease, if there are any,
+// and watches the Leases of the others: they are written only when addresses change.
+type addresses struct {
+	*store[string, cluster.Secondary]
+	turned chan struct{} // signals that the Lease of this node may have to be written
+
+	// The Cluster's mutex guards the fields below.
+	here  cluster.Secondary // the addresses of this node
+	known bool              // here is known
+}
+
+func newAddresses(c *Cluster) *addresses {
+	a := &addresses{turned: make(chan struct{}, 1)}
+	a.store = newStore(c, kind[string, cluster.Secondary]{
+		resource: leaseResource, example: &coordinationv1.Lease{}, namespace: c.options.Namespace, labels: labelAddresses,
+		client: func(k clients) rest.Interface { return k.core.CoordinationV1().RESTClient() },
+		noted:  func() { signal(a.turned) },
+		listed: func() bool {
+			signal(a.turned)
+			return false
+		},
+		trim: trimmer(trimAddresses),
+	})
+	return a
+}
+
+// trimAddresses reads the Lease with the addresses of a node.
+func trimAddresses(o *coordinationv1.Lease) object[string, cluster.Secondary] {
+	node, ours := strings.CutPrefix(o.Name, addressesPrefix)
+	if !ours {
+		return object[string, cluster.Secondary]{key: "/" + o.Name} // which no Node can have as its name
+	}
+	text := o.Annotations[annotationAddresses]
+	s, err := cluster.ParseSecondary(text)
+	x := object[string, cluster.Secondary]{key: node, value: s, ok: err == nil}
+	if err != nil {
+		x.problems = []cluster.Problem{{
+			Kind: "Lease", Object: o.Namespace + "/" + o.Name, Field: "metadata.annotations[" + annotationAddresses + "]",
+			Value: cluster.Clip(text), Reason: cluster.ReasonInvalidValue,
+			Message: err.Error() + "; the daemon of the node writes it again",
+		}}
+	}
+	return x
+}
+
+// ShareAddresses sets the secondary addresses of this node for the other nodes.
+func (c *Cluster) ShareAddresses(s cluster.Secondary) {
+	a := c.addresses
+	c.mu.Lock()
+	differ := !a.known || !a.here.Equal(s)
+	a.here, a.known = s, true
+	c.mu.Unlock()
+	if differ {
+		signal(a.turned)
+	}
+}
+
+// share keeps the Lease with this node's addresses as the node has them, until ctx ends.
+func (a *addresses) share(ctx context.Context, k clients) {
+	defer a.cluster.outcome(k, requestAddresses, leaseResource, nil)
+	signal(a.turned)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.turned:
+		}
+		due, patience := a.due()
+		if !due {
+			continue
+		}
+		if !pause.For(ctx, settle+patience) {
+			return
+		}
+		err := a.write(ctx, k)
+		if ctx.Err() != nil {
+			return
+		}
+		a.cluster.outcome(k, requestAddresses, leaseResource, err)
+		next := a.cluster.pauses.addresses
+		if err != nil {
+			signal(a.turned)
+			next = rewriteAfter
+		}
+		if !pause.For(ctx, next) {
+			return
+		}
+	}
+}
+
+// due reports whether the Lease of this node differs from its addresses, and how long to wait before it is written. A node
+// without secondary addresses needs no Lease.
+func (a *addresses) due() (due bool, patience time.Duration) {
+	c := a.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	written, there := a.objects.Get(c.options.Node)
+	exists := there || a.problems[c.options.Node] != nil
+	switch {
+	case !a.known, !a.synced, there && written.Equal(a.here), !exists && a.here.Len() == 0:
+		return false, 0
+	case exists:
+		return true, 0
+	}
+	return true, rand.N(addressesSpread*time.Duration(c.nodes.objects.Map().Len()) + 1)
+}
+
+// write writes the Lease of this node.
+func (a *addresses) write(ctx context.Context, k clients) error {
+	c := a.cluster
+	c.mu.Lock()
+	here := a.here
+	c.mu.Unlock()
+	text, err := json.Marshal(here)
+	if err != nil {
+		return fmt.Errorf("addresses of this node: %w", err)
+	}
+	node := c.options.Node
+	return c.writeLease(ctx, k, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: addressesPrefix + node, Namespace: c.options.Namespace,
+			Labels:      map[string]string{labelName: component, labelAddresses: ""},
+			Annotations: map[string]string{annotationAddresses: string(text)},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node},
+	})
 }

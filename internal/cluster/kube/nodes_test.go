@@ -18,7 +18,7 @@ import (
 
 // nodePauses are those of tests.
 func nodePauses(p pauses) pauses {
-	p.roster, p.leaderless, p.apart = 50*time.Millisecond, 2*time.Second, time.Second
+	p.roster, p.leaderless, p.apart, p.addresses = 50*time.Millisecond, 2*time.Second, time.Second, 50*time.Millisecond
 	return p
 }
 

@@ -105,26 +105,29 @@ func (c *Cluster) writeReports(ctx context.Context, k clients) {
 	}
 }
 
-// writeReport writes the newest report to this node's Lease. The Lease's owner is the Node, so that Kubernetes deletes
-// it with the Node.
+// writeReport writes the newest report to this node's Lease.
 func (c *Cluster) writeReport(ctx context.Context, k clients) error {
-	ctx, cancel := context.WithTimeout(ctx, requestWithin)
-	defer cancel()
 	c.report.mu.Lock()
 	text := c.report.text
 	c.report.mu.Unlock()
 	node, lasts, now := c.options.Node, int32(c.timing.life/time.Second), metav1.NowMicro()
-	lease := &coordinationv1.Lease{
+	return c.writeLease(ctx, k, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: reportName(node), Namespace: c.options.Namespace,
 			Labels:      map[string]string{labelName: component, labelReport: ""},
 			Annotations: map[string]string{annotationReport: text},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &lasts, RenewTime: &now},
-	}
+	})
+}
+
+// writeLease writes a Lease of this node. Its owner is the Node, so that Kubernetes deletes it with the Node.
+func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordinationv1.Lease) error {
+	ctx, cancel := context.WithTimeout(ctx, requestWithin)
+	defer cancel()
 	patch, err := json.Marshal(lease)
 	if err != nil {
-		return fmt.Errorf("report: %w", err)
+		return fmt.Errorf("encode Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	to := k.core.CoordinationV1().Leases(c.options.Namespace)
 	if _, err = to.Patch(ctx, lease.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err == nil {
@@ -134,6 +137,7 @@ func (c *Cluster) writeReport(ctx context.Context, k clients) error {
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	// Only a new Lease gets an owner: on some clusters, changing the owner of an object needs permission to delete it.
+	node := c.options.Node
 	c.mu.Lock()
 	uid := c.nodes.objects.At(node).UID
 	c.mu.Unlock()

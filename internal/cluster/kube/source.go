@@ -38,6 +38,7 @@ type source struct {
 	nodes          *nodes
 	namespaces     *store[string, cluster.Namespace]
 	serviceCIDRs   *store[string, []netip.Prefix]
+	addresses      *addresses
 	pods           *ownPods
 
 	slicesOf  map[cluster.Key][]cluster.Key // by Service, in no order
@@ -106,8 +107,9 @@ func (s *source) init(c *Cluster) {
 			return object[string, []netip.Prefix]{o.Name, prefixes, problems, true}
 		}),
 	})
+	s.addresses = newAddresses(c)
 	s.pods = newOwnPods(c)
-	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs, s.pods}
+	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs, s.addresses, s.pods}
 }
 
 func coreClient(k clients) rest.Interface { return k.core.CoreV1().RESTClient() }
@@ -275,6 +277,7 @@ func (s *source) snapshot() cluster.Objects {
 		Nodes:          s.nodes.objects.Map(),
 		Namespaces:     s.namespaces.objects.Map(),
 		ServiceCIDRs:   s.cidrs,
+		Secondary:      s.addresses.objects.Map(),
 		Pods:           pods,
 		PodsKnown:      known,
 		StaleNodes:     !s.nodes.complete,

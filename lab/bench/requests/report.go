@@ -183,7 +183,7 @@ func (o options) thousand(out io.Writer, r *result) {
 	const (
 		nodes    = 1_000
 		services = 10_000
-		watches  = 8           // of each daemon: six kinds, the leader's Lease, and the roster of Nodes
+		watches  = 9           // of each daemon: seven kinds, the leader's Lease, and the roster of Nodes
 		renewed  = 7.5 * 60    // seconds that client-go lets a watch last, on average
 		kubelet  = 5 * 60      // seconds between two writes of a Node's status
 		mega     = 1_000_000.0 // bytes
