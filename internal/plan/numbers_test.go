@@ -2,9 +2,12 @@ package plan_test
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -148,4 +151,45 @@ func TestSharedPathIsKept(t *testing.T) {
 	}
 	require.Empty(t, shared())
 	require.NotContains(t, s.Facts.Paths, plan.PathKey{Kind: plan.PathShared, Name: "tunnel"})
+}
+
+// TestOldestServicesKeepPathIDs checks that a planner gives the path ids, of which there are fewer than hosts, to the hosts of the
+// services that a plan from scratch finds to be the oldest, while services come, go, grow older and change host.
+func TestOldestServicesKeepPathIDs(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	s := large()
+	s.Config.Marks.Mask, s.Config.Steering.Mode = 0xf000, config.SteeringDirect // seven ids
+	all := s.Objects
+	s.Hosts = maps.Clone(s.Hosts)
+	s.Objects = cluster.Objects{ServiceCIDRs: all.ServiceCIDRs, Nodes: all.Nodes}
+	for i := range 40 {
+		key := nth(i/2*100 + i%2)
+		s.Objects.Services = s.Objects.Services.With(key, all.Services.At(key))
+		s.Objects.Endpoints = s.Objects.Endpoints.With(key, all.Endpoints.At(key))
+	}
+	var p plan.Planner
+	lacking := map[string]bool{}
+	changed := cluster.Everything()
+	for range 150 {
+		s.Facts.Paths = nil // none is in force, so only the age decides
+		got, problems := p.Plan(s, changed)
+		want, found := plan.Build(s)
+		requireSame(t, textOf(t, want, found), textOf(t, got, problems), "changed %v", changed)
+		for _, problem := range found {
+			lacking[problem.Message] = true
+		}
+		changed = cluster.Changed{}
+		for range 1 + r.IntN(2) {
+			key := nth(r.IntN(20)*100 + r.IntN(2))
+			s.Objects.EgressServices = s.Objects.EgressServices.Without(key)
+			if r.IntN(3) > 0 {
+				s.Objects.EgressServices = s.Objects.EgressServices.With(key, cluster.EgressService{
+					Network: "red", SourceIPBy: cluster.SourceIPByLoadBalancer, Created: time.Unix(r.Int64N(100), 0),
+				})
+			}
+			s.Hosts[election.ServiceSeat(key)] = election.Choice{Host: fmt.Sprint("n", 2+r.IntN(12))}
+			changed.Add(cluster.KindEgressService.ID(key))
+		}
+	}
+	require.Greater(t, len(lacking), 10, "hosts without a path id differ")
 }

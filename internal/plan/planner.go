@@ -151,10 +151,7 @@ func (r *pass) readSources(changed cluster.Changed) {
 	c.quiet = false
 	for _, one := range r.redone {
 		one.settle(c)
-		if one.leads != one.was.leads {
-			r.targets.count(one.was.leads, -1)
-			r.targets.count(one.leads, 1)
-		}
+		r.targets.note(one)
 	}
 }
 
@@ -242,7 +239,6 @@ func (r *pass) readFrame() {
 		return
 	}
 	f := newFrame(r.ground, &r.Snapshot, r.targets.list(r.claims.sources))
-	r.targets.changed = false
 	r.frame = f
 	if !r.fromScratch && !f.likeFor(r.former) {
 		r.each(r.redoIfMoved)
@@ -264,7 +260,7 @@ func (r *pass) moves(s *source) bool {
 
 func (r *pass) frameDiffers() bool {
 	f, last := r.frame, &r.last
-	return r.fromScratch || f.ground != r.ground || r.targets.changed || f.ordered && len(r.redone) > 0 ||
+	return r.fromScratch || f.ground != r.ground || r.targets.changed || f.ordered && r.targets.reordered ||
 		r.Facts.EgressHook != last.Facts.EgressHook ||
 		!maps.Equal(r.Facts.Paths, last.Facts.Paths) || !maps.Equal(r.Facts.Routed, last.Facts.Routed) ||
 		!sameHeard(r.Heard, last.Heard) || r.Draining != last.Draining ||

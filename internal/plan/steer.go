@@ -269,13 +269,32 @@ type target struct {
 	families Families // of the packets of this node's pods that egress by a node
 }
 
-// targets counts the sources that lead to each path.
+// targets counts the sources that lead to each path, and remembers the first of them.
 type targets struct {
-	of      map[PathKey]*leading
-	changed bool // since list ran, a path was added or removed, or its use changed
+	of        map[PathKey]*leading
+	firsts    *order // nil: to be found among all sources
+	changed   bool   // since list ran, a path was added or removed, or its use changed
+	reordered bool   // since list ran, the first source of a path changed
 }
 
 type leading struct{ ipv4, ipv6, also, network int }
+
+// note considers a source that was read again.
+func (t *targets) note(one *redone) {
+	s, was := one.source, one.was
+	if s.leads != was.leads {
+		t.count(was.leads, -1)
+		t.count(s.leads, 1)
+	} else if s.leads == (leads{}) || s.rank() == was.rank() {
+		return
+	}
+	switch {
+	case t.firsts == nil || t.firsts.has(was.leads, s):
+		t.firsts, t.reordered = nil, true
+	case t.firsts.see(s):
+		t.reordered = true
+	}
+}
 
 func (t *targets) count(l leads, by int) {
 	if l.network != "" {
@@ -314,24 +333,37 @@ func (t *targets) add(n *int, by int) {
 // list lists the paths: first those needed, then the others, each by the rank of the first source that leads there. So a
 // source that begins to serve later takes no path id from another.
 func (t *targets) list(sources []*source) []target {
-	o := order{firsts{}, firsts{}}
-	for _, s := range sources {
-		if s != nil && s.leads != (leads{}) {
-			o.needed.see(PathKey{PathNetwork, s.leads.network}, s)
-			o.needed.see(PathKey{PathSteer, s.leads.host}, s)
-			o.oldest.see(PathKey{PathSteer, s.leads.also}, s)
+	if t.firsts == nil {
+		t.firsts = &order{firsts{}, firsts{}}
+		for _, s := range sources {
+			if s != nil {
+				t.firsts.see(s)
+			}
 		}
 	}
+	t.changed, t.reordered = false, false
 	all := t.inUse()
-	slices.SortFunc(all, o.compare)
+	slices.SortFunc(all, t.firsts.compare)
 	return all
 }
 
 // order is the order of targets: needed has the first source that serves by a path, oldest the first other one.
 type order struct{ needed, oldest firsts }
 
+// see considers the paths that a source leads to; it reports whether the source is the first of one of them now.
+func (o *order) see(s *source) bool {
+	network := o.needed.see(PathKey{PathNetwork, s.leads.network}, s)
+	host := o.needed.see(PathKey{PathSteer, s.leads.host}, s)
+	return o.oldest.see(PathKey{PathSteer, s.leads.also}, s) || host || network
+}
+
+// has reports whether a source is the first of a path to which it leads, or led.
+func (o *order) has(l leads, s *source) bool {
+	return o.needed[PathKey{PathNetwork, l.network}] == s || o.needed[PathKey{PathSteer, l.host}] == s || o.oldest[PathKey{PathSteer, l.also}] == s
+}
+
 // compare is negative where x comes before y.
-func (o order) compare(x, y target) int {
+func (o *order) compare(x, y target) int {
 	switch {
 	case x.needed && y.needed:
 		return cmp.Or(o.needed[x.key].before(o.needed[y.key]), comparePaths(x.key, y.key))
@@ -349,11 +381,13 @@ func comparePaths(x, y PathKey) int { return strings.Compare(string(y.Kind), str
 // firsts holds the first source by rank that leads to each path.
 type firsts map[PathKey]*source
 
-// see considers a source that leads to a path; without a name: to none.
-func (f firsts) see(k PathKey, s *source) {
-	if first := f[k]; k.Name != "" && (first == nil || s.before(first) < 0) {
-		f[k] = s
+// see considers a source that leads to a path (without a name: to none); it reports whether the source is the first now.
+func (f firsts) see(k PathKey, s *source) bool {
+	if first := f[k]; k.Name == "" || first != nil && s.before(first) >= 0 {
+		return false
 	}
+	f[k] = s
+	return true
 }
 
 // inUse returns the paths that sources lead to, in no order, and forgets the others.
