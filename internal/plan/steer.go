@@ -359,7 +359,8 @@ func (o *order) see(s *source) bool {
 
 // has reports whether a source is the first of a path to which it leads, or led.
 func (o *order) has(l leads, s *source) bool {
-	return o.needed[PathKey{PathNetwork, l.network}] == s || o.needed[PathKey{PathSteer, l.host}] == s || o.oldest[PathKey{PathSteer, l.also}] == s
+	return o.needed[PathKey{PathNetwork, l.network}] == s || o.needed[PathKey{PathSteer, l.host}] == s ||
+		o.oldest[PathKey{PathSteer, l.also}] == s
 }
 
 // compare is negative where x comes before y.
