@@ -67,6 +67,8 @@ func judgeDocument(t *testing.T, path, doc string) {
 		return
 	case "EgressService":
 		into = &egressv1.EgressService{}
+	case "EgressIP":
+		into = &egressv1.EgressIP{}
 	case "Service":
 		into = &corev1.Service{}
 	case "NetworkPolicy":

@@ -225,6 +225,9 @@ func check(folder string, load func() (*config.Config, error)) (c checks) {
 		problems = append(problems, nodewise.Check(c.conf, objects.Nodes)...)
 		problems = append(problems, planProblems(c.conf, objects)...)
 		c.summary += fmt.Sprintf(", %d nodes, %d EgressServices", objects.Nodes.Len(), objects.EgressServices.Len())
+		if n := objects.EgressIPs.Len(); n > 0 {
+			c.summary += fmt.Sprintf(", %d EgressIPs", n)
+		}
 	}
 	for _, p := range cluster.SortProblems(problems) {
 		c.errs = append(c.errs, p)

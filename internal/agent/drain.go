@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -80,7 +79,12 @@ func (a *Agent) drainOnStop(ctx, stop context.Context) {
 	a.draining.set(func(d *draining) { d.leaving = true })
 	a.wake()
 	quiet := func(r status.Report) bool {
-		return !slices.ContainsFunc(r.Services, func(s status.Service) bool { return len(s.Announced) > 0 })
+		for s := range r.Rows() {
+			if len(s.Announced) > 0 {
+				return false
+			}
+		}
+		return true
 	}
 	if !a.status.Await(ctx, quiet) {
 		a.log.Warn("cannot withdraw this node's announcements in time")

@@ -12,13 +12,19 @@ import (
 	"github.com/egressway/egressway/internal/text"
 )
 
-// Key names a namespaced object. An EgressService and its Service have the same Key.
+// Key names an object. An EgressService and its Service have the same Key. Objects of the cluster, such as an EgressIP, have no
+// namespace.
 type Key struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }
 
-func (k Key) String() string { return k.Namespace + "/" + k.Name }
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Name
+	}
+	return k.Namespace + "/" + k.Name
+}
 
 // Compare orders keys by namespace, then name.
 func (k Key) Compare(o Key) int {
@@ -45,36 +51,45 @@ const (
 	// KindEgressService is the kind of EgressServices. A Service and its endpoints have the identity of the EgressService of
 	// their name, whether it exists or not.
 	KindEgressService Kind = iota
+	// KindEgressIP is the kind of EgressIPs.
+	KindEgressIP
 	// Kinds is the number of kinds.
 	Kinds = iota
 )
 
 // String returns the name of the kind in manifests.
-func (k Kind) String() string { return [Kinds]string{KindEgressService: "EgressService"}[k] }
+func (k Kind) String() string {
+	return [Kinds]string{KindEgressService: "EgressService", KindEgressIP: "EgressIP"}[k]
+}
 
 // ID returns the identity of the object of this kind with a key.
 func (k Kind) ID(key Key) ID { return ID{Kind: k, Key: key} }
 
-// ID identifies an object among those of all kinds.
+// ID identifies an object among those of all kinds, or one address of an object that has a seat for each of its addresses.
 type ID struct {
 	Kind Kind
 	Key
+	Slot netip.Addr // invalid: the object as a whole
 }
 
-// String returns the kind, and namespace and name.
+// String returns the kind, and namespace and name. All addresses of an object have the same string.
 func (i ID) String() string { return i.Kind.String() + " " + i.Key.String() }
 
-// Compare orders objects by precedence of their kinds, then by namespace and name.
+// Compare orders objects by precedence of their kinds, then by namespace and name, and those of one object by address.
 func (i ID) Compare(o ID) int {
 	if i.Kind != o.Kind {
 		return int(i.Kind) - int(o.Kind)
 	}
-	return i.Key.Compare(o.Key)
+	if c := i.Key.Compare(o.Key); c != 0 {
+		return c
+	}
+	return i.Slot.Compare(o.Slot)
 }
 
 // Objects holds all objects of a source. It is immutable.
 type Objects struct {
 	EgressServices Map[Key, EgressService]
+	EgressIPs      Map[Key, EgressIP]
 	Services       Map[Key, Service]
 	Endpoints      Map[Key, []Endpoint] // by Service, from all its EndpointSlices
 	Nodes          Map[string, Node]
@@ -156,9 +171,9 @@ type Service struct {
 }
 
 // Shares reports whether two Services may have an ingress IP in common: those of one namespace may, since they have one
-// owner; others need the same sharing key.
+// owner; others need the same sharing key. Objects without a namespace share no address.
 func Shares(key Key, sharingKey string, other Key, otherKey string) bool {
-	return key.Namespace == other.Namespace || sharingKey != "" && sharingKey == otherKey
+	return key.Namespace != "" && key.Namespace == other.Namespace || sharingKey != "" && sharingKey == otherKey
 }
 
 // Ingress is one entry of status.loadBalancer.ingress, as written: an IP or a host name.

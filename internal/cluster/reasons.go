@@ -25,4 +25,8 @@ const (
 	ReasonNoEligibleNode    Reason = "NoEligibleNode"
 	ReasonHostSilent        Reason = "HostSilent"
 	ReasonSharedIngressHost Reason = "SharedIngressHost"
+	ReasonNoEgressIP        Reason = "NoEgressIP"
+	ReasonTooManyAddresses  Reason = "TooManyAddresses"
+	ReasonEgressIPConflict  Reason = "EgressIPConflict"
+	ReasonAddressConflict   Reason = "AddressConflict"
 )

@@ -171,6 +171,7 @@ type Network struct {
 	// 794600 to 798695. Default: the VRF's.
 	Table      uint32                `yaml:"table"`
 	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // namespaces that may use the network, by their labels. Default: every namespace.
+	EgressIPs  []netip.Prefix        `yaml:"egressIPs"`  // prefixes of EgressIPs' addresses that leave by the network. Default: none.
 	OnNoPath   NoPath                `yaml:"onNoPath"`   // `onNoPath` of this network. Default: the global one.
 	Peers      []Peer                `yaml:"peers"`      // BGP neighbours in this network. Default: none.
 	// the network is only on nodes with labels that one of them matches. Default: every node.

@@ -38,6 +38,7 @@ networks:
   interfaces: [{name: ens3f0, nodeSelectors: [{matchLabels: {rack: r1}}]}]
   nodeSelectors: [{matchLabels: {rack: r1}}]
   peers: [{address: 10.3.0.1, asn: 64601}]
+  egressIPs: [203.0.113.0/28]
 `
 
 func parsed(t *testing.T, text string) *Config {
@@ -82,7 +83,7 @@ func TestNodesDiffer(t *testing.T) {
 	require.Equal(t, uint32(65100), red.Peers[0].MyASN)
 	require.Equal(t, netip.MustParseAddr("10.1.0.77"), red.Peers[1].SourceAddress)
 	dmz, _ = two.Network("dmz")
-	require.Equal(t, Network{Name: "dmz", Elsewhere: "the network is not on this node: its nodeSelectors on line 27 match nodes with rack=r1"}, *dmz)
+	require.Equal(t, Network{Name: "dmz", EgressIPs: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28")}, Elsewhere: "the network is not on this node: its nodeSelectors on line 27 match nodes with rack=r1"}, *dmz)
 
 	none := c.For(nil)
 	require.Equal(t, uint32(64512), none.BGP.ASN)

@@ -14,7 +14,7 @@ import (
 var networkName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 
 func (v *validator) networks() {
-	names := map[string]string{}
+	names, egressIPs := map[string]string{}, map[string]string{}
 	used := inUse{
 		devices: map[string][]entry{v.c.Steering.Device: {{path: "steering.device"}}},
 		tables:  map[string][]entry{}, vlans: map[string][]entry{},
@@ -30,10 +30,21 @@ func (v *validator) networks() {
 		}
 		v.devices(path, n, used)
 		v.selector(path+".namespaces", n.Namespaces)
+		v.egressIPs(path+".egressIPs", n.EgressIPs, egressIPs)
 		if n.OnNoPath != NoPathDefault {
 			oneOf(v, path+".onNoPath", n.OnNoPath, NoPathDrop, NoPathAllow)
 		}
 		v.peers(path, n)
+	}
+}
+
+// egressIPs checks that no two networks list a prefix. Where one holds another, the longer counts.
+func (v *validator) egressIPs(path string, prefixes []netip.Prefix, seen map[string]string) {
+	for i, p := range prefixes {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if v.prefix(at, p) {
+			v.unique(seen, p.String(), at, "this prefix is listed already, and its addresses belong to one network")
+		}
 	}
 }
 

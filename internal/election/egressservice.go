@@ -31,6 +31,10 @@ func (egressServices) seats(o *cluster.Objects) iter.Seq[Seat] {
 	}
 }
 
+func (egressServices) seatsOf(_ *cluster.Objects, key cluster.Key) []Seat {
+	return []Seat{ServiceSeat(key)}
+}
+
 func (egressServices) tenure(o *cluster.Objects, s Seat) (t tenure, exists bool) {
 	spec, exists := o.EgressServices.Get(s.Key)
 	return tenureOf(spec), exists

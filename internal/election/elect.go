@@ -89,7 +89,7 @@ func byAge(o *cluster.Objects, k kind) (all []seated) {
 		all = append(all, seated{s, t})
 	}
 	slices.SortFunc(all, func(a, b seated) int {
-		return cmp.Or(a.created.Compare(b.created), a.Key.Compare(b.Key))
+		return cmp.Or(a.created.Compare(b.created), a.Seat.Compare(b.ID))
 	})
 	return all
 }
@@ -113,6 +113,7 @@ type elector struct {
 	seen      map[string]bool     // alive, by other nodes
 	apart     map[string][]string // by node, living nodes that it reports dead or that report it dead
 	lacks     map[demand][]lack
+	beside    map[cluster.ID][]int // hosts of the addresses of an object that has a seat for each, in the present choice
 }
 
 // preference is the key under which preferred candidates are cached, until another node is employed.
@@ -197,6 +198,7 @@ func (e *elector) readNodes() {
 
 // choose returns the choices for seats, which are in order of precedence. No other seat has one of their addresses.
 func (e *elector) choose(seats []seated) map[Seat]Choice {
+	e.beside = nil
 	choices := make(map[Seat]Choice, len(seats))
 	var contenders []*contender
 	for _, s := range seats {
@@ -474,20 +476,27 @@ func some(nodes []string) string {
 
 // best returns the candidate that lacks least, of those other than except that lack nothing beyond may. Among equals it
 // returns the node with the fewest seats; among equals again, a rendezvous hash decides, which gives every seat its own
-// stable order of preference. It returns none if no candidate fits.
+// stable order of preference. It returns none if no candidate fits. A node that is host of another address of the same object
+// is the best one only where the others lack more.
 func (e *elector) best(u *unit, except int, may lack) int {
 	lacking := u.leastOf(except, may)
-	p := pool{e, u.lacks, e.preferred(u, lacking), lacking, except}
-	return p.winner(p.leastLoad(), hash(u.members[0].seat.Key.String()))
+	p := pool{e, u.lacks, e.preferred(u, lacking), lacking, except, e.besides(u)}
+	own := hash(u.members[0].seat.hashed())
+	if best := p.winner(p.leastLoad(), own); best != none {
+		return best
+	}
+	p.avoid = nil
+	return p.winner(p.leastLoad(), own)
 }
 
-// pool holds candidates among which only those with these lacks count, other than except.
+// pool holds candidates among which only those with these lacks count, other than except and those to avoid.
 type pool struct {
 	*elector
 	lacks      []lack // of every node
 	candidates []int
 	lacking    lack
 	except     int
+	avoid      []int
 }
 
 // leastLoad returns the smallest number of seats of a candidate.
@@ -495,7 +504,7 @@ func (p *pool) leastLoad() int {
 	lacks, load := p.lacks, p.load[:len(p.lacks)]
 	least := math.MaxInt
 	for _, i := range p.candidates {
-		if load[i] < least && lacks[i] == p.lacking && i != p.except {
+		if load[i] < least && lacks[i] == p.lacking && i != p.except && !slices.Contains(p.avoid, i) {
 			least = load[i]
 		}
 	}
@@ -506,7 +515,7 @@ func (p *pool) leastLoad() int {
 func (p *pool) winner(load int, own uint64) int {
 	best, bestScore := none, uint64(0)
 	for _, i := range p.candidates {
-		if p.load[i] != load || p.lacks[i] != p.lacking || i == p.except {
+		if p.load[i] != load || p.lacks[i] != p.lacking || i == p.except || slices.Contains(p.avoid, i) {
 			continue
 		}
 		if score := mix(own ^ p.hashes[i]); best == none || score > bestScore {

@@ -4,12 +4,13 @@ package election
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
 )
 
-// Seat is the role of host of an object, which an election gives to a node.
+// Seat is the role of host of an object, or of one address of an object, which an election gives to a node.
 type Seat struct{ cluster.ID }
 
 // Choice is the outcome for one seat.
@@ -30,6 +31,9 @@ type Choice struct {
 type kind interface {
 	// seats iterates over the seats of all objects, in no order.
 	seats(o *cluster.Objects) iter.Seq[Seat]
+	// seatsOf lists the seats that the object with a key has. A kind with one seat for each object lists it even if there is
+	// no such object.
+	seatsOf(o *cluster.Objects, key cluster.Key) []Seat
 	// tenure returns the nodes that have a seat now. exists is false if there is no such seat.
 	tenure(o *cluster.Objects, s Seat) (t tenure, exists bool)
 	// awaited iterates over the hosts that have not reported yet about the network of their object.
@@ -41,7 +45,7 @@ type kind interface {
 }
 
 // kinds holds all kinds of objects that have seats.
-var kinds = [cluster.Kinds]kind{cluster.KindEgressService: egressServices{}}
+var kinds = [cluster.Kinds]kind{cluster.KindEgressService: egressServices{}, cluster.KindEgressIP: egressIPs{}}
 
 // tenure names the nodes that have a seat by the status of its object.
 type tenure struct {
@@ -66,14 +70,28 @@ func seats(o *cluster.Objects) iter.Seq[Seat] {
 	}
 }
 
-// seatsOf iterates over the seats of the objects that changed.
-func seatsOf(change cluster.Changed) iter.Seq[Seat] {
+// seatsOf iterates over the seats of the objects that changed: those that the objects have, and those with an address that
+// are known of before and that they no longer have.
+func seatsOf[V any](o *cluster.Objects, change cluster.Changed, known map[Seat]V) iter.Seq[Seat] {
 	return func(yield func(Seat) bool) {
 		for kind, keys := range change.Of {
 			for key := range keys {
-				if !yield(Seat{cluster.Kind(kind).ID(key)}) {
-					return
+				for _, s := range kinds[kind].seatsOf(o, key) {
+					if !yield(s) {
+						return
+					}
 				}
+			}
+		}
+		if len(change.Of[cluster.KindEgressIP]) == 0 {
+			return
+		}
+		for s := range known {
+			if !change.Of[s.Kind][s.Key] || !s.Slot.IsValid() || slices.Contains(kinds[s.Kind].seatsOf(o, s.Key), s) {
+				continue
+			}
+			if !yield(s) {
+				return
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package election
 import (
 	"iter"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 
@@ -27,7 +28,7 @@ func (o *Obeyed) Update(objects cluster.Objects, change cluster.Changed) (choice
 		o.choices = map[Seat]Choice{}
 	}
 	if !change.All {
-		return o.choices, o.setAll(&objects, seatsOf(change))
+		return o.choices, o.setAll(&objects, seatsOf(&objects, change, o.choices))
 	}
 	changed = o.setAll(&objects, seats(&objects))
 	return o.choices, append(changed, o.setAll(&objects, slices.Values(o.gone(&objects)))...)
@@ -75,7 +76,7 @@ type Elected struct {
 	elector  *elector
 	reports  map[string]cluster.Report
 	standing map[Seat]standing
-	claims   map[claim]int // contenders by address
+	claims   map[netip.Addr]int // contenders by address
 	choices  map[Seat]Choice
 }
 
@@ -171,7 +172,7 @@ func (e *Elected) chooseFor(seats []Seat) (changed []Seat) {
 // restart computes the inputs of the election for all objects.
 func (e *Elected) restart(objects cluster.Objects, reports map[string]cluster.Report, policy Policy) {
 	e.elector, e.reports = newElector(objects, reports, policy), maps.Clone(reports)
-	e.standing, e.claims = map[Seat]standing{}, map[claim]int{}
+	e.standing, e.claims = map[Seat]standing{}, map[netip.Addr]int{}
 	for s := range seats(&objects) {
 		now := e.elector.standing(s)
 		e.standing[s] = now
@@ -180,10 +181,10 @@ func (e *Elected) restart(objects cluster.Objects, reports map[string]cluster.Re
 }
 
 // affected computes the inputs of the election for the objects that changed, and lists the seats for which they differ.
-// apart reports that none of these shared an address before, or shares one now.
+// apart reports that none of these shared an address before, or shares one now, nor depends on other seats of its object.
 func (e *Elected) affected(objects cluster.Objects, change cluster.Changed) (differ []Seat, apart bool) {
 	e.elector.objects, apart = objects, true
-	for s := range seatsOf(change) {
+	for s := range seatsOf(&objects, change, e.standing) {
 		was, had := e.standing[s]
 		now, exists := standing{}, false
 		if _, exists = kinds[s.Kind].tenure(&objects, s); exists {
@@ -191,7 +192,7 @@ func (e *Elected) affected(objects cluster.Objects, change cluster.Changed) (dif
 		}
 		if had != exists || !now.same(was) {
 			differ = append(differ, s)
-			apart = e.replace(s, now, exists) && apart
+			apart = e.replace(s, now, exists) && apart && !s.Slot.IsValid()
 		}
 	}
 	return differ, apart
@@ -214,11 +215,10 @@ func (e *Elected) count(s standing, n int) (alone bool) {
 	}
 	alone = true
 	for _, a := range s.contender.addresses {
-		k := claim{s.contender.network, a}
-		e.claims[k] += n
-		alone = alone && e.claims[k] == max(n, 0)
-		if e.claims[k] == 0 {
-			delete(e.claims, k)
+		e.claims[a] += n
+		alone = alone && e.claims[a] == max(n, 0)
+		if e.claims[a] == 0 {
+			delete(e.claims, a)
 		}
 	}
 	return alone

@@ -22,6 +22,9 @@ func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
 		changed.Add(cluster.KindEgressService.ID(k))
 		spec, service := o.EgressServices.At(k), o.Services.At(k)
 		spec.Created = time.Unix(int64(r.IntN(3)), 0)
+		if r.IntN(4) == 0 {
+			wanderEgressIP(r, o, &changed)
+		}
 		switch r.IntN(9) {
 		case 0:
 			o.EgressServices = o.EgressServices.Without(k)
@@ -56,11 +59,30 @@ func wander(r *rand.Rand, o *cluster.Objects) (changed cluster.Changed) {
 			o.Nodes = o.Nodes.Without(name)
 		} else {
 			a := []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", name[1:]))}
-			o.Nodes = o.Nodes.With(name, cluster.Node{Ready: true, Addresses: a, Internal: a})
+			o.Nodes = o.Nodes.With(name, cluster.Node{Ready: true, Addresses: a, Internal: a, Labels: map[string]string{cluster.LabelAssignable: ""}})
 		}
 		changed.All = true
 	}
 	return changed
+}
+
+// wanderEgressIP changes an EgressIP at random, which may share its addresses with others and with ingress IPs.
+func wanderEgressIP(r *rand.Rand, o *cluster.Objects, changed *cluster.Changed) {
+	key := cluster.Key{Name: fmt.Sprint("e", r.IntN(4))}
+	changed.Add(cluster.KindEgressIP.ID(key))
+	if r.IntN(4) == 0 {
+		o.EgressIPs = o.EgressIPs.Without(key)
+		return
+	}
+	e := cluster.EgressIP{Created: time.Unix(int64(r.IntN(3)), 0)}
+	for range r.IntN(4) {
+		a := netip.MustParseAddr(fmt.Sprint("192.0.2.", 15+r.IntN(12)))
+		if !slices.Contains(e.Addresses, a) {
+			e.Addresses = append(e.Addresses, a)
+			e.Holders = append(e.Holders, cluster.Holder{Addr: a, Host: fmt.Sprint("n", r.IntN(9)), Standby: fmt.Sprint("n", r.IntN(9)), Term: r.Int64N(3)})
+		}
+	}
+	o.EgressIPs = o.EgressIPs.With(key, e)
 }
 
 // follow updates a copy of the choices by the changes that an update reports.

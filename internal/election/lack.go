@@ -190,6 +190,8 @@ func (e *elector) unfitAlive(c *contender, u *unit, i int) string {
 	switch {
 	case e.succeeded(c.had):
 		return fmt.Sprintf("node %s, its standby, does not hear node %s, and has taken over", c.had.standby, host)
+	case !c.selector.Matches(labels.Set(e.objects.Nodes.At(host).Labels)) && c.seat.Slot.IsValid():
+		return fmt.Sprintf("node %s has no label %s any more", host, cluster.LabelAssignable)
 	case !c.selector.Matches(labels.Set(e.objects.Nodes.At(host).Labels)):
 		return fmt.Sprintf("node %s does not match spec.nodeSelector any more", host)
 	case e.reports != nil && !e.reports[host].Networks[c.network].Fit():

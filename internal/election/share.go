@@ -58,9 +58,11 @@ func (c *contender) shares(o *contender) bool {
 // all of them have the same host and it may be there too; otherwise it is refused. The same holds for a contender that would
 // join older units without a common host. Newcomers that share with newcomers get a host together; a newcomer is refused if
 // no node fits both it and those before it.
+//
+// Seats with an address of their own come last, and share with none.
 func (e *elector) share(contenders []*contender, refuse func(*contender, *cluster.Problem)) []*unit {
 	s := &sharing{elector: e, refuse: refuse, owner: map[claim]holder{}, awaited: map[claim]*contender{}}
-	contenders = slices.Clone(contenders)
+	contenders, apart, held := split(contenders)
 	slices.SortStableFunc(contenders, func(x, y *contender) int { return x.since.Compare(y.since) })
 	for _, stands := range []bool{true, false} {
 		for _, c := range contenders {
@@ -73,7 +75,34 @@ func (e *elector) share(contenders []*contender, refuse func(*contender, *cluste
 	for _, c := range s.late {
 		s.come(c)
 	}
+	s.seatApart(apart, held)
 	return s.units
+}
+
+// split returns the contenders that may share an address, and those with an address of their own. held holds the owners of the
+// addresses of the former, if there are others.
+func split(contenders []*contender) (shared, apart []*contender, held map[netip.Addr]cluster.ID) {
+	for _, c := range contenders {
+		if c.seat.Slot.IsValid() {
+			apart = append(apart, c)
+		}
+	}
+	if len(apart) == 0 {
+		return slices.Clone(contenders), nil, nil
+	}
+	held = map[netip.Addr]cluster.ID{}
+	for _, c := range contenders {
+		if c.seat.Slot.IsValid() {
+			continue
+		}
+		shared = append(shared, c)
+		for _, a := range c.addresses {
+			if _, taken := held[a]; !taken {
+				held[a] = c.seat.ID
+			}
+		}
+	}
+	return shared, apart, held
 }
 
 // assignAll gives each unit its host. Those that have one keep it before the others get theirs.
@@ -81,7 +110,7 @@ func (e *elector) assignAll(units []*unit) {
 	for _, u := range units {
 		u.lacks = e.lacksFor(u.demand)
 		if u.host = e.current(u); u.host != none {
-			e.assign(u.host, len(u.members))
+			e.sit(u)
 		}
 	}
 	for _, u := range units {
@@ -99,7 +128,7 @@ func (e *elector) settle(u *unit) {
 	if u.host = e.successor(u); u.host == none {
 		u.host = e.best(u, none, everyLack)
 	}
-	e.assign(u.host, len(u.members))
+	e.sit(u)
 }
 
 // sort puts a contender into its unit, or into late.

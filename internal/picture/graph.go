@@ -39,6 +39,8 @@ type Graph struct {
 	Broken   []string // all that is broken, in words
 	Services int      // their number, drawn or not
 
+	EgressIPs int // number of their addresses, drawn or not
+
 	MoreNodes, MoreNetworks, MoreBroken int // not drawn
 }
 
@@ -62,9 +64,9 @@ type Network struct {
 	MoreRouters, MoreRoutersDown     int
 }
 
-// Service is an EgressService.
+// Service is an EgressService, or an address of an EgressIP.
 type Service struct {
-	Name          string // with its namespace
+	Name          string // with its namespace, or with its kind
 	Host, Standby string // nodes; empty: none
 	IngressIPs    []string
 	Notes         string
@@ -81,7 +83,7 @@ type Router struct {
 
 // Of returns the graph of a report.
 func Of(r status.Report) Graph {
-	g := Graph{Node: r.Node, State: stateOf(r), Services: len(r.Services)}
+	g := Graph{Node: r.Node, State: stateOf(r), Services: len(r.Services), EgressIPs: len(r.EgressIPs)}
 	if !r.Applied.IsZero() {
 		g.When = r.Applied.UTC().Format("2006-01-02 15:04:05 UTC")
 	}
@@ -136,9 +138,9 @@ func (g *Graph) networks(r status.Report) {
 		n := of(s.Network)
 		n.Routers = append(n.Routers, routerOf(s))
 	}
-	for _, s := range r.Services {
+	for s := range r.Rows() {
 		n := of(s.Network)
-		n.Services = append(n.Services, serviceOf(r.Node, s))
+		n.Services = append(n.Services, serviceOf(r.Node, *s))
 	}
 	all := make([]*Network, 0, len(byName))
 	for _, n := range byName {
@@ -219,7 +221,7 @@ func rank(node string, s Service) int {
 }
 
 func serviceOf(node string, s status.Service) Service {
-	v := Service{Name: s.Namespace + "/" + s.Name, Host: s.Host, Standby: s.Standby, Notes: notes(node, s)}
+	v := Service{Name: s.Title(), Host: s.Host, Standby: s.Standby, Notes: notes(node, s)}
 	for _, a := range s.IngressIPs {
 		v.IngressIPs = append(v.IngressIPs, a.String())
 	}
@@ -288,7 +290,7 @@ func routerOf(s status.Session) Router {
 // nodes selects the nodes of the drawn services, and the silent ones.
 func (g *Graph) nodes(r status.Report) {
 	hosts, standbys := map[string]int{}, map[string]int{}
-	for _, s := range r.Services {
+	for s := range r.Rows() {
 		hosts[s.Host]++
 		standbys[s.Standby]++
 	}
@@ -354,7 +356,7 @@ func named(r status.Report) map[string]bool {
 	for _, w := range r.Watched {
 		known[w.Node] = true
 	}
-	for _, s := range r.Services {
+	for s := range r.Rows() {
 		for _, name := range []string{s.Host, s.Standby} {
 			if name != "" {
 				known[name] = true
@@ -415,12 +417,20 @@ func (g *Graph) broken(r status.Report) {
 	for _, p := range r.Problems {
 		all = append(all, fmt.Sprintf("%s: %s", p.Reason, p))
 	}
-	for _, s := range r.Services {
+	for s := range r.Rows() {
 		if s.Host == "" && len(s.Problems) == 0 {
-			all = append(all, fmt.Sprintf("EgressService %s/%s: no host", s.Namespace, s.Name))
+			all = append(all, withKind(s)+": no host")
 		}
 	}
 	g.Broken, g.MoreBroken = bound(all, mostBroken)
+}
+
+// withKind returns the kind and the name of the object of a row.
+func withKind(s *status.Service) string {
+	if s.Namespace == "" {
+		return s.Title()
+	}
+	return "EgressService " + s.Title()
 }
 
 func silentNodes(r status.Report) (all []string) {
@@ -507,7 +517,11 @@ func (g *Graph) summary() string {
 	if g.When != "" {
 		s = fmt.Sprintf("Node %s: %s, last pass %s. ", g.Node, g.State, g.When)
 	}
-	s += fmt.Sprintf("%s in %s.", count(g.Services, "EgressService"), count(len(g.Networks)+g.MoreNetworks, "network"))
+	s += count(g.Services, "EgressService")
+	if g.EgressIPs > 0 {
+		s += ", " + count(g.EgressIPs, "egress IP")
+	}
+	s += fmt.Sprintf(" in %s.", count(len(g.Networks)+g.MoreNetworks, "network"))
 	if len(g.Broken) == 0 {
 		return s + " Nothing is broken."
 	}

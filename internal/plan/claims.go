@@ -139,8 +139,8 @@ type verdict struct {
 
 // rank orders sources that claim the same address: by kind first. Of one kind, sources that are able to serve come before
 // those that are not. Among the able, the source that has been able for longer comes first, so that an address in use keeps
-// its source; then the older source. A rank derives from the objects and hosts of a snapshot only, so that every node, and
-// a daemon that starts, sorts sources alike (docs/decisions/0040).
+// its source; then the older source. Among EgressIPs, the older comes first in any case. A rank derives from
+// the objects and hosts of a snapshot only, so that every node, and a daemon that starts, sorts sources alike (docs/decisions/0040).
 type rank struct {
 	id             cluster.ID
 	is             bool // false: there is no such source
@@ -174,6 +174,9 @@ func (r rank) bars(s *source) bool { return r.over(s) && !r.shares(s) }
 func (r rank) shares(s *source) bool { return cluster.Shares(r.id.Key, r.sharing, s.id.Key, s.sharing) }
 
 func (s *source) rank() rank {
+	if s.id.Kind == cluster.KindEgressIP { // the oldest, whether it can serve or not
+		return rank{id: s.id, is: true, created: s.created.Unix()}
+	}
 	return rank{s.id, true, s.able, s.since.Unix(), s.created.Unix(), s.sharing}
 }
 

@@ -12,15 +12,15 @@ import (
 // endpoints the members.
 type egressServices struct{}
 
-func (egressServices) keys(o *cluster.Objects) iter.Seq[cluster.Key] {
-	return func(yield func(cluster.Key) bool) {
+func (egressServices) sources(o *cluster.Objects) iter.Seq[cluster.ID] {
+	return func(yield func(cluster.ID) bool) {
 		for key := range o.EgressServices.Keys() {
-			if !yield(key) {
+			if !yield(cluster.KindEgressService.ID(key)) {
 				return
 			}
 		}
 		for key := range o.Services.Keys() {
-			if !yield(key) {
+			if !yield(cluster.KindEgressService.ID(key)) {
 				return
 			}
 		}
@@ -34,26 +34,35 @@ func (egressServices) size(o *cluster.Objects) (sources, addresses int) {
 	return o.Services.Len(), addresses + 2*o.Services.Len()
 }
 
-func (egressServices) changed(_ *cluster.Objects, c cluster.Changed) map[cluster.Key]bool {
-	return c.Of[cluster.KindEgressService]
+func (egressServices) changed(_ *pass, c cluster.Changed) iter.Seq[cluster.ID] {
+	return func(yield func(cluster.ID) bool) {
+		for key := range c.Of[cluster.KindEgressService] {
+			if !yield(cluster.KindEgressService.ID(key)) {
+				return
+			}
+		}
+	}
 }
 
 func (egressServices) strange(h *homes, key cluster.Key, a netip.Addr) stranger {
 	return h.strange(a, key.Namespace)
 }
 
-func (egressServices) exists(o *cluster.Objects, key cluster.Key) bool {
-	_, selects := o.EgressServices.Get(key)
-	_, exists := o.Services.Get(key)
+func (egressServices) exists(o *cluster.Objects, id cluster.ID) bool {
+	_, selects := o.EgressServices.Get(id.Key)
+	_, exists := o.Services.Get(id.Key)
 	return selects || exists
 }
 
-func (egressServices) fields() (seats, members string) {
-	return "status.loadBalancer.ingress", "endpoints"
+func (egressServices) words() words {
+	return words{
+		seats: "status.loadBalancer.ingress", members: "endpoints", network: "spec.network", seat: "ingress IP",
+		seatInvalid: ReasonInvalidAddress, seatTaken: ReasonIngressConflict, memberTaken: ReasonEndpointConflict,
+	}
 }
 
-func (egressServices) read(r *redone, g *ground, o *cluster.Objects, choice election.Choice) {
-	s, key := r.source, r.id.Key
+func (egressServices) read(r *redone, p *pass) {
+	s, key, o := r.source, r.id.Key, &p.Objects
 	spec, selects := o.EgressServices.Get(key)
 	service := o.Services.At(key)
 	s.selects, s.clusterIPs = selects, fit(service.ClusterIPs)
@@ -69,7 +78,7 @@ func (egressServices) read(r *redone, g *ground, o *cluster.Objects, choice elec
 	}
 	s.created, s.since = spec.Created, election.Since(spec)
 	r.raw = o.Endpoints.At(key)
-	r.serve(g, choice)
+	r.serve(p.ground, p.Hosts[election.Seat{ID: r.id}])
 }
 
 // countNames counts how many EgressServices name each network.
@@ -83,7 +92,7 @@ func countNames(o *cluster.Objects) map[string]int {
 
 // rename updates the counts of named networks for a changed EgressService.
 func (r *pass) rename(key cluster.Key) {
-	if s := r.sources[cluster.KindEgressService][key]; s != nil && s.selects {
+	if s := r.sources[cluster.KindEgressService.ID(key)]; s != nil && s.selects {
 		if r.names[s.wanted]--; r.names[s.wanted] == 0 {
 			delete(r.names, s.wanted)
 			r.renamed = true

@@ -381,7 +381,7 @@ func (f *frame) reportUnserved(problems *findings, s *source) {
 			f.node, path, f.marks.MaxPath())
 	}
 	if f.lacking[PathKey{PathNetwork, s.network.name}] {
-		report("spec.network", s.network.name, "network "+s.network.name)
+		report(kinds[s.id.Kind].words().network, s.network.name, "network "+s.network.name)
 	}
 	if f.lacking[PathKey{PathSteer, s.leads.host}] {
 		report("status.host", s.leads.host, fmt.Sprintf("host %s in network %s", s.leads.host, s.network.name))

@@ -356,7 +356,7 @@ type Peer struct {
 	OnLink   []netip.Prefix     `json:"onLink,omitempty"` // our addresses in the subnets of its next hops; empty: not known
 }
 
-// Service describes one EgressService, or an object of another kind, as it is on this node.
+// Service describes one EgressService, or one address of an object of another kind, as it is on this node.
 type Service struct {
 	Key        cluster.Key        `json:"key"`
 	SourceIPBy cluster.SourceIPBy `json:"sourceIPBy"`
@@ -369,6 +369,7 @@ type Service struct {
 	Announced  []netip.Addr       `json:"announced,omitempty"` // from this node
 	Aside      bool               `json:"aside,omitempty"`     // this node is elected, but lacks the network and has no role
 	Kind       cluster.Kind       `json:"kind,omitzero"`
+	Slot       netip.Addr         `json:"slot,omitzero"` // the address; invalid: the row describes the object as a whole
 }
 
 // Masquerade reports whether egress leaves the pod's own node with the outgoing interface's address.
@@ -432,7 +433,7 @@ func (a Announcement) Compare(o Announcement) int { return comparePrefix(a.Prefi
 func (a Announcement) Equal(o Announcement) bool { return a == o }
 
 // ID returns the identity of the object.
-func (s Service) ID() cluster.ID { return s.Kind.ID(s.Key) }
+func (s Service) ID() cluster.ID { return cluster.ID{Kind: s.Kind, Key: s.Key, Slot: s.Slot} }
 
 // Compare orders services by their identities.
 func (s Service) Compare(o Service) int { return s.ID().Compare(o.ID()) }

@@ -2,10 +2,10 @@ package plan
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/sorted"
 )
 
@@ -22,11 +22,13 @@ type Planner struct {
 	frame   *frame
 	names   map[string]int // how many EgressServices name a network
 	renamed bool           // EgressServices name other networks than when the ground was made
-	sources [cluster.Kinds]map[cluster.Key]*source
+	sources map[cluster.ID]*source
 	claims  claims
 	targets targets
 	sending sending
 	holding holding
+
+	selection selection
 
 	outside  sorted.List[Prefix] // endpoints in no pod range
 	within   sorted.List[Prefix] // single Services and pods, which extend ground.cluster
@@ -59,6 +61,8 @@ type pass struct {
 	none        source // the former state of a source that is new
 
 	podsChanged map[cluster.Key]bool
+	// shares holds the members of each address of the EgressIPs that were read in this pass.
+	shares map[cluster.Key]map[netip.Addr][]cluster.Endpoint
 }
 
 // Plan returns the plan for a snapshot. changed must name everything in which its Objects and Hosts differ from those of
@@ -90,12 +94,12 @@ func (p *Planner) startsOver(s *Snapshot, changed *cluster.Changed) bool {
 
 // forget drops the state of all sources, and keeps the former plan so that the next one shares its parts.
 func (p *Planner) forget(o *cluster.Objects) {
-	all := 0
-	for number, k := range kinds {
+	count, all := 0, 0
+	for _, k := range kinds {
 		sources, addresses := k.size(o)
-		p.sources[number] = make(map[cluster.Key]*source, sources)
-		all += addresses
+		count, all = count+sources, all+addresses
 	}
+	p.sources = make(map[cluster.ID]*source, count)
 	p.claims = newClaims(all)
 	p.claims.quiet = true
 	p.targets = targets{of: map[PathKey]*leading{}, changed: true}
@@ -141,6 +145,7 @@ func (r *pass) readSources(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
 	c.homes.take(r, r.podsChanged, c.note)
+	r.selection.follow(r, r.podsChanged)
 	if r.fromScratch {
 		r.readAll()
 	} else {
@@ -158,10 +163,10 @@ func (r *pass) readSources(changed cluster.Changed) {
 // readAll reads all sources.
 func (r *pass) readAll() {
 	r.redone = make([]*redone, 0, r.Objects.Services.Len())
-	for number, k := range kinds {
-		for key := range k.keys(&r.Objects) {
-			if r.sources[number][key] == nil {
-				r.readSource(cluster.Kind(number).ID(key))
+	for _, k := range kinds {
+		for id := range k.sources(&r.Objects) {
+			if r.sources[id] == nil {
+				r.readSource(id)
 			}
 		}
 	}
@@ -169,9 +174,9 @@ func (r *pass) readAll() {
 
 // readChanged reads the changed sources, and those that claim an address for which the claims are decided differently now.
 func (r *pass) readChanged(changed cluster.Changed) {
-	for number, k := range kinds {
-		for key := range k.changed(&r.Objects, changed) {
-			r.readSource(cluster.Kind(number).ID(key))
+	for _, k := range kinds {
+		for id := range k.changed(r, changed) {
+			r.readSource(id)
 		}
 	}
 	c := &r.claims
@@ -184,23 +189,23 @@ func (r *pass) readChanged(changed cluster.Changed) {
 
 // readSource reads a changed source and updates its claims.
 func (r *pass) readSource(id cluster.ID) {
-	exists := kinds[id.Kind].exists(&r.Objects, id.Key)
-	s := r.sources[id.Kind][id.Key]
+	exists := kinds[id.Kind].exists(&r.Objects, id)
+	s := r.sources[id]
 	if s == nil {
 		if !exists {
 			return
 		}
 		s = &source{id: id}
-		r.sources[id.Kind][id.Key] = s
+		r.sources[id] = s
 		r.claims.admit(s)
 	}
 	one := r.redo(s)
 	r.claims.noteAll(s)
-	one.read(r.ground, &r.Objects, r.Hosts[election.Seat{ID: id}])
+	one.read(r)
 	one.claim(&r.claims)
 	if !exists {
 		r.gone = append(r.gone, one)
-		delete(r.sources[id.Kind], id.Key)
+		delete(r.sources, id)
 	}
 }
 
@@ -217,7 +222,7 @@ func (r *pass) reread(s *source) {
 		return
 	}
 	one := r.redo(s)
-	one.read(r.ground, &r.Objects, r.Hosts[election.Seat{ID: s.id}])
+	one.read(r)
 }
 
 func (r *pass) redo(s *source) *redone {

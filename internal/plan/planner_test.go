@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -35,6 +36,41 @@ type evolving struct {
 func evolvingWorld(seed uint64) *evolving {
 	e := &evolving{Rand: rand.New(rand.NewPCG(seed, 7)), Snapshot: world(seed), changed: cluster.Everything()}
 	e.elect = chance(e.Rand, 0.5)
+	if chance(e.Rand, 0.6) {
+		o := &e.Objects
+		if !o.PodsKnown {
+			o.Pods, o.PodsKnown = somePods(e.Rand), true
+		}
+		for i := range e.IntN(4) {
+			o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: fmt.Sprint("e", i)}, someEgressIP(e.Rand))
+		}
+		for name, n := range o.Nodes.All() {
+			n.Labels = map[string]string{cluster.LabelAssignable: ""}
+			o.Nodes = o.Nodes.With(name, n)
+		}
+		e.Hosts = election.Elect(*o, nil)
+	}
+	return e
+}
+
+// someEgressIP returns an EgressIP that shares addresses and pods with others.
+func someEgressIP(r *rand.Rand) cluster.EgressIP {
+	selector := func(all ...map[string]string) labels.Selector { return labels.SelectorFromSet(pick(r, all...)) }
+	e := cluster.EgressIP{
+		Created:    time.Unix(int64(r.IntN(5)), 0),
+		Namespaces: selector(nil, map[string]string{"blue": "yes"}, map[string]string{"egress": "held"}),
+		Pods:       selector(nil, nil, map[string]string{"app": "web"}),
+		IPv4:       chance(r, 0.1), IPv6: chance(r, 0.1),
+	}
+	if chance(r, 0.05) {
+		e.Namespaces = nil
+	}
+	for range r.IntN(4) {
+		a := addr(pick(r, fmt.Sprint("203.0.113.", r.IntN(20)), fmt.Sprint("2001:db8::", r.IntN(9)), "10.0.0.11", "10.96.0.1", "10.1.0.1"))
+		if !slices.Contains(e.Addresses, a) {
+			e.Addresses, e.IPv4, e.IPv6 = append(e.Addresses, a), e.IPv4 || a.Is4(), e.IPv6 || a.Is6()
+		}
+	}
 	return e
 }
 
@@ -43,7 +79,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(cluster.KindEgressService.ID(key))
-	switch e.IntN(33) {
+	switch e.IntN(37) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -207,8 +243,21 @@ func (e *evolving) step() {
 		for key := range o.Pods.Keys() {
 			e.changed.AddPod(key)
 		}
-	case 32: // nodes' interfaces get addresses, some of which others use; the change does not name them
+	case 36: // nodes' interfaces get addresses, some of which others use; the change does not name them
 		o.Secondary = o.Secondary.With(fmt.Sprint("n", e.IntN(4)), e.secondary())
+	case 32, 33, 34: // EgressIPs come, change and go
+		key := cluster.Key{Name: fmt.Sprint("e", e.IntN(4))}
+		if o.EgressIPs = o.EgressIPs.With(key, someEgressIP(e.Rand)); chance(e.Rand, 0.2) {
+			o.EgressIPs = o.EgressIPs.Without(key)
+		}
+		e.changed.Add(cluster.KindEgressIP.ID(key))
+	case 35: // ranges of egress IPs
+		c := *e.Config
+		c.Networks = slices.Clone(c.Networks)
+		for i := range c.Networks {
+			c.Networks[i].EgressIPs = pick(e.Rand, nil, prefixes("203.0.113.0/28"), prefixes("203.0.113.4/30", "2001:db8::/64"))
+		}
+		e.Config = &c
 	case 29:
 		o.Namespaces = o.Namespaces.With("other", cluster.Namespace{Labels: map[string]string{"egress": pick(e.Rand, "held", "free")}})
 		e.changed.Join(cluster.Everything())
@@ -363,6 +412,15 @@ func (e *evolving) choose() {
 				e.Hosts[election.ServiceSeat(pick(e.Rand, all...))] = election.Choice{
 					Host: pick(e.Rand, "", "n0", "n0", "n1", "n2", "n3", cluster.AllHosts), Standby: pick(e.Rand, "", "n0", "n1", "n2"),
 					Term: e.Int64N(3), Former: chance(e.Rand, 0.3),
+				}
+			}
+		}
+		for key, spec := range e.Objects.EgressIPs.All() {
+			for _, a := range spec.Addresses {
+				if chance(e.Rand, 0.2) {
+					e.Hosts[election.EgressIPSeat(key.Name, a)] = election.Choice{
+						Host: pick(e.Rand, "", "n0", "n0", "n1", "n2"), Standby: pick(e.Rand, "", "n0", "n1", "n2"), Term: e.Int64N(3),
+					}
 				}
 			}
 		}

@@ -59,25 +59,33 @@ type source struct {
 
 // kind reads the objects of one kind of source.
 type kind interface {
-	// keys iterates over the keys of all objects, in no order. A key may occur twice.
-	keys(o *cluster.Objects) iter.Seq[cluster.Key]
+	// sources iterates over the sources of all objects, in no order. One may occur twice.
+	sources(o *cluster.Objects) iter.Seq[cluster.ID]
 	// size estimates how many sources there are, and how many addresses they claim.
 	size(o *cluster.Objects) (sources, addresses int)
-	// changed returns the keys of the objects that a change concerns. o holds the objects after the change.
-	changed(o *cluster.Objects, c cluster.Changed) map[cluster.Key]bool
-	// exists reports whether there is an object with a key.
-	exists(o *cluster.Objects, key cluster.Key) bool
+	// changed iterates over the sources that a change concerns, among them those that no longer exist. r holds the objects
+	// after the change.
+	changed(r *pass, c cluster.Changed) iter.Seq[cluster.ID]
+	// exists reports whether a source exists.
+	exists(o *cluster.Objects, id cluster.ID) bool
 	// read sets the fields of a source that its objects determine, and the raw addresses of the redone. If there is no such
 	// object, the source claims nothing afterwards.
-	read(r *redone, g *ground, o *cluster.Objects, choice election.Choice)
+	read(r *redone, p *pass)
 	// strange returns the Pod that has an address, where that Pod may not be a member of the object.
 	strange(h *homes, key cluster.Key, a netip.Addr) stranger
-	// fields names the fields of seats and of members in problems.
-	fields() (seats, members string)
+	// words returns the words of problems.
+	words() words
+}
+
+// words are the parts of problems that differ by kind.
+type words struct {
+	seats, members, network             string // the fields that name them
+	seat                                string // an address that is announced
+	seatInvalid, seatTaken, memberTaken cluster.Reason
 }
 
 // kinds holds all kinds of sources.
-var kinds = [cluster.Kinds]kind{cluster.KindEgressService: egressServices{}}
+var kinds = [cluster.Kinds]kind{cluster.KindEgressService: egressServices{}, cluster.KindEgressIP: egressIPs{}}
 
 type endpoint struct {
 	addr netip.Addr
@@ -165,11 +173,11 @@ type redone struct {
 }
 
 // read reads the objects of a source.
-func (r *redone) read(g *ground, o *cluster.Objects, choice election.Choice) {
+func (r *redone) read(p *pass) {
 	r.addresses, r.raw, r.ordered, r.barred, r.findings = nil, nil, nil, false, findings{}
 	r.network, r.aside = nil, false
-	kinds[r.id.Kind].read(r, g, o, choice)
-	r.readMembers(g)
+	kinds[r.id.Kind].read(r, p)
+	r.readMembers(p.ground)
 }
 
 // serve sets who has the seat of a source, and the network that it may use.
@@ -226,7 +234,7 @@ func (r *redone) isAble(g *ground) bool {
 func (g *ground) whose(a netip.Addr) string {
 	switch {
 	case g.nodeIPs[a] != "":
-		return "an address of node " + g.nodeIPs[a] + ": an ingress IP must belong to no node"
+		return "an address of node " + g.nodeIPs[a] + ": it must belong to no node"
 	case g.peers[a] != "":
 		return "a BGP peer in network " + g.peers[a]
 	}
@@ -269,7 +277,7 @@ func (r *redone) parseSeat(g *ground, text string) (a netip.Addr, ok bool) {
 	case why != "":
 		r.refuseSeat(text, ReasonInvalidAddress, "%s cannot be announced nor be a source address", why)
 	case g.whose(a) != "":
-		r.refuseSeat(text, ReasonInvalidAddress, "is %s", g.whose(a))
+		r.refuseSeat(text, r.words().seatInvalid, "is %s", g.whose(a))
 	default:
 		return a, true
 	}
@@ -283,11 +291,11 @@ func (r *redone) winsSeat(c *claims, a netip.Addr, text string) bool {
 	v := c.verdictFor(s, a)
 	switch {
 	case v.clusterIP:
-		r.refuseSeat(text, ReasonInvalidAddress, "is the ClusterIP of Service %s", v.cluster)
+		r.refuseSeat(text, r.words().seatInvalid, "is the ClusterIP of Service %s", v.cluster)
 	case v.owner.over(s):
-		r.refuseSeat(text, ReasonInvalidAddress, "is an endpoint of %s, which keeps it", v.owner.id)
+		r.refuseSeat(text, r.words().seatInvalid, "is an endpoint of %s, which keeps it", v.owner.id)
 	case within(c.ground.inside, a):
-		r.refuseSeat(text, ReasonInvalidAddress, "is inside the cluster's range of pod or Service addresses")
+		r.refuseSeat(text, r.words().seatInvalid, "is inside the cluster's range of pod or Service addresses")
 	default:
 		return r.sharesSeat(v, text)
 	}
@@ -298,6 +306,8 @@ func (r *redone) winsSeat(c *claims, a netip.Addr, text string) bool {
 func (r *redone) sharesSeat(v verdict, text string) bool {
 	s := r.source
 	switch {
+	case s.id.Slot.IsValid():
+		return r.ownsSeat(v, text)
 	case v.plain.bars(s):
 		r.refuseSeat(text, ReasonIngressConflict, "is an ingress IP of Service %s, which has no EgressService; "+howToShare, v.plain.id.Key)
 	case v.seat.over(s) && v.network != s.networkName():
@@ -311,9 +321,26 @@ func (r *redone) sharesSeat(v verdict, text string) bool {
 	return false
 }
 
+// ownsSeat is sharesSeat for a source that shares its address with none.
+func (r *redone) ownsSeat(v verdict, text string) bool {
+	for _, owner := range []rank{v.plain, v.seat} {
+		if owner.bars(r.source) {
+			id := owner.id.String()
+			if owner == v.plain {
+				id = "Service " + owner.id.Key.String()
+			}
+			r.refuseSeat(text, r.words().seatTaken, "is the %s of %s, which keeps it: choose another address",
+				kinds[owner.id.Kind].words().seat, id)
+			return false
+		}
+	}
+	return true
+}
+
+func (r *redone) words() words { return kinds[r.id.Kind].words() }
+
 func (r *redone) refuseSeat(value string, reason cluster.Reason, format string, args ...any) {
-	field, _ := kinds[r.id.Kind].fields()
-	r.findings.sample(r.id, field, value, reason, format, args...)
+	r.findings.sample(r.id, r.words().seats, value, reason, format, args...)
 }
 
 // readMembers finds the candidates among the raw members.
@@ -371,8 +398,7 @@ func (r *redone) inOrder() []cluster.Endpoint {
 }
 
 func (r *redone) refuse(value string, reason cluster.Reason, format string, args ...any) {
-	_, field := kinds[r.id.Kind].fields()
-	r.findings.sample(r.id, field, value, reason, format, args...)
+	r.findings.sample(r.id, r.words().members, value, reason, format, args...)
 }
 
 // settleMembers keeps the candidates that are pods of the source's namespace and that no source of a higher rank claims.
@@ -424,7 +450,7 @@ func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 		}
 	case v.seat.is && v.seat.compare(s.rank()) <= 0:
 		return func(text string) {
-			r.refuse(text, ReasonInvalidAddress, "is an ingress IP of %s, not a pod's address", v.seat.id)
+			r.refuse(text, ReasonInvalidAddress, "is an %s of %s, not a pod's address", kinds[v.seat.id.Kind].words().seat, v.seat.id)
 		}
 	case g.peers[a] != "":
 		return func(text string) {
@@ -432,7 +458,7 @@ func (r *redone) refusal(c *claims, a netip.Addr) func(text string) {
 		}
 	case v.owner.over(s):
 		return func(text string) {
-			r.refuse(text, ReasonEndpointConflict, "is selected by %s, which keeps it", v.owner.id)
+			r.refuse(text, r.words().memberTaken, "is selected by %s, which keeps it", v.owner.id)
 		}
 	}
 	if at := c.strange(r.source, a); at.is {
@@ -465,7 +491,11 @@ func (r *redone) settle(c *claims) {
 
 // explained reports whether problems of single addresses explain why the election found none.
 func explained(reason cluster.Reason, badSeats, badMembers bool) bool {
-	return reason == cluster.ReasonNoIngressIP && badSeats || reason == cluster.ReasonNoEndpoints && badMembers
+	switch reason {
+	case cluster.ReasonNoIngressIP, cluster.ReasonAddressConflict, cluster.ReasonEgressIPConflict:
+		return badSeats
+	}
+	return reason == cluster.ReasonNoEndpoints && badMembers
 }
 
 // locate counts the members by family, and as seen from a node.
@@ -540,8 +570,8 @@ func (g *ground) stray(a netip.Addr) bool {
 // row returns the source for display.
 func (s *source) row(announced bool) Service {
 	row := Service{
-		Kind: s.id.Kind, Key: s.id.Key, SourceIPBy: s.sourceIPBy, Network: s.networkName(), Host: s.host, Standby: s.standby,
-		IngressIPs: s.seats, Endpoints: len(s.members), Local: s.local, Aside: s.aside,
+		Kind: s.id.Kind, Key: s.id.Key, Slot: s.id.Slot, SourceIPBy: s.sourceIPBy, Network: s.networkName(),
+		Host: s.host, Standby: s.standby, IngressIPs: s.seats, Endpoints: len(s.members), Local: s.local, Aside: s.aside,
 	}
 	if announced {
 		row.Announced = s.seats
@@ -622,6 +652,7 @@ const (
 	ReasonIngressConflict   cluster.Reason = "IngressConflict"
 	ReasonForeignEndpoint   cluster.Reason = "ForeignEndpoint"
 	ReasonEndpointConflict  cluster.Reason = "EndpointConflict"
+	ReasonPodConflict       cluster.Reason = "PodConflict"
 	ReasonUnknownNode       cluster.Reason = "UnknownNode"
 	ReasonOutsidePodRanges  cluster.Reason = "OutsidePodRanges"
 	ReasonNoRoute           cluster.Reason = "NoRoute"

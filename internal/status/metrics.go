@@ -32,24 +32,29 @@ var (
 	descTold      = desc("bgp_announced_prefixes", "Routes sent to the peer.", "network", "peer")
 	descState     = desc("bgp_session_state",
 		"State of the BGP session: 0 waiting, 1 idle, 2 connect, 3 active, 4 opensent, 5 openconfirm, 6 established.", "network", "peer")
-	descSince    = desc("bgp_session_since_timestamp_seconds", "Since when the BGP session has been in its state.", "network", "peer")
-	descBFD      = desc("bfd_session_up", "Whether the peer's BFD session is up, where BFD is configured.", "network", "peer")
-	descStates   = desc("egressservices_by_state", "EgressServices by state: served, nohost, or problem if one is known.", "state")
-	descHosted   = desc("egressservices_hosted", "EgressServices that this node is the host of.")
-	descBacked   = desc("egressservices_standby", "EgressServices that this node is the standby of.")
-	descWatched  = desc("watched_nodes", "Nodes that this one watches by BFD.")
-	descSilent   = desc("watched_nodes_silent", "Watched nodes that are silent.")
-	descProblems = desc("problems", "Problems of objects and of the configuration, by reason.", "reason")
-	descReady    = desc("ready", "Whether the first pass is complete and the kernel as planned.")
-	descStale    = desc("config_stale", "Whether the configuration file has errors and an earlier one is in force.")
-	descDraining = desc("draining", "Whether this node is asked to serve no EgressService.")
-	descLastPass = desc("last_pass_timestamp_seconds", "When the last pass of the loop ended.")
-	descEntries  = desc("conntrack_entries", "Connections that the kernel of this node tracks.")
-	descLimit    = desc("conntrack_entries_limit", "How many connections it may track; it drops new ones above that.")
-	descBuild    = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
-	allDescs     = []*prometheus.Desc{
+	descSince        = desc("bgp_session_since_timestamp_seconds", "Since when the BGP session has been in its state.", "network", "peer")
+	descBFD          = desc("bfd_session_up", "Whether the peer's BFD session is up, where BFD is configured.", "network", "peer")
+	descStates       = desc("egressservices_by_state", "EgressServices by state: served, nohost, or problem if one is known.", "state")
+	descHosted       = desc("egressservices_hosted", "EgressServices that this node is the host of.")
+	descBacked       = desc("egressservices_standby", "EgressServices that this node is the standby of.")
+	descEgressIPs    = desc("egressips", "Addresses of EgressIPs, by network.", "network")
+	descEgressStates = desc("egressips_by_state", "Addresses of EgressIPs by state: served, nohost, or problem if one is known.", "state")
+	descSeats        = desc("seats_hosted", "EgressServices, and addresses of EgressIPs, that this node is the host of.")
+	descSeatsBacked  = desc("seats_standby", "EgressServices, and addresses of EgressIPs, that this node is the standby of.")
+	descWatched      = desc("watched_nodes", "Nodes that this one watches by BFD.")
+	descSilent       = desc("watched_nodes_silent", "Watched nodes that are silent.")
+	descProblems     = desc("problems", "Problems of objects and of the configuration, by reason.", "reason")
+	descReady        = desc("ready", "Whether the first pass is complete and the kernel as planned.")
+	descStale        = desc("config_stale", "Whether the configuration file has errors and an earlier one is in force.")
+	descDraining     = desc("draining", "Whether this node is asked to serve no EgressService.")
+	descLastPass     = desc("last_pass_timestamp_seconds", "When the last pass of the loop ended.")
+	descEntries      = desc("conntrack_entries", "Connections that the kernel of this node tracks.")
+	descLimit        = desc("conntrack_entries_limit", "How many connections it may track; it drops new ones above that.")
+	descBuild        = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
+	allDescs         = []*prometheus.Desc{
 		descServices, descEndpoints, descAnnounced, descLearned, descUsable, descSessionUp, descReceived, descAccepted, descTold,
-		descState, descSince, descBFD, descStates, descHosted, descBacked, descWatched, descSilent,
+		descState, descSince, descBFD, descStates, descHosted, descBacked, descEgressIPs, descEgressStates, descSeats, descSeatsBacked,
+		descWatched, descSilent,
 		descProblems, descReady, descStale, descDraining, descLastPass, descEntries, descLimit, descBuild,
 	}
 )
@@ -85,6 +90,7 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 		gauge(descServices, float64(n.services), name)
 		gauge(descEndpoints, float64(n.endpoints), name)
 		gauge(descAnnounced, float64(len(n.announced)), name)
+		gauge(descEgressIPs, float64(n.egressIPs), name)
 	}
 	for _, n := range r.Networks {
 		gauge(descLearned, float64(n.Learned), n.Name)
@@ -111,11 +117,17 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(descWatched, float64(len(r.Watched)))
 	gauge(descSilent, float64(silent))
-	hosted, backed, states := r.byState()
+	hosted, backed, states := r.byState(r.Services)
 	gauge(descHosted, float64(hosted))
 	gauge(descBacked, float64(backed))
 	for state, count := range states {
 		gauge(descStates, float64(count), state)
+	}
+	hostedIPs, backedIPs, states := r.byState(r.EgressIPs)
+	gauge(descSeats, float64(hosted+hostedIPs))
+	gauge(descSeatsBacked, float64(backed+backedIPs))
+	for state, count := range states {
+		gauge(descEgressStates, float64(count), state)
 	}
 	for reason, count := range r.ProblemsByReason {
 		gauge(descProblems, float64(count), string(reason))
@@ -126,15 +138,15 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 // first.
 var sessionStates = []string{"waiting", "idle", "connect", "active", "opensent", "openconfirm", "established"}
 
-// byState counts the services with this node as host, those with it as standby, and all by state.
-func (r Report) byState() (hosted, backed int, states map[string]int) {
+// byState counts the rows of a report with this node as host, those with it as standby, and all by state.
+func (r Report) byState(rows []Service) (hosted, backed int, states map[string]int) {
 	states = map[string]int{"served": 0, "nohost": 0, "problem": 0}
 	fit := map[string]bool{}
 	for _, n := range r.Networks {
 		fit[n.Name] = n.Usable && (n.Sessions == 0 || n.SessionsUp > 0)
 	}
-	for i := range r.Services {
-		s := &r.Services[i]
+	for i := range rows {
+		s := &rows[i]
 		switch s.role(r.Node) {
 		case roleHost:
 			hosted++
@@ -161,7 +173,8 @@ func (s *Service) state(node string, fit map[string]bool) string {
 
 // totals sums up the services of a network. Services may share an ingress IP.
 type totals struct {
-	services, endpoints int
+	services, egressIPs int
+	endpoints           int
 	announced           map[netip.Addr]bool
 }
 
@@ -178,13 +191,17 @@ func (r Report) byNetwork() map[string]*totals {
 		known[n.Name] = true
 		of(n.Name) // also without services
 	}
-	for _, s := range r.Services {
+	for s := range r.Rows() {
 		name := s.Network
 		if !known[name] {
 			name = ""
 		}
 		n := of(name)
-		n.services++
+		if s.Namespace == "" {
+			n.egressIPs += len(s.IngressIPs)
+		} else {
+			n.services++
+		}
 		n.endpoints += s.Endpoints
 		for _, a := range s.Announced {
 			n.announced[a] = true

@@ -91,7 +91,7 @@ const (
 // role returns a node's role for a service with one host; empty: none.
 func (s *Service) role(node string) string {
 	switch {
-	case s.Host == node && s.SourceIPBy == cluster.SourceIPByLoadBalancer:
+	case s.Host == node && s.SourceIPBy != cluster.SourceIPByNetwork:
 		return roleHost
 	case s.Standby == node && s.Host != node && s.Host != "":
 		return roleStandby

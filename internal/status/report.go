@@ -5,6 +5,7 @@ package status
 import (
 	"cmp"
 	"errors"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ type Report struct {
 	ConnectionsEnded uint          `json:"connectionsEnded"`    // connections that contradicted the plan, in the last pass
 	Errors           []string      `json:"errors"`              // of the last pass
 	Services         []Service     `json:"egressServices"`      // sorted by namespace and name
+	EgressIPs        []Service     `json:"egressIPs,omitempty"` // one for each address, sorted by name and address
 	Sessions         []Session     `json:"sessions"`            // sorted by network and peer
 	Networks         []Network     `json:"networks"`            // sorted by name
 	VLANs            []VLAN        `json:"vlans,omitempty"`     // sub-interfaces that the daemon makes, sorted by name
@@ -55,11 +57,11 @@ func (b budget) takes(namespace string) bool {
 	return true
 }
 
-// Service is the state of one EgressService on this node.
+// Service is the state of one EgressService, or of one address of an EgressIP, on this node.
 type Service struct {
-	Namespace  string             `json:"namespace"`
+	Namespace  string             `json:"namespace,omitempty"` // empty: an EgressIP
 	Name       string             `json:"name"`
-	SourceIPBy cluster.SourceIPBy `json:"sourceIPBy"`
+	SourceIPBy cluster.SourceIPBy `json:"sourceIPBy,omitempty"`
 	Network    string             `json:"network"`
 	Host       string             `json:"host"`
 	Standby    string             `json:"standby"`
@@ -69,6 +71,27 @@ type Service struct {
 	Announced  []netip.Addr       `json:"announced"`       // addresses that were announced to a peer of this node
 	Aside      bool               `json:"aside,omitempty"` // this node is elected, but stands aside because it lacks the network
 	Problems   []Problem          `json:"problems"`
+}
+
+// Title returns the object's name for people. EgressServices are named by namespace and name alone.
+func (s *Service) Title() string {
+	if s.Namespace == "" {
+		return cluster.KindEgressIP.String() + " " + s.Name
+	}
+	return s.Namespace + "/" + s.Name
+}
+
+// Rows iterates over the EgressServices, and then over the addresses of EgressIPs.
+func (r *Report) Rows() iter.Seq[*Service] {
+	return func(yield func(*Service) bool) {
+		for _, list := range [...][]Service{r.Services, r.EgressIPs} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Hosted returns the services whose host this node is.
@@ -83,9 +106,9 @@ func (r Report) Backed() []string {
 }
 
 func (r Report) named(which func(Service) bool) (names []string) {
-	for _, s := range r.Services {
-		if which(s) {
-			names = append(names, s.Namespace+"/"+s.Name)
+	for s := range r.Rows() {
+		if which(*s) {
+			names = append(names, s.Title())
 		}
 	}
 	return names
@@ -200,12 +223,18 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 		if unsent := func(a netip.Addr) bool { return !sent[route{s.Network, a}] }; slices.ContainsFunc(announced, unsent) {
 			announced = slices.DeleteFunc(slices.Clone(announced), unsent)
 		}
-		r.Services = append(r.Services, Service{
+		row := Service{
 			Namespace: s.Key.Namespace, Name: s.Key.Name, SourceIPBy: sourceIPBy(s),
 			Network: s.Network, Host: s.Host, Standby: s.Standby, IngressIPs: orEmpty(s.IngressIPs),
 			Endpoints: s.Endpoints, Local: s.Local, Announced: orEmpty(announced), Aside: s.Aside,
 			Problems: orEmpty(byService[s.Key.String()]),
-		})
+		}
+		if s.Kind == cluster.KindEgressIP {
+			row.SourceIPBy = ""
+			r.EgressIPs = append(r.EgressIPs, row)
+			continue
+		}
+		r.Services = append(r.Services, row)
 	}
 	r.Networks, r.VLANs = networks(p, sessions), vlans(p)
 	return r
@@ -224,7 +253,7 @@ func vlans(p *plan.NodePlan) (all []VLAN) {
 	return all
 }
 
-// takeProblems adds the problems to the report, and returns those of each EgressService by its name.
+// takeProblems adds the problems to the report, and returns those of each row by the name of its object.
 func (r *Report) takeProblems(problems []cluster.Problem) (byService map[string][]Problem) {
 	byService, r.ProblemsByReason = map[string][]Problem{}, map[cluster.Reason]int{}
 	all, own := budget{}, budget{}
@@ -252,8 +281,8 @@ func (r *Report) unserved() string {
 	for _, n := range r.Networks {
 		lacks[n.Name] = n.Lacks
 	}
-	for i := range r.Services {
-		if s := &r.Services[i]; (s.Aside || s.role(r.Node) != "") && lacks[s.Network] != "" {
+	for s := range r.Rows() {
+		if (s.Aside || s.role(r.Node) != "") && lacks[s.Network] != "" {
 			return s.Network + ": " + lacks[s.Network]
 		}
 	}
@@ -284,8 +313,10 @@ func messages(err error) []string {
 	return all
 }
 
-// ofService reports whether objects of this kind have the name of the EgressService that they belong to.
-func ofService(kind string) bool { return kind == "EgressService" || kind == "Service" }
+// ofService reports whether objects of this kind have the name of the row that they belong to.
+func ofService(kind string) bool {
+	return kind == "EgressService" || kind == "Service" || kind == "EgressIP"
+}
 
 func sourceIPBy(s plan.Service) cluster.SourceIPBy {
 	if s.Masquerade() {

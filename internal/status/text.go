@@ -121,13 +121,14 @@ func (w *textWriter) head(r Report, now time.Time) {
 }
 
 func (w *textWriter) services(r Report, wide bool) {
-	if len(r.Services) == 0 {
-		w.line("No EgressServices.")
-		return
-	}
 	sessions, heldDown := map[string]string{}, map[string]bool{}
 	for _, n := range r.Networks {
 		sessions[n.Name], heldDown[n.Name] = sessionCount(n), n.HeldDown
+	}
+	defer w.egressIPs(r, sessions, heldDown)
+	if len(r.Services) == 0 {
+		w.line("No EgressServices.")
+		return
 	}
 	head := []string{"EGRESSSERVICE", "NETWORK", "HOST", "STANDBY", "INGRESS IPS", "ENDPOINTS", "SESSIONS", "ANNOUNCED", "PROBLEM"}
 	if wide {
@@ -154,6 +155,23 @@ func (w *textWriter) services(r Report, wide bool) {
 		}
 		w.row(name, s.Network, s.Host, s.Standby, addrs(s.IngressIPs), endpoints,
 			w.upOf(sessions[s.Network]), announced, w.judged(problem, false))
+	}
+}
+
+// egressIPs writes a row for each address of an EgressIP.
+func (w *textWriter) egressIPs(r Report, sessions map[string]string, heldDown map[string]bool) {
+	if len(r.EgressIPs) == 0 {
+		return
+	}
+	w.gap()
+	w.titles("EGRESSIP", "ADDRESS", "NETWORK", "HOST", "STANDBY", "PODS", "HERE", "SESSIONS", "ANNOUNCED", "PROBLEM")
+	for _, s := range r.EgressIPs {
+		announced := announced(r, s)
+		if heldDown[s.Network] && len(s.IngressIPs) > 0 && s.role(r.Node) != "" {
+			announced = "held down"
+		}
+		w.row(s.Name, cmp.Or(addrs(s.IngressIPs), "none"), s.Network, s.Host, s.Standby, strconv.Itoa(s.Endpoints), strconv.Itoa(s.Local),
+			w.upOf(sessions[s.Network]), announced, w.judged(reasons(r, s), false))
 	}
 }
 
@@ -265,8 +283,8 @@ func (w *textWriter) problems(r Report, all bool) {
 // notInRows returns the problems that no service's row shows.
 func notInRows(r Report) []Problem {
 	rows := map[string]bool{}
-	for _, s := range r.Services {
-		rows[s.Namespace+"/"+s.Name] = true
+	for s := range r.Rows() {
+		rows[cluster.Key{Namespace: s.Namespace, Name: s.Name}.String()] = true
 	}
 	return slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return ofService(p.Kind) && rows[p.Object] })
 }

@@ -336,8 +336,8 @@ func (in *Input) cameInBy(flows []walk.LiveFlow) map[plan.PathID]bool {
 // named lists the networks of the ingress IP, and of the pod that answers, by the daemon's report.
 func (in *Input) named() (networks []string) {
 	if in.Report != nil && !in.Reply {
-		for i := range in.Report.Services {
-			if s := &in.Report.Services[i]; slices.Contains(s.IngressIPs, in.To) {
+		for s := range in.Report.Rows() {
+			if slices.Contains(s.IngressIPs, in.To) {
 				networks = append(networks, s.Network)
 			}
 		}

@@ -70,12 +70,11 @@ func (e *explainer) behind() (first *status.Service) {
 	if e.Report == nil {
 		return nil
 	}
-	for i := range e.Report.Services {
-		s := &e.Report.Services[i]
+	for s := range e.Report.Rows() {
 		if !slices.Contains(s.IngressIPs, e.To) {
 			continue
 		}
-		e.out.Services = append(e.out.Services, s.Namespace+"/"+s.Name)
+		e.out.Services = append(e.out.Services, s.Title())
 		if first == nil {
 			first = s
 		}
@@ -133,7 +132,7 @@ func (e *explainer) elsewhere(s *status.Service) {
 		return
 	}
 	if s.Host == "" {
-		e.verdict(Dropped, "not announced: EgressService %s/%s has no host, so no router has a way to %s", s.Namespace, s.Name, e.To)
+		e.verdict(Dropped, "not announced: %s has no host, so no router has a way to %s", oneOf([]string{s.Title()}), e.To)
 		return
 	}
 	e.verdict(Elsewhere, "not announced by this node: routers send it to host %s; ask there", s.Host)

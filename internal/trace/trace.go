@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
@@ -204,12 +205,12 @@ func services(r *status.Report, path plan.PathKey, source netip.Addr) (names []s
 	if r == nil {
 		return nil
 	}
-	for i := range r.Services {
-		if s := &r.Services[i]; sends(s, path, source) {
-			names = append(names, s.Namespace+"/"+s.Name)
+	for s := range r.Rows() {
+		if sends(s, path, source) {
+			names = append(names, s.Title())
 		}
 	}
-	return names
+	return slices.Compact(names)
 }
 
 // sends reports whether a service may be the one whose packets go by a path, with a source if that is known.
@@ -231,6 +232,8 @@ func oneOf(names []string) string {
 	switch n := len(names); {
 	case n == 0:
 		return ""
+	case slices.ContainsFunc(names, isEgressIP):
+		return oneOfKinds(names[:min(n, few)], n)
 	case n == 1:
 		return "EgressService " + names[0]
 	case n <= few:
@@ -238,6 +241,25 @@ func oneOf(names []string) string {
 	default:
 		return fmt.Sprintf("one of %d EgressServices, such as %s", n, names[0])
 	}
+}
+
+// isEgressIP reports whether a title of a row is that of an EgressIP.
+func isEgressIP(title string) bool {
+	return strings.HasPrefix(title, cluster.KindEgressIP.String()+" ")
+}
+
+// oneOfKinds joins some of n names for a sentence, where an EgressIP is among them.
+func oneOfKinds(names []string, n int) string {
+	all := slices.Clone(names)
+	for i, name := range all {
+		if !isEgressIP(name) {
+			all[i] = "EgressService " + name
+		}
+	}
+	if n > len(names) {
+		return fmt.Sprintf("one of %d objects, such as %s", n, all[0])
+	}
+	return strings.Join(all, " or ")
 }
 
 // way formats the device and gateway of a route.

@@ -65,6 +65,7 @@ type Folder struct {
 // drafts holds a folder's objects.
 type drafts struct {
 	egressServices cluster.Draft[cluster.Key, cluster.EgressService]
+	egressIPs      cluster.Draft[cluster.Key, cluster.EgressIP]
 	services       cluster.Draft[cluster.Key, cluster.Service]
 	endpoints      cluster.Draft[cluster.Key, []cluster.Endpoint]
 	nodes          cluster.Draft[string, cluster.Node]
@@ -77,6 +78,7 @@ type drafts struct {
 func (d *drafts) handOut() cluster.Objects {
 	return cluster.Objects{
 		EgressServices: d.egressServices.Map(),
+		EgressIPs:      d.egressIPs.Map(),
 		Services:       d.services.Map(),
 		Endpoints:      d.endpoints.Map(),
 		Nodes:          d.nodes.Map(),
@@ -586,6 +588,9 @@ func (d *differences) set(object any, there bool) {
 	case egressService:
 		set(&o.egressServices, v.key, v.object, there)
 		d.changed.Add(cluster.KindEgressService.ID(v.key))
+	case egressIP:
+		set(&o.egressIPs, v.key, v.object, there)
+		d.changed.Add(cluster.KindEgressIP.ID(v.key))
 	case service:
 		set(&o.services, v.key, v.object, there)
 		d.changed.Add(cluster.KindEgressService.ID(v.key))

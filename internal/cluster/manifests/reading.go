@@ -51,6 +51,10 @@ type (
 		key    cluster.Key
 		object cluster.EgressService
 	}
+	egressIP struct {
+		key    cluster.Key
+		object cluster.EgressIP
+	}
 	service struct {
 		key    cluster.Key
 		object cluster.Service
@@ -97,6 +101,7 @@ func read(d *document) []*entry {
 // readers holds the kinds that are read, by apiVersion and kind.
 var readers = map[[2]string]func(*reading, *document){
 	{"k8s.ovn.org/v1", "EgressService"}:          (*reading).egressService,
+	{"k8s.ovn.org/v1", "EgressIP"}:               (*reading).egressIP,
 	{"v1", "Service"}:                            (*reading).service,
 	{"discovery.k8s.io/v1", "EndpointSlice"}:     (*reading).endpointSlice,
 	{"v1", "Node"}:                               (*reading).node,
@@ -107,7 +112,7 @@ var readers = map[[2]string]func(*reading, *document){
 }
 
 // clusterScoped lists the kinds whose objects have no namespace.
-var clusterScoped = []string{"Node", "Namespace", "ServiceCIDR"}
+var clusterScoped = []string{"EgressIP", "Node", "Namespace", "ServiceCIDR"}
 
 // document reads one object, or a list of them.
 func (r *reading) document(d *document) {
@@ -147,7 +152,7 @@ func (r *reading) document(d *document) {
 		for i, item := range head.Items {
 			r.document(d.item(i, item))
 		}
-	case group == egressv1.GroupName && head.Kind == "EgressService":
+	case group == egressv1.GroupName && (head.Kind == "EgressService" || head.Kind == "EgressIP"):
 		r.report(d, cluster.Problem{
 			Kind: head.Kind, Object: head.Metadata.Name, Field: "apiVersion", Value: head.APIVersion,
 			Reason: cluster.ReasonUnknownVersion, Message: egressv1.GroupVersion.String() + " is known",
@@ -227,12 +232,7 @@ func (r *reading) egressService(d *document) {
 	if !r.into(d, &o) {
 		return
 	}
-	// An API server drops unknown fields with a warning, too.
-	for _, field := range d.unknownFields(&o) {
-		r.report(d, cluster.Problem{
-			Kind: d.kind, Object: d.object, Field: field, Reason: cluster.ReasonUnknownField, Message: "unknown field, ignored",
-		})
-	}
+	r.unknownFields(d, &o)
 	o.Namespace = namespaceOr(o.Namespace)
 	key, e, problems, ok := cluster.FromEgressService(&o)
 	r.report(d, problems...)
@@ -240,6 +240,51 @@ func (r *reading) egressService(d *document) {
 	if ok && !misnamed { // no Service can have such a name; in an API server, its status reports that
 		r.claim(d, egressService{key, e})
 	}
+}
+
+// unknownFields reports the fields of a document that a custom resource, into which it was decoded, does not have. An API
+// server drops them with a warning, too.
+func (r *reading) unknownFields(d *document, object any) {
+	for _, field := range d.unknownFields(object) {
+		r.report(d, cluster.Problem{
+			Kind: d.kind, Object: d.object, Field: field, Reason: cluster.ReasonUnknownField, Message: "unknown field, ignored",
+		})
+	}
+}
+
+func (r *reading) egressIP(d *document) {
+	var o egressv1.EgressIP
+	if !r.into(d, &o) {
+		return
+	}
+	r.unknownFields(d, &o)
+	if !r.selectsNamespaces(d) {
+		return
+	}
+	key, e, problems, ok := cluster.FromEgressIP(&o)
+	if ok {
+		r.claim(d, egressIP{key, e}, problems...)
+	} else {
+		r.report(d, problems...)
+	}
+}
+
+// selectsNamespaces reports whether an EgressIP has a namespaceSelector. Without one, an API server refuses the object; an
+// empty one selects every namespace.
+func (r *reading) selectsNamespaces(d *document) bool {
+	var given struct {
+		Spec struct {
+			NamespaceSelector *struct{} `json:"namespaceSelector"`
+		} `json:"spec"`
+	}
+	if err := d.decode(&given); err == nil && given.Spec.NamespaceSelector != nil {
+		return true
+	}
+	r.report(d, cluster.Problem{
+		Kind: d.kind, Object: d.object, Field: "spec.namespaceSelector", Reason: cluster.ReasonInvalidValue,
+		Message: "missing: labels of the namespaces whose pods are selected; {} selects every namespace",
+	})
+	return false
 }
 
 func (r *reading) service(d *document) {

@@ -76,7 +76,12 @@ func (w *textWriter) path(id plan.PathID, via plan.MAC) string {
 
 func (w *textWriter) services(p *plan.NodePlan) {
 	w.title("EgressServices, as node %s has them", p.Node)
+	none := true
 	for s := range p.Services.All() {
+		if s.Kind != cluster.KindEgressService {
+			continue
+		}
+		none = false
 		mode := "LoadBalancerIP"
 		if s.Masquerade() {
 			mode = "Network"
@@ -84,8 +89,32 @@ func (w *textWriter) services(p *plan.NodePlan) {
 		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tingress %s\tendpoints %d, here %d\t%s", s.Key, mode, s.Network,
 			orNone(s.Host), orNone(s.Standby), addrs(s.IngressIPs), s.Endpoints, s.Local, announcedText(p, s))
 	}
-	if p.Services.Len() == 0 {
+	if none {
 		w.line("  none")
+	}
+	w.egressIPs(p)
+}
+
+func (w *textWriter) egressIPs(p *plan.NodePlan) {
+	begun := false
+	for s := range p.Services.All() {
+		if s.Kind != cluster.KindEgressIP {
+			continue
+		}
+		if !begun {
+			w.title("Addresses of EgressIPs, as node %s has them", p.Node)
+			begun = true
+		}
+		if !s.Slot.IsValid() {
+			w.line("  %s\tnone\tpods %d, here %d\tthat no address serves", s.Key, s.Endpoints, s.Local)
+			continue
+		}
+		address := s.Slot.String()
+		if len(s.IngressIPs) == 0 {
+			address += " (refused)"
+		}
+		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tpods %d, here %d\t%s", s.Key, address, s.Network,
+			orNone(s.Host), orNone(s.Standby), s.Endpoints, s.Local, announcedText(p, s))
 	}
 }
 

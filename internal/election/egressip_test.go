@@ -1,0 +1,107 @@
+package election
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// assignableNodes makes nodes n0, n1, … that may be hosts of egress IPs.
+func assignableNodes(n int) cluster.Objects {
+	o := objects(n)
+	for name, node := range o.Nodes.All() {
+		node.Labels = map[string]string{cluster.LabelAssignable: "yes"}
+		o.Nodes = o.Nodes.With(name, node)
+	}
+	return o
+}
+
+func egressIP(addresses ...string) (e cluster.EgressIP) {
+	for _, text := range addresses {
+		e.Addresses = append(e.Addresses, netip.MustParseAddr(text))
+	}
+	return e
+}
+
+// TestAddressesApart expects the addresses of an EgressIP at different nodes as long as there are enough, and the standby of each
+// at another node than its host.
+func TestAddressesApart(t *testing.T) {
+	for nodes := 1; nodes <= 6; nodes++ {
+		for n := range 20 {
+			o := assignableNodes(nodes)
+			name := fmt.Sprint("e", n)
+			o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: name}, egressIP("192.0.2.1", "192.0.2.2", "192.0.2.3", "2001:db8::1"))
+			for _, policy := range []Policy{{}, {Alone: true}} {
+				choices := policy.Elect(o, nil)
+				require.Len(t, choices, 4)
+				require.Len(t, hosts(choices), min(nodes, 4), "%d nodes: %v", nodes, choices)
+				for s, c := range choices {
+					require.NotEmpty(t, c.Host, "%v", s)
+					require.Equal(t, nodes > 1, c.Standby != "", "%v", s)
+					require.NotEqual(t, c.Host, c.Standby, "%v", s)
+				}
+			}
+		}
+	}
+}
+
+// TestAddressStays expects an address to stay with the host in the status, and its standby to follow when that is gone.
+func TestAddressStays(t *testing.T) {
+	o := assignableNodes(4)
+	a := netip.MustParseAddr("192.0.2.1")
+	e := egressIP("192.0.2.1", "192.0.2.2")
+	e.Holders = []cluster.Holder{{Addr: a, Host: "n3", Standby: "n2", Term: 7}}
+	o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: "e"}, e)
+	seat := EgressIPSeat("e", a)
+	choice := Elect(o, nil)[seat]
+	require.Equal(t, []any{"n3", "n2", int64(7)}, []any{choice.Host, choice.Standby, choice.Term})
+
+	n := o.Nodes.At("n3")
+	n.Labels = nil
+	o.Nodes = o.Nodes.With("n3", n)
+	choice = Elect(o, nil)[seat]
+	require.Equal(t, "n2", choice.Host)
+	require.Equal(t, "node n3 has no label k8s.ovn.org/egress-assignable any more", choice.Why)
+}
+
+// TestAddressHasOneOwner expects an address that several objects name to have one owner: an EgressService, then the oldest EgressIP.
+func TestAddressHasOneOwner(t *testing.T) {
+	o := assignableNodes(3)
+	with := objects(3, "web")
+	o.EgressServices, o.Services, o.Endpoints = with.EgressServices, with.Services, with.Endpoints
+	o.Services = o.Services.With(key("web"), cluster.Service{LoadBalancer: true, Ingress: []cluster.Ingress{{IP: "192.0.2.1"}}})
+	for i, name := range []string{"young", "old"} {
+		e := egressIP("192.0.2.1", "192.0.2.2")
+		e.Created = time.Unix(int64(9-i), 0)
+		o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: name}, e)
+	}
+	choices := Elect(o, nil)
+	require.NotEmpty(t, choices[seat("web")].Host)
+	first, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	require.NotEmpty(t, choices[EgressIPSeat("old", second)].Host)
+	for s, owner := range map[Seat]string{
+		EgressIPSeat("old", first): "EgressService shop/web", EgressIPSeat("young", first): "EgressService shop/web",
+		EgressIPSeat("young", second): "EgressIP old",
+	} {
+		p := choices[s].Problem
+		require.NotNil(t, p, "%v", s)
+		require.Equal(t, cluster.ReasonAddressConflict, p.Reason)
+		require.Equal(t, s.Slot.String(), p.Value)
+		require.Contains(t, p.Message, "belongs to "+owner)
+	}
+}
+
+// TestNoAssignableNode expects an address without a host to say which label is missing.
+func TestNoAssignableNode(t *testing.T) {
+	o := objects(2)
+	o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: "e"}, egressIP("192.0.2.1", "10.0.0.1"))
+	choices := Elect(o, nil)
+	require.Equal(t, "EgressIP e: spec.egressIPs: \"192.0.2.1\": has no host: no Ready node has the label k8s.ovn.org/egress-assignable; "+
+		"add it, with any value, to those that may be", choices[EgressIPSeat("e", netip.MustParseAddr("192.0.2.1"))].Problem.Error())
+	require.Equal(t, cluster.ReasonEgressIPConflict, choices[EgressIPSeat("e", netip.MustParseAddr("10.0.0.1"))].Problem.Reason)
+}
