@@ -77,6 +77,7 @@ func Open() (*Node, error) {
 		return nil, err
 	}
 	n.stirs.tablePort = n.nft.Port()
+	n.nft.Pause = n.stirs.pause
 	return n, nil
 }
 

@@ -67,7 +67,7 @@ func BenchmarkApply(b *testing.B) {
 		return err
 	}
 	require.NoError(b, machine.Do(func() error {
-		n.stirs.watch(func() {}) // no other program changes anything
+		n.stirs.watch(func() {}, nil) // no other program changes anything
 		return pass(full)
 	}))
 	for _, c := range []struct {

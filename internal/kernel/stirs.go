@@ -40,7 +40,8 @@ type stirs struct {
 	mu      sync.Mutex
 	counts  counts
 	concern concern
-	wake    func() // nil: no Watch is running
+	wake    func()       // nil: no Watch is running
+	tables  *tableEvents // of that Watch
 	// Port ids of the sockets whose changes are our own: for routes and rules, and for the nftables table.
 	routePort, tablePort uint32
 }
@@ -59,10 +60,10 @@ func (s *stirs) now() counts {
 }
 
 // watch records that a Watch delivers events from now on, or with nil that none does any more.
-func (s *stirs) watch(wake func()) {
+func (s *stirs) watch(wake func(), tables *tableEvents) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wake, s.counts.watching = wake, wake != nil
+	s.wake, s.tables, s.counts.watching = wake, tables, wake != nil
 	s.counts.facts++
 	s.counts.all++
 	s.counts.table++
@@ -75,6 +76,21 @@ func (s *stirs) missed() {
 	s.counts.facts++
 	s.counts.all++
 	s.counts.table++
+}
+
+// pause has the kernel make no events about nftables tables until resume is called. Events that others cause meanwhile count
+// as missed.
+func (s *stirs) pause() (resume func(committed bool)) {
+	s.mu.Lock()
+	tables := s.tables
+	s.mu.Unlock()
+	if tables == nil {
+		return nil
+	}
+	return tables.pause(func() {
+		s.missed()
+		s.wakeUp()
+	})
 }
 
 func (s *stirs) take(what stir) {

@@ -33,7 +33,7 @@ func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
 		return fmt.Errorf("subscribe to rtnetlink events: %w", err)
 	}
 	defer routing.Close()
-	nftables, err := nl.Subscribe(buffer, unix.NETLINK_NETFILTER, n.stirs.tablePort, unix.NFNLGRP_NFTABLES)
+	nftables, err := listen(buffer, n.stirs.tablePort)
 	if err != nil {
 		return fmt.Errorf("subscribe to nftables events: %w", err)
 	}
@@ -47,13 +47,13 @@ func (n *Node) watch(ctx context.Context, buffer int, wake func()) error {
 	if err != nil {
 		return err
 	}
-	n.stirs.watch(wake)
-	defer n.stirs.watch(nil)
+	n.stirs.watch(wake, nftables)
+	defer n.stirs.watch(nil, nil)
 	wake()
 	ended := make(chan error)
 	go func() {
 		defer cancel()
-		ended <- n.follow(ctx, nftables, wake, func(m syscall.NetlinkMessage) bool {
+		ended <- n.follow(ctx, nftables.sock, wake, func(m syscall.NetlinkMessage) bool {
 			return inOurTable(m) && n.stirs.takeTable(m)
 		})
 	}()

@@ -98,11 +98,11 @@ func Uplink(t *testing.T, name string, addrs ...string) {
 const Patience = lab.Patience
 
 // Eventually polls until a condition holds.
-func Eventually(t *testing.T, holds func() bool, what string) {
-	t.Helper()
+func Eventually(tb testing.TB, holds func() bool, what string) {
+	tb.Helper()
 	deadline := time.Now().Add(Patience)
 	for tick := time.NewTicker(10 * time.Millisecond); !holds(); <-tick.C {
-		require.True(t, time.Now().Before(deadline), "not within %s: %s", Patience, what)
+		require.True(tb, time.Now().Before(deadline), "not within %s: %s", Patience, what)
 	}
 }
 

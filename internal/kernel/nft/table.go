@@ -23,6 +23,9 @@ import (
 // chunk is the number of elements per message: a netlink attribute holds 64 KiB.
 const chunk = 500
 
+// pauseFrom is the number of messages, of up to chunk elements each, above which a transaction pauses the events.
+const pauseFrom = 8
+
 // Table makes our nftables table equal to a plan, in one transaction. It keeps no plan: the caller hands it the Held of
 // the last Result. It remembers fingerprints of the rules that it wrote and of those that the kernel then listed, to skip
 // rules that need no change, and to notice changes by other programs.
@@ -36,6 +39,10 @@ type Table struct {
 	// Without leaves out the chain of PathShared, since its device is missing: kernels before 6.16 refuse such a chain. The
 	// tunnel's absence drops the packets.
 	Without bool
+
+	// Pause keeps the kernel from making events during one transaction, until resume, which gets whether it was committed. It
+	// returns nil if no socket of ours listens. Table calls it for large transactions, if it is not nil.
+	Pause func() (resume func(committed bool))
 }
 
 // DeviceMade records that the device of PathShared was made again: kernels before 6.16 have deleted the chain along with it.
@@ -264,10 +271,27 @@ func (n *Table) chains(d *plan.DataPlane) []ruleset.Chain {
 
 // commit sends a transaction from the socket that owns the table.
 func (n *Table) commit(t *transaction, flags uint32) error {
-	if err := t.commit(n.writer, flags); err != nil {
+	err := t.Flush()
+	if err == nil {
+		resume := n.pause(len(t.batch))
+		err = t.commit(n.writer, flags)
+		resume(err == nil)
+	}
+	if err != nil {
 		return fmt.Errorf("commit to nftables table %s: %w", ruleset.TableName, err)
 	}
 	return nil
+}
+
+// pause keeps the kernel from making events about a transaction of so many messages, if it is large. resume gets whether it was
+// committed.
+func (n *Table) pause(messages int) (resume func(committed bool)) {
+	if messages > pauseFrom && n.Pause != nil {
+		if resume := n.Pause(); resume != nil {
+			return resume
+		}
+	}
+	return func(bool) {}
 }
 
 // sameFixed reports whether two plans differ in nothing but addresses.

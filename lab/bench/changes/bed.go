@@ -49,6 +49,7 @@ type bed struct {
 	api           *apiserver.Client
 	cluster       *cluster
 	seen          *seen
+	netfilter     netfilterWatch
 	daemon        *lab.Daemon
 	end           context.CancelFunc
 }
@@ -86,7 +87,10 @@ func build(ctx context.Context, o options) (_ *bed, err error) {
 	}
 	b.node, b.outside = b.lab.Node("node"), b.lab.Node("outside")
 	b.cluster = newCluster(o)
-	if err := errors.Join(watchNetfilter(b.node, b.seen), listenAsPeer(ctx, b.outside, b.seen)); err != nil {
+	if b.netfilter, err = watchNetfilter(b.node, b.seen); err != nil {
+		return nil, err
+	}
+	if err := listenAsPeer(ctx, b.outside, b.seen); err != nil {
 		return nil, err
 	}
 	if o.server {
@@ -170,6 +174,9 @@ func (s begun) announcedAfter() string {
 // start starts the daemon and waits until all is in force, and announced at the peer.
 func (b *bed) start(ctx context.Context) (s begun, err error) {
 	b.seen.forget()
+	if err := b.netfilter.listen(false); err != nil {
+		return s, err
+	}
 	s.at = time.Now()
 	if b.daemon, err = b.lab.StartDaemon(b.node, b.daemonPath(), b.path("config.yaml")); err != nil {
 		return s, err
@@ -208,7 +215,7 @@ func (b *bed) start(ctx context.Context) (s begun, err error) {
 		s.lacking = want - b.seen.count(announced, s.at)
 	}
 	s.peerFull, s.synced = time.Since(s.at), b.logged("all objects known", s.at)
-	return s, ctx.Err()
+	return s, errors.Join(ctx.Err(), b.netfilter.listen(true))
 }
 
 func (b *bed) daemonPath() string { return b.options.daemon }

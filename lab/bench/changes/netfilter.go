@@ -21,25 +21,34 @@ const (
 	former   = "former"
 )
 
-// watchNetfilter notes every address that comes to or goes from a set of the daemon's table in a node. The kernel
-// reports a transaction when it is in force. The watch ends with the process.
-func watchNetfilter(n *lab.Node, s *seen) error {
+// netfilterWatch is the socket of watchNetfilter.
+type netfilterWatch int
+
+// listen begins or stops listening to events. As long as a socket listens, a large transaction takes twice as long.
+func (w netfilterWatch) listen(on bool) error {
+	option := unix.NETLINK_DROP_MEMBERSHIP
+	if on {
+		option = unix.NETLINK_ADD_MEMBERSHIP
+	}
+	return unix.SetsockoptInt(int(w), unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES)
+}
+
+// watchNetfilter notes every address that comes to or goes from a set of the daemon's table in a node, while the watch listens.
+// The kernel reports a transaction when it is in force. The watch ends with the process.
+func watchNetfilter(n *lab.Node, s *seen) (w netfilterWatch, err error) {
 	var fd int
-	err := n.Do(func() (err error) {
+	err = n.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 		if err == nil {
 			err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 		}
-		if err == nil {
-			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES)
-		}
-		if err == nil { // a start adds hundreds of thousands of elements at once
+		if err == nil { // a move adds very many elements at once
 			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<29)
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("listen to nftables: %w", err)
+		return 0, fmt.Errorf("listen to nftables: %w", err)
 	}
 	go func() {
 		atOnce()
@@ -56,7 +65,7 @@ func watchNetfilter(n *lab.Node, s *seen) error {
 			s.note(at, netfilterSights(b[:n]))
 		}
 	}()
-	return nil
+	return netfilterWatch(fd), nil
 }
 
 // atOnce has this goroutine's thread run whenever it can: it notes when something happens.
