@@ -262,7 +262,7 @@ func TestValues(t *testing.T) {
 		},
 		{
 			"values of a chart without the newer ones as of helm upgrade --reuse-values",
-			"{nameOverride: null, podLabels: null, podAnnotations: null, extraEnv: null, extraVolumes: null, extraVolumeMounts: null, serviceAccount: null, dashboard: null, prometheusRule: {enabled: true, alerts: null}}",
+			"{nameOverride: null, aggregateRoles: null, podLabels: null, podAnnotations: null, extraEnv: null, extraVolumes: null, extraVolumeMounts: null, serviceAccount: null, dashboard: null, prometheusRule: {enabled: true, alerts: null}}",
 			func(t *testing.T, o objects, _ corev1.PodSpec) {
 				want := rendered(t, "prometheusRule: {enabled: true}")
 				require.Equal(t, want, o)
@@ -284,7 +284,7 @@ func TestValues(t *testing.T) {
 func TestNameOverride(t *testing.T) {
 	o := rendered(t, "{nameOverride: egw, podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}")
 	for key := range o {
-		require.NotRegexp(t, "/egressway(-(config|speaker|dashboard))?$", key)
+		require.NotRegexp(t, "/egressway(-(config|speaker|dashboard|view|edit))?$", key)
 	}
 	p := daemonSet(t, o, "egw").Spec.Template.Spec
 	require.Equal(t, "egw", p.ServiceAccountName)
@@ -305,6 +305,7 @@ func TestNameOverride(t *testing.T) {
 func TestBadValues(t *testing.T) {
 	for values, named := range map[string]string{
 		"labelhosts: true":                                                            "labelhosts",
+		"aggregateRoles: maybe":                                                       "aggregateRoles",
 		"labelHosts: yes please":                                                      "labelHosts",
 		"image: {digest: abc}":                                                        "digest",
 		"image: {pullPolicy: Sometimes}":                                              "pullPolicy",
@@ -369,6 +370,50 @@ func TestDocumentedValues(t *testing.T) {
 	}
 }
 
+// rulesOf returns the rules of a ClusterRole.
+func rulesOf(t *testing.T, o objects, name string) []any {
+	t.Helper()
+	require.Contains(t, o, "ClusterRole /"+name)
+	rules, _, err := unstructured.NestedSlice(o["ClusterRole /"+name].Object, "rules")
+	require.NoError(t, err)
+	return rules
+}
+
+// TestPodsRight finds that the daemon may list Pods only with hold in the configuration.
+func TestPodsRight(t *testing.T) {
+	without, with := rulesOf(t, rendered(t, ""), "egressway"), rulesOf(t, rendered(t, "config: {hold: [{pods: {}}]}"), "egressway")
+	require.Equal(t, without, rulesOf(t, rendered(t, "config: {hold: []}"), "egressway"))
+	require.NotContains(t, fmt.Sprint(without), "pods")
+	require.Contains(t, fmt.Sprint(with), "pods")
+	require.Len(t, with, len(without)+1)
+	require.ElementsMatch(t, with, rulesOf(t, built(t, overlay(t, "hold")), "egressway"))
+}
+
+// TestAggregatedRoles finds that Kubernetes' roles for users get no more than reading and writing EgressServices.
+func TestAggregatedRoles(t *testing.T) {
+	const to = "rbac.authorization.k8s.io/aggregate-to-"
+	rule := func(resources, verbs []any) []any {
+		return []any{map[string]any{"apiGroups": []any{"k8s.ovn.org"}, "resources": resources, "verbs": verbs}}
+	}
+	for _, o := range []objects{rendered(t, ""), built(t, base)} {
+		require.Equal(t, rule([]any{"egressservices", "egressservices/status"}, []any{"get", "list", "watch"}), rulesOf(t, o, "egressway-view"))
+		require.Equal(t, rule([]any{"egressservices"}, []any{"create", "update", "patch", "delete", "deletecollection"}), rulesOf(t, o, "egressway-edit"))
+		for role, in := range map[string][]string{"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}} {
+			var roles []string
+			for label, value := range o["ClusterRole /egressway-"+role].GetLabels() {
+				if name, ok := strings.CutPrefix(label, to); ok {
+					require.Equal(t, "true", value)
+					roles = append(roles, name)
+				}
+			}
+			require.ElementsMatch(t, in, roles)
+		}
+	}
+	o := rendered(t, "aggregateRoles: false")
+	require.NotContains(t, o, "ClusterRole /egressway-view")
+	require.NotContains(t, o, "ClusterRole /egressway-edit")
+}
+
 // TestRoles compares the daemon's rights in chart and base, and limits those on Nodes.
 func TestRoles(t *testing.T) {
 	for _, labels := range []bool{false, true} {
@@ -377,9 +422,7 @@ func TestRoles(t *testing.T) {
 			components = []string{"host-label"}
 		}
 		verbs := sets.New[string]()
-		rules, _, err := unstructured.NestedSlice(built(t, overlay(t, components...))["ClusterRole /egressway"].Object, "rules")
-		require.NoError(t, err)
-		for _, r := range rules {
+		for _, r := range rulesOf(t, built(t, overlay(t, components...)), "egressway") {
 			rule, ok := r.(map[string]any)
 			require.True(t, ok)
 			resources, _, _ := unstructured.NestedStringSlice(rule, "resources")

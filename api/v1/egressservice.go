@@ -6,11 +6,15 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // that Service's ingress IP as their source address, by a network of their own, or both.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=egressservices
+// +kubebuilder:resource:path=egressservices,shortName=egsvc
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Assigned Host",type=string,JSONPath=".status.host"
+// +kubebuilder:printcolumn:name="Network",type=string,JSONPath=".spec.network"
+// +kubebuilder:printcolumn:name="Ingress",type=string,JSONPath=".status.ingressIPs"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].status"
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].reason"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:printcolumn:name="Standby",type=string,priority=1,JSONPath=".status.standby"
-// +kubebuilder:printcolumn:name="Network",type=string,priority=1,JSONPath=".spec.network"
 // +kubebuilder:printcolumn:name="Programmed",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Programmed')].status"
 type EgressService struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -68,7 +72,16 @@ type EgressServiceStatus struct {
 	// +optional
 	Term int64 `json:"term,omitempty"`
 
-	// Why there is or is no host, and whether its egress is served.
+	// The metadata.generation to which the conditions refer.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// The ingress IPs of the Service: the sources of egress, unless sourceIPBy is Network.
+	// +optional
+	// +listType=atomic
+	IngressIPs []string `json:"ingressIPs,omitempty"`
+
+	// Why there is or is no host, and whether its egress is served: Ready summarizes the other conditions.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

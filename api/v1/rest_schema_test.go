@@ -115,7 +115,7 @@ func testDiscovery(t *testing.T, a *api) {
 	}
 	require.Equal(t, []metav1.APIResource{
 		{
-			Name: "egressservices", SingularName: "egressservice", Namespaced: true, Kind: "EgressService",
+			Name: "egressservices", SingularName: "egressservice", ShortNames: []string{"egsvc"}, Namespaced: true, Kind: "EgressService",
 			Verbs: metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"},
 		},
 		{Name: "egressservices/status", Namespaced: true, Kind: "EgressService", Verbs: metav1.Verbs{"get", "patch", "update"}},
@@ -142,7 +142,9 @@ func testColumns(t *testing.T, a *api) {
 		call{do: "POST", body: object("web", `"spec":{"network":"red"}`), code: 201},
 		call{do: "PATCH /web/status", as: mergePatch, code: 200, body: `{"status":{"host":"a","standby":"b","conditions":[
 			{"type":"Elected","status":"False","reason":"Because","message":"","lastTransitionTime":"2026-01-02T03:04:05Z"},
-			{"type":"Programmed","status":"True","reason":"Because","message":"","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`},
+			{"type":"Ready","status":"False","reason":"NoRoute","message":"","lastTransitionTime":"2026-01-02T03:04:05Z"},
+			{"type":"Programmed","status":"True","reason":"Because","message":"","lastTransitionTime":"2026-01-02T03:04:05Z"}],
+			"ingressIPs":["192.0.2.1","2001:db8::1"]}}`},
 		call{do: "POST", body: object("bare", `"spec":{}`), code: 201},
 	)
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.server.Config().Host+group+"/namespaces/columns/egressservices", http.NoBody)
@@ -161,10 +163,16 @@ func testColumns(t *testing.T, a *api) {
 	for _, c := range table.ColumnDefinitions {
 		columns = append(columns, fmt.Sprintf("%s %d", c.Name, c.Priority))
 	}
-	require.Equal(t, []string{"Name 0", "Assigned Host 0", "Standby 1", "Network 1", "Programmed 1"}, columns)
+	require.Equal(t, []string{
+		"Name 0", "Assigned Host 0", "Network 0", "Ingress 0", "Ready 0", "Reason 0", "Age 0", "Standby 1", "Programmed 1",
+	}, columns)
 	require.Len(t, table.Rows, 2)
-	require.Equal(t, []any{"bare", nil, nil, nil, nil}, table.Rows[0].Cells)
-	require.Equal(t, []any{"web", "a", "b", "red", "True"}, table.Rows[1].Cells)
+	for i, age := 0, 6; i < len(table.Rows); i++ {
+		require.NotEmpty(t, table.Rows[i].Cells[age])
+		table.Rows[i].Cells = slices.Delete(table.Rows[i].Cells, age, age+1)
+	}
+	require.Equal(t, []any{"bare", nil, nil, nil, nil, nil, nil, nil}, table.Rows[0].Cells)
+	require.Equal(t, []any{"web", "a", "red", `["192.0.2.1","2001:db8::1"]`, "False", "NoRoute", "b", "True"}, table.Rows[1].Cells)
 }
 
 func testFieldValidation(t *testing.T, a *api) {

@@ -35,7 +35,10 @@ func FromEgressService(o *egressv1.EgressService) (key Key, e EgressService, pro
 		Created:    o.CreationTimestamp.Time,
 		SourceIPBy: SourceIPBy(o.Spec.SourceIPBy),
 		Network:    o.Spec.Network,
-		Status:     Status{Host: o.Status.Host, Standby: o.Status.Standby, Term: o.Status.Term, Conditions: o.Status.Conditions},
+		Status: Status{
+			Host: o.Status.Host, Standby: o.Status.Standby, Term: o.Status.Term, Conditions: o.Status.Conditions,
+			Generation: o.Status.ObservedGeneration, IngressIPs: o.Status.IngressIPs,
+		},
 		Generation: o.Generation,
 	}
 	switch e.SourceIPBy {

@@ -145,6 +145,8 @@ type Status struct {
 	Standby    string // the node that takes over from the host; empty: none
 	Term       int64  // number of hosts so far; 0: not known
 	Conditions []metav1.Condition
+	Generation int64    // the object's generation to which the conditions refer; 0: not known
+	IngressIPs []string // of the Service
 }
 
 // SourceIPBy is the origin of the source address of egress.

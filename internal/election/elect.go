@@ -236,7 +236,10 @@ func (e *elector) conclude(u *unit, choices map[Seat]Choice) {
 			choices[c.seat] = Choice{Problem: noHost(c.seat.ID, "", "", cluster.ReasonNoEligibleNode, "%s", silent(choice.Host))}
 			continue
 		}
-		choice.Why, choice.Serves = "", e.serving(c, u)
+		choice.Why, choice.Serves, choice.Unrouted = "", e.serving(c, u), ""
+		if r, reports := e.reports[choice.Host]; reports {
+			choice.Unrouted = strings.Join(missing(r.Networks[c.network], c.need), " nor ")
+		}
 		if moves && c.had.host != "" {
 			choice.Why = e.unfit(c, u)
 		}

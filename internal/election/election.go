@@ -21,6 +21,8 @@ type Choice struct {
 	Former  bool   // the standby was the host before, and has connections of that time
 	Why     string // why the former host lost the role; empty: it did not
 	Despite string // the host's worst lack, where no other node would be better; empty: it lacks nothing
+	// Unrouted names the families that the object needs and for which the host has no route; empty: none.
+	Unrouted string
 	// Serves names the host and the standby of the object's status, as far as they can serve it now: a move away from them
 	// need not be hasty.
 	Serves  []string

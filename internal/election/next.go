@@ -16,6 +16,7 @@ const (
 	ConditionHostAssigned = "HostAssigned" // it has a host
 	ConditionProgrammed   = "Programmed"   // the host reports it in force
 	ConditionValid        = "Valid"        // it has no problem, nor has its Service
+	ConditionReady        = "Ready"        // all of it is served: see ready
 )
 
 // Reasons of the conditions without a problem; otherwise the reason is the Problem's.
@@ -61,9 +62,9 @@ func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cl
 	spec := objects.EgressServices.At(v.Key)
 	next, moving := v.successor(objects, reports, spec.Status)
 	next.Conditions = slices.Clone(spec.Status.Conditions)
-	for _, c := range []metav1.Condition{
-		hostAssigned(next, v.Choice, moving), programmed(objects, reports, next, v), valid(v.Problems),
-	} {
+	next.Generation, next.IngressIPs = spec.Generation, ingressIPs(objects.Services.At(v.Key))
+	parts := []metav1.Condition{hostAssigned(next, v.Choice, moving), programmed(objects, reports, next, v), valid(v.Problems)}
+	for _, c := range append(parts, v.ready(objects, reports, next, parts)) {
 		c.ObservedGeneration = spec.Generation
 		meta.SetStatusCondition(&next.Conditions, c)
 	}

@@ -6,6 +6,7 @@ package leader
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -176,7 +177,7 @@ func (l *Leader) keep(in Input) {
 }
 
 // differs reports whether anything but the choices may change the written status. Endpoints, which change all the time,
-// do not.
+// do not, nor does anything else of a Service than its ingress IPs.
 func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
 	if in.Changed.All || in.Config != l.last.Config || l.api.Pruned() != l.pruned ||
 		!sorted.OneSlice(in.Problems, l.last.Problems) || !reflect.DeepEqual(reports, l.reports) {
@@ -184,7 +185,9 @@ func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
 	}
 	for key := range in.Changed.Of[cluster.KindEgressService] {
 		was, had := l.last.Objects.EgressServices.Get(key)
-		if now, exists := in.Objects.EgressServices.Get(key); had != exists || !reflect.DeepEqual(was, now) {
+		now, exists := in.Objects.EgressServices.Get(key)
+		if had != exists || !reflect.DeepEqual(was, now) ||
+			!slices.Equal(l.last.Objects.Services.At(key).Ingress, in.Objects.Services.At(key).Ingress) {
 			return true
 		}
 	}

@@ -15,7 +15,7 @@ docker run -d --name outside --hostname outside $(container 100) box answer :808
 kubectl -n shop rollout status daemonset/web --timeout=300s >/dev/null
 kubectl -n shop patch service web --subresource=status --type=merge \
 	-p "{\"status\":{\"loadBalancer\":{\"ingress\":[{\"ip\":\"$ingress4\"},{\"ip\":\"$ingress6\"}]}}}" >/dev/null
-kubectl -n shop wait --for=jsonpath='{.status.host}' egressservice/web --timeout=300s >/dev/null
+kubectl -n shop wait --for=condition=Ready egressservice/web --timeout=300s >/dev/null
 host=$(kubectl -n shop get egressservice web -o jsonpath='{.status.host}')
 read -r host4 host6 < <(kubectl get node "$host" -o jsonpath='{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}')
 docker exec outside ip route replace "$ingress4" via "$host4"

@@ -190,8 +190,8 @@ func TestNotInForce(t *testing.T) {
 			return ""
 		})
 		_, err := s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
-			if e.Host != host || meta.IsStatusConditionTrue(e.Conditions, "Programmed") != inForce {
-				return fmt.Errorf("Programmed should be %t, the host %s: %+v", inForce, host, e)
+			if e.Host != host || meta.IsStatusConditionTrue(e.Conditions, "Programmed") != inForce || meta.IsStatusConditionTrue(e.Conditions, "Ready") != inForce {
+				return fmt.Errorf("Programmed and Ready should be %t, the host %s: %+v", inForce, host, e)
 			}
 			return nil
 		})

@@ -20,7 +20,7 @@ import (
 func hosts(t *testing.T, s *stage.Stage) (host, standby string) {
 	t.Helper()
 	e, err := s.AwaitStatus(t.Context(), "shop", "web", func(e egressv1.EgressServiceStatus) error {
-		if e.Host == "" || e.Standby == "" || !meta.IsStatusConditionTrue(e.Conditions, "Programmed") {
+		if e.Host == "" || e.Standby == "" || !meta.IsStatusConditionTrue(e.Conditions, "Programmed") || !meta.IsStatusConditionTrue(e.Conditions, "Ready") {
 			return errors.New("want a host and a standby in force")
 		}
 		return nil

@@ -34,7 +34,10 @@ type coordination struct {
 	report report
 	lease  sighting
 	term   atomic.Pointer[term] // while this daemon leads
-	pruned atomic.Bool
+	pruned atomic.Bool          // the CRD drops all of a status but the host, as upstream's does
+
+	// earlier means that the CRD is of an earlier version of Egressway, and drops observedGeneration and ingressIPs.
+	earlier atomic.Bool
 }
 
 // timing holds the durations of the coordination. Those of Leases are whole seconds.

@@ -56,6 +56,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("obeys the leader", f.obeys)
 	t.Run("last words", f.lastWords)
 	t.Run("pruned", f.prunes)
+	t.Run("earlier CRD", f.earlierCRD)
 	t.Run("labels", f.labels)
 	t.Run("rosters", f.rosters)
 	t.Run("rosterless", f.rosterless)

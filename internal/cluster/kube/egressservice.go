@@ -184,5 +184,9 @@ func (s *source) trimEgressService(r *rawEgressService) object[cluster.Key, clus
 		c := &e.Status.Conditions[i]
 		c.Type, c.Reason, c.Message = s.texts.intern(c.Type), s.texts.intern(c.Reason), s.texts.intern(c.Message)
 	}
+	e.Status.IngressIPs = slices.Clone(e.Status.IngressIPs)
+	for i, ip := range e.Status.IngressIPs {
+		e.Status.IngressIPs[i] = s.texts.intern(ip)
+	}
 	return object[cluster.Key, cluster.EgressService]{key, e, append(unread, problems...), ok && readable}
 }

@@ -67,6 +67,10 @@ func explain(server, resource string, err error) *cluster.Problem {
 			"its token or certificate is wrong, expired or revoked; renew it in the kubeconfig, or restart the pod")
 	case apierrors.IsForbidden(err):
 		p.Object = resource
+		if resource == podResource {
+			return say(ReasonForbidden, "%s; hold in the configuration needs this right: add the kustomize component hold, or let the "+
+				"chart have hold in its value config", text)
+		}
 		return say(ReasonForbidden, "%s; apply the ClusterRole that comes with Egressway, and bind it to this daemon's account", text)
 	case apierrors.IsNotFound(err) && resource == egressResource:
 		p.Object = resource

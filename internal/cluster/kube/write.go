@@ -106,6 +106,9 @@ func (c *Cluster) Pruned() bool { return c.pruned.Load() }
 
 // stands reports whether have equals want, in the fields that the CRD keeps.
 func (t *term) stands(want, have cluster.Status) bool {
+	if t.earlier.Load() {
+		want.Generation, want.IngressIPs = have.Generation, have.IngressIPs
+	}
 	return sameStatus(want, have) || t.pruned.Load() && want.Host == have.Host
 }
 
@@ -175,13 +178,25 @@ func (t *term) statusRequest(key cluster.Key, w statusWrite) (*rest.Request, err
 
 // notePruning compares the status asked for with the one that the API server kept.
 func (t *term) notePruning(asked, kept cluster.Status) {
+	const whole = "the CRD of EgressService keeps the whole status now"
 	switch pruned := dropped(asked, kept); {
 	case pruned && t.pruned.CompareAndSwap(false, true):
 		t.log.Warn("the CRD of EgressService in this cluster drops standby, term and conditions of the status, as the one of " +
 			"OVN-Kubernetes does: moves are not make-before-break, and reasons stand in events only; apply Egressway's CRD")
 		t.wake()
 	case !pruned && extended(asked) && t.pruned.CompareAndSwap(true, false):
-		t.log.Info("the CRD of EgressService keeps the whole status now")
+		t.log.Info(whole)
+		t.wake()
+	}
+	if t.pruned.Load() || asked.Generation == 0 {
+		return
+	}
+	switch earlier := kept.Generation == 0; {
+	case earlier && t.earlier.CompareAndSwap(false, true):
+		t.log.Warn("the CRD of EgressService in this cluster is of an earlier version of Egressway: it drops observedGeneration and " +
+			"ingressIPs of the status; apply the CRD of this version")
+	case !earlier && t.earlier.CompareAndSwap(true, false):
+		t.log.Info(whole)
 		t.wake()
 	}
 }
@@ -197,7 +212,9 @@ func extended(s cluster.Status) bool { return s.Standby != "" || s.Term != 0 || 
 
 // statusPatch returns the merge patch that sets the status of a version of an EgressService.
 func statusPatch(version uint64, s cluster.Status) map[string]any {
-	status := map[string]any{"host": s.Host, "standby": nil, "term": nil, "conditions": nil}
+	status := map[string]any{
+		"host": s.Host, "standby": nil, "term": nil, "observedGeneration": nil, "ingressIPs": nil, "conditions": nil,
+	}
 	if s.Standby != "" {
 		status["standby"] = s.Standby
 	}
@@ -206,6 +223,12 @@ func statusPatch(version uint64, s cluster.Status) map[string]any {
 	}
 	if len(s.Conditions) > 0 {
 		status["conditions"] = s.Conditions
+	}
+	if s.Generation != 0 {
+		status["observedGeneration"] = s.Generation
+	}
+	if len(s.IngressIPs) > 0 {
+		status["ingressIPs"] = s.IngressIPs
 	}
 	return map[string]any{
 		"metadata": map[string]any{"resourceVersion": strconv.FormatUint(version, 10)},
@@ -233,6 +256,7 @@ func statusClaim(key cluster.Key, version uint64, stands cluster.Status) map[str
 // sameStatus compares statuses, except the times of conditions.
 func sameStatus(a, b cluster.Status) bool {
 	return a.Host == b.Host && a.Standby == b.Standby && a.Term == b.Term && len(a.Conditions) == len(b.Conditions) &&
+		a.Generation == b.Generation && slices.Equal(a.IngressIPs, b.IngressIPs) &&
 		!slices.ContainsFunc(a.Conditions, func(x metav1.Condition) bool {
 			y := meta.FindStatusCondition(b.Conditions, x.Type)
 			return y == nil || x.Status != y.Status || x.Reason != y.Reason || x.Message != y.Message ||

@@ -1,12 +1,15 @@
 package kube
 
 import (
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
@@ -61,9 +64,12 @@ func (d *daemon) decides(t *testing.T, want map[cluster.Key]Wanted, ok func() bo
 
 func wanted(host string) Wanted {
 	return Wanted{
-		Status: cluster.Status{Host: host, Standby: "b", Term: 3, Conditions: []metav1.Condition{{
-			Type: "Programmed", Status: metav1.ConditionTrue, Reason: "Programmed", Message: "node " + host + " is the host",
-		}}},
+		Status: cluster.Status{
+			Host: host, Standby: "b", Term: 3, Generation: 1, IngressIPs: []string{"192.0.2.1", "2001:db8::1"},
+			Conditions: []metav1.Condition{{
+				Type: "Programmed", Status: metav1.ConditionTrue, Reason: "Programmed", Message: "node " + host + " is the host",
+			}},
+		},
 		Events: []Event{{Reason: "Elected", Message: "node " + host + " is the host"}, {Warning: true, Reason: "Moved", Message: "moved"}},
 	}
 }
@@ -82,6 +88,7 @@ func (f *fixture) status(t *testing.T) {
 		objects, _ := d.latest()
 		return sameStatus(wanted("a").Status, cluster.Status{
 			Host: o.Status.Host, Standby: o.Status.Standby, Term: o.Status.Term, Conditions: o.Status.Conditions,
+			Generation: o.Status.ObservedGeneration, IngressIPs: o.Status.IngressIPs,
 		}) && sameStatus(wanted("a").Status, objects.EgressServices.At(key).Status)
 	}
 	d.decides(t, want, right)
@@ -113,7 +120,7 @@ func (f *fixture) status(t *testing.T) {
 	require.Equal(t, version, f.get(t, key).ResourceVersion)
 
 	// An edit by hand is undone, including the time of a condition that stays.
-	f.edit(t, key, `{"host":"mallory","standby":null,"term":null}`)
+	f.edit(t, key, `{"host":"mallory","standby":null,"term":null,"ingressIPs":["10.0.0.1"],"observedGeneration":9}`)
 	d.decides(t, want, right)
 	require.Equal(t, since, o.Status.Conditions[0].LastTransitionTime)
 
@@ -203,6 +210,59 @@ func (f *fixture) prunes(t *testing.T) {
 		again()
 		d.Write(want)
 		return !d.Pruned() && f.get(t, key).Status.Standby == "b"
+	}, soon, step)
+}
+
+// earlierCRD serves by a CRD of Egressway that has fewer fields of the status, and then by the present one.
+func (f *fixture) earlierCRD(t *testing.T) {
+	text, err := os.ReadFile(ourCRD)
+	require.NoError(t, err)
+	var crd map[string]any
+	require.NoError(t, yaml.Unmarshal(text, &crd))
+	versions, _, err := unstructured.NestedSlice(crd, "spec", "versions")
+	require.NoError(t, err)
+	for _, field := range []string{"observedGeneration", "ingressIPs"} {
+		unstructured.RemoveNestedField(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "status", "properties", field)
+	}
+	require.NoError(t, unstructured.SetNestedSlice(crd, versions, "spec", "versions"))
+	text, err = yaml.Marshal(crd)
+	require.NoError(t, err)
+	f.Apply(t, string(text))
+	defer f.applyCRD(t, ourCRD)
+	ns := f.namespace(t)
+	d := f.daemon(t, ns, "a")
+	key, _ := f.service(t, d, ns, "web")
+	leader(t, d)
+
+	// The server may use the former CRD a little longer.
+	host := "a"
+	require.Eventually(t, func() bool {
+		host += "a"
+		d.Write(map[cluster.Key]Wanted{key: wanted(host)})
+		return d.earlier.Load()
+	}, soon, step)
+	require.False(t, d.Pruned())
+	want := map[cluster.Key]Wanted{key: wanted("a")}
+	d.decides(t, want, func() bool {
+		objects, _ := d.latest()
+		return objects.EgressServices.At(key).Status.Host == "a" && f.get(t, key).Status.Host == "a"
+	})
+	version := f.get(t, key).ResourceVersion
+	require.Zero(t, f.get(t, key).Status.ObservedGeneration)
+	for range 10 {
+		d.Write(want)
+		require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
+	}
+	require.Equal(t, version, f.get(t, key).ResourceVersion)
+
+	f.applyCRD(t, ourCRD)
+	require.Eventually(t, func() bool {
+		term := d.leads()
+		term.mu.Lock()
+		term.probed = time.Time{}
+		term.mu.Unlock()
+		d.Write(want)
+		return !d.earlier.Load() && f.get(t, key).Status.ObservedGeneration == 1
 	}, soon, step)
 }
 

@@ -1,0 +1,64 @@
+package election
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// TestReady compares Ready with what nodes report: it is true only while the host's kernel, sessions and routes serve the object.
+func TestReady(t *testing.T) {
+	w := &world{t: t, o: objects(1, "a"), reports: up("n0"), key: key("a"), version: 1}
+	change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.Generation = 3 })
+	is := func(status metav1.ConditionStatus, reason, message string) {
+		t.Helper()
+		s := w.step()
+		c := condition(t, s, ConditionReady)
+		require.Equal(t, []string{string(status), reason}, []string{string(c.Status), c.Reason}, c.Message)
+		require.Contains(t, c.Message, message)
+		require.EqualValues(t, 3, c.ObservedGeneration)
+		require.EqualValues(t, 3, s.Generation)
+	}
+	network := func(n cluster.NetworkState) {
+		r := w.reports["n0"]
+		r.Networks = map[string]cluster.NetworkState{"default": n}
+		w.reports["n0"] = r
+	}
+	well := cluster.NetworkState{Usable: true, IPv4: true, IPv6: true, Sessions: 1, Up: 1}
+
+	is(metav1.ConditionFalse, "Pending", "not yet reported to be in force by n0")
+	applied(w.reports, "n0", w.version)
+	is(metav1.ConditionTrue, "Served", "node n0 serves it by network default")
+	require.Equal(t, []string{"203.0.113.0"}, w.step().IngressIPs)
+
+	network(cluster.NetworkState{Usable: true, Sessions: 1, Up: 1})
+	is(metav1.ConditionFalse, "NoRoute", "network default has no IPv4 route on n0")
+	network(cluster.NetworkState{Usable: true, IPv4: true, Sessions: 1, Up: 1})
+	is(metav1.ConditionTrue, "Served", "") // it has no IPv6 address
+	network(cluster.NetworkState{Usable: true, IPv4: true, Sessions: 1})
+	is(metav1.ConditionFalse, "NoEligibleNode", "no BGP session of network default is up on n0")
+	network(well)
+	w.step()
+	applied(w.reports, "n0", w.version)
+	is(metav1.ConditionTrue, "Served", "")
+
+	w.view.Problems = []cluster.Problem{{Kind: "Service", Object: "shop/a", Reason: cluster.ReasonInvalidAddress, Message: "is bad"}}
+	is(metav1.ConditionFalse, "InvalidAddress", "Service shop/a: is bad")
+	w.view.Problems = nil
+
+	change(&w.o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.SourceIPBy = cluster.SourceIPByNetwork })
+	w.step()
+	applied(w.reports, "n0", w.version)
+	is(metav1.ConditionTrue, "Served", "every node with an endpoint serves it by network default")
+	network(cluster.NetworkState{Sessions: 1})
+	is(metav1.ConditionFalse, "NetworkNotUsable", "network default is not usable on n0")
+	network(cluster.NetworkState{Usable: true, Sessions: 1})
+	is(metav1.ConditionFalse, "NoRoute", "network default has no IPv4 nor IPv6 route on n0")
+	network(cluster.NetworkState{Usable: true, IPv6: true, Sessions: 1})
+	is(metav1.ConditionTrue, "Served", "")
+	w.o.Endpoints = w.o.Endpoints.With(w.key, nil)
+	is(metav1.ConditionFalse, "NoEndpoints", "has no endpoint that is a pod of a node")
+}
