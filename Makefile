@@ -6,6 +6,7 @@ TOOLS  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/egressway/tools
 LINTER := v2.15.0
 HELM      := v4.3.1
 KUSTOMIZE := v5.8.2
+NFPM      := v2.43.4
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 MODULE  := github.com/egressway/egressway
@@ -87,7 +88,7 @@ $(TOOLS)/golangci-lint-$(LINTER):
 	@$(call toolbuild,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(LINTER))
 	mv $(TOOLS)/build/golangci-lint $@
 
-tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) $(TOOLS)/promtool ## build helm and kustomize, and fetch promtool, for the tests of deploy, once
+tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) $(TOOLS)/nfpm-$(NFPM) $(TOOLS)/promtool ## build helm, kustomize and nfpm, and fetch promtool, for the tests of deploy, once
 
 # Programs from the Go module proxy, kept with their version in the name.
 $(TOOLS)/helm-%:
@@ -95,6 +96,9 @@ $(TOOLS)/helm-%:
 
 $(TOOLS)/kustomize-%:
 	$(call install,kustomize,sigs.k8s.io/kustomize/kustomize/v5@$*)
+
+$(TOOLS)/nfpm-%:
+	$(call install,nfpm,github.com/goreleaser/nfpm/v2/cmd/nfpm@$*)
 
 # promtool comes out of Debian's package, whose installation would start a server: "go install" refuses a module that replaces others, as
 # that of Prometheus does.
@@ -228,14 +232,15 @@ $(TOOLS)/govulncheck-%:
 RELEASE = CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -tags $(TAGS) -ldflags '-s -w -buildid= -X main.version=$(VERSION)'
 
 .PHONY: release reproducible vulnerabilities
-release: ## dist/release: programs for amd64 and arm64, the parts of each (SPDX 2.3), the licences of these, SHA-256 sums
+release: $(TOOLS)/nfpm-$(NFPM) ## dist/release: programs and packages (deb, rpm) for amd64 and arm64, the parts of each (SPDX 2.3), the licences of these, SHA-256 sums
 	rm -rf dist/release && mkdir -p dist/release
 	@for arch in amd64 arm64; do \
 		program=dist/release/egressway-linux-$$arch; echo "building $$program"; \
 		$(call RELEASE,$$arch) -o $$program ./cmd/egressway && \
 		$(GO) run ./release/sbom -version '$(VERSION)' -created $$(git log -1 --format=%ct) -licenses $$program.licenses.txt $$program > $$program.spdx.json || exit 1; \
 	done
-	cd dist/release && sha256sum egressway-* > SHA256SUMS && cat SHA256SUMS
+	@for arch in amd64 arm64; do deploy/packages/build.sh $(TOOLS)/nfpm-$(NFPM) '$(VERSION)' $$arch dist/release/egressway-linux-$$arch dist/release || exit 1; done
+	cd dist/release && sha256sum egressway* > SHA256SUMS && cat SHA256SUMS
 
 reproducible: ## build in two folders, and compare every byte
 	@set -e; here=$$(mktemp -d); there=$$(mktemp -d); trap 'rm -rf "$$here" "$$there"' EXIT; \

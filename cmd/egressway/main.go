@@ -42,7 +42,7 @@ Exit codes: 0 success; 1 an error; 2, only of trace: packets are dropped, or our
 	})
 	root.AddCommand(
 		newRunCommand(), newSpeakerCommand(), newCheckCommand(), newPlanCommand(), newStatusCommand(), newTraceCommand(),
-		newDiagnoseCommand(), newDrainCommand(), newCleanupCommand(), newVersionCommand(),
+		newDiagnoseCommand(), newDrainCommand(), newCleanupCommand(), newVersionCommand(), newManCommand(),
 	)
 	return root
 }

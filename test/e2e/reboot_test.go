@@ -136,21 +136,17 @@ func TestCleanupOfAHost(t *testing.T) {
 	requireInnocent(t, s, pods)
 }
 
-// TestBootDrop has a node's own pods wait for its daemon after a boot, by the file of docs/install.md.
+// TestBootDrop has a node's own pods wait for its daemon after a boot, by the file that packages install as an example.
 func TestBootDrop(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/install.md")
+	file, err := os.ReadFile("../../deploy/systemd/boot.nft")
 	require.NoError(t, err)
-	_, file, found := strings.Cut(string(doc), "# /etc/egressway/boot.nft\n")
-	require.True(t, found)
-	file, _, found = strings.Cut(file, "```")
-	require.True(t, found)
 
 	s := play(t, stage.Options{Nodes: stage.Nodes, Manifests: everywhere(t, "a")})
 	ctx := t.Context()
 	pods := identities{"c-p1": web}
 	awaitServed(t, s, pods)
 	require.NoError(t, s.PowerOff(ctx, "c"))
-	_, err = s.Node("c").Input(ctx, file, "nft", "-f", "-")
+	_, err = s.Node("c").Input(ctx, string(file), "nft", "-f", "-")
 	require.NoError(t, err)
 	require.NoError(t, s.Boot("c"))
 	traffic := ask(t, s, "c-p1")
