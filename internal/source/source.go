@@ -111,7 +111,7 @@ func (f *Folder) read(settled bool) (again time.Duration) {
 	return again
 }
 
-// readFiles reads the changed files. Until the folder has settled, a missing object may be on its way from one file to another.
+// readFiles reads the changed files; until the folder has settled, only those that are whole.
 func (f *Folder) readFiles(settled bool) (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	if !settled {
 		return f.files.Glance()

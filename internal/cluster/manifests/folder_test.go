@@ -194,13 +194,14 @@ func TestGlance(t *testing.T) {
 
 	put("a.yaml", "# nothing\n")
 	o, changed, _, ok := f.Glance()
-	require.False(t, ok)
+	require.True(t, ok)
 	require.True(t, changed.Empty())
 	require.Contains(t, maps.Collect(o.EgressServices.All()), key)
 	put("b.yaml", good)
 	_, changed, _, ok = f.Glance()
 	require.True(t, ok)
 	require.True(t, changed.Empty(), "%v", changed)
+	require.Zero(t, f.Again(), "it has a file again")
 
 	put("b.yaml", good+"spec: {network: red}\n")
 	o, changed, _, ok = f.Glance()
@@ -209,10 +210,13 @@ func TestGlance(t *testing.T) {
 	require.Equal(t, "red", o.EgressServices.At(key).Network)
 
 	require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
-	_, _, _, ok = f.Glance()
-	require.False(t, ok)
-	o, changed, _ = f.Read()
+	o, changed, _, ok = f.Glance()
+	require.True(t, ok)
+	require.True(t, changed.Empty())
 	require.Contains(t, maps.Collect(o.EgressServices.All()), key, "it may come back")
+	require.Equal(t, keepFor, f.Again())
+	o, changed, _ = f.Read()
+	require.Contains(t, maps.Collect(o.EgressServices.All()), key)
 	require.True(t, changed.Empty())
 	require.Equal(t, keepFor, f.Again())
 	at.Time = at.Add(keepFor)
@@ -220,6 +224,66 @@ func TestGlance(t *testing.T) {
 	require.Empty(t, maps.Collect(o.EgressServices.All()))
 	require.Equal(t, changeOf(key), changed)
 	require.Zero(t, f.Again())
+}
+
+// TestGlancePastDeletion checks that a deletion, which waits, holds up no other change: not of its own file, and not of another one.
+func TestGlancePastDeletion(t *testing.T) {
+	egress := func(name, network string) string {
+		return "---\napiVersion: k8s.ovn.org/v1\nkind: EgressService\nmetadata: {name: " + name + "}\nspec: {network: " + network + "}\n"
+	}
+	key := func(name string) cluster.Key { return cluster.Key{Namespace: "default", Name: name} }
+	dir := write(t, map[string]string{"a.yaml": egress("gone", "red") + egress("beside", "red"), "b.yaml": egress("apart", "red")})
+	f, at := open(dir)
+	f.Read()
+	put := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	put("a.yaml", egress("beside", "blue"))
+	o, changed, problems, ok := f.Glance()
+	require.True(t, ok)
+	require.Empty(t, problems)
+	require.Equal(t, changeOf(key("beside")), changed)
+	require.Equal(t, "blue", o.EgressServices.At(key("beside")).Network)
+	require.Equal(t, "red", o.EgressServices.At(key("gone")).Network)
+
+	at.Time = at.Add(keepFor / 2)
+	put("b.yaml", egress("apart", "blue")+egress("new", "blue"))
+	o, changed, problems, ok = f.Glance()
+	require.True(t, ok)
+	require.Empty(t, problems)
+	want := changeOf(key("apart"))
+	want.Join(changeOf(key("new")))
+	require.Equal(t, want, changed)
+	require.Equal(t, "blue", o.EgressServices.At(key("apart")).Network)
+	require.Equal(t, "red", o.EgressServices.At(key("gone")).Network)
+
+	at.Time = at.Add(keepFor / 2)
+	require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
+	_, changed, _, ok = f.Glance()
+	require.True(t, ok)
+	require.Equal(t, changeOf(key("gone")), changed, "its time counts from the first look without it")
+}
+
+// TestGlancePastFlaw checks that a file which is not whole changes nothing and causes no problem until the folder has settled,
+// and holds up no other file.
+func TestGlancePastFlaw(t *testing.T) {
+	for name, flaw := range flaws {
+		t.Run(name, func(t *testing.T) {
+			dir := write(t, map[string]string{"a.yaml": twoObjects, "b.yaml": good})
+			f, _ := open(dir)
+			before, _, _ := f.Read()
+			flaw.befall(t, filepath.Join(dir, "a.yaml"))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "b.yaml"), []byte(good+"spec: {network: blue}\n"), 0o600))
+			o, changed, problems, ok := f.Glance()
+			require.True(t, ok)
+			require.Empty(t, problems)
+			require.Equal(t, changeOf(cluster.Key{Namespace: "default", Name: "good"}), changed)
+			require.Equal(t, before.Services, o.Services)
+			_, changed, problems = f.Read()
+			require.Len(t, problems, 2)
+			require.True(t, changed.Empty(), "%v", changed)
+		})
+	}
 }
 
 // flaws holds the faults of files, each with the beginning of its problem.

@@ -104,13 +104,14 @@ func (f *Folder) Read() (objects cluster.Objects, changed cluster.Changed, probl
 	return f.read(news, err)
 }
 
-// Glance is Read for a folder that is being changed. If an object is gone, it changes nothing and returns ok false,
-// since the object may be moving to another file.
+// Glance is Read for a folder that is being changed. It does not read files that have a flaw now, since they may be about
+// to be replaced. If the folder cannot be read or has no manifests, it changes nothing and returns ok false.
 func (f *Folder) Glance() (objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	news, err := f.look()
-	if err != nil || f.loses(news) {
+	if err != nil {
 		return f.objects.handOut(), cluster.Changed{}, f.problems, false
 	}
+	maps.DeleteFunc(news, func(_ string, is *file) bool { return is != nil && is.flaw })
 	objects, changed, problems = f.read(news, nil)
 	return objects, changed, problems, true
 }
@@ -157,27 +158,6 @@ func (f *Folder) Unsure() bool { return f.now().Sub(f.began) < keepFor && f.flaw
 func (f *Folder) flawed() bool {
 	for _, is := range f.files {
 		if is.flaw {
-			return true
-		}
-	}
-	return false
-}
-
-// loses reports whether the folder would lose an object if news replaced the files of those names.
-func (f *Folder) loses(news map[string]*file) bool {
-	stays := f.staying(news)
-	for name := range news {
-		if former := f.files[name]; former != nil && former.loses(stays) {
-			return true
-		}
-	}
-	return false
-}
-
-// loses reports whether the file holds an object that does not stay.
-func (f *file) loses(stays func(name) bool) bool {
-	for e := range f.entries() {
-		if e.name != nameless && !e.kept && !stays(e.name) {
 			return true
 		}
 	}
@@ -258,7 +238,11 @@ func (f *file) keeping(kept []*entry, is *file) *file {
 // keeps returns the entries in force of a file that stay nowhere else. next is its current content; while that has a
 // flaw, no entry's time runs out.
 func (f *file) keeps(stays func(name) bool, next *file, now time.Time) (kept []*entry) {
-	for e := range f.entries() {
+	of := f.entries()
+	if next == f {
+		of = slices.Values(f.kept) // the others are in the file still
+	}
+	for e := range of {
 		if e.name == nameless || e.by != e || stays(e.name) {
 			continue
 		}
@@ -463,7 +447,7 @@ func inForce(all []*entry) *entry {
 // hasProblems reports whether a file has problems; nil: it does not exist.
 func (f *Folder) hasProblems(is *file) bool {
 	if is != nil {
-		if is.flaw || len(is.kept) > 0 {
+		if is.flaw {
 			return true
 		}
 		for e := range is.entries() {
