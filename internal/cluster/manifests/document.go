@@ -121,6 +121,9 @@ func asJSON(text []byte) []byte {
 	if !bytes.HasPrefix(text, []byte("{")) || !utf8.Valid(text) {
 		return nil
 	}
+	if json.Valid(text) && plain(text) {
+		return text
+	}
 	var value any
 	if repeated, err := kjson.UnmarshalStrict(text, &value, kjson.DisallowDuplicateFields); err != nil || len(repeated) > 0 {
 		return nil
@@ -130,6 +133,70 @@ func asJSON(text []byte) []byte {
 		return nil
 	}
 	return data
+}
+
+const (
+	keysMost   = 64 // of a mapping that plain reads
+	digitsMost = 18 // of a number that plain reads: any such number fits into 64 bits
+)
+
+// plain reports whether a valid JSON text surely has no repeated keys and only numbers that are written as YAML's are. It takes a
+// fraction of the time of decoding. It does not decide about keys with escapes and about large mappings.
+func plain(text []byte) bool {
+	var (
+		keys [][]byte // of the open mappings, the innermost ones last
+		from []int    // index of the first key of each open mapping or list
+	)
+	for len(text) > 0 {
+		length := 1
+		switch text[0] {
+		case '{', '[':
+			from = append(from, len(keys))
+		case '}', ']':
+			keys, from = keys[:from[len(from)-1]], from[:len(from)-1]
+		case '"':
+			length = stringLength(text)
+			if !bytes.HasPrefix(bytes.TrimLeft(text[length:], " \t\r\n"), []byte(":")) {
+				break
+			}
+			if !plainKey(text[:length], keys[from[len(from)-1]:]) {
+				return false
+			}
+			keys = append(keys, text[:length])
+		case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
+			if length = numberLength(text); !plainNumber(text[:length]) {
+				return false
+			}
+		}
+		text = text[length:]
+	}
+	return true
+}
+
+// plainKey reports whether a key surely differs from the other keys of its mapping.
+func plainKey(key []byte, others [][]byte) bool {
+	return bytes.IndexByte(key, '\\') < 0 && len(others) < keysMost &&
+		!slices.ContainsFunc(others, func(k []byte) bool { return bytes.Equal(k, key) })
+}
+
+// plainNumber reports whether a number is surely written as YAML's are.
+func plainNumber(n []byte) bool {
+	return len(n) <= digitsMost && !bytes.ContainsAny(n, ".eE") && !bytes.Equal(n, []byte("-0"))
+}
+
+// numberLength returns the length of the number at the beginning of a valid JSON text.
+func numberLength(text []byte) int { return len(text) - len(bytes.TrimLeft(text, "+-.0123456789eE")) }
+
+// stringLength returns the length of the string, with its quotes, at the beginning of a valid JSON text.
+func stringLength(text []byte) int {
+	for i := 1; ; i++ {
+		switch text[i] {
+		case '"':
+			return i + 1
+		case '\\':
+			i++
+		}
+	}
 }
 
 var yamlMessage = regexp.MustCompile(
@@ -151,7 +218,24 @@ func (d *document) item(i int, data []byte) *document {
 
 // decode fills object, ignoring fields that its type does not have.
 func (d *document) decode(object any) *fault {
-	err := kjson.UnmarshalCaseSensitivePreserveInts(d.data, object)
+	return d.misfit(kjson.UnmarshalCaseSensitivePreserveInts(d.data, object))
+}
+
+// decodeStrictly fills object, and lists the fields that its type does not have.
+func (d *document) decodeStrictly(object any) (unknown []string, misfit *fault) {
+	strict, err := kjson.UnmarshalStrict(d.data, object)
+	for _, e := range strict {
+		if m := unknownField.FindStringSubmatch(e.Error()); m != nil {
+			unknown = append(unknown, m[1])
+		}
+	}
+	return unknown, d.misfit(err)
+}
+
+var unknownField = regexp.MustCompile(`^unknown field "(.*)"$`)
+
+// misfit describes an error of decoding; nil: there is none.
+func (d *document) misfit(err error) *fault {
 	if err == nil {
 		return nil
 	}
@@ -193,24 +277,6 @@ func wanted(kind string) string {
 		return "true or false"
 	}
 	return "a number"
-}
-
-var unknownField = regexp.MustCompile(`^unknown field "(.*)"$`)
-
-// unknownFields lists the fields of d that object's type does not have. d must have been decoded into such an object
-// before.
-func (d *document) unknownFields(object any) []string {
-	strict, err := kjson.UnmarshalStrict(d.data, object)
-	if err != nil {
-		return nil
-	}
-	var fields []string
-	for _, e := range strict {
-		if m := unknownField.FindStringSubmatch(e.Error()); m != nil {
-			fields = append(fields, m[1])
-		}
-	}
-	return fields
 }
 
 // line returns the line of the text at which the object begins.

@@ -2,8 +2,10 @@ package manifests
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
 
 	"github.com/egressway/egressway/internal/cluster"
 )
@@ -294,6 +297,11 @@ func TestJSONIsReadAsYAML(t *testing.T) {
 	const service = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop", "labels": {"a": "1"}},
  "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "targetPort": "http"}], "clusterIP": "10.96.0.1"},
  "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}`
+	var keys []string
+	for i := range 2 * keysMost {
+		keys = append(keys, fmt.Sprintf(`"k%d": "1"`, i))
+	}
+	manyKeys := strings.Join(keys, ", ")
 	for name, text := range map[string]string{
 		"service":       service,
 		"list":          `{"apiVersion": "v1", "kind": "List", "items": [` + service + `, ` + strings.Replace(service, "web", "b\\u0061d name", 1) + `]}`,
@@ -305,6 +313,10 @@ func TestJSONIsReadAsYAML(t *testing.T) {
 		"fraction":      strings.Replace(service, `"port": 80`, `"port": 80.5`, 1),
 		"exponent":      strings.Replace(service, `"port": 80`, `"port": 8e1`, 1),
 		"no UTF-8":      strings.Replace(service, `"web"`, "\"w\xffb\"", 1),
+		"minus zero":    strings.Replace(service, `"port": 80`, `"port": -0`, 1),
+		"text of a key": strings.Replace(service, `"a": "1"`, `"a": "a", "b": "{\"a\": [1.5, \"a\"", "c\\": "\\"`, 1),
+		"escaped key":   strings.Replace(service, `"spec"`, `"k\u0069nd": "Service", "spec"`, 1),
+		"many keys":     strings.Replace(service, `"a": "1"`, manyKeys+`, "k7": "1"`, 1),
 		"cut off":       service[:len(service)-1],
 		"two":           service + service,
 		"unknown field": `{"apiVersion": "k8s.ovn.org/v1", "kind": "EgressService", "metadata": {"name": "x"}, "spec": {"Network": "red"}}`,
@@ -321,6 +333,64 @@ func TestJSONIsReadAsYAML(t *testing.T) {
 			}
 		})
 	}
+}
+
+// someJSON writes a random value in JSON, and reports whether plain must accept it.
+func someJSON(r *rand.Rand, depth int) (text string, plain bool) {
+	pick := func(all ...string) string { return all[r.IntN(len(all))] }
+	words := []string{`"a"`, `"b"`, `""`, `"}"`, `"\\"`, `"\""`, `":"`, `"\u0061"`, `"80"`}
+	space := pick("", " ", "\n\t")
+	switch n := r.IntN(6); {
+	case n == 0 && depth > 0:
+		seen := map[string]bool{}
+		var members []string
+		plain = true
+		for range r.IntN(4) {
+			key := pick(words...)
+			value, also := someJSON(r, depth-1)
+			plain = plain && also && !seen[key] && !strings.Contains(key, `\`)
+			seen[key] = true
+			members = append(members, space+key+space+":"+space+value)
+		}
+		return "{" + strings.Join(members, space+",") + space + "}", plain
+	case n == 1 && depth > 0:
+		var elements []string
+		plain = true
+		for range r.IntN(4) {
+			value, also := someJSON(r, depth-1)
+			plain = plain && also
+			elements = append(elements, space+value+space)
+		}
+		return "[" + strings.Join(elements, ",") + "]", plain
+	case n == 2:
+		text = pick("0", "-1", "80", "123456789012345678", "-0", "1.0", "8e1", "1E+2", "1234567890123456789", "123456789012345678901")
+		return text, len(text) <= digitsMost && text != "-0" && !strings.ContainsAny(text, ".eE")
+	default:
+		return pick(append(words, "true", "false", "null")...), true
+	}
+}
+
+// TestPlain checks that a text which counts as plain has no repeated keys, and stays the same when it is decoded and encoded.
+func TestPlain(t *testing.T) {
+	accepted := 0
+	for seed := range uint64(20_000) {
+		text, want := someJSON(rand.New(rand.NewPCG(seed, 0)), 5) //nolint:gosec // to be repeated
+		is := plain([]byte(text))
+		require.Equal(t, want, is, text)
+		if !is {
+			continue
+		}
+		accepted++
+		var value, again any
+		repeated, err := kjson.UnmarshalStrict([]byte(text), &value)
+		require.NoError(t, err, text)
+		require.Empty(t, repeated, text)
+		encoded, err := json.Marshal(value)
+		require.NoError(t, err)
+		require.NoError(t, kjson.UnmarshalCaseSensitivePreserveInts(encoded, &again))
+		require.Equal(t, value, again, text)
+	}
+	require.Greater(t, accepted, 1000)
 }
 
 // BenchmarkRead reads 1,000 Services of ten endpoints each, as YAML and as JSON.

@@ -227,12 +227,27 @@ func (r *reading) into(d *document, object any) bool {
 	return true
 }
 
+// intoStrictly decodes d into a custom resource. It reports one that does not fit, and fields that the resource does not have. An
+// API server drops them with a warning, too.
+func (r *reading) intoStrictly(d *document, object any) bool {
+	unknown, err := d.decodeStrictly(object)
+	if err != nil {
+		r.report(d, err.problem(d.kind, d.object))
+		return false
+	}
+	for _, field := range unknown {
+		r.report(d, cluster.Problem{
+			Kind: d.kind, Object: d.object, Field: field, Reason: cluster.ReasonUnknownField, Message: "unknown field, ignored",
+		})
+	}
+	return true
+}
+
 func (r *reading) egressService(d *document) {
 	var o egressv1.EgressService
-	if !r.into(d, &o) {
+	if !r.intoStrictly(d, &o) {
 		return
 	}
-	r.unknownFields(d, &o)
 	o.Namespace = namespaceOr(o.Namespace)
 	key, e, problems, ok := cluster.FromEgressService(&o)
 	r.report(d, problems...)
@@ -242,22 +257,11 @@ func (r *reading) egressService(d *document) {
 	}
 }
 
-// unknownFields reports the fields of a document that a custom resource, into which it was decoded, does not have. An API
-// server drops them with a warning, too.
-func (r *reading) unknownFields(d *document, object any) {
-	for _, field := range d.unknownFields(object) {
-		r.report(d, cluster.Problem{
-			Kind: d.kind, Object: d.object, Field: field, Reason: cluster.ReasonUnknownField, Message: "unknown field, ignored",
-		})
-	}
-}
-
 func (r *reading) egressIP(d *document) {
 	var o egressv1.EgressIP
-	if !r.into(d, &o) {
+	if !r.intoStrictly(d, &o) {
 		return
 	}
-	r.unknownFields(d, &o)
 	if !r.selectsNamespaces(d) {
 		return
 	}
