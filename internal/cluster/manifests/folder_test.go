@@ -503,6 +503,38 @@ func TestFolderGone(t *testing.T) {
 	require.Empty(t, problems)
 }
 
+// TestFilesGoOneByOne removes all files of a folder one after another, and puts them back in the same way later.
+func TestFilesGoOneByOne(t *testing.T) {
+	dir := write(t, map[string]string{"a.yaml": good, "b.yaml": twoObjects})
+	f, at := open(dir)
+	before, _, _ := f.Read()
+	unchanged := func(o cluster.Objects, changed cluster.Changed) {
+		t.Helper()
+		require.True(t, changed.Empty(), "%v", changed)
+		require.Equal(t, before, o)
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, "a.yaml")))
+	o, changed, _, _ := f.Glance()
+	unchanged(o, changed)
+	require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
+	for range 2 {
+		o, changed, problems := f.Read()
+		unchanged(o, changed)
+		require.Len(t, problems, 1)
+		require.Equal(t, cluster.ReasonNoManifests, problems[0].Reason)
+		require.Zero(t, f.Again(), "no time runs")
+		at.Time = at.Add(keepFor)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "b.yaml"), []byte(twoObjects), 0o600))
+	o, changed, _, _ = f.Glance()
+	unchanged(o, changed)
+	require.Equal(t, keepFor, f.Again())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(good), 0o600))
+	o, changed, _, _ = f.Glance()
+	unchanged(o, changed)
+	require.Zero(t, f.Again())
+}
+
 // BenchmarkFolder reads 10,000 Services in 100 files, with one changed object each time.
 func BenchmarkFolder(b *testing.B) {
 	dir := b.TempDir()

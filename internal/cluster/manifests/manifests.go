@@ -276,6 +276,7 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 	}
 	if err != nil {
 		f.missing = true
+		f.stopClocks()
 		f.setProblems(append([]cluster.Problem{f.unread(err)}, f.ignored...))
 		return f.objects.handOut(), cluster.Changed{}, f.problems
 	}
@@ -295,6 +296,15 @@ func (f *Folder) read(news map[string]*file, err error) (objects cluster.Objects
 		f.setProblems(f.found())
 	}
 	return f.objects.handOut(), changed, f.problems
+}
+
+// stopClocks makes the time of objects without a file begin again once the folder is back: they may come back with it.
+func (f *Folder) stopClocks() {
+	for _, is := range f.files {
+		for _, e := range is.kept {
+			e.lacked = time.Time{}
+		}
+	}
 }
 
 // unread returns the Problem of a folder that cannot be read, or has no manifests.
