@@ -10,11 +10,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	if isPlugin(os.Args[0]) {
+		os.Exit(executeAs(newPluginCommand(), os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // execute runs one command line and returns the exit code.
 func execute(args []string, stdout, stderr io.Writer) int {
-	root := newRootCommand()
+	return executeAs(newRootCommand(), args, stdout, stderr)
+}
+
+func executeAs(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -42,7 +50,7 @@ Exit codes: 0 success; 1 an error; 2, only of trace: packets are dropped, or our
 	})
 	root.AddCommand(
 		newRunCommand(), newSpeakerCommand(), newCheckCommand(), newPlanCommand(), newStatusCommand(), newTraceCommand(),
-		newDiagnoseCommand(), newDrainCommand(), newCleanupCommand(), newVersionCommand(), newManCommand(),
+		newDiagnoseCommand(), newDrainCommand(), newClusterCommand(), newCleanupCommand(), newVersionCommand(), newManCommand(),
 	)
 	return root
 }

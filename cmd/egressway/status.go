@@ -16,9 +16,9 @@ import (
 
 func newStatusCommand() *cobra.Command {
 	var socket, format string
-	var watch bool
+	var watch, brief bool
 	c := &cobra.Command{
-		Use:   "status [-o table|wide|json|yaml|dot|svg] [--watch] [--socket PATH]",
+		Use:   "status [-o table|wide|json|yaml|dot|svg] [--watch] [--summary] [--socket PATH]",
 		Short: "Show the state of each EgressService on this node",
 		Long: `Show the state of each EgressService on this node: its network, host and standby, its ingress IPs, the number of its
 endpoints and of its network's BGP sessions that are up, whether this node announces it, and its problem.
@@ -40,6 +40,9 @@ Exit codes: 0 the status is shown, healthy or not; 1 an error: no daemon answers
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			write, err := statusWriter(format, watch)
+			if brief {
+				write, err = summaryWriter(format, watch)
+			}
 			if err != nil {
 				return err
 			}
@@ -52,8 +55,20 @@ Exit codes: 0 the status is shown, healthy or not; 1 an error: no daemon answers
 	}
 	outputFlag(c, &format, statusFormats...)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "continue, and show every change, as JSON one report a line; not with svg")
+	c.Flags().BoolVar(&brief, "summary", false, "the number of EgressServices instead of each; with -o json or yaml")
 	socketFlag(c, &socket)
 	return c
+}
+
+// summaryWriter returns a function that writes the summary of a report.
+func summaryWriter(format string, watch bool) (func(io.Writer, status.Report) error, error) {
+	if err := oneOf("--summary with -o", format, "json", "yaml"); err != nil {
+		return nil, err
+	}
+	if watch {
+		return nil, errors.New("--summary: leave --watch out")
+	}
+	return func(w io.Writer, r status.Report) error { return encode(w, format, r.Summary()) }, nil
 }
 
 var statusFormats = []string{"table", "wide", "json", "yaml", "dot", "svg"}

@@ -250,16 +250,23 @@ func (w *textWriter) sessions(r Report, now time.Time) {
 		return
 	}
 	w.titles("NETWORK", "PEER", "AS", "STATE", "FOR", "FAMILIES", "RECEIVED", "ACCEPTED", "ANNOUNCED", "BFD", "LAST ERROR")
-	for _, s := range r.Sessions {
-		since, families := "", make([]string, len(s.Families))
-		if !s.Since.IsZero() {
-			since = age(now.Sub(s.Since))
-		}
-		for i, f := range s.Families {
-			families[i] = string(f)
-		}
-		w.row(s.Network, s.Peer, orNothing(s.ASN), w.judged(s.State, s.Up), since, strings.Join(families, ","),
-			strconv.Itoa(s.Received), strconv.Itoa(s.Accepted), strconv.Itoa(s.Announced), s.BFD, s.LastError)
+	for i := range r.Sessions {
+		w.row(w.session(&r.Sessions[i], now)...)
+	}
+}
+
+// session returns the cells of a session's row.
+func (w *textWriter) session(s *Session, now time.Time) []any {
+	since, families := "", make([]string, len(s.Families))
+	if !s.Since.IsZero() {
+		since = age(now.Sub(s.Since))
+	}
+	for i, f := range s.Families {
+		families[i] = string(f)
+	}
+	return []any{
+		s.Network, s.Peer, orNothing(s.ASN), w.judged(s.State, s.Up), since, strings.Join(families, ","),
+		strconv.Itoa(s.Received), strconv.Itoa(s.Accepted), strconv.Itoa(s.Announced), s.BFD, s.LastError,
 	}
 }
 
