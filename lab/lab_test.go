@@ -101,11 +101,11 @@ func TestVRFEgress(t *testing.T) {
 			source, dst := netip.MustParseAddr(c.source), netip.MustParseAddr(c.to)
 			icmp := map[bool]Protocol{true: ICMP, false: ICMPv6}[source.Is4()]
 			counts := w.Counts()
-			require.Equal(t, 1, counts[Packet{"gw", "eth1", false, source, dst, icmp, false}])
-			require.Equal(t, 1, counts[Packet{"gw", "eth2", true, source, dst, icmp, false}])
-			require.Equal(t, 1, counts[Packet{"gw", "eth2", false, dst, source, icmp, true}])
-			require.Equal(t, 3, counts[Packet{"gw", "eth1", false, source, dst, UDP, false}], "fragments")
-			require.Equal(t, 1, counts[Packet{"gw", "eth2", true, source, dst, UDP, false}], "fragments sent: the first")
+			require.Equal(t, 1, counts[Packet{"gw", "eth1", false, source, dst, icmp, false, 0}])
+			require.Equal(t, 1, counts[Packet{"gw", "eth2", true, source, dst, icmp, false, 0}])
+			require.Equal(t, 1, counts[Packet{"gw", "eth2", false, dst, source, icmp, true, 0}])
+			require.Equal(t, 3, counts[Packet{"gw", "eth1", false, source, dst, UDP, false, 0}], "fragments")
+			require.Equal(t, 1, counts[Packet{"gw", "eth2", true, source, dst, UDP, false, 0}], "fragments sent: the first")
 			require.Empty(t, w.Find(func(p Packet) bool { return p.Node != "gw" && (p.Src == dst || p.Dst == dst) }))
 			require.Empty(t, w.Find(Sources(netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44::/16"))))
 		}

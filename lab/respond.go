@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -251,6 +252,7 @@ type socket struct {
 	device string
 	source netip.AddrPort
 	port   uint16
+	dscp   int // of sent packets
 
 	gone time.Duration // TCP: end a connection when sent data is not acknowledged for so long; 0: as the kernel does
 }
@@ -271,6 +273,9 @@ func fromPort(dst netip.Addr, port uint16) SocketOption {
 	}
 	return FromAddr(unset, port)
 }
+
+// WithDSCP sets the DSCP value of questions.
+func WithDSCP(value int) SocketOption { return func(s *socket) { s.dscp = value } }
 
 // OnPort has a Responder listen on another port.
 func OnPort(port uint16) SocketOption { return func(s *socket) { s.port = port } }
@@ -293,6 +298,9 @@ func (s socket) control(network, _ string, raw syscall.RawConn) error {
 		if err == nil {
 			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 		}
+		if err == nil && s.dscp != 0 {
+			err = setDSCP(int(fd), network, s.dscp)
+		}
 		switch {
 		case err != nil:
 		case s.gone > 0 && network[:3] == "tcp":
@@ -304,4 +312,12 @@ func (s socket) control(network, _ string, raw syscall.RawConn) error {
 		}
 	}
 	return errors.Join(raw.Control(set), err)
+}
+
+// setDSCP sets the DSCP value of a socket's packets.
+func setDSCP(fd int, network string, value int) error {
+	if strings.HasSuffix(network, "6") {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, value<<2)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, value<<2)
 }

@@ -91,7 +91,7 @@ func TestParsePacket(t *testing.T) {
 	v4[0], v4[9], v4[12], v4[16] = 0x45, byte(TCP), 10, 11
 	p, ok = parsePacket(v4)
 	require.True(t, ok)
-	require.Equal(t, "x:y in 10.0.0.0 > 11.0.0.0 tcp", Packet{"x", "y", false, p.Src, p.Dst, p.Protocol, false}.String())
+	require.Equal(t, "x:y in 10.0.0.0 > 11.0.0.0 tcp", Packet{"x", "y", false, p.Src, p.Dst, p.Protocol, false, 0}.String())
 
 	for _, bad := range [][]byte{nil, {0x45}, v6[:39], make([]byte, 60)} {
 		_, ok := parsePacket(bad)

@@ -20,7 +20,8 @@ type Packet struct {
 	Out             bool // sent by the interface; otherwise received
 	Src, Dst        netip.Addr
 	Protocol        Protocol
-	Fresh           bool // its hop limit is that of Linux: not yet forwarded
+	Fresh           bool  // its hop limit is that of Linux: not yet forwarded
+	DSCP            uint8 // of the IP header (RFC 2474)
 }
 
 func (p Packet) String() string {
@@ -31,6 +32,9 @@ func (p Packet) String() string {
 	fresh := ""
 	if p.Fresh {
 		fresh = " fresh"
+	}
+	if p.DSCP != 0 {
+		fresh += fmt.Sprintf(" DSCP %d", p.DSCP)
 	}
 	return fmt.Sprintf("%s:%s %s %s > %s %s%s", p.Node, p.Interface, direction, p.Src, p.Dst, p.Protocol, fresh)
 }
@@ -183,12 +187,12 @@ func parsePacket(b []byte) (Packet, bool) {
 	case len(b) >= 20 && b[0]>>4 == 4:
 		return Packet{
 			Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:])), Protocol: Protocol(b[9]),
-			Fresh: b[8] == hopLimit,
+			Fresh: b[8] == hopLimit, DSCP: b[1] >> 2,
 		}, true
 	case len(b) >= 40 && b[0]>>4 == 6:
 		p := Packet{
 			Src: netip.AddrFrom16([16]byte(b[8:])), Dst: netip.AddrFrom16([16]byte(b[24:])), Protocol: Protocol(b[6]),
-			Fresh: b[7] == hopLimit,
+			Fresh: b[7] == hopLimit, DSCP: b[0]<<2&0x3c | b[1]>>6,
 		}
 		const hopByHop, routing, fragment, options = 0, 43, 44, 60
 		for b = b[40:]; len(b) >= 8; {
