@@ -45,6 +45,9 @@ func ApplyTunnel(ctx context.Context, h *netlink.Handle, t *plan.Tunnel, made ..
 	return applyHosts(h, device, t.Hosts)
 }
 
+// inheritTOS is the value of IFLA_VXLAN_TOS that copies the DSCP value of each packet to the outer header.
+const inheritTOS = 1
+
 // makeTunnel keeps the device that suits t, or creates it; nil: t is nil.
 func makeTunnel(h *netlink.Handle, t *plan.Tunnel, made []func(*plan.Tunnel)) (*netlink.Vxlan, error) {
 	device, err := keepTunnel(h, t)
@@ -111,7 +114,9 @@ func suits(v *netlink.Vxlan, t *plan.Tunnel) bool {
 func addTunnel(h *netlink.Handle, t *plan.Tunnel) (*netlink.Vxlan, error) {
 	attrs := newLinkAttrs(t.Device)
 	attrs.MTU, attrs.HardwareAddr = t.MTU, t.MAC[:]
-	err := h.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(t.VNI), Port: int(t.Port), SrcAddr: t.Local.AsSlice(), NoAge: true})
+	err := h.LinkAdd(&netlink.Vxlan{
+		LinkAttrs: attrs, VxlanId: int(t.VNI), Port: int(t.Port), SrcAddr: t.Local.AsSlice(), NoAge: true, TOS: inheritTOS,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -134,6 +139,9 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 	}
 	if !bytes.Equal(v.HardwareAddr, t.MAC[:]) {
 		errs = append(errs, h.LinkSetHardwareAddr(v, t.MAC[:]))
+	}
+	if v.TOS != inheritTOS {
+		errs = append(errs, setInheritTOS(v.Index))
 	}
 	if filter, _ := sysctl.Read("net", "ipv4", "conf", v.Name, "rp_filter"); filter != 2 {
 		errs = append(errs, setLooseFilter(v.Index))
@@ -173,6 +181,22 @@ func setLooseFilter(device int) error {
 	request.AddData(spec)
 	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return fmt.Errorf("set rp_filter: %w", err)
+	}
+	return nil
+}
+
+// setInheritTOS makes a VXLAN device that an earlier version made copy DSCP values.
+func setInheritTOS(device int) error {
+	request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(device)
+	request.AddData(msg)
+	info := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("vxlan"))
+	info.AddRtAttr(vnl.IFLA_INFO_DATA, nil).AddRtAttr(vnl.IFLA_VXLAN_TOS, vnl.Uint8Attr(inheritTOS))
+	request.AddData(info)
+	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("set tos inherit: %w", err)
 	}
 	return nil
 }

@@ -40,6 +40,16 @@ func TestTunnel(t *testing.T) {
 	require.Contains(t, netns.IP(t, "addr show egressway"), "inet6 fe80::ff:fe00:1/64 scope link")
 	filter, _ := sysctl.Read("net", "ipv4", "conf", "egressway", "rp_filter")
 	require.Equal(t, 2, filter)
+	inherits := func() {
+		t.Helper()
+		require.Contains(t, netns.IP(t, "-d link show egressway"), " tos inherit ", "the outer header has the packet's DSCP value")
+	}
+	inherits()
+	netns.IP(t, "link set egressway type vxlan id 7946 tos 0") // as earlier versions made the device
+	require.NotContains(t, netns.IP(t, "-d link show egressway"), "tos")
+	require.NoError(t, apply())
+	netns.Quiet(t, apply)
+	inherits()
 
 	entries := func() (lines []string) {
 		for _, n := range netns.Show(t, "-6 neigh show dev egressway nud permanent") {
