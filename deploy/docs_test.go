@@ -69,6 +69,8 @@ func judgeDocument(t *testing.T, path, doc string) {
 		into = &egressv1.EgressService{}
 	case "EgressIP":
 		into = &egressv1.EgressIP{}
+	case "EgressQoS":
+		into = &egressv1.EgressQoS{}
 	case "Service":
 		into = &corev1.Service{}
 	case "NetworkPolicy":

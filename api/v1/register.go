@@ -24,7 +24,7 @@ func Resource(resource string) schema.GroupResource {
 }
 
 func addKnownTypes(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &EgressService{}, &EgressServiceList{}, &EgressIP{}, &EgressIPList{})
+	s.AddKnownTypes(GroupVersion, &EgressService{}, &EgressServiceList{}, &EgressIP{}, &EgressIPList{}, &EgressQoS{}, &EgressQoSList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -228,6 +228,9 @@ func check(folder string, load func() (*config.Config, error)) (c checks) {
 		if n := objects.EgressIPs.Len(); n > 0 {
 			c.summary += fmt.Sprintf(", %d EgressIPs", n)
 		}
+		if n := objects.EgressQoSes.Len(); n > 0 {
+			c.summary += fmt.Sprintf(", %d EgressQoSes", n)
+		}
 	}
 	for _, p := range cluster.SortProblems(problems) {
 		c.errs = append(c.errs, p)

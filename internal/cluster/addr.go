@@ -41,3 +41,13 @@ func Unfit(a netip.Addr) string {
 	}
 	return ""
 }
+
+// LastAddr returns the last address of a prefix.
+func LastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

@@ -43,23 +43,31 @@ func (k Key) Compare(o Key) int {
 	return 0
 }
 
-// Kind is a kind of object that claims addresses.
+// Kind is a kind of object.
 type Kind uint8
 
-// The kinds, in the order of their precedence.
+// The kinds whose objects claim addresses, in the order of their precedence.
 const (
 	// KindEgressService is the kind of EgressServices. A Service and its endpoints have the identity of the EgressService of
 	// their name, whether it exists or not.
 	KindEgressService Kind = iota
 	// KindEgressIP is the kind of EgressIPs.
 	KindEgressIP
+	// Claimants is the number of these kinds.
+	Claimants = iota
+)
+
+// The other kinds.
+const (
+	// KindEgressQoS is the kind of EgressQoSes.
+	KindEgressQoS Kind = Claimants + iota
 	// Kinds is the number of kinds.
-	Kinds = iota
+	Kinds = Claimants + iota
 )
 
 // String returns the name of the kind in manifests.
 func (k Kind) String() string {
-	return [Kinds]string{KindEgressService: "EgressService", KindEgressIP: "EgressIP"}[k]
+	return [Kinds]string{KindEgressService: "EgressService", KindEgressIP: "EgressIP", KindEgressQoS: "EgressQoS"}[k]
 }
 
 // ID returns the identity of the object of this kind with a key.
@@ -90,6 +98,7 @@ func (i ID) Compare(o ID) int {
 type Objects struct {
 	EgressServices Map[Key, EgressService]
 	EgressIPs      Map[Key, EgressIP]
+	EgressQoSes    Map[Key, EgressQoS]
 	Services       Map[Key, Service]
 	Endpoints      Map[Key, []Endpoint] // by Service, from all its EndpointSlices
 	Nodes          Map[string, Node]

@@ -26,6 +26,7 @@ const (
 	ReasonHostSilent        Reason = "HostSilent"
 	ReasonSharedIngressHost Reason = "SharedIngressHost"
 	ReasonNoEgressIP        Reason = "NoEgressIP"
+	ReasonTooManyRules      Reason = "TooManyRules"
 	ReasonTooManyAddresses  Reason = "TooManyAddresses"
 	ReasonEgressIPConflict  Reason = "EgressIPConflict"
 	ReasonAddressConflict   Reason = "AddressConflict"

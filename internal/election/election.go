@@ -47,7 +47,7 @@ type kind interface {
 }
 
 // kinds holds all kinds of objects that have seats.
-var kinds = [cluster.Kinds]kind{cluster.KindEgressService: egressServices{}, cluster.KindEgressIP: egressIPs{}}
+var kinds = [cluster.Claimants]kind{cluster.KindEgressService: egressServices{}, cluster.KindEgressIP: egressIPs{}}
 
 // tenure names the nodes that have a seat by the status of its object.
 type tenure struct {
@@ -76,9 +76,9 @@ func seats(o *cluster.Objects) iter.Seq[Seat] {
 // are known of before and that they no longer have.
 func seatsOf[V any](o *cluster.Objects, change cluster.Changed, known map[Seat]V) iter.Seq[Seat] {
 	return func(yield func(Seat) bool) {
-		for kind, keys := range change.Of {
-			for key := range keys {
-				for _, s := range kinds[kind].seatsOf(o, key) {
+		for kind, k := range kinds {
+			for key := range change.Of[kind] {
+				for _, s := range k.seatsOf(o, key) {
 					if !yield(s) {
 						return
 					}

@@ -36,6 +36,7 @@ var frozen = []struct {
 	{"default-network", "default-network", "a", nil},    // ingress IPs in the main table
 	{"vlan", "vlan", "a", nil},                          // uplinks that are VLAN sub-interfaces, which the daemon makes
 	{"hold", "hold", "a", nil},                          // pods that wait until they are selected
+	{"egress-qos", "egress-qos", "a", nil},              // DSCP values of two classes
 	{"shared-path", "shared-path", "a", nil},            // hosts without a path id, by the table of family netdev
 	{"spare-tunnel", "shared-path", "e", nil},           // a tunnel for what nodes without path ids may send
 	{"moved-host", "one-service", "b", movedAndCounted}, // a host with connections that began at the former host, and counters for each ingress IP

@@ -12,6 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
 )
 
@@ -102,6 +103,8 @@ type NodePlan struct {
 	Absent    []Absence            `json:"absent,omitempty"`   // networks that the kernel does not have, or not yet
 	Held      []uint32             `json:"held,omitempty"`     // tables in which unplanned routes of ours stay for now
 	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`   // for display: pods of this node that an entry of hold selects
+	// EgressQoSes are for display: as they are on this node.
+	EgressQoSes sorted.List[qos.Object] `json:"egressQoSes,omitzero"`
 }
 
 // Absence explains why the kernel does not have a network.
@@ -249,6 +252,10 @@ type DataPlane struct {
 	Hold bool `json:"hold,omitempty"`
 	// Let holds the addresses of this node's pods that need not be endpoints; empty without Hold.
 	Let sorted.List[Address] `json:"let,omitzero"`
+	// QoS holds the classes of Marked, sorted by ID.
+	QoS []qos.Class `json:"qos,omitempty"`
+	// Marked holds the addresses of this node's pods whose packets get DSCP values.
+	Marked sorted.List[qos.Marked] `json:"marked,omitzero"`
 }
 
 // Path is a way out of this node.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
 )
 
@@ -27,6 +28,7 @@ type Planner struct {
 	targets targets
 	sending sending
 	holding holding
+	qos     qos.Tracker
 
 	selection selection
 
@@ -60,7 +62,7 @@ type pass struct {
 	former      *frame
 	none        source // the former state of a source that is new
 
-	podsChanged map[cluster.Key]bool
+	changed cluster.Changed
 	// shares holds the members of each address of the EgressIPs that were read in this pass.
 	shares map[cluster.Key]map[netip.Addr][]cluster.Endpoint
 }
@@ -70,7 +72,7 @@ type pass struct {
 // snapshot or the plan later: successive plans share parts of their lists, and a slice, or the plan as a whole, that does
 // not differ is returned again.
 func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluster.Problem) {
-	r := &pass{Planner: p, Snapshot: s, of: map[*source]*redone{}, podsChanged: changed.Pods}
+	r := &pass{Planner: p, Snapshot: s, of: map[*source]*redone{}, changed: changed}
 	if r.fromScratch = p.startsOver(&s, &changed); r.fromScratch {
 		p.forget(&s.Objects)
 	} else {
@@ -144,8 +146,8 @@ func (r *pass) groundHolds() bool {
 func (r *pass) readSources(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
-	c.homes.take(r, r.podsChanged, c.note)
-	r.selection.follow(r, r.podsChanged)
+	c.homes.take(r, r.changed.Pods, c.note)
+	r.selection.follow(r, r.changed.Pods)
 	if r.fromScratch {
 		r.readAll()
 	} else {

@@ -44,6 +44,9 @@ func evolvingWorld(seed uint64) *evolving {
 		for i := range e.IntN(4) {
 			o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: fmt.Sprint("e", i)}, someEgressIP(e.Rand))
 		}
+		for range e.IntN(4) {
+			e.changeEgressQoS()
+		}
 		for name, n := range o.Nodes.All() {
 			n.Labels = map[string]string{cluster.LabelAssignable: ""}
 			o.Nodes = o.Nodes.With(name, n)
@@ -79,7 +82,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(cluster.KindEgressService.ID(key))
-	switch e.IntN(37) {
+	switch e.IntN(40) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -251,6 +254,8 @@ func (e *evolving) step() {
 			o.EgressIPs = o.EgressIPs.Without(key)
 		}
 		e.changed.Add(cluster.KindEgressIP.ID(key))
+	case 37, 38, 39:
+		e.changeEgressQoS()
 	case 35: // ranges of egress IPs
 		c := *e.Config
 		c.Networks = slices.Clone(c.Networks)

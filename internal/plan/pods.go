@@ -165,7 +165,7 @@ func (h *holding) follow(r *pass, opened *edit[Address], whole bool) map[netip.A
 	for a := range h.openEndpoints(r, opened) {
 		touch(a.Addr)
 	}
-	keys := maps.Keys(r.podsChanged)
+	keys := maps.Keys(r.changed.Pods)
 	if whole {
 		keys = r.Objects.Pods.Keys()
 		for a := range h.open.All() {

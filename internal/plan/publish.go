@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
 )
 
@@ -50,6 +51,7 @@ func (r *pass) publish() {
 	var open edit[Address]
 	r.planEndpoints(d, &open)
 	r.planHold(&next, &open)
+	r.planQoS(&next)
 	r.planServices(&next)
 	r.planPrefixes(d)
 	touched := r.planIngress(d)
@@ -69,6 +71,14 @@ func (r *pass) publish() {
 		r.Planner.plan = &next
 	}
 	r.planProblems()
+}
+
+// planQoS plans the DSCP values of this node's pods.
+func (r *pass) planQoS(next *NodePlan) {
+	d := &next.DataPlane
+	q := r.qos.Plan(qos.Pass{Objects: &r.Objects, Changed: r.changed, Whole: r.fromScratch, Addresses: r.addressesOf},
+		qos.Plan{Classes: d.QoS, Marked: d.Marked, Objects: next.EgressQoSes})
+	d.QoS, d.Marked, next.EgressQoSes = q.Classes, q.Marked, q.Objects
 }
 
 // whole reports whether so many sources changed that planning all of them is less work.

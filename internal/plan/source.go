@@ -85,7 +85,7 @@ type words struct {
 }
 
 // kinds holds all kinds of sources.
-var kinds = [cluster.Kinds]kind{cluster.KindEgressService: egressServices{}, cluster.KindEgressIP: egressIPs{}}
+var kinds = [cluster.Claimants]kind{cluster.KindEgressService: egressServices{}, cluster.KindEgressIP: egressIPs{}}
 
 type endpoint struct {
 	addr netip.Addr

@@ -21,21 +21,23 @@ import (
 type Report struct {
 	Node             string        `json:"node"`
 	Version          string        `json:"version"`
-	Started          time.Time     `json:"started"`             // of the daemon
-	Applied          time.Time     `json:"applied,omitzero"`    // end of the last pass; zero: none yet
-	Duration         time.Duration `json:"durationNanoseconds"` // of the last pass
-	Ready            bool          `json:"ready"`               // the kernel is as planned, and the node has the networks that it serves
-	Draining         bool          `json:"draining"`            // the node wants to serve no EgressService
-	ConfigStale      bool          `json:"configStale"`         // the configuration file has errors and the last good one is in force
-	ConnectionsEnded uint          `json:"connectionsEnded"`    // connections that contradicted the plan, in the last pass
-	Errors           []string      `json:"errors"`              // of the last pass
-	Services         []Service     `json:"egressServices"`      // sorted by namespace and name
-	EgressIPs        []Service     `json:"egressIPs,omitempty"` // one for each address, sorted by name and address
-	Sessions         []Session     `json:"sessions"`            // sorted by network and peer
-	Networks         []Network     `json:"networks"`            // sorted by name
-	VLANs            []VLAN        `json:"vlans,omitempty"`     // sub-interfaces that the daemon makes, sorted by name
-	Watched          []Watched     `json:"watched"`             // by BFD, sorted by node
-	Problems         []Problem     `json:"problems"`            // sorted; of the objects of one namespace not all, if there are many
+	Started          time.Time     `json:"started"`               // of the daemon
+	Applied          time.Time     `json:"applied,omitzero"`      // end of the last pass; zero: none yet
+	Duration         time.Duration `json:"durationNanoseconds"`   // of the last pass
+	Ready            bool          `json:"ready"`                 // the kernel is as planned, and the node has the networks that it serves
+	Draining         bool          `json:"draining"`              // the node wants to serve no EgressService
+	ConfigStale      bool          `json:"configStale"`           // the configuration file has errors and the last good one is in force
+	ConnectionsEnded uint          `json:"connectionsEnded"`      // connections that contradicted the plan, in the last pass
+	Errors           []string      `json:"errors"`                // of the last pass
+	Services         []Service     `json:"egressServices"`        // sorted by namespace and name
+	EgressIPs        []Service     `json:"egressIPs,omitempty"`   // one for each address, sorted by name and address
+	EgressQoSes      []EgressQoS   `json:"egressQoSes,omitempty"` // sorted by namespace
+	QoSClasses       int           `json:"qosClasses,omitempty"`  // different sets of DSCP values that pods of this node have
+	Sessions         []Session     `json:"sessions"`              // sorted by network and peer
+	Networks         []Network     `json:"networks"`              // sorted by name
+	VLANs            []VLAN        `json:"vlans,omitempty"`       // sub-interfaces that the daemon makes, sorted by name
+	Watched          []Watched     `json:"watched"`               // by BFD, sorted by node
+	Problems         []Problem     `json:"problems"`              // sorted; of the objects of one namespace not all, if there are many
 	ProblemsOmitted  int           `json:"problemsOmitted,omitempty"`
 
 	ProblemsByReason map[cluster.Reason]int `json:"problemsByReason"` // how many there are, listed or not
@@ -213,6 +215,7 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 	}
 	slices.SortFunc(r.Watched, func(x, y Watched) int { return strings.Compare(x.Node, y.Node) })
 	byService := r.takeProblems(problems)
+	r.takeEgressQoSes(p, byService)
 	for _, s := range sessions {
 		s.Families = orEmpty(s.Families)
 		r.Sessions = append(r.Sessions, Session(s))
@@ -260,10 +263,10 @@ func (r *Report) takeProblems(problems []cluster.Problem) (byService map[string]
 	for _, p := range cluster.SortProblems(slices.Clone(problems)) {
 		r.ProblemsByReason[p.Reason]++
 		namespace := ""
-		if ofService(p.Kind) {
+		if row := rowOf(p); row != "" {
 			namespace, _, _ = strings.Cut(p.Object, "/")
-			if had := byService[p.Object]; len(had) == 0 || own.takes(namespace) {
-				byService[p.Object] = append(had, Problem(p))
+			if had := byService[row]; len(had) == 0 || own.takes(namespace) {
+				byService[row] = append(had, Problem(p))
 			}
 		}
 		if namespace != "" && !all.takes(namespace) {
@@ -311,6 +314,17 @@ func messages(err error) []string {
 		all = append(all, messages(e)...)
 	}
 	return all
+}
+
+// rowOf names the row that a problem belongs to; empty: none.
+func rowOf(p cluster.Problem) string {
+	switch {
+	case ofService(p.Kind):
+		return p.Object
+	case p.Kind == cluster.KindEgressQoS.String():
+		return p.Kind + " " + p.Object
+	}
+	return ""
 }
 
 // ofService reports whether objects of this kind have the name of the row that they belong to.

@@ -21,6 +21,7 @@ func WriteText(out io.Writer, r Report, wide bool, now time.Time) error {
 	w := &textWriter{out: out, colours: text.ColoursOf(out)}
 	w.head(r, now)
 	w.services(r, wide)
+	w.egressQoSes(r)
 	if wide {
 		w.networks(r)
 		w.vlans(r)
@@ -194,6 +195,11 @@ func reasons(r Report, s Service) string {
 	if len(found) == 0 {
 		found = networkProblems(r, s.Network)
 	}
+	return reasonsIn(found)
+}
+
+// reasonsIn lists the reasons of problems, each once.
+func reasonsIn(found []Problem) string {
 	seen, words := map[string]bool{}, []string{}
 	for _, p := range found {
 		if word := string(p.Reason); !seen[word] {
@@ -293,7 +299,10 @@ func notInRows(r Report) []Problem {
 	for s := range r.Rows() {
 		rows[cluster.Key{Namespace: s.Namespace, Name: s.Name}.String()] = true
 	}
-	return slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return ofService(p.Kind) && rows[p.Object] })
+	for _, q := range r.EgressQoSes {
+		rows[cluster.KindEgressQoS.ID(cluster.Key{Namespace: q.Namespace, Name: q.Name}).String()] = true
+	}
+	return slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return rows[rowOf(cluster.Problem(p))] })
 }
 
 // orNothing formats a number; 0 means unknown.

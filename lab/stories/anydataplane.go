@@ -6,7 +6,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
 )
 
@@ -28,6 +30,8 @@ func AnyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 	d.Ingress = a.ingress(d.CountSent)
 	d.Hold = r.IntN(2) == 0
 	d.Let = a.let(d.Hold)
+	d.QoS = a.classes()
+	d.Marked = a.marked(d.QoS)
 	a.prefixes(&d)
 	if r.IntN(2) == 0 { // only endpoints and ingress IPs change, as in most passes
 		return byShared(r, a.withAddressesOf(before, &d))
@@ -149,6 +153,40 @@ func (a *anyPlan) let(hold bool) (list sorted.List[plan.Address]) {
 	return list
 }
 
+// classes returns some of six classes of EgressQoS; the first one has all values.
+func (a *anyPlan) classes() (all []qos.Class) {
+	for n := range 6 {
+		if a.IntN(2) == 0 {
+			continue
+		}
+		c, v6 := qos.Class{ID: qos.ClassID(n * 1000)}, n%2 == 1
+		values := 1 + n
+		if n == 0 {
+			values = 64
+		}
+		for i := range values {
+			from, to := address(v6, "203.0.%d.0", "2001:db8:%d::", i), address(v6, "203.0.%d.255", "2001:db8:%d:ffff::", i)
+			if i+1 == values { // to the end of the address space
+				to = cluster.LastAddr(netip.PrefixFrom(from, 0))
+			}
+			c.Ranges = append(c.Ranges, qos.Range{First: from, Last: to, DSCP: uint8(i)})
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// marked returns pods that have these classes.
+func (a *anyPlan) marked(classes []qos.Class) (list sorted.List[qos.Marked]) {
+	for _, c := range classes {
+		for range a.IntN(5) {
+			m := qos.Marked{Addr: address(c.IPv6(), "10.244.1.%d", "fd44:1::%d", a.IntN(30)), Class: c.ID}
+			list = list.With([]qos.Marked{m}, nil)
+		}
+	}
+	return list
+}
+
 // prefixes adds prefixes of the cluster, of pods and of guests.
 func (a *anyPlan) prefixes(d *plan.DataPlane) {
 	for _, text := range []string{"10.244.0.0/16", "10.96.0.0/12", "255.255.255.255/32", "fd44::/16", "ff00::/8"} {
@@ -166,7 +204,7 @@ func (a *anyPlan) prefixes(d *plan.DataPlane) {
 func (a *anyPlan) withAddressesOf(fixed plan.DataPlane, d *plan.DataPlane) plan.DataPlane {
 	stands := pathIDs(&fixed)
 	fixed.Endpoints, fixed.Ingress = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}
-	fixed.Let = a.let(fixed.Hold)
+	fixed.Let, fixed.Marked = a.let(fixed.Hold), a.marked(fixed.QoS)
 	for e := range d.Endpoints.All() {
 		if e.Path == 0 || stands[e.Path] {
 			fixed.Endpoints = fixed.Endpoints.With([]plan.Endpoint{e}, nil)

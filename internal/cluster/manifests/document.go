@@ -218,7 +218,12 @@ func (d *document) item(i int, data []byte) *document {
 
 // decode fills object, ignoring fields that its type does not have.
 func (d *document) decode(object any) *fault {
-	return d.misfit(kjson.UnmarshalCaseSensitivePreserveInts(d.data, object))
+	return d.decodePart("", d.data, object)
+}
+
+// decodePart fills object with the part of the document at a field, whose data is given.
+func (d *document) decodePart(field string, data []byte, object any) *fault {
+	return d.misfit(field, kjson.UnmarshalCaseSensitivePreserveInts(data, object))
 }
 
 // decodeStrictly fills object, and lists the fields that its type does not have.
@@ -229,22 +234,22 @@ func (d *document) decodeStrictly(object any) (unknown []string, misfit *fault) 
 			unknown = append(unknown, m[1])
 		}
 	}
-	return unknown, d.misfit(err)
+	return unknown, d.misfit("", err)
 }
 
 var unknownField = regexp.MustCompile(`^unknown field "(.*)"$`)
 
-// misfit describes an error of decoding; nil: there is none.
-func (d *document) misfit(err error) *fault {
+// misfit describes an error of decoding the part at a field; nil: there is none.
+func (d *document) misfit(field string, err error) *fault {
 	if err == nil {
 		return nil
 	}
 	var wrongType *json.UnmarshalTypeError
 	if !errors.As(err, &wrongType) {
-		return &fault{message: err.Error()}
+		return &fault{field: field, message: err.Error()}
 	}
 	is, needed := found(wrongType.Value), wanted(wrongType.Type.Kind().String())
-	e := &fault{field: wrongType.Field, message: fmt.Sprintf("%s, but %s is needed", is, needed)}
+	e := &fault{field: strings.Trim(field+"."+wrongType.Field, "."), message: fmt.Sprintf("%s, but %s is needed", is, needed)}
 	if n := d.find(e.field); n != nil && n.Kind == yaml.ScalarNode {
 		e.value = n.Value
 	}

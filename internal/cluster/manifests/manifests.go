@@ -66,6 +66,7 @@ type Folder struct {
 type drafts struct {
 	egressServices cluster.Draft[cluster.Key, cluster.EgressService]
 	egressIPs      cluster.Draft[cluster.Key, cluster.EgressIP]
+	egressQoSes    cluster.Draft[cluster.Key, cluster.EgressQoS]
 	services       cluster.Draft[cluster.Key, cluster.Service]
 	endpoints      cluster.Draft[cluster.Key, []cluster.Endpoint]
 	nodes          cluster.Draft[string, cluster.Node]
@@ -79,6 +80,7 @@ func (d *drafts) handOut() cluster.Objects {
 	return cluster.Objects{
 		EgressServices: d.egressServices.Map(),
 		EgressIPs:      d.egressIPs.Map(),
+		EgressQoSes:    d.egressQoSes.Map(),
 		Services:       d.services.Map(),
 		Endpoints:      d.endpoints.Map(),
 		Nodes:          d.nodes.Map(),
@@ -585,6 +587,9 @@ func (d *differences) set(object any, there bool) {
 	case egressIP:
 		set(&o.egressIPs, v.key, v.object, there)
 		d.changed.Add(cluster.KindEgressIP.ID(v.key))
+	case egressQoS:
+		set(&o.egressQoSes, v.key, v.object, there)
+		d.changed.Add(cluster.KindEgressQoS.ID(v.key))
 	case service:
 		set(&o.services, v.key, v.object, there)
 		d.changed.Add(cluster.KindEgressService.ID(v.key))

@@ -55,6 +55,10 @@ type (
 		key    cluster.Key
 		object cluster.EgressIP
 	}
+	egressQoS struct {
+		key    cluster.Key
+		object cluster.EgressQoS
+	}
 	service struct {
 		key    cluster.Key
 		object cluster.Service
@@ -102,6 +106,7 @@ func read(d *document) []*entry {
 var readers = map[[2]string]func(*reading, *document){
 	{"k8s.ovn.org/v1", "EgressService"}:          (*reading).egressService,
 	{"k8s.ovn.org/v1", "EgressIP"}:               (*reading).egressIP,
+	{"k8s.ovn.org/v1", "EgressQoS"}:              (*reading).egressQoS,
 	{"v1", "Service"}:                            (*reading).service,
 	{"discovery.k8s.io/v1", "EndpointSlice"}:     (*reading).endpointSlice,
 	{"v1", "Node"}:                               (*reading).node,
@@ -113,6 +118,9 @@ var readers = map[[2]string]func(*reading, *document){
 
 // clusterScoped lists the kinds whose objects have no namespace.
 var clusterScoped = []string{"EgressIP", "Node", "Namespace", "ServiceCIDR"}
+
+// ours lists the kinds of our API group.
+var ours = []string{"EgressService", "EgressIP", "EgressQoS"}
 
 // document reads one object, or a list of them.
 func (r *reading) document(d *document) {
@@ -152,7 +160,7 @@ func (r *reading) document(d *document) {
 		for i, item := range head.Items {
 			r.document(d.item(i, item))
 		}
-	case group == egressv1.GroupName && (head.Kind == "EgressService" || head.Kind == "EgressIP"):
+	case group == egressv1.GroupName && slices.Contains(ours, head.Kind):
 		r.report(d, cluster.Problem{
 			Kind: head.Kind, Object: head.Metadata.Name, Field: "apiVersion", Value: head.APIVersion,
 			Reason: cluster.ReasonUnknownVersion, Message: egressv1.GroupVersion.String() + " is known",

@@ -166,6 +166,7 @@ func between(before, now *plan.DataPlane) *elementChanges {
 		c.ofMoved(before, now, had, have, moved)
 	}
 	ofChanges(c, before.Let, now.Let, ruleset.OfLet, ruleset.OfLet)
+	ofChanges(c, before.Marked, now.Marked, ruleset.OfMarked, ruleset.OfMarked)
 	ofChanges(c, before.Ingress, now.Ingress, ruleset.OfIngress, ruleset.OfIngress)
 	return c
 }

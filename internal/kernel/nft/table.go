@@ -17,6 +17,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
 )
 
@@ -299,6 +300,7 @@ func sameFixed(a, b *plan.DataPlane) bool {
 	x, y := *a, *b
 	for _, d := range []*plan.DataPlane{&x, &y} {
 		d.Endpoints, d.Ingress, d.Let = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}, sorted.List[plan.Address]{}
+		d.Marked = sorted.List[qos.Marked]{}
 	}
 	return sorted.Same(&x, &y)
 }

@@ -26,13 +26,14 @@ const (
 	inLet
 	inHosts
 	inPartners
+	inClasses
 	InFormer
 )
 
 // Element is an element of an address set.
 type Element struct {
 	Set  AddressSet
-	Path plan.PathID // value in InEgress and InStrays; in InSources the path in the set's name
+	Path plan.PathID // value in InEgress, InStrays and inClasses, there a class; in InSources the path in the set's name
 	Key  netip.Addr
 	With netip.Addr // second half of the key in InSources, value in InSource
 	MAC  plan.MAC   // value in the sets of PathShared
@@ -119,6 +120,10 @@ func EachElement(d *plan.DataPlane, each func([]Element)) {
 		buf = OfLet(buf[:0], &a)
 		each(buf)
 	}
+	for m := range d.Marked.All() {
+		buf = OfMarked(buf[:0], &m)
+		each(buf)
+	}
 }
 
 // Remembered reports whether an address that leaves the set is kept for a while in the former set.
@@ -148,7 +153,7 @@ func (n SetName) String() string {
 	}
 	name := [...]string{
 		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetCounted, SetLet,
-		SetHosts, SetPartners, SetFormer,
+		SetHosts, SetPartners, SetClasses, SetFormer,
 	}[n.Set] + suffix
 	if n.Set == InSources {
 		return Named(name, n.path)
@@ -197,7 +202,7 @@ func appendRaw(b []byte, a netip.Addr) []byte {
 // AppendValue appends the map value of the element's key: a path id or an address.
 func (e *Element) AppendValue(b []byte) []byte {
 	switch e.Set {
-	case InEgress, InStrays:
+	case InEgress, InStrays, inClasses:
 		return binary.BigEndian.AppendUint32(b, uint32(e.Path)) // see PathValue
 	case InSource:
 		return appendRaw(b, e.With)
@@ -209,7 +214,7 @@ func (e *Element) AppendValue(b []byte) []byte {
 
 // Valued reports whether the set is a map.
 func (s AddressSet) Valued() bool {
-	return s == InEgress || s == InStrays || s == InSource || s.Netdev()
+	return s == InEgress || s == InStrays || s == InSource || s == inClasses || s.Netdev()
 }
 
 // Netdev reports whether the set is in the table of family netdev.

@@ -76,6 +76,7 @@ const (
 const (
 	priorityResume     = -110
 	priorityPrerouting = -90
+	priorityQoS        = -89
 	priorityOutput     = -150
 	priorityNAT        = 50
 	priorityGuard      = 300
@@ -120,7 +121,7 @@ func Chains(d plan.DataPlane) []Chain {
 			Name: ChainShared, Device: device, Hook: nftables.ChainHookEgress, Kind: nftables.ChainTypeFilter, Rules: shared(),
 		})
 	}
-	return append(base, waysOf(d)...)
+	return append(append(base, waysOf(d)...), qosChains(&d)...)
 }
 
 // SharedDevice returns the device of PathShared; empty: no packets take that path.

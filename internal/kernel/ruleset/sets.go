@@ -10,6 +10,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -82,6 +83,7 @@ func Sets(d plan.DataPlane) []*Set {
 	for _, f := range Families {
 		all = append(all, f.sets(&d)...)
 	}
+	all = append(all, qosSets(&d)...)
 	if SharedDevice(&d) != "" {
 		all = append(all, sharedSets()...)
 	}
@@ -167,7 +169,7 @@ func (f Family) intervals(prefixes []netip.Prefix) (elements []nftables.SetEleme
 		if end != p.Addr() {
 			elements = append(appendEnd(elements, end), nftables.SetElement{Key: p.Addr().AsSlice()})
 		}
-		end = LastAddr(p).Next()
+		end = cluster.LastAddr(p).Next()
 	}
 	return appendEnd(elements, end)
 }
@@ -178,16 +180,6 @@ func appendEnd(elements []nftables.SetElement, end netip.Addr) []nftables.SetEle
 		return elements
 	}
 	return append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
-}
-
-// LastAddr returns the last address of a prefix.
-func LastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // DeviceKey returns an interface name in the form that the kernel compares: padded to IFNAMSIZ.

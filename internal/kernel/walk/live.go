@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
@@ -254,7 +255,7 @@ func (t *liveTable) span(set string, key []byte, first *liveElement) (string, er
 // spanText formats a range of addresses, as a prefix if it is one.
 func spanText(first, after *liveElement) string {
 	from, _ := netip.AddrFromSlice(first.key)
-	to := ruleset.LastAddr(netip.PrefixFrom(from, 0))
+	to := cluster.LastAddr(netip.PrefixFrom(from, 0))
 	if after != nil {
 		if end, ok := netip.AddrFromSlice(after.key); ok && end != from {
 			to = end.Prev()
@@ -269,7 +270,7 @@ func spanText(first, after *liveElement) string {
 // prefixOf returns the prefix that has the addresses of a range; ok is false if there is none.
 func prefixOf(from, to netip.Addr) (p netip.Prefix, ok bool) {
 	for bits := range from.BitLen() + 1 {
-		if p := netip.PrefixFrom(from, bits); p.Masked().Addr() == from && ruleset.LastAddr(p) == to {
+		if p := netip.PrefixFrom(from, bits); p.Masked().Addr() == from && cluster.LastAddr(p) == to {
 			return p, true
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/text"
 )
 
@@ -193,8 +194,44 @@ func (w *textWriter) packets(p *plan.NodePlan) {
 		w.line("  none")
 	}
 	w.held(p)
+	w.qos(p)
 	w.neverSteered(&d)
 	w.ingress(&d)
+}
+
+// qos writes each EgressQoS with the number of pods that it selects on this node, and each class with its DSCP values.
+func (w *textWriter) qos(p *plan.NodePlan) {
+	if p.EgressQoSes.Len() == 0 {
+		return
+	}
+	w.title("DSCP of packets, by EgressQoS")
+	for q := range p.EgressQoSes.All() {
+		w.line("  %s\trules %d\tpods here %d", q.Key, q.Rules, q.Pods)
+	}
+	d := &p.DataPlane
+	for i := range d.QoS {
+		c := &d.QoS[i]
+		var from []netip.Addr
+		for m := range d.Marked.All() {
+			if m.Class == c.ID {
+				from = append(from, m.Addr)
+			}
+		}
+		w.line("  class %d, from %s", c.ID, addrs(from))
+		for _, r := range c.Ranges {
+			w.line("    to %s\tDSCP %d", rangeText(r), r.DSCP)
+		}
+	}
+}
+
+// rangeText formats a range of addresses, as a prefix if it is one.
+func rangeText(r qos.Range) string {
+	for bits := range r.First.BitLen() + 1 {
+		if p := netip.PrefixFrom(r.First, bits); p == p.Masked() && cluster.LastAddr(p) == r.Last {
+			return p.String()
+		}
+	}
+	return r.First.String() + "-" + r.Last.String()
 }
 
 // sourceText describes the source address with which an endpoint's packets leave; empty: they are dropped.

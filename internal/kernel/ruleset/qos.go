@@ -1,0 +1,118 @@
+package ruleset
+
+import (
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/qos"
+)
+
+// The source of a packet leads to a class, and in the class its destination leads to a DSCP value: two lookups, each with a tree
+// of rules behind it (see ways). "ip dscp set" takes a constant only, so each value has a chain.
+
+// Names of the sets and chains of EgressQoS. Only a plan with classes has them.
+const (
+	SetClasses = "classes" // pod of this node : class
+	SetRanges  = "ranges"  // per class: destination : DSCP value
+	ChainQoS   = "qos"
+	chainClass = "class"
+	chainDSCP  = "dscp"
+)
+
+// OfMarked appends the element of an address whose packets get DSCP values.
+func OfMarked(all []Element, m *qos.Marked) []Element {
+	return append(all, Element{Set: inClasses, Key: m.Addr, Path: plan.PathID(m.Class)})
+}
+
+// qosChains returns the chains that set DSCP values. They come after the chain that drops packets, before routing.
+func qosChains(d *plan.DataPlane) (all []Chain) {
+	if len(d.QoS) == 0 {
+		return nil
+	}
+	base := Chain{Name: ChainQoS, Hook: nftables.ChainHookPrerouting, Priority: priorityQoS, Kind: nftables.ChainTypeFilter}
+	var used []plan.PathID // values
+	for _, f := range Families {
+		var ids []plan.PathID
+		for i := range d.QoS {
+			if c := &d.QoS[i]; c.IPv6() == (f == IPv6) {
+				values := valuesOf(c)
+				ids, used = append(ids, plan.PathID(c.ID)), append(used, values...)
+				id := plan.PathID(c.ID)
+				all = append(all, ways(Named(chainClass, id), f.destination(), Named(SetRanges, id), chainDSCP, values)...)
+			}
+		}
+		if len(ids) > 0 {
+			base.Rules = append(base.Rules, join(f.source(), anyPath(SetClasses+f.Suffix), goTo(ChainQoS+f.Suffix)))
+			all = append(all, ways(ChainQoS+f.Suffix, f.source(), SetClasses+f.Suffix, chainClass, ids)...)
+		}
+	}
+	slices.Sort(used)
+	for _, value := range slices.Compact(used) {
+		all = append(all, Chain{Name: Named(chainDSCP, value), Rules: [][]expr.Any{
+			join(IPv4.is(), setTrafficClass(uint16(value)<<2, 0xfc, expr.CsumTypeInet)),  // type of service: the second byte
+			join(IPv6.is(), setTrafficClass(uint16(value)<<6, 0xfc0, expr.CsumTypeNone)), // traffic class: across the first two bytes
+		}})
+	}
+	return append([]Chain{base}, all...)
+}
+
+// valuesOf returns the DSCP values of a class, sorted.
+func valuesOf(c *qos.Class) (values []plan.PathID) {
+	for _, r := range c.Ranges {
+		values = append(values, plan.PathID(r.DSCP))
+	}
+	slices.Sort(values)
+	return slices.Compact(values)
+}
+
+// setTrafficClass sets some bits of the first two bytes of the IP header, given as big-endian numbers, and corrects the
+// checksum of an IPv4 header.
+func setTrafficClass(value, bits uint16, checksum expr.PayloadCsumType) part {
+	const length, checksumAt = 2, 10
+	bytes := func(v uint16) []byte { return []byte{byte(v >> 8), byte(v)} }
+	write := &expr.Payload{
+		OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseNetworkHeader, Len: length, CsumType: checksum,
+	}
+	if checksum != expr.CsumTypeNone {
+		write.CsumOffset = checksumAt
+	}
+	return part{
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Len: length},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: length, Mask: bytes(^bits), Xor: bytes(value)},
+		write,
+	}
+}
+
+// qosSets returns the maps of EgressQoS.
+func qosSets(d *plan.DataPlane) (all []*Set) {
+	for _, f := range Families {
+		toNumber := nftables.Set{KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian, IsMap: true, DataType: nftables.TypeMark}
+		first := len(all)
+		for i := range d.QoS {
+			if c := &d.QoS[i]; c.IPv6() == (f == IPv6) {
+				s := &Set{Set: toNumber, Elements: rangesOf(c)}
+				s.Name, s.Interval = Named(SetRanges, plan.PathID(c.ID)), true
+				all = append(all, s)
+			}
+		}
+		if len(all) > first {
+			s := &Set{Set: toNumber}
+			s.Name = SetClasses + f.Suffix
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// rangesOf converts the ranges of a class to half-open ones.
+func rangesOf(c *qos.Class) (elements []nftables.SetElement) {
+	for _, r := range c.Ranges {
+		elements = append(elements, nftables.SetElement{Key: r.First.AsSlice(), Val: PathValue(plan.PathID(r.DSCP))})
+		elements = appendEnd(elements, r.Last.Next())
+	}
+	return elements
+}

@@ -1,0 +1,322 @@
+package qos
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// Tracker plans a node's DSCP values repeatedly. The cost of a pass depends on the changes since the pass before. Without an
+// EgressQoS, a Tracker holds nothing. The zero Tracker has planned nothing yet.
+type Tracker struct {
+	on      bool
+	pods    map[string]map[string]ofPod  // by namespace and name: those of the node
+	owners  map[netip.Addr][]cluster.Key // sorted; several while the source has not reported the end of the first
+	classes map[cluster.Key]map[string]resolved
+	at      map[netip.Addr]classKey
+	used    map[classKey]*usedClass
+}
+
+// ofPod is a pod of the node.
+type ofPod struct {
+	addresses []netip.Addr
+	rules     string // the rules that select it, as a set of bits; empty: none does
+}
+
+// resolved holds the ranges of the rules that select a pod, by family.
+type resolved [2]struct {
+	key    classKey
+	ranges []Range
+}
+
+// Indices of resolved.
+const ipv4, ipv6 = 0, 1
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+// classKey is a hash of a class's ranges; zero: no class.
+type classKey [sha256.Size]byte
+
+// usedClass is a class that addresses of the node have.
+type usedClass struct {
+	ranges []Range
+	uses   int
+	id     ClassID
+}
+
+// Pass is one round of planning.
+type Pass struct {
+	Objects   *cluster.Objects
+	Changed   cluster.Changed                // how Objects differ from those of the pass before
+	Whole     bool                           // anything may differ
+	Addresses func(cluster.Key) []netip.Addr // of a Pod, if it is a pod of the node
+	*Tracker
+	touched    map[netip.Addr]bool
+	namespaces map[string]bool
+	others     bool // other classes are used than before
+}
+
+// Plan returns the DSCP values after the changes to the former plan.
+func (t *Tracker) Plan(p Pass, former Plan) Plan {
+	if p.Objects.EgressQoSes.Len() == 0 || !p.Objects.PodsKnown {
+		*t = Tracker{}
+		return Plan{Objects: unmarked(p.Objects)}
+	}
+	if p.Whole = p.Whole || !t.on; p.Whole {
+		former = Plan{}
+		*t = Tracker{
+			on: true, pods: map[string]map[string]ofPod{}, owners: map[netip.Addr][]cluster.Key{},
+			classes: map[cluster.Key]map[string]resolved{}, at: map[netip.Addr]classKey{}, used: map[classKey]*usedClass{},
+		}
+	}
+	p.Tracker, p.touched, p.namespaces = t, map[netip.Addr]bool{}, map[string]bool{}
+	p.follow()
+	p.classify()
+	var moved map[classKey]bool
+	if p.others {
+		former.Classes, moved = t.number()
+	}
+	former.Marked = p.marked(former.Marked, moved)
+	former.Objects = p.describe(former.Objects)
+	return former
+}
+
+// unmarked lists the EgressQoSes while no Pods are known.
+func unmarked(o *cluster.Objects) sorted.List[Object] {
+	var rows []Object
+	for key, q := range o.EgressQoSes.All() {
+		rows = append(rows, Object{Key: key, Rules: len(q.Rules)})
+	}
+	return sorted.Of(rows...)
+}
+
+func (p *Pass) touch(all []netip.Addr) {
+	for _, a := range all {
+		p.touched[a] = true
+	}
+}
+
+// follow reads the Pods and the EgressQoSes that changed. It touches their addresses and notes their namespaces.
+func (p *Pass) follow() {
+	pods := maps.Keys(p.Changed.Pods)
+	if p.Whole {
+		pods = p.Objects.Pods.Keys()
+	}
+	for key := range pods {
+		p.take(key)
+	}
+	for key := range p.Changed.Of[cluster.KindEgressQoS] {
+		p.namespaces[key.Namespace] = true
+		delete(p.classes, key)
+		for name, pod := range p.pods[key.Namespace] {
+			pod.rules = p.rulesOf(cluster.Key{Namespace: key.Namespace, Name: name})
+			p.pods[key.Namespace][name] = pod
+			p.touch(pod.addresses)
+		}
+	}
+}
+
+// take replaces the former state of a Pod by its present one, and touches the addresses of either.
+func (p *Pass) take(key cluster.Key) {
+	if was, had := p.pods[key.Namespace][key.Name]; had {
+		p.namespaces[key.Namespace] = true
+		p.touch(was.addresses)
+		for _, a := range was.addresses {
+			p.leave(a, key)
+		}
+		delete(p.pods[key.Namespace], key.Name)
+	}
+	addresses := p.Addresses(key)
+	if len(addresses) == 0 {
+		return
+	}
+	if p.pods[key.Namespace] == nil {
+		p.pods[key.Namespace] = map[string]ofPod{}
+	}
+	p.namespaces[key.Namespace] = true
+	p.pods[key.Namespace][key.Name] = ofPod{addresses, p.rulesOf(key)}
+	p.touch(addresses)
+	for _, a := range addresses {
+		if i, twice := slices.BinarySearchFunc(p.owners[a], key, cluster.Key.Compare); !twice {
+			p.owners[a] = slices.Insert(p.owners[a], i, key)
+		}
+	}
+}
+
+// leave removes a Pod from an address.
+func (t *Tracker) leave(a netip.Addr, key cluster.Key) {
+	if t.owners[a] = slices.DeleteFunc(t.owners[a], func(k cluster.Key) bool { return k == key }); len(t.owners[a]) == 0 {
+		delete(t.owners, a)
+	}
+}
+
+// objectOf returns the key of the EgressQoS of a namespace.
+func objectOf(namespace string) cluster.Key {
+	return cluster.Key{Namespace: namespace, Name: cluster.NameEgressQoS}
+}
+
+// rulesOf returns the set of the rules that select a Pod.
+func (p *Pass) rulesOf(pod cluster.Key) string {
+	var set []byte
+	with := labels.Set(p.Objects.Pods.At(pod).Labels)
+	for i, rule := range p.Objects.EgressQoSes.At(objectOf(pod.Namespace)).Rules {
+		if rule.Pods.Matches(with) {
+			set = append(set, make([]byte, i/8+1-len(set))...)
+			set[i/8] |= 1 << (i % 8)
+		}
+	}
+	return string(set)
+}
+
+// classify finds the classes of the touched addresses.
+func (p *Pass) classify() {
+	for a := range p.touched {
+		was, now := p.at[a], classKey{}
+		var ranges []Range
+		for i, pod := range p.owners[a] {
+			of := p.resolve(pod)[familyOf(a)]
+			if i > 0 && of.key != now { // one of the Pods has ended: the other must not get its values
+				now, ranges = classKey{}, nil
+				break
+			}
+			now, ranges = of.key, of.ranges
+		}
+		if was == now {
+			continue
+		}
+		p.use(was, nil, -1)
+		p.use(now, ranges, 1)
+		if p.at[a] = now; now == (classKey{}) {
+			delete(p.at, a)
+		}
+	}
+}
+
+// use counts the addresses of a class.
+func (p *Pass) use(key classKey, ranges []Range, n int) {
+	if key == (classKey{}) {
+		return
+	}
+	c := p.used[key]
+	if c == nil {
+		c = &usedClass{ranges: ranges}
+		p.used[key], p.others = c, true
+	}
+	if c.uses += n; c.uses == 0 {
+		delete(p.used, key)
+		p.others = true
+	}
+}
+
+// resolve returns the ranges of the rules that select a Pod.
+func (p *Pass) resolve(pod cluster.Key) resolved {
+	key, set := objectOf(pod.Namespace), p.pods[pod.Namespace][pod.Name].rules
+	of, known := p.classes[key][set]
+	if known || set == "" {
+		return of
+	}
+	var rules []cluster.QoSRule
+	for i, rule := range p.Objects.EgressQoSes.At(key).Rules {
+		if i/8 < len(set) && set[i/8]&(1<<(i%8)) != 0 {
+			rules = append(rules, rule)
+		}
+	}
+	for family := range of {
+		of[family].ranges = firstMatches(rules, family)
+		of[family].key = keyOfRanges(of[family].ranges)
+	}
+	if p.classes[key] == nil {
+		p.classes[key] = map[string]resolved{}
+	}
+	p.classes[key][set] = of
+	return of
+}
+
+// keyOfRanges hashes ranges; zero: the slice is empty.
+func keyOfRanges(ranges []Range) classKey {
+	if len(ranges) == 0 {
+		return classKey{}
+	}
+	var b []byte
+	for _, g := range ranges {
+		b = append(append(append(b, g.First.AsSlice()...), g.Last.AsSlice()...), g.DSCP)
+	}
+	return sha256.Sum256(b)
+}
+
+// number lists the used classes with their ids, and returns those whose id differs from before.
+func (t *Tracker) number() (all []Class, moved map[classKey]bool) {
+	moved = map[classKey]bool{}
+	for _, key := range slices.SortedFunc(maps.Keys(t.used), func(a, b classKey) int { return slices.Compare(a[:], b[:]) }) {
+		c := t.used[key]
+		id := ClassID(binary.BigEndian.Uint32(key[:]) >> 8)
+		if n := len(all); n > 0 { // few classes begin alike
+			id = max(id, all[n-1].ID+1)
+		}
+		if c.id != id {
+			c.id, moved[key] = id, true
+		}
+		all = append(all, Class{ID: id, Ranges: c.ranges})
+	}
+	return all, moved
+}
+
+// marked returns the addresses that get DSCP values. Of the former ones, those touched may differ, and those of classes with
+// another id.
+func (p *Pass) marked(former sorted.List[Marked], moved map[classKey]bool) sorted.List[Marked] {
+	var set, gone []Marked
+	for a := range p.touched {
+		if c := p.used[p.at[a]]; c != nil {
+			set = append(set, Marked{a, c.id})
+		} else {
+			gone = append(gone, Marked{Addr: a})
+		}
+	}
+	for a, key := range p.at {
+		if len(moved) == 0 {
+			break
+		}
+		if moved[key] {
+			set = append(set, Marked{a, p.used[key].id})
+		}
+	}
+	return former.With(set, gone)
+}
+
+// describe returns the rows of the EgressQoSes. Of the former ones, those of the noted namespaces may differ.
+func (p *Pass) describe(former sorted.List[Object]) sorted.List[Object] {
+	if p.Whole {
+		for key := range p.Objects.EgressQoSes.Keys() {
+			p.namespaces[key.Namespace] = true
+		}
+	}
+	var set, gone []Object
+	for namespace := range p.namespaces {
+		row := Object{Key: objectOf(namespace)}
+		q, exists := p.Objects.EgressQoSes.Get(row.Key)
+		if !exists {
+			gone = append(gone, row)
+			continue
+		}
+		for _, pod := range p.pods[namespace] {
+			if pod.rules != "" {
+				row.Pods++
+			}
+		}
+		row.Rules = len(q.Rules)
+		set = append(set, row)
+	}
+	return former.With(set, gone)
+}
