@@ -1,21 +1,26 @@
 package bgp
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// untilSettled waits until what is learned by events is what all of GoBGP's table makes.
+// untilSettled waits until what is learned by events is what all of GoBGP's tables make.
 func (s *site) untilSettled(network string) {
 	s.t.Helper()
 	s.until(func() error {
@@ -26,10 +31,11 @@ func (s *site) untilSettled(network string) {
 		sp.mu.Lock()
 		r := sp.rules()
 		sp.mu.Unlock()
-		all, err := sp.read(r, outdated{all: true}, learned{})
+		tables, err := tablesOf(sp, r.peers)
 		if err != nil {
 			return err
 		}
+		all := (&reader{rib: tables}).read(r, outdated{all: true}, learned{})
 		if a, b := now.Slice(), all.routes.Slice(); !slices.EqualFunc(a, b, plan.Route.Equal) {
 			return fmt.Errorf("learned in %s: %v, in the table is %v", network, a, b)
 		}
@@ -40,6 +46,25 @@ func (s *site) untilSettled(network string) {
 		}
 		return nil
 	})
+}
+
+// tablesOf reads what the peers announce from GoBGP's tables.
+func tablesOf(sp *speaker, peers map[netip.Addr]plan.Peer) (*rib, error) {
+	var tables rib
+	var err error
+	for addr, peer := range peers {
+		for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
+			request := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: addr.String(), Family: family}
+			err = errors.Join(err, sp.server.ListPath(request, func(nlri bgp.NLRI, paths []*apiutil.Path) {
+				prefix, p := nlri.(*bgp.IPAddrPrefix).Prefix, paths[0]
+				tables.set(addr, prefix, newCandidate(p, peer.LocalASN(sp.identity.asn)))
+				if p.Stale {
+					tables.byPeer[addr][prefix] = entry{tables.byPeer[addr][prefix].candidate, true}
+				}
+			}))
+		}
+	}
+	return &tables, err
 }
 
 func (s *site) untilDown(network, peer string) {

@@ -37,12 +37,13 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	switch {
 	case is && !was:
 		s.noteEstablished(p, st, now)
+		s.forgetFormer(now.NeighborAddress, st.families)
 	case !is:
 		s.noteDown(p, st, was, now)
 	}
 	if was && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
 		// Its routes stay but become stale, which no event reports.
-		st.resumed = true
+		s.rib.keep(now.NeighborAddress)
 		s.changed((*outdated).addAll)
 	}
 	if was || is {
@@ -59,6 +60,14 @@ func (s *speaker) stateOf(addr netip.Addr, at time.Time) *sessionState {
 		s.states[addr] = st
 	}
 	return st
+}
+
+// forgetFormer removes routes of a peer's former session that the new one, which carries some families, cannot confirm. There are
+// others than those kept if GoBGP reported an UPDATE of a session after it had removed that. The caller holds s.mu.
+func (s *speaker) forgetFormer(addr netip.Addr, families []config.Family) {
+	if s.rib.drop(addr, func(e entry) bool { return !e.kept || !slices.Contains(families, familyName(e.family)) }) {
+		s.changed((*outdated).addAll)
+	}
 }
 
 // noteEstablished records what the peer of a new session offered. The caller holds s.mu.

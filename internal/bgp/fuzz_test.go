@@ -84,8 +84,8 @@ func FuzzUpdate(f *testing.F) {
 			for _, n := range neverLearned {
 				require.False(t, !covered && p.Bits() > 0 && n.Bits() <= p.Bits() && n.Contains(p.Addr()), "%s", p)
 			}
-			c, usable := newCandidate(&apiutil.Path{Family: family, Attrs: u.PathAttributes, PeerASN: as, PeerAddress: everything.Address}, 64512, everything)
-			if !usable {
+			c := newCandidate(&apiutil.Path{Family: family, Attrs: u.PathAttributes, PeerASN: as}, 64512)
+			if !c.resolve(everything.Address, &everything) {
 				continue
 			}
 			gateway := c.nextHop.Gateway

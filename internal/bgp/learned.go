@@ -18,7 +18,7 @@ import (
 // maxNextHops limits the next hops of one route.
 const maxNextHops = 16
 
-// candidate holds the parts of a path that the choice among paths to one prefix depends on.
+// candidate holds the parts of a path that the choice among paths to one prefix depends on. It is comparable.
 type candidate struct {
 	localPref uint32
 	asLen     int
@@ -26,9 +26,12 @@ type candidate struct {
 	med       uint32
 	firstAS   uint32 // 0: the AS path is empty
 	internal  bool
+	loops     bool // its AS path contains our AS
 	stale     bool // its peer restarts gracefully
 	extended  bool // an IPv4 route with an IPv6 next hop (RFC 8950)
-	nextHop   plan.NextHop
+	family    bgp.Family
+	nextHop   plan.NextHop // before resolve only its gateway is set, to the announced one
+	linkLocal netip.Addr   // announced beside the gateway
 }
 
 // bestNextHops chooses the next hops of one prefix. Paths are compared as in RFC 4271 §9.1.2.2, down to external over
@@ -86,33 +89,39 @@ func prefer(paths []candidate, f func(candidate) bool) []candidate {
 	return paths
 }
 
-// newCandidate reads a path learned from peer. It returns false if the path has no usable next hop or contains our AS
-// (RFC 4271, 9.1.2).
-func newCandidate(p *apiutil.Path, localASN uint32, peer plan.Peer) (candidate, bool) {
-	c := candidate{localPref: defaultLocalPref, internal: p.PeerASN == localASN, stale: p.Stale}
-	if throughAS(p, localASN) {
-		return c, false
-	}
+// newCandidate reads a path that a peer announced to our AS.
+func newCandidate(p *apiutil.Path, localASN uint32) candidate {
+	c := candidate{localPref: defaultLocalPref, internal: p.PeerASN == localASN, loops: throughAS(p, localASN), family: p.Family}
 	c.read(p.Attrs)
 	gateway, linkLocal := nextHops(p.Attrs)
-	gateway = gateway.Unmap()
-	c.extended = gateway.Is6() && p.Family == bgp.RF_IPv4_UC
-	gateway = c.chooseGateway(p.PeerAddress, gateway, linkLocal)
-	if !usableFor(p.Family, gateway) {
-		return c, false
+	c.nextHop.Gateway, c.linkLocal = gateway.Unmap(), linkLocal
+	c.extended = c.nextHop.Gateway.Is6() && p.Family == bgp.RF_IPv4_UC
+	return c
+}
+
+// resolve completes the next hop of a path from a peer. It returns false if the path has no usable next hop or contains
+// our AS (RFC 4271, 9.1.2), or if the peer is internal, but should not be. session is the peer's address.
+func (c *candidate) resolve(session netip.Addr, peer *plan.Peer) bool {
+	if c.loops || c.internal && peer.DynamicASN == config.DynamicExternal {
+		return false
+	}
+	gateway := c.chooseGateway(session)
+	if !usableFor(c.family, gateway) {
+		return false
 	}
 	c.nextHop.Gateway = gateway.WithZone("")
 	if c.onPeersLink(peer, gateway) {
 		c.nextHop.Device = deviceOf(peer)
 	}
-	return c, !gateway.IsLinkLocalUnicast() || c.nextHop.Device != ""
+	return !gateway.IsLinkLocalUnicast() || c.nextHop.Device != ""
 }
 
 // chooseGateway chooses between the next hops of a path. session is the peer's address.
-func (c *candidate) chooseGateway(session, gateway, linkLocal netip.Addr) netip.Addr {
+func (c *candidate) chooseGateway(session netip.Addr) netip.Addr {
+	gateway := c.nextHop.Gateway
 	switch {
 	case !usableGateway(gateway):
-		return linkLocal
+		return c.linkLocal
 	case session.IsLinkLocalUnicast() && !c.internal:
 		// On an unnumbered link the router's global address may be outside our subnets. GoBGP drops the link-local next
 		// hop beside it, which equals the session's address.
@@ -123,12 +132,12 @@ func (c *candidate) chooseGateway(session, gateway, linkLocal netip.Addr) netip.
 
 // onPeersLink reports whether a gateway is on the peer's own link. It gets the link's device: in a VRF or a bare table the
 // kernel might not find it. A third-party gateway, behind an internal or distant peer, is left to the routing table.
-func (c *candidate) onPeersLink(peer plan.Peer, gateway netip.Addr) bool {
+func (c *candidate) onPeersLink(peer *plan.Peer, gateway netip.Addr) bool {
 	adjacent := !c.internal && peer.EBGPMultiHop <= 1
 	return adjacent || gateway.IsLinkLocalUnicast() || gateway.WithZone("") == peer.Address.WithZone("")
 }
 
-// read keeps the attributes that the choice depends on.
+// read keeps the attributes that the choice depends on. External peers have no say in LOCAL_PREF (RFC 4271, 5.1.5).
 func (c *candidate) read(attrs []bgp.PathAttributeInterface) {
 	for _, a := range attrs {
 		switch a := a.(type) {
@@ -137,7 +146,9 @@ func (c *candidate) read(attrs []bgp.PathAttributeInterface) {
 		case *bgp.PathAttributeAsPath:
 			c.readASPath(a.Value)
 		case *bgp.PathAttributeLocalPref:
-			c.localPref = a.Value
+			if c.internal {
+				c.localPref = a.Value
+			}
 		case *bgp.PathAttributeMultiExitDisc:
 			c.med = a.Value
 		}
@@ -192,7 +203,7 @@ func usableFor(family bgp.Family, a netip.Addr) bool {
 // to be resolved by another route, and the kernel accepts no such gateway. The peer's own address is left to the
 // kernel, since a route of the operator may lead to it. An agent of another version may not send the subnets of our
 // links.
-func onLink(peer plan.Peer, gateway netip.Addr) bool {
+func onLink(peer *plan.Peer, gateway netip.Addr) bool {
 	if len(peer.OnLink) == 0 || gateway.IsLinkLocalUnicast() || gateway == peer.Address {
 		return true
 	}
@@ -217,7 +228,7 @@ func broadcast(subnet netip.Prefix, a netip.Addr) bool {
 }
 
 // deviceOf returns the interface by which an on-link peer is reached.
-func deviceOf(peer plan.Peer) string {
+func deviceOf(peer *plan.Peer) string {
 	return cmp.Or(peer.Device, peer.Interface, peer.Address.Zone())
 }
 

@@ -151,9 +151,8 @@ func TestNewCandidate(t *testing.T) {
 		"multicast":                    {near, bgp.RF_IPv4_UC, v4("224.0.0.1"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := newCandidate(&apiutil.Path{
-				Family: c.family, PeerASN: c.peer.ASN, PeerAddress: c.peer.Address, Attrs: []bgp.PathAttributeInterface{c.attr},
-			}, 64512, c.peer)
+			got := newCandidate(&apiutil.Path{Family: c.family, PeerASN: c.peer.ASN, Attrs: []bgp.PathAttributeInterface{c.attr}}, 64512)
+			ok := got.resolve(c.peer.Address, &c.peer)
 			require.Equal(t, c.want != "", ok)
 			if ok {
 				require.Equal(t, c.want, fmt.Sprintf("%s %s", got.nextHop.Gateway, got.nextHop.Device))
@@ -171,22 +170,20 @@ func TestOnLink(t *testing.T) {
 		"10.0.1.1": true, "10.0.1.9": true, "10.0.2.1": false, "10.9.9.9": false, "fd00:1::9": true, "fd00:2::1": false, "fe80::1": true,
 		"10.0.1.2": false, "fd00:1::2": false, "10.0.1.0": false, "10.0.1.255": false, "10.0.3.1": true, "10.0.3.0": false,
 	} {
-		require.Equal(t, want, onLink(near, netip.MustParseAddr(gateway)), gateway)
+		require.Equal(t, want, onLink(&near, netip.MustParseAddr(gateway)), gateway)
 	}
 	far := near
 	far.Address = netip.MustParseAddr("10.255.0.1")
-	require.True(t, onLink(far, far.Address), "a static route may lead to it")
+	require.True(t, onLink(&far, far.Address), "a static route may lead to it")
 	far.OnLink = nil
-	require.True(t, onLink(far, netip.MustParseAddr("10.9.9.9")), "it is not known what is")
+	require.True(t, onLink(&far, netip.MustParseAddr("10.9.9.9")), "it is not known what is")
 }
 
 func TestPoliciesDenyByDefault(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.1.1")
 	request := policies(map[netip.Addr]exchange{
-		addr: {Export: export{NextHop4: netip.MustParseAddr("10.0.1.2")}, Import: []config.PrefixPattern{pattern("::/0")}},
-		netip.MustParseAddr("10.0.2.1"): {
-			Silent: true, Export: export{NextHop4: addr}, Import: []config.PrefixPattern{pattern("0.0.0.0/0")},
-		},
+		addr:                            {Export: export{NextHop4: netip.MustParseAddr("10.0.1.2")}},
+		netip.MustParseAddr("10.0.2.1"): {Silent: true, Export: export{NextHop4: addr}},
 	})
 	var names []string
 	for _, p := range request.Policies {
@@ -194,8 +191,8 @@ func TestPoliciesDenyByDefault(t *testing.T) {
 			names = append(names, s.Name)
 		}
 	}
-	// No family without a next hop, no import without a pattern, nothing for a silent peer.
-	require.Equal(t, []string{"in-own", "in-AFI_IP6-10.0.1.1", "out-AFI_IP-10.0.1.1", "out-standby-AFI_IP-10.0.1.1", "out-shutdown-AFI_IP-10.0.1.1"}, names)
+	// No family without a next hop, nothing for a silent peer, and no peer's route comes in.
+	require.Equal(t, []string{"in-own", "out-AFI_IP-10.0.1.1", "out-standby-AFI_IP-10.0.1.1", "out-shutdown-AFI_IP-10.0.1.1"}, names)
 }
 
 func TestSecretsDoNotShow(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/egressway/egressway/internal/plan"
 )
 
 // recountEvery is the longest time between two counts of all received routes.
@@ -52,22 +54,17 @@ func (r received) counted() received {
 	return r
 }
 
-// noteReceived counts paths that peers sent. The caller holds s.mu.
-func (s *speaker) noteReceived(paths []*apiutil.Path) {
-	for _, p := range paths {
-		if st := s.states[p.PeerAddress]; st != nil && !p.Withdrawal && p.Nlri != nil {
-			s.noteRoute(st, p)
-		}
-	}
-}
-
 // noteRoute counts a path that a peer sent, and requests Apply if there may be too many. The caller holds s.mu.
-func (s *speaker) noteRoute(st *sessionState, p *apiutil.Path) {
-	t, peer := &st.received.routes, s.peers[p.PeerAddress]
-	if throughAS(p, peer.LocalASN(s.desired.ASN)) {
+func (s *speaker) noteRoute(addr netip.Addr, peer *plan.Peer, c *candidate) {
+	st := s.states[addr]
+	if st == nil {
+		return
+	}
+	t := &st.received.routes
+	if c.loops {
 		t = &st.received.loops
 	}
-	t.since[familyOf(p.Family.Afi())]++
+	t.since[familyOf(c.family.Afi())]++
 	if !st.suspect && !st.overLimit && st.received.over(int(peer.MaxPrefixes)) {
 		st.suspect = true
 		s.hint.Apply()
@@ -79,16 +76,6 @@ func familyOf(afi uint16) int {
 		return 1
 	}
 	return 0
-}
-
-// sent returns an upper bound of the routes that peers have sent and not withdrawn. The caller holds s.mu.
-func (s *speaker) sent() (n int) {
-	for _, st := range s.states {
-		for _, t := range []tally{st.received.routes, st.received.loops} {
-			n += t.total() + t.since[0] + t.since[1]
-		}
-	}
-	return n
 }
 
 // limit ends the sessions with peers that send more routes of a family than they may. They stay down until their

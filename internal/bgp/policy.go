@@ -12,12 +12,10 @@ import (
 	"github.com/egressway/egressway/internal/config"
 )
 
-// exchange holds the parameters of a session that can change without resetting it: which routes are exchanged, and how.
+// exchange holds the parameters of a session that can change without resetting it: which routes are announced, and how.
 type exchange struct {
 	Export export
-	Import []config.PrefixPattern
-	// Silent denies everything, in both directions.
-	Silent bool
+	Silent bool // announce nothing
 }
 
 // export holds the attributes of announcements to one peer.
@@ -42,8 +40,9 @@ const (
 	exportPolicy = "export"
 )
 
-// policies returns GoBGP's policies for one speaker: one accepting statement per peer, family and direction. The
-// default action rejects everything else.
+// policies returns GoBGP's policies for one speaker. They accept our own announcements, and export them by some statements per
+// peer and family. The default action rejects everything else: no peer's route enters GoBGP's table, which only we would
+// read, see rib.
 func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
 	var sets []*api.DefinedSet
 	in := &api.Policy{Name: importPolicy, Statements: []*api.Statement{{
@@ -66,18 +65,6 @@ func policies(peers map[netip.Addr]exchange) *api.SetPoliciesRequest {
 		})
 		for _, family := range []*api.Family{ipv4Unicast, ipv6Unicast} {
 			key := fmt.Sprintf("%s-%s", family.Afi, addr)
-			if prefixes := prefixSet("in-"+key, family, x.Import); prefixes != nil {
-				sets = append(sets, prefixes)
-				in.Statements = append(in.Statements, &api.Statement{
-					Name: "in-" + key,
-					Conditions: &api.Conditions{
-						NeighborSet: peer,
-						PrefixSet:   &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: prefixes.Name},
-						AfiSafiIn:   []*api.Family{family},
-					},
-					Actions: &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
-				})
-			}
 			nextHop := x.Export.NextHop4
 			if family == ipv6Unicast {
 				nextHop = x.Export.NextHop6
@@ -155,27 +142,6 @@ func (e export) preference(kind pathKind) uint32 {
 		return 1
 	}
 	return preference
-}
-
-// prefixSet returns the patterns of one family as a set, or nil if there are none, because an empty set means "any" to
-// GoBGP.
-func prefixSet(name string, family *api.Family, patterns []config.PrefixPattern) *api.DefinedSet {
-	set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
-	for _, p := range patterns {
-		if p.Prefix.Addr().Is4() != (family == ipv4Unicast) {
-			continue
-		}
-		least, most := lengths(p)
-		set.Prefixes = append(set.Prefixes, &api.Prefix{
-			IpPrefix:      p.Prefix.Masked().String(),
-			MaskLengthMin: uint32(least),
-			MaskLengthMax: uint32(most),
-		})
-	}
-	if len(set.Prefixes) == 0 {
-		return nil
-	}
-	return set
 }
 
 // lengths returns the shortest and the longest prefix length that a pattern matches. GE alone matches up to host

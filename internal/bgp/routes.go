@@ -7,16 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
-
-// lookupsAtOnce limits the prefixes of one lookup: GoBGP does nothing else meanwhile.
-const lookupsAtOnce = 1024
 
 // outdatedMost limits the prefixes that are noted individually; with more, all routes are outdated.
 const outdatedMost = 1 << 18
@@ -99,7 +95,6 @@ func (t advertised) Equal(o advertised) bool {
 
 // rules decide which of the peers' routes are learned. They are never modified.
 type rules struct {
-	asn      uint32
 	peers    map[netip.Addr]plan.Peer
 	over     map[netip.Addr]bool // peers that exceeded their limit
 	extended map[netip.Addr]bool // peers that offered IPv6 next hops for IPv4
@@ -131,8 +126,9 @@ func (c count) fault() string {
 	return fmt.Sprintf("routes are not learned, for example %s: %s", c.example, c.why)
 }
 
-// reader reads routes from GoBGP's tables. It must not be used concurrently.
+// reader chooses among the routes that peers announce. It must not be used concurrently.
 type reader struct {
+	rib     *rib
 	refusal refusal
 	refused sorted.List[plan.Prefix] // the ranges of refusal
 	hops    shared[plan.NextHop]
@@ -152,33 +148,44 @@ func (s *speaker) changed(note func(*outdated)) {
 	}
 }
 
-// pathsChanged records the paths that a peer sent, and those removed with its session. GoBGP calls it, and waits for it
-// with its locks held: the tables are therefore read later.
+// pathsChanged records the paths that a peer sent, and those removed with its session. GoBGP calls it.
 func (s *speaker) pathsChanged(paths []*apiutil.Path, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uncounted = true
-	s.noteReceived(paths)
 	s.changed(func(o *outdated) {
 		for _, p := range paths {
 			if n, ok := p.Nlri.(*bgp.IPAddrPrefix); ok {
+				s.pathChanged(p, n.Prefix)
 				o.add(n.Prefix)
 			}
 		}
 	})
 }
 
-// tableTold handles a peer's End-of-RIB. GoBGP calls it, and waits for it. GoBGP then deletes the stale routes of a
-// lost session, without an event for each.
+// pathChanged records a path to a prefix. The caller holds s.mu.
+func (s *speaker) pathChanged(p *apiutil.Path, prefix netip.Prefix) {
+	if p.Withdrawal {
+		s.rib.remove(p.PeerAddress, prefix)
+		return
+	}
+	peer := s.peers[p.PeerAddress]
+	c := newCandidate(p, peer.LocalASN(s.desired.ASN))
+	s.noteRoute(p.PeerAddress, &peer, &c)
+	s.rib.set(p.PeerAddress, prefix, c)
+}
+
+// tableTold handles a peer's End-of-RIB: routes of the family that the peer had before it restarted and did not announce again
+// are gone (RFC 4724, 4.2). No event reports that. GoBGP calls it.
 func (s *speaker) tableTold(eor *apiutil.Path, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st := s.states[eor.PeerAddress]; st == nil || st.resumed {
+	if s.rib.drop(eor.PeerAddress, func(e entry) bool { return e.kept && e.family == eor.Family }) {
 		s.changed((*outdated).addAll)
 	}
 }
 
-// learnedRoutes returns the routes to install. It reads only the outdated ones from GoBGP's tables.
+// learnedRoutes returns the routes to install. It looks only at the outdated ones.
 func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -189,17 +196,10 @@ func (s *speaker) learnedRoutes() sorted.List[plan.Route] {
 	}
 	o, now := s.outdated, s.learned
 	s.outdated = outdated{} // later changes belong to the next call
-	if n := len(o.prefixes); n >= lookupsAtOnce && 2*n >= s.sent() {
-		o.addAll() // reading everything is cheaper
-	}
 	r := s.rules()
 	s.mu.Unlock()
-	next, err := s.read(r, o, now)
+	next := s.reader.read(r, o, now)
 	s.mu.Lock()
-	if err != nil { // the server has ended, or the next call succeeds
-		s.log.Debug("cannot look up learned routes", "error", err)
-		s.outdated.addAll()
-	}
 	s.noteRefused(s.learned.counts, next.counts)
 	s.learned = next
 	return next.routes
@@ -224,7 +224,7 @@ func (s *speaker) noteRefused(before, now map[netip.Addr]count) {
 // rules returns the current rules. The caller holds s.mu.
 func (s *speaker) rules() rules {
 	r := rules{
-		asn: s.desired.ASN, peers: s.peers, over: map[netip.Addr]bool{}, extended: map[netip.Addr]bool{},
+		peers: s.peers, over: map[netip.Addr]bool{}, extended: map[netip.Addr]bool{},
 		announce: s.desired.Announce, refuse: s.desired.Refuse, near: neighbourhood{s.desired.Subnets, s.desired.Guarded},
 	}
 	for addr, st := range s.states {
@@ -233,51 +233,50 @@ func (s *speaker) rules() rules {
 	return r
 }
 
-// read looks up the outdated routes.
-func (s *speaker) read(r rules, o outdated, now learned) (learned, error) {
-	s.reader.refusal.change(s.reader.refused, r.refuse)
-	s.reader.refused = r.refuse
-	if o.all {
-		return s.readAll(r, now)
+// read chooses the outdated routes.
+func (r *reader) read(ru rules, o outdated, now learned) learned {
+	r.refusal.change(r.refused, ru.refuse)
+	r.refused = ru.refuse
+	if !o.all {
+		prefixes := slices.SortedFunc(maps.Keys(o.prefixes), comparePrefixes)
+		routes, news := r.look(ru, prefixes)
+		return now.with(routes, missing(now.routes, routes, prefixes, routeTo), news, missing(now.advertised, news, prefixes, newsOf))
 	}
-	return s.readSome(r, o.prefixes, now)
+	routes, news := r.look(ru, r.rib.prefixes())
+	changed, noRoutes := difference(now.routes, routes)
+	fresh, noNews := difference(now.advertised, news)
+	return now.with(changed, noRoutes, fresh, noNews)
 }
 
-// found collects the routes of the prefixes that are read, and the peers that announce these prefixes.
-type found struct {
-	reader     *reader
-	rules      rules
-	routes     []plan.Route
-	advertised []advertised
-}
-
-func (f *found) add(p netip.Prefix, paths []*apiutil.Path) {
-	hops, t := f.reader.choose(f.rules, p, paths)
-	if len(hops) > 0 {
-		f.routes = append(f.routes, plan.Route{Dst: p, NextHops: hops})
-	}
-	if len(t.by)+len(t.refused) > 0 {
-		f.advertised = append(f.advertised, t)
-	}
-}
-
-func (f *found) sort() {
-	slices.SortFunc(f.routes, plan.Route.Compare)
-	slices.SortFunc(f.advertised, advertised.Compare)
-}
-
-// readAll reads all routes.
-func (s *speaker) readAll(r rules, now learned) (learned, error) {
-	f := found{reader: &s.reader, rules: r}
-	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
-		if err := s.list(family, nil, f.add); err != nil {
-			return now, err
+// look returns the routes to some prefixes, and the peers that announce these. All is sorted.
+func (r *reader) look(ru rules, prefixes []netip.Prefix) (routes []plan.Route, news []advertised) {
+	routes, news = make([]plan.Route, 0, len(prefixes)), make([]advertised, 0, len(prefixes))
+	for _, p := range prefixes {
+		hops, t := r.choose(&ru, p)
+		if len(hops) > 0 {
+			routes = append(routes, plan.Route{Dst: p, NextHops: hops})
+		}
+		if len(t.by)+len(t.refused) > 0 {
+			news = append(news, t)
 		}
 	}
-	f.sort()
-	routes, noRoutes := difference(now.routes, f.routes)
-	news, noNews := difference(now.advertised, f.advertised)
-	return now.with(routes, noRoutes, news, noNews), nil
+	return routes, news
+}
+
+func routeTo(p netip.Prefix) plan.Route { return plan.Route{Dst: p} }
+func newsOf(p netip.Prefix) advertised  { return advertised{prefix: p} }
+
+// missing returns the elements of had for those of the prefixes for which now has none. of returns an element with the key of a
+// prefix. All is sorted.
+func missing[T sorted.Item[T]](had sorted.List[T], now []T, prefixes []netip.Prefix, of func(netip.Prefix) T) (gone []T) {
+	for _, p := range prefixes {
+		if like := of(p); len(now) > 0 && now[0].Compare(like) == 0 {
+			now = now[1:]
+		} else if item, ok := had.Get(like); ok {
+			gone = append(gone, item)
+		}
+	}
+	return gone
 }
 
 // difference returns the elements to set in a list, and those to remove, so that it equals wanted, which is sorted.
@@ -290,64 +289,6 @@ func difference[T sorted.Item[T]](list sorted.List[T], wanted []T) (set, gone []
 		}
 	}
 	return set, gone
-}
-
-// readSome reads the routes of some prefixes.
-func (s *speaker) readSome(r rules, prefixes map[netip.Prefix]struct{}, now learned) (learned, error) {
-	f := found{reader: &s.reader, rules: r}
-	wanted := s.reader.lookups(r, prefixes)
-	for i, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
-		for some := range slices.Chunk(wanted[i], lookupsAtOnce) {
-			if err := s.list(family, some, f.add); err != nil {
-				return now, err
-			}
-		}
-	}
-	f.sort()
-	noRoutes, noNews := f.gone(prefixes, now)
-	return now.with(f.routes, noRoutes, f.advertised, noNews), nil
-}
-
-// lookups returns the lookups of the prefixes that may be learned, by family.
-func (r *reader) lookups(ru rules, prefixes map[netip.Prefix]struct{}) (wanted [2][]*apiutil.LookupPrefix) {
-	for p := range prefixes {
-		if !r.never(ru, p) {
-			i := familyIndex(p)
-			wanted[i] = append(wanted[i], &apiutil.LookupPrefix{Prefix: p.String()})
-		}
-	}
-	return wanted
-}
-
-// gone returns the elements of now for prefixes that were read and not found.
-func (f *found) gone(prefixes map[netip.Prefix]struct{}, now learned) (routes []plan.Route, news []advertised) {
-	for p := range prefixes {
-		if had, ok := now.routes.Get(plan.Route{Dst: p}); ok && !holds(f.routes, had) {
-			routes = append(routes, had)
-		}
-		if had, ok := now.advertised.Get(advertised{prefix: p}); ok && !holds(f.advertised, had) {
-			news = append(news, had)
-		}
-	}
-	slices.SortFunc(routes, plan.Route.Compare)
-	slices.SortFunc(news, advertised.Compare)
-	return routes, news
-}
-
-// holds reports whether a sorted list contains an element with the key of like.
-func holds[T sorted.Item[T]](all []T, like T) bool {
-	_, ok := slices.BinarySearchFunc(all, like, T.Compare)
-	return ok
-}
-
-// list calls f for each prefix of GoBGP's table, or for some of them.
-func (s *speaker) list(family bgp.Family, some []*apiutil.LookupPrefix, f func(netip.Prefix, []*apiutil.Path)) error {
-	return s.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family, Prefixes: some},
-		func(nlri bgp.NLRI, paths []*apiutil.Path) {
-			if n, ok := nlri.(*bgp.IPAddrPrefix); ok {
-				f(n.Prefix, paths)
-			}
-		})
 }
 
 // with returns l after a change. It does not modify l.
@@ -421,28 +362,28 @@ func (l learned) exampleOf(peer netip.Addr, c count) count {
 }
 
 // never reports whether a prefix is not learned from any peer.
-func (r *reader) never(ru rules, p netip.Prefix) bool {
+func (r *reader) never(ru *rules, p netip.Prefix) bool {
 	_, own := ru.announce.Get(plan.Announcement{Prefix: p})
 	return own || r.refusal.covers(p) || slices.Contains(ru.near.subnets, p)
 }
 
-// choose returns the next hops of a prefix, and the peers that announce it. Import rules are in GoBGP's policy too, but
-// GoBGP does not know the refused ranges, and may not have the plan's policy yet: so they are applied here again.
-func (r *reader) choose(ru rules, p netip.Prefix, paths []*apiutil.Path) ([]plan.NextHop, advertised) {
+// choose returns the next hops of a prefix, and the peers that announce it.
+func (r *reader) choose(ru *rules, p netip.Prefix) ([]plan.NextHop, advertised) {
 	r.paths, r.tellers, r.useless = r.paths[:0], r.tellers[:0], r.useless[:0]
-	for _, path := range paths {
-		peer, learn := ru.learnFrom(path.PeerAddress, p)
+	for addr, e := range r.rib.of(p) {
+		peer, learn := ru.learnFrom(addr, p)
 		if !learn {
 			continue
 		}
-		c, usable := newCandidate(path, peer.LocalASN(ru.asn), peer)
-		if !usable {
+		c := *e.candidate
+		c.stale = e.kept
+		if !c.resolve(addr, &peer) {
 			continue
 		}
-		if why := ru.flaw(p, c, peer, path.PeerAddress); why != (flaw{}) {
-			r.useless = append(r.useless, refused{path.PeerAddress, why})
+		if why := ru.flaw(p, &c, &peer, addr); why != (flaw{}) {
+			r.useless = append(r.useless, refused{addr, why})
 		} else {
-			r.paths, r.tellers = append(r.paths, c), append(r.tellers, path.PeerAddress)
+			r.paths, r.tellers = append(r.paths, c), append(r.tellers, addr)
 		}
 	}
 	if len(r.paths)+len(r.useless) == 0 || r.never(ru, p) {
@@ -460,7 +401,7 @@ func (ru *rules) learnFrom(addr netip.Addr, p netip.Prefix) (peer plan.Peer, ok 
 }
 
 // flaw returns why a route that passes the import rules of the peer at addr is not learned; zero: it is.
-func (ru *rules) flaw(p netip.Prefix, c candidate, peer plan.Peer, addr netip.Addr) flaw {
+func (ru *rules) flaw(p netip.Prefix, c *candidate, peer *plan.Peer, addr netip.Addr) flaw {
 	why := ru.near.flaw(p, peer.Receive)
 	switch {
 	case why != flaw{}:

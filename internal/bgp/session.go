@@ -208,7 +208,6 @@ type sessionState struct {
 	families  []config.Family
 	overLimit bool      // ended for sending too much; lastError has the reason
 	lapses    time.Time // when overLimit ends; zero: when its configuration changes
-	resumed   bool      // the session before ended with a graceful restart of the peer
 	suspect   bool      // the peer may exceed its limit
 	received  received
 	updates   uint64 // UPDATEs received, as of the last count
@@ -247,15 +246,19 @@ func extendedNextHop(remote []bgp.ParameterCapabilityInterface) bool {
 // bothSpeak returns the families that both ends offered.
 func bothSpeak(local, remote []bgp.ParameterCapabilityInterface) []config.Family {
 	var families []config.Family
-	for _, f := range []struct {
-		family bgp.Family
-		name   config.Family
-	}{{bgp.RF_IPv4_UC, config.IPv4Unicast}, {bgp.RF_IPv6_UC, config.IPv6Unicast}} {
-		if offers(local, f.family) && offers(remote, f.family) {
-			families = append(families, f.name)
+	for _, f := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
+		if offers(local, f) && offers(remote, f) {
+			families = append(families, familyName(f))
 		}
 	}
 	return families
+}
+
+func familyName(f bgp.Family) config.Family {
+	if f == bgp.RF_IPv6_UC {
+		return config.IPv6Unicast
+	}
+	return config.IPv4Unicast
 }
 
 // offers reports whether the capabilities of one end include a family.

@@ -62,6 +62,7 @@ type speaker struct {
 	guards *guards
 	resets sync.WaitGroup // running resets of sessions that BFD has lost
 
+	rib     rib
 	reading sync.Mutex // held while learned routes are read, so that older ones never replace newer ones; locked before mu
 	reader  reader
 
@@ -106,6 +107,7 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 		failed:    map[netip.Addr]*failedOpenings{},
 		lapses:    map[netip.Addr]lapse{},
 	}
+	s.reader.rib = &s.rib
 	s.neighbors = newNeighbors(log, hint.Apply)
 	go func() {
 		defer close(s.served)
@@ -308,10 +310,10 @@ func (s *speaker) addPeer(ctx context.Context, c session, name, lastError string
 	return nil
 }
 
-// exchange returns the import and export rules for a peer as planned.
+// exchange returns the export rules for a peer as planned.
 func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchange, error) {
 	asn, own := p.ASN, p.LocalASN(d.ASN)
-	x := exchange{Import: p.Receive}
+	var x exchange
 	var err error
 	switch p.DynamicASN {
 	case config.DynamicInternal:
@@ -363,34 +365,15 @@ func (s *speaker) setPolicies(ctx context.Context, exchanges map[netip.Addr]exch
 
 // refresh applies changed policies to a running session.
 func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after exchange) error {
-	direction, changed := before.changed(after)
-	if !changed {
+	if reflect.DeepEqual(before, after) {
 		return nil
 	}
-	err := s.server.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String(), Soft: true, Direction: direction})
-	if direction != api.ResetPeerRequest_DIRECTION_OUT {
-		s.mu.Lock()
-		s.changed((*outdated).addAll)
-		s.mu.Unlock()
-	}
-	if err != nil {
+	if err := s.server.ResetPeer(ctx, &api.ResetPeerRequest{
+		Address: addr.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT,
+	}); err != nil {
 		return fmt.Errorf("refresh peer %s: %w", addr, err)
 	}
 	return nil
-}
-
-// changed returns the directions in which other routes are exchanged after a change of x, if any.
-func (x exchange) changed(after exchange) (direction api.ResetPeerRequest_Direction, changed bool) {
-	out := x.Silent != after.Silent || !reflect.DeepEqual(x.Export, after.Export)
-	in := x.Silent != after.Silent || !reflect.DeepEqual(x.Import, after.Import)
-	switch {
-	case in && out:
-		return api.ResetPeerRequest_DIRECTION_BOTH, true
-	case in:
-		return api.ResetPeerRequest_DIRECTION_IN, true
-	default:
-		return api.ResetPeerRequest_DIRECTION_OUT, out
-	}
 }
 
 func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {

@@ -493,9 +493,13 @@ func TestGracefulRestart(t *testing.T) {
 
 func TestDynamicExternal(t *testing.T) {
 	s := newSite(t)
-	s.configure("r2", "no router bgp 65002 vrf red", "router bgp 64512 vrf red", "bgp router-id 10.255.0.2",
-		"neighbor 10.0.2.2 remote-as 64512", "neighbor 10.0.2.2 timers connect 1")
-	external := func(p *plan.Peer) { p.ASN, p.DynamicASN = 0, config.DynamicExternal }
+	s.configure("r2", "no router bgp 65002 vrf red", "router bgp 64512 vrf red", "bgp router-id 10.255.0.2", "no bgp network import-check",
+		"neighbor 10.0.2.2 remote-as 64512", "neighbor 10.0.2.2 timers connect 1",
+		"address-family ipv4 unicast", "network 198.51.100.0/24")
+	s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "network 198.51.100.0/24")
+	external := func(p *plan.Peer) {
+		p.ASN, p.DynamicASN, p.Receive = 0, config.DynamicExternal, []config.PrefixPattern{pattern("0.0.0.0/0", 0, 32)}
+	}
 	sp := red(peer("10.0.1.1", "red1", external), peer("10.0.2.1", "red2", external))
 	sp.Announce = announcing(vip4)
 	s.desired = []plan.Speaker{sp}
@@ -522,6 +526,13 @@ func TestDynamicExternal(t *testing.T) {
 	paths, err := s.routes("r2", "red", vip4)
 	require.NoError(t, err)
 	require.Empty(t, paths)
+	s.until(func() error {
+		if r := s.session("red", "10.0.2.1"); r.Received != 1 {
+			return fmt.Errorf("session with the internal peer: %+v", r)
+		}
+		return nil
+	})
+	s.untilLearned("red", "198.51.100.0/24 via 10.0.1.1 dev red1")
 }
 
 func TestListen(t *testing.T) {
