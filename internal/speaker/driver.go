@@ -27,6 +27,7 @@ type driver struct {
 	*wire
 	server  *server
 	version string        // of the agent
+	groups  bool          // the agent understands learned.groups
 	changed chan struct{} // sessions may have changed
 	routes  chan struct{} // learned routes may have changed
 	stirred chan struct{} // BFD sessions with other nodes may have changed
@@ -68,7 +69,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 		_ = d.write(message{Hello: &hello{Protocol: Protocol, Version: s.version, Started: s.started}}, writeWithin)
 		return
 	}
-	d.version = h.Version
+	d.version, d.groups = h.Version, h.Groups
 	former, now := s.takeOver(d)
 	defer s.leave(d)
 	if former != nil {
@@ -196,13 +197,15 @@ func (d *driver) sendSessions(count bool) error {
 	return d.write(message{Sessions: &sessions{now}}, writeWithin)
 }
 
-// sendRoutes sends changes of learned routes, then pauses if there were any. A lone change does not wait.
+// sendRoutes sends changes of learned routes. If there were any, it returns after routesEvery at the earliest. A lone change does
+// not wait.
 func (d *driver) sendRoutes(ctx context.Context) error {
+	began := time.Now()
 	if sent, err := d.sendRoutesNow(); !sent || err != nil {
 		return err
 	}
 	signal(d.changed) // route counts have changed
-	pause.For(ctx, routesEvery)
+	pause.For(ctx, routesEvery-time.Since(began))
 	return nil
 }
 
@@ -244,7 +247,11 @@ func (d *driver) tellLearned(network string, c listChange[plan.Route]) error {
 		piece := listChange[plan.Route]{Gone: c.Gone[:min(len(c.Gone), chunk)], Set: c.Set[:min(len(c.Set), chunk)]}
 		c.Gone, c.Set = c.Gone[len(piece.Gone):], c.Set[len(piece.Set):]
 		more := !c.empty()
-		if err := d.write(message{Learned: &learned{Network: network, Routes: piece, More: more}}, writeWithin); err != nil {
+		m := learned{Network: network, Routes: piece, More: more}
+		if d.groups {
+			m.Routes.Set, m.Groups = nil, grouped(piece.Set)
+		}
+		if err := d.write(message{Learned: &m}, writeWithin); err != nil {
 			return err
 		}
 		if !more {

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/egressway/egressway/internal/plan"
 )
 
 // FuzzMessages reads anything as what an agent says to the speaker, and as what the speaker says to an agent.
@@ -18,6 +16,7 @@ func FuzzMessages(f *testing.F) {
 {"id":2,"withdraw":{"networks":[{"network":"red","prefixes":["192.0.2.9/32"],"peers":["192.0.2.1"]}]}}`))
 	f.Add([]byte(`{"apply":{"speakers":[{"network":"red"}],"gone":["blue"]}}`))
 	f.Add([]byte(`{"learned":{"network":"red","routes":{"set":[{"dst":"0.0.0.0/0","nextHops":[{"gateway":"192.0.2.1"}]}],"gone":["::/0"]},"more":true}} {"learned":{"network":"red","gone":true}}`))
+	f.Add([]byte(`{"learned":{"network":"red","groups":[{"to":"0.0.0.0/0 ::/0","nextHops":[{"gateway":"192.0.2.1"}]},{"to":" x"},{"to":""}]}}`))
 	f.Add([]byte(`{"sessions":{"all":[{"network":"red","peer":"x"}]}} {"nodes":{}} {"answer":{"errors":["a"]}} {"again":true} {"told":true} {"ending":true}`))
 	f.Add([]byte(`{"apply":null} [] 1 "x" {"apply":{"speakers":[{"speaker":{"routerID":"::"},"refuse":{"set":[{"prefix":""}]}}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -26,7 +25,7 @@ func FuzzMessages(f *testing.F) {
 		defer there.Close()
 		w := &wire{conn: here, in: json.NewDecoder(bytes.NewReader(data))}
 		a := asked{}
-		l := &link{wire: w, wake: func() {}, asked: asked{}, pieces: map[string]listChange[plan.Route]{}, awaited: map[uint64]chan *answer{}}
+		l := &link{wire: w, wake: func() {}, asked: asked{}, pieces: routes{}, awaited: map[uint64]chan *answer{}}
 		for {
 			m, err := w.read()
 			if err != nil {

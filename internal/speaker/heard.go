@@ -29,11 +29,11 @@ func (r routes) list() []plan.NetworkRoutes {
 	return all
 }
 
-// changed returns a copy of r with c applied to one network.
-func (r routes) changed(network string, c listChange[plan.Route]) routes {
+// with returns a copy of r with other routes of one network.
+func (r routes) with(network string, now sorted.List[plan.Route]) routes {
 	next := make(routes, len(r)+1)
 	maps.Copy(next, r)
-	next[network] = applyIn(c, r[network], routeTo)
+	next[network] = now
 	return next
 }
 

@@ -21,7 +21,7 @@ type link struct {
 	watching *watching // the last confirmed Watch request; guarded by the client's asking
 
 	// Only listen uses these.
-	pieces map[string]listChange[plan.Route] // received parts of incomplete route messages, by network
+	pieces routes // with the parts received so far of changes that are not complete
 	hops   sameHops
 
 	mu        sync.Mutex // guards the fields below
@@ -50,7 +50,7 @@ func connect(ctx context.Context, path, version string, wake func()) (*link, hel
 	}
 	l := &link{
 		wire: newWire(conn), socket: path, wake: wake, partly: true, asked: asked{},
-		pieces: map[string]listChange[plan.Route]{}, awaited: map[uint64]chan *answer{},
+		pieces: routes{}, awaited: map[uint64]chan *answer{},
 	}
 	h, err := l.greet(version)
 	if err != nil {
@@ -61,7 +61,7 @@ func connect(ctx context.Context, path, version string, wake func()) (*link, hel
 }
 
 func (l *link) greet(version string) (hello, error) {
-	if err := l.write(message{Hello: &hello{Protocol: Protocol, Version: version}}, helloWithin); err != nil {
+	if err := l.write(message{Hello: &hello{Protocol: Protocol, Version: version, Groups: true}}, helloWithin); err != nil {
 		return hello{}, err
 	}
 	h, err := l.readHello()
@@ -156,18 +156,24 @@ func (l *link) hearLearned(m learned) bool {
 		l.setLearned(l.known().learned.without(m.Network))
 		return true
 	}
-	all := l.pieces[m.Network]
-	for _, r := range m.Routes.Set {
-		r.NextHops = l.hops.one(r.NextHops)
-		all.Set = append(all.Set, r)
+	c := m.Routes
+	for i, r := range c.Set {
+		c.Set[i].NextHops = l.hops.one(r.NextHops)
 	}
-	all.Gone = append(all.Gone, m.Routes.Gone...)
+	if len(m.Groups) > 0 {
+		c.Set = ungrouped(m.Groups, &l.hops)
+	}
+	now, begun := l.pieces[m.Network]
+	if !begun {
+		now = l.known().learned[m.Network]
+	}
+	now = applyIn(c, now, routeTo)
 	if m.More {
-		l.pieces[m.Network] = all
+		l.pieces[m.Network] = now
 		return false
 	}
 	delete(l.pieces, m.Network)
-	l.setLearned(l.known().learned.changed(m.Network, all))
+	l.setLearned(l.known().learned.with(m.Network, now))
 	return true
 }
 

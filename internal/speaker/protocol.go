@@ -61,6 +61,8 @@ type message struct {
 type hello struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"` // of the program
+	// Sent by the agent only: it understands learned.groups.
+	Groups bool `json:"groups,omitempty"`
 	// Sent by the speaker only: its start time, and the desired state that it has, without the prefixes to refuse.
 	Started  time.Time     `json:"started,omitzero"`
 	Speakers []wireSpeaker `json:"speakers,omitempty"`
@@ -122,8 +124,15 @@ type sessions struct {
 type learned struct {
 	Network string                 `json:"network"`
 	Routes  listChange[plan.Route] `json:"routes,omitzero"`
-	Gone    bool                   `json:"gone,omitempty"` // the network has no speaker any more
-	More    bool                   `json:"more,omitempty"` // the change continues in the next message: apply all parts together
+	Groups  []group                `json:"groups,omitempty"` // what Routes.Set holds, for agents that understand it
+	Gone    bool                   `json:"gone,omitempty"`   // the network has no speaker any more
+	More    bool                   `json:"more,omitempty"`   // the change continues in the next message: apply all parts together
+}
+
+// group is a set of routes with the same next hops.
+type group struct {
+	To       prefixes       `json:"to"`
+	NextHops []plan.NextHop `json:"nextHops"`
 }
 
 // wire is one end of a connection. It may be written to concurrently, but read by one goroutine only.

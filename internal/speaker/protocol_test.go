@@ -124,6 +124,17 @@ func TestEveryFieldTravels(t *testing.T) {
 		r := filled[plan.Route]()
 		require.Equal(t, r, send(t, message{Learned: &learned{Routes: listChange[plan.Route]{Set: []plan.Route{r}}}}).Learned.Routes.Set[0])
 	})
+	t.Run("group of learned routes", func(t *testing.T) {
+		one, two := []plan.NextHop{filled[plan.NextHop]()}, []plan.NextHop{filled[plan.NextHop](), {Device: "eth1"}}
+		routes := []plan.Route{
+			{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHops: one},
+			{Dst: netip.MustParsePrefix("198.51.100.0/24"), NextHops: two},
+			{Dst: netip.MustParsePrefix("2001:db8::/32"), NextHops: one},
+		}
+		m := send(t, message{Learned: &learned{Groups: grouped(routes)}})
+		require.Len(t, m.Learned.Groups, 2)
+		require.Equal(t, routes, ungrouped(m.Learned.Groups, new(sameHops)))
+	})
 	t.Run("other nodes", func(t *testing.T) {
 		p, s := filled[bfd.Peer](), filled[bfd.Session]()
 		require.Equal(t, p, bfd.Peer(send(t, message{Watch: &watching{Peers: []nodePeer{nodePeer(p)}}}).Watch.Peers[0]))

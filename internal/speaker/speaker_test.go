@@ -3,6 +3,7 @@ package speaker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -508,12 +509,19 @@ func holder(t *testing.T, path string) int {
 	return int(cred.Pid)
 }
 
-// TestManyRoutes tells an agent 100,000 routes, and then what changes of them.
+// TestManyRoutes tells an agent 100,000 routes, and then what changes of them; also one that does not understand groups.
 func TestManyRoutes(t *testing.T) {
+	for _, groups := range []bool{true, false} {
+		t.Run(fmt.Sprintf("groups %t", groups), func(t *testing.T) { manyRoutes(t, groups) })
+	}
+}
+
+func manyRoutes(t *testing.T, groups bool) {
+	t.Helper()
 	a, b := net.Pipe()
-	d := &driver{wire: newWire(a)}
+	d := &driver{wire: newWire(a), groups: groups}
 	wakes := 0
-	l := &link{wire: newWire(b), wake: func() { wakes++ }, pieces: map[string]listChange[plan.Route]{}}
+	l := &link{wire: newWire(b), wake: func() { wakes++ }, pieces: routes{}}
 	done := make(chan error, 1)
 	go func() { done <- l.listen(func() {}) }()
 	route := func(i int, via string) plan.Route {
