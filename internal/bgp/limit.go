@@ -9,8 +9,6 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
-	"github.com/egressway/egressway/internal/plan"
 )
 
 // recountEvery is the longest time between two counts of all received routes.
@@ -33,14 +31,18 @@ type received struct {
 // tally counts routes, per family.
 type tally struct {
 	counted perFamily // at the last count
-	since   perFamily // received in UPDATEs since: an upper bound, since some replace counted routes
+	before  perFamily // received in UPDATEs before that count
+	all     perFamily // received in UPDATEs since the session began
 }
 
 func (t tally) total() int { return t.counted[0] + t.counted[1] }
 
+// since returns how many routes were received after the last count: an upper bound, since some replace counted ones.
+func (t tally) since(family int) int { return t.all[family] - t.before[family] }
+
 // over reports whether the routes of one family may exceed limit, including those received since the last count.
 func (t tally) over(limit int) bool {
-	return max(t.counted[0]+t.since[0], t.counted[1]+t.since[1]) > limit
+	return max(t.counted[0]+t.since(0), t.counted[1]+t.since(1)) > limit
 }
 
 // over reports whether a peer may exceed maxPrefixes; 0: no limit.
@@ -50,22 +52,23 @@ func (r received) over(maxPrefixes int) bool {
 
 // counted returns r as of the last count.
 func (r received) counted() received {
-	r.routes.since, r.loops.since = perFamily{}, perFamily{}
+	r.routes.before, r.loops.before = r.routes.all, r.loops.all
 	return r
 }
 
 // noteRoute counts a path that a peer sent, and requests Apply if there may be too many. The caller holds s.mu.
-func (s *speaker) noteRoute(addr netip.Addr, peer *plan.Peer, c *candidate) {
-	st := s.states[addr]
-	if st == nil {
-		return
-	}
+func (s *speaker) noteRoute(addr netip.Addr, st *sessionState, c *candidate) {
 	t := &st.received.routes
 	if c.loops {
 		t = &st.received.loops
 	}
-	t.since[familyOf(c.family.Afi())]++
-	if !st.suspect && !st.overLimit && st.received.over(int(peer.MaxPrefixes)) {
+	t.all[familyOf(c.family.Afi())]++
+	s.noteSuspect(addr, st)
+}
+
+// noteSuspect requests Apply if a peer may send too many routes. The caller holds s.mu.
+func (s *speaker) noteSuspect(addr netip.Addr, st *sessionState) {
+	if !st.suspect && !st.overLimit && st.received.over(int(s.peers[addr].MaxPrefixes)) {
 		st.suspect = true
 		s.hint.Apply()
 	}
@@ -133,7 +136,12 @@ func (s *speaker) count() {
 
 // countOf counts the routes that one peer sends; empty: all peers.
 func (s *speaker) countOf(address string) {
-	all := map[netip.Addr]perFamily{}
+	all, before := map[netip.Addr]perFamily{}, map[netip.Addr]sessionState{}
+	s.mu.Lock()
+	for addr, st := range s.states {
+		before[addr] = *st
+	}
+	s.mu.Unlock()
 	// Don't ask for the number of announced routes: GoBGP would generate them all again, and s.announcements has the number.
 	if err := s.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: address}, func(p *api.Peer) {
 		addr, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
@@ -155,37 +163,36 @@ func (s *speaker) countOf(address string) {
 		s.log.Debug("cannot list BGP peers", "error", err)
 	}
 	for addr, sent := range all {
-		s.noteCount(addr, sent)
+		s.noteCount(addr, before[addr], sent)
 	}
 }
 
-// noteCount records how many routes a peer sends. If there are more than maxPrefixes, it counts those that went through
-// our AS separately, which takes a scan of them all.
-func (s *speaker) noteCount(addr netip.Addr, sent perFamily) {
+// noteCount records how many routes a peer sends, as counted after its session was in state had. If there are more than
+// maxPrefixes, it counts those that went through our AS separately, which takes a scan of them all.
+func (s *speaker) noteCount(addr netip.Addr, had sessionState, sent perFamily) {
 	s.mu.Lock()
-	st, peer := s.states[addr], s.peers[addr]
-	most := int(peer.MaxPrefixes)
-	if st == nil {
-		s.mu.Unlock()
-		return
-	}
-	had, asn := st.received, peer.LocalASN(s.desired.ASN)
-	st.received.routes.since, st.received.loops.since = perFamily{}, perFamily{}
+	peer := s.peers[addr]
+	most, asn := int(peer.MaxPrefixes), peer.LocalASN(s.desired.ASN)
 	s.mu.Unlock()
-	var now received
+	routes, loops := had.received.routes, had.received.loops
 	for i, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
 		switch {
 		case most == 0 || sent[i] <= most:
-			now.routes.counted[i] = sent[i]
-		case had.routes.since[i]+had.loops.since[i] == 0 && had.routes.counted[i]+had.loops.counted[i] == sent[i]:
-			now.routes.counted[i], now.loops.counted[i] = had.routes.counted[i], had.loops.counted[i]
-		default:
-			now.routes.counted[i], now.loops.counted[i] = s.tellApart(addr, family, asn)
+			routes.counted[i], loops.counted[i] = sent[i], 0
+		case routes.since(i)+loops.since(i) > 0 || routes.counted[i]+loops.counted[i] != sent[i]:
+			routes.counted[i], loops.counted[i] = s.tellApart(addr, family, asn)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.received.routes.counted, st.received.loops.counted = now.routes.counted, now.loops.counted
+	st := s.states[addr]
+	if st == nil || st.since != had.since {
+		return // it has another session
+	}
+	r := &st.received
+	r.routes.counted, r.routes.before = routes.counted, had.received.routes.all
+	r.loops.counted, r.loops.before = loops.counted, had.received.loops.all
+	s.noteSuspect(addr, st)
 }
 
 // tellApart counts the routes that a peer sends, and separately those that went through an AS.

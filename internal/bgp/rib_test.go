@@ -127,13 +127,46 @@ func TestLateUpdate(t *testing.T) {
 	r.withdraws("192.0.2.0/24")
 	delete(r.states, r.peer.Address) // as removePeer does
 	r.announces("198.51.100.0/24")
+	require.Empty(t, r.rib.byPeer)
+	r.states[r.peer.Address] = &sessionState{} // as addPeer does
+	r.announces("198.51.100.0/24")
 	r.established(bgp.RF_IPv4_UC)
 	r.learns()
+}
+
+// TestReceivedMeanwhile has a peer announce routes while those before are counted. Neither they nor the count itself may hide that
+// there are too many.
+func TestReceivedMeanwhile(t *testing.T) {
+	r := newReported(t)
+	wanted := 0
+	r.hint.Apply = func() { wanted++ }
+	r.peer.MaxPrefixes = 4
+	r.peers[r.peer.Address] = r.peer
+	r.established(bgp.RF_IPv4_UC)
+	st := r.states[r.peer.Address]
+	wanted = 0
+	r.announces("192.0.2.0/32", "192.0.2.1/32")
+	had := *st
+	r.announces("192.0.2.2/32", "192.0.2.3/32")
+	r.noteCount(r.peer.Address, had, perFamily{2})
+	require.Zero(t, wanted)
+	r.announces("192.0.2.4/32")
+	require.Equal(t, 1, wanted)
+
+	st.suspect, st.received = false, received{routes: tally{counted: perFamily{5}}}
+	r.noteCount(r.peer.Address, *st, perFamily{5})
+	require.Equal(t, 2, wanted)
+
+	had = *st
+	st.suspect, st.received, st.since = false, received{}, time.Now()
+	r.noteCount(r.peer.Address, had, perFamily{5})
+	require.Equal(t, received{}, st.received, "a count of the former session")
 }
 
 // TestLocalPrefOfExternalPeer has an external peer send LOCAL_PREF: it does not matter.
 func TestLocalPrefOfExternalPeer(t *testing.T) {
 	r := newReported(t)
+	r.established(bgp.RF_IPv4_UC)
 	r.announces("192.0.2.0/24")
 	for _, e := range r.rib.of(netip.MustParsePrefix("192.0.2.0/24")) {
 		require.Equal(t, uint32(defaultLocalPref), e.localPref)
@@ -143,6 +176,7 @@ func TestLocalPrefOfExternalPeer(t *testing.T) {
 // TestSharedCandidates has a peer announce routes together: they share memory.
 func TestSharedCandidates(t *testing.T) {
 	r := newReported(t)
+	r.established(bgp.RF_IPv4_UC)
 	r.announces("192.0.2.0/24", "198.51.100.0/24")
 	shared := map[*candidate]bool{}
 	for _, prefix := range r.rib.prefixes() {

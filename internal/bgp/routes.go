@@ -169,9 +169,13 @@ func (s *speaker) pathChanged(p *apiutil.Path, prefix netip.Prefix) {
 		s.rib.remove(p.PeerAddress, prefix)
 		return
 	}
+	st := s.states[p.PeerAddress]
+	if st == nil {
+		return // a late event of a session that was removed
+	}
 	peer := s.peers[p.PeerAddress]
 	c := newCandidate(p, peer.LocalASN(s.desired.ASN))
-	s.noteRoute(p.PeerAddress, &peer, &c)
+	s.noteRoute(p.PeerAddress, st, &c)
 	s.rib.set(p.PeerAddress, prefix, c)
 }
 
