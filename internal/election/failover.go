@@ -33,3 +33,12 @@ func following(term int64) int64 {
 func silent(node string) string {
 	return fmt.Sprintf("node %s does not answer the nodes that watch it", node)
 }
+
+// Resume marks the standby of a choice as the former host if it was the host in the choice before, or was marked there. Such
+// a standby has connections that continue.
+func (c Choice) Resume(before Choice) Choice {
+	followed := before.Host == c.Standby && before.Host != c.Host
+	noted := before.Former && before.Host == c.Host && before.Standby == c.Standby
+	c.Former = c.Former || c.Standby != "" && (followed || noted)
+	return c
+}
