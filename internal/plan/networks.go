@@ -8,10 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/config"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
 )
 
 // network is a configured network as this node has it.
