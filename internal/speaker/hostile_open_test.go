@@ -197,6 +197,7 @@ func TestSecondConnection(t *testing.T) {
 	s := h.settles(goodOpen())
 	s.says(good(oldHop, nth(0)))
 	h.learns(nth(0), oldHop)
+	require.EventuallyWithT(t, func(t *assert.CollectT) { require.True(t, c.Sessions()[0].Up) }, limit, 20*time.Millisecond) // reported apart
 	since := c.Sessions()[0].Since
 	rubbish := [][]byte{nil, []byte("x"), bgpMessage(openType, goodOpen()), bgpMessage(9, []byte{1}), many(5000, 0xff), good(newHop, nth(1))}
 	for _, from := range []netip.Addr{h.addr, netip.MustParseAddr("127.9.9.9")} {
