@@ -28,7 +28,7 @@ const (
 func packages(t *testing.T) map[string][]*ast.File {
 	t.Helper()
 	found := map[string][]*ast.File{}
-	for _, root := range []string{"../internal", "../cmd/egressway", "../api/v1"} {
+	for _, root := range []string{"../internal", "../cmd/egressway", "../api/v1", "../api/v1alpha1"} {
 		require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:

@@ -18,14 +18,15 @@ import (
 	k8syaml "sigs.k8s.io/yaml"
 )
 
-// TestOneCRD compares the chart's copy with the generated CRD.
+// TestOneCRD compares the chart's copies with the generated CRDs.
 func TestOneCRD(t *testing.T) {
-	const name = "k8s.ovn.org_egressservices.yaml"
-	generated, err := os.ReadFile("../config/crd/" + name)
-	require.NoError(t, err)
-	copied, err := os.ReadFile(chart + "/crds/" + name)
-	require.NoError(t, err)
-	require.Equal(t, string(generated), string(copied), `"make generate" copies it`)
+	for _, name := range []string{"egressway.io_egressnodes.yaml", "k8s.ovn.org_egressservices.yaml"} {
+		generated, err := os.ReadFile("../config/crd/" + name)
+		require.NoError(t, err)
+		copied, err := os.ReadFile(chart + "/crds/" + name)
+		require.NoError(t, err)
+		require.Equal(t, string(generated), string(copied), `"make generate" copies it`)
+	}
 }
 
 // TestSameObjects compares the objects of helm and kustomize for the same settings.
@@ -38,6 +39,7 @@ func TestSameObjects(t *testing.T) {
 		{name: "metrics", values: "podMonitor: {enabled: true}", components: []string{"podmonitor"}},
 		{name: "alerts", values: "prometheusRule: {enabled: true}", components: []string{"prometheusrule"}},
 		{name: "labels", values: "labelHosts: true", components: []string{"host-label"}},
+		{name: "policy", values: "admissionPolicy: {enabled: true}", components: []string{"admission-policy"}},
 		{name: "all", values: "{podMonitor: {enabled: true}, labelHosts: true}", components: []string{"podmonitor", "host-label"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -262,7 +264,7 @@ func TestValues(t *testing.T) {
 		},
 		{
 			"values of a chart without the newer ones as of helm upgrade --reuse-values",
-			"{nameOverride: null, aggregateRoles: null, podLabels: null, podAnnotations: null, extraEnv: null, extraVolumes: null, extraVolumeMounts: null, serviceAccount: null, dashboard: null, prometheusRule: {enabled: true, alerts: null}}",
+			"{nameOverride: null, aggregateRoles: null, admissionPolicy: null, podLabels: null, podAnnotations: null, extraEnv: null, extraVolumes: null, extraVolumeMounts: null, serviceAccount: null, dashboard: null, prometheusRule: {enabled: true, alerts: null}}",
 			func(t *testing.T, o objects, _ corev1.PodSpec) {
 				want := rendered(t, "prometheusRule: {enabled: true}")
 				require.Equal(t, want, o)
@@ -304,32 +306,34 @@ func TestNameOverride(t *testing.T) {
 // TestBadValues finds that values which would have no effect, or break the daemon, are refused by name.
 func TestBadValues(t *testing.T) {
 	for values, named := range map[string]string{
-		"labelhosts: true":                                                            "labelhosts",
-		"aggregateRoles: maybe":                                                       "aggregateRoles",
-		"labelHosts: yes please":                                                      "labelHosts",
-		"image: {digest: abc}":                                                        "digest",
-		"image: {pullPolicy: Sometimes}":                                              "pullPolicy",
-		"podMonitor: {enabled: true, interval: half a minute}":                        "interval",
-		"config: {status: {metricsAddress: 9479}}":                                    "metricsAddress",
-		"config: {status: {socket: /tmp/sock}}":                                       "socket",
-		"config: {speaker: {socket: /tmp/sock}}":                                      "socket",
-		"speaker: {updateStrategy: {type: RollingUpdate}}":                            "updateStrategy",
-		"config: {networks: [{vrf: vrf-red}]}":                                        "name",
-		"config: []":                                                                  "config",
-		"nameOverride: Egress_way":                                                    "nameOverride",
-		"nameOverride: " + strings.Repeat("a", 51):                                    "nameOverride",
-		"podLabels: {app.kubernetes.io/name: x}":                                      "app.kubernetes.io/name",
-		"podLabels: {a: 1}":                                                           "podLabels",
-		"podAnnotations: [a]":                                                         "podAnnotations",
-		"extraEnv: {a: b}":                                                            "extraEnv",
-		"extraEnv: [{name: EGRESSWAY_SPEAKER_START, value: x}]":                       "extraEnv",
-		"extraEnv: [{name: EGRESSWAY_STATUS_SOCKET, value: x}]":                       "extraEnv",
-		"extraEnv: [{name: NODE_NAME, value: x}]":                                     "extraEnv",
-		"extraEnv: [{name: A, value: 1}]":                                             "extraEnv",
-		"extraVolumes: [{name: config, emptyDir: {}}]":                                "extraVolumes",
-		"extraVolumeMounts: [{name: a, mountPath: /run/egressway}]":                   "extraVolumeMounts",
-		"serviceAccount: {create: false}":                                             "create",
-		"dashboard: {enabled: 1}":                                                     "dashboard",
+		"labelhosts: true":                                          "labelhosts",
+		"aggregateRoles: maybe":                                     "aggregateRoles",
+		"labelHosts: yes please":                                    "labelHosts",
+		"image: {digest: abc}":                                      "digest",
+		"image: {pullPolicy: Sometimes}":                            "pullPolicy",
+		"podMonitor: {enabled: true, interval: half a minute}":      "interval",
+		"config: {status: {metricsAddress: 9479}}":                  "metricsAddress",
+		"config: {status: {socket: /tmp/sock}}":                     "socket",
+		"config: {speaker: {socket: /tmp/sock}}":                    "socket",
+		"speaker: {updateStrategy: {type: RollingUpdate}}":          "updateStrategy",
+		"config: {networks: [{vrf: vrf-red}]}":                      "name",
+		"config: []":                                                "config",
+		"nameOverride: Egress_way":                                  "nameOverride",
+		"nameOverride: " + strings.Repeat("a", 51):                  "nameOverride",
+		"podLabels: {app.kubernetes.io/name: x}":                    "app.kubernetes.io/name",
+		"podLabels: {a: 1}":                                         "podLabels",
+		"podAnnotations: [a]":                                       "podAnnotations",
+		"extraEnv: {a: b}":                                          "extraEnv",
+		"extraEnv: [{name: EGRESSWAY_SPEAKER_START, value: x}]":     "extraEnv",
+		"extraEnv: [{name: EGRESSWAY_STATUS_SOCKET, value: x}]":     "extraEnv",
+		"extraEnv: [{name: NODE_NAME, value: x}]":                   "extraEnv",
+		"extraEnv: [{name: A, value: 1}]":                           "extraEnv",
+		"extraVolumes: [{name: config, emptyDir: {}}]":              "extraVolumes",
+		"extraVolumeMounts: [{name: a, mountPath: /run/egressway}]": "extraVolumeMounts",
+		"admissionPolicy: {validationActions: [Refuse]}":            "validationActions",
+		"admissionPolicy: {enabled: true}\nconfig: {networks: [{name: a, namespaces: {matchExpressions: [{key: a, operator: in}]}}]}": "operator in: must be In",
+		"serviceAccount: {create: false}": "create",
+		"dashboard: {enabled: 1}":         "dashboard",
 		"prometheusRule:\n  enabled: true\n  alerts: {EgresswayProblem: {for: 1h}}":   "there is no alert EgresswayProblem",
 		"prometheusRule:\n  enabled: true\n  alerts: {EgresswayDown: {threshold: 1}}": "EgresswayDown.threshold: this alert has none",
 		"prometheusRule: {alerts: {EgresswayProblems: {for: long}}}":                  "EgresswayProblems/for",
@@ -358,7 +362,7 @@ func TestDocumentedValues(t *testing.T) {
 	for key, value := range values {
 		require.Contains(t, schema.Properties, key)
 		names := []string{key}
-		if inner, ok := value.(map[string]any); ok && slices.Contains([]string{"image", "podMonitor", "prometheusRule", "speaker", "dashboard", "serviceAccount"}, key) {
+		if inner, ok := value.(map[string]any); ok && slices.Contains([]string{"image", "podMonitor", "prometheusRule", "speaker", "dashboard", "serviceAccount", "admissionPolicy"}, key) {
 			names = nil
 			for k := range inner {
 				names = append(names, key+"."+k)

@@ -154,6 +154,10 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	a.setSource(openSource(log, c, version, a.wake))
 	a.status.OnDrain(a.drain)
 	a.status.OnPicture(picture.WritePage)
+	if a.server != nil {
+		a.status.OnToken(a.server.MayGet)
+		g.Go(func() error { a.status.FollowNode(ctx, a.server.ReportNode); return nil })
+	}
 	counters.Flows(a.status, a.flows.Counters)
 	counters.Expect(a.status)
 	counts := counters.NewReader(log, marks(c), c.Status.PerService && c.Status.ServiceCounters)

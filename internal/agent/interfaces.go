@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/egressway/egressway/api/v1alpha1"
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
@@ -76,6 +77,10 @@ type following interface {
 	Current(ctx context.Context) error
 	// Report publishes the state of this node to the leader.
 	Report(r cluster.Report)
+	// ReportNode publishes the state of this node to people.
+	ReportNode(s v1alpha1.EgressNodeStatus)
+	// MayGet returns the user of a token, and whether that user may get a path of the daemon.
+	MayGet(ctx context.Context, token, path string) (user string, allowed bool, err error)
 	// ShareAddresses publishes the secondary addresses of this node to the other nodes.
 	ShareAddresses(s cluster.Secondary)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/api/v1alpha1"
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
@@ -275,8 +276,14 @@ type scriptedServer struct {
 	addresses cluster.Secondary
 }
 
-func (s *scriptedServer) Reached() []netip.Addr              { return nil }
-func (s *scriptedServer) Report(r cluster.Report)            { s.report = r }
+func (s *scriptedServer) Reached() []netip.Addr                { return nil }
+func (s *scriptedServer) Report(r cluster.Report)              { s.report = r }
+func (s *scriptedServer) ReportNode(v1alpha1.EgressNodeStatus) {}
+
+func (s *scriptedServer) MayGet(context.Context, string, string) (string, bool, error) {
+	return "", false, nil
+}
+
 func (s *scriptedServer) ShareAddresses(a cluster.Secondary) { s.addresses = a }
 
 func (s *scriptedServer) Current(context.Context) error {

@@ -373,6 +373,9 @@ type MetricsTLS struct {
 	// PEM file with authorities: `/metrics` needs a client certificate by one of them; `/healthz` and `/readyz` need
 	// none
 	ClientCAFile string `yaml:"clientCAFile"`
+	// `/metrics` needs the bearer token of a user whom the API server lets `get` the path `/metrics`; with `clientCAFile`, either
+	// suffices
+	TokenReview bool `yaml:"tokenReview"`
 }
 
 // Log configures the log on standard error.

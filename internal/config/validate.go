@@ -335,6 +335,9 @@ func (v *validator) metricsTLS() {
 	if v.c.Status.MetricsAddress == "" {
 		v.bad("status.metricsTLS", "status.metricsAddress is empty: no client can connect")
 	}
+	if t.TokenReview && v.c.Source.Manifests != "" {
+		v.bad("status.metricsTLS.tokenReview", "an API server has to judge the tokens, and source.manifests names a folder instead: remove one")
+	}
 	if !v.pemFiles(t) {
 		return
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/config"
 )
 
 // FuzzRequest has the socket, and the metrics address, answer anything that is HTTP.
@@ -20,7 +22,7 @@ func FuzzRequest(f *testing.F) {
 	s := New("v0.1.0", "a")
 	drained := 0
 	s.drain = func(bool) error { drained++; return nil }
-	local, public := s.socketMux(), s.publicMux(false)
+	local, public := s.socketMux(), s.publicMux(config.MetricsTLS{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, mux := range []*http.ServeMux{local, public} {
 			r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(data)))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -21,7 +22,7 @@ import (
 func scrape(tb testing.TB, s *Status) string {
 	tb.Helper()
 	w := httptest.NewRecorder()
-	s.publicMux(false).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	s.publicMux(config.MetricsTLS{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	require.Equal(tb, http.StatusOK, w.Code)
 	return w.Body.String()
 }

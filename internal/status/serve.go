@@ -45,7 +45,7 @@ func (s *Status) Serve(ctx context.Context, c config.Status) error {
 	// Watching clients are served as long as they stay: each report has a deadline instead.
 	servers := []*server{newServer(ctx, "status.socket", local, s.addressed(s.socketMux()), 0)}
 	if metrics != nil {
-		mux := s.publicMux(c.MetricsTLS.ClientCAFile != "")
+		mux := s.publicMux(c.MetricsTLS)
 		servers = append(servers, newServer(ctx, "status.metricsAddress", metrics, mux, writeTimeout))
 	}
 	var running sync.WaitGroup
@@ -119,14 +119,10 @@ func (s *server) shutdown() {
 	}
 }
 
-// publicMux serves the public endpoints. If closed, it serves metrics only to clients with a certificate.
-func (s *Status) publicMux(closed bool) *http.ServeMux {
+// publicMux serves the public endpoints, and metrics only to the clients that the configuration of TLS admits.
+func (s *Status) publicMux(c config.MetricsTLS) *http.ServeMux {
 	mux := http.NewServeMux()
-	metrics := s.metrics()
-	if closed {
-		metrics = certified(metrics)
-	}
-	mux.Handle("GET /metrics", metrics)
+	mux.Handle("GET /metrics", s.guarded(s.metrics(), c))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.unhealthy()) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.unready()) })
 	return mux
@@ -135,7 +131,7 @@ func (s *Status) publicMux(closed bool) *http.ServeMux {
 // socketMux serves the public endpoints and the report, and takes orders: only the daemon's own user can connect to the
 // socket.
 func (s *Status) socketMux() *http.ServeMux {
-	mux := s.publicMux(false)
+	mux := s.publicMux(config.MetricsTLS{})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "1" {
 			s.stream(w, r)

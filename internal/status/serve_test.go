@@ -256,7 +256,7 @@ func TestNoDaemon(t *testing.T) {
 func TestHealthAndReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New("", "a")
-		mux := s.publicMux(false)
+		mux := s.publicMux(config.MetricsTLS{})
 		get := func(path string) (int, string) {
 			w := httptest.NewRecorder()
 			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
@@ -319,7 +319,7 @@ func TestMetrics(t *testing.T) {
 	publish(s, From(p, problems, sessions, done))
 
 	w := httptest.NewRecorder()
-	s.publicMux(false).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	s.publicMux(config.MetricsTLS{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
 	text := w.Body.String()
 	var stable strings.Builder

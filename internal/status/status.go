@@ -25,6 +25,7 @@ type Status struct {
 	connections   atomic.Pointer[[2]uint32] // entries of the kernel's table, and their limit; nil: unknown
 	drain         func(yes bool) error      // nil: not supported
 	page          func(io.Writer, Report) error
+	mayGet        func(ctx context.Context, token, path string) (user string, allowed bool, err error)
 
 	registry *prometheus.Registry
 	passes   *prometheus.CounterVec
@@ -109,6 +110,12 @@ func (s *Status) OnDrain(f func(yes bool) error) { s.drain = f }
 // OnPicture makes f draw the current report as a page of HTML for browsers that request one on the socket. Call it
 // before Serve.
 func (s *Status) OnPicture(f func(io.Writer, Report) error) { s.page = f }
+
+// OnToken makes f judge the tokens of clients that read metrics: it returns the user, empty if the token is not accepted, and whether the
+// user may get the path. Call it before Serve.
+func (s *Status) OnToken(f func(ctx context.Context, token, path string) (user string, allowed bool, err error)) {
+	s.mayGet = f
+}
 
 // Await waits for a report for which wanted returns true. It returns false if ctx ends first.
 func (s *Status) Await(ctx context.Context, wanted func(Report) bool) bool {

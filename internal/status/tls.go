@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/text"
 )
 
 // secured makes a listener use TLS. The files are read for each connection, and once now, so that their errors are
@@ -29,13 +31,45 @@ func tlsConfig(c config.MetricsTLS) (*tls.Config, error) {
 	return t, nil
 }
 
-// certified serves only clients with a certificate, which was verified when they connected.
-func certified(h http.Handler) http.Handler {
+// certified reports whether a client has a certificate, which was verified when it connected.
+func certified(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
+
+// guarded serves only clients with a certificate or a token, as the configuration asks.
+func (s *Status) guarded(h http.Handler, c config.MetricsTLS) http.Handler {
+	if c.ClientCAFile == "" && !c.TokenReview {
+		return h
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		switch token, has := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); {
+		case certified(r):
+			h.ServeHTTP(w, r)
+		case !c.TokenReview:
 			http.Error(w, "a client certificate by an authority of status.metricsTLS.clientCAFile is needed", http.StatusForbidden)
-			return
+		case !has || token == "":
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "a bearer token is needed, of a user who may get the path "+r.URL.Path, http.StatusUnauthorized)
+		default:
+			s.review(w, r, token, h)
 		}
-		h.ServeHTTP(w, r)
 	})
+}
+
+// review serves a client whose token belongs to a user who may get the path.
+func (s *Status) review(w http.ResponseWriter, r *http.Request, token string, h http.Handler) {
+	if s.mayGet == nil {
+		http.Error(w, "no API server judges tokens", http.StatusServiceUnavailable)
+		return
+	}
+	switch user, allowed, err := s.mayGet(r.Context(), token, r.URL.Path); {
+	case err != nil:
+		http.Error(w, "the API server does not judge the token: "+text.Line(err.Error()), http.StatusServiceUnavailable)
+	case user == "":
+		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+		http.Error(w, "the API server does not accept the token", http.StatusUnauthorized)
+	case !allowed:
+		http.Error(w, fmt.Sprintf("user %s may not get the path %s: a ClusterRole with nonResourceURLs allows it", text.Line(user), r.URL.Path),
+			http.StatusForbidden)
+	default:
+		h.ServeHTTP(w, r)
+	}
 }

@@ -38,11 +38,15 @@ func (s *Stage) startAPI(ctx context.Context, containerlab string, o Options) er
 		}
 		crd = string(b)
 	}
+	nodes, err := os.ReadFile(filepath.Join(repository, "config", "crd", "egressway.io_egressnodes.yaml"))
+	if err != nil {
+		return fmt.Errorf("read the CRD of EgressNodes: %w", err)
+	}
 	shipped, err := os.ReadFile(filepath.Join(repository, rbac))
 	if err != nil {
 		return fmt.Errorf("read our RBAC: %w", err)
 	}
-	documents := append([]string{crd, namespaces}, rights(string(shipped))...)
+	documents := append([]string{crd, string(nodes), namespaces}, rights(string(shipped))...)
 	if err := s.API.Apply(ctx, append(documents, o.Objects...)...); err != nil {
 		return err
 	}

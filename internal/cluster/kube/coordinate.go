@@ -12,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/egressway/egressway/api/v1alpha1"
+	"github.com/egressway/egressway/internal/cluster/kube/nodestate"
 )
 
 const (
@@ -23,6 +26,8 @@ const (
 	eventResource = "events"
 	nodeResource  = "nodes"
 
+	nodeStateResource = v1alpha1.EgressNodes + ".egressway.io"
+
 	// requestWithin bounds a request, so that a server that does not answer is noticed.
 	requestWithin = 10 * time.Second
 )
@@ -32,6 +37,7 @@ const (
 type coordination struct {
 	timing timing
 	report report
+	states *nodestate.Writer
 	lease  sighting
 	term   atomic.Pointer[term] // while this daemon leads
 	pruned atomic.Bool          // the CRD drops all of a status but the host, as upstream's does
@@ -63,6 +69,10 @@ func (c *Cluster) coordinate(ctx context.Context, k clients) {
 	}
 	var g sync.WaitGroup
 	g.Go(func() { c.writeReports(ctx, k) })
+	g.Go(func() {
+		defer c.outcome(k, "report the node", nodeStateResource, nil)
+		c.states.Run(ctx, k.core.Discovery().RESTClient(), func(err error) { c.outcome(k, "report the node", nodeStateResource, err) })
+	})
 	g.Go(func() { c.addresses.share(ctx, k) })
 	g.Go(func() { c.watchLease(ctx, k) })
 	g.Go(func() { c.watchRoster(ctx, k) })

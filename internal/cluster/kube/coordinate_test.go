@@ -62,6 +62,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("rosterless", f.rosterless)
 	t.Run("hosts are read", f.hostsAreRead)
 	t.Run("addresses", f.addresses)
+	t.Run("node states", f.nodeStates)
 	t.Run("outage", f.outage)
 }
 

@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"github.com/egressway/egressway/internal/cluster/kube/nodestate"
+	"github.com/egressway/egressway/internal/cluster/kube/review"
 	"github.com/egressway/egressway/internal/pause"
 )
 
@@ -37,6 +40,8 @@ type Cluster struct {
 	clients atomic.Pointer[clients] // in use
 	source
 	coordination
+
+	reviews *review.Reviewer
 
 	reaching sync.Mutex
 	reached  []netip.Addr // of the API server, sorted; replaced, never changed
@@ -71,6 +76,8 @@ func init() { klog.SetLogger(klog.Logger{}) }
 func New(log *slog.Logger, o Options, wake func()) *Cluster {
 	c := &Cluster{log: log, options: o, wake: wake, pauses: usualPauses}
 	c.source.init(c)
+	c.reviews = review.New()
+	c.states = nodestate.New(o.Node, c.countNodes, c.nodeUID)
 	return c
 }
 
@@ -115,6 +122,16 @@ func (c *Cluster) noteReached(a netip.Addr) {
 	if !known {
 		c.wake()
 	}
+}
+
+// MayGet has the API server say whose token a client has, and whether that user may get a path of this daemon.
+func (c *Cluster) MayGet(ctx context.Context, token, path string) (user string, allowed bool, err error) {
+	k := c.clients.Load()
+	if k == nil {
+		return "", false, errors.New("no API server: its kubeconfig or certificate is missing")
+	}
+	v, err := c.reviews.MayGet(ctx, k.core, token, path)
+	return v.User, v.Allowed, err
 }
 
 // Reached returns the addresses at which the API server has answered, sorted.

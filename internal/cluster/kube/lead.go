@@ -53,10 +53,11 @@ type term struct {
 	probed   time.Time                   // time of the last check that the CRD keeps the whole status
 }
 
-// target names a write: the status of an EgressService, or the labels of a node.
+// target names a write: the status of an EgressService, the labels of a node, or the mark of a silent node.
 type target struct {
 	service cluster.Key
 	node    string
+	silent  string
 }
 
 func newQueue[T comparable]() workqueue.TypedRateLimitingInterface[T] {
@@ -93,6 +94,7 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 		events:     record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		failing:    map[target]bool{}, written: map[cluster.Key]written{}, claimed: map[cluster.Key]uint64{},
 	}
+	t.reports.gone = func(node string) { t.queue.Add(target{silent: node}) }
 	c.term.Store(t)
 	c.log.Info("leading", "lease", c.options.Namespace+"/"+leaseName)
 	signal(c.nodes.turned) // the leader watches all Nodes
@@ -144,11 +146,15 @@ func (t *term) writeOne(ctx context.Context, item target) (done bool) {
 	bounded, cancel := context.WithTimeout(ctx, requestWithin)
 	defer cancel()
 	resource, err := egressResource, error(nil)
-	if item.node == "" {
-		err = t.writeStatus(bounded, item.service)
-	} else {
+	switch {
+	case item.silent != "":
+		resource = nodeStateResource
+		err = t.silence(bounded, item.silent)
+	case item.node != "":
 		resource = nodeResource
 		err = t.writeLabels(bounded, item.node)
+	default:
+		err = t.writeStatus(bounded, item.service)
 	}
 	if err != nil && (ctx.Err() != nil || t.leads() != t) {
 		return true // the next leader writes it

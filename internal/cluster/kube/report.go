@@ -16,7 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/egressway/egressway/api/v1alpha1"
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/nodestate"
 	"github.com/egressway/egressway/internal/pause"
 )
 
@@ -79,6 +81,7 @@ func (c *Cluster) writeReports(ctx context.Context, k clients) {
 		due = time.After(0)
 	}
 	c.report.mu.Unlock()
+	var renewed time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -95,6 +98,12 @@ func (c *Cluster) writeReports(ctx context.Context, k clients) {
 		}
 		c.outcome(k, "report", leaseResource, err)
 		next := c.timing.beat - rand.N(c.timing.beat/5)
+		if err == nil {
+			if time.Since(renewed) > c.timing.life {
+				c.states.Again() // the leader may have marked this node as silent
+			}
+			renewed = time.Now()
+		}
 		if err != nil {
 			next = min(next, rewriteAfter+rand.N(2*rewriteAfter))
 		}
@@ -137,19 +146,45 @@ func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordination
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	// Only a new Lease gets an owner: on some clusters, changing the owner of an object needs permission to delete it.
-	node := c.options.Node
-	c.mu.Lock()
-	uid := c.nodes.objects.At(node).UID
-	c.mu.Unlock()
-	if uid != "" && c.synced.Load() {
+	if uid := c.nodeUID(); uid != "" {
 		lease.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: types.UID(uid),
+			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(uid),
 		}}
 	}
 	if _, err = to.Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	return nil
+}
+
+// nodeUID returns the UID of this node's Node; empty: it is not known yet.
+func (c *Cluster) nodeUID() string {
+	if !c.synced.Load() {
+		return ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes.objects.At(c.options.Node).UID
+}
+
+// countNodes returns the number of known Nodes.
+func (c *Cluster) countNodes() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes.objects.Map().Len()
+}
+
+// ReportNode sets the state of this node for people: it is written to this node's EgressNode.
+func (c *Cluster) ReportNode(s v1alpha1.EgressNodeStatus) { c.states.Set(s) }
+
+// silence marks a node whose Lease has expired as silent.
+func (t *term) silence(ctx context.Context, node string) error {
+	silent := func() bool {
+		living, known := t.reports.living()
+		_, lives := living[node]
+		return known && !lives
+	}
+	return nodestate.Silence(ctx, t.clients.core.Discovery().RESTClient(), node, silent)
 }
 
 // reportName returns the name of a node's Lease.
@@ -170,6 +205,7 @@ func reportName(node string) string {
 type reports struct {
 	gap  time.Duration // a watch that delivered nothing for this long was interrupted
 	wake func()
+	gone func(node string) // a node's Lease has expired
 
 	mu        sync.Mutex
 	known     bool // all existing Leases were listed
@@ -274,6 +310,7 @@ func (r *reports) expire() (expired bool) {
 	for node, n := range r.nodes {
 		if r.delivered.Sub(n.at) >= n.lasts {
 			delete(r.nodes, node)
+			r.gone(node)
 			expired = true
 		}
 	}

@@ -32,7 +32,7 @@ func leaseOf(node string, version int, report string) *coordinationv1.Lease {
 func TestNodesAreJudgedByTheLeadersClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		woken := 0
-		r := &reports{gap: 30 * time.Second, wake: func() { woken++ }}
+		r := &reports{gap: 30 * time.Second, wake: func() { woken++ }, gone: func(string) {}}
 		living := func() (names string) {
 			all, _ := r.living()
 			for _, name := range []string{"a", "b", "c"} {

@@ -37,6 +37,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if $tls.certFile }}true{{ end -}}
 {{- end }}
 
+{{/* Whether readers of metrics need a token that the API server accepts. */}}
+{{- define "egressway.tokenReview" -}}
+{{- $tls := (.Values.config.status | default dict).metricsTLS | default dict -}}
+{{- if $tls.tokenReview }}true{{ end -}}
+{{- end }}
+
 {{/* The node's address for the kubelet's probes. */}}
 {{- define "egressway.probeHost" -}}
 {{- $host := include "egressway.metricsAddress" . | regexFind "^.*:" | trimSuffix ":" | trimPrefix "[" | trimSuffix "]" -}}
@@ -83,4 +89,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   {{- fail (printf "prometheusRule.alerts: there is no alert %s: deploy/prometheus/egressway.rules.yaml has those that there are" (sortAlpha . | join ", ")) -}}
 {{- end -}}
 {{- toYaml $rules -}}
+{{- end }}
+
+{{/* The CEL expression of a label selector, for the labels of a namespace. Empty: it matches every namespace. */}}
+{{- define "egressway.admits" -}}
+{{- $all := list -}}
+{{- range $key, $value := (. | default dict).matchLabels -}}
+  {{- $all = append $all (printf "variables.namespaceLabels[?%s] == optional.of(%s)" (toJson $key) (toJson (toString $value))) -}}
+{{- end -}}
+{{- range (. | default dict).matchExpressions -}}
+  {{- $has := printf "%s in variables.namespaceLabels" (toJson .key) -}}
+  {{- $in := printf "(%s && variables.namespaceLabels[%s] in %s)" $has (toJson .key) (toJson (.values | default list)) -}}
+  {{- if eq .operator "In" -}}
+    {{- $all = append $all $in -}}
+  {{- else if eq .operator "NotIn" -}}
+    {{- $all = append $all (printf "!%s" $in) -}}
+  {{- else if eq .operator "Exists" -}}
+    {{- $all = append $all $has -}}
+  {{- else if eq .operator "DoesNotExist" -}}
+    {{- $all = append $all (printf "!(%s)" $has) -}}
+  {{- else -}}
+    {{- fail (printf "config.networks: namespaces.matchExpressions: operator %s: must be In, NotIn, Exists or DoesNotExist" .operator) -}}
+  {{- end -}}
+{{- end -}}
+{{- join " && " $all -}}
 {{- end }}

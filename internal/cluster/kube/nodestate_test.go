@@ -1,0 +1,105 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/egressway/egressway/api/v1alpha1"
+)
+
+// nodeRows returns the columns that kubectl prints for EgressNodes, without the age of the report, by node.
+func (f *fixture) nodeRows(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := f.core.Discovery().RESTClient().Get().AbsPath("/apis/egressway.io/v1alpha1/egressnodes").
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
+	require.NoError(t, err)
+	var table metav1.Table
+	require.NoError(t, json.Unmarshal(text, &table))
+	rows := map[string]string{}
+	for _, r := range table.Rows {
+		var cells []string
+		for i, column := range table.ColumnDefinitions {
+			if column.Type != "date" {
+				cells = append(cells, strings.TrimSpace(fmt.Sprint(r.Cells[i])))
+			}
+		}
+		rows[fmt.Sprint(r.Cells[0])] = strings.Join(cells[1:], " ")
+	}
+	return rows
+}
+
+// stateWith is the state of a ready node with one session.
+func stateWith(up bool) v1alpha1.EgressNodeStatus {
+	s := v1alpha1.EgressNodeStatus{
+		Version: "v1", HostOf: 2, NetworksUsable: "1/1", SessionsUp: "1/1", Down: []string{},
+		Networks: []v1alpha1.EgressNodeNetwork{{Name: "red", Usable: true}}, Sessions: []v1alpha1.EgressNodeSession{{Network: "red", Peer: "10.0.0.1", Up: up}},
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInForce}},
+	}
+	if !up {
+		s.SessionsUp, s.Down = "0/1", []string{"red/10.0.0.1"}
+	}
+	return s
+}
+
+// nodeStates follows the EgressNodes of two nodes: their columns, few writes, a node that falls silent, its return, and the owner.
+func (f *fixture) nodeStates(t *testing.T) {
+	text, err := os.ReadFile("../../../config/crd/egressway.io_egressnodes.yaml")
+	require.NoError(t, err)
+	f.Apply(t, string(text))
+	ns := f.namespace(t)
+	shows := func(node, want string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return f.nodeRows(t)[node] == want }, soon, step, "%s: want %q, has %q", node, want, f.nodeRows(t)[node])
+	}
+	a := f.daemon(t, ns, "a")
+	leader(t, a)
+	b := f.daemon(t, ns, "b")
+	require.Eventually(t, func() bool { return b.nodeUID() != "" }, soon, step)
+	a.ReportNode(stateWith(true))
+	b.ReportNode(stateWith(true))
+	shows("a", "True 1/1 1/1 2 InForce 0 [] v1")
+	shows("b", "True 1/1 1/1 2 InForce 0 [] v1")
+
+	before := f.nodeWrites(t)
+	for range 100 { // nothing changes
+		b.ReportNode(stateWith(true))
+	}
+	b.ReportNode(stateWith(false))
+	shows("b", `True 1/1 0/1 2 InForce 0 ["red/10.0.0.1"] v1`)
+	require.LessOrEqual(t, f.nodeWrites(t)-before, 4, "reports without a change are written")
+
+	b.stop()
+	shows("b", "Unknown   0 NodeSilent 0 [] v1")
+	shows("a", "True 1/1 1/1 2 InForce 0 [] v1")
+	back := f.daemon(t, ns, "b")
+	back.ReportNode(stateWith(true))
+	shows("b", "True 1/1 1/1 2 InForce 0 [] v1")
+
+	var n v1alpha1.EgressNode
+	raw, err := f.core.Discovery().RESTClient().Get().AbsPath("/apis/egressway.io/v1alpha1/egressnodes/b").DoRaw(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &n))
+	node, err := f.core.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Len(t, n.OwnerReferences, 1)
+	require.Equal(t, node.UID, n.OwnerReferences[0].UID, "Kubernetes deletes it with the Node")
+	require.Len(t, n.Status.Conditions, 1)
+	require.False(t, n.Status.Reported.IsZero())
+}
+
+// nodeWrites counts the requests that create or patch EgressNodes.
+func (f *fixture) nodeWrites(t *testing.T) (n int) {
+	t.Helper()
+	for _, e := range f.Audit(t) {
+		if e.Resource == v1alpha1.EgressNodes && (e.Verb == "patch" || e.Verb == "create") {
+			n++
+		}
+	}
+	return n
+}
