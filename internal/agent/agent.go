@@ -20,6 +20,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/counters"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/flowlog"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/preflight"
@@ -57,6 +58,7 @@ type Agent struct {
 	kernel     nodeKernel
 	speakers   nodeSpeakers
 	flows      *flows.Carrier
+	flowLog    *flowlog.Log
 	status     *status.Status
 	awake      chan struct{} // by sources, peers or operators
 	drifted    chan struct{} // by events of the kernel
@@ -142,6 +144,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		log: log, configFile: configFile, kernel: node, flows: flows.New(log, c.Node, marks(c)), status: status.New(version, c.Node),
 		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(),
 	}
+	a.flowLog = flowlog.New(log, c.Node, marks(c), a.wake)
 	a.speakers = speaker.NewClient(speaker.ClientOptions{
 		Log: log, Socket: c.Speaker.Socket, Version: version, Start: speakerCommand(c), Wake: a.wake,
 	})
@@ -159,6 +162,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		g.Go(func() error { a.status.FollowNode(ctx, a.server.ReportNode); return nil })
 	}
 	counters.Flows(a.status, a.flows.Counters)
+	counters.FlowLog(a.status, a.flowLog.Counters)
 	counters.Expect(a.status)
 	counts := counters.NewReader(log, marks(c), c.Status.PerService && c.Status.ServiceCounters)
 	a.status.OnScrape(c.Status.PerService, counts.Traffic)
@@ -173,6 +177,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		return a.again(ctx, "configuration", func() error { return config.Watch(ctx, configFile, again, a.reload) })
 	})
 	g.Go(func() error { a.flows.Run(ctx); return nil })
+	g.Go(func() error { a.flowLog.Run(ctx); return nil })
 	g.Go(func() error { a.source.Run(ctx); return nil })
 	if api, ok := a.source.(leader.API); ok {
 		a.leader = leader.New(api)

@@ -67,6 +67,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	if err == nil {
 		a.carry(c, objects, a.last.planChange, former, a.last.plan)
+		a.flowLog.Set(c.FlowLog, objects, a.last.planChange, former, a.last.plan)
 		var result kernel.Result
 		var unwatched []cluster.Problem
 		result, unwatched, pass.ConnectionsEnded, err = a.apply(ctx, c, a.last.plan, pass.Began)
@@ -79,6 +80,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.last.losses.Add(a.log, result.Restored, pass.Began)
 		a.look(pass.Began)
 		node = append(node, unwatched...)
+		node = append(node, a.flowLog.Problems()...)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
 		node = append(node, unmadeProblems(c.Node, c, result.Unmade)...)
 		a.report(c, objects, planned, result.InForce)

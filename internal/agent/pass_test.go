@@ -22,6 +22,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster/manifests"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/flowlog"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/conntrack"
@@ -68,7 +69,7 @@ func newStageOf(t *testing.T, node string) *stage {
 	s.source = &scriptedSource{objects: objects, changed: cluster.Changed{All: true}, known: true}
 	log := slog.New(slog.DiscardHandler)
 	s.Agent = &Agent{
-		log: log, config: c, kernel: s.kernel, speakers: s.speakers, flows: flows.New(log, c.Node, marks(c)),
+		log: log, config: c, kernel: s.kernel, speakers: s.speakers, flows: flows.New(log, c.Node, marks(c)), flowLog: flowlog.New(log, c.Node, marks(c), func() {}),
 		status: status.New("v", c.Node), awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), started: time.Now(),
 	}
 	s.setSource(s.source)

@@ -42,6 +42,7 @@ type Config struct {
 	Failover Failover `yaml:"failover"`
 	Speaker  Speaker  `yaml:"speaker"`
 	Status   Status   `yaml:"status"`
+	FlowLog  FlowLog  `yaml:"flowLog"`
 	Log      Log      `yaml:"log"`
 
 	file      string
@@ -377,6 +378,18 @@ type MetricsTLS struct {
 	// suffices
 	TokenReview bool `yaml:"tokenReview"`
 }
+
+// FlowLog configures the log of connections that left this node.
+type FlowLog struct {
+	// file that gets a line of JSON for each connection of a selected pod that left by this node, when it has ended: an
+	// absolute path, or `-`: standard output. It is opened again after a rotation. Empty: no flow log
+	File string `yaml:"file"`
+	// bytes of kernel memory for events that wait for the daemon, 4096 to 1073741824; an event takes about 1 KiB
+	EventBuffer int `yaml:"eventBuffer"`
+}
+
+// StandardOutput is the FlowLog.File of the process's standard output.
+const StandardOutput = "-"
 
 // Log configures the log on standard error.
 type Log struct {

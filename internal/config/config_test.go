@@ -140,8 +140,9 @@ func TestEveryKeyIsRead(t *testing.T) {
 			{Name: "100", Table: 100},
 			{Name: "default", Peers: []Peer{far}},
 		},
-		Status: Status{Socket: "/run/e.sock", ServiceCounters: true},
-		Log:    Log{Level: "debug", Format: "json"},
+		Status:  Status{Socket: "/run/e.sock", ServiceCounters: true},
+		FlowLog: FlowLog{File: "/var/log/egressway.jsonl", EventBuffer: 65536},
+		Log:     Log{Level: "debug", Format: "json"},
 	}, withoutPlaces(c))
 }
 

@@ -22,6 +22,7 @@ func Defaults() *Config {
 		},
 		Speaker: Speaker{Socket: "/run/egressway/speaker.sock", Start: true},
 		Status:  Status{Socket: "/run/egressway/egressway.sock", MetricsAddress: "127.0.0.1:9479", PerService: true},
+		FlowLog: FlowLog{EventBuffer: 16 << 20},
 		Log:     Log{Level: "info", Format: "text"},
 	}
 }

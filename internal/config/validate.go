@@ -98,6 +98,7 @@ func (v *validator) validate() {
 	v.sockets(c.Speaker.Socket, c.Status.Socket)
 	v.listenAddress("status.metricsAddress", c.Status.MetricsAddress)
 	v.metricsTLS()
+	v.flowLog()
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")
 }
@@ -366,6 +367,20 @@ func (v *validator) pemFile(key, file, content string) bool {
 		return false
 	}
 	return true
+}
+
+func (v *validator) flowLog() {
+	l := v.c.FlowLog
+	switch info, err := os.Stat(l.File); {
+	case l.File == "" || l.File == StandardOutput:
+	case !filepath.IsAbs(l.File):
+		v.bad("flowLog.file", "an absolute path, or %s for standard output", StandardOutput)
+	case strings.HasSuffix(l.File, "/"), err == nil && info.IsDir():
+		v.bad("flowLog.file", "that is a folder: the path of a file in it is needed, such as %s", filepath.Join(l.File, "flows.jsonl"))
+	}
+	if l.EventBuffer < 4096 || l.EventBuffer > 1<<30 {
+		v.bad("flowLog.eventBuffer", "4096 to %d bytes", 1<<30)
+	}
 }
 
 func (v *validator) listenAddress(path, address string) {

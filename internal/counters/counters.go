@@ -3,6 +3,7 @@
 package counters
 
 import (
+	"github.com/egressway/egressway/internal/flowlog"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/status"
@@ -58,6 +59,26 @@ func Flows(s *status.Status, counters func() flows.Counters) {
 			"flows_events_lost",
 			"Times that the kernel had more events of connections than could be read; all connections are then listed.",
 			func(c flows.Counters) uint64 { return c.Lost },
+		},
+	} {
+		s.Count(c.name, c.help, func() uint64 { return c.of(counters()) })
+	}
+}
+
+// FlowLog adds the counters of the flow log to the metrics.
+func FlowLog(s *status.Status, counters func() flowlog.Counters) {
+	for _, c := range []struct {
+		name, help string
+		of         func(flowlog.Counters) uint64
+	}{
+		{"flow_log_lines", "Lines written to the flow log.", func(c flowlog.Counters) uint64 { return c.Lines }},
+		{
+			"flow_log_events_lost", "Ends of egress connections that the kernel did not report to the flow log for lack of room.",
+			func(c flowlog.Counters) uint64 { return c.EventsLost },
+		},
+		{
+			"flow_log_lines_lost", "Lines that the file of the flow log did not accept, or that had no room while it accepted nothing.",
+			func(c flowlog.Counters) uint64 { return c.LinesLost },
 		},
 	} {
 		s.Count(c.name, c.help, func() uint64 { return c.of(counters()) })

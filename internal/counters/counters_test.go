@@ -18,6 +18,7 @@ import (
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/flowlog"
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
@@ -30,6 +31,7 @@ import (
 func TestMetricsAreDocumented(t *testing.T) {
 	served := status.New("v", "a")
 	Flows(served, flows.New(slog.New(slog.DiscardHandler), "a", plan.Marks{Mask: 0x3f00}).Counters)
+	FlowLog(served, flowlog.New(slog.New(slog.DiscardHandler), "a", plan.Marks{Mask: 0x3f00}, func() {}).Counters)
 	Expect(served)
 	ip := netip.MustParseAddr("203.0.113.10")
 	served.OnScrape(true, func() status.Traffic {

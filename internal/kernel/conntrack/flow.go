@@ -68,20 +68,18 @@ func DecodeEntry(body []byte) (e Entry, ok bool) {
 	zoned := false
 	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
 		zoned = zoned || zones(typ, value)
-		if typ == vnl.CTA_TUPLE_ORIG {
-			e.Src, e.Dst, e.Proto, ok = decodeTuple(value)
-			continue
-		}
 		e.set(typ, value)
 	}
-	return e, ok && !zoned
+	return e, e.Src.IsValid() && e.Dst.IsValid() && hasPorts(e.Proto) && !zoned
 }
 
 // set sets the fields of an attribute.
 func (e *Entry) set(typ uint16, value []byte) {
 	switch typ {
+	case vnl.CTA_TUPLE_ORIG:
+		e.Src, e.Dst, e.Proto = decodeTuple(value)
 	case vnl.CTA_TUPLE_REPLY:
-		_, e.SNAT, _, _ = decodeTuple(value)
+		_, e.SNAT, _ = decodeTuple(value)
 	case vnl.CTA_STATUS:
 		e.setStatus(nl.BE32(value))
 	case vnl.CTA_TIMEOUT:
@@ -97,7 +95,8 @@ func (e *Entry) setStatus(status uint32) {
 	e.Answered, e.Assured, e.snatted = status&statusSeenReply != 0, status&statusAssured != 0, status&statusSNAT != 0
 }
 
-func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
+// decodeTuple decodes one direction of an entry. Protocols without ports have port 0.
+func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8) {
 	from, to := tupleAddresses(b)
 	var fromPort, toPort uint16
 	for typ, value := range nl.Attrs(nl.Attr(b, 0, vnl.CTA_TUPLE_PROTO), 0) {
@@ -110,8 +109,7 @@ func decodeTuple(b []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
 			toPort = nl.BE16(value)
 		}
 	}
-	ok = from.IsValid() && to.IsValid() && hasPorts(proto)
-	return netip.AddrPortFrom(from, fromPort), netip.AddrPortFrom(to, toPort), proto, ok
+	return netip.AddrPortFrom(from, fromPort), netip.AddrPortFrom(to, toPort), proto
 }
 
 func hasPorts(proto uint8) bool { return proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_UDP }
@@ -158,6 +156,14 @@ func ListFlows(ctx context.Context, m plan.Marks, each func(Flow) bool) error {
 
 // dumpEntries calls each for every TCP and UDP entry whose mark has the egress bit.
 func dumpEntries(ctx context.Context, m plan.Marks, each func(Entry) bool) error {
+	return dumpEgress(ctx, m, func(body []byte) bool {
+		e, ok := DecodeEntry(body)
+		return !ok || each(e)
+	})
+}
+
+// dumpEgress calls each for the body of every entry whose mark has the egress bit, until each returns false.
+func dumpEgress(ctx context.Context, m plan.Marks, each func(body []byte) bool) error {
 	c, err := dialConntrack()
 	if err != nil {
 		return err
@@ -166,10 +172,7 @@ func dumpEntries(ctx context.Context, m plan.Marks, each func(Entry) bool) error
 	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
 	body = appendMark(body, m.EgressBit(), m.EgressBit()) // the kernel skips other marks
 	request := nl.Message{Type: conntrackMessage(vnl.IPCTNL_MSG_CT_GET), Body: body}
-	_, err = c.Dump(request, func(body []byte) bool {
-		e, ok := DecodeEntry(body)
-		return ctx.Err() == nil && (!ok || each(e))
-	})
+	_, err = c.Dump(request, func(body []byte) bool { return ctx.Err() == nil && each(body) })
 	if err != nil {
 		return fmt.Errorf("list egress flows: %w", err)
 	}

@@ -2,11 +2,8 @@ package conntrack
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"sync/atomic"
 	"testing"
 
@@ -112,24 +109,11 @@ func BenchmarkNewFlow(b *testing.B) {
 	}{{"nobody listens", false, true}, {"filtered out", true, false}, {"told", true, true}} {
 		b.Run(c.name, func(b *testing.B) {
 			marks := plan.Marks{Mask: 0x3f00}
-			router := netns.New(b)
-			outside := netns.New(b)
-			router.Run("sysctl -qw net.ipv4.ip_forward=1 net.netfilter.nf_conntrack_udp_timeout=1",
-				"ip link add pods address 02:00:00:00:00:02 type veth peer name pod",
-				fmt.Sprintf("ip link add out type veth peer name in netns /proc/%d/fd/%d", os.Getpid(), outside.File.Fd()),
-				"ip link set pods up", "ip link set pod up", "ip link set out up",
-				"ip addr add 10.244.1.1/24 dev pods", "ip addr add 10.1.0.1/24 dev out", "ip route add 198.51.100.0/24 dev out",
-				"ip neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev out", "ip route replace 198.51.100.0/24 via 10.1.0.9")
-			outside.Run("ip link set in up")
 			mark := uint32(0)
 			if c.egress {
 				mark = marks.Egress(2)
 			}
-			router.Run(fmt.Sprintf(`nft '
-				table inet t {
-					chain begin { type filter hook prerouting priority -90; iifname pods ct state new ct mark set %#x; }
-					chain source { type nat hook postrouting priority 50; oifname out snat ip to 203.0.113.10; }
-				}'`, mark))
+			router := netns.FlowRouter(b, mark)
 			var told, cpu atomic.Int64
 			ctx, cancel := context.WithCancel(b.Context())
 			done, ready := make(chan error, 1), make(chan struct{}, 1<<16)
@@ -169,45 +153,17 @@ func BenchmarkNewFlow(b *testing.B) {
 // sendFlows sends one UDP packet of a new flow per iteration, as if from the pod.
 func sendFlows(b *testing.B) error {
 	b.Helper()
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	sender, err := netns.NewFlowSender()
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	device, err := net.InterfaceByName("pod")
-	if err != nil {
-		return err
-	}
-	packet := make([]byte, 14+20+8+10)
-	copy(packet, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0})
-	copy(packet[14:], []byte{0x45, 0, 0, 38, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0, 10, 244, 1, 11, 198, 51, 100, 10})
-	udp := packet[34:]
-	binary.BigEndian.PutUint16(udp[2:], 53)
-	binary.BigEndian.PutUint16(udp[4:], 18)
-	to := &unix.SockaddrLinklayer{Ifindex: device.Index, Protocol: 0x0008}
-	n := uint32(0)
+	defer sender.Close()
 	for b.Loop() {
-		n++
-		copy(packet[30:], []byte{198, 51, 100, byte(n >> 16)})
-		binary.BigEndian.PutUint16(udp, uint16(n))
-		binary.BigEndian.PutUint16(packet[24:], 0)
-		binary.BigEndian.PutUint16(packet[24:], headerChecksum(packet[14:34]))
-		if err := unix.Sendto(fd, packet, 0, to); err != nil {
+		if err := sender.Send(); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func headerChecksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // BenchmarkContradictions measures the cost of finding the connections of some endpoints, and of all, among 100,000.

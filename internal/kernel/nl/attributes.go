@@ -59,6 +59,14 @@ func BE32(value []byte) uint32 {
 	return binary.BigEndian.Uint32(value)
 }
 
+// BE64 returns the number that an attribute's value has in network byte order; 0: it is too short.
+func BE64(value []byte) uint64 {
+	if len(value) < 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(value)
+}
+
 // AppendAttr appends an attribute, padded.
 func AppendAttr(b []byte, typ uint16, value ...byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(value)))
