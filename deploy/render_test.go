@@ -18,15 +18,24 @@ import (
 	k8syaml "sigs.k8s.io/yaml"
 )
 
-// TestOneCRD compares the chart's copies with the generated CRDs.
-func TestOneCRD(t *testing.T) {
-	for _, name := range []string{"egressway.io_egressnodes.yaml", "k8s.ovn.org_egressservices.yaml"} {
-		generated, err := os.ReadFile("../config/crd/" + name)
+// TestSameCRDs compares the chart's copies with the generated CRDs, of which the kustomize base has the same.
+func TestSameCRDs(t *testing.T) {
+	copies, err := os.ReadDir(chart + "/crds")
+	require.NoError(t, err)
+	var names []any
+	for _, c := range copies {
+		names = append(names, c.Name())
+		generated, err := os.ReadFile("../config/crd/" + c.Name())
 		require.NoError(t, err)
-		copied, err := os.ReadFile(chart + "/crds/" + name)
+		copied, err := os.ReadFile(chart + "/crds/" + c.Name())
 		require.NoError(t, err)
 		require.Equal(t, string(generated), string(copied), `"make generate" copies it`)
 	}
+	text, err := os.ReadFile("../config/crd/Kustomization")
+	require.NoError(t, err)
+	var base map[string]any
+	require.NoError(t, k8syaml.Unmarshal(text, &base))
+	require.Equal(t, names, base["resources"])
 }
 
 // TestSameObjects compares the objects of helm and kustomize for the same settings.
@@ -383,14 +392,15 @@ func rulesOf(t *testing.T, o objects, name string) []any {
 	return rules
 }
 
-// TestPodsRight finds that the daemon may list Pods only with hold in the configuration.
+// TestPodsRight finds that the daemon may list Pods unless nothing in the configuration needs them.
 func TestPodsRight(t *testing.T) {
-	without, with := rulesOf(t, rendered(t, ""), "egressway"), rulesOf(t, rendered(t, "config: {hold: [{pods: {}}]}"), "egressway")
-	require.Equal(t, without, rulesOf(t, rendered(t, "config: {hold: []}"), "egressway"))
+	with, without := rulesOf(t, rendered(t, ""), "egressway"), rulesOf(t, rendered(t, "config: {kinds: {egressQoS: off}}"), "egressway")
 	require.NotContains(t, fmt.Sprint(without), "pods")
 	require.Contains(t, fmt.Sprint(with), "pods")
 	require.Len(t, with, len(without)+1)
-	require.ElementsMatch(t, with, rulesOf(t, built(t, overlay(t, "hold")), "egressway"))
+	require.Equal(t, without, rulesOf(t, rendered(t, `config: {hold: [], kinds: {egressQoS: "off"}}`), "egressway"))
+	require.Equal(t, with, rulesOf(t, rendered(t, "config: {hold: [{pods: {}}], kinds: {egressQoS: off}}"), "egressway"))
+	require.ElementsMatch(t, with, rulesOf(t, built(t, base), "egressway"))
 }
 
 // TestAggregatedRoles finds that Kubernetes' roles for users get no more than reading and writing EgressServices.
@@ -400,8 +410,8 @@ func TestAggregatedRoles(t *testing.T) {
 		return []any{map[string]any{"apiGroups": []any{"k8s.ovn.org"}, "resources": resources, "verbs": verbs}}
 	}
 	for _, o := range []objects{rendered(t, ""), built(t, base)} {
-		require.Equal(t, rule([]any{"egressservices", "egressservices/status"}, []any{"get", "list", "watch"}), rulesOf(t, o, "egressway-view"))
-		require.Equal(t, rule([]any{"egressservices"}, []any{"create", "update", "patch", "delete", "deletecollection"}), rulesOf(t, o, "egressway-edit"))
+		require.Equal(t, rule([]any{"egressservices", "egressservices/status", "egressqoses", "egressqoses/status"}, []any{"get", "list", "watch"}), rulesOf(t, o, "egressway-view"))
+		require.Equal(t, rule([]any{"egressservices", "egressqoses"}, []any{"create", "update", "patch", "delete", "deletecollection"}), rulesOf(t, o, "egressway-edit"))
 		for role, in := range map[string][]string{"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}} {
 			var roles []string
 			for label, value := range o["ClusterRole /egressway-"+role].GetLabels() {

@@ -16,6 +16,7 @@ import (
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/nodewise"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/source"
 	"github.com/egressway/egressway/internal/text"
 )
 
@@ -219,7 +220,7 @@ func check(folder string, load func() (*config.Config, error)) (c checks) {
 	if folder == "" {
 		return c
 	}
-	objects, problems := manifests.Read(folder)
+	objects, problems := source.Read(folder, c.conf)
 	c.nodes = objects.Nodes
 	if c.conf != nil {
 		problems = append(problems, nodewise.Check(c.conf, objects.Nodes)...)

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/cluster/manifests"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/nodewise"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/plan/show"
+	"github.com/egressway/egressway/internal/source"
 )
 
 func newPlanCommand() *cobra.Command {
@@ -73,7 +73,7 @@ func (o planOptions) run(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	objects, problems := manifests.Read(o.manifests)
+	objects, problems := source.Read(o.manifests, conf)
 	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Kind == "Manifests" }); i >= 0 {
 		return problems[i]
 	}

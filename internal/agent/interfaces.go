@@ -64,8 +64,8 @@ type nodeSource interface {
 	Hosts(
 		o cluster.Objects, change cluster.Changed, policy election.Policy,
 	) (elected map[election.Seat]election.Choice, changed []election.Seat)
-	// FollowPods includes the Pods of this node in the objects, as soon as they are known, or excludes them.
-	FollowPods(want bool)
+	// Follow makes Objects hold the kinds that a configuration serves, and the Pods of this node if these are needed.
+	Follow(c *config.Config)
 }
 
 // following is a source whose leader elects the hosts for all nodes: an API server.

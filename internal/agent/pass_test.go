@@ -256,8 +256,8 @@ type scriptedSource struct {
 	elected election.Elected
 }
 
-func (s *scriptedSource) Run(context.Context) {}
-func (s *scriptedSource) FollowPods(bool)     {}
+func (s *scriptedSource) Run(context.Context)   {}
+func (s *scriptedSource) Follow(*config.Config) {}
 func (s *scriptedSource) Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	changed, s.changed = s.changed, cluster.Changed{}
 	return s.objects, changed, nil, s.known

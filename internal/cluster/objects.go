@@ -70,6 +70,9 @@ func (k Kind) String() string {
 	return [Kinds]string{KindEgressService: "EgressService", KindEgressIP: "EgressIP", KindEgressQoS: "EgressQoS"}[k]
 }
 
+// KindSet holds a value for each kind: whether it is in the set.
+type KindSet [Kinds]bool
+
 // ID returns the identity of the object of this kind with a key.
 func (k Kind) ID(key Key) ID { return ID{Kind: k, Key: key} }
 
@@ -112,6 +115,14 @@ type Objects struct {
 	PodsKnown bool // false: Pods are not followed, or not known yet
 	// StaleNodes means that Ready and Cordoned of other nodes may be old: only a leader follows them.
 	StaleNodes bool
+}
+
+// Without returns the objects except those of some optional kinds.
+func (o Objects) Without(kinds KindSet) Objects {
+	if kinds[KindEgressQoS] {
+		o.EgressQoSes = Map[Key, EgressQoS]{}
+	}
+	return o
 }
 
 // EgressService is the part of the custom resource that is read.

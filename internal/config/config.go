@@ -33,7 +33,9 @@ type Config struct {
 	AllowUnlisted bool `yaml:"allowUnlisted"`
 	// pods whose new flows out of the cluster are dropped until the pod is an endpoint of an EgressService. So are
 	// those of pod addresses on this node whose Pod is not known yet. Default: none.
-	Hold     []Hold   `yaml:"hold"`
+	Hold []Hold `yaml:"hold"`
+	// which other kinds of objects beside EgressServices are served. A change takes effect at once
+	Kinds    Kinds    `yaml:"kinds"`
 	Election Election `yaml:"election"`
 	Moves    Moves    `yaml:"moves"`
 	// this node's services when its daemon gets SIGTERM: `keep` leaves everything in force for the next run; `drain`
@@ -68,6 +70,21 @@ type Kubernetes struct {
 	// IPs, such as MetalLB
 	LabelHosts bool `yaml:"labelHosts"`
 }
+
+// Kinds switches kinds of objects.
+type Kinds struct {
+	// EgressQoSes: `auto` serves them if the API server has their CRD, or the folder has such objects; `off` ignores them
+	EgressQoS KindMode `yaml:"egressQoS"`
+}
+
+// KindMode is whether a kind of objects is served.
+type KindMode string
+
+// The choices of KindMode.
+const (
+	KindAuto KindMode = "auto" // where there is its CRD, or objects in the folder
+	KindOff  KindMode = "off"
+)
 
 // NoPath is the treatment of a selected pod's packets while there is no host or no route for them.
 type NoPath string

@@ -30,8 +30,20 @@ type Server struct {
 func NewServer(log *slog.Logger, c *config.Config, version string, wake func()) *Server {
 	return &Server{Cluster: kube.New(log, kube.Options{
 		Kubeconfig: c.Source.Kubernetes.Kubeconfig, Namespace: c.Source.Kubernetes.Namespace,
-		Node: c.Node, LabelHosts: c.Source.Kubernetes.LabelHosts, Version: version, Pods: len(c.Hold) > 0,
+		Node: c.Node, LabelHosts: c.Source.Kubernetes.LabelHosts, Version: version, Pods: len(c.Hold) > 0, Off: off(c.Kinds),
 	}, wake)}
+}
+
+// off returns the kinds that a configuration switches off.
+func off(k config.Kinds) (kinds cluster.KindSet) {
+	kinds[cluster.KindEgressQoS] = k.EgressQoS == config.KindOff
+	return kinds
+}
+
+// Follow makes Objects hold the kinds that a configuration serves, and the Pods of this node if it has hold.
+func (s *Server) Follow(c *config.Config) {
+	s.TurnOff(off(c.Kinds))
+	s.FollowPods(len(c.Hold) > 0)
 }
 
 // Hosts returns the choices in the objects' status, and the seats of those that changed since the last call. change lists
@@ -54,6 +66,8 @@ type Folder struct {
 	latest   cluster.Objects
 	changed  cluster.Changed // since the last call of Objects
 	problems []cluster.Problem
+	off      cluster.KindSet
+	served   []cluster.Problem // those of problems that are not of kinds in off
 }
 
 // NewFolder returns the folder at a path. It calls wake after a change.
@@ -75,11 +89,42 @@ func (f *Folder) Objects() (o cluster.Objects, changed cluster.Changed, problems
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	changed, f.changed = f.changed, cluster.Changed{}
-	return f.latest, changed, f.problems, f.known
+	return f.latest.Without(f.off), changed, f.served, f.known
 }
 
-// FollowPods does nothing: everything in the folder is read.
-func (*Folder) FollowPods(bool) {}
+// Follow makes Objects hold the kinds that a configuration serves.
+func (f *Folder) Follow(c *config.Config) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if kinds := off(c.Kinds); kinds != f.off {
+		f.off, f.changed, f.served = kinds, cluster.Everything(), servedProblems(f.problems, kinds)
+	}
+}
+
+// Read returns the objects in a folder of the kinds that a configuration serves, with their problems. c may be nil: all kinds.
+func Read(folder string, c *config.Config) (cluster.Objects, []cluster.Problem) {
+	objects, problems := manifests.Read(folder)
+	if c == nil {
+		return objects, problems
+	}
+	kinds := off(c.Kinds)
+	return objects.Without(kinds), servedProblems(problems, kinds)
+}
+
+// servedProblems returns the problems except those of objects of some kinds.
+func servedProblems(problems []cluster.Problem, off cluster.KindSet) []cluster.Problem {
+	if off == (cluster.KindSet{}) {
+		return problems
+	}
+	return slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool {
+		for kind, is := range off {
+			if is && p.Kind == cluster.Kind(kind).String() { //nolint:gosec // an index of kinds
+				return true
+			}
+		}
+		return false
+	})
+}
 
 // Run follows the folder. If the folder vanishes, everything stays in force.
 func (f *Folder) Run(ctx context.Context) {
@@ -123,7 +168,9 @@ func (f *Folder) readFiles(settled bool) (o cluster.Objects, changed cluster.Cha
 // record records the objects and problems of the folder, and reports whether that is news. The caller holds f.mu.
 func (f *Folder) record(objects cluster.Objects, changed cluster.Changed, problems []cluster.Problem) (news bool) {
 	same := slices.Equal(problems, f.problems)
-	f.problems = problems
+	if !same {
+		f.problems, f.served = problems, servedProblems(problems, f.off)
+	}
 	missing := f.files.Missing()
 	if !missing {
 		f.latest = objects

@@ -72,7 +72,7 @@ func TestHold(t *testing.T) {
 	files["namespaces.yaml"] = heldShop
 	files["shop.yaml"] = strings.NewReplacer(podA1of4, "# a1 4\n", podA1of6, "# a1 6\n", podA2of4, "# a2 4\n", podA2of6, "# a2 6\n").Replace(files["shop.yaml"])
 	s := play(t, stage.Options{
-		API: true, Objects: []string{holdRight}, Manifests: files, Config: func(c string) string { return c + holdEntry },
+		API: true, Manifests: files, Config: func(c string) string { return c + holdEntry },
 	})
 	ctx := t.Context()
 	others := identities{"b-p1": web, "b-p2": batchB} // endpoints from the beginning

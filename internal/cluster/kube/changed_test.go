@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/custom"
 )
 
 // world makes random changes to a Cluster's stores.
@@ -27,8 +28,8 @@ type world struct {
 
 func (w *world) name() string { return fmt.Sprint("x", w.IntN(8)) }
 
-func (w *world) egressService(name string) *rawEgressService {
-	return &rawEgressService{
+func (w *world) egressService(name string) *custom.Object {
+	return &custom.Object{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", ResourceVersion: strconv.Itoa(w.IntN(3))},
 		Spec:       json.RawMessage(fmt.Sprintf(`{"network": %q}`, w.name())),
 	}
@@ -168,7 +169,7 @@ func TestLoneChange(t *testing.T) {
 	for what, tell := range map[string]func(){
 		"Service": func() { require.NoError(t, c.services.Update(aService("a", 80))) },
 		"EgressService": func() {
-			require.NoError(t, c.egressServices.Update(&rawEgressService{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"}}))
+			require.NoError(t, c.egressServices.Update(&custom.Object{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"}}))
 		},
 		"EndpointSlice": func() { require.NoError(t, c.slices.Update(slice)) },
 	} {
@@ -202,7 +203,7 @@ func BenchmarkObjects(b *testing.B) {
 	}
 	for i := range 10_000 {
 		require.NoError(b, c.services.Add(aService(fmt.Sprint("seed-", i), 80)))
-		require.NoError(b, c.egressServices.Add(&rawEgressService{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("seed-", i), Namespace: "default"}}))
+		require.NoError(b, c.egressServices.Add(&custom.Object{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("seed-", i), Namespace: "default"}}))
 		require.NoError(b, c.slices.Add(of(i, 0)))
 	}
 	c.Objects()
@@ -212,7 +213,7 @@ func BenchmarkObjects(b *testing.B) {
 		"EndpointSlice": func(i int) error { return c.slices.Update(of(i, n%2)) },
 		"Service":       func(i int) error { return c.services.Update(aService(fmt.Sprint("seed-", i), int32(1+n%2))) },
 		"EgressService": func(i int) error {
-			return c.egressServices.Update(&rawEgressService{ObjectMeta: metav1.ObjectMeta{
+			return c.egressServices.Update(&custom.Object{ObjectMeta: metav1.ObjectMeta{
 				Name: fmt.Sprint("seed-", i), Namespace: "default", ResourceVersion: strconv.Itoa(n),
 			}})
 		},

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/custom"
 	"github.com/egressway/egressway/internal/pause"
 )
 
@@ -216,7 +217,7 @@ func (s *store[K, V]) removeDefined(ctx context.Context, k clients, defined type
 func (s *store[K, V]) definitionNow(ctx context.Context, k clients) (types.UID, error) {
 	bounded, cancel := context.WithTimeout(ctx, requestWithin)
 	defer cancel()
-	return s.definition(bounded, k)
+	return custom.UID(bounded, k.discovery(), s.resource)
 }
 
 // removeLater removes the remaining deleted objects once the server has served their kind for a while after. It returns false when
@@ -248,7 +249,7 @@ func (s *store[K, V]) removeLater(ctx context.Context, k clients) bool {
 // removeServed removes deleted objects if the server serves their kind, and reports whether it does.
 func (s *store[K, V]) removeServed(ctx context.Context, k clients, about string, removed map[K]int) bool {
 	bounded, cancel := context.WithTimeout(ctx, requestWithin)
-	err := s.served(bounded, k)
+	err := custom.Creatable(bounded, k.discovery(), s.resource)
 	cancel()
 	if err == nil {
 		s.removeDeleted(removed)

@@ -6,90 +6,33 @@ import (
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	kjson "sigs.k8s.io/json"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/custom"
 )
 
-// rawEgressService is an EgressService whose spec and status are still to be decoded. A CRD admits values that Go's
-// types reject, such as times with a lower-case t; decoded at once, one such object would make the whole list fail.
-type rawEgressService struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-
-	Spec   json.RawMessage `json:"spec"`
-	Status json.RawMessage `json:"status"`
-}
-
-type rawEgressServiceList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []rawEgressService `json:"items"`
-}
-
-// DeepCopyObject makes it a runtime.Object.
-func (r *rawEgressService) DeepCopyObject() runtime.Object {
-	c := &rawEgressService{TypeMeta: r.TypeMeta, Spec: slices.Clone(r.Spec), Status: slices.Clone(r.Status)}
-	r.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
-	return c
-}
-
-// DeepCopyObject makes it a runtime.Object.
-func (l *rawEgressServiceList) DeepCopyObject() runtime.Object {
-	c := &rawEgressServiceList{TypeMeta: l.TypeMeta}
-	l.ListMeta.DeepCopyInto(&c.ListMeta)
-	for i := range l.Items {
-		c.Items = append(c.Items, *l.Items[i].DeepCopyObject().(*rawEgressService))
-	}
-	return c
-}
-
-// rawScheme returns a scheme that decodes EgressServices as rawEgressService.
-func rawScheme() *runtime.Scheme {
-	s := runtime.NewScheme()
-	s.AddKnownTypeWithName(egressv1.GroupVersion.WithKind("EgressService"), &rawEgressService{})
-	s.AddKnownTypeWithName(egressv1.GroupVersion.WithKind("EgressServiceList"), &rawEgressServiceList{})
-	metav1.AddToGroupVersion(s, egressv1.GroupVersion)
-	return s
-}
-
-// decode returns the EgressService, with a Problem for each part that cannot be decoded. A bad status keeps its host,
-// standby and term if these can be decoded; the leader replaces it. ok is false if the spec is bad.
-func (r *rawEgressService) decode() (o *egressv1.EgressService, problems []cluster.Problem, ok bool) {
+// decodeEgressService returns the EgressService, with a Problem for each part that cannot be decoded. A bad status keeps its
+// host, standby and term if these can be decoded; the leader replaces it. ok is false if the spec is bad.
+func decodeEgressService(r *custom.Object) (o *egressv1.EgressService, problems []cluster.Problem, ok bool) {
 	o = &egressv1.EgressService{ObjectMeta: r.ObjectMeta}
-	wrong := func(field string, err error) {
-		problems = append(problems, cluster.Problem{
-			Kind: "EgressService", Object: r.Namespace + "/" + r.Name, Field: field, Reason: cluster.ReasonInvalidValue,
-			Message: "cannot be read: " + err.Error(),
-		})
-	}
-	if err := decode(r.Spec, &o.Spec); err != nil {
-		wrong("spec", err)
+	if err := custom.Decode(r.Spec, &o.Spec); err != nil {
+		problems = append(problems, unreadable(cluster.KindEgressService, r, "spec", err))
 		return o, problems, false
 	}
-	if err := decode(r.Status, &o.Status); err != nil {
-		wrong("status", err)
+	if err := custom.Decode(r.Status, &o.Status); err != nil {
+		problems = append(problems, unreadable(cluster.KindEgressService, r, "status", err))
 		var part struct {
 			Host    string `json:"host"`
 			Standby string `json:"standby"`
 			Term    int64  `json:"term"`
 		}
 		o.Status = egressv1.EgressServiceStatus{}
-		if decode(r.Status, &part) == nil {
+		if custom.Decode(r.Status, &part) == nil {
 			o.Status.Host, o.Status.Standby, o.Status.Term = part.Host, part.Standby, part.Term
 		}
 	}
 	return o, problems, true
-}
-
-func decode(text json.RawMessage, into any) error {
-	if len(text) == 0 {
-		return nil
-	}
-	return kjson.UnmarshalCaseSensitivePreserveInts(text, into)
 }
 
 // leaderManager is the field manager of the leader's writes, in every version of the daemon: the first part of the user
@@ -172,8 +115,8 @@ func obey(former cluster.EgressService, next *cluster.EgressService) {
 	}
 }
 
-func (s *source) trimEgressService(r *rawEgressService) object[cluster.Key, cluster.EgressService] {
-	o, unread, readable := r.decode()
+func (s *source) trimEgressService(r *custom.Object) object[cluster.Key, cluster.EgressService] {
+	o, unread, readable := decodeEgressService(r)
 	key, e, problems, ok := cluster.FromEgressService(o)
 	e.Writer = writerOf(o.ManagedFields)
 	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0 (unknown) on servers whose versions are not numbers

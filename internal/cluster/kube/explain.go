@@ -67,20 +67,41 @@ func explain(server, resource string, err error) *cluster.Problem {
 			"its token or certificate is wrong, expired or revoked; renew it in the kubeconfig, or restart the pod")
 	case apierrors.IsForbidden(err):
 		p.Object = resource
-		if resource == podResource {
-			return say(ReasonForbidden, "%s; hold in the configuration needs this right: add the kustomize component hold, or let the "+
-				"chart have hold in its value config", text)
+		switch {
+		case resource == podResource:
+			return say(ReasonForbidden, "%s; hold in the configuration, and objects that select pods, need this right: apply the "+
+				"ClusterRole that comes with Egressway; with hold, add the kustomize component hold, or let the chart have hold in "+
+				"its value config", text)
+		case isCustom(resource) && resource != egressResource:
+			return say(ReasonForbidden, "%s; apply the ClusterRole that comes with Egressway, or switch this kind off by kinds in the "+
+				"configuration", text)
 		}
 		return say(ReasonForbidden, "%s; apply the ClusterRole that comes with Egressway, and bind it to this daemon's account", text)
-	case apierrors.IsNotFound(err) && resource == egressResource:
-		p.Object = resource
-		return say(ReasonCRDMissing, "this CRD is not installed: apply it, it comes with Egressway; what is in force stays")
+	case apierrors.IsNotFound(err) && isCustom(resource):
+		return missingCRD(resource)
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err):
 		p.Object = resource
 		return say(ReasonNotServed, "%s does not serve them (%s): it is no Kubernetes API server, or too old a one", server, text)
 	default:
 		return say(ReasonServerFails, "it answers with an error (%s): look at its log", text)
 	}
+}
+
+// isCustom reports whether a resource is one of our API group, named as its CRD is.
+func isCustom(resource string) bool { return strings.HasSuffix(resource, "."+egressv1.GroupName) }
+
+// missingCRD returns the Problem of a CRD that is not installed. Without that of an optional kind, only objects that were in force
+// before are one.
+func missingCRD(crd string) *cluster.Problem {
+	p := cluster.Problem{
+		Kind: kindAPI, Object: crd, Reason: ReasonCRDMissing,
+		Message: "this CRD is not installed: apply it, it comes with Egressway; what is in force stays",
+	}
+	if crd != egressResource {
+		p.Message = "this CRD was deleted, and its objects with it: what they had in force stays; apply the CRD and the objects again, " +
+			"or switch this kind off by kinds in the configuration"
+	}
+	return &p
 }
 
 // again reports whether the reflector recovers by asking in another way: the requested version is too old or too new

@@ -12,13 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/egressway/egressway/internal/cluster"
-	"github.com/egressway/egressway/internal/pause"
 )
 
 const (
@@ -30,27 +28,24 @@ const (
 
 // kind holds the differences between kinds of objects.
 type kind[K comparable, V any] struct {
-	resource string // as kubectl names it
-	example  runtime.Object
-	client   func(clients) rest.Interface
-	trim     func(any) (x object[K, V], fits bool)
-	changed  func(key K)                          // called after every change; may be nil
-	moved    func(key K, from, to V)              // the same, with the values before and after; may be nil
-	settle   func(former V, next *V)              // adjusts a new value that replaces a former one; may be nil
-	served   func(context.Context, clients) error // checked before an object that was deleted is removed; may be nil
-	// definition returns the UID of the kind's definition as the server's storage has it now, and fails if that is being
-	// deleted; nil if served is.
-	definition func(context.Context, clients) (types.UID, error)
-	optional   bool                  // old servers do not serve it
-	namespace  string                // of the objects; empty: all namespaces, or none
-	labels     string                // label selector of lists and watches
-	fields     func() string         // returns a field selector of lists and watches, or ""; may be nil
-	lists      func(key K) bool      // reports whether lists have this object, by that selector; may be nil
-	listed     func() (changed bool) // called after every list, and reports whether Objects is another for it; may be nil
-	noted      func()                // called after every change of an object or its problems; may be nil
-	own        K                     // key of this node's object; a list without it is not believed
-	hasOwn     bool
-	within     *atomic.Int64 // bound of a list
+	resource  string // as kubectl names it
+	example   runtime.Object
+	client    func(clients) rest.Interface
+	trim      func(any) (x object[K, V], fits bool)
+	changed   func(key K)             // called after every change; may be nil
+	moved     func(key K, from, to V) // the same, with the values before and after; may be nil
+	settle    func(former V, next *V) // adjusts a new value that replaces a former one; may be nil
+	custom    bool                    // the server has it by a CRD, which is named as resource
+	optional  bool                    // a server need not have it
+	namespace string                  // of the objects; empty: all namespaces, or none
+	labels    string                  // label selector of lists and watches
+	fields    func() string           // returns a field selector of lists and watches, or ""; may be nil
+	lists     func(key K) bool        // reports whether lists have this object, by that selector; may be nil
+	listed    func() (changed bool)   // called after every list, and reports whether Objects is another for it; may be nil
+	noted     func()                  // called after every change of an object or its problems; may be nil
+	own       K                       // key of this node's object; a list without it is not believed
+	hasOwn    bool
+	within    *atomic.Int64 // bound of a list
 }
 
 func newStore[K comparable, V any](c *Cluster, k kind[K, V]) *store[K, V] {
@@ -63,15 +58,14 @@ func (s *store[K, V]) follow(ctx context.Context, k clients) {
 	var g sync.WaitGroup
 	defer g.Wait()
 	g.Go(func() { s.settleDoubts(ctx, k) })
-	if s.served != nil {
+	if s.custom {
 		g.Go(func() { s.settleRemovals(ctx, k) })
 	}
 	from := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := s.list(ctx, k, o)
-			if s.optional && apierrors.IsNotFound(err) {
-				err = errors.Join(err, s.Replace(nil, "")) // the server has no such objects
-				pause.For(ctx, s.cluster.pauses.unserved)
+			if errors.Is(err, errAbsent) {
+				err = errors.Join(err, s.awaitKind(ctx, k))
 			}
 			return list, err
 		},
@@ -88,9 +82,8 @@ func (s *store[K, V]) list(ctx context.Context, k clients, o metav1.ListOptions)
 	list, err := s.request(k, &o).Do(bounded).Get()
 	switch about := s.resource + " list"; {
 	case ctx.Err() != nil:
-	case s.optional && apierrors.IsNotFound(err):
-		s.cluster.complain(about, nil)
-		s.cluster.complain(s.resource+" watch", nil)
+	case s.absent(ctx, k, err):
+		err = errors.Join(err, errAbsent) // awaitKind says more
 	case err != nil:
 		if errors.Is(err, context.DeadlineExceeded) {
 			s.within.Store(int64(min(2*within, listWithinMax)))
@@ -109,7 +102,7 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 	w, err := within(ctx, s.cluster.pauses.answer, s.request(k, &o), o.TimeoutSeconds)
 	switch about := s.resource + " watch"; {
 	case ctx.Err() != nil:
-	case err == nil, s.unsupported(o, err):
+	case err == nil, s.unsupported(ctx, k, o, err):
 		s.cluster.complain(about, nil)
 	default:
 		if p := explain(k.server, s.resource, err); p != nil {
@@ -121,11 +114,8 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 
 // unsupported reports whether a watch failed because the server has no such objects, or because it does not support
 // watches that begin with a list: the reflector lists next.
-func (s *store[K, V]) unsupported(o metav1.ListOptions, err error) bool {
-	if s.optional && apierrors.IsNotFound(err) {
-		return true
-	}
-	return o.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
+func (s *store[K, V]) unsupported(ctx context.Context, k clients, o metav1.ListOptions, err error) bool {
+	return s.absent(ctx, k, err) || o.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
 }
 
 // within bounds the time until a watch begins, and ends it if it lasts longer than it was asked to: a proxy or firewall

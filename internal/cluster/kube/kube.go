@@ -3,32 +3,49 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/access"
+	"github.com/egressway/egressway/internal/cluster/kube/custom"
 	"github.com/egressway/egressway/internal/cluster/kube/nodestate"
 	"github.com/egressway/egressway/internal/cluster/kube/review"
 	"github.com/egressway/egressway/internal/pause"
 )
+
+// skewMost is the difference between the server's clock and this node's above which ClockSkew is reported.
+const skewMost = time.Minute
 
 // Options name the API server, and hold this node's settings.
 type Options struct {
 	Kubeconfig string // path; empty: the service account inside a cluster
 	Namespace  string // of the Leases
 	Node       string
-	LabelHosts bool   // keep the label by which MetalLB users select the host's node
-	Pods       bool   // follow the Pods of the node from the start, see FollowPods
-	Version    string // for the user agent
+	LabelHosts bool            // keep the label by which MetalLB users select the host's node
+	Pods       bool            // follow the Pods of the node from the start, see FollowPods
+	Off        cluster.KindSet // do not follow these from the start, see TurnOff
+	Version    string          // for the user agent
 }
 
 // Cluster follows a cluster's objects, and takes part in the coordination of the daemons.
@@ -53,8 +70,8 @@ type pauses struct {
 	answer   time.Duration // for a watch to begin, and after its end was due
 	doubt    time.Duration // from a doubtful list to the second one; doubles each time
 	doubtMax time.Duration
-	deletion time.Duration // between two looks whether the CRD of deleted EgressServices stays
-	unserved time.Duration // between checks for a kind that old servers do not serve
+	deletion time.Duration // between two looks whether the CRD of deleted objects stays
+	unserved time.Duration // between checks for a kind that the server does not have, if it does not say when it has it
 
 	roster     time.Duration // between looks at the roster of Nodes, if nothing changes
 	leaderless time.Duration // without a leader that keeps the roster, until all Nodes are watched
@@ -168,4 +185,79 @@ const retryMost = time.Second
 func backoff() *wait.Backoff {
 	const first = 100 * time.Millisecond
 	return &wait.Backoff{Duration: first + rand.N(first/2), Factor: 2, Jitter: 0.2, Steps: 10, Cap: retryMost}
+}
+
+// clients holds the clients of one API server. None has a rate limit: reads are paced by the pauses after failures,
+// writes by the number of writers, and the server protects itself.
+type clients struct {
+	core   kubernetes.Interface
+	egress rest.Interface
+	raw    rest.Interface // the same kinds, as custom.Object
+	server string         // the server's URL
+	access []byte         // digest of the kubeconfig and certificates in use
+	http   *http.Client
+}
+
+// newClients makes clients without connecting. skew is called with each answer and gets how far the server's clock is
+// ahead of this node's. reached gets the server's address of each new connection.
+func newClients(o Options, skew func(ahead time.Duration), reached func(netip.Addr)) (clients, error) {
+	config, digest, err := access.Read(o.Kubeconfig)
+	if err != nil {
+		return clients{}, err
+	}
+	config.UserAgent = "egressway/" + o.Version
+	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{}
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := access.Dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+			reached(a.AddrPort().Addr().Unmap())
+		}
+		return conn, nil
+	}
+	access.ReadClock(config, skew)
+	k := clients{server: config.Host, access: digest}
+	if k.http, err = rest.HTTPClientFor(config); err != nil {
+		return clients{}, fmt.Errorf("make HTTP client: %w", err)
+	}
+	core := rest.CopyConfig(config)
+	core.ContentType = runtime.ContentTypeProtobuf
+	core.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	if k.core, err = kubernetes.NewForConfigAndClient(core, k.http); err != nil {
+		return clients{}, fmt.Errorf("make client: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := egressv1.AddToScheme(scheme); err != nil {
+		return clients{}, fmt.Errorf("register types: %w", err)
+	}
+	for client, scheme := range map[*rest.Interface]*runtime.Scheme{&k.egress: scheme, &k.raw: custom.Scheme()} {
+		egress := rest.CopyConfig(config)
+		egress.APIPath, egress.GroupVersion = "/apis", &egressv1.GroupVersion
+		egress.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		if *client, err = rest.RESTClientForConfigAndClient(egress, k.http); err != nil {
+			return clients{}, fmt.Errorf("make client of custom resources: %w", err)
+		}
+	}
+	return k, nil
+}
+
+// discovery returns a client without a group: for discovery, and for CRDs.
+func (k clients) discovery() rest.Interface { return k.core.Discovery().RESTClient() }
+
+func (k clients) close() { utilnet.CloseIdleConnectionsFor(k.http.Transport) }
+
+// watchAccess returns when the kubeconfig or a certificate has changed, or ctx ends. A file that cannot be read is
+// reported, and the clients stay in use.
+func (c *Cluster) watchAccess(ctx context.Context, k clients) {
+	for pause.For(ctx, c.pauses.access) {
+		_, digest, err := access.Read(c.options.Kubeconfig)
+		c.complain(aboutAccess, explainAccess(c.options.Kubeconfig, err))
+		if err == nil && !bytes.Equal(digest, k.access) {
+			c.log.Info("access to the API server has changed, reconnecting", "kubeconfig", c.options.Kubeconfig)
+			return
+		}
+	}
 }

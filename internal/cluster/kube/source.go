@@ -14,13 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/custom"
 )
 
 // source is the part of a Cluster that holds the server's objects.
@@ -30,6 +27,7 @@ type source struct {
 	selectors  selectors
 	synced     atomic.Bool // every kind was listed once
 	kinds      []follower
+	optional   []optional // those of kinds that a server need not have
 
 	mu             sync.Mutex
 	egressServices *store[cluster.Key, cluster.EgressService]
@@ -40,6 +38,7 @@ type source struct {
 	serviceCIDRs   *store[string, []netip.Prefix]
 	addresses      *addresses
 	pods           *ownPods
+	egressQoSes    *optionalKind[cluster.Key, cluster.EgressQoS]
 
 	slicesOf  map[cluster.Key][]cluster.Key // by Service, in no order
 	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
@@ -70,8 +69,7 @@ func (s *source) init(c *Cluster) {
 	s.slicesOf, s.stale = map[cluster.Key][]cluster.Key{}, map[cluster.Key]bool{}
 	s.changed = cluster.Everything()
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
-		resource: egressResource, example: &rawEgressService{}, served: crdStays, definition: readCRD,
-		client: func(k clients) rest.Interface { return k.raw }, trim: trimmer(s.trimEgressService),
+		resource: egressResource, example: &custom.Object{}, custom: true, client: rawClient, trim: trimmer(s.trimEgressService),
 		changed: s.egressServiceChanged, settle: obey,
 	})
 	s.services = newStore(c, kind[cluster.Key, cluster.Service]{
@@ -109,10 +107,18 @@ func (s *source) init(c *Cluster) {
 	})
 	s.addresses = newAddresses(c)
 	s.pods = newOwnPods(c)
-	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs, s.addresses, s.pods}
+	s.egressQoSes = newEgressQoSes(c)
+	s.optional = []optional{s.egressQoSes}
+	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs, s.addresses}
+	for _, o := range s.optional {
+		s.kinds = append(s.kinds, o)
+	}
+	s.kinds = append(s.kinds, s.pods)
 }
 
 func coreClient(k clients) rest.Interface { return k.core.CoreV1().RESTClient() }
+
+func rawClient(k clients) rest.Interface { return k.raw }
 
 // trimmer adapts trim to untyped objects; it rejects objects of other types.
 func trimmer[O, V any, K comparable](trim func(O) object[K, V]) func(any) (object[K, V], bool) {
@@ -272,6 +278,7 @@ func (s *source) snapshot() cluster.Objects {
 	pods, known := s.pods.handOut()
 	return cluster.Objects{
 		EgressServices: s.egressServices.objects.Map(),
+		EgressQoSes:    s.egressQoSes.objects.Map(),
 		Services:       s.services.objects.Map(),
 		Endpoints:      s.merge(),
 		Nodes:          s.nodes.objects.Map(),
@@ -282,43 +289,6 @@ func (s *source) snapshot() cluster.Objects {
 		PodsKnown:      known,
 		StaleNodes:     !s.nodes.complete,
 	}
-}
-
-// crdStays fails unless EgressServices can be created: a server refuses new ones while it deletes their CRD.
-func crdStays(ctx context.Context, k clients) error {
-	var kinds metav1.APIResourceList
-	group := egressv1.GroupVersion
-	err := k.core.Discovery().RESTClient().Get().AbsPath("/apis", group.Group, group.Version).Do(ctx).Into(&kinds)
-	if apierrors.IsForbidden(err) {
-		return nil // this daemon may not ask
-	}
-	if err != nil {
-		return err
-	}
-	for _, r := range kinds.APIResources {
-		if r.Name == "egressservices" && slices.Contains(r.Verbs, "create") {
-			return nil
-		}
-	}
-	return apierrors.NewNotFound(egressv1.GroupVersion.WithResource("egressservices").GroupResource(), "")
-}
-
-// readCRD returns the UID of the CRD of EgressServices, unless it is being deleted: the server marks it before it deletes the
-// first object.
-func readCRD(ctx context.Context, k clients) (types.UID, error) {
-	var crd metav1.PartialObjectMetadata
-	text, err := k.core.Discovery().RESTClient().Get().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", egressResource).
-		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
-	if err != nil {
-		return "", err
-	}
-	if err := json.Unmarshal(text, &crd); err != nil {
-		return "", fmt.Errorf("read CRD %s: %w", egressResource, err)
-	}
-	if crd.DeletionTimestamp != nil {
-		return "", errors.New("the CRD is being deleted")
-	}
-	return crd.UID, nil
 }
 
 // errBehind reports that the server's EgressServices differ from those that its watches have delivered.

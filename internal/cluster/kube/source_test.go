@@ -213,6 +213,9 @@ func TestSource(t *testing.T) {
 	t.Run("killed", func(t *testing.T) { s.outage(t, s.Kill, s.Up) })
 	t.Run("frozen", func(t *testing.T) { s.outage(t, s.Freeze, s.Thaw) })
 	t.Run("deleted at once", s.deletedAtOnce)
+	t.Run("optional kind", s.optional)
+	t.Run("first snapshot", s.firstSnapshot)
+	t.Run("forbidden kind", s.forbiddenKind)
 	t.Run("CRD deleted", s.crdDeleted)
 }
 

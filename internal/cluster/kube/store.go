@@ -76,7 +76,7 @@ func (s *store[K, V]) Delete(o any) error {
 		return err
 	}
 	s.cluster.change(func() bool {
-		if s.served != nil && s.knows(x.key) {
+		if s.custom && s.knows(x.key) {
 			s.doubts.deleted(x.key)
 			return false
 		}

@@ -114,3 +114,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- join " && " $all -}}
 {{- end }}
+
+{{/* Not empty if daemons may have to read Pods: the configuration has hold, or serves a kind that selects them. YAML reads off as false. */}}
+{{- define "egressway.readsPods" -}}
+{{- if .Values.config.hold }}hold{{ end }}
+{{- $kinds := default dict .Values.config.kinds }}
+{{- range list "egressQoS" }}
+{{- if not (has (toString (dig . "auto" $kinds)) (list "off" "false")) }}{{ . }}{{ end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,212 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/custom"
+)
+
+const (
+	qosCRD      = "../../../config/crd/k8s.ovn.org_egressqoses.yaml"
+	qosResource = "egressqoses." + egressv1.GroupName
+)
+
+var qosKey = cluster.Key{Namespace: "default", Name: cluster.NameEgressQoS}
+
+// anEgressQoS returns the EgressQoS of the default namespace with a rule for each value.
+func anEgressQoS(values ...int) string {
+	var rules []string
+	for _, v := range values {
+		rules = append(rules, fmt.Sprintf("{dscp: %d}", v))
+	}
+	return fmt.Sprintf(`{apiVersion: k8s.ovn.org/v1, kind: EgressQoS, metadata: {name: default, namespace: default}, spec: {egress: [%s]}}`,
+		strings.Join(rules, ", "))
+}
+
+// valuesAre waits for an EgressQoS with such values, and for the Pods that it needs; without values, for none, and no Pods.
+func valuesAre(want ...int) func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
+	return func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
+		q, there := o.EgressQoSes.Get(qosKey)
+		var have []int
+		for _, r := range q.Rules {
+			have = append(have, int(r.DSCP))
+		}
+		return synced && there == (len(want) > 0) && slices.Equal(have, want) && o.PodsKnown == there
+	}
+}
+
+// optional checks that a kind is served while its CRD is there, without a restart, and that objects stay in force if they vanish with
+// their CRD.
+func (s *site) optional(t *testing.T) {
+	r := read(t, s.kubeconfig)
+	r.untilWell(t)
+	r.until(t, "no CRD", valuesAre())
+	absent := func(problems []cluster.Problem) bool {
+		return slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Object == qosResource && p.Reason == ReasonCRDMissing })
+	}
+	gone := func() {
+		t.Helper()
+		s.Delete(t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: `+qosResource+`}}`)
+		require.True(t, waitFor(t, func() bool {
+			return apierrors.IsNotFound(s.raw.Get().Resource("egressqoses").Do(t.Context()).Error())
+		}))
+	}
+
+	// The CRD comes.
+	s.applyCRD(t, qosCRD)
+	s.Apply(t, anEgressQoS(46, 0))
+	_, _, _, _ = r.Objects()
+	r.until(t, "served", valuesAre(46, 0))
+	var changed cluster.Changed
+	s.Apply(t, anEgressQoS(12))
+	require.True(t, waitFor(t, func() bool {
+		_, c, _, _ := r.Objects()
+		changed.Join(c)
+		return changed.Of[cluster.KindEgressQoS][qosKey]
+	}))
+	require.False(t, changed.All)
+	require.Empty(t, changed.Of[cluster.KindEgressService])
+
+	// It goes without objects.
+	s.Delete(t, anEgressQoS())
+	r.until(t, "no object", valuesAre())
+	gone()
+	r.untilWell(t)
+
+	// It comes back, and goes with an object: this stays in force, even while a daemon that starts knows of none.
+	s.applyCRD(t, qosCRD)
+	s.Apply(t, anEgressQoS(46))
+	r.until(t, "served again", valuesAre(46))
+	gone()
+	r.until(t, "missed", func(o cluster.Objects, problems []cluster.Problem, synced bool) bool {
+		require.True(t, valuesAre(46)(o, problems, synced))
+		return absent(problems)
+	})
+	later := read(t, s.kubeconfig)
+	later.untilWell(t)
+	later.until(t, "none", valuesAre())
+
+	// It comes back without its objects.
+	s.applyCRD(t, qosCRD)
+	r.until(t, "gone now", valuesAre())
+	r.untilWell(t)
+	s.Apply(t, anEgressQoS(7))
+	for _, of := range []*reader{r, later} {
+		of.until(t, "the new one", valuesAre(7))
+		of.untilWell(t)
+	}
+	require.Zero(t, r.log.count("level=ERROR"), r.log)
+
+	// The configuration switches the kind off, and on.
+	r.TurnOff(cluster.KindSet{cluster.KindEgressQoS: true})
+	r.until(t, "off", valuesAre())
+	s.Apply(t, anEgressQoS(8))
+	r.TurnOff(cluster.KindSet{})
+	r.until(t, "on", valuesAre(8))
+	off := read(t, s.kubeconfig, func(o *Options) { o.Off[cluster.KindEgressQoS] = true })
+	off.untilWell(t)
+	off.until(t, "off from the start", valuesAre())
+	s.Delete(t, anEgressQoS())
+	r.until(t, "no object", valuesAre())
+}
+
+// firstSnapshot checks that a daemon that starts knows the objects of an optional kind, and the Pods that they select, before it
+// acts.
+func (s *site) firstSnapshot(t *testing.T) {
+	s.applyCRD(t, qosCRD)
+	s.Apply(t, anEgressQoS(46), aPod("mine", "own", "{ip: 10.244.9.1}"))
+	defer s.Delete(t, anEgressQoS(), aPod("mine", "own", ""))
+	for _, kind := range []string{"egressqoses", podResource} {
+		p := newProxy(t, s)
+		p.set(func() { p.blind = kind })
+		r := read(t, p.kubeconfig)
+		r.untilProblem(t, "server", ReasonServerFails)
+		_, synced := r.latest()
+		require.False(t, synced, kind)
+		p.set(func() { p.blind = "" })
+		r.until(t, "known", func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
+			if synced {
+				require.True(t, valuesAre(46)(o, nil, synced), kind)
+				require.Equal(t, 1, o.Pods.Len(), kind)
+			}
+			return synced
+		})
+		r.stop()
+	}
+}
+
+// forbiddenKind checks that a daemon that may not list an optional kind waits for this right only if the server has the kind.
+func (s *site) forbiddenKind(t *testing.T) {
+	require.True(t, custom.Absent(t.Context(), s.discovery(), "egressips."+egressv1.GroupName, forbiddenError()), "no such CRD")
+	s.applyCRD(t, qosCRD)
+	require.False(t, custom.Absent(t.Context(), s.discovery(), qosResource, forbiddenError()))
+	require.False(t, custom.Absent(t.Context(), s.discovery(), qosResource, apierrors.NewNotFound(egressv1.Resource("egressqoses"), "")),
+		"a server that denies what it has")
+	require.False(t, custom.Absent(t.Context(), s.discovery(), qosResource, errors.New("another error")))
+}
+
+func forbiddenError() error {
+	return apierrors.NewForbidden(egressv1.Resource("egressqoses"), "", errors.New("no"))
+}
+
+// TestBadEgressQoSes reads objects that a CRD without a schema admits: what can be read is kept, rule by rule.
+func TestBadEgressQoSes(t *testing.T) {
+	for _, test := range []struct {
+		name, spec string
+		kept       []int
+		problems   []string // their fields
+	}{
+		{"good", `{"egress": [{"dscp": 46}, {"dscp": 0, "dstCIDR": "fd44::/16"}]}`, []int{46, 0}, nil},
+		{"no rules", `{"egress": []}`, nil, nil},
+		{"no spec", ``, nil, nil},
+		{"a spec of another type", `[]`, nil, []string{"spec"}},
+		{"rules of another type", `{"egress": {"dscp": 46}}`, nil, []string{"spec"}},
+		{"a rule of another type", `{"egress": [46, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0]"}},
+		{"a value as text", `{"egress": [{"dscp": "46"}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0]"}},
+		{"a fraction", `{"egress": [{"dscp": 1.5}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0]"}},
+		{"beyond 64 bits", `{"egress": [{"dscp": 99999999999999999999}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0]"}},
+		{"64", `{"egress": [{"dscp": 64}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0].dscp"}},
+		{"negative", `{"egress": [{"dscp": -1}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0].dscp"}},
+		{"a CIDR of another type", `{"egress": [{"dscp": 2, "dstCIDR": 10}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0]"}},
+		{"no CIDR", `{"egress": [{"dscp": 2, "dstCIDR": "all"}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0].dstCIDR"}},
+		{"an address", `{"egress": [{"dscp": 2, "dstCIDR": "10.0.0.1"}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0].dstCIDR"}},
+		{"a selector of another type", `{"egress": [{"dscp": 2, "podSelector": "app=web"}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0]"}},
+		{"an operator", `{"egress": [{"dscp": 2, "podSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}, {"dscp": 1}]}`, []int{1}, []string{"spec.egress[0].podSelector"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newTold(t)
+			c.sync(t)
+			bad := &custom.Object{Spec: []byte(test.spec)}
+			bad.Namespace, bad.Name = qosKey.Namespace, qosKey.Name
+			good := &custom.Object{Spec: []byte(`{"egress": [{"dscp": 9}]}`)}
+			good.Namespace, good.Name = "other", qosKey.Name
+			require.NoError(t, c.egressQoSes.Replace([]any{bad, good}, ""))
+			c.FollowPods(false)
+			require.NoError(t, c.pods.Replace(nil, ""))
+			o, _, problems, ok := c.Objects()
+			require.True(t, ok)
+			var kept []int
+			for _, rule := range o.EgressQoSes.At(qosKey).Rules {
+				kept = append(kept, int(rule.DSCP))
+			}
+			require.Equal(t, test.kept, kept)
+			require.Len(t, o.EgressQoSes.At(cluster.Key{Namespace: "other", Name: qosKey.Name}).Rules, 1, "others are served")
+			var fields []string
+			for _, p := range problems {
+				require.Equal(t, "EgressQoS", p.Kind)
+				require.Equal(t, qosKey.String(), p.Object)
+				fields = append(fields, p.Field)
+			}
+			require.Equal(t, test.problems, fields, "%v", problems)
+		})
+	}
+}
