@@ -10,7 +10,7 @@ here=$(dirname "$(readlink -f "$0")")
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/egressway
 packages="base-files base-passwd bash coreutils dash findutils grep sed mawk util-linux util-linux-extra mount procps
 	docker.io docker-cli containerd runc containernetworking-plugins
-	iproute2 iptables nftables ipset ipvsadm conntrack ethtool kmod iputils-ping tcpdump curl ca-certificates"
+	iproute2 iptables nftables ipset ipvsadm conntrack ethtool kmod iputils-ping tcpdump curl ca-certificates frr libpam-modules"
 # Other packages depend on these for their installation only.
 unwanted='^(apt|cron|cron-daemon-common|debconf|dpkg|systemd|logrotate|perl.*|libperl.*|libapt.*|sqv|debian-archive-keyring|libsystemd-shared|init-system-helpers|sensible-utils)_'
 target=$cache/nodes-$(sha256sum <"$0" | cut -c1-12)
@@ -46,6 +46,10 @@ done
 rm -rf "$root"/usr/share/{doc,man,locale,lintian,bash-completion,info}
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
+echo frr:x:92:92::/nonexistent:/usr/sbin/nologin >>"$root/etc/passwd"
+printf 'frr:x:92:\nfrrvty:x:93:frr\n' >>"$root/etc/group"
+printf '%s sufficient pam_permit.so\n' auth account | tee "$root/etc/pam.d/other" >"$root/etc/pam.d/frr" # vtysh
+rm -f "$root/etc/frr/frr.conf" # its presence would hide the files of single daemons
 for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
 	ln -sf xtables-nft-multi "$root/usr/sbin/$name"
 done

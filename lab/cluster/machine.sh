@@ -1,6 +1,6 @@
 #!/bin/bash
 # machine.sh NODE...: process 1 of the machine that encloses the cluster, started by "box hold". It runs a Docker engine with the
-# network "kind", the control plane, and each node as a container of that engine. Its file 3 is the listener on $PORT outside.
+# networks "kind" and "red", the control plane, and each node and router as a container of that engine. Its file 3 is the listener on $PORT outside.
 #
 #   /lab/tree           root file system of Debian's packages      /lab/state   files for the operator: kubeconfig, log
 #   /lab/bin, /lab/src  programs, this folder
@@ -44,6 +44,8 @@ await $dockerd dockerd docker version
 echo "Docker engine ready after $SECONDS s"
 docker network create kind --subnet "$net4" --gateway "$gateway4" --ip-range 172.18.1.0/24 --ipv6 --subnet "$net6" --gateway "$gateway6" \
 	-o com.docker.network.bridge.name=br-kind -o com.docker.network.driver.mtu=1500
+docker network create red --subnet "$red4.0/24" --gateway "$red4.1" --ipv6 --subnet "$red6::/64" --gateway "$red6::1" \
+	-o com.docker.network.bridge.name=br-red -o com.docker.network.driver.mtu=1500
 if [ -e /proc/sys/net/bridge ]; then # packets in the bridge are the nodes'
 	sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0
 fi
@@ -61,10 +63,14 @@ i=10
 for node; do
 	i=$((i + 1))
 	# shellcheck disable=SC2046 # words
-	docker run -d --name "$node" --hostname "$node" $(container "$i") \
+	docker run -d --name "$node" --hostname "$node" $(in_kind $i) $(in_red $i) $(container) \
 		bash /lab/src/node.sh "$node" "$prefix4.$i" "$prefix6::$i"
 done
+# shellcheck disable=SC2046 # words
+docker run -d --name outside --hostname outside $(in_kind 101) $(container) bash /lab/src/router.sh kind
+# shellcheck disable=SC2046 # words
+docker run -d --name outside-red --hostname outside-red $(in_red 101) $(container) bash /lab/src/router.sh red
 cp "$api/kubeconfig" "$state/.kubeconfig" && mv "$state/.kubeconfig" "$state/kubeconfig" # the last step: the operator waits for it
-echo "containers of nodes started after $SECONDS s"
+echo "containers of nodes and routers started after $SECONDS s"
 set +e
 while :; do wait -n 2>/dev/null || sleep 1; done

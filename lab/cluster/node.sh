@@ -20,6 +20,14 @@ printf '127.0.0.1 localhost\n%s %s\n%s %s\n' "$ip4" "$node" "$ip6" "$node" >/etc
 echo 'nameserver 192.0.2.53' >/etc/resolv.conf # there is no resolver
 tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id
 
+if [ -e "$state/boot.nft" ]; then # as egressway-boot.service does, see docs/install.md
+	nft -f "$state/boot.nft"
+	{
+		until curl -fsS http://127.0.0.1:9479/readyz; do sleep 0.2; done
+		nft delete table inet egressway-boot
+	} >/dev/null 2>&1 &
+fi
+
 containerd >"$state/log/containerd-$node.log" 2>&1 &
 until ctr version >/dev/null 2>&1; do sleep 0.2; done
 echo "containerd ready after $SECONDS s"

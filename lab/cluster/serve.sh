@@ -1,25 +1,19 @@
 #!/bin/bash
-# serve.sh: three pods, one on each node, behind a LoadBalancer Service with an EgressService, and a container "outside" in the nodes'
-# network. It gives the Service its ingress IPs, as MetalLB would, and fails unless each pod's packets arrive at the container with the
-# ingress IP as source, and the container reaches the pods by it.
+# serve.sh: three pods, one on each node, behind a LoadBalancer Service with an EgressService. It gives the Service its ingress IPs, as
+# MetalLB would, and fails unless each pod's packets arrive at the host outside with the ingress IP as source, and that host reaches the
+# pods by it, over the routes that its router has by BGP.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 . "$here/net.sh"
 ingress4=203.0.113.10 ingress6=2001:db8:203::10
-outside4=$prefix4.100 outside6=$prefix6::100
 
 fail() { echo "cluster: $*" >&2; exit 1; }
 kubectl apply -f "$here/web.yaml" >/dev/null
-# shellcheck disable=SC2046 # words
-docker run -d --name outside --hostname outside $(container 100) box answer :8080 >/dev/null
 kubectl -n shop rollout status daemonset/web --timeout=300s >/dev/null
 kubectl -n shop patch service web --subresource=status --type=merge \
 	-p "{\"status\":{\"loadBalancer\":{\"ingress\":[{\"ip\":\"$ingress4\"},{\"ip\":\"$ingress6\"}]}}}" >/dev/null
 kubectl -n shop wait --for=condition=Ready egressservice/web --timeout=300s >/dev/null
 host=$(kubectl -n shop get egressservice web -o jsonpath='{.status.host}')
-read -r host4 host6 < <(kubectl get node "$host" -o jsonpath='{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}')
-docker exec outside ip route replace "$ingress4" via "$host4"
-docker exec outside ip route replace "$ingress6" via "$host6"
 
 # seen succeeds when the container outside sees a pod with a source; it leaves the answer in the variable answer.
 seen() { # POD SOURCE URL
@@ -33,8 +27,9 @@ while read -r pod node; do
 		seen "$pod" $family || fail "$pod on $node: outside saw \"$answer\", not ${family% *}"
 		printf '  %-10s on %s: outside saw %s\n' "$pod" "$node" "${family% *}"
 	done
-done < <(kubectl -n shop get pods -l app=web -o jsonpath='{range .items[*]}{.metadata.name} {.spec.nodeName}{"\n"}{end}')
-for url in "http://$ingress4:8080/" "http://[$ingress6]:8080/"; do
-	answer=$(docker exec outside box ask "$url") || fail "outside got no answer from $url"
-	printf '  outside asks %s, by %s: %s answers\n' "$url" "$host" "${answer#* }"
+done < <(kubectl -n shop get pods -l role=web -o jsonpath='{range .items[*]}{.metadata.name} {.spec.nodeName}{"\n"}{end}')
+for url in "$outside4 http://$ingress4:8080/" "$outside6 http://[$ingress6]:8080/"; do
+	# shellcheck disable=SC2086 # words
+	answer=$(docker exec outside box ask -from $url) || fail "outside got no answer from ${url#* }"
+	printf '  outside asks %s, by %s: %s answers\n' "${url#* }" "$host" "${answer#* }"
 done

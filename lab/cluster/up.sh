@@ -63,7 +63,7 @@ mkdir -p "$state"/{bin,log,images,cache} "$state.root"
 cp "$top/dist/egressway.tar" "$top/dist/box.tar" "$state/images/"
 end "$(du -h --apparent-size "$state"/images/*.tar | awk '{ sub(".*/", "", $2); printf "%s %s, ", $2, $1 }')"
 
-begin "three nodes: containers of a Docker engine, with containerd and kubelet"
+begin "containers of a Docker engine: three nodes with containerd and kubelet, two routers with FRR"
 instances=/proc/sys/fs/inotify/max_user_instances
 if [ "$(cat $instances)" -lt 512 ]; then # each kubelet and containerd needs some
 	echo "cluster: fs.inotify.max_user_instances is $(cat $instances): 512 until make cluster-down"
@@ -97,7 +97,7 @@ kubectl -n egressway-system rollout status daemonset/egressway --timeout=300s >/
 kubectl -n egressway-system wait --for=condition=Ready pod --all --timeout=300s >/dev/null # the speaker's rollout, OnDelete, has no status
 end "its DaemonSets are ready"
 
-begin "an EgressService, three pods and a container outside the cluster"
+begin "an EgressService, three pods and a host outside the cluster"
 "$here/serve.sh"
 end
 
@@ -111,7 +111,7 @@ cluster: ready after $((SECONDS - began)) s${used:+, $((used >> 20)) MiB of memo
 
   kubectl get nodes,pods,egressservices -A -o wide
   kubectl -n egressway-system exec ds/egressway -- egressway status
-  docker exec -it node1 bash                       # or "outside", the container outside the cluster
+  docker exec -it node1 bash                       # or a router, "outside" and "outside-red": vtysh, box
 
 Logs are in $state/log. Remove all of it: make cluster-down
 END

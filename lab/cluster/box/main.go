@@ -3,6 +3,8 @@
 //	box                  holds the namespaces of a pod, as the image "pause" does
 //	box answer :8080     answers each HTTP request with the client's address and the name of the host
 //	box ask URL          prints such an answer
+//	box pod …            answers, and sends numbered datagrams all the time, see stream.go
+//	box outside …        answers, and records these datagrams by their sources
 //	box hold …           starts a command in namespaces of its own, see hold
 //	box root …           runs a command in another root file system, see root
 //	box forward ADDRESS  hands the connections of a listener, its standard input, on to an address
@@ -24,10 +26,13 @@ func main() {
 		pause()
 		return
 	}
-	commands := map[string]func([]string) error{"answer": answer, "ask": ask, "forward": forward, "hold": hold, "root": root}
+	commands := map[string]func([]string) error{
+		"answer": answer, "ask": ask, "forward": forward, "hold": hold, "root": root,
+		"pod": pod, "outside": outside,
+	}
 	run := commands[os.Args[1]]
 	if run == nil {
-		fmt.Fprintf(os.Stderr, "box: %s: must be answer, ask, forward, hold or root\n", os.Args[1])
+		fmt.Fprintf(os.Stderr, "box: %s: must be answer, ask, pod, outside, forward, hold or root\n", os.Args[1])
 		os.Exit(2)
 	}
 	if err := run(os.Args[2:]); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -15,11 +16,15 @@ func answer(args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: box answer ADDRESS")
 	}
-	l, err := net.Listen("tcp", args[0])
+	return serve(args[0], mirror)
+}
+
+func serve(address string, page http.HandlerFunc) error {
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
-	s := &http.Server{Handler: http.HandlerFunc(mirror), ReadHeaderTimeout: time.Minute}
+	s := &http.Server{Handler: page, ReadHeaderTimeout: time.Minute}
 	s.SetKeepAlivesEnabled(false) // each question is a connection
 	return s.Serve(l)
 }
@@ -41,17 +46,26 @@ func mirror(w http.ResponseWriter, r *http.Request) {
 
 // ask prints the answer of a server, which has three seconds.
 func ask(args []string) error {
-	if len(args) != 1 {
-		return errors.New("usage: box ask URL")
+	f := flag.NewFlagSet("box ask", flag.ExitOnError)
+	from := f.String("from", "", "`IP` address of the question")
+	if err := f.Parse(args); err != nil {
+		return err
 	}
-	client := http.Client{Timeout: 3 * time.Second}
-	r, err := client.Get(args[0])
+	if f.NArg() != 1 {
+		return errors.New("usage: box ask [-from IP] URL")
+	}
+	dialer := &net.Dialer{}
+	if *from != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(*from)}
+	}
+	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext}}
+	r, err := client.Get(f.Arg(0))
 	if err != nil {
 		return err
 	}
 	defer r.Body.Close()
 	if r.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask %s: %s", args[0], r.Status)
+		return fmt.Errorf("ask %s: %s", f.Arg(0), r.Status)
 	}
 	_, err = io.Copy(os.Stdout, r.Body)
 	return err

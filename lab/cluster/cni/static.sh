@@ -20,6 +20,8 @@ for n in $nodes; do
 	docker exec -i "$n" bash -eu <<END
 $routes
 nft -f - <<NFT
+table inet cni-masquerade
+delete table inet cni-masquerade
 table inet cni-masquerade {
 	chain postrouting {
 		type nat hook postrouting priority srcnat
