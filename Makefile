@@ -142,7 +142,7 @@ image: ## the image: dist/egressway.tar, for docker, ctr, kind and skopeo to loa
 	$(GO) run ./release/image -version '$(VERSION)' -created $$(git log -1 --format=%ct) dist/image/egressway >dist/egressway.tar
 
 # The program in a real cluster's nodes and pods.
-.PHONY: cluster cluster-down bin/box dist/box.tar
+.PHONY: cluster cluster-down cluster-matrix bin/box bin/matrix dist/box.tar
 bin/box:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./lab/cluster/box
 
@@ -150,8 +150,19 @@ dist/box.tar: bin/box
 	@mkdir -p dist
 	$(GO) run ./release/image -version '$(VERSION)' bin/box >$@
 
-cluster: ## three real nodes with containerd, kubelet and kube-proxy, Egressway deployed (root): CNI=static PROXY=nftables|iptables
+bin/matrix:
+	CGO_ENABLED=0 $(GO) build -o $@ ./lab/cluster/matrix
+
+cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outside, Egressway deployed (root): CNI=static PROXY=nftables|iptables
 	@lab/cluster/up.sh '$(or $(CNI),static)' '$(or $(PROXY),nftables)'
+
+# A CNI and a mode of kube-proxy for each cluster.
+MATRIX = static:nftables static:iptables
+
+cluster-matrix: bin/matrix bin/bench-report ## check a table of behaviour on clusters of real nodes, one after another, and write it to docs/compatibility.md (root): MATRIX='static:nftables' for some
+	@lab/cluster/matrix.sh $(MATRIX); code=$$?; \
+	bin/matrix -table $(foreach m,$(MATRIX),dist/matrix/$(subst :,-,$(m)).json) | \
+		bin/bench-report -file docs/compatibility.md -block cluster-matrix -commit '$(VERSION)' -command 'make cluster-matrix$(if $(filter file,$(origin MATRIX)),, MATRIX="$(MATRIX)")' && exit $$code
 
 cluster-down: ## remove the cluster that "make cluster" made (root)
 	@lab/cluster/down.sh

@@ -1,0 +1,28 @@
+#!/bin/bash
+# matrix.sh CNI:PROXY...: for each of them starts a cluster, runs bin/matrix on it, and removes it. Results and logs are in dist/matrix.
+set -eu
+here=$(dirname "$(readlink -f "$0")")
+top=$here/../..
+state=/run/egressway-cluster
+pid=$(cat "$state/pid" 2>/dev/null || echo 0)
+grep -qs machine.sh "/proc/$pid/cmdline" || "$here/down.sh" >/dev/null # what a machine that went down left
+[ ! -e "$state" ] || { echo "matrix: a cluster is here already, in $state: make cluster-down removes it" >&2; exit 1; }
+trap '"$here/down.sh"' EXIT
+mkdir -p "$top/dist/matrix"
+failed=() i=0
+for pair; do
+	cni=${pair%:*} proxy=${pair#*:} i=$((i + 1)) name=$top/dist/matrix/${pair/:/-}
+	rm -f "$name.json"
+	echo "matrix: $i of $#: $cni, kube-proxy in mode $proxy"
+	if ! "$here/up.sh" "$cni" "$proxy" || ! "$top/bin/matrix" -cni "$cni" -proxy "$proxy" -o "$name.json"; then
+		failed+=("$pair")
+		mkdir -p "$name"
+		cp -r "$state/log" "$name/" || true
+		for pod in $("$state/bin/kubectl" --kubeconfig "$state/kubeconfig" -n egressway-system get pods -o name); do
+			"$state/bin/kubectl" --kubeconfig "$state/kubeconfig" -n egressway-system logs "$pod" >"$name/${pod#pod/}.log" || true
+		done
+		echo "matrix: $pair failed; logs are in dist/matrix/${pair/:/-}" >&2
+	fi
+	"$here/down.sh"
+done
+((${#failed[@]} == 0)) || { echo "matrix: failed: ${failed[*]}" >&2; exit 1; }

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestJudge holds records of three pods against their ways: one leaks, one is at the wrong network, one has no way.
+func TestJudge(t *testing.T) {
+	ways := map[string]way{
+		"a": {"outside", [2]string{"203.0.113.10", "2001:db8:203::10"}},
+		"b": {"outside-red", [2]string{"203.0.113.20", "2001:db8:203::20"}},
+	}
+	w := wire{}
+	w.add("outside", []record{
+		{Stream: "a/4/kept", Sources: map[string]int{"203.0.113.10": 3}, Lost: 1, SilentMS: 100},
+		{Stream: "a/6/kept", Sources: map[string]int{"2001:db8:203::10": 5}},
+		{Stream: "a/4/new", Sources: map[string]int{"203.0.113.10": 5}},
+		{Stream: "a/6/new", Sources: map[string]int{"2001:db8:203::10": 5}},
+	})
+	w.add("outside", []record{{Stream: "a/4/kept", Sources: map[string]int{"203.0.113.10": 4}, Lost: 1, Missing: 2, SilentMS: 50}})
+	require.Empty(t, w.wrong(ways))
+	total, silent := w.sum(ways, []string{"a"})
+	require.Empty(t, silent)
+	require.Equal(t, []int{2, 2, 100, 22}, []int{total.Lost, total.Missing, total.SilentMS, total.received()})
+	require.Equal(t, 5, w.least(ways, []string{"a"}))
+	require.Equal(t, 0, w.least(ways, []string{"a", "b"}))
+	_, silent = w.sum(ways, []string{"b"})
+	require.Equal(t, streamsOf("b"), silent)
+
+	w.add("outside", []record{
+		{Stream: "a/4/new", Sources: map[string]int{"172.18.0.11": 1}},
+		{Stream: "b/6/new", Sources: map[string]int{"2001:db8:203::20": 1}},
+		{Stream: "c/4/new", Sources: map[string]int{"172.18.0.12": 2}},
+	})
+	require.Equal(t, []string{
+		"1 of a/4/new at outside from 172.18.0.11, not at outside from 203.0.113.10",
+		"1 of b/6/new at outside from 2001:db8:203::20, not at outside-red from 2001:db8:203::20",
+		"2 of c/4/new at outside from 172.18.0.12, not at  from ",
+	}, w.wrong(ways))
+}

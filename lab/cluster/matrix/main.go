@@ -1,0 +1,90 @@
+// Matrix checks on a cluster of real nodes (make cluster) how Egressway behaves, judged by packets at the hosts outside. It writes the
+// results to a file, and makes a table of several such files:
+//
+//	matrix -cni static -proxy nftables -o static-nftables.json
+//	matrix -table static-nftables.json flannel-vxlan-iptables.json
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := program(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "matrix:", err)
+		os.Exit(1)
+	}
+}
+
+// column has the results of one cluster.
+type column struct {
+	CNI, Proxy string
+	Results    []result
+}
+
+func program(ctx context.Context) error {
+	state := flag.String("state", "/run/egressway-cluster", "`folder` of the cluster")
+	source := flag.String("source", "lab/cluster", "`folder` of its manifests")
+	out := flag.String("o", "", "`file` for the results")
+	only := flag.String("only", "", "check only rows whose names match this regular `expression`")
+	table := flag.Bool("table", false, "print a table of the files of results")
+	var c column
+	flag.StringVar(&c.CNI, "cni", "static", "`name` of the cluster's CNI")
+	flag.StringVar(&c.Proxy, "proxy", "nftables", "`mode` of its kube-proxy")
+	flag.Parse()
+	wanted, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	if *table {
+		return printTable(flag.Args())
+	}
+	cluster, err := newCluster(*state, *source)
+	if err != nil {
+		return err
+	}
+	r := &run{cluster: cluster, ctx: ctx, cni: c.CNI}
+	say := func(format string, args ...any) { fmt.Printf("matrix: "+format+"\n", args...) }
+	say("%s, kube-proxy in mode %s: pods of every kind", c.CNI, c.Proxy)
+	if err := r.start(); err != nil {
+		return err
+	}
+	var chosen []row
+	for _, row := range rows {
+		if wanted.MatchString(row.name) {
+			chosen = append(chosen, row)
+		}
+	}
+	c.Results = r.rows(chosen, say)
+	failed := 0
+	for _, result := range c.Results {
+		if result.Failed {
+			failed++
+		}
+	}
+	if *out != "" {
+		b, err := json.MarshalIndent(c, "", "\t")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(*out, append(b, '\n'), 0o600); err != nil {
+			return err
+		}
+	}
+	say("%s, kube-proxy in mode %s: %d passed, %d failed", c.CNI, c.Proxy, len(c.Results)-failed, failed)
+	if failed > 0 {
+		return errors.New("not as it should be")
+	}
+	return nil
+}
