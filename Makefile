@@ -7,6 +7,7 @@ LINTER := v2.15.0
 HELM      := v4.3.1
 KUSTOMIZE := v5.8.2
 NFPM      := v2.43.4
+CRANE     := v0.22.1
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 MODULE  := github.com/egressway/egressway
@@ -88,7 +89,7 @@ $(TOOLS)/golangci-lint-$(LINTER):
 	@$(call toolbuild,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(LINTER))
 	mv $(TOOLS)/build/golangci-lint $@
 
-tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) $(TOOLS)/nfpm-$(NFPM) $(TOOLS)/promtool ## build helm, kustomize and nfpm, and fetch promtool, for the tests of deploy, once
+tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) $(TOOLS)/nfpm-$(NFPM) $(TOOLS)/crane-$(CRANE) $(TOOLS)/promtool ## build helm, kustomize, nfpm and crane, and fetch promtool, for the tests of deploy, once
 
 # Programs from the Go module proxy, kept with their version in the name.
 $(TOOLS)/helm-%:
@@ -99,6 +100,9 @@ $(TOOLS)/kustomize-%:
 
 $(TOOLS)/nfpm-%:
 	$(call install,nfpm,github.com/goreleaser/nfpm/v2/cmd/nfpm@$*)
+
+$(TOOLS)/crane-%:
+	$(call install,crane,github.com/google/go-containerregistry/cmd/crane@$*)
 
 # promtool comes out of Debian's package, whose installation would start a server: "go install" refuses a module that replaces others, as
 # that of Prometheus does.
@@ -242,16 +246,26 @@ $(TOOLS)/govulncheck-%:
 # The same source gives the same bytes on every machine: no paths, no clock, and a given version.
 RELEASE = CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -tags $(TAGS) -ldflags '-s -w -buildid= -X main.version=$(VERSION)'
 
-.PHONY: release reproducible vulnerabilities
-release: $(TOOLS)/nfpm-$(NFPM) ## dist/release: programs and packages (deb, rpm) for amd64 and arm64, the parts of each (SPDX 2.3), the licences of these, SHA-256 sums
-	rm -rf dist/release && mkdir -p dist/release
+# The folder that a release is built in.
+DIST ?= dist/release
+
+.PHONY: release publish reproducible vulnerabilities
+release: $(TOOLS)/nfpm-$(NFPM) $(TOOLS)/helm-$(HELM) ## dist/release: for amd64 and arm64 programs, archives, packages (deb, rpm) and an image; the chart; the parts (SPDX 2.3) and licences of each program, SHA-256 sums
+	rm -rf '$(DIST)' && mkdir -p '$(DIST)'
 	@for arch in amd64 arm64; do \
-		program=dist/release/egressway-linux-$$arch; echo "building $$program"; \
+		program='$(DIST)'/egressway-linux-$$arch; echo "building $$program"; \
 		$(call RELEASE,$$arch) -o $$program ./cmd/egressway && \
 		$(GO) run ./release/sbom -version '$(VERSION)' -created $$(git log -1 --format=%ct) -licenses $$program.licenses.txt $$program > $$program.spdx.json || exit 1; \
 	done
-	@for arch in amd64 arm64; do deploy/packages/build.sh $(TOOLS)/nfpm-$(NFPM) '$(VERSION)' $$arch dist/release/egressway-linux-$$arch dist/release || exit 1; done
-	cd dist/release && sha256sum egressway* > SHA256SUMS && cat SHA256SUMS
+	@for arch in amd64 arm64; do deploy/packages/build.sh $(TOOLS)/nfpm-$(NFPM) '$(VERSION)' $$arch '$(DIST)'/egressway-linux-$$arch '$(DIST)' || exit 1; done
+	@for arch in amd64 arm64; do release/archive.sh '$(VERSION)' $$arch '$(DIST)' || exit 1; done
+	$(GO) run ./release/image -version '$(VERSION)' -tag '$(VERSION)' -name egressway -created $$(git log -1 --format=%ct) '$(DIST)'/egressway-linux-amd64 '$(DIST)'/egressway-linux-arm64 >'$(DIST)'/egressway-image.tar
+	release/chart.sh $(TOOLS)/helm-$(HELM) '$(VERSION)' '$(DIST)'
+	cd '$(DIST)' && sha256sum egressway* > SHA256SUMS && cat SHA256SUMS
+
+publish: $(TOOLS)/crane-$(CRANE) $(TOOLS)/helm-$(HELM) ## push image and chart of dist/release to REGISTRY, such as ghcr.io/egressway: REGISTRY=127.0.0.1:5000 PLAIN=1 without TLS
+	@[ -n '$(REGISTRY)' ] || { echo 'publish: REGISTRY is needed, such as ghcr.io/egressway' >&2; exit 2; }
+	release/publish.sh $(TOOLS)/crane-$(CRANE) $(TOOLS)/helm-$(HELM) '$(VERSION)' '$(DIST)' '$(REGISTRY)' $(if $(PLAIN),plain)
 
 reproducible: ## build in two folders, and compare every byte
 	@set -e; here=$$(mktemp -d); there=$$(mktemp -d); trap 'rm -rf "$$here" "$$there"' EXIT; \

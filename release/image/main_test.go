@@ -45,17 +45,44 @@ func decoded[T any](t *testing.T, text []byte) (v T) {
 	return v
 }
 
+// TestImagePlatforms makes an image of two programs, and finds one platform for each below an index of its own.
+func TestImagePlatforms(t *testing.T) {
+	var programs []string
+	for _, arch := range []string{"amd64", "arm64"} {
+		program := filepath.Join(t.TempDir(), arch)
+		compile := exec.Command("go", "build", "-trimpath", "-o", program, "../../lab/cluster/box")
+		compile.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
+		out, err := compile.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		programs = append(programs, program)
+	}
+	var b bytes.Buffer
+	require.NoError(t, build{name: "box", version: "v1", tag: "v1", created: time.Unix(1700000000, 0).UTC()}.run(&b, programs))
+	files := unpacked(t, b.Bytes())
+	top := decoded[index](t, files["index.json"]).Manifests
+	require.Len(t, top, 1, "a loader takes the only one")
+	require.Equal(t, "v1", top[0].Annotations["org.opencontainers.image.ref.name"])
+	var platforms []platform
+	for _, d := range decoded[index](t, files[top[0].path()]).Manifests {
+		c := decoded[config](t, files[decoded[manifest](t, files[d.path()]).Config.path()])
+		require.Equal(t, platform{c.Architecture, c.OS}, *d.Platform)
+		require.Equal(t, []string{"/usr/local/bin/box"}, c.Config.Entrypoint)
+		platforms = append(platforms, *d.Platform)
+	}
+	require.Equal(t, []platform{{"amd64", "linux"}, {"arm64", "linux"}}, platforms)
+}
+
 // TestImage builds the daemon and its image, and reads the image as a container runtime does: every blob is the one that its digest
 // says, the layer has the daemon and the licence texts of each module in it, and the daemon runs with these files alone.
 func TestImage(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "egressway")
-	build := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", program, "../../cmd/egressway")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
+	compile := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", program, "../../cmd/egressway")
+	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := compile.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	write := func() []byte {
 		var b bytes.Buffer
-		require.NoError(t, run(&b, program, "v1.2.3", "dev", time.Unix(1700000000, 0).UTC()))
+		require.NoError(t, build{"egressway", "v1.2.3", "dev", time.Unix(1700000000, 0).UTC()}.run(&b, []string{program}))
 		return b.Bytes()
 	}
 	archive := write()
