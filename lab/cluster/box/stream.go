@@ -185,7 +185,8 @@ func (r *recorder) serve(l net.PacketConn) error {
 	}
 }
 
-// outside is a host beyond a router: it answers HTTP at one address, streams at others, and GET /take on 127.0.0.1:9001 with their records as JSON.
+// outside is a host beyond a router: it answers HTTP at one address, streams at others, and GET /take on 127.0.0.1:9001 with their records
+// as JSON.
 func outside(args []string) error {
 	if len(args) < 2 {
 		return errors.New("usage: box outside HTTP-ADDRESS UDP-ADDRESS …")

@@ -46,7 +46,8 @@ func (c *cluster) run(ctx context.Context, name string, args ...string) (string,
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		said := strings.TrimSpace(stderr.String())
+		return string(out), fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, said)
 	}
 	return string(out), nil
 }
@@ -180,30 +181,10 @@ func (c *cluster) nodes(ctx context.Context) (map[string]node, error) {
 	return found, nil
 }
 
-// egressService is the status of one.
-type egressService struct {
-	Status struct {
-		Host, Standby string
-		Conditions    []struct{ Type, Status, Reason string }
-	}
-}
-
-func (c *cluster) egressService(ctx context.Context, name string) (e egressService, err error) {
-	return e, c.get(ctx, &e, "-n", "shop", "egressservice", name)
-}
-
-// condition returns the status and the reason of a condition.
-func (e egressService) condition(kind string) (status, reason string) {
-	for _, c := range e.Status.Conditions {
-		if c.Type == kind {
-			return c.Status, c.Reason
-		}
-	}
-	return "", ""
-}
-
+// host returns the host of an EgressService, empty if it has none.
 func (c *cluster) host(ctx context.Context, name string) (string, error) {
-	e, err := c.egressService(ctx, name)
+	var e struct{ Status struct{ Host string } }
+	err := c.get(ctx, &e, "-n", "shop", "egressservice", name)
 	return e.Status.Host, err
 }
 

@@ -66,7 +66,7 @@ func killed(r *run) (string, error) {
 
 // holdAtBoot leaves a file that nodes load while they boot: pods send nothing outside before the daemon is ready.
 func (r *run) holdAtBoot() error {
-	boot, err := os.ReadFile(filepath.Join(r.source, "../../deploy/systemd/boot.nft"))
+	boot, err := os.ReadFile(filepath.Join(r.source, "..", "..", "deploy", "systemd", "boot.nft"))
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,8 @@ func (w wire) wrong(ways map[string]way) (found []string) {
 				if known && want.host == host && want.source(rest[:1]) == source {
 					continue
 				}
-				found = append(found, fmt.Sprintf("%d of %s at %s from %s, not at %s from %s", n, name, host, source, want.host, want.source(rest[:1])))
+				found = append(found, fmt.Sprintf("%d of %s at %s from %s, not at %s from %s",
+					n, name, host, source, want.host, want.source(rest[:1])))
 			}
 		}
 	}

@@ -53,11 +53,13 @@ func (r *run) configure(from, to string, applied func() (bool, error)) (back fun
 	set := func(text string, done func() (bool, error)) error {
 		text = strings.ReplaceAll(strings.ReplaceAll(text, `"`, `\"`), "\n", `\n`)
 		patch := `{"data":{"config.yaml":"` + text + `"}}`
-		if _, err := r.kubectl(r.ctx, "-n", "egressway-system", "patch", "configmap", "egressway-config", "--type=merge", "-p", patch); err != nil {
+		_, err := r.kubectl(r.ctx, "-n", "egressway-system", "patch", "configmap", "egressway-config", "--type=merge", "-p", patch)
+		if err != nil {
 			return err
 		}
 		return await(r.ctx, "the changed configuration in force", func() (bool, error) {
-			if err := r.do(r.ctx, "-n egressway-system annotate pod --overwrite -l app.kubernetes.io/name=egressway seen="+stamp()); err != nil {
+			annotate := "-n egressway-system annotate pod --overwrite -l app.kubernetes.io/name=egressway seen=" + stamp()
+			if err := r.do(r.ctx, annotate); err != nil {
 				return false, err
 			}
 			return done()
@@ -258,11 +260,12 @@ func secondary(r *run) (seen string, err error) {
 		_, undo := r.in(r.ctx, answering.node, "ip", "address", "del", second+"/16", "dev", "eth0")
 		err = errors.Join(err, undo)
 	}()
-	return seen, await(r.ctx, "a question that arrives without an ingress IP", func() (bool, error) {
+	err = await(r.ctx, "a question that arrives without an ingress IP", func() (bool, error) {
 		saw, _, err := r.reaches(r.ctx, url(second, 8080), "kubectl", "-n", "shop", "exec", asking.name, "--", "box", "ask")
 		seen = asking.node + "'s pod was seen as " + saw
 		return err == nil && saw != ingress["web"][0], err
 	})
+	return seen, err
 }
 
 func cordoned(r *run) (string, error) {
@@ -274,7 +277,7 @@ func cordoned(r *run) (string, error) {
 		if err := r.do(r.ctx, "cordon "+host); err != nil {
 			return err
 		}
-		_, err = r.moved("web", host)
+		err = r.moved("web", host)
 		return errors.Join(err, r.do(r.ctx, "uncordon "+host))
 	})
 }
@@ -291,10 +294,10 @@ func selected(r *run) (string, error) {
 		if err := r.patch(r.ctx, "egressservice/web", `{"spec":{"nodeSelector":{"matchLabels":{"egress":"preferred"}}}}`); err != nil {
 			return err
 		}
-		_, err = r.moved("web", host)
-		return err
+		return r.moved("web", host)
 	})
-	return seen, errors.Join(err, r.patch(r.ctx, "egressservice/web", `{"spec":{"nodeSelector":null}}`), r.do(r.ctx, "label node --all egress-"))
+	return seen, errors.Join(err, r.patch(r.ctx, "egressservice/web", `{"spec":{"nodeSelector":null}}`),
+		r.do(r.ctx, "label node --all egress-"))
 }
 
 func deleted(daemonSet string) func(*run) (string, error) {
@@ -324,6 +327,7 @@ func deleted(daemonSet string) func(*run) (string, error) {
 
 func rolled(r *run) (string, error) {
 	return r.lossless(func() error {
-		return r.do(r.ctx, "-n egressway-system rollout restart daemonset/egressway", "-n egressway-system rollout status daemonset/egressway --timeout=180s")
+		return r.do(r.ctx, "-n egressway-system rollout restart daemonset/egressway",
+			"-n egressway-system rollout status daemonset/egressway --timeout=180s")
 	})
 }

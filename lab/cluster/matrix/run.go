@@ -114,7 +114,7 @@ func (r *run) flowing(w wire) (pods map[string]pod, err error) {
 		return nil, err
 	}
 	since := wire{}
-	return pods, await(r.ctx, "packets of every pod outside", func() (bool, error) {
+	err = await(r.ctx, "packets of every pod outside", func() (bool, error) {
 		recent := wire{}
 		if err := r.take(r.ctx, recent); err != nil {
 			return false, err
@@ -138,6 +138,7 @@ func (r *run) flowing(w wire) (pods map[string]pod, err error) {
 		}
 		return true, nil
 	})
+	return pods, err
 }
 
 func everyPod(pod) bool { return true }
@@ -155,10 +156,10 @@ func (r *run) lossless(act func() error, apps ...string) (string, error) {
 	return m.String(), err
 }
 
-// moved waits until an EgressService has another host than before, and returns it.
-func (r *run) moved(service, before string) (host string, err error) {
-	return host, await(r.ctx, "another host of "+service+" than "+before, func() (bool, error) {
-		host, err = r.host(r.ctx, service)
+// moved waits until an EgressService has another host than before.
+func (r *run) moved(service, before string) error {
+	return await(r.ctx, "another host of "+service+" than "+before, func() (bool, error) {
+		host, err := r.host(r.ctx, service)
 		return host != "" && host != before, err
 	})
 }
