@@ -71,6 +71,7 @@ type Service struct {
 	IngressIPs    []string
 	Notes         string
 	Broken        string
+	Network       string // only set in the rows of the page
 }
 
 // Router is a peer, and the session with it.

@@ -1,0 +1,235 @@
+package picture
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/status"
+)
+
+// sized returns the report of a node in a cluster of some services, in a sixth as many networks with two routers each, hosted by two
+// thirds as many nodes. One of ten services has a problem.
+func sized(services int) status.Report {
+	r := status.Report{Node: "node-000", Version: "v", Ready: true, Applied: healthy().Applied}
+	networks, nodes := max(services/6, 1), max(services*2/3, 2)
+	for i := range networks {
+		name := fmt.Sprintf("tenant-%02d", i)
+		r.Networks = append(r.Networks, status.Network{Name: name, VRF: "vrf-" + name, Table: uint32(1000 + i), Usable: true, Sessions: 2, SessionsUp: 2})
+		for j := range 2 {
+			r.Sessions = append(r.Sessions, status.Session{Network: name, Peer: fmt.Sprintf("10.%d.0.%d", i, j+1), ASN: 64601, State: "established", Up: true})
+		}
+	}
+	for i := range services {
+		s := status.Service{
+			Namespace: fmt.Sprintf("team-%d", i%7), Name: fmt.Sprintf("web-%03d", i), Network: fmt.Sprintf("tenant-%02d", i%networks),
+			Host: fmt.Sprintf("node-%03d", i%nodes), Standby: fmt.Sprintf("node-%03d", (i+1)%nodes), Endpoints: 4,
+			IngressIPs: []netip.Addr{netip.AddrFrom4([4]byte{203, 0, byte(113 + i/200), byte(i%200 + 1)}), netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1))},
+		}
+		if i%10 == 1 {
+			p := status.Problem{
+				Kind: "EgressService", Object: s.Namespace + "/" + s.Name, Field: "endpoints", Value: "10.0.0.11", Reason: "InvalidAddress",
+				Message: "is an address of node node-000: it must belong to no node",
+			}
+			s.Problems, r.Problems = []status.Problem{p}, append(r.Problems, p)
+		}
+		r.Services = append(r.Services, s)
+	}
+	return r
+}
+
+// seen are the observations of a page in a browser.
+type seen struct {
+	Verdict         string
+	VerdictBottom   float64
+	Rows, Shown     int
+	Filtered        []string // names of the rows that the filter leaves
+	Count           string
+	First, Last     string // names of the rows, sorted by name, descending
+	Sort            string
+	Asked           string // name of the row to which the fragment leads
+	AskedVisible    bool
+	Overlaps        []string
+	Wide            float64 // by how much the page is wider than the window
+	Smallest        float64 // font size of the text in the table, in pixels
+	Violations      []string
+	Errors          []string
+	PictureReadable float64 // font size of the picture's text as drawn
+}
+
+// examine is a page that shows another one in a frame of a given size, works with it, and writes its observations. It checks of
+// accessibility: names of controls and regions, labels, roles, headings, unique ids, order of focus, and contrast.
+const examine = `<!DOCTYPE html><title>examination</title><iframe id="f" width="%d" height="%d" src="/page#team-2%%2Fweb-002"></iframe><pre id="out"></pre><script>
+document.getElementById("f").addEventListener("load", () => {
+  const out = { Errors: [], Overlaps: [], Violations: [], Filtered: [] }, frame = document.getElementById("f");
+  try {
+    const w = frame.contentWindow, d = frame.contentDocument, say = (v) => out.Violations.push(v);
+    const visible = (e) => e.getClientRects().length > 0;
+    const rows = () => [...d.getElementById("rows").rows].filter(visible), name = (r) => r.cells[0].textContent;
+    const asked = d.querySelector("tr.asked");
+    out.Asked = asked ? name(asked) : "";
+    out.AskedVisible = !!asked && asked.getBoundingClientRect().top < frame.height && asked.getBoundingClientRect().bottom > 0;
+    w.scrollTo(0, 0);
+    out.Verdict = d.querySelector("#verdict h2").textContent;
+    out.VerdictBottom = d.querySelector("#verdict").getBoundingClientRect().bottom;
+    out.Rows = rows().length;
+    out.Wide = d.documentElement.scrollWidth - d.documentElement.clientWidth;
+
+    // Neither blocks of the page nor rows and cells cover each other, and no text leaves its cell.
+    const apart = (all, what) => all.slice(1).forEach((e, i) => {
+      const a = all[i].getBoundingClientRect(), b = e.getBoundingClientRect();
+      if (a.bottom > b.top + 1 && a.right > b.left + 1) out.Overlaps.push(what + " " + i + " " + (all[i].id || all[i].textContent.slice(0, 40)));
+    });
+    apart([...d.querySelectorAll("body > header, main > *")].filter(visible), "block");
+    apart(rows(), "row");
+    for (const r of rows()) {
+      apart([...r.cells], "cell");
+      for (const c of r.cells) if (c.scrollWidth > c.clientWidth + 1) out.Overlaps.push("text of " + name(r));
+    }
+    out.Smallest = Math.min(...[...d.querySelectorAll("#rows td")].map((c) => parseFloat(w.getComputedStyle(c).fontSize)));
+    const svg = d.querySelector("svg");
+    out.PictureReadable = 12 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+
+    // Accessibility.
+    if (!d.documentElement.lang) say("no language");
+    if (d.querySelectorAll("main").length !== 1) say("main is not unique");
+    if (d.querySelectorAll("h1").length !== 1) say("h1 is not unique");
+    let level = 0;
+    for (const h of d.querySelectorAll("h1, h2, h3")) {
+      const next = Number(h.tagName[1]);
+      if (next > level + 1) say("heading level skipped: " + h.textContent);
+      level = next;
+    }
+    const ids = new Set();
+    for (const e of d.querySelectorAll("[id]")) { if (ids.has(e.id)) say("id twice: " + e.id); ids.add(e.id); }
+    const named = (e) => (e.getAttribute("aria-label") || (e.getAttribute("aria-labelledby") || "").split(" ").map((id) => (d.getElementById(id) || {}).textContent || "").join("")
+      || (e.labels && [...e.labels].map((l) => l.textContent).join("")) || e.textContent).trim();
+    for (const e of d.querySelectorAll("a, button, input, summary, section, [role=region], [role=search] input, svg")) if (!named(e)) say("no name: " + e.outerHTML.slice(0, 80));
+    for (const e of d.querySelectorAll("[aria-labelledby]")) for (const id of e.getAttribute("aria-labelledby").split(" ")) if (!d.getElementById(id)) say("no element " + id);
+    for (const e of d.querySelectorAll("input")) if (!e.labels.length) say("no label: " + e.id);
+    if (d.querySelectorAll("table caption").length !== 1) say("the table has no caption");
+    for (const e of d.querySelectorAll("th")) if (!e.scope) say("th without scope");
+    for (const e of d.querySelectorAll("[tabindex]")) if (e.tabIndex > 0) say("order of focus is not that of the page");
+    for (const e of d.querySelectorAll("[onclick], [onload], [style]")) if (!e.closest("svg")) say("inline handler or style");
+    const scrolls = [...d.querySelectorAll("main *")].filter((e) => w.getComputedStyle(e).overflowX === "auto" && e.scrollWidth > e.clientWidth + 1);
+    for (const e of scrolls) if (e.tabIndex < 0) say("scrolls, but not by keyboard");
+    const rgb = (c) => c.match(/[\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(w.getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+    for (const e of d.querySelectorAll("h1, h2, p, li, td, th, a, button, label, caption, summary")) {
+      if (!visible(e) || !e.textContent.trim()) continue;
+      const a = light(rgb(w.getComputedStyle(e).color)), b = light(ground(e)), c = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+      if (c < 4.5) say("contrast " + c.toFixed(2) + " of " + e.textContent.slice(0, 40));
+    }
+
+    // A user filters and sorts, with the keyboard's focus where the page says.
+    const filter = d.getElementById("filter");
+    filter.focus();
+    if (d.activeElement !== filter) say("the filter takes no focus");
+    filter.value = "web-002 tenant";
+    filter.dispatchEvent(new w.Event("input"));
+    out.Filtered = rows().map(name);
+    out.Count = d.getElementById("count").textContent;
+    filter.value = "";
+    filter.dispatchEvent(new w.Event("input"));
+    const head = d.querySelector("thead button");
+    head.click(); head.click();
+    out.Sort = head.parentElement.getAttribute("aria-sort");
+    out.First = name(rows()[0]);
+    out.Last = name(rows().at(-1));
+    out.Shown = rows().length;
+  } catch (e) { out.Errors.push(String(e && e.stack || e)); }
+  document.getElementById("out").textContent = JSON.stringify(out);
+});
+</script>`
+
+// examined shows a report's page in a browser's window of a size, and works with it.
+func examined(t *testing.T, r status.Report, width, height int, more ...string) (s seen) {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_ = WritePage(w, r)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprintf(w, examine, width, height)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	dom := browser(t)(append([]string{"--virtual-time-budget=2500", "--dump-dom", server.URL}, more...)...)
+	out := regexp.MustCompile(`(?s)<pre id="out">(.*?)</pre>`).FindStringSubmatch(dom)
+	require.NotNil(t, out, dom)
+	require.NoError(t, json.Unmarshal([]byte(html.UnescapeString(out[1])), &s), out[1])
+	require.Empty(t, s.Errors)
+	return s
+}
+
+// TestPageIsUsable works with the page in a browser: few and many services, a desktop and a phone, light and dark.
+func TestPageIsUsable(t *testing.T) {
+	for _, services := range []int{3, 30, 300} {
+		for _, screen := range []struct {
+			name          string
+			width, height int
+			scheme        string
+		}{{"desktop", 1280, 720, "1"}, {"phone", 390, 844, "0"}} {
+			t.Run(fmt.Sprintf("%d services/%s", services, screen.name), func(t *testing.T) {
+				s := examined(t, sized(services), screen.width, screen.height, "--blink-settings=preferredColorScheme="+screen.scheme)
+				require.Regexp(t, "^(One thing is|[0-9]+ things are) broken.$", s.Verdict)
+				require.Less(t, s.VerdictBottom, float64(screen.height), "the verdict is visible without scrolling")
+				require.Equal(t, services, s.Rows)
+				require.Equal(t, services, s.Shown)
+				require.Equal(t, []string{"team-2/web-002"}, s.Filtered)
+				require.Equal(t, fmt.Sprintf("1 of %d shown", services), s.Count)
+				require.Equal(t, "descending", s.Sort)
+				require.Greater(t, s.First, s.Last)
+				require.Equal(t, "team-2/web-002", s.Asked)
+				require.True(t, s.AskedVisible)
+				require.Empty(t, s.Overlaps)
+				require.Empty(t, s.Violations)
+				require.LessOrEqual(t, s.Wide, 0.0, "the page scrolls sideways")
+				require.GreaterOrEqual(t, s.Smallest, 12.0)
+				require.GreaterOrEqual(t, s.PictureReadable, 10.0)
+			})
+		}
+	}
+}
+
+// TestRowsOfPage: the table has every service with host and standby, and of very many the broken ones first.
+func TestRowsOfPage(t *testing.T) {
+	rows, omitted := rowsOf(sized(300))
+	require.Len(t, rows, 300)
+	require.Zero(t, omitted)
+	require.Equal(t, []string{"node-005", "node-006", "tenant-05"}, []string{rows[5].Host, rows[5].Standby, rows[5].Network})
+	rows, omitted = rowsOf(sized(mostRows + 500))
+	require.Len(t, rows, mostRows)
+	require.Equal(t, 500, omitted)
+	for _, r := range rows[:150] {
+		require.NotEmpty(t, r.Broken)
+	}
+	require.Contains(t, captionOf(len(rows)+omitted, omitted), "1,500, 500 of them not shown")
+
+	v := Service{Name: "EgressIP vip", IngressIPs: []string{"203.0.113.20"}}
+	require.Equal(t, "EgressIP/vip/203.0.113.20", v.fragment())
+}
+
+// TestScreenshots takes screenshots of the page. PAGES names a folder to keep them in, for people to look at.
+func TestScreenshots(t *testing.T) {
+	dir := cmp.Or(os.Getenv("PAGES"), t.TempDir())
+	for _, services := range []int{3, 30, 300} {
+		url := served(t, func() status.Report { return sized(services) })
+		for name, size := range map[string]string{"desktop": "1280,900", "phone": "500,900"} {
+			browser(t)("--blink-settings=preferredColorScheme=1", "--window-size="+size, "--screenshot="+filepath.Join(dir, fmt.Sprintf("%d-%s.png", services, name)), url)
+		}
+	}
+}
