@@ -105,6 +105,7 @@ type last struct {
 	planChange cluster.Changed // of the last plan
 	roles      roles
 	holdDown   liveness.HoldDown
+	onLink     onLink
 	gaveBack   bool // memory used by the start was returned
 }
 

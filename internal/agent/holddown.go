@@ -2,13 +2,23 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/liveness"
 	"github.com/egressway/egressway/internal/pause"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/internal/speaker"
 )
+
+// reasonOnLinkSilent means that neighbours do not learn at once that this node answers for an address.
+const reasonOnLinkSilent cluster.Reason = "OnLinkSilent"
 
 const (
 	// askAgain is the pause after the API server did not answer, or had changes that its watches had not delivered yet.
@@ -75,4 +85,68 @@ func (a *Agent) ask(ctx context.Context) {
 		a.log.Debug("cannot confirm the known objects yet", "error", err)
 		pause.For(ctx, askAgain)
 	}
+}
+
+// unsure returns the devices on which this node must not answer for addresses of EgressIPs, because it does not know its role: it
+// starts and did not answer there before, the device had no carrier, or all other nodes were silent. Another host may answer. Without
+// an API server to confirm the role, the others' hosts come back within liveness.TrustAfter.
+func (a *Agent) unsure(ctx context.Context, objects cluster.Objects, links []plan.Link) []string {
+	if objects.EgressIPs.Len() == 0 {
+		return nil
+	}
+	now, held := time.Now(), &a.last.onLink
+	if asked := a.confirmed.Load(); asked != nil {
+		held.Confirm(*asked)
+	}
+	devices := held.see(links, a.last.others.nodes.Isolated, now)
+	if !held.Active() {
+		return nil
+	}
+	if a.server == nil {
+		time.AfterFunc(liveness.HoldDownFor, a.wake)
+	} else if a.asking.CompareAndSwap(false, true) {
+		go a.ask(ctx)
+	}
+	return slices.DeleteFunc(devices, func(device string) bool { return !held.Holds(device) })
+}
+
+// onLink holds down the answers for addresses on the links of this node.
+type onLink struct {
+	liveness.HoldDown
+	begun bool
+	up    map[string]time.Time // since when neighbours of a device may reach this node
+}
+
+// see updates the hold-down, and returns the devices, sorted.
+func (o *onLink) see(links []plan.Link, isolated bool, now time.Time) (devices []string) {
+	up := map[string]time.Time{}
+	for _, l := range links {
+		devices = append(devices, l.Name)
+		if !o.begun && !l.OnLink {
+			o.Begin(l.Name, now)
+		}
+		if l.Up && !isolated {
+			up[l.Name] = now
+			if since, was := o.up[l.Name]; was {
+				up[l.Name] = since
+			}
+		}
+	}
+	o.begun, o.up = true, up
+	slices.Sort(devices)
+	o.See(devices, up, now)
+	return devices
+}
+
+// answerOnLink has the speaker announce to neighbours the addresses for which this node begins to answer.
+func (a *Agent) answerOnLink(ctx context.Context, c *config.Config, all sorted.List[plan.OnLink]) []cluster.Problem {
+	err := a.speakers.AnswerOnLink(ctx, all)
+	if err == nil || errors.Is(err, speaker.ErrAbsent) {
+		return nil
+	}
+	return []cluster.Problem{{
+		Kind: "Node", Object: c.Node, Field: "networks.onLink", Reason: reasonOnLinkSilent,
+		Message: fmt.Sprintf("this node answers for addresses of EgressIPs, but cannot announce that to neighbours, which may send to the "+
+			"former host until they ask again: %s; the speaker needs CAP_NET_RAW", err),
+	}}
 }

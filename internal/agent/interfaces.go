@@ -50,6 +50,8 @@ type nodeSpeakers interface {
 
 	Watch(ctx context.Context, o bfd.Options, peers []bfd.Peer) error
 	Nodes() []bfd.Session
+
+	AnswerOnLink(ctx context.Context, all sorted.List[plan.OnLink]) error
 }
 
 // nodeSource provides the objects and their hosts.

@@ -143,7 +143,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	snapshot := plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.Choices(), Facts: facts,
 		Learned: a.speakers.Learned(), Unsettled: unsettled, Unmade: a.last.unmade, APIServer: a.reached(),
-		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c),
+		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c), Unsure: a.unsure(ctx, objects, facts.Links),
 		Heard: a.heard(), Answering: a.answering(c),
 	}
 	desired, planned := a.planner.Plan(snapshot, change)
@@ -289,7 +289,7 @@ func (a *Agent) apply(
 	} else {
 		speakers = a.onlyAnnounced(speakers)
 	}
-	unwatched = a.watch(ctx, c, result.InForce)
+	unwatched = append(a.watch(ctx, c, result.InForce), a.answerOnLink(ctx, c, result.OnLink)...)
 	lap()
 	announce := a.speakers.Apply(ctx, speakers)
 	bgpTook += lap()

@@ -248,6 +248,10 @@ func (s *scriptedSpeakers) Watch(_ context.Context, _ bfd.Options, peers []bfd.P
 	return nil
 }
 
+func (s *scriptedSpeakers) AnswerOnLink(context.Context, sorted.List[plan.OnLink]) error {
+	return s.problem
+}
+
 // scriptedSource is a folder of manifests: every node elects for itself.
 type scriptedSource struct {
 	objects cluster.Objects

@@ -89,6 +89,16 @@ const (
 // NoPath is the treatment of a selected pod's packets while there is no host or no route for them.
 type NoPath string
 
+// OnLink is whether a node answers ARP and NDP for addresses of a network.
+type OnLink string
+
+// The choices of OnLink. In a network's entry, OnLinkDefault means OnLinkAuto.
+const (
+	OnLinkDefault OnLink = ""
+	OnLinkAuto    OnLink = "auto"
+	OnLinkOff     OnLink = "off"
+)
+
 // The choices of NoPath. In a network's entry, NoPathDefault means the global choice.
 const (
 	NoPathDefault NoPath = ""
@@ -190,8 +200,11 @@ type Network struct {
 	Table      uint32                `yaml:"table"`
 	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // namespaces that may use the network, by their labels. Default: every namespace.
 	EgressIPs  []netip.Prefix        `yaml:"egressIPs"`  // prefixes of EgressIPs' addresses that leave by the network. Default: none.
-	OnNoPath   NoPath                `yaml:"onNoPath"`   // `onNoPath` of this network. Default: the global one.
-	Peers      []Peer                `yaml:"peers"`      // BGP neighbours in this network. Default: none.
+	// answers of an EgressIP's host to ARP and NDP for its address: `auto`, where the address is in the subnet of an uplink, or
+	// `off`. Never for ingress IPs. Default: auto.
+	OnLink   OnLink `yaml:"onLink"`
+	OnNoPath NoPath `yaml:"onNoPath"` // `onNoPath` of this network. Default: the global one.
+	Peers    []Peer `yaml:"peers"`    // BGP neighbours in this network. Default: none.
 	// the network is only on nodes with labels that one of them matches. Default: every node.
 	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors"`
 	Overrides     []NetworkOverride      `yaml:"overrides"` // VRF and table of some nodes. Default: none.

@@ -31,6 +31,9 @@ func (v *validator) networks() {
 		v.devices(path, n, used)
 		v.selector(path+".namespaces", n.Namespaces)
 		v.egressIPs(path+".egressIPs", n.EgressIPs, egressIPs)
+		if n.OnLink != OnLinkDefault {
+			oneOf(v, path+".onLink", n.OnLink, OnLinkAuto, OnLinkOff)
+		}
 		if n.OnNoPath != NoPathDefault {
 			oneOf(v, path+".onNoPath", n.OnNoPath, NoPathDrop, NoPathAllow)
 		}

@@ -21,7 +21,11 @@ func Expect(s *status.Status) {
 	for _, d := range kernel.Drifts() {
 		drifts = append(drifts, string(d))
 	}
-	s.Expect([]string{string(kernel.ApplyRoutes), string(kernel.ApplyRules), string(kernel.ApplyTable), ApplyBGP, ApplyConnections}, drifts)
+	appliers := []string{ApplyBGP, ApplyConnections}
+	for _, a := range kernel.Appliers() {
+		appliers = append(appliers, string(a))
+	}
+	s.Expect(appliers, drifts)
 }
 
 // Applied adds the result of a kernel Apply to the metrics.

@@ -36,6 +36,8 @@ type Result struct {
 	// Refused has one route of each table and reason for which routes of the plan are left out, sorted. All else is in
 	// force without them.
 	Refused []route.Refused
+	// OnLink holds the addresses for which this node answers on the link.
+	OnLink sorted.List[plan.OnLink]
 	// Steps lists the appliers' work; several steps of one applier are joined.
 	Steps []Step
 }
@@ -67,6 +69,7 @@ type application struct {
 // modify the plan afterwards. held is what the kernel holds, as the last Apply or Restore returned it.
 func (n *Node) Apply(ctx context.Context, held Record, p *plan.NodePlan) (Result, error) {
 	a := n.application(held, p)
+	a.try(ApplyAddresses, func() error { return a.leaveOnLink(ctx) })
 	trusted := held.trustsTable(a.seen)
 	if !trusted && !a.try(ApplyTable, func() error { return n.guard(ctx, &a.rec, p) }) {
 		return a.end()
@@ -77,6 +80,7 @@ func (n *Node) Apply(ctx context.Context, held Record, p *plan.NodePlan) (Result
 	packets := a.try(ApplyTable, func() error { return n.writeTable(ctx, &a.rec, p, trusted) })
 	a.result.Contradicted = packets && a.contradicted(held)
 	a.result.InForce = rules && packets && (a.rec.untunnelled == nil || p.Tunnel.Spare)
+	a.try(ApplyAddresses, func() error { return a.answerOnLink(ctx) })
 	a.result.Unmade, a.result.Refused = a.rec.unmade, a.rec.refused.Examples()
 	a.result.Restored, a.result.Drift = a.rec.drift.objects, a.rec.drift.kinds
 	a.rec.applied(p, held.refused)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/egressway/egressway/internal/kernel/link"
 	"github.com/egressway/egressway/internal/kernel/route"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // cleanup removes every rule, route and link of ours from this node and frees the interfaces that we enslaved. It finds
@@ -15,6 +17,7 @@ import (
 func cleanup(ctx context.Context, h *netlink.Handle) error {
 	var own route.Socket // each call opens its own socket
 	return errors.Join(
+		link.RemoveOnLink(ctx, h, sorted.List[plan.OnLink]{}),
 		own.PruneRules(ctx, nil),
 		own.PruneRoutes(ctx, nil),
 		link.ApplyTunnel(ctx, h, nil),

@@ -37,6 +37,7 @@ var frozen = []struct {
 	{"vlan", "vlan", "a", nil},                          // uplinks that are VLAN sub-interfaces, which the daemon makes
 	{"hold", "hold", "a", nil},                          // pods that wait until they are selected
 	{"egress-qos", "egress-qos", "a", nil},              // DSCP values of two classes
+	{"on-link", "on-link", "a", nil},                    // addresses of EgressIPs for which the node answers, by the table of family arp
 	{"shared-path", "shared-path", "a", nil},            // hosts without a path id, by the table of family netdev
 	{"spare-tunnel", "shared-path", "e", nil},           // a tunnel for what nodes without path ids may send
 	{"moved-host", "one-service", "b", movedAndCounted}, // a host with connections that began at the former host, and counters for each ingress IP
@@ -210,13 +211,13 @@ func view(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	for _, command := range []string{
-		"nft list table inet egressway", "nft list table netdev egressway",
+		"nft list table inet egressway", "nft list table netdev egressway", "nft list table arp egressway",
 		"ip -4 rule list", "ip -6 rule list",
 		"ip -4 route list table all proto 142", "ip -6 route list table all proto 142",
 	} {
 		args := strings.Fields(command)
 		out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
-		if args[3] == "netdev" && err != nil { // only for hosts that share a path
+		if args[3] != "inet" && args[0] == "nft" && err != nil { // only for hosts that share a path, and for addresses on the link
 			require.Contains(t, string(out), "No such file or directory")
 			continue
 		}

@@ -176,6 +176,16 @@ func (r *Record) madeTunnel(made *plan.Tunnel) {
 	}
 }
 
+// madeAddress records an address that was added.
+func (r *Record) madeAddress(a plan.OnLink) {
+	if r.Plan == nil {
+		return
+	}
+	if had, ok := r.Plan.DataPlane.OnLink.Get(a); ok && had == a {
+		r.drift.add(DriftAddress, fmt.Sprintf("address %s of interface %s", a.Addr, a.Device))
+	}
+}
+
 // missedTable records that another program changed the nftables table.
 func (r *Record) missedTable() {
 	if r.Plan != nil {

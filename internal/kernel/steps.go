@@ -10,10 +10,14 @@ type Applier string
 
 // The appliers.
 const (
-	ApplyRoutes Applier = "routes" // devices and routes
-	ApplyRules  Applier = "rules"
-	ApplyTable  Applier = "nftables"
+	ApplyRoutes    Applier = "routes" // devices and routes
+	ApplyRules     Applier = "rules"
+	ApplyTable     Applier = "nftables"
+	ApplyAddresses Applier = "addresses" // those of EgressIPs on the link
 )
+
+// Appliers returns all values of Applier.
+func Appliers() []Applier { return []Applier{ApplyRoutes, ApplyRules, ApplyTable, ApplyAddresses} }
 
 // Step is one applier's work in an Apply.
 type Step struct {
@@ -46,9 +50,10 @@ const (
 	DriftInterface Drift = "interface" // of a VRF device
 	DriftTunnel    Drift = "tunnel"
 	DriftTable     Drift = "nftables"
+	DriftAddress   Drift = "address" // of an EgressIP on the link
 )
 
 // Drifts returns all kinds of Drift.
 func Drifts() []Drift {
-	return []Drift{DriftRule, DriftRoutes, DriftVRF, DriftVLAN, DriftInterface, DriftTunnel, DriftTable}
+	return []Drift{DriftRule, DriftRoutes, DriftVRF, DriftVLAN, DriftInterface, DriftTunnel, DriftTable, DriftAddress}
 }

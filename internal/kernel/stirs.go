@@ -156,7 +156,7 @@ func (s *stirs) concerns() concern {
 // sameConcern reports whether two plans depend on the same devices and tables.
 func sameConcern(a, b *plan.NodePlan) bool {
 	return a.Routes.Same(b.Routes) && sorted.OneSlice(a.VRFs, b.VRFs) && sorted.OneSlice(a.VLANs, b.VLANs) && a.Tunnel == b.Tunnel &&
-		sorted.OneSlice(a.DataPlane.Uplinks, b.DataPlane.Uplinks)
+		sorted.OneSlice(a.DataPlane.Uplinks, b.DataPlane.Uplinks) && a.DataPlane.OnLink.Same(b.DataPlane.OnLink)
 }
 
 // concernOf returns the devices and tables that a plan depends on.
@@ -177,6 +177,9 @@ func concernOf(p *plan.NodePlan) concern {
 	}
 	for _, u := range p.DataPlane.Uplinks {
 		c.devices[u.Device] = true
+	}
+	for a := range p.DataPlane.OnLink.All() {
+		c.devices[a.Device] = true
 	}
 	c.addRoutes(p.Routes)
 	return c

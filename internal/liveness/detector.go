@@ -37,6 +37,7 @@ type View struct {
 	Heard     map[string]bool // nodes that were ever alive; never nil
 	Dead      map[string]bool // nodes whose standbys are the hosts, as this node sees it
 	Answering map[string]bool // nodes that packets may be handed to
+	Isolated  bool            // all other nodes went silent at once
 
 	Failed   []Failure     // nodes that are dead since the last call
 	Returned []string      // nodes that are not dead any more since the last call, sorted
@@ -67,6 +68,7 @@ func (d *Detector) See(sessions []bfd.Session, detection time.Duration, now time
 	answer := d.answering.see(sessions, doubt > 0, now)
 	v.Wait = soonest(trust, doubt, answer)
 	v.Heard, v.Dead, v.Answering = d.heard, dead, d.answering.now
+	v.Isolated = len(suspected) > 0 && len(dead) == 0 && doubt == 0
 	for _, node := range slices.Sorted(maps.Keys(dead)) {
 		if !d.dead[node] {
 			v.Failed = append(v.Failed, Failure{Node: node, Silent: silence(sessions, node, detection, now)})

@@ -93,7 +93,7 @@ func TestDetector(t *testing.T) {
 			{
 				time.Second + 90*time.Millisecond,
 				[]bfd.Session{failed("a", time.Second), failed("b", time.Second+90*time.Millisecond)},
-				View{Watched: map[string]bool{"a": false, "b": false}, Heard: nodes("a", "b"), Answering: nodes()},
+				View{Watched: map[string]bool{"a": false, "b": false}, Heard: nodes("a", "b"), Answering: nodes(), Isolated: true},
 			},
 		},
 		"a node dies while the other one may be about to fail": {

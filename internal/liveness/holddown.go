@@ -32,6 +32,14 @@ func (h *HoldDown) See(networks []string, up map[string]time.Time, now time.Time
 	}
 }
 
+// Begin holds a network from now on, if nothing shows that this node had a role there a moment ago.
+func (h *HoldDown) Begin(network string, now time.Time) {
+	if h.since == nil {
+		h.connected, h.since = map[string]bool{}, map[string]time.Time{}
+	}
+	h.since[network] = now
+}
+
 // see updates the hold-down of one network from whether it has a session, and how long it has had one.
 func (h *HoldDown) see(network string, isUp bool, upFor time.Duration, now time.Time) {
 	switch {

@@ -322,3 +322,66 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
+
+// linkSubnet is a subnet of a device that is up.
+type linkSubnet struct {
+	netip.Prefix
+	device string
+}
+
+// linkSubnets finds the subnets of each network's uplinks, the longest first.
+func (g *ground) linkSubnets() map[string][]linkSubnet {
+	all := map[string][]linkSubnet{}
+	for _, n := range g.networks {
+		if n.OnLink == config.OnLinkOff {
+			continue
+		}
+		for _, l := range g.links {
+			if l.Up && g.isUplinkOf(l, n) {
+				all[n.name] = l.appendSubnets(all[n.name])
+			}
+		}
+		slices.SortStableFunc(all[n.name], func(x, y linkSubnet) int { return y.Bits() - x.Bits() })
+	}
+	return all
+}
+
+// isUplinkOf reports whether neighbours of a network are on a link: it belongs to the network, and is no VRF device.
+func (g *ground) isUplinkOf(l Link, n *network) bool {
+	return g.belongs(l, n) && l.VRFTable == 0 && l.Name != ipvsDevice && (n.table != mainTable || !g.inVRF(l))
+}
+
+// appendSubnets appends the subnets of a link.
+func (l *Link) appendSubnets(all []linkSubnet) []linkSubnet {
+	for _, p := range l.Addrs {
+		if a := p.Addr(); !p.IsSingleIP() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			all = append(all, linkSubnet{p.Masked(), l.Name})
+		}
+	}
+	return all
+}
+
+// holds reports whether a neighbour on the link may have an address: the first of a subnet, and the last of an IPv4 one, stand for
+// several machines (RFC 919, RFC 4291).
+func (s linkSubnet) holds(a netip.Addr) bool {
+	if !s.Contains(a) || a.BitLen()-s.Bits() == 1 {
+		return s.Contains(a)
+	}
+	return a != s.Addr() && (a.Is6() || a != cluster.LastAddr(s.Prefix))
+}
+
+// answersOn returns the device on which this node answers ARP and neighbour solicitations for a source's address; empty: on none. The
+// host alone answers. Ingress IPs are left to the program that assigns them: it may answer for them itself.
+func (f *frame) answersOn(s *source) string {
+	n := s.network
+	if s.id.Kind != cluster.KindEgressIP || len(s.seats) == 0 || len(s.members) == 0 || s.host != f.node || n == nil ||
+		!f.usable(n) || n.lacks != "" || f.left {
+		return ""
+	}
+	for _, subnet := range f.neighbours[n.name] {
+		if subnet.holds(s.id.Slot) && !slices.Contains(f.unsure, subnet.device) {
+			return subnet.device
+		}
+	}
+	return ""
+}

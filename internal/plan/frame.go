@@ -17,16 +17,19 @@ import (
 type frame struct {
 	findings
 	*ground
-	paths   map[PathKey]PathID
-	without map[string]bool      // networks for which no path id was left
-	lacking map[PathKey]bool     // needed paths without an id
-	hosts   map[string]*steering // by node, for nodes steered to
-	routed  map[uint32]Families
-	sharers map[string]bool // nodes without a path id of their own, which the shared path leads to
-	heard   map[string]bool
-	silent  map[string]bool // nodes that sources lead to, but to which packets may not be steered
-	leaving bool            // the node is draining
-	noShare string          // why nodes cannot share a path, and a remedy; empty: they can
+	paths      map[PathKey]PathID
+	without    map[string]bool      // networks for which no path id was left
+	lacking    map[PathKey]bool     // needed paths without an id
+	hosts      map[string]*steering // by node, for nodes steered to
+	routed     map[uint32]Families
+	sharers    map[string]bool // nodes without a path id of their own, which the shared path leads to
+	heard      map[string]bool
+	silent     map[string]bool         // nodes that sources lead to, but to which packets may not be steered
+	leaving    bool                    // the node is draining
+	left       bool                    // the node has handed its services over
+	unsure     []string                // devices on which this node answers for no address
+	neighbours map[string][]linkSubnet // subnets of the links of each network
+	noShare    string                  // why nodes cannot share a path, and a remedy; empty: they can
 	// ordered reports that path ids depend on the age of sources, because some ids were not in force before.
 	ordered bool
 
@@ -45,6 +48,7 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 	f := &frame{
 		ground: g, paths: map[PathKey]PathID{}, without: map[string]bool{}, lacking: map[PathKey]bool{}, hosts: map[string]*steering{},
 		routed: maps.Clone(s.Facts.Routed), heard: maps.Clone(s.Heard), leaving: s.Draining,
+		left: s.Leaving, unsure: slices.Clone(s.Unsure), neighbours: g.linkSubnets(),
 		silent: map[string]bool{}, sharers: map[string]bool{}, routes: make([]Route, 0, 2*(len(g.networks)+len(targets))),
 	}
 	for _, t := range targets {
@@ -73,7 +77,8 @@ func (f *frame) watch(node string, s *Snapshot) {
 // likeFor reports whether another frame on the same ground has the same effect on all sources.
 func (f *frame) likeFor(o *frame) bool {
 	return maps.Equal(f.paths, o.paths) && maps.Equal(f.without, o.without) && reflect.DeepEqual(f.hosts, o.hosts) &&
-		maps.Equal(f.routed, o.routed) && sameHeard(f.heard, o.heard) && f.leaving == o.leaving
+		maps.Equal(f.routed, o.routed) && sameHeard(f.heard, o.heard) && f.leaving == o.leaving &&
+		f.left == o.left && slices.Equal(f.unsure, o.unsure) && reflect.DeepEqual(f.neighbours, o.neighbours)
 }
 
 // sameHeard compares two values of Snapshot.Heard, where nil differs from empty.

@@ -33,6 +33,8 @@ type Snapshot struct {
 	Leaving  bool // this node has handed its services over: it announces nothing
 	// HeldDown names networks in which this node announces nothing until its role there is confirmed.
 	HeldDown []string
+	// Unsure names devices on which this node answers for no address until its role is confirmed, sorted.
+	Unsure []string
 	// APIServer holds the addresses at which the API server has answered, sorted: by whatever name the kubeconfig calls it.
 	APIServer []netip.Addr
 	// Heard holds the nodes known to run a daemon, as far as the plan needs that; nil: every host and standby runs one.
@@ -75,6 +77,7 @@ type Link struct {
 	VLAN     uint16 // its ID; 0: it is no VLAN sub-interface
 	Ours     bool   // the daemon made it
 	MTU      int
+	OnLink   bool           // this node answers there for addresses of EgressIPs, which are not among Addrs
 	Addrs    []netip.Prefix // with the interface's prefix length
 }
 
@@ -243,6 +246,8 @@ type DataPlane struct {
 	Between []string       `json:"between,omitempty"` // devices that lead to other nodes
 	// Ingress holds the ingress IPs that have a network, each with its network's path.
 	Ingress sorted.List[IngressIP] `json:"ingress,omitzero"`
+	// OnLink holds the addresses of EgressIPs for which this node answers ARP and neighbour solicitations.
+	OnLink sorted.List[OnLink] `json:"onLink,omitzero"`
 	// ClampMSS4 and ClampMSS6 bound the TCP segments on tunnelled paths, in bytes; 0: not clamped.
 	ClampMSS4 uint16 `json:"clampMSS4,omitempty"`
 	ClampMSS6 uint16 `json:"clampMSS6,omitempty"`
@@ -317,6 +322,12 @@ type IngressIP struct {
 	Counted bool `json:"counted,omitempty"`
 }
 
+// OnLink is an address for which this node answers on one of its devices, and on no other.
+type OnLink struct {
+	Addr   netip.Addr `json:"addr,omitzero"`
+	Device string     `json:"device"`
+}
+
 // Waiting is an address of a pod of this node whose packets leave only once it is an endpoint.
 type Waiting struct {
 	Addr  netip.Addr  `json:"addr,omitzero"`
@@ -374,6 +385,7 @@ type Service struct {
 	Endpoints  int                `json:"endpoints"`           // selected addresses in the cluster
 	Local      int                `json:"local"`               // endpoints on this node
 	Announced  []netip.Addr       `json:"announced,omitempty"` // from this node
+	OnLink     string             `json:"onLink,omitempty"`    // device on which this node answers for the address; empty: none
 	Aside      bool               `json:"aside,omitempty"`     // this node is elected, but lacks the network and has no role
 	Kind       cluster.Kind       `json:"kind,omitzero"`
 	Slot       netip.Addr         `json:"slot,omitzero"` // the address; invalid: the row describes the object as a whole
@@ -433,6 +445,12 @@ func (i IngressIP) Compare(o IngressIP) int { return i.Addr.Compare(o.Addr) }
 // Equal reports whether two ingress IPs are the same.
 func (i IngressIP) Equal(o IngressIP) bool { return i == o }
 
+// Compare orders addresses for which this node answers.
+func (l OnLink) Compare(o OnLink) int { return l.Addr.Compare(o.Addr) }
+
+// Equal reports whether two addresses are answered alike.
+func (l OnLink) Equal(o OnLink) bool { return l == o }
+
 // Compare orders announcements by their prefixes.
 func (a Announcement) Compare(o Announcement) int { return comparePrefix(a.Prefix, o.Prefix) }
 
@@ -448,7 +466,7 @@ func (s Service) Compare(o Service) int { return s.ID().Compare(o.ID()) }
 // Equal reports whether two services are the same.
 func (s Service) Equal(o Service) bool {
 	return s.ID() == o.ID() && s.SourceIPBy == o.SourceIPBy && s.Network == o.Network && s.Host == o.Host && s.Standby == o.Standby &&
-		s.Endpoints == o.Endpoints && s.Local == o.Local && s.Aside == o.Aside &&
+		s.Endpoints == o.Endpoints && s.Local == o.Local && s.Aside == o.Aside && s.OnLink == o.OnLink &&
 		slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
 }
 

@@ -270,7 +270,7 @@ func (r *pass) frameDiffers() bool {
 	return r.fromScratch || f.ground != r.ground || r.targets.changed || f.ordered && r.targets.reordered ||
 		r.Facts.EgressHook != last.Facts.EgressHook ||
 		!maps.Equal(r.Facts.Paths, last.Facts.Paths) || !maps.Equal(r.Facts.Routed, last.Facts.Routed) ||
-		!sameHeard(r.Heard, last.Heard) || r.Draining != last.Draining ||
+		!sameHeard(r.Heard, last.Heard) || r.Draining != last.Draining || r.Leaving != f.left || !slices.Equal(r.Unsure, f.unsure) ||
 		slices.ContainsFunc(f.watched, func(node string) bool { return r.answers(node) == f.silent[node] })
 }
 

@@ -260,6 +260,7 @@ func (e *evolving) step() {
 		c := *e.Config
 		c.Networks = slices.Clone(c.Networks)
 		for i := range c.Networks {
+			c.Networks[i].OnLink = pick(e.Rand, config.OnLinkDefault, config.OnLinkAuto, config.OnLinkOff)
 			c.Networks[i].EgressIPs = pick(e.Rand, nil, prefixes("203.0.113.0/28"), prefixes("203.0.113.4/30", "2001:db8::/64"))
 		}
 		e.Config = &c
@@ -319,13 +320,14 @@ func (e *evolving) links() {
 	e.Facts.Links = slices.Clone(e.Facts.Links)
 	i := e.IntN(len(e.Facts.Links))
 	l := &e.Facts.Links[i]
+	e.Unsure = pick(e.Rand, nil, nil, []string{l.Name})
 	switch e.IntN(6) {
 	case 0:
 		l.MTU = pick(e.Rand, 1400, 1500, 9000)
 	case 1:
 		l.Index++
 	case 2:
-		l.Addrs = append(slices.Clone(l.Addrs), prefixes(fmt.Sprintf("10.0.0.%d/24", e.IntN(20)))...)
+		l.Addrs = append(slices.Clone(l.Addrs), prefixes(pick(e.Rand, fmt.Sprintf("10.0.0.%d/24", e.IntN(20)), "203.0.113.200/24", "2001:db8::ff/64"))...)
 	case 3:
 		if name := "kube-ipvs0"; !slices.ContainsFunc(e.Facts.Links, func(l plan.Link) bool { return l.Name == name }) {
 			e.Facts.Links = append(e.Facts.Links, plan.Link{Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(e.clusterIP(), 32), prefixes("203.0.113.3/32")[0]}})

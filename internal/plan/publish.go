@@ -261,7 +261,7 @@ func (r *pass) planServices(next *NodePlan) {
 
 // changeService sets the row of a source, or removes it from those listed if the source does not select members.
 func (r *pass) changeService(e *edit[Service], listed sorted.List[Service], s *source) {
-	row := s.row(r.frame.announced(s))
+	row := s.row(r.frame)
 	had, known := listed.Get(row)
 	switch {
 	case s.selects && (!known || !had.Equal(row)):
@@ -282,7 +282,7 @@ func (r *pass) allServices() []Service {
 	slices.SortFunc(all, func(x, y *source) int { return x.id.Compare(y.id) }) // pointers are cheaper to move than rows
 	rows := make([]Service, len(all))
 	for i, s := range all {
-		rows[i] = s.row(r.frame.announced(s))
+		rows[i] = s.row(r.frame)
 	}
 	return rows
 }
@@ -419,6 +419,7 @@ func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
 	}
 	e.lookAll(r, d)
 	d.Ingress, _ = e.ips.to(d.Ingress, whole)
+	d.OnLink, _ = e.onLink.to(d.OnLink, whole)
 	for name, e := range e.announce {
 		r.announce[name], _ = e.to(r.announce[name], whole)
 	}
@@ -432,6 +433,7 @@ func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
 type ingressEdits struct {
 	whole    bool
 	ips      edit[IngressIP]
+	onLink   edit[OnLink]
 	announce map[string]*edit[Announcement]
 	seen     map[netip.Addr]bool
 	touched  []netip.Addr // those seen, in order
@@ -460,8 +462,9 @@ func (e *ingressEdits) look(r *pass, d *DataPlane, all []netip.Addr) {
 		}
 		e.seen[a] = true
 		e.touched = append(e.touched, a)
-		in, as, network := r.ingressAt(a)
+		in, as, network, device := r.ingressAt(a)
 		e.setIngress(d, a, in)
+		e.setOnLink(d, OnLink{a, device})
 		if as.Prefix.IsValid() {
 			e.announceOnly(r.announce, as, network.name)
 		} else {
@@ -478,6 +481,17 @@ func (e *ingressEdits) setIngress(d *DataPlane, a netip.Addr, in IngressIP) {
 		e.ips.put(in)
 	case !is && known:
 		e.ips.drop(had)
+	}
+}
+
+// setOnLink plans an address for which this node answers on a device; without a device it does not answer.
+func (e *ingressEdits) setOnLink(d *DataPlane, is OnLink) {
+	had, known := d.OnLink.Get(is)
+	switch {
+	case is.Device != "" && (e.whole || !known || had != is):
+		e.onLink.put(is)
+	case is.Device == "" && known:
+		e.onLink.drop(had)
 	}
 }
 
@@ -513,18 +527,18 @@ func (e *ingressEdits) announcements(network string) *edit[Announcement] {
 }
 
 // ingressAt plans an ingress IP, which several sources of one network may share, and its announcement, which is zero if
-// it is not announced. Without a network, the address is no ingress IP.
-func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *network) {
+// it is not announced. device is where this node answers for it. Without a network, the address is no ingress IP.
+func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *network, device string) {
 	for _, c := range r.claims.on(a) { // the last one's path counts
 		if !c.serves(a) {
 			continue
 		}
 		face := r.frame.faceOf(c.by)
-		of, in.Addr = c.by.network, a
+		of, in.Addr, device = c.by.network, a, cmp.Or(face.onLink, device)
 		in.add(&face)
 		as.add(&face, a)
 	}
-	return in, as, of
+	return in, as, of, device
 }
 
 // serves reports whether the claim's source has the address as a seat, in a network.

@@ -568,14 +568,15 @@ func (g *ground) stray(a netip.Addr) bool {
 }
 
 // row returns the source for display.
-func (s *source) row(announced bool) Service {
+func (s *source) row(f *frame) Service {
 	row := Service{
 		Kind: s.id.Kind, Key: s.id.Key, Slot: s.id.Slot, SourceIPBy: s.sourceIPBy, Network: s.networkName(),
 		Host: s.host, Standby: s.standby, IngressIPs: s.seats, Endpoints: len(s.members), Local: s.local, Aside: s.aside,
 	}
-	if announced {
+	if f.announced(s) {
 		row.Announced = s.seats
 	}
+	row.OnLink = f.answersOn(s)
 	return row
 }
 

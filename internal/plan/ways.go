@@ -182,6 +182,7 @@ type face struct {
 	counted   bool
 	announced bool
 	as        Announcement // without a prefix
+	onLink    string       // device on which this node answers for the seat
 }
 
 func (f *frame) faceOf(s *source) (c face) {
@@ -193,7 +194,7 @@ func (f *frame) faceOf(s *source) (c face) {
 	if c.strays != [2]PathID{} {
 		c.via = f.viaOf(s.partner(f.node))
 	}
-	c.counted = f.countSent() && s.seatedAt(f.node)
+	c.counted, c.onLink = f.countSent() && s.seatedAt(f.node), f.answersOn(s)
 	if c.announced = f.announced(s); c.announced {
 		// A standby that could not be elected is a former host, which serves until its flows end.
 		standby := s.standsBy(f.node)

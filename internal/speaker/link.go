@@ -11,6 +11,7 @@ import (
 
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // link is the agent's end of the connection to a speaker.
@@ -18,7 +19,9 @@ type link struct {
 	*wire
 	socket   string
 	wake     func()
-	watching *watching // the last confirmed Watch request; guarded by the client's asking
+	onLink   *sorted.List[plan.OnLink] // of the last OnLink request; guarded likewise
+	unsent   error                     // the speaker's answer to it
+	watching *watching                 // the last confirmed Watch request; guarded by the client's asking
 
 	// Only listen uses these.
 	pieces routes // with the parts received so far of changes that are not complete

@@ -44,6 +44,7 @@ type message struct {
 	Withdraw     *withdrawal `json:"withdraw,omitempty"`
 	Apply        *change     `json:"apply,omitempty"`
 	Watch        *watching   `json:"watch,omitempty"`
+	OnLink       *onLink     `json:"onLink,omitempty"`
 	End          bool        `json:"end,omitempty"` // withdraw everything and exit
 
 	// Messages of the speaker.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
+	"github.com/egressway/egressway/internal/onlink"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/socket"
@@ -53,6 +54,7 @@ type server struct {
 	speakers *bgp.Speakers
 
 	nodes  *watch
+	onLink *onlink.Announcer
 	driver atomic.Pointer[driver] // the agent's connection, nil: none
 
 	driving sync.Mutex // held while the desired state or the driver changes; guards the fields below
@@ -77,13 +79,14 @@ func Serve(ctx context.Context, o Options) error {
 		woken: make(chan struct{}, 1), end: make(chan struct{}), asked: asked{},
 	}
 	s.speakers = bgp.New(o.Log, bgp.Hints{Apply: func() { signal(s.woken) }, Routes: s.routesChanged})
-	s.nodes = &watch{log: o.Log, wake: s.stirred}
+	s.nodes, s.onLink = &watch{log: o.Log, wake: s.stirred}, onlink.NewAnnouncer()
 	o.Log.Info("speaker starts", "version", o.Version, "socket", o.Socket)
 
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	var running sync.WaitGroup
 	running.Go(func() { s.settle(serving) })
+	running.Go(func() { s.onLink.Run(serving) })
 	running.Go(func() { s.speakers.GuardMemory(serving, limitMemory(o.Log)) })
 	running.Go(func() { s.accept(serving, listener, &running) })
 	graceful := true
@@ -246,6 +249,8 @@ func (s *server) do(ctx context.Context, d *driver, m message) *answer {
 		return answerOf(err)
 	case m.Watch != nil:
 		return answerOf(s.nodes.set(*m.Watch))
+	case m.OnLink != nil:
+		return answerOf(s.onLink.Set(m.OnLink.All))
 	case m.End:
 		s.log.Info("an agent ends the speaker", "agentVersion", d.version)
 		s.asked = asked{}

@@ -26,6 +26,9 @@ func TestEgressIPsInReport(t *testing.T) {
 		plan.Service{Key: cluster.Key{Namespace: "shop", Name: "web"}, Network: "red", Host: "b"},
 		row(first, "a", "b"), row(second, "", ""),
 	)}
+	answered := row(first, "a", "b")
+	answered.OnLink = "eth1"
+	p.Services = p.Services.With([]plan.Service{answered}, nil)
 	problem := cluster.Problem{Kind: "EgressIP", Object: "prod", Field: "spec.egressIPs", Value: second.String(), Reason: cluster.ReasonNoEligibleNode}
 	r := From(p, []cluster.Problem{problem}, nil, Pass{Plan: p})
 	r.Node = "a"
@@ -42,7 +45,7 @@ func TestEgressIPsInReport(t *testing.T) {
 	var text strings.Builder
 	require.NoError(t, WriteText(&text, r, false, time.Now()))
 	require.Regexp(t, `(?m)^EGRESSIP +ADDRESS +NETWORK +HOST +STANDBY +PODS +HERE`, text.String())
-	require.Regexp(t, `(?m)^prod +203\.0\.113\.33 +red +a +b +3 +1 +- +no +NoEligibleNode$`, text.String())
+	require.Regexp(t, `(?m)^prod +203\.0\.113\.33 +red +a +b +3 +1 +- +no +eth1 +NoEligibleNode$`, text.String())
 	require.Regexp(t, `(?m)^prod +203\.0\.113\.34 +red +- +- +3`, text.String())
 	require.NotContains(t, text.String(), "Problems:", "rows show them")
 }

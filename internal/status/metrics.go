@@ -41,6 +41,7 @@ var (
 	descEgressStates = desc("egressips_by_state", "Addresses of EgressIPs by state: served, nohost, or problem if one is known.", "state")
 	descSeats        = desc("seats_hosted", "EgressServices, and addresses of EgressIPs, that this node is the host of.")
 	descSeatsBacked  = desc("seats_standby", "EgressServices, and addresses of EgressIPs, that this node is the standby of.")
+	descOnLink       = desc("onlink_addresses", "Addresses of EgressIPs for which this node answers ARP and NDP.")
 	descQoSClasses   = desc("qos_classes", "Different sets of DSCP values that pods of this node have by EgressQoS.")
 	descWatched      = desc("watched_nodes", "Nodes that this one watches by BFD.")
 	descSilent       = desc("watched_nodes_silent", "Watched nodes that are silent.")
@@ -55,7 +56,7 @@ var (
 	allDescs         = []*prometheus.Desc{
 		descServices, descEndpoints, descAnnounced, descLearned, descUsable, descSessionUp, descReceived, descAccepted, descTold,
 		descState, descSince, descBFD, descStates, descHosted, descBacked, descEgressIPs, descEgressStates, descSeats, descSeatsBacked,
-		descQoSClasses, descWatched, descSilent,
+		descOnLink, descQoSClasses, descWatched, descSilent,
 		descProblems, descReady, descStale, descDraining, descLastPass, descEntries, descLimit, descBuild,
 	}
 )
@@ -130,6 +131,13 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	for state, count := range states {
 		gauge(descEgressStates, float64(count), state)
 	}
+	onLink := 0
+	for _, s := range r.EgressIPs {
+		if s.OnLink != "" {
+			onLink++
+		}
+	}
+	gauge(descOnLink, float64(onLink))
 	gauge(descQoSClasses, float64(r.QoSClasses))
 	for reason, count := range r.ProblemsByReason {
 		gauge(descProblems, float64(count), string(reason))

@@ -68,10 +68,11 @@ type Service struct {
 	Host       string             `json:"host"`
 	Standby    string             `json:"standby"`
 	IngressIPs []netip.Addr       `json:"ingressIPs"`
-	Endpoints  int                `json:"endpoints"`       // selected addresses in the cluster
-	Local      int                `json:"local"`           // selected addresses on this node
-	Announced  []netip.Addr       `json:"announced"`       // addresses that were announced to a peer of this node
-	Aside      bool               `json:"aside,omitempty"` // this node is elected, but stands aside because it lacks the network
+	Endpoints  int                `json:"endpoints"`        // selected addresses in the cluster
+	Local      int                `json:"local"`            // selected addresses on this node
+	Announced  []netip.Addr       `json:"announced"`        // addresses that were announced to a peer of this node
+	OnLink     string             `json:"onLink,omitempty"` // device on which this node answers ARP and NDP for the address
+	Aside      bool               `json:"aside,omitempty"`  // this node is elected, but stands aside because it lacks the network
 	Problems   []Problem          `json:"problems"`
 }
 
@@ -229,7 +230,7 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 		row := Service{
 			Namespace: s.Key.Namespace, Name: s.Key.Name, SourceIPBy: sourceIPBy(s),
 			Network: s.Network, Host: s.Host, Standby: s.Standby, IngressIPs: orEmpty(s.IngressIPs),
-			Endpoints: s.Endpoints, Local: s.Local, Announced: orEmpty(announced), Aside: s.Aside,
+			Endpoints: s.Endpoints, Local: s.Local, Announced: orEmpty(announced), Aside: s.Aside, OnLink: s.OnLink,
 			Problems: orEmpty(byService[s.Key.String()]),
 		}
 		if s.Kind == cluster.KindEgressIP {

@@ -165,14 +165,14 @@ func (w *textWriter) egressIPs(r Report, sessions map[string]string, heldDown ma
 		return
 	}
 	w.gap()
-	w.titles("EGRESSIP", "ADDRESS", "NETWORK", "HOST", "STANDBY", "PODS", "HERE", "SESSIONS", "ANNOUNCED", "PROBLEM")
+	w.titles("EGRESSIP", "ADDRESS", "NETWORK", "HOST", "STANDBY", "PODS", "HERE", "SESSIONS", "ANNOUNCED", "ON LINK", "PROBLEM")
 	for _, s := range r.EgressIPs {
 		announced := announced(r, s)
 		if heldDown[s.Network] && len(s.IngressIPs) > 0 && s.role(r.Node) != "" {
 			announced = "held down"
 		}
 		w.row(s.Name, cmp.Or(addrs(s.IngressIPs), "none"), s.Network, s.Host, s.Standby, strconv.Itoa(s.Endpoints), strconv.Itoa(s.Local),
-			w.upOf(sessions[s.Network]), announced, w.judged(reasons(r, s), false))
+			w.upOf(sessions[s.Network]), announced, cmp.Or(s.OnLink, "no"), w.judged(reasons(r, s), false))
 	}
 }
 

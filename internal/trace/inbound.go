@@ -114,6 +114,9 @@ func (e *explainer) ingress(service *status.Service) bool {
 
 // announced explains whether routers know a way to the address through this node.
 func (e *explainer) announced(s *status.Service) {
+	if s.OnLink != "" {
+		e.step("on link", "egressway status", "this node answers ARP and NDP for it on %s", s.OnLink)
+	}
 	switch {
 	case slices.Contains(s.Announced, e.To) && s.Standby == e.Report.Node && s.Host != e.Report.Node:
 		e.step("announced", "egressway status", "by this node as standby: routers prefer host %s", s.Host)
@@ -128,7 +131,7 @@ func (e *explainer) announced(s *status.Service) {
 
 // elsewhere gives the verdict if this node does not announce the address of a service to routers.
 func (e *explainer) elsewhere(s *status.Service) {
-	if s == nil || slices.Contains(s.Announced, e.To) {
+	if s == nil || s.OnLink != "" || slices.Contains(s.Announced, e.To) {
 		return
 	}
 	if s.Host == "" {

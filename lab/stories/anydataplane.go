@@ -32,6 +32,7 @@ func AnyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 	d.Let = a.let(d.Hold)
 	d.QoS = a.classes()
 	d.Marked = a.marked(d.QoS)
+	d.OnLink = a.onLink()
 	a.prefixes(&d)
 	if r.IntN(2) == 0 { // only endpoints and ingress IPs change, as in most passes
 		return byShared(r, a.withAddressesOf(before, &d))
@@ -144,6 +145,14 @@ func (a *anyPlan) ingress(countSent bool) sorted.List[plan.IngressIP] {
 }
 
 // let returns the pods that a plan with hold lets send.
+func (a *anyPlan) onLink() (list sorted.List[plan.OnLink]) {
+	for range a.IntN(4) {
+		one := plan.OnLink{Addr: address(a.IntN(2) == 0, "203.0.113.%d", "2001:db8:203::%d", a.IntN(3)), Device: fmt.Sprintf("eth-%d", a.IntN(2))}
+		list = list.With([]plan.OnLink{one}, nil)
+	}
+	return list
+}
+
 func (a *anyPlan) let(hold bool) (list sorted.List[plan.Address]) {
 	for range a.IntN(20) {
 		if n := a.IntN(30); hold {
@@ -204,7 +213,7 @@ func (a *anyPlan) prefixes(d *plan.DataPlane) {
 func (a *anyPlan) withAddressesOf(fixed plan.DataPlane, d *plan.DataPlane) plan.DataPlane {
 	stands := pathIDs(&fixed)
 	fixed.Endpoints, fixed.Ingress = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}
-	fixed.Let, fixed.Marked = a.let(fixed.Hold), a.marked(fixed.QoS)
+	fixed.Let, fixed.Marked, fixed.OnLink = a.let(fixed.Hold), a.marked(fixed.QoS), a.onLink()
 	for e := range d.Endpoints.All() {
 		if e.Path == 0 || stands[e.Path] {
 			fixed.Endpoints = fixed.Endpoints.With([]plan.Endpoint{e}, nil)

@@ -22,7 +22,7 @@ func ReadLinks(h *netlink.Handle) ([]plan.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	prefixes, err := readPrefixes(h)
+	prefixes, answered, err := readPrefixes()
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -35,7 +35,7 @@ func ReadLinks(h *netlink.Handle) ([]plan.Link, error) {
 		a := l.Attrs()
 		link := plan.Link{
 			Name: a.Name, Index: a.Index, Up: isUp(a), Master: names[a.MasterIndex], MTU: a.MTU, Addrs: prefixes[a.Index],
-			Ours: a.Group == LinkGroup,
+			Ours: a.Group == LinkGroup, OnLink: answered[a.Index],
 		}
 		switch l := l.(type) {
 		case *netlink.Vrf:
@@ -51,16 +51,22 @@ func ReadLinks(h *netlink.Handle) ([]plan.Link, error) {
 	return links, nil
 }
 
-// readPrefixes reads the usable addresses of this node by the index of their interface, sorted.
-func readPrefixes(h *netlink.Handle) (map[int][]netip.Prefix, error) {
-	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+// readPrefixes reads the usable addresses of this node by the index of their interface, sorted. Those of EgressIPs, for which this
+// node answers, are not the node's: it returns only which interfaces have some.
+func readPrefixes() (prefixes map[int][]netip.Prefix, answered map[int]bool, err error) {
+	addrs, err := nl.Retry(readAddresses)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	prefixes := map[int][]netip.Prefix{}
-	for _, a := range addrs {
-		if p, ok := prefixOf(a.IPNet); ok && a.Flags&unix.IFA_F_DADFAILED == 0 {
-			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
+	prefixes, answered = make(map[int][]netip.Prefix, len(addrs)), map[int]bool{}
+	for device, all := range addrs {
+		for _, a := range all {
+			switch {
+			case a.onLink:
+				answered[device] = true
+			case a.flags&unix.IFA_F_DADFAILED == 0:
+				prefixes[device] = append(prefixes[device], a.prefix)
+			}
 		}
 	}
 	for _, of := range prefixes {
@@ -68,7 +74,7 @@ func readPrefixes(h *netlink.Handle) (map[int][]netip.Prefix, error) {
 			return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 		})
 	}
-	return prefixes, nil
+	return prefixes, answered, nil
 }
 
 // isUp reports whether an interface is administratively up with carrier. Software devices may not know their state.

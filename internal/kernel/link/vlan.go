@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel/nl"
-	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/kernel/sysctl"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -190,15 +188,6 @@ func PruneVLANs(ctx context.Context, h *netlink.Handle, desired []plan.VLAN) err
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// addressMark is the protocol of the addresses that we add (IFA_PROTO, since Linux 5.18): the same number as our routes'.
-const addressMark = route.Protocol
-
-// ownedAddress is an address of an interface, and whether it bears our mark.
-type ownedAddress struct {
-	prefix netip.Prefix
-	ours   bool
-}
-
 // ApplyVLANAddresses makes the addresses on those of our sub-interfaces that exist equal to the plan: it removes ours that are
 // no longer planned, and adds the missing ones. It returns the reasons why a device is not as desired, by name.
 func ApplyVLANAddresses(ctx context.Context, h *netlink.Handle, desired []plan.VLAN) map[string]error {
@@ -207,9 +196,9 @@ func ApplyVLANAddresses(ctx context.Context, h *netlink.Handle, desired []plan.V
 		return failed
 	}
 	links, err := listVLANs(h)
-	var have map[int][]ownedAddress
+	var have map[int][]address
 	if err == nil {
-		have, err = nl.Retry(listOwned)
+		have, err = nl.Retry(readAddresses)
 	}
 	for _, d := range desired {
 		v, ok := links[d.Name].(*netlink.Vlan)
@@ -225,7 +214,7 @@ func ApplyVLANAddresses(ctx context.Context, h *netlink.Handle, desired []plan.V
 	return failed
 }
 
-func setAddresses(ctx context.Context, v *netlink.Vlan, have []ownedAddress, want []netip.Prefix) error {
+func setAddresses(ctx context.Context, v *netlink.Vlan, have []address, want []netip.Prefix) error {
 	var messages []nl.Message
 	var what []string
 	for _, a := range have {
@@ -235,7 +224,7 @@ func setAddresses(ctx context.Context, v *netlink.Vlan, have []ownedAddress, wan
 		}
 	}
 	for _, p := range want {
-		if slices.ContainsFunc(have, func(a ownedAddress) bool { return a.prefix == p }) {
+		if slices.ContainsFunc(have, func(a address) bool { return a.prefix == p }) {
 			continue
 		}
 		messages = append(messages, addressMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, v.Index, p))
@@ -249,44 +238,4 @@ func setAddresses(ctx context.Context, v *netlink.Vlan, have []ownedAddress, wan
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// addressMessage returns a request about an address with our mark.
-func addressMessage(kind, flags uint16, device int, p netip.Prefix) nl.Message {
-	b := make([]byte, unix.SizeofIfAddrmsg)
-	b[0], b[1] = unix.AF_INET6, uint8(p.Bits())
-	if p.Addr().Is4() {
-		b[0] = unix.AF_INET
-	}
-	binary.NativeEndian.PutUint32(b[AddrIndex:], uint32(device))
-	b = nl.AppendAddr(b, unix.IFA_LOCAL, p.Addr())
-	b = nl.AppendAddr(b, unix.IFA_ADDRESS, p.Addr())
-	return nl.Message{Type: kind, Flags: flags, Body: nl.AppendAttr(b, ifaProto, addressMark)}
-}
-
-// listOwned lists the addresses of all interfaces, by the interface's index.
-func listOwned() (map[int][]ownedAddress, error) {
-	all := map[int][]ownedAddress{}
-	request := nl.Message{Type: unix.RTM_GETADDR, Body: make([]byte, unix.SizeofIfAddrmsg)}
-	err := nl.Dump(request, unix.RTM_NEWADDR, func(b []byte) bool {
-		var local, address netip.Addr
-		ours := false
-		for typ, value := range nl.Attrs(b, unix.SizeofIfAddrmsg) {
-			switch typ {
-			case unix.IFA_LOCAL:
-				local, _ = netip.AddrFromSlice(value)
-			case unix.IFA_ADDRESS:
-				address, _ = netip.AddrFromSlice(value)
-			case ifaProto:
-				ours = len(value) > 0 && value[0] == addressMark
-			}
-		}
-		if local.IsValid() { // IFA_ADDRESS is the other end's on a point-to-point link
-			address = local
-		}
-		device := int(binary.NativeEndian.Uint32(b[AddrIndex:]))
-		all[device] = append(all[device], ownedAddress{netip.PrefixFrom(address, int(b[1])), ours})
-		return true
-	})
-	return all, err
 }

@@ -51,7 +51,7 @@ func (n *Table) read(now states, d *plan.DataPlane) (has contents, err error) {
 	for _, s := range all {
 		has.sets[s.Name] = s
 		if name, ok := ofAddresses[s.Name]; ok {
-			if has.addresses[name], err = readElements(s.Name, name.Set.Netdev()); err != nil {
+			if has.addresses[name], err = readElements(s.Name, name.Set.Table()); err != nil {
 				return has, err
 			}
 		} else if has.elements[s.Name], err = n.elements(c, s); err != nil {
@@ -90,7 +90,7 @@ func (has *contents) readChains(c *nftables.Conn, family nftables.TableFamily) e
 func contentsOf(d plan.DataPlane) contents {
 	has := contents{sets: map[string]*nftables.Set{}, elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
 	for _, s := range ruleset.Sets(d) {
-		s.Table = tableOf(s.Netdev)
+		s.Table = tableOf(s.In)
 		has.sets[s.Name] = &s.Set
 		has.elements[s.Name] = s.Elements
 	}
@@ -110,7 +110,7 @@ type tableChange struct {
 	addresses *elementChanges
 	marks     plan.Marks
 	hold      bool // a counter for held packets is needed
-	netdev    bool // the table of family netdev is needed
+	plan      *plan.DataPlane
 	rewrite   bool // write the rules again
 	replace   bool // replace the whole table
 	missed    bool // another program has changed the table
@@ -156,20 +156,21 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	return changed, nil
 }
 
-// stale returns the chains to delete. The chain of PathShared goes with its table.
+// stale returns the chains to delete. Those outside of family inet go with their tables.
 func (c *tableChange) stale() map[string]bool {
 	if c.replace {
 		return nil
 	}
 	stale := c.has.chains
 	delete(stale, ruleset.ChainShared)
+	delete(stale, ruleset.ChainAsked)
 	for _, w := range c.chains {
 		delete(stale, w.Name)
 	}
 	return stale
 }
 
-// queueGone queues the deletion of sets and of these chains, and of the table of family netdev if it is not needed.
+// queueGone queues the deletion of sets and of these chains, and of the tables that are not needed.
 func (c *tableChange) queueGone(t *transaction, stale map[string]bool) {
 	for _, s := range c.has.sets {
 		if s.Table.Family == nftables.TableFamilyINet && !containsSet(c.sets, s.Name) {
@@ -179,8 +180,10 @@ func (c *tableChange) queueGone(t *transaction, stale map[string]bool) {
 	for name := range stale {
 		t.DelChain(&nftables.Chain{Name: name, Table: c.table})
 	}
-	if c.now.netdev.Exists && !c.netdev {
-		t.DelTable(tableOf(true))
+	for _, table := range ruleset.Tables() {
+		if c.now[table].Exists && !table.In(c.plan) {
+			t.DelTable(tableOf(table))
+		}
 	}
 }
 
@@ -190,9 +193,10 @@ func (c *tableChange) queueChains(t *transaction) (made map[string]*nftables.Cha
 	if !c.rewrite {
 		return nil, nil
 	}
-	t.AddTable(c.table)
-	if c.netdev {
-		t.AddTable(tableOf(true))
+	for _, table := range ruleset.Tables() {
+		if table.In(c.plan) {
+			t.AddTable(tableOf(table))
+		}
 	}
 	if err := t.raw(dropCounters(c.hold)...); err != nil {
 		return nil, err
@@ -202,7 +206,7 @@ func (c *tableChange) queueChains(t *transaction) (made map[string]*nftables.Cha
 		if c.keeps(w.Name) {
 			continue
 		}
-		made[w.Name] = t.AddChain(chainIn(w, tableOf(w.Device != "")))
+		made[w.Name] = t.AddChain(chainIn(w, tableOf(w.In)))
 		t.FlushChain(made[w.Name])
 	}
 	return made, nil
@@ -249,7 +253,7 @@ func (c *tableChange) queueRules(t *transaction, made *nftables.Chain, w ruleset
 
 // queueSet queues a set and, unless it is an address set, its elements.
 func (c *tableChange) queueSet(t *transaction, w *ruleset.Set) (changed bool, err error) {
-	w.Table = tableOf(w.Netdev)
+	w.Table = tableOf(w.In)
 	if c.rewrite || c.has.sets[w.Name] == nil {
 		if err := t.AddSet(&w.Set, nil); err != nil {
 			return false, err

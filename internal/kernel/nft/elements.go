@@ -58,7 +58,7 @@ func (w *elementWriter) write(e *ruleset.Element) {
 	l := w.lists[name]
 	if l == nil {
 		l = &elementList{}
-		l.head = append(l.head, familyOf(e.Set.Netdev()), unix.NFNETLINK_V0, 0, 0)
+		l.head = append(l.head, e.Set.Table().Family(), unix.NFNETLINK_V0, 0, 0)
 		l.head = nl.AppendAttr(l.head, unix.NFTA_SET_ELEM_LIST_TABLE, []byte(ruleset.TableName+"\x00")...)
 		l.head = nl.AppendAttr(l.head, unix.NFTA_SET_ELEM_LIST_SET, []byte(name.String()+"\x00")...)
 		w.lists[name] = l
@@ -168,6 +168,7 @@ func between(before, now *plan.DataPlane) *elementChanges {
 	ofChanges(c, before.Let, now.Let, ruleset.OfLet, ruleset.OfLet)
 	ofChanges(c, before.Marked, now.Marked, ruleset.OfMarked, ruleset.OfMarked)
 	ofChanges(c, before.Ingress, now.Ingress, ruleset.OfIngress, ruleset.OfIngress)
+	ofChanges(c, before.OnLink, now.OnLink, ruleset.OfOnLink, ruleset.OfOnLink)
 	return c
 }
 
@@ -254,7 +255,7 @@ func (c *elementChanges) drop(name ruleset.SetName, here map[string]string) {
 }
 
 // readElements reads the elements of an address set: keys, and for a map their values.
-func readElements(set string, netdev bool) (map[string]string, error) {
+func readElements(set string, table ruleset.Table) (map[string]string, error) {
 	c, err := nl.DialNetfilter()
 	if err != nil {
 		return nil, err
@@ -264,7 +265,7 @@ func readElements(set string, netdev bool) (map[string]string, error) {
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(ruleset.TableName + "\x00")},
 		netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
 	)
-	request.Body[0] = familyOf(netdev)
+	request.Body[0] = table.Family()
 	all := map[string]string{}
 	_, err = c.Dump(request, func(body []byte) bool {
 		for _, e := range nl.Attrs(nl.Attr(body, nl.NfgenmsgLen, unix.NFTA_SET_ELEM_LIST_ELEMENTS), 0) {
@@ -294,7 +295,7 @@ func decodeElement(element []byte) (key, value string) {
 
 // ReadHosts reads a map of PathShared: the MAC of the host of each address. Without the map it has none.
 func ReadHosts(set string) (map[netip.Addr]plan.MAC, error) {
-	elements, err := readElements(set, true)
+	elements, err := readElements(set, ruleset.TableNetdev)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}

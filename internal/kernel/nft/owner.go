@@ -84,20 +84,9 @@ func newTable(family byte, name string, flags uint32) netlink.Message {
 	return m
 }
 
-// familyOf returns the family of one of our two tables.
-func familyOf(netdev bool) byte {
-	if netdev {
-		return unix.NFPROTO_NETDEV
-	}
-	return unix.NFPROTO_INET
-}
-
-// tableOf returns one of our two tables in the library's form.
-func tableOf(netdev bool) *nftables.Table {
-	if netdev {
-		return &nftables.Table{Family: nftables.TableFamilyNetdev, Name: ruleset.TableName}
-	}
-	return &nftables.Table{Family: nftables.TableFamilyINet, Name: ruleset.TableName}
+// tableOf returns one of our tables in the library's form.
+func tableOf(t ruleset.Table) *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamily(t.Family()), Name: ruleset.TableName}
 }
 
 // HasEgressHook reports whether the kernel has the egress hook of devices (since Linux 5.16, CONFIG_NETFILTER_EGRESS). It
@@ -174,41 +163,46 @@ func (s State) suits(flags uint32) bool {
 	return !s.Exists || s.flags == flags || adopt
 }
 
-// states holds the attributes of both our tables. The one of family netdev exists only along with the other.
-type states struct{ inet, netdev State }
+// states holds the attributes of our tables. The others exist only along with that of family inet.
+type states map[ruleset.Table]State
 
-func readStates() (s states, err error) {
-	if s.inet, err = ReadState(); err == nil {
-		s.netdev, err = readState(true)
+func readStates() (states, error) {
+	s := states{}
+	for _, table := range ruleset.Tables() {
+		one, err := readState(table)
+		if err != nil {
+			return nil, err
+		}
+		s[table] = one
 	}
-	return s, err
+	return s, nil
 }
 
 // each returns the tables that exist and meet a condition.
 func (s states) each(is func(State) bool) (all []*nftables.Table) {
-	for _, netdev := range []bool{false, true} {
-		one := s.inet
-		if netdev {
-			one = s.netdev
-		}
-		if one.Exists && is(one) {
-			all = append(all, tableOf(netdev))
+	for _, table := range ruleset.Tables() {
+		if one := s[table]; one.Exists && is(one) {
+			all = append(all, tableOf(table))
 		}
 	}
 	return all
 }
 
-// mustGo reports whether the tables have to be replaced whole to get these flags, or because fresh asks for that. A table of
-// family netdev without the other is a remainder.
+// mustGo reports whether the tables have to be replaced whole to get these flags, or because fresh asks for that. Another table
+// without that of family inet is a remainder.
 func (s states) mustGo(flags uint32, fresh bool) bool {
-	remainder := s.netdev.Exists && !s.inet.Exists
-	return s.inet.Exists && fresh || remainder || !s.inet.suits(flags) || !s.netdev.suits(flags)
+	for _, one := range s {
+		if one.Exists && (fresh || !s[ruleset.TableInet].Exists) || !one.suits(flags) {
+			return true
+		}
+	}
+	return false
 }
 
 // stranger returns an OwnedError if a socket other than port owns one of the tables.
 func (s states) stranger(port uint32) error {
-	for _, owner := range []uint32{s.inet.Owner, s.netdev.Owner} {
-		if owner != 0 && owner != port {
+	for _, table := range ruleset.Tables() {
+		if owner := s[table].Owner; owner != 0 && owner != port {
 			return OwnedError{owner}
 		}
 	}
@@ -217,15 +211,20 @@ func (s states) stranger(port uint32) error {
 
 // only reports whether the socket port owns the tables of a plan, so that no other program can have changed them.
 func (s states) only(port uint32, d *plan.DataPlane) bool {
-	shares := ruleset.SharedDevice(d) != ""
-	return s.inet.Owner == port && s.netdev.Exists == shares && (!shares || s.netdev.Owner == port)
+	for _, table := range ruleset.Tables() {
+		one, needed := s[table], table.In(d)
+		if one.Exists != needed || needed && one.Owner != port {
+			return false
+		}
+	}
+	return true
 }
 
 // ReadState reads the attributes of our table of family inet.
-func ReadState() (State, error) { return readState(false) }
+func ReadState() (State, error) { return readState(ruleset.TableInet) }
 
-// readState reads the attributes of one of our two tables.
-func readState(netdev bool) (s State, err error) {
+// readState reads the attributes of one of our tables.
+func readState(table ruleset.Table) (s State, err error) {
 	c, err := nl.DialNetfilter()
 	if err != nil {
 		return s, err
@@ -233,7 +232,7 @@ func readState(netdev bool) (s State, err error) {
 	defer c.Close()
 	name := netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(ruleset.TableName + "\x00")}
 	request := nl.NftRequest(unix.NFT_MSG_GETTABLE, name)
-	request.Body[0] = familyOf(netdev)
+	request.Body[0] = table.Family()
 	answers, err := c.Ask(request)
 	if errors.Is(err, unix.ENOENT) {
 		return s, nil

@@ -21,11 +21,11 @@ import (
 
 // sortedTables returns the listing of each table, sorted.
 func sortedTables(text string) (all []string) {
-	inet, netdev, found := strings.Cut(text, "table netdev ")
-	if !found {
-		netdev = "\n"
+	for table := range strings.SplitSeq(text, "\ntable ") {
+		all = append(all, netns.SortedListing(strings.TrimRight(table, "\n")+"\n"))
 	}
-	return []string{netns.SortedListing(inet), netns.SortedListing(netdev)}
+	slices.Sort(all)
+	return all
 }
 
 // loseShared deletes the chain of PathShared, as kernels before 6.16 do when its device goes.
@@ -34,7 +34,7 @@ func loseShared(n *keptTable) error {
 	if err != nil {
 		return err
 	}
-	shared := &nftables.Chain{Name: ruleset.ChainShared, Table: tableOf(true)}
+	shared := &nftables.Chain{Name: ruleset.ChainShared, Table: tableOf(ruleset.TableNetdev)}
 	t.FlushChain(shared)
 	t.DelChain(shared)
 	return t.commit(n.writer, n.flags)
@@ -102,7 +102,7 @@ func TestStepsAreWhatIsMadeFresh(t *testing.T) {
 				former := map[netip.Addr]bool{}
 				require.NoError(t, here.Do(func() error {
 					for _, set := range []string{ruleset.SetFormer + "4", ruleset.SetFormer + "6"} {
-						all, err := readElements(set, false)
+						all, err := readElements(set, ruleset.TableInet)
 						if err != nil {
 							return err
 						}

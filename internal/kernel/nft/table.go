@@ -199,7 +199,7 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 		}
 		n.wrote = c.wrote
 	}
-	r.Changed = changed || !now.inet.Exists || fresh
+	r.Changed = changed || !now[ruleset.TableInet].Exists || fresh
 	return r, nil
 }
 
@@ -207,8 +207,11 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 // changed since. It returns an OwnedError if a table belongs to another daemon.
 func (n *Table) standing(before *plan.DataPlane, flags uint32, trusted, fresh bool) (states, *plan.DataPlane, error) {
 	if before != nil && trusted && !fresh {
-		there := State{Exists: true, flags: flags}
-		return states{inet: there, netdev: State{Exists: ruleset.SharedDevice(before) != "", flags: flags}}, before, nil
+		there := states{}
+		for _, table := range ruleset.Tables() {
+			there[table] = State{Exists: table.In(before), flags: flags}
+		}
+		return there, before, nil
 	}
 	now, err := readStates()
 	if err == nil {
@@ -235,9 +238,9 @@ func (n *Table) updateAddresses(t *transaction, flags uint32, addresses *element
 // compare returns the change that makes the table equal to the plan d. The table was written for the plan before; if
 // that is nil, compare reads it.
 func (n *Table) compare(now states, before, d *plan.DataPlane, flags uint32, fresh bool) (c tableChange, err error) {
-	exists := now.inet.Exists
+	exists := now[ruleset.TableInet].Exists
 	c = tableChange{
-		table: tableOf(false), now: now, netdev: ruleset.SharedDevice(d) != "",
+		table: tableOf(ruleset.TableInet), now: now, plan: d,
 		sets: ruleset.Sets(*d), chains: n.chains(d), marks: d.Marks, hold: d.Hold, replace: now.mustGo(flags, fresh),
 	}
 	if c.wrote, err = fingerprints(d.Marks, c.chains); err != nil {
@@ -301,8 +304,9 @@ func sameFixed(a, b *plan.DataPlane) bool {
 	for _, d := range []*plan.DataPlane{&x, &y} {
 		d.Endpoints, d.Ingress, d.Let = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}, sorted.List[plan.Address]{}
 		d.Marked = sorted.List[qos.Marked]{}
+		d.OnLink = sorted.List[plan.OnLink]{}
 	}
-	return sorted.Same(&x, &y)
+	return sorted.Same(&x, &y) && ruleset.TableARP.In(a) == ruleset.TableARP.In(b)
 }
 
 // fingerprints returns a hash of the rules of each chain.
@@ -330,10 +334,10 @@ func fingerprints(m plan.Marks, all []ruleset.Chain) (map[string][sha256.Size]by
 // shows.
 func (*Table) shown() (sum [sha256.Size]byte, err error) {
 	h := sha256.New()
-	for _, netdev := range []bool{false, true} {
+	for _, table := range ruleset.Tables() {
 		name := netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(ruleset.TableName + "\x00")}
 		request := nl.NftRequest(unix.NFT_MSG_GETRULE, name)
-		request.Body[0] = familyOf(netdev)
+		request.Body[0] = table.Family()
 		if _, err := dumpTable(request, func(rule []byte) {
 			_, _ = h.Write(rule[nl.NfgenmsgLen:]) // that header contains the generation, which a change of any table increments
 		}); err != nil {
@@ -422,7 +426,7 @@ func (n *Table) Free() error {
 
 func (n *Table) free() (states, error) {
 	if err := n.Claim(0); err != nil {
-		return states{}, err
+		return nil, err
 	}
 	now, err := readStates()
 	if err == nil {
@@ -434,7 +438,7 @@ func (n *Table) free() (states, error) {
 // Cleanup removes our tables, unless they belong to a daemon.
 func (n *Table) Cleanup() error {
 	now, err := n.free()
-	if err != nil || now == (states{}) {
+	if err != nil || len(now.each(State.any)) == 0 {
 		return err
 	}
 	return n.remove(now)

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -27,6 +29,9 @@ const (
 	inHosts
 	inPartners
 	inClasses
+	inOnLink
+	inAsked
+	inAnswers
 	InFormer
 )
 
@@ -37,6 +42,7 @@ type Element struct {
 	Key  netip.Addr
 	With netip.Addr // second half of the key in InSources, value in InSource
 	MAC  plan.MAC   // value in the sets of PathShared
+	On   string     // device, second half of the key in inAnswers
 }
 
 // PathSet holds the path ids of a plan.
@@ -124,6 +130,10 @@ func EachElement(d *plan.DataPlane, each func([]Element)) {
 		buf = OfMarked(buf[:0], &m)
 		each(buf)
 	}
+	for a := range d.OnLink.All() {
+		buf = OfOnLink(buf[:0], &a)
+		each(buf)
+	}
 }
 
 // Remembered reports whether an address that leaves the set is kept for a while in the former set.
@@ -153,7 +163,7 @@ func (n SetName) String() string {
 	}
 	name := [...]string{
 		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetCounted, SetLet,
-		SetHosts, SetPartners, SetClasses, SetFormer,
+		SetHosts, SetPartners, SetClasses, SetOnLink, SetAsked, SetAnswers, SetFormer,
 	}[n.Set] + suffix
 	if n.Set == InSources {
 		return Named(name, n.path)
@@ -173,7 +183,7 @@ func AddressSets(d *plan.DataPlane) map[string]SetName {
 				}
 				continue
 			}
-			if n := (SetName{Set: set, ipv6: v6}); !set.Netdev() || SharedDevice(d) != "" {
+			if n := (SetName{Set: set, ipv6: v6}); set.Table().In(d) && !(v6 && set.Table() == TableARP) {
 				all[n.String()] = n
 			}
 		}
@@ -186,6 +196,9 @@ func (e *Element) AppendKey(b []byte) []byte {
 	b = appendRaw(b, e.Key)
 	if e.Set == InSources {
 		b = appendRaw(b, e.With)
+	}
+	if e.Set == inAnswers {
+		b = append(b, DeviceKey(e.On)...)
 	}
 	return b
 }
@@ -214,11 +227,20 @@ func (e *Element) AppendValue(b []byte) []byte {
 
 // Valued reports whether the set is a map.
 func (s AddressSet) Valued() bool {
-	return s == InEgress || s == InStrays || s == InSource || s == inClasses || s.Netdev()
+	return s == InEgress || s == InStrays || s == InSource || s == inClasses || s.Table() == TableNetdev
 }
 
-// Netdev reports whether the set is in the table of family netdev.
-func (s AddressSet) Netdev() bool { return s == inHosts || s == inPartners }
+// Table returns the table that has the set.
+func (s AddressSet) Table() Table {
+	switch s {
+	case inHosts, inPartners:
+		return TableNetdev
+	case inAsked, inAnswers:
+		return TableARP
+	default:
+		return TableInet
+	}
+}
 
 // Differs returns the ids that only one of the two sets has.
 func (s PathSet) Differs(o PathSet) PathSet {
@@ -249,6 +271,9 @@ func (n SetName) Element(key string) (e Element, ok bool) {
 		}
 		e.With, _ = netip.AddrFromSlice([]byte(key[size:]))
 		key = key[:size]
+	}
+	if n.Set == inAnswers && len(key) == size+unix.IFNAMSIZ {
+		e.On, key = unix.ByteSliceToString([]byte(key[size:])), key[:size]
 	}
 	e.Key, ok = netip.AddrFromSlice([]byte(key))
 	return e, ok && len(key) == size

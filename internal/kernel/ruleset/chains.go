@@ -8,12 +8,55 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// TableName is the name of our only nftables table, of family inet.
+// TableName is the name of each of our nftables tables.
 const TableName = "egressway"
+
+// Table is one of our nftables tables, which differ in their families.
+type Table uint8
+
+// Our tables. The last two exist only where a plan needs them, along with the first.
+const (
+	TableInet   Table = iota
+	TableNetdev       // for PathShared
+	TableARP          // for addresses for which this node answers ARP
+	tables
+)
+
+// Tables returns all tables.
+func Tables() []Table {
+	all := make([]Table, tables)
+	for i := range all {
+		all[i] = Table(i)
+	}
+	return all
+}
+
+// Family returns the number of the table's family (NFPROTO).
+func (t Table) Family() byte {
+	return [...]byte{TableInet: unix.NFPROTO_INET, TableNetdev: unix.NFPROTO_NETDEV, TableARP: unix.NFPROTO_ARP}[t]
+}
+
+// String returns the name of the table's family.
+func (t Table) String() string {
+	return [...]string{TableInet: "inet", TableNetdev: "netdev", TableARP: "arp"}[t]
+}
+
+// In reports whether a plan needs the table.
+func (t Table) In(d *plan.DataPlane) bool {
+	switch t {
+	case TableNetdev:
+		return SharedDevice(d) != ""
+	case TableARP:
+		return d.OnLink.Len() > 0
+	default:
+		return true
+	}
+}
 
 // Names of the sets and maps. Address sets also have the family's suffix.
 const (
@@ -37,6 +80,9 @@ const (
 	SetLet        = "let"         // pods of this node that may leave without being selected, with hold
 	SetHosts      = "hosts"       // in the table of family netdev, selected pod : MAC of its host
 	SetPartners   = "partners"    // in the table of family netdev, ingress IP : MAC of the other of host and standby
+	SetOnLink     = "onlink"      // ingress IPs for which this node answers ARP and neighbour solicitations
+	SetAsked      = "asked"       // in the table of family arp, the same: IPv4 only
+	SetAnswers    = "answers"     // in the table of family arp, such an address . the device on which this node answers
 	SetFormer     = "former"      // pods and ingress IPs that left one of the sets above, or changed in it, a moment ago
 )
 
@@ -52,7 +98,8 @@ type Chain struct {
 	Priority int32
 	Kind     nftables.ChainType
 	Rules    [][]expr.Any
-	Device   string      // not empty: the chain is in the table of family netdev, at the egress hook of this device
+	In       Table
+	Device   string      // in TableNetdev: the chain is at the egress hook of this device
 	OwnOf    plan.PathID // not 0: the chain own-source of this path, whose rules ownSourceRules encodes
 }
 
@@ -69,6 +116,7 @@ const (
 	chainUnknown   = "unknown"
 	ChainHeld      = "held"
 	ChainShared    = "shared"
+	ChainAsked     = "asked"
 )
 
 // Priorities. Filtering comes after DNAT (-100), to see the final destinations; our SNAT comes before any CNI's
@@ -118,8 +166,14 @@ func Chains(d plan.DataPlane) []Chain {
 	}
 	if device := SharedDevice(&d); device != "" {
 		base = append(base, Chain{
-			Name: ChainShared, Device: device, Hook: nftables.ChainHookEgress, Kind: nftables.ChainTypeFilter, Rules: shared(),
+			Name: ChainShared, In: TableNetdev, Device: device, Hook: nftables.ChainHookEgress, Kind: nftables.ChainTypeFilter, Rules: shared(),
 		})
+	}
+	if TableARP.In(&d) {
+		base = append(base, Chain{
+			Name: ChainAsked, In: TableARP, Hook: hookARPInput, Kind: nftables.ChainTypeFilter, Rules: askedElsewhere(),
+		})
+		answersOnLink(base)
 	}
 	return append(append(base, waysOf(d)...), qosChains(&d)...)
 }
@@ -418,6 +472,9 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 	from := [][]expr.Any{
 		join(reply, ctHas(expr.CtKeyMARK, m.EgressBit()), setPacketMark(m, m.Cluster()), accept),
 		join(original, ctHas(expr.CtKeySTATUS, StatusDNAT), came),
+	}
+	if TableARP.In(&d) {
+		from = append(from, join(discovery(), accept))
 	}
 	for _, f := range Families {
 		from = append(from, join(f.destination(), anyPath(SetStrays+f.Suffix), goTo(chainStrays+f.Suffix)))

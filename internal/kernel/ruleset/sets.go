@@ -21,7 +21,7 @@ const devicesMost = 1024
 type Set struct {
 	nftables.Set
 	Elements []nftables.SetElement // without those of address sets, see element
-	Netdev   bool                  // in the table of family netdev
+	In       Table
 }
 
 // Sets returns all sets and maps. Elements of address sets are not included, see element.
@@ -83,7 +83,7 @@ func Sets(d plan.DataPlane) []*Set {
 	for _, f := range Families {
 		all = append(all, f.sets(&d)...)
 	}
-	all = append(all, qosSets(&d)...)
+	all = append(append(all, qosSets(&d)...), onLinkSets(&d)...)
 	if SharedDevice(&d) != "" {
 		all = append(all, sharedSets()...)
 	}
@@ -138,7 +138,7 @@ func sharedSets() (all []*Set) {
 				Name: name + f.Suffix, KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian,
 				IsMap: true, DataType: nftables.TypeEtherAddr,
 			}
-			all = append(all, &Set{Set: s, Netdev: true})
+			all = append(all, &Set{Set: s, In: TableNetdev})
 		}
 	}
 	return all

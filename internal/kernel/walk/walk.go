@@ -397,19 +397,11 @@ func (l *Live) chainDamage() {
 		needsRules := len(c.Rules) > 0 || c.OwnOf != 0
 		switch {
 		case c.Hook != nil && !l.kernel.hooked[c.Name]:
-			l.damaged("chain %s of table %s %s is missing", c.Name, familyOf(c), ruleset.TableName)
+			l.damaged("chain %s of table %s %s is missing", c.Name, c.In, ruleset.TableName)
 		case needsRules && len(l.kernel.chains[c.Name]) == 0:
-			l.damaged("chain %s of table %s %s has no rules", c.Name, familyOf(c), ruleset.TableName)
+			l.damaged("chain %s of table %s %s has no rules", c.Name, c.In, ruleset.TableName)
 		}
 	}
-}
-
-// familyOf returns the name of the family of a chain's table.
-func familyOf(c ruleset.Chain) string {
-	if c.Device != "" {
-		return "netdev"
-	}
-	return "inet"
 }
 
 // dataPlane returns a data plane with the paths in force.

@@ -1,0 +1,40 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/liveness"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// TestUnsureOnTheLink expects a node to answer for no address on a device after a start, unless it did so before, and after the device
+// lost its carrier or all other nodes fell silent: until 5 s after the cause has gone, or until its role is confirmed.
+func TestUnsureOnTheLink(t *testing.T) {
+	at := time.Unix(1000, 0)
+	var o onLink
+	see := func(after time.Duration, isolated bool, links ...plan.Link) (held []string) {
+		at = at.Add(after)
+		for _, device := range o.see(links, isolated, at) {
+			if o.Holds(device) {
+				held = append(held, device)
+			}
+		}
+		return held
+	}
+	old, fresh := plan.Link{Name: "eth1", Up: true, OnLink: true}, plan.Link{Name: "eth2", Up: true}
+	down := old
+	down.Up = false
+	require.Equal(t, []string{"eth2"}, see(0, false, old, fresh), "it answered on eth1 before its start")
+	require.Equal(t, []string{"eth2"}, see(liveness.HoldDownFor-time.Millisecond, false, old, fresh))
+	require.Empty(t, see(time.Millisecond, false, old, fresh))
+	require.Equal(t, []string{"eth1"}, see(time.Minute, false, down, fresh))
+	require.Equal(t, []string{"eth1"}, see(time.Minute, false, old, fresh), "the carrier is back")
+	require.Empty(t, see(liveness.HoldDownFor, false, old, fresh))
+	require.Equal(t, []string{"eth1", "eth2"}, see(time.Minute, true, old, fresh), "all others are silent")
+	require.Equal(t, []string{"eth1", "eth2"}, see(time.Minute, false, old, fresh), "they answer again")
+	o.Confirm(at)
+	require.Empty(t, see(time.Millisecond, false, old, fresh), "the API server has confirmed the role")
+}

@@ -1,0 +1,140 @@
+// Package onlink announces to the neighbours on a link that this node answers for addresses now: they may still know another
+// node's MAC. The kernel answers their questions by itself.
+package onlink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+const (
+	// rounds is how often an address is announced: a frame may be lost.
+	rounds = 3
+	// roundEvery is the time between two announcements of an address.
+	roundEvery = time.Second
+)
+
+// Announcer announces addresses when this node begins to answer for them. NewAnnouncer makes one.
+type Announcer struct {
+	send  func([]plan.OnLink) error
+	now   func() time.Time
+	after func(time.Duration) <-chan time.Time
+	wake  chan struct{}
+
+	mu    sync.Mutex // guards the fields below
+	known map[plan.OnLink]progress
+}
+
+// progress is the state of an address's announcements.
+type progress struct {
+	left int
+	due  time.Time
+}
+
+// NewAnnouncer returns an Announcer that sends frames, which takes CAP_NET_RAW.
+func NewAnnouncer() *Announcer { return newAnnouncer(send, time.Now, time.After) }
+
+func newAnnouncer(send func([]plan.OnLink) error, now func() time.Time, after func(time.Duration) <-chan time.Time) *Announcer {
+	return &Announcer{send: send, now: now, after: after, wake: make(chan struct{}, 1), known: map[plan.OnLink]progress{}}
+}
+
+// Set replaces the addresses for which this node answers. It announces those that are new at once, and returns an error if it cannot;
+// Run announces them again. An address that is no longer among them is not announced any more.
+func (a *Announcer) Set(all []plan.OnLink) error {
+	a.mu.Lock()
+	next := make(map[plan.OnLink]progress, len(all))
+	var fresh []plan.OnLink
+	for _, one := range all {
+		p, known := a.known[one]
+		if !known {
+			p = progress{left: rounds - 1, due: a.now().Add(roundEvery)}
+			fresh = append(fresh, one)
+		}
+		next[one] = p
+	}
+	a.known = next
+	a.mu.Unlock()
+	if len(fresh) == 0 {
+		return nil
+	}
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+	return a.send(fresh)
+}
+
+// Run repeats announcements until ctx ends.
+func (a *Announcer) Run(ctx context.Context) {
+	for {
+		due, wait := a.next()
+		if len(due) > 0 {
+			_ = a.send(due) // the first announcement has reported why it cannot
+			continue
+		}
+		var later <-chan time.Time
+		if wait > 0 {
+			later = a.after(wait)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.wake:
+		case <-later:
+		}
+	}
+}
+
+// next returns the addresses to announce now, sorted, or the time until there are some; 0: none are left.
+func (a *Announcer) next() (due []plan.OnLink, wait time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	for one, p := range a.known {
+		switch left := p.due.Sub(now); {
+		case p.left == 0:
+		case left <= 0:
+			due = append(due, one)
+			a.known[one] = progress{left: p.left - 1, due: now.Add(roundEvery)}
+		case wait == 0 || left < wait:
+			wait = left
+		}
+	}
+	slices.SortFunc(due, plan.OnLink.Compare)
+	return due, wait
+}
+
+// send sends a frame for each address.
+func send(all []plan.OnLink) error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("open a packet socket: %w", err)
+	}
+	errs := make([]error, 0, len(all)+1)
+	for _, one := range all {
+		if err := sendOne(fd, one); err != nil {
+			errs = append(errs, fmt.Errorf("announce %s on %s: %w", one.Addr, one.Device, err))
+		}
+	}
+	return errors.Join(append(errs, unix.Close(fd))...)
+}
+
+func sendOne(fd int, one plan.OnLink) error {
+	device, err := net.InterfaceByName(one.Device)
+	if err != nil {
+		return err
+	}
+	if len(device.HardwareAddr) != 6 {
+		return errors.New("the interface has no Ethernet address")
+	}
+	return unix.Sendto(fd, Frame(one.Addr, [6]byte(device.HardwareAddr)), 0, &unix.SockaddrLinklayer{Ifindex: device.Index})
+}

@@ -1,0 +1,66 @@
+package onlink
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// TestFrames compares frames with those that Linux accepts as news about an address.
+func TestFrames(t *testing.T) {
+	mac := [6]byte{2, 0, 0, 0, 0, 9}
+	for address, want := range map[string]string{
+		"203.0.113.33": "ffffffffffff" + "020000000009" + "0806" + "0001" + "0800" + "06" + "04" + "0001" +
+			"020000000009" + "cb007121" + "000000000000" + "cb007121",
+		"2001:db8::33": "333300000001" + "020000000009" + "86dd" + "60000000" + "0020" + "3a" + "ff" +
+			"20010db8000000000000000000000033" + "ff020000000000000000000000000001" +
+			"8800" + "78be" + "a0000000" + "20010db8000000000000000000000033" + "0201" + "020000000009",
+	} {
+		require.Equal(t, want, hex.EncodeToString(Frame(netip.MustParseAddr(address), mac)), address)
+	}
+}
+
+// TestAnnouncer expects an address to be announced three times, a second apart, from the moment at which this node begins to answer for
+// it until it stops.
+func TestAnnouncer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent []string
+		began := time.Now()
+		a := newAnnouncer(func(all []plan.OnLink) error {
+			for _, one := range all {
+				sent = append(sent, time.Since(began).String()+" "+one.Addr.String()+" "+one.Device)
+			}
+			return errors.New("no CAP_NET_RAW")
+		}, time.Now, time.After)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); a.Run(ctx) }()
+		one := plan.OnLink{Addr: netip.MustParseAddr("203.0.113.33"), Device: "eth1"}
+		two := plan.OnLink{Addr: netip.MustParseAddr("2001:db8::33"), Device: "eth1"}
+		three := plan.OnLink{Addr: netip.MustParseAddr("203.0.113.34"), Device: "eth1"}
+
+		require.Error(t, a.Set([]plan.OnLink{one, three}), "the caller learns that nobody hears it")
+		time.Sleep(500 * time.Millisecond)
+		require.NoError(t, a.Set([]plan.OnLink{one, three}), "both are announced already")
+		require.Error(t, a.Set([]plan.OnLink{one, two}))
+		time.Sleep(10 * time.Second)
+		require.NoError(t, a.Set(nil))
+		require.Error(t, a.Set([]plan.OnLink{one}), "this node answers again")
+		synctest.Wait()
+		require.Equal(t, []string{
+			"0s 203.0.113.33 eth1", "0s 203.0.113.34 eth1",
+			"500ms 2001:db8::33 eth1", "1s 203.0.113.33 eth1", "1.5s 2001:db8::33 eth1", "2s 203.0.113.33 eth1", "2.5s 2001:db8::33 eth1",
+			"10.5s 203.0.113.33 eth1",
+		}, sent)
+		cancel()
+		<-done
+	})
+}

@@ -1,0 +1,33 @@
+package speaker
+
+import (
+	"context"
+
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+)
+
+// onLink lists the addresses for which this node answers on the link.
+type onLink struct {
+	All []plan.OnLink `json:"all,omitempty"`
+}
+
+// AnswerOnLink has the speaker announce to neighbours the addresses for which this node begins to answer. If the speaker knows them
+// already it sends no request, and returns the same error again.
+func (c *Client) AnswerOnLink(ctx context.Context, all sorted.List[plan.OnLink]) error {
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	l, err := c.current()
+	switch {
+	case err != nil:
+		return err
+	case l.onLink == nil && all.Len() == 0, l.onLink != nil && l.onLink.Same(all):
+		return l.unsent
+	}
+	a, err := l.ask(ctx, message{OnLink: &onLink{all.Slice()}})
+	if err != nil {
+		return err
+	}
+	l.onLink, l.unsent = &all, a.err()
+	return l.unsent
+}
