@@ -69,6 +69,8 @@ func judgeDocument(t *testing.T, path, doc string) {
 		into = &egressv1.EgressService{}
 	case "EgressIP":
 		into = &egressv1.EgressIP{}
+	case "EgressFirewall":
+		into = &egressv1.EgressFirewall{}
 	case "EgressQoS":
 		into = &egressv1.EgressQoS{}
 	case "Service":

@@ -1,5 +1,5 @@
-// Package v1 holds the types EgressService, EgressIP and EgressQoS of the API group k8s.ovn.org, version v1, as its API reference
-// has them, with additions to their status.
+// Package v1 holds the types EgressService, EgressIP, EgressQoS and EgressFirewall of the API group k8s.ovn.org, version v1, as its
+// API reference has them, with additions to their status.
 //
 // +kubebuilder:object:generate=true
 // +groupName=k8s.ovn.org

@@ -24,7 +24,8 @@ func Resource(resource string) schema.GroupResource {
 }
 
 func addKnownTypes(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &EgressService{}, &EgressServiceList{}, &EgressIP{}, &EgressIPList{}, &EgressQoS{}, &EgressQoSList{})
+	s.AddKnownTypes(GroupVersion, &EgressService{}, &EgressServiceList{}, &EgressIP{}, &EgressIPList{}, &EgressQoS{}, &EgressQoSList{},
+		&EgressFirewall{}, &EgressFirewallList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -232,6 +232,9 @@ func check(folder string, load func() (*config.Config, error)) (c checks) {
 		if n := objects.EgressQoSes.Len(); n > 0 {
 			c.summary += fmt.Sprintf(", %d EgressQoSes", n)
 		}
+		if n := objects.EgressFirewalls.Len(); n > 0 {
+			c.summary += fmt.Sprintf(", %d EgressFirewalls", n)
+		}
 	}
 	for _, p := range cluster.SortProblems(problems) {
 		c.errs = append(c.errs, p)

@@ -170,7 +170,7 @@ func (o *traceOptions) askDaemon(ctx context.Context, in *trace.Input) {
 			in.IngressWanted = &wanted
 		}
 	}
-	if wanted, err := status.Ask(ctx, o.socket, about); err == nil { // an older daemon does not answer this
+	if wanted, err := status.AskAbout(ctx, o.socket, about, in.To, in.Destination()); err == nil { // an older daemon does not answer this
 		in.Wanted = &wanted
 	}
 }

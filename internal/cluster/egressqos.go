@@ -73,25 +73,26 @@ func (f *findings) qosRule(field string, o *egressv1.EgressQoSRule) (rule QoSRul
 	rule.DSCP = uint8(o.DSCP) //nolint:gosec // checked above
 	if o.DstCIDR != nil {
 		fits := false
-		rule.To, fits = f.destination(field+".dstCIDR", *o.DstCIDR)
+		rule.To, fits = f.destination(field+".dstCIDR", *o.DstCIDR, "this rule is left out")
 		ok = ok && fits
 	}
 	rule.Pods = f.selector(field+".podSelector", &o.PodSelector)
 	return rule, ok && rule.Pods != nil
 }
 
-// destination parses the destinations of a rule. A prefix with host bits counts as the network that it is in.
-func (f *findings) destination(field, text string) (netip.Prefix, bool) {
+// destination parses the destinations of a rule. A prefix with host bits counts as the network that it is in. otherwise is the
+// effect of a rule with unreadable destinations, for messages.
+func (f *findings) destination(field, text, otherwise string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil:
-		f.add(field, text, ReasonInvalidAddress, "not a prefix: write %s; this rule is left out",
-			cmp.Or(meantPrefix(text), "one such as 203.0.113.0/24 or 2001:db8::/32"))
+		f.add(field, text, ReasonInvalidAddress, "not a prefix: write %s; %s",
+			cmp.Or(meantPrefix(text), "one such as 203.0.113.0/24 or 2001:db8::/32"), otherwise)
 		return p, false
 	case p.Addr().Is4In6():
 		f.add(field, text, ReasonInvalidAddress,
-			"an IPv4-mapped IPv6 prefix, which no packet has as destination: write %s; this rule is left out",
-			cmp.Or(unmapped(p), "0.0.0.0/0"))
+			"an IPv4-mapped IPv6 prefix, which no packet has as destination: write %s; %s",
+			cmp.Or(unmapped(p), "0.0.0.0/0"), otherwise)
 		return p, false
 	case p != p.Masked():
 		f.add(field, text, ReasonInvalidValue, "has bits beyond its length, and counts as %s: write that", p.Masked())

@@ -61,13 +61,17 @@ const (
 const (
 	// KindEgressQoS is the kind of EgressQoSes.
 	KindEgressQoS Kind = Claimants + iota
+	// KindEgressFirewall is the kind of EgressFirewalls.
+	KindEgressFirewall
 	// Kinds is the number of kinds.
 	Kinds = Claimants + iota
 )
 
 // String returns the name of the kind in manifests.
 func (k Kind) String() string {
-	return [Kinds]string{KindEgressService: "EgressService", KindEgressIP: "EgressIP", KindEgressQoS: "EgressQoS"}[k]
+	return [Kinds]string{
+		KindEgressService: "EgressService", KindEgressIP: "EgressIP", KindEgressQoS: "EgressQoS", KindEgressFirewall: "EgressFirewall",
+	}[k]
 }
 
 // KindSet holds a value for each kind: whether it is in the set.
@@ -99,14 +103,15 @@ func (i ID) Compare(o ID) int {
 
 // Objects holds all objects of a source. It is immutable.
 type Objects struct {
-	EgressServices Map[Key, EgressService]
-	EgressIPs      Map[Key, EgressIP]
-	EgressQoSes    Map[Key, EgressQoS]
-	Services       Map[Key, Service]
-	Endpoints      Map[Key, []Endpoint] // by Service, from all its EndpointSlices
-	Nodes          Map[string, Node]
-	Namespaces     Map[string, Namespace]
-	ServiceCIDRs   []netip.Prefix
+	EgressServices  Map[Key, EgressService]
+	EgressIPs       Map[Key, EgressIP]
+	EgressQoSes     Map[Key, EgressQoS]
+	EgressFirewalls Map[Key, EgressFirewall]
+	Services        Map[Key, Service]
+	Endpoints       Map[Key, []Endpoint] // by Service, from all its EndpointSlices
+	Nodes           Map[string, Node]
+	Namespaces      Map[string, Namespace]
+	ServiceCIDRs    []netip.Prefix
 	// Secondary holds the secondary addresses that nodes' daemons report of their interfaces, by the name of the node. Changed
 	// does not name them.
 	Secondary Map[string, Secondary]

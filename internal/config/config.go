@@ -33,7 +33,8 @@ type Config struct {
 	AllowUnlisted bool `yaml:"allowUnlisted"`
 	// pods whose new flows out of the cluster are dropped until the pod is an endpoint of an EgressService. So are
 	// those of pod addresses on this node whose Pod is not known yet. Default: none.
-	Hold []Hold `yaml:"hold"`
+	Hold     []Hold   `yaml:"hold"`
+	Firewall Firewall `yaml:"firewall"`
 	// which other kinds of objects beside EgressServices are served. A change takes effect at once
 	Kinds    Kinds    `yaml:"kinds"`
 	Election Election `yaml:"election"`
@@ -252,6 +253,13 @@ type NetworkOverride struct {
 type Hold struct {
 	Namespaces *metav1.LabelSelector `yaml:"namespaces"` // labels of the pod's Namespace. Default: every namespace.
 	Pods       *metav1.LabelSelector `yaml:"pods"`       // labels of the Pod. Default: every pod.
+}
+
+// Firewall sets how EgressFirewalls are kept.
+type Firewall struct {
+	// with an EgressFirewall in the cluster, drop new flows out of the cluster from pod addresses on this node whose Pod is not
+	// known yet: its namespace may deny them. With `false`, a new pod may begin connections before its rules are in force
+	Hold bool `yaml:"hold"`
 }
 
 // DynamicASN accepts a peer by the kind of its AS instead of by its number.

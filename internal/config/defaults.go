@@ -13,6 +13,7 @@ func Defaults() *Config {
 			GracefulRestart: GracefulRestart{Enabled: true, RestartTime: Duration(120 * time.Second)},
 		},
 		Networks: []Network{{Name: DefaultNetwork}},
+		Firewall: Firewall{Hold: true},
 		Kinds:    Kinds{EgressQoS: KindAuto},
 		Election: Election{Hosts: 12},
 		Moves:    Moves{KeepFlows: Duration(time.Minute), Within: Duration(20 * time.Second)},

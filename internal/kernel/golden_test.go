@@ -38,6 +38,7 @@ var frozen = []struct {
 	{"hold", "hold", "a", nil},                          // pods that wait until they are selected
 	{"egress-qos", "egress-qos", "a", nil},              // DSCP values of two classes
 	{"on-link", "on-link", "a", nil},                    // addresses of EgressIPs for which the node answers, by the table of family arp
+	{"egress-firewall", "egress-firewall", "a", nil},    // connections that a policy of each family allows
 	{"shared-path", "shared-path", "a", nil},            // hosts without a path id, by the table of family netdev
 	{"spare-tunnel", "shared-path", "e", nil},           // a tunnel for what nodes without path ids may send
 	{"moved-host", "one-service", "b", movedAndCounted}, // a host with connections that began at the former host, and counters for each ingress IP

@@ -10,6 +10,7 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 const mainTable = 254 // RT_TABLE_MAIN
@@ -161,6 +162,52 @@ func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 		g.ranged = g.ranged.and(only(familyOf(r.Addr())))
 	}
 	g.cluster = minimal(slices.Concat(pods, neverSteered, g.config.ClusterCIDRs, serviceCIDRs, g.nodeAddresses()))
+}
+
+// beyondFirewall returns the destinations that no EgressFirewall denies: ranges of pods and Services, single ones of them, and what
+// never leaves a link. Addresses of nodes count only inside a range of pods or Services, even if clusterCIDRs lists them.
+func (g *ground) beyondFirewall(singles sorted.List[Prefix]) []netip.Prefix {
+	ofNodes := map[netip.Addr]bool{}
+	for _, a := range slices.Concat(g.nodeAddresses(), singlesOf(g.secondary)) {
+		if !within(g.inside, a.Addr()) {
+			ofNodes[a.Addr()] = true
+		}
+	}
+	all := slices.Concat(g.inside, neverSteered)
+	for _, p := range g.config.ClusterCIDRs {
+		holes := slices.Collect(maps.Keys(ofNodes))
+		all = appendWithout(all, p.Masked(), slices.DeleteFunc(holes, func(a netip.Addr) bool { return !p.Contains(a) }))
+	}
+	for s := range singles.All() {
+		if !ofNodes[s.Addr()] {
+			all = append(all, s.Prefix)
+		}
+	}
+	return minimal(all)
+}
+
+// singlesOf returns addresses as prefixes.
+func singlesOf(addresses []netip.Addr) (all []netip.Prefix) {
+	for _, a := range addresses {
+		all = append(all, single(a))
+	}
+	return all
+}
+
+// appendWithout appends the prefixes that make up a prefix without some of its addresses.
+func appendWithout(all []netip.Prefix, p netip.Prefix, holes []netip.Addr) []netip.Prefix {
+	switch {
+	case len(holes) == 0:
+		return append(all, p)
+	case p.IsSingleIP():
+		return all
+	}
+	low := netip.PrefixFrom(p.Addr(), p.Bits()+1)
+	high := netip.PrefixFrom(cluster.LastAddr(p), p.Bits()+1).Masked()
+	for _, half := range []netip.Prefix{low, high} {
+		all = appendWithout(all, half, slices.DeleteFunc(slices.Clone(holes), func(a netip.Addr) bool { return !half.Contains(a) }))
+	}
+	return all
 }
 
 // nodeAddresses lists the addresses of all nodes, among them those of this node's links.

@@ -12,6 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -108,6 +109,8 @@ type NodePlan struct {
 	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`   // for display: pods of this node that an entry of hold selects
 	// EgressQoSes are for display: as they are on this node.
 	EgressQoSes sorted.List[qos.Object] `json:"egressQoSes,omitzero"`
+	// EgressFirewalls are for display: as they are on this node.
+	EgressFirewalls sorted.List[firewall.Object] `json:"egressFirewalls,omitzero"`
 }
 
 // Absence explains why the kernel does not have a network.
@@ -261,6 +264,12 @@ type DataPlane struct {
 	QoS []qos.Class `json:"qos,omitempty"`
 	// Marked holds the addresses of this node's pods whose packets get DSCP values.
 	Marked sorted.List[qos.Marked] `json:"marked,omitzero"`
+	// Policies holds the policies of Firewalled, sorted by ID.
+	Policies []firewall.Policy `json:"policies,omitempty"`
+	// Firewalled holds the addresses of this node's pods that begin only connections which their policy allows.
+	Firewalled sorted.List[firewall.Firewalled] `json:"firewalled,omitzero"`
+	// Inside holds the destinations that no policy denies: pods, Services, and what never leaves a link; empty without Policies.
+	Inside []netip.Prefix `json:"inside,omitempty"`
 }
 
 // Path is a way out of this node.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -18,17 +19,19 @@ func Build(s Snapshot) (*NodePlan, []cluster.Problem) {
 // Planner plans one node repeatedly. The cost of a pass depends on the changes since the pass before. The zero Planner has
 // planned nothing yet.
 type Planner struct {
-	last    Snapshot // the last planned one; of its objects, secondary addresses only
-	ground  *ground
-	frame   *frame
-	names   map[string]int // how many EgressServices name a network
-	renamed bool           // EgressServices name other networks than when the ground was made
-	sources map[cluster.ID]*source
-	claims  claims
-	targets targets
-	sending sending
-	holding holding
-	qos     qos.Tracker
+	last     Snapshot // the last planned one; of its objects, secondary addresses only
+	ground   *ground
+	frame    *frame
+	names    map[string]int // how many EgressServices name a network
+	renamed  bool           // EgressServices name other networks than when the ground was made
+	sources  map[cluster.ID]*source
+	claims   claims
+	targets  targets
+	sending  sending
+	held     bool // pods wait for more than their addresses, see Snapshot.holds
+	holding  holding
+	qos      qos.Tracker
+	firewall firewall.Tracker
 
 	selection selection
 
@@ -63,6 +66,7 @@ type pass struct {
 	none        source // the former state of a source that is new
 
 	changed cluster.Changed
+	moved   map[netip.Addr]bool // addresses whose Pods on this node may differ
 	// shares holds the members of each address of the EgressIPs that were read in this pass.
 	shares map[cluster.Key]map[netip.Addr][]cluster.Endpoint
 }
@@ -91,7 +95,7 @@ func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluste
 // startsOver reports whether the pass before is of no use.
 func (p *Planner) startsOver(s *Snapshot, changed *cluster.Changed) bool {
 	return changed.All || changed.Of[cluster.KindEgressService][apiService] || p.plan == nil ||
-		s.Node != p.last.Node || s.Config != p.last.Config
+		s.Node != p.last.Node || s.Config != p.last.Config || s.holds() != p.held
 }
 
 // forget drops the state of all sources, and keeps the former plan so that the next one shares its parts.
@@ -146,7 +150,11 @@ func (r *pass) groundHolds() bool {
 func (r *pass) readSources(changed cluster.Changed) {
 	c := &r.claims
 	c.ground = r.ground
-	c.homes.take(r, r.changed.Pods, c.note)
+	r.moved = map[netip.Addr]bool{}
+	c.homes.take(r, r.changed.Pods, func(a netip.Addr) {
+		r.moved[a] = true
+		c.note(a)
+	})
 	r.selection.follow(r, r.changed.Pods)
 	if r.fromScratch {
 		r.readAll()
@@ -289,6 +297,7 @@ func (r *pass) remember() {
 	for _, one := range r.gone {
 		r.claims.dismiss(one.source)
 	}
+	r.held = r.holds()
 	last := &r.last
 	last.Node, last.Config, last.Draining = r.Node, r.Config, r.Draining
 	last.Unsettled, last.Learned, last.APIServer = slices.Clone(r.Unsettled), slices.Clone(r.Learned), slices.Clone(r.APIServer)

@@ -47,6 +47,9 @@ func evolvingWorld(seed uint64) *evolving {
 		for range e.IntN(4) {
 			e.changeEgressQoS()
 		}
+		for range e.IntN(4) {
+			e.changeEgressFirewall()
+		}
 		for name, n := range o.Nodes.All() {
 			n.Labels = map[string]string{cluster.LabelAssignable: ""}
 			o.Nodes = o.Nodes.With(name, n)
@@ -82,7 +85,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(cluster.KindEgressService.ID(key))
-	switch e.IntN(40) {
+	switch e.IntN(43) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -166,7 +169,7 @@ func (e *evolving) step() {
 		c := *e.Config
 		switch e.IntN(7) {
 		case 6:
-			c.Hold = someHold(e.Rand)
+			c.Hold, c.Firewall.Hold = someHold(e.Rand), chance(e.Rand, 0.6)
 		case 5:
 			c.Status.ServiceCounters = !c.Status.ServiceCounters
 		case 0:
@@ -256,6 +259,8 @@ func (e *evolving) step() {
 		e.changed.Add(cluster.KindEgressIP.ID(key))
 	case 37, 38, 39:
 		e.changeEgressQoS()
+	case 40, 41, 42:
+		e.changeEgressFirewall()
 	case 35: // ranges of egress IPs
 		c := *e.Config
 		c.Networks = slices.Clone(c.Networks)

@@ -17,6 +17,13 @@ import (
 
 // No object says of a new pod that it will be an endpoint. So with entries of hold, this node lets pods' packets to the
 // outside pass by source address: those of Pods that no entry selects. All other addresses wait until they are endpoints.
+// With an EgressFirewall in the cluster it does so even without entries: the address of a Pod that is not known yet waits, since
+// the Pod's namespace may deny connections.
+
+// holds reports whether packets of unknown addresses wait.
+func (s *Snapshot) holds() bool {
+	return s.Config != nil && (len(s.Config.Hold) > 0 || s.Config.Firewall.Hold && s.Objects.EgressFirewalls.Len() > 0)
+}
 
 // holding tracks which addresses of this node's pods pass, and which wait.
 type holding struct {
@@ -117,7 +124,7 @@ func (h *holding) count(a netip.Addr, key cluster.Key, by, n int) {
 // planHold plans which pods' packets to the outside wait. opened holds the changes of the open endpoints.
 func (r *pass) planHold(next *NodePlan, opened *edit[Address]) {
 	h, d := &r.holding, &next.DataPlane
-	if len(r.Config.Hold) == 0 || !r.Objects.PodsKnown {
+	if !r.holds() || !r.Objects.PodsKnown {
 		*h = holding{open: h.open}
 		h.openEndpoints(r, opened)
 		d.Hold, d.Let, next.Waiting = false, sorted.List[Address]{}, sorted.List[Waiting]{}
@@ -181,7 +188,7 @@ func (h *holding) follow(r *pass, opened *edit[Address], whole bool) map[netip.A
 // openEndpoints applies the changes of the open endpoints, and returns the addresses that differ.
 func (h *holding) openEndpoints(r *pass, opened *edit[Address]) map[Address]bool {
 	before := h.open
-	if len(r.Config.Hold) == 0 {
+	if !r.holds() {
 		h.open = sorted.List[Address]{}
 	} else {
 		h.open, _ = opened.to(h.open, r.whole())

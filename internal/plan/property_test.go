@@ -264,7 +264,8 @@ func TestPlanHangsTogether(t *testing.T) {
 func requireHeld(t *testing.T, s plan.Snapshot, p *plan.NodePlan) {
 	t.Helper()
 	d := p.DataPlane
-	require.Equal(t, len(s.Config.Hold) > 0 && s.Objects.PodsKnown, d.Hold)
+	wanted := len(s.Config.Hold) > 0 || s.Config.Firewall.Hold && s.Objects.EgressFirewalls.Len() > 0
+	require.Equal(t, wanted && s.Objects.PodsKnown, d.Hold)
 	if !d.Hold {
 		require.Zero(t, d.Let.Len()+p.Waiting.Len())
 		return

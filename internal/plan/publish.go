@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -53,7 +54,9 @@ func (r *pass) publish() {
 	r.planHold(&next, &open)
 	r.planQoS(&next)
 	r.planServices(&next)
+	within := r.within
 	r.planPrefixes(d)
+	r.planFirewall(&next, !within.Same(r.within))
 	touched := r.planIngress(d)
 	r.planRefuse(former.DataPlane.Cluster, d, touched)
 	if f := r.frame; f != r.former {
@@ -81,6 +84,37 @@ func (r *pass) planQoS(next *NodePlan) {
 	d.QoS, d.Marked, next.EgressQoSes = q.Classes, q.Marked, q.Objects
 }
 
+// planFirewall plans which connections this node's pods may begin. within reports that single Services and pods within the cluster
+// differ from the pass before.
+func (r *pass) planFirewall(next *NodePlan, within bool) {
+	d := &next.DataPlane
+	another := r.former == nil || r.former.ground != r.ground
+	f := r.firewall.Plan(firewall.Pass{
+		Objects: &r.Objects, Changed: r.changed, Whole: r.fromScratch, Moved: another, OfNode: r.addressesOfNode,
+		Pods: r.claims.homes.of, At: r.claims.homes.at, Touched: r.moved,
+	}, firewall.Plan{Policies: d.Policies, Firewalled: d.Firewalled, Objects: next.EgressFirewalls})
+	d.Policies, d.Firewalled, next.EgressFirewalls = f.Policies, f.Firewalled, f.Objects
+	switch {
+	case len(d.Policies) == 0:
+		d.Inside = nil
+	case another || within || len(d.Inside) == 0:
+		d.Inside = r.ground.beyondFirewall(r.within)
+	}
+}
+
+// addressesOfNode returns all addresses that are known of a node, its secondary ones too.
+func (r *pass) addressesOfNode(name string, n *cluster.Node) []netip.Addr {
+	all := slices.Clone(n.Addresses)
+	also := []cluster.Secondary{n.Secondary, r.Objects.Secondary.At(name)}
+	if name == r.Node {
+		also = append(also, r.ground.own)
+	}
+	for _, s := range also {
+		all = append(append(all, s.Beside...), s.Apart...)
+	}
+	return all
+}
+
 // whole reports whether so many sources changed that planning all of them is less work.
 func (r *pass) whole() bool {
 	return r.fromScratch || len(r.redone) > 100 && len(r.redone) > len(r.claims.sources)/4
@@ -103,7 +137,7 @@ func (r *pass) planEndpoints(d *DataPlane, open *edit[Address]) {
 		d.Endpoints, _ = rows.to(d.Endpoints, true)
 		return
 	}
-	e := endpointEdits{node: r.Node, rows: &rows, hold: len(r.Config.Hold) > 0, open: open}
+	e := endpointEdits{node: r.Node, rows: &rows, hold: r.holds(), open: open}
 	for _, one := range r.redone {
 		w, had := r.frame.waysOf(one.source), r.former.waysOf(one.was)
 		e.change(one, &w, w != had)

@@ -1,14 +1,13 @@
 package qos
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/egressway/egressway/internal/classes"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -16,12 +15,11 @@ import (
 // Tracker plans a node's DSCP values repeatedly. The cost of a pass depends on the changes since the pass before. Without an
 // EgressQoS, a Tracker holds nothing. The zero Tracker has planned nothing yet.
 type Tracker struct {
-	on      bool
-	pods    map[string]map[string]ofPod  // by namespace and name: those of the node
-	owners  map[netip.Addr][]cluster.Key // sorted; several while the source has not reported the end of the first
-	classes map[cluster.Key]map[string]resolved
-	at      map[netip.Addr]classKey
-	used    map[classKey]*usedClass
+	on       bool
+	pods     map[string]map[string]ofPod  // by namespace and name: those of the node
+	owners   map[netip.Addr][]cluster.Key // sorted; several while the source has not reported the end of the first
+	resolved map[cluster.Key]map[string]resolved
+	classes  classes.Classes[[]Range]
 }
 
 // ofPod is a pod of the node.
@@ -32,7 +30,7 @@ type ofPod struct {
 
 // resolved holds the ranges of the rules that select a pod, by family.
 type resolved [2]struct {
-	key    classKey
+	key    classes.Key
 	ranges []Range
 }
 
@@ -46,16 +44,6 @@ func familyOf(a netip.Addr) int {
 	return ipv6
 }
 
-// classKey is a hash of a class's ranges; zero: no class.
-type classKey [sha256.Size]byte
-
-// usedClass is a class that addresses of the node have.
-type usedClass struct {
-	ranges []Range
-	uses   int
-	id     ClassID
-}
-
 // Pass is one round of planning.
 type Pass struct {
 	Objects   *cluster.Objects
@@ -65,7 +53,6 @@ type Pass struct {
 	*Tracker
 	touched    map[netip.Addr]bool
 	namespaces map[string]bool
-	others     bool // other classes are used than before
 }
 
 // Plan returns the DSCP values after the changes to the former plan.
@@ -78,17 +65,17 @@ func (t *Tracker) Plan(p Pass, former Plan) Plan {
 		former = Plan{}
 		*t = Tracker{
 			on: true, pods: map[string]map[string]ofPod{}, owners: map[netip.Addr][]cluster.Key{},
-			classes: map[cluster.Key]map[string]resolved{}, at: map[netip.Addr]classKey{}, used: map[classKey]*usedClass{},
+			resolved: map[cluster.Key]map[string]resolved{}, classes: classes.New[[]Range](),
 		}
 	}
 	p.Tracker, p.touched, p.namespaces = t, map[netip.Addr]bool{}, map[string]bool{}
 	p.follow()
 	p.classify()
-	var moved map[classKey]bool
-	if p.others {
-		former.Classes, moved = t.number()
+	var all []Class
+	if t.classes.Number(func(id uint32, ranges []Range) { all = append(all, Class{ID: ClassID(id), Ranges: ranges}) }) {
+		former.Classes = all
 	}
-	former.Marked = p.marked(former.Marked, moved)
+	former.Marked = p.marked(former.Marked)
 	former.Objects = p.describe(former.Objects)
 	return former
 }
@@ -119,7 +106,7 @@ func (p *Pass) follow() {
 	}
 	for key := range p.Changed.Of[cluster.KindEgressQoS] {
 		p.namespaces[key.Namespace] = true
-		delete(p.classes, key)
+		delete(p.resolved, key)
 		for name, pod := range p.pods[key.Namespace] {
 			pod.rules = p.rulesOf(cluster.Key{Namespace: key.Namespace, Name: name})
 			p.pods[key.Namespace][name] = pod
@@ -183,47 +170,24 @@ func (p *Pass) rulesOf(pod cluster.Key) string {
 // classify finds the classes of the touched addresses.
 func (p *Pass) classify() {
 	for a := range p.touched {
-		was, now := p.at[a], classKey{}
+		var now classes.Key
 		var ranges []Range
 		for i, pod := range p.owners[a] {
 			of := p.resolve(pod)[familyOf(a)]
 			if i > 0 && of.key != now { // one of the Pods has ended: the other must not get its values
-				now, ranges = classKey{}, nil
+				now, ranges = classes.Key{}, nil
 				break
 			}
 			now, ranges = of.key, of.ranges
 		}
-		if was == now {
-			continue
-		}
-		p.use(was, nil, -1)
-		p.use(now, ranges, 1)
-		if p.at[a] = now; now == (classKey{}) {
-			delete(p.at, a)
-		}
-	}
-}
-
-// use counts the addresses of a class.
-func (p *Pass) use(key classKey, ranges []Range, n int) {
-	if key == (classKey{}) {
-		return
-	}
-	c := p.used[key]
-	if c == nil {
-		c = &usedClass{ranges: ranges}
-		p.used[key], p.others = c, true
-	}
-	if c.uses += n; c.uses == 0 {
-		delete(p.used, key)
-		p.others = true
+		p.classes.Set(a, now, ranges)
 	}
 }
 
 // resolve returns the ranges of the rules that select a Pod.
 func (p *Pass) resolve(pod cluster.Key) resolved {
 	key, set := objectOf(pod.Namespace), p.pods[pod.Namespace][pod.Name].rules
-	of, known := p.classes[key][set]
+	of, known := p.resolved[key][set]
 	if known || set == "" {
 		return of
 	}
@@ -237,61 +201,33 @@ func (p *Pass) resolve(pod cluster.Key) resolved {
 		of[family].ranges = firstMatches(rules, family)
 		of[family].key = keyOfRanges(of[family].ranges)
 	}
-	if p.classes[key] == nil {
-		p.classes[key] = map[string]resolved{}
+	if p.resolved[key] == nil {
+		p.resolved[key] = map[string]resolved{}
 	}
-	p.classes[key][set] = of
+	p.resolved[key][set] = of
 	return of
 }
 
 // keyOfRanges hashes ranges; zero: the slice is empty.
-func keyOfRanges(ranges []Range) classKey {
-	if len(ranges) == 0 {
-		return classKey{}
-	}
+func keyOfRanges(ranges []Range) classes.Key {
 	var b []byte
 	for _, g := range ranges {
 		b = append(append(append(b, g.First.AsSlice()...), g.Last.AsSlice()...), g.DSCP)
 	}
-	return sha256.Sum256(b)
-}
-
-// number lists the used classes with their ids, and returns those whose id differs from before.
-func (t *Tracker) number() (all []Class, moved map[classKey]bool) {
-	moved = map[classKey]bool{}
-	for _, key := range slices.SortedFunc(maps.Keys(t.used), func(a, b classKey) int { return slices.Compare(a[:], b[:]) }) {
-		c := t.used[key]
-		id := ClassID(binary.BigEndian.Uint32(key[:]) >> 8)
-		if n := len(all); n > 0 { // few classes begin alike
-			id = max(id, all[n-1].ID+1)
-		}
-		if c.id != id {
-			c.id, moved[key] = id, true
-		}
-		all = append(all, Class{ID: id, Ranges: c.ranges})
-	}
-	return all, moved
+	return classes.KeyOf(b)
 }
 
 // marked returns the addresses that get DSCP values. Of the former ones, those touched may differ, and those of classes with
 // another id.
-func (p *Pass) marked(former sorted.List[Marked], moved map[classKey]bool) sorted.List[Marked] {
+func (p *Pass) marked(former sorted.List[Marked]) sorted.List[Marked] {
 	var set, gone []Marked
-	for a := range p.touched {
-		if c := p.used[p.at[a]]; c != nil {
-			set = append(set, Marked{a, c.id})
+	p.classes.IDs(p.touched, func(a netip.Addr, id uint32) {
+		if m := (Marked{a, ClassID(id)}); id != 0 {
+			set = append(set, m)
 		} else {
-			gone = append(gone, Marked{Addr: a})
+			gone = append(gone, m)
 		}
-	}
-	for a, key := range p.at {
-		if len(moved) == 0 {
-			break
-		}
-		if moved[key] {
-			set = append(set, Marked{a, p.used[key].id})
-		}
-	}
+	})
 	return former.With(set, gone)
 }
 

@@ -7,8 +7,10 @@ import (
 	"net/netip"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -25,6 +27,11 @@ type Address struct {
 
 	// Held is why new flows of an address that is not selected are dropped on the way out; empty: they are not.
 	Held string `json:"held,omitempty"`
+
+	// Firewall is the rule that decides about connections to the destination that was asked about; empty: no rule matches, or none was
+	// asked about. Denied reports whether they are denied.
+	Firewall string `json:"firewall,omitempty"`
+	Denied   bool   `json:"denied,omitempty"`
 
 	Ingress bool   `json:"ingress"`           // an ingress IP of an EgressService
 	Network string `json:"network,omitempty"` // of the ingress IP, if it has a path here
@@ -78,7 +85,7 @@ func heldOf(p *plan.NodePlan, a netip.Addr) string {
 	if w, ok := p.Waiting.Get(plan.Waiting{Addr: a}); ok {
 		return fmt.Sprintf("pod %s is selected by hold[%d] of the configuration, and is no endpoint of an EgressService", w.Pod, w.Entry)
 	}
-	return "no running Pod of this node is known to have it, and hold is configured"
+	return "no running Pod of this node is known to have it, and hold is configured or an EgressFirewall exists"
 }
 
 // address serves the plan for an address.
@@ -90,7 +97,17 @@ func (s *Status) address(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(addressOf(s.current.Load().plan, a.Unmap())) // the client is gone
+	p := s.current.Load().plan
+	found := addressOf(p, a.Unmap())
+	if to, err := netip.ParseAddr(r.URL.Query().Get("to")); err == nil && p != nil {
+		number := func(of string, bits int) uint64 {
+			n, _ := strconv.ParseUint(r.URL.Query().Get(of), 10, bits)
+			return n
+		}
+		protocol, port := uint8(number("protocol", 8)), uint16(number("port", 16)) //nolint:gosec // of these sizes
+		found.Firewall, found.Denied = firewallRuleOf(p, a.Unmap(), to.Unmap(), cluster.FirewallPort{Protocol: protocol, Number: port})
+	}
+	_ = json.NewEncoder(w).Encode(found) // the client is gone
 }
 
 // goroutines serves the stacks of all goroutines, for error reports.

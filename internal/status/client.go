@@ -11,8 +11,11 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/egressway/egressway/internal/cluster"
 )
 
 // ErrNoDaemon means that no process answers on the socket.
@@ -37,8 +40,20 @@ func Read(ctx context.Context, socket string) (Report, error) {
 
 // Ask asks the daemon on the socket for its plan for an address.
 func Ask(ctx context.Context, socket string, is netip.Addr) (Address, error) {
+	return askDaemon(ctx, socket, is, url.Values{})
+}
+
+// AskAbout asks the daemon for its plan for an address, and for connections from there to a port of a destination.
+func AskAbout(ctx context.Context, socket string, is, to netip.Addr, port cluster.FirewallPort) (Address, error) {
+	return askDaemon(ctx, socket, is, url.Values{
+		"to": {to.String()}, "protocol": {strconv.Itoa(int(port.Protocol))}, "port": {strconv.Itoa(int(port.Number))},
+	})
+}
+
+func askDaemon(ctx context.Context, socket string, is netip.Addr, about url.Values) (Address, error) {
 	var a Address
-	body, err := request(ctx, socket, http.MethodGet, "/address?is="+url.QueryEscape(is.String()))
+	about.Set("is", is.String())
+	body, err := request(ctx, socket, http.MethodGet, "/address?"+about.Encode())
 	if err != nil {
 		return a, err
 	}

@@ -43,6 +43,8 @@ var (
 	descSeatsBacked  = desc("seats_standby", "EgressServices, and addresses of EgressIPs, that this node is the standby of.")
 	descOnLink       = desc("onlink_addresses", "Addresses of EgressIPs for which this node answers ARP and NDP.")
 	descQoSClasses   = desc("qos_classes", "Different sets of DSCP values that pods of this node have by EgressQoS.")
+	descPolicies     = desc("firewall_policies", "Different sets of EgressFirewall rules that pods of this node have, by family.")
+	descStretches    = desc("firewall_stretches", "The most lookups by destination that EgressFirewall takes for a connection.")
 	descWatched      = desc("watched_nodes", "Nodes that this one watches by BFD.")
 	descSilent       = desc("watched_nodes_silent", "Watched nodes that are silent.")
 	descProblems     = desc("problems", "Problems of objects and of the configuration, by reason.", "reason")
@@ -56,7 +58,7 @@ var (
 	allDescs         = []*prometheus.Desc{
 		descServices, descEndpoints, descAnnounced, descLearned, descUsable, descSessionUp, descReceived, descAccepted, descTold,
 		descState, descSince, descBFD, descStates, descHosted, descBacked, descEgressIPs, descEgressStates, descSeats, descSeatsBacked,
-		descOnLink, descQoSClasses, descWatched, descSilent,
+		descOnLink, descQoSClasses, descPolicies, descStretches, descWatched, descSilent,
 		descProblems, descReady, descStale, descDraining, descLastPass, descEntries, descLimit, descBuild,
 	}
 )
@@ -139,6 +141,8 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(descOnLink, float64(onLink))
 	gauge(descQoSClasses, float64(r.QoSClasses))
+	gauge(descPolicies, float64(r.FirewallPolicies))
+	gauge(descStretches, float64(r.FirewallStretches))
 	for reason, count := range r.ProblemsByReason {
 		gauge(descProblems, float64(count), string(reason))
 	}

@@ -40,6 +40,12 @@ type Report struct {
 	Problems         []Problem     `json:"problems"`              // sorted; of the objects of one namespace not all, if there are many
 	ProblemsOmitted  int           `json:"problemsOmitted,omitempty"`
 
+	// EgressFirewalls are sorted by namespace. FirewallPolicies is the number of different sets of their rules that pods of this node
+	// have, by family, and FirewallStretches the most lookups by destination that one of them takes.
+	EgressFirewalls   []EgressFirewall `json:"egressFirewalls,omitempty"`
+	FirewallPolicies  int              `json:"firewallPolicies,omitempty"`
+	FirewallStretches int              `json:"firewallStretches,omitempty"`
+
 	ProblemsByReason map[cluster.Reason]int `json:"problemsByReason"` // how many there are, listed or not
 }
 
@@ -217,6 +223,7 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 	slices.SortFunc(r.Watched, func(x, y Watched) int { return strings.Compare(x.Node, y.Node) })
 	byService := r.takeProblems(problems)
 	r.takeEgressQoSes(p, byService)
+	r.takeEgressFirewalls(p, byService)
 	for _, s := range sessions {
 		s.Families = orEmpty(s.Families)
 		r.Sessions = append(r.Sessions, Session(s))
@@ -322,7 +329,7 @@ func rowOf(p cluster.Problem) string {
 	switch {
 	case ofService(p.Kind):
 		return p.Object
-	case p.Kind == cluster.KindEgressQoS.String():
+	case p.Kind == cluster.KindEgressQoS.String(), p.Kind == cluster.KindEgressFirewall.String():
 		return p.Kind + " " + p.Object
 	}
 	return ""

@@ -22,6 +22,7 @@ func WriteText(out io.Writer, r Report, wide bool, now time.Time) error {
 	w.head(r, now)
 	w.services(r, wide)
 	w.egressQoSes(r)
+	w.egressFirewalls(r)
 	if wide {
 		w.networks(r)
 		w.vlans(r)
@@ -298,6 +299,9 @@ func notInRows(r Report) []Problem {
 	rows := map[string]bool{}
 	for s := range r.Rows() {
 		rows[cluster.Key{Namespace: s.Namespace, Name: s.Name}.String()] = true
+	}
+	for _, e := range r.EgressFirewalls {
+		rows[cluster.KindEgressFirewall.ID(cluster.Key{Namespace: e.Namespace, Name: e.Name}).String()] = true
 	}
 	for _, q := range r.EgressQoSes {
 		rows[cluster.KindEgressQoS.ID(cluster.Key{Namespace: q.Namespace, Name: q.Name}).String()] = true

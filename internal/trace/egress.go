@@ -21,6 +21,9 @@ import (
 func (e *explainer) egress() {
 	f := e.Flight
 	e.step("comes in", "route to "+e.From.String(), "by %s", e.In)
+	if e.denied() {
+		return
+	}
 	selected, path, hasPath := e.selected()
 	switch {
 	case !selected:
@@ -38,6 +41,38 @@ func (e *explainer) egress() {
 	}
 	e.compare(selected, path, hasPath)
 	e.known(path)
+}
+
+// denied explains the EgressFirewall of the pod's namespace, if its rules judge the packet, and reports whether they drop it.
+func (e *explainer) denied() bool {
+	judged := e.Flight.Judged
+	policy, asked := judged.LookedUp(ruleset.SetFirewalled)
+	w := e.Wanted
+	switch {
+	case !asked || !policy.Found:
+		if w != nil && w.Denied && e.comparable() {
+			e.differ("the daemon denies this by %s but the kernel has no policy for %s%s", w.Firewall, e.From, soon)
+		}
+		return false
+	case !judged.Dropped:
+		e.step("firewall", "chain "+ruleset.ChainFirewall, "%s", cmp.Or(e.firewallRule(), "allowed: no rule of an EgressFirewall matches"))
+		return false
+	}
+	rule := e.firewallRule()
+	e.step("firewall", "chain "+judged.Decided, "denied: %s", cmp.Or(rule, "by a policy of EgressFirewall, which no daemon explains"))
+	e.verdict(Dropped, "dropped: %s", cmp.Or(rule, "an EgressFirewall denies it"))
+	if w != nil && !w.Denied && e.comparable() {
+		e.differ("the daemon allows this but the kernel denies it%s", soon)
+	}
+	return true
+}
+
+// firewallRule returns the rule that decides about the packet, as the daemon says; empty: unknown, or none does.
+func (e *explainer) firewallRule() string {
+	if e.Wanted == nil {
+		return ""
+	}
+	return e.Wanted.Firewall
 }
 
 // selected reports whether the source is a selected pod, and its path.

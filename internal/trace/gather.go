@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/plan"
@@ -29,6 +30,11 @@ func (r *Request) protocol() uint8 {
 		return unix.IPPROTO_ICMPV6
 	}
 	return Protocols[r.Proto]
+}
+
+// Destination returns the protocol and port of the packet.
+func (r *Request) Destination() cluster.FirewallPort {
+	return cluster.FirewallPort{Protocol: r.protocol(), Number: r.Port}
 }
 
 // mostFlows limits the connections of a pair that are reported.

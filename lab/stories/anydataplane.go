@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/sorted"
@@ -33,6 +34,8 @@ func AnyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 	d.QoS = a.classes()
 	d.Marked = a.marked(d.QoS)
 	d.OnLink = a.onLink()
+	d.Policies = a.policies()
+	d.Firewalled = a.firewalled(d.Policies)
 	a.prefixes(&d)
 	if r.IntN(2) == 0 { // only endpoints and ingress IPs change, as in most passes
 		return byShared(r, a.withAddressesOf(before, &d))
@@ -196,12 +199,54 @@ func (a *anyPlan) marked(classes []qos.Class) (list sorted.List[qos.Marked]) {
 	return list
 }
 
+// policies returns some of six policies, with a content that may differ from a former policy of the same id.
+func (a *anyPlan) policies() (all []firewall.Policy) {
+	for n := range 6 {
+		if a.IntN(2) == 0 {
+			continue
+		}
+		p, v6 := firewall.Policy{ID: firewall.PolicyID(1 + n*1000)}, n%2 == 1
+		for range 1 + a.IntN(2) {
+			var s firewall.Stretch
+			for i := range 1 + a.IntN(4) {
+				s.Ranges = append(s.Ranges, firewall.Range{
+					First: address(v6, "203.0.%d.0", "2001:db8:%d::", i), Last: address(v6, "203.0.%d.255", "2001:db8:%d:ffff::", i),
+					Outcome: firewall.Outcome(1 + a.IntN(4)),
+				})
+			}
+			for _, other := range []firewall.Outcome{firewall.Deny, firewall.Undecided} {
+				s.Ports = append(s.Ports, firewall.Ports{
+					Otherwise: other,
+					Allow:     []cluster.FirewallPort{{Protocol: 6, Number: uint16(80 + a.IntN(3))}, {Protocol: 17, Number: 53}},
+				})
+			}
+			p.Stretches = append(p.Stretches, s)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// firewalled returns pods that have these policies.
+func (a *anyPlan) firewalled(policies []firewall.Policy) (list sorted.List[firewall.Firewalled]) {
+	for i := range policies {
+		for range a.IntN(5) {
+			f := firewall.Firewalled{Addr: address(policies[i].IPv6(), "10.244.9.%d", "fd44:9::%d", a.IntN(30)), Policy: policies[i].ID}
+			list = list.With([]firewall.Firewalled{f}, nil)
+		}
+	}
+	return list
+}
+
 // prefixes adds prefixes of the cluster, of pods and of guests.
 func (a *anyPlan) prefixes(d *plan.DataPlane) {
 	for _, text := range []string{"10.244.0.0/16", "10.96.0.0/12", "255.255.255.255/32", "fd44::/16", "ff00::/8"} {
 		p := netip.MustParsePrefix(text)
 		if a.IntN(3) > 0 {
 			d.Cluster = append(d.Cluster, p)
+		}
+		if len(d.Policies) > 0 && a.IntN(2) == 0 {
+			d.Inside = append(d.Inside, p)
 		}
 		if a.IntN(3) == 0 {
 			d.Pods, d.Guests = append(d.Pods, p), append(d.Guests, p)
@@ -213,7 +258,8 @@ func (a *anyPlan) prefixes(d *plan.DataPlane) {
 func (a *anyPlan) withAddressesOf(fixed plan.DataPlane, d *plan.DataPlane) plan.DataPlane {
 	stands := pathIDs(&fixed)
 	fixed.Endpoints, fixed.Ingress = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}
-	fixed.Let, fixed.Marked, fixed.OnLink = a.let(fixed.Hold), a.marked(fixed.QoS), a.onLink()
+	fixed.Let, fixed.Marked, fixed.Firewalled = a.let(fixed.Hold), a.marked(fixed.QoS), a.firewalled(fixed.Policies)
+	fixed.OnLink = a.onLink()
 	for e := range d.Endpoints.All() {
 		if e.Path == 0 || stands[e.Path] {
 			fixed.Endpoints = fixed.Endpoints.With([]plan.Endpoint{e}, nil)

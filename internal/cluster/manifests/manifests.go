@@ -67,6 +67,7 @@ type drafts struct {
 	egressServices cluster.Draft[cluster.Key, cluster.EgressService]
 	egressIPs      cluster.Draft[cluster.Key, cluster.EgressIP]
 	egressQoSes    cluster.Draft[cluster.Key, cluster.EgressQoS]
+	firewalls      cluster.Draft[cluster.Key, cluster.EgressFirewall]
 	services       cluster.Draft[cluster.Key, cluster.Service]
 	endpoints      cluster.Draft[cluster.Key, []cluster.Endpoint]
 	nodes          cluster.Draft[string, cluster.Node]
@@ -78,16 +79,17 @@ type drafts struct {
 // handOut returns a snapshot of the objects.
 func (d *drafts) handOut() cluster.Objects {
 	return cluster.Objects{
-		EgressServices: d.egressServices.Map(),
-		EgressIPs:      d.egressIPs.Map(),
-		EgressQoSes:    d.egressQoSes.Map(),
-		Services:       d.services.Map(),
-		Endpoints:      d.endpoints.Map(),
-		Nodes:          d.nodes.Map(),
-		Namespaces:     d.namespaces.Map(),
-		ServiceCIDRs:   d.serviceCIDRs,
-		Pods:           d.pods.Map(),
-		PodsKnown:      true,
+		EgressServices:  d.egressServices.Map(),
+		EgressIPs:       d.egressIPs.Map(),
+		EgressQoSes:     d.egressQoSes.Map(),
+		EgressFirewalls: d.firewalls.Map(),
+		Services:        d.services.Map(),
+		Endpoints:       d.endpoints.Map(),
+		Nodes:           d.nodes.Map(),
+		Namespaces:      d.namespaces.Map(),
+		ServiceCIDRs:    d.serviceCIDRs,
+		Pods:            d.pods.Map(),
+		PodsKnown:       true,
 	}
 }
 
@@ -590,6 +592,9 @@ func (d *differences) set(object any, there bool) {
 	case egressQoS:
 		set(&o.egressQoSes, v.key, v.object, there)
 		d.changed.Add(cluster.KindEgressQoS.ID(v.key))
+	case egressFirewall:
+		set(&o.firewalls, v.key, v.object, there)
+		d.changed.Add(cluster.KindEgressFirewall.ID(v.key))
 	case service:
 		set(&o.services, v.key, v.object, there)
 		d.changed.Add(cluster.KindEgressService.ID(v.key))

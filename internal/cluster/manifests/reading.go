@@ -59,6 +59,10 @@ type (
 		key    cluster.Key
 		object cluster.EgressQoS
 	}
+	egressFirewall struct {
+		key    cluster.Key
+		object cluster.EgressFirewall
+	}
 	service struct {
 		key    cluster.Key
 		object cluster.Service
@@ -107,6 +111,7 @@ var readers = map[[2]string]func(*reading, *document){
 	{"k8s.ovn.org/v1", "EgressService"}:          (*reading).egressService,
 	{"k8s.ovn.org/v1", "EgressIP"}:               (*reading).egressIP,
 	{"k8s.ovn.org/v1", "EgressQoS"}:              (*reading).egressQoS,
+	{"k8s.ovn.org/v1", "EgressFirewall"}:         (*reading).egressFirewall,
 	{"v1", "Service"}:                            (*reading).service,
 	{"discovery.k8s.io/v1", "EndpointSlice"}:     (*reading).endpointSlice,
 	{"v1", "Node"}:                               (*reading).node,
@@ -120,7 +125,7 @@ var readers = map[[2]string]func(*reading, *document){
 var clusterScoped = []string{"EgressIP", "Node", "Namespace", "ServiceCIDR"}
 
 // ours lists the kinds of our API group.
-var ours = []string{"EgressService", "EgressIP", "EgressQoS"}
+var ours = []string{"EgressService", "EgressIP", "EgressQoS", "EgressFirewall"}
 
 // document reads one object, or a list of them.
 func (r *reading) document(d *document) {

@@ -16,6 +16,8 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -28,12 +30,16 @@ type flowCheck struct {
 	networks map[plan.PathID]bool
 	steering map[plan.PathID]bool
 	own      map[plan.PathID]map[netip.Addr]bool // addresses of a network's devices, read when first needed
+	policies map[firewall.PolicyID]*firewall.Policy
 }
 
 func newFlowCheck(d plan.DataPlane) *flowCheck {
 	f := &flowCheck{
 		DataPlane: d, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{},
-		own: map[plan.PathID]map[netip.Addr]bool{},
+		own: map[plan.PathID]map[netip.Addr]bool{}, policies: make(map[firewall.PolicyID]*firewall.Policy, len(d.Policies)),
+	}
+	for i := range d.Policies {
+		f.policies[d.Policies[i].ID] = &d.Policies[i]
 	}
 	for _, p := range d.Paths {
 		f.networks[p.ID] = p.Key.Kind == plan.PathNetwork
@@ -44,9 +50,10 @@ func newFlowCheck(d plan.DataPlane) *flowCheck {
 
 // Connection holds the fields of a conntrack entry that are compared with a plan.
 type Connection struct {
-	source netip.Addr // before NAT
-	Target netip.Addr // after DNAT
-	leaves netip.Addr // source after SNAT
+	source netip.Addr           // before NAT
+	Target netip.Addr           // after DNAT
+	leaves netip.Addr           // source after SNAT
+	port   cluster.FirewallPort // the destination's, after DNAT
 	mark   uint32
 	zoned  bool // in a conntrack zone, as Open vSwitch uses them: not ours, even if its mark has our bits
 }
@@ -65,6 +72,17 @@ func (f *flowCheck) contradicts(c Connection) bool {
 		return !f.networks[f.Marks.Path(mark)]
 	}
 	return selected && !f.inCluster(c.Target)
+}
+
+// denies reports whether the policy of the pod that began a connection denies it. It never denies connections that others began,
+// whose source is outside or another pod.
+func (f *flowCheck) denies(c Connection) bool {
+	if len(f.policies) == 0 || c.zoned {
+		return false
+	}
+	of, firewalled := f.Firewalled.Get(firewall.Firewalled{Addr: c.source})
+	p := f.policies[of.Policy]
+	return firewalled && p != nil && !contains(f.Inside, c.Target) && p.Denies(c.Target, c.port)
 }
 
 // accepts reports whether a flow of an endpoint may keep its path and source.
@@ -116,9 +134,12 @@ func deviceAddresses(p plan.Path) (all []netip.Addr) {
 	return all
 }
 
-func (f *flowCheck) inCluster(a netip.Addr) bool {
-	i, found := searchPrefix(f.Cluster, a)
-	return found || i > 0 && f.Cluster[i-1].Contains(a)
+func (f *flowCheck) inCluster(a netip.Addr) bool { return contains(f.Cluster, a) }
+
+// contains reports whether one of the disjoint sorted prefixes contains an address.
+func contains(list []netip.Prefix, a netip.Addr) bool {
+	i, found := searchPrefix(list, a)
+	return found || i > 0 && list[i-1].Contains(a)
 }
 
 // searchPrefix finds the prefix that begins with an address in a sorted list, or the place where it would be.
@@ -157,17 +178,37 @@ func doubtOf(before, now *plan.DataPlane) (d doubt) {
 		if permitsAll(y, x) {
 			continue
 		}
-		if d.endpoints == nil {
-			d.endpoints = map[netip.Addr]bool{}
+		d.put(cmp.Or(x, y).Addr)
+	}
+	for _, y := range before.Firewalled.Changes(now.Firewalled) {
+		if y != nil { // without a policy, all is allowed
+			d.put(y.Addr)
 		}
-		d.endpoints[cmp.Or(x, y).Addr] = true
 	}
 	return d
 }
 
+func (d *doubt) put(a netip.Addr) {
+	if d.endpoints == nil {
+		d.endpoints = map[netip.Addr]bool{}
+	}
+	d.endpoints[a] = true
+}
+
 // allDoubtful reports whether connections of any endpoint may contradict the plan now.
 func allDoubtful(before, now *plan.DataPlane) bool {
-	return before == nil || before.Marks != now.Marks || losesNetwork(before, now) || losesDestination(before, now)
+	return before == nil || before.Marks != now.Marks || losesNetwork(before, now) ||
+		losesDestination(before.Cluster, now.Cluster) || renumbersPolicy(before, now) ||
+		len(now.Policies) > 0 && losesDestination(before.Inside, now.Inside)
+}
+
+// renumbersPolicy reports whether the id of a policy means another one now.
+func renumbersPolicy(before, now *plan.DataPlane) bool {
+	if sorted.OneSlice(before.Policies, now.Policies) {
+		return false
+	}
+	had := newFlowCheck(*before).policies
+	return slices.ContainsFunc(now.Policies, func(p firewall.Policy) bool { return had[p.ID] != nil && !had[p.ID].Equal(&p) })
 }
 
 // losesNetwork reports whether a path id that meant a network before no longer does.
@@ -179,17 +220,17 @@ func losesNetwork(before, now *plan.DataPlane) bool {
 	return slices.ContainsFunc(before.Paths, func(p plan.Path) bool { return p.Key.Kind == plan.PathNetwork && !f.networks[p.ID] })
 }
 
-// losesDestination reports whether a destination left the cluster: no prefix of now contains one of before.
-func losesDestination(before, now *plan.DataPlane) bool {
-	if sorted.SameSlice(before.Cluster, now.Cluster) {
+// losesDestination reports whether a destination left a list of prefixes: no prefix of now contains one of before.
+func losesDestination(before, now []netip.Prefix) bool {
+	if sorted.SameSlice(before, now) {
 		return false
 	}
-	return slices.ContainsFunc(before.Cluster, func(p netip.Prefix) bool {
-		i, found := searchPrefix(now.Cluster, p.Addr())
+	return slices.ContainsFunc(before, func(p netip.Prefix) bool {
+		i, found := searchPrefix(now, p.Addr())
 		if found {
-			return now.Cluster[i].Bits() > p.Bits()
+			return now[i].Bits() > p.Bits()
 		}
-		return i == 0 || !now.Cluster[i-1].Contains(p.Addr())
+		return i == 0 || !now[i-1].Contains(p.Addr())
 	})
 }
 
@@ -344,7 +385,9 @@ func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (
 		if !of.covers(body) {
 			return ctx.Err() == nil
 		}
-		if m, ok := check.lead(body); ok {
+		if len(check.policies) > 0 && check.denies(DecodeConnection(body)) {
+			end = append(end, entryChange{Message: deletion(body)})
+		} else if m, ok := check.lead(body); ok {
 			led = append(led, m)
 		} else if check.contradicts(DecodeConnection(body)) {
 			end = append(end, entryChange{Message: deletion(body)})
@@ -454,11 +497,25 @@ func DecodeConnection(body []byte) (c Connection) {
 			c.source, _ = tupleAddresses(value)
 		case vnl.CTA_TUPLE_REPLY:
 			c.Target, c.leaves = tupleAddresses(value)
+			c.port = tuplePort(value)
 		case vnl.CTA_MARK:
 			c.mark = nl.BE32(value)
 		}
 	}
 	return c
+}
+
+// tuplePort reads the protocol of a tuple, and the source port if the protocol has ports that rules name.
+func tuplePort(tuple []byte) (p cluster.FirewallPort) {
+	for typ, value := range nl.Attrs(nl.Attr(tuple, 0, vnl.CTA_TUPLE_PROTO), 0) {
+		switch typ {
+		case vnl.CTA_PROTO_NUM:
+			p.Protocol = nl.Byte(value)
+		case vnl.CTA_PROTO_SRC_PORT:
+			p.Number = nl.BE16(value)
+		}
+	}
+	return p
 }
 
 // zones reports whether an attribute puts its entry, or the entry's original direction, in a zone.

@@ -109,7 +109,6 @@ type tableChange struct {
 	has       contents
 	addresses *elementChanges
 	marks     plan.Marks
-	hold      bool // a counter for held packets is needed
 	plan      *plan.DataPlane
 	rewrite   bool // write the rules again
 	replace   bool // replace the whole table
@@ -150,8 +149,12 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	if !c.replace {
 		c.queueGone(t, stale)
 	}
-	if stale[ruleset.ChainHeld] { // its counter was created along with it
-		return changed, t.raw(noCounter(ruleset.DropHeld))
+	for why, chain := range ruleset.Optional {
+		if stale[chain] { // its counter was created along with it
+			if err := t.raw(noCounter(why)); err != nil {
+				return false, err
+			}
+		}
 	}
 	return changed, nil
 }
@@ -198,7 +201,7 @@ func (c *tableChange) queueChains(t *transaction) (made map[string]*nftables.Cha
 			t.AddTable(tableOf(table))
 		}
 	}
-	if err := t.raw(dropCounters(c.hold)...); err != nil {
+	if err := t.raw(dropCounters(c.chains)...); err != nil {
 		return nil, err
 	}
 	made = map[string]*nftables.Chain{}

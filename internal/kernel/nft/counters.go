@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -13,14 +14,15 @@ import (
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 )
 
-// dropCounters returns the messages that create missing counters.
-func dropCounters(hold bool) (messages []netlink.Message) {
+// dropCounters returns the messages that create missing counters, for a table with these chains.
+func dropCounters(chains []ruleset.Chain) (messages []netlink.Message) {
 	zero := nl.EncodeAttrs(
 		netlink.Attribute{Type: unix.NFTA_COUNTER_BYTES, Data: make([]byte, 8)},
 		netlink.Attribute{Type: unix.NFTA_COUNTER_PACKETS, Data: make([]byte, 8)},
 	)
 	for _, why := range ruleset.Drops() {
-		if why == ruleset.DropHeld && !hold {
+		of, optional := ruleset.Optional[why]
+		if optional && !slices.ContainsFunc(chains, func(c ruleset.Chain) bool { return c.Name == of }) {
 			continue
 		}
 		messages = append(messages, nl.NftMessage(unix.NFT_MSG_NEWOBJ, netlink.Create, nl.EncodeAttrs(

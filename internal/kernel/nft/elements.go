@@ -167,9 +167,24 @@ func between(before, now *plan.DataPlane) *elementChanges {
 	}
 	ofChanges(c, before.Let, now.Let, ruleset.OfLet, ruleset.OfLet)
 	ofChanges(c, before.Marked, now.Marked, ruleset.OfMarked, ruleset.OfMarked)
+	ofChanges(c, before.Firewalled, now.Firewalled, ruleset.OfFirewalled, ruleset.OfFirewalled)
 	ofChanges(c, before.Ingress, now.Ingress, ruleset.OfIngress, ruleset.OfIngress)
 	ofChanges(c, before.OnLink, now.OnLink, ruleset.OfOnLink, ruleset.OfOnLink)
+	c.ofJudged(before, now)
 	return c
+}
+
+// ofJudged remembers the addresses whose connections a policy denies from now on. Their servers' packets must not begin a connection
+// in the other direction once the pod's own connection has ended. An address that was waiting until now has no connections.
+func (c *elementChanges) ofJudged(before, now *plan.DataPlane) {
+	for _, f := range before.Firewalled.Changes(now.Firewalled) {
+		if f == nil {
+			continue
+		}
+		if _, let := before.Let.Get(plan.Address{Addr: f.Addr}); let || !before.Hold {
+			c.formerly(f.Addr)
+		}
+	}
 }
 
 // ofChanges records how the elements of objects change: had and have append those that an object had, or has now.
@@ -211,7 +226,7 @@ func reach(has map[ruleset.SetName]map[string]string, d *plan.DataPlane, whole b
 		remember := false
 		for i := range all {
 			changed := c.compare(&all[i], has[all[i].Name()])
-			remember = remember || changed && all[i].Set.Remembered()
+			remember = remember || changed && (all[i].Set.Remembered() || all[i].Set == ruleset.InFirewalled)
 		}
 		if remember {
 			c.formerly(all[0].Key)

@@ -14,6 +14,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/plan"
@@ -241,7 +242,7 @@ func (n *Table) compare(now states, before, d *plan.DataPlane, flags uint32, fre
 	exists := now[ruleset.TableInet].Exists
 	c = tableChange{
 		table: tableOf(ruleset.TableInet), now: now, plan: d,
-		sets: ruleset.Sets(*d), chains: n.chains(d), marks: d.Marks, hold: d.Hold, replace: now.mustGo(flags, fresh),
+		sets: ruleset.Sets(*d), chains: n.chains(d), marks: d.Marks, replace: now.mustGo(flags, fresh),
 	}
 	if c.wrote, err = fingerprints(d.Marks, c.chains); err != nil {
 		return c, err
@@ -303,7 +304,7 @@ func sameFixed(a, b *plan.DataPlane) bool {
 	x, y := *a, *b
 	for _, d := range []*plan.DataPlane{&x, &y} {
 		d.Endpoints, d.Ingress, d.Let = sorted.List[plan.Endpoint]{}, sorted.List[plan.IngressIP]{}, sorted.List[plan.Address]{}
-		d.Marked = sorted.List[qos.Marked]{}
+		d.Marked, d.Firewalled = sorted.List[qos.Marked]{}, sorted.List[firewall.Firewalled]{}
 		d.OnLink = sorted.List[plan.OnLink]{}
 	}
 	return sorted.Same(&x, &y) && ruleset.TableARP.In(a) == ruleset.TableARP.In(b)

@@ -32,13 +32,16 @@ const (
 	inOnLink
 	inAsked
 	inAnswers
+	InFirewalled
 	InFormer
 )
 
 // Element is an element of an address set.
 type Element struct {
-	Set  AddressSet
-	Path plan.PathID // value in InEgress, InStrays and inClasses, there a class; in InSources the path in the set's name
+	Set AddressSet
+	// Path is the value in InEgress and InStrays, in inClasses a class and in InFirewalled a policy; in InSources it is the path in
+	// the set's name.
+	Path plan.PathID
 	Key  netip.Addr
 	With netip.Addr // second half of the key in InSources, value in InSource
 	MAC  plan.MAC   // value in the sets of PathShared
@@ -130,6 +133,10 @@ func EachElement(d *plan.DataPlane, each func([]Element)) {
 		buf = OfMarked(buf[:0], &m)
 		each(buf)
 	}
+	for f := range d.Firewalled.All() {
+		buf = OfFirewalled(buf[:0], &f)
+		each(buf)
+	}
 	for a := range d.OnLink.All() {
 		buf = OfOnLink(buf[:0], &a)
 		each(buf)
@@ -163,7 +170,7 @@ func (n SetName) String() string {
 	}
 	name := [...]string{
 		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetCounted, SetLet,
-		SetHosts, SetPartners, SetClasses, SetOnLink, SetAsked, SetAnswers, SetFormer,
+		SetHosts, SetPartners, SetClasses, SetOnLink, SetAsked, SetAnswers, SetFirewalled, SetFormer,
 	}[n.Set] + suffix
 	if n.Set == InSources {
 		return Named(name, n.path)
@@ -215,7 +222,7 @@ func appendRaw(b []byte, a netip.Addr) []byte {
 // AppendValue appends the map value of the element's key: a path id or an address.
 func (e *Element) AppendValue(b []byte) []byte {
 	switch e.Set {
-	case InEgress, InStrays, inClasses:
+	case InEgress, InStrays, inClasses, InFirewalled:
 		return binary.BigEndian.AppendUint32(b, uint32(e.Path)) // see PathValue
 	case InSource:
 		return appendRaw(b, e.With)
@@ -227,7 +234,7 @@ func (e *Element) AppendValue(b []byte) []byte {
 
 // Valued reports whether the set is a map.
 func (s AddressSet) Valued() bool {
-	return s == InEgress || s == InStrays || s == InSource || s == inClasses || s.Table() == TableNetdev
+	return s == InEgress || s == InStrays || s == InSource || s == inClasses || s == InFirewalled || s.Table() == TableNetdev
 }
 
 // Table returns the table that has the set.

@@ -4,6 +4,7 @@ package ruleset
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/nftables"
@@ -124,6 +125,7 @@ const (
 const (
 	priorityResume     = -110
 	priorityPrerouting = -90
+	priorityFirewall   = -91
 	priorityQoS        = -89
 	priorityOutput     = -150
 	priorityNAT        = 50
@@ -175,7 +177,7 @@ func Chains(d plan.DataPlane) []Chain {
 		})
 		answersOnLink(base)
 	}
-	return append(append(base, waysOf(d)...), qosChains(&d)...)
+	return slices.Concat(base, waysOf(d), qosChains(&d), firewallChains(&d))
 }
 
 // SharedDevice returns the device of PathShared; empty: no packets take that path.

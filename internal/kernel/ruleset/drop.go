@@ -24,13 +24,18 @@ const (
 	DropGuest     Drop = "guest"      // from another node's pod that is not selected here, on its way out of the cluster
 	DropGuard     Drop = "guard"      // about to leave with a source, or by a device, that its path does not have
 	DropPodSource Drop = "pod-source" // about to leave by an uplink with a pod's own address
+	DropFirewall  Drop = "firewall"   // begins a connection that the EgressFirewall of the pod's namespace denies
 	DropHeld      Drop = "held"       // from a pod that may leave as an endpoint only, or that is not known yet
 )
 
 // drops lists all reasons.
 var drops = []Drop{
 	DropNoPath, DropOtherPath, DropUntracked, DropUnclaimed, DropOutside, DropFormer, DropGuest, DropGuard, DropPodSource, DropHeld,
+	DropFirewall,
 }
+
+// Optional maps reasons that not every plan has to a chain that is there with them. Without it, the counter is not made.
+var Optional = map[Drop]string{DropHeld: ChainHeld, DropFirewall: ChainFirewall}
 
 // Drops returns all values of Drop.
 func Drops() []Drop { return slices.Clone(drops) }

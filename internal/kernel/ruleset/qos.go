@@ -42,12 +42,12 @@ func qosChains(d *plan.DataPlane) (all []Chain) {
 				values := valuesOf(c)
 				ids, used = append(ids, plan.PathID(c.ID)), append(used, values...)
 				id := plan.PathID(c.ID)
-				all = append(all, ways(Named(chainClass, id), f.destination(), Named(SetRanges, id), chainDSCP, values)...)
+				all = append(all, ways(Named(chainClass, id), f.destination(), Named(SetRanges, id), goingTo(chainDSCP), values)...)
 			}
 		}
 		if len(ids) > 0 {
 			base.Rules = append(base.Rules, join(f.source(), anyPath(SetClasses+f.Suffix), goTo(ChainQoS+f.Suffix)))
-			all = append(all, ways(ChainQoS+f.Suffix, f.source(), SetClasses+f.Suffix, chainClass, ids)...)
+			all = append(all, ways(ChainQoS+f.Suffix, f.source(), SetClasses+f.Suffix, goingTo(chainClass), ids)...)
 		}
 	}
 	slices.Sort(used)
@@ -94,8 +94,11 @@ func qosSets(d *plan.DataPlane) (all []*Set) {
 		first := len(all)
 		for i := range d.QoS {
 			if c := &d.QoS[i]; c.IPv6() == (f == IPv6) {
-				s := &Set{Set: toNumber, Elements: rangesOf(c)}
+				s := &Set{Set: toNumber}
 				s.Name, s.Interval = Named(SetRanges, plan.PathID(c.ID)), true
+				for _, r := range c.Ranges {
+					s.addRange(r.First, r.Last, plan.PathID(r.DSCP))
+				}
 				all = append(all, s)
 			}
 		}
@@ -106,13 +109,4 @@ func qosSets(d *plan.DataPlane) (all []*Set) {
 		}
 	}
 	return all
-}
-
-// rangesOf converts the ranges of a class to half-open ones.
-func rangesOf(c *qos.Class) (elements []nftables.SetElement) {
-	for _, r := range c.Ranges {
-		elements = append(elements, nftables.SetElement{Key: r.First.AsSlice(), Val: PathValue(plan.PathID(r.DSCP))})
-		elements = appendEnd(elements, r.Last.Next())
-	}
-	return elements
 }

@@ -83,7 +83,7 @@ func Sets(d plan.DataPlane) []*Set {
 	for _, f := range Families {
 		all = append(all, f.sets(&d)...)
 	}
-	all = append(append(all, qosSets(&d)...), onLinkSets(&d)...)
+	all = slices.Concat(all, qosSets(&d), firewallSets(&d), onLinkSets(&d))
 	if SharedDevice(&d) != "" {
 		all = append(all, sharedSets()...)
 	}

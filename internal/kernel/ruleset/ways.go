@@ -2,7 +2,7 @@ package ruleset
 
 import (
 	"encoding/binary"
-	"math/bits"
+	"slices"
 	"strconv"
 
 	"github.com/google/nftables/expr"
@@ -31,42 +31,68 @@ func isPath(set string, id plan.PathID) part {
 	return append(mappedTo(set), equal(PathValue(id)))
 }
 
-// ways returns the chains that lead from a loaded key to the chain to-N of the path id N that a map has for it. The
-// first chain has the given name, the others begin with it. Keys with another path id meet the rules of otherwise.
-func ways(name string, load part, set, to string, ids []plan.PathID, otherwise ...[]expr.Any) []Chain {
+// levelsMost is the number of levels of a tree of ways. The kernel lets 16 chains nest (NFT_JUMP_STACK_SIZE in nf_tables.h), by goto
+// too; the longest series has two trees in it.
+const levelsMost = 5
+
+// ways returns the chains that lead from a loaded key to a part for the path id that a map has for it. The first chain has the given
+// name, the others begin with it. Keys with another path id meet the rules of otherwise. ids are sorted.
+func ways(name string, load part, set string, to func(plan.PathID) part, ids []plan.PathID, otherwise ...[]expr.Any) []Chain {
+	t := tree{load: load, set: set, to: to, otherwise: otherwise, branches: 2}
+	for reach(t.branches) < len(ids) {
+		t.branches++
+	}
+	return t.chains(name, ids)
+}
+
+// reach returns the number of ids that a tree with so many branches at each fork has room for.
+func reach(branches int) int {
+	n := leafMost
+	for range levelsMost - 1 {
+		n *= branches
+	}
+	return n
+}
+
+// goingTo returns the part that leads to the chain of an id: to-N.
+func goingTo(to string) func(plan.PathID) part {
+	return func(id plan.PathID) part { return goTo(Named(to, id)) }
+}
+
+// tree makes the chains of ways.
+type tree struct {
+	load      part
+	set       string
+	to        func(plan.PathID) part
+	otherwise [][]expr.Any
+	branches  int
+}
+
+// chains returns the chains for some ids.
+func (t *tree) chains(name string, ids []plan.PathID) []Chain {
 	c := Chain{Name: name}
 	if len(ids) <= leafMost {
 		for _, id := range ids {
-			c.Rules = append(c.Rules, join(load, isPath(set, id), goTo(Named(to, id))))
+			c.Rules = append(c.Rules, join(t.load, isPath(t.set, id), t.to(id)))
 		}
-		c.Rules = append(c.Rules, otherwise...)
+		c.Rules = append(c.Rules, t.otherwise...)
 		return []Chain{c}
 	}
-	// Split by the highest bit in which the ids differ.
-	var differ plan.PathID
-	for _, id := range ids {
-		differ |= id ^ ids[0]
-	}
-	bit := plan.PathID(1) << (bits.Len32(uint32(differ)) - 1)
-	halves := [2][]plan.PathID{}
-	for _, id := range ids {
-		half := 0
-		if id&bit != 0 {
-			half = 1
+	var below []Chain
+	branch := min(t.branches, (len(ids)+leafMost-1)/leafMost)
+	for ; branch > 0; branch-- { // the last part of the ids first
+		from := len(ids) * (branch - 1) / branch
+		chain := name + "-" + strconv.Itoa(branch-1)
+		if branch > 1 {
+			atLeast := &expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: PathValue(ids[from])}
+			c.Rules = append(c.Rules, join(t.load, mappedTo(t.set), part{atLeast}, goTo(chain)))
+		} else {
+			c.Rules = append(c.Rules, goTo(chain))
 		}
-		halves[half] = append(halves[half], id)
+		below = append(below, t.chains(chain, ids[from:])...)
+		ids = ids[:from]
 	}
-	has := part{
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: PathValue(bit), Xor: Native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: PathValue(bit)},
-	}
-	below := func(half int) string { return name + "-" + strconv.Itoa(half) }
-	c.Rules = append(c.Rules, join(load, mappedTo(set), has, goTo(below(1))), goTo(below(0)))
-	all := []Chain{c}
-	for half, ids := range halves {
-		all = append(all, ways(below(half), load, set, to, ids, otherwise...)...)
-	}
-	return all
+	return append([]Chain{c}, below...)
 }
 
 // waysOf returns the chains that lead to the path of a selected pod, and of a stray.
@@ -78,9 +104,11 @@ func waysOf(d plan.DataPlane) (all []Chain) {
 			steered = append(steered, p.ID)
 		}
 	}
+	slices.Sort(ids)
+	slices.Sort(steered)
 	for _, f := range Families {
-		all = append(all, ways(chainWays+f.Suffix, f.source(), SetEgress+f.Suffix, "path", ids, goTo("no-path"))...)
-		all = append(all, ways(chainStrays+f.Suffix, f.destination(), SetStrays+f.Suffix, "stray", steered)...)
+		all = append(all, ways(chainWays+f.Suffix, f.source(), SetEgress+f.Suffix, goingTo("path"), ids, goTo("no-path"))...)
+		all = append(all, ways(chainStrays+f.Suffix, f.destination(), SetStrays+f.Suffix, goingTo("stray"), steered)...)
 	}
 	return all
 }

@@ -2,6 +2,9 @@ package ruleset
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/nftables/expr"
@@ -14,7 +17,7 @@ import (
 func TestWays(t *testing.T) {
 	for _, ids := range [][]plan.PathID{nil, {1}, {2, 3, 5, 9}, {1, 2, 3, 4, 5}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21, 22, 40, 41, 62}, {8, 9, 10, 11, 12}} {
 		chains := map[string][][]expr.Any{}
-		for _, c := range ways("w", IPv4.source(), "set", "path", ids, goTo("no-path")) {
+		for _, c := range ways("w", IPv4.source(), "set", goingTo("path"), ids, goTo("no-path")) {
 			require.NotContains(t, chains, c.Name)
 			chains[c.Name] = c.Rules
 		}
@@ -27,11 +30,10 @@ func TestWays(t *testing.T) {
 					value, matches := uint32(id), true
 					for _, e := range r {
 						switch e := e.(type) {
-						case *expr.Bitwise:
-							value &= binary.BigEndian.Uint32(e.Mask)
 						case *expr.Cmp:
 							if len(e.Data) == 4 {
-								matches = matches && value == binary.BigEndian.Uint32(e.Data)
+								is := binary.BigEndian.Uint32(e.Data)
+								matches = matches && (value == is || e.Op == expr.CmpOpGte && value > is)
 							}
 						case *expr.Verdict:
 							if matches {
@@ -56,5 +58,26 @@ func TestWays(t *testing.T) {
 			to, _ := follow(id)
 			require.Equal(t, "no-path", to)
 		}
+	}
+}
+
+// TestWaysNest counts the levels of trees for many ids, however they lie: the kernel lets 16 chains nest.
+func TestWaysNest(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, count := range []int{1, 4, 5, 62, 64, 65, 300, 2000, 8000, 20000} {
+		ids := make([]plan.PathID, count)
+		for i := range ids {
+			ids[i] = plan.PathID(1<<20 + i) // alike in their first bits
+			if count%2 == 0 {
+				ids[i] = plan.PathID(r.Uint32())
+			}
+		}
+		slices.Sort(ids)
+		deepest := 0
+		for _, c := range ways("w", IPv4.source(), "set", goingTo("path"), slices.Compact(ids)) {
+			deepest = max(deepest, strings.Count(c.Name, "-")+1)
+			require.LessOrEqual(t, len(c.Rules), 12)
+		}
+		require.LessOrEqual(t, deepest, levelsMost, "%d ids", count)
 	}
 }

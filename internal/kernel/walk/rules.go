@@ -538,7 +538,7 @@ func (f *found) text(set string) string {
 	switch kind := setKind(set); {
 	case f.verdict != nil:
 		return f.verdict.Chain
-	case kind == ruleset.SetEgress || kind == ruleset.SetStrays:
+	case kind == ruleset.SetEgress || kind == ruleset.SetStrays || kind == ruleset.SetFirewalled || kind == ruleset.SetPolicy:
 		return strconv.FormatUint(uint64(bigEndian(f.value)), 10)
 	case f.value != nil:
 		return addressText(f.value)

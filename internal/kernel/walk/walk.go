@@ -448,7 +448,8 @@ func (l *Live) RulesFor(mark uint32, ipv6 bool) (all []LiveRule) {
 // Flight is the way of a packet through this node.
 type Flight struct {
 	Packet Packet
-	Arrive *Passage // prerouting
+	Judged *Passage // the firewall; empty without a policy
+	Arrive *Passage // prerouting; empty if the firewall dropped the packet
 	Route  *Route   // nil: it was dropped before routing
 	// The rest is nil if the packet does not get that far.
 	NAT    *Passage // of a connection's first packet only
@@ -459,7 +460,7 @@ type Flight struct {
 
 // Dropped returns the passage that dropped the packet, or nil.
 func (f *Flight) Dropped() *Passage {
-	for _, p := range []*Passage{f.Arrive, f.NAT, f.Leave} {
+	for _, p := range []*Passage{f.Judged, f.Arrive, f.NAT, f.Leave} {
 		if p.Drops() {
 			return p
 		}
@@ -487,6 +488,10 @@ func (l *Live) Fly(p Packet, leavesAs netip.Addr) (*Flight, error) {
 
 // arrive simulates the way up to the routing decision, and reports whether the packet leaves the node again.
 func (l *Live) arrive(f *Flight, fly *flyer) (on bool, err error) {
+	f.Arrive = &Passage{Chain: "prerouting"}
+	if f.Judged, err = cross(l.kernel, fly, ruleset.ChainFirewall); err != nil || f.Judged.Dropped {
+		return false, err
+	}
 	if f.Arrive, err = cross(l.kernel, fly, "prerouting"); err != nil || f.Arrive.Dropped {
 		return false, err
 	}

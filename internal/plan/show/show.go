@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/plan"
-	"github.com/egressway/egressway/internal/qos"
 	"github.com/egressway/egressway/internal/text"
 )
 
@@ -199,6 +199,7 @@ func (w *textWriter) packets(p *plan.NodePlan) {
 	}
 	w.held(p)
 	w.qos(p)
+	w.firewall(p)
 	w.neverSteered(&d)
 	w.ingress(&d)
 }
@@ -223,19 +224,84 @@ func (w *textWriter) qos(p *plan.NodePlan) {
 		}
 		w.line("  class %d, from %s", c.ID, addrs(from))
 		for _, r := range c.Ranges {
-			w.line("    to %s\tDSCP %d", rangeText(r), r.DSCP)
+			w.line("    to %s\tDSCP %d", rangeText(r.First, r.Last), r.DSCP)
 		}
 	}
 }
 
+// firewall writes each EgressFirewall with the number of its pods on this node, and each policy with the destinations that it denies.
+func (w *textWriter) firewall(p *plan.NodePlan) {
+	if p.EgressFirewalls.Len() == 0 {
+		return
+	}
+	w.title("Connections of pods to outside of the cluster, by EgressFirewall")
+	for e := range p.EgressFirewalls.All() {
+		w.line("  %s\trules %d\tpods here %d", e.Key, e.Rules, e.Pods)
+	}
+	d := &p.DataPlane
+	for i := range d.Policies {
+		of := &d.Policies[i]
+		var from []netip.Addr
+		for f := range d.Firewalled.All() {
+			if f.Policy == of.ID {
+				from = append(from, f.Addr)
+			}
+		}
+		w.line("  policy %d, from %s", of.ID, addrs(from))
+		for n := range of.Stretches {
+			if n > 0 {
+				w.line("    and where none of these decides:")
+			}
+			w.stretch(&of.Stretches[n])
+		}
+	}
+	if len(d.Policies) > 0 {
+		w.line("  never denied: %s", prefixes(d.Inside))
+	}
+}
+
+// stretch writes the destinations about which a stretch of rules decides.
+func (w *textWriter) stretch(s *firewall.Stretch) {
+	words := map[firewall.Outcome]string{firewall.Allow: "allowed", firewall.Deny: "denied", firewall.Undecided: "not decided"}
+	for _, r := range s.Ranges {
+		if r.Outcome < firewall.FirstPorts {
+			w.line("    to %s\t%s", rangeText(r.First, r.Last), words[r.Outcome])
+			continue
+		}
+		p, exceptions := &s.Ports[r.Outcome-firewall.FirstPorts], ""
+		for _, of := range []struct {
+			ports []cluster.FirewallPort
+			firewall.Outcome
+		}{{p.Allow, firewall.Allow}, {p.Deny, firewall.Deny}} {
+			if len(of.ports) > 0 {
+				exceptions += portsText(of.ports) + " " + words[of.Outcome] + ", "
+			}
+		}
+		w.line("    to %s\t%sothers %s", rangeText(r.First, r.Last), exceptions, words[p.Otherwise])
+	}
+}
+
+// portsText lists ports.
+func portsText(all []cluster.FirewallPort) string {
+	names := map[uint8]string{}
+	for name, number := range cluster.FirewallProtocols {
+		names[number] = strings.ToLower(name)
+	}
+	var words []string
+	for _, p := range all {
+		words = append(words, fmt.Sprintf("%s/%d", names[p.Protocol], p.Number))
+	}
+	return strings.Join(words, " ")
+}
+
 // rangeText formats a range of addresses, as a prefix if it is one.
-func rangeText(r qos.Range) string {
-	for bits := range r.First.BitLen() + 1 {
-		if p := netip.PrefixFrom(r.First, bits); p == p.Masked() && cluster.LastAddr(p) == r.Last {
+func rangeText(first, last netip.Addr) string {
+	for bits := range first.BitLen() + 1 {
+		if p := netip.PrefixFrom(first, bits); p == p.Masked() && cluster.LastAddr(p) == last {
 			return p.String()
 		}
 	}
-	return r.First.String() + "-" + r.Last.String()
+	return first.String() + "-" + last.String()
 }
 
 // sourceText describes the source address with which an endpoint's packets leave; empty: they are dropped.

@@ -1,0 +1,202 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+)
+
+// EgressFirewall is the part of the custom resource that is read.
+type EgressFirewall struct {
+	// Rules holds the rules in order, without those that allow nothing. A rule that cannot be read counts as its strictest reading:
+	// an Allow allows nothing, a Deny denies every destination.
+	Rules []FirewallRule
+	Given int // rules that the object has
+}
+
+// FirewallRule allows or denies connections to a destination. Without To and Nodes it concerns every destination of both families.
+type FirewallRule struct {
+	Number int // among the object's rules, from 1
+	Deny   bool
+	To     netip.Prefix    // invalid: not by prefix
+	Nodes  labels.Selector // of nodes whose addresses are the destination; nil: not by node
+	Ports  []FirewallPort  // none: every protocol and port
+	Text   string          // the rule in one line, for people
+}
+
+// FirewallPort is a port of a protocol.
+type FirewallPort struct {
+	Protocol uint8 // unix.IPPROTO_TCP, IPPROTO_UDP or IPPROTO_SCTP
+	Number   uint16
+}
+
+// Matches reports whether the rule's ports, if it has any, contain a port of a protocol.
+func (r *FirewallRule) Matches(p FirewallPort) bool {
+	return len(r.Ports) == 0 || slices.Contains(r.Ports, p)
+}
+
+// NameEgressFirewall is the only name that an EgressFirewall may have: a namespace has one.
+const NameEgressFirewall = "default"
+
+// MostFirewallRules bounds the rules of an EgressFirewall.
+const MostFirewallRules = 8000
+
+// FirewallProtocols maps the names of protocols in rules to their numbers.
+var FirewallProtocols = map[string]uint8{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
+
+// UnreadRule names the parts of a rule that a source could not decode, and has reported.
+type UnreadRule struct{ Type, Ports, To bool }
+
+// DenyAll is an EgressFirewall that cannot be read as a whole.
+func DenyAll() EgressFirewall {
+	return EgressFirewall{Rules: []FirewallRule{{Number: 1, Deny: true, Text: "Deny every destination: the object cannot be read"}}}
+}
+
+// FromEgressFirewall trims an EgressFirewall. unread holds parts of rules, by the rule's index.
+func FromEgressFirewall(o *egressv1.EgressFirewall, unread map[int]UnreadRule) (key Key, e EgressFirewall, problems []Problem, ok bool) {
+	key = keyOf(o)
+	f := findings{kind: KindEgressFirewall.String(), object: key.String()}
+	if !f.label("metadata.namespace", key.Namespace) {
+		return key, e, f.problems, false
+	}
+	if key.Name != NameEgressFirewall {
+		f.add("metadata.name", key.Name, ReasonInvalidName,
+			"a namespace has one EgressFirewall, named %s: add the rules to that one", NameEgressFirewall)
+		return key, e, f.problems, false
+	}
+	e.Given = len(o.Spec.Egress)
+	e.Rules = make([]FirewallRule, 0, min(e.Given, MostFirewallRules+1))
+	for i := range o.Spec.Egress {
+		field := fmt.Sprintf("spec.egress[%d]", i)
+		if i == MostFirewallRules {
+			f.add(field, "", ReasonTooManyRules, "this rule and those after it count as one Deny of every destination: at most %d rules, "+
+				"of which the first ones count", MostFirewallRules)
+			e.Rules = append(e.Rules, FirewallRule{Number: i + 1, Deny: true, Text: "Deny every destination: too many rules"})
+			break
+		}
+		if rule, ok := f.firewallRule(field, &o.Spec.Egress[i], unread[i]); ok {
+			rule.Number = i + 1
+			e.Rules = append(e.Rules, rule)
+		}
+	}
+	return key, e, f.problems, true
+}
+
+// firewallRule checks all parts of a rule; ok is false if the rule allows nothing, and so has no effect.
+func (f *findings) firewallRule(field string, o *egressv1.EgressFirewallRule, unread UnreadRule) (rule FirewallRule, ok bool) {
+	switch {
+	case o.Type == egressv1.EgressFirewallAllow:
+	case o.Type == egressv1.EgressFirewallDeny || unread.Type:
+		rule.Deny = true
+	default:
+		rule.Deny = true
+		f.add(field+".type", string(o.Type), ReasonInvalidValue, "one of Allow, Deny: this rule counts as Deny")
+	}
+	ports, readable := f.firewallPorts(field, o.Ports, rule.Deny)
+	if readable = readable && !unread.Ports; readable {
+		rule.Ports = ports
+	}
+	destination := !unread.To && f.firewallDestination(field+".to", o, &rule)
+	rule.Text = ruleText(o, &rule, readable && destination)
+	return rule, rule.Deny || readable && destination
+}
+
+// strictest returns the effect of a rule with an unreadable part, for messages.
+func strictest(deny bool, denies string) string {
+	if deny {
+		return "until then this rule denies " + denies
+	}
+	return "until then this rule allows nothing"
+}
+
+// firewallPorts parses the ports of a rule; ok is false if one of them cannot be read.
+func (f *findings) firewallPorts(field string, given []egressv1.EgressFirewallPort, deny bool) (ports []FirewallPort, ok bool) {
+	ok = true
+	otherwise := strictest(deny, "every port of its destination")
+	for i, p := range given {
+		at := fmt.Sprintf("%s.ports[%d]", field, i)
+		number, known := FirewallProtocols[p.Protocol]
+		if !known {
+			f.add(at+".protocol", p.Protocol, ReasonInvalidValue, "one of TCP, UDP, SCTP; %s", otherwise)
+		}
+		inRange := p.Port > 0 && p.Port <= 65535
+		if !inRange {
+			f.add(at+".port", fmt.Sprint(p.Port), ReasonInvalidValue, "a number from 1 to 65535; %s", otherwise)
+		}
+		if ok = ok && known && inRange; ok {
+			ports = append(ports, FirewallPort{number, uint16(p.Port)}) //nolint:gosec // checked above
+		}
+	}
+	return ports, ok
+}
+
+// firewallDestination sets the destination of a rule, and reports whether it can be read.
+func (f *findings) firewallDestination(field string, o *egressv1.EgressFirewallRule, rule *FirewallRule) bool {
+	denies := "every destination"
+	if len(rule.Ports) > 0 {
+		denies = "its ports of every destination"
+	}
+	otherwise := strictest(rule.Deny, denies)
+	given := 0
+	for _, is := range []bool{o.To.CIDRSelector != "", o.To.DNSName != "", o.To.NodeSelector != nil} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		f.add(field, "", ReasonInvalidValue, "exactly one of cidrSelector, nodeSelector, dnsName; %s", otherwise)
+		return false
+	case o.To.DNSName != "":
+		f.add(field+".dnsName", o.To.DNSName, ReasonNameNotServed,
+			"DNS names are not served: write its addresses by cidrSelector; %s", otherwise)
+		return false
+	case o.To.NodeSelector != nil:
+		selector, err := metav1.LabelSelectorAsSelector(o.To.NodeSelector)
+		if err != nil {
+			f.add(field+".nodeSelector", "", ReasonInvalidSelector, "not a label selector: %s; %s", err, otherwise)
+			return false
+		}
+		rule.Nodes = selector
+		return true
+	}
+	to, ok := f.destination(field+".cidrSelector", o.To.CIDRSelector, otherwise)
+	if ok {
+		rule.To = to
+	}
+	return ok
+}
+
+// ruleText describes a rule as written, in one line.
+func ruleText(o *egressv1.EgressFirewallRule, rule *FirewallRule, readable bool) string {
+	text := "Allow "
+	if rule.Deny {
+		text = "Deny "
+	}
+	switch {
+	case o.To.DNSName != "":
+		text += Clip(o.To.DNSName)
+	case o.To.NodeSelector != nil:
+		text += "nodes with labels " + Clip(metav1.FormatLabelSelector(o.To.NodeSelector))
+	default:
+		text += Clip(o.To.CIDRSelector)
+	}
+	for i, p := range o.Ports {
+		if i == 8 {
+			text += ", ..."
+			break
+		}
+		text += map[bool]string{true: " ", false: ", "}[i == 0] + strings.ToLower(Clip(p.Protocol)) + fmt.Sprintf("/%d", p.Port)
+	}
+	if !readable {
+		text += " (cannot be read)"
+	}
+	return text
+}

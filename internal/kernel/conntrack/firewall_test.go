@@ -1,0 +1,62 @@
+package conntrack
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/firewall"
+	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab/stories"
+)
+
+// TestConnectionsThatAPolicyDenies compares connections with a policy that allows one port of one network, and denies all others.
+func TestConnectionsThatAPolicyDenies(t *testing.T) {
+	d := stories.DataPlane()
+	before := d
+	d.Inside = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	d.Policies = []firewall.Policy{{ID: 7, Stretches: []firewall.Stretch{{
+		Ranges: []firewall.Range{
+			{First: addr("0.0.0.0"), Last: addr("198.51.99.255"), Outcome: firewall.Deny},
+			{First: addr("198.51.100.0"), Last: addr("198.51.100.255"), Outcome: firewall.FirstPorts},
+			{First: addr("198.51.101.0"), Last: addr("255.255.255.255"), Outcome: firewall.Deny},
+		},
+		Ports: []firewall.Ports{{Allow: []cluster.FirewallPort{{Protocol: unix.IPPROTO_TCP, Number: 443}}, Otherwise: firewall.Deny}},
+	}}}}
+	d.Firewalled = sorted.Of(firewall.Firewalled{Addr: addr("10.244.1.11"), Policy: 7})
+	check := newFlowCheck(d)
+	for _, c := range []struct {
+		what, source, target string
+		protocol             uint8
+		port                 uint16
+		denied               bool
+	}{
+		{"the allowed port", "10.244.1.11", "198.51.100.10", unix.IPPROTO_TCP, 443, false},
+		{"another port", "10.244.1.11", "198.51.100.10", unix.IPPROTO_TCP, 80, true},
+		{"another protocol", "10.244.1.11", "198.51.100.10", unix.IPPROTO_UDP, 443, true},
+		{"a protocol without ports", "10.244.1.11", "198.51.100.10", unix.IPPROTO_ICMP, 0, true},
+		{"another destination", "10.244.1.11", "203.0.113.9", unix.IPPROTO_TCP, 443, true},
+		{"in the cluster", "10.244.1.11", "10.244.2.5", unix.IPPROTO_TCP, 80, false},
+		{"of a pod without a policy", "10.244.1.12", "203.0.113.9", unix.IPPROTO_TCP, 80, false},
+		{"from outside", "203.0.113.9", "10.244.1.11", unix.IPPROTO_TCP, 80, false},
+	} {
+		of := Connection{source: addr(c.source), Target: addr(c.target), port: cluster.FirewallPort{Protocol: c.protocol, Number: c.port}}
+		require.Equal(t, c.denied, check.denies(of), c.what)
+		of.zoned = true
+		require.False(t, check.denies(of), c.what)
+	}
+
+	pod := map[netip.Addr]bool{addr("10.244.1.11"): true}
+	require.Equal(t, doubt{endpoints: pod}, doubtOf(&before, &d), "it has a policy now")
+	again := d
+	require.True(t, new(doubtOf(&d, &again)).none())
+	require.True(t, new(doubtOf(&d, &before)).none(), "without a policy, all is allowed")
+	again.Inside = nil
+	require.True(t, doubtOf(&d, &again).all, "destinations are not spared any more")
+	again = d
+	again.Policies = []firewall.Policy{{ID: 7, Stretches: []firewall.Stretch{{Ranges: d.Policies[0].Stretches[0].Ranges[:1]}}}}
+	require.True(t, doubtOf(&d, &again).all, "the number means another policy")
+}

@@ -1,0 +1,217 @@
+package ruleset
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/firewall"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// The source of a connection's first packet leads to a policy, and in each of the policy's stretches, mostly one, its destination
+// leads to an outcome: a lookup each, with a tree of rules behind it (see ways). Some outcomes depend on the port: one more lookup.
+// Nothing of a policy changes while it has its id; a plan with another policy has other chains and sets.
+
+// Names of the sets and chains of EgressFirewall. Only a plan with policies has them.
+const (
+	SetFirewalled = "firewalled" // pod of this node : policy
+	SetInside     = "inside"     // destinations that no policy denies
+	SetPolicy     = "policy"     // per stretch of a policy: destination : outcome
+	ChainFirewall = "firewall"
+	chainPolicies = "policies"
+)
+
+// OfFirewalled appends the element of an address with a policy.
+func OfFirewalled(all []Element, f *firewall.Firewalled) []Element {
+	return append(all, Element{Set: InFirewalled, Key: f.Addr, Path: plan.PathID(f.Policy)})
+}
+
+// stretch returns the name of a policy's stretch: of its chain and its map.
+func stretch(id firewall.PolicyID, n int) string { return fmt.Sprintf("%s-%d-%d", SetPolicy, id, n) }
+
+// byPort returns the name of the chain of an outcome that depends on the port.
+func byPort(stretch string, n int) string { return fmt.Sprintf("%s-ports-%d", stretch, n) }
+
+// firewallChains returns the chains that drop packets of connections that a policy denies. They see packets that begin a connection,
+// after DNAT and before the chain prerouting: what is denied gets neither a path nor a mark. They also see packets of no connection,
+// since a pod can send any packet. Packets of established connections pass the first rule.
+func firewallChains(d *plan.DataPlane) (all []Chain) {
+	if len(d.Policies) == 0 {
+		return nil
+	}
+	base := Chain{
+		Name: ChainFirewall, Hook: nftables.ChainHookPrerouting, Priority: priorityFirewall, Kind: nftables.ChainTypeFilter,
+		Rules: [][]expr.Any{join(ctLacks(expr.CtKeySTATE, StateNew|stateLost), accept)},
+	}
+	for _, f := range Families {
+		var ids []plan.PathID
+		for i := range d.Policies {
+			if p := &d.Policies[i]; p.IPv6() == (f == IPv6) {
+				ids = append(ids, plan.PathID(p.ID))
+				all = append(all, f.policyChains(p)...)
+			}
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		first := Chain{Name: SetFirewalled + f.Suffix, Rules: [][]expr.Any{join(f.destination(), in(SetInside+f.Suffix), accept)}}
+		if f == IPv6 {
+			first.Rules = append(first.Rules, join(neighbourDiscovery, notRouted(), accept))
+		}
+		first.Rules = append(first.Rules, goTo(chainPolicies+f.Suffix))
+		base.Rules = append(base.Rules, join(f.source(), anyPath(SetFirewalled+f.Suffix), goTo(first.Name)))
+		all = append(append(all, first),
+			ways(chainPolicies+f.Suffix, f.source(), SetFirewalled+f.Suffix, goingTo(SetPolicy), ids)...)
+	}
+	return append([]Chain{base}, all...)
+}
+
+// neighbourDiscovery matches the ICMPv6 messages by which neighbours find one another (RFC 4861). The kernel tracks no connection for
+// them.
+var neighbourDiscovery = part{
+	&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}, equal([]byte{unix.IPPROTO_ICMPV6}),
+	&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
+	&expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: []byte{133}},
+	&expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: []byte{137}},
+}
+
+// policyChains returns the chains of a policy.
+func (f Family) policyChains(p *firewall.Policy) (all []Chain) {
+	c := Chain{Name: Named(SetPolicy, plan.PathID(p.ID))}
+	for n := range p.Stretches {
+		s, name := &p.Stretches[n], stretch(p.ID, n)
+		c.Rules = append(c.Rules, jump(name))
+		to := func(outcome plan.PathID) part {
+			o := firewall.Outcome(outcome)
+			if o < firewall.FirstPorts {
+				return verdictFor(o)
+			}
+			return goTo(byPort(name, int(o-firewall.FirstPorts)))
+		}
+		all = append(all, ways(name, f.destination(), name, to, outcomesOf(s))...)
+		for i := range s.Ports {
+			all = append(all, portsChain(byPort(name, i), &s.Ports[i]))
+		}
+	}
+	return append([]Chain{c}, all...)
+}
+
+// outcomesOf returns the outcomes of a stretch, sorted.
+func outcomesOf(s *firewall.Stretch) (all []plan.PathID) {
+	for _, r := range s.Ranges {
+		all = append(all, plan.PathID(r.Outcome))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// verdictFor returns the verdict of an outcome.
+func verdictFor(o firewall.Outcome) part {
+	switch o {
+	case firewall.Allow:
+		return accept
+	case firewall.Undecided:
+		return backToCaller
+	}
+	return dropFor(DropFirewall)
+}
+
+// portsChain returns the chain that decides by protocol and port.
+func portsChain(name string, p *firewall.Ports) Chain {
+	c := Chain{Name: name}
+	port := part{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Payload{DestRegister: reg32 + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+	}
+	for _, of := range exceptions(p) {
+		c.Rules = append(c.Rules, join(port, in(portsSet(name, of.Outcome)), verdictFor(of.Outcome)))
+	}
+	c.Rules = append(c.Rules, verdictFor(p.Otherwise))
+	return c
+}
+
+// exception holds ports with an outcome of their own.
+type exception struct {
+	ports []cluster.FirewallPort
+	firewall.Outcome
+}
+
+// exceptions returns the lists of ports that are not empty.
+func exceptions(p *firewall.Ports) []exception {
+	return slices.DeleteFunc([]exception{{p.Allow, firewall.Allow}, {p.Deny, firewall.Deny}}, func(e exception) bool { return len(e.ports) == 0 })
+}
+
+func portsSet(chain string, o firewall.Outcome) string {
+	if o == firewall.Allow {
+		return chain + "-allow"
+	}
+	return chain + "-deny"
+}
+
+// firewallSets returns the sets and maps of EgressFirewall.
+func firewallSets(d *plan.DataPlane) (all []*Set) {
+	for _, f := range Families {
+		addr := nftables.Set{KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian}
+		toNumber := addr
+		toNumber.IsMap, toNumber.DataType = true, nftables.TypeMark
+		first := len(all)
+		for i := range d.Policies {
+			if p := &d.Policies[i]; p.IPv6() == (f == IPv6) {
+				all = append(all, policySets(p, toNumber)...)
+			}
+		}
+		if len(all) > first {
+			pods, inside := &Set{Set: toNumber}, &Set{Set: addr, Elements: f.intervals(d.Inside)}
+			pods.Name, inside.Name, inside.Interval = SetFirewalled+f.Suffix, SetInside+f.Suffix, true
+			all = append(all, pods, inside)
+		}
+	}
+	return all
+}
+
+// policySets returns the map of each stretch of a policy, of a kind that is given, and the sets of its ports.
+func policySets(p *firewall.Policy, toNumber nftables.Set) (all []*Set) {
+	ports := nftables.Set{
+		KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), Concatenation: true,
+		KeyByteOrder: binaryutil.BigEndian,
+	}
+	for n := range p.Stretches {
+		s, name := &p.Stretches[n], stretch(p.ID, n)
+		ranges := &Set{Set: toNumber}
+		ranges.Name, ranges.Interval = name, true
+		for _, r := range s.Ranges {
+			ranges.addRange(r.First, r.Last, plan.PathID(r.Outcome))
+		}
+		all = append(all, ranges)
+		for i := range s.Ports {
+			for _, of := range exceptions(&s.Ports[i]) {
+				set := &Set{Set: ports}
+				set.Name = portsSet(byPort(name, i), of.Outcome)
+				for _, port := range of.ports {
+					set.element(portKey(port))
+				}
+				all = append(all, set)
+			}
+		}
+	}
+	return all
+}
+
+// addRange adds a range of addresses to a map of ranges to numbers.
+func (s *Set) addRange(first, last netip.Addr, number plan.PathID) {
+	s.Elements = append(s.Elements, nftables.SetElement{Key: first.AsSlice(), Val: PathValue(number)})
+	s.Elements = appendEnd(s.Elements, last.Next())
+}
+
+// portKey returns a protocol and port as the kernel compares them: each in a register of 4 bytes.
+func portKey(p cluster.FirewallPort) []byte {
+	return append(binary.BigEndian.AppendUint16([]byte{p.Protocol, 0, 0, 0}, p.Number), 0, 0)
+}

@@ -1,0 +1,278 @@
+package plan_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/firewall"
+	"github.com/egressway/egressway/internal/plan"
+)
+
+// somePorts returns a few ports, of which different rules have the same ones.
+func somePorts(r *rand.Rand) (all []cluster.FirewallPort) {
+	for range r.IntN(3) {
+		all = append(all, cluster.FirewallPort{Protocol: pick[uint8](r, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP), Number: pick[uint16](r, 53, 80, 443)})
+	}
+	return all
+}
+
+// someEgressFirewall returns an EgressFirewall of a few rules, so that namespaces have equal ones.
+func someEgressFirewall(r *rand.Rand) (e cluster.EgressFirewall) {
+	for i := range r.IntN(6) {
+		rule := cluster.FirewallRule{Number: i + 1, Deny: chance(r, 0.5), Ports: somePorts(r)}
+		switch {
+		case chance(r, 0.2):
+			rule.Nodes = labels.SelectorFromSet(pick(r, nil, map[string]string{"rack": "1"}, map[string]string{"rack": "2"}))
+		case chance(r, 0.9):
+			rule.To = prefixes(pick(r, "203.0.113.0/24", "203.0.113.64/26", "203.0.113.0/25", "0.0.0.0/0", "10.0.0.0/8", "255.255.255.0/24", "2001:db8::/32", "2001:db8:1::/48", "::/0", "fd00::/8"))[0]
+		}
+		e.Rules = append(e.Rules, rule)
+	}
+	e.Given = len(e.Rules)
+	return e
+}
+
+// changeEgressFirewall adds, changes or removes the EgressFirewall of a namespace.
+func (e *evolving) changeEgressFirewall() {
+	key := cluster.Key{Namespace: pick(e.Rand, "good", "other", "gone"), Name: cluster.NameEgressFirewall}
+	o := &e.Objects
+	if o.EgressFirewalls = o.EgressFirewalls.With(key, someEgressFirewall(e.Rand)); chance(e.Rand, 0.4) {
+		o.EgressFirewalls = o.EgressFirewalls.Without(key)
+	}
+	e.changed.Add(cluster.KindEgressFirewall.ID(key))
+}
+
+// denied reports whether a plan denies a connection from a pod.
+func denied(d *plan.DataPlane, from, to netip.Addr, port cluster.FirewallPort) bool {
+	f, firewalled := d.Firewalled.Get(firewall.Firewalled{Addr: from})
+	if !firewalled || slices.ContainsFunc(d.Inside, func(p netip.Prefix) bool { return p.Contains(to) }) {
+		return false
+	}
+	i := slices.IndexFunc(d.Policies, func(p firewall.Policy) bool { return p.ID == f.Policy })
+	return d.Policies[i].Denies(to, port)
+}
+
+// byRules reports whether rules, read one after another, deny a connection.
+func byRules(s *plan.Snapshot, rules []cluster.FirewallRule, to netip.Addr, port cluster.FirewallPort) bool {
+	for _, r := range rules {
+		concerns := r.Nodes == nil && (!r.To.IsValid() || r.To.Contains(to))
+		for _, n := range s.Objects.Nodes.All() {
+			concerns = concerns || r.Nodes != nil && r.Nodes.Matches(labels.Set(n.Labels)) && slices.Contains(n.Addresses, to)
+		}
+		if concerns && (len(r.Ports) == 0 || slices.Contains(r.Ports, port)) {
+			return r.Deny
+		}
+	}
+	return false
+}
+
+// firewalledWorld is a world with one pod of namespace good on node n0.
+func firewalledWorld(seed uint64, from ...netip.Addr) plan.Snapshot {
+	s := world(seed)
+	s.Node, s.Objects.PodsKnown = "n0", true
+	s.Objects.Pods = cluster.MapOf(map[cluster.Key]cluster.Pod{{Namespace: "good", Name: "p"}: {Node: "n0", Addresses: from}})
+	return s
+}
+
+// TestFirstFirewallRuleCounts compares the policies of random rules with the rules themselves, read one after another, at the ends of
+// their destinations and around them.
+func TestFirstFirewallRuleCounts(t *testing.T) {
+	stretches := 0
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		from := []netip.Addr{addr("10.244.0.7"), addr("fd44:0::7")}
+		s := firewalledWorld(seed, from...)
+		e := someEgressFirewall(r)
+		for range r.IntN(30) {
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{203, byte(r.IntN(4) * 85), byte(r.IntN(3)), byte(r.IntN(256))}), r.IntN(33)).Masked()
+			e.Rules = append(e.Rules, cluster.FirewallRule{Deny: chance(r, 0.5), To: p, Ports: somePorts(r)})
+		}
+		if seed%50 == 0 { // so many ports that they do not fit into one stretch
+			for n := range 700 {
+				to := netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, byte(n >> 4), byte(n)}), 8+n%25).Masked()
+				e.Rules = append(e.Rules, cluster.FirewallRule{Deny: n%3 == 0, To: to, Ports: []cluster.FirewallPort{{Protocol: unix.IPPROTO_TCP, Number: uint16(1 + n%431)}}})
+			}
+		}
+		s.Objects.EgressFirewalls = cluster.MapOf(map[cluster.Key]cluster.EgressFirewall{{Namespace: "good", Name: "default"}: e})
+		desired, _ := plan.Build(s)
+		d := &desired.DataPlane
+		for _, p := range d.Policies {
+			stretches = max(stretches, len(p.Stretches))
+			for _, of := range p.Stretches {
+				require.LessOrEqual(t, len(of.Ranges), 2*(len(e.Rules)+4*s.Objects.Nodes.Len()))
+				require.True(t, slices.IsSortedFunc(of.Ranges, func(x, y firewall.Range) int { return x.Last.Compare(y.First) }))
+			}
+		}
+		to := []netip.Addr{addr("0.0.0.1"), addr("255.255.255.254"), addr("1::"), addr("ffee:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), addr("203.0.113.9")}
+		for _, rule := range e.Rules {
+			if rule.To.IsValid() {
+				to = append(to, rule.To.Addr(), cluster.LastAddr(rule.To), rule.To.Addr().Prev(), cluster.LastAddr(rule.To).Next())
+			}
+		}
+		for _, n := range s.Objects.Nodes.All() {
+			to = append(to, n.Addresses...)
+		}
+		for i, a := range to {
+			if !a.IsValid() || slices.ContainsFunc(d.Inside, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				continue
+			}
+			pod := from[map[bool]int{true: 0, false: 1}[a.Is4()]]
+			for _, port := range []cluster.FirewallPort{
+				{Protocol: unix.IPPROTO_TCP, Number: 443},
+				{Protocol: unix.IPPROTO_TCP, Number: 80},
+				{Protocol: unix.IPPROTO_UDP, Number: 53},
+				{Protocol: unix.IPPROTO_UDP, Number: 443},
+				{Protocol: unix.IPPROTO_SCTP, Number: 80},
+				{Protocol: unix.IPPROTO_ICMP},
+				{Protocol: unix.IPPROTO_TCP, Number: uint16(1 + i%431)},
+			} {
+				require.Equal(t, byRules(&s, e.Rules, a, port), denied(d, pod, a, port), "seed %d, to %s, %v, rules %v", seed, a, port, e.Rules)
+			}
+		}
+	}
+	require.Greater(t, stretches, 1)
+}
+
+// TestEqualFirewallsShareAPolicy expects one policy for 2,000 namespaces with equal rules, however they are written, and no change of
+// it when another one comes. While two Pods are said to have one address, it may begin nothing that either of their policies denies.
+func TestEqualFirewallsShareAPolicy(t *testing.T) {
+	s := firewalledWorld(1)
+	deny := func(to string) cluster.FirewallRule { return cluster.FirewallRule{Deny: true, To: prefixes(to)[0]} }
+	written := []cluster.EgressFirewall{{Rules: []cluster.FirewallRule{deny("203.0.113.0/24")}}, {Rules: []cluster.FirewallRule{deny("203.0.113.0/25"), deny("203.0.113.128/25")}}}
+	pods, firewalls := map[cluster.Key]cluster.Pod{}, map[cluster.Key]cluster.EgressFirewall{}
+	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}) }
+	for i := range 2000 {
+		namespace := fmt.Sprint("team-", i)
+		pods[cluster.Key{Namespace: namespace, Name: "p"}] = cluster.Pod{Node: "n0", Addresses: []netip.Addr{at(i)}}
+		firewalls[cluster.Key{Namespace: namespace, Name: "default"}] = written[i%2]
+	}
+	s.Objects.Pods, s.Objects.EgressFirewalls = cluster.MapOf(pods), cluster.MapOf(firewalls)
+	var p plan.Planner
+	before, _ := p.Plan(s, cluster.Everything())
+	require.Len(t, before.DataPlane.Policies, 1)
+	require.Equal(t, 2000, before.DataPlane.Firewalled.Len())
+
+	other := cluster.Key{Namespace: "team-7", Name: "default"}
+	s.Objects.EgressFirewalls = s.Objects.EgressFirewalls.With(other, cluster.DenyAll())
+	var changed cluster.Changed
+	changed.Add(cluster.KindEgressFirewall.ID(other))
+	after, _ := p.Plan(s, changed)
+	require.Len(t, after.DataPlane.Policies, 2)
+	require.Contains(t, after.DataPlane.Policies, before.DataPlane.Policies[0])
+	differ := 0
+	for range before.DataPlane.Firewalled.Changes(after.DataPlane.Firewalled) {
+		differ++
+	}
+	require.Equal(t, 1, differ)
+
+	second := cluster.Key{Namespace: "elsewhere", Name: "q"}
+	s.Objects.Pods = s.Objects.Pods.With(second, cluster.Pod{Node: "n0", Addresses: []netip.Addr{at(8)}})
+	changed = cluster.Changed{}
+	changed.AddPod(second)
+	after, _ = p.Plan(s, changed)
+	web := cluster.FirewallPort{Protocol: unix.IPPROTO_TCP, Number: 443}
+	require.True(t, denied(&after.DataPlane, at(8), addr("198.51.100.1"), web), "one of the Pods has ended, and nothing shows which")
+	require.True(t, denied(&after.DataPlane, at(8), addr("203.0.113.1"), web))
+	require.False(t, denied(&after.DataPlane, at(9), addr("198.51.100.1"), web))
+}
+
+// TestFirewallSparesTheInside expects no denial of pods and Services, and one of nodes, even if clusterCIDRs lists them.
+func TestFirewallSparesTheInside(t *testing.T) {
+	s := firewalledWorld(1, addr("10.244.0.7"), addr("fd44:0::7"))
+	c := *s.Config
+	c.ClusterCIDRs, s.Config = prefixes("10.0.0.0/8", "fd00::/16"), &c
+	s.Objects.EgressFirewalls = cluster.MapOf(map[cluster.Key]cluster.EgressFirewall{{Namespace: "good", Name: "default"}: cluster.DenyAll()})
+	desired, _ := plan.Build(s)
+	web := cluster.FirewallPort{Protocol: unix.IPPROTO_TCP, Number: 443}
+	nodes := 0
+	for _, n := range s.Objects.Nodes.All() {
+		for _, a := range n.Addresses {
+			from := "10.244.0.7"
+			if a.Is6() {
+				from = "fd44:0::7"
+			}
+			require.True(t, denied(&desired.DataPlane, addr(from), a, web), a)
+			nodes++
+		}
+	}
+	require.Positive(t, nodes)
+	for _, a := range []string{"10.244.0.1", "10.244.3.9", "10.96.0.1", "10.1.2.3", "169.254.20.10", "224.0.0.5", "127.0.0.1"} {
+		require.False(t, denied(&desired.DataPlane, addr("10.244.0.7"), addr(a), web), a)
+	}
+	require.True(t, denied(&desired.DataPlane, addr("10.244.0.7"), addr("198.51.100.1"), web))
+}
+
+// TestFirewallHoldsUnknownPods expects pods' addresses to wait while their Pod is not known, as long as there is an EgressFirewall,
+// unless firewall.hold is false.
+func TestFirewallHoldsUnknownPods(t *testing.T) {
+	known := addr("10.244.0.7")
+	s := firewalledWorld(1, known)
+	c := *s.Config
+	c.Hold, s.Config = nil, &c
+	var p plan.Planner
+	none, _ := p.Plan(s, cluster.Everything())
+	require.False(t, none.DataPlane.Hold)
+
+	key := cluster.Key{Namespace: "elsewhere", Name: "default"}
+	s.Objects.EgressFirewalls = cluster.MapOf(map[cluster.Key]cluster.EgressFirewall{key: cluster.DenyAll()})
+	var changed cluster.Changed
+	changed.Add(cluster.KindEgressFirewall.ID(key))
+	held, _ := p.Plan(s, changed)
+	require.True(t, held.DataPlane.Hold)
+	require.Equal(t, []plan.Address{{Addr: known}}, held.DataPlane.Let.Slice())
+
+	open := c
+	open.Firewall.Hold = false
+	s.Config = &open
+	desired, _ := p.Plan(s, cluster.Changed{})
+	require.False(t, desired.DataPlane.Hold)
+}
+
+// BenchmarkFirewall measures how long 8,000 rules of one namespace take to become a policy, and a change of one pod.
+func BenchmarkFirewall(b *testing.B) {
+	s := firewalledWorld(1)
+	key := cluster.Key{Namespace: "good", Name: "default"}
+	var rules [2]cluster.EgressFirewall
+	for i := range 7999 {
+		rule := cluster.FirewallRule{To: netip.PrefixFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 0}), 24)}
+		if i%2 == 0 {
+			rule.Ports = []cluster.FirewallPort{{Protocol: unix.IPPROTO_TCP, Number: 443}}
+		}
+		rules[0].Rules, rules[1].Rules = append(rules[0].Rules, rule), append(rules[1].Rules, rule)
+	}
+	for i := range rules {
+		rules[i].Rules = append(rules[i].Rules, cluster.FirewallRule{Deny: true})
+	}
+	rules[1].Rules[7].Deny = true
+	s.Objects.EgressFirewalls = s.Objects.EgressFirewalls.With(key, rules[0])
+	for i := range 250 {
+		s.Objects.Pods = s.Objects.Pods.With(cluster.Key{Namespace: "good", Name: fmt.Sprint(i)}, cluster.Pod{Node: "n0", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 0, byte(i)})}})
+	}
+	var p plan.Planner
+	p.Plan(s, cluster.Everything())
+	b.Run("rule", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			s.Objects.EgressFirewalls = s.Objects.EgressFirewalls.With(key, rules[(i+1)%2])
+			var changed cluster.Changed
+			changed.Add(cluster.KindEgressFirewall.ID(key))
+			p.Plan(s, changed)
+		}
+	})
+	b.Run("pod", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			pod := cluster.Key{Namespace: "good", Name: "7"}
+			s.Objects.Pods = s.Objects.Pods.With(pod, cluster.Pod{Node: "n0", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})}})
+			var changed cluster.Changed
+			changed.AddPod(pod)
+			p.Plan(s, changed)
+		}
+	})
+}
