@@ -143,8 +143,8 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	snapshot := plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.Choices(), Facts: facts,
 		Learned: a.speakers.Learned(), Unsettled: unsettled, Unmade: a.last.unmade, APIServer: a.reached(),
-		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c), Unsure: a.unsure(ctx, objects, facts.Links),
-		Heard: a.heard(), Answering: a.answering(c),
+		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c),
+		Unsure: a.unsure(ctx, objects, facts.Links), Heard: a.heard(), Answering: a.answering(c),
 	}
 	desired, planned := a.planner.Plan(snapshot, change)
 	if now := tablesOf(c, desired); !slices.Equal(now, tables) { // of networks that objects name, not the configuration

@@ -275,7 +275,10 @@ func (r *resolver) networks() {
 	for i, n := range all {
 		path := fmt.Sprintf("networks[%d]", i)
 		if !r.outlet(path, &n, used, tables) {
-			n = Network{Name: n.Name, Namespaces: n.Namespaces, EgressIPs: n.EgressIPs, OnLink: n.OnLink, OnNoPath: n.OnNoPath, Elsewhere: n.Elsewhere}
+			n = Network{
+				Name: n.Name, Namespaces: n.Namespaces, EgressIPs: n.EgressIPs,
+				OnLink: n.OnLink, OnNoPath: n.OnNoPath, Elsewhere: n.Elsewhere,
+			}
 			r.of.Networks = append(r.of.Networks, n)
 			continue
 		}

@@ -338,7 +338,7 @@ func (v *validator) metricsTLS() {
 		v.bad("status.metricsTLS", "status.metricsAddress is empty: no client can connect")
 	}
 	if t.TokenReview && v.c.Source.Manifests != "" {
-		v.bad("status.metricsTLS.tokenReview", "an API server has to judge the tokens, and source.manifests names a folder instead: remove one")
+		v.bad("status.metricsTLS.tokenReview", "an API server has to judge the tokens, and source.manifests names a folder: remove one")
 	}
 	if !v.pemFiles(t) {
 		return

@@ -101,7 +101,8 @@ func (q *queue) take() (lines []byte, missing [losses]uint64) {
 	signal(q.room)
 	for why, n := range missing {
 		if n > 0 {
-			lines = append(lines, line{Event: eventLost, Time: time.Now().UTC(), Node: q.log.node, Lost: n, LostBy: loss(why).String()}.text()...)
+			lost := line{Event: eventLost, Time: time.Now().UTC(), Node: q.log.node, Lost: n, LostBy: loss(why).String()}
+			lines = append(lines, lost.text()...)
 		}
 	}
 	return append(lines, queued...), missing
@@ -130,7 +131,7 @@ func (q *queue) write() error {
 		return nil
 	}
 	stuck := time.AfterFunc(stuckAfter, func() {
-		q.log.report(fmt.Sprintf("the file has accepted nothing for %s: connections that end meanwhile are missing in it, but counted", stuckAfter))
+		q.log.report(fmt.Sprintf("the file has accepted nothing for %s: connections that end now are counted, but not in it", stuckAfter))
 	})
 	n, err := q.file.write(lines)
 	stuck.Stop()

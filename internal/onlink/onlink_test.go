@@ -48,10 +48,10 @@ func TestAnnouncer(t *testing.T) {
 		three := plan.OnLink{Addr: netip.MustParseAddr("203.0.113.34"), Device: "eth1"}
 
 		require.Error(t, a.Set([]plan.OnLink{one, three}), "the caller learns that nobody hears it")
-		time.Sleep(500 * time.Millisecond)
+		<-time.After(500 * time.Millisecond)
 		require.NoError(t, a.Set([]plan.OnLink{one, three}), "both are announced already")
 		require.Error(t, a.Set([]plan.OnLink{one, two}))
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		require.NoError(t, a.Set(nil))
 		require.Error(t, a.Set([]plan.OnLink{one}), "this node answers again")
 		synctest.Wait()

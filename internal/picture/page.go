@@ -33,7 +33,8 @@ func WritePage(out io.Writer, r status.Report) error {
 	rows, omitted := rowsOf(r)
 	_, err := strings.NewReplacer(
 		"{{policy}}", policy, "{{node}}", escaped(r.Node), "{{state}}", escaped(head), "{{style}}", pageStyle,
-		"{{verdict}}", g.verdict(), "{{caption}}", captionOf(len(rows)+omitted, omitted), "{{columns}}", columnsOf(), "{{rows}}", tableRows(rows),
+		"{{verdict}}", g.verdict(), "{{caption}}", captionOf(len(rows)+omitted, omitted),
+		"{{columns}}", columnsOf(), "{{rows}}", tableRows(rows),
 		"{{picture}}", g.svg(), "{{script}}", script,
 	).WriteString(out, page)
 	return err
@@ -121,8 +122,10 @@ func tableRows(rows []Service) string {
 			class, state = "broken", v.Broken
 		}
 		id := escaped(v.fragment())
-		fmt.Fprintf(&b, `<tr role="row" class="%s" id="%s"><th role="rowheader" scope="row"><a href="#%s">%s</a></th>`, class, id, id, escaped(v.Name))
-		for i, text := range []string{state, v.Network, cmp.Or(v.Host, "none"), cmp.Or(v.Standby, "none"), strings.Join(v.IngressIPs, " "), v.Notes} {
+		fmt.Fprintf(&b, `<tr role="row" class="%s" id="%s">`, class, id)
+		fmt.Fprintf(&b, `<th role="rowheader" scope="row"><a href="#%s">%s</a></th>`, id, escaped(v.Name))
+		cells := []string{state, v.Network, cmp.Or(v.Host, "none"), cmp.Or(v.Standby, "none"), strings.Join(v.IngressIPs, " "), v.Notes}
+		for i, text := range cells {
 			fmt.Fprintf(&b, `<td role="cell" data-label="%s">%s</td>`, columns[i+1], escaped(text))
 		}
 		b.WriteString("</tr>\n")

@@ -133,13 +133,7 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	for state, count := range states {
 		gauge(descEgressStates, float64(count), state)
 	}
-	onLink := 0
-	for _, s := range r.EgressIPs {
-		if s.OnLink != "" {
-			onLink++
-		}
-	}
-	gauge(descOnLink, float64(onLink))
+	gauge(descOnLink, float64(r.answeredOnLink()))
 	gauge(descQoSClasses, float64(r.QoSClasses))
 	gauge(descPolicies, float64(r.FirewallPolicies))
 	gauge(descStretches, float64(r.FirewallStretches))
@@ -151,6 +145,16 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 // sessionStates lists the states of a session by number, which is that of bgpPeerState in RFC 4273 except for the
 // first.
 var sessionStates = []string{"waiting", "idle", "connect", "active", "opensent", "openconfirm", "established"}
+
+// answeredOnLink counts the addresses for which this node answers ARP and NDP.
+func (r Report) answeredOnLink() (count int) {
+	for i := range r.EgressIPs {
+		if r.EgressIPs[i].OnLink != "" {
+			count++
+		}
+	}
+	return count
+}
 
 // byState counts the rows of a report with this node as host, those with it as standby, and all by state.
 func (r Report) byState(rows []Service) (hosted, backed int, states map[string]int) {

@@ -59,7 +59,8 @@ func (r *Report) nodeState(unready string, former []v1alpha1.EgressNodeSession) 
 	for i := range r.Sessions[:min(len(r.Sessions), nodeSessionsMost)] {
 		s := &r.Sessions[i]
 		row := v1alpha1.EgressNodeSession{
-			Network: s.Network, Peer: s.Peer, ASN: int64(s.ASN), Up: s.Up, Since: metav1.NewTime(s.Since), LastError: shortened(s.LastError),
+			Network: s.Network, Peer: s.Peer, ASN: int64(s.ASN), Up: s.Up,
+			Since: metav1.NewTime(s.Since), LastError: shortened(s.LastError),
 		}
 		if before, known := since[[2]string{s.Network, s.Peer}]; known && !s.Up && !before.Up {
 			row.Since = before.Since

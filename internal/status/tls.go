@@ -67,8 +67,8 @@ func (s *Status) review(w http.ResponseWriter, r *http.Request, token string, h 
 		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
 		http.Error(w, "the API server does not accept the token", http.StatusUnauthorized)
 	case !allowed:
-		http.Error(w, fmt.Sprintf("user %s may not get the path %s: a ClusterRole with nonResourceURLs allows it", text.Line(user), r.URL.Path),
-			http.StatusForbidden)
+		why := fmt.Sprintf("user %s may not get the path %s: a ClusterRole with nonResourceURLs allows it", text.Line(user), r.URL.Path)
+		http.Error(w, why, http.StatusForbidden)
 	default:
 		h.ServeHTTP(w, r)
 	}

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FlowRouter returns a router that gives new UDP flows of a pod a mark of their connection and another source. An entry expires after a second.
+// FlowRouter returns a router that gives new UDP flows of a pod a mark of their connection and another source. An entry expires after a
+// second.
 func FlowRouter(tb testing.TB, mark uint32) *Machine {
 	tb.Helper()
 	router, outside := New(tb), New(tb)

@@ -147,15 +147,17 @@ func (a *anyPlan) ingress(countSent bool) sorted.List[plan.IngressIP] {
 	return sorted.Of(all...)
 }
 
-// let returns the pods that a plan with hold lets send.
+// onLink returns addresses for which the node answers on a link.
 func (a *anyPlan) onLink() (list sorted.List[plan.OnLink]) {
 	for range a.IntN(4) {
-		one := plan.OnLink{Addr: address(a.IntN(2) == 0, "203.0.113.%d", "2001:db8:203::%d", a.IntN(3)), Device: fmt.Sprintf("eth-%d", a.IntN(2))}
+		one := plan.OnLink{Device: fmt.Sprintf("eth-%d", a.IntN(2))}
+		one.Addr = address(a.IntN(2) == 0, "203.0.113.%d", "2001:db8:203::%d", a.IntN(3))
 		list = list.With([]plan.OnLink{one}, nil)
 	}
 	return list
 }
 
+// let returns the pods that a plan with hold lets send.
 func (a *anyPlan) let(hold bool) (list sorted.List[plan.Address]) {
 	for range a.IntN(20) {
 		if n := a.IntN(30); hold {

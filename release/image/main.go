@@ -31,7 +31,7 @@ func main() {
 	tag := flag.String("tag", "dev", "tag of the image")
 	name := flag.String("name", "", "name of the image and of the program in it; empty: that of the first program")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: image [-version V] [-created SECONDS] [-name NAME] [-tag TAG] PROGRAM... >ARCHIVE.tar")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: image [-version V] [-created SECONDS] [-name NAME] [-tag TAG] PROGRAM... >IMAGE")
 		flag.PrintDefaults()
 	}
 	flag.Parse()

@@ -37,7 +37,7 @@ func (l flowLine) from() netip.AddrPort { return netip.AddrPortFrom(l.SourceIP, 
 // flowLog is the file of all nodes: they share the kernel, and so the folder in memory.
 func flowLog(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "flowlog-")
+	dir, err := os.MkdirTemp("/dev/shm", "flowlog-") //nolint:usetesting // in memory, which all nodes see
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "flows.jsonl")

@@ -53,7 +53,7 @@ func (d *document) firewallRules(spec rawJSON) (rules []rawJSON, why *fault) {
 		Egress *[]rawJSON `json:"egress"`
 	}
 	if len(spec) > 0 {
-		if why = d.decodePart("spec", spec, &given); why != nil {
+		if why := d.decodePart("spec", spec, &given); why != nil {
 			return nil, why
 		}
 	}

@@ -113,7 +113,7 @@ func TestEndsOfConnections(t *testing.T) {
 
 		// A connection that a program ends was used, too. Without counters and timestamps these are not known.
 		l.r1.Run("sysctl -qw net.netfilter.nf_conntrack_acct=0 net.netfilter.nf_conntrack_timestamp=0")
-		c = l.dial("tcp", 0, 0)
+		l.dial("tcp", 0, 0)
 		as = <-seen
 		require.NoError(t, l.r1.Do(func() error { return RemoveFlows(l.list(l.r1)) }))
 		r = <-ended

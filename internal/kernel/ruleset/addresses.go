@@ -190,7 +190,7 @@ func AddressSets(d *plan.DataPlane) map[string]SetName {
 				}
 				continue
 			}
-			if n := (SetName{Set: set, ipv6: v6}); set.Table().In(d) && !(v6 && set.Table() == TableARP) {
+			if n := (SetName{Set: set, ipv6: v6}); set.Table().In(d) && (!v6 || set.Table() != TableARP) {
 				all[n.String()] = n
 			}
 		}

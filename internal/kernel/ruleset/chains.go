@@ -168,7 +168,8 @@ func Chains(d plan.DataPlane) []Chain {
 	}
 	if device := SharedDevice(&d); device != "" {
 		base = append(base, Chain{
-			Name: ChainShared, In: TableNetdev, Device: device, Hook: nftables.ChainHookEgress, Kind: nftables.ChainTypeFilter, Rules: shared(),
+			Name: ChainShared, In: TableNetdev, Device: device,
+			Hook: nftables.ChainHookEgress, Kind: nftables.ChainTypeFilter, Rules: shared(),
 		})
 	}
 	if TableARP.In(&d) {

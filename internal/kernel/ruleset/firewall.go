@@ -146,7 +146,8 @@ type exception struct {
 
 // exceptions returns the lists of ports that are not empty.
 func exceptions(p *firewall.Ports) []exception {
-	return slices.DeleteFunc([]exception{{p.Allow, firewall.Allow}, {p.Deny, firewall.Deny}}, func(e exception) bool { return len(e.ports) == 0 })
+	both := []exception{{p.Allow, firewall.Allow}, {p.Deny, firewall.Deny}}
+	return slices.DeleteFunc(both, func(e exception) bool { return len(e.ports) == 0 })
 }
 
 func portsSet(chain string, o firewall.Outcome) string {

@@ -21,7 +21,8 @@ var hookARPInput = nftables.ChainHookRef(0)
 func askedElsewhere() [][]expr.Any {
 	target := part{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 4}} // Ethernet and IPv4, RFC 826
 	device := part{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg32 + 1}}
-	return [][]expr.Any{join(target, in(SetAsked+IPv4.Suffix), target, device, notIn(SetAnswers+IPv4.Suffix), part{&expr.Verdict{Kind: expr.VerdictDrop}})}
+	drop := part{&expr.Verdict{Kind: expr.VerdictDrop}}
+	return [][]expr.Any{join(target, in(SetAsked+IPv4.Suffix), target, device, notIn(SetAnswers+IPv4.Suffix), drop)}
 }
 
 // answersOnLink adds to the chains the rules about such addresses, before all that would let their packets reach the node itself.

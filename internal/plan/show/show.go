@@ -114,12 +114,12 @@ func (w *textWriter) egressIPs(p *plan.NodePlan) {
 		if len(s.IngressIPs) == 0 {
 			address += " (refused)"
 		}
-		text := announcedText(p, s)
+		announced := announcedText(p, s)
 		if s.OnLink != "" {
-			text += ", answered on " + s.OnLink
+			announced += ", answered on " + s.OnLink
 		}
 		w.line("  %s\t%s\tnetwork %s\thost %s\tstandby %s\tpods %d, here %d\t%s", s.Key, address, s.Network,
-			orNone(s.Host), orNone(s.Standby), s.Endpoints, s.Local, text)
+			orNone(s.Host), orNone(s.Standby), s.Endpoints, s.Local, announced)
 	}
 }
 
