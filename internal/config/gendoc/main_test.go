@@ -30,7 +30,7 @@ func TestTables(t *testing.T) {
 		"<!-- keys of source -->\n<!-- end of keys -->\n<!-- keys of steering --><!-- end of keys --><!-- keys of marks --><!-- end of keys -->" +
 		"<!-- keys of bgp --><!-- end of keys --><!-- keys of networks[] --><!-- end of keys --><!-- keys of networks[].peers[] --><!-- end of keys -->" +
 		"<!-- keys of hold[] --><!-- end of keys --><!-- keys of firewall --><!-- end of keys --><!-- keys of kinds --><!-- end of keys --><!-- keys of election --><!-- end of keys --><!-- keys of moves --><!-- end of keys --><!-- keys of failover --><!-- end of keys --><!-- keys of speaker --><!-- end of keys -->" +
-		"<!-- keys of status --><!-- end of keys --><!-- keys of log --><!-- end of keys -->\nthe end\n"
+		"<!-- keys of status --><!-- end of keys --><!-- keys of flowLog --><!-- end of keys --><!-- keys of log --><!-- end of keys -->\nthe end\n"
 	tables, err := rewrite(folder, text)
 	require.NoError(t, err)
 	again, err := rewrite(folder, tables)
