@@ -3,7 +3,6 @@ package cluster
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -35,11 +34,6 @@ type FirewallRule struct {
 type FirewallPort struct {
 	Protocol uint8 // unix.IPPROTO_TCP, IPPROTO_UDP or IPPROTO_SCTP
 	Number   uint16
-}
-
-// Matches reports whether the rule's ports, if it has any, contain a port of a protocol.
-func (r *FirewallRule) Matches(p FirewallPort) bool {
-	return len(r.Ports) == 0 || slices.Contains(r.Ports, p)
 }
 
 // NameEgressFirewall is the only name that an EgressFirewall may have: a namespace has one.

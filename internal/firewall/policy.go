@@ -118,8 +118,15 @@ type Object struct {
 	Key   cluster.Key `json:"key"`
 	Rules int         `json:"rules"` // that the object has
 	Pods  int         `json:"pods"`  // of the node, in its namespace
+	Given []Rule      `json:"-"`     // for explanations: those that have an effect, in order
+}
 
-	rules *compiled
+// Rule describes a rule in force.
+type Rule struct {
+	Number int                    // among the object's rules, from 1
+	To     []netip.Prefix         // destinations, those of nodes among them
+	Ports  []cluster.FirewallPort // none: every protocol and port
+	Text   string                 // the rule in one line
 }
 
 // Compare orders EgressFirewalls by namespace.
@@ -127,18 +134,19 @@ func (o Object) Compare(other Object) int { return o.Key.Compare(other.Key) }
 
 // Equal reports whether two of them are the same.
 func (o Object) Equal(other Object) bool {
+	same := func(a, b Rule) bool {
+		return a.Number == b.Number && a.Text == b.Text && slices.Equal(a.To, b.To) && slices.Equal(a.Ports, b.Ports)
+	}
 	return o.Rules == other.Rules && o.Pods == other.Pods &&
-		(o.rules == other.rules || o.rules != nil && other.rules != nil && o.rules.same(other.rules))
+		(sorted.OneSlice(o.Given, other.Given) || slices.EqualFunc(o.Given, other.Given, same))
 }
 
-// Rule returns the first rule that matches connections to a destination; nil: none does.
-func (o Object) Rule(to netip.Addr, port cluster.FirewallPort) *cluster.FirewallRule {
-	if o.rules == nil {
-		return nil
-	}
-	for i := range o.rules.given {
-		r := &o.rules.given[i]
-		if o.rules.concerns(r, i, to) && r.Matches(port) {
+// Deciding returns the first rule that matches connections to a destination; nil: none does.
+func (o Object) Deciding(to netip.Addr, port cluster.FirewallPort) *Rule {
+	for i := range o.Given {
+		r := &o.Given[i]
+		matches := slices.ContainsFunc(r.To, func(p netip.Prefix) bool { return p.Contains(to) })
+		if matches && (len(r.Ports) == 0 || slices.Contains(r.Ports, port)) {
 			return r
 		}
 	}

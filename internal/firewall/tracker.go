@@ -28,19 +28,8 @@ type compiled struct {
 		stretches []Stretch
 	}
 	rules int
-	given []cluster.FirewallRule
-	nodes map[int][]netip.Addr // the addresses of the nodes that a rule selects, by its index in given
-}
-
-// concerns reports whether a destination is one of a rule, by the rule's index in given.
-func (c *compiled) concerns(r *cluster.FirewallRule, index int, to netip.Addr) bool {
-	switch {
-	case r.Nodes != nil:
-		return slices.Contains(c.nodes[index], to)
-	case r.To.IsValid():
-		return r.To.Contains(to)
-	}
-	return true
+	given []Rule
+	nodes bool // some rule selects nodes
 }
 
 // Pass is one round of planning.
@@ -108,7 +97,7 @@ func (p *Pass) compileAll() (differ map[string]bool) {
 	default:
 		maps.Copy(keys, p.Changed.Of[cluster.KindEgressFirewall])
 		for namespace, c := range p.namespaces {
-			if p.Moved && len(c.nodes) > 0 {
+			if p.Moved && c.nodes {
 				keys[objectOf(namespace)] = true
 			}
 		}
@@ -160,14 +149,14 @@ func (p *Pass) nodeAddresses(of labels.Selector) (all []netip.Addr) {
 // compile resolves rules.
 func (c *compiled) compile(rules []cluster.FirewallRule, nodes func(labels.Selector) []netip.Addr) {
 	var of [2][]rule
-	c.given, c.nodes = rules, map[int][]netip.Addr{}
+	c.given = make([]Rule, len(rules))
 	for i := range rules {
 		r := &rules[i]
 		var to [2][]netip.Prefix
 		switch {
 		case r.Nodes != nil:
-			c.nodes[i] = nodes(r.Nodes)
-			for _, a := range c.nodes[i] {
+			c.nodes = true
+			for _, a := range nodes(r.Nodes) {
 				to[familyOf(a)] = append(to[familyOf(a)], netip.PrefixFrom(a, a.BitLen()))
 			}
 		case r.To.IsValid():
@@ -175,6 +164,7 @@ func (c *compiled) compile(rules []cluster.FirewallRule, nodes func(labels.Selec
 		default:
 			to = [2][]netip.Prefix{ipv4: everywhere[ipv4 : ipv4+1], ipv6: everywhere[ipv6 : ipv6+1]}
 		}
+		c.given[i] = Rule{r.Number, slices.Concat(to[ipv4], to[ipv6]), r.Ports, r.Text}
 		for family := range of {
 			if len(to[family]) > 0 {
 				of[family] = append(of[family], rule{r.Deny, to[family], r.Ports})
@@ -262,7 +252,7 @@ func (p *Pass) describe(former sorted.List[Object]) sorted.List[Object] {
 	row := func(namespace string) {
 		o := Object{Key: objectOf(namespace), Pods: count[namespace]}
 		if c := p.namespaces[namespace]; c != nil {
-			o.Rules, o.rules = c.rules, c
+			o.Rules, o.Given = c.rules, c.given
 			set = append(set, o)
 		} else {
 			gone = append(gone, o)
@@ -283,12 +273,4 @@ func (p *Pass) describe(former sorted.List[Object]) sorted.List[Object] {
 	}
 	p.pods = count
 	return former.With(set, gone)
-}
-
-// same reports whether two of them have the same rules for display.
-func (c *compiled) same(o *compiled) bool {
-	alike := func(a, b cluster.FirewallRule) bool {
-		return a.Number == b.Number && a.Deny == b.Deny && a.To == b.To && a.Text == b.Text && slices.Equal(a.Ports, b.Ports)
-	}
-	return slices.EqualFunc(c.given, o.given, alike) && maps.EqualFunc(c.nodes, o.nodes, slices.Equal[[]netip.Addr])
 }

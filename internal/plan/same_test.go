@@ -42,9 +42,6 @@ func (w *writer) fill(path string, v reflect.Value) {
 			if v.Type() == reflect.TypeFor[config.Peer]() && (name == "NodeSelectors" || name == "Overrides") {
 				continue // a node's own configuration has none
 			}
-			if !v.Type().Field(i).IsExported() {
-				continue // its row compares it
-			}
 			w.fill(path+"."+name, v.Field(i))
 		}
 	case reflect.Pointer:

@@ -63,7 +63,7 @@ func firewallRuleOf(p *plan.NodePlan, from, to netip.Addr, port cluster.Firewall
 		}
 	}
 	o, _ := p.EgressFirewalls.Get(firewall.Object{Key: cluster.Key{Namespace: f.Namespace, Name: cluster.NameEgressFirewall}})
-	if r := o.Rule(to, port); r != nil {
+	if r := o.Deciding(to, port); r != nil {
 		rule = "EgressFirewall " + o.Key.String() + ", rule " + strconv.Itoa(r.Number) + ": " + r.Text
 	}
 	return rule, denied

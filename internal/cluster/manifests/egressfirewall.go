@@ -48,7 +48,7 @@ func (r *reading) egressFirewall(d *document) {
 }
 
 // firewallRules returns the rules in a spec, or why they cannot be read.
-func (d *document) firewallRules(spec rawJSON) (rules []rawJSON, why *fault) {
+func (d *document) firewallRules(spec rawJSON) ([]rawJSON, *fault) {
 	var given struct {
 		Egress *[]rawJSON `json:"egress"`
 	}
