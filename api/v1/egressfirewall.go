@@ -81,7 +81,7 @@ type EgressFirewallDestination struct {
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 }
 
-// EgressFirewallStatus says whether the rules are in force.
+// EgressFirewallStatus reports whether the rules are in force.
 type EgressFirewallStatus struct {
 	// "EgressFirewall Rules applied" or "EgressFirewall Rules not correctly applied".
 	// +optional

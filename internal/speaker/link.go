@@ -19,7 +19,7 @@ type link struct {
 	*wire
 	socket   string
 	wake     func()
-	onLink   *sorted.List[plan.OnLink] // of the last OnLink request; guarded likewise
+	onLink   *sorted.List[plan.OnLink] // of the last OnLink request; guarded as the others are
 	unsent   error                     // the speaker's answer to it
 	watching *watching                 // the last confirmed Watch request; guarded by the client's asking
 

@@ -30,7 +30,7 @@ func (s *store[K, V]) absent(ctx context.Context, k clients, failed error) bool 
 }
 
 // awaitKind stores that the server has no such kind of objects, and returns when it may have. Objects of a CRD that was deleted stay
-// in force, with a Problem: perhaps somebody deleted it by mistake, or replaces it.
+// in force, with a Problem: it may have been deleted by mistake, or for another version.
 func (s *store[K, V]) awaitKind(ctx context.Context, k clients) error {
 	s.cluster.complain(s.resource+" list", nil)
 	s.cluster.complain(s.resource+" watch", nil)
