@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,9 +33,12 @@ func TestFrames(t *testing.T) {
 // it until it stops.
 func TestAnnouncer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // Set and Run send
 		var sent []string
 		began := time.Now()
 		a := newAnnouncer(func(all []plan.OnLink) error {
+			mu.Lock()
+			defer mu.Unlock()
 			for _, one := range all {
 				sent = append(sent, time.Since(began).String()+" "+one.Addr.String()+" "+one.Device)
 			}
@@ -54,13 +58,12 @@ func TestAnnouncer(t *testing.T) {
 		<-time.After(10 * time.Second)
 		require.NoError(t, a.Set(nil))
 		require.Error(t, a.Set([]plan.OnLink{one}), "this node answers again")
-		synctest.Wait()
+		cancel()
+		<-done
 		require.Equal(t, []string{
 			"0s 203.0.113.33 eth1", "0s 203.0.113.34 eth1",
 			"500ms 2001:db8::33 eth1", "1s 203.0.113.33 eth1", "1.5s 2001:db8::33 eth1", "2s 203.0.113.33 eth1", "2.5s 2001:db8::33 eth1",
 			"10.5s 203.0.113.33 eth1",
 		}, sent)
-		cancel()
-		<-done
 	})
 }

@@ -146,6 +146,11 @@ func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordination
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	// Only a new Lease gets an owner: on some clusters, changing the owner of an object needs permission to delete it.
+	select {
+	case <-c.nodesKnown:
+	case <-ctx.Done():
+		return fmt.Errorf("create Lease %s/%s: Nodes were not listed yet, so its owner is not known", lease.Namespace, lease.Name)
+	}
 	if uid := c.nodeUID(); uid != "" {
 		lease.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(uid),
@@ -159,9 +164,6 @@ func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordination
 
 // nodeUID returns the UID of this node's Node; empty: it is not known yet.
 func (c *Cluster) nodeUID() string {
-	if !c.synced.Load() {
-		return ""
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes.objects.At(c.options.Node).UID

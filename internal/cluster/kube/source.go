@@ -25,7 +25,8 @@ type source struct {
 	complaints complaints
 	texts      interner
 	selectors  selectors
-	synced     atomic.Bool // every kind was listed once
+	synced     atomic.Bool   // every kind was listed once
+	nodesKnown chan struct{} // closed once Nodes were listed
 	kinds      []follower
 	optional   []optional // those of kinds that a server need not have
 
@@ -65,7 +66,7 @@ type slice struct {
 }
 
 func (s *source) init(c *Cluster) {
-	s.complaints.by = map[string]cluster.Problem{}
+	s.complaints.by, s.nodesKnown = map[string]cluster.Problem{}, make(chan struct{})
 	s.slicesOf, s.stale = map[cluster.Key][]cluster.Key{}, map[cluster.Key]bool{}
 	s.changed = cluster.Everything()
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
@@ -229,8 +230,15 @@ func (c *Cluster) change(f func() (changed bool)) {
 	}
 }
 
-// checkSynced sets synced once every kind was listed. The caller holds the mutex.
+// checkSynced sets synced once every kind was listed, and closes nodesKnown once Nodes were. The caller holds the mutex.
 func (c *Cluster) checkSynced() {
+	if c.nodes.isSynced() {
+		select {
+		case <-c.nodesKnown:
+		default:
+			close(c.nodesKnown)
+		}
+	}
 	if !slices.ContainsFunc(c.kinds, func(f follower) bool { return !f.isSynced() }) {
 		c.synced.Store(true)
 	}
