@@ -54,6 +54,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("reports", f.reports)
 	t.Run("status", f.status)
 	t.Run("obeys the leader", f.obeys)
+	t.Run("similar events", f.similarEvents)
 	t.Run("last words", f.lastWords)
 	t.Run("pruned", f.prunes)
 	t.Run("earlier CRD", f.earlierCRD)

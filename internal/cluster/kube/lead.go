@@ -259,7 +259,9 @@ func (t *term) writeEvent(ctx context.Context, item *queuedEvent) error {
 		there, err = to.Patch(ctx, item.event.Name, types.StrategicMergePatchType, item.patch, metav1.PatchOptions{})
 	}
 	if !counts || apierrors.IsNotFound(err) {
-		item.event.ResourceVersion, item.event.Name = "", ""
+		if item.event.ResourceVersion = ""; item.event.GenerateName != "" {
+			item.event.Name = "" // the correlator names the Events that it combines from similar ones, and counts them under that name
+		}
 		there, err = to.Create(ctx, item.event, metav1.CreateOptions{})
 	}
 	if err != nil {

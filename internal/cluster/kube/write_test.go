@@ -1,7 +1,10 @@
 package kube
 
 import (
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -140,6 +143,31 @@ func (f *fixture) status(t *testing.T) {
 	d.Write(nil)
 	require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
 	require.Equal(t, version, f.get(t, key).ResourceVersion)
+}
+
+// similarEvents has so many similar Events written that the later ones are combined in one, which counts them.
+func (f *fixture) similarEvents(t *testing.T) {
+	const single, combined = 9, 3 // client-go combines the tenth of ten minutes and all that follow
+	ns := f.namespace(t)
+	d := f.daemon(t, ns, "a")
+	key, o := f.service(t, d, ns, "web")
+	leader(t, d)
+	for i := range single + combined {
+		d.leads().queueEvents(key, statusWrite{
+			uid: string(o.UID), Wanted: Wanted{Events: []Event{{Reason: "Moved", Message: fmt.Sprint("move ", i)}}},
+		})
+	}
+	require.Eventually(t, func() bool {
+		list, err := f.core.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		counts := map[bool][]int32{}
+		for _, e := range list.Items {
+			require.Equal(t, o.UID, e.InvolvedObject.UID)
+			is := strings.HasPrefix(e.Message, "(combined from similar events)")
+			counts[is] = append(counts[is], e.Count)
+		}
+		return slices.Equal(counts[true], []int32{combined}) && slices.Equal(counts[false], slices.Repeat([]int32{1}, single))
+	}, soon, step)
 }
 
 // lastWords stops a leader as soon as it has written: its events are sent all the same.
