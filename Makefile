@@ -63,7 +63,7 @@ bin/bench-packets:
 
 generate: ## generate deepcopy functions, the CRD, the tables of docs/configuration.md, the JSON Schema, and copies of the CRDs, the alerts and the dashboard
 	$(GO) generate ./api/... ./internal/config
-	cp config/crd/egressway.io_egressnodes.yaml config/crd/k8s.ovn.org_egressqoses.yaml config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
+	cp config/crd/egressway.io_egressnodes.yaml config/crd/k8s.ovn.org_egressfirewalls.yaml config/crd/k8s.ovn.org_egressqoses.yaml config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
 	cp deploy/grafana/egressway.json deploy/helm/egressway/files/
 	deploy/prometheus/prometheusrule.sh
 

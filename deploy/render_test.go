@@ -394,12 +394,15 @@ func rulesOf(t *testing.T, o objects, name string) []any {
 
 // TestPodsRight finds that the daemon may list Pods unless nothing in the configuration needs them.
 func TestPodsRight(t *testing.T) {
-	with, without := rulesOf(t, rendered(t, ""), "egressway"), rulesOf(t, rendered(t, "config: {kinds: {egressQoS: off}}"), "egressway")
+	with, without := rulesOf(t, rendered(t, ""), "egressway"), rulesOf(t, rendered(t, "config: {kinds: {egressQoS: off, egressFirewall: off}}"), "egressway")
 	require.NotContains(t, fmt.Sprint(without), "pods")
 	require.Contains(t, fmt.Sprint(with), "pods")
 	require.Len(t, with, len(without)+1)
-	require.Equal(t, without, rulesOf(t, rendered(t, `config: {hold: [], kinds: {egressQoS: "off"}}`), "egressway"))
-	require.Equal(t, with, rulesOf(t, rendered(t, "config: {hold: [{pods: {}}], kinds: {egressQoS: off}}"), "egressway"))
+	require.Equal(t, without, rulesOf(t, rendered(t, `config: {hold: [], kinds: {egressQoS: "off", egressFirewall: "off"}}`), "egressway"))
+	require.Equal(t, with, rulesOf(t, rendered(t, "config: {hold: [{pods: {}}], kinds: {egressQoS: off, egressFirewall: off}}"), "egressway"))
+	for _, kind := range []string{"egressQoS", "egressFirewall"} {
+		require.Equal(t, with, rulesOf(t, rendered(t, "config: {kinds: {"+kind+": off}}"), "egressway"), "the other kind needs it")
+	}
 	require.ElementsMatch(t, with, rulesOf(t, built(t, base), "egressway"))
 }
 
@@ -410,8 +413,10 @@ func TestAggregatedRoles(t *testing.T) {
 		return []any{map[string]any{"apiGroups": []any{"k8s.ovn.org"}, "resources": resources, "verbs": verbs}}
 	}
 	for _, o := range []objects{rendered(t, ""), built(t, base)} {
-		require.Equal(t, rule([]any{"egressservices", "egressservices/status", "egressqoses", "egressqoses/status"}, []any{"get", "list", "watch"}), rulesOf(t, o, "egressway-view"))
-		require.Equal(t, rule([]any{"egressservices", "egressqoses"}, []any{"create", "update", "patch", "delete", "deletecollection"}), rulesOf(t, o, "egressway-edit"))
+		require.Equal(t, rule([]any{
+			"egressservices", "egressservices/status", "egressqoses", "egressqoses/status", "egressfirewalls", "egressfirewalls/status",
+		}, []any{"get", "list", "watch"}), rulesOf(t, o, "egressway-view"))
+		require.Equal(t, rule([]any{"egressservices", "egressqoses", "egressfirewalls"}, []any{"create", "update", "patch", "delete", "deletecollection"}), rulesOf(t, o, "egressway-edit"))
 		for role, in := range map[string][]string{"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}} {
 			var roles []string
 			for label, value := range o["ClusterRole /egressway-"+role].GetLabels() {

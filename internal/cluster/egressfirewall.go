@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -51,6 +52,93 @@ type UnreadRule struct{ Type, Ports, To bool }
 // DenyAll is an EgressFirewall that cannot be read as a whole.
 func DenyAll() EgressFirewall {
 	return EgressFirewall{Rules: []FirewallRule{{Number: 1, Deny: true, Text: "Deny every destination: the object cannot be read"}}}
+}
+
+// DecodePart decodes the part of an object at a field into a value, and returns a Problem if it cannot.
+type DecodePart func(field string, data []byte, into any) *Problem
+
+// DecodeEgressFirewall decodes and trims an EgressFirewall rule by rule, and of a rule part by part: a value of the wrong type costs its
+// rule alone, which then counts as its strictest reading. An object whose rules are no list denies everything.
+func DecodeEgressFirewall(
+	meta metav1.ObjectMeta, spec json.RawMessage, decode DecodePart,
+) (key Key, e EgressFirewall, problems []Problem, ok bool) {
+	o, unread := egressv1.EgressFirewall{ObjectMeta: meta}, map[int]UnreadRule{}
+	rules, fault := firewallRules(keyOf(&o), spec, decode)
+	o.Spec.Egress = make([]egressv1.EgressFirewallRule, len(rules))
+	for i, data := range rules {
+		rule := firewallDecoder{field: fmt.Sprintf("spec.egress[%d]", i), decode: decode, to: &o.Spec.Egress[i]}
+		if rule.rule(data); len(rule.problems) > 0 {
+			problems, unread[i] = append(problems, rule.problems...), rule.unread
+		}
+	}
+	key, e, found, ok := FromEgressFirewall(&o, unread)
+	if ok && fault != nil {
+		fault.Message += ": until then every connection to outside of the cluster is denied"
+		found, e = append(found, *fault), DenyAll()
+	}
+	return key, e, append(problems, found...), ok
+}
+
+// firewallRules returns the rules in a spec, or why they cannot be read.
+func firewallRules(key Key, spec json.RawMessage, decode DecodePart) ([]json.RawMessage, *Problem) {
+	var given struct {
+		Egress *[]json.RawMessage `json:"egress"`
+	}
+	if len(spec) > 0 {
+		if fault := decode("spec", spec, &given); fault != nil {
+			return nil, fault
+		}
+	}
+	if given.Egress == nil {
+		return nil, &Problem{
+			Kind: KindEgressFirewall.String(), Object: key.String(), Field: "spec.egress", Reason: ReasonInvalidValue,
+			Message: "missing: a list of rules, such as [{type: Deny, to: {cidrSelector: 0.0.0.0/0}}]",
+		}
+	}
+	return *given.Egress, nil
+}
+
+// firewallDecoder decodes a rule.
+type firewallDecoder struct {
+	field    string
+	decode   DecodePart
+	to       *egressv1.EgressFirewallRule
+	unread   UnreadRule
+	problems []Problem
+}
+
+// rule decodes the parts of the rule.
+func (d *firewallDecoder) rule(data []byte) {
+	var parts struct {
+		Type  json.RawMessage `json:"type"`
+		Ports json.RawMessage `json:"ports"`
+		To    json.RawMessage `json:"to"`
+	}
+	if fault := d.decode(d.field, data, &parts); fault != nil {
+		d.unread = UnreadRule{Type: true, Ports: true, To: true}
+		d.report(fault, "until then this rule denies every destination")
+		return
+	}
+	d.part("type", parts.Type, &d.to.Type, &d.unread.Type, "one of Allow, Deny: this rule counts as Deny")
+	otherwise := strictest(d.to.Type != egressv1.EgressFirewallAllow, "everything that its other fields say")
+	d.part("ports", parts.Ports, &d.to.Ports, &d.unread.Ports, otherwise)
+	d.part("to", parts.To, &d.to.To, &d.unread.To, otherwise)
+}
+
+// part decodes a part of the rule, if it is given.
+func (d *firewallDecoder) part(name string, data json.RawMessage, into any, unread *bool, otherwise string) {
+	if len(data) == 0 || string(data) == "null" {
+		return
+	}
+	if fault := d.decode(d.field+"."+name, data, into); fault != nil {
+		*unread = true
+		d.report(fault, otherwise)
+	}
+}
+
+func (d *firewallDecoder) report(fault *Problem, otherwise string) {
+	fault.Message += "; " + otherwise
+	d.problems = append(d.problems, *fault)
 }
 
 // FromEgressFirewall trims an EgressFirewall. unread holds parts of rules, by the rule's index.

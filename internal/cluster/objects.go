@@ -127,6 +127,9 @@ func (o Objects) Without(kinds KindSet) Objects {
 	if kinds[KindEgressQoS] {
 		o.EgressQoSes = Map[Key, EgressQoS]{}
 	}
+	if kinds[KindEgressFirewall] {
+		o.EgressFirewalls = Map[Key, EgressFirewall]{}
+	}
 	return o
 }
 

@@ -76,6 +76,8 @@ type Kubernetes struct {
 type Kinds struct {
 	// EgressQoSes: `auto` serves them if the API server has their CRD, or the folder has such objects; `off` ignores them
 	EgressQoS KindMode `yaml:"egressQoS"`
+	// EgressFirewalls: `auto` serves them as above; `off` ignores them, and allows what they deny
+	EgressFirewall KindMode `yaml:"egressFirewall"`
 }
 
 // KindMode is whether a kind of objects is served.

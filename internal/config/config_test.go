@@ -93,7 +93,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		Election:      Election{Hosts: 30},
 		Moves:         Moves{KeepFlows: Duration(90 * time.Second), Within: Duration(15 * time.Second)},
 		OnStop:        OnStopDrain,
-		Kinds:         Kinds{EgressQoS: KindOff},
+		Kinds:         Kinds{EgressQoS: KindOff, EgressFirewall: KindOff},
 		Hold: []Hold{
 			{
 				Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"egress": "held"}},

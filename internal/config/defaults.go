@@ -14,7 +14,7 @@ func Defaults() *Config {
 		},
 		Networks: []Network{{Name: DefaultNetwork}},
 		Firewall: Firewall{Hold: true},
-		Kinds:    Kinds{EgressQoS: KindAuto},
+		Kinds:    Kinds{EgressQoS: KindAuto, EgressFirewall: KindAuto},
 		Election: Election{Hosts: 12},
 		Moves:    Moves{KeepFlows: Duration(time.Minute), Within: Duration(20 * time.Second)},
 		OnStop:   OnStopKeep,

@@ -210,6 +210,7 @@ func (v *validator) moves() {
 		v.bad("moves.within", "1s to 1h, and less than the time before a stopping daemon is killed, 30s for a pod")
 	}
 	oneOf(v, "kinds.egressQoS", c.Kinds.EgressQoS, KindAuto, KindOff)
+	oneOf(v, "kinds.egressFirewall", c.Kinds.EgressFirewall, KindAuto, KindOff)
 	oneOf(v, "onStop", c.OnStop, OnStopKeep, OnStopDrain)
 	if c.OnStop == OnStopDrain && c.Source.Manifests != "" {
 		v.bad("onStop", "services do not move if objects come from source.manifests: choose %s", OnStopKeep)

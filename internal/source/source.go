@@ -37,6 +37,7 @@ func NewServer(log *slog.Logger, c *config.Config, version string, wake func()) 
 // off returns the kinds that a configuration switches off.
 func off(k config.Kinds) (kinds cluster.KindSet) {
 	kinds[cluster.KindEgressQoS] = k.EgressQoS == config.KindOff
+	kinds[cluster.KindEgressFirewall] = k.EgressFirewall == config.KindOff
 	return kinds
 }
 

@@ -16,6 +16,7 @@ import (
 )
 
 const (
+	firewallCRD = "../../../config/crd/k8s.ovn.org_egressfirewalls.yaml"
 	qosCRD      = "../../../config/crd/k8s.ovn.org_egressqoses.yaml"
 	qosResource = "egressqoses." + egressv1.GroupName
 )
@@ -122,27 +123,47 @@ func (s *site) optional(t *testing.T) {
 // firstSnapshot checks that a daemon that starts knows the objects of an optional kind, and the Pods that they select, before it
 // acts.
 func (s *site) firstSnapshot(t *testing.T) {
-	s.applyCRD(t, qosCRD)
-	s.Apply(t, anEgressQoS(46), aPod("mine", "own", "{ip: 10.244.9.1}"))
-	defer s.Delete(t, anEgressQoS(), aPod("mine", "own", ""))
-	for _, kind := range []string{"egressqoses", podResource} {
-		p := newProxy(t, s)
-		p.set(func() { p.blind = kind })
-		r := read(t, p.kubeconfig)
-		r.untilProblem(t, "server", ReasonServerFails)
-		_, synced := r.latest()
-		require.False(t, synced, kind)
-		p.set(func() { p.blind = "" })
-		r.until(t, "known", func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
-			if synced {
-				require.True(t, valuesAre(46)(o, nil, synced), kind)
-				require.Equal(t, 1, o.Pods.Len(), kind)
-			}
-			return synced
-		})
-		r.stop()
+	pod := aPod("mine", "own", "{ip: 10.244.9.1}")
+	s.Apply(t, pod)
+	defer s.Delete(t, pod)
+	for _, of := range []struct {
+		crd, kind, object string
+		known             func(cluster.Objects) bool
+	}{
+		{qosCRD, "egressqoses", anEgressQoS(46), func(o cluster.Objects) bool { return valuesAre(46)(o, nil, true) }},
+		{firewallCRD, "egressfirewalls", anEgressFirewall, func(o cluster.Objects) bool {
+			return len(o.EgressFirewalls.At(firewallKey).Rules) == 1
+		}},
+	} {
+		s.applyCRD(t, of.crd)
+		s.Apply(t, of.object)
+		for _, kind := range []string{of.kind, podResource} {
+			p := newProxy(t, s)
+			p.set(func() { p.blind = kind })
+			r := read(t, p.kubeconfig)
+			r.untilProblem(t, "server", ReasonServerFails)
+			_, synced := r.latest()
+			require.False(t, synced, kind)
+			p.set(func() { p.blind = "" })
+			r.until(t, "known", func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
+				if synced {
+					require.True(t, of.known(o), kind)
+					require.True(t, o.PodsKnown)
+					require.Equal(t, 1, o.Pods.Len(), kind)
+				}
+				return synced
+			})
+			r.stop()
+		}
+		s.Delete(t, of.object)
 	}
 }
+
+// anEgressFirewall is the EgressFirewall of the default namespace.
+const anEgressFirewall = `{apiVersion: k8s.ovn.org/v1, kind: EgressFirewall, metadata: {name: default, namespace: default},
+  spec: {egress: [{type: Deny, to: {cidrSelector: 0.0.0.0/0}}]}}`
+
+var firewallKey = cluster.Key{Namespace: "default", Name: cluster.NameEgressFirewall}
 
 // forbiddenKind checks that a daemon that may not list an optional kind waits for this right only if the server has the kind.
 func (s *site) forbiddenKind(t *testing.T) {
@@ -207,6 +228,67 @@ func TestBadEgressQoSes(t *testing.T) {
 				fields = append(fields, p.Field)
 			}
 			require.Equal(t, test.problems, fields, "%v", problems)
+		})
+	}
+}
+
+// TestBadEgressFirewalls reads objects that a CRD without a schema admits: each part that can be read counts, and the rest has its strictest
+// reading.
+func TestBadEgressFirewalls(t *testing.T) {
+	const allow, deny = `{"type": "Allow", "to": {"cidrSelector": "203.0.113.0/24"}}`, `{"type": "Deny", "to": {"cidrSelector": "203.0.113.0/24"}}`
+	for _, test := range []struct {
+		name, spec string
+		kept       []string // the rules' texts; those that deny everything have none
+		fields     []string // of problems
+	}{
+		{"good", `{"egress": [` + allow + `, ` + deny + `]}`, []string{"Allow 203.0.113.0/24", "Deny 203.0.113.0/24"}, nil},
+		{"no rules", `{"egress": []}`, nil, nil},
+		{"no spec", ``, []string{"all"}, []string{"spec.egress"}},
+		{"null", `null`, []string{"all"}, []string{"spec.egress"}},
+		{"no egress", `{}`, []string{"all"}, []string{"spec.egress"}},
+		{"a spec of another type", `"deny"`, []string{"all"}, []string{"spec"}},
+		{"rules of another type", `{"egress": {"type": "Deny"}}`, []string{"all"}, []string{"spec"}},
+		{"a rule of another type", `{"egress": [7, ` + allow + `]}`, []string{"all", "Allow 203.0.113.0/24"}, []string{"spec.egress[0]"}},
+		{"a type of another type", `{"egress": [{"type": 1, "to": {"cidrSelector": "203.0.113.0/24"}}]}`, []string{"Deny 203.0.113.0/24"}, []string{"spec.egress[0].type"}},
+		{"another type", `{"egress": [{"type": "deny", "to": {"cidrSelector": "203.0.113.0/24"}}]}`, []string{"Deny 203.0.113.0/24"}, []string{"spec.egress[0].type"}},
+		{"ports of an Allow", `{"egress": [{"type": "Allow", "ports": 443, "to": {"cidrSelector": "203.0.113.0/24"}}]}`, nil, []string{"spec.egress[0].ports"}},
+		{"ports of a Deny", `{"egress": [{"type": "Deny", "ports": 443, "to": {"cidrSelector": "203.0.113.0/24"}}]}`, []string{"Deny 203.0.113.0/24 (cannot be read)"}, []string{"spec.egress[0].ports"}},
+		{"a destination of an Allow", `{"egress": [{"type": "Allow", "to": "203.0.113.0/24"}]}`, nil, []string{"spec.egress[0].to"}},
+		{"a destination of a Deny", `{"egress": [{"type": "Deny", "to": "203.0.113.0/24"}, ` + allow + `]}`, []string{"all", "Allow 203.0.113.0/24"}, []string{"spec.egress[0].to"}},
+		{"no destination", `{"egress": [{"type": "Deny"}]}`, []string{"all"}, []string{"spec.egress[0].to"}},
+		{"two destinations", `{"egress": [{"type": "Deny", "to": {"cidrSelector": "203.0.113.0/24", "dnsName": "a.example.com"}}]}`, []string{"all"}, []string{"spec.egress[0].to"}},
+		{"a name", `{"egress": [{"type": "Allow", "to": {"dnsName": "a.example.com"}}, ` + deny + `]}`, []string{"Deny 203.0.113.0/24"}, []string{"spec.egress[0].to.dnsName"}},
+		{"an address", `{"egress": [{"type": "Deny", "to": {"cidrSelector": "203.0.113.1"}}]}`, []string{"all"}, []string{"spec.egress[0].to.cidrSelector"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newTold(t)
+			c.sync(t)
+			bad := &custom.Object{Spec: []byte(test.spec)}
+			bad.Namespace, bad.Name = firewallKey.Namespace, firewallKey.Name
+			good := &custom.Object{Spec: []byte(`{"egress": [` + allow + `]}`)}
+			good.Namespace, good.Name = "other", firewallKey.Name
+			require.NoError(t, c.firewalls.Replace([]any{bad, good}, ""))
+			require.NoError(t, c.pods.Replace(nil, ""))
+			o, _, problems, ok := c.Objects()
+			require.True(t, ok)
+			require.Equal(t, 2, o.EgressFirewalls.Len())
+			require.Len(t, o.EgressFirewalls.At(cluster.Key{Namespace: "other", Name: firewallKey.Name}).Rules, 1, "others are served")
+			var kept []string
+			for _, r := range o.EgressFirewalls.At(firewallKey).Rules {
+				if r.Deny && !r.To.IsValid() && r.Nodes == nil {
+					require.Empty(t, r.Ports)
+					r.Text = "all"
+				}
+				kept = append(kept, r.Text)
+			}
+			require.Equal(t, test.kept, kept)
+			var fields []string
+			for _, p := range problems {
+				require.Equal(t, "EgressFirewall", p.Kind)
+				require.Equal(t, firewallKey.String(), p.Object)
+				fields = append(fields, p.Field)
+			}
+			require.Equal(t, test.fields, fields, "%v", problems)
 		})
 	}
 }

@@ -40,6 +40,7 @@ type source struct {
 	addresses      *addresses
 	pods           *ownPods
 	egressQoSes    *optionalKind[cluster.Key, cluster.EgressQoS]
+	firewalls      *optionalKind[cluster.Key, cluster.EgressFirewall]
 
 	slicesOf  map[cluster.Key][]cluster.Key // by Service, in no order
 	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
@@ -108,8 +109,8 @@ func (s *source) init(c *Cluster) {
 	})
 	s.addresses = newAddresses(c)
 	s.pods = newOwnPods(c)
-	s.egressQoSes = newEgressQoSes(c)
-	s.optional = []optional{s.egressQoSes}
+	s.egressQoSes, s.firewalls = newEgressQoSes(c), newEgressFirewalls(c)
+	s.optional = []optional{s.egressQoSes, s.firewalls}
 	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs, s.addresses}
 	for _, o := range s.optional {
 		s.kinds = append(s.kinds, o)
@@ -285,17 +286,18 @@ func (s *source) allProblems() []cluster.Problem {
 func (s *source) snapshot() cluster.Objects {
 	pods, known := s.pods.handOut()
 	return cluster.Objects{
-		EgressServices: s.egressServices.objects.Map(),
-		EgressQoSes:    s.egressQoSes.objects.Map(),
-		Services:       s.services.objects.Map(),
-		Endpoints:      s.merge(),
-		Nodes:          s.nodes.objects.Map(),
-		Namespaces:     s.namespaces.objects.Map(),
-		ServiceCIDRs:   s.cidrs,
-		Secondary:      s.addresses.objects.Map(),
-		Pods:           pods,
-		PodsKnown:      known,
-		StaleNodes:     !s.nodes.complete,
+		EgressServices:  s.egressServices.objects.Map(),
+		EgressQoSes:     s.egressQoSes.objects.Map(),
+		EgressFirewalls: s.firewalls.objects.Map(),
+		Services:        s.services.objects.Map(),
+		Endpoints:       s.merge(),
+		Nodes:           s.nodes.objects.Map(),
+		Namespaces:      s.namespaces.objects.Map(),
+		ServiceCIDRs:    s.cidrs,
+		Secondary:       s.addresses.objects.Map(),
+		Pods:            pods,
+		PodsKnown:       known,
+		StaleNodes:      !s.nodes.complete,
 	}
 }
 

@@ -13,6 +13,10 @@ func newEgressQoSes(c *Cluster) *optionalKind[cluster.Key, cluster.EgressQoS] {
 	return newOptional(c, cluster.KindEgressQoS, "egressqoses."+egressv1.GroupName, true, c.trimEgressQoS)
 }
 
+func newEgressFirewalls(c *Cluster) *optionalKind[cluster.Key, cluster.EgressFirewall] {
+	return newOptional(c, cluster.KindEgressFirewall, "egressfirewalls."+egressv1.GroupName, true, trimEgressFirewall)
+}
+
 // trimEgressQoS decodes an EgressQoS rule by rule: one that cannot be read costs its rule alone.
 func (s *source) trimEgressQoS(r *custom.Object) (x object[cluster.Key, cluster.EgressQoS]) {
 	o, unread := egressv1.EgressQoS{ObjectMeta: r.ObjectMeta}, map[int]bool{}
@@ -32,5 +36,17 @@ func (s *source) trimEgressQoS(r *custom.Object) (x object[cluster.Key, cluster.
 	key, q, found, ok := cluster.FromEgressQoS(&o, unread)
 	x.key, x.value, x.ok = key, q, ok
 	x.problems = append(x.problems, found...)
+	return x
+}
+
+// trimEgressFirewall decodes an EgressFirewall part by part: one that cannot be read costs its rule alone.
+func trimEgressFirewall(r *custom.Object) (x object[cluster.Key, cluster.EgressFirewall]) {
+	decode := func(field string, data []byte, into any) *cluster.Problem {
+		if err := custom.Decode(data, into); err != nil {
+			return new(unreadable(cluster.KindEgressFirewall, r, field, err))
+		}
+		return nil
+	}
+	x.key, x.value, x.problems, x.ok = cluster.DecodeEgressFirewall(r.ObjectMeta, r.Spec, decode)
 	return x
 }
