@@ -30,7 +30,9 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	}
 	if inForce {
 		r.Applied = a.last.inForce.advance(objects, c.Node)
+		a.last.inForce.advanceQoS(objects)
 	}
+	r.EgressQoSes = a.last.inForce.digest
 	if incomplete && !r.Draining && a.starting() {
 		return
 	}
@@ -60,6 +62,20 @@ type inForce struct {
 	version uint64          // the newest that was reported
 	newest  uint64          // of all EgressServices
 	pending cluster.Changed // changed since the last call of advance
+
+	qos    cluster.Map[cluster.Key, cluster.EgressQoS] // that are in force
+	digest string                                      // of qos; empty: there are none
+}
+
+// advanceQoS notes that the EgressQoSes are in force, unless the Pods that they select are not known yet.
+func (f *inForce) advanceQoS(objects cluster.Objects) {
+	all := objects.EgressQoSes
+	switch {
+	case all.Len() == 0:
+		f.qos, f.digest = all, ""
+	case objects.PodsKnown && !all.Same(f.qos):
+		f.qos, f.digest = all, cluster.Revisions(all)
+	}
 }
 
 // advance examines the changes that are in force now. It returns the newest version of all EgressServices if one that

@@ -14,6 +14,7 @@ import (
 
 // EgressQoS is the part of the custom resource that is read.
 type EgressQoS struct {
+	Meta
 	Rules []QoSRule // the valid ones, in order
 }
 

@@ -16,6 +16,8 @@ type Report struct {
 	// Applied is the newest version (metadata.resourceVersion) of an EgressService that is in force on the node: in its kernel
 	// and in its announcements.
 	Applied uint64 `json:"applied,omitempty"`
+	// EgressQoSes holds the Revisions of the EgressQoSes that are in force on the node; empty: none are served.
+	EgressQoSes string `json:"egressQoSes,omitempty"`
 	// Unserved holds problems of EgressServices on this node only, which become conditions. If there are many, it holds some.
 	Unserved []Problem `json:"unserved,omitempty"`
 }

@@ -35,6 +35,8 @@ type API interface {
 	Leading() (reports map[string]cluster.Report, leading bool)
 	// Write sets the statuses that every EgressService should have.
 	Write(want map[cluster.Key]kube.Wanted)
+	// WriteTexts sets the statuses that every object of a kind should have.
+	WriteTexts(kind cluster.Kind, want map[cluster.Key]cluster.TextStatus)
 	// Label sets the labels that each node should have.
 	Label(want map[string][]string)
 	// Pruned reports whether the CRD in the cluster drops fields that only ours has.
@@ -123,6 +125,7 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 		l.keep(in)
 		return retryAfter
 	}
+	l.term.qos.consider(l.api, in, reports)
 	decided := in.Objects
 	decided.EgressServices = l.term.withDecisions(in.Objects)
 	in.Changed.Join(l.term.touched)

@@ -18,6 +18,12 @@ type recorder struct {
 	reports map[string]cluster.Report
 	writes  []map[cluster.Key]kube.Wanted
 	labels  []map[string][]string
+	texts   map[cluster.Key]cluster.TextStatus // the last ones
+	written int                                // number of writes of texts
+}
+
+func (r *recorder) WriteTexts(_ cluster.Kind, want map[cluster.Key]cluster.TextStatus) {
+	r.texts, r.written = want, r.written+1
 }
 
 func (r *recorder) Leading() (map[string]cluster.Report, bool) { return r.reports, r.leads }

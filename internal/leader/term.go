@@ -25,6 +25,7 @@ type term struct {
 	elected election.Elected
 	waiting bool // elect again later, even without a change
 	damping damping
+	qos     egressQoSes
 }
 
 // decision is the leader's decision about an EgressService. It takes precedence over the status, which other clients

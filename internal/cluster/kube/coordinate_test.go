@@ -64,6 +64,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("hosts are read", f.hostsAreRead)
 	t.Run("addresses", f.addresses)
 	t.Run("node states", f.nodeStates)
+	t.Run("texts", f.texts)
 	t.Run("outage", f.outage)
 }
 

@@ -47,17 +47,21 @@ type term struct {
 	mu       sync.Mutex
 	failing  map[target]bool
 	statuses map[cluster.Key]statusWrite // to be written, the newest only
+	texts    map[cluster.ID]*textWrite   // the same, of kinds with a text status
+	dropped  map[cluster.Kind]drops      // parts of statuses that the CRDs of kinds do not keep
 	written  map[cluster.Key]written     // not yet delivered by the watch
 	claimed  map[cluster.Key]uint64      // versions that resulted from claims, see statusClaim
 	labels   map[string]labelWrite       // of nodes
 	probed   time.Time                   // time of the last check that the CRD keeps the whole status
 }
 
-// target names a write: the status of an EgressService, the labels of a node, or the mark of a silent node.
+// target names a write: the status of an EgressService or of an object of another kind, the labels of a node, or the mark of a
+// silent node.
 type target struct {
 	service cluster.Key
 	node    string
 	silent  string
+	text    cluster.ID // with a name if it is the status of another kind
 }
 
 func newQueue[T comparable]() workqueue.TypedRateLimitingInterface[T] {
@@ -93,6 +97,7 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 		eventQueue: newQueue[*queuedEvent](),
 		events:     record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		failing:    map[target]bool{}, written: map[cluster.Key]written{}, claimed: map[cluster.Key]uint64{},
+		texts: map[cluster.ID]*textWrite{}, dropped: map[cluster.Kind]drops{},
 	}
 	t.reports.gone = func(node string) { t.queue.Add(target{silent: node}) }
 	c.term.Store(t)
@@ -147,6 +152,9 @@ func (t *term) writeOne(ctx context.Context, item target) (done bool) {
 	defer cancel()
 	resource, err := egressResource, error(nil)
 	switch {
+	case item.text.Name != "":
+		resource = textResources[item.text.Kind] + "." + egressv1.GroupName
+		err = t.writeText(bounded, item.text)
 	case item.silent != "":
 		resource = nodeStateResource
 		err = t.silence(bounded, item.silent)

@@ -3,9 +3,11 @@ package kube
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/kube/custom"
@@ -194,6 +196,26 @@ func (c *Cluster) TurnOff(off cluster.KindSet) {
 		}
 		return changed
 	})
+}
+
+// metaOf returns what the leader needs of an object. Of a status that cannot be decoded nothing is kept: the leader replaces it.
+func (s *source) metaOf(r *custom.Object) (m cluster.Meta) {
+	m.UID, m.Generation = string(r.UID), r.Generation
+	m.Version, _ = strconv.ParseUint(r.ResourceVersion, 10, 64) // 0 (unknown) on servers whose versions are not numbers
+	var status struct {
+		Status     string             `json:"status"`
+		Messages   []string           `json:"messages"`
+		Conditions []metav1.Condition `json:"conditions"`
+	}
+	if custom.Decode(r.Status, &status) != nil {
+		return m
+	}
+	m.Status = cluster.TextStatus{Text: s.texts.intern(status.Status), Messages: status.Messages, Conditions: status.Conditions}
+	for i := range m.Status.Conditions {
+		c := &m.Status.Conditions[i]
+		c.Type, c.Reason, c.Message = s.texts.intern(c.Type), s.texts.intern(c.Reason), s.texts.intern(c.Message)
+	}
+	return m
 }
 
 // unreadable returns the Problem of a part of an object that cannot be decoded.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"time"
 
@@ -31,6 +32,8 @@ const (
 	// settle is how long a report waits for further changes, pace the least time between two writes.
 	settle = 50 * time.Millisecond
 	pace   = 200 * time.Millisecond
+	// manyNodes is the number of Nodes above which a report that only other EgressQoSes change waits for its renewal.
+	manyNodes = 100
 	// rewriteAfter is the least pause after a write that failed.
 	rewriteAfter = time.Second
 )
@@ -39,6 +42,7 @@ const (
 type report struct {
 	mu      sync.Mutex
 	text    string // empty: nothing yet
+	last    cluster.Report
 	changed chan struct{}
 }
 
@@ -51,19 +55,27 @@ func (r *report) changes() chan struct{} {
 }
 
 // Report sets this node's report for the leader. If it differs from the former one, it is soon written to this node's
-// Lease, and is renewed from then on.
+// Lease, and is renewed from then on. In a large cluster, other EgressQoSes alone are written with the next renewal: every node
+// has them.
 func (c *Cluster) Report(r cluster.Report) {
 	text, err := json.Marshal(r)
 	if err != nil {
 		c.log.Error("this node's report cannot be written", "error", err)
 		return
 	}
+	c.mu.Lock()
+	nodes := c.nodes.objects.Map().Len()
+	c.mu.Unlock()
 	c.report.mu.Lock()
 	defer c.report.mu.Unlock()
 	if c.report.text == string(text) {
 		return
 	}
-	c.report.text = string(text)
+	former := c.report.last
+	c.report.text, c.report.last = string(text), r
+	if former.EgressQoSes = r.EgressQoSes; reflect.DeepEqual(former, r) && nodes > manyNodes {
+		return
+	}
 	select {
 	case c.report.changes() <- struct{}{}:
 	default:

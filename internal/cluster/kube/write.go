@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/custom"
 )
 
 // probeEvery is how often a leader checks whether a CRD that dropped parts of the status keeps them now. A write whose
@@ -274,6 +276,88 @@ func timed(want, have []metav1.Condition, now metav1.Time) []metav1.Condition {
 		}
 	}
 	return want
+}
+
+// textResources are the resources of the kinds whose status is a text with conditions.
+var textResources = map[cluster.Kind]string{cluster.KindEgressQoS: "egressqoses"}
+
+// textWrite is a status to be written to one version of an object.
+type textWrite struct {
+	want cluster.TextStatus
+	of   cluster.Meta
+}
+
+// WriteTexts sets the statuses that all objects of a kind should have, in place of those of the last call. A status that differs
+// is written, unless the object has changed meanwhile: then the change wakes the leader, which decides again. Without
+// leadership, nothing is written.
+func (c *Cluster) WriteTexts(kind cluster.Kind, want map[cluster.Key]cluster.TextStatus) {
+	t := c.leads()
+	objects, ok := c.latest()
+	if t == nil || !ok {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.texts, func(id cluster.ID, _ *textWrite) bool { return id.Kind == kind })
+	for key, status := range want {
+		id := kind.ID(key)
+		if m, there := objects.Meta(id); there && !sameText(status, m.Status, t.dropped[kind]) {
+			t.texts[id] = &textWrite{status, m}
+			t.queue.Add(target{text: id})
+		}
+	}
+}
+
+// drops holds the parts of a status that a CRD does not keep, as that of OVN-Kubernetes may not.
+type drops struct{ text, messages, conditions bool }
+
+// sameText compares statuses in the parts that the CRD keeps, except the times of conditions.
+func sameText(a, b cluster.TextStatus, not drops) bool {
+	return (not.text || a.Text == b.Text) && (not.messages || slices.Equal(a.Messages, b.Messages)) &&
+		(not.conditions || sameStatus(cluster.Status{Conditions: a.Conditions}, cluster.Status{Conditions: b.Conditions}))
+}
+
+// writeText writes one such status. The caller repeats it after an error.
+func (t *term) writeText(ctx context.Context, id cluster.ID) error {
+	t.mu.Lock()
+	w, wanted := t.texts[id]
+	t.mu.Unlock()
+	if !wanted {
+		return nil
+	}
+	status := map[string]any{
+		"status": w.want.Text, "conditions": timed(w.want.Conditions, w.of.Status.Conditions, metav1.Now()),
+	}
+	if len(w.want.Messages) > 0 || len(w.of.Status.Messages) > 0 {
+		status["messages"] = w.want.Messages
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": strconv.FormatUint(w.of.Version, 10)}, "status": status,
+	})
+	if err != nil {
+		return fmt.Errorf("status of %s: %w", id, err)
+	}
+	answer := &custom.Object{}
+	err = t.clients.raw.Patch(types.MergePatchType).NamespaceIfScoped(id.Namespace, id.Namespace != "").
+		Resource(textResources[id.Kind]).Name(id.Name).SubResource("status").
+		Param("fieldManager", leaderManager).Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch).Do(ctx).Into(answer)
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil // changed or deleted: the watch wakes the leader, which decides again
+	case err != nil:
+		return fmt.Errorf("patch status of %s: %w", id, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.texts[id] == w {
+		delete(t.texts, id)
+	}
+	kept := t.metaOf(answer).Status
+	t.dropped[id.Kind] = drops{
+		text: w.want.Text != "" && kept.Text == "", messages: len(w.want.Messages) > 0 && len(kept.Messages) == 0,
+		conditions: len(w.want.Conditions) > 0 && len(kept.Conditions) == 0,
+	}
+	return nil
 }
 
 // labelWrite is a change of a node's labels; nil removes one.
