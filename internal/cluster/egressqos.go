@@ -20,9 +20,10 @@ type EgressQoS struct {
 
 // QoSRule sets the DSCP value of packets from pods to a destination.
 type QoSRule struct {
-	DSCP uint8
-	To   netip.Prefix    // invalid: every destination of both families
-	Pods labels.Selector // pods of the namespace
+	Number int // among the object's rules, from 1
+	DSCP   uint8
+	To     netip.Prefix    // invalid: every destination of both families
+	Pods   labels.Selector // pods of the namespace
 }
 
 // NameEgressQoS is the only name that an EgressQoS may have: a namespace has one.
@@ -58,6 +59,7 @@ func FromEgressQoS(o *egressv1.EgressQoS, unread map[int]bool) (key Key, q Egres
 			continue
 		}
 		if rule, ok := f.qosRule(field, &o.Spec.Egress[i]); ok {
+			rule.Number = i + 1
 			q.Rules = append(q.Rules, rule)
 		}
 	}

@@ -64,13 +64,14 @@ type Network struct {
 	MoreRouters, MoreRoutersDown     int
 }
 
-// Service is an EgressService, or an address of an EgressIP.
+// Service is an EgressService, or an address of an EgressIP. In the table of the page it also stands for a policy.
 type Service struct {
 	Name          string // with its namespace, or with its kind
 	Host, Standby string // nodes; empty: none
 	IngressIPs    []string
 	Notes         string
 	Broken        string
+	Policy        bool   // an EgressQoS or an EgressFirewall: it has no network, no host and no address
 	Network       string // only set in the rows of the page
 }
 

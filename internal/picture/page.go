@@ -22,7 +22,7 @@ var script string
 //go:embed page.css
 var pageStyle string
 
-// WritePage writes a report as a page for a browser: a verdict, a table of EgressServices and EgressIPs, and the picture. The page
+// WritePage writes a report as a page for a browser: a verdict, a table of all objects, and the picture. The page
 // needs no other files, and keeps itself up to date from its own URL. If scripts are not allowed, the browser reloads it.
 func WritePage(out io.Writer, r status.Report) error {
 	g := Of(r)
@@ -87,6 +87,7 @@ func rowsOf(r status.Report) (rows []Service, omitted int) {
 		v.Network = s.Network
 		rows = append(rows, v)
 	}
+	rows = append(rows, policies(r)...)
 	if len(rows) <= mostRows {
 		return rows, 0
 	}
@@ -96,7 +97,7 @@ func rowsOf(r status.Report) (rows []Service, omitted int) {
 }
 
 func captionOf(all, omitted int) string {
-	caption := "EgressServices and addresses of EgressIPs: " + thousands(all)
+	caption := "EgressServices, addresses of EgressIPs, EgressQoSes and EgressFirewalls: " + thousands(all)
 	if omitted > 0 {
 		caption += fmt.Sprintf(", %s of them not shown: egressway status lists them", thousands(omitted))
 	}
@@ -125,6 +126,9 @@ func tableRows(rows []Service) string {
 		fmt.Fprintf(&b, `<tr role="row" class="%s" id="%s">`, class, id)
 		fmt.Fprintf(&b, `<th role="rowheader" scope="row"><a href="#%s">%s</a></th>`, id, escaped(v.Name))
 		cells := []string{state, v.Network, cmp.Or(v.Host, "none"), cmp.Or(v.Standby, "none"), strings.Join(v.IngressIPs, " "), v.Notes}
+		if v.Policy {
+			cells[1], cells[2], cells[3], cells[4] = "-", "-", "-", "-"
+		}
 		for i, text := range cells {
 			fmt.Fprintf(&b, `<td role="cell" data-label="%s">%s</td>`, columns[i+1], escaped(text))
 		}
@@ -133,10 +137,11 @@ func tableRows(rows []Service) string {
 	return b.String()
 }
 
-// fragment identifies the row of an object in the page's URL, such as shop/web, or EgressIP/name/203.0.113.10.
+// fragment identifies the row of an object in the page's URL, such as shop/web, EgressQoS/shop/default, or
+// EgressIP/name/203.0.113.10.
 func (v *Service) fragment() string {
 	id := strings.ReplaceAll(v.Name, " ", "/")
-	if strings.Contains(v.Name, " ") {
+	if strings.Contains(v.Name, " ") && !v.Policy {
 		id += "/" + strings.Join(v.IngressIPs, "/")
 	}
 	return id

@@ -223,6 +223,29 @@ func TestRowsOfPage(t *testing.T) {
 	require.Equal(t, "EgressIP/vip/203.0.113.20", v.fragment())
 }
 
+// TestPoliciesOnPage: the table has EgressQoSes and EgressFirewalls, with their problems.
+func TestPoliciesOnPage(t *testing.T) {
+	r := sized(2)
+	r.EgressQoSes = []status.EgressQoS{
+		{Namespace: "lab", Name: "default", Rules: 1, Problems: []status.Problem{{
+			Kind: "EgressQoS", Object: "lab/default", Field: "spec.egress[0].dscp", Value: "64", Reason: "InvalidValue", Message: "a number from 0 to 63",
+		}}},
+		{Namespace: "shop", Name: "default", Rules: 3, Pods: 2},
+	}
+	r.EgressFirewalls = []status.EgressFirewall{{Namespace: "shop", Name: "default", Rules: 8, Pods: 1}}
+	rows, _ := rowsOf(r)
+	require.Len(t, rows, 5)
+	bad, good, firewall := rows[2], rows[3], rows[4]
+	require.Equal(t, []string{"EgressQoS lab/default", "1 rule, 0 pods here"}, []string{bad.Name, bad.Notes})
+	require.Contains(t, bad.Broken, "a number from 0 to 63")
+	require.Equal(t, []string{"EgressQoS shop/default", "3 rules, 2 pods here", ""}, []string{good.Name, good.Notes, good.Broken})
+	require.Equal(t, []string{"EgressFirewall shop/default", "8 rules, 1 pod here", ""}, []string{firewall.Name, firewall.Notes, firewall.Broken})
+	require.Equal(t, "EgressQoS/shop/default", good.fragment())
+	text := tableRows(rows[3:4])
+	require.NotContains(t, text, "none", "it needs no host")
+	require.Contains(t, text, `id="EgressQoS/shop/default"`)
+}
+
 // TestScreenshots takes screenshots of the page. PAGES names a folder to keep them in, for people to look at.
 func TestScreenshots(t *testing.T) {
 	dir := cmp.Or(os.Getenv("PAGES"), t.TempDir())

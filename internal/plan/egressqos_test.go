@@ -165,7 +165,8 @@ func TestMarkedPods(t *testing.T) {
 	s.Objects.EgressQoSes = s.Objects.EgressQoSes.With(key, cluster.EgressQoS{Rules: []cluster.QoSRule{{DSCP: 0, Pods: labels.Everything()}}})
 	desired, _ = plan.Build(s)
 	require.Equal(t, []qos.Marked{{Addr: addr("10.244.0.1"), Class: desired.DataPlane.QoS[0].ID}}, desired.DataPlane.Marked.Slice())
-	require.Equal(t, []qos.Object{{Key: key, Rules: 1, Pods: 1}}, desired.EgressQoSes.Slice())
+	require.Equal(t, []qos.Object{{Key: key, Rules: 1, Pods: 1, Given: []qos.Rule{{}}}}, desired.EgressQoSes.Slice())
+	require.Equal(t, []qos.Pod{{Addr: addr("10.244.0.1"), Key: cluster.Key{Namespace: "good", Name: "here"}, Rules: "\x01"}}, desired.QoSPods.Slice())
 	s.Objects.PodsKnown, s.Objects.Pods = false, cluster.Map[cluster.Key, cluster.Pod]{}
 	desired, _ = plan.Build(s)
 	require.Zero(t, desired.DataPlane.Marked.Len())

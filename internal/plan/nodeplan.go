@@ -109,6 +109,8 @@ type NodePlan struct {
 	Waiting   sorted.List[Waiting] `json:"waiting,omitzero"`   // for display: pods of this node that an entry of hold selects
 	// EgressQoSes are for display: as they are on this node.
 	EgressQoSes sorted.List[qos.Object] `json:"egressQoSes,omitzero"`
+	// QoSPods are for explanations: the addresses of pods that rules of EgressQoSes select.
+	QoSPods sorted.List[qos.Pod] `json:"-"`
 	// EgressFirewalls are for display: as they are on this node.
 	EgressFirewalls sorted.List[firewall.Object] `json:"egressFirewalls,omitzero"`
 }

@@ -451,7 +451,14 @@ func (e *evolving) choose() {
 
 func textOf(t *testing.T, desired *plan.NodePlan, problems []cluster.Problem) string {
 	t.Helper()
-	data, err := json.MarshalIndent(map[string]any{"plan": desired, "problems": problems}, "", " ")
+	explained := "" // not part of the plan's text
+	for p := range desired.QoSPods.All() {
+		explained += fmt.Sprintf("%s %s %q %t\n", p.Addr, p.Key, p.Rules, p.Twice)
+	}
+	for q := range desired.EgressQoSes.All() {
+		explained += fmt.Sprint(q.Given)
+	}
+	data, err := json.MarshalIndent(map[string]any{"plan": desired, "problems": problems, "explained": explained}, "", " ")
 	require.NoError(t, err)
 	return string(data)
 }

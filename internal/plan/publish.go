@@ -80,8 +80,8 @@ func (r *pass) publish() {
 func (r *pass) planQoS(next *NodePlan) {
 	d := &next.DataPlane
 	q := r.qos.Plan(qos.Pass{Objects: &r.Objects, Changed: r.changed, Whole: r.fromScratch, Addresses: r.addressesOf},
-		qos.Plan{Classes: d.QoS, Marked: d.Marked, Objects: next.EgressQoSes})
-	d.QoS, d.Marked, next.EgressQoSes = q.Classes, q.Marked, q.Objects
+		qos.Plan{Classes: d.QoS, Marked: d.Marked, Objects: next.EgressQoSes, Pods: next.QoSPods})
+	d.QoS, d.Marked, next.EgressQoSes, next.QoSPods = q.Classes, q.Marked, q.Objects, q.Pods
 }
 
 // planFirewall plans which connections this node's pods may begin. within reports that single Services and pods within the cluster

@@ -1,6 +1,7 @@
 package qos
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ type Tracker struct {
 	pods     map[string]map[string]ofPod  // by namespace and name: those of the node
 	owners   map[netip.Addr][]cluster.Key // sorted; several while the source has not reported the end of the first
 	resolved map[cluster.Key]map[string]resolved
+	given    map[cluster.Key][]Rule // by EgressQoS, for explanations
 	classes  classes.Classes[[]Range]
 }
 
@@ -65,7 +67,7 @@ func (t *Tracker) Plan(p Pass, former Plan) Plan {
 		former = Plan{}
 		*t = Tracker{
 			on: true, pods: map[string]map[string]ofPod{}, owners: map[netip.Addr][]cluster.Key{},
-			resolved: map[cluster.Key]map[string]resolved{}, classes: classes.New[[]Range](),
+			resolved: map[cluster.Key]map[string]resolved{}, given: map[cluster.Key][]Rule{}, classes: classes.New[[]Range](),
 		}
 	}
 	p.Tracker, p.touched, p.namespaces = t, map[netip.Addr]bool{}, map[string]bool{}
@@ -76,7 +78,7 @@ func (t *Tracker) Plan(p Pass, former Plan) Plan {
 		former.Classes = all
 	}
 	former.Marked = p.marked(former.Marked)
-	former.Objects = p.describe(former.Objects)
+	former.Objects, former.Pods = p.describe(former.Objects), p.selected(former.Pods)
 	return former
 }
 
@@ -107,6 +109,7 @@ func (p *Pass) follow() {
 	for key := range p.Changed.Of[cluster.KindEgressQoS] {
 		p.namespaces[key.Namespace] = true
 		delete(p.resolved, key)
+		delete(p.given, key)
 		for name, pod := range p.pods[key.Namespace] {
 			pod.rules = p.rulesOf(cluster.Key{Namespace: key.Namespace, Name: name})
 			p.pods[key.Namespace][name] = pod
@@ -193,7 +196,7 @@ func (p *Pass) resolve(pod cluster.Key) resolved {
 	}
 	var rules []cluster.QoSRule
 	for i, rule := range p.Objects.EgressQoSes.At(key).Rules {
-		if i/8 < len(set) && set[i/8]&(1<<(i%8)) != 0 {
+		if has(set, i) {
 			rules = append(rules, rule)
 		}
 	}
@@ -231,6 +234,43 @@ func (p *Pass) marked(former sorted.List[Marked]) sorted.List[Marked] {
 	return former.With(set, gone)
 }
 
+// selected returns the addresses of the pods that rules select. Of the former ones, those touched may differ.
+func (p *Pass) selected(former sorted.List[Pod]) sorted.List[Pod] {
+	var set, gone []Pod
+	for a := range p.touched {
+		row := Pod{Addr: a}
+		var first classes.Key
+		for i, pod := range p.owners[a] {
+			of := p.resolve(pod)[familyOf(a)].key
+			if i == 0 {
+				first, row.Key = of, pod
+			}
+			row.Twice = row.Twice || of != first
+			row.Rules = cmp.Or(row.Rules, p.pods[pod.Namespace][pod.Name].rules)
+		}
+		if row.Rules != "" {
+			set = append(set, row)
+		} else {
+			gone = append(gone, row)
+		}
+	}
+	return former.With(set, gone)
+}
+
+// rulesGiven returns the rules of an EgressQoS for explanations.
+func (p *Pass) rulesGiven(key cluster.Key) []Rule {
+	all, known := p.given[key]
+	if !known {
+		rules := p.Objects.EgressQoSes.At(key).Rules
+		all = make([]Rule, len(rules))
+		for i, r := range rules {
+			all[i] = Rule{Number: r.Number, DSCP: r.DSCP, To: r.To, Pods: r.Pods.String()}
+		}
+		p.given[key] = all
+	}
+	return all
+}
+
 // describe returns the rows of the EgressQoSes. Of the former ones, those of the noted namespaces may differ.
 func (p *Pass) describe(former sorted.List[Object]) sorted.List[Object] {
 	if p.Whole {
@@ -251,7 +291,7 @@ func (p *Pass) describe(former sorted.List[Object]) sorted.List[Object] {
 				row.Pods++
 			}
 		}
-		row.Rules = len(q.Rules)
+		row.Rules, row.Given = len(q.Rules), p.rulesGiven(row.Key)
 		set = append(set, row)
 	}
 	return former.With(set, gone)

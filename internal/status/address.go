@@ -33,6 +33,9 @@ type Address struct {
 	Firewall string `json:"firewall,omitempty"`
 	Denied   bool   `json:"denied,omitempty"`
 
+	// Marking is the DSCP value for packets to the destination that was asked about; nil: no rule of an EgressQoS selects the pod.
+	Marking *Marking `json:"marking,omitempty"`
+
 	Ingress bool   `json:"ingress"`           // an ingress IP of an EgressService
 	Network string `json:"network,omitempty"` // of the ingress IP, if it has a path here
 }
@@ -106,6 +109,7 @@ func (s *Status) address(w http.ResponseWriter, r *http.Request) {
 		}
 		protocol, port := uint8(number("protocol", 8)), uint16(number("port", 16)) //nolint:gosec // of these sizes
 		found.Firewall, found.Denied = firewallRuleOf(p, a.Unmap(), to.Unmap(), cluster.FirewallPort{Protocol: protocol, Number: port})
+		found.Marking = markingOf(p, a.Unmap(), to.Unmap())
 	}
 	_ = json.NewEncoder(w).Encode(found) // the client is gone
 }

@@ -1,10 +1,12 @@
 package status
 
 import (
+	"net/netip"
 	"strconv"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/qos"
 )
 
 // EgressQoS is the state of one EgressQoS on this node.
@@ -37,4 +39,34 @@ func (w *textWriter) egressQoSes(r Report) {
 	for _, q := range r.EgressQoSes {
 		w.row(q.Namespace+"/"+q.Name, strconv.Itoa(q.Rules), strconv.Itoa(q.Pods), w.judged(reasonsIn(q.Problems), false))
 	}
+}
+
+// Marking explains the DSCP value of a pod's packets to a destination.
+type Marking struct {
+	Object string `json:"object"`          // the EgressQoS whose rules select the pod
+	DSCP   *uint8 `json:"dscp,omitempty"`  // nil: the packets keep their own
+	Rule   string `json:"rule,omitempty"`  // that counts, in words
+	Later  []int  `json:"later,omitempty"` // numbers of rules that match too, but come later
+	Twice  bool   `json:"twice,omitempty"` // other rules select a second Pod with the address: neither gets a value
+}
+
+// markingOf explains the DSCP value of packets from a pod's address; nil: no rule of an EgressQoS selects the pod.
+func markingOf(p *plan.NodePlan, from, to netip.Addr) *Marking {
+	pod, selected := p.QoSPods.Get(qos.Pod{Addr: from})
+	if !selected {
+		return nil
+	}
+	o, _ := p.EgressQoSes.Get(qos.Object{Key: cluster.Key{Namespace: pod.Key.Namespace, Name: cluster.NameEgressQoS}})
+	m := &Marking{Object: o.Key.String(), Twice: pod.Twice}
+	if pod.Twice {
+		return m
+	}
+	for i, rule := range o.Matching(pod, to) {
+		if i > 0 {
+			m.Later = append(m.Later, rule.Number)
+			continue
+		}
+		m.DSCP, m.Rule = &rule.DSCP, rule.Text()
+	}
+	return m
 }

@@ -39,6 +39,7 @@ func (e *explainer) egress() {
 	default:
 		e.onPath(path)
 	}
+	e.marked(e.Wanted)
 	e.compare(selected, path, hasPath)
 	e.known(path)
 }

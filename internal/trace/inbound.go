@@ -177,6 +177,11 @@ func (e *explainer) comes(b *Inbound) *Verdict {
 		return b.fails(Dropped, "dropped: replies would leave by %s, rule %d of chain %s", way(f.Route), d.Rule, d.Decided)
 	}
 	e.step("guard", "chain guard", "passes")
+	if e.Reply {
+		e.marked(e.Wanted)
+	} else {
+		e.marked(nil) // the plan for the pod that answers is unknown
+	}
 	vrf, by := e.wayOut(f.Route)
 	text := fmt.Sprintf("by %s (%s)", name, by)
 	if source := e.answersAs(); source.IsValid() {

@@ -57,6 +57,7 @@ type Verdict struct {
 	NextHop netip.Addr `json:"nextHop,omitzero"`
 	Source  netip.Addr `json:"source,omitzero"` // that the destination sees; empty where other programs set it
 	Host    string     `json:"host,omitempty"`
+	DSCP    *uint8     `json:"dscp,omitempty"` // by an EgressQoS; nil: the packet keeps its own
 }
 
 // Result is a packet's walk.

@@ -62,6 +62,17 @@ func used(t *testing.T, s *stage.Stage) map[string]bool {
 	return all
 }
 
+// awaitUsed waits until the daemons have asked for something.
+func awaitUsed(t *testing.T, s *stage.Stage, right string) {
+	t.Helper()
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+		if !used(t, s)[right] {
+			return fmt.Errorf("no daemon did %s", right)
+		}
+		return nil
+	}))
+}
+
 // TestAccess holds the rights that we ship against what daemons do: none lacks, none is there for nothing.
 func TestAccess(t *testing.T) {
 	s := play(t, stage.Options{API: true, Config: func(c string) string { return c + "hold: [{namespaces: {matchLabels: {egress: held}}}]\n" }})
@@ -92,6 +103,9 @@ func TestAccess(t *testing.T) {
 		}
 		return fmt.Errorf("no Event was counted up")
 	}))
+	// An EgressQoS comes with its CRD.
+	require.NoError(t, s.API.Apply(ctx, egressQoSCRD(t), qosManifest))
+	awaitUsed(t, s, "patch egressqoses/status.k8s.ovn.org")
 	have, need := granted(t), used(t, s)
 	for right := range have {
 		// A list is what a server is asked for that cannot stream one: those before Kubernetes 1.34.

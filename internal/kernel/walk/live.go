@@ -246,6 +246,9 @@ func (t *liveTable) element(set string, key []byte) (*found, error) {
 // span returns the range that contains a key; first is the element of its first address.
 func (t *liveTable) span(set string, key []byte, first *liveElement) (string, error) {
 	end, err := t.get(set, key, unix.NFT_SET_ELEM_INTERVAL_END)
+	if errors.Is(err, unix.EAGAIN) { // the kernel does not answer for a range that ends with the last address
+		end, err = nil, nil
+	}
 	if err != nil {
 		return "", err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/google/nftables/expr"
@@ -109,6 +110,8 @@ type flyer struct {
 	out      string // device that it is about to leave by
 	nextHop  netip.Addr
 	rewrites rewrites
+	class    uint8  // traffic class: DSCP value and congestion bits
+	dscp     *uint8 // that a rule set; nil: none did
 }
 
 // rewrites holds the source that NAT rules bind.
@@ -132,7 +135,7 @@ func cross(t ruleTable, p *flyer, chain string) (*Passage, error) {
 	}
 	m.pass.Dropped = o == dropped
 	m.pass.Mark, m.pass.ConnectionMark = p.Mark, p.Connection.Mark
-	m.pass.Source, m.pass.Masquerade = p.rewrites.source, p.rewrites.masquerade
+	m.pass.Source, m.pass.Masquerade, m.pass.DSCP = p.rewrites.source, p.rewrites.masquerade, p.dscp
 	return m.pass, nil
 }
 
@@ -340,13 +343,45 @@ func (k keyed) setMark(m *machine, key, register uint32) (expr.Verdict, error) {
 
 func (m *machine) payload(e expression) (expr.Verdict, error) {
 	if e.has(unix.NFTA_PAYLOAD_SREG) {
-		return mismatch, errUnknown
+		return m.rewrite(e)
 	}
 	value, ok := m.packet.bytes(e.number(unix.NFTA_PAYLOAD_BASE), e.number(unix.NFTA_PAYLOAD_OFFSET), e.number(unix.NFTA_PAYLOAD_LEN))
 	if !ok {
 		return mismatch, nil
 	}
 	return onwards, m.load(e.number(unix.NFTA_PAYLOAD_DREG), value)
+}
+
+// rewrite writes a register to the packet. Our rules do so only to the bytes with the traffic class.
+func (m *machine) rewrite(e expression) (expr.Verdict, error) {
+	const length = 2
+	if e.number(unix.NFTA_PAYLOAD_BASE) != unix.NFT_PAYLOAD_NETWORK_HEADER || e.number(unix.NFTA_PAYLOAD_OFFSET) != 0 ||
+		e.number(unix.NFTA_PAYLOAD_LEN) != length {
+		return mismatch, errUnknown
+	}
+	b, err := m.read(e.number(unix.NFTA_PAYLOAD_SREG), length)
+	if err == nil {
+		m.packet.setTrafficClass(binary.BigEndian.Uint16(b))
+	}
+	return onwards, err
+}
+
+// setTrafficClass sets the traffic class to that of a header's first two bytes.
+func (p *flyer) setTrafficClass(begin uint16) {
+	p.class = uint8(begin) //nolint:gosec // the second byte is meant
+	if p.family() == ruleset.IPv6 {
+		p.class = uint8(begin >> 4) //nolint:gosec // the byte across both is meant
+	}
+	dscp := p.class >> 2 // the rest are congestion bits (RFC 3168)
+	p.dscp = &dscp
+}
+
+// headerBegin returns the first two bytes of the packet's network header.
+func (p *flyer) headerBegin() uint16 {
+	if p.family() == ruleset.IPv6 {
+		return 0x6000 | uint16(p.class)<<4
+	}
+	return 0x4500 | uint16(p.class)
 }
 
 // rt loads the next hop, which only a routed packet has.
@@ -455,6 +490,9 @@ func (m *machine) find(set string, register uint32) (*found, error) {
 	l := Lookup{Chain: m.chain, Set: set, Key: keyText(set, key), Found: f != nil}
 	if f != nil {
 		l.Value = f.text(set)
+		if l.Value != f.span {
+			l.Range = f.span
+		}
 	}
 	m.pass.Lookups = append(m.pass.Lookups, l)
 	return f, nil
@@ -483,6 +521,7 @@ func (p *flyer) bytes(base, offset, length uint32) ([]byte, bool) {
 	switch f := p.family(); base {
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
 		header = make([]byte, f.Dst+f.Len)
+		binary.BigEndian.PutUint16(header, p.headerBegin())
 		copy(header[f.Src:], p.From.AsSlice())
 		copy(header[f.Dst:], p.To.AsSlice())
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
@@ -533,12 +572,17 @@ func addressText(b []byte) string {
 	return a.String()
 }
 
+// numbered are the maps to numbers.
+var numbered = []string{
+	ruleset.SetEgress, ruleset.SetStrays, ruleset.SetFirewalled, ruleset.SetPolicy, ruleset.SetClasses, ruleset.SetRanges,
+}
+
 // text formats the found element for people: a path id, an address, a range, or a chain.
 func (f *found) text(set string) string {
 	switch kind := setKind(set); {
 	case f.verdict != nil:
 		return f.verdict.Chain
-	case kind == ruleset.SetEgress || kind == ruleset.SetStrays || kind == ruleset.SetFirewalled || kind == ruleset.SetPolicy:
+	case slices.Contains(numbered, kind):
 		return strconv.FormatUint(uint64(bigEndian(f.value)), 10)
 	case f.value != nil:
 		return addressText(f.value)

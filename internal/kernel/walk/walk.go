@@ -83,6 +83,8 @@ type Lookup struct {
 	Found bool   `json:"found"`
 	// Value is a map's value for the key: a path id, an address or a chain; for a set of ranges, the range.
 	Value string `json:"value,omitempty"`
+	// Range is the range of a map of ranges that has the key.
+	Range string `json:"range,omitempty"`
 }
 
 // Kind returns the set's name without family and path.
@@ -105,6 +107,7 @@ type Passage struct {
 	ConnectionMark uint32     `json:"connectionMark"`
 	Source         netip.Addr `json:"source,omitzero"`      // bound by NAT
 	Masquerade     bool       `json:"masquerade,omitempty"` // bound by NAT to the device's address
+	DSCP           *uint8     `json:"dscp,omitempty"`       // that a rule set; nil: none did
 }
 
 // LookedUp returns the last lookup in a set of this kind; ok reports whether there was one.
@@ -450,6 +453,7 @@ type Flight struct {
 	Packet Packet
 	Judged *Passage // the firewall; empty without a policy
 	Arrive *Passage // prerouting; empty if the firewall dropped the packet
+	Marked *Passage // EgressQoS; nil: the packet was dropped before
 	Route  *Route   // nil: it was dropped before routing
 	// The rest is nil if the packet does not get that far.
 	NAT    *Passage // of a connection's first packet only
@@ -493,6 +497,9 @@ func (l *Live) arrive(f *Flight, fly *flyer) (on bool, err error) {
 		return false, err
 	}
 	if f.Arrive, err = cross(l.kernel, fly, "prerouting"); err != nil || f.Arrive.Dropped {
+		return false, err
+	}
+	if f.Marked, err = cross(l.kernel, fly, ruleset.ChainQoS); err != nil {
 		return false, err
 	}
 	if f.Route, err = l.Route(fly.Packet); err != nil || f.Route.Err != nil || f.Route.Local {

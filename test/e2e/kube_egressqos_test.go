@@ -1,0 +1,233 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/trace"
+	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/stage"
+)
+
+// podsInAPI are the namespace and the Pods of podManifests as an API server accepts them.
+func podsInAPI() string {
+	all := []string{"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {egress: \"yes\"}}\n"}
+	for _, pod := range []string{"a-p1", "a-p2", "b-p1", "b-p2", "c-p1"} {
+		app := "web"
+		if pod == "b-p2" {
+			app = "db"
+		}
+		all = append(all, fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: %s, labels: {app: %s}, annotations: {kubelab/pod-ip: "%s,%s"}}
+spec: {nodeName: %s, containers: [{name: web, image: web}]}
+`, pod, app, ipFamilies[0].pod(pod), ipFamilies[1].pod(pod), pod[:1]))
+	}
+	return strings.Join(all, "---\n")
+}
+
+// egressQoSCRD is our CRD of EgressQoSes.
+func egressQoSCRD(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../../config/crd/k8s.ovn.org_egressqoses.yaml")
+	require.NoError(t, err)
+	return string(b)
+}
+
+// guideEgressQoS is the EgressQoS of the guide for those who come from OVN-Kubernetes.
+func guideEgressQoS(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../../docs/guides/from-ovn-kubernetes.md")
+	require.NoError(t, err)
+	for block := range strings.SplitSeq(string(b), "```yaml\n") {
+		if object, _, _ := strings.Cut(block, "```"); strings.Contains(object, "kind: EgressQoS\n") {
+			return object
+		}
+	}
+	require.Fail(t, "the guide has no EgressQoS")
+	return ""
+}
+
+// qosApplied is the text of a status for which users of OVN-Kubernetes wait.
+const qosApplied = "EgressQoS Rules applied"
+
+func egressQoS(t *testing.T, s *stage.Stage) (q egressv1.EgressQoS) {
+	t.Helper()
+	require.NoError(t, s.API.Get(t.Context(), "{apiVersion: k8s.ovn.org/v1, kind: EgressQoS, metadata: {namespace: shop, name: default}}", &q))
+	return q
+}
+
+// awaitEgressQoS waits until the status is about the present generation, and right.
+func awaitEgressQoS(t *testing.T, s *stage.Stage, right func(egressv1.EgressQoSStatus) bool) (q egressv1.EgressQoS) {
+	t.Helper()
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+		q = egressQoS(t, s)
+		ready := meta.FindStatusCondition(q.Status.Conditions, "Ready")
+		if ready == nil || ready.ObservedGeneration != q.Generation || !right(q.Status) {
+			return fmt.Errorf("the status of generation %d is %+v", q.Generation, q.Status)
+		}
+		return nil
+	}))
+	return q
+}
+
+func isApplied(s egressv1.EgressQoSStatus) bool { return s.Status == qosApplied }
+
+// isBehind returns a check that a status names a node as the only one without the present rules.
+func isBehind(node string) func(egressv1.EgressQoSStatus) bool {
+	return func(s egressv1.EgressQoSStatus) bool {
+		var zones []string
+		for _, c := range s.Conditions {
+			if zone, of := strings.CutPrefix(c.Type, "Ready-In-Zone-"); of {
+				zones = append(zones, zone)
+			}
+		}
+		return !isApplied(s) && slices.Equal(zones, []string{node})
+	}
+}
+
+// leaderOf returns the node whose daemon leads.
+func leaderOf(t *testing.T, s *stage.Stage) string {
+	t.Helper()
+	var l coordinationv1.Lease
+	require.NoError(t, s.API.Get(t.Context(), "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: "+stage.Namespace+", name: egressway}}", &l))
+	require.NotNil(t, l.Spec.HolderIdentity)
+	node, _, _ := strings.Cut(*l.Spec.HolderIdentity, "_")
+	return node
+}
+
+// TestEgressQoSByAPI serves an EgressQoS of an API server. Once its status says that rules are applied, the next packets have their values.
+func TestEgressQoSByAPI(t *testing.T) {
+	s := qosStage{Stage: play(t, stage.Options{
+		API: true, Nodes: stage.Nodes, Objects: []string{egressQoSCRD(t)},
+		Manifests: map[string]string{
+			"cluster.yaml": manifest(t, "cluster.yaml"), "web.yaml": manifest(t, "web.yaml"), "pods.yaml": podsInAPI(), "qos.yaml": qosManifest,
+		},
+	})}
+	ctx := t.Context()
+	var err error
+	s.inner, err = s.Lab.Witness("a-p1", "b-p1")
+	require.NoError(t, err)
+	pods := identities{"a-p1": web, "b-p1": web, "a-p2": nodeA, "c-p1": nodeC, "b-p2": nodeB}
+	awaitAll(t, s.Stage, pods)
+	awaitEgressQoS(t, s.Stage, isApplied)
+	// sees asks from every pod that rules select, once: each packet of these has the value.
+	sees := func(t *testing.T, outside4, outside6 uint8) {
+		t.Helper()
+		s.Witness.Reset()
+		sent := []string{"a-p1", "b-p1", "a-p2", "c-p1"}
+		for _, f := range ipFamilies {
+			for _, pod := range sent {
+				require.NoError(t, askBoth(s.Stage, pod, f.outside)(ctx))
+			}
+		}
+		for i, want := range []uint8{outside4, outside6} {
+			f, seen := ipFamilies[i], 0
+			for p := range s.Witness.Find(func(p lab.Packet) bool { return p.Dst == f.outside.Addr() && atRouter(p) }) {
+				require.Equal(t, want, p.DSCP, "%s", p)
+				seen++
+			}
+			require.NotZero(t, seen)
+		}
+	}
+	sees(t, 46, 34)
+
+	t.Run("a status holds for the next packet", func(t *testing.T) {
+		was4, was6 := 46, 34
+		for n := range 5 {
+			now4, now6 := 20+n, 30+n
+			require.NoError(t, s.Edit(ctx, "qos.yaml", fmt.Sprintf("dscp: %d, dstCIDR: 198.51.100.0/24", was4), fmt.Sprintf("dscp: %d, dstCIDR: 198.51.100.0/24", now4),
+				fmt.Sprintf(`dscp: %d, dstCIDR: "2001`, was6), fmt.Sprintf(`dscp: %d, dstCIDR: "2001`, now6)))
+			awaitEgressQoS(t, s.Stage, isApplied)
+			sees(t, uint8(now4), uint8(now6))
+			was4, was6 = now4, now6
+		}
+		require.NoError(t, s.Edit(ctx, "qos.yaml", "dscp: 24, ", "dscp: 46, ", "dscp: 34, dstCIDR", "dscp: 34, dstCIDR"))
+		awaitEgressQoS(t, s.Stage, isApplied)
+	})
+
+	t.Run("a node that does not follow is named", func(t *testing.T) {
+		node := stage.Nodes[0]
+		if leaderOf(t, s.Stage) == node {
+			node = stage.Nodes[1]
+		}
+		require.NoError(t, s.Daemons[node].Signal(syscall.SIGSTOP))
+		require.NoError(t, s.Edit(ctx, "qos.yaml", "dscp: 46, ", "dscp: 18, "))
+		awaitEgressQoS(t, s.Stage, isBehind(node))
+		s.outsideSees(t, node+"-p1", web, ipFamilies[0], 46) // which is true
+		require.NoError(t, s.Daemons[node].Signal(syscall.SIGCONT))
+		awaitEgressQoS(t, s.Stage, isApplied)
+		sees(t, 18, 34)
+	})
+
+	t.Run("trace names the rule", func(t *testing.T) {
+		for i, f := range ipFamilies {
+			r, code := traced(t, s.Stage, "a", fromTo(f.pod("a-p1"), f.outside.Addr())...)
+			require.Zero(t, code)
+			require.NotNil(t, r.Verdict.DSCP)
+			require.EqualValues(t, []uint8{18, 34}[i], *r.Verdict.DSCP)
+			require.Contains(t, found(r, "DSCP"), []string{
+				"18: EgressQoS shop/default, rule 1: DSCP 18 to 198.51.100.0/24 from pods with app=web; rules 3, 6 match too, but come later",
+				"34: EgressQoS shop/default, rule 2: DSCP 34 to 2001:db8:100::/64 from pods with app=web; rule 6 matches too, but comes later",
+			}[i])
+			require.Empty(t, r.Differences)
+			r, _ = traced(t, s.Stage, "b", fromTo(f.pod("b-p2"), f.outside.Addr())...) // not selected
+			require.Nil(t, r.Verdict.DSCP)
+			require.Empty(t, found(r, "DSCP"))
+		}
+		s.Daemons["a"].Kill()
+		inKernel(t, s.Stage, "a", "nft delete element inet egressway classes4 '{ 10.244.1.11 }'")
+		r, _ := traced(t, s.Stage, "a", fromTo(ipFamilies[0].pod("a-p1"), ipFamilies[0].outside.Addr())...)
+		require.Nil(t, r.Verdict.DSCP, "the kernel decides")
+		require.NoError(t, s.StartDaemon("a"))
+		s.outsideSees(t, "a-p1", web, ipFamilies[0], 18)
+	})
+
+	t.Run("a bad rule leaves the others in force", func(t *testing.T) {
+		require.NoError(t, s.Edit(ctx, "qos.yaml", "  - {dscp: 1, dstCIDR: 198.51.0.0/16, podSelector: {matchLabels: {app: web}}}\n",
+			"  - {dscp: 1, podSelector: {matchLabels: {app: \"not a label\"}}}\n"))
+		q := awaitEgressQoS(t, s.Stage, func(s egressv1.EgressQoSStatus) bool { return !isApplied(s) })
+		valid := meta.FindStatusCondition(q.Status.Conditions, "Valid")
+		require.NotNil(t, valid)
+		require.Equal(t, "InvalidSelector", valid.Reason)
+		require.Contains(t, valid.Message, "spec.egress[2].podSelector")
+		sees(t, 18, 34)
+	})
+
+	t.Run("the object of the migration guide", func(t *testing.T) {
+		require.NoError(t, s.Write(ctx, "qos.yaml", guideEgressQoS(t)))
+		awaitEgressQoS(t, s.Stage, isApplied)
+		sees(t, 30, 42)
+		s.outsideSees(t, "b-p2", nodeB, ipFamilies[0], 30)
+		s.outsideSees(t, "b-p2", nodeB, ipFamilies[1], 28)
+	})
+
+	t.Run("removal", func(t *testing.T) {
+		require.NoError(t, s.Remove(ctx, "qos.yaml"))
+		for _, f := range ipFamilies {
+			for _, pod := range []string{"a-p1", "b-p1", "a-p2", "c-p1"} {
+				s.outsideSees(t, pod, pods[pod], f, 0)
+			}
+		}
+	})
+	requireInnocent(t, s.Stage, pods)
+}
+
+// found returns the texts of the steps of a walk about one thing.
+func found(r trace.Result, what string) (text string) {
+	for _, step := range r.Steps {
+		if step.What == what {
+			text += step.Found
+		}
+	}
+	return text
+}
