@@ -329,6 +329,9 @@ type IngressIP struct {
 	// Resumed reports that the node at the end of Stray is the host, or was the host before: TCP connections that began there
 	// continue there.
 	Resumed bool `json:"resumed,omitempty"`
+	// Handed reports that packets go on by Stray whichever device they come by: the address is in network default, which has no
+	// uplinks.
+	Handed bool `json:"handed,omitempty"`
 	// Counted makes this node, as host or standby, count packets that leave with this address.
 	Counted bool `json:"counted,omitempty"`
 }

@@ -587,6 +587,7 @@ func (i *IngressIP) add(f *face) {
 	if stray := f.strays[familyOf(i.Addr)]; stray != 0 {
 		i.Stray, i.Via = stray, f.via
 		i.Resumed = i.Resumed || f.resumed
+		i.Handed = i.Handed || f.handed
 	}
 }
 

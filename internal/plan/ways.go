@@ -179,6 +179,7 @@ type face struct {
 	strays    [2]PathID // to the partner, by family
 	via       MAC       // of the partner, if the shared path leads there
 	resumed   bool
+	handed    bool // strays come by any device
 	counted   bool
 	announced bool
 	as        Announcement // without a prefix
@@ -193,6 +194,7 @@ func (f *frame) faceOf(s *source) (c face) {
 	c.strays, c.resumed = f.straysOf(s)
 	if c.strays != [2]PathID{} {
 		c.via = f.viaOf(s.partner(f.node))
+		c.handed = s.network.name == config.DefaultNetwork
 	}
 	c.counted, c.onLink = f.countSent() && s.seatedAt(f.node), f.answersOn(s)
 	if c.announced = f.announced(s); c.announced {
@@ -206,9 +208,7 @@ func (f *frame) faceOf(s *source) (c face) {
 // straysOf returns the paths to the partner, and whether connections that began there continue there.
 func (f *frame) straysOf(s *source) (strays [2]PathID, resumed bool) {
 	partner := s.partner(f.node)
-	// The default network has no uplinks of its own to distinguish packets from outside from those that a partner passes on.
-	// A node without a daemon would pass strays on.
-	if s.network.name == config.DefaultNetwork || !runsDaemon(f.heard, partner) {
+	if !runsDaemon(f.heard, partner) { // it would pass strays on
 		return strays, false
 	}
 	// A router may go back and forth between two hosts, or two routers may disagree.

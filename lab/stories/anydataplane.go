@@ -137,7 +137,7 @@ func (a *anyPlan) ingress(countSent bool) sorted.List[plan.IngressIP] {
 	for range a.IntN(6) {
 		i := plan.IngressIP{
 			Addr: address(a.IntN(2) == 0, "203.0.113.%d", "2001:db8:203::%d", a.IntN(3)), Path: a.path(a.networks...),
-			Resumed: a.IntN(2) == 0, Counted: countSent && a.IntN(2) == 0,
+			Resumed: a.IntN(2) == 0, Handed: a.IntN(2) == 0, Counted: countSent && a.IntN(2) == 0,
 		}
 		if a.IntN(2) == 0 {
 			i.Stray = a.path(a.steered...)

@@ -29,16 +29,16 @@ func TestMovesBesideAbsentNetwork(t *testing.T) {
 		return ""
 	})
 	for range 4 {
-		all := visit(t, s)
+		all := visit(t, s, "ext-red")
 		editNode(t, s, host, "spec:\n", "spec:\n  unschedulable: true\n")
 		for moved := false; !moved; {
-			all = append(all, visit(t, s)...)
+			all = append(all, visit(t, s, "ext-red")...)
 			e, err := s.EgressService(ctx, "shop", "web")
 			require.NoError(t, err)
 			moved = e.Status.Host == standby
 		}
 		for range 3 {
-			all = append(all, visit(t, s)...)
+			all = append(all, visit(t, s, "ext-red")...)
 		}
 		require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
 		hostAt(t, s, standby)

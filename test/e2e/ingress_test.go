@@ -253,6 +253,7 @@ func TestIngress(t *testing.T) {
 		await(t, s)
 		for _, f := range ipFamilies {
 			for client, source := range map[string]netip.Addr{"ext-red": f.clientRed, "ext-default": f.clientMain} {
+				require.NoError(t, s.Await(ctx, client, netip.AddrPortFrom(f.web, 80), "a-p1", source.String())) // the service proxy follows by itself
 				for range 6 {
 					a, err := s.Node(client).AskTCP(ctx, netip.AddrPortFrom(f.web, 80))
 					answered(t, a, err, "a-p1", source)

@@ -248,11 +248,14 @@ func TestRandomChanges(t *testing.T) {
 		return all
 	}
 	before := settled(t, s, state)
-	paths := map[string]string{}
+	// Which number a path has, and which standby was the host before, is a matter of history.
+	history := map[string]string{}
 	for _, node := range []string{"a", "b"} {
-		out, err := s.Node(node).Run(ctx, "nft", "-s", "list", "set", "inet", "egressway", "paths")
-		require.NoError(t, err)
-		paths[node] = out
+		for _, set := range []string{"paths", "resumed4", "resumed6"} {
+			out, err := s.Node(node).Run(ctx, "nft", "-s", "list", "set", "inet", "egressway", set)
+			require.NoError(t, err)
+			history[node] += out
+		}
 	}
 	for _, node := range []string{"a", "b"} {
 		require.NoError(t, s.Daemons[node].Stop(ctx))
@@ -260,8 +263,7 @@ func TestRandomChanges(t *testing.T) {
 	for _, node := range []string{"a", "b"} {
 		_, err := s.Egressway(ctx, node, "cleanup")
 		require.NoError(t, err)
-		// Which number a path has is a matter of history.
-		_, err = s.Node(node).Input(ctx, paths[node], "nft", "-f", "-")
+		_, err = s.Node(node).Input(ctx, history[node], "nft", "-f", "-")
 		require.NoError(t, err)
 		require.NoError(t, s.StartDaemon(node))
 	}

@@ -22,7 +22,7 @@ func TestMovesWithManifests(t *testing.T) {
 	ledBy(t, s, host)
 	awaitServed(t, s, now)
 	for _, next := range []string{"b", "c", "a"} {
-		all := visit(t, s)
+		all := visit(t, s, "ext-red")
 		moving(t, s, now, func() {
 			require.NoError(t, s.Edit(t.Context(), "shop.yaml", at(host), at(next)))
 			ledBy(t, s, next)

@@ -134,12 +134,12 @@ type visits []struct {
 	first   lab.Answer
 }
 
-// visit opens connections from outside: some are served by pods of the host, some by pods of another node.
-func visit(t *testing.T, s *stage.Stage) (all visits) {
+// visit opens connections from a node outside: some are served by pods of the host, some by pods of another node.
+func visit(t *testing.T, s *stage.Stage, from string) (all visits) {
 	t.Helper()
 	for _, f := range ipFamilies {
 		for range 4 {
-			session, err := s.Node("ext-red").Open(t.Context(), netip.AddrPortFrom(f.web, 80))
+			session, err := s.Node(from).Open(t.Context(), netip.AddrPortFrom(f.web, 80))
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, session.Close()) })
 			first, err := session.Ask(t.Context())
@@ -216,7 +216,7 @@ func TestStandby(t *testing.T) {
 	// visited is moving with connections from outside, which go on too.
 	visited := func(t *testing.T, change func()) {
 		t.Helper()
-		all := visit(t, s)
+		all := visit(t, s, "ext-red")
 		moving(t, s, asDeployed(), change)
 		all.goOn(t)
 	}
@@ -237,7 +237,7 @@ func TestStandby(t *testing.T) {
 		moved(t, "a", "b")
 	})
 	t.Run("routers still send to the former host", func(t *testing.T) {
-		visits := visit(t, s)
+		visits := visit(t, s, "ext-red")
 		// A table of its own: FRR would take its route out of the main one, and be late to put it back.
 		late := func(change string) {
 			for _, router := range routers {
@@ -282,5 +282,85 @@ func TestStandby(t *testing.T) {
 		paths("a", "")
 		moved(t, "c", "a")
 		fromOutside(t)
+	})
+}
+
+// TestStandbyInDefaultNetwork moves a service of network default, which has no uplinks: strays come by the same LAN as all packets.
+func TestStandbyInDefaultNetwork(t *testing.T) {
+	was := "status: {host: a, standby: b, term: 1}"
+	s := play(t, stage.Options{
+		Nodes: []string{"a", "b", "c"}, Manifests: written(t, []string{"web.yaml"}, "  network: red\n", was+"\n"),
+	})
+	ctx := t.Context()
+	inDefault := identity{"ext-default", web.source4, web.source6}
+	pods := identities{"a-p1": inDefault, "b-p1": inDefault, "c-p1": nodeC}
+	to := func(active, standby string) {
+		t.Helper()
+		for _, f := range ipFamilies {
+			require.NoError(t, s.AwaitRoute(ctx, "gw", host(f.web), f.of(f.lan, active).String()))
+			require.NoError(t, s.AwaitStandby(ctx, "gw", host(f.web), f.of(f.lan, standby).String()))
+		}
+	}
+	to("a", "b")
+	awaitServed(t, s, pods)
+	awaitWatched(t, s, "a", "b")
+	awaitWatched(t, s, "b", "a")
+	move := func(host, standby string, term int) {
+		t.Helper()
+		next := fmt.Sprintf("status: {host: %s, standby: %s, term: %d}", host, standby, term)
+		require.NoError(t, s.Edit(ctx, "web.yaml", was, next))
+		was = next
+		to(host, standby)
+	}
+	t.Run("to the standby", func(t *testing.T) {
+		visits := visit(t, s, "ext-default")
+		moving(t, s, pods, func() { move("b", "a", 2) })
+		visits.goOn(t)
+	})
+	t.Run("the router still sends to the former host", func(t *testing.T) {
+		visits := visit(t, s, "ext-default")
+		late := func(change string) {
+			for i, f := range ipFamilies {
+				flag := []string{"-4", "-6"}[i]
+				if change == "add" {
+					run(t, s, "gw", fmt.Sprintf("ip %s route add default via %s table 99", flag, f.of(f.lan, "a")))
+				}
+				run(t, s, "gw", fmt.Sprintf("ip %s rule %s to %s table 99 priority 100", flag, change, host(f.web)))
+			}
+		}
+		moving(t, s, pods, func() { late("add") })
+		visits.goOn(t)
+		moving(t, s, pods, func() { late("del") })
+		visits.goOn(t)
+	})
+	t.Run("and back, to a daemon that restarts just then", func(t *testing.T) {
+		visits := visit(t, s, "ext-default")
+		moving(t, s, pods, func() {
+			move("a", "b", 3)
+			s.Daemons["a"].Kill()
+			require.NoError(t, s.StartDaemon("a"))
+			awaitOwner(t, s, "a")
+		})
+		visits.goOn(t)
+	})
+	t.Run("a packet that neither knows ends at the second one", func(t *testing.T) {
+		w, err := s.Lab.Witness("gw:eth1", "a:eth1", "b:eth1")
+		require.NoError(t, err)
+		defer w.Close()
+		for _, f := range ipFamilies {
+			sent := func(node string) (n int) {
+				for _, count := range w.Find(func(p lab.Packet) bool { return p.Node == node && p.Out && p.Src == f.clientMain && p.Dst == f.web }) {
+					n += count
+				}
+				return n
+			}
+			unanswered(t, func(ctx context.Context) error {
+				_, err := s.Node("ext-default").AskTCP(ctx, netip.AddrPortFrom(f.web, 81))
+				return err
+			})
+			require.Positive(t, sent("gw"))
+			require.Equal(t, sent("gw"), sent("a"))
+			require.Zero(t, sent("b"))
+		}
 	})
 }

@@ -24,6 +24,7 @@ const (
 	inIngress
 	InStrays
 	inResumed
+	inHanded
 	inCounted
 	inLet
 	inHosts
@@ -102,6 +103,9 @@ func OfIngress(all []Element, i *plan.IngressIP) []Element {
 	if i.Resumed {
 		all = append(all, Element{Set: inResumed, Key: i.Addr})
 	}
+	if i.Handed {
+		all = append(all, Element{Set: inHanded, Key: i.Addr})
+	}
 	if i.Counted {
 		all = append(all, Element{Set: inCounted, Key: i.Addr})
 	}
@@ -169,7 +173,7 @@ func (n SetName) String() string {
 		suffix = IPv6.Suffix
 	}
 	name := [...]string{
-		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetCounted, SetLet,
+		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetHanded, SetCounted, SetLet,
 		SetHosts, SetPartners, SetClasses, SetOnLink, SetAsked, SetAnswers, SetFirewalled, SetFormer,
 	}[n.Set] + suffix
 	if n.Set == InSources {

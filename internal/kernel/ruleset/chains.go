@@ -78,6 +78,7 @@ const (
 	SetStrays     = "strays"      // ingress IP : path id
 	SetCounted    = "counted"     // ingress IPs that this node is host or standby of, with a counter each
 	SetResumed    = "resumed"     // ingress IPs that another node is the host of, or was the host of before
+	SetHanded     = "handed"      // ingress IPs of network default, of which packets from any device are strays
 	SetLet        = "let"         // pods of this node that may leave without being selected, with hold
 	SetHosts      = "hosts"       // in the table of family netdev, selected pod : MAC of its host
 	SetPartners   = "partners"    // in the table of family netdev, ingress IP : MAC of the other of host and standby
@@ -91,6 +92,10 @@ const (
 // its last segments for as long as TCP tries, a quarter of an hour (tcp_retries2 in ip-sysctl.rst); no NAT would
 // translate them.
 const formerFor = 16 * time.Minute
+
+// handedHops is the hop limit of strays of network default. They come back to the LAN that all packets come by, so the limit distinguishes
+// them: a packet with so few hops left is not handed on again. They go to a node, and from there to a pod, perhaps of a third node.
+const handedHops = 8
 
 // Chain is the desired state of one chain.
 type Chain struct {
@@ -250,10 +255,14 @@ func fromNodes() [][]expr.Any {
 	return append(rules, join(ctHas(expr.CtKeySTATE, StateNew|stateLost), goTo("late")))
 }
 
-// late drops late replies of connections that ended with a change, or that ended here sooner than elsewhere. If such a
-// packet began a connection to the pod, the pod's packets would count as replies, which get neither a path nor SNAT.
-func late() [][]expr.Any {
-	rules := [][]expr.Any{join(ctHas(expr.CtKeySTATE, stateLost), goTo(chainLost))}
+// late hands strays of network default to the other of host and standby. It drops late replies of connections that ended with a change, or
+// that ended here sooner than elsewhere. If such a packet began a connection to the pod, the pod's packets would count as replies, which
+// get neither a path nor SNAT.
+func late() (rules [][]expr.Any) {
+	for _, f := range Families {
+		rules = append(rules, join(f.handed(), f.setHops(handedHops), goTo(chainStrays+f.Suffix)))
+	}
+	rules = append(rules, join(ctHas(expr.CtKeySTATE, stateLost), goTo(chainLost)))
 	for _, f := range Families {
 		fromOutside := join(f.load(f.Src, reg), notIn(SetCluster+f.Suffix), ctLacks(expr.CtKeySTATUS, StatusDNAT))
 		for _, of := range []part{
@@ -331,7 +340,8 @@ func resume() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range Families {
 		rules = append(rules, join(tcpWithoutSYN, inInterface(), in(SetDevices),
-			f.destination(), in(SetResumed+f.Suffix), f.sameDestination()))
+			f.destination(), in(SetResumed+f.Suffix), f.sameDestination()),
+			join(tcpWithoutSYN, f.handed(), f.load(f.Dst, reg), in(SetResumed+f.Suffix), f.sameDestination()))
 	}
 	return rules
 }

@@ -39,12 +39,13 @@ type Family struct {
 	Suffix   string
 	Src, Dst uint32 // offsets
 	Len      uint32
+	Hops     uint32 // offset of the hop limit
 }
 
 // Families of addresses.
 var (
-	IPv4     = Family{unix.NFPROTO_IPV4, "4", 12, 16, 4}
-	IPv6     = Family{unix.NFPROTO_IPV6, "6", 8, 24, 16}
+	IPv4     = Family{unix.NFPROTO_IPV4, "4", 12, 16, 4, 8}
+	IPv6     = Family{unix.NFPROTO_IPV6, "6", 8, 24, 16, 7}
 	Families = []Family{IPv4, IPv6}
 )
 
@@ -77,6 +78,45 @@ func (f Family) load(offset, register uint32) part {
 
 func (f Family) source() part      { return join(f.is(), f.load(f.Src, reg)) }
 func (f Family) destination() part { return join(f.is(), f.load(f.Dst, reg)) }
+
+// handed matches packets from outside to an ingress IP of network default that no node has handed on yet.
+func (f Family) handed() part {
+	return join(f.destination(), in(SetHanded+f.Suffix), f.load(f.Src, reg), notIn(SetCluster+f.Suffix),
+		part{
+			&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.Hops, Len: 1},
+			&expr.Cmp{Op: expr.CmpOpGt, Register: reg, Data: []byte{handedHops}},
+		})
+}
+
+// setHops sets the hop limit of a packet. In IPv6, where no checksum covers it, it is written alone: in Linux 7.2 a rule that also
+// writes the next header, which precedes it, does not match, even if that keeps its value.
+func (f Family) setHops(n byte) part {
+	if f == IPv4 {
+		return f.setHeader(f.Hops, uint16(n)<<8, 0xff00)
+	}
+	return part{
+		&expr.Immediate{Register: reg, Data: []byte{n}},
+		&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.Hops, Len: 1},
+	}
+}
+
+// setHeader sets some bits of two bytes of the IP header at an even offset, given as big-endian numbers, and corrects the checksum of an
+// IPv4 header.
+func (f Family) setHeader(at uint32, value, bits uint16) part {
+	const length, checksumAt = 2, 10
+	bytes := func(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
+	write := &expr.Payload{
+		OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: length,
+	}
+	if f.Proto == unix.NFPROTO_IPV4 {
+		write.CsumType, write.CsumOffset = expr.CsumTypeInet, checksumAt
+	}
+	return part{
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: length},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: length, Mask: bytes(^bits), Xor: bytes(value)},
+		write,
+	}
+}
 
 // nextHop loads the next hop that the packet was routed to.
 func (f Family) nextHop() part {

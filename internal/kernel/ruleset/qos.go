@@ -53,8 +53,8 @@ func qosChains(d *plan.DataPlane) (all []Chain) {
 	slices.Sort(used)
 	for _, value := range slices.Compact(used) {
 		all = append(all, Chain{Name: Named(chainDSCP, value), Rules: [][]expr.Any{
-			join(IPv4.is(), setTrafficClass(uint16(value)<<2, 0xfc, expr.CsumTypeInet)),  // type of service: the second byte
-			join(IPv6.is(), setTrafficClass(uint16(value)<<6, 0xfc0, expr.CsumTypeNone)), // traffic class: across the first two bytes
+			join(IPv4.is(), IPv4.setHeader(0, uint16(value)<<2, 0xfc)),  // type of service: the second byte
+			join(IPv6.is(), IPv6.setHeader(0, uint16(value)<<6, 0xfc0)), // traffic class: across the first two bytes
 		}})
 	}
 	return append([]Chain{base}, all...)
@@ -67,24 +67,6 @@ func valuesOf(c *qos.Class) (values []plan.PathID) {
 	}
 	slices.Sort(values)
 	return slices.Compact(values)
-}
-
-// setTrafficClass sets some bits of the first two bytes of the IP header, given as big-endian numbers, and corrects the
-// checksum of an IPv4 header.
-func setTrafficClass(value, bits uint16, checksum expr.PayloadCsumType) part {
-	const length, checksumAt = 2, 10
-	bytes := func(v uint16) []byte { return []byte{byte(v >> 8), byte(v)} }
-	write := &expr.Payload{
-		OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseNetworkHeader, Len: length, CsumType: checksum,
-	}
-	if checksum != expr.CsumTypeNone {
-		write.CsumOffset = checksumAt
-	}
-	return part{
-		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Len: length},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: length, Mask: bytes(^bits), Xor: bytes(value)},
-		write,
-	}
 }
 
 // qosSets returns the maps of EgressQoS.

@@ -122,6 +122,7 @@ func (f Family) sets(d *plan.DataPlane) (all []*Set) {
 	}
 	add(SetStrays+f.Suffix, toPath)
 	add(SetResumed+f.Suffix, addr)
+	add(SetHanded+f.Suffix, addr)
 	if d.CountSent {
 		counted := addr
 		counted.Counter = true
