@@ -182,9 +182,9 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 		return r, err
 	}
 	r.Missed = c.missed
-	if !c.rewrite {
-		for _, orphan := range now.each(State.orphan) {
-			t.AddTable(orphan)
+	if !c.replace {
+		if err := n.adopt(now, flags); err != nil {
+			return r, err
 		}
 	}
 	changed, err := c.queue(t)
@@ -202,6 +202,23 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 	}
 	r.Changed = changed || !now[ruleset.TableInet].Exists || fresh
 	return r, nil
+}
+
+// adopt makes tables without an owner ours, in a transaction of its own: the kernel refuses new base chains in one that changes a
+// table's flags (nf_tables_addchain).
+func (n *Table) adopt(now states, flags uint32) error {
+	orphans := now.each(State.orphan)
+	if len(orphans) == 0 {
+		return nil
+	}
+	t, err := newTransaction()
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	for _, orphan := range orphans {
+		t.AddTable(orphan)
+	}
+	return n.commit(t, flags)
 }
 
 // standing returns the tables' attributes, and the plan that they were written for: before, or nil if the tables may have
