@@ -116,6 +116,7 @@ func (d *demo) play(ctx context.Context, topology, samples string) error {
 	d.tryEgress(ctx)
 	d.tryIngress(ctx)
 	d.tryCluster(ctx)
+	d.tryDSCP(ctx)
 	d.tryCable(ctx)
 	d.tryMove(ctx)
 	d.tryRestart(ctx)
