@@ -179,18 +179,7 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 			red.VRF = "red"
 		}
 		c.Networks = append(c.Networks, red)
-		p := netip.MustParsePrefix
-		a := netip.MustParseAddr
-		node := func(n string, pods ...string) cluster.Node {
-			internal := []netip.Addr{a("10.0.0." + n), a("fd00::" + n)}
-			return cluster.Node{Ready: true, Addresses: internal, Internal: internal, PodCIDRs: []netip.Prefix{p(pods[0]), p(pods[1])}}
-		}
-		o := cluster.Objects{
-			ServiceCIDRs: []netip.Prefix{p("10.96.0.0/12")},
-			Nodes: cluster.MapOf(map[string]cluster.Node{
-				"a": node("11", "10.64.0.0/14", "fd64::/64"), "b": node("12", "10.68.0.0/14", "fd68::/64"),
-			}),
-		}
+		o := twoNodes()
 		hosts := map[election.Seat]election.Choice{}
 		standby := map[string]string{"a": "b", "b": "a"}[host]
 		where := "a"
@@ -212,26 +201,46 @@ func egressway(mode config.SteeringMode, host string, counting ...bool) func(lay
 			}
 			o.Endpoints = o.Endpoints.With(key, append(o.Endpoints.At(key), cluster.Endpoint{Address: l.podAddr(i).String(), Node: where}))
 		}
-		n, err := kernel.Open()
-		if err != nil {
-			return err
-		}
-		keep = append(keep, n)
-		ctx := context.Background()
-		facts, _, err := n.Facts(ctx, kernel.Record{}, 1001)
-		if err != nil {
-			return err
-		}
-		desired, problems := plan.Build(plan.Snapshot{Node: "a", Config: c, Objects: o, Hosts: hosts, Facts: facts})
-		for _, p := range problems {
-			return fmt.Errorf("plan with %d endpoints: %w", l.endpoints, p)
-		}
-		r, err := n.Apply(ctx, kernel.Record{}, desired)
-		if err == nil && !r.InForce {
-			err = errors.New("not in force")
-		}
+		return putInForce(plan.Snapshot{Node: "a", Config: c, Objects: o, Hosts: hosts})
+	}
+}
+
+// twoNodes is a cluster of node a, which is measured, and of b.
+func twoNodes() cluster.Objects {
+	p := netip.MustParsePrefix
+	a := netip.MustParseAddr
+	node := func(n string, pods ...string) cluster.Node {
+		internal := []netip.Addr{a("10.0.0." + n), a("fd00::" + n)}
+		return cluster.Node{Ready: true, Addresses: internal, Internal: internal, PodCIDRs: []netip.Prefix{p(pods[0]), p(pods[1])}}
+	}
+	return cluster.Objects{
+		ServiceCIDRs: []netip.Prefix{p("10.96.0.0/12")},
+		Nodes: cluster.MapOf(map[string]cluster.Node{
+			"a": node("11", "10.64.0.0/14", "fd64::/64"), "b": node("12", "10.68.0.0/14", "fd68::/64"),
+		}),
+	}
+}
+
+// putInForce has the daemon's plan put in force in the thread's namespace.
+func putInForce(s plan.Snapshot) error {
+	n, err := kernel.Open()
+	if err != nil {
 		return err
 	}
+	keep = append(keep, n)
+	ctx := context.Background()
+	if s.Facts, _, err = n.Facts(ctx, kernel.Record{}, 1001); err != nil {
+		return err
+	}
+	desired, problems := plan.Build(s)
+	for _, p := range problems {
+		return fmt.Errorf("plan: %w", p)
+	}
+	r, err := n.Apply(ctx, kernel.Record{}, desired)
+	if err == nil && !r.InForce {
+		err = errors.New("not in force")
+	}
+	return err
 }
 
 // keep holds the owners of the tables.
