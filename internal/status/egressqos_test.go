@@ -27,7 +27,7 @@ func TestMarkingIsOfTheFirstRule(t *testing.T) {
 	pod := func(address, rules string, twice bool) qos.Pod {
 		return qos.Pod{Addr: a(address), Key: cluster.Key{Namespace: "shop", Name: "p"}, Rules: rules, Twice: twice}
 	}
-	plan := &plan.NodePlan{
+	policies := &plan.NodePlan{
 		EgressQoSes: sorted.Of(qos.Object{Key: shop, Rules: 4, Given: rules}),
 		QoSPods:     sorted.Of(pod("10.244.1.11", "\x0f", false), pod("10.244.1.12", "\x06", false), pod("10.244.1.13", "\x0f", true)),
 	}
@@ -47,7 +47,7 @@ func TestMarkingIsOfTheFirstRule(t *testing.T) {
 		if test.want != nil {
 			test.want.Object = "shop/default"
 		}
-		require.Equal(t, test.want, markingOf(plan, a(test.from), a(test.to)), "%s to %s", test.from, test.to)
+		require.Equal(t, test.want, markingOf(policies, a(test.from), a(test.to)), "%s to %s", test.from, test.to)
 	}
 }
 

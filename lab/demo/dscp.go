@@ -14,9 +14,17 @@ import (
 
 // The pods of web as objects, and an EgressQoS that selects them.
 const (
-	qosPods = `{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: a-p1}, spec: {nodeName: a}, status: {phase: Running, podIPs: [{ip: 10.244.1.11}, {ip: "fd44:1::11"}]}}
+	qosPods = `apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: a-p1}
+spec: {nodeName: a}
+status: {phase: Running, podIPs: [{ip: 10.244.1.11}, {ip: "fd44:1::11"}]}
 ---
-{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: b-p1}, spec: {nodeName: b}, status: {phase: Running, podIPs: [{ip: 10.244.2.11}, {ip: "fd44:2::11"}]}}
+apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: b-p1}
+spec: {nodeName: b}
+status: {phase: Running, podIPs: [{ip: 10.244.2.11}, {ip: "fd44:2::11"}]}
 `
 	qosRules = `apiVersion: k8s.ovn.org/v1
 kind: EgressQoS
