@@ -4,6 +4,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -13,7 +14,8 @@ import (
 
 // Folder calls changed once when the watch is in place, so that no change after an earlier reading is missed, and then
 // whenever something in dir changed, until ctx ends. It calls changed after a time of quiet without events, or after
-// ten times that while events continue. It watches the folder instead of its files, since editors replace files, and a
+// ten times that while events continue or a file is open that was written to: an editor may have emptied it, and be about
+// to write its new content. It watches the folder instead of its files, since editors replace files, and a
 // mounted ConfigMap swaps one symbolic link for all of them. The folder must exist at the start, and may vanish and
 // come back. Folder does not compare contents, so changed may be called without a difference.
 //
@@ -87,6 +89,10 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 		case err := <-n.failed:
 			return fmt.Errorf("watch folder %s: %w", dir, err)
 		case <-p.settle.C:
+			if p.unfinished(time.Now()) {
+				p.settle.Reset(quiet)
+				continue
+			}
 			p.since = time.Time{}
 			clear(p.written)
 			settled()
@@ -102,7 +108,7 @@ type pending struct {
 	quiet   time.Duration
 	settle  *time.Timer     // fires once the folder has settled
 	since   time.Time       // time of the first change not yet reported
-	written map[string]bool // files that are being written
+	written map[string]bool // files that are being written; false: perhaps a link, which will not be closed
 }
 
 // handleAll processes an event and all that wait: if the folder changes faster than it is read, one call reports several
@@ -136,9 +142,18 @@ func (p *pending) postpone() {
 	if p.since.IsZero() {
 		p.since = time.Now()
 	}
-	if time.Since(p.since) < 10*p.quiet {
+	if !p.overdue(time.Now()) {
 		p.settle.Reset(p.quiet)
 	}
+}
+
+// overdue reports whether changes have waited long enough.
+func (p *pending) overdue(now time.Time) bool { return now.Sub(p.since) >= 10*p.quiet }
+
+// unfinished reports whether the folder has not settled yet, though it is quiet, since a file is being written.
+func (p *pending) unfinished(now time.Time) bool {
+	writing := slices.Contains(slices.Collect(maps.Values(p.written)), true)
+	return writing && !p.overdue(now)
 }
 
 // elsewhere reports whether a path is that of another file in the folder's parent.
@@ -161,8 +176,11 @@ func (p *pending) watchNew(path string) {
 // written.
 func whole(e event, written map[string]bool) bool {
 	switch {
-	case e.mask&unix.IN_MODIFY != 0, e.mask&unix.IN_CREATE != 0 && e.mask&unix.IN_ISDIR == 0:
-		written[e.path] = true // a created file is written next; a link is not, and is reported once the folder has settled
+	case e.mask&unix.IN_MODIFY != 0:
+		written[e.path] = true
+		return false
+	case e.mask&unix.IN_CREATE != 0 && e.mask&unix.IN_ISDIR == 0:
+		written[e.path] = false // a file is written next; a link is not, and is reported once the folder has settled
 		return false
 	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO) != 0:
 		delete(written, e.path)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/lab"
 )
@@ -51,6 +52,57 @@ func TestEditors(t *testing.T) {
 	wait(t, woken)
 	require.NoError(t, os.Remove(file))
 	wait(t, woken)
+}
+
+// TestHalfWritten checks that a file that an editor has emptied and not yet written again is waited for, though the folder is quiet.
+func TestHalfWritten(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("good"), 0o600))
+	n, err := newNotifier()
+	require.NoError(t, err)
+	reading, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(reading)
+		n.read(done)
+	}()
+	defer func() {
+		close(done)
+		require.NoError(t, n.file.Close())
+		<-reading
+	}()
+	require.NoError(t, n.add(dir, folderEvents))
+	p := pending{n: n, dir: dir, quiet: time.Hour, settle: time.NewTimer(time.Hour), written: map[string]bool{}}
+	defer p.settle.Stop()
+	event := func(mask uint32) {
+		t.Helper()
+		for {
+			select {
+			case r := <-n.raw:
+				p.handle(r)
+				if r.mask&mask != 0 {
+					return
+				}
+			case <-time.After(lab.Patience):
+				require.FailNow(t, "no event")
+			}
+		}
+	}
+
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0o600)
+	require.NoError(t, err)
+	event(unix.IN_MODIFY)
+	require.True(t, p.unfinished(time.Now()))
+	require.False(t, p.unfinished(time.Now().Add(10*p.quiet)), "a file that stays open is not waited for without end")
+	_, err = f.WriteString("new")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	event(unix.IN_CLOSE_WRITE)
+	require.False(t, p.unfinished(time.Now()))
+
+	require.NoError(t, os.Symlink(path, path+".link"))
+	event(unix.IN_CREATE)
+	require.False(t, p.unfinished(time.Now()), "a link is whole")
 }
 
 // TestEager checks that a complete file is reported at once, except while another is being written, and again when all has settled.
