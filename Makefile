@@ -8,6 +8,8 @@ HELM      := v4.3.1
 KUSTOMIZE := v5.8.2
 NFPM      := v2.43.4
 CRANE     := v0.22.1
+METALLB   := v0.15.2
+FLANNEL   := v0.28.10
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 MODULE  := github.com/egressway/egressway
@@ -16,7 +18,7 @@ MODULE  := github.com/egressway/egressway
 TAGS := grpcnotrace
 
 # Tests of these packages make devices, routes or nodes: labexec runs them as root on a kernel with VRF.
-LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/kernel/conntrack internal/kernel/link internal/kernel/nft internal/kernel/route internal/kernel/walk lab) $(shell $(GO) list ./test/... 2>/dev/null)
+LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/kernel/conntrack internal/kernel/link internal/kernel/nft internal/kernel/queue internal/kernel/route internal/kernel/walk lab) $(shell $(GO) list ./test/... 2>/dev/null)
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
 
 # The lab starts this daemon on its nodes.
@@ -63,7 +65,7 @@ bin/bench-packets:
 
 generate: ## generate deepcopy functions, the CRD, the tables of docs/configuration.md, the JSON Schema, and copies of the CRDs, the alerts and the dashboard
 	$(GO) generate ./api/... ./internal/config
-	cp config/crd/egressway.io_egressnodes.yaml config/crd/k8s.ovn.org_egressfirewalls.yaml config/crd/k8s.ovn.org_egressqoses.yaml config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
+	cp config/crd/egressway.io_egressnodes.yaml config/crd/k8s.ovn.org_egressfirewalls.yaml config/crd/k8s.ovn.org_egressips.yaml config/crd/k8s.ovn.org_egressqoses.yaml config/crd/k8s.ovn.org_egressservices.yaml deploy/helm/egressway/crds/
 	cp deploy/grafana/egressway.json deploy/helm/egressway/files/
 	deploy/prometheus/prometheusrule.sh
 
@@ -154,14 +156,30 @@ dist/box.tar: bin/box
 	@mkdir -p dist
 	$(GO) run ./release/image -version '$(VERSION)' bin/box >$@
 
+# Other projects' programs in the cluster. Both print where the program is, and the folder of its module, which has its manifests.
+$(TOOLS)/controller-%:
+	$(call install,controller,go.universe.tf/metallb/controller@$*)
+
+$(TOOLS)/flannel-%:
+	@echo "building $(@F), once"
+	@lab/cluster/flannel/build.sh '$*' $@.new && mv $@.new $@
+
+moduledir = $$($(GO) mod download -json $1 | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+.PHONY: metallb flannel
+metallb: $(TOOLS)/controller-$(METALLB)
+	@echo $< $(call moduledir,go.universe.tf/metallb@$(METALLB))
+
+flannel: $(TOOLS)/flannel-$(FLANNEL)
+	@echo $< $(call moduledir,github.com/flannel-io/flannel@$(FLANNEL))
+
 bin/matrix:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/cluster/matrix
 
-cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outside, Egressway deployed (root): CNI=static PROXY=nftables|iptables
+cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outside, Egressway deployed (root): CNI=static|flannel|flannel-host-gw PROXY=nftables|iptables
 	@lab/cluster/up.sh '$(or $(CNI),static)' '$(or $(PROXY),nftables)'
 
 # A CNI and a mode of kube-proxy for each cluster.
-MATRIX = static:nftables static:iptables
+MATRIX = static:nftables flannel:iptables
 
 cluster-matrix: bin/matrix bin/bench-report ## check a table of behaviour on clusters of real nodes, one after another, and write it to docs/compatibility.md (root): MATRIX='static:nftables' for some
 	@lab/cluster/matrix.sh $(MATRIX); code=$$?; \
@@ -173,7 +191,7 @@ cluster-down: ## remove the cluster that "make cluster" made (root)
 
 failover: lab-kernel kubelab build bin/labexec ## kill the host RUNS times (50) under traffic, and print the duration of each stage
 	KUBELAB=$$(lab/kubelab/build.sh) LAB_API=1 FAILOVER_RUNS=$(or $(RUNS),50) \
-		$(GO) test -count=1 -timeout 2h -exec $(CURDIR)/bin/labexec ./test/e2e -run 'TestFailover$$' -v
+		$(GO) test -count=1 -timeout 3h -exec $(CURDIR)/bin/labexec ./test/e2e -run 'TestFailover$$|TestFailoverOfEgressIP$$' -v
 
 bin/bench-changes:
 	CGO_ENABLED=0 $(GO) build -ldflags '-X main.version=$(VERSION)' -o $@ ./lab/bench/changes

@@ -125,6 +125,21 @@ metadata: {name: other}`)
 	require.ErrorContains(t, patch(`{"spec":{"network":"lost"}}`), "no such network")
 	require.NoError(t, patch(`{"spec":{"network":"red"}}`))
 
+	// The daemon may write the status of an EgressIP, and not its spec.
+	server.Apply(t, "{apiVersion: k8s.ovn.org/v1, kind: EgressIP, metadata: {name: team}, spec: {egressIPs: [192.0.2.1], namespaceSelector: {}}}")
+	as := func(user, text string) error {
+		config := server.Config()
+		config.Impersonate.UserName, config.Impersonate.Groups = user, []string{"system:masters"}
+		client, err := dynamic.NewForConfig(config)
+		require.NoError(t, err)
+		_, err = client.Resource(egressv1.GroupVersion.WithResource("egressips")).Patch(t.Context(), "team", types.MergePatchType, []byte(text), metav1.PatchOptions{})
+		return err
+	}
+	const daemon = "system:serviceaccount:" + namespace + ":egressway"
+	require.NoError(t, as(daemon, `{"status": {"items": [{"egressIP": "192.0.2.1", "node": "a"}]}}`))
+	require.ErrorContains(t, as(daemon, `{"spec": {"egressIPs": ["192.0.2.2"]}}`), "the daemon writes the status of EgressIPs only")
+	require.NoError(t, as("admin", `{"spec": {"egressIPs": ["192.0.2.2"]}}`))
+
 	said.since()
 	warn := strings.Replace(admissionValues, "enabled: true", "enabled: true, validationActions: [Warn]", 1)
 	server.Apply(t, string(run(t, "helm", "template", "egressway", chart, "--namespace", namespace, "--values", file(t, warn))))

@@ -394,13 +394,13 @@ func rulesOf(t *testing.T, o objects, name string) []any {
 
 // TestPodsRight finds that the daemon may list Pods unless nothing in the configuration needs them.
 func TestPodsRight(t *testing.T) {
-	with, without := rulesOf(t, rendered(t, ""), "egressway"), rulesOf(t, rendered(t, "config: {kinds: {egressQoS: off, egressFirewall: off}}"), "egressway")
+	with, without := rulesOf(t, rendered(t, ""), "egressway"), rulesOf(t, rendered(t, "config: {kinds: {egressQoS: off, egressFirewall: off, egressIP: off}}"), "egressway")
 	require.NotContains(t, fmt.Sprint(without), "pods")
 	require.Contains(t, fmt.Sprint(with), "pods")
 	require.Len(t, with, len(without)+1)
-	require.Equal(t, without, rulesOf(t, rendered(t, `config: {hold: [], kinds: {egressQoS: "off", egressFirewall: "off"}}`), "egressway"))
-	require.Equal(t, with, rulesOf(t, rendered(t, "config: {hold: [{pods: {}}], kinds: {egressQoS: off, egressFirewall: off}}"), "egressway"))
-	for _, kind := range []string{"egressQoS", "egressFirewall"} {
+	require.Equal(t, without, rulesOf(t, rendered(t, `config: {hold: [], kinds: {egressQoS: "off", egressFirewall: "off", egressIP: "off"}}`), "egressway"))
+	require.Equal(t, with, rulesOf(t, rendered(t, "config: {hold: [{pods: {}}], kinds: {egressQoS: off, egressFirewall: off, egressIP: off}}"), "egressway"))
+	for _, kind := range []string{"egressQoS", "egressFirewall", "egressIP"} {
 		require.Equal(t, with, rulesOf(t, rendered(t, "config: {kinds: {"+kind+": off}}"), "egressway"), "the other kind needs it")
 	}
 	require.ElementsMatch(t, with, rulesOf(t, built(t, base), "egressway"))
@@ -431,6 +431,60 @@ func TestAggregatedRoles(t *testing.T) {
 	o := rendered(t, "aggregateRoles: false")
 	require.NotContains(t, o, "ClusterRole /egressway-view")
 	require.NotContains(t, o, "ClusterRole /egressway-edit")
+}
+
+// granted returns the daemon's rights in rendered objects, as "verb resource.group", by its ClusterRole and its Role.
+func granted(t *testing.T, o objects) sets.Set[string] {
+	t.Helper()
+	all := sets.New[string]()
+	for _, role := range []string{"ClusterRole /egressway", "Role " + namespace + "/egressway"} {
+		require.Contains(t, o, role)
+		rules, _, err := unstructured.NestedSlice(o[role].Object, "rules")
+		require.NoError(t, err)
+		for _, r := range rules {
+			rule, ok := r.(map[string]any)
+			require.True(t, ok)
+			groups, _, _ := unstructured.NestedStringSlice(rule, "apiGroups")
+			resources, _, _ := unstructured.NestedStringSlice(rule, "resources")
+			verbs, _, _ := unstructured.NestedStringSlice(rule, "verbs")
+			require.Len(t, groups, 1)
+			for _, resource := range resources {
+				for _, verb := range verbs {
+					all.Insert(verb + " " + strings.TrimSuffix(resource+"."+groups[0], "."))
+				}
+			}
+		}
+	}
+	return all
+}
+
+// TestRightsAreExplained compares the daemon's rights with the table of docs/kubernetes.md, with and without the options that need more.
+func TestRightsAreExplained(t *testing.T) {
+	page, err := os.ReadFile("../docs/kubernetes.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(page), "\n## Rights\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	always, ever := sets.New[string](), sets.New[string]()
+	for line := range strings.SplitSeq(section, "\n") {
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		if len(cells) != 4 || !strings.HasPrefix(cells[0], "`") {
+			continue
+		}
+		require.Regexp(t, "^(always|unless|with) ?", cells[2])
+		for resource := range strings.SplitSeq(cells[0], ", ") {
+			for verb := range strings.SplitSeq(cells[1], ", ") {
+				right := verb + " " + strings.Trim(resource, "`")
+				if ever.Insert(right); !strings.HasPrefix(cells[2], "with ") {
+					always.Insert(right)
+				}
+			}
+		}
+	}
+	require.Equal(t, sets.List(granted(t, rendered(t, ""))), sets.List(always))
+	require.Equal(t, sets.List(granted(t, built(t, base))), sets.List(always))
+	more := "{labelHosts: true, config: {status: {metricsTLS: {certFile: /tls/tls.crt, keyFile: /tls/tls.key, tokenReview: true}}}}"
+	require.Equal(t, sets.List(granted(t, rendered(t, more))), sets.List(ever))
 }
 
 // TestRoles compares the daemon's rights in chart and base, and limits those on Nodes.

@@ -14,6 +14,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster/manifests"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/nodewise"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/source"
@@ -239,7 +240,21 @@ func check(folder string, load func() (*config.Config, error)) (c checks) {
 	for _, p := range cluster.SortProblems(problems) {
 		c.errs = append(c.errs, p)
 	}
+	c.warnOfAPIServer(&objects)
 	return c
+}
+
+// warnOfAPIServer adds a warning for each EgressFirewall that denies the API server, if the folder has its Service.
+func (c *checks) warnOfAPIServer(objects *cluster.Objects) {
+	if c.conf == nil {
+		return
+	}
+	servers := firewall.APIServers(objects, c.conf.ClusterCIDRs)
+	for key, e := range objects.EgressFirewalls.All() {
+		if why := firewall.DeniesAPIServer(&e, servers, objects.Nodes); why != "" {
+			c.warnings = append(c.warnings, cluster.Problem{Kind: cluster.KindEgressFirewall.String(), Object: key.String(), Message: why})
+		}
+	}
 }
 
 // addConfig adds a configuration with its summary, or its errors.

@@ -154,3 +154,24 @@ func TestRunWarnsOfVariables(t *testing.T) {
 	require.Equal(t, "WARN", line.Level)
 	require.Equal(t, "$EGRESSWAY_BGP_ROUTER_ID: no key of the configuration has this variable: is EGRESSWAY_BGP_ROUTERID meant?", line.Warning)
 }
+
+// TestCheckWarnsOfDeniedAPIServer checks that an EgressFirewall which denies the API server is a warning.
+func TestCheckWarnsOfDeniedAPIServer(t *testing.T) {
+	folder := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "all.yaml"), []byte(`
+{apiVersion: v1, kind: Node, metadata: {name: a}, status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {namespace: default, name: kubernetes}, spec: {clusterIP: 10.96.0.1, ports: [{protocol: TCP, port: 443, targetPort: 6443}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: default, name: kubernetes, labels: {kubernetes.io/service-name: kubernetes}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.0.11], conditions: {ready: true}}]
+---
+{apiVersion: k8s.ovn.org/v1, kind: EgressFirewall, metadata: {namespace: shop, name: default}, spec: {egress: [{type: Deny, to: {cidrSelector: 0.0.0.0/0}}]}}
+`), 0o600))
+	out, err := runCheck(t, "--config", "../../config/egressway.yaml", "--manifests", folder)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "warning: EgressFirewall shop/default: denies the API server at 10.0.0.11:6443, by rule 1 (Deny 0.0.0.0/0): pods")
+}

@@ -27,6 +27,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/leader"
 	"github.com/egressway/egressway/internal/liveness"
+	"github.com/egressway/egressway/internal/namesets"
 	"github.com/egressway/egressway/internal/nodewise"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/picture"
@@ -59,6 +60,7 @@ type Agent struct {
 	speakers   nodeSpeakers
 	flows      *flows.Carrier
 	flowLog    *flowlog.Log
+	names      *namesets.Sets
 	status     *status.Status
 	awake      chan struct{} // by sources, peers or operators
 	drifted    chan struct{} // by events of the kernel
@@ -83,30 +85,32 @@ type Agent struct {
 // last is the loop's state between passes. It is not stored: a daemon that starts derives it from API, kernel and
 // speaker.
 type last struct {
-	nodewise   nodewise.Resolver
-	config     *config.Config
-	kernel     kernel.Record   // our objects in the kernel, as of the last pass
-	changed    cluster.Changed // not planned yet
-	losses     problemlog.Losses
-	refused    []route.Refused // examples of the planned routes that the kernel lacks
-	usage      conntrackUsage
-	unmade     []string // VRF devices and VLAN sub-interfaces, sorted
-	plan       *plan.NodePlan
-	restless   bool // the last pass failed, changed the plan, or restored missing objects
-	problems   problemlog.Log
-	errors     string
-	inForce    inForce
-	reported   bool // to the leader, since the daemon started
-	settling   settling
-	routed     map[uint32]plan.Families
-	others     others
-	choices    election.Local
-	sweep      sweep
-	planChange cluster.Changed // of the last plan
-	roles      roles
-	holdDown   liveness.HoldDown
-	onLink     onLink
-	gaveBack   bool // memory used by the start was returned
+	nodewise    nodewise.Resolver
+	config      *config.Config
+	kernel      kernel.Record   // our objects in the kernel, as of the last pass
+	changed     cluster.Changed // not planned yet
+	losses      problemlog.Losses
+	refused     []route.Refused // examples of the planned routes that the kernel lacks
+	usage       conntrackUsage
+	unmade      []string // VRF devices and VLAN sub-interfaces, sorted
+	plan        *plan.NodePlan
+	restless    bool // the last pass failed, changed the plan, or restored missing objects
+	problems    problemlog.Log
+	errors      string
+	inForce     inForce
+	reported    bool // to the leader, since the daemon started
+	settling    settling
+	replacement replacement // of the speaker
+	routed      map[uint32]plan.Families
+	down        map[string]bool // links, by name
+	others      others
+	choices     election.Local
+	sweep       sweep
+	planChange  cluster.Changed // of the last plan
+	roles       roles
+	holdDown    liveness.HoldDown
+	onLink      onLink
+	gaveBack    bool // memory used by the start was returned
 }
 
 // settling tracks whose routes a new speaker has learned.
@@ -146,6 +150,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(),
 	}
 	a.flowLog = flowlog.New(log, c.Node, marks(c), a.wake)
+	a.names = namesets.New(log, node, a.wake)
 	a.speakers = speaker.NewClient(speaker.ClientOptions{
 		Log: log, Socket: c.Speaker.Socket, Version: version, Start: speakerCommand(c), Wake: a.wake,
 	})
@@ -164,6 +169,8 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	}
 	counters.Flows(a.status, a.flows.Counters)
 	counters.FlowLog(a.status, a.flowLog.Counters)
+	a.status.OnNames(a.names.Known)
+	a.status.OnAnswers(a.names.Counts)
 	counters.Expect(a.status)
 	counts := counters.NewReader(log, marks(c), c.Status.PerService && c.Status.ServiceCounters)
 	a.status.OnScrape(c.Status.PerService, counts.Traffic)
@@ -179,6 +186,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	})
 	g.Go(func() error { a.flows.Run(ctx); return nil })
 	g.Go(func() error { a.flowLog.Run(ctx); return nil })
+	g.Go(func() error { return a.names.Run(ctx) })
 	g.Go(func() error { a.source.Run(ctx); return nil })
 	if api, ok := a.source.(leader.API); ok {
 		a.leader = leader.New(api)

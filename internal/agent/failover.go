@@ -97,7 +97,7 @@ func (a *Agent) announcedInstead(speakers []plan.Speaker, err error) {
 // sight returns what this node knows besides the elected choices. resumed is election.Sight.Resumed.
 func (a *Agent) sight(c *config.Config, objects cluster.Objects, resumed func(election.Seat) bool) election.Sight {
 	return election.Sight{
-		Node: c.Node, Now: time.Now(), Dead: a.last.others.nodes.Dead, Heard: a.heard(),
+		Node: c.Node, Now: time.Now(), Dead: a.last.others.nodes.Dead, Silent: a.last.others.nodes.Silent(), Heard: a.heard(),
 		Ready: func(node string) bool { return objects.Nodes.At(node).Ready },
 		Keep:  time.Duration(c.Moves.KeepFlows), Resumed: resumed,
 	}

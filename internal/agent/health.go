@@ -72,8 +72,9 @@ func learns(c *config.Config, network string) bool {
 }
 
 // everyPeer adds the configured sessions that the speaker does not have: it has none in a network that the kernel
-// lacks.
-func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session) []bgp.Session {
+// lacks. A session that is down since its link is, says so, whatever BGP or BFD noticed of it.
+func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session, down map[string]bool) []bgp.Session {
+	sessions = blameLinks(planned, sessions, down)
 	type key struct{ network, peer string }
 	known := make(map[key]bool, len(sessions))
 	for _, s := range sessions {
@@ -82,7 +83,7 @@ func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session)
 	all := slices.Clip(sessions)
 	for _, n := range c.Networks {
 		for _, p := range n.Peers {
-			name := cmp.Or(p.Interface, p.Address.String())
+			name := p.PeerName()
 			if known[key{n.Name, name}] {
 				continue
 			}
@@ -101,4 +102,33 @@ func everyPeer(c *config.Config, planned *plan.NodePlan, sessions []bgp.Session)
 		})
 	}
 	return all
+}
+
+// blameLinks returns the sessions with the links that are down as the reason of those that are not up.
+func blameLinks(planned *plan.NodePlan, sessions []bgp.Session, down map[string]bool) []bgp.Session {
+	if planned == nil || len(down) == 0 {
+		return sessions
+	}
+	sessions = slices.Clone(sessions)
+	for i := range sessions {
+		s := &sessions[i]
+		if s.Up {
+			continue
+		}
+		if device := planned.DeviceOf(s.Network, s.Peer); down[device] {
+			s.LastError = "link " + device + " is down"
+		}
+	}
+	return sessions
+}
+
+// linksDown returns the names of the links that are down, or have no carrier.
+func linksDown(links []plan.Link) map[string]bool {
+	down := map[string]bool{}
+	for _, l := range links {
+		if !l.Up {
+			down[l.Name] = true
+		}
+	}
+	return down
 }

@@ -47,7 +47,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		if ok {
 			a.last.problems.Update(a.log, pass.Began, found, nil, node)
 		}
-		a.publish(nil, slices.Concat(found, node), everyPeer(c, nil, a.speakers.Sessions()), pass) // the source has logged found
+		a.publish(nil, slices.Concat(found, node), everyPeer(c, nil, a.speakers.Sessions(), nil), pass) // the source has logged found
 		return nil
 	}
 	if a.last.plan == nil {
@@ -81,6 +81,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.look(pass.Began)
 		node = append(node, unwatched...)
 		node = append(node, a.flowLog.Problems()...)
+		node = append(node, a.names.Problems(c.Node)...)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
 		node = append(node, unmadeProblems(c.Node, c, result.Unmade)...)
 		a.report(c, objects, planned, result.InForce)
@@ -97,7 +98,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	a.logErrors(err)
 	pass.Ended, pass.Err = time.Now(), err
-	a.publish(a.last.plan, problems, everyPeer(c, a.last.plan, a.speakers.Sessions()), pass)
+	a.publish(a.last.plan, problems, everyPeer(c, a.last.plan, a.speakers.Sessions(), a.last.down), pass)
 	return err
 }
 
@@ -161,7 +162,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	local = append(local, flaps(c.Node, a.speakers.Nodes(), a.speakers.Sessions())...)
 	local = append(local, unheard(c, a.speakers.Sessions())...)
 	a.last.planChange, a.last.changed = change, cluster.Changed{}
-	a.last.routed = facts.Routed
+	a.last.routed, a.last.down = facts.Routed, linksDown(facts.Links)
 	a.last.plan = desired
 	inTheWay, err := a.kernel.Problems(a.last.kernel, c.Node, devices(desired, facts))
 	if err != nil {
@@ -282,6 +283,9 @@ func (a *Agent) apply(
 	bgpTook := lap()
 	result, err = a.kernel.Apply(ctx, a.last.kernel, desired)
 	a.last.kernel = result.Record
+	if held := result.Record.Table.Data; held != nil { // a table that was not written keeps its sets
+		a.names.Follow(held, c.Firewall.Names)
+	}
 	counters.Applied(a.status, result)
 	speakers := desired.Speakers
 	if result.InForce {

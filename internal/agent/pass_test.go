@@ -26,7 +26,10 @@ import (
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/internal/kernel/nft"
+	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/liveness"
+	"github.com/egressway/egressway/internal/namesets"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/speaker"
@@ -72,6 +75,7 @@ func newStageOf(t *testing.T, node string) *stage {
 		log: log, config: c, kernel: s.kernel, speakers: s.speakers, flows: flows.New(log, c.Node, marks(c)), flowLog: flowlog.New(log, c.Node, marks(c), func() {}),
 		status: status.New("v", c.Node), awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), started: time.Now(),
 	}
+	s.names = namesets.New(log, s.kernel, func() {})
 	s.setSource(s.source)
 	return s
 }
@@ -157,6 +161,10 @@ func (k *scriptedKernel) Apply(_ context.Context, held kernel.Record, p *plan.No
 	k.held = r.Record
 	return r, k.err
 }
+
+func (*scriptedKernel) OnNames(func(ruleset.NameSet) []nft.NameElement) {}
+
+func (*scriptedKernel) WriteNames([]nft.NameElement) error { return nil }
 
 func (k *scriptedKernel) EndContradictions(context.Context, plan.DataPlane) (uint, error) {
 	k.note("end connections")

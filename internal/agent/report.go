@@ -10,11 +10,15 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/leader"
+	"github.com/egressway/egressway/internal/plan"
 )
 
-// reportWithin is how long a daemon that starts waits for its sessions and their routes before it reports them missing:
-// until then the report of its former run holds.
+// reportWithin is how long a daemon that starts, or whose speaker is replaced, waits for its sessions and their routes before it
+// reports them missing: until then the report of its former run holds, or the networks count as restarting.
 const reportWithin = 15 * time.Second
+
+// firewalledMost bounds the namespaces in a report: a kubelet runs 110 pods by default.
+const firewalledMost = 256
 
 // report reports this node's state to the leader, and its addresses to all nodes.
 func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []cluster.Problem, inForce bool) {
@@ -23,6 +27,9 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	}
 	a.server.ShareAddresses(a.planner.Secondary())
 	states, incomplete := a.states(c)
+	if a.last.replacement.mark(states, a.speakers.Started(), a.speakers.Problem() == nil, incomplete, time.Now()) {
+		time.AfterFunc(reportWithin, a.wake)
+	}
 	r := cluster.Report{
 		Networks: states, Hosts: a.last.others.nodes.Watched, Dead: slices.Sorted(maps.Keys(a.last.others.nodes.Dead)),
 		Draining: a.draining.wanted(),
@@ -30,9 +37,14 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	}
 	if inForce {
 		r.Applied = a.last.inForce.advance(objects, c.Node)
-		a.last.inForce.advanceQoS(objects)
+		a.last.inForce.qos.advance(objects.EgressQoSes, objects.PodsKnown)
+		a.last.inForce.firewalls.advance(objects.EgressFirewalls, objects.PodsKnown)
+		a.last.inForce.firewalled = firewalled(a.last.plan)
+		a.last.inForce.advanceIPs(objects, c.Node)
 	}
-	r.EgressQoSes = a.last.inForce.digest
+	r.EgressQoSes, r.EgressFirewalls = a.last.inForce.qos.digest, a.last.inForce.firewalls.digest
+	r.Firewalled = a.last.inForce.firewalled
+	r.AppliedIPs = a.last.inForce.ipVersion
 	if incomplete && !r.Draining && a.starting() {
 		return
 	}
@@ -42,6 +54,38 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 
 // starting reports whether the report of the daemon's former run may still hold.
 func (a *Agent) starting() bool { return !a.last.reported && time.Since(a.started) < reportWithin }
+
+// replacement follows how one speaker takes another one's place.
+type replacement struct {
+	speaker time.Time       // start of the last one
+	since   time.Time       // when the former one went away; zero: there is one whose sessions are known
+	up      map[string]bool // networks with a session that was up by then
+}
+
+// mark marks the networks whose sessions are down because the speaker is being replaced. started and answers are of the present speaker;
+// incomplete means that not all of its sessions and their routes are there yet. begun means that one just went away.
+func (r *replacement) mark(
+	states map[string]cluster.NetworkState, started time.Time, answers, incomplete bool, now time.Time,
+) (begun bool) {
+	if begun = r.since.IsZero() && (!answers || !started.Equal(r.speaker)); begun {
+		r.since = now
+	}
+	if answers {
+		r.speaker = started
+	}
+	if r.since.IsZero() || answers && !incomplete || now.Sub(r.since) >= reportWithin {
+		r.since, r.up = time.Time{}, map[string]bool{}
+		for name, n := range states {
+			r.up[name] = n.Up > 0
+		}
+		return false
+	}
+	for name, n := range states {
+		n.Restarting = n.Up == 0 && r.up[name]
+		states[name] = n
+	}
+	return begun
+}
 
 // sessions returns this node's sessions. Without a speaker all planned ones are down, whether or not they were up
 // before.
@@ -63,19 +107,58 @@ type inForce struct {
 	newest  uint64          // of all EgressServices
 	pending cluster.Changed // changed since the last call of advance
 
-	qos    cluster.Map[cluster.Key, cluster.EgressQoS] // that are in force
-	digest string                                      // of qos; empty: there are none
+	qos        ofKind[cluster.EgressQoS]
+	firewalls  ofKind[cluster.EgressFirewall]
+	firewalled []string // namespaces with an EgressFirewall, and pods here
+
+	ips       cluster.Map[cluster.Key, cluster.EgressIP] // that are in force
+	ipVersion uint64                                     // the newest of them that was reported
 }
 
-// advanceQoS notes that the EgressQoSes are in force, unless the Pods that they select are not known yet.
-func (f *inForce) advanceQoS(objects cluster.Objects) {
-	all := objects.EgressQoSes
+// advanceIPs notes that the EgressIPs are in force, unless the Pods of this node that they select are not known yet. Their newest version
+// is reported if one that concerns node is newer than the last reported one.
+func (f *inForce) advanceIPs(objects cluster.Objects, node string) {
+	all := objects.EgressIPs
+	if all.Same(f.ips) || all.Len() > 0 && !objects.PodsKnown {
+		return
+	}
+	f.ips = all
+	newest, concerned := f.ipVersion, false
+	for _, e := range all.All() {
+		newest = max(newest, e.Version)
+		concerned = concerned || e.Version > f.ipVersion && slices.ContainsFunc(e.Holders, func(h cluster.Holder) bool {
+			return h.Host == node || h.Standby == node
+		})
+	}
+	if concerned {
+		f.ipVersion = newest
+	}
+}
+
+// ofKind holds the objects of a kind that are in force on this node.
+type ofKind[V interface{ Revision() cluster.Revision }] struct {
+	objects cluster.Map[cluster.Key, V]
+	digest  string // of objects; empty: there are none
+}
+
+// advance notes that all objects are in force, unless the Pods that they concern are not known yet.
+func (k *ofKind[V]) advance(all cluster.Map[cluster.Key, V], podsKnown bool) {
 	switch {
 	case all.Len() == 0:
-		f.qos, f.digest = all, ""
-	case objects.PodsKnown && !all.Same(f.qos):
-		f.qos, f.digest = all, cluster.Revisions(all)
+		k.objects, k.digest = all, ""
+	case podsKnown && !all.Same(k.objects):
+		k.objects, k.digest = all, cluster.Revisions(all)
 	}
+}
+
+// firewalled returns the namespaces that have an EgressFirewall, and pods on the node, at most firewalledMost.
+func firewalled(p *plan.NodePlan) (namespaces []string) {
+	for o := range p.EgressFirewalls.All() {
+		if o.Pods > 0 && len(namespaces) < firewalledMost {
+			namespaces = append(namespaces, o.Key.Namespace)
+		}
+	}
+	return namespaces
 }
 
 // advance examines the changes that are in force now. It returns the newest version of all EgressServices if one that

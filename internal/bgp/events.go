@@ -32,6 +32,12 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	if now.SessionState != before {
 		st.state, st.since = now.SessionState, at
 	}
+	if st.ended != nil { // by removePeer: not a loss to report
+		if before == bgp.BGP_FSM_ESTABLISHED && now.SessionState != before {
+			close(st.ended)
+		}
+		return
+	}
 	s.noteOpening(now.NeighborAddress, before, now.SessionState)
 	was, is := before == bgp.BGP_FSM_ESTABLISHED, now.SessionState == bgp.BGP_FSM_ESTABLISHED
 	switch {

@@ -120,12 +120,7 @@ func passwordOf(p plan.Peer) (string, error) {
 }
 
 // nameOf returns the name of a peer in reports.
-func nameOf(p plan.Peer) string {
-	if p.Interface != "" {
-		return p.Interface
-	}
-	return p.Address.String()
-}
+func nameOf(p plan.Peer) string { return p.PeerName() }
 
 // idleHoldTime is how long a session that lost its connection waits before it tries again.
 const idleHoldTime = time.Second
@@ -218,8 +213,9 @@ type sessionState struct {
 	refusedLogged    bool // it was logged that routes of the peer are not learned
 
 	unanswered unanswered
-	restart    bool   // set it up again
-	resetFor   string // why we ended it; empty: we did not
+	restart    bool          // set it up again
+	resetFor   string        // why we ended it; empty: we did not
+	ended      chan struct{} // closed when the session that removePeer ends has ended; nil: none
 	lastError  string
 }
 

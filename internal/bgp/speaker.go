@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/egressway/egressway/internal/config"
@@ -376,15 +377,48 @@ func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after ex
 	return nil
 }
 
+// endLimit limits how long removePeer waits until a session has ended.
+const endLimit = time.Second
+
+// removePeer ends a session and removes its peer from GoBGP.
 func (s *speaker) removePeer(ctx context.Context, addr netip.Addr) error {
+	s.end(ctx, addr)
 	s.mu.Lock()
-	delete(s.states, addr) // ended by us: not a loss to report
+	delete(s.states, addr)
 	s.mu.Unlock()
 	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
 	delete(s.configs, addr)
 	return nil
+}
+
+// end ends an established session, and returns when the peer was sent the reason and the connection is closed. GoBGP does
+// both some time after it has removed a peer. The interface may leave the VRF by then: the peer would miss the end, and
+// keep our paths for the restart time.
+func (s *speaker) end(ctx context.Context, addr netip.Addr) {
+	s.mu.Lock()
+	st := s.states[addr]
+	if st == nil || st.state != bgp.BGP_FSM_ESTABLISHED {
+		s.mu.Unlock()
+		return
+	}
+	st.ended = make(chan struct{})
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, endLimit)
+	defer cancel()
+	err := s.server.DisablePeer(ctx, &api.DisablePeerRequest{Address: addr.String()})
+	if err == nil {
+		select {
+		case <-st.ended:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	if err != nil {
+		s.log.Warn("the session is removed before it has ended: the peer may keep our paths for the restart time",
+			"peer", addr, "error", err)
+	}
 }
 
 func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, faults map[string]string) {

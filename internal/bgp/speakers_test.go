@@ -491,6 +491,34 @@ func TestGracefulRestart(t *testing.T) {
 	s.untilNoRoute("r1", "red", vip4)
 }
 
+// TestEndReachesRouter takes the link of a session away as soon as Withdraw has returned, as a node does that moves to other routers: the
+// router has received the end, and keeps no path for the restart time.
+func TestEndReachesRouter(t *testing.T) {
+	s := newSite(t)
+	sp := red(peer("10.0.1.1", "red1"))
+	sp.Announce = announcing(vip4)
+	sp.GracefulRestart = config.GracefulRestart{Enabled: true, RestartTime: config.Duration(time.Hour)}
+	without := sp
+	without.Peers, without.Announce = nil, announcing()
+	for range 5 {
+		s.apply(sp)
+		s.established()
+		s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
+		require.NoError(t, s.speakers.Withdraw(t.Context(), []plan.Speaker{without}))
+		sockets, err := os.ReadFile("/proc/self/net/tcp")
+		require.NoError(t, err)
+		for line := range strings.Lines(string(sockets)) {
+			if f := strings.Fields(line); strings.HasPrefix(f[2], "0101000A:") { // 10.0.1.1
+				require.NotEqual(t, "01", f[3], "established: %s", line)
+			}
+		}
+		run(t, "ip", "link", "set", "red1", "down")
+		s.untilNoRoute("r1", "red", vip4)
+		s.apply(without)
+		run(t, "sh", "-ec", "ip link set red1 up; ip addr replace fd00:1::2/64 dev red1 nodad")
+	}
+}
+
 func TestDynamicExternal(t *testing.T) {
 	s := newSite(t)
 	s.configure("r2", "no router bgp 65002 vrf red", "router bgp 64512 vrf red", "bgp router-id 10.255.0.2", "no bgp network import-check",

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"net/netip"
+	"slices"
 )
 
 // ParseAddr parses an address that a pod or a Service may have. The error says why text is not such an address.
@@ -40,6 +41,17 @@ func Unfit(a netip.Addr) string {
 		return "a reserved or the broadcast address"
 	}
 	return ""
+}
+
+// Within reports whether one of the sorted, disjoint prefixes contains an address.
+func Within(prefixes []netip.Prefix, a netip.Addr) bool {
+	i, found := SearchPrefix(prefixes, a)
+	return found || i > 0 && prefixes[i-1].Contains(a)
+}
+
+// SearchPrefix finds the first of the sorted, disjoint prefixes that does not begin before an address, and whether it begins there.
+func SearchPrefix(prefixes []netip.Prefix, a netip.Addr) (int, bool) {
+	return slices.BinarySearchFunc(prefixes, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
 }
 
 // LastAddr returns the last address of a prefix.

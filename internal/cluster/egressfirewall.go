@@ -15,18 +15,20 @@ import (
 
 // EgressFirewall is the part of the custom resource that is read.
 type EgressFirewall struct {
+	Meta
 	// Rules holds the rules in order, without those that allow nothing. A rule that cannot be read counts as its strictest reading:
 	// an Allow allows nothing, a Deny denies every destination.
 	Rules []FirewallRule
 	Given int // rules that the object has
 }
 
-// FirewallRule allows or denies connections to a destination. Without To and Nodes it concerns every destination of both families.
+// FirewallRule allows or denies connections to a destination. Without To, Nodes and Name it concerns every destination of both families.
 type FirewallRule struct {
 	Number int // among the object's rules, from 1
 	Deny   bool
 	To     netip.Prefix    // invalid: not by prefix
 	Nodes  labels.Selector // of nodes whose addresses are the destination; nil: not by node
+	Name   string          // DNS name whose addresses are the destination, see DNSName; empty: not by name
 	Ports  []FirewallPort  // none: every protocol and port
 	Text   string          // the rule in one line, for people
 }
@@ -181,6 +183,9 @@ func (f *findings) firewallRule(field string, o *egressv1.EgressFirewallRule, un
 		rule.Deny = true
 		f.add(field+".type", string(o.Type), ReasonInvalidValue, "one of Allow, Deny: this rule counts as Deny")
 	}
+	if unread.Ports {
+		o.Ports = nil // of which some may have been read
+	}
 	ports, readable := f.firewallPorts(field, o.Ports, rule.Deny)
 	if readable = readable && !unread.Ports; readable {
 		rule.Ports = ports
@@ -237,9 +242,13 @@ func (f *findings) firewallDestination(field string, o *egressv1.EgressFirewallR
 		f.add(field, "", ReasonInvalidValue, "exactly one of cidrSelector, nodeSelector, dnsName; %s", otherwise)
 		return false
 	case o.To.DNSName != "":
-		f.add(field+".dnsName", o.To.DNSName, ReasonNameNotServed,
-			"DNS names are not served: write its addresses by cidrSelector; %s", otherwise)
-		return false
+		name, fault := DNSName(o.To.DNSName)
+		if fault != "" {
+			f.add(field+".dnsName", o.To.DNSName, ReasonInvalidValue, "%s; %s", fault, otherwise)
+			return false
+		}
+		rule.Name = name
+		return true
 	case o.To.NodeSelector != nil:
 		selector, err := metav1.LabelSelectorAsSelector(o.To.NodeSelector)
 		if err != nil {
@@ -254,6 +263,42 @@ func (f *findings) firewallDestination(field string, o *egressv1.EgressFirewallR
 		rule.To = to
 	}
 	return ok
+}
+
+// Bounds of DNS names, in bytes (RFC 1035, section 2.3.4).
+const (
+	mostName  = 253
+	mostLabel = 63
+)
+
+// DNSName returns a DNS name in the form in which names are compared: lower case, without the final dot. "*." at its beginning stands for
+// one label. fault says why the name cannot be one, and what would be right; empty: it can.
+func DNSName(given string) (name, fault string) {
+	name = strings.ToLower(strings.TrimSuffix(given, "."))
+	parts := strings.Split(strings.TrimPrefix(name, "*."), ".")
+	last := parts[len(parts)-1]
+	_, err := netip.ParseAddr(name)
+	switch {
+	case err == nil || strings.Trim(last, "0123456789") == "":
+		return "", "a DNS name, such as www.example.com or *.example.com; an address belongs into cidrSelector"
+	case len(name) > mostName:
+		return "", fmt.Sprintf("a DNS name has at most %d bytes, this one has %d", mostName, len(name))
+	}
+	for _, label := range parts {
+		if !dnsLabel(label) {
+			return "", fmt.Sprintf("not a label of a DNS name: %q. A label has 1 to %d letters, digits, '-' and '_', without '-' first or "+
+				`last; "*." may stand for the first one; a name with other letters is written in its xn-- form`, Clip(label), mostLabel)
+		}
+	}
+	return name, ""
+}
+
+// dnsLabel reports whether a text in lower case is a label of a DNS name.
+func dnsLabel(s string) bool {
+	odd := strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
+	})
+	return s != "" && len(s) <= mostLabel && !odd && s[0] != '-' && s[len(s)-1] != '-'
 }
 
 // ruleText describes a rule as written, in one line.

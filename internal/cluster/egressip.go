@@ -21,7 +21,23 @@ type EgressIP struct {
 	IPv4, IPv6 bool            // families that the spec names an address of, usable or not
 	Namespaces labels.Selector // nil: no namespace
 	Pods       labels.Selector // nil: no pod
-	Holders    []Holder        // by its status
+	Holders    []Holder        // by its status, that is in force
+
+	// An API server has these for the leader; manifests leave them empty.
+	UID        string
+	Version    uint64             // metadata.resourceVersion
+	Spec       uint64             // a digest of the spec: the generation grows with each write of the status
+	Conditions []metav1.Condition // of its status
+	Writer     Writer             // of the server's items
+	Disobeyed  []Holder           // the server's, where daemons do not follow them, see Writer; nil: they are Holders
+}
+
+// Stands returns the nodes that have the addresses by the source, whether they are in force or not.
+func (e EgressIP) Stands() []Holder {
+	if e.Disobeyed != nil {
+		return e.Disobeyed
+	}
+	return e.Holders
 }
 
 // Holder names the nodes that have an address, by the status of an EgressIP.
@@ -68,12 +84,19 @@ func FromEgressIP(o *egressv1.EgressIP) (key Key, e EgressIP, problems []Problem
 	f.egressIPs(&e, o.Spec.EgressIPs)
 	e.Namespaces = f.selector("spec.namespaceSelector", &o.Spec.NamespaceSelector)
 	e.Pods = f.selector("spec.podSelector", &o.Spec.PodSelector)
-	for _, item := range o.Status.Items {
+	e.Holders = HoldersOf(o.Status.Items)
+	return key, e, f.problems, true
+}
+
+// HoldersOf reads the items of a status.
+func HoldersOf(items []egressv1.EgressIPStatusItem) (all []Holder) {
+	e := EgressIP{}
+	for _, item := range items {
 		if a, err := ParseAddr(item.EgressIP); err == nil && item.Node != "" && e.Holder(a).Host == "" {
 			e.Holders = append(e.Holders, Holder{a, item.Node, item.Standby, item.Term})
 		}
 	}
-	return key, e, f.problems, true
+	return e.Holders
 }
 
 // egressIPs adds the usable addresses of an EgressIP. An unusable one counts for its family, which a colon tells: packets of

@@ -31,13 +31,21 @@ type Revision struct {
 // Revision returns the revision of the object.
 func (m Meta) Revision() Revision { return Revision{m.UID, m.Generation} }
 
+// Itself returns the Meta of an object that embeds it.
+func (m Meta) Itself() Meta { return m }
+
 // Meta returns the Meta of an object of a kind with a text status.
 func (o Objects) Meta(id ID) (m Meta, ok bool) {
-	if id.Kind != KindEgressQoS {
-		return m, false
+	switch id.Kind {
+	case KindEgressQoS:
+		q, there := o.EgressQoSes.Get(id.Key)
+		m, ok = q.Meta, there
+	case KindEgressFirewall:
+		f, there := o.EgressFirewalls.Get(id.Key)
+		m, ok = f.Meta, there
+	default:
 	}
-	q, ok := o.EgressQoSes.Get(id.Key)
-	return q.Meta, ok
+	return m, ok
 }
 
 // Revisions returns a short text that is the same only for the same revisions of all objects.

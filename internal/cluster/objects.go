@@ -43,6 +43,9 @@ func (k Key) Compare(o Key) int {
 	return 0
 }
 
+// APIService is the key of the Service whose endpoints are the API servers.
+var APIService = Key{Namespace: "default", Name: "kubernetes"}
+
 // Kind is a kind of object.
 type Kind uint8
 
@@ -116,7 +119,9 @@ type Objects struct {
 	// does not name them.
 	Secondary Map[string, Secondary]
 	// Pods holds the Pods that a source follows, those of this node at least.
-	Pods      Map[Key, Pod]
+	Pods Map[Key, Pod]
+	// Members holds the pods of other nodes that each EgressIP selects, sorted. Of this node Pods decides.
+	Members   Map[Key, []Member]
 	PodsKnown bool // false: Pods are not followed, or not known yet
 	// StaleNodes means that Ready and Cordoned of other nodes may be old: only a leader follows them.
 	StaleNodes bool
@@ -124,6 +129,9 @@ type Objects struct {
 
 // Without returns the objects except those of some optional kinds.
 func (o Objects) Without(kinds KindSet) Objects {
+	if kinds[KindEgressIP] {
+		o.EgressIPs, o.Members = Map[Key, EgressIP]{}, Map[Key, []Member]{}
+	}
 	if kinds[KindEgressQoS] {
 		o.EgressQoSes = Map[Key, EgressQoS]{}
 	}

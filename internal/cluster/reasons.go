@@ -27,7 +27,6 @@ const (
 	ReasonSharedIngressHost Reason = "SharedIngressHost"
 	ReasonNoEgressIP        Reason = "NoEgressIP"
 	ReasonTooManyRules      Reason = "TooManyRules"
-	ReasonNameNotServed     Reason = "NameNotServed"
 	ReasonTooManyAddresses  Reason = "TooManyAddresses"
 	ReasonEgressIPConflict  Reason = "EgressIPConflict"
 	ReasonAddressConflict   Reason = "AddressConflict"

@@ -16,8 +16,14 @@ type Report struct {
 	// Applied is the newest version (metadata.resourceVersion) of an EgressService that is in force on the node: in its kernel
 	// and in its announcements.
 	Applied uint64 `json:"applied,omitempty"`
+	// AppliedIPs is the same of EgressIPs: the watches of both kinds are not in step.
+	AppliedIPs uint64 `json:"appliedEgressIPs,omitempty"`
 	// EgressQoSes holds the Revisions of the EgressQoSes that are in force on the node; empty: none are served.
 	EgressQoSes string `json:"egressQoSes,omitempty"`
+	// EgressFirewalls holds the same of EgressFirewalls.
+	EgressFirewalls string `json:"egressFirewalls,omitempty"`
+	// Firewalled holds the namespaces that have an EgressFirewall, and pods on the node, sorted. If there are many, it holds some.
+	Firewalled []string `json:"firewalled,omitempty"`
 	// Unserved holds problems of EgressServices on this node only, which become conditions. If there are many, it holds some.
 	Unserved []Problem `json:"unserved,omitempty"`
 }
@@ -30,6 +36,8 @@ type NetworkState struct {
 	IPv6     bool `json:"ipv6"`
 	Sessions int  `json:"sessions"` // configured ones
 	Up       int  `json:"up"`
+	// Restarting means that none is up since the speaker is being replaced: they were up before, and routers keep the node's routes.
+	Restarting bool `json:"restarting,omitempty"`
 }
 
 // UnmarshalJSON reads the report of any version of the daemon: without information about routes, it assumes them.
@@ -44,6 +52,6 @@ func (n *NetworkState) UnmarshalJSON(text []byte) error {
 }
 
 // Fit reports whether the node may be a host of the network at all: the network is usable, and at least one of its
-// sessions is up. Ingress IPs of a network without peers are announced by other means. Routes do not matter here: if no
-// node has one, some node is the host nevertheless.
-func (n NetworkState) Fit() bool { return n.Usable && (n.Sessions == 0 || n.Up > 0) }
+// sessions is up, or about to be again. Ingress IPs of a network without peers are announced by other means. Routes do
+// not matter here: if no node has one, some node is the host nevertheless.
+func (n NetworkState) Fit() bool { return n.Usable && (n.Sessions == 0 || n.Up > 0 || n.Restarting) }

@@ -11,7 +11,7 @@ func TestReportIsReadAsItWasWritten(t *testing.T) {
 	for _, r := range []Report{
 		{},
 		{Draining: true, Applied: 7, Hosts: map[string]bool{"a": true, "b": false}},
-		{Networks: map[string]NetworkState{"red": {Usable: true, IPv4: true, Sessions: 2, Up: 1}, "blue": {IPv6: true}, "none": {}}},
+		{Networks: map[string]NetworkState{"red": {Usable: true, IPv4: true, Sessions: 2, Up: 1}, "blue": {IPv6: true}, "none": {}, "grey": {Sessions: 1, Restarting: true}}},
 	} {
 		text, err := json.Marshal(r)
 		require.NoError(t, err)
@@ -35,6 +35,8 @@ func TestFit(t *testing.T) {
 		{Usable: true, Sessions: 2}:        false,
 		{Usable: true, Sessions: 2, Up: 1}: true,
 		{IPv4: true, Sessions: 2, Up: 2}:   false,
+
+		{Usable: true, Sessions: 2, Restarting: true}: true,
 	} {
 		require.Equal(t, fit, state.Fit(), "%+v", state)
 	}

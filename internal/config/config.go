@@ -78,6 +78,8 @@ type Kinds struct {
 	EgressQoS KindMode `yaml:"egressQoS"`
 	// EgressFirewalls: `auto` serves them as above; `off` ignores them, and allows what they deny
 	EgressFirewall KindMode `yaml:"egressFirewall"`
+	// EgressIPs: `auto` serves them as above; `off` ignores them, and their pods leave as if nothing selected them
+	EgressIP KindMode `yaml:"egressIP"`
 }
 
 // KindMode is whether a kind of objects is served.
@@ -262,6 +264,25 @@ type Firewall struct {
 	// with an EgressFirewall in the cluster, drop new flows out of the cluster from pod addresses on this node whose Pod is not
 	// known yet: its namespace may deny them. With `false`, a new pod may begin connections before its rules are in force
 	Hold bool `yaml:"hold"`
+	// servers whose answers say which addresses DNS names have, and which the daemon asks
+	Resolvers Resolvers `yaml:"resolvers"`
+	Names     Names     `yaml:"names"`
+}
+
+// Resolvers lists servers of DNS.
+type Resolvers struct {
+	// Services, `namespace/name`, with their cluster IPs and endpoints
+	Services []string `yaml:"services"`
+	// addresses of other servers, such as a DNS cache on each node. Pods reach those outside of the cluster only where their rules allow it
+	Addresses []netip.Addr `yaml:"addresses"`
+}
+
+// Names sets how long addresses of DNS names stay in force.
+type Names struct {
+	// an address stays for so long after the time to live that the answer gave it, since pods keep answers, too: 0s to 1h
+	Grace Duration `yaml:"grace"`
+	// most time for which an answer waits until the kernel has its addresses: 10ms to 5s
+	Wait Duration `yaml:"wait"`
 }
 
 // DynamicASN accepts a peer by the kind of its AS instead of by its number.

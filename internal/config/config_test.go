@@ -93,7 +93,11 @@ func TestEveryKeyIsRead(t *testing.T) {
 		Election:      Election{Hosts: 30},
 		Moves:         Moves{KeepFlows: Duration(90 * time.Second), Within: Duration(15 * time.Second)},
 		OnStop:        OnStopDrain,
-		Kinds:         Kinds{EgressQoS: KindOff, EgressFirewall: KindOff},
+		Firewall: Firewall{
+			Resolvers: Resolvers{Services: []string{"dns/coredns"}, Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::53")}},
+			Names:     Names{Grace: Duration(30 * time.Second), Wait: Duration(100 * time.Millisecond)},
+		},
+		Kinds: Kinds{EgressQoS: KindOff, EgressFirewall: KindOff, EgressIP: KindOff},
 		Hold: []Hold{
 			{
 				Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"egress": "held"}},

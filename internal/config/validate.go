@@ -94,6 +94,7 @@ func (v *validator) validate() {
 		v.bad("election.hosts", "2, for a host and its standby, or more, or 0 for all nodes")
 	}
 	v.moves()
+	v.firewall()
 	v.failover()
 	v.sockets(c.Speaker.Socket, c.Status.Socket)
 	v.listenAddress("status.metricsAddress", c.Status.MetricsAddress)
@@ -211,11 +212,34 @@ func (v *validator) moves() {
 	}
 	oneOf(v, "kinds.egressQoS", c.Kinds.EgressQoS, KindAuto, KindOff)
 	oneOf(v, "kinds.egressFirewall", c.Kinds.EgressFirewall, KindAuto, KindOff)
+	oneOf(v, "kinds.egressIP", c.Kinds.EgressIP, KindAuto, KindOff)
 	oneOf(v, "onStop", c.OnStop, OnStopKeep, OnStopDrain)
 	if c.OnStop == OnStopDrain && c.Source.Manifests != "" {
 		v.bad("onStop", "services do not move if objects come from source.manifests: choose %s", OnStopKeep)
 	}
 }
+
+func (v *validator) firewall() {
+	f := v.c.Firewall
+	for i, s := range f.Resolvers.Services {
+		if namespace, name, ok := strings.Cut(s, "/"); !ok || !isLabel(namespace) || !isLabel(name) {
+			v.bad(fmt.Sprintf("firewall.resolvers.services[%d]", i), "a Service as namespace/name, such as kube-system/kube-dns")
+		}
+	}
+	for i, a := range f.Resolvers.Addresses {
+		if !a.IsValid() || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
+			v.bad(fmt.Sprintf("firewall.resolvers.addresses[%d]", i), "the address of one server, without a zone, such as 169.254.20.10")
+		}
+	}
+	if d := time.Duration(f.Names.Grace); d < 0 || d > time.Hour {
+		v.bad("firewall.names.grace", "0s to 1h")
+	}
+	if d := time.Duration(f.Names.Wait); d < 10*time.Millisecond || d > 5*time.Second {
+		v.bad("firewall.names.wait", "10ms to 5s: clients ask again after 5s")
+	}
+}
+
+func isLabel(s string) bool { return len(validation.IsDNS1123Label(s)) == 0 }
 
 func (v *validator) bgp() {
 	b := v.c.BGP

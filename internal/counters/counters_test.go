@@ -22,6 +22,7 @@ import (
 	"github.com/egressway/egressway/internal/flows"
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/names"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/lab"
@@ -33,6 +34,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	Flows(served, flows.New(slog.New(slog.DiscardHandler), "a", plan.Marks{Mask: 0x3f00}).Counters)
 	FlowLog(served, flowlog.New(slog.New(slog.DiscardHandler), "a", plan.Marks{Mask: 0x3f00}, func() {}).Counters)
 	Expect(served)
+	served.OnAnswers(func() names.Counts { return names.Counts{} })
 	ip := netip.MustParseAddr("203.0.113.10")
 	served.OnScrape(true, func() status.Traffic {
 		t := status.Traffic{
@@ -68,7 +70,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 
-	names := func(text []byte, pattern string) (all []string) {
+	metrics := func(text []byte, pattern string) (all []string) {
 		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
 			all = append(all, string(m[1]))
 		}
@@ -78,7 +80,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	doc, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
-	require.Equal(t, names(text, `(?m)^# TYPE (egressway_\S+)`), names(doc, "(?m)^\\| `(egressway_[a-z0-9_]+)` \\|"))
+	require.Equal(t, metrics(text, `(?m)^# TYPE (egressway_\S+)`), metrics(doc, "(?m)^\\| `(egressway_[a-z0-9_]+)` \\|"))
 	for _, why := range ruleset.Drops() {
 		require.Contains(t, string(doc), "| `"+string(why)+"` |")
 	}

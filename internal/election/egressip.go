@@ -1,14 +1,17 @@
 package election
 
 import (
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
 )
 
 // EgressIPSeat returns the seat of an address of an EgressIP.
@@ -72,7 +75,7 @@ func (k egressIPs) contender(e *elector, s Seat) (c *contender, all bool, proble
 	}
 	c = &contender{
 		seat: s, since: had.created, addresses: []netip.Addr{s.Slot}, need: families{s.Slot.Is4(), s.Slot.Is6()},
-		had: had, selector: assignable,
+		had: had, selector: assignable, network: NetworkFor(e.policy.Networks, s.Slot),
 	}
 	matching := e.selected(assignable)
 	if c.candidates = e.fit(assignable, matching, c.network); len(c.candidates) > 0 {
@@ -86,6 +89,20 @@ func (k egressIPs) contender(e *elector, s Seat) (c *contender, all bool, proble
 			"has no host: no Ready node has the label %s; add it, with any value, to those that may be", cluster.LabelAssignable)
 	}
 	return nil, false, noAddress(s, cluster.ReasonNoEligibleNode, "has no host: no node is Ready")
+}
+
+// NetworkFor returns the name of the network to which an egress IP belongs: of the one whose egressIPs hold it, of several prefixes the
+// longest; else of the default network. It depends on the configuration only, which all nodes have alike.
+func NetworkFor(networks []config.Network, a netip.Addr) string {
+	best, bits := config.DefaultNetwork, -1
+	for i := range networks {
+		for _, p := range networks[i].EgressIPs {
+			if p.Contains(a) && p.Bits() > bits {
+				best, bits = networks[i].Name, p.Bits()
+			}
+		}
+	}
+	return best
 }
 
 // noAddress describes why one address of an object has no host.
@@ -132,4 +149,86 @@ func (s Seat) hashed() string {
 		return s.Key.String() + " " + s.Slot.String()
 	}
 	return s.Key.String()
+}
+
+// Sitting is what becomes of one address of an EgressIP.
+type Sitting struct {
+	cluster.Holder
+	View    View
+	Moving  bool // the wanted host becomes the standby first
+	Changed bool // the object's status has another host yet
+}
+
+// NextHolder returns what becomes of an address that has these nodes now, by the rules of Next.
+func NextHolder(objects cluster.Objects, reports map[string]cluster.Report, v View, now cluster.Holder) Sitting {
+	v.Kind = cluster.KindEgressIP
+	next, moving := v.successor(objects, reports, cluster.Status{Host: now.Host, Standby: now.Standby, Term: now.Term})
+	return Sitting{Holder: cluster.Holder{Addr: now.Addr, Host: next.Host, Standby: next.Standby, Term: next.Term}, View: v, Moving: moving}
+}
+
+// ConditionAssigned is the type of the condition of an EgressIP whose addresses all have hosts.
+const ConditionAssigned = "Assigned"
+
+// ItemConditions returns the conditions of an EgressIP with these addresses and problems, without their times.
+func ItemConditions(reports map[string]cluster.Report, all []Sitting, problems []cluster.Problem) []metav1.Condition {
+	return []metav1.Condition{assigned(all), programmedAll(reports, all), valid(problems)}
+}
+
+// assigned returns the condition that all addresses have hosts.
+func assigned(all []Sitting) metav1.Condition {
+	if len(all) == 0 {
+		return metav1.Condition{
+			Type: ConditionAssigned, Status: metav1.ConditionFalse, Reason: string(ReasonNoHost),
+			Message: "it has no address that can be used",
+		}
+	}
+	return together(ConditionAssigned, all, func(s Sitting) metav1.Condition {
+		return hostAssigned(cluster.Status{Host: s.Host, Standby: s.Standby, Term: s.Term}, s.View.Choice, s.Moving)
+	})
+}
+
+// programmedAll returns the condition that the hosts of all addresses that have one report them as in force.
+func programmedAll(reports map[string]cluster.Report, all []Sitting) metav1.Condition {
+	hosted := slices.DeleteFunc(slices.Clone(all), func(s Sitting) bool { return s.Host == "" })
+	if len(hosted) == 0 {
+		return metav1.Condition{
+			Type: ConditionProgrammed, Status: metav1.ConditionFalse, Reason: string(ReasonNoHost),
+			Message: "packets of its pods to the outside are dropped, unless onNoPath allows them",
+		}
+	}
+	return together(ConditionProgrammed, hosted, func(s Sitting) metav1.Condition {
+		switch {
+		case s.View.Dead[s.Host]:
+			return metav1.Condition{
+				Status: metav1.ConditionFalse, Reason: string(cluster.ReasonHostSilent),
+				Message: silent(s.Host) + ": packets of pods on other nodes are dropped",
+			}
+		case s.Changed || !s.View.applied(reports, s.Host):
+			return metav1.Condition{
+				Status: metav1.ConditionFalse, Reason: string(ReasonPending), Message: "not yet reported to be in force by node " + s.Host,
+			}
+		}
+		return metav1.Condition{Status: metav1.ConditionTrue, Reason: string(ReasonInForce)}
+	})
+}
+
+// together joins the conditions of addresses: it is true if all are, and otherwise has the first reason why not.
+func together(kind string, all []Sitting, of func(Sitting) metav1.Condition) metav1.Condition {
+	const most = 8 // a condition is for people to read; the daemons' status lists all addresses
+	joined := metav1.Condition{Type: kind, Status: metav1.ConditionTrue}
+	var texts []string
+	for _, s := range all {
+		c := of(s)
+		if joined.Reason == "" || c.Status != metav1.ConditionTrue && joined.Status == metav1.ConditionTrue {
+			joined.Status, joined.Reason = c.Status, c.Reason
+		}
+		if c.Message != "" {
+			texts = append(texts, s.Addr.String()+": "+c.Message)
+		}
+	}
+	if more := len(texts) - most; more > 0 {
+		texts = append(texts[:most], fmt.Sprintf("and %d more", more))
+	}
+	joined.Message = strings.Join(texts, "; ")
+	return joined
 }

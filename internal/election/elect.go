@@ -15,6 +15,7 @@ import (
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // Policy limits the choice of hosts.
@@ -25,11 +26,18 @@ type Policy struct {
 	// Alone reports that every node elects for itself, and that nothing records the choices. Then a seat's choice depends on
 	// its own object and on the nodes, and not on the number of seats that a node has: a change of one object moves no other.
 	Alone bool
+	// Networks are those of the configuration, by which an egress IP has its network.
+	Networks []config.Network
+}
+
+// same reports whether two policies are equal; the networks are, if they are of one configuration.
+func (p Policy) same(o Policy) bool {
+	return p.Hosts == o.Hosts && p.Alone == o.Alone && sorted.OneSlice(p.Networks, o.Networks)
 }
 
 // PolicyOf returns the policy of a configuration.
 func PolicyOf(c *config.Config) Policy {
-	return Policy{Hosts: c.Election.Hosts, Alone: c.Source.Manifests != ""}
+	return Policy{Hosts: c.Election.Hosts, Alone: c.Source.Manifests != "", Networks: c.Networks}
 }
 
 // Elect chooses hosts as a policy without limits does.

@@ -126,7 +126,7 @@ func (e *Elected) Update(
 
 // startsOver reports whether the inputs of all seats may differ.
 func (e *Elected) startsOver(reports map[string]cluster.Report, change cluster.Changed, policy Policy) bool {
-	return e.elector == nil || change.All || e.elector.policy != policy || !reflect.DeepEqual(e.reports, reports)
+	return e.elector == nil || change.All || !e.elector.policy.same(policy) || !reflect.DeepEqual(e.reports, reports)
 }
 
 // elect chooses for all seats.

@@ -13,6 +13,8 @@ type Local struct {
 	now   map[Seat]Choice
 	hosts map[Seat]string // elected ones, where every node elects for itself
 	moves map[Seat]move
+	// obeyed holds the hosts that a leader elected while they were silent for this node, their standby.
+	obeyed map[Seat]string
 }
 
 // Sight holds everything that a node knows besides the elected choices.
@@ -20,6 +22,8 @@ type Sight struct {
 	Node string    // this node
 	Now  time.Time // when it looks
 	Dead map[string]bool
+	// Silent holds the nodes that BFD does not hear any more, dead or not: this node may be cut off.
+	Silent map[string]bool
 	// Heard holds the nodes known to run a daemon; nil: all hosts and standbys do, since a leader elects for all nodes.
 	Heard map[string]bool
 	// Ready reports whether a node is Ready by the manifests. It is used along with Heard only.
@@ -37,9 +41,11 @@ func (c *Local) Choices() map[Seat]Choice { return c.now }
 // Update applies the elected choices, of which changed lists those that changed or are gone since the last call. It
 // returns the seats of the resulting choices that changed or are gone.
 func (c *Local) Update(elected map[Seat]Choice, changed []Seat, sight Sight) (differ []Seat) {
-	all := c.now == nil || !maps.Equal(sight.Dead, c.sight.Dead) || !maps.Equal(sight.Heard, c.sight.Heard)
+	all := c.now == nil || !maps.Equal(sight.Dead, c.sight.Dead) || !maps.Equal(sight.Heard, c.sight.Heard) ||
+		!maps.Equal(sight.Silent, c.sight.Silent)
 	if c.now == nil {
 		c.now, c.hosts, c.moves = make(map[Seat]Choice, len(elected)), map[Seat]string{}, map[Seat]move{}
+		c.obeyed = map[Seat]string{}
 	} else {
 		sight.Resumed = nil
 	}
@@ -78,13 +84,18 @@ func (c *Local) set(s Seat, elected map[Seat]Choice) bool {
 	delete(c.now, s)
 	delete(c.hosts, s)
 	delete(c.moves, s)
+	delete(c.obeyed, s)
 	return had
 }
 
 // apply applies a choice of one seat, and reports whether the resulting choice changed.
 func (c *Local) apply(s Seat, choice Choice) bool {
 	was, had := c.now[s]
-	next := c.here(c.gradually(s, was, choice)).Resume(was)
+	next := c.here(c.gradually(s, was, choice))
+	if c.obeys(s, was, had, choice, next) {
+		next = choice
+	}
+	next = next.Resume(was)
 	if c.sight.Resumed != nil && next.Host == c.sight.Node && next.Standby != "" {
 		next.Former = c.sight.Resumed(s)
 	}
@@ -108,4 +119,18 @@ func (c *Local) here(choice Choice) Choice {
 		return choice
 	}
 	return after
+}
+
+// obeys reports whether this node, the standby, leaves a seat to its host although it does not hear the host: a leader elected that host
+// meanwhile, and so has heard it. This node was cut off, and has heard others again, but not yet the host. before is the seat's former
+// choice, if it had one, and after the choice in which the standby takes over, if the host is dead.
+func (c *Local) obeys(s Seat, before Choice, had bool, choice, after Choice) bool {
+	if c.sight.Heard != nil || !c.sight.Silent[choice.Host] || choice.Standby != c.sight.Node {
+		delete(c.obeyed, s)
+		return false
+	}
+	if had && before.Host != choice.Host && before.Term != after.Term { // else this node has taken over, or is about to
+		c.obeyed[s] = choice.Host
+	}
+	return c.obeyed[s] == choice.Host
 }

@@ -49,6 +49,9 @@ func TestLocalFollows(t *testing.T) {
 				if r.IntN(5) == 0 {
 					sight.Dead = someNodes(r)
 				}
+				if r.IntN(5) == 0 {
+					sight.Silent = someNodes(r)
+				}
 				if manifests && r.IntN(5) == 0 {
 					sight.Heard = someNodes(r)
 				}
@@ -67,4 +70,25 @@ func TestLocalFollows(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestStandbyObeys has a node come back from an isolation in which its standby became the host, which it does not hear yet.
+func TestStandbyObeys(t *testing.T) {
+	seat := ServiceSeat(cluster.Key{Namespace: "shop", Name: "web"})
+	var c Local
+	b := map[string]bool{"b": true}
+	see := func(elected Choice, silent, dead map[string]bool) Choice {
+		c.Update(map[Seat]Choice{seat: elected}, nil, Sight{Node: "a", Silent: silent, Dead: dead})
+		c.Update(map[Seat]Choice{seat: elected}, []Seat{seat}, Sight{Node: "a", Silent: silent, Dead: dead})
+		return c.Choices()[seat]
+	}
+	old, confirmed := Choice{Host: "a", Standby: "b", Term: 1}, Choice{Host: "b", Standby: "a", Term: 2}
+	require.Equal(t, old, see(old, nil, nil))
+	require.Equal(t, old, see(old, b, nil), "this node is isolated")
+	require.Equal(t, "b", see(confirmed, b, nil).Host)
+	require.Equal(t, "b", see(confirmed, b, b).Host, "another node is heard, and the leader elected this one")
+	require.Equal(t, "b", see(confirmed, nil, nil).Host)
+	require.Equal(t, Choice{Host: "a", Term: 3, Why: silent("b")}, see(confirmed, b, b), "now it dies")
+	require.Equal(t, "a", see(Choice{Host: "a", Standby: "c", Term: 3}, b, b).Host)
+	require.Equal(t, "b", see(Choice{Host: "b", Standby: "a", Term: 4}, b, b).Host, "the leader hears it again before this node does")
 }

@@ -32,6 +32,7 @@ const (
 // View holds the inputs for the status of one EgressService, besides objects and reports.
 type View struct {
 	Key      cluster.Key
+	Kind     cluster.Kind      // of the object; by it nodes report what is in force
 	Choice   Choice            // the elected host and standby
 	Problems []cluster.Problem // of the object or its Service
 	// Since is the version of the object with its present spec, host and standby: a node that reports it as applied serves
@@ -137,7 +138,15 @@ func (v View) tookOver(standby string) bool {
 // atOnce reports whether the wanted host becomes the host now: it serves already, or waiting for it has no use.
 func (v View) atOnce(reports map[string]cluster.Report, now cluster.Status) bool {
 	return v.Pruned || v.Impatient || !v.Choice.servedBy(now.Host) ||
-		now.Standby == v.Choice.Host && reports[v.Choice.Host].Applied >= v.Since
+		now.Standby == v.Choice.Host && v.applied(reports, v.Choice.Host)
+}
+
+// applied reports whether a node has reported the object in its present form as in force.
+func (v View) applied(reports map[string]cluster.Report, node string) bool {
+	if v.Kind == cluster.KindEgressIP {
+		return reports[node].AppliedIPs >= v.Since
+	}
+	return reports[node].Applied >= v.Since
 }
 
 // servedBy reports whether the node, host or standby in the object's status, can serve the object now.
@@ -190,7 +199,7 @@ func unassigned(p *cluster.Problem) (reason, message string) {
 	if p == nil {
 		return string(ReasonNoHost), "no host is elected yet"
 	}
-	return string(p.Reason), explain(*p)
+	return string(p.Reason), Explain(*p)
 }
 
 // roles describes a host that stays, and its standby.
@@ -228,7 +237,7 @@ func programmed(objects cluster.Objects, reports map[string]cluster.Report, s cl
 func (v View) pending(objects cluster.Objects, reports map[string]cluster.Report, s cluster.Status) (nodes []string) {
 	changed := objects.EgressServices.At(v.Key).Status.Host != s.Host
 	for _, node := range Concerned(objects, v.Key, s) {
-		if node != s.Standby && (changed || reports[node].Applied < v.Since) {
+		if node != s.Standby && (changed || !v.applied(reports, node)) {
 			nodes = append(nodes, node)
 		}
 	}
@@ -247,16 +256,16 @@ func valid(problems []cluster.Problem) metav1.Condition {
 			messages = append(messages, fmt.Sprintf("and %d more", len(problems)-most))
 			break
 		}
-		messages = append(messages, explain(p))
+		messages = append(messages, Explain(p))
 	}
 	c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(problems[0].Reason), strings.Join(messages, "; ")
 	return c
 }
 
-// explain returns a problem's text without the name of the object, which the reader already sees.
-func explain(p cluster.Problem) string {
+// Explain returns a problem's text without the name of the object, which the reader already sees.
+func Explain(p cluster.Problem) string {
 	name := cluster.Problem{Kind: p.Kind, Object: p.Object}.Error()
-	if p.Kind != "EgressService" {
+	if p.Kind != cluster.KindEgressService.String() && p.Kind != cluster.KindEgressIP.String() {
 		name = ""
 	}
 	p.Where = ""

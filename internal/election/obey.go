@@ -22,6 +22,9 @@ func (e *elector) obey(s Seat, had tenure) Choice {
 	case problem != nil:
 		return Choice{Problem: problem, Term: had.term}
 	}
+	if s.Slot.IsValid() {
+		return Choice{Term: had.term, Problem: noHost(s.ID, "status.items", s.Slot.String(), ReasonNoHost, "%s", unseated(had.host))}
+	}
 	return Choice{Term: had.term, Problem: noHost(s.ID, "status.host", had.host, ReasonNoHost, "%s", unelected(had.host))}
 }
 
@@ -32,6 +35,14 @@ func (e *elector) exists(node string) bool {
 
 // gone explains why a node that does not exist is no host.
 func gone(node string) string { return fmt.Sprintf("there is no node %s any more", node) }
+
+// unseated explains why an address of an EgressIP has no host, by the one in its status.
+func unseated(host string) string {
+	if host == "" {
+		return "has no host yet: the leader elects one"
+	}
+	return fmt.Sprintf("there is no node %s: another host will be elected", host)
+}
 
 func unelected(host string) string {
 	if host == "" || host == cluster.AllHosts {

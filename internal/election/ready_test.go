@@ -5,9 +5,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
+	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
 )
+
+// current reports whether kstatus counts an EgressService of a generation with this status as served.
+func current(t *testing.T, s cluster.Status, generation int64) bool {
+	t.Helper()
+	o := egressv1.EgressService{TypeMeta: metav1.TypeMeta{APIVersion: "k8s.ovn.org/v1", Kind: "EgressService"}}
+	o.Namespace, o.Name, o.Generation = "shop", "a", generation
+	o.Status.Host, o.Status.ObservedGeneration, o.Status.Conditions = s.Host, s.Generation, s.Conditions
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&o)
+	require.NoError(t, err)
+	r, err := kstatus.Compute(&unstructured.Unstructured{Object: fields})
+	require.NoError(t, err)
+	return r.Status == kstatus.CurrentStatus
+}
 
 // TestReady compares Ready with what nodes report: it is true only while the host's kernel, sessions and routes serve the object.
 func TestReady(t *testing.T) {
@@ -21,6 +38,8 @@ func TestReady(t *testing.T) {
 		require.Contains(t, c.Message, message)
 		require.EqualValues(t, 3, c.ObservedGeneration)
 		require.EqualValues(t, 3, s.Generation)
+		require.Equal(t, status == metav1.ConditionTrue, current(t, s, 3), "as kstatus judges, by which Flux and Argo wait")
+		require.False(t, current(t, s, 4), "the object has changed since")
 	}
 	network := func(n cluster.NetworkState) {
 		r := w.reports["n0"]

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -25,10 +26,11 @@ var everywhere = [2]netip.Prefix{
 	ipv6: netip.PrefixFrom(netip.IPv6Unspecified(), 0),
 }
 
-// rule is a rule for one family, with its destinations resolved to prefixes.
+// rule is a rule for one family, with its destinations resolved to prefixes, or for a DNS name.
 type rule struct {
 	deny  bool
 	to    []netip.Prefix
+	name  string                 // empty: to holds the destinations
 	ports []cluster.FirewallPort // none: all
 }
 
@@ -36,8 +38,99 @@ type rule struct {
 // policy that has more is cut into several stretches.
 const mostWork = 1 << 16
 
-// compile resolves the rules of a family into stretches. last reports that nothing comes after them: then connections that no rule
-// matches are allowed. Almost every policy is one stretch.
+// resolveBoth resolves the rules of both families. If one has names, so has the other: a pod may ask by either family for addresses of
+// both.
+func resolveBoth(rules [2][]rule) (both [2][]Stretch) {
+	for family := range both {
+		both[family] = resolve(rules[family], family, false)
+	}
+	for family := range both {
+		if other := 1 - family; hasNames(both[other]) && !hasNames(both[family]) {
+			both[family] = resolve(rules[family], family, true)
+		}
+	}
+	return both
+}
+
+func hasNames(all []Stretch) bool {
+	return slices.ContainsFunc(all, func(s Stretch) bool { return len(s.Names) > 0 })
+}
+
+// resolve resolves the rules of a family into stretches, in order. Names that are allowed at the end have no stretch unless all keep
+// theirs: connections that no rule matches are allowed as well.
+func resolve(rules []rule, family int, keep bool) (all []Stretch) {
+	rules = namesLast(rules)
+	for end := len(rules); end > 0; {
+		begin := end - 1
+		for begin > 0 && together(&rules[begin-1], &rules[end-1]) {
+			begin--
+		}
+		part, last := rules[begin:end], len(all) == 0
+		switch {
+		case part[0].name == "":
+			all = append(compile(part, last), all...)
+		case part[0].deny || !last || keep:
+			all = append([]Stretch{named(part, family)}, all...)
+		}
+		end = begin
+	}
+	return all
+}
+
+// namesLast puts the names of consecutive rules with one action behind the prefixes, and those with the same ports together: among such
+// rules the order makes no difference, and each change from prefixes to names costs a lookup.
+func namesLast(rules []rule) []rule {
+	if !slices.ContainsFunc(rules, func(r rule) bool { return r.name != "" }) {
+		return rules
+	}
+	rules = slices.Clone(rules)
+	for i := range rules {
+		if r := &rules[i]; r.name != "" {
+			r.ports = slices.Compact(slices.SortedFunc(slices.Values(r.ports), comparePorts))
+		}
+	}
+	for begin, end := 0, 0; begin < len(rules); begin = end {
+		for end = begin + 1; end < len(rules) && rules[end].deny == rules[begin].deny; {
+			end++
+		}
+		slices.SortStableFunc(rules[begin:end], func(a, b rule) int {
+			if c := cmp.Compare(min(len(a.name), 1), min(len(b.name), 1)); c != 0 || a.name == "" {
+				return c
+			}
+			return slices.CompareFunc(a.ports, b.ports, comparePorts)
+		})
+	}
+	return rules
+}
+
+// together reports whether two rules belong into one stretch.
+func together(a, b *rule) bool {
+	if a.name == "" || b.name == "" {
+		return a.name == b.name
+	}
+	return a.deny == b.deny && slices.Equal(a.ports, b.ports)
+}
+
+// named makes the stretch of rules for names that have one action, and the same ports.
+func named(rules []rule, family int) Stretch {
+	s := Stretch{Named: outcome(rules[0].deny), IPv6: family == ipv6}
+	for i := range rules {
+		s.Names = append(s.Names, rules[i].name)
+	}
+	slices.Sort(s.Names)
+	s.Names = slices.Compact(s.Names)
+	if len(rules[0].ports) > 0 {
+		ports := Ports{Otherwise: Undecided}
+		for _, port := range rules[0].ports {
+			ports.add(port, s.Named)
+		}
+		s.Named, s.Ports = FirstPorts, []Ports{ports}
+	}
+	return s
+}
+
+// compile resolves the rules of a family for prefixes into stretches. last reports that nothing comes after them: then connections that
+// no rule matches are allowed. Almost every policy is one stretch.
 func compile(rules []rule, last bool) []Stretch {
 	nested := nest(rules)
 	if len(rules) > 1 && work(nested, rules) > mostWork {
@@ -266,6 +359,13 @@ func (p *Ports) encode(b []byte) []byte {
 	return b
 }
 
+func boolByte(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
 // keyOf hashes stretches; zero: the slice is empty.
 func keyOf(all []Stretch) classes.Key {
 	var b []byte
@@ -274,6 +374,12 @@ func keyOf(all []Stretch) classes.Key {
 		for _, r := range s.Ranges {
 			b = append(append(append(b, 'r'), r.First.AsSlice()...), r.Last.AsSlice()...)
 			b = binary.BigEndian.AppendUint32(b, uint32(r.Outcome))
+		}
+		if len(s.Names) > 0 {
+			b = binary.BigEndian.AppendUint32(append(b, 'n', byte(s.Named), boolByte(s.IPv6)), uint32(len(s.Names))) //nolint:gosec // few
+			for _, name := range s.Names {
+				b = append(append(b, byte(len(name))), name...) //nolint:gosec // at most 253 bytes, and the wildcard's two
+			}
 		}
 		for i := range s.Ports {
 			b = s.Ports[i].encode(append(b, 'p'))

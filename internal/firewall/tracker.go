@@ -3,6 +3,7 @@ package firewall
 import (
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,7 +19,8 @@ type Tracker struct {
 	on         bool
 	namespaces map[string]*compiled
 	policies   classes.Classes[[]Stretch]
-	pods       map[string]int // of the node, by namespace
+	asking     map[PolicyID]bool // policies with names
+	pods       map[string]int    // of the node, by namespace
 }
 
 // compiled holds the resolved rules of a namespace, by family.
@@ -28,6 +30,7 @@ type compiled struct {
 		stretches []Stretch
 	}
 	rules int
+	from  []cluster.FirewallRule
 	given []Rule
 	nodes bool // some rule selects nodes
 }
@@ -70,11 +73,22 @@ func (t *Tracker) Plan(p Pass, former Plan) Plan {
 	}
 	var all []Policy
 	if t.policies.Number(func(id uint32, s []Stretch) { all = append(all, Policy{ID: PolicyID(id), Stretches: s}) }) {
-		former.Policies = all
+		former.Policies, t.asking = all, asking(all)
 	}
 	former.Firewalled = p.firewalled(former.Firewalled, touched)
 	former.Objects = p.describe(former.Objects)
 	return former
+}
+
+// asking returns the policies that have names.
+func asking(all []Policy) map[PolicyID]bool {
+	asking := map[PolicyID]bool{}
+	for i := range all {
+		if all[i].HasNames() {
+			asking[all[i].ID] = true
+		}
+	}
+	return asking
 }
 
 // idle lists the EgressFirewalls while no Pods are known.
@@ -124,7 +138,10 @@ func (p *Pass) compileOne(key cluster.Key) (differs bool) {
 		delete(p.namespaces, key.Namespace)
 		return was != nil
 	}
-	now := &compiled{rules: e.Given}
+	if was != nil && (!p.Moved || !was.nodes) && was.rules == e.Given && reflect.DeepEqual(was.from, e.Rules) {
+		return false // its status alone differs
+	}
+	now := &compiled{rules: e.Given, from: e.Rules}
 	now.compile(e.Rules, p.nodeAddresses)
 	p.namespaces[key.Namespace] = now
 	if was == nil {
@@ -161,20 +178,19 @@ func (c *compiled) compile(rules []cluster.FirewallRule, nodes func(labels.Selec
 			}
 		case r.To.IsValid():
 			to[familyOf(r.To.Addr())] = []netip.Prefix{r.To}
+		case r.Name != "":
 		default:
 			to = [2][]netip.Prefix{ipv4: everywhere[ipv4 : ipv4+1], ipv6: everywhere[ipv6 : ipv6+1]}
 		}
-		c.given[i] = Rule{r.Number, slices.Concat(to[ipv4], to[ipv6]), r.Ports, r.Text}
+		c.given[i] = Rule{r.Number, slices.Concat(to[ipv4], to[ipv6]), r.Name, r.Ports, r.Text}
 		for family := range of {
-			if len(to[family]) > 0 {
-				of[family] = append(of[family], rule{r.Deny, to[family], r.Ports})
+			if len(to[family]) > 0 || r.Name != "" {
+				of[family] = append(of[family], rule{r.Deny, to[family], r.Name, r.Ports})
 			}
 		}
 	}
-	for family := range of {
-		f := &c.families[family]
-		f.stretches = compile(of[family], true)
-		f.key = keyOf(f.stretches)
+	for family, stretches := range resolveBoth(of) {
+		c.families[family].stretches, c.families[family].key = stretches, keyOf(stretches)
 	}
 }
 
@@ -231,7 +247,7 @@ func (p *Pass) firewalled(former sorted.List[Firewalled], touched map[netip.Addr
 			gone = append(gone, f)
 			return
 		}
-		f.Namespace = p.At[a][0].Namespace
+		f.Asks, f.Namespace = p.asking[f.Policy], p.At[a][0].Namespace
 		set = append(set, f)
 	})
 	return former.With(set, gone)

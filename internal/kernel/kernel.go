@@ -180,8 +180,14 @@ func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, erro
 
 // EndContradictions ends the connections that contradict the plan in force, see Audit.End.
 func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended uint, err error) {
-	return n.audit.End(ctx, d, n.clock)
+	return n.audit.End(ctx, d, nft.HeldNames, n.clock)
 }
+
+// OnNames sets the source of what a set of names holds when a plan makes it. Apply calls it.
+func (n *Node) OnNames(contents func(ruleset.NameSet) []nft.NameElement) { n.nft.Names = contents }
+
+// WriteNames writes addresses of DNS names into sets of the plan in force, see nft.Table. Any goroutine may call it.
+func (n *Node) WriteNames(all []nft.NameElement) error { return n.nft.WriteNames(all) }
 
 // Connections reads the fill level of this node's connection table.
 func (*Node) Connections() (conntrack.Connections, error) { return conntrack.CountConnections() }

@@ -3,6 +3,7 @@ package leader
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -14,8 +15,8 @@ import (
 // TestEgressQoSStatus follows the status of EgressQoSes: it is true only of revisions that all nodes report as in force.
 func TestEgressQoSStatus(t *testing.T) {
 	shop, media := cluster.Key{Namespace: "shop", Name: "default"}, cluster.Key{Namespace: "media", Name: "default"}
-	var q egressQoSes
-	api, in := &recorder{}, Input{}
+	var q texts[cluster.EgressQoS]
+	api, in, now := &recorder{}, Input{}, time.Now()
 	set := func(key cluster.Key, uid string, generation int64) {
 		in.Objects.EgressQoSes = in.Objects.EgressQoSes.With(key, cluster.EgressQoS{Meta: cluster.Meta{UID: uid, Generation: generation}})
 	}
@@ -25,10 +26,15 @@ func TestEgressQoSStatus(t *testing.T) {
 			reports[n] = cluster.Report{EgressQoSes: cluster.Revisions(in.Objects.EgressQoSes)}
 		}
 	}
+	// consider considers after a time in which details come up to date.
+	consider := func() {
+		now = now.Add(detailsEvery)
+		q.consider(api, egressQoSes, in, reports, now)
+	}
 	// is considers, and checks which nodes are named as those where an object is not in force.
 	is := func(key cluster.Key, behind ...string) {
 		t.Helper()
-		q.consider(api, in, reports)
+		consider()
 		s := api.texts[key]
 		ready := meta.FindStatusCondition(s.Conditions, "Ready")
 		require.Equal(t, len(behind) == 0, s.Text == "EgressQoS Rules applied", s)
@@ -44,7 +50,7 @@ func TestEgressQoSStatus(t *testing.T) {
 		require.Equal(t, behind, zones)
 	}
 
-	q.consider(api, in, reports)
+	consider()
 	require.Zero(t, api.written, "without an EgressQoS there is nothing to write")
 	set(shop, "1", 1)
 	is(shop, "a", "b")
@@ -54,7 +60,7 @@ func TestEgressQoSStatus(t *testing.T) {
 	report("b")
 	is(shop)
 	writes := api.written
-	q.consider(api, in, reports)
+	consider()
 	require.Equal(t, writes, api.written, "nothing has changed")
 
 	set(media, "2", 1)
@@ -76,7 +82,7 @@ func TestEgressQoSStatus(t *testing.T) {
 	is(shop)
 
 	in.Problems = []cluster.Problem{{Kind: "EgressQoS", Object: "shop/default", Field: "spec.egress[3].dstCIDR", Reason: cluster.ReasonInvalidAddress, Message: "no"}}
-	q.consider(api, in, reports)
+	consider()
 	valid := meta.FindStatusCondition(api.texts[shop].Conditions, "Valid")
 	require.Equal(t, metav1.ConditionFalse, valid.Status)
 	require.Equal(t, "InvalidAddress", valid.Reason)
@@ -88,8 +94,8 @@ func TestEgressQoSStatus(t *testing.T) {
 	for i := range 20 {
 		reports[fmt.Sprintf("n%02d", i)] = cluster.Report{}
 	}
-	q.consider(api, in, reports)
-	require.Len(t, api.texts[shop].Conditions, 2+zonesMost)
+	consider()
+	require.Len(t, api.texts[shop].Conditions, 2+namesMost)
 	require.Contains(t, meta.FindStatusCondition(api.texts[shop].Conditions, "Ready").Message, "n00, n01, n02, n03, n04, n05, n06, n07 and 12 more")
 }
 

@@ -27,6 +27,8 @@ const (
 	leadShare = 3
 	// retryAfter is the pause before an election that waits for reports or for a status.
 	retryAfter = time.Second
+	// lookAgain is how long after an election the leader writes again where a CRD drops fields: another one may be there by now.
+	lookAgain = 10 * time.Second
 )
 
 // API is the part of the API server's client that elections use.
@@ -35,12 +37,16 @@ type API interface {
 	Leading() (reports map[string]cluster.Report, leading bool)
 	// Write sets the statuses that every EgressService should have.
 	Write(want map[cluster.Key]kube.Wanted)
+	// WriteItems sets the statuses that every EgressIP should have.
+	WriteItems(want map[cluster.Key]kube.WantedItems)
 	// WriteTexts sets the statuses that every object of a kind should have.
 	WriteTexts(kind cluster.Kind, want map[cluster.Key]cluster.TextStatus)
 	// Label sets the labels that each node should have.
 	Label(want map[string][]string)
 	// Pruned reports whether the CRD in the cluster drops fields that only ours has.
 	Pruned() bool
+	// PrunedItems reports the same of the CRD of EgressIPs.
+	PrunedItems() bool
 }
 
 // Leader elects for all nodes, while this daemon leads.
@@ -54,7 +60,7 @@ type Leader struct {
 	term    term // the fields from here on are used by Run's goroutine only
 	last    Input
 	reports map[string]cluster.Report // as used by the last election
-	pruned  bool                      // at that election
+	pruned  [2]bool                   // at that election
 }
 
 // Input is the input of elections from one pass of this node.
@@ -125,15 +131,18 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 		l.keep(in)
 		return retryAfter
 	}
-	l.term.qos.consider(l.api, in, reports)
+	wait = soonest(wait, l.term.qos.consider(l.api, egressQoSes, in, reports, now))
+	wait = soonest(wait, l.term.walls.consider(l.api, egressFirewalls, in, reports, now))
 	decided := in.Objects
-	decided.EgressServices = l.term.withDecisions(in.Objects)
+	decided.EgressServices, decided.EgressIPs = l.term.withDecisions(in.Objects), l.term.ips.withDecisions(in.Objects)
 	in.Changed.Join(l.term.touched)
 	l.term.touched = cluster.Changed{}
 	choices, others := l.term.elected.Update(decided, reports, in.Changed, election.PolicyOf(in.Config))
-	if timed || begins || l.term.waiting || len(others) > 0 || l.differs(in, reports) {
-		l.last, l.reports, l.pruned = in, reports, l.api.Pruned() // before elect: later changes belong to the next election
+	if timed || begins || l.term.waiting || len(others) > 0 || l.differs(in, reports) || l.looksAgain(now) {
+		l.term.last = now
+		l.last, l.reports, l.pruned = in, reports, prunings(l.api) // before elect: later changes belong to the next election
 		l.api.Write(l.term.elect(l.api, in, decided, reports, choices))
+		l.api.WriteItems(l.term.electIPs(l.api, in, decided, reports, choices))
 	}
 	if l.term.waiting {
 		return soonest(wait, retryAfter)
@@ -141,10 +150,10 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	return wait
 }
 
-// soonest returns the shorter of two waits, of which the first may be 0: never.
+// soonest returns the shorter of two waits; 0: never.
 func soonest(wait, other time.Duration) time.Duration {
-	if wait == 0 {
-		return other
+	if wait == 0 || other == 0 {
+		return max(wait, other)
 	}
 	return min(wait, other)
 }
@@ -182,7 +191,7 @@ func (l *Leader) keep(in Input) {
 // differs reports whether anything but the choices may change the written status. Endpoints, which change all the time,
 // do not, nor does anything else of a Service than its ingress IPs.
 func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
-	if in.Changed.All || in.Config != l.last.Config || l.api.Pruned() != l.pruned ||
+	if in.Changed.All || in.Config != l.last.Config || prunings(l.api) != l.pruned ||
 		!sorted.OneSlice(in.Problems, l.last.Problems) || !reflect.DeepEqual(reports, l.reports) {
 		return true
 	}
@@ -194,5 +203,20 @@ func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
 			return true
 		}
 	}
+	for key := range in.Changed.Of[cluster.KindEgressIP] { // that of members does not matter
+		was, had := l.last.Objects.EgressIPs.Get(key)
+		now, exists := in.Objects.EgressIPs.Get(key)
+		if had != exists || !reflect.DeepEqual(was, now) {
+			return true
+		}
+	}
 	return false
 }
+
+// looksAgain reports whether the last election was a while ago, and a CRD drops fields.
+func (l *Leader) looksAgain(now time.Time) bool {
+	return l.pruned != [2]bool{} && now.Sub(l.term.last) >= lookAgain
+}
+
+// prunings returns which CRDs in the cluster drop fields that only ours have: of EgressServices, of EgressIPs.
+func prunings(api API) [2]bool { return [2]bool{api.Pruned(), api.PrunedItems()} }

@@ -20,7 +20,13 @@ type recorder struct {
 	labels  []map[string][]string
 	texts   map[cluster.Key]cluster.TextStatus // the last ones
 	written int                                // number of writes of texts
+	items   []map[cluster.Key]kube.WantedItems
+	prunes  bool // the CRD of EgressIPs drops fields
 }
+
+func (r *recorder) WriteItems(want map[cluster.Key]kube.WantedItems) { r.items = append(r.items, want) }
+
+func (r *recorder) PrunedItems() bool { return r.prunes }
 
 func (r *recorder) WriteTexts(_ cluster.Kind, want map[cluster.Key]cluster.TextStatus) {
 	r.texts, r.written = want, r.written+1

@@ -20,12 +20,15 @@ const moveWithin = 10 * time.Second
 // term is the state of one term of leadership. A new leader only knows what the objects say.
 type term struct {
 	since   time.Time // zero: it does not lead
+	last    time.Time // of the last election
 	decided map[cluster.Key]decision
 	touched cluster.Changed // objects with a new decision since the last election
 	elected election.Elected
 	waiting bool // elect again later, even without a change
 	damping damping
-	qos     egressQoSes
+	qos     texts[cluster.EgressQoS]
+	walls   texts[cluster.EgressFirewall]
+	ips     egressIPs
 }
 
 // decision is the leader's decision about an EgressService. It takes precedence over the status, which other clients
@@ -69,19 +72,32 @@ func (t *term) elect(
 // view returns the part of an election's input that this term's decision about an object determines. keep is how long
 // flows keep their former host.
 func (t *term) view(key cluster.Key, e cluster.EgressService, choice election.Choice, keep time.Duration) election.View {
-	view := election.View{Key: key, Choice: choice, Since: math.MaxUint64, Keep: keep > 0}
 	d, known := t.decided[key]
 	if !known {
-		// A new leader does not know which standby was the host before: each gets the time that flows have. This
-		// version of the object has the status at the latest: a node that has applied it need not report again.
-		d.former, d.began, d.version = e.Status.Standby, time.Now(), e.Version
+		d = undecided(e.Status.Standby, e.Version)
 	}
+	view := d.view(known, choice, keep)
+	if view.Key = key; known {
+		t.decided[key] = d
+	}
+	return view
+}
+
+// undecided returns what a new leader knows of a seat. It does not know which standby was the host before: each gets the time that
+// flows have. The present version of the object has the status at the latest: a node that has applied it need not report again.
+func undecided(standby string, version uint64) decision {
+	return decision{former: standby, began: time.Now(), version: version}
+}
+
+// view returns the part of an election's input that the decision determines, and notes which host is wanted if it is known, that is
+// of this term.
+func (d *decision) view(known bool, choice election.Choice, keep time.Duration) election.View {
+	view := election.View{Choice: choice, Since: math.MaxUint64, Keep: keep > 0}
 	if time.Since(d.began) < keep {
 		view.Former = d.former
 	}
 	if known {
 		d.want(choice.Host)
-		t.decided[key] = d
 		view.Impatient = !d.moving.IsZero() && time.Since(d.moving) > moveWithin
 	}
 	if d.version != 0 {
@@ -151,7 +167,7 @@ func (t *term) withDecisions(objects cluster.Objects) cluster.Map[cluster.Key, c
 			delete(t.decided, key)
 			continue
 		}
-		d.follow(e)
+		d.follow(e.Generation, e.Version, e.Status)
 		t.decided[key] = d
 		if written := e.Status; !d.stands(written) || written.Term != d.status.Term {
 			e.Status = d.status
@@ -162,13 +178,13 @@ func (t *term) withDecisions(objects cluster.Objects) cluster.Map[cluster.Key, c
 	return all.Map()
 }
 
-// follow records the present version of the decision's object.
-func (d *decision) follow(e cluster.EgressService) {
-	if e.Generation != d.generation {
-		d.generation, d.version = e.Generation, 0
+// follow records the present version of the decision's object, which has a status.
+func (d *decision) follow(generation int64, version uint64, status cluster.Status) {
+	if generation != d.generation {
+		d.generation, d.version = generation, 0
 	}
-	if d.version == 0 && d.stands(e.Status) {
-		d.version = e.Version
+	if d.version == 0 && d.stands(status) {
+		d.version = version
 	}
 }
 
@@ -178,20 +194,27 @@ func (t *term) decide(key cluster.Key, e cluster.EgressService, next cluster.Sta
 	if known && had.stands(next) {
 		return
 	}
-	d := decision{uid: e.UID, status: next, generation: e.Generation, began: time.Now(), moving: had.moving}
-	was := had.status
-	if !known {
-		was = e.Status
-		d.former = was.Standby
-	}
-	if was.Host != next.Host {
-		d.former = was.Host
-	}
+	d := had.next(known, next, e.Status)
+	d.uid, d.generation = e.UID, e.Generation
 	if d.stands(e.Status) {
 		d.version = e.Version
 	}
 	t.decided[key] = d
 	t.touched.Add(cluster.KindEgressService.ID(key))
+}
+
+// next returns the decision for a status after this one, which is known, or after the object's status.
+func (d decision) next(known bool, next, status cluster.Status) decision {
+	now := decision{status: next, began: time.Now(), moving: d.moving}
+	was := d.status
+	if !known {
+		was = status
+		now.former = was.Standby
+	}
+	if was.Host != next.Host {
+		now.former = was.Host
+	}
+	return now
 }
 
 // want records which host is wanted.

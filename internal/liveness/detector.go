@@ -47,6 +47,17 @@ type View struct {
 // Changed reports whether the dead nodes differ from those of the last call.
 func (v View) Changed() bool { return len(v.Failed) > 0 || len(v.Returned) > 0 }
 
+// Silent returns the watched nodes that are not alive.
+func (v View) Silent() map[string]bool {
+	silent := map[string]bool{}
+	for node, alive := range v.Watched {
+		if !alive {
+			silent[node] = true
+		}
+	}
+	return silent
+}
+
 // Failure is a node's death.
 type Failure struct {
 	Node   string

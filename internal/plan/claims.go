@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // uses is the set of uses that a source claims an address for.
@@ -204,7 +205,7 @@ func (c *claims) verdictFor(s *source, a netip.Addr) verdict {
 // judge decides an address that several sources claim, or one source for several uses.
 func (c *claims) judge(a netip.Addr) (v verdict) {
 	_, v.peer = c.ground.peers[a]
-	v.barred = within(c.ground.inside, a)
+	v.barred = cluster.Within(c.ground.inside, a)
 	all := c.on(a)
 	if v.clusterIP, v.cluster = clusterIPIn(all); v.clusterIP {
 		return v
@@ -365,4 +366,171 @@ func compareFirst(x, y []endpoint) int {
 		return -1
 	}
 	return x[0].compare(y[0])
+}
+
+// planIngress plans the ingress IPs and their announcements. It returns the addresses that may have become ingress IPs or
+// stopped being ingress IPs; nil: any may have.
+func (r *pass) planIngress(d *DataPlane) (touched []netip.Addr) {
+	whole := r.whole()
+	e := ingressEdits{whole: whole, announce: map[string]*edit[Announcement]{}, seen: map[netip.Addr]bool{}, touched: []netip.Addr{}}
+	if r.announce == nil {
+		r.announce = map[string]sorted.List[Announcement]{}
+	}
+	e.lookAll(r, d)
+	d.Ingress, _ = e.ips.to(d.Ingress, whole)
+	d.OnLink, _ = e.onLink.to(d.OnLink, whole)
+	for name, e := range e.announce {
+		r.announce[name], _ = e.to(r.announce[name], whole)
+	}
+	if whole {
+		return nil
+	}
+	return e.touched
+}
+
+// ingressEdits holds the changes to the ingress IPs, and to their announcements by network. If whole, they set all of them.
+type ingressEdits struct {
+	whole    bool
+	ips      edit[IngressIP]
+	onLink   edit[OnLink]
+	announce map[string]*edit[Announcement]
+	seen     map[netip.Addr]bool
+	touched  []netip.Addr // those seen, in order
+}
+
+// lookAll plans the seats of all sources if whole, else the former and the present seats of those that changed.
+func (e *ingressEdits) lookAll(r *pass, d *DataPlane) {
+	if !e.whole {
+		for _, one := range r.redone {
+			e.look(r, d, one.was.seats)
+			e.look(r, d, one.seats)
+		}
+		return
+	}
+	r.each(func(s *source) { e.look(r, d, s.seats) })
+	for name := range r.announce {
+		e.announcements(name) // it may have no announcements now
+	}
+}
+
+// look plans each address that it did not see before as an ingress IP or none, and announces or withdraws it.
+func (e *ingressEdits) look(r *pass, d *DataPlane, all []netip.Addr) {
+	for _, a := range all {
+		if e.seen[a] {
+			continue
+		}
+		e.seen[a] = true
+		e.touched = append(e.touched, a)
+		in, as, network, device := r.ingressAt(a)
+		e.setIngress(d, a, in)
+		e.setOnLink(d, OnLink{a, device})
+		if as.Prefix.IsValid() {
+			e.announceOnly(r.announce, as, network.name)
+		} else {
+			e.withdraw(r.announce, a, "")
+		}
+	}
+}
+
+// setIngress plans an ingress IP; none if in is zero.
+func (e *ingressEdits) setIngress(d *DataPlane, a netip.Addr, in IngressIP) {
+	had, known := d.Ingress.Get(IngressIP{Addr: a})
+	switch is := in.Addr.IsValid(); {
+	case is && (e.whole || !known || had != in):
+		e.ips.put(in)
+	case !is && known:
+		e.ips.drop(had)
+	}
+}
+
+// setOnLink plans an address for which this node answers on a device; without a device it does not answer.
+func (e *ingressEdits) setOnLink(d *DataPlane, is OnLink) {
+	had, known := d.OnLink.Get(is)
+	switch {
+	case is.Device != "" && (e.whole || !known || had != is):
+		e.onLink.put(is)
+	case is.Device == "" && known:
+		e.onLink.drop(had)
+	}
+}
+
+// announceOnly makes an announcement in one network, and in no other.
+func (e *ingressEdits) announceOnly(announced map[string]sorted.List[Announcement], as Announcement, network string) {
+	e.withdraw(announced, as.Prefix.Addr(), network)
+	e.announcements(network).put(as)
+}
+
+// withdraw removes the announcements of an address in all networks except one. If whole, those planned are the only ones anyway.
+func (e *ingressEdits) withdraw(announced map[string]sorted.List[Announcement], a netip.Addr, except string) {
+	if e.whole {
+		return
+	}
+	for name, list := range announced {
+		if name == except {
+			continue
+		}
+		if had, ok := list.Get(Announcement{Prefix: single(a)}); ok {
+			e.announcements(name).drop(had)
+		}
+	}
+}
+
+// announcements returns the changes to the announcements in a network.
+func (e *ingressEdits) announcements(network string) *edit[Announcement] {
+	of := e.announce[network]
+	if of == nil {
+		of = &edit[Announcement]{}
+		e.announce[network] = of
+	}
+	return of
+}
+
+// ingressAt plans an ingress IP, which several sources of one network may share, and its announcement, which is zero if
+// it is not announced. device is where this node answers for it. Without a network, the address is no ingress IP.
+func (r *pass) ingressAt(a netip.Addr) (in IngressIP, as Announcement, of *network, device string) {
+	for _, c := range r.claims.on(a) { // the last one's path counts
+		if !c.serves(a) {
+			continue
+		}
+		face := r.frame.faceOf(c.by)
+		of, in.Addr, device = c.by.network, a, cmp.Or(face.onLink, device)
+		in.add(&face)
+		as.add(&face, a)
+	}
+	return in, as, of, device
+}
+
+// serves reports whether the claim's source has the address as a seat, in a network.
+func (c *claim) serves(a netip.Addr) bool {
+	return c.uses&asSeat != 0 && c.by.network != nil && slices.Contains(c.by.seats, a)
+}
+
+// add adds the face of one of the sources that share the address.
+func (i *IngressIP) add(f *face) {
+	i.Path = f.path
+	i.Counted = i.Counted || f.counted
+	if stray := f.strays[familyOf(i.Addr)]; stray != 0 {
+		i.Stray, i.Via = stray, f.via
+		i.Resumed = i.Resumed || f.resumed
+		i.Handed = i.Handed || f.handed
+	}
+}
+
+// add adds the announcement by one of the sources that share an ingress IP: the preferred one counts.
+func (a *Announcement) add(f *face, ingress netip.Addr) {
+	if f.announced && (!a.Prefix.IsValid() || a.worseThan(f.as)) {
+		*a = f.as
+		a.Prefix = single(ingress)
+	}
+}
+
+// worseThan reports whether o is preferred, where Services share an ingress IP and announce it differently.
+func (a Announcement) worseThan(o Announcement) bool {
+	switch {
+	case a.Standby != o.Standby:
+		return a.Standby
+	case a.Shutdown != o.Shutdown:
+		return a.Shutdown
+	}
+	return o.Term > a.Term
 }

@@ -29,6 +29,8 @@ func someEgressFirewall(r *rand.Rand) (e cluster.EgressFirewall) {
 	for i := range r.IntN(6) {
 		rule := cluster.FirewallRule{Number: i + 1, Deny: chance(r, 0.5), Ports: somePorts(r)}
 		switch {
+		case chance(r, 0.3):
+			rule.Name = pick(r, "www.example.com", "*.shop.example", "a.example.com")
 		case chance(r, 0.2):
 			rule.Nodes = labels.SelectorFromSet(pick(r, nil, map[string]string{"rack": "1"}, map[string]string{"rack": "2"}))
 		case chance(r, 0.9):
@@ -38,6 +40,12 @@ func someEgressFirewall(r *rand.Rand) (e cluster.EgressFirewall) {
 	}
 	e.Given = len(e.Rules)
 	return e
+}
+
+// named holds the addresses of the names that someEgressFirewall picks.
+var named = map[string][]netip.Addr{
+	"www.example.com": {addr("203.0.113.9"), addr("203.0.113.65"), addr("1::")},
+	"*.shop.example":  {addr("203.0.113.9"), addr("255.255.255.254"), addr("2001:db8::")},
 }
 
 // changeEgressFirewall adds, changes or removes the EgressFirewall of a namespace.
@@ -57,13 +65,15 @@ func denied(d *plan.DataPlane, from, to netip.Addr, port cluster.FirewallPort) b
 		return false
 	}
 	i := slices.IndexFunc(d.Policies, func(p firewall.Policy) bool { return p.ID == f.Policy })
-	return d.Policies[i].Denies(to, port)
+	return d.Policies[i].Denies(to, port, func(_ firewall.PolicyID, stretch int, a netip.Addr) bool {
+		return slices.ContainsFunc(d.Policies[i].Stretches[stretch].Names, func(n string) bool { return slices.Contains(named[n], a) })
+	})
 }
 
 // byRules reports whether rules, read one after another, deny a connection.
 func byRules(s *plan.Snapshot, rules []cluster.FirewallRule, to netip.Addr, port cluster.FirewallPort) bool {
 	for _, r := range rules {
-		concerns := r.Nodes == nil && (!r.To.IsValid() || r.To.Contains(to))
+		concerns := r.Nodes == nil && r.Name == "" && (!r.To.IsValid() || r.To.Contains(to)) || slices.Contains(named[r.Name], to)
 		for _, n := range s.Objects.Nodes.All() {
 			concerns = concerns || r.Nodes != nil && r.Nodes.Matches(labels.Set(n.Labels)) && slices.Contains(n.Addresses, to)
 		}
@@ -111,7 +121,7 @@ func TestFirstFirewallRuleCounts(t *testing.T) {
 				require.True(t, slices.IsSortedFunc(of.Ranges, func(x, y firewall.Range) int { return x.Last.Compare(y.First) }))
 			}
 		}
-		to := []netip.Addr{addr("0.0.0.1"), addr("255.255.255.254"), addr("1::"), addr("ffee:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), addr("203.0.113.9")}
+		to := []netip.Addr{addr("0.0.0.1"), addr("255.255.255.254"), addr("1::"), addr("2001:db8::"), addr("ffee:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), addr("203.0.113.9"), addr("203.0.113.65")}
 		for _, rule := range e.Rules {
 			if rule.To.IsValid() {
 				to = append(to, rule.To.Addr(), cluster.LastAddr(rule.To), rule.To.Addr().Prev(), cluster.LastAddr(rule.To).Next())

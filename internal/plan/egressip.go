@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/binary"
 	"iter"
 	"net/netip"
@@ -114,7 +115,12 @@ func (r *pass) reportBarred(one *redone, spec cluster.EgressIP) {
 	if n.Namespaces == nil {
 		return
 	}
-	for _, namespace := range r.selection.namespaces(r, spec) {
+	namespaces := r.selection.namespaces(r, spec)
+	for _, m := range r.others(one.id.Key, spec) {
+		namespaces = append(namespaces, m.Namespace)
+	}
+	slices.Sort(namespaces)
+	for _, namespace := range slices.Compact(namespaces) {
 		if !r.ground.allows(n, namespace) {
 			one.findings.sample(one.id, "spec.egressIPs", one.id.Slot.String(), ReasonNetworkNotAllowed,
 				"namespace %s may not use network %s, and its pods do not leave with this address: its labels do not match the network's "+
@@ -123,18 +129,9 @@ func (r *pass) reportBarred(one *redone, spec cluster.EgressIP) {
 	}
 }
 
-// networkFor returns the network of an egress IP: the one whose egressIPs hold it, of several prefixes the longest; else the default
-// network. It depends on the configuration only, which all nodes have alike.
+// networkFor returns the network of an egress IP. It depends on the configuration only, which all nodes have alike.
 func (g *ground) networkFor(a netip.Addr) *network {
-	best, bits := g.byName[config.DefaultNetwork], -1
-	for _, n := range g.networks {
-		for _, p := range n.EgressIPs {
-			if p.Contains(a) && p.Bits() > bits {
-				best, bits = n, p.Bits()
-			}
-		}
-	}
-	return best
+	return cmp.Or(g.byName[election.NetworkFor(g.config.Networks, a)], g.byName[config.DefaultNetwork])
 }
 
 // selection holds the Pods of each namespace, and the sources of each EgressIP. It is empty while there is no EgressIP.
@@ -239,6 +236,7 @@ func (r *pass) assigned(key cluster.Key, spec cluster.EgressIP) map[netip.Addr][
 		return members
 	}
 	members, free := map[netip.Addr][]cluster.Endpoint{}, slices.DeleteFunc(slices.Clone(spec.Addresses), r.taken)
+	r.assignOthers(members, key, spec, free)
 	for _, namespace := range r.selection.namespaces(r, spec) {
 		usable := r.usable(key, free, namespace)
 		for name := range r.selection.pods[namespace] {
@@ -261,10 +259,40 @@ func (r *pass) assigned(key cluster.Key, spec cluster.EgressIP) map[netip.Addr][
 	return members
 }
 
+// assignOthers adds the members on other nodes, of which this node does not follow the Pods.
+func (r *pass) assignOthers(members map[netip.Addr][]cluster.Endpoint, key cluster.Key, spec cluster.EgressIP, free []netip.Addr) {
+	usable := map[string][]netip.Addr{}
+	for _, m := range r.others(key, spec) {
+		if !spec.Wants(m.Addr) {
+			continue
+		}
+		among, known := usable[m.Namespace]
+		if !known {
+			among = r.usable(key, free, m.Namespace)
+			usable[m.Namespace] = among
+		}
+		slot := assign(m.Addr, among)
+		members[slot] = append(members[slot], cluster.Endpoint{Address: m.Addr.String(), Node: m.Node, Target: cluster.TargetPod})
+	}
+}
+
+// others lists the members of an EgressIP on other nodes. One with an invalid selector has none.
+func (r *pass) others(key cluster.Key, spec cluster.EgressIP) (all []cluster.Member) {
+	if spec.Namespaces == nil || spec.Pods == nil {
+		return nil
+	}
+	for _, m := range r.Objects.Members.At(key) {
+		if m.Node != r.Node {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
 // taken reports whether no EgressIP can have an address: it is inside the cluster, a peer's, or has an owner of another kind.
 // The claims of these kinds are up to date, because they are read first.
 func (r *pass) taken(a netip.Addr) bool {
-	if within(r.ground.inside, a) || r.ground.peers[a] != "" {
+	if cluster.Within(r.ground.inside, a) || r.ground.peers[a] != "" {
 		return true
 	}
 	v := r.claims.judge(a)

@@ -154,3 +154,22 @@ func TestNetworkOfEgressIP(t *testing.T) {
 		require.Equal(t, want, networks)
 	}
 }
+
+// TestMembersOfOtherNodes plans the same for Pods of other nodes and for the members that the leader writes of them. Of its own node it
+// believes the Pods.
+func TestMembersOfOtherNodes(t *testing.T) {
+	whole := egressIPs()
+	want, _ := new(plan.Planner).Plan(whole, cluster.Everything())
+	part := whole
+	part.Objects.Pods = cluster.Map[cluster.Key, cluster.Pod]{}
+	members := []cluster.Member{{Addr: addr("10.244.0.9"), Node: "n0", Namespace: "team"}} // it has left since
+	for key, p := range whole.Objects.Pods.All() {
+		members = append(members, cluster.Member{Addr: p.Addresses[0], Node: p.Node, Namespace: key.Namespace})
+	}
+	slices.SortFunc(members, cluster.Member.Compare)
+	part.Objects.Members = part.Objects.Members.With(cluster.Key{Name: "e"}, members)
+	have, problems := new(plan.Planner).Plan(part, cluster.Everything())
+	require.Empty(t, problems)
+	require.Equal(t, sources(want), sources(have))
+	require.Len(t, sources(have), 300)
+}

@@ -92,9 +92,6 @@ func (g *ground) likeFor(o *ground) bool {
 		reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
 }
 
-// apiService is the Service whose endpoints are the API servers.
-var apiService = cluster.Key{Namespace: "default", Name: "kubernetes"}
-
 // readAway finds the addresses of gateways and of the API server, which no Service may have.
 func (g *ground) readAway(s *Snapshot) {
 	for _, a := range s.Facts.Gateways {
@@ -103,7 +100,7 @@ func (g *ground) readAway(s *Snapshot) {
 	for _, a := range s.APIServer {
 		g.away[a] = "the API server's"
 	}
-	for _, e := range s.Objects.Endpoints.At(apiService) {
+	for _, e := range s.Objects.Endpoints.At(cluster.APIService) {
 		if a, err := cluster.ParseAddr(e.Address); err == nil {
 			g.away[a] = "the API server's"
 		}
@@ -169,7 +166,7 @@ func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 func (g *ground) beyondFirewall(singles sorted.List[Prefix]) []netip.Prefix {
 	ofNodes := map[netip.Addr]bool{}
 	for _, a := range slices.Concat(g.nodeAddresses(), singlesOf(g.secondary)) {
-		if !within(g.inside, a.Addr()) {
+		if !cluster.Within(g.inside, a.Addr()) {
 			ofNodes[a.Addr()] = true
 		}
 	}
@@ -238,7 +235,7 @@ func (g *ground) readSecondary(reported cluster.Map[string, cluster.Secondary]) 
 			g.secondary = appendWithin(append(g.secondary, s.Beside...), s.Apart, main)
 		}
 	}
-	g.secondary = slices.DeleteFunc(g.secondary, func(a netip.Addr) bool { return within(others, a) || g.peers[a] != "" })
+	g.secondary = slices.DeleteFunc(g.secondary, func(a netip.Addr) bool { return cluster.Within(others, a) || g.peers[a] != "" })
 	slices.SortFunc(g.secondary, netip.Addr.Compare)
 	g.secondary = slices.Compact(g.secondary)
 }
@@ -246,7 +243,7 @@ func (g *ground) readSecondary(reported cluster.Map[string, cluster.Secondary]) 
 // appendWithin appends the addresses that one of the minimal prefixes contains.
 func appendWithin(all, more []netip.Addr, minimal []netip.Prefix) []netip.Addr {
 	for _, a := range more {
-		if within(minimal, a) {
+		if cluster.Within(minimal, a) {
 			all = append(all, a)
 		}
 	}
@@ -282,7 +279,7 @@ func (g *ground) findOwn() {
 func (g *ground) appendUnlisted(all []netip.Addr, l Link, ranges []netip.Prefix) []netip.Addr {
 	listed := g.nodes.At(g.node).Addresses
 	for _, p := range l.Addrs {
-		if a := p.Addr(); cluster.Unfit(a) == "" && !slices.Contains(listed, a) && !within(ranges, a) {
+		if a := p.Addr(); cluster.Unfit(a) == "" && !slices.Contains(listed, a) && !cluster.Within(ranges, a) {
 			all = append(all, a)
 		}
 	}
@@ -483,21 +480,10 @@ func minimal(all []netip.Prefix) []netip.Prefix {
 // covers reports whether all addresses of p are in outer.
 func covers(outer, p netip.Prefix) bool { return outer.Contains(p.Addr()) && outer.Bits() <= p.Bits() }
 
-// within reports whether one of the minimal prefixes contains addr.
-func within(minimal []netip.Prefix, addr netip.Addr) bool {
-	i, found := searchPrefixes(minimal, addr)
-	return found || i > 0 && minimal[i-1].Contains(addr)
-}
-
 // holds reports whether one of the minimal prefixes contains addr only.
 func holds(minimal []netip.Prefix, addr netip.Addr) bool {
-	i, found := searchPrefixes(minimal, addr)
+	i, found := cluster.SearchPrefix(minimal, addr)
 	return found && minimal[i].IsSingleIP()
-}
-
-// searchPrefixes finds the first of the minimal prefixes that does not begin before addr, and whether it begins there.
-func searchPrefixes(minimal []netip.Prefix, addr netip.Addr) (int, bool) {
-	return slices.BinarySearchFunc(minimal, addr, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
 }
 
 // merged joins minimal prefixes and sorted single addresses outside of them.
@@ -507,7 +493,7 @@ func merged(minimal []netip.Prefix, singles []Prefix) []netip.Prefix {
 	}
 	all := make([]netip.Prefix, 0, len(minimal)+len(singles))
 	for _, s := range singles {
-		i, _ := searchPrefixes(minimal, s.Addr())
+		i, _ := cluster.SearchPrefix(minimal, s.Addr())
 		all = append(append(all, minimal[:i]...), s.Prefix)
 		minimal = minimal[i:]
 	}

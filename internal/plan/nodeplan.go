@@ -131,6 +131,21 @@ func (p *NodePlan) AbsenceOf(network string) string {
 	return ""
 }
 
+// DeviceOf returns the interface by which a peer of a network is on-link; empty: it is reached by routing, or is not planned.
+func (p *NodePlan) DeviceOf(network, peer string) string {
+	for i := range p.Speakers {
+		if p.Speakers[i].Network != network {
+			continue
+		}
+		for _, q := range p.Speakers[i].Peers {
+			if q.PeerName() == peer {
+				return q.Device
+			}
+		}
+	}
+	return ""
+}
+
 // VRF is a VRF device with the interfaces enslaved to it. An existing device is adopted as it is.
 type VRF struct {
 	Name       string   `json:"name"`
@@ -272,6 +287,8 @@ type DataPlane struct {
 	Firewalled sorted.List[firewall.Firewalled] `json:"firewalled,omitzero"`
 	// Inside holds the destinations that no policy denies: pods, Services, and what never leaves a link; empty without Policies.
 	Inside []netip.Prefix `json:"inside,omitempty"`
+	// Resolvers holds the servers whose answers say which addresses DNS names have, sorted; empty unless a policy has names.
+	Resolvers []netip.Addr `json:"resolvers,omitempty"`
 }
 
 // Path is a way out of this node.

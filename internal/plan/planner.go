@@ -69,6 +69,8 @@ type pass struct {
 	moved   map[netip.Addr]bool // addresses whose Pods on this node may differ
 	// shares holds the members of each address of the EgressIPs that were read in this pass.
 	shares map[cluster.Key]map[netip.Addr][]cluster.Endpoint
+	// unresolved is the problem that rules list DNS names without a server that answers about them.
+	unresolved []cluster.Problem
 }
 
 // Plan returns the plan for a snapshot. changed must name everything in which its Objects and Hosts differ from those of
@@ -94,7 +96,7 @@ func (p *Planner) Plan(s Snapshot, changed cluster.Changed) (*NodePlan, []cluste
 
 // startsOver reports whether the pass before is of no use.
 func (p *Planner) startsOver(s *Snapshot, changed *cluster.Changed) bool {
-	return changed.All || changed.Of[cluster.KindEgressService][apiService] || p.plan == nil ||
+	return changed.All || changed.Of[cluster.KindEgressService][cluster.APIService] || p.plan == nil ||
 		s.Node != p.last.Node || s.Config != p.last.Config || s.holds() != p.held
 }
 

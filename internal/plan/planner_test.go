@@ -43,6 +43,7 @@ func evolvingWorld(seed uint64) *evolving {
 		}
 		for i := range e.IntN(4) {
 			o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: fmt.Sprint("e", i)}, someEgressIP(e.Rand))
+			o.Members = o.Members.With(cluster.Key{Name: fmt.Sprint("e", i)}, someMembers(e.Rand))
 		}
 		for range e.IntN(4) {
 			e.changeEgressQoS()
@@ -80,12 +81,25 @@ func someEgressIP(r *rand.Rand) cluster.EgressIP {
 	return e
 }
 
+// someMembers returns pods that an EgressIP selects; those of this node do not count.
+func someMembers(r *rand.Rand) (all []cluster.Member) {
+	for range r.IntN(6) {
+		n := r.IntN(4)
+		all = append(all, cluster.Member{
+			Addr: addr(pick(r, fmt.Sprintf("10.244.%d.%d", n, 1+r.IntN(5)), fmt.Sprintf("fd00:10:244:%d::%d", n, 1+r.IntN(5)))),
+			Node: fmt.Sprint("n", n), Namespace: pick(r, "shop", "other", "none"),
+		})
+	}
+	slices.SortFunc(all, cluster.Member.Compare)
+	return slices.Compact(all)
+}
+
 // step changes one thing.
 func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(cluster.KindEgressService.ID(key))
-	switch e.IntN(43) {
+	switch e.IntN(45) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -256,6 +270,10 @@ func (e *evolving) step() {
 		if o.EgressIPs = o.EgressIPs.With(key, someEgressIP(e.Rand)); chance(e.Rand, 0.2) {
 			o.EgressIPs = o.EgressIPs.Without(key)
 		}
+		e.changed.Add(cluster.KindEgressIP.ID(key))
+	case 43, 44: // the leader writes members of EgressIPs
+		key := cluster.Key{Name: fmt.Sprint("e", e.IntN(4))}
+		o.Members = o.Members.With(key, someMembers(e.Rand))
 		e.changed.Add(cluster.KindEgressIP.ID(key))
 	case 37, 38, 39:
 		e.changeEgressQoS()

@@ -227,7 +227,7 @@ func (r *redone) isAble(g *ground) bool {
 		return false
 	}
 	return r.sourceIPBy == cluster.SourceIPByNetwork ||
-		slices.ContainsFunc(r.claimed, func(a netip.Addr) bool { return !within(g.inside, a) })
+		slices.ContainsFunc(r.claimed, func(a netip.Addr) bool { return !cluster.Within(g.inside, a) })
 }
 
 // whose names the use of an address that cannot be an ingress IP because of that; empty: it can be one.
@@ -294,7 +294,7 @@ func (r *redone) winsSeat(c *claims, a netip.Addr, text string) bool {
 		r.refuseSeat(text, r.words().seatInvalid, "is the ClusterIP of Service %s", v.cluster)
 	case v.owner.over(s):
 		r.refuseSeat(text, r.words().seatInvalid, "is an endpoint of %s, which keeps it", v.owner.id)
-	case within(c.ground.inside, a):
+	case cluster.Within(c.ground.inside, a):
 		r.refuseSeat(text, r.words().seatInvalid, "is inside the cluster's range of pod or Service addresses")
 	default:
 		return r.sharesSeat(v, text)
@@ -552,7 +552,7 @@ func (g *ground) outsideRanges(members []endpoint) (outside []netip.Addr) {
 
 // rangeOf returns the range of pods that contains an address; invalid: there is no such range.
 func (g *ground) rangeOf(a netip.Addr) netip.Prefix {
-	i, found := searchPrefixes(g.ranges, a)
+	i, found := cluster.SearchPrefix(g.ranges, a)
 	if !found {
 		i--
 	}
@@ -660,4 +660,5 @@ const (
 	ReasonHostUnreachable   cluster.Reason = "HostUnreachable"
 	ReasonSourceMissing     cluster.Reason = "SourceAddressMissing"
 	ReasonManyAddresses     cluster.Reason = "ManyAddresses"
+	ReasonNoResolver        cluster.Reason = "NoResolver"
 )

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 )
 
@@ -195,7 +196,7 @@ func (g *ground) peersReachedBy(n *network) (all []netip.Addr) {
 
 // isRemote reports whether an address is neither this node's nor in one of the connected subnets.
 func (g *ground) isRemote(a netip.Addr, connected []netip.Prefix) bool {
-	return a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && g.nodeIPs[a] != g.node && !within(connected, a)
+	return a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && g.nodeIPs[a] != g.node && !cluster.Within(connected, a)
 }
 
 // inVRF reports whether a link's addresses are in the table of a VRF.

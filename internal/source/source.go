@@ -38,6 +38,7 @@ func NewServer(log *slog.Logger, c *config.Config, version string, wake func()) 
 func off(k config.Kinds) (kinds cluster.KindSet) {
 	kinds[cluster.KindEgressQoS] = k.EgressQoS == config.KindOff
 	kinds[cluster.KindEgressFirewall] = k.EgressFirewall == config.KindOff
+	kinds[cluster.KindEgressIP] = k.EgressIP == config.KindOff
 	return kinds
 }
 

@@ -108,7 +108,8 @@ func (s *Status) address(w http.ResponseWriter, r *http.Request) {
 			return n
 		}
 		protocol, port := uint8(number("protocol", 8)), uint16(number("port", 16)) //nolint:gosec // of these sizes
-		found.Firewall, found.Denied = firewallRuleOf(p, a.Unmap(), to.Unmap(), cluster.FirewallPort{Protocol: protocol, Number: port})
+		found.Firewall, found.Denied = firewallRuleOf(p, s.known(), a.Unmap(), to.Unmap(),
+			cluster.FirewallPort{Protocol: protocol, Number: port})
 		found.Marking = markingOf(p, a.Unmap(), to.Unmap())
 	}
 	_ = json.NewEncoder(w).Encode(found) // the client is gone

@@ -45,6 +45,8 @@ type Report struct {
 	EgressFirewalls   []EgressFirewall `json:"egressFirewalls,omitempty"`
 	FirewallPolicies  int              `json:"firewallPolicies,omitempty"`
 	FirewallStretches int              `json:"firewallStretches,omitempty"`
+	// Names holds the DNS names in rules of EgressFirewalls, sorted.
+	Names []Name `json:"names,omitempty"`
 
 	ProblemsByReason map[cluster.Reason]int `json:"problemsByReason"` // how many there are, listed or not
 }

@@ -34,6 +34,7 @@ type Status struct {
 	measures *measures
 
 	traffic    func() Traffic // the kernel's counters
+	names      func() []Name  // nil: no names are known
 	perService bool           // serve metrics of each EgressService
 }
 
@@ -149,8 +150,22 @@ func (s *Status) Beat() {
 	s.beat.Store(&now)
 }
 
-// Report returns the current report.
-func (s *Status) Report() Report { return s.current.Load().report() }
+// Report returns the current report, with the DNS names as of now: answers change them between passes.
+func (s *Status) Report() Report {
+	r := s.current.Load().report()
+	r.Names = s.known()
+	return r
+}
+
+// OnNames makes f list the DNS names of EgressFirewalls with the addresses that are in force. Call it before Serve.
+func (s *Status) OnNames(f func() []Name) { s.names = f }
+
+func (s *Status) known() names {
+	if s.names == nil {
+		return nil
+	}
+	return s.names()
+}
 
 func (s *Status) sign(r Report) Report {
 	r.Node, r.Version, r.Started = s.node, s.version, s.started

@@ -24,6 +24,7 @@ func WriteText(out io.Writer, r Report, wide bool, now time.Time) error {
 	w.egressQoSes(r)
 	w.egressFirewalls(r)
 	if wide {
+		names(r.Names).write(w, now)
 		w.networks(r)
 		w.vlans(r)
 		w.sessions(r, now)

@@ -234,7 +234,8 @@ func (in *Input) through(path walk.LivePath, flows []walk.LiveFlow, device strin
 	l := in.Live
 	b = Inbound{Path: path, Device: in.uplink(path.ID)}
 	if b.Device == "" {
-		return b, nil
+		err = in.strays(&b)
+		return b, err
 	}
 	answers, first := netip.Addr{}, in.To
 	for _, f := range flows {
@@ -254,6 +255,17 @@ func (in *Input) through(path walk.LivePath, flows []walk.LiveFlow, device strin
 		return b, err
 	}
 	return b, in.routed(b.Answer)
+}
+
+// strays looks up where packets of no connection go on to, in a network without uplinks.
+func (in *Input) strays(b *Inbound) (err error) {
+	if in.Reply {
+		return nil
+	}
+	if b.Handed, err = in.Live.Lookup(ruleset.SetHanded, in.To); err == nil {
+		b.Stray, err = in.Live.Lookup(ruleset.SetStrays, in.To)
+	}
+	return err
 }
 
 // uplink returns a device by which packets of a network come in, rather a VRF's member than the VRF; empty: it has none.

@@ -19,7 +19,8 @@ func (e *explainer) inbound() {
 	}
 	if len(e.Inbound) == 0 {
 		e.verdict(Unselected,
-			"no network of this node has an uplink: the main table routes such a connection and its replies, and our rules do not apply")
+			"this node has no network by which it may come in: the main table routes such a connection and its replies, "+
+				"and our rules do not apply")
 		return
 	}
 	e.connections()
@@ -146,8 +147,8 @@ func (e *explainer) elsewhere(s *status.Service) {
 func (e *explainer) comes(b *Inbound) *Verdict {
 	name, m := b.Path.Key.Name, e.Live.Marks
 	if b.Device == "" { // the default network: it has no uplinks of ours
-		e.step("comes in", "set uplinks",
-			"by network %s: routed by the main table, our rules do not apply; replies leave like any packet of this node", name)
+		e.step("comes in", "set uplinks", "by network %s: routed by the main table; replies leave like any packet of this node", name)
+		e.handedOn(b)
 		return &Verdict{Kind: Leaves, Network: name, Text: "by the main table (network " + name + ")"}
 	}
 	if b.Arrive != nil {
@@ -219,6 +220,18 @@ func (e *explainer) arrives(b *Inbound) *Verdict {
 		"by network %s (%s); its Service's DNAT, by the CNI or kube-proxy, chooses the pod%s", name, b.Device, known)
 	e.strays(a)
 	return nil
+}
+
+// handedOn explains where packets of no connection go on to in a network without uplinks.
+func (e *explainer) handedOn(b *Inbound) {
+	if !b.Handed.Found || !b.Stray.Found {
+		return
+	}
+	if p, ok := e.Live.Path(b.Stray.PathValue()); ok {
+		e.step("stray", "sets "+b.Handed.Set+", "+b.Stray.Set,
+			"packets of no connection here go on to %s with a hop limit of %d, unless they come with %[2]d or less",
+			partnerName(p.Key), ruleset.HandedHops)
+	}
 }
 
 // strays explains where packets of no connection go on to.

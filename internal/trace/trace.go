@@ -123,6 +123,8 @@ type Inbound struct {
 	Arrive *walk.Passage // of its first packet, as if a Service handled it
 	Answer *walk.Flight  // of the reply; nil: no reply was simulated
 	Known  bool          // such a connection exists
+	// Handed and Stray look the ingress IP up among those whose strays come by any device, those of network default.
+	Handed, Stray walk.Lookup
 }
 
 // Explain turns an Input into a Result.
@@ -195,7 +197,10 @@ func pathName(k plan.PathKey) string {
 
 // partnerName returns the name of the node at the end of a stray's path.
 func partnerName(k plan.PathKey) string {
-	if k.Kind == plan.PathShared {
+	switch k.Kind {
+	case plan.PathSteer:
+		return "node " + k.Name // the standby, on the host
+	case plan.PathShared:
 		return "the other of host and standby"
 	}
 	return pathName(k)

@@ -353,6 +353,23 @@ func TestExplainInbound(t *testing.T) {
 			edit: func(in *Input) { in.Inbound[0].Arrive = &walk.Passage{Dropped: true, Decided: "from-2", Rule: 9} }, kind: Dropped,
 			verdict: "dropped when it comes in by red: rule 9 of chain from-2",
 		},
+		"by network default": {
+			edit: func(in *Input) { in.Inbound = []Inbound{{Path: node().Paths[0]}} }, kind: Leaves,
+			verdict: "replies leave by the main table (network default)", step: "by network default: routed by the main table; replies leave",
+		},
+		"by network default, whose strays go on": {
+			edit: func(in *Input) {
+				in.Inbound = []Inbound{{
+					Path: node().Paths[0], Handed: walk.Lookup{Set: "handed4", Found: true}, Stray: walk.Lookup{Set: "strays4", Found: true, Value: "3"},
+				}}
+			}, kind: Leaves,
+			verdict: "replies leave by the main table (network default)",
+			step:    "packets of no connection here go on to node b with a hop limit of 8, unless they come with 8 or less",
+		},
+		"on a node without its network": {
+			edit: func(in *Input) { in.Inbound = nil }, kind: Unselected,
+			verdict: "this node has no network by which it may come in: the main table routes such a connection and its replies, and our rules do not apply",
+		},
 		"no way back": {
 			edit: func(in *Input) { in.Inbound[0].Answer.Route = &walk.Route{Err: unix.ENETUNREACH} }, kind: Dropped,
 			verdict: "dropped: no route to 198.51.100.10 in table 1001",

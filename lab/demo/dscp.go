@@ -14,7 +14,7 @@ import (
 
 // The pods of web as objects, and an EgressQoS that selects them.
 const (
-	qosPods = `apiVersion: v1
+	webPods = `apiVersion: v1
 kind: Pod
 metadata: {namespace: shop, name: a-p1}
 spec: {nodeName: a}
@@ -46,7 +46,7 @@ func (d *demo) tryDSCP(ctx context.Context) {
 			return "", err
 		}
 		defer inside.Close()
-		if err := errors.Join(d.Write(ctx, "qos-pods.yaml", qosPods), d.Write(ctx, "qos.yaml", qosRules)); err != nil {
+		if err := errors.Join(d.Write(ctx, "qos-pods.yaml", webPods), d.Write(ctx, "qos.yaml", qosRules)); err != nil {
 			return "", err
 		}
 		by, err := d.marked(ctx, inside, toOutside, toPods)

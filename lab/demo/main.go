@@ -117,6 +117,7 @@ func (d *demo) play(ctx context.Context, topology, samples string) error {
 	d.tryIngress(ctx)
 	d.tryCluster(ctx)
 	d.tryDSCP(ctx)
+	d.tryNames(ctx)
 	d.tryCable(ctx)
 	d.tryMove(ctx)
 	d.tryRestart(ctx)

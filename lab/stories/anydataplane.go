@@ -224,6 +224,12 @@ func (a *anyPlan) policies() (all []firewall.Policy) {
 			}
 			p.Stretches = append(p.Stretches, s)
 		}
+		if a.IntN(2) == 0 {
+			names := firewall.Stretch{Names: []string{"*.shop.example", "www.example.com"}, IPv6: v6}
+			names.Named = firewall.Deny + firewall.Outcome(a.IntN(2))
+			names.Ports = p.Stretches[0].Ports[1:]
+			p.Stretches = append(p.Stretches, names)
+		}
 		all = append(all, p)
 	}
 	return all
@@ -233,7 +239,10 @@ func (a *anyPlan) policies() (all []firewall.Policy) {
 func (a *anyPlan) firewalled(policies []firewall.Policy) (list sorted.List[firewall.Firewalled]) {
 	for i := range policies {
 		for range a.IntN(5) {
-			f := firewall.Firewalled{Addr: address(policies[i].IPv6(), "10.244.9.%d", "fd44:9::%d", a.IntN(30)), Policy: policies[i].ID}
+			f := firewall.Firewalled{
+				Addr:   address(policies[i].IPv6(), "10.244.9.%d", "fd44:9::%d", a.IntN(30)),
+				Policy: policies[i].ID, Asks: policies[i].HasNames(),
+			}
 			list = list.With([]firewall.Firewalled{f}, nil)
 		}
 	}

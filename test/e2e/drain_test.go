@@ -261,7 +261,16 @@ func TestPathHealth(t *testing.T) {
 	for _, n := range []string{"a", "b"} {
 		run(n, "echo 1 > /proc/sys/net/ipv6/conf/eth2/keep_addr_on_down")(t, n)
 	}
-	ill("uplink down", "network red has no IPv4 nor IPv6 route on node NODE", run("", "ip link set eth2 down"), run("", "ip link set eth2 up"))
+	ill("uplink down", "network red has no IPv4 nor IPv6 route on node NODE", func(t *testing.T, node string) {
+		run("", "ip link set eth2 down")(t, node)
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			out, err := s.Egressway(ctx, node, "status", "-o", "json")
+			if err == nil && !strings.Contains(out, "link eth2 is down") {
+				err = errors.New("no session is down since its link is")
+			}
+			return err
+		}))
+	}, run("", "ip link set eth2 up"))
 
 	sessions := func(command string) func(t *testing.T, node string) {
 		return func(t *testing.T, node string) {

@@ -76,6 +76,23 @@ func awaitDenied(t *testing.T, what string, all ...question) {
 	}), what)
 }
 
+// endsConnections has pods open connections that firewallManifest allows, and checks that a new Deny ends them.
+func endsConnections(t *testing.T, s *stage.Stage, pods ...string) {
+	t.Helper()
+	ctx := t.Context()
+	var open []question
+	for _, pod := range pods {
+		session, err := s.Node(pod).Open(ctx, stage.Outside4)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = session.Close() })
+		_, err = session.Ask(ctx)
+		require.NoError(t, err)
+		open = append(open, func(ctx context.Context) error { _, err := session.Ask(ctx); return err })
+	}
+	require.NoError(t, s.Edit(ctx, "firewall.yaml", "type: Allow, to: {cidrSelector: 198.51", "type: Deny, to: {cidrSelector: 198.51"))
+	awaitDenied(t, "connections that are there", open...)
+}
+
 // requireNone fails if a router saw one of these packets to the outside, with the source of one of the identities.
 func requireNone(t *testing.T, s *stage.Stage, of []identity, denied func(lab.Packet) bool) {
 	t.Helper()
@@ -156,17 +173,7 @@ func TestEgressFirewall(t *testing.T) {
 	})
 
 	t.Run("a new Deny ends connections", func(t *testing.T) {
-		var open []question
-		for _, pod := range firewalled {
-			session, err := s.Node(pod).Open(ctx, stage.Outside4)
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = session.Close() })
-			_, err = session.Ask(ctx)
-			require.NoError(t, err)
-			open = append(open, func(ctx context.Context) error { _, err := session.Ask(ctx); return err })
-		}
-		require.NoError(t, s.Edit(ctx, "firewall.yaml", "type: Allow, to: {cidrSelector: 198.51", "type: Deny, to: {cidrSelector: 198.51"))
-		awaitDenied(t, "connections that are there", open...)
+		endsConnections(t, s, firewalled...)
 		s.Witness.Reset()
 		for _, pod := range firewalled {
 			allowed, _ := questions(s, pod)

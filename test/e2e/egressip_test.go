@@ -29,6 +29,20 @@ status:
   - {egressIP: "2001:db8:2::34", node: c, standby: b, term: 1}
 `
 
+// egressIPConfig gives the addresses of the EgressIP to the network red.
+var egressIPConfig = replaced("    vrf: vrf-red\n", "    vrf: vrf-red\n    egressIPs: [192.0.2.32/27, \"2001:db8:2::/64\"]\n")
+
+// podOf is a Pod at a pod of the topology, as a folder and an API server accept it: the server's Pods get their addresses by the annotation.
+func podOf(namespace, name, app string) string {
+	four, six := ipFamilies[0].pod(name), ipFamilies[1].pod(name)
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {namespace: %s, name: %s, labels: {app: %s}, annotations: {kubelab/pod-ip: "%s,%s"}}
+spec: {nodeName: %s, automountServiceAccountToken: false, containers: [{name: it, image: it}]}
+status: {phase: Running, podIPs: [{ip: %[4]s}, {ip: "%[5]s"}]}
+`, namespace, name, app, four, six, name[:1])
+}
+
 // podManifests are a namespace that the EgressIP selects, and the Pods of the topology: all of them but b-p2 are selected.
 func podManifests() string {
 	all := []string{"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {egress: \"yes\"}}\n"}
@@ -37,12 +51,7 @@ func podManifests() string {
 		if pod == "b-p2" {
 			app = "db"
 		}
-		all = append(all, fmt.Sprintf(`apiVersion: v1
-kind: Pod
-metadata: {namespace: shop, name: %s, labels: {app: %s}}
-spec: {nodeName: %s}
-status: {phase: Running, podIPs: [{ip: %s}, {ip: "%s"}]}
-`, pod, app, pod[:1], ipFamilies[0].pod(pod), ipFamilies[1].pod(pod)))
+		all = append(all, podOf("shop", pod, app))
 	}
 	return strings.Join(all, "---\n")
 }
@@ -86,7 +95,7 @@ func topologyManifest(t *testing.T, name string) string {
 func playEgressIP(t *testing.T, o stage.Options) *stage.Stage {
 	t.Helper()
 	o.Nodes = []string{"a", "b", "c"}
-	o.Config = replaced("    vrf: vrf-red\n", "    vrf: vrf-red\n    egressIPs: [192.0.2.32/27, \"2001:db8:2::/64\"]\n")
+	o.Config = egressIPConfig
 	o.Manifests = map[string]string{
 		"cluster.yaml": strings.NewReplacer(plainB, assignableB, plainC, assignableC).Replace(topologyManifest(t, "cluster.yaml")),
 		"pods.yaml":    podManifests(), "egressip.yaml": egressIPManifest,

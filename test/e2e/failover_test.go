@@ -34,23 +34,88 @@ func failoverRuns(t *testing.T) (runs, interval int) {
 	return 1, 500
 }
 
-// TestFailover has the host die without a word, again and again, while its services are asked for a hundred times a
-// second; the last time the API server is away. It prints when each of those who must notice did, after the death.
+// TestFailover has the host of an EgressService die without a word, again and again, while its pods ask a hundred times a second; the last
+// time the API server is away. It prints how long after the death each of the others acted.
 func TestFailover(t *testing.T) {
 	runs, interval := failoverRuns(t)
 	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, API: true, BFD: true, BFDInterval: interval})
-	f := &failovers{Stage: s, watches: map[string]*fibWatch{}, took: map[string][]time.Duration{}}
+	v := victim{pods: identities{"a-p1": web, "b-p1": web}, all: asDeployed()}
+	v.roles = func(ctx context.Context) (host, standby string, err error) {
+		e, err := s.EgressService(ctx, "shop", "web")
+		if err == nil && !meta.IsStatusConditionTrue(e.Status.Conditions, "Programmed") {
+			err = fmt.Errorf("want a host in force: %+v", e.Status)
+		}
+		return e.Status.Host, e.Status.Standby, err
+	}
+	die(t, s, v, runs)
+}
+
+// TestFailoverOfEgressIP does the same to the host of an EgressIP.
+func TestFailoverOfEgressIP(t *testing.T) {
+	runs, interval := failoverRuns(t)
+	s := play(t, stage.Options{
+		API: true, BFD: true, BFDInterval: interval, Nodes: []string{"a", "b", "c"},
+		Config: egressIPConfig,
+		Manifests: map[string]string{
+			"cluster.yaml": strings.ReplaceAll(topologyManifest(t, "cluster.yaml"), plainB, assignableB), "pods.yaml": podManifests(),
+		},
+	})
+	ctx := t.Context()
+	crd, err := os.ReadFile("../../config/crd/k8s.ovn.org_egressips.yaml")
+	require.NoError(t, err)
+	require.NoError(t, s.API.Apply(ctx, string(crd)))
+	require.NoError(t, s.Write(ctx, "egressip.yaml", strings.Replace(egressIPInAPI(),
+		`[192.0.2.33, 192.0.2.34, "2001:db8:2::33", "2001:db8:2::34"]`, `[192.0.2.33, "2001:db8:2::33"]`, 1)))
+	team := identity{"ext-red", "192.0.2.33", "2001:db8:2::33"}
+	v := victim{
+		pods: identities{"a-p1": team, "b-p1": team},
+		all:  identities{"a-p1": team, "a-p2": team, "b-p1": team, "c-p1": team, "b-p2": nodeB},
+	}
+	v.roles = func(context.Context) (host, standby string, err error) {
+		status := egressIPOf(t, s).Status
+		if len(status.Items) != 2 || !meta.IsStatusConditionTrue(status.Conditions, "Programmed") {
+			return "", "", fmt.Errorf("want two addresses in force: %+v", status)
+		}
+		one, other := status.Items[0], status.Items[1]
+		if one.Node != other.Node || one.Standby != other.Standby {
+			return "", "", fmt.Errorf("want both addresses on one node: %+v", status)
+		}
+		return one.Node, one.Standby, nil
+	}
+	awaitAll(t, s, v.all)
+	require.NoError(t, s.Edit(ctx, "cluster.yaml", plainC, assignableC)) // once both addresses are on b
+	s.Witness.Reset()
+	die(t, s, v, runs)
+}
+
+// die has the host of an object die several times, and once more while the API server is away, and prints the durations.
+func die(t *testing.T, s *stage.Stage, v victim, runs int) {
+	t.Helper()
+	f := &failovers{Stage: s, victim: v, watches: map[string]*fibWatch{}, took: map[string][]time.Duration{}}
 	for _, router := range []string{"red1", "red2"} {
 		f.watches[router] = watchFIB(t, s, router)
 	}
-	for range runs {
+	for i := range runs {
 		f.run(t, false)
+		if i%2 == 1 {
+			f.forget(t)
+		}
 	}
 	f.run(t, true)
 	for _, what := range []string{"node noticed", "node steers anew", "router's FIB", "new flow works", "status confirmed"} {
 		t.Logf("%-20s %s", what, percentiles(f.took[what]))
 	}
 }
+
+// victim is an object whose host dies.
+type victim struct {
+	pods  identities // that ask, with their identities: one on node a, one on node b
+	all   identities // that all pods may have
+	roles func(ctx context.Context) (host, standby string, err error)
+}
+
+// addresses returns the addresses that the object's packets leave with.
+func (v victim) addresses() []string { return []string{v.pods["a-p1"].source4, v.pods["a-p1"].source6} }
 
 // TestDeafStandby has the standby alone hear nothing of the host, while a third node and the API server do: it takes over, and
 // the one that elects gives in, for routers send to the later term. Otherwise there would be two hosts for as long as that lasts.
@@ -101,9 +166,10 @@ func TestDeafStandby(t *testing.T) {
 	requireInnocent(t, s, now)
 }
 
-// failovers is what TestFailover watches and measures.
+// failovers is what a test of failover watches and measures.
 type failovers struct {
 	*stage.Stage
+	victim
 	watches map[string]*fibWatch // of the routers of red
 	took    map[string][]time.Duration
 }
@@ -112,7 +178,7 @@ type failovers struct {
 func (s *failovers) run(t *testing.T, away bool) {
 	t.Helper()
 	ctx := t.Context()
-	awaitAll(t, s.Stage, identities{"a-p1": web, "b-p1": web})
+	awaitAll(t, s.Stage, s.pods)
 	host, standby := s.settled(t)
 	pods := podsBut(host)
 	watchers := []string{standby}
@@ -126,7 +192,7 @@ func (s *failovers) run(t *testing.T, away bool) {
 			for _, p := range []lab.Protocol{lab.UDP, lab.TCP} {
 				questions = append(questions, lab.Question{
 					Node: pod, To: to, Protocol: p, Every: 10 * time.Millisecond,
-					Want: []lab.Answerer{{Name: "ext-red", Source: netip.MustParseAddr(web.source(to))}},
+					Want: []lab.Answerer{{Name: "ext-red", Source: netip.MustParseAddr(s.pods[pod].source(to))}},
 				})
 			}
 		}
@@ -143,8 +209,8 @@ func (s *failovers) run(t *testing.T, away bool) {
 	require.NoError(t, s.API.Get(ctx, "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: "+stage.Namespace+", name: egressway}}", &lease))
 	leader := *lease.Spec.HolderIdentity
 	steady(time.Now())
-	if nowHost, nowStandby := hosts(t, s.Stage); nowHost != host || nowStandby != standby {
-		t.Logf("the service has moved from %s and %s to %s and %s meanwhile", host, standby, nowHost, nowStandby)
+	if nowHost, nowStandby := s.settled(t); nowHost != host || nowStandby != standby {
+		t.Logf("the object has moved from %s and %s to %s and %s meanwhile", host, standby, nowHost, nowStandby)
 		require.NoError(t, probe.Stop())
 		s.run(t, away)
 		return
@@ -159,7 +225,7 @@ func (s *failovers) run(t *testing.T, away bool) {
 	steady(time.Now())
 	ended := time.Now()
 	require.NoError(t, probe.Stop())
-	requireInnocent(t, s.Stage, asDeployed())
+	requireInnocent(t, s.Stage, s.all)
 	took := func(what string, d time.Duration) { s.took[what] = append(s.took[what], d) }
 	for _, r := range probe.Between(died.Add(-time.Second), ended) {
 		require.Empty(t, r.Wrong, "%s", r.Question)
@@ -170,7 +236,7 @@ func (s *failovers) run(t *testing.T, away bool) {
 		took("new flow works", last)
 	}
 	for _, w := range s.watches {
-		for _, vip := range webVIPs {
+		for _, vip := range s.addresses() {
 			if d, changed := w.away(t, vip, inRedOf(host), died); changed { // not where BFD took a starved host for dead before
 				took("router's FIB", d)
 			}
@@ -188,23 +254,44 @@ func (s *failovers) run(t *testing.T, away bool) {
 	if away {
 		require.NoError(t, s.API.Thaw(ctx))
 	}
-	_, err = s.AwaitStatus(ctx, "shop", "web", hostIs(standby))
-	require.NoError(t, err)
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
+		now, _, err := s.roles(ctx)
+		if err == nil && now != standby {
+			err = fmt.Errorf("want host %s, not %s", standby, now)
+		}
+		return err
+	}))
 	took("status confirmed", time.Since(died))
 	sessions := map[string]int{}
 	for router := range s.watches {
-		sessions[router], _, err = established(s.Stage, router, inRedOf(host)[0])
-		require.NoError(t, err)
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			number, up, err := established(s.Stage, router, inRedOf(host)[0])
+			if err == nil && up {
+				err = fmt.Errorf("%s still has a session with %s, which is dead", router, host)
+			}
+			sessions[router] = number
+			return err
+		}))
 	}
 	back := time.Now()
 	require.NoError(t, s.Thaw(host))
 	for router, w := range s.watches {
 		awaitSession(t, s.Stage, router, inRedOf(host)[0], sessions[router])
-		for _, vip := range webVIPs {
+		for _, vip := range s.addresses() {
 			require.Empty(t, w.by(t, vip, inRedOf(host), back), "%s's way to %s after node %s is back", router, vip, host)
 		}
 	}
 	t.Logf("%s died while %s led, %s is the host, confirmed after %s: new flows worked after %s", host, leader, standby, s.took["status confirmed"][len(s.took["status confirmed"])-1], s.took["new flow works"][len(s.took["new flow works"])-len(questions):])
+}
+
+// forget restarts the speakers, which forget former losses of BFD: after three within half a minute they take longer to detect the next
+// (decision 0039), and a host that dies in a cluster has not died a moment ago.
+func (s *failovers) forget(t *testing.T) {
+	t.Helper()
+	for node, speaker := range s.Speakers {
+		require.NoError(t, speaker.Stop(t.Context()))
+		require.NoError(t, s.StartSpeaker(node))
+	}
 }
 
 // settled waits until the routers know the paths of host and standby, and BFD watches the host everywhere, and says who they are. Each
@@ -213,18 +300,17 @@ func (s *failovers) settled(t *testing.T) (host, standby string) {
 	t.Helper()
 	ctx := t.Context()
 	require.NoError(t, lab.Wait(ctx, patience, func() error {
-		e, err := s.EgressService(ctx, "shop", "web")
-		if err != nil {
+		var err error
+		if host, standby, err = s.roles(ctx); err != nil {
 			return err
 		}
-		host, standby = e.Status.Host, e.Status.Standby
-		if host == "" || standby == "" || !meta.IsStatusConditionTrue(e.Status.Conditions, "Programmed") {
-			return fmt.Errorf("want a host and a standby in force: %+v", e.Status)
+		if host == "" || standby == "" {
+			return fmt.Errorf("want a host and a standby, not %q and %q", host, standby)
 		}
 		for router := range s.watches {
-			used, others, err := s.Paths(router, netip.MustParsePrefix("192.0.2.10/32"))
-			if err == nil && (len(used) == 0 || !slices.Equal(others, inRedOf(standby)[:1])) {
-				err = fmt.Errorf("%s uses %v and has %v in reserve, want standby %s", router, used, others, standby)
+			used, others, err := s.Paths(router, netip.MustParsePrefix(s.addresses()[0]+"/32"))
+			if err == nil && (!slices.Equal(used, inRedOf(host)[:1]) || !slices.Equal(others, inRedOf(standby)[:1])) {
+				err = fmt.Errorf("%s uses %v and has %v in reserve, want host %s and standby %s", router, used, others, host, standby)
 			}
 			if err != nil {
 				return err
@@ -251,9 +337,6 @@ func (s *failovers) settled(t *testing.T) (host, standby string) {
 func podsBut(node string) []string {
 	return slices.DeleteFunc([]string{"a-p1", "b-p1"}, func(pod string) bool { return pod[:1] == node })
 }
-
-// webVIPs are the ingress IPs of web.
-var webVIPs = []string{web.source4, web.source6}
 
 func inRedOf(node string) []string {
 	end := string('1' + rune(node[0]-'a'))
@@ -360,14 +443,4 @@ func (w *fibWatch) changesAfter(t *testing.T, addr string, moment time.Time) (al
 		}
 	}
 	return all
-}
-
-// hostIs wants a node to be the host.
-func hostIs(node string) func(egressv1.EgressServiceStatus) error {
-	return func(e egressv1.EgressServiceStatus) error {
-		if e.Host != node {
-			return fmt.Errorf("want host %s", node)
-		}
-		return nil
-	}
 }

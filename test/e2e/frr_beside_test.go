@@ -32,8 +32,12 @@ func besideFRR(t *testing.T, name string) string {
 	return string(b)
 }
 
-// instead is a configuration in the place of the topology's.
-func instead(config string) func(string) string { return func(string) string { return config } }
+// instead is a configuration in the place of the topology's. Nodes take each other for dead after 12 s: a slow machine takes 7 to start a
+// daemon and its speaker again.
+func instead(config string) func(string) string {
+	const between = "failover: {bfd: {transmitInterval: 1000, receiveInterval: 1000, detectMultiplier: 12}}\n"
+	return func(string) string { return config + between }
+}
 
 // frrOn gives nodes a and b a configuration of FRR that is written for a.
 func frrOn(config string) map[string]string {

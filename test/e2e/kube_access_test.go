@@ -103,9 +103,20 @@ func TestAccess(t *testing.T) {
 		}
 		return fmt.Errorf("no Event was counted up")
 	}))
-	// An EgressQoS comes with its CRD.
-	require.NoError(t, s.API.Apply(ctx, egressQoSCRD(t), qosManifest))
+	// An EgressQoS and an EgressFirewall come with their CRDs.
+	require.NoError(t, s.API.Apply(ctx, ourCRD(t, "egressqoses"), qosManifest, ourCRD(t, "egressfirewalls"), firewallManifest))
 	awaitUsed(t, s, "patch egressqoses/status.k8s.ovn.org")
+	awaitUsed(t, s, "patch egressfirewalls/status.k8s.ovn.org")
+	// So does an EgressIP, whose members the leader writes while Pods come, change and go with it.
+	require.NoError(t, s.API.Apply(ctx, ourCRD(t, "egressips"), egressIPInAPI()))
+	awaitUsed(t, s, "patch egressips.k8s.ovn.org")
+	require.NoError(t, s.API.Apply(ctx, strings.Split(podManifests(), "---\n")...))
+	awaitUsed(t, s, "create endpointslices.discovery.k8s.io")
+	left := strings.Replace(podManifests(), "name: a-p1, labels: {app: web}", "name: a-p1, labels: {app: db}", 1)
+	require.NoError(t, s.API.Apply(ctx, strings.Split(left, "---\n")...))
+	awaitUsed(t, s, "patch endpointslices.discovery.k8s.io")
+	require.NoError(t, s.API.Delete(ctx, egressIPInAPI()))
+	awaitUsed(t, s, "delete endpointslices.discovery.k8s.io")
 	have, need := granted(t), used(t, s)
 	for right := range have {
 		// A list is what a server is asked for that cannot stream one: those before Kubernetes 1.34.

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/stage"
@@ -18,34 +21,19 @@ import (
 
 const firewallCRD = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: egressfirewalls.k8s.ovn.org}}`
 
-// podIn is a Pod of a namespace, with the name and the addresses of a pod of the topology.
-func podIn(namespace, name string) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Pod
-metadata: {namespace: %s, name: %s, annotations: {kubelab/pod-ip: "%s,%s"}}
-spec: {nodeName: %s, automountServiceAccountToken: false, containers: [{name: it, image: it}]}
-`, namespace, name, ipFamilies[0].pod(name), ipFamilies[1].pod(name), name[:1])
-}
-
 // firewallOf is an EgressFirewall of a namespace with these rules.
 func firewallOf(namespace string, rules ...string) string {
 	head, _, _ := strings.Cut(firewallManifest, "  - ")
 	return strings.Replace(head, "shop", namespace, 1) + "  - " + strings.Join(rules, "\n  - ") + "\n"
 }
 
-// ofGuide is the EgressFirewall in the guide for those who come from OVN-Kubernetes.
-func ofGuide(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/guides/from-ovn-kubernetes.md")
-	require.NoError(t, err)
-	for _, block := range strings.Split(string(text), "```yaml\n")[1:] {
-		if object, _, _ := strings.Cut(block, "```"); strings.Contains(object, "kind: EgressFirewall") {
-			return object
-		}
-	}
-	require.Fail(t, "the guide has no EgressFirewall")
-	return ""
-}
+const (
+	firewallApplied    = "EgressFirewall Rules applied"
+	firewallNotApplied = "EgressFirewall Rules not correctly applied"
+)
+
+// first returns the first of two values.
+func first[T any](of, _ T) T { return of }
 
 const deny4, deny6 = `{type: Deny, to: {cidrSelector: 0.0.0.0/0}}`, `{type: Deny, to: {cidrSelector: "::/0"}}`
 
@@ -53,12 +41,11 @@ const deny4, deny6 = `{type: Deny, to: {cidrSelector: 0.0.0.0/0}}`, `{type: Deny
 func TestEgressFirewallByAPI(t *testing.T) {
 	upstream, err := os.ReadFile("../../internal/cluster/kube/testdata/upstream-egressfirewalls.yaml")
 	require.NoError(t, err)
-	ours, err := os.ReadFile("../../config/crd/k8s.ovn.org_egressfirewalls.yaml")
-	require.NoError(t, err)
+	ours := ourCRD(t, "egressfirewalls")
 	namespaces := "{apiVersion: v1, kind: Namespace, metadata: {name: open}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: closed}}\n"
 	s := play(t, stage.Options{API: true, Manifests: map[string]string{
 		"cluster.yaml": manifest(t, "cluster.yaml"), "web.yaml": manifest(t, "web.yaml"), "namespaces.yaml": namespaces,
-		"pods.yaml": strings.Join([]string{podIn("shop", "a-p1"), podIn("shop", "b-p1"), podIn("open", "a-p2")}, "---\n"),
+		"pods.yaml": strings.Join([]string{podOf("shop", "a-p1", "web"), podOf("shop", "b-p1", "web"), podOf("open", "a-p2", "web")}, "---\n"),
 	}})
 	ctx := t.Context()
 	now := identities{"a-p1": web, "b-p1": web, "a-p2": nodeA, "b-p2": nodeB}
@@ -105,6 +92,19 @@ func TestEgressFirewallByAPI(t *testing.T) {
 		}))
 	}
 
+	// messages waits for a status whose messages name these nodes, each with these texts.
+	messages := func(t *testing.T, text string, of map[string]string) {
+		t.Helper()
+		awaitText(t, s, "EgressFirewall", func(o textObject) bool {
+			named := map[string]string{}
+			for _, m := range o.Status.Messages {
+				node, words, _ := strings.Cut(m, ": ")
+				named[node] = words
+			}
+			return o.Status.Status == text && maps.EqualFunc(named, of, strings.HasPrefix)
+		})
+	}
+
 	t.Run("no CRD", func(t *testing.T) {
 		awaitAll(t, s, now)
 		tables(t, false)
@@ -117,6 +117,7 @@ func TestEgressFirewallByAPI(t *testing.T) {
 		stays(t)
 		awaitAll(t, s, identities{"a-p2": nodeA})
 		requireCluster(t, s, "a-p1")
+		messages(t, firewallApplied, map[string]string{"a": firewallApplied, "b": firewallApplied})
 	})
 
 	t.Run("a pod that starts under a Deny", func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestEgressFirewallByAPI(t *testing.T) {
 		awaitDropped(t, s, "b-p2") // no Pod is known
 		s.Witness.Reset()
 		traffic := ask(t, s, "b-p2")
-		require.NoError(t, s.Write(ctx, "new.yaml", podIn("closed", "b-p2")))
+		require.NoError(t, s.Write(ctx, "new.yaml", podOf("closed", "b-p2", "web")))
 		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			map4 := strings.Join(inKernel(t, s, "b", "nft list map inet egressway firewalled4"), "\n")
 			if !strings.Contains(map4, ipFamilies[0].pod("b-p2").String()) {
@@ -148,6 +149,8 @@ func TestEgressFirewallByAPI(t *testing.T) {
 			`{type: Allow, to: {cidrSelector: 198.51.100.10}}`, `{type: Allow, to: {cidrSelector: "2001:db8:100::/64"}, ports: [{protocol: TCP, port: 8080}]}`,
 			`{type: Deny, to: {cidrSelector: 203.0.113.1}, ports: [{protocol: TCP, port: 8080}]}`)))
 		status(t, "spec.egress[0].to.cidrSelector", "spec.egress[2].to.cidrSelector", "write 203.0.113.1/32", "its ports of every destination")
+		words := firewallNotApplied + ": spec.egress[0].to.cidrSelector: "
+		messages(t, firewallNotApplied, map[string]string{"a": words, "b": words})
 		for _, pod := range []string{"a-p1", "b-p1"} {
 			s.Witness.Reset()
 			for i, f := range ipFamilies {
@@ -170,8 +173,8 @@ func TestEgressFirewallByAPI(t *testing.T) {
 	})
 
 	t.Run("as OVN-Kubernetes documents it", func(t *testing.T) {
-		require.NoError(t, s.Write(ctx, "firewall.yaml", ofGuide(t)))
-		status(t, "spec.egress[0].to.dnsName", "www.example.com")
+		require.NoError(t, s.Write(ctx, "firewall.yaml", ofGuide(t, "EgressFirewall")))
+		status(t, "NoResolver", "www.example.com") // there is none here
 		for _, pod := range []string{"a-p1", "b-p1"} {
 			udp := func(ctx context.Context) error { _, err := s.Node(pod).AskUDP(ctx, stage.Outside4, 100); return err }
 			tcp := func(ctx context.Context) error { _, err := s.Node(pod).AskTCP(ctx, stage.Outside4); return err }
@@ -183,24 +186,74 @@ func TestEgressFirewallByAPI(t *testing.T) {
 	})
 
 	t.Run("our CRD", func(t *testing.T) {
-		require.NoError(t, s.API.Apply(ctx, string(ours)))
+		require.NoError(t, s.API.Apply(ctx, ours))
 		require.Error(t, s.API.Apply(ctx, firewallOf("open", `{type: Deny, to: {cidrSelector: 203.0.113.1}}`)), "refused at once")
 		require.Error(t, s.API.Apply(ctx, strings.Replace(firewallOf("open", deny4), "name: default", "name: other", 1)))
 		stays(t)
 	})
 
-	t.Run("a new Deny ends connections", func(t *testing.T) {
-		var open []question
-		for _, pod := range []string{"a-p1", "b-p1"} {
-			session, err := s.Node(pod).Open(ctx, stage.Outside4)
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = session.Close() })
-			_, err = session.Ask(ctx)
-			require.NoError(t, err)
-			open = append(open, func(ctx context.Context) error { _, err := session.Ask(ctx); return err })
+	t.Run("a status holds for the next packet", func(t *testing.T) {
+		for range 3 {
+			for _, port := range []string{"8081", "8080"} {
+				manifest := strings.ReplaceAll(firewallManifest, "8080", port)
+				require.NoError(t, s.Write(ctx, "firewall.yaml", manifest))
+				awaitText(t, s, "EgressFirewall", isApplied("EgressFirewall"))
+				for _, pod := range []string{"a-p1", "b-p1"} {
+					for _, q := range first(questions(s, pod)) {
+						bounded, cancel := lab.Within(ctx, dropLimit)
+						require.Equal(t, port == "8080", q(bounded) == nil, pod)
+						cancel()
+					}
+				}
+			}
 		}
-		require.NoError(t, s.Edit(ctx, "firewall.yaml", "type: Allow, to: {cidrSelector: 198.51", "type: Deny, to: {cidrSelector: 198.51"))
-		awaitDenied(t, "connections that are there", open...)
+	})
+
+	t.Run("the API server is denied", func(t *testing.T) {
+		says := func(want bool) func(textObject) bool {
+			return func(o textObject) bool {
+				valid := meta.FindStatusCondition(o.Status.Conditions, "Valid")
+				return o.Status.Status == firewallApplied && valid != nil && strings.Contains(valid.Message, "denies the API server at ") == want
+			}
+		}
+		awaitText(t, s, "EgressFirewall", says(false)) // no endpoint is known
+		slice := fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: default, name: kubernetes-ipv4, labels: {kubernetes.io/service-name: kubernetes}}
+addressType: IPv4
+endpoints: [{addresses: [%s], conditions: {ready: true}}]
+ports: [{name: https, protocol: TCP, port: 6443}]
+`, ipFamilies[0].of(ipFamilies[0].lan, "c"))
+		require.NoError(t, s.API.Apply(ctx, slice))
+		awaitText(t, s, "EgressFirewall", says(true))
+		require.NoError(t, s.Write(ctx, "firewall.yaml", firewallOf("shop", `{type: Deny, to: {cidrSelector: 198.51.100.0/24}}`)))
+		awaitText(t, s, "EgressFirewall", says(false))
+		require.NoError(t, s.Write(ctx, "firewall.yaml", firewallManifest))
+		asManifest(t)
+	})
+
+	t.Run("a node that does not follow is named", func(t *testing.T) {
+		node := follower(t, s)
+		require.NoError(t, s.Daemons[node].Signal(syscall.SIGSTOP))
+		require.NoError(t, s.Write(ctx, "firewall.yaml", firewallOf("shop", deny4, deny6)))
+		o := awaitText(t, s, "EgressFirewall", func(o textObject) bool {
+			programmed := meta.FindStatusCondition(o.Status.Conditions, "Programmed")
+			return programmed != nil && programmed.Message == "not in force yet on "+node
+		})
+		require.Equal(t, firewallNotApplied, o.Status.Status)
+		require.Equal(t, node+": "+firewallNotApplied+": not in force yet", o.Status.Messages[0])
+		require.Len(t, o.Status.Messages, 2, "the other node has a pod")
+		allowed, _ := questions(s, node+"-p1")
+		awaitAnswers(t, node, allowed...) // which is true
+		require.NoError(t, s.Daemons[node].Signal(syscall.SIGCONT))
+		awaitText(t, s, "EgressFirewall", isApplied("EgressFirewall"))
+		awaitDenied(t, node, allowed...)
+		require.NoError(t, s.Write(ctx, "firewall.yaml", firewallManifest))
+		asManifest(t)
+	})
+
+	t.Run("a new Deny ends connections", func(t *testing.T) {
+		endsConnections(t, s, "a-p1", "b-p1")
 		require.NoError(t, s.Write(ctx, "firewall.yaml", firewallManifest))
 		asManifest(t)
 	})
@@ -255,7 +308,7 @@ func TestEgressFirewallByAPI(t *testing.T) {
 		require.NoError(t, s.API.Delete(ctx, firewallCRD))
 		status(t, "CRDMissing")
 		stays(t)
-		require.NoError(t, s.API.Apply(ctx, string(ours))) // without the object
+		require.NoError(t, s.API.Apply(ctx, ours)) // without the object
 		awaitAll(t, s, now)
 		tables(t, false)
 		require.NoError(t, s.API.Apply(ctx, firewallManifest))

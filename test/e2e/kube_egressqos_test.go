@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -11,88 +12,97 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/trace"
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// podsInAPI are the namespace and the Pods of podManifests as an API server accepts them.
-func podsInAPI() string {
-	all := []string{"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {egress: \"yes\"}}\n"}
-	for _, pod := range []string{"a-p1", "a-p2", "b-p1", "b-p2", "c-p1"} {
-		app := "web"
-		if pod == "b-p2" {
-			app = "db"
-		}
-		all = append(all, fmt.Sprintf(`apiVersion: v1
-kind: Pod
-metadata: {namespace: shop, name: %s, labels: {app: %s}, annotations: {kubelab/pod-ip: "%s,%s"}}
-spec: {nodeName: %s, containers: [{name: web, image: web}]}
-`, pod, app, ipFamilies[0].pod(pod), ipFamilies[1].pod(pod), pod[:1]))
-	}
-	return strings.Join(all, "---\n")
-}
-
-// egressQoSCRD is our CRD of EgressQoSes.
-func egressQoSCRD(t *testing.T) string {
+// ourCRD is our CRD of a resource.
+func ourCRD(t *testing.T, resource string) string {
 	t.Helper()
-	b, err := os.ReadFile("../../config/crd/k8s.ovn.org_egressqoses.yaml")
+	b, err := os.ReadFile("../../config/crd/k8s.ovn.org_" + resource + ".yaml")
 	require.NoError(t, err)
 	return string(b)
 }
 
-// guideEgressQoS is the EgressQoS of the guide for those who come from OVN-Kubernetes.
-func guideEgressQoS(t *testing.T) string {
+// ofGuide is the object of a kind in the guide for those who come from OVN-Kubernetes.
+func ofGuide(t *testing.T, kind string) string {
 	t.Helper()
 	b, err := os.ReadFile("../../docs/guides/from-ovn-kubernetes.md")
 	require.NoError(t, err)
 	for block := range strings.SplitSeq(string(b), "```yaml\n") {
-		if object, _, _ := strings.Cut(block, "```"); strings.Contains(object, "kind: EgressQoS\n") {
+		if object, _, _ := strings.Cut(block, "```"); strings.Contains(object, "kind: "+kind+"\n") {
 			return object
 		}
 	}
-	require.Fail(t, "the guide has no EgressQoS")
+	require.Fail(t, "the guide has no "+kind)
 	return ""
 }
 
-// qosApplied is the text of a status for which users of OVN-Kubernetes wait.
-const qosApplied = "EgressQoS Rules applied"
-
-func egressQoS(t *testing.T, s *stage.Stage) (q egressv1.EgressQoS) {
-	t.Helper()
-	require.NoError(t, s.API.Get(t.Context(), "{apiVersion: k8s.ovn.org/v1, kind: EgressQoS, metadata: {namespace: shop, name: default}}", &q))
-	return q
+// textObject is an object whose status is a text with conditions.
+type textObject struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Status            struct {
+		Status     string             `json:"status"`
+		Messages   []string           `json:"messages"`
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
 }
 
-// awaitEgressQoS waits until the status is about the present generation, and right.
-func awaitEgressQoS(t *testing.T, s *stage.Stage, right func(egressv1.EgressQoSStatus) bool) (q egressv1.EgressQoS) {
+// awaitText waits until the status of an object of a kind in namespace shop is about the present generation, and right.
+func awaitText(t *testing.T, s *stage.Stage, kind string, right func(textObject) bool) (o textObject) {
 	t.Helper()
 	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
-		q = egressQoS(t, s)
-		ready := meta.FindStatusCondition(q.Status.Conditions, "Ready")
-		if ready == nil || ready.ObservedGeneration != q.Generation || !right(q.Status) {
-			return fmt.Errorf("the status of generation %d is %+v", q.Generation, q.Status)
+		o = textObject{}
+		if err := s.API.Get(t.Context(), "{apiVersion: k8s.ovn.org/v1, kind: "+kind+", metadata: {namespace: shop, name: default}}", &o); err != nil {
+			return err
+		}
+		stale := slices.ContainsFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.ObservedGeneration != o.Generation })
+		if stale || !right(o) {
+			return fmt.Errorf("the status of generation %d is %+v", o.Generation, o.Status)
 		}
 		return nil
 	}))
-	return q
+	return o
 }
 
-func isApplied(s egressv1.EgressQoSStatus) bool { return s.Status == qosApplied }
+// isApplied checks for the text for which users of OVN-Kubernetes wait.
+func isApplied(kind string) func(textObject) bool {
+	return func(o textObject) bool {
+		return len(o.Status.Conditions) > 0 && o.Status.Status == kind+" Rules applied"
+	}
+}
+
+func isNotApplied(kind string) func(textObject) bool {
+	return func(o textObject) bool { return o.Status.Status == kind+" Rules not correctly applied" }
+}
+
+func awaitEgressQoS(t *testing.T, s *stage.Stage, right func(textObject) bool) textObject {
+	t.Helper()
+	return awaitText(t, s, "EgressQoS", right)
+}
+
+var qosApplied, qosNotApplied = isApplied("EgressQoS"), isNotApplied("EgressQoS")
 
 // isBehind returns a check that a status names a node as the only one without the present rules.
-func isBehind(node string) func(egressv1.EgressQoSStatus) bool {
-	return func(s egressv1.EgressQoSStatus) bool {
+func isBehind(node string) func(textObject) bool {
+	return func(o textObject) bool {
 		var zones []string
-		for _, c := range s.Conditions {
+		for _, c := range o.Status.Conditions {
 			if zone, of := strings.CutPrefix(c.Type, "Ready-In-Zone-"); of {
 				zones = append(zones, zone)
 			}
 		}
-		return !isApplied(s) && slices.Equal(zones, []string{node})
+		return qosNotApplied(o) && slices.Equal(zones, []string{node})
 	}
+}
+
+// follower returns a node whose daemon does not lead.
+func follower(t *testing.T, s *stage.Stage) string {
+	t.Helper()
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.Daemons)), func(node string) bool { return node == leaderOf(t, s) })[0]
 }
 
 // leaderOf returns the node whose daemon leads.
@@ -108,9 +118,9 @@ func leaderOf(t *testing.T, s *stage.Stage) string {
 // TestEgressQoSByAPI serves an EgressQoS of an API server. Once its status says that rules are applied, the next packets have their values.
 func TestEgressQoSByAPI(t *testing.T) {
 	s := qosStage{Stage: play(t, stage.Options{
-		API: true, Nodes: stage.Nodes, Objects: []string{egressQoSCRD(t)},
+		API: true, Nodes: stage.Nodes, Objects: []string{ourCRD(t, "egressqoses")},
 		Manifests: map[string]string{
-			"cluster.yaml": manifest(t, "cluster.yaml"), "web.yaml": manifest(t, "web.yaml"), "pods.yaml": podsInAPI(), "qos.yaml": qosManifest,
+			"cluster.yaml": manifest(t, "cluster.yaml"), "web.yaml": manifest(t, "web.yaml"), "pods.yaml": podManifests(), "qos.yaml": qosManifest,
 		},
 	})}
 	ctx := t.Context()
@@ -119,7 +129,7 @@ func TestEgressQoSByAPI(t *testing.T) {
 	require.NoError(t, err)
 	pods := identities{"a-p1": web, "b-p1": web, "a-p2": nodeA, "c-p1": nodeC, "b-p2": nodeB}
 	awaitAll(t, s.Stage, pods)
-	awaitEgressQoS(t, s.Stage, isApplied)
+	awaitEgressQoS(t, s.Stage, qosApplied)
 	// sees asks from every pod that rules select, once: each packet of these has the value.
 	sees := func(t *testing.T, outside4, outside6 uint8) {
 		t.Helper()
@@ -147,25 +157,22 @@ func TestEgressQoSByAPI(t *testing.T) {
 			now4, now6 := 20+n, 30+n
 			require.NoError(t, s.Edit(ctx, "qos.yaml", fmt.Sprintf("dscp: %d, dstCIDR: 198.51.100.0/24", was4), fmt.Sprintf("dscp: %d, dstCIDR: 198.51.100.0/24", now4),
 				fmt.Sprintf(`dscp: %d, dstCIDR: "2001`, was6), fmt.Sprintf(`dscp: %d, dstCIDR: "2001`, now6)))
-			awaitEgressQoS(t, s.Stage, isApplied)
+			awaitEgressQoS(t, s.Stage, qosApplied)
 			sees(t, uint8(now4), uint8(now6))
 			was4, was6 = now4, now6
 		}
 		require.NoError(t, s.Edit(ctx, "qos.yaml", "dscp: 24, ", "dscp: 46, ", "dscp: 34, dstCIDR", "dscp: 34, dstCIDR"))
-		awaitEgressQoS(t, s.Stage, isApplied)
+		awaitEgressQoS(t, s.Stage, qosApplied)
 	})
 
 	t.Run("a node that does not follow is named", func(t *testing.T) {
-		node := stage.Nodes[0]
-		if leaderOf(t, s.Stage) == node {
-			node = stage.Nodes[1]
-		}
+		node := follower(t, s.Stage)
 		require.NoError(t, s.Daemons[node].Signal(syscall.SIGSTOP))
 		require.NoError(t, s.Edit(ctx, "qos.yaml", "dscp: 46, ", "dscp: 18, "))
 		awaitEgressQoS(t, s.Stage, isBehind(node))
 		s.outsideSees(t, node+"-p1", web, ipFamilies[0], 46) // which is true
 		require.NoError(t, s.Daemons[node].Signal(syscall.SIGCONT))
-		awaitEgressQoS(t, s.Stage, isApplied)
+		awaitEgressQoS(t, s.Stage, qosApplied)
 		sees(t, 18, 34)
 	})
 
@@ -195,7 +202,7 @@ func TestEgressQoSByAPI(t *testing.T) {
 	t.Run("a bad rule leaves the others in force", func(t *testing.T) {
 		require.NoError(t, s.Edit(ctx, "qos.yaml", "  - {dscp: 1, dstCIDR: 198.51.0.0/16, podSelector: {matchLabels: {app: web}}}\n",
 			"  - {dscp: 1, podSelector: {matchLabels: {app: \"not a label\"}}}\n"))
-		q := awaitEgressQoS(t, s.Stage, func(s egressv1.EgressQoSStatus) bool { return !isApplied(s) })
+		q := awaitEgressQoS(t, s.Stage, qosNotApplied)
 		valid := meta.FindStatusCondition(q.Status.Conditions, "Valid")
 		require.NotNil(t, valid)
 		require.Equal(t, "InvalidSelector", valid.Reason)
@@ -204,8 +211,8 @@ func TestEgressQoSByAPI(t *testing.T) {
 	})
 
 	t.Run("the object of the migration guide", func(t *testing.T) {
-		require.NoError(t, s.Write(ctx, "qos.yaml", guideEgressQoS(t)))
-		awaitEgressQoS(t, s.Stage, isApplied)
+		require.NoError(t, s.Write(ctx, "qos.yaml", ofGuide(t, "EgressQoS")))
+		awaitEgressQoS(t, s.Stage, qosApplied)
 		sees(t, 30, 42)
 		s.outsideSees(t, "b-p2", nodeB, ipFamilies[0], 30)
 		s.outsideSees(t, "b-p2", nodeB, ipFamilies[1], 28)

@@ -254,13 +254,19 @@ func TestOnLink(t *testing.T) {
 		router    string
 		addresses []netip.Addr
 	}{{lan, "gw", onLAN}, {red, "red1", onRed}} {
-		forgetNeighbours(t, s, l.router)
-		awaitAll(t, s, pods)
+		// A router need not ask where b's own question, which has the egress IP as its source, comes first.
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			forgetNeighbours(t, s, l.router)
+			awaitAll(t, s, pods)
+			for _, a := range l.addresses {
+				if l.about("answers", l.addresses)["b answers for "+a.String()] == 0 {
+					return fmt.Errorf("%s hears no answer about %s", l.router, a)
+				}
+			}
+			return nil
+		}))
 		for said := range l.about("answers", l.addresses) {
 			require.True(t, strings.HasPrefix(said, "b "), "%s", said)
-		}
-		for _, a := range l.addresses {
-			require.NotZero(t, l.about("answers", l.addresses)["b answers for "+a.String()], "%s at %s", a, l.router)
 		}
 	}
 	requireInnocent(t, s, pods)

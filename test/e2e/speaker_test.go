@@ -389,3 +389,28 @@ func TestOwnSpeaker(t *testing.T) {
 		require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.20/32", "10.2.0.12"), "withdrawn, not kept for a restart")
 	})
 }
+
+// TestSpeakerIsReplaced has the host's speaker away for longer than the leader needs to believe that sessions are down, as while a
+// kubelet starts another. Routers keep the node's routes, and it stays the host. BFD between nodes is off: it would take a
+// speaker that is away for 3 seconds for dead, and the test is not about that.
+func TestSpeakerIsReplaced(t *testing.T) {
+	s := play(t, stage.Options{API: true, Config: func(c string) string { return c + "failover: {bfd: {enabled: false}}\n" }})
+	ctx := t.Context()
+	all := asDeployed()
+	awaitServed(t, s, all)
+	host, _ := hosts(t, s)
+	before, err := s.EgressService(ctx, "shop", "web")
+	require.NoError(t, err)
+	traffic := ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
+	traffic.answered(t, 3, all)
+	require.NoError(t, s.Speakers[host].Stop(ctx))
+	traffic.answered(t, 40, all)
+	require.NoError(t, s.StartSpeaker(host))
+	awaitAll(t, s, all)
+	traffic.answered(t, 10, all)
+	traffic.stop(t, all)
+	after, err := s.EgressService(ctx, "shop", "web")
+	require.NoError(t, err)
+	require.Equal(t, []any{host, before.Status.Term}, []any{after.Status.Host, after.Status.Term})
+	requireInnocent(t, s, all)
+}

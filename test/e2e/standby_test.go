@@ -312,6 +312,16 @@ func TestStandbyInDefaultNetwork(t *testing.T) {
 		was = next
 		to(host, standby)
 	}
+	t.Run("trace says where strays go on to", func(t *testing.T) {
+		for _, f := range ipFamilies {
+			for node, other := range map[string]string{"a": "b", "b": "a"} {
+				r, _ := traced(t, s, node, fromTo(f.outside.Addr(), f.web)...)
+				require.Contains(t, found(r, "stray"), "go on to node "+other+" with a hop limit of 8")
+			}
+			r, _ := traced(t, s, "c", fromTo(f.outside.Addr(), f.web)...)
+			require.Empty(t, found(r, "stray"))
+		}
+	})
 	t.Run("to the standby", func(t *testing.T) {
 		visits := visit(t, s, "ext-default")
 		moving(t, s, pods, func() { move("b", "a", 2) })

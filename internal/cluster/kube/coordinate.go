@@ -49,6 +49,8 @@ type coordination struct {
 	lease  sighting
 	term   atomic.Pointer[term] // while this daemon leads
 	pruned atomic.Bool          // the CRD drops all of a status but the host, as upstream's does
+	// prunedItems means the same of EgressIPs.
+	prunedItems atomic.Bool
 
 	// earlier means that the CRD is of an earlier version of Egressway, and drops observedGeneration and ingressIPs.
 	earlier atomic.Bool

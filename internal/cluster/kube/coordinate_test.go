@@ -65,6 +65,8 @@ func TestCoordinate(t *testing.T) {
 	t.Run("addresses", f.addresses)
 	t.Run("node states", f.nodeStates)
 	t.Run("texts", f.texts)
+	t.Run("items", f.items)
+	t.Run("members", f.members)
 	t.Run("outage", f.outage)
 }
 

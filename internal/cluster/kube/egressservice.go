@@ -45,6 +45,7 @@ type owned struct {
 		Host    *struct{} `json:"f:host"`
 		Standby *struct{} `json:"f:standby"`
 		Term    *struct{} `json:"f:term"`
+		Items   *struct{} `json:"f:items"`
 	} `json:"f:status"`
 }
 
@@ -55,6 +56,7 @@ const (
 	fieldHost fieldSet = 1 << iota
 	fieldStandby
 	fieldTerm
+	fieldItems
 )
 
 // ownedFields returns the fields that an entry's manager owns; ok is false if the entry cannot be read.
@@ -72,12 +74,15 @@ func ownedFields(m *metav1.ManagedFieldsEntry) (owns fieldSet, ok bool) {
 	if o.Status.Term != nil {
 		owns |= fieldTerm
 	}
+	if o.Status.Items != nil {
+		owns |= fieldItems
+	}
 	return owns, true
 }
 
-// writerOf returns who wrote host, standby and term. An Update by another manager removes a field from the leader's
-// only if it changes its value.
-func writerOf(managed []metav1.ManagedFieldsEntry) cluster.Writer {
+// writerOf returns who wrote the fields that decide, of which main is the one that names the host. An Update by another manager removes
+// a field from the leader's only if it changes its value.
+func writerOf(managed []metav1.ManagedFieldsEntry, main fieldSet) cluster.Writer {
 	var leader, others fieldSet
 	for i := range managed {
 		owns, ok := ownedFields(&managed[i])
@@ -95,7 +100,7 @@ func writerOf(managed []metav1.ManagedFieldsEntry) cluster.Writer {
 		return cluster.WriterUnknown
 	case others&^leader != 0:
 		return cluster.WriterOther
-	case leader&fieldHost == 0:
+	case leader&main == 0:
 		return cluster.WriterNobody
 	default:
 		return cluster.WriterLeader
@@ -118,7 +123,7 @@ func obey(former cluster.EgressService, next *cluster.EgressService) {
 func (s *source) trimEgressService(r *custom.Object) object[cluster.Key, cluster.EgressService] {
 	o, unread, readable := decodeEgressService(r)
 	key, e, problems, ok := cluster.FromEgressService(o)
-	e.Writer = writerOf(o.ManagedFields)
+	e.Writer = writerOf(o.ManagedFields, fieldHost)
 	e.Version, _ = strconv.ParseUint(o.ResourceVersion, 10, 64) // 0 (unknown) on servers whose versions are not numbers
 	key.Namespace, e.Network, e.NodeSelector = s.texts.intern(key.Namespace), s.texts.intern(e.Network), s.selectors.intern(e.NodeSelector)
 	e.Status.Host, e.Status.Standby = s.texts.intern(e.Status.Host), s.texts.intern(e.Status.Standby)

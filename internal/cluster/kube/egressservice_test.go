@@ -113,6 +113,6 @@ func TestWriterOf(t *testing.T) {
 		{[]metav1.ManagedFieldsEntry{by("ovnkube", host)}, cluster.WriterOther},
 		{[]metav1.ManagedFieldsEntry{by(leaderManager, `{"f:status":{"f:conditions":{}}}`)}, cluster.WriterNobody},
 	} {
-		require.Equal(t, c.writer, writerOf(c.managed), "%+v", c.managed)
+		require.Equal(t, c.writer, writerOf(c.managed, fieldHost), "%+v", c.managed)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	egressv1 "github.com/egressway/egressway/api/v1"
 	"github.com/egressway/egressway/internal/cluster"
 )
 
@@ -205,6 +206,22 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 	s.Delete(t, webService)
 	r.until(t, "gone although this daemon may not read the CRD", has(false))
 	s.Apply(t, webService)
+
+	// EgressIPs that this daemon may not list delay nothing.
+	s.applyCRD(t, ipCRD)
+	s.Apply(t, anEgressIP("default"))
+	defer s.Delete(t, anEgressIP("default"))
+	late := read(t, fileOf(t, kubeconfig))
+	late.untilProblem(t, "egressips."+egressv1.GroupName, ReasonForbidden)
+	late.until(t, "served without EgressIPs", func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
+		_, there := o.EgressServices.Get(web)
+		return synced && there && o.EgressIPs.Len() == 0
+	})
+	s.Apply(t, fmt.Sprintf(role, most+", endpointslices, egressips, pods"))
+	late.until(t, "granted", func(o cluster.Objects, _ []cluster.Problem, _ bool) bool {
+		return o.EgressIPs.Len() == 1 && o.PodsKnown
+	})
+	late.untilWell(t)
 }
 
 // outage checks that known objects stay during an outage, and that changes right after it arrive.

@@ -37,6 +37,7 @@ type kind[K comparable, V any] struct {
 	settle    func(former V, next *V) // adjusts a new value that replaces a former one; may be nil
 	custom    bool                    // the server has it by a CRD, which is named as resource
 	optional  bool                    // a server need not have it
+	spare     bool                    // a daemon that may not list it does not wait for it, see unread
 	namespace string                  // of the objects; empty: all namespaces, or none
 	labels    string                  // label selector of lists and watches
 	fields    func() string           // returns a field selector of lists and watches, or ""; may be nil
@@ -90,6 +91,9 @@ func (s *store[K, V]) list(ctx context.Context, k clients, o metav1.ListOptions)
 		}
 		if p := explain(k.server, s.resource, err); p != nil {
 			s.cluster.complain(about, p)
+		}
+		if s.spare && apierrors.IsForbidden(err) {
+			s.unread()
 		}
 	default:
 		s.cluster.complain(about, nil)

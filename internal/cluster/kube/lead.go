@@ -46,13 +46,11 @@ type term struct {
 
 	mu       sync.Mutex
 	failing  map[target]bool
-	statuses map[cluster.Key]statusWrite // to be written, the newest only
-	texts    map[cluster.ID]*textWrite   // the same, of kinds with a text status
-	dropped  map[cluster.Kind]drops      // parts of statuses that the CRDs of kinds do not keep
-	written  map[cluster.Key]written     // not yet delivered by the watch
-	claimed  map[cluster.Key]uint64      // versions that resulted from claims, see statusClaim
-	labels   map[string]labelWrite       // of nodes
-	probed   time.Time                   // time of the last check that the CRD keeps the whole status
+	services statuses[Wanted]          // of EgressServices
+	ips      statuses[WantedItems]     // of EgressIPs
+	texts    map[cluster.ID]*textWrite // to be written, of kinds with a text status
+	dropped  map[cluster.Kind]drops    // parts of statuses that the CRDs of kinds do not keep
+	labels   map[string]labelWrite     // of nodes
 }
 
 // target names a write: the status of an EgressService or of an object of another kind, the labels of a node, or the mark of a
@@ -96,9 +94,10 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 		queue:      newQueue[target](),
 		eventQueue: newQueue[*queuedEvent](),
 		events:     record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
-		failing:    map[target]bool{}, written: map[cluster.Key]written{}, claimed: map[cluster.Key]uint64{},
-		texts: map[cluster.ID]*textWrite{}, dropped: map[cluster.Kind]drops{},
+		failing:    map[target]bool{},
+		texts:      map[cluster.ID]*textWrite{}, dropped: map[cluster.Kind]drops{},
 	}
+	t.services, t.ips = newStatuses(sameWanted, t.stands), newStatuses(sameItems, t.itemsStand)
 	t.reports.gone = func(node string) { t.queue.Add(target{silent: node}) }
 	c.term.Store(t)
 	c.log.Info("leading", "lease", c.options.Namespace+"/"+leaseName)
@@ -114,6 +113,7 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 			&leases{changed: t.reports.changed, deleted: t.reports.deleted, listed: t.reports.listed})
 	})
 	watching.Go(func() { t.keepRoster(ctx, name) })
+	watching.Go(func() { t.keepMembers(ctx) })
 	for range writers {
 		writing.Go(func() { t.write(ending) })
 	}
@@ -152,6 +152,9 @@ func (t *term) writeOne(ctx context.Context, item target) (done bool) {
 	defer cancel()
 	resource, err := egressResource, error(nil)
 	switch {
+	case item.text.Kind == cluster.KindEgressIP:
+		resource = egressIPResource
+		err = t.writeItems(bounded, item.text.Key)
 	case item.text.Name != "":
 		resource = textResources[item.text.Kind] + "." + egressv1.GroupName
 		err = t.writeText(bounded, item.text)
@@ -181,7 +184,7 @@ func (t *term) writeOne(ctx context.Context, item target) (done bool) {
 	return err == nil
 }
 
-// Event is a Kubernetes Event about an EgressService, without its object and times.
+// Event is a Kubernetes Event about an object, without its object and times.
 type Event struct {
 	Warning         bool
 	Reason, Message string
@@ -194,19 +197,23 @@ type queuedEvent struct {
 	known bool   // whether the correlator has looked for such an Event
 }
 
-// queueEvents queues the Events of a status that was written. They have their own queue, so that they do not delay statuses.
-func (t *term) queueEvents(key cluster.Key, w statusWrite) {
-	now := metav1.Now()
-	for _, e := range w.Events {
+// queueEvents queues the Events of a status that was written to a version of an object. They have their own queue, so that they do not
+// delay statuses.
+func (t *term) queueEvents(of cluster.ID, uid string, version uint64, events []Event) {
+	now, namespace := metav1.Now(), of.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault // where Events of objects without a namespace have to be
+	}
+	for _, e := range events {
 		kind := corev1.EventTypeNormal
 		if e.Warning {
 			kind = corev1.EventTypeWarning
 		}
 		t.eventQueue.Add(&queuedEvent{event: &corev1.Event{
-			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, GenerateName: key.Name + "."},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: of.Name + "."},
 			InvolvedObject: corev1.ObjectReference{
-				APIVersion: egressv1.GroupVersion.String(), Kind: "EgressService", Namespace: key.Namespace, Name: key.Name,
-				UID: types.UID(w.uid), ResourceVersion: strconv.FormatUint(w.version, 10),
+				APIVersion: egressv1.GroupVersion.String(), Kind: of.Kind.String(), Namespace: of.Namespace, Name: of.Name,
+				UID: types.UID(uid), ResourceVersion: strconv.FormatUint(version, 10),
 			},
 			Type: kind, Reason: e.Reason, Message: e.Message,
 			FirstTimestamp: now, LastTimestamp: now, Count: 1,
@@ -252,14 +259,14 @@ func (t *term) writeEvent(ctx context.Context, item *queuedEvent) error {
 	if !item.known {
 		result, err := t.events.EventCorrelate(item.event)
 		if err != nil {
-			return fmt.Errorf("event of EgressService %s/%s: %w", about.Namespace, about.Name, err)
+			return fmt.Errorf("event of %s %s/%s: %w", about.Kind, about.Namespace, about.Name, err)
 		}
 		if result.Skip {
 			return nil
 		}
 		item.event, item.patch, item.known = result.Event, result.Patch, true
 	}
-	to := t.clients.core.CoreV1().Events(about.Namespace)
+	to := t.clients.core.CoreV1().Events(item.event.Namespace)
 	counts := item.event.Count > 1 && item.event.Name != ""
 	var there *corev1.Event
 	var err error
@@ -273,7 +280,7 @@ func (t *term) writeEvent(ctx context.Context, item *queuedEvent) error {
 		there, err = to.Create(ctx, item.event, metav1.CreateOptions{})
 	}
 	if err != nil {
-		return fmt.Errorf("event of EgressService %s/%s: %w", about.Namespace, about.Name, err)
+		return fmt.Errorf("event of %s %s/%s: %w", about.Kind, about.Namespace, about.Name, err)
 	}
 	t.events.UpdateState(there)
 	return nil

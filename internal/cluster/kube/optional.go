@@ -41,18 +41,23 @@ func (s *store[K, V]) awaitKind(ctx context.Context, k clients) error {
 		pause.For(ctx, s.cluster.pauses.unserved)
 		return err
 	}
-	s.cluster.change(func() bool {
-		former := s.synced
-		s.synced = true
-		s.cluster.checkSynced()
-		return !former
-	})
+	s.unread()
 	s.cluster.complain(s.resource+" absent", s.orphaned())
 	defer s.cluster.complain(s.resource+" absent", nil)
 	if custom.Await(ctx, k.discovery(), s.resource, s.cluster.pauses.unserved) != nil {
 		pause.For(ctx, s.cluster.pauses.unserved) // this daemon may not watch CRDs
 	}
 	return nil
+}
+
+// unread stores that the objects cannot be listed now, and are not waited for. Those that are known stay.
+func (s *store[K, V]) unread() {
+	s.cluster.change(func() bool {
+		former := s.synced
+		s.synced, s.served = true, false
+		s.cluster.checkSynced()
+		return !former
+	})
 }
 
 // orphaned returns the Problem that objects are in force whose kind the server does not have any more; nil: there are none.
@@ -168,6 +173,7 @@ func newOptional[V any](
 	s := &c.source
 	return &optionalKind[cluster.Key, V]{of: of, pods: pods, switched: newSwitched(newStore(c, kind[cluster.Key, V]{
 		resource: crd, example: &custom.Object{}, custom: true, optional: true, client: rawClient, noted: s.wantPods,
+		spare: of == cluster.KindEgressIP,
 		changed: func(key cluster.Key) {
 			if !s.changed.All { // All includes every key
 				s.changed.Add(of.ID(key))

@@ -32,7 +32,7 @@ const (
 	// settle is how long a report waits for further changes, pace the least time between two writes.
 	settle = 50 * time.Millisecond
 	pace   = 200 * time.Millisecond
-	// manyNodes is the number of Nodes above which a report that only other EgressQoSes change waits for its renewal.
+	// manyNodes is the number of Nodes above which a report that other EgressQoSes and EgressFirewalls alone change waits for its renewal.
 	manyNodes = 100
 	// rewriteAfter is the least pause after a write that failed.
 	rewriteAfter = time.Second
@@ -55,8 +55,8 @@ func (r *report) changes() chan struct{} {
 }
 
 // Report sets this node's report for the leader. If it differs from the former one, it is soon written to this node's
-// Lease, and is renewed from then on. In a large cluster, other EgressQoSes alone are written with the next renewal: every node
-// has them.
+// Lease, and is renewed from then on. In a large cluster, other EgressQoSes and EgressFirewalls alone are written with the next
+// renewal: every node has them.
 func (c *Cluster) Report(r cluster.Report) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -73,7 +73,8 @@ func (c *Cluster) Report(r cluster.Report) {
 	}
 	former := c.report.last
 	c.report.text, c.report.last = string(text), r
-	if former.EgressQoSes = r.EgressQoSes; reflect.DeepEqual(former, r) && nodes > manyNodes {
+	former.EgressQoSes, former.EgressFirewalls, former.Firewalled = r.EgressQoSes, r.EgressFirewalls, r.Firewalled
+	if reflect.DeepEqual(former, r) && nodes > manyNodes {
 		return
 	}
 	select {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -41,6 +42,8 @@ type source struct {
 	pods           *ownPods
 	egressQoSes    *optionalKind[cluster.Key, cluster.EgressQoS]
 	firewalls      *optionalKind[cluster.Key, cluster.EgressFirewall]
+	egressIPs      *optionalKind[cluster.Key, cluster.EgressIP]
+	members        memberSlices
 
 	slicesOf  map[cluster.Key][]cluster.Key // by Service, in no order
 	stale     map[cluster.Key]bool          // Services whose slices have changed since the last snapshot
@@ -64,11 +67,14 @@ type follower interface {
 type slice struct {
 	service   cluster.Key
 	endpoints []cluster.Endpoint
+	egressIP  string // whose members it has; empty: it is of a Service
+	members   *cluster.MemberSlice
 }
 
 func (s *source) init(c *Cluster) {
 	s.complaints.by, s.nodesKnown = map[string]cluster.Problem{}, make(chan struct{})
 	s.slicesOf, s.stale = map[cluster.Key][]cluster.Key{}, map[cluster.Key]bool{}
+	s.members.init(c)
 	s.changed = cluster.Everything()
 	s.egressServices = newStore(c, kind[cluster.Key, cluster.EgressService]{
 		resource: egressResource, example: &custom.Object{}, custom: true, client: rawClient, trim: trimmer(s.trimEgressService),
@@ -109,8 +115,8 @@ func (s *source) init(c *Cluster) {
 	})
 	s.addresses = newAddresses(c)
 	s.pods = newOwnPods(c)
-	s.egressQoSes, s.firewalls = newEgressQoSes(c), newEgressFirewalls(c)
-	s.optional = []optional{s.egressQoSes, s.firewalls}
+	s.egressQoSes, s.firewalls, s.egressIPs = newEgressQoSes(c), newEgressFirewalls(c), newEgressIPs(c)
+	s.optional = []optional{s.egressQoSes, s.firewalls, s.egressIPs}
 	s.kinds = []follower{s.egressServices, s.services, s.slices, s.nodes, s.namespaces, s.serviceCIDRs, s.addresses}
 	for _, o := range s.optional {
 		s.kinds = append(s.kinds, o)
@@ -142,6 +148,9 @@ func (s *source) labels(of map[string]string) map[string]string {
 }
 
 func (s *source) trimSlice(o *discoveryv1.EndpointSlice) object[cluster.Key, slice] {
+	if x, ok := s.members.trim(o); ok {
+		return x
+	}
 	service, endpoints := cluster.FromSlice(o)
 	for i, e := range endpoints {
 		endpoints[i].Node = s.texts.intern(e.Node)
@@ -149,13 +158,14 @@ func (s *source) trimSlice(o *discoveryv1.EndpointSlice) object[cluster.Key, sli
 	service.Namespace = s.texts.intern(service.Namespace)
 	return object[cluster.Key, slice]{
 		key:   cluster.Key{Namespace: service.Namespace, Name: o.Name},
-		value: slice{service, slices.Clone(cluster.CompactEndpoints(endpoints))}, // without spare capacity
+		value: slice{service: service, endpoints: slices.Clone(cluster.CompactEndpoints(endpoints))}, // without spare capacity
 		ok:    service.Name != "",
 	}
 }
 
 // moveSlice indexes a slice under its Service, and removes it from its former one.
 func (s *source) moveSlice(key cluster.Key, from, to slice) {
+	s.members.move(key, from, to)
 	if from.service != to.service && from.service.Name != "" {
 		if of := slices.DeleteFunc(s.slicesOf[from.service], func(k cluster.Key) bool { return k == key }); len(of) > 0 {
 			s.slicesOf[from.service] = of
@@ -184,7 +194,10 @@ func (s *source) egressServiceChanged(key cluster.Key) {
 	s.nodes.want(status.Host, status.Standby)
 }
 
-func (s *source) allChanged(string) { s.changed = cluster.Everything() }
+func (s *source) allChanged(string) {
+	s.changed = cluster.Everything()
+	signal(s.members.stirs)
+}
 
 func (s *source) cidrsChanged(string) {
 	s.cidrs, s.changed = nil, cluster.Everything()
@@ -289,6 +302,8 @@ func (s *source) snapshot() cluster.Objects {
 		EgressServices:  s.egressServices.objects.Map(),
 		EgressQoSes:     s.egressQoSes.objects.Map(),
 		EgressFirewalls: s.firewalls.objects.Map(),
+		EgressIPs:       s.egressIPs.objects.Map(),
+		Members:         s.members.merge(s),
 		Services:        s.services.objects.Map(),
 		Endpoints:       s.merge(),
 		Nodes:           s.nodes.objects.Map(),
@@ -301,47 +316,86 @@ func (s *source) snapshot() cluster.Objects {
 	}
 }
 
-// errBehind reports that the server's EgressServices differ from those that its watches have delivered.
-var errBehind = errors.New("the EgressServices known here are older than the API server's")
+// errBehind reports that the server's objects differ from those that its watches have delivered.
+var errBehind = errors.New("the objects with hosts known here are older than the API server's")
 
-// Current lists the EgressServices' versions and returns nil if Objects has the same, at the time of the list or later.
-// It does not wait for the watch to catch up: call it again.
+// Current lists the versions of the objects that have hosts, and returns nil if Objects has the same, at the time of the lists or
+// later. It does not wait for the watches to catch up: call it again.
 func (c *Cluster) Current(ctx context.Context) error {
 	k := c.clients.Load()
 	if k == nil {
 		return errors.New("there is no connection to an API server")
 	}
+	list, err := versions(ctx, k, "egressservices")
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	current := isCurrent(c.egressServices, list, func(e cluster.EgressService) uint64 { return e.Version })
+	ips := c.egressIPs.objects.Map().Len() > 0
+	c.mu.Unlock()
+	if !current {
+		return errBehind
+	}
+	if !ips {
+		return nil
+	}
+	list, err = versions(ctx, k, "egressips")
+	if apierrors.IsNotFound(err) {
+		return nil // objects that vanished with their CRD stay in force
+	}
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !isCurrent(c.egressIPs.store, list, func(e cluster.EgressIP) uint64 { return e.Version }) {
+		return errBehind
+	}
+	return nil
+}
+
+// versions lists the resourceVersions of all objects of a kind of ours; 0: it is no number.
+func versions(ctx context.Context, k *clients, resource string) (map[cluster.Key]uint64, error) {
 	var list struct {
 		Items []struct {
 			Metadata struct{ Namespace, Name, ResourceVersion string } `json:"metadata"`
 		} `json:"items"`
 	}
 	// Without a resourceVersion the list is as new as the server's storage, not as its cache.
-	text, err := k.raw.Get().Resource("egressservices").
+	text, err := k.raw.Get().Resource(resource).
 		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx).Raw()
 	if err != nil {
-		return fmt.Errorf("list EgressServices: %w", err)
+		return nil, fmt.Errorf("list %s: %w", resource, err)
 	}
 	if err := json.Unmarshal(text, &list); err != nil {
-		return fmt.Errorf("list EgressServices: %w", err)
+		return nil, fmt.Errorf("list %s: %w", resource, err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := c.egressServices.objects.Map()
-	there := make(map[cluster.Key]bool, len(list.Items))
+	all := make(map[cluster.Key]uint64, len(list.Items))
 	for _, i := range list.Items {
-		key := cluster.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}
-		there[key] = true
 		version, err := strconv.ParseUint(i.Metadata.ResourceVersion, 10, 64)
-		e, ok := known.Get(key)
-		if _, refused := c.egressServices.problems[key]; err == nil && (ok && e.Version < version || !ok && !refused) {
-			return errBehind
+		if err != nil {
+			version = 0
+		}
+		all[cluster.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}] = version
+	}
+	return all, nil
+}
+
+// isCurrent reports whether a store has the listed objects in these versions or later ones, and no others. The caller holds the mutex.
+func isCurrent[V any](s *store[cluster.Key, V], listed map[cluster.Key]uint64, versionOf func(V) uint64) bool {
+	known := s.objects.Map()
+	for key, version := range listed {
+		v, ok := known.Get(key)
+		_, refused := s.problems[key]
+		if version != 0 && (ok && versionOf(v) < version || !ok && !refused) {
+			return false
 		}
 	}
 	for key := range known.Keys() {
-		if !there[key] {
-			return errBehind
+		if _, there := listed[key]; !there {
+			return false
 		}
 	}
-	return nil
+	return true
 }

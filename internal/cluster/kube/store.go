@@ -33,6 +33,7 @@ type store[K comparable, V any] struct {
 	objects  cluster.Draft[K, V]
 	problems map[K][]cluster.Problem
 	synced   bool
+	served   bool // the last list was answered
 	doubts   doubts[K]
 }
 
@@ -107,7 +108,7 @@ func (s *store[K, V]) replace(listed []*object[K, V]) (changed bool) {
 		changed = s.put(x) || changed
 	}
 	changed = s.doubtUnlisted(listed) || changed
-	s.synced = true
+	s.synced, s.served = true, true
 	s.cluster.checkSynced()
 	if s.listed != nil {
 		changed = s.listed() || changed

@@ -34,7 +34,7 @@ func newTold(tb testing.TB) *toldCluster {
 // sync lists no objects of any kind.
 func (c *toldCluster) sync(tb testing.TB) {
 	tb.Helper()
-	for _, s := range []cache.ReflectorStore{c.egressServices, c.services, c.slices, c.nodes, c.namespaces, c.serviceCIDRs, c.addresses, c.egressQoSes, c.firewalls} {
+	for _, s := range []cache.ReflectorStore{c.egressServices, c.services, c.slices, c.nodes, c.namespaces, c.serviceCIDRs, c.addresses, c.egressQoSes, c.firewalls, c.egressIPs} {
 		_, synced := c.latest()
 		require.False(tb, synced)
 		require.NoError(tb, s.Replace(nil, ""))

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -31,20 +32,82 @@ type Wanted struct {
 	Events []Event // written once, after the status
 }
 
-// statusWrite is a status to be written to one version of an EgressService.
-type statusWrite struct {
-	Wanted
+// statusWrite is a status to be written to one version of an object.
+type statusWrite[S any] struct {
+	want    S
 	uid     string
 	version uint64
-	stands  cluster.Status
+	stands  S    // the status in that version
 	probe   bool // write although the parts that the CRD keeps are already there, to see whether it keeps more now
 	claim   bool // the status is right, but another program wrote a part: make the leader its writer, or no daemon follows it
 }
 
-// written is the API server's answer to a write.
-type written struct {
-	version uint64
-	status  cluster.Status
+// statuses are those of all objects of a kind. The term's lock protects them.
+type statuses[S any] struct {
+	same func(a, b S) bool       // equal, except the times of conditions
+	kept func(want, have S) bool // equal, in the parts that the CRD keeps
+
+	due     map[cluster.Key]statusWrite[S] // to be written, the newest only
+	written map[cluster.Key]statusWrite[S] // as the API server answered, not yet delivered by the watch
+	claimed map[cluster.Key]uint64         // versions that resulted from claims
+	probed  time.Time                      // time of the last check that the CRD keeps the whole status
+	probing bool                           // one of due is such a check
+}
+
+func newStatuses[S any](same, kept func(a, b S) bool) statuses[S] {
+	return statuses[S]{same: same, kept: kept, written: map[cluster.Key]statusWrite[S]{}, claimed: map[cluster.Key]uint64{}}
+}
+
+// restart drops all due writes, and the answers and claims that the objects already contain, or that a later version has replaced.
+// version returns an object's version; there is false if it is gone.
+func (s *statuses[S]) restart(version func(cluster.Key) (v uint64, there bool)) {
+	for key, w := range s.written {
+		if v, there := version(key); !there || v >= w.version {
+			delete(s.written, key)
+		}
+	}
+	for key, claim := range s.claimed {
+		if v, there := version(key); !there || v > claim {
+			delete(s.claimed, key)
+		}
+	}
+	s.due, s.probing = map[cluster.Key]statusWrite[S]{}, false
+}
+
+// decide makes a write due, unless the object has the status already. other: another program wrote a part of it.
+func (s *statuses[S]) decide(key cluster.Key, w statusWrite[S], other bool) (due bool) {
+	_, claimed := s.claimed[key]
+	switch {
+	case !s.kept(w.want, w.stands):
+	case other && !claimed:
+		w.claim = true
+	case s.same(w.want, w.stands) || s.probing || time.Since(s.probed) < probeEvery:
+		return false
+	default:
+		w.probe, s.probing = true, true
+	}
+	s.due[key] = w
+	return true
+}
+
+// next returns the write of an object that is due, to the version with which the API server answered last.
+func (s *statuses[S]) next(key cluster.Key) (w statusWrite[S], due bool) {
+	w, due = s.due[key]
+	if last, ok := s.written[key]; ok && last.version > w.version {
+		w.version, w.stands, w.claim = last.version, last.stands, false
+	}
+	if due && w.probe {
+		s.probed = time.Now() // not in decide: the next decisions may come before this one is written
+	}
+	return w, due && (w.probe || w.claim || !s.kept(w.want, w.stands))
+}
+
+// answered records the API server's answer to a write.
+func (s *statuses[S]) answered(key cluster.Key, w statusWrite[S]) {
+	s.written[key] = w
+	if w.claim {
+		s.claimed[key] = w.version
+	}
 }
 
 // Write sets the statuses that every EgressService should have, in place of those of the last call. A status that
@@ -58,47 +121,18 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forgetOlder(objects)
-	t.statuses = map[cluster.Key]statusWrite{}
+	t.services.restart(func(key cluster.Key) (uint64, bool) {
+		e, there := objects.EgressServices.Get(key)
+		return e.Version, there
+	})
 	for key, w := range want {
 		e, there := objects.EgressServices.Get(key)
 		if !there {
 			continue
 		}
-		if next, due := t.due(key, w, &e); due {
-			t.statuses[key] = next
+		next := statusWrite[Wanted]{want: w, uid: e.UID, version: e.Version, stands: Wanted{Status: e.Stands()}}
+		if t.services.decide(key, next, e.Writer == cluster.WriterOther) {
 			t.queue.Add(target{service: key})
-		}
-	}
-}
-
-// due returns the write after which e has the status that it should have; due is false if none is needed now.
-func (t *term) due(key cluster.Key, w Wanted, e *cluster.EgressService) (next statusWrite, due bool) {
-	next = statusWrite{Wanted: w, uid: e.UID, version: e.Version, stands: e.Stands()}
-	if !t.stands(w.Status, next.stands) {
-		return next, true
-	}
-	if _, claimed := t.claimed[key]; e.Writer == cluster.WriterOther && !claimed {
-		next.claim = true
-		return next, true
-	}
-	if sameStatus(w.Status, next.stands) || time.Since(t.probed) < probeEvery {
-		return next, false
-	}
-	next.probe, t.probed = true, time.Now()
-	return next, true
-}
-
-// forgetOlder drops the answers and claims that objects already contain, or that a later version has replaced.
-func (t *term) forgetOlder(objects cluster.Objects) {
-	for key, w := range t.written {
-		if e, there := objects.EgressServices.Get(key); !there || e.Version >= w.version {
-			delete(t.written, key)
-		}
-	}
-	for key, version := range t.claimed {
-		if e, there := objects.EgressServices.Get(key); !there || e.Version > version {
-			delete(t.claimed, key)
 		}
 	}
 }
@@ -106,76 +140,83 @@ func (t *term) forgetOlder(objects cluster.Objects) {
 // Pruned reports whether the CRD in the cluster drops Egressway's own fields of the status, as upstream's CRD does.
 func (c *Cluster) Pruned() bool { return c.pruned.Load() }
 
+// sameWanted compares statuses, except the times of conditions.
+func sameWanted(a, b Wanted) bool { return sameStatus(a.Status, b.Status) }
+
 // stands reports whether have equals want, in the fields that the CRD keeps.
-func (t *term) stands(want, have cluster.Status) bool {
+func (t *term) stands(want, have Wanted) bool {
 	if t.earlier.Load() {
-		want.Generation, want.IngressIPs = have.Generation, have.IngressIPs
+		want.Status.Generation, want.Status.IngressIPs = have.Status.Generation, have.Status.IngressIPs
 	}
-	return sameStatus(want, have) || t.pruned.Load() && want.Host == have.Host
+	return sameWanted(want, have) || t.pruned.Load() && want.Status.Host == have.Status.Host
 }
 
-// writeStatus writes one status. The caller repeats it after an error.
+// writeStatus writes the status of one EgressService. The caller repeats it after an error.
 func (t *term) writeStatus(ctx context.Context, key cluster.Key) error {
 	t.mu.Lock()
-	w, wanted := t.statuses[key]
-	if last, ok := t.written[key]; ok && last.version > w.version {
-		w.version, w.stands, w.claim = last.version, last.status, false
-	}
+	w, due := t.services.next(key)
 	t.mu.Unlock()
-	if !wanted || t.stands(w.Status, w.stands) && !w.probe && !w.claim {
+	if !due {
 		return nil
 	}
-	w.Status.Conditions = timed(w.Status.Conditions, w.stands.Conditions, metav1.Now())
-	request, err := t.statusRequest(key, w)
-	if err != nil {
+	w.want.Status.Conditions = timed(w.want.Status.Conditions, w.stands.Status.Conditions, metav1.Now())
+	body, kind := statusPatch(w.version, w.want.Status), types.MergePatchType
+	if w.claim {
+		body, kind = statusClaim(key, w.version, w.stands.Status), types.ApplyPatchType
+	}
+	request := t.clients.egress.Patch(kind).Namespace(key.Namespace).Resource("egressservices").Name(key.Name).SubResource("status")
+	id, answer := cluster.KindEgressService.ID(key), &egressv1.EgressService{}
+	version, missed, err := send(ctx, id, request, body, w.claim, answer)
+	if missed || err != nil {
 		return err
 	}
-	answer := &egressv1.EgressService{}
-	err = request.Do(ctx).Into(answer)
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return nil // changed or deleted: the watch wakes the leader, which decides again
-	case err != nil:
-		return fmt.Errorf("patch status of EgressService %s: %w", key, err)
-	}
+	before := w.version
 	_, now, _, _ := cluster.FromEgressService(answer)
-	now.Version, err = strconv.ParseUint(answer.ResourceVersion, 10, 64)
-	if err != nil {
-		return fmt.Errorf("status of EgressService %s: resourceVersion: %w", key, err)
-	}
+	w.version, w.stands = version, Wanted{Status: now.Status}
 	t.mu.Lock()
-	t.written[key] = written{now.Version, now.Status}
-	if w.claim {
-		t.claimed[key] = now.Version
-	}
+	t.services.answered(key, w)
 	t.mu.Unlock()
 	if w.claim {
 		return nil
 	}
-	t.notePruning(w.Status, now.Status)
-	if now.Version != w.version {
-		t.queueEvents(key, w)
+	t.notePruning(w.want.Status, now.Status)
+	if version != before {
+		t.queueEvents(id, w.uid, before, w.want.Events)
 	}
 	return nil
 }
 
-// statusRequest returns the request that writes a status, or that claims its fields from another writer.
-func (t *term) statusRequest(key cluster.Key, w statusWrite) (*rest.Request, error) {
-	body, kind := statusPatch(w.version, w.Status), types.MergePatchType
-	if w.claim {
-		body, kind = statusClaim(key, w.version, w.stands), types.ApplyPatchType
-	}
+// send patches the status of an object, and returns the version that results. It is missed if the object has changed or is gone
+// since the decision: the watch wakes the leader, which decides again.
+func send(
+	ctx context.Context, id cluster.ID, request *rest.Request, body any, claim bool, answer versioned,
+) (version uint64, missed bool, err error) {
 	patch, err := json.Marshal(body)
 	if err != nil {
-		return nil, fmt.Errorf("status of EgressService %s: %w", key, err)
+		return 0, false, fmt.Errorf("status of %s: %w", id, err)
 	}
-	request := t.clients.egress.Patch(kind).
-		Namespace(key.Namespace).Resource("egressservices").Name(key.Name).SubResource("status").
-		Param("fieldManager", leaderManager).Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch)
-	if w.claim {
+	request.Param("fieldManager", leaderManager).Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch)
+	if claim {
 		request.Param("force", "true")
 	}
-	return request, nil
+	err = request.Do(ctx).Into(answer)
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return 0, true, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("patch status of %s: %w", id, err)
+	}
+	version, err = strconv.ParseUint(answer.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0, false, fmt.Errorf("status of %s: resourceVersion: %w", id, err)
+	}
+	return version, false, nil
+}
+
+// versioned is an object of the API server, of any kind.
+type versioned interface {
+	runtime.Object
+	GetResourceVersion() string
 }
 
 // notePruning compares the status asked for with the one that the API server kept.
@@ -279,7 +320,9 @@ func timed(want, have []metav1.Condition, now metav1.Time) []metav1.Condition {
 }
 
 // textResources are the resources of the kinds whose status is a text with conditions.
-var textResources = map[cluster.Kind]string{cluster.KindEgressQoS: "egressqoses"}
+var textResources = map[cluster.Kind]string{
+	cluster.KindEgressQoS: "egressqoses", cluster.KindEgressFirewall: "egressfirewalls",
+}
 
 // textWrite is a status to be written to one version of an object.
 type textWrite struct {
@@ -331,21 +374,14 @@ func (t *term) writeText(ctx context.Context, id cluster.ID) error {
 	if len(w.want.Messages) > 0 || len(w.of.Status.Messages) > 0 {
 		status["messages"] = w.want.Messages
 	}
-	patch, err := json.Marshal(map[string]any{
+	body := map[string]any{
 		"metadata": map[string]any{"resourceVersion": strconv.FormatUint(w.of.Version, 10)}, "status": status,
-	})
-	if err != nil {
-		return fmt.Errorf("status of %s: %w", id, err)
 	}
+	request := t.clients.raw.Patch(types.MergePatchType).NamespaceIfScoped(id.Namespace, id.Namespace != "").
+		Resource(textResources[id.Kind]).Name(id.Name).SubResource("status")
 	answer := &custom.Object{}
-	err = t.clients.raw.Patch(types.MergePatchType).NamespaceIfScoped(id.Namespace, id.Namespace != "").
-		Resource(textResources[id.Kind]).Name(id.Name).SubResource("status").
-		Param("fieldManager", leaderManager).Param("fieldValidation", metav1.FieldValidationIgnore).Body(patch).Do(ctx).Into(answer)
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return nil // changed or deleted: the watch wakes the leader, which decides again
-	case err != nil:
-		return fmt.Errorf("patch status of %s: %w", id, err)
+	if _, missed, err := send(ctx, id, request, body, false, answer); missed || err != nil {
+		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -358,6 +394,131 @@ func (t *term) writeText(ctx context.Context, id cluster.ID) error {
 		conditions: len(w.want.Conditions) > 0 && len(kept.Conditions) == 0,
 	}
 	return nil
+}
+
+const egressIPResource = "egressips." + egressv1.GroupName
+
+// WantedItems is the status that an EgressIP should have. Write fills in the times of its conditions.
+type WantedItems struct {
+	Items      []cluster.Holder // in the order of the spec
+	Conditions []metav1.Condition
+	Events     []Event // written at once: the CRD of OVN-Kubernetes keeps no reasons in the status
+}
+
+// WriteItems sets the statuses that every EgressIP should have, in place of those of the last call, as Write does.
+func (c *Cluster) WriteItems(want map[cluster.Key]WantedItems) {
+	t := c.leads()
+	objects, ok := c.latest()
+	if t == nil || !ok {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ips.restart(func(key cluster.Key) (uint64, bool) {
+		e, there := objects.EgressIPs.Get(key)
+		return e.Version, there
+	})
+	for key, w := range want {
+		e, there := objects.EgressIPs.Get(key)
+		if !there {
+			continue
+		}
+		id := cluster.KindEgressIP.ID(key)
+		t.queueEvents(id, e.UID, e.Version, w.Events)
+		next := statusWrite[WantedItems]{want: w, uid: e.UID, version: e.Version, stands: itemsIn(&e)}
+		if t.ips.decide(key, next, e.Writer == cluster.WriterOther) {
+			t.queue.Add(target{text: id})
+		}
+	}
+}
+
+// itemsIn returns the status of an EgressIP.
+func itemsIn(e *cluster.EgressIP) WantedItems {
+	return WantedItems{Items: e.Stands(), Conditions: e.Conditions}
+}
+
+// PrunedItems reports whether the CRD of EgressIPs in the cluster drops Egressway's own fields of the status, as upstream's CRD does.
+func (c *Cluster) PrunedItems() bool { return c.prunedItems.Load() }
+
+// sameItems compares statuses, except the times of conditions.
+func sameItems(a, b WantedItems) bool {
+	return slices.Equal(a.Items, b.Items) && sameStatus(cluster.Status{Conditions: a.Conditions}, cluster.Status{Conditions: b.Conditions})
+}
+
+// itemsStand reports whether have equals want, in the fields that the CRD keeps.
+func (t *term) itemsStand(want, have WantedItems) bool {
+	return sameItems(want, have) || t.prunedItems.Load() && slices.EqualFunc(want.Items, have.Items, func(a, b cluster.Holder) bool {
+		return a.Addr == b.Addr && a.Host == b.Host
+	})
+}
+
+// writeItems writes the status of one EgressIP. The caller repeats it after an error.
+func (t *term) writeItems(ctx context.Context, key cluster.Key) error {
+	t.mu.Lock()
+	w, due := t.ips.next(key)
+	t.mu.Unlock()
+	if !due {
+		return nil
+	}
+	w.want.Conditions = timed(w.want.Conditions, w.stands.Conditions, metav1.Now())
+	body, kind := itemsPatch(w), types.MergePatchType
+	if w.claim {
+		body, kind = itemsClaim(key, w), types.ApplyPatchType
+	}
+	answer := &custom.Object{}
+	request := t.clients.raw.Patch(kind).Resource("egressips").Name(key.Name)
+	version, missed, err := send(ctx, cluster.KindEgressIP.ID(key), request, body, w.claim, answer)
+	if missed || err != nil {
+		return err
+	}
+	now := t.trimEgressIP(answer).value
+	w.version, w.stands = version, itemsIn(&now)
+	t.mu.Lock()
+	t.ips.answered(key, w)
+	t.mu.Unlock()
+	if !w.claim {
+		t.notePrunedItems(w)
+	}
+	return nil
+}
+
+// notePrunedItems compares the status asked for with the one that the API server kept.
+func (t *term) notePrunedItems(w statusWrite[WantedItems]) {
+	switch pruned := len(w.want.Conditions) > 0 && len(w.stands.Conditions) == 0; {
+	case pruned && t.prunedItems.CompareAndSwap(false, true):
+		t.log.Warn("the CRD of EgressIP in this cluster drops standby, term and conditions of the status, as the one of OVN-Kubernetes " +
+			"does: moves are not make-before-break, and reasons stand in events only; apply Egressway's CRD")
+		t.wake()
+	case !pruned && len(w.want.Conditions) > 0 && t.prunedItems.CompareAndSwap(true, false):
+		t.log.Info("the CRD of EgressIP keeps the whole status now")
+		t.wake()
+	}
+}
+
+// itemsOf returns the items of a status for the API server.
+func itemsOf(all []cluster.Holder) []egressv1.EgressIPStatusItem {
+	items := make([]egressv1.EgressIPStatusItem, len(all))
+	for i, h := range all {
+		items[i] = egressv1.EgressIPStatusItem{EgressIP: h.Addr.String(), Node: h.Host, Standby: h.Standby, Term: h.Term}
+	}
+	return items
+}
+
+// itemsPatch returns the merge patch that sets the status of a version of an EgressIP.
+func itemsPatch(w statusWrite[WantedItems]) map[string]any {
+	return map[string]any{
+		"metadata": map[string]any{"resourceVersion": strconv.FormatUint(w.version, 10)},
+		"status":   map[string]any{"items": itemsOf(w.want.Items), "conditions": w.want.Conditions},
+	}
+}
+
+// itemsClaim returns the server-side apply that leaves the items as they are, and makes the leader their manager.
+func itemsClaim(key cluster.Key, w statusWrite[WantedItems]) map[string]any {
+	return map[string]any{
+		"apiVersion": egressv1.GroupVersion.String(), "kind": cluster.KindEgressIP.String(),
+		"metadata": map[string]any{"name": key.Name, "resourceVersion": strconv.FormatUint(w.version, 10)},
+		"status":   map[string]any{"items": itemsOf(w.stands.Items)},
+	}
 }
 
 // labelWrite is a change of a node's labels; nil removes one.

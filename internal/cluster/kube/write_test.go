@@ -131,8 +131,8 @@ func (f *fixture) status(t *testing.T) {
 	edited := f.edit(t, key, `{"host":"mallory"}`)
 	w := d.leads()
 	w.mu.Lock()
-	w.written = map[cluster.Key]written{}
-	w.statuses = map[cluster.Key]statusWrite{key: {Wanted: wanted("c"), version: 1}}
+	w.services.written = map[cluster.Key]statusWrite[Wanted]{}
+	w.services.due = map[cluster.Key]statusWrite[Wanted]{key: {want: wanted("c"), version: 1}}
 	w.mu.Unlock()
 	require.NoError(t, w.writeStatus(t.Context(), key))
 	require.Equal(t, edited.ResourceVersion, f.get(t, key).ResourceVersion)
@@ -153,9 +153,7 @@ func (f *fixture) similarEvents(t *testing.T) {
 	key, o := f.service(t, d, ns, "web")
 	leader(t, d)
 	for i := range single + combined {
-		d.leads().queueEvents(key, statusWrite{
-			uid: string(o.UID), Wanted: Wanted{Events: []Event{{Reason: "Moved", Message: fmt.Sprint("move ", i)}}},
-		})
+		d.leads().queueEvents(cluster.KindEgressService.ID(key), string(o.UID), 0, []Event{{Reason: "Moved", Message: fmt.Sprint("move ", i)}})
 	}
 	require.Eventually(t, func() bool {
 		list, err := f.core.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
@@ -205,7 +203,7 @@ func (f *fixture) prunes(t *testing.T) {
 	again := func() { // each time with a probe
 		t := d.leads()
 		t.mu.Lock()
-		t.probed = time.Time{}
+		t.services.probed = time.Time{}
 		t.mu.Unlock()
 	}
 
@@ -287,7 +285,7 @@ func (f *fixture) earlierCRD(t *testing.T) {
 	require.Eventually(t, func() bool {
 		term := d.leads()
 		term.mu.Lock()
-		term.probed = time.Time{}
+		term.services.probed = time.Time{}
 		term.mu.Unlock()
 		d.Write(want)
 		return !d.earlier.Load() && f.get(t, key).Status.ObservedGeneration == 1
@@ -326,4 +324,52 @@ func (f *fixture) labels(t *testing.T) {
 	become(want, map[string]string{"rack": "1", web: "", batch: ""}, nil)
 	become(map[string][]string{"b": {"shop-web"}}, map[string]string{"rack": "1"}, map[string]string{web: ""})
 	become(nil, map[string]string{"rack": "1"}, nil)
+}
+
+// TestStatuses follows one object's status through decisions and answers.
+func TestStatuses(t *testing.T) {
+	type status struct{ host, standby string } // the CRD drops the standby
+	same := func(a, b status) bool { return a == b }
+	kept := func(want, have status) bool { return want.host == have.host }
+	s := newStatuses(same, kept)
+	s.probed = time.Now()
+	key := cluster.Key{Namespace: "shop", Name: "web"}
+	decide := func(version uint64, want, stands status, other bool) bool {
+		s.restart(func(cluster.Key) (uint64, bool) { return version, true })
+		return s.decide(key, statusWrite[status]{want: want, version: version, stands: stands}, other)
+	}
+	next := func(due bool, version uint64, probe, claim bool) statusWrite[status] {
+		t.Helper()
+		w, is := s.next(key)
+		require.Equal(t, []any{due, version, probe, claim}, []any{is, w.version, w.probe, w.claim})
+		return w
+	}
+	answer := func(w statusWrite[status], version uint64, stands status) {
+		w.version, w.stands = version, stands
+		s.answered(key, w)
+	}
+
+	// It differs: written. Until the watch delivers the answer, nothing is due.
+	require.True(t, decide(1, status{"a", "b"}, status{}, false))
+	answer(next(true, 1, false, false), 2, status{"a", ""})
+	require.True(t, decide(1, status{"a", "b"}, status{}, false))
+	next(false, 2, false, false)
+	// The next decision is written to the version of the answer.
+	require.True(t, decide(1, status{"c", "b"}, status{}, false))
+	answer(next(true, 2, false, false), 3, status{"c", ""})
+	require.False(t, decide(3, status{"c", "b"}, status{"c", ""}, false), "what the CRD keeps is there")
+
+	// Another program wrote it: the leader claims it, once.
+	require.True(t, decide(4, status{"c", "b"}, status{"c", ""}, true))
+	answer(next(true, 4, false, true), 5, status{"c", ""})
+	require.False(t, decide(5, status{"c", "b"}, status{"c", ""}, true))
+	require.True(t, decide(6, status{"c", "b"}, status{"c", ""}, true), "another wrote it again")
+	answer(next(true, 6, false, true), 7, status{"c", ""})
+
+	// A check whether the CRD keeps more is due until it is written, however often the leader decides before.
+	s.probed = time.Time{}
+	require.True(t, decide(8, status{"c", "b"}, status{"c", ""}, false))
+	require.True(t, decide(8, status{"c", "b"}, status{"c", ""}, false))
+	next(true, 8, true, false)
+	require.False(t, decide(8, status{"c", "b"}, status{"c", ""}, false))
 }

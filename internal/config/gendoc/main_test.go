@@ -93,5 +93,6 @@ func TestFullExample(t *testing.T) {
 	c = c.For(nil).Config
 	c.ClusterCIDRs, c.Networks, c.Hold = d.ClusterCIDRs, d.Networks, d.Hold
 	c.BGP.ASN, c.BGP.BFDProfiles, c.Marks.AllowConflicts = d.BGP.ASN, d.BGP.BFDProfiles, nil
+	c.Firewall.Resolvers.Addresses = d.Firewall.Resolvers.Addresses
 	require.Equal(t, d, c)
 }

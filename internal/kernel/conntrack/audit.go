@@ -31,11 +31,16 @@ type flowCheck struct {
 	steering map[plan.PathID]bool
 	own      map[plan.PathID]map[netip.Addr]bool // addresses of a network's devices, read when first needed
 	policies map[firewall.PolicyID]*firewall.Policy
+	holds    firewall.Holds
+	held     func() firewall.Holds // reads the sets of names again
+	lenient  bool                  // any destination may have been an address of an allowed name
 }
+
+func noNames() firewall.Holds { return firewall.NoNames }
 
 func newFlowCheck(d plan.DataPlane) *flowCheck {
 	f := &flowCheck{
-		DataPlane: d, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{},
+		DataPlane: d, holds: firewall.NoNames, held: noNames, networks: map[plan.PathID]bool{}, steering: map[plan.PathID]bool{},
 		own: map[plan.PathID]map[netip.Addr]bool{}, policies: make(map[firewall.PolicyID]*firewall.Policy, len(d.Policies)),
 	}
 	for i := range d.Policies {
@@ -82,7 +87,12 @@ func (f *flowCheck) denies(c Connection) bool {
 	}
 	of, firewalled := f.Firewalled.Get(firewall.Firewalled{Addr: c.source})
 	p := f.policies[of.Policy]
-	return firewalled && p != nil && !contains(f.Inside, c.Target) && p.Denies(c.Target, c.port)
+	return firewalled && p != nil && !cluster.Within(f.Inside, c.Target) && p.Denies(c.Target, c.port, f.had)
+}
+
+// had is the firewall.Holds for connections, which outlive the addresses of the names that once allowed them.
+func (f *flowCheck) had(of firewall.PolicyID, stretch int, a netip.Addr) bool {
+	return f.lenient && f.policies[of].Stretches[stretch].Allows() || f.holds(of, stretch, a)
 }
 
 // accepts reports whether a flow of an endpoint may keep its path and source.
@@ -134,18 +144,7 @@ func deviceAddresses(p plan.Path) (all []netip.Addr) {
 	return all
 }
 
-func (f *flowCheck) inCluster(a netip.Addr) bool { return contains(f.Cluster, a) }
-
-// contains reports whether one of the disjoint sorted prefixes contains an address.
-func contains(list []netip.Prefix, a netip.Addr) bool {
-	i, found := searchPrefix(list, a)
-	return found || i > 0 && list[i-1].Contains(a)
-}
-
-// searchPrefix finds the prefix that begins with an address in a sorted list, or the place where it would be.
-func searchPrefix(list []netip.Prefix, a netip.Addr) (int, bool) {
-	return slices.BinarySearchFunc(list, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
-}
+func (f *flowCheck) inCluster(a netip.Addr) bool { return cluster.Within(f.Cluster, a) }
 
 // doubt names the endpoints whose connections may contradict the plan in force, although they agreed with an earlier one.
 type doubt struct {
@@ -226,7 +225,7 @@ func losesDestination(before, now []netip.Prefix) bool {
 		return false
 	}
 	return slices.ContainsFunc(before, func(p netip.Prefix) bool {
-		i, found := searchPrefix(now, p.Addr())
+		i, found := cluster.SearchPrefix(now, p.Addr())
 		if found {
 			return now[i].Bits() > p.Bits()
 		}
@@ -287,33 +286,38 @@ const (
 // End ends the connections that contradict the plan in force, and moves those that are now steered to
 // another node to that path. The rules already drop their packets; once the connection is gone, the next packet starts
 // a new one under the new rules. End checks only the endpoints in doubt, and at times all.
-func (a *Audit) End(ctx context.Context, d plan.DataPlane, clock func() time.Time) (ended uint, err error) {
+//
+// An endpoint whose policy is another now is compared with the addresses that names have by held. The checks of all connections let
+// those be that a name may have allowed once: an address that runs out ends no connection.
+func (a *Audit) End(ctx context.Context, d plan.DataPlane, held func() firewall.Holds, clock func() time.Time) (ended uint, err error) {
+	if !a.doubt.none() && !a.doubt.all {
+		if ended, err = a.end(ctx, d, held, a.doubt); err != nil {
+			return ended, err
+		}
+		a.doubt = doubt{}
+	}
 	began := clock()
-	of := a.doubt
-	if a.Due(began) {
-		of = doubt{all: true}
+	if !a.doubt.all && !a.Due(began) {
+		return ended, nil
 	}
-	if of.none() {
-		return 0, nil
-	}
-	if ended, err = a.end(ctx, d, of); err != nil {
+	more, err := a.end(ctx, d, held, doubt{all: true})
+	if ended += more; err != nil {
 		return ended, err
 	}
-	a.doubt = doubt{}
-	if of.all {
-		a.whole, a.cost = began, clock().Sub(began)
-	}
+	a.doubt, a.whole, a.cost = doubt{}, began, clock().Sub(began)
 	return ended, nil
 }
 
 // end moves and ends connections as End does, for the endpoints in doubt.
-func (a *Audit) end(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
+func (a *Audit) end(ctx context.Context, d plan.DataPlane, held func() firewall.Holds, of doubt) (ended uint, err error) {
 	if a.conn == nil {
 		if a.conn, err = dialConntrack(); err != nil {
 			return 0, err
 		}
 	}
-	if ended, err = a.conn.endContradictions(ctx, d, of); err != nil {
+	check := newFlowCheck(d)
+	check.holds, check.held, check.lenient = held(), held, of.all
+	if ended, err = a.conn.endContradictions(ctx, check, of); err != nil {
 		a.conn.Close() // unread parts of an answer may remain in it
 		a.conn = nil
 	}
@@ -322,7 +326,7 @@ func (a *Audit) end(ctx context.Context, d plan.DataPlane, of doubt) (ended uint
 
 // EndAll ends every connection with our mark: none is planned any more.
 func (a *Audit) EndAll(ctx context.Context, m plan.Marks) error {
-	_, err := a.end(ctx, plan.DataPlane{Marks: m}, doubt{all: true})
+	_, err := a.end(ctx, plan.DataPlane{Marks: m}, noNames, doubt{all: true})
 	return err
 }
 
@@ -345,8 +349,8 @@ func together(addresses int) bool {
 	return err == nil && uint64(c.Entries)*100 <= uint64(addresses-1)*uint64(c.Limit)
 }
 
-func (c *Conn) endContradictions(ctx context.Context, d plan.DataPlane, of doubt) (ended uint, err error) {
-	led, end, err := c.contradictions(ctx, newFlowCheck(d), of)
+func (c *Conn) endContradictions(ctx context.Context, check *flowCheck, of doubt) (ended uint, err error) {
+	led, end, err := c.contradictions(ctx, check, of)
 	if err != nil {
 		return 0, fmt.Errorf("look for connections that contradict the plan: %w", err)
 	}
@@ -381,12 +385,13 @@ func countEnded(end []entryChange) (ended uint, err error) {
 // contradictions looks through the connections of the endpoints in doubt. It returns the requests that redirect those
 // that are now steered to another node, and the requests that end the others that contradict the plan.
 func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (led, end []entryChange, err error) {
+	var denied []deniedConnection
 	err = c.doubted(of, func(body []byte) bool {
 		if !of.covers(body) {
 			return ctx.Err() == nil
 		}
-		if len(check.policies) > 0 && check.denies(DecodeConnection(body)) {
-			end = append(end, entryChange{Message: deletion(body)})
+		if connection := DecodeConnection(body); len(check.policies) > 0 && check.denies(connection) {
+			denied = append(denied, deniedConnection{connection, deletion(body)})
 		} else if m, ok := check.lead(body); ok {
 			led = append(led, m)
 		} else if check.contradicts(DecodeConnection(body)) {
@@ -394,7 +399,22 @@ func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (
 		}
 		return ctx.Err() == nil
 	})
+	if len(denied) > 0 {
+		check.holds = check.held()
+	}
+	for _, x := range denied {
+		if check.denies(x.Connection) {
+			end = append(end, entryChange{Message: x.deletion})
+		}
+	}
 	return led, end, cmp.Or(err, ctx.Err())
+}
+
+// deniedConnection is a connection that no rule allowed when it was listed. It may be newer than the sets of names that were read then, so
+// these are read again after the list.
+type deniedConnection struct {
+	Connection
+	deletion nl.Message
 }
 
 // covers reports whether a connection is in doubt.

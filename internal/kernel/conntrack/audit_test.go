@@ -158,7 +158,7 @@ func TestContradictionsOfFew(t *testing.T) {
 		held = &now
 		if audit.Applied(former, &now) {
 			var err error
-			ended, err = audit.End(t.Context(), now, time.Now)
+			ended, err = audit.End(t.Context(), now, noNames, time.Now)
 			require.NoError(t, err)
 		}
 		require.False(t, audit.Applied(&now, &now))

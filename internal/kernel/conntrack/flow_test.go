@@ -386,7 +386,7 @@ func TestFlowsAreLedOn(t *testing.T) {
 		}
 		var n Audit
 		for range 2 {
-			require.NoError(t, l.r1.Do(func() error { _, err := n.end(t.Context(), d, doubt{all: true}); return err }))
+			require.NoError(t, l.r1.Do(func() error { _, err := n.end(t.Context(), d, noNames, doubt{all: true}); return err }))
 			all := map[uint16]Flow{}
 			require.NoError(t, l.r1.Do(func() error {
 				return dumpEntries(t.Context(), l.marks, func(e Entry) bool {

@@ -196,7 +196,7 @@ func BenchmarkContradictions(b *testing.B) {
 				defer netns.ProcessorTime(b)()
 				var n Audit
 				for b.Loop() {
-					if _, err := n.end(b.Context(), d, of); err != nil {
+					if _, err := n.end(b.Context(), d, noNames, of); err != nil {
 						return err
 					}
 				}

@@ -113,6 +113,9 @@ type tableChange struct {
 	rewrite   bool // write the rules again
 	replace   bool // replace the whole table
 	missed    bool // another program has changed the table
+	unqueued  bool // the kernel has no queues, so the chains of answers were never made
+
+	fill func(set string) []nftables.SetElement // elements of a set that has a timeout, and is being made
 
 	// Fingerprints of each chain's rules: as planned, and as the kernel is known to have them. nil: nothing is known.
 	wrote, had map[string][sha256.Size]byte
@@ -167,6 +170,10 @@ func (c *tableChange) stale() map[string]bool {
 	stale := c.has.chains
 	delete(stale, ruleset.ChainShared)
 	delete(stale, ruleset.ChainAsked)
+	if c.unqueued {
+		delete(stale, ruleset.ChainAnswers)
+		delete(stale, ruleset.ChainAnswered)
+	}
 	for _, w := range c.chains {
 		delete(stale, w.Name)
 	}
@@ -264,8 +271,11 @@ func (c *tableChange) queueSet(t *transaction, w *ruleset.Set) (changed bool, er
 	}
 	had := c.has.elements[w.Name]
 	if w.HasTimeout { // its elements expire by themselves
-		if c.replace {
+		switch {
+		case c.replace && had != nil:
 			err = t.add(w, remaining(had))
+		case c.replace || c.has.sets[w.Name] == nil:
+			err = t.add(w, c.fill(w.Name))
 		}
 		return false, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
+	"github.com/egressway/egressway/internal/names"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -258,20 +259,27 @@ func readState(table ruleset.Table) (s State, err error) {
 // ReasonTableNotOwned is the reason of the Problem that this kernel does not support ownership of our table.
 const ReasonTableNotOwned cluster.Reason = "TableNotOwned"
 
-// Problems reports that other programs can change the table, if the kernel does not support ownership.
-func (n *Table) Problems(node string) []cluster.Problem {
-	if !n.claimed || n.flags != 0 {
-		return nil
-	}
+// Problems reports that other programs can change the table, and that answers of DNS cannot wait, if the kernel does not support that.
+func (n *Table) Problems(node string) (all []cluster.Problem) {
 	var release string
 	if u := (unix.Utsname{}); unix.Uname(&u) == nil {
 		release = unix.ByteSliceToString(u.Release[:])
 	}
-	return []cluster.Problem{{
+	if n.queueless() {
+		all = append(all, cluster.Problem{
+			Kind: "Node", Object: node, Field: "kernel", Value: release, Reason: names.ReasonNamesPolled,
+			Message: "it has no nft_queue, so answers of DNS do not wait for our rules: pods may get an address before it is allowed, " +
+				"and names with \"*.\" have no addresses; use a kernel with CONFIG_NFT_QUEUE, or load the module",
+		})
+	}
+	if !n.claimed || n.flags != 0 {
+		return all
+	}
+	return append(all, cluster.Problem{
 		Kind: "Node", Object: node, Field: "kernel", Value: release, Reason: ReasonTableNotOwned,
 		Message: "it cannot protect our nftables table from other programs, as Linux 6.9 and newer can: after nft flush ruleset, " +
 			"selected pods leave by the main table until the table is restored, some milliseconds later",
-	}}
+	})
 }
 
 // OwnedError is the error that another process owns our tables: another daemon runs on this node.

@@ -37,6 +37,7 @@ type Table struct {
 	writer  *nl.Writer
 	claimed bool
 	flags   uint32 // flags that the table should have
+	queue   *bool  // whether the kernel has queues for packets; nil: no plan needed them yet
 
 	// Without leaves out the chain of PathShared, since its device is missing: kernels before 6.16 refuse such a chain. The
 	// tunnel's absence drops the packets.
@@ -45,6 +46,9 @@ type Table struct {
 	// Pause keeps the kernel from making events during one transaction, until resume, which gets whether it was committed. It
 	// returns nil if no socket of ours listens. Table calls it for large transactions, if it is not nil.
 	Pause func() (resume func(committed bool))
+
+	// Names returns what a set of names holds when it is made. nil: nothing.
+	Names func(ruleset.NameSet) []NameElement
 }
 
 // DeviceMade records that the device of PathShared was made again: kernels before 6.16 have deleted the chain along with it.
@@ -259,7 +263,8 @@ func (n *Table) compare(now states, before, d *plan.DataPlane, flags uint32, fre
 	exists := now[ruleset.TableInet].Exists
 	c = tableChange{
 		table: tableOf(ruleset.TableInet), now: now, plan: d,
-		sets: ruleset.Sets(*d), chains: n.chains(d), marks: d.Marks, replace: now.mustGo(flags, fresh),
+		sets: ruleset.Sets(*d), chains: n.chains(d), marks: d.Marks, replace: now.mustGo(flags, fresh), fill: n.filler(d),
+		unqueued: n.queueless(),
 	}
 	if c.wrote, err = fingerprints(d.Marks, c.chains); err != nil {
 		return c, err
@@ -288,7 +293,14 @@ func (n *Table) chains(d *plan.DataPlane) []ruleset.Chain {
 	if n.Without {
 		all = slices.DeleteFunc(all, func(c ruleset.Chain) bool { return c.Name == ruleset.ChainShared })
 	}
+	if slices.ContainsFunc(all, ofAnswers) && !n.queues() {
+		all = slices.DeleteFunc(all, ofAnswers)
+	}
 	return all
+}
+
+func ofAnswers(c ruleset.Chain) bool {
+	return c.Name == ruleset.ChainAnswers || c.Name == ruleset.ChainAnswered
 }
 
 // commit sends a transaction from the socket that owns the table.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 
 	"github.com/mdlayher/netlink"
@@ -53,8 +54,10 @@ const maxAnswer = 1 << 16
 type Writer struct {
 	sock *vnl.NetlinkSocket
 	Port uint32 // port id of the socket, which the kernel shows as the table's owner
-	seq  uint32
-	buf  []byte // receive buffer for one answer
+
+	mu  sync.Mutex // one transaction at a time, until its answer is read
+	seq uint32
+	buf []byte // receive buffer for one answer
 }
 
 // OpenWriter opens the socket.
@@ -85,6 +88,8 @@ func (w *Writer) Commit(messages []netlink.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	edge := len(batchEdge(unix.NFNL_MSG_BATCH_BEGIN).Data) + unix.SizeofNlMsghdr
 	size := 2 * edge
 	for _, m := range messages {

@@ -33,6 +33,7 @@ const (
 	inOnLink
 	inAsked
 	inAnswers
+	inAsking
 	InFirewalled
 	InFormer
 )
@@ -174,7 +175,7 @@ func (n SetName) String() string {
 	}
 	name := [...]string{
 		SetEgress, SetSource, SetSources, SetMasquerade, SetIngress, SetStrays, SetResumed, SetHanded, SetCounted, SetLet,
-		SetHosts, SetPartners, SetClasses, SetOnLink, SetAsked, SetAnswers, SetFirewalled, SetFormer,
+		SetHosts, SetPartners, SetClasses, SetOnLink, SetAsked, SetAnswers, SetAsking, SetFirewalled, SetFormer,
 	}[n.Set] + suffix
 	if n.Set == InSources {
 		return Named(name, n.path)

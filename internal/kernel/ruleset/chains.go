@@ -93,9 +93,9 @@ const (
 // translate them.
 const formerFor = 16 * time.Minute
 
-// handedHops is the hop limit of strays of network default. They come back to the LAN that all packets come by, so the limit distinguishes
+// HandedHops is the hop limit of strays of network default. They come back to the LAN that all packets come by, so the limit distinguishes
 // them: a packet with so few hops left is not handed on again. They go to a node, and from there to a pod, perhaps of a third node.
-const handedHops = 8
+const HandedHops = 8
 
 // Chain is the desired state of one chain.
 type Chain struct {
@@ -135,6 +135,7 @@ const (
 	priorityOutput     = -150
 	priorityNAT        = 50
 	priorityGuard      = 300
+	priorityAnswers    = 310
 )
 
 // Chains returns the whole packet path. All that differs between packets is looked up in sets.
@@ -260,7 +261,7 @@ func fromNodes() [][]expr.Any {
 // get neither a path nor SNAT.
 func late() (rules [][]expr.Any) {
 	for _, f := range Families {
-		rules = append(rules, join(f.handed(), f.setHops(handedHops), goTo(chainStrays+f.Suffix)))
+		rules = append(rules, join(f.handed(), f.setHops(HandedHops), goTo(chainStrays+f.Suffix)))
 	}
 	rules = append(rules, join(ctHas(expr.CtKeySTATE, stateLost), goTo(chainLost)))
 	for _, f := range Families {

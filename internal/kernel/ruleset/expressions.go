@@ -84,7 +84,7 @@ func (f Family) handed() part {
 	return join(f.destination(), in(SetHanded+f.Suffix), f.load(f.Src, reg), notIn(SetCluster+f.Suffix),
 		part{
 			&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.Hops, Len: 1},
-			&expr.Cmp{Op: expr.CmpOpGt, Register: reg, Data: []byte{handedHops}},
+			&expr.Cmp{Op: expr.CmpOpGt, Register: reg, Data: []byte{HandedHops}},
 		})
 }
 

@@ -24,18 +24,51 @@ import (
 const (
 	SetFirewalled = "firewalled" // pod of this node : policy
 	SetInside     = "inside"     // destinations that no policy denies
-	SetPolicy     = "policy"     // per stretch of a policy: destination : outcome
+	SetPolicy     = "policy"     // per stretch of a policy: destination : outcome; of names, the addresses that they have now
+	SetAsking     = "asking"     // pods whose policy has names
+	SetResolvers  = "resolvers"  // servers whose answers say which addresses names have
 	ChainFirewall = "firewall"
+	ChainAnswers  = "answers"
+	ChainAnswered = "answered"
 	chainPolicies = "policies"
 )
 
-// OfFirewalled appends the element of an address with a policy.
+// QueueAnswers is the number of the netfilter queue to which answers of DNS go.
+const QueueAnswers = 14201
+
+// OfFirewalled appends the elements of an address with a policy.
 func OfFirewalled(all []Element, f *firewall.Firewalled) []Element {
+	if f.Asks {
+		all = append(all, Element{Set: inAsking, Key: f.Addr})
+	}
 	return append(all, Element{Set: InFirewalled, Key: f.Addr, Path: plan.PathID(f.Policy)})
 }
 
-// stretch returns the name of a policy's stretch: of its chain and its map.
+// NameSet is a set of the addresses of DNS names, which expire by themselves.
+type NameSet struct {
+	Set   string
+	IPv6  bool
+	Names []string // sorted, see cluster.DNSName
+}
+
+// NameSets returns the sets of names of a plan.
+func NameSets(d *plan.DataPlane) (all []NameSet) {
+	for i := range d.Policies {
+		p := &d.Policies[i]
+		for n := range p.Stretches {
+			if s := &p.Stretches[n]; len(s.Names) > 0 {
+				all = append(all, NameSet{Set: NameSetOf(p.ID, n), IPv6: s.IPv6, Names: s.Names})
+			}
+		}
+	}
+	return all
+}
+
+// stretch returns the name of a policy's stretch: of its chain, and of its map.
 func stretch(id firewall.PolicyID, n int) string { return fmt.Sprintf("%s-%d-%d", SetPolicy, id, n) }
+
+// NameSetOf returns the name of the set of a policy's stretch of names.
+func NameSetOf(id firewall.PolicyID, n int) string { return stretch(id, n) + "-names" }
 
 // byPort returns the name of the chain of an outcome that depends on the port.
 func byPort(stretch string, n int) string { return fmt.Sprintf("%s-ports-%d", stretch, n) }
@@ -71,7 +104,31 @@ func firewallChains(d *plan.DataPlane) (all []Chain) {
 		all = append(append(all, first),
 			ways(chainPolicies+f.Suffix, f.source(), SetFirewalled+f.Suffix, goingTo(SetPolicy), ids)...)
 	}
-	return append([]Chain{base}, all...)
+	return slices.Concat([]Chain{base}, all, answerChains(d))
+}
+
+// answerChains returns the chains that queue answers of resolvers to pods whose policy has names, until the kernel has the addresses in
+// them. They come after all NAT, which makes an answer's source the address that the pod asked. Without a daemon that reads the queue,
+// answers pass.
+func answerChains(d *plan.DataPlane) []Chain {
+	if !slices.ContainsFunc(d.Policies, func(p firewall.Policy) bool { return p.HasNames() }) {
+		return nil
+	}
+	base := Chain{
+		Name: ChainAnswers, Hook: nftables.ChainHookPostrouting, Priority: priorityAnswers, Kind: nftables.ChainTypeFilter,
+	}
+	for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		base.Rules = append(base.Rules, join(part{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}, equal([]byte{protocol}),
+			&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2}, equal([]byte{0, 53}),
+		}, goTo(ChainAnswered)))
+	}
+	queued := Chain{Name: ChainAnswered, Rules: [][]expr.Any{join(original, accept)}}
+	for _, f := range Families {
+		queued.Rules = append(queued.Rules, join(f.destination(), in(SetAsking+f.Suffix), f.load(f.Src, reg), in(SetResolvers+f.Suffix),
+			part{&expr.Queue{Num: QueueAnswers, Total: 1, Flag: expr.QueueFlagBypass}}))
+	}
+	return []Chain{base, queued}
 }
 
 // neighbourDiscovery matches the ICMPv6 messages by which neighbours find one another (RFC 4861). The kernel tracks no connection for
@@ -96,7 +153,12 @@ func (f Family) policyChains(p *firewall.Policy) (all []Chain) {
 			}
 			return goTo(byPort(name, int(o-firewall.FirstPorts)))
 		}
-		all = append(all, ways(name, f.destination(), name, to, outcomesOf(s))...)
+		if len(s.Names) > 0 {
+			found := join(f.destination(), in(NameSetOf(p.ID, n)), to(plan.PathID(s.Named)))
+			all = append(all, Chain{Name: name, Rules: [][]expr.Any{found}})
+		} else {
+			all = append(all, ways(name, f.destination(), name, to, outcomesOf(s))...)
+		}
 		for i := range s.Ports {
 			all = append(all, portsChain(byPort(name, i), &s.Ports[i]))
 		}
@@ -159,39 +221,59 @@ func portsSet(chain string, o firewall.Outcome) string {
 
 // firewallSets returns the sets and maps of EgressFirewall.
 func firewallSets(d *plan.DataPlane) (all []*Set) {
+	names := len(answerChains(d)) > 0
 	for _, f := range Families {
 		addr := nftables.Set{KeyType: f.datatype(), KeyByteOrder: binaryutil.BigEndian}
-		toNumber := addr
-		toNumber.IsMap, toNumber.DataType = true, nftables.TypeMark
 		first := len(all)
 		for i := range d.Policies {
 			if p := &d.Policies[i]; p.IPv6() == (f == IPv6) {
-				all = append(all, policySets(p, toNumber)...)
+				all = append(all, policySets(p, addr)...)
 			}
 		}
+		toNumber := addr
+		toNumber.IsMap, toNumber.DataType = true, nftables.TypeMark
 		if len(all) > first {
 			pods, inside := &Set{Set: toNumber}, &Set{Set: addr, Elements: f.intervals(d.Inside)}
 			pods.Name, inside.Name, inside.Interval = SetFirewalled+f.Suffix, SetInside+f.Suffix, true
 			all = append(all, pods, inside)
 		}
+		if names {
+			asking, resolvers := &Set{Set: addr}, &Set{Set: addr}
+			asking.Name, resolvers.Name = SetAsking+f.Suffix, SetResolvers+f.Suffix
+			for _, a := range d.Resolvers {
+				if f.has(a) {
+					resolvers.element(a.AsSlice())
+				}
+			}
+			all = append(all, asking, resolvers)
+		}
 	}
 	return all
 }
 
-// policySets returns the map of each stretch of a policy, of a kind that is given, and the sets of its ports.
-func policySets(p *firewall.Policy, toNumber nftables.Set) (all []*Set) {
+// policySets returns the map or set of each stretch of a policy, whose keys are addresses as in addr, and the sets of its ports.
+func policySets(p *firewall.Policy, addr nftables.Set) (all []*Set) {
+	toNumber, timed := addr, addr
+	toNumber.IsMap, toNumber.DataType = true, nftables.TypeMark
+	timed.HasTimeout = true
 	ports := nftables.Set{
 		KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), Concatenation: true,
 		KeyByteOrder: binaryutil.BigEndian,
 	}
 	for n := range p.Stretches {
 		s, name := &p.Stretches[n], stretch(p.ID, n)
-		ranges := &Set{Set: toNumber}
-		ranges.Name, ranges.Interval = name, true
-		for _, r := range s.Ranges {
-			ranges.addRange(r.First, r.Last, plan.PathID(r.Outcome))
+		if len(s.Names) > 0 {
+			names := &Set{Set: timed}
+			names.Name = NameSetOf(p.ID, n)
+			all = append(all, names)
+		} else {
+			ranges := &Set{Set: toNumber}
+			ranges.Name, ranges.Interval = name, true
+			for _, r := range s.Ranges {
+				ranges.addRange(r.First, r.Last, plan.PathID(r.Outcome))
+			}
+			all = append(all, ranges)
 		}
-		all = append(all, ranges)
 		for i := range s.Ports {
 			for _, of := range exceptions(&s.Ports[i]) {
 				set := &Set{Set: ports}

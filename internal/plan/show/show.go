@@ -258,27 +258,37 @@ func (w *textWriter) firewall(p *plan.NodePlan) {
 	if len(d.Policies) > 0 {
 		w.line("  never denied: %s", prefixes(d.Inside))
 	}
+	if len(d.Resolvers) > 0 {
+		w.line("  addresses of names: by answers of %s", addrs(d.Resolvers))
+	}
 }
 
 // stretch writes the destinations about which a stretch of rules decides.
 func (w *textWriter) stretch(s *firewall.Stretch) {
-	words := map[firewall.Outcome]string{firewall.Allow: "allowed", firewall.Deny: "denied", firewall.Undecided: "not decided"}
-	for _, r := range s.Ranges {
-		if r.Outcome < firewall.FirstPorts {
-			w.line("    to %s\t%s", rangeText(r.First, r.Last), words[r.Outcome])
-			continue
-		}
-		p, exceptions := &s.Ports[r.Outcome-firewall.FirstPorts], ""
-		for _, of := range []struct {
-			ports []cluster.FirewallPort
-			firewall.Outcome
-		}{{p.Allow, firewall.Allow}, {p.Deny, firewall.Deny}} {
-			if len(of.ports) > 0 {
-				exceptions += portsText(of.ports) + " " + words[of.Outcome] + ", "
-			}
-		}
-		w.line("    to %s\t%sothers %s", rangeText(r.First, r.Last), exceptions, words[p.Otherwise])
+	if len(s.Names) > 0 {
+		w.line("    to the addresses of %s\t%s", strings.Join(s.Names, ", "), outcomeText(s, s.Named))
 	}
+	for _, r := range s.Ranges {
+		w.line("    to %s\t%s", rangeText(r.First, r.Last), outcomeText(s, r.Outcome))
+	}
+}
+
+// outcomeText describes the outcome of a stretch's destination.
+func outcomeText(s *firewall.Stretch, o firewall.Outcome) string {
+	words := map[firewall.Outcome]string{firewall.Allow: "allowed", firewall.Deny: "denied", firewall.Undecided: "not decided"}
+	if o < firewall.FirstPorts {
+		return words[o]
+	}
+	p, exceptions := &s.Ports[o-firewall.FirstPorts], ""
+	for _, of := range []struct {
+		ports []cluster.FirewallPort
+		firewall.Outcome
+	}{{p.Allow, firewall.Allow}, {p.Deny, firewall.Deny}} {
+		if len(of.ports) > 0 {
+			exceptions += portsText(of.ports) + " " + words[of.Outcome] + ", "
+		}
+	}
+	return exceptions + "others " + words[p.Otherwise]
 }
 
 // portsText lists ports.
@@ -421,7 +431,7 @@ func (w *textWriter) bgp(p *plan.NodePlan) {
 		}
 		w.title("BGP speaker of network %s: AS %d, router ID %s, %s", s.Network, s.ASN, s.RouterID, bound)
 		for _, peer := range s.Peers {
-			name := cmp.Or(peer.Interface, peer.Address.String())
+			name := peer.PeerName()
 			as := cmp.Or(string(peer.DynamicASN), fmt.Sprint(peer.ASN))
 			w.line("  peer %s\tAS %s\tnext hops %s", name, as, addrs(valid(peer.NextHop4, peer.NextHop6)))
 		}

@@ -121,7 +121,7 @@ func (b *bed) startAPI(ctx context.Context) error {
 	if err := os.WriteFile(b.path("kubeconfig"), server.Kubeconfig, 0o600); err != nil {
 		return err
 	}
-	return server.Furnish(ctx, b.crd, nodeName(1)) // another node leads, as for all but one of a thousand
+	return server.Furnish(ctx, nodeName(1), b.crd) // another node leads, as for all but one of a thousand
 }
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }

@@ -121,7 +121,7 @@ func (b *bed) startAPI(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := b.api.Furnish(ctx, b.crd, "node-1"); err != nil { // another node leads, as for all but one of many
+	if err := b.api.Furnish(ctx, "node-1", b.crd); err != nil { // another node leads, as for all but one of many
 		return err
 	}
 	_, err = b.api.Ask(ctx, apiserver.Merge("/api/v1/nodes/"+ownNode,

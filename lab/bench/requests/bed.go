@@ -145,7 +145,7 @@ func prepare(ctx context.Context, o options, n int, leader string) (_ *bed, err 
 	if b.api, err = apiserver.Start(ctx, b.lab, b.lab.Node("hub"), o.kubelab, apiAddress, flags...); err != nil {
 		return nil, err
 	}
-	return b, b.api.Furnish(ctx, o.crd, leader)
+	return b, b.api.Furnish(ctx, leader, o.crd, o.nodeCRD)
 }
 
 func (b *bed) destroy() {

@@ -23,7 +23,7 @@ import (
 
 // options are the sizes and durations.
 type options struct {
-	program, kubelab, crd string
+	program, kubelab, crd, nodeCRD string
 
 	services, endpoints int
 	rest                time.Duration
@@ -46,7 +46,8 @@ func run() error {
 	var o options
 	flag.StringVar(&o.program, "daemon", "bin/egressway", "the `program` to measure")
 	flag.StringVar(&o.kubelab, "kubelab", os.Getenv("KUBELAB"), "the API server, as `make kubelab` prints its `path`")
-	flag.StringVar(&o.crd, "crd", "config/crd/k8s.ovn.org_egressservices.yaml", "`file` of the CRD")
+	flag.StringVar(&o.crd, "crd", "config/crd/k8s.ovn.org_egressservices.yaml", "`file` of the CRD of EgressServices")
+	flag.StringVar(&o.nodeCRD, "node-crd", "config/crd/egressway.io_egressnodes.yaml", "`file` of the CRD of EgressNodes")
 	flag.IntVar(&o.services, "services", 200, "Services, with an EgressService each")
 	flag.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
 	numbers := flag.String("daemons", "5,20", "how many daemons, each time; at most 100; empty: none")

@@ -8,11 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/egressway/egressway/api/v1alpha1"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/kube"
 	"github.com/egressway/egressway/lab"
@@ -24,6 +28,7 @@ const (
 	kubeletEvery   = 5 * time.Minute  // a kubelet writes the status of its Node, if nothing changes
 	simulateWithin = 10 * time.Minute // many clients list all objects
 	relabelled     = 10               // Nodes whose label changes
+	flap           = unix.SIGUSR1     // makes the sessions of the clients' nodes go up and down, once a second each
 )
 
 // simulation holds the measurements with many daemons that have a real API client and nothing else: the package that
@@ -32,7 +37,8 @@ type simulation struct {
 	whole  *window // every daemon watches all Nodes
 	roster *window // only the leader does
 	change *window // the same, and Nodes' labels change
-	beats  [3]int  // statuses of Nodes written meanwhile
+	flap   *window // the same as roster, and sessions of all nodes go up and down
+	beats  [4]int  // statuses of Nodes written meanwhile
 	taken  [2]time.Duration
 }
 
@@ -95,7 +101,13 @@ func (o options) simulate(ctx context.Context, n int) (s *simulation, err error)
 	if err != nil {
 		return nil, err
 	}
-	return s, b.countIn([]*window{s.whole, s.roster, s.change})
+	if err := errors.Join(clients.Signal(flap), sleep(ctx, time.Duration(n)*20*time.Millisecond)); err != nil { // EgressNodes exist then
+		return nil, err
+	}
+	if s.flap, err = rest(3, nil); err != nil {
+		return nil, err
+	}
+	return s, b.countIn([]*window{s.whole, s.roster, s.change, s.flap})
 }
 
 const lease = "/apis/coordination.k8s.io/v1/namespaces/" + apiserver.Namespace + "/leases/egressway"
@@ -154,20 +166,27 @@ func asDaemons(ctx context.Context, n int, kubeconfig string, out io.Writer) err
 			}
 		}
 	})
+	flaps, flapping := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(flaps, flap)
+	go func() {
+		<-flaps
+		close(flapping)
+	}()
 	starts := make(chan struct{}, startsAtOnce) // one that waits for its share of a busy server asks again, which makes it busier
 	for i := range n {
 		select {
 		case starts <- struct{}{}:
 		case <-ctx.Done():
 		}
-		g.Go(func() { asDaemon(ctx, i, kubeconfig, &known, &relying, func() { <-starts }) })
+		g.Go(func() { asDaemon(ctx, i, kubeconfig, &known, &relying, flapping, func() { <-starts }) })
 	}
 	g.Wait()
 	return nil
 }
 
-// asDaemon runs one client. It calls started once the client knows all objects.
-func asDaemon(ctx context.Context, i int, kubeconfig string, known, relying *atomic.Int64, started func()) {
+// asDaemon runs one client. It calls started once the client knows all objects, and reports another state of the node's sessions each
+// second once flapping is closed.
+func asDaemon(ctx context.Context, i int, kubeconfig string, known, relying *atomic.Int64, flapping <-chan struct{}, started func()) {
 	woken := make(chan struct{}, 1)
 	c := kube.New(slog.New(slog.DiscardHandler), kube.Options{
 		Kubeconfig: kubeconfig, Namespace: apiserver.Namespace, Node: nodeName(i), Version: "bench",
@@ -188,6 +207,19 @@ func asDaemon(ctx context.Context, i int, kubeconfig string, known, relying *ato
 	var g sync.WaitGroup
 	defer g.Wait()
 	g.Go(func() { c.Run(ctx) })
+	g.Go(func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-flapping:
+		}
+		for up := false; ; up = !up {
+			c.ReportNode(nodeState(up))
+			if sleep(ctx, time.Second) != nil {
+				return
+			}
+		}
+	})
 	first := sync.OnceFunc(started)
 	defer first()
 	knows, relies := false, false
@@ -204,6 +236,23 @@ func asDaemon(ctx context.Context, i int, kubeconfig string, known, relying *ato
 		known.Add(change(&knows, ok))
 		relying.Add(change(&relies, ok && o.StaleNodes))
 	}
+}
+
+// nodeState returns the state of a node with three networks and two sessions each, one of which may be down.
+func nodeState(up bool) v1alpha1.EgressNodeStatus {
+	s := v1alpha1.EgressNodeStatus{Version: "bench", NetworksUsable: "3/3", SessionsUp: "6/6"}
+	for _, network := range []string{"red", "blue", "green"} {
+		s.Networks = append(s.Networks, v1alpha1.EgressNodeNetwork{Name: network, Usable: true})
+		for _, peer := range []string{"10.1.0.1", "10.1.0.2"} {
+			s.Sessions = append(s.Sessions, v1alpha1.EgressNodeSession{Network: network, Peer: peer, ASN: 65001, Up: true})
+		}
+	}
+	if !up {
+		last := &s.Sessions[len(s.Sessions)-1]
+		last.Up, last.LastError = false, "BFD is down"
+		s.SessionsUp, s.Down = "5/6", []string{last.Network + "/" + last.Peer}
+	}
+	return s
 }
 
 // change sets a flag, and returns by how much that changes the number of those that are set.
@@ -223,14 +272,20 @@ func (s *simulation) print(out io.Writer, n int) {
 		"same size, whose statuses are written once in %[3]s each. "+
 		"First they obey a leader of an earlier version, which publishes no roster of the Nodes: each watches all. All knew everything "+
 		"after %[4]s. Then one of them leads, and the others watch their own Node since %[5]s after the former leader's end. "+
-		"At last, a label of %[6]d Nodes changes, one a second.\n\n",
+		"Then a label of %[6]d Nodes changes, one a second. At last, a session of each node goes down or up every second, "+
+		"which its EgressNode shows.\n\n",
 		figures.Count(n), n, kubeletEvery, figures.Duration(s.taken[0]), figures.Duration(s.taken[1]), relabelled)
 	t := figures.NewTable("", "statuses of Nodes", "requests a second", "events of Nodes a second", "MB of them",
 		"events of Leases a second", "MB of them", "MB received")
 	for i, row := range []struct {
 		name   string
 		window *window
-	}{{"each watches all Nodes", s.whole}, {"only the leader does", s.roster}, {"the same, and labels change", s.change}} {
+	}{
+		{"each watches all Nodes", s.whole},
+		{"only the leader does", s.roster},
+		{"the same, and labels change", s.change},
+		{"the same, and sessions flap", s.flap},
+	} {
 		w := row.window
 		seconds := w.to.Sub(w.from).Seconds()
 		per := func(x float64) string { return fmt.Sprintf("%.1f", x/seconds) }

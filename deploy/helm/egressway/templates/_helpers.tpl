@@ -119,7 +119,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "egressway.readsPods" -}}
 {{- if .Values.config.hold }}hold{{ end }}
 {{- $kinds := default dict .Values.config.kinds }}
-{{- range list "egressQoS" "egressFirewall" }}
+{{- range list "egressQoS" "egressFirewall" "egressIP" }}
 {{- if not (has (toString (dig . "auto" $kinds)) (list "off" "false")) }}{{ . }}{{ end }}
 {{- end }}
 {{- end }}

@@ -2,8 +2,12 @@
 package custom
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -66,5 +70,33 @@ func Decode(text json.RawMessage, into any) error {
 	if len(text) == 0 {
 		return nil
 	}
-	return kjson.UnmarshalCaseSensitivePreserveInts(text, into) //nolint:wrapcheck // the caller names the part
+	return plain(kjson.UnmarshalCaseSensitivePreserveInts(text, into))
+}
+
+// mismatch matches the error of a value of the wrong type: the value, perhaps its field, and the Go type.
+var mismatch = regexp.MustCompile(`^json: cannot unmarshal (.+) into Go (?:value|struct field [^ ]*\.([^ .]+)) of type (.+)$`)
+
+// plain returns an error about a value of the wrong type without the words of Go, which users of objects need not know.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	found := mismatch.FindStringSubmatch(err.Error())
+	if found == nil {
+		return err //nolint:wrapcheck // the caller names the part
+	}
+	value, field, of := found[1], found[2], found[3]
+	right := "an object"
+	switch {
+	case strings.HasPrefix(of, "[]"):
+		right = "a list"
+	case strings.HasPrefix(of, "int"):
+		right = "a whole number of " + cmp.Or(strings.TrimPrefix(of, "int"), "64") + " bits"
+	case of == "string" || strings.HasSuffix(of, "Type") || strings.HasSuffix(of, "Operator"):
+		right = "a string"
+	}
+	if field != "" {
+		field = " at " + field
+	}
+	return fmt.Errorf("%s%s, where %s belongs", value, field, right)
 }

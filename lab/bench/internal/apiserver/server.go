@@ -68,17 +68,17 @@ func (s *Server) File(name string) (content []byte, err error) {
 	return content, err
 }
 
-// Furnish makes the daemon's objects in the cluster: the CRD, which is in a file, its namespace and, unless leader is
-// empty, the Lease of a node that leads for longer than any benchmark lasts.
-func (s *Server) Furnish(ctx context.Context, crd, leader string) error {
-	text, err := os.ReadFile(crd)
-	if err != nil {
-		return err
-	}
+// Furnish makes the daemon's objects in the cluster: its namespace, the CRDs, each in a file, and, unless leader is empty, the Lease of
+// a node that leads for longer than any benchmark lasts.
+func (s *Server) Furnish(ctx context.Context, leader string, crds ...string) error {
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
-	all := []Request{
-		post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "application/yaml", text),
-		Post("/api/v1/namespaces", []byte(`{"metadata": {"name": "`+Namespace+`"}}`)),
+	all := []Request{Post("/api/v1/namespaces", []byte(`{"metadata": {"name": "`+Namespace+`"}}`))}
+	for _, crd := range crds {
+		text, err := os.ReadFile(crd)
+		if err != nil {
+			return err
+		}
+		all = append(all, post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "application/yaml", text))
 	}
 	if leader != "" {
 		all = append(all, Post("/apis/coordination.k8s.io/v1/namespaces/"+Namespace+"/leases", fmt.Appendf(nil,

@@ -1,0 +1,84 @@
+package firewall
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/egressway/egressway/internal/cluster"
+)
+
+// APIServers returns the addresses and ports to which the Service of the API server translates its own, and that rules may deny:
+// endpoints in ranges of pods and Services, in clusterCIDRs and on the link always pass. A port that is not known is 0.
+func APIServers(o *cluster.Objects, clusterCIDRs []netip.Prefix) (all []netip.AddrPort) {
+	endpoints := o.Endpoints.At(cluster.APIService)
+	if len(endpoints) == 0 {
+		return nil
+	}
+	spared, nodes := slices.Clone(o.ServiceCIDRs), map[netip.Addr]bool{}
+	for _, n := range o.Nodes.All() {
+		spared = append(spared, n.PodCIDRs...)
+		for _, a := range n.Addresses {
+			nodes[a] = true
+		}
+	}
+	var port uint16
+	for _, p := range o.Services.At(cluster.APIService).Ports {
+		if p.Protocol == "TCP" || p.Protocol == "" {
+			port = p.TargetPort
+			break
+		}
+	}
+	for _, e := range endpoints {
+		a, err := cluster.ParseAddr(e.Address)
+		in := func(ranges []netip.Prefix) bool {
+			return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+		}
+		if err != nil || a.IsLoopback() || a.IsLinkLocalUnicast() || in(spared) || in(clusterCIDRs) && !nodes[a] {
+			continue
+		}
+		all = append(all, netip.AddrPortFrom(a, port))
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// DeniesAPIServer says which rule of an EgressFirewall denies which API server; empty: none does.
+func DeniesAPIServer(e *cluster.EgressFirewall, servers []netip.AddrPort, nodes cluster.Map[string, cluster.Node]) string {
+	for _, s := range servers {
+		i := slices.IndexFunc(e.Rules, func(r cluster.FirewallRule) bool { return concerns(&r, s, nodes) })
+		if i < 0 || !e.Rules[i].Deny {
+			continue
+		}
+		at := s.String()
+		if s.Port() == 0 {
+			at = s.Addr().String()
+		}
+		return fmt.Sprintf("denies the API server at %s, by rule %d (%s): pods that need it need an Allow before this rule",
+			at, e.Rules[i].Number, e.Rules[i].Text)
+	}
+	return ""
+}
+
+// concerns reports whether a rule matches TCP to an address and port, as far as that is known without DNS.
+func concerns(r *cluster.FirewallRule, to netip.AddrPort, nodes cluster.Map[string, cluster.Node]) bool {
+	if len(r.Ports) > 0 && !slices.Contains(r.Ports, cluster.FirewallPort{Protocol: unix.IPPROTO_TCP, Number: to.Port()}) {
+		return false
+	}
+	switch {
+	case r.Nodes != nil:
+		for _, n := range nodes.All() {
+			if slices.Contains(n.Addresses, to.Addr()) {
+				return r.Nodes.Matches(labels.Set(n.Labels))
+			}
+		}
+		return false
+	case r.To.IsValid():
+		return r.To.Contains(to.Addr())
+	default:
+		return r.Name == ""
+	}
+}
