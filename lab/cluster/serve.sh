@@ -1,6 +1,6 @@
 #!/bin/bash
-# serve.sh: three pods, one on each node, behind a LoadBalancer Service with an EgressService. It gives the Service its ingress IPs, as
-# MetalLB would, and fails unless each pod's packets arrive at the host outside with the ingress IP as source, and that host reaches the
+# serve.sh: three pods, one on each node, behind a LoadBalancer Service with an EgressService, with ingress IPs of
+# MetalLB. It fails unless each pod's packets arrive at the host outside with the ingress IP as source, and that host reaches the
 # pods by it, over the routes that its router has by BGP.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
@@ -10,8 +10,6 @@ ingress4=203.0.113.10 ingress6=2001:db8:203::10
 fail() { echo "cluster: $*" >&2; exit 1; }
 kubectl apply -f "$here/web.yaml" >/dev/null
 kubectl -n shop rollout status daemonset/web --timeout=300s >/dev/null
-kubectl -n shop patch service web --subresource=status --type=merge \
-	-p "{\"status\":{\"loadBalancer\":{\"ingress\":[{\"ip\":\"$ingress4\"},{\"ip\":\"$ingress6\"}]}}}" >/dev/null
 kubectl -n shop wait --for=condition=Ready egressservice/web --timeout=300s >/dev/null
 host=$(kubectl -n shop get egressservice web -o jsonpath='{.status.host}')
 

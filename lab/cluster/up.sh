@@ -7,7 +7,7 @@ here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
 state=/run/egressway-cluster
 nodes=(node1 node2 node3)
-steps=8 step=0 began=$SECONDS
+steps=10 step=0 began=$SECONDS
 
 fail() { echo "cluster: $*" >&2; exit 1; }
 one_of() { # KEY VALUE KNOWN...
@@ -56,10 +56,25 @@ begin "kubelet, kube-proxy, kube-controller-manager, kube-scheduler and kubectl,
 kubebin=$("$here/kubebin/build.sh")
 end "$kubebin"
 
+others=(metallb)
+[ "${cni#flannel}" = "$cni" ] || others+=(flannel)
+begin "${others[*]}, from the Go module proxy"
+declare -A program module
+for other in "${others[@]}"; do
+	made=$(make -s --no-print-directory -C "$top" "$other")
+	read -r program["$other"] module["$other"] <<<"${made##*$'\n'}" # the last line
+done
+end "${module[*]##*/}"
+
 begin "Egressway and the images"
 make -s --no-print-directory -C "$top" image dist/box.tar
 mkdir -p -m 700 "$state"
-mkdir -p "$state"/{bin,log,images,cache} "$state.root"
+mkdir -p "$state"/{bin,log,images,cache,modules} "$state.root"
+binds=()
+for other in "${others[@]}"; do
+	ln -s "${module[$other]}" "$state/modules/$other"
+	binds+=(-bind "${program[$other]}:/lab/bin/$other")
+done
 cp "$top/dist/egressway.tar" "$top/dist/box.tar" "$state/images/"
 end "$(du -h --apparent-size "$state"/images/*.tar | awk '{ sub(".*/", "", $2); printf "%s %s, ", $2, $1 }')"
 
@@ -71,7 +86,8 @@ if [ "$(cat $instances)" -lt 512 ]; then # each kubelet and containerd needs som
 	echo 512 >$instances
 fi
 "$top/bin/box" hold -dir "$state" -cgroup egressway-cluster -- -at "$state.root" -tree "$tree" -bind "$tree:/lab/tree" -bind "$state:/lab/state" \
-	-bind "$here:/lab/src" -bind "$top/bin/box:/lab/bin/box" -bind "$kubelab:/lab/bin/kubelab" -bind "$kubebin:/lab/bin/kubebin" -- \
+	-bind "$here:/lab/src" -bind "$top/bin/box:/lab/bin/box" -bind "$kubelab:/lab/bin/kubelab" -bind "$kubebin:/lab/bin/kubebin" \
+	"${binds[@]}" -- \
 	bash /lab/src/machine.sh "${nodes[@]}"
 ln -s "$kubebin" "$state/bin/kubectl"
 cat >"$state/bin/docker" <<END
@@ -96,6 +112,10 @@ kubectl apply -k "$here/egressway" >/dev/null
 kubectl -n egressway-system rollout status daemonset/egressway --timeout=300s >/dev/null
 kubectl -n egressway-system wait --for=condition=Ready pod --all --timeout=300s >/dev/null # the speaker's rollout, OnDelete, has no status
 end "its DaemonSets are ready"
+
+begin "MetalLB's controller, with pools of ingress IPs"
+"$here/metallb.sh" "$state/modules/metallb"
+end "its Deployment is ready"
 
 begin "an EgressService, three pods and a host outside the cluster"
 "$here/serve.sh"

@@ -58,7 +58,7 @@ func TestRecord(t *testing.T) {
 	all := r.take(now)
 	require.Len(t, all, 1)
 	require.Equal(t, map[string]int{"192.0.2.1": 3, "192.0.2.2": 1}, all[0].Sources)
-	require.Equal(t, []int{1, 1, 50}, []int{all[0].Lost, all[0].Missing, all[0].SilentMS})
+	require.Equal(t, []int{1, 1, 100}, []int{all[0].Lost, all[0].Missing, all[0].SilentMS})
 
 	heard("192.0.2.1", datagram{"pod/4/kept", 14, 3}) // the gap is in this record
 	all = r.take(now.Add(time.Second))

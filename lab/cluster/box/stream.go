@@ -15,7 +15,7 @@ import (
 
 // pulse is the time between two datagrams of a stream, and patience the time in which one has to be answered.
 const (
-	pulse    = 50 * time.Millisecond
+	pulse    = 100 * time.Millisecond
 	patience = time.Second
 )
 

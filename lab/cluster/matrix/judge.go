@@ -14,6 +14,7 @@ type record struct {
 	Lost     int            `json:"lost"`
 	Missing  int            `json:"missing"`
 	SilentMS int            `json:"silentMs"`
+	losing   []string       // of a sum: streams that lost datagrams or answers
 }
 
 func (r record) received() (n int) {
@@ -49,17 +50,24 @@ func (w wire) add(host string, records []record) {
 	}
 }
 
-// way has the host outside at which a pod's packets have to arrive, and their sources: IPv4, IPv6.
+// way has the host outside at which a pod's packets have to arrive, and their sources: IPv4, IPv6. Its former sources are right as well.
 type way struct {
 	host    string
 	sources [2]string
+	former  [2]string
 }
 
-func (w way) source(family string) string {
+func (w way) source(family string) string { return ofFamily(w.sources, family) }
+
+func (w way) allows(source, family string) bool {
+	return source == w.source(family) || source == ofFamily(w.former, family)
+}
+
+func ofFamily(ips [2]string, family string) string {
 	if family == "6" {
-		return w.sources[1]
+		return ips[1]
 	}
-	return w.sources[0]
+	return ips[0]
 }
 
 // kinds and families are the parts of a stream's name beside the pod's.
@@ -84,7 +92,7 @@ func (w wire) wrong(ways map[string]way) (found []string) {
 			pod, rest, _ := strings.Cut(name, "/")
 			want, known := ways[pod]
 			for source, n := range r.Sources {
-				if known && want.host == host && want.source(rest[:1]) == source {
+				if known && want.host == host && want.allows(source, rest[:1]) {
 					continue
 				}
 				found = append(found, fmt.Sprintf("%d of %s at %s from %s, not at %s from %s",
@@ -106,6 +114,9 @@ func (w wire) sum(ways map[string]way, pods []string) (total record, silent []st
 				continue
 			}
 			total.add(*r)
+			if r.Lost+r.Missing > 0 {
+				total.losing = append(total.losing, fmt.Sprintf("%s: %d and %d answers", name, r.Lost, r.Missing))
+			}
 		}
 	}
 	slices.Sort(silent)

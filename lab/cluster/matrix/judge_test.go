@@ -9,8 +9,8 @@ import (
 // TestJudge holds records of three pods against their ways: one leaks, one is at the wrong network, one has no way.
 func TestJudge(t *testing.T) {
 	ways := map[string]way{
-		"a": {"outside", [2]string{"203.0.113.10", "2001:db8:203::10"}},
-		"b": {"outside-red", [2]string{"203.0.113.20", "2001:db8:203::20"}},
+		"a": {host: "outside", sources: [2]string{"203.0.113.10", "2001:db8:203::10"}},
+		"b": {host: "outside-red", sources: [2]string{"203.0.113.20", "2001:db8:203::20"}},
 	}
 	w := wire{}
 	w.add("outside", []record{
@@ -39,4 +39,21 @@ func TestJudge(t *testing.T) {
 		"1 of b/6/new at outside from 2001:db8:203::20, not at outside-red from 2001:db8:203::20",
 		"2 of c/4/new at outside from 172.18.0.12, not at  from ",
 	}, w.wrong(ways))
+}
+
+// TestJudgeOfAChange allows the sources from before a change and those after it, each of its own family, and no other.
+func TestJudgeOfAChange(t *testing.T) {
+	ways := map[string]way{"red-a": {
+		host: "outside-red", sources: [2]string{"203.0.113.21", "2001:db8:203::21"}, former: [2]string{"203.0.113.20", "2001:db8:203::20"},
+	}}
+	found := func(host, family, source string) []string {
+		w := wire{}
+		w.add(host, []record{{Stream: "red-a/" + family + "/kept", Sources: map[string]int{source: 1}}})
+		return w.wrong(ways)
+	}
+	require.Empty(t, found("outside-red", "4", "203.0.113.20"))
+	require.Empty(t, found("outside-red", "4", "203.0.113.21"))
+	require.Empty(t, found("outside-red", "6", "2001:db8:203::20"))
+	require.NotEmpty(t, found("outside-red", "4", "203.0.113.10"))
+	require.NotEmpty(t, found("outside", "4", "203.0.113.20"))
 }

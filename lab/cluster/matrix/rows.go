@@ -21,6 +21,11 @@ var rows = []row{
 	{"ClusterIP and other pods: no ingress IP inside the cluster", inside},
 	{"NodePort of every node from outside", nodePort},
 	{"a second address of another node counts as the node's", secondary},
+	{"MetalLB gives a Service other addresses", readdressed},
+	{"MetalLB has no address for a Service: its pod's packets are dropped until one is free", withoutAddress},
+	{"two Services share addresses by MetalLB's key: one host", shared},
+	{"EgressIP: its pods leave with it; planned move of an address", egressIP},
+	{"EgressFirewall: denied packets stay inside", firewall},
 	{"planned move: `kubectl cordon` of the host", cordoned},
 	{"planned move: `nodeSelector` and labels of nodes", selected},
 	{"daemon's pod deleted, on the host", deleted("egressway")},
@@ -80,14 +85,21 @@ func tunnelled(r *run) (seen string, err error) {
 		return "", err
 	}
 	sender := r.other(host)
-	back, err := r.configure("bgp:\n", "steering: {mode: vxlan}\nbgp:\n", func() (bool, error) {
-		out, err := r.in(r.ctx, sender, "ip", "-4", "route", "show", "table", "all", "proto", "142")
-		return strings.Contains(out, "dev egressway"), err
-	})
+	back := func() error { return nil }
+	defer func() { err = errors.Join(err, back()) }()
+	change, err := r.measure(func() error {
+		undo, err := r.configure("bgp:\n", "steering: {mode: vxlan}\nbgp:\n", func() (bool, error) {
+			out, err := r.in(r.ctx, sender, "ip", "-4", "route", "show", "table", "all", "proto", "142")
+			return strings.Contains(out, "dev egressway"), err
+		})
+		if undo != nil {
+			back = undo
+		}
+		return err
+	}, everyPod)
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, back()) }()
 	before, err := r.transmitted(sender)
 	if err != nil {
 		return "", err
@@ -100,7 +112,7 @@ func tunnelled(r *run) (seen string, err error) {
 	if after-before < settled {
 		return seen, fmt.Errorf("%d packets went through the tunnel of %s: %w", after-before, sender, err)
 	}
-	return seen, err
+	return seen + "; the change itself: " + change.String(), err
 }
 
 // transmitted counts the packets that a node sent through Egressway's tunnel.

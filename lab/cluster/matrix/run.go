@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ingress are the ingress IPs that the run gives to the Services.
+// ingress are the ingress IPs that MetalLB gives to the Services: their annotations ask for them.
 var ingress = map[string][2]string{
 	"web":    {"203.0.113.10", "2001:db8:203::10"},
 	"red":    {"203.0.113.20", "2001:db8:203::20"},
@@ -35,18 +35,25 @@ type run struct {
 	ctx   context.Context
 	cni   string
 	nodes map[string]node
+	// former are the sources of apps before a change, which are right while it lasts.
+	former map[string][2]string
+	// given are the sources that an EgressIP gives to apps.
+	given map[string][2]string
 }
 
 // way returns where the packets of a pod have to arrive, and with which sources.
 func (r *run) way(p pod) way {
+	if sources, ok := r.given[p.app]; ok {
+		return way{host: "outside", sources: sources}
+	}
 	n := r.nodes[p.node]
 	switch p.app {
 	case "own":
-		return way{"outside-red", n.red}
-	case "plain", "hostnet":
-		return way{"outside", n.own}
+		return way{host: "outside-red", sources: n.red}
+	case "plain", "twin", "hostnet":
+		return way{host: "outside", sources: n.own}
 	}
-	return way{network(p.app), ingress[p.app]}
+	return way{network(p.app), ingress[p.app], r.former[p.app]}
 }
 
 // measured counts the packets that arrived outside during an act, and for a second and a half after it.
@@ -58,13 +65,13 @@ type measured struct {
 func (m measured) String() string {
 	text := fmt.Sprintf("%d packets of %d pods, %d lost", m.received(), m.pods, m.Lost+m.Missing)
 	if m.Lost+m.Missing > 0 {
-		text += fmt.Sprintf(" (%d of them answers), silent for up to %d ms", m.Missing, m.SilentMS)
+		text += fmt.Sprintf(" (%d of them answers), silent for up to %d ms: %s", m.Missing, m.SilentMS, strings.Join(m.losing, ", "))
 	}
 	return text
 }
 
 // settled is how many datagrams of each stream a measurement waits for, after the act: more than a second's.
-const settled = 30
+const settled = 15
 
 // measure watches all streams during an act. No packet may arrive with another source than its pod's, nor at another network's host,
 // and every stream has to arrive at the end. The result is that of some pods, which have to be there before and after.
@@ -169,22 +176,16 @@ func (r *run) ready() error {
 	return r.do(r.ctx, "-n shop wait --for=condition=Ready egressservice --all --timeout=180s")
 }
 
-// start deploys the pods of the run beside those of "make cluster", and gives the Services their ingress IPs.
+// start deploys the pods of the run beside those of "make cluster".
 func (r *run) start() error {
 	if err := r.do(r.ctx, "apply -f "+r.source+"/web.yaml", "apply -f "+r.source+"/matrix.yaml"); err != nil {
 		return err
 	}
-	for _, service := range sorted(ingress) {
-		ips := ingress[service]
-		status := fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q},{"ip":%q}]}}}`, ips[0], ips[1])
-		if err := r.patch(r.ctx, "service/"+service, status, "--subresource=status"); err != nil {
-			return err
-		}
-	}
 	if err := r.do(r.ctx,
 		"-n shop rollout status daemonset/web --timeout=180s", "-n shop rollout status daemonset/red --timeout=180s",
 		"-n shop rollout status daemonset/own --timeout=180s", "-n shop rollout status deployment/single --timeout=180s",
-		"-n plain rollout status deployment/plain --timeout=180s", "-n shop rollout status deployment/hostnet --timeout=180s",
+		"-n plain rollout status deployment/plain --timeout=180s", "-n plain rollout status deployment/twin --timeout=180s",
+		"-n shop rollout status deployment/hostnet --timeout=180s",
 	); err != nil {
 		return err
 	}
