@@ -15,7 +15,7 @@ func TestExplainDSCP(t *testing.T) {
 	value := func(n uint8) *uint8 { return &n }
 	class := walk.Lookup{Set: "classes4", Key: pod.String(), Found: true, Value: "7"}
 	none := walk.Lookup{Set: "classes4", Key: pod.String()}
-	ranged := walk.Lookup{Set: "ranges-7", Key: outside.String(), Found: true, Value: "46", Range: "198.51.100.0/24"}
+	ranged := walk.Lookup{Set: "ranges-7", Key: outside.String(), Found: true, Value: "dscp-46", Range: "198.51.100.0/24"}
 	const rule = "rule 1: DSCP 46 to 198.51.100.0/24 from all pods"
 	inForce := &walk.Passage{Chain: "qos", Lookups: []walk.Lookup{class, ranged}, DSCP: value(46)}
 	planned := &status.Marking{Object: "shop/default", DSCP: value(46), Rule: rule}
@@ -31,8 +31,8 @@ func TestExplainDSCP(t *testing.T) {
 		"no EgressQoS":       {marked: &walk.Passage{Empty: true}},
 		"pod not selected":   {marked: &walk.Passage{Lookups: []walk.Lookup{none}}},
 		"dropped before":     {planned: planned},
-		"by the only rule":   {marked: inForce, planned: planned, dscp: value(46), step: "46: EgressQoS shop/default, " + rule, asked: "set ranges-7: 198.51.100.0/24 : 46"},
-		"without a daemon":   {marked: inForce, silent: true, dscp: value(46), step: "46", asked: "set ranges-7: 198.51.100.0/24 : 46"},
+		"by the only rule":   {marked: inForce, planned: planned, dscp: value(46), step: "46: EgressQoS shop/default, " + rule, asked: "set ranges-7: 198.51.100.0/24 : dscp-46"},
+		"without a daemon":   {marked: inForce, silent: true, dscp: value(46), step: "46", asked: "set ranges-7: 198.51.100.0/24 : dscp-46"},
 		"an older daemon":    {marked: inForce, dscp: value(46), step: "46", differs: "the daemon wants packets of 10.244.1.11 to 198.51.100.10 to have no DSCP value but the kernel gives them DSCP 46"},
 		"another rule loses": {marked: inForce, planned: &status.Marking{Object: "shop/default", DSCP: value(46), Rule: rule, Later: []int{3}}, dscp: value(46), step: "46: EgressQoS shop/default, " + rule + "; rule 3 matches too, but comes later"},
 		"many rules lose": {

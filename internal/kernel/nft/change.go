@@ -374,8 +374,11 @@ func identity(e nftables.SetElement) string {
 	return b.String()
 }
 
-// verdictFromKernel decodes the verdict attributes that the library leaves encoded: code and chain.
+// verdictFromKernel decodes the verdict attributes that the library leaves encoded: code and chain. The end of a range has none.
 func verdictFromKernel(e *nftables.SetElement) {
+	if e.IntervalEnd {
+		return
+	}
 	v := &expr.Verdict{Chain: string(bytes.TrimRight(nl.Attr(e.Val, 0, unix.NFTA_VERDICT_CHAIN), "\x00"))}
 	if code := nl.Attr(e.Val, 0, unix.NFTA_VERDICT_CODE); len(code) == 4 {
 		v.Kind = expr.VerdictKind(int32(binary.BigEndian.Uint32(code)))

@@ -16,21 +16,22 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// The source of a connection's first packet leads to a policy, and in each of the policy's stretches, mostly one, its destination
-// leads to an outcome: a lookup each, with a tree of rules behind it (see ways). Some outcomes depend on the port: one more lookup.
+// The source of a connection's first packet leads to a policy, by a tree of rules (see ways). In each of the policy's stretches, mostly
+// one, its destination leads to an outcome, by a verdict map. Some outcomes depend on the port: one more lookup.
 // Nothing of a policy changes while it has its id; a plan with another policy has other chains and sets.
 
 // Names of the sets and chains of EgressFirewall. Only a plan with policies has them.
 const (
 	SetFirewalled = "firewalled" // pod of this node : policy
 	SetInside     = "inside"     // destinations that no policy denies
-	SetPolicy     = "policy"     // per stretch of a policy: destination : outcome; of names, the addresses that they have now
+	SetPolicy     = "policy"     // per stretch of a policy: destination : verdict of its outcome; of names, the addresses that they have now
 	SetAsking     = "asking"     // pods whose policy has names
 	SetResolvers  = "resolvers"  // servers whose answers say which addresses names have
 	ChainFirewall = "firewall"
 	ChainAnswers  = "answers"
 	ChainAnswered = "answered"
 	chainPolicies = "policies"
+	chainDenied   = "denied"
 )
 
 // QueueAnswers is the number of the netfilter queue to which answers of DNS go.
@@ -104,7 +105,8 @@ func firewallChains(d *plan.DataPlane) (all []Chain) {
 		all = append(append(all, first),
 			ways(chainPolicies+f.Suffix, f.source(), SetFirewalled+f.Suffix, goingTo(SetPolicy), ids)...)
 	}
-	return slices.Concat([]Chain{base}, all, answerChains(d))
+	denied := Chain{Name: chainDenied, Rules: [][]expr.Any{dropFor(DropFirewall)}}
+	return slices.Concat([]Chain{base}, all, []Chain{denied}, answerChains(d))
 }
 
 // answerChains returns the chains that queue answers of resolvers to pods whose policy has names, until the kernel has the addresses in
@@ -146,19 +148,13 @@ func (f Family) policyChains(p *firewall.Policy) (all []Chain) {
 	for n := range p.Stretches {
 		s, name := &p.Stretches[n], stretch(p.ID, n)
 		c.Rules = append(c.Rules, jump(name))
-		to := func(outcome plan.PathID) part {
-			o := firewall.Outcome(outcome)
-			if o < firewall.FirstPorts {
-				return verdictFor(o)
-			}
-			return goTo(byPort(name, int(o-firewall.FirstPorts)))
-		}
+		// With many ranges a lookup costs as much as ten comparisons, so there is one, in a verdict map: a tree of rules from numbers to
+		// chains would look the destination up again at each fork (see ways).
+		found := join(f.destination(), verdictOf(name))
 		if len(s.Names) > 0 {
-			found := join(f.destination(), in(NameSetOf(p.ID, n)), to(plan.PathID(s.Named)))
-			all = append(all, Chain{Name: name, Rules: [][]expr.Any{found}})
-		} else {
-			all = append(all, ways(name, f.destination(), name, to, outcomesOf(s))...)
+			found = join(f.destination(), in(NameSetOf(p.ID, n)), part{verdictFor(name, s.Named)})
 		}
+		all = append(all, Chain{Name: name, Rules: [][]expr.Any{found}})
 		for i := range s.Ports {
 			all = append(all, portsChain(byPort(name, i), &s.Ports[i]))
 		}
@@ -166,24 +162,17 @@ func (f Family) policyChains(p *firewall.Policy) (all []Chain) {
 	return append([]Chain{c}, all...)
 }
 
-// outcomesOf returns the outcomes of a stretch, sorted.
-func outcomesOf(s *firewall.Stretch) (all []plan.PathID) {
-	for _, r := range s.Ranges {
-		all = append(all, plan.PathID(r.Outcome))
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// verdictFor returns the verdict of an outcome.
-func verdictFor(o firewall.Outcome) part {
+// verdictFor returns the verdict of an outcome of a stretch.
+func verdictFor(stretch string, o firewall.Outcome) *expr.Verdict {
 	switch o {
 	case firewall.Allow:
-		return accept
+		return &expr.Verdict{Kind: expr.VerdictAccept}
+	case firewall.Deny:
+		return &expr.Verdict{Kind: expr.VerdictGoto, Chain: chainDenied}
 	case firewall.Undecided:
-		return backToCaller
+		return &expr.Verdict{Kind: expr.VerdictReturn}
 	}
-	return dropFor(DropFirewall)
+	return &expr.Verdict{Kind: expr.VerdictGoto, Chain: byPort(stretch, int(o-firewall.FirstPorts))}
 }
 
 // portsChain returns the chain that decides by protocol and port.
@@ -194,9 +183,9 @@ func portsChain(name string, p *firewall.Ports) Chain {
 		&expr.Payload{DestRegister: reg32 + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 	}
 	for _, of := range exceptions(p) {
-		c.Rules = append(c.Rules, join(port, in(portsSet(name, of.Outcome)), verdictFor(of.Outcome)))
+		c.Rules = append(c.Rules, join(port, in(portsSet(name, of.Outcome)), part{verdictFor(name, of.Outcome)}))
 	}
-	c.Rules = append(c.Rules, verdictFor(p.Otherwise))
+	c.Rules = append(c.Rules, part{verdictFor(name, p.Otherwise)})
 	return c
 }
 
@@ -253,8 +242,8 @@ func firewallSets(d *plan.DataPlane) (all []*Set) {
 
 // policySets returns the map or set of each stretch of a policy, whose keys are addresses as in addr, and the sets of its ports.
 func policySets(p *firewall.Policy, addr nftables.Set) (all []*Set) {
-	toNumber, timed := addr, addr
-	toNumber.IsMap, toNumber.DataType = true, nftables.TypeMark
+	toVerdict, timed := addr, addr
+	toVerdict.IsMap, toVerdict.DataType = true, nftables.TypeVerdict
 	timed.HasTimeout = true
 	ports := nftables.Set{
 		KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), Concatenation: true,
@@ -267,10 +256,10 @@ func policySets(p *firewall.Policy, addr nftables.Set) (all []*Set) {
 			names.Name = NameSetOf(p.ID, n)
 			all = append(all, names)
 		} else {
-			ranges := &Set{Set: toNumber}
+			ranges := &Set{Set: toVerdict}
 			ranges.Name, ranges.Interval = name, true
 			for _, r := range s.Ranges {
-				ranges.addRange(r.First, r.Last, plan.PathID(r.Outcome))
+				ranges.addRange(r.First, r.Last, verdictFor(name, r.Outcome))
 			}
 			all = append(all, ranges)
 		}
@@ -288,9 +277,9 @@ func policySets(p *firewall.Policy, addr nftables.Set) (all []*Set) {
 	return all
 }
 
-// addRange adds a range of addresses to a map of ranges to numbers.
-func (s *Set) addRange(first, last netip.Addr, number plan.PathID) {
-	s.Elements = append(s.Elements, nftables.SetElement{Key: first.AsSlice(), Val: PathValue(number)})
+// addRange adds a range of addresses to a map of ranges to verdicts.
+func (s *Set) addRange(first, last netip.Addr, verdict *expr.Verdict) {
+	s.Elements = append(s.Elements, nftables.SetElement{Key: first.AsSlice(), VerdictData: verdict})
 	s.Elements = appendEnd(s.Elements, last.Next())
 }
 

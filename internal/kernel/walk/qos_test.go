@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"testing"
@@ -62,7 +63,7 @@ func TestWalkFindsDSCP(t *testing.T) {
 		require.Equal(t, test.dscp, p.DSCP, "%s to %s", test.from, test.to)
 		if l, _ := p.LookedUp(ruleset.SetRanges); test.in != "" {
 			require.Equal(t, test.in, l.Range)
-			require.Equal(t, *test.dscp, uint8(l.PathValue()))
+			require.Equal(t, fmt.Sprint("dscp-", *test.dscp), l.Value)
 		}
 		class, _ := p.LookedUp(ruleset.SetClasses)
 		require.Equal(t, test.from == "10.244.1.11" || test.from == "fd44:1::11", class.Found)

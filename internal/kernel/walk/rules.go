@@ -573,13 +573,15 @@ func addressText(b []byte) string {
 }
 
 // numbered are the maps to numbers.
-var numbered = []string{
-	ruleset.SetEgress, ruleset.SetStrays, ruleset.SetFirewalled, ruleset.SetPolicy, ruleset.SetClasses, ruleset.SetRanges,
-}
+var numbered = []string{ruleset.SetEgress, ruleset.SetStrays, ruleset.SetFirewalled, ruleset.SetClasses}
 
-// text formats the found element for people: a path id, an address, a range, or a chain.
+// text formats the found element for people: a path id, an address, a range, a chain, or "accept" and "return".
 func (f *found) text(set string) string {
 	switch kind := setKind(set); {
+	case f.verdict != nil && f.verdict.Kind == expr.VerdictAccept:
+		return "accept"
+	case f.verdict != nil && f.verdict.Kind == expr.VerdictReturn:
+		return "return"
 	case f.verdict != nil:
 		return f.verdict.Chain
 	case slices.Contains(numbered, kind):
