@@ -115,7 +115,7 @@ func (b *bench) prepare() error {
 		entry{"IPv6, one SNAT rule", with(six(one), members, staticSNAT)},
 		entry{"IPv6, egressway, 10,000", with(six(own), members, direct)},
 	)
-	all = append(all, firewalls(noNAT)...)
+	all = slices.Concat(all, firewalls(noNAT), qosLayouts(noNAT), egressIPLayouts(own))
 	if canVRF() {
 		vrf := func(l layout) layout { l.vrf = true; return l }
 		all = append(all,

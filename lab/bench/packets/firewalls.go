@@ -18,11 +18,10 @@ const firewalledPods = 2000
 // the main table, by which a packet costs least, so that the rules show most.
 func firewalls(own layout) (all []entry) {
 	for _, v6 := range []bool{false, true} {
-		name := map[bool]string{false: "firewall, ", true: "IPv6, firewall, "}[v6]
 		add := func(what string, rules, ports, namespaces int) {
 			l := own
 			l.v6, l.endpoints, l.setup = v6, firewalledPods, firewalled(firewallRules(rules, ports), namespaces)
-			all = append(all, entry{name + what, l})
+			all = append(all, entry{family(v6, "firewall, %s", what), l})
 		}
 		add("one rule", 1, 1, 1)
 		add("8,000 rules", cluster.MostFirewallRules, 1, 1)
