@@ -57,13 +57,13 @@ func watchBrains(ctx context.Context, s *stage.Stage) (*brains, error) {
 }
 
 var (
-	ofWeb      = regexp.MustCompile(`^(?:Deleted )?(192\.0\.2\.1\d|2001:db8:2::1\d) `)
+	ofHost      = regexp.MustCompile(`^(?:Deleted )?(192\.0\.2\.[13]\d|2001:db8:2::[13]\d) `)
 	viaGateway = regexp.MustCompile(`via (?:inet6 )?(\S+)`)
 )
 
 // hear takes one line of ip(8).
 func (b *brains) hear(router, line string, now time.Time) {
-	m := ofWeb.FindStringSubmatch(line)
+	m := ofHost.FindStringSubmatch(line)
 	if m == nil {
 		return
 	}

@@ -46,9 +46,11 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 		return result, err
 	}
 	r := &run{Options: o, began: time.Now(), rows: map[string]*Row{}, logs: map[string]string{}}
-	r.Stage, err = stage.New(ctx, o.Containerlab, stage.Options{
-		API: true, BFD: !o.Patient, Nodes: stage.Nodes, Config: o.config,
-	})
+	on := stage.Options{API: true, BFD: !o.Patient, Nodes: stage.Nodes, Config: o.config}
+	if err := furnish(o.Containerlab, &on); err != nil {
+		return result, err
+	}
+	r.Stage, err = stage.New(ctx, o.Containerlab, on)
 	if err != nil {
 		return result, err
 	}
@@ -68,7 +70,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 
 // config edits the daemons' configuration.
 func (o Options) config(c string) string {
-	c += "moves: {keepFlows: " + keepFlows.String() + "}\n"
+	c = withEgressIPs(c) + "moves: {keepFlows: " + keepFlows.String() + "}\n"
 	if o.Patient {
 		c += "failover: {bfd: {detectMultiplier: 20}}\n"
 	}
@@ -89,6 +91,8 @@ type run struct {
 
 	now, before   identities // of the pods; before: those before the present fault, which stay valid until it is over
 	host, standby string     // of web, when the lab was last whole
+
+	rules, rulesBefore int // of the EgressFirewall and the EgressQoS, as now and before are
 
 	rows     map[string]*Row
 	failures []string
@@ -215,7 +219,7 @@ func (r *run) play(ctx context.Context, number int, s step) (whole bool, err err
 	}
 	in.step, in.ended = s, time.Now().Add(-judged)
 	r.judge(number, in)
-	r.before = r.now
+	r.before, r.rulesBefore = r.now, r.rules
 	r.expect()
 	return unsettled == nil, err
 }

@@ -82,7 +82,7 @@ func TestVerdict(t *testing.T) {
 	egress := lab.Question{Node: "a-p1", To: outside[0], Protocol: lab.UDP, Every: 10 * time.Millisecond}
 	guests := lab.Question{Node: guest, To: outside[0], Protocol: lab.UDP, Every: 10 * time.Millisecond}
 	session := lab.Question{Node: "a-p1", To: outside[0], Protocol: lab.TCP, Session: true, Every: 10 * time.Millisecond}
-	was := lab.Answerer{Name: "ext-default", Source: netip.MustParseAddr("10.0.0.13")}
+	was := lab.Answerer{Name: "ext-red", Source: netip.MustParseAddr(team.source4)}
 	cases := map[string]struct {
 		limit    Limit
 		question lab.Question

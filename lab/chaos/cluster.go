@@ -57,6 +57,9 @@ var clusterFaults = map[string]fault{
 		},
 		hold: aWhile, moves: true,
 	},
+	"rules changed": { // of all pods' EgressFirewall and EgressQoS
+		inject: changeRules,
+	},
 	"node not Ready": {
 		inject: func(ctx context.Context, r *run, s *step) error { return r.ready(ctx, s.node, true, false) },
 		heal:   func(ctx context.Context, r *run, s *step) error { return r.ready(ctx, s.node, false, true) },
@@ -90,7 +93,7 @@ func ends() (all []string) {
 
 // toggle makes the guest an endpoint of web, or removes it from the endpoints.
 func (r *run) toggle(ctx context.Context) error {
-	to := unselected("c")
+	to := team
 	if r.now[guest] != web {
 		to = web
 	}
@@ -124,7 +127,7 @@ func selector(node string) string {
 
 // nodeSpec is where the specification of a Node begins.
 func nodeSpec(node string) string {
-	return fmt.Sprintf("  labels: {kubernetes.io/hostname: %s}\nspec:\n", node)
+	return "  labels: " + nodeLabels(node) + "\nspec:\n"
 }
 
 // ready changes whether a Node is.

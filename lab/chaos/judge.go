@@ -69,7 +69,7 @@ func (r *run) judge(number int, in incident) {
 	v.Late = stood(delays)
 	busy := r.busy(from, in.ended, delays)
 	for _, report := range r.probe.Between(from, in.ended) {
-		if report.Question.Node != control {
+		if report.Question.Node != control && !isDenied(report.Question) {
 			v.flow(r, in, report, busy)
 		}
 	}
@@ -77,6 +77,13 @@ func (r *run) judge(number int, in incident) {
 	wrong := r.Wrong(r.allowed())
 	if v.Leaks += wrong.Total(); len(wrong) > 0 {
 		v.fail("%d packets at routers with a wrong source or in a wrong network: %s", wrong.Total(), r.some(wrong))
+	}
+	for what, packets := range map[string]lab.Packets{
+		"that an EgressFirewall denies": r.trespassers(), "with a foreign DSCP value": r.miscolored(),
+	} {
+		if v.Leaks += packets.Total(); len(packets) > 0 {
+			v.fail("%d packets at routers %s: %s", packets.Total(), what, r.some(packets))
+		}
 	}
 	for _, err := range in.errs {
 		v.fail("%v", err)

@@ -162,7 +162,7 @@ func (r *run) part(ctx context.Context, node string, routers, nodes bool) error 
 // parted reports whether a question cannot be answered while a node is parted from routers, or from the other nodes.
 func (r *run) parted(node string, q lab.Question, routers, nodes bool) bool {
 	own := nodeOf(q.Node) == node
-	steered := r.now[q.Node] == web
+	steered := r.now[q.Node].host == "ext-red"
 	switch {
 	case routers && own && !steered: // it has no other way than by its own node
 		return true

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -40,11 +41,14 @@ func (r *run) settle(ctx context.Context, since time.Time) error {
 
 // whole is cheapest first.
 func (r *run) whole(ctx context.Context, since time.Time) error {
-	if err := r.probe.Steady(since, inARow, func(lab.Question) bool { return true }); err != nil {
+	if err := r.probe.Steady(since, inARow, func(q lab.Question) bool { return !isDenied(q) }); err != nil {
 		return err
 	}
 	var err error
 	if r.host, r.standby, err = r.elected(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(r.rulesInForce(ctx), r.egressIPInForce(ctx)); err != nil {
 		return err
 	}
 	for _, router := range routers {

@@ -25,18 +25,12 @@ func asDeployed() identities {
 	return identities{
 		"a-p1": web, "b-p1": web,
 		"a-p2": {"ext-blue", "10.2.0.11", "fd02::11"}, "b-p2": {"ext-blue", "10.2.0.12", "fd02::12"},
-		guest: unselected("c"),
+		guest: team,
 	}
 }
 
 // guest is the pod that is selected by web now and then, see toggle.
 const guest = "c-p1"
-
-// unselected returns the identity of a pod on a node that no EgressService selects: the CNI masquerades it.
-func unselected(node string) identity {
-	n := number[node]
-	return identity{"ext-default", "10.0.0." + n, "fd00::" + n}
-}
 
 // number is how the addresses of a node end.
 var number = map[string]string{"a": "11", "b": "12", "c": "13"}
@@ -115,6 +109,12 @@ func questions(now identities, slower int) (all []lab.Question) {
 		}
 		for _, to := range outside {
 			add(pod, to, every)
+		}
+		for _, to := range denied {
+			q := lab.Question{Node: pod, To: to, Every: byTCP * time.Duration(slower)}
+			for _, q.Protocol = range []lab.Protocol{lab.UDP, lab.TCP} {
+				all = append(all, q)
+			}
 		}
 	}
 	for _, i := range ingress {
