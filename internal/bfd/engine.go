@@ -227,16 +227,9 @@ func (e *Engine) Close() error { return e.Leave(DiagAdminDown) }
 
 // Leave is Close with another diagnostic, from which peers judge this node: DiagReset or DiagPathDown.
 func (e *Engine) Leave(why Diag) error {
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
+	if !e.halt() {
 		return nil
 	}
-	e.closed = true
-	e.mu.Unlock()
-	close(e.done)
-	e.loop.Wait()
-
 	e.mu.Lock()
 	last := e.table.takeDown(why, e.now())
 	e.mu.Unlock()
@@ -246,6 +239,33 @@ func (e *Engine) Leave(why Diag) error {
 		}
 		e.send(last)
 	}
+	return e.release()
+}
+
+// Abandon stops the engine without a signal: peers notice after their detection time.
+func (e *Engine) Abandon() error {
+	if !e.halt() {
+		return nil
+	}
+	return e.release()
+}
+
+// halt ends the loop. It returns false if the engine was closed before.
+func (e *Engine) halt() bool {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return false
+	}
+	e.closed = true
+	e.mu.Unlock()
+	close(e.done)
+	e.loop.Wait()
+	return true
+}
+
+// release closes the sockets.
+func (e *Engine) release() error {
 	var errs []error
 	for _, s := range e.sockets {
 		errs = append(errs, s.close())

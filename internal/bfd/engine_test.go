@@ -147,6 +147,17 @@ func TestCloseTellsPeers(t *testing.T) {
 	require.Zero(t, a.failed.Load())
 }
 
+func TestAbandon(t *testing.T) {
+	a, b := listen(t, loopback(1)), listen(t, loopback(2))
+	a.Set([]Peer{b.peer(true)})
+	b.Set([]Peer{a.peer(true)})
+	meet(t, a, b)
+	require.NoError(t, b.Abandon())
+	require.NoError(t, b.Abandon(), "once more does nothing")
+	until(t, func() bool { return a.with(b).Failed })
+	require.Contains(t, a.with(b).LastError, "nothing heard for", "no packet says that it ends")
+}
+
 func TestRemovedPeerIsTold(t *testing.T) {
 	a, b := listen(t, loopback(1)), listen(t, loopback(2))
 	a.Set([]Peer{b.peer(true)})

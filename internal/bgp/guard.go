@@ -79,6 +79,21 @@ func (g *guards) set(speakers []*speaker) error {
 	return errors.Join(errs...)
 }
 
+// abandon ends BFD with all routers without a signal. A router keeps the routes of a speaker that restarts (RFC 4724), unless BFD fails
+// while it takes the session for up: one that is slow may read the end of BFD before that of BGP, though it came later.
+func (g *guards) abandon() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, running := range g.all {
+		if running.engine != nil {
+			errs = append(errs, running.engine.Abandon())
+		}
+	}
+	clear(g.all)
+	return errors.Join(errs...)
+}
+
 // guardsOf returns the guards that speakers need, without engines.
 func guardsOf(speakers []*speaker) map[boundTo]*guard {
 	wanted := map[boundTo]*guard{}

@@ -158,6 +158,9 @@ func (s *Speakers) Close(ctx context.Context, graceful bool) error {
 		return s.byNetwork[network].stop(ctx, graceful)
 	})
 	clear(s.byNetwork)
+	if graceful {
+		return errors.Join(err, s.guards.abandon())
+	}
 	return errors.Join(err, s.guards.set(nil)) // after BGP: to a router, an end of BFD would be a failure of the session
 }
 

@@ -19,6 +19,8 @@ type Choice struct {
 	Standby string // the node that takes over; empty: none
 	Term    int64  // counts the hosts so far; 0: not known
 	Former  bool   // the standby was the host before, and has connections of that time
+	// Left reports that this node was host or standby a moment ago: other nodes may not know yet, and send it packets.
+	Left    bool
 	Why     string // why the former host lost the role; empty: it did not
 	Despite string // the host's worst lack, where no other node would be better; empty: it lacks nothing
 	// Unrouted names the families that the object needs and for which the host has no route; empty: none.

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// handOver is for how long the next host of a seat is its standby first, where every node elects for itself. It is longer
-// than the time in which all nodes have read a changed file and have applied it.
+// handOver is for how long the next host of a seat is its standby first, where every node elects for itself, and for how long a node that
+// left a seat serves packets that others still send to it. It is longer than the time in which all nodes have learned of a change and have
+// applied it.
 const handOver = 2 * time.Second
 
 // move is a move of a seat's host while both hosts can serve, where every node elects for itself. Nodes notice it at
@@ -53,10 +54,15 @@ func (m move) handedOver() time.Time { return m.began.Add(handOver) }
 // ends returns when the former host ceases to be the standby. keep is how long flows keep their former host.
 func (m move) ends(keep time.Duration) time.Time { return m.handedOver().Add(keep) }
 
-// Due returns when the next phase of a move begins. ok is false if no host moves.
+// Due returns when the next phase of a move begins, or this node has left a seat for good. ok is false if no host moves.
 func (c *Local) Due() (at time.Time, ok bool) {
 	for s, m := range c.moves {
 		if next := c.nextPhase(s, m); !ok || next.Before(at) {
+			at, ok = next, true
+		}
+	}
+	for _, left := range c.left {
+		if next := left.Add(handOver); !ok || next.Before(at) {
 			at, ok = next, true
 		}
 	}
@@ -71,10 +77,15 @@ func (c *Local) nextPhase(s Seat, m move) time.Time {
 	return m.ends(c.sight.Keep)
 }
 
-// withDue adds the seats for which the next phase of a move has begun.
+// withDue adds the seats for which the next phase of a move has begun, or that this node has left for good.
 func (c *Local) withDue(seats []Seat) []Seat {
 	for s, m := range c.moves {
 		if !c.sight.Now.Before(c.nextPhase(s, m)) {
+			seats = append(slices.Clip(seats), s)
+		}
+	}
+	for s, left := range c.left {
+		if !c.sight.Now.Before(left.Add(handOver)) {
 			seats = append(slices.Clip(seats), s)
 		}
 	}

@@ -55,6 +55,7 @@ func TestGradualMove(t *testing.T) {
 	require.Equal(t, "a", m.after(handOver-1).Host, "the time is not over")
 	require.Equal(t, Choice{Host: "b", Standby: "a", Term: 1, Former: true}, m.untilDue(t))
 	require.Equal(t, "a", m.after(m.sight.Keep-1).Standby, "flows still use the former host")
+	require.Equal(t, Choice{Host: "b", Standby: "c", Term: 1, Left: true}, m.untilDue(t))
 	require.Equal(t, Choice{Host: "b", Standby: "c", Term: 1}, m.untilDue(t))
 	_, moving := m.local.Due()
 	require.False(t, moving, "the move is over")
@@ -75,8 +76,7 @@ func TestGradualMoveEnds(t *testing.T) {
 		m := newMover("b", "c")
 		require.Equal(t, "b", m.elect("a", "c").Host, name)
 		require.Equal(t, at.host, at.change(m).Host, name)
-		_, moving := m.local.Due()
-		require.False(t, moving, name)
+		require.Empty(t, m.local.moves, name)
 	}
 
 	m := newMover("b", "c")
@@ -96,12 +96,12 @@ func TestGradualMoveElsewhere(t *testing.T) {
 	m.elect("b", "c")
 	require.Equal(t, Choice{Host: "a", Standby: "c", Term: 1}, m.elect("c", "b"))
 	require.Equal(t, Choice{Host: "c", Standby: "a", Term: 1, Former: true}, m.untilDue(t))
-	require.Equal(t, Choice{Host: "c", Standby: "b", Term: 1}, m.elect("b", "a"), "c is the host by now")
+	require.Equal(t, Choice{Host: "c", Standby: "b", Term: 1, Left: true}, m.elect("b", "a"), "c is the host by now")
 
 	m = newMover("a", "b")
 	m.sight.Keep = 0
 	m.elect("b", "c")
-	require.Equal(t, Choice{Host: "b", Standby: "c", Term: 1}, m.untilDue(t), "moves.keepFlows: 0s")
+	require.Equal(t, Choice{Host: "b", Standby: "c", Term: 1, Left: true}, m.untilDue(t), "moves.keepFlows: 0s")
 
 	m = newMover("a", "b")
 	m.elect("b", "c")
@@ -109,4 +109,26 @@ func TestGradualMoveElsewhere(t *testing.T) {
 	require.Equal(t, []Seat{seatMoved}, m.local.Update(m.elected, []Seat{seatMoved}, m.sight))
 	_, moving := m.local.Due()
 	require.False(t, moving, "the object is gone")
+}
+
+// TestLeftSeat: a node that left a seat is noted for a while, since others learn of it later, unless the seat has no other host.
+func TestLeftSeat(t *testing.T) {
+	m := newMover("a", "b")
+	m.sight.Heard = nil // a leader elects
+	require.Equal(t, Choice{Host: "b", Standby: "a", Former: true}, m.elect("b", "a"))
+	left := Choice{Host: "b", Standby: "c", Left: true}
+	require.Equal(t, left, m.elect("b", "c"))
+	require.Equal(t, left, m.after(handOver-1))
+	require.Equal(t, Choice{Host: "b", Standby: "c"}, m.untilDue(t))
+	_, waits := m.local.Due()
+	require.False(t, waits)
+
+	require.Equal(t, Choice{Host: "a", Standby: "b", Former: true}, m.elect("a", "b"))
+	require.Equal(t, left, m.elect("b", "c"))
+	require.Equal(t, Choice{Host: "b", Standby: "a"}, m.elect("b", "a"), "the standby again")
+	for _, host := range []string{"", cluster.AllHosts} {
+		m.elect("a", "b")
+		require.Equal(t, Choice{Host: host}, m.elect(host, ""), "no node is the host")
+		require.Equal(t, Choice{Host: "b", Standby: "c"}, m.elect("b", "c"))
+	}
 }

@@ -13,6 +13,7 @@ type Local struct {
 	now   map[Seat]Choice
 	hosts map[Seat]string // elected ones, where every node elects for itself
 	moves map[Seat]move
+	left  map[Seat]time.Time // when this node ceased to be host or standby, while the seat has another host
 	// obeyed holds the hosts that a leader elected while they were silent for this node, their standby.
 	obeyed map[Seat]string
 }
@@ -45,7 +46,7 @@ func (c *Local) Update(elected map[Seat]Choice, changed []Seat, sight Sight) (di
 		!maps.Equal(sight.Silent, c.sight.Silent)
 	if c.now == nil {
 		c.now, c.hosts, c.moves = make(map[Seat]Choice, len(elected)), map[Seat]string{}, map[Seat]move{}
-		c.obeyed = map[Seat]string{}
+		c.obeyed, c.left = map[Seat]string{}, map[Seat]time.Time{}
 	} else {
 		sight.Resumed = nil
 	}
@@ -85,6 +86,7 @@ func (c *Local) set(s Seat, elected map[Seat]Choice) bool {
 	delete(c.hosts, s)
 	delete(c.moves, s)
 	delete(c.obeyed, s)
+	delete(c.left, s)
 	return had
 }
 
@@ -95,7 +97,7 @@ func (c *Local) apply(s Seat, choice Choice) bool {
 	if c.obeys(s, was, had, choice, next) {
 		next = choice
 	}
-	next = next.Resume(was)
+	next = c.lingers(s, was, next.Resume(was))
 	if c.sight.Resumed != nil && next.Host == c.sight.Node && next.Standby != "" {
 		next.Former = c.sight.Resumed(s)
 	}
@@ -105,6 +107,27 @@ func (c *Local) apply(s Seat, choice Choice) bool {
 	c.now[s] = next
 	return true
 }
+
+// lingers returns the choice with the note that this node left the seat a moment ago. Nodes learn of a change one after another: those
+// that learn later still send their packets here, which it serves until all know. was is the choice before.
+func (c *Local) lingers(s Seat, was, next Choice) Choice {
+	node := c.sight.Node
+	switch {
+	case !isNode(next.Host) || next.seats(node):
+		delete(c.left, s)
+	case was.seats(node):
+		c.left[s] = c.sight.Now
+	}
+	if left, late := c.left[s]; late {
+		if next.Left = c.sight.Now.Before(left.Add(handOver)); !next.Left {
+			delete(c.left, s)
+		}
+	}
+	return next
+}
+
+// seats reports whether a node is the host or the standby.
+func (c Choice) seats(node string) bool { return c.Host == node || c.Host != "" && c.Standby == node }
 
 // here returns one choice as this node sees it. With manifests, every node elects for itself. A host that the manifests
 // name without a term gets one, so that a standby that takes over can announce a later term. A standby without a daemon

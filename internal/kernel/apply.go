@@ -77,6 +77,7 @@ func (n *Node) Apply(ctx context.Context, held Record, p *plan.NodePlan) (Result
 	a.try(ApplyRoutes, func() error { return a.addRoutes(ctx) })
 	rules := a.addRules(ctx)
 	n.nft.Without = a.rec.untunnelled != nil
+	a.try(ApplyTable, func() error { return a.endKept(ctx) })
 	packets := a.try(ApplyTable, func() error { return n.writeTable(ctx, &a.rec, p, trusted) })
 	a.result.Contradicted = packets && a.contradicted(held)
 	a.result.InForce = rules && packets && (a.rec.untunnelled == nil || p.Tunnel.Spare)
@@ -99,6 +100,14 @@ func (a *application) sameRules() bool {
 // addRules adds the missing rules, and reports whether the kernel has all of the plan.
 func (a *application) addRules(ctx context.Context) bool {
 	return a.sameRules() || a.try(ApplyRules, func() error { return a.route.AddRules(ctx, a.want.Rules, a.rec.madeRule) })
+}
+
+// endKept ends the connections that only the plan in force keeps where they are.
+func (a *application) endKept(ctx context.Context) error {
+	if a.former == nil {
+		return nil
+	}
+	return a.audit.EndKept(ctx, &a.former.DataPlane, &a.want.DataPlane)
 }
 
 // contradicted records that the packet filter is as planned, and reports whether connections may contradict that.

@@ -26,6 +26,7 @@ type source struct {
 	selects bool       // it selects members; a Service without an EgressService only claims addresses
 	aside   bool       // this node is elected, but lacks the network
 	former  bool       // the standby was the host before
+	left    bool       // this node was host or standby a moment ago
 	able    bool       // it can serve, as far as other claims allow it
 	has     [2][2]bool // whether it has members, by family and by where
 	sends   sends
@@ -183,7 +184,7 @@ func (r *redone) read(p *pass) {
 // serve sets who has the seat of a source, and the network that it may use.
 func (r *redone) serve(g *ground, choice election.Choice) {
 	s := r.source
-	s.host, s.standby, s.term, s.former, r.election = choice.Host, choice.Standby, choice.Term, choice.Former, choice.Problem
+	s.host, s.standby, s.term, s.former, s.left, r.election = choice.Host, choice.Standby, choice.Term, choice.Former, choice.Left, choice.Problem
 	s.network = g.networkOf(s.id, s.wanted, &r.findings)
 	s.standAside(g)
 }

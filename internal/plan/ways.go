@@ -99,10 +99,10 @@ func (f *frame) pathByHost(s *source, family int, local bool) (id PathID, source
 	return f.idTo(s.host), source, true
 }
 
-// sendsOut reports whether endpoints, on this node if local, leave here: this node is the host, or the standby, which a node
-// that learned of a move before this one steers to already.
+// sendsOut reports whether endpoints, on this node if local, leave here: this node is the host, or the standby, to which a node that
+// learned of a move before this one steers already, or was one of them a moment ago, so that a node that has not learned of it does still.
 func (f *frame) sendsOut(s *source, local bool) bool {
-	return s.host == f.node || s.standby == f.node && !local
+	return s.host == f.node || (s.standby == f.node || s.left) && !local
 }
 
 // keptOf returns the way by the standby for endpoints of this node.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -196,4 +197,33 @@ func TestContradictionsOfFew(t *testing.T) {
 		return true
 	}))
 	require.Equal(t, []netip.Addr{moved.Addr}, seen, "the kernel leaves out the rest")
+}
+
+// TestKeptOnlyBefore selects the endpoints whose connections can leave a kept way before the next plan is in force.
+func TestKeptOnlyBefore(t *testing.T) {
+	pod := addr("10.244.1.12")
+	at := func(path plan.PathID, kept plan.Way) *plan.DataPlane {
+		d := stories.DataPlane()
+		e, _ := d.Endpoints.Get(plan.Endpoint{Addr: pod})
+		e.Path, e.Kept = path, kept
+		d.Endpoints = d.Endpoints.With([]plan.Endpoint{e}, nil)
+		return &d
+	}
+	none, red := plan.Way{}, plan.Way{Path: 2, Source: addr("203.0.113.10")}
+	other := at(3, none)
+	other.Paths = slices.DeleteFunc(slices.Clone(other.Paths), func(p plan.Path) bool { return p.ID == 3 })
+	for name, c := range map[string]struct {
+		before, next *plan.DataPlane
+		moves        bool
+	}{
+		"kept no more":           {at(3, red), at(3, none), true},
+		"kept elsewhere":         {at(3, red), at(3, plan.Way{Path: 2, Source: pod}), true},
+		"kept still":             {at(3, red), at(3, red), false},
+		"kept from now on":       {at(3, none), at(3, red), false},
+		"new flows go elsewhere": {at(3, red), at(2, none), false},
+		"the path is gone":       {at(3, red), other, false},
+		"nothing is known":       {nil, at(3, none), false},
+	} {
+		require.Equal(t, c.moves, keptOnlyBefore(c.before, c.next).endpoints[pod], name)
+	}
 }

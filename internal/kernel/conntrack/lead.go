@@ -1,11 +1,14 @@
 package conntrack
 
 import (
+	"context"
 	"net/netip"
+	"slices"
 
 	vnl "github.com/vishvananda/netlink/nl"
 
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // lead returns the change that redirects a local pod's egress flow to the host that it is steered to now; ok is false if
@@ -26,6 +29,42 @@ func (f *flowCheck) lead(body []byte) (c entryChange, ok bool) {
 	c.Body = appendMark(c.Body, f.Marks.Egress(to.Path), f.Marks.Mask)
 	c.instead = deletion(body)
 	return c, true
+}
+
+// EndKept moves or ends the connections that stayed on a way which the plan before keeps for them, and the next one does not, where new
+// connections of the endpoint go by the same way in both. It is called before the next plan comes into force: the rules of both permit
+// what it makes of them, while End, afterwards, would leave their packets to be dropped for a moment.
+func (a *Audit) EndKept(ctx context.Context, before, next *plan.DataPlane) error {
+	of := keptOnlyBefore(before, next)
+	if of.none() {
+		return nil
+	}
+	d := *next
+	d.Policies = nil // what these deny is not in force yet
+	_, err := a.end(ctx, d, noNames, of)
+	return err
+}
+
+// keptOnlyBefore returns the endpoints that differ in nothing but a kept way, which the next plan does not keep.
+func keptOnlyBefore(before, next *plan.DataPlane) (d doubt) {
+	if allDoubtful(before, next) {
+		return d
+	}
+	stays := map[plan.PathID]bool{}
+	for i := range next.Paths {
+		p := &next.Paths[i]
+		stays[p.ID] = slices.ContainsFunc(before.Paths, func(b plan.Path) bool { return sorted.Same(p, &b) })
+	}
+	for x, y := range before.Endpoints.Changes(next.Endpoints) {
+		if x == nil || y == nil || x.Kept == (plan.Way{}) || x.Kept == y.Kept || !stays[y.Path] {
+			continue
+		}
+		same := *y
+		if same.Kept = x.Kept; same == *x {
+			d.put(x.Addr)
+		}
+	}
+	return d
 }
 
 // steered returns the endpoint with an address, and whether its flows are steered to a host that gives them their source.
