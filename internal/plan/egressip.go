@@ -93,7 +93,7 @@ func (k egressIPs) read(r *redone, p *pass) {
 	if exists {
 		choice = p.Hosts[election.Seat{ID: r.id}]
 	}
-	s.host, s.standby, s.term, s.former, s.left, r.election = choice.Host, choice.Standby, choice.Term, choice.Former, choice.Left, choice.Problem
+	r.election = s.seat(choice)
 	s.created, s.since, s.nodeSelector = spec.Created, spec.Created, assignable
 	if s.selects = false; !exists {
 		return

@@ -184,9 +184,15 @@ func (r *redone) read(p *pass) {
 // serve sets who has the seat of a source, and the network that it may use.
 func (r *redone) serve(g *ground, choice election.Choice) {
 	s := r.source
-	s.host, s.standby, s.term, s.former, s.left, r.election = choice.Host, choice.Standby, choice.Term, choice.Former, choice.Left, choice.Problem
+	r.election = s.seat(choice)
 	s.network = g.networkOf(s.id, s.wanted, &r.findings)
 	s.standAside(g)
+}
+
+// seat sets the nodes that have the seat of a source, and returns the problem of their election.
+func (s *source) seat(c election.Choice) *cluster.Problem {
+	s.host, s.standby, s.term, s.former, s.left = c.Host, c.Standby, c.Term, c.Former, c.Left
+	return c.Problem
 }
 
 // standAside gives up the role of this node in a network that it lacks. A host leaves the source to the standby, as if it

@@ -57,7 +57,7 @@ func watchBrains(ctx context.Context, s *stage.Stage) (*brains, error) {
 }
 
 var (
-	ofHost      = regexp.MustCompile(`^(?:Deleted )?(192\.0\.2\.[13]\d|2001:db8:2::[13]\d) `)
+	ofHost     = regexp.MustCompile(`^(?:Deleted )?(192\.0\.2\.[13]\d|2001:db8:2::[13]\d) `)
 	viaGateway = regexp.MustCompile(`via (?:inet6 )?(\S+)`)
 )
 

@@ -172,14 +172,19 @@ func (r *run) rulesInForce(ctx context.Context) error {
 	var f egressv1.EgressFirewall
 	var q egressv1.EgressQoS
 	const object = "{apiVersion: k8s.ovn.org/v1, kind: %s, metadata: {namespace: shop, name: default}}"
-	if err := errors.Join(r.API.Get(ctx, fmt.Sprintf(object, "EgressFirewall"), &f), r.API.Get(ctx, fmt.Sprintf(object, "EgressQoS"), &q)); err != nil {
+	if err := r.API.Get(ctx, fmt.Sprintf(object, "EgressFirewall"), &f); err != nil {
 		return err
 	}
-	return errors.Join(programmed("EgressFirewall", f.Status.Conditions, f.Generation), programmed("EgressQoS", q.Status.Conditions, q.Generation))
+	if err := r.API.Get(ctx, fmt.Sprintf(object, "EgressQoS"), &q); err != nil {
+		return err
+	}
+	return errors.Join(
+		programmed("EgressFirewall", f.Status.Conditions, f.Generation), programmed("EgressQoS", q.Status.Conditions, q.Generation))
 }
 
 func programmed(kind string, conditions []metav1.Condition, generation int64) error {
-	if c := meta.FindStatusCondition(conditions, "Programmed"); c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != generation {
+	c := meta.FindStatusCondition(conditions, "Programmed")
+	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != generation {
 		return fmt.Errorf("%s of generation %d is not in force: %+v", kind, generation, conditions)
 	}
 	return nil

@@ -31,21 +31,21 @@ func (f *flowCheck) lead(body []byte) (c entryChange, ok bool) {
 	return c, true
 }
 
-// EndKept moves or ends the connections that stayed on a way which the plan before keeps for them, and the next one does not, where new
-// connections of the endpoint go by the same way in both. It is called before the next plan comes into force: the rules of both permit
-// what it makes of them, while End, afterwards, would leave their packets to be dropped for a moment.
+// EndKept moves or ends connections on a way that only the plan in force keeps, where new connections of the endpoint have the same way in
+// both plans. Call it before the next plan comes into force: the rules of both plans permit the result. End alone is late: the new rules
+// drop packets of these connections until it has run.
 func (a *Audit) EndKept(ctx context.Context, before, next *plan.DataPlane) error {
 	of := keptOnlyBefore(before, next)
 	if of.none() {
 		return nil
 	}
 	d := *next
-	d.Policies = nil // what these deny is not in force yet
+	d.Policies = nil // not in force yet
 	_, err := a.end(ctx, d, noNames, of)
 	return err
 }
 
-// keptOnlyBefore returns the endpoints that differ in nothing but a kept way, which the next plan does not keep.
+// keptOnlyBefore returns the endpoints of which the next plan changes only the kept way.
 func keptOnlyBefore(before, next *plan.DataPlane) (d doubt) {
 	if allDoubtful(before, next) {
 		return d

@@ -24,7 +24,7 @@ import (
 const (
 	SetFirewalled = "firewalled" // pod of this node : policy
 	SetInside     = "inside"     // destinations that no policy denies
-	SetPolicy     = "policy"     // per stretch of a policy: destination : verdict of its outcome; of names, the addresses that they have now
+	SetPolicy     = "policy"     // per stretch of a policy: destination : verdict of its outcome; of names, their addresses now
 	SetAsking     = "asking"     // pods whose policy has names
 	SetResolvers  = "resolvers"  // servers whose answers say which addresses names have
 	ChainFirewall = "firewall"

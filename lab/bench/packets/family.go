@@ -49,7 +49,8 @@ func egressIPs(l layout) error {
 			set := labels.Set{"team": name}
 			namespaces[name] = cluster.Namespace{Labels: set}
 			all[cluster.Key{Name: name}] = cluster.EgressIP{
-				Addresses: []netip.Addr{source}, IPv4: !l.v6, IPv6: l.v6, Namespaces: labels.SelectorFromSet(set), Pods: labels.Everything(),
+				Addresses: []netip.Addr{source}, IPv4: !l.v6, IPv6: l.v6,
+				Namespaces: labels.SelectorFromSet(set), Pods: labels.Everything(),
 			}
 			hosts[election.EgressIPSeat(name, source)] = election.Choice{Host: "a", Standby: "b", Term: 1}
 		}
