@@ -179,12 +179,14 @@ func (r *run) rulesInForce(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(
-		programmed("EgressFirewall", f.Status.Conditions, f.Generation), programmed("EgressQoS", q.Status.Conditions, q.Generation))
+		holds("EgressFirewall", "Programmed", f.Status.Conditions, f.Generation),
+		holds("EgressQoS", "Ready", q.Status.Conditions, q.Generation))
 }
 
-func programmed(kind string, conditions []metav1.Condition, generation int64) error {
-	c := meta.FindStatusCondition(conditions, "Programmed")
-	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != generation {
+// holds is an error unless an object is in force, as one of its conditions says; generation 0: of any.
+func holds(kind, condition string, conditions []metav1.Condition, generation int64) error {
+	c := meta.FindStatusCondition(conditions, condition)
+	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != generation && generation != 0 {
 		return fmt.Errorf("%s of generation %d is not in force: %+v", kind, generation, conditions)
 	}
 	return nil
@@ -197,7 +199,8 @@ func (r *run) egressIPInForce(ctx context.Context) error {
 	if err := r.API.Get(ctx, "{apiVersion: k8s.ovn.org/v1, kind: EgressIP, metadata: {name: team}}", &e); err != nil {
 		return err
 	}
-	if err := programmed("EgressIP", e.Status.Conditions, e.Generation); err != nil {
+	const whichever = 0 // its generation grows with each write of its status
+	if err := holds("EgressIP", "Programmed", e.Status.Conditions, whichever); err != nil {
 		return err
 	}
 	if n := len(e.Status.Items); n != len(e.Spec.EgressIPs) {
@@ -217,7 +220,11 @@ func (r *run) egressIPInForce(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if want := []string{inRed(item.Node)[family]}; !slices.Equal(used, want) {
+			want := []string{inRed(item.Node)[family]}
+			if r.now[guest] != team { // no pod leaves by it
+				want = nil
+			}
+			if !slices.Equal(used, want) {
 				return fmt.Errorf("%s has %s by %v, want %v", router, a, used, want)
 			}
 		}

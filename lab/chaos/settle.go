@@ -26,14 +26,18 @@ func (r *run) settle(ctx context.Context, since time.Time) error {
 	const every = 100 * time.Millisecond // a router takes some milliseconds to answer
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var why error
 	for {
 		err := r.whole(ctx, since)
 		if err == nil {
 			return nil
 		}
+		if ctx.Err() == nil { // else the time was over while an answer was awaited
+			why = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not whole after %s: %w", settleLimit, err)
+			return fmt.Errorf("not whole after %s: %w", settleLimit, errors.Join(why, ctx.Err()))
 		case <-tick.C:
 		}
 	}

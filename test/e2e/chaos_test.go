@@ -34,6 +34,6 @@ func TestChaos(t *testing.T) {
 
 var quickFaults = []string{
 	"API server unreachable", "agent killed", "agent stopped", "all agents killed",
-	"learned routes flushed", "nft flush ruleset", "nothing", "rival deletes a rule", "rules deleted",
+	"learned routes flushed", "nft flush ruleset", "nothing", "rival deletes a rule", "rules changed", "rules deleted",
 	"split from API", "steering routes flushed",
 }

@@ -83,6 +83,10 @@ func TestFailoverOfEgressIP(t *testing.T) {
 		return one.Node, one.Standby, nil
 	}
 	awaitAll(t, s, v.all)
+	awaitItems(t, s, func(status egressv1.EgressIPStatus) bool { // b has its routes: an address would leave it otherwise
+		assigned := meta.FindStatusCondition(status.Conditions, "Assigned")
+		return assigned != nil && !strings.Contains(assigned.Message, "no other node would be better")
+	})
 	require.NoError(t, s.Edit(ctx, "cluster.yaml", plainC, assignableC)) // once both addresses are on b
 	s.Witness.Reset()
 	die(t, s, v, runs)
