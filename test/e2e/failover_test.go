@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -292,9 +293,15 @@ func (s *failovers) run(t *testing.T, away bool) {
 // (decision 0039), and a host that dies in a cluster has not died a moment ago.
 func (s *failovers) forget(t *testing.T) {
 	t.Helper()
-	for node, speaker := range s.Speakers {
-		require.NoError(t, speaker.Stop(t.Context()))
-		require.NoError(t, s.StartSpeaker(node))
+	for node := range s.Speakers {
+		former := speakerOf(t, s.Stage, node)
+		require.NoError(t, syscall.Kill(former, syscall.SIGTERM))
+		require.NoError(t, lab.Wait(t.Context(), patience, func() error { // the daemon starts another
+			if now := speakerOf(t, s.Stage, node); now == 0 || now == former {
+				return fmt.Errorf("node %s has no other speaker yet", node)
+			}
+			return nil
+		}))
 	}
 }
 
