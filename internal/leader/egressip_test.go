@@ -174,8 +174,9 @@ func TestLooksForAnotherCRD(t *testing.T) {
 		s.consider(s.now.Add(2*time.Second), false)
 		writes := len(s.items)
 		s.Submit(Input{Config: s.config, Objects: s.objects})
-		s.consider(s.now.Add(5*time.Second), false)
+		wait := s.consider(s.now.Add(5*time.Second), false)
 		require.Len(t, s.items, writes)
+		require.Equal(t, prunes, wait > 0 && wait <= lookAgain, "no pass need come: the next look is after %v", wait)
 		s.consider(s.now.Add(lookAgain+10*time.Second), false)
 		require.Equal(t, prunes, len(s.items) > writes)
 	}

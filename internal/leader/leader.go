@@ -147,6 +147,9 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	if l.term.waiting {
 		return soonest(wait, retryAfter)
 	}
+	if l.pruned != [2]bool{} { // a CRD that keeps them causes no pass
+		return soonest(wait, max(l.term.last.Add(lookAgain).Sub(now), retryAfter))
+	}
 	return wait
 }
 

@@ -24,7 +24,7 @@ import (
 
 // probeEvery is how often a leader checks whether a CRD that dropped parts of the status keeps them now. A write whose
 // parts are all dropped makes no new version of the object.
-const probeEvery = time.Minute
+const probeEvery = 30 * time.Second
 
 // Wanted is the status that an EgressService should have. Write fills in the times of its conditions.
 type Wanted struct {
