@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -126,6 +127,55 @@ type tableChange struct {
 func (c *tableChange) keeps(chain string) bool {
 	had, ok := c.had[chain]
 	return ok && !c.replace && had == c.wrote[chain]
+}
+
+// queueAhead adds the new sets to a transaction that comes before the one of queue, with their elements and with the new chains that no
+// hook calls, and reports whether there are any. The kernel makes the rules of a transaction visible before the elements of sets of ranges
+// (nft_set_commit_update): in between, a rule finds nothing in such a set that is as new as itself, and what a policy denies would pass.
+func (c *tableChange) queueAhead(t *transaction) (ahead bool, err error) {
+	if !c.rewrite || c.replace || !slices.ContainsFunc(c.sets, c.emptyAtFirst) {
+		return false, nil
+	}
+	if err := t.raw(dropCounters(c.chains)...); err != nil {
+		return false, err
+	}
+	made := map[string]*nftables.Chain{}
+	for _, w := range c.chains {
+		if w.Hook == nil && w.In == ruleset.TableInet && !c.has.chains[w.Name] {
+			made[w.Name] = t.AddChain(chainIn(w, tableOf(w.In)))
+		}
+	}
+	if err := c.queueNewSets(t); err != nil {
+		return false, err
+	}
+	if err := c.queueAllRules(t, made); err != nil {
+		return false, err
+	}
+	if c.had = maps.Clone(c.had); c.had != nil {
+		for name := range made {
+			c.had[name] = c.wrote[name]
+		}
+	}
+	return true, nil
+}
+
+// queueNewSets queues the sets that do not exist yet.
+func (c *tableChange) queueNewSets(t *transaction) error {
+	for _, w := range c.sets {
+		if w.In != ruleset.TableInet || c.has.sets[w.Name] != nil {
+			continue
+		}
+		if _, err := c.queueSet(t, w); err != nil {
+			return fmt.Errorf("make set %s: %w", w.Name, err)
+		}
+		c.has.sets[w.Name], c.has.elements[w.Name] = &w.Set, w.Elements
+	}
+	return nil
+}
+
+// emptyAtFirst reports whether rules of the same transaction would find nothing in a set at first.
+func (c *tableChange) emptyAtFirst(w *ruleset.Set) bool {
+	return w.In == ruleset.TableInet && w.Interval && len(w.Elements) > 0 && c.has.sets[w.Name] == nil && c.now[ruleset.TableInet].Exists
 }
 
 // queue adds the change to a transaction and reports whether it changes any elements.

@@ -2,7 +2,10 @@ package nft
 
 import (
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -74,4 +77,45 @@ func TestManyPolicies(t *testing.T) {
 	d.Policies[7].ID = 1<<20 + 7
 	_, err := n.Apply(t.Context(), d)
 	require.NoError(t, err)
+}
+
+// TestRangesComeBeforeRules follows what the kernel says of a first policy: the rules that look into its ranges come in a later
+// transaction. In one with the ranges they would be in force while these cannot be found yet.
+func TestRangesComeBeforeRules(t *testing.T) {
+	netns.Enter(t)
+	n := new(keptTable)
+	t.Cleanup(n.Close)
+	d := stories.DataPlane()
+	_, err := n.Apply(t.Context(), d)
+	require.NoError(t, err)
+
+	path := filepath.Join(t.TempDir(), "events")
+	events, err := os.Create(path)
+	require.NoError(t, err)
+	monitor := exec.CommandContext(t.Context(), "nft", "monitor")
+	monitor.Stdout = events
+	require.NoError(t, monitor.Start())
+	t.Cleanup(func() { _ = monitor.Process.Kill(); _ = monitor.Wait() })
+	said := func() string {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(text)
+	}
+	follow := func(mark string) {
+		t.Helper()
+		netns.Eventually(t, func() bool {
+			out, err := exec.CommandContext(t.Context(), "nft", "add table inet "+mark+"; delete table inet "+mark).CombinedOutput()
+			require.NoError(t, err, string(out))
+			return strings.Contains(said(), mark)
+		}, "nft monitor says "+mark)
+	}
+	follow("begin")
+	_, err = n.Apply(t.Context(), manyPolicies(d, 1, 2))
+	require.NoError(t, err)
+	follow("end")
+	_, after, found := strings.Cut(said(), "add element inet egressway policy-1048576-0 ")
+	require.True(t, found, said())
+	generation, rule := strings.Index(after, "new generation"), strings.Index(after, "add rule inet egressway firewall ")
+	require.Positive(t, generation)
+	require.Greater(t, rule, generation, after)
 }

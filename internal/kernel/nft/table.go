@@ -28,9 +28,9 @@ const chunk = 500
 // pauseFrom is the number of messages, of up to chunk elements each, above which a transaction pauses the events.
 const pauseFrom = 8
 
-// Table makes our nftables table equal to a plan, in one transaction. It keeps no plan: the caller hands it the Held of
-// the last Result. It remembers fingerprints of the rules that it wrote and of those that the kernel then listed, to skip
-// rules that need no change, and to notice changes by other programs.
+// Table makes our nftables table equal to a plan, in one transaction, before which another makes new sets of ranges. It keeps no plan:
+// the caller hands it the Held of the last Result. It remembers fingerprints of the rules that it wrote and of those that the kernel then
+// listed, to skip rules that need no change, and to notice changes by other programs.
 type Table struct {
 	wrote   map[string][sha256.Size]byte // fingerprint of each chain's rules
 	showed  [sha256.Size]byte            // fingerprint of the rules as the kernel listed them
@@ -186,10 +186,9 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 		return r, err
 	}
 	r.Missed = c.missed
-	if !c.replace {
-		if err := n.adopt(now, flags); err != nil {
-			return r, err
-		}
+	ahead, err := n.prepare(&c, flags)
+	if err != nil {
+		return r, err
 	}
 	changed, err := c.queue(t)
 	if err != nil {
@@ -204,8 +203,26 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 		}
 		n.wrote = c.wrote
 	}
-	r.Changed = changed || !now[ruleset.TableInet].Exists || fresh
+	r.Changed = changed || ahead || !now[ruleset.TableInet].Exists || fresh
 	return r, nil
+}
+
+// prepare adopts orphaned tables that are not replaced, and makes the new sets that the rules of a change will look into. It reports
+// whether there are any.
+func (n *Table) prepare(c *tableChange, flags uint32) (ahead bool, err error) {
+	if !c.replace {
+		if err := n.adopt(c.now, flags); err != nil {
+			return false, err
+		}
+	}
+	t, err := newTransaction()
+	if err != nil {
+		return false, fmt.Errorf("begin transaction: %w", err)
+	}
+	if ahead, err = c.queueAhead(t); !ahead || err != nil {
+		return false, err
+	}
+	return true, n.commit(t, flags)
 }
 
 // adopt makes tables without an owner ours, in a transaction of its own: the kernel refuses new base chains in one that changes a
