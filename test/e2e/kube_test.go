@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
+	"github.com/egressway/egressway/internal/cluster/kube"
+	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/stage"
 )
@@ -216,6 +219,14 @@ func TestAPIServerAway(t *testing.T) {
 		require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
 		awaitAll(t, s, then)
 		t.Logf("a change was in force %s after the API server answered again", time.Since(answers))
+		for _, node := range []string{"a", "b"} { // or a daemon would not say it the next time
+			awaitReport(t, s, node, func(r status.Report) string {
+				if i := slices.IndexFunc(r.Problems, func(p status.Problem) bool { return p.Reason == kube.ReasonUnreachable }); i >= 0 {
+					return "has not reached the server by every request"
+				}
+				return ""
+			})
+		}
 	}
 
 	away()
