@@ -33,7 +33,7 @@ func hosts(t *testing.T, s *stage.Stage) (host, standby string) {
 }
 
 // in is the address of a node in red.
-var inRed = map[string][2]string{"a": {"10.1.0.11", "fd01::11"}, "b": {"10.1.0.12", "fd01::12"}}
+var inRed = map[string][2]string{"a": {"10.1.0.11", "fd01::11"}, "b": {"10.1.0.12", "fd01::12"}, "c": {"10.1.0.13", "fd01::13"}}
 
 // hostAt waits until both routers of red use exactly one path to the ingress IPs of web, by node.
 func hostAt(t *testing.T, s *stage.Stage, node string) {
