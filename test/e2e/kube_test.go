@@ -204,6 +204,14 @@ func TestAPIServerAway(t *testing.T) {
 	traffic.answered(t, 3, now)
 	away := func() {
 		t.Helper()
+		for _, node := range []string{"a", "b"} { // a daemon that has yet to reach it by some request would not say it again
+			awaitReport(t, s, node, func(r status.Report) string {
+				if i := slices.IndexFunc(r.Problems, func(p status.Problem) bool { return p.Reason == kube.ReasonUnreachable }); i >= 0 {
+					return "has not reached the server by every request"
+				}
+				return ""
+			})
+		}
 		const silent = "it does not answer"
 		said := map[string]int{}
 		for _, node := range []string{"a", "b"} {
@@ -219,14 +227,6 @@ func TestAPIServerAway(t *testing.T) {
 		require.NoError(t, s.Edit(ctx, "shop.yaml", fromTo...))
 		awaitAll(t, s, then)
 		t.Logf("a change was in force %s after the API server answered again", time.Since(answers))
-		for _, node := range []string{"a", "b"} { // or a daemon would not say it the next time
-			awaitReport(t, s, node, func(r status.Report) string {
-				if i := slices.IndexFunc(r.Problems, func(p status.Problem) bool { return p.Reason == kube.ReasonUnreachable }); i >= 0 {
-					return "has not reached the server by every request"
-				}
-				return ""
-			})
-		}
 	}
 
 	away()
