@@ -66,7 +66,7 @@ func reserve(t *testing.T, s *stage.Stage, nodes ...string) {
 	t.Helper()
 	var v4, v6 []string
 	for _, n := range nodes {
-		v4, v6 = append(v4, inRed[n][0]), append(v6, inRed[n][1])
+		v4, v6 = append(v4, inRedOf(n)[0]), append(v6, inRedOf(n)[1])
 	}
 	for _, router := range []string{"red1", "red2"} {
 		require.NoError(t, s.AwaitStandby(t.Context(), router, "192.0.2.10/32", v4...))
@@ -276,7 +276,7 @@ func TestPathHealth(t *testing.T) {
 		return func(t *testing.T, node string) {
 			t.Helper()
 			for _, router := range []string{"red1", "red2"} {
-				_, err := s.Node(router).VTY("bgpd", "configure terminal", "router bgp 64601", fmt.Sprintf(command, inRed[node][0]))
+				_, err := s.Node(router).VTY("bgpd", "configure terminal", "router bgp 64601", fmt.Sprintf(command, inRedOf(node)[0]))
 				require.NoError(t, err)
 			}
 		}
@@ -289,7 +289,7 @@ func TestPathHealth(t *testing.T) {
 			t.Helper()
 			for _, router := range []string{"red1", "red2"} {
 				_, err := s.Node(router).VTY("bgpd", "configure terminal", "route-map NONE deny 10", "exit", "router bgp 64601",
-					"address-family ipv6 unicast", fmt.Sprintf(policy, inRed[node][0]))
+					"address-family ipv6 unicast", fmt.Sprintf(policy, inRedOf(node)[0]))
 				require.NoError(t, err)
 			}
 		}

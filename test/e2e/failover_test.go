@@ -349,6 +349,7 @@ func podsBut(node string) []string {
 	return slices.DeleteFunc([]string{"a-p1", "b-p1"}, func(pod string) bool { return pod[:1] == node })
 }
 
+// inRedOf returns the addresses of a node in the network red.
 func inRedOf(node string) []string {
 	end := string('1' + rune(node[0]-'a'))
 	return []string{"10.1.0.1" + end, "fd01::1" + end}

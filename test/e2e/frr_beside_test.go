@@ -283,8 +283,8 @@ func TestThroughLocalFRR(t *testing.T) {
 		t.Helper()
 		hostAt(t, s, host)
 		for _, router := range []string{"red1", "red2"} {
-			require.NoError(t, s.AwaitStandby(ctx, router, "192.0.2.10/32", inRed[standby][0]))
-			require.NoError(t, s.AwaitStandby(ctx, router, "2001:db8:2::10/128", inRed[standby][1]))
+			require.NoError(t, s.AwaitStandby(ctx, router, "192.0.2.10/32", inRedOf(standby)[0]))
+			require.NoError(t, s.AwaitStandby(ctx, router, "2001:db8:2::10/128", inRedOf(standby)[1]))
 		}
 	}
 	told(t, host, standby)

@@ -32,15 +32,12 @@ func hosts(t *testing.T, s *stage.Stage) (host, standby string) {
 	return e.Status.Host, e.Status.Standby
 }
 
-// in is the address of a node in red.
-var inRed = map[string][2]string{"a": {"10.1.0.11", "fd01::11"}, "b": {"10.1.0.12", "fd01::12"}, "c": {"10.1.0.13", "fd01::13"}}
-
 // hostAt waits until both routers of red use exactly one path to the ingress IPs of web, by node.
 func hostAt(t *testing.T, s *stage.Stage, node string) {
 	t.Helper()
 	for _, router := range []string{"red1", "red2"} {
-		require.NoError(t, s.AwaitRoute(t.Context(), router, "192.0.2.10/32", inRed[node][0]))
-		require.NoError(t, s.AwaitRoute(t.Context(), router, "2001:db8:2::10/128", inRed[node][1]))
+		require.NoError(t, s.AwaitRoute(t.Context(), router, "192.0.2.10/32", inRedOf(node)[0]))
+		require.NoError(t, s.AwaitRoute(t.Context(), router, "2001:db8:2::10/128", inRedOf(node)[1]))
 	}
 }
 
@@ -55,7 +52,7 @@ func TestKubernetes(t *testing.T) {
 	ctx := t.Context()
 	host, standby := hosts(t, s)
 	hostAt(t, s, host)
-	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.10/32", inRed[standby][0]))
+	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.10/32", inRedOf(standby)[0]))
 	require.NoError(t, s.AwaitHost(ctx, "shop", "batch", "ALL", ""))
 	now := asDeployed()
 	awaitServed(t, s, now)
@@ -72,8 +69,8 @@ func TestKubernetes(t *testing.T) {
 			hostAt(t, s, standby)
 		}, "a-p1", "b-p1")
 		for _, w := range watches {
-			w.requireMoved(t, "192.0.2.10", inRed[host][0], inRed[standby][0])
-			w.requireMoved(t, "2001:db8:2::10", inRed[host][1], inRed[standby][1])
+			w.requireMoved(t, "192.0.2.10", inRedOf(host)[0], inRedOf(standby)[0])
+			w.requireMoved(t, "2001:db8:2::10", inRedOf(host)[1], inRedOf(standby)[1])
 		}
 	})
 	change("selector gone: no failback", nil, func(t *testing.T) {
@@ -243,8 +240,8 @@ func TestAPIServerAway(t *testing.T) {
 
 	s.Witness.Reset()
 	traffic = ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
-	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRed[host][0]))
-	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.11/32", inRed[standby][0]))
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRedOf(host)[0]))
+	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.11/32", inRedOf(standby)[0]))
 	away()
 	traffic.answered(t, 3, now)
 	traffic.stop(t, now)
@@ -266,7 +263,7 @@ func TestAPIServerAway(t *testing.T) {
 	sameRoutes(t, watches, moved.source4, moved.source6, "192.0.2.20", "2001:db8:2::20")
 	awaitAll(t, s, now)
 	require.NoError(t, s.Freeze(host))
-	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRed[standby][0]))
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRedOf(standby)[0]))
 	awaitAll(t, s, identities{standby + "-p1": moved, "c-p1": nodeC})
 	back(identities{standby + "-p1": web}, "ip: 192.0.2.11", "ip: 192.0.2.10", `ip: "2001:db8:2::11"`, `ip: "2001:db8:2::10"`)
 	require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, ""))
@@ -274,7 +271,7 @@ func TestAPIServerAway(t *testing.T) {
 	awaitAll(t, s, before)
 	require.NoError(t, s.Write(ctx, "zoo.yaml", lateManifest))
 	awaitAll(t, s, identities{"c-p1": nodeC}) // no daemon is on node c
-	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", inRed[standby][0]))
+	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", inRedOf(standby)[0]))
 	_, err := s.AwaitStatus(ctx, "shop", "zoo", func(e egressv1.EgressServiceStatus) error {
 		if e.Host == "" {
 			return errors.New("want a host")

@@ -181,7 +181,7 @@ func TestMalformedObjects(t *testing.T) {
 			condition(t, s, "shop/"+c.name, "Programmed", metav1.ConditionTrue, "InForce")
 			e, err := s.EgressService(ctx, "shop", c.name)
 			require.NoError(t, err)
-			require.NoError(t, s.AwaitRoute(ctx, "red1", fmt.Sprintf("192.0.2.%d/32", 100+i), inRed[e.Status.Host][0]))
+			require.NoError(t, s.AwaitRoute(ctx, "red1", fmt.Sprintf("192.0.2.%d/32", 100+i), inRedOf(e.Status.Host)[0]))
 		})
 	}
 	traffic.answered(t, 3, now)
