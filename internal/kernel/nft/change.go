@@ -136,14 +136,11 @@ func (c *tableChange) queueAhead(t *transaction) (ahead bool, err error) {
 	if !c.rewrite || c.replace || !slices.ContainsFunc(c.sets, c.emptyAtFirst) {
 		return false, nil
 	}
-	if err := t.raw(dropCounters(c.chains)...); err != nil {
+	made, err := c.queueEmpty(t, func(w ruleset.Chain) bool {
+		return w.Hook == nil && w.In == ruleset.TableInet && !c.has.chains[w.Name]
+	})
+	if err != nil {
 		return false, err
-	}
-	made := map[string]*nftables.Chain{}
-	for _, w := range c.chains {
-		if w.Hook == nil && w.In == ruleset.TableInet && !c.has.chains[w.Name] {
-			made[w.Name] = t.AddChain(chainIn(w, tableOf(w.In)))
-		}
 	}
 	if err := c.queueNewSets(t); err != nil {
 		return false, err
@@ -258,16 +255,20 @@ func (c *tableChange) queueChains(t *transaction) (made map[string]*nftables.Cha
 			t.AddTable(tableOf(table))
 		}
 	}
+	return c.queueEmpty(t, func(w ruleset.Chain) bool { return !c.keeps(w.Name) })
+}
+
+// queueEmpty queues the counters, and those of the chains that which selects, without rules. It returns these chains by name.
+func (c *tableChange) queueEmpty(t *transaction, which func(ruleset.Chain) bool) (made map[string]*nftables.Chain, err error) {
 	if err := t.raw(dropCounters(c.chains)...); err != nil {
 		return nil, err
 	}
 	made = map[string]*nftables.Chain{}
 	for _, w := range c.chains {
-		if c.keeps(w.Name) {
-			continue
+		if which(w) {
+			made[w.Name] = t.AddChain(chainIn(w, tableOf(w.In)))
+			t.FlushChain(made[w.Name]) // it may be there since a change that failed
 		}
-		made[w.Name] = t.AddChain(chainIn(w, tableOf(w.In)))
-		t.FlushChain(made[w.Name])
 	}
 	return made, nil
 }
