@@ -8,6 +8,8 @@ HELM      := v4.3.1
 KUSTOMIZE := v5.8.2
 NFPM      := v2.43.4
 CRANE     := v0.22.1
+AXE       := 4.14.1
+AXE_SUM   := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 METALLB   := v0.15.2
 FLANNEL   := v0.28.10
 
@@ -91,7 +93,7 @@ $(TOOLS)/golangci-lint-$(LINTER):
 	@$(call toolbuild,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(LINTER))
 	mv $(TOOLS)/build/golangci-lint $@
 
-tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) $(TOOLS)/nfpm-$(NFPM) $(TOOLS)/crane-$(CRANE) $(TOOLS)/promtool ## build helm, kustomize, nfpm and crane, and fetch promtool, for the tests of deploy, once
+tools: $(TOOLS)/helm-$(HELM) $(TOOLS)/kustomize-$(KUSTOMIZE) $(TOOLS)/nfpm-$(NFPM) $(TOOLS)/crane-$(CRANE) $(TOOLS)/promtool $(TOOLS)/axe-$(AXE).js ## build helm, kustomize, nfpm and crane, and fetch promtool and axe, for the tests of deploy and of the page, once
 
 # Programs from the Go module proxy, kept with their version in the name.
 $(TOOLS)/helm-%:
@@ -115,6 +117,14 @@ $(TOOLS)/promtool:
 	dpkg-deb --fsys-tarfile $(TOOLS)/build/prometheus_*.deb | tar -xO ./usr/bin/promtool >$(TOOLS)/build/promtool
 	chmod 755 $(TOOLS)/build/promtool && rm $(TOOLS)/build/prometheus_*.deb
 	mv $(TOOLS)/build/promtool $@
+
+# axe checks the status page for accessibility, in a browser.
+$(TOOLS)/axe-%.js:
+	@echo "fetching axe-core $* from the npm registry, once"
+	mkdir -p $(TOOLS)/build
+	cd $(TOOLS)/build && npm pack --silent axe-core@$* && echo '$(AXE_SUM)  axe-core-$*.tgz' | sha256sum --check --quiet
+	tar -xzOf $(TOOLS)/build/axe-core-$*.tgz package/axe.min.js >$(TOOLS)/build/axe.js
+	rm $(TOOLS)/build/axe-core-$*.tgz && mv $(TOOLS)/build/axe.js $@
 
 define install
 	@echo "building $(@F), once"

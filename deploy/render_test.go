@@ -203,6 +203,21 @@ func TestValues(t *testing.T) {
 				require.Equal(t, map[string]any{"insecureSkipVerify": true}, endpoints[0].(map[string]any)["tlsConfig"])
 			},
 		},
+		{
+			"metrics for tokens", `{podMonitor: {enabled: true, authorization: {credentials: {name: prometheus-token, key: token}}}, ` +
+				`config: {status: {metricsTLS: {certFile: tls.crt, keyFile: tls.key, tokenReview: true}}}}`,
+			func(t *testing.T, o objects, _ corev1.PodSpec) {
+				require.True(t, configOf(t, o).Status.MetricsTLS.TokenReview)
+				rules, _, err := unstructured.NestedSlice(o["ClusterRole /egressway-metrics-reader"].Object, "rules")
+				require.NoError(t, err)
+				require.Equal(t, []any{map[string]any{"nonResourceURLs": []any{"/metrics"}, "verbs": []any{"get"}}}, rules)
+				endpoints, _, err := unstructured.NestedSlice(o["PodMonitor "+namespace+"/egressway"].Object, "spec", "podMetricsEndpoints")
+				require.NoError(t, err)
+				require.Equal(t, map[string]any{"credentials": map[string]any{"name": "prometheus-token", "key": "token"}}, endpoints[0].(map[string]any)["authorization"])
+				require.Contains(t, granted(t, o), "create tokenreviews.authentication.k8s.io")
+				require.Contains(t, granted(t, o), "create subjectaccessreviews.authorization.k8s.io")
+			},
+		},
 		{"no probes without metrics", `config: {status: {metricsAddress: ""}}`, func(t *testing.T, _ objects, p corev1.PodSpec) {
 			require.Empty(t, p.Containers[0].Ports)
 			require.Nil(t, p.Containers[0].LivenessProbe)

@@ -1,10 +1,12 @@
 package picture
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"html"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -67,10 +69,10 @@ type seen struct {
 	PictureReadable float64 // font size of the picture's text as drawn
 }
 
-// examine is a page that shows another one in a frame of a given size, works with it, and writes its observations. It checks of
-// accessibility: names of controls and regions, labels, roles, headings, unique ids, order of focus, and contrast.
+// examine is a page that shows another one in a frame of a given size, has axe check its accessibility, works with it, and writes its
+// observations.
 const examine = `<!DOCTYPE html><title>examination</title><iframe id="f" width="%d" height="%d" src="/page#team-2%%2Fweb-002"></iframe><pre id="out"></pre><script>
-document.getElementById("f").addEventListener("load", () => {
+document.getElementById("f").addEventListener("load", async () => {
   const out = { Errors: [], Overlaps: [], Violations: [], Filtered: [] }, frame = document.getElementById("f");
   try {
     const w = frame.contentWindow, d = frame.contentDocument, say = (v) => out.Violations.push(v);
@@ -100,37 +102,10 @@ document.getElementById("f").addEventListener("load", () => {
     const svg = d.querySelector("svg");
     out.PictureReadable = 12 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
 
-    // Accessibility.
-    if (!d.documentElement.lang) say("no language");
-    if (d.querySelectorAll("main").length !== 1) say("main is not unique");
-    if (d.querySelectorAll("h1").length !== 1) say("h1 is not unique");
-    let level = 0;
-    for (const h of d.querySelectorAll("h1, h2, h3")) {
-      const next = Number(h.tagName[1]);
-      if (next > level + 1) say("heading level skipped: " + h.textContent);
-      level = next;
-    }
-    const ids = new Set();
-    for (const e of d.querySelectorAll("[id]")) { if (ids.has(e.id)) say("id twice: " + e.id); ids.add(e.id); }
-    const named = (e) => (e.getAttribute("aria-label") || (e.getAttribute("aria-labelledby") || "").split(" ").map((id) => (d.getElementById(id) || {}).textContent || "").join("")
-      || (e.labels && [...e.labels].map((l) => l.textContent).join("")) || e.textContent).trim();
-    for (const e of d.querySelectorAll("a, button, input, summary, section, [role=region], [role=search] input, svg")) if (!named(e)) say("no name: " + e.outerHTML.slice(0, 80));
-    for (const e of d.querySelectorAll("[aria-labelledby]")) for (const id of e.getAttribute("aria-labelledby").split(" ")) if (!d.getElementById(id)) say("no element " + id);
-    for (const e of d.querySelectorAll("input")) if (!e.labels.length) say("no label: " + e.id);
+    // Accessibility: axe's rules, and what it has none for.
+    for (const v of (await w.axe.run(d)).violations) say(v.id + ": " + v.help + ": " + v.nodes.map((n) => n.html.slice(0, 80)).join(" "));
     if (d.querySelectorAll("table caption").length !== 1) say("the table has no caption");
-    for (const e of d.querySelectorAll("th")) if (!e.scope) say("th without scope");
-    for (const e of d.querySelectorAll("[tabindex]")) if (e.tabIndex > 0) say("order of focus is not that of the page");
     for (const e of d.querySelectorAll("[onclick], [onload], [style]")) if (!e.closest("svg")) say("inline handler or style");
-    const scrolls = [...d.querySelectorAll("main *")].filter((e) => w.getComputedStyle(e).overflowX === "auto" && e.scrollWidth > e.clientWidth + 1);
-    for (const e of scrolls) if (e.tabIndex < 0) say("scrolls, but not by keyboard");
-    const rgb = (c) => c.match(/[\d.]+/g).map(Number);
-    const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
-    const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(w.getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
-    for (const e of d.querySelectorAll("h1, h2, p, li, td, th, a, button, label, caption, summary")) {
-      if (!visible(e) || !e.textContent.trim()) continue;
-      const a = light(rgb(w.getComputedStyle(e).color)), b = light(ground(e)), c = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-      if (c < 4.5) say("contrast " + c.toFixed(2) + " of " + e.textContent.slice(0, 40));
-    }
 
     // A user filters and sorts, with the keyboard's focus where the page says.
     const filter = d.getElementById("filter");
@@ -153,13 +128,35 @@ document.getElementById("f").addEventListener("load", () => {
 });
 </script>`
 
+// axe returns the program of axe, which checks pages for accessibility, in the version that the Makefile names.
+func axe(t *testing.T) []byte {
+	t.Helper()
+	makefile, err := os.ReadFile("../../Makefile")
+	require.NoError(t, err)
+	version := regexp.MustCompile(`(?m)^AXE +:= (\S+)$`).FindSubmatch(makefile)
+	require.NotNil(t, version)
+	cache, err := os.UserCacheDir()
+	require.NoError(t, err)
+	program, err := os.ReadFile(filepath.Join(cache, "egressway", "tools", "axe-"+string(version[1])+".js"))
+	require.NoError(t, err, `"make tools" fetches it`)
+	return program
+}
+
 // examined shows a report's page in a browser's window of a size, and works with it.
 func examined(t *testing.T, r status.Report, width, height int, more ...string) (s seen) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_ = WritePage(w, r)
+		var page bytes.Buffer
+		_ = WritePage(&page, r)
+		// The page's policy lets nobody else's script in.
+		_, _ = w.Write(bytes.Replace(page.Bytes(), []byte("script-src "), []byte("script-src 'self' "), 1))
+		_, _ = io.WriteString(w, `<script src="/axe.js"></script>`)
+	})
+	mux.HandleFunc("/axe.js", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/javascript")
+		_, _ = w.Write(axe(t))
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
