@@ -107,6 +107,7 @@ kubectl wait --for=condition=Ready node --all --timeout=300s >/dev/null
 kubectl -n kube-system rollout status daemonset/kube-proxy --timeout=300s >/dev/null
 end "three nodes Ready"
 
+for node in "${nodes[@]}"; do docker exec "$node" bash /lab/src/state.sh >"$state/before-$node"; done
 begin "Egressway, of deploy/kustomize/base"
 kubectl apply -k "$here/egressway" >/dev/null
 kubectl -n egressway-system rollout status daemonset/egressway --timeout=300s >/dev/null

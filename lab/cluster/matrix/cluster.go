@@ -181,10 +181,14 @@ func (c *cluster) nodes(ctx context.Context) (map[string]node, error) {
 	return found, nil
 }
 
-// host returns the host of an EgressService, empty if it has none.
+// host returns the host of an EgressService of namespace shop, empty if it has none.
 func (c *cluster) host(ctx context.Context, name string) (string, error) {
+	return c.hostIn(ctx, "shop", name)
+}
+
+func (c *cluster) hostIn(ctx context.Context, namespace, name string) (string, error) {
 	var e struct{ Status struct{ Host string } }
-	err := c.get(ctx, &e, "-n", "shop", "egressservice", name)
+	err := c.get(ctx, &e, "-n", namespace, "egressservice", name)
 	return e.Status.Host, err
 }
 

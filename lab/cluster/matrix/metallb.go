@@ -108,11 +108,9 @@ func shared(r *run) (seen string, err error) {
 	}
 	hosts := map[string]string{}
 	for _, name := range []string{"plain", "twin"} {
-		var e struct{ Status struct{ Host string } }
-		if err := r.get(r.ctx, &e, "-n", "plain", "egressservice", name); err != nil {
+		if hosts[name], err = r.hostIn(r.ctx, "plain", name); err != nil {
 			return "", err
 		}
-		hosts[name] = e.Status.Host
 	}
 	if hosts["plain"] != hosts["twin"] {
 		return "", fmt.Errorf("hosts: %v", hosts)
@@ -224,11 +222,14 @@ spec:
 `, name, annotation, port)
 }
 
-func egressService(name string) string {
+func egressService(name string) string { return egressServiceBy(name, "") }
+
+// egressServiceBy is one in a network.
+func egressServiceBy(name, network string) string {
 	return fmt.Sprintf(`---
 apiVersion: k8s.ovn.org/v1
 kind: EgressService
 metadata: {name: %s, namespace: plain}
-spec: {sourceIPBy: LoadBalancerIP}
-`, name)
+spec: {sourceIPBy: LoadBalancerIP, network: %q}
+`, name, network)
 }

@@ -24,6 +24,7 @@ var rows = []row{
 	{"MetalLB gives a Service other addresses", readdressed},
 	{"MetalLB has no address for a Service: its pod's packets are dropped until one is free", withoutAddress},
 	{"two Services share addresses by MetalLB's key: one host", shared},
+	{"`network: \"100\"`, a table of the operator's: a blackhole in it appears and goes, the host stays", unlisted},
 	{"EgressIP: its pods leave with it; planned move of an address", egressIP},
 	{"EgressFirewall: denied packets stay inside", firewall},
 	{"planned move: `kubectl cordon` of the host", cordoned},
@@ -32,6 +33,8 @@ var rows = []row{
 	{"speaker's pod deleted, on the host", deleted("egressway-speaker")},
 	{"rolling update of the DaemonSet", rolled},
 	{"host killed, and started again", killed},
+	{"host drained, by kubectl and Egressway, rebooted, and back", rebooted},
+	{"Egressway removed: nothing of it is left on any node, and all else is as it was before", removed},
 }
 
 func leaves(app string) func(*run) (string, error) {
