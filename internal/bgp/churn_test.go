@@ -49,7 +49,7 @@ func (s *site) untilSettled(network string) {
 }
 
 // tablesOf reads what the peers announce from GoBGP's tables.
-func tablesOf(sp *speaker, peers map[netip.Addr]plan.Peer) (*rib, error) {
+func tablesOf(sp *speaker, peers map[netip.Addr]*learnedFrom) (*rib, error) {
 	var tables rib
 	var err error
 	for addr, peer := range peers {

@@ -95,12 +95,17 @@ func (t advertised) Equal(o advertised) bool {
 
 // rules decide which of the peers' routes are learned. They are never modified.
 type rules struct {
-	peers    map[netip.Addr]plan.Peer
-	over     map[netip.Addr]bool // peers that exceeded their limit
-	extended map[netip.Addr]bool // peers that offered IPv6 next hops for IPv4
+	peers    map[netip.Addr]*learnedFrom
 	announce sorted.List[plan.Announcement]
 	refuse   sorted.List[plan.Prefix]
 	near     neighbourhood
+}
+
+// learnedFrom is a peer with the parts of its session that rules depend on.
+type learnedFrom struct {
+	plan.Peer
+	over     bool // it exceeded its limit
+	extended bool // it offered IPv6 next hops for IPv4
 }
 
 // learned holds the learned routes as of the last call of learnedRoutes.
@@ -153,18 +158,30 @@ func (s *speaker) pathsChanged(paths []*apiutil.Path, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uncounted = true
+	var last announced
 	s.changed(func(o *outdated) {
 		for _, p := range paths {
 			if n, ok := p.Nlri.(*bgp.IPAddrPrefix); ok {
-				s.pathChanged(p, n.Prefix)
+				s.pathChanged(p, n.Prefix, &last)
 				o.add(n.Prefix)
 			}
 		}
 	})
 }
 
-// pathChanged records a path to a prefix. The caller holds s.mu.
-func (s *speaker) pathChanged(p *apiutil.Path, prefix netip.Prefix) {
+// announced is a path, and what is kept of it. The paths of one UPDATE have the same attributes, which are read once.
+type announced struct {
+	*apiutil.Path
+	candidate candidate
+}
+
+// like reports whether the next path differs from a only in its prefix.
+func (a *announced) like(next *apiutil.Path) bool {
+	return a.Path != nil && a.PeerAddress == next.PeerAddress && a.Family == next.Family && slices.Equal(a.Attrs, next.Attrs)
+}
+
+// pathChanged records a path to a prefix. last is the path before. The caller holds s.mu.
+func (s *speaker) pathChanged(p *apiutil.Path, prefix netip.Prefix, last *announced) {
 	if p.Withdrawal {
 		s.rib.remove(p.PeerAddress, prefix)
 		return
@@ -173,10 +190,12 @@ func (s *speaker) pathChanged(p *apiutil.Path, prefix netip.Prefix) {
 	if st == nil {
 		return // a late event of a session that was removed
 	}
-	peer := s.peers[p.PeerAddress]
-	c := newCandidate(p, peer.LocalASN(s.desired.ASN))
-	s.noteRoute(p.PeerAddress, st, &c)
-	s.rib.set(p.PeerAddress, prefix, c)
+	if !last.like(p) {
+		peer := s.peers[p.PeerAddress]
+		*last = announced{p, newCandidate(p, peer.LocalASN(s.desired.ASN))}
+	}
+	s.noteRoute(p.PeerAddress, st, &last.candidate)
+	s.rib.set(p.PeerAddress, prefix, last.candidate)
 }
 
 // tableTold handles a peer's End-of-RIB: routes of the family that the peer had before it restarted and did not announce again
@@ -228,11 +247,15 @@ func (s *speaker) noteRefused(before, now map[netip.Addr]count) {
 // rules returns the current rules. The caller holds s.mu.
 func (s *speaker) rules() rules {
 	r := rules{
-		peers: s.peers, over: map[netip.Addr]bool{}, extended: map[netip.Addr]bool{},
+		peers:    map[netip.Addr]*learnedFrom{},
 		announce: s.desired.Announce, refuse: s.desired.Refuse, near: neighbourhood{s.desired.Subnets, s.desired.Guarded},
 	}
-	for addr, st := range s.states {
-		r.over[addr], r.extended[addr] = st.overLimit, st.extended
+	for addr, p := range s.peers {
+		from := &learnedFrom{Peer: p}
+		if st := s.states[addr]; st != nil {
+			from.over, from.extended = st.overLimit, st.extended
+		}
+		r.peers[addr] = from
 	}
 	return r
 }
@@ -375,16 +398,16 @@ func (r *reader) never(ru *rules, p netip.Prefix) bool {
 func (r *reader) choose(ru *rules, p netip.Prefix) ([]plan.NextHop, advertised) {
 	r.paths, r.tellers, r.useless = r.paths[:0], r.tellers[:0], r.useless[:0]
 	for addr, e := range r.rib.of(p) {
-		peer, learn := ru.learnFrom(addr, p)
-		if !learn {
+		peer := ru.peers[addr]
+		if peer == nil || peer.over || !matches(peer.Receive, p) {
 			continue
 		}
 		c := *e.candidate
 		c.stale = e.kept
-		if !c.resolve(addr, &peer) {
+		if !c.resolve(addr, &peer.Peer) {
 			continue
 		}
-		if why := ru.flaw(p, &c, &peer, addr); why != (flaw{}) {
+		if why := ru.flaw(p, &c, peer); why != (flaw{}) {
 			r.useless = append(r.useless, refused{addr, why})
 		} else {
 			r.paths, r.tellers = append(r.paths, c), append(r.tellers, addr)
@@ -398,20 +421,14 @@ func (r *reader) choose(ru *rules, p netip.Prefix) ([]plan.NextHop, advertised) 
 	return r.hops.one(bestNextHops(r.paths)), advertised{p, r.by.one(r.tellers), r.flawed.one(r.useless)}
 }
 
-// learnFrom returns a peer, and whether its import rules let a prefix pass.
-func (ru *rules) learnFrom(addr netip.Addr, p netip.Prefix) (peer plan.Peer, ok bool) {
-	peer, known := ru.peers[addr]
-	return peer, known && !ru.over[addr] && matches(peer.Receive, p)
-}
-
-// flaw returns why a route that passes the import rules of the peer at addr is not learned; zero: it is.
-func (ru *rules) flaw(p netip.Prefix, c *candidate, peer *plan.Peer, addr netip.Addr) flaw {
+// flaw returns why a route that passes the import rules of a peer is not learned; zero: it is.
+func (ru *rules) flaw(p netip.Prefix, c *candidate, peer *learnedFrom) flaw {
 	why := ru.near.flaw(p, peer.Receive)
 	switch {
 	case why != flaw{}:
-	case c.extended && !ru.extended[addr]:
+	case c.extended && !peer.extended:
 		why.unagreed = c.nextHop.Gateway
-	case !onLink(peer, c.nextHop.Gateway):
+	case !onLink(&peer.Peer, c.nextHop.Gateway):
 		why.offLink = c.nextHop.Gateway
 	}
 	return why
