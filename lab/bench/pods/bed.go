@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/bench/internal/apiserver"
@@ -90,6 +93,9 @@ func (o options) check() error {
 	if o.hosts < 3 || o.hosts > 25 || o.hosts > o.nodes {
 		return fmt.Errorf("-hosts %d: 3 to 25 of the %d nodes: each is a path of the node, of which there are 31", o.hosts, o.nodes)
 	}
+	if slices.Contains(strings.Split(o.ways, ","), "denied") && o.namespaces == 0 {
+		return errors.New("-namespaces 0: EgressFirewalls deny in Namespaces; 1 or more, or -ways without denied")
+	}
 	return nil
 }
 
@@ -124,9 +130,32 @@ func (b *bed) startAPI(ctx context.Context) (err error) {
 	if err := b.api.Furnish(ctx, "node-1", b.crd); err != nil { // another node leads, as for all but one of many
 		return err
 	}
+	if b.denied {
+		if err := b.deny(ctx); err != nil {
+			return err
+		}
+	}
 	_, err = b.api.Ask(ctx, apiserver.Merge("/api/v1/nodes/"+ownNode,
 		[]byte(`{"spec": {"podCIDR": "`+podRange+`", "podCIDRs": ["`+podRange+`"]}}`)))
 	return err
+}
+
+// deny makes the CRD of EgressFirewalls, and one in each Namespace.
+func (b *bed) deny(ctx context.Context) error {
+	if err := b.api.Define(ctx, b.firewalls); err != nil {
+		return err
+	}
+	for i := range b.namespaces {
+		firewall := apiserver.Post(fmt.Sprintf("/apis/k8s.ovn.org/v1/namespaces/team-%d/egressfirewalls", i),
+			[]byte(`{"metadata": {"name": "default"}, "spec": {"egress": [{"type": "Deny", "to": {"cidrSelector": "0.0.0.0/0"}}]}}`))
+		if err := lab.Wait(ctx, time.Minute, func() error { // until the CRD is served
+			_, err := b.api.Ask(ctx, firewall)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *bed) destroy() {

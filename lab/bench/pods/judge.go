@@ -96,6 +96,9 @@ func (b *bed) report(out io.Writer, all []*pod, seen []sight) {
 		}
 	}
 	fmt.Fprintf(out, "### %s\n\n%s packets came out of %s pods.\n\n", b.says, figures.Count(len(seen)), figures.Count(len(all)))
+	if b.denied {
+		return
+	}
 	t := figures.NewTable("from", "to", "n", "p50", "p90", "p99", "most")
 	row := func(from, to string, s figures.Spans) { t.Add(append([]string{from, to}, s.Columns()...)...) }
 	const right = "first packet with the ingress IP outside"

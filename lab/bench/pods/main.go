@@ -25,7 +25,7 @@ import (
 
 // options are the sizes and durations.
 type options struct {
-	daemon, kubelab, crd string
+	daemon, kubelab, crd, firewalls string
 
 	services, endpoints, nodes, hosts, namespaces int
 
@@ -42,6 +42,7 @@ type options struct {
 type way struct {
 	name, hold string
 	unselected bool // every other pod is no endpoint of anything, and has not the label
+	denied     bool // an EgressFirewall of each Namespace denies all destinations
 	says       string
 }
 
@@ -52,6 +53,7 @@ var ways = []way{
 		name: "labelled", hold: "[{pods: {matchLabels: {" + label + ": held}}}]", unselected: true,
 		says: "`hold` of pods with a label; every other pod has not the label, and is no endpoint",
 	},
+	{name: "denied", denied: true, says: "Without `hold`; an EgressFirewall of each Namespace denies all destinations"},
 }
 
 func main() {
@@ -66,6 +68,7 @@ func run() error {
 	flag.StringVar(&o.daemon, "daemon", "bin/egressway", "the `program` to measure")
 	flag.StringVar(&o.kubelab, "kubelab", os.Getenv("KUBELAB"), "the API server, as `make kubelab` prints its `path`")
 	flag.StringVar(&o.crd, "crd", "config/crd/k8s.ovn.org_egressservices.yaml", "`file` of the CRD")
+	flag.StringVar(&o.firewalls, "crd-of-firewalls", "config/crd/k8s.ovn.org_egressfirewalls.yaml", "`file` of the CRD of EgressFirewalls")
 	flag.IntVar(&o.services, "services", 1_000, "Services, with an EgressService each")
 	flag.IntVar(&o.endpoints, "endpoints", 10, "endpoints that each Service has already")
 	flag.IntVar(&o.nodes, "nodes", 1_000, "Nodes")
@@ -80,8 +83,8 @@ func run() error {
 	flag.DurationVar(&o.sliceAfter, "endpoint-after", 50*time.Millisecond,
 		"from there to its place in the EndpointSlice, as the controller is late")
 	flag.DurationVar(&o.stay, "stay", 500*time.Millisecond, "for how long a pod goes on then")
-	flag.StringVar(&o.ways, "ways", "none,every,labelled", "which ways to run the daemon: without hold, with hold of every pod, of "+
-		"labelled pods")
+	flag.StringVar(&o.ways, "ways", "none,every,labelled,denied", "which ways to run the daemon: without hold, with hold of every pod, of "+
+		"labelled pods, with EgressFirewalls that deny")
 	flag.BoolVar(&o.logs, "logs", false, "print the daemon's log at the end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
@@ -96,7 +99,7 @@ func measure(ctx context.Context, o options, out io.Writer) error {
 	names := strings.Split(o.ways, ",")
 	for _, name := range names {
 		if !slices.ContainsFunc(ways, func(w way) bool { return w.name == name }) {
-			return fmt.Errorf("-ways %q: none, every and labelled are those there are", name)
+			return fmt.Errorf("-ways %q: must be of none, every, labelled, denied", name)
 		}
 	}
 	fmt.Fprintf(out, "%s Services with an EgressService and %d endpoints each, %s Nodes; the node is host of %s. %g new pods a second "+

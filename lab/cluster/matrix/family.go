@@ -5,8 +5,11 @@ import (
 	"fmt"
 )
 
-// byEgressIP are the sources of an EgressIP for the pods of namespace plain.
-var byEgressIP = [2]string{"203.0.113.60", "2001:db8:203::60"}
+// The addresses of an EgressIP for the pods of namespace plain: announced by BGP, and in the subnet of the nodes.
+var (
+	announced = [2]string{"203.0.113.60", "2001:db8:203::60"}
+	onLink    = [2]string{"172.18.50.60", "fc00:f853:ccd:e793::5060"}
+)
 
 const assignable = "k8s.ovn.org/egress-assignable"
 
@@ -14,12 +17,16 @@ const anEgressIP = `apiVersion: k8s.ovn.org/v1
 kind: EgressIP
 metadata: {name: plain}
 spec:
-  egressIPs: [203.0.113.60, "2001:db8:203::60"]
+  egressIPs: [%s, "%s"]
   namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: plain}}
 `
 
 // egressIP has the pods of a namespace leave with an EgressIP, and moves its first address to another host.
-func egressIP(r *run) (seen string, err error) {
+func egressIP(addresses [2]string) func(*run) (string, error) {
+	return func(r *run) (string, error) { return r.leaveByEgressIP(addresses) }
+}
+
+func (r *run) leaveByEgressIP(addresses [2]string) (seen string, err error) {
 	if err := r.do(r.ctx, "label node --all --overwrite "+assignable+"="); err != nil {
 		return "", err
 	}
@@ -27,20 +34,20 @@ func egressIP(r *run) (seen string, err error) {
 		r.given = nil
 		err = errors.Join(err, r.do(r.ctx, "delete --ignore-not-found egressip plain", "label node --all "+assignable+"-"), r.unselect())
 	}()
-	if err := r.apply("egressip", anEgressIP); err != nil {
+	if err := r.apply("egressip", fmt.Sprintf(anEgressIP, addresses[0], addresses[1])); err != nil {
 		return "", err
 	}
-	if err := r.leavesWith(byEgressIP, "plain", "twin"); err != nil {
+	if err := r.leavesWith(addresses, "plain", "twin"); err != nil {
 		return "", err
 	}
-	r.given = map[string][2]string{"plain": byEgressIP, "twin": byEgressIP}
+	r.given = map[string][2]string{"plain": addresses, "twin": addresses}
 	if seen, err = r.lossless(nil, "plain", "twin"); err != nil {
 		return seen, err
 	}
 	if err := r.do(r.ctx, "wait --for=condition=Programmed egressip/plain --timeout=180s"); err != nil {
 		return "", err
 	}
-	host, err := r.hostOfAddress()
+	host, err := r.hostOfAddress(addresses[0])
 	if err != nil {
 		return "", err
 	}
@@ -49,15 +56,15 @@ func egressIP(r *run) (seen string, err error) {
 			return err
 		}
 		return await(r.ctx, "another host of the EgressIP than "+host, func() (bool, error) {
-			now, err := r.hostOfAddress()
+			now, err := r.hostOfAddress(addresses[0])
 			return now != "" && now != host, err
 		})
 	})
 	return seen + "; moved: " + moved, err
 }
 
-// hostOfAddress returns the host of the EgressIP's first address, empty if it has none.
-func (r *run) hostOfAddress() (string, error) {
+// hostOfAddress returns the host of an address of the EgressIP, empty if it has none.
+func (r *run) hostOfAddress(address string) (string, error) {
 	var e struct {
 		Status struct {
 			Items []struct{ EgressIP, Node string }
@@ -67,7 +74,7 @@ func (r *run) hostOfAddress() (string, error) {
 		return "", err
 	}
 	for _, item := range e.Status.Items {
-		if item.EgressIP == byEgressIP[0] {
+		if item.EgressIP == address {
 			return item.Node, nil
 		}
 	}

@@ -1,7 +1,8 @@
 // Matrix checks on a cluster of real nodes (make cluster) how Egressway behaves, judged by packets at the hosts outside. It writes the
-// results to a file, and makes a table of several such files:
+// results to a file, and makes a table of several such files. With -chaos it breaks the cluster in random order instead:
 //
 //	matrix -cni static -proxy nftables -o static-nftables.json
+//	matrix -chaos 30m -seed 7
 //	matrix -table static-nftables.json flannel-vxlan-iptables.json
 package main
 
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"syscall"
 )
 
@@ -37,6 +39,8 @@ func program(ctx context.Context) error {
 	state := flag.String("state", "/run/egressway-cluster", "`folder` of the cluster")
 	source := flag.String("source", "lab/cluster", "`folder` of its manifests")
 	out := flag.String("o", "", "`file` for the results")
+	chaos := flag.Duration("chaos", 0, "instead of the table, faults in random order for so `long`")
+	seed := flag.Uint64("seed", 1, "`number` from which the order of the faults follows")
 	only := flag.String("only", "", "check only rows whose names match this regular `expression`")
 	table := flag.Bool("table", false, "print a table of the files of results")
 	var c column
@@ -60,13 +64,12 @@ func program(ctx context.Context) error {
 	if err := r.start(); err != nil {
 		return err
 	}
-	var chosen []row
-	for _, row := range rows {
-		if wanted.MatchString(row.name) {
-			chosen = append(chosen, row)
-		}
+	if *chaos > 0 {
+		c.Results = r.chaos(*chaos, *seed, say)
+		fmt.Print(summary(c.Results))
+	} else {
+		c.Results = r.rows(slices.DeleteFunc(slices.Clone(rows), func(row row) bool { return !wanted.MatchString(row.name) }), say)
 	}
-	c.Results = r.rows(chosen, say)
 	failed := 0
 	for _, result := range c.Results {
 		if result.Failed {

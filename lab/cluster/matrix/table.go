@@ -53,18 +53,26 @@ func cell(c column, row string) string {
 		return "not run"
 	}
 	r := c.Results[i]
-	m := loss.FindStringSubmatch(r.Seen)
+	lost, seen := lossOf(r.Seen)
 	switch {
 	case strings.Contains(r.Seen, "LEAK"):
 		return "**LEAK**"
-	case m == nil && r.Failed:
+	case lost < 0 && r.Failed:
 		return "**failed**"
-	case m == nil:
+	case lost < 0:
 		return "yes"
-	}
-	seen := strings.TrimSuffix(m[1]+", "+m[2], ", ")
-	if r.Failed {
+	case r.Failed:
 		return "**no**: " + seen
 	}
 	return "yes, " + seen
+}
+
+// lossOf finds the first loss in a result's text: how many packets, -1 if it counted none, and in words.
+func lossOf(text string) (lost int, seen string) {
+	m := loss.FindStringSubmatch(text)
+	if m == nil {
+		return -1, ""
+	}
+	_, _ = fmt.Sscan(m[1], &lost)
+	return lost, strings.TrimSuffix(m[1]+", "+m[2], ", ")
 }

@@ -73,12 +73,8 @@ func (s *Server) File(name string) (content []byte, err error) {
 func (s *Server) Furnish(ctx context.Context, leader string, crds ...string) error {
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
 	all := []Request{Post("/api/v1/namespaces", []byte(`{"metadata": {"name": "`+Namespace+`"}}`))}
-	for _, crd := range crds {
-		text, err := os.ReadFile(crd)
-		if err != nil {
-			return err
-		}
-		all = append(all, post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "application/yaml", text))
+	if err := s.Define(ctx, crds...); err != nil {
+		return err
 	}
 	if leader != "" {
 		all = append(all, Post("/apis/coordination.k8s.io/v1/namespaces/"+Namespace+"/leases", fmt.Appendf(nil,
@@ -95,6 +91,20 @@ func (s *Server) Furnish(ctx context.Context, leader string, crds ...string) err
 		_, err := s.Ask(ctx, Get(EgressServices("default")+"?limit=1"))
 		return err
 	})
+}
+
+// Define makes CRDs, each in a file. It does not wait until they are served.
+func (s *Server) Define(ctx context.Context, crds ...string) error {
+	for _, crd := range crds {
+		text, err := os.ReadFile(crd)
+		if err != nil {
+			return err
+		}
+		if _, err := s.Ask(ctx, post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "application/yaml", text)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Tail is the end of a log.
