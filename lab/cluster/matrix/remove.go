@@ -35,7 +35,8 @@ func removed(r *run) (string, error) {
 			found = differences(string(before), now)
 			return len(found) == 0, err
 		}); err != nil {
-			return "", errors.Join(err, fmt.Errorf("%s: %d lines differ: %s", node, len(found), strings.Join(found[:min(len(found), 20)], "; ")))
+			some := strings.Join(found[:min(len(found), 20)], "; ")
+			return "", errors.Join(err, fmt.Errorf("%s: %d lines differ: %s", node, len(found), some))
 		}
 		lines += strings.Count(string(before), "\n")
 	}

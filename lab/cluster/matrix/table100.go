@@ -52,14 +52,14 @@ func unlisted(r *run) (seen string, err error) {
 	if err == nil && now != host {
 		err = fmt.Errorf("the host moved from %s to %s", host, now)
 	}
-	return fmt.Sprintf("by the table, then none of its packets while %d of others arrived, then by the table again; %s stayed the host", n, host), err
+	return fmt.Sprintf("none of its packets while %d of others arrived; %s stayed the host", n, host), err
 }
 
 // inTable100 adds a route of each family to table 100 of every node, or deletes it.
 func (r *run) inTable100(act, route4, next4, route6, next6 string) error {
+	command := fmt.Sprintf("ip -4 route %[1]s %[2]s %[3]s table 100 && ip -6 route %[1]s %[4]s %[5]s table 100", act, route4, next4, route6, next6)
 	for _, name := range sorted(r.nodes) {
-		if _, err := r.in(r.ctx, name, "bash", "-c", fmt.Sprintf("ip -4 route %[1]s %[2]s %[3]s table 100 && ip -6 route %[1]s %[4]s %[5]s table 100",
-			act, route4, next4, route6, next6)); err != nil {
+		if _, err := r.in(r.ctx, name, "bash", "-c", command); err != nil {
 			return err
 		}
 	}
