@@ -413,3 +413,8 @@ func (f *frame) answersOn(s *source) string {
 	}
 	return ""
 }
+
+// answeredOnLink reports whether a source's address is in the subnet of an uplink of this node, so that its host answers for it there.
+func (f *frame) answeredOnLink(s *source) bool {
+	return s.id.Kind == cluster.KindEgressIP && slices.ContainsFunc(f.neighbours[s.network.name], func(l linkSubnet) bool { return l.holds(s.id.Slot) })
+}

@@ -19,4 +19,5 @@ nft list tables | sed 's/^table //' | sort | while read -r family table; do
 done
 sysctl -a -r '^net\.' 2>/dev/null | grep -vE "$pods|conntrack_count|fastopen_key|rss_key|stable_secret|sunrpc" | sort
 conntrack -L --mark 0x2000/0x2000 2>/dev/null | sed 's/^/connection with a mark: /'
-find /etc /run /opt /var/lib -xdev -name '*egressway*' -not -path '/var/lib/containerd/*' -not -path '/var/lib/kubelet/*' -not -path '/run/containerd/*'
+# An empty /run/egressway is kubelet's: it makes the folder of a volume, and leaves it.
+find /etc /run /opt /var/lib -xdev -name '*egressway*' -not \( -type d -empty \) -not -path '/var/lib/containerd/*' -not -path '/var/lib/kubelet/*' -not -path '/run/containerd/*'
