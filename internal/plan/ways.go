@@ -105,13 +105,13 @@ func (f *frame) sendsOut(s *source, local bool) bool {
 	return s.host == f.node || (s.standby == f.node || s.left) && !local
 }
 
-// keptOf returns the way by the standby for endpoints of this node. By an address on the link, flows of a former host's own pods do not
-// stay there: their answers come to the host, which has such an address itself, so that it hands on no strays.
+// keptOf returns the way by the standby for endpoints of this node. With an address on the link, no flows stay at a former host: their
+// answers come to the host, which has such an address itself, so that it hands on no strays.
 func (f *frame) keptOf(s *source, family int) (kept Way, own bool) {
 	source := s.sourceIP(family)
 	switch {
-	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "":
-	case s.standby == f.node && f.reachable(s.network, family == ipv4) && !f.answeredOnLink(s):
+	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "" || f.answeredOnLink(s):
+	case s.standby == f.node && f.reachable(s.network, family == ipv4):
 		return Way{f.out(s.network), source}, false
 	case s.standby != f.node:
 		if id := f.way(s.standby, family == ipv4); id != 0 {

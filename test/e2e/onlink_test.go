@@ -303,3 +303,19 @@ func TestOnLink(t *testing.T) {
 		require.NotContains(t, out2, left)
 	}
 }
+
+// TestOnLinkMoves moves addresses on the link on purpose: connections go on, also those of the former host's own pods, whose answers come
+// to the next host.
+func TestOnLinkMoves(t *testing.T) {
+	s := playOnLink(t)
+	pods, lan := onLinkPods(), tap(t, s, "gw", "eth1", "eth1")
+	awaitAll(t, s, pods)
+	lan.hears(t, thrice("b", onLAN))
+	s.Witness.Reset()
+	old := talk(t, s, pods)
+	require.NoError(t, s.Edit(t.Context(), "egressip.yaml", "node: b, standby: c, term: 1", "node: c, standby: b, term: 2"))
+	lan.hears(t, thrice("b", onLAN), thrice("c", onLAN))
+	awaitAll(t, s, pods)
+	old.goOn(t, pods, pods)
+	requireInnocent(t, s, pods)
+}
