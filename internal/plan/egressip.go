@@ -416,5 +416,6 @@ func (f *frame) answersOn(s *source) string {
 
 // answeredOnLink reports whether a source's address is in the subnet of an uplink of this node, so that its host answers for it there.
 func (f *frame) answeredOnLink(s *source) bool {
-	return s.id.Kind == cluster.KindEgressIP && slices.ContainsFunc(f.neighbours[s.network.name], func(l linkSubnet) bool { return l.holds(s.id.Slot) })
+	holds := func(l linkSubnet) bool { return l.holds(s.id.Slot) }
+	return s.id.Kind == cluster.KindEgressIP && slices.ContainsFunc(f.neighbours[s.network.name], holds)
 }

@@ -57,7 +57,8 @@ func unlisted(r *run) (seen string, err error) {
 
 // inTable100 adds a route of each family to table 100 of every node, or deletes it.
 func (r *run) inTable100(act, route4, next4, route6, next6 string) error {
-	command := fmt.Sprintf("ip -4 route %[1]s %[2]s %[3]s table 100 && ip -6 route %[1]s %[4]s %[5]s table 100", act, route4, next4, route6, next6)
+	command := fmt.Sprintf("ip -4 route %[1]s %[2]s %[3]s table 100 && ip -6 route %[1]s %[4]s %[5]s table 100",
+		act, route4, next4, route6, next6)
 	for _, name := range sorted(r.nodes) {
 		if _, err := r.in(r.ctx, name, "bash", "-c", command); err != nil {
 			return err
