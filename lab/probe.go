@@ -74,9 +74,9 @@ type Probe struct {
 	delays []Delay
 }
 
-// Delay is a time for which a Probe or a Stream did not run: the machine was busy with something else.
+// Delay is a round of a Probe that began late: the machine was busy with something else.
 type Delay struct {
-	At time.Time // when it should have run
+	At time.Time // when it should have begun
 	By time.Duration
 }
 

@@ -83,7 +83,6 @@ type Stream struct {
 	mu      sync.Mutex
 	tally   Tally
 	waiting []*datagram // in the order in which they were sent
-	stood   []Delay     // how long nothing ran here
 }
 
 const (
@@ -95,22 +94,17 @@ const (
 	// overtaken is how many later questions by UDP are answered before one is lost: packets do not overtake one another, and a
 	// Responder answers in order.
 	overtaken = 2
-	// pulse is the time between two looks at the clock, and stood for how long nothing may run before TCP's timer of a second, after
-	// which the kernel sends a first packet again, says nothing.
-	pulse = 50 * time.Millisecond
-	stood = 400 * time.Millisecond
 )
 
 // Stream makes a node ask a Responder by TCP and by UDP in turn, one question every interval, until Stop or the lab's
 // end. A question by UDP is lost once later ones were answered. One by TCP is lost if the kernel had to send its first
-// packet again while the machine did not stand still, or if it was not acknowledged for AskLimit.
+// packet again, or if it was not acknowledged for AskLimit.
 func (l *Lab) Stream(ctx context.Context, n *Node, dst netip.AddrPort, every time.Duration, options ...SocketOption) *Stream {
 	ctx, stop := context.WithCancel(ctx)
 	s := &Stream{
 		node: n, dst: dst, options: options, ports: newPorts(int(l.flows.Add(1))), stop: stop,
 		tally: Tally{Seen: map[Seen]int{}, Errors: map[string]int{}},
 	}
-	s.work.Go(func() { s.watchClock(ctx) })
 	s.work.Go(func() {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
@@ -142,38 +136,6 @@ func (l *Lab) Stream(ctx context.Context, n *Node, dst netip.AddrPort, every tim
 	})
 	l.atEnd(func() { s.Stop() })
 	return s
-}
-
-// watchClock notes when nothing ran here for a while: the machine stood still, or did something else.
-func (s *Stream) watchClock(ctx context.Context) {
-	tick := time.NewTicker(pulse)
-	defer tick.Stop()
-	for last := time.Now(); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now := time.Now()
-		if late := now.Sub(last) - pulse; late > pulse {
-			s.mu.Lock()
-			s.stood = append(s.stood, Delay{At: last.Add(pulse), By: late})
-			s.mu.Unlock()
-		}
-		last = now
-	}
-}
-
-// stoodSince reports whether nothing ran here for a good part of the time since then. The caller holds s.mu.
-func (s *Stream) stoodSince(then time.Time) bool {
-	var sum time.Duration
-	for _, d := range slices.Backward(s.stood) {
-		if d.At.Before(then) {
-			break
-		}
-		sum += d.By
-	}
-	return sum >= stood
 }
 
 func (s *Stream) askTCP(ctx context.Context) (a Answer, err error) {
@@ -291,7 +253,6 @@ func (s *Stream) count(ctx context.Context, asked time.Time, protocol Protocol, 
 		s.tally.OK++
 		s.tally.Seen[Seen{protocol, a.Name, a.Peer.Addr()}]++
 	case ctx.Err() != nil && !errors.Is(err, errOvertaken): // cut off by Stop: says nothing
-	case errors.Is(err, errRepeated) && s.stoodSince(asked):
 	default:
 		s.tally.Failed++
 		s.tally.Errors[cause(err)]++
