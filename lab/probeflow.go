@@ -58,11 +58,13 @@ type exchange struct {
 	got   []byte
 }
 
-// Questions by UDP use these source ports in turn: so many that connection tracking has forgotten a flow before its
-// port comes again, from a later Probe too.
-const firstPort, lastPort = 10000, 60000
+// Questions use these source ports in turn: so many that connection tracking has forgotten a flow before its port comes again, from a
+// later Probe too. The kernel chooses others (ip_local_port_range).
+const firstPort, lastPort = 10000, 32000
 
-// ports are source ports in turn. The kernel would choose at random, and now and then a port whose flow is still known on the way.
+// ports are source ports in turn. The kernel would choose at random, and now and then a port whose flow is still known on the way, or at
+// the other end: of a connection of another pod with the same source, which a change cut off. That end then acknowledges something else
+// than the first packet, and the kernel sends this once more.
 type ports uint16
 
 // newPorts begins elsewhere for each number.

@@ -141,7 +141,11 @@ func (l *Lab) Stream(ctx context.Context, n *Node, dst netip.AddrPort, every tim
 func (s *Stream) askTCP(ctx context.Context) (a Answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	c, err := s.node.Open(ctx, s.dst, append(slices.Clone(s.options), func(o *socket) { o.gone = AskLimit })...)
+	s.mu.Lock()
+	port := s.ports.next()
+	s.mu.Unlock()
+	options := append([]SocketOption{fromPort(s.dst.Addr(), port)}, s.options...)
+	c, err := s.node.Open(ctx, s.dst, append(options, func(o *socket) { o.gone = AskLimit })...)
 	if err != nil {
 		return a, err
 	}
