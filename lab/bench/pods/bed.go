@@ -147,7 +147,8 @@ func (b *bed) deny(ctx context.Context) error {
 	}
 	for i := range b.namespaces {
 		firewall := apiserver.Post(fmt.Sprintf("/apis/k8s.ovn.org/v1/namespaces/team-%d/egressfirewalls", i),
-			[]byte(`{"metadata": {"name": "default"}, "spec": {"egress": [{"type": "Deny", "to": {"cidrSelector": "0.0.0.0/0"}}]}}`))
+			[]byte(`{"apiVersion": "k8s.ovn.org/v1", "kind": "EgressFirewall", "metadata": {"name": "default"}, `+
+				`"spec": {"egress": [{"type": "Deny", "to": {"cidrSelector": "0.0.0.0/0"}}]}}`))
 		if err := lab.Wait(ctx, time.Minute, func() error { // until the CRD is served
 			_, err := b.api.Ask(ctx, firewall)
 			return err

@@ -97,6 +97,11 @@ func (b *bed) report(out io.Writer, all []*pod, seen []sight) {
 	}
 	fmt.Fprintf(out, "### %s\n\n%s packets came out of %s pods.\n\n", b.says, figures.Count(len(seen)), figures.Count(len(all)))
 	if b.denied {
+		for _, x := range seen {
+			if x.pod < len(all) {
+				fmt.Fprintf(out, "- pod %d, %s after its first SYN, from %s by %s\n", x.pod, x.at.Sub(all[x.pod].begun), x.source, x.device)
+			}
+		}
 		return
 	}
 	t := figures.NewTable("from", "to", "n", "p50", "p90", "p99", "most")
