@@ -150,7 +150,7 @@ func examined(t *testing.T, r status.Report, width, height int, more ...string) 
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		var page bytes.Buffer
 		_ = WritePage(&page, r)
-		// The page's policy lets nobody else's script in.
+		// The policy of the page allows its own script alone, so the test adds axe to the policy.
 		_, _ = w.Write(bytes.Replace(page.Bytes(), []byte("script-src "), []byte("script-src 'self' "), 1))
 		_, _ = io.WriteString(w, `<script src="/axe.js"></script>`)
 	})

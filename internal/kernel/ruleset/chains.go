@@ -130,7 +130,7 @@ const (
 const (
 	priorityResume     = -110
 	priorityPrerouting = -90
-	priorityFirewall   = -91
+	priorityFirewall   = -88
 	priorityQoS        = -89
 	priorityOutput     = -150
 	priorityNAT        = 50

@@ -75,8 +75,9 @@ func NameSetOf(id firewall.PolicyID, n int) string { return stretch(id, n) + "-n
 func byPort(stretch string, n int) string { return fmt.Sprintf("%s-ports-%d", stretch, n) }
 
 // firewallChains returns the chains that drop packets of connections that a policy denies. They see packets that begin a connection,
-// after DNAT and before the chain prerouting: what is denied gets neither a path nor a mark. They also see packets of no connection,
-// since a pod can send any packet. Packets of established connections pass the first rule.
+// after DNAT and after the chain prerouting, which holds new pods: a packet reads the generation of the rules in each chain. In the other
+// order, one that comes while the generation changes would find no policy of a new pod, and then that this pod need not wait. They also see
+// packets of no connection, since a pod can send any packet. Packets of established connections pass the first rule.
 func firewallChains(d *plan.DataPlane) (all []Chain) {
 	if len(d.Policies) == 0 {
 		return nil

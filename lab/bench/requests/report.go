@@ -226,7 +226,7 @@ func (o options) thousand(out io.Writer, r *result) {
 	t := figures.NewTable("", "requests a second", "events a second", "MB a second", "grows with")
 	rate := func(x float64) string { return fmt.Sprintf("%.1f", x) }
 	t.Add("at rest: reports and what the leader asks", rate(others*(nodes-1)+leader), "", "", "nodes")
-	t.Add("at rest: watches that begin anew", rate(nodes*watches/renewed), "", "", "nodes")
+	t.Add("at rest: watches that client-go renews", rate(nodes*watches/renewed), "", "", "nodes")
 	renewals, _ := r.rest.roles("update leases")
 	t.Add("the leader's Lease, sent to all", "", rate(renewals/seconds*nodes), fmt.Sprintf("%.2f", renewals/seconds*nodes*leaseBytes/mega),
 		"nodes")
