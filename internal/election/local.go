@@ -144,15 +144,16 @@ func (c *Local) here(choice Choice) Choice {
 	return after
 }
 
-// obeys reports whether this node, the standby, leaves a seat to its host although it does not hear the host: a leader elected that host
-// meanwhile, and so has heard it. This node was cut off, and has heard others again, but not yet the host. before is the seat's former
-// choice, if it had one, and after the choice in which the standby takes over, if the host is dead.
+// obeys reports whether this node, the standby, leaves a seat to its host although it does not hear the host: a leader elected that host,
+// or gave it this standby, meanwhile, and so has heard it. This node was cut off, and has heard others again, but not yet the host. before
+// is the seat's former choice, if it had one, and after the choice in which the standby takes over, if the host is dead.
 func (c *Local) obeys(s Seat, before Choice, had bool, choice, after Choice) bool {
 	if c.sight.Heard != nil || !c.sight.Silent[choice.Host] || choice.Standby != c.sight.Node {
 		delete(c.obeyed, s)
 		return false
 	}
-	if had && before.Host != choice.Host && before.Term != after.Term { // else this node has taken over, or is about to
+	appointed := had && (before.Host != choice.Host || before.Standby != c.sight.Node)
+	if appointed && before.Term != after.Term { // else this node has taken over
 		c.obeyed[s] = choice.Host
 	}
 	return c.obeyed[s] == choice.Host

@@ -91,4 +91,8 @@ func TestStandbyObeys(t *testing.T) {
 	require.Equal(t, Choice{Host: "a", Term: 3, Why: silent("b")}, see(confirmed, b, b), "now it dies")
 	require.Equal(t, "a", see(Choice{Host: "a", Standby: "c", Term: 3}, b, b).Host)
 	require.Equal(t, "b", see(Choice{Host: "b", Standby: "a", Term: 4}, b, b).Host, "the leader hears it again before this node does")
+	require.Equal(t, "b", see(Choice{Host: "b", Term: 4}, b, b).Host)
+	require.Equal(t, "b", see(Choice{Host: "b", Standby: "a", Term: 4}, b, b).Host, "its standby again, after it had none for a while")
+	require.Equal(t, "b", see(Choice{Host: "b", Standby: "a", Term: 4}, nil, nil).Host)
+	require.Equal(t, Choice{Host: "a", Term: 5, Why: silent("b")}, see(Choice{Host: "b", Standby: "a", Term: 4}, b, b), "now it dies again")
 }
