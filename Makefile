@@ -22,6 +22,8 @@ TAGS := grpcnotrace
 # Tests of these packages make devices, routes or nodes: labexec runs them as root on a kernel with VRF.
 LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/kernel/conntrack internal/kernel/link internal/kernel/nft internal/kernel/queue internal/kernel/route internal/kernel/walk lab) $(shell $(GO) list ./test/... 2>/dev/null)
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
+# These have no goroutine and no lock, and random worlds that take the race detector minutes.
+PURE = $(addprefix $(MODULE)/,internal/election internal/plan)
 
 # The lab starts this daemon on its nodes.
 export LAB_BIN := $(CURDIR)/bin/egressway
@@ -135,10 +137,11 @@ endef
 
 # The slowest package begins first, and four run at once: most of them wait most of the time. Tests of floods measure memory, which the race
 # detector would falsify. The timeout ends a test that hangs; it does not require a fast machine.
-unit: tools kubelab bin/suite ## tests that need no lab, with the race detector
+unit: tools kubelab bin/suite ## tests that need no lab, most with the race detector
 	KUBELAB=$$(lab/kubelab/build.sh) bin/suite \
 		"$(GO) test -json -count=1 -timeout 1h -run 'TestHostileFloods|TestDeafPeer' ./internal/speaker" \
-		"$(GO) test -json -race -count=1 -p 4 -timeout 1h $(MODULE)/internal/speaker $(filter-out $(MODULE)/internal/speaker,$(UNIT))"
+		"$(GO) test -json -race -count=1 -p 4 -timeout 1h $(MODULE)/internal/speaker $(filter-out $(MODULE)/internal/speaker $(PURE),$(UNIT))" \
+		"$(GO) test -json -count=1 -timeout 1h $(PURE)"
 
 # Two at once: a kernel of the lab has one processor.
 lab: lab-kernel kubelab bin/egressway bin/egressway-next bin/labexec bin/suite ## tests in the lab: namespaces, FRR, packets, an API server
