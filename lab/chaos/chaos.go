@@ -88,6 +88,7 @@ type run struct {
 
 	probe  *lab.Probe
 	brains *brains
+	names  *names
 
 	now, before   identities // of the pods; before: those before the present fault, which stay valid until it is over
 	host, standby string     // of web, when the lab was last whole
@@ -104,6 +105,9 @@ func (r *run) start(ctx context.Context) (err error) {
 	r.now = asDeployed()
 	r.before = r.now
 	r.say("built; waiting until everything is served")
+	if r.names, err = askNames(ctx, r.Stage); err != nil {
+		return err
+	}
 	if r.brains, err = watchBrains(ctx, r.Stage); err != nil {
 		return err
 	}
@@ -151,6 +155,9 @@ func (r *run) enough(faults int) bool {
 func (r *run) end() error {
 	if r.brains != nil {
 		r.brains.end()
+	}
+	if r.names != nil {
+		r.names.end()
 	}
 	if r.probe == nil {
 		return nil

@@ -33,22 +33,21 @@ spec:
 // denied are addresses that no packet of a pod reaches: an EgressFirewall denies them, by one set of rules or another.
 var denied = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.66:8080"), netip.MustParseAddrPort("[2001:db8:100::66]:8080")}
 
-// firewalls are the sets of rules. They differ in all but the outcome for the addresses that pods ask.
+// firewalls are the sets of rules. They differ in all but the outcome for the addresses that pods ask; in the second one, a name alone
+// allows the address outside.
 var firewalls = [...]string{`apiVersion: k8s.ovn.org/v1
 kind: EgressFirewall
 metadata: {namespace: shop, name: default}
 spec:
   egress:
-  - {type: Deny, to: {cidrSelector: 198.51.100.64/29}}
+` + allowNames("") + `  - {type: Deny, to: {cidrSelector: 198.51.100.64/29}}
   - {type: Deny, to: {cidrSelector: "2001:db8:100::66/128"}}
 `, `apiVersion: k8s.ovn.org/v1
 kind: EgressFirewall
 metadata: {namespace: shop, name: default}
 spec:
   egress:
-  - {type: Allow, to: {cidrSelector: 198.51.100.10/32}}
-  - {type: Allow, to: {cidrSelector: "2001:db8:100::10/128"}, ports: [{protocol: TCP, port: 8080}, {protocol: UDP, port: 8080}]}
-  - {type: Deny, to: {cidrSelector: 198.51.100.0/24}}
+` + allowNames(", ports: [{protocol: TCP, port: 8080}]") + `  - {type: Deny, to: {cidrSelector: 198.51.100.0/24}}
   - {type: Deny, to: {cidrSelector: "2001:db8:100::/64"}}
 `}
 
@@ -95,7 +94,10 @@ status: {phase: Running, podIPs: [{ip: %[3]s}, {ip: "%[4]s"}]}
 
 // furnish adds the kinds that select pods to a stage, and objects of each.
 func furnish(containerlab string, o *stage.Options) error {
-	o.Manifests = map[string]string{"egressip.yaml": egressIP, "pods.yaml": podsManifest(), "rules.yaml": rulesManifest(0)}
+	o.Exec = freshRoutes()
+	o.Manifests = map[string]string{
+		"egressip.yaml": egressIP, "pods.yaml": podsManifest(), "rules.yaml": rulesManifest(0), "dns.yaml": resolverManifest,
+	}
 	paths, err := filepath.Glob(filepath.Join(containerlab, "vrf-egress", "manifests", "*.yaml"))
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 const inARow = 5
 
 // settle waits until the lab is whole: all questions are answered, as they should be by now, the API server says who is host
-// and standby and that all is in force, and every router has its sessions and its paths.
+// and standby and that all is in force, every router has its sessions and its paths, and pods reach fresh names.
 func (r *run) settle(ctx context.Context, since time.Time) error {
 	r.probe.Expect(wanted(r.now))
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
@@ -63,7 +63,7 @@ func (r *run) whole(ctx context.Context, since time.Time) error {
 			return err
 		}
 	}
-	return nil
+	return r.names.known(ctx)
 }
 
 // elected asks the API server who is host and who is standby of web, once everything is in force.
