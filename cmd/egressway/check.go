@@ -249,7 +249,7 @@ func (c *checks) warnOfAPIServer(objects *cluster.Objects) {
 	if c.conf == nil {
 		return
 	}
-	servers := firewall.APIServers(objects, c.conf.ClusterCIDRs)
+	servers := firewall.APIServers(objects, c.conf.PodCIDRs, c.conf.ClusterCIDRs)
 	for key, e := range objects.EgressFirewalls.All() {
 		if why := firewall.DeniesAPIServer(&e, servers, objects.Nodes); why != "" {
 			c.warnings = append(c.warnings, cluster.Problem{Kind: cluster.KindEgressFirewall.String(), Object: key.String(), Message: why})

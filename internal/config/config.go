@@ -22,6 +22,8 @@ type Config struct {
 	Source Source `yaml:"source"` // where the cluster's objects come from
 	// destinations that are never steered, in addition to pod ranges, Service ranges, ClusterIPs and nodes' addresses
 	ClusterCIDRs []netip.Prefix `yaml:"clusterCIDRs"`
+	// ranges of pods, in addition to the podCIDRs of the Nodes: of a CNI that does not take pods' addresses from these, such as Calico
+	PodCIDRs []netip.Prefix `yaml:"podCIDRs"`
 	// a selected pod's packets without a host or a route: `drop` them, or `allow` them to leave by the main table
 	OnNoPath NoPath   `yaml:"onNoPath"`
 	Steering Steering `yaml:"steering"`

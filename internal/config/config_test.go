@@ -79,6 +79,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		Node:         "worker-1",
 		Source:       Source{Kubernetes: Kubernetes{Kubeconfig: "/etc/kubernetes/egressway.conf", Namespace: "egress", LabelHosts: true}},
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd96::/108")},
+		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		OnNoPath:     NoPathAllow,
 		Steering:     Steering{Mode: SteeringVXLAN, Device: "egw0", VNI: 77, Port: 4791, MTU: 1400},
 		Marks:        Marks{Mask: 0xff0000, AllowConflicts: []string{"calico", "cilium", "kube-router", "tailscale", "weave"}, RulePriority: 500},

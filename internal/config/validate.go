@@ -83,7 +83,8 @@ func (v *validator) validate() {
 		v.bad("node", "not a node's name: lower case letters, digits, '-' and '.', at most 253 bytes")
 	}
 	v.source()
-	v.clusterCIDRs()
+	v.ranges("clusterCIDRs", c.ClusterCIDRs)
+	v.ranges("podCIDRs", c.PodCIDRs)
 	oneOf(v, "onNoPath", c.OnNoPath, NoPathDrop, NoPathAllow)
 	v.steering()
 	v.marks()
@@ -104,9 +105,10 @@ func (v *validator) validate() {
 	oneOf(v, "log.format", c.Log.Format, "text", "json")
 }
 
-func (v *validator) clusterCIDRs() {
-	for i, p := range v.c.ClusterCIDRs {
-		path := fmt.Sprintf("clusterCIDRs[%d]", i)
+// ranges checks a list of ranges of the cluster.
+func (v *validator) ranges(key string, prefixes []netip.Prefix) {
+	for i, p := range prefixes {
+		path := fmt.Sprintf("%s[%d]", key, i)
 		if v.prefix(path, p) && p.Bits() == 0 {
 			v.bad(path, "every address: nothing would ever be steered")
 		}

@@ -12,13 +12,14 @@ import (
 )
 
 // APIServers returns the addresses and ports to which the Service of the API server translates its own, and that rules may deny:
-// endpoints in ranges of pods and Services, in clusterCIDRs and on the link always pass. A port that is not known is 0.
-func APIServers(o *cluster.Objects, clusterCIDRs []netip.Prefix) (all []netip.AddrPort) {
+// endpoints in ranges of pods and Services, in clusterCIDRs and on the link always pass. podCIDRs are those beside the Nodes'. A port that
+// is not known is 0.
+func APIServers(o *cluster.Objects, podCIDRs, clusterCIDRs []netip.Prefix) (all []netip.AddrPort) {
 	endpoints := o.Endpoints.At(cluster.APIService)
 	if len(endpoints) == 0 {
 		return nil
 	}
-	spared, nodes := slices.Clone(o.ServiceCIDRs), map[netip.Addr]bool{}
+	spared, nodes := slices.Concat(o.ServiceCIDRs, podCIDRs), map[netip.Addr]bool{}
 	for _, n := range o.Nodes.All() {
 		spared = append(spared, n.PodCIDRs...)
 		for _, a := range n.Addresses {

@@ -60,7 +60,7 @@ func TestDeniesAPIServer(t *testing.T) {
 			_, e, _, ok := cluster.FromEgressFirewall(&o, nil)
 			require.True(t, ok)
 			objects := withServers("10.0.0.11", "10.0.0.12")
-			text := DeniesAPIServer(&e, APIServers(&objects, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}), objects.Nodes)
+			text := DeniesAPIServer(&e, APIServers(&objects, nil, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}), objects.Nodes)
 			if test.rule == 0 {
 				require.Empty(t, text)
 				return
@@ -75,13 +75,15 @@ func TestDeniesAPIServer(t *testing.T) {
 func TestAPIServersThatAreSpared(t *testing.T) {
 	for _, address := range []string{"10.244.1.7", "10.96.0.7", "172.16.0.7", "169.254.0.7", "127.0.0.1", "no address"} {
 		objects := withServers(address)
-		require.Empty(t, APIServers(&objects, []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}), address)
+		beside := []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}
+		require.Empty(t, APIServers(&objects, nil, beside), address)
+		require.Empty(t, APIServers(&objects, beside, nil), address)
 	}
 	objects := withServers()
-	require.Empty(t, APIServers(&objects, nil))
+	require.Empty(t, APIServers(&objects, nil, nil))
 	objects = withServers("203.0.113.7")
 	objects.Services = cluster.Map[cluster.Key, cluster.Service]{} // not known
-	servers := APIServers(&objects, nil)
+	servers := APIServers(&objects, nil, nil)
 	require.Equal(t, []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:0")}, servers)
 	all := cluster.DenyAll()
 	require.Contains(t, DeniesAPIServer(&all, servers, objects.Nodes), "denies the API server at 203.0.113.7, by rule 1")

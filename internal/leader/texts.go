@@ -101,7 +101,7 @@ func (x *texts[V]) consider(
 
 // surroundings notes what remarks depend on beside the objects, and reports whether it differs.
 func (x *texts[V]) surroundings(in Input) (differ bool) {
-	servers := firewall.APIServers(&in.Objects, in.Config.ClusterCIDRs)
+	servers := firewall.APIServers(&in.Objects, in.Config.PodCIDRs, in.Config.ClusterCIDRs)
 	differ = !slices.Equal(servers, x.servers) || !in.Objects.Nodes.Same(x.nodes)
 	x.servers, x.nodes = servers, in.Objects.Nodes
 	return differ

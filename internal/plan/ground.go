@@ -120,7 +120,7 @@ func (g *ground) readNodes(serviceCIDRs []netip.Prefix) {
 		}
 		inside = append(inside, n.PodCIDRs...)
 	}
-	g.inside = minimal(inside)
+	g.inside = minimal(append(inside, g.config.PodCIDRs...))
 	g.readOwnAddresses()
 }
 
@@ -149,7 +149,7 @@ var neverSteered = []netip.Prefix{
 
 // readRanges finds the address ranges of pods and the destinations inside the cluster.
 func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
-	var pods []netip.Prefix
+	pods := slices.Clone(g.config.PodCIDRs)
 	for _, n := range g.nodes.All() {
 		pods = append(pods, n.PodCIDRs...)
 	}
@@ -324,8 +324,10 @@ func (g *ground) isSecondary(a netip.Addr) bool {
 	return is
 }
 
-// planGuests lists other nodes' pods, and the devices by which they reach this node.
+// planGuests lists other nodes' pods, and the devices by which they reach this node. The ranges of the configuration may hold this node's
+// pods too, whose packets do not arrive by such a device.
 func (g *ground) planGuests() {
+	g.guests = slices.Clone(g.config.PodCIDRs)
 	for name, n := range g.nodes.All() {
 		if name != g.node {
 			g.addGuests(&n)

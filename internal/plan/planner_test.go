@@ -196,6 +196,7 @@ func (e *evolving) step() {
 			c.Marks.Mask = pick[uint32](e.Rand, 0x3f00, 0xf000, 0x7000)
 		case 4:
 			c.ClusterCIDRs = pick(e.Rand, nil, prefixes("10.250.0.0/16"), prefixes("10.0.0.0/8", "fd50::/16"))
+			c.PodCIDRs = pick(e.Rand, nil, prefixes("10.251.0.0/16"), prefixes("10.244.0.0/16", "fd51::/16"))
 		}
 		e.Config = &c
 	case 19:

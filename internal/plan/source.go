@@ -538,7 +538,7 @@ func (r *redone) findStrays(g *ground) {
 		if g.stray(a) {
 			r.refuse(a.String(), ReasonOutsidePodRanges,
 				"is in no node's podCIDRs: it is served, but other pods reach it as something outside of the cluster; "+
-					"add its range to clusterCIDRs if it is a pod")
+					"add its range to podCIDRs of the configuration if it is a pod")
 		}
 	}
 }

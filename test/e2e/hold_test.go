@@ -66,13 +66,16 @@ func requireCluster(t *testing.T, s *stage.Stage, from string) {
 }
 
 // TestHold holds the pods of a namespace until they are endpoints, and all that no Pod is known to have the address of.
-// Whatever comes between, no packet of theirs leaves with another source or by another network.
+// Whatever comes between, no packet of theirs leaves with another source or by another network. The pods' ranges are not those of the
+// Nodes, as with a CNI that has its own.
 func TestHold(t *testing.T) {
 	files := oneFile(t)
+	files["cluster.yaml"] = strings.NewReplacer("[10.244.", "[10.200.", `"fd44:`, `"fd40:`).Replace(files["cluster.yaml"])
 	files["namespaces.yaml"] = heldShop
 	files["shop.yaml"] = strings.NewReplacer(podA1of4, "# a1 4\n", podA1of6, "# a1 6\n", podA2of4, "# a2 4\n", podA2of6, "# a2 6\n").Replace(files["shop.yaml"])
 	s := play(t, stage.Options{
-		API: true, Manifests: files, Config: func(c string) string { return c + holdEntry },
+		API: true, Manifests: files,
+		Config: func(c string) string { return c + holdEntry + "podCIDRs: [10.244.0.0/16, \"fd44::/16\"]\n" },
 	})
 	ctx := t.Context()
 	others := identities{"b-p1": web, "b-p2": batchB} // endpoints from the beginning

@@ -91,7 +91,7 @@ func TestFullExample(t *testing.T) {
 	require.NoError(t, err)
 	d := config.Defaults()
 	c = c.For(nil).Config
-	c.ClusterCIDRs, c.Networks, c.Hold = d.ClusterCIDRs, d.Networks, d.Hold
+	c.ClusterCIDRs, c.PodCIDRs, c.Networks, c.Hold = d.ClusterCIDRs, d.PodCIDRs, d.Networks, d.Hold
 	c.BGP.ASN, c.BGP.BFDProfiles, c.Marks.AllowConflicts = d.BGP.ASN, d.BGP.BFDProfiles, nil
 	c.Firewall.Resolvers.Addresses = d.Firewall.Resolvers.Addresses
 	require.Equal(t, d, c)
