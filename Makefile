@@ -12,6 +12,7 @@ AXE       := 4.14.1
 AXE_SUM   := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 METALLB   := v0.15.2
 FLANNEL   := v0.28.10
+CALICO    := v1.11.0-cni-plugin.0.20250813170300-a0db560f0520
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 MODULE  := github.com/egressway/egressway
@@ -169,7 +170,7 @@ dist/box.tar: bin/box
 	@mkdir -p dist
 	$(GO) run ./release/image -version '$(VERSION)' bin/box >$@
 
-# Other projects' programs in the cluster. Both print where the program is, and the folder of its module, which has its manifests.
+# Other projects' programs in the cluster. Each target prints where they are, and the folder of their module, which has its manifests.
 $(TOOLS)/controller-%:
 	$(call install,controller,go.universe.tf/metallb/controller@$*)
 
@@ -177,13 +178,20 @@ $(TOOLS)/flannel-%:
 	@echo "building $(@F), once"
 	@lab/cluster/flannel/build.sh '$*' $@.new && mv $@.new $@
 
+$(TOOLS)/calico-%:
+	@echo "building $(@F), once"
+	@rm -rf $@.new && lab/cluster/calico/build.sh '$*' $@.new && mv $@.new $@
+
 moduledir = $$($(GO) mod download -json $1 | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
-.PHONY: metallb flannel
+.PHONY: metallb flannel calico
 metallb: $(TOOLS)/controller-$(METALLB)
 	@echo $< $(call moduledir,go.universe.tf/metallb@$(METALLB))
 
 flannel: $(TOOLS)/flannel-$(FLANNEL)
 	@echo $< $(call moduledir,github.com/flannel-io/flannel@$(FLANNEL))
+
+calico: $(TOOLS)/calico-$(CALICO)
+	@echo $< $(call moduledir,github.com/projectcalico/calico@$(CALICO))
 
 bin/matrix:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/cluster/matrix
