@@ -196,11 +196,11 @@ calico: $(TOOLS)/calico-$(CALICO)
 bin/matrix:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/cluster/matrix
 
-cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outside, Egressway deployed (root): CNI=static|flannel|flannel-host-gw PROXY=nftables|iptables
+cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outside, Egressway deployed (root): CNI=static|flannel|flannel-host-gw|calico PROXY=nftables|iptables
 	@lab/cluster/up.sh '$(or $(CNI),static)' '$(or $(PROXY),nftables)'
 
 # A CNI and a mode of kube-proxy for each cluster.
-MATRIX = static:nftables static:iptables flannel:iptables
+MATRIX = static:nftables static:iptables flannel:iptables calico:iptables
 
 cluster-matrix: bin/matrix bin/bench-report ## check a table of behaviour on clusters of real nodes, one after another, and write it to docs/compatibility.md (root): MATRIX='static:nftables' for some
 	@lab/cluster/matrix.sh $(MATRIX); code=$$?; \

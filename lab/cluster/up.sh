@@ -57,7 +57,10 @@ kubebin=$("$here/kubebin/build.sh")
 end "$kubebin"
 
 others=(metallb)
-[ "${cni#flannel}" = "$cni" ] || others+=(flannel)
+case $cni in
+flannel*) others+=(flannel) ;;
+calico) others+=(calico) ;;
+esac
 begin "${others[*]}, from the Go module proxy"
 declare -A program module
 for other in "${others[@]}"; do
@@ -109,7 +112,11 @@ end "three nodes Ready"
 
 for node in "${nodes[@]}"; do docker exec "$node" bash /lab/src/state.sh >"$state/before-$node"; done
 begin "Egressway, of deploy/kustomize/base"
-kubectl apply -k "$here/egressway" >/dev/null
+own=
+if [ "$cni" = calico ]; then # its pods' addresses are of its own pools, and not of the Nodes' podCIDRs
+	own=$(. "$here/net.sh"; printf 's|^\( *\)bgp:|\1podCIDRs: ["%s", "%s"]\\n&|' "$pods4" "$pods6")
+fi
+kubectl kustomize "$here/egressway" | sed "$own" | kubectl apply -f - >/dev/null
 kubectl -n egressway-system rollout status daemonset/egressway --timeout=300s >/dev/null
 kubectl -n egressway-system wait --for=condition=Ready pod --all --timeout=300s >/dev/null # the speaker's rollout, OnDelete, has no status
 end "its DaemonSets are ready"
