@@ -16,7 +16,7 @@ func TestPodRanges(t *testing.T) {
 	c := *s.Config
 	c.PodCIDRs, s.Config = prefixes("10.251.0.0/16", "fd51::/16"), &c
 	d, problems := plan.Build(s)
-	require.Equal(t, prefixes("10.244.0.0/23", "10.251.0.0/16", "fd51::/16"), d.DataPlane.Pods)
+	require.Equal(t, prefixes("10.244.0.0/24", "10.244.1.0/24", "10.251.0.0/16", "fd51::/16"), d.DataPlane.Pods)
 	require.Equal(t, prefixes("10.244.1.0/24", "10.251.0.0/16", "fd51::/16"), d.DataPlane.Guests)
 	for _, inside := range prefixes("10.250.0.0/16", "10.251.0.0/16", "fd51::/16") {
 		require.Contains(t, d.DataPlane.Cluster, inside)
