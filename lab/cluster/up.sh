@@ -114,7 +114,7 @@ for node in "${nodes[@]}"; do docker exec "$node" bash /lab/src/state.sh >"$stat
 begin "Egressway, of deploy/kustomize/base"
 own=
 if [ "$cni" = calico ]; then # its pods' addresses are of its own pools, and not of the Nodes' podCIDRs
-	own=$(. "$here/net.sh"; printf 's|^\( *\)bgp:|\1podCIDRs: ["%s", "%s"]\\n&|' "$pods4" "$pods6")
+	own=$(. "$here/net.sh"; echo "s|^\( *\)bgp:|\1podCIDRs: [\"$pods4\", \"$pods6\"]\n&|")
 fi
 kubectl kustomize "$here/egressway" | sed "$own" | kubectl apply -f - >/dev/null
 kubectl -n egressway-system rollout status daemonset/egressway --timeout=300s >/dev/null
