@@ -200,7 +200,7 @@ cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outsid
 	@lab/cluster/up.sh '$(or $(CNI),static)' '$(or $(PROXY),nftables)'
 
 # A CNI and a mode of kube-proxy for each cluster.
-MATRIX = static:nftables static:iptables flannel:iptables calico:iptables
+MATRIX = static:nftables static:iptables flannel:iptables
 
 cluster-matrix: bin/matrix bin/bench-report ## check a table of behaviour on clusters of real nodes, one after another, and write it to docs/compatibility.md (root): MATRIX='static:nftables' for some
 	@lab/cluster/matrix.sh $(MATRIX); code=$$?; \
