@@ -93,12 +93,24 @@ func (in *Input) place(a netip.Addr) (p place, err error) {
 	if err != nil {
 		return p, err
 	}
+	other := guests.Found && !in.attached(a, r)
 	return place{
-		pod:    !guests.Found && in.behindDevice(a, r),
-		other:  guests.Found,
+		pod:    !other && in.behindDevice(a, r),
+		other:  other,
 		device: r.Device,
 		by:     way(r),
 	}, nil
+}
+
+// attached reports whether an address is behind a device of this node that has its subnet, as a bridge does, or a route for it alone.
+// Ranges of the configuration hold pods of this node and of others; a tunnel to other nodes has neither.
+func (in *Input) attached(a netip.Addr, r *walk.Route) bool {
+	if !in.behindDevice(a, r) {
+		return false
+	}
+	return r.Prefix.IsValid() && r.Prefix.IsSingleIP() || slices.ContainsFunc(in.Live.Links, func(l plan.Link) bool {
+		return l.Name == r.Device && slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) })
+	})
 }
 
 // behindDevice reports whether an address with a route of the main table may be a pod of this node: it is on a device
