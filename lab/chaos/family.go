@@ -96,7 +96,7 @@ status: {phase: Running, podIPs: [{ip: %[3]s}, {ip: "%[4]s"}]}
 func furnish(containerlab string, o *stage.Options) error {
 	o.Exec = freshRoutes()
 	o.Manifests = map[string]string{
-		"egressip.yaml": egressIP, "pods.yaml": podsManifest(), "rules.yaml": rulesManifest(0), "dns.yaml": resolverManifest,
+		"egressip.yaml": egressIP, "pods.yaml": podsManifest(), "rules.yaml": rulesManifest(0), "dns.yaml": stage.ResolverManifest,
 	}
 	paths, err := filepath.Glob(filepath.Join(containerlab, "vrf-egress", "manifests", "*.yaml"))
 	if err != nil {

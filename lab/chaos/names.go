@@ -14,37 +14,8 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// The pods that answer questions of DNS: the cluster's resolver, and an untrusted server, which answers with denied addresses.
-const (
-	resolver = "b-p2"
-	forger   = "a-p2"
-)
-
-// resolverManifest is the Service of the cluster's resolver.
-const resolverManifest = `apiVersion: v1
-kind: Service
-metadata: {namespace: kube-system, name: kube-dns}
-spec:
-  ipFamilyPolicy: RequireDualStack
-  clusterIP: 10.96.0.53
-  clusterIPs: [10.96.0.53, "fd96::53"]
-  selector: {app: dns}
-  ports: [{name: udp, protocol: UDP, port: 53, targetPort: 53}, {name: tcp, protocol: TCP, port: 53, targetPort: 53}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: kube-system, name: kube-dns-4, labels: {kubernetes.io/service-name: kube-dns}}
-addressType: IPv4
-ports: [{name: udp, protocol: UDP, port: 53}, {name: tcp, protocol: TCP, port: 53}]
-endpoints: [{addresses: [10.244.2.12], nodeName: b, conditions: {ready: true}}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: kube-system, name: kube-dns-6, labels: {kubernetes.io/service-name: kube-dns}}
-addressType: IPv6
-ports: [{name: udp, protocol: UDP, port: 53}, {name: tcp, protocol: TCP, port: 53}]
-endpoints: [{addresses: ["fd44:2::12"], nodeName: b, conditions: {ready: true}}]
-`
+// forger is the pod of an untrusted server, which answers questions of DNS with denied addresses.
+const forger = "a-p2"
 
 // family is what names are asked for in an address family.
 type family struct {
@@ -58,11 +29,11 @@ type family struct {
 
 var ipFamilies = []family{
 	{
-		dnsmessage.TypeA, netip.MustParseAddrPort("10.96.0.53:53"), netip.MustParseAddrPort("10.244.1.12:53"),
+		dnsmessage.TypeA, stage.Resolvers[0], netip.MustParseAddrPort("10.244.1.12:53"),
 		stage.Outside4.Addr(), denied[0].Addr(), netip.MustParsePrefix("198.18.0.0/16"),
 	},
 	{
-		dnsmessage.TypeAAAA, netip.MustParseAddrPort("[fd96::53]:53"), netip.MustParseAddrPort("[fd44:1::12]:53"),
+		dnsmessage.TypeAAAA, stage.Resolvers[1], netip.MustParseAddrPort("[fd44:1::12]:53"),
 		stage.Outside6.Addr(), denied[1].Addr(), netip.MustParsePrefix("2001:db8:77::/112"),
 	},
 }
@@ -137,7 +108,7 @@ type names struct {
 // askNames starts both servers of names, and asks the forger from each pod for names of the rules, twice a second. Pods keep on sending to
 // the addresses that it answers, as questions to denied addresses.
 func askNames(ctx context.Context, s *stage.Stage) (*names, error) {
-	for pod, zone := range map[string]lab.Zone{resolver: zone, forger: forged} {
+	for pod, zone := range map[string]lab.Zone{stage.ResolverPod: zone, forger: forged} {
 		if _, err := s.Resolve(s.Node(pod), zone); err != nil {
 			return nil, err
 		}
@@ -165,7 +136,7 @@ func (n *names) end() {
 // known is an error unless each pod reaches the addresses of a fresh name as soon as it has them.
 func (n *names) known(ctx context.Context) error {
 	for _, pod := range stage.Pods {
-		if pod == resolver { // it does not reach itself by its Service
+		if pod == stage.ResolverPod { // it does not reach itself by its Service
 			continue
 		}
 		for _, f := range ipFamilies {

@@ -33,35 +33,6 @@ spec:
   - {type: Deny, to: {cidrSelector: "::/0"}}
 `
 
-// resolverManifest is the Service of the cluster's resolver, which is pod b-p2.
-const resolverManifest = `apiVersion: v1
-kind: Service
-metadata: {namespace: kube-system, name: kube-dns}
-spec:
-  ipFamilyPolicy: RequireDualStack
-  clusterIP: 10.96.0.53
-  clusterIPs: [10.96.0.53, "fd96::53"]
-  selector: {app: dns}
-  ports: [{name: udp, protocol: UDP, port: 53, targetPort: 53}, {name: tcp, protocol: TCP, port: 53, targetPort: 53}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: kube-system, name: kube-dns-4, labels: {kubernetes.io/service-name: kube-dns}}
-addressType: IPv4
-ports: [{name: udp, protocol: UDP, port: 53}, {name: tcp, protocol: TCP, port: 53}]
-endpoints: [{addresses: [10.244.2.12], nodeName: b, conditions: {ready: true}}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: kube-system, name: kube-dns-6, labels: {kubernetes.io/service-name: kube-dns}}
-addressType: IPv6
-ports: [{name: udp, protocol: UDP, port: 53}, {name: tcp, protocol: TCP, port: 53}]
-endpoints: [{addresses: ["fd44:2::12"], nodeName: b, conditions: {ready: true}}]
-`
-
-// resolvers are the cluster IPs of the resolver.
-var resolvers = []netip.AddrPort{netip.MustParseAddrPort("10.96.0.53:53"), netip.MustParseAddrPort("[fd96::53]:53")}
-
 // at returns an address that ext-default answers, by its number.
 func at(typ dnsmessage.Type, number int) netip.Addr {
 	if typ == dnsmessage.TypeA {
@@ -123,7 +94,7 @@ func scanned(text string, n *int) bool {
 	return err == nil
 }
 
-// namesStage has pod c-p1 under namesManifest, the resolver in b-p2, and many addresses outside.
+// namesStage has pod c-p1 under namesManifest, the resolver in its pod, and many addresses outside.
 func namesStage(t *testing.T) (*stage.Stage, *lab.Resolver) {
 	t.Helper()
 	pods := podManifests()
@@ -137,10 +108,10 @@ func namesStage(t *testing.T) (*stage.Stage, *lab.Resolver) {
 			"ext-default": {"ip route add local 198.18.0.0/16 dev lo", "ip route add local 2001:db8:77::/64 dev lo"},
 		},
 		Manifests: map[string]string{
-			"cluster.yaml": manifest(t, "cluster.yaml"), "pods.yaml": pods, "dns.yaml": resolverManifest, "firewall.yaml": namesManifest,
+			"cluster.yaml": manifest(t, "cluster.yaml"), "pods.yaml": pods, "dns.yaml": stage.ResolverManifest, "firewall.yaml": namesManifest,
 		},
 	})
-	r, err := s.Lab.Resolve(s.Node("b-p2"), exampleZone)
+	r, err := s.Lab.Resolve(s.Node(stage.ResolverPod), exampleZone)
 	require.NoError(t, err)
 	return s, r
 }
@@ -200,7 +171,7 @@ func (c *nameCheck) fresh(ctx context.Context, count int) error {
 		g.Go(func() error {
 			n := int(c.number.Add(1))
 			name := fmt.Sprintf("%s%d.%s.example", []string{"n", "c"}[n/2%2], n, []string{"shop", "tcp"}[n/4%2])
-			return c.visit(ctx, resolvers[n%2], name, freshType(n), n/16%2 == 1)
+			return c.visit(ctx, stage.Resolvers[n%2], name, freshType(n), n/16%2 == 1)
 		})
 	}
 	return g.Wait()
@@ -245,15 +216,15 @@ func TestNames(t *testing.T) {
 				awaitAnswers(t, fmt.Sprint(typ, n), func(ctx context.Context) error { return c.connect(ctx, at(typ, n)) })
 			}
 		}
-		require.NoError(t, c.visit(ctx, resolvers[0], "Big.Example", dnsmessage.TypeA, false))
-		require.NoError(t, c.visit(ctx, resolvers[1], "www.example.com", dnsmessage.TypeAAAA, false))
+		require.NoError(t, c.visit(ctx, stage.Resolvers[0], "Big.Example", dnsmessage.TypeA, false))
+		require.NoError(t, c.visit(ctx, stage.Resolvers[1], "www.example.com", dnsmessage.TypeAAAA, false))
 	})
 
 	t.Run("fresh names", func(t *testing.T) { require.NoError(t, c.fresh(ctx, 1000)) })
 
 	t.Run("other names", func(t *testing.T) {
 		for _, name := range []string{"other.example.com", "a.b.shop.example", "inside.shop.example"} {
-			asked(name, resolvers[0])
+			asked(name, stage.Resolvers[0])
 		}
 		require.NoError(t, c.fresh(ctx, 1))
 		c.denied(t, "names of no rule, and of more labels", ofOther, ofDeep, ofNone)
@@ -328,14 +299,14 @@ func TestNames(t *testing.T) {
 		s.Daemons["c"].Kill()
 		before := resolver.Asked.Load()
 		for n := range 20 {
-			asked(fmt.Sprintf("n%d.shop.example", 0xd000+n), resolvers[n%2])
+			asked(fmt.Sprintf("n%d.shop.example", 0xd000+n), stage.Resolvers[n%2])
 		}
 		require.GreaterOrEqual(t, resolver.Asked.Load()-before, int64(40), "answers pass")
 		c.denied(t, "new names", 0xd000, 0xd001)
 		require.NoError(t, s.StartDaemon("c"))
 		require.NoError(t, lab.Wait(ctx, patience, func() error {
 			n := int(c.number.Add(1))
-			return c.visit(ctx, resolvers[0], fmt.Sprintf("n%d.shop.example", n), dnsmessage.TypeA, false)
+			return c.visit(ctx, stage.Resolvers[0], fmt.Sprintf("n%d.shop.example", n), dnsmessage.TypeA, false)
 		}), "the next daemon reads answers")
 		require.NoError(t, c.fresh(ctx, 100))
 		close(stop)
