@@ -23,8 +23,8 @@ TAGS := grpcnotrace
 # Tests of these packages make devices, routes or nodes: labexec runs them as root on a kernel with VRF.
 LAB  = $(addprefix $(MODULE)/,internal/bgp internal/flows internal/kernel internal/kernel/conntrack internal/kernel/link internal/kernel/nft internal/kernel/queue internal/kernel/route internal/kernel/walk lab) $(shell $(GO) list ./test/... 2>/dev/null)
 UNIT = $(filter-out $(LAB),$(shell $(GO) list ./... 2>/dev/null))
-# These have no goroutine and no lock, and random worlds that take the race detector minutes.
-PURE = $(addprefix $(MODULE)/,internal/election internal/plan)
+# These have no goroutine and no lock, and the race detector would take minutes for their tests.
+PURE = $(addprefix $(MODULE)/,internal/election internal/firewall internal/picture internal/plan internal/qos internal/sorted)
 
 # The lab starts this daemon on its nodes.
 export LAB_BIN := $(CURDIR)/bin/egressway
