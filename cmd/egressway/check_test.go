@@ -57,7 +57,7 @@ func TestCheckPrintsEveryError(t *testing.T) {
 	require.ErrorAs(t, err, new(invalidError))
 	require.EqualError(t, err, "3 errors")
 	require.Equal(t, file+`:1: log.level: "loud": one of debug, info, warn, error
-`+file+`:2: nod: unknown key: is node meant? Known here: node, source, clusterCIDRs, onNoPath, steering, marks, bgp, networks, allowUnlisted, hold, firewall, kinds, election, moves, onStop, failover, speaker, status, flowLog, log
+`+file+`:2: nod: unknown key: is node meant? Known here: node, source, clusterCIDRs, podCIDRs, onNoPath, steering, marks, bgp, networks, allowUnlisted, hold, firewall, kinds, election, moves, onStop, failover, speaker, status, flowLog, log
 `+manifest+`:4: EgressService default/x: spec.network: "5": a number, but a string is needed
 `, out)
 
