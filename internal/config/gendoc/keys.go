@@ -159,10 +159,13 @@ func (w *walk) wordKind(typeName string) string {
 }
 
 func plural(kind string) string {
-	if strings.HasPrefix(kind, "`") {
+	switch {
+	case strings.HasPrefix(kind, "`"):
 		return kind
+	case strings.HasSuffix(kind, "x"), strings.HasSuffix(kind, "s"):
+		return kind + "es"
 	}
-	return strings.TrimSuffix(kind, "x") + map[bool]string{true: "xes", false: "s"}[strings.HasSuffix(kind, "x")]
+	return kind + "s"
 }
 
 // fallback returns the default of a key.
