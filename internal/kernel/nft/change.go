@@ -186,34 +186,14 @@ func (c *tableChange) queue(t *transaction) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	stale := c.stale()
-	for name := range stale { // they may jump to each other
-		t.FlushChain(&nftables.Chain{Name: name, Table: c.table})
-	}
 	if changed, err = c.queueSets(t); err != nil {
 		return false, err
 	}
-	if err := c.queueAllRules(t, made); err != nil {
-		return false, err
-	}
-	if !c.replace {
-		c.queueGone(t, stale)
-	}
-	for why, chain := range ruleset.Optional {
-		if stale[chain] { // its counter was created along with it
-			if err := t.raw(noCounter(why)); err != nil {
-				return false, err
-			}
-		}
-	}
-	return changed, nil
+	return changed, c.queueAllRules(t, made)
 }
 
 // stale returns the chains to delete. Those outside of family inet go with their tables.
 func (c *tableChange) stale() map[string]bool {
-	if c.replace {
-		return nil
-	}
 	stale := c.has.chains
 	delete(stale, ruleset.ChainShared)
 	delete(stale, ruleset.ChainAsked)
@@ -227,11 +207,22 @@ func (c *tableChange) stale() map[string]bool {
 	return stale
 }
 
-// queueGone queues the deletion of sets and of these chains, and of the tables that are not needed.
-func (c *tableChange) queueGone(t *transaction, stale map[string]bool) {
+// queueGone adds the deletion of the chains, sets and tables that are not needed to a transaction that comes after the one of queue, and
+// reports whether there are any. A packet that is under way reads the rules of one generation and the elements of the next: rules of a
+// policy that was replaced would find its set empty, and what the policy denies would pass.
+func (c *tableChange) queueGone(t *transaction) (gone bool, err error) {
+	if c.replace {
+		return false, nil
+	}
+	stale := c.stale()
+	for name := range stale { // they may jump to each other
+		t.FlushChain(&nftables.Chain{Name: name, Table: c.table})
+	}
+	gone = len(stale) > 0
 	for _, s := range c.has.sets {
 		if s.Table.Family == nftables.TableFamilyINet && !containsSet(c.sets, s.Name) {
 			t.DelSet(s)
+			gone = true
 		}
 	}
 	for name := range stale {
@@ -240,8 +231,17 @@ func (c *tableChange) queueGone(t *transaction, stale map[string]bool) {
 	for _, table := range ruleset.Tables() {
 		if c.now[table].Exists && !table.In(c.plan) {
 			t.DelTable(tableOf(table))
+			gone = true
 		}
 	}
+	for why, chain := range ruleset.Optional {
+		if stale[chain] { // its counter was created along with it
+			if err := t.raw(noCounter(why)); err != nil {
+				return false, err
+			}
+		}
+	}
+	return gone, nil
 }
 
 // queueChains queues the chains whose rules will be written, empty, with all that their rules need besides the sets. It

@@ -79,8 +79,9 @@ func TestManyPolicies(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestRangesComeBeforeRules follows what the kernel says of a first policy: the rules that look into its ranges come in a later
-// transaction. In one with the ranges they would be in force while these cannot be found yet.
+// TestRangesComeBeforeRules follows what the kernel says of policies. The rules that look into the ranges of a new one come in a later
+// transaction: in one with the ranges they would be in force while these cannot be found yet. The ranges of an old one go in a later
+// transaction than its pods: a packet under way may still look into them.
 func TestRangesComeBeforeRules(t *testing.T) {
 	netns.Enter(t)
 	n := new(keptTable)
@@ -118,4 +119,19 @@ func TestRangesComeBeforeRules(t *testing.T) {
 	generation, rule := strings.Index(after, "new generation"), strings.Index(after, "add rule inet egressway firewall ")
 	require.Positive(t, generation)
 	require.Greater(t, rule, generation, after)
+
+	next := manyPolicies(d, 2, 2)
+	next.Policies = next.Policies[1:]
+	next.Firewalled = sorted.Of(firewall.Firewalled{Addr: netip.MustParseAddr("10.244.0.0"), Policy: next.Policies[0].ID})
+	follow("again")
+	_, err = n.Apply(t.Context(), next)
+	require.NoError(t, err)
+	follow("last")
+	_, after, found = strings.Cut(said(), "add table inet again")
+	require.True(t, found, said())
+	_, after, found = strings.Cut(after, "add element inet egressway firewalled4 ")
+	require.True(t, found, said())
+	generation, gone := strings.Index(after, "new generation"), strings.Index(after, "policy-1048576-0")
+	require.Positive(t, generation)
+	require.Greater(t, gone, generation, after)
 }

@@ -125,8 +125,8 @@ func (n *Table) Claim(flags uint32) error {
 	return nil
 }
 
-// Apply makes the table equal to the plan d. Packets see the old rules or the new, never a mixture. held is the content
-// of the table as of the last Apply; trusted means that no event reported a change by another program since.
+// Apply makes the table equal to the plan d. Packets see the old rules or the new, and for an instant the old rules with new elements. held
+// is the content of the table as of the last Apply; trusted means that no event reported a change by another program since.
 func (n *Table) Apply(ctx context.Context, held Held, d *plan.DataPlane, trusted bool) (Result, error) {
 	if err := n.Claim(tableOwned); err != nil {
 		return Result{Held: held}, err
@@ -197,6 +197,9 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 	if err := n.commit(t, flags); err != nil {
 		return r, err
 	}
+	if err := n.finish(&c, flags); err != nil {
+		return r, err
+	}
 	if c.rewrite {
 		if n.showed, err = n.shown(); err != nil {
 			return r, err
@@ -223,6 +226,18 @@ func (n *Table) prepare(c *tableChange, flags uint32) (ahead bool, err error) {
 		return false, err
 	}
 	return true, n.commit(t, flags)
+}
+
+// finish deletes everything that the rules of a change do not need any more.
+func (n *Table) finish(c *tableChange, flags uint32) error {
+	t, err := newTransaction()
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	if gone, err := c.queueGone(t); !gone || err != nil {
+		return err
+	}
+	return n.commit(t, flags)
 }
 
 // adopt makes tables without an owner ours, in a transaction of its own: the kernel refuses new base chains in one that changes a

@@ -18,7 +18,8 @@ import (
 
 // The source of a connection's first packet leads to a policy, by a tree of rules (see ways). In each of the policy's stretches, mostly
 // one, its destination leads to an outcome, by a verdict map. Some outcomes depend on the port: one more lookup.
-// Nothing of a policy changes while it has its id; a plan with another policy has other chains and sets.
+// Nothing of a policy changes while it has its id; a plan with another policy has other chains and sets. A packet that is under way while
+// these take over may meet the former rules and the pod's present policy, which they do not know: it is dropped.
 
 // Names of the sets and chains of EgressFirewall. Only a plan with policies has them.
 const (
@@ -104,7 +105,7 @@ func firewallChains(d *plan.DataPlane) (all []Chain) {
 		first.Rules = append(first.Rules, goTo(chainPolicies+f.Suffix))
 		base.Rules = append(base.Rules, join(f.source(), anyPath(SetFirewalled+f.Suffix), goTo(first.Name)))
 		all = append(append(all, first),
-			ways(chainPolicies+f.Suffix, f.source(), SetFirewalled+f.Suffix, goingTo(SetPolicy), ids)...)
+			ways(chainPolicies+f.Suffix, f.source(), SetFirewalled+f.Suffix, goingTo(SetPolicy), ids, goTo(chainDenied))...)
 	}
 	denied := Chain{Name: chainDenied, Rules: [][]expr.Any{dropFor(DropFirewall)}}
 	return slices.Concat([]Chain{base}, all, []Chain{denied}, answerChains(d))
@@ -126,9 +127,9 @@ func answerChains(d *plan.DataPlane) []Chain {
 			&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2}, equal([]byte{0, 53}),
 		}, goTo(ChainAnswered)))
 	}
-	queued := Chain{Name: ChainAnswered, Rules: [][]expr.Any{join(original, accept)}}
-	for _, f := range Families {
-		queued.Rules = append(queued.Rules, join(f.destination(), in(SetAsking+f.Suffix), f.load(f.Src, reg), in(SetResolvers+f.Suffix),
+	queued := Chain{Name: ChainAnswered}
+	for _, f := range Families { // a packet of no connection is no reply, and so no answer
+		queued.Rules = append(queued.Rules, join(reply, f.destination(), in(SetAsking+f.Suffix), f.load(f.Src, reg), in(SetResolvers+f.Suffix),
 			part{&expr.Queue{Num: QueueAnswers, Total: 1, Flag: expr.QueueFlagBypass}}))
 	}
 	return []Chain{base, queued}
