@@ -127,7 +127,6 @@ type others struct {
 	detector liveness.Detector
 	nodes    liveness.View // as the detector last saw them
 	stands   bool          // the packet filter has been in force since the daemon started
-	named    []string      // the dead nodes that are hosts or standbys according to the sources
 	failing  bool          // the dead nodes have changed, which is not in force yet
 	failover failover
 }

@@ -46,21 +46,6 @@ func detectionTime(c *config.Config) time.Duration {
 	return time.Duration(p.DetectMultiplier) * time.Duration(max(p.TransmitInterval, p.ReceiveInterval)) * time.Millisecond
 }
 
-// named returns the dead nodes that the choices still name. They stay watched, to see whether they come back.
-func named(choices map[election.Seat]election.Choice, dead map[string]bool) (nodes []string) {
-	if len(dead) == 0 {
-		return nil
-	}
-	for _, c := range choices {
-		for _, node := range []string{c.Host, c.Standby} {
-			if dead[node] && !slices.Contains(nodes, node) {
-				nodes = append(nodes, node)
-			}
-		}
-	}
-	return nodes
-}
-
 // failedOver records that the failover from a silent node is in force.
 func (a *Agent) failedOver(began time.Time) {
 	if a.last.others.failing {

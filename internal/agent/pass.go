@@ -133,7 +133,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		a.last.others.detector.Presume(steeredTo(facts.Paths, shared, objects.Nodes), time.Now())
 	}
 	a.last.others.nodes = a.observe(a.last.config)
-	a.last.others.failing, a.last.others.named = a.last.others.nodes.Changed(), named(elected, a.last.others.nodes.Dead)
+	a.last.others.failing = a.last.others.nodes.Changed()
 	resumed, err := a.resumed(objects)
 	if err != nil {
 		return nil, nil, err
@@ -155,7 +155,8 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		facts = snapshot.Facts
 		desired, planned = a.planner.Plan(snapshot, change)
 	}
-	watching := slices.Concat(desired.Watched, a.last.others.named)
+	// Dead nodes stay watched. Without a witness of its death, the leader would have a dead node be standby again.
+	watching := slices.Concat(desired.Watched, slices.Sorted(maps.Keys(a.last.others.nodes.Dead)))
 	if change.All || c != a.last.config || !slices.Equal(watching, a.last.others.watching) {
 		a.last.config, a.last.others.watching, a.last.others.peers = c, watching, peers(c, objects, watching)
 	}

@@ -484,7 +484,7 @@ func TestPassFollowsADeadHost(t *testing.T) {
 
 		s.speakers.nodes[1].State, s.speakers.nodes[1].Failed, s.speakers.nodes[1].Since = bfd.Down, true, time.Now()
 		require.NoError(t, s.passes("kernel", "watch a b", "announce 203.0.113.30/32"))
-		require.Equal(t, []string{"b"}, s.last.others.named)
+		require.Equal(t, map[string]bool{"b": true}, s.last.others.nodes.Dead)
 
 		s.speakers.nodes[1] = up("b")
 		require.NoError(t, s.passes("kernel", "watch a b"), "it is not trusted at once")

@@ -30,8 +30,10 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	if a.last.replacement.mark(states, a.speakers.Started(), a.speakers.Problem() == nil, incomplete, time.Now()) {
 		time.AfterFunc(reportWithin, a.wake)
 	}
+	obeyed := a.last.choices.Obeyed()
 	r := cluster.Report{
-		Networks: states, Hosts: a.last.others.nodes.Watched, Dead: slices.Sorted(maps.Keys(a.last.others.nodes.Dead)),
+		Networks: states, Hosts: a.last.others.nodes.Watched,
+		Dead:     slices.DeleteFunc(slices.Sorted(maps.Keys(a.last.others.nodes.Dead)), func(node string) bool { return obeyed[node] }),
 		Draining: a.draining.wanted(),
 		Applied:  a.last.inForce.version, Unserved: leader.Unserved(planned),
 	}

@@ -144,11 +144,21 @@ func (c *Local) here(choice Choice) Choice {
 	return after
 }
 
+// Obeyed returns the hosts to which this node, their standby, leaves a seat although it does not hear them.
+func (c *Local) Obeyed() map[string]bool {
+	hosts := map[string]bool{}
+	for _, host := range c.obeyed {
+		hosts[host] = true
+	}
+	return hosts
+}
+
 // obeys reports whether this node, the standby, leaves a seat to its host although it does not hear the host: a leader elected that host,
 // or gave it this standby, meanwhile, and so has heard it. This node was cut off, and has heard others again, but not yet the host. before
 // is the seat's former choice, if it had one, and after the choice in which the standby takes over, if the host is dead.
 func (c *Local) obeys(s Seat, before Choice, had bool, choice, after Choice) bool {
-	if c.sight.Heard != nil || !c.sight.Silent[choice.Host] || choice.Standby != c.sight.Node {
+	hears := !c.sight.Silent[choice.Host] && !c.sight.Dead[choice.Host] // a node that answers again stays dead for a moment
+	if c.sight.Heard != nil || hears || choice.Standby != c.sight.Node {
 		delete(c.obeyed, s)
 		return false
 	}

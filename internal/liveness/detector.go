@@ -75,11 +75,11 @@ func (d *Detector) See(sessions []bfd.Session, detection time.Duration, now time
 	v := View{Watched: alive(sessions)}
 	d.hear(v.Watched)
 	suspected, trust := d.suspects.see(sessions, now)
-	dead, doubt := d.isolation.judge(suspected, sessions, now)
-	answer := d.answering.see(sessions, doubt > 0, now)
-	v.Wait = soonest(trust, doubt, answer)
-	v.Heard, v.Dead, v.Answering = d.heard, dead, d.answering.now
-	v.Isolated = len(suspected) > 0 && len(dead) == 0 && doubt == 0
+	judged := d.isolation.judge(suspected, sessions, now)
+	dead := judged.dead
+	answer := d.answering.see(sessions, judged.doubtful, now)
+	v.Wait = soonest(trust, judged.wait, answer)
+	v.Heard, v.Dead, v.Answering, v.Isolated = d.heard, dead, d.answering.now, judged.isolated
 	for _, node := range slices.Sorted(maps.Keys(dead)) {
 		if !d.dead[node] {
 			v.Failed = append(v.Failed, Failure{Node: node, Silent: silence(sessions, node, detection, now)})

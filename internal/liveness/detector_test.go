@@ -96,6 +96,82 @@ func TestDetector(t *testing.T) {
 				View{Watched: map[string]bool{"a": false, "b": false}, Heard: nodes("a", "b"), Answering: nodes(), Isolated: true},
 			},
 		},
+		"nodes answer one after another after an isolation": {
+			{0, []bfd.Session{watched("a"), watched("b")}, View{Watched: map[string]bool{"a": true, "b": true}, Heard: nodes("a", "b"), Answering: nodes("a", "b")}},
+			{
+				time.Second,
+				[]bfd.Session{failed("a", time.Second), failed("b", time.Second+90*time.Millisecond)},
+				View{Watched: map[string]bool{"a": false, "b": false}, Heard: nodes("a", "b"), Answering: nodes(), Isolated: true},
+			},
+			{
+				2 * time.Second,
+				[]bfd.Session{failed("a", time.Second), watched("b")},
+				View{Watched: map[string]bool{"a": false, "b": true}, Heard: nodes("a", "b"), Answering: nodes("b"), Wait: backWithin},
+			},
+			{
+				2*time.Second + backWithin/2,
+				[]bfd.Session{watched("a"), watched("b")},
+				View{Watched: map[string]bool{"a": true, "b": true}, Heard: nodes("a", "b"), Answering: nodes("a", "b"), Wait: TrustAfter - backWithin/2},
+			},
+		},
+		"a node died while this one was isolated": {
+			{0, []bfd.Session{watched("a"), watched("b")}, View{Watched: map[string]bool{"a": true, "b": true}, Heard: nodes("a", "b"), Answering: nodes("a", "b")}},
+			{
+				time.Second,
+				[]bfd.Session{failed("a", time.Second), failed("b", time.Second)},
+				View{Watched: map[string]bool{"a": false, "b": false}, Heard: nodes("a", "b"), Answering: nodes(), Isolated: true},
+			},
+			{
+				2 * time.Second,
+				[]bfd.Session{failed("a", time.Second), watched("b")},
+				View{Watched: map[string]bool{"a": false, "b": true}, Heard: nodes("a", "b"), Answering: nodes("b"), Wait: backWithin},
+			},
+			{
+				2*time.Second + backWithin,
+				[]bfd.Session{failed("a", time.Second), watched("b")},
+				View{
+					Watched: map[string]bool{"a": false, "b": true}, Heard: nodes("a", "b"), Dead: nodes("a"), Answering: nodes("b"), Wait: TrustAfter - backWithin,
+					Failed: []Failure{{Node: "a", Silent: detection + time.Second + backWithin}},
+				},
+			},
+			{ // it answers, and is not trusted yet
+				time.Minute,
+				[]bfd.Session{watched("a"), watched("b")},
+				View{Watched: map[string]bool{"a": true, "b": true}, Heard: nodes("a", "b"), Dead: nodes("a"), Answering: nodes("a", "b"), Wait: TrustAfter},
+			},
+		},
+		"a node that has long been dead, and an isolation": {
+			{0, []bfd.Session{failed("a", -time.Hour), watched("b"), watched("c")}, View{
+				Watched: map[string]bool{"a": false, "b": true, "c": true}, Heard: nodes("a", "b", "c"), Dead: nodes("a"), Answering: nodes("b", "c"),
+				Failed: []Failure{{Node: "a", Silent: detection + time.Hour}},
+			}},
+			{
+				time.Second,
+				[]bfd.Session{failed("a", -time.Hour), failed("b", time.Second), quiet("c")},
+				View{
+					Watched: map[string]bool{"a": false, "b": false, "c": true}, Heard: nodes("a", "b", "c"), Dead: nodes("a"), Answering: nodes("b", "c"),
+					Wait: detection * 2 / 3,
+				},
+			},
+			{
+				time.Second + 90*time.Millisecond,
+				[]bfd.Session{failed("a", -time.Hour), failed("b", time.Second), failed("c", time.Second)},
+				View{
+					Watched: map[string]bool{"a": false, "b": false, "c": false}, Heard: nodes("a", "b", "c"), Dead: nodes("a"), Answering: nodes(),
+					Isolated: true,
+				},
+			},
+		},
+		"the last of two nodes dies": {
+			{0, []bfd.Session{failed("a", -time.Hour), watched("b")}, View{
+				Watched: map[string]bool{"a": false, "b": true}, Heard: nodes("a", "b"), Dead: nodes("a"), Answering: nodes("b"),
+				Failed: []Failure{{Node: "a", Silent: detection + time.Hour}},
+			}},
+			{time.Second, []bfd.Session{failed("a", -time.Hour), failed("b", time.Second)}, View{
+				Watched: map[string]bool{"a": false, "b": false}, Heard: nodes("a", "b"), Dead: nodes("a", "b"), Answering: nodes(),
+				Failed: []Failure{{Node: "b", Silent: detection}},
+			}},
+		},
 		"a node dies while the other one may be about to fail": {
 			{0, []bfd.Session{watched("a"), watched("b")}, View{Watched: map[string]bool{"a": true, "b": true}, Heard: nodes("a", "b"), Answering: nodes("a", "b")}},
 			{

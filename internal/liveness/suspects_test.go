@@ -80,18 +80,18 @@ func TestIsolation(t *testing.T) {
 		for _, node := range c.suspects {
 			suspected[string(node)] = true
 		}
-		dead, wait := i.judge(suspected, c.sessions, began)
-		require.Equal(t, c.dead, dead != nil, name)
+		v := i.judge(suspected, c.sessions, began)
+		require.Equal(t, c.dead, v.dead != nil, name)
 		if c.dead {
-			require.Equal(t, suspected, dead, name)
+			require.Equal(t, suspected, v.dead, name)
 		}
-		require.Equal(t, c.later && !c.dead, wait > 0, name)
-		dead, wait = i.judge(suspected, c.sessions, began.Add(detection))
-		require.Equal(t, c.later, dead != nil, name)
-		require.Zero(t, wait, name)
-		dead, wait = i.judge(nil, c.sessions, began.Add(time.Minute))
-		require.Empty(t, dead, name)
-		require.Zero(t, wait, name)
+		require.Equal(t, c.later && !c.dead, v.wait > 0, name)
+		require.Equal(t, v.wait > 0, v.doubtful, name)
+		require.Equal(t, !c.dead && !c.later, v.isolated, name)
+		v = i.judge(suspected, c.sessions, began.Add(detection))
+		require.Equal(t, c.later, v.dead != nil, name)
+		require.Zero(t, v.wait, name)
+		require.Equal(t, verdict{}, i.judge(nil, c.sessions, began.Add(time.Minute)), name)
 		require.Equal(t, isolation{}, i, name)
 	}
 }
