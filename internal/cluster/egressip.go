@@ -114,8 +114,9 @@ func (f *findings) egressIPs(e *EgressIP, texts []string) {
 		switch {
 		case !ok || slices.Contains(e.Addresses, a):
 		case most[ipv6] == mostEgressIPs:
+			most[ipv6]++
 			f.add(field, text, ReasonTooManyAddresses, "is left out: at most %d addresses of a family, the first ones count", mostEgressIPs)
-			return
+		case most[ipv6] > mostEgressIPs: // one report is enough
 		default:
 			most[ipv6]++
 			e.Addresses = append(e.Addresses, a)

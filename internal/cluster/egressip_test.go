@@ -92,6 +92,10 @@ func TestFromEgressIP(t *testing.T) {
 	_, e, problems, _ = FromEgressIP(eip(many...))
 	require.Len(t, e.Addresses, mostEgressIPs)
 	require.Equal(t, ReasonTooManyAddresses, problems[0].Reason)
+	_, e, problems, _ = FromEgressIP(eip(append(many, "203.0.113.200", "2001:db8:203::33", "nonsense")...))
+	require.Len(t, e.Addresses, mostEgressIPs+1)
+	require.True(t, e.IPv6, "the pods' IPv6 packets must not leave with another source")
+	require.Len(t, problems, 2)
 
 	_, _, problems, _ = FromEgressIP(eip())
 	require.Equal(t, ReasonNoEgressIP, problems[0].Reason)
