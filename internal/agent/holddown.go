@@ -103,7 +103,9 @@ func (a *Agent) unsure(ctx context.Context, objects cluster.Objects, links []pla
 		return nil
 	}
 	if a.server == nil {
-		time.AfterFunc(liveness.HoldDownFor, a.wake)
+		if wait := held.wait(now); wait > 0 {
+			time.AfterFunc(wait, a.wake)
+		}
 	} else if a.asking.CompareAndSwap(false, true) {
 		go a.ask(ctx)
 	}
@@ -136,6 +138,16 @@ func (o *onLink) see(links []plan.Link, isolated bool, now time.Time) (devices [
 	slices.Sort(devices)
 	o.See(devices, up, now)
 	return devices
+}
+
+// wait returns the time until the hold-down of a device ends by itself; 0: none does. A device that is not up stays held.
+func (o *onLink) wait(now time.Time) (least time.Duration) {
+	for device, since := range o.up {
+		if left := liveness.HoldDownFor - now.Sub(since); o.Holds(device) && (least == 0 || left < least) {
+			least = max(left, time.Millisecond)
+		}
+	}
+	return least
 }
 
 // answerOnLink has the speaker announce to neighbours the addresses for which this node begins to answer.

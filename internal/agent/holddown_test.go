@@ -28,9 +28,12 @@ func TestUnsureOnTheLink(t *testing.T) {
 	down := old
 	down.Up = false
 	require.Equal(t, []string{"eth2"}, see(0, false, old, fresh), "it answered on eth1 before its start")
+	require.Equal(t, liveness.HoldDownFor, o.wait(at))
 	require.Equal(t, []string{"eth2"}, see(liveness.HoldDownFor-time.Millisecond, false, old, fresh))
+	require.Equal(t, time.Millisecond, o.wait(at))
 	require.Empty(t, see(time.Millisecond, false, old, fresh))
 	require.Equal(t, []string{"eth1"}, see(time.Minute, false, down, fresh))
+	require.Zero(t, o.wait(at), "it stays held as long as it is down")
 	require.Equal(t, []string{"eth1"}, see(time.Minute, false, old, fresh), "the carrier is back")
 	require.Empty(t, see(liveness.HoldDownFor, false, old, fresh))
 	require.Equal(t, []string{"eth1", "eth2"}, see(time.Minute, true, old, fresh), "all others are silent")

@@ -2,7 +2,6 @@ package liveness
 
 import (
 	"maps"
-	"slices"
 	"time"
 )
 
@@ -22,20 +21,26 @@ type HoldDown struct {
 // See updates the hold-down from the sessions: up holds the networks with a session, and since when. A network that has
 // just lost its last session is held from now on, and one with a session for HoldDownFor is released.
 func (h *HoldDown) See(networks []string, up map[string]time.Time, now time.Time) {
-	if h.connected == nil {
-		h.connected, h.since = map[string]bool{}, map[string]time.Time{}
+	if h.since == nil {
+		h.since = map[string]time.Time{}
 	}
-	maps.DeleteFunc(h.since, func(network string, _ time.Time) bool { return !slices.Contains(networks, network) })
+	connected := make(map[string]bool, len(networks))
 	for _, network := range networks {
 		since, isUp := up[network]
 		h.see(network, isUp, now.Sub(since), now)
+		connected[network] = isUp
 	}
+	h.connected = connected
+	maps.DeleteFunc(h.since, func(network string, _ time.Time) bool {
+		_, exists := connected[network]
+		return !exists
+	})
 }
 
 // Begin holds a network from now on, if nothing shows that this node had a role there a moment ago.
 func (h *HoldDown) Begin(network string, now time.Time) {
 	if h.since == nil {
-		h.connected, h.since = map[string]bool{}, map[string]time.Time{}
+		h.since = map[string]time.Time{}
 	}
 	h.since[network] = now
 }
@@ -48,7 +53,6 @@ func (h *HoldDown) see(network string, isUp bool, upFor time.Duration, now time.
 	case !isUp && h.connected[network]:
 		h.since[network] = now
 	}
-	h.connected[network] = isUp
 }
 
 // Confirm releases the networks that were lost before asked: at that time the known objects were those of the API server.
