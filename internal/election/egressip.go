@@ -171,7 +171,7 @@ const ConditionAssigned = "Assigned"
 
 // ItemConditions returns the conditions of an EgressIP with these addresses and problems, without their times.
 func ItemConditions(reports map[string]cluster.Report, all []Sitting, problems []cluster.Problem) []metav1.Condition {
-	return []metav1.Condition{assigned(all), programmedAll(reports, all), valid(problems)}
+	return []metav1.Condition{assigned(all), programmedAll(reports, all, problems), valid(problems)}
 }
 
 // assigned returns the condition that all addresses have hosts.
@@ -187,8 +187,19 @@ func assigned(all []Sitting) metav1.Condition {
 	})
 }
 
+// refused returns the problem of an address that no host may serve, though it has one; nil: there is none.
+func refused(a netip.Addr, problems []cluster.Problem) *cluster.Problem {
+	i := slices.IndexFunc(problems, func(p cluster.Problem) bool {
+		return (p.Reason == cluster.ReasonEgressIPConflict || p.Reason == cluster.ReasonAddressConflict) && p.Value == a.String()
+	})
+	if i < 0 {
+		return nil
+	}
+	return &problems[i]
+}
+
 // programmedAll returns the condition that the hosts of all addresses that have one report them as in force.
-func programmedAll(reports map[string]cluster.Report, all []Sitting) metav1.Condition {
+func programmedAll(reports map[string]cluster.Report, all []Sitting, problems []cluster.Problem) metav1.Condition {
 	hosted := slices.DeleteFunc(slices.Clone(all), func(s Sitting) bool { return s.Host == "" })
 	if len(hosted) == 0 {
 		return metav1.Condition{
@@ -197,7 +208,10 @@ func programmedAll(reports map[string]cluster.Report, all []Sitting) metav1.Cond
 		}
 	}
 	return together(ConditionProgrammed, hosted, func(s Sitting) metav1.Condition {
+		p := refused(s.Addr, problems)
 		switch {
+		case p != nil:
+			return metav1.Condition{Status: metav1.ConditionFalse, Reason: string(p.Reason), Message: p.Message}
 		case s.View.Dead[s.Host]:
 			return metav1.Condition{
 				Status: metav1.ConditionFalse, Reason: string(cluster.ReasonHostSilent),

@@ -96,6 +96,9 @@ func TestItems(t *testing.T) {
 	s.elect(t)
 	s.inForce("b", "c")
 	require.True(t, isTrue(s.elect(t), "Programmed"))
+	require.False(t, isTrue(s.elect(t, cluster.Problem{
+		Kind: "EgressIP", Object: "team", Field: "spec.egressIPs", Value: "192.0.2.33", Reason: cluster.ReasonAddressConflict, Message: "belongs to another",
+	}), "Programmed"), "its host refuses it")
 
 	// A node that is cordoned hands over to the other once that one serves the object as it is now.
 	e := s.objects.EgressIPs.At(teamKey)
