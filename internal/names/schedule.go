@@ -92,7 +92,8 @@ func (s *schedule) next(at time.Time) (name string, due time.Time) {
 // unresolved reports whether a name could not be resolved twice in a row.
 func (a *asked) unresolved() bool { return a.retry > leastPause }
 
-// done notes that a name was asked: the least TTL of its answers, or the fault. It reports whether the result of unresolved changed.
+// done notes that a name was asked: the least TTL of its answers, and the fault. With both, where one family was not answered, the next
+// question comes before the other one's addresses run out. It reports whether the result of unresolved changed.
 func (s *schedule) done(of string, ttl time.Duration, fault error, at time.Time) bool {
 	a := s.names[of]
 	if a == nil || a.at >= 0 { // removed meanwhile, and perhaps listed again
@@ -102,7 +103,11 @@ func (s *schedule) done(of string, ttl time.Duration, fault error, at time.Time)
 	pause := min(max(ttl, leastPause), mostPause)
 	if a.fault = ""; fault != nil {
 		a.retry = min(max(2*a.retry, leastPause), mostRetry)
-		pause, a.fault = a.retry, fault.Error()
+		if a.fault = fault.Error(); ttl == 0 {
+			pause = a.retry
+		} else {
+			pause = min(pause, a.retry)
+		}
 	} else {
 		a.retry = 0
 	}

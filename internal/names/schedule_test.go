@@ -69,6 +69,17 @@ func TestSchedule(t *testing.T) {
 	s.restart(after(at))
 	due(at, "", at+60) // it was answered
 
+	// A fault beside an answer: the next question comes in time for the addresses that came.
+	for _, pause := range []int{5, 10, 20, 20, 20} {
+		at += map[bool]int{true: 60, false: 0}[pause == 5]
+		due(at, "a", 0)
+		s.done("a", 20*time.Second, fault, after(at))
+		due(at, "", at+pause)
+		at += pause
+	}
+	due(at, "a", 0)
+	s.done("a", time.Minute, nil, after(at))
+
 	// The order is that of the times.
 	s.serve(exactNames("a", "b"), after(at))
 	due(at, "b", 0)

@@ -11,9 +11,10 @@ import (
 
 // Bounds.
 const (
-	mostAddrs = 1000   // of a name
-	mostInSet = 65_535 // addresses
-	mostNames = 10_000 // of a node
+	mostAddrs = 1000    // of a name
+	mostInSet = 65_535  // addresses
+	mostNames = 10_000  // of a node
+	mostInAll = 200_000 // addresses of a node's names
 )
 
 // Bounds of an element's time, before and after the grace.
@@ -28,6 +29,7 @@ type table struct {
 	below map[string]map[string]*name // the same names, by the name without its first label
 	force map[string]*force           // by set
 	full  bool                        // a name found no room
+	addrs int                         // of all names
 }
 
 // name is a name that was answered.
@@ -63,9 +65,12 @@ func (t *table) learn(of string, addrs []Addr, x *index, grace time.Duration, at
 		t.add(of, n)
 	}
 	for _, a := range addrs {
-		if _, has := n.expiry[a.Addr]; !has && len(n.expiry) >= mostAddrs {
-			n.full = true
-			continue
+		if _, has := n.expiry[a.Addr]; !has {
+			if len(n.expiry) >= mostAddrs || t.addrs >= mostInAll {
+				n.full = true
+				continue
+			}
+			t.addrs++
 		}
 		n.expiry[a.Addr] = later(n.expiry[a.Addr], at.Add(timeoutOf(a.TTL, grace)))
 		kept = append(kept, a)
@@ -108,6 +113,7 @@ func (t *table) add(of string, n *name) {
 }
 
 func (t *table) drop(of string) {
+	t.addrs -= len(t.names[of].expiry)
 	delete(t.names, of)
 	under := parent(of)
 	if delete(t.below[under], of); len(t.below[under]) == 0 {
@@ -234,8 +240,10 @@ func (t *table) written(set string, until map[netip.Addr]time.Time) {
 func (t *table) sweep(x *index, at time.Time) {
 	over := func(_ netip.Addr, end time.Time) bool { return !end.After(at) }
 	for of, n := range t.names {
+		before := len(n.expiry)
 		maps.DeleteFunc(n.expiry, over)
-		if n.full = n.full && len(n.expiry) >= mostAddrs; len(n.expiry) == 0 {
+		t.addrs -= before - len(n.expiry)
+		if n.full = n.full && (len(n.expiry) >= mostAddrs || t.addrs >= mostInAll); len(n.expiry) == 0 {
 			t.drop(of)
 		}
 	}

@@ -197,6 +197,21 @@ func TestBoundOfANode(t *testing.T) {
 	require.Empty(t, table.below)
 }
 
+func TestBoundOfAllAddresses(t *testing.T) {
+	table, x := tableLab()
+	for i := range mostInAll / mostAddrs {
+		require.Len(t, table.learn(fmt.Sprintf("n%d.example", i), numbered(i*mostAddrs, mostAddrs, 100), x, grace, start), mostAddrs)
+	}
+	require.Empty(t, table.learn("one-more.example", numbered(mostInAll, 1, 100), x, grace, start))
+	require.True(t, table.names["one-more.example"].full)
+	require.Len(t, table.learn("n0.example", numbered(0, mostAddrs, 200), x, grace, start), mostAddrs, "known ones are renewed")
+	table.sweep(x, after(170))
+	require.Equal(t, mostAddrs, table.addrs)
+	require.Len(t, table.learn("one-more.example", numbered(mostInAll, 1, 100), x, grace, after(170)), 1)
+	table.sweep(x, after(1000))
+	require.Zero(t, table.addrs)
+}
+
 // TestSetsHaveAllThatIsKnown compares sets that were written step by step with fresh ones, after random answers.
 func TestSetsHaveAllThatIsKnown(t *testing.T) {
 	for seed := range uint64(50) {
