@@ -132,7 +132,8 @@ func (s *Service) Problems(node string) (problems []cluster.Problem) {
 	for of, n := range s.table.names {
 		if n.full && s.index.matches(of) {
 			add(ReasonNamesExhausted, of, "this name has more than "+strconv.Itoa(mostAddrs)+
-				" addresses, or all names of the node "+strconv.Itoa(mostInAll)+": further ones are not in the sets; allow its addresses by cidrSelector")
+				" addresses, or all names of the node "+strconv.Itoa(mostInAll)+
+				": further ones are not in the sets; allow its addresses by cidrSelector")
 		}
 	}
 	for _, a := range s.schedule.names {

@@ -190,14 +190,8 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 	if err != nil {
 		return r, err
 	}
-	changed, err := c.queue(t)
+	changed, err := n.write(&c, t, flags)
 	if err != nil {
-		return r, err
-	}
-	if err := n.commit(t, flags); err != nil {
-		return r, err
-	}
-	if err := n.finish(&c, flags); err != nil {
 		return r, err
 	}
 	if c.rewrite {
@@ -226,6 +220,17 @@ func (n *Table) prepare(c *tableChange, flags uint32) (ahead bool, err error) {
 		return false, err
 	}
 	return true, n.commit(t, flags)
+}
+
+// write writes a change, and then deletes what it made superfluous. It reports whether any elements changed.
+func (n *Table) write(c *tableChange, t *transaction, flags uint32) (changed bool, err error) {
+	if changed, err = c.queue(t); err != nil {
+		return false, err
+	}
+	if err := n.commit(t, flags); err != nil {
+		return false, err
+	}
+	return changed, n.finish(c, flags)
 }
 
 // finish deletes everything that the rules of a change do not need any more.

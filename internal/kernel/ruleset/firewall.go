@@ -129,8 +129,8 @@ func answerChains(d *plan.DataPlane) []Chain {
 	}
 	queued := Chain{Name: ChainAnswered}
 	for _, f := range Families { // a packet of no connection is no reply, and so no answer
-		queued.Rules = append(queued.Rules, join(reply, f.destination(), in(SetAsking+f.Suffix), f.load(f.Src, reg), in(SetResolvers+f.Suffix),
-			part{&expr.Queue{Num: QueueAnswers, Total: 1, Flag: expr.QueueFlagBypass}}))
+		queued.Rules = append(queued.Rules, join(reply, f.destination(), in(SetAsking+f.Suffix),
+			f.load(f.Src, reg), in(SetResolvers+f.Suffix), part{&expr.Queue{Num: QueueAnswers, Total: 1, Flag: expr.QueueFlagBypass}}))
 	}
 	return []Chain{base, queued}
 }

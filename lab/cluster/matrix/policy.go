@@ -41,7 +41,8 @@ func policies(r *run) (seen string, err error) {
 	if err := r.apply("networkpolicy", networkPolicies); err != nil {
 		return "", err
 	}
-	if err := r.do(r.ctx, "-n plain rollout restart deployment/twin", "-n plain rollout status deployment/twin --timeout=180s"); err != nil {
+	const restart, status = "-n plain rollout restart deployment/twin", "-n plain rollout status deployment/twin --timeout=180s"
+	if err := r.do(r.ctx, restart, status); err != nil {
 		return "", err
 	}
 	n, err := r.silent("twin")
