@@ -42,7 +42,6 @@ func program(ctx context.Context) error {
 	chaos := flag.Duration("chaos", 0, "instead of the table, faults in random order for so `long`")
 	seed := flag.Uint64("seed", 1, "`number` from which the order of the faults follows")
 	only := flag.String("only", "", "check only rows whose names match this regular `expression`")
-	patient := flag.Bool("patient", false, "let no row fail because of lost packets, as a slow machine loses some")
 	table := flag.Bool("table", false, "print a table of the files of results")
 	var c column
 	flag.StringVar(&c.CNI, "cni", "static", "`name` of the cluster's CNI")
@@ -59,7 +58,7 @@ func program(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &run{cluster: cluster, ctx: ctx, cni: c.CNI, patient: *patient}
+	r := &run{cluster: cluster, ctx: ctx, cni: c.CNI}
 	say := func(format string, args ...any) { fmt.Printf("matrix: "+format+"\n", args...) }
 	say("%s, kube-proxy in mode %s: pods of every kind", c.CNI, c.Proxy)
 	if err := r.start(); err != nil {

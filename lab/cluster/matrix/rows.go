@@ -28,7 +28,6 @@ var rows = []row{
 	{"EgressIP: its pods leave with it; planned move of an address", egressIP(announced)},
 	{"EgressIP in the nodes' subnet, by ARP and NDP; planned move of an address", egressIP(onLink)},
 	{"EgressFirewall: denied packets stay inside", firewall},
-	{"NetworkPolicy of the CNI: allowed packets leave with the ingress IP, others stay inside", policies},
 	{"planned move: `kubectl cordon` of the host", cordoned},
 	{"planned move: `nodeSelector` and labels of nodes", selected},
 	{"daemon's pod deleted, on the host", deleted("egressway")},
