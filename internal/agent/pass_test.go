@@ -494,6 +494,34 @@ func TestPassFollowsADeadHost(t *testing.T) {
 	})
 }
 
+// TestPassWatchesADeadNode: a dead node stays watched when no object names it any more, so that the leader has a witness of its death.
+func TestPassWatchesADeadNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStageOf(t, "c")
+		watches := func(call string) {
+			t.Helper()
+			s.calls = nil
+			require.NoError(t, s.pass(t.Context()))
+			require.Contains(t, s.calls, call)
+		}
+		up := func(node string) bfd.Session {
+			return bfd.Session{Node: node, Active: true, State: bfd.Up, Heard: true, Since: time.Now()}
+		}
+		s.speakers.nodes = []bfd.Session{up("a"), up("b")}
+		watches("watch a b")
+		s.speakers.nodes[1].State, s.speakers.nodes[1].Failed, s.speakers.nodes[1].Since = bfd.Down, true, time.Now()
+		watches("watch a b")
+		plain := cluster.Key{Namespace: "shop", Name: "plain"}
+		s.source.objects.EgressServices = s.source.objects.EgressServices.Without(plain)
+		s.source.changed.Add(cluster.KindEgressService.ID(plain))
+		watches("watch a b")
+		s.speakers.nodes[1] = up("b")
+		watches("watch a b")
+		s.later(liveness.TrustAfter)
+		watches("watch a")
+	})
+}
+
 // TestPassHoldsAnnouncementsDown: a host that lost all sessions of a network, and so may have been replaced, announces nothing in it
 // until the API server has confirmed its role, or for some time does not answer.
 func TestPassHoldsAnnouncementsDown(t *testing.T) {
