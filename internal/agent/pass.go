@@ -141,9 +141,13 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 	for _, seat := range a.last.choices.Update(elected, others, a.sight(c, objects, resumed)) {
 		change.Add(seat.ID)
 	}
+	learned := a.speakers.Learned()
+	if a.last.settling.isNew(a.speakers.Started()) { // another speaker answers meanwhile, and has learned nothing yet
+		unsettled = a.unsettled(c)
+	}
 	snapshot := plan.Snapshot{
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.Choices(), Facts: facts,
-		Learned: a.speakers.Learned(), Unsettled: unsettled, Unmade: a.last.unmade, APIServer: a.reached(),
+		Learned: learned, Unsettled: unsettled, Unmade: a.last.unmade, APIServer: a.reached(),
 		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c),
 		Unsure: a.unsure(ctx, objects, facts.Links), Heard: a.heard(), Answering: a.answering(c),
 	}

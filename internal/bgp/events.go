@@ -86,6 +86,7 @@ func (s *speaker) noteEstablished(p plan.Peer, st *sessionState, now apiutil.Pee
 		st.extended, st.plain = extended, !extended
 		s.changed((*outdated).addAll) // routes of the previous session, which stay while the peer restarts gracefully
 	}
+	st.unanswered, st.counted = unanswered{}, false
 	st.families = bothSpeak(now.LocalCap, now.RemoteCap)
 	s.log.Info("BGP session established", "peer", nameOf(p), "asn", now.PeerASN)
 }

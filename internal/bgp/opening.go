@@ -112,12 +112,15 @@ func (s *speaker) noteUnanswered(ctx context.Context, now time.Time) {
 	}
 }
 
-// opening returns the state of a session that is about to exchange OPENs; nil: it is not.
+// opening returns the state of a session that is about to exchange OPENs, or has done so and was not counted; nil: it is another.
 func (s *speaker) opening(addr netip.Addr) *sessionState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.states[addr]
-	if st != nil && (st.state == bgp.BGP_FSM_ACTIVE || st.state == bgp.BGP_FSM_OPENSENT) {
+	switch {
+	case st == nil:
+		return nil
+	case st.state == bgp.BGP_FSM_ACTIVE, st.state == bgp.BGP_FSM_OPENSENT, st.state == bgp.BGP_FSM_ESTABLISHED && !st.counted:
 		return st
 	}
 	return nil
@@ -132,16 +135,19 @@ func (s *speaker) opens(ctx context.Context, addr netip.Addr) (sent, received ui
 	return sent, received, err
 }
 
-// noteOpens marks a session to be set up again if its last OPEN has been unanswered for longer than patience.
+// noteOpens marks a session to be set up again if its last OPEN has been unanswered for longer than patience, unless routes of the peer are
+// kept for a graceful restart: setting it up again would remove them.
 func (s *speaker) noteOpens(addr netip.Addr, st *sessionState, sent, received uint64, patience time.Duration, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case sent <= received:
+	case st.state == bgp.BGP_FSM_ESTABLISHED:
+		st.former, st.counted = sent-min(sent, received), true
+	case sent <= received+st.former:
 		st.unanswered = unanswered{}
 	case sent != st.unanswered.sent:
 		st.unanswered = unanswered{sent, now}
-	case now.Sub(st.unanswered.since) > patience:
+	case now.Sub(st.unanswered.since) > patience && !s.rib.has(addr):
 		st.unanswered = unanswered{}
 		st.lastError = "the peer has not answered an OPEN for " + patience.String()
 		st.restart = true

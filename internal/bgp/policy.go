@@ -107,11 +107,14 @@ func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 		RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
 		Nexthop:     &api.NexthopAction{Address: nextHop.WithZone("").String()},
 	}
-	prepend := uint32(e.ASPathPrepend)
-	if e.Internal {
+	var prepend uint32
+	switch {
+	case e.Internal:
 		a.LocalPref = &api.LocalPrefAction{Value: e.preference(kind)}
-	} else if kind != hostPath {
-		prepend += standbyPrepend
+	case kind == hostPath:
+		prepend = uint32(e.ASPathPrepend)
+	default:
+		prepend = uint32(e.ASPathPrepend) + standbyPrepend
 	}
 	if prepend != 0 {
 		a.AsPrepend = &api.AsPrependAction{Asn: e.ASN, Repeat: prepend}

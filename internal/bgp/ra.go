@@ -25,12 +25,15 @@ import (
 const (
 	advertiseInterval = 10 * time.Second
 	reopenInterval    = time.Second // after an interface vanished or while it is down
+	// routerStays is how long a router keeps its place after its session has ended, or without one, while another advertises itself.
+	routerStays = 3 * advertiseInterval
 )
 
 // neighbors learns the link-local address of the router on each of a set of interfaces.
 type neighbors struct {
-	log  *slog.Logger
-	wake func()
+	log         *slog.Logger
+	wake        func()
+	established func(netip.Addr) bool // whether the router of an address has a session
 
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -40,10 +43,11 @@ type listener struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	addr   netip.Addr // of the router, with zone
+	since  time.Time  // when the router was found, or last had a session
 }
 
-func newNeighbors(log *slog.Logger, wake func()) *neighbors {
-	return &neighbors{log: log, wake: wake, listeners: map[string]*listener{}}
+func newNeighbors(log *slog.Logger, wake func(), established func(netip.Addr) bool) *neighbors {
+	return &neighbors{log: log, wake: wake, established: established, listeners: map[string]*listener{}}
 }
 
 // set replaces the interfaces to listen on.
@@ -95,6 +99,9 @@ func (n *neighbors) run(ctx context.Context, name string, l *listener) {
 			}
 			n.log.Log(ctx, level, "cannot listen for router advertisements", "interface", name, "error", err)
 		}
+		n.mu.Lock()
+		l.since = time.Time{} // another router may be at the other end of the wire
+		n.mu.Unlock()
 		if !pause.For(ctx, reopenInterval) {
 			return
 		}
@@ -135,7 +142,7 @@ func (n *neighbors) receive(conn *ipv6.PacketConn, ifi *net.Interface, l *listen
 			continue
 		}
 		if addr := linkLocalOf(src); addr.IsValid() {
-			n.noteRouter(l, addr.WithZone(ifi.Name))
+			n.noteRouter(l, addr.WithZone(ifi.Name), time.Now())
 		}
 	}
 }
@@ -156,13 +163,23 @@ func linkLocalOf(src net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// noteRouter records the address of the router on an interface.
-func (n *neighbors) noteRouter(l *listener, addr netip.Addr) {
+// noteRouter records the address of the router on an interface. A router stays while it has a session: others may advertise themselves on
+// the same link, as this node's own kind does.
+func (n *neighbors) noteRouter(l *listener, addr netip.Addr, now time.Time) {
 	n.mu.Lock()
 	is := l.addr
-	l.addr = addr
 	n.mu.Unlock()
-	if is != addr {
+	serves := is.IsValid() && n.established(is)
+	n.mu.Lock()
+	if serves {
+		l.since = now
+	}
+	next := is != addr && !serves && (!is.IsValid() || now.Sub(l.since) > routerStays)
+	if next {
+		l.addr, l.since = addr, now
+	}
+	n.mu.Unlock()
+	if next {
 		n.wake()
 	}
 }

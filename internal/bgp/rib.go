@@ -72,6 +72,13 @@ func (r *rib) drop(peer netip.Addr, match func(entry) bool) (dropped bool) {
 	return dropped
 }
 
+// has reports whether a peer announces routes, or announced some that are kept.
+func (r *rib) has(peer netip.Addr) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.byPeer[peer]) > 0
+}
+
 // tidy releases the map of a peer without routes. The caller holds r.mu.
 func (r *rib) tidy(peer netip.Addr) {
 	if routes, ok := r.byPeer[peer]; ok && len(routes) == 0 {

@@ -213,6 +213,8 @@ type sessionState struct {
 	refusedLogged    bool // it was logged that routes of the peer are not learned
 
 	unanswered unanswered
+	former     uint64        // OPENs without an answer before the last session was established, of all that GoBGP counts
+	counted    bool          // former is of that session
 	restart    bool          // set it up again
 	resetFor   string        // why we ended it; empty: we did not
 	ended      chan struct{} // closed when the session that removePeer ends has ended; nil: none

@@ -109,7 +109,7 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 		lapses:    map[netip.Addr]lapse{},
 	}
 	s.reader.rib = &s.rib
-	s.neighbors = newNeighbors(log, hint.Apply)
+	s.neighbors = newNeighbors(log, hint.Apply, func(a netip.Addr) bool { return s.remoteASN(a) != 0 })
 	go func() {
 		defer close(s.served)
 		s.server.Serve()

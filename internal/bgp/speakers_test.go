@@ -67,8 +67,8 @@ func TestAttributes(t *testing.T) {
 		"address-family ipv4 unicast", "neighbor 10.0.2.2 activate")
 	r2 := peer("10.0.2.1", "red2", func(p *plan.Peer) {
 		p.ASN, p.DynamicASN = 0, config.DynamicInternal
-		p.NextHop4 = netip.MustParseAddr("fd00:2::2") // RFC 8950
-		p.Advertise.LocalPref = 150
+		p.NextHop4 = netip.MustParseAddr("fd00:2::2")             // RFC 8950
+		p.Advertise.LocalPref, p.Advertise.ASPathPrepend = 150, 2 // an internal peer would refuse a path with its own AS
 	})
 	sp := red(r1, r2)
 	sp.Announce = announcing(vip4, vip6)

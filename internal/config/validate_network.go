@@ -331,6 +331,9 @@ func (v *validator) advertise(path string, p Peer) {
 	if p.Advertise.LocalPref != 0 && !v.mayBeInternal(p) {
 		v.bad(path+".localPref", "internal peers only: external ones never see it")
 	}
+	if p.Advertise.ASPathPrepend != 0 && v.isInternal(p) {
+		v.bad(path+".asPathPrepend", "external peers only: internal ones refuse a path with their own AS number")
+	}
 }
 
 // parseable checks that parse accepts each text of the list at path.

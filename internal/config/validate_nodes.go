@@ -93,6 +93,14 @@ func (v *validator) mayBeInternal(p Peer) bool {
 	return p.ASN != 0 && slices.Contains(v.localASNs(p), p.ASN)
 }
 
+// isInternal reports whether a peer has our AS number on all nodes.
+func (v *validator) isInternal(p Peer) bool {
+	if p.DynamicASN != DynamicNone {
+		return p.DynamicASN == DynamicInternal
+	}
+	return p.ASN != 0 && !slices.ContainsFunc(v.localASNs(p), func(ours uint32) bool { return ours != p.ASN })
+}
+
 // localASNs returns our AS numbers towards a peer, on all nodes.
 func (v *validator) localASNs(p Peer) []uint32 {
 	ours := []uint32{p.MyASN}

@@ -83,7 +83,7 @@ func (g *ground) peer(n *network, c config.Peer) Peer {
 	switch l := g.linkTo(n, c, local); {
 	case l != nil:
 		p.Device = l.Name
-		p.NextHop4, p.NextHop6 = nextHops(*l)
+		p.NextHop4, p.NextHop6 = g.nextHops(*l, c.Address)
 	case c.Interface != "":
 		p.Device = c.Interface
 	default:
@@ -123,7 +123,7 @@ func (g *ground) leadsOut(l Link, n *network, local bool) bool {
 // default network of one with an InternalIP rather than of a pod bridge.
 func (g *ground) routedHops(n *network, local bool) (four, six netip.Addr) {
 	for _, l := range g.links {
-		a, b := nextHops(l)
+		a, b := g.nextHops(l, netip.Addr{})
 		if !g.leadsOut(l, n, local) || l.Name == "lo" || !a.IsValid() && !b.IsValid() {
 			continue
 		}
@@ -217,15 +217,30 @@ func (g *ground) isNode(l Link) bool {
 	return slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Addr() == g.internalIP(g.node, a.Addr().Is4()) })
 }
 
-// nextHops returns the first global address of each family on a link.
-func nextHops(l Link) (four, six netip.Addr) {
+// nextHops returns the address of each family on a link that a peer reaches best: one in the peer's subnet before the node's own, before
+// one of another subnet, before a host prefix, which may be a virtual address that moves. Among equals the first counts.
+func (g *ground) nextHops(l Link, peer netip.Addr) (four, six netip.Addr) {
+	rank := func(p netip.Prefix) int {
+		switch a := p.Addr(); {
+		case !p.IsSingleIP() && p.Contains(peer.WithZone("")):
+			return 3
+		case a == g.internalIP(g.node, a.Is4()):
+			return 2
+		case !p.IsSingleIP():
+			return 1
+		}
+		return 0
+	}
+	ranks := map[bool]int{true: -1, false: -1} // of the best addresses, by whether they are of IPv4
 	for _, p := range l.Addrs {
 		a := p.Addr()
-		switch {
-		case a.Is4() && !four.IsValid() && !a.IsLoopback():
-			four = a
-		case a.Is6() && !six.IsValid() && !a.IsLinkLocalUnicast() && !a.IsLoopback():
-			six = a
+		if n := rank(p); !a.IsLoopback() && (a.Is4() || !a.IsLinkLocalUnicast()) && n > ranks[a.Is4()] {
+			ranks[a.Is4()] = n
+			if a.Is4() {
+				four = a
+			} else {
+				six = a
+			}
 		}
 	}
 	return four, six

@@ -59,6 +59,31 @@ func TestWhereNextHopsMayBe(t *testing.T) {
 	}
 }
 
+// TestNextHopIsInThePeersSubnet announces an address that the peer reaches: neither one of another subnet nor a virtual one that moves.
+func TestNextHopIsInThePeersSubnet(t *testing.T) {
+	s, _ := story(t, "testdata/one-service", "a")
+	s.Facts.Links = []plan.Link{
+		{Name: "eth1", Up: true, Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.11/24"), netip.MustParsePrefix("fd00::11/64")}},
+		{Name: "eth2", Up: true, Master: "vrf-red", Addrs: []netip.Prefix{
+			netip.MustParsePrefix("10.0.7.5/24"), netip.MustParsePrefix("10.1.0.5/32"), netip.MustParsePrefix("10.1.0.11/24"),
+			netip.MustParsePrefix("10.1.0.12/24"), netip.MustParsePrefix("2001:db8::5/128"), netip.MustParsePrefix("2001:db8:1::11/64"),
+			netip.MustParsePrefix("fe80::2/64"),
+		}},
+		{Name: "vrf-red", Up: true, VRFTable: 1001},
+	}
+	configured := *s.Config
+	configured.Networks = []config.Network{{Name: "red", VRF: "vrf-red", Peers: []config.Peer{
+		{Address: netip.MustParseAddr("10.1.0.1"), ASN: 64601}, {Interface: "eth2", ASN: 64601},
+	}}}
+	s.Config = &configured
+	desired, _ := plan.Build(s)
+	require.Len(t, desired.Speakers, 1)
+	for i, want := range [][2]string{{"10.1.0.11", "2001:db8:1::11"}, {"10.0.7.5", "2001:db8:1::11"}} {
+		p := desired.Speakers[0].Peers[i]
+		require.Equal(t, want, [2]string{p.NextHop4.String(), p.NextHop6.String()}, "peer %s", p.PeerName())
+	}
+}
+
 // TestWhatLearnedRoutesMustNotLeadAway plans a network of each kind: each guards the addresses reached by its own table.
 func TestWhatLearnedRoutesMustNotLeadAway(t *testing.T) {
 	s, _ := story(t, "testdata/one-service", "a")

@@ -31,6 +31,15 @@ type address struct {
 	onLink bool   // this node answers for it on the link
 }
 
+// last is 1 for an address that others should rather not use, since it may go, and 0 for others. The kernel has one flag for secondary
+// (IPv4) and temporary (IPv6) ones.
+func (a address) last() int {
+	if a.flags&(unix.IFA_F_SECONDARY|unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE) != 0 {
+		return 1
+	}
+	return 0
+}
+
 // addressMessage returns a request about an address with our mark.
 func addressMessage(kind, flags uint16, device int, p netip.Prefix) nl.Message {
 	b := make([]byte, unix.SizeofIfAddrmsg)

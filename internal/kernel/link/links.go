@@ -51,8 +51,9 @@ func ReadLinks(h *netlink.Handle) ([]plan.Link, error) {
 	return links, nil
 }
 
-// readPrefixes reads the usable addresses of this node by the index of their interface, sorted. Those of EgressIPs, for which this
-// node answers, are not the node's: it returns only which interfaces have some.
+// readPrefixes reads the usable addresses of this node by the index of their interface, sorted, and last those that
+// are secondary, temporary, deprecated or tentative. Those of EgressIPs, for which this node answers, are not the node's: it returns only
+// which interfaces have some.
 func readPrefixes() (prefixes map[int][]netip.Prefix, answered map[int]bool, err error) {
 	addrs, err := nl.Retry(readAddresses)
 	if err != nil {
@@ -60,6 +61,10 @@ func readPrefixes() (prefixes map[int][]netip.Prefix, answered map[int]bool, err
 	}
 	prefixes, answered = make(map[int][]netip.Prefix, len(addrs)), map[int]bool{}
 	for device, all := range addrs {
+		slices.SortFunc(all, func(a, b address) int {
+			p, q := a.prefix, b.prefix
+			return cmp.Or(cmp.Compare(a.last(), b.last()), p.Addr().Compare(q.Addr()), cmp.Compare(p.Bits(), q.Bits()))
+		})
 		for _, a := range all {
 			switch {
 			case a.onLink:
@@ -68,11 +73,6 @@ func readPrefixes() (prefixes map[int][]netip.Prefix, answered map[int]bool, err
 				prefixes[device] = append(prefixes[device], a.prefix)
 			}
 		}
-	}
-	for _, of := range prefixes {
-		slices.SortFunc(of, func(a, b netip.Prefix) int {
-			return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-		})
 	}
 	return prefixes, answered, nil
 }
