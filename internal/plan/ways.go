@@ -96,7 +96,10 @@ func (f *frame) pathByHost(s *source, family int, local bool) (id PathID, source
 	case s.host == f.node || !local || f.hosts[s.host] == nil:
 		return 0, source, false
 	}
-	return f.idTo(s.host), source, true
+	if id = f.way(s.host, family == ipv4); id == 0 { // nothing leads there in this family
+		return 0, source, false
+	}
+	return id, source, true
 }
 
 // sendsOut reports whether endpoints, on this node if local, leave here: this node is the host, or the standby, to which a node that

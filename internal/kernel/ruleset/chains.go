@@ -382,14 +382,14 @@ func guard(m plan.Marks) [][]expr.Any {
 	}
 }
 
-// ours guards packets with our mark. A connection that came in by a network that is gone is not special.
+// ours guards packets with our mark. Those of a path that is gone are dropped: their connections are about to end.
 func ours(m plan.Marks) [][]expr.Any {
 	return [][]expr.Any{
 		// An ICMP error about a packet that was about to leave by the VRF: the chain output has routed it back to the
 		// pod.
 		join(ownInVRF(), accept),
 		join(ourCtMark(m), verdictOf(SetGuards)),
-		join(ctHas(expr.CtKeyMARK, m.EgressBit()), dropFor(DropGuard)), // its path is gone, and its connection is about to end
+		dropFor(DropGuard),
 	}
 }
 
@@ -424,12 +424,19 @@ func elsewhere(p plan.Path) part {
 // take the default route.
 func leftBehind(p plan.Path) [][]expr.Any {
 	rules := [][]expr.Any{join(elsewhere(p), dropFor(DropGuard))}
+	led := map[Family]bool{}
 	for _, via := range p.Via {
 		f := IPv4
 		if via.Is6() {
 			f = IPv6
 		}
+		led[f] = true
 		rules = append(rules, join(f.is(), f.nextHop(), notEqual(via.AsSlice()), dropFor(DropGuard)))
+	}
+	for _, f := range Families {
+		if len(led) == 1 && !led[f] { // the path does not lead anywhere in this family
+			rules = append(rules, join(f.is(), dropFor(DropGuard)))
+		}
 	}
 	return rules
 }
