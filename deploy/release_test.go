@@ -54,6 +54,8 @@ func TestRelease(t *testing.T) {
 		require.True(t, bytes.Equal(both[0], both[1]), "two builds of %s differ", name)
 		content[name] = both[0]
 	}
+	number := command(t, folders[0], "dpkg-deb", "--field", "egressway-0.0.9+test.1-amd64.deb", "Version")
+	require.Equal(t, "0.0.9~test.1\n", number, "it is older than 0.0.9")
 	for _, name := range releasedFiles[1:] {
 		sum := sha256.Sum256(content[name])
 		require.Contains(t, string(content["SHA256SUMS"]), hex.EncodeToString(sum[:])+"  "+name+"\n")

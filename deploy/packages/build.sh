@@ -21,10 +21,13 @@ fi
 gzip -9n "$parts"/man8/*
 for shell in bash zsh fish; do "$cli" completion $shell >"$parts/egressway.$shell"; done
 
-# A version without a tag comes before all others. Neither kind of package may have '-' in it.
+# A version without a tag comes before all others, a release candidate ('~') before its release, and commits after a tag after it. Neither kind
+# of package may have '-' in it, nor may the names of a release's files have '~'.
 number=${version#v}
 [[ $number == [0-9]*.[0-9]*.* ]] || number=0.0.0+$number
+name=egressway-${number//-/+}-$arch
+if [[ $number =~ ^[0-9.]+-[a-z] ]]; then number=${number/-/\~}; fi
 export ARCH=$arch PARTS=$parts PACKAGE_VERSION=${number//-/+}
 for kind in deb rpm; do
-	"$nfpm" package --config deploy/packages/nfpm.yaml --packager $kind --target "$folder/egressway-$PACKAGE_VERSION-$arch.$kind"
+	"$nfpm" package --config deploy/packages/nfpm.yaml --packager $kind --target "$folder/$name.$kind"
 done

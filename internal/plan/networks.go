@@ -71,7 +71,7 @@ func (g *ground) planNetwork(n *network, unmade []string) {
 	if why == "" {
 		return
 	}
-	g.absent = append(g.absent, Absence{n.name, why})
+	g.absent = append(g.absent, Absence{n.name, why, n.Elsewhere != ""})
 	if !comes || slices.Contains(unmade, n.VRF) || allIn(present, unmade) {
 		n.lacks, g.lacking = why, true
 	}

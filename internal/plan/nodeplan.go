@@ -117,8 +117,9 @@ type NodePlan struct {
 
 // Absence explains why the kernel does not have a network.
 type Absence struct {
-	Network string `json:"network"`
-	Why     string `json:"why"`
+	Network   string `json:"network"`
+	Why       string `json:"why"`
+	Elsewhere bool   `json:"elsewhere,omitempty"` // the configuration gives it to other nodes
 }
 
 // AbsenceOf returns why the kernel does not have a network; empty: its devices exist.
@@ -129,6 +130,11 @@ func (p *NodePlan) AbsenceOf(network string) string {
 		}
 	}
 	return ""
+}
+
+// IsElsewhere reports whether the configuration gives a network to other nodes.
+func (p *NodePlan) IsElsewhere(network string) bool {
+	return slices.ContainsFunc(p.Absent, func(a Absence) bool { return a.Network == network && a.Elsewhere })
 }
 
 // DeviceOf returns the interface by which a peer of a network is on-link; empty: it is reached by routing, or is not planned.

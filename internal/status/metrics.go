@@ -98,7 +98,9 @@ func (c reportCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, n := range r.Networks {
 		gauge(descLearned, float64(n.Learned), n.Name)
-		gauge(descUsable, number(n.Usable), n.Name)
+		if !n.Elsewhere {
+			gauge(descUsable, number(n.Usable), n.Name)
+		}
 	}
 	for _, s := range r.Sessions {
 		gauge(descSessionUp, number(s.Up), s.Network, s.Peer)

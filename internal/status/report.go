@@ -157,11 +157,12 @@ type Watched struct {
 type Network struct {
 	Name       string `json:"name"`
 	VRF        string `json:"vrf,omitempty"`
-	Table      uint32 `json:"table"`              // 0: not usable
-	Usable     bool   `json:"usable"`             // its VRF, its interfaces and its table exist
-	Lacks      string `json:"lacks,omitempty"`    // why it is not usable
-	HeldDown   bool   `json:"heldDown,omitempty"` // nothing is announced in it: this node's role there is not confirmed
-	Learned    int    `json:"learned"`            // routes learned from peers
+	Table      uint32 `json:"table"`               // 0: not usable
+	Usable     bool   `json:"usable"`              // its VRF, its interfaces and its table exist
+	Lacks      string `json:"lacks,omitempty"`     // why it is not usable
+	Elsewhere  bool   `json:"elsewhere,omitempty"` // the configuration gives it to other nodes
+	HeldDown   bool   `json:"heldDown,omitempty"`  // nothing is announced in it: this node's role there is not confirmed
+	Learned    int    `json:"learned"`             // routes learned from peers
 	Sessions   int    `json:"sessions"`
 	SessionsUp int    `json:"sessionsUp"`
 }
@@ -423,7 +424,8 @@ func networks(p *plan.NodePlan, sessions []bgp.Session) []Network {
 		if path.Key.Kind == plan.PathNetwork {
 			n := Network{
 				Name: path.Key.Name, VRF: vrfs[path.Table], Table: path.Table,
-				Lacks: p.AbsenceOf(path.Key.Name), HeldDown: slices.Contains(p.HeldDown, path.Key.Name), Learned: learned[path.Table],
+				Lacks: p.AbsenceOf(path.Key.Name), Elsewhere: p.IsElsewhere(path.Key.Name),
+				HeldDown: slices.Contains(p.HeldDown, path.Key.Name), Learned: learned[path.Table],
 			}
 			if n.Usable = n.Table != 0 && n.Lacks == ""; !n.Usable {
 				n.Lacks = cmp.Or(n.Lacks, "it has no path")
