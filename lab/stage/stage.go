@@ -56,6 +56,7 @@ type Options struct {
 	FRR map[string]string // frr.conf of nodes that have an FRR beside the daemon
 
 	API        bool     // the daemons read the objects from an API server, where they are put instead
+	KubeProxy  string   // a mode of kube-proxy, which runs instead of its stand-in, and needs API
 	CRD        string   // of EgressService there; empty: ours
 	Objects    []string // more YAML documents for the API server, before the daemons start
 	LabelHosts bool     // the daemons label the hosts' nodes; the right to is among Objects
@@ -67,12 +68,14 @@ type Stage struct {
 	Witness  *lab.Witness
 	Daemons  map[string]*lab.Daemon
 	Speakers map[string]*lab.Daemon // of nodes whose daemon does not start its own
+	Proxies  map[string]*lab.Daemon // kube-proxies, if they run
 	API      *kubetest.API          // nil without
 
 	dir        string
 	nodes      []string
 	labelHosts bool
 	ownSpeaker bool
+	kubeProxy  string
 }
 
 // shared is a folder in memory that nodes see too: they have a /run and /tmp of their own.
@@ -86,7 +89,7 @@ func New(ctx context.Context, containerlab string, o Options) (s *Stage, err err
 	}
 	s = &Stage{
 		Daemons: map[string]*lab.Daemon{}, Speakers: map[string]*lab.Daemon{},
-		dir: dir, nodes: o.Nodes, labelHosts: o.LabelHosts, ownSpeaker: o.OwnSpeaker,
+		dir: dir, nodes: o.Nodes, labelHosts: o.LabelHosts, ownSpeaker: o.OwnSpeaker, kubeProxy: o.KubeProxy,
 	}
 	defer func() {
 		if err != nil {
@@ -165,7 +168,7 @@ func (s *Stage) start(ctx context.Context, frr map[string]string) (err error) {
 	if err := s.RespondOn(ctx, append(slices.Clone(Externals), Pods...)...); err != nil {
 		return err
 	}
-	if err := s.proxy(ctx); err != nil {
+	if err := s.startProxies(ctx); err != nil {
 		return err
 	}
 	if s.Witness, err = s.Lab.Witness(slices.Collect(maps.Keys(Routers))...); err != nil {
@@ -334,6 +337,9 @@ func (s *Stage) Objects() cluster.Objects {
 }
 
 func (s *Stage) proxy(ctx context.Context) error {
+	if s.kubeProxy != "" {
+		return nil // it watches the API server
+	}
 	o := s.Objects()
 	return s.ProxyServices(ctx, &o, "a", "b", "c")
 }
