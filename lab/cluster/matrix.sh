@@ -1,5 +1,6 @@
 #!/bin/bash
-# matrix.sh CNI:PROXY...: for each of them starts a cluster, runs bin/matrix on it, and removes it. Results and logs are in dist/matrix.
+# matrix.sh [OPTION...] CNI:PROXY...: for each of them starts a cluster, runs bin/matrix on it with the options, and removes it. Results and
+# logs are in dist/matrix.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
@@ -9,12 +10,16 @@ grep -qs machine.sh "/proc/$pid/cmdline" || "$here/down.sh" >/dev/null # what a 
 [ ! -e "$state" ] || { echo "matrix: a cluster is here already, in $state: make cluster-down removes it" >&2; exit 1; }
 trap '"$here/down.sh"' EXIT
 mkdir -p "$top/dist/matrix"
-failed=() i=0
+options=() failed=() i=0
+while [[ ${1-} == -* ]]; do
+	options+=("$1")
+	shift
+done
 for pair; do
 	cni=${pair%:*} proxy=${pair#*:} i=$((i + 1)) name=$top/dist/matrix/${pair/:/-}
 	rm -f "$name.json"
 	echo "matrix: $i of $#: $cni, kube-proxy in mode $proxy"
-	if ! "$here/up.sh" "$cni" "$proxy" || ! "$top/bin/matrix" -cni "$cni" -proxy "$proxy" -o "$name.json"; then
+	if ! "$here/up.sh" "$cni" "$proxy" || ! "$top/bin/matrix" "${options[@]}" -cni "$cni" -proxy "$proxy" -o "$name.json"; then
 		failed+=("$pair")
 		mkdir -p "$name"
 		cp -r "$state/log" "$name/" || true

@@ -3,7 +3,7 @@
 # with marks, and files with Egressway's name. It omits what belongs to pods, CNI and kube-proxy, which come and go meanwhile, and what
 # differs after each boot: indexes, MACs and the addresses made of them.
 set -eu
-pods='cni0|veth|flannel|cbr0|cali|proto 80 '
+pods='cni0|veth|flannel|cbr0|cali|lxc[0-9a-f]|proto 80 '
 foreign='^(ip|ip6) (filter|nat|mangle|raw|kube-proxy)$'
 
 link() { grep -vE "$pods" | sed -E 's/^[0-9]+: //; s/@[^: ]+//; s/ *\\.*//'; }

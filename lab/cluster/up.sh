@@ -59,7 +59,7 @@ end "$kubebin"
 others=(metallb)
 case $cni in
 flannel*) others+=(flannel) ;;
-calico) others+=(calico) ;;
+calico | cilium) others+=("$cni") ;;
 esac
 begin "${others[*]}, from the Go module proxy"
 declare -A program module
@@ -113,10 +113,11 @@ end "three nodes Ready"
 for node in "${nodes[@]}"; do docker exec "$node" bash /lab/src/state.sh >"$state/before-$node"; done
 begin "Egressway, of deploy/kustomize/base"
 own=
-if [ "$cni" = calico ]; then # its pods' addresses are of its own pools, and not of the Nodes' podCIDRs
-	own=$(. "$here/net.sh"; echo "s|^\( *\)bgp:|\1podCIDRs: [\"$pods4\", \"$pods6\"]\n&|")
-fi
-kubectl kustomize "$here/egressway" | sed "$own" | kubectl apply -f - >/dev/null
+case $cni in
+calico) own=$(. "$here/net.sh"; echo "podCIDRs: [\"$pods4\", \"$pods6\"]") ;; # its pools are not the Nodes' podCIDRs
+cilium) own='marks: {mask: "0x3f", allowConflicts: [antrea, cilium]}' ;;
+esac
+kubectl kustomize "$here/egressway" | sed "s|^\( *\)bgp:|${own:+\\1$own\\n}&|" | kubectl apply -f - >/dev/null
 kubectl -n egressway-system rollout status daemonset/egressway --timeout=300s >/dev/null
 kubectl -n egressway-system wait --for=condition=Ready pod --all --timeout=300s >/dev/null # the speaker's rollout, OnDelete, has no status
 end "its DaemonSets are ready"

@@ -58,6 +58,7 @@ func TestRecord(t *testing.T) {
 	all := r.take(now)
 	require.Len(t, all, 1)
 	require.Equal(t, map[string]int{"192.0.2.1": 3, "192.0.2.2": 1}, all[0].Sources)
+	require.Equal(t, map[string]first{"192.0.2.1": {now.Add(-3 * pulse), 7}, "192.0.2.2": {now, 10}}, all[0].First)
 	require.Equal(t, []int{1, 1, 100}, []int{all[0].Lost, all[0].Missing, all[0].SilentMS})
 
 	heard("192.0.2.1", datagram{"pod/4/kept", 14, 3}) // the gap is in this record
@@ -79,8 +80,8 @@ func TestStreamsAreRecorded(t *testing.T) {
 	defer l.Close()
 	r := &recorder{streams: map[string]*record{}}
 	go func() { _ = r.serve(l) }()
-	go stream("pod/4/kept", l.LocalAddr().String(), true)
-	go stream("pod/4/new", l.LocalAddr().String(), false)
+	go stream("pod/4/kept", l.LocalAddr().String(), pulse, true)
+	go stream("pod/4/new", l.LocalAddr().String(), pulse, false)
 	heard := map[string]int{}
 	require.Eventually(t, func() bool {
 		for _, s := range r.take(time.Now()) {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// pulse is the time between two datagrams of a stream, and patience the time in which one has to be answered.
+// pulse is the time between two datagrams of a stream, unless it is given, and patience the time in which one has to be answered.
 const (
 	pulse    = 100 * time.Millisecond
 	patience = time.Second
@@ -38,6 +38,7 @@ func parse(b []byte) (d datagram, err error) {
 func pod(args []string) error {
 	f := flag.NewFlagSet("box pod", flag.ExitOnError)
 	name := f.String("name", "", "`name` of its streams")
+	every := f.Duration("pulse", pulse, "`time` between two datagrams of a stream")
 	var to list
 	f.Var(&to, "to", "UDP `address` of a recorder (repeatable)")
 	if err := f.Parse(args); err != nil {
@@ -48,8 +49,8 @@ func pod(args []string) error {
 		if strings.HasPrefix(address, "[") {
 			family = "6"
 		}
-		go stream(*name+"/"+family+"/kept", address, true)
-		go stream(*name+"/"+family+"/new", address, false)
+		go stream(*name+"/"+family+"/kept", address, *every, true)
+		go stream(*name+"/"+family+"/new", address, *every, false)
 	}
 	return answer(f.Args())
 }
@@ -81,10 +82,10 @@ func (s *sender) answered(seq int) {
 }
 
 // stream sends datagrams until the process ends. An error counts as a datagram that was lost: there may be no route yet.
-func stream(name, address string, kept bool) {
+func stream(name, address string, every time.Duration, kept bool) {
 	s := &sender{waiting: map[int]time.Time{}}
 	var conn net.Conn
-	ticks := time.NewTicker(pulse)
+	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	for seq := 1; ; seq++ {
 		now := <-ticks.C
@@ -121,14 +122,21 @@ func (s *sender) listen(c net.Conn, kept bool) {
 
 // record counts the datagrams of a stream that arrived since the last question.
 type record struct {
-	Stream   string         `json:"stream"`
-	Sources  map[string]int `json:"sources"`  // datagrams by the address that they came from
-	Lost     int            `json:"lost"`     // numbers that did not come
-	Missing  int            `json:"missing"`  // datagrams whose answers did not come back in time
-	SilentMS int            `json:"silentMs"` // the longest time without one
+	Stream   string           `json:"stream"`
+	Sources  map[string]int   `json:"sources"`  // datagrams by the address that they came from
+	First    map[string]first `json:"first"`    // the first of these datagrams
+	Lost     int              `json:"lost"`     // numbers that did not come
+	Missing  int              `json:"missing"`  // datagrams whose answers did not come back in time
+	SilentMS int              `json:"silentMs"` // the longest time without one
 
 	last    datagram
 	arrived time.Time
+}
+
+// first is the first datagram of a stream from one source: when it arrived, and its number.
+type first struct {
+	At  time.Time `json:"at"`
+	Seq int       `json:"seq"`
 }
 
 // recorder answers datagrams of streams, and keeps a record of each.
@@ -142,10 +150,15 @@ func (r *recorder) heard(d datagram, source string, now time.Time) {
 	defer r.mu.Unlock()
 	s := r.streams[d.Stream]
 	if s == nil || d.Seq < s.last.Seq-20 { // a second late at most; a process that starts again counts from 1
-		s = &record{Stream: d.Stream, Sources: map[string]int{}, last: datagram{Seq: d.Seq - 1, Missing: d.Missing}, arrived: now}
+		s = &record{
+			Stream: d.Stream, Sources: map[string]int{}, First: map[string]first{},
+			last: datagram{Seq: d.Seq - 1, Missing: d.Missing}, arrived: now,
+		}
 		r.streams[d.Stream] = s
 	}
-	s.Sources[source]++
+	if s.Sources[source]++; s.Sources[source] == 1 {
+		s.First[source] = first{now, d.Seq}
+	}
 	if d.Seq <= s.last.Seq {
 		s.Lost-- // it was counted when a later one came
 		return
@@ -164,7 +177,7 @@ func (r *recorder) take(now time.Time) []record {
 	for _, s := range r.streams {
 		s.SilentMS = max(s.SilentMS, int(now.Sub(s.arrived).Milliseconds()))
 		all = append(all, *s)
-		s.Sources, s.Lost, s.Missing, s.SilentMS = map[string]int{}, 0, 0, 0
+		s.Sources, s.First, s.Lost, s.Missing, s.SilentMS = map[string]int{}, map[string]first{}, 0, 0, 0
 	}
 	return all
 }

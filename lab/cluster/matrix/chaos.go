@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// faults are what chaos chooses from: changes that lose nothing, and deaths that may.
+// faults are the kinds that chaos chooses from: changes that lose nothing, and deaths that may.
 var faults = []row{
 	{"EgressIP: its pods leave with it; planned move of an address", egressIP(announced)},
 	{"EgressIP in the nodes' subnet, by ARP and NDP; planned move of an address", egressIP(onLink)},

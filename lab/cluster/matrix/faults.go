@@ -117,7 +117,17 @@ func rebooted(r *run) (string, error) {
 	return drained.String(), err
 }
 
+// startAgain starts a node's container, and waits until its pods are as before.
 func (r *run) startAgain(name string) error {
+	if err := r.boot(name); err != nil {
+		return err
+	}
+	const red, own = "-n shop rollout status daemonset/red --timeout=180s", "-n shop rollout status daemonset/own --timeout=180s"
+	return errors.Join(r.do(r.ctx, red, own), r.ready())
+}
+
+// boot starts a node's container, sets its CNI up, and waits until the node and Egressway on it are ready.
+func (r *run) boot(name string) error {
 	if _, err := r.docker("start", name); err != nil {
 		return err
 	}
@@ -130,8 +140,6 @@ func (r *run) startAgain(name string) error {
 	if _, err := r.run(r.ctx, "/bin/bash", filepath.Join(r.source, "cni", r.cni+".sh")); err != nil {
 		return err
 	}
-	return errors.Join(
-		r.do(r.ctx, "wait --for=condition=Ready node --all --timeout=180s", "-n shop rollout status daemonset/web --timeout=180s",
-			"-n shop rollout status daemonset/red --timeout=180s", "-n shop rollout status daemonset/own --timeout=180s",
-			"-n egressway-system rollout status daemonset/egressway --timeout=180s"), r.ready())
+	return r.do(r.ctx, "wait --for=condition=Ready node --all --timeout=180s", "-n shop rollout status daemonset/web --timeout=180s",
+		"-n egressway-system rollout status daemonset/egressway --timeout=180s")
 }

@@ -5,16 +5,24 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // record counts the datagrams of a stream that a host outside received: see "box outside".
 type record struct {
-	Stream   string         `json:"stream"`
-	Sources  map[string]int `json:"sources"`
-	Lost     int            `json:"lost"`
-	Missing  int            `json:"missing"`
-	SilentMS int            `json:"silentMs"`
-	losing   []string       // of a sum: streams that lost datagrams or answers
+	Stream   string           `json:"stream"`
+	Sources  map[string]int   `json:"sources"`
+	First    map[string]first `json:"first"` // by source
+	Lost     int              `json:"lost"`
+	Missing  int              `json:"missing"`
+	SilentMS int              `json:"silentMs"`
+	losing   []string         // of a sum: streams that lost datagrams or answers
+}
+
+// first is the first datagram of a stream from one source: when it arrived, and its number.
+type first struct {
+	At  time.Time `json:"at"`
+	Seq int       `json:"seq"`
 }
 
 func (r record) received() (n int) {
@@ -27,10 +35,15 @@ func (r record) received() (n int) {
 // add continues a record by the next one of its stream.
 func (r *record) add(next record) {
 	if r.Sources == nil {
-		r.Sources = map[string]int{}
+		r.Sources, r.First = map[string]int{}, map[string]first{}
 	}
 	for source, count := range next.Sources {
 		r.Sources[source] += count
+	}
+	for source, f := range next.First {
+		if known, ok := r.First[source]; !ok || f.At.Before(known.At) {
+			r.First[source] = f
+		}
 	}
 	r.Lost, r.Missing, r.SilentMS = r.Lost+next.Lost, r.Missing+next.Missing, max(r.SilentMS, next.SilentMS)
 }

@@ -3,6 +3,7 @@
 //
 //	matrix -cni static -proxy nftables -o static-nftables.json
 //	matrix -chaos 30m -seed 7
+//	matrix -figures 20
 //	matrix -table static-nftables.json flannel-vxlan-iptables.json
 package main
 
@@ -35,13 +36,27 @@ type column struct {
 	Results    []result
 }
 
+// merged returns the results of a file, some of them replaced. A file that is not there has none.
+func merged(file string, results []result) []result {
+	var former column
+	if b, err := os.ReadFile(file); err == nil {
+		_ = json.Unmarshal(b, &former) // a file of another kind has no results
+	}
+	kept := slices.DeleteFunc(former.Results, func(r result) bool {
+		return slices.ContainsFunc(results, func(now result) bool { return now.Name == r.Name })
+	})
+	return append(kept, results...)
+}
+
 func program(ctx context.Context) error {
 	state := flag.String("state", "/run/egressway-cluster", "`folder` of the cluster")
 	source := flag.String("source", "lab/cluster", "`folder` of its manifests")
 	out := flag.String("o", "", "`file` for the results")
 	chaos := flag.Duration("chaos", 0, "instead of the table, faults in random order for so `long`")
 	seed := flag.Uint64("seed", 1, "`number` from which the order of the faults follows")
-	only := flag.String("only", "", "check only rows whose names match this regular `expression`")
+	only := flag.String("only", "", "check only rows whose names match this regular `expression`; other results in the file stay")
+	patient := flag.Bool("patient", false, "let no row fail because of lost packets, as a slow machine loses some")
+	times := flag.Int("figures", 0, "instead of the table, durations: a `number` of new pods and changes, a quarter of it of dead hosts")
 	table := flag.Bool("table", false, "print a table of the files of results")
 	var c column
 	flag.StringVar(&c.CNI, "cni", "static", "`name` of the cluster's CNI")
@@ -58,8 +73,13 @@ func program(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &run{cluster: cluster, ctx: ctx, cni: c.CNI}
+	r := &run{cluster: cluster, ctx: ctx, cni: c.CNI, patient: *patient}
 	say := func(format string, args ...any) { fmt.Printf("matrix: "+format+"\n", args...) }
+	if *times > 0 {
+		table, err := r.figures(*times, func(format string, args ...any) { fmt.Fprintf(os.Stderr, "matrix: "+format+"\n", args...) })
+		fmt.Print(table)
+		return err
+	}
 	say("%s, kube-proxy in mode %s: pods of every kind", c.CNI, c.Proxy)
 	if err := r.start(); err != nil {
 		return err
@@ -77,6 +97,9 @@ func program(ctx context.Context) error {
 		}
 	}
 	if *out != "" {
+		if *only != "" {
+			c.Results = merged(*out, c.Results)
+		}
 		b, err := json.MarshalIndent(c, "", "\t")
 		if err != nil {
 			return err

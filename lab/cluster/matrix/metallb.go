@@ -97,13 +97,8 @@ func withoutAddress(r *run) (seen string, err error) {
 
 // shared has two Services share addresses by MetalLB's key: one node is the host of both.
 func shared(r *run) (seen string, err error) {
-	const key = "metallb.io/allow-shared-ip: together"
 	defer func() { err = errors.Join(err, r.unselect("plain", "twin")) }()
-	services := loadBalancer("plain", key, 8080) + loadBalancer("twin", key, 8081)
-	if err := r.apply("plain", services+egressService("plain")+egressService("twin")); err != nil {
-		return "", err
-	}
-	if err := r.leavesWith(scarce, "plain", "twin"); err != nil {
+	if err := r.serveBoth(); err != nil {
 		return "", err
 	}
 	hosts := map[string]string{}
@@ -116,6 +111,16 @@ func shared(r *run) (seen string, err error) {
 		return "", fmt.Errorf("hosts: %v", hosts)
 	}
 	return "both leave by " + hosts["plain"], nil
+}
+
+// serveBoth has the pods of both apps of namespace plain leave with the addresses that their Services share.
+func (r *run) serveBoth() error {
+	const key = "metallb.io/allow-shared-ip: together"
+	services := loadBalancer("plain", key, 8080) + loadBalancer("twin", key, 8081)
+	if err := r.apply("plain", services+egressService("plain")+egressService("twin")); err != nil {
+		return err
+	}
+	return r.leavesWith(scarce, "plain", "twin")
 }
 
 // leavesWith waits until the packets of apps arrive outside, all with these sources.

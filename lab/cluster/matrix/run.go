@@ -32,9 +32,12 @@ func network(service string) string {
 // run is one on a cluster. Between rows all EgressServices are served, and all pods send.
 type run struct {
 	*cluster
-	ctx   context.Context
-	cni   string
-	nodes map[string]node
+	ctx context.Context
+	cni string
+	// patient is set where lost packets fail no row: on a machine that may be too slow.
+	patient bool
+	nodes   map[string]node
+	turn    int // of the node whose pod is replaced next
 	// former are the sources of apps before a change, which are right while it lasts.
 	former map[string][2]string
 	// given are the sources that an EgressIP gives to apps.
@@ -150,14 +153,15 @@ func (r *run) flowing(w wire) (pods map[string]pod, err error) {
 
 func everyPod(pod) bool { return true }
 
-// lossless is a measurement of the pods of some apps, by default of all, that fails if a packet was lost, in either direction.
+// lossless is a measurement of the pods of some apps, by default of all, that fails if a packet was lost, in either direction, unless
+// the run is patient.
 func (r *run) lossless(act func() error, apps ...string) (string, error) {
 	counted := everyPod
 	if len(apps) > 0 {
 		counted = func(p pod) bool { return slices.Contains(apps, p.app) }
 	}
 	m, err := r.measure(act, counted)
-	if err == nil && m.Lost+m.Missing > 0 {
+	if err == nil && m.Lost+m.Missing > 0 && !r.patient {
 		err = fmt.Errorf("not without loss: %s", m)
 	}
 	return m.String(), err

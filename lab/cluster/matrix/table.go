@@ -57,6 +57,8 @@ func cell(c column, row string) string {
 	switch {
 	case strings.Contains(r.Seen, "LEAK"):
 		return "**LEAK**"
+	case r.Seen == lacking:
+		return lacking
 	case lost < 0 && r.Failed:
 		return "**failed**"
 	case lost < 0:

@@ -18,6 +18,7 @@ func TestMarkdown(t *testing.T) {
 			{Name: rows[3].name, Seen: "480 packets of 3 pods, 7 lost (3 of them answers), silent for up to 412 ms; and more"},
 			{Name: rows[4].name, Seen: "not without loss: 9 packets of 1 pods, 7 lost (3 of them answers), silent for up to 99 ms", Failed: true},
 			{Name: rows[5].name, Seen: "no answer", Failed: true},
+			{Name: rows[6].name, Seen: lacking},
 		}},
 		{"flannel-vxlan", "iptables", nil},
 	})
@@ -31,19 +32,24 @@ func TestMarkdown(t *testing.T) {
 		"| " + rows[3].name + " | yes, 7 lost, silent for up to 412 ms | not run |",
 		"| " + rows[4].name + " | **no**: 7 lost, silent for up to 99 ms | not run |",
 		"| " + rows[5].name + " | **failed** | not run |",
-	}, lines[2:8])
+		"| " + rows[6].name + " | the CNI has none | not run |",
+	}, lines[2:9])
 }
 
-// TestPage requires that the table of docs/compatibility.md has all rows, and that no packet was wrong.
+// TestPage requires that the tables of docs/compatibility.md have all rows, and that no packet was wrong.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/compatibility.md")
 	require.NoError(t, err)
-	_, block, found := strings.Cut(string(page), "<!-- bench:cluster-matrix -->")
-	require.True(t, found)
-	block, _, _ = strings.Cut(block, "<!-- end -->")
-	for _, row := range rows {
-		require.Contains(t, block, "| "+row.name+" | ", "make cluster-matrix writes the table")
+	tables := ""
+	for _, name := range []string{"cluster-matrix", "cluster-matrix-cilium"} {
+		_, block, found := strings.Cut(string(page), "<!-- bench:"+name+" -->")
+		require.True(t, found)
+		block, _, _ = strings.Cut(block, "<!-- end -->")
+		tables += block
 	}
-	require.NotContains(t, block, "LEAK")
-	require.NotContains(t, block, "not run")
+	for _, row := range rows {
+		require.Contains(t, tables, "| "+row.name+" | ", "make cluster-matrix writes the tables")
+	}
+	require.NotContains(t, tables, "LEAK")
+	require.NotContains(t, tables, "not run")
 }
