@@ -29,7 +29,7 @@ func TestClusterObjects(t *testing.T) {
 // TestClusterRefusesUnknownChoices gives "make cluster" a CNI and a mode of kube-proxy that it lacks.
 func TestClusterRefusesUnknownChoices(t *testing.T) {
 	for _, c := range []struct{ cni, proxy, refused string }{
-		{"weave", "nftables", "CNI: weave: must be one of: calico flannel-host-gw flannel static"},
+		{"weave", "nftables", "CNI: weave: must be one of: calico cilium flannel-host-gw flannel static"},
 		{"static", "ipvs", "PROXY: ipvs: must be one of: nftables iptables"},
 	} {
 		out, err := exec.CommandContext(t.Context(), clusterFolder+"/up.sh", c.cni, c.proxy).CombinedOutput()

@@ -162,7 +162,9 @@ func TestChangedAlerts(t *testing.T) {
 		change(&a)
 		want[name] = a
 	}
-	change("EgresswayProblems", func(a *alert) { a.Expr, a.For, a.Labels["severity"] = "egressway_problems > 3", "1h", "info" })
+	change("EgresswayProblems", func(a *alert) {
+		a.Expr, a.For, a.Labels["severity"] = strings.Replace(a.Expr, "> 0", "> 3", 1), "1h", "info"
+	})
 	change("EgresswayConntrackFilling", func(a *alert) {
 		a.Expr = "egressway_conntrack_entries / egressway_conntrack_entries_limit > 0.95"
 	})

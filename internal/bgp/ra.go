@@ -26,7 +26,7 @@ const (
 	advertiseInterval = 10 * time.Second
 	reopenInterval    = time.Second // after an interface vanished or while it is down
 	// routerStays is how long a router keeps its place after its session has ended, or without one, while another advertises itself.
-	routerStays = 3 * advertiseInterval
+	routerStays = 30 * time.Second
 )
 
 // neighbors learns the link-local address of the router on each of a set of interfaces.
