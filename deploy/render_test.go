@@ -154,6 +154,7 @@ func TestSpeaker(t *testing.T) {
 	require.Equal(t, daemon.NodeSelector, speaker.NodeSelector)
 	require.Equal(t, daemon.Tolerations, speaker.Tolerations)
 	require.Equal(t, daemon.PriorityClassName, speaker.PriorityClassName)
+	require.NotContains(t, speaker.Containers[0].SecurityContext.Capabilities.Add, corev1.Capability("NET_BIND_SERVICE"))
 
 	o = rendered(t, `{config: {speaker: {socket: /run/egressway/s.sock}, log: {level: debug, format: json}}, passwordSecret: bgp,
 		tolerations: [], affinity: {podAffinity: {}}, speaker: {resources: {limits: {memory: 2Gi}}}}`)
@@ -218,6 +219,17 @@ func TestValues(t *testing.T) {
 				require.Contains(t, granted(t, o), "create subjectaccessreviews.authorization.k8s.io")
 			},
 		},
+		{
+			"a longer end and another socket of the daemon", `{terminationGracePeriodSeconds: 90, config: {status: {socket: /run/egressway/s.sock}}}`,
+			func(t *testing.T, _ objects, p corev1.PodSpec) {
+				require.EqualValues(t, 90, *p.TerminationGracePeriodSeconds)
+				require.Contains(t, p.Containers[0].Env, corev1.EnvVar{Name: "EGRESSWAY_STATUS_SOCKET", Value: "/run/egressway/s.sock"})
+			},
+		},
+		{"the speaker may listen on a low port", "config: {bgp: {listenPort: 179}}", func(t *testing.T, o objects, _ corev1.PodSpec) {
+			speaker := daemonSet(t, o, "egressway-speaker").Spec.Template.Spec
+			require.Contains(t, speaker.Containers[0].SecurityContext.Capabilities.Add, corev1.Capability("NET_BIND_SERVICE"))
+		}},
 		{"no probes without metrics", `config: {status: {metricsAddress: ""}}`, func(t *testing.T, _ objects, p corev1.PodSpec) {
 			require.Empty(t, p.Containers[0].Ports)
 			require.Nil(t, p.Containers[0].LivenessProbe)

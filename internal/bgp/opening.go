@@ -102,28 +102,29 @@ func (s *speaker) noteUnanswered(ctx context.Context, now time.Time) {
 	}
 	s.looked = now
 	for addr, c := range s.configs {
-		st := s.opening(addr)
+		st, state := s.opening(addr)
 		if st == nil {
 			continue
 		}
 		if sent, received, err := s.opens(ctx, addr); err == nil {
-			s.noteOpens(addr, st, sent, received, max(patienceConnects*c.connect, leastPatience), now)
+			s.noteOpens(addr, st, state, sent, received, max(patienceConnects*c.connect, leastPatience), now)
 		}
 	}
 }
 
-// opening returns the state of a session that is about to exchange OPENs, or has done so and was not counted; nil: it is another.
-func (s *speaker) opening(addr netip.Addr) *sessionState {
+// opening returns a session that is about to exchange OPENs, or has done so and was not counted, and its state; nil: it is in another
+// state.
+func (s *speaker) opening(addr netip.Addr) (*sessionState, bgp.FSMState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.states[addr]
 	switch {
 	case st == nil:
-		return nil
+		return nil, 0
 	case st.state == bgp.BGP_FSM_ACTIVE, st.state == bgp.BGP_FSM_OPENSENT, st.state == bgp.BGP_FSM_ESTABLISHED && !st.counted:
-		return st
+		return st, st.state
 	}
-	return nil
+	return nil, 0
 }
 
 // opens returns the numbers of OPENs sent to and received from a peer.
@@ -136,11 +137,15 @@ func (s *speaker) opens(ctx context.Context, addr netip.Addr) (sent, received ui
 }
 
 // noteOpens marks a session to be set up again if its last OPEN has been unanswered for longer than patience, unless routes of the peer are
-// kept for a graceful restart: setting it up again would remove them.
-func (s *speaker) noteOpens(addr netip.Addr, st *sessionState, sent, received uint64, patience time.Duration, now time.Time) {
+// kept for a graceful restart: setting it up again would remove them. OPENs that were counted in another state of
+// the session are ignored.
+func (s *speaker) noteOpens(
+	addr netip.Addr, st *sessionState, was bgp.FSMState, sent, received uint64, patience time.Duration, now time.Time,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case st.state != was:
 	case st.state == bgp.BGP_FSM_ESTABLISHED:
 		st.former, st.counted = sent-min(sent, received), true
 	case sent <= received+st.former:

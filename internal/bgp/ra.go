@@ -174,7 +174,7 @@ func (n *neighbors) noteRouter(l *listener, addr netip.Addr, now time.Time) {
 	if serves {
 		l.since = now
 	}
-	next := is != addr && !serves && (!is.IsValid() || now.Sub(l.since) > routerStays)
+	next := is != addr && (!is.IsValid() || now.Sub(l.since) > routerStays)
 	if next {
 		l.addr, l.since = addr, now
 	}

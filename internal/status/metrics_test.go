@@ -66,6 +66,15 @@ func TestMetricsEscape(t *testing.T) {
 	}
 }
 
+// TestNetworksOfOtherNodesAreNotUnusable: an alert on network_usable would fire for ever on a node that is not to have the network.
+func TestNetworksOfOtherNodesAreNotUnusable(t *testing.T) {
+	s := New("", "a")
+	publish(s, Report{Node: "a", Applied: noon, Networks: []Network{{Name: "red"}, {Name: "blue", Elsewhere: true}}})
+	text := scrape(t, s)
+	require.Contains(t, text, `egressway_network_usable{network="red"} 0`)
+	require.NotContains(t, text, `egressway_network_usable{network="blue"}`)
+}
+
 // TestNoServicesInMetrics: without perService nothing names one.
 func TestNoServicesInMetrics(t *testing.T) {
 	s := withPass(t)
