@@ -229,6 +229,23 @@ func TestStandby(t *testing.T) {
 		}
 	}
 
+	t.Run("the host's kube-proxy lags", func(t *testing.T) {
+		// The standby's does not, but its answers would leave by network default.
+		run(t, s, "a", "nft flush map ip kube-proxy service-ips", "nft flush map ip6 kube-proxy service-ips")
+		s.Witness.Reset()
+		for _, f := range ipFamilies {
+			to := netip.AddrPortFrom(f.web, 80)
+			for range 4 {
+				unanswered(t, func(ctx context.Context) error { _, err := s.Node("ext-red").AskTCP(ctx, to); return err })
+				unanswered(t, func(ctx context.Context) error { _, err := s.Node("ext-red").AskUDP(ctx, to, 100); return err })
+			}
+			require.NotEmpty(t, with(s, "red", f.web))
+			require.Empty(t, with(s, "default", f.web))
+		}
+		objects := s.Objects()
+		require.NoError(t, s.ProxyServices(ctx, &objects, "a"))
+		fromOutside(t)
+	})
 	for _, w := range watches {
 		w.forget()
 	}

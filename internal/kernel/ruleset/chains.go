@@ -93,7 +93,7 @@ const (
 // translate them.
 const formerFor = 16 * time.Minute
 
-// HandedHops is the hop limit of strays of network default. They come back to the LAN that all packets come by, so the limit distinguishes
+// HandedHops is the hop limit of strays. They come to the other node by the LAN that other packets come by, so the limit distinguishes
 // them: a packet with so few hops left is not handed on again. They go to a node, and from there to a pod, perhaps of a third node.
 const HandedHops = 8
 
@@ -261,7 +261,7 @@ func fromNodes() [][]expr.Any {
 // get neither a path nor SNAT.
 func late() (rules [][]expr.Any) {
 	for _, f := range Families {
-		rules = append(rules, join(f.handed(), f.setHops(HandedHops), goTo(chainStrays+f.Suffix)))
+		rules = append(rules, join(f.handed(), goTo(chainStrays+f.Suffix)))
 	}
 	rules = append(rules, join(ctHas(expr.CtKeySTATE, stateLost), goTo(chainLost)))
 	for _, f := range Families {
@@ -336,13 +336,16 @@ func unclaimed(m plan.Marks) [][]expr.Any {
 }
 
 // resume keeps a Service from handling the middle of a TCP connection that began at the other of host and standby: bound to
-// its present destination, the packet is a stray.
+// its present destination, the packet is a stray. The same keeps a Service from handling a stray that came by no uplink and has no
+// connection here: its answer would leave by network default. Such a stray is dropped as unclaimed.
 func resume() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range Families {
 		rules = append(rules, join(tcpWithoutSYN, inInterface(), in(SetDevices),
 			f.destination(), in(SetResumed+f.Suffix), f.sameDestination()),
-			join(tcpWithoutSYN, f.handed(), f.load(f.Dst, reg), in(SetResumed+f.Suffix), f.sameDestination()))
+			join(tcpWithoutSYN, f.handed(), f.load(f.Dst, reg), in(SetResumed+f.Suffix), f.sameDestination()),
+			join(f.is(), f.hops(expr.CmpOpLte), inInterface(), notIn(SetDevices), f.load(f.Src, reg), notIn(SetCluster+f.Suffix),
+				f.load(f.Dst, reg), notIn(SetHanded+f.Suffix), anyPath(SetStrays+f.Suffix), f.sameDestination()))
 	}
 	return rules
 }
@@ -480,6 +483,8 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 			// standby, which may have a connection for it or not. The packet has no connection itself if the kernel
 			// finds it invalid, such as a TCP SYN-ACK.
 			Chain{Name: Named("stray", p.ID), Rules: [][]expr.Any{
+				join(IPv4.is(), IPv4.hops(expr.CmpOpGt), IPv4.setHops(HandedHops)),
+				join(IPv6.is(), IPv6.hops(expr.CmpOpGt), IPv6.setHops(HandedHops)),
 				setCtMark(m, ingress),
 				join(setPacketMark(m, egress), accept),
 			}},

@@ -81,11 +81,15 @@ func (f Family) destination() part { return join(f.is(), f.load(f.Dst, reg)) }
 
 // handed matches packets from outside to an ingress IP of network default that no node has handed on yet.
 func (f Family) handed() part {
-	return join(f.destination(), in(SetHanded+f.Suffix), f.load(f.Src, reg), notIn(SetCluster+f.Suffix),
-		part{
-			&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.Hops, Len: 1},
-			&expr.Cmp{Op: expr.CmpOpGt, Register: reg, Data: []byte{HandedHops}},
-		})
+	return join(f.destination(), in(SetHanded+f.Suffix), f.load(f.Src, reg), notIn(SetCluster+f.Suffix), f.hops(expr.CmpOpGt))
+}
+
+// hops compares the hop limit with that of strays.
+func (f Family) hops(op expr.CmpOp) part {
+	return part{
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.Hops, Len: 1},
+		&expr.Cmp{Op: op, Register: reg, Data: []byte{HandedHops}},
+	}
 }
 
 // setHops sets the hop limit of a packet. In IPv6, where no checksum covers it, it is written alone: in Linux 7.2 a rule that also
