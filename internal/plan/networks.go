@@ -29,6 +29,8 @@ type network struct {
 	uplinks  []string // the names of its configured interfaces
 	made     []string // those of them that are planned VLAN sub-interfaces
 	refused  []string // those that are sub-interfaces and cannot be on this node
+	// sources are the addresses that packets leave with whose source is the network's, by family; the zero Addr: that of the device.
+	sources [2]netip.Addr
 }
 
 // readNetworks resolves the listed networks and, with allowUnlisted, those that objects name without an entry.
@@ -191,7 +193,33 @@ func (g *ground) readDevices() {
 	for _, n := range g.networks {
 		add(n, g.enslaved(n))
 		slices.Sort(n.devices)
+		for family := range n.sources {
+			n.sources[family] = g.sourceOf(n, family)
+		}
 	}
+}
+
+// sourceOf returns the address of a network's VRF device, if no interface of the network has one of that family: where routers are
+// reached by link-local addresses, the VRF device has the node's address. The kernel would choose it, too (inet_select_addr,
+// ipv6_dev_get_saddr), but the guard passes no address that the outgoing interface lacks.
+func (g *ground) sourceOf(n *network, family int) (source netip.Addr) {
+	for _, name := range n.devices {
+		link := g.link(name)
+		if link == nil {
+			continue
+		}
+		for _, p := range link.Addrs {
+			if a := p.Addr(); familyOf(a) == family && a.IsGlobalUnicast() {
+				if name != n.VRF {
+					return netip.Addr{}
+				}
+				if !source.IsValid() {
+					source = a
+				}
+			}
+		}
+	}
+	return source
 }
 
 // configuredDevices lists the devices that the network's configuration names, except those of other programs that have the

@@ -148,3 +148,42 @@ func TestAPIServerIsNoIngressIP(t *testing.T) {
 	require.Equal(t, "203.0.113.10", problems[1].Value)
 	require.Equal(t, 1, desired.Speakers[0].Announce.Len(), "the IPv6 one")
 }
+
+// TestSourceOfTheVRFDevice: pods that leave with their network's source get the address of the VRF device where no interface has one of the
+// family, and are masqueraded otherwise.
+func TestSourceOfTheVRFDevice(t *testing.T) {
+	none := map[string]string{}
+	for name, c := range map[string]struct {
+		uplink, device []string
+		want           map[string]string // the source by pod, unless it is masqueraded
+	}{
+		"unnumbered":       {[]string{"fe80::11/64"}, []string{"127.0.0.1/8", "10.255.0.11/32", "fd0a::11/128"}, map[string]string{"10.244.1.5": "10.255.0.11", "fd44:1::5": "fd0a::11"}},
+		"with one family":  {[]string{"10.1.0.11/24"}, []string{"10.255.0.11/32", "fd0a::11/128"}, map[string]string{"fd44:1::5": "fd0a::11"}},
+		"with both":        {[]string{"10.1.0.11/24", "fd01::11/64"}, []string{"10.255.0.11/32"}, none},
+		"without any":      {nil, nil, none},
+		"loopback address": {nil, []string{"127.0.0.1/8"}, none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := story(t, "testdata/network-mode", "a")
+			prefixes := func(all []string) (list []netip.Prefix) {
+				for _, p := range all {
+					list = append(list, netip.MustParsePrefix(p))
+				}
+				return list
+			}
+			s.Facts.Links = []plan.Link{
+				{Name: "eth1", Up: true, Addrs: prefixes([]string{"10.0.0.11/24", "fd00::11/64"})},
+				{Name: "eth2", Up: true, Master: "vrf-red", Addrs: prefixes(c.uplink)},
+				{Name: "vrf-red", Up: true, VRFTable: 1001, Addrs: prefixes(c.device)},
+			}
+			desired, _ := plan.Build(s)
+			got := map[string]string{}
+			for e := range desired.DataPlane.Endpoints.All() {
+				if e.Source.IsValid() {
+					got[e.Addr.String()] = e.Source.String()
+				}
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}

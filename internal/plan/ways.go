@@ -80,7 +80,7 @@ func (f *frame) pathOf(s *source, family int, local bool) (id PathID, source net
 	case s.sourceIPBy != cluster.SourceIPByNetwork:
 		return f.pathByHost(s, family, local)
 	case local && f.reachable(s.network, family == ipv4):
-		return f.out(s.network), source, false
+		return f.out(s.network), s.network.sources[family], false
 	}
 	return 0, source, false
 }

@@ -72,4 +72,15 @@ func TestUnnumberedUplink(t *testing.T) {
 	require.NoError(t, err)
 	awaitAll(t, s, all)
 	requireInnocent(t, s, all)
+
+	// With the network's source, the pods of a get the address of the VRF device: the uplink has none.
+	out, err := s.Node("a").Run(ctx, "ip", "-o", "-6", "addr", "show", "dev", "eth2", "scope", "link")
+	require.NoError(t, err)
+	nextHop, _, _ := strings.Cut(strings.Fields(out)[3], "/")
+	run(t, s, "red1", "ip route add 10.255.0.11/32 via inet6 "+nextHop+" dev eth1", "ip -6 route add fd0a::11/128 via "+nextHop+" dev eth1")
+	run(t, s, "a", "ip addr add 10.255.0.11/32 dev vrf-red", "ip addr add fd0a::11/128 dev vrf-red nodad")
+	require.NoError(t, s.Edit(ctx, "web.yaml", "sourceIPBy: LoadBalancerIP", "sourceIPBy: Network"))
+	byNetwork := identities{"a-p1": {"ext-red", "10.255.0.11", "fd0a::11"}}
+	awaitAll(t, s, byNetwork)
+	requireInnocent(t, s, all, byNetwork)
 }
