@@ -16,6 +16,7 @@ const handOver = 2 * time.Second
 type move struct {
 	from, to string
 	began    time.Time
+	handed   bool // to is the host
 }
 
 // gradually returns the choice of a seat in the present phase of a move, which begins when another host is elected. was is the
@@ -28,18 +29,19 @@ func (c *Local) gradually(s Seat, was, choice Choice) Choice {
 	c.hosts[s] = choice.Host
 	m, moving := c.moves[s]
 	if known && former != choice.Host {
-		m = move{was.Host, choice.Host, c.sight.Now}
+		m = move{from: was.Host, to: choice.Host, began: c.sight.Now}
 		moving = isNode(m.from) && isNode(m.to) && m.from != m.to && c.answers(m.from)
 	}
 	if !moving || c.sight.Dead[m.from] || !c.sight.Now.Before(m.ends(c.sight.Keep)) {
 		delete(c.moves, s)
 		return choice
 	}
-	if c.moves[s] = m; c.sight.Now.Before(m.handedOver()) {
-		choice.Host, choice.Standby = m.from, m.to
-	} else {
+	if m.handed = !c.sight.Now.Before(m.handedOver()); m.handed {
 		choice.Standby = m.from
+	} else {
+		choice.Host, choice.Standby = m.from, m.to
 	}
+	c.moves[s] = m
 	return choice
 }
 
@@ -56,8 +58,8 @@ func (m move) ends(keep time.Duration) time.Time { return m.handedOver().Add(kee
 
 // Due returns when the next phase of a move begins, or this node has left a seat for good. ok is false if no host moves.
 func (c *Local) Due() (at time.Time, ok bool) {
-	for s, m := range c.moves {
-		if next := c.nextPhase(s, m); !ok || next.Before(at) {
+	for _, m := range c.moves {
+		if next := m.nextPhase(c.sight.Keep); !ok || next.Before(at) {
 			at, ok = next, true
 		}
 	}
@@ -69,24 +71,25 @@ func (c *Local) Due() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// nextPhase returns when the phase of a move ends that the seat's choice shows.
-func (c *Local) nextPhase(s Seat, m move) time.Time {
-	if c.now[s].Host == m.from {
-		return m.handedOver()
+// nextPhase returns when the present phase of a move ends, also where another node serves meanwhile, since the next host is dead.
+func (m move) nextPhase(keep time.Duration) time.Time {
+	if m.handed {
+		return m.ends(keep)
 	}
-	return m.ends(c.sight.Keep)
+	return m.handedOver()
 }
 
 // withDue adds the seats for which the next phase of a move has begun, or that this node has left for good.
 func (c *Local) withDue(seats []Seat) []Seat {
+	seats = slices.Clip(seats)
 	for s, m := range c.moves {
-		if !c.sight.Now.Before(c.nextPhase(s, m)) {
-			seats = append(slices.Clip(seats), s)
+		if !c.sight.Now.Before(m.nextPhase(c.sight.Keep)) {
+			seats = append(seats, s)
 		}
 	}
 	for s, left := range c.left {
 		if !c.sight.Now.Before(left.Add(handOver)) {
-			seats = append(slices.Clip(seats), s)
+			seats = append(seats, s)
 		}
 	}
 	return seats

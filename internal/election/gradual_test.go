@@ -90,6 +90,19 @@ func TestGradualMoveEnds(t *testing.T) {
 	require.Equal(t, Choice{Host: "c", Standby: "a"}, m.elect("c", "a"), "a leader elects, and makes moves gradual itself")
 }
 
+// TestGradualMoveToADeadNode: the former host goes on while the next one is dead, and the next phase is not due again and again.
+func TestGradualMoveToADeadNode(t *testing.T) {
+	m := newMover("a", "c")
+	m.sight.Dead = map[string]bool{"b": true}
+	m.elect("b", "c")
+	require.Equal(t, "a", m.untilDue(t).Host)
+	due, ok := m.local.Due()
+	require.True(t, ok)
+	require.Equal(t, m.sight.Keep, due.Sub(m.sight.Now))
+	m.sight.Dead = nil
+	require.Equal(t, Choice{Host: "b", Standby: "c", Term: 1, Left: true}, m.untilDue(t))
+}
+
 // TestGradualMoveElsewhere: a move that gets another aim begins again, from the node that is the host by then.
 func TestGradualMoveElsewhere(t *testing.T) {
 	m := newMover("a", "b")
