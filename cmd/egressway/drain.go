@@ -114,6 +114,8 @@ func (p *progress) update(r status.Report, now time.Time) (drained bool) {
 	hosted, backed := len(r.Hosted()), len(r.Backed())
 	var line, passed string
 	switch {
+	case r.Unknowing:
+		line = "waiting: the daemon does not know all objects yet since its start"
 	case hosted > 0:
 		p.flows = time.Time{}
 		line = services(hosted) + " moving"
@@ -158,7 +160,10 @@ func remaining(r status.Report) string {
 			parts = append(parts, p.role+strings.Join(p.names, ", "))
 		}
 	}
-	if len(parts) == 0 {
+	switch {
+	case r.Unknowing:
+		return "the daemon does not know all objects yet"
+	case len(parts) == 0:
 		return "the leader may not know yet"
 	}
 	return "it is still " + strings.Join(parts, ", and ")

@@ -56,9 +56,16 @@ func TestDrainProgress(t *testing.T) {
 	undrained.Draining = false
 	says(time.Minute, undrained, "")
 	says(time.Minute, served(), "node a is drained\n")
+
+	p = progress{out: &out, began: began} // after a restart, the kernel serves what no report lists
+	unknowing := served()
+	unknowing.Unknowing = true
+	says(time.Minute, unknowing, "waiting: the daemon does not know all objects yet since its start\n")
+	says(2*time.Minute, served(), "node a is drained\n")
 }
 
 func TestDrainRemaining(t *testing.T) {
+	require.Equal(t, "the daemon does not know all objects yet", remaining(status.Report{Unknowing: true, Draining: true}))
 	require.Equal(t, "it is still host of shop/k, and standby of shop/l", remaining(served("ab", "ba")))
 	require.Equal(t, "it is still host of shop/k, shop/l, shop/m, shop/n, shop/o and 2 more", remaining(served("a ", "a ", "a ", "a ", "a ", "a ", "a ")))
 }

@@ -72,7 +72,7 @@ func (a *Agent) drainOnStop(ctx, stop context.Context) {
 	defer cancel()
 	a.draining.set(func(d *draining) { d.asked = true })
 	a.wake()
-	if !a.status.Await(ctx, func(r status.Report) bool { return r.Draining && len(r.Hosted()) == 0 }) {
+	if !a.status.Await(ctx, func(r status.Report) bool { return r.Draining && !r.Unknowing && len(r.Hosted()) == 0 }) {
 		a.log.Warn("services did not move in time, announcements stay", "egressservices", a.status.Report().Hosted())
 		return
 	}
