@@ -94,7 +94,9 @@ type last struct {
 	usage       conntrackUsage
 	unmade      []string // VRF devices and VLAN sub-interfaces, sorted
 	plan        *plan.NodePlan
-	restless    bool // the last pass failed, changed the plan, or restored missing objects
+	planned     []cluster.Problem // of the objects, found by that plan
+	local       []cluster.Problem // of this node, found with it
+	restless    bool              // the last pass failed, changed the plan, or restored missing objects
 	problems    problemlog.Log
 	errors      string
 	inForce     inForce

@@ -56,7 +56,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		spareMemory()
 	}
 	former := a.last.plan
-	planned, local, err := a.plan(ctx, c, objects)
+	planned, local, err := a.replan(ctx, c, objects)
 	node = append(node, local...)
 	if a.pace.endless() {
 		node = append(node, cluster.Problem{
@@ -93,13 +93,18 @@ func (a *Agent) pass(ctx context.Context) error {
 		return nil // stopping: an interrupted pass is not a failure
 	}
 	problems := a.last.problems.Update(a.log, pass.Began, found, planned, node)
-	if a.leader != nil {
-		a.leader.Submit(leader.Input{Config: c, Objects: objects, Changed: changed, Problems: problems})
-	}
+	a.submit(leader.Input{Config: c, Objects: objects, Changed: changed, Problems: problems})
 	a.logErrors(err)
 	pass.Ended, pass.Err = time.Now(), err
 	a.publish(a.last.plan, problems, everyPeer(c, a.last.plan, a.speakers.Sessions(), a.last.down), pass)
 	return err
+}
+
+// submit hands what a leader decides by to the leader, once there is a plan: without one, refused objects would seem valid.
+func (a *Agent) submit(in leader.Input) {
+	if a.leader != nil && a.last.plan != nil {
+		a.leader.Submit(in)
+	}
 }
 
 // publish hands the result of a pass to the status, which makes a report of it only on request.
@@ -113,6 +118,15 @@ func (a *Agent) publish(p *plan.NodePlan, problems []cluster.Problem, sessions [
 		pass.Announced = prefixes(announced)
 		return status.From(p, problems, sessions, pass)
 	})
+}
+
+// replan is plan, but with the problems of the last plan where plan fails: the last plan stays in force.
+func (a *Agent) replan(ctx context.Context, c *config.Config, objects cluster.Objects) (planned, local []cluster.Problem, err error) {
+	if planned, local, err = a.plan(ctx, c, objects); err != nil {
+		return a.last.planned, a.last.local, err
+	}
+	a.last.planned, a.last.local = planned, local
+	return planned, local, nil
 }
 
 // plan updates this node's plan. It returns the plan's problems with objects, and this node's own.

@@ -355,13 +355,15 @@ func TestPassWithoutObjects(t *testing.T) {
 		s.source.known = false
 		require.NoError(t, s.passes())
 		require.False(t, s.status.Report().Ready)
+		require.True(t, s.status.Report().Unknowing)
 		s.source.known = true
 		require.NoError(t, s.passes(starting, "watch c", announceAll))
 		require.True(t, s.status.Report().Ready)
+		require.False(t, s.status.Report().Unknowing)
 	})
 }
 
-// TestPassOfANodeThatCannotBeRead: all stays as it is, and the pass fails.
+// TestPassOfANodeThatCannotBeRead: all stays as it is, problems of objects too, and the pass fails.
 func TestPassOfANodeThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := settled(t)
@@ -370,6 +372,13 @@ func TestPassOfANodeThatCannotBeRead(t *testing.T) {
 		require.ErrorContains(t, s.passes(), "no buffer space")
 		s.kernel.unreadable = nil
 		require.NoError(t, s.passes(withdrawWeb, "kernel", "watch c", announceWeb), "the change is not lost")
+
+		s.change(sampleWeb, func(e *cluster.EgressService) { e.Network = "nowhere" })
+		require.NoError(t, s.passes(withdrawWeb, "kernel", "watch"))
+		require.Contains(t, s.reasons(), cluster.Reason("NetworkNotFound"))
+		s.kernel.unreadable = errors.New("no buffer space")
+		require.Error(t, s.passes())
+		require.Contains(t, s.reasons(), cluster.Reason("NetworkNotFound"))
 	})
 }
 
