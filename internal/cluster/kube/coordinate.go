@@ -184,8 +184,14 @@ func (c *Cluster) watchLease(ctx context.Context, k clients) {
 	})
 }
 
-// contend stands for election whenever there is no leader, until ctx ends.
+// contend stands for election whenever there is no leader, until ctx ends. A daemon that has not listed all objects yet, or may not list
+// some, would hold the Lease and elect no host.
 func (c *Cluster) contend(ctx context.Context, k clients) {
+	select {
+	case <-c.allKnown:
+	case <-ctx.Done():
+		return
+	}
 	for c.lease.vacant(ctx, c.timing.retry/2) {
 		c.stand(ctx, k)
 	}

@@ -310,6 +310,8 @@ func (s *site) silent(t *testing.T) {
 	require.Contains(t, r.untilProblem(t, "server http://", ReasonUnreachable), "no answer in time")
 	_, synced := r.latest()
 	require.False(t, synced)
+	_, leads := r.Leading()
+	require.False(t, leads, "it would elect nothing")
 	p.set(func() {
 		p.silent = ""
 		p.cut("services")

@@ -28,6 +28,7 @@ type source struct {
 	selectors  selectors
 	synced     atomic.Bool   // every kind was listed once
 	nodesKnown chan struct{} // closed once Nodes were listed
+	allKnown   chan struct{} // closed once every kind was listed
 	kinds      []follower
 	optional   []optional // those of kinds that a server need not have
 
@@ -72,7 +73,7 @@ type slice struct {
 }
 
 func (s *source) init(c *Cluster) {
-	s.complaints.by, s.nodesKnown = map[string]cluster.Problem{}, make(chan struct{})
+	s.complaints.by, s.nodesKnown, s.allKnown = map[string]cluster.Problem{}, make(chan struct{}), make(chan struct{})
 	s.slicesOf, s.stale = map[cluster.Key][]cluster.Key{}, map[cluster.Key]bool{}
 	s.members.init(c)
 	s.changed = cluster.Everything()
@@ -244,7 +245,8 @@ func (c *Cluster) change(f func() (changed bool)) {
 	}
 }
 
-// checkSynced sets synced once every kind was listed, and closes nodesKnown once Nodes were. The caller holds the mutex.
+// checkSynced sets synced and closes allKnown once every kind was listed, and closes nodesKnown once Nodes were. The caller holds the
+// mutex.
 func (c *Cluster) checkSynced() {
 	if c.nodes.isSynced() {
 		select {
@@ -253,8 +255,8 @@ func (c *Cluster) checkSynced() {
 			close(c.nodesKnown)
 		}
 	}
-	if !slices.ContainsFunc(c.kinds, func(f follower) bool { return !f.isSynced() }) {
-		c.synced.Store(true)
+	if !slices.ContainsFunc(c.kinds, func(f follower) bool { return !f.isSynced() }) && !c.synced.Swap(true) {
+		close(c.allKnown)
 	}
 }
 
