@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,6 +49,8 @@ type Lab struct {
 	Nodes    map[string]*Node
 
 	flows   atomic.Int64 // that Probes have asked by
+	asking  sync.Mutex
+	asked   map[netip.Addr]*ports // the source ports of Streams, by destination
 	mu      sync.Mutex
 	closers []func() // end the programs that watch and answer in the lab
 	end     sync.Once

@@ -77,6 +77,27 @@ func (p *ports) next() uint16 {
 	return uint16(*p)
 }
 
+// portsTo returns source ports in turn for questions to an address. All Streams share them, since those of pods with one source outside may
+// not meet, and a test begins more Streams than newPorts has beginnings.
+func (l *Lab) portsTo(to netip.Addr) (next func() uint16) {
+	l.asking.Lock()
+	defer l.asking.Unlock()
+	if l.asked == nil {
+		l.asked = map[netip.Addr]*ports{}
+	}
+	p := l.asked[to]
+	if p == nil {
+		first := newPorts(0)
+		p = &first
+		l.asked[to] = p
+	}
+	return func() uint16 {
+		l.asking.Lock()
+		defer l.asking.Unlock()
+		return p.next()
+	}
+}
+
 func newFlow(q Question, n *Node, number int) *flow {
 	f := &flow{
 		q: q, node: n, to: &unix.SockaddrInet4{Addr: [4]byte{}, Port: int(q.To.Port())},

@@ -77,7 +77,7 @@ type Stream struct {
 	node    *Node
 	dst     netip.AddrPort
 	options []SocketOption
-	ports   ports
+	port    func() uint16 // the source port of the next question
 	stop    context.CancelFunc
 	work    sync.WaitGroup
 	mu      sync.Mutex
@@ -102,7 +102,7 @@ const (
 func (l *Lab) Stream(ctx context.Context, n *Node, dst netip.AddrPort, every time.Duration, options ...SocketOption) *Stream {
 	ctx, stop := context.WithCancel(ctx)
 	s := &Stream{
-		node: n, dst: dst, options: options, ports: newPorts(int(l.flows.Add(1))), stop: stop,
+		node: n, dst: dst, options: options, port: l.portsTo(dst.Addr()), stop: stop,
 		tally: Tally{Seen: map[Seen]int{}, Errors: map[string]int{}},
 	}
 	s.work.Go(func() {
@@ -141,10 +141,7 @@ func (l *Lab) Stream(ctx context.Context, n *Node, dst netip.AddrPort, every tim
 func (s *Stream) askTCP(ctx context.Context) (a Answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	s.mu.Lock()
-	port := s.ports.next()
-	s.mu.Unlock()
-	options := append([]SocketOption{fromPort(s.dst.Addr(), port)}, s.options...)
+	options := append([]SocketOption{fromPort(s.dst.Addr(), s.port())}, s.options...)
 	c, err := s.node.Open(ctx, s.dst, append(options, func(o *socket) { o.gone = AskLimit })...)
 	if err != nil {
 		return a, err
@@ -173,11 +170,8 @@ var (
 )
 
 func (s *Stream) askUDP(ctx context.Context) (a Answer, err error) {
-	s.mu.Lock()
-	port := s.ports.next()
-	s.mu.Unlock()
 	// An option that chooses another source comes later and prevails.
-	conn, err := s.node.dial(ctx, "udp", s.dst.String(), append([]SocketOption{fromPort(s.dst.Addr(), port)}, s.options...))
+	conn, err := s.node.dial(ctx, "udp", s.dst.String(), append([]SocketOption{fromPort(s.dst.Addr(), s.port())}, s.options...))
 	if err != nil {
 		return a, err
 	}

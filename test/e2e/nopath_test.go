@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/stage"
 )
@@ -171,7 +172,12 @@ func TestNoPath(t *testing.T) {
 		},
 		{
 			name: "VRF missing", pods: webPods,
-			begin: run("a", "ip link del vrf-red"),
+			begin: func(t *testing.T) {
+				t.Helper()
+				run("a", "ip link del vrf-red")(t)
+				// The table's routes leave with the device, but until the daemon has seen that, it may set them again.
+				awaitProblem(t, s, "a", plan.ReasonVRFMissing, "", true)
+			},
 			end: run("a", "ip link add vrf-red type vrf table 1001", "ip link set vrf-red up", "ip link set eth2 master vrf-red",
 				"ip addr replace fd01::11/64 dev eth2 nodad"),
 		},
