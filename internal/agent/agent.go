@@ -111,6 +111,7 @@ type last struct {
 	planChange  cluster.Changed // of the last plan
 	roles       roles
 	holdDown    liveness.HoldDown
+	confirmed   *time.Time // when the API server was asked whether the objects of the last pass were current; nil: never
 	onLink      onLink
 	gaveBack    bool // memory used by the start was returned
 }

@@ -34,7 +34,7 @@ func (a *Agent) heldDown(ctx context.Context, c *config.Config) []string {
 	}
 	networks := withPeers(c)
 	held := &a.last.holdDown
-	if asked := a.confirmed.Load(); asked != nil {
+	if asked := a.last.confirmed; asked != nil {
 		held.Confirm(*asked)
 	}
 	held.See(networks, upSince(a.speakers.Sessions()), time.Now())
@@ -95,7 +95,7 @@ func (a *Agent) unsure(ctx context.Context, objects cluster.Objects, links []pla
 		return nil
 	}
 	now, held := time.Now(), &a.last.onLink
-	if asked := a.confirmed.Load(); asked != nil {
+	if asked := a.last.confirmed; asked != nil {
 		held.Confirm(*asked)
 	}
 	devices := held.see(links, a.last.others.nodes.Isolated, now)

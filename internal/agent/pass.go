@@ -30,6 +30,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	a.mu.Lock()
 	base, stale := a.config, a.stale
 	a.mu.Unlock()
+	a.last.confirmed = a.confirmed.Load() // before the objects are read, which it is about
 	a.source.Follow(base)
 	objects, changed, found, ok := a.source.Objects()
 	c, node, known := a.last.nodewise.Resolve(base, objects.Nodes, changed.All || a.last.plan == nil)

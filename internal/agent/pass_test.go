@@ -272,12 +272,16 @@ type scriptedSource struct {
 	changed cluster.Changed
 	known   bool
 	elected election.Elected
+	read    func() // called when objects were read; nil: nothing is
 }
 
 func (s *scriptedSource) Run(context.Context)   {}
 func (s *scriptedSource) Follow(*config.Config) {}
 func (s *scriptedSource) Objects() (o cluster.Objects, changed cluster.Changed, problems []cluster.Problem, ok bool) {
 	changed, s.changed = s.changed, cluster.Changed{}
+	if s.read != nil {
+		s.read()
+	}
 	return s.objects, changed, nil, s.known
 }
 
@@ -590,6 +594,31 @@ func TestPassHoldsAnnouncementsDown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPassBelievesALaterConfirmationLater: what the API server confirms after a pass has read the objects may not be about these.
+func TestPassBelievesALaterConfirmationLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		server := &scriptedServer{scriptedSource: s.source}
+		s.setSource(server)
+		server.cutOff.Store(true)
+		require.NoError(t, s.passes("kernel", "watch c"))
+		again := slices.Clone(s.speakers.sessions)
+		s.speakers.sessions = nil
+		require.NoError(t, s.passes("withdraw 2001:db8:203::10/128 2001:db8:203::20/128 203.0.113.10/32 203.0.113.20/32", "kernel", "watch c"))
+		for i := range again {
+			again[i].Since = time.Now()
+		}
+		s.speakers.sessions = again
+		s.source.read = func() {
+			now := time.Now()
+			s.confirmed.Store(&now)
+		}
+		require.NoError(t, s.passes("kernel", "watch c"))
+		require.NoError(t, s.passes("kernel", "watch c", announceAll))
+		s.later(2 * askWithin)
+	})
 }
 
 // TestPassOfANodeThatLeaves: a daemon that leaves after a drain withdraws every announcement, which the plan shows.
