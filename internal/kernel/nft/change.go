@@ -331,9 +331,14 @@ func (c *tableChange) queueSet(t *transaction, w *ruleset.Set) (changed bool, er
 		return false, err
 	}
 	add, remove := difference(w, had)
-	changed = len(add)+len(remove) > 0
-	if c.replace {
+	switch changed = len(add)+len(remove) > 0; {
+	case c.replace:
 		add, remove = w.Elements, nil
+	case changed && w.Interval:
+		var whole bool
+		if add, remove, whole = differenceOfRanges(w, had); whole {
+			t.FlushSet(&w.Set)
+		}
 	}
 	return changed, t.change(w, add, remove)
 }
@@ -368,15 +373,57 @@ func difference(s *ruleset.Set, have []nftables.SetElement) (add, remove []nftab
 	return add, remove
 }
 
-// change queues a difference. Sets of ranges are rewritten whole: the kernel rejects half a range.
+// differenceOfRanges is difference for a set of ranges: it adds and removes whole ranges, and leaves the others alone. Before Linux 7.0, a
+// lookup of an address that is in a removed range and in an added one with the same beginning may find neither (nft_rbtree_lookup). In a map,
+// a range may end where the next one begins, without an element that says so: whole reports that all elements have to be replaced.
+func differenceOfRanges(s *ruleset.Set, have []nftables.SetElement) (add, remove []nftables.SetElement, whole bool) {
+	old, known := rangesOf(have)
+	wanted, pairs := rangesOf(s.Elements)
+	if !known || !pairs || s.IsMap {
+		return s.Elements, nil, true
+	}
+	for id, elements := range wanted {
+		if _, there := old[id]; !there {
+			add = append(add, elements...)
+		}
+	}
+	for id, elements := range old {
+		if _, stays := wanted[id]; !stays {
+			remove = append(remove, elements...)
+		}
+	}
+	return add, remove, false
+}
+
+// rangesOf returns the elements of each range, by their identities; false: some element is no part of a pair of beginning and end, and not
+// the beginning of a range to the end of the address space.
+func rangesOf(all []nftables.SetElement) (ranges map[string][]nftables.SetElement, pairs bool) {
+	sorted := slices.SortedFunc(slices.Values(all), func(x, y nftables.SetElement) int {
+		switch order := bytes.Compare(x.Key, y.Key); {
+		case order != 0 || x.IntervalEnd == y.IntervalEnd:
+			return order
+		case x.IntervalEnd:
+			return -1
+		}
+		return 1
+	})
+	ranges = make(map[string][]nftables.SetElement, len(all)/2)
+	for len(sorted) > 0 {
+		n := min(2, len(sorted))
+		if sorted[0].IntervalEnd || n == 2 && !sorted[1].IntervalEnd {
+			return nil, false
+		}
+		id := identity(sorted[0])
+		if n == 2 {
+			id += identity(sorted[1])
+		}
+		ranges[id], sorted = sorted[:n:n], sorted[n:]
+	}
+	return ranges, true
+}
+
+// change queues a difference.
 func (t *transaction) change(w *ruleset.Set, add, remove []nftables.SetElement) error {
-	if len(add)+len(remove) == 0 {
-		return nil
-	}
-	if w.Interval {
-		t.FlushSet(&w.Set)
-		add, remove = w.Elements, nil
-	}
 	for ; len(remove) > 0; remove = remove[min(chunk, len(remove)):] {
 		if err := t.SetDeleteElements(&w.Set, remove[:min(chunk, len(remove))]); err != nil {
 			return err

@@ -160,22 +160,19 @@ func (f Family) datatype() nftables.SetDatatype {
 
 func (f Family) has(a netip.Addr) bool { return a.BitLen() == int(f.Len)*8 }
 
-// intervals converts sorted, disjoint prefixes to half-open ranges, joining adjacent ones.
+// intervals converts sorted, disjoint prefixes to half-open ranges. Adjacent ones stay apart: a change of one replaces no other, see
+// nft.Table.
 func (f Family) intervals(prefixes []netip.Prefix) (elements []nftables.SetElement) {
-	var end netip.Addr // of the range in progress; invalid: none, or it reaches the end of the address space
 	for _, p := range prefixes {
 		if !f.has(p.Addr()) {
 			continue
 		}
-		if end != p.Addr() {
-			elements = append(appendEnd(elements, end), nftables.SetElement{Key: p.Addr().AsSlice()})
-		}
-		end = cluster.LastAddr(p).Next()
+		elements = appendEnd(append(elements, nftables.SetElement{Key: p.Addr().AsSlice()}), cluster.LastAddr(p).Next())
 	}
-	return appendEnd(elements, end)
+	return elements
 }
 
-// appendEnd appends the end of a range, if it has one.
+// appendEnd appends the end of a range, unless it reaches the end of the address space.
 func appendEnd(elements []nftables.SetElement, end netip.Addr) []nftables.SetElement {
 	if !end.IsValid() {
 		return elements
