@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -33,7 +32,8 @@ type flowCheck struct {
 	policies map[firewall.PolicyID]*firewall.Policy
 	holds    firewall.Holds
 	held     func() firewall.Holds // reads the sets of names again
-	lenient  bool                  // any destination may have been an address of an allowed name
+	doubt    doubt
+	lenient  bool // any destination of the present connection may have been an address of an allowed name
 }
 
 func noNames() firewall.Holds { return firewall.NoNames }
@@ -72,7 +72,7 @@ func (f *flowCheck) contradicts(c Connection) bool {
 		return false
 	case mark&f.Marks.EgressBit() != 0:
 		way := plan.Way{Path: f.Marks.Path(mark), Source: c.leaves}
-		return !selected || !f.accepts(&e, way)
+		return !selected || !f.accepts(&e, way) || f.inCluster(c.Target)
 	case mark != 0:
 		return !f.networks[f.Marks.Path(mark)]
 	}
@@ -87,6 +87,7 @@ func (f *flowCheck) denies(c Connection) bool {
 	}
 	of, firewalled := f.Firewalled.Get(firewall.Firewalled{Addr: c.source})
 	p := f.policies[of.Policy]
+	f.lenient = !f.doubt.endpoints[c.source]
 	return firewalled && p != nil && !cluster.Within(f.Inside, c.Target) && p.Denies(c.Target, c.port, f.had)
 }
 
@@ -149,7 +150,7 @@ func (f *flowCheck) inCluster(a netip.Addr) bool { return cluster.Within(f.Clust
 // doubt names the endpoints whose connections may contradict the plan in force, although they agreed with an earlier one.
 type doubt struct {
 	all       bool
-	endpoints map[netip.Addr]bool
+	endpoints map[netip.Addr]bool // true: its policy is another
 }
 
 func (d *doubt) none() bool { return !d.all && len(d.endpoints) == 0 }
@@ -163,7 +164,9 @@ func (d *doubt) add(more doubt) {
 	case d.endpoints == nil:
 		d.endpoints = more.endpoints
 	default:
-		maps.Copy(d.endpoints, more.endpoints)
+		for a, policy := range more.endpoints {
+			d.put(a, policy)
+		}
 	}
 }
 
@@ -177,21 +180,22 @@ func doubtOf(before, now *plan.DataPlane) (d doubt) {
 		if permitsAll(y, x) {
 			continue
 		}
-		d.put(cmp.Or(x, y).Addr)
+		d.put(cmp.Or(x, y).Addr, false)
 	}
 	for _, y := range before.Firewalled.Changes(now.Firewalled) {
 		if y != nil { // without a policy, all is allowed
-			d.put(y.Addr)
+			d.put(y.Addr, true)
 		}
 	}
 	return d
 }
 
-func (d *doubt) put(a netip.Addr) {
+// put puts an endpoint in doubt, also whether names allowed its connections if its policy is another.
+func (d *doubt) put(a netip.Addr, policy bool) {
 	if d.endpoints == nil {
 		d.endpoints = map[netip.Addr]bool{}
 	}
-	d.endpoints[a] = true
+	d.endpoints[a] = d.endpoints[a] || policy
 }
 
 // allDoubtful reports whether connections of any endpoint may contradict the plan now.
@@ -316,7 +320,7 @@ func (a *Audit) end(ctx context.Context, d plan.DataPlane, held func() firewall.
 		}
 	}
 	check := newFlowCheck(d)
-	check.holds, check.held, check.lenient = held(), held, of.all
+	check.holds, check.held, check.doubt = held(), held, of
 	if ended, err = a.conn.endContradictions(ctx, check, of); err != nil {
 		a.conn.Close() // unread parts of an answer may remain in it
 		a.conn = nil
@@ -420,7 +424,8 @@ type deniedConnection struct {
 // covers reports whether a connection is in doubt.
 func (d *doubt) covers(body []byte) bool {
 	source, ok := originalSource(body)
-	return ok && (d.all || d.endpoints[source])
+	_, doubted := d.endpoints[source]
+	return ok && (d.all || doubted)
 }
 
 // doubted calls each for the connections of the endpoints in doubt, until each returns false. Others may be among them.

@@ -49,6 +49,16 @@ func TestConnectionsThatAPolicyDenies(t *testing.T) {
 		require.False(t, check.denies(of), c.what)
 	}
 
+	named := d
+	named.Policies = []firewall.Policy{{ID: 7, Stretches: []firewall.Stretch{{Names: []string{"example.com"}, Named: firewall.Allow}, d.Policies[0].Stretches[0]}}}
+	of := Connection{source: addr("10.244.1.11"), Target: addr("203.0.113.9")}
+	check = newFlowCheck(named)
+	require.False(t, check.denies(of), "a name may have had the address")
+	check.doubt.put(of.source, false)
+	require.False(t, check.denies(of), "its host is another")
+	check.doubt.put(of.source, true)
+	require.True(t, check.denies(of), "its policy is another")
+
 	pod := map[netip.Addr]bool{addr("10.244.1.11"): true}
 	require.Equal(t, doubt{endpoints: pod}, doubtOf(&before, &d), "it has a policy now")
 	again := d

@@ -61,7 +61,7 @@ func keptOnlyBefore(before, next *plan.DataPlane) (d doubt) {
 		}
 		same := *y
 		if same.Kept = x.Kept; same == *x {
-			d.put(x.Addr)
+			d.put(x.Addr, false)
 		}
 	}
 	return d
