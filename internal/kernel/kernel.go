@@ -146,12 +146,17 @@ func (n *Node) Facts(ctx context.Context, held Record, tables ...uint32) (f plan
 	return f, held.lost(f.Routed, tables), nil
 }
 
-// pathsInForce returns the path ids of our nftables table, by the Record if no event spoke against that.
+// pathsInForce returns the path ids of our nftables table, by the Record if no event spoke against that, or if another program deleted the
+// table: connections still carry these ids.
 func (n *Node) pathsInForce(held *Record, seen counts) (map[plan.PathKey]plan.PathID, error) {
 	if held.Table.Data != nil && held.trustsTable(seen) {
 		return held.Table.Paths, nil
 	}
-	return n.nft.ReadPaths()
+	paths, err := n.nft.ReadPaths()
+	if err == nil && len(paths) == 0 {
+		return held.Table.Paths, nil
+	}
+	return paths, err
 }
 
 func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, error) {

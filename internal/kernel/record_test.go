@@ -68,18 +68,33 @@ func TestRestored(t *testing.T) {
 	require.NoError(t, n.nft.Claim(0))
 	_ = apply()
 	require.Empty(t, apply())
-	netns.MustNFT(t, "flush chain inet egressway guard")
-	require.Equal(t, []string{"nftables table inet egressway"}, apply())
 	contradicted := func() bool {
 		t.Helper()
 		r, err := n.Apply(t.Context(), p)
 		require.NoError(t, err)
 		return r.Contradicted
 	}
-	_, err = n.EndContradictions(t.Context(), p.DataPlane)
-	require.NoError(t, err)
-	require.False(t, contradicted())
+	end := func() {
+		t.Helper()
+		_, err := n.EndContradictions(t.Context(), p.DataPlane)
+		require.NoError(t, err)
+		require.False(t, contradicted())
+	}
+	end()
+	netns.MustNFT(t, "flush chain inet egressway guard")
+	require.Equal(t, []string{"nftables table inet egressway"}, apply())
+	require.True(t, contradicted(), "packets may have passed without the chain")
+	end()
+	paths := func() map[plan.PathKey]plan.PathID {
+		t.Helper()
+		f, err := n.Facts(t.Context())
+		require.NoError(t, err)
+		return f.Paths
+	}
+	inForce := paths()
+	require.Len(t, inForce, len(p.DataPlane.Paths))
 	netns.MustNFT(t, "flush ruleset")
+	require.Equal(t, inForce, paths(), "connections carry these ids")
 	require.Equal(t, []string{"nftables table inet egressway"}, apply())
 	require.True(t, contradicted(), "packets may have passed without the table")
 	require.Empty(t, apply())

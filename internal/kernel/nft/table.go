@@ -200,7 +200,7 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 		}
 		n.wrote = c.wrote
 	}
-	r.Changed = changed || ahead || !now[ruleset.TableInet].Exists || fresh
+	r.Changed = changed || ahead || !now[ruleset.TableInet].Exists || fresh || c.missed
 	return r, nil
 }
 
