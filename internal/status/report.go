@@ -26,7 +26,7 @@ type Report struct {
 	Duration         time.Duration `json:"durationNanoseconds"`   // of the last pass
 	Ready            bool          `json:"ready"`                 // the kernel is as planned, and the node has the networks that it serves
 	Draining         bool          `json:"draining"`              // the node wants to serve no EgressService
-	Unknowing        bool          `json:"unknowing,omitempty"`   // not all objects are known yet, so nothing is listed that the node serves
+	Unknowing        bool          `json:"unknowing,omitempty"`   // not all objects are known, so nothing is listed that the node serves
 	ConfigStale      bool          `json:"configStale"`           // the configuration file has errors and the last good one is in force
 	ConnectionsEnded uint          `json:"connectionsEnded"`      // connections that contradicted the plan, in the last pass
 	Errors           []string      `json:"errors"`                // of the last pass

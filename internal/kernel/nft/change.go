@@ -373,9 +373,9 @@ func difference(s *ruleset.Set, have []nftables.SetElement) (add, remove []nftab
 	return add, remove
 }
 
-// differenceOfRanges is difference for a set of ranges: it adds and removes whole ranges, and leaves the others alone. Before Linux 7.0, a
-// lookup of an address that is in a removed range and in an added one with the same beginning may find neither (nft_rbtree_lookup). In a map,
-// a range may end where the next one begins, without an element that says so: whole reports that all elements have to be replaced.
+// differenceOfRanges is difference for a set of ranges: it adds and removes whole ranges, and leaves the others alone. Before Linux 7.0,
+// a lookup of an address that is in a removed range and in an added one with the same beginning may find neither (nft_rbtree_lookup). In
+// a map, a range may end where the next one begins, without an element that says so: whole reports that all elements have to be replaced.
 func differenceOfRanges(s *ruleset.Set, have []nftables.SetElement) (add, remove []nftables.SetElement, whole bool) {
 	old, known := rangesOf(have)
 	wanted, pairs := rangesOf(s.Elements)
