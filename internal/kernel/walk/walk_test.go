@@ -285,7 +285,7 @@ func TestWalkOfLiveRules(t *testing.T) {
 	require.Equal(t, Lookup{Set: "cluster4", Key: "10.244.200.1", Found: true, Value: "10.244.0.0/16"}, found)
 	found, err = l.Lookup(ruleset.SetPods, netip.MustParseAddr("10.244.1.1"))
 	require.NoError(t, err)
-	require.Equal(t, "10.244.1.0-10.244.2.255", found.Value)
+	require.Equal(t, "10.244.1.0/24", found.Value)
 	found, err = l.Lookup(ruleset.SetCluster, netip.MustParseAddr("9.9.9.9"))
 	require.NoError(t, err)
 	require.False(t, found.Found)
