@@ -66,7 +66,8 @@ func TestMetricsEscape(t *testing.T) {
 	}
 }
 
-// TestNetworksOfOtherNodesAreNotUnusable: an alert on network_usable would fire for ever on a node that is not to have the network.
+// TestNetworksOfOtherNodesAreNotUnusable: a node has no network_usable for a network that the configuration gives to other nodes. The value 0
+// would raise an alert that never ends.
 func TestNetworksOfOtherNodesAreNotUnusable(t *testing.T) {
 	s := New("", "a")
 	publish(s, Report{Node: "a", Applied: noon, Networks: []Network{{Name: "red"}, {Name: "blue", Elsewhere: true}}})
