@@ -48,9 +48,10 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	r.Firewalled = a.last.inForce.firewalled
 	r.AppliedIPs = a.last.inForce.ipVersion
 	if incomplete && !r.Draining && a.starting() {
-		return
+		r = cluster.Report{Starting: true, EgressQoSes: r.EgressQoSes, EgressFirewalls: r.EgressFirewalls, Firewalled: r.Firewalled}
+	} else {
+		a.last.reported = true
 	}
-	a.last.reported = true
 	a.server.Report(r)
 }
 

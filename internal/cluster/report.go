@@ -4,6 +4,9 @@ import "encoding/json"
 
 // Report is the state of a node, as its daemon reports it to the leader.
 type Report struct {
+	// Starting means that the daemon does not know its sessions yet, as it has just started. The report then stands only where the node
+	// has never reported: otherwise the one of its former run does.
+	Starting bool                    `json:"-"`
 	Networks map[string]NetworkState `json:"networks,omitempty"`
 	// Hosts holds, for each node that this one watches by BFD (RFC 5880), whether it is alive; false: its session went down.
 	// A node that never answered is not included.

@@ -52,6 +52,7 @@ func TestCoordinate(t *testing.T) {
 	}
 	t.Run("one leads", f.oneLeads)
 	t.Run("reports", f.reports)
+	t.Run("reports of daemons that start", f.startingReports)
 	t.Run("status", f.status)
 	t.Run("obeys the leader", f.obeys)
 	t.Run("similar events", f.similarEvents)
@@ -269,6 +270,41 @@ func (f *fixture) reports(t *testing.T) {
 		return leading && !ok
 	}, soon, step)
 	require.True(t, told(first, full)())
+}
+
+// startingReports checks that the report of a daemon that starts is the first one of its node, but does not replace another one.
+func (f *fixture) startingReports(t *testing.T) {
+	ns := f.namespace(t)
+	starting, other := f.daemon(t, ns, "a"), f.daemon(t, ns, "b")
+	leases := f.core.CoordinationV1().Leases(ns)
+	reported := func(digest string) func() bool {
+		return func() bool {
+			reports, leading := leader(t, starting, other).Leading()
+			r, has := reports["a"]
+			return leading && has && r.EgressQoSes == digest
+		}
+	}
+	renewals := func(count int) {
+		last := ""
+		require.Eventually(t, func() bool {
+			l, err := leases.Get(t.Context(), reportName("b"), metav1.GetOptions{})
+			if err == nil && l.ResourceVersion != last {
+				last = l.ResourceVersion
+				count--
+			}
+			return count < 0
+		}, soon, step)
+	}
+	require.Eventually(t, reported(""), soon, step)
+	starting.Report(cluster.Report{Starting: true, EgressQoSes: "early"})
+	renewals(3)
+	former, err := leases.Get(t.Context(), reportName("a"), metav1.GetOptions{})
+	require.NoError(t, err)
+	require.JSONEq(t, "{}", former.Annotations[annotationReport])
+	require.NoError(t, leases.Delete(t.Context(), reportName("a"), metav1.DeleteOptions{}))
+	require.Eventually(t, reported("early"), soon, step)
+	starting.Report(cluster.Report{EgressQoSes: "known"})
+	require.Eventually(t, reported("known"), soon, step)
 }
 
 // outage checks that no leader presumes a node dead after an outage of the API server.

@@ -68,7 +68,7 @@ func (c *Cluster) Report(r cluster.Report) {
 	c.mu.Unlock()
 	c.report.mu.Lock()
 	defer c.report.mu.Unlock()
-	if c.report.text == string(text) {
+	if c.report.text == string(text) && c.report.last.Starting == r.Starting {
 		return
 	}
 	former := c.report.last
@@ -130,17 +130,26 @@ func (c *Cluster) writeReports(ctx context.Context, k clients) {
 // writeReport writes the newest report to this node's Lease.
 func (c *Cluster) writeReport(ctx context.Context, k clients) error {
 	c.report.mu.Lock()
-	text := c.report.text
+	text, starting := c.report.text, c.report.last.Starting
 	c.report.mu.Unlock()
 	node, lasts, now := c.options.Node, int32(c.timing.life/time.Second), metav1.NowMicro()
-	return c.writeLease(ctx, k, &coordinationv1.Lease{
+	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: reportName(node), Namespace: c.options.Namespace,
 			Labels:      map[string]string{labelName: component, labelReport: ""},
 			Annotations: map[string]string{annotationReport: text},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &lasts, RenewTime: &now},
-	})
+	}
+	if !starting {
+		return c.writeLease(ctx, k, lease)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestWithin)
+	defer cancel()
+	if err := c.createLease(ctx, k, lease); !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
 }
 
 // writeLease writes a Lease of this node. Its owner is the Node, so that Kubernetes deletes it with the Node.
@@ -158,6 +167,11 @@ func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordination
 	if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
+	return c.createLease(ctx, k, lease)
+}
+
+// createLease makes a Lease of this node. If there is one, the error is that of apierrors.IsAlreadyExists.
+func (c *Cluster) createLease(ctx context.Context, k clients, lease *coordinationv1.Lease) error {
 	// Only a new Lease gets an owner: on some clusters, changing the owner of an object needs permission to delete it.
 	select {
 	case <-c.nodesKnown:
@@ -169,7 +183,7 @@ func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordination
 			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(uid),
 		}}
 	}
-	if _, err = to.Create(ctx, lease, metav1.CreateOptions{}); err != nil {
+	if _, err := k.core.CoordinationV1().Leases(c.options.Namespace).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	return nil
