@@ -235,7 +235,8 @@ func programmed(objects cluster.Objects, reports map[string]cluster.Report, s cl
 
 // pending lists the nodes besides the standby that have not reported the object with a status as applied.
 func (v View) pending(objects cluster.Objects, reports map[string]cluster.Report, s cluster.Status) (nodes []string) {
-	changed := objects.EgressServices.At(v.Key).Status.Host != s.Host
+	was := objects.EgressServices.At(v.Key).Status
+	changed := was.Host != s.Host || !v.Pruned && !slices.Equal(was.IngressIPs, s.IngressIPs)
 	for _, node := range Concerned(objects, v.Key, s) {
 		if node != s.Standby && (changed || !v.applied(reports, node)) {
 			nodes = append(nodes, node)

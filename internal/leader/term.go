@@ -37,8 +37,9 @@ type decision struct {
 	uid        string
 	status     cluster.Status // without conditions
 	generation int64
-	version    uint64 // of the first object whose status has the decision; 0: none yet
-	former     string // the standby that was the host before, and stays for its flows; empty: none
+	version    uint64   // of the first object whose status has the decision and the present ingress IPs; 0: none yet
+	ingressIPs []string // of that status
+	former     string   // the standby that was the host before, and stays for its flows; empty: none
 	began      time.Time
 	moving     time.Time // since when another host is wanted; zero: none is
 }
@@ -180,8 +181,8 @@ func (t *term) withDecisions(objects cluster.Objects) cluster.Map[cluster.Key, c
 
 // follow records the present version of the decision's object, which has a status.
 func (d *decision) follow(generation int64, version uint64, status cluster.Status) {
-	if generation != d.generation {
-		d.generation, d.version = generation, 0
+	if generation != d.generation || !slices.Equal(status.IngressIPs, d.ingressIPs) {
+		d.generation, d.ingressIPs, d.version = generation, status.IngressIPs, 0
 	}
 	if d.version == 0 && d.stands(status) {
 		d.version = version
@@ -195,7 +196,7 @@ func (t *term) decide(key cluster.Key, e cluster.EgressService, next cluster.Sta
 		return
 	}
 	d := had.next(known, next, e.Status)
-	d.uid, d.generation = e.UID, e.Generation
+	d.uid, d.generation, d.ingressIPs = e.UID, e.Generation, e.Status.IngressIPs
 	if d.stands(e.Status) {
 		d.version = e.Version
 	}

@@ -68,3 +68,35 @@ func TestLeaderBegins(t *testing.T) {
 		require.Equal(t, want, meta.FindStatusCondition(got[web].Status.Conditions, election.ConditionProgrammed).Status, applied)
 	}
 }
+
+// A host that serves the former ingress IPs of an EgressService does not serve the next ones: its report has to be about the status that
+// names them.
+func TestOtherIngressIPsAreNotInForceYet(t *testing.T) {
+	ingress := "192.0.2.1"
+	object := cluster.EgressService{UID: "1", Version: 7, Status: as("a", "b")}
+	object.Status.IngressIPs = []string{ingress}
+	l := &term{decided: map[cluster.Key]decision{}}
+	choices := map[election.Seat]election.Choice{election.ServiceSeat(web): {Host: "a", Standby: "b", Serves: []string{"a", "b"}}}
+	inForce := func(applied uint64) bool {
+		in := Input{Config: &config.Config{}, Objects: cluster.Objects{
+			EgressServices: cluster.MapOf(map[cluster.Key]cluster.EgressService{web: object}),
+			Services:       cluster.MapOf(map[cluster.Key]cluster.Service{web: {Ingress: []cluster.Ingress{{IP: ingress}}}}),
+		}}
+		decided := in.Objects
+		decided.EgressServices = l.withDecisions(in.Objects)
+		api := kube.New(slog.New(slog.DiscardHandler), kube.Options{}, func() {})
+		got := l.elect(api, in, decided, map[string]cluster.Report{"a": {Applied: applied}}, choices)[web].Status
+		require.Equal(t, []string{ingress}, got.IngressIPs)
+		return meta.IsStatusConditionTrue(got.Conditions, election.ConditionProgrammed)
+	}
+	require.True(t, inForce(7))
+	require.True(t, inForce(7), "as decided before")
+
+	ingress = "192.0.2.2"
+	require.False(t, inForce(7), "the status has yet to name it")
+	object.Version, object.Status.IngressIPs = 9, []string{ingress}
+	require.False(t, inForce(8))
+	require.True(t, inForce(9))
+	object.Version = 10
+	require.True(t, inForce(9), "of conditions only")
+}
