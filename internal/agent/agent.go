@@ -103,6 +103,7 @@ type last struct {
 	reported    bool // to the leader, since the daemon started
 	settling    settling
 	replacement replacement // of the speaker
+	refusal     refusal     // of plans, by the kernel
 	routed      map[uint32]plan.Families
 	down        map[string]bool // links, by name
 	others      others

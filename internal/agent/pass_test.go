@@ -633,3 +633,26 @@ func TestPassOfANodeThatLeaves(t *testing.T) {
 		}
 	})
 }
+
+// TestPassOfAKernelThatRefuses: the leader learns that this node follows no change, once it has been so for a while.
+func TestPassOfAKernelThatRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		server := &scriptedServer{scriptedSource: s.source}
+		s.setSource(server)
+		refusing := func() bool {
+			require.NoError(t, s.pass(t.Context()))
+			return server.report.Refusing
+		}
+		require.False(t, refusing())
+		s.kernel.result.InForce = false
+		require.False(t, refusing())
+		s.later(refusedFor - time.Second)
+		require.False(t, refusing(), "it may be an interruption")
+		s.later(time.Second)
+		require.True(t, refusing())
+		s.kernel.result.InForce = true
+		require.False(t, refusing())
+		s.later(2 * askWithin) // no question is left open
+	})
+}

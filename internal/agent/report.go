@@ -9,13 +9,18 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
+	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/leader"
-	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 )
 
 // reportWithin is how long a daemon that starts, or whose speaker is replaced, waits for its sessions and their routes before it
 // reports them missing: until then the report of its former run holds, or the networks count as restarting.
 const reportWithin = 15 * time.Second
+
+// refusedFor is how long a kernel refuses the plan until the node reports that: longer than a few passes, and shorter than the leader waits
+// until the next host of a planned move has the plan in force.
+const refusedFor = 5 * time.Second
 
 // firewalledMost bounds the namespaces in a report: a kubelet runs 110 pods by default.
 const firewalledMost = 256
@@ -31,17 +36,18 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 		time.AfterFunc(reportWithin, a.wake)
 	}
 	obeyed := a.last.choices.Obeyed()
+	a.last.refusal.mark(inForce, time.Now())
 	r := cluster.Report{
 		Networks: states, Hosts: a.last.others.nodes.Watched,
 		Dead:     slices.DeleteFunc(slices.Sorted(maps.Keys(a.last.others.nodes.Dead)), func(node string) bool { return obeyed[node] }),
-		Draining: a.draining.wanted(),
-		Applied:  a.last.inForce.version, Unserved: leader.Unserved(planned),
+		Draining: a.draining.wanted(), Refusing: a.last.refusal.lasts(time.Now()),
+		Applied: a.last.inForce.version, Unserved: leader.Unserved(planned),
 	}
 	if inForce {
 		r.Applied = a.last.inForce.advance(objects, c.Node)
 		a.last.inForce.qos.advance(objects.EgressQoSes, objects.PodsKnown)
 		a.last.inForce.firewalls.advance(objects.EgressFirewalls, objects.PodsKnown)
-		a.last.inForce.firewalled = firewalled(a.last.plan)
+		a.last.inForce.advanceFirewalled(a.last.plan.EgressFirewalls)
 		a.last.inForce.advanceIPs(objects, c.Node)
 	}
 	r.EgressQoSes, r.EgressFirewalls = a.last.inForce.qos.digest, a.last.inForce.firewalls.digest
@@ -53,6 +59,24 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 		a.last.reported = true
 	}
 	a.server.Report(r)
+}
+
+// refusal follows how long the kernel has refused plans.
+type refusal struct{ since time.Time }
+
+// mark notes whether a plan is in force.
+func (r *refusal) mark(inForce bool, now time.Time) {
+	switch {
+	case inForce:
+		r.since = time.Time{}
+	case r.since.IsZero():
+		r.since = now
+	}
+}
+
+// lasts reports whether the kernel has refused plans for long.
+func (r *refusal) lasts(now time.Time) bool {
+	return !r.since.IsZero() && now.Sub(r.since) >= refusedFor
 }
 
 // starting reports whether the report of the daemon's former run may still hold.
@@ -112,7 +136,8 @@ type inForce struct {
 
 	qos        ofKind[cluster.EgressQoS]
 	firewalls  ofKind[cluster.EgressFirewall]
-	firewalled []string // namespaces with an EgressFirewall, and pods here
+	walls      sorted.List[firewall.Object]
+	firewalled []string // namespaces with an EgressFirewall, and pods here, at most firewalledMost
 
 	ips       cluster.Map[cluster.Key, cluster.EgressIP] // that are in force
 	ipVersion uint64                                     // the newest of them that was reported
@@ -154,14 +179,17 @@ func (k *ofKind[V]) advance(all cluster.Map[cluster.Key, V], podsKnown bool) {
 	}
 }
 
-// firewalled returns the namespaces that have an EgressFirewall, and pods on the node, at most firewalledMost.
-func firewalled(p *plan.NodePlan) (namespaces []string) {
-	for o := range p.EgressFirewalls.All() {
-		if o.Pods > 0 && len(namespaces) < firewalledMost {
-			namespaces = append(namespaces, o.Key.Namespace)
+// advanceFirewalled notes the EgressFirewalls that are in force, as they are on this node.
+func (f *inForce) advanceFirewalled(all sorted.List[firewall.Object]) {
+	if f.walls.Same(all) {
+		return
+	}
+	f.walls, f.firewalled = all, nil
+	for o := range all.All() {
+		if o.Pods > 0 && len(f.firewalled) < firewalledMost {
+			f.firewalled = append(f.firewalled, o.Key.Namespace)
 		}
 	}
-	return namespaces
 }
 
 // advance examines the changes that are in force now. It returns the newest version of all EgressServices if one that

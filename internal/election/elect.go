@@ -330,10 +330,15 @@ func (e *elector) successor(u *unit) int {
 	return e.had(u, func(t tenure) string { return t.standby })
 }
 
-// had returns the first node that which selects from the members' tenures and to which no candidate is preferred.
+// had returns the first node that which selects from the members' tenures and to which no candidate is preferred. A host whose kernel
+// refuses plans stays: it serves as before, and would not stop, so its own pods would lose their way.
 func (e *elector) had(u *unit, which func(tenure) string) int {
 	for _, c := range u.members {
-		if i := e.candidate(u, which(c.had)); i != none && (u.lacks[i] == 0 || u.lacks[i] == u.least()) {
+		name, counts := which(c.had), everyLack
+		if name == c.had.host {
+			counts &^= lacksForce
+		}
+		if i := e.candidate(u, name); i != none && u.lacks[i]&counts <= u.least() {
 			return i
 		}
 	}

@@ -16,6 +16,7 @@ type lack uint8
 const (
 	lacksWill   lack = 1 << iota // cordoned
 	lacksStay                    // draining
+	lacksForce                   // its kernel refuses what is planned
 	lacksOne                     // one needed family has no route
 	lacksBoth                    // neither of two needed families has a route
 	lacksLife                    // other nodes report it dead
@@ -71,6 +72,9 @@ func (e *elector) lackOf(node string, d demand) (l lack) {
 	if r.Draining {
 		l |= lacksStay
 	}
+	if r.Refusing {
+		l |= lacksForce
+	}
 	if e.dead[node] {
 		l |= lacksLife
 	}
@@ -101,9 +105,10 @@ func (u *unit) leastOf(except int, may lack) lack {
 	return least
 }
 
-// bearable returns the lacks that a standby may have: those of its host, except that it may be neither dead nor draining.
+// bearable returns the lacks that a standby may have: those of its host, except that it may be neither dead nor
+// refusing nor draining.
 func bearable(host lack) lack {
-	may := host &^ (lacksLife | lacksStay)
+	may := host &^ (lacksLife | lacksForce | lacksStay)
 	if may&lacksBoth != 0 {
 		may |= lacksOne
 	}
@@ -131,6 +136,8 @@ func against(node string, l lack, n cluster.NetworkState, d demand) string {
 		return silent(node)
 	case l&lacksRoutes != 0:
 		return fmt.Sprintf("network %s has no %s route on node %s", d.network, strings.Join(missing(n, d.need), " nor "), node)
+	case l&lacksForce != 0:
+		return fmt.Sprintf("the kernel of node %s refuses what is planned", node)
 	case l&lacksStay != 0:
 		return fmt.Sprintf("node %s is draining", node)
 	case l&lacksWill != 0:
@@ -161,6 +168,8 @@ func (e *elector) despite(u *unit) string {
 	switch {
 	case text == "":
 		return ""
+	case u.lacks[u.host] == lacksForce && u.least() == 0:
+		return text + ", so it serves as before"
 	case len(u.candidates) == 1:
 		return text + ", but no other node may be the host"
 	}

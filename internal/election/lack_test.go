@@ -21,6 +21,12 @@ func drain(reports map[string]cluster.Report, node string, yes bool) {
 	reports[node] = r
 }
 
+func refuse(reports map[string]cluster.Report, node string) {
+	r := reports[node]
+	r.Refusing = true
+	reports[node] = r
+}
+
 // routed sets the routes that a node reports in network default.
 func routed(reports map[string]cluster.Report, node string, ipv4, ipv6 bool) {
 	r := reports[node]
@@ -69,13 +75,24 @@ func TestPreferredNodes(t *testing.T) {
 		host, standby string // of n0 and n1, which are now host and standby, and n2
 		why, despite  string
 	}{
-		"all is well":           {func(*cluster.Objects, map[string]cluster.Report) {}, "n0", "n1", "", ""},
-		"host cordoned":         {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n0", true) }, "n1", "n2", "node n0 is cordoned", ""},
-		"host draining":         {func(_ *cluster.Objects, r map[string]cluster.Report) { drain(r, "n0", true) }, "n1", "n2", "node n0 is draining", ""},
-		"host without a route":  {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", false, true) }, "n1", "n2", "network default has no IPv4 route on node n0", ""},
-		"host dead":             {func(_ *cluster.Objects, r map[string]cluster.Report) { say(r, "n1", "n0", false) }, "n1", "n2", "node n0 does not answer the nodes that watch it", ""},
-		"standby cordoned":      {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n1", true) }, "n0", "n2", "", ""},
-		"standby draining":      {func(_ *cluster.Objects, r map[string]cluster.Report) { drain(r, "n1", true) }, "n0", "n2", "", ""},
+		"all is well":   {func(*cluster.Objects, map[string]cluster.Report) {}, "n0", "n1", "", ""},
+		"host cordoned": {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n0", true) }, "n1", "n2", "node n0 is cordoned", ""},
+		"host draining": {func(_ *cluster.Objects, r map[string]cluster.Report) { drain(r, "n0", true) }, "n1", "n2", "node n0 is draining", ""},
+		"host refusing": {func(_ *cluster.Objects, r map[string]cluster.Report) { refuse(r, "n0") }, "n0", "n1", "", "the kernel of node n0 refuses what is planned, so it serves as before"},
+		"host draining, standby refusing": {func(_ *cluster.Objects, r map[string]cluster.Report) {
+			drain(r, "n0", true)
+			refuse(r, "n1")
+		}, "n2", "", "node n0 is draining", ""},
+		"host without a route": {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", false, true) }, "n1", "n2", "network default has no IPv4 route on node n0", ""},
+		"host dead":            {func(_ *cluster.Objects, r map[string]cluster.Report) { say(r, "n1", "n0", false) }, "n1", "n2", "node n0 does not answer the nodes that watch it", ""},
+		"standby cordoned":     {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n1", true) }, "n0", "n2", "", ""},
+		"standby draining":     {func(_ *cluster.Objects, r map[string]cluster.Report) { drain(r, "n1", true) }, "n0", "n2", "", ""},
+		"standby refusing":     {func(_ *cluster.Objects, r map[string]cluster.Report) { refuse(r, "n1") }, "n0", "n2", "", ""},
+		"all refusing": {func(_ *cluster.Objects, r map[string]cluster.Report) {
+			for _, node := range []string{"n0", "n1", "n2"} {
+				refuse(r, node)
+			}
+		}, "n0", "", "", "the kernel of node n0 refuses what is planned, but no other node would be better"},
 		"standby without route": {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n1", false, true) }, "n0", "n2", "", ""},
 		"standby dead":          {func(_ *cluster.Objects, r map[string]cluster.Report) { say(r, "n0", "n1", false) }, "n0", "n2", "", ""},
 		"a family it needs not": {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", true, false) }, "n0", "n1", "", ""},
