@@ -207,9 +207,10 @@ bin/matrix:
 cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outside, Egressway deployed (root): CNI=static|flannel|flannel-host-gw|calico|cilium PROXY=nftables|iptables
 	@lab/cluster/up.sh '$(or $(CNI),static)' '$(or $(PROXY),nftables)'
 
-# A CNI and a mode of kube-proxy for each cluster. Cilium, which keeps two processors busy, has a table of its own.
+# A CNI and a mode of kube-proxy for each cluster. Calico and Cilium, which keep two processors busy, have tables of their own.
 MATRIX = static:nftables static:iptables flannel:iptables
-BLOCK  = cluster-matrix$(if $(filter cilium:%,$(MATRIX)),-cilium)
+OWN    = $(filter calico cilium,$(firstword $(subst :, ,$(MATRIX))))
+BLOCK  = cluster-matrix$(OWN:%=-%)
 
 cluster-matrix: bin/matrix bin/bench-report ## check a table of behaviour on clusters of real nodes, one after another, and write it to docs/compatibility.md (root): MATRIX='static:nftables' for some
 	@lab/cluster/matrix.sh $(MATRIX); code=$$?; \
