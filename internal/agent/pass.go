@@ -85,7 +85,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		node = append(node, a.names.Problems(c.Node)...)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
 		node = append(node, unmadeProblems(c.Node, c, result.Unmade)...)
-		a.report(c, objects, planned, result.InForce)
+		a.report(c, objects, planned, &result)
 		a.giveBack(result.InForce)
 		a.last.restless = len(result.Restored) > 0
 	}

@@ -656,3 +656,24 @@ func TestPassOfAKernelThatRefuses(t *testing.T) {
 		s.later(2 * askWithin) // no question is left open
 	})
 }
+
+// TestReportOfEgressIPs: EgressIPs are reported as in force once the node answers for all their addresses on its links.
+func TestReportOfEgressIPs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		server := &scriptedServer{scriptedSource: s.source}
+		s.setSource(server)
+		address := netip.MustParseAddr("10.0.0.100")
+		s.source.objects.PodsKnown = true
+		s.source.objects.EgressIPs = cluster.MapOf(map[cluster.Key]cluster.EgressIP{
+			{Name: "team"}: {Version: 5, Holders: []cluster.Holder{{Addr: address, Host: s.config.Node}}},
+		})
+		answers := sorted.Of(plan.OnLink{Addr: address, Device: "eth0"})
+		s.last.plan = new(*s.last.plan)
+		s.last.plan.DataPlane.OnLink = answers
+		s.report(s.config, s.source.objects, nil, &kernel.Result{InForce: true})
+		require.Zero(t, server.report.AppliedIPs)
+		s.report(s.config, s.source.objects, nil, &kernel.Result{InForce: true, OnLink: answers})
+		require.EqualValues(t, 5, server.report.AppliedIPs)
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/firewall"
+	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/leader"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -25,8 +26,8 @@ const refusedFor = 5 * time.Second
 // firewalledMost bounds the namespaces in a report: a kubelet runs 110 pods by default.
 const firewalledMost = 256
 
-// report reports this node's state to the leader, and its addresses to all nodes.
-func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []cluster.Problem, inForce bool) {
+// report reports this node's state to the leader, and its addresses to all nodes, after the kernel got the plan.
+func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []cluster.Problem, result *kernel.Result) {
 	if a.server == nil {
 		return
 	}
@@ -36,19 +37,21 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 		time.AfterFunc(reportWithin, a.wake)
 	}
 	obeyed := a.last.choices.Obeyed()
-	a.last.refusal.mark(inForce, time.Now())
+	a.last.refusal.mark(result.InForce, time.Now())
 	r := cluster.Report{
 		Networks: states, Hosts: a.last.others.nodes.Watched,
 		Dead:     slices.DeleteFunc(slices.Sorted(maps.Keys(a.last.others.nodes.Dead)), func(node string) bool { return obeyed[node] }),
 		Draining: a.draining.wanted(), Refusing: a.last.refusal.lasts(time.Now()),
 		Applied: a.last.inForce.version, Unserved: leader.Unserved(planned),
 	}
-	if inForce {
+	if result.InForce {
 		r.Applied = a.last.inForce.advance(objects, c.Node)
 		a.last.inForce.qos.advance(objects.EgressQoSes, objects.PodsKnown)
 		a.last.inForce.firewalls.advance(objects.EgressFirewalls, objects.PodsKnown)
 		a.last.inForce.advanceFirewalled(a.last.plan.EgressFirewalls)
-		a.last.inForce.advanceIPs(objects, c.Node)
+		if result.OnLink.Len() == a.last.plan.DataPlane.OnLink.Len() { // the node answers for all
+			a.last.inForce.advanceIPs(objects, c.Node)
+		}
 	}
 	r.EgressQoSes, r.EgressFirewalls = a.last.inForce.qos.digest, a.last.inForce.firewalls.digest
 	r.Firewalled = a.last.inForce.firewalled
