@@ -75,7 +75,8 @@ Exit codes: 0 every node has answered; 1 an error, or a node has not answered, w
   kubectl egressway trace --from shop/web-7d9c --to 198.51.100.10
   kubectl egressway drain worker-3
   kubectl egressway diagnose --all`,
-		Args: cobra.NoArgs,
+		// Without a function cobra would show the help for any argument, and end with 0.
+		Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	f := c.PersistentFlags()
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "`path` of the kubeconfig (default: KUBECONFIG, or ~/.kube/config)")
@@ -168,7 +169,10 @@ func summary(ctx context.Context, f *fleet.Fleet, d fleet.Daemon, s *status.Summ
 	case err != nil:
 		return err
 	case code != exitOK:
-		return errors.New(strings.TrimPrefix(strings.TrimSpace(errs.String()), "egressway: "))
+		if text := strings.TrimPrefix(strings.TrimSpace(errs.String()), "egressway: "); text != "" {
+			return errors.New(text)
+		}
+		return killedError(code)
 	}
 	if err := json.Unmarshal(out.Bytes(), s); err != nil {
 		return fmt.Errorf("read its status: %w", err)
@@ -195,8 +199,17 @@ func result(code int, err error) error {
 		return nil
 	case code == exitWrong:
 		return foundWrong{}
+	case code > exitWrong:
+		return killedError(code)
 	}
 	return invalidError{} // the daemon's pod has printed it
+}
+
+// killedError is the exit code of a command that ended without a word, as when its container was stopped.
+type killedError int
+
+func (e killedError) Error() string {
+	return fmt.Sprintf("the command in the daemon's pod ended with code %d, perhaps with its container: try again", int(e))
 }
 
 func (o *overview) traceCommand() *cobra.Command {

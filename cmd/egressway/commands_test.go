@@ -142,7 +142,15 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
-	var errs bytes.Buffer
+	var out, errs bytes.Buffer
+	require.Equal(t, exitOK, execute([]string{"cluster"}, &out, &errs))
+	require.Equal(t, exitError, execute([]string{"cluster", "drian", "worker-3"}, &out, &errs), "a command that is misspelt did nothing")
+	require.Contains(t, errs.String(), `unknown command "drian" for "egressway cluster"`)
+	errs.Reset()
+	require.NoError(t, result(exitOK, nil))
+	require.Equal(t, exitError, exitCode(result(137, nil), &errs))
+	require.Contains(t, errs.String(), "137", "nothing else has printed it")
+	errs.Reset()
 	require.Equal(t, exitOK, exitCode(nil, &errs))
 	require.Equal(t, exitError, exitCode(invalidError{2}, &errs))
 	require.Equal(t, exitWrong, exitCode(foundWrong{}, &errs))

@@ -13,6 +13,12 @@ if [ -d /run/systemd/system ]; then
 		systemctl disable --now egressway-boot.service
 	fi
 fi
+if [ -f /etc/default/egressway ]; then
+	set -a # its variables count more than the configuration
+	# shellcheck source=/dev/null
+	. /etc/default/egressway
+	set +a
+fi
 if [ -f /etc/egressway/config.yaml ]; then
 	/usr/bin/egressway cleanup --config /etc/egressway/config.yaml
 fi

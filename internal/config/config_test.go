@@ -352,3 +352,12 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestOff: tools that read YAML 1.1, such as Helm, write off as false.
+func TestOff(t *testing.T) {
+	text := "node: a\nbgp: {asn: 64512}\nkinds: {egressQoS: false}\nnetworks: [{name: red, vrf: red, table: 100, onLink: false}]\n"
+	c, err := Parse("config.yaml", []byte(text))
+	require.NoError(t, err)
+	require.Equal(t, KindOff, c.Kinds.EgressQoS)
+	require.Equal(t, OnLinkOff, c.Networks[0].OnLink)
+}

@@ -306,8 +306,8 @@ func setParsed[T any](v reflect.Value, text string, parse func(string) (T, error
 func unlike(v reflect.Value) error { return errors.New("not " + wanted(v.Type())) }
 
 func setString(v reflect.Value, text, tag string) error {
-	if tag == "!!bool" && text == "false" && v.Type() == reflect.TypeFor[KindMode]() {
-		text, tag = string(KindOff), "" // off is false in YAML 1.1, by which Helm writes it
+	if tag == "!!bool" && text == "false" && (v.Type() == reflect.TypeFor[KindMode]() || v.Type() == reflect.TypeFor[OnLink]()) {
+		text, tag = "off", "" // off is false in YAML 1.1, by which Helm writes it
 	}
 	if tag != "" && tag != "!!str" {
 		return errors.New("not a string: put it in quotes")
