@@ -147,7 +147,8 @@ func deviceAddresses(p plan.Path) (all []netip.Addr) {
 
 func (f *flowCheck) inCluster(a netip.Addr) bool { return cluster.Within(f.Cluster, a) }
 
-// doubt names the endpoints whose connections may contradict the plan in force, although they agreed with an earlier one.
+// doubt names the endpoints whose connections may contradict the plan in force, although they agreed with an earlier one. If all are in
+// doubt, endpoints has those alone whose policy is another.
 type doubt struct {
 	all       bool
 	endpoints map[netip.Addr]bool // true: its policy is another
@@ -157,24 +158,36 @@ func (d *doubt) none() bool { return !d.all && len(d.endpoints) == 0 }
 
 // add puts the endpoints of another doubt in doubt, too.
 func (d *doubt) add(more doubt) {
-	switch {
-	case d.all:
-	case more.all, len(d.endpoints)+len(more.endpoints) > doubtMost:
-		*d = doubt{all: true}
-	case d.endpoints == nil:
-		d.endpoints = more.endpoints
-	default:
-		for a, policy := range more.endpoints {
-			d.put(a, policy)
-		}
+	if more.all || len(d.endpoints)+len(more.endpoints) > doubtMost {
+		d.everyone()
+	}
+	for a, policy := range more.endpoints {
+		d.put(a, policy)
+	}
+}
+
+// everyone puts all endpoints in doubt.
+func (d *doubt) everyone() {
+	had := d.endpoints
+	d.all, d.endpoints = true, nil
+	for a, policy := range had {
+		d.put(a, policy)
 	}
 }
 
 // doubtOf returns the endpoints whose connections agreed with the plan before and may contradict the plan now. It is
 // empty if now permits all that before did.
 func doubtOf(before, now *plan.DataPlane) (d doubt) {
-	if allDoubtful(before, now) {
-		return doubt{all: true}
+	if d.all = allDoubtful(before, now); before == nil {
+		return d
+	}
+	if others := renumbered(before, now); len(others) > 0 {
+		d.all = true
+		for y := range now.Firewalled.All() {
+			if others[y.Policy] {
+				d.put(y.Addr, true)
+			}
+		}
 	}
 	for x, y := range before.Endpoints.Changes(now.Endpoints) {
 		if permitsAll(y, x) {
@@ -192,6 +205,9 @@ func doubtOf(before, now *plan.DataPlane) (d doubt) {
 
 // put puts an endpoint in doubt, also whether names allowed its connections if its policy is another.
 func (d *doubt) put(a netip.Addr, policy bool) {
+	if d.all && !policy {
+		return
+	}
 	if d.endpoints == nil {
 		d.endpoints = map[netip.Addr]bool{}
 	}
@@ -201,17 +217,22 @@ func (d *doubt) put(a netip.Addr, policy bool) {
 // allDoubtful reports whether connections of any endpoint may contradict the plan now.
 func allDoubtful(before, now *plan.DataPlane) bool {
 	return before == nil || before.Marks != now.Marks || losesNetwork(before, now) ||
-		losesDestination(before.Cluster, now.Cluster) || renumbersPolicy(before, now) ||
+		losesDestination(before.Cluster, now.Cluster) ||
 		len(now.Policies) > 0 && losesDestination(before.Inside, now.Inside)
 }
 
-// renumbersPolicy reports whether the id of a policy means another one now.
-func renumbersPolicy(before, now *plan.DataPlane) bool {
+// renumbered returns the ids of policies that mean another one now.
+func renumbered(before, now *plan.DataPlane) map[firewall.PolicyID]bool {
 	if sorted.OneSlice(before.Policies, now.Policies) {
-		return false
+		return nil
 	}
-	had := newFlowCheck(*before).policies
-	return slices.ContainsFunc(now.Policies, func(p firewall.Policy) bool { return had[p.ID] != nil && !had[p.ID].Equal(&p) })
+	had, others := newFlowCheck(*before).policies, map[firewall.PolicyID]bool{}
+	for _, p := range now.Policies {
+		if had[p.ID] != nil && !had[p.ID].Equal(&p) {
+			others[p.ID] = true
+		}
+	}
+	return others
 }
 
 // losesNetwork reports whether a path id that meant a network before no longer does.
@@ -268,14 +289,12 @@ func (a *Audit) Due(now time.Time) bool {
 const doubtMost = 1 << 17
 
 // Reset puts all connections in doubt, for when packets may have passed under other rules.
-func (a *Audit) Reset() { a.doubt = doubt{all: true} }
+func (a *Audit) Reset() { a.doubt.everyone() }
 
 // Applied records that the plan d came into force after held, and reports whether connections may contradict it. Of a
 // plan after an unknown one, which is nil, all connections are in doubt.
 func (a *Audit) Applied(held, d *plan.DataPlane) (doubted bool) {
-	if !a.doubt.all {
-		a.doubt.add(doubtOf(held, d))
-	}
+	a.doubt.add(doubtOf(held, d))
 	return !a.doubt.none()
 }
 
@@ -304,7 +323,7 @@ func (a *Audit) End(ctx context.Context, d plan.DataPlane, held func() firewall.
 	if !a.doubt.all && !a.Due(began) {
 		return ended, nil
 	}
-	more, err := a.end(ctx, d, held, doubt{all: true})
+	more, err := a.end(ctx, d, held, doubt{all: true, endpoints: a.doubt.endpoints})
 	if ended += more; err != nil {
 		return ended, err
 	}

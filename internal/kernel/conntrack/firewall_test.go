@@ -68,5 +68,17 @@ func TestConnectionsThatAPolicyDenies(t *testing.T) {
 	require.True(t, doubtOf(&d, &again).all, "destinations are not spared any more")
 	again = d
 	again.Policies = []firewall.Policy{{ID: 7, Stretches: []firewall.Stretch{{Ranges: d.Policies[0].Stretches[0].Ranges[:1]}}}}
-	require.True(t, doubtOf(&d, &again).all, "the number means another policy")
+	require.Equal(t, doubt{all: true, endpoints: pod}, doubtOf(&d, &again), "the number means another policy")
+
+	// A change of a policy beside one that puts all in doubt is no less strict.
+	again = d
+	again.Cluster = nil
+	before.Cluster = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	other := addr("10.244.1.12")
+	var a Audit
+	a.doubt.put(other, false)
+	a.Applied(&before, &again)
+	require.Equal(t, doubt{all: true, endpoints: pod}, a.doubt)
+	a.Reset()
+	require.Equal(t, doubt{all: true, endpoints: pod}, a.doubt)
 }

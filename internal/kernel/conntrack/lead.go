@@ -47,7 +47,7 @@ func (a *Audit) EndKept(ctx context.Context, before, next *plan.DataPlane) error
 
 // keptOnlyBefore returns the endpoints of which the next plan changes only the kept way.
 func keptOnlyBefore(before, next *plan.DataPlane) (d doubt) {
-	if allDoubtful(before, next) {
+	if allDoubtful(before, next) || len(renumbered(before, next)) > 0 {
 		return d
 	}
 	stays := map[plan.PathID]bool{}
