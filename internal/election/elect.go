@@ -455,9 +455,9 @@ func (e *elector) lacking(nodes []int, network string) string {
 	var silent, unusable, down []string
 	for _, i := range nodes {
 		name := e.nodes[i]
-		r, reports := e.reports[name]
+		r := e.reports[name]
 		switch {
-		case !reports:
+		case len(r.Networks) == 0:
 			silent = append(silent, name)
 		case !r.Networks[network].Usable:
 			unusable = append(unusable, name)

@@ -236,7 +236,8 @@ func programmed(objects cluster.Objects, reports map[string]cluster.Report, s cl
 // pending lists the nodes besides the standby that have not reported the object with a status as applied.
 func (v View) pending(objects cluster.Objects, reports map[string]cluster.Report, s cluster.Status) (nodes []string) {
 	was := objects.EgressServices.At(v.Key).Status
-	changed := was.Host != s.Host || !v.Pruned && !slices.Equal(was.IngressIPs, s.IngressIPs)
+	// An earlier CRD keeps no ingress IPs.
+	changed := was.Host != s.Host || len(was.IngressIPs) > 0 && !slices.Equal(was.IngressIPs, s.IngressIPs)
 	for _, node := range Concerned(objects, v.Key, s) {
 		if node != s.Standby && (changed || !v.applied(reports, node)) {
 			nodes = append(nodes, node)

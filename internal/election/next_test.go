@@ -424,7 +424,7 @@ func TestWhyNoNodeIsEligible(t *testing.T) {
 	o := objects(5, "a")
 	reports := up("n0")
 	reports["n0"] = cluster.Report{Networks: map[string]cluster.NetworkState{"default": {Usable: true, Sessions: 1}}}
-	reports["n1"] = cluster.Report{}
+	reports["n1"] = cluster.Report{Networks: map[string]cluster.NetworkState{"other": {Usable: true}}}
 	p := Elect(o, reports)[seat("a")].Problem
 	require.NotNil(t, p)
 	require.Equal(t, cluster.ReasonNoEligibleNode, p.Reason)

@@ -192,7 +192,7 @@ func (l *Leader) keep(in Input) {
 }
 
 // differs reports whether anything but the choices may change the written status. Endpoints, which change all the time,
-// do not, nor does anything else of a Service than its ingress IPs.
+// do not, unless each of their nodes is a host, nor does anything else of a Service than its ingress IPs.
 func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
 	if in.Changed.All || in.Config != l.last.Config || prunings(l.api) != l.pruned ||
 		!sorted.OneSlice(in.Problems, l.last.Problems) || !reflect.DeepEqual(reports, l.reports) {
@@ -202,7 +202,8 @@ func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
 		was, had := l.last.Objects.EgressServices.Get(key)
 		now, exists := in.Objects.EgressServices.Get(key)
 		if had != exists || !reflect.DeepEqual(was, now) ||
-			!slices.Equal(l.last.Objects.Services.At(key).Ingress, in.Objects.Services.At(key).Ingress) {
+			!slices.Equal(l.last.Objects.Services.At(key).Ingress, in.Objects.Services.At(key).Ingress) ||
+			!slices.Equal(election.Concerned(l.last.Objects, key, was.Status), election.Concerned(in.Objects, key, now.Status)) {
 			return true
 		}
 	}

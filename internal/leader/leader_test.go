@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/cluster/kube"
 	"github.com/egressway/egressway/internal/cluster/manifests"
 	"github.com/egressway/egressway/internal/config"
+	"github.com/egressway/egressway/internal/election"
 )
 
 // recorder is an API that records what is written.
@@ -70,6 +72,9 @@ func TestTerm(t *testing.T) {
 	api.reports = map[string]cluster.Report{"b": report(fit)}
 	require.Equal(t, retryAfter, consider(0), "a new leader waits for reports")
 	require.Empty(t, api.writes)
+	api.reports = map[string]cluster.Report{"a": {EgressQoSes: "x"}, "b": report(fit), "c": {}}
+	require.Equal(t, retryAfter, consider(0), "daemons that start have not reported their networks")
+	require.Empty(t, api.writes)
 	api.reports = map[string]cluster.Report{"a": report(fit), "b": report(fit), "c": report(fit)}
 	consider(time.Second)
 	require.Len(t, api.writes, 1)
@@ -95,4 +100,27 @@ func TestTerm(t *testing.T) {
 	consider(gatherWithin)
 	require.Equal(t, retryAfter, consider(time.Millisecond), "it waits for its own writes to appear")
 	require.Greater(t, len(api.writes), writes)
+}
+
+// TestReadyFollowsEndpoints: where every node with an endpoint is a host, a status depends on endpoints.
+func TestReadyFollowsEndpoints(t *testing.T) {
+	objects, _, problems := manifests.Open("../../config/samples").Read()
+	require.Empty(t, problems)
+	e := objects.EgressServices.At(web)
+	e.Version, e.SourceIPBy, e.Status = 1, cluster.SourceIPByNetwork, cluster.Status{Host: cluster.AllHosts}
+	objects.EgressServices = cluster.MapOf(map[cluster.Key]cluster.EgressService{web: e})
+	fit := cluster.NetworkState{Usable: true, IPv4: true, IPv6: true}
+	report := cluster.Report{Applied: 1, Networks: map[string]cluster.NetworkState{"default": fit, "red": fit, "blue": fit}}
+	api := &recorder{leads: true, reports: map[string]cluster.Report{"a": report, "b": report, "c": report}}
+	l, c := New(api), config.Defaults()
+	submit := func(o cluster.Objects) cluster.Status {
+		var changed cluster.Changed
+		changed.Add(cluster.KindEgressService.ID(web))
+		l.Submit(Input{Config: c, Objects: o, Changed: changed})
+		l.consider(time.Now(), false)
+		return api.writes[len(api.writes)-1][web].Status
+	}
+	require.True(t, meta.IsStatusConditionTrue(submit(objects).Conditions, election.ConditionReady))
+	objects.Endpoints = objects.Endpoints.Without(web)
+	require.False(t, meta.IsStatusConditionTrue(submit(objects).Conditions, election.ConditionReady))
 }

@@ -149,9 +149,10 @@ func messageOf(s cluster.Status, kind string) string {
 	return ""
 }
 
+// allReport reports whether all Ready nodes have reported their networks, which those whose daemon starts have not.
 func allReport(objects cluster.Objects, reports map[string]cluster.Report) bool {
 	for name, n := range objects.Nodes.All() {
-		if _, reports := reports[name]; n.Ready && !reports {
+		if n.Ready && len(reports[name].Networks) == 0 {
 			return false
 		}
 	}

@@ -99,4 +99,8 @@ func TestOtherIngressIPsAreNotInForceYet(t *testing.T) {
 	require.True(t, inForce(9))
 	object.Version = 10
 	require.True(t, inForce(9), "of conditions only")
+
+	object.Version, object.Status.IngressIPs = 11, nil
+	require.False(t, inForce(10))
+	require.True(t, inForce(11), "an earlier CRD keeps no ingress IPs")
 }

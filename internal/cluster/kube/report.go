@@ -105,13 +105,13 @@ func (c *Cluster) writeReports(ctx context.Context, k clients) {
 			}
 		case <-due:
 		}
-		err := c.writeReport(ctx, k)
+		renews, err := c.writeReport(ctx, k)
 		if ctx.Err() != nil {
 			return
 		}
 		c.outcome(k, "report", leaseResource, err)
 		next := c.timing.beat - rand.N(c.timing.beat/5)
-		if err == nil {
+		if renews {
 			if time.Since(renewed) > c.timing.life {
 				c.states.Again() // the leader may have marked this node as silent
 			}
@@ -127,8 +127,9 @@ func (c *Cluster) writeReports(ctx context.Context, k clients) {
 	}
 }
 
-// writeReport writes the newest report to this node's Lease.
-func (c *Cluster) writeReport(ctx context.Context, k clients) error {
+// writeReport writes the newest report to this node's Lease, and reports whether it did: where there is a Lease, a report of a daemon that
+// starts is not written.
+func (c *Cluster) writeReport(ctx context.Context, k clients) (renews bool, err error) {
 	c.report.mu.Lock()
 	text, starting := c.report.text, c.report.last.Starting
 	c.report.mu.Unlock()
@@ -142,14 +143,15 @@ func (c *Cluster) writeReport(ctx context.Context, k clients) error {
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &lasts, RenewTime: &now},
 	}
 	if !starting {
-		return c.writeLease(ctx, k, lease)
+		err = c.writeLease(ctx, k, lease)
+		return err == nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestWithin)
 	defer cancel()
-	if err := c.createLease(ctx, k, lease); !apierrors.IsAlreadyExists(err) {
-		return err
+	if err = c.createLease(ctx, k, lease); apierrors.IsAlreadyExists(err) {
+		return false, nil
 	}
-	return nil
+	return err == nil, err
 }
 
 // writeLease writes a Lease of this node. Its owner is the Node, so that Kubernetes deletes it with the Node.
