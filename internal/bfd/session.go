@@ -113,6 +113,8 @@ func (s *session) interval() time.Duration {
 	switch {
 	case s.state == AdminDown:
 		return farewellGap
+	case s.backBy != never && s.speaks():
+		return slowInterval // the next process may wait to be asked, and has less time than an interval that the former one wished
 	case !s.speaks(), s.remoteState.rx == 0, s.demand && s.state == Up && s.remoteState.state == Up:
 		return never
 	}

@@ -169,6 +169,24 @@ func TestProcessReplaced(t *testing.T) {
 	require.False(t, node.everFailed(host))
 }
 
+// The next process may be passive, with intervals that are longer than it may take to be back: the node asks it sooner.
+func TestSlowProcessReplaced(t *testing.T) {
+	w := newWorld(t)
+	slow := config.BFDProfile{Name: "slow", ReceiveInterval: 5000, TransmitInterval: 5000, DetectMultiplier: 3}
+	node, host := w.boot(1, slow), w.boot(2, slow)
+	node.watch(w, true, host)
+	host.watch(w, false, node)
+	w.until(time.Minute, "the session is up", func() bool { return node.session(host).State == Up })
+	w.pass(20 * time.Second)
+	host.leaves(DiagReset)
+	w.pass(backWithin / 4)
+	host = w.boot(2, slow)
+	host.watch(w, false, node)
+	w.until(backWithin/2, "the session is up again", func() bool { return node.session(host).State == Up })
+	w.pass(time.Minute)
+	require.False(t, node.everFailed(host))
+}
+
 // A machine that restarts ends its processes in order first. It has failed once it is away for longer than a process would be.
 func TestMachineRestarts(t *testing.T) {
 	w, node, host := pair(t)

@@ -157,7 +157,7 @@ func (s *speaker) countOf(address string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if st := s.states[addr]; st != nil {
-			st.updates = p.GetState().GetMessages().GetReceived().GetUpdate()
+			st.noteReceived(p.GetState().GetMessages().GetReceived(), s.announcements[0]+s.announcements[1])
 		}
 	}); err != nil {
 		s.log.Debug("cannot list BGP peers", "error", err)
@@ -165,6 +165,15 @@ func (s *speaker) countOf(address string) {
 	for addr, sent := range all {
 		s.noteCount(addr, before[addr], sent)
 	}
+}
+
+// noteReceived counts the UPDATEs that a peer made GoBGP queue: it queues all announcements again for each ROUTE-REFRESH, also for a peer
+// that does not read them.
+func (st *sessionState) noteReceived(m *api.Message, announcements int) {
+	refreshes := m.GetRefresh()
+	st.answers += (refreshes - min(st.refreshes, refreshes)) * uint64(max(announcements, 1)) //nolint:gosec // not negative
+	st.refreshes = refreshes
+	st.updates = m.GetUpdate() + st.answers
 }
 
 // noteCount records how many routes a peer sends, as counted after its session was in state had. If there are more than

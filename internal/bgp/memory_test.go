@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
 	"github.com/stretchr/testify/require"
 )
 
@@ -69,4 +70,19 @@ func TestLapse(t *testing.T) {
 	}
 	require.Equal(t, lastLapse, l.wait, "longer each time, but not for ever")
 	require.Equal(t, firstLapse, l.next(l.until.Add(2*lastLapse)).wait, "it has behaved since")
+}
+
+// TestRefreshesCount: for each ROUTE-REFRESH, GoBGP queues all announcements.
+func TestRefreshesCount(t *testing.T) {
+	var st sessionState
+	note := func(updates, refreshes uint64, announcements int) uint64 {
+		st.noteReceived(&api.Message{Update: updates, Refresh: refreshes}, announcements)
+		return st.updates
+	}
+	require.EqualValues(t, 3, note(3, 0, 100))
+	require.EqualValues(t, 203, note(3, 2, 100))
+	require.EqualValues(t, 204, note(4, 2, 500), "those before were answered by 100")
+	require.EqualValues(t, 705, note(5, 3, 500))
+	require.EqualValues(t, 702, note(2, 0, 500), "another session")
+	require.EqualValues(t, 703, note(2, 1, 0))
 }

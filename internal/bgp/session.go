@@ -205,7 +205,9 @@ type sessionState struct {
 	lapses    time.Time // when overLimit ends; zero: when its configuration changes
 	suspect   bool      // the peer may exceed its limit
 	received  received
-	updates   uint64 // UPDATEs received, as of the last count
+	updates   uint64 // UPDATEs that the peer made GoBGP queue, as of the last count: those that it sent, and the answers to refreshes
+	answers   uint64 // of these the answers
+	refreshes uint64 // requests for them (RFC 2918)
 
 	extended         bool // the peer offered IPv6 next hops for IPv4 (RFC 8950) when the session was last established
 	plain            bool // the peer did not offer them

@@ -364,9 +364,10 @@ func (s *speaker) setPolicies(ctx context.Context, exchanges map[netip.Addr]exch
 	return nil
 }
 
-// refresh applies changed policies to a running session.
+// refresh applies changed policies to a running session. While announcements wait for other peers after a restart, nothing has been sent:
+// what is sent then has the policies. Sent now, it would not be withdrawn before then, as GoBGP withdraws nothing meanwhile.
 func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after exchange) error {
-	if reflect.DeepEqual(before, after) {
+	if reflect.DeepEqual(before, after) || s.waits(ctx, addr) {
 		return nil
 	}
 	if err := s.server.ResetPeer(ctx, &api.ResetPeerRequest{
@@ -375,6 +376,16 @@ func (s *speaker) refresh(ctx context.Context, addr netip.Addr, before, after ex
 		return fmt.Errorf("refresh peer %s: %w", addr, err)
 	}
 	return nil
+}
+
+// waits reports whether announcements to a peer wait for other peers after a restart (RFC 4724, 4.1).
+func (s *speaker) waits(ctx context.Context, addr netip.Addr) (yes bool) {
+	if err := s.server.ListPeer(ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
+		yes = yes || p.GetGracefulRestart().GetLocalRestarting()
+	}); err != nil {
+		s.log.Debug("cannot list BGP peers", "error", err)
+	}
+	return yes
 }
 
 // endLimit limits how long removePeer waits until a session has ended.
