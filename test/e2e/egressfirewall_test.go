@@ -6,7 +6,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,6 +93,53 @@ func endsConnections(t *testing.T, s *stage.Stage, pods ...string) {
 	}
 	require.NoError(t, s.Edit(ctx, "firewall.yaml", "type: Allow, to: {cidrSelector: 198.51", "type: Deny, to: {cidrSelector: 198.51"))
 	awaitDenied(t, "connections that are there", open...)
+}
+
+// endsDownloads has a pod read from servers on its own node and on another one, and checks that a new Deny ends that: the servers' packets
+// do not begin the connections again.
+func endsDownloads(t *testing.T, s *stage.Stage) {
+	t.Helper()
+	const deny, nodes = "  - {type: Deny, to: {cidrSelector: 0.0.0.0/0}}\n", "  - {type: Allow, to: {cidrSelector: 10.0.0.0/24}}\n"
+	ctx := t.Context()
+	require.NoError(t, s.Edit(ctx, "firewall.yaml", deny, nodes+deny))
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop) })
+	var moved [2]atomic.Int64
+	for i, server := range []string{"a", "c"} {
+		const port = 9001
+		_, err := s.Lab.Respond(ctx, s.Node(server), lab.OnPort(port))
+		require.NoError(t, err)
+		to := netip.AddrPortFrom(ipFamilies[0].of(ipFamilies[0].lan, server), port)
+		var session *lab.Session
+		require.NoError(t, lab.Wait(ctx, patience, func() (err error) {
+			session, err = s.Node("a-p1").Open(ctx, to)
+			return err
+		}))
+		t.Cleanup(func() { _ = session.Close() })
+		go func() { _ = session.Pour(ctx, false, stop, &moved[i]) }()
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			if moved[i].Load() == 0 {
+				return errors.New("nothing has moved")
+			}
+			return nil
+		}))
+	}
+	require.NoError(t, s.Edit(ctx, "firewall.yaml", nodes+deny, deny))
+	awaitDenied(t, "a node", ping(s, "a-p1", ipFamilies[0].of(ipFamilies[0].lan, "a")), ping(s, "a-p1", ipFamilies[0].of(ipFamilies[0].lan, "c")))
+	for i := range moved {
+		before, since := moved[i].Load(), time.Now()
+		last := before
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			if now := moved[i].Load(); now != last {
+				last, since = now, time.Now()
+			}
+			if time.Since(since) < dropLimit {
+				return errors.New("bytes move")
+			}
+			return nil
+		}))
+		require.Less(t, last-before, int64(64<<20), "of packets that were under way")
+	}
 }
 
 // requireNone fails if a router saw one of these packets to the outside, with the source of one of the identities.
@@ -182,6 +231,11 @@ func TestEgressFirewall(t *testing.T) {
 		}
 		requireNone(t, s, []identity{web, nodeC}, func(p lab.Packet) bool { return p.Src.Is4() })
 		require.NoError(t, s.Write(ctx, "firewall.yaml", firewallManifest))
+		asManifest(t, "a-p1")
+	})
+
+	t.Run("a new Deny ends downloads from nodes", func(t *testing.T) {
+		endsDownloads(t, s)
 		asManifest(t, "a-p1")
 	})
 

@@ -32,6 +32,7 @@ const (
 	ChainAnswers  = "answers"
 	ChainAnswered = "answered"
 	chainPolicies = "policies"
+	chainServers  = "servers"
 	chainDenied   = "denied"
 )
 
@@ -87,6 +88,7 @@ func firewallChains(d *plan.DataPlane) (all []Chain) {
 		Name: ChainFirewall, Hook: nftables.ChainHookPrerouting, Priority: priorityFirewall, Kind: nftables.ChainTypeFilter,
 		Rules: [][]expr.Any{join(ctLacks(expr.CtKeySTATE, StateNew|stateLost), accept)},
 	}
+	servers := Chain{Name: chainServers, Hook: nftables.ChainHookOutput, Priority: priorityFirewall, Kind: nftables.ChainTypeFilter}
 	for _, f := range Families {
 		var ids []plan.PathID
 		for i := range d.Policies {
@@ -103,12 +105,20 @@ func firewallChains(d *plan.DataPlane) (all []Chain) {
 			first.Rules = append(first.Rules, join(neighbourDiscovery, notRouted(), accept))
 		}
 		first.Rules = append(first.Rules, goTo(chainPolicies+f.Suffix))
-		base.Rules = append(base.Rules, join(f.source(), anyPath(SetFirewalled+f.Suffix), goTo(first.Name)))
+		base.Rules = append(base.Rules, join(f.source(), anyPath(SetFirewalled+f.Suffix), goTo(first.Name)), f.fromServer())
+		servers.Rules = append(servers.Rules, f.fromServer())
 		all = append(append(all, first),
 			ways(chainPolicies+f.Suffix, f.source(), SetFirewalled+f.Suffix, goingTo(SetPolicy), ids, goTo(chainDenied))...)
 	}
 	denied := Chain{Name: chainDenied, Rules: [][]expr.Any{dropFor(DropFirewall)}}
-	return slices.Concat([]Chain{base}, all, []Chain{denied}, answerChains(d))
+	return slices.Concat([]Chain{base, servers}, all, []Chain{denied}, answerChains(d))
+}
+
+// fromServer drops a server's packet that would begin a connection in the middle. The connection, which the pod had begun, may have ended
+// with a policy: the pod's packets would count as replies, which no policy judges. Servers are outside, on other nodes, or on this one.
+func (f Family) fromServer() []expr.Any {
+	return join(ctHas(expr.CtKeySTATE, StateNew), tcpWithoutSYN, f.destination(), anyPath(SetFirewalled+f.Suffix),
+		f.load(f.Src, reg), notIn(SetInside+f.Suffix), ctLacks(expr.CtKeySTATUS, StatusDNAT), dropFor(DropFormer))
 }
 
 // answerChains returns the chains that queue answers of resolvers to pods whose policy has names, until the kernel has the addresses in
