@@ -28,7 +28,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		return // a late event of a session that was removed
 	}
 	st := s.stateOf(now.NeighborAddress, at)
-	before := st.state
+	before, lasted := st.state, at.Sub(st.since)
 	if now.SessionState != before {
 		st.state, st.since = now.SessionState, at
 	}
@@ -38,7 +38,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		}
 		return
 	}
-	s.noteOpening(now.NeighborAddress, before, now.SessionState)
+	s.noteOpening(now, st, before, lasted)
 	was, is := before == bgp.BGP_FSM_ESTABLISHED, now.SessionState == bgp.BGP_FSM_ESTABLISHED
 	switch {
 	case is && !was:
@@ -47,7 +47,7 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 	case !is:
 		s.noteDown(p, st, was, now)
 	}
-	if was && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
+	if was && graceful(now) {
 		// Its routes stay but become stale, which no event reports.
 		s.rib.keep(now.NeighborAddress)
 		s.changed((*outdated).addAll)
@@ -56,6 +56,11 @@ func (s *speaker) peerChanged(ev *apiutil.WatchEventMessage_PeerEvent, at time.T
 		s.uncounted = true
 		s.hint.Apply()
 	}
+}
+
+// graceful reports whether a session was lost whose peer restarts gracefully.
+func graceful(now apiutil.PeerState) bool {
+	return now.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART
 }
 
 // stateOf returns the state of a session, which begins at a time unless it is known. The caller holds s.mu.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/egressway/egressway/internal/plan"
@@ -14,21 +15,30 @@ import (
 // openingsMost is how many consecutive failures are followed by an immediate retry.
 const openingsMost = 3
 
+// lastingSession is how long a session must have been established for an immediate retry after its end. A peer may end a shorter one
+// because of what we send.
+const lastingSession = 10 * time.Second
+
 // failedOpenings counts how often a peer ended a session before it was established, since the last established one. A
 // peer that has not noticed the end of the former session treats a new one as a collision and refuses it (RFC 4271,
 // 6.8); a router with graceful restart then ends the former session and accepts the next connection (RFC 4724, 4.2).
-// GoBGP waits 5 s before that.
+// The end of a session that lasted counts too, as where BFD of a router has expired. GoBGP waits 5 s after each.
 type failedOpenings struct {
 	times int
 	again bool // retry at once
 }
 
-// noteOpening records a change of a session's state. The caller holds s.mu.
-func (s *speaker) noteOpening(addr netip.Addr, before, now bgp.FSMState) {
-	switch {
-	case now == bgp.BGP_FSM_ESTABLISHED:
+// noteOpening records a change of a session's state. lasted is how long it was in the state before. The caller holds s.mu.
+func (s *speaker) noteOpening(now apiutil.PeerState, st *sessionState, before bgp.FSMState, lasted time.Duration) {
+	addr := now.NeighborAddress
+	switch is := now.SessionState; {
+	case is == bgp.BGP_FSM_ESTABLISHED:
 		delete(s.failed, addr)
-	case now == bgp.BGP_FSM_IDLE && (before == bgp.BGP_FSM_OPENSENT || before == bgp.BGP_FSM_OPENCONFIRM):
+	case before == bgp.BGP_FSM_ESTABLISHED:
+		if lasted > lastingSession && !graceful(now) && !st.overLimit && st.resetFor == "" {
+			s.noteFailedOpening(addr)
+		}
+	case is == bgp.BGP_FSM_IDLE && (before == bgp.BGP_FSM_OPENSENT || before == bgp.BGP_FSM_OPENCONFIRM):
 		s.noteFailedOpening(addr)
 	}
 }

@@ -6,8 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/plan"
 )
 
 // TestUnansweredOpens sets a session up again whose peer does not answer OPENs: not where the OPENs are of an earlier session, nor where the
@@ -41,4 +45,38 @@ func TestUnansweredOpens(t *testing.T) {
 	require.False(t, restarts(active, active, 3, 1, 2*patience), "its routes are kept")
 	s.rib.remove(peer, prefix)
 	require.True(t, restarts(active, active, 3, 1, 0))
+}
+
+// TestLostSessionIsTriedAgain tries a session at once that a peer has ended after a while: not one that was short, nor one that we ended,
+// nor one whose peer restarts gracefully.
+func TestLostSessionIsTriedAgain(t *testing.T) {
+	peer, begun := netip.MustParseAddr("10.1.0.1"), time.Now()
+	for name, c := range map[string]struct {
+		lasted time.Duration
+		harm   func(*speaker, *apiutil.PeerState)
+		again  bool
+	}{
+		"lasting":        {lasted: 11 * time.Second, again: true},
+		"short":          {lasted: 9 * time.Second},
+		"ours":           {lasted: time.Hour, harm: func(s *speaker, _ *apiutil.PeerState) { s.states[peer].resetFor = "BFD" }},
+		"over its limit": {lasted: time.Hour, harm: func(s *speaker, _ *apiutil.PeerState) { s.states[peer].overLimit = true }},
+		"graceful": {lasted: time.Hour, harm: func(_ *speaker, now *apiutil.PeerState) {
+			now.DisconnectReason = api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &speaker{
+				log: slog.New(slog.DiscardHandler), hint: Hints{Apply: func() {}, Routes: func() {}},
+				peers: map[netip.Addr]plan.Peer{peer: {}}, failed: map[netip.Addr]*failedOpenings{},
+				states: map[netip.Addr]*sessionState{peer: {state: bgp.BGP_FSM_ESTABLISHED, since: begun}},
+			}
+			now := apiutil.PeerState{NeighborAddress: peer, SessionState: bgp.BGP_FSM_IDLE}
+			if c.harm != nil {
+				c.harm(s, &now)
+			}
+			s.peerChanged(&apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE, Peer: apiutil.Peer{State: now}}, begun.Add(c.lasted))
+			require.Equal(t, c.again, s.tryAgain(peer))
+			require.False(t, s.tryAgain(peer), "only once")
+		})
+	}
 }
