@@ -29,7 +29,7 @@ func (a *Agent) observe(c *config.Config) liveness.View {
 		a.status.NodeLost()
 		a.status.Stage(status.StageDetect, f.Silent)
 		a.last.others.failover.noticed = now
-		a.last.sweep.ended = time.Time{}
+		a.last.sweep = sweep{}
 	}
 	for _, node := range v.Returned {
 		a.log.Info("node is no longer silent", "node", node)

@@ -7,24 +7,32 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Connections that may contradict a plan are searched for at once, and then not again for sweepShare × the duration of
-// the search, at most sweepMost: the kernel scans its whole table for that. Meanwhile the rules drop their packets.
-// After the death of a node the next search is immediate, because flows then move to its standby.
+// Connections that may contradict a plan are searched for at once. The kernel scans its whole table for that, so a search owes sweepShare ×
+// its duration of rest, at most sweepMost. Once a few searches owe more than sweepBurst, the next one waits: a move takes three in a row.
+// Meanwhile the rules drop packets of these connections. After the death of a node the next search is immediate, because flows then move to
+// its standby.
 const (
 	sweepShare = 20
 	sweepMost  = 200 * time.Millisecond
+	sweepBurst = 600 * time.Millisecond
 )
 
-// sweep records when connections were last searched, and how long that took.
+// sweep records when connections were last searched, and how much rest was owed then.
 type sweep struct {
 	ended time.Time
-	took  time.Duration
+	owed  time.Duration
 	due   bool // a pass that searches again was requested
 }
 
+// owes returns the rest that is owed.
+func (s *sweep) owes(now time.Time) time.Duration { return max(0, s.owed-now.Sub(s.ended)) }
+
 // rest returns the time until the next search; 0: now.
-func (s *sweep) rest(now time.Time) time.Duration {
-	return max(0, s.ended.Add(min(sweepShare*s.took, sweepMost)).Sub(now))
+func (s *sweep) rest(now time.Time) time.Duration { return max(0, s.owes(now)-sweepBurst) }
+
+// done records a search.
+func (s *sweep) done(began, now time.Time) {
+	*s = sweep{ended: now, owed: s.owes(began) + min(sweepShare*now.Sub(began), sweepMost)}
 }
 
 // endContradictions ends the connections that contradict the plan in force, now or in a later pass that it requests.
@@ -38,7 +46,6 @@ func (a *Agent) endContradictions(ctx context.Context, desired *plan.NodePlan) (
 		return 0, nil
 	}
 	ended, err = a.kernel.EndContradictions(ctx, desired.DataPlane)
-	now := time.Now()
-	*s = sweep{ended: now, took: now.Sub(began)}
+	s.done(began, time.Now())
 	return ended, err
 }

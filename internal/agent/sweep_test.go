@@ -7,14 +7,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestSweepsRest searches a few times in a row without a rest, and in the long run for a 20th of the time.
 func TestSweepsRest(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var s sweep
-	require.Zero(t, s.rest(now), "the first need not wait")
-	s = sweep{ended: now, took: 3 * time.Millisecond}
-	require.Equal(t, 60*time.Millisecond, s.rest(now))
-	require.Equal(t, 40*time.Millisecond, s.rest(now.Add(20*time.Millisecond)))
-	require.Zero(t, s.rest(now.Add(time.Second)))
-	s.took = time.Minute
-	require.Equal(t, sweepMost, s.rest(now), "connections do not contradict a plan for long")
+	search := func(took time.Duration) (rested time.Duration) {
+		rested = s.rest(now)
+		now = now.Add(rested + took)
+		s.done(now.Add(-took), now)
+		return rested
+	}
+	for range 3 {
+		require.Zero(t, search(time.Minute), "connections do not contradict a plan for long")
+	}
+	require.Zero(t, s.rest(now))
+	require.Zero(t, search(time.Minute))
+	require.Equal(t, sweepMost, s.rest(now))
+	now = now.Add(time.Second)
+	require.Zero(t, s.rest(now))
+
+	s = sweep{}
+	began, searches := now, 0
+	for ; now.Sub(began) < time.Minute; searches++ {
+		search(5 * time.Millisecond)
+	}
+	require.InDelta(t, float64(time.Minute/(20*5*time.Millisecond)), searches, 40)
 }
