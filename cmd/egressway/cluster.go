@@ -304,22 +304,25 @@ Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the no
 		c.Long = "Let a node that drains serve EgressServices again.\n\nExit codes: 0 it may serve them again; 1 an error."
 	}
 	c.RunE = func(cmd *cobra.Command, nodes []string) error {
+		args, within := []string{"drain", "--undo"}, o.timeout
+		if !undo {
+			if !cmd.Flags().Changed("timeout") {
+				within = drainedWithin
+			}
+			args = []string{"drain", "--timeout", within.String()}
+			within += answerWithin // the node itself says what it waited for
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), within)
+		defer cancel()
 		f, err := fleet.Open(o.Options)
 		if err != nil {
 			return err
 		}
-		d, err := f.On(cmd.Context(), nodes[0])
+		d, err := f.On(ctx, nodes[0])
 		if err != nil {
 			return err
 		}
-		args := []string{"drain"}
-		switch {
-		case undo:
-			args = append(args, "--undo")
-		case cmd.Flags().Changed("timeout"):
-			args = append(args, "--timeout", o.timeout.String())
-		}
-		return result(f.Run(cmd.Context(), d, cmd.OutOrStdout(), cmd.ErrOrStderr(), args...))
+		return result(f.Run(ctx, d, cmd.OutOrStdout(), cmd.ErrOrStderr(), args...))
 	}
 	return c
 }

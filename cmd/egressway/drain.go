@@ -45,14 +45,17 @@ Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the no
 		},
 	}
 	c.Flags().BoolVar(&undo, "undo", false, "serve EgressServices again")
-	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
+	c.Flags().DurationVar(&timeout, "timeout", drainedWithin, "how long to wait")
 	socketFlag(c, &socket)
 	return c
 }
 
 const (
-	// knownWithin is the time until the leader knows that the node drains: until then it may elect this node.
-	knownWithin = time.Second
+	// quietFor is how long a node that the leader knows to drain must have had no role: the leader may just have elected it, and other
+	// nodes may still send packets to it.
+	quietFor = 2 * time.Second
+	// drainedWithin is how long drain waits unless asked otherwise.
+	drainedWithin = 2 * time.Minute
 	// repeatAfter is the pause between equal lines.
 	repeatAfter = 10 * time.Second
 )
@@ -73,8 +76,8 @@ func awaitDrained(ctx context.Context, out io.Writer, socket string, timeout tim
 		})
 	}()
 	var last status.Report
-	p := progress{out: out, began: time.Now()}
-	tick := time.NewTicker(knownWithin)
+	p := progress{out: out}
+	tick := time.NewTicker(quietFor / 2)
 	defer tick.Stop()
 	known := false
 	for {
@@ -103,15 +106,21 @@ func awaitDrained(ctx context.Context, out io.Writer, socket string, timeout tim
 // progress writes lines about a draining node: each when it changes, then every repeatAfter.
 type progress struct {
 	out      io.Writer
-	began    time.Time
 	lastLine string
 	at       time.Time
 	flows    time.Time // since when only flows remain
+	quiet    time.Time // since when the node has no role, and the leader knows that it drains
 }
 
 // update writes news from a report, and reports whether the node is drained.
 func (p *progress) update(r status.Report, now time.Time) (drained bool) {
 	hosted, backed := len(r.Hosted()), len(r.Backed())
+	switch without := r.DrainReported && !r.Unknowing && hosted+backed == 0; {
+	case !without:
+		p.quiet = time.Time{}
+	case p.quiet.IsZero():
+		p.quiet = now
+	}
 	var line, passed string
 	switch {
 	case r.Unknowing:
@@ -125,7 +134,7 @@ func (p *progress) update(r status.Report, now time.Time) (drained bool) {
 		}
 		line = "waiting for the flows of " + services(backed)
 		passed = fmt.Sprintf(" (%s)", now.Sub(p.flows).Round(time.Second))
-	case !r.Draining || now.Sub(p.began) < knownWithin:
+	case p.quiet.IsZero() || now.Sub(p.quiet) < quietFor:
 		return false
 	default:
 		fmt.Fprintln(p.out, text.Line("node "+r.Node+" is drained"))
@@ -163,8 +172,10 @@ func remaining(r status.Report) string {
 	switch {
 	case r.Unknowing:
 		return "the daemon does not know all objects yet"
+	case len(parts) == 0 && !r.DrainReported:
+		return "the API server does not have its report that it drains, so the leader does not know"
 	case len(parts) == 0:
-		return "the leader may not know yet"
+		return "until a moment ago it was host or standby of services"
 	}
 	return "it is still " + strings.Join(parts, ", and ")
 }

@@ -24,7 +24,7 @@ func served(hosts ...string) status.Report {
 		}}, nil)
 	}
 	now := time.Now()
-	r := status.From(p, nil, nil, status.Pass{Began: now, Ended: now, InForce: true, Draining: true})
+	r := status.From(p, nil, nil, status.Pass{Began: now, Ended: now, InForce: true, Draining: true, DrainReported: true})
 	r.Node = "a"
 	return r
 }
@@ -32,7 +32,7 @@ func served(hosts ...string) status.Report {
 func TestDrainProgress(t *testing.T) {
 	var out strings.Builder
 	began := time.Now()
-	p := progress{out: &out, began: began}
+	p := progress{out: &out}
 	says := func(after time.Duration, r status.Report, want string) {
 		t.Helper()
 		out.Reset()
@@ -48,20 +48,26 @@ func TestDrainProgress(t *testing.T) {
 	says(13*time.Second, served("ba", "ca"), "waiting for the flows of 2 services (10s)\n")
 	says(14*time.Second, served("ba", "cb"), "waiting for the flows of 1 service (11s)\n")
 	says(15*time.Second, served("ab", "cb"), "1 service moving\n")
-	says(16*time.Second, served("bc", "cb"), "node a is drained\n")
+	says(16*time.Second, served("bc", "cb"), "") // other nodes may still send packets to it
+	says(18*time.Second, served("bc", "cb"), "node a is drained\n")
 
-	p = progress{out: &out, began: began}
-	says(0, served(), "") // the leader may not know yet
-	undrained := served()
-	undrained.Draining = false
-	says(time.Minute, undrained, "")
-	says(time.Minute, served(), "node a is drained\n")
+	p = progress{out: &out}
+	unreported := served()
+	unreported.DrainReported = false
+	says(0, unreported, "")
+	says(time.Minute, unreported, "")
+	require.Equal(t, "the API server does not have its report that it drains, so the leader does not know", remaining(unreported))
+	says(time.Minute, served(), "")
+	says(time.Minute+time.Second, served("ab"), "1 service moving\n") // the leader had just elected it
+	says(time.Minute+2*time.Second, served(), "")
+	says(time.Minute+4*time.Second, served(), "node a is drained\n")
 
-	p = progress{out: &out, began: began} // after a restart, the kernel serves what no report lists
+	p = progress{out: &out} // after a restart, the kernel serves what no report lists
 	unknowing := served()
 	unknowing.Unknowing = true
 	says(time.Minute, unknowing, "waiting: the daemon does not know all objects yet since its start\n")
-	says(2*time.Minute, served(), "node a is drained\n")
+	says(2*time.Minute, served(), "")
+	says(2*time.Minute+quietFor, served(), "node a is drained\n")
 }
 
 func TestDrainRemaining(t *testing.T) {

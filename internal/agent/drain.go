@@ -51,6 +51,11 @@ func (a *Agent) drain(yes bool) error {
 	return nil
 }
 
+// drainReported reports whether the leader can read that this node drains.
+func (a *Agent) drainReported() bool {
+	return a.draining.wanted() && a.server != nil && a.server.DrainReported()
+}
+
 // drainOnStop waits for the signal to stop, and then, if so configured, until this node's services have moved. After
 // that it withdraws all announcements: flows that still use this node do so through the kernel's state, which stays. If
 // services did not move in time, everything stays announced, as without draining. It also returns when ctx ends.
@@ -72,7 +77,8 @@ func (a *Agent) drainOnStop(ctx, stop context.Context) {
 	defer cancel()
 	a.draining.set(func(d *draining) { d.asked = true })
 	a.wake()
-	if !a.status.Await(ctx, func(r status.Report) bool { return r.Draining && !r.Unknowing && len(r.Hosted()) == 0 }) {
+	moved := func(r status.Report) bool { return r.DrainReported && !r.Unknowing && len(r.Hosted()) == 0 }
+	if !a.status.Await(ctx, moved) {
 		a.log.Warn("services did not move in time, announcements stay", "egressservices", a.status.Report().Hosted())
 		return
 	}

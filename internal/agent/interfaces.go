@@ -79,6 +79,8 @@ type following interface {
 	Current(ctx context.Context) error
 	// Report publishes the state of this node to the leader.
 	Report(r cluster.Report)
+	// DrainReported reports whether the leader can read that this node drains.
+	DrainReported() bool
 	// ReportNode publishes the state of this node to people.
 	ReportNode(s v1alpha1.EgressNodeStatus)
 	// MayGet returns the user of a token, and whether that user may get a path of the daemon.

@@ -26,6 +26,7 @@ import (
 // the last one.
 func (a *Agent) pass(ctx context.Context) error {
 	pass := status.Pass{Began: time.Now(), Draining: a.draining.wanted()}
+	pass.DrainReported = a.drainReported()
 	a.last.restless = false
 	a.mu.Lock()
 	base, stale := a.config, a.stale

@@ -301,6 +301,7 @@ type scriptedServer struct {
 
 func (s *scriptedServer) Reached() []netip.Addr                { return nil }
 func (s *scriptedServer) Report(r cluster.Report)              { s.report = r }
+func (s *scriptedServer) DrainReported() bool                  { return s.report.Draining }
 func (s *scriptedServer) ReportNode(v1alpha1.EgressNodeStatus) {}
 
 func (s *scriptedServer) MayGet(context.Context, string, string) (string, bool, error) {
@@ -484,12 +485,14 @@ func TestPassRefusedByTheSpeaker(t *testing.T) {
 func TestPassEndsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := settled(t)
-		s.kernel.result.Contradicted = true
-		require.NoError(t, s.passes("kernel", "watch c", "end connections"))
+		s.kernel.result.Contradicted, s.kernel.takes = true, sweepMost/sweepShare
+		for range 1 + sweepBurst/sweepMost {
+			require.NoError(t, s.passes("kernel", "watch c", "end connections"))
+		}
 		require.NoError(t, s.passes("kernel", "watch c"))
 		require.NoError(t, s.passes("kernel", "watch c"))
 		require.Empty(t, s.awake)
-		s.later(sweepShare * s.kernel.takes)
+		s.later(sweepMost)
 		require.Len(t, s.awake, 1, "one pass is due")
 		require.NoError(t, s.passes("kernel", "watch c", "end connections"))
 	})

@@ -46,6 +46,8 @@ type Report struct {
 	EgressFirewalls   []EgressFirewall `json:"egressFirewalls,omitempty"`
 	FirewallPolicies  int              `json:"firewallPolicies,omitempty"`
 	FirewallStretches int              `json:"firewallStretches,omitempty"`
+	// DrainReported: the node drains, and the leader can read that.
+	DrainReported bool `json:"drainReported,omitempty"`
 	// Names holds the DNS names in rules of EgressFirewalls, sorted.
 	Names []Name `json:"names,omitempty"`
 
@@ -201,6 +203,7 @@ type Pass struct {
 	ConnectionsEnded uint
 	ConfigStale      bool
 	Draining         bool
+	DrainReported    bool
 	Err              error
 	Watched          map[string]bool // nodes, and whether they are alive
 	// Announced holds the desired announcements of the speaker of each network. They lag behind the plan while the
@@ -215,7 +218,8 @@ func From(p *plan.NodePlan, problems []cluster.Problem, sessions []bgp.Session, 
 	}
 	r := Report{
 		Applied: pass.Ended, Duration: pass.Ended.Sub(pass.Began),
-		Ready: pass.InForce, ConfigStale: pass.ConfigStale, Draining: pass.Draining, Unknowing: pass.Unknowing,
+		Ready: pass.InForce, ConfigStale: pass.ConfigStale, Draining: pass.Draining,
+		DrainReported: pass.DrainReported, Unknowing: pass.Unknowing,
 		ConnectionsEnded: pass.ConnectionsEnded, Errors: messages(pass.Err),
 		Services: make([]Service, 0, p.Services.Len()), Sessions: make([]Session, 0, len(sessions)),
 		Problems: make([]Problem, 0, len(problems)),

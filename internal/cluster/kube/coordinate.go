@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -102,7 +103,11 @@ func (c *Cluster) outcome(k clients, request, resource string, err error) {
 // watchLeases calls to for every change of the Leases in the daemon's namespace that choose selects, until ctx ends. what is
 // the name of this watch in Problems.
 func (c *Cluster) watchLeases(ctx context.Context, k clients, request string, choose func(*metav1.ListOptions), to *leases) {
-	at := k.core.CoordinationV1().Leases(c.options.Namespace)
+	ask := func(o *metav1.ListOptions) *rest.Request {
+		choose(o)
+		return k.core.CoordinationV1().RESTClient().Get().Namespace(c.options.Namespace).Resource("leases").
+			VersionedParams(o, metav1.ParameterCodec)
+	}
 	report := func(err error) {
 		if ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsInvalid(err) { // a list follows these
 			c.outcome(k, request, leaseResource, err)
@@ -111,14 +116,15 @@ func (c *Cluster) watchLeases(ctx context.Context, k clients, request string, ch
 	defer c.outcome(k, request, leaseResource, nil)
 	from := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			choose(&o)
-			list, err := at.List(ctx, o)
+			bounded, cancel := context.WithTimeout(ctx, listWithin)
+			defer cancel()
+			list, err := ask(&o).Do(bounded).Get()
 			report(err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			choose(&o)
-			w, err := at.Watch(ctx, o)
+			o.Watch = true
+			w, err := within(ctx, c.pauses.answer, ask(&o), o.TimeoutSeconds)
 			report(err)
 			return w, err
 		},

@@ -43,6 +43,7 @@ type report struct {
 	mu      sync.Mutex
 	text    string // empty: nothing yet
 	last    cluster.Report
+	drains  bool // the API server has a report that the node drains
 	changed chan struct{}
 }
 
@@ -52,6 +53,21 @@ func (r *report) changes() chan struct{} {
 		r.changed = make(chan struct{}, 1)
 	}
 	return r.changed
+}
+
+// setDrains records what a written report says, and reports whether it is new.
+func (r *report) setDrains(drains bool) (changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed, r.drains = r.drains != drains, drains
+	return changed
+}
+
+// DrainReported reports whether the API server has this node's report that it drains.
+func (c *Cluster) DrainReported() bool {
+	c.report.mu.Lock()
+	defer c.report.mu.Unlock()
+	return c.report.drains
 }
 
 // Report sets this node's report for the leader. If it differs from the former one, it is soon written to this node's
@@ -131,7 +147,7 @@ func (c *Cluster) writeReports(ctx context.Context, k clients) {
 // starts is not written.
 func (c *Cluster) writeReport(ctx context.Context, k clients) (renews bool, err error) {
 	c.report.mu.Lock()
-	text, starting := c.report.text, c.report.last.Starting
+	text, starting, drains := c.report.text, c.report.last.Starting, c.report.last.Draining
 	c.report.mu.Unlock()
 	node, lasts, now := c.options.Node, int32(c.timing.life/time.Second), metav1.NowMicro()
 	lease := &coordinationv1.Lease{
@@ -143,7 +159,9 @@ func (c *Cluster) writeReport(ctx context.Context, k clients) (renews bool, err 
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &lasts, RenewTime: &now},
 	}
 	if !starting {
-		err = c.writeLease(ctx, k, lease)
+		if err = c.writeLease(ctx, k, lease); err == nil && c.report.setDrains(drains) {
+			c.wake()
+		}
 		return err == nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestWithin)
@@ -172,7 +190,8 @@ func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordination
 	return c.createLease(ctx, k, lease)
 }
 
-// createLease makes a Lease of this node. If there is one, the error is that of apierrors.IsAlreadyExists.
+// createLease makes a Lease of this node, unless the cluster has no Node for it: then no leader needs it, and no owner would remove it. If
+// there is one, the error is that of apierrors.IsAlreadyExists.
 func (c *Cluster) createLease(ctx context.Context, k clients, lease *coordinationv1.Lease) error {
 	// Only a new Lease gets an owner: on some clusters, changing the owner of an object needs permission to delete it.
 	select {
@@ -180,11 +199,13 @@ func (c *Cluster) createLease(ctx context.Context, k clients, lease *coordinatio
 	case <-ctx.Done():
 		return fmt.Errorf("create Lease %s/%s: Nodes were not listed yet, so its owner is not known", lease.Namespace, lease.Name)
 	}
-	if uid := c.nodeUID(); uid != "" {
-		lease.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(uid),
-		}}
+	uid := c.nodeUID()
+	if uid == "" {
+		return nil
 	}
+	lease.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(uid),
+	}}
 	if _, err := k.core.CoordinationV1().Leases(c.options.Namespace).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
