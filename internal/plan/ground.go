@@ -111,6 +111,8 @@ func (g *ground) readAway(s *Snapshot) {
 // the node's addresses.
 const ipvsDevice = "kube-ipvs0"
 
+const loopback = "lo"
+
 func (g *ground) readNodes(serviceCIDRs []netip.Prefix) {
 	inside := slices.Clone(serviceCIDRs)
 	for _, name := range slices.Sorted(g.nodes.Keys()) {
@@ -158,16 +160,35 @@ func (g *ground) readRanges(serviceCIDRs []netip.Prefix) {
 	for _, r := range g.ranges {
 		g.ranged = g.ranged.and(only(familyOf(r.Addr())))
 	}
-	g.cluster = minimal(slices.Concat(pods, neverSteered, g.config.ClusterCIDRs, serviceCIDRs, g.nodeAddresses()))
+	g.cluster = minimal(slices.Concat(pods, neverSteered, g.config.ClusterCIDRs, serviceCIDRs, g.mainAddresses()))
+}
+
+// mainAddresses lists the addresses of all nodes to which the main table leads. It does not lead to those of this node in a VRF: packets to
+// them would leave by the default route.
+func (g *ground) mainAddresses() (all []netip.Prefix) {
+	for _, n := range g.nodes.All() {
+		for _, a := range n.Addresses {
+			all = append(all, single(a))
+		}
+	}
+	for _, l := range g.links {
+		if l.Name == ipvsDevice || g.inVRF(l) {
+			continue
+		}
+		for _, p := range l.Addrs {
+			all = append(all, single(p.Addr()))
+		}
+	}
+	return all
 }
 
 // beyondFirewall returns the destinations that no EgressFirewall denies: ranges of pods and Services, single ones of them, and what
 // never leaves a link. Addresses of nodes count only inside a range of pods or Services, even if clusterCIDRs lists them.
 func (g *ground) beyondFirewall(singles sorted.List[Prefix]) []netip.Prefix {
 	ofNodes := map[netip.Addr]bool{}
-	for _, a := range slices.Concat(g.nodeAddresses(), singlesOf(g.secondary)) {
-		if !cluster.Within(g.inside, a.Addr()) {
-			ofNodes[a.Addr()] = true
+	for _, a := range slices.Concat(slices.Collect(maps.Keys(g.nodeIPs)), g.secondary) {
+		if !cluster.Within(g.inside, a) {
+			ofNodes[a] = true
 		}
 	}
 	all := slices.Concat(g.inside, neverSteered)
@@ -183,14 +204,6 @@ func (g *ground) beyondFirewall(singles sorted.List[Prefix]) []netip.Prefix {
 	return minimal(all)
 }
 
-// singlesOf returns addresses as prefixes.
-func singlesOf(addresses []netip.Addr) (all []netip.Prefix) {
-	for _, a := range addresses {
-		all = append(all, single(a))
-	}
-	return all
-}
-
 // appendWithout appends the prefixes that make up a prefix without some of its addresses.
 func appendWithout(all []netip.Prefix, p netip.Prefix, holes []netip.Addr) []netip.Prefix {
 	switch {
@@ -203,21 +216,6 @@ func appendWithout(all []netip.Prefix, p netip.Prefix, holes []netip.Addr) []net
 	high := netip.PrefixFrom(cluster.LastAddr(p), p.Bits()+1).Masked()
 	for _, half := range []netip.Prefix{low, high} {
 		all = appendWithout(all, half, slices.DeleteFunc(slices.Clone(holes), func(a netip.Addr) bool { return !half.Contains(a) }))
-	}
-	return all
-}
-
-// nodeAddresses lists the addresses of all nodes, among them those of this node's links.
-func (g *ground) nodeAddresses() (all []netip.Prefix) {
-	for _, n := range g.nodes.All() {
-		for _, a := range n.Addresses {
-			all = append(all, single(a))
-		}
-	}
-	for _, l := range g.links {
-		for _, p := range l.Addrs {
-			all = append(all, single(p.Addr()))
-		}
 	}
 	return all
 }
@@ -350,16 +348,18 @@ func (g *ground) addGuests(n *cluster.Node) {
 	}
 }
 
-// onLink finds the interface whose subnet holds addr. Uplinks of networks do not count.
+// onLink finds the interface with the smallest subnet that holds addr, as the kernel does. Uplinks of networks do not count.
 func (g *ground) onLink(addr netip.Addr) (device string, ok bool) {
+	bits := -1
 	for _, l := range g.links {
 		for _, p := range l.Addrs {
-			if p.Contains(addr) && p.Addr() != addr && !p.IsSingleIP() && l.Name != g.config.Steering.Device && !g.isUplink(l.Name) {
-				return l.Name, true
+			if p.Bits() > bits && p.Contains(addr) && p.Addr() != addr && !p.IsSingleIP() &&
+				l.Name != g.config.Steering.Device && !g.isUplink(l.Name) {
+				device, bits = l.Name, p.Bits()
 			}
 		}
 	}
-	return "", false
+	return device, bits >= 0
 }
 
 func (g *ground) isUplink(device string) bool {

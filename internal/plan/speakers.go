@@ -124,7 +124,7 @@ func (g *ground) leadsOut(l Link, n *network, local bool) bool {
 func (g *ground) routedHops(n *network, local bool) (four, six netip.Addr) {
 	for _, l := range g.links {
 		a, b := g.nextHops(l, netip.Addr{})
-		if !g.leadsOut(l, n, local) || l.Name == "lo" || !a.IsValid() && !b.IsValid() {
+		if !g.leadsOut(l, n, local) || l.Name == loopback || !a.IsValid() && !b.IsValid() {
 			continue
 		}
 		if first := !four.IsValid() && !six.IsValid(); first || n.name == config.DefaultNetwork && g.isNode(l) {

@@ -207,8 +207,24 @@ func (g *ground) planTunnel(spare bool) {
 			"no interface of this node has its InternalIP, which VXLAN steering sends from")
 		return
 	}
-	mtu := cmp.Or(c.MTU, g.tunnelMTU(g.links[i].MTU-overhead))
+	mtu := cmp.Or(c.MTU, g.tunnelMTU(g.underlayMTU(g.links[i])-overhead))
 	g.tunnel = &Tunnel{Device: c.Device, VNI: c.VNI, Port: c.Port, MTU: mtu, Local: local, MAC: TunnelMAC(local), Spare: spare}
+}
+
+// underlayMTU returns the MTU by which this node reaches others, given the link that has the InternalIP. The loopback device does not lead
+// to them: any link with a subnet may.
+func (g *ground) underlayMTU(l Link) int {
+	if l.Name != loopback {
+		return l.MTU
+	}
+	least := 0
+	for _, l := range g.links {
+		subnet := func(p netip.Prefix) bool { return !p.IsSingleIP() }
+		if l.Name != loopback && l.MTU > 0 && g.inMain(l) && slices.ContainsFunc(l.Addrs, subnet) {
+			least = min(cmp.Or(least, l.MTU), l.MTU)
+		}
+	}
+	return cmp.Or(least, l.MTU)
 }
 
 // tunnelMTU returns the MTU of a tunnel where most bytes fit a packet of the underlay. Where br_netfilter reassembles a pod's

@@ -1,0 +1,43 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/stories"
+)
+
+// TestTunnelMTU plans the tunnel of a node whose InternalIP is an address of a link, or of the loopback device, as where it announces that
+// address to its routers.
+func TestTunnelMTU(t *testing.T) {
+	s, err := stories.Read("testdata/vxlan-off-link", "a")
+	require.NoError(t, err)
+	mtu := func(links ...plan.Link) int {
+		t.Helper()
+		next := s.Snapshot
+		next.Facts.Links = links
+		p, _ := plan.Build(next)
+		require.NotNil(t, p.Tunnel)
+		return p.Tunnel.MTU
+	}
+	link := func(name string, mtu int, addrs ...string) plan.Link {
+		return plan.Link{Name: name, Up: true, MTU: mtu, Addrs: prefixes(addrs...)}
+	}
+	require.Equal(t, 8950, mtu(link("eth1", 9000, "10.0.0.11/24"), link("eth9", 1400, "10.9.0.11/24")))
+	lo := link("lo", 65536, "127.0.0.1/8", "10.0.0.11/32")
+	require.Equal(t, 1450, mtu(lo, link("eth1", 1500, "10.7.0.11/31"), link("eth3", 9000, "10.7.0.13/31")), "any of them may lead to the others")
+	require.Equal(t, 1450, mtu(lo, link("eth1", 1500, "10.7.0.11/31"), link("dummy0", 1280, "10.8.0.1/32")), "no subnet")
+}
+
+// TestSteersByTheSmallestSubnet steers to a node by the link whose subnet is the smallest that holds its address, as the kernel does.
+func TestSteersByTheSmallestSubnet(t *testing.T) {
+	s, err := stories.Read("testdata/one-service", "a")
+	require.NoError(t, err)
+	next := s.Snapshot
+	next.Facts.Links = append([]plan.Link{{Name: "bond0", Up: true, MTU: 1500, Addrs: prefixes("10.1.2.3/7")}}, next.Facts.Links...)
+	p, _ := plan.Build(next)
+	require.Contains(t, p.DataPlane.Between, "lan")
+	require.NotContains(t, p.DataPlane.Between, "bond0")
+}
