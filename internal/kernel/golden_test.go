@@ -3,6 +3,7 @@ package kernel
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -36,12 +37,19 @@ var frozen = []struct {
 	{"default-network", "default-network", "a", nil},    // ingress IPs in the main table
 	{"vlan", "vlan", "a", nil},                          // uplinks that are VLAN sub-interfaces, which the daemon makes
 	{"hold", "hold", "a", nil},                          // pods that wait until they are selected
+	{"ipvs", "hold", "a", withIPVS},                     // the same beside kube-proxy in IPVS mode
 	{"egress-qos", "egress-qos", "a", nil},              // DSCP values of two classes
 	{"on-link", "on-link", "a", nil},                    // addresses of EgressIPs for which the node answers, by the table of family arp
 	{"egress-firewall", "egress-firewall", "a", nil},    // connections that a policy of each family allows
 	{"shared-path", "shared-path", "a", nil},            // hosts without a path id, by the table of family netdev
 	{"spare-tunnel", "shared-path", "e", nil},           // a tunnel for what nodes without path ids may send
 	{"moved-host", "one-service", "b", movedAndCounted}, // a host with connections that began at the former host, and counters for each ingress IP
+}
+
+func withIPVS(s *plan.Snapshot) {
+	s.Facts.Links = append(slices.Clone(s.Facts.Links), plan.Link{
+		Name: "kube-ipvs0", Index: 99, MTU: 1500, Addrs: []netip.Prefix{netip.MustParsePrefix("203.0.113.10/32")},
+	})
 }
 
 func movedAndCounted(s *plan.Snapshot) {

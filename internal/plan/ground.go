@@ -88,7 +88,8 @@ func (g *ground) likeFor(o *ground) bool {
 		}
 		return links
 	}
-	return (!g.lacking || sameHeard(g.heard, o.heard)) && maps.Equal(g.nodeIPs, o.nodeIPs) && maps.Equal(g.away, o.away) &&
+	return g.ipvs() == o.ipvs() && (!g.lacking || sameHeard(g.heard, o.heard)) &&
+		maps.Equal(g.nodeIPs, o.nodeIPs) && maps.Equal(g.away, o.away) &&
 		reflect.DeepEqual(g.networks, o.networks) && reflect.DeepEqual(tables(g.links), tables(o.links))
 }
 
@@ -112,6 +113,11 @@ func (g *ground) readAway(s *Snapshot) {
 const ipvsDevice = "kube-ipvs0"
 
 const loopback = "lo"
+
+// ipvs reports whether the ingress IPs of Services are the node's own addresses. The kernel looks for those before any of our rules.
+func (g *ground) ipvs() bool {
+	return slices.ContainsFunc(g.links, func(l Link) bool { return l.Name == ipvsDevice })
+}
 
 func (g *ground) readNodes(serviceCIDRs []netip.Prefix) {
 	inside := slices.Clone(serviceCIDRs)

@@ -279,6 +279,8 @@ type DataPlane struct {
 	ClampMSS6 uint16 `json:"clampMSS6,omitempty"`
 	// CountSent makes the kernel count packets that leave with an ingress IP.
 	CountSent bool `json:"countSent,omitempty"`
+	// IPVS: the kernel translates addresses of Services after routing, as kube-proxy's IPVS mode does, and sends such packets as its own.
+	IPVS bool `json:"ipvs,omitempty"`
 	// Hold drops new flows to the outside from Pods while their source is neither an endpoint nor in Let.
 	Hold bool `json:"hold,omitempty"`
 	// Let holds the addresses of this node's pods that need not be endpoints; empty without Hold.

@@ -64,6 +64,7 @@ func (r *pass) publish() {
 		next.VLANs = f.vlans
 		next.VRFs, next.Absent, next.Held, next.Watched, next.Rules, next.Tunnel = f.vrfs, f.absent, f.held, f.watched, f.rules, f.tunnelTo
 		d.Marks, d.Paths, d.Uplinks, d.Guests, d.Between, d.CountSent = f.marks, f.ways, f.uplinks, f.guests, f.between, f.countSent()
+		d.IPVS = f.ipvs()
 		d.ClampMSS4, d.ClampMSS6 = 0, 0
 		if t := next.Tunnel; t != nil {
 			d.ClampMSS4, d.ClampMSS6 = uint16(t.MTU-40), uint16(t.MTU-60) // IPv4 and IPv6 header, each with TCP's

@@ -215,6 +215,9 @@ func (f *frame) straysOf(s *source) (strays [2]PathID, resumed bool) {
 	if !runsDaemon(f.heard, partner) { // it would pass strays on
 		return strays, false
 	}
+	if s.id.Kind == cluster.KindEgressService && f.ipvs() { // packets to the node's own addresses do not leave it
+		return strays, false
+	}
 	// A router may go back and forth between two hosts, or two routers may disagree.
 	resumed = s.standsBy(f.node) || s.host == f.node && s.former
 	return [2]PathID{f.way(partner, true), f.way(partner, false)}, resumed

@@ -29,7 +29,7 @@ func AnyDataPlane(r *rand.Rand, before plan.DataPlane) plan.DataPlane {
 		d.Endpoints = d.Endpoints.With([]plan.Endpoint{a.endpoint(r.IntN(120))}, nil)
 	}
 	d.Ingress = a.ingress(d.CountSent)
-	d.Hold = r.IntN(2) == 0
+	d.IPVS, d.Hold = r.IntN(4) == 0, r.IntN(2) == 0
 	d.Let = a.let(d.Hold)
 	d.QoS = a.classes()
 	d.Marked = a.marked(d.QoS)

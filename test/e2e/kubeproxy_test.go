@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 
@@ -10,10 +11,24 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// TestKubeProxy has Kubernetes' own kube-proxy serve on nodes with VRFs, in nftables and iptables mode: pods leave with the ingress IP, and hosts in the
+// outsiders is a Service whose endpoint is outside of the cluster.
+const outsiders = `apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: far}
+spec: {clusterIP: 10.96.0.77, clusterIPs: [10.96.0.77], ipFamilies: [IPv4], ports: [{port: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: shop, name: far-1, labels: {kubernetes.io/service-name: far}}
+addressType: IPv4
+ports: [{name: "", port: 8080, protocol: TCP}]
+endpoints: [{addresses: [198.51.100.10], conditions: {ready: true}}]
+`
+
+// TestKubeProxy has Kubernetes' own kube-proxy serve on nodes with VRFs, in each of its modes: pods leave with the ingress IP, and hosts in the
 // VRF's network and in the default one reach pods by it, by both traffic policies.
 func TestKubeProxy(t *testing.T) {
-	for _, mode := range []string{"nftables", "iptables"} {
+	for _, mode := range []string{"nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			s := play(t, stage.Options{API: true, KubeProxy: mode})
 			t.Cleanup(func() {
@@ -24,7 +39,7 @@ func TestKubeProxy(t *testing.T) {
 				}
 			})
 			ctx := t.Context()
-			host, _ := hosts(t, s)
+			host, standby := hosts(t, s)
 			hostAt(t, s, host)
 			for _, f := range ipFamilies {
 				for _, pod := range []string{"a-p2", "b-p2"} { // each node's kube-proxy has its rules
@@ -39,7 +54,6 @@ func TestKubeProxy(t *testing.T) {
 			traffic := ask(t, s, "a-p1", "b-p1")
 			traffic.answered(t, 3, now)
 
-			pod, far := host+"-p1", other(host)+"-p1"
 			t.Run("ClusterIP", func(t *testing.T) {
 				for _, f := range ipFamilies {
 					everyBackend(t, s, "a-p2", f.webCluster, answers{"a-p1": f.pod("a-p2"), "b-p1": f.pod("a-p2")})
@@ -48,7 +62,8 @@ func TestKubeProxy(t *testing.T) {
 			})
 			t.Run("externalTrafficPolicy Cluster", func(t *testing.T) {
 				for _, f := range ipFamilies {
-					everyBackend(t, s, "ext-red", netip.AddrPortFrom(f.web, 80), answers{pod: f.bridge(host), far: f.of(f.lan, host)})
+					everyBackend(t, s, "ext-red", netip.AddrPortFrom(f.web, 80),
+						answers{host + "-p1": f.bridge(host), other(host) + "-p1": f.of(f.lan, host)})
 					require.NotEmpty(t, with(s, "red", f.clientRed))
 					for _, network := range []string{"blue", "default"} {
 						require.Empty(t, with(s, network, f.clientRed))
@@ -56,7 +71,26 @@ func TestKubeProxy(t *testing.T) {
 					}
 				}
 			})
+			t.Run("planned move", func(t *testing.T) {
+				visits := visit(t, s, "ext-red")
+				editNode(t, s, host, "spec:\n", "spec:\n  unschedulable: true\n")
+				require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
+				hostAt(t, s, standby)
+				if mode == "ipvs" { // the kernel delivers what belongs to the former host to the node itself
+					for _, v := range visits {
+						_, err := v.session.Ask(ctx)
+						require.Error(t, err)
+					}
+				} else {
+					visits.goOn(t)
+				}
+				traffic.answered(t, 3, now)
+				visit(t, s, "ext-red").goOn(t)
+				editNode(t, s, host, "  unschedulable: true\n", "")
+				host, standby = standby, host
+			})
 			t.Run("externalTrafficPolicy Local", func(t *testing.T) {
+				pod := host + "-p1"
 				require.NoError(t, s.Edit(ctx, "web.yaml", "  type: LoadBalancer\n", "  type: LoadBalancer\n  externalTrafficPolicy: Local\n"))
 				awaitServed(t, s, now)
 				for _, f := range ipFamilies {
@@ -71,6 +105,25 @@ func TestKubeProxy(t *testing.T) {
 			})
 			traffic.answered(t, 3, now)
 			require.Empty(t, s.Wrong(asWritten()))
+			t.Run("endpoints outside of the cluster", func(t *testing.T) {
+				require.NoError(t, s.Write(ctx, "far.yaml", outsiders))
+				asks := func(node string) func(context.Context) error {
+					return func(ctx context.Context) error {
+						_, err := s.Node(node).AskTCP(ctx, netip.MustParseAddrPort("10.96.0.77:8080"))
+						return err
+					}
+				}
+				for _, node := range []string{"a", "b"} { // its kube-proxy has the Service
+					require.NoError(t, lab.Wait(ctx, patience, func() error { return asks(node)(ctx) }))
+				}
+				for _, pod := range []string{"a-p1", "b-p1"} {
+					if mode == "ipvs" { // by the node's default route, it would be answered
+						unanswered(t, asks(pod))
+					} else {
+						require.NoError(t, asks(pod)(ctx))
+					}
+				}
+			})
 		})
 	}
 }

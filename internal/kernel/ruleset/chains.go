@@ -283,10 +283,27 @@ func late() (rules [][]expr.Any) {
 
 // output handles packets that this node sends: replies of its own sockets, and ICMP errors about routed packets.
 func output(d plan.DataPlane) [][]expr.Any {
-	return [][]expr.Any{
+	rules := [][]expr.Any{
 		join(ctHas(expr.CtKeyMARK, d.Marks.Mask), jump("sent")),
 		join(outInterface(), in(SetDevices), jump("backwards")),
 	}
+	if d.IPVS {
+		rules = append(rules, translatedLate(d.Hold)...)
+	}
+	return rules
+}
+
+// translatedLate drops packets of pods to Services whose endpoints are outside of the cluster. The chain prerouting has seen the Service's
+// address as their destination, so they have no path.
+func translatedLate(hold bool) (rules [][]expr.Any) {
+	for _, f := range Families {
+		rules = append(rules, join(f.source(), anyPath(SetEgress+f.Suffix), original, goTo("no-path")))
+		if hold {
+			rules = append(rules, join(f.source(), in(SetPods+f.Suffix), f.load(f.Src, reg), notIn(SetLet+f.Suffix),
+				ctHas(expr.CtKeySTATE, StateNew|stateLost), jump(ChainHeld)))
+		}
+	}
+	return rules
 }
 
 // sent handles packets that this node sends on our connections.
