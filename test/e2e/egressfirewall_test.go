@@ -3,9 +3,11 @@ package e2e
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -93,6 +95,82 @@ func endsConnections(t *testing.T, s *stage.Stage, pods ...string) {
 	}
 	require.NoError(t, s.Edit(ctx, "firewall.yaml", "type: Allow, to: {cidrSelector: 198.51", "type: Deny, to: {cidrSelector: 198.51"))
 	awaitDenied(t, "connections that are there", open...)
+}
+
+// both sends datagrams each way between a pod and a server on its node every few milliseconds until the test ends, and counts those that the
+// server gets.
+func both(t *testing.T, s *stage.Stage, pod, server string, port uint16) *atomic.Int64 {
+	t.Helper()
+	at := netip.AddrPortFrom(ipFamilies[0].of(ipFamilies[0].lan, server), port)
+	var here, there *net.UDPConn
+	require.NoError(t, s.Node(server).Do(func() (err error) { there, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at)); return err }))
+	require.NoError(t, s.Node(pod).Do(func() (err error) { here, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(at)); return err }))
+	arrived, from := new(atomic.Int64), make(chan netip.AddrPort, 1)
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			_, sender, err := there.ReadFromUDPAddrPort(make([]byte, 1))
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil && arrived.Add(1) == 1 {
+				from <- sender
+			}
+		}
+	})
+	work.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		var to netip.AddrPort
+		for range tick.C {
+			if _, err := here.Write([]byte{0}); errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select {
+			case to = <-from:
+			default:
+			}
+			if to.IsValid() {
+				_, _ = there.WriteToUDPAddrPort([]byte{0}, to)
+			}
+		}
+	})
+	t.Cleanup(func() { _, _ = here.Close(), there.Close(); work.Wait() })
+	return arrived
+}
+
+// endsDatagrams checks that a new Deny ends a flow of datagrams to a server on the pod's node, which goes on sending, and that the flow goes
+// on once it is allowed again.
+func endsDatagrams(t *testing.T, s *stage.Stage) {
+	t.Helper()
+	const deny, nodes = "  - {type: Deny, to: {cidrSelector: 0.0.0.0/0}}\n", "  - {type: Allow, to: {cidrSelector: 10.0.0.0/24}}\n"
+	require.NoError(t, s.Edit(t.Context(), "firewall.yaml", deny, nodes+deny))
+	arrived := both(t, s, "a-p1", "a", 9002)
+	more := func() {
+		t.Helper()
+		before := arrived.Load()
+		require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+			if arrived.Load() < before+10 {
+				return errors.New("no datagrams arrive")
+			}
+			return nil
+		}))
+	}
+	more()
+	require.NoError(t, s.Edit(t.Context(), "firewall.yaml", nodes+deny, deny))
+	last, since := arrived.Load(), time.Now()
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+		if now := arrived.Load(); now != last {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < dropLimit {
+			return errors.New("datagrams arrive")
+		}
+		return nil
+	}))
+	require.NoError(t, s.Edit(t.Context(), "firewall.yaml", deny, nodes+deny))
+	more()
+	require.NoError(t, s.Edit(t.Context(), "firewall.yaml", nodes+deny, deny))
 }
 
 // endsDownloads has a pod read from servers on its own node and on another one, and checks that a new Deny ends that: the servers' packets
@@ -236,6 +314,11 @@ func TestEgressFirewall(t *testing.T) {
 
 	t.Run("a new Deny ends downloads from nodes", func(t *testing.T) {
 		endsDownloads(t, s)
+		asManifest(t, "a-p1")
+	})
+
+	t.Run("a new Deny ends datagrams, also where the server goes on sending", func(t *testing.T) {
+		endsDatagrams(t, s)
 		asManifest(t, "a-p1")
 	})
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -73,8 +74,12 @@ func (f *flowCheck) contradicts(c Connection) bool {
 	case mark&f.Marks.EgressBit() != 0:
 		way := plan.Way{Path: f.Marks.Path(mark), Source: c.leaves}
 		return !selected || !f.accepts(&e, way) || f.inCluster(c.Target)
+	case mark == f.Marks.Cluster(): // a policy denied it: see bar
+		_, firewalled := f.Firewalled.Get(firewall.Firewalled{Addr: c.source})
+		return !firewalled || len(f.policies) > 0
 	case mark != 0:
-		return !f.networks[f.Marks.Path(mark)]
+		id := f.Marks.Path(mark)
+		return !f.networks[id] || f.doubt.reused[id]
 	}
 	return selected && !f.inCluster(c.Target)
 }
@@ -151,7 +156,8 @@ func (f *flowCheck) inCluster(a netip.Addr) bool { return cluster.Within(f.Clust
 // doubt, endpoints has those alone whose policy is another.
 type doubt struct {
 	all       bool
-	endpoints map[netip.Addr]bool // true: its policy is another
+	endpoints map[netip.Addr]bool  // true: its policy is another
+	reused    map[plan.PathID]bool // ids of networks that mean another network now
 }
 
 func (d *doubt) none() bool { return !d.all && len(d.endpoints) == 0 }
@@ -164,6 +170,15 @@ func (d *doubt) add(more doubt) {
 	for a, policy := range more.endpoints {
 		d.put(a, policy)
 	}
+	d.reuse(more.reused)
+}
+
+// reuse puts all connections that came in by these paths in doubt.
+func (d *doubt) reuse(ids map[plan.PathID]bool) {
+	if d.reused == nil && len(ids) > 0 {
+		d.reused = map[plan.PathID]bool{}
+	}
+	maps.Copy(d.reused, ids)
 }
 
 // everyone puts all endpoints in doubt.
@@ -189,15 +204,20 @@ func doubtOf(before, now *plan.DataPlane) (d doubt) {
 			}
 		}
 	}
+	if ids := reusedIDs(before, now); len(ids) > 0 {
+		d.all, d.reused = true, ids
+	}
 	for x, y := range before.Endpoints.Changes(now.Endpoints) {
 		if permitsAll(y, x) {
 			continue
 		}
 		d.put(cmp.Or(x, y).Addr, false)
 	}
-	for _, y := range before.Firewalled.Changes(now.Firewalled) {
-		if y != nil { // without a policy, all is allowed
+	for x, y := range before.Firewalled.Changes(now.Firewalled) {
+		if y != nil {
 			d.put(y.Addr, true)
+		} else { // without a policy, all is allowed: what was barred may begin again
+			d.put(x.Addr, false)
 		}
 	}
 	return d
@@ -242,6 +262,23 @@ func losesNetwork(before, now *plan.DataPlane) bool {
 	}
 	f := newFlowCheck(*now)
 	return slices.ContainsFunc(before.Paths, func(p plan.Path) bool { return p.Key.Kind == plan.PathNetwork && !f.networks[p.ID] })
+}
+
+// reusedIDs returns the path ids of networks that mean another network now, as where no other id was left for it.
+func reusedIDs(before, now *plan.DataPlane) map[plan.PathID]bool {
+	if sorted.OneSlice(before.Paths, now.Paths) {
+		return nil
+	}
+	ids, had := map[plan.PathID]bool{}, map[plan.PathID]plan.PathKey{}
+	for _, p := range before.Paths {
+		had[p.ID] = p.Key
+	}
+	for _, p := range now.Paths {
+		if key, is := had[p.ID]; is && key != p.Key && key.Kind == plan.PathNetwork && p.Key.Kind == plan.PathNetwork {
+			ids[p.ID] = true
+		}
+	}
+	return ids
 }
 
 // losesDestination reports whether a destination left a list of prefixes: no prefix of now contains one of before.
@@ -323,7 +360,7 @@ func (a *Audit) End(ctx context.Context, d plan.DataPlane, held func() firewall.
 	if !a.doubt.all && !a.Due(began) {
 		return ended, nil
 	}
-	more, err := a.end(ctx, d, held, doubt{all: true, endpoints: a.doubt.endpoints})
+	more, err := a.end(ctx, d, held, doubt{all: true, endpoints: a.doubt.endpoints, reused: a.doubt.reused})
 	if ended += more; err != nil {
 		return ended, err
 	}
@@ -414,7 +451,7 @@ func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (
 			return ctx.Err() == nil
 		}
 		if connection := DecodeConnection(body); len(check.policies) > 0 && check.denies(connection) {
-			denied = append(denied, deniedConnection{connection, deletion(body)})
+			denied = append(denied, deniedConnection{connection, deletion(body), check.bar(connection, body)})
 		} else if m, ok := check.lead(body); ok {
 			led = append(led, m)
 		} else if check.contradicts(DecodeConnection(body)) {
@@ -426,7 +463,11 @@ func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (
 		check.holds = check.held()
 	}
 	for _, x := range denied {
-		if check.denies(x.Connection) {
+		switch barred := x.mark&check.Marks.Mask == check.Marks.Cluster(); {
+		case barred, !check.denies(x.Connection):
+		case x.bar.Body != nil:
+			led = append(led, entryChange{Message: x.bar, instead: x.deletion})
+		default:
 			end = append(end, entryChange{Message: x.deletion})
 		}
 	}
@@ -438,6 +479,20 @@ func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (
 type deniedConnection struct {
 	Connection
 	deletion nl.Message
+	bar      nl.Message // without a body: it can be deleted
+}
+
+// bar returns the request that marks a connection which a policy denies: its packets are dropped. Without a body: delete it instead.
+// Without its entry, the next datagram of a server that goes on sending would begin the connection again in the other direction, in which
+// no policy judges it. TCP does not need that, as only a SYN begins a connection. Nor do connections with SNAT, whose servers do not know
+// the pod's address.
+func (f *flowCheck) bar(c Connection, body []byte) (m nl.Message) {
+	if c.port.Protocol == unix.IPPROTO_TCP || c.leaves != c.source || c.mark&f.Marks.Mask&^f.Marks.Cluster() != 0 {
+		return m
+	}
+	m = deletion(body)
+	m.Type, m.Body = conntrackMessage(vnl.IPCTNL_MSG_CT_NEW), appendMark(m.Body, f.Marks.Cluster(), f.Marks.Mask)
+	return m
 }
 
 // covers reports whether a connection is in doubt.

@@ -93,6 +93,27 @@ func TestDoubtOfPlansBetween(t *testing.T) {
 	require.True(t, s.Applied(&other, &other))
 }
 
+// TestReusedID ends connections that came in by a network whose path id means another network now: their replies would leave by that.
+func TestReusedID(t *testing.T) {
+	named := func(name string) *plan.DataPlane {
+		return &plan.DataPlane{Marks: plan.Marks{Mask: 0x3f00}, Paths: []plan.Path{
+			{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "default"}}, {ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: name}},
+		}}
+	}
+	red, blue := named("red"), named("blue")
+	var s Audit
+	require.False(t, s.Applied(red, red))
+	require.True(t, s.Applied(red, blue))
+	require.True(t, s.doubt.all)
+	check := newFlowCheck(*blue)
+	check.doubt = s.doubt
+	came := Connection{source: addr("198.51.100.7"), Target: addr("10.244.1.11"), leaves: addr("198.51.100.7"), mark: blue.Marks.Ingress(2)}
+	require.True(t, check.contradicts(came))
+	came.mark = blue.Marks.Ingress(1)
+	require.False(t, check.contradicts(came))
+	require.Empty(t, doubtOf(blue, named("blue")).reused)
+}
+
 // TestDoubt checks that an endpoint is in doubt if one of its connections contradicts a plan and not the plan before.
 func TestDoubt(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))

@@ -63,7 +63,15 @@ func TestConnectionsThatAPolicyDenies(t *testing.T) {
 	require.Equal(t, doubt{endpoints: pod}, doubtOf(&before, &d), "it has a policy now")
 	again := d
 	require.True(t, new(doubtOf(&d, &again)).none())
-	require.True(t, new(doubtOf(&d, &before)).none(), "without a policy, all is allowed")
+	may := map[netip.Addr]bool{addr("10.244.1.11"): false}
+	require.Equal(t, doubt{endpoints: may}, doubtOf(&d, &before), "without a policy, all is allowed: what was barred may begin again")
+
+	barred := Connection{source: addr("10.244.1.11"), Target: addr("203.0.113.9"), mark: d.Marks.Cluster()}
+	require.True(t, newFlowCheck(d).contradicts(barred), "the policy allows it now")
+	require.True(t, newFlowCheck(before).contradicts(barred), "there is no policy")
+	notYet := d
+	notYet.Policies = nil
+	require.False(t, newFlowCheck(notYet).contradicts(barred), "see EndKept")
 	again.Inside = nil
 	require.True(t, doubtOf(&d, &again).all, "destinations are not spared any more")
 	again = d

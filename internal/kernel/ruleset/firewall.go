@@ -86,7 +86,11 @@ func firewallChains(d *plan.DataPlane) (all []Chain) {
 	}
 	base := Chain{
 		Name: ChainFirewall, Hook: nftables.ChainHookPrerouting, Priority: priorityFirewall, Kind: nftables.ChainTypeFilter,
-		Rules: [][]expr.Any{join(ctLacks(expr.CtKeySTATE, StateNew|stateLost), accept)},
+		Rules: [][]expr.Any{
+			// A policy denied it after it had begun. The guard does not see packets to this node itself.
+			join(ctMarkIs(d.Marks, d.Marks.Cluster()), dropFor(DropFirewall)),
+			join(ctLacks(expr.CtKeySTATE, StateNew|stateLost), accept),
+		},
 	}
 	servers := Chain{Name: chainServers, Hook: nftables.ChainHookOutput, Priority: priorityFirewall, Kind: nftables.ChainTypeFilter}
 	for _, f := range Families {
@@ -107,6 +111,10 @@ func firewallChains(d *plan.DataPlane) (all []Chain) {
 		first.Rules = append(first.Rules, goTo(chainPolicies+f.Suffix))
 		base.Rules = append(base.Rules, join(f.source(), anyPath(SetFirewalled+f.Suffix), goTo(first.Name)), f.fromServer())
 		servers.Rules = append(servers.Rules, f.fromServer())
+		if d.IPVS { // to an endpoint of a Service, whose address the pod's packet had in the chain before
+			servers.Rules = append(servers.Rules, join(f.source(), anyPath(SetFirewalled+f.Suffix),
+				ctHas(expr.CtKeySTATE, StateNew|stateLost), goTo(first.Name)))
+		}
 		all = append(append(all, first),
 			ways(chainPolicies+f.Suffix, f.source(), SetFirewalled+f.Suffix, goingTo(SetPolicy), ids, goTo(chainDenied))...)
 	}
