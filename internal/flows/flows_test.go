@@ -189,6 +189,37 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestFlowsOnTheLinkAreTakenOver holds flows of a pod here whose address its host has on the link, until this node is the host.
+func TestFlowsOnTheLinkAreTakenOver(t *testing.T) {
+	ours, flow := addr("10.244.1.11"), tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")
+	steered := plan.Endpoint{Addr: ours, Path: 3, Source: ours, Node: "a"}
+	for name, c := range map[string]struct {
+		next       plan.Endpoint
+		taken, has int
+	}{
+		"this node is the host":      {next: plan.Endpoint{Addr: ours, Path: 2, Source: addr("192.0.2.10")}, taken: 1},
+		"with another address":       {next: plan.Endpoint{Addr: ours, Path: 2, Source: addr("192.0.2.20")}},
+		"the host is silent":         {next: plan.Endpoint{Addr: ours}, has: 1},
+		"another pod has changed":    {next: steered, has: 1},
+		"steered to another host":    {next: plan.Endpoint{Addr: ours, Path: 4, Source: ours}},
+		"another address is kept":    {next: plan.Endpoint{Addr: ours, Path: 3, Source: ours, Kept: plan.Way{Path: 2, Source: addr("192.0.2.20")}}},
+		"the pod is no longer there": {next: plan.Endpoint{Addr: addr("10.244.1.12")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			carrier := New(slog.New(slog.DiscardHandler), "a", marks())
+			roles, d := someView()
+			d.Endpoints = sorted.Of(steered)
+			carrier.Set(4785, listOf(roles...), d)
+			role, here, ok := carrier.now().judge(addr("127.0.0.2"), &flow)
+			require.Equal(t, []bool{false, false, true}, []bool{role.Host, here, ok})
+			carrier.hold(held{flow, steered.Path, time.Now().Add(time.Minute)})
+			taken := carrier.takeHeld(&view{paths: d.Paths, endpoints: sorted.Of(c.next)}, time.Now())
+			require.Len(t, taken, c.taken)
+			require.Len(t, carrier.held, c.has)
+		})
+	}
+}
+
 func TestPending(t *testing.T) {
 	p, start := newPending(), time.Unix(1000, 0)
 	young := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")

@@ -202,6 +202,9 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 	c.counters.removed.Add(uint64(len(b.ended)))
 	err := conntrack.RemoveFlows(b.ended)
 	err = errors.Join(err, c.injected(v, true, b.alive), c.injected(v, false, b.weaker))
+	if now := c.now(); now != v { // this node may have taken over before the flows were held
+		err = errors.Join(err, c.injected(now, true, c.takeHeld(now, time.Now())))
+	}
 	if err != nil {
 		c.log.Debug("cannot create entries for egress flows of another node", "peer", peer, "error", err)
 	}
@@ -266,10 +269,16 @@ func (v *view) judge(peer netip.Addr, f *conntrack.Flow) (role Role, here, ok bo
 		return role, false, false
 	case e.Path == way.Path && e.Source == way.Source:
 		return role, true, true
-	case e.Kept == way:
+	case e.Kept == way, !role.Host && v.steersToOne(e):
 		return role, false, true
 	}
 	return role, false, false
+}
+
+// steersToOne reports whether an endpoint is steered to a host without a way by its standby: its address is on the link. Whether the flows
+// are of that address shows when this node takes over.
+func (v *view) steersToOne(e plan.Endpoint) bool {
+	return e.Kept == plan.Way{} && e.Path != 0 && e.Source == e.Addr && !v.network(e.Path)
 }
 
 func (v *view) endpoint(a netip.Addr) (plan.Endpoint, bool) {
@@ -318,7 +327,7 @@ func (c *Carrier) takeOver(before, v *view) {
 	nothing := len(c.held) == 0 || !c.concerned(before, v)
 	c.mu.Unlock()
 	if nothing {
-		return // flows received from now on are judged by the new view
+		return // flows that are being received are judged by the new view in the end
 	}
 	c.inject.Lock()
 	defer c.inject.Unlock()
@@ -346,7 +355,7 @@ func (c *Carrier) takeHeld(v *view, now time.Time) (flows []conntrack.Flow) {
 		case e.Source == h.SNAT.Addr() && v.network(e.Path):
 			flows = h.appendLiving(flows, e.Path, now)
 			c.forget(k)
-		case e.Kept.Source != h.SNAT.Addr():
+		case e.Kept.Source != h.SNAT.Addr() && !h.mayComeHere(e):
 			c.forget(k)
 		}
 	}
@@ -356,6 +365,12 @@ func (c *Carrier) takeHeld(v *view, now time.Time) (flows []conntrack.Flow) {
 // staysAtFormer reports whether the flow of an endpoint may stay on the former host.
 func (h held) staysAtFormer(e plan.Endpoint) bool {
 	return e.Kept.Path == h.steered && e.Kept.Source == e.Addr
+}
+
+// mayComeHere reports whether an endpoint without a way by a standby may leave by this node next: it is steered as before, or its host is
+// silent.
+func (h held) mayComeHere(e plan.Endpoint) bool {
+	return e.Kept == plan.Way{} && (e.Path == 0 || e.Path == h.steered)
 }
 
 // appendLiving appends the flow with the path by which it leaves now, unless it has expired.
