@@ -130,8 +130,10 @@ func (g *Graph) networks(r status.Report) {
 		n.Notes, n.Broken = networkNotes(known), strings.Join(wrong[known.Name], "; ")
 		switch {
 		case n.Broken != "":
+		case known.Elsewhere:
+			n.Notes = "not on this node"
 		case !known.Usable:
-			n.Broken = "its VRF or table is missing"
+			n.Broken = cmp.Or(known.Lacks, "its VRF or table is missing")
 		case known.Sessions > 0 && known.SessionsUp == 0:
 			n.Broken = "no session is up"
 		}
@@ -140,9 +142,10 @@ func (g *Graph) networks(r status.Report) {
 		n := of(s.Network)
 		n.Routers = append(n.Routers, routerOf(s))
 	}
+	fit := r.Fit()
 	for s := range r.Rows() {
 		n := of(s.Network)
-		n.Services = append(n.Services, serviceOf(r.Node, *s))
+		n.Services = append(n.Services, serviceOf(r.Node, fit, *s))
 	}
 	all := make([]*Network, 0, len(byName))
 	for _, n := range byName {
@@ -222,7 +225,7 @@ func rank(node string, s Service) int {
 	return 2
 }
 
-func serviceOf(node string, s status.Service) Service {
+func serviceOf(node string, fit map[string]bool, s status.Service) Service {
 	v := Service{Name: s.Title(), Host: s.Host, Standby: s.Standby, Notes: notes(node, s)}
 	for _, a := range s.IngressIPs {
 		v.IngressIPs = append(v.IngressIPs, a.String())
@@ -233,6 +236,9 @@ func serviceOf(node string, s status.Service) Service {
 	}
 	if s.Host == "" && len(wrong) == 0 {
 		wrong = append(wrong, "no host")
+	}
+	if why := s.Fails(node, fit); why != "" {
+		wrong = append(wrong, why)
 	}
 	v.Broken = strings.Join(wrong, "; ")
 	return v
@@ -419,9 +425,18 @@ func (g *Graph) broken(r status.Report) {
 	for _, p := range r.Problems {
 		all = append(all, fmt.Sprintf("%s: %s", p.Reason, p))
 	}
+	for _, n := range r.Networks {
+		if !n.Usable && !n.Elsewhere {
+			all = append(all, fmt.Sprintf("network %s: %s", n.Name, cmp.Or(n.Lacks, "its VRF or table is missing")))
+		}
+	}
+	fit := r.Fit()
 	for s := range r.Rows() {
 		if s.Host == "" && len(s.Problems) == 0 {
 			all = append(all, withKind(s)+": no host")
+		}
+		if why := s.Fails(r.Node, fit); why != "" {
+			all = append(all, withKind(s)+": "+why)
 		}
 	}
 	g.Broken, g.MoreBroken = bound(all, mostBroken)

@@ -82,8 +82,9 @@ const mostRows = 1000
 
 // rowsOf returns the rows of the table, and how many are omitted. Broken ones come first if not all have room, then those of this node.
 func rowsOf(r status.Report) (rows []Service, omitted int) {
+	fit := r.Fit()
 	for s := range r.Rows() {
-		v := serviceOf(r.Node, *s)
+		v := serviceOf(r.Node, fit, *s)
 		v.Network = s.Network
 		rows = append(rows, v)
 	}

@@ -161,10 +161,7 @@ func (r Report) answeredOnLink() (count int) {
 // byState counts the rows of a report with this node as host, those with it as standby, and all by state.
 func (r Report) byState(rows []Service) (hosted, backed int, states map[string]int) {
 	states = map[string]int{"served": 0, "nohost": 0, "problem": 0}
-	fit := map[string]bool{}
-	for _, n := range r.Networks {
-		fit[n.Name] = n.Usable && (n.Sessions == 0 || n.SessionsUp > 0)
-	}
+	fit := r.Fit()
 	for i := range rows {
 		s := &rows[i]
 		switch s.role(r.Node) {
@@ -178,13 +175,33 @@ func (r Report) byState(rows []Service) (hosted, backed int, states map[string]i
 	return hosted, backed, states
 }
 
-// state returns the name of a service's state on a node; fit holds the networks that can serve there.
+// Fit returns the networks by which the node can serve.
+func (r *Report) Fit() map[string]bool {
+	fit := make(map[string]bool, len(r.Networks))
+	for _, n := range r.Networks {
+		fit[n.Name] = n.Usable && (n.Sessions == 0 || n.SessionsUp > 0)
+	}
+	return fit
+}
+
+// Fails returns why a node does not serve its part of a service, besides the service's problems; empty: it serves it, or has none. fit
+// holds the networks by which the node can serve.
+func (s *Service) Fails(node string, fit map[string]bool) string {
+	switch serves := s.role(node) != "" || s.Host == cluster.AllHosts && s.Local > 0; {
+	case s.Aside:
+		return "node " + node + " is elected, but lacks network " + s.Network
+	case serves && !fit[s.Network]:
+		return "node " + node + " cannot serve it: network " + s.Network + " is not usable, or none of its sessions is up"
+	}
+	return ""
+}
+
+// state returns the name of a service's state on a node; fit holds the networks by which the node can serve.
 func (s *Service) state(node string, fit map[string]bool) string {
-	serves := s.role(node) != "" || s.Host == cluster.AllHosts && s.Local > 0
 	switch {
 	case s.Host == "":
 		return "nohost"
-	case len(s.Problems) > 0, s.Aside, serves && !fit[s.Network]:
+	case len(s.Problems) > 0, s.Fails(node, fit) != "":
 		return "problem"
 	default:
 		return "served"

@@ -214,6 +214,7 @@ func (s *Status) stream(w http.ResponseWriter, r *http.Request) {
 	for {
 		p := s.current.Load()
 		report := p.report()
+		report.Names = s.known()
 		if said, err := json.Marshal(report.timeless()); err == nil && !bytes.Equal(said, sent) {
 			sent = said
 			if !send(w, conn, report) {

@@ -100,7 +100,7 @@ func (w *textWriter) node(a Answer, wide bool, now time.Time) {
 	w.row(row...)
 }
 
-// tally counts usable networks, and sessions that are up, as "up/all"; empty: there are none.
+// tally counts usable networks of those that are to be on the node, and sessions that are up, as "up/all"; empty: there are none.
 func tally(s *Summary) (usable, sessions string) {
 	count := func(up, all int) string {
 		if all == 0 {
@@ -108,10 +108,13 @@ func tally(s *Summary) (usable, sessions string) {
 		}
 		return fmt.Sprintf("%d/%d", up, all)
 	}
-	networks, up := 0, 0
+	networks, here, up := 0, 0, 0
 	for _, n := range s.Networks {
 		if n.Usable {
 			networks++
+		}
+		if !n.Elsewhere {
+			here++
 		}
 	}
 	for i := range s.Sessions {
@@ -119,7 +122,7 @@ func tally(s *Summary) (usable, sessions string) {
 			up++
 		}
 	}
-	return count(networks, len(s.Networks)), count(up, len(s.Sessions))
+	return count(networks, here), count(up, len(s.Sessions))
 }
 
 // reasonsOf lists the reasons of a node's problems.

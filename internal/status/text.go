@@ -228,11 +228,14 @@ func (w *textWriter) networks(r Report) {
 	w.gap()
 	w.titles("NETWORK", "VRF", "TABLE", "USABLE", "LEARNED ROUTES", "SESSIONS")
 	for _, n := range r.Networks {
-		usable := "no"
-		if n.Usable {
-			usable = "yes"
+		usable := w.judged("no", false)
+		switch {
+		case n.Usable:
+			usable = w.judged("yes", true)
+		case n.Elsewhere:
+			usable = "not on this node"
 		}
-		w.row(n.Name, n.VRF, orNothing(n.Table), w.judged(usable, n.Usable), strconv.Itoa(n.Learned), w.upOf(sessionCount(n)))
+		w.row(n.Name, n.VRF, orNothing(n.Table), usable, strconv.Itoa(n.Learned), w.upOf(sessionCount(n)))
 	}
 }
 
