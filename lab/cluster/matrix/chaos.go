@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -38,10 +40,12 @@ func crashed(daemonSet, command string) func(*run) (string, error) {
 			if err != nil {
 				return err
 			}
-			restarts := func() (string, error) {
-				return r.kubectl(r.ctx, "-n", "egressway-system", "get", pod, "-o", "jsonpath={.status.containerStatuses[0].restartCount}")
+			// After a reboot of the node, kubelet may report a number of restarts again that it has already reported.
+			started := func() (string, error) {
+				const startedAt = "jsonpath={.status.containerStatuses[0].state.running.startedAt}"
+				return r.kubectl(r.ctx, "-n", "egressway-system", "get", pod, "-o", startedAt)
 			}
-			before, err := restarts()
+			before, err := started()
 			if err != nil {
 				return err
 			}
@@ -49,8 +53,8 @@ func crashed(daemonSet, command string) func(*run) (string, error) {
 				return err
 			}
 			if err := await(r.ctx, "a restart of "+pod, func() (bool, error) {
-				now, err := restarts()
-				return now != before, err
+				now, err := started()
+				return now != "" && now != before, err
 			}); err != nil {
 				return err
 			}
@@ -63,13 +67,41 @@ func crashed(daemonSet, command string) func(*run) (string, error) {
 	}
 }
 
+// evidence writes the logs of Egressway since a time, events, EgressServices and Leases to a folder beside the cluster's logs.
+func (r *run) evidence(name, seen string, since time.Time) string {
+	folder := filepath.Join(r.state, "log", name)
+	keep := func(file string, args ...string) {
+		out, err := r.kubectl(r.ctx, args...)
+		if err != nil {
+			out += "\n" + err.Error()
+		}
+		_ = os.WriteFile(filepath.Join(folder, file), []byte(out), 0o600) // the fault is already reported
+	}
+	_ = os.MkdirAll(folder, 0o700)
+	_ = os.WriteFile(filepath.Join(folder, "fault"), []byte(seen+"\n"), 0o600)
+	keep("events", "get", "events", "--all-namespaces", "--sort-by=.lastTimestamp", "-o", "wide")
+	keep("objects.yaml", "get", "egressservices,egressips,leases,pods", "--all-namespaces", "-o", "yaml")
+	pods, _ := r.kubectl(r.ctx, "-n", "egressway-system", "get", "pods", "-o", "name")
+	for pod := range strings.FieldsSeq(pods) {
+		logs := []string{"-n", "egressway-system", "logs", pod, "--timestamps", "--since-time=" + since.UTC().Format(time.RFC3339)}
+		keep(filepath.Base(pod)+".log", logs...)
+		keep(filepath.Base(pod)+".previous.log", append(logs, "--previous")...)
+	}
+	return folder
+}
+
 // chaos checks faults in random order for a while, each kind before any comes again.
 func (r *run) chaos(length time.Duration, seed uint64, progress func(string, ...any)) (results []result) {
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // an order that can be repeated
 	for end := time.Now().Add(length); time.Now().Before(end) && r.ctx.Err() == nil; {
 		for _, i := range random.Perm(len(faults)) {
-			if time.Now().Before(end) {
-				results = append(results, r.rows(faults[i:i+1], progress)...)
+			began := time.Now()
+			if !began.Before(end) {
+				break
+			}
+			results = append(results, r.rows(faults[i:i+1], progress)...)
+			if last := results[len(results)-1]; last.Failed {
+				progress("logs and events: %s", r.evidence(fmt.Sprintf("chaos-%d", len(results)), last.Seen, began))
 			}
 		}
 	}
