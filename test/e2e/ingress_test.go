@@ -129,19 +129,21 @@ func TestIngress(t *testing.T) {
 		}
 		require.Empty(t, forwarded(s))
 
-		// The address of an uplink in a VRF is not reached from outside of it, by no way around either.
+		// The address of a node's uplink in a VRF is a destination in that network, also for the node's own pods.
 		for _, f := range ipFamilies {
 			for _, node := range []string{"a", "b"} {
 				uplink := f.of(f.red, node)
-				unanswered(t, func(ctx context.Context) error {
-					_, err := s.Node(node+"-p1").AskTCP(ctx, netip.AddrPortFrom(uplink, lab.ResponderPort))
-					return err
-				})
-				require.Empty(t, s.Witness.Find(func(p lab.Packet) bool {
-					// The rest of an egress connection may still pass, from the start of the test.
-					return !p.Out && (p.Dst == uplink || p.Src == f.web && p.Dst != f.outside.Addr()) && stage.Routers[p.Node+":"+p.Interface] != "default"
-				}))
-				require.Empty(t, with(s, "default", f.web))
+				bounded, cancel := lab.Within(ctx, dropLimit)
+				a, err := s.Node(node+"-p1").AskTCP(bounded, netip.AddrPortFrom(uplink, lab.ResponderPort))
+				cancel()
+				if err == nil {
+					require.Equal(t, node, a.Name)
+				}
+				require.Empty(t, s.Witness.Find(func(p lab.Packet) bool { return !p.Out && p.Dst == uplink && p.Src != f.web }))
+				for _, network := range []string{"blue", "default"} {
+					require.Empty(t, with(s, network, uplink))
+					require.Empty(t, with(s, network, f.web))
+				}
 			}
 		}
 	})
