@@ -190,8 +190,7 @@ func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordination
 	return c.createLease(ctx, k, lease)
 }
 
-// createLease makes a Lease of this node, unless the cluster has no Node for it: then no leader needs it, and no owner would remove it. If
-// there is one, the error is that of apierrors.IsAlreadyExists.
+// createLease makes a Lease of this node. If there is one, the error is that of apierrors.IsAlreadyExists.
 func (c *Cluster) createLease(ctx context.Context, k clients, lease *coordinationv1.Lease) error {
 	// Only a new Lease gets an owner: on some clusters, changing the owner of an object needs permission to delete it.
 	select {
@@ -199,13 +198,11 @@ func (c *Cluster) createLease(ctx context.Context, k clients, lease *coordinatio
 	case <-ctx.Done():
 		return fmt.Errorf("create Lease %s/%s: Nodes were not listed yet, so its owner is not known", lease.Namespace, lease.Name)
 	}
-	uid := c.nodeUID()
-	if uid == "" {
-		return nil
+	if uid := c.nodeUID(); uid != "" {
+		lease.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(uid),
+		}}
 	}
-	lease.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(uid),
-	}}
 	if _, err := k.core.CoordinationV1().Leases(c.options.Namespace).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
