@@ -479,12 +479,12 @@ func (r *pass) staysInside(a netip.Addr) bool {
 	return !ingress
 }
 
-// planRefuse plans the prefixes that speakers never learn: those inside the cluster, and ingress IPs.
+// planRefuse plans the prefixes that speakers never learn: those inside the cluster, ingress IPs, and nodes' addresses, those in VRFs too.
 func (r *pass) planRefuse(before []netip.Prefix, d *DataPlane, touched []netip.Addr) {
 	touched = alsoTouched(touched, before, d.Cluster)
 	var e edit[Prefix]
 	if touched == nil {
-		e.set = d.allRefused()
+		e.set = r.allRefused(d)
 	}
 	for _, a := range touched {
 		r.changeRefused(&e, d, a)
@@ -509,8 +509,11 @@ func alsoTouched(touched []netip.Addr, before, now []netip.Prefix) []netip.Addr 
 }
 
 // allRefused lists the prefixes that speakers never learn.
-func (d *DataPlane) allRefused() (set []Prefix) {
+func (r *pass) allRefused(d *DataPlane) (set []Prefix) {
 	all := slices.Clone(d.Cluster)
+	for a := range r.ground.nodeIPs {
+		all = append(all, single(a))
+	}
 	for in := range d.Ingress.All() {
 		all = append(all, single(in.Addr))
 	}
@@ -524,7 +527,7 @@ func (d *DataPlane) allRefused() (set []Prefix) {
 func (r *pass) changeRefused(e *edit[Prefix], d *DataPlane, a netip.Addr) {
 	p := Prefix{single(a)}
 	switch _, had := r.refuse.Get(p); {
-	case d.refuses(a) == had:
+	case r.refuses(d, a) == had:
 	case had:
 		e.drop(p)
 	default:
@@ -532,14 +535,14 @@ func (r *pass) changeRefused(e *edit[Prefix], d *DataPlane, a netip.Addr) {
 	}
 }
 
-// refuses reports whether speakers never learn the prefix of a single address: one of the cluster's, or an ingress IP
-// outside of these.
-func (d *DataPlane) refuses(a netip.Addr) bool {
+// refuses reports whether speakers never learn the prefix of a single address: one of the cluster's, or an ingress IP or an address of a
+// node outside of these.
+func (r *pass) refuses(d *DataPlane, a netip.Addr) bool {
 	if holds(d.Cluster, a) {
 		return true
 	}
 	_, ingress := d.Ingress.Get(IngressIP{Addr: a})
-	return ingress && !cluster.Within(d.Cluster, a)
+	return (ingress || r.ground.nodeIPs[a] != "") && !cluster.Within(d.Cluster, a)
 }
 
 // changedPrefixes calls visit for each prefix that only one of two sorted slices has.
