@@ -163,7 +163,7 @@ image: ## the image: dist/egressway.tar, for docker, ctr, kind and skopeo to loa
 	$(GO) run ./release/image -version '$(VERSION)' -created $$(git log -1 --format=%ct) dist/image/egressway >dist/egressway.tar
 
 # The program in a real cluster's nodes and pods.
-.PHONY: cluster cluster-down cluster-figures cluster-matrix cluster-test bin/box bin/matrix dist/box.tar
+.PHONY: cluster cluster-down cluster-figures cluster-lab cluster-matrix cluster-test bin/box bin/matrix dist/box.tar
 bin/box:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./lab/cluster/box
 
@@ -204,7 +204,7 @@ cilium: $(TOOLS)/cilium-$(CILIUM)
 bin/matrix:
 	CGO_ENABLED=0 $(GO) build -o $@ ./lab/cluster/matrix
 
-cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outside, Egressway deployed (root): CNI=static|flannel|flannel-host-gw|calico|cilium PROXY=nftables|iptables
+cluster: ## three real nodes with containerd, kubelet and kube-proxy, FRR outside, Egressway deployed (root): CNI=static|flannel|flannel-host-gw|calico|cilium PROXY=nftables|iptables|ipvs
 	@lab/cluster/up.sh '$(or $(CNI),static)' '$(or $(PROXY),nftables)'
 
 # A CNI and a mode of kube-proxy for each cluster. Calico and Cilium, which keep two processors busy, have tables of their own.
@@ -217,11 +217,20 @@ cluster-matrix: bin/matrix bin/bench-report ## check a table of behaviour on clu
 	bin/matrix -table $(foreach m,$(MATRIX),dist/matrix/$(subst :,-,$(m)).json) | \
 		bin/bench-report -file docs/compatibility.md -block $(BLOCK) -commit '$(VERSION)' -command 'make cluster-matrix$(if $(filter file,$(origin MATRIX)),, MATRIX="$(MATRIX)")' && exit $$code
 
-# What a change breaks most easily, with both modes of kube-proxy. The machine may be slow, so lost packets fail no row, but those that arrive
+# The lab's kernel has VRF devices and IPVS, and one processor.
+LABMATRIX = $(if $(filter file,$(origin MATRIX)),static:ipvs,$(MATRIX))
+cluster-lab: lab-kernel bin/labexec bin/matrix bin/bench-report ## the same in the lab's kernel, where the network red is a VRF and lost packets fail no row: MATRIX='static:ipvs' (root)
+	@lab/cluster/lab.sh -patient $(LABMATRIX); code=$$?; \
+	bin/matrix -table $(foreach m,$(LABMATRIX),dist/matrix-lab/$(subst :,-,$(m)).json) | \
+		bin/bench-report -file docs/compatibility.md -block cluster-lab -commit '$(VERSION)' -command 'make cluster-lab$(if $(filter file,$(origin MATRIX)),, MATRIX="$(MATRIX)")' \
+		-kernel "$$(bin/labexec uname -r) (the lab's: user-mode, one processor)" && exit $$code
+
+# What a change breaks most easily. The machine may be slow, so lost packets fail no row, but those that arrive
 # have to be right.
 ROWS = ^(pods leave|`network: red`|`sourceIPBy|pod |the ingress IPs|`externalTraffic|ClusterIP|NodePort|EgressIP: |EgressFirewall|planned move: `kubectl|daemon|Egressway removed)
-cluster-test: bin/matrix ## check the part of that table that needs no more than a few minutes, on clusters with both modes of kube-proxy (root)
+cluster-test: lab-kernel bin/labexec bin/matrix ## check the part of that table that needs no more than a few minutes, on a cluster for each mode of kube-proxy, the one with IPVS in the lab's kernel (root)
 	@lab/cluster/matrix.sh -patient -only='$(ROWS)' static:nftables static:iptables
+	@lab/cluster/lab.sh -patient -only='$(ROWS)' static:ipvs
 
 cluster-figures: bin/matrix bin/bench-report ## measure RUNS (20) new pods, changes and, a quarter of them, dead hosts on a cluster of real nodes, into docs/compatibility.md (root)
 	@lab/cluster/up.sh static nftables

@@ -18,8 +18,6 @@ await() { # PROCESS LOG COMMAND...
 		sleep 0.2
 	done
 }
-secret() { od -An -tx1 -N16 /dev/urandom | tr -d ' \n'; }
-
 box forward "127.0.0.1:$PORT" <&3 >"$state/log/forward.log" 2>&1 &
 exec 3<&-
 ip link set lo up
@@ -28,22 +26,16 @@ export DOCKER_HOST=unix://$state/docker.sock
 dockerd -H "$DOCKER_HOST" >"$state/log/dockerd.log" 2>&1 &
 dockerd=$!
 
-# The process table of the machine shows arguments to all users, so secrets are in files and variables.
-KUBELAB_TOKEN=$(secret) nodes=$(secret)
-export KUBELAB_TOKEN
-echo "$KUBELAB_TOKEN,admin,admin,\"system:masters\"" >/run/users.csv
-for node; do
-	echo "$nodes-$node,system:node:$node,$node,\"system:nodes\"" >>/run/users.csv
-	sed "s|SERVER|https://$gateway4:$PORT|; s|TOKEN|$nodes-$node|" /lab/src/etc/kubelet.conf >"$state/kubelet-$node.conf"
-done
-kubelab -dir "$api" -listen "0.0.0.0:$PORT" -server "https://127.0.0.1:$PORT" -name "$gateway4" -name 10.96.0.1 -advertise "$gateway4" \
-	-service-nets "$services" -endpointslice=false -run-pods=false -flag --token-auth-file=/run/users.csv >"$state/log/kubelab.log" 2>&1 &
-kubelab=$!
-
+if [ -d /lab/control ]; then # outside of this kernel, see lab-control.sh
+	api=/lab/control control=$$
+else
+	LOG=$state/log /lab/src/control.sh "$api" "$gateway4" "$PORT" 127.0.0.1 "$@" &
+	control=$!
+fi
 await $dockerd dockerd docker version
 echo "Docker engine ready after $SECONDS s"
 docker network create kind --subnet "$net4" --gateway "$gateway4" --ip-range 172.18.1.0/24 --ipv6 --subnet "$net6" --gateway "$gateway6" \
-	-o com.docker.network.bridge.name=br-kind -o com.docker.network.driver.mtu=1500
+	-o com.docker.network.bridge.name=br-kind -o com.docker.network.driver.mtu=1500 -o com.docker.network.bridge.gateway_mode_ipv4=nat-unprotected
 docker network create red --subnet "$red4.0/24" --gateway "$red4.1" --ipv6 --subnet "$red6::/64" --gateway "$red6::1" \
 	-o com.docker.network.bridge.name=br-red -o com.docker.network.driver.mtu=1500
 if [ -e /proc/sys/net/bridge ]; then # packets in the bridge are the nodes'
@@ -51,13 +43,8 @@ if [ -e /proc/sys/net/bridge ]; then # packets in the bridge are the nodes'
 fi
 docker load -q -i "$state/images/box.tar"
 
-await $kubelab kubelab [ -s "$api/kubeconfig" ]
-echo "API server ready after $SECONDS s"
-cp "$api/ca.crt" "$state/ca.crt"
-kubebin kube-controller-manager --kubeconfig="$api/kubeconfig" --leader-elect=false --service-account-private-key-file="$api/tokens.key" \
-	--root-ca-file="$api/ca.crt" --use-service-account-credentials=false --allocate-node-cidrs --cluster-cidr="$pods" \
-	--service-cluster-ip-range="$services" --cluster-signing-cert-file= --secure-port=0 >"$state/log/kube-controller-manager.log" 2>&1 &
-kubebin kube-scheduler --kubeconfig="$api/kubeconfig" --leader-elect=false --secure-port=0 >"$state/log/kube-scheduler.log" 2>&1 &
+await $control kubelab [ -s "$api/kubeconfig" ]
+cp "$api"/{ca.crt,address} "$api"/kubelet-*.conf "$state/"
 
 i=10
 for node; do

@@ -1,6 +1,6 @@
 #!/bin/bash
 # matrix.sh [OPTION...] CNI:PROXY...: for each of them starts a cluster, runs bin/matrix on it with the options, and removes it. Results and
-# logs are in dist/matrix.
+# logs are in $MATRIX_RESULTS, dist/matrix unless set.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
@@ -9,14 +9,15 @@ pid=$(cat "$state/pid" 2>/dev/null || echo 0)
 grep -qs machine.sh "/proc/$pid/cmdline" || "$here/down.sh" >/dev/null # what a machine that went down left
 [ ! -e "$state" ] || { echo "matrix: a cluster is here already, in $state: make cluster-down removes it" >&2; exit 1; }
 trap '"$here/down.sh"' EXIT
-mkdir -p "$top/dist/matrix"
+results=${MATRIX_RESULTS:-$top/dist/matrix}
+mkdir -p "$results"
 options=() failed=() i=0
 while [[ ${1-} == -* ]]; do
 	options+=("$1")
 	shift
 done
 for pair; do
-	cni=${pair%:*} proxy=${pair#*:} i=$((i + 1)) name=$top/dist/matrix/${pair/:/-}
+	cni=${pair%:*} proxy=${pair#*:} i=$((i + 1)) name=$results/${pair/:/-}
 	rm -f "$name.json"
 	echo "matrix: $i of $#: $cni, kube-proxy in mode $proxy"
 	if ! "$here/up.sh" "$cni" "$proxy" || ! "$top/bin/matrix" "${options[@]}" -cni "$cni" -proxy "$proxy" -o "$name.json"; then
@@ -26,7 +27,7 @@ for pair; do
 		for pod in $("$state/bin/kubectl" --kubeconfig "$state/kubeconfig" -n egressway-system get pods -o name); do
 			"$state/bin/kubectl" --kubeconfig "$state/kubeconfig" -n egressway-system logs "$pod" >"$name/${pod#pod/}.log" || true
 		done
-		echo "matrix: $pair failed; logs are in dist/matrix/${pair/:/-}" >&2
+		echo "matrix: $pair failed; logs are in $name" >&2
 	fi
 	"$here/down.sh"
 done

@@ -7,6 +7,7 @@ red4=10.1.0 red6=fd00:10:1:0
 pods4=10.244.0.0/16 pods6=fd00:10:244::/56
 pods=$pods4,$pods6
 services=10.96.0.0/16,fd00:10:96::/112
+control4=10.98.0.1 machine4=10.98.0.3 # in the lab's kernel: its control plane outside of it, and the machine that encloses the cluster
 outside4=198.51.100.7 outside6=2001:db8:51::7
 
 # in_kind and in_red print the arguments of "docker run" for a container's NUMBER in a network: eth0 in the nodes' own, eth1 in red.

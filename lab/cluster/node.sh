@@ -10,6 +10,10 @@ for f in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops 
 	cat "/proc/sys/$f" >"/run/settings/$f"
 	mount --bind "/run/settings/$f" "/proc/sys/$f"
 done
+if ! grep -q '^cpu MHz' /proc/cpuinfo; then # as in user-mode Linux: kubelet does not start without
+	{ cat /proc/cpuinfo; echo 'cpu MHz : 1000.000'; } >/run/settings/cpuinfo
+	mount --bind /run/settings/cpuinfo /proc/cpuinfo
+fi
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 
 mkdir -p /etc/containerd /etc/kubernetes /etc/cni/net.d /opt/cni/bin

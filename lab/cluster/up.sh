@@ -7,7 +7,7 @@ here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
 state=/run/egressway-cluster
 nodes=(node1 node2 node3)
-steps=10 step=0 began=$SECONDS
+steps=10 step=0 since=0 began=$SECONDS
 
 fail() { echo "cluster: $*" >&2; exit 1; }
 one_of() { # KEY VALUE KNOWN...
@@ -36,7 +36,8 @@ await() { # MEANING COMMAND...
 cni=${1:-static} proxy=${2:-nftables}
 mapfile -t cnis < <(cd "$here/cni" && basename -s .sh ./*.sh)
 one_of CNI "$cni" "${cnis[@]}"
-one_of PROXY "$proxy" nftables iptables
+one_of PROXY "$proxy" nftables iptables ipvs
+[ "$proxy" != ipvs ] || [ -e /proc/net/ip_vs ] || fail "PROXY: ipvs: this kernel has no IPVS, as /proc/net/ip_vs shows; make cluster-lab has it"
 [ "$(id -u)" = 0 ] || fail "run as root: namespaces, mounts and containers need it"
 [ ! -e "$state" ] || fail "a cluster is here already, in $state: make cluster-down removes it"
 for program in go apt-get dpkg-deb flock nsenter; do
@@ -44,37 +45,12 @@ for program in go apt-get dpkg-deb flock nsenter; do
 done
 [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || fail "Debian's package debian-archive-keyring is missing: make deps installs it"
 
-begin "Docker engine, containerd, runc, CNI plugins and tools, of Debian's packages, unpacked into the cache"
-tree=$("$here/debian.sh")
-end "$(wc -l <"$tree/packages") packages, $(grep -E -o '^(docker.io|containerd|runc|containernetworking-plugins)_[^_]*' "$tree/packages" | tr '_\n' '  ')"
-
-begin "control plane, from the Go module proxy: etcd and kube-apiserver"
-kubelab=$("$top/lab/kubelab/build.sh")
-end "$kubelab"
-
-begin "kubelet, kube-proxy, kube-controller-manager, kube-scheduler and kubectl, from the Go module proxy"
-kubebin=$("$here/kubebin/build.sh")
-end "$kubebin"
-
-others=(metallb)
-case $cni in
-flannel*) others+=(flannel) ;;
-calico | cilium) others+=("$cni") ;;
-esac
-begin "${others[*]}, from the Go module proxy"
-declare -A program module
-for other in "${others[@]}"; do
-	made=$(make -s --no-print-directory -C "$top" "$other")
-	read -r program["$other"] module["$other"] <<<"${made##*$'\n'}" # the last line
-done
-end "${module[*]##*/}"
-
-begin "Egressway and the images"
-make -s --no-print-directory -C "$top" image dist/box.tar
+# shellcheck source=programs.sh
+. "${CLUSTER_PROGRAMS:-$here/programs.sh}"
 mkdir -p -m 700 "$state"
 mkdir -p "$state"/{bin,log,images,cache,modules} "$state.root"
-binds=()
-for other in "${others[@]}"; do
+binds=(${CLUSTER_CONTROL:+-bind "$CLUSTER_CONTROL:/lab/control"})
+for other in "${!program[@]}"; do
 	ln -s "${module[$other]}" "$state/modules/$other"
 	binds+=(-bind "${program[$other]}:/lab/bin/$other")
 done
@@ -92,6 +68,13 @@ fi
 	-bind "$here:/lab/src" -bind "$top/bin/box:/lab/bin/box" -bind "$kubelab:/lab/bin/kubelab" -bind "$kubebin:/lab/bin/kubebin" \
 	"${binds[@]}" -- \
 	bash /lab/src/machine.sh "${nodes[@]}"
+if [ -n "${CLUSTER_CONTROL-}" ]; then # see lab-control.sh
+	(. "$here/net.sh"
+	ip link add machine type veth peer name control netns "$(cat "$state/pid")"
+	ip link set machine master mgmt up
+	nsenter -t "$(cat "$state/pid")" -n ip -batch - <<<"addr add $machine4/24 dev control
+link set control up")
+fi
 ln -s "$kubebin" "$state/bin/kubectl"
 cat >"$state/bin/docker" <<END
 #!/bin/sh
@@ -104,7 +87,7 @@ await "registered nodes" kubectl get node "${nodes[@]}"
 end "registered"
 
 begin "CNI $cni, kube-proxy in mode $proxy"
-sed "s|MODE|$proxy|; s|SERVER|https://$(. "$here/net.sh"; echo "$gateway4"):$(cat "$state/port")|" "$here/kube-proxy.yaml" | kubectl apply -f - >/dev/null
+sed "s|MODE|$proxy|; s|SERVER|https://$(cat "$state/address")|" "$here/kube-proxy.yaml" | kubectl apply -f - >/dev/null
 "$here/cni/$cni.sh"
 kubectl wait --for=condition=Ready node --all --timeout=300s >/dev/null
 kubectl -n kube-system rollout status daemonset/kube-proxy --timeout=300s >/dev/null
@@ -112,15 +95,17 @@ end "three nodes Ready"
 
 for node in "${nodes[@]}"; do docker exec "$node" bash /lab/src/state.sh >"$state/before-$node"; done
 begin "Egressway, of deploy/kustomize/base"
+vrf= red="a table, since this kernel has no VRF devices"
+if docker exec node1 unshare -n ip link add probe type vrf table 1 2>/dev/null; then vrf='vrf: vrf-red' red="a VRF"; fi
 own=
 case $cni in
 calico) own=$(. "$here/net.sh"; echo "podCIDRs: [\"$pods4\", \"$pods6\"]") ;; # its pools are not the Nodes' podCIDRs
 cilium) own='marks: {mask: "0x3f", allowConflicts: [antrea, cilium]}' ;;
 esac
-kubectl kustomize "$here/egressway" | sed "s|^\( *\)bgp:|${own:+\\1$own\\n}&|" | kubectl apply -f - >/dev/null
+kubectl kustomize "$here/egressway" | sed "s|^\( *\)bgp:|${own:+\\1$own\\n}&|; s|^\( *\)table: 1001|${vrf:+\\1$vrf\\n}&|" | kubectl apply -f - >/dev/null
 kubectl -n egressway-system rollout status daemonset/egressway --timeout=300s >/dev/null
 kubectl -n egressway-system wait --for=condition=Ready pod --all --timeout=300s >/dev/null # the speaker's rollout, OnDelete, has no status
-end "its DaemonSets are ready"
+end "its DaemonSets are ready; the network red is $red"
 
 begin "MetalLB's controller, with pools of ingress IPs"
 "$here/metallb.sh" "$state/modules/metallb"

@@ -13,11 +13,20 @@ import (
 	"time"
 )
 
-// pulse is the time between two datagrams of a stream, unless it is given, and patience the time in which one has to be answered.
+// pulse is the time between two datagrams of a stream, unless it is given or a user-mode kernel runs, and patience the time in which one
+// has to be answered.
 const (
 	pulse    = 100 * time.Millisecond
 	patience = time.Second
 )
+
+// ownPulse is longer in a user-mode kernel: there, the whole cluster has one processor, of which pods would use half.
+func ownPulse() time.Duration {
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil && strings.Contains(string(b), "User Mode Linux") {
+		return 3 * pulse
+	}
+	return pulse
+}
 
 // datagram is one of a stream, as text: "NAME/FAMILY/KIND SEQ MISSING". KIND is kept, all from one port, or new, each from a port
 // of its own and so a new connection for the nodes. MISSING counts the earlier ones without an answer in time.
@@ -38,7 +47,7 @@ func parse(b []byte) (d datagram, err error) {
 func pod(args []string) error {
 	f := flag.NewFlagSet("box pod", flag.ExitOnError)
 	name := f.String("name", "", "`name` of its streams")
-	every := f.Duration("pulse", pulse, "`time` between two datagrams of a stream")
+	every := f.Duration("pulse", ownPulse(), "`time` between two datagrams of a stream")
 	var to list
 	f.Var(&to, "to", "UDP `address` of a recorder (repeatable)")
 	if err := f.Parse(args); err != nil {

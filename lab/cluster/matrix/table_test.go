@@ -41,7 +41,7 @@ func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/compatibility.md")
 	require.NoError(t, err)
 	tables := ""
-	for _, name := range []string{"cluster-matrix", "cluster-matrix-calico", "cluster-matrix-cilium"} {
+	for _, name := range []string{"cluster-matrix", "cluster-matrix-calico", "cluster-matrix-cilium", "cluster-lab"} {
 		_, block, found := strings.Cut(string(page), "<!-- bench:"+name+" -->")
 		require.True(t, found)
 		block, _, _ = strings.Cut(block, "<!-- end -->")

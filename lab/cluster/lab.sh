@@ -1,0 +1,38 @@
+#!/bin/bash
+# lab.sh [OPTION...] CNI:PROXY...: does what matrix.sh does in the lab's kernel, which has VRF devices and IPVS: there, the network red is a VRF.
+# That kernel has one processor, so the control plane runs outside of it (lab-control.sh), and programs are built before it starts.
+set -eu
+here=$(dirname "$(readlink -f "$0")")
+top=$here/../..
+options=()
+while [[ ${1-} == -* ]]; do
+	options+=("$1")
+	shift
+done
+if LAB_VERBOSE=1 "$top/bin/labexec" true 2>&1 | grep -q 'mode native'; then # this kernel has VRF devices
+	exec "$here/matrix.sh" "${options[@]}" "$@"
+fi
+
+begin() { echo "matrix: $*"; }
+end() { :; }
+files=$(mktemp -d) memory=$(mktemp -d -p /dev/shm) # where that kernel has a folder of its own
+trap 'rm -rf "$files" "$memory"' EXIT
+export MATRIX_RESULTS=$top/dist/matrix-lab KUBELAB=$here/lab-control.sh LAB_API=1 LAB_MEM=6G
+failed=()
+for pair; do
+	cni=${pair%:*}
+	unset program module
+	# shellcheck source=programs.sh
+	. "$here/programs.sh"
+	control=$files/${pair/:/-}
+	mkdir "$control" "$memory/${pair/:/-}"
+	ln -s "$memory/${pair/:/-}" "$control/etcd" # on a disk, it would wait for that
+	declare -p tree kubelab kubebin program module >"$control/programs"
+	export CLUSTER_CONTROL=$control CLUSTER_PROGRAMS=$control/programs
+	begin "$pair in the lab's kernel"
+	"$top/bin/labexec" "$here/matrix.sh" "${options[@]}" "$pair" || {
+		failed+=("$pair")
+		cp "$control"/*.log "$MATRIX_RESULTS/${pair/:/-}/" || true
+	}
+done
+((${#failed[@]} == 0)) || { echo "matrix: failed in the lab's kernel: ${failed[*]}" >&2; exit 1; }
