@@ -225,12 +225,14 @@ cluster-lab: lab-kernel bin/labexec bin/matrix bin/bench-report ## the same in t
 		bin/bench-report -file docs/compatibility.md -block cluster-lab -commit '$(VERSION)' -command 'make cluster-lab$(if $(filter file,$(origin MATRIX)),, MATRIX="$(MATRIX)")' \
 		-kernel "$$(bin/labexec uname -r) (the lab's: user-mode, one processor)" && exit $$code
 
-# What a change breaks most easily. The machine may be slow, so lost packets fail no row, but those that arrive
-# have to be right.
-ROWS = ^(pods leave|`network: red`|`sourceIPBy|pod |the ingress IPs|`externalTraffic|ClusterIP|NodePort|EgressIP: |EgressFirewall|planned move: `kubectl|daemon|Egressway removed)
+# What a change breaks most easily, and of that what depends on kube-proxy. The machine may be slow, so lost packets fail no row, but those
+# that arrive have to be right.
+ROWS      = ^(pods leave|`network: red`|`sourceIPBy|pod |the ingress IPs|`externalTrafficPolicy|ClusterIP|NodePort|EgressIP: |EgressFirewall|planned move: `kubectl|daemon|Egressway removed)
+PROXYROWS = ^(pods leave|`network: red`|`sourceIPBy|the ingress IPs|`externalTrafficPolicy|ClusterIP|NodePort|planned move: `kubectl|Egressway removed)
 cluster-test: lab-kernel bin/labexec bin/matrix ## check the part of that table that needs no more than a few minutes, on a cluster for each mode of kube-proxy, the one with IPVS in the lab's kernel (root)
-	@lab/cluster/matrix.sh -patient -only='$(ROWS)' static:nftables static:iptables
-	@lab/cluster/lab.sh -patient -only='$(ROWS)' static:ipvs
+	@lab/cluster/matrix.sh -patient -only='$(ROWS)' static:nftables
+	@lab/cluster/matrix.sh -patient -only='$(PROXYROWS)' static:iptables
+	@lab/cluster/lab.sh -patient -only='$(PROXYROWS)' static:ipvs
 
 cluster-figures: bin/matrix bin/bench-report ## measure RUNS (20) new pods, changes and, a quarter of them, dead hosts on a cluster of real nodes, into docs/compatibility.md (root)
 	@lab/cluster/up.sh static nftables

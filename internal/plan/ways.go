@@ -108,12 +108,12 @@ func (f *frame) sendsOut(s *source, local bool) bool {
 	return s.host == f.node || (s.standby == f.node || s.left) && !local
 }
 
-// keptOf returns the way by the standby for endpoints of this node. With an address on the link, no flows stay at a former host: their
-// answers come to the host, which has such an address itself, so that it hands on no strays.
+// keptOf returns the way by the standby for endpoints of this node. Where a host has the address itself, no flows stay at a former one:
+// their answers come to the host, which hands on no strays.
 func (f *frame) keptOf(s *source, family int) (kept Way, own bool) {
 	source := s.sourceIP(family)
 	switch {
-	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "" || f.answeredOnLink(s):
+	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "" || f.answeredOnLink(s) || f.delivers(s):
 	case s.standby == f.node && f.reachable(s.network, family == ipv4):
 		return Way{f.out(s.network), source}, false
 	case s.standby != f.node:
@@ -215,13 +215,17 @@ func (f *frame) straysOf(s *source) (strays [2]PathID, resumed bool) {
 	if !runsDaemon(f.heard, partner) { // it would pass strays on
 		return strays, false
 	}
-	if s.id.Kind == cluster.KindEgressService && f.ipvs() { // packets to the node's own addresses do not leave it
+	if f.delivers(s) {
 		return strays, false
 	}
 	// A router may go back and forth between two hosts, or two routers may disagree.
 	resumed = s.standsBy(f.node) || s.host == f.node && s.former
 	return [2]PathID{f.way(partner, true), f.way(partner, false)}, resumed
 }
+
+// delivers reports whether this node delivers packets to a source's addresses to itself, as kube-proxy's IPVS mode requires: they do not
+// leave it.
+func (f *frame) delivers(s *source) bool { return s.id.Kind == cluster.KindEgressService && f.ipvs() }
 
 // countSent reports whether packets that leave with an ingress IP are counted. Only metrics per service show the counts.
 func (f *frame) countSent() bool {

@@ -28,3 +28,4 @@ end "${module[*]##*/}"
 
 begin "Egressway and the images"
 make -s --no-print-directory -C "$top" image dist/box.tar
+end "$(du -h --apparent-size "$top"/dist/{egressway,box}.tar | awk '{ sub(".*/", "", $2); printf "%s %s, ", $2, $1 }')"

@@ -7,7 +7,7 @@ here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
 state=/run/egressway-cluster
 nodes=(node1 node2 node3)
-steps=10 step=0 since=0 began=$SECONDS
+steps=10 step=0 began=$SECONDS
 
 fail() { echo "cluster: $*" >&2; exit 1; }
 one_of() { # KEY VALUE KNOWN...
@@ -45,6 +45,7 @@ for program in go apt-get dpkg-deb flock nsenter; do
 done
 [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || fail "Debian's package debian-archive-keyring is missing: make deps installs it"
 
+[ -z "${CLUSTER_PROGRAMS-}" ] || steps=5 # lab.sh has built them
 # shellcheck source=programs.sh
 . "${CLUSTER_PROGRAMS:-$here/programs.sh}"
 mkdir -p -m 700 "$state"
@@ -55,7 +56,6 @@ for other in "${!program[@]}"; do
 	binds+=(-bind "${program[$other]}:/lab/bin/$other")
 done
 cp "$top/dist/egressway.tar" "$top/dist/box.tar" "$state/images/"
-end "$(du -h --apparent-size "$state"/images/*.tar | awk '{ sub(".*/", "", $2); printf "%s %s, ", $2, $1 }')"
 
 begin "containers of a Docker engine: three nodes with containerd and kubelet, two routers with FRR"
 instances=/proc/sys/fs/inotify/max_user_instances

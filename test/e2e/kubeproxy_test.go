@@ -72,7 +72,7 @@ func TestKubeProxy(t *testing.T) {
 				}
 			})
 			t.Run("planned move", func(t *testing.T) {
-				visits := visit(t, s, "ext-red")
+				visits, old := visit(t, s, "ext-red"), talk(t, s, now)
 				editNode(t, s, host, "spec:\n", "spec:\n  unschedulable: true\n")
 				require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
 				hostAt(t, s, standby)
@@ -85,6 +85,7 @@ func TestKubeProxy(t *testing.T) {
 					visits.goOn(t)
 				}
 				traffic.answered(t, 3, now)
+				old.goOn(t, now, now)
 				visit(t, s, "ext-red").goOn(t)
 				editNode(t, s, host, "  unschedulable: true\n", "")
 				host, standby = standby, host
