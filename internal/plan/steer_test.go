@@ -41,3 +41,20 @@ func TestSteersByTheSmallestSubnet(t *testing.T) {
 	require.Contains(t, p.DataPlane.Between, "lan")
 	require.NotContains(t, p.DataPlane.Between, "bond0")
 }
+
+// TestKeepsNoFlowsWithIPVS plans a way by the former host for flows that began there, but not where a node delivers packets to ingress
+// IPs to itself: the next host would not hand on what comes for such flows.
+func TestKeepsNoFlowsWithIPVS(t *testing.T) {
+	s, err := stories.Read("testdata/ingress-of-machines", "a")
+	require.NoError(t, err)
+	keeps := func() (kept bool) {
+		p, _ := plan.Build(s.Snapshot)
+		for e := range p.DataPlane.Endpoints.All() {
+			kept = kept || e.Kept != plan.Way{}
+		}
+		return kept
+	}
+	require.True(t, keeps())
+	s.Snapshot.Facts.Links = append(s.Snapshot.Facts.Links, plan.Link{Name: "kube-ipvs0"})
+	require.False(t, keeps())
+}

@@ -113,7 +113,8 @@ func (f *frame) sendsOut(s *source, local bool) bool {
 func (f *frame) keptOf(s *source, family int) (kept Way, own bool) {
 	source := s.sourceIP(family)
 	switch {
-	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "" || f.answeredOnLink(s) || f.delivers(s):
+	case s.network == nil || s.sourceIPBy == cluster.SourceIPByNetwork || !source.IsValid() || s.standby == "":
+	case f.answeredOnLink(s) || f.delivers(s):
 	case s.standby == f.node && f.reachable(s.network, family == ipv4):
 		return Way{f.out(s.network), source}, false
 	case s.standby != f.node:
