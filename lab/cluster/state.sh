@@ -3,14 +3,14 @@
 # with marks, and files with Egressway's name. It omits what belongs to pods, CNI and kube-proxy, which come and go meanwhile, and what
 # differs after each boot: indexes, MACs and the addresses made of them.
 set -eu
-pods='cni0|veth|flannel|cbr0|cali|lxc[0-9a-f]|proto 80 '
+pods='cni0|veth|flannel|cbr0|cali|lxc[0-9a-f]|proto 80 |kube-ipvs0'
 foreign='^(ip|ip6) (filter|nat|mangle|raw|kube-proxy)$'
 
 link() { grep -vE "$pods" | sed -E 's/^[0-9]+: //; s/@[^: ]+//; s/ *\\.*//'; }
 ip -o link | link | sort
 ip -o address | grep -v ' fe80:' | link | sort
 for family in -4 -6; do
-	ip $family rule
+	ip $family rule | grep -v 'lookup \[l3mdev-table\]' # the kernel's: it comes with the first VRF device, and stays
 	ip $family route show table all | grep -vE "$pods|fe80:" | sort
 done
 tc qdisc show | grep -vE "$pods" | sort
