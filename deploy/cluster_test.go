@@ -30,7 +30,7 @@ func TestClusterObjects(t *testing.T) {
 func TestClusterRefusesUnknownChoices(t *testing.T) {
 	for _, c := range []struct{ cni, proxy, refused string }{
 		{"weave", "nftables", "CNI: weave: must be one of: calico cilium flannel-host-gw flannel static"},
-		{"static", "ipvs", "PROXY: ipvs: must be one of: nftables iptables"},
+		{"static", "userspace", "PROXY: userspace: must be one of: nftables iptables ipvs"},
 	} {
 		out, err := exec.CommandContext(t.Context(), clusterFolder+"/up.sh", c.cni, c.proxy).CombinedOutput()
 		require.Error(t, err)
