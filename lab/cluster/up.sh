@@ -51,7 +51,7 @@ done
 mkdir -p -m 700 "$state"
 mkdir -p "$state"/{bin,log,images,cache,modules} "$state.root"
 binds=(${CLUSTER_CONTROL:+-bind "$CLUSTER_CONTROL:/lab/control"})
-for other in "${!program[@]}"; do
+for other in "${!module[@]}"; do
 	ln -s "${module[$other]}" "$state/modules/$other"
 	binds+=(-bind "${program[$other]}:/lab/bin/$other")
 done
