@@ -34,6 +34,7 @@ else
 fi
 await $dockerd dockerd docker version
 echo "Docker engine ready after $SECONDS s"
+# "nat-unprotected": a control plane outside reaches the kubelets by the nodes' addresses.
 docker network create kind --subnet "$net4" --gateway "$gateway4" --ip-range 172.18.1.0/24 --ipv6 --subnet "$net6" --gateway "$gateway6" \
 	-o com.docker.network.bridge.name=br-kind -o com.docker.network.driver.mtu=1500 -o com.docker.network.bridge.gateway_mode_ipv4=nat-unprotected
 docker network create red --subnet "$red4.0/24" --gateway "$red4.1" --ipv6 --subnet "$red6::/64" --gateway "$red6::1" \

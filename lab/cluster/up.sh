@@ -97,6 +97,7 @@ for node in "${nodes[@]}"; do docker exec "$node" bash /lab/src/state.sh >"$stat
 begin "Egressway, of deploy/kustomize/base"
 vrf= red="a table, since this kernel has no VRF devices"
 if docker exec node1 unshare -n ip link add probe type vrf table 1 2>/dev/null; then vrf='vrf: vrf-red' red="a VRF"; fi
+[ -z "${CLUSTER_CONTROL-}" ] || [ -n "$vrf" ] || fail "a node cannot make VRF devices, although the lab's kernel has them"
 own=
 case $cni in
 calico) own=$(. "$here/net.sh"; echo "podCIDRs: [\"$pods4\", \"$pods6\"]") ;; # its pools are not the Nodes' podCIDRs

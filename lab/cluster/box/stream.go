@@ -20,12 +20,13 @@ const (
 	patience = time.Second
 )
 
-// ownPulse is longer in a user-mode kernel: there, the whole cluster has one processor, of which pods would use half.
-func ownPulse() time.Duration {
+// slower returns a duration, or three times as much in a user-mode kernel: there, the whole cluster has one processor, of which pods that
+// send each pulse would use half.
+func slower(d time.Duration) time.Duration {
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil && strings.Contains(string(b), "User Mode Linux") {
-		return 3 * pulse
+		return 3 * d
 	}
-	return pulse
+	return d
 }
 
 // datagram is one of a stream, as text: "NAME/FAMILY/KIND SEQ MISSING". KIND is kept, all from one port, or new, each from a port
@@ -47,7 +48,7 @@ func parse(b []byte) (d datagram, err error) {
 func pod(args []string) error {
 	f := flag.NewFlagSet("box pod", flag.ExitOnError)
 	name := f.String("name", "", "`name` of its streams")
-	every := f.Duration("pulse", ownPulse(), "`time` between two datagrams of a stream")
+	every := f.Duration("pulse", slower(pulse), "`time` between two datagrams of a stream")
 	var to list
 	f.Var(&to, "to", "UDP `address` of a recorder (repeatable)")
 	if err := f.Parse(args); err != nil {

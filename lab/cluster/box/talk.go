@@ -58,7 +58,7 @@ func ask(args []string) error {
 	if *from != "" {
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(*from)}
 	}
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext}}
+	client := http.Client{Timeout: slower(3 * time.Second), Transport: &http.Transport{DialContext: dialer.DialContext}}
 	r, err := client.Get(f.Arg(0))
 	if err != nil {
 		return err
