@@ -17,21 +17,28 @@ begin() { echo "matrix: $*"; }
 end() { :; }
 files=$(mktemp -d) memory=$(mktemp -d -p /dev/shm) # where that kernel has a folder of its own
 trap 'rm -rf "$files" "$memory"' EXIT
-export MATRIX_RESULTS=$top/dist/matrix-lab KUBELAB=$here/lab-control.sh LAB_API=1 LAB_MEM=6G
-failed=()
+export MATRIX_RESULTS=$top/dist/matrix-lab KUBELAB=$here/lab-control.sh LAB_API=1 LAB_MEM=4G
+failed=() kernel_ended=125 # labexec's status then
 for pair; do
 	cni=${pair%:*}
 	unset program module
 	# shellcheck source=programs.sh
 	. "$here/programs.sh"
-	control=$files/${pair/:/-}
-	mkdir "$control" "$memory/${pair/:/-}"
-	ln -s "$memory/${pair/:/-}" "$control/etcd" # on a disk, it would wait for that
-	declare -p tree kubelab kubebin program module >"$control/programs"
-	export CLUSTER_CONTROL=$control CLUSTER_PROGRAMS=$control/programs
-	begin "$pair in the lab's kernel"
-	"$top/bin/labexec" "$here/matrix.sh" "${options[@]}" "$pair" || {
+	for attempt in 1 2; do
+		control=$files/${pair/:/-}-$attempt
+		mkdir "$control" "$memory/${pair/:/-}-$attempt"
+		ln -s "$memory/${pair/:/-}-$attempt" "$control/etcd" # on a disk, it would wait for that
+		declare -p tree kubelab kubebin program module >"$control/programs"
+		export CLUSTER_CONTROL=$control CLUSTER_PROGRAMS=$control/programs
+		begin "$pair in the lab's kernel"
+		code=0
+		"$top/bin/labexec" "$here/matrix.sh" "${options[@]}" "$pair" || code=$?
+		[ $code = $kernel_ended ] || break
+		echo "matrix: the lab's kernel ended before its job did, in attempt $attempt of 2" >&2
+	done
+	[ $code = 0 ] || {
 		failed+=("$pair")
+		mkdir -p "$MATRIX_RESULTS/${pair/:/-}"
 		cp "$control"/*.log "$MATRIX_RESULTS/${pair/:/-}/" || true
 	}
 done

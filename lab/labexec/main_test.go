@@ -128,3 +128,9 @@ func TestUsageErrors(t *testing.T) {
 		require.Contains(t, string(out), c.message)
 	}
 }
+
+func TestPanicOf(t *testing.T) {
+	log := "Registers:\n\nKernel panic - not syncing: Segfault without recovery target\nCall Trace:\n [<60057abe>] ?\n"
+	require.Equal(t, "not syncing: Segfault without recovery target", panicOf([]byte(log)))
+	require.Equal(t, "no panic", panicOf([]byte("Linux version 7.2")))
+}

@@ -172,7 +172,18 @@ func (g guestProcess) run() (int, error) {
 	}
 	log, _ := os.ReadFile(kernelLog.Name())
 	//nolint:errorlint // waited may be nil
-	return 0, fmt.Errorf("the guest ended without a status (%v); its kernel said:\n%s", waited, log[max(0, len(log)-8000):])
+	return 0, fmt.Errorf("the guest's kernel said:\n%s\nIt ended without a status (%v): %s",
+		log[max(0, len(log)-8000):], waited, panicOf(log))
+}
+
+// panicOf returns the line of a kernel's log that says why it ended, which the registers and the stack follow.
+func panicOf(log []byte) string {
+	for line := range strings.Lines(string(log)) {
+		if _, why, ok := strings.Cut(line, "Kernel panic - "); ok {
+			return strings.TrimSpace(why)
+		}
+	}
+	return "no panic"
 }
 
 // wait passes signals to the guest until it has ended; the third one, or a guest that ignores the first, kills it.
