@@ -2,7 +2,7 @@
 # down.sh: ends the cluster that up.sh made, and removes all of it but the cache. The end of process 1 of the cluster's namespaces ends
 # every process in there, and with the last one go mounts, interfaces and rules.
 set -eu
-state=/run/egressway-cluster
+state=${CLUSTER_STATE:-/run/egressway-cluster}
 [ -e "$state" ] || { echo "cluster: there is none"; exit 0; }
 [ "$(id -u)" = 0 ] || { echo "cluster: run as root" >&2; exit 1; }
 

@@ -2,7 +2,7 @@
 # programs.sh, for up.sh and lab.sh to source: builds or fetches the programs of a cluster with the CNI $cni, says so by begin and end, and
 # sets tree, kubelab, kubebin, program and module to their paths.
 begin "Docker engine, containerd, runc, CNI plugins and tools, of Debian's packages, unpacked into the cache"
-tree=$("$here/debian.sh")
+tree=$("$here/tree.sh")
 end "$(wc -l <"$tree/packages") packages, $(grep -E -o '^(docker.io|containerd|runc|containernetworking-plugins)_[^_]*' "$tree/packages" | tr '_\n' '  ')"
 
 begin "control plane, from the Go module proxy: etcd and kube-apiserver"
