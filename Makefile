@@ -162,6 +162,20 @@ image: ## the image: dist/egressway.tar, for docker, ctr, kind and skopeo to loa
 	$(call RELEASE,$(or $(ARCH),$(shell $(GO) env GOARCH))) -o dist/image/egressway ./cmd/egressway
 	$(GO) run ./release/image -version '$(VERSION)' -created $$(git log -1 --format=%ct) dist/image/egressway >dist/egressway.tar
 
+# The topologies as containers.
+.PHONY: images topologies dist/images.tar bin/topologies
+dist/images.tar: bin/egressway
+	@mkdir -p dist
+	lab/topologies/images.sh bin/egressway >$@.new && mv $@.new $@
+
+images: dist/images.tar ## dist/images.tar, for docker to load: the images that containerlab/*.clab.yml name, with Debian's FRR and tools
+
+bin/topologies:
+	CGO_ENABLED=0 $(GO) build -o $@ ./lab/topologies
+
+topologies: lab-kernel bin/labexec bin/box bin/topologies images ## deploy containerlab/*.clab.yml as containerlab does, on a Docker engine in the lab's kernel, and check where packets go (root)
+	TREE=$$(lab/cluster/tree.sh) LAB_MEM=4G bin/labexec lab/topologies/run.sh $(CURDIR)/dist/images.tar $(wildcard containerlab/*.clab.yml)
+
 # The program in a real cluster's nodes and pods.
 .PHONY: cluster cluster-down cluster-figures cluster-lab cluster-matrix cluster-test bin/box bin/matrix dist/box.tar
 bin/box:

@@ -47,8 +47,8 @@ done
 rm -rf "$root"/usr/share/{doc,man,locale,lintian,bash-completion,info}
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
-echo frr:x:92:92::/nonexistent:/usr/sbin/nologin >>"$root/etc/passwd"
-printf 'frr:x:92:\nfrrvty:x:93:frr\n' >>"$root/etc/group"
+printf '%s:/nonexistent:/usr/sbin/nologin\n' frr:x:92:92: tcpdump:x:94:94: >>"$root/etc/passwd"
+printf 'frr:x:92:\nfrrvty:x:93:frr\ntcpdump:x:94:\n' >>"$root/etc/group"
 printf '%s sufficient pam_permit.so\n' auth account | tee "$root/etc/pam.d/other" >"$root/etc/pam.d/frr" # vtysh
 rm -f "$root/etc/frr/frr.conf" # its presence would hide the files of single daemons
 if [ -e "$root/usr/sbin/xtables-nft-multi" ]; then

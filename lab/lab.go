@@ -68,6 +68,9 @@ func Deploy(ctx context.Context, path string, o Options) (*Lab, error) {
 	}
 	l := &Lab{Topology: t, Nodes: map[string]*Node{}}
 	for name, d := range t.Graph.Nodes {
+		if d.Kind != Linux {
+			return nil, fmt.Errorf("%s: node %s: kind %q: must be linux here", path, name, d.Kind)
+		}
 		d.Exec = slices.Concat(d.Exec, o.Exec[name])
 		l.Nodes[name] = newNode(name, d)
 	}

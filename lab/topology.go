@@ -36,18 +36,24 @@ type Graph struct {
 	Links    []Link                `yaml:"links,omitempty"`
 }
 
+// Kinds of nodes.
+const (
+	Linux        = "linux"
+	ExtContainer = "ext-container" // a container that runs already, which Deploy refuses
+)
+
 // Definition holds the settings of one node, or settings that nodes inherit. Lists are appended to the inherited ones,
 // maps merged.
 type Definition struct {
-	Kind        string            `yaml:"kind,omitempty"` // linux
+	Kind        string            `yaml:"kind,omitempty"` // Linux or ExtContainer
 	Image       string            `yaml:"image,omitempty"`
 	Binds       []string          `yaml:"binds,omitempty"` // source:target[:options], the source relative to the file
 	Exec        []string          `yaml:"exec,omitempty"`
 	Env         map[string]string `yaml:"env,omitempty"`
 	Sysctls     map[string]any    `yaml:"sysctls,omitempty"`
-	Cmd         string            `yaml:"cmd,omitempty"`          // containerlab's alone: tests start programs themselves
-	Entrypoint  string            `yaml:"entrypoint,omitempty"`   // containerlab's alone
-	NetworkMode string            `yaml:"network-mode,omitempty"` // containerlab's alone
+	Cmd         string            `yaml:"cmd,omitempty"`          // for containers: tests start programs themselves
+	Entrypoint  string            `yaml:"entrypoint,omitempty"`   // for containers
+	NetworkMode string            `yaml:"network-mode,omitempty"` // for containers
 	Labels      map[string]string `yaml:"labels,omitempty"`       // containerlab's alone
 }
 
@@ -83,8 +89,8 @@ func parse(b []byte) (*Topology, error) {
 		kind := cmp.Or(d.Kind, t.Graph.Defaults.Kind)
 		d = d.inherit(t.Graph.Kinds[kind]).inherit(t.Graph.Defaults)
 		t.Graph.Nodes[name] = d
-		if d.Kind != "linux" {
-			errs = append(errs, fmt.Errorf("node %s: kind %q: only linux is supported", name, d.Kind))
+		if d.Kind != Linux && d.Kind != ExtContainer {
+			errs = append(errs, fmt.Errorf("node %s: kind %q: must be linux or ext-container", name, d.Kind))
 		}
 		for _, bind := range d.Binds {
 			if n := strings.Count(bind, ":"); n < 1 || n > 2 {
@@ -119,6 +125,9 @@ func (d Definition) inherit(from Definition) Definition {
 	d.Exec = slices.Concat(from.Exec, d.Exec)
 	d.Env = merged(from.Env, d.Env)
 	d.Sysctls = merged(from.Sysctls, d.Sysctls)
+	d.Cmd = cmp.Or(d.Cmd, from.Cmd)
+	d.Entrypoint = cmp.Or(d.Entrypoint, from.Entrypoint)
+	d.NetworkMode = cmp.Or(d.NetworkMode, from.NetworkMode)
 	return d
 }
 

@@ -19,7 +19,7 @@ func TestLoadIsStrict(t *testing.T) {
 		"unknown field at the top": {"name: x\ntopologies: {}", "field topologies not found"},
 		"field twice":              {"name: x\nname: y", `mapping key "name" already defined`},
 		"wrong type":               {"topology: {nodes: {a: {kind: linux, exec: ip link}}}", "cannot unmarshal !!str `ip link`"},
-		"other kind":               {"topology: {nodes: {a: {kind: bridge}}}", `node a: kind "bridge": only linux is supported`},
+		"other kind":               {"topology: {nodes: {a: {kind: bridge}}}", `node a: kind "bridge": must be linux or ext-container`},
 		"no kind":                  {"topology: {nodes: {a: {}}}", `node a: kind ""`},
 		"bind without target":      {"topology: {nodes: {a: {kind: linux, binds: [x]}}}", `bind "x": must be source:target`},
 		"link to nowhere":          {"topology: {nodes: {a: {kind: linux}}, links: [{endpoints: [a:e, b:e]}]}", `endpoint "b:e": must be node:interface of a known node`},
@@ -71,6 +71,7 @@ func TestRepository(t *testing.T) {
 func TestTopologiesLoad(t *testing.T) {
 	files, err := filepath.Glob("../containerlab/*.clab.yml")
 	require.NoError(t, err)
+	files = append(files, "../containerlab/kind/tors.clab.yml")
 	require.NotEmpty(t, files)
 	for _, f := range files {
 		_, err := Load(f)

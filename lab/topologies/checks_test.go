@@ -1,0 +1,47 @@
+package main
+
+import (
+	"maps"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/lab"
+)
+
+func TestEachTopologyHasPromises(t *testing.T) {
+	files, err := filepath.Glob("../../containerlab/*.clab.yml")
+	require.NoError(t, err)
+	files = append(files, "../../containerlab/kind/tors.clab.yml")
+	left := maps.Clone(promises)
+	for _, file := range files {
+		topology, err := lab.Load(file)
+		require.NoError(t, err)
+		p, ok := promises[topology.Name]
+		require.True(t, ok, "%s needs an entry in promises", file)
+		delete(left, topology.Name)
+		for router := range p.announced {
+			require.Contains(t, topology.Graph.Nodes, router)
+		}
+		for _, node := range append(p.daemons, p.hosts...) {
+			require.Contains(t, topology.Graph.Nodes, node)
+		}
+	}
+	require.Empty(t, left)
+}
+
+func TestRunIsWhatTheFileSays(t *testing.T) {
+	topology, err := lab.Load("../../containerlab/vrf-egress.clab.yml")
+	require.NoError(t, err)
+	args := deployment{topology, "/srv"}.run("a")
+	for _, want := range [][]string{
+		{"--name", "clab-vrf-egress-a"},
+		{"--network", "none"},
+		{"--sysctl", "net.ipv4.ip_forward=1"},
+		{"--volume", "/srv/vrf-egress/config.yaml:/etc/egressway/config.yaml"},
+		{"egressway:dev", "run", "--config", "/etc/egressway/config.yaml"},
+	} {
+		require.Subset(t, args, want)
+	}
+}
