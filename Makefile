@@ -177,7 +177,7 @@ topologies: lab-kernel bin/labexec bin/box bin/topologies images ## deploy conta
 	TREE=$$(lab/cluster/tree.sh) LAB_MEM=4G bin/labexec lab/topologies/run.sh $(CURDIR)/dist/images.tar $(wildcard containerlab/*.clab.yml)
 
 # The program in a real cluster's nodes and pods.
-.PHONY: cluster cluster-down cluster-figures cluster-lab cluster-matrix cluster-test bin/box bin/matrix dist/box.tar
+.PHONY: cluster cluster-down cluster-kind dist/agnhost.tar cluster-figures cluster-lab cluster-matrix cluster-test bin/box bin/matrix dist/box.tar
 bin/box:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./lab/cluster/box
 
@@ -234,7 +234,7 @@ cluster-matrix: bin/matrix bin/bench-report ## check a table of behaviour on clu
 # The lab's kernel has VRF devices and IPVS, and one processor.
 LABMATRIX = $(if $(filter file,$(origin MATRIX)),static:ipvs,$(MATRIX))
 cluster-lab: lab-kernel bin/labexec bin/matrix bin/bench-report ## the same in the lab's kernel, where the network red is a VRF and lost packets fail no row: MATRIX='static:ipvs' (root)
-	@lab/cluster/lab.sh -patient $(LABMATRIX); code=$$?; \
+	@lab/cluster/lab.sh matrix.sh -patient $(LABMATRIX); code=$$?; \
 	bin/matrix -table $(foreach m,$(LABMATRIX),dist/matrix-lab/$(subst :,-,$(m)).json) | \
 		bin/bench-report -file docs/compatibility.md -block cluster-lab -commit '$(VERSION)' -command 'make cluster-lab$(if $(filter file,$(origin MATRIX)),, MATRIX="$(MATRIX)")' \
 		-kernel "$$(bin/labexec uname -r) (the lab's: user-mode, one processor)" && exit $$code
@@ -246,7 +246,14 @@ PROXYROWS = ^(pods leave|`network: red`|`sourceIPBy|the ingress IPs|`externalTra
 cluster-test: lab-kernel bin/labexec bin/matrix ## check the part of that table that needs no more than a few minutes, on a cluster for each mode of kube-proxy, the one with IPVS in the lab's kernel (root)
 	@lab/cluster/matrix.sh -patient -only='$(ROWS)' static:nftables
 	@lab/cluster/matrix.sh -patient -only='$(PROXYROWS)' static:iptables
-	@lab/cluster/lab.sh -patient -only='$(PROXYROWS)' static:ipvs
+	@lab/cluster/lab.sh matrix.sh -patient -only='$(PROXYROWS)' static:ipvs
+
+dist/agnhost.tar: bin/box
+	@mkdir -p dist
+	lab/cluster/agnhost.sh bin/box >$@.new && mv $@.new $@
+
+cluster-kind: lab-kernel bin/labexec bin/topologies images dist/agnhost.tar ## follow containerlab/kind/README.md on real nodes in the lab's kernel (root)
+	@lab/cluster/lab.sh kind.sh static:iptables
 
 cluster-figures: bin/matrix bin/bench-report ## measure RUNS (20) new pods, changes and, a quarter of them, dead hosts on a cluster of real nodes, into docs/compatibility.md (root)
 	@lab/cluster/up.sh static nftables

@@ -10,4 +10,4 @@ ln -s "$kubelab" "$CLUSTER_CONTROL/bin/kubelab"
 ln -s "$kubebin" "$CLUSTER_CONTROL/bin/kubebin"
 export PATH=$CLUSTER_CONTROL/bin:$PATH LOG=$CLUSTER_CONTROL
 ip route add "$net4" via "$machine4"
-exec "$here/control.sh" "$CLUSTER_CONTROL" "$control4" 6443 "$control4" node1 node2 node3
+exec "$here/control.sh" "$CLUSTER_CONTROL" "$control4" 6443 "$control4" "${nodes[@]}"

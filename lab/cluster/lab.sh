@@ -1,16 +1,19 @@
 #!/bin/bash
-# lab.sh [OPTION...] CNI:PROXY...: does what matrix.sh does in the lab's kernel, which has VRF devices and IPVS: there, the network red is a VRF.
+# lab.sh JOB [OPTION...] CNI:PROXY...: runs matrix.sh or kind.sh in the lab's kernel, which has VRF devices and IPVS: there, the network red is a VRF.
 # That kernel has one processor, so the control plane runs outside of it (lab-control.sh), and programs are built before it starts.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
-options=()
+job=$here/$1
+shift
+options=() nodes=(node1 node2 node3)
+[ "${job##*/}" != kind.sh ] || nodes=(egressway-control-plane egressway-worker egressway-worker2)
 while [[ ${1-} == -* ]]; do
 	options+=("$1")
 	shift
 done
 if LAB_VERBOSE=1 "$top/bin/labexec" true 2>&1 | grep -q 'mode native'; then # this kernel has VRF devices
-	exec "$here/matrix.sh" "${options[@]}" "$@"
+	exec "$job" "${options[@]}" "$@"
 fi
 
 begin() { echo "matrix: $*"; }
@@ -28,11 +31,11 @@ for pair; do
 		control=$files/${pair/:/-}-$attempt
 		mkdir "$control" "$memory/${pair/:/-}-$attempt"
 		ln -s "$memory/${pair/:/-}-$attempt" "$control/etcd" # on a disk, it would wait for that
-		declare -p tree kubelab kubebin program module >"$control/programs"
+		declare -p nodes tree kubelab kubebin program module >"$control/programs"
 		export CLUSTER_CONTROL=$control CLUSTER_PROGRAMS=$control/programs
 		begin "$pair in the lab's kernel"
 		code=0
-		"$top/bin/labexec" "$here/matrix.sh" "${options[@]}" "$pair" || code=$?
+		"$top/bin/labexec" "$job" "${options[@]}" "$pair" || code=$?
 		[ $code = $kernel_ended ] || break
 		echo "matrix: the lab's kernel ended before its job did, in attempt $attempt of 2" >&2
 	done

@@ -1,12 +1,14 @@
 #!/bin/bash
-# machine.sh NODE...: process 1 of the machine that encloses the cluster, started by "box hold". It runs a Docker engine with the
-# networks "kind" and "red", the control plane, and each node and router as a container of that engine. Its file 3 is the listener on $PORT outside.
+# machine.sh [-bare] NODE...: process 1 of the machine that encloses the cluster, started by "box hold". It runs a Docker engine with the
+# networks "kind" and "red", the control plane, and each node and router as a container of that engine; -bare: without red and routers. Its file 3 is
+# the listener on $PORT outside.
 #
 #   /lab/tree           root file system of Debian's packages      /lab/state   files for the operator: kubeconfig, log
 #   /lab/bin, /lab/src  programs, this folder
 set -eu
 . /lab/src/net.sh
-state=/lab/state api=/run/api
+state=/lab/state api=/run/api bare=
+[ "$1" != -bare ] || { bare=1; shift; }
 mkdir -p "$api"
 umask 077
 # await waits until a command succeeds; it ends the cluster when the process that the command asks has ended.
@@ -51,13 +53,15 @@ i=10
 for node; do
 	i=$((i + 1))
 	# shellcheck disable=SC2046 # words
-	docker run -d --name "$node" --hostname "$node" $(in_kind $i) $(in_red $i) $(container) \
+	docker run -d --name "$node" --hostname "$node" $(in_kind $i) $([ -n "$bare" ] || in_red $i) $(container) \
 		bash /lab/src/node.sh "$node" "$prefix4.$i" "$prefix6::$i"
 done
-# shellcheck disable=SC2046 # words
-docker run -d --name outside --hostname outside $(in_kind 101) $(container) bash /lab/src/router.sh kind
-# shellcheck disable=SC2046 # words
-docker run -d --name outside-red --hostname outside-red $(in_red 101) $(container) bash /lab/src/router.sh red
+if [ -z "$bare" ]; then
+	# shellcheck disable=SC2046 # words
+	docker run -d --name outside --hostname outside $(in_kind 101) $(container) bash /lab/src/router.sh kind
+	# shellcheck disable=SC2046 # words
+	docker run -d --name outside-red --hostname outside-red $(in_red 101) $(container) bash /lab/src/router.sh red
+fi
 cp "$api/kubeconfig" "$state/.kubeconfig" && mv "$state/.kubeconfig" "$state/kubeconfig" # the last step: the operator waits for it
 echo "containers of nodes and routers started after $SECONDS s"
 set +e

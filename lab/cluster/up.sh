@@ -6,7 +6,9 @@ set -eu
 here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
 state=/run/egressway-cluster
-nodes=(node1 node2 node3)
+recipe=${CLUSTER_RECIPE-} # "kind": three nodes with the names of kind's and no more, see kind.sh
+nodes=(node1 node2 node3) bare=()
+[ -z "$recipe" ] || nodes=(egressway-control-plane egressway-worker egressway-worker2) bare=(-bare)
 steps=10 step=0 began=$SECONDS
 
 fail() { echo "cluster: $*" >&2; exit 1; }
@@ -55,7 +57,7 @@ for other in "${!module[@]}"; do
 	ln -s "${module[$other]}" "$state/modules/$other"
 	binds+=(-bind "${program[$other]}:/lab/bin/$other")
 done
-cp "$top/dist/egressway.tar" "$top/dist/box.tar" "$state/images/"
+cp "$top/dist/egressway.tar" "$top/dist/box.tar" ${recipe:+"$top/dist/agnhost.tar"} "$state/images/"
 
 begin "containers of a Docker engine: three nodes with containerd and kubelet, two routers with FRR"
 instances=/proc/sys/fs/inotify/max_user_instances
@@ -67,7 +69,7 @@ fi
 "$top/bin/box" hold -dir "$state" -cgroup egressway-cluster -- -at "$state.root" -tree "$tree" -bind "$tree:/lab/tree" -bind "$state:/lab/state" \
 	-bind "$here:/lab/src" -bind "$top/bin/box:/lab/bin/box" -bind "$kubelab:/lab/bin/kubelab" -bind "$kubebin:/lab/bin/kubebin" \
 	"${binds[@]}" -- \
-	bash /lab/src/machine.sh "${nodes[@]}"
+	bash /lab/src/machine.sh "${bare[@]}" "${nodes[@]}"
 if [ -n "${CLUSTER_CONTROL-}" ]; then # see lab-control.sh
 	(. "$here/net.sh"
 	ip link add machine type veth peer name control netns "$(cat "$state/pid")"
@@ -92,6 +94,7 @@ sed "s|MODE|$proxy|; s|SERVER|https://$(cat "$state/address")|" "$here/kube-prox
 kubectl wait --for=condition=Ready node --all --timeout=300s >/dev/null
 kubectl -n kube-system rollout status daemonset/kube-proxy --timeout=300s >/dev/null
 end "three nodes Ready"
+[ -z "$recipe" ] || exit 0
 
 for node in "${nodes[@]}"; do docker exec "$node" bash /lab/src/state.sh >"$state/before-$node"; done
 begin "Egressway, of deploy/kustomize/base"

@@ -4,6 +4,7 @@
 //	box answer :8080     answers each HTTP request with the client's address and the name of the host
 //	box ask URL          prints such an answer
 //	box pod …            answers, and sends numbered datagrams all the time, see stream.go
+//	box netexec …        answers with the name of the host, as Kubernetes' agnhost does
 //	box outside …        answers, and records these datagrams by their sources
 //	box hold …           starts a command in namespaces of its own, see hold
 //	box root …           runs a command in another root file system, see root
@@ -28,11 +29,11 @@ func main() {
 	}
 	commands := map[string]func([]string) error{
 		"answer": answer, "ask": ask, "forward": forward, "hold": hold, "root": root,
-		"pod": pod, "outside": outside,
+		"pod": pod, "outside": outside, "netexec": netexec,
 	}
 	run := commands[os.Args[1]]
 	if run == nil {
-		fmt.Fprintf(os.Stderr, "box: %s: must be answer, ask, pod, outside, forward, hold or root\n", os.Args[1])
+		fmt.Fprintf(os.Stderr, "box: %s: must be answer, ask, pod, netexec, outside, forward, hold or root\n", os.Args[1])
 		os.Exit(2)
 	}
 	if err := run(os.Args[2:]); err != nil {

@@ -19,6 +19,23 @@ func answer(args []string) error {
 	return serve(args[0], mirror)
 }
 
+// netexec serves HTTP as Kubernetes' agnhost does, as far as containerlab/kind asks it.
+func netexec(args []string) error {
+	f := flag.NewFlagSet("box netexec", flag.ExitOnError)
+	port := f.Int("http-port", 8080, "`port` of HTTP")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	return serve(fmt.Sprint(":", *port), func(w http.ResponseWriter, r *http.Request) {
+		name, err := os.Hostname()
+		if r.URL.Path != "/hostname" || err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, name) // without a line's end, as agnhost
+	})
+}
+
 func serve(address string, page http.HandlerFunc) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
