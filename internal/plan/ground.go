@@ -421,7 +421,10 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 		}
 	}
 	if node := g.nodeIPs[a]; node != "" {
-		return netip.Addr{}, rejectNodeIP(node, e.Node)
+		if reject = rejectNodeIP(node, e.Node); reject != nil && cluster.Within(g.pods, a) {
+			return a, reject // it stays selected: a node that lists the address of another's pod must not free that pod
+		}
+		return netip.Addr{}, reject
 	}
 	if e.Target != cluster.TargetPod {
 		return netip.Addr{}, func(r *redone, text string) { r.refuseTarget(text, e.Target) }

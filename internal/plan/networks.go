@@ -225,7 +225,7 @@ func (g *ground) sourceOf(n *network, family int) (source netip.Addr) {
 // configuredDevices lists the devices that the network's configuration names, except those of other programs that have the
 // name of a sub-interface.
 func (g *ground) configuredDevices(n *network) (devices []string) {
-	if n.VRF != "" {
+	if n.VRF != "" && (n.listed || n.usable) { // an object may name any device: see findVRF
 		devices = append(devices, n.VRF)
 	}
 	foreign := func(name string) bool { return slices.Contains(n.refused, name) && g.link(name) != nil }

@@ -1,0 +1,60 @@
+package plan_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/lab/stories"
+)
+
+// storyOf reads the snapshot of node a of a story, with a configuration of its own.
+func storyOf(t *testing.T, name string) plan.Snapshot {
+	t.Helper()
+	s, err := stories.Read("testdata/"+name, "a")
+	require.NoError(t, err)
+	c := *s.Snapshot.Config
+	s.Snapshot.Config = &c
+	return s.Snapshot
+}
+
+// TestObjectNamesLAN has an EgressService name the device that leads to the other nodes, which is no VRF: nothing but that object suffers.
+func TestObjectNamesLAN(t *testing.T) {
+	s := storyOf(t, "one-service")
+	s.Config.AllowUnlisted = true
+	before, _ := plan.Build(s)
+	require.NotEmpty(t, before.DataPlane.Between)
+	s.Objects.EgressServices = s.Objects.EgressServices.With(cluster.Key{Namespace: "other", Name: "x"},
+		cluster.EgressService{Network: before.DataPlane.Between[0], SourceIPBy: cluster.SourceIPByNetwork})
+	after, problems := plan.Build(s)
+	require.Equal(t, before.DataPlane, after.DataPlane)
+	require.Equal(t, before.Routes, after.Routes)
+	require.True(t, slices.ContainsFunc(problems, func(p cluster.Problem) bool {
+		return p.Object == "other/x" && p.Reason == plan.ReasonVRFMissing
+	}), "%v", problems)
+}
+
+// TestNodeListsAPod has the Node of b list the address of a selected pod of node a, as b's kubelet may write it. The pod stays selected.
+func TestNodeListsAPod(t *testing.T) {
+	s := storyOf(t, "one-service")
+	pod := addr("10.244.1.5")
+	path := func() plan.PathID {
+		p, _ := plan.Build(s)
+		e, selected := p.DataPlane.Endpoints.Get(plan.Endpoint{Addr: pod})
+		require.True(t, selected)
+		return e.Path
+	}
+	want := path()
+	b := s.Objects.Nodes.At("b")
+	b.Addresses = append(addrs(), append(b.Addresses, pod)...)
+	s.Objects.Nodes = s.Objects.Nodes.With("b", b)
+	require.Equal(t, want, path())
+	_, problems := plan.Build(s)
+	require.Contains(t, problems, cluster.Problem{
+		Kind: "EgressService", Object: "shop/web", Field: "endpoints", Value: pod.String(), Reason: plan.ReasonInvalidAddress,
+		Message: "is an address of node b, not of a pod on node a",
+	})
+}
