@@ -33,7 +33,7 @@ var frozen = []struct {
 	{"one-service", "one-service", "a", nil},            // both families, pods steered over the LAN, a VRF that the daemon creates
 	{"every-way", "every-way", "a", nil},                // IPv4 only, the tunnel, a pod of each kind; docs/datapath.md shows the table
 	{"adopted-vrf", "unlisted-vrf", "a", nil},           // existing VRFs, with their interfaces
-	{"bare-table", "bare-table", "a", nil},              // a network without a VRF
+	{"bare-table", "bare-table", "a", besideNode},       // a network without a VRF, whose uplink leads to another node as well
 	{"default-network", "default-network", "a", nil},    // ingress IPs in the main table
 	{"vlan", "vlan", "a", nil},                          // uplinks that are VLAN sub-interfaces, which the daemon makes
 	{"hold", "hold", "a", nil},                          // pods that wait until they are selected
@@ -44,6 +44,12 @@ var frozen = []struct {
 	{"shared-path", "shared-path", "a", nil},            // hosts without a path id, by the table of family netdev
 	{"spare-tunnel", "shared-path", "e", nil},           // a tunnel for what nodes without path ids may send
 	{"moved-host", "one-service", "b", movedAndCounted}, // a host with connections that began at the former host, and counters for each ingress IP
+}
+
+func besideNode(s *plan.Snapshot) {
+	b := s.Objects.Nodes.At("b")
+	b.Internal = append(slices.Clone(b.Internal), netip.MustParseAddr("10.4.0.12"))
+	s.Objects.Nodes = s.Objects.Nodes.With("b", b)
 }
 
 func withIPVS(s *plan.Snapshot) {

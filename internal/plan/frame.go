@@ -324,7 +324,7 @@ func (f *frame) planPathOut(n *network, id PathID) {
 	}
 	f.ways = append(f.ways, p)
 	for _, device := range n.devices {
-		f.uplinks = append(f.uplinks, Uplink{device, id})
+		f.uplinks = append(f.uplinks, Uplink{device, id, f.besideNodes(device)})
 	}
 }
 

@@ -368,6 +368,21 @@ func (g *ground) onLink(addr netip.Addr) (device string, ok bool) {
 	return device, bits >= 0
 }
 
+// besideNodes reports whether a subnet of a device holds another node's InternalIP.
+func (g *ground) besideNodes(device string) bool {
+	l := g.link(device)
+	if l == nil || len(l.Addrs) == 0 {
+		return false
+	}
+	subnets := minimal(slices.Clone(l.Addrs))
+	for name, n := range g.nodes.All() {
+		if name != g.node && slices.ContainsFunc(n.Internal, func(a netip.Addr) bool { return cluster.Within(subnets, a) }) {
+			return true
+		}
+	}
+	return false
+}
+
 func (g *ground) isUplink(device string) bool {
 	return slices.ContainsFunc(g.networks, func(n *network) bool { return slices.Contains(n.devices, device) })
 }

@@ -320,6 +320,7 @@ func (p *Path) Default() bool {
 type Uplink struct {
 	Device string `json:"device"`
 	Path   PathID `json:"path"`
+	Nodes  bool   `json:"nodes,omitempty"` // other nodes are in its subnets, and may steer pods here by it
 }
 
 // Endpoint is a selected pod's address.

@@ -86,7 +86,7 @@ func (a *anyPlan) paths(d *plan.DataPlane) {
 			a.networks = append(a.networks, id)
 			d.Paths = append(d.Paths, p)
 			for _, device := range p.Devices {
-				d.Uplinks = append(d.Uplinks, plan.Uplink{Device: device, Path: id})
+				d.Uplinks = append(d.Uplinks, plan.Uplink{Device: device, Path: id, Nodes: a.IntN(4) == 0})
 			}
 		case id == sharedID:
 			p.Key = plan.PathKey{Kind: plan.PathShared, Name: "tunnel"}

@@ -157,18 +157,25 @@ func (f *flowCheck) inCluster(a netip.Addr) bool { return cluster.Within(f.Clust
 type doubt struct {
 	all       bool
 	endpoints map[netip.Addr]bool  // true: its policy is another
+	strays    map[netip.Addr]bool  // ingress IPs whose strays no longer go where they went
 	reused    map[plan.PathID]bool // ids of networks that mean another network now
 }
 
-func (d *doubt) none() bool { return !d.all && len(d.endpoints) == 0 }
+func (d *doubt) none() bool { return !d.all && d.addresses() == 0 }
+
+// addresses returns the number of addresses whose connections are in doubt.
+func (d *doubt) addresses() int { return len(d.endpoints) + len(d.strays) }
 
 // add puts the endpoints of another doubt in doubt, too.
 func (d *doubt) add(more doubt) {
-	if more.all || len(d.endpoints)+len(more.endpoints) > doubtMost {
+	if more.all || d.addresses()+more.addresses() > doubtMost {
 		d.everyone()
 	}
 	for a, policy := range more.endpoints {
 		d.put(a, policy)
+	}
+	for a := range more.strays {
+		d.putStrays(a)
 	}
 	d.reuse(more.reused)
 }
@@ -184,7 +191,7 @@ func (d *doubt) reuse(ids map[plan.PathID]bool) {
 // everyone puts all endpoints in doubt.
 func (d *doubt) everyone() {
 	had := d.endpoints
-	d.all, d.endpoints = true, nil
+	d.all, d.endpoints, d.strays = true, nil, nil
 	for a, policy := range had {
 		d.put(a, policy)
 	}
@@ -206,6 +213,11 @@ func doubtOf(before, now *plan.DataPlane) (d doubt) {
 	}
 	if ids := reusedIDs(before, now); len(ids) > 0 {
 		d.all, d.reused = true, ids
+	}
+	for x, y := range before.Ingress.Changes(now.Ingress) {
+		if x != nil && x.Stray != 0 && (y == nil || y.Stray != x.Stray) {
+			d.putStrays(x.Addr)
+		}
 	}
 	for x, y := range before.Endpoints.Changes(now.Endpoints) {
 		if permitsAll(y, x) {
@@ -232,6 +244,17 @@ func (d *doubt) put(a netip.Addr, policy bool) {
 		d.endpoints = map[netip.Addr]bool{}
 	}
 	d.endpoints[a] = d.endpoints[a] || policy
+}
+
+// putStrays puts the strays of an ingress IP in doubt.
+func (d *doubt) putStrays(a netip.Addr) {
+	if d.all {
+		return
+	}
+	if d.strays == nil {
+		d.strays = map[netip.Addr]bool{}
+	}
+	d.strays[a] = true
 }
 
 // allDoubtful reports whether connections of any endpoint may contradict the plan now.
@@ -497,34 +520,39 @@ func (f *flowCheck) bar(c Connection, body []byte) (m nl.Message) {
 
 // covers reports whether a connection is in doubt.
 func (d *doubt) covers(body []byte) bool {
-	source, ok := originalSource(body)
+	source, destination := tupleAddresses(nl.Attr(body, vnl.SizeofNfgenmsg, vnl.CTA_TUPLE_ORIG))
 	_, doubted := d.endpoints[source]
-	return ok && (d.all || doubted)
+	return source.IsValid() && (d.all || doubted || d.strays[destination])
 }
 
 // doubted calls each for the connections of the endpoints in doubt, until each returns false. Others may be among them.
 func (c *Conn) doubted(of doubt, each func(body []byte) bool) (err error) {
-	if of.all || together(len(of.endpoints)) {
-		return c.connections(netip.Addr{}, each)
+	if of.all || together(of.addresses()) {
+		return c.connections(netip.Addr{}, anywhere, each)
 	}
-	for _, source := range of.sources() {
-		err = errors.Join(err, c.connections(source, each))
+	ipv6 := false
+	for at, addresses := range map[end]map[netip.Addr]bool{atSource: of.endpoints, atDestination: of.strays} {
+		for a := range addresses {
+			if a.Is4() {
+				err = errors.Join(err, c.connections(a, at, each))
+			}
+			ipv6 = ipv6 || a.Is6()
+		}
+	}
+	if ipv6 { // the kernel lists all of them at once
+		err = errors.Join(err, c.connections(netip.IPv6Unspecified(), anywhere, each))
 	}
 	return err
 }
 
-// sources returns the addresses by which the kernel can list the connections in doubt: it lists all of IPv6 at once.
-func (d *doubt) sources() (all []netip.Addr) {
-	for a := range d.endpoints {
-		if a.Is4() {
-			all = append(all, a)
-		}
-	}
-	if len(all) < len(d.endpoints) {
-		all = append(all, netip.IPv6Unspecified())
-	}
-	return all
-}
+// end is the address of a connection's original direction by which the kernel lists connections.
+type end uint8
+
+const (
+	anywhere end = iota
+	atSource
+	atDestination
+)
 
 // Attributes and flags for dumps that x/sys does not define (linux/netfilter/nfnetlink_conntrack.h,
 // nf_conntrack_netlink.c).
@@ -532,6 +560,7 @@ const (
 	ctaFilter          = 25     // CTA_FILTER, since Linux 5.8
 	ctaFilterOrigFlags = 1      // CTA_FILTER_ORIG_FLAGS
 	filterSource       = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
+	filterDestination  = 1 << 1 // CTA_FILTER_F_CTA_IP_DST
 	ctaZone            = 18     // CTA_ZONE
 	ctaTupleZone       = 3      // CTA_TUPLE_ZONE
 )
@@ -543,35 +572,33 @@ func DumpConnections(source netip.Addr, each func(body []byte) bool) error {
 		return err
 	}
 	defer c.Close()
-	return c.connections(source, each)
+	return c.connections(source, atSource, each)
 }
 
-// connections calls each for every connection, of any protocol, until each returns false. With a source it lists only
-// that address family. For IPv4 the kernel also filters by the source, if it can, so each must still compare it. For
+// connections calls each for every connection, of any protocol, until each returns false. With an address it lists only
+// that address family. For IPv4 the kernel also filters by the address at one end, if it can, so each must still compare it. For
 // IPv6 the kernel's filter would drop exactly the wanted entries: ctnetlink_filter_match_tuple uses ipv6_addr_cmp as if
 // it tested equality, in 6.18 and 7.2.
-func (c *Conn) connections(source netip.Addr, each func(body []byte) bool) error {
+func (c *Conn) connections(a netip.Addr, at end, each func(body []byte) bool) error {
 	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
-	if source.IsValid() {
-		body = Flow{Src: netip.AddrPortFrom(source, 0)}.header() // selects its address family
+	if a.IsValid() {
+		body = Flow{Src: netip.AddrPortFrom(a, 0)}.header() // selects its address family
 	}
-	if source.Is4() {
+	if a.Is4() && at != anywhere {
+		attr, filter := uint16(vnl.CTA_IP_V4_SRC), uint32(filterSource)
+		if at == atDestination {
+			attr, filter = vnl.CTA_IP_V4_DST, filterDestination
+		}
 		body = nl.AppendNested(body, vnl.CTA_TUPLE_ORIG, func(b []byte) []byte {
-			return nl.AppendNested(b, vnl.CTA_TUPLE_IP, func(b []byte) []byte { return nl.AppendAddr(b, vnl.CTA_IP_V4_SRC, source) })
+			return nl.AppendNested(b, vnl.CTA_TUPLE_IP, func(b []byte) []byte { return nl.AppendAddr(b, attr, a) })
 		})
 		body = nl.AppendNested(body, ctaFilter, func(b []byte) []byte {
-			b = nl.AppendAttr32(b, ctaFilterOrigFlags, filterSource)
+			b = nl.AppendAttr32(b, ctaFilterOrigFlags, filter)
 			return nl.AppendAttr32(b, ctaFilterOrigFlags+1, 0)
 		})
 	}
 	_, err := c.Dump(nl.Message{Type: conntrackMessage(vnl.IPCTNL_MSG_CT_GET), Body: body}, each)
 	return err
-}
-
-// originalSource reads only the original source address of a connection.
-func originalSource(body []byte) (netip.Addr, bool) {
-	source, _ := tupleAddresses(nl.Attr(body, vnl.SizeofNfgenmsg, vnl.CTA_TUPLE_ORIG))
-	return source, source.IsValid()
 }
 
 // tupleAddresses reads the addresses of a tuple.

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab/netns"
@@ -217,7 +219,7 @@ func TestContradictionsOfFew(t *testing.T) {
 	require.Zero(t, end())
 	var seen []netip.Addr
 	require.NoError(t, DumpConnections(moved.Addr, func(body []byte) bool {
-		source, _ := originalSource(body)
+		source, _ := tupleAddresses(nl.Attr(body, vnl.SizeofNfgenmsg, vnl.CTA_TUPLE_ORIG))
 		seen = append(seen, source)
 		return true
 	}))

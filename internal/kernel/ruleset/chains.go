@@ -114,6 +114,8 @@ const (
 	chainOwnSource = "own-source"
 	chainOurs      = "ours"
 	ChainBetween   = "between"
+	ChainUplink    = "uplink"
+	chainFrom      = "from"
 	ChainGuard     = "guard"
 	chainUnclaimed = "unclaimed"
 	chainLost      = "lost"
@@ -461,6 +463,27 @@ func leftBehind(p plan.Path) [][]expr.Any {
 	return rules
 }
 
+// ofNoNetwork matches connections with a mark of ours that is not of one that came in by a network.
+func ofNoNetwork(d plan.DataPlane) part {
+	all := join(ctHas(expr.CtKeyMARK, d.Marks.Mask), ourCtMark(d.Marks))
+	for _, p := range d.Paths {
+		if p.Key.Kind == plan.PathNetwork {
+			all = join(all, notEqual(Native(d.Marks.Ingress(p.ID))))
+		}
+	}
+	return all
+}
+
+// forged drops packets from an uplink that leave the cluster with a selected pod's address as source: they would get the pod's path and
+// source. Only devices that lead to pods or to nodes have a pod's packets.
+func forged() (rules [][]expr.Any) {
+	for _, f := range Families {
+		rules = append(rules, join(f.source(), anyPath(SetEgress+f.Suffix),
+			f.load(f.Dst, reg), notIn(SetCluster+f.Suffix), dropFor(DropOutside)))
+	}
+	return rules
+}
+
 // pathChains returns the chains of one path.
 func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 	m := d.Marks
@@ -523,14 +546,16 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 		from = append(from, join(f.destination(), anyPath(SetStrays+f.Suffix), goTo(chainStrays+f.Suffix)))
 	}
 	for _, f := range Families {
+		// A stray's connection, of when this node was the standby: with the mark of network N, it would go on to network default.
+		stray := join(f.destination(), in(SetIngress+f.Suffix), ofNoNetwork(d), dropFor(DropUnclaimed))
 		// No Service handles it yet: the node itself may, as with IPVS. A packet of no connection gets no mark, and
 		// goes on to lost.
-		from = append(from, join(f.destination(), in(SetIngress+f.Suffix), came))
+		from = append(from, stray, join(f.destination(), in(SetIngress+f.Suffix), came))
 	}
 	for _, f := range Families {
 		// Until routers have processed the withdrawal: sent back to them, the packet would loop until its hop limit
-		// ends.
-		from = append(from, join(f.destination(), in(SetFormer+f.Suffix), dropFor(DropFormer)))
+		// ends. Answers belong to a connection that began after that.
+		from = append(from, join(f.destination(), in(SetFormer+f.Suffix), ctHas(expr.CtKeySTATE, StateNew|stateLost), dropFor(DropFormer)))
 	}
 	for _, f := range Families {
 		from = append(from, join(original, f.source(), notIn(SetCluster+f.Suffix),
@@ -538,10 +563,12 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 	}
 	return append(all,
 		// An uplink that leads to other nodes as well.
-		Chain{Name: Named(ChainBetween, p.ID), Rules: [][]expr.Any{jump(Named("from", p.ID)), goTo(ChainBetween)}},
+		Chain{Name: Named(ChainBetween, p.ID), Rules: [][]expr.Any{jump(Named(chainFrom, p.ID)), goTo(ChainBetween)}},
 		// Packets from an uplink. If it is enslaved, each packet passes twice: from the interface, then from the VRF
 		// device.
-		Chain{Name: Named("from", p.ID), Rules: from},
+		Chain{Name: Named(chainFrom, p.ID), Rules: from},
+		// An uplink without other nodes in its subnets.
+		Chain{Name: Named(ChainUplink, p.ID), Rules: append([][]expr.Any{jump(Named(chainFrom, p.ID))}, forged()...)},
 		Chain{Name: Named("reply", p.ID), Rules: [][]expr.Any{join(setPacketMark(m, egress), accept)}},
 		Chain{Name: Named("guard-reply", p.ID), Rules: [][]expr.Any{
 			join(original, inwards, done), join(elsewhere(p), dropFor(DropGuard)), join(reply, done), dropFor(DropGuard),

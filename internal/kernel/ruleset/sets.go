@@ -68,8 +68,12 @@ func Sets(d plan.DataPlane) []*Set {
 		if slices.Contains(d.Between, u.Device) {
 			uplinks.goTo(DeviceKey(u.Device), Named(ChainBetween, u.Path))
 		} else {
+			chain := Named(ChainUplink, u.Path)
+			if u.Nodes {
+				chain = Named(chainFrom, u.Path)
+			}
 			uplinks.Elements = append(uplinks.Elements, nftables.SetElement{
-				Key: DeviceKey(u.Device), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: Named("from", u.Path)},
+				Key: DeviceKey(u.Device), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: chain},
 			})
 		}
 		devices.element(DeviceKey(u.Device))
