@@ -126,7 +126,7 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 		l.term.since, l.term.decided = now, map[cluster.Key]decision{}
 		in.Changed.All = true
 	}
-	reports, wait = l.term.damping.dampen(reports, now)
+	reports, wait = l.term.damping.dampen(ofNodes(reports, in.Objects), now)
 	if now.Sub(l.term.since) < gatherWithin && !allReport(in.Objects, reports) {
 		l.keep(in)
 		return retryAfter
@@ -151,6 +151,18 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 		return soonest(wait, max(l.term.last.Add(lookAgain).Sub(now), retryAfter))
 	}
 	return wait
+}
+
+// ofNodes returns the reports of nodes that exist. A daemon goes on when its Node is deleted, and reports other nodes dead that do not
+// answer it any more.
+func ofNodes(reports map[string]cluster.Report, objects cluster.Objects) map[string]cluster.Report {
+	known := make(map[string]cluster.Report, len(reports))
+	for node, r := range reports {
+		if _, exists := objects.Nodes.Get(node); exists {
+			known[node] = r
+		}
+	}
+	return known
 }
 
 // soonest returns the shorter of two waits; 0: never.

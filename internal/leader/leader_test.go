@@ -102,6 +102,30 @@ func TestTerm(t *testing.T) {
 	require.Greater(t, len(api.writes), writes)
 }
 
+// TestReportsOfNodesThatAreGone: a daemon that goes on without its Node is no witness of another node's death.
+func TestReportsOfNodesThatAreGone(t *testing.T) {
+	objects, _, problems := manifests.Open("../../config/samples").Read()
+	require.Empty(t, problems)
+	e := objects.EgressServices.At(web)
+	e.Version, e.Status = 1, as("a", "c")
+	objects.EgressServices = cluster.MapOf(map[cluster.Key]cluster.EgressService{web: e})
+	fit := cluster.NetworkState{Usable: true, IPv4: true, IPv6: true}
+	report := cluster.Report{Applied: 1, Networks: map[string]cluster.NetworkState{"default": fit, "red": fit, "blue": fit}}
+	witness := report
+	witness.Hosts = map[string]bool{"a": false}
+	api := &recorder{leads: true, reports: map[string]cluster.Report{"a": report, "c": report, "x": witness}}
+	host := func(o cluster.Objects) string {
+		l := New(api)
+		l.Submit(Input{Config: config.Defaults(), Objects: o, Changed: cluster.Everything()})
+		l.consider(time.Now(), false)
+		l.consider(time.Now().Add(gatherWithin), false)
+		return api.lastHost()
+	}
+	require.Equal(t, "a", host(objects))
+	objects.Nodes = objects.Nodes.With("x", cluster.Node{Ready: true})
+	require.Equal(t, "c", host(objects), "the same node with its Node")
+}
+
 // TestReadyFollowsEndpoints: where every node with an endpoint is a host, a status depends on endpoints.
 func TestReadyFollowsEndpoints(t *testing.T) {
 	objects, _, problems := manifests.Open("../../config/samples").Read()
