@@ -3,6 +3,7 @@ package election
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -453,6 +454,24 @@ func TestObey(t *testing.T) {
 	require.Empty(t, got[seat("c")].Host, "the mode has changed, the status not yet")
 	require.Equal(t, cluster.AllHosts, got[seat("d")].Host, "the mode alone says so")
 	require.Equal(t, cluster.ReasonNoIngressIP, got[seat("e")].Problem.Reason)
+}
+
+// TestObeyWithoutReady: the roster of Nodes does not say which are Ready, so a daemon has no opinion about that.
+func TestObeyWithoutReady(t *testing.T) {
+	o := objects(2, "a", "b")
+	facts := cluster.Facts("n1", o.Nodes.At("n1"), nil)
+	unready(&o, "n0")
+	unready(&o, "n1")
+	require.Equal(t, facts, cluster.Facts("n1", o.Nodes.At("n1"), nil))
+	change(&o, "a", func(e *cluster.EgressService, _ *cluster.Service) { e.Status = cluster.Status{Host: "n1", Term: 4} })
+	address := netip.MustParseAddr("203.0.114.1")
+	o.EgressIPs = cluster.MapOf(map[cluster.Key]cluster.EgressIP{{Name: "team"}: {
+		Addresses: []netip.Addr{address}, Holders: []cluster.Holder{{Addr: address, Host: "n1", Term: 2}},
+	}})
+	got := obeyAnew(o)
+	require.Equal(t, Choice{Host: "n1", Term: 4}, got[seat("a")])
+	require.Equal(t, Choice{Host: "n1", Term: 2}, got[EgressIPSeat("team", address)])
+	require.Equal(t, ReasonNoHost, got[seat("b")].Problem.Reason, "the condition that the leader writes says why")
 }
 
 func TestLabels(t *testing.T) {

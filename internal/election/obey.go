@@ -10,6 +10,9 @@ import (
 // confirms it, as for a dead host.
 func (e *elector) obey(s Seat, had tenure) Choice {
 	_, all, problem := kinds[s.Kind].contender(e, s)
+	if problem != nil && problem.Reason == cluster.ReasonNoEligibleNode {
+		problem = nil // only the leader knows which Nodes are Ready, and which daemons report
+	}
 	switch {
 	case all: // needs no election
 		return Choice{Host: cluster.AllHosts, Term: had.term}
