@@ -12,7 +12,8 @@ type Report struct {
 	// A node that never answered is not included.
 	Hosts map[string]bool `json:"hosts,omitempty"`
 	// Dead names the nodes of Hosts that this node has concluded to be dead: it treats their standbys as hosts, and where it is
-	// the standby itself, it already acts as the host. It lacks those whose standby this node is by a later decision of the leader.
+	// the standby itself, it already acts as the host. It lacks those whose standby this node is by a later decision of the leader, unless
+	// it acts instead of them elsewhere.
 	Dead []string `json:"dead,omitempty"`
 	// Draining asks the leader to move all EgressServices off this node, which is about to stop.
 	Draining bool `json:"draining,omitempty"`

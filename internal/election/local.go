@@ -16,6 +16,8 @@ type Local struct {
 	left  map[Seat]time.Time // when this node ceased to be host or standby, while the seat has another host
 	// obeyed holds the hosts that a leader elected while they were silent for this node, their standby.
 	obeyed map[Seat]string
+	// replaced holds the hosts that this node, their standby, does not hear and acts instead of, until the leader elects it.
+	replaced map[Seat]string
 }
 
 // Sight holds everything that a node knows besides the elected choices.
@@ -46,7 +48,7 @@ func (c *Local) Update(elected map[Seat]Choice, changed []Seat, sight Sight) (di
 		!maps.Equal(sight.Silent, c.sight.Silent)
 	if c.now == nil {
 		c.now, c.hosts, c.moves = make(map[Seat]Choice, len(elected)), map[Seat]string{}, map[Seat]move{}
-		c.obeyed, c.left = map[Seat]string{}, map[Seat]time.Time{}
+		c.obeyed, c.left, c.replaced = map[Seat]string{}, map[Seat]time.Time{}, map[Seat]string{}
 	} else {
 		sight.Resumed = nil
 	}
@@ -87,6 +89,7 @@ func (c *Local) set(s Seat, elected map[Seat]Choice) bool {
 	delete(c.moves, s)
 	delete(c.obeyed, s)
 	delete(c.left, s)
+	delete(c.replaced, s)
 	return had
 }
 
@@ -96,6 +99,11 @@ func (c *Local) apply(s Seat, choice Choice) bool {
 	next := c.here(c.gradually(s, was, choice))
 	if c.obeys(s, was, had, choice, next) {
 		next = choice
+	}
+	if next.Host == c.sight.Node && choice.Host != c.sight.Node {
+		c.replaced[s] = choice.Host
+	} else {
+		delete(c.replaced, s)
 	}
 	next = c.lingers(s, was, next.Resume(was))
 	if c.sight.Resumed != nil && next.Host == c.sight.Node && next.Standby != "" {
@@ -144,11 +152,15 @@ func (c *Local) here(choice Choice) Choice {
 	return after
 }
 
-// Obeyed returns the hosts to which this node, their standby, leaves a seat although it does not hear them.
+// Obeyed returns the hosts to which this node, their standby, leaves a seat although it does not hear them. A host that it has replaced at
+// another seat is not among them: the leader has to know of that, or two nodes stay host of that seat.
 func (c *Local) Obeyed() map[string]bool {
 	hosts := map[string]bool{}
 	for _, host := range c.obeyed {
 		hosts[host] = true
+	}
+	for _, host := range c.replaced {
+		delete(hosts, host)
 	}
 	return hosts
 }

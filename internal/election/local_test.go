@@ -99,3 +99,33 @@ func TestStandbyObeys(t *testing.T) {
 	require.Equal(t, "b", see(Choice{Host: "b", Standby: "a", Term: 4}, nil, nil).Host)
 	require.Equal(t, Choice{Host: "a", Term: 5, Why: silent("b")}, see(Choice{Host: "b", Standby: "a", Term: 4}, b, b), "now it dies again")
 }
+
+// TestStandbyObeysAtOneSeatOnly has a node replace a host that it does not hear, and become the standby of the same host at another seat,
+// by a decision of a leader that does not know that yet. Its report has to say so, or both act as the host of the first seat for good.
+func TestStandbyObeysAtOneSeatOnly(t *testing.T) {
+	var c Local
+	first, second, b := seat("first"), seat("second"), map[string]bool{"b": true}
+	elected := map[Seat]Choice{first: {Host: "b", Standby: "a", Term: 3}, second: {Host: "x", Standby: "b", Term: 1}}
+	c.Update(elected, nil, Sight{Node: "a"})
+	dead := Sight{Node: "a", Silent: b, Dead: b}
+	c.Update(elected, nil, dead)
+	require.Equal(t, Choice{Host: "a", Term: 4, Why: silent("b")}, c.Choices()[first])
+
+	elected[second] = Choice{Host: "b", Standby: "a", Term: 2}
+	c.Update(elected, []Seat{second}, dead)
+	require.Equal(t, elected[second], c.Choices()[second], "it obeys there")
+	require.Equal(t, "a", c.Choices()[first].Host)
+	require.Empty(t, c.Obeyed(), "the leader is to know that this node does not hear b")
+
+	elected[first] = Choice{Host: "a", Standby: "x", Term: 4}
+	c.Update(elected, []Seat{first}, dead)
+	require.Equal(t, b, c.Obeyed(), "the leader knows")
+	elected[first] = Choice{Host: "b", Standby: "a", Term: 6}
+	c.Update(elected, []Seat{first}, dead)
+	require.Equal(t, b, c.Obeyed(), "it obeys at both")
+	delete(elected, first)
+	delete(elected, second)
+	c.Update(elected, []Seat{first, second}, dead)
+	require.Empty(t, c.Obeyed())
+	require.Empty(t, c.replaced)
+}
