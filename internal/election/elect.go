@@ -46,12 +46,12 @@ func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]
 }
 
 // Elect chooses hosts for the seats of all objects. reports holds the nodes' reports: only a node that reports the network as
-// usable may be host or standby. If nodes do not report, reports is nil and every Ready node may be.
+// usable may be host or standby, Ready or not. If nodes do not report, reports is nil and every Ready node may be.
 //
 // Of the candidates, Elect prefers nodes that are not reported dead, that have a route for every family that the
-// object needs, that are not draining and that are not cordoned, in this order of importance. The host and the standby in an
-// object's status stay as long as no other candidate is preferred to them; if the host does not stay, the standby becomes
-// the host. The remaining seats are assigned one by one, the oldest first, to the node with the fewest seats; a hash
+// object needs, that are Ready, that are not draining and that are not cordoned, in this order of importance. The host and the
+// standby in an object's status stay as long as no other candidate is preferred to them; if the host does not stay, the standby
+// becomes the host. The remaining seats are assigned one by one, the oldest first, to the node with the fewest seats; a hash
 // decides among nodes with equally few, so that seats spread. With Policy.Hosts they spread over that many of the candidates
 // only: first those that are host or standby of any seat, then by a hash of their names. With Policy.Alone, hashes alone
 // decide. Seats of one network that have an address in common share the host; see share for newcomers.
@@ -107,7 +107,7 @@ func byAge(o *cluster.Objects, k kind) (all []seated) {
 type elector struct {
 	objects   cluster.Objects
 	reports   map[string]cluster.Report // nil: nodes do not report
-	nodes     []string                  // Ready ones, sorted
+	nodes     []string                  // those that are Ready or report, sorted
 	hashes    []uint64                  // of their names
 	everyNode []int
 	matching  map[match][]int
@@ -186,13 +186,14 @@ func (e *elector) readApart() {
 	}
 }
 
-// readNodes numbers the Ready nodes, and collects the addresses of all nodes.
+// readNodes numbers the nodes that are Ready or report, and collects the addresses of all nodes. A node is not Ready when its kubelet is
+// stopped or does not reach the API server: if its daemon does, the node forwards as before.
 func (e *elector) readNodes() {
 	for name, n := range e.objects.Nodes.All() {
 		for _, a := range n.Addresses {
 			e.nodeAddrs[a] = true
 		}
-		if n.Ready {
+		if _, reports := e.reports[name]; n.Ready || reports {
 			e.nodes = append(e.nodes, name)
 		}
 	}
@@ -263,7 +264,7 @@ func (e *elector) name(node int) string {
 	return e.nodes[node]
 }
 
-// selected lists the Ready nodes that the selector matches.
+// selected lists the nodes, of those that are Ready or report, that the selector matches.
 func (e *elector) selected(selector labels.Selector) []int {
 	if selector.Empty() {
 		return e.everyNode

@@ -16,6 +16,7 @@ type lack uint8
 const (
 	lacksWill   lack = 1 << iota // cordoned
 	lacksStay                    // draining
+	lacksReady                   // its Node is not Ready, but its daemon reports
 	lacksForce                   // its kernel refuses what is planned
 	lacksOne                     // one needed family has no route
 	lacksBoth                    // neither of two needed families has a route
@@ -71,6 +72,9 @@ func (e *elector) lackOf(node string, d demand) (l lack) {
 	}
 	if r.Draining {
 		l |= lacksStay
+	}
+	if reports && !e.objects.Nodes.At(node).Ready {
+		l |= lacksReady
 	}
 	if r.Refusing {
 		l |= lacksForce
@@ -138,6 +142,8 @@ func against(node string, l lack, n cluster.NetworkState, d demand) string {
 		return fmt.Sprintf("network %s has no %s route on node %s", d.network, strings.Join(missing(n, d.need), " nor "), node)
 	case l&lacksForce != 0:
 		return fmt.Sprintf("the kernel of node %s refuses what is planned", node)
+	case l&lacksReady != 0:
+		return fmt.Sprintf("node %s is not Ready", node)
 	case l&lacksStay != 0:
 		return fmt.Sprintf("node %s is draining", node)
 	case l&lacksWill != 0:
@@ -179,7 +185,7 @@ func (e *elector) despite(u *unit) string {
 // unfit explains why the host of a contender's tenure is not its host any more.
 func (e *elector) unfit(c *contender, u *unit) string {
 	host := c.had.host
-	i, ready := slices.BinarySearch(e.nodes, host)
+	i, known := slices.BinarySearch(e.nodes, host)
 	switch {
 	case host == cluster.AllHosts:
 		return "sourceIPBy is not Network any more"
@@ -187,13 +193,13 @@ func (e *elector) unfit(c *contender, u *unit) string {
 		return gone(host)
 	case e.dead[host]:
 		return silent(host)
-	case !ready:
+	case !known: // nor reports
 		return fmt.Sprintf("node %s is not Ready", host)
 	}
 	return e.unfitAlive(c, u, i)
 }
 
-// unfitAlive is unfit for a host that is Ready and alive.
+// unfitAlive is unfit for a host that is alive, and is Ready or reports.
 func (e *elector) unfitAlive(c *contender, u *unit, i int) string {
 	host := c.had.host
 	switch {

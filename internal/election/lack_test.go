@@ -85,9 +85,35 @@ func TestPreferredNodes(t *testing.T) {
 		}, "n2", "", "node n0 is draining", ""},
 		"host without a route": {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", false, true) }, "n1", "n2", "network default has no IPv4 route on node n0", ""},
 		"host dead":            {func(_ *cluster.Objects, r map[string]cluster.Report) { say(r, "n1", "n0", false) }, "n1", "n2", "node n0 does not answer the nodes that watch it", ""},
-		"standby cordoned":     {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n1", true) }, "n0", "n2", "", ""},
-		"standby draining":     {func(_ *cluster.Objects, r map[string]cluster.Report) { drain(r, "n1", true) }, "n0", "n2", "", ""},
-		"standby refusing":     {func(_ *cluster.Objects, r map[string]cluster.Report) { refuse(r, "n1") }, "n0", "n2", "", ""},
+		"host not Ready":       {func(o *cluster.Objects, _ map[string]cluster.Report) { unready(o, "n0") }, "n1", "n2", "node n0 is not Ready", ""},
+		"host not Ready, its daemon silent": {func(o *cluster.Objects, r map[string]cluster.Report) {
+			unready(o, "n0")
+			delete(r, "n0")
+		}, "n1", "n2", "node n0 is not Ready", ""},
+		"host not Ready, the others without a route": {func(o *cluster.Objects, r map[string]cluster.Report) {
+			unready(o, "n0")
+			routed(r, "n1", false, false)
+			routed(r, "n2", false, false)
+		}, "n0", "", "", "node n0 is not Ready, but no other node would be better"},
+		"host not Ready, the others silent": {func(o *cluster.Objects, r map[string]cluster.Report) {
+			unready(o, "n0")
+			delete(r, "n1")
+			delete(r, "n2")
+		}, "n0", "", "", "node n0 is not Ready, but no other node may be the host"},
+		"host not Ready, the others draining": {func(o *cluster.Objects, r map[string]cluster.Report) {
+			unready(o, "n0")
+			drain(r, "n1", true)
+			drain(r, "n2", true)
+		}, "n1", "", "node n0 is not Ready", "node n1 is draining, but no other node would be better"},
+		"none Ready": {func(o *cluster.Objects, _ map[string]cluster.Report) {
+			unready(o, "n0")
+			unready(o, "n1")
+			unready(o, "n2")
+		}, "n0", "n1", "", "node n0 is not Ready, but no other node would be better"},
+		"standby not Ready": {func(o *cluster.Objects, _ map[string]cluster.Report) { unready(o, "n1") }, "n0", "n2", "", ""},
+		"standby cordoned":  {func(o *cluster.Objects, _ map[string]cluster.Report) { cordon(o, "n1", true) }, "n0", "n2", "", ""},
+		"standby draining":  {func(_ *cluster.Objects, r map[string]cluster.Report) { drain(r, "n1", true) }, "n0", "n2", "", ""},
+		"standby refusing":  {func(_ *cluster.Objects, r map[string]cluster.Report) { refuse(r, "n1") }, "n0", "n2", "", ""},
 		"all refusing": {func(_ *cluster.Objects, r map[string]cluster.Report) {
 			for _, node := range []string{"n0", "n1", "n2"} {
 				refuse(r, node)

@@ -360,6 +360,10 @@ func TestHasteAndLeisure(t *testing.T) {
 	}{
 		"cordoned": {func(w *world, host string) { cordon(&w.o, host, true) }, "is cordoned", false},
 		"draining": {func(w *world, host string) { drain(w.reports, host, true) }, "is draining", false},
+		"not Ready": {func(w *world, host string) {
+			unready(&w.o, host)
+			say(w.reports, "w", host, true)
+		}, "is not Ready", false},
 		"no route": {func(w *world, host string) { routed(w.reports, host, false, false) }, "network default has no IPv4 route", true},
 		"dead":     {func(w *world, host string) { say(w.reports, "w", host, false) }, "does not answer", true},
 	} {
@@ -430,6 +434,11 @@ func TestWhyNoNodeIsEligible(t *testing.T) {
 	require.NotNil(t, p)
 	require.Equal(t, cluster.ReasonNoEligibleNode, p.Reason)
 	require.Equal(t, "no BGP session of network default is up on n0; network default is not usable on n1; no daemon reports from n2, n3, n4", p.Message)
+	for node := range o.Nodes.Keys() {
+		unready(&o, node)
+	}
+	require.Equal(t, "no BGP session of network default is up on n0; network default is not usable on n1", Elect(o, reports)[seat("a")].Problem.Message)
+	require.Equal(t, "no node is Ready", Elect(o, map[string]cluster.Report{})[seat("a")].Problem.Message)
 }
 
 func TestObey(t *testing.T) {

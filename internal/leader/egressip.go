@@ -65,7 +65,7 @@ func (t *term) electIPs(
 		t.ips = egressIPs{}
 		return nil
 	}
-	found, dead, labelled := ofEgressIPs(in.Problems), election.Dead(reports), anyAssignable(in.Objects)
+	found, dead, labelled := ofEgressIPs(in.Problems), election.Dead(reports), anyAssignable(in.Objects, reports)
 	pruned, keep := api.PrunedItems(), time.Duration(in.Config.Moves.KeepFlows)
 	want := make(map[cluster.Key]kube.WantedItems, all.Len())
 	said := make(map[cluster.Key][]kube.Event, all.Len())
@@ -146,10 +146,11 @@ func ofEgressIPs(problems []cluster.Problem) map[string][]cluster.Problem {
 	return found
 }
 
-// anyAssignable reports whether a Ready node may have egress IPs.
-func anyAssignable(o cluster.Objects) bool {
-	for _, n := range o.Nodes.All() {
-		if _, labelled := n.Labels[cluster.LabelAssignable]; labelled && n.Ready {
+// anyAssignable reports whether a node that is Ready or reports may have egress IPs.
+func anyAssignable(o cluster.Objects, reports map[string]cluster.Report) bool {
+	for name, n := range o.Nodes.All() {
+		_, labelled := n.Labels[cluster.LabelAssignable]
+		if _, reported := reports[name]; labelled && (n.Ready || reported) {
 			return true
 		}
 	}

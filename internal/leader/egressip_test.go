@@ -158,6 +158,9 @@ func TestItemEvents(t *testing.T) {
 	}
 	w = s.elect(t, bad, conflict)
 	require.Equal(t, []string{"NoMatchingNodeFound", "NoMatchingNodeFound"}, reasons(w))
+	require.True(t, anyAssignable(cluster.Objects{Nodes: cluster.MapOf(map[string]cluster.Node{
+		"a": {Labels: map[string]string{cluster.LabelAssignable: ""}},
+	})}, map[string]cluster.Report{"a": {}}), "a node that is not Ready and reports")
 	require.Empty(t, w.Items)
 	require.False(t, isTrue(w, "Assigned"))
 	require.Equal(t, "NoHost", meta.FindStatusCondition(w.Conditions, "Programmed").Reason)
