@@ -660,6 +660,43 @@ func TestPassOfAKernelThatRefuses(t *testing.T) {
 	})
 }
 
+// TestReportWithoutASpeaker: no change is reported as in force while the speaker is being replaced, since no router knows of it. The leader
+// would end a move by such a report.
+func TestReportWithoutASpeaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		server := &scriptedServer{scriptedSource: s.source}
+		s.setSource(server)
+		version := func(v uint64) cluster.Report {
+			s.change(sampleWeb, func(e *cluster.EgressService) { e.Version, e.Status.Host = v, s.config.Node })
+			team := cluster.EgressIP{Version: v, Holders: []cluster.Holder{{Addr: netip.MustParseAddr("203.0.114.1"), Host: s.config.Node}}}
+			s.source.objects.EgressIPs = cluster.MapOf(map[cluster.Key]cluster.EgressIP{{Name: "team"}: team})
+			s.source.objects.PodsKnown = true
+			_ = s.pass(t.Context())
+			return server.report
+		}
+		report := version(1)
+		require.Equal(t, []uint64{1, 1}, []uint64{report.Applied, report.AppliedIPs})
+
+		s.speakers.problem = speaker.ErrAbsent
+		report = version(2)
+		require.True(t, report.Networks["red"].Restarting)
+		require.Equal(t, []uint64{1, 1}, []uint64{report.Applied, report.AppliedIPs}, "there is none")
+		sessions := s.speakers.sessions
+		s.speakers.problem, s.speakers.started, s.speakers.sessions = nil, time.Now(), nil
+		for _, session := range sessions {
+			session.Up = false
+			s.speakers.sessions = append(s.speakers.sessions, session)
+		}
+		report = version(3)
+		require.Equal(t, []uint64{1, 1}, []uint64{report.Applied, report.AppliedIPs}, "its sessions are not up yet")
+		s.speakers.sessions = sessions
+		require.NoError(t, s.pass(t.Context()))
+		require.Equal(t, []uint64{3, 3}, []uint64{server.report.Applied, server.report.AppliedIPs})
+		s.later(2 * askWithin) // no question is left open
+	})
+}
+
 // TestReportOfEgressIPs: EgressIPs are reported as in force once the node answers for all their addresses on its links.
 func TestReportOfEgressIPs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -45,10 +45,12 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 		Applied: a.last.inForce.version, Unserved: leader.Unserved(planned),
 	}
 	if result.InForce {
-		r.Applied = a.last.inForce.advance(objects, c.Node)
 		a.last.inForce.qos.advance(objects.EgressQoSes, objects.PodsKnown)
 		a.last.inForce.firewalls.advance(objects.EgressFirewalls, objects.PodsKnown)
 		a.last.inForce.advanceFirewalled(a.last.plan.EgressFirewalls)
+	}
+	if result.InForce && !restarting(states) {
+		r.Applied = a.last.inForce.advance(objects, c.Node)
 		if result.OnLink.Len() == a.last.plan.DataPlane.OnLink.Len() { // the node answers for all
 			a.last.inForce.advanceIPs(objects, c.Node)
 		}
@@ -62,6 +64,17 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 		a.last.reported = true
 	}
 	a.server.Report(r)
+}
+
+// restarting reports whether the speaker of a network is being replaced: routers keep the routes that the former one announced, but do not
+// have those of changes since then.
+func restarting(states map[string]cluster.NetworkState) bool {
+	for _, n := range states {
+		if n.Restarting {
+			return true
+		}
+	}
+	return false
 }
 
 // refusal follows how long the kernel has refused plans.
