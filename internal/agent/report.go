@@ -146,9 +146,10 @@ func (a *Agent) sessions() (all []bgp.Session) {
 
 // inForce tracks which versions of EgressServices are in force on this node.
 type inForce struct {
-	version uint64          // the newest that was reported
-	newest  uint64          // of all EgressServices
-	pending cluster.Changed // changed since the last call of advance
+	version  uint64                                          // the newest that was reported
+	newest   uint64                                          // of services
+	services cluster.Map[cluster.Key, cluster.EgressService] // at the last call of advance
+	pending  cluster.Changed                                 // changed since then
 
 	qos        ofKind[cluster.EgressQoS]
 	firewalls  ofKind[cluster.EgressFirewall]
@@ -167,14 +168,14 @@ func (f *inForce) advanceIPs(objects cluster.Objects, node string) {
 		return
 	}
 	f.ips = all
-	newest, concerned := f.ipVersion, false
+	newest, concerned := uint64(0), false
 	for _, e := range all.All() {
 		newest = max(newest, e.Version)
 		concerned = concerned || e.Version > f.ipVersion && slices.ContainsFunc(e.Holders, func(h cluster.Holder) bool {
 			return h.Host == node || h.Standby == node
 		})
 	}
-	if concerned {
+	if concerned || f.ipVersion > newest { // as in advance
 		f.ipVersion = newest
 	}
 }
@@ -209,25 +210,44 @@ func (f *inForce) advanceFirewalled(all sorted.List[firewall.Object]) {
 }
 
 // advance examines the changes that are in force now. It returns the newest version of all EgressServices if one that
-// concerns node is newer than the last reported version, otherwise the last reported version.
+// concerns node is newer than the last reported version, otherwise the last reported version. It never returns a version that no
+// object has reached: when etcd is restored from a backup, versions fall, and those that follow are not in force yet.
 func (f *inForce) advance(objects cluster.Objects, node string) uint64 {
+	f.follow(objects.EgressServices)
 	concerned := false
 	look := func(key cluster.Key, e cluster.EgressService) {
-		f.newest = max(f.newest, e.Version)
 		concerned = concerned || e.Version > f.version && slices.Contains(election.Concerned(objects, key, e.Status), node)
 	}
 	if f.pending.All {
-		for key, e := range objects.EgressServices.All() {
+		for key, e := range f.services.All() {
 			look(key, e)
 		}
 	} else {
 		for key := range f.pending.Of[cluster.KindEgressService] {
-			look(key, objects.EgressServices.At(key)) // a deleted one has version 0
+			look(key, f.services.At(key)) // a deleted one has version 0
 		}
 	}
 	f.pending = cluster.Changed{}
-	if concerned {
+	if concerned || f.version > f.newest {
 		f.version = f.newest
 	}
 	return f.version
+}
+
+// follow notes the present EgressServices and their newest version. It reads all of them only where the one that had the newest version
+// has an older one now, or is gone.
+func (f *inForce) follow(now cluster.Map[cluster.Key, cluster.EgressService]) {
+	all := f.pending.All
+	for key := range f.pending.Of[cluster.KindEgressService] {
+		was, is := f.services.At(key).Version, now.At(key).Version
+		all = all || was > is && was == f.newest
+		f.newest = max(f.newest, is)
+	}
+	if f.services = now; !all {
+		return
+	}
+	f.newest = 0
+	for _, e := range now.All() {
+		f.newest = max(f.newest, e.Version)
+	}
 }

@@ -185,6 +185,9 @@ func (d *decision) follow(generation int64, version uint64, status cluster.Statu
 	if generation != d.generation || !slices.Equal(status.IngressIPs, d.ingressIPs) {
 		d.generation, d.ingressIPs, d.version = generation, status.IngressIPs, 0
 	}
+	if version < d.version {
+		d.version = 0 // etcd was restored from a backup: no node reports that version again soon
+	}
 	if d.version == 0 && d.stands(status) {
 		d.version = version
 	}

@@ -69,6 +69,33 @@ func TestLeaderBegins(t *testing.T) {
 	}
 }
 
+// When etcd is restored from a backup, versions fall. The host reports those that it finds then.
+func TestVersionsFall(t *testing.T) {
+	object := cluster.EgressService{UID: "1", Version: 5000, Status: as("a", "b")}
+	l := &term{decided: map[cluster.Key]decision{}}
+	choices := map[election.Seat]election.Choice{election.ServiceSeat(web): {Host: "a", Standby: "b", Serves: []string{"a", "b"}}}
+	inForce := func(applied uint64) bool {
+		in := Input{Config: &config.Config{}, Objects: cluster.Objects{
+			EgressServices: cluster.MapOf(map[cluster.Key]cluster.EgressService{web: object}),
+		}}
+		decided := in.Objects
+		decided.EgressServices = l.withDecisions(in.Objects)
+		api := kube.New(slog.New(slog.DiscardHandler), kube.Options{}, func() {})
+		got := l.elect(api, in, decided, map[string]cluster.Report{"a": {Applied: applied}}, choices)[web].Status
+		return meta.IsStatusConditionTrue(got.Conditions, election.ConditionProgrammed)
+	}
+	require.True(t, inForce(5000))
+	require.True(t, inForce(5000), "as decided before")
+	object.Version = 1000
+	require.False(t, inForce(999))
+	require.True(t, inForce(1000))
+	object.Version, object.Status = 900, as("c", "a")
+	require.False(t, inForce(1000), "a backup of an older decision: the leader has to write its own again")
+	object.Version, object.Status = 901, as("a", "b")
+	require.False(t, inForce(900))
+	require.True(t, inForce(901))
+}
+
 // A host that serves the former ingress IPs of an EgressService does not serve the next ones: its report has to be about the status that
 // names them.
 func TestOtherIngressIPsAreNotInForceYet(t *testing.T) {
