@@ -100,7 +100,8 @@ type last struct {
 	problems    problemlog.Log
 	errors      string
 	inForce     inForce
-	reported    bool // to the leader, since the daemon started
+	sent        cluster.Report // the last one to the leader
+	reported    bool           // to the leader, since the daemon started
 	settling    settling
 	replacement replacement // of the speaker
 	refusal     refusal     // of plans, by the kernel

@@ -89,6 +89,8 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.report(c, objects, planned, &result)
 		a.giveBack(result.InForce)
 		a.last.restless = len(result.Restored) > 0
+	} else {
+		a.reportUnread()
 	}
 	a.last.restless = a.last.restless || err != nil || a.last.plan != former
 	if ctx.Err() != nil {

@@ -660,6 +660,39 @@ func TestPassOfAKernelThatRefuses(t *testing.T) {
 	})
 }
 
+// TestReportOfANodeThatCannotBeRead: such a node follows no change either. Its services still move away when it drains.
+func TestReportOfANodeThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		server := &scriptedServer{scriptedSource: s.source}
+		s.setSource(server)
+		s.kernel.unreadable = errors.New("no buffer space")
+		require.Error(t, s.pass(t.Context()))
+		require.Zero(t, server.report, "the report of the daemon's former run holds")
+		s.kernel.unreadable = nil
+		require.NoError(t, s.pass(t.Context()))
+		former := server.report
+		require.False(t, former.Refusing)
+		require.NotEmpty(t, former.Networks)
+
+		s.kernel.unreadable = errors.New("no buffer space")
+		require.Error(t, s.pass(t.Context()))
+		s.later(refusedFor - time.Second)
+		require.Error(t, s.pass(t.Context()))
+		require.Equal(t, former, server.report, "it may be an interruption")
+		s.later(time.Second)
+		s.draining.set(func(d *draining) { d.asked = true })
+		require.Error(t, s.pass(t.Context()))
+		former.Refusing, former.Draining = true, true
+		require.Equal(t, former, server.report)
+		s.kernel.unreadable = nil
+		require.NoError(t, s.pass(t.Context()))
+		require.False(t, server.report.Refusing)
+		require.True(t, server.report.Draining)
+		s.later(2 * askWithin) // no question is left open
+	})
+}
+
 // TestReportWithoutASpeaker: no change is reported as in force while the speaker is being replaced, since no router knows of it. The leader
 // would end a move by such a report.
 func TestReportWithoutASpeaker(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 // reports them missing: until then the report of its former run holds, or the networks count as restarting.
 const reportWithin = 15 * time.Second
 
-// refusedFor is how long a kernel refuses the plan until the node reports that: longer than a few passes, and shorter than the leader waits
-// until the next host of a planned move has the plan in force.
+// refusedFor is how long a kernel refuses the plan, or cannot be read, until the node reports that: longer than a few passes, and shorter
+// than the leader waits until the next host of a planned move has the plan in force.
 const refusedFor = 5 * time.Second
 
 // firewalledMost bounds the namespaces in a report: a kubelet runs 110 pods by default.
@@ -63,7 +63,18 @@ func (a *Agent) report(c *config.Config, objects cluster.Objects, planned []clus
 	} else {
 		a.last.reported = true
 	}
+	a.last.sent = r
 	a.server.Report(r)
+}
+
+// reportUnread reports of a pass that could not read the kernel whether the node refuses and drains. The rest of the last report stays.
+func (a *Agent) reportUnread() {
+	a.last.refusal.mark(false, time.Now())
+	if a.server == nil || !a.last.reported {
+		return
+	}
+	a.last.sent.Refusing, a.last.sent.Draining = a.last.refusal.lasts(time.Now()), a.draining.wanted()
+	a.server.Report(a.last.sent)
 }
 
 // restarting reports whether the speaker of a network is being replaced: routers keep the routes that the former one announced, but do not
@@ -77,7 +88,7 @@ func restarting(states map[string]cluster.NetworkState) bool {
 	return false
 }
 
-// refusal follows how long the kernel has refused plans.
+// refusal follows how long the kernel has refused plans, or could not be read.
 type refusal struct{ since time.Time }
 
 // mark notes whether a plan is in force.
@@ -90,7 +101,7 @@ func (r *refusal) mark(inForce bool, now time.Time) {
 	}
 }
 
-// lasts reports whether the kernel has refused plans for long.
+// lasts reports whether that has been so for long.
 func (r *refusal) lasts(now time.Time) bool {
 	return !r.since.IsZero() && now.Sub(r.since) >= refusedFor
 }

@@ -17,8 +17,8 @@ type Report struct {
 	Dead []string `json:"dead,omitempty"`
 	// Draining asks the leader to move all EgressServices off this node, which is about to stop.
 	Draining bool `json:"draining,omitempty"`
-	// Refusing means that the node's kernel has refused rules or packet filter for a while, so it follows no change. It goes on with what
-	// it does, and should get nothing else to do.
+	// Refusing means that the node's kernel has refused rules or packet filter, or could not be read, for a while, so it follows no change.
+	// It goes on with what it does, and should get nothing else to do.
 	Refusing bool `json:"refusing,omitempty"`
 	// Applied is the newest version (metadata.resourceVersion) of an EgressService that is in force on the node: in its kernel
 	// and in its announcements.
