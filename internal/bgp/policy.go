@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/osrg/gobgp/v4/api"
 
@@ -127,12 +128,24 @@ func (e export) actions(nextHop netip.Addr, kind pathKind) *api.Actions {
 		communities = append(slices.Clone(communities), gracefulShutdown)
 	}
 	if len(communities) > 0 {
-		a.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: communities}
+		a.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: decimals(communities)}
 	}
 	if len(e.LargeCommunities) > 0 {
 		a.LargeCommunity = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: e.LargeCommunities}
 	}
 	return a
+}
+
+// decimals returns communities as decimal numbers of 32 bits. GoBGP reads these, but has other names for well-known communities:
+// 65535:0 is planned-shut.
+func decimals(communities []string) []string {
+	texts := slices.Clone(communities)
+	for i, text := range communities {
+		if c, err := config.ParseCommunity(text); err == nil { // GoBGP refuses the others, which no valid configuration has
+			texts[i] = strconv.FormatUint(uint64(c), 10)
+		}
+	}
+	return texts
 }
 
 // preference returns the LOCAL_PREF of a path. To GoBGP, 0 means unset.

@@ -21,6 +21,9 @@ var wellKnown = map[string]uint32{
 	"no-peer":             0xffffff04, // RFC 3765
 }
 
+// WellKnownCommunities returns the names that ParseCommunity accepts, in order.
+func WellKnownCommunities() []string { return slices.Sorted(maps.Keys(wellKnown)) }
+
 // ParseCommunity parses an RFC 1997 community: two numbers of 16 bits, or a well-known name.
 func ParseCommunity(text string) (uint32, error) {
 	if c, ok := wellKnown[text]; ok {
@@ -29,7 +32,7 @@ func ParseCommunity(text string) (uint32, error) {
 	parts, ok := numbers(text, 2, 16)
 	if !ok {
 		return 0, errors.New("not a community: two numbers up to 65535, such as 64512:1, or one of " +
-			strings.Join(slices.Sorted(maps.Keys(wellKnown)), ", "))
+			strings.Join(WellKnownCommunities(), ", "))
 	}
 	return parts[0]<<16 | parts[1], nil
 }

@@ -382,7 +382,7 @@ type Advertise struct {
 	// MED, to which 65535 less `status.term` is added, so that routers prefer a later host; should be the same on all
 	// nodes
 	MED uint32 `yaml:"med" json:"med,omitempty"`
-	// how many times our AS number is prepended, towards external peers; the standby prepends it 5 times more
+	// how many times our AS number is prepended, towards external peers, at most 250; the standby prepends it 5 times more
 	ASPathPrepend uint8 `yaml:"asPathPrepend" json:"asPathPrepend,omitempty"`
 }
 

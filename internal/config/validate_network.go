@@ -331,10 +331,17 @@ func (v *validator) advertise(path string, p Peer) {
 	if p.Advertise.LocalPref != 0 && !v.mayBeInternal(p) {
 		v.bad(path+".localPref", "internal peers only: external ones never see it")
 	}
-	if p.Advertise.ASPathPrepend != 0 && v.isInternal(p) {
+	switch prepended := p.Advertise.ASPathPrepend; {
+	case prepended != 0 && v.isInternal(p):
 		v.bad(path+".asPathPrepend", "external peers only: internal ones refuse a path with their own AS number")
+	case prepended > maxPrepend:
+		v.bad(path+".asPathPrepend", "0 to %d: the standby prepends 5 times more, and the speaker can prepend 255 times", maxPrepend)
 	}
 }
+
+// maxPrepend is how many times a host's announcement can have our AS number in addition. GoBGP counts with 8 bits, and a standby
+// prepends it 5 times more.
+const maxPrepend = 250
 
 // parseable checks that parse accepts each text of the list at path.
 func parseable[T any](v *validator, path string, texts []string, parse func(string) (T, error)) {
