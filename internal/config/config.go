@@ -326,9 +326,9 @@ type Peer struct {
 	// nodes that have its interface. Default: every node.
 	NodeSelectors []metav1.LabelSelector `yaml:"nodeSelectors" json:"-"`
 	Overrides     []PeerOverride         `yaml:"overrides" json:"-"` // our AS number and address on some nodes. Default: none.
-	// the session ends after so long without a message; whole seconds, at least 3s, or 0s: never
+	// the session ends after so long without a message; whole seconds, 3s to 65535s
 	HoldTime Duration `yaml:"holdTime" json:"holdTime,omitempty"`
-	// time between our KEEPALIVE messages; whole seconds. Default: a third of `holdTime`.
+	// time between our KEEPALIVE messages; whole seconds, less than `holdTime`. Default: a third of `holdTime`.
 	KeepaliveTime Duration `yaml:"keepaliveTime" json:"keepaliveTime,omitempty"`
 	ConnectTime   Duration `yaml:"connectTime" json:"connectTime,omitempty"` // pause between attempts to connect; whole seconds
 	// TTL towards a peer that is not on-link; 0: the peer is on-link

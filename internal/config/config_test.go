@@ -74,7 +74,8 @@ func TestEveryKeyIsRead(t *testing.T) {
 	unnumbered, far := defaultPeer, defaultPeer
 	unnumbered.Interface, unnumbered.DynamicASN, unnumbered.KeepaliveTime = "eth1", DynamicInternal, Duration(3*time.Second)
 	unnumbered.Advertise.LocalPref = 200
-	far.Address, far.DynamicASN, far.EBGPMultiHop, far.HoldTime = netip.MustParseAddr("fd00::1"), DynamicExternal, 3, 0
+	far.Address, far.DynamicASN, far.EBGPMultiHop, far.HoldTime = netip.MustParseAddr("fd00::1"), DynamicExternal, 3, Duration(65535*time.Second)
+	far.KeepaliveTime = Duration(21845 * time.Second)
 	require.Equal(t, &Config{
 		Node:         "worker-1",
 		Source:       Source{Kubernetes: Kubernetes{Kubeconfig: "/etc/kubernetes/egressway.conf", Namespace: "egress", LabelHosts: true}},

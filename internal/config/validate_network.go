@@ -247,8 +247,8 @@ func (v *validator) needASN() {
 }
 
 func (v *validator) timers(path string, p Peer) {
-	// A hold time of 0 is allowed: such a session never ends for lack of messages.
-	if p.HoldTime != 0 && v.seconds(path+".holdTime", p.HoldTime, 3, 65535) {
+	// To RFC 4271, a hold time of 0 means that a session never ends for lack of messages. To GoBGP, it means unset: 90 s.
+	if v.seconds(path+".holdTime", p.HoldTime, 3, 65535) {
 		if v.seconds(path+".keepaliveTime", p.KeepaliveTime, 1, 65535) && p.KeepaliveTime >= p.HoldTime {
 			v.bad(path+".keepaliveTime", "less than the hold time, %s; a third of it is usual", time.Duration(p.HoldTime))
 		}
