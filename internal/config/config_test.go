@@ -1,6 +1,10 @@
 package config
 
 import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -69,6 +73,8 @@ networks:
 func TestEveryKeyIsRead(t *testing.T) {
 	c, err := Load("testdata/full.yaml")
 	require.NoError(t, err)
+	password, err := filepath.Abs("testdata/password")
+	require.NoError(t, err)
 	defaultPeer := Peer{}
 	defaultPeer.setDefaults()
 	unnumbered, far := defaultPeer, defaultPeer
@@ -130,7 +136,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 					{
 						Address: netip.MustParseAddr("10.1.0.1"), ASN: 64601, Port: 1179,
 						HoldTime: Duration(30 * time.Second), KeepaliveTime: Duration(10 * time.Second), ConnectTime: Duration(time.Minute),
-						TTLSecurity: 1, PasswordFile: "testdata/password", BFDProfile: "fast",
+						TTLSecurity: 1, PasswordFile: password, BFDProfile: "fast",
 						AddressFamilies: []Family{IPv4Unicast}, MaxPrefixes: 5,
 						Receive: []PrefixPattern{
 							{Prefix: netip.MustParsePrefix("0.0.0.0/0")},
@@ -275,6 +281,50 @@ func TestNoRegularFile(t *testing.T) {
 f.yaml:1: status.metricsTLS.keyFile: "`+file+`": a PEM file is needed: `+file+`: not a regular file
 f.yaml:2: source.kubernetes.kubeconfig: "`+file+`": not a regular file`)
 	}
+}
+
+// certificate writes tls.crt, signed by itself, and tls.key into a folder.
+func certificate(t *testing.T, dir string) {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(nil, template, template, public, private)
+	require.NoError(t, err)
+	key, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	for name, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: key}} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600))
+	}
+}
+
+// TestRelativePaths checks that a relative path of the configuration leads to the same Config as its absolute one, by which Watch
+// reads it, with absolute paths of files; errors keep the name as it is given.
+func TestRelativePaths(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	require.NoError(t, os.Mkdir("etc", 0o700))
+	certificate(t, "etc")
+	require.NoError(t, os.WriteFile("etc/red", []byte("secret\n"), 0o600))
+	text := "bgp: {asn: 64512}\nstatus: {metricsTLS: {certFile: tls.crt, keyFile: tls.key, clientCAFile: tls.crt}}\n" +
+		"networks: [{name: default, peers: [{address: 10.1.0.1, asn: 64601, passwordFile: red}]}]\n"
+	require.NoError(t, os.WriteFile("etc/config.yaml", []byte(text), 0o600))
+	there := func(name string) string { return filepath.Join(dir, "etc", name) }
+	want := MetricsTLS{CertFile: there("tls.crt"), KeyFile: there("tls.key"), ClientCAFile: there("tls.crt")}
+	for _, file := range []string{"etc/config.yaml", "./etc/../etc/config.yaml", there("config.yaml")} {
+		c, err := Load(file)
+		require.NoError(t, err)
+		require.Equal(t, want, c.Status.MetricsTLS, file)
+		require.Equal(t, there("red"), c.Networks[0].Peers[0].PasswordFile, file)
+	}
+	c, err := LoadFrom("standard input", strings.NewReader(strings.NewReplacer("tls.", "etc/tls.", "red}", "etc/red}").Replace(text)))
+	require.NoError(t, err)
+	require.Equal(t, want, c.Status.MetricsTLS)
+
+	require.NoError(t, os.Remove("etc/red"))
+	_, err = Load("etc/config.yaml")
+	require.EqualError(t, err, `etc/config.yaml:3: networks[default].peers[10.1.0.1].passwordFile: "red": `+
+		`read the password: open etc/red: no such file or directory`)
 }
 
 func TestNodeName(t *testing.T) {

@@ -56,6 +56,13 @@ func loaded(file string, data []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Only now, so that the errors of parse name files as the operator does. The speaker, which reads passwords, may have another
+	// working directory, and Watch names the configuration by its absolute path: it has to find no difference.
+	folder, err := filepath.Abs(".")
+	if err != nil {
+		return nil, fmt.Errorf("make paths of %s absolute: %w", file, err)
+	}
+	c.locateFiles(folder)
 	if c.Node == "" {
 		if c.Node, err = nodeName(); err != nil {
 			return nil, err
@@ -118,7 +125,7 @@ func parse(file string, data []byte, env *viper.Viper, wrong ...Error) (*Config,
 	return c, nil
 }
 
-// locateFiles makes the relative paths of files absolute: they are relative to folder.
+// locateFiles prepends folder to the relative paths of files.
 func (c *Config) locateFiles(folder string) {
 	tls := &c.Status.MetricsTLS
 	named := []*string{&tls.CertFile, &tls.KeyFile, &tls.ClientCAFile}
