@@ -196,7 +196,15 @@ func (v *validator) selector(path string, s *metav1.LabelSelector) bool {
 			v.bad(path, "matchLabels has no value for %q: give one, or ask for the key with the operator Exists", key)
 			return false
 		}
+		// Alone, so that of several faults each load names the same: Watch compares errors.
+		if !v.parsedSelector(path, &metav1.LabelSelector{MatchLabels: map[string]string{key: s.MatchLabels[key]}}) {
+			return false
+		}
 	}
+	return v.parsedSelector(path, s)
+}
+
+func (v *validator) parsedSelector(path string, s *metav1.LabelSelector) bool {
 	if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
 		v.bad(path, "not a label selector: %s", err)
 		return false
