@@ -55,7 +55,8 @@ func newNotifier() (*notifier, error) {
 	return n, nil
 }
 
-// add watches the file or folder that a path names now, instead of the former one.
+// add watches the file or folder that a path names now, instead of the former one. If it is the same, its watch goes on, and no event
+// that waits to be read is lost.
 func (n *notifier) add(path string, mask uint32) error {
 	conn, err := n.file.SyscallConn()
 	if err != nil {
@@ -63,13 +64,13 @@ func (n *notifier) add(path string, mask uint32) error {
 	}
 	watch := -1
 	if e := conn.Control(func(fd uintptr) {
-		if old, had := n.watches[path]; had {
+		watch, err = unix.InotifyAddWatch(int(fd), path, mask) // of one file, it returns the same number
+		if old, had := n.watches[path]; had && int(old) != watch {
 			// This fails if the file is gone, and the watch with it.
 			_, _ = unix.InotifyRmWatch(int(fd), uint32(old)) //nolint:gosec // not negative
 			delete(n.paths, old)
 			delete(n.watches, path)
 		}
-		watch, err = unix.InotifyAddWatch(int(fd), path, mask)
 	}); e != nil {
 		return e
 	}

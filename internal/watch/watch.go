@@ -3,8 +3,10 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -20,7 +22,8 @@ import (
 // come back. Folder does not compare contents, so changed may be called without a difference.
 //
 // It also watches the named files themselves: one that is a mount of its own, as in containers, may be written at its
-// origin, which causes no event in the folder.
+// origin, and one that is a link may be replaced where it leads to, which causes no event in the folder. While such a link leads to
+// no file, Folder calls changed after every ten times quiet.
 func Folder(ctx context.Context, dir string, quiet time.Duration, changed func(), files ...string) error {
 	return folder(ctx, dir, quiet, func(settled bool) time.Duration {
 		if settled {
@@ -66,14 +69,17 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	if err := n.add(dir, folderEvents); err != nil {
 		return fmt.Errorf("watch folder %s: %w", dir, err)
 	}
-	for _, f := range files {
-		_ = n.add(f, fileEvents) // not there yet: its creation is an event of the folder
-	}
 	p := pending{n: n, dir: dir, files: files, quiet: quiet, settle: time.NewTimer(quiet), written: map[string]bool{}}
 	p.settle.Stop()
 	defer p.settle.Stop()
 	settled := func() {
-		if again := changed(true); again > 0 {
+		// Before the call, which covers changes before these watches.
+		lost := p.watchFiles()
+		again := changed(true)
+		if lost {
+			again = 10 * quiet
+		}
+		if again > 0 {
 			p.settle.Reset(again)
 		}
 	}
@@ -170,6 +176,18 @@ func (p *pending) watchNew(path string) {
 	if slices.Contains(p.files, path) {
 		_ = p.n.add(path, fileEvents)
 	}
+}
+
+// watchFiles watches the files that the names of p.files lead to now: a watch ends with its file, and no event of the folder shows that
+// another file replaced it behind a link. It reports whether such a link leads to no file, whose return is no event either.
+func (p *pending) watchFiles() (lost bool) {
+	for _, f := range p.files {
+		if err := p.n.add(f, fileEvents); errors.Is(err, os.ErrNotExist) {
+			_, err := os.Lstat(f)
+			lost = lost || err == nil // without the name itself, its creation is an event of the folder
+		}
+	}
+	return lost
 }
 
 // whole reports whether an event completes a file while none is being written. written holds the files that are being

@@ -182,6 +182,53 @@ func TestConfigMapSwap(t *testing.T) {
 	require.Equal(t, "2", string(data))
 }
 
+// TestLinkIntoAnotherFolder replaces the file behind a link of the folder, again and again, and leaves the link without a file for a while.
+func TestLinkIntoAnotherFolder(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	target, link := filepath.Join(elsewhere, "f"), filepath.Join(dir, "f")
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(target+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(target+".new", target))
+	}
+	write("0")
+	require.NoError(t, os.Symlink(target, link))
+	seen, done := make(chan string, 1000), make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		done <- Folder(ctx, dir, quiet, func() {
+			text, _ := os.ReadFile(link)
+			seen <- string(text)
+		}, link)
+	}()
+	until := func(text string) {
+		t.Helper()
+		for late := time.After(lab.Patience); ; {
+			select {
+			case got := <-seen:
+				if got == text {
+					return
+				}
+			case <-late:
+				require.FailNow(t, "no wake-up", "for the content %q", text)
+			}
+		}
+	}
+	until("0")
+	for _, text := range []string{"1", "2", "3"} {
+		write(text)
+		until(text)
+	}
+	require.NoError(t, os.Remove(target))
+	until("")
+	until("")
+	write("4")
+	until("4")
+	require.NoError(t, os.WriteFile(target, []byte("5"), 0o600))
+	until("5")
+	cancel()
+	require.NoError(t, <-done)
+}
+
 func TestFolderIsReplaced(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	require.NoError(t, os.Mkdir(dir, 0o700))
