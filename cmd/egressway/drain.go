@@ -34,14 +34,23 @@ Exit codes: 0 the node is drained; 1 an error, or the timeout came first: the no
   egressway drain --undo`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := status.Drain(cmd.Context(), socket, !undo)
+			within := timeout
+			if undo || timeout <= 0 { // the daemon gets the order though the command does not wait
+				within = orderWithin
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), within)
+			defer cancel()
+			err := status.Drain(ctx, socket, !undo)
 			switch {
 			case errors.Is(err, status.ErrNoDaemon):
 				return noDaemon(err)
+			case errors.Is(err, context.DeadlineExceeded):
+				return fmt.Errorf("the daemon on socket %s did not answer within %s: see its log; it may have the order nevertheless",
+					socket, within)
 			case err != nil || undo:
 				return err
 			}
-			return awaitDrained(cmd.Context(), cmd.OutOrStdout(), socket, timeout)
+			return awaitDrained(ctx, cmd.OutOrStdout(), socket, timeout)
 		},
 	}
 	c.Flags().BoolVar(&undo, "undo", false, "serve EgressServices again")
@@ -54,6 +63,8 @@ const (
 	// quietFor is how long a node that the leader knows to drain must have had no role: the leader may just have elected it, and other
 	// nodes may still send packets to it.
 	quietFor = 2 * time.Second
+	// orderWithin is how long the daemon may take to answer an order for whose effect drain does not wait.
+	orderWithin = 10 * time.Second
 	// drainedWithin is how long drain waits unless asked otherwise.
 	drainedWithin = 2 * time.Minute
 	// repeatAfter is the pause between equal lines.

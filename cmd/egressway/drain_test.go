@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/status"
+	"github.com/egressway/egressway/lab"
 )
 
 // served returns a report of a draining node a whose services have this host and standby, one letter each.
@@ -106,10 +108,34 @@ func TestDrain(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Equal(t, "1 service moving\n", out)
 	require.Equal(t, "egressway: node a is not drained after 1s: it is still host of shop/k; it continues to drain\n", errs)
+	require.True(t, <-orders)
+
+	code, _, errs = run("--timeout", "0s", "--socket", socket)
+	require.Equal(t, 1, code)
+	require.Contains(t, errs, "within 0s")
+	require.True(t, <-orders, "the order is given though the command does not wait")
 
 	code, _, errs = run("--socket", socket+"x")
 	require.Equal(t, 1, code)
 	require.True(t, strings.HasPrefix(errs, "egressway: no daemon answers on socket "+socket+"x: is it running? "), errs)
+}
+
+// TestDrainUnanswered drains by a daemon that listens and does not answer, such as one that is stopped in a debugger.
+func TestDrainUnanswered(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "e.sock")
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	defer listener.Close()
+	ended := make(chan int, 1)
+	var out, errs bytes.Buffer
+	go func() { ended <- execute([]string{"drain", "--timeout", "50ms", "--socket", socket}, &out, &errs) }()
+	select {
+	case code := <-ended:
+		require.Equal(t, 1, code)
+	case <-time.After(lab.Patience):
+		require.FailNow(t, "drain does not end")
+	}
+	require.Equal(t, "egressway: the daemon on socket "+socket+" did not answer within 50ms: see its log; it may have the order nevertheless\n", errs.String())
 }
 
 func TestDrainRefused(t *testing.T) {
