@@ -422,13 +422,63 @@ func redact(s string) string {
 	s = jwt.ReplaceAllString(s, removed)
 	s = inURL.ReplaceAllString(s, "://"+removed+"@")
 	s = schemed.ReplaceAllString(s, "$1 "+removed)
-	return keyed.ReplaceAllStringFunc(s, func(found string) string {
-		parts := keyed.FindStringSubmatch(found)
-		if name := strings.ToLower(parts[1]); strings.HasSuffix(name, "file") || strings.TrimSpace(parts[3]) == "" {
-			return parts[1] + parts[2] + redactFileName(parts[3])
+	return redactKeyed(s)
+}
+
+// redactKeyed removes the values behind names of secrets.
+func redactKeyed(s string) string {
+	var b strings.Builder
+	for from := 0; ; {
+		at := keyed.FindStringSubmatchIndex(s[from:])
+		if at == nil {
+			b.WriteString(s[from:])
+			return b.String()
 		}
-		return parts[1] + parts[2] + removed
-	})
+		for i := range at {
+			at[i] += from
+		}
+		name, value, end := s[at[2]:at[3]], s[at[6]:at[7]], at[1]
+		b.WriteString(s[from:at[6]])
+		if strings.HasSuffix(strings.ToLower(name), "file") || strings.TrimSpace(value) == "" {
+			b.WriteString(redactFileName(value))
+		} else {
+			b.WriteString(removed)
+			end = valueEnd(s, at[2], end)
+		}
+		from = end
+	}
+}
+
+// beforeKey matches a line's text before a key of YAML, also of one that is commented out.
+var beforeKey = regexp.MustCompile(`^[ \t]*(#[# \t]*)?([-?][ \t]+)*["']?$`)
+
+// valueEnd returns the end of a key's value, which extends to end on its own line. In YAML, the lines below belong to it that are
+// indented deeper than the key, as those of a block, and items of a list at the same depth.
+func valueEnd(s string, key, end int) int {
+	line := strings.LastIndexByte(s[:key], '\n') + 1
+	before := s[line:key]
+	if !beforeKey.MatchString(before) {
+		return end
+	}
+	margin := " \t"
+	if strings.Contains(before, "#") {
+		margin += "#"
+	}
+	depth, last := len(strings.TrimRight(before, `"'`)), end
+	for rest := strings.TrimPrefix(s[end:], "\r"); strings.HasPrefix(rest, "\n"); {
+		line, _, _ := strings.Cut(rest[1:], "\n")
+		rest = rest[1+len(line):]
+		content := strings.TrimLeft(line, margin)
+		indent := len(line) - len(content)
+		switch content = strings.TrimSpace(content); {
+		case content == "": // part of the value if more of it follows
+		case indent > depth, indent == depth && (content == "-" || strings.HasPrefix(content, "- ")):
+			last = len(s) - len(rest)
+		default:
+			return last
+		}
+	}
+	return last
 }
 
 // redactFileName keeps the first word behind passwordFile, and redacts the rest.

@@ -71,6 +71,32 @@ networks:
     passwordFile: `+password+`
     password: `+canary()+` and `+canary()+`   # somebody tried
     authPassword: "`+canary()+`\" `+canary()+`"
+    secret: |  # a block
+      `+canary()+`
+        `+canary()+`
+
+      #`+canary()+`
+
+    port: 1179
+    token: >-
+
+      `+canary()+`
+    holdTime: 30s
+    otherToken: `+canary()+`
+      `+canary()+`
+    tokens:
+    - `+canary()+`
+    - `+canary()+`
+    "credentials": !!str |+
+      `+canary()+`
+    ttlSecurity: 1
+  - passphrase: |
+      `+canary()+`
+    # password: |
+    #   `+canary()+`
+    #   `+canary()+`
+    # maxPrefixes: 5
+  - address: 10.1.0.2
 # api_key = '`+canary()+`'
 # https://user:`+canary()+`@api.example.com/
 `)
@@ -110,7 +136,9 @@ networks:
 
 	// Other text stays.
 	require.Contains(t, files["config.yaml"], "passwordFile: "+password+"\n")
-	require.Contains(t, files["config.yaml"], "address: 10.1.0.1")
+	for _, stays := range []string{"address: 10.1.0.1", "port: 1179", "holdTime: 30s", "ttlSecurity: 1", "# maxPrefixes: 5", "- address: 10.1.0.2"} {
+		require.Contains(t, files["config.yaml"], stays)
+	}
 	require.Contains(t, files["log.txt"], "node a is host of shop/web")
 	require.Contains(t, files["log.txt"], `"node":"a"`)
 	require.Contains(t, files["config-check.txt"], "networks[red].peers[10.1.0.1].password: [removed]")
