@@ -210,6 +210,15 @@ func TestEnvironmentOverridesScalars(t *testing.T) {
 	require.Equal(t, uint32(0xf00), c.Marks.Mask)
 	require.Equal(t, "b", c.Node)
 
+	for _, name := range []string{"EGRESSWAY_LOG_LEVEL", "EGRESSWAY_BGP_ASN", "EGRESSWAY_STATUS_METRICSADDRESS"} {
+		t.Setenv(name, "") // as not set
+	}
+	c, err = Load(file)
+	require.NoError(t, err)
+	require.Equal(t, "warn", c.Log.Level)
+	require.Equal(t, uint32(64513), c.BGP.ASN)
+	require.Equal(t, Defaults().Status.MetricsAddress, c.Status.MetricsAddress)
+
 	t.Setenv("EGRESSWAY_BGP_ASN", "many")
 	t.Setenv("EGRESSWAY_LOG_LEVEL", "loud")
 	_, err = Load(file)
