@@ -198,6 +198,20 @@ func TestPagesAreFound(t *testing.T) {
 	}
 }
 
+// TestCleanupIsExplained finds the foreign image of the cleanup, and each value that its pods need as the daemon's do, in the steps of a removal.
+func TestCleanupIsExplained(t *testing.T) {
+	_, steps, found := strings.Cut(prose(t, "../docs/install.md"), "\n## Remove\n")
+	require.True(t, found)
+	pod := daemonSet(t, built(t, "kustomize/cleanup"), "egressway-cleanup").Spec.Template.Spec
+	for _, c := range pod.Containers {
+		image, _, _ := strings.Cut(c.Image, ":")
+		require.Contains(t, steps, "`"+image+"`", c.Name)
+	}
+	for _, value := range []string{"imagePullSecrets", "extraEnv", "extraVolumes", "extraVolumeMounts", "passwordSecret", "nameOverride"} {
+		require.Contains(t, steps, "`"+value+"`")
+	}
+}
+
 // TestFiguresOfFailover compares the figures of a failover in concepts.md with benchmarks.md and the decision.
 func TestFiguresOfFailover(t *testing.T) {
 	_, failover, found := strings.Cut(prose(t, "../docs/concepts.md"), "\n## When a host dies\n")
