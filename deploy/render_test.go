@@ -410,6 +410,20 @@ func TestDocumentedValues(t *testing.T) {
 	}
 }
 
+// TestSpeakerIsReplacedByHand finds, at values that change the speaker's pod and its work, that the pod is to be deleted.
+func TestSpeakerIsReplacedByHand(t *testing.T) {
+	readme, err := os.ReadFile(chart + "/README.md")
+	require.NoError(t, err)
+	former := daemonSet(t, rendered(t, ""), "egressway-speaker").Spec.Template
+	for value, changed := range map[string]string{
+		"passwordSecret": "passwordSecret: bgp", "config": "config: {bgp: {listenPort: 179}}", "extraEnv": "extraEnv: [{name: GOMEMLIMIT, value: 400MiB}]",
+		"extraVolumes": "extraVolumes: [{name: more, emptyDir: {}}]",
+	} {
+		require.NotEqual(t, former, daemonSet(t, rendered(t, changed), "egressway-speaker").Spec.Template, value)
+		require.Regexp(t, "(?m)^\\| `"+value+"` \\|.*delete the speaker's pods", string(readme))
+	}
+}
+
 // rulesOf returns the rules of a ClusterRole.
 func rulesOf(t *testing.T, o objects, name string) []any {
 	t.Helper()
