@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8syaml "sigs.k8s.io/yaml"
 
@@ -77,6 +78,12 @@ func judgeDocument(t *testing.T, path, doc string) {
 		into = &corev1.Service{}
 	case "NetworkPolicy":
 		into = &networkingv1.NetworkPolicy{}
+	case "ServiceAccount":
+		into = &corev1.ServiceAccount{}
+	case "Secret":
+		into = &corev1.Secret{}
+	case "ClusterRoleBinding":
+		into = &rbacv1.ClusterRoleBinding{}
 	default:
 		// Other projects' objects: valid YAML with apiVersion and kind.
 		group, _, _ := strings.Cut(head.APIVersion, "/")
