@@ -363,6 +363,12 @@ func TestBadValues(t *testing.T) {
 		"extraEnv: [{name: EGRESSWAY_SPEAKER_START, value: x}]":     "extraEnv",
 		"extraEnv: [{name: EGRESSWAY_STATUS_SOCKET, value: x}]":     "extraEnv",
 		"extraEnv: [{name: NODE_NAME, value: x}]":                   "extraEnv",
+		"extraEnv: [{name: EGRESSWAY_BGP_LISTENPORT, value: x}]":    "extraEnv",
+		"extraEnv: [{name: EGRESSWAY_KINDS_EGRESSIP, value: x}]":    "extraEnv",
+		"extraEnv: [{name: EGRESSWAY_ALLOWUNLISTED, value: x}]":     "extraEnv",
+		"extraEnv: [{name: EGRESSWAY_SOURCE_MANIFESTS, value: x}]":  "extraEnv",
+		"config: {source: {kubernetes: {namespace: other}}}":        "config.source.kubernetes.namespace: other",
+		"config: {source: {kubernetes: {labelHosts: maybe}}}":       "labelHosts",
 		"extraEnv: [{name: A, value: 1}]":                           "extraEnv",
 		"extraVolumes: [{name: config, emptyDir: {}}]":              "extraVolumes",
 		"extraVolumeMounts: [{name: a, mountPath: /run/egressway}]": "extraVolumeMounts",
@@ -431,6 +437,19 @@ func rulesOf(t *testing.T, o objects, name string) []any {
 	rules, _, err := unstructured.NestedSlice(o["ClusterRole /"+name].Object, "rules")
 	require.NoError(t, err)
 	return rules
+}
+
+// TestOneMeaningOfLabelHosts compares the objects of the value labelHosts with those of the configuration's key.
+func TestOneMeaningOfLabelHosts(t *testing.T) {
+	const policy = "\nadmissionPolicy: {enabled: true}"
+	value, key := rendered(t, "labelHosts: true"+policy), rendered(t, "config: {source: {kubernetes: {labelHosts: true}}}"+policy)
+	require.Contains(t, granted(t, key), "patch nodes")
+	for _, o := range []objects{value, key} {
+		delete(o["ConfigMap "+namespace+"/egressway-config"].Object, "data")
+	}
+	require.Equal(t, value, key)
+	require.NotContains(t, granted(t, rendered(t, "config: {source: {kubernetes: null}}")), "patch nodes")
+	require.NotContains(t, granted(t, rendered(t, "config: {source: {kubernetes: {namespace: "+namespace+"}}}")), "patch nodes")
 }
 
 // TestPodsRight finds that the daemon may list Pods unless nothing in the configuration needs them.

@@ -43,6 +43,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if $tls.tokenReview }}true{{ end -}}
 {{- end }}
 
+{{/* Whether the leader labels the hosts' Nodes, by the value or the configuration. */}}
+{{- define "egressway.labelHosts" -}}
+{{- $source := .Values.config.source | default dict -}}
+{{- if or .Values.labelHosts ($source.kubernetes | default dict).labelHosts }}true{{ end -}}
+{{- end }}
+
 {{/* The node's address for the kubelet's probes. */}}
 {{- define "egressway.probeHost" -}}
 {{- $host := include "egressway.metricsAddress" . | regexFind "^.*:" | trimSuffix ":" | trimPrefix "[" | trimSuffix "]" -}}
