@@ -318,6 +318,31 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// TestLabels gives objects a label that the chart has too, and a release a name that is a number in YAML: no key is there twice, and every
+// label is a string.
+func TestLabels(t *testing.T) {
+	const more = "{enabled: true, labels: {app.kubernetes.io/instance: prometheus, team: network}}"
+	out := run(t, "helm", "template", "123", chart, "--namespace", namespace, "--values", file(t, fmt.Sprintf("{podMonitor: %s, prometheusRule: %s, dashboard: %s}", more, more, more)))
+	for document := range strings.SplitSeq(string(out), "\n---\n") {
+		var o struct {
+			Kind     string
+			Metadata struct {
+				Name   string
+				Labels map[string]string
+			}
+		}
+		require.NoError(t, k8syaml.UnmarshalStrict([]byte(document), &map[string]any{}), document)
+		require.NoError(t, k8syaml.Unmarshal([]byte(document), &o), document)
+		if slices.Contains([]string{"PodMonitor", "PrometheusRule"}, o.Kind) || o.Metadata.Name == "egressway-dashboard" {
+			require.Equal(t, "prometheus", o.Metadata.Labels["app.kubernetes.io/instance"])
+			require.Equal(t, "network", o.Metadata.Labels["team"])
+			require.Equal(t, "egressway", o.Metadata.Labels["app.kubernetes.io/name"])
+		} else {
+			require.Equal(t, "123", o.Metadata.Labels["app.kubernetes.io/instance"], document)
+		}
+	}
+}
+
 // TestNameOverride checks that all objects have the name, and refer to each other by it.
 func TestNameOverride(t *testing.T) {
 	o := rendered(t, "{nameOverride: egw, podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}")

@@ -5,10 +5,15 @@
 
 {{- define "egressway.labels" -}}
 app.kubernetes.io/name: egressway
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Labels of an object that the operator gives more. The argument has these, which count more than the chart's, and the chart's context. */}}
+{{- define "egressway.moreLabels" -}}
+{{- merge (deepCopy (.labels | default dict)) (include "egressway.labels" .context | fromYaml) | toYaml -}}
 {{- end }}
 
 {{- define "egressway.image" -}}
