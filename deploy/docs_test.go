@@ -219,6 +219,26 @@ func TestCleanupIsExplained(t *testing.T) {
 	}
 }
 
+// TestRemovalBesideOVN finds that the command for a removal that keeps the CRDs deletes every other object of the cluster.
+func TestRemovalBesideOVN(t *testing.T) {
+	page := prose(t, "../docs/install.md")
+	kinds := regexp.MustCompile("`kubectl delete (clusterrole,[a-z,]+) -l app.kubernetes.io/name=egressway`").FindStringSubmatch(page)
+	require.NotNil(t, kinds)
+	require.Contains(t, page, "`kubectl delete namespace "+namespace+"`")
+	of, err := os.ReadDir("kustomize/components")
+	require.NoError(t, err)
+	var components []string
+	for _, c := range of {
+		components = append(components, c.Name())
+	}
+	for key, o := range built(t, overlay(t, components...)) {
+		if o.GetNamespace() == "" && o.GetKind() != "Namespace" && o.GetKind() != "CustomResourceDefinition" {
+			require.Equal(t, "egressway", o.GetLabels()["app.kubernetes.io/name"], key)
+			require.Contains(t, strings.Split(kinds[1], ","), strings.ToLower(o.GetKind()), key)
+		}
+	}
+}
+
 // TestFiguresOfFailover compares the figures of a failover in concepts.md with benchmarks.md and the decision.
 func TestFiguresOfFailover(t *testing.T) {
 	_, failover, found := strings.Cut(prose(t, "../docs/concepts.md"), "\n## When a host dies\n")
