@@ -38,6 +38,27 @@ func TestSameCRDs(t *testing.T) {
 	require.Equal(t, names, base["resources"])
 }
 
+// TestOneVersion compares the version of the chart, of the image in each kustomization, and of the files that docs/install.md names.
+func TestOneVersion(t *testing.T) {
+	b, err := os.ReadFile(chart + "/Chart.yaml")
+	require.NoError(t, err)
+	var of struct{ Version, AppVersion string }
+	require.NoError(t, k8syaml.Unmarshal(b, &of))
+	require.Equal(t, "v"+of.Version, of.AppVersion)
+	for _, folder := range []string{base, "kustomize/cleanup"} {
+		b, err := os.ReadFile(folder + "/kustomization.yaml")
+		require.NoError(t, err)
+		var k struct{ Images []struct{ NewTag string } }
+		require.NoError(t, k8syaml.Unmarshal(b, &k))
+		require.Len(t, k.Images, 1, folder)
+		require.Equal(t, of.AppVersion, k.Images[0].NewTag, folder)
+	}
+	page, err := os.ReadFile("../docs/install.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), "git clone --branch "+of.AppVersion+" ")
+	require.Contains(t, string(page), "?ref="+of.AppVersion+"'")
+}
+
 // TestSameObjects compares the objects of helm and kustomize for the same settings.
 func TestSameObjects(t *testing.T) {
 	for _, c := range []struct {
