@@ -1,11 +1,20 @@
 #!/bin/bash
 # kind.sh CNI:PROXY: follows containerlab/kind/README.md on a cluster of real nodes that have the names of kind's containers. Other programs stand in
-# for kind and containerlab; all other commands are those of the page, one block after another, and its promises are checked.
+# for make, kind and containerlab; all other commands are those of the page, one block after another, and its promises are checked. The cable that
+# is pulled is that of the host.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
 state=/run/egressway-cluster
-trap '"$here/down.sh"' EXIT
+pid=$(cat "$state/pid" 2>/dev/null || echo 0)
+grep -qs machine.sh "/proc/$pid/cmdline" || "$here/down.sh" >/dev/null # what a machine that went down left
+[ ! -e "$state" ] || { echo "kind: a cluster is here already, in $state: make cluster-down removes it" >&2; exit 1; }
+leave() {
+	local code=$? results=${MATRIX_RESULTS:-$top/dist/matrix}/kind
+	if [ $code != 0 ] && mkdir -p "$results" && cp -r "$state/log" "$results/"; then echo "kind: logs are in $results" >&2; fi
+	"$here/down.sh"
+}
+trap leave EXIT
 CLUSTER_RECIPE=kind "$here/up.sh" "${1%:*}" "${1#*:}"
 export PATH=$state/bin:$PATH KUBECONFIG=$state/kubeconfig
 cd "$top"
@@ -46,9 +55,10 @@ has '^web-[0-9a-z]+-[0-9a-z]+'
 
 host=$(kubectl -n shop get egressservice web -o jsonpath='{.status.host}')
 declare -A port=([egressway-control-plane]=eth1 [egressway-worker]=eth2 [egressway-worker2]=eth3)
-echo "kind: cable of $host into red, port ${port[$host]} of red-sw, goes down"
-docker exec clab-egressway-kind-red-sw ip link set "${port[$host]}" down
-kubectl -n shop wait --for=jsonpath='{.status.host}'="$host" --timeout=1s egressservice/web >/dev/null # it was the host until now
+pull=$(grep -x -E 'docker exec [a-z0-9-]+ ip link set eth[0-9] down .*' containerlab/kind/README.md)
+pull=${pull/eth[0-9]/${port[$host]}}
+echo "kind: $pull, of $host"
+bash -c "$pull"
 for _ in $(seq 300); do
 	next=$(kubectl -n shop get egressservice web -o jsonpath='{.status.host}')
 	[ "$next" = "$host" ] || [ "$next" = "" ] || break

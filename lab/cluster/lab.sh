@@ -21,7 +21,7 @@ end() { :; }
 files=$(mktemp -d) memory=$(mktemp -d -p /dev/shm) # where that kernel has a folder of its own
 trap 'rm -rf "$files" "$memory"' EXIT
 export MATRIX_RESULTS=$top/dist/matrix-lab KUBELAB=$here/lab-control.sh LAB_API=1 LAB_MEM=4G
-failed=() kernel_ended=125 # labexec's status then
+failed=() kernel_ended=124 # labexec's status then
 for pair; do
 	cni=${pair%:*}
 	unset program module

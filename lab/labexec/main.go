@@ -21,8 +21,11 @@ import (
 	"syscall"
 )
 
-// exitLab is the status of a run that failed before the program could give one.
-const exitLab = 125
+// Statuses of a run that failed before the program could give one.
+const (
+	exitKernel = 124 // the user-mode kernel ended
+	exitLab    = 125
+)
 
 func main() {
 	switch {

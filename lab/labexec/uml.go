@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -94,7 +95,10 @@ func runUML(args []string) int {
 	}
 	status, err := g.run()
 	if err != nil {
-		return fail("%v", err)
+		if code := fail("%v", err); !errors.Is(err, errEnded) {
+			return code
+		}
+		return exitKernel
 	}
 	verbose("done after %.2f s", time.Since(g.job.Started).Seconds())
 	return status
@@ -172,9 +176,11 @@ func (g guestProcess) run() (int, error) {
 	}
 	log, _ := os.ReadFile(kernelLog.Name())
 	//nolint:errorlint // waited may be nil
-	return 0, fmt.Errorf("the guest's kernel said:\n%s\nIt ended without a status (%v): %s",
-		log[max(0, len(log)-8000):], waited, panicOf(log))
+	return 0, fmt.Errorf("the guest's kernel said:\n%s\n%w (%v): %s", log[max(0, len(log)-8000):], errEnded, waited, panicOf(log))
 }
+
+// errEnded means that the guest's kernel ended before the job did.
+var errEnded = errors.New("it ended without a status")
 
 // panicOf returns the line of a kernel's log that says why it ended, which the registers and the stack follow.
 func panicOf(log []byte) string {
