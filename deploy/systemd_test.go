@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/lab"
 )
 
 // TestBootUnit starts the program of egressway-boot with the URL of a drop-in, as docs/install.md has one: it deletes the table once
@@ -41,8 +44,10 @@ func TestBootUnit(t *testing.T) {
 			defer server.Close()
 			folder := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(folder, "nft"), []byte("#!/bin/sh\necho \"$@\"\n"), 0o700))
-			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(string(program[1]), "$$", "$"))
-			cmd.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"), string(variable[1])+"="+server.URL+"/readyz")
+			ctx, cancel := context.WithTimeout(t.Context(), lab.Patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, "/bin/sh", "-c", strings.ReplaceAll(string(program[1]), "$$", "$"))
+			cmd.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"), "no_proxy=*", string(variable[1])+"="+server.URL+"/readyz")
 			out, err := cmd.Output()
 			require.NoError(t, err)
 			require.Equal(t, "delete table inet egressway-boot\n", string(out))
