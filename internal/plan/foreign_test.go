@@ -48,10 +48,22 @@ func TestNodeListsAPod(t *testing.T) {
 		return e.Path
 	}
 	want := path()
+	key := cluster.Key{Namespace: "shop", Name: "web"}
 	b := s.Objects.Nodes.At("b")
 	b.Addresses = append(addrs(), append(b.Addresses, pod)...)
 	s.Objects.Nodes = s.Objects.Nodes.With("b", b)
 	require.Equal(t, want, path())
+
+	forged := slices.Clone(s.Objects.Endpoints.At(key))
+	for i := range forged {
+		forged[i].Target = cluster.TargetUnknown
+	}
+	unowned := s
+	unowned.Objects.Endpoints = s.Objects.Endpoints.With(key, forged)
+	p, _ := plan.Build(unowned)
+	_, selected := p.DataPlane.Endpoints.Get(plan.Endpoint{Addr: pod})
+	require.False(t, selected, "its EndpointSlice names no Pod")
+
 	_, problems := plan.Build(s)
 	require.Contains(t, problems, cluster.Problem{
 		Kind: "EgressService", Object: "shop/web", Field: "endpoints", Value: pod.String(), Reason: plan.ReasonInvalidAddress,

@@ -436,10 +436,11 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 		}
 	}
 	if node := g.nodeIPs[a]; node != "" {
-		if reject = rejectNodeIP(node, e.Node); reject != nil && cluster.Within(g.pods, a) {
-			return a, reject // it stays selected: a node that lists the address of another's pod must not free that pod
+		reject = rejectNodeIP(node, e.Node)
+		if reject == nil || e.Target != cluster.TargetPod || !cluster.Within(g.pods, a) || g.ownLink(a) {
+			return netip.Addr{}, reject
 		}
-		return netip.Addr{}, reject
+		return a, reject // it stays selected: a node that lists the address of another's pod must not free that pod
 	}
 	if e.Target != cluster.TargetPod {
 		return netip.Addr{}, func(r *redone, text string) { r.refuseTarget(text, e.Target) }
@@ -450,6 +451,13 @@ func (g *ground) candidate(e cluster.Endpoint) (a netip.Addr, reject func(r *red
 		}
 	}
 	return a, nil
+}
+
+// ownLink reports whether a link of this node has an address.
+func (g *ground) ownLink(a netip.Addr) bool {
+	return slices.ContainsFunc(g.links, func(l Link) bool {
+		return slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+	})
 }
 
 // rejectNodeIP is reject of candidate for the address of a node. The packets of a hostNetwork pod are its node's own.
