@@ -6,7 +6,9 @@ import "encoding/json"
 type Report struct {
 	// Starting means that the daemon does not know its sessions yet, as it has just started. The report then stands only where the node
 	// has never reported: otherwise the one of its former run does.
-	Starting bool                    `json:"-"`
+	Starting bool `json:"-"`
+	// Old means that the report may be of long ago: a leader found it when its term began, and by the clock it had expired then.
+	Old      bool                    `json:"-"`
 	Networks map[string]NetworkState `json:"networks,omitempty"`
 	// Hosts holds, for each node that this one watches by BFD (RFC 5880), whether it is alive; false: its session went down.
 	// A node that never answered is not included.
@@ -34,6 +36,10 @@ type Report struct {
 	// Unserved holds problems of EgressServices on this node only, which become conditions. If there are many, it holds some.
 	Unserved []Problem `json:"unserved,omitempty"`
 }
+
+// Electable reports whether a node may be host or standby, as far as its Node says: it is Ready, or its daemon reports, as it does while
+// only the kubelet is stopped.
+func Electable(n Node, r Report, reports bool) bool { return n.Ready || reports && !r.Old }
 
 // NetworkState is the state of a network on a node.
 type NetworkState struct {

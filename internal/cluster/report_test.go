@@ -41,3 +41,12 @@ func TestFit(t *testing.T) {
 		require.Equal(t, fit, state.Fit(), "%+v", state)
 	}
 }
+
+func TestElectable(t *testing.T) {
+	ready, unready := Node{Ready: true}, Node{}
+	require.True(t, Electable(ready, Report{}, false))
+	require.True(t, Electable(ready, Report{Old: true}, true))
+	require.True(t, Electable(unready, Report{}, true))
+	require.False(t, Electable(unready, Report{Old: true}, true), "a machine that is off")
+	require.False(t, Electable(unready, Report{}, false))
+}

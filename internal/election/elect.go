@@ -193,7 +193,7 @@ func (e *elector) readNodes() {
 		for _, a := range n.Addresses {
 			e.nodeAddrs[a] = true
 		}
-		if _, reports := e.reports[name]; n.Ready || reports {
+		if r, reports := e.reports[name]; cluster.Electable(n, r, reports) {
 			e.nodes = append(e.nodes, name)
 		}
 	}

@@ -150,7 +150,7 @@ func ofEgressIPs(problems []cluster.Problem) map[string][]cluster.Problem {
 func anyAssignable(o cluster.Objects, reports map[string]cluster.Report) bool {
 	for name, n := range o.Nodes.All() {
 		_, labelled := n.Labels[cluster.LabelAssignable]
-		if _, reported := reports[name]; labelled && (n.Ready || reported) {
+		if r, reported := reports[name]; labelled && cluster.Electable(n, r, reported) {
 			return true
 		}
 	}

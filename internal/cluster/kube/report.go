@@ -269,6 +269,7 @@ type nodeReport struct {
 	report  cluster.Report
 	at      time.Time
 	lasts   time.Duration
+	old     bool // by the wall clock its Lease had expired when it was listed, and it was not renewed since
 }
 
 func (r *reports) changed(l *coordinationv1.Lease) {
@@ -296,7 +297,11 @@ func (r *reports) listed(all []*coordinationv1.Lease) {
 	defer r.mu.Unlock()
 	now := time.Now()
 	for _, l := range all {
-		r.update(l, now)
+		_, known := r.nodes[holder(l)]
+		if r.update(l, now); !known && r.nodes[holder(l)] != nil {
+			n := r.nodes[holder(l)]
+			n.old = l.Spec.RenewTime == nil || now.Sub(l.Spec.RenewTime.Time) > n.lasts+skewMost
+		}
 	}
 	r.restart(now)
 	r.known = true
@@ -326,7 +331,7 @@ func (r *reports) update(l *coordinationv1.Lease, now time.Time) bool {
 	if !isReport(l) {
 		return false
 	}
-	node := *l.Spec.HolderIdentity
+	node := holder(l)
 	former := r.nodes[node]
 	if former != nil && former.version == l.ResourceVersion {
 		return false
@@ -345,13 +350,20 @@ func (r *reports) update(l *coordinationv1.Lease, now time.Time) bool {
 		r.nodes = map[string]*nodeReport{}
 	}
 	r.nodes[node] = n
-	return !renewed
+	return !renewed || former.old
+}
+
+// holder returns the node that a Lease names.
+func holder(l *coordinationv1.Lease) string {
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
 }
 
 // isReport reports whether a Lease has the name, the holder and the duration of a node's report.
 func isReport(l *coordinationv1.Lease) bool {
-	holder := l.Spec.HolderIdentity
-	return holder != nil && reportName(*holder) == l.Name && l.Spec.LeaseDurationSeconds != nil
+	return l.Spec.HolderIdentity != nil && reportName(holder(l)) == l.Name && l.Spec.LeaseDurationSeconds != nil
 }
 
 // expire removes the nodes whose Leases have expired, and reports whether there were any.
@@ -375,7 +387,9 @@ func (r *reports) living() (map[string]cluster.Report, bool) {
 	}
 	all := make(map[string]cluster.Report, len(r.nodes))
 	for node, n := range r.nodes {
-		all[node] = n.report
+		report := n.report
+		report.Old = n.old
+		all[node] = report
 	}
 	return all, true
 }

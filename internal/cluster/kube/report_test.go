@@ -18,6 +18,38 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 )
 
+// TestOldReports lists Leases of which some had expired by the clock: their reports are old until their nodes renew them.
+func TestOldReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		woken := 0
+		r := &reports{gap: 30 * time.Second, wake: func() { woken++ }, gone: func(string) {}}
+		lease := func(node string, version int, ago time.Duration) *coordinationv1.Lease {
+			l := leaseOf(node, version, `{}`)
+			l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Add(-ago)}
+			return l
+		}
+		old := func() (names string) {
+			all, _ := r.living()
+			for _, name := range []string{"a", "b", "c"} {
+				if all[name].Old {
+					names += name
+				}
+			}
+			return names
+		}
+		r.listed([]*coordinationv1.Lease{lease("a", 1, time.Minute), lease("b", 2, time.Hour), lease("c", 3, time.Hour)})
+		require.Equal(t, "bc", old())
+		woken = 0
+		r.changed(lease("c", 4, time.Hour)) // its clock is wrong
+		require.Equal(t, "b", old())
+		require.Equal(t, 1, woken)
+		r.changed(lease("a", 5, 0))
+		require.Equal(t, 1, woken)
+		r.listed([]*coordinationv1.Lease{lease("a", 5, 0), lease("b", 2, time.Hour), lease("c", 4, time.Hour)})
+		require.Equal(t, "b", old())
+	})
+}
+
 // leaseOf returns a version of a node's Lease, with the times of a wrong clock.
 func leaseOf(node string, version int, report string) *coordinationv1.Lease {
 	lasts, long := int32(60), metav1.NewMicroTime(time.Unix(int64(version), 0))
@@ -58,7 +90,7 @@ func TestNodesAreJudgedByTheLeadersClock(t *testing.T) {
 		r.listed([]*coordinationv1.Lease{leaseOf("a", 1, `{}`), leaseOf("b", 2, `{}`), leaseOf("c", 3, `{"applied":5}`)})
 		require.Equal(t, "abc", living())
 		all, _ := r.living()
-		require.Equal(t, cluster.Report{Applied: 5}, all["c"])
+		require.Equal(t, cluster.Report{Applied: 5, Old: true}, all["c"])
 
 		// c is silent while others renew.
 		beats(40, "a", "b")
