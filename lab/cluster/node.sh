@@ -29,7 +29,8 @@ if [ -e "$state/boot.nft" ]; then # as egressway-boot.service does, see docs/ins
 	{
 		until curl -fsS http://127.0.0.1:9479/readyz; do sleep 0.2; done
 		nft delete table inet egressway-boot
-	} >/dev/null 2>&1 &
+		echo "boot table deleted after $SECONDS s"
+	} >"$state/log/boot-$node.log" 2>&1 &
 fi
 
 containerd >"$state/log/containerd-$node.log" 2>&1 &

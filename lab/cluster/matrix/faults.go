@@ -140,6 +140,13 @@ func (r *run) boot(name string) error {
 	if _, err := r.run(r.ctx, "/bin/bash", filepath.Join(r.source, "cni", r.cni+".sh")); err != nil {
 		return err
 	}
-	return r.do(r.ctx, "wait --for=condition=Ready node --all --timeout=180s", "-n shop rollout status daemonset/web --timeout=180s",
-		"-n egressway-system rollout status daemonset/egressway --timeout=180s")
+	if err := r.do(r.ctx, "wait --for=condition=Ready node --all --timeout=180s", "-n shop rollout status daemonset/web --timeout=180s",
+		"-n egressway-system rollout status daemonset/egressway --timeout=180s"); err != nil {
+		return err
+	}
+	// These may be of before the boot. The table that holds pods back goes when the daemon of this boot is ready.
+	return await(r.ctx, "Egressway on "+name, func() (bool, error) {
+		tables, err := r.in(r.ctx, name, "nft", "list", "tables")
+		return !strings.Contains(tables, "egressway-boot"), err
+	})
 }
