@@ -1,13 +1,21 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/kernel"
+	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/internal/speaker"
 )
 
 // TestVersionsFall: after etcd was restored from a backup, this node reports no version that the API server has yet to give to an object.
@@ -76,4 +84,110 @@ func TestNewestVersion(t *testing.T) {
 			require.LessOrEqual(t, reported, newest, "seed %d, step %d", seed, step)
 		}
 	}
+}
+
+// TestReportOfAKernelThatRefuses: the leader learns that this node follows no change, once it has been so for a while.
+func TestReportOfAKernelThatRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, server := served(t)
+		refusing := func() bool {
+			require.NoError(t, s.pass(t.Context()))
+			return server.report.Refusing
+		}
+		require.False(t, refusing())
+		s.kernel.result.InForce = false
+		require.False(t, refusing())
+		s.later(refusedFor - time.Second)
+		require.False(t, refusing(), "it may be an interruption")
+		s.later(time.Second)
+		require.True(t, refusing())
+		s.kernel.result.InForce = true
+		require.False(t, refusing())
+		s.later(2 * askWithin) // no question is left open
+	})
+}
+
+// TestReportOfANodeThatCannotBeRead: such a node follows no change either. Its services still move away when it drains.
+func TestReportOfANodeThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, server := served(t)
+		s.kernel.unreadable = errors.New("no buffer space")
+		require.Error(t, s.pass(t.Context()))
+		require.Zero(t, server.report, "the report of the daemon's former run holds")
+		s.kernel.unreadable = nil
+		require.NoError(t, s.pass(t.Context()))
+		former := server.report
+		require.False(t, former.Refusing)
+		require.NotEmpty(t, former.Networks)
+
+		s.kernel.unreadable = errors.New("no buffer space")
+		require.Error(t, s.pass(t.Context()))
+		s.later(refusedFor - time.Second)
+		require.Error(t, s.pass(t.Context()))
+		require.Equal(t, former, server.report, "it may be an interruption")
+		s.later(time.Second)
+		s.draining.set(func(d *draining) { d.asked = true })
+		require.Error(t, s.pass(t.Context()))
+		former.Refusing, former.Draining = true, true
+		require.Equal(t, former, server.report)
+		s.kernel.unreadable = nil
+		require.NoError(t, s.pass(t.Context()))
+		require.False(t, server.report.Refusing)
+		require.True(t, server.report.Draining)
+		s.later(2 * askWithin) // no question is left open
+	})
+}
+
+// TestReportWithoutASpeaker: no change is reported as in force while the speaker is being replaced, since no router knows of it. The leader
+// would end a move by such a report.
+func TestReportWithoutASpeaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, server := served(t)
+		version := func(v uint64) cluster.Report {
+			s.change(sampleWeb, func(e *cluster.EgressService) { e.Version, e.Status.Host = v, s.config.Node })
+			team := cluster.EgressIP{Version: v, Holders: []cluster.Holder{{Addr: netip.MustParseAddr("203.0.114.1"), Host: s.config.Node}}}
+			s.source.objects.EgressIPs = cluster.MapOf(map[cluster.Key]cluster.EgressIP{{Name: "team"}: team})
+			s.source.objects.PodsKnown = true
+			_ = s.pass(t.Context())
+			return server.report
+		}
+		report := version(1)
+		require.Equal(t, []uint64{1, 1}, []uint64{report.Applied, report.AppliedIPs})
+
+		s.speakers.problem = speaker.ErrAbsent
+		report = version(2)
+		require.True(t, report.Networks["red"].Restarting)
+		require.Equal(t, []uint64{1, 1}, []uint64{report.Applied, report.AppliedIPs}, "there is none")
+		sessions := s.speakers.sessions
+		s.speakers.problem, s.speakers.started, s.speakers.sessions = nil, time.Now(), nil
+		for _, session := range sessions {
+			session.Up = false
+			s.speakers.sessions = append(s.speakers.sessions, session)
+		}
+		report = version(3)
+		require.Equal(t, []uint64{1, 1}, []uint64{report.Applied, report.AppliedIPs}, "its sessions are not up yet")
+		s.speakers.sessions = sessions
+		require.NoError(t, s.pass(t.Context()))
+		require.Equal(t, []uint64{3, 3}, []uint64{server.report.Applied, server.report.AppliedIPs})
+		s.later(2 * askWithin) // no question is left open
+	})
+}
+
+// TestReportOfEgressIPs: EgressIPs are reported as in force once the node answers for all their addresses on its links.
+func TestReportOfEgressIPs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, server := served(t)
+		address := netip.MustParseAddr("10.0.0.100")
+		s.source.objects.PodsKnown = true
+		s.source.objects.EgressIPs = cluster.MapOf(map[cluster.Key]cluster.EgressIP{
+			{Name: "team"}: {Version: 5, Holders: []cluster.Holder{{Addr: address, Host: s.config.Node}}},
+		})
+		answers := sorted.Of(plan.OnLink{Addr: address, Device: "eth0"})
+		s.last.plan = new(*s.last.plan)
+		s.last.plan.DataPlane.OnLink = answers
+		s.report(s.config, s.source.objects, nil, &kernel.Result{InForce: true})
+		require.Zero(t, server.report.AppliedIPs)
+		s.report(s.config, s.source.objects, nil, &kernel.Result{InForce: true, OnLink: answers})
+		require.EqualValues(t, 5, server.report.AppliedIPs)
+	})
 }
