@@ -1,13 +1,15 @@
 #!/bin/bash
-# down.sh: ends the cluster that up.sh made, and removes all of it but the cache. The end of process 1 of the cluster's namespaces ends
-# every process in there, and with the last one go mounts, interfaces and rules.
+# down.sh [-dead]: ends the cluster that up.sh made, and removes all of it but the cache; -dead: only what a machine that went down left, and
+# fails if the cluster is alive. The end of process 1 of the cluster's namespaces ends every process in there, and with the last one go mounts,
+# interfaces and rules.
 set -eu
 state=${CLUSTER_STATE:-/run/egressway-cluster}
-[ -e "$state" ] || { echo "cluster: there is none"; exit 0; }
+[ -e "$state" ] || { [ "${1-}" = -dead ] || echo "cluster: there is none"; exit 0; }
 [ "$(id -u)" = 0 ] || { echo "cluster: run as root" >&2; exit 1; }
 
 pid=$(cat "$state/pid" 2>/dev/null || true)
 if [ -n "$pid" ] && grep -qs machine.sh "/proc/$pid/cmdline"; then # the id may be another process's since a reboot
+	[ "${1-}" != -dead ] || { echo "cluster: one is here already, in $state, of process $pid" >&2; exit 1; }
 	kill -KILL "$pid"
 	while grep -qs machine.sh "/proc/$pid/cmdline"; do sleep 0.1; done
 fi

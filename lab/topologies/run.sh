@@ -8,9 +8,7 @@ state=/run/egressway-topologies
 tree=$TREE images=$1
 shift
 export CLUSTER_STATE=$state
-pid=$(cat "$state/pid" 2>/dev/null || echo 0)
-! grep -qs machine.sh "/proc/$pid/cmdline" || { echo "topologies: they run already, in $state" >&2; exit 1; }
-[ ! -e "$state" ] || "$top/lab/cluster/down.sh" >/dev/null # what a machine that went down left
+"$top/lab/cluster/down.sh" -dead
 trap '"$top/lab/cluster/down.sh" >/dev/null' EXIT
 mkdir -p -m 700 "$state"
 mkdir "$state/log" "$state.root"
