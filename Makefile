@@ -163,7 +163,7 @@ image: ## the image: dist/egressway.tar, for docker, ctr, kind and skopeo to loa
 	$(GO) run ./release/image -version '$(VERSION)' -created $$(git log -1 --format=%ct) dist/image/egressway >dist/egressway.tar
 
 # The topologies as containers.
-.PHONY: images topologies dist/images.tar bin/topologies
+.PHONY: images topologies topologies-schema dist/images.tar bin/topologies
 dist/images.tar: bin/egressway
 	@mkdir -p dist
 	lab/topologies/images.sh bin/egressway >$@.new && mv $@.new $@
@@ -175,6 +175,10 @@ bin/topologies:
 
 topologies: lab-kernel bin/labexec bin/box bin/topologies images ## deploy containerlab/*.clab.yml as containerlab does, on a Docker engine in the lab's kernel, and check where packets go (root)
 	TREE=$$(lab/cluster/tree.sh) LAB_MEM=4G bin/labexec lab/topologies/run.sh $(CURDIR)/dist/images.tar $(wildcard containerlab/*.clab.yml)
+
+topologies-schema: ## judge containerlab/*.clab.yml by SCHEMA=FILE, the schemas/clab.schema.json of containerlab's repository
+	@[ -n "$(SCHEMA)" ] || { echo 'usage: make topologies-schema SCHEMA=FILE' >&2; exit 2; }
+	$(GO) run ./lab/topologies -schema '$(SCHEMA)' $(wildcard containerlab/*.clab.yml containerlab/kind/*.clab.yml)
 
 # The program in a real cluster's nodes and pods.
 .PHONY: cluster cluster-down cluster-kind dist/agnhost.tar cluster-figures cluster-lab cluster-matrix cluster-test bin/box bin/matrix dist/box.tar

@@ -2,6 +2,7 @@ package main
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -44,4 +45,18 @@ func TestRunIsWhatTheFileSays(t *testing.T) {
 	} {
 		require.Subset(t, args, want)
 	}
+}
+
+func TestASchemaRefusesUnknownKeys(t *testing.T) {
+	schema := filepath.Join(t.TempDir(), "schema.json")
+	write := func(text string) { require.NoError(t, os.WriteFile(schema, []byte(text), 0o600)) }
+	files := []string{"../../containerlab/twin.clab.yml"}
+
+	write(`{"properties": {"name": {"type": "string"}, "topology": {"type": "object"}}, "required": ["topology"], "additionalProperties": false}`)
+	require.NoError(t, valid(schema, files))
+
+	write(`{"properties": {"name": {"type": "string"}}, "additionalProperties": false}`)
+	err := valid(schema, files)
+	require.ErrorContains(t, err, files[0])
+	require.ErrorContains(t, err, "'topology' not allowed")
 }

@@ -20,14 +20,22 @@ import (
 
 func main() {
 	keep := flag.Bool("keep", false, "leave the containers when all is checked")
+	schema := flag.String("schema", "", "only judge the files by this JSON schema, containerlab's")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: topologies [-keep] FILE...")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: topologies [-keep | -schema SCHEMA] FILE...")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
 	if flag.NArg() == 0 {
 		flag.Usage()
 		os.Exit(2)
+	}
+	if *schema != "" {
+		if err := valid(*schema, flag.Args()); err != nil {
+			fmt.Fprintf(os.Stderr, "topologies: %v\n", err)
+			os.Exit(1)
+		}
+		return
 	}
 	failed := false
 	for _, file := range flag.Args() {
