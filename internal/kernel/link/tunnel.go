@@ -19,9 +19,9 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// tunnelAddress is the IPv4 dummy address (RFC 7600): on a device without an IPv4 address, a loose reverse path filter
-// drops everything.
-var tunnelAddress = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 0, 8}), 32)
+// tunnelAddress is a link-local IPv4 address (RFC 3927): on a device without an IPv4 address, a loose reverse path filter drops
+// everything. With a global one, CNIs that look for the node's uplinks would find the tunnel among them, as Cilium does.
+var tunnelAddress = netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 142, 142}), 32)
 
 // Nested attributes that contain a device's rp_filter.
 const (
@@ -155,19 +155,27 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 	return errors.Join(append(errs, setTunnelAddress(h, v))...)
 }
 
-// setTunnelAddress adds the tunnel's IPv4 address unless the device has it.
+// setTunnelAddress makes tunnelAddress the only IPv4 address of the device. It deletes others last, as that of an earlier version, since
+// the device always needs one.
 func setTunnelAddress(h *netlink.Handle, v *netlink.Vxlan) error {
 	have, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(v, netlink.FAMILY_V4) })
-	for _, a := range have {
-		if p, _ := prefixOf(a.IPNet); p == tunnelAddress {
-			return err
-		}
+	others := slices.DeleteFunc(slices.Clone(have), func(a netlink.Addr) bool {
+		p, _ := prefixOf(a.IPNet)
+		return p == tunnelAddress
+	})
+	if err == nil && len(others) == len(have) {
+		err = h.AddrAdd(v, &netlink.Addr{
+			IPNet: &net.IPNet{IP: tunnelAddress.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)},
+			Scope: unix.RT_SCOPE_LINK,
+		})
 	}
-	address := &netlink.Addr{
-		IPNet: &net.IPNet{IP: tunnelAddress.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)},
-		Scope: unix.RT_SCOPE_LINK,
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, h.AddrAdd(v, address))
+	for _, a := range others {
+		err = errors.Join(err, h.AddrDel(v, &a))
+	}
+	return err
 }
 
 // setLooseFilter sets rp_filter to 2 through netlink: /proc/sys is read-only in an unprivileged container.

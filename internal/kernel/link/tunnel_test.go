@@ -50,6 +50,19 @@ func TestTunnel(t *testing.T) {
 	require.NoError(t, apply())
 	netns.Quiet(t, apply)
 	inherits()
+	ipv4 := func() (all []string) {
+		for _, line := range netns.Show(t, "-4 addr show egressway") {
+			for _, a := range line["addr_info"].([]any) {
+				all = append(all, a.(map[string]any)["local"].(string))
+			}
+		}
+		return all
+	}
+	require.Equal(t, []string{"169.254.142.142"}, ipv4())
+	netns.IP(t, "addr add 192.0.0.8/32 dev egressway scope link", "addr del 169.254.142.142/32 dev egressway") // as earlier versions did
+	require.NoError(t, apply())
+	netns.Quiet(t, apply)
+	require.Equal(t, []string{"169.254.142.142"}, ipv4())
 
 	entries := func() (lines []string) {
 		for _, n := range netns.Show(t, "-6 neigh show dev egressway nud permanent") {
