@@ -34,8 +34,9 @@ func (e invalidError) Error() string {
 
 func newCheckCommand() *cobra.Command {
 	var configFile, folder, node, format string
+	var files filesFlag
 	c := &cobra.Command{
-		Use:   "check {--config FILE | -} [--manifests DIR [--node NAME]] [-o text|json|yaml]",
+		Use:   "check {--config FILE | -} [--manifests DIR [--node NAME]] [--no-files] [-o text|json|yaml]",
 		Short: "Validate the configuration and, if given, a folder of manifests",
 		Long: `Validate the configuration and, if given, a folder of manifests. With --node, show the configuration of one node: the values
 that nodeSelectors give it by the labels of its Node object in the folder, each with its line and the selector that matches.
@@ -43,14 +44,15 @@ that nodeSelectors give it by the labels of its Node object in the folder, each 
 Prints every error on a line of its own, "file:line: object: field: value: what would be right". Changes nothing and needs no privilege.
 A variable EGRESSWAY_... of the environment that names no key gets a warning.
 
-With - it reads the configuration from standard input; relative paths in it are then relative to the working directory.
+With - it reads the configuration from standard input; relative paths in it are then relative to the working directory. With
+--no-files it does not read the files of passwords and certificates, which may be on the nodes alone.
 
 Exit codes: 0 no error; 1 an error in the files, or in the flags.`,
 		Example: `  egressway check --config /etc/egressway/config.yaml
   egressway check --config config/egressway.yaml --manifests config/samples
   kubectl get nodes -o yaml > nodes/nodes.yaml; egressway check --config config.yaml --manifests nodes --node worker-7
   egressway check --config config/egressway.yaml -o json | jq -r '.errors[].message'
-  kubectl -n egressway-system get configmap egressway-config -o jsonpath='{.data.config\.yaml}' | egressway check -`,
+  kubectl -n egressway-system get configmap egressway-config -o jsonpath='{.data.config\.yaml}' | egressway check - --no-files`,
 		Args:          cobra.MaximumNArgs(1),
 		ValidArgs:     []cobra.Completion{"-"},
 		SilenceUsage:  true,
@@ -63,7 +65,7 @@ Exit codes: 0 no error; 1 an error in the files, or in the flags.`,
 			if err != nil {
 				return err
 			}
-			c := check(folder, func() (*config.Config, error) { return loadFrom(file, cmd.InOrStdin()) })
+			c := check(folder, func() (*config.Config, error) { return loadFrom(file, cmd.InOrStdin(), files.options()...) })
 			of, err := c.node(node, folder)
 			if err != nil {
 				return err
@@ -83,8 +85,23 @@ Exit codes: 0 no error; 1 an error in the files, or in the flags.`,
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // fails for an unknown flag only
 	_ = c.MarkFlagDirname("manifests")
 	_ = c.RegisterFlagCompletionFunc("node", completeNodes(&folder))
+	files.add(c)
 	outputFlag(c, &format, "text", "json", "yaml")
 	return c
+}
+
+// filesFlag is the flag --no-files.
+type filesFlag bool
+
+func (f *filesFlag) add(c *cobra.Command) {
+	c.Flags().BoolVar((*bool)(f), "no-files", false, "do not read the files of passwords and certificates that the configuration names")
+}
+
+func (f filesFlag) options() []config.Option {
+	if f {
+		return []config.Option{config.WithoutFiles}
+	}
+	return nil
 }
 
 // stdin names standard input as the file of a configuration.
@@ -106,11 +123,11 @@ func configArgument(flag string, args []string) (string, error) {
 }
 
 // loadFrom loads a configuration from a file or, if that is stdin, from in.
-func loadFrom(file string, in io.Reader) (*config.Config, error) {
+func loadFrom(file string, in io.Reader, options ...config.Option) (*config.Config, error) {
 	if file == stdin {
-		return config.LoadFrom("standard input", in)
+		return config.LoadFrom("standard input", in, options...)
 	}
-	return config.Load(file)
+	return config.Load(file, options...)
 }
 
 // checked is one error or warning, for programs.

@@ -98,6 +98,12 @@ func TestCheckReadsStandardInput(t *testing.T) {
 	const peer = "bgp: {asn: 1}\nnetworks: [{name: red, vrf: red, peers: [{address: 10.1.0.1, asn: 2, passwordFile: red1}]}]\n"
 	out, err = check(peer, "-")
 	require.NoError(t, err, "a relative path is relative to the working directory: %s", out)
+	require.NoError(t, os.Remove("red1"))
+	elsewhere := peer + "status: {metricsTLS: {certFile: /nowhere/tls.crt, keyFile: /nowhere/tls.key}}\n"
+	_, err = check(elsewhere, "-")
+	require.EqualError(t, err, "3 errors")
+	out, err = check(elsewhere, "-", "--no-files")
+	require.NoError(t, err, out)
 
 	for want, args := range map[string][]string{
 		"no configuration: --config FILE is needed, or - to read it from standard input":    nil,

@@ -21,7 +21,7 @@ import (
 func newPlanCommand() *cobra.Command {
 	var o planOptions
 	c := &cobra.Command{
-		Use:   "plan --config FILE --manifests DIR --node NAME [--facts FILE] [-o text|json|yaml]",
+		Use:   "plan --config FILE --manifests DIR --node NAME [--facts FILE] [--no-files] [-o text|json|yaml]",
 		Short: "Print the plan that the daemon would have for a node",
 		Long: `Print the plan that the daemon would have for a node, from a configuration and a folder of manifests. Changes nothing and
 needs no privilege. With nodeSelectors in the configuration, it first shows what they give the node, by which line and selector.
@@ -44,6 +44,7 @@ Exit codes: 0 the plan is printed, with its problems; 1 an error in the configur
 	c.Flags().StringVar(&o.manifests, "manifests", "", "`folder` of manifests")
 	c.Flags().StringVar(&o.node, "node", "", "`name` of the node")
 	c.Flags().StringVar(&o.facts, "facts", "", "`file` with facts about the node's kernel")
+	o.files.add(c)
 	outputFlag(c, &o.output, "text", "json", "yaml")
 	for _, name := range []string{"config", "manifests", "node"} {
 		_ = c.MarkFlagRequired(name) // fails for an unknown flag only
@@ -57,13 +58,14 @@ Exit codes: 0 the plan is printed, with its problems; 1 an error in the configur
 
 type planOptions struct {
 	config, manifests, node, facts, output string
+	files                                  filesFlag
 }
 
 func (o planOptions) run(out io.Writer) error {
 	if err := oneOf("-o", o.output, "text", "json", "yaml"); err != nil {
 		return err
 	}
-	conf, err := config.Load(o.config)
+	conf, err := config.Load(o.config, o.files.options()...)
 	if all, ok := errors.AsType[config.Errors](err); ok {
 		for _, e := range all {
 			fmt.Fprintln(out, e)

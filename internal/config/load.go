@@ -21,14 +21,20 @@ const maxSize = 1 << 20
 
 // Load reads the configuration file at path, overrides its values by those of the environment, and sets defaults.
 // Faults in the content come back as Errors, all at once.
-func Load(path string) (*Config, error) {
-	c, _, err := load(path)
+func Load(path string, options ...Option) (*Config, error) {
+	c, _, err := load(path, options...)
 	return c, err
 }
 
+// Option changes what Load checks.
+type Option int
+
+// WithoutFiles leaves the files of passwords and certificates unread: elsewhere than on a node they may be missing.
+const WithoutFiles Option = 1
+
 // LoadFrom is Load for a configuration from a reader, such as standard input. Errors name it name; relative paths in it are
 // relative to the working directory.
-func LoadFrom(name string, in io.Reader) (*Config, error) {
+func LoadFrom(name string, in io.Reader, options ...Option) (*Config, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration from %s: %w", name, err)
@@ -36,23 +42,23 @@ func LoadFrom(name string, in io.Reader) (*Config, error) {
 	if err := small(name, data); err != nil {
 		return nil, err
 	}
-	return loaded(name, data)
+	return loaded(name, data, options...)
 }
 
 // load also returns the file's content, for Watch to compare.
-func load(path string) (*Config, []byte, error) {
+func load(path string, options ...Option) (*Config, []byte, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, data, err
 	}
-	c, err := loaded(path, data)
+	c, err := loaded(path, data, options...)
 	return c, data, err
 }
 
 // loaded returns the configuration with this content, overridden by the environment.
-func loaded(file string, data []byte) (*Config, error) {
+func loaded(file string, data []byte, options ...Option) (*Config, error) {
 	_, unusable := strayVariables(os.Environ())
-	c, err := parse(file, data, environment(), unusable...)
+	c, err := parse(file, data, environment(), unusable, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +110,9 @@ func namespace() string {
 
 // Parse is Load for content that was already read, without the environment: the same content results in the same
 // Config. Relative paths in it are relative to the folder of file.
-func Parse(file string, data []byte) (*Config, error) { return parse(file, data, viper.New()) }
+func Parse(file string, data []byte) (*Config, error) { return parse(file, data, viper.New(), nil) }
 
-func parse(file string, data []byte, env *viper.Viper, wrong ...Error) (*Config, error) {
+func parse(file string, data []byte, env *viper.Viper, wrong []Error, options ...Option) (*Config, error) {
 	c := Defaults()
 	d := newDecoder(file)
 	d.errs = append(d.errs, wrong...)
@@ -114,7 +120,7 @@ func parse(file string, data []byte, env *viper.Viper, wrong ...Error) (*Config,
 	d.override(reflect.ValueOf(c).Elem(), "", env)
 	c.locateFiles(filepath.Dir(file))
 	c.complete()
-	v := &validator{decoder: d, c: c}
+	v := &validator{decoder: d, c: c, noFiles: slices.Contains(options, WithoutFiles)}
 	v.validate()
 	if len(d.errs) > 0 {
 		d.errs.sort()

@@ -32,7 +32,8 @@ func ReservedTable(table uint32) bool {
 // validator checks a decoded Config. Its paths are the keys of decoder.places.
 type validator struct {
 	*decoder
-	c *Config
+	c       *Config
+	noFiles bool // files of passwords and certificates are not read
 }
 
 // bad reports the value at path, or that it is missing if the file does not have it.
@@ -375,7 +376,7 @@ func (v *validator) metricsTLS() {
 	if t.TokenReview && v.c.Source.Manifests != "" {
 		v.bad("status.metricsTLS.tokenReview", "an API server has to judge the tokens, and source.manifests names a folder: remove one")
 	}
-	if !v.pemFiles(t) {
+	if !v.pemFiles(t) || v.noFiles {
 		return
 	}
 	if _, err := t.Load(); err != nil {
@@ -397,6 +398,9 @@ func (v *validator) pemFile(key, file, content string) bool {
 	if file == "" {
 		v.bad(path, "TLS needs %s: a PEM file", content)
 		return false
+	}
+	if v.noFiles {
+		return true
 	}
 	if _, err := readAtMost(file, maxSize); err != nil {
 		v.bad(path, "a PEM file is needed: %s", err)

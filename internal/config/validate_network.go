@@ -164,7 +164,7 @@ func (v *validator) peer(path string, p Peer) {
 	}
 	v.reach(path, p)
 	v.bfdProfile(path, p)
-	if p.PasswordFile != "" {
+	if p.PasswordFile != "" && !v.noFiles {
 		if _, err := ReadPassword(p.PasswordFile); err != nil {
 			v.bad(path+".passwordFile", "%s", err)
 		}
