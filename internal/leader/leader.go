@@ -33,6 +33,8 @@ const (
 
 // API is the part of the API server's client that elections use.
 type API interface {
+	// Contend lets this daemon stand for election from now on.
+	Contend()
 	// Leading returns the reports of the living nodes. leading is false unless this daemon leads and has read them.
 	Leading() (reports map[string]cluster.Report, leading bool)
 	// Write sets the statuses that every EgressService should have.
@@ -74,8 +76,9 @@ type Input struct {
 // New returns a leader that elects while api leads.
 func New(api API) *Leader { return &Leader{api: api, due: make(chan struct{}, 1)} }
 
-// Submit hands over the input of a pass. It does not wait.
+// Submit hands over the input of a pass, and with the first one stands for election. It does not wait.
 func (l *Leader) Submit(in Input) {
+	l.api.Contend()
 	l.mu.Lock()
 	in.Changed.Join(l.next.Changed)
 	l.next = in

@@ -24,7 +24,10 @@ type recorder struct {
 	written int                                // number of writes of texts
 	items   []map[cluster.Key]kube.WantedItems
 	prunes  bool // the CRD of EgressIPs drops fields
+	stands  bool
 }
+
+func (r *recorder) Contend() { r.stands = true }
 
 func (r *recorder) WriteItems(want map[cluster.Key]kube.WantedItems) { r.items = append(r.items, want) }
 
@@ -56,7 +59,9 @@ func TestTerm(t *testing.T) {
 	now := time.Now()
 	consider := func(after time.Duration) time.Duration { now = now.Add(after); return l.consider(now, false) }
 
+	require.False(t, api.stands, "without a plan it would lead and elect nothing")
 	l.Submit(Input{Config: c, Objects: objects, Changed: cluster.Changed{All: true}})
+	require.True(t, api.stands)
 	require.Zero(t, consider(0), "another daemon leads")
 	require.Empty(t, api.writes)
 

@@ -48,6 +48,8 @@ type coordination struct {
 	report report
 	states *nodestate.Writer
 	lease  sighting
+	able   chan struct{} // closed by Contend
+	once   sync.Once
 	term   atomic.Pointer[term] // while this daemon leads
 	pruned atomic.Bool          // the CRD drops all of a status but the host, as upstream's does
 	// prunedItems means the same of EgressIPs.
@@ -190,13 +192,18 @@ func (c *Cluster) watchLease(ctx context.Context, k clients) {
 	})
 }
 
+// Contend lets this daemon stand for election from now on: it can plan.
+func (c *Cluster) Contend() { c.once.Do(func() { close(c.able) }) }
+
 // contend stands for election whenever there is no leader, until ctx ends. A daemon that has not listed all objects yet, or may not list
-// some, would hold the Lease and elect no host.
+// some, or that has no plan, would hold the Lease and elect no host.
 func (c *Cluster) contend(ctx context.Context, k clients) {
-	select {
-	case <-c.allKnown:
-	case <-ctx.Done():
-		return
+	for _, needed := range []<-chan struct{}{c.allKnown, c.able} {
+		select {
+		case <-needed:
+		case <-ctx.Done():
+			return
+		}
 	}
 	for c.lease.vacant(ctx, c.timing.retry/2) {
 		c.stand(ctx, k)

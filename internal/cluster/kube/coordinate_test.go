@@ -104,8 +104,16 @@ type daemon struct {
 	stop  func() // stops in order, and waits for the end
 }
 
-// daemon starts a node's daemon, with its own link to the server and an empty report.
+// daemon starts a node's daemon that stands for election, with its own link to the server and an empty report.
 func (f *fixture) daemon(t *testing.T, namespace, node string) *daemon {
+	t.Helper()
+	d := f.unable(t, namespace, node)
+	d.Contend()
+	return d
+}
+
+// unable is daemon for one that has no plan yet.
+func (f *fixture) unable(t *testing.T, namespace, node string) *daemon {
 	t.Helper()
 	d := &daemon{link: newLink(t, f.Kubeconfig()), awake: make(chan struct{}, 1)}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("daemon", node)
@@ -170,8 +178,11 @@ func others(of []*daemon, but *daemon) (all []*daemon) {
 
 func (f *fixture) oneLeads(t *testing.T) {
 	ns := f.namespace(t)
+	unable := f.unable(t, ns, "u")
+	require.Eventually(t, func() bool { return unable.synced.Load() }, soon, step)
 	all := []*daemon{f.daemon(t, ns, "a"), f.daemon(t, ns, "b"), f.daemon(t, ns, "c")}
 	first := leader(t, all...)
+	require.False(t, unable.isLeading(), "it has no plan")
 
 	// The first one is cut off: it can neither renew nor release the Lease.
 	first.link.cut()

@@ -93,6 +93,7 @@ func init() { klog.SetLogger(klog.Logger{}) }
 func New(log *slog.Logger, o Options, wake func()) *Cluster {
 	c := &Cluster{log: log, options: o, wake: wake, pauses: usualPauses}
 	c.source.init(c)
+	c.able = make(chan struct{})
 	c.reviews = review.New()
 	c.states = nodestate.New(o.Node, c.countNodes, c.nodeUID)
 	return c

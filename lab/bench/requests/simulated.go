@@ -204,6 +204,7 @@ func asDaemon(ctx context.Context, i int, kubeconfig string, known, relying *ato
 		report.Networks[name] = cluster.NetworkState{Usable: true, IPv4: true, IPv6: true, Sessions: 2, Up: 2}
 	}
 	c.Report(report)
+	c.Contend()
 	var g sync.WaitGroup
 	defer g.Wait()
 	g.Go(func() { c.Run(ctx) })
