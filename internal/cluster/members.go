@@ -113,7 +113,7 @@ func (e EgressIP) selectsAs(o EgressIP) bool {
 // membersOf returns the members that a Pod contributes to an EgressIP.
 func (p Pod) membersOf(s *Selection, key, pod Key) (all []Member) {
 	e := s.ips.At(key)
-	if p.Node == "" || p.HostNetwork || p.Ended {
+	if p.Node == "" || !p.HoldsAddresses() {
 		return nil
 	}
 	if !e.Selects(s.namespaces.At(pod.Namespace).Labels) || !e.Pods.Matches(labels.Set(p.Labels)) {

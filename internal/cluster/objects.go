@@ -268,6 +268,9 @@ type Pod struct {
 	Ended       bool // phase Succeeded or Failed: another pod may have its addresses now
 }
 
+// HoldsAddresses reports whether the Pod has addresses of its own, and has not ended.
+func (p Pod) HoldsAddresses() bool { return !p.HostNetwork && !p.Ended }
+
 // Problem describes a fault of one object. All other objects are served as without it.
 type Problem struct {
 	Kind    string `json:"kind"`            // EgressService, Service, EndpointSlice, Node, Config, ...

@@ -241,7 +241,7 @@ func (r *pass) assigned(key cluster.Key, spec cluster.EgressIP) map[netip.Addr][
 		usable := r.usable(key, free, namespace)
 		for name := range r.selection.pods[namespace] {
 			pod := r.Objects.Pods.At(cluster.Key{Namespace: namespace, Name: name})
-			if pod.HostNetwork || pod.Ended || !spec.Pods.Matches(labels.Set(pod.Labels)) {
+			if !pod.HoldsAddresses() || !spec.Pods.Matches(labels.Set(pod.Labels)) {
 				continue
 			}
 			for _, a := range pod.Addresses {

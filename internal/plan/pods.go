@@ -283,5 +283,5 @@ func (h *homes) leave(a netip.Addr, key cluster.Key) {
 
 // holdsAddresses reports whether a Pod has addresses of its own on this node, and has not ended.
 func (r *pass) holdsAddresses(p *cluster.Pod) bool {
-	return p.Node == r.Node && !p.HostNetwork && !p.Ended
+	return p.Node == r.Node && p.HoldsAddresses()
 }
