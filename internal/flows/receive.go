@@ -267,7 +267,7 @@ func (v *view) judge(peer netip.Addr, f *conntrack.Flow) (role Role, here, ok bo
 	switch {
 	case !selected:
 		return role, false, false
-	case e.Path == way.Path && e.Source == way.Source:
+	case e.Way() == way:
 		return role, true, true
 	case e.Kept == way, !role.Host && v.steersToOne(e):
 		return role, false, true

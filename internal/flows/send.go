@@ -233,7 +233,7 @@ func (c *Carrier) own(v *view, f conntrack.Flow) bool {
 func (v *view) leaves(f conntrack.Flow) bool {
 	e, _ := v.endpoint(f.Src.Addr())
 	way := plan.Way{Path: f.Path, Source: f.SNAT.Addr()}
-	return e.Kept == way || e.Path == way.Path && e.Source == way.Source
+	return e.Kept == way || e.Way() == way
 }
 
 func (c *Carrier) enqueue(t receiver, r record) {

@@ -473,6 +473,9 @@ func (m Marks) MaxPath() PathID {
 // Path returns the path id in a mark of either kind.
 func (m Marks) Path(mark uint32) PathID { return PathID((mark & m.Cluster()) >> m.shift()) }
 
+// Way returns the path and the source of new connections of the endpoint.
+func (e *Endpoint) Way() Way { return Way{Path: e.Path, Source: e.Source} }
+
 // Compare orders endpoints by their addresses.
 func (e Endpoint) Compare(o Endpoint) int { return e.Addr.Compare(o.Addr) }
 

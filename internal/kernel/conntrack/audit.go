@@ -323,12 +323,12 @@ func permitsAll(e, before *plan.Endpoint) bool {
 	if e == nil || before == nil {
 		return false
 	}
-	return (before.Path == 0 || lets(e, plan.Way{Path: before.Path, Source: before.Source})) &&
+	return (before.Path == 0 || lets(e, before.Way())) &&
 		(before.Kept == plan.Way{} || before.Kept == e.Kept || lets(e, before.Kept))
 }
 
 // lets reports whether an endpoint permits flows with this path and source.
-func lets(e *plan.Endpoint, way plan.Way) bool { return e.Path == way.Path && e.Source == way.Source }
+func lets(e *plan.Endpoint, way plan.Way) bool { return e.Way() == way }
 
 // Audit ends connections that contradict the plan. It keeps no plan: each plan that comes into force adds to the doubt
 // what the plan before it permitted and it does not. A connection that began under any plan since the last check, and

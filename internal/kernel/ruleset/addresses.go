@@ -76,7 +76,7 @@ func (s PathSet) OfEndpoint(all []Element, e *plan.Endpoint) []Element {
 	} else {
 		all = append(all, Element{Set: inMasqueraded, Key: e.Addr})
 	}
-	now := plan.Way{Path: e.Path, Source: e.Source}
+	now := e.Way()
 	all = s.ofWay(all, e.Addr, now)
 	if e.Kept != now {
 		all = s.ofWay(all, e.Addr, e.Kept)
