@@ -215,12 +215,9 @@ func (v *validator) parsedSelector(path string, s *metav1.LabelSelector) bool {
 
 func (v *validator) moves() {
 	c := v.c
-	if d := time.Duration(c.Moves.KeepFlows); d < 0 || d > time.Hour {
-		v.bad("moves.keepFlows", "0s, to leave a former host at once, to 1h")
-	}
-	if d := time.Duration(c.Moves.Within); d < time.Second || d > time.Hour {
-		v.bad("moves.within", "1s to 1h, and less than the time before a stopping daemon is killed, 30s for a pod")
-	}
+	v.duration("moves.keepFlows", c.Moves.KeepFlows, 0, time.Hour, "0s, to leave a former host at once, to 1h")
+	v.duration("moves.within", c.Moves.Within, time.Second, time.Hour,
+		"1s to 1h, and less than the time before a stopping daemon is killed, 30s for a pod")
 	oneOf(v, "kinds.egressQoS", c.Kinds.EgressQoS, KindAuto, KindOff)
 	oneOf(v, "kinds.egressFirewall", c.Kinds.EgressFirewall, KindAuto, KindOff)
 	oneOf(v, "kinds.egressIP", c.Kinds.EgressIP, KindAuto, KindOff)
@@ -233,21 +230,28 @@ func (v *validator) moves() {
 func (v *validator) firewall() {
 	f := v.c.Firewall
 	for i, s := range f.Resolvers.Services {
-		if namespace, name, ok := strings.Cut(s, "/"); !ok || !isLabel(namespace) || !isLabel(name) {
+		if !isService(s) {
 			v.bad(fmt.Sprintf("firewall.resolvers.services[%d]", i), "a Service as namespace/name, such as kube-system/kube-dns")
 		}
 	}
 	for i, a := range f.Resolvers.Addresses {
-		if !a.IsValid() || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
+		if !isServer(a) {
 			v.bad(fmt.Sprintf("firewall.resolvers.addresses[%d]", i), "the address of one server, without a zone, such as 169.254.20.10")
 		}
 	}
-	if d := time.Duration(f.Names.Grace); d < 0 || d > time.Hour {
-		v.bad("firewall.names.grace", "0s to 1h")
-	}
-	if d := time.Duration(f.Names.Wait); d < 10*time.Millisecond || d > 5*time.Second {
-		v.bad("firewall.names.wait", "10ms to 5s: clients ask again after 5s")
-	}
+	v.duration("firewall.names.grace", f.Names.Grace, 0, time.Hour, "0s to 1h")
+	v.duration("firewall.names.wait", f.Names.Wait, 10*time.Millisecond, 5*time.Second, "10ms to 5s: clients ask again after 5s")
+}
+
+// isService reports whether s is the namespace and the name of a Service.
+func isService(s string) bool {
+	namespace, name, ok := strings.Cut(s, "/")
+	return ok && isLabel(namespace) && isLabel(name)
+}
+
+// isServer reports whether a is the address of one server, without a zone.
+func isServer(a netip.Addr) bool {
+	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && !a.IsUnspecified() && !a.IsMulticast()
 }
 
 func isLabel(s string) bool { return len(validation.IsDNS1123Label(s)) == 0 }
@@ -298,6 +302,13 @@ func (v *validator) seconds(path string, d Duration, least, most int) bool {
 		return false
 	}
 	return true
+}
+
+// duration checks that d lies between two bounds. right names them in the message.
+func (v *validator) duration(path string, d Duration, least, most time.Duration, right string) {
+	if t := time.Duration(d); t < least || t > most {
+		v.bad(path, "%s", right)
+	}
 }
 
 // oneOf checks that value is one of known.

@@ -69,11 +69,7 @@ func (v *validator) givesAny(path string, keys ...string) bool {
 // and its name.
 func (v *validator) subInterface(path string, one Interface) bool {
 	if !v.givesAny(path, "parent", "vlan") {
-		for _, key := range []string{"mtu", "addresses"} {
-			if v.given(path + "." + key) {
-				v.bad(path+"."+key, "only a VLAN sub-interface that the daemon makes has it: give parent and vlan, or leave this out")
-			}
-		}
+		v.noSubInterface(path)
 		return false
 	}
 	parent, id := v.parent(path+".parent", one), v.vlanID(path+".vlan", one.VLAN)
@@ -82,6 +78,15 @@ func (v *validator) subInterface(path string, one Interface) bool {
 	}
 	v.addresses(path+".addresses", one.Addresses)
 	return parent && id && v.nameOfVLAN(path+".name", one)
+}
+
+// noSubInterface refuses the keys of a VLAN sub-interface in the entry of an interface that the daemon does not make.
+func (v *validator) noSubInterface(path string) {
+	for _, key := range []string{"mtu", "addresses"} {
+		if v.given(path + "." + key) {
+			v.bad(path+"."+key, "only a VLAN sub-interface that the daemon makes has it: give parent and vlan, or leave this out")
+		}
+	}
 }
 
 // parent checks the interface on which a sub-interface is made.
