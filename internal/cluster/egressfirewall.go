@@ -175,14 +175,7 @@ func FromEgressFirewall(o *egressv1.EgressFirewall, unread map[int]UnreadRule) (
 
 // firewallRule checks all parts of a rule; ok is false if the rule allows nothing, and so has no effect.
 func (f *findings) firewallRule(field string, o *egressv1.EgressFirewallRule, unread UnreadRule) (rule FirewallRule, ok bool) {
-	switch {
-	case o.Type == egressv1.EgressFirewallAllow:
-	case o.Type == egressv1.EgressFirewallDeny || unread.Type:
-		rule.Deny = true
-	default:
-		rule.Deny = true
-		f.add(field+".type", string(o.Type), ReasonInvalidValue, "one of Allow, Deny: this rule counts as Deny")
-	}
+	rule.Deny = f.firewallDenies(field+".type", o.Type, unread.Type)
 	if unread.Ports {
 		o.Ports = nil // of which some may have been read
 	}
@@ -193,6 +186,15 @@ func (f *findings) firewallRule(field string, o *egressv1.EgressFirewallRule, un
 	destination := !unread.To && f.firewallDestination(field+".to", o, &rule)
 	rule.Text = ruleText(o, &rule, readable && destination)
 	return rule, rule.Deny || readable && destination
+}
+
+// firewallDenies reports whether a rule of a type denies: each does that does not allow. An unknown type is reported, unless the source
+// could not read it, and has reported that.
+func (f *findings) firewallDenies(field string, t egressv1.EgressFirewallRuleType, unread bool) bool {
+	if t != egressv1.EgressFirewallAllow && t != egressv1.EgressFirewallDeny && !unread {
+		f.add(field, string(t), ReasonInvalidValue, "one of Allow, Deny: this rule counts as Deny")
+	}
+	return t != egressv1.EgressFirewallAllow
 }
 
 // strictest returns the effect of a rule with an unreadable part, for messages.
@@ -208,20 +210,26 @@ func (f *findings) firewallPorts(field string, given []egressv1.EgressFirewallPo
 	ok = true
 	otherwise := strictest(deny, "every port of its destination")
 	for i, p := range given {
-		at := fmt.Sprintf("%s.ports[%d]", field, i)
-		number, known := FirewallProtocols[p.Protocol]
-		if !known {
-			f.add(at+".protocol", p.Protocol, ReasonInvalidValue, "one of TCP, UDP, SCTP; %s", otherwise)
-		}
-		inRange := p.Port > 0 && p.Port <= 65535
-		if !inRange {
-			f.add(at+".port", fmt.Sprint(p.Port), ReasonInvalidValue, "a number from 1 to 65535; %s", otherwise)
-		}
-		if ok = ok && known && inRange; ok {
-			ports = append(ports, FirewallPort{number, uint16(p.Port)}) //nolint:gosec // checked above
+		port, readable := f.firewallPort(fmt.Sprintf("%s.ports[%d]", field, i), p, otherwise)
+		if ok = ok && readable; ok {
+			ports = append(ports, port)
 		}
 	}
 	return ports, ok
+}
+
+// firewallPort parses a port of a rule; ok is false if it cannot be read. otherwise is the effect of a rule with such a port, for
+// messages.
+func (f *findings) firewallPort(field string, p egressv1.EgressFirewallPort, otherwise string) (port FirewallPort, ok bool) {
+	protocol, known := FirewallProtocols[p.Protocol]
+	if !known {
+		f.add(field+".protocol", p.Protocol, ReasonInvalidValue, "one of TCP, UDP, SCTP; %s", otherwise)
+	}
+	inRange := p.Port > 0 && p.Port <= 65535
+	if !inRange {
+		f.add(field+".port", fmt.Sprint(p.Port), ReasonInvalidValue, "a number from 1 to 65535; %s", otherwise)
+	}
+	return FirewallPort{protocol, uint16(p.Port)}, known && inRange //nolint:gosec // checked above
 }
 
 // firewallDestination sets the destination of a rule, and reports whether it can be read.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -122,16 +123,20 @@ func meantPrefix(text string) string {
 		a = a.Unmap()
 		return netip.PrefixFrom(a, a.BitLen()).String()
 	}
+	return maskedPrefix(text)
+}
+
+// maskedPrefix reads an IPv4 address and a subnet mask, such as 192.0.2.0/255.255.255.0, as a prefix; empty: the text is none of these.
+func maskedPrefix(text string) string {
 	address, mask, _ := strings.Cut(text, "/")
 	a, err := netip.ParseAddr(address)
 	m, maskErr := netip.ParseAddr(mask)
 	if err != nil || maskErr != nil || !a.Is4() || !m.Is4() {
 		return ""
 	}
-	for bits := range a.BitLen() + 1 {
-		if all := netip.PrefixFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), bits); all.Masked().Addr() == m {
-			return netip.PrefixFrom(a, bits).Masked().String()
-		}
+	ones, bits := net.IPMask(m.AsSlice()).Size()
+	if bits == 0 { // zeros before ones
+		return ""
 	}
-	return ""
+	return netip.PrefixFrom(a, ones).Masked().String()
 }

@@ -174,16 +174,21 @@ func FromMemberSlice(o *discoveryv1.EndpointSlice) (egressIP string, s MemberSli
 	}
 	s.IPv6 = o.AddressType == discoveryv1.AddressTypeIPv6
 	for i := range o.Endpoints {
-		e := &o.Endpoints[i]
-		if e.NodeName == nil || e.TargetRef == nil || len(e.Addresses) != 1 {
-			continue
-		}
-		if a, err := ParseAddr(e.Addresses[0]); err == nil && a.Is6() == s.IPv6 {
-			s.Members = append(s.Members, Member{a, *e.NodeName, e.TargetRef.Namespace})
+		if m, ok := memberOf(&o.Endpoints[i]); ok && m.Addr.Is6() == s.IPv6 {
+			s.Members = append(s.Members, m)
 		}
 	}
 	slices.SortFunc(s.Members, Member.Compare)
 	return name, s
+}
+
+// memberOf reads a member from an endpoint as EndpointSlice writes it; ok is false if the endpoint lacks a part of that.
+func memberOf(e *discoveryv1.Endpoint) (m Member, ok bool) {
+	if e.NodeName == nil || e.TargetRef == nil || len(e.Addresses) != 1 {
+		return m, false
+	}
+	a, err := ParseAddr(e.Addresses[0])
+	return Member{a, *e.NodeName, e.TargetRef.Namespace}, err == nil
 }
 
 // labelOf returns the value of the label for an EgressIP.
@@ -228,17 +233,7 @@ func (s MemberSlice) EndpointSlice(namespace, name, egressIP string) *discoveryv
 func PackMembers(egressIP string, have map[string]MemberSlice, want []Member) (put map[string]MemberSlice, gone []string) {
 	put = map[string]MemberSlice{}
 	for _, ipv6 := range []bool{false, true} {
-		p := packing{have: map[string]MemberSlice{}, now: map[string][]Member{}, left: map[Member]bool{}}
-		for name, s := range have {
-			if s.IPv6 == ipv6 {
-				p.have[name] = s
-			}
-		}
-		for _, m := range want {
-			if m.Addr.Is6() == ipv6 {
-				p.left[m] = true
-			}
-		}
+		p := packingOf(ipv6, have, want)
 		p.keep()
 		p.fill(func(n int) string { return sliceName(egressIP, ipv6, n) })
 		for name, members := range p.now {
@@ -271,6 +266,22 @@ type packing struct {
 	have map[string]MemberSlice
 	now  map[string][]Member
 	left map[Member]bool // without a slice yet
+}
+
+// packingOf returns the packing of a family before any member has a slice.
+func packingOf(ipv6 bool, have map[string]MemberSlice, want []Member) packing {
+	p := packing{have: map[string]MemberSlice{}, now: map[string][]Member{}, left: map[Member]bool{}}
+	for name, s := range have {
+		if s.IPv6 == ipv6 {
+			p.have[name] = s
+		}
+	}
+	for _, m := range want {
+		if m.Addr.Is6() == ipv6 {
+			p.left[m] = true
+		}
+	}
+	return p
 }
 
 // keep leaves members in their slices. If there are more than twice as many slices as are needed, the smallest gives its members away.

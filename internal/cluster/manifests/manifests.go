@@ -563,7 +563,7 @@ func (f *Folder) found() (problems []cluster.Problem) {
 			problems = append(problems, e.problems...)
 			problems = append(problems, e.ofName()...)
 		}
-		if is.flaw && (len(is.kept) > 0 || !f.starting && is.whole.size == 0) {
+		if f.lacks(is) {
 			problems = append(problems, is.formerContent())
 		}
 	}
@@ -574,6 +574,12 @@ func (f *Folder) found() (problems []cluster.Problem) {
 		})
 	}
 	return problems
+}
+
+// lacks reports whether objects of a file with a flaw may be missing: former ones stand in for them, or the file was never whole, which
+// shortly after the start is no problem yet.
+func (f *Folder) lacks(is *file) bool {
+	return is.flaw && (len(is.kept) > 0 || !f.starting && is.whole.size == 0)
 }
 
 // ofName returns the entry's problems that depend on the other entries of its name.
