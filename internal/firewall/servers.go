@@ -19,32 +19,49 @@ func APIServers(o *cluster.Objects, podCIDRs, clusterCIDRs []netip.Prefix) (all 
 	if len(endpoints) == 0 {
 		return nil
 	}
-	spared, nodes := slices.Concat(o.ServiceCIDRs, podCIDRs), map[netip.Addr]bool{}
-	for _, n := range o.Nodes.All() {
-		spared = append(spared, n.PodCIDRs...)
-		for _, a := range n.Addresses {
-			nodes[a] = true
-		}
-	}
-	var port uint16
-	for _, p := range o.Services.At(cluster.APIService).Ports {
-		if p.Protocol == "TCP" || p.Protocol == "" {
-			port = p.TargetPort
-			break
-		}
-	}
+	exempt, port := exemptionsOf(o, podCIDRs, clusterCIDRs), tcpTarget(o.Services.At(cluster.APIService).Ports)
 	for _, e := range endpoints {
-		a, err := cluster.ParseAddr(e.Address)
-		in := func(ranges []netip.Prefix) bool {
-			return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+		if a, err := cluster.ParseAddr(e.Address); err == nil && !exempt.has(a) {
+			all = append(all, netip.AddrPortFrom(a, port))
 		}
-		if err != nil || a.IsLoopback() || a.IsLinkLocalUnicast() || in(spared) || in(clusterCIDRs) && !nodes[a] {
-			continue
-		}
-		all = append(all, netip.AddrPortFrom(a, port))
 	}
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	return slices.Compact(all)
+}
+
+// tcpTarget returns the port to which a Service translates its first one of TCP; 0: it is not known.
+func tcpTarget(ports []cluster.Port) uint16 {
+	for _, p := range ports {
+		if p.Protocol == "TCP" || p.Protocol == "" {
+			return p.TargetPort
+		}
+	}
+	return 0
+}
+
+// exemptions hold the destinations that rules cannot deny.
+type exemptions struct {
+	ranges  []netip.Prefix // of pods and Services
+	cluster []netip.Prefix // clusterCIDRs: all but the nodes in them
+	nodes   map[netip.Addr]bool
+}
+
+func exemptionsOf(o *cluster.Objects, podCIDRs, clusterCIDRs []netip.Prefix) exemptions {
+	e := exemptions{ranges: slices.Concat(o.ServiceCIDRs, podCIDRs), cluster: clusterCIDRs, nodes: map[netip.Addr]bool{}}
+	for _, n := range o.Nodes.All() {
+		e.ranges = append(e.ranges, n.PodCIDRs...)
+		for _, a := range n.Addresses {
+			e.nodes[a] = true
+		}
+	}
+	return e
+}
+
+func (e *exemptions) has(a netip.Addr) bool {
+	in := func(ranges []netip.Prefix) bool {
+		return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	return a.IsLoopback() || a.IsLinkLocalUnicast() || in(e.ranges) || in(e.cluster) && !e.nodes[a]
 }
 
 // DeniesAPIServer says which rule of an EgressFirewall denies which API server; empty: none does.

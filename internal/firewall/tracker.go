@@ -138,7 +138,7 @@ func (p *Pass) compileOne(key cluster.Key) (differs bool) {
 		delete(p.namespaces, key.Namespace)
 		return was != nil
 	}
-	if was != nil && (!p.Moved || !was.nodes) && was.rules == e.Given && reflect.DeepEqual(was.from, e.Rules) {
+	if was != nil && was.isOf(&e, p.Moved) {
 		return false // its status alone differs
 	}
 	now := &compiled{rules: e.Given, from: e.Rules}
@@ -151,6 +151,11 @@ func (p *Pass) compileOne(key cluster.Key) (differs bool) {
 		differs = differs || was.families[family].key != now.families[family].key
 	}
 	return differs
+}
+
+// isOf reports whether the rules of an object resolve to these. moved: the addresses of nodes may differ.
+func (c *compiled) isOf(e *cluster.EgressFirewall, moved bool) bool {
+	return (!moved || !c.nodes) && c.rules == e.Given && reflect.DeepEqual(c.from, e.Rules)
 }
 
 // nodeAddresses returns the addresses of the nodes that a selector matches.
@@ -255,7 +260,8 @@ func (p *Pass) firewalled(former sorted.List[Firewalled], touched map[netip.Addr
 
 // describe returns the rows of the EgressFirewalls.
 func (p *Pass) describe(former sorted.List[Object]) sorted.List[Object] {
-	if !p.Whole && !p.Moved && len(p.Touched) == 0 && len(p.Changed.Of[cluster.KindEgressFirewall]) == 0 {
+	all := p.Whole || p.Moved
+	if !all && len(p.Touched) == 0 && len(p.Changed.Of[cluster.KindEgressFirewall]) == 0 {
 		return former
 	}
 	count := map[string]int{}
@@ -282,7 +288,7 @@ func (p *Pass) describe(former sorted.List[Object]) sorted.List[Object] {
 	for key := range p.Changed.Of[cluster.KindEgressFirewall] {
 		row(key.Namespace)
 	}
-	if p.Whole || p.Moved {
+	if all {
 		for namespace := range p.namespaces {
 			row(namespace)
 		}
