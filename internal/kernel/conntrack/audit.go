@@ -203,28 +203,39 @@ func doubtOf(before, now *plan.DataPlane) (d doubt) {
 	if d.all = allDoubtful(before, now); before == nil {
 		return d
 	}
-	if others := renumbered(before, now); len(others) > 0 {
-		d.all = true
-		for y := range now.Firewalled.All() {
-			if others[y.Policy] {
-				d.put(y.Addr, true)
-			}
-		}
-	}
+	d.putRenumbered(renumbered(before, now), now)
 	if ids := reusedIDs(before, now); len(ids) > 0 {
 		d.all, d.reused = true, ids
 	}
 	for x, y := range before.Ingress.Changes(now.Ingress) {
-		if x != nil && x.Stray != 0 && (y == nil || y.Stray != x.Stray) {
+		if divertsStrays(y, x) {
 			d.putStrays(x.Addr)
 		}
 	}
 	for x, y := range before.Endpoints.Changes(now.Endpoints) {
-		if permitsAll(y, x) {
-			continue
+		if !permitsAll(y, x) {
+			d.put(cmp.Or(x, y).Addr, false)
 		}
-		d.put(cmp.Or(x, y).Addr, false)
 	}
+	d.putFirewalled(before, now)
+	return d
+}
+
+// putRenumbered puts all endpoints in doubt if ids of policies mean others now, and notes those that have such a policy.
+func (d *doubt) putRenumbered(others map[firewall.PolicyID]bool, now *plan.DataPlane) {
+	if len(others) == 0 {
+		return
+	}
+	d.all = true
+	for y := range now.Firewalled.All() {
+		if others[y.Policy] {
+			d.put(y.Addr, true)
+		}
+	}
+}
+
+// putFirewalled puts the endpoints in doubt whose policy has another id now.
+func (d *doubt) putFirewalled(before, now *plan.DataPlane) {
 	for x, y := range before.Firewalled.Changes(now.Firewalled) {
 		if y != nil {
 			d.put(y.Addr, true)
@@ -232,7 +243,6 @@ func doubtOf(before, now *plan.DataPlane) (d doubt) {
 			d.put(x.Addr, false)
 		}
 	}
-	return d
 }
 
 // put puts an endpoint in doubt, also whether names allowed its connections if its policy is another.
@@ -316,6 +326,11 @@ func losesDestination(before, now []netip.Prefix) bool {
 		}
 		return i == 0 || !now[i-1].Contains(p.Addr())
 	})
+}
+
+// divertsStrays reports whether strays of an ingress IP had a way before, and do not have it now.
+func divertsStrays(now, before *plan.IngressIP) bool {
+	return before != nil && before.Stray != 0 && (now == nil || now.Stray != before.Stray)
 }
 
 // permitsAll reports whether an endpoint permits all flows that it permitted before. One that is new or gone does not.

@@ -50,21 +50,33 @@ func keptOnlyBefore(before, next *plan.DataPlane) (d doubt) {
 	if allDoubtful(before, next) || len(renumbered(before, next)) > 0 {
 		return d
 	}
-	stays := map[plan.PathID]bool{}
-	for i := range next.Paths {
-		p := &next.Paths[i]
-		stays[p.ID] = slices.ContainsFunc(before.Paths, func(b plan.Path) bool { return sorted.Same(p, &b) })
-	}
+	stay := stayingPaths(before, next)
 	for x, y := range before.Endpoints.Changes(next.Endpoints) {
-		if x == nil || y == nil || x.Kept == (plan.Way{}) || x.Kept == y.Kept || !stays[y.Path] {
-			continue
-		}
-		same := *y
-		if same.Kept = x.Kept; same == *x {
+		if losesOnlyKept(x, y) && stay[y.Path] {
 			d.put(x.Addr, false)
 		}
 	}
 	return d
+}
+
+// stayingPaths returns the ids of the paths that the next plan leaves as they are.
+func stayingPaths(before, next *plan.DataPlane) map[plan.PathID]bool {
+	stay := map[plan.PathID]bool{}
+	for i := range next.Paths {
+		p := &next.Paths[i]
+		stay[p.ID] = slices.ContainsFunc(before.Paths, func(b plan.Path) bool { return sorted.Same(p, &b) })
+	}
+	return stay
+}
+
+// losesOnlyKept reports whether an endpoint had a kept way that it does not have now, and is the same otherwise.
+func losesOnlyKept(before, now *plan.Endpoint) bool {
+	if before == nil || now == nil || before.Kept == (plan.Way{}) || before.Kept == now.Kept {
+		return false
+	}
+	same := *now
+	same.Kept = before.Kept
+	return same == *before
 }
 
 // steered returns the endpoint with an address, and whether its flows are steered to a host that gives them their source.
