@@ -320,16 +320,27 @@ func (c *tableChange) queueSet(t *transaction, w *ruleset.Set) (changed bool, er
 			return false, err
 		}
 	}
-	had := c.has.elements[w.Name]
-	if w.HasTimeout { // its elements expire by themselves
-		switch {
-		case c.replace && had != nil:
-			err = t.add(w, remaining(had))
-		case c.replace || c.has.sets[w.Name] == nil:
-			err = t.add(w, c.fill(w.Name))
-		}
-		return false, err
+	if w.HasTimeout {
+		return false, c.queueExpiring(t, w)
 	}
+	return c.queueElements(t, w)
+}
+
+// queueExpiring queues the elements of a set whose elements expire by themselves: a set that exists keeps them, also when it is replaced.
+func (c *tableChange) queueExpiring(t *transaction, w *ruleset.Set) error {
+	had := c.has.elements[w.Name]
+	switch {
+	case c.replace && had != nil:
+		return t.add(w, remaining(had))
+	case c.replace || c.has.sets[w.Name] == nil:
+		return t.add(w, c.fill(w.Name))
+	}
+	return nil
+}
+
+// queueElements queues the difference of the elements of a set, all of them if the set is replaced.
+func (c *tableChange) queueElements(t *transaction, w *ruleset.Set) (changed bool, err error) {
+	had := c.has.elements[w.Name]
 	add, remove := difference(w, had)
 	switch changed = len(add)+len(remove) > 0; {
 	case c.replace:
@@ -398,28 +409,35 @@ func differenceOfRanges(s *ruleset.Set, have []nftables.SetElement) (add, remove
 // rangesOf returns the elements of each range, by their identities; false: some element is no part of a pair of beginning and end, and not
 // the beginning of a range to the end of the address space.
 func rangesOf(all []nftables.SetElement) (ranges map[string][]nftables.SetElement, pairs bool) {
-	sorted := slices.SortedFunc(slices.Values(all), func(x, y nftables.SetElement) int {
-		switch order := bytes.Compare(x.Key, y.Key); {
-		case order != 0 || x.IntervalEnd == y.IntervalEnd:
-			return order
-		case x.IntervalEnd:
-			return -1
-		}
-		return 1
-	})
+	sorted := slices.SortedFunc(slices.Values(all), compareBounds)
 	ranges = make(map[string][]nftables.SetElement, len(all)/2)
-	for len(sorted) > 0 {
-		n := min(2, len(sorted))
-		if sorted[0].IntervalEnd || n == 2 && !sorted[1].IntervalEnd {
+	for bounds := range slices.Chunk(sorted, 2) {
+		if !areRange(bounds) {
 			return nil, false
 		}
-		id := identity(sorted[0])
-		if n == 2 {
-			id += identity(sorted[1])
+		id := identity(bounds[0])
+		if len(bounds) == 2 {
+			id += identity(bounds[1])
 		}
-		ranges[id], sorted = sorted[:n:n], sorted[n:]
+		ranges[id] = bounds
 	}
 	return ranges, true
+}
+
+// compareBounds orders elements of a set of ranges by their keys, and the end of a range before the beginning of the next.
+func compareBounds(x, y nftables.SetElement) int {
+	switch order := bytes.Compare(x.Key, y.Key); {
+	case order != 0 || x.IntervalEnd == y.IntervalEnd:
+		return order
+	case x.IntervalEnd:
+		return -1
+	}
+	return 1
+}
+
+// areRange reports whether elements are a beginning and an end, or a beginning alone.
+func areRange(bounds []nftables.SetElement) bool {
+	return !bounds[0].IntervalEnd && (len(bounds) == 1 || bounds[1].IntervalEnd)
 }
 
 // change queues a difference.
