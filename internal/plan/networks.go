@@ -204,22 +204,30 @@ func (g *ground) readDevices() {
 // ipv6_dev_get_saddr), but the guard passes no address that the outgoing interface lacks.
 func (g *ground) sourceOf(n *network, family int) (source netip.Addr) {
 	for _, name := range n.devices {
-		link := g.link(name)
-		if link == nil {
+		a := g.globalOn(name, family)
+		if !a.IsValid() {
 			continue
 		}
-		for _, p := range link.Addrs {
-			if a := p.Addr(); familyOf(a) == family && a.IsGlobalUnicast() {
-				if name != n.VRF {
-					return netip.Addr{}
-				}
-				if !source.IsValid() {
-					source = a
-				}
-			}
+		if name != n.VRF {
+			return netip.Addr{}
 		}
+		source = a
 	}
 	return source
+}
+
+// globalOn returns the first global address of a family on an interface; invalid: there is none.
+func (g *ground) globalOn(device string, family int) netip.Addr {
+	link := g.link(device)
+	if link == nil {
+		return netip.Addr{}
+	}
+	for _, p := range link.Addrs {
+		if a := p.Addr(); familyOf(a) == family && a.IsGlobalUnicast() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // configuredDevices lists the devices that the network's configuration names, except those of other programs that have the
@@ -478,19 +486,23 @@ func (g *ground) otherVLAN(c *config.Interface) *Link {
 
 // checkAdopted reports settings that the sub-interface of another program lacks: it is used as it is.
 func (g *ground) checkAdopted(n *network, c *config.Interface, here *Link) {
-	var lacks []string
-	if c.MTU != 0 && here.MTU != c.MTU {
-		lacks = append(lacks, "the MTU "+strconv.Itoa(c.MTU))
-	}
-	for _, a := range c.Addresses {
-		if !slices.Contains(here.Addrs, a) {
-			lacks = append(lacks, "address "+a.String())
-		}
-	}
-	if len(lacks) > 0 {
+	if lacks := here.lacking(c); len(lacks) > 0 {
 		g.vlanProblem(n, c, ReasonVLANMismatch, "another program made it on node %s, without %s, and it is used as it is; "+
 			"add that there, or delete the device so that Egressway makes it", g.node, strings.Join(lacks, " and "))
 	}
+}
+
+// lacking names the settings of an entry that a link does not have.
+func (l *Link) lacking(c *config.Interface) (lacks []string) {
+	if c.MTU != 0 && l.MTU != c.MTU {
+		lacks = append(lacks, "the MTU "+strconv.Itoa(c.MTU))
+	}
+	for _, a := range c.Addresses {
+		if !slices.Contains(l.Addrs, a) {
+			lacks = append(lacks, "address "+a.String())
+		}
+	}
+	return lacks
 }
 
 func (g *ground) vlanProblem(n *network, c *config.Interface, reason cluster.Reason, format string, args ...any) {

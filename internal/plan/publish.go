@@ -448,9 +448,8 @@ func (r *pass) editSecondary(e *prefixEdits, whole bool) {
 		}
 	default:
 		for _, one := range r.redone {
-			for _, s := range []*source{one.was, one.source} {
-				r.editUsed(e, s)
-			}
+			r.editUsed(e, one.was)
+			r.editUsed(e, one.source)
 		}
 	}
 }

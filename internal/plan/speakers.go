@@ -217,31 +217,36 @@ func (g *ground) isNode(l Link) bool {
 	return slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Addr() == g.internalIP(g.node, a.Addr().Is4()) })
 }
 
-// nextHops returns the address of each family on a link that a peer reaches best: one in the peer's subnet before the node's own, before
-// one of another subnet, before a host prefix, which may be a virtual address that moves. Among equals the first counts.
+// nextHops returns the address of each family on a link that a peer reaches best.
 func (g *ground) nextHops(l Link, peer netip.Addr) (four, six netip.Addr) {
-	rank := func(p netip.Prefix) int {
-		switch a := p.Addr(); {
-		case !p.IsSingleIP() && p.Contains(peer.WithZone("")):
-			return 3
-		case a == g.internalIP(g.node, a.Is4()):
-			return 2
-		case !p.IsSingleIP():
-			return 1
-		}
-		return 0
-	}
-	ranks := map[bool]int{true: -1, false: -1} // of the best addresses, by whether they are of IPv4
+	return g.nextHop(l, peer, ipv4), g.nextHop(l, peer, ipv6)
+}
+
+// nextHop returns the address of a family on a link that a peer reaches best. Among equals the first counts.
+func (g *ground) nextHop(l Link, peer netip.Addr, family int) (best netip.Addr) {
+	most := -1
 	for _, p := range l.Addrs {
 		a := p.Addr()
-		if n := rank(p); !a.IsLoopback() && (a.Is4() || !a.IsLinkLocalUnicast()) && n > ranks[a.Is4()] {
-			ranks[a.Is4()] = n
-			if a.Is4() {
-				four = a
-			} else {
-				six = a
-			}
+		if familyOf(a) != family || a.IsLoopback() || family == ipv6 && a.IsLinkLocalUnicast() {
+			continue
+		}
+		if n := g.reachRank(p, peer); n > most {
+			best, most = a, n
 		}
 	}
-	return four, six
+	return best
+}
+
+// reachRank ranks an address of this node by how well a peer reaches it: one in the peer's subnet before the node's own, before one of
+// another subnet, before a host prefix, which may be a virtual address that moves.
+func (g *ground) reachRank(p netip.Prefix, peer netip.Addr) int {
+	switch a := p.Addr(); {
+	case !p.IsSingleIP() && p.Contains(peer.WithZone("")):
+		return 3
+	case a == g.internalIP(g.node, a.Is4()):
+		return 2
+	case !p.IsSingleIP():
+		return 1
+	}
+	return 0
 }

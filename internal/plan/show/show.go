@@ -150,11 +150,7 @@ func (w *textWriter) networks(p *plan.NodePlan) {
 	}
 	w.title("Devices")
 	for _, v := range p.VLANs {
-		mtu := "the parent's MTU"
-		if v.MTU != 0 {
-			mtu = fmt.Sprintf("MTU %d", v.MTU)
-		}
-		w.line("  adopt or create %s\tVLAN %d on %s\t%s, addresses %s", v.Name, v.ID, v.Parent, mtu, prefixes(v.Addrs))
+		w.vlan(v)
 	}
 	for _, v := range p.VRFs {
 		w.vrf(v)
@@ -162,6 +158,14 @@ func (w *textWriter) networks(p *plan.NodePlan) {
 	if p.Tunnel != nil {
 		w.tunnel(p.Tunnel, &p.DataPlane)
 	}
+}
+
+func (w *textWriter) vlan(v plan.VLAN) {
+	mtu := "the parent's MTU"
+	if v.MTU != 0 {
+		mtu = fmt.Sprintf("MTU %d", v.MTU)
+	}
+	w.line("  adopt or create %s\tVLAN %d on %s\t%s, addresses %s", v.Name, v.ID, v.Parent, mtu, prefixes(v.Addrs))
 }
 
 func (w *textWriter) vrf(v plan.VRF) {
