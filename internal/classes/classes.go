@@ -95,18 +95,22 @@ func (c *Classes[C]) Number(each func(id uint32, content C)) (differ bool) {
 // whose class got another number by the last call of Number.
 func (c *Classes[C]) IDs(touched map[netip.Addr]bool, each func(a netip.Addr, id uint32)) {
 	for a := range touched {
-		id := uint32(0)
-		if of := c.used[c.at[a]]; of != nil {
-			id = of.id
-		}
-		each(a, id)
+		each(a, c.id(c.at[a]))
 	}
 	if len(c.moved) == 0 {
 		return
 	}
 	for a, key := range c.at {
 		if c.moved[key] && !touched[a] {
-			each(a, c.used[key].id)
+			each(a, c.id(key))
 		}
 	}
+}
+
+// id returns the number of a class; 0: no address has it.
+func (c *Classes[C]) id(key Key) uint32 {
+	if of := c.used[key]; of != nil {
+		return of.id
+	}
+	return 0
 }

@@ -161,12 +161,8 @@ func (o *owners) attribute(l *line, r conntrack.Record) {
 	}
 	l.Network = o.networks[r.Path]
 	id, known := o.owner(l.SourceIP, l.PodIP)
-	for _, m := range o.pods.at[l.PodIP] {
-		if m.value.pod.Name != "" && (m.value.of == cluster.Key{} || m.value.of == id.Key) {
-			l.Namespace, l.Pod = m.value.pod.Namespace, m.value.pod.Name
-			break
-		}
-	}
+	pod := o.podOf(l.PodIP, id.Key)
+	l.Namespace, l.Pod = pod.Namespace, pod.Name
 	if !known {
 		return
 	}
@@ -180,6 +176,16 @@ func (o *owners) attribute(l *line, r conntrack.Record) {
 			return
 		}
 	}
+}
+
+// podOf returns the pod of an address, if it is of an object or of none; without a name: it is not known.
+func (o *owners) podOf(a netip.Addr, of cluster.Key) (pod cluster.Key) {
+	for _, m := range o.pods.at[a] {
+		if m.value.pod.Name != "" && (m.value.of == cluster.Key{} || m.value.of == of) {
+			return m.value.pod
+		}
+	}
+	return pod
 }
 
 // owner returns the object by which a pod's connection left with a source.
