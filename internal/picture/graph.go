@@ -425,20 +425,8 @@ func (g *Graph) broken(r status.Report) {
 	for _, p := range r.Problems {
 		all = append(all, fmt.Sprintf("%s: %s", p.Reason, p))
 	}
-	for _, n := range r.Networks {
-		if !n.Usable && !n.Elsewhere {
-			all = append(all, fmt.Sprintf("network %s: %s", n.Name, cmp.Or(n.Lacks, "its VRF or table is missing")))
-		}
-	}
-	fit := r.Fit()
-	for s := range r.Rows() {
-		if s.Host == "" && len(s.Problems) == 0 {
-			all = append(all, withKind(s)+": no host")
-		}
-		if why := s.Fails(r.Node, fit); why != "" {
-			all = append(all, withKind(s)+": "+why)
-		}
-	}
+	all = append(all, brokenNetworks(r)...)
+	all = append(all, brokenRows(r)...)
 	g.Broken, g.MoreBroken = bound(all, mostBroken)
 }
 
@@ -463,6 +451,29 @@ func brokenSessions(r status.Report) (all []string) {
 	for _, s := range r.Sessions {
 		if v := routerOf(s); v.Broken != "" {
 			all = append(all, fmt.Sprintf("network %s, peer %s: %s", s.Network, s.Peer, v.Broken))
+		}
+	}
+	return all
+}
+
+func brokenNetworks(r status.Report) (all []string) {
+	for _, n := range r.Networks {
+		if !n.Usable && !n.Elsewhere {
+			all = append(all, fmt.Sprintf("network %s: %s", n.Name, cmp.Or(n.Lacks, "its VRF or table is missing")))
+		}
+	}
+	return all
+}
+
+// brokenRows names the objects that no node serves, and those of which this node fails to serve its part.
+func brokenRows(r status.Report) (all []string) {
+	fit := r.Fit()
+	for s := range r.Rows() {
+		if s.Host == "" && len(s.Problems) == 0 {
+			all = append(all, withKind(s)+": no host")
+		}
+		if why := s.Fails(r.Node, fit); why != "" {
+			all = append(all, withKind(s)+": "+why)
 		}
 	}
 	return all

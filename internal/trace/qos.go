@@ -32,14 +32,19 @@ func (e *explainer) marked(wanted *status.Address) {
 		e.step("DSCP", "set "+class.Set, "unchanged: %s has values, but none for this destination", e.Flight.Packet.From)
 	}
 	e.out.Verdict.DSCP = p.DSCP
+	e.compareMarking(wanted, p.DSCP)
+}
+
+// compareMarking reports whether the kernel gives the packet another DSCP value than planned. wanted is nil if the plan is unknown.
+func (e *explainer) compareMarking(wanted *status.Address, dscp *uint8) {
 	if wanted == nil || !e.comparable() {
 		return
 	}
-	var want *uint8
-	if plan != nil {
-		want = plan.DSCP
+	var planned *uint8
+	if wanted.Marking != nil {
+		planned = wanted.Marking.DSCP
 	}
-	if w, has := valueText(want), valueText(p.DSCP); w != has {
+	if w, has := valueText(planned), valueText(dscp); w != has {
 		e.differ("the daemon wants packets of %s to %s to have %s but the kernel gives them %s%s", e.From, e.To, w, has, soon)
 	}
 }

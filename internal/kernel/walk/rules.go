@@ -577,19 +577,26 @@ var numbered = []string{ruleset.SetEgress, ruleset.SetStrays, ruleset.SetFirewal
 
 // text formats the found element for people: a path id, an address, a range, a chain, or "accept" and "return".
 func (f *found) text(set string) string {
-	switch kind := setKind(set); {
-	case f.verdict != nil && f.verdict.Kind == expr.VerdictAccept:
-		return "accept"
-	case f.verdict != nil && f.verdict.Kind == expr.VerdictReturn:
-		return "return"
+	switch {
 	case f.verdict != nil:
-		return f.verdict.Chain
-	case slices.Contains(numbered, kind):
+		return verdictText(f.verdict)
+	case slices.Contains(numbered, setKind(set)):
 		return strconv.FormatUint(uint64(bigEndian(f.value)), 10)
 	case f.value != nil:
 		return addressText(f.value)
 	}
 	return f.span
+}
+
+// verdictText formats a verdict: "accept", "return", or the chain to which it leads.
+func verdictText(v *expr.Verdict) string {
+	switch v.Kind {
+	case expr.VerdictAccept:
+		return "accept"
+	case expr.VerdictReturn:
+		return "return"
+	}
+	return v.Chain
 }
 
 // PathValue returns the path id that a lookup in a map of path ids found.
