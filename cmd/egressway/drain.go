@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,12 +127,7 @@ type progress struct {
 // update writes news from a report, and reports whether the node is drained.
 func (p *progress) update(r status.Report, now time.Time) (drained bool) {
 	hosted, backed := len(r.Hosted()), len(r.Backed())
-	switch without := r.DrainReported && !r.Unknowing && hosted+backed == 0; {
-	case !without:
-		p.quiet = time.Time{}
-	case p.quiet.IsZero():
-		p.quiet = now
-	}
+	p.noteQuiet(r, hosted+backed, now)
 	var line, passed string
 	switch {
 	case r.Unknowing:
@@ -140,9 +136,7 @@ func (p *progress) update(r status.Report, now time.Time) (drained bool) {
 		p.flows = time.Time{}
 		line = services(hosted) + " moving"
 	case backed > 0:
-		if p.flows.IsZero() {
-			p.flows = now
-		}
+		p.flows = cmp.Or(p.flows, now)
 		line = "waiting for the flows of " + services(backed)
 		passed = fmt.Sprintf(" (%s)", now.Sub(p.flows).Round(time.Second))
 	case p.quiet.IsZero() || now.Sub(p.quiet) < quietFor:
@@ -156,6 +150,15 @@ func (p *progress) update(r status.Report, now time.Time) (drained bool) {
 		fmt.Fprintln(p.out, line+passed)
 	}
 	return false
+}
+
+// noteQuiet notes since when the node has no role, and the leader knows that it drains.
+func (p *progress) noteQuiet(r status.Report, roles int, now time.Time) {
+	if !r.DrainReported || r.Unknowing || roles > 0 {
+		p.quiet = time.Time{}
+		return
+	}
+	p.quiet = cmp.Or(p.quiet, now)
 }
 
 func services(n int) string {
