@@ -124,6 +124,30 @@ func TestOwners(t *testing.T) {
 	require.Nil(t, l.owners)
 }
 
+// TestPodsInTurnAtAnAddress gives one address to three pods in turn. A finished Pod keeps its address in the status.
+func TestPodsInTurnAtAnAddress(t *testing.T) {
+	objects, p := world()
+	l := New(slog.New(slog.DiscardHandler), "a", plan.Marks{Mask: 0x3f00}, func() {})
+	have := func(pods map[string]cluster.Pod) string {
+		all := map[cluster.Key]cluster.Pod{}
+		for name, pod := range pods {
+			pod.Addresses = []netip.Addr{netip.MustParseAddr("10.244.3.3")}
+			all[cluster.Key{Namespace: "lab", Name: name}] = pod
+		}
+		objects.Pods = cluster.MapOf(all)
+		l.Set(config.FlowLog{File: "/nowhere"}, objects, cluster.Changed{All: true}, p, p)
+		entry, ok := l.entry(eventConnection, record("10.244.3.3:1", "203.0.113.20:1"))
+		require.True(t, ok)
+		return entry.Pod
+	}
+	require.Equal(t, "first", have(map[string]cluster.Pod{"first": {}}))
+	require.Equal(t, "second", have(map[string]cluster.Pod{"first": {Ended: true}, "second": {}}))
+	require.Equal(t, "second", have(map[string]cluster.Pod{"first": {Ended: true}}), "the end of its last connections comes later")
+	require.Equal(t, "third", have(map[string]cluster.Pod{"third": {}}))
+	require.Equal(t, "third", have(nil))
+	require.Equal(t, "third", have(map[string]cluster.Pod{"beside": {HostNetwork: true}}))
+}
+
 // TestLine shows a line as programs read it.
 func TestLine(t *testing.T) {
 	objects, p := world()

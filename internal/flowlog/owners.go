@@ -102,8 +102,10 @@ func (o *owners) followPods(objects cluster.Objects, changed cluster.Changed, no
 	}
 	for key := range pods {
 		at := map[netip.Addr]member{}
-		for _, a := range objects.Pods.At(key).Addresses {
-			at[a] = member{pod: key}
+		if pod := objects.Pods.At(key); pod.HoldsAddresses() {
+			for _, a := range pod.Addresses {
+				at[a] = member{pod: key}
+			}
 		}
 		o.replace(o.followed, key, at, now)
 	}
@@ -220,7 +222,7 @@ func roleOf(s plan.Service, node string) string {
 	return ""
 }
 
-// memory maps addresses to values that have them, the present ones first, and for a while to those that had them.
+// memory maps addresses to values that have them, the present ones first, and for a while to those that had them, the last ones first.
 type memory[V comparable] struct {
 	at   map[netip.Addr][]dated[V]
 	gone []departure[V] // in the order of time
@@ -245,7 +247,11 @@ func (m *memory[V]) set(a netip.Addr, v V) {
 // drop ends the presence of a value at an address.
 func (m *memory[V]) drop(a netip.Addr, v V, now time.Time) {
 	rest := m.without(a, func(d dated[V]) bool { return d.value == v })
-	m.at[a] = append(rest, dated[V]{v, now})
+	present := slices.IndexFunc(rest, func(d dated[V]) bool { return !d.gone.IsZero() })
+	if present < 0 {
+		present = len(rest)
+	}
+	m.at[a] = slices.Insert(rest, present, dated[V]{v, now})
 	m.gone = append(m.gone, departure[V]{a, v, now})
 }
 
