@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -327,6 +328,33 @@ func TestWhoIsTold(t *testing.T) {
 	require.True(t, ch.lost, "all is listed later")
 	c.enqueue(standby, record{asHost, true})
 	require.EqualValues(t, 1, c.Counters().Dropped)
+}
+
+// TestASlowPeerDelaysNoList sends a list to a channel without room: each of its flows would wait in turn, and with them all other lists.
+func TestASlowPeerDelaysNoList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(slog.New(slog.DiscardHandler), "a", marks())
+		roles, d := someView()
+		c.Set(4785, listOf(roles...), d)
+		var ch *channel
+		for _, ch = range c.view.channels {
+			ch.begin()
+			ch.queue = make([]byte, maxFrame)
+		}
+		l := c.dueLists(true, 0)
+		f, began := tcpFlow("10.244.2.12:1", "198.51.100.10:443", "192.0.2.20:1"), time.Now()
+		for range 3 {
+			c.sendListed(t.Context(), l, f)
+		}
+		require.Equal(t, roomWithin, time.Since(began))
+		require.Len(t, ch.queue, maxFrame)
+		full, up := ch.takeDue()
+		require.False(t, full, "the next full list waits")
+		require.True(t, up)
+		ch.lastListed = ch.lastListed.Add(-listAgainAfter)
+		full, _ = ch.takeDue()
+		require.True(t, full)
+	})
 }
 
 // standbyOf returns the standby at the other end of a channel.

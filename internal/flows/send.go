@@ -46,6 +46,8 @@ const (
 	keepTCP = 3 * time.Hour
 	// listAgainAfter is the shortest interval between two full lists after losses.
 	listAgainAfter = 10 * time.Second
+	// roomWithin is how long a list waits for room in one channel. All channels' lists come from one dump of the kernel.
+	roomWithin = time.Second
 )
 
 // link identifies a channel by its addresses.
@@ -123,15 +125,26 @@ func (ch *channel) put(r record) bool {
 	return true
 }
 
-// putListed queues a record of a list, once events leave room for it.
-func (ch *channel) putListed(ctx context.Context, r record) {
+// putListed queues a record of a list, once events leave room for it. It reports false if there is none in time: then a full list is
+// due, later.
+func (ch *channel) putListed(ctx context.Context, r record) bool {
+	var late <-chan time.Time
 	for !ch.tryListed(r) {
+		if late == nil {
+			late = time.After(roomWithin)
+		}
 		select {
 		case <-ch.room:
+		case <-late:
+			ch.mu.Lock()
+			defer ch.mu.Unlock()
+			ch.lost = ch.up
+			return false
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // tryListed queues a record of a list. It reports false if events leave no room; a channel that is down needs none.
@@ -314,6 +327,7 @@ func (c *Carrier) listAll(ctx context.Context) {
 type listing struct {
 	view    *view
 	full    map[*channel]bool // channels where a full list is due
+	slow    map[*channel]bool // channels that had no room, and get no more of this list
 	regular bool              // all other channels get the flows that may expire there
 	round   uint16
 }
@@ -341,13 +355,18 @@ func (c *Carrier) listOnce(ctx context.Context, regular bool, round uint16) erro
 func (c *Carrier) sendListed(ctx context.Context, l listing, f conntrack.Flow) {
 	own, refresh := c.own(l.view, f), l.refreshes(f)
 	for _, t := range l.view.receivers(f.SNAT.Addr()) {
+		listed := true
 		switch {
+		case l.slow[t.channel]:
 		case own && l.full[t.channel] && l.view.leaves(f):
 			// The peer may have an entry from its time as host, and would forward the remote's packets past the
 			// entry here.
-			t.putListed(ctx, record{Flow: f, ended: true})
+			listed = t.putListed(ctx, record{Flow: f, ended: true})
 		case !own && t.host && (l.full[t.channel] || refresh):
-			t.putListed(ctx, alive(f))
+			listed = t.putListed(ctx, alive(f))
+		}
+		if !listed {
+			l.slow[t.channel] = true
 		}
 	}
 }
@@ -361,7 +380,7 @@ func (l listing) refreshes(f conntrack.Flow) bool {
 
 // dueLists returns the list that is due now, which it notes as done. It is not regular if no channel is up.
 func (c *Carrier) dueLists(regular bool, round uint16) listing {
-	l := listing{full: map[*channel]bool{}, round: round}
+	l := listing{full: map[*channel]bool{}, slow: map[*channel]bool{}, round: round}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.view = c.view
