@@ -83,6 +83,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.look(pass.Began)
 		node = append(node, unwatched...)
 		node = append(node, a.flowLog.Problems()...)
+		node = append(node, a.flows.Problems()...)
 		node = append(node, a.names.Problems(c.Node)...)
 		node = append(node, a.troubles(c.Node, pass.Began)...)
 		node = append(node, unmadeProblems(c.Node, c, result.Unmade)...)

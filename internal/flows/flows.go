@@ -25,7 +25,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/internal/kernel/sysctl"
 	"github.com/egressway/egressway/internal/pause"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -152,6 +154,23 @@ func (c *Carrier) Counters() Counters {
 		Refreshed: n.refreshed.Load(), Held: n.held.Load(), Removed: n.removed.Load(), Refused: n.refused.Load(),
 		Dropped: n.dropped.Load(), Lost: n.lost.Load(),
 	}
+}
+
+// ReasonFlowsNotSent means that the kernel does not report flows, so that standbys do not learn of them in time.
+const ReasonFlowsNotSent cluster.Reason = "FlowsNotSent"
+
+// Problems reports the setting of the kernel that keeps flows from standbys. The daemon does not change it: it concerns all connections of
+// the node.
+func (c *Carrier) Problems() (problems []cluster.Problem) {
+	path := []string{"net", "netfilter", "nf_conntrack_events"}
+	if v, ok := sysctl.Read(path...); ok && v == 0 && c.now().roles.Len() > 0 {
+		problems = append(problems, cluster.Problem{
+			Kind: "Node", Object: c.node, Field: sysctl.Name(path...), Value: "0", Reason: ReasonFlowsNotSent,
+			Message: "the kernel does not report new and ended connections: standbys learn of them up to 15 minutes late, and most end when this " +
+				"host dies; set it to 2 or 1",
+		})
+	}
+	return problems
 }
 
 // Set replaces this node's roles, the port for channels between nodes, and its data plane. Call it before the data

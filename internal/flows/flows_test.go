@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,7 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/lab"
+	"github.com/egressway/egressway/lab/netns"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -355,6 +357,22 @@ func TestASlowPeerDelaysNoList(t *testing.T) {
 		full, _ = ch.takeDue()
 		require.True(t, full)
 	})
+}
+
+func TestProblemsNameTheSysctl(t *testing.T) {
+	netns.Enter(t)
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
+	set := func(value string) {
+		require.NoError(t, os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_events", []byte(value), 0))
+	}
+	set("0")
+	require.Empty(t, c.Problems(), "no other node is to know flows of this one")
+	roles, d := someView()
+	c.Set(4785, listOf(roles...), d)
+	require.Len(t, c.Problems(), 1)
+	require.ErrorContains(t, c.Problems()[0], `Node a: net.netfilter.nf_conntrack_events: "0"`)
+	set("2")
+	require.Empty(t, c.Problems())
 }
 
 // standbyOf returns the standby at the other end of a channel.
