@@ -80,6 +80,7 @@ func (s *store[K, V]) list(ctx context.Context, k clients, o metav1.ListOptions)
 	within := max(listWithin, time.Duration(s.within.Load()))
 	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	granted := k.granted.Load() // before the request: a server that starts refuses all requests until it has read its roles
 	list, err := s.request(k, &o).Do(bounded).Get()
 	switch about := s.resource + " list"; {
 	case ctx.Err() != nil:
@@ -92,11 +93,12 @@ func (s *store[K, V]) list(ctx context.Context, k clients, o metav1.ListOptions)
 		if p := explain(k.server, s.resource, err); p != nil {
 			s.cluster.complain(about, p)
 		}
-		if s.spare && apierrors.IsForbidden(err) {
+		if s.spare && granted && apierrors.IsForbidden(err) {
 			s.unread()
 		}
 	default:
 		s.cluster.complain(about, nil)
+		s.answered(k)
 	}
 	return list, err
 }
@@ -106,7 +108,10 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 	w, err := within(ctx, s.cluster.pauses.answer, s.request(k, &o), o.TimeoutSeconds)
 	switch about := s.resource + " watch"; {
 	case ctx.Err() != nil:
-	case err == nil, s.unsupported(ctx, k, o, err):
+	case err == nil:
+		s.cluster.complain(about, nil)
+		s.answered(k)
+	case s.unsupported(ctx, k, o, err):
 		s.cluster.complain(about, nil)
 	default:
 		if p := explain(k.server, s.resource, err); p != nil {
@@ -114,6 +119,13 @@ func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions
 		}
 	}
 	return w, err
+}
+
+// answered records that the server has answered a list or watch with these clients.
+func (s *store[K, V]) answered(k clients) {
+	if s.resource == egressResource {
+		k.granted.Store(true)
+	}
 }
 
 // unsupported reports whether a watch failed because the server has no such objects, or because it does not support

@@ -197,6 +197,9 @@ type clients struct {
 	server string         // the server's URL
 	access []byte         // digest of the kubeconfig and certificates in use
 	http   *http.Client
+
+	// granted means that the server has answered a list or watch of EgressServices, and so has read the rights of these clients.
+	granted *atomic.Bool
 }
 
 // newClients makes clients without connecting. skew is called with each answer and gets how far the server's clock is
@@ -220,7 +223,7 @@ func newClients(o Options, skew func(ahead time.Duration), reached func(netip.Ad
 		return conn, nil
 	}
 	access.ReadClock(config, skew)
-	k := clients{server: config.Host, access: digest}
+	k := clients{server: config.Host, access: digest, granted: new(atomic.Bool)}
 	if k.http, err = rest.HTTPClientFor(config); err != nil {
 		return clients{}, fmt.Errorf("make HTTP client: %w", err)
 	}

@@ -33,6 +33,7 @@ type proxy struct {
 	mu      sync.Mutex
 	ahead   time.Duration // of its clock
 	unknown string        // resource with answer 404
+	denied  []string      // resources with answer 403
 	blind   string        // resource with an empty answer
 	refused int           // how often it answered so
 	silent  string        // resource without an answer
@@ -88,6 +89,8 @@ func (p *proxy) serve(w http.ResponseWriter, q *http.Request, pass http.Handler)
 	case silent:
 	case resource == p.unknown:
 		answer = http.StatusNotFound
+	case slices.Contains(p.denied, resource):
+		answer = http.StatusForbidden
 	case resource == p.blind:
 		answer = http.StatusServiceUnavailable
 		p.refused++
@@ -107,7 +110,7 @@ func (p *proxy) serve(w http.ResponseWriter, q *http.Request, pass http.Handler)
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(answer),
 			Reason: map[int]metav1.StatusReason{
 				http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
-				http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
+				http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable, http.StatusForbidden: metav1.StatusReasonForbidden,
 			}[answer],
 		})
 		return

@@ -162,6 +162,25 @@ func (s *site) firstSnapshot(t *testing.T) {
 			})
 			r.stop()
 		}
+
+		// A server that starts denies everything until it has read its roles.
+		p := newProxy(t, s)
+		p.set(func() { p.denied = []string{"egressservices", of.kind} })
+		r := read(t, p.kubeconfig)
+		r.untilProblem(t, of.kind+"."+egressv1.GroupName, ReasonForbidden)
+		p.set(func() { p.denied, p.blind = nil, of.kind })
+		r.untilProblem(t, "server", ReasonServerFails)
+		r.until(t, "EgressServices", func(cluster.Objects, []cluster.Problem, bool) bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.egressServices.isSynced()
+		})
+		p.set(func() { p.blind = "" })
+		r.until(t, "known", func(o cluster.Objects, _ []cluster.Problem, synced bool) bool {
+			require.Equal(t, synced, of.known(o), of.kind)
+			return synced
+		})
+		r.stop()
 		s.Delete(t, of.object)
 	}
 }
