@@ -56,6 +56,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("status", f.status)
 	t.Run("obeys the leader", f.obeys)
 	t.Run("similar events", f.similarEvents)
+	t.Run("events of a deleted namespace", f.lostEvents)
 	t.Run("last words", f.lastWords)
 	t.Run("pruned", f.prunes)
 	t.Run("earlier CRD", f.earlierCRD)

@@ -278,6 +278,9 @@ func (t *term) writeEvent(ctx context.Context, item *queuedEvent) error {
 			item.event.Name = "" // the correlator names the Events that it combines from similar ones, and counts them under that name
 		}
 		there, err = to.Create(ctx, item.event, metav1.CreateOptions{})
+		if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return nil // its namespace is gone, or being deleted, and its Events with it
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("event of %s %s/%s: %w", about.Kind, about.Namespace, about.Name, err)

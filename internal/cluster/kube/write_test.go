@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -166,6 +167,35 @@ func (f *fixture) similarEvents(t *testing.T) {
 		}
 		return slices.Equal(counts[true], []int32{combined}) && slices.Equal(counts[false], slices.Repeat([]int32{1}, single))
 	}, soon, step)
+}
+
+// lostEvents writes Events in a namespace before, during and after its deletion: the server refuses the later ones, which is no error.
+func (f *fixture) lostEvents(t *testing.T) {
+	lost := f.namespace(t)
+	d := f.daemon(t, f.namespace(t), "a")
+	leader(t, d)
+	events, namespaces := f.core.CoreV1().Events(lost), f.core.CoreV1().Namespaces()
+	write := func(message string, there int) {
+		t.Helper()
+		require.NoError(t, d.leads().writeEvent(t.Context(), &queuedEvent{event: &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: lost, GenerateName: "web."},
+			InvolvedObject: corev1.ObjectReference{Kind: "EgressService", Namespace: lost, Name: "web"},
+			Type:           corev1.EventTypeNormal, Reason: "Moved", Message: message, Count: 1, Source: corev1.EventSource{Component: component},
+		}}))
+		list, err := events.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, there, message)
+	}
+	write("before", 1)
+	require.NoError(t, namespaces.Delete(t.Context(), lost, metav1.DeleteOptions{}))
+	write("during", 1)
+	require.NoError(t, events.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	n, err := namespaces.Get(t.Context(), lost, metav1.GetOptions{})
+	require.NoError(t, err)
+	n.Spec.Finalizers = nil
+	_, err = namespaces.Finalize(t.Context(), n, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	write("after", 0)
 }
 
 // lastWords stops a leader as soon as it has written: its events are sent all the same.
