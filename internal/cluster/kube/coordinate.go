@@ -93,9 +93,10 @@ func (c *Cluster) coordinate(ctx context.Context, k clients) {
 	g.Wait()
 }
 
-// outcome reports the error of a request that is repeated until it succeeds, as a Problem; nil withdraws the Problem.
+// outcome reports the error of a request that is repeated until it succeeds, as a Problem; nil withdraws the Problem. errRemoved
+// is none: the daemon of a node that was removed ends soon.
 func (c *Cluster) outcome(k clients, request, resource string, err error) {
-	if err == nil {
+	if err == nil || errors.Is(err, errRemoved) {
 		c.complain(request, nil)
 		return
 	}

@@ -66,6 +66,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("hosts are read", f.hostsAreRead)
 	t.Run("addresses", f.addresses)
 	t.Run("node states", f.nodeStates)
+	t.Run("removed node", f.removedNode)
 	t.Run("texts", f.texts)
 	t.Run("items", f.items)
 	t.Run("members", f.members)

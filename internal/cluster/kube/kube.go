@@ -95,7 +95,7 @@ func New(log *slog.Logger, o Options, wake func()) *Cluster {
 	c.source.init(c)
 	c.able = make(chan struct{})
 	c.reviews = review.New()
-	c.states = nodestate.New(o.Node, c.countNodes, c.nodeUID)
+	c.states = nodestate.New(o.Node, c.countNodes, c.owners)
 	return c
 }
 

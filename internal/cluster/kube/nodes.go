@@ -51,6 +51,7 @@ type nodes struct {
 	roster   seenRoster
 	agreed   map[string]string // digests of the Nodes' facts when they last equalled the roster
 	wanted   map[string]bool   // hosts of which no address is known
+	knewOwn  bool              // this node's Node was known
 	changes  int               // counts changes of Nodes
 	digests  digests
 }
@@ -93,6 +94,7 @@ func newNodes(c *Cluster) *nodes {
 		},
 		noted: func() {
 			n.changes++
+			n.knewOwn = n.knewOwn || n.knows(n.own)
 			signal(n.turned)
 			signal(n.stirs)
 		},

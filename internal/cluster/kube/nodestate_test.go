@@ -3,14 +3,19 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
-	"os"
+	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/egressway/egressway/api/v1alpha1"
+	"github.com/egressway/egressway/internal/cluster"
 )
 
 // nodeRows returns the columns that kubectl prints for EgressNodes, without the age of the report, by node.
@@ -47,11 +52,11 @@ func stateWith(up bool) v1alpha1.EgressNodeStatus {
 	return s
 }
 
+const nodeCRD = "../../../config/crd/egressway.io_egressnodes.yaml"
+
 // nodeStates follows the EgressNodes of two nodes: their columns, few writes, a node that falls silent, its return, and the owner.
 func (f *fixture) nodeStates(t *testing.T) {
-	text, err := os.ReadFile("../../../config/crd/egressway.io_egressnodes.yaml")
-	require.NoError(t, err)
-	f.Apply(t, string(text))
+	f.applyCRD(t, nodeCRD)
 	ns := f.namespace(t)
 	shows := func(node, want string) {
 		t.Helper()
@@ -60,7 +65,10 @@ func (f *fixture) nodeStates(t *testing.T) {
 	a := f.daemon(t, ns, "a")
 	leader(t, a)
 	b := f.daemon(t, ns, "b")
-	require.Eventually(t, func() bool { return b.nodeUID() != "" }, soon, step)
+	require.Eventually(t, func() bool {
+		owners, _ := b.owners()
+		return len(owners) == 1
+	}, soon, step)
 	a.ReportNode(stateWith(true))
 	b.ReportNode(stateWith(true))
 	shows("a", "True 1/1 1/1 2 InForce 0 [] v1")
@@ -81,16 +89,87 @@ func (f *fixture) nodeStates(t *testing.T) {
 	back.ReportNode(stateWith(true))
 	shows("b", "True 1/1 1/1 2 InForce 0 [] v1")
 
-	var n v1alpha1.EgressNode
-	raw, err := f.core.Discovery().RESTClient().Get().AbsPath("/apis/egressway.io/v1alpha1/egressnodes/b").DoRaw(t.Context())
+	n, err := f.egressNode(t, "b")
 	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(raw, &n))
 	node, err := f.core.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Len(t, n.OwnerReferences, 1)
 	require.Equal(t, node.UID, n.OwnerReferences[0].UID, "Kubernetes deletes it with the Node")
 	require.Len(t, n.Status.Conditions, 1)
 	require.False(t, n.Status.Reported.IsZero())
+}
+
+// egressNode reads the EgressNode of a node.
+func (f *fixture) egressNode(t *testing.T, node string) (n v1alpha1.EgressNode, err error) {
+	t.Helper()
+	raw, err := f.core.Discovery().RESTClient().Get().AbsPath("/apis/egressway.io/v1alpha1/egressnodes", node).DoRaw(t.Context())
+	if err == nil {
+		require.NoError(t, json.Unmarshal(raw, &n))
+	}
+	return n, err
+}
+
+// removedNode deletes a Node with its objects, as Kubernetes' garbage collector does, while its daemon runs: the daemon creates them again
+// once there is a Node that owns them.
+func (f *fixture) removedNode(t *testing.T) {
+	f.applyCRD(t, nodeCRD)
+	ns := f.namespace(t)
+	f.Apply(t, aNode("removed", "10.0.0.9"))
+	defer f.Delete(t, aNode("removed", "10.0.0.9"))
+	d := f.daemon(t, ns, "removed")
+	d.ShareAddresses(cluster.Secondary{Apart: []netip.Addr{netip.MustParseAddr("10.50.0.9")}})
+	d.ReportNode(stateWith(true))
+	leases := f.core.CoordinationV1().Leases(ns)
+	names := []string{reportName("removed"), addressesPrefix + "removed"}
+	owners := func() (uids []types.UID) {
+		add := func(o metav1.ObjectMeta, err error) {
+			switch {
+			case apierrors.IsNotFound(err):
+			case len(o.OwnerReferences) == 0:
+				require.NoError(t, err)
+				uids = append(uids, "")
+			default:
+				uids = append(uids, o.OwnerReferences[0].UID)
+			}
+		}
+		for _, name := range names {
+			l, err := leases.Get(t.Context(), name, metav1.GetOptions{})
+			add(l.ObjectMeta, err)
+		}
+		n, err := f.egressNode(t, "removed")
+		add(n.ObjectMeta, err)
+		return uids
+	}
+	owned := func() {
+		t.Helper()
+		n, err := f.core.CoreV1().Nodes().Get(t.Context(), "removed", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return slices.Equal(owners(), []types.UID{n.UID, n.UID, n.UID}) }, soon, step, "%v", owners())
+	}
+	owned()
+
+	f.Delete(t, aNode("removed", "10.0.0.9"))
+	d.knows(t, "removed", "", "")
+	for _, name := range names {
+		require.NoError(t, leases.Delete(t.Context(), name, metav1.DeleteOptions{}))
+	}
+	require.NoError(t, f.core.Discovery().RESTClient().Delete().AbsPath("/apis/egressway.io/v1alpha1/egressnodes/removed").Do(t.Context()).Error())
+	d.ReportNode(stateWith(false))
+	require.True(t, waitFor(t, func() bool {
+		require.Empty(t, owners())
+		tried := map[string]int{} // once before the first creation
+		for _, e := range f.Audit(t) {
+			if e.Verb == "patch" && e.Code == http.StatusNotFound {
+				tried[e.Namespace+"/"+e.Name]++
+			}
+		}
+		return tried[ns+"/"+names[0]] > 2 && tried[ns+"/"+names[1]] > 2 && tried["/removed"] > 2
+	}))
+	_, _, problems, _ := d.Objects()
+	require.False(t, slices.ContainsFunc(problems, func(p cluster.Problem) bool { return p.Kind == kindAPI }), "%v", problems)
+
+	f.Apply(t, aNode("removed", "10.0.0.9"))
+	owned()
 }
 
 // nodeWrites counts the requests that create or patch EgressNodes.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -198,10 +199,9 @@ func (c *Cluster) createLease(ctx context.Context, k clients, lease *coordinatio
 	case <-ctx.Done():
 		return fmt.Errorf("create Lease %s/%s: Nodes were not listed yet, so its owner is not known", lease.Namespace, lease.Name)
 	}
-	if uid := c.nodeUID(); uid != "" {
-		lease.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(uid),
-		}}
+	var err error
+	if lease.OwnerReferences, err = c.owners(); err != nil {
+		return fmt.Errorf("create Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	if _, err := k.core.CoordinationV1().Leases(c.options.Namespace).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create Lease %s/%s: %w", lease.Namespace, lease.Name, err)
@@ -209,11 +209,24 @@ func (c *Cluster) createLease(ctx context.Context, k clients, lease *coordinatio
 	return nil
 }
 
-// nodeUID returns the UID of this node's Node; empty: it is not known yet.
-func (c *Cluster) nodeUID() string {
+// errRemoved is the error of a new object of this node after its Node was deleted: Kubernetes would never delete the object.
+var errRemoved = errors.New("this node's Node was deleted")
+
+// owners returns the owner of a new object of this node: its Node, with which Kubernetes deletes the object. There is none while the
+// Node is not known yet.
+func (c *Cluster) owners() ([]metav1.OwnerReference, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.nodes.objects.At(c.options.Node).UID
+	n, there := c.nodes.objects.Get(c.options.Node)
+	switch {
+	case there && n.UID != "":
+		return []metav1.OwnerReference{{
+			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: c.options.Node, UID: types.UID(n.UID),
+		}}, nil
+	case !there && c.nodes.knewOwn:
+		return nil, errRemoved
+	}
+	return nil, nil
 }
 
 // countNodes returns the number of known Nodes.

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,8 +36,8 @@ const (
 // Writer writes the EgressNode of one node.
 type Writer struct {
 	node    string
-	nodes   func() int    // how many there are
-	owner   func() string // the UID of the Node; empty: not known
+	nodes   func() int // how many there are
+	owners  func() ([]metav1.OwnerReference, error)
 	changed chan struct{}
 
 	mu    sync.Mutex
@@ -46,9 +45,10 @@ type Writer struct {
 	again bool                       // write the state although it is the same
 }
 
-// New returns the Writer of a node. nodes returns the number of nodes, owner the UID of the Node object, or nothing while it is not known.
-func New(node string, nodes func() int, owner func() string) *Writer {
-	return &Writer{node: node, nodes: nodes, owner: owner, changed: make(chan struct{}, 1)}
+// New returns the Writer of a node. nodes returns the number of nodes, owners the owner of a new EgressNode, or an error while there is to
+// be none.
+func New(node string, nodes func() int, owners func() ([]metav1.OwnerReference, error)) *Writer {
+	return &Writer{node: node, nodes: nodes, owners: owners, changed: make(chan struct{}, 1)}
 }
 
 // Set sets the state to be written. Its time and those of its conditions are filled in.
@@ -190,14 +190,13 @@ func (w *Writer) write(ctx context.Context, client rest.Interface, s v1alpha1.Eg
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
+	owners, err := w.owners()
+	if err != nil {
+		return fmt.Errorf("create EgressNode %s: %w", w.node, err)
+	}
 	n := v1alpha1.EgressNode{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "EgressNode"},
-		ObjectMeta: metav1.ObjectMeta{Name: w.node}, Status: s,
-	}
-	if uid := w.owner(); uid != "" { // Kubernetes deletes it with the Node
-		n.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: w.node, UID: types.UID(uid),
-		}}
+		ObjectMeta: metav1.ObjectMeta{Name: w.node, OwnerReferences: owners}, Status: s,
 	}
 	text, err := json.Marshal(n)
 	if err != nil {
