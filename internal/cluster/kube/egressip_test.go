@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -199,9 +200,20 @@ func (f *fixture) members(t *testing.T) {
 	require.NoError(t, err)
 	sees("10.244.1.1", "10.244.3.4")
 
-	// Another program changes the slice, and deletes it; a tenant makes one.
+	// Another program removes the label of the slice, and its annotation.
 	require.Len(t, all(), 1)
 	slice := all()[0]
+	for _, part := range []string{"labels", "annotations"} {
+		patch := fmt.Sprintf(`{"metadata": {%q: {"egressway.io/egressip": null}}, "endpoints": []}`, part)
+		_, err = f.core.DiscoveryV1().EndpointSlices(ns).Patch(t.Context(), slice.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		require.NoError(t, err)
+		require.True(t, waitFor(t, func() bool {
+			return len(all()) == 1 && len(all()[0].Endpoints) == 2 && maps.Equal(all()[0].Annotations, slice.Annotations)
+		}), part)
+		sees("10.244.1.1", "10.244.3.4")
+	}
+
+	// Another program changes the slice, and deletes it; a tenant makes one.
 	_, err = f.core.DiscoveryV1().EndpointSlices(ns).Patch(t.Context(), slice.Name, types.MergePatchType, []byte(`{"endpoints": []}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(all()) == 1 && len(all()[0].Endpoints) == 2 }, soon, step)

@@ -345,13 +345,15 @@ func (m *memberKeeper) put(ctx context.Context, egressIP, name string, s cluster
 	defer cancel()
 	to, o := m.clients.core.DiscoveryV1().EndpointSlices(m.options.Namespace), s.EndpointSlice(m.options.Namespace, name, egressIP)
 	var answer *discoveryv1.EndpointSlice
-	if exists {
+	if !exists {
+		answer, err = to.Create(ctx, o, metav1.CreateOptions{})
+	}
+	if exists || apierrors.IsAlreadyExists(err) { // as one that has lost its label or annotation
 		var patch []byte
-		if patch, err = json.Marshal(map[string]any{"endpoints": o.Endpoints}); err == nil {
+		change := map[string]any{"metadata": map[string]any{"labels": o.Labels, "annotations": o.Annotations}, "endpoints": o.Endpoints}
+		if patch, err = json.Marshal(change); err == nil {
 			answer, err = to.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 		}
-	} else {
-		answer, err = to.Create(ctx, o, metav1.CreateOptions{})
 	}
 	if err != nil {
 		return 0, fmt.Errorf("write EndpointSlice %s/%s: %w", m.options.Namespace, name, err)
