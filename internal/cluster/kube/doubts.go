@@ -223,7 +223,7 @@ func (s *store[K, V]) definitionNow(ctx context.Context, k clients) (types.UID, 
 // removeLater removes the remaining deleted objects once the server has served their kind for a while after. It returns false when
 // ctx ends.
 func (s *store[K, V]) removeLater(ctx context.Context, k clients) bool {
-	about := s.resource + " removal"
+	about := s.about("removal")
 	for again := s.cluster.pauses.deletion; ; {
 		s.cluster.mu.Lock()
 		removed, wait, left := s.doubts.due(s.cluster.pauses.deletion)

@@ -29,6 +29,7 @@ const (
 // kind holds the differences between kinds of objects.
 type kind[K comparable, V any] struct {
 	resource  string // as kubectl names it
+	name      string // of the complaints about it, where another kind has the same resource; empty: resource
 	example   runtime.Object
 	client    func(clients) rest.Interface
 	trim      func(any) (x object[K, V], fits bool)
@@ -82,7 +83,7 @@ func (s *store[K, V]) list(ctx context.Context, k clients, o metav1.ListOptions)
 	defer cancel()
 	granted := k.granted.Load() // before the request: a server that starts refuses all requests until it has read its roles
 	list, err := s.request(k, &o).Do(bounded).Get()
-	switch about := s.resource + " list"; {
+	switch about := s.about("list"); {
 	case ctx.Err() != nil:
 	case s.absent(ctx, k, err):
 		err = errors.Join(err, errAbsent) // awaitKind says more
@@ -106,7 +107,7 @@ func (s *store[K, V]) list(ctx context.Context, k clients, o metav1.ListOptions)
 func (s *store[K, V]) watch(ctx context.Context, k clients, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
 	w, err := within(ctx, s.cluster.pauses.answer, s.request(k, &o), o.TimeoutSeconds)
-	switch about := s.resource + " watch"; {
+	switch about := s.about("watch"); {
 	case ctx.Err() != nil:
 	case err == nil:
 		s.cluster.complain(about, nil)

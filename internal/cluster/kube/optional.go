@@ -34,16 +34,16 @@ func (s *store[K, V]) absent(ctx context.Context, k clients, failed error) bool 
 // awaitKind stores that the server has no such kind of objects, and returns when it may have. Objects of a CRD that was deleted stay
 // in force, with a Problem: it may have been deleted by mistake, or for another version.
 func (s *store[K, V]) awaitKind(ctx context.Context, k clients) error {
-	s.cluster.complain(s.resource+" list", nil)
-	s.cluster.complain(s.resource+" watch", nil)
+	s.cluster.complain(s.about("list"), nil)
+	s.cluster.complain(s.about("watch"), nil)
 	if !s.custom {
 		err := s.Replace(nil, "")
 		pause.For(ctx, s.cluster.pauses.unserved)
 		return err
 	}
 	s.unread()
-	s.cluster.complain(s.resource+" absent", s.orphaned())
-	defer s.cluster.complain(s.resource+" absent", nil)
+	s.cluster.complain(s.about("absent"), s.orphaned())
+	defer s.cluster.complain(s.about("absent"), nil)
 	if custom.Await(ctx, k.discovery(), s.resource, s.cluster.pauses.unserved) != nil {
 		pause.For(ctx, s.cluster.pauses.unserved) // this daemon may not watch CRDs
 	}
@@ -144,9 +144,7 @@ func (s *switched[K, V]) forget() {
 		}
 		return changed
 	})
-	for _, about := range []string{"list", "watch", "removal"} {
-		s.cluster.complain(s.resource+" "+about, nil)
-	}
+	s.withdraw()
 }
 
 // optional is an optionalKind of any type.

@@ -193,7 +193,7 @@ func newMemberKeeper(t *term) *memberKeeper {
 		return false
 	}
 	m.pods = newSwitched(newStore(t.Cluster, kind[cluster.Key, cluster.Pod]{
-		resource: podResource, example: &corev1.Pod{}, client: coreClient, listed: stir, trim: trimmer(t.trimPod),
+		resource: podResource, name: "all pods", example: &corev1.Pod{}, client: coreClient, listed: stir, trim: trimmer(t.trimPod),
 		changed: func(key cluster.Key) {
 			m.changed[key] = true
 			signal(t.members.stirs)
@@ -212,7 +212,7 @@ func (t *term) keepMembers(ctx context.Context) {
 	t.Cluster.mu.Unlock()
 	var g sync.WaitGroup
 	defer g.Wait()
-	g.Go(func() { m.pods.follow(ctx, t.clients) })
+	g.Go(func() { m.follow(ctx) })
 	defer t.outcome(t.clients, requestMembers, sliceResource, nil)
 	wait := time.Duration(0)
 	for first := true; ; first = false {
@@ -238,6 +238,12 @@ func (t *term) keepMembers(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// follow keeps the Pods up to date until ctx ends.
+func (m *memberKeeper) follow(ctx context.Context) {
+	m.pods.follow(ctx, m.clients)
+	m.pods.withdraw()
 }
 
 // keep writes the slices of the EgressIPs whose members, or whose slices, have changed.

@@ -1,13 +1,17 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/egressway/egressway/internal/cluster"
 )
@@ -34,6 +38,48 @@ func podsAre(names ...string) func(o cluster.Objects, _ []cluster.Problem, synce
 		slices.Sort(have)
 		return synced && o.PodsKnown && slices.Equal(have, names)
 	}
+}
+
+// TestPodsAreComplainedAboutApart has the Pods of this node and those of all nodes fail to be listed: each list has its own complaint.
+func TestPodsAreComplainedAboutApart(t *testing.T) {
+	c := newTold(t)
+	nowhere, err := newClients(Options{Kubeconfig: fileOf(t, []byte(`{apiVersion: v1, kind: Config, current-context: x,
+  clusters: [{name: x, cluster: {server: "http://`+freeAddress(t)+`"}}], contexts: [{name: x, context: {cluster: x}}]}`))},
+		func(time.Duration) {}, func(netip.Addr) {})
+	require.NoError(t, err)
+	m := newMemberKeeper(&term{Cluster: c.Cluster, clients: nowhere})
+	complaint := func() bool { return len(c.complaints.all()) > 0 }
+	fails := func(list func(context.Context, clients, metav1.ListOptions) (runtime.Object, error)) {
+		t.Helper()
+		_, err := list(t.Context(), nowhere, metav1.ListOptions{})
+		require.Error(t, err)
+		require.True(t, complaint())
+	}
+
+	// The leader follows all Pods no longer.
+	fails(c.pods.list)
+	m.pods.forget()
+	require.True(t, complaint())
+	require.NoError(t, c.pods.Replace(nil, ""))
+	require.False(t, complaint())
+
+	// This node's Pods are listed.
+	fails(m.pods.list)
+	require.NoError(t, c.pods.Replace(nil, ""))
+	require.True(t, complaint())
+
+	// The term ends.
+	c.change(func() bool { return m.pods.turn(true) })
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		m.follow(ctx)
+	}()
+	require.True(t, waitFor(t, complaint))
+	end()
+	<-ended
+	require.False(t, complaint())
 }
 
 // pods checks that the own node's Pods are followed while they are wanted, and that missing ones in a list are doubted.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"reflect"
@@ -96,7 +97,7 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 		}
 		listed = append(listed, x)
 	}
-	s.cluster.complain(s.resource+" list", nil) // a list by a watch counts, too
+	s.cluster.complain(s.about("list"), nil) // a list by a watch counts, too
 	s.cluster.change(func() bool { return s.replace(listed) })
 	return nil
 }
@@ -128,6 +129,16 @@ func (s *store[K, V]) doubtUnlisted(listed []*object[K, V]) (arisen bool) {
 		}
 	}
 	return arisen
+}
+
+// about returns the key of the complaints about a request for the objects.
+func (s *store[K, V]) about(request string) string { return cmp.Or(s.name, s.resource) + " " + request }
+
+// withdraw withdraws all complaints.
+func (s *store[K, V]) withdraw() {
+	for _, request := range []string{"list", "watch", "removal"} {
+		s.cluster.complain(s.about(request), nil)
+	}
 }
 
 // Resync does nothing.
