@@ -28,7 +28,8 @@ const largestDatagram = 1232
 
 var errNoAddress = errors.New("it has no address")
 
-// lookup asks resolvers for the addresses of a name, until one answers. ttl is the least of all.
+// lookup asks resolvers for the addresses of a name, until one answers. ttl is the least of all for which an address counts as valid;
+// 0: there is none.
 func lookup(
 	ctx context.Context, resolvers []netip.AddrPort, name string, types []dnsmessage.Type,
 ) (addrs []Addr, ttl time.Duration, err error) {
@@ -49,8 +50,8 @@ func lookup(
 		addrs = append(addrs, a.Addrs...)
 	}
 	for i, a := range addrs {
-		if i == 0 || a.TTL < ttl {
-			ttl = a.TTL
+		if valid := max(a.TTL, leastTTL); i == 0 || valid < ttl {
+			ttl = valid
 		}
 	}
 	if len(addrs) == 0 && fault == nil {

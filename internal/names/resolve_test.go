@@ -195,6 +195,17 @@ func TestLookupFails(t *testing.T) {
 	require.NoError(t, err, "another resolver is asked")
 	require.Equal(t, "192.0.2.1/9", shown(Answer{Addrs: addrs}))
 
+	half := serve(t, func(q dnsmessage.Message, _ bool) [][]byte {
+		if q.Questions[0].Type == dnsmessage.TypeA {
+			return [][]byte{reply(t, q, nil, "a.example 0 A 192.0.2.1")}
+		}
+		return [][]byte{reply(t, q, func(m *dnsmessage.Message) { m.RCode = dnsmessage.RCodeServerFailure })}
+	})
+	addrs, ttl, err := lookup(t.Context(), []netip.AddrPort{half.at}, "a.example", bothTypes)
+	require.ErrorContains(t, err, "RCodeServerFailure")
+	require.Equal(t, "192.0.2.1/0", shown(Answer{Addrs: addrs}))
+	require.Equal(t, leastTTL, ttl, "there is an address, however short its time")
+
 	mute, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer mute.Close()

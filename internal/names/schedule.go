@@ -25,6 +25,7 @@ type asked struct {
 	last  time.Time     // of the last question
 	retry time.Duration // pause after the last failure; 0: it was answered, or is new
 	fault string        // of the last failure
+	bare  int           // questions in a row that brought no address
 	at    int           // in the queue; -1: the question is under way
 }
 
@@ -53,7 +54,7 @@ func (s *schedule) serve(names map[string][]*Set, at time.Time) {
 func (s *schedule) restart(at time.Time) {
 	for _, a := range s.names {
 		if a.retry > 0 {
-			a.retry = 0
+			a.retry, a.bare = 0, 0
 			s.hurry(a, at)
 		}
 	}
@@ -89,11 +90,12 @@ func (s *schedule) next(at time.Time) (name string, due time.Time) {
 	return first.name, time.Time{}
 }
 
-// unresolved reports whether a name could not be resolved twice in a row.
-func (a *asked) unresolved() bool { return a.retry > leastPause }
+// unresolved reports whether two questions in a row brought no address. A name that has addresses of one family counts as resolved: some
+// servers answer for the other family with an error, for ever.
+func (a *asked) unresolved() bool { return a.bare > 1 }
 
-// done notes that a name was asked: the least TTL of its answers, and the fault. With both, where one family was not answered, the next
-// question comes before the other one's addresses run out. It reports whether the result of unresolved changed.
+// done notes that a name was asked: the least TTL of its addresses, 0 without any, and the fault. With both, where one family was not
+// answered, the next question comes before the other one's addresses run out. It reports whether the result of unresolved changed.
 func (s *schedule) done(of string, ttl time.Duration, fault error, at time.Time) bool {
 	a := s.names[of]
 	if a == nil || a.at >= 0 { // removed meanwhile, and perhaps listed again
@@ -104,12 +106,14 @@ func (s *schedule) done(of string, ttl time.Duration, fault error, at time.Time)
 	if a.fault = ""; fault != nil {
 		a.retry = min(max(2*a.retry, leastPause), mostRetry)
 		if a.fault = fault.Error(); ttl == 0 {
+			a.bare++
 			pause = a.retry
 		} else {
+			a.bare = 0
 			pause = min(pause, a.retry)
 		}
 	} else {
-		a.retry = 0
+		a.retry, a.bare = 0, 0
 	}
 	a.due = at.Add(pause)
 	heap.Push(&s.queue, a)

@@ -69,14 +69,23 @@ func TestSchedule(t *testing.T) {
 	s.restart(after(at))
 	due(at, "", at+60) // it was answered
 
-	// A fault beside an answer: the next question comes in time for the addresses that came.
+	// A fault beside an answer: the next question comes in time for the addresses that came, and the name is no problem.
 	for _, pause := range []int{5, 10, 20, 20, 20} {
 		at += map[bool]int{true: 60, false: 0}[pause == 5]
 		due(at, "a", 0)
-		s.done("a", 20*time.Second, fault, after(at))
+		require.False(t, s.done("a", 20*time.Second, fault, after(at)))
 		due(at, "", at+pause)
 		at += pause
 	}
+	require.False(t, s.names["a"].unresolved())
+	for i, pause := range []int{120, 120} { // it becomes one when the addresses stay away, too
+		due(at, "a", 0)
+		require.Equal(t, i == 1, s.done("a", 0, fault, after(at)))
+		at += pause
+	}
+	due(at, "a", 0)
+	require.True(t, s.done("a", 20*time.Second, fault, after(at)))
+	at += 20
 	due(at, "a", 0)
 	s.done("a", time.Minute, nil, after(at))
 
