@@ -50,7 +50,7 @@ func (s *Sets) Follow(d *plan.DataPlane, c config.Names) {
 	for _, set := range ruleset.NameSets(d) {
 		settings.Sets = append(settings.Sets, setOf(&set))
 	}
-	for _, a := range d.Resolvers {
+	for _, a := range d.Asked {
 		settings.Resolvers = append(settings.Resolvers, netip.AddrPortFrom(a, portDNS))
 	}
 	s.service.Serve(settings)

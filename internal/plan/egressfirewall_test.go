@@ -220,6 +220,36 @@ func TestFirewallSparesTheInside(t *testing.T) {
 	require.True(t, denied(&desired.DataPlane, addr("10.244.0.7"), addr("198.51.100.1"), web))
 }
 
+// TestEndpointsOfResolversAreNotAsked expects answers of a DNS Service's endpoints to count, and the daemon to ask these only where
+// there is no ClusterIP and no configured address: they may listen at another port than the Service.
+func TestEndpointsOfResolversAreNotAsked(t *testing.T) {
+	dns := cluster.Key{Namespace: "kube-system", Name: "kube-dns"}
+	endpoint, ip, cache := addr("10.244.2.53"), addr("10.96.0.10"), addr("169.254.20.10")
+	for name, c := range map[string]struct {
+		ips, configured, asked []netip.Addr
+	}{
+		"a ClusterIP":     {ips: []netip.Addr{ip}, asked: []netip.Addr{ip}},
+		"and an address":  {ips: []netip.Addr{ip}, configured: []netip.Addr{cache}, asked: []netip.Addr{ip, cache}},
+		"an address":      {configured: []netip.Addr{cache}, asked: []netip.Addr{cache}},
+		"endpoints alone": {asked: []netip.Addr{endpoint}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := firewalledWorld(1, addr("10.244.0.7"))
+			config := *s.Config
+			config.Firewall.Resolvers.Services, config.Firewall.Resolvers.Addresses = []string{dns.String()}, c.configured
+			s.Config = &config
+			s.Objects.Services = s.Objects.Services.With(dns, cluster.Service{ClusterIPs: c.ips})
+			s.Objects.Endpoints = s.Objects.Endpoints.With(dns, []cluster.Endpoint{{Address: endpoint.String()}})
+			key := cluster.Key{Namespace: "good", Name: "default"}
+			e := cluster.EgressFirewall{Rules: []cluster.FirewallRule{{Deny: true, Name: "www.example.com"}}}
+			s.Objects.EgressFirewalls = cluster.MapOf(map[cluster.Key]cluster.EgressFirewall{key: e})
+			desired, _ := plan.Build(s)
+			require.Equal(t, c.asked, desired.DataPlane.Asked)
+			require.ElementsMatch(t, slices.Concat(c.ips, c.configured, []netip.Addr{endpoint}), desired.DataPlane.Resolvers)
+		})
+	}
+}
+
 // TestFirewallHoldsUnknownPods expects pods' addresses to wait while their Pod is not known, as long as there is an EgressFirewall,
 // unless firewall.hold is false.
 func TestFirewallHoldsUnknownPods(t *testing.T) {

@@ -297,6 +297,8 @@ type DataPlane struct {
 	Inside []netip.Prefix `json:"inside,omitempty"`
 	// Resolvers holds the servers whose answers say which addresses DNS names have, sorted; empty unless a policy has names.
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
+	// Asked holds those of Resolvers that the daemon itself asks for names.
+	Asked []netip.Addr `json:"asked,omitempty"`
 }
 
 // Path is a way out of this node.

@@ -104,12 +104,10 @@ func (r *pass) planFirewall(next *NodePlan, within bool) {
 	}
 	r.unresolved = nil
 	if !slices.ContainsFunc(d.Policies, func(p firewall.Policy) bool { return p.HasNames() }) {
-		d.Resolvers = nil
+		d.Resolvers, d.Asked = nil, nil
 		return
 	}
-	if now := r.resolvers(); !slices.Equal(now, d.Resolvers) {
-		d.Resolvers = now
-	}
+	d.Resolvers, d.Asked = r.resolvers()
 	if len(d.Resolvers) == 0 {
 		r.unresolved = []cluster.Problem{{
 			Kind: "Node", Object: r.Node, Reason: ReasonNoResolver,
@@ -120,20 +118,30 @@ func (r *pass) planFirewall(next *NodePlan, within bool) {
 	}
 }
 
-// resolvers returns the addresses of the servers whose answers say which addresses DNS names have.
-func (r *pass) resolvers() []netip.Addr {
+// resolvers returns the servers whose answers say which addresses DNS names have, and those that this daemon asks, at port 53. A Service
+// may translate that port to another one of its endpoints, so the daemon asks endpoints only if there is no other server.
+func (r *pass) resolvers() (all, asked []netip.Addr) {
 	c := &r.Config.Firewall.Resolvers
-	all := slices.Clone(c.Addresses)
+	asked = slices.Clone(c.Addresses)
 	for _, service := range c.Services {
 		namespace, name, _ := strings.Cut(service, "/")
 		key := cluster.Key{Namespace: namespace, Name: name}
-		all = append(all, r.Objects.Services.At(key).ClusterIPs...)
+		asked = append(asked, r.Objects.Services.At(key).ClusterIPs...)
 		for _, e := range r.Objects.Endpoints.At(key) {
 			if a, err := cluster.ParseAddr(e.Address); err == nil {
 				all = append(all, a)
 			}
 		}
 	}
+	all = sortedOnce(append(all, asked...))
+	if len(asked) == 0 {
+		return all, all
+	}
+	return all, sortedOnce(asked)
+}
+
+// sortedOnce sorts addresses, and keeps each once.
+func sortedOnce(all []netip.Addr) []netip.Addr {
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
 }

@@ -263,7 +263,7 @@ func (w *textWriter) firewall(p *plan.NodePlan) {
 		w.line("  never denied: %s", prefixes(d.Inside))
 	}
 	if len(d.Resolvers) > 0 {
-		w.line("  addresses of names: by answers of %s", addrs(d.Resolvers))
+		w.line("  addresses of names: by answers of %s; this node asks %s", addrs(d.Resolvers), addrs(d.Asked))
 	}
 }
 
