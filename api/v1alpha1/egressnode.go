@@ -78,7 +78,8 @@ type EgressNodeStatus struct {
 	// +listType=atomic
 	Sessions []EgressNodeSession `json:"sessions"`
 
-	// Ready: the node's kernel is as planned, and the node has every network that it serves. Unknown, with the reason NodeSilent: the
+	// Ready: the node's kernel is as planned, and the node has every network that it serves. False, with the reason ObjectsUnknown:
+	// since its start the daemon does not know all objects yet, and has written this condition alone. Unknown, with the reason NodeSilent: the
 	// daemon does not report any more, and the leader has removed its last networks and sessions.
 	// +optional
 	// +listType=map
@@ -119,9 +120,10 @@ const ConditionReady = "Ready"
 
 // Reasons of the condition Ready.
 const (
-	ReasonInForce    = "InForce"
-	ReasonNotInForce = "NotInForce" // the message says why
-	ReasonNodeSilent = "NodeSilent"
+	ReasonInForce        = "InForce"
+	ReasonNotInForce     = "NotInForce" // the message says why
+	ReasonObjectsUnknown = "ObjectsUnknown"
+	ReasonNodeSilent     = "NodeSilent"
 )
 
 // EgressNodeList is a list of EgressNodes.

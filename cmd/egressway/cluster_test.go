@@ -69,6 +69,7 @@ func TestSummaryTables(t *testing.T) {
 			ProblemsByReason: map[cluster.Reason]int{cluster.ReasonInvalidValue: 2, cluster.ReasonDuplicate: 1},
 		}},
 		{Node: "b", Error: "pod egressway-2 is waiting: CrashLoopBackOff"},
+		{Node: "c", Pod: "egressway-3", Summary: &status.Summary{Node: "c", Unknowing: true}},
 	}
 	lines := func(write func(*bytes.Buffer) error) []string {
 		var b bytes.Buffer
@@ -79,12 +80,14 @@ func TestSummaryTables(t *testing.T) {
 		"NODE  READY          NETWORKS  SESSIONS  HOST OF  STANDBY OF  PROBLEMS",
 		"a     yes, draining  1/2       1/1       2        0           3",
 		"b     no answer",
+		"c     no             -         -         ?        ?           0",
 		"",
 		"No answer:",
 		"  node b: pod egressway-2 is waiting: CrashLoopBackOff",
 	}, lines(func(b *bytes.Buffer) error { return status.WriteNodes(b, answers, false, now) }))
 	wide := lines(func(b *bytes.Buffer) error { return status.WriteNodes(b, answers, true, now) })
 	require.Contains(t, wide[1], "egressway-1  Duplicate,InvalidValue")
+	require.Contains(t, wide[3], "?        ?           0         ?  ")
 	require.Equal(t, []string{
 		"NODE  NETWORK  PEER      AS     STATE        FOR   LAST ERROR",
 		"a     red      10.1.0.1  64601  established  1m0s  -",

@@ -420,6 +420,9 @@ func (g *Graph) broken(r status.Report) {
 	if r.ConfigStale {
 		all = append(all, "the configuration file has errors: the last good configuration is in force")
 	}
+	if r.Unknowing {
+		all = append(all, "not all objects are known yet: the former state stays in force")
+	}
 	all = append(all, silentNodes(r)...)
 	all = append(all, brokenSessions(r)...)
 	for _, p := range r.Problems {

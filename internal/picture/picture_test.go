@@ -313,6 +313,9 @@ func TestSVGShows(t *testing.T) {
 	require.Contains(t, root.said(), "Broken: VRFMissing: no such VRF device on node a")
 	require.Contains(t, root.said(), "EgressService shop/plain: no host")
 	require.Len(t, root.all("path", "ew-host"), 1+1)
+
+	svg, _ = drawn(t, status.Report{Node: "a", Unknowing: true})
+	require.Contains(t, parsed(t, svg).said(), "not all objects are known yet")
 }
 
 // TestBounds: a picture of very much is as large as one of much, with the broken in it.

@@ -71,7 +71,11 @@ func (r *Report) nodeState(unready string, former []v1alpha1.EgressNodeSession) 
 		state.Sessions = append(state.Sessions, row)
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInForce}
-	if unready != "" {
+	switch {
+	case r.Unknowing:
+		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonObjectsUnknown
+		ready.Message = "not all objects are known yet: the former state stays in force"
+	case unready != "":
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonNotInForce, unready
 	}
 	state.Conditions = []metav1.Condition{ready}

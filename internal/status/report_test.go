@@ -15,7 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/egressway/egressway/api/v1alpha1"
 	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
@@ -187,16 +189,30 @@ func TestWriteText(t *testing.T) {
 		report Report
 		wide   bool
 	}{
-		"table":  {r, false},
-		"wide":   {r, true},
-		"failed": {failed, false},
-		"empty":  {Report{Node: "a", Started: noon}, true},
+		"table":     {r, false},
+		"wide":      {r, true},
+		"failed":    {failed, false},
+		"empty":     {Report{Node: "a", Started: noon}, true},
+		"unknowing": {Report{Node: "a", Started: noon, Applied: noon.Add(time.Second), Unknowing: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			require.NoError(t, WriteText(&out, c.report, c.wide, noon.Add(3*time.Second)))
 			golden(t, name+".txt", out.String())
 		})
+	}
+}
+
+// TestUnknowing: a daemon that does not know all objects yet does not claim that its node serves none, also before its first pass.
+func TestUnknowing(t *testing.T) {
+	r := From(nil, nil, nil, Pass{Ended: noon, Unknowing: true})
+	require.True(t, r.Summary().Unknowing)
+	require.True(t, New("", "a").Report().Unknowing)
+	for _, unready := range []string{"not all objects are known yet", ""} { // a newer report may say that the node is ready
+		state := r.nodeState(unready, nil)
+		require.Len(t, state.Conditions, 1)
+		require.Equal(t, metav1.ConditionFalse, state.Conditions[0].Status)
+		require.Equal(t, v1alpha1.ReasonObjectsUnknown, state.Conditions[0].Reason)
 	}
 }
 

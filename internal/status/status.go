@@ -66,7 +66,8 @@ func New(version, node string) *Status {
 	for _, result := range []string{resultOK, resultError} {
 		s.passes.WithLabelValues(result) // so that the first one shows as an increase
 	}
-	s.current.Store(s.published(Pass{}, func() Report { return From(nil, nil, nil, Pass{}) }))
+	none := Pass{Unknowing: true}
+	s.current.Store(s.published(none, func() Report { return From(nil, nil, nil, none) }))
 	s.Beat()
 	s.measures = newMeasures(s.registry)
 	s.registry.MustRegister(s.passes, s.seconds, s.ended, reportCollector{s},

@@ -20,6 +20,7 @@ type Summary struct {
 	Started        time.Time `json:"started"`
 	Ready          bool      `json:"ready"`
 	Draining       bool      `json:"draining"`
+	Unknowing      bool      `json:"unknowing,omitempty"` // not all objects are known, so the numbers of EgressServices say nothing
 	ConfigStale    bool      `json:"configStale"`
 	Errors         []string  `json:"errors"`
 	EgressServices int       `json:"egressServices"`
@@ -34,7 +35,8 @@ type Summary struct {
 // Summary returns the summary of the report.
 func (r Report) Summary() Summary {
 	return Summary{
-		Node: r.Node, Version: r.Version, Started: r.Started, Ready: r.Ready, Draining: r.Draining, ConfigStale: r.ConfigStale,
+		Node: r.Node, Version: r.Version, Started: r.Started, Ready: r.Ready, Draining: r.Draining,
+		Unknowing: r.Unknowing, ConfigStale: r.ConfigStale,
 		Errors: r.Errors, EgressServices: len(r.Services), HostOf: len(r.Hosted()), StandbyOf: len(r.Backed()),
 		Sessions: r.Sessions, Networks: r.Networks, ProblemsByReason: r.ProblemsByReason,
 	}
@@ -90,12 +92,18 @@ func (w *textWriter) node(a Answer, wide bool, now time.Time) {
 	for _, n := range s.ProblemsByReason {
 		problems += n
 	}
+	number := func(n int) string {
+		if s.Unknowing {
+			return "?"
+		}
+		return strconv.Itoa(n)
+	}
 	row := []any{
-		s.Node, w.judged(state, s.Ready), w.upOf(usable), w.upOf(sessions), strconv.Itoa(s.HostOf), strconv.Itoa(s.StandbyOf),
+		s.Node, w.judged(state, s.Ready), w.upOf(usable), w.upOf(sessions), number(s.HostOf), number(s.StandbyOf),
 		w.judged(strconv.Itoa(problems), problems == 0),
 	}
 	if wide {
-		row = append(row, strconv.Itoa(s.EgressServices), cmp.Or(s.Version, "unknown"), age(now.Sub(s.Started)), a.Pod, reasonsOf(s))
+		row = append(row, number(s.EgressServices), cmp.Or(s.Version, "unknown"), age(now.Sub(s.Started)), a.Pod, reasonsOf(s))
 	}
 	w.row(row...)
 }

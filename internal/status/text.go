@@ -129,7 +129,11 @@ func (w *textWriter) services(r Report, wide bool) {
 		sessions[n.Name], heldDown[n.Name] = sessionCount(n), n.HeldDown
 	}
 	defer w.egressIPs(r, sessions, heldDown)
-	if len(r.Services) == 0 {
+	switch {
+	case r.Unknowing:
+		w.painted(w.colours.Bad, "Not all objects are known yet: the former state stays in force.")
+		return
+	case len(r.Services) == 0:
 		w.line("No EgressServices.")
 		return
 	}

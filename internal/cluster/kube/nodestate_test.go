@@ -54,7 +54,8 @@ func stateWith(up bool) v1alpha1.EgressNodeStatus {
 
 const nodeCRD = "../../../config/crd/egressway.io_egressnodes.yaml"
 
-// nodeStates follows the EgressNodes of two nodes: their columns, few writes, a node that falls silent, its return, and the owner.
+// nodeStates follows the EgressNodes of two nodes: their columns, few writes, a node that falls silent, its return, a daemon that does not
+// know all objects, and the owner.
 func (f *fixture) nodeStates(t *testing.T) {
 	f.applyCRD(t, nodeCRD)
 	ns := f.namespace(t)
@@ -88,6 +89,12 @@ func (f *fixture) nodeStates(t *testing.T) {
 	back := f.daemon(t, ns, "b")
 	back.ReportNode(stateWith(true))
 	shows("b", "True 1/1 1/1 2 InForce 0 [] v1")
+	unknowing := v1alpha1.EgressNodeStatus{
+		Version: "v2", Down: []string{}, Networks: []v1alpha1.EgressNodeNetwork{}, Sessions: []v1alpha1.EgressNodeSession{},
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonObjectsUnknown}},
+	}
+	back.ReportNode(unknowing)
+	shows("b", "False 1/1 1/1 2 ObjectsUnknown 0 [] v1")
 
 	n, err := f.egressNode(t, "b")
 	require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -213,7 +214,7 @@ func absent(err error) bool { return apierrors.IsNotFound(err) }
 
 // patch replaces the state, if the object still has the version; empty: any.
 func patch(ctx context.Context, client rest.Interface, node, version string, s v1alpha1.EgressNodeStatus) error {
-	change := map[string]any{"status": s}
+	change := map[string]any{"status": part(s)}
 	if version != "" {
 		change["metadata"] = map[string]any{"resourceVersion": version}
 	}
@@ -225,6 +226,16 @@ func patch(ctx context.Context, client rest.Interface, node, version string, s v
 		return fmt.Errorf("patch EgressNode %s: %w", node, err)
 	}
 	return nil
+}
+
+// part returns the fields of a state that a write replaces. A daemon that does not know all objects yet replaces the conditions alone:
+// kernel and speaker go on as the last daemon reported.
+func part(s v1alpha1.EgressNodeStatus) any {
+	unknowing := func(c metav1.Condition) bool { return c.Reason == v1alpha1.ReasonObjectsUnknown }
+	if slices.ContainsFunc(s.Conditions, unknowing) {
+		return map[string]any{"conditions": s.Conditions}
+	}
+	return s
 }
 
 // Silence marks a node whose daemon does not report any more: its state is not known. A node without an EgressNode needs no mark. silent
