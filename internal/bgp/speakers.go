@@ -49,9 +49,7 @@ func (s *Speakers) Withdraw(ctx context.Context, desired []plan.Speaker) error {
 	err := each(slices.Sorted(maps.Keys(s.byNetwork)), func(network string) error {
 		d, ok := wanted[network]
 		if !ok {
-			sp := s.byNetwork[network]
-			delete(s.byNetwork, network)
-			return sp.stop(ctx, false)
+			return s.remove(ctx, network)
 		}
 		return s.byNetwork[network].withdraw(ctx, d)
 	})
@@ -66,11 +64,7 @@ func (s *Speakers) Apply(ctx context.Context, desired []plan.Speaker) error {
 	defer s.mu.Unlock()
 	wanted := byNetwork(desired)
 	gone := slices.DeleteFunc(slices.Sorted(maps.Keys(s.byNetwork)), func(n string) bool { _, ok := wanted[n]; return ok })
-	err := each(gone, func(network string) error {
-		sp := s.byNetwork[network]
-		delete(s.byNetwork, network)
-		return sp.stop(ctx, false)
-	})
+	err := each(gone, func(network string) error { return s.remove(ctx, network) })
 	err = errors.Join(err, each(slices.Sorted(maps.Keys(wanted)), func(network string) error {
 		return s.apply(ctx, wanted[network])
 	}))
@@ -90,8 +84,7 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 			following = sp.following
 		}
 		if s.outlived(sp, d) {
-			delete(s.byNetwork, d.Network)
-			errs = append(errs, sp.stop(ctx, false))
+			errs = append(errs, s.remove(ctx, d.Network))
 			sp = nil
 		}
 	}
@@ -105,6 +98,14 @@ func (s *Speakers) apply(ctx context.Context, d plan.Speaker) error {
 	why, _ := s.unheard(sp, d)
 	sp.noteUnheard(why)
 	return errors.Join(append(errs, sp.apply(ctx, d))...)
+}
+
+// remove stops the speaker of a network. It hints that routes may have changed: no event reports that the network's are gone.
+func (s *Speakers) remove(ctx context.Context, network string) error {
+	sp := s.byNetwork[network]
+	delete(s.byNetwork, network)
+	s.hint.Routes()
+	return sp.stop(ctx, false)
 }
 
 // outlived reports whether a speaker must be started again for d. With another identity, the OPEN messages and the sockets of

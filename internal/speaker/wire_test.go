@@ -303,3 +303,26 @@ func TestLearnedIsWhatPeerTold(t *testing.T) {
 		}, limit, 20*time.Millisecond)
 	}
 }
+
+// TestNetworkWithoutPeers has a network lose its last peer: the agent has none of its routes any more, although no session reports
+// their end.
+func TestNetworkWithoutPeers(t *testing.T) {
+	p := newWirePeer(t)
+	path := filepath.Join(t.TempDir(), "s.sock")
+	serve(t, path)
+	c, _ := drive(t, ClientOptions{Socket: path, Version: "v1"})
+	ready(t, c)
+	for how, leave := range map[string]func() error{
+		"withdraw": func() error { return c.Withdraw(t.Context(), nil) },
+		"apply":    func() error { return c.Apply(t.Context(), nil) },
+	} {
+		apply(t, c, p.speaker())
+		p.established()
+		prefix := manyPrefixes(1)
+		p.tell(prefix, nil, 1, 0)
+		h := &hostile{t: t, c: c}
+		h.learns(prefix[0], wireNextHop)
+		require.NoError(t, leave())
+		require.EventuallyWithT(t, func(t *assert.CollectT) { require.Empty(t, c.Learned(), how) }, limit, 20*time.Millisecond)
+	}
+}
