@@ -169,3 +169,31 @@ func (s *speaker) noteOpens(
 		s.log.Warn("BGP peer does not answer, setting the session up again", "peer", addr, "after", patience)
 	}
 }
+
+// leastStep is the least change of the wall clock that counts: a process cannot read both clocks at the same time.
+const leastStep = 100 * time.Millisecond
+
+var began = time.Now()
+
+// clockShift returns how far the wall clock was set since the process began: below 0 it was set back.
+func clockShift() time.Duration {
+	now := time.Now()
+	return now.Round(0).Sub(began.Round(0)) - now.Sub(began)
+}
+
+// noteClock marks sessions to be set up again whose start was in the future when the clock was set back: GoBGP 4.8.0 drops
+// their UPDATEs, without an event, until the clock has passed their start.
+func (s *speaker) noteClock(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shift, last := s.clock(), s.timed
+	s.timed = now
+	for addr, st := range s.states {
+		back := st.clock - shift
+		if st.state != bgp.BGP_FSM_ESTABLISHED || st.overLimit || back < leastStep || last.Sub(st.since) > back {
+			continue
+		}
+		st.restart, st.lastError = true, "the clock was set back to before the session's start"
+		s.log.Warn("the clock was set back, setting a BGP session up again that may have missed UPDATEs", "peer", addr, "by", back.Round(time.Millisecond))
+	}
+}

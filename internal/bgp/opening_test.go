@@ -80,3 +80,38 @@ func TestLostSessionIsTriedAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestClockSetBack sets sessions up again that began in the future of a clock that was set back: neither those that are older, nor
+// those that began after it.
+func TestClockSetBack(t *testing.T) {
+	peer, begun := netip.MustParseAddr("10.1.0.1"), time.Now()
+	for name, c := range map[string]struct {
+		before, after time.Duration // shifts of the clock when the session began, and now
+		last          time.Duration // age of the session when the clock was last checked
+		harm          func(*sessionState)
+		restart       bool
+	}{
+		"set back by an hour":          {after: -time.Hour, last: time.Minute, restart: true},
+		"set back after a step ahead":  {before: time.Hour, last: time.Minute, restart: true},
+		"set back by two seconds":      {after: -2 * time.Second, last: time.Second, restart: true},
+		"an older session":             {after: -2 * time.Second, last: 3 * time.Second},
+		"set back before the session":  {before: -time.Hour, after: -time.Hour, last: time.Minute},
+		"set ahead":                    {after: time.Hour, last: time.Minute},
+		"read at two moments":          {after: -time.Millisecond},
+		"a session that has ended":     {after: -time.Hour, harm: func(st *sessionState) { st.state = bgp.BGP_FSM_IDLE }},
+		"a session that we have ended": {after: -time.Hour, harm: func(st *sessionState) { st.overLimit = true }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := &sessionState{state: bgp.BGP_FSM_ESTABLISHED, since: begun, clock: c.before}
+			if c.harm != nil {
+				c.harm(st)
+			}
+			s := &speaker{
+				log: slog.New(slog.DiscardHandler), states: map[netip.Addr]*sessionState{peer: st},
+				clock: func() time.Duration { return c.after }, timed: begun.Add(c.last),
+			}
+			s.noteClock(begun.Add(c.last + 5*time.Second))
+			require.Equal(t, c.restart, s.tryAgain(peer))
+		})
+	}
+}

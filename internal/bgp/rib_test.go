@@ -26,7 +26,7 @@ func newReported(t *testing.T) reported {
 	s := &speaker{
 		log: slog.New(slog.DiscardHandler), hint: Hints{Apply: func() {}, Routes: func() {}},
 		desired: red(p), peers: map[netip.Addr]plan.Peer{p.Address: p},
-		states: map[netip.Addr]*sessionState{}, failed: map[netip.Addr]*failedOpenings{},
+		states: map[netip.Addr]*sessionState{}, failed: map[netip.Addr]*failedOpenings{}, clock: clockShift,
 	}
 	s.reader.rib = &s.rib
 	return reported{s, t, p}

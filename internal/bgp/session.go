@@ -199,7 +199,8 @@ func seconds(d time.Duration) uint64 {
 type sessionState struct {
 	state     bgp.FSMState
 	since     time.Time
-	asn       uint32 // the peer's, known once it was established
+	clock     time.Duration // clockShift when it was established
+	asn       uint32        // the peer's, known once it was established
 	families  []config.Family
 	overLimit bool      // ended for sending too much; lastError has the reason
 	lapses    time.Time // when overLimit ends; zero: when its configuration changes

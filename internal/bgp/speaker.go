@@ -58,6 +58,7 @@ type speaker struct {
 	exchanges map[netip.Addr]exchange // as set in GoBGP's policy
 	following map[string]bool         // names of peers without a session since our start: they may hold routes of an earlier run
 	looked    time.Time               // when peers were last checked for unanswered OPENs
+	timed     time.Time               // when the clock was last checked
 	recounted time.Time               // when all routes were counted last
 
 	guards *guards
@@ -81,6 +82,7 @@ type speaker struct {
 	uncounted     bool                 // the number of received routes may have changed since the last count
 	announcements perFamily            // how many of announced are of each family
 	sends         map[netip.Addr]sends // of exchanges
+	clock         func() time.Duration // clockShift
 }
 
 // start starts a speaker without sessions. It listens where it can: sessions are dialled anyway.
@@ -107,6 +109,7 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 		faults:    map[string]string{},
 		failed:    map[netip.Addr]*failedOpenings{},
 		lapses:    map[netip.Addr]lapse{},
+		clock:     clockShift,
 	}
 	s.reader.rib = &s.rib
 	s.neighbors = newNeighbors(log, hint.Apply, func(a netip.Addr) bool { return s.remoteASN(a) != 0 })
@@ -234,6 +237,7 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 	}
 
 	s.noteUnanswered(ctx, time.Now())
+	s.noteClock(time.Now())
 	why := map[netip.Addr]string{} // why a session is set up again
 	for _, addr := range sortedAddrs(s.configs) {
 		if configs[addr] != s.configs[addr] {

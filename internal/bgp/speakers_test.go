@@ -452,6 +452,31 @@ func TestStoppedRouter(t *testing.T) {
 	require.Equal(t, others.Since, s.session("red", "10.0.2.1").Since)
 }
 
+// TestClockJumps sets the clock back by an hour while two sessions are up: both are set up again, once.
+func TestClockJumps(t *testing.T) {
+	s := newSite(t)
+	s.configure("r1", "router bgp 65001 vrf red", "address-family ipv4 unicast", "neighbor node default-originate")
+	sp := red(peer("10.0.1.1", "red1", receive(pattern("0.0.0.0/0"))), peer("10.0.2.1", "red2"))
+	sp.Announce = announcing(vip4)
+	s.apply(sp)
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+	s.established()
+	s.apply(sp)
+	require.Equal(t, 1, s.establishments("r1", "red", "10.0.1.2"))
+	running := s.speakers.byNetwork["red"]
+	running.mu.Lock()
+	running.clock = func() time.Duration { return -time.Hour }
+	running.mu.Unlock()
+	s.apply(sp)
+	s.established()
+	s.untilLearned("red", "0.0.0.0/0 via 10.0.1.1 dev red1")
+	s.apply(sp)
+	for router, neighbor := range map[string]string{"r1": "10.0.1.2", "r2": "10.0.2.2"} {
+		s.untilRoute(router, "red", vip4, neighbor, func(route) error { return nil })
+		require.Equal(t, 2, s.establishments(router, "red", neighbor))
+	}
+}
+
 func TestGracefulRestart(t *testing.T) {
 	s := newSite(t)
 	sp := red(peer("10.0.1.1", "red1"), peer("10.0.2.1", "red2"))
