@@ -103,6 +103,10 @@ func (s *speaker) noteDown(p plan.Peer, st *sessionState, was bool, now apiutil.
 		st.lastError = cmp.Or(st.resetFor, now.DisconnectMessage)
 	}
 	if was {
+		// GoBGP 4.8.0 keeps a reset that came too late for this session, and would end the next one by it.
+		if st.resetFor != "" && !st.overLimit && now.DisconnectReason != api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT {
+			st.restart = true
+		}
 		st.asn, st.families, st.received = 0, nil, received{}
 		s.log.Warn("BGP session lost", "peer", nameOf(p), "reason", st.lastError)
 	}

@@ -56,9 +56,11 @@ func TestLostSessionIsTriedAgain(t *testing.T) {
 		harm   func(*speaker, *apiutil.PeerState)
 		again  bool
 	}{
-		"lasting":        {lasted: 11 * time.Second, again: true},
-		"short":          {lasted: 9 * time.Second},
-		"ours":           {lasted: time.Hour, harm: func(s *speaker, _ *apiutil.PeerState) { s.states[peer].resetFor = "BFD" }},
+		"lasting": {lasted: 11 * time.Second, again: true},
+		"short":   {lasted: 9 * time.Second},
+		"ours": {lasted: time.Hour, harm: func(s *speaker, now *apiutil.PeerState) {
+			s.states[peer].resetFor, now.DisconnectReason = "BFD", api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT
+		}},
 		"over its limit": {lasted: time.Hour, harm: func(s *speaker, _ *apiutil.PeerState) { s.states[peer].overLimit = true }},
 		"graceful": {lasted: time.Hour, harm: func(_ *speaker, now *apiutil.PeerState) {
 			now.DisconnectReason = api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART
@@ -77,6 +79,35 @@ func TestLostSessionIsTriedAgain(t *testing.T) {
 			s.peerChanged(&apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE, Peer: apiutil.Peer{State: now}}, begun.Add(c.lasted))
 			require.Equal(t, c.again, s.tryAgain(peer))
 			require.False(t, s.tryAgain(peer), "only once")
+		})
+	}
+}
+
+// TestLateReset sets a session up again that ended for another reason before we could reset it: not one that the reset has ended, nor one
+// that stays down.
+func TestLateReset(t *testing.T) {
+	peer := netip.MustParseAddr("10.1.0.1")
+	for name, c := range map[string]struct {
+		st      sessionState
+		reason  api.PeerState_DisconnectReason
+		restart bool
+	}{
+		"reset":                  {sessionState{resetFor: "BFD"}, api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT, false},
+		"ended by the peer":      {sessionState{resetFor: "BFD"}, api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, true},
+		"lost gracefully":        {sessionState{resetFor: "BFD"}, api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART, true},
+		"lost without a reset":   {sessionState{}, api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART, false},
+		"ended for sending more": {sessionState{resetFor: "BFD", overLimit: true}, api.PeerState_DISCONNECT_REASON_ADMIN_DOWN, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.st.state = bgp.BGP_FSM_ESTABLISHED
+			s := &speaker{
+				log: slog.New(slog.DiscardHandler), hint: Hints{Apply: func() {}, Routes: func() {}},
+				peers: map[netip.Addr]plan.Peer{peer: {}}, failed: map[netip.Addr]*failedOpenings{},
+				states: map[netip.Addr]*sessionState{peer: &c.st},
+			}
+			now := apiutil.PeerState{NeighborAddress: peer, SessionState: bgp.BGP_FSM_IDLE, DisconnectReason: c.reason}
+			s.peerChanged(&apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE, Peer: apiutil.Peer{State: now}}, c.st.since)
+			require.Equal(t, c.restart, s.tryAgain(peer))
 		})
 	}
 }
