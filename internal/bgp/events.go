@@ -84,7 +84,7 @@ func (s *speaker) forgetFormer(addr netip.Addr, families []config.Family) {
 // noteEstablished records what the peer of a new session offered. The caller holds s.mu.
 func (s *speaker) noteEstablished(p plan.Peer, st *sessionState, now apiutil.PeerState) {
 	st.lastError, st.resetFor, st.asn, st.refusedLogged = "", "", now.PeerASN, false
-	st.clock = s.clock()
+	st.clock, s.lastASN[now.NeighborAddress] = s.clock(), now.PeerASN
 	st.extendedMessages = slices.ContainsFunc(now.RemoteCap, func(c bgp.ParameterCapabilityInterface) bool {
 		return c.Code() == bgp.BGP_CAP_EXTENDED_MESSAGE
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -144,5 +145,36 @@ func TestClockSetBack(t *testing.T) {
 			s.noteClock(begun.Add(c.last + 5*time.Second))
 			require.Equal(t, c.restart, s.tryAgain(peer))
 		})
+	}
+}
+
+// TestExternalPeerStaysExternal announces to a peer with any external AS from its first OPEN on, also at the start of a session that
+// follows a lost one: not after an OPEN with our own AS.
+func TestExternalPeerStaysExternal(t *testing.T) {
+	addr := netip.MustParseAddr("10.1.0.1")
+	p := plan.Peer{Peer: config.Peer{Address: addr, DynamicASN: config.DynamicExternal}}
+	s := &speaker{
+		log: slog.New(slog.DiscardHandler), hint: Hints{Apply: func() {}, Routes: func() {}}, clock: clockShift,
+		peers: map[netip.Addr]plan.Peer{addr: p}, failed: map[netip.Addr]*failedOpenings{},
+		states: map[netip.Addr]*sessionState{}, lastASN: map[netip.Addr]uint32{},
+	}
+	for i, c := range []struct {
+		state  bgp.FSMState
+		asn    uint32
+		silent bool
+	}{
+		{bgp.BGP_FSM_ACTIVE, 0, true},
+		{bgp.BGP_FSM_ESTABLISHED, 65001, false},
+		{bgp.BGP_FSM_IDLE, 0, false},
+		{bgp.BGP_FSM_ESTABLISHED, 64512, true},
+		{bgp.BGP_FSM_IDLE, 0, true},
+		{bgp.BGP_FSM_ESTABLISHED, 65002, false},
+	} {
+		now := apiutil.PeerState{NeighborAddress: addr, SessionState: c.state, PeerASN: c.asn}
+		s.peerChanged(&apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE, Peer: apiutil.Peer{State: now}}, time.Now())
+		x, err := s.exchange(plan.Speaker{ASN: 64512}, p, addr)
+		require.Equal(t, c.silent, x.Silent, "%d: %+v", i, c)
+		require.False(t, x.Export.Internal && !x.Silent)
+		require.Equal(t, s.lastASN[addr] == 64512, err != nil, "%v", err)
 	}
 }

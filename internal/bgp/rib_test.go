@@ -27,6 +27,7 @@ func newReported(t *testing.T) reported {
 		log: slog.New(slog.DiscardHandler), hint: Hints{Apply: func() {}, Routes: func() {}},
 		desired: red(p), peers: map[netip.Addr]plan.Peer{p.Address: p},
 		states: map[netip.Addr]*sessionState{}, failed: map[netip.Addr]*failedOpenings{}, clock: clockShift,
+		lastASN: map[netip.Addr]uint32{},
 	}
 	s.reader.rib = &s.rib
 	return reported{s, t, p}

@@ -76,7 +76,8 @@ type speaker struct {
 	faults        map[string]string // why a peer has no session, by the peer's name
 	unheard       map[string]string // why the connections of a peer are not accepted, by the peer's name
 	failed        map[netip.Addr]*failedOpenings
-	lapses        map[netip.Addr]lapse // of sessions that were ended for memory
+	lapses        map[netip.Addr]lapse  // of sessions that were ended for memory
+	lastASN       map[netip.Addr]uint32 // of peers, in their last OPEN
 	outdated      outdated
 	learned       learned
 	uncounted     bool                 // the number of received routes may have changed since the last count
@@ -109,6 +110,7 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 		faults:    map[string]string{},
 		failed:    map[netip.Addr]*failedOpenings{},
 		lapses:    map[netip.Addr]lapse{},
+		lastASN:   map[netip.Addr]uint32{},
 		clock:     clockShift,
 	}
 	s.reader.rib = &s.rib
@@ -324,8 +326,11 @@ func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchan
 	case config.DynamicInternal:
 		asn = own
 	case config.DynamicExternal:
-		// GoBGP can only accept any AS: the peer stays silenced until its OPEN shows that it is external.
-		asn = s.remoteASN(addr)
+		// GoBGP can only accept any AS: the peer stays silenced until its OPEN shows that it is external. It counts as external
+		// after the session is lost: silenced, it would get an empty table at the start of the next one.
+		s.mu.Lock()
+		asn = s.lastASN[addr]
+		s.mu.Unlock()
 		x.Silent = asn == 0 || asn == own
 		if asn == own {
 			err = fmt.Errorf("peer %s is not external: its AS is %d, as ours", nameOf(p), asn)
@@ -443,6 +448,7 @@ func (s *speaker) setDesired(d plan.Speaker, peers map[netip.Addr]plan.Peer, fau
 	s.desired, s.peers, s.faults = d, peers, faults
 	deleteOthers(s.states, peers)
 	deleteOthers(s.lapses, peers)
+	deleteOthers(s.lastASN, peers)
 	deleteOthers(s.failed, peers)
 }
 
