@@ -1,6 +1,8 @@
 package bgp
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -22,6 +24,7 @@ const (
 	hostPath     pathKind = math.MaxUint32
 	standbyPath  pathKind = math.MaxUint32 - 1
 	shutdownPath pathKind = math.MaxUint32 - 2 // a standby's path that is about to be withdrawn
+	hiddenPath   pathKind = math.MaxUint32 - 3 // announced to no peer
 )
 
 type pathKind uint32
@@ -51,7 +54,7 @@ func med(a plan.Announcement) uint32 {
 
 // retract withdraws the prefixes that desired does not contain. It leaves a host's path that becomes a standby's to
 // announce: a standby is programmed like the host, and until routers have the next host's path there is no better one.
-func (s *speaker) retract(desired sorted.List[plan.Announcement]) error {
+func (s *speaker) retract(ctx context.Context, desired sorted.List[plan.Announcement]) error {
 	var gone []plan.Announcement
 	rest := false
 	for had, now := range s.announced.Changes(desired) {
@@ -64,13 +67,37 @@ func (s *speaker) retract(desired sorted.List[plan.Announcement]) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths(gone)}); err != nil {
+	if s.anyWaits(ctx) {
+		s.untold = append(s.untold, gone...)
+		time.AfterFunc(restartDeferral, s.hint.Apply)
+	}
+	if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths(gone, kindOf)}); err != nil {
 		return fmt.Errorf("withdraw %d prefixes: %w", len(gone), err)
 	}
 	if s.announced = s.announced.With(nil, gone); !rest {
 		s.announced = desired // equal, but it shares more memory with the lists that come next
 	}
 	s.noteTold(gone, -1)
+	return nil
+}
+
+// retractAgain withdraws the prefixes again that retract withdrew while announcements to a peer waited, once none wait. GoBGP 4.8.0
+// sends such a peer no withdrawals, but sends it all announcements if it asks for them by a ROUTE-REFRESH. GoBGP withdraws only a
+// path that it has: it gets one that the export policy rejects.
+func (s *speaker) retractAgain(ctx context.Context) error {
+	if len(s.untold) == 0 || s.anyWaits(ctx) {
+		return nil
+	}
+	s.untold = slices.DeleteFunc(s.untold, func(a plan.Announcement) bool { _, again := s.announced.Get(a); return again })
+	if len(s.untold) == 0 {
+		return nil
+	}
+	hidden := paths(s.untold, func(plan.Announcement) pathKind { return hiddenPath })
+	_, err := s.server.AddPath(apiutil.AddPathRequest{Paths: hidden})
+	if err = errors.Join(err, s.server.DeletePath(apiutil.DeletePathRequest{Paths: hidden})); err != nil {
+		return fmt.Errorf("withdraw %d prefixes again: %w", len(s.untold), err)
+	}
+	s.untold = nil
 	return nil
 }
 
@@ -93,7 +120,7 @@ func (s *speaker) announce(desired sorted.List[plan.Announcement]) error {
 		}
 	}
 	if len(changed) > 0 {
-		if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: paths(changed)}); err != nil {
+		if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: paths(changed, kindOf)}); err != nil {
 			return fmt.Errorf("announce %d prefixes: %w", len(changed), err)
 		}
 	}
@@ -148,7 +175,7 @@ func roomy(o *bgp.PathAttributeOrigin) *bgp.PathAttributeOrigin {
 }
 
 // paths returns the paths of our own announcements. The export policy sets the attributes that peers see.
-func paths(announcements []plan.Announcement) []*apiutil.Path {
+func paths(announcements []plan.Announcement, kindOf func(plan.Announcement) pathKind) []*apiutil.Path {
 	out := make([]*apiutil.Path, 0, len(announcements))
 	for _, a := range announcements {
 		family, unspecified := bgp.RF_IPv4_UC, netip.IPv4Unspecified()

@@ -54,6 +54,7 @@ type speaker struct {
 	neighbors *neighbors    // of unnumbered peers
 
 	announced sorted.List[plan.Announcement]
+	untold    []plan.Announcement // withdrawn while a peer waited, see retractAgain
 	configs   map[netip.Addr]session
 	exchanges map[netip.Addr]exchange // as set in GoBGP's policy
 	following map[string]bool         // names of peers without a session since our start: they may hold routes of an earlier run
@@ -191,7 +192,7 @@ func (s *speaker) stop(ctx context.Context, graceful bool) error {
 
 // withdraw withdraws the announcements and ends the sessions that d does not contain.
 func (s *speaker) withdraw(ctx context.Context, d plan.Speaker) error {
-	errs := []error{s.retract(d.Announce)}
+	errs := []error{s.retract(ctx, d.Announce)}
 	s.mu.Lock()
 	peers := maps.Clone(s.peers)
 	s.mu.Unlock()
@@ -250,7 +251,7 @@ func (s *speaker) apply(ctx context.Context, d plan.Speaker) error {
 		}
 	}
 	s.setDesired(d, peers, faults)
-	errs = append(errs, s.limit(ctx), s.withdraw(ctx, d))
+	errs = append(errs, s.limit(ctx), s.withdraw(ctx, d), s.retractAgain(ctx))
 
 	exchanges := map[netip.Addr]exchange{}
 	for addr, p := range peers {
@@ -395,6 +396,20 @@ func (s *speaker) waits(ctx context.Context, addr netip.Addr) (yes bool) {
 		s.log.Debug("cannot list BGP peers", "error", err)
 	}
 	return yes
+}
+
+// anyWaits reports whether announcements to any peer with a session wait for others. GoBGP counts the routes of each peer that it is asked
+// about, so old sessions, whose announcements do not wait, are left out.
+func (s *speaker) anyWaits(ctx context.Context) bool {
+	var young []netip.Addr
+	s.mu.Lock()
+	for addr, st := range s.states {
+		if st.state == bgp.BGP_FSM_ESTABLISHED && time.Since(st.since) < 2*restartDeferral {
+			young = append(young, addr)
+		}
+	}
+	s.mu.Unlock()
+	return slices.ContainsFunc(young, func(addr netip.Addr) bool { return s.waits(ctx, addr) })
 }
 
 // endLimit limits how long removePeer waits until a session has ended.

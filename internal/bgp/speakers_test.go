@@ -516,6 +516,40 @@ func TestGracefulRestart(t *testing.T) {
 	s.untilNoRoute("r1", "red", vip4)
 }
 
+// TestWithdrawnWhileWaiting withdraws a prefix right after a restart, while announcements wait for a router that is gone, from a router
+// that has asked for all of them meanwhile.
+func TestWithdrawnWhileWaiting(t *testing.T) {
+	s := newSite(t)
+	sp := red(peer("10.0.1.1", "red1"), peer("10.0.2.1", "red2"))
+	sp.Announce = announcing(vip4, vip6)
+	sp.GracefulRestart = config.GracefulRestart{Enabled: true, RestartTime: config.Duration(time.Minute)}
+	s.apply(sp)
+	s.established()
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
+	require.NoError(t, s.speakers.Close(t.Context(), true))
+	s.configure("r2", "no router bgp 65002 vrf red")
+	s.speakers = New(s.speakers.log, s.speakers.hint)
+	s.apply(sp)
+	s.until(func() error {
+		if !s.session("red", "10.0.1.1").Up {
+			return errors.New("no session")
+		}
+		return nil
+	})
+	_, err := s.Node("r1").VTY("bgpd", "enable", "clear bgp vrf red * soft in")
+	require.NoError(t, err)
+	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(r route) error {
+		if r.Stale {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	sp.Announce = announcing(vip6)
+	s.apply(sp)
+	s.untilNoRoute("r1", "red", vip4)
+	s.untilRoute("r1", "red", vip6, "10.0.1.2", func(route) error { return nil })
+}
+
 // TestEndReachesRouter takes the link of a session away as soon as Withdraw has returned, as a node does that moves to other routers: the
 // router has received the end, and keeps no path for the restart time.
 func TestEndReachesRouter(t *testing.T) {
