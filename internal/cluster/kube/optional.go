@@ -43,7 +43,6 @@ func (s *store[K, V]) awaitKind(ctx context.Context, k clients) error {
 	}
 	s.unread()
 	s.cluster.complain(s.about("absent"), s.orphaned())
-	defer s.cluster.complain(s.about("absent"), nil)
 	if custom.Await(ctx, k.discovery(), s.resource, s.cluster.pauses.unserved) != nil {
 		pause.For(ctx, s.cluster.pauses.unserved) // this daemon may not watch CRDs
 	}

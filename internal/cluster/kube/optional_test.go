@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +97,25 @@ func (s *site) optional(t *testing.T) {
 	later.untilWell(t)
 	later.until(t, "none", valuesAre())
 
+	// The server ends each watch of the CRD, and the problem stays.
+	refused := func() (n int) {
+		for _, e := range s.Audit(t) {
+			if e.Verb == "list" && e.Resource == "egressqoses" && e.Code == http.StatusNotFound {
+				n++
+			}
+		}
+		return n
+	}
+	require.True(t, waitFor(t, func() bool {
+		r.complaints.mu.Lock()
+		defer r.complaints.mu.Unlock()
+		_, waits := r.complaints.by[r.egressQoSes.about("absent")]
+		return waits
+	}))
+	complaints, begin := r.complaints.count(), refused()
+	require.True(t, waitFor(t, func() bool { return refused() >= begin+6 }), "two daemons list again")
+	require.Equal(t, complaints, r.complaints.count())
+
 	// It comes back without its objects.
 	s.applyCRD(t, qosCRD)
 	r.until(t, "gone now", valuesAre())
@@ -118,6 +138,29 @@ func (s *site) optional(t *testing.T) {
 	off.until(t, "off from the start", valuesAre())
 	s.Delete(t, anEgressQoS())
 	r.until(t, "no object", valuesAre())
+}
+
+// TestMissingCRDIsWithdrawn ends the problem of objects without their CRD by a list, and by the switch of the kind.
+func TestMissingCRDIsWithdrawn(t *testing.T) {
+	for name, end := range map[string]func(c *toldCluster) error{
+		"list": func(c *toldCluster) error { return c.egressQoSes.Replace(nil, "") },
+		"off": func(c *toldCluster) error {
+			c.TurnOff(cluster.KindSet{cluster.KindEgressQoS: true})
+			c.egressQoSes.forget()
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newTold(t)
+			o := &custom.Object{Spec: []byte(`{"egress": [{"dscp": 46}]}`)}
+			o.Namespace, o.Name = qosKey.Namespace, qosKey.Name
+			require.NoError(t, c.egressQoSes.Replace([]any{o}, ""))
+			c.complain(c.egressQoSes.about("absent"), c.egressQoSes.orphaned())
+			require.Equal(t, ReasonCRDMissing, c.complaints.all()[0].Reason)
+			require.NoError(t, end(c))
+			require.Empty(t, c.complaints.all())
+		})
+	}
 }
 
 // firstSnapshot checks that a daemon that starts knows the objects of an optional kind, and the Pods that they select, before it

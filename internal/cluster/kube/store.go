@@ -98,6 +98,7 @@ func (s *store[K, V]) Replace(list []any, _ string) error {
 		listed = append(listed, x)
 	}
 	s.cluster.complain(s.about("list"), nil) // a list by a watch counts, too
+	s.cluster.complain(s.about("absent"), nil)
 	s.cluster.change(func() bool { return s.replace(listed) })
 	return nil
 }
@@ -136,7 +137,7 @@ func (s *store[K, V]) about(request string) string { return cmp.Or(s.name, s.res
 
 // withdraw withdraws all complaints.
 func (s *store[K, V]) withdraw() {
-	for _, request := range []string{"list", "watch", "removal"} {
+	for _, request := range []string{"list", "watch", "removal", "absent"} {
 		s.cluster.complain(s.about(request), nil)
 	}
 }
