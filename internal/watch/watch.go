@@ -36,7 +36,8 @@ func Folder(ctx context.Context, dir string, quiet time.Duration, changed func()
 // Eager is Folder, but also calls changed at once, with settled false, when a file is complete and none is being
 // written: when it was moved there, or closed after writing. More may follow, so it calls changed again when the folder
 // has settled; it reports the removal of a file only then. changed returns after how long it wants another call without
-// an event; 0: never.
+// an event; 0: never. Such a call notices also, and from then on Eager follows, where a link on the way to the folder leads
+// now; the removal of the former folder is an event.
 func Eager(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool) (again time.Duration)) error {
 	return folder(ctx, dir, quiet, changed, nil)
 }
@@ -61,19 +62,15 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 		_ = n.file.Close() // ends the read
 		<-reading
 	}()
-	// Only the parent has events of the folder itself.
-	parent := filepath.Dir(dir)
-	if err := n.add(parent, parentEvents); err != nil {
-		return fmt.Errorf("watch folder %s: %w", parent, err)
-	}
-	if err := n.add(dir, folderEvents); err != nil {
-		return fmt.Errorf("watch folder %s: %w", dir, err)
-	}
 	p := pending{n: n, dir: dir, files: files, quiet: quiet, settle: time.NewTimer(quiet), written: map[string]bool{}}
 	p.settle.Stop()
 	defer p.settle.Stop()
+	if err := p.watchFolder(); err != nil {
+		return err
+	}
 	settled := func() {
 		// Before the call, which covers changes before these watches.
+		_ = p.watchFolder() // it fails while the folder is gone
 		lost := p.watchFiles()
 		again := changed(true)
 		if lost {
@@ -165,6 +162,19 @@ func (p *pending) unfinished(now time.Time) bool {
 // elsewhere reports whether a path is that of another file in the folder's parent.
 func (p *pending) elsewhere(path string) bool {
 	return path != "" && filepath.Dir(path) != p.dir && path != p.dir
+}
+
+// watchFolder watches the folder that the path leads to now, and its parent: only the parent has events of the folder itself. A link on the
+// way to them that is replaced causes no event in either, and both watches stay on the former folders.
+func (p *pending) watchFolder() error {
+	parent := filepath.Dir(p.dir)
+	if err := p.n.add(parent, parentEvents); err != nil {
+		return fmt.Errorf("watch folder %s: %w", parent, err)
+	}
+	if err := p.n.add(p.dir, folderEvents); err != nil {
+		return fmt.Errorf("watch folder %s: %w", p.dir, err)
+	}
+	return nil
 }
 
 // watchNew watches a folder or file that replaced the former one of its name.

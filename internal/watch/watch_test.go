@@ -247,6 +247,62 @@ func TestFolderIsReplaced(t *testing.T) {
 	}, lab.Patience, quiet)
 }
 
+// TestFolderBehindALink watches a folder on whose path a link is swapped, as git-sync does. Without an event a further call notices that;
+// with the removal of the former folder, the event of that suffices. Each time the folder that is there now has events.
+func TestFolderBehindALink(t *testing.T) {
+	for name, again := range map[string]time.Duration{"the former folder stays": quiet, "it is removed": 0} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			version := func(name string) {
+				require.NoError(t, os.MkdirAll(filepath.Join(root, name, "d"), 0o700))
+				require.NoError(t, os.WriteFile(filepath.Join(root, name, "d", "f"), []byte(name), 0o600))
+				require.NoError(t, os.Symlink(name, filepath.Join(root, "next")))
+				require.NoError(t, os.Rename(filepath.Join(root, "next"), filepath.Join(root, "current")))
+			}
+			version("1")
+			type told struct {
+				settled bool
+				text    string
+			}
+			seen, done := make(chan told, 10000), make(chan error)
+			ctx, cancel := context.WithCancel(t.Context())
+			dir := filepath.Join(root, "current", "d")
+			go func() {
+				done <- Eager(ctx, dir, quiet, func(settled bool) time.Duration {
+					text, _ := os.ReadFile(filepath.Join(dir, "f"))
+					seen <- told{settled, string(text)}
+					return again
+				})
+			}()
+			until := func(want told) {
+				t.Helper()
+				for late := time.After(lab.Patience); ; {
+					select {
+					case got := <-seen:
+						if got == want {
+							return
+						}
+					case <-late:
+						require.FailNow(t, "no wake-up", "%+v", want)
+					}
+				}
+			}
+			until(told{true, "1"})
+			for _, next := range []string{"2", "3"} {
+				version(next)
+				if again == 0 {
+					require.NoError(t, os.RemoveAll(filepath.Join(root, string(next[0]-1))))
+				}
+				until(told{true, next})
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte(next+" changed"), 0o600))
+				until(told{false, next + " changed"}) // only an event causes such a call
+			}
+			cancel()
+			require.NoError(t, <-done)
+		})
+	}
+}
+
 func TestEndlessChangesAreTold(t *testing.T) {
 	dir := t.TempDir()
 	woken := start(t, dir)

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/lab"
 )
 
 // clock is a Folder's clock, which a test sets.
@@ -475,6 +477,45 @@ func TestPassedOver(t *testing.T) {
 	_, changed, problems := f.Read()
 	require.True(t, changed.Empty())
 	require.Empty(t, problems)
+}
+
+// TestFilesBehindLinks replaces the file behind a link of the folder, which causes no event there.
+func TestFilesBehindLinks(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	target := filepath.Join(elsewhere, "web.yaml")
+	replace := func(text string) {
+		require.NoError(t, os.WriteFile(target+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(target+".new", target))
+	}
+	replace(good)
+	require.NoError(t, os.Symlink(target, filepath.Join(dir, "web.yaml")))
+	f, seen, done := Open(dir), make(chan string, 10000), make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		done <- watchEvery(ctx, dir, 10*time.Millisecond, func(bool) time.Duration {
+			o, _, _ := f.Read()
+			seen <- o.EgressServices.At(cluster.Key{Namespace: "default", Name: "good"}).Network
+			return f.Again()
+		})
+	}()
+	for _, network := range []string{"", "red", "blue"} {
+		if network != "" {
+			replace(good + "spec: {network: " + network + "}\n")
+		}
+		for late := time.After(lab.Patience); ; {
+			select {
+			case got := <-seen:
+				if got != network {
+					continue
+				}
+			case <-late:
+				require.FailNow(t, "not read", "network %q", network)
+			}
+			break
+		}
+	}
+	cancel()
+	require.NoError(t, <-done)
 }
 
 // TestFolderGone removes a folder, which comes back.

@@ -2,6 +2,7 @@
 package manifests
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,11 +27,21 @@ import (
 // may be missing for a moment while an editor replaces it.
 const keepFor = 2 * time.Second
 
+// lookEvery is how often the folder is read whatever the events said: there are none of files and folders behind a link that was swapped.
+const lookEvery = 10 * time.Second
+
 // Watch calls wake once at the start and then after every change of the folder, until ctx ends. It reports a changed
 // file at once with settled false, which is for Glance, and again when changes have stopped, which is for Read. wake
-// returns after how long it wants another call, see Folder.Again.
+// returns after how long it wants another call, see Folder.Again; Watch calls it after lookEvery at the latest.
 func Watch(ctx context.Context, dir string, wake func(settled bool) (again time.Duration)) error {
-	return watch.Eager(ctx, dir, 50*time.Millisecond, wake)
+	return watchEvery(ctx, dir, lookEvery, wake)
+}
+
+// watchEvery is Watch with another time than lookEvery.
+func watchEvery(ctx context.Context, dir string, most time.Duration, wake func(settled bool) (again time.Duration)) error {
+	return watch.Eager(ctx, dir, 50*time.Millisecond, func(settled bool) time.Duration {
+		return min(cmp.Or(wake(settled), most), most)
+	})
 }
 
 // Read reads every *.yaml, *.yml and *.json file of the folder, in the order of their names. Anything broken becomes a
