@@ -26,6 +26,7 @@ const (
 type driver struct {
 	*wire
 	server  *server
+	number  int           // of the connection: a later one has a higher number
 	version string        // of the agent
 	groups  bool          // the agent understands learned.groups
 	changed chan struct{} // sessions may have changed
@@ -45,13 +46,13 @@ type driver struct {
 	nodes        []nodeSession
 }
 
-// serve serves an agent until its connection or ctx ends.
-func (s *server) serve(ctx context.Context, conn net.Conn) {
+// serve serves an agent until its connection, the number-th that was accepted, or ctx ends.
+func (s *server) serve(ctx context.Context, conn net.Conn, number int) {
 	defer conn.Close()
 	hangUp := context.AfterFunc(ctx, func() { conn.Close() })
 	defer hangUp()
 	d := &driver{
-		wire: newWire(conn), server: s,
+		wire: newWire(conn), server: s, number: number,
 		changed: make(chan struct{}, 1), routes: make(chan struct{}, 1), stirred: make(chan struct{}, 1), unsure: make(chan struct{}, 1),
 		learned: map[string]sorted.List[plan.Route]{},
 	}
@@ -70,7 +71,11 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 		return
 	}
 	d.version, d.groups = h.Version, h.Groups
-	former, now := s.takeOver(d)
+	former, now, ok := s.takeOver(d)
+	if !ok {
+		s.log.Debug("agent ignored: it has gone, or a later one has taken over", "agentVersion", d.version)
+		return
+	}
 	defer s.leave(d)
 	if former != nil {
 		s.log.Info("another agent takes over", "agentVersion", d.version, "formerVersion", former.version)

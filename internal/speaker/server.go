@@ -11,7 +11,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/bfd"
 	"github.com/egressway/egressway/internal/bgp"
@@ -115,10 +118,10 @@ func (s *server) close(graceful bool) error {
 
 // accept serves agents until the listener is closed.
 func (s *server) accept(ctx context.Context, l net.Listener, running *sync.WaitGroup) {
-	for {
+	for number := 0; ; number++ {
 		conn, err := l.Accept()
 		if err == nil {
-			running.Go(func() { s.serve(ctx, conn) })
+			running.Go(func() { s.serve(ctx, conn, number) })
 			continue
 		}
 		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -200,17 +203,40 @@ func (s *server) noteFault(fault string) {
 	s.fault = fault
 }
 
-// takeOver makes d the driving agent. It returns the previous one, and the hello for d.
-func (s *server) takeOver(d *driver) (former *driver, now hello) {
+// takeOver makes d the driving agent. It returns the previous one, and the hello for d. ok is false if d is too late: while it waited,
+// its agent gave up, or an agent that connected later took over.
+func (s *server) takeOver(d *driver) (former *driver, now hello, ok bool) {
 	s.driving.Lock()
 	defer s.driving.Unlock()
-	former = s.driver.Swap(d)
+	former = s.driver.Load()
+	if former != nil && former.number > d.number || hungUp(d.conn) {
+		return nil, hello{}, false
+	}
+	s.driver.Store(d)
 	now = hello{Protocol: Protocol, Version: s.version, Started: s.started}
 	for _, sp := range s.asked.speakers() {
 		sp.Refuse = sorted.List[plan.Prefix]{}
 		now.Speakers = append(now.Speakers, toWire(sp))
 	}
-	return former, now
+	return former, now, true
+}
+
+// hungUp reports whether the other end of a connection has closed it.
+func hungUp(conn net.Conn) bool {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true // it is closed at this end
+	}
+	p := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	err = raw.Control(func(fd uintptr) {
+		p[0].Fd = int32(fd)    //nolint:gosec // a file descriptor
+		_, _ = unix.Poll(p, 0) // after an error, it has reported nothing
+	})
+	return err != nil || p[0].Revents != 0
 }
 
 // leave is called when a connection has ended.

@@ -12,6 +12,7 @@ import (
 	ossignal "os/signal"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/bfd"
+	"github.com/egressway/egressway/internal/bgp"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -299,6 +301,54 @@ func TestTakeOver(t *testing.T) {
 	require.ErrorContains(t, first.Problem(), "of version v2")
 	require.ErrorIs(t, first.Apply(t.Context(), nil), ErrAbsent)
 	require.NoError(t, second.Apply(t.Context(), nil))
+}
+
+// TestLateAgent has agents whose connections waited too long while the speaker was busy: one that has hung up and one that is older do
+// not take over, a later one does.
+func TestLateAgent(t *testing.T) {
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	s := &server{log: log, version: "v1", speakers: bgp.New(log, bgp.Hints{}), nodes: &watch{log: log}}
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s.sock"))
+	require.NoError(t, err)
+	defer l.Close()
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	// connects has an agent say hello, and serves it once the agent has gone on.
+	connects := func(number int, then func(*wire)) (agent *wire, ended chan struct{}) {
+		conn, err := net.Dial("unix", l.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		agent, ended = newWire(conn), make(chan struct{})
+		require.NoError(t, agent.write(message{Hello: &hello{Protocol: Protocol, Version: "v1"}}, limit))
+		then(agent)
+		accepted, err := l.Accept()
+		require.NoError(t, err)
+		running.Go(func() {
+			defer close(ended)
+			s.serve(t.Context(), accepted, number)
+		})
+		return agent, ended
+	}
+	stays := func(*wire) {}
+	drives := func(agent *wire) *driver {
+		_, err := agent.readHello()
+		require.NoError(t, err)
+		return s.driver.Load()
+	}
+	first, _ := connects(5, stays)
+	driver := drives(first)
+	for number, then := range map[int]func(*wire){4: stays, 6: func(w *wire) { w.conn.Close() }} {
+		_, ended := connects(number, then)
+		select {
+		case <-ended:
+		case <-time.After(limit):
+			require.Fail(t, "it is served", "%d", number)
+		}
+		require.Same(t, driver, s.driver.Load(), "%d", number)
+	}
+	last, _ := connects(7, stays)
+	require.NotSame(t, driver, drives(last))
+	last.conn.Close()
 }
 
 // TestFault is about what the speaker cannot do: the agent learns of it, and that it is gone.
