@@ -79,8 +79,8 @@ type EgressNodeStatus struct {
 	Sessions []EgressNodeSession `json:"sessions"`
 
 	// Ready: the node's kernel is as planned, and the node has every network that it serves. False, with the reason ObjectsUnknown:
-	// since its start the daemon does not know all objects yet, and has written this condition alone. Unknown, with the reason NodeSilent: the
-	// daemon does not report any more, and the leader has removed its last networks and sessions.
+	// since its start the daemon does not know all objects yet, and has written this condition alone. Unknown, with the reason NodeSilent:
+	// the daemon does not report any more, and the leader has removed its last networks and sessions.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -164,8 +164,8 @@ func (p *pending) elsewhere(path string) bool {
 	return path != "" && filepath.Dir(path) != p.dir && path != p.dir
 }
 
-// watchFolder watches the folder that the path leads to now, and its parent: only the parent has events of the folder itself. A link on the
-// way to them that is replaced causes no event in either, and both watches stay on the former folders.
+// watchFolder watches the folder that the path leads to now, and its parent: only the parent has events of the folder itself. A link on
+// the way to them that is replaced causes no event in either, and both watches stay on the former folders.
 func (p *pending) watchFolder() error {
 	parent := filepath.Dir(p.dir)
 	if err := p.n.add(parent, parentEvents); err != nil {
