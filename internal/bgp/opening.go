@@ -194,6 +194,7 @@ func (s *speaker) noteClock(now time.Time) {
 			continue
 		}
 		st.restart, st.lastError = true, "the clock was set back to before the session's start"
-		s.log.Warn("the clock was set back, setting a BGP session up again that may have missed UPDATEs", "peer", addr, "by", back.Round(time.Millisecond))
+		s.log.Warn("the clock was set back, setting a BGP session up again that may have missed UPDATEs",
+			"peer", addr, "by", back.Round(time.Millisecond))
 	}
 }
