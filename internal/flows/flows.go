@@ -166,8 +166,8 @@ func (c *Carrier) Problems() (problems []cluster.Problem) {
 	if v, ok := sysctl.Read(path...); ok && v == 0 && c.now().roles.Len() > 0 {
 		problems = append(problems, cluster.Problem{
 			Kind: "Node", Object: c.node, Field: sysctl.Name(path...), Value: "0", Reason: ReasonFlowsNotSent,
-			Message: "the kernel does not report new and ended connections: standbys learn of them up to 15 minutes late, and most end when this " +
-				"host dies; set it to 2 or 1",
+			Message: "the kernel does not report new and ended connections: standbys learn of them up to 15 minutes late, " +
+				"and most end when this host dies; set it to 2 or 1",
 		})
 	}
 	return problems

@@ -136,9 +136,7 @@ func (ch *channel) putListed(ctx context.Context, r record) bool {
 		select {
 		case <-ch.room:
 		case <-late:
-			ch.mu.Lock()
-			defer ch.mu.Unlock()
-			ch.lost = ch.up
+			ch.noteLoss()
 			return false
 		case <-ctx.Done():
 			return false
