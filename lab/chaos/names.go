@@ -142,19 +142,28 @@ func (n *names) known(ctx context.Context) error {
 		for _, f := range ipFamilies {
 			n.number++
 			name := fmt.Sprintf("n%d%s", n.number, wildcard)
-			addrs, err := n.Node(pod).Lookup(ctx, f.server, name, f.typ, false)
-			if err == nil && len(addrs) != 1 {
-				err = fmt.Errorf("%d addresses", len(addrs))
-			}
-			if err == nil {
-				_, err = n.Node(pod).AskTCP(ctx, netip.AddrPortFrom(addrs[0], lab.ResponderPort))
-			}
-			if err != nil {
+			if err := n.reaches(ctx, pod, f, name); err != nil {
 				return fmt.Errorf("%s asks for %s: %w", pod, name, err)
 			}
 		}
 	}
 	return nil
+}
+
+// reaches is an error unless a pod gets an address of a name, and reaches it. An answer that passes while its node has no daemon yet leaves
+// the address denied until the pod asks again, so neither is awaited for longer than an answer takes.
+func (n *names) reaches(ctx context.Context, pod string, f family, name string) error {
+	ctx, cancel := lab.Within(ctx, 2*lab.AskLimit)
+	defer cancel()
+	addrs, err := n.Node(pod).Lookup(ctx, f.server, name, f.typ, false)
+	if err == nil && len(addrs) != 1 {
+		err = fmt.Errorf("%d addresses", len(addrs))
+	}
+	if err != nil {
+		return err
+	}
+	_, err = n.Node(pod).AskTCP(ctx, netip.AddrPortFrom(addrs[0], lab.ResponderPort))
+	return err
 }
 
 // allowNames begins the rules of an EgressFirewall.

@@ -32,8 +32,10 @@ func (r *run) settle(ctx context.Context, since time.Time) error {
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil { // else the time was over while an answer was awaited
+		if ctx.Err() == nil {
 			why = err
+		} else { // the time was over while an answer was awaited
+			why = errors.Join(why, err)
 		}
 		select {
 		case <-ctx.Done():
