@@ -126,7 +126,7 @@ func meantPrefix(text string) string {
 	return maskedPrefix(text)
 }
 
-// maskedPrefix reads an IPv4 address and a subnet mask, such as 192.0.2.0/255.255.255.0, as a prefix; empty: the text is none of these.
+// maskedPrefix returns the prefix of an IPv4 address with a subnet mask, such as 192.0.2.0/255.255.255.0, and nothing for any other text.
 func maskedPrefix(text string) string {
 	address, mask, _ := strings.Cut(text, "/")
 	a, err := netip.ParseAddr(address)

@@ -279,13 +279,7 @@ func TestWhatIsTold(t *testing.T) {
 }
 
 func TestWhoIsTold(t *testing.T) {
-	c := New(slog.New(slog.DiscardHandler), "a", marks())
-	roles, d := someView()
-	c.Set(4785, listOf(roles...), d)
-	var ch *channel
-	for _, ch = range c.view.channels {
-		ch.begin()
-	}
+	c, ch := oneChannel()
 	asStandby := tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1")
 	asHost := tcpFlow("10.244.2.12:1", "198.51.100.10:443", "192.0.2.20:1")
 	neither := tcpFlow("10.244.2.14:1", "198.51.100.10:443", "192.0.2.30:1")
@@ -335,14 +329,8 @@ func TestWhoIsTold(t *testing.T) {
 // TestASlowPeerDelaysNoList sends a list to a channel without room: each of its flows would wait in turn, and with them all other lists.
 func TestASlowPeerDelaysNoList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New(slog.New(slog.DiscardHandler), "a", marks())
-		roles, d := someView()
-		c.Set(4785, listOf(roles...), d)
-		var ch *channel
-		for _, ch = range c.view.channels {
-			ch.begin()
-			ch.queue = make([]byte, maxFrame)
-		}
+		c, ch := oneChannel()
+		ch.queue = make([]byte, maxFrame)
 		l := c.dueLists(true, 0)
 		f, began := tcpFlow("10.244.2.12:1", "198.51.100.10:443", "192.0.2.20:1"), time.Now()
 		for range 3 {
@@ -373,6 +361,17 @@ func TestProblemsNameTheSysctl(t *testing.T) {
 	require.ErrorContains(t, c.Problems()[0], `Node a: net.netfilter.nf_conntrack_events: "0"`)
 	set("2")
 	require.Empty(t, c.Problems())
+}
+
+// oneChannel returns a node's Carrier with some view, and its only channel, which is up.
+func oneChannel() (c *Carrier, ch *channel) {
+	c = New(slog.New(slog.DiscardHandler), "a", marks())
+	roles, d := someView()
+	c.Set(4785, listOf(roles...), d)
+	for _, ch = range c.view.channels {
+		ch.begin()
+	}
+	return c, ch
 }
 
 // standbyOf returns the standby at the other end of a channel.

@@ -91,7 +91,7 @@ func (s *schedule) next(at time.Time) (name string, due time.Time) {
 }
 
 // unresolved reports whether two questions in a row brought no address. A name that has addresses of one family counts as resolved: some
-// servers answer for the other family with an error, for ever.
+// servers never answer for the other family.
 func (a *asked) unresolved() bool { return a.bare > 1 }
 
 // done notes that a name was asked: the least TTL of its addresses, 0 without any, and the fault. With both, where one family was not

@@ -108,22 +108,22 @@ func TestHalfWritten(t *testing.T) {
 // TestEager checks that a complete file is reported at once, except while another is being written, and again when all has settled.
 func TestEager(t *testing.T) {
 	dir := t.TempDir()
-	type told struct{ settled, whole bool }
-	woken, done := make(chan told), make(chan error)
+	type wake struct{ settled, whole bool }
+	woken, done := make(chan wake), make(chan error)
 	ctx, cancel := context.WithCancel(t.Context())
 	half := filepath.Join(dir, "half")
 	go func() {
 		done <- Eager(ctx, dir, time.Second, func(settled bool) time.Duration {
 			text, err := os.ReadFile(half)
-			woken <- told{settled, err != nil || string(text) == "12"}
+			woken <- wake{settled, err != nil || string(text) == "12"}
 			return 0
 		})
 	}()
-	require.Equal(t, told{settled: true, whole: true}, <-woken)
+	require.Equal(t, wake{settled: true, whole: true}, <-woken)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("1"), 0o600))
-	require.Equal(t, told{whole: true}, <-woken)
+	require.Equal(t, wake{whole: true}, <-woken)
 	require.NoError(t, os.Rename(filepath.Join(dir, "f"), filepath.Join(dir, "g")))
-	require.Equal(t, told{whole: true}, <-woken)
+	require.Equal(t, wake{whole: true}, <-woken)
 
 	f, err := os.Create(half)
 	require.NoError(t, err)
@@ -133,10 +133,10 @@ func TestEager(t *testing.T) {
 	_, err = f.WriteString("2")
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	require.Equal(t, told{whole: true}, <-woken)
-	require.Equal(t, told{settled: true, whole: true}, <-woken)
+	require.Equal(t, wake{whole: true}, <-woken)
+	require.Equal(t, wake{settled: true, whole: true}, <-woken)
 	require.NoError(t, os.Remove(half))
-	require.Equal(t, told{settled: true, whole: true}, <-woken, "what is gone may come back")
+	require.Equal(t, wake{settled: true, whole: true}, <-woken, "what is gone may come back")
 	cancel()
 	require.NoError(t, <-done)
 }
@@ -260,21 +260,21 @@ func TestFolderBehindALink(t *testing.T) {
 				require.NoError(t, os.Rename(filepath.Join(root, "next"), filepath.Join(root, "current")))
 			}
 			version("1")
-			type told struct {
+			type wake struct {
 				settled bool
 				text    string
 			}
-			seen, done := make(chan told, 10000), make(chan error)
+			seen, done := make(chan wake, 10000), make(chan error)
 			ctx, cancel := context.WithCancel(t.Context())
 			dir := filepath.Join(root, "current", "d")
 			go func() {
 				done <- Eager(ctx, dir, quiet, func(settled bool) time.Duration {
 					text, _ := os.ReadFile(filepath.Join(dir, "f"))
-					seen <- told{settled, string(text)}
+					seen <- wake{settled, string(text)}
 					return again
 				})
 			}()
-			until := func(want told) {
+			until := func(want wake) {
 				t.Helper()
 				for late := time.After(lab.Patience); ; {
 					select {
@@ -287,15 +287,15 @@ func TestFolderBehindALink(t *testing.T) {
 					}
 				}
 			}
-			until(told{true, "1"})
+			until(wake{true, "1"})
 			for _, next := range []string{"2", "3"} {
 				version(next)
 				if again == 0 {
 					require.NoError(t, os.RemoveAll(filepath.Join(root, string(next[0]-1))))
 				}
-				until(told{true, next})
+				until(wake{true, next})
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte(next+" changed"), 0o600))
-				until(told{false, next + " changed"}) // only an event causes such a call
+				until(wake{false, next + " changed"}) // only an event wakes before the folder has settled
 			}
 			cancel()
 			require.NoError(t, <-done)
