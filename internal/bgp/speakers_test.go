@@ -399,10 +399,16 @@ func TestRoutesSentBack(t *testing.T) {
 
 	// They have a limit too.
 	networks("no network")
+	s.untilNoRoute("r1", "red", "198.51.100.99/32")
 	sp.Peers[0].MaxPrefixes, sp.Peers[1].MaxPrefixes = 500/loopsPerRoute, 500/loopsPerRoute-1
 	s.apply(sp)
 	ended("fd00:1::1")
-	require.True(t, s.session("red", "10.0.1.1").Up)
+	s.until(func() error {
+		if e := s.session("red", "10.0.1.1"); !e.Up || e.Received < 500 {
+			return fmt.Errorf("%+v", e)
+		}
+		return nil
+	})
 }
 
 func TestDynamicExternal(t *testing.T) {
