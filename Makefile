@@ -248,9 +248,7 @@ cluster-lab: lab-kernel bin/labexec bin/matrix bin/bench-report ## the same in t
 ROWS      = ^(pods leave|`network: red`|`sourceIPBy|pod |the ingress IPs|`externalTrafficPolicy|ClusterIP|NodePort|EgressIP: |EgressFirewall|planned move: `kubectl|daemon|Egressway removed)
 PROXYROWS = ^(pods leave|`network: red`|`sourceIPBy|the ingress IPs|`externalTrafficPolicy|ClusterIP|NodePort|planned move: `kubectl|Egressway removed)
 cluster-test: lab-kernel bin/labexec bin/matrix ## check the part of that table that needs no more than a few minutes, on a cluster for each mode of kube-proxy, the one with IPVS in the lab's kernel (root)
-	@lab/cluster/matrix.sh -patient -only='$(ROWS)' static:nftables
-	@lab/cluster/matrix.sh -patient -only='$(PROXYROWS)' static:iptables
-	@lab/cluster/lab.sh matrix.sh -patient -only='$(PROXYROWS)' static:ipvs
+	@lab/cluster/test.sh '$(ROWS)' '$(PROXYROWS)'
 
 dist/agnhost.tar: bin/box
 	@mkdir -p dist

@@ -22,11 +22,12 @@ files=$(mktemp -d) memory=$(mktemp -d -p /dev/shm) # where that kernel has a fol
 trap 'rm -rf "$files" "$memory"' EXIT
 export MATRIX_RESULTS=$top/dist/matrix-lab KUBELAB=$here/lab-control.sh LAB_API=1 LAB_MEM=4G
 failed=() kernel_ended=124 # labexec's status then
+programs=${CLUSTER_PROGRAMS:-$here/programs.sh} # or what test.sh has from it
 for pair; do
 	cni=${pair%:*}
 	unset program module
 	# shellcheck source=programs.sh
-	. "$here/programs.sh"
+	. "$programs"
 	for attempt in 1 2; do
 		control=$files/${pair/:/-}-$attempt
 		mkdir "$control" "$memory/${pair/:/-}-$attempt"

@@ -13,18 +13,15 @@ kubectl -n shop rollout status daemonset/web --timeout=300s >/dev/null
 kubectl -n shop wait --for=condition=Ready egressservice/web --timeout=300s >/dev/null
 host=$(kubectl -n shop get egressservice web -o jsonpath='{.status.host}')
 
-# seen succeeds when the container outside sees a pod with a source; it leaves the answer in the variable answer.
-seen() { # POD SOURCE URL
-	answer=$(kubectl -n shop exec "$1" -- box ask "$3" 2>&1) && [ "$answer" = "$2 outside" ]
+# seen succeeds when the container outside sees a pod with the ingress IPs; it leaves the answers in the variable answers.
+seen() { # POD
+	answers=$(kubectl -n shop exec "$1" -- box ask "http://$outside4:8080/" "http://[$outside6]:8080/" 2>&1) &&
+		[ "$answers" = "$ingress4 outside"$'\n'"$ingress6 outside" ]
 }
 while read -r pod node; do
-	for family in "$ingress4 http://$outside4:8080/" "$ingress6 http://[$outside6]:8080/"; do
-		# shellcheck disable=SC2086 # words
-		for _ in $(seq 100); do seen "$pod" $family && break; done
-		# shellcheck disable=SC2086 # words
-		seen "$pod" $family || fail "$pod on $node: outside saw \"$answer\", not ${family% *}"
-		printf '  %-10s on %s: outside saw %s\n' "$pod" "$node" "${family% *}"
-	done
+	for _ in $(seq 100); do seen "$pod" && break; done
+	seen "$pod" || fail "$pod on $node: outside saw ${answers//$'\n'/, }, not $ingress4 and $ingress6"
+	printf '  %-10s on %s: outside saw %s and %s\n' "$pod" "$node" "$ingress4" "$ingress6"
 done < <(kubectl -n shop get pods -l role=web -o jsonpath='{range .items[*]}{.metadata.name} {.spec.nodeName}{"\n"}{end}')
 for url in "$outside4 http://$ingress4:8080/" "$outside6 http://[$ingress6]:8080/"; do
 	# shellcheck disable=SC2086 # words

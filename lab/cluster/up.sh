@@ -47,7 +47,7 @@ for program in go apt-get dpkg-deb flock nsenter; do
 done
 [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || fail "Debian's package debian-archive-keyring is missing: make deps installs it"
 
-[ -z "${CLUSTER_PROGRAMS-}" ] || steps=5 # lab.sh has built them
+[ -z "${CLUSTER_PROGRAMS-}" ] || steps=5 # lab.sh or test.sh has built them
 # shellcheck source=programs.sh
 . "${CLUSTER_PROGRAMS:-$here/programs.sh}"
 mkdir -p -m 700 "$state"

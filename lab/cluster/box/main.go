@@ -2,7 +2,7 @@
 //
 //	box                  holds the namespaces of a pod, as the image "pause" does
 //	box answer :8080     answers each HTTP request with the client's address and the name of the host
-//	box ask URL          prints such an answer
+//	box ask URL...       prints such answers
 //	box pod …            answers, and sends numbered datagrams all the time, see stream.go
 //	box netexec …        answers with the name of the host, as Kubernetes' agnhost does
 //	box outside …        answers, and records these datagrams by their sources

@@ -61,28 +61,37 @@ func mirror(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, client, name)
 }
 
-// ask prints the answer of a server, which has three seconds.
+// ask prints the answers of servers, in their order, until one fails. Each has three seconds.
 func ask(args []string) error {
 	f := flag.NewFlagSet("box ask", flag.ExitOnError)
 	from := f.String("from", "", "`IP` address of the question")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if f.NArg() != 1 {
-		return errors.New("usage: box ask [-from IP] URL")
+	if f.NArg() == 0 {
+		return errors.New("usage: box ask [-from IP] URL...")
 	}
 	dialer := &net.Dialer{}
 	if *from != "" {
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(*from)}
 	}
 	client := http.Client{Timeout: slower(3 * time.Second), Transport: &http.Transport{DialContext: dialer.DialContext}}
-	r, err := client.Get(f.Arg(0))
+	for _, url := range f.Args() {
+		if err := askOne(client, url); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func askOne(client http.Client, url string) error {
+	r, err := client.Get(url)
 	if err != nil {
 		return err
 	}
 	defer r.Body.Close()
 	if r.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask %s: %s", f.Arg(0), r.Status)
+		return fmt.Errorf("ask %s: %s", url, r.Status)
 	}
 	_, err = io.Copy(os.Stdout, r.Body)
 	return err

@@ -215,17 +215,23 @@ func (c *cluster) take(ctx context.Context, w wire) error {
 	return nil
 }
 
-// reaches asks the HTTP server of a pod by a command, and returns the address that it saw and its name.
-func (c *cluster) reaches(ctx context.Context, asked string, by ...string) (client, name string, err error) {
-	out, err := c.run(ctx, by[0], append(slices.Clone(by[1:]), asked)...)
+// answer is that of a pod's HTTP server: the address that it saw, and its name.
+type answer struct{ client, name string }
+
+// reaches asks the HTTP servers of pods by a command, and returns their answers in order.
+func (c *cluster) reaches(ctx context.Context, asked []string, by ...string) (answers []answer, err error) {
+	out, err := c.run(ctx, by[0], append(slices.Clone(by[1:]), asked...)...)
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
-	client, name, ok := strings.Cut(strings.TrimSpace(out), " ")
-	if !ok {
-		return "", "", fmt.Errorf("%s answered %q", asked, out)
+	for line := range strings.Lines(out) {
+		client, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		answers = append(answers, answer{client, name})
 	}
-	return client, name, nil
+	if len(answers) != len(asked) || slices.ContainsFunc(answers, func(a answer) bool { return a.name == "" }) {
+		return nil, fmt.Errorf("%s answered %q", strings.Join(asked, " "), out)
+	}
+	return answers, nil
 }
 
 // url is that of a host's HTTP server.

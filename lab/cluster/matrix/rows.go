@@ -154,17 +154,21 @@ func (r *run) allAnswer(service, asked, from string) (answers int, err error) {
 		return 0, err
 	}
 	maps.DeleteFunc(pods, func(_ string, p pod) bool { return p.app != service })
-	for range 50 {
-		_, name, err := r.reaches(r.ctx, asked, "docker", "exec", network(service), "box", "ask", "-from", from)
+	few := slices.Repeat([]string{asked}, 2*len(pods))
+	for answers < 50 {
+		saw, err := r.reaches(r.ctx, few, "docker", "exec", network(service), "box", "ask", "-from", from)
 		if err != nil {
 			return 0, err
 		}
-		answers++
-		if delete(pods, name); len(pods) == 0 {
+		answers += len(saw)
+		for _, a := range saw {
+			delete(pods, a.name)
+		}
+		if len(pods) == 0 {
 			return answers, nil
 		}
 	}
-	return 0, fmt.Errorf("%s: 50 answers, none of %s", asked, strings.Join(sorted(pods), " "))
+	return 0, fmt.Errorf("%s: %d answers, none of %s", asked, answers, strings.Join(sorted(pods), " "))
 }
 
 func local(r *run) (string, error) {
@@ -180,12 +184,12 @@ func local(r *run) (string, error) {
 		return "", fmt.Errorf("the pod is on %s, the host is %s", p.node, host)
 	}
 	for i, ip := range ingress["single"] {
-		saw, _, err := r.reaches(r.ctx, url(ip, 8080), "docker", "exec", "outside", "box", "ask", "-from", client[i])
+		saw, err := r.reaches(r.ctx, []string{url(ip, 8080)}, "docker", "exec", "outside", "box", "ask", "-from", client[i])
 		if err != nil {
 			return "", err
 		}
-		if saw != client[i] {
-			return "", fmt.Errorf("by %s the pod saw %s, not %s", ip, saw, client[i])
+		if saw[0].client != client[i] {
+			return "", fmt.Errorf("by %s the pod saw %s, not %s", ip, saw[0].client, client[i])
 		}
 	}
 	return r.lossless(nil, "single")
@@ -203,17 +207,18 @@ func inside(r *run) (string, error) {
 	}
 	answers := 0
 	for _, p := range ofApp(pods, "web") {
-		for _, ip := range service.Spec.ClusterIPs { // a pod that reaches itself sees its node's address
-			if err := r.seenBy(p, ip, func(saw string) bool { return saw != ingress["web"][0] && saw != ingress["web"][1] }); err != nil {
+		foreign := func(saw string) bool { return saw != ingress["web"][0] && saw != ingress["web"][1] }
+		for _, to := range []struct {
+			ips   []string
+			right func(saw string) bool
+		}{
+			{service.Spec.ClusterIPs, foreign}, // a pod that reaches itself sees its node's address
+			{ofApp(pods, "plain")[0].ips, func(saw string) bool { return slices.Contains(p.ips, saw) }},
+		} {
+			if err := r.seenBy(p, to.ips, to.right); err != nil {
 				return "", err
 			}
-			answers++
-		}
-		for _, ip := range ofApp(pods, "plain")[0].ips {
-			if err := r.seenBy(p, ip, func(saw string) bool { return slices.Contains(p.ips, saw) }); err != nil {
-				return "", err
-			}
-			answers++
+			answers += len(to.ips)
 		}
 	}
 	return fmt.Sprintf("%d answers", answers), nil
@@ -228,19 +233,25 @@ func ofApp(pods map[string]pod, app string) (found []pod) {
 	return found
 }
 
-// seenBy has a pod ask an address inside the cluster, where a right source has to be seen. With Cilium a pod does not reach itself by an
+// seenBy has a pod ask addresses inside the cluster, where a right source has to be seen. With Cilium a pod does not reach itself by an
 // IPv6 ClusterIP, with Egressway or without it, so it asks until another pod answers.
-func (r *run) seenBy(p pod, ip string, right func(saw string) bool) error {
+func (r *run) seenBy(p pod, ips []string, right func(saw string) bool) error {
 	ask := []string{"kubectl", "-n", "shop", "exec", p.name, "--", "box", "ask"}
-	saw, name, err := r.reaches(r.ctx, url(ip, 8080), ask...)
-	for range 9 {
+	var asked []string
+	for _, ip := range ips {
+		asked = append(asked, url(ip, 8080))
+	}
+	answers, err := r.reaches(r.ctx, asked, ask...)
+	for range 19 {
 		if err == nil || r.cni != "cilium" {
 			break
 		}
-		saw, name, err = r.reaches(r.ctx, url(ip, 8080), ask...)
+		answers, err = r.reaches(r.ctx, asked, ask...)
 	}
-	if err == nil && !right(saw) {
-		err = fmt.Errorf("%s, asked at %s, saw %s as %s", name, ip, p.name, saw)
+	for i, a := range answers {
+		if !right(a.client) {
+			err = errors.Join(err, fmt.Errorf("%s, asked at %s, saw %s as %s", a.name, ips[i], p.name, a.client))
+		}
 	}
 	return err
 }
@@ -253,16 +264,16 @@ func nodePort(r *run) (string, error) {
 		return "", err
 	}
 	answers := 0
-	for _, name := range sorted(r.nodes) {
-		for i, ip := range r.nodes[name].own {
-			for range 4 {
-				asked := url(ip, service.Spec.Ports[0].NodePort)
-				if _, _, err := r.reaches(r.ctx, asked, "docker", "exec", "outside", "box", "ask", "-from", client[i]); err != nil {
-					return "", err
-				}
-				answers++
-			}
+	for i, from := range client {
+		var asked []string
+		for _, name := range sorted(r.nodes) {
+			one := url(r.nodes[name].own[i], service.Spec.Ports[0].NodePort)
+			asked = append(asked, slices.Repeat([]string{one}, 4)...)
 		}
+		if _, err := r.reaches(r.ctx, asked, "docker", "exec", "outside", "box", "ask", "-from", from); err != nil {
+			return "", err
+		}
+		answers += len(asked)
 	}
 	return fmt.Sprintf("%d answers", answers), nil
 }
@@ -286,9 +297,12 @@ func secondary(r *run) (seen string, err error) {
 		err = errors.Join(err, undo)
 	}()
 	err = await(r.ctx, "a question that arrives without an ingress IP", func() (bool, error) {
-		saw, _, err := r.reaches(r.ctx, url(second, 8080), "kubectl", "-n", "shop", "exec", asking.name, "--", "box", "ask")
-		seen = asking.node + "'s pod was seen as " + saw
-		return err == nil && saw != ingress["web"][0], err
+		saw, err := r.reaches(r.ctx, []string{url(second, 8080)}, "kubectl", "-n", "shop", "exec", asking.name, "--", "box", "ask")
+		if err != nil {
+			return false, err
+		}
+		seen = asking.node + "'s pod was seen as " + saw[0].client
+		return saw[0].client != ingress["web"][0], nil
 	})
 	return seen, err
 }
