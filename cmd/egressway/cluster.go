@@ -169,10 +169,7 @@ func summary(ctx context.Context, f *fleet.Fleet, d fleet.Daemon, s *status.Summ
 	case err != nil:
 		return err
 	case code != exitOK:
-		if text := strings.TrimPrefix(strings.TrimSpace(errs.String()), "egressway: "); text != "" {
-			return errors.New(text)
-		}
-		return killedError(code)
+		return failure(code, errs.String())
 	}
 	if err := json.Unmarshal(out.Bytes(), s); err != nil {
 		return fmt.Errorf("read its status: %w", err)
@@ -203,6 +200,14 @@ func result(code int, err error) error {
 		return killedError(code)
 	}
 	return invalidError{} // the daemon's pod has printed it
+}
+
+// failure returns the error of a command in a daemon's pod, by its exit code and what it said.
+func failure(code int, said string) error {
+	if text := strings.TrimPrefix(strings.TrimSpace(said), "egressway: "); text != "" {
+		return errors.New(text)
+	}
+	return killedError(code)
 }
 
 // killedError is the exit code of a command that ended without a word, as when its container was stopped.

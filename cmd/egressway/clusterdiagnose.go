@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,17 +40,17 @@ Exit codes: 0 the archive has those of all nodes; 1 it could not be written, or 
 			if !cmd.Flags().Changed("timeout") {
 				o.timeout = diagnosedWithin
 			}
-			return o.diagnose(cmd.Context(), cmd.OutOrStdout(), nodes, file)
+			return o.diagnose(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), nodes, file)
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "all nodes")
-	c.Flags().StringVarP(&file, "file", "f", "", "archive `file` to write (default: egressway-cluster-TIME.tar here)")
+	c.Flags().StringVarP(&file, "file", "f", "", "archive `file` to write; - writes to standard output (default: egressway-cluster-TIME.tar here)")
 	_ = c.MarkFlagFilename("file", "tar") // fails for an unknown flag only
 	return c
 }
 
 // diagnose writes the archives of the nodes, or of all, into one.
-func (o *overview) diagnose(ctx context.Context, stdout io.Writer, nodes []string, file string) error {
+func (o *overview) diagnose(ctx context.Context, stdout, stderr io.Writer, nodes []string, file string) error {
 	f, err := fleet.Open(o.Options)
 	if err != nil {
 		return err
@@ -69,14 +67,17 @@ func (o *overview) diagnose(ctx context.Context, stdout io.Writer, nodes []strin
 	began := time.Now().UTC()
 	dir := "egressway-cluster-" + began.Format("20060102T150405Z")
 	file = cmp.Or(file, dir+".tar")
-	out, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("-f %s: %w: name a file that can be written", file, err)
+	silent := 0
+	write := func(to io.Writer) error {
+		a := &archive{to: tar.NewWriter(to), dir: dir, at: began}
+		silent = o.collect(ctx, f, daemons, a)
+		return a.close()
 	}
-	a := &archive{to: tar.NewWriter(out), dir: dir, at: began}
-	silent := o.collect(ctx, f, daemons, a)
-	if err := errors.Join(a.close(), out.Chmod(0o600), out.Close()); err != nil {
-		return fmt.Errorf("-f %s: %w", file, err)
+	if err := writeArchive(file, stdout, write); err != nil {
+		return err
+	}
+	if file == "-" {
+		stdout = stderr
 	}
 	fmt.Fprintf(stdout, "wrote %s, of %d of %d nodes\n", file, len(daemons)-silent, len(daemons))
 	return unanswered(silent, len(daemons))
@@ -131,7 +132,7 @@ func diagnosisOf(ctx context.Context, f *fleet.Fleet, d fleet.Daemon) ([]byte, e
 	var out, errs limited
 	code, err := f.Run(ctx, d, &out, &errs, "diagnose", "-f", "-")
 	if err == nil && code != exitOK {
-		err = errors.New(strings.TrimSpace(errs.String()))
+		err = failure(code, errs.String())
 	}
 	return out.Bytes(), err
 }

@@ -92,22 +92,37 @@ func (d *diagnosis) run(ctx context.Context, stdout, stderr io.Writer) error {
 	host, _ := os.Hostname()
 	d.dir = fmt.Sprintf("egressway-%s-%s", cmp.Or(host, "node"), d.began.Format("20060102T150405Z"))
 	file := cmp.Or(d.file, d.dir+".tar.gz")
-	if file == "-" {
-		size, err := d.write(ctx, stdout)
-		if err == nil {
-			fmt.Fprintf(stderr, "wrote %s%s\n", bytesText(size), d.missing())
-		}
+	size := int64(0)
+	if err := writeArchive(file, stdout, func(to io.Writer) (err error) {
+		size, err = d.write(ctx, to)
 		return err
+	}); err != nil {
+		return err
+	}
+	if file == "-" {
+		fmt.Fprintf(stderr, "wrote %s%s\n", bytesText(size), d.missing())
+		return nil
+	}
+	fmt.Fprintf(stdout, "wrote %s, %s%s\n", file, bytesText(size), d.missing())
+	return nil
+}
+
+// writeArchive has write fill a file that its owner alone can read, or standard output, if the file is "-".
+func writeArchive(file string, stdout io.Writer, write func(io.Writer) error) error {
+	if file == "-" {
+		return write(stdout)
 	}
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("-f %s: %w: name a file that can be written, or - for standard output", file, err)
 	}
-	size, err := d.write(ctx, f)
-	if err := errors.Join(err, f.Chmod(0o600), f.Close()); err != nil {
+	err = f.Chmod(0o600) // it may exist
+	if err == nil {
+		err = write(f)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("-f %s: %w", file, err)
 	}
-	fmt.Fprintf(stdout, "wrote %s, %s%s\n", file, bytesText(size), d.missing())
 	return nil
 }
 

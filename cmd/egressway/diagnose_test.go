@@ -150,6 +150,40 @@ networks:
 	require.Contains(t, files["errors.txt"], "status.json: no daemon answers on socket "+filepath.Join(dir, "egressway.sock")+"\n")
 }
 
+// TestWriteArchive writes to a file that others could read until now, to standard output, and where no file can be.
+func TestWriteArchive(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "report.tar")
+	require.NoError(t, os.WriteFile(file, []byte("of an earlier run"), 0o644))
+	var out bytes.Buffer
+	write := func(to io.Writer) error {
+		if file != "-" {
+			info, err := os.Stat(file)
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), info.Mode(), "while it is written")
+		}
+		_, err := to.Write([]byte("archive"))
+		return err
+	}
+	require.NoError(t, writeArchive(file, &out, write))
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "archive", string(text))
+	require.Empty(t, out.String())
+
+	file = "-"
+	require.NoError(t, writeArchive(file, &out, write))
+	require.Equal(t, "archive", out.String())
+
+	file = t.TempDir()
+	require.ErrorContains(t, writeArchive(file, &out, write), "name a file that can be written, or - for standard output")
+}
+
+// TestFailure has a command in a daemon's pod that says why it failed, and one that is killed.
+func TestFailure(t *testing.T) {
+	require.EqualError(t, failure(exitError, "egressway: no room\n"), "no room")
+	require.ErrorContains(t, failure(137, ""), "ended with code 137")
+}
+
 // TestDiagnoseAsksTheDaemon runs diagnose with a daemon that answers.
 func TestDiagnoseAsksTheDaemon(t *testing.T) {
 	dir := t.TempDir()
