@@ -400,7 +400,7 @@ type Moves struct {
 	// at all. The leader's value is in force on all nodes; with `source.manifests`, each node's own
 	KeepFlows Duration `yaml:"keepFlows"`
 	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination
-	// grace period
+	// grace period, or below its systemd unit's `TimeoutStopSec`, 90 s unless set
 	Within Duration `yaml:"within"`
 }
 
