@@ -280,6 +280,7 @@ type Problem struct {
 	Reason  Reason `json:"reason"`          // a word for machines, CamelCase
 	Message string `json:"message"`         // the fault, and what would be right
 	Where   string `json:"where,omitempty"` // file:line, where the source is a file
+	Node    string `json:"node,omitempty"`  // the node that has it, where others may not; empty: all nodes find it
 	More    int    `json:"more,omitempty"`  // further bad values of the same field
 }
 

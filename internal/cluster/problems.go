@@ -29,6 +29,7 @@ func SortProblems(problems []Problem) []Problem {
 			cmp.Compare(a.Reason, b.Reason),
 			cmp.Compare(a.Message, b.Message),
 			cmp.Compare(a.More, b.More),
+			cmp.Compare(a.Node, b.Node),
 		)
 	}
 	slices.SortFunc(problems, func(a, b Problem) int {

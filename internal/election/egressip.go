@@ -187,10 +187,10 @@ func assigned(all []Sitting) metav1.Condition {
 	})
 }
 
-// refused returns the problem of an address that no host may serve, though it has one; nil: there is none.
-func refused(a netip.Addr, problems []cluster.Problem) *cluster.Problem {
+// refused returns the problem of an address that its host may not serve; nil: there is none.
+func refused(a netip.Addr, host string, problems []cluster.Problem) *cluster.Problem {
 	i := slices.IndexFunc(problems, func(p cluster.Problem) bool {
-		return (p.Reason == cluster.ReasonEgressIPConflict || p.Reason == cluster.ReasonAddressConflict) && p.Value == a.String()
+		return (p.Node == "" || p.Node == host) && (p.Reason == cluster.ReasonEgressIPConflict || p.Reason == cluster.ReasonAddressConflict) && p.Value == a.String()
 	})
 	if i < 0 {
 		return nil
@@ -208,7 +208,7 @@ func programmedAll(reports map[string]cluster.Report, all []Sitting, problems []
 		}
 	}
 	return together(ConditionProgrammed, hosted, func(s Sitting) metav1.Condition {
-		p := refused(s.Addr, problems)
+		p := refused(s.Addr, s.Host, problems)
 		switch {
 		case p != nil:
 			return metav1.Condition{Status: metav1.ConditionFalse, Reason: string(p.Reason), Message: p.Message}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
 )
@@ -94,6 +95,21 @@ func TestAddressHasOneOwner(t *testing.T) {
 		require.Equal(t, s.Slot.String(), p.Value)
 		require.Contains(t, p.Message, "belongs to "+owner)
 	}
+}
+
+// TestRefusedByOneNode has a node refuse an address that it has itself: no host serves it if that is the host, which another one does.
+func TestRefusedByOneNode(t *testing.T) {
+	a := netip.MustParseAddr("192.0.2.1")
+	p := cluster.Problem{Reason: cluster.ReasonEgressIPConflict, Value: a.String(), Node: "n1", Message: "is an address of node n1"}
+	reports := map[string]cluster.Report{"n1": {AppliedIPs: 5}, "n2": {AppliedIPs: 5}}
+	at := func(host string) metav1.Condition {
+		return programmedAll(reports, []Sitting{{Holder: cluster.Holder{Addr: a, Host: host}, View: View{Kind: cluster.KindEgressIP, Since: 5}}}, []cluster.Problem{p})
+	}
+	require.Equal(t, metav1.ConditionFalse, at("n1").Status)
+	require.Equal(t, "192.0.2.1: is an address of node n1", at("n1").Message)
+	require.Equal(t, metav1.ConditionTrue, at("n2").Status)
+	p.Node = ""
+	require.Equal(t, metav1.ConditionFalse, at("n2").Status)
 }
 
 // TestNoAssignableNode expects an address without a host to say which label is missing.

@@ -65,7 +65,7 @@ func (t *term) electIPs(
 		t.ips = egressIPs{}
 		return nil
 	}
-	found, dead, labelled := ofEgressIPs(in.Problems), election.Dead(reports), anyAssignable(in.Objects, reports)
+	found, dead, labelled := ofEgressIPs(withReported(in.Problems, reports)), election.Dead(reports), anyAssignable(in.Objects, reports)
 	pruned, keep := api.PrunedItems(), time.Duration(in.Config.Moves.KeepFlows)
 	want := make(map[cluster.Key]kube.WantedItems, all.Len())
 	said := make(map[cluster.Key][]kube.Event, all.Len())
@@ -85,7 +85,7 @@ func (t *term) electIPs(
 			if sittings = append(sittings, next); next.Host != "" {
 				w.Items = append(w.Items, next.Holder)
 			}
-			if problems = without(problems, choice.Problem); choice.Problem != nil {
+			if problems = without(problems, choice); choice.Problem != nil {
 				said[key] = appendEvent(said[key], *choice.Problem, labelled)
 			}
 			t.decideIP(seat, e, next.Holder)
@@ -138,7 +138,7 @@ func (t *term) decideIP(seat election.Seat, e cluster.EgressIP, next cluster.Hol
 // ofEgressIPs groups the problems of EgressIPs by object.
 func ofEgressIPs(problems []cluster.Problem) map[string][]cluster.Problem {
 	found := map[string][]cluster.Problem{}
-	for _, p := range problems {
+	for _, p := range cluster.SortProblems(slices.Clone(problems)) {
 		if p.Kind == cluster.KindEgressIP.String() {
 			found[p.Object] = append(found[p.Object], p)
 		}

@@ -9,13 +9,16 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// unservedMost limits the problems of EgressServices in a report.
+// unservedMost limits the problems of EgressServices and EgressIPs in a report.
 const unservedMost = 50
 
-// Unserved returns the problems of EgressServices that depend on the node, at most unservedMost: each node has other paths.
+// Unserved returns the problems of EgressServices and EgressIPs that other nodes may not have, at most unservedMost: each node has other
+// paths and addresses. A node without the VRF of an unlisted network is no host, and steers to one.
 func Unserved(planned []cluster.Problem) (all []cluster.Problem) {
 	for _, p := range planned {
-		if p.Kind == "EgressService" && p.Reason == plan.ReasonPathsExhausted && len(all) < unservedMost {
+		kept := p.Kind == cluster.KindEgressService.String() || p.Kind == cluster.KindEgressIP.String()
+		alone := p.Node != "" || p.Reason == plan.ReasonPathsExhausted // earlier versions name no node
+		if kept && alone && p.Reason != plan.ReasonVRFMissing && len(all) < unservedMost {
 			all = append(all, p)
 		}
 	}
@@ -42,9 +45,11 @@ func byObject(problems []cluster.Problem) map[string][]cluster.Problem {
 	return found
 }
 
-// without removes the reason why there is no host, which the condition HostAssigned has.
-func without(problems []cluster.Problem, p *cluster.Problem) []cluster.Problem {
+// without removes the reason why there is no host, which the condition HostAssigned has. If there is one, it has the VRF of an unlisted
+// network that the leader's node lacks.
+func without(problems []cluster.Problem, choice election.Choice) []cluster.Problem {
 	return slices.DeleteFunc(slices.Clone(problems), func(q cluster.Problem) bool {
-		return q.Reason == election.ReasonNoHost || p != nil && q == *p
+		return q.Reason == election.ReasonNoHost || choice.Problem != nil && q == *choice.Problem ||
+			choice.Host != "" && q.Node != "" && q.Reason == plan.ReasonVRFMissing
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -18,4 +19,24 @@ func TestUnservedIsReported(t *testing.T) {
 	require.Len(t, Unserved(slices.Repeat([]cluster.Problem{web}, 1000)), unservedMost)
 	found := byObject(withReported([]cluster.Problem{other}, map[string]cluster.Report{"c": {Unserved: []cluster.Problem{web}}, "d": {}}))
 	require.Equal(t, []cluster.Problem{other, web}, found["shop/web"])
+}
+
+// TestOneNodesProblems has an address that one node has itself, of objects of both kinds, and a VRF that the leader's node lacks.
+func TestOneNodesProblems(t *testing.T) {
+	held := func(kind, object string) cluster.Problem {
+		return cluster.Problem{
+			Kind: kind, Object: object, Field: "spec.egressIPs", Value: "203.0.113.7", Reason: cluster.ReasonAddressConflict,
+			Message: "is an address of node c", Node: "c",
+		}
+	}
+	web, team := held("EgressService", "shop/web"), held("EgressIP", "team")
+	vrf := cluster.Problem{Kind: "EgressService", Object: "shop/web", Field: "spec.network", Reason: plan.ReasonVRFMissing, Node: "a"}
+	require.Equal(t, []cluster.Problem{web, team}, Unserved([]cluster.Problem{web, vrf, team}))
+
+	reports := map[string]cluster.Report{"c": {Unserved: []cluster.Problem{web, team}}}
+	require.Equal(t, []cluster.Problem{team}, ofEgressIPs(withReported(nil, reports))["team"])
+	found := byObject(withReported([]cluster.Problem{vrf}, reports))["shop/web"]
+	require.ElementsMatch(t, []cluster.Problem{web, vrf}, found)
+	require.Equal(t, []cluster.Problem{web}, without(found, election.Choice{Host: "b"}))
+	require.Equal(t, found, without(found, election.Choice{}), "no node may have it")
 }

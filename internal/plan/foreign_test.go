@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -33,8 +34,31 @@ func TestObjectNamesLAN(t *testing.T) {
 	require.Equal(t, before.DataPlane, after.DataPlane)
 	require.Equal(t, before.Routes, after.Routes)
 	require.True(t, slices.ContainsFunc(problems, func(p cluster.Problem) bool {
-		return p.Object == "other/x" && p.Reason == plan.ReasonVRFMissing
+		return p.Object == "other/x" && p.Reason == plan.ReasonVRFMissing && p.Node == "a"
 	}), "%v", problems)
+}
+
+// TestIngressIPOnALink has a link of node a carry the ingress IP: that concerns this node alone, unless a Node object has the address.
+func TestIngressIPOnALink(t *testing.T) {
+	s := storyOf(t, "one-service")
+	ingress := addr("203.0.113.10")
+	want := func(node string) {
+		t.Helper()
+		_, problems := plan.Build(s)
+		i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Object == "shop/web" && p.Value == ingress.String() })
+		require.GreaterOrEqual(t, i, 0, "%v", problems)
+		require.Equal(t, plan.ReasonInvalidAddress, problems[i].Reason)
+		require.Equal(t, node, problems[i].Node)
+	}
+	links := s.Facts.Links
+	s.Facts.Links = append(slices.Clone(links), plan.Link{Name: "vip0", Index: 99, Addrs: []netip.Prefix{netip.PrefixFrom(ingress, 32)}})
+	want("a")
+	b := s.Objects.Nodes.At("b")
+	b.Addresses = append(addrs(), append(b.Addresses, ingress)...)
+	s.Objects.Nodes = s.Objects.Nodes.With("b", b)
+	want("")
+	s.Facts.Links = links
+	want("")
 }
 
 // TestNodeListsAPod has the Node of b list the address of a selected pod of node a, as b's kubelet may write it. The pod stays selected.

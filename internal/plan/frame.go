@@ -384,6 +384,7 @@ func (f *frame) reportUnserved(problems *findings, s *source) {
 		problems.of(s.id, field, value, ReasonPathsExhausted,
 			"node %s has no path id left for %s, and drops packets that need it: marks.mask has room for %d paths, widen it",
 			f.node, path, f.marks.MaxPath())
+		problems.onlyOn(f.node, len(problems.problems)-1)
 	}
 	if f.lacking[PathKey{PathNetwork, s.network.name}] {
 		report(kinds[s.id.Kind].words().network, s.network.name, "network "+s.network.name)

@@ -37,10 +37,12 @@ type ground struct {
 	nodeIPs map[netip.Addr]string // the node that has it
 	peers   map[netip.Addr]string // the network whose BGP peer it is
 	away    map[netip.Addr]string // further addresses that no ingress IP may have: gateways and the API server
-	inside  []netip.Prefix        // pods' and Services' ranges
-	ranges  []netip.Prefix        // pods' ranges
-	ranged  Families              // families for which pod ranges are known
-	cluster []netip.Prefix        // destinations inside the cluster, without single Services, pods and secondary addresses
+	// apiEndpoints are those of away that all nodes know, from the endpoints of the API server's Service.
+	apiEndpoints map[netip.Addr]bool
+	inside       []netip.Prefix // pods' and Services' ranges
+	ranges       []netip.Prefix // pods' ranges
+	ranged       Families       // families for which pod ranges are known
+	cluster      []netip.Prefix // destinations inside the cluster, without single Services, pods and secondary addresses
 
 	secondary []netip.Addr      // other nodes' secondary addresses that are inside the cluster, unless they are ingress IPs; sorted
 	own       cluster.Secondary // this node's
@@ -62,7 +64,7 @@ func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 		node: s.Node, config: s.Config, marks: Marks{Mask: s.Config.Marks.Mask, Priority: s.Config.Marks.RulePriority},
 		nodes: s.Objects.Nodes, namespaces: s.Objects.Namespaces, links: links, apiServer: s.APIServer,
 		nodeIPs: map[netip.Addr]string{}, peers: map[netip.Addr]string{}, allowed: map[allowance]bool{},
-		away: map[netip.Addr]string{}, heard: s.Heard,
+		away: map[netip.Addr]string{}, apiEndpoints: map[netip.Addr]bool{}, heard: s.Heard,
 	}
 	g.readAway(s)
 	g.readNodes(s.Objects.ServiceCIDRs)
@@ -103,7 +105,7 @@ func (g *ground) readAway(s *Snapshot) {
 	}
 	for _, e := range s.Objects.Endpoints.At(cluster.APIService) {
 		if a, err := cluster.ParseAddr(e.Address); err == nil {
-			g.away[a] = "the API server's"
+			g.away[a], g.apiEndpoints[a] = "the API server's", true
 		}
 	}
 }

@@ -394,6 +394,7 @@ func (g *ground) networkOf(id cluster.ID, name string, f *findings) *network {
 	}
 	if !n.listed && !n.usable {
 		refuse(ReasonVRFMissing, "the configuration has no such network, nor node %s a VRF device of that name", g.node)
+		f.onlyOn(g.node, len(f.problems)-1)
 	}
 	if !g.allows(n, id.Namespace) {
 		refuse(ReasonNetworkNotAllowed, "namespace %s may not use network %s: its labels do not match the network's namespaces selector %q",

@@ -248,6 +248,19 @@ func (g *ground) whose(a netip.Addr) string {
 	return g.away[a]
 }
 
+// aloneKnows reports whether whose may name no use of an address on other nodes: no object has it.
+func (g *ground) aloneKnows(a netip.Addr) bool {
+	if g.nodeIPs[a] == "" {
+		return g.peers[a] == "" && !g.apiEndpoints[a]
+	}
+	for _, n := range g.nodes.All() {
+		if slices.Contains(n.Addresses, a) {
+			return false
+		}
+	}
+	return true
+}
+
 // howToShare explains in a problem how Services of two namespaces share an ingress IP.
 const howToShare = "Services of several namespaces share one where each has the annotation metallb.io/allow-shared-ip with the same value"
 
@@ -284,7 +297,11 @@ func (r *redone) parseSeat(g *ground, text string) (a netip.Addr, ok bool) {
 	case why != "":
 		r.refuseSeat(text, ReasonInvalidAddress, "%s cannot be announced nor be a source address", why)
 	case g.whose(a) != "":
+		had := len(r.findings.problems)
 		r.refuseSeat(text, r.words().seatInvalid, "is %s", g.whose(a))
+		if g.aloneKnows(a) {
+			r.findings.onlyOn(g.node, had)
+		}
 	default:
 		return a, true
 	}
@@ -617,6 +634,13 @@ func (f *findings) problem(kind, object, field, value string, reason cluster.Rea
 // of adds a problem of an object.
 func (f *findings) of(id cluster.ID, field, value string, reason cluster.Reason, format string, args ...any) {
 	f.problem(id.Kind.String(), id.Key.String(), field, value, reason, format, args...)
+}
+
+// onlyOn says of the problems from an index on that other nodes may not have them.
+func (f *findings) onlyOn(node string, from int) {
+	for i := range f.problems[from:] {
+		f.problems[from+i].Node = node
+	}
 }
 
 // sample adds a problem of an object, or only counts it once fewProblems of its kind are listed. Callers should pass

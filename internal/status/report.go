@@ -188,6 +188,7 @@ type Problem struct {
 	Reason  cluster.Reason `json:"reason"`
 	Message string         `json:"message"`
 	Where   string         `json:"where,omitempty"`
+	Node    string         `json:"node,omitempty"`
 	More    int            `json:"more,omitempty"`
 }
 
