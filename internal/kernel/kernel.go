@@ -53,6 +53,7 @@ type Node struct {
 	facts   knownFacts
 	trouble knownProblems
 	hook    bool             // the kernel has the egress hook of devices
+	arp     bool             // and nftables' family arp
 	now     func() time.Time // nil: time.Now
 }
 
@@ -71,6 +72,9 @@ func Open() (*Node, error) {
 	}
 	if err == nil {
 		n.hook, err = n.nft.HasEgressHook()
+	}
+	if err == nil {
+		n.arp, err = n.nft.HasARP()
 	}
 	if err != nil {
 		n.Close()
@@ -180,7 +184,7 @@ func (n *Node) readFacts(ctx context.Context, tables []uint32) (plan.Facts, erro
 	if err != nil {
 		return plan.Facts{}, err
 	}
-	return plan.Facts{Links: links, Routed: routed, Gateways: gateways, EgressHook: n.hook}, nil
+	return plan.Facts{Links: links, Routed: routed, Gateways: gateways, EgressHook: n.hook, ARP: n.arp}, nil
 }
 
 // EndContradictions ends the connections that contradict the plan in force, see Audit.End.

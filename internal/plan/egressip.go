@@ -416,6 +416,10 @@ func (f *frame) answersOn(s *source) string {
 
 // answeredOnLink reports whether a source's address is in the subnet of an uplink of this node, so that its host answers for it there.
 func (f *frame) answeredOnLink(s *source) bool {
-	holds := func(l linkSubnet) bool { return l.holds(s.id.Slot) }
-	return s.id.Kind == cluster.KindEgressIP && slices.ContainsFunc(f.neighbours[s.network.name], holds)
+	return s.id.Kind == cluster.KindEgressIP && holdAddress(f.neighbours[s.network.name], s.id.Slot)
+}
+
+// holdAddress reports whether a neighbour in one of the subnets may have an address.
+func holdAddress(all []linkSubnet, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(l linkSubnet) bool { return l.holds(a) })
 }

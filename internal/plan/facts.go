@@ -37,6 +37,7 @@ func ReadFacts(data []byte) (Facts, error) {
 		} `yaml:"paths"`
 		Gateways   []netip.Addr `yaml:"gateways"`
 		EgressHook *bool        `yaml:"egressHook"`
+		ARP        *bool        `yaml:"arp"`
 		Routed     []struct {
 			Table uint32 `yaml:"table"`
 			IPv4  bool   `yaml:"ipv4"`
@@ -50,7 +51,7 @@ func ReadFacts(data []byte) (Facts, error) {
 	}
 	f := Facts{
 		Paths: map[PathKey]PathID{}, Routed: map[uint32]Families{}, Gateways: file.Gateways,
-		EgressHook: file.EgressHook == nil || *file.EgressHook,
+		EgressHook: file.EgressHook == nil || *file.EgressHook, ARP: file.ARP == nil || *file.ARP,
 	}
 	for i, l := range file.Links {
 		if l.Name == "" {
@@ -79,7 +80,7 @@ const assumedTable = 1000000
 // Assume invents facts for a node whose kernel cannot be read: its VRF devices exist as configured, with a route in each,
 // and every other node is on the same LAN.
 func Assume(c *config.Config, objects cluster.Objects, node string) Facts {
-	f := Facts{Routed: map[uint32]Families{mainTable: {IPv4: true, IPv6: true}}, EgressHook: true}
+	f := Facts{Routed: map[uint32]Families{mainTable: {IPv4: true, IPv6: true}}, EgressHook: true, ARP: true}
 	lan := Link{Name: "lan", Index: 2, Up: true, MTU: 1500}
 	for _, a := range objects.Nodes.At(node).Internal {
 		lan.Addrs = append(lan.Addrs, sharedSubnet(a, objects.Nodes))

@@ -94,3 +94,20 @@ func TestNodeListsAPod(t *testing.T) {
 		Message: "is an address of node b, not of a pod on node a",
 	})
 }
+
+// TestNoARPFamily has the host of an EgressIP in the subnet of an uplink lack nftables' family arp: it does not answer, and says so.
+func TestNoARPFamily(t *testing.T) {
+	s := storyOf(t, "on-link")
+	with, problems := plan.Build(s)
+	require.NotZero(t, with.DataPlane.OnLink.Len())
+	silent := func(p cluster.Problem) bool { return p.Reason == plan.ReasonNoARPFamily }
+	require.False(t, slices.ContainsFunc(problems, silent))
+
+	s.Facts.ARP = false
+	without, problems := plan.Build(s)
+	require.Zero(t, without.DataPlane.OnLink.Len())
+	i := slices.IndexFunc(problems, silent)
+	require.GreaterOrEqual(t, i, 0, "%v", problems)
+	require.Equal(t, "EgressIP", problems[i].Kind)
+	require.Equal(t, "a", problems[i].Node)
+}

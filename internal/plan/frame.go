@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -28,7 +29,8 @@ type frame struct {
 	leaving    bool                    // the node is draining
 	left       bool                    // the node has handed its services over
 	unsure     []string                // devices on which this node answers for no address
-	neighbours map[string][]linkSubnet // subnets of the links of each network
+	neighbours map[string][]linkSubnet // subnets of the links of each network in which this node may answer
+	mute       map[string][]linkSubnet // those where it would, with another kernel
 	noShare    string                  // why nodes cannot share a path, and a remedy; empty: they can
 	// ordered reports that path ids depend on the age of sources, because some ids were not in force before.
 	ordered bool
@@ -50,6 +52,9 @@ func newFrame(g *ground, s *Snapshot, targets []target) *frame {
 		routed: maps.Clone(s.Facts.Routed), heard: maps.Clone(s.Heard), leaving: s.Draining,
 		left: s.Leaving, unsure: slices.Clone(s.Unsure), neighbours: g.linkSubnets(),
 		silent: map[string]bool{}, sharers: map[string]bool{}, routes: make([]Route, 0, 2*(len(g.networks)+len(targets))),
+	}
+	if !s.Facts.ARP {
+		f.neighbours, f.mute = nil, f.neighbours
 	}
 	for _, t := range targets {
 		if t.key.Kind == PathSteer {
@@ -365,14 +370,15 @@ func (f *frame) planRules() {
 	}
 }
 
-// unserved reports, for each source, the needed paths that have no id.
+// unserved reports, for each source, the needed paths that have no id, and addresses for which this node cannot answer.
 func (f *frame) unserved(sources []*source) (problems findings) {
-	if len(f.lacking) == 0 {
+	if len(f.lacking) == 0 && len(f.mute) == 0 {
 		return problems
 	}
 	for _, s := range sources {
 		if s != nil && s.network != nil {
 			f.reportUnserved(&problems, s)
+			f.reportMute(&problems, s)
 		}
 	}
 	return problems
@@ -391,6 +397,16 @@ func (f *frame) reportUnserved(problems *findings, s *source) {
 	}
 	if f.lacking[PathKey{PathSteer, s.leads.host}] {
 		report("status.host", s.leads.host, fmt.Sprintf("host %s in network %s", s.leads.host, s.network.name))
+	}
+}
+
+// reportMute reports an address of an EgressIP for which this node, its host, would answer with another kernel.
+func (f *frame) reportMute(problems *findings, s *source) {
+	if s.host == f.node && s.id.Kind == cluster.KindEgressIP && holdAddress(f.mute[s.network.name], s.id.Slot) {
+		problems.of(s.id, kinds[s.id.Kind].words().seats, s.id.Slot.String(), ReasonNoARPFamily,
+			"node %s does not answer ARP and neighbour discovery for it: its kernel has no nftables family arp; use one with "+
+				"CONFIG_NF_TABLES_ARP, or announce the address by BGP and set onLink: off in network %s", f.node, s.network.name)
+		problems.onlyOn(f.node, len(problems.problems)-1)
 	}
 }
 

@@ -60,6 +60,8 @@ type Facts struct {
 	Gateways []netip.Addr
 	// EgressHook reports that the kernel has nftables' egress hook of devices, which PathShared needs.
 	EgressHook bool
+	// ARP reports that the kernel has nftables' family arp, without which a node does not answer for addresses on its links.
+	ARP bool
 }
 
 // Families is a set of address families.

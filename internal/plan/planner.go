@@ -278,7 +278,7 @@ func (r *pass) moves(s *source) bool {
 func (r *pass) frameDiffers() bool {
 	f, last := r.frame, &r.last
 	return r.fromScratch || f.ground != r.ground || r.targets.changed || f.ordered && r.targets.reordered ||
-		r.Facts.EgressHook != last.Facts.EgressHook ||
+		r.Facts.EgressHook != last.Facts.EgressHook || r.Facts.ARP != last.Facts.ARP ||
 		!maps.Equal(r.Facts.Paths, last.Facts.Paths) || !maps.Equal(r.Facts.Routed, last.Facts.Routed) ||
 		!sameHeard(r.Heard, last.Heard) || r.Draining != last.Draining || r.Leaving != f.left || !slices.Equal(r.Unsure, f.unsure) ||
 		slices.ContainsFunc(f.watched, func(node string) bool { return r.answers(node) == f.silent[node] })
@@ -307,6 +307,7 @@ func (r *pass) remember() {
 	last.Facts.Links, last.Facts.Gateways = r.Facts.Links, r.Facts.Gateways
 	last.Objects.Secondary = r.Objects.Secondary
 	last.Facts.Routed, last.Heard, last.Facts.EgressHook = r.frame.routed, r.frame.heard, r.Facts.EgressHook
+	last.Facts.ARP = r.Facts.ARP
 	if !maps.Equal(last.Facts.Paths, r.Facts.Paths) {
 		last.Facts.Paths = maps.Clone(r.Facts.Paths)
 	}

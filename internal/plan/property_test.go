@@ -63,6 +63,7 @@ func world(seed uint64) plan.Snapshot {
 			{Name: "vrf-dmz", Up: true, MTU: 65575, VRFTable: 1009},
 		},
 		EgressHook: chance(rand.New(rand.NewPCG(seed, 13)), 0.5),
+		ARP:        chance(rand.New(rand.NewPCG(seed, 14)), 0.8),
 		Paths:      map[plan.PathKey]plan.PathID{{Kind: plan.PathNetwork, Name: "red"}: plan.PathID(r.IntN(9)), {Kind: plan.PathSteer, Name: "n1"}: plan.PathID(r.IntN(9))},
 		Routed:     map[uint32]plan.Families{254: {IPv4: true}, 1001: {IPv4: true, IPv6: chance(r, 0.5)}},
 	}

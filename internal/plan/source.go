@@ -674,6 +674,7 @@ func (f *findings) summarize() {
 // Reasons of problems that planning finds.
 const (
 	ReasonPathsExhausted    cluster.Reason = "PathsExhausted"
+	ReasonNoARPFamily       cluster.Reason = "NoARPFamily"
 	ReasonVRFMissing        cluster.Reason = "VRFMissing"
 	ReasonInterfaceMissing  cluster.Reason = "InterfaceMissing"
 	ReasonTableMismatch     cluster.Reason = "TableMismatch"

@@ -93,17 +93,30 @@ func tableOf(t ruleset.Table) *nftables.Table {
 // HasEgressHook reports whether the kernel has the egress hook of devices (since Linux 5.16, CONFIG_NETFILTER_EGRESS). It
 // creates and deletes a probe chain in one transaction.
 func (n *Table) HasEgressHook() (bool, error) {
+	probe := &nftables.Table{Family: nftables.TableFamilyNetdev, Name: probeName}
+	return n.takes(&nftables.Chain{
+		Name: ruleset.ChainShared, Table: probe, Hooknum: nftables.ChainHookEgress, Priority: priority(0),
+		Type: nftables.ChainTypeFilter, Device: "lo",
+	}, "the egress hook of devices")
+}
+
+// HasARP reports whether the kernel has nftables' family arp (CONFIG_NF_TABLES_ARP), as HasEgressHook does.
+func (n *Table) HasARP() (bool, error) {
+	probe := &nftables.Table{Family: nftables.TableFamilyARP, Name: probeName}
+	return n.takes(&nftables.Chain{
+		Name: ruleset.ChainAsked, Table: probe, Hooknum: ruleset.HookARPInput, Priority: priority(0), Type: nftables.ChainTypeFilter,
+	}, "nftables' family arp")
+}
+
+// takes reports whether the kernel accepts a chain. It creates and deletes the chain and its table in one transaction.
+func (n *Table) takes(c *nftables.Chain, what string) (bool, error) {
 	t, err := newTransaction()
 	if err != nil {
 		return false, fmt.Errorf("begin transaction: %w", err)
 	}
-	probe := &nftables.Table{Family: nftables.TableFamilyNetdev, Name: probeName}
-	t.AddTable(probe)
-	t.AddChain(&nftables.Chain{
-		Name: ruleset.ChainShared, Table: probe, Hooknum: nftables.ChainHookEgress, Priority: priority(0),
-		Type: nftables.ChainTypeFilter, Device: "lo",
-	})
-	t.DelTable(probe)
+	t.AddTable(c.Table)
+	t.AddChain(c)
+	t.DelTable(c.Table)
 	if err = t.Flush(); err == nil {
 		err = n.writer.Commit(t.batch)
 	}
@@ -111,7 +124,7 @@ func (n *Table) HasEgressHook() (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("ask for the egress hook of devices: %w", err)
+		return false, fmt.Errorf("ask for %s: %w", what, err)
 	}
 	return true, nil
 }

@@ -182,7 +182,7 @@ func Chains(d plan.DataPlane) []Chain {
 	}
 	if TableARP.In(&d) {
 		base = append(base, Chain{
-			Name: ChainAsked, In: TableARP, Hook: hookARPInput, Kind: nftables.ChainTypeFilter, Rules: askedElsewhere(),
+			Name: ChainAsked, In: TableARP, Hook: HookARPInput, Kind: nftables.ChainTypeFilter, Rules: askedElsewhere(),
 		})
 		answersOnLink(base)
 	}

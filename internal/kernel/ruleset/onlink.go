@@ -14,8 +14,8 @@ import (
 // An address for which this node answers on the link is an address of one of its devices. So the kernel would answer ARP for it
 // on every device, Services' NodePorts and the node's own sockets would be reachable by it, and ND for it has no connection.
 
-// hookARPInput is NF_ARP_IN (include/uapi/linux/netfilter_arp.h): the hooks of ARP have other numbers than those of IP.
-var hookARPInput = nftables.ChainHookRef(0)
+// HookARPInput is NF_ARP_IN (include/uapi/linux/netfilter_arp.h): the hooks of ARP have other numbers than those of IP.
+var HookARPInput = nftables.ChainHookRef(0)
 
 // askedElsewhere drops ARP requests for such an address that come by another device than the one on which this node answers.
 func askedElsewhere() [][]expr.Any {
