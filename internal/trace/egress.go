@@ -15,12 +15,17 @@ import (
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/status"
 )
 
 // egress explains the way of a packet that a pod of this node sends.
 func (e *explainer) egress() {
 	f := e.Flight
 	e.step("comes in", "route to "+e.From.String(), "by %s", e.In)
+	if e.serviceHandles() {
+		e.toService()
+		return
+	}
 	if e.denied() {
 		return
 	}
@@ -41,6 +46,35 @@ func (e *explainer) egress() {
 	}
 	e.marked(e.Wanted)
 	e.compare(selected, path, hasPath)
+	e.known(path)
+}
+
+// serviceHandles reports whether the destination is an ingress IP that a Service may handle before our rules see the packet. No Service
+// handles an address of an EgressIP, and kube-proxy's IPVS mode comes after the EgressFirewall.
+func (e *explainer) serviceHandles() bool {
+	if _, own := e.Live.Local(e.To); !e.Ingress.Found || own && e.Flight.Judged.Drops() {
+		return false
+	}
+	if e.Report == nil {
+		return true
+	}
+	has := func(s status.Service) bool { return slices.Contains(s.IngressIPs, e.To) }
+	return slices.ContainsFunc(e.Report.Services, has) || !slices.ContainsFunc(e.Report.EgressIPs, has)
+}
+
+// toService explains the packet of any pod to an ingress IP. EgressFirewall and hold do not apply, since they see the pod's address that
+// the Service's DNAT has chosen.
+func (e *explainer) toService() {
+	var path walk.LivePath
+	if !e.Flight.Judged.Drops() { // otherwise the simulation ended before it looked the pod up
+		selected, found, hasPath := e.selected()
+		e.compare(selected, found, hasPath)
+		path = found
+	}
+	e.step("destination", "set "+e.Ingress.Set,
+		"%s is an ingress IP: its Service's DNAT, by the CNI or kube-proxy, replaces it with a pod's address before our rules see it",
+		e.To)
+	e.verdict(Cluster, "stays in the cluster: %s is an ingress IP, which a Service handles; without one, the packet is dropped", e.To)
 	e.known(path)
 }
 
@@ -124,11 +158,6 @@ func (e *explainer) exempt() bool {
 	arrive := e.Flight.Arrive
 	cluster, asked := arrive.LookedUp(ruleset.SetCluster)
 	switch {
-	case e.Ingress.Found:
-		e.step("destination", "set "+e.Ingress.Set,
-			"%s is an ingress IP: its Service's DNAT, by the CNI or kube-proxy, replaces it with a pod's address before our rules see it",
-			e.To)
-		e.verdict(Cluster, "stays in the cluster: %s is an ingress IP, which a Service handles; without one, the packet is dropped", e.To)
 	case cluster.Found:
 		e.inCluster(cluster)
 	case arrive.Decided == "exempt" && !arrive.Dropped:

@@ -83,6 +83,24 @@ func input(f *walk.Flight) *Input {
 	}
 }
 
+// denied is the flight of a packet that an EgressFirewall denies.
+func denied() *walk.Flight {
+	return &walk.Flight{
+		Packet: walk.Packet{From: pod, To: outside, In: "cni0"},
+		Judged: &walk.Passage{
+			Chain: "firewall", Decided: "denied", Rule: 1, Dropped: true,
+			Lookups: []walk.Lookup{{Set: "firewalled4", Key: pod.String(), Found: true, Value: "1"}},
+		},
+		Arrive: passed("prerouting"),
+	}
+}
+
+// byFirewall is the daemon's plan for such a packet.
+var byFirewall = &status.Address{
+	Address: pod, Selected: true, Path: "network red", Source: ingress,
+	Firewall: "EgressFirewall shop/default, rule 3: Deny 0.0.0.0/0", Denied: true,
+}
+
 func TestExplain(t *testing.T) {
 	without := func(in *Input, wanted *status.Address) *Input { in.Wanted = wanted; return in }
 	steered := func() *walk.Flight {
@@ -124,6 +142,7 @@ func TestExplain(t *testing.T) {
 			},
 		}
 	}
+	const toIngress = "stays in the cluster: 192.0.2.10 is an ingress IP, which a Service handles; without one, the packet is dropped"
 	exempt := func(to string, l walk.Lookup) *Input {
 		in := input(&walk.Flight{
 			Packet: walk.Packet{From: pod, To: addr(to), In: "cni0"},
@@ -277,8 +296,48 @@ func TestExplain(t *testing.T) {
 		},
 		"an ingress IP": {
 			in:   exempt("192.0.2.10", walk.Lookup{Set: "cluster4"}),
-			edit: func(in *Input) { in.Ingress.Found = true }, kind: Cluster, services: "shop/web",
-			verdict: "stays in the cluster: 192.0.2.10 is an ingress IP, which a Service handles; without one, the packet is dropped",
+			edit: func(in *Input) { in.Ingress.Found = true }, kind: Cluster, services: "shop/web", verdict: toIngress,
+		},
+		"an ingress IP, from a pod that is not selected": {
+			in: without(input(unselected()), &status.Address{}), kind: Cluster, verdict: toIngress,
+			edit: func(in *Input) {
+				in.To, in.Ingress.Found = ingress, true
+				in.Flight.NAT = &walk.Passage{Chain: "nat", Decided: "unclaimed", Rule: 2, Dropped: true}
+			},
+		},
+		"an ingress IP, from a held pod": {
+			in: without(input(heldPod()), &status.Address{Held: "no running Pod of this node is known to have it"}), kind: Cluster, verdict: toIngress,
+			edit: func(in *Input) { in.To, in.Ingress.Found, in.Flight.Arrive.Decided = ingress, true, "exempt" },
+		},
+		"an ingress IP, without a daemon": {
+			in: input(heldPod()), kind: Cluster, verdict: toIngress,
+			edit: func(in *Input) { in.To, in.Ingress.Found, in.Report, in.Wanted = ingress, true, nil, nil },
+		},
+		"an ingress IP, with an EgressFirewall": {
+			in: without(input(denied()), byFirewall), kind: Cluster, verdict: toIngress, edit: func(in *Input) { in.To, in.Ingress.Found = ingress, true },
+		},
+		"an ingress IP, with an EgressFirewall and IPVS": {
+			in: without(input(denied()), byFirewall), kind: Dropped, verdict: "dropped: " + byFirewall.Firewall,
+			edit: func(in *Input) {
+				in.To, in.Ingress.Found = ingress, true
+				in.Live.Links = append(in.Live.Links, plan.Link{Name: "kube-ipvs0", Addrs: []netip.Prefix{netip.PrefixFrom(ingress, 32)}})
+			},
+		},
+		"an address of an EgressIP": {
+			in: without(input(unselected()), &status.Address{}), kind: Dropped, verdict: "dropped: its destination is an ingress IP that no Service handles",
+			edit: func(in *Input) {
+				in.To, in.Ingress.Found = addr("192.0.2.20"), true
+				in.Report.EgressIPs = []status.Service{{Name: "mail", Network: "red", Host: "a", IngressIPs: []netip.Addr{in.To}}}
+				in.Flight.NAT = &walk.Passage{Chain: "nat", Decided: "unclaimed", Rule: 2, Dropped: true}
+			},
+		},
+		"an address of an EgressIP, from a selected pod": {
+			in: input(onHost()), kind: Dropped, verdict: "dropped: its destination is an ingress IP that no Service handles", services: "shop/web",
+			edit: func(in *Input) {
+				in.To, in.Ingress.Found = addr("192.0.2.20"), true
+				in.Report.EgressIPs = []status.Service{{Name: "mail", Network: "red", Host: "a", IngressIPs: []netip.Addr{in.To}}}
+				in.Flight.Arrive.Dropped, in.Flight.Arrive.Decided, in.Flight.Route, in.Flight.NAT = true, "exempt", nil, nil
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -120,6 +120,12 @@ func TestTrace(t *testing.T) {
 				require.Equal(t, trace.Cluster, r.Verdict.Kind, r.Verdict.Text)
 				require.Zero(t, code)
 			}
+			_, err = s.Node("c-p1").AskTCP(ctx, netip.AddrPortFrom(f.web, 80)) // not selected
+			require.NoError(t, err)
+			r, code := traced(t, s, "c", fromTo(f.pod("c-p1"), f.web)...)
+			require.Equal(t, trace.Cluster, r.Verdict.Kind, r.Verdict.Text)
+			require.Zero(t, code)
+			require.NotEmpty(t, r.Flows)
 		}
 	})
 
