@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/ruleset"
 	"github.com/egressway/egressway/internal/kernel/walk"
 	"github.com/egressway/egressway/internal/status"
@@ -125,14 +126,43 @@ func (e *explainer) announced(s *status.Service) {
 		e.step("announced", "egressway status", "by this node in %s", s.Network)
 	case s.Host == "":
 		e.step("announced", "egressway status", "by no node: the service has no host")
+	case e.hosts(s):
+		e.step("announced", "egressway status", "not by this node, although it is a host: %s", e.unannounced(s))
 	default:
 		e.step("announced", "egressway status", "not by this node: host is %s", s.Host)
 	}
 }
 
-// elsewhere gives the verdict if this node does not announce the address of a service to routers.
+// hosts reports whether this node is a host of a service: connections to its ingress IPs come here even if others announce them.
+func (e *explainer) hosts(s *status.Service) bool {
+	return s.Host == e.Report.Node || s.Host == cluster.AllHosts
+}
+
+// unannounced returns why this node announces no address of a service, although it is a host.
+func (e *explainer) unannounced(s *status.Service) string {
+	i := slices.IndexFunc(e.Report.Networks, func(n status.Network) bool { return n.Name == s.Network })
+	if i < 0 {
+		return "network " + s.Network + " is not known here"
+	}
+	switch n := e.Report.Networks[i]; {
+	case !n.Usable:
+		return fmt.Sprintf("network %s is not usable here: %s", n.Name, n.Lacks)
+	case n.Sessions == 0:
+		return fmt.Sprintf("network %s has no peers here, so another program, such as MetalLB, announces it", n.Name)
+	case n.HeldDown:
+		return fmt.Sprintf("network %s is held down until the role of this node is confirmed", n.Name)
+	case n.SessionsUp == 0:
+		return fmt.Sprintf("no BGP session of network %s is up", n.Name)
+	case s.Host == cluster.AllHosts && s.Local == 0:
+		return fmt.Sprintf("no endpoint is on this node, or no BGP session of network %s has sent it", n.Name)
+	}
+	return fmt.Sprintf("no BGP session of network %s has sent it", s.Network)
+}
+
+// elsewhere gives the verdict if another node announces the address of a service to routers, or none does. If a host announces nothing,
+// the verdict on the connections stays.
 func (e *explainer) elsewhere(s *status.Service) {
-	if s == nil || s.OnLink != "" || slices.Contains(s.Announced, e.To) {
+	if s == nil || s.OnLink != "" || slices.Contains(s.Announced, e.To) || e.hosts(s) {
 		return
 	}
 	if s.Host == "" {

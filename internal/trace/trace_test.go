@@ -362,6 +362,12 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// quiet makes node a, which announces no ingress IP, know the network red.
+func quiet(in *Input, n status.Network) {
+	n.Name = "red"
+	in.Report.Networks, in.Report.Services[0].Announced = []status.Network{n}, nil
+}
+
 // fromOutside is a connection from a client to an ingress IP through red, with its reply.
 func fromOutside() *Input {
 	answer := onHost()
@@ -378,6 +384,7 @@ func fromOutside() *Input {
 }
 
 func TestExplainInbound(t *testing.T) {
+	const repliesByRed = "replies leave by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10"
 	for name, test := range map[string]struct {
 		edit    func(*Input)
 		kind    Kind
@@ -395,6 +402,38 @@ func TestExplainInbound(t *testing.T) {
 		"without a host": {
 			edit: func(in *Input) { in.To = addr("192.0.2.12") }, kind: Dropped,
 			verdict: "not announced: EgressService shop/lost has no host, so no router has a way to 192.0.2.12", step: "by no node: the service has no host",
+		},
+		"to the host, without peers": {
+			edit: func(in *Input) { quiet(in, status.Network{Usable: true}) }, kind: Leaves, verdict: repliesByRed,
+			step: "not by this node, although it is a host: network red has no peers here, so another program, such as MetalLB, announces it",
+		},
+		"to the host, held down": {
+			edit: func(in *Input) { quiet(in, status.Network{Usable: true, Sessions: 2, SessionsUp: 2, HeldDown: true}) }, kind: Leaves,
+			verdict: repliesByRed, step: "network red is held down until the role of this node is confirmed",
+		},
+		"to the host, without a session": {
+			edit: func(in *Input) { quiet(in, status.Network{Usable: true, Sessions: 2}) }, kind: Leaves,
+			verdict: repliesByRed, step: "no BGP session of network red is up",
+		},
+		"to the host, before its session": {
+			edit: func(in *Input) { quiet(in, status.Network{Usable: true, Sessions: 2, SessionsUp: 1}) }, kind: Leaves,
+			verdict: repliesByRed, step: "no BGP session of network red has sent it",
+		},
+		"to the host, without its network": {
+			edit: func(in *Input) { quiet(in, status.Network{Lacks: "eth2 is missing"}) }, kind: Leaves,
+			verdict: repliesByRed, step: "network red is not usable here: eth2 is missing",
+		},
+		"to one of all hosts": {
+			edit: func(in *Input) {
+				quiet(in, status.Network{Usable: true, Sessions: 2, SessionsUp: 2})
+				in.Report.Services[0].Host, in.Report.Services[0].Local = "ALL", 0
+			}, kind: Leaves, verdict: repliesByRed, step: "no endpoint is on this node, or no BGP session of network red has sent it",
+		},
+		"to the host, without peers, where replies go astray": {
+			edit: func(in *Input) {
+				quiet(in, status.Network{Usable: true})
+				in.Inbound[0].Answer.Arrive.Mark = 0
+			}, kind: Damaged, verdict: "damaged: replies to connections that came in by red are not routed back there",
 		},
 		"nobody's": {
 			edit: func(in *Input) { in.To, in.Ingress.Found = addr("192.0.2.99"), false }, kind: Dropped,
