@@ -237,7 +237,7 @@ Exit codes: those of egressway trace.`,
 	f.StringVar(&t.from, "from", "", "the `pod`: NAMESPACE/POD, POD, or an address")
 	f.StringVar(&t.to, "to", "", "destination `address` (default: one that no host has)")
 	f.StringVar(&t.proto, "proto", "tcp", "`protocol`: tcp, udp or icmp")
-	f.StringVar(&t.port, "dport", "", "destination `port` (default: any)")
+	f.StringVar(&t.port, "dport", "", "destination `port` (default: one that no rule names)")
 	f.BoolVar(&t.reply, "reply", false, "the packet is a reply to a connection that came in from outside")
 	outputFlag(c, &t.output, "text", "json", "yaml")
 	_ = c.MarkFlagRequired("from") // fails for an unknown flag only

@@ -51,7 +51,7 @@ kernel is damaged.`,
 	f.StringVar(&o.from, "from", "", "source `address`: a pod's on this node, or a client's")
 	f.StringVar(&o.to, "to", "", "destination `address`")
 	f.StringVar(&o.proto, "proto", "tcp", "`protocol`: tcp, udp or icmp")
-	f.StringVar(&o.port, "dport", "", "destination `port` (default: any)")
+	f.StringVar(&o.port, "dport", "", "destination `port` (default: one that no rule names)")
 	f.BoolVar(&o.reply, "reply", false, "the packet is a reply to a connection that came in from outside")
 	outputFlag(c, &o.output, "text", "json", "yaml")
 	socketFlag(c, &o.socket)
@@ -110,7 +110,7 @@ func endpoint(flag, value string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// destinationPort parses --dport; 0: any port.
+// destinationPort parses --dport; 0: a port that no rule names.
 func (o *traceOptions) destinationPort() (uint16, error) {
 	if o.port == "" {
 		return 0, nil

@@ -44,6 +44,9 @@ func (e *explainer) egress() {
 	default:
 		e.onPath(path)
 	}
+	if !e.out.Verdict.bad() {
+		e.out.Verdict.Text += e.unnamedPort()
+	}
 	e.marked(e.Wanted)
 	e.compare(selected, path, hasPath)
 	e.known(path)
@@ -90,16 +93,28 @@ func (e *explainer) denied() bool {
 		}
 		return false
 	case !judged.Dropped:
-		e.step("firewall", "chain "+ruleset.ChainFirewall, "%s", cmp.Or(e.firewallRule(), "allowed: no rule of an EgressFirewall matches"))
+		e.step("firewall", "chain "+ruleset.ChainFirewall, "%s%s",
+			cmp.Or(e.firewallRule(), "allowed: no rule of an EgressFirewall matches"), e.unnamedPort())
 		return false
 	}
 	rule := e.firewallRule()
-	e.step("firewall", "chain "+judged.Decided, "denied: %s", cmp.Or(rule, "by a policy of EgressFirewall, which no daemon explains"))
-	e.verdict(Dropped, "dropped: %s", cmp.Or(rule, "an EgressFirewall denies it"))
+	e.step("firewall", "chain "+judged.Decided, "denied: %s%s",
+		cmp.Or(rule, "by a policy of EgressFirewall, which no daemon explains"), e.unnamedPort())
+	e.verdict(Dropped, "dropped: %s%s", cmp.Or(rule, "an EgressFirewall denies it"), e.unnamedPort())
 	if w != nil && !w.Denied && e.comparable() {
 		e.differ("the daemon allows this but the kernel denies it%s", soon)
 	}
 	return true
+}
+
+// unnamedPort returns an addition to the verdict of an EgressFirewall that depends on the port, if the request names none; empty: it does
+// not depend on it. ICMP has no ports.
+func (e *explainer) unnamedPort() string {
+	byPort := func(l walk.Lookup) bool { return ruleset.IsByPort(l.Set) }
+	if judged := e.Flight.Judged; e.Port != 0 || e.Proto == "icmp" || judged == nil || !slices.ContainsFunc(judged.Lookups, byPort) {
+		return ""
+	}
+	return " (for ports that no rule of the EgressFirewall names; --dport asks about one)"
 }
 
 // firewallRule returns the rule that decides about the packet, as the daemon says; empty: unknown, or none does.

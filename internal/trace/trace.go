@@ -21,7 +21,7 @@ type Request struct {
 	From  netip.Addr `json:"from"`
 	To    netip.Addr `json:"to"`
 	Proto string     `json:"proto"`          // tcp, udp or icmp
-	Port  uint16     `json:"port,omitempty"` // destination port; 0: any
+	Port  uint16     `json:"port,omitempty"` // destination port; 0: one that no rule names
 	Reply bool       `json:"reply,omitempty"`
 }
 

@@ -142,6 +142,12 @@ func TestExplain(t *testing.T) {
 			},
 		}
 	}
+	const unnamed = " (for ports that no rule of the EgressFirewall names; --dport asks about one)"
+	judgedByPort := []walk.Lookup{
+		{Set: "firewalled4", Key: pod.String(), Found: true, Value: "1"},
+		{Set: "policy-1-0", Key: outside.String(), Found: true, Value: "policy-1-0-ports-0"},
+		{Set: "policy-1-0-ports-0-deny", Key: "0x060000000019"},
+	}
 	const toIngress = "stays in the cluster: 192.0.2.10 is an ingress IP, which a Service handles; without one, the packet is dropped"
 	exempt := func(to string, l walk.Lookup) *Input {
 		in := input(&walk.Flight{
@@ -322,6 +328,27 @@ func TestExplain(t *testing.T) {
 				in.To, in.Ingress.Found = ingress, true
 				in.Live.Links = append(in.Live.Links, plan.Link{Name: "kube-ipvs0", Addrs: []netip.Prefix{netip.PrefixFrom(ingress, 32)}})
 			},
+		},
+		"denied, like every port": {
+			in: without(input(denied()), byFirewall), kind: Dropped, verdict: "dropped: " + byFirewall.Firewall,
+			step: "denied: " + byFirewall.Firewall,
+		},
+		"denied, like ports that no rule names": {
+			in: without(input(denied()), byFirewall), kind: Dropped, verdict: "dropped: " + byFirewall.Firewall + unnamed,
+			edit: func(in *Input) { in.Flight.Judged.Lookups = judgedByPort }, step: "denied: " + byFirewall.Firewall + unnamed,
+		},
+		"denied by its port": {
+			in: without(input(denied()), byFirewall), kind: Dropped, verdict: "dropped: " + byFirewall.Firewall,
+			edit: func(in *Input) { in.Flight.Judged.Lookups, in.Port = judgedByPort, 25 }, step: "denied: " + byFirewall.Firewall,
+		},
+		"denied, without a port": {
+			in: without(input(denied()), byFirewall), kind: Dropped, verdict: "dropped: " + byFirewall.Firewall,
+			edit: func(in *Input) { in.Flight.Judged.Lookups, in.Proto = judgedByPort, "icmp" },
+		},
+		"allowed, like ports that no rule names": {
+			in: input(onHost()), kind: Leaves, services: "shop/web", verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 192.0.2.10" + unnamed,
+			edit: func(in *Input) { in.Flight.Judged = &walk.Passage{Chain: "firewall", Lookups: judgedByPort} },
+			step: "allowed: no rule of an EgressFirewall matches" + unnamed,
 		},
 		"an address of an EgressIP": {
 			in: without(input(unselected()), &status.Address{}), kind: Dropped, verdict: "dropped: its destination is an ingress IP that no Service handles",

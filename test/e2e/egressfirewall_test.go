@@ -361,8 +361,12 @@ func TestEgressFirewall(t *testing.T) {
 		require.Equal(t, 2, code)
 		require.Equal(t, trace.Dropped, r.Verdict.Kind)
 		require.Contains(t, r.Verdict.Text, "EgressFirewall shop/default, rule 3: Deny 0.0.0.0/0")
+		require.NotContains(t, r.Verdict.Text, "--dport")
 		require.Empty(t, r.Damage)
 		require.Empty(t, r.Differences)
+		r, _ = traced(t, s, "a", "--from", from, "--to", to)
+		require.Equal(t, trace.Dropped, r.Verdict.Kind)
+		require.Contains(t, r.Verdict.Text, "rule 3: Deny 0.0.0.0/0 (for ports that no rule of the EgressFirewall names; --dport asks about one)")
 		r, code = traced(t, s, "a", "--from", from, "--to", to, "--proto", "tcp", "--dport", "8080")
 		require.Zero(t, code, "%+v", r)
 		steps := ""

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -74,7 +75,14 @@ func stretch(id firewall.PolicyID, n int) string { return fmt.Sprintf("%s-%d-%d"
 func NameSetOf(id firewall.PolicyID, n int) string { return stretch(id, n) + "-names" }
 
 // byPort returns the name of the chain of an outcome that depends on the port.
-func byPort(stretch string, n int) string { return fmt.Sprintf("%s-ports-%d", stretch, n) }
+func byPort(stretch string, n int) string { return fmt.Sprintf("%s%s%d", stretch, ofPorts, n) }
+
+const ofPorts = "-ports-"
+
+// IsByPort reports whether a set belongs to an outcome that depends on the port.
+func IsByPort(set string) bool {
+	return strings.HasPrefix(set, SetPolicy+"-") && strings.Contains(set, ofPorts)
+}
 
 // firewallChains returns the chains that drop packets of connections that a policy denies. They see packets that begin a connection,
 // after DNAT and after the chain prerouting, which holds new pods: a packet reads the generation of the rules in each chain. In the other
