@@ -27,6 +27,7 @@ func (e *explainer) egress() {
 		return
 	}
 	if e.denied() {
+		e.known(walk.LivePath{})
 		return
 	}
 	selected, path, hasPath := e.selected()
@@ -651,10 +652,11 @@ func describe(selected bool, path string) string {
 	return "sent by network " + name
 }
 
-// known explains the existing connections of the pair, which keep their paths where they may.
+// known explains the existing connections of the pair, which keep their paths where they may. path is that of the new packet; its id is 0
+// if it has none.
 func (e *explainer) known(path walk.LivePath) {
 	for _, k := range e.Flows {
-		f := Flow{Kind: e.out.Verdict.Kind}
+		f := Flow{Kind: e.kindOf(k)}
 		f.Text = fmt.Sprintf("%s %s to %s, %s, as %s", e.Proto, k.Src, k.Dst, e.pathOf(k), k.Leaves.Addr())
 		switch d := k.Flight.Dropped(); {
 		case d != nil:
@@ -672,17 +674,37 @@ func (e *explainer) known(path walk.LivePath) {
 	}
 }
 
+// kindOf returns the outcome for an existing connection whose next packet passes, by the connection's path.
+func (e *explainer) kindOf(k KnownFlow) Kind {
+	switch path, egress := e.flowPath(k); {
+	case egress && path.Key.Kind == plan.PathNetwork:
+		return Leaves
+	case egress:
+		return Handed
+	case e.out.Verdict.Kind == Cluster:
+		return Cluster
+	}
+	return Unselected
+}
+
+// flowPath returns the path of an existing connection, if it has one: its key is empty otherwise. egress reports that a selected pod's
+// packet began the connection there.
+func (e *explainer) flowPath(k KnownFlow) (path walk.LivePath, egress bool) {
+	mark := k.Mark & e.Live.Marks.Mask
+	path, ok := e.Live.Path(e.Live.Marks.Path(mark))
+	return path, ok && mark&e.Live.Marks.EgressBit() != 0
+}
+
 // pathOf describes the path of an existing connection.
 func (e *explainer) pathOf(k KnownFlow) string {
-	mark := k.Mark & e.Live.Marks.Mask
-	p, ok := e.Live.Path(e.Live.Marks.Path(mark))
-	switch {
-	case !ok || mark == 0:
+	switch p, egress := e.flowPath(k); {
+	case p.ID == 0:
 		return "on no path of ours"
-	case mark&e.Live.Marks.EgressBit() == 0:
+	case !egress:
 		return "which came in by " + pathName(p.Key)
+	default:
+		return "on path " + fmt.Sprint(p.ID) + " (" + pathName(p.Key) + ")"
 	}
-	return "on path " + fmt.Sprint(p.ID) + " (" + pathName(p.Key) + ")"
 }
 
 func setOf(kind string, a netip.Addr) string {

@@ -77,7 +77,7 @@ type Result struct {
 // Flow is an existing connection of the pair.
 type Flow struct {
 	Text string `json:"text"`
-	Kind Kind   `json:"kind"`
+	Kind Kind   `json:"kind"` // of its next packet
 }
 
 // Fine reports whether the packet goes as it should: it is not dropped, and nothing is damaged.

@@ -519,6 +519,67 @@ func TestExplainInbound(t *testing.T) {
 	}
 }
 
+// TestExplainConnections has existing connections of a pod that has no path now, of one that a firewall denies, and of one to a Service.
+func TestExplainConnections(t *testing.T) {
+	unmarked := func() *walk.Flight {
+		return &walk.Flight{
+			Packet: walk.Packet{From: pod, To: outside, In: "cni0"},
+			Arrive: &walk.Passage{Lookups: []walk.Lookup{{Set: "egress4", Key: pod.String()}}},
+			Route:  &walk.Route{Table: 254, Gateway: addr("10.0.0.1"), Device: "eth1"}, NAT: passed("nat"), Leave: passed("guard"), Source: pod,
+		}
+	}
+	noPath := func() *walk.Flight {
+		return &walk.Flight{
+			Packet: walk.Packet{From: pod, To: outside},
+			Arrive: &walk.Passage{Dropped: true, Decided: "no-path", Lookups: []walk.Lookup{{Set: "egress4", Found: true, Value: "0"}, {Set: "cluster4"}}},
+		}
+	}
+	known := func(mark uint32, source netip.Addr, f *walk.Flight) KnownFlow {
+		return KnownFlow{walk.LiveFlow{
+			Src: netip.AddrPortFrom(pod, 40000), Dst: netip.AddrPortFrom(outside, 80), Leaves: netip.AddrPortFrom(source, 40000), Mark: mark,
+		}, f}
+	}
+	byNetwork, bySteering, byNone := known(0x2200, ingress, onHost()), known(0x2300, pod, onHost()), known(0, addr("10.0.0.11"), unmarked())
+	cameIn := known(0x0200, pod, unmarked())
+	lost := known(0x2200, ingress, &walk.Flight{Arrive: passed("prerouting"), Judged: &walk.Passage{Dropped: true, Decided: "firewall"}})
+	for name, test := range map[string]struct {
+		flight *walk.Flight
+		edit   func(*Input)
+		kind   Kind
+		flows  []KnownFlow
+		kinds  []Kind
+	}{
+		"of a pod that leaves": {
+			flight: onHost(), kind: Leaves, flows: []KnownFlow{byNetwork, bySteering, byNone, cameIn, lost},
+			kinds: []Kind{Leaves, Handed, Unselected, Unselected, Dropped},
+		},
+		"of a pod that is not selected": {flight: unmarked(), kind: Unselected, flows: []KnownFlow{byNetwork, byNone}, kinds: []Kind{Leaves, Unselected}},
+		"of a pod without a path":       {flight: noPath(), kind: Dropped, flows: []KnownFlow{byNetwork, bySteering}, kinds: []Kind{Leaves, Handed}},
+		"of a pod that a firewall denies": {
+			flight: denied(), kind: Dropped, flows: []KnownFlow{byNetwork, byNone, lost}, kinds: []Kind{Leaves, Unselected, Dropped},
+		},
+		"to a Service": {
+			flight: unmarked(), edit: func(in *Input) { in.To, in.Ingress.Found = ingress, true }, kind: Cluster,
+			flows: []KnownFlow{byNone, byNetwork}, kinds: []Kind{Cluster, Leaves},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(test.flight)
+			in.Flows = test.flows
+			if test.edit != nil {
+				test.edit(in)
+			}
+			r := Explain(in)
+			require.Equal(t, test.kind, r.Verdict.Kind, r.Verdict.Text)
+			kinds := []Kind{}
+			for _, f := range r.Flows {
+				kinds = append(kinds, f.Kind)
+			}
+			require.Equal(t, test.kinds, kinds)
+		})
+	}
+}
+
 func TestWriteText(t *testing.T) {
 	in := input(onHost())
 	in.Flows = []KnownFlow{{
