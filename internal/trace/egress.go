@@ -158,15 +158,26 @@ func (e *explainer) selected() (selected bool, path walk.LivePath, hasPath bool)
 	return true, path, true
 }
 
-// source returns the source that NAT binds or the daemon plans; invalid: none.
-func (e *explainer) source() netip.Addr {
+// source returns the ingress IP that NAT binds or the daemon plans; invalid: neither does.
+func (e *explainer) source() (ingress netip.Addr) {
 	if nat := e.Flight.NAT; nat != nil && nat.Source.IsValid() && nat.Source != e.From {
-		return e.Flight.NAT.Source
+		ingress = nat.Source
+	} else if e.Wanted != nil && e.Wanted.Source != e.From {
+		ingress = e.Wanted.Source
 	}
-	if e.Wanted != nil && e.Wanted.Source != e.From {
-		return e.Wanted.Source
+	if e.vrfOf(ingress) != "" {
+		return netip.Addr{}
 	}
-	return netip.Addr{}
+	return ingress
+}
+
+// vrfOf returns the VRF device that has an address, which is the source of pods with sourceIPBy: Network if no interface of the network has
+// one; empty: none has it.
+func (e *explainer) vrfOf(a netip.Addr) string {
+	if link, ok := e.Live.Local(a); ok && link.VRFTable != 0 {
+		return link.Name
+	}
+	return ""
 }
 
 // exempt reports whether the destination is in the cluster, which we leave alone.
@@ -499,6 +510,8 @@ func (e *explainer) translated() {
 	case nat == nil:
 	case nat.Source == e.From:
 		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s itself: the host gives it the ingress IP", e.From)
+	case e.vrfOf(nat.Source) != "":
+		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s, the address of %s", nat.Source, e.vrfOf(nat.Source))
 	case nat.Source.IsValid():
 		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s, the ingress IP", nat.Source)
 	case nat.Masquerade:

@@ -210,6 +210,16 @@ func TestExplain(t *testing.T) {
 			},
 			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 10.1.0.11", step: "10.1.0.11, the address of eth2",
 		},
+		"with the address of the VRF device": {
+			in: without(input(onHost()), &status.Address{Selected: true, Path: "network red", Source: addr("10.1.0.11")}),
+			edit: func(in *Input) {
+				in.Flight.NAT.Source, in.Flight.Source = addr("10.1.0.11"), addr("10.1.0.11")
+				in.Live.Links[0].Addrs = []netip.Prefix{netip.MustParsePrefix("10.1.0.11/32")}
+				in.Report.Services = append(in.Report.Services, status.Service{Namespace: "shop", Name: "batch", Network: "red", Host: "ALL", Local: 1})
+			},
+			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 10.1.0.11", services: "shop/batch",
+			step: "10.1.0.11, the address of vrf-red",
+		},
 		"no route": {
 			in: input(unreached(unix.ENETUNREACH)), kind: Dropped, verdict: "dropped: no route to 198.51.100.10 in table 1001", services: "shop/web",
 		},
