@@ -93,31 +93,53 @@ func (in *Input) place(a netip.Addr) (p place, err error) {
 	if err != nil {
 		return p, err
 	}
-	other := guests.Found && !in.attached(a, r)
+	behind, err := in.behindDevice(a, r)
+	if err != nil {
+		return p, err
+	}
+	other := guests.Found && (!behind || !in.attached(a, r))
 	return place{
-		pod:    !other && in.behindDevice(a, r),
+		pod:    !other && behind,
 		other:  other,
 		device: r.Device,
 		by:     way(r),
 	}, nil
 }
 
-// attached reports whether an address is behind a device of this node that has its subnet, as a bridge does, or a route for it alone.
+// attached reports whether an address behind a device of this node is in the device's subnet, as on a bridge, or has a route for it alone.
 // Ranges of the configuration hold pods of this node and of others; a tunnel to other nodes has neither.
 func (in *Input) attached(a netip.Addr, r *walk.Route) bool {
-	if !in.behindDevice(a, r) {
-		return false
-	}
-	return r.Prefix.IsValid() && r.Prefix.IsSingleIP() || slices.ContainsFunc(in.Live.Links, func(l plan.Link) bool {
+	return alone(r) || slices.ContainsFunc(in.Live.Links, func(l plan.Link) bool {
 		return l.Name == r.Device && slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) })
 	})
 }
 
-// behindDevice reports whether an address with a route of the main table may be a pod of this node: it is on a device
-// that is no uplink, without a next hop, and inside the pods' ranges if those are known.
-func (in *Input) behindDevice(a netip.Addr, r *walk.Route) bool {
+// alone reports whether a route is for one address, as CNIs add it for a pod.
+func alone(r *walk.Route) bool { return r.Prefix.IsValid() && r.Prefix.IsSingleIP() }
+
+// behindDevice reports whether an address with a route of the main table may be a pod of this node: it is on a device that is no uplink,
+// without a next hop, and the route is for it alone or it is among the pods.
+func (in *Input) behindDevice(a netip.Addr, r *walk.Route) (bool, error) {
 	uplink := slices.ContainsFunc(in.Live.Uplinks, func(u walk.Uplink) bool { return u.Device == r.Device })
-	return !r.Gateway.IsValid() && !uplink && !in.onLAN(a, r.Device)
+	switch {
+	case r.Gateway.IsValid() || uplink || in.onLAN(a, r.Device):
+		return false, nil
+	case alone(r):
+		return true, nil
+	}
+	return in.amongPods(a)
+}
+
+// amongPods reports whether an address may be a pod's, here or elsewhere: it is selected, or in a range of pods, or no range of its family
+// is known.
+func (in *Input) amongPods(a netip.Addr) (bool, error) {
+	for _, kind := range []string{ruleset.SetPods, ruleset.SetEgress} {
+		if l, err := in.Live.Lookup(kind, a); err != nil || l.Found {
+			return l.Found, err
+		}
+	}
+	ranged, err := in.Live.Filled(ruleset.SetPods, a)
+	return !ranged, err
 }
 
 // onLAN reports whether an address is a neighbour on the device of the main table's default route, where no pods are.

@@ -160,6 +160,21 @@ func TestTrace(t *testing.T) {
 		}
 	})
 
+	run := func(commands ...string) {
+		t.Helper()
+		_, err := s.Node("a").Run(ctx, "sh", "-ec", strings.Join(commands, "\n"))
+		require.NoError(t, err)
+	}
+	t.Run("from a network beside the nodes", func(t *testing.T) {
+		run("ip link add lan1 type dummy", "ip addr add 198.18.5.1/24 dev lan1", "ip addr add fd18:5::1/64 dev lan1 nodad", "ip link set lan1 up")
+		for client, web := range map[string]netip.Addr{"198.18.5.77": ipFamilies[0].web, "fd18:5::77": ipFamilies[1].web} {
+			r, code := traced(t, s, "a", "--from", client, "--to", web.String(), "--dport", "80")
+			require.Equal(t, trace.Leaves, r.Verdict.Kind, r.Verdict.Text) // a client outside, and no pod of this node
+			require.Zero(t, code)
+		}
+		run("ip link del lan1")
+	})
+
 	t.Run("diagnose", func(t *testing.T) {
 		out, err := s.Node("a").Run(ctx, "sh", "-c", "cat /etc/egressway/red2.password; echo; "+mustBinary(t)+" diagnose -f - | tar -xzO")
 		require.NoError(t, err)
@@ -205,11 +220,6 @@ func TestTrace(t *testing.T) {
 		awaitServed(t, s, all)
 	})
 
-	run := func(commands ...string) {
-		t.Helper()
-		_, err := s.Node("a").Run(ctx, "sh", "-ec", strings.Join(commands, "\n"))
-		require.NoError(t, err)
-	}
 	t.Run("a route is deleted", func(t *testing.T) {
 		s.Daemons["a"].Kill()
 		run("ip route del default table 1001 proto 142", "ip -6 route del default table 1001 proto 142")

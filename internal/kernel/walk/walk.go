@@ -280,6 +280,19 @@ func (l *Live) Lookup(kind string, a netip.Addr) (Lookup, error) {
 	return asked, nil
 }
 
+// Filled reports whether the address set of a kind has any element of the family of an address.
+func (l *Live) Filled(kind string, like netip.Addr) (bool, error) {
+	if !l.Table {
+		return false, nil
+	}
+	f := ruleset.IPv4
+	if like.Is6() {
+		f = ruleset.IPv6
+	}
+	elements, err := l.kernel.list(kind + f.Suffix)
+	return slices.ContainsFunc(elements, func(e liveElement) bool { return !e.end }), err
+}
+
 // readTable reads the chains, the paths and the uplinks, if the table is there.
 func (l *Live) readTable() error {
 	if !l.Table {

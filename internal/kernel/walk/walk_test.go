@@ -286,6 +286,11 @@ func TestWalkOfLiveRules(t *testing.T) {
 	found, err = l.Lookup(ruleset.SetPods, netip.MustParseAddr("10.244.1.1"))
 	require.NoError(t, err)
 	require.Equal(t, "10.244.1.0/24", found.Value)
+	for kind, filled := range map[string]bool{ruleset.SetPods: true, ruleset.SetHanded: false} {
+		has, err := l.Filled(kind, netip.MustParseAddr("9.9.9.9"))
+		require.NoError(t, err)
+		require.Equal(t, filled, has, kind)
+	}
 	found, err = l.Lookup(ruleset.SetCluster, netip.MustParseAddr("9.9.9.9"))
 	require.NoError(t, err)
 	require.False(t, found.Found)
