@@ -44,7 +44,8 @@ Exit codes: 0 the archive has those of all nodes; 1 it could not be written, or 
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "all nodes")
-	c.Flags().StringVarP(&file, "file", "f", "", "archive `file` to write; - writes to standard output (default: egressway-cluster-TIME.tar here)")
+	c.Flags().StringVarP(&file, "file", "f", "",
+		"archive `file` to write; - writes to standard output (default: egressway-cluster-TIME.tar here)")
 	_ = c.MarkFlagFilename("file", "tar") // fails for an unknown flag only
 	return c
 }

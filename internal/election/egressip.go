@@ -190,7 +190,8 @@ func assigned(all []Sitting) metav1.Condition {
 // refused returns the problem of an address that its host may not serve; nil: there is none.
 func refused(a netip.Addr, host string, problems []cluster.Problem) *cluster.Problem {
 	i := slices.IndexFunc(problems, func(p cluster.Problem) bool {
-		return (p.Node == "" || p.Node == host) && (p.Reason == cluster.ReasonEgressIPConflict || p.Reason == cluster.ReasonAddressConflict) && p.Value == a.String()
+		taken := p.Reason == cluster.ReasonEgressIPConflict || p.Reason == cluster.ReasonAddressConflict
+		return taken && p.Value == a.String() && (p.Node == "" || p.Node == host)
 	})
 	if i < 0 {
 		return nil
