@@ -308,7 +308,8 @@ const (
 
 // Peer is a BGP neighbour of one network.
 type Peer struct {
-	// the neighbour's address; this or `interface` is required
+	// the neighbour's address; this or `interface` is required. Two networks without a VRF have different peers, or different
+	// `sourceAddress`
 	Address netip.Addr `yaml:"address" json:"address,omitzero"`
 	// instead of `address`: an unnumbered session, to the link-local address that the neighbour's router
 	// advertisements have; one peer for each interface of the network

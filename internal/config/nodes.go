@@ -184,7 +184,7 @@ func (c *Config) BGPFor(node map[string]string) BGP {
 func (c *Config) resolve(matches func(labels.Selector) bool) OfNode {
 	own := *c
 	own.selectors, own.places, own.file = nil, nil, ""
-	r := &resolver{c: c, matches: matches, of: OfNode{Config: &own}}
+	r := &resolver{c: c, matches: matches, of: OfNode{Config: &own}, dialled: map[string]string{}}
 	r.bgp()
 	r.networks()
 	return r.of
@@ -195,6 +195,7 @@ type resolver struct {
 	c       *Config
 	matches func(labels.Selector) bool
 	of      OfNode
+	dialled map[string]string // paths of the peers of networks without a VRF, by their ends
 }
 
 // chosen reports whether the node has the entry at path, and the text of the selector that gives it, or else of all.
@@ -437,12 +438,47 @@ func (r *resolver) peers(path string, n Network) (kept []Peer) {
 			}
 			continue
 		}
+		if n.VRF == "" && r.dialledTwice(at, p) {
+			continue
+		}
 		origins[p.PeerName()] = i
 		kept = append(kept, p)
 		r.give(Given{Network: n.Name, Field: "peer", Value: describePeer(&p), Selector: selector}, at)
 		r.giveEnd(n.Name, my, source)
 	}
 	return kept
+}
+
+// dialledTwice reports whether an earlier network without a VRF has the peer at path, with the same address of ours. It adds a fault.
+func (r *resolver) dialledTwice(path string, p Peer) bool {
+	first, twice := r.dialled[p.ends()]
+	if twice {
+		r.fault(EntriesContradict, path, p.PeerName(),
+			"line %d gives this node the same peer in another network without a VRF, and is in force: a router keeps one session with "+
+				"an address of ours; let the nodeSelectors of the two exclude each other", r.c.line(first))
+		return true
+	}
+	r.dialled[p.ends()] = path
+	return false
+}
+
+// ends identifies the two ends of a peer's sessions, in the main table.
+func (p *Peer) ends() string { return fmt.Sprint(p.PeerName(), " ", p.Port, " ", p.SourceAddress) }
+
+// nodesOf returns the nodeSelectors of a peer; of one that follows its interface those of the interface.
+func (n *Network) nodesOf(p Peer) (all []metav1.LabelSelector) {
+	if !p.followsInterface() {
+		return p.NodeSelectors
+	}
+	for _, one := range n.Interfaces {
+		if one.Name == p.Interface {
+			if len(one.NodeSelectors) == 0 {
+				return nil
+			}
+			all = append(all, one.NodeSelectors...)
+		}
+	}
+	return all
 }
 
 // followsInterface reports whether a peer is on the nodes that have its interface: it is unnumbered, and selects no nodes.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -187,6 +188,18 @@ func TestContradictions(t *testing.T) {
 			`f.yaml:10: networks[blue].overrides[0].table: "1001": line 5 gives this node's table to another network`,
 			func(c *Config) bool { return c.Networks[0].Table == 1001 && c.Networks[1].Elsewhere != "" },
 		},
+		"peer of two networks without a VRF": {
+			"bgp: {asn: 64512}\nnetworks:\n- name: default\n  peers:\n  - {address: 10.0.0.1, asn: 1, " + x + "}\n" +
+				"- name: blue\n  table: 7\n  " + y + "\n  peers: [{address: 10.0.0.1, asn: 1}, {address: 10.0.0.2, asn: 1}]\n",
+			`f.yaml:9: networks[blue].peers[10.0.0.1]: "10.0.0.1": line 5 gives this node the same peer in another network without a VRF, and is in force`,
+			func(c *Config) bool { return len(c.Networks[0].Peers) == 1 && len(c.Networks[1].Peers) == 1 },
+		},
+		"source address of two networks": {
+			"bgp: {asn: 64512}\nnetworks:\n- name: default\n  peers: [{address: 10.0.0.1, asn: 1, sourceAddress: 10.0.0.7}]\n" +
+				"- name: blue\n  table: 7\n  peers: [{address: 10.0.0.1, asn: 1, overrides: [{sourceAddress: 10.0.0.7, nodeSelectors: [{matchLabels: {x: y, z: w}}]}]}]\n",
+			`f.yaml:7: networks[blue].peers[10.0.0.1]: "10.0.0.1": line 4 gives this node the same peer`,
+			func(c *Config) bool { return len(c.Networks[0].Peers) == 1 && len(c.Networks[1].Peers) == 0 },
+		},
 		"no AS": {
 			"bgp:\n  overrides:\n  - {asn: 65001, nodeSelectors: [{matchLabels: {x: other}}]}\nnetworks:\n- name: red\n  table: 7\n  peers: [{address: 10.0.0.1, asn: 1}]\n",
 			`f.yaml:2: bgp.asn: missing, and no entry of bgp.overrides that matches this node has one`,
@@ -209,6 +222,31 @@ func TestContradictions(t *testing.T) {
 	}
 	same := parsed(t, network("  peers:", "  - {address: 10.0.0.1, asn: 1, "+x+"}", "  - {address: 10.0.0.1, asn: 1, "+y+"}"))
 	require.Empty(t, same.For(map[string]string{"x": "y", "z": "w"}).Faults, "entries that agree do not contradict each other")
+}
+
+// TestPeerOfTwoNetworks lists one address or interface as a peer of two networks where each node has a session of its own with it.
+func TestPeerOfTwoNetworks(t *testing.T) {
+	const x, y = "nodeSelectors: [{matchLabels: {x: y}}]", "nodeSelectors: [{matchLabels: {z: w}}]"
+	for name, networks := range map[string]string{
+		"a VRF":                "{name: default, peers: [{address: 10.0.0.1, asn: 1}]}, {name: red, vrf: vrf-red, peers: [{address: 10.0.0.1, asn: 1}]}",
+		"two VRFs":             "{name: blue, vrf: vrf-blue, peers: [{address: 10.0.0.1, asn: 1}]}, {name: red, vrf: vrf-red, peers: [{address: 10.0.0.1, asn: 1}]}",
+		"two source addresses": "{name: default, peers: [{address: 10.0.0.1, asn: 1, sourceAddress: 10.0.0.7}]}, {name: red, table: 7, peers: [{address: 10.0.0.1, asn: 1, sourceAddress: 10.0.0.8}]}",
+		"a source address":     "{name: default, peers: [{address: 10.0.0.1, asn: 1}]}, {name: red, table: 7, peers: [{address: 10.0.0.1, asn: 1, sourceAddress: 10.0.0.8}]}",
+		"overrides":            "{name: default, peers: [{address: 10.0.0.1, asn: 1}]}, {name: red, table: 7, peers: [{address: 10.0.0.1, asn: 1, overrides: [{sourceAddress: 10.0.0.8, nodeSelectors: [{}]}]}]}",
+		"two ports":            "{name: default, peers: [{address: 10.0.0.1, asn: 1}]}, {name: red, table: 7, peers: [{address: 10.0.0.1, asn: 1, port: 1179}]}",
+		"nodes of networks":    "{name: blue, table: 8, " + x + ", peers: [{address: 10.0.0.1, asn: 1}]}, {name: red, table: 7, " + y + ", peers: [{address: 10.0.0.1, asn: 1}]}",
+		"nodes of peers":       "{name: default, peers: [{address: 10.0.0.1, asn: 1, " + x + "}]}, {name: red, table: 7, peers: [{address: 10.0.0.1, asn: 1, " + y + "}]}",
+		"nodes of interfaces":  "{name: blue, table: 8, interfaces: [{name: eth2, " + x + "}], peers: [{interface: eth2, asn: 1}]}, {name: red, table: 7, interfaces: [{name: eth2, " + y + "}], peers: [{interface: eth2, asn: 1}]}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := parsed(t, "bgp: {asn: 64512}\nnetworks: ["+networks+"]\n")
+			for _, labels := range []map[string]string{{"x": "y"}, {"z": "w"}} {
+				of := c.For(labels)
+				require.Empty(t, of.Faults)
+				require.NotEmpty(t, slices.Concat(of.Networks[0].Peers, of.Networks[1].Peers))
+			}
+		})
+	}
 }
 
 func TestRouterIDOf(t *testing.T) {

@@ -17,7 +17,7 @@ func (v *validator) networks() {
 	names, egressIPs := map[string]string{}, map[string]string{}
 	used := inUse{
 		devices: map[string][]entry{v.c.Steering.Device: {{path: "steering.device"}}},
-		tables:  map[string][]entry{}, vlans: map[string][]entry{},
+		tables:  map[string][]entry{}, vlans: map[string][]entry{}, peers: map[string][]entry{},
 	}
 	for i, n := range v.c.Networks {
 		path := fmt.Sprintf("networks[%d]", i)
@@ -37,7 +37,7 @@ func (v *validator) networks() {
 		if n.OnNoPath != NoPathDefault {
 			oneOf(v, path+".onNoPath", n.OnNoPath, NoPathDrop, NoPathAllow)
 		}
-		v.peers(path, n)
+		v.peers(path, n, used)
 	}
 }
 
@@ -86,8 +86,8 @@ func (v *validator) defaultNetwork(path string, n Network) {
 	}
 }
 
-// inUse holds the devices, tables and VLANs of networks.
-type inUse struct{ devices, tables, vlans map[string][]entry }
+// inUse holds the devices, tables and VLANs of networks, and the peers of those without a VRF.
+type inUse struct{ devices, tables, vlans, peers map[string][]entry }
 
 const deviceInUse = "this device is in use already"
 
@@ -143,15 +143,31 @@ func (v *validator) table(path string, table uint32) {
 	}
 }
 
-func (v *validator) peers(path string, n Network) {
+func (v *validator) peers(path string, n Network, used inUse) {
 	seen := map[string][]entry{}
 	for i, p := range n.Peers {
 		path := fmt.Sprintf("%s.peers[%d]", path, i)
 		if name := v.peerAddress(path, p); name != "" {
-			v.uniqueOnNodes(seen, name, entry{path, nil, p.NodeSelectors}, "this network has this peer already")
+			if v.uniqueOnNodes(seen, name, entry{path, nil, p.NodeSelectors}, "this network has this peer already") && n.VRF == "" {
+				v.dialledOnce(path, n, p, used)
+			}
 		}
 		v.peer(path, p)
 	}
+}
+
+// dialledOnce checks that no other network without a VRF has a peer of this one: both would dial it by the main table, from the same
+// address, and the router keeps one session. Where overrides choose source addresses, the labels of nodes decide, as for Faults.
+func (v *validator) dialledOnce(path string, n Network, p Peer, used inUse) {
+	if slices.ContainsFunc(p.Overrides, func(o PeerOverride) bool { return o.SourceAddress.IsValid() }) {
+		return
+	}
+	key, remedy := ".address", "put one of the networks into a VRF, or give one peer another sourceAddress"
+	if p.Interface != "" {
+		key, remedy = ".interface", "remove the peer of one network"
+	}
+	v.uniqueOnNodes(used.peers, p.ends(), entry{path + key, n.NodeSelectors, n.nodesOf(p)},
+		"a router keeps one session with an address of ours: "+remedy+"; another network without a VRF has this peer already")
 }
 
 // peer checks the keys of a peer, except address and interface.

@@ -196,11 +196,12 @@ func shareSelector(a, b []metav1.LabelSelector) bool {
 	})
 }
 
-// uniqueOnNodes reports e if some node has an earlier entry with the same value for certain.
-func (v *validator) uniqueOnNodes(seen map[string][]entry, value string, e entry, message string) {
+// uniqueOnNodes reports e, and returns false, if some node has an earlier entry with the same value for certain.
+func (v *validator) uniqueOnNodes(seen map[string][]entry, value string, e entry, message string) bool {
 	if i := slices.IndexFunc(seen[value], e.meets); i >= 0 {
 		v.unique(map[string]string{value: seen[value][i].path}, value, e.path, message)
-		return
+		return false
 	}
 	seen[value] = append(seen[value], e)
+	return true
 }
