@@ -338,7 +338,8 @@ type Peer struct {
 	TTLSecurity uint8 `yaml:"ttlSecurity" json:"ttlSecurity,omitempty"`
 	// file with the TCP MD5 password (RFC 2385), at most 80 bytes; relative to the configuration's folder
 	PasswordFile string `yaml:"passwordFile" json:"passwordFile,omitempty"`
-	BFDProfile   string `yaml:"bfdProfile" json:"bfdProfile,omitempty"` // one of `bgp.bfdProfiles`; empty: no BFD
+	// one of `bgp.bfdProfiles`, for a peer on the link; empty: no BFD
+	BFDProfile string `yaml:"bfdProfile" json:"bfdProfile,omitempty"`
 	// address families of the session; IPv4 and IPv6 sessions carry both
 	AddressFamilies []Family `yaml:"addressFamilies" json:"addressFamilies,omitempty"`
 	// most routes of a family that the peer may send, before `receive` filters them; the limit for routes with our AS

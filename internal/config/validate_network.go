@@ -294,6 +294,8 @@ func (v *validator) bfdProfile(path string, p Peer) {
 		v.bad(path+".bfdProfile", "bgp.bfdProfiles has no profile of this name")
 	case p.EBGPMultiHop > 1:
 		v.bad(path+".bfdProfile", "BFD reaches on-link peers only: leave it or ebgpMultiHop out")
+	case p.TTLSecurity > 1:
+		v.bad(path+".bfdProfile", "BFD reaches on-link peers only: leave it out, or set ttlSecurity to 1")
 	}
 }
 
