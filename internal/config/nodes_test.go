@@ -271,6 +271,16 @@ func TestBadNodewise(t *testing.T) {
 	peer := func(keys string) string { return network("peers: [" + to + keys + "}]") }
 	uplink := func(keys string) string { return network("interfaces: [" + keys + "]") }
 	second := func(keys, other string) string { return network(keys) + "- {name: blue, " + other + "}\n" }
+	prepend := func(asn int, ofBGP, ofPeer string) string {
+		return fmt.Sprintf("bgp: {asn: 64512, overrides: [%s]}\nnetworks:\n- {name: red, vrf: vrf-red, peers: [{address: 10.1.0.1, asn: %d, "+
+			"overrides: [%s], advertise: {asPathPrepend: 1}}]}\n", ofBGP, asn, ofPeer)
+	}
+	const internal = `3: networks[red].peers[10.1.0.1].advertise.asPathPrepend: "1": external peers only: internal ones refuse a path with their own AS number`
+	for _, external := range []string{ // on some nodes, or on all
+		prepend(64512, "{asn: 64513, "+x+"}", ""), prepend(64512, "", "{myASN: 64513, "+x+"}"), prepend(64601, "{routerID: 1.1.1.1, "+x+"}", ""),
+	} {
+		parsed(t, external)
+	}
 	const at, device = "3: networks[red]", "not a usable interface's name: letters, digits, '.', '_' and '-', a letter, digit or '_' first, and not lo, all or default"
 	const asn = "a reserved AS number: private ones are 64512 to 65534 and 4200000000 to 4294967294"
 	tests := map[string]struct{ text, want string }{
@@ -307,6 +317,11 @@ func TestBadNodewise(t *testing.T) {
 		"myASN: asdot":      {peer("myASN: 1.10"), at + `.peers[10.1.0.1].myASN: "1.10": not a whole number from 0 to 4294967295`},
 		"myASN: misspelled": {peer("myAsn: 1"), at + ".peers[10.1.0.1].myAsn: unknown key: is myASN meant? Known here: address"},
 		"myASN: external":   {peer("myASN: 64700, advertise: {localPref: 200}"), at + `.peers[10.1.0.1].advertise.localPref: "200": internal peers only`},
+
+		"prepend: a router ID differs":   {prepend(64512, "{routerID: 1.1.1.1, "+x+"}", ""), internal},
+		"prepend: a source differs":      {prepend(64512, "", "{sourceAddress: 10.1.0.2, "+x+"}"), internal},
+		"prepend: our AS is the same":    {prepend(64512, "{asn: 64512, "+x+"}", "{myASN: 64512, "+x+"}"), internal},
+		"prepend: overrides have our AS": {strings.Replace(prepend(64513, "{asn: 64513, "+x+"}", ""), "asn: 64512, ", "", 1), internal},
 
 		"source: word":             {peer("sourceAddress: eth0"), at + `.peers[10.1.0.1].sourceAddress: "eth0": not an IP address`},
 		"source: prefix":           {peer("sourceAddress: 10.1.0.2/24"), at + `.peers[10.1.0.1].sourceAddress: "10.1.0.2/24": not an IP address`},

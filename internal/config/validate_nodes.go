@@ -98,10 +98,11 @@ func (v *validator) isInternal(p Peer) bool {
 	if p.DynamicASN != DynamicNone {
 		return p.DynamicASN == DynamicInternal
 	}
-	return p.ASN != 0 && !slices.ContainsFunc(v.localASNs(p), func(ours uint32) bool { return ours != p.ASN })
+	ours := v.localASNs(p)
+	return p.ASN != 0 && len(ours) > 0 && !slices.ContainsFunc(ours, func(one uint32) bool { return one != p.ASN })
 }
 
-// localASNs returns our AS numbers towards a peer, on all nodes.
+// localASNs returns our AS numbers towards a peer, on all nodes. Overrides that replace other keys add none.
 func (v *validator) localASNs(p Peer) []uint32 {
 	ours := []uint32{p.MyASN}
 	if p.MyASN == 0 {
@@ -113,7 +114,7 @@ func (v *validator) localASNs(p Peer) []uint32 {
 	for _, o := range p.Overrides {
 		ours = append(ours, o.MyASN)
 	}
-	return ours
+	return slices.DeleteFunc(ours, func(asn uint32) bool { return asn == 0 })
 }
 
 // networkOverrides checks nodeSelectors and overrides of a network.
