@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,19 +12,34 @@ import (
 	"github.com/egressway/egressway/internal/sorted"
 )
 
-// TestNetworksOfOneTable plans two networks whose VRF devices have one table, and whose peers announce the same route. The
-// route stays until neither announces it.
-func TestNetworksOfOneTable(t *testing.T) {
+// TestTableChangesHands moves a VRF device to the table of another, and back, while the peers of both networks announce the same route.
+// The table holds the route of the network that keeps it.
+func TestTableChangesHands(t *testing.T) {
 	c := config.Defaults()
 	c.Networks = append(c.Networks, config.Network{Name: "red", VRF: "vrf-red"}, config.Network{Name: "blue", VRF: "vrf-blue"})
-	s := plan.Snapshot{Node: "n0", Config: c, Facts: plan.Facts{Links: []plan.Link{{Name: "vrf-red", Up: true, VRFTable: 1001}, {Name: "vrf-blue", Up: true, VRFTable: 1001}}}}
+	s := plan.Snapshot{Node: "n0", Config: c}
 	by := func(gateway string) sorted.List[plan.Route] {
 		return sorted.Of(plan.Route{Dst: prefixes("192.0.2.0/24")[0], NextHops: []plan.NextHop{{Gateway: addr(gateway), Device: "eth2"}}})
 	}
 	blue, red := plan.NetworkRoutes{Network: "blue", Routes: by("10.1.0.1")}, plan.NetworkRoutes{Network: "red", Routes: by("10.1.0.2")}
+	both := []plan.NetworkRoutes{blue, red}
 	var planner plan.Planner
-	for step, learned := range [][]plan.NetworkRoutes{{blue, red}, {blue}, {blue, red}, {red}, {blue, red}, {blue, {Network: "red"}}, {}} {
-		s.Learned = learned
+	for step, now := range []struct {
+		table   uint32 // of vrf-blue
+		learned []plan.NetworkRoutes
+		routes  []string // table and gateway
+	}{
+		{1002, both, []string{"1001 10.1.0.2", "1002 10.1.0.1"}},
+		{1001, both, []string{"1001 10.1.0.1"}},
+		{1001, []plan.NetworkRoutes{red}, nil},
+		{1001, both, []string{"1001 10.1.0.1"}},
+		{1002, both, []string{"1001 10.1.0.2", "1002 10.1.0.1"}},
+		{1001, []plan.NetworkRoutes{blue}, []string{"1001 10.1.0.1"}},
+		{1002, []plan.NetworkRoutes{red}, []string{"1001 10.1.0.2"}},
+		{1001, nil, nil},
+	} {
+		s.Learned = now.learned
+		s.Facts.Links = []plan.Link{{Name: "vrf-red", Up: true, VRFTable: 1001}, {Name: "vrf-blue", Up: true, VRFTable: now.table}}
 		changed := cluster.Changed{}
 		if step == 0 {
 			changed = cluster.Everything()
@@ -31,6 +47,10 @@ func TestNetworksOfOneTable(t *testing.T) {
 		planned, _ := planner.Plan(s, changed)
 		full, _ := plan.Build(s)
 		require.Equal(t, full.Routes.Slice(), planned.Routes.Slice(), "step %d", step)
-		require.Equal(t, len(learned) > 0, planned.Routes.Len() == 1, "step %d", step)
+		var routes []string
+		for r := range planned.Routes.All() {
+			routes = append(routes, fmt.Sprint(r.Table, " ", r.NextHops[0].Gateway))
+		}
+		require.Equal(t, now.routes, routes, "step %d", step)
 	}
 }

@@ -24,6 +24,7 @@ type network struct {
 	create   bool
 	usable   bool
 	lacks    string // why this node cannot serve it even with all planned devices; empty: it can
+	clash    string // the network that has its table on this node, and keeps it; empty: none has
 	onNoPath config.NoPath
 	listed   bool
 	uplinks  []string // the names of its configured interfaces
@@ -92,6 +93,7 @@ func (g *ground) addNetworks(names map[string]int) {
 	if g.byName[config.DefaultNetwork] == nil {
 		g.addNetwork(config.Network{Name: config.DefaultNetwork}, true)
 	}
+	g.separateTables()
 	if g.config.AllowUnlisted {
 		g.addUnlisted(names)
 	}
@@ -110,6 +112,53 @@ func (g *ground) addNetwork(c config.Network, listed bool) {
 	case c.VRF != "":
 		g.findVRF(n)
 	}
+}
+
+// separateTables refuses the networks whose table another listed one has on this node: only the kernel has the table of an adopted VRF
+// device. The ranks, and among equals the names, decide which one keeps it, whatever came first.
+func (g *ground) separateTables() {
+	all := slices.SortedFunc(slices.Values(g.networks), func(x, y *network) int {
+		return cmp.Or(cmp.Compare(x.tableRank(), y.tableRank()), compareStrings(x.name, y.name))
+	})
+	owners := map[uint32]*network{}
+	for _, n := range all {
+		switch owner := owners[n.table]; {
+		case !n.usable || n.table == 0:
+		case owner == nil:
+			owners[n.table] = n
+		default:
+			g.refuseTable(n, owner)
+		}
+	}
+}
+
+// tableRank returns the rank of a network among those with one table, the lowest of which keeps it. The table of a VRF leads its
+// interfaces' packets in any case, and a VRF of ours would be deleted with its network.
+func (n *network) tableRank() int {
+	switch {
+	case n.name == config.DefaultNetwork:
+		return 0
+	case n.VRF != "" && n.Table != 0:
+		return 1
+	case n.VRF != "":
+		return 2
+	}
+	return 3
+}
+
+// refuseTable makes a network unusable whose table another one has: packets of both would leave by the uplinks of one, and the guard
+// would drop those of the other.
+func (g *ground) refuseTable(n, owner *network) {
+	field, value, device := "table", strconv.FormatUint(uint64(n.table), 10), ""
+	if n.Table == 0 {
+		field, value = "vrf", n.VRF
+	}
+	if owner.VRF != "" {
+		device = ", that of VRF device " + owner.VRF + ","
+	}
+	g.refuseVRF(n, field, value, ReasonTableMismatch,
+		"on node %s, network %s has table %d%s and keeps it: give each network a table of its own", g.node, owner.name, n.table, device)
+	n.clash, n.table, n.create = owner.name, 0, false
 }
 
 // readPeers records the peers of a network. An address that is a peer in several belongs to the first by name.
@@ -273,10 +322,12 @@ func (g *ground) present(n *network) (names []string) {
 // absence finds why the kernel does not have a network. comes reports whether the kernel will have it once this plan is
 // applied.
 func (g *ground) absence(n *network, present []string) (why string, comes bool) {
-	if n.Elsewhere != "" {
+	switch {
+	case n.Elsewhere != "":
 		return n.Elsewhere, false
-	}
-	if n.VRF != "" {
+	case n.clash != "":
+		return "network " + n.clash + " has its table", false
+	case n.VRF != "":
 		why, comes = g.absenceOfVRF(n, present)
 	}
 	if why == "" && len(n.uplinks) > 0 {

@@ -361,7 +361,7 @@ func (e *evolving) links() {
 			e.Facts.Links = slices.Delete(e.Facts.Links, i, i+1)
 		}
 	case 5:
-		l.VRFTable = pick[uint32](e.Rand, 0, 1001, 1002, 1009)
+		l.VRFTable = pick[uint32](e.Rand, 0, 100, 1001, 1002, 1009)
 	}
 }
 
