@@ -289,10 +289,11 @@ func (r *pass) others(key cluster.Key, spec cluster.EgressIP) (all []cluster.Mem
 	return all
 }
 
-// taken reports whether no EgressIP can have an address: it is inside the cluster, a peer's, or has an owner of another kind.
-// The claims of these kinds are up to date, because they are read first.
+// taken reports whether no EgressIP can have an address: it is inside the cluster, a peer's, the API server's, or has an owner of another
+// kind. Addresses of which only some nodes know do not count, since all nodes have to assign pods alike. The claims of these kinds are
+// up to date, because they are read first.
 func (r *pass) taken(a netip.Addr) bool {
-	if cluster.Within(r.ground.inside, a) || r.ground.peers[a] != "" {
+	if cluster.Within(r.ground.inside, a) || r.ground.peers[a] != "" || r.ground.apiEndpoints[a] {
 		return true
 	}
 	v := r.claims.judge(a)

@@ -108,6 +108,30 @@ func TestPodsKeepTheirEgressIP(t *testing.T) {
 	require.Empty(t, problems)
 	require.Equal(t, begun, sources(desired))
 
+	// An API server has one of the addresses, which has a host nevertheless.
+	changed = cluster.Changed{}
+	changed.Add(cluster.KindEgressService.ID(cluster.APIService))
+	s.Objects.Endpoints = s.Objects.Endpoints.With(cluster.APIService, []cluster.Endpoint{{Address: "192.0.2.6"}, {Address: first.String()}})
+	desired, problems = planner.Plan(s, changed)
+	requireMoved(t, begun, sources(desired), first, second, third)
+	require.Len(t, problems, 1)
+	require.Equal(t, `EgressIP e: spec.egressIPs: "203.0.113.33": is the API server's`, problems[0].Error())
+	s.Objects.Endpoints = s.Objects.Endpoints.Without(cluster.APIService)
+	desired, problems = planner.Plan(s, changed)
+	require.Empty(t, problems)
+	require.Equal(t, begun, sources(desired))
+
+	// A node knows addresses that others do not: they cost only its own seat, as all nodes assign the pods alike.
+	s.APIServer = []netip.Addr{second}
+	desired, problems = planner.Plan(s, cluster.Changed{})
+	require.Len(t, problems, 1)
+	for pod, source := range sources(desired) {
+		require.True(t, source == begun[pod] || begun[pod] == second && !source.IsValid(), "%s has %s", pod, source)
+	}
+	s.APIServer = nil
+	desired, _ = planner.Plan(s, cluster.Changed{})
+	require.Equal(t, begun, sources(desired))
+
 	// No address has a host: the pods are dropped, and stay assigned.
 	changed = cluster.Changed{}
 	changed.Add(cluster.KindEgressIP.ID(key))

@@ -99,7 +99,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(cluster.KindEgressService.ID(key))
-	switch e.IntN(45) {
+	switch e.IntN(46) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -288,6 +288,13 @@ func (e *evolving) step() {
 			c.Networks[i].EgressIPs = pick(e.Rand, nil, prefixes("203.0.113.0/28"), prefixes("203.0.113.4/30", "2001:db8::/64"))
 		}
 		e.Config = &c
+	case 45: // API servers, which may have addresses of EgressIPs
+		e.changed.Add(cluster.KindEgressService.ID(cluster.APIService))
+		var servers []cluster.Endpoint
+		for range e.IntN(3) {
+			servers = append(servers, cluster.Endpoint{Address: pick(e.Rand, fmt.Sprint("203.0.113.", e.IntN(20)), fmt.Sprint("2001:db8::", e.IntN(9)), "10.0.0.11")})
+		}
+		e.setEndpoints(cluster.APIService, servers)
 	case 29:
 		o.Namespaces = o.Namespaces.With("other", cluster.Namespace{Labels: map[string]string{"egress": pick(e.Rand, "held", "free")}})
 		e.changed.Join(cluster.Everything())
