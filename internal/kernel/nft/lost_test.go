@@ -200,6 +200,39 @@ func TestPacketsOfNoConnection(t *testing.T) {
 	}
 }
 
+// TestGuestsOfNoConnection sends packets of another node's pod that belong to no connection here, by a device between nodes. The pod is
+// selected at its own node, and not known here yet.
+func TestGuestsOfNoConnection(t *testing.T) {
+	for _, f := range netns.Families {
+		t.Run(f.Name, func(t *testing.T) {
+			l := newLostLab(t, f)
+			guest, other := netip.MustParseAddr(f.Pods[0]), netip.MustParseAddr(f.Pods[1])
+			d := stories.DataPlane()
+			d.Endpoints = sorted.Of[plan.Endpoint]()
+			d.Between, d.Guests = []string{"eth1"}, []netip.Prefix{netip.PrefixFrom(guest, guest.BitLen())}
+			var n keptTable
+			t.Cleanup(n.Close)
+			require.NoError(t, l.node.Do(func() error {
+				_, err := n.Apply(t.Context(), d)
+				return err
+			}))
+			l.client.Run(fmt.Sprintf("ip addr add %s%s dev lo", guest, f.Local), fmt.Sprintf("%s route add %s via %s2", f.IP, f.Remote, f.Out1))
+			l.node.Run("nft 'table inet other { chain c { type filter hook prerouting priority -300; tcp dport 7 notrack; }; }'")
+			for i, s := range []struct {
+				what  string
+				port  uint16
+				flags byte
+			}{{"new", 80, flagSYN}, {"invalid", 80, flagRST}, {"invalid, with both flags of a handshake", 81, flagSYN | flagACK}, {"untracked", 7, flagSYN}} {
+				l.send(t, l.client, guest.String(), f.Remote, s.port, s.flags)
+				netns.Eventually(t, func() bool { return l.dropped(t, ruleset.DropGuest) == uint64(i+1) }, s.what)
+				port := uint16(1000 + i)
+				l.send(t, l.pod, other.String(), f.Remote, port, flagRST)
+				require.Equal(t, fmt.Sprintf("%s %d", other, port), next(t, l.seen), "only the pod of this node leaves: %s", s.what)
+			}
+		})
+	}
+}
+
 // TestLateAnswers sends replies to selected pods, of connections that this node no longer knows but a host may. If a
 // reply began a connection, the pod would answer with its own address by the default route.
 func TestLateAnswers(t *testing.T) {

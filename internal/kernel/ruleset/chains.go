@@ -251,9 +251,9 @@ func bySource() [][]expr.Any {
 func fromNodes() [][]expr.Any {
 	rules := bySource()
 	for _, f := range Families {
-		// Its node steers it here already, or still. By the default route it would leave with this node's address.
-		rules = append(rules, join(f.source(), in(SetGuests+f.Suffix), original,
-			f.load(f.Dst, reg), notIn(SetCluster+f.Suffix), dropFor(DropGuest)))
+		// Its node steers it here already, or still. By the default route it would leave with this node's address, or with its own if it is
+		// of no connection, which has no direction. Replies do not come this far.
+		rules = append(rules, join(f.source(), in(SetGuests+f.Suffix), f.load(f.Dst, reg), notIn(SetCluster+f.Suffix), dropFor(DropGuest)))
 	}
 	return append(rules, join(ctHas(expr.CtKeySTATE, StateNew|stateLost), goTo("late")))
 }
