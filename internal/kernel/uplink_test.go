@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -89,6 +90,21 @@ func (l *uplinkLab) apply(choice election.Choice) {
 	}))
 }
 
+// droppedOutside returns the count of the packets that the node has dropped for the reason "outside".
+func (l *uplinkLab) droppedOutside() (n int) {
+	l.t.Helper()
+	require.NoError(l.t, l.node.Do(func() error {
+		out, err := netns.NFT(l.t, "list counter inet egressway drop-outside")
+		if err != nil {
+			return err
+		}
+		_, counted, _ := strings.Cut(out, "packets ")
+		_, err = fmt.Sscan(counted, &n)
+		return err
+	}))
+	return n
+}
+
 // listen returns the contents and sources of datagrams that come to an address, each of which is answered.
 func (l *uplinkLab) listen(m *netns.Machine, at string) <-chan string {
 	l.t.Helper()
@@ -137,13 +153,7 @@ func TestForgedSource(t *testing.T) {
 	send(l.blue, "forged")
 	send(l.pods, "own")
 	require.Equal(t, "own from 203.0.113.10", next(heard))
-	require.NoError(t, l.node.Do(func() error {
-		netns.Eventually(t, func() bool {
-			out, _ := netns.NFT(t, "list counter inet egressway drop-outside")
-			return strings.Contains(out, "packets 1 ")
-		}, "the forged packet is dropped")
-		return nil
-	}))
+	netns.Eventually(t, func() bool { return l.droppedOutside() == 1 }, "the forged packet is dropped")
 	require.Empty(t, heard)
 }
 
@@ -178,7 +188,7 @@ func TestStrayAfterTakeover(t *testing.T) {
 	}))
 	defer c.Close()
 	send := func() {
-		_, err := c.Write(tcpSegment(client, vip, 5001, 80))
+		_, err := c.Write(tcpSegment(client, vip, 5001, 80, flagACK))
 		require.NoError(t, err)
 	}
 	counted := func(m *netns.Machine, table string) (seen bool) {
@@ -199,19 +209,69 @@ func TestStrayAfterTakeover(t *testing.T) {
 	n, err := c.Read(answer)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, n, 20)
-	const rst = 4
-	require.NotZero(t, answer[n-20+13]&rst, "%x", answer[:n])
+	require.NotZero(t, answer[n-20+13]&flagRST, "%x", answer[:n])
 	require.False(t, counted(l.outside, "seen"), "the router of network default has the client's segment")
 }
 
-// tcpSegment is a TCP header with the flag ACK.
-func tcpSegment(src, dst netip.Addr, from, to uint16) []byte {
+// TestOutsiderOfNoConnection sends packets of no connection from the router of green to pods' own addresses. The pods hear node b, which
+// sends afterwards, first.
+func TestOutsiderOfNoConnection(t *testing.T) {
+	l := newUplinkLab(t)
+	l.node.Run("nft 'table ip other { chain c { type filter hook prerouting priority -300; tcp dport 7 notrack; }; }'")
+	l.apply(election.Choice{Host: "a"})
+	var heard *net.IPConn
+	require.NoError(t, l.pods.Do(func() (err error) {
+		heard, err = net.ListenIP("ip4:tcp", nil)
+		return err
+	}))
+	defer heard.Close()
+	send := func(m *netns.Machine, from, to string, port uint16, flags byte) {
+		t.Helper()
+		source, pod := netip.MustParseAddr(from), netip.MustParseAddr(to)
+		require.NoError(t, m.Do(func() error {
+			c, err := net.DialIP("ip4:tcp", &net.IPAddr{IP: source.AsSlice()}, &net.IPAddr{IP: pod.AsSlice()})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write(tcpSegment(source, pod, 5001, port, flags))
+			return err
+		}))
+	}
+	dropped := 0
+	for _, pod := range []string{"10.244.1.11", "10.244.1.12"} {
+		for _, s := range []struct {
+			port  uint16
+			flags byte
+		}{{80, flagSYN}, {80, flagRST}, {80, flagFIN}, {80, flagSYN | flagACK}, {7, flagSYN}} {
+			send(l.green, "198.51.100.10", pod, s.port, s.flags)
+			dropped++
+			what := fmt.Sprintf("flags %#x to port %d of %s", s.flags, s.port, pod)
+			netns.Eventually(t, func() bool { return l.droppedOutside() == dropped }, what)
+		}
+		send(l.b, "10.8.0.2", pod, 80, flagRST)
+		require.NoError(t, heard.SetReadDeadline(time.Now().Add(netns.Patience)))
+		_, from, err := heard.ReadFromIP(make([]byte, 100))
+		require.NoError(t, err)
+		require.Equal(t, "10.8.0.2", from.IP.String())
+	}
+}
+
+const (
+	flagFIN = 0x01
+	flagSYN = 0x02
+	flagRST = 0x04
+	flagACK = 0x10
+)
+
+// tcpSegment is a TCP header with these flags.
+func tcpSegment(src, dst netip.Addr, from, to uint16, flags byte) []byte {
 	b := make([]byte, 20)
 	binary.BigEndian.PutUint16(b, from)
 	binary.BigEndian.PutUint16(b[2:], to)
 	binary.BigEndian.PutUint32(b[4:], 1000)
 	binary.BigEndian.PutUint32(b[8:], 2000)
-	b[12], b[13] = 5<<4, 0x10
+	b[12], b[13] = 5<<4, flags
 	binary.BigEndian.PutUint16(b[14:], 1000)
 	sum := uint32(6 + len(b)) // of the pseudo-header: protocol and length
 	for _, part := range [][]byte{src.AsSlice(), dst.AsSlice(), b} {

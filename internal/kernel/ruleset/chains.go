@@ -558,8 +558,9 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 		from = append(from, join(f.destination(), in(SetFormer+f.Suffix), ctHas(expr.CtKeySTATE, StateNew|stateLost), dropFor(DropFormer)))
 	}
 	for _, f := range Families {
-		from = append(from, join(original, f.source(), notIn(SetCluster+f.Suffix),
-			f.load(f.Dst, reg), in(SetPods+f.Suffix), dropFor(DropOutside)))
+		toPods := join(f.source(), notIn(SetCluster+f.Suffix), f.load(f.Dst, reg), in(SetPods+f.Suffix), dropFor(DropOutside))
+		// A packet of no connection has no direction.
+		from = append(from, join(original, toPods), join(ctHas(expr.CtKeySTATE, stateLost), toPods))
 	}
 	return append(all,
 		// An uplink that leads to other nodes as well.
