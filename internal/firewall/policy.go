@@ -44,8 +44,11 @@ func Matches(pattern, name string) bool {
 	return pattern == name
 }
 
-// NoNames is the Holds of a kernel that knows no address.
-func NoNames(PolicyID, int, netip.Addr) bool { return false }
+// Reads is a Holds that asks the kernel, which may fail.
+type Reads func(of PolicyID, stretch int, a netip.Addr) (bool, error)
+
+// NoNames is the Reads of a kernel that knows no address.
+func NoNames(PolicyID, int, netip.Addr) (bool, error) { return false, nil }
 
 // Range is a range of destinations.
 type Range struct {

@@ -31,13 +31,15 @@ type flowCheck struct {
 	steering map[plan.PathID]bool
 	own      map[plan.PathID]map[netip.Addr]bool // addresses of a network's devices, read when first needed
 	policies map[firewall.PolicyID]*firewall.Policy
-	holds    firewall.Holds
-	held     func() firewall.Holds // reads the sets of names again
+	holds    firewall.Reads
+	held     func() firewall.Reads // reads the sets of names again
 	doubt    doubt
-	lenient  bool // any destination of the present connection may have been an address of an allowed name
+	lenient  bool  // any destination of the present connection may have been an address of an allowed name
+	unknown  bool  // the policy of the present connection has a set of names that cannot be read
+	unread   error // why the last such set cannot be read
 }
 
-func noNames() firewall.Holds { return firewall.NoNames }
+func noNames() firewall.Reads { return firewall.NoNames }
 
 func newFlowCheck(d plan.DataPlane) *flowCheck {
 	f := &flowCheck{
@@ -76,7 +78,7 @@ func (f *flowCheck) contradicts(c Connection) bool {
 		return !selected || !f.accepts(&e, way) || f.inCluster(c.Target)
 	case mark == f.Marks.Cluster(): // a policy denied it: see bar
 		_, firewalled := f.Firewalled.Get(firewall.Firewalled{Addr: c.source})
-		return !firewalled || len(f.policies) > 0
+		return !firewalled || len(f.policies) > 0 && !f.unknown
 	case mark != 0:
 		id := f.Marks.Path(mark)
 		return !f.networks[id] || f.doubt.reused[id]
@@ -85,20 +87,27 @@ func (f *flowCheck) contradicts(c Connection) bool {
 }
 
 // denies reports whether the policy of the pod that began a connection denies it. It never denies connections that others began,
-// whose source is outside or another pod.
+// whose source is outside or another pod, nor those that depend on a set of names that cannot be read.
 func (f *flowCheck) denies(c Connection) bool {
-	if len(f.policies) == 0 || c.zoned {
+	if f.unknown = false; len(f.policies) == 0 || c.zoned {
 		return false
 	}
 	of, firewalled := f.Firewalled.Get(firewall.Firewalled{Addr: c.source})
 	p := f.policies[of.Policy]
 	f.lenient = !f.doubt.endpoints[c.source]
-	return firewalled && p != nil && !cluster.Within(f.Inside, c.Target) && p.Denies(c.Target, c.port, f.had)
+	return firewalled && p != nil && !cluster.Within(f.Inside, c.Target) && p.Denies(c.Target, c.port, f.had) && !f.unknown
 }
 
 // had is the firewall.Holds for connections, which outlive the addresses of the names that once allowed them.
 func (f *flowCheck) had(of firewall.PolicyID, stretch int, a netip.Addr) bool {
-	return f.lenient && f.policies[of].Stretches[stretch].Allows() || f.holds(of, stretch, a)
+	if f.lenient && f.policies[of].Stretches[stretch].Allows() {
+		return true
+	}
+	holds, err := f.holds(of, stretch, a)
+	if err != nil {
+		f.unknown, f.unread = true, err
+	}
+	return holds
 }
 
 // accepts reports whether a flow of an endpoint may keep its path and source.
@@ -386,8 +395,9 @@ const (
 // a new one under the new rules. End checks only the endpoints in doubt, and at times all.
 //
 // An endpoint whose policy is another now is compared with the addresses that names have by held. The checks of all connections let
-// those be that a name may have allowed once: an address that runs out ends no connection.
-func (a *Audit) End(ctx context.Context, d plan.DataPlane, held func() firewall.Holds, clock func() time.Time) (ended uint, err error) {
+// those be that a name may have allowed once: an address that runs out ends no connection. Where a set of names cannot be read, the
+// connections that depend on it stay, and all doubts with them.
+func (a *Audit) End(ctx context.Context, d plan.DataPlane, held func() firewall.Reads, clock func() time.Time) (ended uint, err error) {
 	if !a.doubt.none() && !a.doubt.all {
 		if ended, err = a.end(ctx, d, held, a.doubt); err != nil {
 			return ended, err
@@ -407,7 +417,7 @@ func (a *Audit) End(ctx context.Context, d plan.DataPlane, held func() firewall.
 }
 
 // end moves and ends connections as End does, for the endpoints in doubt.
-func (a *Audit) end(ctx context.Context, d plan.DataPlane, held func() firewall.Holds, of doubt) (ended uint, err error) {
+func (a *Audit) end(ctx context.Context, d plan.DataPlane, held func() firewall.Reads, of doubt) (ended uint, err error) {
 	if a.conn == nil {
 		if a.conn, err = dialConntrack(); err != nil {
 			return 0, err
@@ -464,7 +474,10 @@ func (c *Conn) endContradictions(ctx context.Context, check *flowCheck, of doubt
 	if err := c.exchange(end); err != nil {
 		return 0, fmt.Errorf("end connections that contradict the plan: %w", err)
 	}
-	return countEnded(end)
+	if ended, err = countEnded(end); check.unread != nil {
+		err = errors.Join(err, fmt.Errorf("look for connections that a policy denies: %w", check.unread))
+	}
+	return ended, err
 }
 
 // countEnded counts the connections that requests ended.

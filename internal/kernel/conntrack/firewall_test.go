@@ -1,8 +1,10 @@
 package conntrack
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -10,6 +12,7 @@ import (
 	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/sorted"
+	"github.com/egressway/egressway/lab/netns"
 	"github.com/egressway/egressway/lab/stories"
 )
 
@@ -89,4 +92,48 @@ func TestConnectionsThatAPolicyDenies(t *testing.T) {
 	require.Equal(t, doubt{all: true, endpoints: pod}, a.doubt)
 	a.Reset()
 	require.Equal(t, doubt{all: true, endpoints: pod}, a.doubt)
+}
+
+// TestNamesThatCannotBeRead ends no connection by a set of names that cannot be read, and ends it by the same doubt once it can. A barred
+// connection stays barred.
+func TestNamesThatCannotBeRead(t *testing.T) {
+	netns.Enter(t)
+	var audit Audit
+	t.Cleanup(audit.Close)
+	d := stories.DataPlane()
+	before := d
+	e := d.Endpoints.Slice()[0]
+	d.Policies = []firewall.Policy{{ID: 7, Stretches: []firewall.Stretch{{Names: []string{"example.com"}, Named: firewall.Deny}}}}
+	d.Firewalled = sorted.Of(firewall.Firewalled{Addr: e.Addr, Policy: 7})
+	r, err := InjectFlows(Injection{Marks: d.Marks}, []Flow{{
+		Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(e.Addr, 1000), Dst: netip.MustParseAddrPort("198.51.100.10:443"),
+		SNAT: netip.AddrPortFrom(e.Source, 1000), Path: e.Path, State: TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
+	}})
+	require.NoError(t, err)
+	require.Equal(t, Injected{Created: 1}, r)
+	unread := errors.New("unread")
+	reads := func(holds bool, err error) func() firewall.Reads {
+		return func() firewall.Reads {
+			return func(firewall.PolicyID, int, netip.Addr) (bool, error) { return holds, err }
+		}
+	}
+	audit.whole = time.Now()
+	require.True(t, audit.Applied(&before, &d))
+	for range 2 {
+		ended, err := audit.End(t.Context(), d, reads(true, unread), time.Now)
+		require.ErrorIs(t, err, unread)
+		require.Zero(t, ended)
+	}
+	ended, err := audit.End(t.Context(), d, reads(true, nil), time.Now)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, ended, "the doubt has stayed")
+
+	check := newFlowCheck(d)
+	check.holds = reads(true, unread)()
+	barred := Connection{source: e.Addr, Target: addr("198.51.100.10"), mark: d.Marks.Cluster()}
+	require.False(t, check.denies(barred))
+	require.False(t, check.contradicts(barred), "it would begin again")
+	check.holds = reads(false, nil)()
+	require.False(t, check.denies(barred))
+	require.True(t, check.contradicts(barred), "the policy allows it now")
 }

@@ -130,22 +130,24 @@ func (n *Table) filler(d *plan.DataPlane) func(set string) []nftables.SetElement
 	}
 }
 
-// HeldNames returns a firewall.Holds that reads the sets of names of the table when it first needs each of them.
-func HeldNames() firewall.Holds {
-	read := map[string]map[string]string{}
-	return func(of firewall.PolicyID, stretch int, a netip.Addr) bool {
+// HeldNames returns a firewall.Reads that reads the sets of names of the table when it first needs each of them. A set that is not there
+// holds nothing.
+func HeldNames() firewall.Reads {
+	type contents struct {
+		has map[string]string
+		err error
+	}
+	read := map[string]contents{}
+	return func(of firewall.PolicyID, stretch int, a netip.Addr) (bool, error) {
 		set := ruleset.NameSetOf(of, stretch)
-		if read[set] == nil {
-			has, err := readElements(set, ruleset.TableInet)
-			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return true // what cannot be read ends no connection
+		c, known := read[set]
+		if !known {
+			if c.has, c.err = readElements(set, ruleset.TableInet); errors.Is(c.err, unix.ENOENT) {
+				c.err = nil
 			}
-			read[set] = has
-			if has == nil {
-				read[set] = map[string]string{}
-			}
+			read[set] = c
 		}
-		_, ok := read[set][string(a.AsSlice())]
-		return ok
+		_, holds := c.has[string(a.AsSlice())]
+		return holds, c.err
 	}
 }

@@ -54,7 +54,9 @@ func TestSetsOfNames(t *testing.T) {
 		t.Helper()
 		holds := HeldNames()
 		for _, x := range []netip.Addr{a, b} {
-			require.Equal(t, strings.Contains(joined(want), x.String()), holds(of, 0, x), x)
+			there, err := holds(of, 0, x)
+			require.NoError(t, err)
+			require.Equal(t, strings.Contains(joined(want), x.String()), there, x)
 		}
 	}
 	apply(named(7))
@@ -67,6 +69,13 @@ func TestSetsOfNames(t *testing.T) {
 	listing, err := exec.CommandContext(t.Context(), "nft", "list", "set", "inet", "egressway", set).CombinedOutput()
 	require.NoError(t, err)
 	require.Contains(t, string(listing), "198.51.100.1 timeout 2h", "a new timeout")
+
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}))
+	_, err = HeldNames()(7, 0, a)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.ErrorIs(t, err, unix.EMFILE, "the set cannot be read")
 
 	more := named(7)
 	more.Hold = true
