@@ -250,6 +250,9 @@ func (n *Node) guard(ctx context.Context, rec *Record, p *plan.NodePlan) error {
 // writeTable makes the nftables table equal to a plan.
 func (n *Node) writeTable(ctx context.Context, rec *Record, p *plan.NodePlan, trusted bool) error {
 	r, err := n.nft.Apply(ctx, rec.Table, &p.DataPlane, trusted)
+	if r.Made && len(rec.Table.Paths) == 0 {
+		n.audit.Renumbered(&p.DataPlane)
+	}
 	rec.Table = r.Held
 	if r.Missed {
 		rec.missedTable()

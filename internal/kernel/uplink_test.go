@@ -72,12 +72,12 @@ func newUplinkLab(t *testing.T) *uplinkLab {
 		l.kernel, err = openKept()
 		return err
 	}))
-	t.Cleanup(l.kernel.Close)
+	t.Cleanup(func() { l.kernel.Close() })
 	return l
 }
 
 // apply puts the plan for a choice of the Service's host into force, and ends connections that contradict it.
-func (l *uplinkLab) apply(choice election.Choice) {
+func (l *uplinkLab) apply(choice election.Choice) (ended uint) {
 	l.t.Helper()
 	l.s.Hosts[election.ServiceSeat(uplinkWeb)] = choice
 	p, _ := plan.Build(l.s)
@@ -85,7 +85,20 @@ func (l *uplinkLab) apply(choice election.Choice) {
 		if _, err := l.kernel.Apply(l.t.Context(), p); err != nil {
 			return err
 		}
-		_, err := l.kernel.EndContradictions(l.t.Context(), p.DataPlane)
+		var err error
+		ended, err = l.kernel.EndContradictions(l.t.Context(), p.DataPlane)
+		return err
+	}))
+	return ended
+}
+
+// restart ends the daemon and begins a new one.
+func (l *uplinkLab) restart(between ...string) {
+	l.t.Helper()
+	l.kernel.Close()
+	l.node.Run(between...)
+	require.NoError(l.t, l.node.Do(func() (err error) {
+		l.kernel, err = openKept()
 		return err
 	}))
 }
@@ -211,6 +224,34 @@ func TestStrayAfterTakeover(t *testing.T) {
 	require.GreaterOrEqual(t, n, 20)
 	require.NotZero(t, answer[n-20+13]&flagRST, "%x", answer[:n])
 	require.False(t, counted(l.outside, "seen"), "the router of network default has the client's segment")
+}
+
+// TestPathIDsLost has another program delete the table while no daemon runs. The path ids are gone with it, so the network by which a
+// connection came in is not known any more: it ends. A daemon that finds the table ends no connection.
+func TestPathIDsLost(t *testing.T) {
+	l := newUplinkLab(t)
+	choice := election.Choice{Host: "a"}
+	l.apply(choice)
+	require.NoError(t, l.pods.Do(func() error {
+		server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "10.244.1.12:80")
+		if err == nil {
+			t.Cleanup(func() { require.NoError(t, server.Close()) })
+		}
+		return err
+	}))
+	require.NoError(t, l.green.Do(func() error {
+		d := net.Dialer{Timeout: netns.Patience, LocalAddr: &net.TCPAddr{IP: net.IPv4(198, 51, 100, 10)}}
+		c, err := d.DialContext(t.Context(), "tcp", "203.0.113.10:80")
+		if err == nil {
+			t.Cleanup(func() { require.NoError(t, c.Close()) })
+		}
+		return err
+	}))
+	l.restart()
+	require.Zero(t, l.apply(choice), "the table has the ids")
+	l.restart("nft delete table inet egressway")
+	require.EqualValues(t, 1, l.apply(choice))
+	require.Zero(t, l.apply(choice))
 }
 
 // TestOutsiderOfNoConnection sends packets of no connection from the router of green to pods' own addresses. The pods hear node b, which

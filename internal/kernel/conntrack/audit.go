@@ -167,7 +167,7 @@ type doubt struct {
 	all       bool
 	endpoints map[netip.Addr]bool  // true: its policy is another
 	strays    map[netip.Addr]bool  // ingress IPs whose strays no longer go where they went
-	reused    map[plan.PathID]bool // ids of networks that mean another network now
+	reused    map[plan.PathID]bool // ids of networks that mean another network now, or may do so
 }
 
 func (d *doubt) none() bool { return !d.all && d.addresses() == 0 }
@@ -374,6 +374,19 @@ const doubtMost = 1 << 17
 
 // Reset puts all connections in doubt, for when packets may have passed under other rules.
 func (a *Audit) Reset() { a.doubt.everyone() }
+
+// Renumbered puts all connections that came in by a network in doubt, for when a plan's path ids may have meant other networks: another
+// program deleted the table of an earlier run, which alone had them. After a boot there are no such connections.
+func (a *Audit) Renumbered(d *plan.DataPlane) {
+	a.doubt.everyone()
+	ids := map[plan.PathID]bool{}
+	for _, p := range d.Paths {
+		if p.Key.Kind == plan.PathNetwork {
+			ids[p.ID] = true
+		}
+	}
+	a.doubt.reuse(ids)
+}
 
 // Applied records that the plan d came into force after held, and reports whether connections may contradict it. Of a
 // plan after an unknown one, which is nil, all connections are in doubt.

@@ -73,6 +73,29 @@ func TestOwnedTable(t *testing.T) {
 	require.Empty(t, netns.Ruleset(t))
 }
 
+// TestPathIDsOutliveFailure has Apply fail, after which the table may be gone: the ids that connections carry stay known.
+func TestPathIDsOutliveFailure(t *testing.T) {
+	netns.Enter(t)
+	var n, other keptTable
+	t.Cleanup(func() { n.Close() })
+	d := stories.DataPlane()
+	_, err := n.Apply(t.Context(), d)
+	require.NoError(t, err)
+	ids := n.held.Paths
+	require.Len(t, ids, len(d.Paths))
+	n.Close()
+	_, err = other.Apply(t.Context(), d)
+	require.NoError(t, err)
+	_, err = n.Apply(t.Context(), d)
+	require.ErrorAs(t, err, &OwnedError{})
+	require.Equal(t, Held{Paths: ids}, n.held)
+	other.Close()
+	require.NoError(t, n.Cleanup())
+	r, err := n.Table.Apply(t.Context(), n.held, &d, false)
+	require.NoError(t, err)
+	require.True(t, r.Made)
+}
+
 // TestFormerElementsAreCarried replaces the whole table, as when it gets an owner: the former addresses stay in their
 // set.
 func TestFormerElementsAreCarried(t *testing.T) {

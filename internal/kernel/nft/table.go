@@ -85,6 +85,7 @@ type Result struct {
 	Changed bool // connections may contradict the plan now
 	Missed  bool // another program has changed the table
 	Doubted bool // the table's former content could not be assumed
+	Made    bool // the table was missing, also where it could not be made
 }
 
 // open opens a socket for reading.
@@ -126,17 +127,20 @@ func (n *Table) Claim(flags uint32) error {
 }
 
 // Apply makes the table equal to the plan d. Packets see the old rules or the new, and for an instant the old rules with new elements. held
-// is the content of the table as of the last Apply; trusted means that no event reported a change by another program since.
+// is the content of the table as of the last Apply; trusted means that no event reported a change by another program since. With an error,
+// the Result keeps only the path ids, for when the table is gone.
 func (n *Table) Apply(ctx context.Context, held Held, d *plan.DataPlane, trusted bool) (Result, error) {
 	if err := n.Claim(tableOwned); err != nil {
 		return Result{Held: held}, err
 	}
 	r, err := n.update(held.Data, d, n.flags, trusted, false)
 	if err != nil && ctx.Err() == nil {
+		missing := r.Made
 		r, err = n.replace(d, err)
+		r.Made = r.Made || missing
 	}
 	if err != nil {
-		return Result{}, err
+		return Result{Held: Held{Paths: held.Paths}, Made: r.Made}, err
 	}
 	r.Held = held.holding(d)
 	return r, nil
@@ -172,7 +176,7 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 	if err != nil {
 		return r, err
 	}
-	r.Doubted = before == nil
+	r.Doubted, r.Made = before == nil, !now[ruleset.TableInet].Exists
 	t, err := newTransaction()
 	if err != nil {
 		return r, fmt.Errorf("begin transaction: %w", err)
@@ -200,7 +204,7 @@ func (n *Table) update(before, d *plan.DataPlane, flags uint32, trusted, fresh b
 		}
 		n.wrote = c.wrote
 	}
-	r.Changed = changed || ahead || !now[ruleset.TableInet].Exists || fresh || c.missed
+	r.Changed = changed || ahead || r.Made || fresh || c.missed
 	return r, nil
 }
 
