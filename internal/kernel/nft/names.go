@@ -88,18 +88,43 @@ func appendName(b []byte, kind uint16, e *NameElement) []byte {
 	})
 }
 
-// queues reports whether the kernel has queues for packets in rules (CONFIG_NFT_QUEUE). It creates and deletes a probe rule in one
-// transaction, when the first plan has names: that may load a module.
-func (n *Table) queues() bool {
-	if n.queue == nil {
-		n.queue = new(n.takesQueue() == nil)
+// queueEvery is the least time between two questions for queues to a kernel that had none.
+const queueEvery = time.Minute
+
+// askForQueues finds out whether the kernel has queues for packets in rules (CONFIG_NFT_QUEUE), when the first plan has names. It asks a
+// kernel that had none again when the table is not trusted, as in a full re-read: an operator may have loaded the module.
+func (n *Table) askForQueues(d *plan.DataPlane, trusted bool) error {
+	if known := n.queue != nil && (*n.queue || trusted || time.Since(n.asked) < queueEvery); known || !hasNames(d) {
+		return nil
 	}
-	return *n.queue
+	lacking, err := lacksQueues(n.takesQueue())
+	if err != nil {
+		return err
+	}
+	n.queue, n.asked = new(!lacking), time.Now()
+	return nil
+}
+
+// lacksQueues reports whether the error of a probe means that the kernel lacks the expression, or does not support it there.
+func lacksQueues(probe error) (bool, error) {
+	switch {
+	case errors.Is(probe, unix.ENOENT), errors.Is(probe, unix.EOPNOTSUPP):
+		return true, nil
+	case probe != nil:
+		return false, fmt.Errorf("ask for queues in nftables rules: %w", probe)
+	}
+	return false, nil
+}
+
+// hasNames reports whether some rules of a plan are for DNS names.
+func hasNames(d *plan.DataPlane) bool {
+	return slices.ContainsFunc(d.Policies, func(p firewall.Policy) bool { return p.HasNames() })
 }
 
 // queueless reports whether the kernel is known to have no such queues.
 func (n *Table) queueless() bool { return n.queue != nil && !*n.queue }
 
+// takesQueue creates and deletes a probe rule in one transaction: that may load a module.
 func (n *Table) takesQueue() error {
 	t, err := newTransaction()
 	if err != nil {

@@ -107,7 +107,6 @@ func TestNamesWithoutQueues(t *testing.T) {
 	t.Cleanup(n.Close)
 	_, err := n.Apply(t.Context(), named(7))
 	require.NoError(t, err)
-	require.True(t, n.queues())
 	require.Empty(t, n.Problems("a"))
 	listing := func() string {
 		out, err := exec.CommandContext(t.Context(), "nft", "list", "table", "inet", "egressway").CombinedOutput()
@@ -117,7 +116,7 @@ func TestNamesWithoutQueues(t *testing.T) {
 	require.Contains(t, listing(), "queue flags bypass to 14201")
 
 	require.NoError(t, n.Cleanup())
-	n.held, n.trusted, n.queue = Held{}, false, new(false)
+	n.held, n.trusted, n.queue, n.asked = Held{}, false, new(false), time.Now()
 	_, err = n.Apply(t.Context(), named(7))
 	require.NoError(t, err)
 	require.NotContains(t, listing(), "queue")
@@ -127,4 +126,35 @@ func TestNamesWithoutQueues(t *testing.T) {
 	_, err = n.Apply(t.Context(), stories.DataPlane())
 	require.NoError(t, err)
 	require.NotContains(t, listing(), "policy-7")
+
+	// An operator loads the module.
+	_, err = n.Apply(t.Context(), named(7))
+	require.NoError(t, err)
+	for _, step := range []struct {
+		trusted bool
+		asked   time.Duration
+		queues  bool
+	}{{true, queueEvery, false}, {false, 0, false}, {false, queueEvery, true}} {
+		n.trusted, n.asked = step.trusted, time.Now().Add(-step.asked)
+		_, err = n.Apply(t.Context(), named(7))
+		require.NoError(t, err)
+		require.Equal(t, step.queues, strings.Contains(listing(), "queue flags bypass to 14201"), step)
+		require.Equal(t, step.queues, len(n.Problems("a")) == 0, step)
+	}
+	n.trusted = true
+	_, err = n.Apply(t.Context(), stories.DataPlane())
+	require.NoError(t, err)
+	require.NotContains(t, listing(), "queue")
+}
+
+// TestLacksQueues distinguishes a kernel without queues from one that could not answer.
+func TestLacksQueues(t *testing.T) {
+	for _, c := range []struct {
+		probe         error
+		lacks, failed bool
+	}{{nil, false, false}, {unix.ENOENT, true, false}, {unix.EOPNOTSUPP, true, false}, {unix.ENOMEM, false, true}} {
+		lacks, err := lacksQueues(c.probe)
+		require.Equal(t, c.lacks, lacks, c.probe)
+		require.Equal(t, c.failed, err != nil, c.probe)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -36,8 +37,9 @@ type Table struct {
 	showed  [sha256.Size]byte            // fingerprint of the rules as the kernel listed them
 	writer  *nl.Writer
 	claimed bool
-	flags   uint32 // flags that the table should have
-	queue   *bool  // whether the kernel has queues for packets; nil: no plan needed them yet
+	flags   uint32    // flags that the table should have
+	queue   *bool     // whether the kernel has queues for packets; nil: no plan needed them yet
+	asked   time.Time // when the kernel was last asked for queues
 
 	// Without leaves out the chain of PathShared, since its device is missing: kernels before 6.16 refuse such a chain. The
 	// tunnel's absence drops the packets.
@@ -54,10 +56,12 @@ type Table struct {
 // DeviceMade records that the device of PathShared was made again: kernels before 6.16 have deleted the chain along with it.
 func (n *Table) DeviceMade() { delete(n.wrote, ruleset.ChainShared) }
 
-// complete reports whether the chain of PathShared has been written, if the plan has one.
+// complete reports whether the chain of PathShared has been written, if the plan has one, and those that queue answers, if the plan has
+// names and the kernel has queues.
 func (n *Table) complete(d *plan.DataPlane) bool {
-	_, wrote := n.wrote[ruleset.ChainShared]
-	return wrote || ruleset.SharedDevice(d) == ""
+	_, shared := n.wrote[ruleset.ChainShared]
+	_, queued := n.wrote[ruleset.ChainAnswers]
+	return (shared || ruleset.SharedDevice(d) == "") && (queued || n.queueless() || !hasNames(d))
 }
 
 // Held is the content that our table was last written with. The zero Held is unknown content.
@@ -131,6 +135,9 @@ func (n *Table) Claim(flags uint32) error {
 // the Result keeps only the path ids, for when the table is gone.
 func (n *Table) Apply(ctx context.Context, held Held, d *plan.DataPlane, trusted bool) (Result, error) {
 	if err := n.Claim(tableOwned); err != nil {
+		return Result{Held: held}, err
+	}
+	if err := n.askForQueues(d, trusted); err != nil {
 		return Result{Held: held}, err
 	}
 	r, err := n.update(held.Data, d, n.flags, trusted, false)
@@ -334,7 +341,7 @@ func (n *Table) chains(d *plan.DataPlane) []ruleset.Chain {
 	if n.Without {
 		all = slices.DeleteFunc(all, func(c ruleset.Chain) bool { return c.Name == ruleset.ChainShared })
 	}
-	if slices.ContainsFunc(all, ofAnswers) && !n.queues() {
+	if n.queueless() {
 		all = slices.DeleteFunc(all, ofAnswers)
 	}
 	return all
