@@ -487,7 +487,8 @@ func (c *Conn) endContradictions(ctx context.Context, check *flowCheck, of doubt
 	if err := c.exchange(end); err != nil {
 		return 0, fmt.Errorf("end connections that contradict the plan: %w", err)
 	}
-	if ended, err = countEnded(end); check.unread != nil {
+	ended, err = countEnded(end)
+	if check.unread != nil {
 		err = errors.Join(err, fmt.Errorf("look for connections that a policy denies: %w", check.unread))
 	}
 	return ended, err

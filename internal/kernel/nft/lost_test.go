@@ -222,7 +222,7 @@ func TestGuestsOfNoConnection(t *testing.T) {
 				what  string
 				port  uint16
 				flags byte
-			}{{"new", 80, flagSYN}, {"invalid", 80, flagRST}, {"invalid, with both flags of a handshake", 81, flagSYN | flagACK}, {"untracked", 7, flagSYN}} {
+			}{{"new", 80, flagSYN}, {"invalid", 80, flagRST}, {"invalid SYN-ACK", 81, flagSYN | flagACK}, {"untracked", 7, flagSYN}} {
 				l.send(t, l.client, guest.String(), f.Remote, s.port, s.flags)
 				netns.Eventually(t, func() bool { return l.dropped(t, ruleset.DropGuest) == uint64(i+1) }, s.what)
 				port := uint16(1000 + i)
