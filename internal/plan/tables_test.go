@@ -25,23 +25,28 @@ func TestNetworksOfOneTable(t *testing.T) {
 		absent   string
 	}{
 		"bare table": {
-			[]config.Network{blue, red}, []plan.Link{{Name: "vrf-red", Up: true, VRFTable: 1001}},
+			[]config.Network{blue, red},
+			[]plan.Link{{Name: "vrf-red", Up: true, VRFTable: 1001}},
 			`Network blue: table: "1001": on node a, network red has table 1001, that of VRF device vrf-red,` + keeps, "network red has its table",
 		},
 		"two devices": {
-			[]config.Network{amber, red}, []plan.Link{{Name: "vrf-amber", Up: true, VRFTable: 1001}, {Name: "vrf-red", Up: true, VRFTable: 1001}},
+			[]config.Network{amber, red},
+			[]plan.Link{{Name: "vrf-amber", Up: true, VRFTable: 1001}, {Name: "vrf-red", Up: true, VRFTable: 1001}},
 			`Network red: vrf: "vrf-red": on node a, network amber has table 1001, that of VRF device vrf-amber,` + keeps, "network amber has its table",
 		},
 		"a VRF of ours": {
-			[]config.Network{amber, green}, []plan.Link{{Name: "vrf-amber", Up: true, VRFTable: 1001}},
+			[]config.Network{amber, green},
+			[]plan.Link{{Name: "vrf-amber", Up: true, VRFTable: 1001}},
 			`Network amber: vrf: "vrf-amber": on node a, network green has table 1001, that of VRF device vrf-green,` + keeps, "network green has its table",
 		},
 		"main table": {
-			[]config.Network{red}, []plan.Link{{Name: "vrf-red", Up: true, VRFTable: 254}},
+			[]config.Network{red},
+			[]plan.Link{{Name: "vrf-red", Up: true, VRFTable: 254}},
 			`Network red: vrf: "vrf-red": on node a, network default has table 254` + keeps, "network default has its table",
 		},
 		"refused for another reason": {
-			[]config.Network{blue, {Name: "red", VRF: "vrf-red", Table: 7}}, []plan.Link{{Name: "vrf-red", Up: true, VRFTable: 1001}},
+			[]config.Network{blue, {Name: "red", VRF: "vrf-red", Table: 7}},
+			[]plan.Link{{Name: "vrf-red", Up: true, VRFTable: 1001}},
 			`Network red: table: "7": VRF device vrf-red has table 1001: set that one, or leave table out`,
 			"its VRF device is missing, or is not the configured one",
 		},

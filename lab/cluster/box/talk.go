@@ -69,7 +69,7 @@ func ask(args []string) error {
 		return err
 	}
 	if f.NArg() == 0 {
-		return errors.New("usage: box ask [-from IP] URL...")
+		return errors.New("usage: box ask [-from IP] URL, or several")
 	}
 	dialer := &net.Dialer{}
 	if *from != "" {
