@@ -37,7 +37,7 @@ func TestRouterRestart(t *testing.T) {
 	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
 }
 
-// TestStoppedRouter is about a router that stands still for a while: its kernel takes connections, and nobody answers on them.
+// TestStoppedRouter stops the BGP daemon of a router for a while: the kernel there accepts connections, and no program answers on them.
 func TestStoppedRouter(t *testing.T) {
 	s := newSite(t)
 	_, err := s.Node("r1").Run(t.Context(), "sh", "-ec", "kill -STOP $(cat /run/frr/bgpd.pid)")

@@ -7,10 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"time"
 
 	vnl "github.com/vishvananda/netlink/nl"
@@ -20,7 +18,6 @@ import (
 	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/plan"
-	"github.com/egressway/egressway/internal/sorted"
 )
 
 // flowCheck finds connections that contradict the plan. NAT binds a connection's source address when the connection
@@ -54,16 +51,6 @@ func newFlowCheck(d plan.DataPlane) *flowCheck {
 		f.steering[p.ID] = p.Key.Steers()
 	}
 	return f
-}
-
-// Connection holds the fields of a conntrack entry that are compared with a plan.
-type Connection struct {
-	source netip.Addr           // before NAT
-	Target netip.Addr           // after DNAT
-	leaves netip.Addr           // source after SNAT
-	port   cluster.FirewallPort // the destination's, after DNAT
-	mark   uint32
-	zoned  bool // in a conntrack zone, as Open vSwitch uses them: not ours, even if its mark has our bits
 }
 
 // contradicts reports whether a connection must end.
@@ -161,199 +148,6 @@ func deviceAddresses(p plan.Path) (all []netip.Addr) {
 
 func (f *flowCheck) inCluster(a netip.Addr) bool { return cluster.Within(f.Cluster, a) }
 
-// doubt names the endpoints whose connections may contradict the plan in force, although they agreed with an earlier one. If all are in
-// doubt, endpoints has those alone whose policy is another.
-type doubt struct {
-	all       bool
-	endpoints map[netip.Addr]bool  // true: its policy is another
-	strays    map[netip.Addr]bool  // ingress IPs whose strays no longer go where they went
-	reused    map[plan.PathID]bool // ids of networks that mean another network now, or may do so
-}
-
-func (d *doubt) none() bool { return !d.all && d.addresses() == 0 }
-
-// addresses returns the number of addresses whose connections are in doubt.
-func (d *doubt) addresses() int { return len(d.endpoints) + len(d.strays) }
-
-// add puts the endpoints of another doubt in doubt, too.
-func (d *doubt) add(more doubt) {
-	if more.all || d.addresses()+more.addresses() > doubtMost {
-		d.everyone()
-	}
-	for a, policy := range more.endpoints {
-		d.put(a, policy)
-	}
-	for a := range more.strays {
-		d.putStrays(a)
-	}
-	d.reuse(more.reused)
-}
-
-// reuse puts all connections that came in by these paths in doubt.
-func (d *doubt) reuse(ids map[plan.PathID]bool) {
-	if d.reused == nil && len(ids) > 0 {
-		d.reused = map[plan.PathID]bool{}
-	}
-	maps.Copy(d.reused, ids)
-}
-
-// everyone puts all endpoints in doubt.
-func (d *doubt) everyone() {
-	had := d.endpoints
-	d.all, d.endpoints, d.strays = true, nil, nil
-	for a, policy := range had {
-		d.put(a, policy)
-	}
-}
-
-// doubtOf returns the endpoints whose connections agreed with the plan before and may contradict the plan now. It is
-// empty if now permits all that before did.
-func doubtOf(before, now *plan.DataPlane) (d doubt) {
-	if d.all = allDoubtful(before, now); before == nil {
-		return d
-	}
-	d.putRenumbered(renumbered(before, now), now)
-	if ids := reusedIDs(before, now); len(ids) > 0 {
-		d.all, d.reused = true, ids
-	}
-	for x, y := range before.Ingress.Changes(now.Ingress) {
-		if divertsStrays(y, x) {
-			d.putStrays(x.Addr)
-		}
-	}
-	for x, y := range before.Endpoints.Changes(now.Endpoints) {
-		if !permitsAll(y, x) {
-			d.put(cmp.Or(x, y).Addr, false)
-		}
-	}
-	d.putFirewalled(before, now)
-	return d
-}
-
-// putRenumbered puts all endpoints in doubt if ids of policies mean others now, and notes those that have such a policy.
-func (d *doubt) putRenumbered(others map[firewall.PolicyID]bool, now *plan.DataPlane) {
-	if len(others) == 0 {
-		return
-	}
-	d.all = true
-	for y := range now.Firewalled.All() {
-		if others[y.Policy] {
-			d.put(y.Addr, true)
-		}
-	}
-}
-
-// putFirewalled puts the endpoints in doubt whose policy has another id now.
-func (d *doubt) putFirewalled(before, now *plan.DataPlane) {
-	for x, y := range before.Firewalled.Changes(now.Firewalled) {
-		if y != nil {
-			d.put(y.Addr, true)
-		} else { // without a policy, all is allowed: what was barred may begin again
-			d.put(x.Addr, false)
-		}
-	}
-}
-
-// put puts an endpoint in doubt, also whether names allowed its connections if its policy is another.
-func (d *doubt) put(a netip.Addr, policy bool) {
-	if d.all && !policy {
-		return
-	}
-	if d.endpoints == nil {
-		d.endpoints = map[netip.Addr]bool{}
-	}
-	d.endpoints[a] = d.endpoints[a] || policy
-}
-
-// putStrays puts the strays of an ingress IP in doubt.
-func (d *doubt) putStrays(a netip.Addr) {
-	if d.all {
-		return
-	}
-	if d.strays == nil {
-		d.strays = map[netip.Addr]bool{}
-	}
-	d.strays[a] = true
-}
-
-// allDoubtful reports whether connections of any endpoint may contradict the plan now.
-func allDoubtful(before, now *plan.DataPlane) bool {
-	return before == nil || before.Marks != now.Marks || losesNetwork(before, now) ||
-		losesDestination(before.Cluster, now.Cluster) ||
-		len(now.Policies) > 0 && losesDestination(before.Inside, now.Inside)
-}
-
-// renumbered returns the ids of policies that mean another one now.
-func renumbered(before, now *plan.DataPlane) map[firewall.PolicyID]bool {
-	if sorted.OneSlice(before.Policies, now.Policies) {
-		return nil
-	}
-	had, others := newFlowCheck(*before).policies, map[firewall.PolicyID]bool{}
-	for _, p := range now.Policies {
-		if had[p.ID] != nil && !had[p.ID].Equal(&p) {
-			others[p.ID] = true
-		}
-	}
-	return others
-}
-
-// losesNetwork reports whether a path id that meant a network before no longer does.
-func losesNetwork(before, now *plan.DataPlane) bool {
-	if sorted.OneSlice(before.Paths, now.Paths) {
-		return false
-	}
-	f := newFlowCheck(*now)
-	return slices.ContainsFunc(before.Paths, func(p plan.Path) bool { return p.Key.Kind == plan.PathNetwork && !f.networks[p.ID] })
-}
-
-// reusedIDs returns the path ids of networks that mean another network now, as where no other id was left for it.
-func reusedIDs(before, now *plan.DataPlane) map[plan.PathID]bool {
-	if sorted.OneSlice(before.Paths, now.Paths) {
-		return nil
-	}
-	ids, had := map[plan.PathID]bool{}, map[plan.PathID]plan.PathKey{}
-	for _, p := range before.Paths {
-		had[p.ID] = p.Key
-	}
-	for _, p := range now.Paths {
-		if key, is := had[p.ID]; is && key != p.Key && key.Kind == plan.PathNetwork && p.Key.Kind == plan.PathNetwork {
-			ids[p.ID] = true
-		}
-	}
-	return ids
-}
-
-// losesDestination reports whether a destination left a list of prefixes: no prefix of now contains one of before.
-func losesDestination(before, now []netip.Prefix) bool {
-	if sorted.SameSlice(before, now) {
-		return false
-	}
-	return slices.ContainsFunc(before, func(p netip.Prefix) bool {
-		i, found := cluster.SearchPrefix(now, p.Addr())
-		if found {
-			return now[i].Bits() > p.Bits()
-		}
-		return i == 0 || !now[i-1].Contains(p.Addr())
-	})
-}
-
-// divertsStrays reports whether strays of an ingress IP had a way before, and do not have it now.
-func divertsStrays(now, before *plan.IngressIP) bool {
-	return before != nil && before.Stray != 0 && (now == nil || now.Stray != before.Stray)
-}
-
-// permitsAll reports whether an endpoint permits all flows that it permitted before. One that is new or gone does not.
-func permitsAll(e, before *plan.Endpoint) bool {
-	if e == nil || before == nil {
-		return false
-	}
-	return (before.Path == 0 || lets(e, before.Way())) &&
-		(before.Kept == plan.Way{} || before.Kept == e.Kept || lets(e, before.Kept))
-}
-
-// lets reports whether an endpoint permits flows with this path and source.
-func lets(e *plan.Endpoint, way plan.Way) bool { return e.Way() == way }
-
 // Audit ends connections that contradict the plan. It keeps no plan: each plan that comes into force adds to the doubt
 // what the plan before it permitted and it does not. A connection that began under any plan since the last check, and
 // contradicts the present one, was given up by one of those steps.
@@ -368,9 +162,6 @@ type Audit struct {
 func (a *Audit) Due(now time.Time) bool {
 	return now.Sub(a.whole) >= max(wholeEvery, restShare*a.cost)
 }
-
-// doubtMost limits the endpoints in doubt. With more of them, all connections are checked.
-const doubtMost = 1 << 17
 
 // Reset puts all connections in doubt, for when packets may have passed under other rules.
 func (a *Audit) Reset() { a.doubt.everyone() }
@@ -560,13 +351,6 @@ func (f *flowCheck) bar(c Connection, body []byte) (m nl.Message) {
 	return m
 }
 
-// covers reports whether a connection is in doubt.
-func (d *doubt) covers(body []byte) bool {
-	source, destination := tupleAddresses(nl.Attr(body, vnl.SizeofNfgenmsg, vnl.CTA_TUPLE_ORIG))
-	_, doubted := d.endpoints[source]
-	return source.IsValid() && (d.all || doubted || d.strays[destination])
-}
-
 // doubted calls each for the connections of the endpoints in doubt, until each returns false. Others may be among them.
 func (c *Conn) doubted(of doubt, each func(body []byte) bool) (err error) {
 	if of.all || together(of.addresses()) {
@@ -585,122 +369,4 @@ func (c *Conn) doubted(of doubt, each func(body []byte) bool) (err error) {
 		err = errors.Join(err, c.connections(netip.IPv6Unspecified(), anywhere, each))
 	}
 	return err
-}
-
-// end is the address of a connection's original direction by which the kernel lists connections.
-type end uint8
-
-const (
-	anywhere end = iota
-	atSource
-	atDestination
-)
-
-// Attributes and flags for dumps that x/sys does not define (linux/netfilter/nfnetlink_conntrack.h,
-// nf_conntrack_netlink.c).
-const (
-	ctaFilter          = 25     // CTA_FILTER, since Linux 5.8
-	ctaFilterOrigFlags = 1      // CTA_FILTER_ORIG_FLAGS
-	filterSource       = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
-	filterDestination  = 1 << 1 // CTA_FILTER_F_CTA_IP_DST
-	ctaZone            = 18     // CTA_ZONE
-	ctaTupleZone       = 3      // CTA_TUPLE_ZONE
-)
-
-// DumpConnections calls connections on a socket of its own.
-func DumpConnections(source netip.Addr, each func(body []byte) bool) error {
-	c, err := dialConntrack()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return c.connections(source, atSource, each)
-}
-
-// connections calls each for every connection, of any protocol, until each returns false. With an address it lists only
-// that address family. For IPv4 the kernel also filters by the address at one end, if it can, so each must still compare it. For
-// IPv6 the kernel's filter would drop exactly the wanted entries: ctnetlink_filter_match_tuple uses ipv6_addr_cmp as if
-// it tested equality, in 6.18 and 7.2.
-func (c *Conn) connections(a netip.Addr, at end, each func(body []byte) bool) error {
-	body := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
-	if a.IsValid() {
-		body = Flow{Src: netip.AddrPortFrom(a, 0)}.header() // selects its address family
-	}
-	if a.Is4() && at != anywhere {
-		attr, filter := uint16(vnl.CTA_IP_V4_SRC), uint32(filterSource)
-		if at == atDestination {
-			attr, filter = vnl.CTA_IP_V4_DST, filterDestination
-		}
-		body = nl.AppendNested(body, vnl.CTA_TUPLE_ORIG, func(b []byte) []byte {
-			return nl.AppendNested(b, vnl.CTA_TUPLE_IP, func(b []byte) []byte { return nl.AppendAddr(b, attr, a) })
-		})
-		body = nl.AppendNested(body, ctaFilter, func(b []byte) []byte {
-			b = nl.AppendAttr32(b, ctaFilterOrigFlags, filter)
-			return nl.AppendAttr32(b, ctaFilterOrigFlags+1, 0)
-		})
-	}
-	_, err := c.Dump(nl.Message{Type: conntrackMessage(vnl.IPCTNL_MSG_CT_GET), Body: body}, each)
-	return err
-}
-
-// tupleAddresses reads the addresses of a tuple.
-func tupleAddresses(tuple []byte) (from, to netip.Addr) {
-	for typ, value := range nl.Attrs(nl.Attr(tuple, 0, vnl.CTA_TUPLE_IP), 0) {
-		switch typ {
-		case vnl.CTA_IP_V4_SRC, vnl.CTA_IP_V6_SRC:
-			from, _ = netip.AddrFromSlice(value)
-		case vnl.CTA_IP_V4_DST, vnl.CTA_IP_V6_DST:
-			to, _ = netip.AddrFromSlice(value)
-		}
-	}
-	return from, to
-}
-
-// DecodeConnection decodes the body of a message about an entry.
-func DecodeConnection(body []byte) (c Connection) {
-	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
-		c.zoned = c.zoned || zones(typ, value)
-		switch typ {
-		case vnl.CTA_TUPLE_ORIG:
-			c.source, _ = tupleAddresses(value)
-		case vnl.CTA_TUPLE_REPLY:
-			c.Target, c.leaves = tupleAddresses(value)
-			c.port = tuplePort(value)
-		case vnl.CTA_MARK:
-			c.mark = nl.BE32(value)
-		}
-	}
-	return c
-}
-
-// tuplePort reads the protocol of a tuple, and the source port if the protocol has ports that rules name.
-func tuplePort(tuple []byte) (p cluster.FirewallPort) {
-	for typ, value := range nl.Attrs(nl.Attr(tuple, 0, vnl.CTA_TUPLE_PROTO), 0) {
-		switch typ {
-		case vnl.CTA_PROTO_NUM:
-			p.Protocol = nl.Byte(value)
-		case vnl.CTA_PROTO_SRC_PORT:
-			p.Number = nl.BE16(value)
-		}
-	}
-	return p
-}
-
-// zones reports whether an attribute puts its entry, or the entry's original direction, in a zone.
-func zones(typ uint16, value []byte) bool {
-	return typ == ctaZone || typ == vnl.CTA_TUPLE_ORIG && nl.Attr(value, 0, ctaTupleZone) != nil
-}
-
-// deletion returns the request to delete exactly the entry that the kernel listed, not one that replaced it since.
-func deletion(body []byte) nl.Message {
-	b := slices.Clone(body[:vnl.SizeofNfgenmsg])
-	for typ, value := range nl.Attrs(body, vnl.SizeofNfgenmsg) {
-		switch typ {
-		case vnl.CTA_TUPLE_ORIG:
-			b = nl.AppendAttr(b, typ|unix.NLA_F_NESTED, value...)
-		case vnl.CTA_ID:
-			b = nl.AppendAttr(b, typ, value...)
-		}
-	}
-	return nl.Message{Type: conntrackMessage(vnl.IPCTNL_MSG_CT_DELETE), Body: b}
 }

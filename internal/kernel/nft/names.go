@@ -97,7 +97,9 @@ func (n *Table) askForQueues(d *plan.DataPlane, trusted bool) error {
 	if known := n.queue != nil && (*n.queue || trusted || time.Since(n.asked) < queueEvery); known || !hasNames(d) {
 		return nil
 	}
-	lacking, err := lacksQueues(n.takesQueue())
+	probe := &nftables.Table{Family: nftables.TableFamilyINet, Name: probeName}
+	chain := &nftables.Chain{Name: ruleset.ChainAnswers, Table: probe}
+	lacking, err := lacksQueues(n.probe(chain, &expr.Queue{Num: ruleset.QueueAnswers, Total: 1}))
 	if err != nil {
 		return err
 	}
@@ -123,22 +125,6 @@ func hasNames(d *plan.DataPlane) bool {
 
 // queueless reports whether the kernel is known to have no such queues.
 func (n *Table) queueless() bool { return n.queue != nil && !*n.queue }
-
-// takesQueue creates and deletes a probe rule in one transaction: that may load a module.
-func (n *Table) takesQueue() error {
-	t, err := newTransaction()
-	if err != nil {
-		return err
-	}
-	probe := t.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: probeName})
-	chain := t.AddChain(&nftables.Chain{Name: ruleset.ChainAnswers, Table: probe})
-	t.AddRule(&nftables.Rule{Table: probe, Chain: chain, Exprs: []expr.Any{&expr.Queue{Num: ruleset.QueueAnswers, Total: 1}}})
-	t.DelTable(probe)
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	return n.writer.Commit(t.batch)
-}
 
 // filler returns a function that returns the elements of a set of a plan that is being made, for the transaction that makes it.
 func (n *Table) filler(d *plan.DataPlane) func(set string) []nftables.SetElement {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -108,18 +109,9 @@ func (n *Table) HasARP() (bool, error) {
 	}, "nftables' family arp")
 }
 
-// takes reports whether the kernel accepts a chain. It creates and deletes the chain and its table in one transaction.
+// takes reports whether the kernel accepts a chain.
 func (n *Table) takes(c *nftables.Chain, what string) (bool, error) {
-	t, err := newTransaction()
-	if err != nil {
-		return false, fmt.Errorf("begin transaction: %w", err)
-	}
-	t.AddTable(c.Table)
-	t.AddChain(c)
-	t.DelTable(c.Table)
-	if err = t.Flush(); err == nil {
-		err = n.writer.Commit(t.batch)
-	}
+	err := n.probe(c)
 	if errno := unix.Errno(0); errors.As(err, &errno) { // which one depends on what the kernel lacks
 		return false, nil
 	}
@@ -127,6 +119,24 @@ func (n *Table) takes(c *nftables.Chain, what string) (bool, error) {
 		return false, fmt.Errorf("ask for %s: %w", what, err)
 	}
 	return true, nil
+}
+
+// probe creates and deletes a chain with one rule, or none, and its table in one transaction: that may load a module.
+func (n *Table) probe(c *nftables.Chain, rule ...expr.Any) error {
+	t, err := newTransaction()
+	if err != nil {
+		return err
+	}
+	t.AddTable(c.Table)
+	t.AddChain(c)
+	if len(rule) > 0 {
+		t.AddRule(&nftables.Rule{Table: c.Table, Chain: c, Exprs: rule})
+	}
+	t.DelTable(c.Table)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return n.writer.Commit(t.batch)
 }
 
 // supported returns the table flags, or 0 if the kernel does not support them.
