@@ -357,6 +357,53 @@ func TestClashes(t *testing.T) {
 	})
 }
 
+// TestStraysMeanwhile injects flows while the remote's packets make strays of them: every flow gets its source.
+func TestStraysMeanwhile(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		remote := netip.AddrPortFrom(addr(l.Remote), 443)
+		flows, strays := make([]Flow, 100), make([]entryChange, 100)
+		for i := range flows {
+			as := netip.AddrPortFrom(addr(l.Ingress), uint16(5000+i))
+			flows[i] = Flow{
+				Proto: unix.IPPROTO_UDP, Src: netip.AddrPortFrom(addr(l.Pods[0]), uint16(1000+i)), Dst: remote, SNAT: as,
+				Path: 2, Answered: true, Assured: true, Timeout: 1000,
+			}
+			stray := Flow{Proto: unix.IPPROTO_UDP, Src: remote, Dst: as, SNAT: remote, Timeout: 100}
+			m := stray.creation(l.marks)
+			m.Body = appendMark(m.Body, l.marks.Ingress(3), l.marks.Mask) // the last attribute counts
+			strays[i].Message = m
+		}
+		stop, stopped := make(chan struct{}), make(chan error)
+		go func() {
+			stopped <- l.r2.Do(func() error {
+				c, err := dialConntrack()
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				for {
+					select {
+					case <-stop:
+						return nil
+					default:
+					}
+					if err := c.exchange(strays); err != nil {
+						return err
+					}
+				}
+			})
+		}()
+		for range 100 {
+			r, err := l.inject(l.r2, Injection{}, flows...)
+			require.NoError(t, err)
+			require.Equal(t, len(flows), r.Created+r.Replaced, "%+v", r)
+			require.NoError(t, l.r2.Do(func() error { return RemoveFlows(flows) }))
+		}
+		close(stop)
+		require.NoError(t, <-stopped)
+	})
+}
+
 // TestFlowsAreLedOn steers flows of local pods elsewhere: their entries stay, with the new path.
 func TestFlowsAreLedOn(t *testing.T) {
 	forEachFamily(t, func(t *testing.T, l *flowLab) {

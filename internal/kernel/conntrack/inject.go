@@ -49,49 +49,67 @@ func InjectFlows(o Injection, flows []Flow) (r Injected, err error) {
 		return r, err
 	}
 	defer c.Close()
-	clashes, errs, err := o.create(c, flows)
-	r.Created, r.Refused = len(flows)-len(clashes)-len(errs), len(errs)
-	if err != nil {
-		return r, err
+	n := injecting{Injection: o, conn: c}
+	clashes, err := n.create(flows)
+	for attempt := 0; err == nil && len(clashes) > 0 && attempt < attempts; attempt++ {
+		clashes, err = n.resolve(clashes)
 	}
-	again, err := o.resolve(c, clashes, &r)
-	if err != nil {
-		return r, err
-	}
-	clashes, more, err := o.create(c, again)
-	r.Replaced += len(again) - len(clashes) - len(more)
-	r.Refused += len(clashes) + len(more)
-	return r, errors.Join(nl.JoinErrors(append(errs, more...)), err)
+	n.Refused += len(clashes)
+	return n.Injected, errors.Join(nl.JoinErrors(n.errs), err)
 }
 
-// create requests new entries. It returns the flows that clash with an existing entry, and the errors of others.
-func (o Injection) create(c *Conn, flows []Flow) (clashes []Flow, errs []error, err error) {
+// attempts limits how often entries in the way of a flow are replaced. A packet that the kernel handles between the deletion of one and
+// the creation of the flow's makes another one.
+const attempts = 5
+
+// injecting is an injection under way.
+type injecting struct {
+	Injection
+	Injected
+	conn *Conn
+	errs []error // why the kernel refused some flows
+}
+
+// create requests new entries, and returns the flows that clash with an existing entry.
+func (n *injecting) create(flows []Flow) (clashes []Flow, err error) {
 	changes := make([]entryChange, len(flows))
 	for i, f := range flows {
-		changes[i].Message = f.creation(o.Marks)
+		changes[i].Message = f.creation(n.Marks)
 	}
-	if err := c.exchange(changes); err != nil {
-		return nil, nil, err
+	if err := n.conn.exchange(changes); err != nil {
+		return nil, err
 	}
-	for i, ch := range changes {
-		switch f := flows[i]; {
-		case errors.Is(ch.err, unix.EEXIST):
+	for i, f := range flows {
+		if n.clashes(f, changes[i].err, &n.Created) {
 			clashes = append(clashes, f)
-		case ch.err != nil:
-			errs = append(errs, fmt.Errorf("inject flow of %s to %s as %s: %w", f.Src, f.Dst, f.SNAT, ch.err))
 		}
 	}
-	return clashes, errs, nil
+	return clashes, nil
 }
 
-// resolve handles the entries that clash with flows: it refreshes or deletes them. It returns the flows that can be
-// created now.
-func (o Injection) resolve(c *Conn, clashes []Flow, r *Injected) (again []Flow, err error) {
+// clashes reports whether a flow clashes with an existing entry, by the answer to the request that creates its entry. It counts a flow that
+// does not.
+func (n *injecting) clashes(f Flow, answer error, made *int) bool {
+	switch {
+	case answer == nil:
+		*made++
+	case errors.Is(answer, unix.EEXIST):
+		return true
+	default:
+		n.Refused++
+		n.errs = append(n.errs, fmt.Errorf("inject flow of %s to %s as %s: %w", f.Src, f.Dst, f.SNAT, answer))
+	}
+	return false
+}
+
+// resolve handles the entries that clash with flows: it refreshes them, or replaces them by the flows' own. It returns the flows that clash
+// again.
+func (n *injecting) resolve(clashes []Flow) (again []Flow, err error) {
 	same := make([]entryChange, len(clashes))
 	for i, f := range clashes {
 		same[i].Message = f.about(vnl.IPCTNL_MSG_CT_GET, 0)
 	}
-	if err := c.exchange(same); err != nil {
+	if err := n.conn.exchange(same); err != nil {
 		return nil, err
 	}
 	var changes, rivals []entryChange
@@ -102,27 +120,36 @@ func (o Injection) resolve(c *Conn, clashes []Flow, r *Injected) (again []Flow, 
 			rivals = append(rivals, entryChange{Message: f.aboutReply(vnl.IPCTNL_MSG_CT_GET, 0)})
 			continue
 		}
-		r.Refreshed++
-		if m, needed := f.refresh(o.Marks, same[i].found); needed {
+		n.Refreshed++
+		if m, needed := f.refresh(n.Marks, same[i].found); needed {
 			changes = append(changes, entryChange{Message: m})
 		}
 	}
-	if err := c.exchange(rivals); err != nil {
+	if err := n.conn.exchange(rivals); err != nil {
 		return nil, err
 	}
+	made := map[int]Flow{} // by the index of the request that creates its entry
 	for j, i := range open {
 		inTheWay := slices.DeleteFunc([]entryChange{same[i], rivals[j]}, func(e entryChange) bool { return e.err != nil })
-		if slices.ContainsFunc(inTheWay, func(e entryChange) bool { return !o.replaceable(e.found) }) {
-			r.Refused++
+		if slices.ContainsFunc(inTheWay, func(e entryChange) bool { return !n.replaceable(e.found) }) {
+			n.Refused++
 			continue
 		}
-		for _, e := range inTheWay {
+		for _, e := range inTheWay { // an entry that vanished meanwhile is as good as deleted
 			changes = append(changes, entryChange{Message: e.found.about(vnl.IPCTNL_MSG_CT_DELETE, 0)})
 		}
-		again = append(again, clashes[i])
+		made[len(changes)] = clashes[i]
+		changes = append(changes, entryChange{Message: clashes[i].creation(n.Marks)})
 	}
-	// An entry that vanished meanwhile is as good as deleted.
-	return again, c.exchange(changes)
+	if err := n.conn.exchange(changes); err != nil {
+		return nil, err
+	}
+	for i, f := range made {
+		if n.clashes(f, changes[i].err, &n.Replaced) {
+			again = append(again, f)
+		}
+	}
+	return again, nil
 }
 
 // replaceable reports whether a flow of another node may replace an entry.
