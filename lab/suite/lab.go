@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // tested is a package whose tests run in the lab.
@@ -16,9 +20,28 @@ type tested struct {
 	path, dir, program string
 
 	tests  []string // not yet begun
+	again  []string // were under way or waited when the lab's kernel ended
 	under  int      // how many runs are under way
 	took   time.Duration
 	failed bool
+}
+
+// share is a part of a package's tests, for one run.
+type share struct {
+	*tested
+	names []string
+	again bool // the lab's kernel ended before they did
+}
+
+// lab shares tests out among runs of labexec.
+type lab struct {
+	*report
+	labexec string
+	limit   time.Duration
+	jobs    int
+
+	sharing sync.Mutex
+	all     []*tested
 }
 
 // inLab compiles the tests of packages and shares them out: a run that becomes free takes a part of those that are left, ever smaller
@@ -33,51 +56,62 @@ func inLab(ctx context.Context, r *report, packages []string, labexec string, jo
 		return err
 	}
 	defer os.RemoveAll(programs)
-	all, err := compile(ctx, programs, packages)
-	if err != nil {
+	l := lab{report: r, labexec: labexec, limit: limit, jobs: jobs}
+	if l.all, err = compile(ctx, programs, packages); err != nil {
 		return err
 	}
-	for _, p := range all {
+	for _, p := range l.all {
 		r.expect(len(p.tests))
 	}
-	var mu sync.Mutex
-	var work sync.WaitGroup
-	errs := make(chan error, jobs)
+	var work errgroup.Group
 	for range jobs {
-		work.Go(func() {
-			for ctx.Err() == nil {
-				mu.Lock()
-				p, names := next(all, jobs)
-				mu.Unlock()
-				if p == nil {
-					return
-				}
-				began := time.Now()
-				cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", "-p", p.path, labexec, p.program,
-					"-test.v=test2json", "-test.paniconexit0", "-test.timeout="+limit.String(),
-					"-test.run=^("+strings.Join(names, "|")+")$")
-				cmd.Dir = p.dir
-				ended, err := stream(ctx, r, cmd)
-				if err != nil {
-					errs <- err
-					return
-				}
-				mu.Lock()
-				p.took += time.Since(began)
-				p.failed = p.failed || ended != nil
-				if p.under--; p.under == 0 && len(p.tests) == 0 {
-					r.ended(p)
-				}
-				mu.Unlock()
-			}
-		})
+		work.Go(func() error { return l.work(ctx) })
 	}
-	work.Wait()
-	close(errs)
-	if err := <-errs; err != nil {
-		return err
+	return cmp.Or(work.Wait(), ctx.Err())
+}
+
+// work runs tests until none is left.
+func (l *lab) work(ctx context.Context) error {
+	for ctx.Err() == nil {
+		s := l.next()
+		if s.tested == nil {
+			break
+		}
+		began := time.Now()
+		p, ended, err := l.test(ctx, s)
+		if err != nil {
+			return err
+		}
+		l.over(s, p, ended, time.Since(began))
 	}
-	return ctx.Err()
+	return nil
+}
+
+// test runs a share of tests in the lab. Labexec's status shows whether the lab's kernel ended; test2json would hide it if it ran labexec.
+func (l *lab) test(ctx context.Context, s share) (p *program, ended, err error) {
+	cmd := exec.CommandContext(ctx, l.labexec, s.program, "-test.v=test2json", "-test.paniconexit0", "-test.timeout="+l.limit.String(),
+		"-test.run=^("+strings.Join(s.names, "|")+")$")
+	cmd.Dir = s.dir
+	return stream(ctx, l.report, cmd, exec.CommandContext(ctx, "go", "tool", "test2json", "-t", "-p", s.path))
+}
+
+// kernelEnded is labexec's status when the user-mode kernel ended.
+const kernelEnded = 124
+
+// over notes how a run ended. If the lab's kernel ended, which is no fault of a test's, tests without a result begin again, once.
+func (l *lab) over(s share, p *program, ended error, took time.Duration) {
+	l.sharing.Lock()
+	defer l.sharing.Unlock()
+	exit, exited := errors.AsType[*exec.ExitError](ended)
+	if exited && exit.ExitCode() == kernelEnded && !s.again {
+		s.tested.again = append(s.tested.again, p.interrupted(s)...)
+	} else {
+		s.failed = p.ended(ended) || s.failed
+	}
+	s.took += took
+	if s.under--; s.under == 0 && len(s.tests) == 0 && len(s.tested.again) == 0 {
+		l.ended(s.tested)
+	}
 }
 
 // compile makes the test programs of packages, and asks them for the names of their tests.
@@ -114,15 +148,23 @@ func output(ctx context.Context, dir, program string, args ...string) (string, e
 	return string(out), err
 }
 
-// next takes tests of the first package that has some left.
-func next(all []*tested, jobs int) (p *tested, names []string) {
-	for _, p := range all {
-		if n := len(p.tests); n > 0 {
-			n = max(1, n/(2*jobs))
-			names, p.tests = p.tests[:n], p.tests[n:]
-			p.under++
-			return p, names
+// next takes tests of the first package that has some left; without a package, no tests are left.
+func (l *lab) next() (s share) {
+	l.sharing.Lock()
+	defer l.sharing.Unlock()
+	for _, p := range l.all {
+		if n := len(p.again); n > 0 {
+			s = share{p, p.again, true}
+			p.again = nil
+		} else if n := len(p.tests); n > 0 {
+			n = max(1, n/(2*l.jobs))
+			s = share{p, p.tests[:n], false}
+			p.tests = p.tests[n:]
+		} else {
+			continue
 		}
+		p.under++
+		return s
 	}
-	return nil, nil
+	return s
 }

@@ -10,6 +10,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -76,35 +77,52 @@ func commands(ctx context.Context, r *report, lines []string, jobs int) error {
 		slots <- struct{}{}
 		work.Go(func() {
 			defer func() { <-slots }()
-			_, errs[i] = stream(ctx, r, exec.CommandContext(ctx, "sh", "-c", "exec "+line))
+			var ended error
+			var p *program
+			if p, ended, errs[i] = stream(ctx, r, exec.CommandContext(ctx, "sh", "-c", "exec "+line), nil); p != nil {
+				p.ended(ended)
+			}
 		})
 	}
 	work.Wait()
 	return errors.Join(errs...)
 }
 
-// stream starts a command and reports the events that it prints. It returns how the command ended, unless it did not start.
-func stream(ctx context.Context, r *report, cmd *exec.Cmd) (ended, err error) {
+// stream starts a command and reports the events that it prints, or those that convert, unless nil, makes of its output. It returns how the
+// command ended, unless it did not start.
+func stream(ctx context.Context, r *report, cmd, convert *exec.Cmd) (p *program, ended, err error) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
+	if err == nil && convert != nil {
+		convert.Cancel = func() error { return nil } // it ends with its input
+		cmd.Stderr, convert.Stderr, convert.Stdin = cmd.Stdout, os.Stderr, events
+		events, err = convert.StdoutPipe()
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", strings.Join(cmd.Args, " "), err)
+	for _, c := range []*exec.Cmd{convert, cmd} {
+		if c == nil {
+			continue
+		}
+		if err := c.Start(); err != nil {
+			return nil, nil, fmt.Errorf("start %s: %w", strings.Join(c.Args, " "), err)
+		}
 	}
-	program := r.program()
+	p = r.program()
 	for in := bufio.NewReader(events); ; {
 		line, err := in.ReadBytes('\n')
 		if len(line) > 0 {
-			program.line(line)
+			p.line(line)
 		}
 		if err != nil {
 			break
 		}
 	}
 	ended = cmd.Wait()
-	program.ended(ended)
-	return ended, ctx.Err()
+	if convert != nil {
+		err = convert.Wait()
+	}
+	return p, ended, cmp.Or(ctx.Err(), err)
 }

@@ -128,18 +128,46 @@ func TestWhatDoesNotRunFails(t *testing.T) {
 	require.ErrorContains(t, err, "usage")
 }
 
+// TestKernelEnds has the lab's kernel end during a test: those without a result run again, once.
+func TestKernelEnds(t *testing.T) {
+	inModule(t)
+	kernel := filepath.Join(t.TempDir(), "kernel")
+	attempt := func(line string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(kernel, []byte("#!/bin/sh\n"+line+"\nprintf '\\026=== RUN   TestSlow\\n'; exit 124\n"), 0o700))
+	}
+	attempt(`[ -e ../ended ] && exec "$@"; touch ../ended`)
+	out, err := suite(t, "-lab", kernel, "./good")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "suite: the lab's kernel ended during good TestSlow, in attempt 1 of 2: 1 tests begin again\n")
+	require.Contains(t, out, "3 tests took TIME")
+	require.Contains(t, out, "ok  \texample.org/m/good\tTIME\n")
+
+	attempt("")
+	out, err = suite(t, "-lab", kernel, "./good")
+	require.ErrorIs(t, err, errFailed)
+	require.Contains(t, out, "failed: good TestSlow\n")
+	require.Contains(t, out, "FAIL\texample.org/m/good\tTIME\n")
+
+	p := newReport(&bytes.Buffer{}, time.Second).program()
+	p.line([]byte(`{"Action":"pass","Package":"one","Test":"TestDone"}`))
+	p.line([]byte(`{"Action":"run","Package":"one","Test":"TestUnderWay"}`))
+	of := share{&tested{path: "one"}, []string{"TestDone", "TestUnderWay", "TestWaits"}, false}
+	require.Equal(t, []string{"TestUnderWay", "TestWaits"}, p.interrupted(of))
+}
+
 // TestSharingOut has runs take ever smaller parts of a package, and all of its tests once.
 func TestSharingOut(t *testing.T) {
-	all := []*tested{{path: "one", tests: strings.Split("abcdefghijklmnop", "")}, {path: "two", tests: []string{"q"}}}
+	l := lab{jobs: 2, all: []*tested{{path: "one", tests: strings.Split("abcdefghijklmnop", "")}, {path: "two", tests: []string{"q"}}}}
 	var sizes []int
 	var names string
 	for {
-		p, some := next(all, 2)
-		if p == nil {
+		s := l.next()
+		if s.tested == nil {
 			break
 		}
-		sizes = append(sizes, len(some))
-		names += strings.Join(some, "")
+		sizes = append(sizes, len(s.names))
+		names += strings.Join(s.names, "")
 	}
 	require.Equal(t, "abcdefghijklmnopq", names)
 	require.Equal(t, []int{4, 3, 2, 1, 1, 1, 1, 1, 1, 1, 1}, sizes)

@@ -136,8 +136,8 @@ func (p *program) over(l *live, failed bool) {
 	}
 }
 
-// ended notes how the program ended. Tests under way have failed with it.
-func (p *program) ended(err error) {
+// ended notes how the program ended, and reports whether it failed. Tests under way have failed with it.
+func (p *program) ended(err error) (failed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
@@ -150,6 +150,23 @@ func (p *program) ended(err error) {
 		p.print("--- FAIL: %s (%.2fs): its program ended: %v\n", l.Test, l.took.Seconds(), err)
 	}
 	p.programs = slices.DeleteFunc(p.programs, func(o *program) bool { return o == p })
+	return err != nil
+}
+
+// interrupted notes that the lab's kernel ended before the program did. It returns the tests that have no result.
+func (p *program) interrupted(s share) (without []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	without = slices.DeleteFunc(slices.Clone(s.names), func(name string) bool {
+		return slices.ContainsFunc(p.results, func(r result) bool { return r.Package == s.path && r.Test == name })
+	})
+	during := "before any test"
+	if len(p.live) > 0 {
+		during = "during " + p.live[0].String()
+	}
+	p.print("suite: the lab's kernel ended %s, in attempt 1 of 2: %d tests begin again\n", during, len(without))
+	p.programs = slices.DeleteFunc(p.programs, func(o *program) bool { return o == p })
+	return without
 }
 
 // ended prints how the tests of a package did, as go test does.
