@@ -27,6 +27,10 @@ type contents struct {
 	showed    [sha256.Size]byte // fingerprint of the rules
 }
 
+func noContents() contents {
+	return contents{sets: map[string]*nftables.Set{}, elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
+}
+
 // read reads the contents of the tables that exist now from the kernel. Sets that d lacks do not matter: they will be deleted.
 func (n *Table) read(now states, d *plan.DataPlane) (has contents, err error) {
 	c, err := n.open()
@@ -89,7 +93,7 @@ func (has *contents) readChains(c *nftables.Conn, family nftables.TableFamily) e
 
 // contentsOf returns the contents of a table that was written for d, without addresses.
 func contentsOf(d plan.DataPlane) contents {
-	has := contents{sets: map[string]*nftables.Set{}, elements: map[string][]nftables.SetElement{}, chains: map[string]bool{}}
+	has := noContents()
 	for _, s := range ruleset.Sets(d) {
 		s.Table = tableOf(s.In)
 		has.sets[s.Name] = &s.Set
@@ -130,28 +134,34 @@ func (c *tableChange) keeps(chain string) bool {
 }
 
 // queueAhead adds the new sets to a transaction that comes before the one of queue, with their elements and with the new chains that no
-// hook calls, and reports whether there are any. The kernel makes the rules of a transaction visible before the elements of sets of ranges
+// hook calls, and reports whether there are any. A new table gets all of its chains, those of hooks without rules. The kernel makes the rules of a transaction visible before the elements of sets of ranges
 // (nft_set_commit_update): in between, a rule finds nothing in such a set that is as new as itself, and what a policy denies would pass.
 func (c *tableChange) queueAhead(t *transaction) (ahead bool, err error) {
 	if !c.rewrite || c.replace || !slices.ContainsFunc(c.sets, c.emptyAtFirst) {
 		return false, nil
 	}
+	missing := !c.now[ruleset.TableInet].Exists
+	if missing {
+		t.AddTable(tableOf(ruleset.TableInet))
+	}
 	made, err := c.queueEmpty(t, func(w ruleset.Chain) bool {
-		return w.Hook == nil && w.In == ruleset.TableInet && !c.has.chains[w.Name]
+		return (w.Hook == nil || missing) && w.In == ruleset.TableInet && !c.has.chains[w.Name]
 	})
 	if err != nil {
 		return false, err
 	}
+	maps.DeleteFunc(made, func(_ string, ch *nftables.Chain) bool { return ch.Hooknum != nil })
 	if err := c.queueNewSets(t); err != nil {
 		return false, err
 	}
 	if err := c.queueAllRules(t, made); err != nil {
 		return false, err
 	}
-	if c.had = maps.Clone(c.had); c.had != nil {
-		for name := range made {
-			c.had[name] = c.wrote[name]
-		}
+	if c.had = maps.Clone(c.had); c.had == nil {
+		c.had = make(map[string][sha256.Size]byte, len(made))
+	}
+	for name := range made {
+		c.had[name] = c.wrote[name]
 	}
 	return true, nil
 }
@@ -172,7 +182,7 @@ func (c *tableChange) queueNewSets(t *transaction) error {
 
 // emptyAtFirst reports whether rules of the same transaction would find nothing in a set at first.
 func (c *tableChange) emptyAtFirst(w *ruleset.Set) bool {
-	return w.In == ruleset.TableInet && w.Interval && len(w.Elements) > 0 && c.has.sets[w.Name] == nil && c.now[ruleset.TableInet].Exists
+	return w.In == ruleset.TableInet && w.Interval && len(w.Elements) > 0 && c.has.sets[w.Name] == nil
 }
 
 // queue adds the change to a transaction and reports whether it changes any elements.

@@ -79,7 +79,7 @@ func TestManyPolicies(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestRangesComeBeforeRules follows what the kernel says of policies. The rules that look into the ranges of a new one come in a later
+// TestRangesComeBeforeRules follows what the kernel says of a new table, and of policies. The rules that look into new ranges come in a later
 // transaction: in one with the ranges they would be in force while these cannot be found yet. The ranges of an old one go in a later
 // transaction than its pods: a packet under way may still look into them.
 func TestRangesComeBeforeRules(t *testing.T) {
@@ -87,9 +87,6 @@ func TestRangesComeBeforeRules(t *testing.T) {
 	n := new(keptTable)
 	t.Cleanup(n.Close)
 	d := stories.DataPlane()
-	_, err := n.Apply(t.Context(), d)
-	require.NoError(t, err)
-
 	path := filepath.Join(t.TempDir(), "events")
 	events, err := os.Create(path)
 	require.NoError(t, err)
@@ -111,12 +108,21 @@ func TestRangesComeBeforeRules(t *testing.T) {
 		}, "nft monitor says "+mark)
 	}
 	follow("begin")
+	_, err = n.Apply(t.Context(), d)
+	require.NoError(t, err)
+	follow("made")
+	_, after, found := strings.Cut(said(), "add element inet egressway cluster4 ")
+	require.True(t, found, said())
+	generation, rule := strings.Index(after, "new generation"), strings.Index(after, "add rule inet egressway prerouting ")
+	require.Positive(t, generation)
+	require.Greater(t, rule, generation, after)
+
 	_, err = n.Apply(t.Context(), manyPolicies(d, 1, 2))
 	require.NoError(t, err)
 	follow("end")
-	_, after, found := strings.Cut(said(), "add element inet egressway policy-1048576-0 ")
+	_, after, found = strings.Cut(said(), "add element inet egressway policy-1048576-0 ")
 	require.True(t, found, said())
-	generation, rule := strings.Index(after, "new generation"), strings.Index(after, "add rule inet egressway firewall ")
+	generation, rule = strings.Index(after, "new generation"), strings.Index(after, "add rule inet egressway firewall ")
 	require.Positive(t, generation)
 	require.Greater(t, rule, generation, after)
 

@@ -312,7 +312,7 @@ func (n *Table) compare(now states, before, d *plan.DataPlane, flags uint32, fre
 	c = tableChange{
 		table: tableOf(ruleset.TableInet), now: now, plan: d,
 		sets: ruleset.Sets(*d), chains: n.chains(d), marks: d.Marks, replace: now.mustGo(flags, fresh), fill: n.filler(d),
-		unqueued: n.queueless(),
+		unqueued: n.queueless(), has: noContents(),
 	}
 	if c.wrote, err = fingerprints(d.Marks, c.chains); err != nil {
 		return c, err
