@@ -99,7 +99,7 @@ func (f *findings) destination(field, text, otherwise string) (netip.Prefix, boo
 			cmp.Or(unmapped(p), "0.0.0.0/0"), otherwise)
 		return p, false
 	case p != p.Masked():
-		f.add(field, text, ReasonInvalidValue, "has bits beyond its length, and counts as %s: write that", p.Masked())
+		f.add(field, text, ReasonHostBits, "has bits beyond its length, and counts as %s: write that", p.Masked())
 	}
 	return p.Masked(), true
 }

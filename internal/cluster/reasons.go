@@ -11,6 +11,7 @@ const (
 	ReasonUnknownField      Reason = "UnknownField"
 	ReasonUnknownVersion    Reason = "UnknownVersion"
 	ReasonInvalidValue      Reason = "InvalidValue"
+	ReasonHostBits          Reason = "HostBits" // the value counts all the same
 	ReasonInvalidName       Reason = "InvalidName"
 	ReasonNameTooLong       Reason = "NameTooLong"
 	ReasonInvalidSelector   Reason = "InvalidSelector"

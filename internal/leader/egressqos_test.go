@@ -89,6 +89,11 @@ func TestEgressQoSStatus(t *testing.T) {
 	require.Equal(t, "spec.egress[3].dstCIDR: no", valid.Message)
 	require.Equal(t, "EgressQoS Rules not correctly applied", api.texts[shop].Text)
 	is(media)
+	in.Problems = []cluster.Problem{{Kind: "EgressQoS", Object: "shop/default", Field: "spec.egress[3].dstCIDR", Reason: cluster.ReasonHostBits, Message: "counts as 10.1.0.0/16"}}
+	is(shop)
+	valid = meta.FindStatusCondition(api.texts[shop].Conditions, "Valid")
+	require.Equal(t, metav1.ConditionTrue, valid.Status, "the rule is in force")
+	require.Equal(t, "all rules can be used; spec.egress[3].dstCIDR: counts as 10.1.0.0/16", valid.Message)
 	in.Problems = nil
 
 	for i := range 20 {

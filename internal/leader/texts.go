@@ -51,7 +51,25 @@ type standing struct {
 	behind   []string // nodes that do not have it in force, sorted
 	holders  []string // nodes that report pods of its namespace, sorted
 	problems []cluster.Problem
-	note     string // a remark for its users; empty: none
+	remarks  []string // for its users: all of its rules are in force
+}
+
+// found adds problems with the object.
+func (is *standing) found(all []cluster.Problem) {
+	for _, p := range all {
+		if p.Reason == cluster.ReasonHostBits {
+			is.remark(fault(p))
+		} else {
+			is.problems = append(is.problems, p)
+		}
+	}
+}
+
+// remark adds a remark; empty: there is none.
+func (is *standing) remark(text string) {
+	if text != "" {
+		is.remarks = append(is.remarks, text)
+	}
 }
 
 // texts writes the statuses of all objects of a kind in a term. An object is in force on a node when the node has reported the
@@ -118,9 +136,10 @@ func (x *texts[V]) statuses(of textKind[V]) map[cluster.Key]cluster.TextStatus {
 	holders := x.holders()
 	want := make(map[cluster.Key]cluster.TextStatus, x.objects.Len())
 	for key, o := range x.objects.All() {
-		is := standing{behind: x.behind(key, o.Revision()), holders: holders[key.Namespace], problems: found[key.String()]}
+		is := standing{behind: x.behind(key, o.Revision()), holders: holders[key.Namespace]}
+		is.found(found[key.String()])
 		if of.note != nil {
-			is.note = of.note(o, x.servers, x.nodes)
+			is.remark(of.note(o, x.servers, x.nodes))
 		}
 		want[key] = of.status(o.Itself(), is)
 	}
@@ -230,8 +249,8 @@ func (w *textWriter) valid(is standing) {
 	if len(is.problems) > 0 {
 		message = listed(faults(is.problems))
 	}
-	if is.note != "" {
-		message += "; " + is.note
+	if len(is.remarks) > 0 {
+		message += "; " + listed(is.remarks)
 	}
 	if len(is.problems) > 0 {
 		w.condition(conditionValid, string(is.problems[0].Reason), message, false)
@@ -244,10 +263,12 @@ func (w *textWriter) valid(is standing) {
 func faults(problems []cluster.Problem) []string {
 	all := make([]string, len(problems))
 	for i, p := range problems {
-		all[i] = strings.TrimPrefix(p.Field+": ", ": ") + p.Message
+		all[i] = fault(p)
 	}
 	return all
 }
+
+func fault(p cluster.Problem) string { return strings.TrimPrefix(p.Field+": ", ": ") + p.Message }
 
 // listed joins texts, of which it names at most namesMost.
 func listed(all []string) string {
