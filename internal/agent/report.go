@@ -222,12 +222,17 @@ func (f *inForce) advanceFirewalled(all sorted.List[firewall.Object]) {
 
 // advance examines the changes that are in force now. It returns the newest version of all EgressServices if one that
 // concerns node is newer than the last reported version, otherwise the last reported version. It never returns a version that no
-// object has reached: when etcd is restored from a backup, versions fall, and those that follow are not in force yet.
+// object has reached: when etcd is restored from a backup, versions fall, and those that follow are not in force yet. Nor does it pass an
+// object that concerns node and whose Service has other ingress IPs here than the leader saw: the watch of Services may be late.
 func (f *inForce) advance(objects cluster.Objects, node string) uint64 {
 	f.follow(objects.EgressServices)
-	concerned := false
+	concerned, late := false, false
 	look := func(key cluster.Key, e cluster.EgressService) {
-		concerned = concerned || e.Version > f.version && slices.Contains(election.Concerned(objects, key, e.Status), node)
+		if e.Version <= f.version || !slices.Contains(election.Concerned(objects, key, e.Status), node) {
+			return
+		}
+		concerned = true
+		late = late || len(e.Status.IngressIPs) > 0 && !slices.Equal(e.Status.IngressIPs, election.IngressIPs(objects.Services.At(key)))
 	}
 	if f.pending.All {
 		for key, e := range f.services.All() {
@@ -237,6 +242,9 @@ func (f *inForce) advance(objects cluster.Objects, node string) uint64 {
 		for key := range f.pending.Of[cluster.KindEgressService] {
 			look(key, f.services.At(key)) // a deleted one has version 0
 		}
+	}
+	if late && f.version <= f.newest {
+		return f.version
 	}
 	f.pending = cluster.Changed{}
 	if concerned || f.version > f.newest {

@@ -59,6 +59,37 @@ func TestVersionsFall(t *testing.T) {
 	}
 }
 
+// TestVersionsWaitForServices: an object whose Service has other ingress IPs here than the leader saw is not reported as in force.
+func TestVersionsWaitForServices(t *testing.T) {
+	web, other := cluster.Key{Namespace: "shop", Name: "web"}, cluster.Key{Namespace: "shop", Name: "other"}
+	f := inForce{pending: cluster.Everything()}
+	for _, step := range []struct {
+		text       string
+		version    uint64
+		ip, seenIP string // in the Service here, and in the status by the leader
+		host       string
+		want       uint64
+	}{
+		{"both are old", 5, "192.0.2.10", "192.0.2.10", "a", 5},
+		{"the Service is late here", 7, "192.0.2.10", "192.0.2.99", "a", 5},
+		{"both are new", 7, "192.0.2.99", "192.0.2.99", "a", 7},
+		{"a leader that writes no ingress IPs", 8, "192.0.2.11", "", "a", 8},
+		{"another node is the host", 9, "192.0.2.11", "192.0.2.99", "b", 8},
+		{"the Service is late, and versions fell", 2, "192.0.2.10", "192.0.2.99", "a", 3},
+	} {
+		status := cluster.Status{Host: step.host}
+		if step.seenIP != "" {
+			status.IngressIPs = []string{step.seenIP}
+		}
+		o := cluster.Objects{
+			EgressServices: cluster.MapOf(map[cluster.Key]cluster.EgressService{web: {Version: step.version, Status: status}, other: {Version: 3}}),
+			Services:       cluster.MapOf(map[cluster.Key]cluster.Service{web: {Ingress: []cluster.Ingress{{IP: step.ip}}}}),
+		}
+		f.pending.Add(cluster.KindEgressService.ID(web))
+		require.Equal(t, step.want, f.advance(o, "a"), step.text)
+	}
+}
+
 // TestNewestVersion compares the newest version by changes with that of all objects, also when versions fall and objects go.
 func TestNewestVersion(t *testing.T) {
 	for seed := range uint64(50) {

@@ -63,7 +63,7 @@ func Next(objects cluster.Objects, reports map[string]cluster.Report, v View) cl
 	spec := objects.EgressServices.At(v.Key)
 	next, moving := v.successor(objects, reports, spec.Status)
 	next.Conditions = slices.Clone(spec.Status.Conditions)
-	next.Generation, next.IngressIPs = spec.Generation, ingressIPs(objects.Services.At(v.Key))
+	next.Generation, next.IngressIPs = spec.Generation, IngressIPs(objects.Services.At(v.Key))
 	parts := []metav1.Condition{hostAssigned(next, v.Choice, moving), programmed(objects, reports, next, v), valid(v.Problems)}
 	for _, c := range append(parts, v.ready(objects, reports, next, parts)) {
 		c.ObservedGeneration = spec.Generation

@@ -83,8 +83,8 @@ func (v View) hindrance(network string, nodes []string, reports map[string]clust
 	return "", ""
 }
 
-// ingressIPs lists the ingress IPs of a Service, as its status has them.
-func ingressIPs(s cluster.Service) (all []string) {
+// IngressIPs lists the ingress IPs of a Service, as its status has them.
+func IngressIPs(s cluster.Service) (all []string) {
 	for _, in := range s.Ingress {
 		if in.IP != "" {
 			all = append(all, in.IP)
