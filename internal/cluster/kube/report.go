@@ -188,7 +188,10 @@ func (c *Cluster) writeLease(ctx context.Context, k clients, lease *coordination
 	if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
-	return c.createLease(ctx, k, lease)
+	if err = c.createLease(ctx, k, lease); err == nil {
+		c.states.Again() // if there was one, its Node was deleted, and the EgressNode with it
+	}
+	return err
 }
 
 // createLease makes a Lease of this node. If there is one, the error is that of apierrors.IsAlreadyExists.
