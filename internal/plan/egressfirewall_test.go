@@ -220,6 +220,34 @@ func TestFirewallSparesTheInside(t *testing.T) {
 	require.True(t, denied(&desired.DataPlane, addr("10.244.0.7"), addr("198.51.100.1"), web))
 }
 
+// TestFirewalledPodOutsideRanges reports a pod with a policy that is in no range of pods: those that it asks may be in none either.
+func TestFirewalledPodOutsideRanges(t *testing.T) {
+	key := cluster.Key{Namespace: "good", Name: "default"}
+	deny := cluster.MapOf(map[cluster.Key]cluster.EgressFirewall{key: cluster.DenyAll()})
+	of := func(all []cluster.Problem) []cluster.Problem {
+		return slices.DeleteFunc(slices.Clone(all), func(p cluster.Problem) bool { return p.Reason != plan.ReasonOutsidePodRanges })
+	}
+	s := firewalledWorld(1, addr("10.244.0.7"))
+	s.Objects.EgressFirewalls = deny
+	_, problems := plan.Build(s)
+	require.Empty(t, of(problems))
+
+	s = firewalledWorld(1, addr("192.168.7.5"))
+	var p plan.Planner
+	_, problems = p.Plan(s, cluster.Everything())
+	require.Empty(t, of(problems), "no policy")
+	s.Objects.EgressFirewalls = deny
+	var changed cluster.Changed
+	changed.Add(cluster.KindEgressFirewall.ID(key))
+	_, problems = p.Plan(s, changed)
+	require.Len(t, of(problems), 1)
+	require.Contains(t, of(problems)[0].Error(), `podCIDRs: "192.168.7.5": a pod of namespace good`)
+	c := *s.Config
+	c.PodCIDRs, s.Config = append(prefixes("192.168.0.0/16"), c.PodCIDRs...), &c
+	_, problems = p.Plan(s, cluster.Changed{})
+	require.Empty(t, of(problems))
+}
+
 // TestEndpointsOfResolversAreNotAsked expects answers of a DNS Service's endpoints to count, and the daemon to ask these only where
 // there is no ClusterIP and no configured address: they may listen at another port than the Service.
 func TestEndpointsOfResolversAreNotAsked(t *testing.T) {

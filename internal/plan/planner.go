@@ -43,6 +43,7 @@ type Planner struct {
 
 	plan     *NodePlan
 	general  []cluster.Problem // problems of no source
+	unranged []cluster.Problem // a pod that has a policy is in no range of pods
 	problems []cluster.Problem // all, as returned
 }
 

@@ -95,6 +95,9 @@ func (r *pass) planFirewall(next *NodePlan, within bool) {
 		Objects: &r.Objects, Changed: r.changed, Whole: r.fromScratch, Moved: another, OfNode: r.addressesOfNode,
 		Pods: r.claims.homes.of, At: r.claims.homes.at, Touched: r.moved,
 	}, firewall.Plan{Policies: d.Policies, Firewalled: d.Firewalled, Objects: next.EgressFirewalls})
+	if another || !f.Firewalled.Same(d.Firewalled) {
+		r.unranged = r.outsideFirewall(f.Firewalled)
+	}
 	d.Policies, d.Firewalled, next.EgressFirewalls = f.Policies, f.Firewalled, f.Objects
 	switch {
 	case len(d.Policies) == 0:
@@ -116,6 +119,21 @@ func (r *pass) planFirewall(next *NodePlan, within bool) {
 				"belongs to these names; list the Service or the addresses of the servers that pods ask",
 		}}
 	}
+}
+
+// outsideFirewall reports a pod of this node that has a policy, and whose address is in no range of pods: neither may be those of other
+// pods, which policies deny then.
+func (r *pass) outsideFirewall(all sorted.List[firewall.Firewalled]) []cluster.Problem {
+	for f := range all.All() {
+		if !r.ground.rangeOf(f.Addr).IsValid() {
+			return []cluster.Problem{{
+				Kind: "Node", Object: r.Node, Field: "podCIDRs", Value: f.Addr.String(), Reason: ReasonOutsidePodRanges,
+				Message: "a pod of namespace " + f.Namespace + ", which has an EgressFirewall, is in no range of pods: rules may deny " +
+					"other pods and cluster DNS, and no new pods are held; add its range to podCIDRs",
+			}}
+		}
+	}
+	return nil
 }
 
 // resolvers returns the servers whose answers say which addresses DNS names have, and those that this daemon asks, at port 53. A Service
@@ -601,7 +619,7 @@ func (f found) Equal(o found) bool { return f == o }
 func (r *pass) planProblems() {
 	differs := r.changeFound()
 	general := sortedProblems(slices.Concat(r.ground.problems, r.frame.problems, r.frame.needRoutes(&r.sending).problems,
-		r.frame.unserved(r.claims.sources).problems, r.unresolved))
+		r.frame.unserved(r.claims.sources).problems, r.unresolved, r.unranged))
 	if !differs && slices.Equal(general, r.general) && r.Planner.plan != nil {
 		return
 	}
