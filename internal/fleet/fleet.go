@@ -221,11 +221,17 @@ func (f *Fleet) withAddress(ctx context.Context, a netip.Addr) (Pod, error) {
 		return Pod{}, fmt.Errorf("find the pod with address %s: %w", a, err)
 	}
 	for i := range list.Items {
-		if p := &list.Items[i]; p.DeletionTimestamp == nil && !p.Spec.HostNetwork {
+		if p := &list.Items[i]; usesAddress(p) {
 			return trim(p)
 		}
 	}
 	return Pod{}, fmt.Errorf("no pod has the address %s as its first one: name it as NAMESPACE/POD", a)
+}
+
+// usesAddress reports whether a pod's addresses are its own: a pod that has ended keeps them in its status, and another one may have them.
+func usesAddress(p *corev1.Pod) bool {
+	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	return p.DeletionTimestamp == nil && !p.Spec.HostNetwork && !ended
 }
 
 func trim(p *corev1.Pod) (Pod, error) {

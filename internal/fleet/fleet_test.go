@@ -47,3 +47,17 @@ func TestByNode(t *testing.T) {
 		pod("c1", "c", 0, waiting), pod("d1", "", 0, unbound),
 	}))
 }
+
+// TestUsesAddress finds the pod that has an address now among those whose status has it.
+func TestUsesAddress(t *testing.T) {
+	pod := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		change(p)
+		return p
+	}
+	require.True(t, usesAddress(pod(func(*corev1.Pod) {})))
+	require.False(t, usesAddress(pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })), "a Job that is complete")
+	require.False(t, usesAddress(pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })))
+	require.False(t, usesAddress(pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })))
+	require.False(t, usesAddress(pod(func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })))
+}
