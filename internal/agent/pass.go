@@ -309,6 +309,8 @@ func (a *Agent) apply(
 	a.last.kernel = result.Record
 	if held := result.Record.Table.Data; held != nil { // a table that was not written keeps its sets
 		a.names.Follow(held, c.Firewall.Names)
+	} else {
+		a.names.NotMade()
 	}
 	counters.Applied(a.status, result)
 	speakers := desired.Speakers

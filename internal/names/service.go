@@ -59,7 +59,8 @@ type Service struct {
 	mu       sync.Mutex // guards the fields below; never held while the kernel or a resolver is waited for
 	settings Settings
 	index    *index
-	coming   *index // sets that are being made, or are gone: they are not written before the next Serve
+	coming   *index            // sets that are being made, or are gone: they are not written before the next Serve
+	former   map[string]*force // of sets that are being made: the addresses before; nil: the set was not written
 	table    *table
 	dirty    map[string]dirt // names of which sets lack an address
 	seq      uint64          // of the last answer that changed dirty
@@ -109,7 +110,8 @@ func newService(log *slog.Logger, filter Filter, open func() (packets, error), w
 	return &Service{
 		log: log, filter: filter, open: open, wake: wake,
 		reading: signal(), committing: signal(), releasing: signal(), asking: signal(),
-		index: newIndex(nil), coming: newIndex(nil), table: newTable(), dirty: map[string]dirt{}, schedule: newSchedule(),
+		index: newIndex(nil), coming: newIndex(nil), former: map[string]*force{},
+		table: newTable(), dirty: map[string]dirt{}, schedule: newSchedule(),
 	}
 }
 
@@ -153,7 +155,7 @@ func (s *Service) Serve(settings Settings) {
 		notify(s.asking)
 	}
 	if len(s.coming.sets) > 0 {
-		s.unpark()
+		s.unpark(nil)
 	}
 	if len(settings.Sets) == 0 && s.unwanted != nil {
 		s.unwanted()
@@ -164,9 +166,9 @@ func (s *Service) Serve(settings Settings) {
 	}
 }
 
-// unpark makes all sets writable. The caller holds the lock.
-func (s *Service) unpark() {
-	s.coming = newIndex(nil)
+// unpark makes all sets writable except missing ones. The caller holds the lock.
+func (s *Service) unpark(missing []Set) {
+	s.coming, s.former = newIndex(missing), map[string]*force{}
 	for of, d := range s.dirty {
 		d.parked = false
 		s.dirty[of] = d
@@ -177,16 +179,51 @@ func (s *Service) unpark() {
 // sweepEvery is the least time between two searches for addresses that have run out.
 const sweepEvery = 10 * time.Second
 
-// Contents returns all that belongs into a set that is being made. From then on the set is not written, until Serve: answers that it
-// concerns wait.
+// Contents returns all that belongs into a set that is being made. From then on the set is not written, until Serve or NotMade: answers
+// that it concerns wait.
 func (s *Service) Contents(set Set) []Element {
 	at := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.coming.add(set)
+	if _, again := s.former[set.Name]; !again {
+		s.former[set.Name] = s.table.force[set.Name]
+	}
 	all := s.table.contents(&set, at)
 	s.table.written(set.Name, all)
 	return elements(set.Name, all, nil, at)
+}
+
+// NotMade undoes Contents. The daemon calls it after a pass that could not write the table: the kernel keeps its sets, so the committer
+// writes all that they lack of known names. Sets that are not in the plan in force stay unwritten until Serve.
+func (s *Service) NotMade() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.coming.sets) == 0 {
+		return
+	}
+	for set, had := range s.former {
+		if s.table.force[set] = had; had == nil {
+			delete(s.table.force, set)
+		}
+	}
+	var there, missing []Set
+	for name, set := range s.coming.sets {
+		if s.index.sets[name] != nil {
+			there = append(there, *set)
+		} else {
+			missing = append(missing, *set)
+		}
+	}
+	s.served++ // no result of a transaction that is under way counts
+	s.unpark(missing)
+	s.seq++
+	kept := newIndex(there)
+	for of := range s.table.names {
+		if _, dirty := s.dirty[of]; !dirty && kept.matches(of) {
+			s.dirty[of] = dirt{seq: s.seq}
+		}
+	}
 }
 
 // elements returns the elements of one set, sorted.

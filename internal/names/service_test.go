@@ -369,6 +369,50 @@ func TestSetsThatChange(t *testing.T) {
 	}, twoSets...)
 }
 
+// TestSetsThatCannotBeMade has pass after pass fail to write the table, for longer than addresses stay. The kernel keeps its sets.
+func TestSetsThatCannotBeMade(t *testing.T) {
+	third := Set{Name: "s3", Patterns: []string{"*.other", "*.shop.example"}}
+	serving(t, func(t *testing.T, c *calls) {
+		ends := map[string]time.Time{} // of the kernel's elements
+		c.writes(func(all []Element) error {
+			for _, e := range all {
+				ends[e.Set+" "+e.Addr.String()] = time.Now().Add(e.Timeout)
+			}
+			return nil
+		})
+		c.answer(1, "a.shop.example 300 A 192.0.2.1")
+		c.done()
+		for second := range 400 {
+			for _, set := range append(twoSets, third) {
+				c.s.Contents(set)
+			}
+			if second%20 == 0 {
+				c.answer(2, "a.shop.example 300 A 192.0.2.1") // the sets seem to have it
+			}
+			c.done()
+			c.s.NotMade()
+			c.done()
+			if second == 100 {
+				c.answer(3, "b.shop.example 300 A 192.0.2.2")
+			}
+			pass(time.Second)
+			require.Greater(t, time.Until(ends["s1 192.0.2.1"]), 5*time.Minute, "second %d", second)
+			require.Greater(t, time.Until(ends["s2 192.0.2.1"]), 5*time.Minute, "second %d", second)
+		}
+		require.Contains(t, ends, "s1 192.0.2.2")
+		require.NotContains(t, ends, "s3 192.0.2.1", "it was never there")
+
+		// The set is there after all: an earlier transaction of a pass that failed has made it.
+		c.done()
+		c.s.Serve(settings(append(twoSets, third)...))
+		pass(renewWithin)
+		require.Contains(t, ends, "s3 192.0.2.1")
+		require.Contains(t, ends, "s3 192.0.2.2")
+		c.answer(4, "c.shop.example 300 A 192.0.2.3")
+		require.Equal(t, []string{"write s1+192.0.2.3/360 s2+192.0.2.3/360 s3+192.0.2.3/360", "accept [4]"}, c.done()[1:])
+	}, twoSets...)
+}
+
 // TestServeComesFirst has a set go, and the daemon's pass end, while a transaction is under way.
 func TestServeComesFirst(t *testing.T) {
 	serving(t, func(t *testing.T, c *calls) {

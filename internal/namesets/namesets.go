@@ -56,6 +56,9 @@ func (s *Sets) Follow(d *plan.DataPlane, c config.Names) {
 	s.service.Serve(settings)
 }
 
+// NotMade makes the sets count as before a pass that could not write the table.
+func (s *Sets) NotMade() { s.service.NotMade() }
+
 // Problems returns the problems of names on a node.
 func (s *Sets) Problems(node string) []cluster.Problem { return s.service.Problems(node) }
 
