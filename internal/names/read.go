@@ -174,6 +174,7 @@ func (s *Service) learn(a Answer, at time.Time) (consequence learned, seq uint64
 	if len(addrs) == 0 {
 		return learnedNothing, 0
 	}
+	s.sweep(at)
 	addrs = s.table.learn(a.Name, addrs, s.index, s.settings.Grace, at)
 	if len(addrs) == 0 {
 		return learnedNoRoom, 0

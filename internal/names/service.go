@@ -160,9 +160,16 @@ func (s *Service) Serve(settings Settings) {
 	if len(settings.Sets) == 0 && s.unwanted != nil {
 		s.unwanted()
 	}
+	s.sweep(at)
+}
+
+// sweep makes room: it forgets addresses that have run out, unless it did so just now. Few passes come to a quiet node, so answers call it
+// too. The caller holds the lock.
+func (s *Service) sweep(at time.Time) {
 	if at.Sub(s.swept) >= sweepEvery {
 		s.table.sweep(s.index, at)
 		s.swept = at
+		notify(s.committing) // it notes that there is room again
 	}
 }
 

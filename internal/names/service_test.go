@@ -512,6 +512,34 @@ func TestProblemsOfBounds(t *testing.T) {
 	}, twoSets...)
 }
 
+// TestRoomWithoutPasses has the addresses of a name change all the time. Those that have run out leave room also when no pass comes.
+func TestRoomWithoutPasses(t *testing.T) {
+	serving(t, func(t *testing.T, c *calls) {
+		c.s.mu.Lock()
+		c.s.table.full = true
+		c.s.mu.Unlock()
+		for second := range 500 {
+			records := make([]string, 0, 4)
+			for i := range cap(records) {
+				n := second*cap(records) + i
+				records = append(records, fmt.Sprintf("a.shop.example 5 A 192.0.%d.%d", n>>8, n&255))
+			}
+			c.answer(1, records...)
+			pass(time.Second)
+		}
+		require.Equal(t, Counts{Written: 2000, Names: 1, Waits: c.s.Counts().Waits}, c.s.Counts())
+		require.Equal(t, int32(2), c.wakes.Load(), "a problem came and went")
+
+		// A set that is being made keeps its addresses.
+		third := Set{Name: "s3", Patterns: []string{"*.shop.example"}}
+		require.NotEmpty(t, c.s.Contents(third))
+		pass(sweepEvery)
+		c.done()
+		c.answer(1, "a.shop.example 5 A 192.0.7.207")
+		require.Equal(t, []string{"accept [1]"}, c.done())
+	}, twoSets...)
+}
+
 func TestServeIsCheapWithoutChange(t *testing.T) {
 	patterns := make([]string, mostNames)
 	for i := range patterns {

@@ -236,7 +236,7 @@ func (t *table) written(set string, until map[netip.Addr]time.Time) {
 	}
 }
 
-// sweep forgets all that has run out, and sets that are not in x.
+// sweep forgets all that has run out, and empty sets that are not in x. A set that is being made is not in x yet.
 func (t *table) sweep(x *index, at time.Time) {
 	over := func(_ netip.Addr, end time.Time) bool { return !end.After(at) }
 	for of, n := range t.names {
@@ -249,7 +249,7 @@ func (t *table) sweep(x *index, at time.Time) {
 	}
 	for set, f := range t.force {
 		maps.DeleteFunc(f.until, over)
-		if f.full = f.full && len(f.until) >= mostInSet; x.sets[set] == nil {
+		if f.full = f.full && len(f.until) >= mostInSet; x.sets[set] == nil && len(f.until) == 0 {
 			delete(t.force, set)
 		}
 	}
