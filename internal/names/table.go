@@ -30,6 +30,9 @@ type table struct {
 	force map[string]*force           // by set
 	full  bool                        // a name found no room
 	addrs int                         // of all names
+
+	cleared *index // the last one that clear was called with
+	clearAt time.Time
 }
 
 // name is a name that was answered.
@@ -57,7 +60,7 @@ func timeoutOf(ttl, grace time.Duration) time.Duration {
 func (t *table) learn(of string, addrs []Addr, x *index, grace time.Duration, at time.Time) (kept []Addr) {
 	n := t.names[of]
 	if n == nil {
-		if !t.room(of, x) {
+		if !t.room(of, x, at) {
 			t.full = true
 			return nil
 		}
@@ -79,7 +82,7 @@ func (t *table) learn(of string, addrs []Addr, x *index, grace time.Duration, at
 }
 
 // room makes room for a name. Those that rules list come before those that match a wildcard, which anyone may invent.
-func (t *table) room(of string, x *index) bool {
+func (t *table) room(of string, x *index, at time.Time) bool {
 	most := mostNames
 	if len(x.exact[of]) == 0 {
 		most = max(0, mostNames-len(x.exact))
@@ -87,11 +90,7 @@ func (t *table) room(of string, x *index) bool {
 	if len(t.names) < most {
 		return true
 	}
-	for other := range t.names {
-		if !x.matches(other) {
-			t.drop(other)
-		}
-	}
+	t.clear(x, at)
 	if len(t.names) >= most && len(x.exact[of]) > 0 {
 		for other := range t.names {
 			if len(x.exact[other]) == 0 {
@@ -101,6 +100,22 @@ func (t *table) room(of string, x *index) bool {
 		}
 	}
 	return len(t.names) < most
+}
+
+// clearEvery is the least time between two searches for names that no rule matches, while the rules stay the same: answers wait meanwhile.
+const clearEvery = time.Second
+
+// clear drops names that x does not match. Only another index, or answers for sets that are being made, can bring such names.
+func (t *table) clear(x *index, at time.Time) {
+	if x == t.cleared && at.Sub(t.clearAt) < clearEvery {
+		return
+	}
+	t.cleared, t.clearAt = x, at
+	for other := range t.names {
+		if !x.matches(other) {
+			t.drop(other)
+		}
+	}
 }
 
 func (t *table) add(of string, n *name) {

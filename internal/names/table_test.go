@@ -197,6 +197,28 @@ func TestBoundOfANode(t *testing.T) {
 	require.Empty(t, table.below)
 }
 
+// TestRoomIsNotSearchedForEachName has names come to a full table: each would cost a walk over all names.
+func TestRoomIsNotSearchedForEachName(t *testing.T) {
+	table, x := tableLab()
+	for i := range mostNames - 1 {
+		table.learn(fmt.Sprintf("n%d.example", i), of(100, "192.0.2.1"), x, grace, start)
+	}
+	learn := func(x *index, at time.Time) int {
+		return len(table.learn("one-more.example", of(100, "192.0.2.1"), x, grace, at))
+	}
+	require.Zero(t, learn(x, start))
+	table.drop("n0.example")
+	table.add("no.rule", &name{})
+	require.Zero(t, learn(x, start.Add(clearEvery-1)), "no search is due")
+	require.NotZero(t, learn(x, start.Add(clearEvery)))
+	require.NotContains(t, table.names, "no.rule")
+
+	table.drop("one-more.example")
+	table.add("no.rule", &name{})
+	_, other := tableLab()
+	require.NotZero(t, learn(other, start.Add(clearEvery)), "the rules have changed")
+}
+
 func TestBoundOfAllAddresses(t *testing.T) {
 	table, x := tableLab()
 	for i := range mostInAll / mostAddrs {
