@@ -24,7 +24,7 @@ var (
 )
 
 const (
-	// Length is the number of packets that wait in the kernel. It drops those beyond: their senders repeat them.
+	// Length is the number of packets that wait in the kernel. Those beyond pass unread.
 	Length = 4096
 
 	// batch bounds the packets of one Read.
@@ -49,9 +49,10 @@ const (
 	configMask    = 4
 	configFlags   = 5
 
-	commandBind = 1
-	copyPacket  = 2
-	flagGSO     = 1 << 2 // packets come before they are segmented, as the rule sees them
+	commandBind  = 1
+	copyPacket   = 2
+	flagFailOpen = 1 << 0 // packets that find no room pass, in the queue as in the socket; otherwise the kernel drops them
+	flagGSO      = 1 << 2 // packets come before they are segmented, as the rule sees them
 
 	packetHeader  = 1
 	verdictHeader = 2
@@ -91,7 +92,7 @@ func Open(number uint16) (*Queue, error) {
 	}
 	q := &Queue{number: number, conn: conn, buf: make([]byte, 1<<17)} // a packet has up to 64 KiB, beside attributes
 	q.raw, err = conn.SyscallConn()
-	// The kernel drops packets that do not fit; the socket reports no error for that (NETLINK_NO_ENOBUFS).
+	// The kernel lets packets pass that do not fit; the socket reports no error for that (NETLINK_NO_ENOBUFS).
 	err = errors.Join(err, conn.SetReadBuffer(buffer), conn.SetOption(netlink.NoENOBUFS, true))
 	if err == nil {
 		_ = conn.SetOption(netlink.CapAcknowledge, true) // errors need not repeat the request
@@ -109,8 +110,8 @@ func (q *Queue) bind() error {
 	body := nl.AppendAttr(q.header(), configCommand, commandBind, 0, 0, 0)
 	body = nl.AppendAttr(body, configParams, 0, 0, 0xff, 0xff, copyPacket)
 	body = nl.AppendBE32(body, configLength, Length)
-	body = nl.AppendBE32(body, configFlags, flagGSO)
-	body = nl.AppendBE32(body, configMask, flagGSO)
+	body = nl.AppendBE32(body, configFlags, flagFailOpen|flagGSO)
+	body = nl.AppendBE32(body, configMask, flagFailOpen|flagGSO)
 	const seq = 1
 	if err := q.send(appendMessage(nil, messageConfig, unix.NLM_F_ACK, seq, body)); err != nil {
 		return err
