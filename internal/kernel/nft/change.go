@@ -134,8 +134,9 @@ func (c *tableChange) keeps(chain string) bool {
 }
 
 // queueAhead adds the new sets to a transaction that comes before the one of queue, with their elements and with the new chains that no
-// hook calls, and reports whether there are any. A new table gets all of its chains, those of hooks without rules. The kernel makes the rules of a transaction visible before the elements of sets of ranges
-// (nft_set_commit_update): in between, a rule finds nothing in such a set that is as new as itself, and what a policy denies would pass.
+// hook calls, and reports whether there are any. A new table gets all of its chains, those of hooks without rules. The kernel makes the
+// rules of a transaction visible before the elements of sets of ranges (nft_set_commit_update): in between, a rule finds nothing in such
+// a set that is as new as itself, and what a policy denies would pass.
 func (c *tableChange) queueAhead(t *transaction) (ahead bool, err error) {
 	if !c.rewrite || c.replace || !slices.ContainsFunc(c.sets, c.emptyAtFirst) {
 		return false, nil
