@@ -131,7 +131,7 @@ func servedProblems(problems []cluster.Problem, off cluster.KindSet) []cluster.P
 // Run follows the folder. If the folder vanishes, everything stays in force.
 func (f *Folder) Run(ctx context.Context) {
 	for {
-		err := manifests.Watch(ctx, f.path, f.read)
+		err := f.files.Watch(ctx, f.read)
 		if ctx.Err() != nil {
 			return
 		}

@@ -3,6 +3,7 @@ package watch
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,8 +31,9 @@ type event struct {
 // notifier is an inotify instance.
 type notifier struct {
 	file    *os.File
-	raw     chan rawEvent
-	failed  chan error // one, at the end
+	ready   chan struct{} // holds a value after events came; of capacity 1
+	failed  chan error    // one, at the end
+	buffer  []byte
 	paths   map[int32]string
 	watches map[string]int32 // by path
 }
@@ -49,8 +51,8 @@ func newNotifier() (*notifier, error) {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
 	n := &notifier{
-		file: os.NewFile(uintptr(fd), "inotify"), raw: make(chan rawEvent, 64), failed: make(chan error, 1),
-		paths: map[int32]string{}, watches: map[string]int32{},
+		file: os.NewFile(uintptr(fd), "inotify"), ready: make(chan struct{}, 1), failed: make(chan error, 1),
+		buffer: make([]byte, 64<<10), paths: map[int32]string{}, watches: map[string]int32{},
 	}
 	return n, nil
 }
@@ -81,32 +83,51 @@ func (n *notifier) add(path string, mask uint32) error {
 	return nil
 }
 
-// read forwards events until the file is closed, or reading fails.
-func (n *notifier) read(done <-chan struct{}) {
-	buffer := make([]byte, 64<<10)
-	for {
-		length, err := n.file.Read(buffer)
-		if err != nil {
-			n.failed <- err
-			return
-		}
-		for rest := buffer[:length]; len(rest) >= unix.SizeofInotifyEvent; {
-			head := rest[:unix.SizeofInotifyEvent]
-			e := rawEvent{
-				watch: int32(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Wd):])), //nolint:gosec // an int in C
-				mask:  binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Mask):]),
-			}
-			size := int(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Len):]))
-			named := min(unix.SizeofInotifyEvent+size, len(rest))
-			e.name = string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:named], "\x00"))
-			rest = rest[named:]
+// wait signals ready whenever events may wait to be read, until the file is closed.
+func (n *notifier) wait() {
+	conn, err := n.file.SyscallConn()
+	if err == nil {
+		err = conn.Read(func(uintptr) bool {
 			select {
-			case n.raw <- e:
-			case <-done:
-				return
+			case n.ready <- struct{}{}:
+			default:
 			}
-		}
+			return false // wait for the next one
+		})
 	}
+	n.failed <- err
+}
+
+// read returns events that wait to be read, and whether more may have waited.
+func (n *notifier) read() (events []rawEvent, more bool, err error) {
+	conn, err := n.file.SyscallConn()
+	if err != nil {
+		return nil, false, err
+	}
+	length := 0
+	if e := conn.Control(func(fd uintptr) { length, err = unix.Read(int(fd), n.buffer) }); e != nil {
+		return nil, false, e
+	}
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, os.NewSyscallError("read", err)
+	}
+	for rest := n.buffer[:length]; len(rest) >= unix.SizeofInotifyEvent; {
+		head := rest[:unix.SizeofInotifyEvent]
+		e := rawEvent{
+			watch: int32(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Wd):])), //nolint:gosec // an int in C
+			mask:  binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Mask):]),
+		}
+		size := int(binary.NativeEndian.Uint32(head[unsafe.Offsetof(unix.InotifyEvent{}.Len):]))
+		named := min(unix.SizeofInotifyEvent+size, len(rest))
+		e.name = string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:named], "\x00"))
+		rest = rest[named:]
+		events = append(events, e)
+	}
+	const longest = unix.SizeofInotifyEvent + unix.NAME_MAX + 1
+	return events, length > len(n.buffer)-longest, nil
 }
 
 // event translates a rawEvent; false: it belongs to no present watch.

@@ -25,7 +25,7 @@ import (
 // origin, and one that is a link may be replaced where it leads to, which causes no event in the folder. While such a link leads to
 // no file, Folder calls changed after every ten times quiet.
 func Folder(ctx context.Context, dir string, quiet time.Duration, changed func(), files ...string) error {
-	return folder(ctx, dir, quiet, func(settled bool) time.Duration {
+	return folder(ctx, dir, quiet, 0, func(settled bool, _ func() []string) time.Duration {
 		if settled {
 			changed()
 		}
@@ -38,11 +38,18 @@ func Folder(ctx context.Context, dir string, quiet time.Duration, changed func()
 // has settled; it reports the removal of a file only then. changed returns after how long it wants another call without
 // an event; 0: never. Such a call notices also, and from then on Eager follows, where a link on the way to the folder leads
 // now; the removal of the former folder is an event.
-func Eager(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool) (again time.Duration)) error {
-	return folder(ctx, dir, quiet, changed, nil)
+//
+// During its call, changed may ask open for the names of the folder's files that are being written. A file counts as being written from
+// its first modification until it is closed, moved or removed, but for no longer than openFor after the last modification: a program may
+// keep it open, or its event may be lost. After that time Eager calls changed again.
+func Eager(ctx context.Context, dir string, quiet, openFor time.Duration, changed Changed) error {
+	return folder(ctx, dir, quiet, openFor, changed, nil)
 }
 
-func folder(ctx context.Context, dir string, quiet time.Duration, changed func(settled bool) time.Duration, files []string) error {
+// Changed is the function that Eager calls.
+type Changed func(settled bool, open func() []string) (again time.Duration)
+
+func folder(ctx context.Context, dir string, quiet, openFor time.Duration, changed Changed, files []string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("watch folder %s: %w", dir, err)
@@ -51,18 +58,19 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 	if err != nil {
 		return fmt.Errorf("watch folder %s: %w", dir, err)
 	}
-	done := make(chan struct{})
-	reading := make(chan struct{})
+	waiting := make(chan struct{})
 	go func() {
-		defer close(reading)
-		n.read(done)
+		defer close(waiting)
+		n.wait()
 	}()
 	defer func() {
-		close(done)
-		_ = n.file.Close() // ends the read
-		<-reading
+		_ = n.file.Close() // ends the wait
+		<-waiting
 	}()
-	p := pending{n: n, dir: dir, files: files, quiet: quiet, settle: time.NewTimer(quiet), written: map[string]bool{}}
+	p := pending{
+		n: n, dir: dir, files: files, quiet: quiet, openFor: openFor, settle: time.NewTimer(quiet),
+		complete: make(chan struct{}, 1), written: map[string]bool{}, modified: map[string]time.Time{},
+	}
 	p.settle.Stop()
 	defer p.settle.Stop()
 	if err := p.watchFolder(); err != nil {
@@ -72,22 +80,25 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 		// Before the call, which covers changes before these watches.
 		_ = p.watchFolder() // it fails while the folder is gone
 		lost := p.watchFiles()
-		again := changed(true)
+		p.giveUp(time.Now())
+		again := changed(true, p.open)
 		if lost {
 			again = 10 * quiet
 		}
-		if again > 0 {
-			p.settle.Reset(again)
-		}
+		p.callAgain(again)
 	}
 	settled()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case r := <-n.raw:
-			if p.handleAll(r) && len(p.written) == 0 {
-				changed(false)
+		case <-n.ready:
+			if err := p.handleAll(); err != nil {
+				return fmt.Errorf("watch folder %s: %w", dir, err)
+			}
+		case <-p.complete:
+			if len(p.written) == 0 {
+				changed(false, p.open)
 			}
 		case err := <-n.failed:
 			return fmt.Errorf("watch folder %s: %w", dir, err)
@@ -105,39 +116,94 @@ func folder(ctx context.Context, dir string, quiet time.Duration, changed func(s
 
 // pending holds the changes of a folder that are not yet reported.
 type pending struct {
-	n       *notifier
-	dir     string
-	files   []string // files that are watched themselves, too
-	quiet   time.Duration
-	settle  *time.Timer     // fires once the folder has settled
-	since   time.Time       // time of the first change not yet reported
-	written map[string]bool // files that are being written; false: perhaps a link, which will not be closed
+	n        *notifier
+	dir      string
+	files    []string // files that are watched themselves, too
+	quiet    time.Duration
+	openFor  time.Duration        // from its last modification on, a file that was not closed counts as open
+	settle   *time.Timer          // fires once the folder has settled
+	since    time.Time            // time of the first change not yet reported
+	complete chan struct{}        // holds a value after a file was completed; of capacity 1
+	written  map[string]bool      // files being written that a report waits for; false: perhaps a link, which will not be closed
+	modified map[string]time.Time // time of the last modification of each open file
 }
 
-// handleAll processes an event and all that wait: if the folder changes faster than it is read, one call reports several
-// changes. It reports whether a file may be newly complete.
-func (p *pending) handleAll(r rawEvent) (report bool) {
-	for {
-		report = p.handle(r) || report
-		select {
-		case r = <-p.n.raw:
-		default:
-			return report
+// handleAll processes all events that wait: if the folder changes faster than it is read, one call reports several changes. It does not
+// wait for the end of events that keep coming.
+func (p *pending) handleAll() error {
+	for more := true; more; {
+		var (
+			events []rawEvent
+			err    error
+		)
+		if events, more, err = p.n.read(); err != nil {
+			return err
+		}
+		for _, r := range events {
+			p.handle(r)
 		}
 	}
+	return nil
 }
 
-// handle processes an event, and reports whether a file may be newly complete.
-func (p *pending) handle(r rawEvent) bool {
+// handle processes an event.
+func (p *pending) handle(r rawEvent) {
 	e, known := p.n.event(r)
 	if !known || p.elsewhere(e.path) {
-		return false
+		return
 	}
 	if e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
 		p.watchNew(e.path)
 	}
 	p.postpone()
-	return whole(e, p.written)
+	p.noteOpen(e)
+	if whole(e, p.written) {
+		select {
+		case p.complete <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// noteOpen records whether an event shows that a file is open for writing, or no longer.
+func (p *pending) noteOpen(e event) {
+	switch {
+	case e.mask&unix.IN_MODIFY != 0:
+		p.modified[e.path] = time.Now()
+	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_FROM|unix.IN_MOVED_TO|unix.IN_DELETE) != 0:
+		delete(p.modified, e.path)
+	}
+}
+
+// open returns the names of the files that are open for writing. It processes the events that wait, so that it also names a file that was
+// opened during the call of changed.
+func (p *pending) open() (names []string) {
+	_ = p.handleAll() // an error comes again
+	for path := range p.modified {
+		names = append(names, filepath.Base(path))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// giveUp makes open files whose last modification is openFor ago count as closed.
+func (p *pending) giveUp(now time.Time) {
+	maps.DeleteFunc(p.modified, func(_ string, last time.Time) bool { return now.Sub(last) >= p.openFor })
+}
+
+// callAgain makes the folder count as settled after a time, 0 for never, or earlier if giveUp can give up a file by then.
+func (p *pending) callAgain(after time.Duration) {
+	if !p.since.IsZero() {
+		return // the timer runs already, for an event that open processed
+	}
+	for _, last := range p.modified {
+		if left := max(p.openFor-time.Since(last), time.Millisecond); after == 0 || left < after {
+			after = left
+		}
+	}
+	if after > 0 {
+		p.settle.Reset(after)
+	}
 }
 
 // postpone makes the folder count as settled quiet after this change, or ten times quiet after the first one.
@@ -171,17 +237,27 @@ func (p *pending) watchFolder() error {
 	if err := p.n.add(parent, parentEvents); err != nil {
 		return fmt.Errorf("watch folder %s: %w", parent, err)
 	}
-	if err := p.n.add(p.dir, folderEvents); err != nil {
+	if err := p.watchDir(); err != nil {
 		return fmt.Errorf("watch folder %s: %w", p.dir, err)
 	}
 	return nil
+}
+
+// watchDir watches the folder, and forgets open files of a former one.
+func (p *pending) watchDir() error {
+	former := p.n.watches[p.dir]
+	err := p.n.add(p.dir, folderEvents)
+	if p.n.watches[p.dir] != former {
+		clear(p.modified)
+	}
+	return err
 }
 
 // watchNew watches a folder or file that replaced the former one of its name.
 func (p *pending) watchNew(path string) {
 	if path == p.dir {
 		// The call of changed that follows covers changes before this watch.
-		_ = p.n.add(p.dir, folderEvents) // it fails if the folder is gone again: the parent has an event of its return
+		_ = p.watchDir() // it fails if the folder is gone again: the parent has an event of its return
 	}
 	if slices.Contains(p.files, path) {
 		_ = p.n.add(path, fileEvents)

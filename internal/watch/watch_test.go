@@ -4,12 +4,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/lab"
 )
@@ -61,48 +61,151 @@ func TestHalfWritten(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("good"), 0o600))
 	n, err := newNotifier()
 	require.NoError(t, err)
-	reading, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(reading)
-		n.read(done)
-	}()
-	defer func() {
-		close(done)
-		require.NoError(t, n.file.Close())
-		<-reading
-	}()
+	defer n.file.Close()
 	require.NoError(t, n.add(dir, folderEvents))
-	p := pending{n: n, dir: dir, quiet: time.Hour, settle: time.NewTimer(time.Hour), written: map[string]bool{}}
-	defer p.settle.Stop()
-	event := func(mask uint32) {
-		t.Helper()
-		for {
-			select {
-			case r := <-n.raw:
-				p.handle(r)
-				if r.mask&mask != 0 {
-					return
-				}
-			case <-time.After(lab.Patience):
-				require.FailNow(t, "no event")
-			}
-		}
+	p := pending{
+		n: n, dir: dir, quiet: time.Hour, openFor: time.Hour, settle: time.NewTimer(time.Hour),
+		written: map[string]bool{}, modified: map[string]time.Time{},
 	}
+	defer p.settle.Stop()
 
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0o600)
 	require.NoError(t, err)
-	event(unix.IN_MODIFY)
+	require.NoError(t, p.handleAll()) // the kernel had the event before the call returned
 	require.True(t, p.unfinished(time.Now()))
 	require.False(t, p.unfinished(time.Now().Add(10*p.quiet)), "a file that stays open is not waited for without end")
 	_, err = f.WriteString("new")
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	event(unix.IN_CLOSE_WRITE)
+	require.NoError(t, p.handleAll())
 	require.False(t, p.unfinished(time.Now()))
 
 	require.NoError(t, os.Symlink(path, path+".link"))
-	event(unix.IN_CREATE)
+	require.NoError(t, p.handleAll())
 	require.False(t, p.unfinished(time.Now()), "a link is whole")
+}
+
+// TestOpen checks which files count as open for writing.
+func TestOpen(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	n, err := newNotifier()
+	require.NoError(t, err)
+	defer n.file.Close()
+	p := pending{
+		n: n, dir: dir, quiet: time.Hour, openFor: time.Hour, settle: time.NewTimer(time.Hour),
+		written: map[string]bool{}, modified: map[string]time.Time{},
+	}
+	defer p.settle.Stop()
+	require.NoError(t, p.watchFolder())
+	path := func(name string) string { return filepath.Join(dir, name) }
+	open := func(name string) *os.File {
+		f, err := os.Create(path(name))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	modify := func(f *os.File) {
+		_, err := f.WriteString("1")
+		require.NoError(t, err)
+	}
+
+	f, g := open("f"), open("g")
+	require.Empty(t, p.open(), "created")
+	modify(g)
+	modify(f)
+	require.Equal(t, []string{"f", "g"}, p.open())
+	require.NoError(t, os.WriteFile(path("h"), []byte("1"), 0o600))
+	require.Equal(t, []string{"f", "g"}, p.open())
+	require.NoError(t, f.Close())
+	require.Equal(t, []string{"g"}, p.open(), "closed")
+	require.NoError(t, os.Rename(path("g"), path("i")))
+	require.Empty(t, p.open(), "moved away")
+	modify(g)
+	require.Equal(t, []string{"i"}, p.open())
+	require.NoError(t, os.Rename(path("h"), path("i")))
+	require.Empty(t, p.open(), "replaced")
+
+	f = open("f")
+	require.Equal(t, []string{"f"}, p.open(), "emptied")
+	require.NoError(t, os.Remove(path("f")))
+	require.Empty(t, p.open(), "removed")
+
+	modify(open("f"))
+	require.Equal(t, []string{"f"}, p.open())
+	p.giveUp(time.Now())
+	require.Equal(t, []string{"f"}, p.open())
+	p.giveUp(time.Now().Add(p.openFor))
+	require.Empty(t, p.open(), "for too long")
+
+	modify(open("f"))
+	require.Equal(t, []string{"f"}, p.open())
+	require.NoError(t, os.Rename(dir, dir+".old"))
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.Empty(t, p.open(), "of another folder")
+}
+
+// TestEagerPastOpenFile checks that a file which is being written does not hold up others for long, and that one which is never closed
+// counts as written in the end.
+func TestEagerPastOpenFile(t *testing.T) {
+	for name, openFor := range map[string]time.Duration{"closed": time.Hour, "never closed": 50 * quiet} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			type wake struct{ slow, other, open string }
+			seen, done := make(chan wake), make(chan error)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				done <- Eager(ctx, dir, quiet, openFor, func(_ bool, open func() []string) time.Duration {
+					var w wake
+					for name, text := range map[string]*string{"slow": &w.slow, "other": &w.other} {
+						data, _ := os.ReadFile(filepath.Join(dir, name))
+						*text = string(data)
+					}
+					w.open = strings.Join(open(), " ")
+					select {
+					case seen <- w:
+					case <-ctx.Done():
+					}
+					return 0
+				})
+			}()
+			until := func(want wake) {
+				t.Helper()
+				for late := time.After(lab.Patience); ; {
+					select {
+					case got := <-seen:
+						if got.slow == "1" && openFor == time.Hour {
+							require.Equal(t, "slow", got.open)
+						}
+						if got == want {
+							return
+						}
+					case <-late:
+						require.FailNow(t, "no wake-up", "%+v", want)
+					}
+				}
+			}
+			until(wake{})
+			f, err := os.Create(filepath.Join(dir, "slow"))
+			require.NoError(t, err)
+			defer f.Close()
+			_, err = f.WriteString("1")
+			require.NoError(t, err)
+			if openFor == time.Hour {
+				until(wake{slow: "1", open: "slow"})
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "other"), []byte("2"), 0o600))
+				until(wake{slow: "1", other: "2", open: "slow"})
+				_, err = f.WriteString("2")
+				require.NoError(t, err)
+				require.NoError(t, f.Close())
+				until(wake{slow: "12", other: "2"})
+			} else {
+				until(wake{slow: "1"})
+			}
+			cancel()
+			require.NoError(t, <-done)
+		})
+	}
 }
 
 // TestEager checks that a complete file is reported at once, except while another is being written, and again when all has settled.
@@ -113,7 +216,7 @@ func TestEager(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	half := filepath.Join(dir, "half")
 	go func() {
-		done <- Eager(ctx, dir, time.Second, func(settled bool) time.Duration {
+		done <- Eager(ctx, dir, time.Second, 0, func(settled bool, _ func() []string) time.Duration {
 			text, err := os.ReadFile(half)
 			woken <- wake{settled, err != nil || string(text) == "12"}
 			return 0
@@ -148,7 +251,7 @@ func TestEagerAgain(t *testing.T) {
 	dir := t.TempDir()
 	go func() {
 		calls := 0
-		done <- Eager(ctx, dir, quiet, func(settled bool) time.Duration {
+		done <- Eager(ctx, dir, quiet, 0, func(settled bool, _ func() []string) time.Duration {
 			woken <- settled
 			if calls++; calls < 3 {
 				return quiet
@@ -268,7 +371,7 @@ func TestFolderBehindALink(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			dir := filepath.Join(root, "current", "d")
 			go func() {
-				done <- Eager(ctx, dir, quiet, func(settled bool) time.Duration {
+				done <- Eager(ctx, dir, quiet, 0, func(settled bool, _ func() []string) time.Duration {
 					text, _ := os.ReadFile(filepath.Join(dir, "f"))
 					seen <- wake{settled, string(text)}
 					return again

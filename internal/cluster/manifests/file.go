@@ -36,7 +36,7 @@ type file struct {
 	sum   uint64 // of the text
 	parts []part
 	gone  bool     // the file was removed; its objects are in kept
-	flaw  bool     // not read completely: unreadable, empty, cut off, or with a broken document
+	flaw  bool     // not read completely: unreadable, empty, cut off, being written, or with a broken document
 	whole outline  // outline of its last content without a flaw
 	kept  []*entry // former objects that no file holds now
 }
@@ -115,6 +115,13 @@ func readFile(path string, former *file) *file {
 		return f.unread(err)
 	}
 	return f
+}
+
+// openFile returns a file that is being written, which is not read. It has no state, so that the next reading does not take it for
+// known.
+func openFile(path string, former *file) *file {
+	f := &file{path: path, whole: cmp.Or(former, &file{}).whole}
+	return f.unread(errors.New("is being written: it counts once it is closed"))
 }
 
 // unread returns the file with a Problem in place of its objects.

@@ -27,22 +27,31 @@ import (
 // may be missing for a moment while an editor replaces it.
 const keepFor = 2 * time.Second
 
+// openFor is how long a file counts as being written after its last modification: some programs never close a file.
+const openFor = 10 * time.Second
+
 // lookEvery is how often the folder is read whatever the events said: there are none of files and folders behind a link that was swapped.
 const lookEvery = 10 * time.Second
 
 // Watch calls wake once at the start and then after every change of the folder, until ctx ends. It reports a changed
 // file at once with settled false, which is for Glance, and again when changes have stopped, which is for Read. wake
-// returns after how long it wants another call, see Folder.Again; Watch calls it after lookEvery at the latest.
-func Watch(ctx context.Context, dir string, wake func(settled bool) (again time.Duration)) error {
-	return watchEvery(ctx, dir, lookEvery, wake)
+// returns after how long it wants another call, see Folder.Again; Watch calls it after lookEvery at the latest. Called by wake,
+// Read and Glance do not read a file that is being written, since half of it may be valid: it has a flaw.
+func (f *Folder) Watch(ctx context.Context, wake func(settled bool) (again time.Duration)) error {
+	return f.watch(ctx, lookEvery, openFor, wake)
 }
 
-// watchEvery is Watch with another time than lookEvery.
-func watchEvery(ctx context.Context, dir string, most time.Duration, wake func(settled bool) (again time.Duration)) error {
-	return watch.Eager(ctx, dir, 50*time.Millisecond, func(settled bool) time.Duration {
+// watch is Watch with other times than lookEvery and openFor.
+func (f *Folder) watch(ctx context.Context, most, writing time.Duration, wake func(settled bool) (again time.Duration)) error {
+	return watch.Eager(ctx, f.dir, 50*time.Millisecond, writing, func(settled bool, open func() []string) time.Duration {
+		f.open = open
+		defer func() { f.open = unknown }()
 		return min(cmp.Or(wake(settled), most), most)
 	})
 }
+
+// unknown is Folder.open outside of Watch.
+func unknown() []string { return nil }
 
 // Read reads every *.yaml, *.yml and *.json file of the folder, in the order of their names. Anything broken becomes a
 // Problem with file and line and hides nothing else. Of two objects with one name, the first is in force. Kinds on
@@ -54,11 +63,12 @@ func Read(dir string) (cluster.Objects, []cluster.Problem) {
 }
 
 // Folder is a folder that is read repeatedly; unchanged files are not read again. The former objects of a file stay in
-// force while the file cannot be read, is empty, cut off or partly broken, and for keepFor after it is removed. All
+// force while the file cannot be read, is empty, cut off, partly broken or being written, and for keepFor after it is removed. All
 // objects stay while the folder has no manifests at all.
 type Folder struct {
 	dir      string
 	now      func() time.Time
+	open     func() []string          // returns the names of files that are being written
 	began    time.Time                // time of the first read
 	ignored  []cluster.Problem        // about files that are not read
 	empty    bool                     // no object was read
@@ -106,7 +116,8 @@ func (d *drafts) handOut() cluster.Objects {
 // Open returns a Folder. It reads nothing.
 func Open(dir string) *Folder {
 	return &Folder{
-		dir: dir, now: time.Now, empty: true, files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
+		dir: dir, now: time.Now, open: unknown, empty: true,
+		files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
 	}
 }
 
@@ -393,9 +404,10 @@ func (f *Folder) news(names []string) map[string]*file {
 // readersMost bounds how many files are read at once: each of them is in memory meanwhile.
 const readersMost = 4
 
-// readFiles reads files of these names, several at once: at the start, most of the time is spent on parsing them.
+// readFiles reads files of these names, several at once: at the start, most of the time is spent on parsing them. It reads none that
+// is being written, and believes none that is so afterwards: it may have been read after the first modification.
 func (f *Folder) readFiles(names []string) []*file {
-	files := make([]*file, len(names))
+	files, open := make([]*file, len(names)), f.open()
 	var (
 		next atomic.Int64
 		g    sync.WaitGroup
@@ -403,11 +415,19 @@ func (f *Folder) readFiles(names []string) []*file {
 	for range min(readersMost, runtime.GOMAXPROCS(0), len(names)) {
 		g.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(names)); i = next.Add(1) - 1 {
-				files[i] = readFile(filepath.Join(f.dir, names[i]), f.files[names[i]])
+				if !slices.Contains(open, names[i]) {
+					files[i] = readFile(filepath.Join(f.dir, names[i]), f.files[names[i]])
+				}
 			}
 		})
 	}
 	g.Wait()
+	open = append(open, f.open()...)
+	for i, name := range names {
+		if slices.Contains(open, name) {
+			files[i] = openFile(filepath.Join(f.dir, name), f.files[name])
+		}
+	}
 	return files
 }
 

@@ -267,7 +267,7 @@ func TestWatch(t *testing.T) {
 	woken := make(chan struct{}, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- Watch(ctx, dir, func(bool) time.Duration { woken <- struct{}{}; return 0 }) }()
+	go func() { done <- Open(dir).Watch(ctx, func(bool) time.Duration { woken <- struct{}{}; return 0 }) }()
 	<-woken
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "f.yaml"), []byte(good), 0o600))
 	<-woken
