@@ -37,6 +37,15 @@ func (a *Agent) observe(c *config.Config) liveness.View {
 	return v
 }
 
+// trust gives the nodes of the last plan time to answer once a configuration has nodes watch each other: packets were steered to them
+// without that.
+func (a *Agent) trust(c *config.Config) {
+	before := a.last.config
+	if before != nil && a.last.plan != nil && c.Failover.BFD.Enabled && !before.Failover.BFD.Enabled {
+		a.last.others.detector.Enable(a.last.plan.Watched, time.Now())
+	}
+}
+
 // detectionTime returns after which time of silence a node has failed; 0 without a configuration.
 func detectionTime(c *config.Config) time.Duration {
 	if c == nil {

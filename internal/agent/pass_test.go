@@ -562,6 +562,54 @@ func TestPassWatchesADeadNode(t *testing.T) {
 	})
 }
 
+// TestPassEnablesBFD: when the configuration begins to have nodes watch each other, packets are still steered to a host that does not
+// answer yet, until it was heard and lost, or has had time for it.
+func TestPassEnablesBFD(t *testing.T) {
+	for name, heard := range map[string]bool{"heard and lost": true, "never heard": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStageOf(t, "b") // has pods of shop/web, whose host is a
+				steers := func() bool {
+					t.Helper()
+					require.NoError(t, s.pass(t.Context()))
+					way := map[plan.PathID]plan.PathKey{}
+					for _, p := range s.last.plan.DataPlane.Paths {
+						way[p.ID] = p.Key
+					}
+					for e := range s.last.plan.DataPlane.Endpoints.All() {
+						if way[e.Path] == (plan.PathKey{Kind: plan.PathSteer, Name: "a"}) {
+							return true
+						}
+					}
+					return false
+				}
+				on, off := s.config, *s.config
+				off.Failover.BFD.Enabled = false
+				s.config = &off
+				require.True(t, steers())
+				s.later(time.Hour)
+				require.True(t, steers())
+
+				s.config = on
+				require.True(t, steers())
+				s.speakers.nodes = []bfd.Session{{Node: "a", Active: true, State: bfd.Down}, {Node: "c", Active: true, State: bfd.Up}}
+				s.later(time.Minute)
+				require.True(t, steers(), "it may not have the configuration yet")
+				if heard {
+					s.speakers.nodes[0].State = bfd.Up
+					require.True(t, steers())
+					s.later(time.Minute)
+					s.speakers.nodes[0].State, s.speakers.nodes[0].Failed, s.speakers.nodes[0].Since = bfd.Down, true, time.Now()
+				} else {
+					s.later(time.Minute)
+					require.Len(t, s.awake, 1)
+				}
+				require.False(t, steers())
+			})
+		})
+	}
+}
+
 // TestPassHoldsAnnouncementsDown: a host that lost all sessions of a network, and so may have been replaced, announces nothing in it
 // until the API server has confirmed its role, or for some time does not answer.
 func TestPassHoldsAnnouncementsDown(t *testing.T) {

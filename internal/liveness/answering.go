@@ -11,6 +11,10 @@ import (
 // speaker heard.
 const presumeFor = 10 * time.Second
 
+// enableWithin is how long nodes may take to answer once the configuration has them watch each other: it reaches them within a
+// minute or so of each other.
+const enableWithin = 2 * time.Minute
+
 // answering holds the nodes that packets may be handed to. A node answers BFD once its packet filter is in force, so a
 // node that has restarted, or has no daemon, is not among them. The zero value holds no node.
 type answering struct {
@@ -18,21 +22,25 @@ type answering struct {
 	presumed map[string]time.Time // nodes of now that the present speaker has not heard yet, and their deadlines
 }
 
-// presume adds nodes that this node's packet filter steers to since an earlier run.
-func (a *answering) presume(nodes []string, now time.Time) {
+// presume adds nodes that this node steers to although the present speaker has not heard them. They have to answer within a time.
+func (a *answering) presume(nodes []string, within time.Duration, now time.Time) {
 	a.now = cloned(a.now)
 	for _, node := range nodes {
 		a.now[node] = true
 	}
-	a.doubt(now)
+	a.doubt(within, now)
 }
 
-// doubt requires that all nodes are heard again, by a new speaker.
-func (a *answering) doubt(now time.Time) {
-	a.presumed = map[string]time.Time{}
+// doubt requires that the present speaker hears all nodes within a time, or by the deadline that they have already if that is later.
+func (a *answering) doubt(within time.Duration, now time.Time) {
+	presumed := make(map[string]time.Time, len(a.now))
 	for node := range a.now {
-		a.presumed[node] = now.Add(presumeFor)
+		presumed[node] = now.Add(within)
+		if until := a.presumed[node]; until.After(presumed[node]) {
+			presumed[node] = until
+		}
 	}
+	a.presumed = presumed
 }
 
 // see updates the nodes from the BFD sessions. With unsure, silent nodes stay: this node may have been cut off for a

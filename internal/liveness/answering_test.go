@@ -36,7 +36,7 @@ func TestAnswering(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var a answering
 			at := now
-			a.presume(c.found, at)
+			a.presume(c.found, presumeFor, at)
 			for i, s := range c.steps {
 				at = at.Add(s.after)
 				require.Equal(t, s.wait, a.see([]bfd.Session{s.session}, s.unsure, at), "step %d", i)
@@ -50,14 +50,33 @@ func TestAnswering(t *testing.T) {
 func TestAnsweringAfterANewSpeaker(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var a answering
-	a.presume(nil, now)
+	a.presume(nil, presumeFor, now)
 	up := []bfd.Session{{Node: "a", State: bfd.Up}, {Node: "b", State: bfd.Up}}
 	a.see(up, false, now)
 	before := a.now
-	a.doubt(now)
+	a.doubt(presumeFor, now)
 	require.Equal(t, presumeFor, a.see(nil, false, now))
 	require.Equal(t, map[string]bool{"a": true, "b": true}, a.now)
 	require.Zero(t, a.see(up[:1], false, now.Add(presumeFor)))
 	require.Equal(t, map[string]bool{"a": true}, a.now)
 	require.Equal(t, map[string]bool{"a": true, "b": true}, before, "a plan has it")
+}
+
+// TestAnsweringOnceWatched has nodes begin to watch each other: each answers until it was heard and lost, or has not been heard
+// in time. A new speaker does not shorten that time.
+func TestAnsweringOnceWatched(t *testing.T) {
+	now := time.Unix(1000, 0)
+	all := []bfd.Session{{Node: "heard", State: bfd.Up}, {Node: "lost", State: bfd.Up}, {Node: "late", State: bfd.Down}}
+	var d Detector
+	require.Empty(t, d.See(nil, 0, now).Answering)
+	d.Enable([]string{"heard", "late", "lost"}, now)
+	require.Len(t, d.See(nil, 0, now).Answering, 3)
+	require.Len(t, d.See(all, 0, now).Answering, 3)
+	all[1].State, all[1].Failed, all[1].Since = bfd.Down, true, now
+	require.Equal(t, map[string]bool{"heard": true, "late": true}, d.See(all, 0, now).Answering)
+	d.Restart(now)
+	v := d.See(all, 0, now.Add(presumeFor))
+	require.Equal(t, map[string]bool{"heard": true, "late": true}, v.Answering)
+	require.Equal(t, enableWithin-presumeFor, v.Wait)
+	require.Equal(t, map[string]bool{"heard": true}, d.See(all, 0, now.Add(enableWithin)).Answering)
 }

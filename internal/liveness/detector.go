@@ -65,10 +65,18 @@ type Failure struct {
 }
 
 // Presume adds nodes that an earlier run handed packets to: pods must not notice that a daemon starts.
-func (d *Detector) Presume(nodes []string, now time.Time) { d.answering.presume(nodes, now) }
+func (d *Detector) Presume(nodes []string, now time.Time) {
+	d.answering.presume(nodes, presumeFor, now)
+}
+
+// Enable adds nodes that this node handed packets to while nodes did not watch each other: they may not have the configuration yet by
+// which they answer.
+func (d *Detector) Enable(nodes []string, now time.Time) {
+	d.answering.presume(nodes, enableWithin, now)
+}
 
 // Restart requires that all nodes are heard again, by a new speaker.
-func (d *Detector) Restart(now time.Time) { d.answering.doubt(now) }
+func (d *Detector) Restart(now time.Time) { d.answering.doubt(presumeFor, now) }
 
 // See updates the detector from the BFD sessions with other nodes. detection is the configured detection time; 0: unknown.
 func (d *Detector) See(sessions []bfd.Session, detection time.Duration, now time.Time) View {
