@@ -37,13 +37,12 @@ func (a *Agent) heldDown(ctx context.Context, c *config.Config) []string {
 	if asked := a.last.confirmed; asked != nil {
 		held.Confirm(*asked)
 	}
-	held.See(networks, upSince(a.speakers.Sessions()), time.Now())
+	now, up := time.Now(), upSince(a.speakers.Sessions())
+	held.See(networks, up, now)
 	if !held.Active() {
 		return nil
 	}
-	if a.asking.CompareAndSwap(false, true) {
-		go a.ask(ctx)
-	}
+	a.awaitRole(ctx, held.Wait(up, now))
 	return slices.DeleteFunc(networks, func(network string) bool { return !held.Holds(network) })
 }
 
@@ -67,6 +66,17 @@ func withPeers(c *config.Config) []string {
 		}
 	}
 	return networks
+}
+
+// awaitRole wakes the loop when the API server has confirmed this node's role, or when a hold-down ends without that. within is the
+// time until then; 0: none ends.
+func (a *Agent) awaitRole(ctx context.Context, within time.Duration) {
+	if within > 0 {
+		time.AfterFunc(within, a.wake)
+	}
+	if a.server != nil && a.asking.CompareAndSwap(false, true) {
+		go a.ask(ctx)
+	}
 }
 
 // ask asks the API server whether the known objects are current, until they are.
@@ -102,13 +112,7 @@ func (a *Agent) unsure(ctx context.Context, objects cluster.Objects, links []pla
 	if !held.Active() {
 		return nil
 	}
-	if a.server == nil {
-		if wait := held.wait(now); wait > 0 {
-			time.AfterFunc(wait, a.wake)
-		}
-	} else if a.asking.CompareAndSwap(false, true) {
-		go a.ask(ctx)
-	}
+	a.awaitRole(ctx, held.Wait(held.up, now))
 	return slices.DeleteFunc(devices, func(device string) bool { return !held.Holds(device) })
 }
 
@@ -138,16 +142,6 @@ func (o *onLink) see(links []plan.Link, isolated bool, now time.Time) (devices [
 	slices.Sort(devices)
 	o.See(devices, up, now)
 	return devices
-}
-
-// wait returns the time until the hold-down of a device ends by itself; 0: none does. A device that is not up stays held.
-func (o *onLink) wait(now time.Time) (least time.Duration) {
-	for device, since := range o.up {
-		if left := liveness.HoldDownFor - now.Sub(since); o.Holds(device) && (least == 0 || left < least) {
-			least = max(left, time.Millisecond)
-		}
-	}
-	return least
 }
 
 // answerOnLink has the speaker announce to neighbours the addresses for which this node begins to answer.

@@ -2,10 +2,12 @@ package agent
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/liveness"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -28,16 +30,39 @@ func TestUnsureOnTheLink(t *testing.T) {
 	down := old
 	down.Up = false
 	require.Equal(t, []string{"eth2"}, see(0, false, old, fresh), "it answered on eth1 before its start")
-	require.Equal(t, liveness.HoldDownFor, o.wait(at))
+	require.Equal(t, liveness.HoldDownFor, o.Wait(o.up, at))
 	require.Equal(t, []string{"eth2"}, see(liveness.HoldDownFor-time.Millisecond, false, old, fresh))
-	require.Equal(t, time.Millisecond, o.wait(at))
+	require.Equal(t, time.Millisecond, o.Wait(o.up, at))
 	require.Empty(t, see(time.Millisecond, false, old, fresh))
 	require.Equal(t, []string{"eth1"}, see(time.Minute, false, down, fresh))
-	require.Zero(t, o.wait(at), "it stays held as long as it is down")
+	require.Zero(t, o.Wait(o.up, at), "it stays held as long as it is down")
 	require.Equal(t, []string{"eth1"}, see(time.Minute, false, old, fresh), "the carrier is back")
 	require.Empty(t, see(liveness.HoldDownFor, false, old, fresh))
 	require.Equal(t, []string{"eth1", "eth2"}, see(time.Minute, true, old, fresh), "all others are silent")
 	require.Equal(t, []string{"eth1", "eth2"}, see(time.Minute, false, old, fresh), "they answer again")
 	o.Confirm(at)
 	require.Empty(t, see(time.Millisecond, false, old, fresh), "the API server has confirmed the role")
+}
+
+// TestUnsureWithoutAnAnswer expects the end of the hold-down on a link to wake the loop, also while it asks the API server.
+func TestUnsureWithoutAnAnswer(t *testing.T) {
+	for name, manifests := range map[string]bool{"API server": false, "manifests": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				if !manifests {
+					server := &scriptedServer{scriptedSource: s.source}
+					server.cutOff.Store(true)
+					s.setSource(server)
+				}
+				objects := cluster.Objects{EgressIPs: cluster.MapOf(map[cluster.Key]cluster.EgressIP{{Name: "e"}: {}})}
+				links, began := []plan.Link{{Name: "eth1", Up: true}}, time.Now()
+				for len(s.unsure(t.Context(), objects, links)) > 0 {
+					<-s.awake
+				}
+				require.Equal(t, liveness.HoldDownFor, time.Since(began))
+				s.later(2 * askWithin) // no question is left open
+			})
+		})
+	}
 }

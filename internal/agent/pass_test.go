@@ -638,17 +638,25 @@ func TestPassHoldsAnnouncementsDown(t *testing.T) {
 				require.Equal(t, []string{"red"}, s.last.plan.HeldDown, "the plan shows why")
 				s.later(time.Second)
 				red(true)
+				back := time.Now()
 				server.cutOff.Store(!answers)
 				require.NoError(t, s.passes("kernel", "watch c"))
 				if !answers {
 					s.later(liveness.HoldDownFor - time.Second)
 					require.NoError(t, s.passes("kernel", "watch c"))
-					s.later(time.Second)
+					for time.Since(back) < liveness.HoldDownFor {
+						require.Equal(t, []string{"red"}, s.last.plan.HeldDown)
+						<-s.awake
+						s.calls = nil
+						require.NoError(t, s.pass(t.Context()))
+					}
+					require.Equal(t, liveness.HoldDownFor, time.Since(back), "its end asks for a pass")
+					require.Equal(t, []string{"kernel", "watch c", announceWeb}, s.calls)
 				} else {
 					s.later(askAgain)
 					require.NotEmpty(t, s.awake, "the answer asks for a pass")
+					require.NoError(t, s.passes("kernel", "watch c", announceWeb))
 				}
-				require.NoError(t, s.passes("kernel", "watch c", announceWeb))
 				require.Empty(t, s.last.plan.HeldDown)
 				s.later(2 * askWithin) // no question is left open
 			})

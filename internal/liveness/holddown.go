@@ -64,6 +64,17 @@ func (h *HoldDown) Confirm(asked time.Time) {
 	}
 }
 
+// Wait returns the time until a network is released without a confirmation, given since when networks have had a session; 0: none
+// is. A network without a session stays held.
+func (h *HoldDown) Wait(up map[string]time.Time, now time.Time) (least time.Duration) {
+	for network, since := range up {
+		if h.Holds(network) {
+			least = soonest(least, max(HoldDownFor-now.Sub(since), time.Millisecond))
+		}
+	}
+	return least
+}
+
 // Active reports whether any network is held.
 func (h *HoldDown) Active() bool { return len(h.since) > 0 }
 

@@ -15,6 +15,7 @@ func TestHoldDown(t *testing.T) {
 		up       map[string]time.Duration // networks with a session, and since when
 		asked    time.Duration            // when the API server was asked that confirms the role; 0: it has not confirmed
 		holds    []string
+		wait     time.Duration
 	}
 	both, red := []string{"red", "blue"}, []string{"red"}
 	always := map[string]time.Duration{"red": 0, "blue": 0}
@@ -27,12 +28,13 @@ func TestHoldDown(t *testing.T) {
 		"never connected": {{at: 0, networks: both}, {at: time.Hour, networks: both}},
 		"connected":       {{at: 0, networks: both, up: always}, {at: time.Hour, networks: both, up: always}},
 		"lost and back": append(lost[:2:2],
-			step{at: 30 * time.Second, networks: both, up: back, holds: red},
-			step{at: 30*time.Second + HoldDownFor - time.Millisecond, networks: both, up: back, holds: red},
+			step{at: 30 * time.Second, networks: both, up: back, holds: red, wait: HoldDownFor},
+			step{at: 30*time.Second + HoldDownFor - time.Second, networks: both, up: back, holds: red, wait: time.Second},
+			step{at: 30*time.Second + HoldDownFor - time.Microsecond, networks: both, up: back, holds: red, wait: time.Millisecond},
 			step{at: 30*time.Second + HoldDownFor, networks: both, up: back},
 		),
 		"lost and confirmed": append(lost[:2:2],
-			step{at: 31 * time.Second, networks: both, up: back, asked: 19 * time.Second, holds: red},
+			step{at: 31 * time.Second, networks: both, up: back, asked: 19 * time.Second, holds: red, wait: HoldDownFor - time.Second},
 			step{at: 32 * time.Second, networks: both, up: back, asked: 31 * time.Second},
 			step{at: 33 * time.Second, networks: both, up: back},
 		),
@@ -40,7 +42,7 @@ func TestHoldDown(t *testing.T) {
 			step{at: time.Hour, networks: both, up: map[string]time.Duration{"blue": 0}, holds: red},
 		),
 		"lost again": append(lost[:2:2],
-			step{at: 30 * time.Second, networks: both, up: back, holds: red},
+			step{at: 30 * time.Second, networks: both, up: back, holds: red, wait: HoldDownFor},
 			step{at: 31 * time.Second, networks: both, up: map[string]time.Duration{"blue": 0}, asked: 25 * time.Second, holds: red},
 		),
 		"removed from the configuration": append(lost[:2:2],
@@ -66,6 +68,7 @@ func TestHoldDown(t *testing.T) {
 				}
 				require.Equal(t, s.holds, holds, "step %d", i)
 				require.Equal(t, len(holds) > 0, h.Active(), "step %d", i)
+				require.Equal(t, s.wait, h.Wait(up, began.Add(s.at)), "step %d", i)
 			}
 		})
 	}
