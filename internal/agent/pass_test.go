@@ -434,6 +434,33 @@ func TestPassRefusedByTheKernel(t *testing.T) {
 	})
 }
 
+// TestPassWithoutItsNode: no BGP session is reset while the Node is missing for the moment, since the router ID stays.
+func TestPassWithoutItsNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settled(t)
+		is := func(want netip.Addr) {
+			t.Helper()
+			s.source.changed.Join(cluster.Everything())
+			require.NoError(t, s.pass(t.Context()))
+			require.NotEmpty(t, s.last.plan.Speakers)
+			for _, speaker := range s.last.plan.Speakers {
+				require.Equal(t, want, speaker.RouterID)
+			}
+		}
+		nodes := s.source.objects.Nodes
+		own := nodes.At("a")
+		four := own.Internal[0]
+		is(four)
+		s.source.objects.Nodes = nodes.Without("a")
+		is(four)
+		s.source.objects.Nodes = nodes
+		is(four)
+		own.Internal = own.Internal[1:]
+		s.source.objects.Nodes = nodes.With("a", own)
+		is(config.RouterIDOf("a"))
+	})
+}
+
 // TestPassWithoutAVRF: a VRF that the kernel cannot make concerns its network alone. Its standby is the host.
 func TestPassWithoutAVRF(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

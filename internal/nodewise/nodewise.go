@@ -3,6 +3,7 @@
 package nodewise
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -32,8 +33,8 @@ const (
 // returns the same Config. The zero Resolver has resolved nothing yet.
 type Resolver struct {
 	base    *config.Config
-	labels  map[string]string // as last known
-	known   bool              // the labels have been known once
+	node    cluster.Node // as last known
+	known   bool         // the node has been known once
 	of      config.OfNode
 	unknown *config.Config
 
@@ -44,12 +45,12 @@ type Resolver struct {
 
 // Resolve returns the configuration c for the node that it names. other reports that any Node may have changed since the
 // last call; the node's own labels are always compared. known is false while the configuration depends on labels of the
-// node that are not known yet: then the Config is the part that no label can change. Once known, labels stay as last known
-// while the Node object is missing.
+// node that are not known yet: then the Config is the part that no label can change. Once known, labels and router ID stay as
+// last known while the Node object is missing.
 func (r *Resolver) Resolve(c *config.Config, nodes Nodes, other bool) (own *config.Config, problems []cluster.Problem, known bool) {
 	renewed := r.base != c
 	r.base = c
-	moved := r.readLabels(nodes)
+	moved := r.readNode(nodes)
 	if !c.Nodewise() {
 		r.of = config.OfNode{Config: c}
 		return c, slices.Clip(r.collisions(nodes, renewed || other, c.BGP)), true
@@ -58,7 +59,7 @@ func (r *Resolver) Resolve(c *config.Config, nodes Nodes, other bool) (own *conf
 		return r.unlabelled(renewed), []cluster.Problem{nodeUnknown(c.Node)}, false
 	}
 	if moved || renewed {
-		r.adopt(c.For(r.labels))
+		r.adopt(c.For(r.node.Labels))
 		other = true
 	}
 	if other {
@@ -67,14 +68,24 @@ func (r *Resolver) Resolve(c *config.Config, nodes Nodes, other bool) (own *conf
 	return r.of.Config, slices.Concat(faults(r.of.Faults), r.unmatched, r.collisions(nodes, other, r.of.BGP)), true
 }
 
-// readLabels reads this node's labels, if its Node exists, and reports whether they differ from the last known ones.
-func (r *Resolver) readLabels(nodes Nodes) (moved bool) {
+// InternalIPv4 returns the node's first IPv4 InternalIP as last known; invalid: it had none, or the Node was never known.
+func (r *Resolver) InternalIPv4() netip.Addr { return internalIPv4(r.node) }
+
+func internalIPv4(n cluster.Node) netip.Addr {
+	if i := slices.IndexFunc(n.Internal, netip.Addr.Is4); i >= 0 {
+		return n.Internal[i]
+	}
+	return netip.Addr{}
+}
+
+// readNode reads this node, if its Node exists, and reports whether its labels differ from the last known ones.
+func (r *Resolver) readNode(nodes Nodes) (moved bool) {
 	n, exists := nodes.Get(r.base.Node)
 	if !exists {
 		return false
 	}
-	moved = !r.known || !maps.Equal(r.labels, n.Labels)
-	r.labels, r.known = n.Labels, true
+	moved = !r.known || !maps.Equal(r.node.Labels, n.Labels)
+	r.node, r.known = n, true
 	return moved
 }
 
@@ -166,16 +177,7 @@ type identity struct {
 
 // identityOf returns the identity of a node with these settings.
 func identityOf(b config.BGP, name string, n cluster.Node) identity {
-	i := identity{b.ASN, b.RouterID}
-	if !i.id.IsValid() {
-		at := slices.IndexFunc(n.Internal, netip.Addr.Is4)
-		if at < 0 {
-			i.id = config.RouterIDOf(name)
-		} else {
-			i.id = n.Internal[at]
-		}
-	}
-	return i
+	return identity{b.ASN, cmp.Or(b.RouterID, internalIPv4(n), config.RouterIDOf(name))}
 }
 
 // collisions returns a problem for each other node that has this node's AS number and router ID. own holds this node's
@@ -186,7 +188,7 @@ func (r *Resolver) collisions(nodes Nodes, other bool, own config.BGP) []cluster
 	}
 	r.collides = nil
 	if c := r.base; mayCollide(c) {
-		mine := identityOf(own, c.Node, nodes.At(c.Node))
+		mine := identityOf(own, c.Node, r.node)
 		for _, name := range othersWith(mine, c, nodes) {
 			r.collides = append(r.collides, collision(c.Node, name, mine))
 		}

@@ -117,3 +117,17 @@ func TestRouterIDsCollide(t *testing.T) {
 		reasons(collide("bgp: {asn: 64512}\n", map[string]cluster.Node{"a": nodeIn("r1", hashed), "b": nodeIn("r1", "fd00::2")})))
 	require.Empty(t, collide("bgp: {asn: 64512, routerID: 192.0.2.1}\n", six), "other nodes may have other files")
 }
+
+// TestRouterIDStays checks that a node keeps the router ID that others must not have while its Node is missing.
+func TestRouterIDStays(t *testing.T) {
+	c := parsed(t, "node: a\nbgp: {asn: 64512}\nnetworks: [{name: red, table: 7, peers: [{address: 10.1.0.1, asn: 64601}]}]\n")
+	var r Resolver
+	require.Zero(t, r.InternalIPv4())
+	_, problems, _ := r.Resolve(c, nodesOf(map[string]cluster.Node{"a": nodeIn("r1", "10.0.0.11")}), true)
+	require.Empty(t, problems)
+	_, problems, _ = r.Resolve(c, nodesOf(map[string]cluster.Node{"b": nodeIn("r1", "10.0.0.11")}), true)
+	require.Equal(t, []string{"RouterIDCollides bgp.routerID 10.0.0.11"}, reasons(problems))
+	require.Equal(t, "10.0.0.11", r.InternalIPv4().String())
+	r.Resolve(c, nodesOf(map[string]cluster.Node{"a": nodeIn("r1", "fd00::1")}), true)
+	require.Zero(t, r.InternalIPv4())
+}

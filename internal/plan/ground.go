@@ -26,6 +26,7 @@ type ground struct {
 	namespaces cluster.Map[string, cluster.Namespace]
 	links      []Link       // by name
 	apiServer  []netip.Addr // at which the API server answers
+	knownIPv4  netip.Addr   // Snapshot.InternalIPv4
 
 	networks []*network // by name
 	byName   map[string]*network
@@ -62,7 +63,7 @@ type ground struct {
 func newGround(s *Snapshot, links []Link, names map[string]int) *ground {
 	g := &ground{
 		node: s.Node, config: s.Config, marks: Marks{Mask: s.Config.Marks.Mask, Priority: s.Config.Marks.RulePriority},
-		nodes: s.Objects.Nodes, namespaces: s.Objects.Namespaces, links: links, apiServer: s.APIServer,
+		nodes: s.Objects.Nodes, namespaces: s.Objects.Namespaces, links: links, apiServer: s.APIServer, knownIPv4: s.InternalIPv4,
 		nodeIPs: map[netip.Addr]string{}, peers: map[netip.Addr]string{}, allowed: map[allowance]bool{},
 		away: map[netip.Addr]string{}, apiEndpoints: map[netip.Addr]bool{}, heard: s.Heard,
 	}
@@ -397,6 +398,15 @@ func (g *ground) internalIP(node string, ipv4 bool) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// routerID returns this node's router ID. While its Node is missing, another ID than before would reset all sessions.
+func (g *ground) routerID() netip.Addr {
+	four := g.knownIPv4
+	if _, exists := g.nodes.Get(g.node); exists {
+		four = g.internalIP(g.node, true)
+	}
+	return cmp.Or(g.config.BGP.RouterID, four, config.RouterIDOf(g.node))
 }
 
 func (g *ground) someNodeOffLink() bool {

@@ -38,6 +38,8 @@ type Snapshot struct {
 	Unsure []string
 	// APIServer holds the addresses at which the API server has answered, sorted: by whatever name the kubeconfig calls it.
 	APIServer []netip.Addr
+	// InternalIPv4 is that of this node as last known: while its Node is missing, its router ID stays.
+	InternalIPv4 netip.Addr
 	// Heard holds the nodes known to run a daemon, as far as the plan needs that; nil: every host and standby runs one.
 	Heard map[string]bool
 	// Answering holds the nodes to which packets may be steered, because their packet filters are in force. nil: no detector

@@ -140,7 +140,7 @@ func (r *pass) sameInputs() bool {
 	last := &r.last
 	return slices.EqualFunc(r.Facts.Links, last.Facts.Links, sameLink) && slices.Equal(r.Facts.Gateways, last.Facts.Gateways) &&
 		slices.Equal(r.Unsettled, last.Unsettled) && slices.Equal(r.Unmade, last.Unmade) && slices.Equal(r.APIServer, last.APIServer) &&
-		r.Objects.Secondary.Same(last.Objects.Secondary)
+		r.InternalIPv4 == last.InternalIPv4 && r.Objects.Secondary.Same(last.Objects.Secondary)
 }
 
 // groundHolds reports whether the ground of the pass before is that of this one.
@@ -304,7 +304,7 @@ func (r *pass) remember() {
 	last := &r.last
 	last.Node, last.Config, last.Draining = r.Node, r.Config, r.Draining
 	last.Unsettled, last.Learned, last.APIServer = slices.Clone(r.Unsettled), slices.Clone(r.Learned), slices.Clone(r.APIServer)
-	last.Unmade = slices.Clone(r.Unmade)
+	last.Unmade, last.InternalIPv4 = slices.Clone(r.Unmade), r.InternalIPv4
 	last.Facts.Links, last.Facts.Gateways = r.Facts.Links, r.Facts.Gateways
 	last.Objects.Secondary = r.Objects.Secondary
 	last.Facts.Routed, last.Heard, last.Facts.EgressHook = r.frame.routed, r.frame.heard, r.Facts.EgressHook

@@ -99,7 +99,7 @@ func (e *evolving) step() {
 	o := &e.Objects
 	key := e.key()
 	e.changed.Add(cluster.KindEgressService.ID(key))
-	switch e.IntN(46) {
+	switch e.IntN(47) {
 	case 0, 1, 2: // endpoints come
 		var added []cluster.Endpoint
 		for range 1 + e.IntN(3) {
@@ -236,6 +236,8 @@ func (e *evolving) step() {
 		}
 	case 31:
 		e.Unmade = pick(e.Rand, nil, []string{"vrf-red"}, []string{"vrf-green", "vrf-red"})
+	case 46: // matters only while Node n0 is missing
+		e.InternalIPv4 = pick(e.Rand, netip.Addr{}, addr("10.0.0.10"), addr("10.0.0.11"))
 	case 24:
 		e.Unsettled = pick(e.Rand, nil, []string{"red"}, []string{"red", "green"})
 	case 25: // a new one whose name is nearly another's

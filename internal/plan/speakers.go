@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -29,7 +28,7 @@ func (f *frame) speaker(n *network, device int) Speaker {
 	s := Speaker{
 		Network: n.name, Device: n.VRF, DeviceIndex: device,
 		ASN: c.ASN, ListenPort: c.ListenPort, GracefulRestart: c.GracefulRestart,
-		RouterID: cmp.Or(c.RouterID, f.internalIP(f.node, true), config.RouterIDOf(f.node)),
+		RouterID: f.routerID(),
 	}
 	for _, p := range n.Peers {
 		peer := f.peer(n, p)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 )
@@ -186,4 +187,40 @@ func TestSourceOfTheVRFDevice(t *testing.T) {
 			require.Equal(t, c.want, got)
 		})
 	}
+}
+
+// TestRouterID: the InternalIP of a Node that is missing for the moment stays the router ID. A Node without an IPv4 address has a
+// hash of its name.
+func TestRouterID(t *testing.T) {
+	last, hash := netip.MustParseAddr("10.0.0.99"), config.RouterIDOf("a")
+	s, _ := story(t, "testdata/one-service", "a")
+	var p plan.Planner
+	changed := cluster.Everything()
+	is := func(want netip.Addr) {
+		t.Helper()
+		full, _ := plan.Build(s)
+		desired, _ := p.Plan(s, changed)
+		require.Equal(t, full.Speakers, desired.Speakers)
+		require.NotEmpty(t, desired.Speakers)
+		for _, speaker := range desired.Speakers {
+			require.Equal(t, want.String(), speaker.RouterID.String())
+		}
+	}
+	own := s.Objects.Nodes.At("a")
+	s.InternalIPv4 = last
+	is(own.Internal[0])
+	s.Objects.Nodes = s.Objects.Nodes.Without("a")
+	is(last)
+	changed, s.InternalIPv4 = cluster.Changed{}, own.Internal[0]
+	is(own.Internal[0])
+	changed = cluster.Everything()
+	own.Internal = []netip.Addr{netip.MustParseAddr("fd00::11")}
+	s.Objects.Nodes = s.Objects.Nodes.With("a", own)
+	is(hash)
+	s.Objects.Nodes, s.InternalIPv4 = s.Objects.Nodes.Without("a"), netip.Addr{}
+	is(hash)
+	configured := *s.Config
+	configured.BGP.RouterID = netip.MustParseAddr("192.0.2.1")
+	s.Config, s.InternalIPv4 = &configured, last
+	is(configured.BGP.RouterID)
 }
