@@ -137,6 +137,19 @@ func differs(a, b plan.Announcement) bool { return kindOf(a) != kindOf(b) || med
 // perFamily holds a number for IPv4 and one for IPv6.
 type perFamily [2]int
 
+// eachFamily holds the families by the index of perFamily.
+var eachFamily = [2]config.Family{config.IPv4Unicast, config.IPv6Unicast}
+
+// in returns the sum of the numbers for some families.
+func (n perFamily) in(families []config.Family) (sum int) {
+	for i, family := range eachFamily {
+		if slices.Contains(families, family) {
+			sum += n[i]
+		}
+	}
+	return sum
+}
+
 func (s *speaker) noteTold(announcements []plan.Announcement, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,14 +165,14 @@ func (x exchange) sends() sends {
 	return sends{!x.Silent && x.Export.NextHop4.IsValid(), !x.Silent && x.Export.NextHop6.IsValid()}
 }
 
-// announced returns the number of announcements that a peer gets: the export policy accepts all of a family, or none.
-func (s sends) announced(families []config.Family, announcements perFamily) (n int) {
-	for i, family := range []config.Family{config.IPv4Unicast, config.IPv6Unicast} {
+// among returns those of a session's families in which the peer gets announcements: the export policy accepts all of a family, or none.
+func (s sends) among(families []config.Family) (sent []config.Family) {
+	for i, family := range eachFamily {
 		if s[i] && slices.Contains(families, family) {
-			n += announcements[i]
+			sent = append(sent, family)
 		}
 	}
-	return n
+	return sent
 }
 
 // prependRoom is the most by which an AS_PATH may grow on the way to a peer: 255 autonomous systems, and the segment's

@@ -185,7 +185,8 @@ func (s *speaker) describe(e *Session, p plan.Peer, st *sessionState) {
 	}
 	if established {
 		e.Received = st.received.routes.total() + st.received.loops.total()
-		e.Announced = s.sends[e.Address].announced(st.families, s.announcements)
+		e.Sent = s.sends[e.Address].among(st.families)
+		e.Announced = s.announcements.in(e.Sent)
 	}
 }
 

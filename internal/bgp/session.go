@@ -26,8 +26,9 @@ type Session struct {
 	Up      bool       `json:"up,omitempty"`     // established, and not with a peer of the wrong AS or over its limit
 	// We ended it because the peer sent too much: until its configuration changes, or for a while if it was for memory.
 	Ended     bool            `json:"ended,omitempty"`
-	Since     time.Time       `json:"since,omitzero"` // when the state began
-	Families  []config.Family `json:"families,omitempty"`
+	Since     time.Time       `json:"since,omitzero"`      // when the state began
+	Families  []config.Family `json:"families,omitempty"`  // that both ends offered
+	Sent      []config.Family `json:"sent,omitempty"`      // those of Families that we announce; missing from earlier speakers
 	Received  int             `json:"received,omitempty"`  // routes the peer sends
 	Accepted  int             `json:"accepted,omitempty"`  // received routes that pass the import rules
 	Announced int             `json:"announced,omitempty"` // routes sent to the peer

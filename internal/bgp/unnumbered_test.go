@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/ipv6"
 
+	"github.com/egressway/egressway/internal/config"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/lab"
 )
@@ -59,6 +60,7 @@ func TestUnnumbered(t *testing.T) {
 	e := s.session("red", "red1")
 	require.True(t, e.Up)
 	require.Equal(t, 1, e.Announced)
+	require.Equal(t, []config.Family{config.IPv6Unicast}, e.Sent)
 	require.Contains(t, e.LastError, "has not offered extended next hops (RFC 8950), and interface red1 has no IPv4 address")
 }
 

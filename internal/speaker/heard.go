@@ -72,7 +72,7 @@ func (h heard) down(why string) heard {
 		if s.Up {
 			s.Since = time.Now()
 		}
-		s.Up, s.State, s.Families, s.BFD, s.LastError = false, "idle", nil, "", why
+		s.Up, s.State, s.Families, s.Sent, s.BFD, s.LastError = false, "idle", nil, nil, "", why
 		s.Received, s.Accepted, s.Announced = 0, 0, 0
 		sessions[i] = s
 	}
@@ -85,7 +85,7 @@ func worthAPass(before, after []bgp.Session) bool {
 	return !slices.EqualFunc(before, after, func(a, b bgp.Session) bool {
 		return a.Network == b.Network && a.Peer == b.Peer && a.Address == b.Address && a.ASN == b.ASN && a.State == b.State &&
 			a.Up == b.Up && a.Since.Equal(b.Since) && slices.Equal(a.Families, b.Families) &&
-			a.BFD == b.BFD && a.BFDSlowed == b.BFDSlowed && a.Unheard == b.Unheard && a.LastError == b.LastError &&
+			slices.Equal(a.Sent, b.Sent) && a.BFD == b.BFD && a.BFDSlowed == b.BFDSlowed && a.Unheard == b.Unheard && a.LastError == b.LastError &&
 			(a.Received > 0) == (b.Received > 0) && (a.Accepted > 0) == (b.Accepted > 0) && (a.Announced > 0) == (b.Announced > 0)
 	})
 }

@@ -140,7 +140,8 @@ type Session struct {
 	// while if it was for memory.
 	Ended     bool            `json:"ended,omitempty"`
 	Since     time.Time       `json:"since,omitzero"`
-	Families  []config.Family `json:"families"`
+	Families  []config.Family `json:"families"`       // that both ends offered
+	Sent      []config.Family `json:"sent,omitempty"` // those of Families that we announce; missing from earlier speakers
 	Received  int             `json:"received"`
 	Accepted  int             `json:"accepted"`
 	Announced int             `json:"announced"`
@@ -362,10 +363,9 @@ type route struct {
 	addr    netip.Addr
 }
 
-// carrier is a session as the carrier of routes of one family.
+// carrier names a session as the carrier of routes.
 type carrier struct {
 	network, peer string
-	family        config.Family
 }
 
 // sentRoutes returns the routes that were announced to a peer: those that the speakers announce and a session of their
@@ -388,30 +388,41 @@ func sentRoutes(speakers []plan.Speaker, announced map[string][]netip.Prefix, se
 	return sent
 }
 
-// announcing reports which sessions announce routes, by family.
-func announcing(sessions []bgp.Session) map[carrier]bool {
-	up := map[carrier]bool{}
+// announcing returns the sessions that announce routes.
+func announcing(sessions []bgp.Session) map[carrier]bgp.Session {
+	up := map[carrier]bgp.Session{}
 	for _, s := range sessions {
-		for _, f := range s.Families {
-			up[carrier{s.Network, s.Peer, f}] = s.Up && s.Announced > 0
+		if s.Up && s.Announced > 0 {
+			up[carrier{s.Network, s.Peer}] = s
 		}
 	}
 	return up
 }
 
-// carriedFamilies returns the families of which some peer of a speaker gets routes, given the sessions that are up.
-func carriedFamilies(s *plan.Speaker, up map[carrier]bool) (carried plan.Families) {
+// carriedFamilies returns the families of which some peer of a speaker gets routes, given the sessions that announce any.
+func carriedFamilies(s *plan.Speaker, up map[carrier]bgp.Session) (carried plan.Families) {
 	for _, p := range s.Peers {
-		// An unnumbered peer gets the link-local address as next hop of either family.
-		unnumbered := p.Interface != ""
-		name := p.Interface
-		if !unnumbered {
-			name = p.Address.String()
+		session := up[carrier{s.Network, p.PeerName()}]
+		sent := session.Sent
+		if sent == nil {
+			sent = withNextHop(session.Families, &p)
 		}
-		carried.IPv4 = carried.IPv4 || up[carrier{s.Network, name, config.IPv4Unicast}] && (unnumbered || p.NextHop4.IsValid())
-		carried.IPv6 = carried.IPv6 || up[carrier{s.Network, name, config.IPv6Unicast}] && (unnumbered || p.NextHop6.IsValid())
+		carried.IPv4 = carried.IPv4 || slices.Contains(sent, config.IPv4Unicast)
+		carried.IPv6 = carried.IPv6 || slices.Contains(sent, config.IPv6Unicast)
 	}
 	return carried
+}
+
+// withNextHop returns those of a session's families in which an announcement to the peer has a next hop, for a speaker that does not
+// report the families that it sends. An unnumbered peer gets the link-local address as next hop of either family.
+func withNextHop(families []config.Family, p *plan.Peer) []config.Family {
+	return slices.DeleteFunc(slices.Clone(families), func(f config.Family) bool {
+		hop := p.NextHop4
+		if f == config.IPv6Unicast {
+			hop = p.NextHop6
+		}
+		return p.Interface == "" && !hop.IsValid()
+	})
 }
 
 // networks returns the networks of the plan, the usable ones with their table.

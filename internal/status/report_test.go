@@ -171,6 +171,18 @@ func TestAnnouncedNeedsASession(t *testing.T) {
 	require.Empty(t, From(p, problems, sessions, done).Services[0].Announced)
 }
 
+// TestAnnouncedInSentFamilies expects the families that the speaker sends to count, where it reports them: an unnumbered peer without
+// extended next hops gets no IPv4.
+func TestAnnouncedInSentFamilies(t *testing.T) {
+	p, problems, sessions, done := pass()
+	sessions[0].Up = false
+	sessions[1].Up, sessions[1].Announced, sessions[1].Families = true, 1, families
+	sessions[1].Sent = families[1:]
+	require.Equal(t, []netip.Addr{ip("2001:db8::10")}, From(p, problems, sessions, done).Services[0].Announced)
+	sessions[1].Sent = families
+	require.Len(t, From(p, problems, sessions, done).Services[0].Announced, 2)
+}
+
 func TestReportSurvivesJSON(t *testing.T) {
 	r := From(pass())
 	b, err := json.Marshal(r)
