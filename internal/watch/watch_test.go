@@ -126,7 +126,7 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, os.Rename(path("h"), path("i")))
 	require.Empty(t, p.open(), "replaced")
 
-	f = open("f")
+	open("f")
 	require.Equal(t, []string{"f"}, p.open(), "emptied")
 	require.NoError(t, os.Remove(path("f")))
 	require.Empty(t, p.open(), "removed")

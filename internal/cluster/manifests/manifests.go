@@ -33,26 +33,6 @@ const openFor = 10 * time.Second
 // lookEvery is how often the folder is read whatever the events said: there are none of files and folders behind a link that was swapped.
 const lookEvery = 10 * time.Second
 
-// Watch calls wake once at the start and then after every change of the folder, until ctx ends. It reports a changed
-// file at once with settled false, which is for Glance, and again when changes have stopped, which is for Read. wake
-// returns after how long it wants another call, see Folder.Again; Watch calls it after lookEvery at the latest. Called by wake,
-// Read and Glance do not read a file that is being written, since half of it may be valid: it has a flaw.
-func (f *Folder) Watch(ctx context.Context, wake func(settled bool) (again time.Duration)) error {
-	return f.watch(ctx, lookEvery, openFor, wake)
-}
-
-// watch is Watch with other times than lookEvery and openFor.
-func (f *Folder) watch(ctx context.Context, most, writing time.Duration, wake func(settled bool) (again time.Duration)) error {
-	return watch.Eager(ctx, f.dir, 50*time.Millisecond, writing, func(settled bool, open func() []string) time.Duration {
-		f.open = open
-		defer func() { f.open = unknown }()
-		return min(cmp.Or(wake(settled), most), most)
-	})
-}
-
-// unknown is Folder.open outside of Watch.
-func unknown() []string { return nil }
-
 // Read reads every *.yaml, *.yml and *.json file of the folder, in the order of their names. Anything broken becomes a
 // Problem with file and line and hides nothing else. Of two objects with one name, the first is in force. Kinds on
 // which egress does not depend are ignored. If nothing was read at all, the first Problem has ReasonNoFolder or
@@ -120,6 +100,26 @@ func Open(dir string) *Folder {
 		files: map[string]*file{}, names: map[name][]*entry{}, slices: map[cluster.Key][]*entry{},
 	}
 }
+
+// Watch calls wake once at the start and then after every change of the folder, until ctx ends. It reports a changed
+// file at once with settled false, which is for Glance, and again when changes have stopped, which is for Read. wake
+// returns after how long it wants another call, see Folder.Again; Watch calls it after lookEvery at the latest. Called by wake,
+// Read and Glance do not read a file that is being written, since half of it may be valid: it has a flaw.
+func (f *Folder) Watch(ctx context.Context, wake func(settled bool) (again time.Duration)) error {
+	return f.watch(ctx, lookEvery, openFor, wake)
+}
+
+// watch is Watch with other times than lookEvery and openFor.
+func (f *Folder) watch(ctx context.Context, most, writing time.Duration, wake func(settled bool) (again time.Duration)) error {
+	return watch.Eager(ctx, f.dir, 50*time.Millisecond, writing, func(settled bool, open func() []string) time.Duration {
+		f.open = open
+		defer func() { f.open = unknown }()
+		return min(cmp.Or(wake(settled), most), most)
+	})
+}
+
+// unknown is Folder.open outside of Watch.
+func unknown() []string { return nil }
 
 // Read returns the folder's objects and problems, as the function Read does, and how the objects may differ from those
 // of the last call. Returned values do not change later; problems are the same slice as before if none differs. A
