@@ -65,7 +65,7 @@ func (is *standing) found(all []cluster.Problem) {
 	}
 }
 
-// remark adds a remark; empty: there is none.
+// remark adds a remark, unless it is empty.
 func (is *standing) remark(text string) {
 	if text != "" {
 		is.remarks = append(is.remarks, text)
@@ -117,7 +117,7 @@ func (x *texts[V]) consider(
 	return x.waits(now)
 }
 
-// surroundings notes what remarks depend on beside the objects, and reports whether it differs.
+// surroundings notes the API servers and nodes, on which remarks depend, and reports whether they differ.
 func (x *texts[V]) surroundings(in Input) (differ bool) {
 	servers := firewall.APIServers(&in.Objects, in.Config.PodCIDRs, in.Config.ClusterCIDRs)
 	differ = !slices.Equal(servers, x.servers) || !in.Objects.Nodes.Same(x.nodes)
