@@ -102,12 +102,15 @@ const kernelEnded = 124
 func (l *lab) over(s share, p *program, ended error, took time.Duration) {
 	l.sharing.Lock()
 	defer l.sharing.Unlock()
-	exit, exited := errors.AsType[*exec.ExitError](ended)
-	if exited && exit.ExitCode() == kernelEnded && !s.again {
-		s.tested.again = append(s.tested.again, p.interrupted(s)...)
+	var failed bool
+	if exit, exited := errors.AsType[*exec.ExitError](ended); exited && exit.ExitCode() == kernelEnded && !s.again {
+		var without []string
+		without, failed = p.interrupted(s)
+		s.tested.again = append(s.tested.again, without...)
 	} else {
-		s.failed = p.ended(ended) || s.failed
+		failed = p.ended(ended)
 	}
+	s.failed = s.failed || failed
 	s.took += took
 	if s.under--; s.under == 0 && len(s.tests) == 0 && len(s.tested.again) == 0 {
 		l.ended(s.tested)

@@ -153,7 +153,13 @@ func TestKernelEnds(t *testing.T) {
 	p.line([]byte(`{"Action":"pass","Package":"one","Test":"TestDone"}`))
 	p.line([]byte(`{"Action":"run","Package":"one","Test":"TestUnderWay"}`))
 	of := share{&tested{path: "one"}, []string{"TestDone", "TestUnderWay", "TestWaits"}, false}
-	require.Equal(t, []string{"TestUnderWay", "TestWaits"}, p.interrupted(of))
+	without, failed := p.interrupted(of)
+	require.Equal(t, []string{"TestUnderWay", "TestWaits"}, without)
+	require.False(t, failed)
+	p.line([]byte(`{"Action":"fail","Package":"one","Test":"TestUnderWay"}`))
+	without, failed = p.interrupted(of)
+	require.Equal(t, []string{"TestWaits"}, without)
+	require.True(t, failed)
 }
 
 // TestSharingOut has runs take ever smaller parts of a package, and all of its tests once.

@@ -153,20 +153,25 @@ func (p *program) ended(err error) (failed bool) {
 	return err != nil
 }
 
-// interrupted notes that the lab's kernel ended before the program did. It returns the tests that have no result.
-func (p *program) interrupted(s share) (without []string) {
+// interrupted notes that the lab's kernel ended before the program did. It returns the tests that have no result, and whether another one
+// had failed.
+func (p *program) interrupted(s share) (without []string, failed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	without = slices.DeleteFunc(slices.Clone(s.names), func(name string) bool {
-		return slices.ContainsFunc(p.results, func(r result) bool { return r.Package == s.path && r.Test == name })
-	})
+	for _, name := range s.names {
+		i := slices.IndexFunc(p.results, func(r result) bool { return r.Package == s.path && r.Test == name })
+		if i < 0 {
+			without = append(without, name)
+		}
+		failed = failed || i >= 0 && p.results[i].failed
+	}
 	during := "before any test"
 	if len(p.live) > 0 {
 		during = "during " + p.live[0].String()
 	}
 	p.print("suite: the lab's kernel ended %s, in attempt 1 of 2: %d tests begin again\n", during, len(without))
 	p.programs = slices.DeleteFunc(p.programs, func(o *program) bool { return o == p })
-	return without
+	return without, failed
 }
 
 // ended prints how the tests of a package did, as go test does.
