@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -77,9 +78,13 @@ func TestKubeProxy(t *testing.T) {
 				require.NoError(t, s.AwaitHost(ctx, "shop", "web", standby, host))
 				hostAt(t, s, standby)
 				if mode == "ipvs" { // the kernel delivers what belongs to the former host to the node itself
-					for _, v := range visits {
-						_, err := v.session.Ask(ctx)
-						require.Error(t, err)
+					for _, v := range visits { // once the routers' kernels follow their BGP tables
+						require.NoError(t, lab.Wait(ctx, patience, func() error {
+							if _, err := v.session.Ask(ctx); err == nil {
+								return errors.New("the connection goes on")
+							}
+							return nil
+						}))
 					}
 				} else {
 					visits.goOn(t)
