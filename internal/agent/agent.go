@@ -153,6 +153,7 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 		log: log, configFile: configFile, kernel: node, flows: flows.New(log, c.Node, marks(c)), status: status.New(version, c.Node),
 		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(),
 	}
+	node.HandOver = a.flows.HandOver
 	a.flowLog = flowlog.New(log, c.Node, marks(c), a.wake)
 	a.names = namesets.New(log, node, a.wake)
 	a.speakers = speaker.NewClient(speaker.ClientOptions{

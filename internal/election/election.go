@@ -20,7 +20,10 @@ type Choice struct {
 	Term    int64  // counts the hosts so far; 0: not known
 	Former  bool   // the standby was the host before, and has connections of that time
 	// Left reports that this node was host or standby a moment ago: other nodes may not know yet, and send it packets.
-	Left    bool
+	Left bool
+	// Parted is the former host that stood by for this node until a moment ago, or the host for which this node did: flows of the former
+	// one's own pods may still leave there. Empty: there is none.
+	Parted  string
 	Why     string // why the former host lost the role; empty: it did not
 	Despite string // the host's worst lack, where no other node would be better; empty: it lacks nothing
 	// Unrouted names the families that the object needs and for which the host has no route; empty: none.

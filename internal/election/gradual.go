@@ -64,7 +64,7 @@ func (c *Local) Due() (at time.Time, ok bool) {
 		}
 	}
 	for _, left := range c.left {
-		if next := left.Add(handOver); !ok || next.Before(at) {
+		if next := left.forgotten(); !ok || next.Before(at) {
 			at, ok = next, true
 		}
 	}
@@ -88,7 +88,7 @@ func (c *Local) withDue(seats []Seat) []Seat {
 		}
 	}
 	for s, left := range c.left {
-		if !c.sight.Now.Before(left.Add(handOver)) {
+		if !c.sight.Now.Before(left.forgotten()) {
 			seats = append(seats, s)
 		}
 	}

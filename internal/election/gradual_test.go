@@ -55,7 +55,7 @@ func TestGradualMove(t *testing.T) {
 	require.Equal(t, "a", m.after(handOver-1).Host, "the time is not over")
 	require.Equal(t, Choice{Host: "b", Standby: "a", Term: 1, Former: true}, m.untilDue(t))
 	require.Equal(t, "a", m.after(m.sight.Keep-1).Standby, "flows still use the former host")
-	require.Equal(t, Choice{Host: "b", Standby: "c", Term: 1, Left: true}, m.untilDue(t))
+	require.Equal(t, Choice{Host: "b", Standby: "c", Term: 1, Left: true, Parted: "b"}, m.untilDue(t))
 	require.Equal(t, Choice{Host: "b", Standby: "c", Term: 1}, m.untilDue(t))
 	_, moving := m.local.Due()
 	require.False(t, moving, "the move is over")
@@ -144,4 +144,60 @@ func TestLeftSeat(t *testing.T) {
 		require.Equal(t, Choice{Host: host}, m.elect(host, ""), "no node is the host")
 		require.Equal(t, Choice{Host: "b", Standby: "c"}, m.elect("b", "c"))
 	}
+}
+
+// TestStraysOfFormerHost: the former host gets strays for a while after it has stood by for its time, since its own pods' flows leave there
+// until it learns that another node is the standby.
+func TestStraysOfFormerHost(t *testing.T) {
+	kept := func(stays time.Duration) *mover {
+		m := newMover("b", "a")
+		m.sight.Heard = nil // a leader elects
+		m.elect("b", "a")
+		require.Equal(t, Choice{Host: "a", Standby: "b", Former: true}, m.elect("a", "b"))
+		m.after(stays)
+		return m
+	}
+	m := kept(time.Minute)
+	strays := Choice{Host: "a", Standby: "c", Parted: "b"}
+	require.Equal(t, strays, m.elect("a", "c"))
+	require.Equal(t, strays, m.after(handOver-1))
+	require.Equal(t, Choice{Host: "a", Standby: "c"}, m.untilDue(t))
+	_, waits := m.local.Due()
+	require.False(t, waits)
+
+	require.Equal(t, Choice{Host: "a", Standby: "c"}, kept(50*time.Second).elect("a", "c"), "another move begins: c is the next host")
+	require.Equal(t, strays, kept(59*time.Second).elect("a", "c"), "the leader's minute began earlier")
+
+	for _, next := range []Choice{
+		{Host: "a", Standby: "b"},             // again
+		{Host: "b", Standby: "a"},             // the host again
+		{Host: "c", Standby: "a"},             // strays go to the host
+		{Host: "c", Standby: "b", Left: true}, // this node has left, too
+	} {
+		m = kept(time.Minute)
+		require.Equal(t, strays, m.elect("a", "c"))
+		next.Former = next.Standby == "a"
+		require.Equal(t, next, m.elect(next.Host, next.Standby))
+	}
+
+	m = kept(time.Minute)
+	m.sight.Dead = map[string]bool{"b": true}
+	require.Empty(t, m.elect("a", "c").Parted, "a dead node has no flows")
+
+	m = newMover("a", "b") // this node is the former host
+	m.sight.Heard = nil
+	require.Equal(t, Choice{Host: "b", Standby: "a", Former: true}, m.elect("b", "a"))
+	m.after(time.Minute)
+	require.Equal(t, Choice{Host: "b", Standby: "c", Left: true, Parted: "b"}, m.elect("b", "c"))
+	require.Equal(t, Choice{Host: "b", Standby: "c"}, m.untilDue(t))
+
+	m = newMover("a", "b")
+	m.sight.Heard = nil
+	m.elect("b", "a")
+	require.Equal(t, Choice{Host: "b", Standby: "c", Left: true}, m.elect("b", "c"), "another move begins")
+
+	m = &mover{elected: map[Seat]Choice{}, sight: m.sight}
+	m.sight.Dead, m.sight.Resumed = nil, func(Seat) bool { return true }
+	require.Equal(t, Choice{Host: "a", Standby: "b", Former: true}, m.elect("a", "b"))
+	require.Equal(t, strays, m.elect("a", "c"), "the time before this node's start counts")
 }

@@ -232,7 +232,8 @@ func (e *elector) standing(s Seat) standing {
 
 // Same reports whether two choices are equal.
 func (c Choice) Same(o Choice) bool {
-	return c.Host == o.Host && c.Standby == o.Standby && c.Term == o.Term && c.Former == o.Former && c.Left == o.Left &&
+	return c.Host == o.Host && c.Standby == o.Standby && c.Term == o.Term &&
+		c.Former == o.Former && c.Left == o.Left && c.Parted == o.Parted &&
 		c.Why == o.Why && c.Despite == o.Despite && c.Unrouted == o.Unrouted &&
 		slices.Equal(c.Serves, o.Serves) && (c.Problem == o.Problem || c.Problem != nil && o.Problem != nil && *c.Problem == *o.Problem)
 }

@@ -13,7 +13,8 @@ type Local struct {
 	now   map[Seat]Choice
 	hosts map[Seat]string // elected ones, where every node elects for itself
 	moves map[Seat]move
-	left  map[Seat]time.Time // when this node ceased to be host or standby, while the seat has another host
+	left  map[Seat]departure // the last one from each seat, for a moment
+	kept  map[Seat]time.Time // since when the former host, this node or another, stands by for the other; zero: since before this start
 	// obeyed holds the hosts that a leader elected while they were silent for this node, their standby.
 	obeyed map[Seat]string
 	// replaced holds the hosts that this node, their standby, does not hear and acts instead of, until the leader elects it.
@@ -48,7 +49,8 @@ func (c *Local) Update(elected map[Seat]Choice, changed []Seat, sight Sight) (di
 		!maps.Equal(sight.Silent, c.sight.Silent)
 	if c.now == nil {
 		c.now, c.hosts, c.moves = make(map[Seat]Choice, len(elected)), map[Seat]string{}, map[Seat]move{}
-		c.obeyed, c.left, c.replaced = map[Seat]string{}, map[Seat]time.Time{}, map[Seat]string{}
+		c.obeyed, c.left, c.replaced = map[Seat]string{}, map[Seat]departure{}, map[Seat]string{}
+		c.kept = map[Seat]time.Time{}
 	} else {
 		sight.Resumed = nil
 	}
@@ -89,6 +91,7 @@ func (c *Local) set(s Seat, elected map[Seat]Choice) bool {
 	delete(c.moves, s)
 	delete(c.obeyed, s)
 	delete(c.left, s)
+	delete(c.kept, s)
 	delete(c.replaced, s)
 	return had
 }
@@ -109,6 +112,7 @@ func (c *Local) apply(s Seat, choice Choice) bool {
 	if c.sight.Resumed != nil && next.Host == c.sight.Node && next.Standby != "" {
 		next.Former = c.sight.Resumed(s)
 	}
+	c.keeps(s, next)
 	if had && next.Same(was) {
 		return false
 	}
@@ -116,22 +120,70 @@ func (c *Local) apply(s Seat, choice Choice) bool {
 	return true
 }
 
-// lingers returns the choice with the note that this node left the seat a moment ago. Nodes learn of a change one after another: those
-// that learn later still send their packets here, which it serves until all know. was is the choice before.
+// departure is the end of a node's part in a seat: this node's, or that of the former host that was its standby.
+type departure struct {
+	node string
+	at   time.Time
+	kept bool // it was the former host, and stood by to the end
+}
+
+// forgotten returns when all nodes know of a departure.
+func (d departure) forgotten() time.Time { return d.at.Add(handOver) }
+
+// lingers returns the choice with the note that this node left the seat a moment ago, or that its former host did. Nodes learn of a change
+// one after another: those that learn later still send their packets to the node that left, and that node itself sends its own pods'
+// packets out. It serves until all know. was is the choice before.
 func (c *Local) lingers(s Seat, was, next Choice) Choice {
 	node := c.sight.Node
-	switch {
-	case !isNode(next.Host) || next.seats(node):
-		delete(c.left, s)
-	case was.seats(node):
-		c.left[s] = c.sight.Now
+	if d, departs := c.departs(s, was, next); departs {
+		c.left[s] = d
 	}
-	if left, late := c.left[s]; late {
-		if next.Left = c.sight.Now.Before(left.Add(handOver)); !next.Left {
-			delete(c.left, s)
+	left, late := c.left[s]
+	switch {
+	case !late || !isNode(next.Host) || next.seats(left.node) || !c.sight.Now.Before(left.forgotten()):
+		delete(c.left, s)
+	case left.node == node:
+		next.Left = true
+		if left.kept {
+			next.Parted = next.Host
 		}
+	case next.Host == node && !c.sight.Dead[left.node]:
+		next.Parted = left.node
+	default:
+		delete(c.left, s)
 	}
 	return next
+}
+
+// departs returns the departure by which a choice follows another one, if there is one.
+func (c *Local) departs(s Seat, was, next Choice) (d departure, departs bool) {
+	node, kept := c.sight.Node, was.Former && c.keptToTheEnd(s)
+	switch {
+	case was.seats(node) && !next.seats(node):
+		return departure{node, c.sight.Now, kept && was.Standby == node}, true
+	case was.Host == node && kept && was.Standby != next.Standby:
+		return departure{was.Standby, c.sight.Now, true}, true
+	}
+	return d, false
+}
+
+// keeps remembers since when the former host of a seat stands by, if it or the host is this node.
+func (c *Local) keeps(s Seat, now Choice) {
+	switch _, had := c.kept[s]; {
+	case !now.seats(c.sight.Node) || !now.Former:
+		delete(c.kept, s)
+	case !had && c.sight.Resumed != nil:
+		c.kept[s] = time.Time{}
+	case !had:
+		c.kept[s] = c.sight.Now
+	}
+}
+
+// keptToTheEnd reports whether the former host of a seat stood by for all the time that its flows have. It has not where another move
+// begins before: the next host replaces it as standby, and strays soon belong to that one's connections.
+func (c *Local) keptToTheEnd(s Seat) bool {
+	// Nodes learn of begin and end a little later than the leader, which decides on both.
+	return !c.sight.Now.Before(c.kept[s].Add(c.sight.Keep - c.sight.Keep/10))
 }
 
 // seats reports whether a node is the host or the standby.

@@ -68,6 +68,7 @@ type Carrier struct {
 	held    map[key]held
 	sources map[netip.Addr]int                     // number of held flows by source
 	senders map[netip.Addr]context.CancelCauseFunc // ends the incoming channel of a node
+	handing handing
 }
 
 // view is this node's part as one pass of the daemon determined it. It is immutable: the goroutines of channels look into
@@ -98,7 +99,9 @@ func (v *view) about(ingress netip.Addr) iter.Seq[Role] {
 // receivers returns the peers that receive an ingress IP's flows.
 func (v *view) receivers(ingress netip.Addr) (all []receiver) {
 	for r := range v.about(ingress) {
-		all = append(all, receiver{v.channels[v.of(r)], r.Host})
+		if !r.Parted {
+			all = append(all, receiver{v.channels[v.of(r)], r.Host})
+		}
 	}
 	return all
 }
@@ -252,7 +255,7 @@ func (c *Carrier) replaceChannels(v *view) {
 // had reports whether a role's flows were sent in the same direction before.
 func (v *view) had(role Role) bool {
 	for r := range v.about(role.Ingress) {
-		if r.Peer == role.Peer && r.Local == role.Local && r.Host == role.Host {
+		if r.Peer == role.Peer && r.Local == role.Local && r.Host == role.Host && (role.Parted || !r.Parted) {
 			return true
 		}
 	}

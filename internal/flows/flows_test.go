@@ -44,6 +44,7 @@ func TestRoles(t *testing.T) {
 	nodes := cluster.MapOf(map[string]cluster.Node{
 		"a":   {Internal: []netip.Addr{addr("fd00::11"), addr("10.0.0.11")}},
 		"b":   {Internal: []netip.Addr{addr("10.0.0.12"), addr("fd00::12")}},
+		"c":   {Internal: []netip.Addr{addr("10.0.0.13")}},
 		"six": {Internal: []netip.Addr{addr("fd00::13")}},
 		"bad": {},
 	})
@@ -55,7 +56,13 @@ func TestRoles(t *testing.T) {
 		{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
 		{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "blue"}},
 	}}}
-	four := func(a netip.Addr, host bool) Role { return Role{a, addr("10.0.0.11"), addr("10.0.0.12"), host, 2} }
+	four := func(a netip.Addr, host bool) Role {
+		return Role{a, addr("10.0.0.11"), addr("10.0.0.12"), host, false, 2}
+	}
+	parted := func(host, standby, from string) plan.Service {
+		return plan.Service{Network: "red", Host: host, Standby: standby, Parted: from, IngressIPs: []netip.Addr{web4}}
+	}
+	ofC := func(host bool) Role { return Role{web4, addr("10.0.0.11"), addr("10.0.0.13"), host, true, 2} }
 	for _, c := range []struct {
 		what     string
 		services []plan.Service
@@ -71,8 +78,10 @@ func TestRoles(t *testing.T) {
 		{
 			"the other has IPv6 only",
 			[]plan.Service{service("red", "a", "six", web4)},
-			[]Role{{web4, addr("fd00::11"), addr("fd00::13"), true, 2}},
+			[]Role{{web4, addr("fd00::11"), addr("fd00::13"), true, false, 2}},
 		},
+		{"host beside a standby and the former one", []plan.Service{parted("a", "b", "c")}, []Role{four(web4, true), ofC(true)}},
+		{"former standby", []plan.Service{parted("c", "b", "c")}, []Role{ofC(false)}},
 		{"neither", []plan.Service{service("red", "b", "six", web4)}, nil},
 		{"no standby", []plan.Service{service("red", "a", "", web4)}, nil},
 		{"on all nodes", []plan.Service{service("red", "ALL", "", web4)}, nil},
@@ -115,6 +124,7 @@ func TestRolesOfPlansInTurn(t *testing.T) {
 			for range r.IntN(5) {
 				s := plan.Service{
 					Key: cluster.Key{Name: fmt.Sprint(r.IntN(20))}, Network: one("red", "blue", "green"), Host: one("a", "b", "c", "ALL", ""), Standby: one("a", "b", "c", "none", ""),
+					Parted: one("", "", "b", "c"),
 				}
 				for range r.IntN(3) {
 					s.IngressIPs = append(s.IngressIPs, netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(8))}))
@@ -139,8 +149,8 @@ func TestRolesOfPlansInTurn(t *testing.T) {
 func someView() (roles []Role, d plan.DataPlane) {
 	local, peer := addr("127.0.0.1"), addr("127.0.0.2")
 	roles = []Role{
-		{addr("192.0.2.10"), local, peer, false, 2},
-		{addr("192.0.2.20"), local, peer, true, 2},
+		{addr("192.0.2.10"), local, peer, false, false, 2},
+		{addr("192.0.2.20"), local, peer, true, false, 2},
 	}
 	standby := plan.Way{Path: 2, Source: addr("192.0.2.10")}
 	return roles, plan.DataPlane{
@@ -400,7 +410,7 @@ func TestCarriers(t *testing.T) {
 	roles, d := someView()
 	other := make([]Role, 0, len(roles))
 	for _, r := range roles {
-		other = append(other, Role{r.Ingress, r.Peer, r.Local, !r.Host, 2})
+		other = append(other, Role{r.Ingress, r.Peer, r.Local, !r.Host, false, 2})
 	}
 	standby := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "a", marks())
 	host := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "b", marks())
@@ -429,7 +439,7 @@ func TestCarriers(t *testing.T) {
 	require.GreaterOrEqual(t, host.Counters().Bytes, uint64(4*(1+size4)))
 
 	// A new role makes the host send all flows again.
-	host.Set(4785, listOf(slices.Concat(other, []Role{{addr("192.0.2.40"), other[0].Local, other[0].Peer, true, 2}})...), d)
+	host.Set(4785, listOf(slices.Concat(other, []Role{{addr("192.0.2.40"), other[0].Local, other[0].Peer, true, false, 2}})...), d)
 	is("another role", func() bool { return standby.Counters().Received == 8 })
 
 	// New flows wait for their turn; ended flows do not.
@@ -652,4 +662,93 @@ func BenchmarkHear(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/flow")
+}
+
+// TestHandOver sends flows of local pods to the host that this node stood by for until a moment ago, and to no other. It returns those that
+// the host sends back.
+func TestHandOver(t *testing.T) {
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
+	roles, d := someView()
+	roles[0].Parted = true
+	c.Set(4785, listOf(roles...), d)
+	ch := c.now().channels[c.now().of(roles[0])]
+	ours := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")
+	refused := tcpFlow("10.244.1.11:3", "198.51.100.10:443", "192.0.2.10:3")
+	asHost := tcpFlow("10.244.3.11:1", "198.51.100.10:443", "192.0.2.20:1")
+	closed := tcpFlow("10.244.1.11:2", "198.51.100.10:443", "192.0.2.10:2")
+	closed.State = conntrack.TCPTimeWait
+	require.Empty(t, c.HandOver(t.Context(), []conntrack.Flow{ours, asHost, closed}), "the channel is down")
+	ch.begin()
+	handed := func(ctx context.Context, flows ...conntrack.Flow) <-chan []conntrack.Flow {
+		result := make(chan []conntrack.Flow)
+		go func() { result <- c.HandOver(ctx, flows) }()
+		<-ch.filled
+		return result
+	}
+	back := addr("127.0.0.2")
+	result := handed(t.Context(), ours, asHost, closed)
+	var got []record
+	require.NoError(t, decodeRecords(ch.take(), func(r record) { got = append(got, r) }))
+	require.Len(t, got, 1)
+	require.Equal(t, keyOf(ours), keyOf(got[0].Flow))
+	c.received(back, got)
+	require.Equal(t, []conntrack.Flow{ours}, <-result)
+	require.Empty(t, c.held)
+	require.Zero(t, c.Counters().Refused)
+	c.received(back, got)
+	require.EqualValues(t, 1, c.Counters().Refused, "nothing is handed over now")
+
+	ctx, end := context.WithCancel(t.Context())
+	result = handed(ctx, ours, refused)
+	c.received(back, got)
+	end()
+	require.Equal(t, []conntrack.Flow{ours}, <-result, "the host does not confirm the other one")
+
+	ch.take()
+	c.happened(conntrack.FlowEvent{Kind: conntrack.FlowChanged, Flow: tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1")})
+	c.tellRipe(time.Now().Add(tellAfter))
+	require.Empty(t, ch.take(), "the two are not host and standby any more")
+}
+
+// TestHandedOver: the host believes the flows of pods of the node that stood by for it until a moment ago.
+func TestHandedOver(t *testing.T) {
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
+	roles, d := someView()
+	roles[1].Parted = true
+	c.Set(4785, listOf(roles...), d)
+	f := tcpFlow("10.244.2.12:1000", "198.51.100.10:443", "192.0.2.20:1000")
+	role, here, ok := c.now().judge(addr("127.0.0.2"), &f)
+	require.Equal(t, []bool{true, true, true}, []bool{role.Host, here, ok})
+
+	standby := roles[1]
+	standby.Peer, standby.Parted = addr("127.0.0.3"), false
+	c.Set(4785, listOf(append(roles, standby)...), d)
+	to, from := c.now().channels[c.now().of(standby)], c.now().channels[c.now().of(roles[1])]
+	to.begin()
+	from.begin()
+	c.passOn(addr("127.0.0.2"), []conntrack.Flow{f})
+	var got []record
+	require.NoError(t, decodeRecords(to.take(), func(r record) { got = append(got, r) }))
+	require.Len(t, got, 1, "the standby knows it, too")
+	require.NoError(t, decodeRecords(from.take(), func(r record) { got = append(got, r) }))
+	require.Len(t, got, 2, "and the former host learns that it is here")
+}
+
+// TestStandbyAgain has a former standby become the standby again: it gets a full list, since it was sent no flows meanwhile.
+func TestStandbyAgain(t *testing.T) {
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
+	roles, d := someView()
+	host := roles[1]
+	parted := host
+	parted.Parted = true
+	set := func(r Role) (due bool) {
+		c.Set(4785, listOf(r), d)
+		due, _ = c.now().channels[c.now().of(r)].takeDue()
+		return due
+	}
+	c.Set(4785, listOf(host), d)
+	c.now().channels[c.now().of(host)].begin()
+	require.True(t, set(host))
+	require.False(t, set(parted))
+	require.True(t, set(host))
 }

@@ -185,6 +185,9 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 	v := c.now()
 	var b batch
 	for _, r := range lasts(records) {
+		if !r.ended && c.confirmed(r.Flow) {
+			continue
+		}
 		role, here, ok := v.judge(peer, &r.Flow)
 		if r.ended {
 			c.letGo(r.Flow)
@@ -207,6 +210,21 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 	}
 	if err != nil {
 		c.log.Debug("cannot create entries for egress flows of another node", "peer", peer, "error", err)
+	}
+	c.passOn(peer, b.weaker)
+}
+
+// passOn sends flows that a former host handed over to the standby, since the kernel reports no entries that this process made. It sends
+// them back to the former host, too, which waits for that.
+func (c *Carrier) passOn(from netip.Addr, flows []conntrack.Flow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range flows {
+		for r := range c.view.about(f.SNAT.Addr()) {
+			if r.Host && (r.Peer == from || !r.Parted) {
+				c.enqueue(receiver{c.view.channels[c.view.of(r)], true}, alive(f))
+			}
+		}
 	}
 }
 
@@ -258,7 +276,7 @@ func lasts(records []record) []record {
 // entry; otherwise it is a flow of a local pod that is steered to the peer.
 func (v *view) judge(peer netip.Addr, f *conntrack.Flow) (role Role, here, ok bool) {
 	role, ok = v.role(peer, f.SNAT.Addr())
-	if !ok {
+	if !ok || role.Parted && !role.Host {
 		return role, false, false
 	}
 	e, selected := v.endpoint(f.Src.Addr())

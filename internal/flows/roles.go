@@ -17,20 +17,23 @@ type Role struct {
 	Local   netip.Addr  // InternalIP of this node
 	Peer    netip.Addr  // InternalIP of the other node, of the same family
 	Host    bool        // this node is the host; otherwise Peer is
+	Parted  bool        // the other one of the two was the standby until a moment ago: it hands over flows of its own pods, no more
 	Path    plan.PathID // path of the network on this node
 }
 
 // Compare orders roles by their ingress IPs first.
 func (r Role) Compare(o Role) int {
-	host := func(r Role) int {
-		if r.Host {
-			return 1
-		}
-		return 0
-	}
 	return cmp.Or(
-		r.Ingress.Compare(o.Ingress), r.Peer.Compare(o.Peer), r.Local.Compare(o.Local), host(r)-host(o), cmp.Compare(r.Path, o.Path),
+		r.Ingress.Compare(o.Ingress), r.Peer.Compare(o.Peer), r.Local.Compare(o.Local),
+		one(r.Host)-one(o.Host), one(r.Parted)-one(o.Parted), cmp.Compare(r.Path, o.Path),
 	)
+}
+
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // Equal reports whether two roles are the same.
@@ -96,30 +99,36 @@ func (f *Roles) share(has []Role, gone map[Role]bool) (set map[Role]bool) {
 
 // sameRoles reports whether two versions of a service have the same roles.
 func sameRoles(a, b *plan.Service) bool {
-	return a.Host == b.Host && a.Standby == b.Standby && a.Network == b.Network && slices.Equal(a.IngressIPs, b.IngressIPs)
+	return a.Host == b.Host && a.Standby == b.Standby && a.Parted == b.Parted && a.Network == b.Network &&
+		slices.Equal(a.IngressIPs, b.IngressIPs)
 }
 
 // appendRoles appends the roles that a service, which may be nil, has in a plan.
 func appendRoles(roles []Role, s *plan.Service, p *plan.NodePlan, nodes cluster.Map[string, cluster.Node]) []Role {
-	role, ok := roleIn(s, p, nodes)
-	if !ok {
+	if s == nil {
 		return roles
 	}
-	for i, a := range s.IngressIPs {
-		if !slices.Contains(s.IngressIPs[:i], a) {
-			role.Ingress = a
-			roles = append(roles, role)
+	for _, parted := range []bool{false, true} {
+		other := s.Parted
+		if !parted {
+			other = partner(s, p.Node)
+		}
+		role, ok := roleBeside(other, s, p, nodes)
+		if !ok {
+			continue
+		}
+		for i, a := range s.IngressIPs {
+			if !slices.Contains(s.IngressIPs[:i], a) {
+				role.Ingress, role.Parted = a, parted
+				roles = append(roles, role)
+			}
 		}
 	}
 	return roles
 }
 
-// roleIn returns the role that a service, which may be nil, has in a plan for each of its ingress IPs.
-func roleIn(s *plan.Service, p *plan.NodePlan, nodes cluster.Map[string, cluster.Node]) (role Role, ok bool) {
-	if s == nil {
-		return role, false
-	}
-	other := partner(s, p.Node)
+// roleBeside returns the role that a service has in a plan beside another node, which may be none, for each of its ingress IPs.
+func roleBeside(other string, s *plan.Service, p *plan.NodePlan, nodes cluster.Map[string, cluster.Node]) (role Role, ok bool) {
 	if other == "" {
 		return role, false
 	}

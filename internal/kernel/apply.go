@@ -107,7 +107,7 @@ func (a *application) endKept(ctx context.Context) error {
 	if a.former == nil {
 		return nil
 	}
-	return a.audit.EndKept(ctx, &a.former.DataPlane, &a.want.DataPlane)
+	return a.audit.EndKept(ctx, &a.former.DataPlane, &a.want.DataPlane, a.HandOver)
 }
 
 // contradicted records that the packet filter is as planned, and reports whether connections may contradict that.

@@ -44,6 +44,8 @@ import (
 
 // Node applies plans to the kernel of this node. Only one goroutine may use it, apart from those in Watch.
 type Node struct {
+	HandOver conntrack.HandOver // nil: flows of this node's pods end with its role
+
 	links   *netlink.Handle
 	route   route.Socket
 	vrfs    link.VRFs

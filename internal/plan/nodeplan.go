@@ -427,6 +427,7 @@ type Service struct {
 	Network    string             `json:"network"`
 	Host       string             `json:"host"`
 	Standby    string             `json:"standby,omitempty"`
+	Parted     string             `json:"parted,omitempty"` // node that was host or standby beside this one until a moment ago
 	IngressIPs []netip.Addr       `json:"ingressIPs,omitempty"`
 	Endpoints  int                `json:"endpoints"`           // selected addresses in the cluster
 	Local      int                `json:"local"`               // endpoints on this node
@@ -515,6 +516,7 @@ func (s Service) Compare(o Service) int { return s.ID().Compare(o.ID()) }
 // Equal reports whether two services are the same.
 func (s Service) Equal(o Service) bool {
 	return s.ID() == o.ID() && s.SourceIPBy == o.SourceIPBy && s.Network == o.Network && s.Host == o.Host && s.Standby == o.Standby &&
+		s.Parted == o.Parted &&
 		s.Endpoints == o.Endpoints && s.Local == o.Local && s.Aside == o.Aside && s.OnLink == o.OnLink &&
 		slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Announced, o.Announced)
 }

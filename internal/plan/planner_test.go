@@ -451,7 +451,7 @@ func (e *evolving) choose() {
 			if all := e.keys(); len(all) > 0 {
 				e.Hosts[election.ServiceSeat(pick(e.Rand, all...))] = election.Choice{
 					Host: pick(e.Rand, "", "n0", "n0", "n1", "n2", "n3", cluster.AllHosts), Standby: pick(e.Rand, "", "n0", "n1", "n2"),
-					Term: e.Int64N(3), Former: chance(e.Rand, 0.3), Left: chance(e.Rand, 0.2),
+					Term: e.Int64N(3), Former: chance(e.Rand, 0.3), Left: chance(e.Rand, 0.2), Parted: pick(e.Rand, "", "", "n1", "n2"),
 				}
 			}
 		}

@@ -27,6 +27,7 @@ type source struct {
 	aside   bool       // this node is elected, but lacks the network
 	former  bool       // the standby was the host before
 	left    bool       // this node was host or standby a moment ago
+	parted  string     // the former host that stood by for this node until a moment ago, or the host for which this node did; empty: none
 	able    bool       // it can serve, as far as other claims allow it
 	has     [2][2]bool // whether it has members, by family and by where
 	sends   sends
@@ -137,12 +138,13 @@ func (s *source) networkName() string {
 	return cmp.Or(s.wanted, config.DefaultNetwork)
 }
 
-// partner returns the standby if node is the host, and the host if node is the standby.
+// partner returns the node to which node hands strays: the former host or the standby if node is the host, and the host if it is the
+// standby, or was a moment ago.
 func (s *source) partner(node string) string {
-	switch node {
-	case s.host:
-		return s.standby
-	case s.standby:
+	switch {
+	case s.host == node:
+		return cmp.Or(s.parted, s.standby)
+	case s.standby == node || s.left:
 		return s.host
 	}
 	return ""
@@ -191,7 +193,8 @@ func (r *redone) serve(g *ground, choice election.Choice) {
 
 // seat sets the nodes that have the seat of a source, and returns the problem of their election.
 func (s *source) seat(c election.Choice) *cluster.Problem {
-	s.host, s.standby, s.term, s.former, s.left = c.Host, c.Standby, c.Term, c.Former, c.Left
+	s.host, s.standby, s.term, s.former = c.Host, c.Standby, c.Term, c.Former
+	s.left, s.parted = c.Left, c.Parted
 	return c.Problem
 }
 
@@ -596,6 +599,7 @@ func (s *source) row(f *frame) Service {
 	row := Service{
 		Kind: s.id.Kind, Key: s.id.Key, Slot: s.id.Slot, SourceIPBy: s.sourceIPBy, Network: s.networkName(),
 		Host: s.host, Standby: s.standby, IngressIPs: s.seats, Endpoints: len(s.members), Local: s.local, Aside: s.aside,
+		Parted: s.parted,
 	}
 	if f.announced(s) {
 		row.Announced = s.seats

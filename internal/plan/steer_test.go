@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/lab/stories"
 )
@@ -57,4 +59,28 @@ func TestKeepsNoFlowsWithIPVS(t *testing.T) {
 	require.True(t, keeps())
 	s.Snapshot.Facts.Links = append(s.Snapshot.Facts.Links, plan.Link{Name: "kube-ipvs0"})
 	require.False(t, keeps())
+}
+
+// TestStraysOfFormerHost has a host hand strays to the node that it followed, which it watches, and not to the standby.
+func TestStraysOfFormerHost(t *testing.T) {
+	s, err := stories.Read("testdata/vxlan-off-link", "a")
+	require.NoError(t, err)
+	seat := election.ServiceSeat(cluster.Key{Namespace: "shop", Name: "web"})
+	straysTo := func(c election.Choice) (node string) {
+		s.Snapshot.Hosts[seat] = c
+		p, _ := plan.Build(s.Snapshot)
+		in, ok := p.DataPlane.Ingress.Get(plan.IngressIP{Addr: addr("203.0.113.10")})
+		require.True(t, ok)
+		for _, path := range p.DataPlane.Paths {
+			if path.ID == in.Stray {
+				node = path.Key.Name
+			}
+		}
+		require.Contains(t, p.Watched, node)
+		return node
+	}
+	require.Equal(t, "b", straysTo(election.Choice{Host: "a", Standby: "b"}))
+	require.Equal(t, "c", straysTo(election.Choice{Host: "a", Standby: "b", Parted: "c"}))
+	require.Equal(t, "c", straysTo(election.Choice{Host: "a", Parted: "c"}), "no other node can stand by")
+	require.Equal(t, "b", straysTo(election.Choice{Host: "b", Standby: "a"}))
 }

@@ -220,7 +220,7 @@ func (f *frame) straysOf(s *source) (strays [2]PathID, resumed bool) {
 		return strays, false
 	}
 	// A router may go back and forth between two hosts, or two routers may disagree.
-	resumed = s.standsBy(f.node) || s.host == f.node && s.former
+	resumed = s.standsBy(f.node) || s.left || s.host == f.node && s.former
 	return [2]PathID{f.way(partner, true), f.way(partner, false)}, resumed
 }
 

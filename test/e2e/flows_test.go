@@ -106,6 +106,29 @@ func allMove(t *testing.T, all []*flowSession) {
 	}
 }
 
+// pour moves bytes by all connections without a pause, up or down, until end is called, which returns why some stopped before.
+func pour(t *testing.T, all []*flowSession, up []bool) (end func() error) {
+	t.Helper()
+	enough := make(chan struct{})
+	done := make(chan error, len(all))
+	for i, f := range all {
+		go func() {
+			err := f.session.Pour(t.Context(), up[i], enough, &f.moved)
+			if err != nil {
+				err = fmt.Errorf("%s, up: %t, seen as %s, after %d bytes: %w", f.pod, up[i], f.seen, f.moved.Load(), err)
+			}
+			done <- err
+		}()
+	}
+	return func() (err error) {
+		close(enough)
+		for range all {
+			err = errors.Join(err, <-done)
+		}
+		return err
+	}
+}
+
 // hosted are manifests in which a node is the host of web.
 func hosted(t *testing.T, status string) map[string]string {
 	t.Helper()
@@ -142,28 +165,13 @@ func TestFlowsOutliveTheirHost(t *testing.T) {
 	knownTo(t, s, "a", idle)
 	knownTo(t, s, "a", busy)
 
-	enough := make(chan struct{})
-	done := make(chan error, len(busy))
 	s.Witness.Reset()
-	for i, f := range busy {
-		go func() {
-			err := f.session.Pour(ctx, up[i], enough, &f.moved)
-			if err != nil {
-				err = fmt.Errorf("%s, up: %t, seen as %s, after %d bytes: %w", f.pod, up[i], f.seen, f.moved.Load(), err)
-			}
-			done <- err
-		}()
-	}
+	poured := pour(t, busy, up)
 	allMove(t, busy)
 	require.NoError(t, s.Freeze("c"))
 	ledBy(t, s, "a")
 	allMove(t, busy)
-	close(enough)
-	var errs []error
-	for range busy {
-		errs = append(errs, <-done)
-	}
-	require.NoError(t, errors.Join(errs...))
+	require.NoError(t, poured())
 	requireAlive(t, idle)
 	requireAlive(t, busy)
 	wrong := s.Wrong(allowed(all))

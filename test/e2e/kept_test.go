@@ -90,8 +90,9 @@ func (d *datagrams) lost(t *testing.T) (n int64) {
 	return n
 }
 
-// TestKeptFlowsEnd has the host move twice. Flows of pods on other nodes stay at the former host for a while, go on at the host when
-// that time is over, or when another move begins before, and lose nothing. A flow whose pod is on the next host may lose some.
+// TestKeptFlowsEnd has the host move twice. Flows stay at the former host for a while, go on at the host when that time is over, or when
+// another move begins before, and lose nothing. Where the pod is on the former or the next host, its flow may lose the answer that is under
+// way when it goes on elsewhere: the pod's node has only one connection for both ways. If another move begins before, it may lose more.
 func TestKeptFlowsEnd(t *testing.T) {
 	s := play(t, stage.Options{API: true, Nodes: []string{"a", "b", "c"}, Config: keeping("4s")})
 	ctx := t.Context()
@@ -102,9 +103,7 @@ func TestKeptFlowsEnd(t *testing.T) {
 		var all []*datagrams
 		for _, pod := range []string{"a-p1", "b-p1"} {
 			for _, to := range outside {
-				if pod[:1] != host {
-					all = append(all, stream(t, s, pod, to))
-				}
+				all = append(all, stream(t, s, pod, to))
 			}
 		}
 		for _, d := range all {
@@ -133,9 +132,14 @@ func TestKeptFlowsEnd(t *testing.T) {
 			d.flows(t, 100)
 		}
 		for _, d := range all {
-			if lost := d.lost(t); d.pod[:1] != next { // the next host takes over its own pods' flows when they end at the former one
-				require.Zero(t, lost, "%s, %d questions", d.pod, d.asked.Load())
+			lost, most := d.lost(t), int64(0)
+			if on := d.pod[:1]; on == was || on == next {
+				if !over {
+					continue
+				}
+				most = 1
 			}
+			require.LessOrEqual(t, lost, most, "%s, %d questions; moved from %s to %s", d.pod, d.asked.Load(), was, next)
 		}
 		editNode(t, s, was, "  unschedulable: true\n", "")
 	}
@@ -154,4 +158,55 @@ func standbyIsNot(node string) func(egressv1.EgressServiceStatus) error {
 		}
 		return nil
 	}
+}
+
+// TestOwnConnectionsGoOn has connections of the former host's own pods go on by the next host once their time at the former one is over, with
+// the ports that they had, also where bytes are under way.
+func TestOwnConnectionsGoOn(t *testing.T) {
+	s := play(t, stage.Options{API: true, Nodes: []string{"a", "b", "c"}, Config: keeping("4s")})
+	ctx := t.Context()
+	host, standby := hosts(t, s)
+	if host == "c" { // which has no pod of web
+		editNode(t, s, "c", "spec:\n", "spec:\n  unschedulable: true\n")
+		e, err := s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
+			if e.Host == "c" || e.Standby == "c" || e.Standby == "" {
+				return fmt.Errorf("host %s and standby %q", e.Host, e.Standby)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		host, standby = e.Status.Host, e.Status.Standby
+		editNode(t, s, "c", "  unschedulable: true\n", "")
+	}
+	hostAt(t, s, host)
+	all := asDeployed()
+	awaitServed(t, s, all)
+	var busy []*flowSession
+	var up []bool
+	own, others := host+"-p1", other(host)+"-p1"
+	for i, sends := range []bool{true, false} {
+		for _, f := range shifted(t, s, own, others, 40001+uint16(i)) {
+			busy, up = append(busy, f), append(up, sends)
+		}
+	}
+	idle := shifted(t, s, own, others, 40000)
+	s.Witness.Reset()
+	poured := pour(t, busy, up)
+	allMove(t, busy)
+	editNode(t, s, host, "spec:\n", "spec:\n  unschedulable: true\n")
+	_, err := s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
+		if e.Host != standby || e.Standby == host {
+			return fmt.Errorf("host %s and standby %q", e.Host, e.Standby)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	for _, f := range busy {
+		knows(t, s, standby, f.seen)
+	}
+	allMove(t, busy)
+	require.NoError(t, poured())
+	requireAlive(t, busy)
+	requireAlive(t, idle)
+	requireInnocent(t, s, all)
 }

@@ -30,6 +30,7 @@ type flowCheck struct {
 	policies map[firewall.PolicyID]*firewall.Policy
 	holds    firewall.Reads
 	held     func() firewall.Reads // reads the sets of names again
+	over     HandOver              // nil: connections with SNAT are ended
 	doubt    doubt
 	lenient  bool  // any destination of the present connection may have been an address of an allowed name
 	unknown  bool  // the policy of the present connection has a set of names that cannot be read
@@ -222,14 +223,23 @@ func (a *Audit) End(ctx context.Context, d plan.DataPlane, held func() firewall.
 
 // end moves and ends connections as End does, for the endpoints in doubt.
 func (a *Audit) end(ctx context.Context, d plan.DataPlane, held func() firewall.Reads, of doubt) (ended uint, err error) {
+	return a.run(ctx, newCheck(d, held, of))
+}
+
+func newCheck(d plan.DataPlane, held func() firewall.Reads, of doubt) *flowCheck {
+	check := newFlowCheck(d)
+	check.holds, check.held, check.doubt = held(), held, of
+	return check
+}
+
+// run moves and ends the connections that a check finds.
+func (a *Audit) run(ctx context.Context, check *flowCheck) (ended uint, err error) {
 	if a.conn == nil {
 		if a.conn, err = dialConntrack(); err != nil {
 			return 0, err
 		}
 	}
-	check := newFlowCheck(d)
-	check.holds, check.held, check.doubt = held(), held, of
-	if ended, err = a.conn.endContradictions(ctx, check, of); err != nil {
+	if ended, err = a.conn.endContradictions(ctx, check); err != nil {
 		a.conn.Close() // unread parts of an answer may remain in it
 		a.conn = nil
 	}
@@ -261,11 +271,16 @@ func together(addresses int) bool {
 	return err == nil && uint64(c.Entries)*100 <= uint64(addresses-1)*uint64(c.Limit)
 }
 
-func (c *Conn) endContradictions(ctx context.Context, check *flowCheck, of doubt) (ended uint, err error) {
-	led, end, err := c.contradictions(ctx, check, of)
+func (c *Conn) endContradictions(ctx context.Context, check *flowCheck) (ended uint, err error) {
+	led, end, over, err := c.contradictions(ctx, check)
 	if err != nil {
 		return 0, fmt.Errorf("look for connections that contradict the plan: %w", err)
 	}
+	rest, err := c.handOver(ctx, check, over)
+	if err != nil {
+		return 0, fmt.Errorf("hand egress flows of this node's pods over to the host that these are steered to now: %w", err)
+	}
+	end = append(end, rest...)
 	if err := c.exchange(led); err != nil {
 		return 0, fmt.Errorf("redirect egress flows to the host that they are steered to now: %w", err)
 	}
@@ -299,17 +314,19 @@ func countEnded(end []entryChange) (ended uint, err error) {
 }
 
 // contradictions looks through the connections of the endpoints in doubt. It returns the requests that redirect those
-// that are now steered to another node, and the requests that end the others that contradict the plan.
-func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (led, end []entryChange, err error) {
+// that are now steered to another node, the requests that end the others that contradict the plan, and the flows to hand over.
+func (c *Conn) contradictions(ctx context.Context, check *flowCheck) (led, end []entryChange, over []Flow, err error) {
 	var denied []deniedConnection
-	err = c.doubted(of, func(body []byte) bool {
-		if !of.covers(body) {
+	err = c.doubted(check.doubt, func(body []byte) bool {
+		if !check.doubt.covers(body) {
 			return ctx.Err() == nil
 		}
 		if connection := DecodeConnection(body); len(check.policies) > 0 && check.denies(connection) {
 			denied = append(denied, deniedConnection{connection, deletion(body), check.bar(connection, body)})
 		} else if m, ok := check.lead(body); ok {
 			led = append(led, m)
+		} else if flow, ok := check.hands(body); ok {
+			over = append(over, flow)
 		} else if check.contradicts(DecodeConnection(body)) {
 			end = append(end, entryChange{Message: deletion(body)})
 		}
@@ -327,7 +344,7 @@ func (c *Conn) contradictions(ctx context.Context, check *flowCheck, of doubt) (
 			end = append(end, entryChange{Message: x.deletion})
 		}
 	}
-	return led, end, cmp.Or(err, ctx.Err())
+	return led, end, over, cmp.Or(err, ctx.Err())
 }
 
 // deniedConnection is a connection that no rule allowed when it was listed. It may be newer than the sets of names that were read then, so

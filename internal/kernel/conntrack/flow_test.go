@@ -449,6 +449,60 @@ func TestFlowsAreLedOn(t *testing.T) {
 	})
 }
 
+// TestConnectionsAreHandedOver ends the time for which flows of local pods leave here: entries of TCP connections that the next host has are
+// steered there before the plan without that time is in force, and those of other flows are removed.
+func TestConnectionsAreHandedOver(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		pod, ingress := addr(l.Pods[0]), addr(l.Ingress)
+		left := func(proto uint8, port uint16) Flow {
+			return Flow{
+				Proto: proto, Src: netip.AddrPortFrom(pod, port), Dst: netip.AddrPortFrom(addr(l.Remote), 443),
+				SNAT: netip.AddrPortFrom(ingress, port+100), Path: 2, State: TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
+			}
+		}
+		goesOn, refused, datagrams := left(unix.IPPROTO_TCP, 1), left(unix.IPPROTO_TCP, 2), left(unix.IPPROTO_UDP, 3)
+		_, err := l.inject(l.r1, Injection{}, goesOn, refused, datagrams)
+		require.NoError(t, err)
+		kept := plan.DataPlane{
+			Marks: l.marks,
+			Paths: []plan.Path{
+				{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
+				{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "next"}},
+			},
+			Endpoints: sorted.Of(plan.Endpoint{Addr: pod, Path: 4, Source: pod, Kept: plan.Way{Path: 2, Source: ingress}}),
+		}
+		over := kept
+		over.Endpoints = sorted.Of(plan.Endpoint{Addr: pod, Path: 4, Source: pod})
+		var handed []Flow
+		hand := func(_ context.Context, flows []Flow) []Flow {
+			handed = flows
+			return []Flow{flows[slices.IndexFunc(flows, func(f Flow) bool { return f.Src == goesOn.Src })]}
+		}
+		entries := func() (all []Flow) {
+			require.NoError(t, l.r1.Do(func() error {
+				return dumpEntries(t.Context(), l.marks, func(e Entry) bool {
+					e.Path, e.Timeout = l.marks.Path(e.Mark), 1000
+					all = append(all, e.Flow)
+					return true
+				})
+			}))
+			return all
+		}
+		var a Audit
+		require.NoError(t, l.r1.Do(func() error { return a.EndKept(t.Context(), &kept, &kept, hand) }))
+		require.Empty(t, handed, "the plan keeps them")
+		require.NoError(t, l.r1.Do(func() error { return a.EndKept(t.Context(), &kept, &over, hand) }))
+		require.ElementsMatch(t, []netip.AddrPort{goesOn.Src, refused.Src}, []netip.AddrPort{handed[0].Src, handed[1].Src})
+		goesOn.Path, goesOn.SNAT = 4, goesOn.Src
+		require.Equal(t, []Flow{goesOn}, entries())
+
+		_, err = l.inject(l.r1, Injection{}, refused)
+		require.NoError(t, err)
+		require.NoError(t, l.r1.Do(func() error { return a.EndKept(t.Context(), &kept, &over, nil) }))
+		require.Equal(t, []Flow{goesOn}, entries(), "flows are not handed over")
+	})
+}
+
 // TestUnansweredFlowKeepsItsPath repeats a query that was steered to another node, after the pod's packets are to leave
 // here and before the flow is ended: the query must not leave here with the source bound before.
 func TestUnansweredFlowKeepsItsPath(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -31,18 +32,67 @@ func (f *flowCheck) lead(body []byte) (c entryChange, ok bool) {
 	return c, true
 }
 
+// HandOver sends flows of this node's pods to the host that these pods are steered to now, and waits until that host had time to make their
+// entries. It returns the flows that it sent.
+type HandOver func(context.Context, []Flow) []Flow
+
 // EndKept moves or ends connections on a way that only the plan in force keeps, where new connections of the endpoint have the same way in
 // both plans. Call it before the next plan comes into force: the rules of both plans permit the result. End alone is late: the new rules
 // drop packets of these connections until it has run.
-func (a *Audit) EndKept(ctx context.Context, before, next *plan.DataPlane) error {
+//
+// A TCP connection that left this node with SNAT goes on by the host if that has its entry first: otherwise it would get another port
+// there.
+func (a *Audit) EndKept(ctx context.Context, before, next *plan.DataPlane, over HandOver) error {
 	of := keptOnlyBefore(before, next)
 	if of.none() {
 		return nil
 	}
 	d := *next
 	d.Policies = nil // not in force yet
-	_, err := a.end(ctx, d, noNames, of)
+	check := newCheck(d, noNames, of)
+	check.over = over
+	_, err := a.run(ctx, check)
 	return err
+}
+
+// hands returns the TCP connection of a local pod that left this node with SNAT and contradicts the plan, since the pod is steered to a
+// host now; ok is false if the entry is another one.
+func (f *flowCheck) hands(body []byte) (flow Flow, ok bool) {
+	if f.over == nil {
+		return flow, false
+	}
+	e, ok := DecodeEntry(body)
+	if !ok || e.Proto != unix.IPPROTO_TCP {
+		return flow, false
+	}
+	flow, ok = e.flow(f.Marks)
+	to, steered := f.steered(flow.Src.Addr())
+	return flow, ok && steered && f.networks[flow.Path] && !f.accepts(&to, plan.Way{Path: flow.Path, Source: flow.SNAT.Addr()})
+}
+
+// handOver hands flows over to the hosts that their pods are steered to, and replaces their entries by ones that steer them there. It
+// returns the requests that end the others.
+func (c *Conn) handOver(ctx context.Context, check *flowCheck, flows []Flow) (end []entryChange, err error) {
+	if len(flows) == 0 {
+		return nil, nil
+	}
+	sent := map[Flow]bool{}
+	for _, f := range check.over(ctx, flows) {
+		sent[f] = true
+	}
+	var replace []entryChange
+	for _, f := range flows {
+		removal := entryChange{Message: f.about(vnl.IPCTNL_MSG_CT_DELETE, 0)}
+		if !sent[f] {
+			end = append(end, removal)
+			continue
+		}
+		to, _ := check.steered(f.Src.Addr())
+		steered := f
+		steered.Path, steered.SNAT = to.Path, f.Src
+		replace = append(replace, removal, entryChange{Message: steered.creation(check.Marks)})
+	}
+	return end, c.exchange(replace) // a packet between deletion and creation has made the entry itself
 }
 
 // keptOnlyBefore returns the endpoints of which the next plan changes only the kept way.
