@@ -233,6 +233,9 @@ func keyOf(o metav1.Object) Key { return Key{o.GetNamespace(), o.GetName()} }
 // mostFindings bounds the problems of one object. Further ones appear when these are corrected.
 const mostFindings = 10
 
+// Few returns the first problems of one object, as many as are reported.
+func Few(problems []Problem) []Problem { return problems[:min(len(problems), mostFindings)] }
+
 // findings collects the problems of one object.
 type findings struct {
 	kind, object string

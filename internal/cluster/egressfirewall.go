@@ -70,7 +70,7 @@ func DecodeEgressFirewall(
 	for i, data := range rules {
 		rule := firewallDecoder{field: fmt.Sprintf("spec.egress[%d]", i), decode: decode, to: &o.Spec.Egress[i]}
 		if rule.rule(data); len(rule.problems) > 0 {
-			problems, unread[i] = append(problems, rule.problems...), rule.unread
+			problems, unread[i] = Few(append(problems, rule.problems...)), rule.unread
 		}
 	}
 	key, e, found, ok := FromEgressFirewall(&o, unread)
@@ -78,7 +78,7 @@ func DecodeEgressFirewall(
 		fault.Message += ": until then every connection to outside of the cluster is denied"
 		found, e = append(found, *fault), DenyAll()
 	}
-	return key, e, append(problems, found...), ok
+	return key, e, Few(append(found, problems...)), ok // first why the object as a whole cannot be read
 }
 
 // firewallRules returns the rules in a spec, or why they cannot be read.

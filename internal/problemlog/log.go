@@ -38,14 +38,31 @@ type subject struct {
 }
 
 func subjectOf(p *cluster.Problem) (s subject, namespace string) {
-	s = subject{kind: p.Kind, object: p.Object, reason: p.Reason}
-	switch p.Kind {
-	case "EgressService", "Service", "EndpointSlice", "Pod":
-		namespace, _, _ = strings.Cut(p.Object, "/")
-	default:
+	s, namespace = subject{kind: p.Kind, object: p.Object, reason: p.Reason}, namespaceOf(p)
+	if namespace == "" {
 		s.text = p.Error()
 	}
 	return s, namespace
+}
+
+// namespaceOf returns the namespace of a problem's object; empty: the object has none, or is the configuration or a part of the node,
+// whose name may be a path.
+func namespaceOf(p *cluster.Problem) string {
+	namespace, _, found := strings.Cut(p.Object, "/")
+	if !found || !ofTenant(p.Kind) {
+		return ""
+	}
+	return namespace
+}
+
+// ofTenant reports whether the owner of a namespace may write objects of this kind. An EgressIP is of none: its name has no namespace.
+func ofTenant(kind string) bool {
+	for k := range cluster.Kind(cluster.Kinds) {
+		if kind == k.String() {
+			return true
+		}
+	}
+	return kind == "Service" || kind == "EndpointSlice" || kind == "Pod"
 }
 
 // value distinguishes the problems of a subject. It ignores how many more values a problem counts.

@@ -98,6 +98,30 @@ func TestProblemsHaveABound(t *testing.T) {
 	}
 }
 
+// The owner of a namespace who changes any of its objects in a loop fills no log. An object without a namespace has no limit.
+func TestObjectsOfANamespaceShareALimit(t *testing.T) {
+	kinds := []string{"Service", "EndpointSlice", "Pod"}
+	for kind := range cluster.Kind(cluster.Kinds) {
+		kinds = append(kinds, kind.String())
+	}
+	const times = 4 * linesAtOnce
+	logged := func(kind, object string) int {
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		var l Log
+		for i := range times {
+			p := cluster.Problem{Kind: kind, Object: object, Value: fmt.Sprint(i), Reason: cluster.ReasonInvalidValue}
+			l.Update(logger, time.Unix(1000, 0), nil, []cluster.Problem{p}, nil)
+		}
+		return strings.Count(log.String(), "\n")
+	}
+	for _, kind := range kinds {
+		require.LessOrEqual(t, logged(kind, "tenant/default"), linesAtOnce+1, kind)
+	}
+	require.Greater(t, logged("EgressIP", "web"), times)
+	require.Greater(t, logged("Config", "conf/egressway.yaml"), times, "a path has no namespace")
+}
+
 // A problem that says something else of the same field is another one.
 func TestAnotherMessageIsLogged(t *testing.T) {
 	var log bytes.Buffer

@@ -362,3 +362,20 @@ func TestBadEgressFirewalls(t *testing.T) {
 		})
 	}
 }
+
+// TestBadPoliciesHaveABound reads policies of a thousand rules that cannot be decoded: a few of them are reported.
+func TestBadPoliciesHaveABound(t *testing.T) {
+	spec := []byte(`{"egress": [` + strings.Repeat("7, ", 999) + `7]}`)
+	c := newTold(t)
+	for kind, key := range map[cluster.Kind]cluster.Key{cluster.KindEgressQoS: qosKey, cluster.KindEgressFirewall: firewallKey} {
+		o := &custom.Object{Spec: spec}
+		o.Namespace, o.Name = key.Namespace, key.Name
+		var problems []cluster.Problem
+		if kind == cluster.KindEgressQoS {
+			problems = c.trimEgressQoS(o).problems
+		} else {
+			problems = c.trimEgressFirewall(o).problems
+		}
+		require.Equal(t, 10, len(problems), "%s", kind)
+	}
+}

@@ -114,7 +114,7 @@ func (s *source) trimEgressQoS(r *custom.Object) (x object[cluster.Key, cluster.
 	key, q, found, ok := cluster.FromEgressQoS(&o, unread)
 	q.Meta = s.metaOf(r)
 	x.key, x.value, x.ok = key, q, ok
-	x.problems = append(x.problems, found...)
+	x.problems = cluster.Few(append(found, x.problems...))
 	return x
 }
 

@@ -41,7 +41,7 @@ func (r *reading) egressQoS(d *document) {
 		r.intoStrictly(d, &egressv1.EgressQoS{}) // reports fields that it does not have
 	}
 	key, q, found, ok := cluster.FromEgressQoS(&o, unread)
-	if problems = append(problems, found...); ok {
+	if problems = cluster.Few(append(found, problems...)); ok {
 		r.claim(d, egressQoS{key, q}, problems...)
 	} else {
 		r.report(d, problems...)
