@@ -242,8 +242,9 @@ func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (prob
 		problems = append(problems, cluster.Problem{
 			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
 			Message: fmt.Sprintf("%s: this node neither watches other nodes nor answers them: "+
-				"packets of pods that should be steered from or to this node are dropped, "+
-				"unless they were steered so before; another port, or enabled: false on all nodes, may be right", err),
+				"packets of pods that should be steered from or to this node are dropped, except where they were steered so before: "+
+				"that continues without a watch, after a start of the daemon or the speaker for a short time only; "+
+				"another port, or enabled: false on all nodes, may be right", err),
 		})
 	}
 	return problems

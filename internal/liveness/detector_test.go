@@ -96,6 +96,19 @@ func TestDetector(t *testing.T) {
 				View{Watched: map[string]bool{"a": false, "b": false}, Heard: nodes("a", "b"), Answering: nodes(), Isolated: true},
 			},
 		},
+		"all sessions are gone, as after a reload with a port that cannot be bound": {
+			{0, []bfd.Session{watched("a"), watched("b")}, View{Watched: map[string]bool{"a": true, "b": true}, Heard: nodes("a", "b"), Answering: nodes("a", "b")}},
+			{
+				time.Second,
+				[]bfd.Session{failed("a", time.Second), watched("b")},
+				View{
+					Watched: map[string]bool{"a": false, "b": true}, Heard: nodes("a", "b"), Dead: nodes("a"), Answering: nodes("b"),
+					Failed: []Failure{{Node: "a", Silent: detection}},
+				},
+			},
+			{2 * time.Second, nil, View{Heard: nodes("a", "b"), Answering: nodes("b"), Returned: []string{"a"}}},
+			{time.Hour, nil, View{Heard: nodes("a", "b"), Answering: nodes("b")}},
+		},
 		"nodes answer one after another after an isolation": {
 			{0, []bfd.Session{watched("a"), watched("b")}, View{Watched: map[string]bool{"a": true, "b": true}, Heard: nodes("a", "b"), Answering: nodes("a", "b")}},
 			{
