@@ -81,8 +81,8 @@ func familyOf(afi uint16) int {
 	return 0
 }
 
-// limit ends the sessions with peers that send more routes of a family than they may. They stay down until their
-// configuration changes.
+// limit ends the sessions with peers that send more routes of a family than they may. They stay down until a parameter of
+// the session changes: another filter would change nothing, as it comes after the limit.
 func (s *speaker) limit(ctx context.Context) error {
 	for _, addr := range s.suspects() {
 		s.countOf(addr.String())

@@ -282,7 +282,7 @@ func segmentsTake[S bgp.AsPathParamInterface](segments []S) (sum int) {
 	return sum
 }
 
-// close ends a session until its configuration changes.
+// close ends a session until one of its parameters changes.
 func (s *speaker) close(ctx context.Context, addr netip.Addr, why string) error {
 	s.mu.Lock()
 	if st := s.states[addr]; st != nil {

@@ -24,7 +24,7 @@ type Session struct {
 	ASN     uint32     `json:"asn"`              // of the peer: configured, or as received in its OPEN
 	State   string     `json:"state"`            // waiting, idle, connect, active, opensent, openconfirm, established
 	Up      bool       `json:"up,omitempty"`     // established, and not with a peer of the wrong AS or over its limit
-	// We ended it because the peer sent too much: until its configuration changes, or for a while if it was for memory.
+	// We ended it because the peer sent too much: until a parameter of the session changes, or for a while if it was for memory.
 	Ended     bool            `json:"ended,omitempty"`
 	Since     time.Time       `json:"since,omitzero"`      // when the state began
 	Families  []config.Family `json:"families,omitempty"`  // that both ends offered
@@ -204,7 +204,7 @@ type sessionState struct {
 	asn       uint32        // the peer's, known once it was established
 	families  []config.Family
 	overLimit bool      // ended for sending too much; lastError has the reason
-	lapses    time.Time // when overLimit ends; zero: when its configuration changes
+	lapses    time.Time // when overLimit ends; zero: when a parameter of the session changes
 	suspect   bool      // the peer may exceed its limit
 	received  received
 	updates   uint64 // UPDATEs that the peer made GoBGP queue, as of the last count: those that it sent, and the answers to refreshes

@@ -344,7 +344,8 @@ type Peer struct {
 	AddressFamilies []Family `yaml:"addressFamilies" json:"addressFamilies,omitempty"`
 	// most routes of a family that the peer may send, before `receive` filters them; the limit for routes with our AS
 	// in their path, such as nodes' announcements that come back, is ten times as high. Above it the session ends
-	// until the peer's configuration changes or the speaker restarts
+	// until `maxPrefixes` or another key that resets the session changes (AS numbers, addresses, port, timers, TTL,
+	// password, families), or the speaker restarts. `receive`, `advertise` and `bfdProfile` reset no session
 	MaxPrefixes uint32 `yaml:"maxPrefixes" json:"maxPrefixes,omitempty"`
 	// routes that are learned. Never learned: cluster, node and loopback ranges, and prefixes inside a subnet of this
 	// node. Learned only if listed exactly: a prefix around an address outside of these subnets that another node, a

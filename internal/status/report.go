@@ -136,7 +136,7 @@ type Session struct {
 	ASN     uint32     `json:"asn"`
 	State   string     `json:"state"`
 	Up      bool       `json:"up"`
-	// Ended reports that we ended the session because the peer sent too much: until its configuration changes, or for a
+	// Ended reports that we ended the session because the peer sent too much: until a parameter of it changes, or for a
 	// while if it was for memory.
 	Ended     bool            `json:"ended,omitempty"`
 	Since     time.Time       `json:"since,omitzero"`
