@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,9 +82,23 @@ func TestMetricsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	require.Equal(t, metrics(text, `(?m)^# TYPE (egressway_\S+)`), metrics(doc, "(?m)^\\| `(egressway_[a-z0-9_]+)` \\|"))
+	require.ElementsMatch(t, kernel.Drifts(), listed[kernel.Drift](t, doc, "egressway_drift_repaired_total", "kind"))
+	appliers := append(kernel.Appliers(), ApplyBGP, ApplyConnections)
+	require.ElementsMatch(t, appliers, listed[kernel.Applier](t, doc, "egressway_apply_duration_seconds", "applier"))
 	for _, why := range ruleset.Drops() {
 		require.Contains(t, string(doc), "| `"+string(why)+"` |")
 	}
+}
+
+// listed returns the values of a label that docs/metrics.md lists for a metric, without what is said of them in parentheses.
+func listed[V ~string](t *testing.T, doc []byte, metric, label string) (all []V) {
+	t.Helper()
+	row := regexp.MustCompile("(?m)^\\| `" + metric + "` \\|[^|]*\\| `" + label + "`: ([^|]*) \\|").FindSubmatch(doc)
+	require.NotNil(t, row, "the row of %s", metric)
+	for value := range strings.SplitSeq(regexp.MustCompile(` \([^)]*\)`).ReplaceAllString(string(row[1]), ""), ", ") {
+		all = append(all, V(value))
+	}
+	return all
 }
 
 // TestCountersThatFail: why the kernel's counters cannot be read stands in the log, the metrics have no room for it.
