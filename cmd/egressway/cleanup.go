@@ -58,6 +58,9 @@ Exit codes: 0 no object of ours is left; 1 an error: a daemon runs, or an object
 				return err
 			}
 			defer node.Close()
+			node.OnLeftOut(func(route string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "left out %s: the main table has a default route, which the node keeps\n", route)
+			})
 			if err := node.Cleanup(cmd.Context(), plan.Marks{Mask: conf.Marks.Mask}); err != nil {
 				return errors.Join(errors.New("not everything could be removed"), err)
 			}

@@ -149,6 +149,9 @@ func Run(ctx context.Context, log *slog.Logger, configFile string, c *config.Con
 	} else if err != nil {
 		log.Warn("cannot check this node for another program that serves EgressServices", "error", err)
 	}
+	node.OnLeftOut(func(route string) {
+		log.Warn("left a default route of a released interface out of the main table, which has one", "route", route)
+	})
 	a := &Agent{
 		log: log, configFile: configFile, kernel: node, flows: flows.New(log, c.Node, marks(c)), status: status.New(version, c.Node),
 		awake: make(chan struct{}, 1), drifted: make(chan struct{}, 1), config: c, started: time.Now(),

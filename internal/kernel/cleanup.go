@@ -14,7 +14,7 @@ import (
 
 // cleanup removes every rule, route and link of ours from this node and frees the interfaces that we enslaved. It finds
 // them by their marks, so it needs no configuration.
-func cleanup(ctx context.Context, h *netlink.Handle) error {
+func cleanup(ctx context.Context, h *netlink.Handle, vrfs *link.VRFs) error {
 	var own route.Socket // each call opens its own socket
 	return errors.Join(
 		link.RemoveOnLink(ctx, h, sorted.List[plan.OnLink]{}),
@@ -22,6 +22,6 @@ func cleanup(ctx context.Context, h *netlink.Handle) error {
 		own.PruneRoutes(ctx, nil),
 		link.ApplyTunnel(ctx, h, nil),
 		link.PruneVLANs(ctx, h, nil),
-		new(link.VRFs).Prune(ctx, h, nil),
+		vrfs.Prune(ctx, h, nil),
 	)
 }

@@ -39,7 +39,7 @@ func TestCleanup(t *testing.T) {
 	require.NoError(t, addRules(ctx, []plan.Rule{{Priority: 799, Mark: 0x800000, Mask: 0x800000, Unreachable: true}}))
 	require.Contains(t, netns.IP(t, "link show eth2"), "master vrf-blue")
 
-	require.NoError(t, cleanup(ctx, h))
+	require.NoError(t, cleanup(ctx, h, new(link.VRFs)))
 	require.Equal(t, before, netns.State(t))
-	netns.Quiet(t, func() error { return cleanup(ctx, h) })
+	netns.Quiet(t, func() error { return cleanup(ctx, h, new(link.VRFs)) })
 }

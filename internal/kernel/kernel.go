@@ -197,6 +197,10 @@ func (n *Node) EndContradictions(ctx context.Context, d plan.DataPlane) (ended u
 // OnNames sets the source of what a set of names holds when a plan makes it. Apply calls it.
 func (n *Node) OnNames(contents func(ruleset.NameSet) []nft.NameElement) { n.nft.Names = contents }
 
+// OnLeftOut has f called for each default route of a released interface that the main table does not get, because it has one of that
+// family. Apply and Cleanup call it.
+func (n *Node) OnLeftOut(f func(route string)) { n.vrfs.LeftOut = f }
+
 // WriteNames writes addresses of DNS names into sets of the plan in force, see nft.Table. Any goroutine may call it.
 func (n *Node) WriteNames(all []nft.NameElement) error { return n.nft.WriteNames(all) }
 
@@ -261,7 +265,7 @@ func (n *Node) Cleanup(ctx context.Context, m plan.Marks) error {
 	if err := n.nft.Free(); err != nil {
 		return err // a running daemon would recreate everything
 	}
-	if err := cleanup(ctx, n.links); err != nil {
+	if err := cleanup(ctx, n.links, &n.vrfs); err != nil {
 		return err
 	}
 	if err := n.audit.EndAll(ctx, m); err != nil {

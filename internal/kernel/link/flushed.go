@@ -13,6 +13,7 @@ import (
 
 	"github.com/egressway/egressway/internal/kernel/nl"
 	"github.com/egressway/egressway/internal/kernel/route"
+	"github.com/egressway/egressway/internal/plan"
 )
 
 // MainTable is the main routing table.
@@ -77,6 +78,19 @@ func (f flushed) restoreRoutes(ctx context.Context, device int, from, to uint32)
 		}
 	}
 	return errs
+}
+
+// takeDefaults removes and returns the default routes of a table, of the given families.
+func (f *flushed) takeDefaults(table uint32, of plan.Families) (taken []nl.Message) {
+	f.routes = slices.DeleteFunc(f.routes, func(m nl.Message) bool {
+		k := keyOfMessage(m)
+		takes := k.Table == table && k.Dst.Bits() == 0 && (k.Dst.Addr().Is4() && of.IPv4 || k.Dst.Addr().Is6() && of.IPv6)
+		if takes {
+			taken = append(taken, m)
+		}
+		return takes
+	})
+	return taken
 }
 
 // listAddresses lists a device's global IPv6 addresses that neither router advertisements nor the kernel restore, as

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel/nl"
+	"github.com/egressway/egressway/internal/kernel/route"
 	"github.com/egressway/egressway/internal/plan"
 )
 
@@ -39,7 +40,8 @@ func newLinkAttrs(name string) netlink.LinkAttrs {
 // VRFs applies VRF devices. It remembers the addresses and routes of enslaved interfaces: if another program deletes
 // the VRF under them, the kernel flushes these.
 type VRFs struct {
-	seen map[int]flushed // by index of the interface
+	seen    map[int]flushed    // by index of the interface
+	LeftOut func(route string) // called for each default route that Prune left out of the main table; nil: nothing is
 }
 
 // VRFResult is the outcome of VRFs.Apply.
@@ -164,10 +166,9 @@ func (v *VRFs) releasePorts(
 		if stays(a, d, masters[a.Name]) || ctx.Err() != nil {
 			continue
 		}
-		if err := release(h, l, d); err != nil {
+		if err := v.release(h, l, d); err != nil {
 			errs = append(errs, fmt.Errorf("release %s: %w", a.Name, err))
 		}
-		delete(v.seen, a.Index)
 	}
 	return errs
 }
@@ -247,11 +248,16 @@ func (v *VRFs) remember(h *netlink.Handle, index int, vrf *netlink.Vrf, standing
 	if link, err := h.LinkByIndex(index); err != nil || link.Attrs().MasterIndex != vrf.Index {
 		return errors.New("its VRF vanished meanwhile")
 	}
+	v.keep(index, standing)
+	return nil
+}
+
+// keep has the next enslave of an interface restore these addresses and routes.
+func (v *VRFs) keep(index int, f flushed) {
 	if v.seen == nil {
 		v.seen = map[int]flushed{}
 	}
-	v.seen[index] = standing
-	return nil
+	v.seen[index] = f
 }
 
 // setMaster marks an interface and makes it a port of a VRF. The mark comes first: a mark without a master does no
@@ -268,23 +274,62 @@ func setMaster(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
 	return nil
 }
 
-// release undoes enslave. vrf is nil if the interface is no longer a port of a VRF.
-func release(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
-	var errs []error
-	if vrf != nil {
-		standing, err := readFlushed(link.Attrs().Index)
-		if err != nil {
-			return err
-		}
-		if err := h.LinkSetNoMaster(link); err != nil {
-			return fmt.Errorf("set no master: %w", err)
-		}
-		errs = append(errs, standing.restore(link.Attrs().Index, vrf.Table, MainTable))
+// release undoes enslave. vrf is nil if the interface is no longer a port of a VRF. Its static routes move from the VRF's table to the main
+// one, except default routes of a family of which that has one: they would take the node's own packets.
+func (v *VRFs) release(h *netlink.Handle, link netlink.Link, vrf *netlink.Vrf) error {
+	a := link.Attrs()
+	delete(v.seen, a.Index)
+	if vrf == nil {
+		return unmark(h, link)
 	}
+	standing, err := readFlushed(a.Index)
+	if err != nil {
+		return err
+	}
+	has, err := route.ReadDefaults(MainTable)
+	if err != nil {
+		return fmt.Errorf("list default routes of the main table: %w", err)
+	}
+	if err := h.LinkSetNoMaster(link); err != nil {
+		return fmt.Errorf("set no master: %w", err)
+	}
+	v.leaveOut(standing.takeDefaults(vrf.Table, has), a, vrf.Table)
+	return errors.Join(standing.restore(a.Index, vrf.Table, MainTable), unmark(h, link))
+}
+
+// unmark removes the mark of setMaster.
+func unmark(h *netlink.Handle, link netlink.Link) error {
+	var errs []error
 	for _, mark := range enslavedMarks(link.Attrs()) {
 		errs = append(errs, h.LinkDelAltName(link, mark))
 	}
 	return errors.Join(errs...)
+}
+
+// leaveOut reports routes of an interface that the main table does not get. The VRF that the interface joins next gets them: it may be the
+// same one, made again.
+func (v *VRFs) leaveOut(routes []nl.Message, of *netlink.LinkAttrs, table uint32) {
+	for i, m := range routes {
+		if v.LeftOut != nil {
+			v.LeftOut(defaultText(m, of))
+		}
+		routes[i].Body = inTable(m.Body, table, MainTable)
+	}
+	if len(routes) > 0 {
+		v.keep(of.Index, flushed{routes: routes})
+	}
+}
+
+// defaultText names a default route by an interface for people.
+func defaultText(m nl.Message, by *netlink.LinkAttrs) string {
+	r, _ := route.DecodeRoute(m.Body)
+	text := r.Dst.String()
+	for _, l := range r.Legs {
+		if l.Device == by.Index && l.Gateway.IsValid() {
+			text += " via " + l.Gateway.String()
+		}
+	}
+	return text + " dev " + by.Name
 }
 
 // setUp sets a link up unless it is up already.

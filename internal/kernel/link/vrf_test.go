@@ -101,6 +101,36 @@ func TestVRFAdopted(t *testing.T) {
 	require.Equal(t, before, netns.State(t), "only what we enslaved is freed, no VRF of others goes")
 }
 
+// TestVRFReleased releases an interface whose VRF has default routes: the main table gets that of the family of which it has none. A VRF
+// that is made again gets the other one back.
+func TestVRFReleased(t *testing.T) {
+	h, v := netns.Enter(t), new(VRFs)
+	var left []string
+	v.LeftOut = func(route string) { left = append(left, route) }
+	netns.Uplink(t, "eth0", "10.0.0.2/24")
+	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")
+	netns.IP(t, "route add default via 10.0.0.1 proto dhcp metric 100")
+	in := func(table uint32) []plan.VRF {
+		return []plan.VRF{{Name: "vrf-red", Table: table, Create: true, Interfaces: []string{"eth1"}}}
+	}
+	require.NoError(t, v.Apply(t.Context(), h, in(1001)).Err())
+	netns.IP(t, "route add default via 10.1.0.1 vrf vrf-red", "route add 192.0.2.0/24 via 10.1.0.1 vrf vrf-red",
+		"-6 route add default via 2001:db8:1::1 vrf vrf-red")
+
+	require.NoError(t, v.Prune(t.Context(), h, nil))
+	require.Equal(t, []string{"0.0.0.0/0 via 10.1.0.1 dev eth1"}, left)
+	main := netns.IP(t, "route show table main")
+	require.Contains(t, main, "default via 10.0.0.1 dev eth0 proto dhcp metric 100")
+	require.NotContains(t, main, "default via 10.1.0.1", "the node's own packets would leave by it")
+	require.Contains(t, main, "192.0.2.0/24 via 10.1.0.1 dev eth1")
+	require.Contains(t, netns.IP(t, "-6 route show table main"), "default via 2001:db8:1::1 dev eth1")
+
+	require.NoError(t, v.Apply(t.Context(), h, in(1002)).Err(), "the configured table is another one now")
+	require.Contains(t, netns.IP(t, "route show table 1002"), "default via 10.1.0.1 dev eth1")
+	require.Contains(t, netns.IP(t, "-6 route show table 1002"), "default via 2001:db8:1::1 dev eth1")
+	require.Contains(t, netns.IP(t, "route show table main"), "default via 10.0.0.1 dev eth0 proto dhcp metric 100")
+}
+
 func TestVRFDeletedByOthers(t *testing.T) {
 	h, v := netns.Enter(t), new(VRFs)
 	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")

@@ -30,15 +30,23 @@ func ReadAllRouted(ctx context.Context, tables []uint32) (map[uint32]plan.Famili
 }
 
 // ReadRouted returns the families for which a table has a usable route.
-func ReadRouted(table uint32) (plan.Families, error) {
+func ReadRouted(table uint32) (plan.Families, error) { return readFamilies(table, (*Entry).leads) }
+
+// ReadDefaults returns the families for which a table has a default route, usable or not.
+func ReadDefaults(table uint32) (plan.Families, error) {
+	return readFamilies(table, func(r *Entry) bool { return r.Dst.Bits() == 0 })
+}
+
+// readFamilies returns the families for which a table has such a route.
+func readFamilies(table uint32, such func(*Entry) bool) (plan.Families, error) {
 	return nl.Retry(func() (f plan.Families, err error) {
 		for _, family := range []struct {
 			number uint8
-			routed *bool
+			found  *bool
 		}{{unix.AF_INET, &f.IPv4}, {unix.AF_INET6, &f.IPv6}} {
 			err := dumpRoutes(family.number, table, 0, func(r *Entry) bool {
-				*family.routed = r.leads()
-				return !*family.routed
+				*family.found = such(r)
+				return !*family.found
 			})
 			if err != nil {
 				return f, err
