@@ -298,6 +298,40 @@ func TestOutsiderOfNoConnection(t *testing.T) {
 	}
 }
 
+// TestUplinkGetsAnAddress gives the uplink of a VRF an address, while a pod leaves with that of the VRF device. The guard passes the pod's
+// packets with the uplink's address only, so its connection has to end.
+func TestUplinkGetsAnAddress(t *testing.T) {
+	l := newUplinkLab(t)
+	l.node.Run("ip link add vrf-green type vrf table 1001", "ip link set vrf-green up", "ip addr add 192.0.2.1/32 dev vrf-green",
+		"ip addr flush dev eth4", "ip link set eth4 master vrf-green", "ip route add default dev eth4 table 1001",
+		"for d in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $d; done")
+	l.green.Run("ip route add 192.0.2.1/32 dev eth0")
+	l.s.Config.Networks[1] = config.Network{Name: "green", VRF: "vrf-green"}
+	masqueraded := cluster.EgressService{Network: "green", SourceIPBy: cluster.SourceIPByNetwork}
+	l.s.Objects.EgressServices = l.s.Objects.EgressServices.With(uplinkWeb, masqueraded)
+	apply := func() (ended uint) {
+		require.NoError(t, l.node.Do(func() (err error) {
+			l.s.Facts, err = l.kernel.Facts(t.Context(), 1001)
+			return err
+		}))
+		return l.apply(election.Choice{Host: cluster.AllHosts})
+	}
+	heard := l.listen(l.green, "198.51.100.10:9")
+	pod := dial(t, l.pods, "10.244.1.11", "198.51.100.10:9")
+	says := func(text string) {
+		_, err := pod.Write([]byte(text))
+		require.NoError(t, err)
+	}
+	apply()
+	says("one")
+	require.Equal(t, "one from 192.0.2.1", next(heard))
+	l.node.Run("ip addr add 10.4.0.1/24 dev eth4")
+	require.EqualValues(t, 1, apply())
+	says("two")
+	require.Equal(t, "two from 10.4.0.1", next(heard))
+	require.Zero(t, apply())
+}
+
 const (
 	flagFIN = 0x01
 	flagSYN = 0x02

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -106,7 +107,7 @@ func (f *flowCheck) accepts(e *plan.Endpoint, way plan.Way) bool {
 	return e.Path == way.Path && !e.Source.IsValid() && f.ownOf(way.Path)[way.Source]
 }
 
-// OwnOf returns the addresses that masqueraded flows of a network leave with: those of its devices. Flows of the
+// ownOf returns the addresses that masqueraded flows of a network leave with: those of its devices. Flows of the
 // default network may leave by any device. Ingress IPs are left out: with IPVS one may be assigned to a device.
 func (f *flowCheck) ownOf(id plan.PathID) map[netip.Addr]bool {
 	if own, known := f.own[id]; known {
@@ -127,16 +128,21 @@ func (f *flowCheck) ownOf(id plan.PathID) map[netip.Addr]bool {
 	return own
 }
 
-// deviceAddresses reads the addresses of a path's devices. A device that is gone has no addresses.
+// deviceAddresses reads the addresses of a path's devices. A device that is gone has no addresses. Those of a VRF device are left out:
+// where flows leave with one of them, the plan names it as their source, and the guard passes it for no others.
 func deviceAddresses(p plan.Path) (all []netip.Addr) {
 	var addrs []net.Addr
 	if p.Default() {
 		addrs, _ = net.InterfaceAddrs()
 	}
 	for _, name := range p.Devices {
-		if d, err := net.InterfaceByName(name); err == nil {
-			of, _ := d.Addrs()
-			addrs = append(addrs, of...)
+		d, err := netlink.LinkByName(name)
+		if err != nil || d.Type() == "vrf" {
+			continue
+		}
+		of, _ := netlink.AddrList(d, netlink.FAMILY_ALL)
+		for _, a := range of {
+			addrs = append(addrs, a.IPNet)
 		}
 	}
 	for _, a := range addrs {

@@ -61,6 +61,18 @@ func TestConnectionsThatContradictThePlan(t *testing.T) {
 	}
 }
 
+// TestOwnAddresses reads the addresses that masqueraded flows may leave with: those of uplinks, not those of their VRF device.
+func TestOwnAddresses(t *testing.T) {
+	netns.Enter(t)
+	netns.Uplink(t, "eth1", "10.1.0.11/24")
+	netns.IP(t, "link add vrf-red type vrf table 1001", "link set vrf-red up", "addr add 192.0.2.1/32 dev vrf-red",
+		"link set eth1 master vrf-red")
+	red := plan.PathKey{Kind: plan.PathNetwork, Name: "red"}
+	got := deviceAddresses(plan.Path{ID: 2, Key: red, Devices: []string{"eth1", "eth9", "vrf-red"}})
+	require.Contains(t, got, addr("10.1.0.11"))
+	require.NotContains(t, got, addr("192.0.2.1"))
+}
+
 // TestDoubtOfPlansBetween puts a plan into force that no connection was compared with, and then the previous plan
 // again.
 func TestDoubtOfPlansBetween(t *testing.T) {
