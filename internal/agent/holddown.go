@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -98,8 +99,8 @@ func (a *Agent) ask(ctx context.Context) {
 }
 
 // unsure returns the devices on which this node must not answer for addresses of EgressIPs, because it does not know its role: it
-// starts and did not answer there before, the device had no carrier, or all other nodes were silent. Another host may answer. Without
-// an API server to confirm the role, the others' hosts come back within liveness.TrustAfter.
+// starts and did not answer there before, the device was gone or had no carrier, or all other nodes were silent. Another host may
+// answer. Without an API server to confirm the role, the others' hosts come back within liveness.TrustAfter.
 func (a *Agent) unsure(ctx context.Context, objects cluster.Objects, links []plan.Link) []string {
 	if objects.EgressIPs.Len() == 0 {
 		return nil
@@ -119,15 +120,21 @@ func (a *Agent) unsure(ctx context.Context, objects cluster.Objects, links []pla
 // onLink holds down the answers for addresses on the links of this node.
 type onLink struct {
 	liveness.HoldDown
-	begun bool
-	up    map[string]time.Time // since when neighbours of a device may reach this node
+	begun    bool
+	answered map[string]bool      // devices on which this node answered; of those that are gone, goneMost
+	up       map[string]time.Time // since when neighbours of a device may reach this node
 }
 
-// see updates the hold-down, and returns the devices, sorted.
+// goneMost is how many devices may be gone at once that count as down until they are back. Of more, none does: they may never come back.
+const goneMost = 1000
+
+// see updates the hold-down, and returns the devices, sorted. Those on which this node answered and that are gone are among them: while
+// one is made again, another host may take over, as while it has no carrier.
 func (o *onLink) see(links []plan.Link, isolated bool, now time.Time) (devices []string) {
-	up := map[string]time.Time{}
+	up, gone := map[string]time.Time{}, maps.Clone(o.answered)
 	for _, l := range links {
 		devices = append(devices, l.Name)
+		delete(gone, l.Name)
 		if !o.begun && !l.OnLink {
 			o.Begin(l.Name, now)
 		}
@@ -139,9 +146,28 @@ func (o *onLink) see(links []plan.Link, isolated bool, now time.Time) (devices [
 		}
 	}
 	o.begun, o.up = true, up
+	devices = slices.AppendSeq(devices, maps.Keys(o.remember(links, gone)))
 	slices.Sort(devices)
 	o.See(devices, up, now)
 	return devices
+}
+
+// remember adds the devices on which this node answers, and returns those of the gone ones that count as down.
+func (o *onLink) remember(links []plan.Link, gone map[string]bool) map[string]bool {
+	if len(gone) > goneMost {
+		maps.DeleteFunc(o.answered, func(device string, _ bool) bool { return gone[device] })
+		gone = nil
+	}
+	for _, l := range links {
+		if !l.OnLink {
+			continue
+		}
+		if o.answered == nil {
+			o.answered = map[string]bool{}
+		}
+		o.answered[l.Name] = true
+	}
+	return gone
 }
 
 // answerOnLink has the speaker announce to neighbours the addresses for which this node begins to answer.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,15 +18,7 @@ import (
 func TestUnsureOnTheLink(t *testing.T) {
 	at := time.Unix(1000, 0)
 	var o onLink
-	see := func(after time.Duration, isolated bool, links ...plan.Link) (held []string) {
-		at = at.Add(after)
-		for _, device := range o.see(links, isolated, at) {
-			if o.Holds(device) {
-				held = append(held, device)
-			}
-		}
-		return held
-	}
+	see := o.at(&at)
 	old, fresh := plan.Link{Name: "eth1", Up: true, OnLink: true}, plan.Link{Name: "eth2", Up: true}
 	down := old
 	down.Up = false
@@ -42,6 +35,53 @@ func TestUnsureOnTheLink(t *testing.T) {
 	require.Equal(t, []string{"eth1", "eth2"}, see(time.Minute, false, old, fresh), "they answer again")
 	o.Confirm(at)
 	require.Empty(t, see(time.Millisecond, false, old, fresh), "the API server has confirmed the role")
+}
+
+// at returns a function that advances the clock, lets o see these links, and returns the devices that are held, sorted.
+func (o *onLink) at(clock *time.Time) func(after time.Duration, isolated bool, links ...plan.Link) (held []string) {
+	return func(after time.Duration, isolated bool, links ...plan.Link) (held []string) {
+		*clock = clock.Add(after)
+		for _, device := range o.see(links, isolated, *clock) {
+			if o.Holds(device) {
+				held = append(held, device)
+			}
+		}
+		return held
+	}
+}
+
+// TestUnsureAfterTheDeviceWasGone expects a node to answer for no address on a device that is made again, if it answered there at any time:
+// as after the loss of its carrier. Pods' devices come and go without that.
+func TestUnsureAfterTheDeviceWasGone(t *testing.T) {
+	at := time.Unix(1000, 0)
+	var o onLink
+	see := o.at(&at)
+	bare, pod := plan.Link{Name: "eth1", Up: true}, plan.Link{Name: "pod", Up: true}
+	answering := bare
+	answering.OnLink = true
+	require.Equal(t, []string{"pod"}, see(0, false, answering, pod))
+	require.Empty(t, see(liveness.HoldDownFor, false, bare, pod), "it answers for no address now")
+	require.Equal(t, []string{"eth1"}, see(time.Minute, false), "both are gone")
+	require.Equal(t, []string{"eth1"}, see(time.Minute, false, plan.Link{Name: "eth1"}, pod), "it has no carrier yet")
+	require.Equal(t, []string{"eth1"}, see(time.Minute, true, bare, pod)[:1], "all others are silent still")
+	see(time.Minute, false, bare, pod)
+	require.Empty(t, see(liveness.HoldDownFor, false, bare, pod))
+
+	require.Equal(t, []string{"eth1"}, see(time.Minute, false, pod), "gone again")
+	require.Equal(t, []string{"eth1"}, see(time.Hour, false, bare, pod))
+	o.Confirm(at)
+	require.Empty(t, see(time.Millisecond, false, bare, pod), "the API server has confirmed the role")
+
+	var many []plan.Link
+	for i := range goneMost {
+		many = append(many, plan.Link{Name: fmt.Sprint("eth", i), Up: true, OnLink: true})
+	}
+	see(time.Minute, false, many...)
+	require.Len(t, see(time.Minute, false), goneMost)
+	many = append(many, plan.Link{Name: "one-more", Up: true, OnLink: true})
+	see(time.Minute, false, many...)
+	require.Empty(t, see(time.Minute, false), "too many to remember")
+	require.Empty(t, o.answered)
 }
 
 // TestUnsureWithoutAnAnswer expects the end of the hold-down on a link to wake the loop, also while it asks the API server.
