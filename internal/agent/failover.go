@@ -37,6 +37,18 @@ func (a *Agent) observe(c *config.Config) liveness.View {
 	return v
 }
 
+// forget makes the failure detector forget the nodes without a Node object: one that comes back may have no daemon yet, or one whose packet
+// filter is not in force. While this node's own Node is missing, so may be others that are there still: see docs/decisions/0017.
+func (a *Agent) forget(c *config.Config, objects cluster.Objects) {
+	exists := func(node string) bool {
+		_, there := objects.Nodes.Get(node)
+		return there
+	}
+	if exists(c.Node) {
+		a.last.others.detector.Forget(exists)
+	}
+}
+
 // trust gives the nodes of the last plan time to answer once a configuration has nodes watch each other: packets were steered to them
 // without that.
 func (a *Agent) trust(c *config.Config) {

@@ -152,6 +152,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		a.last.others.detector.Presume(steeredTo(facts.Paths, shared, objects.Nodes), time.Now())
 	}
 	a.trust(c)
+	a.forget(c, objects)
 	a.last.others.nodes = a.observe(a.last.config)
 	a.last.others.failing = a.last.others.nodes.Changed()
 	resumed, err := a.resumed(objects)

@@ -136,6 +136,33 @@ func TestPassWithoutItsNode(t *testing.T) {
 	})
 }
 
+// TestPassWithoutANode: a node whose Node is removed and comes back is handed no packets before it is heard again. While this node's own
+// Node is missing, which ends all sessions, the others go on.
+func TestPassWithoutANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		all := s.source.objects.Nodes
+		answers := func(nodes cluster.Map[string, cluster.Node], sessions ...bfd.Session) bool {
+			t.Helper()
+			s.source.objects.Nodes, s.speakers.nodes = nodes, sessions
+			s.source.changed.Join(cluster.Everything())
+			require.NoError(t, s.pass(t.Context()))
+			require.Equal(t, s.last.others.nodes.Heard["c"], s.answering(s.last.config)["c"])
+			return s.last.others.nodes.Heard["c"]
+		}
+		up := bfd.Session{Node: "c", Active: true, State: bfd.Up, Heard: true, Since: time.Now()}
+		down := bfd.Session{Node: "c", Active: true, State: bfd.Down, Since: time.Now()}
+		require.True(t, answers(all, up))
+		require.True(t, answers(all.Without("a")))
+		require.True(t, answers(all.Without("a").Without("c")), "these may not be the objects of the cluster")
+		require.True(t, answers(all, down))
+		answers(all.Without("c"), up) // the session ends after this pass
+		require.False(t, answers(all.Without("c")))
+		require.False(t, answers(all, down))
+		require.True(t, answers(all, up))
+	})
+}
+
 // TestPassWithoutAVRF: a VRF that the kernel cannot make concerns its network alone. Its standby is the host.
 func TestPassWithoutAVRF(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

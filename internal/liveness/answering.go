@@ -43,6 +43,12 @@ func (a *answering) doubt(within time.Duration, now time.Time) {
 	a.presumed = presumed
 }
 
+// forget removes the nodes that do not exist.
+func (a *answering) forget(exists func(node string) bool) {
+	a.now = existing(a.now, exists)
+	maps.DeleteFunc(a.presumed, func(node string, _ time.Time) bool { return !exists(node) })
+}
+
 // see updates the nodes from the BFD sessions. With unsure, silent nodes stay: this node may have been cut off for a
 // moment. wait is the time until the answer may change without a change of a session; 0: never.
 func (a *answering) see(sessions []bfd.Session, unsure bool, now time.Time) (wait time.Duration) {

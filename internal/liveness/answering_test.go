@@ -62,6 +62,35 @@ func TestAnsweringAfterANewSpeaker(t *testing.T) {
 	require.Equal(t, map[string]bool{"a": true, "b": true}, before, "a plan has it")
 }
 
+// TestForget has nodes without a Node object come back: each has to be heard again, while the others go on.
+func TestForget(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var d Detector
+	d.Presume([]string{"presumed"}, now)
+	before := d.See([]bfd.Session{watched("gone"), watched("stays")}, detection, now)
+	all := nodes("gone", "stays", "presumed")
+	require.Equal(t, all, before.Answering)
+	d.Forget(func(node string) bool { return all[node] })
+	v := d.See([]bfd.Session{watched("stays")}, detection, now)
+	require.Equal(t, all, v.Answering, "the end of a session alone ends nothing")
+	require.Equal(t, nodes("gone", "stays"), v.Heard)
+
+	d.Forget(func(node string) bool { return node == "stays" })
+	v = d.See([]bfd.Session{watched("stays")}, detection, now)
+	require.Equal(t, nodes("stays"), v.Answering)
+	require.Equal(t, nodes("stays"), v.Heard)
+	require.Zero(t, v.Wait)
+	d.Restart(now)
+	v = d.See([]bfd.Session{watched("stays"), {Node: "gone", Active: true, State: bfd.Down}}, detection, now)
+	require.Equal(t, nodes("stays"), v.Answering)
+	require.Equal(t, nodes("stays"), v.Heard)
+	v = d.See([]bfd.Session{watched("stays"), watched("gone")}, detection, now)
+	require.Equal(t, nodes("gone", "stays"), v.Answering)
+	require.Equal(t, nodes("gone", "stays"), v.Heard)
+	require.Equal(t, all, before.Answering, "a plan has it")
+	require.Equal(t, nodes("gone", "stays"), before.Heard)
+}
+
 // TestAnsweringOnceWatched has nodes begin to watch each other: each answers until it was heard and lost, or has not been heard
 // in time. A new speaker does not shorten that time.
 func TestAnsweringOnceWatched(t *testing.T) {

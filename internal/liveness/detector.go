@@ -34,7 +34,7 @@ type Detector struct {
 // View is the state of the other nodes. Its maps are never modified: plans and reports hold them.
 type View struct {
 	Watched   map[string]bool // watched nodes that were ever heard, and whether they are alive
-	Heard     map[string]bool // nodes that were ever alive; never nil
+	Heard     map[string]bool // nodes that were ever alive, unless they were forgotten; never nil
 	Dead      map[string]bool // nodes whose standbys are the hosts, as this node sees it
 	Answering map[string]bool // nodes that packets may be handed to
 	Isolated  bool            // all other nodes went silent at once
@@ -77,6 +77,26 @@ func (d *Detector) Enable(nodes []string, now time.Time) {
 
 // Restart requires that all nodes are heard again, by a new speaker.
 func (d *Detector) Restart(now time.Time) { d.answering.doubt(presumeFor, now) }
+
+// Forget has nodes that no longer exist count as never heard: one of that name may come back without a daemon.
+func (d *Detector) Forget(exists func(node string) bool) {
+	d.heard = existing(d.heard, exists)
+	d.answering.forget(exists)
+}
+
+// existing returns the nodes that exist: the same map if all do.
+func existing(nodes map[string]bool, exists func(node string) bool) map[string]bool {
+	left := map[string]bool{}
+	for node := range nodes {
+		if exists(node) {
+			left[node] = true
+		}
+	}
+	if len(left) == len(nodes) {
+		return nodes
+	}
+	return left
+}
 
 // See updates the detector from the BFD sessions with other nodes. detection is the configured detection time; 0: unknown.
 func (d *Detector) See(sessions []bfd.Session, detection time.Duration, now time.Time) View {
