@@ -128,6 +128,17 @@ func (f *flowCheck) ownOf(id plan.PathID) map[netip.Addr]bool {
 	return own
 }
 
+// isVRF reports whether a device is a VRF.
+func isVRF(name string) bool {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return false
+	}
+	defer h.Close()
+	d, err := h.LinkByName(name)
+	return err == nil && d.Type() == (&netlink.Vrf{}).Type()
+}
+
 // deviceAddresses reads the addresses of a path's devices. A device that is gone has no addresses. Those of a VRF device are left out:
 // where flows leave with one of them, the plan names it as their source, and the guard passes it for no others.
 func deviceAddresses(p plan.Path) (all []netip.Addr) {
@@ -136,13 +147,9 @@ func deviceAddresses(p plan.Path) (all []netip.Addr) {
 		addrs, _ = net.InterfaceAddrs()
 	}
 	for _, name := range p.Devices {
-		d, err := netlink.LinkByName(name)
-		if err != nil || d.Type() == "vrf" {
-			continue
-		}
-		of, _ := netlink.AddrList(d, netlink.FAMILY_ALL)
-		for _, a := range of {
-			addrs = append(addrs, a.IPNet)
+		if d, err := net.InterfaceByName(name); err == nil && !isVRF(name) {
+			of, _ := d.Addrs()
+			addrs = append(addrs, of...)
 		}
 	}
 	for _, a := range addrs {

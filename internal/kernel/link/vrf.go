@@ -323,13 +323,13 @@ func (v *VRFs) leaveOut(routes []nl.Message, of *netlink.LinkAttrs, table uint32
 // defaultText names a default route by an interface for people.
 func defaultText(m nl.Message, by *netlink.LinkAttrs) string {
 	r, _ := route.DecodeRoute(m.Body)
-	text := r.Dst.String()
+	words := []string{r.Dst.String()}
 	for _, l := range r.Legs {
 		if l.Device == by.Index && l.Gateway.IsValid() {
-			text += " via " + l.Gateway.String()
+			words = append(words, "via", l.Gateway.String())
 		}
 	}
-	return text + " dev " + by.Name
+	return strings.Join(append(words, "dev", by.Name), " ")
 }
 
 // setUp sets a link up unless it is up already.
