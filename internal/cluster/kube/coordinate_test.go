@@ -70,6 +70,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("texts", f.texts)
 	t.Run("items", f.items)
 	t.Run("members", f.members)
+	t.Run("members that move", f.movingMembers)
 	t.Run("outage", f.outage)
 }
 

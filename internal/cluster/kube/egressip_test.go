@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	egressv1 "github.com/egressway/egressway/api/v1"
@@ -234,6 +235,53 @@ func (f *fixture) members(t *testing.T) {
 	sees("10.244.1.1", "10.244.2.5", "10.244.3.4")
 	f.Delete(t, anEgressIP(ns))
 	require.Eventually(t, func() bool { return len(all()) == 0 }, soon, step)
+}
+
+// movingMembers has members move from their slices to another one, which cannot be written at first: the former slices stay until it is.
+func (f *fixture) movingMembers(t *testing.T) {
+	ns := f.namespace(t)
+	to := f.core.DiscoveryV1().EndpointSlices(ns)
+	have, pods, changed := map[string]cluster.MemberSlice{}, map[cluster.Key]cluster.Pod{}, map[cluster.Key]bool{}
+	for i := range 6 {
+		key, addr := cluster.Key{Namespace: ns, Name: fmt.Sprint("p", i)}, netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})
+		pods[key], changed[key] = cluster.Pod{Node: "a", Addresses: []netip.Addr{addr}}, true
+		have[fmt.Sprint("slice-", i)] = cluster.MemberSlice{Members: []cluster.Member{{Addr: addr, Node: "a", Namespace: ns}}}
+	}
+	m := &memberKeeper{
+		term: &term{Cluster: &Cluster{options: Options{Namespace: ns}}, clients: f.clients}, written: map[string]writtenSlice{},
+	}
+	every := cluster.EgressIP{IPv4: true, Namespaces: labels.Everything(), Pods: labels.Everything()}
+	m.selection.Update(cluster.MapOf(map[cluster.Key]cluster.EgressIP{teamKey: every}), cluster.Map[string, cluster.Namespace]{}, cluster.MapOf(pods), changed)
+	put, gone := cluster.PackMembers(teamKey.Name, have, m.selection.Of(teamKey))
+	require.Len(t, put, 1)
+	require.NotEmpty(t, gone)
+	create := func(name string, s cluster.MemberSlice) {
+		t.Helper()
+		_, err := to.Create(t.Context(), s.EndpointSlice(ns, name, teamKey.Name), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	count := func() (n [2]int) { // slices, and their members
+		list, err := to.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		n[0] = len(list.Items)
+		for i := range list.Items {
+			n[1] += len(list.Items[i].Endpoints)
+		}
+		return n
+	}
+	var next string
+	for name, s := range have {
+		if _, puts := put[name]; puts {
+			next, s = name, cluster.MemberSlice{IPv6: true} // another family: the API server refuses the members
+		}
+		create(name, s)
+	}
+	require.Error(t, m.write(t.Context(), teamKey, have))
+	require.Equal(t, [2]int{len(have), len(have) - 1}, count(), "no member is lost")
+	require.NoError(t, to.Delete(t.Context(), next, metav1.DeleteOptions{}))
+	create(next, have[next])
+	require.NoError(t, m.write(t.Context(), teamKey, have))
+	require.Equal(t, [2]int{len(have) - len(gone), len(have)}, count())
 }
 
 // TestBadEgressIPs reads objects that a CRD without a schema admits.

@@ -332,6 +332,9 @@ func (m *memberKeeper) write(ctx context.Context, key cluster.Key, have map[stri
 		s.Version = version
 		m.written[name] = writtenSlice{s, false}
 	}
+	if failed != nil {
+		return failed // members of the slices that are to go may be in no other yet
+	}
 	for _, name := range gone {
 		bounded, cancel := context.WithTimeout(ctx, requestWithin)
 		err := m.clients.core.DiscoveryV1().EndpointSlices(m.options.Namespace).Delete(bounded, name, metav1.DeleteOptions{})
