@@ -71,7 +71,7 @@ func (t *term) electIPs(
 	said := make(map[cluster.Key][]kube.Event, all.Len())
 	for key, e := range all.All() {
 		var sittings []election.Sitting
-		var w kube.WantedItems
+		w := kube.WantedItems{UID: e.UID}
 		problems := found[key.String()]
 		for _, a := range e.Addresses {
 			seat := election.EgressIPSeat(key.Name, a)

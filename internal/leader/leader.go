@@ -42,7 +42,7 @@ type API interface {
 	// WriteItems sets the statuses that every EgressIP should have.
 	WriteItems(want map[cluster.Key]kube.WantedItems)
 	// WriteTexts sets the statuses that every object of a kind should have.
-	WriteTexts(kind cluster.Kind, want map[cluster.Key]cluster.TextStatus)
+	WriteTexts(kind cluster.Kind, want map[cluster.Key]kube.WantedText)
 	// Label sets the labels that each node should have.
 	Label(want map[string][]string)
 	// Pruned reports whether the CRD in the cluster drops fields that only ours has.

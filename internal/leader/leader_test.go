@@ -33,8 +33,11 @@ func (r *recorder) WriteItems(want map[cluster.Key]kube.WantedItems) { r.items =
 
 func (r *recorder) PrunedItems() bool { return r.prunes }
 
-func (r *recorder) WriteTexts(_ cluster.Kind, want map[cluster.Key]cluster.TextStatus) {
-	r.texts, r.written = want, r.written+1
+func (r *recorder) WriteTexts(_ cluster.Kind, want map[cluster.Key]kube.WantedText) {
+	r.texts, r.written = map[cluster.Key]cluster.TextStatus{}, r.written+1
+	for key, w := range want {
+		r.texts[key] = w.Status
+	}
 }
 
 func (r *recorder) Leading() (map[string]cluster.Report, bool) { return r.reports, r.leads }

@@ -63,7 +63,7 @@ func (t *term) elect(
 		view := t.view(key, e, choice, keep)
 		view.Problems, view.Pruned, view.Dead = without(found[key.String()], choice), api.Pruned(), dead
 		next := election.Next(decided, reports, view)
-		want[key] = kube.Wanted{Status: next, Events: events(e.Status, next, choice)}
+		want[key] = kube.Wanted{UID: e.UID, Status: next, Events: events(e.Status, next, choice)}
 		t.decide(key, e, next)
 		t.waiting = t.waiting || next.Host != choice.Host || next.Standby != choice.Standby || !holds(e.Status, next, view.Pruned)
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube"
 	"github.com/egressway/egressway/internal/firewall"
 	"github.com/egressway/egressway/internal/sorted"
 )
@@ -82,7 +83,7 @@ type texts[V textObject] struct {
 	nodes     cluster.Map[string, cluster.Node]
 	reports   map[string]applied                     // by node
 	confirmed map[string]cluster.Map[cluster.Key, V] // by node
-	wanted    map[cluster.Key]cluster.TextStatus
+	wanted    map[cluster.Key]kube.WantedText
 	detailed  time.Time // when details were last brought up to date
 	held      bool      // some are not
 }
@@ -126,7 +127,7 @@ func (x *texts[V]) surroundings(in Input) (differ bool) {
 }
 
 // statuses returns the status of each object.
-func (x *texts[V]) statuses(of textKind[V]) map[cluster.Key]cluster.TextStatus {
+func (x *texts[V]) statuses(of textKind[V]) map[cluster.Key]kube.WantedText {
 	found := map[string][]cluster.Problem{}
 	for _, p := range x.problems {
 		if p.Kind == of.kind.String() {
@@ -134,14 +135,14 @@ func (x *texts[V]) statuses(of textKind[V]) map[cluster.Key]cluster.TextStatus {
 		}
 	}
 	holders := x.holders()
-	want := make(map[cluster.Key]cluster.TextStatus, x.objects.Len())
+	want := make(map[cluster.Key]kube.WantedText, x.objects.Len())
 	for key, o := range x.objects.All() {
 		is := standing{behind: x.behind(key, o.Revision()), holders: holders[key.Namespace]}
 		is.found(found[key.String()])
 		if of.note != nil {
 			is.remark(of.note(o, x.servers, x.nodes))
 		}
-		want[key] = of.status(o.Itself(), is)
+		want[key] = kube.WantedText{Of: o.Revision(), Status: of.status(o.Itself(), is)}
 	}
 	return want
 }
@@ -193,13 +194,13 @@ func (x *texts[V]) holders() map[string][]string {
 }
 
 // hold keeps the former status of objects of which details alone differ, until detailsEvery after they last came up to date.
-func (x *texts[V]) hold(want map[cluster.Key]cluster.TextStatus, now time.Time) {
+func (x *texts[V]) hold(want map[cluster.Key]kube.WantedText, now time.Time) {
 	due := now.Sub(x.detailed) >= detailsEvery
 	x.held = false
-	for key, status := range want {
+	for key, w := range want {
 		former, had := x.wanted[key]
 		switch {
-		case !had || !sameVerdict(former, status) || reflect.DeepEqual(former, status):
+		case !had || former.Of != w.Of || !sameVerdict(former.Status, w.Status) || reflect.DeepEqual(former.Status, w.Status):
 		case due:
 			x.detailed = now
 		default:

@@ -54,6 +54,7 @@ func TestCoordinate(t *testing.T) {
 	t.Run("reports", f.reports)
 	t.Run("reports of daemons that start", f.startingReports)
 	t.Run("status", f.status)
+	t.Run("successors", f.successors)
 	t.Run("obeys the leader", f.obeys)
 	t.Run("similar events", f.similarEvents)
 	t.Run("events of a deleted namespace", f.lostEvents)

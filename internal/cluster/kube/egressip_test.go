@@ -45,8 +45,9 @@ func (f *fixture) writeAs(t *testing.T, manager, items string) {
 		Body([]byte(`{"status": {"items": `+items+`}}`)).Do(t.Context()).Error())
 }
 
-func wantedItems(host, standby string) WantedItems {
+func wantedItems(o *egressv1.EgressIP, host, standby string) WantedItems {
 	return WantedItems{
+		UID: string(o.UID),
 		Items: []cluster.Holder{
 			{Addr: netip.MustParseAddr("192.0.2.33"), Host: host, Standby: standby, Term: 2},
 			{Addr: netip.MustParseAddr("192.0.2.34"), Host: standby, Standby: host, Term: 1},
@@ -81,7 +82,8 @@ func (f *fixture) items(t *testing.T) {
 		}, soon, step)
 		return o
 	}
-	want := wantedItems("a", "b")
+	created := f.egressIP(t)
+	want := wantedItems(&created, "a", "b")
 	first := writes(want)
 	for range 10 {
 		writes(want)
@@ -103,7 +105,7 @@ func (f *fixture) items(t *testing.T) {
 		writes(want)
 	}
 	// It writes what the leader wants next: the leader makes itself the writer.
-	next := wantedItems("c", "b")
+	next := wantedItems(&created, "c", "b")
 	f.writeAs(t, "mallory", `[{"egressIP": "192.0.2.33", "node": "c", "standby": "b", "term": 2}, {"egressIP": "192.0.2.34", "node": "b", "standby": "c", "term": 1}]`)
 	writes(next)
 
@@ -129,7 +131,7 @@ func (f *fixture) items(t *testing.T) {
 		return bare
 	}
 	for n := 0; !d.PrunedItems(); n++ {
-		want = wantedItems([]string{"a", "b"}[n%2], []string{"b", "a"}[n%2])
+		want = wantedItems(&created, []string{"a", "b"}[n%2], []string{"b", "a"}[n%2])
 		require.Eventually(t, func() bool {
 			d.WriteItems(map[cluster.Key]WantedItems{teamKey: want})
 			return slices.Equal(bare(written(f.egressIP(t))), bare(want.Items)) && slices.Equal(bare(holders(d)), bare(want.Items))

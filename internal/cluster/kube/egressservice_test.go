@@ -14,7 +14,7 @@ import (
 func (f *fixture) obeys(t *testing.T) {
 	ns := f.namespace(t)
 	d := f.daemon(t, ns, "a")
-	key, _ := f.service(t, d, ns, "web")
+	key, o := f.service(t, d, ns, "web")
 	leader(t, d)
 	follower := f.daemon(t, ns, "b")
 	has := func(of *daemon) cluster.EgressService {
@@ -42,7 +42,7 @@ func (f *fixture) obeys(t *testing.T) {
 	}
 	decides := func(host string) {
 		t.Helper()
-		w := wanted(host)
+		w := wanted(o, host)
 		d.decides(t, map[cluster.Key]Wanted{key: w}, func() bool {
 			e := has(follower)
 			return sameStatus(e.Status, w.Status) && e.Disobeyed == nil && e.Writer == cluster.WriterLeader
@@ -79,7 +79,7 @@ func (f *fixture) obeys(t *testing.T) {
 	decides("c")
 	version := f.get(t, key).ResourceVersion
 	for range 10 {
-		d.Write(map[cluster.Key]Wanted{key: wanted("c")})
+		d.Write(map[cluster.Key]Wanted{key: wanted(o, "c")})
 	}
 	require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
 	require.Equal(t, version, f.get(t, key).ResourceVersion, "it is taken over once")

@@ -56,11 +56,14 @@ func (of *textsOf) check(t *testing.T, f *fixture) {
 		conditions := []metav1.Condition{{Type: "Ready", Status: is, Reason: "Because", ObservedGeneration: 1}}
 		return cluster.TextStatus{Text: text, Messages: of.messages, Conditions: conditions}
 	}
+	o := get()
+	revision := cluster.Revision{UID: string(o.UID), Generation: o.Generation}
 	// writes acts as a leader until the object has a status, and the daemon knows.
 	writes := func(want cluster.TextStatus, not drops) (m cluster.Meta) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			d.WriteTexts(of.kind, map[cluster.Key]cluster.TextStatus{of.key: want, {Namespace: "gone", Name: "default"}: want})
+			w := WantedText{revision, want}
+			d.WriteTexts(of.kind, map[cluster.Key]WantedText{of.key: w, {Namespace: "gone", Name: "default"}: w})
 			o := get()
 			m = d.metaOf(&o)
 			objects, _ := d.latest()

@@ -28,6 +28,7 @@ const probeEvery = 30 * time.Second
 
 // Wanted is the status that an EgressService should have. Write fills in the times of its conditions.
 type Wanted struct {
+	UID    string // of the object on which the leader decided: no other one of its name gets this status
 	Status cluster.Status
 	Events []Event // written once, after the status
 }
@@ -127,7 +128,7 @@ func (c *Cluster) Write(want map[cluster.Key]Wanted) {
 	})
 	for key, w := range want {
 		e, there := objects.EgressServices.Get(key)
-		if !there {
+		if !there || e.UID != w.UID {
 			continue
 		}
 		next := statusWrite[Wanted]{want: w, uid: e.UID, version: e.Version, stands: Wanted{Status: e.Stands()}}
@@ -324,6 +325,12 @@ var textResources = map[cluster.Kind]string{
 	cluster.KindEgressQoS: "egressqoses", cluster.KindEgressFirewall: "egressfirewalls",
 }
 
+// WantedText is the status that a revision of an object of such a kind should have. WriteTexts fills in the times of its conditions.
+type WantedText struct {
+	Of     cluster.Revision // no other one gets this status
+	Status cluster.TextStatus
+}
+
 // textWrite is a status to be written to one version of an object.
 type textWrite struct {
 	want cluster.TextStatus
@@ -333,7 +340,7 @@ type textWrite struct {
 // WriteTexts sets the statuses that all objects of a kind should have, in place of those of the last call. A status that differs
 // is written, unless the object has changed meanwhile: then the change wakes the leader, which decides again. Without
 // leadership, nothing is written.
-func (c *Cluster) WriteTexts(kind cluster.Kind, want map[cluster.Key]cluster.TextStatus) {
+func (c *Cluster) WriteTexts(kind cluster.Kind, want map[cluster.Key]WantedText) {
 	t := c.leads()
 	objects, ok := c.latest()
 	if t == nil || !ok {
@@ -342,10 +349,10 @@ func (c *Cluster) WriteTexts(kind cluster.Kind, want map[cluster.Key]cluster.Tex
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.texts, func(id cluster.ID, _ *textWrite) bool { return id.Kind == kind })
-	for key, status := range want {
+	for key, w := range want {
 		id := kind.ID(key)
-		if m, there := objects.Meta(id); there && !sameText(status, m.Status, t.dropped[kind]) {
-			t.texts[id] = &textWrite{status, m}
+		if m, there := objects.Meta(id); there && m.Revision() == w.Of && !sameText(w.Status, m.Status, t.dropped[kind]) {
+			t.texts[id] = &textWrite{w.Status, m}
 			t.queue.Add(target{text: id})
 		}
 	}
@@ -400,6 +407,7 @@ const egressIPResource = "egressips." + egressv1.GroupName
 
 // WantedItems is the status that an EgressIP should have. Write fills in the times of its conditions.
 type WantedItems struct {
+	UID        string           // as in Wanted
 	Items      []cluster.Holder // in the order of the spec
 	Conditions []metav1.Condition
 	Events     []Event // written at once: the CRD of OVN-Kubernetes keeps no reasons in the status
@@ -420,7 +428,7 @@ func (c *Cluster) WriteItems(want map[cluster.Key]WantedItems) {
 	})
 	for key, w := range want {
 		e, there := objects.EgressIPs.Get(key)
-		if !there {
+		if !there || e.UID != w.UID {
 			continue
 		}
 		id := cluster.KindEgressIP.ID(key)

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -66,8 +67,9 @@ func (d *daemon) decides(t *testing.T, want map[cluster.Key]Wanted, ok func() bo
 	}, soon, step)
 }
 
-func wanted(host string) Wanted {
+func wanted(o *egressv1.EgressService, host string) Wanted {
 	return Wanted{
+		UID: string(o.UID),
 		Status: cluster.Status{
 			Host: host, Standby: "b", Term: 3, Generation: 1, IngressIPs: []string{"192.0.2.1", "2001:db8::1"},
 			Conditions: []metav1.Condition{{
@@ -82,7 +84,7 @@ func (f *fixture) status(t *testing.T) {
 	ns := f.namespace(t)
 	d := f.daemon(t, ns, "a")
 	key, created := f.service(t, d, ns, "web")
-	want := map[cluster.Key]Wanted{key: wanted("a"), {Namespace: ns, Name: "gone"}: wanted("b")}
+	want := map[cluster.Key]Wanted{key: wanted(created, "a"), {Namespace: ns, Name: "gone"}: wanted(created, "b")}
 	d.Write(want) // there is no leader yet, or no other event
 
 	leader(t, d)
@@ -90,10 +92,10 @@ func (f *fixture) status(t *testing.T) {
 	right := func() bool { // the status is written, and the daemon knows
 		o = f.get(t, key)
 		objects, _ := d.latest()
-		return sameStatus(wanted("a").Status, cluster.Status{
+		return sameStatus(want[key].Status, cluster.Status{
 			Host: o.Status.Host, Standby: o.Status.Standby, Term: o.Status.Term, Conditions: o.Status.Conditions,
 			Generation: o.Status.ObservedGeneration, IngressIPs: o.Status.IngressIPs,
-		}) && sameStatus(wanted("a").Status, objects.EgressServices.At(key).Status)
+		}) && sameStatus(want[key].Status, objects.EgressServices.At(key).Status)
 	}
 	d.decides(t, want, right)
 	since := o.Status.Conditions[0].LastTransitionTime
@@ -133,7 +135,7 @@ func (f *fixture) status(t *testing.T) {
 	w := d.leads()
 	w.mu.Lock()
 	w.services.written = map[cluster.Key]statusWrite[Wanted]{}
-	w.services.due = map[cluster.Key]statusWrite[Wanted]{key: {want: wanted("c"), version: 1}}
+	w.services.due = map[cluster.Key]statusWrite[Wanted]{key: {want: wanted(o, "c"), version: 1}}
 	w.mu.Unlock()
 	require.NoError(t, w.writeStatus(t.Context(), key))
 	require.Equal(t, edited.ResourceVersion, f.get(t, key).ResourceVersion)
@@ -144,6 +146,70 @@ func (f *fixture) status(t *testing.T) {
 	d.Write(nil)
 	require.Eventually(t, func() bool { return d.leads().queue.Len() == 0 }, soon, step)
 	require.Equal(t, version, f.get(t, key).ResourceVersion)
+}
+
+// successors has an object of each kind deleted and made again, and then a decision about the former one: it is not written.
+func (f *fixture) successors(t *testing.T) {
+	ns := f.namespace(t)
+	d := f.daemon(t, ns, "a")
+	leader(t, d)
+	due := func() int {
+		l := d.leads()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.services.due) + len(l.ips.due) + len(l.texts)
+	}
+	service := fmt.Sprintf(`{apiVersion: k8s.ovn.org/v1, kind: EgressService, metadata: {name: web, namespace: %s}, spec: {}}`, ns)
+	web := cluster.Key{Namespace: ns, Name: "web"}
+	for _, of := range []struct {
+		kind        cluster.Kind
+		crd, object string
+		meta        func(cluster.Objects) cluster.Meta
+		write       func(cluster.Revision)
+	}{
+		{cluster.KindEgressService, ourCRD, service, func(o cluster.Objects) cluster.Meta {
+			e := o.EgressServices.At(web)
+			return cluster.Meta{UID: e.UID, Version: e.Version}
+		}, func(of cluster.Revision) {
+			d.Write(map[cluster.Key]Wanted{web: {UID: of.UID, Status: cluster.Status{Host: "a"}}})
+		}},
+		{cluster.KindEgressIP, ipCRD, anEgressIP(ns), func(o cluster.Objects) cluster.Meta {
+			e := o.EgressIPs.At(teamKey)
+			return cluster.Meta{UID: e.UID, Version: e.Version}
+		}, func(of cluster.Revision) {
+			items := []cluster.Holder{{Addr: netip.MustParseAddr("192.0.2.33"), Host: "a"}}
+			d.WriteItems(map[cluster.Key]WantedItems{teamKey: {UID: of.UID, Items: items}})
+		}},
+		{cluster.KindEgressFirewall, firewallCRD, anEgressFirewall, func(o cluster.Objects) cluster.Meta {
+			return o.EgressFirewalls.At(firewallKey).Meta
+		}, func(of cluster.Revision) {
+			d.WriteTexts(cluster.KindEgressFirewall, map[cluster.Key]WantedText{firewallKey: {of, cluster.TextStatus{Text: "applied"}}})
+		}},
+	} {
+		t.Run(of.kind.String(), func(t *testing.T) {
+			f.applyCRD(t, of.crd)
+			known := func(ok func(cluster.Meta) bool) (m cluster.Meta) {
+				t.Helper()
+				require.Eventually(t, func() bool {
+					objects, _ := d.latest()
+					m = of.meta(objects)
+					return ok(m)
+				}, soon, step)
+				return m
+			}
+			f.Apply(t, of.object)
+			defer f.Delete(t, of.object)
+			first := known(func(m cluster.Meta) bool { return m.UID != "" })
+			f.Delete(t, of.object)
+			f.Apply(t, of.object)
+			second := known(func(m cluster.Meta) bool { return m.UID != "" && m.UID != first.UID })
+			before := due()
+			of.write(first.Revision())
+			require.Equal(t, before, due())
+			of.write(second.Revision())
+			known(func(m cluster.Meta) bool { return m.Version > second.Version })
+		})
+	}
 }
 
 // similarEvents has so many similar Events written that the later ones are combined in one, which counts them.
@@ -204,8 +270,8 @@ func (f *fixture) lastWords(t *testing.T) {
 	d := f.daemon(t, ns, "a")
 	want := map[cluster.Key]Wanted{}
 	for _, name := range []string{"one", "two", "three", "four", "five", "six", "seven", "eight"} {
-		key, _ := f.service(t, d, ns, name)
-		want[key] = wanted("a")
+		key, o := f.service(t, d, ns, name)
+		want[key] = wanted(o, "a")
 	}
 	leader(t, d)
 	d.decides(t, want, func() bool {
@@ -228,7 +294,7 @@ func (f *fixture) prunes(t *testing.T) {
 	defer f.applyCRD(t, ourCRD)
 	ns := f.namespace(t)
 	d := f.daemon(t, ns, "a")
-	key, _ := f.service(t, d, ns, "web")
+	key, o := f.service(t, d, ns, "web")
 	leader(t, d)
 	again := func() { // each time with a probe
 		t := d.leads()
@@ -242,10 +308,10 @@ func (f *fixture) prunes(t *testing.T) {
 	require.Eventually(t, func() bool {
 		again()
 		host += "a"
-		d.Write(map[cluster.Key]Wanted{key: wanted(host)})
+		d.Write(map[cluster.Key]Wanted{key: wanted(o, host)})
 		return d.Pruned()
 	}, soon, step)
-	want := map[cluster.Key]Wanted{key: wanted("a")}
+	want := map[cluster.Key]Wanted{key: wanted(o, "a")}
 	d.decides(t, want, func() bool {
 		objects, _ := d.latest()
 		return objects.EgressServices.At(key).Status.Host == "a" && f.get(t, key).Status.Host == "a"
@@ -287,18 +353,18 @@ func (f *fixture) earlierCRD(t *testing.T) {
 	defer f.applyCRD(t, ourCRD)
 	ns := f.namespace(t)
 	d := f.daemon(t, ns, "a")
-	key, _ := f.service(t, d, ns, "web")
+	key, o := f.service(t, d, ns, "web")
 	leader(t, d)
 
 	// The server may use the former CRD a little longer.
 	host := "a"
 	require.Eventually(t, func() bool {
 		host += "a"
-		d.Write(map[cluster.Key]Wanted{key: wanted(host)})
+		d.Write(map[cluster.Key]Wanted{key: wanted(o, host)})
 		return d.earlier.Load()
 	}, soon, step)
 	require.False(t, d.Pruned())
-	want := map[cluster.Key]Wanted{key: wanted("a")}
+	want := map[cluster.Key]Wanted{key: wanted(o, "a")}
 	d.decides(t, want, func() bool {
 		objects, _ := d.latest()
 		return objects.EgressServices.At(key).Status.Host == "a" && f.get(t, key).Status.Host == "a"
