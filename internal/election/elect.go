@@ -48,15 +48,16 @@ func Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]
 // Elect chooses hosts for the seats of all objects. reports holds the nodes' reports: only a node that reports the network as
 // usable may be host or standby, Ready or not. If nodes do not report, reports is nil and every Ready node may be.
 //
-// Of the candidates, Elect prefers nodes that are not reported dead, that have a route for every family that the
-// object needs, that are Ready, that are not draining and that are not cordoned, in this order of importance. The host and the
-// standby in an object's status stay as long as no other candidate is preferred to them; if the host does not stay, the standby
-// becomes the host. The remaining seats are assigned one by one, the oldest first, to the node with the fewest seats; a hash
-// decides among nodes with equally few, so that seats spread. With Policy.Hosts they spread over that many of the candidates
-// only: first those that are host or standby of any seat, then by a hash of their names. With Policy.Alone, hashes alone
-// decide. Seats of one network that have an address in common share the host; see share for newcomers.
+// Of the candidates, Elect prefers nodes that are not reported dead, that have a route for every family that the object needs,
+// that have reported recently, that are Ready, that are not draining and that are not cordoned, in this order of importance.
+// The host and the standby in an object's status stay as long as no other candidate is preferred to them; if the host does not
+// stay, the standby becomes the host. The remaining seats are assigned one by one, the oldest first, to the node with the
+// fewest seats; a hash decides among nodes with equally few, so that seats spread. With Policy.Hosts they spread over that many
+// of the candidates only: first those that are host or standby of any seat, then by a hash of their names. With Policy.Alone,
+// hashes alone decide. Seats of one network that have an address in common share the host; see share for newcomers.
 //
-// A standby lacks nothing that the host has, and is neither dead nor draining.
+// A standby lacks nothing that the host has, and is neither dead nor draining. A host or standby whose report is old stays: a new leader
+// presumes no node dead.
 func (p Policy) Elect(objects cluster.Objects, reports map[string]cluster.Report) map[Seat]Choice {
 	e := newElector(objects, reports, p)
 	seats := bySeniority(&objects)
@@ -332,12 +333,12 @@ func (e *elector) successor(u *unit) int {
 }
 
 // had returns the first node that which selects from the members' tenures and to which no candidate is preferred. A host whose kernel
-// refuses plans stays: it serves as before, and would not stop, so its own pods would lose their way.
+// refuses plans stays: it serves as before, and would not stop, so its own pods would lose their way. So does one whose report is old.
 func (e *elector) had(u *unit, which func(tenure) string) int {
 	for _, c := range u.members {
 		name, counts := which(c.had), everyLack
 		if name == c.had.host {
-			counts &^= lacksForce
+			counts &^= lacksChange
 		}
 		if i := e.candidate(u, name); i != none && u.lacks[i]&counts <= u.least() {
 			return i
@@ -352,11 +353,11 @@ func (e *elector) had(u *unit, which func(tenure) string) int {
 func (e *elector) standby(u *unit) int {
 	u = e.near(u)
 	had := e.hadStandby(u)
-	if had != none && u.lacks[had] == 0 {
+	if had != none && u.lacks[had]&^lacksNews == 0 {
 		return had
 	}
 	best := e.best(u, u.host, bearable(u.lacks[u.host]))
-	if had != none && best != none && u.lacks[had] == u.lacks[best] {
+	if had != none && best != none && u.lacks[had]&^lacksNews == u.lacks[best] {
 		return had
 	}
 	return best

@@ -18,10 +18,12 @@ const (
 	lacksStay                    // draining
 	lacksReady                   // its Node is not Ready, but its daemon reports
 	lacksForce                   // its kernel refuses what is planned
+	lacksNews                    // its report is old
 	lacksOne                     // one needed family has no route
 	lacksBoth                    // neither of two needed families has a route
 	lacksLife                    // other nodes report it dead
 	lacksRoutes = lacksOne | lacksBoth
+	lacksChange = lacksForce | lacksNews // it may well serve as before, but should get nothing new
 	everyLack   = ^lack(0)
 )
 
@@ -79,6 +81,9 @@ func (e *elector) lackOf(node string, d demand) (l lack) {
 	if r.Refusing {
 		l |= lacksForce
 	}
+	if r.Old {
+		l |= lacksNews
+	}
 	if e.dead[node] {
 		l |= lacksLife
 	}
@@ -109,10 +114,10 @@ func (u *unit) leastOf(except int, may lack) lack {
 	return least
 }
 
-// bearable returns the lacks that a standby may have: those of its host, except that it may be neither dead nor
-// refusing nor draining.
+// bearable returns the lacks that a new standby may have: those of its host, except that it may be neither dead nor
+// refusing nor draining, and must have reported recently.
 func bearable(host lack) lack {
-	may := host &^ (lacksLife | lacksForce | lacksStay)
+	may := host &^ (lacksLife | lacksChange | lacksStay)
 	if may&lacksBoth != 0 {
 		may |= lacksOne
 	}
@@ -140,6 +145,8 @@ func against(node string, l lack, n cluster.NetworkState, d demand) string {
 		return silent(node)
 	case l&lacksRoutes != 0:
 		return fmt.Sprintf("network %s has no %s route on node %s", d.network, strings.Join(missing(n, d.need), " nor "), node)
+	case l&lacksNews != 0:
+		return fmt.Sprintf("node %s has not reported recently", node)
 	case l&lacksForce != 0:
 		return fmt.Sprintf("the kernel of node %s refuses what is planned", node)
 	case l&lacksReady != 0:
@@ -170,12 +177,14 @@ func (e *elector) against(node int, u *unit) string {
 
 // despite describes the worst lack of a unit's host.
 func (e *elector) despite(u *unit) string {
-	text := e.against(u.host, u)
+	text, l := e.against(u.host, u), u.lacks[u.host]
 	switch {
 	case text == "":
 		return ""
-	case u.lacks[u.host] == lacksForce && u.least() == 0:
+	case l == lacksForce && u.least() == 0:
 		return text + ", so it serves as before"
+	case l&^lacksChange == 0 && u.least() == 0:
+		return text + ", but may serve as before"
 	case len(u.candidates) == 1:
 		return text + ", but no other node may be the host"
 	}

@@ -27,6 +27,14 @@ func refuse(reports map[string]cluster.Report, node string) {
 	reports[node] = r
 }
 
+func age(reports map[string]cluster.Report, nodes ...string) {
+	for _, node := range nodes {
+		r := reports[node]
+		r.Old = true
+		reports[node] = r
+	}
+}
+
 // routed sets the routes that a node reports in network default.
 func routed(reports map[string]cluster.Report, node string, ipv4, ipv6 bool) {
 	r := reports[node]
@@ -119,6 +127,25 @@ func TestPreferredNodes(t *testing.T) {
 				refuse(r, node)
 			}
 		}, "n0", "", "", "the kernel of node n0 refuses what is planned, but no other node would be better"},
+		"host's report old": {func(_ *cluster.Objects, r map[string]cluster.Report) { age(r, "n0") }, "n0", "n1", "", "node n0 has not reported recently, but may serve as before"},
+		"host's report old, refusing": {func(_ *cluster.Objects, r map[string]cluster.Report) {
+			refuse(r, "n0")
+			age(r, "n0")
+		}, "n0", "n1", "", "node n0 has not reported recently, but may serve as before"},
+		"host cordoned, standby's report old": {func(o *cluster.Objects, r map[string]cluster.Report) {
+			cordon(o, "n0", true)
+			age(r, "n1")
+		}, "n2", "n1", "node n0 is cordoned", ""},
+		"standby's report old": {func(_ *cluster.Objects, r map[string]cluster.Report) { age(r, "n1") }, "n0", "n1", "", ""},
+		"standby cordoned, the other's report old": {func(o *cluster.Objects, r map[string]cluster.Report) {
+			cordon(o, "n1", true)
+			age(r, "n2")
+		}, "n0", "", "", ""},
+		"all reports old": {func(_ *cluster.Objects, r map[string]cluster.Report) { age(r, "n0", "n1", "n2") }, "n0", "n1", "", "node n0 has not reported recently, but no other node would be better"},
+		"all reports old, host dead": {func(_ *cluster.Objects, r map[string]cluster.Report) {
+			age(r, "n0", "n1", "n2")
+			say(r, "n1", "n0", false)
+		}, "n1", "", "node n0 does not answer the nodes that watch it", "node n1 has not reported recently, but no other node would be better"},
 		"standby without route": {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n1", false, true) }, "n0", "n2", "", ""},
 		"standby dead":          {func(_ *cluster.Objects, r map[string]cluster.Report) { say(r, "n0", "n1", false) }, "n0", "n2", "", ""},
 		"a family it needs not": {func(_ *cluster.Objects, r map[string]cluster.Report) { routed(r, "n0", true, false) }, "n0", "n1", "", ""},

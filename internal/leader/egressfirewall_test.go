@@ -100,6 +100,25 @@ func TestEgressFirewallStatus(t *testing.T) {
 	require.Equal(t, "and 14 more", s.Messages[namesMost])
 }
 
+// TestOldReportsDoNotDelay: a new leader does not wait for a node whose Lease expired long ago, which has an earlier revision in its report.
+func TestOldReportsDoNotDelay(t *testing.T) {
+	w := newWall()
+	w.set(1)
+	w.report("c", "shop")
+	old := w.reports["c"]
+	old.Old = true
+	w.reports["c"] = old
+	w.set(2)
+	w.report("a")
+	w.report("b")
+	s := w.after(0)
+	require.Equal(t, firewallText, s.Text)
+	require.Empty(t, s.Messages)
+	old.Old = false
+	w.reports["c"] = old
+	require.Equal(t, []string{"c: " + firewallOtherwise + ": not in force yet"}, w.after(0).Messages, "it has renewed its Lease")
+}
+
 // TestAPIServerIsDenied checks that a valid EgressFirewall which denies the API server says so, as soon as the server has another address.
 func TestAPIServerIsDenied(t *testing.T) {
 	w := newWall()

@@ -83,6 +83,11 @@ func TestTerm(t *testing.T) {
 	api.reports = map[string]cluster.Report{"a": {EgressQoSes: "x"}, "b": report(fit), "c": {}}
 	require.Equal(t, retryAfter, consider(0), "daemons that start have not reported their networks")
 	require.Empty(t, api.writes)
+	old := report(fit)
+	old.Old = true
+	api.reports = map[string]cluster.Report{"a": report(fit), "b": old, "c": report(fit)}
+	require.Equal(t, retryAfter, consider(0), "the daemon of b may live")
+	require.Empty(t, api.writes)
 	api.reports = map[string]cluster.Report{"a": report(fit), "b": report(fit), "c": report(fit)}
 	consider(time.Second)
 	require.Len(t, api.writes, 1)

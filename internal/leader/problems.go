@@ -25,11 +25,13 @@ func Unserved(planned []cluster.Problem) (all []cluster.Problem) {
 	return all
 }
 
-// withReported adds the problems that other nodes report to those that this node finds.
+// withReported adds the problems that other nodes report to those that this node finds. Old reports may be of dead nodes.
 func withReported(problems []cluster.Problem, reports map[string]cluster.Report) []cluster.Problem {
 	problems = slices.Clone(problems)
 	for _, node := range slices.Sorted(maps.Keys(reports)) {
-		problems = append(problems, Unserved(reports[node].Unserved)...)
+		if !reports[node].Old {
+			problems = append(problems, Unserved(reports[node].Unserved)...)
+		}
 	}
 	return problems
 }

@@ -19,6 +19,7 @@ func TestUnservedIsReported(t *testing.T) {
 	require.Len(t, Unserved(slices.Repeat([]cluster.Problem{web}, 1000)), unservedMost)
 	found := byObject(withReported([]cluster.Problem{other}, map[string]cluster.Report{"c": {Unserved: []cluster.Problem{web}}, "d": {}}))
 	require.Equal(t, []cluster.Problem{other, web}, found["shop/web"])
+	require.Empty(t, withReported(nil, map[string]cluster.Report{"c": {Old: true, Unserved: []cluster.Problem{web}}}), "c may be dead")
 }
 
 // TestOneNodesProblems has an address that one node has itself, of objects of both kinds, and a VRF that the leader's node lacks.

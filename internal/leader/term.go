@@ -149,10 +149,11 @@ func messageOf(s cluster.Status, kind string) string {
 	return ""
 }
 
-// allReport reports whether all Ready nodes have reported their networks, which those whose daemon starts have not.
+// allReport reports whether all Ready nodes have reported their networks, which those whose daemon starts have not. An old report counts
+// for none: its node would get nothing.
 func allReport(objects cluster.Objects, reports map[string]cluster.Report) bool {
 	for name, n := range objects.Nodes.All() {
-		if n.Ready && len(reports[name].Networks) == 0 {
+		if r := reports[name]; n.Ready && (r.Old || len(r.Networks) == 0) {
 			return false
 		}
 	}

@@ -95,7 +95,9 @@ func (x *texts[V]) consider(
 ) (wait time.Duration) {
 	parts := make(map[string]applied, len(reports))
 	for node, r := range reports {
-		parts[node] = of.applied(r)
+		if !r.Old { // a dead node may have it
+			parts[node] = of.applied(r)
+		}
 	}
 	all := of.objects(in.Objects)
 	changed := !x.began || !all.Same(x.objects) || !sorted.OneSlice(in.Problems, x.problems) || !reflect.DeepEqual(parts, x.reports)
