@@ -23,6 +23,7 @@ var egressFirewalls = textKind[cluster.EgressFirewall]{
 	objects: func(o cluster.Objects) cluster.Map[cluster.Key, cluster.EgressFirewall] { return o.EgressFirewalls },
 	applied: func(r cluster.Report) applied { return applied{r.EgressFirewalls, r.Firewalled} },
 	status:  firewallStatus,
+	inForce: conditionProgrammed,
 	note: func(e cluster.EgressFirewall, servers []netip.AddrPort, nodes cluster.Map[string, cluster.Node]) string {
 		return firewall.DeniesAPIServer(&e, servers, nodes)
 	},

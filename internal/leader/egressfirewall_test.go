@@ -2,6 +2,7 @@ package leader
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 	"time"
@@ -117,6 +118,48 @@ func TestOldReportsDoNotDelay(t *testing.T) {
 	old.Old = false
 	w.reports["c"] = old
 	require.Equal(t, []string{"c: " + firewallOtherwise + ": not in force yet"}, w.after(0).Messages, "it has renewed its Lease")
+}
+
+// TestNewLeaderBelievesStatuses has another object change just before a term begins: the nodes' digests show no more which of the others
+// they have in force. The status of such a one stays for a while, except where it was of an earlier generation or a node has none in force.
+func TestNewLeaderBelievesStatuses(t *testing.T) {
+	former := newWall()
+	former.set(1)
+	for _, node := range []string{"a", "b", "c"} {
+		former.report(node)
+	}
+	status := former.after(0)
+	require.Equal(t, firewallText, status.Text)
+
+	begin := func(generation int64) *wall {
+		w := newWall()
+		w.reports = maps.Clone(former.reports)
+		w.in.Objects.EgressFirewalls = cluster.MapOf(map[cluster.Key]cluster.EgressFirewall{
+			shopWall:                              {Meta: cluster.Meta{UID: "1", Generation: generation, Status: status}},
+			{Namespace: "other", Name: "default"}: {Meta: cluster.Meta{UID: "2", Generation: 1}},
+		})
+		return w
+	}
+	w := begin(1)
+	require.Equal(t, status, w.after(0))
+	require.Equal(t, believeFor, w.wait)
+	require.Equal(t, firewallOtherwise, w.api.texts[cluster.Key{Namespace: "other", Name: "default"}].Text)
+	w.report("a")
+	require.Equal(t, status, w.after(believeFor-1))
+	require.Equal(t, firewallOtherwise, w.after(w.wait).Text, "the others may have failed: no further report need come")
+	require.Zero(t, w.wait)
+
+	w = begin(1)
+	for _, node := range []string{"a", "b", "c"} {
+		w.report(node)
+	}
+	require.Equal(t, status, w.after(0))
+	require.Zero(t, w.wait, "all have confirmed it")
+
+	w = begin(1)
+	w.reports["c"] = cluster.Report{}
+	require.Equal(t, []string{"c: " + firewallOtherwise + ": not in force yet"}, w.after(0).Messages)
+	require.Equal(t, firewallOtherwise, begin(2).after(0).Text)
 }
 
 // TestAPIServerIsDenied checks that a valid EgressFirewall which denies the API server says so, as soon as the server has another address.

@@ -21,6 +21,7 @@ var egressQoSes = textKind[cluster.EgressQoS]{
 	objects: func(o cluster.Objects) cluster.Map[cluster.Key, cluster.EgressQoS] { return o.EgressQoSes },
 	applied: func(r cluster.Report) applied { return applied{digest: r.EgressQoSes} },
 	status:  qosStatus,
+	inForce: conditionReady,
 }
 
 // qosStatus returns the status of an EgressQoS.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -23,6 +24,9 @@ const (
 	// detailsEvery is the least time between two writes of statuses whose details alone differ: the nodes that they name. A
 	// thousand nodes that follow one after another cost a few writes of an object.
 	detailsEvery = 5 * time.Second
+	// believeFor is how long a new leader believes the statuses that it finds. Nodes renew their Leases every 20 seconds, and in large
+	// clusters report only then that they have the present objects in force.
+	believeFor = 25 * time.Second
 )
 
 // textObject is an object whose status is a text for people, with conditions.
@@ -37,6 +41,7 @@ type textKind[V textObject] struct {
 	objects func(cluster.Objects) cluster.Map[cluster.Key, V]
 	applied func(cluster.Report) applied
 	status  func(m cluster.Meta, is standing) cluster.TextStatus
+	inForce string // the condition that is true of a revision which is in force on all nodes
 	// note returns a remark about an object that is valid, if the kind has such; servers are those of firewall.APIServers.
 	note func(o V, servers []netip.AddrPort, nodes cluster.Map[string, cluster.Node]) string
 }
@@ -77,6 +82,8 @@ func (is *standing) remark(text string) {
 // digest of objects among which was the object's present revision.
 type texts[V textObject] struct {
 	began     bool
+	since     time.Time         // when the first ones were considered
+	believes  bool              // some statuses are the former leader's, as not all nodes have confirmed them yet
 	problems  []cluster.Problem // as last considered, as are objects and reports
 	objects   cluster.Map[cluster.Key, V]
 	servers   []netip.AddrPort
@@ -100,7 +107,12 @@ func (x *texts[V]) consider(
 		}
 	}
 	all := of.objects(in.Objects)
-	changed := !x.began || !all.Same(x.objects) || !sorted.OneSlice(in.Problems, x.problems) || !reflect.DeepEqual(parts, x.reports)
+	if !x.began {
+		x.since = now
+	}
+	believes := now.Sub(x.since) < believeFor
+	changed := !x.began || !all.Same(x.objects) || !sorted.OneSlice(in.Problems, x.problems) || !reflect.DeepEqual(parts, x.reports) ||
+		x.believes && !believes
 	if of.note != nil && all.Len() > 0 {
 		changed = x.surroundings(in) || changed
 	}
@@ -113,7 +125,7 @@ func (x *texts[V]) consider(
 		return 0
 	}
 	x.confirm(cluster.Revisions(all))
-	want := x.statuses(of)
+	want := x.statuses(of, believes)
 	x.hold(want, now)
 	x.wanted = want
 	api.WriteTexts(of.kind, want)
@@ -128,8 +140,8 @@ func (x *texts[V]) surroundings(in Input) (differ bool) {
 	return differ
 }
 
-// statuses returns the status of each object.
-func (x *texts[V]) statuses(of textKind[V]) map[cluster.Key]kube.WantedText {
+// statuses returns the status of each object, with believes that of the former leader where it may still be true.
+func (x *texts[V]) statuses(of textKind[V], believes bool) map[cluster.Key]kube.WantedText {
 	found := map[string][]cluster.Problem{}
 	for _, p := range x.problems {
 		if p.Kind == of.kind.String() {
@@ -137,9 +149,13 @@ func (x *texts[V]) statuses(of textKind[V]) map[cluster.Key]kube.WantedText {
 		}
 	}
 	holders := x.holders()
+	x.believes = false
 	want := make(map[cluster.Key]kube.WantedText, x.objects.Len())
 	for key, o := range x.objects.All() {
 		is := standing{behind: x.behind(key, o.Revision()), holders: holders[key.Namespace]}
+		if believes && stands(o.Itself(), of.inForce) {
+			is.behind = x.silent(is.behind)
+		}
 		is.found(found[key.String()])
 		if of.note != nil {
 			is.remark(of.note(o, x.servers, x.nodes))
@@ -149,12 +165,34 @@ func (x *texts[V]) statuses(of textKind[V]) map[cluster.Key]kube.WantedText {
 	return want
 }
 
-// waits returns the time until held details are due; 0: none are held.
-func (x *texts[V]) waits(now time.Time) time.Duration {
-	if !x.held {
-		return 0
+// stands reports whether a condition of an object is true of its present generation.
+func stands(m cluster.Meta, condition string) bool {
+	c := meta.FindStatusCondition(m.Status.Conditions, condition)
+	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == m.Generation
+}
+
+// silent returns those of the nodes that report no objects in force. The others may have had a revision in force before other objects
+// changed: a digest is of all objects.
+func (x *texts[V]) silent(behind []string) (nodes []string) {
+	for _, node := range behind {
+		if x.reports[node].digest == "" {
+			nodes = append(nodes, node)
+		} else {
+			x.believes = true
+		}
 	}
-	return max(detailsEvery-now.Sub(x.detailed), time.Millisecond)
+	return nodes
+}
+
+// waits returns the time until held details are due, or statuses are believed no longer; 0: there are neither.
+func (x *texts[V]) waits(now time.Time) (wait time.Duration) {
+	if x.held {
+		wait = max(detailsEvery-now.Sub(x.detailed), time.Millisecond)
+	}
+	if x.believes {
+		wait = soonest(wait, max(believeFor-now.Sub(x.since), time.Millisecond))
+	}
+	return wait
 }
 
 // confirm notes the nodes that have all present objects in force, and forgets those that do not live any more.
