@@ -162,6 +162,31 @@ func TestNewLeaderBelievesStatuses(t *testing.T) {
 	require.Equal(t, firewallOtherwise, begin(2).after(0).Text)
 }
 
+// TestRewritesForAnotherCRD has a CRD drop parts of the statuses: they are written again now and then without any change, and at once
+// when it keeps them.
+func TestRewritesForAnotherCRD(t *testing.T) {
+	w := newWall()
+	w.set(1)
+	w.after(0)
+	require.Zero(t, w.wait)
+	written := func(wait time.Duration) bool {
+		before := w.api.written
+		w.after(wait)
+		return w.api.written > before
+	}
+	require.False(t, written(lookAgain))
+	w.api.drops = map[cluster.Kind]bool{cluster.KindEgressFirewall: true}
+	require.True(t, written(0))
+	require.Equal(t, lookAgain, w.wait)
+	require.False(t, written(lookAgain-time.Second))
+	require.Equal(t, time.Second, w.wait)
+	require.True(t, written(w.wait))
+	w.api.drops = nil
+	require.True(t, written(time.Second))
+	require.Zero(t, w.wait)
+	require.False(t, written(lookAgain))
+}
+
 // TestAPIServerIsDenied checks that a valid EgressFirewall which denies the API server says so, as soon as the server has another address.
 func TestAPIServerIsDenied(t *testing.T) {
 	w := newWall()

@@ -49,6 +49,8 @@ type API interface {
 	Pruned() bool
 	// PrunedItems reports the same of the CRD of EgressIPs.
 	PrunedItems() bool
+	// Drops reports whether the CRD of a kind in the cluster drops any part of the status.
+	Drops(kind cluster.Kind) bool
 }
 
 // Leader elects for all nodes, while this daemon leads.

@@ -24,6 +24,7 @@ type recorder struct {
 	written int                                // number of writes of texts
 	items   []map[cluster.Key]kube.WantedItems
 	prunes  bool // the CRD of EgressIPs drops fields
+	drops   map[cluster.Kind]bool
 	stands  bool
 }
 
@@ -32,6 +33,10 @@ func (r *recorder) Contend() { r.stands = true }
 func (r *recorder) WriteItems(want map[cluster.Key]kube.WantedItems) { r.items = append(r.items, want) }
 
 func (r *recorder) PrunedItems() bool { return r.prunes }
+
+func (r *recorder) Drops(kind cluster.Kind) bool {
+	return r.drops[kind] || r.prunes && kind == cluster.KindEgressIP
+}
 
 func (r *recorder) WriteTexts(_ cluster.Kind, want map[cluster.Key]kube.WantedText) {
 	r.texts, r.written = map[cluster.Key]cluster.TextStatus{}, r.written+1

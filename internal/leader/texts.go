@@ -93,6 +93,8 @@ type texts[V textObject] struct {
 	wanted    map[cluster.Key]kube.WantedText
 	detailed  time.Time // when details were last brought up to date
 	held      bool      // some are not
+	drops     bool      // the CRD drops parts of them
+	written   time.Time
 }
 
 // consider writes the statuses if anything on which they depend has changed. It returns the time after which it should be called
@@ -100,23 +102,16 @@ type texts[V textObject] struct {
 func (x *texts[V]) consider(
 	api API, of textKind[V], in Input, reports map[string]cluster.Report, now time.Time,
 ) (wait time.Duration) {
-	parts := make(map[string]applied, len(reports))
-	for node, r := range reports {
-		if !r.Old { // a dead node may have it
-			parts[node] = of.applied(r)
-		}
-	}
-	all := of.objects(in.Objects)
+	parts, all := of.parts(reports), of.objects(in.Objects)
 	if !x.began {
 		x.since = now
 	}
-	believes := now.Sub(x.since) < believeFor
-	changed := !x.began || !all.Same(x.objects) || !sorted.OneSlice(in.Problems, x.problems) || !reflect.DeepEqual(parts, x.reports) ||
-		x.believes && !believes
+	changed := x.due(api.Drops(of.kind), now) || !x.began || !all.Same(x.objects) || !sorted.OneSlice(in.Problems, x.problems) ||
+		!reflect.DeepEqual(parts, x.reports)
 	if of.note != nil && all.Len() > 0 {
 		changed = x.surroundings(in) || changed
 	}
-	if !changed && (!x.held || now.Sub(x.detailed) < detailsEvery) {
+	if !changed {
 		return x.waits(now)
 	}
 	had := x.objects.Len()
@@ -125,11 +120,30 @@ func (x *texts[V]) consider(
 		return 0
 	}
 	x.confirm(cluster.Revisions(all))
-	want := x.statuses(of, believes)
+	want := x.statuses(of, now.Sub(x.since) < believeFor)
 	x.hold(want, now)
-	x.wanted = want
+	x.wanted, x.written = want, now
 	api.WriteTexts(of.kind, want)
 	return x.waits(now)
+}
+
+// parts returns the parts of the nodes' reports about the kind. An old report may be of a dead node.
+func (of textKind[V]) parts(reports map[string]cluster.Report) map[string]applied {
+	parts := make(map[string]applied, len(reports))
+	for node, r := range reports {
+		if !r.Old {
+			parts[node] = of.applied(r)
+		}
+	}
+	return parts
+}
+
+// due reports whether statuses are to be written without any change: see waits. It notes whether the CRD drops parts of them.
+func (x *texts[V]) due(drops bool, now time.Time) bool {
+	another := drops != x.drops
+	x.drops = drops
+	return another || drops && now.Sub(x.written) >= lookAgain || x.held && now.Sub(x.detailed) >= detailsEvery ||
+		x.believes && now.Sub(x.since) >= believeFor
 }
 
 // surroundings notes the API servers and nodes, on which remarks depend, and reports whether they differ.
@@ -184,13 +198,17 @@ func (x *texts[V]) silent(behind []string) (nodes []string) {
 	return nodes
 }
 
-// waits returns the time until held details are due, or statuses are believed no longer; 0: there are neither.
+// waits returns the time until held details are due, statuses are believed no longer, or are written again where another CRD may be there
+// by now; 0: none is to come.
 func (x *texts[V]) waits(now time.Time) (wait time.Duration) {
 	if x.held {
 		wait = max(detailsEvery-now.Sub(x.detailed), time.Millisecond)
 	}
 	if x.believes {
 		wait = soonest(wait, max(believeFor-now.Sub(x.since), time.Millisecond))
+	}
+	if x.drops {
+		wait = soonest(wait, max(lookAgain-now.Sub(x.written), time.Millisecond))
 	}
 	return wait
 }

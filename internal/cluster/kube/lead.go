@@ -46,11 +46,12 @@ type term struct {
 
 	mu       sync.Mutex
 	failing  map[target]bool
-	services statuses[Wanted]          // of EgressServices
-	ips      statuses[WantedItems]     // of EgressIPs
-	texts    map[cluster.ID]*textWrite // to be written, of kinds with a text status
-	dropped  map[cluster.Kind]drops    // parts of statuses that the CRDs of kinds do not keep
-	labels   map[string]labelWrite     // of nodes
+	services statuses[Wanted]           // of EgressServices
+	ips      statuses[WantedItems]      // of EgressIPs
+	texts    map[cluster.ID]*textWrite  // to be written, of kinds with a text status
+	dropped  map[cluster.Kind]drops     // parts of statuses that the CRDs of kinds do not keep
+	probed   map[cluster.Kind]time.Time // times of the last checks that they do not
+	labels   map[string]labelWrite      // of nodes
 }
 
 // target names a write: the status of an EgressService or of an object of another kind, the labels of a node, or the mark of a
@@ -95,7 +96,7 @@ func (c *Cluster) lead(ctx context.Context, k clients, elector *leaderelection.L
 		eventQueue: newQueue[*queuedEvent](),
 		events:     record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		failing:    map[target]bool{},
-		texts:      map[cluster.ID]*textWrite{}, dropped: map[cluster.Kind]drops{},
+		texts:      map[cluster.ID]*textWrite{}, dropped: map[cluster.Kind]drops{}, probed: map[cluster.Kind]time.Time{},
 	}
 	t.services, t.ips = newStatuses(sameWanted, t.stands), newStatuses(sameItems, t.itemsStand)
 	t.reports.gone = func(node string) { t.queue.Add(target{silent: node}) }

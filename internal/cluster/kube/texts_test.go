@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,4 +103,28 @@ func (of *textsOf) check(t *testing.T, f *fixture) {
 		writes(status("pruned", metav1.ConditionTrue), drops{conditions: true})
 	}
 	require.Equal(t, at, version())
+	require.True(t, d.Drops(of.kind))
+
+	// Our CRD is applied meanwhile.
+	f.applyCRD(t, of.crd)
+	want := status("pruned", metav1.ConditionTrue)
+	require.Eventually(t, func() bool {
+		l := d.leads()
+		l.mu.Lock()
+		l.probed[of.kind] = time.Time{}
+		l.mu.Unlock()
+		d.WriteTexts(of.kind, map[cluster.Key]WantedText{of.key: {revision, want}})
+		o := get()
+		return sameText(want, d.metaOf(&o).Status, drops{}) && !d.Drops(of.kind)
+	}, soon, step)
+}
+
+// TestDropsOfAnswers finds that an answer shows only of the parts that were asked for whether a CRD keeps them.
+func TestDropsOfAnswers(t *testing.T) {
+	conditions := []metav1.Condition{{Type: "Ready"}}
+	d := drops{}.after(cluster.TextStatus{Text: "yes", Messages: []string{"a: yes"}, Conditions: conditions}, cluster.TextStatus{Text: "yes"})
+	require.Equal(t, drops{messages: true, conditions: true}, d)
+	require.Equal(t, d, d.after(cluster.TextStatus{Text: "yes"}, cluster.TextStatus{Text: "yes"}))
+	d = d.after(cluster.TextStatus{Text: "yes", Conditions: conditions}, cluster.TextStatus{Text: "yes", Conditions: conditions})
+	require.Equal(t, drops{messages: true}, d)
 }

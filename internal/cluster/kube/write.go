@@ -333,8 +333,9 @@ type WantedText struct {
 
 // textWrite is a status to be written to one version of an object.
 type textWrite struct {
-	want cluster.TextStatus
-	of   cluster.Meta
+	want  cluster.TextStatus
+	of    cluster.Meta
+	probe bool // as in statusWrite
 }
 
 // WriteTexts sets the statuses that all objects of a kind should have, in place of those of the last call. A status that differs
@@ -349,17 +350,57 @@ func (c *Cluster) WriteTexts(kind cluster.Kind, want map[cluster.Key]WantedText)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.texts, func(id cluster.ID, _ *textWrite) bool { return id.Kind == kind })
+	probes := t.dropped[kind] != (drops{}) && time.Since(t.probed[kind]) >= probeEvery
 	for key, w := range want {
 		id := kind.ID(key)
-		if m, there := objects.Meta(id); there && m.Revision() == w.Of && !sameText(w.Status, m.Status, t.dropped[kind]) {
-			t.texts[id] = &textWrite{w.Status, m}
-			t.queue.Add(target{text: id})
+		m, there := objects.Meta(id)
+		if !there || m.Revision() != w.Of || sameText(w.Status, m.Status, drops{}) {
+			continue
 		}
+		probe := sameText(w.Status, m.Status, t.dropped[kind])
+		if probe && !probes {
+			continue
+		}
+		probes = probes && !probe
+		t.texts[id] = &textWrite{w.Status, m, probe}
+		t.queue.Add(target{text: id})
 	}
+}
+
+// Drops reports whether the CRD of a kind in the cluster drops a part of the status. Another CRD may be there by now: a leader that sets
+// the statuses again finds out.
+func (c *Cluster) Drops(kind cluster.Kind) bool {
+	switch kind {
+	case cluster.KindEgressService:
+		return c.pruned.Load() || c.earlier.Load()
+	case cluster.KindEgressIP:
+		return c.prunedItems.Load()
+	}
+	t := c.leads()
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.dropped[kind] != drops{}
 }
 
 // drops holds the parts of a status that a CRD does not keep, as that of OVN-Kubernetes may not.
 type drops struct{ text, messages, conditions bool }
+
+// after returns the parts that the CRD does not keep, by the answer to a write: it shows nothing of parts that were not asked for.
+func (d drops) after(asked, kept cluster.TextStatus) drops {
+	if asked.Text != "" {
+		d.text = kept.Text == ""
+	}
+	if len(asked.Messages) > 0 {
+		d.messages = len(kept.Messages) == 0
+	}
+	if len(asked.Conditions) > 0 {
+		d.conditions = len(kept.Conditions) == 0
+	}
+	return d
+}
 
 // sameText compares statuses in the parts that the CRD keeps, except the times of conditions.
 func sameText(a, b cluster.TextStatus, not drops) bool {
@@ -371,6 +412,9 @@ func sameText(a, b cluster.TextStatus, not drops) bool {
 func (t *term) writeText(ctx context.Context, id cluster.ID) error {
 	t.mu.Lock()
 	w, wanted := t.texts[id]
+	if wanted && w.probe {
+		t.probed[id.Kind] = time.Now()
+	}
 	t.mu.Unlock()
 	if !wanted {
 		return nil
@@ -391,14 +435,15 @@ func (t *term) writeText(ctx context.Context, id cluster.ID) error {
 		return err
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.texts[id] == w {
 		delete(t.texts, id)
 	}
-	kept := t.metaOf(answer).Status
-	t.dropped[id.Kind] = drops{
-		text: w.want.Text != "" && kept.Text == "", messages: len(w.want.Messages) > 0 && len(kept.Messages) == 0,
-		conditions: len(w.want.Conditions) > 0 && len(kept.Conditions) == 0,
+	former := t.dropped[id.Kind]
+	now := former.after(w.want, t.metaOf(answer).Status)
+	t.dropped[id.Kind] = now
+	t.mu.Unlock()
+	if now != former {
+		t.wake()
 	}
 	return nil
 }
