@@ -152,7 +152,7 @@ func (l *Leader) consider(now time.Time, timed bool) (wait time.Duration) {
 	if l.term.waiting {
 		return soonest(wait, retryAfter)
 	}
-	if l.pruned != [2]bool{} { // a CRD that keeps them causes no pass
+	if l.drops() { // a CRD that keeps them causes no pass
 		return soonest(wait, max(l.term.last.Add(lookAgain).Sub(now), retryAfter))
 	}
 	return wait
@@ -236,7 +236,12 @@ func (l *Leader) differs(in Input, reports map[string]cluster.Report) bool {
 
 // looksAgain reports whether the last election was a while ago, and a CRD drops fields.
 func (l *Leader) looksAgain(now time.Time) bool {
-	return l.pruned != [2]bool{} && now.Sub(l.term.last) >= lookAgain
+	return l.drops() && now.Sub(l.term.last) >= lookAgain
+}
+
+// drops reports whether a CRD drops fields that an election sets, be it OVN-Kubernetes' or an earlier one of ours.
+func (l *Leader) drops() bool {
+	return l.api.Drops(cluster.KindEgressService) || l.api.Drops(cluster.KindEgressIP)
 }
 
 // prunings returns which CRDs in the cluster drop fields that only ours have: of EgressServices, of EgressIPs.

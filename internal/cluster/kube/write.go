@@ -239,6 +239,7 @@ func (t *term) notePruning(asked, kept cluster.Status) {
 	case earlier && t.earlier.CompareAndSwap(false, true):
 		t.log.Warn("the CRD of EgressService in this cluster is of an earlier version of Egressway: it drops observedGeneration and " +
 			"ingressIPs of the status; apply the CRD of this version")
+		t.wake()
 	case !earlier && t.earlier.CompareAndSwap(true, false):
 		t.log.Info(whole)
 		t.wake()

@@ -364,6 +364,7 @@ func (f *fixture) earlierCRD(t *testing.T) {
 		return d.earlier.Load()
 	}, soon, step)
 	require.False(t, d.Pruned())
+	require.True(t, d.Drops(cluster.KindEgressService))
 	want := map[cluster.Key]Wanted{key: wanted(o, "a")}
 	d.decides(t, want, func() bool {
 		objects, _ := d.latest()
