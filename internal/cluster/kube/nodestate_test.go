@@ -8,14 +8,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/egressway/egressway/api/v1alpha1"
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/cluster/kube/nodestate"
 )
 
 // nodeRows returns the columns that kubectl prints for EgressNodes, without the age of the report, by node.
@@ -75,13 +78,13 @@ func (f *fixture) nodeStates(t *testing.T) {
 	shows("a", "True 1/1 1/1 2 InForce 0 [] v1")
 	shows("b", "True 1/1 1/1 2 InForce 0 [] v1")
 
-	before := f.nodeWrites(t)
+	writes := f.nodeWrites(t)
 	for range 100 { // nothing changes
 		b.ReportNode(stateWith(true))
 	}
 	b.ReportNode(stateWith(false))
 	shows("b", `True 1/1 0/1 2 InForce 0 ["red/10.0.0.1"] v1`)
-	require.LessOrEqual(t, f.nodeWrites(t)-before, 4, "reports without a change are written")
+	require.LessOrEqual(t, f.nodeWrites(t)-writes, 4, "reports without a change are written")
 
 	b.stop()
 	shows("b", "Unknown   0 NodeSilent 0 [] v1")
@@ -95,6 +98,23 @@ func (f *fixture) nodeStates(t *testing.T) {
 	}
 	back.ReportNode(unknowing)
 	shows("b", "False 1/1 1/1 2 ObjectsUnknown 0 [] v1")
+
+	// The leader marks a node whose daemon goes on: it is ready since the daemon has written again, not since before.
+	ready := func() metav1.Condition {
+		n, err := f.egressNode(t, "a")
+		require.NoError(t, err)
+		return *meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionReady)
+	}
+	before := ready().LastTransitionTime
+	require.Eventually(t, func() bool { return time.Since(before.Time) > time.Second }, soon, step) // the API's times are whole seconds
+	require.NoError(t, nodestate.Silence(t.Context(), f.core.Discovery().RESTClient(), "a", func() bool { return true }))
+	unknown := ready()
+	require.Equal(t, metav1.ConditionUnknown, unknown.Status)
+	require.True(t, before.Before(&unknown.LastTransitionTime))
+	a.states.Again()
+	shows("a", "True 1/1 1/1 2 InForce 0 [] v1")
+	since := ready().LastTransitionTime
+	require.False(t, since.Before(&unknown.LastTransitionTime), "%s, was unknown since %s", since, unknown.LastTransitionTime)
 
 	n, err := f.egressNode(t, "b")
 	require.NoError(t, err)

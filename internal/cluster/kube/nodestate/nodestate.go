@@ -1,5 +1,6 @@
 // Package nodestate keeps the EgressNode of this node as its daemon reports it. A thousand nodes together send at most about a hundred
-// requests a second: each writes a state when it differs, at a random time, and then rests; the larger the cluster, the longer.
+// requests a second: each writes a state when it differs, at a random time, and then rests; the larger the cluster, the longer. Before a
+// write, it reads the object only where others may have written it.
 package nodestate
 
 import (
@@ -60,7 +61,7 @@ func (w *Writer) Set(s v1alpha1.EgressNodeStatus) {
 	w.signal()
 }
 
-// Again has the state written once more: the leader may have marked this node as silent.
+// Again has the state written once more, after the object was read: the leader may have marked this node as silent.
 func (w *Writer) Again() {
 	w.mu.Lock()
 	w.again = true
@@ -83,13 +84,15 @@ func (w *Writer) Run(ctx context.Context, client rest.Interface, outcome func(er
 		if !w.await(ctx) || !pause.For(ctx, rand.N(w.rest())) {
 			return
 		}
-		state, due := w.due(written)
+		state, due, again := w.due(written)
 		if !due {
 			continue
 		}
-		if first {
-			before, _ := get(ctx, client, w.node) // of the former run: the times of its conditions stay
-			written, first = before.Status, false
+		if first || again { // the former run or the leader has written it: the times of its conditions stay
+			if before, err := get(ctx, client, w.node); err == nil {
+				written = before.Status
+			}
+			first = false
 		}
 		state = timed(state, written)
 		err := w.write(ctx, client, state)
@@ -132,16 +135,15 @@ func (w *Writer) await(ctx context.Context) bool {
 // rest returns the time between two writes of this node.
 func (w *Writer) rest() time.Duration { return max(leastRest, time.Duration(w.nodes())*perNode) }
 
-// due returns the newest state, and whether it differs from the one that was written.
-func (w *Writer) due(written v1alpha1.EgressNodeStatus) (v1alpha1.EgressNodeStatus, bool) {
+// due returns the newest state, and whether it differs from the one that was written, or is to be written again.
+func (w *Writer) due(written v1alpha1.EgressNodeStatus) (state v1alpha1.EgressNodeStatus, due, again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state == nil {
-		return v1alpha1.EgressNodeStatus{}, false
+		return state, false, false
 	}
-	again := w.again
-	w.again = false
-	return *w.state, again || digest(*w.state) != digest(written)
+	again, w.again = w.again, false
+	return *w.state, again || digest(*w.state) != digest(written), again
 }
 
 // digest is a state without the times that a write fills in.
