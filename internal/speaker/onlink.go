@@ -13,7 +13,8 @@ type onLink struct {
 }
 
 // AnswerOnLink has the speaker announce to neighbours the addresses for which this node begins to answer. If the speaker knows them
-// already it sends no request, and returns the same error again.
+// already it sends no request, and returns the same error again. The first list of a connection is sent even if it is empty: the speaker
+// may still know addresses of the agent before, and would not announce them when they come back.
 func (c *Client) AnswerOnLink(ctx context.Context, all sorted.List[plan.OnLink]) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
@@ -21,7 +22,7 @@ func (c *Client) AnswerOnLink(ctx context.Context, all sorted.List[plan.OnLink])
 	switch {
 	case err != nil:
 		return err
-	case l.onLink == nil && all.Len() == 0, l.onLink != nil && l.onLink.Same(all):
+	case l.onLink != nil && l.onLink.Same(all):
 		return l.unsent
 	}
 	a, err := l.ask(ctx, message{OnLink: &onLink{all.Slice()}})
@@ -29,5 +30,8 @@ func (c *Client) AnswerOnLink(ctx context.Context, all sorted.List[plan.OnLink])
 		return err
 	}
 	l.onLink, l.unsent = &all, a.err()
+	if all.Len() == 0 { // nothing is left to announce, so a speaker that does not know the request lacks nothing
+		l.unsent = nil
+	}
 	return l.unsent
 }

@@ -484,6 +484,66 @@ func TestNodes(t *testing.T) {
 	require.Empty(t, c.Nodes())
 }
 
+// TestOnLinkComesBack has an address leave this node while no agent drives the speaker, and come back: it is announced again. Its device
+// does not exist, so that each attempt is an error.
+func TestOnLinkComesBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	serve(t, path)
+	all := sorted.Of(plan.OnLink{Addr: netip.MustParseAddr("203.0.113.33"), Device: "none0"})
+	c, kill := drive(t, ClientOptions{Socket: path, Version: "v1"})
+	ready(t, c)
+	require.Error(t, c.AnswerOnLink(t.Context(), all))
+	kill()
+	c, kill = drive(t, ClientOptions{Socket: path, Version: "v2"})
+	ready(t, c)
+	require.NoError(t, c.AnswerOnLink(t.Context(), all), "the speaker has announced it already")
+	kill()
+	c, _ = drive(t, ClientOptions{Socket: path, Version: "v3"})
+	ready(t, c)
+	require.NoError(t, c.AnswerOnLink(t.Context(), sorted.List[plan.OnLink]{}), "another node answers")
+	asked := c.link.last
+	require.NoError(t, c.AnswerOnLink(t.Context(), sorted.List[plan.OnLink]{}))
+	require.Equal(t, asked, c.link.last, "the speaker knows that already")
+	require.Error(t, c.AnswerOnLink(t.Context(), all), "this node answers again")
+}
+
+// TestOnLinkUnknown is about a speaker of a version that announces no addresses on links: only an agent that has some notices.
+func TestOnLinkUnknown(t *testing.T) {
+	const unknown = "the speaker does not know this request"
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer l.Close()
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	running.Go(func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		w := newWire(conn)
+		_, err = w.readHello()
+		for m := (message{Hello: &hello{Protocol: Protocol, Version: "v0"}}); err == nil && w.write(m, limit) == nil; {
+			if m.Hello != nil {
+				m = message{Complete: true}
+				continue
+			}
+			var request message
+			request, err = w.read()
+			m = message{ID: request.ID, Answer: &answer{Errors: []string{unknown}}}
+		}
+	})
+	c, _ := drive(t, ClientOptions{Socket: path, Version: "v1"})
+	ready(t, c)
+	require.NoError(t, c.AnswerOnLink(t.Context(), sorted.List[plan.OnLink]{}))
+	all := sorted.Of(plan.OnLink{Addr: netip.MustParseAddr("203.0.113.33"), Device: "none0"})
+	for range 2 {
+		require.EqualError(t, c.AnswerOnLink(t.Context(), all), unknown)
+	}
+	require.NoError(t, c.AnswerOnLink(t.Context(), sorted.List[plan.OnLink]{}))
+}
+
 func freeUDP(t *testing.T) uint16 {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
