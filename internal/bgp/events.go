@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -112,12 +113,15 @@ func (s *speaker) noteDown(p plan.Peer, st *sessionState, was bool, now apiutil.
 	}
 }
 
-// isPlain reports whether a peer is known not to accept IPv6 next hops for IPv4.
-func (s *speaker) isPlain(addr netip.Addr) bool {
+// offersExtended reports whether a peer offered IPv6 next hops for IPv4 when its session was last established, and whether it ever was.
+func (s *speaker) offersExtended(addr netip.Addr) (offered, established bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.states[addr]
-	return st != nil && st.plain
+	if st == nil {
+		return false, false
+	}
+	return st.extended, st.extended || st.plain
 }
 
 // remoteASN returns the AS of an established peer, 0 for others.
@@ -192,18 +196,37 @@ func (s *speaker) describe(e *Session, p plan.Peer, st *sessionState) {
 
 // describeUp adds the reason why an established session is of no use, or lacks a family. The caller holds s.mu.
 func (s *speaker) describeUp(e *Session, p plan.Peer, st *sessionState) {
-	switch {
-	case p.DynamicASN == config.DynamicExternal && st.asn == p.LocalASN(s.desired.ASN):
+	if p.DynamicASN == config.DynamicExternal && st.asn == p.LocalASN(s.desired.ASN) {
 		e.Up, e.LastError = false, "the peer is not external: its AS is ours"
-	case st.plain && lacksNextHop4(p, st):
-		e.LastError = "IPv4 is not announced to it: it has not offered extended next hops (RFC 8950), and interface " +
-			p.Interface + " has no IPv4 address"
+		return
 	}
+	var lacking []string
+	for i, family := range eachFamily {
+		if s.announcements[i] > 0 && slices.Contains(st.families, family) {
+			lacking = append(lacking, noNextHop(p, e.Address, st, family)...)
+		}
+	}
+	e.LastError = cmp.Or(strings.Join(lacking, "; "), e.LastError)
 }
 
-// lacksNextHop4 reports whether only a link-local address could be the next hop of the IPv4 routes that a session carries.
-func lacksNextHop4(p plan.Peer, st *sessionState) bool {
-	return p.Interface != "" && !p.NextHop4.IsValid() && slices.Contains(st.families, config.IPv4Unicast)
+// noNextHop returns why no address of ours can be the next hop of announcements of a family to the peer of an established session, or
+// nil if one can.
+func noNextHop(p plan.Peer, addr netip.Addr, st *sessionState, family config.Family) []string {
+	link := "the interface whose addresses are announced to it"
+	if device := cmp.Or(p.Device, p.Interface); device != "" {
+		link = "interface " + device
+	}
+	own6 := p.Interface != "" || p.NextHop6.IsValid()
+	switch over6 := p.Interface != "" || addr.Is6(); {
+	case family == config.IPv6Unicast && !own6:
+		return []string{"IPv6 is not announced to it: " + link + " has no global IPv6 address"}
+	case family == config.IPv6Unicast || p.NextHop4.IsValid() || over6 && own6 && st.extended:
+		return nil
+	case over6 && st.plain:
+		return []string{"IPv4 is not announced to it: it has not offered extended next hops (RFC 8950), and " +
+			link + " has no IPv4 address"}
+	}
+	return []string{"IPv4 is not announced to it: " + link + " has no IPv4 address"}
 }
 
 // describeBFD adds the BFD session with the peer to the report, or the fault that keeps BFD from running.

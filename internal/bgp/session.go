@@ -36,7 +36,7 @@ type Session struct {
 	BFDSlowed int             `json:"bfdSlowed,omitempty"` // BFD has flapped: its intervals are this many times those of the profile
 	// Why the speaker does not accept connections of the peer, although it should listen.
 	Unheard string `json:"unheard,omitempty"`
-	// Why the session was lost or refused, or why its routes are refused; empty if all is well.
+	// Why the session was lost or refused, why one of its families is not announced, or why its routes are refused; empty if all is well.
 	LastError string `json:"lastError,omitempty"`
 }
 

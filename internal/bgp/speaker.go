@@ -338,22 +338,27 @@ func (s *speaker) exchange(d plan.Speaker, p plan.Peer, addr netip.Addr) (exchan
 		}
 	}
 	x.Export = export{Advertise: p.Advertise, Internal: asn == own, ASN: own, NextHop4: p.NextHop4, NextHop6: p.NextHop6}
-	if p.Interface != "" {
+	switch offered, established := s.offersExtended(addr); {
+	case p.Interface != "":
 		// If the interface has no address of a family, its link-local address is the next hop (RFC 8950). Whether the
 		// peer accepts that for IPv4 is known only once the session is established: waiting for it would leave the
 		// first table incomplete.
-		x.Export.completeNextHops(linkLocal(p.Interface), !s.isPlain(addr))
+		x.Export.completeNextHops(linkLocal(p.Interface), offered || !established)
+	case addr.Is6():
+		// Many routers at numbered addresses do not offer it, unlike those of unnumbered links, and may end a session for
+		// an IPv6 next hop of IPv4.
+		x.Export.completeNextHops(p.NextHop6, offered)
 	}
 	return x, err
 }
 
-// completeNextHops sets missing next hops to a link-local address, that for IPv4 only if extended next hops are possible.
-func (e *export) completeNextHops(linkLocal netip.Addr, extended bool) {
+// completeNextHops sets missing next hops to our own IPv6 address, that for IPv4 only if extended next hops are possible.
+func (e *export) completeNextHops(own netip.Addr, extended bool) {
 	if !e.NextHop4.IsValid() && extended {
-		e.NextHop4 = linkLocal
+		e.NextHop4 = own
 	}
 	if !e.NextHop6.IsValid() {
-		e.NextHop6 = linkLocal
+		e.NextHop6 = own
 	}
 }
 

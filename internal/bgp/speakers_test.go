@@ -53,6 +53,46 @@ func TestAnnounce(t *testing.T) {
 	s.untilNoRoute("r1", "red", vip6)
 }
 
+// TestAnnounceIPv4ByIPv6 has a numbered IPv6 session on a link where the node has no IPv4 address: the router gets IPv4 by our IPv6 address
+// once it offers that (RFC 8950), and before that an error names the reason.
+func TestAnnounceIPv4ByIPv6(t *testing.T) {
+	s := newSite(t)
+	sp := red(peer("fd00:2::1", "red2", func(p *plan.Peer) { p.NextHop4 = netip.Addr{} }))
+	sp.Announce = announcing(vip4, vip6)
+	untilBy := func(prefix, nextHop string) {
+		t.Helper()
+		s.untilRoute("r2", "red", prefix, "fd00:2::2", func(r route) error {
+			if !r.Valid || len(r.NextHops) == 0 || r.NextHops[0].IP != nextHop {
+				return fmt.Errorf("%s: %+v", prefix, r)
+			}
+			return nil
+		})
+	}
+	s.apply(sp)
+	s.established()
+	untilBy(vip6, "fd00:2::2")
+	plain := s.session("red", "fd00:2::1")
+	require.True(t, plain.Up)
+	require.Equal(t, []config.Family{config.IPv6Unicast}, plain.Sent)
+	require.Contains(t, plain.LastError, "has not offered extended next hops (RFC 8950), and interface red2 has no IPv4 address")
+	s.untilNoRoute("r2", "red", vip4)
+	require.Equal(t, 1, s.establishments("r2", "red", "fd00:2::2"))
+
+	s.configure("r2", "router bgp 65002 vrf red", "neighbor fd00:2::2 capability extended-nexthop") // resets the session
+	untilBy(vip4, "fd00:2::2")
+	untilBy(vip6, "fd00:2::2")
+	extended := s.session("red", "fd00:2::1")
+	require.Equal(t, sp.Peers[0].AddressFamilies, extended.Sent)
+	require.Equal(t, 2, extended.Announced)
+	require.Empty(t, extended.LastError)
+
+	// With an IPv4 address on the link, that is the next hop, without a new session.
+	sp.Peers[0].NextHop4 = netip.MustParseAddr("10.0.2.2")
+	s.apply(sp)
+	untilBy(vip4, "10.0.2.2")
+	require.Equal(t, extended.Since, s.session("red", "fd00:2::1").Since)
+}
+
 func TestAttributes(t *testing.T) {
 	s := newSite(t)
 	r1 := peer("10.0.1.1", "red1", func(p *plan.Peer) {
