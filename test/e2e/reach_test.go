@@ -234,4 +234,14 @@ func TestReach(t *testing.T) {
 			}
 		}
 	})
+	t.Run("over a narrower link from the pod's node to the pod", func(t *testing.T) {
+		// The node of a steered pod sends its error to the host, which gives it the source that the external host knows.
+		run(t, s, "b", "ip route replace 10.244.2.11 dev cni0 mtu 1280", "ip -6 route replace fd44:2::11 dev cni0 mtu 1280")
+		for _, f := range ipFamilies {
+			s.Witness.Reset()
+			run(t, s, "ext-red", "ip route flush cache", "ip -6 route flush cache")
+			transfers(t, s, f, "b-p1", "ext-red", f.web)
+			require.Empty(t, s.Wrong(asWritten()))
+		}
+	})
 }

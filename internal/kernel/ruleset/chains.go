@@ -502,7 +502,14 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 			guardRules = append(guardRules, join(f.source(), in(SetCounted+f.Suffix)))
 		}
 	}
-	guardRules = append(guardRules, jump(Named(chainOwnSource, p.ID)), dropFor(DropGuard))
+	guardRules = append(guardRules, jump(Named(chainOwnSource, p.ID)))
+	if p.Key.Steers() {
+		// Its source is an address of this node, which the host replaces.
+		for _, protocol := range []byte{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
+			guardRules = append(guardRules, join(ownError(protocol), done))
+		}
+	}
+	guardRules = append(guardRules, dropFor(DropGuard))
 
 	all := []Chain{
 		// Packets of selected pods. A flow that began on another path, or on none, must not go on.

@@ -160,6 +160,13 @@ func ownInVRF() part {
 	})
 }
 
+// ownError matches an ICMP error of this node itself about the answer to a packet that began a connection. In that direction, the kernel
+// otherwise relates only packets that a helper expects, which are not ICMP.
+func ownError(protocol byte) part {
+	return join(part{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}, equal([]byte{protocol})},
+		inInterface(), part{equal(DeviceKey(""))}, original, ctHas(expr.CtKeySTATE, stateRelated))
+}
+
 var (
 	original = part{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, equal([]byte{0})}
 	reply    = part{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, equal([]byte{1})}
