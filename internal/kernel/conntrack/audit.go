@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/cluster"
@@ -376,9 +375,7 @@ func (f *flowCheck) bar(c Connection, body []byte) (m nl.Message) {
 	if c.port.Protocol == unix.IPPROTO_TCP || c.leaves != c.source || c.mark&f.Marks.Mask&^f.Marks.Cluster() != 0 {
 		return m
 	}
-	m = deletion(body)
-	m.Type, m.Body = conntrackMessage(vnl.IPCTNL_MSG_CT_NEW), appendMark(m.Body, f.Marks.Cluster(), f.Marks.Mask)
-	return m
+	return remarking(body, f.Marks.Cluster(), f.Marks.Mask)
 }
 
 // doubted calls each for the connections of the endpoints in doubt, until each returns false. Others may be among them.

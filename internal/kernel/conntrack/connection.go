@@ -138,3 +138,10 @@ func deletion(body []byte) nl.Message {
 	}
 	return nl.Message{Type: conntrackMessage(vnl.IPCTNL_MSG_CT_DELETE), Body: b}
 }
+
+// remarking returns the request to set bits of the mark of an entry that the kernel listed, of any protocol.
+func remarking(body []byte, mark, mask uint32) nl.Message {
+	m := deletion(body)
+	m.Type, m.Body = conntrackMessage(vnl.IPCTNL_MSG_CT_NEW), appendMark(m.Body, mark, mask)
+	return m
+}

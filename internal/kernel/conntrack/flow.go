@@ -13,8 +13,9 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// Flow is an egress flow on its host, as conntrack holds it: the data another node needs to continue it. Only TCP and
-// UDP lose their source port on a move; for other protocols the next packet recreates the same entry.
+// Flow is an egress flow on its host, as conntrack holds it: the data another node needs to continue it. Only flows of TCP and UDP are
+// copied. Other protocols but SCTP have no source port to lose, and their next packet makes an entry; that of an SCTP association is made
+// by its next HEARTBEAT (RFC 9260, 8.3), since the kernel finds other chunks invalid without one.
 type Flow struct {
 	Proto    uint8          // unix.IPPROTO_TCP or IPPROTO_UDP
 	Src, Dst netip.AddrPort // pod and remote

@@ -449,6 +449,49 @@ func TestFlowsAreLedOn(t *testing.T) {
 	})
 }
 
+// TestAssociationsAreLedOn steers SCTP associations of a local pod elsewhere: a chunk of data without an entry would be invalid.
+func TestAssociationsAreLedOn(t *testing.T) {
+	forEachFamily(t, func(t *testing.T, l *flowLab) {
+		pod := addr(l.Pods[0])
+		left := func(path plan.PathID, as netip.Addr, port uint16) Flow {
+			return Flow{
+				Proto: unix.IPPROTO_SCTP, Src: netip.AddrPortFrom(pod, port), Dst: netip.AddrPortFrom(addr(l.Remote), port),
+				SNAT: netip.AddrPortFrom(as, port), Path: path, Answered: true, Timeout: 1000,
+			}
+		}
+		d := plan.DataPlane{
+			Marks: l.marks,
+			Paths: []plan.Path{
+				{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
+				{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "next"}},
+			},
+			Endpoints: sorted.Of(plan.Endpoint{Addr: pod, Path: 4, Source: pod}),
+		}
+		for _, c := range []struct {
+			name  string
+			flow  Flow
+			marks []uint32
+		}{
+			{"steered to the former host", left(3, pod, 1), []uint32{l.marks.Egress(4)}},
+			{"left here, with a source that it cannot have at the next host", left(2, addr(l.Ingress), 2), nil},
+		} {
+			_, err := l.inject(l.r1, Injection{}, c.flow)
+			require.NoError(t, err)
+			var a Audit
+			require.NoError(t, l.r1.Do(func() error { _, err := a.end(t.Context(), d, noNames, doubt{all: true}); return err }))
+			var marks []uint32
+			require.NoError(t, l.r1.Do(func() error {
+				return dumpEgress(t.Context(), l.marks, func(body []byte) bool {
+					marks = append(marks, DecodeConnection(body).mark)
+					return true
+				})
+			}))
+			require.Equal(t, c.marks, marks, c.name)
+			require.NoError(t, l.r1.Do(func() error { return a.EndAll(t.Context(), l.marks) }))
+		}
+	})
+}
+
 // TestConnectionsAreHandedOver ends the time for which flows of local pods leave here: entries of TCP connections that the next host has are
 // steered there before the plan without that time is in force, and those of other flows are removed.
 func TestConnectionsAreHandedOver(t *testing.T) {

@@ -13,23 +13,20 @@ import (
 )
 
 // lead returns the change that redirects a local pod's egress flow to the host that it is steered to now; ok is false if
-// the entry is not a flow steered to another host. The new host continues the flow if it knows it, and otherwise
+// the entry is not a flow steered to another host. It may be of any protocol. The new host continues the flow if it knows it, and otherwise
 // treats it as a new one. Without its entry on this node, the flow would have to begin again here too, which only the
 // pod can do: until the pod sends something, packets from the remote would find no connection. A flow that cannot be
 // moved contradicts the plan and is ended.
-func (f *flowCheck) lead(body []byte) (c entryChange, ok bool) {
-	e, ok := DecodeEntry(body)
-	if !ok || e.Mark&f.Marks.EgressBit() == 0 {
-		return c, false
+func (f *flowCheck) lead(body []byte) (m entryChange, ok bool) {
+	c := DecodeConnection(body)
+	if c.zoned || c.mark&f.Marks.EgressBit() == 0 {
+		return m, false
 	}
-	to, steered := f.steered(e.Src.Addr())
-	if !steered || !goesAstray(plan.Way{Path: f.Marks.Path(e.Mark), Source: e.SNAT.Addr()}, &to) {
-		return c, false
+	to, steered := f.steered(c.source)
+	if !steered || !goesAstray(plan.Way{Path: f.Marks.Path(c.mark), Source: c.leaves}, &to) {
+		return m, false
 	}
-	c.Message = e.about(vnl.IPCTNL_MSG_CT_NEW, 0)
-	c.Body = appendMark(c.Body, f.Marks.Egress(to.Path), f.Marks.Mask)
-	c.instead = deletion(body)
-	return c, true
+	return entryChange{Message: remarking(body, f.Marks.Egress(to.Path), f.Marks.Mask), instead: deletion(body)}, true
 }
 
 // HandOver sends flows of this node's pods to the host that these pods are steered to now, and waits until that host had time to make their
