@@ -101,7 +101,20 @@ func TestSysctls(t *testing.T) {
 	require.Equal(t, []cluster.Reason{preflight.ReasonStrictReversePath}, reasons())
 	set("2", strict)
 	require.Empty(t, reasons())
-	set("0", "ipv4/conf/eth1.7/forwarding")
+	const byMark = "ipv4/conf/all/src_valid_mark"
+	set("1", byMark)
+	problems = preflight.Sysctls("a", devices)
+	require.Len(t, problems, 1)
+	require.Equal(t, `Node a: net.ipv4.conf.eth1/7.rp_filter: "2": with src_valid_mark 1 on eth1.7 or on all, reverse path filtering, `+
+		`also the loose one, drops packets of pods whose network has no route to them: `+
+		`set src_valid_mark to 0 on both and this to 2, or rp_filter to 0 on both`, problems[0].Error())
+	set("0", strict, "ipv4/conf/all/rp_filter")
+	require.Empty(t, reasons())
+	set("0", byMark)
+	set("1", "ipv4/conf/eth1.7/src_valid_mark")
+	set("2", "ipv4/conf/all/rp_filter")
+	require.Equal(t, []cluster.Reason{preflight.ReasonStrictReversePath}, reasons())
+	set("0", "ipv4/conf/eth1.7/src_valid_mark", "ipv4/conf/eth1.7/forwarding")
 	require.Equal(t, []cluster.Reason{preflight.ReasonForwardingOff}, reasons())
 	set("0", "ipv4/ip_forward", "ipv6/conf/all/forwarding")
 	require.Equal(t, []cluster.Reason{preflight.ReasonForwardingOff, preflight.ReasonForwardingOff, preflight.ReasonForwardingOff}, reasons())

@@ -19,7 +19,7 @@ import (
 	"github.com/egressway/egressway/lab/netns"
 )
 
-// TestWatchSettings expects an event for each setting that Sysctls reads.
+// TestWatchSettings expects an event for each setting that Sysctls reads, except src_valid_mark, for which the kernel sends none.
 func TestWatchSettings(t *testing.T) {
 	netns.Enter(t)
 	netns.Uplink(t, "eth1", "10.1.0.2/24", "2001:db8:1::2/64")

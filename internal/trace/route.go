@@ -140,7 +140,8 @@ func tableName(t uint32) string {
 // unreached returns the reason why the packet has no route.
 func (e *explainer) unreached(table uint32) string {
 	if errors.Is(e.Flight.Route.Err, unix.EXDEV) {
-		return fmt.Sprintf("the reverse path filter of %s drops it: set net.ipv4.conf.%s.rp_filter to 2 or 0", e.In, e.In)
+		return fmt.Sprintf("the reverse path filter of %s drops it: set net.ipv4.conf.%[1]s.rp_filter to 2, "+
+			"and src_valid_mark to 0 on %[1]s and on all", e.In)
 	}
 	if table == 0 {
 		return e.unruledRoute()

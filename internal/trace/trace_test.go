@@ -233,7 +233,7 @@ func TestExplain(t *testing.T) {
 		},
 		"reverse path filter": {
 			in: input(unreached(unix.EXDEV)), kind: Dropped, services: "shop/web",
-			verdict: "dropped: the reverse path filter of cni0 drops it: set net.ipv4.conf.cni0.rp_filter to 2 or 0",
+			verdict: "dropped: the reverse path filter of cni0 drops it: set net.ipv4.conf.cni0.rp_filter to 2, and src_valid_mark to 0 on cni0 and on all",
 		},
 		"guard": {
 			in: input(onHost()), edit: func(in *Input) {

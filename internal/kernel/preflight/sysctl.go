@@ -31,10 +31,20 @@ func Sysctls(node string, devices []string) []cluster.Problem {
 		}
 	}
 	all, _ := sysctl.Read("net", "ipv4", "conf", "all", "rp_filter")
+	allMark, _ := sysctl.Read("net", "ipv4", "conf", "all", "src_valid_mark")
 	for _, device := range devices {
 		// The stricter setting is not the larger number: the kernel uses the maximum, where 1 is strict and 2 is loose.
 		path := []string{"net", "ipv4", "conf", device, "rp_filter"}
-		if v, ok := sysctl.Read(path...); ok && max(v, all) == 1 {
+		v, ok := sysctl.Read(path...)
+		mark, _ := sysctl.Read("net", "ipv4", "conf", device, "src_valid_mark")
+		switch filter := max(v, all); {
+		case !ok || filter == 0:
+		case max(mark, allMark) != 0:
+			// With a packet's mark, the filter searches the network's table for the packet's source (__fib_validate_source).
+			problem(ReasonStrictReversePath, v, fmt.Sprintf(
+				"with src_valid_mark 1 on %s or on all, reverse path filtering, also the loose one, drops packets of pods whose network "+
+					"has no route to them: set src_valid_mark to 0 on both and this to 2, or rp_filter to 0 on both", device), path...)
+		case filter == 1:
 			problem(ReasonStrictReversePath, v, fmt.Sprintf(
 				"strict reverse path filtering on %s drops egress and its replies; "+
 					"the maximum of this and net.ipv4.conf.all.rp_filter (%d) counts: set this to 2", device, all), path...)
