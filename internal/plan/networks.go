@@ -248,11 +248,14 @@ func (g *ground) readDevices() {
 	}
 }
 
-// sourceOf returns the address of a network's VRF device, if no interface of the network has one of that family: where routers are
-// reached by link-local addresses, the VRF device has the node's address. The kernel would choose it, too (inet_select_addr,
-// ipv6_dev_get_saddr), but the guard passes no address that the outgoing interface lacks.
+// sourceOf returns the address of a network's VRF device, if no interface of the network has one of that family: where routers are reached
+// by link-local addresses, the VRF device has the node's address. Without a VRF, the loopback device has it. The kernel would choose it,
+// too (inet_select_addr, ipv6_dev_get_saddr), but the guard passes no address that the outgoing interface lacks. Of network default, no
+// fact says by which interface its packets leave.
 func (g *ground) sourceOf(n *network, family int) (source netip.Addr) {
+	present := false
 	for _, name := range n.devices {
+		present = present || g.link(name) != nil
 		a := g.globalOn(name, family)
 		if !a.IsValid() {
 			continue
@@ -261,6 +264,9 @@ func (g *ground) sourceOf(n *network, family int) (source netip.Addr) {
 			return netip.Addr{}
 		}
 		source = a
+	}
+	if n.VRF == "" && n.name != config.DefaultNetwork && present {
+		return g.globalOn(loopback, family)
 	}
 	return source
 }

@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -150,8 +151,20 @@ func TestAPIServerIsNoIngressIP(t *testing.T) {
 	require.Equal(t, 1, desired.Speakers[0].Announce.Len(), "the IPv6 one")
 }
 
-// TestSourceOfTheVRFDevice: pods that leave with their network's source get the address of the VRF device where no interface has one of the
-// family, and are masqueraded otherwise.
+// sourcesByPod returns the sources that the plan for a node names.
+func sourcesByPod(s plan.Snapshot) map[string]string {
+	desired, _ := plan.Build(s)
+	all := map[string]string{}
+	for e := range desired.DataPlane.Endpoints.All() {
+		if e.Source.IsValid() {
+			all[e.Addr.String()] = e.Source.String()
+		}
+	}
+	return all
+}
+
+// TestSourceOfTheVRFDevice: pods that leave with their network's source get the address of the VRF device, or without a VRF that of the loopback
+// device, where no interface has one of the family, and are masqueraded otherwise.
 func TestSourceOfTheVRFDevice(t *testing.T) {
 	none := map[string]string{}
 	for name, c := range map[string]struct {
@@ -172,19 +185,23 @@ func TestSourceOfTheVRFDevice(t *testing.T) {
 				}
 				return list
 			}
-			s.Facts.Links = []plan.Link{
+			links := []plan.Link{
 				{Name: "eth1", Up: true, Addrs: prefixes([]string{"10.0.0.11/24", "fd00::11/64"})},
 				{Name: "eth2", Up: true, Master: "vrf-red", Addrs: prefixes(c.uplink)},
 				{Name: "vrf-red", Up: true, VRFTable: 1001, Addrs: prefixes(c.device)},
 			}
-			desired, _ := plan.Build(s)
-			got := map[string]string{}
-			for e := range desired.DataPlane.Endpoints.All() {
-				if e.Source.IsValid() {
-					got[e.Addr.String()] = e.Source.String()
-				}
-			}
-			require.Equal(t, c.want, got)
+			s.Facts.Links = links
+			require.Equal(t, c.want, sourcesByPod(s))
+
+			bare := *s.Config
+			bare.Networks = slices.Clone(bare.Networks)
+			bare.Networks[slices.IndexFunc(bare.Networks, func(n config.Network) bool { return n.Name == "red" })].VRF = ""
+			s.Config = &bare
+			links[1].Master = ""
+			links[2] = plan.Link{Name: "lo", Up: true, Addrs: links[2].Addrs}
+			require.Equal(t, c.want, sourcesByPod(s), "without a VRF")
+			s.Facts.Links = slices.Delete(links, 1, 2)
+			require.Empty(t, sourcesByPod(s), "without the uplink")
 		})
 	}
 }

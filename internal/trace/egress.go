@@ -161,16 +161,16 @@ func (e *explainer) source() (ingress netip.Addr) {
 	} else if e.Wanted != nil && e.Wanted.Source != e.From {
 		ingress = e.Wanted.Source
 	}
-	if e.vrfOf(ingress) != "" {
+	if e.ownerOf(ingress) != "" {
 		return netip.Addr{}
 	}
 	return ingress
 }
 
-// vrfOf returns the VRF device that has an address, which is the source of pods with sourceIPBy: Network if no interface of the network has
-// one; empty: none has it.
-func (e *explainer) vrfOf(a netip.Addr) string {
-	if link, ok := e.Live.Local(a); ok && link.VRFTable != 0 {
+// ownerOf returns the VRF device, or the loopback device, that has an address: the source of pods with sourceIPBy: Network if no interface
+// of the network has one; empty: neither has it.
+func (e *explainer) ownerOf(a netip.Addr) string {
+	if link, ok := e.Live.Local(a); ok && (link.VRFTable != 0 || link.Name == walk.Loopback) {
 		return link.Name
 	}
 	return ""
@@ -340,15 +340,23 @@ func (e *explainer) translated() {
 	case nat == nil:
 	case nat.Source == e.From:
 		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s itself: the host gives it the ingress IP", e.From)
-	case e.vrfOf(nat.Source) != "":
-		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s, the address of %s", nat.Source, e.vrfOf(nat.Source))
+	case e.ownerOf(nat.Source) != "":
+		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s, the address of %s", nat.Source, e.ownerOf(nat.Source))
 	case nat.Source.IsValid():
 		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "%s, the ingress IP", nat.Source)
 	case nat.Masquerade:
-		e.step("source", "set "+setOf(ruleset.SetMasquerade, e.From), "%s, the address of %s", e.Flight.Source, e.Flight.Route.Device)
+		e.step("source", "set "+setOf(ruleset.SetMasquerade, e.From), "%s, the address of %s", e.Flight.Source, e.masqueradeDevice())
 	default:
 		e.step("source", "set "+setOf(ruleset.SetSource, e.From), "unchanged: %s", e.From)
 	}
+}
+
+// masqueradeDevice returns the device that has the address of a masquerade: the outgoing one, or another if that has none.
+func (e *explainer) masqueradeDevice() string {
+	if link, ok := e.Live.Local(e.Flight.Source); ok {
+		return link.Name
+	}
+	return e.Flight.Route.Device
 }
 
 // guarded gives the verdict that the guard dropped the packet.
@@ -419,6 +427,9 @@ func (e *explainer) dropped(p *walk.Passage, when string) {
 	}
 	if why == "" {
 		why = fmt.Sprintf("rule %d of chain %s", p.Rule, p.Decided)
+	}
+	if p.Masquerade {
+		why = "no device has an address that it could leave with by " + e.Flight.Route.Device
 	}
 	e.step("rules", fmt.Sprintf("chain %s, rule %d", p.Decided, p.Rule), "dropped %s", when)
 	e.verdict(Dropped, "dropped: %s", why)

@@ -210,6 +210,22 @@ func TestExplain(t *testing.T) {
 			},
 			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 10.1.0.11", step: "10.1.0.11, the address of eth2",
 		},
+		"masqueraded without an address": {
+			in: without(input(onHost()), &status.Address{Selected: true, Path: "network red"}),
+			edit: func(in *Input) {
+				in.Flight.NAT = &walk.Passage{Chain: "nat", Decided: "snat", Rule: 2, Masquerade: true, Dropped: true}
+				in.Flight.Leave, in.Flight.Source = nil, netip.Addr{}
+			},
+			kind: Dropped, verdict: "dropped: no device has an address that it could leave with by eth2",
+		},
+		"with the address of the loopback device": {
+			in: without(input(onHost()), &status.Address{Selected: true, Path: "network red", Source: addr("10.255.0.11")}),
+			edit: func(in *Input) {
+				in.Flight.NAT.Source, in.Flight.Source = addr("10.255.0.11"), addr("10.255.0.11")
+				in.Live.Links = append(in.Live.Links, plan.Link{Name: "lo", Addrs: []netip.Prefix{netip.MustParsePrefix("10.255.0.11/32")}})
+			},
+			kind: Leaves, verdict: "leaves by red (vrf-red, eth2 via 10.1.0.1) as 10.255.0.11", step: "10.255.0.11, the address of lo",
+		},
 		"with the address of the VRF device": {
 			in: without(input(onHost()), &status.Address{Selected: true, Path: "network red", Source: addr("10.1.0.11")}),
 			edit: func(in *Input) {

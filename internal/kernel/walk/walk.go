@@ -534,8 +534,9 @@ func (l *Live) translate(f *Flight, fly *flyer, leavesAs netip.Addr) (on bool, e
 	f.Source = cmp.Or(f.NAT.Source, fly.From)
 	if f.NAT.Masquerade && !f.NAT.Source.IsValid() {
 		f.Source = l.masqueradeAs(f.Route, fly.To)
+		f.NAT.Dropped = !f.Source.IsValid() // nf_nat_masquerade_ipv4
 	}
-	return true, nil
+	return !f.NAT.Dropped, nil
 }
 
 // leave simulates the way through the guard.
@@ -560,11 +561,47 @@ func (l *Live) IsVRF(device string) bool {
 	return ok && found.VRFTable != 0
 }
 
-// masqueradeAs returns the address that a masquerade uses: the one towards the next hop.
+// Loopback is the name of the loopback device.
+const Loopback = "lo"
+
+// masqueradeAs returns the address that a masquerade uses: the one towards the next hop. If the device has none, it is one of the VRF
+// device, or else of the first device in the same VRF, or in none, which is the loopback device (inet_select_addr). Invalid: none has one.
 func (l *Live) masqueradeAs(r *Route, to netip.Addr) netip.Addr {
-	hop := r.towards(to)
-	var first netip.Addr
-	device, _ := l.Link(r.Device)
+	out, _ := l.Link(r.Device)
+	candidates := slices.DeleteFunc(slices.Clone(l.Links), func(d plan.Link) bool { return l.vrfOf(d) != l.vrfOf(out) })
+	rank := func(d plan.Link) int {
+		switch {
+		case d.Name == out.Name:
+			return 0
+		case d.VRFTable != 0:
+			return 1
+		}
+		return 2
+	}
+	slices.SortFunc(candidates, func(x, y plan.Link) int {
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x.Index, y.Index))
+	})
+	for _, d := range candidates {
+		if a := addressTowards(d, r.towards(to), to); a.IsValid() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// vrfOf returns the VRF device that a device is or is enslaved to; empty: neither.
+func (l *Live) vrfOf(d plan.Link) string {
+	if d.VRFTable != 0 {
+		return d.Name
+	}
+	if l.IsVRF(d.Master) {
+		return d.Master
+	}
+	return ""
+}
+
+// addressTowards returns the address of a device towards a next hop, or else its first one for packets to an address.
+func addressTowards(device plan.Link, hop, to netip.Addr) (first netip.Addr) {
 	for _, p := range device.Addrs {
 		switch a := p.Addr(); {
 		case !masquerades(a, to):
@@ -579,5 +616,5 @@ func (l *Live) masqueradeAs(r *Route, to netip.Addr) netip.Addr {
 
 // masquerades reports whether packets to an address may leave with this source.
 func masquerades(source, to netip.Addr) bool {
-	return source.Is4() == to.Is4() && !source.IsLinkLocalUnicast()
+	return source.Is4() == to.Is4() && source.IsGlobalUnicast()
 }

@@ -341,6 +341,36 @@ func addSomeRules(t *testing.T, d plan.DataPlane) error {
 	return own.AddRules(t.Context(), rules)
 }
 
+// TestMasqueradeAs looks for the address of a masquerade on the outgoing device and on others.
+func TestMasqueradeAs(t *testing.T) {
+	device := func(name string, index int, master string, addrs ...string) plan.Link {
+		l := plan.Link{Name: name, Index: index, Master: master}
+		for _, a := range addrs {
+			l.Addrs = append(l.Addrs, netip.MustParsePrefix(a))
+		}
+		return l
+	}
+	lo, vrf := device("lo", 1, "", "127.0.0.1/8", "10.255.0.11/32"), device("vrf-red", 9, "", "10.1.0.99/32")
+	vrf.VRFTable = 1001
+	a := netip.MustParseAddr
+	for name, c := range map[string]struct {
+		links []plan.Link
+		want  netip.Addr
+	}{
+		"towards the next hop":    {[]plan.Link{lo, device("eth2", 5, "", "fd01::11/64", "10.2.0.11/24", "10.1.0.11/24")}, a("10.1.0.11")},
+		"another of the device":   {[]plan.Link{lo, device("eth2", 5, "", "10.2.0.11/24")}, a("10.2.0.11")},
+		"the loopback device's":   {[]plan.Link{device("eth1", 4, "", "10.0.0.11/24"), device("eth2", 5, "", "fe80::11/64"), lo}, a("10.255.0.11")},
+		"another device's":        {[]plan.Link{device("eth1", 4, "", "10.0.0.11/24"), device("eth2", 5, ""), device("lo", 1, "", "127.0.0.1/8")}, a("10.0.0.11")},
+		"the VRF device's":        {[]plan.Link{lo, device("eth2", 5, "vrf-red"), device("eth3", 6, "vrf-red", "10.3.0.11/24"), vrf}, a("10.1.0.99")},
+		"none outside of the VRF": {[]plan.Link{lo, device("eth2", 5, "vrf-blue"), {Name: "vrf-blue", VRFTable: 1002}, vrf}, netip.Addr{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &Live{Links: c.links}
+			require.Equal(t, c.want, l.masqueradeAs(&Route{Device: "eth2", Gateway: a("10.1.0.1")}, a("198.51.100.10")))
+		})
+	}
+}
+
 // TestLiveRoute asks the kernel for routes, on a node with a VRF.
 func TestLiveRoute(t *testing.T) {
 	netns.Enter(t)
