@@ -301,7 +301,7 @@ func haveAnnounced(sessions []bgp.Session, network string, now time.Time) bool {
 
 // apply withdraws first and announces last, so that no peer sends packets before the kernel is ready. BFD with other
 // nodes starts before BGP: a speaker that replaces a killed one must answer them within their detection time, and GoBGP
-// may take most of that to start.
+// may take most of that to start. Neighbours on a link hear of addresses after routers do: the kernel answers their questions by then.
 func (a *Agent) apply(
 	ctx context.Context, c *config.Config, desired *plan.NodePlan, began time.Time,
 ) (result kernel.Result, unwatched []cluster.Problem, ended uint, err error) {
@@ -323,10 +323,12 @@ func (a *Agent) apply(
 	} else {
 		speakers = a.onlyAnnounced(speakers)
 	}
-	unwatched = append(a.watch(ctx, c, result.InForce), a.answerOnLink(ctx, c, result.OnLink)...)
+	unwatched = a.watch(ctx, c, result.InForce)
 	lap()
 	announce := a.speakers.Apply(ctx, speakers)
 	bgpTook += lap()
+	unwatched = append(unwatched, a.answerOnLink(ctx, c, result.OnLink)...)
+	lap()
 	a.status.Applied(counters.ApplyBGP, bgpTook, errors.Join(withdraw, announce))
 	a.announcedInstead(speakers, announce)
 	var contradictions error

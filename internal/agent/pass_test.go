@@ -16,6 +16,7 @@ import (
 	"github.com/egressway/egressway/internal/kernel"
 	"github.com/egressway/egressway/internal/liveness"
 	"github.com/egressway/egressway/internal/plan"
+	"github.com/egressway/egressway/internal/sorted"
 	"github.com/egressway/egressway/internal/speaker"
 )
 
@@ -33,7 +34,8 @@ func TestPassOrder(t *testing.T) {
 		s.source.changed.Add(cluster.KindEgressService.ID(sampleWeb))
 		require.NoError(t, s.passes(withdrawWeb, "kernel", "watch"))
 		s.change(sampleWeb, func(e *cluster.EgressService) { *e = former })
-		require.NoError(t, s.passes("kernel", "watch c", announceWeb))
+		s.kernel.result.OnLink = sorted.Of(plan.OnLink{Addr: netip.MustParseAddr("203.0.113.33"), Device: "eth0"})
+		require.NoError(t, s.passes("kernel", "watch c", announceWeb, "answer for 203.0.113.33"), "routers do not wait for neighbours on a link")
 	})
 }
 

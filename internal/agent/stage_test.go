@@ -185,6 +185,7 @@ type scriptedSpeakers struct {
 	refuses   error // of Apply
 	started   time.Time
 	announced map[string]sorted.List[plan.Announcement]
+	answered  sorted.List[plan.OnLink]
 	sessions  []bgp.Session
 	nodes     []bfd.Session
 	meanwhile func() // happens while the pass reads what was learned
@@ -260,8 +261,17 @@ func (s *scriptedSpeakers) Watch(_ context.Context, _ bfd.Options, peers []bfd.P
 	return nil
 }
 
-func (s *scriptedSpeakers) AnswerOnLink(context.Context, sorted.List[plan.OnLink]) error {
-	return s.problem
+func (s *scriptedSpeakers) AnswerOnLink(_ context.Context, all sorted.List[plan.OnLink]) error {
+	if s.problem != nil {
+		return s.problem
+	}
+	for one := range all.All() {
+		if _, known := s.answered.Get(one); !known {
+			s.note("answer for %s", one.Addr)
+		}
+	}
+	s.answered = all
+	return nil
 }
 
 // scriptedSource is a folder of manifests: every node elects for itself.

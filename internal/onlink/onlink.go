@@ -119,22 +119,49 @@ func send(all []plan.OnLink) error {
 	if err != nil {
 		return fmt.Errorf("open a packet socket: %w", err)
 	}
-	errs := make([]error, 0, len(all)+1)
+	err = announce(all, net.InterfaceByName, func(frame []byte, index int) error {
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: index})
+	})
+	return errors.Join(err, unix.Close(fd))
+}
+
+// announce writes a frame for each address. It looks each device up once, because net.InterfaceByName reads all links of the node.
+func announce(
+	all []plan.OnLink, byName func(name string) (*net.Interface, error), write func(frame []byte, index int) error,
+) error {
+	devices := map[string]device{}
+	var errs []error
 	for _, one := range all {
-		if err := sendOne(fd, one); err != nil {
+		d, known := devices[one.Device]
+		if !known {
+			d = deviceOf(byName(one.Device))
+			devices[one.Device] = d
+		}
+		err := d.err
+		if err == nil {
+			err = write(Frame(one.Addr, d.mac), d.index)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("announce %s on %s: %w", one.Addr, one.Device, err))
 		}
 	}
-	return errors.Join(append(errs, unix.Close(fd))...)
+	return errors.Join(errs...)
 }
 
-func sendOne(fd int, one plan.OnLink) error {
-	device, err := net.InterfaceByName(one.Device)
-	if err != nil {
-		return err
+// device is a link by which frames leave.
+type device struct {
+	index int
+	mac   [6]byte
+	err   error // why no frame can leave by it
+}
+
+// deviceOf returns the device of an interface that was looked up.
+func deviceOf(i *net.Interface, err error) device {
+	switch {
+	case err != nil:
+		return device{err: err}
+	case len(i.HardwareAddr) != 6:
+		return device{err: errors.New("the interface has no Ethernet address")}
 	}
-	if len(device.HardwareAddr) != 6 {
-		return errors.New("the interface has no Ethernet address")
-	}
-	return unix.Sendto(fd, Frame(one.Addr, [6]byte(device.HardwareAddr)), 0, &unix.SockaddrLinklayer{Ifindex: device.Index})
+	return device{index: i.Index, mac: [6]byte(i.HardwareAddr)}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -26,6 +28,46 @@ func TestFrames(t *testing.T) {
 			"8800" + "78be" + "a0000000" + "20010db8000000000000000000000033" + "0201" + "020000000009",
 	} {
 		require.Equal(t, want, hex.EncodeToString(Frame(netip.MustParseAddr(address), mac)), address)
+	}
+}
+
+// TestDeviceIsLookedUpOnce announces many addresses of few devices: each look-up reads all links of the node. A later announcement looks
+// the devices up again, because one may have been made anew.
+func TestDeviceIsLookedUpOnce(t *testing.T) {
+	index, asked := 7, map[string]int{}
+	byName := func(name string) (*net.Interface, error) {
+		asked[name]++
+		switch name {
+		case "eth1":
+			return &net.Interface{Index: index, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}, nil
+		case "tun0":
+			return &net.Interface{Index: 8}, nil
+		}
+		return nil, errors.New("no such network interface")
+	}
+	var all []plan.OnLink
+	for i := range 300 {
+		a := netip.AddrFrom4([4]byte{203, 0, byte(i / 250), byte(1 + i%250)})
+		all = append(all, plan.OnLink{Addr: a, Device: []string{"eth1", "tun0", "gone"}[i%3]})
+	}
+	for range 2 {
+		clear(asked)
+		sent := 0
+		err := announce(all, byName, func(frame []byte, by int) error {
+			require.Equal(t, index, by)
+			require.Equal(t, Frame(all[3*sent].Addr, [6]byte{2, 0, 0, 0, 0, 9}), frame)
+			sent++
+			return nil
+		})
+		require.Equal(t, 100, sent, "an address on a device that cannot announce it hinders no other")
+		require.Equal(t, map[string]int{"eth1": 1, "tun0": 1, "gone": 1}, asked)
+		for _, text := range []string{
+			fmt.Sprintf("announce %s on tun0: the interface has no Ethernet address", all[1].Addr),
+			fmt.Sprintf("announce %s on gone: no such network interface", all[299].Addr),
+		} {
+			require.ErrorContains(t, err, text)
+		}
+		index++
 	}
 }
 
