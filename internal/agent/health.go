@@ -21,7 +21,7 @@ func (a *Agent) states(c *config.Config) (states map[string]cluster.NetworkState
 func networkStates(
 	c *config.Config, planned *plan.NodePlan, routed map[uint32]plan.Families, sessions []bgp.Session,
 ) (states map[string]cluster.NetworkState, incomplete bool) {
-	states = map[string]cluster.NetworkState{}
+	states = unserved(c)
 	for _, p := range planned.DataPlane.Paths {
 		if p.Key.Kind == plan.PathNetwork {
 			has := routed[p.Table]
@@ -38,6 +38,16 @@ func networkStates(
 		}
 	}
 	return states, incomplete
+}
+
+// unserved returns the states of the networks that the configuration lists, as if none had a path. The leader waits for a state of each: it
+// cannot know otherwise whether a node has read that configuration.
+func unserved(c *config.Config) map[string]cluster.NetworkState {
+	states := map[string]cluster.NetworkState{config.DefaultNetwork: {Sessions: peersOf(c, config.DefaultNetwork)}}
+	for _, n := range c.Networks {
+		states[n.Name] = cluster.NetworkState{Sessions: len(n.Peers)}
+	}
+	return states
 }
 
 // countUp adds the sessions that are up to the states of their networks.

@@ -15,7 +15,10 @@ import (
 
 func TestNetworkStates(t *testing.T) {
 	c := &config.Config{Networks: []config.Network{
-		{Name: "red", Peers: []config.Peer{{}, {}}}, {Name: "green", Peers: []config.Peer{{}}}, {Name: "blue"},
+		{Name: "red", Peers: []config.Peer{{}, {}}},
+		{Name: "green", Peers: []config.Peer{{}}},
+		{Name: "blue"},
+		{Name: "exhausted", Peers: []config.Peer{{}}}, // no path id is left for it
 	}}
 	path := func(id plan.PathID, name string, table uint32) plan.Path {
 		return plan.Path{ID: id, Key: plan.PathKey{Kind: plan.PathNetwork, Name: name}, Table: table}
@@ -45,8 +48,11 @@ func TestNetworkStates(t *testing.T) {
 			"blue":  {Usable: true, IPv4: true, IPv6: true},
 			"gone":  {},
 			"away":  {}, // not eligible, although it has no peers
+
+			"exhausted": {Sessions: 1}, "default": {}, // the leader waits for a state of each listed network
 		}, states)
 		require.False(t, states["away"].Fit())
+		require.False(t, states["exhausted"].Fit())
 		require.Equal(t, test.incomplete, incomplete)
 		require.Equal(t, test.red.Up > 0, states["red"].Fit())
 	}

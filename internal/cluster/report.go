@@ -8,7 +8,8 @@ type Report struct {
 	// has never reported: otherwise the one of its former run does.
 	Starting bool `json:"-"`
 	// Old means that the report may be of long ago: a leader found it when its term began, and by the clock it had expired then.
-	Old      bool                    `json:"-"`
+	Old bool `json:"-"`
+	// Networks holds the state of each network that the node's configuration lists, also of one that the node lacks.
 	Networks map[string]NetworkState `json:"networks,omitempty"`
 	// Hosts holds, for each node that this one watches by BFD (RFC 5880), whether it is alive; false: its session went down.
 	// A node that never answered is not included.

@@ -47,9 +47,26 @@ func (egressIPs) tenure(o *cluster.Objects, s Seat) (t tenure, exists bool) {
 	return tenure{had.Host, had.Standby, had.Term, spec.Created}, slices.Contains(spec.Addresses, s.Slot)
 }
 
-// awaited returns nothing: a folder of manifests has no reports.
-func (egressIPs) awaited(*cluster.Objects, map[string]cluster.Report) iter.Seq[awaited] {
-	return func(func(awaited) bool) {}
+// awaited iterates over hosts and standbys: a new configuration changes the networks of addresses, and their nodes may read it later than
+// the leader's. A daemon reports each network that its configuration lists.
+func (egressIPs) awaited(o *cluster.Objects, networks []config.Network, reports map[string]cluster.Report) iter.Seq[awaited] {
+	return func(yield func(awaited) bool) {
+		if reports == nil {
+			return
+		}
+		for _, spec := range o.EgressIPs.All() {
+			for _, h := range spec.Holders {
+				network := NetworkFor(networks, h.Addr)
+				for _, node := range []string{h.Host, h.Standby} {
+					r, reports := reports[node]
+					_, known := r.Networks[network]
+					if reports && !known && !yield(awaited{node, network}) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 func (egressIPs) addresses(_ *cluster.Objects, s Seat) []netip.Addr { return []netip.Addr{s.Slot} }

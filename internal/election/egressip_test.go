@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
 )
 
 // assignableNodes makes nodes n0, n1, … that may be hosts of egress IPs.
@@ -68,6 +69,36 @@ func TestAddressStays(t *testing.T) {
 	choice = Elect(o, nil)[seat]
 	require.Equal(t, "n2", choice.Host)
 	require.Equal(t, "node n3 has no label k8s.ovn.org/egress-assignable any more", choice.Why)
+}
+
+// TestAddressStaysUntilItsNodesReport gives an address another network by the configuration: host and standby stay until they report about
+// it, and are chosen by their reports from then on.
+func TestAddressStaysUntilItsNodesReport(t *testing.T) {
+	o, reports := assignableNodes(3), up("n0", "n1", "n2")
+	e := egressIP("192.0.2.1")
+	e.Holders = []cluster.Holder{{Addr: e.Addresses[0], Host: "n0", Standby: "n1", Term: 7}}
+	o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: "e"}, e)
+	policy := Policy{Networks: []config.Network{{Name: "red", EgressIPs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}
+	roles := func() []string {
+		c := policy.Elect(o, reports)[EgressIPSeat("e", e.Addresses[0])]
+		return []string{c.Host, c.Standby}
+	}
+	report := func(node string, red cluster.NetworkState) {
+		r := reports[node]
+		r.Networks = map[string]cluster.NetworkState{"default": r.Networks["default"], "red": red}
+		reports[node] = r
+	}
+	fit := cluster.NetworkState{Usable: true, IPv4: true, IPv6: true}
+	require.Equal(t, []string{"n0", "n1"}, roles(), "no node has reported")
+	report("n2", fit)
+	require.Equal(t, []string{"n0", "n1"}, roles(), "another node has")
+	require.NotContains(t, reports["n0"].Networks, "red", "the reports are the caller's")
+	report("n1", cluster.NetworkState{})
+	require.Equal(t, []string{"n0", "n2"}, roles(), "the standby lacks the network")
+	report("n0", cluster.NetworkState{Sessions: 1})
+	require.Equal(t, []string{"n2", ""}, roles(), "the host has no session there")
+	delete(reports, "n2")
+	require.Equal(t, []string{"", ""}, roles(), "a node without a report is not waited for")
 }
 
 // TestAddressHasOneOwner expects an address that several objects name to have one owner: an EgressService, then the oldest EgressIP.

@@ -44,7 +44,7 @@ func tenureOf(spec cluster.EgressService) tenure {
 	return tenure{spec.Status.Host, spec.Status.Standby, spec.Status.Term, spec.Created}
 }
 
-func (egressServices) awaited(o *cluster.Objects, reports map[string]cluster.Report) iter.Seq[awaited] {
+func (egressServices) awaited(o *cluster.Objects, _ []config.Network, reports map[string]cluster.Report) iter.Seq[awaited] {
 	return func(yield func(awaited) bool) {
 		if reports == nil {
 			return

@@ -154,27 +154,27 @@ func newElector(objects cluster.Objects, reports map[string]cluster.Report, poli
 	return e
 }
 
-// presume adds to the reports that a host can serve by the network of its object, as long as it has not reported about that
-// object's present version. After a change of the network the host would move to the node that reports first.
+// presume adds to the reports that a host can serve by the network of its object, as long as it has not reported about the network that
+// the object has by now. After a change of the network the host would move to the node that reports first.
 func (e *elector) presume() {
 	reported := e.reports
 	for _, k := range kinds {
-		for a := range k.awaited(&e.objects, reported) {
+		for a := range k.awaited(&e.objects, e.policy.Networks, reported) {
 			if len(e.presumed) == 0 {
 				e.reports, e.presumed = maps.Clone(reported), map[awaited]bool{}
 			}
-			if r := e.reports[a.host]; !e.presumed[a] {
+			if r := e.reports[a.node]; !e.presumed[a] {
 				networks := map[string]cluster.NetworkState{a.network: {Usable: true, IPv4: true, IPv6: true}}
 				maps.Copy(networks, r.Networks)
 				r.Networks, e.presumed[a] = networks, true
-				e.reports[a.host] = r
+				e.reports[a.node] = r
 			}
 		}
 	}
 }
 
-// awaited is a host that has not reported yet about the network that its object names by now.
-type awaited struct{ host, network string }
+// awaited is a node that has a seat and has not reported yet about the network that the seat has by now.
+type awaited struct{ node, network string }
 
 // readApart finds the living nodes that do not hear each other.
 func (e *elector) readApart() {

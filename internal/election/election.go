@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/config"
 )
 
 // Seat is the role of host of an object, or of one address of an object, which an election gives to a node.
@@ -43,8 +44,8 @@ type kind interface {
 	seatsOf(o *cluster.Objects, key cluster.Key) []Seat
 	// tenure returns the nodes that have a seat now. exists is false if there is no such seat.
 	tenure(o *cluster.Objects, s Seat) (t tenure, exists bool)
-	// awaited iterates over the hosts that have not reported yet about the network of their object.
-	awaited(o *cluster.Objects, reports map[string]cluster.Report) iter.Seq[awaited]
+	// awaited iterates over the nodes that have a seat and have not reported yet about its network. networks are the configuration's.
+	awaited(o *cluster.Objects, networks []config.Network, reports map[string]cluster.Report) iter.Seq[awaited]
 	// addresses lists the addresses that the seat's host would announce.
 	addresses(o *cluster.Objects, s Seat) []netip.Addr
 	// contender checks one seat on its own. all reports that every node is its host.

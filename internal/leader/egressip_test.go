@@ -129,6 +129,44 @@ func TestItems(t *testing.T) {
 	require.Equal(t, []string{host, host}, []string{w.Items[0].Host, w.Items[1].Host})
 }
 
+// TestItemsStayInANewNetwork adds a network whose egressIPs hold addresses in use. The leader's node reads the new file first; the hosts
+// and standbys stay until their own reports say whether they have the network.
+func TestItemsStayInANewNetwork(t *testing.T) {
+	s := newIPsStage()
+	with := s.config
+	s.config = config.Defaults()
+	fit := s.recorder.reports["a"].Networks["default"]
+	reads := func(node string, red cluster.NetworkState) {
+		r := s.recorder.reports[node]
+		r.Networks = map[string]cluster.NetworkState{"default": fit, "red": red}
+		s.recorder.reports[node] = r
+	}
+	for name, r := range s.recorder.reports {
+		r.Networks = map[string]cluster.NetworkState{"default": fit}
+		s.recorder.reports[name] = r
+	}
+	s.elect(t)
+	s.inForce("b", "c")
+	before := s.elect(t).Items
+	require.Len(t, before, 2)
+
+	s.config = with
+	require.Equal(t, before, s.elect(t).Items, "no node has the file but the leader's")
+	reads("a", fit)
+	s.now = s.now.Add(30 * time.Second)
+	w := s.elect(t)
+	require.Equal(t, before, w.Items)
+	require.True(t, isTrue(w, "Assigned"))
+	reads("b", fit)
+	require.Equal(t, before, s.elect(t).Items, "another node has it")
+	reads("c", cluster.NetworkState{})
+	s.elect(t)
+	s.now = s.now.Add(time.Minute)
+	for _, item := range s.elect(t).Items {
+		require.Equal(t, []string{"b", ""}, []string{item.Host, item.Standby}, "node c lacks the network")
+	}
+}
+
 // TestItemEvents finds that each new reason has one Event, and that a new leader does not repeat it.
 func TestItemEvents(t *testing.T) {
 	s := newIPsStage()
