@@ -218,6 +218,8 @@ type Network struct {
 
 	// Elsewhere is why the configuration does not give the network to this node; empty: the node should have it.
 	Elsewhere string `yaml:"-"`
+	// PeersElsewhere reports that the configuration gives this node none of the network's peers.
+	PeersElsewhere bool `yaml:"-"`
 }
 
 // Uplinks returns the names of the network's interfaces.

@@ -278,7 +278,7 @@ func (r *resolver) networks() {
 		if !r.outlet(path, &n, used, tables) {
 			n = Network{
 				Name: n.Name, Namespaces: n.Namespaces, EgressIPs: n.EgressIPs,
-				OnLink: n.OnLink, OnNoPath: n.OnNoPath, Elsewhere: n.Elsewhere,
+				OnLink: n.OnLink, OnNoPath: n.OnNoPath, Elsewhere: n.Elsewhere, PeersElsewhere: len(n.Peers) > 0,
 			}
 			r.of.Networks = append(r.of.Networks, n)
 			continue
@@ -287,7 +287,7 @@ func (r *resolver) networks() {
 		if len(n.Peers) > 0 && r.of.BGP.ASN == 0 {
 			lackASN, n.Peers = true, nil
 		}
-		n.NodeSelectors, n.Overrides = nil, nil
+		n.NodeSelectors, n.Overrides, n.PeersElsewhere = nil, nil, len(n.Peers) == 0 && len(all[i].Peers) > 0
 		r.of.Networks = append(r.of.Networks, n)
 	}
 	if lackASN {

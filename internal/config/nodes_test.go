@@ -84,7 +84,10 @@ func TestNodesDiffer(t *testing.T) {
 	require.Equal(t, uint32(65100), red.Peers[0].MyASN)
 	require.Equal(t, netip.MustParseAddr("10.1.0.77"), red.Peers[1].SourceAddress)
 	dmz, _ = two.Network("dmz")
-	require.Equal(t, Network{Name: "dmz", EgressIPs: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28")}, Elsewhere: "the network is not on this node: its nodeSelectors on line 27 match nodes with rack=r1"}, *dmz)
+	require.Equal(t, Network{
+		Name: "dmz", EgressIPs: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28")}, PeersElsewhere: true,
+		Elsewhere: "the network is not on this node: its nodeSelectors on line 27 match nodes with rack=r1",
+	}, *dmz)
 
 	none := c.For(nil)
 	require.Equal(t, uint32(64512), none.BGP.ASN)
@@ -125,6 +128,24 @@ networks:
 	red, _ := unknown.Network("red")
 	require.NotEmpty(t, red.Elsewhere)
 	require.Empty(t, red.Peers)
+	require.True(t, red.PeersElsewhere)
+}
+
+// TestPeersElsewhere finds that a node without a network's peers knows whether other nodes have some.
+func TestPeersElsewhere(t *testing.T) {
+	c := parsed(t, `bgp: {asn: 64512}
+networks:
+- {name: racks, table: 1001, peers: [{address: 10.1.0.1, asn: 64601, nodeSelectors: [{matchLabels: {rack: r1}}]}]}
+- {name: link, table: 1002}
+`)
+	for rack, elsewhere := range map[string]bool{"r1": false, "r2": true} {
+		own := c.For(map[string]string{"rack": rack})
+		racks, _ := own.Network("racks")
+		require.Equal(t, elsewhere, racks.PeersElsewhere, rack)
+		require.Equal(t, elsewhere, len(racks.Peers) == 0)
+		link, _ := own.Network("link")
+		require.False(t, link.PeersElsewhere)
+	}
 }
 
 // TestContradictions checks that entries that contradict each other on a node are named with both lines, that the first is in

@@ -415,9 +415,12 @@ func (f *frame) answersOn(s *source) string {
 	return ""
 }
 
-// answeredOnLink reports whether a source's address is in the subnet of an uplink of this node, so that its host answers for it there.
+// answeredOnLink reports whether the host of a source answers for its address on a link, as far as this node can judge: the address is in
+// the subnet of an uplink of this node, or its network has no peers on any node, so that only the hosts' uplinks are left.
 func (f *frame) answeredOnLink(s *source) bool {
-	return s.id.Kind == cluster.KindEgressIP && holdAddress(f.neighbours[s.network.name], s.id.Slot)
+	n := s.network
+	alone := len(n.Peers) == 0 && !n.PeersElsewhere && n.OnLink != config.OnLinkOff
+	return s.id.Kind == cluster.KindEgressIP && (alone || holdAddress(f.neighbours[n.name], s.id.Slot))
 }
 
 // holdAddress reports whether a neighbour in one of the subnets may have an address.

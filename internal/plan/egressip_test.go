@@ -179,6 +179,42 @@ func TestNetworkOfEgressIP(t *testing.T) {
 	}
 }
 
+// TestFlowsStayWhereNoHostAnswersOnALink moves the addresses of an EgressIP from host n2 to n0, and looks at pods of n1, which lacks an
+// uplink in the subnet. Where hosts can only answer on a link, the former host gets no more answers, so no flow stays there.
+func TestFlowsStayWhereNoHostAnswersOnALink(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		edit  func(*config.Network)
+		stays bool
+	}{
+		{"no peers", func(*config.Network) {}, false},
+		{"no peers, on a node that lacks the network", func(n *config.Network) {
+			*n = config.Network{Name: n.Name, EgressIPs: n.EgressIPs, Elsewhere: "the network is not on this node"}
+		}, false},
+		{"peers", func(n *config.Network) { n.Peers = []config.Peer{{Address: addr("10.2.0.1"), ASN: 64601}} }, true},
+		{"peers of other nodes", func(n *config.Network) { n.PeersElsewhere = true }, true},
+		{"not on a link", func(n *config.Network) { n.OnLink = config.OnLinkOff }, true},
+	} {
+		s := egressIPs()
+		s.Node = "n1"
+		test.edit(&s.Config.Networks[0])
+		for seat := range s.Hosts {
+			s.Hosts[seat] = election.Choice{Host: "n0", Standby: "n2", Term: 2, Former: true}
+		}
+		s.Facts = plan.Assume(s.Config, s.Objects, s.Node)
+		desired, problems := plan.Build(s)
+		require.Empty(t, problems, test.name)
+		kept := 0
+		for e := range desired.DataPlane.Endpoints.All() {
+			require.NotZero(t, e.Path, test.name)
+			if e.Kept.Path != 0 {
+				kept++
+			}
+		}
+		require.Equal(t, map[bool]int{true: 300}[test.stays], kept, test.name)
+	}
+}
+
 // TestMembersOfOtherNodes plans the same for Pods of other nodes and for the members that the leader writes of them. Of its own node it
 // believes the Pods.
 func TestMembersOfOtherNodes(t *testing.T) {
