@@ -50,6 +50,30 @@ func TestNoOtherMoves(t *testing.T) {
 	}
 }
 
+// TestNoOtherAddressMoves has each host of an EgressIP's addresses go, where nothing records the choices: the standby, which takes over by
+// itself, is elected, and no address of another host moves.
+func TestNoOtherAddressMoves(t *testing.T) {
+	policy := Policy{Alone: true}
+	for nodes := 2; nodes <= 5; nodes++ {
+		for i := range 50 {
+			o := assignableNodes(nodes)
+			o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: fmt.Sprint("e", i)}, egressIP("192.0.2.1", "192.0.2.2", "2001:db8::1"))
+			before := policy.Elect(o, nil)
+			for gone := range hosts(before) {
+				less := o
+				unready(&less, gone)
+				for s, now := range policy.Elect(less, nil) {
+					want := before[s].Host
+					if want == gone {
+						want = before[s].Standby
+					}
+					require.Equal(t, want, now.Host, "%s goes, %v was at %s", gone, s, before[s].Host)
+				}
+			}
+		}
+	}
+}
+
 // TestAloneSpreads checks that hashes alone spread hosts and standbys, over the nodes or over the few that the policy allows.
 func TestAloneSpreads(t *testing.T) {
 	for _, policy := range []Policy{{Alone: true}, {Alone: true, Hosts: 12}} {
@@ -93,6 +117,30 @@ func TestOneIsChosenAgain(t *testing.T) {
 	require.False(t, apart("svc-1", ingress("198.51.100.2")), "svc-2 had the same")
 	require.True(t, apart("svc-2", ingress("198.51.100.3")), "no other has it now")
 	require.True(t, apart("svc-1", func(e *cluster.EgressService, _ *cluster.Service) { e.Network = "red" }), "a network of its own")
+}
+
+// TestOneAddressIsChosenAgain checks the same for the addresses of an EgressIP, of which a Service may have one.
+func TestOneAddressIsChosenAgain(t *testing.T) {
+	policy, o, k := Policy{Alone: true}, assignableNodes(5), cluster.Key{Name: "e"}
+	with := objects(5, "web")
+	o.EgressServices, o.Services, o.Endpoints = with.EgressServices, with.Services, with.Endpoints
+	change(&o, "web", func(_ *cluster.EgressService, s *cluster.Service) { s.Ingress = []cluster.Ingress{{IP: "192.0.2.3"}} })
+	elected := new(Elected)
+	elected.Update(o, nil, cluster.Everything(), policy)
+	apart := func(addresses ...string) bool {
+		o.EgressIPs = o.EgressIPs.With(k, egressIP(addresses...))
+		var changed cluster.Changed
+		changed.Add(cluster.KindEgressIP.ID(k))
+		before := reflect.ValueOf(elected.choices).Pointer()
+		choices, _ := elected.Update(o, nil, changed, policy)
+		require.Equal(t, policy.Elect(o, nil), choices)
+		return reflect.ValueOf(choices).Pointer() == before
+	}
+	require.True(t, apart("192.0.2.1", "192.0.2.2"))
+	require.True(t, apart("192.0.2.2", "192.0.2.4"))
+	require.False(t, apart("192.0.2.2", "192.0.2.3"), "Service web has the latter")
+	require.False(t, apart("192.0.2.2"), "it had it before")
+	require.True(t, apart())
 }
 
 func BenchmarkElectedAlone(b *testing.B) {

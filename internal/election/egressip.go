@@ -19,7 +19,7 @@ func EgressIPSeat(name string, a netip.Addr) Seat {
 	return Seat{cluster.ID{Kind: cluster.KindEgressIP, Key: cluster.Key{Name: name}, Slot: a}}
 }
 
-// egressIPs makes contenders of EgressIPs: one for each address. Those of one EgressIP prefer different nodes.
+// egressIPs makes contenders of EgressIPs: one for each address. Those of one EgressIP prefer different nodes, except with Policy.Alone.
 type egressIPs struct{}
 
 func (k egressIPs) seats(o *cluster.Objects) iter.Seq[Seat] {
@@ -157,8 +157,14 @@ func (e *elector) sit(u *unit) {
 	}
 }
 
-// besides lists the hosts of other addresses of the unit's object. Its own host is among them, if it has one.
-func (e *elector) besides(u *unit) []int { return e.beside[u.members[0].seat.whole()] }
+// besides lists the hosts of other addresses of the unit's object. Its own host is among them, if it has one. With Policy.Alone it lists
+// none: the choice for an address depends on no other, or a node that goes would move addresses of others too.
+func (e *elector) besides(u *unit) []int {
+	if e.policy.Alone {
+		return nil
+	}
+	return e.beside[u.members[0].seat.whole()]
+}
 
 // hashed returns the text by which a rendezvous hash decides among nodes for a seat.
 func (s Seat) hashed() string {

@@ -30,8 +30,8 @@ func egressIP(addresses ...string) (e cluster.EgressIP) {
 	return e
 }
 
-// TestAddressesApart expects the addresses of an EgressIP at different nodes as long as there are enough, and the standby of each
-// at another node than its host.
+// TestAddressesApart expects the addresses of an EgressIP at different nodes as long as there are enough, except where every node elects
+// for itself, and the standby of each at another node than its host.
 func TestAddressesApart(t *testing.T) {
 	for nodes := 1; nodes <= 6; nodes++ {
 		for n := range 20 {
@@ -41,7 +41,9 @@ func TestAddressesApart(t *testing.T) {
 			for _, policy := range []Policy{{}, {Alone: true}} {
 				choices := policy.Elect(o, nil)
 				require.Len(t, choices, 4)
-				require.Len(t, hosts(choices), min(nodes, 4), "%d nodes: %v", nodes, choices)
+				if !policy.Alone {
+					require.Len(t, hosts(choices), min(nodes, 4), "%d nodes: %v", nodes, choices)
+				}
 				for s, c := range choices {
 					require.NotEmpty(t, c.Host, "%v", s)
 					require.Equal(t, nodes > 1, c.Standby != "", "%v", s)

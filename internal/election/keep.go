@@ -181,7 +181,7 @@ func (e *Elected) restart(objects cluster.Objects, reports map[string]cluster.Re
 }
 
 // affected computes the inputs of the election for the objects that changed, and lists the seats for which they differ.
-// apart reports that none of these shared an address before, or shares one now, nor depends on other seats of its object.
+// apart reports that none of these shared an address before, or shares one now.
 func (e *Elected) affected(objects cluster.Objects, change cluster.Changed) (differ []Seat, apart bool) {
 	e.elector.objects, apart = objects, true
 	for s := range seatsOf(&objects, change, e.standing) {
@@ -192,7 +192,7 @@ func (e *Elected) affected(objects cluster.Objects, change cluster.Changed) (dif
 		}
 		if had != exists || !now.same(was) {
 			differ = append(differ, s)
-			apart = e.replace(s, now, exists) && apart && !s.Slot.IsValid()
+			apart = e.replace(s, now, exists) && apart
 		}
 	}
 	return differ, apart
