@@ -103,6 +103,44 @@ func TestAddressStaysUntilItsNodesReport(t *testing.T) {
 	require.Equal(t, []string{"", ""}, roles(), "a node without a report is not waited for")
 }
 
+// TestStandbyBesideAnotherAddress has the standby of an address be the host of another one of the object: a free node replaces it, unless
+// that lacks more, or the standby was the host and stays for its flows.
+func TestStandbyBesideAnotherAddress(t *testing.T) {
+	const free = "n2"
+	o, reports := assignableNodes(3), up("n0", "n1", free)
+	e := egressIP("192.0.2.1", "192.0.2.2")
+	e.Holders = []cluster.Holder{{Addr: e.Addresses[0], Host: "n0", Standby: "n1", Term: 7}, {Addr: e.Addresses[1], Host: "n1", Standby: "n0", Term: 3}}
+	o.EgressIPs = o.EgressIPs.With(cluster.Key{Name: "e"}, e)
+	standbys := func(o cluster.Objects) (nodes []string) {
+		choices := Elect(o, reports)
+		for _, h := range e.Holders {
+			c := choices[EgressIPSeat("e", h.Addr)]
+			require.Equal(t, h.Host, c.Host)
+			nodes = append(nodes, c.Standby)
+		}
+		return nodes
+	}
+	require.Equal(t, []string{free, free}, standbys(o))
+
+	choice := Elect(o, reports)[EgressIPSeat("e", e.Addresses[0])]
+	require.Equal(t, "n1", NextHolder(o, reports, View{Choice: choice, Former: "n1"}, e.Holders[0]).Standby, "flows go by it")
+	require.Equal(t, free, NextHolder(o, reports, View{Choice: choice}, e.Holders[0]).Standby, "they have ended")
+
+	cordoned := o
+	cordon(&cordoned, free, true)
+	require.Equal(t, []string{"n1", "n0"}, standbys(cordoned), "the free node lacks more")
+	for _, node := range []string{"n0", "n1"} {
+		r := reports[node]
+		r.Old = true
+		reports[node] = r
+	}
+	require.Equal(t, []string{"n1", "n0"}, standbys(cordoned), "an old report is no lack of a standby that stays")
+	require.Equal(t, []string{free, free}, standbys(o))
+	delete(reports, free)
+	unready(&o, free)
+	require.Equal(t, []string{"n1", "n0"}, standbys(o), "there is no free node")
+}
+
 // TestAddressHasOneOwner expects an address that several objects name to have one owner: an EgressService, then the oldest EgressIP.
 func TestAddressHasOneOwner(t *testing.T) {
 	o := assignableNodes(3)

@@ -349,19 +349,35 @@ func (e *elector) had(u *unit, which func(tenure) string) int {
 
 // standby returns the node that takes over from the unit's host: the members' present standby, of the first member that has
 // one, unless another node is preferred to it. A node that does not hear the host, or that the host does not hear, cannot be
-// the standby, because it would take over at once.
+// the standby, because it would take over at once. A standby that has become the host of another address of the object goes if a node
+// that is none can be it: otherwise the addresses gather on one node, failure by failure.
 func (e *elector) standby(u *unit) int {
 	u = e.near(u)
 	had := e.hadStandby(u)
-	if had != none && u.lacks[had]&^lacksNews == 0 {
+	if had != none && u.lacks[had]&^lacksNews == 0 && !e.crowds(u, had) {
 		return had
 	}
 	best := e.best(u, u.host, bearable(u.lacks[u.host]))
-	if had != none && best != none && u.lacks[had]&^lacksNews == u.lacks[best] {
+	if had != none && e.staysBefore(u, had, best) {
 		return had
 	}
 	return best
 }
+
+// staysBefore reports whether the present standby stays although best, if it is a node, could be it. An old report is no lack of its own.
+func (e *elector) staysBefore(u *unit, had, best int) bool {
+	lacks := u.lacks[had] &^ lacksNews
+	switch {
+	case best == none:
+		return lacks == 0
+	case lacks == u.lacks[best]:
+		return !e.crowds(u, had) || e.crowds(u, best)
+	}
+	return lacks == 0
+}
+
+// crowds reports whether a node is the host of another address of the unit's object. It is not the unit's own host.
+func (e *elector) crowds(u *unit, node int) bool { return slices.Contains(e.besides(u), node) }
 
 // near returns the unit without the candidates that do not hear its host or that the host does not hear.
 func (e *elector) near(u *unit) *unit {

@@ -1,7 +1,9 @@
 package leader
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -164,6 +166,42 @@ func TestItemsStayInANewNetwork(t *testing.T) {
 	s.now = s.now.Add(time.Minute)
 	for _, item := range s.elect(t).Items {
 		require.Equal(t, []string{"b", ""}, []string{item.Host, item.Standby}, "node c lacks the network")
+	}
+}
+
+// TestItemsStayApart has the hosts of two addresses fail and come back, one after another: each time another node is free, so the
+// addresses never meet on one.
+func TestItemsStayApart(t *testing.T) {
+	s := newIPsStage()
+	s.config.Moves.KeepFlows = 0
+	label := s.objects.Nodes.At("a")
+	label.Labels = map[string]string{cluster.LabelAssignable: ""}
+	s.objects.Nodes = s.objects.Nodes.With("a", label)
+	settles := func(when string) []cluster.Holder {
+		for range 4 {
+			s.elect(t)
+			s.inForce(slices.Collect(maps.Keys(s.recorder.reports))...)
+		}
+		items := s.elect(t).Items
+		require.Len(t, items, 2, when)
+		require.NotEqual(t, items[0].Host, items[1].Host, "%s: %v", when, items)
+		return items
+	}
+	items := settles("at the start")
+	for i := range 6 {
+		node := items[i%2].Host
+		report := s.recorder.reports[node]
+		delete(s.recorder.reports, node)
+		ready := func(is bool) {
+			n := s.objects.Nodes.At(node)
+			n.Ready = is
+			s.objects.Nodes = s.objects.Nodes.With(node, n)
+		}
+		ready(false)
+		settles(node + " fails")
+		ready(true)
+		s.recorder.reports[node] = report
+		items = settles(node + " is back")
 	}
 }
 
