@@ -418,7 +418,7 @@ func TestLoss(t *testing.T) {
 	w.lost = func(flying) bool { return rand.N(2) == 0 }
 	w.pass(10 * time.Minute)
 	w.lost = nil
-	w.until(5*time.Second, "the session is up", func() bool {
+	w.until(20*time.Second, "the session is up", func() bool { // three packets, between which are up to 6.4 s by now
 		return node.session(host).State == Up && host.session(node).State == Up
 	})
 	require.False(t, node.session(host).Failed)
