@@ -1,11 +1,8 @@
 package flows
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -18,7 +15,6 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/egressway/egressway/internal/cluster"
 	"github.com/egressway/egressway/internal/kernel/conntrack"
 	"github.com/egressway/egressway/internal/plan"
 	"github.com/egressway/egressway/internal/sorted"
@@ -37,111 +33,6 @@ func tcpFlow(src, dst, as string) conntrack.Flow {
 	return conntrack.Flow{
 		Proto: unix.IPPROTO_TCP, Src: at(src), Dst: at(dst), SNAT: at(as), Path: 2,
 		State: conntrack.TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
-	}
-}
-
-func TestRoles(t *testing.T) {
-	nodes := cluster.MapOf(map[string]cluster.Node{
-		"a":   {Internal: []netip.Addr{addr("fd00::11"), addr("10.0.0.11")}},
-		"b":   {Internal: []netip.Addr{addr("10.0.0.12"), addr("fd00::12")}},
-		"c":   {Internal: []netip.Addr{addr("10.0.0.13")}},
-		"six": {Internal: []netip.Addr{addr("fd00::13")}},
-		"bad": {},
-	})
-	web4, web6, shop := addr("192.0.2.10"), addr("2001:db8:2::10"), addr("192.0.2.20")
-	service := func(network, host, standby string, ips ...netip.Addr) plan.Service {
-		return plan.Service{Network: network, Host: host, Standby: standby, IngressIPs: ips}
-	}
-	p := &plan.NodePlan{Node: "a", DataPlane: plan.DataPlane{Paths: []plan.Path{
-		{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
-		{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "blue"}},
-	}}}
-	four := func(a netip.Addr, host bool) Role {
-		return Role{a, addr("10.0.0.11"), addr("10.0.0.12"), host, false, 2}
-	}
-	parted := func(host, standby, from string) plan.Service {
-		return plan.Service{Network: "red", Host: host, Standby: standby, Parted: from, IngressIPs: []netip.Addr{web4}}
-	}
-	ofC := func(host bool) Role { return Role{web4, addr("10.0.0.11"), addr("10.0.0.13"), host, true, 2} }
-	for _, c := range []struct {
-		what     string
-		services []plan.Service
-		want     []Role
-	}{
-		{"host", []plan.Service{service("red", "a", "b", web4, web6)}, []Role{four(web4, true), four(web6, true)}},
-		{"standby", []plan.Service{service("red", "b", "a", web4)}, []Role{four(web4, false)}},
-		{
-			"two services with one ingress IP",
-			[]plan.Service{service("red", "a", "b", web4), service("red", "a", "b", web4, shop)},
-			[]Role{four(web4, true), four(shop, true)},
-		},
-		{
-			"the other has IPv6 only",
-			[]plan.Service{service("red", "a", "six", web4)},
-			[]Role{{web4, addr("fd00::11"), addr("fd00::13"), true, false, 2}},
-		},
-		{"host beside a standby and the former one", []plan.Service{parted("a", "b", "c")}, []Role{four(web4, true), ofC(true)}},
-		{"former standby", []plan.Service{parted("c", "b", "c")}, []Role{ofC(false)}},
-		{"neither", []plan.Service{service("red", "b", "six", web4)}, nil},
-		{"no standby", []plan.Service{service("red", "a", "", web4)}, nil},
-		{"on all nodes", []plan.Service{service("red", "ALL", "", web4)}, nil},
-		{"a network without a path here", []plan.Service{service("blue", "a", "b", web4)}, nil},
-		{"the other has no address", []plan.Service{service("red", "a", "bad", web4)}, nil},
-		{"the other is not known", []plan.Service{service("red", "a", "gone", web4)}, nil},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			for i := range c.services {
-				c.services[i].Key.Name = fmt.Sprint(i)
-			}
-			p.Services = sorted.Of(c.services...)
-			require.Equal(t, listOf(c.want...), new(Roles).Find(nil, p, nodes))
-		})
-	}
-}
-
-// listOf returns a list of roles and leaves the slice unchanged.
-func listOf(roles ...Role) sorted.List[Role] { return sorted.Of(slices.Clone(roles)...) }
-
-// TestRolesOfPlansInTurn finds the same roles step by step, in successive plans, as in the last plan alone.
-func TestRolesOfPlansInTurn(t *testing.T) {
-	var nodes cluster.Map[string, cluster.Node]
-	for i, name := range []string{"a", "b", "c", "none"} {
-		nodes = nodes.With(name, cluster.Node{Internal: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}})
-	}
-	nodes = nodes.With("none", cluster.Node{})
-	paths := []plan.Path{
-		{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}},
-		{ID: 3, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "blue"}},
-	}
-	for seed := range uint64(20) {
-		r := rand.New(rand.NewPCG(seed, 0))
-		one := func(of ...string) string { return of[r.IntN(len(of))] }
-		var services sorted.List[plan.Service]
-		var found Roles
-		var former *plan.NodePlan
-		for step := range 50 {
-			var set, gone []plan.Service
-			for range r.IntN(5) {
-				s := plan.Service{
-					Key: cluster.Key{Name: fmt.Sprint(r.IntN(20))}, Network: one("red", "blue", "green"), Host: one("a", "b", "c", "ALL", ""), Standby: one("a", "b", "c", "none", ""),
-					Parted: one("", "", "b", "c"),
-				}
-				for range r.IntN(3) {
-					s.IngressIPs = append(s.IngressIPs, netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(8))}))
-				}
-				if r.IntN(4) == 0 {
-					gone = append(gone, s)
-				} else {
-					set = append(set, s)
-				}
-			}
-			services = services.With(set, gone)
-			p := &plan.NodePlan{Node: "a", Services: services, DataPlane: plan.DataPlane{Paths: paths}}
-			require.Equal(t, new(Roles).Find(nil, p, nodes).Slice(), found.Find(former, p, nodes).Slice(), "seed %d, step %d", seed, step)
-			if former = p; r.IntN(10) == 0 {
-				former = nil // the next step begins from scratch
-			}
-		}
 	}
 }
 
@@ -550,68 +441,6 @@ func TestStrangers(t *testing.T) {
 	require.EqualValues(t, 2, c.Counters().Received)
 }
 
-func TestRecords(t *testing.T) {
-	udp6 := conntrack.Flow{
-		Proto: unix.IPPROTO_UDP, Src: at("[fd44:1::11]:5353"), Dst: at("[2001:db8:100::10]:53"), SNAT: at("[2001:db8:2::10]:1024"), Timeout: 90,
-	}
-	all := []record{{Flow: tcpFlow("10.244.1.11:40000", "198.51.100.10:443", "192.0.2.10:1024")}, {Flow: udp6}, {Flow: udp6, ended: true}}
-	var b []byte
-	for i := range all {
-		all[i].Path = 0
-		b = appendRecord(b, all[i])
-	}
-	b = append(b, 3, 99, 1, 2) // a record of a future kind
-	var got []record
-	require.NoError(t, decodeRecords(b, func(r record) { got = append(got, r) }))
-	require.Equal(t, all, got)
-
-	var parts int
-	many := bytes.Repeat(b, 1000)
-	var joined []byte
-	require.NoError(t, frames(many, func(part []byte) error {
-		parts++
-		joined = append(joined, part...)
-		require.LessOrEqual(t, len(part), maxFrame)
-		return decodeRecords(part, func(record) {})
-	}))
-	require.Equal(t, many, joined)
-	require.Equal(t, (len(many)+maxFrame-1)/maxFrame, parts)
-
-	for what, bad := range map[string][]byte{
-		"cut":           b[:20],
-		"short":         {4, kindAlive, 6, 0, 0},
-		"other size":    append([]byte{size4 + 1}, append(bytes.Clone(b[1:1+size4]), 0)...),
-		"protocol":      append([]byte{size4, kindAlive, 1}, b[3:1+size4]...),
-		"IPv4 as IPv6":  appendRecord(nil, record{Flow: conntrack.Flow{Proto: 6, Src: at("[::ffff:1.2.3.4]:1"), Dst: at("[fd00::1]:1"), SNAT: at("[fd00::2]:1")}}),
-		"wrong version": {size6, kindEnded, 17, 0, 0, 0, 0},
-	} {
-		require.ErrorIs(t, decodeRecords(bad, func(record) {}), errFormat, what)
-	}
-}
-
-// FuzzRecords feeds the decoder arbitrary input and checks the records that it accepts.
-func FuzzRecords(f *testing.F) {
-	f.Add(appendRecord(nil, record{Flow: tcpFlow("10.244.1.11:40000", "198.51.100.10:443", "192.0.2.10:1024")}))
-	f.Add(appendRecord(nil, record{Flow: tcpFlow("[fd44:1::11]:1", "[2001:db8:100::10]:53", "[2001:db8:2::10]:1024"), ended: true}))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		err := decodeRecords(b, func(r record) {
-			require.Contains(t, []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP}, r.Proto)
-			require.Equal(t, r.Src.Addr().Is4(), r.Dst.Addr().Is4())
-			require.Equal(t, r.Src.Addr().Is4(), r.SNAT.Addr().Is4())
-			again := r
-			require.NoError(t, decodeRecords(appendRecord(nil, r), func(r record) { again = r }))
-			require.Equal(t, r, again)
-		})
-		if err != nil {
-			return
-		}
-		require.NoError(t, frames(b, func(part []byte) error {
-			require.NotEmpty(t, part)
-			return decodeRecords(part, func(record) {})
-		}))
-	})
-}
-
 // BenchmarkTell measures the sender's cost of one flow without the kernel's part: from the event to the queue, and out
 // of it. BenchmarkHear measures the receiver's cost up to the kernel.
 func BenchmarkTell(b *testing.B) {
@@ -662,93 +491,4 @@ func BenchmarkHear(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/flow")
-}
-
-// TestHandOver sends flows of local pods to the host that this node stood by for until a moment ago, and to no other. It returns those that
-// the host sends back.
-func TestHandOver(t *testing.T) {
-	c := New(slog.New(slog.DiscardHandler), "a", marks())
-	roles, d := someView()
-	roles[0].Parted = true
-	c.Set(4785, listOf(roles...), d)
-	ch := c.now().channels[c.now().of(roles[0])]
-	ours := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")
-	refused := tcpFlow("10.244.1.11:3", "198.51.100.10:443", "192.0.2.10:3")
-	asHost := tcpFlow("10.244.3.11:1", "198.51.100.10:443", "192.0.2.20:1")
-	closed := tcpFlow("10.244.1.11:2", "198.51.100.10:443", "192.0.2.10:2")
-	closed.State = conntrack.TCPTimeWait
-	require.Empty(t, c.HandOver(t.Context(), []conntrack.Flow{ours, asHost, closed}), "the channel is down")
-	ch.begin()
-	handed := func(ctx context.Context, flows ...conntrack.Flow) <-chan []conntrack.Flow {
-		result := make(chan []conntrack.Flow)
-		go func() { result <- c.HandOver(ctx, flows) }()
-		<-ch.filled
-		return result
-	}
-	back := addr("127.0.0.2")
-	result := handed(t.Context(), ours, asHost, closed)
-	var got []record
-	require.NoError(t, decodeRecords(ch.take(), func(r record) { got = append(got, r) }))
-	require.Len(t, got, 1)
-	require.Equal(t, keyOf(ours), keyOf(got[0].Flow))
-	c.received(back, got)
-	require.Equal(t, []conntrack.Flow{ours}, <-result)
-	require.Empty(t, c.held)
-	require.Zero(t, c.Counters().Refused)
-	c.received(back, got)
-	require.EqualValues(t, 1, c.Counters().Refused, "nothing is handed over now")
-
-	ctx, end := context.WithCancel(t.Context())
-	result = handed(ctx, ours, refused)
-	c.received(back, got)
-	end()
-	require.Equal(t, []conntrack.Flow{ours}, <-result, "the host does not confirm the other one")
-
-	ch.take()
-	c.happened(conntrack.FlowEvent{Kind: conntrack.FlowChanged, Flow: tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1")})
-	c.tellRipe(time.Now().Add(tellAfter))
-	require.Empty(t, ch.take(), "the two are not host and standby any more")
-}
-
-// TestHandedOver: the host believes the flows of pods of the node that stood by for it until a moment ago.
-func TestHandedOver(t *testing.T) {
-	c := New(slog.New(slog.DiscardHandler), "a", marks())
-	roles, d := someView()
-	roles[1].Parted = true
-	c.Set(4785, listOf(roles...), d)
-	f := tcpFlow("10.244.2.12:1000", "198.51.100.10:443", "192.0.2.20:1000")
-	role, here, ok := c.now().judge(addr("127.0.0.2"), &f)
-	require.Equal(t, []bool{true, true, true}, []bool{role.Host, here, ok})
-
-	standby := roles[1]
-	standby.Peer, standby.Parted = addr("127.0.0.3"), false
-	c.Set(4785, listOf(append(roles, standby)...), d)
-	to, from := c.now().channels[c.now().of(standby)], c.now().channels[c.now().of(roles[1])]
-	to.begin()
-	from.begin()
-	c.passOn(addr("127.0.0.2"), []conntrack.Flow{f})
-	var got []record
-	require.NoError(t, decodeRecords(to.take(), func(r record) { got = append(got, r) }))
-	require.Len(t, got, 1, "the standby knows it, too")
-	require.NoError(t, decodeRecords(from.take(), func(r record) { got = append(got, r) }))
-	require.Len(t, got, 2, "and the former host learns that it is here")
-}
-
-// TestStandbyAgain has a former standby become the standby again: it gets a full list, since it was sent no flows meanwhile.
-func TestStandbyAgain(t *testing.T) {
-	c := New(slog.New(slog.DiscardHandler), "a", marks())
-	roles, d := someView()
-	host := roles[1]
-	parted := host
-	parted.Parted = true
-	set := func(r Role) (due bool) {
-		c.Set(4785, listOf(r), d)
-		due, _ = c.now().channels[c.now().of(r)].takeDue()
-		return due
-	}
-	c.Set(4785, listOf(host), d)
-	c.now().channels[c.now().of(host)].begin()
-	require.True(t, set(host))
-	require.False(t, set(parted))
-	require.True(t, set(host))
 }

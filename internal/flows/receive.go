@@ -214,20 +214,6 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 	c.passOn(peer, b.weaker)
 }
 
-// passOn sends flows that a former host handed over to the standby, since the kernel reports no entries that this process made. It sends
-// them back to the former host, too, which waits for that.
-func (c *Carrier) passOn(from netip.Addr, flows []conntrack.Flow) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, f := range flows {
-		for r := range c.view.about(f.SNAT.Addr()) {
-			if r.Host && (r.Peer == from || !r.Parted) {
-				c.enqueue(receiver{c.view.channels[c.view.of(r)], true}, alive(f))
-			}
-		}
-	}
-}
-
 // batch holds the flows of a frame that have their entries here.
 type batch struct {
 	ended, alive []conntrack.Flow

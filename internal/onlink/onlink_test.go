@@ -32,7 +32,7 @@ func TestFrames(t *testing.T) {
 }
 
 // TestDeviceIsLookedUpOnce announces many addresses of few devices: each look-up reads all links of the node. A later announcement looks
-// the devices up again, because one may have been made anew.
+// the devices up once more, because another program may have removed one and added it again.
 func TestDeviceIsLookedUpOnce(t *testing.T) {
 	index, asked := 7, map[string]int{}
 	byName := func(name string) (*net.Interface, error) {

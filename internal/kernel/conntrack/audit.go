@@ -288,11 +288,6 @@ func (c *Conn) endContradictions(ctx context.Context, check *flowCheck) (ended u
 	if err != nil {
 		return 0, fmt.Errorf("look for connections that contradict the plan: %w", err)
 	}
-	rest, err := c.handOver(ctx, check, over)
-	if err != nil {
-		return 0, fmt.Errorf("hand egress flows of this node's pods over to the host that these are steered to now: %w", err)
-	}
-	end = append(end, rest...)
 	if err := c.exchange(led); err != nil {
 		return 0, fmt.Errorf("redirect egress flows to the host that they are steered to now: %w", err)
 	}
@@ -305,6 +300,11 @@ func (c *Conn) endContradictions(ctx context.Context, check *flowCheck) (ended u
 	if err := c.exchange(end); err != nil {
 		return 0, fmt.Errorf("end connections that contradict the plan: %w", err)
 	}
+	rest, err := c.handOver(ctx, check, over) // last, as it waits for other nodes
+	if err != nil {
+		return 0, fmt.Errorf("hand egress flows of this node's pods over to the host that these are steered to now: %w", err)
+	}
+	end = append(end, rest...)
 	ended, err = countEnded(end)
 	if check.unread != nil {
 		err = errors.Join(err, fmt.Errorf("look for connections that a policy denies: %w", check.unread))

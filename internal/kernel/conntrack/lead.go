@@ -29,8 +29,8 @@ func (f *flowCheck) lead(body []byte) (m entryChange, ok bool) {
 	return entryChange{Message: remarking(body, f.Marks.Egress(to.Path), f.Marks.Mask), instead: deletion(body)}, true
 }
 
-// HandOver sends flows of this node's pods to the host that these pods are steered to now, and waits until that host had time to make their
-// entries. It returns the flows that it sent.
+// HandOver sends flows of this node's pods to the host that these pods are steered to now, and waits until that host has made their
+// entries. It returns the flows that the host has confirmed.
 type HandOver func(context.Context, []Flow) []Flow
 
 // EndKept moves or ends connections on a way that only the plan in force keeps, where new connections of the endpoint have the same way in
@@ -67,21 +67,21 @@ func (f *flowCheck) hands(body []byte) (flow Flow, ok bool) {
 	return flow, ok && steered && f.networks[flow.Path] && !f.accepts(&to, plan.Way{Path: flow.Path, Source: flow.SNAT.Addr()})
 }
 
-// handOver hands flows over to the hosts that their pods are steered to, and replaces their entries by ones that steer them there. It
-// returns the requests that end the others.
-func (c *Conn) handOver(ctx context.Context, check *flowCheck, flows []Flow) (end []entryChange, err error) {
+// handOver hands flows over to the hosts that their pods are steered to, and replaces their entries by ones that steer them there. It ends
+// the others, and returns the requests for that with their results.
+func (c *Conn) handOver(ctx context.Context, check *flowCheck, flows []Flow) (ended []entryChange, err error) {
 	if len(flows) == 0 {
 		return nil, nil
 	}
-	sent := map[Flow]bool{}
+	confirmed := map[Flow]bool{}
 	for _, f := range check.over(ctx, flows) {
-		sent[f] = true
+		confirmed[f] = true
 	}
 	var replace []entryChange
 	for _, f := range flows {
 		removal := entryChange{Message: f.about(vnl.IPCTNL_MSG_CT_DELETE, 0)}
-		if !sent[f] {
-			end = append(end, removal)
+		if !confirmed[f] {
+			ended = append(ended, removal)
 			continue
 		}
 		to, _ := check.steered(f.Src.Addr())
@@ -89,7 +89,10 @@ func (c *Conn) handOver(ctx context.Context, check *flowCheck, flows []Flow) (en
 		steered.Path, steered.SNAT = to.Path, f.Src
 		replace = append(replace, removal, entryChange{Message: steered.creation(check.Marks)})
 	}
-	return end, c.exchange(replace) // a packet between deletion and creation has made the entry itself
+	if err := c.exchange(replace); err != nil { // a packet between deletion and creation has made the entry itself
+		return nil, err
+	}
+	return ended, c.exchange(ended)
 }
 
 // keptOnlyBefore returns the endpoints of which the next plan changes only the kept way.

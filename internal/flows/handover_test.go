@@ -1,0 +1,101 @@
+package flows
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/egressway/egressway/internal/kernel/conntrack"
+)
+
+// TestHandOver sends flows of local pods to the host that this node stood by for until a moment ago, and to no other. It returns those that
+// the host sends back.
+func TestHandOver(t *testing.T) {
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
+	roles, d := someView()
+	roles[0].Parted = true
+	c.Set(4785, listOf(roles...), d)
+	ch := c.now().channels[c.now().of(roles[0])]
+	ours := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")
+	refused := tcpFlow("10.244.1.11:3", "198.51.100.10:443", "192.0.2.10:3")
+	asHost := tcpFlow("10.244.3.11:1", "198.51.100.10:443", "192.0.2.20:1")
+	closed := tcpFlow("10.244.1.11:2", "198.51.100.10:443", "192.0.2.10:2")
+	closed.State = conntrack.TCPTimeWait
+	require.Empty(t, c.HandOver(t.Context(), []conntrack.Flow{ours, asHost, closed}), "the channel is down")
+	ch.begin()
+	handed := func(ctx context.Context, flows ...conntrack.Flow) <-chan []conntrack.Flow {
+		result := make(chan []conntrack.Flow)
+		go func() { result <- c.HandOver(ctx, flows) }()
+		<-ch.filled
+		return result
+	}
+	back := addr("127.0.0.2")
+	result := handed(t.Context(), ours, asHost, closed)
+	var got []record
+	require.NoError(t, decodeRecords(ch.take(), func(r record) { got = append(got, r) }))
+	require.Len(t, got, 1)
+	require.Equal(t, keyOf(ours), keyOf(got[0].Flow))
+	c.received(back, got)
+	require.Equal(t, []conntrack.Flow{ours}, <-result)
+	require.Empty(t, c.held)
+	require.Zero(t, c.Counters().Refused)
+	c.received(back, got)
+	require.EqualValues(t, 1, c.Counters().Refused, "nothing is handed over now")
+
+	ctx, end := context.WithCancel(t.Context())
+	result = handed(ctx, ours, refused)
+	c.received(back, got)
+	end()
+	require.Equal(t, []conntrack.Flow{ours}, <-result, "the host does not confirm the other one")
+
+	ch.take()
+	c.happened(conntrack.FlowEvent{Kind: conntrack.FlowChanged, Flow: tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:1")})
+	c.tellRipe(time.Now().Add(tellAfter))
+	require.Empty(t, ch.take(), "the two are not host and standby any more")
+}
+
+// TestHandedOver: the host believes the flows of pods of the node that stood by for it until a moment ago.
+func TestHandedOver(t *testing.T) {
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
+	roles, d := someView()
+	roles[1].Parted = true
+	c.Set(4785, listOf(roles...), d)
+	f := tcpFlow("10.244.2.12:1000", "198.51.100.10:443", "192.0.2.20:1000")
+	role, here, ok := c.now().judge(addr("127.0.0.2"), &f)
+	require.Equal(t, []bool{true, true, true}, []bool{role.Host, here, ok})
+
+	standby := roles[1]
+	standby.Peer, standby.Parted = addr("127.0.0.3"), false
+	c.Set(4785, listOf(append(roles, standby)...), d)
+	to, from := c.now().channels[c.now().of(standby)], c.now().channels[c.now().of(roles[1])]
+	to.begin()
+	from.begin()
+	c.passOn(addr("127.0.0.2"), []conntrack.Flow{f})
+	var got []record
+	require.NoError(t, decodeRecords(to.take(), func(r record) { got = append(got, r) }))
+	require.Len(t, got, 1, "the standby knows it, too")
+	require.NoError(t, decodeRecords(from.take(), func(r record) { got = append(got, r) }))
+	require.Len(t, got, 2, "and the former host learns that it is here")
+}
+
+// TestStandbyAgain has a former standby become the standby again: it gets a full list, since it was sent no flows meanwhile.
+func TestStandbyAgain(t *testing.T) {
+	c := New(slog.New(slog.DiscardHandler), "a", marks())
+	roles, d := someView()
+	host := roles[1]
+	parted := host
+	parted.Parted = true
+	set := func(r Role) (due bool) {
+		c.Set(4785, listOf(r), d)
+		due, _ = c.now().channels[c.now().of(r)].takeDue()
+		return due
+	}
+	c.Set(4785, listOf(host), d)
+	c.now().channels[c.now().of(host)].begin()
+	require.True(t, set(host))
+	require.False(t, set(parted))
+	require.True(t, set(host))
+}
