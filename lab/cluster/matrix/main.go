@@ -55,7 +55,7 @@ func program(ctx context.Context) error {
 	chaos := flag.Duration("chaos", 0, "instead of the table, faults in random order for so `long`")
 	seed := flag.Uint64("seed", 1, "`number` from which the order of the faults follows")
 	only := flag.String("only", "", "check only rows whose names match this regular `expression`; other results in the file stay")
-	patient := flag.Bool("patient", false, "let no row fail because of lost packets, as a slow machine loses some")
+	patient := flag.Bool("patient", false, "for a slow machine: lost packets fail no row, and questions without an answer are repeated")
 	times := flag.Int("figures", 0, "instead of the table, durations: a `number` of new pods and changes, a quarter of it of dead hosts")
 	table := flag.Bool("table", false, "print a table of the files of results")
 	var c column

@@ -156,7 +156,7 @@ func (r *run) allAnswer(service, asked, from string) (answers int, err error) {
 	maps.DeleteFunc(pods, func(_ string, p pod) bool { return p.app != service })
 	few := slices.Repeat([]string{asked}, 2*len(pods))
 	for answers < 50 {
-		saw, err := r.reaches(r.ctx, few, "docker", "exec", network(service), "box", "ask", "-from", from)
+		saw, err := r.asks(few, "docker", "exec", network(service), "box", "ask", "-from", from)
 		if err != nil {
 			return 0, err
 		}
@@ -184,7 +184,7 @@ func local(r *run) (string, error) {
 		return "", fmt.Errorf("the pod is on %s, the host is %s", p.node, host)
 	}
 	for i, ip := range ingress["single"] {
-		saw, err := r.reaches(r.ctx, []string{url(ip, 8080)}, "docker", "exec", "outside", "box", "ask", "-from", client[i])
+		saw, err := r.asks([]string{url(ip, 8080)}, "docker", "exec", "outside", "box", "ask", "-from", client[i])
 		if err != nil {
 			return "", err
 		}
@@ -241,12 +241,12 @@ func (r *run) seenBy(p pod, ips []string, right func(saw string) bool) error {
 	for _, ip := range ips {
 		asked = append(asked, url(ip, 8080))
 	}
-	answers, err := r.reaches(r.ctx, asked, ask...)
+	answers, err := r.asks(asked, ask...)
 	for range 19 {
 		if err == nil || r.cni != "cilium" {
 			break
 		}
-		answers, err = r.reaches(r.ctx, asked, ask...)
+		answers, err = r.asks(asked, ask...)
 	}
 	for i, a := range answers {
 		if !right(a.client) {
@@ -270,7 +270,7 @@ func nodePort(r *run) (string, error) {
 			one := url(r.nodes[name].own[i], service.Spec.Ports[0].NodePort)
 			asked = append(asked, slices.Repeat([]string{one}, 4)...)
 		}
-		if _, err := r.reaches(r.ctx, asked, "docker", "exec", "outside", "box", "ask", "-from", from); err != nil {
+		if _, err := r.asks(asked, "docker", "exec", "outside", "box", "ask", "-from", from); err != nil {
 			return "", err
 		}
 		answers += len(asked)

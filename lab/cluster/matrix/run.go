@@ -34,10 +34,11 @@ type run struct {
 	*cluster
 	ctx context.Context
 	cni string
-	// patient is set where lost packets fail no row: on a machine that may be too slow.
-	patient bool
-	nodes   map[string]node
-	turn    int // of the node whose pod is replaced next
+	// patient is set where lost packets fail no row: on a machine that may be too slow. Questions without an answer are repeated there.
+	patient  bool
+	repeated int
+	nodes    map[string]node
+	turn     int // of the node whose pod is replaced next
 	// former are the sources of apps before a change, which are right while it lasts.
 	former map[string][2]string
 	// given are the sources that an EgressIP gives to apps.
@@ -167,6 +168,20 @@ func (r *run) lossless(act func() error, apps ...string) (string, error) {
 	return m.String(), err
 }
 
+// asks is reaches, repeated until each question has its answer if the run is patient.
+func (r *run) asks(asked []string, by ...string) (answers []answer, err error) {
+	if !r.patient {
+		return r.reaches(r.ctx, asked, by...)
+	}
+	err = await(r.ctx, "an answer to each question", func() (bool, error) {
+		if answers, err = r.reaches(r.ctx, asked, by...); err != nil {
+			r.repeated++
+		}
+		return err == nil, err
+	})
+	return answers, err
+}
+
 // moved waits until an EgressService has another host than before.
 func (r *run) moved(service, before string) error {
 	return await(r.ctx, "another host of "+service+" than "+before, func() (bool, error) {
@@ -223,7 +238,11 @@ func (r *run) rows(rows []row, progress func(string, ...any)) (results []result)
 			break
 		}
 		began := time.Now()
+		r.repeated = 0
 		seen, err := row.check(r)
+		if r.repeated > 0 {
+			seen += fmt.Sprintf("; %d commands repeated, since a question had no answer", r.repeated)
+		}
 		one := result{row.name, seen, err != nil, time.Since(began).Seconds()}
 		word := "ok"
 		if err != nil {
