@@ -59,9 +59,8 @@ func (v View) hindrance(network string, nodes []string, reports map[string]clust
 	var unusable, down, routeless []string
 	families := "IPv4 nor IPv6"
 	for _, node := range nodes {
-		n, known := reports[node].Networks[network]
+		n := reports[node].Networks[network] // a node reports none that it neither has nor lists
 		switch {
-		case !known: // another condition is false if that matters
 		case !n.Usable:
 			unusable = append(unusable, node)
 		case node == v.Choice.Host && !n.Fit():

@@ -78,6 +78,12 @@ func TestReady(t *testing.T) {
 	is(metav1.ConditionFalse, "NoRoute", "network default has no IPv4 nor IPv6 route on n0")
 	network(cluster.NetworkState{Usable: true, IPv6: true, Sessions: 1})
 	is(metav1.ConditionTrue, "Served", "")
+	r := w.reports["n0"]
+	r.Networks = map[string]cluster.NetworkState{"other": well}
+	w.reports["n0"] = r
+	is(metav1.ConditionFalse, "NetworkNotUsable", "network default is not usable on n0") // its configuration does not list it
+	network(well)
+	is(metav1.ConditionTrue, "Served", "")
 	w.o.Endpoints = w.o.Endpoints.With(w.key, nil)
 	is(metav1.ConditionFalse, "NoEndpoints", "has no endpoint that is a pod of a node")
 }

@@ -85,7 +85,7 @@ func (t *term) electIPs(
 			if sittings = append(sittings, next); next.Host != "" {
 				w.Items = append(w.Items, next.Holder)
 			}
-			if problems = without(problems, choice); choice.Problem != nil {
+			if problems = without(problems, choice, reports); choice.Problem != nil {
 				said[key] = appendEvent(said[key], *choice.Problem, labelled)
 			}
 			t.decideIP(seat, e, next.Holder)

@@ -47,11 +47,25 @@ func byObject(problems []cluster.Problem) map[string][]cluster.Problem {
 	return found
 }
 
-// without removes the reason why there is no host, which the condition HostAssigned has. If there is one, it has the VRF of an unlisted
-// network that the leader's node lacks.
-func without(problems []cluster.Problem, choice election.Choice) []cluster.Problem {
+// without removes the reason why there is no host, which the condition HostAssigned has, and the VRF of an unlisted network that the
+// leader's node lacks, if another node has it: so has the host, and where every node is the host, one that reports it. Whether all of
+// these have it is the affair of the condition Ready.
+func without(problems []cluster.Problem, choice election.Choice, reports map[string]cluster.Report) []cluster.Problem {
 	return slices.DeleteFunc(slices.Clone(problems), func(q cluster.Problem) bool {
 		return q.Reason == election.ReasonNoHost || choice.Problem != nil && q == *choice.Problem ||
-			choice.Host != "" && q.Node != "" && q.Reason == plan.ReasonVRFMissing
+			q.Reason == plan.ReasonVRFMissing && q.Node != "" && elsewhere(q.Value, choice.Host, reports)
 	})
+}
+
+// elsewhere reports whether a network is usable on any node, as far as the choice of an object's host and the reports show.
+func elsewhere(network, host string, reports map[string]cluster.Report) bool {
+	if host != cluster.AllHosts {
+		return host != ""
+	}
+	for _, r := range reports {
+		if r.Networks[network].Usable {
+			return true
+		}
+	}
+	return false
 }

@@ -31,13 +31,20 @@ func TestOneNodesProblems(t *testing.T) {
 		}
 	}
 	web, team := held("EgressService", "shop/web"), held("EgressIP", "team")
-	vrf := cluster.Problem{Kind: "EgressService", Object: "shop/web", Field: "spec.network", Reason: plan.ReasonVRFMissing, Node: "a"}
+	vrf := cluster.Problem{
+		Kind: "EgressService", Object: "shop/web", Field: "spec.network", Value: "vrf-blue", Reason: plan.ReasonVRFMissing, Node: "a",
+	}
 	require.Equal(t, []cluster.Problem{web, team}, Unserved([]cluster.Problem{web, vrf, team}))
 
 	reports := map[string]cluster.Report{"c": {Unserved: []cluster.Problem{web, team}}}
 	require.Equal(t, []cluster.Problem{team}, ofEgressIPs(withReported(nil, reports))["team"])
 	found := byObject(withReported([]cluster.Problem{vrf}, reports))["shop/web"]
 	require.ElementsMatch(t, []cluster.Problem{web, vrf}, found)
-	require.Equal(t, []cluster.Problem{web}, without(found, election.Choice{Host: "b"}))
-	require.Equal(t, found, without(found, election.Choice{}), "no node may have it")
+	require.Equal(t, []cluster.Problem{web}, without(found, election.Choice{Host: "b"}, nil))
+	require.Equal(t, found, without(found, election.Choice{}, nil), "no node may have it")
+
+	everyNode, usable := election.Choice{Host: cluster.AllHosts}, map[string]cluster.NetworkState{"vrf-blue": {Usable: true}}
+	require.Equal(t, found, without(found, everyNode, reports), "no node reports that it has it")
+	reports["b"] = cluster.Report{Networks: usable}
+	require.Equal(t, []cluster.Problem{web}, without(found, everyNode, reports), "b has it, Ready has who lacks it")
 }

@@ -61,7 +61,7 @@ func (t *term) elect(
 	for key, e := range written.All() {
 		choice := choices[election.ServiceSeat(key)]
 		view := t.view(key, e, choice, keep)
-		view.Problems, view.Pruned, view.Dead = without(found[key.String()], choice), api.Pruned(), dead
+		view.Problems, view.Pruned, view.Dead = without(found[key.String()], choice, reports), api.Pruned(), dead
 		next := election.Next(decided, reports, view)
 		want[key] = kube.Wanted{UID: e.UID, Status: next, Events: events(e.Status, next, choice)}
 		t.decide(key, e, next)
