@@ -101,7 +101,7 @@ func (a *Agent) ask(ctx context.Context) {
 // unsure returns the devices on which this node must not answer for addresses of EgressIPs, because it does not know its role: it
 // starts and did not answer there before, the device was gone or had no carrier, or all other nodes were silent. Another host may
 // answer. Without an API server to confirm the role, the others' hosts come back within liveness.TrustAfter.
-func (a *Agent) unsure(ctx context.Context, objects cluster.Objects, links []plan.Link) []string {
+func (a *Agent) unsure(ctx context.Context, node string, objects cluster.Objects, links []plan.Link) []string {
 	if objects.EgressIPs.Len() == 0 {
 		return nil
 	}
@@ -109,18 +109,35 @@ func (a *Agent) unsure(ctx context.Context, objects cluster.Objects, links []pla
 	if asked := a.last.confirmed; asked != nil {
 		held.Confirm(*asked)
 	}
-	devices := held.see(links, a.last.others.nodes.Isolated, now)
+	held.cutOff(a.last.others.nodes.Isolated, func() bool { return a.succeeded(node) }, now)
+	devices := held.see(links, now)
 	if !held.Active() {
 		return nil
 	}
-	a.awaitRole(ctx, held.Wait(held.up, now))
+	if early := held.written.Sub(now); early > 0 { // shorter than HoldDownFor, which begins when others answer
+		time.AfterFunc(early, a.wake)
+	} else {
+		a.awaitRole(ctx, held.Wait(held.up, now))
+	}
 	return slices.DeleteFunc(devices, func(device string) bool { return !held.Holds(device) })
+}
+
+// succeeded reports whether a standby takes an address of an EgressIP over from this node, once it does not hear this node.
+func (a *Agent) succeeded(node string) bool {
+	for seat, choice := range a.last.choices.Choices() {
+		if seat.Kind == cluster.KindEgressIP && choice.Host == node && choice.Standby != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // onLink holds down the answers for addresses on the links of this node.
 type onLink struct {
 	liveness.HoldDown
 	begun    bool
+	isolated bool                 // all other nodes are silent
+	written  time.Time            // by when the leader has mostly written that standbys took over, since this node was isolated last
 	answered map[string]bool      // devices on which this node answered; of those that are gone, goneMost
 	up       map[string]time.Time // since when neighbours of a device may reach this node
 }
@@ -128,9 +145,25 @@ type onLink struct {
 // goneMost is how many devices may be gone at once that count as down until they are back. Of more, none does: they may never come back.
 const goneMost = 1000
 
+// cutOff notes whether this node is isolated. succeeded reports whether a standby takes over then.
+func (o *onLink) cutOff(isolated bool, succeeded func() bool, now time.Time) {
+	if isolated && !o.isolated && succeeded() {
+		o.written = now.Add(liveness.TrustAfter)
+	}
+	o.isolated = isolated
+}
+
+// Confirm releases the devices, unless the API server was asked too early: a standby takes over by itself, and until the leader has written
+// that, the API server confirms the former host.
+func (o *onLink) Confirm(asked time.Time) {
+	if !asked.Before(o.written) {
+		o.HoldDown.Confirm(asked)
+	}
+}
+
 // see updates the hold-down, and returns the devices, sorted. Those on which this node answered and that are gone are among them: while
 // one is made again, another host may take over, as while it has no carrier.
-func (o *onLink) see(links []plan.Link, isolated bool, now time.Time) (devices []string) {
+func (o *onLink) see(links []plan.Link, now time.Time) (devices []string) {
 	up, gone := map[string]time.Time{}, maps.Clone(o.answered)
 	for _, l := range links {
 		devices = append(devices, l.Name)
@@ -138,7 +171,7 @@ func (o *onLink) see(links []plan.Link, isolated bool, now time.Time) (devices [
 		if !o.begun && !l.OnLink {
 			o.Begin(l.Name, now)
 		}
-		if l.Up && !isolated {
+		if l.Up && !o.isolated {
 			up[l.Name] = now
 			if since, was := o.up[l.Name]; was {
 				up[l.Name] = since

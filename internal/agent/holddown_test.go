@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,12 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/egressway/egressway/internal/cluster"
+	"github.com/egressway/egressway/internal/election"
 	"github.com/egressway/egressway/internal/liveness"
 	"github.com/egressway/egressway/internal/plan"
 )
 
 // TestUnsureOnTheLink expects a node to answer for no address on a device after a start, unless it did so before, and after the device
-// lost its carrier or all other nodes fell silent: until 5 s after the cause has gone, or until its role is confirmed.
+// lost its carrier or all other nodes fell silent: until 5 s after the cause has gone, or until its role is confirmed. A confirmation does
+// not count before the leader can have written that a standby took over.
 func TestUnsureOnTheLink(t *testing.T) {
 	at := time.Unix(1000, 0)
 	var o onLink
@@ -35,13 +38,21 @@ func TestUnsureOnTheLink(t *testing.T) {
 	require.Equal(t, []string{"eth1", "eth2"}, see(time.Minute, false, old, fresh), "they answer again")
 	o.Confirm(at)
 	require.Empty(t, see(time.Millisecond, false, old, fresh), "the API server has confirmed the role")
+
+	require.Equal(t, []string{"eth1", "eth2"}, see(time.Minute, true, old, fresh), "all others are silent again")
+	o.Confirm(at.Add(10 * time.Millisecond))
+	require.Equal(t, []string{"eth1", "eth2"}, see(20*time.Millisecond, true, old, fresh), "no leader can have written another host yet")
+	o.Confirm(at.Add(liveness.TrustAfter))
+	require.Empty(t, see(liveness.TrustAfter, true, old, fresh), "it would have by now, and the others may stay silent")
 }
 
-// at returns a function that advances the clock, lets o see these links, and returns the devices that are held, sorted.
+// at returns a function that advances the clock, lets o see these links of a node with a standby, and returns the devices that are held,
+// sorted.
 func (o *onLink) at(clock *time.Time) func(after time.Duration, isolated bool, links ...plan.Link) (held []string) {
 	return func(after time.Duration, isolated bool, links ...plan.Link) (held []string) {
 		*clock = clock.Add(after)
-		for _, device := range o.see(links, isolated, *clock) {
+		o.cutOff(isolated, func() bool { return true }, *clock)
+		for _, device := range o.see(links, *clock) {
 			if o.Holds(device) {
 				held = append(held, device)
 			}
@@ -97,11 +108,43 @@ func TestUnsureWithoutAnAnswer(t *testing.T) {
 				}
 				objects := cluster.Objects{EgressIPs: cluster.MapOf(map[cluster.Key]cluster.EgressIP{{Name: "e"}: {}})}
 				links, began := []plan.Link{{Name: "eth1", Up: true}}, time.Now()
-				for len(s.unsure(t.Context(), objects, links)) > 0 {
+				for len(s.unsure(t.Context(), "a", objects, links)) > 0 {
 					<-s.awake
 				}
 				require.Equal(t, liveness.HoldDownFor, time.Since(began))
 				s.later(2 * askWithin) // no question is left open
+			})
+		})
+	}
+}
+
+// TestUnsureWhileIsolated expects a host that hears no other node to ask the API server at once where it has no standby. Where it has one,
+// it asks once the leader can have written that the standby took over, and only then.
+func TestUnsureWhileIsolated(t *testing.T) {
+	for standby, after := range map[string]time.Duration{"": 0, "b": liveness.TrustAfter} {
+		t.Run("standby "+standby, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				server := &scriptedServer{scriptedSource: s.source}
+				s.setSource(server)
+				address := netip.MustParseAddr("10.0.0.33")
+				seat := election.EgressIPSeat("e", address)
+				s.last.choices.Update(map[election.Seat]election.Choice{seat: {Host: "a", Standby: standby}}, nil, election.Sight{Node: "a"})
+				objects := cluster.Objects{EgressIPs: cluster.MapOf(map[cluster.Key]cluster.EgressIP{{Name: "e"}: {}})}
+				links := []plan.Link{{Name: "eth1", Up: true, OnLink: true}}
+				unsure := func() []string {
+					s.last.confirmed = s.confirmed.Load()
+					return s.unsure(t.Context(), "a", objects, links)
+				}
+				require.Empty(t, unsure(), "it answered before its start")
+				s.later(time.Minute)
+				began := time.Now()
+				s.last.others.nodes.Isolated = true
+				for len(unsure()) > 0 {
+					<-s.awake
+				}
+				require.Equal(t, after, time.Since(began))
+				require.EqualValues(t, 1, server.asked.Load())
 			})
 		})
 	}

@@ -170,7 +170,7 @@ func (a *Agent) plan(ctx context.Context, c *config.Config, objects cluster.Obje
 		Node: c.Node, Config: c, Objects: objects, Hosts: a.last.choices.Choices(), Facts: facts,
 		Learned: learned, Unsettled: unsettled, Unmade: a.last.unmade, APIServer: a.reached(),
 		Draining: a.draining.wanted(), Leaving: a.draining.left(), HeldDown: a.heldDown(ctx, c),
-		Unsure: a.unsure(ctx, objects, facts.Links), Heard: a.heard(), Answering: a.answering(c),
+		Unsure: a.unsure(ctx, c.Node, objects, facts.Links), Heard: a.heard(), Answering: a.answering(c),
 		InternalIPv4: a.last.nodewise.InternalIPv4(),
 	}
 	desired, planned := a.planner.Plan(snapshot, change)

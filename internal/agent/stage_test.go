@@ -303,6 +303,7 @@ func (s *scriptedSource) Hosts(
 type scriptedServer struct {
 	*scriptedSource
 	cutOff    atomic.Bool // the agent asks from a goroutine of its own
+	asked     atomic.Int32
 	report    cluster.Report
 	addresses cluster.Secondary
 }
@@ -319,6 +320,7 @@ func (s *scriptedServer) MayGet(context.Context, string, string) (string, bool, 
 func (s *scriptedServer) ShareAddresses(a cluster.Secondary) { s.addresses = a }
 
 func (s *scriptedServer) Current(context.Context) error {
+	s.asked.Add(1)
 	if s.cutOff.Load() {
 		return errors.New("connection refused")
 	}

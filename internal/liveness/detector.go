@@ -15,7 +15,8 @@ import (
 )
 
 // TrustAfter is how long a node that was dead must answer before it counts as alive. By then the leader has usually
-// confirmed another host; trusting it earlier would cause two moves for one pause.
+// confirmed another host; trusting it earlier would cause two moves for one pause, and a node that was cut off learns of that host only
+// by then.
 const TrustAfter = 3 * time.Second
 
 // together is the time within which several failures mean that this node is isolated, not that all others are dead;
