@@ -21,7 +21,7 @@ import (
 	"github.com/egressway/egressway/lab/netns"
 )
 
-// linkLab is a node with an uplink in the main table and one in a VRF, and a neighbour on each.
+// linkLab is a node with an uplink in the main table, one in a VRF, one of a routing table without a VRF, and a neighbour on each.
 type linkLab struct {
 	node       *netns.Machine
 	neighbours map[string]*netns.Machine // by network
@@ -36,12 +36,14 @@ var linkOf = map[string]struct {
 }{
 	config.DefaultNetwork: {"eth1", [2]string{"203.0.113.", "2001:db8:203::"}},
 	"red":                 {"eth2", [2]string{"198.51.100.", "2001:db8:100::"}},
+	"green":               {"eth3", [2]string{"192.0.2.", "2001:db8:2::"}},
 }
 
 func newLinkLab(t *testing.T) *linkLab {
 	t.Helper()
 	l := &linkLab{node: netns.New(t), neighbours: map[string]*netns.Machine{}, heard: make(chan string, 64)}
-	l.node.Run("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.rp_filter=0")
+	l.node.Run("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.rp_filter=0",
+		"ip link set lo up", "ip addr add 192.168.0.1/32 dev lo") // the tunnel to the other node needs it
 	for network, of := range linkOf {
 		m := netns.New(t)
 		l.neighbours[network] = m
@@ -55,7 +57,7 @@ func newLinkLab(t *testing.T) *linkLab {
 			m.Run("ip addr add " + start + "2/64 dev eth0 nodad")
 		}
 	}
-	for network, m := range l.neighbours { // each is in the other's subnet as well, as on a wrong link
+	for network, m := range l.neighbours { // each is in the others' subnets as well, as on a wrong link
 		for other, of := range linkOf {
 			if other != network {
 				m.Run("ip addr add "+of.start[0]+"3/24 dev eth0", "ip addr add "+of.start[1]+"3/64 dev eth0 nodad")
@@ -104,13 +106,18 @@ func shown(t *testing.T, m *netns.Machine, args ...string) (text string) {
 }
 
 // snapshot has an EgressIP with an address of each family in one network, and a pod.
-func (l *linkLab) snapshot(t *testing.T, network, host string) plan.Snapshot {
+func (l *linkLab) snapshot(t *testing.T, network string, choice election.Choice) plan.Snapshot {
 	t.Helper()
 	c := config.Defaults()
 	c.Node, c.ClusterCIDRs = "a", []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44::/32")}
-	c.Networks = []config.Network{{Name: "red", VRF: "vrf-red", Table: 1001, Interfaces: []config.Interface{{Name: "eth2"}}}}
-	if network == "red" {
-		c.Networks[0].EgressIPs = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+	c.Networks = []config.Network{
+		{Name: "red", VRF: "vrf-red", Table: 1001, Interfaces: []config.Interface{{Name: "eth2"}}},
+		{Name: "green", Table: 1003, Interfaces: []config.Interface{{Name: "eth3"}}},
+	}
+	for i, n := range c.Networks {
+		if n.Name == network {
+			c.Networks[i].EgressIPs = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+		}
 	}
 	key := cluster.Key{Name: "team"}
 	o := cluster.Objects{}
@@ -128,7 +135,7 @@ func (l *linkLab) snapshot(t *testing.T, network, host string) plan.Snapshot {
 	o.EgressIPs = o.EgressIPs.With(key, spec)
 	s := plan.Snapshot{Node: "a", Config: c, Objects: o, Hosts: map[election.Seat]election.Choice{}}
 	for _, a := range spec.Addresses {
-		s.Hosts[election.EgressIPSeat("team", a)] = election.Choice{Host: host}
+		s.Hosts[election.EgressIPSeat("team", a)] = choice
 	}
 	return s
 }
@@ -145,7 +152,7 @@ func (l *linkLab) apply(t *testing.T, s plan.Snapshot) (p *plan.NodePlan) {
 	t.Helper()
 	require.NoError(t, l.node.Do(func() error {
 		for range 2 {
-			facts, err := l.kernel.Facts(t.Context(), 1001)
+			facts, err := l.kernel.Facts(t.Context(), 1001, 1003)
 			if err != nil {
 				return err
 			}
@@ -188,18 +195,19 @@ func (*linkLab) send(t *testing.T, m *netns.Machine, to netip.Addr, text string)
 }
 
 // TestOnLink has the kernel answer ARP and neighbour solicitations for egress IPs on the uplink of their network alone, also those
-// of a neighbour that knows the address already. None of the node's sockets is reachable by them.
+// of a neighbour that knows the address already. The node itself is not reachable by them, with or without a standby, to which a node hands
+// strays on.
 func TestOnLink(t *testing.T) {
-	for network, of := range linkOf {
+	for network := range linkOf {
 		t.Run(network, func(t *testing.T) {
 			l := newLinkLab(t)
-			l.apply(t, l.snapshot(t, network, "b"))
+			l.apply(t, l.snapshot(t, network, election.Choice{Host: "b"}))
 			for _, a := range l.addresses(network) {
 				require.False(t, l.answered(t, l.neighbours[network], a), "another node is the host of %s", a)
 			}
-			p := l.apply(t, l.snapshot(t, network, "a"))
+			p := l.apply(t, l.snapshot(t, network, election.Choice{Host: "a"}))
 			require.Equal(t, 2, p.DataPlane.OnLink.Len())
-			for i, a := range l.addresses(network) {
+			for _, a := range l.addresses(network) {
 				for other, m := range l.neighbours {
 					require.Equal(t, other == network, l.answered(t, m, a), "%s in network %s", a, other)
 				}
@@ -210,18 +218,31 @@ func TestOnLink(t *testing.T) {
 					require.NotContains(t, state, "FAILED")
 					return strings.Contains(state, "REACHABLE")
 				}, "the node answers a question that was sent to itself")
-				l.send(t, m, a, "to an egress IP")
-				l.send(t, m, netip.MustParseAddr(of.start[i]+"1"), "to the node")
-				require.Equal(t, "to the node", l.next(t, network))
 			}
-			l.hides(t, network)
-			l.apply(t, l.snapshot(t, network, "b"))
+			l.isHidden(t, network)
+			p = l.apply(t, l.snapshot(t, network, election.Choice{Host: "a", Standby: "b"}))
+			require.Len(t, p.Tunnel.Hosts, 1, "strays can go to b")
+			l.isHidden(t, network)
+			l.apply(t, l.snapshot(t, network, election.Choice{Host: "b"}))
 			for _, a := range l.addresses(network) {
 				require.False(t, l.answered(t, l.neighbours[network], a), "this node is no longer the host of %s", a)
 			}
 			l.node.Run("! nft list table arp egressway 2>/dev/null", "! ip addr show | grep -q metric")
 		})
 	}
+}
+
+// isHidden requires that neither the node's kernel nor its sockets answer packets to the addresses.
+func (l *linkLab) isHidden(t *testing.T, network string) {
+	t.Helper()
+	m := l.neighbours[network]
+	for i, a := range l.addresses(network) {
+		l.send(t, m, a, "to an egress IP")
+		l.send(t, m, netip.MustParseAddr(linkOf[network].start[i]+"1"), "to the node")
+		require.Equal(t, "to the node", l.next(t, network))
+		m.Run("! ping -c 1 -W 1 " + a.String())
+	}
+	l.hides(t, network)
 }
 
 // next returns what a socket of the node receives next. In a VRF no socket of this test receives anything.

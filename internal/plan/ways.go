@@ -224,9 +224,14 @@ func (f *frame) straysOf(s *source) (strays [2]PathID, resumed bool) {
 	return [2]PathID{f.way(partner, true), f.way(partner, false)}, resumed
 }
 
-// delivers reports whether this node delivers packets to a source's addresses to itself, as kube-proxy's IPVS mode requires: they do not
-// leave it.
-func (f *frame) delivers(s *source) bool { return s.id.Kind == cluster.KindEgressService && f.ipvs() }
+// delivers reports whether this node delivers packets to a source's addresses to itself, so that they do not leave it: as kube-proxy's IPVS
+// mode requires, and where the address is one of an uplink outside of VRFs, since the kernel looks in table local before any of our rules.
+func (f *frame) delivers(s *source) bool {
+	if s.id.Kind == cluster.KindEgressService {
+		return f.ipvs()
+	}
+	return s.network != nil && s.network.VRF == "" && f.answersOn(s) != ""
+}
 
 // countSent reports whether packets that leave with an ingress IP are counted. Only metrics per service show the counts.
 func (f *frame) countSent() bool {

@@ -552,6 +552,9 @@ func pathChains(d plan.DataPlane, p plan.Path) []Chain {
 	for _, f := range Families {
 		from = append(from, join(f.destination(), anyPath(SetStrays+f.Suffix), goTo(chainStrays+f.Suffix)))
 	}
+	if TableARP.In(&d) { // in a network without a VRF nothing later would see them
+		from = append(from, unclaimedOnLink()...)
+	}
 	for _, f := range Families {
 		// A stray's connection, of when this node was the standby: with the mark of network N, it would go on to network default.
 		stray := join(f.destination(), in(SetIngress+f.Suffix), ofNoNetwork(d), dropFor(DropUnclaimed))
