@@ -67,20 +67,27 @@ func refusedProblems(p *plan.NodePlan, refused []route.Refused) (problems []clus
 				found.Value += " dev " + hop.Device
 			}
 		}
-		var remedy string
-		switch r.Reason {
-		case route.ReasonRouteCollides:
-			remedy = fmt.Sprintf("another program's route in table %d has this prefix and metric, and stays: "+
-				"remove it, or give it another metric", r.Table)
-		case route.ReasonDeviceDown:
-			remedy = "set the device up"
-		default:
-			remedy = "the router should announce a next hop on the link, or a route without a gateway must lead to this one"
-		}
-		found.Message = fmt.Sprintf("node %s leaves this route out: %s; %s", p.Node, r.Err, remedy)
+		found.Message = fmt.Sprintf("node %s leaves this route out: %s; %s", p.Node, r.Err, remedyOf(&r, p.DataPlane.Paths[i].Tunneled))
 		problems = append(problems, found)
 	}
 	return problems
+}
+
+// remedyOf says how the kernel would accept a route.
+func remedyOf(r *route.Refused, tunneled bool) string {
+	switch {
+	case r.Reason == route.ReasonRouteCollides:
+		return fmt.Sprintf("another program's route in table %d has this prefix and metric, and stays: "+
+			"remove it, or give it another metric", r.Table)
+	case r.Reason == route.ReasonDeviceDown:
+		return "set the device up"
+	case tunneled && r.Dst.Addr().Is6():
+		return fmt.Sprintf("IPv6 packets need IPv6 on the tunnel's device: "+
+			"set net.ipv6.conf.%s.disable_ipv6 to 0, or steering.mode to direct", r.NextHops[0].Device)
+	case tunneled:
+		return "no interface of the node may have the address of this next hop"
+	}
+	return "the router should announce a next hop on the link, or a route without a gateway must lead to this one"
 }
 
 // unmadeProblems returns a problem for each VRF device and each VLAN sub-interface that could not be made.

@@ -36,6 +36,7 @@ func TestRefusedProblems(t *testing.T) {
 		{ID: 1, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "blue"}, Table: 1002},
 		{ID: 2, Key: plan.PathKey{Kind: plan.PathNetwork, Name: "red"}, Table: 1001},
 		{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "b"}, Table: 794603},
+		{ID: 4, Key: plan.PathKey{Kind: plan.PathSteer, Name: "c"}, Table: 794604, Tunneled: true},
 	}}}
 	require.Empty(t, refusedProblems(p, nil))
 	dst, via := netip.MustParsePrefix("198.51.100.0/24"), []plan.NextHop{{Gateway: netip.MustParseAddr("10.9.9.9"), Device: "eth2"}}
@@ -43,6 +44,10 @@ func TestRefusedProblems(t *testing.T) {
 		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: route.ReasonNextHopRefused, Err: errors.New("network is unreachable")},
 		{Table: 1001, Dst: dst, NextHops: via, Learned: true, Reason: route.ReasonRouteCollides, Err: errors.New("file exists")},
 		{Table: 794603, Dst: dst, NextHops: via, Reason: route.ReasonDeviceDown, Err: errors.New("device eth2: network is down")},
+		{
+			Table: 794604, Dst: netip.MustParsePrefix("::/0"), NextHops: []plan.NextHop{{Gateway: netip.MustParseAddr("fe80::2"), Device: "egressway"}},
+			Reason: route.ReasonNextHopRefused, Err: errors.New("permission denied"),
+		},
 		{Table: 7, Dst: dst, Reason: route.ReasonDeviceDown, Err: errors.New("of no path")},
 	})
 	const value = "198.51.100.0/24 via 10.9.9.9 dev eth2"
@@ -58,6 +63,11 @@ func TestRefusedProblems(t *testing.T) {
 		{
 			Kind: "Node", Object: "b", Field: "routes", Value: value, Reason: "DeviceDown",
 			Message: "node a leaves this route out: device eth2: network is down; set the device up",
+		},
+		{
+			Kind: "Node", Object: "c", Field: "routes", Value: "::/0 via fe80::2 dev egressway", Reason: "NextHopRefused",
+			Message: "node a leaves this route out: permission denied; IPv6 packets need IPv6 on the tunnel's device: " +
+				"set net.ipv6.conf.egressway.disable_ipv6 to 0, or steering.mode to direct",
 		},
 	}, problems)
 }

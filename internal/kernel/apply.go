@@ -33,8 +33,8 @@ type Result struct {
 	Restored []string
 	// Drift counts the restored objects by kind.
 	Drift map[Drift]int
-	// Refused has one route of each table and reason for which routes of the plan are left out, sorted. All else is in
-	// force without them.
+	// Refused has one route of each table and reason for which routes of the plan are left out, sorted, unless no packet needs
+	// them. All else is in force without them.
 	Refused []route.Refused
 	// OnLink holds the addresses for which this node answers on the link.
 	OnLink sorted.List[plan.OnLink]
@@ -82,7 +82,7 @@ func (n *Node) Apply(ctx context.Context, held Record, p *plan.NodePlan) (Result
 	a.result.Contradicted = packets && a.contradicted(held)
 	a.result.InForce = rules && packets && (a.rec.untunnelled == nil || p.Tunnel.Spare)
 	a.try(ApplyAddresses, func() error { return a.answerOnLink(ctx) })
-	a.result.Unmade, a.result.Refused = a.rec.unmade, a.rec.refused.Examples()
+	a.result.Unmade, a.result.Refused = a.rec.unmade, needed(a.rec.refused.Examples(), &p.DataPlane)
 	a.result.Restored, a.result.Drift = a.rec.drift.objects, a.rec.drift.kinds
 	a.rec.applied(p, held.refused)
 	if a.result.InForce {
@@ -90,6 +90,29 @@ func (n *Node) Apply(ctx context.Context, held Record, p *plan.NodePlan) (Result
 	}
 	a.try(ApplyRoutes, func() error { return n.reread(ctx, a.routes) })
 	return a.end()
+}
+
+// needed leaves out the IPv6 routes through the tunnel that no packet takes: a node may lack IPv6 where the cluster has none.
+func needed(all []route.Refused, d *plan.DataPlane) []route.Refused {
+	return slices.DeleteFunc(all, func(r route.Refused) bool {
+		i := slices.IndexFunc(d.Paths, func(p plan.Path) bool { return p.Tunneled && p.Table == r.Table })
+		return i >= 0 && r.Dst.Addr().Is6() && !leadsIPv6(d, d.Paths[i].ID)
+	})
+}
+
+// leadsIPv6 reports whether IPv6 packets of pods, or strays, take a path.
+func leadsIPv6(d *plan.DataPlane, id plan.PathID) bool {
+	for e := range d.Endpoints.All() {
+		if e.Addr.Is6() && (e.Path == id || e.Kept.Path == id) {
+			return true
+		}
+	}
+	for i := range d.Ingress.All() {
+		if i.Addr.Is6() && i.Stray == id {
+			return true
+		}
+	}
+	return false
 }
 
 // sameRules reports whether the kernel is known to have the plan's rules.

@@ -28,7 +28,9 @@ func TestCleanup(t *testing.T) {
 	require.NoError(t, new(link.VRFs).Apply(ctx, h, desired).Err())
 	require.NoError(t, link.ApplyTunnel(ctx, h, &plan.Tunnel{
 		Device: "egressway", VNI: 7, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},
-		Hosts: []plan.TunnelHost{{Remote: addr("10.0.0.2"), MAC: [6]byte{2, 0, 0, 0, 0, 2}, NextHop: addr("fe80::ff:fe00:2")}},
+		Hosts: []plan.TunnelHost{{
+			Remote: addr("10.0.0.2"), MAC: [6]byte{2, 0, 0, 0, 0, 2}, NextHop4: addr("169.254.144.1"), NextHop6: addr("fe80::ff:fe00:2"),
+		}},
 	}))
 	require.NoError(t, addRoutes(ctx, h, []plan.Route{
 		{Table: 1001, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{via("10.1.0.1", "eth1")}},

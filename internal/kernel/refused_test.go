@@ -193,3 +193,20 @@ func TestRoutesOfOneNetwork(t *testing.T) {
 	require.True(t, r.Whole())
 	require.Contains(t, netns.IP(t, "route show table 1001"), "unreachable default metric 4278198272")
 }
+
+// TestUnneededRoutes leaves a refused IPv6 route through the tunnel out of a result as long as no IPv6 packet takes its path.
+func TestUnneededRoutes(t *testing.T) {
+	d := plan.DataPlane{Paths: []plan.Path{{ID: 3, Table: 794603, Tunneled: true}, {ID: 4, Table: 1001}}}
+	six := route.Refused{Table: 794603, Dst: prefix("::/0"), Reason: route.ReasonNextHopRefused}
+	others := []route.Refused{{Table: 794603, Dst: prefix("0.0.0.0/0")}, {Table: 1001, Dst: prefix("::/0")}, {Table: 7, Dst: prefix("::/0")}}
+	all := func() []route.Refused { return append([]route.Refused{six}, others...) }
+	d.Endpoints = sorted.Of(plan.Endpoint{Addr: addr("10.244.1.11"), Path: 3}, plan.Endpoint{Addr: addr("fd44:1::11"), Path: 4})
+	require.Equal(t, others, needed(all(), &d))
+	for _, e := range []plan.Endpoint{{Addr: addr("fd44:1::11"), Path: 3}, {Addr: addr("fd44:1::11"), Path: 4, Kept: plan.Way{Path: 3}}} {
+		d.Endpoints = sorted.Of(e)
+		require.Equal(t, all(), needed(all(), &d))
+	}
+	d.Endpoints = sorted.List[plan.Endpoint]{}
+	d.Ingress = sorted.Of(plan.IngressIP{Addr: addr("2001:db8:203::10"), Stray: 3})
+	require.Equal(t, all(), needed(all(), &d))
+}

@@ -236,6 +236,32 @@ func TestSharedPath(t *testing.T) {
 	l.node.Run("! nft list table netdev egressway 2>/dev/null")
 }
 
+// TestSteeringWithoutIPv6 steers IPv4 packets by the tunnel on a node whose interfaces have no IPv6, to hosts with path ids of
+// their own and to hosts that share one.
+func TestSteeringWithoutIPv6(t *testing.T) {
+	for mask, steers := range map[uint32]plan.PathKind{0x3f00: plan.PathSteer, 0xf00: plan.PathShared} {
+		t.Run(string(steers), func(t *testing.T) {
+			l := newSharedLab(t)
+			l.node.Run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
+			l.snapshot.Config.Marks.Mask = mask
+			p := l.apply(t)
+			require.NoError(t, l.node.Do(func() error {
+				r, err := l.kernel.Apply(t.Context(), p)
+				require.True(t, r.Whole(), "%+v", r)
+				return err
+			}))
+			for _, path := range p.DataPlane.Paths {
+				if path.Key.Kind == steers {
+					require.Contains(t, shown(t, l.node, "ip", "route", "show", "table", fmt.Sprint(path.Table)),
+						fmt.Sprintf("default via 169.254.144.%d dev egressway", path.ID))
+				}
+			}
+			require.Equal(t, "b", l.arrives(t, "10.244.1.11"))
+			require.Equal(t, "c", l.arrives(t, "10.244.1.12"))
+		})
+	}
+}
+
 // TestSharedPathOfStrays sends a packet to an ingress IP whose host is another node, of no connection of this node, which is
 // the standby. The shared path leads it to the host.
 func TestSharedPathOfStrays(t *testing.T) {

@@ -200,13 +200,14 @@ var Nowhere = MAC{0x02}
 // MarshalText writes the address as six colon-separated bytes.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(net.HardwareAddr(m[:]).String()), nil }
 
-// TunnelHost is a host that packets are steered to. The next hop, for both families, is its device's link-local address.
-// The host of Nowhere has no node and no underlay address.
+// TunnelHost is a host that packets are steered to. Its next hops are addresses by which this node alone finds its MAC. The host of
+// Nowhere has no node and no underlay address.
 type TunnelHost struct {
-	Node    string     `json:"node,omitempty"`
-	Remote  netip.Addr `json:"remote,omitzero"` // underlay address
-	MAC     MAC        `json:"mac"`
-	NextHop netip.Addr `json:"nextHop,omitzero"` // fe80::/64 address made of MAC
+	Node     string     `json:"node,omitempty"`
+	Remote   netip.Addr `json:"remote,omitzero"` // underlay address
+	MAC      MAC        `json:"mac"`
+	NextHop4 netip.Addr `json:"nextHop4,omitzero"` // 169.254.0.0/16 address made of the path's id; invalid: the host is on PathShared
+	NextHop6 netip.Addr `json:"nextHop6,omitzero"` // fe80::/64 address made of MAC
 }
 
 // Rule is a routing policy rule, made for IPv4 and IPv6 alike.

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ func (f *frame) reportSilent(t target) {
 
 // planShared plans the table of the shared path: its next hop is nowhere, until the packet filter sets the host's MAC.
 func (f *frame) planShared(table uint32) {
-	nowhere := TunnelHost{MAC: Nowhere, NextHop: linkLocal(Nowhere)}
+	nowhere := TunnelHost{MAC: Nowhere, NextHop4: tunnelHop(table), NextHop6: linkLocal(Nowhere)}
 	f.tunnelTo.Spare = false
 	f.tunnelTo.Hosts = append(f.tunnelTo.Hosts, nowhere)
 	f.routes = append(f.routes, f.byTunnel(nowhere, table)...)
@@ -239,7 +240,7 @@ func (g *ground) tunnelMTU(most int) int {
 	return max(most, 1280) // IPv6 requires 1280: over a smaller underlay the outer packets are fragmented
 }
 
-// tunnelled steers through the VXLAN device. The link-local address of the host's device is the next hop of both families.
+// tunnelled steers through the VXLAN device. On the shared path, the host's own routes are those of that path.
 func (f *frame) tunnelled(host string, table uint32) *steering {
 	t := f.tunnelTo
 	if t == nil {
@@ -250,7 +251,10 @@ func (f *frame) tunnelled(host string, table uint32) *steering {
 		return nil
 	}
 	mac := TunnelMAC(remote)
-	hop := TunnelHost{Node: host, Remote: remote, MAC: mac, NextHop: linkLocal(mac)}
+	hop := TunnelHost{Node: host, Remote: remote, MAC: mac, NextHop6: linkLocal(mac)}
+	if f.paths[PathKey{PathSteer, host}] != 0 {
+		hop.NextHop4 = tunnelHop(table)
+	}
 	t.Hosts = append(t.Hosts, hop)
 	t.Spare = false
 	return &steering{devices: []string{t.Device}, tunneled: true, routes: f.byTunnel(hop, table)}
@@ -258,11 +262,20 @@ func (f *frame) tunnelled(host string, table uint32) *steering {
 
 // byTunnel returns the default routes of a table through the VXLAN device.
 func (f *frame) byTunnel(hop TunnelHost, table uint32) (routes []Route) {
-	for _, any := range anywhere {
-		to := []NextHop{{Gateway: hop.NextHop, Device: f.tunnelTo.Device, OnLink: true}}
+	via := [2]netip.Addr{ipv4: tunnelHop(table), ipv6: hop.NextHop6}
+	for family, any := range anywhere {
+		to := []NextHop{{Gateway: via[family], Device: f.tunnelTo.Device, OnLink: true}}
 		routes = append(routes, Route{Table: table, Dst: any, NextHops: to})
 	}
 	return routes
+}
+
+// tunnelHop derives the IPv4 next hop of a steering table through the VXLAN device: a link-local address (RFC 3927) of 169.254.144.0/20,
+// which has one for each of these tables. Only the neighbour entry on this node gives it a meaning. The addresses that clouds, caches
+// of DNS and CNIs add to nodes lie outside: the kernel refuses a next hop that is an address of the node.
+func tunnelHop(table uint32) netip.Addr {
+	const first = 169<<24 | 254<<16 | 144<<8
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, first+table-config.SteeringTableBase)))
 }
 
 // TunnelMAC derives the address of a node's VXLAN device from its underlay address, so that nodes need not publish it.

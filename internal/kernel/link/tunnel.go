@@ -146,7 +146,7 @@ func setTunnel(h *netlink.Handle, v *netlink.Vxlan, t *plan.Tunnel) error {
 	if filter, _ := sysctl.Read("net", "ipv4", "conf", v.Name, "rp_filter"); filter != 2 {
 		errs = append(errs, setLooseFilter(v.Index))
 	}
-	if v.RawFlags&unix.IFF_UP == 0 {
+	if v.RawFlags&unix.IFF_UP == 0 && len(nl.Families()) > 1 {
 		// The link-local address must derive from the MAC, independently of the node's default: next hops are computed
 		// from it.
 		errs = append(errs, h.LinkSetIP6AddrGenMode(v, vnl.IN6_ADDR_GEN_MODE_EUI64))
@@ -212,7 +212,7 @@ func setInheritTOS(device int) error {
 // applyHosts makes the device's permanent neighbours (next hop to MAC) and forwarding entries (MAC to underlay address)
 // equal to hosts.
 func applyHosts(h *netlink.Handle, v *netlink.Vxlan, hosts []plan.TunnelHost) error {
-	wanted := neighboursFor(v.Index, hosts)
+	wanted := neighboursFor(v.Index, hosts, hasIPv6(v.Name))
 	right, stale, err := compareNeighbours(h, v, wanted)
 	if err != nil {
 		return err
@@ -251,18 +251,26 @@ func keyOfNeigh(n *netlink.Neigh) neighKey {
 	return neighKey{n.Family, string(n.IP.To16())}
 }
 
+// hasIPv6 reports whether a device may have IPv6 neighbours: the kernel may have been started without IPv6, or the device may not use it.
+func hasIPv6(device string) bool {
+	off, has := sysctl.Read("net", "ipv6", "conf", device, "disable_ipv6")
+	return has && off == 0
+}
+
 // neighboursFor returns the neighbours and forwarding entries that a device needs for hosts.
-func neighboursFor(device int, hosts []plan.TunnelHost) map[neighKey]*netlink.Neigh {
+func neighboursFor(device int, hosts []plan.TunnelHost, ipv6 bool) map[neighKey]*netlink.Neigh {
 	wanted := map[neighKey]*netlink.Neigh{}
 	for i := range hosts {
 		for _, n := range []*netlink.Neigh{
-			{Family: unix.AF_INET6, State: netlink.NUD_PERMANENT, IP: hosts[i].NextHop.AsSlice()},
+			{Family: unix.AF_INET, State: netlink.NUD_PERMANENT, IP: hosts[i].NextHop4.AsSlice()},
+			{Family: unix.AF_INET6, State: netlink.NUD_PERMANENT, IP: hosts[i].NextHop6.AsSlice()},
 			{
 				Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP, Flags: netlink.NTF_SELF,
 				IP: hosts[i].Remote.AsSlice(),
 			},
 		} {
-			if n.Family == unix.AF_BRIDGE && !hosts[i].Remote.IsValid() { // plan.Nowhere leads nowhere
+			// A host on the shared path has no next hop of its own for IPv4, and plan.Nowhere leads nowhere.
+			if n.IP == nil || n.Family == unix.AF_INET6 && !ipv6 {
 				continue
 			}
 			n.LinkIndex, n.HardwareAddr = device, hosts[i].MAC[:]
@@ -296,8 +304,8 @@ func compareNeighbours(
 
 // listPermanent lists a device's permanent neighbours and forwarding entries.
 func listPermanent(h *netlink.Handle, v *netlink.Vxlan) (all []netlink.Neigh, err error) {
-	for _, family := range []int{unix.AF_INET6, unix.AF_BRIDGE} {
-		have, err := nl.Retry(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, family) })
+	for _, family := range append(nl.Families(), unix.AF_BRIDGE) {
+		have, err := nl.Retry(func() ([]netlink.Neigh, error) { return h.NeighList(v.Index, int(family)) })
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -12,8 +13,12 @@ import (
 	"github.com/egressway/egressway/lab/netns"
 )
 
-func host(remote string, mac byte, nextHop string) plan.TunnelHost {
-	return plan.TunnelHost{Remote: addr(remote), MAC: [6]byte{2, 0, 0, 0, 0, mac}, NextHop: addr(nextHop)}
+// host has the next hops of the path of an id.
+func host(remote string, mac, id byte) plan.TunnelHost {
+	return plan.TunnelHost{
+		Remote: addr(remote), MAC: [6]byte{2, 0, 0, 0, 0, mac},
+		NextHop4: netip.AddrFrom4([4]byte{169, 254, 144, id}), NextHop6: netip.MustParseAddr(fmt.Sprintf("fe80::ff:fe00:%d", id)),
+	}
 }
 
 func TestTunnel(t *testing.T) {
@@ -23,7 +28,7 @@ func TestTunnel(t *testing.T) {
 	before := netns.State(t)
 	tunnel := &plan.Tunnel{
 		Device: "egressway", VNI: 7946, Port: 4790, MTU: 1450, Local: addr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1},
-		Hosts: []plan.TunnelHost{host("10.0.0.2", 2, "fe80::ff:fe00:2"), host("10.0.0.3", 3, "fe80::ff:fe00:3")},
+		Hosts: []plan.TunnelHost{host("10.0.0.2", 2, 2), host("10.0.0.3", 3, 3)},
 	}
 	apply := func() error { return ApplyTunnel(t.Context(), h, tunnel) }
 	require.NoError(t, apply())
@@ -65,8 +70,10 @@ func TestTunnel(t *testing.T) {
 	require.Equal(t, []string{"169.254.142.142"}, ipv4())
 
 	entries := func() (lines []string) {
-		for _, n := range netns.Show(t, "-6 neigh show dev egressway nud permanent") {
-			lines = append(lines, n["dst"].(string)+" "+n["lladdr"].(string))
+		for _, family := range []string{"-4", "-6"} {
+			for _, n := range netns.Show(t, family+" neigh show dev egressway nud permanent") {
+				lines = append(lines, n["dst"].(string)+" "+n["lladdr"].(string))
+			}
 		}
 		// Only bridge(8) shows the state of forwarding entries.
 		for _, n := range netns.Forwarding(t, "egressway") {
@@ -75,10 +82,11 @@ func TestTunnel(t *testing.T) {
 		return lines
 	}
 	require.ElementsMatch(t, []string{
+		"169.254.144.2 02:00:00:00:00:02", "169.254.144.3 02:00:00:00:00:03",
 		"fe80::ff:fe00:2 02:00:00:00:00:02", "fe80::ff:fe00:3 02:00:00:00:00:03",
 		"02:00:00:00:00:02 10.0.0.2 permanent", "02:00:00:00:00:03 10.0.0.3 permanent",
 	}, entries())
-	steer := []plan.Route{
+	steer := []plan.Route{ // the IPv4 one as earlier versions made it
 		{Table: 5002, Dst: prefix("0.0.0.0/0"), NextHops: []plan.NextHop{{Gateway: addr("fe80::ff:fe00:2"), Device: "egressway", OnLink: true}}},
 		{Table: 5002, Dst: prefix("::/0"), NextHops: []plan.NextHop{{Gateway: addr("fe80::ff:fe00:2"), Device: "egressway", OnLink: true}}},
 	}
@@ -88,13 +96,18 @@ func TestTunnel(t *testing.T) {
 	require.NoError(t, steered())
 	netns.Quiet(t, steered)
 	require.Equal(t, []string{"default [fe80::ff:fe00:2@egressway]"}, netns.Routes(t, "4", 5002, route.Protocol))
+	steer[0].NextHops = []plan.NextHop{{Gateway: addr("169.254.144.2"), Device: "egressway", OnLink: true}}
+	require.NoError(t, steered())
+	netns.Quiet(t, steered)
+	require.Equal(t, []string{"default [169.254.144.2@egressway]"}, netns.Routes(t, "4", 5002, route.Protocol))
 
 	// One host moves to another address, one goes, one changes its MAC, one comes; the device stays.
-	tunnel.Hosts = []plan.TunnelHost{host("10.0.0.22", 2, "fe80::ff:fe00:2"), host("10.0.0.4", 4, "fe80::ff:fe00:3")}
+	tunnel.Hosts = []plan.TunnelHost{host("10.0.0.22", 2, 2), host("10.0.0.4", 4, 3)}
 	tunnel.MTU, tunnel.MAC = 1400, [6]byte{2, 0, 0, 0, 0, 9}
 	require.NoError(t, apply())
 	netns.Quiet(t, apply)
 	require.ElementsMatch(t, []string{
+		"169.254.144.2 02:00:00:00:00:02", "169.254.144.3 02:00:00:00:00:04",
 		"fe80::ff:fe00:2 02:00:00:00:00:02", "fe80::ff:fe00:3 02:00:00:00:00:04",
 		"02:00:00:00:00:02 10.0.0.22 permanent", "02:00:00:00:00:04 10.0.0.4 permanent",
 	}, entries())
@@ -108,7 +121,7 @@ func TestTunnel(t *testing.T) {
 	require.NoError(t, apply())
 	netns.Quiet(t, apply)
 	tunnel.Device, tunnel.Local = "egressway6", netip.MustParseAddr("2001:db8::1")
-	tunnel.Hosts = []plan.TunnelHost{host("2001:db8::2", 2, "fe80::ff:fe00:2")}
+	tunnel.Hosts = []plan.TunnelHost{host("2001:db8::2", 2, 2)}
 	require.NoError(t, apply())
 	netns.Quiet(t, apply)
 	require.NotContains(t, netns.IP(t, "link show type vxlan"), "egressway:")
@@ -119,4 +132,22 @@ func TestTunnel(t *testing.T) {
 	require.NoError(t, apply())
 	require.NoError(t, route.Socket{}.PruneRoutes(t.Context(), nil))
 	require.Equal(t, before, netns.State(t), "the foreign device stays as it was")
+}
+
+// TestNextHopsOfHosts has no next hop of a family that the kernel lacks, nor one of its own for a host on the shared path.
+func TestNextHopsOfHosts(t *testing.T) {
+	own, shared := host("10.0.0.2", 2, 2), host("10.0.0.3", 3, 3)
+	shared.NextHop4 = netip.Addr{}
+	nowhere := host("10.0.0.9", 0, 9)
+	nowhere.Remote = netip.Addr{}
+	for ipv6, want := range map[bool][]string{
+		false: {"10.0.0.2", "10.0.0.3", "169.254.144.2", "169.254.144.9"},
+		true:  {"10.0.0.2", "10.0.0.3", "169.254.144.2", "169.254.144.9", "fe80::ff:fe00:2", "fe80::ff:fe00:3", "fe80::ff:fe00:9"},
+	} {
+		var got []string
+		for _, n := range neighboursFor(7, []plan.TunnelHost{own, shared, nowhere}, ipv6) {
+			got = append(got, n.IP.String())
+		}
+		require.ElementsMatch(t, want, got, "IPv6 %t", ipv6)
+	}
 }
