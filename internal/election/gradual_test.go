@@ -200,4 +200,8 @@ func TestStraysOfFormerHost(t *testing.T) {
 	m.sight.Dead, m.sight.Resumed = nil, func(Seat) bool { return true }
 	require.Equal(t, Choice{Host: "a", Standby: "b", Former: true}, m.elect("a", "b"))
 	require.Equal(t, strays, m.elect("a", "c"), "the time before this node's start counts")
+
+	m = &mover{elected: map[Seat]Choice{}, sight: m.sight}
+	require.Equal(t, Choice{Host: "b", Standby: "a", Former: true}, m.elect("b", "a"))
+	require.Equal(t, Choice{Host: "b", Standby: "c", Left: true, Parted: "b"}, m.elect("b", "c"), "the former host started, too")
 }

@@ -34,8 +34,8 @@ type Sight struct {
 	Ready func(node string) bool
 	// Keep is for how long a former host is the standby after a move, where every node elects for itself.
 	Keep time.Duration
-	// Resumed reports whether a seat's connections may go on at another node, by what an earlier run left in the kernel;
-	// nil: they do not. It is used by the first Update only, since the kernel has no more from an earlier run than that saw.
+	// Resumed reports whether a seat's connections may go on at another node, by what an earlier run left in the kernel; nil: they do not.
+	// A standby's always may. It is used by the first Update only, since the kernel has no more from an earlier run than that saw.
 	Resumed func(Seat) bool
 }
 
@@ -109,7 +109,8 @@ func (c *Local) apply(s Seat, choice Choice) bool {
 		delete(c.replaced, s)
 	}
 	next = c.lingers(s, was, next.Resume(was))
-	if c.sight.Resumed != nil && next.Host == c.sight.Node && next.Standby != "" {
+	// A standby that never was the host is taken for a former one, too: it has no connections that it could hand over.
+	if c.sight.Resumed != nil && next.seats(c.sight.Node) && next.Standby != "" {
 		next.Former = c.sight.Resumed(s)
 	}
 	c.keeps(s, next)
