@@ -40,8 +40,8 @@ func tcpFlow(src, dst, as string) conntrack.Flow {
 func someView() (roles []Role, d plan.DataPlane) {
 	local, peer := addr("127.0.0.1"), addr("127.0.0.2")
 	roles = []Role{
-		{addr("192.0.2.10"), local, peer, false, false, 2},
-		{addr("192.0.2.20"), local, peer, true, false, 2},
+		{addr("192.0.2.10"), local, peer, "b", false, false, 2},
+		{addr("192.0.2.20"), local, peer, "b", true, false, 2},
 	}
 	standby := plan.Way{Path: 2, Source: addr("192.0.2.10")}
 	return roles, plan.DataPlane{
@@ -53,7 +53,8 @@ func someView() (roles []Role, d plan.DataPlane) {
 		Endpoints: sorted.Of([]plan.Endpoint{
 			{Addr: addr("10.244.1.11"), Path: 3, Source: addr("10.244.1.11"), Kept: standby, Node: "a"},
 			{Addr: addr("10.244.2.11"), Path: 2, Source: addr("192.0.2.10")},
-			{Addr: addr("10.244.2.12"), Path: 2, Source: addr("192.0.2.20")},
+			{Addr: addr("10.244.2.12"), Path: 2, Source: addr("192.0.2.20"), Node: "c"},
+			{Addr: addr("10.244.2.15"), Path: 2, Source: addr("192.0.2.20"), Node: "b"},
 			{Addr: addr("10.244.2.13")},
 			{Addr: addr("10.244.2.14"), Path: 2, Source: addr("192.0.2.30")},
 			{Addr: addr("10.244.3.11"), Path: 2, Source: addr("192.0.2.20"), Node: "a"},
@@ -301,7 +302,7 @@ func TestCarriers(t *testing.T) {
 	roles, d := someView()
 	other := make([]Role, 0, len(roles))
 	for _, r := range roles {
-		other = append(other, Role{r.Ingress, r.Peer, r.Local, !r.Host, false, 2})
+		other = append(other, Role{r.Ingress, r.Peer, r.Local, "a", !r.Host, false, 2})
 	}
 	standby := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "a", marks())
 	host := New(slog.New(slog.NewTextHandler(t.Output(), nil)), "b", marks())
@@ -330,7 +331,7 @@ func TestCarriers(t *testing.T) {
 	require.GreaterOrEqual(t, host.Counters().Bytes, uint64(4*(1+size4)))
 
 	// A new role makes the host send all flows again.
-	host.Set(4785, listOf(slices.Concat(other, []Role{{addr("192.0.2.40"), other[0].Local, other[0].Peer, true, false, 2}})...), d)
+	host.Set(4785, listOf(slices.Concat(other, []Role{{addr("192.0.2.40"), other[0].Local, other[0].Peer, "a", true, false, 2}})...), d)
 	is("another role", func() bool { return standby.Counters().Received == 8 })
 
 	// New flows wait for their turn; ended flows do not.

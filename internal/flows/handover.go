@@ -48,7 +48,7 @@ func (c *Carrier) sendHanded(flows []conntrack.Flow) (sent []conntrack.Flow, don
 	defer c.mu.Unlock()
 	c.handing = handing{map[key]bool{}, make(chan struct{})}
 	for _, f := range flows {
-		if worth(f) && c.toHost(f) {
+		if worth(f) && c.own(c.view, f) && c.toHost(f) {
 			c.handing.flows[keyOf(f)] = true
 			sent = append(sent, f)
 		}
@@ -81,15 +81,26 @@ func (c *Carrier) confirmed(f conntrack.Flow) bool {
 }
 
 // passOn sends flows that a former host handed over to the standby, since the kernel reports no entries that this process made. It sends
-// them back to the former host, too, which waits for that.
+// them back to the former host, too, which waits for that. Only flows of that node's own pods are handed over. Others come from a node that
+// believes it is the host, as this one does: it would send them back again, and so on.
 func (c *Carrier) passOn(from netip.Addr, flows []conntrack.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range flows {
+		if !c.view.ofPeer(from, f) {
+			continue
+		}
 		for r := range c.view.about(f.SNAT.Addr()) {
 			if r.Host && (r.Peer == from || !r.Parted) {
 				c.enqueue(receiver{c.view.channels[c.view.of(r)], true}, alive(f))
 			}
 		}
 	}
+}
+
+// ofPeer reports whether a flow is of a pod of a peer's node.
+func (v *view) ofPeer(peer netip.Addr, f conntrack.Flow) bool {
+	role, known := v.role(peer, f.SNAT.Addr())
+	e, _ := v.endpoint(f.Src.Addr())
+	return known && e.Node == role.Node
 }

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/egressway/egressway/internal/kernel/conntrack"
+	"github.com/egressway/egressway/lab"
 )
 
 // TestHandOver sends flows of local pods to the host that this node stood by for until a moment ago, and to no other. It returns those that
@@ -22,6 +24,7 @@ func TestHandOver(t *testing.T) {
 	ours := tcpFlow("10.244.1.11:1", "198.51.100.10:443", "192.0.2.10:1")
 	refused := tcpFlow("10.244.1.11:3", "198.51.100.10:443", "192.0.2.10:3")
 	asHost := tcpFlow("10.244.3.11:1", "198.51.100.10:443", "192.0.2.20:1")
+	unknown := tcpFlow("10.244.2.11:1", "198.51.100.10:443", "192.0.2.10:4") // the host would not know that it is a pod's of this node
 	closed := tcpFlow("10.244.1.11:2", "198.51.100.10:443", "192.0.2.10:2")
 	closed.State = conntrack.TCPTimeWait
 	require.Empty(t, c.HandOver(t.Context(), []conntrack.Flow{ours, asHost, closed}), "the channel is down")
@@ -33,7 +36,7 @@ func TestHandOver(t *testing.T) {
 		return result
 	}
 	back := addr("127.0.0.2")
-	result := handed(t.Context(), ours, asHost, closed)
+	result := handed(t.Context(), ours, asHost, unknown, closed)
 	var got []record
 	require.NoError(t, decodeRecords(ch.take(), func(r record) { got = append(got, r) }))
 	require.Len(t, got, 1)
@@ -63,12 +66,12 @@ func TestHandedOver(t *testing.T) {
 	roles, d := someView()
 	roles[1].Parted = true
 	c.Set(4785, listOf(roles...), d)
-	f := tcpFlow("10.244.2.12:1000", "198.51.100.10:443", "192.0.2.20:1000")
+	f := tcpFlow("10.244.2.15:1000", "198.51.100.10:443", "192.0.2.20:1000")
 	role, here, ok := c.now().judge(addr("127.0.0.2"), &f)
 	require.Equal(t, []bool{true, true, true}, []bool{role.Host, here, ok})
 
 	standby := roles[1]
-	standby.Peer, standby.Parted = addr("127.0.0.3"), false
+	standby.Peer, standby.Node, standby.Parted = addr("127.0.0.3"), "c", false
 	c.Set(4785, listOf(append(roles, standby)...), d)
 	to, from := c.now().channels[c.now().of(standby)], c.now().channels[c.now().of(roles[1])]
 	to.begin()
@@ -79,6 +82,52 @@ func TestHandedOver(t *testing.T) {
 	require.Len(t, got, 1, "the standby knows it, too")
 	require.NoError(t, decodeRecords(from.take(), func(r record) { got = append(got, r) }))
 	require.Len(t, got, 2, "and the former host learns that it is here")
+
+	roles[1].Parted = false
+	c.Set(4785, listOf(append(roles, standby)...), d)
+	c.passOn(addr("127.0.0.2"), []conntrack.Flow{tcpFlow("10.244.2.12:1000", "198.51.100.10:443", "192.0.2.20:1000")})
+	require.Empty(t, to.take(), "of a pod of a third node: the other node believes that it is the host")
+	require.Empty(t, from.take())
+}
+
+// TestTwoHosts: two nodes that both believe they are the host send each other's flows back only where they may have been handed over.
+func TestTwoHosts(t *testing.T) {
+	ofThird := tcpFlow("10.244.2.12:1", "198.51.100.10:443", "192.0.2.20:1")
+	ofThird.Proto, ofThird.State, ofThird.Timeout = unix.IPPROTO_UDP, 0, 120
+	_, err := conntrack.InjectFlows(conntrack.Injection{Marks: marks(), Steering: steering}, []conntrack.Flow{ofThird})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conntrack.RemoveFlows([]conntrack.Flow{ofThird})) })
+	roles, d := someView()
+	role := roles[1]
+	of := map[string]Role{"a": role, "b": {role.Ingress, role.Peer, role.Local, "a", true, false, 2}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done, carriers := make(chan struct{}), map[string]*Carrier{}
+	for node, role := range of {
+		c := New(slog.New(slog.NewTextHandler(t.Output(), nil)), node, marks())
+		carriers[node] = c
+		c.Set(4787, listOf(role), d)
+		go func() { c.Run(ctx); done <- struct{}{} }()
+	}
+	defer func() { cancel(); <-done; <-done }()
+	is := func(received uint64, c *Carrier) {
+		t.Helper()
+		require.Eventually(t, func() bool { return c.Counters().Received >= received }, lab.Patience, 10*time.Millisecond, "%+v", c.Counters())
+	}
+	a, b := carriers["a"], carriers["b"]
+	is(1, a) // both send all flows once the channel is up
+	is(1, b)
+	for i, c := range []*Carrier{a, b} { // whatever a node sends back is before the end that it sends now
+		other := []*Carrier{b, a}[i]
+		over := tcpFlow("10.244.2.12:2", "198.51.100.10:443", "192.0.2.20:2")
+		c.happened(conntrack.FlowEvent{Kind: conntrack.FlowEnded, Flow: over})
+		require.Eventually(t, func() bool { return other.Counters().Removed == 1 }, lab.Patience, 10*time.Millisecond)
+	}
+	for _, c := range carriers {
+		require.EqualValues(t, 2, c.Counters().Received)
+	}
+	left := uint32(0)
+	require.NoError(t, conntrack.ListFlows(t.Context(), marks(), func(f conntrack.Flow) bool { left = f.Timeout; return true }))
+	require.LessOrEqual(t, left, ofThird.Timeout+2*uint32(tellEvery/time.Second))
 }
 
 // TestStandbyAgain has a former standby become the standby again: it gets a full list, since it was sent no flows meanwhile.

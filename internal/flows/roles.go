@@ -16,6 +16,7 @@ type Role struct {
 	Ingress netip.Addr  // source of its flows
 	Local   netip.Addr  // InternalIP of this node
 	Peer    netip.Addr  // InternalIP of the other node, of the same family
+	Node    string      // the other node
 	Host    bool        // this node is the host; otherwise Peer is
 	Parted  bool        // the other one of the two was the standby until a moment ago: it hands over flows of its own pods, no more
 	Path    plan.PathID // path of the network on this node
@@ -24,7 +25,7 @@ type Role struct {
 // Compare orders roles by their ingress IPs first.
 func (r Role) Compare(o Role) int {
 	return cmp.Or(
-		r.Ingress.Compare(o.Ingress), r.Peer.Compare(o.Peer), r.Local.Compare(o.Local),
+		r.Ingress.Compare(o.Ingress), r.Peer.Compare(o.Peer), r.Local.Compare(o.Local), cmp.Compare(r.Node, o.Node),
 		one(r.Host)-one(o.Host), one(r.Parted)-one(o.Parted), cmp.Compare(r.Path, o.Path),
 	)
 }
@@ -134,7 +135,7 @@ func roleBeside(other string, s *plan.Service, p *plan.NodePlan, nodes cluster.M
 	}
 	path := networkPath(p, s.Network)
 	local, peer := internalIPs(nodes.At(p.Node), nodes.At(other))
-	return Role{Local: local, Peer: peer, Host: s.Host == p.Node, Path: path}, path != 0 && peer.IsValid()
+	return Role{Local: local, Peer: peer, Node: other, Host: s.Host == p.Node, Path: path}, path != 0 && peer.IsValid()
 }
 
 // partner returns the standby of a service whose host is node, or the host if node is its standby; empty: there is none.

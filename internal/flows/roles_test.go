@@ -31,12 +31,12 @@ func TestRoles(t *testing.T) {
 		{ID: 3, Key: plan.PathKey{Kind: plan.PathSteer, Name: "blue"}},
 	}}}
 	four := func(a netip.Addr, host bool) Role {
-		return Role{a, addr("10.0.0.11"), addr("10.0.0.12"), host, false, 2}
+		return Role{a, addr("10.0.0.11"), addr("10.0.0.12"), "b", host, false, 2}
 	}
 	parted := func(host, standby, from string) plan.Service {
 		return plan.Service{Network: "red", Host: host, Standby: standby, Parted: from, IngressIPs: []netip.Addr{web4}}
 	}
-	ofC := func(host bool) Role { return Role{web4, addr("10.0.0.11"), addr("10.0.0.13"), host, true, 2} }
+	ofC := func(host bool) Role { return Role{web4, addr("10.0.0.11"), addr("10.0.0.13"), "c", host, true, 2} }
 	for _, c := range []struct {
 		what     string
 		services []plan.Service
@@ -52,7 +52,7 @@ func TestRoles(t *testing.T) {
 		{
 			"the other has IPv6 only",
 			[]plan.Service{service("red", "a", "six", web4)},
-			[]Role{{web4, addr("fd00::11"), addr("fd00::13"), true, false, 2}},
+			[]Role{{web4, addr("fd00::11"), addr("fd00::13"), "six", true, false, 2}},
 		},
 		{"host beside a standby and the former one", []plan.Service{parted("a", "b", "c")}, []Role{four(web4, true), ofC(true)}},
 		{"former standby", []plan.Service{parted("c", "b", "c")}, []Role{ofC(false)}},

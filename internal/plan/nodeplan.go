@@ -337,7 +337,7 @@ type Endpoint struct {
 	// Source is the source address after SNAT: the ingress IP on the host, Addr itself where packets are steered on.
 	// Invalid: the outgoing interface's address.
 	Source netip.Addr `json:"source,omitzero"`
-	Node   string     `json:"node,omitempty"` // for display: the pod's node; empty: not known
+	Node   string     `json:"node,omitempty"` // the pod's; empty: not known
 	// Kept is the way by the standby. Flows that used it when the standby was the host may stay on it.
 	Kept Way `json:"kept,omitzero"`
 	// Via is the MAC of the host to which the shared path leads, if that is one of the paths above.
