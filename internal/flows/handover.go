@@ -80,9 +80,9 @@ func (c *Carrier) confirmed(f conntrack.Flow) bool {
 	return true
 }
 
-// passOn sends flows that a former host handed over to the standby, since the kernel reports no entries that this process made. It sends
-// them back to the former host, too, which waits for that. Only flows of that node's own pods are handed over. Others come from a node that
-// believes it is the host, as this one does: it would send them back again, and so on.
+// passOn sends flows that a former host handed over, and that have their entries, to the standby, since the kernel reports no entries that
+// this process made. It sends them back to the former host, too, which waits for that. Only flows of that node's own pods are handed over.
+// Others come from a node that believes it is the host, as this one does: it would send them back again, and so on.
 func (c *Carrier) passOn(from netip.Addr, flows []conntrack.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

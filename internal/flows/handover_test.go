@@ -90,6 +90,25 @@ func TestHandedOver(t *testing.T) {
 	require.Empty(t, from.take())
 }
 
+// TestRefusedIsNotConfirmed hands flows over to the host, which has another connection with the source of one of them.
+func TestRefusedIsNotConfirmed(t *testing.T) {
+	of := func(pod, port string) conntrack.Flow {
+		return tcpFlow(pod+":1", "198.51.100.10:443", "192.0.2.20:"+port)
+	}
+	there, refused, free := of("10.244.2.12", "1"), of("10.244.2.15", "1"), of("10.244.2.15", "2")
+	free.Src = at("10.244.2.15:2")
+	_, err := conntrack.InjectFlows(conntrack.Injection{Marks: marks(), Steering: steering}, []conntrack.Flow{there})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conntrack.RemoveFlows([]conntrack.Flow{there, free})) })
+	c, ch := oneChannel()
+	c.received(addr("127.0.0.2"), []record{alive(refused), alive(free)})
+	var back []record
+	require.NoError(t, decodeRecords(ch.take(), func(r record) { back = append(back, r) }))
+	require.Len(t, back, 1)
+	require.Equal(t, free.SNAT, back[0].SNAT)
+	require.EqualValues(t, 1, c.Counters().Refused)
+}
+
 // TestTwoHosts: two nodes that both believe they are the host send each other's flows back only where they may have been handed over.
 func TestTwoHosts(t *testing.T) {
 	ofThird := tcpFlow("10.244.2.12:1", "198.51.100.10:443", "192.0.2.20:1")

@@ -203,15 +203,18 @@ func (c *Carrier) received(peer netip.Addr, records []record) {
 		}
 	}
 	c.counters.removed.Add(uint64(len(b.ended)))
-	err := conntrack.RemoveFlows(b.ended)
-	err = errors.Join(err, c.injected(v, true, b.alive), c.injected(v, false, b.weaker))
+	ofEnded := conntrack.RemoveFlows(b.ended)
+	_, ofAlive := c.injected(v, true, b.alive)
+	handed, ofWeaker := c.injected(v, false, b.weaker)
+	err := errors.Join(ofEnded, ofAlive, ofWeaker)
 	if now := c.now(); now != v { // this node may have taken over before the flows were held
-		err = errors.Join(err, c.injected(now, true, c.takeHeld(now, time.Now())))
+		_, ofHeld := c.injected(now, true, c.takeHeld(now, time.Now()))
+		err = errors.Join(err, ofHeld)
 	}
 	if err != nil {
 		c.log.Debug("cannot create entries for egress flows of another node", "peer", peer, "error", err)
 	}
-	c.passOn(peer, b.weaker)
+	c.passOn(peer, handed)
 }
 
 // batch holds the flows of a frame that have their entries here.
@@ -232,14 +235,15 @@ func (b *batch) add(r record, host bool) {
 	}
 }
 
-func (c *Carrier) injected(v *view, replace bool, flows []conntrack.Flow) error {
+// injected creates entries for flows, and returns the flows that have theirs.
+func (c *Carrier) injected(v *view, replace bool, flows []conntrack.Flow) (here []conntrack.Flow, err error) {
 	// A connection from a path that is not a network is a stray, even if the path is gone.
 	steering := func(id plan.PathID) bool { return !v.network(id) }
 	r, err := conntrack.InjectFlows(conntrack.Injection{Marks: c.marks, Steering: steering, Replace: replace}, flows)
 	c.counters.injected.Add(uint64(r.Created + r.Replaced))
 	c.counters.refreshed.Add(uint64(r.Refreshed))
 	c.counters.refused.Add(uint64(r.Refused))
-	return err
+	return r.Here, err
 }
 
 // lasts returns the last record of each flow, in order: a flow that ended comes before one that began later with its
@@ -339,7 +343,7 @@ func (c *Carrier) takeOver(before, v *view) {
 	if len(flows) == 0 {
 		return
 	}
-	if err := c.injected(v, true, flows); err != nil {
+	if _, err := c.injected(v, true, flows); err != nil {
 		c.log.Warn("cannot take over some egress flows of pods of this node", "error", err)
 	}
 	c.log.Info("took over egress flows of pods of this node", "flows", len(flows))

@@ -110,7 +110,7 @@ func TestNamesThatCannotBeRead(t *testing.T) {
 		SNAT: netip.AddrPortFrom(e.Source, 1000), Path: e.Path, State: TCPEstablished, Answered: true, Assured: true, Timeout: 1000,
 	}})
 	require.NoError(t, err)
-	require.Equal(t, Injected{Created: 1}, r)
+	require.Equal(t, 1, r.Created)
 	unread := errors.New("unread")
 	reads := func(holds bool, err error) func() firewall.Reads {
 		return func() firewall.Reads {

@@ -174,6 +174,7 @@ func (l *flowLab) list(n *netns.Machine) (all []Flow) {
 	return all
 }
 
+// inject injects flows. Of those that have their entries then, it returns the numbers only.
 func (l *flowLab) inject(n *netns.Machine, o Injection, flows ...Flow) (r Injected, err error) {
 	l.pod.TB.Helper()
 	o.Marks = l.marks
@@ -184,6 +185,8 @@ func (l *flowLab) inject(n *netns.Machine, o Injection, flows ...Flow) (r Inject
 		r, err = InjectFlows(o, flows)
 		return nil
 	}))
+	require.Len(l.pod.TB, r.Here, r.Created+r.Refreshed+r.Replaced)
+	r.Here = nil
 	return r, err
 }
 
@@ -319,6 +322,13 @@ func TestClashes(t *testing.T) {
 		inject(Injection{}, Injected{Refused: 1}, taken)
 		inject(Injection{Replace: true}, Injected{Replaced: 1}, taken)
 		require.Equal(t, map[string]uint16{taken.Src.String(): 6000, flow(0, 1001, 0).Src.String(): 5001}, ports())
+
+		require.NoError(t, l.r2.Do(func() error {
+			free := flow(0, 1006, 5006)
+			r, err := InjectFlows(Injection{Marks: l.marks}, []Flow{other, free, taken})
+			require.ElementsMatch(t, []Flow{free, taken}, r.Here, "the source of the first one is another's")
+			return err
+		}))
 
 		// A stray is a connection to the ingress IP on its way to another node.
 		stray := func(mark uint32, port uint16) {

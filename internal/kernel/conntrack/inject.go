@@ -23,12 +23,13 @@ type Injection struct {
 	Replace bool
 }
 
-// Injected counts the results of an injection.
+// Injected is the result of an injection.
 type Injected struct {
-	Created   int // new here
-	Refreshed int // existed with the same source
-	Replaced  int // replaced an entry that was here
-	Refused   int // an entry here stays, or the kernel refused the flow
+	Here      []Flow // have their entry: not the refused ones
+	Created   int    // new here
+	Refreshed int    // existed with the same source
+	Replaced  int    // replaced an entry that was here
+	Refused   int    // an entry here stays, or the kernel refused the flow
 }
 
 // InjectFlows creates an entry for each flow, so that the flow's next packet, in either direction, keeps its source
@@ -93,6 +94,7 @@ func (n *injecting) clashes(f Flow, answer error, made *int) bool {
 	switch {
 	case answer == nil:
 		*made++
+		n.Here = append(n.Here, f)
 	case errors.Is(answer, unix.EEXIST):
 		return true
 	default:
@@ -121,6 +123,7 @@ func (n *injecting) resolve(clashes []Flow) (again []Flow, err error) {
 			continue
 		}
 		n.Refreshed++
+		n.Here = append(n.Here, f)
 		if m, needed := f.refresh(n.Marks, same[i].found); needed {
 			changes = append(changes, entryChange{Message: m})
 		}
