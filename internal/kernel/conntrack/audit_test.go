@@ -248,7 +248,14 @@ func TestKeptOnlyBefore(t *testing.T) {
 		d.Endpoints = d.Endpoints.With([]plan.Endpoint{e}, nil)
 		return &d
 	}
-	none, red := plan.Way{}, plan.Way{Path: 2, Source: addr("203.0.113.10")}
+	by := func(d *plan.DataPlane, host byte) *plan.DataPlane {
+		d.Paths = append(slices.Clone(d.Paths), plan.Path{ID: 9, Key: plan.PathKey{Kind: plan.PathShared, Name: "tunnel"}})
+		e, _ := d.Endpoints.Get(plan.Endpoint{Addr: pod})
+		e.Via = plan.MAC{2, 0, 0, 0, 0, host}
+		d.Endpoints = d.Endpoints.With([]plan.Endpoint{e}, nil)
+		return d
+	}
+	none, red, shared := plan.Way{}, plan.Way{Path: 2, Source: addr("203.0.113.10")}, plan.Way{Path: 9, Source: pod}
 	other := at(3, none)
 	other.Paths = slices.DeleteFunc(slices.Clone(other.Paths), func(p plan.Path) bool { return p.ID == 3 })
 	for name, c := range map[string]struct {
@@ -262,8 +269,20 @@ func TestKeptOnlyBefore(t *testing.T) {
 		"new flows go elsewhere": {at(3, red), at(2, none), false},
 		"the path is gone":       {at(3, red), other, false},
 		"nothing is known":       {nil, at(3, none), false},
+
+		"kept on the shared path from now on":      {at(3, red), by(at(3, shared), 1), true},
+		"kept on the shared path no more":          {by(at(3, shared), 1), at(3, red), true},
+		"kept by another host of the shared path":  {by(at(3, shared), 1), by(at(3, shared), 2), true},
+		"kept by a host of the shared path still":  {by(at(3, shared), 1), by(at(3, shared), 1), false},
+		"new flows go by the shared path":          {by(at(9, red), 1), by(at(9, none), 1), true},
+		"new flows go to another one of its hosts": {by(at(9, red), 1), by(at(9, none), 2), false},
 	} {
-		_, moves := keptOnlyBefore(c.before, c.next).endpoints[pod]
+		of, endpoints := keptOnlyBefore(c.before, c.next)
+		_, moves := of.endpoints[pod]
 		require.Equal(t, c.moves, moves, name)
+		if e, _ := endpoints.Get(plan.Endpoint{Addr: pod}); moves {
+			had, _ := c.before.Endpoints.Get(plan.Endpoint{Addr: pod})
+			require.NotEqual(t, had.Kept, e.Kept, name)
+		}
 	}
 }

@@ -40,11 +40,12 @@ type HandOver func(context.Context, []Flow) []Flow
 // A TCP connection that left this node with SNAT goes on by the host if that has its entry first: otherwise it would get another port
 // there.
 func (a *Audit) EndKept(ctx context.Context, before, next *plan.DataPlane, over HandOver) error {
-	of := keptOnlyBefore(before, next)
+	of, endpoints := keptOnlyBefore(before, next)
 	if of.none() {
 		return nil
 	}
 	d := *next
+	d.Endpoints = endpoints
 	d.Policies = nil // not in force yet
 	check := newCheck(d, noNames, of)
 	check.over = over
@@ -95,18 +96,36 @@ func (c *Conn) handOver(ctx context.Context, check *flowCheck, flows []Flow) (en
 	return ended, c.exchange(ended)
 }
 
-// keptOnlyBefore returns the endpoints of which the next plan changes only the kept way.
-func keptOnlyBefore(before, next *plan.DataPlane) (d doubt) {
+// keptOnlyBefore returns the endpoints of which the next plan changes only the kept way, and that plan's endpoints. Those whose kept way
+// is PathShared in both plans, to different hosts, have none there: no connection has begun on the next one.
+func keptOnlyBefore(before, next *plan.DataPlane) (d doubt, endpoints sorted.List[plan.Endpoint]) {
 	if allDoubtful(before, next) || len(renumbered(before, next)) > 0 {
-		return d
+		return d, next.Endpoints
 	}
-	stay := stayingPaths(before, next)
+	stay, shared := stayingPaths(before, next), sharedPath(next)
+	var elsewhere []plan.Endpoint
 	for x, y := range before.Endpoints.Changes(next.Endpoints) {
-		if losesOnlyKept(x, y) && stay[y.Path] {
-			d.put(x.Addr, false)
+		if !losesOnlyKept(x, y, shared) || !stay[y.Path] {
+			continue
+		}
+		d.put(x.Addr, false)
+		if x.Kept == y.Kept {
+			e := *y
+			e.Kept = plan.Way{}
+			elsewhere = append(elsewhere, e)
 		}
 	}
-	return d
+	return d, next.Endpoints.With(elsewhere, nil)
+}
+
+// sharedPath returns the id of a plan's PathShared; 0: it has none.
+func sharedPath(d *plan.DataPlane) plan.PathID {
+	for i := range d.Paths {
+		if d.Paths[i].Key.Kind == plan.PathShared {
+			return d.Paths[i].ID
+		}
+	}
+	return 0
 }
 
 // stayingPaths returns the ids of the paths that the next plan leaves as they are.
@@ -119,14 +138,18 @@ func stayingPaths(before, next *plan.DataPlane) map[plan.PathID]bool {
 	return stay
 }
 
-// losesOnlyKept reports whether an endpoint had a kept way that it does not have now, and is the same otherwise.
-func losesOnlyKept(before, now *plan.Endpoint) bool {
-	if before == nil || now == nil || before.Kept == (plan.Way{}) || before.Kept == now.Kept {
+// losesOnlyKept reports whether an endpoint had a kept way that it does not have now, and is the same otherwise. shared is the id of
+// PathShared: another host there is another way.
+func losesOnlyKept(before, now *plan.Endpoint, shared plan.PathID) bool {
+	if before == nil || now == nil || before.Kept == (plan.Way{}) {
 		return false
 	}
 	same := *now
 	same.Kept = before.Kept
-	return same == *before
+	if now.Path != shared { // the host is that of the kept way
+		same.Via = before.Via
+	}
+	return same == *before && (now.Kept != before.Kept || now.Via != before.Via)
 }
 
 // steered returns the endpoint with an address, and whether its flows are steered to a host that gives them their source.
