@@ -402,7 +402,8 @@ type Election struct {
 // Moves configures moves of services from one host to another while both are alive.
 type Moves struct {
 	// how long a former host stays as standby after a planned move, so that its flows may end there; 0s to 1h; 0s: not
-	// at all. The leader's value is in force on all nodes; with `source.manifests`, each node's own
+	// at all. The leader's value is in force on all nodes, but a node whose own file has another one may end connections
+	// of the former host's own pods; with `source.manifests`, each node's own
 	KeepFlows Duration `yaml:"keepFlows"`
 	// with `onStop: drain`, how long a stop waits for services to move, 1s to 1h; keep it below the pod's termination
 	// grace period, or below its systemd unit's `TimeoutStopSec`, 90 s unless set
