@@ -19,8 +19,11 @@ import (
 
 // observe updates the failure detector. In this node's view the standbys of dead nodes are the hosts, until the leader decides.
 func (a *Agent) observe(c *config.Config) liveness.View {
-	now := time.Now()
-	v := a.last.others.detector.See(a.speakers.Nodes(), detectionTime(c), now)
+	now, sessions := time.Now(), a.speakers.Nodes()
+	if a.last.settling.isNew(a.speakers.Started()) { // another speaker answers meanwhile, and watches no node yet
+		a.last.others.detector.Restart(now)
+	}
+	v := a.last.others.detector.See(sessions, detectionTime(c), now)
 	if v.Wait > 0 {
 		time.AfterFunc(v.Wait, a.wake)
 	}

@@ -239,7 +239,10 @@ func (a *Agent) watch(ctx context.Context, c *config.Config, inForce bool) (prob
 		return nil
 	}
 	// A new speaker starts without peers, so set them every pass. A missing speaker is reported elsewhere.
-	if err := a.speakers.Watch(ctx, nodeBFD(c), a.last.others.peers); err != nil && !errors.Is(err, speaker.ErrAbsent) {
+	err := a.speakers.Watch(ctx, nodeBFD(c), a.last.others.peers)
+	if err == nil {
+		a.last.others.detector.Watching()
+	} else if !errors.Is(err, speaker.ErrAbsent) {
 		problems = append(problems, cluster.Problem{
 			Kind: "Config", Object: a.configFile, Field: "failover.bfd", Reason: reasonNotWatched,
 			Message: fmt.Sprintf("%s: this node neither watches other nodes nor answers them: "+

@@ -257,6 +257,13 @@ func TestPassFollowsADeadHost(t *testing.T) {
 		require.NoError(t, s.passes("kernel", "watch a b", "announce 203.0.113.30/32"))
 		require.Equal(t, map[string]bool{"b": true}, s.last.others.nodes.Dead)
 
+		s.later(time.Minute)
+		s.speakers.nodes, s.speakers.started = nil, time.Now() // another speaker: it watches no node yet
+		require.NoError(t, s.passes("whole kernel", "watch a b"))
+		s.speakers.nodes = []bfd.Session{up("a"), {Node: "b", Active: true, State: bfd.Down, Since: time.Now()}}
+		require.NoError(t, s.passes("kernel", "watch a b"))
+		require.Equal(t, map[string]bool{"b": true}, s.last.others.nodes.Dead, "that speaker never heard it")
+
 		s.speakers.nodes[1] = up("b")
 		require.NoError(t, s.passes("kernel", "watch a b"), "it is not trusted at once")
 		s.later(liveness.TrustAfter)

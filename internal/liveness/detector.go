@@ -76,8 +76,14 @@ func (d *Detector) Enable(nodes []string, now time.Time) {
 	d.answering.presume(nodes, enableWithin, now)
 }
 
-// Restart requires that all nodes are heard again, by a new speaker.
-func (d *Detector) Restart(now time.Time) { d.answering.doubt(presumeFor, now) }
+// Restart requires that all nodes are heard again, by a new speaker. It watches none before Watching is called: dead nodes stay dead.
+func (d *Detector) Restart(now time.Time) {
+	d.answering.doubt(presumeFor, now)
+	d.suspects.unasked = true
+}
+
+// Watching has nodes without a session count as not watched: the present speaker knows which nodes to watch.
+func (d *Detector) Watching() { d.suspects.unasked = false }
 
 // Forget has nodes that no longer exist count as never heard: one of that name may come back without a daemon.
 func (d *Detector) Forget(exists func(node string) bool) {

@@ -246,6 +246,29 @@ func TestDetectorPresumes(t *testing.T) {
 	require.Empty(t, d.See(nil, detection, began.Add(time.Minute+presumeFor)).Answering)
 }
 
+// TestDetectorRestarts expects dead nodes to stay dead when a new speaker takes over: it watches none at first, and never heard them.
+func TestDetectorRestarts(t *testing.T) {
+	var d Detector
+	up, dead := []bfd.Session{watched("a"), watched("b")}, []bfd.Session{failed("a", time.Second), watched("b")}
+	d.See(up, detection, began)
+	require.Equal(t, nodes("a"), d.See(dead, detection, began.Add(time.Second)).Dead)
+	d.Restart(began.Add(time.Minute))
+	for i, sessions := range [][]bfd.Session{nil, {}, {{Node: "a", Active: true, State: bfd.Down}, watched("b")}} {
+		v := d.See(sessions, detection, began.Add(time.Minute))
+		require.Equal(t, nodes("a"), v.Dead, "step %d", i)
+		require.False(t, v.Changed(), "step %d", i)
+	}
+	v := d.See(up, detection, began.Add(2*time.Minute))
+	require.Equal(t, TrustAfter, v.Wait, "it answers, and is not trusted yet")
+	require.Equal(t, []string{"a"}, d.See(up, detection, began.Add(2*time.Minute+TrustAfter)).Returned)
+
+	d.See(dead, detection, began.Add(time.Hour))
+	d.Restart(began.Add(time.Hour))
+	require.Equal(t, nodes("a"), d.See(nil, detection, began.Add(time.Hour)).Dead)
+	d.Watching()
+	require.Empty(t, d.See(nil, detection, began.Add(time.Hour)).Dead, "the speaker is to watch no node")
+}
+
 func TestSilence(t *testing.T) {
 	now := began
 	sessions := []bfd.Session{

@@ -11,7 +11,8 @@ import (
 // suspects holds the nodes that went silent, and since when each answers again; zero: it does not. The zero value holds
 // no node.
 type suspects struct {
-	back map[string]time.Time
+	back    map[string]time.Time
+	unasked bool // the present speaker was not asked yet to watch nodes: no session does not mean that none is watched
 }
 
 // see updates the suspects from the BFD sessions. wait is the time until a node may be trusted again; 0: there is none.
@@ -26,7 +27,9 @@ func (s *suspects) see(sessions []bfd.Session, now time.Time) (suspected map[str
 			s.follow(session, now)
 		}
 	}
-	maps.DeleteFunc(s.back, func(node string, _ time.Time) bool { return !watched[node] })
+	if !s.unasked || len(sessions) > 0 {
+		maps.DeleteFunc(s.back, func(node string, _ time.Time) bool { return !watched[node] })
+	}
 	suspected = map[string]bool{}
 	for node, back := range s.back {
 		suspected[node] = true

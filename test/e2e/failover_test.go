@@ -306,15 +306,21 @@ func (s *failovers) run(t *testing.T, away bool) {
 func (s *failovers) forget(t *testing.T) {
 	t.Helper()
 	for node := range s.Speakers {
-		former := speakerOf(t, s.Stage, node)
-		require.NoError(t, syscall.Kill(former, syscall.SIGTERM))
-		require.NoError(t, lab.Wait(t.Context(), patience, func() error { // the daemon starts another
-			if now := speakerOf(t, s.Stage, node); now == 0 || now == former {
-				return fmt.Errorf("node %s has no other speaker yet", node)
-			}
-			return nil
-		}))
+		replaceSpeaker(t, s.Stage, node)
 	}
+}
+
+// replaceSpeaker ends a node's speaker, and returns when its daemon has started another.
+func replaceSpeaker(t *testing.T, s *stage.Stage, node string) {
+	t.Helper()
+	former := speakerOf(t, s, node)
+	require.NoError(t, syscall.Kill(former, syscall.SIGTERM))
+	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+		if now := speakerOf(t, s, node); now == 0 || now == former {
+			return fmt.Errorf("node %s has no other speaker yet", node)
+		}
+		return nil
+	}))
 }
 
 // settled waits until the routers know the paths of host and standby, and BFD watches the host everywhere, and says who they are. Each

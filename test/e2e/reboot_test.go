@@ -89,6 +89,8 @@ func TestNodesReboot(t *testing.T) {
 				traffic.answered(t, 5, pods)
 				require.NoError(t, s.PowerOff(ctx, node))
 				traffic.answered(t, 5, pods) // soon at the latest
+				replaceSpeaker(t, s, "c")    // the next one has never heard the node
+				traffic.answered(t, 40, pods)
 				require.NoError(t, s.Boot(node))
 				traffic.answered(t, 20, pods)
 				require.NoError(t, s.StartDaemon(node))
