@@ -39,6 +39,9 @@ func (a *Agent) heldDown(ctx context.Context, c *config.Config) []string {
 		held.Confirm(*asked)
 	}
 	now, up := time.Now(), upSince(a.speakers.Sessions())
+	if c.BGP.GracefulRestart.Enabled { // routers keep the routes of a speaker that is replaced: this node has not been away
+		a.last.replacement.bridge(up, a.speakers.Started(), a.speakers.Problem() == nil, now)
+	}
 	held.See(networks, up, now)
 	if !held.Active() {
 		return nil

@@ -402,6 +402,53 @@ func TestPassHoldsAnnouncementsDown(t *testing.T) {
 	}
 }
 
+// TestPassOfANodeWhoseSpeakerIsReplaced: the next speaker announces at once, also while the API server is away. Otherwise its End-of-RIB
+// would make routers drop the routes that they kept for it. A network that does not come back is held down, and one whose routes no
+// router keeps.
+func TestPassOfANodeWhoseSpeakerIsReplaced(t *testing.T) {
+	for name, keep := range map[string]bool{"graceful restart": true, "no graceful restart": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, server := served(t)
+				server.cutOff.Store(true)
+				s.config.BGP.GracefulRestart.Enabled = keep
+				require.NoError(t, s.passes("kernel", "watch c"))
+				up, down := slices.Clone(s.speakers.sessions), slices.Clone(s.speakers.sessions)
+				for i := range down {
+					down[i].Up, down[i].Since = false, time.Now()
+				}
+				s.speakers.sessions, s.speakers.problem = down, speaker.ErrAbsent
+				if !keep {
+					_ = s.pass(t.Context())
+					require.Equal(t, []string{"blue", "default", "red"}, s.last.plan.HeldDown)
+					s.later(2 * askWithin)
+					return
+				}
+				require.ErrorIs(t, s.passes("kernel"), speaker.ErrAbsent)
+				require.Empty(t, s.last.plan.HeldDown)
+				s.later(3 * time.Second)
+				s.speakers.problem, s.speakers.started = nil, time.Now()
+				clear(s.speakers.announced)
+				require.NoError(t, s.passes(starting, "watch c", announceAll))
+				s.later(time.Second)
+				require.NoError(t, s.passes(holding, "watch c"), "its sessions come up one after another")
+
+				for i := range up {
+					up[i].Up, up[i].Since = up[i].Network != "red", time.Now()
+				}
+				s.speakers.sessions = up
+				s.later(reportWithin - 5*time.Second)
+				require.NoError(t, s.passes("kernel, holding [1001]", "watch c"), "red may come back yet")
+				s.later(time.Second)
+				require.Len(t, s.awake, 1, "its time is over")
+				require.NoError(t, s.passes(withdrawWeb, "kernel, holding [1001]", "watch c"))
+				require.Equal(t, []string{"red"}, s.last.plan.HeldDown)
+				s.later(2 * askWithin)
+			})
+		})
+	}
+}
+
 // TestPassBelievesALaterConfirmationLater: what the API server confirms after a pass has read the objects may not be about these.
 func TestPassBelievesALaterConfirmationLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -121,7 +121,7 @@ type replacement struct {
 func (r *replacement) mark(
 	states map[string]cluster.NetworkState, started time.Time, answers, incomplete bool, now time.Time,
 ) (begun bool) {
-	if begun = r.since.IsZero() && (!answers || !started.Equal(r.speaker)); begun {
+	if begun = r.begins(started, answers); begun {
 		r.since = now
 	}
 	if answers {
@@ -139,6 +139,24 @@ func (r *replacement) mark(
 		states[name] = n
 	}
 	return begun
+}
+
+// begins reports whether a speaker went away that was there until now.
+func (r *replacement) begins(started time.Time, answers bool) bool {
+	return r.since.IsZero() && (!answers || !started.Equal(r.speaker))
+}
+
+// bridge has the networks that were up before a speaker is replaced count as up since now, until the sessions of the next one are known,
+// or for reportWithin. The parameters are as for mark.
+func (r *replacement) bridge(up map[string]time.Time, started time.Time, answers bool, now time.Time) {
+	if !r.begins(started, answers) && (r.since.IsZero() || now.Sub(r.since) >= reportWithin) {
+		return
+	}
+	for network, was := range r.up {
+		if _, is := up[network]; was && !is {
+			up[network] = now
+		}
+	}
 }
 
 // sessions returns this node's sessions. Without a speaker all planned ones are down, whether or not they were up
