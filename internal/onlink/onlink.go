@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -25,7 +26,7 @@ const (
 
 // Announcer announces addresses when this node begins to answer for them. NewAnnouncer makes one.
 type Announcer struct {
-	send  func([]plan.OnLink) error
+	send  func([]plan.OnLink) (failed map[plan.OnLink]error)
 	now   func() time.Time
 	after func(time.Duration) <-chan time.Time
 	wake  chan struct{}
@@ -38,24 +39,28 @@ type Announcer struct {
 type progress struct {
 	left int
 	due  time.Time
+	err  error // of the last one
 }
 
 // NewAnnouncer returns an Announcer that sends frames, which takes CAP_NET_RAW.
 func NewAnnouncer() *Announcer { return newAnnouncer(send, time.Now, time.After) }
 
-func newAnnouncer(send func([]plan.OnLink) error, now func() time.Time, after func(time.Duration) <-chan time.Time) *Announcer {
+func newAnnouncer(
+	send func([]plan.OnLink) map[plan.OnLink]error, now func() time.Time, after func(time.Duration) <-chan time.Time,
+) *Announcer {
 	return &Announcer{send: send, now: now, after: after, wake: make(chan struct{}, 1), known: map[plan.OnLink]progress{}}
 }
 
-// Set replaces the addresses for which this node answers. It announces those that are new at once, and returns an error if it cannot;
-// Run announces them again. An address that is no longer among them is not announced any more.
+// Set replaces the addresses for which this node answers. It announces those that are new at once, and those whose last announcement
+// failed; Run announces them again. An address that is no longer among them is not announced any more. Set returns why the last
+// announcement of addresses failed, also of earlier ones.
 func (a *Announcer) Set(all []plan.OnLink) error {
 	a.mu.Lock()
 	next := make(map[plan.OnLink]progress, len(all))
 	var fresh []plan.OnLink
 	for _, one := range all {
 		p, known := a.known[one]
-		if !known {
+		if !known || p.left == 0 && p.err != nil {
 			p = progress{left: rounds - 1, due: a.now().Add(roundEvery)}
 			fresh = append(fresh, one)
 		}
@@ -63,14 +68,42 @@ func (a *Announcer) Set(all []plan.OnLink) error {
 	}
 	a.known = next
 	a.mu.Unlock()
-	if len(fresh) == 0 {
-		return nil
+	if len(fresh) > 0 {
+		select {
+		case a.wake <- struct{}{}:
+		default:
+		}
+		a.announce(fresh)
 	}
-	select {
-	case a.wake <- struct{}{}:
-	default:
+	return a.failed()
+}
+
+// announce sends a frame for each address, and notes those that failed.
+func (a *Announcer) announce(all []plan.OnLink) {
+	failed := a.send(all)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, one := range all {
+		if p, known := a.known[one]; known {
+			p.err = failed[one]
+			a.known[one] = p
+		}
 	}
-	return a.send(fresh)
+}
+
+// failed returns why addresses could not be announced, each reason once.
+func (a *Announcer) failed() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	seen := map[string]bool{}
+	for _, one := range slices.SortedFunc(maps.Keys(a.known), plan.OnLink.Compare) {
+		if err := a.known[one].err; err != nil && !seen[err.Error()] {
+			seen[err.Error()] = true
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Run repeats announcements until ctx ends.
@@ -78,7 +111,7 @@ func (a *Announcer) Run(ctx context.Context) {
 	for {
 		due, wait := a.next()
 		if len(due) > 0 {
-			_ = a.send(due) // the first announcement has reported why it cannot
+			a.announce(due)
 			continue
 		}
 		var later <-chan time.Time
@@ -104,7 +137,7 @@ func (a *Announcer) next() (due []plan.OnLink, wait time.Duration) {
 		case p.left == 0:
 		case left <= 0:
 			due = append(due, one)
-			a.known[one] = progress{left: p.left - 1, due: now.Add(roundEvery)}
+			a.known[one] = progress{left: p.left - 1, due: now.Add(roundEvery), err: p.err}
 		case wait == 0 || left < wait:
 			wait = left
 		}
@@ -114,23 +147,28 @@ func (a *Announcer) next() (due []plan.OnLink, wait time.Duration) {
 }
 
 // send sends a frame for each address.
-func send(all []plan.OnLink) error {
+func send(all []plan.OnLink) (failed map[plan.OnLink]error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("open a packet socket: %w", err)
+		err = fmt.Errorf("open a packet socket: %w", err)
+		failed = make(map[plan.OnLink]error, len(all))
+		for _, one := range all {
+			failed[one] = err
+		}
+		return failed
 	}
-	err = announce(all, net.InterfaceByName, func(frame []byte, index int) error {
+	defer unix.Close(fd)
+	return announce(all, net.InterfaceByName, func(frame []byte, index int) error {
 		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: index})
 	})
-	return errors.Join(err, unix.Close(fd))
 }
 
 // announce writes a frame for each address. It looks each device up once, because net.InterfaceByName reads all links of the node.
 func announce(
 	all []plan.OnLink, byName func(name string) (*net.Interface, error), write func(frame []byte, index int) error,
-) error {
+) (failed map[plan.OnLink]error) {
 	devices := map[string]device{}
-	var errs []error
+	failed = map[plan.OnLink]error{}
 	for _, one := range all {
 		d, known := devices[one.Device]
 		if !known {
@@ -142,10 +180,10 @@ func announce(
 			err = write(Frame(one.Addr, d.mac), d.index)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("announce %s on %s: %w", one.Addr, one.Device, err))
+			failed[one] = fmt.Errorf("announce %s on %s: %w", one.Addr, one.Device, err)
 		}
 	}
-	return errors.Join(errs...)
+	return failed
 }
 
 // device is a link by which frames leave.

@@ -53,7 +53,7 @@ func TestDeviceIsLookedUpOnce(t *testing.T) {
 	for range 2 {
 		clear(asked)
 		sent := 0
-		err := announce(all, byName, func(frame []byte, by int) error {
+		failed := announce(all, byName, func(frame []byte, by int) error {
 			require.Equal(t, index, by)
 			require.Equal(t, Frame(all[3*sent].Addr, [6]byte{2, 0, 0, 0, 0, 9}), frame)
 			sent++
@@ -61,12 +61,9 @@ func TestDeviceIsLookedUpOnce(t *testing.T) {
 		})
 		require.Equal(t, 100, sent, "an address on a device that cannot announce it hinders no other")
 		require.Equal(t, map[string]int{"eth1": 1, "tun0": 1, "gone": 1}, asked)
-		for _, text := range []string{
-			fmt.Sprintf("announce %s on tun0: the interface has no Ethernet address", all[1].Addr),
-			fmt.Sprintf("announce %s on gone: no such network interface", all[299].Addr),
-		} {
-			require.ErrorContains(t, err, text)
-		}
+		require.Len(t, failed, 200)
+		require.EqualError(t, failed[all[1]], fmt.Sprintf("announce %s on tun0: the interface has no Ethernet address", all[1].Addr))
+		require.EqualError(t, failed[all[299]], fmt.Sprintf("announce %s on gone: no such network interface", all[299].Addr))
 		index++
 	}
 }
@@ -78,13 +75,13 @@ func TestAnnouncer(t *testing.T) {
 		var mu sync.Mutex // Set and Run send
 		var sent []string
 		began := time.Now()
-		a := newAnnouncer(func(all []plan.OnLink) error {
+		a := newAnnouncer(func(all []plan.OnLink) map[plan.OnLink]error {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, one := range all {
 				sent = append(sent, time.Since(began).String()+" "+one.Addr.String()+" "+one.Device)
 			}
-			return errors.New("no CAP_NET_RAW")
+			return failing(all)
 		}, time.Now, time.After)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -93,9 +90,10 @@ func TestAnnouncer(t *testing.T) {
 		two := plan.OnLink{Addr: netip.MustParseAddr("2001:db8::33"), Device: "eth1"}
 		three := plan.OnLink{Addr: netip.MustParseAddr("203.0.113.34"), Device: "eth1"}
 
-		require.Error(t, a.Set([]plan.OnLink{one, three}), "the caller learns that nobody hears it")
+		require.EqualError(t, a.Set([]plan.OnLink{one, three}), "no CAP_NET_RAW", "the caller learns that no neighbour hears it")
 		<-time.After(500 * time.Millisecond)
-		require.NoError(t, a.Set([]plan.OnLink{one, three}), "both are announced already")
+		require.Error(t, a.Set([]plan.OnLink{one, three}), "neighbours still know neither")
+		require.Error(t, a.Set([]plan.OnLink{one}), "nor one of them")
 		require.Error(t, a.Set([]plan.OnLink{one, two}))
 		<-time.After(10 * time.Second)
 		require.NoError(t, a.Set(nil))
@@ -108,4 +106,47 @@ func TestAnnouncer(t *testing.T) {
 			"10.5s 203.0.113.33 eth1",
 		}, sent)
 	})
+}
+
+// failing is the result of announcements that all fail.
+func failing(all []plan.OnLink) map[plan.OnLink]error {
+	failed := map[plan.OnLink]error{}
+	for _, one := range all {
+		failed[one] = errors.New("no CAP_NET_RAW")
+	}
+	return failed
+}
+
+// TestAnnouncerRecovers expects the error to end with its cause: in a later round, or in a later Set where all rounds failed.
+func TestAnnouncerRecovers(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails, sent int
+	}{
+		"in the first round": {1, rounds},
+		"in all rounds":      {rounds, 2 * rounds},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sent := 0
+				a := newAnnouncer(func(all []plan.OnLink) map[plan.OnLink]error {
+					if sent++; sent > c.fails {
+						return nil
+					}
+					return failing(all)
+				}, time.Now, time.After)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); a.Run(ctx) }()
+				all := []plan.OnLink{{Addr: netip.MustParseAddr("203.0.113.33"), Device: "eth1"}}
+				require.Error(t, a.Set(all))
+				<-time.After(rounds * roundEvery)
+				require.NoError(t, a.Set(all))
+				<-time.After(time.Minute)
+				require.NoError(t, a.Set(all))
+				cancel()
+				<-done
+				require.Equal(t, c.sent, sent)
+			})
+		})
+	}
 }

@@ -20,7 +20,7 @@ type link struct {
 	socket   string
 	wake     func()
 	onLink   *sorted.List[plan.OnLink] // of the last OnLink request; guarded as the others are
-	unsent   error                     // the speaker's answer to it
+	unsent   bool                      // the speaker cannot announce all of them
 	watching *watching                 // the last confirmed Watch request; guarded by the client's asking
 
 	// Only listen uses these.

@@ -496,12 +496,17 @@ func TestOnLinkComesBack(t *testing.T) {
 	kill()
 	c, kill = drive(t, ClientOptions{Socket: path, Version: "v2"})
 	ready(t, c)
-	require.NoError(t, c.AnswerOnLink(t.Context(), all), "the speaker has announced it already")
+	for range 2 {
+		asked := c.link.last
+		require.Error(t, c.AnswerOnLink(t.Context(), all), "no neighbour has heard of it yet")
+		require.Equal(t, asked+1, c.link.last, "the speaker is to try again")
+	}
 	kill()
 	c, _ = drive(t, ClientOptions{Socket: path, Version: "v3"})
 	ready(t, c)
 	require.NoError(t, c.AnswerOnLink(t.Context(), sorted.List[plan.OnLink]{}), "another node answers")
 	asked := c.link.last
+	require.NotZero(t, asked, "the speaker still knows the address")
 	require.NoError(t, c.AnswerOnLink(t.Context(), sorted.List[plan.OnLink]{}))
 	require.Equal(t, asked, c.link.last, "the speaker knows that already")
 	require.Error(t, c.AnswerOnLink(t.Context(), all), "this node answers again")
