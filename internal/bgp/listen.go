@@ -116,6 +116,11 @@ func (s *Speakers) unheard(sp *speaker, d plan.Speaker) (why map[string]string, 
 			continue
 		}
 		if slices.ContainsFunc(sp.listens, func(l netip.Addr) bool { return covers(l, a) }) {
+			if p.PasswordFile == "" && sp.keyed[sp.addressOf(p)] {
+				why[nameOf(p)] = "the speaker requires the password that it had, until no session of the network is established: " +
+					"restart the speaker to have it accept connections without one now"
+				curable = true
+			}
 			continue
 		}
 		if l, err := listenAt(d, a); err != nil {

@@ -56,6 +56,7 @@ type speaker struct {
 	announced sorted.List[plan.Announcement]
 	untold    []plan.Announcement // withdrawn while a peer waited, see retractAgain
 	configs   map[netip.Addr]session
+	keyed     map[netip.Addr]bool     // peers whose connections our sockets accept only with a password: GoBGP removes none from them
 	exchanges map[netip.Addr]exchange // as set in GoBGP's policy
 	following map[string]bool         // names of peers without a session since our start: they may hold routes of an earlier run
 	looked    time.Time               // when peers were last checked for unanswered OPENs
@@ -106,6 +107,7 @@ func start(ctx context.Context, log *slog.Logger, hint Hints, guards *guards, d 
 		ended:     ended,
 		served:    make(chan struct{}),
 		configs:   map[netip.Addr]session{},
+		keyed:     map[netip.Addr]bool{},
 		following: following,
 		states:    map[netip.Addr]*sessionState{},
 		faults:    map[string]string{},
@@ -293,10 +295,7 @@ type addressed struct {
 func (s *speaker) addressed(all []plan.Peer) []addressed {
 	var known, others []addressed
 	for _, p := range all {
-		address := p.Address
-		if p.Interface != "" {
-			address = s.neighbors.address(p.Interface)
-		}
+		address := s.addressOf(p)
 		if _, running := s.configs[address]; running {
 			known = append(known, addressed{p, address})
 		} else if address.IsValid() { // otherwise it has not advertised it yet
@@ -304,6 +303,14 @@ func (s *speaker) addressed(all []plan.Peer) []addressed {
 		}
 	}
 	return append(known, others...)
+}
+
+// addressOf returns the address of a peer's session; invalid: it is not known yet.
+func (s *speaker) addressOf(p plan.Peer) netip.Addr {
+	if p.Interface != "" {
+		return s.neighbors.address(p.Interface)
+	}
+	return p.Address
 }
 
 // addPeer starts a session. lastError is why the previous one ended.
@@ -315,6 +322,9 @@ func (s *speaker) addPeer(ctx context.Context, c session, name, lastError string
 		return fmt.Errorf("add peer %s: %w", name, err)
 	}
 	s.configs[c.address] = c
+	if c.password != "" {
+		s.keyed[c.address] = true
+	}
 	return nil
 }
 

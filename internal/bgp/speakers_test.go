@@ -509,6 +509,15 @@ func TestListen(t *testing.T) {
 	s.apply(r, b)
 	s.established()
 	s.untilRoute("r1", "red", vip4, "10.0.1.2", func(route) error { return nil })
+
+	// GoBGP's sockets keep a removed password. They are opened once more when the network has no session to lose.
+	s.configure("r1", "router bgp 65001 vrf red", "no neighbor 10.0.1.2 password s3cret")
+	r.Peers[0].PasswordFile = ""
+	s.apply(r, b)
+	s.untilUnheard("red", "10.0.1.1", "requires the password")
+	require.True(t, s.session("red", "fd00:2::1").Up)
+	s.configure("r2", "router bgp 65002 vrf red", "neighbor node shutdown")
+	s.untilUp("red", "10.0.1.1")
 }
 
 func TestBFD(t *testing.T) {
