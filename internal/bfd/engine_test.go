@@ -233,12 +233,26 @@ func TestStoppedProcess(t *testing.T) {
 		reading.Wait()
 		require.Error(t, cmd.Wait())
 	}()
+	// The child takes its peer for dead after 3 s: a machine that is busy for less is no failure here.
+	require.NoError(t, b.SetProfile(config.BFDProfile{TransmitInterval: 100, ReceiveInterval: 100, DetectMultiplier: 30}))
 	b.Set([]Peer{{Node: "child", Address: loopback(1)}})
 	child := func() Session { return b.Sessions()[0] }
 	until(t, func() bool { return child().State == Up })
+	confirmed := func() bool { // up to then, ends of a session send a packet a second
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, s := range b.table.sessions {
+			if s.state != Up || s.polling || s.offered.tx != 100*time.Millisecond {
+				return false
+			}
+		}
+		return true
+	}
 	for range 3 {
+		until(t, confirmed)
 		require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
-		until(t, func() bool { return child().Failed })
+		stopped := time.Now()
+		until(t, func() bool { return child().Failed && time.Since(stopped) > 4*time.Second })
 		require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
 		until(t, func() bool { return child().State == Up })
 		require.False(t, child().Failed)

@@ -14,15 +14,15 @@ import (
 	"github.com/egressway/egressway/internal/plan"
 )
 
-// withBFD gives a peer BFD of 3 × 100 ms.
+// withBFD gives a peer BFD of 3 × 1 s, which outlives a stall of the machine.
 func withBFD(p *plan.Peer) {
-	p.BFD = &config.BFDProfile{Name: "fast", TransmitInterval: 100, ReceiveInterval: 100, DetectMultiplier: 3}
+	p.BFD = &config.BFDProfile{Name: "fast", TransmitInterval: 1000, ReceiveInterval: 1000, DetectMultiplier: 3}
 }
 
 // profile makes a router's profile with the same timers.
 func (s *site) profile(router string, more ...string) {
 	s.t.Helper()
-	_, err := s.Node(router).VTY("bfdd", append([]string{"configure terminal", "bfd", "profile fast", "receive-interval 100", "transmit-interval 100"}, more...)...)
+	_, err := s.Node(router).VTY("bfdd", append([]string{"configure terminal", "bfd", "profile fast", "receive-interval 1000", "transmit-interval 1000"}, more...)...)
 	require.NoError(s.t, err)
 }
 
@@ -75,11 +75,11 @@ func TestBFDOnPurpose(t *testing.T) {
 	s.profile("r1", "no shutdown")
 	s.untilBFD("red", "10.0.1.1", "up")
 	slower := *desired.Peers[0].BFD
-	slower.ReceiveInterval = 200
+	slower.ReceiveInterval = 2000
 	desired = red(peer("10.0.1.1", "red1", func(p *plan.Peer) { p.BFD = &slower }))
 	s.apply(desired)
 	s.until(func() error {
-		if e := s.watched(); e.Detection != 600*time.Millisecond {
+		if e := s.watched(); e.Detection != 6*time.Second {
 			return fmt.Errorf("%+v", e)
 		}
 		return nil
@@ -162,9 +162,10 @@ s.sendto(bytes.fromhex("%x"), ("10.0.1.2", 3784))`, from.ttl, packet))
 // TestBFDFlaps loses BFD until its intervals are longer. BGP's hold time is longer than anybody waits here: each loss ends the session.
 func TestBFDFlaps(t *testing.T) {
 	s := newSite(t)
-	s.profile("r1")
+	s.profile("r1", "receive-interval 100", "transmit-interval 100")
 	s.configure("r1", "router bgp 65001 vrf red", "neighbor 10.0.1.2 bfd profile fast", "neighbor 10.0.1.2 timers 60 180")
 	s.apply(red(peer("10.0.1.1", "red1", withBFD, func(p *plan.Peer) {
+		p.BFD.TransmitInterval, p.BFD.ReceiveInterval = 100, 100
 		p.HoldTime, p.KeepaliveTime = config.Duration(180*time.Second), config.Duration(60*time.Second)
 	})))
 	loss := func(how string) {

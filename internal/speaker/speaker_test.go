@@ -459,7 +459,7 @@ func TestNodes(t *testing.T) {
 	c, kill := drive(t, ClientOptions{Socket: path, Version: "v1"})
 	ready(t, c)
 	here, there := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
-	o := bfd.Options{Bind: here, Port: freeUDP(t), Profile: config.BFDProfile{TransmitInterval: 50, ReceiveInterval: 50, DetectMultiplier: 3}}
+	o := bfd.Options{Bind: here, Port: freeUDP(t), Profile: config.BFDProfile{TransmitInterval: 50, ReceiveInterval: 50, DetectMultiplier: 100}}
 	require.NoError(t, c.Watch(t.Context(), o, []bfd.Peer{{Node: "b", Address: there, Local: here, Active: true}}))
 	require.Len(t, c.Nodes(), 1)
 	require.Equal(t, bfd.Down, c.Nodes()[0].State)
