@@ -262,7 +262,8 @@ func TestConfigGrows(t *testing.T) {
 	all := asDeployed()
 	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.10/32", "10.1.0.11"))
 	require.NoError(t, s.AwaitRoute(ctx, "red2", "192.0.2.10/32"))
-	awaitServed(t, s, identities{"a-p1": web, "b-p1": web})
+	awaitAll(t, s, identities{"a-p1": web, "b-p1": web}) // by red1 alone
+	s.Witness.Reset()
 	awaitDropped(t, s, "a-p2", "b-p2") // their network is not known
 	traffic := ask(t, s, "a-p1", "b-p1", "c-p1")
 

@@ -103,6 +103,7 @@ func playEgressIP(t *testing.T, o stage.Options) *stage.Stage {
 	s := play(t, o)
 	awaitAll(t, s, egressIPPods())
 	expectRIBs(t, s, egressIPRoutes("b", "c"))
+	awaitWays(t, s, egressIPPods())
 	s.Witness.Reset()
 	return s
 }

@@ -124,7 +124,8 @@ func TestFRRBeside(t *testing.T) {
 	require.NoError(t, s.AwaitRoute(ctx, "red1", "2001:db8:2::10/128", "fd01::11"))
 	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.20/32", "10.2.0.11", "10.2.0.12"))
 	awaitFabric(t, s, "a") // which had to wait for the VRF that the daemon made
-	awaitServed(t, s, all)
+	awaitAll(t, s, all)    // by red1 alone
+	s.Witness.Reset()
 	frrs := []string{"gw:10.0.0.11", "gw:10.0.0.12", "red2:10.1.0.11", "red2:10.1.0.12"}
 	daemons := []string{"red1:10.1.0.11", "red1:10.1.0.12", "blue1:10.2.0.11"}
 

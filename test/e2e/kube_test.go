@@ -238,6 +238,7 @@ func TestAPIServerAway(t *testing.T) {
 	require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby))
 	requireInnocent(t, s, before, now)
 
+	awaitWays(t, s, now)
 	s.Witness.Reset()
 	traffic = ask(t, s, "a-p1", "b-p1", "a-p2", "b-p2", "c-p1")
 	require.NoError(t, s.AwaitRoute(ctx, "red1", "192.0.2.11/32", inRedOf(host)[0]))

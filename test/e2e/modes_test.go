@@ -260,6 +260,7 @@ func TestHosts(t *testing.T) {
 			require.NoError(t, s.Await(ctx, node+"-p2", f.outside, "ext-blue", mail[f.name].String()))
 		}
 	}
+	awaitWays(t, s, identities{"a-p1": web, "a-p2": {"ext-blue", mail["ipv4"].String(), mail["ipv6"].String()}})
 	s.Witness.Reset()
 	for _, f := range ipFamilies {
 		for _, node := range []string{"a", "b"} {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -138,10 +139,50 @@ func (r *racks) await(rack string, sessions map[string]uint32, paths ...string) 
 	}
 }
 
+// awaitWays waits until the kernels of the spine and of a rack's leaves, too, send what is for the ingress IPs to that rack alone.
+func (r *racks) awaitWays(rack string) {
+	r.t.Helper()
+	devices := map[string][]string{"spine": map[string][]string{"r1": {"eth1", "eth2"}, "r2": {"eth3", "eth4"}}[rack]}
+	for _, leaf := range leaves[rack] {
+		devices[leaf] = []string{"eth1"}
+	}
+	for router, want := range devices {
+		for family, ingress := range map[string]string{"-4": "192.0.2.10", "-6": "2001:db8:2::10"} {
+			require.NoError(r.t, lab.Wait(r.t.Context(), lab.Patience, func() error {
+				out, err := r.Node(router).Run(r.t.Context(), "ip", "-j", family, "route", "show", ingress)
+				if err != nil {
+					return err
+				}
+				var all []struct {
+					Dev      string
+					NextHops []struct{ Dev string }
+				}
+				if err := json.Unmarshal([]byte(out), &all); err != nil {
+					return fmt.Errorf("%s: %w in %q", router, err, out)
+				}
+				var have []string
+				for _, route := range all {
+					if route.Dev != "" {
+						have = append(have, route.Dev)
+					}
+					for _, hop := range route.NextHops {
+						have = append(have, hop.Dev)
+					}
+				}
+				if slices.Sort(have); !slices.Equal(have, want) {
+					return fmt.Errorf("the kernel of %s has %s by %v, want %v", router, ingress, have, want)
+				}
+				return nil
+			}))
+		}
+	}
+}
+
 // passes checks that both pods reach the outside with the ingress IP as source, that the outside reaches the Service, and that
 // the packets pass the routers of one rack only.
 func (r *racks) passes(rack string) {
 	r.t.Helper()
+	r.awaitWays(rack)
 	sources := map[netip.AddrPort]string{stage.Outside4: "192.0.2.10", stage.Outside6: "2001:db8:2::10"}
 	for _, pod := range []string{"a-p1", "b-p1"} {
 		for to, source := range sources {

@@ -88,6 +88,7 @@ func await(t *testing.T, s *stage.Stage) {
 			require.NoError(t, s.Await(ctx, node+"-p2", f.outside, "ext-blue", f.of(f.blue, node).String()))
 		}
 	}
+	awaitWays(t, s, identities{"a-p1": web})
 	s.Witness.Reset()
 }
 

@@ -48,6 +48,7 @@ func TestHostReboots(t *testing.T) {
 			for name, end := range reboots(s) {
 				t.Logf("%s", name)
 				awaitWatched(t, s, "a", "b", "c")
+				awaitWays(t, s, pods)
 				traffic := ask(t, s, "b-p1", "c-p1")
 				traffic.answered(t, 5, pods)
 				old := talk(t, s, pods)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -89,6 +90,37 @@ func awaitAll(t *testing.T, s *stage.Stage, all identities) {
 	for _, pod := range slices.Sorted(maps.Keys(all)) {
 		for _, to := range outside {
 			require.NoError(t, s.Await(t.Context(), pod, to, all[pod].host, all[pod].source(to)), "pod %s to %s", pod, to)
+		}
+	}
+}
+
+// ways are the routers by which the answers of an external host come back: it spreads them by ports.
+var ways = map[string][]string{"ext-red": {"red1", "red2"}, "ext-blue": {"blue1", "blue2"}, "ext-default": {"gw"}}
+
+// awaitWays waits until the kernels of all these routers have routes to the addresses of pods with these identities. BGP has a route before
+// its router's kernel does, and questions may have been answered by the other router alone.
+func awaitWays(t *testing.T, s *stage.Stage, all identities) {
+	t.Helper()
+	onLink := []string{"10.0.", "10.1.", "10.2.", "fd00:", "fd01:", "fd02:"} // nodes' own
+	waited := map[identity]bool{}
+	for _, i := range all {
+		if waited[i] {
+			continue
+		}
+		waited[i] = true
+		for _, f := range ipFamilies {
+			source := i.source(f.outside)
+			if source == "" || slices.ContainsFunc(onLink, func(prefix string) bool { return strings.HasPrefix(source, prefix) }) {
+				continue
+			}
+			for _, router := range ways[i.host] {
+				require.NoError(t, lab.Wait(t.Context(), patience, func() error {
+					if len(routes(t, s, router, f, "main", source)) == 0 {
+						return fmt.Errorf("the kernel of %s has no route to %s", router, source)
+					}
+					return nil
+				}))
+			}
 		}
 	}
 }
@@ -237,6 +269,7 @@ func transition(t *testing.T, s *stage.Stage, before, after identities, change f
 	during.stop(t, before, after)
 	requireInnocent(t, s, before, after)
 
+	awaitWays(t, s, after)
 	s.Witness.Reset()
 	old.goOn(t, before, after)
 	settled := ask(t, s, pods...)
@@ -263,11 +296,12 @@ func changer(t *testing.T, s *stage.Stage, now identities) func(name string, cha
 	}
 }
 
-// awaitServed waits until every pod is who it should be, and forgets the packets up to then: before the daemons are there,
-// pods leave as the CNI has it.
+// awaitServed waits until every pod is who it should be, by all routers, and forgets the packets up to then: before the daemons
+// are there, pods leave as the CNI has it.
 func awaitServed(t *testing.T, s *stage.Stage, all identities) {
 	t.Helper()
 	awaitAll(t, s, all)
+	awaitWays(t, s, all)
 	s.Witness.Reset()
 }
 
