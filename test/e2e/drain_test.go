@@ -16,9 +16,9 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// keeping has flows kept for a time, and services moved when a daemon is told to end.
+// keeping has flows kept for a time, and services moved when a daemon is told to end, however long that takes.
 func keeping(flows string) func(string) string {
-	return func(c string) string { return c + "moves: {keepFlows: " + flows + "}\nonStop: drain\n" }
+	return func(c string) string { return c + "moves: {keepFlows: " + flows + ", within: 60s}\nonStop: drain\n" }
 }
 
 // editNode changes the Node of that name, and no other, as it is in the manifest.
@@ -86,7 +86,7 @@ func requireStill(t *testing.T, s *stage.Stage, node string) {
 // TestPlannedMoves has the host of a service left on purpose: it serves until the next one does, then stands by for the flows
 // that go by it, and then goes.
 func TestPlannedMoves(t *testing.T) {
-	s := play(t, stage.Options{API: true, Config: keeping("4s")})
+	s := play(t, stage.Options{API: true, Config: keeping("10s")}) // for so long, the former host can be seen to stand by
 	ctx := t.Context()
 	host, standby := hosts(t, s)
 	hostAt(t, s, host)
@@ -154,7 +154,7 @@ func TestPlannedMoves(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, out, "draining")
 
-		out, err = s.Egressway(ctx, standby, "drain", "--timeout", "3s")
+		out, err = s.Egressway(ctx, standby, "drain", "--timeout", "10s")
 		require.ErrorContains(t, err, "is still host of shop/web", "there is nobody else")
 		require.Contains(t, out+err.Error(), "1 service moving")
 		_, err = s.AwaitStatus(ctx, "shop", "web", func(e egressv1.EgressServiceStatus) error {
@@ -298,14 +298,12 @@ func TestPathHealth(t *testing.T) {
 		routes(untold), routes(told))
 
 	t.Run("no node has a route", func(t *testing.T) {
-		everywhere := func(policy string) {
-			for _, node := range []string{"a", "b"} {
-				routes(policy)(t, node)
-			}
-		}
 		before, err := s.EgressService(ctx, "shop", "web")
 		require.NoError(t, err)
-		everywhere(untold)
+		// The host is the last to lose it: while another node has it, a move would help.
+		routes(untold)(t, standby)
+		require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, ""))
+		routes(untold)(t, host)
 		says := func(despite bool) func(egressv1.EgressServiceStatus) error {
 			return func(e egressv1.EgressServiceStatus) error {
 				const text = "network red has no IPv6 route on node "
@@ -318,10 +316,12 @@ func TestPathHealth(t *testing.T) {
 		}
 		during, err := s.AwaitStatus(ctx, "shop", "web", says(true))
 		require.NoError(t, err)
-		require.Equal(t, before.Status.Term, during.Status.Term, "all lost it at once: no move would help")
-		everywhere(told)
+		require.Equal(t, before.Status.Term, during.Status.Term, "all have lost it: no move would help")
+		routes(told)(t, host)
 		after, err := s.AwaitStatus(ctx, "shop", "web", says(false))
 		require.NoError(t, err)
 		require.Equal(t, before.Status.Term, after.Status.Term)
+		routes(told)(t, standby)
+		require.NoError(t, s.AwaitHost(ctx, "shop", "web", host, standby))
 	})
 }

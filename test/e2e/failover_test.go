@@ -32,7 +32,7 @@ func failoverRuns(t *testing.T) (runs, interval int) {
 		require.NoError(t, err, "FAILOVER_RUNS")
 		return n, 100
 	}
-	return 1, 500
+	return 1, 1000
 }
 
 // TestFailover has the host of an EgressService die without a word, again and again, while its pods ask a hundred times a second; the last

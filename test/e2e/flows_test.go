@@ -141,13 +141,13 @@ func hosted(t *testing.T, status string) map[string]string {
 // TestFlowsOutliveTheirHost kills the host without a word under transfers and idle connections, of pods on the standby and
 // on a third node. All of them go on by the standby, with the same source address and port.
 func TestFlowsOutliveTheirHost(t *testing.T) {
-	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, BFD: true, BFDInterval: 500, Manifests: hosted(t, "status: {host: c, standby: a, term: 1}\n")})
+	s := play(t, stage.Options{Nodes: []string{"a", "b", "c"}, BFD: true, BFDInterval: 1000, Manifests: hosted(t, "status: {host: c, standby: a, term: 1}\n")})
 	ctx := t.Context()
 	ledBy(t, s, "c")
 	require.NoError(t, s.AwaitStandby(ctx, "red1", "192.0.2.10/32", inRedOf("a")[0]))
 	all := asDeployed()
 	awaitServed(t, s, all)
-	awaitWatched(t, s, "c")
+	awaitWatched(t, s, "c", "a", "b")
 
 	var idle, busy []*flowSession
 	var up []bool

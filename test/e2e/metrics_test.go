@@ -45,7 +45,7 @@ func exactly(want float64) func(float64) bool  { return func(v float64) bool { r
 // TestMetrics: what Prometheus is told follows packets, peers and nodes.
 func TestMetrics(t *testing.T) {
 	s := play(t, stage.Options{
-		Nodes: []string{"a", "b", "c"}, BFD: true, BFDInterval: 500, Manifests: oneFile(t),
+		Nodes: []string{"a", "b", "c"}, BFD: true, BFDInterval: 1000, Manifests: oneFile(t),
 		Config: func(c string) string { return c + "status: {serviceCounters: true}\n" },
 	})
 	ctx := t.Context()

@@ -176,7 +176,7 @@ func TestHostsShareAPath(t *testing.T) {
 // standby.
 func TestSharedPathOutlivesAHost(t *testing.T) {
 	o := sharing(t)
-	o.BFD, o.BFDInterval = true, 500
+	o.BFD, o.BFDInterval = true, 1000
 	s := play(t, o)
 	all := shared()
 	ledBy(t, s, "c")

@@ -308,7 +308,10 @@ func speakerOf(t *testing.T, s *stage.Stage, node string) (pid int) {
 
 // TestOwnSpeaker has daemons start their speakers themselves.
 func TestOwnSpeaker(t *testing.T) {
-	s := play(t, stage.Options{BFD: true, BFDInterval: 1000, OwnSpeaker: true})
+	s := play(t, stage.Options{
+		BFD: true, BFDInterval: 1000, OwnSpeaker: true,
+		Config: replaced("receiveInterval: 1000}}", "receiveInterval: 1000, detectMultiplier: 12}}"), // a slow machine takes 7 s to start a speaker again
+	})
 	ctx := t.Context()
 	all := asDeployed()
 	awaitServed(t, s, all)
